@@ -1,0 +1,63 @@
+package amqp
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/quorate/quorate/fsm"
+)
+
+// Broker is all that the AMQP front knows of the cluster. Errors that a
+// client is told about are *fsm.Refusal; any other error is internal.
+type Broker interface {
+	// Login checks a password. Every refusal is the same error, so that a
+	// client learns nothing about which users exist; the reason is logged.
+	Login(ctx context.Context, user, password string, remote netip.Addr) error
+	// Connect opens a vhost for a user that has logged in.
+	Connect(ctx context.Context, user, vhost string) (Connection, error)
+	// ClusterName is announced to clients.
+	ClusterName() string
+}
+
+// Connection is one client connection to one vhost.
+type Connection interface {
+	// OpenSession starts the session of a channel. events must be ready to
+	// be called before OpenSession returns.
+	OpenSession(events fsm.SessionEvents) (Session, error)
+	// Close deletes what the connection owns exclusively. Its sessions have
+	// been closed before.
+	Close(ctx context.Context)
+}
+
+// Session does what the methods of one channel ask for. Publish and Settle do
+// not block; the others do, until the cluster has answered or ctx ends. A
+// channel makes one blocking call at a time; Publish and Settle come from one
+// goroutine at a time, never during a blocking call.
+type Session interface {
+	// Publish routes a message. An error is the channel's: the message went
+	// nowhere and SessionEvents.Settled is not called for it. routed false:
+	// no queue wants it, and again Settled is not called.
+	Publish(p *fsm.Publish) (routed bool, err error)
+	// Settle ends deliveries of a consumer, or of gets when consumer is the
+	// token of a get. ids are ascending; ids the queue has taken back are ignored. The slice is
+	// the caller's again on return.
+	Settle(consumer uint64, ids []uint64, outcome fsm.Outcome)
+
+	Consume(ctx context.Context, spec fsm.ConsumeSpec) error
+	// Cancel ends a consumer. What it holds stays with the session until it
+	// is settled. No Deliver for it comes after Cancel has returned.
+	Cancel(ctx context.Context, consumer uint64) error
+	// Get takes one message. ok false: the queue has none that is ready.
+	Get(ctx context.Context, queue string, noAck bool) (m fsm.Message, ok bool, err error)
+	DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.QueueInfo, error)
+	// DeleteQueue answers how many ready messages went with the queue.
+	DeleteQueue(ctx context.Context, name string, ifUnused, ifEmpty bool) (uint64, error)
+	PurgeQueue(ctx context.Context, name string) (uint64, error)
+	DeclareExchange(ctx context.Context, spec fsm.ExchangeSpec) error
+	DeleteExchange(ctx context.Context, name string, ifUnused bool) error
+	Bind(ctx context.Context, spec fsm.BindSpec) error
+	Unbind(ctx context.Context, spec fsm.BindSpec) error
+	// Close returns what the session holds to its queues and ends its
+	// consumers. It returns when the queues that can be reached have done so.
+	Close(ctx context.Context)
+}

@@ -1,0 +1,138 @@
+package fsm
+
+import "github.com/quorate/quorate/proto/logpb"
+
+// Table is an AMQP field table as the catalog keeps it; nil is empty.
+type Table = logpb.Table
+
+// Publish is one message on its way in.
+type Publish struct {
+	// Number of the publish on its session, from 1, growing by 1. Every routed publish
+	// is answered by one SessionEvents.Settled that covers Number.
+	Number     uint64
+	Exchange   string
+	RoutingKey string
+	// Payload belongs to the broker from now on; nobody changes it.
+	Payload       Payload
+	TTL           Millis // -1: none
+	Priority      int    // -1: none
+	HasExpiration bool
+	// Headers decodes the headers property. It is called only while Publish
+	// runs, and only if an exchange on the way needs it.
+	Headers func() *Table
+}
+
+// QueueSpec is what queue.declare says.
+type QueueSpec struct {
+	Name       string // empty: the broker makes one
+	Passive    bool
+	Durable    bool
+	Exclusive  bool
+	AutoDelete bool
+	Arguments  *Table
+}
+
+// QueueInfo answers a declare.
+type QueueInfo struct {
+	Name      string
+	Ready     uint64
+	Consumers uint64
+}
+
+// ExchangeSpec is what exchange.declare says.
+type ExchangeSpec struct {
+	Name       string
+	Type       string
+	Passive    bool
+	Durable    bool
+	AutoDelete bool
+	Internal   bool
+	Arguments  *Table
+}
+
+// BindSpec is a binding to make or to remove.
+type BindSpec struct {
+	Source      string
+	Destination string
+	ToExchange  bool
+	RoutingKey  string
+	Arguments   *Table
+}
+
+// ConsumeSpec is what basic.consume says.
+type ConsumeSpec struct {
+	Queue     string
+	Number    uint64 // chosen by the session, from 1, never used again
+	Tag       string
+	Prefetch  uint32 // 0: no limit asked for
+	NoAck     bool   // the front settles each delivery once it is written
+	Exclusive bool
+	Arguments *Table
+}
+
+// Outcome is how a delivery ends.
+type Outcome = logpb.Settle_Outcome
+
+const (
+	Ack           = logpb.Settle_ACK
+	Requeue       = logpb.Settle_REQUEUE
+	RequeueFailed = logpb.Settle_REQUEUE_FAILED
+	Discard       = logpb.Settle_DISCARD
+)
+
+// Message is one message on its way out to a consumer.
+type Message struct {
+	Consumer uint64 // number of the consumer; for a get its Queue token
+	ID       uint64 // number of the delivery, for Settle
+	Payload  Payload
+	Acquired uint32 // earlier hand-outs: redelivered if > 0
+	Failed   uint32 // earlier failures
+	Deaths   []*logpb.Death
+	Ready    uint64 // gets only: ready messages left
+}
+
+// SessionEvents is what a session tells its channel. Calls come from the
+// broker's goroutines, never two at a time for one session, and must not
+// block: the channel stores what it is given and returns.
+type SessionEvents interface {
+	// Settled: the publishes numbered first … last have the same outcome.
+	// ok: every queue they were routed to holds them (or is gone);
+	// otherwise at least one queue refused. Numbers may come in any order, each once.
+	Settled(first, last uint64, ok bool)
+	// Deliver hands over messages in order. The slice is the broker's, the
+	// messages are the channel's; payloads are never changed by anybody.
+	Deliver(messages []Message)
+	// Cancelled: the queue of this consumer is gone.
+	Cancelled(consumer uint64)
+	// TimedOut: deliveries were held longer than limit and have gone back to
+	// the queue. consumer may be one that was cancelled, or a get token.
+	TimedOut(consumer uint64, deliveries []uint64, limit Millis)
+	// Lost: the broker gave up the session; the channel must close with err.
+	Lost(err error)
+}
+
+// Kind says what sort of refusal an error is. The front maps it to a reply code.
+type Kind uint8
+
+const (
+	Internal       Kind = iota + 1 // 541
+	NotFoundKind                   // 404
+	AccessRefused                  // 403
+	Locked                         // 405
+	Precondition                   // 406
+	NotAllowed                     // 530
+	NotImplemented                 // 540
+	Unavailable                    // no leader in time: 406 on the channel
+)
+
+// Refusal is an error a client is told about: its text goes onto the wire
+// behind the name of the reply code.
+type Refusal struct {
+	Kind Kind
+	Text string
+}
+
+func (r *Refusal) Error() string { return r.Text }
+
+// Refuse returns a Refusal as an error.
+func Refuse(k Kind, text string) error { return &Refusal{Kind: k, Text: text} }

@@ -1,0 +1,8 @@
+// Package logpb is what quorate writes to disk: the headers of queue log
+// entries, the catalog's log entries, and the snapshots of both machines.
+//
+// Every top-level message carries a version. Fields are added, never reused;
+// what an entry means never changes once it is written.
+package logpb
+
+//go:generate go run ../internal/generate protoc-gen-go=paths=source_relative protoc-gen-go-vtproto=paths=source_relative,features=marshal+unmarshal+size+pool,pool=github.com/quorate/quorate/proto/logpb.Entry,pool=github.com/quorate/quorate/proto/logpb.Command,pool=github.com/quorate/quorate/proto/logpb.Enqueue,pool=github.com/quorate/quorate/proto/logpb.Settle,pool=github.com/quorate/quorate/proto/logpb.Session,pool=github.com/quorate/quorate/proto/logpb.MessageState
