@@ -285,11 +285,12 @@ func (x *Session) GetNum() uint64 {
 // enqueues follow, back to back in the order of the commands, in the
 // extensions of the raft log record.
 type Entry struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // 1
-	Now           int64                  `protobuf:"zigzag64,2,opt,name=now,proto3" json:"now,omitempty"`       // stamped by the leader that proposed the entry
-	Sessions      []*Session             `protobuf:"bytes,3,rep,name=sessions,proto3" json:"sessions,omitempty"`
-	Commands      []*Command             `protobuf:"bytes,4,rep,name=commands,proto3" json:"commands,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Version uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // 1
+	Now     int64                  `protobuf:"zigzag64,2,opt,name=now,proto3" json:"now,omitempty"`       // stamped by the leader that proposed the entry
+	// Encoded commands of several senders can be joined by putting their bytes
+	// one behind the other: that is how a leader builds an entry.
+	Commands      []*Command `protobuf:"bytes,4,rep,name=commands,proto3" json:"commands,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -338,13 +339,6 @@ func (x *Entry) GetNow() int64 {
 	return 0
 }
 
-func (x *Entry) GetSessions() []*Session {
-	if x != nil {
-		return x.Sessions
-	}
-	return nil
-}
-
 func (x *Entry) GetCommands() []*Command {
 	if x != nil {
 		return x.Commands
@@ -357,8 +351,8 @@ func (x *Entry) GetCommands() []*Command {
 type Command struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Kind  Command_Kind           `protobuf:"varint,1,opt,name=kind,proto3,enum=quorate.log.v1.Command_Kind" json:"kind,omitempty"`
-	// Position + 1 in Entry.sessions; 0: the command belongs to no session.
-	Session uint32 `protobuf:"varint,2,opt,name=session,proto3" json:"session,omitempty"`
+	// Absent: the command belongs to no session.
+	Session *Session `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
 	// Sequence number of the command in its session's stream to this queue,
 	// from 1 without gaps; 0: not part of a stream.
 	Seq           uint64      `protobuf:"varint,3,opt,name=seq,proto3" json:"seq,omitempty"`
@@ -413,11 +407,11 @@ func (x *Command) GetKind() Command_Kind {
 	return Command_NONE
 }
 
-func (x *Command) GetSession() uint32 {
+func (x *Command) GetSession() *Session {
 	if x != nil {
 		return x.Session
 	}
-	return 0
+	return nil
 }
 
 func (x *Command) GetSeq() uint64 {
@@ -2377,15 +2371,14 @@ const file_log_proto_rawDesc = "" +
 	"\aSession\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x10\n" +
-	"\x03num\x18\x03 \x01(\x04R\x03num\"\x9d\x01\n" +
+	"\x03num\x18\x03 \x01(\x04R\x03num\"h\n" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x10\n" +
 	"\x03now\x18\x02 \x01(\x12R\x03now\x123\n" +
-	"\bsessions\x18\x03 \x03(\v2\x17.quorate.log.v1.SessionR\bsessions\x123\n" +
-	"\bcommands\x18\x04 \x03(\v2\x17.quorate.log.v1.CommandR\bcommands\"\xb6\x06\n" +
+	"\bcommands\x18\x04 \x03(\v2\x17.quorate.log.v1.CommandR\bcommands\"\xcf\x06\n" +
 	"\aCommand\x120\n" +
-	"\x04kind\x18\x01 \x01(\x0e2\x1c.quorate.log.v1.Command.KindR\x04kind\x12\x18\n" +
-	"\asession\x18\x02 \x01(\rR\asession\x12\x10\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x1c.quorate.log.v1.Command.KindR\x04kind\x121\n" +
+	"\asession\x18\x02 \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x10\n" +
 	"\x03seq\x18\x03 \x01(\x04R\x03seq\x121\n" +
 	"\aenqueue\x18\x04 \x01(\v2\x17.quorate.log.v1.EnqueueR\aenqueue\x121\n" +
 	"\aconsume\x18\x05 \x01(\v2\x17.quorate.log.v1.ConsumeR\aconsume\x12.\n" +
@@ -2648,9 +2641,9 @@ var file_log_proto_goTypes = []any{
 	(*Value)(nil),         // 28: quorate.log.v1.Value
 }
 var file_log_proto_depIdxs = []int32{
-	3,  // 0: quorate.log.v1.Entry.sessions:type_name -> quorate.log.v1.Session
-	5,  // 1: quorate.log.v1.Entry.commands:type_name -> quorate.log.v1.Command
-	0,  // 2: quorate.log.v1.Command.kind:type_name -> quorate.log.v1.Command.Kind
+	5,  // 0: quorate.log.v1.Entry.commands:type_name -> quorate.log.v1.Command
+	0,  // 1: quorate.log.v1.Command.kind:type_name -> quorate.log.v1.Command.Kind
+	3,  // 2: quorate.log.v1.Command.session:type_name -> quorate.log.v1.Session
 	6,  // 3: quorate.log.v1.Command.enqueue:type_name -> quorate.log.v1.Enqueue
 	8,  // 4: quorate.log.v1.Command.consume:type_name -> quorate.log.v1.Consume
 	9,  // 5: quorate.log.v1.Command.cancel:type_name -> quorate.log.v1.Cancel

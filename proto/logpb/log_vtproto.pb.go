@@ -109,18 +109,6 @@ func (m *Entry) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 			dAtA[i] = 0x22
 		}
 	}
-	if len(m.Sessions) > 0 {
-		for iNdEx := len(m.Sessions) - 1; iNdEx >= 0; iNdEx-- {
-			size, err := m.Sessions[iNdEx].MarshalToSizedBufferVT(dAtA[:i])
-			if err != nil {
-				return 0, err
-			}
-			i -= size
-			i = protohelpers.EncodeVarint(dAtA, i, uint64(size))
-			i--
-			dAtA[i] = 0x1a
-		}
-	}
 	if m.Now != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64((uint64(m.Now)<<1)^uint64((m.Now>>63))))
 		i--
@@ -269,10 +257,15 @@ func (m *Command) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i--
 		dAtA[i] = 0x18
 	}
-	if m.Session != 0 {
-		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Session))
+	if m.Session != nil {
+		size, err := m.Session.MarshalToSizedBufferVT(dAtA[:i])
+		if err != nil {
+			return 0, err
+		}
+		i -= size
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(size))
 		i--
-		dAtA[i] = 0x10
+		dAtA[i] = 0x12
 	}
 	if m.Kind != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Kind))
@@ -1968,17 +1961,12 @@ var vtprotoPool_Entry = sync.Pool{
 
 func (m *Entry) ResetVT() {
 	if m != nil {
-		for _, mm := range m.Sessions {
-			mm.ResetVT()
-		}
-		f0 := m.Sessions[:0]
 		for _, mm := range m.Commands {
 			mm.ResetVT()
 		}
-		f1 := m.Commands[:0]
+		f0 := m.Commands[:0]
 		m.Reset()
-		m.Sessions = f0
-		m.Commands = f1
+		m.Commands = f0
 	}
 }
 func (m *Entry) ReturnToVTPool() {
@@ -1999,6 +1987,7 @@ var vtprotoPool_Command = sync.Pool{
 
 func (m *Command) ResetVT() {
 	if m != nil {
+		m.Session.ReturnToVTPool()
 		m.Enqueue.ReturnToVTPool()
 		m.Settle.ReturnToVTPool()
 		m.Reset()
@@ -2124,12 +2113,6 @@ func (m *Entry) SizeVT() (n int) {
 	if m.Now != 0 {
 		n += 1 + protohelpers.SizeOfZigzag(uint64(m.Now))
 	}
-	if len(m.Sessions) > 0 {
-		for _, e := range m.Sessions {
-			l = e.SizeVT()
-			n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
-		}
-	}
 	if len(m.Commands) > 0 {
 		for _, e := range m.Commands {
 			l = e.SizeVT()
@@ -2149,8 +2132,9 @@ func (m *Command) SizeVT() (n int) {
 	if m.Kind != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.Kind))
 	}
-	if m.Session != 0 {
-		n += 1 + protohelpers.SizeOfVarint(uint64(m.Session))
+	if m.Session != nil {
+		l = m.Session.SizeVT()
+		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.Seq != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.Seq))
@@ -3049,47 +3033,6 @@ func (m *Entry) UnmarshalVT(dAtA []byte) error {
 			}
 			v = (v >> 1) ^ uint64((int64(v&1)<<63)>>63)
 			m.Now = int64(v)
-		case 3:
-			if wireType != 2 {
-				return fmt.Errorf("proto: wrong wireType = %d for field Sessions", wireType)
-			}
-			var msglen int
-			for shift := uint(0); ; shift += 7 {
-				if shift >= 64 {
-					return protohelpers.ErrIntOverflow
-				}
-				if iNdEx >= l {
-					return io.ErrUnexpectedEOF
-				}
-				b := dAtA[iNdEx]
-				iNdEx++
-				msglen |= int(b&0x7F) << shift
-				if b < 0x80 {
-					break
-				}
-			}
-			if msglen < 0 {
-				return protohelpers.ErrInvalidLength
-			}
-			postIndex := iNdEx + msglen
-			if postIndex < 0 {
-				return protohelpers.ErrInvalidLength
-			}
-			if postIndex > l {
-				return io.ErrUnexpectedEOF
-			}
-			if len(m.Sessions) == cap(m.Sessions) {
-				m.Sessions = append(m.Sessions, &Session{})
-			} else {
-				m.Sessions = m.Sessions[:len(m.Sessions)+1]
-				if m.Sessions[len(m.Sessions)-1] == nil {
-					m.Sessions[len(m.Sessions)-1] = &Session{}
-				}
-			}
-			if err := m.Sessions[len(m.Sessions)-1].UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
-				return err
-			}
-			iNdEx = postIndex
 		case 4:
 			if wireType != 2 {
 				return fmt.Errorf("proto: wrong wireType = %d for field Commands", wireType)
@@ -3202,10 +3145,10 @@ func (m *Command) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 		case 2:
-			if wireType != 0 {
+			if wireType != 2 {
 				return fmt.Errorf("proto: wrong wireType = %d for field Session", wireType)
 			}
-			m.Session = 0
+			var msglen int
 			for shift := uint(0); ; shift += 7 {
 				if shift >= 64 {
 					return protohelpers.ErrIntOverflow
@@ -3215,11 +3158,28 @@ func (m *Command) UnmarshalVT(dAtA []byte) error {
 				}
 				b := dAtA[iNdEx]
 				iNdEx++
-				m.Session |= uint32(b&0x7F) << shift
+				msglen |= int(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}
 			}
+			if msglen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + msglen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			if m.Session == nil {
+				m.Session = SessionFromVTPool()
+			}
+			if err := m.Session.UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+				return err
+			}
+			iNdEx = postIndex
 		case 3:
 			if wireType != 0 {
 				return fmt.Errorf("proto: wrong wireType = %d for field Seq", wireType)
