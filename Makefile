@@ -1,0 +1,59 @@
+# make prints the targets. Everything needs only Go, git and make.
+
+GO ?= go
+NODES ?= 3
+DATA ?= data
+BENCH_FLAGS ?=
+CHAOS_TIME ?= 30m
+CHAOS_SEED ?= 0
+CHAOS_SCALE ?= 10
+FUZZ_TIME ?= 10m
+
+# Packages whose races matter; the others start processes or are generated.
+RACE_PKGS = ./fsm/... ./amqp/... ./cluster/...
+PLAIN_PKGS = $(shell $(GO) list ./... | grep -Ev '/(fsm|amqp|cluster|jepsen)(/|$$)')
+JEPSEN_PKGS = ./jepsen/...
+GENERATED = '*.pb.go' '*_vtproto.pb.go' '*_gen.go' 'docs/reference/*'
+
+.PHONY: help run build test check bench chaos fuzz generate
+
+help: ## print the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: build ## build and start a three-node cluster on loopback (NODES=3, DATA=data)
+	bin/quorate dev --nodes $(NODES) --data-dir $(DATA)
+
+build: ## build the binaries into bin/
+	$(GO) build -o bin/ ./cmd/...
+
+test: ## the whole test suite
+	$(GO) test -race -tags invariants -timeout 8m $(RACE_PKGS)
+	$(GO) test -tags invariants -timeout 4m $(PLAIN_PKGS)
+	$(GO) test -timeout 5m $(JEPSEN_PKGS)
+
+check: ## formatting, vet, staticcheck, house rules, fresh generated code, tidy go.mod
+	@bad=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$bad" || { echo "gofmt -w these:"; echo "$$bad"; exit 1; }
+	$(GO) vet ./...
+	$(GO) vet -tags invariants ./fsm/... ./amqp/... ./cluster/...
+	$(GO) tool staticcheck ./...
+	$(GO) test ./cmd/tidy/...
+	$(GO) generate ./...
+	git diff --exit-code -- $(GENERATED)
+	$(GO) mod tidy -diff
+
+bench: build ## the benchmarks on a three-node loopback cluster, with a table (BENCH_FLAGS=)
+	bin/quorate-bench suite --binary bin/quorate $(BENCH_FLAGS)
+
+chaos: ## the long fault run (CHAOS_TIME=30m, CHAOS_SCALE=10, CHAOS_SEED=0: drawn)
+	$(GO) test ./jepsen -count 1 -v -timeout 0 -jepsen.scale $(CHAOS_SCALE) -jepsen.time $(CHAOS_TIME) -jepsen.seed $(CHAOS_SEED)
+
+fuzz: ## every fuzz target in turn (FUZZ_TIME=10m each)
+	@set -e; for pkg in $$($(GO) list ./...); do \
+		for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+			echo "== $$pkg $$target"; \
+			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZ_TIME) $$pkg; \
+		done; \
+	done
+
+generate: ## write the generated code again
+	$(GO) generate ./...
