@@ -203,13 +203,13 @@ func (x *Frame) GetData() []byte {
 }
 
 // Submit carries commands of sessions on the sending node to the leader of
-// a queue. header is a logpb.Entry without a stamp; the payloads of its
-// enqueues follow in the frame.
+// a queue. The payloads of its enqueues follow in the frame.
 type Submit struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Group         uint32                 `protobuf:"varint,1,opt,name=group,proto3" json:"group,omitempty"`
-	Queue         uint64                 `protobuf:"varint,2,opt,name=queue,proto3" json:"queue,omitempty"` // id: the receiver refuses a stale one
-	Header        []byte                 `protobuf:"bytes,3,opt,name=header,proto3" json:"header,omitempty"`
+	Queue         uint64                 `protobuf:"varint,2,opt,name=queue,proto3" json:"queue,omitempty"`      // id: the receiver refuses a stale one
+	Commands      []byte                 `protobuf:"bytes,3,opt,name=commands,proto3" json:"commands,omitempty"` // the commands field of a logpb.Entry, encoded
+	Count         uint32                 `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`      // how many commands these are
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -258,11 +258,18 @@ func (x *Submit) GetQueue() uint64 {
 	return 0
 }
 
-func (x *Submit) GetHeader() []byte {
+func (x *Submit) GetCommands() []byte {
 	if x != nil {
-		return x.Header
+		return x.Commands
 	}
 	return nil
+}
+
+func (x *Submit) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
 }
 
 // Outcomes answers commands of one session.
@@ -421,11 +428,16 @@ func (x *Outcome) GetNext() uint64 {
 
 // Deliveries hands messages to a session; the payloads follow in the frame.
 type Deliveries struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Queue         uint64                 `protobuf:"varint,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	Session       uint64                 `protobuf:"varint,2,opt,name=session,proto3" json:"session,omitempty"`
-	Boot          uint64                 `protobuf:"varint,3,opt,name=boot,proto3" json:"boot,omitempty"`
-	Deliveries    []*Delivery            `protobuf:"bytes,4,rep,name=deliveries,proto3" json:"deliveries,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Queue      uint64                 `protobuf:"varint,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	Session    uint64                 `protobuf:"varint,2,opt,name=session,proto3" json:"session,omitempty"`
+	Boot       uint64                 `protobuf:"varint,3,opt,name=boot,proto3" json:"boot,omitempty"`
+	Deliveries []*Delivery            `protobuf:"bytes,4,rep,name=deliveries,proto3" json:"deliveries,omitempty"`
+	// An answer to Resync: all that consumer holds after the id that was asked
+	// for, up to and including upto.
+	Resync        bool   `protobuf:"varint,5,opt,name=resync,proto3" json:"resync,omitempty"`
+	Consumer      uint64 `protobuf:"varint,6,opt,name=consumer,proto3" json:"consumer,omitempty"`
+	Upto          uint64 `protobuf:"varint,7,opt,name=upto,proto3" json:"upto,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -486,6 +498,27 @@ func (x *Deliveries) GetDeliveries() []*Delivery {
 		return x.Deliveries
 	}
 	return nil
+}
+
+func (x *Deliveries) GetResync() bool {
+	if x != nil {
+		return x.Resync
+	}
+	return false
+}
+
+func (x *Deliveries) GetConsumer() uint64 {
+	if x != nil {
+		return x.Consumer
+	}
+	return 0
+}
+
+func (x *Deliveries) GetUpto() uint64 {
+	if x != nil {
+		return x.Upto
+	}
+	return 0
 }
 
 type Delivery struct {
@@ -1076,11 +1109,12 @@ const file_peer_proto_rawDesc = "" +
 	"\vincarnation\x18\x03 \x01(\fR\vincarnation\x12\x18\n" +
 	"\aversion\x18\x04 \x01(\rR\aversion\"\x1b\n" +
 	"\x05Frame\x12\x12\n" +
-	"\x04data\x18\x01 \x01(\fR\x04data\"L\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"f\n" +
 	"\x06Submit\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
-	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x16\n" +
-	"\x06header\x18\x03 \x01(\fR\x06header\"\x84\x01\n" +
+	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x1a\n" +
+	"\bcommands\x18\x03 \x01(\fR\bcommands\x12\x14\n" +
+	"\x05count\x18\x04 \x01(\rR\x05count\"\x84\x01\n" +
 	"\bOutcomes\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x18\n" +
 	"\asession\x18\x02 \x01(\x04R\asession\x12\x12\n" +
@@ -1092,7 +1126,7 @@ const file_peer_proto_rawDesc = "" +
 	"\x04code\x18\x03 \x01(\rR\x04code\x12\x14\n" +
 	"\x05count\x18\x04 \x01(\x04R\x05count\x12\x1c\n" +
 	"\tconsumers\x18\x05 \x01(\x04R\tconsumers\x12\x12\n" +
-	"\x04next\x18\x06 \x01(\x04R\x04next\"\x8b\x01\n" +
+	"\x04next\x18\x06 \x01(\x04R\x04next\"\xd3\x01\n" +
 	"\n" +
 	"Deliveries\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x18\n" +
@@ -1100,7 +1134,10 @@ const file_peer_proto_rawDesc = "" +
 	"\x04boot\x18\x03 \x01(\x04R\x04boot\x129\n" +
 	"\n" +
 	"deliveries\x18\x04 \x03(\v2\x19.quorate.peer.v1.DeliveryR\n" +
-	"deliveries\"\xac\x01\n" +
+	"deliveries\x12\x16\n" +
+	"\x06resync\x18\x05 \x01(\bR\x06resync\x12\x1a\n" +
+	"\bconsumer\x18\x06 \x01(\x04R\bconsumer\x12\x12\n" +
+	"\x04upto\x18\a \x01(\x04R\x04upto\"\xac\x01\n" +
 	"\bDelivery\x12\x1a\n" +
 	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x12\x12\n" +

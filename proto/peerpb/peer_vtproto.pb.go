@@ -148,10 +148,15 @@ func (m *Submit) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
-	if len(m.Header) > 0 {
-		i -= len(m.Header)
-		copy(dAtA[i:], m.Header)
-		i = protohelpers.EncodeVarint(dAtA, i, uint64(len(m.Header)))
+	if m.Count != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Count))
+		i--
+		dAtA[i] = 0x20
+	}
+	if len(m.Commands) > 0 {
+		i -= len(m.Commands)
+		copy(dAtA[i:], m.Commands)
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(len(m.Commands)))
 		i--
 		dAtA[i] = 0x1a
 	}
@@ -320,6 +325,26 @@ func (m *Deliveries) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.Upto != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Upto))
+		i--
+		dAtA[i] = 0x38
+	}
+	if m.Consumer != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Consumer))
+		i--
+		dAtA[i] = 0x30
+	}
+	if m.Resync {
+		i--
+		if m.Resync {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x28
 	}
 	if len(m.Deliveries) > 0 {
 		for iNdEx := len(m.Deliveries) - 1; iNdEx >= 0; iNdEx-- {
@@ -838,9 +863,9 @@ var vtprotoPool_Submit = sync.Pool{
 
 func (m *Submit) ResetVT() {
 	if m != nil {
-		f0 := m.Header[:0]
+		f0 := m.Commands[:0]
 		m.Reset()
-		m.Header = f0
+		m.Commands = f0
 	}
 }
 func (m *Submit) ReturnToVTPool() {
@@ -999,9 +1024,12 @@ func (m *Submit) SizeVT() (n int) {
 	if m.Queue != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.Queue))
 	}
-	l = len(m.Header)
+	l = len(m.Commands)
 	if l > 0 {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	if m.Count != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.Count))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -1080,6 +1108,15 @@ func (m *Deliveries) SizeVT() (n int) {
 			l = e.SizeVT()
 			n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 		}
+	}
+	if m.Resync {
+		n += 2
+	}
+	if m.Consumer != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.Consumer))
+	}
+	if m.Upto != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.Upto))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -1611,7 +1648,7 @@ func (m *Submit) UnmarshalVT(dAtA []byte) error {
 			}
 		case 3:
 			if wireType != 2 {
-				return fmt.Errorf("proto: wrong wireType = %d for field Header", wireType)
+				return fmt.Errorf("proto: wrong wireType = %d for field Commands", wireType)
 			}
 			var byteLen int
 			for shift := uint(0); ; shift += 7 {
@@ -1638,11 +1675,30 @@ func (m *Submit) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Header = append(m.Header[:0], dAtA[iNdEx:postIndex]...)
-			if m.Header == nil {
-				m.Header = []byte{}
+			m.Commands = append(m.Commands[:0], dAtA[iNdEx:postIndex]...)
+			if m.Commands == nil {
+				m.Commands = []byte{}
 			}
 			iNdEx = postIndex
+		case 4:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Count", wireType)
+			}
+			m.Count = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Count |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -2106,6 +2162,64 @@ func (m *Deliveries) UnmarshalVT(dAtA []byte) error {
 				return err
 			}
 			iNdEx = postIndex
+		case 5:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Resync", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.Resync = bool(v != 0)
+		case 6:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Consumer", wireType)
+			}
+			m.Consumer = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Consumer |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 7:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Upto", wireType)
+			}
+			m.Upto = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Upto |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
