@@ -1,0 +1,342 @@
+package tidy
+
+import (
+	"fmt"
+	"go/ast"
+	"go/importer"
+	"go/token"
+	"go/types"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+// Every rule is shown to see what it forbids, and to let pass what is next to
+// it.
+
+func mustParse(t *testing.T, name, text string) *source {
+	t.Helper()
+	s, err := parse(token.NewFileSet(), name, []byte(text))
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return s
+}
+
+func mustParseAll(t *testing.T, texts map[string]string) []*source {
+	t.Helper()
+	tree := fstest.MapFS{}
+	for name, text := range texts {
+		tree[name] = &fstest.MapFile{Data: []byte(text)}
+	}
+	files, err := goFiles(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// expect compares breaches with want, one "place: part of the text" each.
+func expect(t *testing.T, found []breach, want ...string) {
+	t.Helper()
+	for i := range max(len(found), len(want)) {
+		switch {
+		case i >= len(found):
+			t.Errorf("not seen: %s", want[i])
+		case i >= len(want):
+			t.Errorf("not expected: %s", found[i])
+		default:
+			at, text, _ := strings.Cut(want[i], ": ")
+			if found[i].at != at || !strings.Contains(found[i].text, text) {
+				t.Errorf("got  %s\nwant %s", found[i], want[i])
+			}
+		}
+	}
+}
+
+func TestImportBreaches(t *testing.T) {
+	const own = module + "/"
+	for _, c := range []struct {
+		file, imported string
+		allowed        bool
+	}{
+		{"proto/peerpb/x.go", own + "proto/logpb", true},
+		{"proto/peerpb/x.go", own + "fsm", false},
+		{"fsm/x.go", own + "proto/logpb", true},
+		{"fsm/x.go", own + "fsm/queue", false},
+		{"fsm/x.go", "time", false},
+		{"fsm/route/x.go", own + "fsm", false},
+		{"fsm/queue/x.go", own + "fsm", true},
+		{"fsm/queue/x.go", own + "fsm/route", true},
+		{"fsm/queue/x.go", own + "fsm/catalog", false},
+		{"fsm/queue/x.go", own + "fsm/queue/internal/heap", true},
+		{"fsm/queue/x.go", own + "fsm/catalog/internal/heap", false},
+		{"fsm/queue/x.go", own + "proto/peerpb", false},
+		{"fsm/queue/x.go", own + "cluster/group", false},
+		{"fsm/queue/x.go", own + "fsm/fsmtest", false},
+		{"fsm/queue/x.go", "google.golang.org/protobuf/proto", true},
+		{"fsm/queue/x.go", "github.com/cockroachdb/pebble/v2", false},
+		{"fsm/queue/x.go", "slices", true},
+		{"fsm/queue/x.go", "time", false},
+		{"fsm/queue/x.go", "os", false},
+		{"fsm/queue/x.go", "os/exec", false},
+		{"fsm/queue/x.go", "net", false},
+		{"fsm/queue/x.go", "net/netip", false},
+		{"fsm/queue/x.go", "sync", false},
+		{"fsm/queue/x.go", "sync/atomic", false},
+		{"fsm/queue/x.go", "context", false},
+		{"fsm/queue/x.go", "log", false},
+		{"fsm/queue/x.go", "log/slog", false},
+		{"fsm/queue/x.go", "math/rand", false},
+		{"fsm/queue/x.go", "math/rand/v2", false},
+		{"fsm/queue/x.go", "runtime", false},
+		{"fsm/queue/x.go", "runtime/debug", false},
+		{"fsm/queue/x.go", "unsafe", false},
+		{"fsm/queue/x.go", "math/bits", true},
+		{"fsm/queue/x_test.go", "time", true},
+		{"fsm/catalog/x.go", own + "fsm/queue", false},
+		{"fsm/fsmtest/x.go", own + "fsm/queue", true},
+		{"fsm/fsmtest/x.go", "time", true},
+		{"fsm/fsmtest/x.go", own + "cluster/group", false},
+		{"amqp/wire/x.go", own + "fsm", false},
+		{"amqp/wire/x.go", "net", true},
+		{"amqp/x.go", own + "amqp/wire", true},
+		{"amqp/x.go", own + "fsm", true},
+		{"amqp/x.go", own + "proto/logpb", true},
+		{"amqp/x.go", own + "fsm/queue", false},
+		{"amqp/x.go", own + "fsm/catalog", false},
+		{"amqp/x.go", own + "cluster/broker", false},
+		{"amqp/x.go", own + "proto/peerpb", false},
+		{"amqp/x.go", "github.com/hashicorp/raft", false},
+		{"cluster/broker/x.go", own + "fsm/catalog", true},
+		{"cluster/broker/x.go", own + "amqp", false},
+		{"cluster/broker/x.go", "github.com/hashicorp/raft", false},
+		{"cluster/broker/x.go", "github.com/hashicorp/raft-boltdb/v2", false},
+		{"cluster/broker/x.go", "github.com/cockroachdb/pebble/v2", true},
+		{"cluster/x.go", "github.com/hashicorp/raft", false},
+		{"cluster/group/x.go", "github.com/hashicorp/raft", true},
+		{"cluster/raftlog/x.go", "github.com/hashicorp/raft-boltdb/v2", true},
+		{"cluster/peer/x.go", "github.com/hashicorp/raft", true},
+		{"cmd/quorate/x.go", own + "cluster", true},
+		{"cmd/quorate/x.go", own + "amqp", true},
+		{"cmd/quorate/x.go", "github.com/hashicorp/raft", false},
+		{"cmd/quoratectl/x.go", own + "cluster/broker", false},
+		{"cmd/quorate-bench/x.go", "github.com/rabbitmq/amqp091-go", true},
+		{"cmd/quorate-bench/x.go", own + "fsm", false},
+		{"cmd/quorate-bench/x.go", "google.golang.org/grpc", false},
+		{"cmd/quorate-bench/x_test.go", own + "amqp", false},
+		{"cmd/tidy/x.go", own + "fsm", false},
+		{"jepsen/checker/x.go", own + "jepsen/history", true},
+		{"jepsen/checker/x.go", own + "fsm", false},
+		{"jepsen/x_test.go", own + "cluster", false},
+		{"jepsen/x.go", "github.com/rabbitmq/amqp091-go", true},
+		{"tools/x.go", "fmt", false}, // no rule for the folder
+	} {
+		s := mustParse(t, c.file, fmt.Sprintf("package x\n\nimport _ %q\n", c.imported))
+		if found := checkImports([]*source{s}); (len(found) == 0) != c.allowed {
+			t.Errorf("%s imports %s: got %v, allowed is %v", c.file, c.imported, found, c.allowed)
+		}
+	}
+}
+
+func TestDeterminismBreaches(t *testing.T) {
+	for _, c := range []struct {
+		name, text string
+		want       []string
+	}{
+		{"goroutine", "func f() { go f() }", []string{"go statement"}},
+		{"select", "func f() { select {} }", []string{"select"}},
+		{"channel in a struct", "type s struct{ c chan int }", []string{"channel"}},
+		{"send and receive", "func f(c chan int) { c <- 1; <-c }", []string{"channel", "send", "receive"}},
+		{"range over a channel", "func f(c <-chan int) { for range c {} }", []string{"channel", "range over a channel"}},
+		{"float field", "type s struct{ a int; b float64 }", []string{"float"}},
+		{"floats behind a name", "type f []float32\ntype s struct{ a map[string]f; b *complex128 }", []string{"float", "float"}},
+		{"float inside a struct that is named elsewhere", "type a struct{ f float64 }\ntype b struct{ a a }", []string{"float"}},
+		{"package variable", "var load = 0.5", []string{"float"}},
+		{"float in passing", "func f(a, b int) bool { x := float64(a) / float64(b); return x > 0.5 }", nil},
+		{"map", "func f(m map[int]int) { for range m {} }", []string{"range over a map"}},
+		{"map behind a name", "type set map[int]bool\nfunc f(m set) { for k := range m { _ = k } }", []string{"range over a map"}},
+		{"map as type parameter", "func f[M ~map[K]V, K comparable, V any](m M) { for range m {} }", []string{"range over a map"}},
+		{"map with a reason", "func f(m map[int]int) (n int) {\n\tfor _, v := range m { // det: a sum has no order\n\t\tn += v\n\t}\n\t// det: as above\n\tfor _, v := range m {\n\t\tn += v\n\t}\n\treturn n\n}", nil},
+		{"reason too far away", "func f(m map[int]int) {\n\t// det: no order\n\n\tfor range m {\n\t}\n}", []string{"range over a map"}},
+		{"no reason in the comment", "func f(m map[int]int) {\n\tfor range m { // det:\n\t}\n}", []string{"range over a map"}},
+		{"slice", "func f(m []int) { for range m {}; for range 3 {}; for range \"abc\" {} }", nil},
+		{"iterator over a map", "func f(m map[int]int) { for range maps.Keys(m) {}; _ = maps.All(m) }", []string{"unsorted maps.Keys", "unsorted maps.All"}},
+		{"sorted iterator", "func f(m map[int]int) []int { return slices.Sorted(maps.Keys(m)) }", nil},
+		{"collected and not sorted", "func f(m map[int]int) []int { return slices.Collect(maps.Values(m)) }", []string{"unsorted maps.Values"}},
+	} {
+		text := "package x\n\nimport (\n\t\"maps\"\n\t\"slices\"\n)\n\nvar _ = maps.Clone[map[int]int]\nvar _ = slices.Sort[[]int]\n\n" + c.text + "\n"
+		s := mustParse(t, "fsm/queue/x.go", text)
+		found := checkDeterminism(s, mustCheck(t, s))
+		texts := make([]string, len(found))
+		for i, b := range found {
+			texts[i] = b.text
+		}
+		if !slices.EqualFunc(texts, c.want, strings.Contains) {
+			t.Errorf("%s: got %q, want %q", c.name, texts, c.want)
+		}
+	}
+	for dir, want := range map[string]bool{"fsm": true, "fsm/queue": true, "fsm/catalog/x": true, "fsm/fsmtest": false, "cluster": false, "fsmx": false} {
+		if mustBeDeterministic(dir) != want {
+			t.Errorf("%s: deterministic is %v", dir, !want)
+		}
+	}
+}
+
+// mustCheck type-checks one fixture.
+func mustCheck(t *testing.T, s *source) *types.Info {
+	t.Helper()
+	info := &types.Info{
+		Types: map[ast.Expr]types.TypeAndValue{},
+		Defs:  map[*ast.Ident]types.Object{},
+		Uses:  map[*ast.Ident]types.Object{},
+	}
+	conf := types.Config{Importer: importer.Default()}
+	if _, err := conf.Check("x", s.fset, []*ast.File{s.ast}, info); err != nil {
+		t.Fatalf("%v\nin %s", err, s.path)
+	}
+	return info
+}
+
+func TestSizeBreaches(t *testing.T) {
+	long := func(name string, lines int) string {
+		return "func " + name + " {\n" + strings.Repeat("\t_ = 1\n", lines-2) + "}\n"
+	}
+	files := mustParseAll(t, map[string]string{
+		"a/fits.go":       "package a\n" + long("f()", maxFunction) + strings.Repeat("\n", maxFile-maxFunction-1),
+		"a/function.go":   "package a\n" + long("g()", maxFunction+1) + long("(t *T[K]) m()", maxFunction+2) + "type T[K any] struct{}\n",
+		"a/generated.go":  "// Code generated by hand. DO NOT EDIT.\n\npackage a\n" + strings.Repeat("\n", maxFile),
+		"a/listed.go":     "package a\n" + long("h()", maxFunction+5) + strings.Repeat("\n", maxFile),
+		"a/long.go":       "package a\n" + strings.Repeat("\n", maxFile),
+		"a/long_test.go":  "package a\n" + long("table()", maxFunction+9) + strings.Repeat("\n", maxFile),
+		"a/testdata/x.go": "package a\n" + strings.Repeat("\n", maxFile),
+	})
+	expect(t, checkSizes(files, map[string]int{"a/listed.go": maxFile + 100, "a/listed.go#h": maxFunction + 4}),
+		"a/function.go:2 g: 71 lines, 70 allowed",
+		"a/function.go:73 T.m: 72 lines, 70 allowed",
+		"a/listed.go:2 h: 75 lines, 74 allowed",
+		"a/long.go: 601 lines, 600 allowed",
+		fmt.Sprintf("a/long_test.go: %d lines, 600 allowed", maxFile+maxFunction+10),
+	)
+}
+
+func TestDocBreaches(t *testing.T) {
+	files := mustParseAll(t, map[string]string{
+		"fsm/x/doc.go": "// Package x is described.\npackage x\n",
+		"fsm/x/x.go": `package x
+
+// T is documented.
+type T int
+
+const (
+	One T = iota
+	Two
+)
+
+type U int
+
+const Three = 3
+
+var Four = 4 // with a comment on its line
+
+var (
+	// Five is documented.
+	Five = 5
+	Six  = 6
+	seven = 7
+)
+
+func F() {}
+
+// G is documented.
+func G() {}
+
+func (T) M() {}
+
+func (T) String() string { return "" }
+
+func (u *unseen) M() {}
+
+type unseen struct{}
+
+type (
+	// V is documented.
+	V int
+	W int
+)
+`,
+		"fsm/y/y.go":      "package y\n",
+		"fsm/y/y_test.go": "// Package y is described in the wrong place.\npackage y\nfunc H() {}\n",
+		"fsm/z/z.go":      "// Code generated by hand. DO NOT EDIT.\n\npackage z\n\nfunc J() {}\n",
+		"jepsen/x/x.go":   "// Package x is described.\npackage x\nfunc K() {}\n",
+	})
+	expect(t, checkPackageComments(files),
+		"fsm/y: package y has no doc comment",
+		"fsm/z: package z has no doc comment",
+	)
+	expect(t, checkDocs(files),
+		"fsm/x/x.go:11: exported U",
+		"fsm/x/x.go:13: exported Three",
+		"fsm/x/x.go:20: exported Six",
+		"fsm/x/x.go:24: exported F",
+		"fsm/x/x.go:29: exported T.M",
+		"fsm/x/x.go:40: exported W",
+	)
+}
+
+func TestPromiseBreaches(t *testing.T) {
+	files := mustParseAll(t, map[string]string{"a/a.go": strings.ReplaceAll(`package a
+
+// LATER: some day
+var a = "LATER in a string is no promise"
+
+// LATER(#12): when the issue is done
+var b = 2 /* LATER(me) */
+
+// FIX`+`ME
+var todo = 1 // XX`+`X
+`, "LATER", "TO"+"DO")})
+	expect(t, checkPromises(files),
+		"a/a.go:3: issue number", "a/a.go:7: issue number", "a/a.go:9: issue number", "a/a.go:10: issue number")
+}
+
+func TestSleepBreaches(t *testing.T) {
+	files := mustParseAll(t, map[string]string{
+		"a/a.go":         "package a\nimport \"time\"\nfunc f() { time.Sleep(1) }\n",
+		"a/a_test.go":    "package a\nimport \"time\"\nfunc g() { time.Sleep(1) }\n",
+		"a/b_test.go":    "package a\nimport clock \"time\"\nfunc h() { f := clock.Sleep; f(1) }\n",
+		"a/c_test.go":    "package a\nimport . \"time\"\nfunc i() { Sleep(1) }\n",
+		"a/d_test.go":    "package a\nimport \"a/time2\"\nfunc j() { time.Sleep(1) }\n",
+		"a/sync_test.go": "package a\nimport (\n\t\"testing/synctest\"\n\t\"time\"\n)\nfunc k() { synctest.Wait(); time.Sleep(1) }\n",
+	})
+	expect(t, checkSleeps(files), "a/a_test.go:3: time.Sleep", "a/b_test.go:3: time.Sleep", "a/c_test.go:3: time.Sleep")
+}
+
+func TestLayoutBreaches(t *testing.T) {
+	files := fstest.MapFS{}
+	for _, name := range []string{"cmd/x", "fsm/x", ".git/x", "README.md", "Makefile", "bin/quorate", "x.test", "main.go", "utils/x", "notes.txt"} {
+		files[name] = &fstest.MapFile{}
+	}
+	found, err := checkTopLevel(files, gitignored("# built\n/bin/\n*.test\ndocs/out\n\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(t, found, "main.go: top level", "notes.txt: top level", "utils: top level")
+
+	expect(t, checkFolders(mustParseAll(t, map[string]string{
+		"cluster/util/x.go":      "package util\n",
+		"cluster/util/y.go":      "package util\n",
+		"cluster/pkg/store/x.go": "package store\n",
+		"cluster/utility/x.go":   "package utility\n",
+	})), "cluster/pkg/store: named pkg", "cluster/util: named util")
+}
+
+func TestDependencyBreaches(t *testing.T) {
+	got := moduleList("b\n\na\nb\n" + module + "\n")
+	if !slices.Equal(got, []string{"a", "b"}) {
+		t.Fatalf("got %q", got)
+	}
+	expect(t, differences(got, got))
+	expect(t, differences([]string{"a", "c"}, got), "b: new dependency", "c: no dependency")
+}

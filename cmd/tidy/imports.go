@@ -1,0 +1,149 @@
+package tidy
+
+import (
+	"go/ast"
+	"strconv"
+	"strings"
+)
+
+// importRule says what the packages of a tree may import. The first rule
+// that means a package is the one that counts.
+type importRule struct {
+	tree string // pattern of folders
+	// project holds patterns of the project's folders that may be imported;
+	// a package may always import its own tree's internal folder.
+	project []string
+	// others, if not nil, holds patterns of the modules and packages from
+	// outside of the project and the standard library that may be imported.
+	others []string
+	// std, if not empty, holds patterns of the standard library that may not
+	// be imported.
+	notStd []string
+}
+
+// impure is what a deterministic package has no use for.
+var impure = []string{
+	"time", "os/...", "net/...", "sync/...", "context", "log/...", "math/rand/...",
+	"crypto/rand", "runtime/...", "unsafe", "syscall", "plugin", "testing/...",
+}
+
+// protobuf is what generated code is written against.
+var protobuf = []string{"google.golang.org/protobuf/...", "github.com/planetscale/vtprotobuf/..."}
+
+var none = []string{}
+
+// importRules is the map of the house, from the innermost room outwards.
+var importRules = []importRule{
+	{tree: "proto/...", project: []string{"proto/..."}},
+
+	{tree: "fsm", project: []string{"proto/logpb"}, others: protobuf, notStd: impure},
+	{tree: "fsm/route", project: []string{"proto/logpb"}, others: none, notStd: impure},
+	{tree: "fsm/fsmtest/...", project: []string{"fsm/...", "proto/..."}},
+	{tree: "fsm/...", project: []string{"fsm", "fsm/route", "fsm/invariants", "proto/logpb"}, others: protobuf, notStd: impure},
+
+	{tree: "amqp/wire/...", project: []string{"amqp/wire/..."}, others: none},
+	{tree: "amqp/...", project: []string{"amqp/...", "fsm", "proto/logpb"}},
+
+	{tree: "cluster/...", project: []string{"cluster/...", "fsm/...", "proto/..."}},
+
+	{tree: "cmd/quorate", project: []string{"..."}},
+	{tree: "cmd/quorate/...", project: []string{"..."}},
+	{tree: "cmd/quoratectl/...", project: []string{"cmd/quoratectl/...", "cluster/mgmt/api"}},
+	{tree: "cmd/quorate-bench/...", project: []string{"cmd/quorate-bench/..."}, others: []string{"github.com/rabbitmq/amqp091-go"}},
+	{tree: "cmd/tidy/...", project: none},
+
+	{tree: "jepsen/...", project: []string{"jepsen/..."}},
+}
+
+// raftUsers are the only folders that know the raft library.
+var raftUsers = []string{"cluster/group/...", "cluster/raftlog/...", "cluster/peer/..."}
+
+// checkImports holds every file against importRules. Test files are exempt:
+// they may use what they test against, but a tree whose point is to stand
+// outside (jepsen, cmd/quorate-bench) stands outside with its tests too.
+func checkImports(files []*source) []breach {
+	var found []breach
+	unruled := map[string]bool{}
+	for _, s := range files {
+		rule := ruleFor(s.dir)
+		if rule == nil {
+			if !unruled[s.dir] {
+				found = append(found, breach{s.dir, "no import rule covers this folder"})
+			}
+			unruled[s.dir] = true
+			continue
+		}
+		outside := within(s.dir, "jepsen") || within(s.dir, "cmd/quorate-bench")
+		if s.test && !outside {
+			continue
+		}
+		for _, spec := range s.ast.Imports {
+			if why := rule.refuses(s.dir, importPath(spec)); why != "" {
+				found = append(found, breach{s.at(spec.Pos()), why})
+			}
+		}
+	}
+	return found
+}
+
+func ruleFor(dir string) *importRule {
+	for i := range importRules {
+		if matches(importRules[i].tree, dir) {
+			return &importRules[i]
+		}
+	}
+	return nil
+}
+
+// refuses says why a package in dir may not import name; empty: it may.
+func (r *importRule) refuses(dir, name string) string {
+	if folder, ok := projectFolder(name); ok {
+		if matchesAny(r.project, folder) || ownInternal(dir, folder) {
+			return ""
+		}
+		return dir + " may not import " + folder
+	}
+	if isStd(name) {
+		if matchesAny(r.notStd, name) {
+			return dir + " is deterministic and may not import " + name
+		}
+		return ""
+	}
+	if within(name, "github.com/hashicorp/raft") || strings.HasPrefix(name, "github.com/hashicorp/raft-") {
+		if !matchesAny(raftUsers, dir) {
+			return dir + " may not import " + name + ": raft is known to cluster/group, cluster/raftlog and cluster/peer only"
+		}
+	}
+	if r.others != nil && !matchesAny(r.others, name) {
+		return dir + " may not import " + name
+	}
+	return ""
+}
+
+// projectFolder returns the folder of one of the project's packages.
+func projectFolder(name string) (string, bool) {
+	if name == module {
+		return ".", true
+	}
+	return strings.CutPrefix(name, module+"/")
+}
+
+// ownInternal reports whether folder is internal to the tree that dir is in.
+func ownInternal(dir, folder string) bool {
+	tree, _, ok := strings.Cut(folder, "/internal")
+	return ok && within(dir, tree)
+}
+
+// isStd reports whether name is a package of the standard library.
+func isStd(name string) bool {
+	first, _, _ := strings.Cut(name, "/")
+	return !strings.Contains(first, ".")
+}
+
+func importPath(spec *ast.ImportSpec) string {
+	name, err := strconv.Unquote(spec.Path.Value)
+	if err != nil {
+		return spec.Path.Value // the parser has accepted it, so it never is
+	}
+	return name
+}

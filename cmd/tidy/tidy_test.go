@@ -1,0 +1,154 @@
+package tidy
+
+import (
+	"bytes"
+	"flag"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/tools/go/packages"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write testdata/deps.txt anew")
+
+// root is the repository, seen from this package's folder.
+const root = "../.."
+
+var tree = sync.OnceValues(func() ([]*source, error) { return goFiles(os.DirFS(root)) })
+
+func mustTree(t *testing.T) []*source {
+	t.Helper()
+	files, err := tree()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A rule that looks at nothing finds nothing.
+	if !slices.ContainsFunc(files, func(s *source) bool { return s.path == "fsm/fsm.go" }) {
+		t.Fatalf("fsm/fsm.go is not among the %d files found", len(files))
+	}
+	return files
+}
+
+func report(t *testing.T, found []breach) {
+	t.Helper()
+	for _, b := range found {
+		t.Error(b)
+	}
+}
+
+func TestImports(t *testing.T)         { report(t, checkImports(mustTree(t))) }
+func TestPackageComments(t *testing.T) { report(t, checkPackageComments(mustTree(t))) }
+func TestDocs(t *testing.T)            { report(t, checkDocs(mustTree(t))) }
+func TestPromises(t *testing.T)        { report(t, checkPromises(mustTree(t))) }
+func TestSleeps(t *testing.T)          { report(t, checkSleeps(mustTree(t))) }
+func TestFolders(t *testing.T)         { report(t, checkFolders(mustTree(t))) }
+
+func TestSizes(t *testing.T) {
+	files := mustTree(t)
+	allowed := map[string]int{}
+	for name, o := range oversize {
+		if o.reason == "" {
+			t.Errorf("%s may be long without a reason", name)
+		}
+		allowed[name] = o.lines
+	}
+	report(t, checkSizes(files, allowed))
+
+	// The ratchet: what has become short enough leaves the list.
+	for name := range oversize {
+		without := map[string]int{}
+		for n, o := range oversize {
+			if n != name {
+				without[n] = o.lines
+			}
+		}
+		if len(checkSizes(files, without)) == len(checkSizes(files, allowed)) {
+			t.Errorf("%s is within the limits and has no place in the list", name)
+		}
+	}
+}
+
+func TestTopLevel(t *testing.T) {
+	ignore, err := os.ReadFile(filepath.Join(root, ".gitignore"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := checkTopLevel(os.DirFS(root), gitignored(string(ignore)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	report(t, found)
+}
+
+func TestDeterminism(t *testing.T) {
+	abs, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := packages.Load(&packages.Config{
+		Mode: packages.NeedName | packages.NeedFiles | packages.NeedSyntax | packages.NeedTypes |
+			packages.NeedTypesInfo | packages.NeedImports,
+		Dir:  abs,
+		Fset: token.NewFileSet(),
+	}, "./fsm/...")
+	if err != nil {
+		t.Fatal(err)
+	}
+	looked := 0
+	for _, p := range loaded {
+		dir, ok := projectFolder(p.PkgPath)
+		if !ok || !mustBeDeterministic(dir) {
+			continue
+		}
+		for _, e := range p.Errors {
+			t.Errorf("%s: %v", dir, e)
+		}
+		for _, f := range p.Syntax {
+			name, err := filepath.Rel(abs, p.Fset.Position(f.Package).Filename)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := &source{path: filepath.ToSlash(name), dir: dir, fset: p.Fset, ast: f}
+			report(t, checkDeterminism(s, p.TypesInfo))
+			looked++
+		}
+	}
+	if looked == 0 {
+		t.Fatal("no file of a deterministic package was looked at")
+	}
+}
+
+// TestDependencies holds the list of modules that the server is linked from
+// against a golden file: a new dependency is a decision, seen in review.
+func TestDependencies(t *testing.T) {
+	if _, err := os.Stat(filepath.Join(root, "cmd/quorate")); os.IsNotExist(err) {
+		t.Skip("there is no cmd/quorate")
+	}
+	cmd := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", "./cmd/quorate")
+	cmd.Dir = root
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %v\n%s", cmd, err, stderr.Bytes())
+	}
+	modules := moduleList(string(out))
+	golden := filepath.Join("testdata", "deps.txt")
+	if *rewrite {
+		if err := os.WriteFile(golden, []byte(strings.Join(modules, "\n")+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatalf("%v; write it with -rewrite", err)
+	}
+	report(t, differences(moduleList(string(want)), modules))
+}
