@@ -36,7 +36,8 @@ type Connection interface {
 type Session interface {
 	// Publish routes a message. An error is the channel's: the message went
 	// nowhere and SessionEvents.Settled is not called for it. routed false:
-	// no queue wants it, and again Settled is not called.
+	// no queue wants it, and again Settled is not called. p is the caller's
+	// again on return, all but p.Payload; its strings never change.
 	Publish(p *fsm.Publish) (routed bool, err error)
 	// Settle ends deliveries of a consumer, or of gets when consumer is the
 	// token of a get. ids are ascending; ids the queue has taken back are ignored. The slice is
