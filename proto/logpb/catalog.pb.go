@@ -1352,6 +1352,107 @@ func (x *DeleteOwned) GetOwner() *Owner {
 	return nil
 }
 
+// CatalogResult answers one command of an entry.
+type CatalogResult struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Refusal       uint32                 `protobuf:"varint,1,opt,name=refusal,proto3" json:"refusal,omitempty"`        // number of the fsm.Kind of a refusal; 0: done
+	Text          string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`               // of the refusal
+	Changed       bool                   `protobuf:"varint,3,opt,name=changed,proto3" json:"changed,omitempty"`        // false: the catalog already was as asked for
+	Queue         uint64                 `protobuf:"varint,4,opt,name=queue,proto3" json:"queue,omitempty"`            // id of the queue declared, new or not
+	Group         uint32                 `protobuf:"varint,5,opt,name=group,proto3" json:"group,omitempty"`            // its group
+	Node          uint32                 `protobuf:"varint,6,opt,name=node,proto3" json:"node,omitempty"`              // number of the node registered
+	Boot          uint64                 `protobuf:"varint,7,opt,name=boot,proto3" json:"boot,omitempty"`              // and its boot number
+	Deleted       []uint64               `protobuf:"varint,8,rep,packed,name=deleted,proto3" json:"deleted,omitempty"` // ids of the queues that went, ascending
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CatalogResult) Reset() {
+	*x = CatalogResult{}
+	mi := &file_catalog_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CatalogResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CatalogResult) ProtoMessage() {}
+
+func (x *CatalogResult) ProtoReflect() protoreflect.Message {
+	mi := &file_catalog_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CatalogResult.ProtoReflect.Descriptor instead.
+func (*CatalogResult) Descriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *CatalogResult) GetRefusal() uint32 {
+	if x != nil {
+		return x.Refusal
+	}
+	return 0
+}
+
+func (x *CatalogResult) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *CatalogResult) GetChanged() bool {
+	if x != nil {
+		return x.Changed
+	}
+	return false
+}
+
+func (x *CatalogResult) GetQueue() uint64 {
+	if x != nil {
+		return x.Queue
+	}
+	return 0
+}
+
+func (x *CatalogResult) GetGroup() uint32 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
+func (x *CatalogResult) GetNode() uint32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+func (x *CatalogResult) GetBoot() uint64 {
+	if x != nil {
+		return x.Boot
+	}
+	return 0
+}
+
+func (x *CatalogResult) GetDeleted() []uint64 {
+	if x != nil {
+		return x.Deleted
+	}
+	return nil
+}
+
 // CatalogSnapshot is the whole catalog, every list sorted by its key.
 type CatalogSnapshot struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1374,7 +1475,7 @@ type CatalogSnapshot struct {
 
 func (x *CatalogSnapshot) Reset() {
 	*x = CatalogSnapshot{}
-	mi := &file_catalog_proto_msgTypes[17]
+	mi := &file_catalog_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1386,7 +1487,7 @@ func (x *CatalogSnapshot) String() string {
 func (*CatalogSnapshot) ProtoMessage() {}
 
 func (x *CatalogSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[17]
+	mi := &file_catalog_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1399,7 +1500,7 @@ func (x *CatalogSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogSnapshot.ProtoReflect.Descriptor instead.
 func (*CatalogSnapshot) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{17}
+	return file_catalog_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CatalogSnapshot) GetVersion() uint32 {
@@ -1506,7 +1607,7 @@ type NodeState struct {
 
 func (x *NodeState) Reset() {
 	*x = NodeState{}
-	mi := &file_catalog_proto_msgTypes[18]
+	mi := &file_catalog_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1518,7 +1619,7 @@ func (x *NodeState) String() string {
 func (*NodeState) ProtoMessage() {}
 
 func (x *NodeState) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[18]
+	mi := &file_catalog_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1531,7 +1632,7 @@ func (x *NodeState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeState.ProtoReflect.Descriptor instead.
 func (*NodeState) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{18}
+	return file_catalog_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *NodeState) GetNumber() uint32 {
@@ -1570,17 +1671,19 @@ func (x *NodeState) GetBoot() uint64 {
 }
 
 type QueueState struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Declared      *DeclareQueue          `protobuf:"bytes,1,opt,name=declared,proto3" json:"declared,omitempty"`
-	Id            uint64                 `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`       // index of the entry that created it, never reused
-	Group         uint32                 `protobuf:"varint,3,opt,name=group,proto3" json:"group,omitempty"` // number of its raft group
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Declared *DeclareQueue          `protobuf:"bytes,1,opt,name=declared,proto3" json:"declared,omitempty"`
+	// Index of the entry that created it · 65536 + position of the command in
+	// the entry. Never used again.
+	Id            uint64 `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
+	Group         uint32 `protobuf:"varint,3,opt,name=group,proto3" json:"group,omitempty"` // number of its raft group
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *QueueState) Reset() {
 	*x = QueueState{}
-	mi := &file_catalog_proto_msgTypes[19]
+	mi := &file_catalog_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1592,7 +1695,7 @@ func (x *QueueState) String() string {
 func (*QueueState) ProtoMessage() {}
 
 func (x *QueueState) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[19]
+	mi := &file_catalog_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1605,7 +1708,7 @@ func (x *QueueState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueState.ProtoReflect.Descriptor instead.
 func (*QueueState) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{19}
+	return file_catalog_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *QueueState) GetDeclared() *DeclareQueue {
@@ -1737,7 +1840,16 @@ const file_catalog_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02id\x18\x03 \x01(\x04R\x02id\":\n" +
 	"\vDeleteOwned\x12+\n" +
-	"\x05owner\x18\x01 \x01(\v2\x15.quorate.log.v1.OwnerR\x05owner\"\xad\x04\n" +
+	"\x05owner\x18\x01 \x01(\v2\x15.quorate.log.v1.OwnerR\x05owner\"\xc5\x01\n" +
+	"\rCatalogResult\x12\x18\n" +
+	"\arefusal\x18\x01 \x01(\rR\arefusal\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x12\x18\n" +
+	"\achanged\x18\x03 \x01(\bR\achanged\x12\x14\n" +
+	"\x05queue\x18\x04 \x01(\x04R\x05queue\x12\x14\n" +
+	"\x05group\x18\x05 \x01(\rR\x05group\x12\x12\n" +
+	"\x04node\x18\x06 \x01(\rR\x04node\x12\x12\n" +
+	"\x04boot\x18\a \x01(\x04R\x04boot\x12\x18\n" +
+	"\adeleted\x18\b \x03(\x04R\adeleted\"\xad\x04\n" +
 	"\x0fCatalogSnapshot\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x14\n" +
@@ -1778,7 +1890,7 @@ func file_catalog_proto_rawDescGZIP() []byte {
 	return file_catalog_proto_rawDescData
 }
 
-var file_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_catalog_proto_goTypes = []any{
 	(*CatalogEntry)(nil),     // 0: quorate.log.v1.CatalogEntry
 	(*CatalogCommand)(nil),   // 1: quorate.log.v1.CatalogCommand
@@ -1797,10 +1909,11 @@ var file_catalog_proto_goTypes = []any{
 	(*Owner)(nil),            // 14: quorate.log.v1.Owner
 	(*DeleteQueue)(nil),      // 15: quorate.log.v1.DeleteQueue
 	(*DeleteOwned)(nil),      // 16: quorate.log.v1.DeleteOwned
-	(*CatalogSnapshot)(nil),  // 17: quorate.log.v1.CatalogSnapshot
-	(*NodeState)(nil),        // 18: quorate.log.v1.NodeState
-	(*QueueState)(nil),       // 19: quorate.log.v1.QueueState
-	(*Table)(nil),            // 20: quorate.log.v1.Table
+	(*CatalogResult)(nil),    // 17: quorate.log.v1.CatalogResult
+	(*CatalogSnapshot)(nil),  // 18: quorate.log.v1.CatalogSnapshot
+	(*NodeState)(nil),        // 19: quorate.log.v1.NodeState
+	(*QueueState)(nil),       // 20: quorate.log.v1.QueueState
+	(*Table)(nil),            // 21: quorate.log.v1.Table
 }
 var file_catalog_proto_depIdxs = []int32{
 	1,  // 0: quorate.log.v1.CatalogEntry.commands:type_name -> quorate.log.v1.CatalogCommand
@@ -1822,18 +1935,18 @@ var file_catalog_proto_depIdxs = []int32{
 	4,  // 16: quorate.log.v1.Initialize.vhost:type_name -> quorate.log.v1.PutVhost
 	6,  // 17: quorate.log.v1.Initialize.user:type_name -> quorate.log.v1.PutUser
 	8,  // 18: quorate.log.v1.Initialize.permission:type_name -> quorate.log.v1.PutPermission
-	20, // 19: quorate.log.v1.DeclareExchange.arguments:type_name -> quorate.log.v1.Table
-	20, // 20: quorate.log.v1.Bind.arguments:type_name -> quorate.log.v1.Table
-	20, // 21: quorate.log.v1.DeclareQueue.arguments:type_name -> quorate.log.v1.Table
+	21, // 19: quorate.log.v1.DeclareExchange.arguments:type_name -> quorate.log.v1.Table
+	21, // 20: quorate.log.v1.Bind.arguments:type_name -> quorate.log.v1.Table
+	21, // 21: quorate.log.v1.DeclareQueue.arguments:type_name -> quorate.log.v1.Table
 	14, // 22: quorate.log.v1.DeclareQueue.owner:type_name -> quorate.log.v1.Owner
 	14, // 23: quorate.log.v1.DeleteOwned.owner:type_name -> quorate.log.v1.Owner
-	18, // 24: quorate.log.v1.CatalogSnapshot.nodes:type_name -> quorate.log.v1.NodeState
+	19, // 24: quorate.log.v1.CatalogSnapshot.nodes:type_name -> quorate.log.v1.NodeState
 	4,  // 25: quorate.log.v1.CatalogSnapshot.vhosts:type_name -> quorate.log.v1.PutVhost
 	6,  // 26: quorate.log.v1.CatalogSnapshot.users:type_name -> quorate.log.v1.PutUser
 	8,  // 27: quorate.log.v1.CatalogSnapshot.permissions:type_name -> quorate.log.v1.PutPermission
 	10, // 28: quorate.log.v1.CatalogSnapshot.exchanges:type_name -> quorate.log.v1.DeclareExchange
 	12, // 29: quorate.log.v1.CatalogSnapshot.bindings:type_name -> quorate.log.v1.Bind
-	19, // 30: quorate.log.v1.CatalogSnapshot.queues:type_name -> quorate.log.v1.QueueState
+	20, // 30: quorate.log.v1.CatalogSnapshot.queues:type_name -> quorate.log.v1.QueueState
 	13, // 31: quorate.log.v1.QueueState.declared:type_name -> quorate.log.v1.DeclareQueue
 	32, // [32:32] is the sub-list for method output_type
 	32, // [32:32] is the sub-list for method input_type
@@ -1871,7 +1984,7 @@ func file_catalog_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_catalog_proto_rawDesc), len(file_catalog_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
