@@ -1372,8 +1372,12 @@ type QueueSnapshot struct {
 	// The service order of consumers with credit, by consumer position.
 	Service []uint32 `protobuf:"varint,18,rep,packed,name=service,proto3" json:"service,omitempty"`
 	// How many message records follow.
-	Messages      uint64 `protobuf:"varint,19,opt,name=messages,proto3" json:"messages,omitempty"`
-	HadConsumer   bool   `protobuf:"varint,20,opt,name=had_consumer,json=hadConsumer,proto3" json:"had_consumer,omitempty"`
+	Messages    uint64 `protobuf:"varint,19,opt,name=messages,proto3" json:"messages,omitempty"`
+	HadConsumer bool   `protobuf:"varint,20,opt,name=had_consumer,json=hadConsumer,proto3" json:"had_consumer,omitempty"`
+	// The sessions that ended last, oldest first: they are not taken up again.
+	Ended []*Session `protobuf:"bytes,21,rep,name=ended,proto3" json:"ended,omitempty"`
+	// The highest boot number declared down of each node, by node.
+	Dead          []*NodeDown `protobuf:"bytes,22,rep,name=dead,proto3" json:"dead,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1546,6 +1550,20 @@ func (x *QueueSnapshot) GetHadConsumer() bool {
 		return x.HadConsumer
 	}
 	return false
+}
+
+func (x *QueueSnapshot) GetEnded() []*Session {
+	if x != nil {
+		return x.Ended
+	}
+	return nil
+}
+
+func (x *QueueSnapshot) GetDead() []*NodeDown {
+	if x != nil {
+		return x.Dead
+	}
+	return nil
 }
 
 type QueueCounters struct {
@@ -1741,15 +1759,16 @@ func (x *DeadTarget) GetSettled() uint64 {
 }
 
 type SessionState struct {
-	state          protoimpl.MessageState `protogen:"open.v1"`
-	Session        *Session               `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
-	NextSeq        uint64                 `protobuf:"varint,2,opt,name=next_seq,json=nextSeq,proto3" json:"next_seq,omitempty"`
-	LastOpSeq      uint64                 `protobuf:"varint,3,opt,name=last_op_seq,json=lastOpSeq,proto3" json:"last_op_seq,omitempty"`       // the last synchronous command
-	LastOpCount    uint64                 `protobuf:"varint,4,opt,name=last_op_count,json=lastOpCount,proto3" json:"last_op_count,omitempty"` // and what it answered
-	LastOpCode     uint32                 `protobuf:"varint,5,opt,name=last_op_code,json=lastOpCode,proto3" json:"last_op_code,omitempty"`
-	LastOpDelivery uint64                 `protobuf:"varint,6,opt,name=last_op_delivery,json=lastOpDelivery,proto3" json:"last_op_delivery,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Session         *Session               `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
+	NextSeq         uint64                 `protobuf:"varint,2,opt,name=next_seq,json=nextSeq,proto3" json:"next_seq,omitempty"`
+	LastOpSeq       uint64                 `protobuf:"varint,3,opt,name=last_op_seq,json=lastOpSeq,proto3" json:"last_op_seq,omitempty"`       // the last synchronous command
+	LastOpCount     uint64                 `protobuf:"varint,4,opt,name=last_op_count,json=lastOpCount,proto3" json:"last_op_count,omitempty"` // and what it answered
+	LastOpCode      uint32                 `protobuf:"varint,5,opt,name=last_op_code,json=lastOpCode,proto3" json:"last_op_code,omitempty"`
+	LastOpDelivery  uint64                 `protobuf:"varint,6,opt,name=last_op_delivery,json=lastOpDelivery,proto3" json:"last_op_delivery,omitempty"`
+	LastOpConsumers uint64                 `protobuf:"varint,7,opt,name=last_op_consumers,json=lastOpConsumers,proto3" json:"last_op_consumers,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *SessionState) Reset() {
@@ -1820,6 +1839,13 @@ func (x *SessionState) GetLastOpCode() uint32 {
 func (x *SessionState) GetLastOpDelivery() uint64 {
 	if x != nil {
 		return x.LastOpDelivery
+	}
+	return 0
+}
+
+func (x *SessionState) GetLastOpConsumers() uint64 {
+	if x != nil {
+		return x.LastOpConsumers
 	}
 	return 0
 }
@@ -1977,6 +2003,7 @@ type MessageState struct {
 	Transfers     []*DeadTransfer        `protobuf:"bytes,16,rep,name=transfers,proto3" json:"transfers,omitempty"`                             // outbox only, once routed
 	Deaths        []*Death               `protobuf:"bytes,17,rep,name=deaths,proto3" json:"deaths,omitempty"`
 	DiedAt        int64                  `protobuf:"zigzag64,18,opt,name=died_at,json=diedAt,proto3" json:"died_at,omitempty"` // outbox only
+	Limit         uint64                 `protobuf:"varint,19,opt,name=limit,proto3" json:"limit,omitempty"`                   // checked out only: the timeout behind deadline
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2133,6 +2160,13 @@ func (x *MessageState) GetDeaths() []*Death {
 func (x *MessageState) GetDiedAt() int64 {
 	if x != nil {
 		return x.DiedAt
+	}
+	return 0
+}
+
+func (x *MessageState) GetLimit() uint64 {
+	if x != nil {
+		return x.Limit
 	}
 	return 0
 }
@@ -2490,7 +2524,7 @@ const file_log_proto_rawDesc = "" +
 	"\x04gone\x18\x03 \x01(\bR\x04gone\"2\n" +
 	"\bNodeDown\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
-	"\x04boot\x18\x02 \x01(\x04R\x04boot\"\xbd\x05\n" +
+	"\x04boot\x18\x02 \x01(\x04R\x04boot\"\x9a\x06\n" +
 	"\rQueueSnapshot\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
 	"\x05clock\x18\x02 \x01(\x12R\x05clock\x12\x12\n" +
@@ -2514,7 +2548,9 @@ const file_log_proto_rawDesc = "" +
 	"\tconsumers\x18\x11 \x03(\v2\x1d.quorate.log.v1.ConsumerStateR\tconsumers\x12\x18\n" +
 	"\aservice\x18\x12 \x03(\rR\aservice\x12\x1a\n" +
 	"\bmessages\x18\x13 \x01(\x04R\bmessages\x12!\n" +
-	"\fhad_consumer\x18\x14 \x01(\bR\vhadConsumer\"\xf1\x02\n" +
+	"\fhad_consumer\x18\x14 \x01(\bR\vhadConsumer\x12-\n" +
+	"\x05ended\x18\x15 \x03(\v2\x17.quorate.log.v1.SessionR\x05ended\x12,\n" +
+	"\x04dead\x18\x16 \x03(\v2\x18.quorate.log.v1.NodeDownR\x04dead\"\xf1\x02\n" +
 	"\rQueueCounters\x12\x1a\n" +
 	"\benqueued\x18\x01 \x01(\x04R\benqueued\x12\x1c\n" +
 	"\tdelivered\x18\x02 \x01(\x04R\tdelivered\x12 \n" +
@@ -2535,7 +2571,7 @@ const file_log_proto_rawDesc = "" +
 	"DeadTarget\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\x04R\x06target\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\x04R\x04next\x12\x18\n" +
-	"\asettled\x18\x03 \x01(\x04R\asettled\"\xec\x01\n" +
+	"\asettled\x18\x03 \x01(\x04R\asettled\"\x98\x02\n" +
 	"\fSessionState\x121\n" +
 	"\asession\x18\x01 \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x19\n" +
 	"\bnext_seq\x18\x02 \x01(\x04R\anextSeq\x12\x1e\n" +
@@ -2543,7 +2579,8 @@ const file_log_proto_rawDesc = "" +
 	"\rlast_op_count\x18\x04 \x01(\x04R\vlastOpCount\x12 \n" +
 	"\flast_op_code\x18\x05 \x01(\rR\n" +
 	"lastOpCode\x12(\n" +
-	"\x10last_op_delivery\x18\x06 \x01(\x04R\x0elastOpDelivery\"\xe8\x02\n" +
+	"\x10last_op_delivery\x18\x06 \x01(\x04R\x0elastOpDelivery\x12*\n" +
+	"\x11last_op_consumers\x18\a \x01(\x04R\x0flastOpConsumers\"\xe8\x02\n" +
 	"\rConsumerState\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x1a\n" +
 	"\bconsumer\x18\x02 \x01(\x04R\bconsumer\x12\x10\n" +
@@ -2559,7 +2596,7 @@ const file_log_proto_rawDesc = "" +
 	"\ttimed_out\x18\v \x03(\x04R\btimedOut\x12\x1e\n" +
 	"\n" +
 	"registered\x18\f \x01(\x04R\n" +
-	"registered\"\xb2\x04\n" +
+	"registered\"\xc8\x04\n" +
 	"\fMessageState\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x16\n" +
@@ -2579,7 +2616,8 @@ const file_log_proto_rawDesc = "" +
 	"\x06reason\x18\x0f \x01(\x0e2\x1c.quorate.log.v1.Death.ReasonR\x06reason\x12:\n" +
 	"\ttransfers\x18\x10 \x03(\v2\x1c.quorate.log.v1.DeadTransferR\ttransfers\x12-\n" +
 	"\x06deaths\x18\x11 \x03(\v2\x15.quorate.log.v1.DeathR\x06deaths\x12\x17\n" +
-	"\adied_at\x18\x12 \x01(\x12R\x06diedAt\">\n" +
+	"\adied_at\x18\x12 \x01(\x12R\x06diedAt\x12\x14\n" +
+	"\x05limit\x18\x13 \x01(\x04R\x05limit\">\n" +
 	"\fDeadTransfer\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\x04R\x06target\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\"6\n" +
@@ -2664,19 +2702,21 @@ var file_log_proto_depIdxs = []int32{
 	21, // 20: quorate.log.v1.QueueSnapshot.targets:type_name -> quorate.log.v1.DeadTarget
 	22, // 21: quorate.log.v1.QueueSnapshot.sessions:type_name -> quorate.log.v1.SessionState
 	23, // 22: quorate.log.v1.QueueSnapshot.consumers:type_name -> quorate.log.v1.ConsumerState
-	3,  // 23: quorate.log.v1.SessionState.session:type_name -> quorate.log.v1.Session
-	1,  // 24: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
-	25, // 25: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
-	7,  // 26: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
-	27, // 27: quorate.log.v1.Table.fields:type_name -> quorate.log.v1.Field
-	28, // 28: quorate.log.v1.Field.value:type_name -> quorate.log.v1.Value
-	26, // 29: quorate.log.v1.Value.table:type_name -> quorate.log.v1.Table
-	28, // 30: quorate.log.v1.Value.array:type_name -> quorate.log.v1.Value
-	31, // [31:31] is the sub-list for method output_type
-	31, // [31:31] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	3,  // 23: quorate.log.v1.QueueSnapshot.ended:type_name -> quorate.log.v1.Session
+	18, // 24: quorate.log.v1.QueueSnapshot.dead:type_name -> quorate.log.v1.NodeDown
+	3,  // 25: quorate.log.v1.SessionState.session:type_name -> quorate.log.v1.Session
+	1,  // 26: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
+	25, // 27: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
+	7,  // 28: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
+	27, // 29: quorate.log.v1.Table.fields:type_name -> quorate.log.v1.Field
+	28, // 30: quorate.log.v1.Field.value:type_name -> quorate.log.v1.Value
+	26, // 31: quorate.log.v1.Value.table:type_name -> quorate.log.v1.Table
+	28, // 32: quorate.log.v1.Value.array:type_name -> quorate.log.v1.Value
+	33, // [33:33] is the sub-list for method output_type
+	33, // [33:33] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_log_proto_init() }

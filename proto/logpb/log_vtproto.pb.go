@@ -1079,6 +1079,34 @@ func (m *QueueSnapshot) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if len(m.Dead) > 0 {
+		for iNdEx := len(m.Dead) - 1; iNdEx >= 0; iNdEx-- {
+			size, err := m.Dead[iNdEx].MarshalToSizedBufferVT(dAtA[:i])
+			if err != nil {
+				return 0, err
+			}
+			i -= size
+			i = protohelpers.EncodeVarint(dAtA, i, uint64(size))
+			i--
+			dAtA[i] = 0x1
+			i--
+			dAtA[i] = 0xb2
+		}
+	}
+	if len(m.Ended) > 0 {
+		for iNdEx := len(m.Ended) - 1; iNdEx >= 0; iNdEx-- {
+			size, err := m.Ended[iNdEx].MarshalToSizedBufferVT(dAtA[:i])
+			if err != nil {
+				return 0, err
+			}
+			i -= size
+			i = protohelpers.EncodeVarint(dAtA, i, uint64(size))
+			i--
+			dAtA[i] = 0x1
+			i--
+			dAtA[i] = 0xaa
+		}
+	}
 	if m.HadConsumer {
 		i--
 		if m.HadConsumer {
@@ -1416,6 +1444,11 @@ func (m *SessionState) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.LastOpConsumers != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.LastOpConsumers))
+		i--
+		dAtA[i] = 0x38
+	}
 	if m.LastOpDelivery != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.LastOpDelivery))
 		i--
@@ -1603,6 +1636,13 @@ func (m *MessageState) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.Limit != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Limit))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0x98
 	}
 	if m.DiedAt != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64((uint64(m.DiedAt)<<1)^uint64((m.DiedAt>>63))))
@@ -2557,6 +2597,18 @@ func (m *QueueSnapshot) SizeVT() (n int) {
 	if m.HadConsumer {
 		n += 3
 	}
+	if len(m.Ended) > 0 {
+		for _, e := range m.Ended {
+			l = e.SizeVT()
+			n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
+		}
+	}
+	if len(m.Dead) > 0 {
+		for _, e := range m.Dead {
+			l = e.SizeVT()
+			n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
+		}
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -2650,6 +2702,9 @@ func (m *SessionState) SizeVT() (n int) {
 	}
 	if m.LastOpDelivery != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.LastOpDelivery))
+	}
+	if m.LastOpConsumers != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.LastOpConsumers))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -2771,6 +2826,9 @@ func (m *MessageState) SizeVT() (n int) {
 	}
 	if m.DiedAt != 0 {
 		n += 2 + protohelpers.SizeOfZigzag(uint64(m.DiedAt))
+	}
+	if m.Limit != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.Limit))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -5960,6 +6018,74 @@ func (m *QueueSnapshot) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.HadConsumer = bool(v != 0)
+		case 21:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Ended", wireType)
+			}
+			var msglen int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				msglen |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			if msglen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + msglen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.Ended = append(m.Ended, &Session{})
+			if err := m.Ended[len(m.Ended)-1].UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+				return err
+			}
+			iNdEx = postIndex
+		case 22:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Dead", wireType)
+			}
+			var msglen int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				msglen |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			if msglen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + msglen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.Dead = append(m.Dead, &NodeDown{})
+			if err := m.Dead[len(m.Dead)-1].UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+				return err
+			}
+			iNdEx = postIndex
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -6525,6 +6651,25 @@ func (m *SessionState) UnmarshalVT(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.LastOpDelivery |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 7:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field LastOpConsumers", wireType)
+			}
+			m.LastOpConsumers = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.LastOpConsumers |= uint64(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}
@@ -7326,6 +7471,25 @@ func (m *MessageState) UnmarshalVT(dAtA []byte) error {
 			}
 			v = (v >> 1) ^ uint64((int64(v&1)<<63)>>63)
 			m.DiedAt = int64(v)
+		case 19:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Limit", wireType)
+			}
+			m.Limit = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Limit |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

@@ -1,0 +1,148 @@
+package queue
+
+import (
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// Phase is where a queue is in its life.
+type Phase uint8
+
+const (
+	// Active queues serve.
+	Active Phase = iota
+	// Draining queues have ended; only their outbox is still forwarded.
+	Draining
+	// Gone queues hold nothing any more.
+	Gone
+)
+
+// Place is where a message is.
+type Place uint8
+
+const (
+	// Ready messages wait in the list of their priority.
+	Ready Place = iota + 1
+	// Returned messages are ready too, and are served before all others.
+	Returned
+	// CheckedOut messages are held by a consumer or a get.
+	CheckedOut
+	// Outbox messages are dead letters on their way.
+	Outbox
+)
+
+// Count is a number of messages and the bytes of their payloads.
+type Count struct{ Messages, Bytes uint64 }
+
+// Stats are the figures of a queue at one moment.
+type Stats struct {
+	Phase          Phase
+	Clock          fsm.Time
+	Ready          Count // returned ones included
+	Unacknowledged Count
+	Outbox         Count
+	Consumers      int // cancelled ones that still owe are not counted
+	Sessions       int
+	Counters       Counters
+}
+
+// Counters only grow. They are part of the replicated state.
+type Counters struct {
+	Enqueued, Delivered, Redelivered     uint64
+	Acked, Requeued                      uint64
+	Expired, DeadLettered, DeadDropped   uint64
+	TimedOut, LateAcks, Purged, Repeated uint64
+}
+
+// Status of a consumer.
+type Status uint8
+
+const (
+	// Up consumers are served while they have credit.
+	Up Status = iota
+	// TimedOut consumers get nothing until they have settled what was taken
+	// from them.
+	TimedOut
+	// Cancelled consumers only owe the settling of what they hold.
+	Cancelled
+)
+
+// Consumer describes one consumer, for listings.
+type Consumer struct {
+	ID            fsm.ConsumerID
+	Tag           string
+	Prefetch      uint32 // as asked for; 0: the ceiling
+	Priority      int32
+	NoAck         bool
+	Exclusive     bool
+	Status        Status
+	Held          int
+	TimedOut      int        // deliveries taken back and not settled
+	NextDelivery  uint64     // number of the next delivery
+	Timeout       fsm.Millis // in force for the next delivery; -1: none
+	OwnTimeout    bool       // given by the consumer, not inherited
+	FirstDeadline fsm.Time   // of the oldest delivery; 0: none
+}
+
+// Message describes one message, for listings.
+type Message struct {
+	Seq              uint64
+	Ref              fsm.Ref
+	Place            Place
+	Priority         uint8
+	ExpireAt         fsm.Time // 0: never
+	Acquired, Failed uint32
+	HasExpiration    bool
+	Deaths           []*logpb.Death // shared, never changed
+	Holder           fsm.ConsumerID // checked out only
+	Delivery         uint64         // checked out only
+	Deadline         fsm.Time       // checked out only; 0: never
+	Letter           uint64         // outbox only
+}
+
+// Letter is a dead letter in the outbox.
+type Letter struct {
+	Number   uint64
+	Ref      fsm.Ref
+	Reason   logpb.Death_Reason
+	DiedAt   fsm.Time
+	Priority uint8
+	// HasExpiration: the payload carries an expiration property, which the
+	// forwarded copy must not have.
+	HasExpiration bool
+	// Deaths is the history, the present death first. It is shared: copy the
+	// first one before filling it in.
+	Deaths []*logpb.Death
+	// Fresh: Deaths[0] is a new pair of queue and reason, whose exchange,
+	// routing keys and original expiration are those of the payload. They are
+	// empty here; whoever forwards fills them in. Otherwise they stay.
+	Fresh bool
+	// Transfers that are not settled, in the order of the route.
+	Transfers []Transfer
+}
+
+// Transfer is one copy of a letter on its way to one queue. Numbers count from
+// 1 per target and are the sequence numbers of the stream at the target.
+type Transfer struct {
+	Target fsm.QueueID
+	Number uint64
+}
+
+// Outgoing is a transfer together with its letter.
+type Outgoing struct {
+	Number uint64
+	Letter Letter
+}
+
+// Target is a queue that letters were routed to.
+type Target struct {
+	ID      fsm.QueueID
+	Next    uint64 // number of the next transfer
+	Settled uint64 // the target holds all up to here
+}
+
+// Boot names one life of a node.
+type Boot struct {
+	Node fsm.NodeID
+	Boot uint64
+}
