@@ -1,0 +1,89 @@
+package route
+
+import "iter"
+
+// Set is a persistent multiset: a walk yields each member once, however often
+// it was added, until it was removed as often. The zero Set is empty.
+//
+// Most sets hold one or two members, some ten thousand: up to setSmall
+// members a set is a list, from then on a Map.
+type Set[T comparable] struct {
+	small []setItem[T]
+	large Map[T, int]
+}
+
+type setItem[T comparable] struct {
+	member T
+	times  int
+}
+
+const setSmall = 12
+
+// Len is the number of different members.
+func (s Set[T]) Len() int { return len(s.small) + s.large.Len() }
+
+// With returns s with member added once.
+func (s Set[T]) With(member T) Set[T] {
+	if s.large.Len() > 0 {
+		return Set[T]{large: s.large.With(member, s.large.At(member)+1)}
+	}
+	if i := s.find(member); i >= 0 {
+		return Set[T]{small: replaced(s.small, i, setItem[T]{member, s.small[i].times + 1})}
+	}
+	if len(s.small) < setSmall {
+		return Set[T]{small: inserted(s.small, len(s.small), setItem[T]{member, 1})}
+	}
+	var large Map[T, int]
+	for _, it := range s.small {
+		large = large.With(it.member, it.times)
+	}
+	return Set[T]{large: large.With(member, 1)}
+}
+
+// Without returns s with member removed as often as times says, or altogether
+// when it was not added more often.
+func (s Set[T]) Without(member T, times int) Set[T] {
+	if s.large.Len() > 0 {
+		if left := s.large.At(member) - times; left > 0 {
+			return Set[T]{large: s.large.With(member, left)}
+		}
+		return Set[T]{large: s.large.Without(member)}
+	}
+	i := s.find(member)
+	switch {
+	case i < 0:
+		return s
+	case s.small[i].times > times:
+		return Set[T]{small: replaced(s.small, i, setItem[T]{member, s.small[i].times - times})}
+	}
+	return Set[T]{small: removed(s.small, i)}
+}
+
+// Times says how often member was added and not removed.
+func (s Set[T]) Times(member T) int {
+	if i := s.find(member); i >= 0 {
+		return s.small[i].times
+	}
+	return s.large.At(member)
+}
+
+// All walks over the members in no particular order.
+func (s Set[T]) All() iter.Seq[T] {
+	return func(yield func(T) bool) {
+		for i := range s.small {
+			if !yield(s.small[i].member) {
+				return
+			}
+		}
+		s.large.root.walk(func(member T, _ int) bool { return yield(member) })
+	}
+}
+
+func (s Set[T]) find(member T) int {
+	for i := range s.small {
+		if s.small[i].member == member {
+			return i
+		}
+	}
+	return -1
+}

@@ -1,0 +1,214 @@
+package route
+
+import (
+	"slices"
+	"strings"
+)
+
+// MaxHashes is how many '#' words a topic pattern may have. It bounds what a
+// hostile pattern can cost; whoever adds patterns checks it with Hashes.
+const MaxHashes = 2
+
+// Hashes counts the '#' words of a topic pattern.
+func Hashes(pattern string) int {
+	count := 0
+	for rest, more := pattern, pattern != ""; more; {
+		var word string
+		if word, rest, more = nextWord(rest); word == "#" {
+			count++
+		}
+	}
+	return count
+}
+
+// nextWord cuts the first word off a key that has one; more says whether rest
+// has a word too. The empty key has no words; "a." has two, the second empty.
+func nextWord(key string) (word, rest string, more bool) {
+	return strings.Cut(key, ".")
+}
+
+// Topic is the table of a topic exchange: patterns of words separated by
+// dots, where '*' stands for exactly one word and '#' for any number of
+// them, also none. The zero Topic is empty.
+//
+// It is a trie over the words of the patterns. A match reads the key once,
+// word by word, and holds the set of nodes reached so far: its time is bounded
+// by the number of words times the number of nodes, whatever the patterns.
+type Topic[T comparable] struct {
+	root *topicNode[T]
+}
+
+type topicNode[T comparable] struct {
+	here  Set[T] // members whose pattern ends here
+	words Map[string, *topicNode[T]]
+	star  *topicNode[T]
+	hash  *topicNode[T]
+	// again: this is a '#' node or stands below one, so that a match may come
+	// here with different numbers of words read.
+	again bool
+}
+
+// With returns t with member added once under pattern.
+func (t Topic[T]) With(pattern string, member T) Topic[T] {
+	return Topic[T]{t.root.change(pattern, pattern != "", false, func(s Set[T]) Set[T] { return s.With(member) })}
+}
+
+// Without undoes With as often as times says.
+func (t Topic[T]) Without(pattern string, member T, times int) Topic[T] {
+	if t.Times(pattern, member) == 0 {
+		return t
+	}
+	return Topic[T]{t.root.change(pattern, pattern != "", false, func(s Set[T]) Set[T] { return s.Without(member, times) })}
+}
+
+// Times says how often member stands under pattern.
+func (t Topic[T]) Times(pattern string, member T) int {
+	n := t.root
+	for rest, more := pattern, pattern != ""; more && n != nil; {
+		var word string
+		word, rest, more = nextWord(rest)
+		n = n.child(word)
+	}
+	if n == nil {
+		return 0
+	}
+	return n.here.Times(member)
+}
+
+// Nodes counts the nodes of the trie.
+func (t Topic[T]) Nodes() int { return t.root.count() }
+
+func (n *topicNode[T]) count() int {
+	if n == nil {
+		return 0
+	}
+	sum := 1 + n.star.count() + n.hash.count()
+	for below := range n.words.Values() {
+		sum += below.count()
+	}
+	return sum
+}
+
+func (n *topicNode[T]) child(word string) *topicNode[T] {
+	switch word {
+	case "*":
+		return n.star
+	case "#":
+		return n.hash
+	}
+	return n.words.At(word)
+}
+
+// change returns a copy of n in which edit was applied to the members below
+// the words of rest; nil if nothing is left. n may be nil.
+func (n *topicNode[T]) change(rest string, more, again bool, edit func(Set[T]) Set[T]) *topicNode[T] {
+	c := topicNode[T]{again: again}
+	if n != nil {
+		c = *n
+	}
+	if !more {
+		c.here = edit(c.here)
+	} else {
+		word, rest, more := nextWord(rest)
+		below := c.child(word).change(rest, more, again || word == "#", edit)
+		switch {
+		case word == "*":
+			c.star = below
+		case word == "#":
+			c.hash = below
+		case below == nil:
+			c.words = c.words.Without(word)
+		default:
+			c.words = c.words.With(word, below)
+		}
+	}
+	if c.here.Len() == 0 && c.words.Len() == 0 && c.star == nil && c.hash == nil {
+		return nil
+	}
+	return &c
+}
+
+// Match calls emit with the members of each pattern that matches key, each
+// pattern once. One member may stand under several patterns.
+func (t Topic[T]) Match(key string, emit func(Set[T])) {
+	if t.root == nil {
+		return
+	}
+	// now are the nodes reached by the words read so far, other than '#' nodes.
+	// stay are the '#' nodes reached: as '#' takes any number of words, they
+	// stay reached. The slices start on the stack and go from hand to hand,
+	// so that a match allocates nothing as long as they are short.
+	var a, b, c [16]*topicNode[T]
+	now, next, stay := append(a[:0], t.root), b[:0], c[:0]
+	var known map[*topicNode[T]]struct{}
+	stay, known = t.root.enter(stay, known)
+	for rest, more := key, key != ""; more; {
+		var word string
+		word, rest, more = nextWord(rest)
+		next = next[:0]
+		for _, n := range now {
+			next = n.step(next, word)
+		}
+		for _, n := range stay {
+			next = n.step(next, word)
+		}
+		if len(next)+len(stay) == 0 {
+			return
+		}
+		// Each node has one way in, so none is in next twice.
+		now, next = next, now
+		for _, n := range now {
+			stay, known = n.enter(stay, known)
+		}
+	}
+	for _, n := range now {
+		if n.here.Len() > 0 {
+			emit(n.here)
+		}
+	}
+	for _, n := range stay {
+		if n.here.Len() > 0 {
+			emit(n.here)
+		}
+	}
+}
+
+// step appends to next the nodes that one word leads to from n.
+func (n *topicNode[T]) step(next []*topicNode[T], word string) []*topicNode[T] {
+	if n.words.Len() > 0 {
+		if below, ok := n.words.Get(word); ok {
+			next = append(next, below)
+		}
+	}
+	if n.star != nil {
+		next = append(next, n.star)
+	}
+	return next
+}
+
+// longStay is the length from which stay is kept as a set beside the list.
+const longStay = 32
+
+// enter appends to stay the '#' nodes that follow n without a further word,
+// each once. known is stay as a set, once it is long.
+func (n *topicNode[T]) enter(stay []*topicNode[T], known map[*topicNode[T]]struct{}) ([]*topicNode[T], map[*topicNode[T]]struct{}) {
+	for ; n.hash != nil; n = n.hash {
+		if known == nil && len(stay) >= longStay {
+			known = make(map[*topicNode[T]]struct{}, 2*len(stay))
+			for _, h := range stay {
+				known[h] = struct{}{}
+			}
+		}
+		if n.again {
+			_, is := known[n.hash]
+			if is || known == nil && slices.Contains(stay, n.hash) {
+				return stay, known // and so are those behind it
+			}
+		}
+		stay = append(stay, n.hash)
+		if known != nil {
+			known[n.hash] = struct{}{}
+		}
+	}
+	return stay, known
+}
