@@ -1,0 +1,192 @@
+// Package checker judges histories. Every checker is a pure function: a
+// history in, problems out; no problems means that the promise was kept.
+package checker
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/quorate/quorate/jepsen/history"
+)
+
+// limit bounds how many problems one checker describes; it counts the rest.
+const limit = 10
+
+// problems collects what a checker finds.
+type problems struct {
+	name string
+	list []string
+	more int
+}
+
+func (p *problems) add(format string, args ...any) {
+	if len(p.list) == limit {
+		p.more++
+		return
+	}
+	p.list = append(p.list, p.name+": "+fmt.Sprintf(format, args...))
+}
+
+func (p *problems) found() []string {
+	if p.more > 0 {
+		return append(p.list, fmt.Sprintf("%s: and %d more", p.name, p.more))
+	}
+	return p.list
+}
+
+// byKey gathers the deliveries of each attempt, in order of time.
+func byKey(h *history.History) map[uint64][]history.Delivery {
+	all := make(map[uint64][]history.Delivery, len(h.Attempts))
+	for _, d := range h.Deliveries {
+		all[d.Key] = append(all[d.Key], d)
+	}
+	for _, list := range all {
+		slices.SortStableFunc(list, func(a, b history.Delivery) int { return int(a.At - b.At) })
+	}
+	return all
+}
+
+// Lost finds confirmed messages that were never delivered where they belong.
+func Lost(h *history.History) []string {
+	p := problems{name: "lost"}
+	seen := map[string]map[uint64]bool{}
+	for _, d := range h.Deliveries {
+		if seen[d.Queue] == nil {
+			seen[d.Queue] = map[uint64]bool{}
+		}
+		seen[d.Queue][d.Key] = true
+	}
+	for _, a := range h.Attempts {
+		if a.Result == history.OK && !seen[a.Queue][a.Key] {
+			p.add("message %d (key %d) was confirmed at %v and never reached queue %s", a.Message, a.Key, a.Return, a.Queue)
+		}
+	}
+	return p.found()
+}
+
+// Unanswered finds messages of which no attempt was confirmed.
+func Unanswered(h *history.History) []string {
+	p := problems{name: "unanswered"}
+	last := map[uint64]history.Attempt{}
+	confirmed := map[uint64]bool{}
+	for _, a := range h.Attempts {
+		last[a.Message] = a
+		confirmed[a.Message] = confirmed[a.Message] || a.Result == history.OK
+	}
+	for _, a := range h.Attempts {
+		if a.Key == last[a.Message].Key && !confirmed[a.Message] {
+			p.add("message %d: last attempt (key %d) at %v ended %s", a.Message, a.Key, a.Call, a.Result)
+		}
+	}
+	return p.found()
+}
+
+// Ghosts finds deliveries nobody published: damaged, unknown, refused, or in a
+// queue they were not routed to.
+func Ghosts(h *history.History) []string {
+	p := problems{name: "ghost"}
+	for _, d := range h.Deliveries {
+		switch {
+		case d.Key == 0:
+			p.add("a damaged body from queue %s at %v", d.Queue, d.At)
+		case d.Key > uint64(len(h.Attempts)):
+			p.add("key %d from queue %s was never published", d.Key, d.Queue)
+		case h.Attempts[d.Key-1].Result == history.No:
+			p.add("key %d was refused and came from queue %s at %v", d.Key, d.Queue, d.At)
+		case h.Attempts[d.Key-1].Queue != d.Queue:
+			p.add("key %d belongs to queue %s and came from %s", d.Key, h.Attempts[d.Key-1].Queue, d.Queue)
+		}
+	}
+	return p.found()
+}
+
+// Redelivered finds attempts delivered more than once, for whatever reason:
+// for runs in which no consumer was lost and nothing was returned.
+func Redelivered(h *history.History) []string {
+	p := problems{name: "redelivered"}
+	for key, list := range sorted(byKey(h)) {
+		if len(list) > 1 {
+			p.add("key %d came %d times, first at %v, again at %v (redelivered=%t)", key, len(list), list[0].At, list[1].At, list[1].Redelivered)
+		} else if list[0].Redelivered {
+			p.add("key %d came once, at %v, and marked as redelivered", key, list[0].At)
+		}
+	}
+	return p.found()
+}
+
+// Doubled finds attempts delivered twice without a mark, and deliveries after
+// an ack that was known to hold.
+func Doubled(h *history.History) []string {
+	p := problems{name: "doubled"}
+	for key, list := range sorted(byKey(h)) {
+		fresh := 0
+		for i, d := range list {
+			if !d.Redelivered {
+				fresh++
+			}
+			if fresh > 1 && !d.Redelivered {
+				p.add("key %d came at %v and, not marked as redelivered, again at %v", key, list[0].At, d.At)
+				break
+			}
+			if s := settled(list[:i]); s != 0 && d.At > s {
+				p.add("key %d was acked for certain by %v and came again at %v", key, s, d.At)
+				break
+			}
+		}
+	}
+	return p.found()
+}
+
+// settled is when the first ack among deliveries was known to hold; 0: none.
+func settled(deliveries []history.Delivery) time.Duration {
+	var first time.Duration
+	for _, d := range deliveries {
+		if d.Settled != 0 && (first == 0 || d.Settled < first) {
+			first = d.Settled
+		}
+	}
+	return first
+}
+
+// Disorder finds first deliveries that came in another order than one
+// connection published them. For queues with one consumer at a time.
+func Disorder(h *history.History) []string {
+	type stream struct {
+		publisher string
+		epoch     int
+		queue     string
+	}
+	p := problems{name: "disorder"}
+	last := map[stream]history.Delivery{}
+	for _, d := range h.Deliveries {
+		if d.Redelivered || d.Key == 0 || d.Key > uint64(len(h.Attempts)) {
+			continue
+		}
+		a := h.Attempts[d.Key-1]
+		s := stream{a.Publisher, a.Epoch, d.Queue}
+		if before := last[s]; before.Key > d.Key {
+			p.add("key %d came at %v behind key %d of the same channel at %v", d.Key, d.At, before.Key, before.At)
+		}
+		last[s] = d
+	}
+	return p.found()
+}
+
+// sorted walks a map of deliveries in the order of its keys.
+func sorted(m map[uint64][]history.Delivery) func(func(uint64, []history.Delivery) bool) {
+	keys := make([]uint64, 0, len(m))
+	for k := range m {
+		if k != 0 {
+			keys = append(keys, k)
+		}
+	}
+	slices.Sort(keys)
+	return func(yield func(uint64, []history.Delivery) bool) {
+		for _, k := range keys {
+			if !yield(k, m[k]) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package checker
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/jepsen/history"
+)
+
+var rewrite = flag.Bool("rewrite", false, "record the problems found in the golden histories")
+
+// checkers by the folder of their golden histories.
+var checkers = map[string]func(*history.History) []string{
+	"lost":        Lost,
+	"unanswered":  Unanswered,
+	"ghosts":      Ghosts,
+	"redelivered": Redelivered,
+	"doubled":     Doubled,
+	"disorder":    Disorder,
+	"early":       Early,
+	"late":        func(h *history.History) []string { return Late(h, 2*time.Second) },
+	"deaths":      func(h *history.History) []string { return Deaths(h, Expired("waiting")) },
+}
+
+// A golden history names the problems to be found in lines that begin with
+// "#= ". In files called good-… there are none, in files called bad-… some.
+func TestGoldenHistories(t *testing.T) {
+	for name, check := range checkers {
+		files, err := filepath.Glob(filepath.Join("testdata", name, "*.jsonl"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		good, bad := 0, 0
+		for _, path := range files {
+			found := judge(t, path, check)
+			switch kind := filepath.Base(path); {
+			case strings.HasPrefix(kind, "good-"):
+				good++
+				if len(found) != 0 {
+					t.Errorf("%s: %q in a good history", path, found)
+				}
+			case strings.HasPrefix(kind, "bad-"):
+				bad++
+				if len(found) == 0 {
+					t.Errorf("%s: nothing found in a bad history", path)
+				}
+			default:
+				t.Errorf("%s is neither good nor bad", path)
+			}
+		}
+		if good == 0 || bad == 0 {
+			t.Errorf("checker %s has %d good and %d bad histories", name, good, bad)
+		}
+	}
+}
+
+// judge compares what a checker finds with what the file says, or records it.
+func judge(t *testing.T, path string, check func(*history.History) []string) []string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := history.Read(bytes.NewReader(text))
+	if err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	found := check(h)
+	if *rewrite {
+		record(t, path, text, found)
+	} else if want := wanted(text); !slices.Equal(found, want) {
+		t.Errorf("%s:\nfound %q\nwant  %q", path, found, want)
+	}
+	return found
+}
+
+func wanted(text []byte) []string {
+	var want []string
+	for line := range strings.Lines(string(text)) {
+		if p, ok := strings.CutPrefix(strings.TrimSpace(line), "#= "); ok {
+			want = append(want, p)
+		}
+	}
+	return want
+}
+
+func record(t *testing.T, path string, text []byte, found []string) {
+	t.Helper()
+	var out strings.Builder
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, "#= ") {
+			out.WriteString(line)
+		}
+	}
+	for _, p := range found {
+		out.WriteString("#= " + p + "\n")
+	}
+	if err := os.WriteFile(path, []byte(out.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestManyProblemsAreCounted(t *testing.T) {
+	h := history.New()
+	for range 2*limit + 3 {
+		h.End(h.Begin(history.Attempt{Queue: "q"}), history.OK)
+	}
+	found := Lost(h)
+	if len(found) != limit+1 || found[limit] != "lost: and 13 more" {
+		t.Errorf("%d problems, the last one %q", len(found), found[len(found)-1])
+	}
+}
+
+func TestDisagreement(t *testing.T) {
+	agreeing := func() []Replica {
+		return []Replica{
+			{"/ a", 1, "n1", true, 9, "ff"}, {"/ a", 1, "n2", false, 9, "ff"}, {"/ a", 1, "n3", false, 9, "ff"},
+			{"/ b", 2, "n1", false, 4, "00"}, {"/ b", 2, "n2", true, 4, "00"}, {"/ b", 2, "n3", false, 4, "00"},
+		}
+	}
+	cases := []struct {
+		name   string
+		change func([]Replica) []Replica
+		want   string // part of the only problem; empty: none
+	}{
+		{"all equal", func(r []Replica) []Replica { return r }, ""},
+		{"one behind", func(r []Replica) []Replica { r[2].Applied = 8; return r }, "node n3 has applied 8, node n1 9"},
+		{"one differs", func(r []Replica) []Replica { r[1].Hash = "fe"; return r }, `state "fe" on node n2, "ff" on node n1`},
+		{"no leader", func(r []Replica) []Replica { r[4].Leader = false; return r }, "queue / b (id 2) has 0 leaders"},
+		{"two leaders", func(r []Replica) []Replica { r[1].Leader = true; return r }, "queue / a (id 1) has 2 leaders"},
+		{"one missing", func(r []Replica) []Replica { return r[:5] }, "has 2 replicas, not 3"},
+		{"twice on a node", func(r []Replica) []Replica { r[5].Node = "n2"; return r }, "two replicas on node n2"},
+		{"an old queue on one node", func(r []Replica) []Replica {
+			return append(r, Replica{"/ b", 1, "n1", true, 7, "11"})
+		}, "queue / b (id 1) has 1 replicas, not 3"},
+	}
+	for _, c := range cases {
+		found := Disagreement(c.change(agreeing()), 3)
+		switch {
+		case c.want == "" && len(found) != 0:
+			t.Errorf("%s: %q", c.name, found)
+		case c.want != "" && (len(found) != 1 || !strings.Contains(found[0], c.want)):
+			t.Errorf("%s: %q, want one with %q", c.name, found, c.want)
+		}
+	}
+	none := agreeing()
+	for i := range none[:3] {
+		none[i].Hash = ""
+	}
+	if found := Disagreement(none, 3); len(found) == 0 {
+		t.Error("replicas without a hash pass for equal")
+	}
+}
+
+func TestPercentiles(t *testing.T) {
+	var all []time.Duration
+	for i := range 101 {
+		all = append(all, time.Duration(i)*time.Millisecond)
+	}
+	if got, want := Percentiles(all), "n=101 min=0s p50=50ms p90=90ms p99=99ms max=100ms"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if got := Percentiles(nil); got != "none" {
+		t.Errorf("of nothing: %s", got)
+	}
+}

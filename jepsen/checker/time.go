@@ -1,0 +1,111 @@
+package checker
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/quorate/quorate/jepsen/history"
+)
+
+// Grain is how much earlier than asked for a timer may be seen to fire: the
+// broker counts whole milliseconds, and its stamp is rounded down.
+const Grain = time.Millisecond
+
+// Lateness is, for each attempt with a TTL that was delivered, the time from
+// its deadline to its first delivery. The deadline is taken from the publish
+// call, so a late publish counts as lateness too.
+func Lateness(h *history.History) []time.Duration {
+	first := firstDeliveries(h)
+	var late []time.Duration
+	for _, a := range h.Attempts {
+		if d, ok := first[a.Key]; ok && a.TTL > 0 {
+			late = append(late, d.At-a.Call-a.TTL)
+		}
+	}
+	slices.Sort(late)
+	return late
+}
+
+// Early finds messages that left a queue before their TTL had passed.
+func Early(h *history.History) []string {
+	p := problems{name: "early"}
+	first := firstDeliveries(h)
+	for _, a := range h.Attempts {
+		if d, ok := first[a.Key]; ok && a.TTL > 0 && d.At < a.Call+a.TTL-Grain {
+			p.add("key %d, published at %v for %v, came %v too early", a.Key, a.Call, a.TTL, a.Call+a.TTL-d.At)
+		}
+	}
+	return p.found()
+}
+
+// Late finds messages that left a queue later than bound after their deadline.
+func Late(h *history.History, bound time.Duration) []string {
+	p := problems{name: "late"}
+	first := firstDeliveries(h)
+	for _, a := range h.Attempts {
+		if d, ok := first[a.Key]; ok && a.TTL > 0 && d.At > a.Call+a.TTL+bound {
+			p.add("key %d, published at %v for %v, came %v late (bound %v)", a.Key, a.Call, a.TTL, d.At-a.Call-a.TTL, bound)
+		}
+	}
+	return p.found()
+}
+
+func firstDeliveries(h *history.History) map[uint64]history.Delivery {
+	first := make(map[uint64]history.Delivery, len(h.Attempts))
+	for _, d := range h.Deliveries {
+		if old, ok := first[d.Key]; !ok || d.At < old.At {
+			first[d.Key] = d
+		}
+	}
+	return first
+}
+
+// Deaths finds dead letters whose newest death is not the one wanted, or that
+// still carry an expiration.
+func Deaths(h *history.History, want func(history.Attempt) history.Death) []string {
+	p := problems{name: "death"}
+	for _, d := range h.Deliveries {
+		if d.Key == 0 || d.Key > uint64(len(h.Attempts)) {
+			continue
+		}
+		want := want(h.Attempts[d.Key-1])
+		switch {
+		case d.Death == nil:
+			p.add("key %d has no x-death", d.Key)
+		case !sameDeath(*d.Death, want):
+			p.add("key %d has x-death %+v, want %+v", d.Key, *d.Death, want)
+		case d.Expiration != "":
+			p.add("key %d still has expiration %q", d.Key, d.Expiration)
+		}
+	}
+	return p.found()
+}
+
+// Expired is the only death of a message that was published with a TTL of its
+// own into queue source by the default exchange.
+func Expired(source string) func(history.Attempt) history.Death {
+	return func(a history.Attempt) history.Death {
+		return history.Death{
+			Queue: source, Reason: "expired", Exchange: "", RoutingKeys: []string{source}, Count: 1, Entries: 1,
+			Expiration: strconv.FormatInt(a.TTL.Milliseconds(), 10),
+		}
+	}
+}
+
+func sameDeath(a, b history.Death) bool {
+	return a.Queue == b.Queue && a.Reason == b.Reason && a.Exchange == b.Exchange && a.Count == b.Count &&
+		a.Entries == b.Entries && a.Expiration == b.Expiration && slices.Equal(a.RoutingKeys, b.RoutingKeys)
+}
+
+// Percentiles describes ascending durations: count, p50, p90, p99, max.
+func Percentiles(ascending []time.Duration) string {
+	if len(ascending) == 0 {
+		return "none"
+	}
+	at := func(p int) time.Duration {
+		return ascending[(len(ascending)-1)*p/100].Round(100 * time.Microsecond)
+	}
+	return fmt.Sprintf("n=%d min=%v p50=%v p90=%v p99=%v max=%v", len(ascending), at(0), at(50), at(90), at(99), at(100))
+}

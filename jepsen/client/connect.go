@@ -1,0 +1,54 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// dialTimeout bounds one try to connect: TCP, handshake and all.
+const dialTimeout = 5 * time.Second
+
+// closeTimeout bounds the farewell to a broker that may be gone.
+const closeTimeout = 200 * time.Millisecond
+
+// Connect makes one try to connect to one broker.
+func Connect(ctx context.Context, uri string) (*amqp.Connection, error) {
+	return amqp.DialConfig(uri, amqp.Config{
+		Heartbeat: 10 * time.Second,
+		Dial: func(network, addr string) (net.Conn, error) {
+			d := net.Dialer{Timeout: dialTimeout}
+			conn, err := d.DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			// The client lifts the deadline once the connection is open.
+			return conn, conn.SetDeadline(time.Now().Add(dialTimeout))
+		},
+	})
+}
+
+// channel connects to one of the brokers, beginning with number first, and
+// opens a channel. It tries until ctx ends.
+func channel(ctx context.Context, uris []string, first int) (*amqp.Connection, *amqp.Channel, error) {
+	pause := time.NewTicker(100 * time.Millisecond)
+	defer pause.Stop()
+	for n := first; ; n++ {
+		conn, err := Connect(ctx, uris[n%len(uris)])
+		if err == nil {
+			var ch *amqp.Channel
+			if ch, err = conn.Channel(); err == nil {
+				return conn, ch, nil
+			}
+			_ = conn.CloseDeadline(time.Now().Add(closeTimeout))
+		}
+		select {
+		case <-ctx.Done():
+			return nil, nil, fmt.Errorf("no broker of %v lets us in: %w", uris, err)
+		case <-pause.C:
+		}
+	}
+}

@@ -1,0 +1,211 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/quorate/quorate/jepsen/history"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// Message is what an application wants published.
+type Message struct {
+	Exchange   string
+	RoutingKey string
+	Queue      string        // where it must be consumed in the end
+	TTL        time.Duration // 0: none
+	Size       int           // of the body, at least 12
+}
+
+// Publisher publishes with confirms and a window of unconfirmed messages. When
+// its connection is lost it connects to the next broker and publishes again
+// what was not confirmed, each as a new attempt.
+type Publisher struct {
+	Name   string
+	URIs   []string
+	First  int // position of the broker to begin with
+	Window int // 0: 256
+	Rate   int // messages per second; 0: as fast as the window allows
+
+	h       *history.History
+	conn    *amqp.Connection
+	ch      *amqp.Channel
+	answers chan amqp.Confirmation
+	closed  chan *amqp.Error
+	epoch   int
+	open    []attempt // published on this connection and not answered, oldest first
+	again   []numbered
+}
+
+type numbered struct {
+	Message
+	number uint64
+}
+
+type attempt struct {
+	numbered
+	key uint64
+	tag uint64
+}
+
+// Run publishes what next gives until it gives no more and everything is
+// confirmed, or until ctx ends. next is called by Run only.
+func (p *Publisher) Run(ctx context.Context, h *history.History, next func() (Message, bool)) error {
+	p.h = h
+	if p.Window == 0 {
+		p.Window = 256
+	}
+	pace := newPace(p.Rate)
+	defer pace.stop()
+	more := true
+	for {
+		if p.ch == nil {
+			if err := p.connect(ctx); err != nil {
+				return fmt.Errorf("publisher %s: %w", p.Name, err)
+			}
+		}
+		waiting := more || len(p.again) > 0
+		if !waiting && len(p.open) == 0 {
+			return p.close()
+		}
+		var turn <-chan time.Time
+		if waiting && len(p.open) < p.Window {
+			turn = pace.turn()
+		}
+		select {
+		case <-ctx.Done():
+			p.lost()
+			return fmt.Errorf("publisher %s: %d messages not confirmed: %w", p.Name, len(p.again), ctx.Err())
+		case <-p.closed:
+			p.lost()
+		case a, ok := <-p.answers:
+			if ok {
+				p.answer(a)
+			} else {
+				p.lost()
+			}
+		case <-turn:
+			m, ok := p.take(&more, next)
+			if ok {
+				p.publish(ctx, m)
+			}
+		}
+	}
+}
+
+// take returns what is to be published next: first what must be repeated.
+func (p *Publisher) take(more *bool, next func() (Message, bool)) (numbered, bool) {
+	if len(p.again) > 0 {
+		m := p.again[0]
+		p.again = p.again[1:]
+		return m, true
+	}
+	m, ok := next()
+	if !ok {
+		*more = false
+		return numbered{}, false
+	}
+	return numbered{m, p.h.NextMessage()}, true
+}
+
+func (p *Publisher) publish(ctx context.Context, m numbered) {
+	key := p.h.Begin(history.Attempt{
+		Message: m.number, Publisher: p.Name, Epoch: p.epoch, Queue: m.Queue, TTL: m.TTL,
+	})
+	tag := p.ch.GetNextPublishSeqNo()
+	p.open = append(p.open, attempt{m, key, tag})
+	out := amqp.Publishing{DeliveryMode: amqp.Persistent, Body: Body(key, m.Size)}
+	if m.TTL > 0 {
+		out.Expiration = strconv.FormatInt(m.TTL.Milliseconds(), 10)
+	}
+	if err := p.ch.PublishWithContext(ctx, m.Exchange, m.RoutingKey, false, false, out); err != nil {
+		p.lost()
+	}
+}
+
+// answer takes one confirm. The client library puts them into the order of
+// the publishes.
+func (p *Publisher) answer(c amqp.Confirmation) {
+	for i, a := range p.open {
+		if a.tag != c.DeliveryTag {
+			continue
+		}
+		p.open = append(p.open[:i], p.open[i+1:]...)
+		if c.Ack {
+			p.h.End(a.key, history.OK)
+		} else {
+			p.h.End(a.key, history.No)
+			p.again = append(p.again, a.numbered)
+		}
+		return
+	}
+}
+
+func (p *Publisher) connect(ctx context.Context) error {
+	conn, ch, err := channel(ctx, p.URIs, p.First+p.epoch)
+	if err != nil {
+		return err
+	}
+	p.epoch++
+	if err := ch.Confirm(false); err != nil {
+		_ = conn.CloseDeadline(time.Now().Add(closeTimeout))
+		return nil // try again: the node went away
+	}
+	p.conn, p.ch = conn, ch
+	p.answers = ch.NotifyPublish(make(chan amqp.Confirmation, p.Window))
+	p.closed = ch.NotifyClose(make(chan *amqp.Error, 1))
+	return nil
+}
+
+// lost takes in the answers that still arrived, and puts what is left aside
+// to be published again.
+func (p *Publisher) lost() {
+	_ = p.conn.CloseDeadline(time.Now().Add(closeTimeout))
+	for a := range p.answers { // closed with the channel
+		p.answer(a)
+	}
+	for _, a := range p.open {
+		p.again = append(p.again, a.numbered)
+	}
+	p.open, p.conn, p.ch = nil, nil, nil
+}
+
+func (p *Publisher) close() error {
+	err := errors.Join(p.ch.Close(), p.conn.Close())
+	p.conn, p.ch = nil, nil
+	if err != nil {
+		return fmt.Errorf("publisher %s: close: %w", p.Name, err)
+	}
+	return nil
+}
+
+// pace hands out turns at a rate. A pause is not made up for.
+type pace struct {
+	ticker *time.Ticker
+	always chan time.Time
+}
+
+func newPace(perSecond int) *pace {
+	if perSecond > 0 {
+		return &pace{ticker: time.NewTicker(time.Second / time.Duration(perSecond))}
+	}
+	always := make(chan time.Time)
+	close(always)
+	return &pace{always: always}
+}
+
+func (p *pace) turn() <-chan time.Time {
+	if p.ticker != nil {
+		return p.ticker.C
+	}
+	return p.always
+}
+
+func (p *pace) stop() {
+	if p.ticker != nil {
+		p.ticker.Stop()
+	}
+}

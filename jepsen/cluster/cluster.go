@@ -1,0 +1,269 @@
+// Package cluster runs real quorate processes on loopback: it starts a
+// cluster, kills and restarts its nodes, and asks them about their queues.
+package cluster
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/quorate/quorate/jepsen/internal/await"
+)
+
+// StartTimeout bounds the start of a cluster or of a node.
+const StartTimeout = 60 * time.Second
+
+// stopTimeout bounds a clean stop; after it the processes are killed.
+const stopTimeout = 15 * time.Second
+
+// poll is how often a state that only polling can see is looked at.
+const poll = 20 * time.Millisecond
+
+// Options say what to start.
+type Options struct {
+	Binary string
+	Dir    string // for data and logs
+	Nodes  int    // 0: 3
+}
+
+// Node is one server.
+type Node struct {
+	Number  int // from 1
+	AMQP    string
+	HTTP    string
+	PID     int
+	Command string // runs the node again, for a shell
+
+	dir   string
+	child *exec.Cmd // nil while the process belongs to quorate dev
+	ended chan struct{}
+}
+
+// URI is how a client connects to the node.
+func (n *Node) URI() string { return "amqp://guest:guest@" + n.AMQP + "/" }
+
+// Cluster is a set of servers. Its methods are for one goroutine.
+type Cluster struct {
+	Nodes []*Node
+
+	dir   string
+	dev   *exec.Cmd
+	guard net.Listener
+	done  chan struct{} // closed when dev has ended and its output is read
+}
+
+// Start starts a cluster with "quorate dev" and waits until every node serves clients.
+func Start(ctx context.Context, o Options) (*Cluster, error) {
+	if o.Nodes == 0 {
+		o.Nodes = 3
+	}
+	base, guard, err := freePorts(o.Nodes)
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{dir: o.Dir, guard: guard, done: make(chan struct{})}
+	c.dev = exec.Command(o.Binary, "dev", "--nodes", strconv.Itoa(o.Nodes),
+		"--base-port", strconv.Itoa(base), "--data-dir", filepath.Join(o.Dir, "data"))
+	if err := c.start(ctx, o.Nodes); err != nil {
+		return nil, errors.Join(err, c.Stop())
+	}
+	return c, nil
+}
+
+func (c *Cluster) start(ctx context.Context, nodes int) error {
+	ctx, cancel := context.WithTimeout(ctx, StartTimeout)
+	defer cancel()
+	log, err := os.Create(filepath.Join(c.dir, "dev.log"))
+	if err != nil {
+		return err
+	}
+	out, err := c.dev.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	c.dev.Stderr = log
+	if err := launch(c.dev, syscall.SIGTERM); err != nil {
+		c.dev.Process = nil
+		return err
+	}
+	lines := make(chan string, 4*nodes+16)
+	go c.read(io.TeeReader(out, log), lines)
+	if err := c.announced(ctx, lines, nodes); err != nil {
+		tail, _ := os.ReadFile(log.Name())
+		return fmt.Errorf("quorate dev: %w\n%s", err, tail[max(0, len(tail)-4000):])
+	}
+	for _, n := range c.Nodes {
+		if err := n.AwaitReady(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read hands on the first lines of dev's output, and reads the rest so that
+// dev never waits for us.
+func (c *Cluster) read(out io.Reader, lines chan<- string) {
+	s := bufio.NewScanner(out)
+	s.Buffer(nil, 1<<20)
+	for s.Scan() {
+		select {
+		case lines <- s.Text():
+		default:
+		}
+	}
+	_, _ = io.Copy(io.Discard, out)
+	_ = c.dev.Wait()
+	close(lines)
+	close(c.done)
+}
+
+var (
+	commandLine = regexp.MustCompile(`^node (\d+) command: (.+)$`)
+	readyLine   = regexp.MustCompile(`^node (\d+) ready amqp=(\S+) http=(\S+) pid=(\d+)$`)
+)
+
+// announced reads what dev says until the cluster is ready.
+func (c *Cluster) announced(ctx context.Context, lines <-chan string, nodes int) error {
+	commands := map[string]string{}
+	for {
+		var line string
+		var ok bool
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d of %d nodes ready: %w", len(c.Nodes), nodes, ctx.Err())
+		case line, ok = <-lines:
+		}
+		if !ok {
+			return errors.New("ended before the cluster was ready")
+		}
+		if m := commandLine.FindStringSubmatch(line); m != nil {
+			commands[m[1]] = m[2]
+		} else if m := readyLine.FindStringSubmatch(line); m != nil {
+			number, _ := strconv.Atoi(m[1])
+			pid, _ := strconv.Atoi(m[4])
+			c.Nodes = append(c.Nodes, &Node{
+				Number: number, AMQP: m[2], HTTP: m[3], PID: pid, Command: commands[m[1]], dir: c.dir,
+			})
+		} else if line == "cluster ready" {
+			return c.complete(nodes)
+		}
+	}
+}
+
+func (c *Cluster) complete(nodes int) error {
+	if len(c.Nodes) != nodes {
+		return fmt.Errorf("ready with %d of %d nodes announced", len(c.Nodes), nodes)
+	}
+	for _, n := range c.Nodes {
+		if n.Command == "" {
+			return fmt.Errorf("no command announced for node %d", n.Number)
+		}
+	}
+	return nil
+}
+
+// URIs are the addresses of all nodes, in their order.
+func (c *Cluster) URIs() []string {
+	uris := make([]string, len(c.Nodes))
+	for i, n := range c.Nodes {
+		uris[i] = n.URI()
+	}
+	return uris
+}
+
+// AwaitReady waits until the node serves clients.
+func (n *Node) AwaitReady(ctx context.Context) error {
+	return await.Until(ctx, poll, fmt.Sprintf("node %d to serve clients", n.Number), func() (bool, error) {
+		err := n.Ready(ctx)
+		return err == nil, err
+	})
+}
+
+// Kill ends the node's process with SIGKILL and waits until it is gone.
+func (n *Node) Kill(ctx context.Context) error {
+	return n.end(ctx, syscall.SIGKILL)
+}
+
+// Shutdown ends the node's process cleanly and waits until it is gone.
+func (n *Node) Shutdown(ctx context.Context) error {
+	return n.end(ctx, syscall.SIGTERM)
+}
+
+func (n *Node) end(ctx context.Context, s syscall.Signal) error {
+	if err := n.Signal(s); err != nil {
+		return err
+	}
+	err := await.Until(ctx, poll/4, fmt.Sprintf("process %d to end", n.PID), func() (bool, error) {
+		return !n.Alive(), nil
+	})
+	if err == nil && n.ended != nil {
+		<-n.ended
+	}
+	return err
+}
+
+// Restart runs the node's announced command. Its output goes to a file of the
+// cluster's folder. The node need not be ready on return.
+func (n *Node) Restart() error {
+	log, err := os.OpenFile(filepath.Join(n.dir, fmt.Sprintf("node%d-restarted.log", n.Number)),
+		os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command("sh", "-c", "exec "+n.Command)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := launch(cmd, syscall.SIGKILL); err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
+	n.child, n.ended, n.PID = cmd, ended, cmd.Process.Pid
+	return nil
+}
+
+// Stop ends all processes, cleanly if they let themselves be ended so. It
+// reports nodes that had died before, other than by Kill or Shutdown.
+func (c *Cluster) Stop() error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	var errs []error
+	for _, n := range c.Nodes {
+		if !n.Alive() {
+			errs = append(errs, fmt.Errorf("node %d had ended by itself", n.Number))
+			continue
+		}
+		_ = n.Signal(syscall.SIGCONT)
+		errs = append(errs, n.Signal(syscall.SIGTERM))
+	}
+	if c.dev.Process != nil {
+		_ = c.dev.Process.Signal(syscall.SIGTERM)
+	}
+	for _, n := range c.Nodes {
+		if err := await.Until(ctx, poll, "a clean stop", func() (bool, error) { return !n.Alive(), nil }); err != nil {
+			errs = append(errs, fmt.Errorf("node %d: %w", n.Number, err), n.Signal(syscall.SIGKILL))
+		}
+	}
+	if c.dev.Process != nil {
+		select {
+		case <-c.done:
+		case <-ctx.Done():
+			errs = append(errs, c.dev.Process.Kill())
+			<-c.done
+		}
+	}
+	return errors.Join(append(errs, c.guard.Close())...)
+}

@@ -1,0 +1,55 @@
+package cluster
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"syscall"
+)
+
+// DiskBytes is the disk space that the data of all nodes takes.
+func (c *Cluster) DiskBytes() (int64, error) {
+	var total int64
+	err := filepath.WalkDir(filepath.Join(c.dir, "data"), func(_ string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // deleted since it was listed
+		}
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if st, ok := info.Sys().(*syscall.Stat_t); ok && info.Mode().IsRegular() {
+			total += st.Blocks * 512
+		}
+		return nil
+	})
+	return total, err
+}
+
+var rssLine = regexp.MustCompile(`(?m)^VmRSS:\s+(\d+) kB$`)
+
+// ErrNoRSS says that the system does not tell a process's memory.
+var ErrNoRSS = errors.New("no VmRSS")
+
+// RSSBytes is the memory that the node's process has resident.
+func (n *Node) RSSBytes() (int64, error) {
+	status, err := os.ReadFile("/proc/" + strconv.Itoa(n.PID) + "/status")
+	if err != nil {
+		return 0, err
+	}
+	m := rssLine.FindSubmatch(status)
+	if m == nil {
+		return 0, ErrNoRSS
+	}
+	kb, err := strconv.ParseInt(string(m[1]), 10, 64)
+	return kb << 10, err
+}

@@ -1,0 +1,118 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+)
+
+// httpTimeout bounds one call to a node's HTTP API.
+const httpTimeout = 5 * time.Second
+
+// Replica is what a node says about its replica of a queue.
+type Replica struct {
+	Vhost          string `json:"vhost"`
+	Name           string `json:"name"`
+	QueueID        uint64 `json:"queue_id"`
+	Group          uint64 `json:"group"`
+	Node           string `json:"node"`
+	Leader         bool   `json:"leader"`
+	AppliedIndex   uint64 `json:"applied_index"`
+	StateHash      string `json:"state_hash"`
+	Ready          uint64 `json:"ready"`
+	Unacknowledged uint64 `json:"unacknowledged"`
+	Consumers      uint64 `json:"consumers"`
+}
+
+// Replicas asks a node about all its queue replicas.
+func (n *Node) Replicas(ctx context.Context) ([]Replica, error) {
+	var all []Replica
+	return all, n.call(ctx, http.MethodGet, "/api/quorate/replicas", &all)
+}
+
+// Ready asks a node whether it serves clients.
+func (n *Node) Ready(ctx context.Context) error {
+	return n.call(ctx, http.MethodGet, "/api/health/checks/ready-to-serve-clients", nil)
+}
+
+// settle asks a node to tell its followers how far they may apply.
+func (n *Node) settle(ctx context.Context) error {
+	return n.call(ctx, http.MethodPost, "/api/quorate/settle", nil)
+}
+
+// call makes one HTTP call as guest and decodes the answer into out, if any.
+func (n *Node) call(ctx context.Context, method, path string, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, httpTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+n.HTTP+path, nil)
+	if err != nil {
+		return err
+	}
+	req.SetBasicAuth("guest", "guest")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return fmt.Errorf("node %d: %s %s: %w", n.Number, method, path, err)
+	}
+	if resp.StatusCode/100 != 2 {
+		return fmt.Errorf("node %d: %s %s: %s: %.200s", n.Number, method, path, resp.Status, body)
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.Unmarshal(body, out); err != nil {
+		return fmt.Errorf("node %d: %s %s: %w", n.Number, method, path, err)
+	}
+	return nil
+}
+
+// ErrNoLeader says that no node that answers leads the queue.
+var ErrNoLeader = errors.New("no leader")
+
+// Leader finds the node that leads a queue of the vhost "/". During a change
+// two nodes may claim it; the one that has applied most is taken.
+func (c *Cluster) Leader(ctx context.Context, queue string) (*Node, error) {
+	var found *Node
+	var applied uint64
+	var errs []error
+	for _, n := range c.Nodes {
+		all, err := n.Replicas(ctx)
+		errs = append(errs, err)
+		for _, r := range all {
+			if r.Name == queue && r.Vhost == "/" && r.Leader && (found == nil || r.AppliedIndex > applied) {
+				found, applied = n, r.AppliedIndex
+			}
+		}
+	}
+	if found == nil {
+		return nil, fmt.Errorf("queue %s: %w", queue, errors.Join(append(errs, ErrNoLeader)...))
+	}
+	return found, nil
+}
+
+// Snapshot asks every node about its replicas, after all leaders were asked to
+// bring their followers up to date.
+func (c *Cluster) Snapshot(ctx context.Context) ([]Replica, error) {
+	var all []Replica
+	for _, n := range c.Nodes {
+		if err := n.settle(ctx); err != nil {
+			return nil, err
+		}
+	}
+	for _, n := range c.Nodes {
+		replicas, err := n.Replicas(ctx)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, replicas...)
+	}
+	return all, nil
+}

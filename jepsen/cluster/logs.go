@@ -1,0 +1,57 @@
+package cluster
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+)
+
+// logs are the files that hold what the nodes wrote to their output.
+func (c *Cluster) logs() []string {
+	var all []string
+	for _, pattern := range []string{"*.log", "data/*.log", "data/*/*.log"} {
+		found, _ := filepath.Glob(filepath.Join(c.dir, pattern)) // the patterns are well-formed
+		all = append(all, found...)
+	}
+	return all
+}
+
+// complaint matches what no log of a sound server holds.
+var complaint = regexp.MustCompile(`^(panic: |fatal error: |WARNING: DATA RACE)`)
+
+// Complaints returns the log lines that tell of a crash or a data race.
+func (c *Cluster) Complaints() []string {
+	var found []string
+	for _, path := range c.logs() {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		for line := range bytes.Lines(text) {
+			if complaint.Match(line) {
+				found = append(found, fmt.Sprintf("%s: %.300s", filepath.Base(path), bytes.TrimSpace(line)))
+			}
+		}
+	}
+	return found
+}
+
+// CollectLogs copies every log of the cluster into dir.
+func (c *Cluster) CollectLogs(dir string) error {
+	var errs []error
+	for _, path := range c.logs() {
+		text, err := os.ReadFile(path)
+		if err == nil {
+			name := filepath.Base(path)
+			if parent := filepath.Dir(path); parent != c.dir {
+				name = filepath.Base(parent) + "-" + name
+			}
+			err = os.WriteFile(filepath.Join(dir, name), text, 0o644)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,59 @@
+package cluster
+
+import (
+	"errors"
+	"math/rand/v2"
+	"net"
+	"strconv"
+)
+
+// Offsets of a node's listeners from the base port: AMQP, HTTP, metrics, peers.
+var portOffsets = []int{0, 10000, 10020, 20000}
+
+// guardOffset is a port no node uses. Whoever listens on it owns the block.
+const guardOffset = 10040
+
+// Base ports are drawn from [portsFrom, portsTo): with the largest offset they
+// stay below the range from which the system gives ports to outgoing connections.
+const portsFrom, portsTo = 5700, 12700
+
+// ErrNoPorts says that no block of free ports was found.
+var ErrNoPorts = errors.New("no block of free ports on loopback")
+
+// freePorts finds a base port for a cluster of that many nodes. The block is
+// kept from other callers until guard is closed.
+func freePorts(nodes int) (base int, guard net.Listener, err error) {
+	for range 50 {
+		base = portsFrom + rand.IntN(portsTo-portsFrom)
+		if guard = listen(base + guardOffset); guard == nil {
+			continue
+		}
+		if blockFree(base, nodes) {
+			return base, guard, nil
+		}
+		_ = guard.Close()
+	}
+	return 0, nil, ErrNoPorts
+}
+
+func blockFree(base, nodes int) bool {
+	for _, offset := range portOffsets {
+		for k := range nodes {
+			l := listen(base + offset + k)
+			if l == nil {
+				return false
+			}
+			_ = l.Close()
+		}
+	}
+	return true
+}
+
+// listen returns nil if the port is taken.
+func listen(port int) net.Listener {
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		return nil
+	}
+	return l
+}

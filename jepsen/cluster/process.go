@@ -1,0 +1,59 @@
+package cluster
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"sync"
+	"syscall"
+)
+
+// starts carries what launch wants started to the one goroutine that may.
+var starts = sync.OnceValue(func() chan func() {
+	work := make(chan func())
+	go func() {
+		// The system sends a child its death signal when the *thread* that
+		// started it ends. This thread is held for the life of the process.
+		runtime.LockOSThread()
+		for f := range work {
+			f()
+		}
+	}()
+	return work
+})
+
+// launch starts cmd so that it gets the signal when this process ends, however
+// it ends: no test leaves servers behind.
+func launch(cmd *exec.Cmd, death syscall.Signal) error {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: death, Setpgid: true}
+	done := make(chan error)
+	starts() <- func() { done <- cmd.Start() }
+	return <-done
+}
+
+// alive reports whether a process runs. A zombie does not.
+func alive(pid int) bool {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return false
+	}
+	// The state follows the command's name, which is in parentheses.
+	if i := bytes.LastIndexByte(stat, ')'); i >= 0 && i+2 < len(stat) {
+		return stat[i+2] != 'Z' && stat[i+2] != 'X'
+	}
+	return false
+}
+
+// Signal sends a signal to a node's process.
+func (n *Node) Signal(s syscall.Signal) error {
+	if err := syscall.Kill(n.PID, s); err != nil {
+		return fmt.Errorf("node %d, process %d: %v: %w", n.Number, n.PID, s, err)
+	}
+	return nil
+}
+
+// Alive reports whether the node's process runs.
+func (n *Node) Alive() bool { return alive(n.PID) }

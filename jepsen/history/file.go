@@ -1,0 +1,62 @@
+package history
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// line is one line of a history file: exactly one field is set.
+type line struct {
+	Attempt  *Attempt  `json:"attempt,omitempty"`
+	Delivery *Delivery `json:"delivery,omitempty"`
+	Fault    *Fault    `json:"fault,omitempty"`
+}
+
+// Write writes the history as JSON lines.
+func (h *History) Write(w io.Writer) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	b := bufio.NewWriter(w)
+	enc := json.NewEncoder(b)
+	var errs []error
+	for i := range h.Attempts {
+		errs = append(errs, enc.Encode(line{Attempt: &h.Attempts[i]}))
+	}
+	for i := range h.Deliveries {
+		errs = append(errs, enc.Encode(line{Delivery: &h.Deliveries[i]}))
+	}
+	for i := range h.Faults {
+		errs = append(errs, enc.Encode(line{Fault: &h.Faults[i]}))
+	}
+	return errors.Join(errors.Join(errs...), b.Flush())
+}
+
+// Read reads what Write wrote. Empty lines and lines that begin with # are skipped.
+func Read(r io.Reader) (*History, error) {
+	h := New()
+	s := bufio.NewScanner(r)
+	s.Buffer(nil, 1<<20)
+	for n := 1; s.Scan(); n++ {
+		if len(s.Bytes()) == 0 || s.Bytes()[0] == '#' {
+			continue
+		}
+		var l line
+		if err := json.Unmarshal(s.Bytes(), &l); err != nil {
+			return nil, fmt.Errorf("history line %d: %w", n, err)
+		}
+		switch {
+		case l.Attempt != nil:
+			h.Attempts = append(h.Attempts, *l.Attempt)
+		case l.Delivery != nil:
+			h.Deliveries = append(h.Deliveries, *l.Delivery)
+		case l.Fault != nil:
+			h.Faults = append(h.Faults, *l.Fault)
+		default:
+			return nil, fmt.Errorf("history line %d: neither attempt, delivery nor fault", n)
+		}
+	}
+	return h, s.Err()
+}

@@ -1,0 +1,212 @@
+// Package history records what clients asked for and what they saw, on one
+// clock, so that checkers can judge it afterwards.
+package history
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Result is how a publish ended for its client.
+type Result string
+
+const (
+	Unknown Result = "unknown" // no answer, for ever
+	OK      Result = "ok"      // confirmed
+	No      Result = "no"      // refused: basic.nack, or returned as unroutable
+)
+
+// Attempt is one basic.publish. A client that got no answer tries again with
+// another attempt at the same message, so every copy can be told apart.
+type Attempt struct {
+	Key       uint64        `json:"key"`     // from 1, growing, distinct for each attempt of a run
+	Message   uint64        `json:"message"` // what the client wanted published
+	Publisher string        `json:"publisher"`
+	Epoch     int           `json:"epoch"` // connections of the publisher so far
+	Queue     string        `json:"queue"` // where the message must be consumed in the end
+	TTL       time.Duration `json:"ttl,omitempty"`
+	Call      time.Duration `json:"call"`
+	Return    time.Duration `json:"return,omitempty"`
+	Result    Result        `json:"result"`
+}
+
+// Death is the newest entry of x-death.
+type Death struct {
+	Queue       string   `json:"queue"`
+	Reason      string   `json:"reason"`
+	Exchange    string   `json:"exchange"`
+	RoutingKeys []string `json:"routing_keys"`
+	Count       int64    `json:"count"`
+	Expiration  string   `json:"expiration,omitempty"` // original-expiration
+	Entries     int      `json:"entries"`              // length of x-death
+}
+
+// Delivery is one basic.deliver.
+type Delivery struct {
+	Key         uint64        `json:"key"` // 0: the body is damaged
+	Queue       string        `json:"queue"`
+	Consumer    string        `json:"consumer"`
+	Epoch       int           `json:"epoch"`
+	At          time.Duration `json:"at"`
+	Redelivered bool          `json:"redelivered,omitempty"`
+	Acked       bool          `json:"acked,omitempty"`
+	Settled     time.Duration `json:"settled,omitempty"` // when the ack was known to hold; 0: not known
+	Expiration  string        `json:"expiration,omitempty"`
+	Death       *Death        `json:"death,omitempty"`
+}
+
+// Fault is something the nemesis did.
+type Fault struct {
+	Kind   string        `json:"kind"`
+	Node   int           `json:"node"`
+	At     time.Duration `json:"at"`
+	Healed time.Duration `json:"healed,omitempty"`
+}
+
+// History is the record of one run. Its methods may be called by many
+// goroutines; its fields are read when the run is over.
+type History struct {
+	Attempts   []Attempt
+	Deliveries []Delivery
+	Faults     []Fault
+
+	mu       sync.Mutex
+	start    time.Time
+	messages atomic.Uint64
+	seen     map[string]map[uint64]bool // queue → keys delivered
+}
+
+// New starts a history; its clock begins now.
+func New() *History {
+	return &History{start: time.Now(), seen: map[string]map[uint64]bool{}}
+}
+
+// Now is the time on the history's clock, which never runs back.
+func (h *History) Now() time.Duration { return time.Since(h.start) }
+
+// NextMessage numbers a message a client is going to publish.
+func (h *History) NextMessage() uint64 { return h.messages.Add(1) }
+
+// Begin records that a publish is about to be called, and returns its key.
+func (h *History) Begin(a Attempt) uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	a.Key = uint64(len(h.Attempts)) + 1
+	a.Call = h.Now()
+	a.Result = Unknown
+	h.Attempts = append(h.Attempts, a)
+	return a.Key
+}
+
+// End records the answer to a publish.
+func (h *History) End(key uint64, r Result) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	a := &h.Attempts[key-1]
+	a.Result, a.Return = r, h.Now()
+}
+
+// Deliver records a delivery and returns its position, for Ack.
+func (h *History) Deliver(d Delivery) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d.At = h.Now()
+	h.Deliveries = append(h.Deliveries, d)
+	keys := h.seen[d.Queue]
+	if keys == nil {
+		keys = map[uint64]bool{}
+		h.seen[d.Queue] = keys
+	}
+	keys[d.Key] = true
+	return len(h.Deliveries) - 1
+}
+
+// Acked records that acks of these deliveries were sent.
+func (h *History) Acked(positions []int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, p := range positions {
+		h.Deliveries[p].Acked = true
+	}
+}
+
+// Settled records that the acks of these deliveries are known to hold.
+func (h *History) Settled(positions []int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := h.Now()
+	for _, p := range positions {
+		h.Deliveries[p].Settled = now
+	}
+}
+
+// Fault records a fault and returns what records its end.
+func (h *History) Fault(kind string, node int) (healed func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.Faults = append(h.Faults, Fault{Kind: kind, Node: node, At: h.Now()})
+	at := len(h.Faults) - 1
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.Faults[at].Healed = h.Now()
+	}
+}
+
+// Missing counts confirmed attempts that no consumer has seen yet.
+func (h *History) Missing() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := 0
+	for i := range h.Attempts {
+		a := &h.Attempts[i]
+		if a.Result == OK && !h.seen[a.Queue][a.Key] {
+			n++
+		}
+	}
+	return n
+}
+
+// Confirmed counts confirmed attempts.
+func (h *History) Confirmed() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := 0
+	for i := range h.Attempts {
+		if h.Attempts[i].Result == OK {
+			n++
+		}
+	}
+	return n
+}
+
+// Received counts the distinct messages delivered from a queue.
+func (h *History) Received(queue string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.seen[queue])
+}
+
+// LongestSilence is the longest time between two confirms, the first publish
+// counting as one: how long publishing stood still. 0: nothing was confirmed.
+func (h *History) LongestSilence() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var returns []time.Duration
+	for i := range h.Attempts {
+		if a := &h.Attempts[i]; a.Result == OK {
+			returns = append(returns, a.Return)
+		}
+	}
+	if len(returns) == 0 {
+		return 0
+	}
+	slices.Sort(returns)
+	longest := returns[0] - h.Attempts[0].Call
+	for i := 1; i < len(returns); i++ {
+		longest = max(longest, returns[i]-returns[i-1])
+	}
+	return longest
+}

@@ -1,0 +1,154 @@
+package jepsen
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/jepsen/checker"
+	"github.com/quorate/quorate/jepsen/cluster"
+	"github.com/quorate/quorate/jepsen/history"
+	"github.com/quorate/quorate/jepsen/internal/await"
+)
+
+var (
+	scale     = flag.Int("jepsen.scale", 1, "multiplies message and fault counts")
+	chaosTime = flag.Duration("jepsen.time", 12*time.Second, "how long TestChaos breaks things")
+	chaosSeed = flag.Uint64("jepsen.seed", 0, "what TestChaos draws its faults from; 0: from the clock")
+	reportDir = flag.String("jepsen.report", "../report/jepsen", "where a failed run leaves its history and logs")
+)
+
+// binary is the server under test.
+var binary string
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(buildAndRun(m))
+}
+
+func buildAndRun(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "jepsen")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	if binary, err = cluster.Build(context.Background(), dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
+
+// run is one test's cluster and history.
+type run struct {
+	*testing.T
+	*cluster.Cluster
+	*history.History
+	ctx context.Context
+}
+
+// mustStart starts a cluster of three. When the test ends it is stopped; no
+// node may have died by itself, and a failure leaves its history and logs.
+func mustStart(t *testing.T, limit time.Duration) *run {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit*time.Duration(*scale))
+	t.Cleanup(cancel)
+	began := time.Now()
+	c, err := cluster.Start(ctx, cluster.Options{Binary: binary, Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &run{T: t, Cluster: c, History: history.New(), ctx: ctx}
+	t.Cleanup(r.end)
+	t.Logf("cluster ready after %v", time.Since(began).Round(time.Millisecond))
+	return r
+}
+
+func (r *run) end() {
+	if err := r.Cluster.Stop(); err != nil {
+		r.Errorf("stop: %v", err)
+	}
+	for _, line := range r.Cluster.Complaints() {
+		r.Errorf("log: %s", line)
+	}
+	if !r.Failed() {
+		return
+	}
+	dir := filepath.Join(*reportDir, strings.ReplaceAll(r.Name(), "/", "-"))
+	if err := r.report(dir); err != nil {
+		r.Logf("report: %v", err)
+		return
+	}
+	r.Logf("history and logs: %s; again: go test ./jepsen -run '^%s$' -count 1 -v", dir, r.Name())
+}
+
+func (r *run) report(dir string) error {
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	f, err := os.Create(filepath.Join(dir, "history.jsonl"))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := r.History.Write(f); err != nil {
+		return err
+	}
+	return r.Cluster.CollectLogs(dir)
+}
+
+// must ends the test on an error.
+func (r *run) must(err error) {
+	r.Helper()
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+// judge fails the test for every problem.
+func (r *run) judge(problems ...[]string) {
+	r.Helper()
+	for _, list := range problems {
+		for _, p := range list {
+			r.Error(p)
+		}
+	}
+}
+
+// mustConverge waits until all replicas of every queue are in the same state.
+func (r *run) mustConverge() {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(r.ctx, 30*time.Second)
+	defer cancel()
+	var problems []string
+	err := await.Until(ctx, 100*time.Millisecond, "equal replicas", func() (bool, error) {
+		all, err := r.Cluster.Snapshot(ctx)
+		if err != nil {
+			return false, err
+		}
+		problems = checker.Disagreement(replicas(all), len(r.Nodes))
+		return len(problems) == 0 && len(all) > 0, nil
+	})
+	r.judge(problems)
+	r.must(err)
+}
+
+func replicas(all []cluster.Replica) []checker.Replica {
+	out := make([]checker.Replica, len(all))
+	for i, a := range all {
+		out[i] = checker.Replica{
+			Queue: a.Vhost + " " + a.Name, ID: a.QueueID, Node: a.Node,
+			Leader: a.Leader, Applied: a.AppliedIndex, Hash: a.StateHash,
+		}
+	}
+	return out
+}

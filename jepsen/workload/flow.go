@@ -1,0 +1,141 @@
+// Package workload says what clients do during a run.
+package workload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/jepsen/client"
+	"github.com/quorate/quorate/jepsen/history"
+	"github.com/quorate/quorate/jepsen/internal/await"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// Queue is a queue to be declared.
+type Queue struct {
+	Name      string
+	Arguments amqp.Table
+}
+
+// Declare declares durable queues through one node.
+func Declare(ctx context.Context, uri string, queues ...Queue) error {
+	conn, ch, err := open(ctx, uri)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	for _, q := range queues {
+		if _, err := ch.QueueDeclare(q.Name, true, false, false, false, q.Arguments); err != nil {
+			return fmt.Errorf("declare %s: %w", q.Name, err)
+		}
+	}
+	return nil
+}
+
+// Flow publishes, and at the same time consumes where the messages end.
+type Flow struct {
+	URIs      []string
+	PublishAt int // position of the publisher's first broker
+	ConsumeAt int
+	// Next gives the next message; false ends publishing.
+	Next func() (client.Message, bool)
+	// Queue is where the messages are consumed.
+	Queue string
+	Rate  int // per second; 0: as fast as confirms allow
+	// Patience is how long the consumer may wait for what was confirmed, once
+	// all is published. What is missing then is for the checkers.
+	Patience time.Duration
+}
+
+// Run runs the flow. Meanwhile it calls during, if given; Run fails if during
+// does. In the end the queue is read empty through every node.
+func (f *Flow) Run(ctx context.Context, h *history.History, during func(context.Context) error) error {
+	var tasks sync.WaitGroup
+	var published, consumed, broken error
+	consuming, stop := context.WithCancel(ctx)
+	defer stop()
+	publishing, done := context.WithCancel(ctx)
+	tasks.Go(func() {
+		c := client.Consumer{Name: "consumer", URIs: f.URIs, First: f.ConsumeAt, Queue: f.Queue}
+		consumed = c.Run(consuming, h)
+	})
+	tasks.Go(func() {
+		defer done()
+		p := client.Publisher{Name: "publisher", URIs: f.URIs, First: f.PublishAt, Rate: f.Rate}
+		published = p.Run(ctx, h, f.Next)
+	})
+	if during != nil {
+		broken = during(ctx)
+	}
+	<-publishing.Done()
+	waiting, cancel := context.WithTimeout(ctx, f.Patience)
+	defer cancel()
+	_ = await.Until(waiting, 10*time.Millisecond, "all deliveries", func() (bool, error) { return h.Missing() == 0, nil })
+	stop()
+	tasks.Wait()
+	return errors.Join(published, broken, consumed, f.drain(ctx, h))
+}
+
+func (f *Flow) drain(ctx context.Context, h *history.History) error {
+	for i, uri := range f.URIs {
+		if err := Drain(ctx, uri, f.Queue, fmt.Sprintf("drain %d", i+1), h); err != nil {
+			return fmt.Errorf("drain through node %d: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+// Drain reads a queue empty with basic.get.
+func Drain(ctx context.Context, uri, queue, name string, h *history.History) error {
+	conn, ch, err := open(ctx, uri)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	var taken []int
+	for {
+		d, ok, err := ch.Get(queue, false)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			break
+		}
+		taken = append(taken, h.Deliver(client.Record(d, queue, name, 1)))
+		if err := d.Ack(false); err != nil {
+			return err
+		}
+	}
+	h.Acked(taken)
+	if err := ch.Close(); err != nil {
+		return err
+	}
+	h.Settled(taken)
+	return nil
+}
+
+// Count gives a message so many times.
+func Count(n int, make func() client.Message) func() (client.Message, bool) {
+	return func() (client.Message, bool) {
+		if n == 0 {
+			return client.Message{}, false
+		}
+		n--
+		return make(), true
+	}
+}
+
+// Until gives a message until stop is closed.
+func Until(stop <-chan struct{}, make func() client.Message) func() (client.Message, bool) {
+	return func() (client.Message, bool) {
+		select {
+		case <-stop:
+			return client.Message{}, false
+		default:
+			return make(), true
+		}
+	}
+}
