@@ -31,21 +31,19 @@ func DecodeHeader(payload []byte, class, method uint16) (ContentHeader, error) {
 		BodySize:   binary.BigEndian.Uint64(payload[4:]),
 		Properties: payload[headerSize:],
 	}
-	weight := binary.BigEndian.Uint16(payload[2:])
-	e := &Error{ClassID: class, MethodID: method}
-	switch {
+	code, text := CodeUnexpectedFrame, ""
+	switch weight := binary.BigEndian.Uint16(payload[2:]); {
 	case weight != 0:
 		return ContentHeader{}, ExpectedHeader(class, method)
 	case h.Class != class:
-		e.Code = CodeUnexpectedFrame
-		e.Text = fmt.Sprintf("expected content header for class %d, got one for class %d instead", class, h.Class)
+		text = fmt.Sprintf("expected content header for class %d, got one for class %d instead", class, h.Class)
 	case h.BodySize > MaxBodySize:
-		e.Code = CodeFrameError
-		e.Text = fmt.Sprintf("content body size %d exceeds maximum allowed size %d", h.BodySize, MaxBodySize)
+		code = CodeFrameError
+		text = fmt.Sprintf("content body size %d exceeds maximum allowed size %d", h.BodySize, MaxBodySize)
 	default:
 		return h, nil
 	}
-	return ContentHeader{}, e
+	return ContentHeader{}, &Error{Code: code, Text: text, ClassID: class, MethodID: method}
 }
 
 // AppendHeader appends a whole header frame. properties is an encoded property
