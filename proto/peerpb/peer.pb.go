@@ -155,9 +155,8 @@ func (x *Hello) GetVersion() uint32 {
 	return 0
 }
 
-// Link carries frames in one direction and answers to nothing: each node
-// opens one to every other node. The frame's layout is fixed, see
-// cluster/peer; here it is opaque.
+// Frame stands for bytes of a fixed layout, see cluster/peer. It never appears
+// on the wire: the service is spoken with a codec of its own.
 type Frame struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Data          []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`

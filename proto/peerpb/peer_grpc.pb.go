@@ -30,6 +30,10 @@ const (
 // PeerClient is the client API for Peer service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// Peer is served by every node. Each node opens one Link to every other node:
+// its requests go out on it, beginning with Hello, and their answers come back.
+// A Snapshot stream carries one snapshot and one answer.
 type PeerClient interface {
 	Link(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Frame, Frame], error)
 	Snapshot(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Frame, Frame], error)
@@ -72,6 +76,10 @@ type Peer_SnapshotClient = grpc.BidiStreamingClient[Frame, Frame]
 // PeerServer is the server API for Peer service.
 // All implementations must embed UnimplementedPeerServer
 // for forward compatibility.
+//
+// Peer is served by every node. Each node opens one Link to every other node:
+// its requests go out on it, beginning with Hello, and their answers come back.
+// A Snapshot stream carries one snapshot and one answer.
 type PeerServer interface {
 	Link(grpc.BidiStreamingServer[Frame, Frame]) error
 	Snapshot(grpc.BidiStreamingServer[Frame, Frame]) error

@@ -1,0 +1,66 @@
+package peer
+
+import (
+	"errors"
+	"fmt"
+)
+
+var (
+	// ErrDown is returned when there is no link to the node.
+	ErrDown = errors.New("peer: no link to the node")
+	// ErrBroken is returned when the link broke before the answer came.
+	ErrBroken = errors.New("peer: link broke")
+	// ErrBacklog is returned when too much waits to be sent to the node.
+	ErrBacklog = errors.New("peer: backlog of the link is full")
+	// ErrTooLarge is returned for a message above MaxMessage.
+	ErrTooLarge = errors.New("peer: message too large")
+	// ErrUnknownNode is returned for a node that is not a peer.
+	ErrUnknownNode = errors.New("peer: unknown node")
+	// ErrTimeout is returned when a raft request was not answered in time.
+	ErrTimeout = errors.New("peer: no answer in time")
+	// ErrClosed is returned once the mesh or the group's transport is closed.
+	ErrClosed = errors.New("peer: closed")
+
+	// ErrUnknownGroup: the node has no such raft group (in a RemoteError).
+	ErrUnknownGroup = errors.New("unknown group")
+	// ErrBusy: the node or group has too many requests waiting (in a
+	// RemoteError).
+	ErrBusy = errors.New("too many requests waiting")
+	// ErrNoHandler: the node knows no such kind of call (in a RemoteError).
+	ErrNoHandler = errors.New("no handler for this kind of call")
+
+	// errAbandoned: the waiting side gave up.
+	errAbandoned = errors.New("peer: abandoned")
+	// errProtocol: the other side sent something that cannot be.
+	errProtocol = errors.New("peer: protocol violation")
+)
+
+// RemoteError is a refusal that came from another node.
+type RemoteError struct {
+	Node string
+	Text string
+	code uint32
+}
+
+func (e *RemoteError) Error() string { return fmt.Sprintf("peer: node %s: %s", e.Node, e.Text) }
+
+// Unwrap returns ErrUnknownGroup, ErrBusy or ErrNoHandler, or nil if the error
+// is the handler's or raft's own.
+func (e *RemoteError) Unwrap() error {
+	if e.code > 0 && int(e.code) < len(failureCodes) {
+		return failureCodes[e.code]
+	}
+	return nil
+}
+
+// failureCodes are the refusals with a number of their own on the wire.
+var failureCodes = [...]error{nil, ErrUnknownGroup, ErrBusy, ErrNoHandler}
+
+func failureCode(err error) uint32 {
+	for i, e := range failureCodes {
+		if i > 0 && errors.Is(err, e) {
+			return uint32(i)
+		}
+	}
+	return 0
+}

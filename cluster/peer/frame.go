@@ -1,0 +1,100 @@
+package peer
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// A gRPC message on a link is a sequence of frames:
+//
+//	body length  4 bytes, big endian, as all numbers here
+//	kind         1
+//	argument     4  raft requests: the group; calls: their kind; failures: a
+//	                code; application messages: length of the head
+//	number       8  of the request, chosen by who asks, repeated by who answers
+//	body
+const headerSize = 4 + 1 + 4 + 8
+
+// Kinds of the mesh itself.
+const (
+	kindHello Kind = iota + 1 // first frame in both directions: peerpb.Hello
+	kindPing                  // answered by a pong with the same number
+	kindPong
+	kindAppend     // AppendEntries
+	kindVote       // RequestVote
+	kindPreVote    // RequestPreVote
+	kindTimeoutNow // TimeoutNow
+	kindSnapshot   // InstallSnapshot, on a stream of its own
+	kindCall       // a call of the application
+	kindReply      // the answer to a request
+	kindFailure    // its refusal: a text
+)
+
+type header struct {
+	kind   Kind
+	arg    uint32
+	number uint64
+}
+
+// frame is a received one. body points into the received message.
+type frame struct {
+	header
+	body []byte
+}
+
+func (h header) put(p []byte, bodySize int) {
+	binary.BigEndian.PutUint32(p, uint32(bodySize))
+	p[4] = byte(h.kind)
+	binary.BigEndian.PutUint32(p[5:], h.arg)
+	binary.BigEndian.PutUint64(p[9:], h.number)
+}
+
+var errShort = errors.New("peer: frame cut short")
+
+// nextFrame splits the first frame off a message.
+func nextFrame(msg []byte) (f frame, rest []byte, err error) {
+	if len(msg) < headerSize {
+		return frame{}, nil, errShort
+	}
+	n := uint64(binary.BigEndian.Uint32(msg))
+	if uint64(len(msg)-headerSize) < n {
+		return frame{}, nil, errShort
+	}
+	end := headerSize + int(n)
+	f.kind = Kind(msg[4])
+	f.arg = binary.BigEndian.Uint32(msg[5:])
+	f.number = binary.BigEndian.Uint64(msg[9:])
+	f.body = msg[headerSize:end:end]
+	return f, msg[end:], nil
+}
+
+// message splits the body of an application message.
+func (f *frame) message() (head, payload []byte, err error) {
+	if uint64(f.arg) > uint64(len(f.body)) {
+		return nil, nil, fmt.Errorf("%w: head of %d bytes in a body of %d", errProtocol, f.arg, len(f.body))
+	}
+	return f.body[:f.arg:f.arg], f.body[f.arg:], nil
+}
+
+// body is something that can be written into a batch.
+type body interface {
+	size() int
+	write(b *batch)
+}
+
+type rawBody []byte
+
+func (r rawBody) size() int      { return len(r) }
+func (r rawBody) write(b *batch) { b.add(r) }
+
+type noBody struct{}
+
+func (noBody) size() int      { return 0 }
+func (noBody) write(b *batch) {}
+
+type textBody string
+
+func (t textBody) size() int { return min(len(t), copyLimit) }
+
+func (t textBody) write(b *batch) { copy(b.reserve(t.size()), t) }

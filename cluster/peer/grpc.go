@@ -1,0 +1,73 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+const (
+	streamWindow = 16 << 20
+	connWindow   = 32 << 20
+	socketBuffer = 128 << 10
+	// maxReceive leaves room for what gRPC counts beside the frames.
+	maxReceive = MaxMessage + 1<<10
+)
+
+func newServer(cfg *Config) *grpc.Server {
+	creds := cfg.ServerCredentials
+	if creds == nil {
+		creds = insecure.NewCredentials()
+	}
+	return grpc.NewServer(
+		grpc.Creds(creds),
+		grpc.ForceServerCodecV2(rawCodec{}),
+		grpc.StaticStreamWindowSize(streamWindow),
+		grpc.StaticConnWindowSize(connWindow),
+		grpc.ReadBufferSize(socketBuffer),
+		grpc.WriteBufferSize(socketBuffer),
+		grpc.MaxRecvMsgSize(maxReceive),
+		grpc.MaxSendMsgSize(maxReceive),
+		grpc.WaitForHandlers(true),
+	)
+}
+
+var errConnUsed = errors.New("peer: the link's connection is gone")
+
+// newClientConn speaks gRPC over conn and only over conn: when it breaks, so
+// does the client. Redialling is the business of the peer, which judges from
+// it.
+func newClientConn(conn net.Conn, creds credentials.TransportCredentials) (*grpc.ClientConn, error) {
+	if creds == nil {
+		creds = insecure.NewCredentials()
+	}
+	var used atomic.Bool
+	return grpc.NewClient("passthrough:///peer",
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+			if used.Swap(true) {
+				return nil, errConnUsed
+			}
+			return conn, nil
+		}),
+		grpc.WithTransportCredentials(creds),
+		grpc.WithNoProxy(),
+		grpc.WithDisableRetry(),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithDisableHealthCheck(),
+		grpc.WithIdleTimeout(0),
+		grpc.WithStaticStreamWindowSize(streamWindow),
+		grpc.WithStaticConnWindowSize(connWindow),
+		grpc.WithReadBufferSize(socketBuffer),
+		grpc.WithWriteBufferSize(socketBuffer),
+		grpc.WithDefaultCallOptions(
+			grpc.ForceCodecV2(rawCodec{}),
+			grpc.MaxCallRecvMsgSize(maxReceive),
+			grpc.MaxCallSendMsgSize(maxReceive),
+		),
+	)
+}

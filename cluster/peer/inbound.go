@@ -1,0 +1,261 @@
+package peer
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+// callsPerPeer bounds the calls of one node that run at a time.
+const callsPerPeer = 256
+
+// service is the gRPC side of a mesh.
+type service struct {
+	peerpb.UnimplementedPeerServer
+	m *Mesh
+}
+
+// hello returns this node's hello as a batch.
+func (m *Mesh) hello() (*batch, error) {
+	h := &peerpb.Hello{
+		Cluster: m.cfg.Cluster, Node: m.cfg.Node,
+		Incarnation: m.cfg.Incarnation[:], Version: Version,
+	}
+	data, err := h.MarshalVT()
+	if err != nil {
+		return nil, fmt.Errorf("encoding hello: %w", err)
+	}
+	b := new(batch)
+	header{kind: kindHello}.put(b.reserve(headerSize), len(data))
+	b.add(data)
+	return b, nil
+}
+
+// checkHello parses the first message of the other side and refuses one that
+// does not fit.
+func (m *Mesh) checkHello(msg []byte) (*peerpb.Hello, error) {
+	f, rest, err := nextFrame(msg)
+	if err != nil {
+		return nil, err
+	}
+	if f.kind != kindHello || len(rest) > 0 {
+		return nil, fmt.Errorf("%w: no hello", errProtocol)
+	}
+	h := new(peerpb.Hello)
+	if err := h.UnmarshalVT(f.body); err != nil {
+		return nil, fmt.Errorf("%w: hello: %w", errProtocol, err)
+	}
+	switch {
+	case h.Version != Version:
+		return nil, fmt.Errorf("peer: node %q speaks version %d, this one %d", h.Node, h.Version, Version)
+	case h.Cluster != m.cfg.Cluster:
+		return nil, fmt.Errorf("peer: node %q belongs to cluster %q, this one to %q", h.Node, h.Cluster, m.cfg.Cluster)
+	case len(h.Incarnation) != 16:
+		return nil, fmt.Errorf("%w: incarnation of %d bytes", errProtocol, len(h.Incarnation))
+	}
+	return h, nil
+}
+
+// inbound is the stream that a peer dialled: its requests and messages come
+// in, the answers go out.
+type inbound struct {
+	m           *Mesh
+	p           *peer
+	incarnation [16]byte
+	ctx         context.Context
+	cancel      context.CancelCauseFunc
+	stream      grpc.ServerStream
+	out         *outbox
+	calls       chan struct{}         // holds a token per running call
+	snapshots   chan struct{}         // holds a token per snapshot being received
+	beat        chan raft.RPCResponse // of the heartbeat being handled
+	received    chan struct{}         // closed when nothing more is handled
+	previous    chan struct{}         // received of the stream before; nil: none
+}
+
+// Link serves the stream of a peer that dialled.
+func (s *service) Link(stream grpc.BidiStreamingServer[peerpb.Frame, peerpb.Frame]) error {
+	in, err := s.m.welcome(stream)
+	if err != nil {
+		s.m.log.Warn("refused a link", slog.Any("error", err))
+		return status.Error(codes.FailedPrecondition, err.Error())
+	}
+	err = in.serve()
+	if s.m.ctx.Err() == nil {
+		s.m.log.Info("stream from node ended", slog.String("node", in.p.name), slog.Any("cause", err))
+	}
+	return status.Error(codes.Unavailable, "link closed")
+}
+
+// welcome exchanges hellos.
+func (m *Mesh) welcome(stream grpc.ServerStream) (*inbound, error) {
+	var first inMessage
+	if err := stream.RecvMsg(&first); err != nil {
+		return nil, err
+	}
+	h, err := m.checkHello(first.data)
+	if err != nil {
+		return nil, err
+	}
+	p := m.peer(h.Node)
+	if p == nil {
+		return nil, fmt.Errorf("%w: %q", ErrUnknownNode, h.Node)
+	}
+	in := &inbound{
+		m: m, p: p, stream: stream, out: newOutbox(m.cfg.LazyDelay),
+		calls:     make(chan struct{}, callsPerPeer),
+		snapshots: make(chan struct{}, snapshotsPerPeer),
+		beat:      make(chan raft.RPCResponse, 1),
+		received:  make(chan struct{}),
+	}
+	copy(in.incarnation[:], h.Incarnation)
+	in.ctx, in.cancel = context.WithCancelCause(stream.Context())
+	hello, err := m.hello()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.accept(in); err != nil {
+		return nil, err
+	}
+	if err := stream.SendMsg(hello); err != nil {
+		p.left(in)
+		close(in.received)
+		return nil, err
+	}
+	return in, nil
+}
+
+// serve runs until the stream breaks or is cancelled. gRPC ends the stream, and
+// with it the receiving goroutine, when this function has returned. So that a
+// peer's messages stay in order, nothing is received before the stream that
+// this one replaces has been.
+func (in *inbound) serve() error {
+	defer in.out.close()
+	defer in.p.left(in)
+	defer context.AfterFunc(in.m.ctx, func() { in.cancel(ErrClosed) })()
+	in.m.goFunc(func() {
+		in.cancel(in.out.run(in.ctx.Done(), func(b *batch) error { return in.stream.SendMsg(b) }))
+	})
+	in.m.goFunc(func() {
+		defer close(in.received)
+		if in.previous != nil {
+			<-in.previous
+		}
+		in.cancel(in.receive())
+	})
+	<-in.ctx.Done()
+	return context.Cause(in.ctx)
+}
+
+func (in *inbound) receive() error {
+	var msg inMessage
+	for {
+		if err := in.stream.RecvMsg(&msg); err != nil {
+			return err
+		}
+		if in.ctx.Err() != nil {
+			return context.Cause(in.ctx)
+		}
+		for data := msg.data; len(data) > 0; {
+			f, rest, err := nextFrame(data)
+			if err != nil {
+				return err
+			}
+			if err := in.handle(f); err != nil {
+				return err
+			}
+			data = rest
+		}
+	}
+}
+
+// handle takes one frame. It must not block.
+func (in *inbound) handle(f frame) error {
+	switch {
+	case f.kind >= FirstKind:
+		return in.handleMessage(f)
+	case f.kind == kindPing:
+		_ = in.out.push(header{kind: kindPong, number: f.number}, noBody{}, classOwn, urgent)
+		return nil
+	case f.kind == kindCall:
+		in.handleCall(f)
+		return nil
+	}
+	cmd, idle, err := decodeCommand(f.kind, f.body, in.p.nameBytes)
+	if err != nil {
+		return err
+	}
+	r := request{in: in, number: f.number, cmd: cmd, size: len(f.body), urgency: urgency(!idle)}
+	in.m.deliver(fsm.GroupID(f.arg), r)
+	return nil
+}
+
+func (in *inbound) handleMessage(f frame) error {
+	head, payload, err := f.message()
+	if err != nil {
+		return err
+	}
+	if h := in.m.messages[f.kind].Load(); h != nil {
+		(*h)(in.p.name, head, payload)
+	} else {
+		in.m.log.Debug("message without handler", slog.Int("kind", int(f.kind)))
+	}
+	return nil
+}
+
+func (in *inbound) handleCall(f frame) {
+	var h *CallHandler
+	if f.arg < uint32(len(in.m.calls)) {
+		h = in.m.calls[f.arg].Load()
+	}
+	if h == nil {
+		in.respond(f.number, nil, ErrNoHandler, urgent)
+		return
+	}
+	select {
+	case in.calls <- struct{}{}:
+	default:
+		in.respond(f.number, nil, ErrBusy, urgent)
+		return
+	}
+	in.m.goFunc(func() {
+		defer func() { <-in.calls }()
+		reply, err := (*h)(in.ctx, in.p.name, f.body)
+		in.respond(f.number, rawBody(reply), err, urgent)
+	})
+}
+
+// respond answers a request; every answer on a link passes through here.
+// response is a rawBody or an answer of raft; with an err it is ignored.
+func (in *inbound) respond(number uint64, response any, err error, u urgency) {
+	h := header{kind: kindReply, number: number}
+	var b body
+	if raw, ok := response.(rawBody); ok {
+		b = raw
+	} else if n, _ := answerBody(response); n != nil {
+		b = n
+		if n.flags&answerGranted == 0 {
+			u = urgent
+		}
+	} else if err == nil {
+		err = fmt.Errorf("peer: no answer of type %T", response)
+	}
+	if err == nil {
+		if err = in.out.push(h, b, classRaft, u); err == nil {
+			return
+		}
+	}
+	h.kind, h.arg = kindFailure, failureCode(err)
+	if in.out.push(h, textBody(err.Error()), classRaft, urgent) != nil {
+		in.cancel(ErrBacklog) // a peer that does not take its answers
+	}
+}

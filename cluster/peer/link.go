@@ -1,0 +1,301 @@
+package peer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+// link is the stream this node dialled to a peer: requests and messages go out,
+// answers come back. A link is used until it breaks, and then never again.
+type link struct {
+	p           *peer
+	conn        net.Conn
+	cc          *grpc.ClientConn
+	client      peerpb.PeerClient
+	stream      grpc.ClientStream
+	incarnation [16]byte // of the peer
+	ctx         context.Context
+	cancel      context.CancelCauseFunc
+	out         *outbox
+	opened      time.Time
+	heard       atomic.Bool // something arrived since the last ping
+	roundTrip   atomic.Int64
+
+	mu      sync.Mutex
+	pending map[uint64]pending
+	next    uint64
+	tick    uint32 // pings sent
+	broken  bool
+}
+
+// completer is something that waits for an answer. complete is called exactly
+// once, with an error or with the answer; it must not block.
+type completer interface {
+	complete(f frame, err error)
+}
+
+type pending struct {
+	c     completer
+	tick  uint32
+	timed bool // fails after Config.RequestTimeout
+}
+
+// openLink dials and shakes hands. Both end with ctx.
+func openLink(ctx context.Context, p *peer, addr string) (*link, error) {
+	conn, err := p.m.cfg.Dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	l := &link{
+		p: p, conn: conn, out: newOutbox(p.m.cfg.LazyDelay), opened: time.Now(),
+		pending: make(map[uint64]pending),
+	}
+	l.ctx, l.cancel = context.WithCancelCause(p.ctx)
+	stop := context.AfterFunc(ctx, func() { l.cancel(context.Cause(ctx)) })
+	err = l.handshake()
+	if !stop() && err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		l.close()
+		return nil, err
+	}
+	return l, nil
+}
+
+func (l *link) handshake() error {
+	var err error
+	if l.cc, err = newClientConn(l.conn, l.p.m.cfg.ClientCredentials); err != nil {
+		return err
+	}
+	l.client = peerpb.NewPeerClient(l.cc)
+	if l.stream, err = l.client.Link(l.ctx); err != nil {
+		return err
+	}
+	hello, err := l.p.m.hello()
+	if err != nil {
+		return err
+	}
+	// If this fails, receiving says why.
+	_ = l.stream.SendMsg(hello)
+	var in inMessage
+	if err := l.stream.RecvMsg(&in); err != nil {
+		return err
+	}
+	h, err := l.p.m.checkHello(in.data)
+	if err != nil {
+		return err
+	}
+	if h.Node != l.p.name {
+		return fmt.Errorf("peer: node %q answers at the address of %q", h.Node, l.p.name)
+	}
+	copy(l.incarnation[:], h.Incarnation)
+	return nil
+}
+
+// close frees what openLink acquired and fails what waits. serve must have
+// ended.
+func (l *link) close() {
+	l.cancel(ErrBroken)
+	if l.cc != nil {
+		l.cc.Close()
+	}
+	l.conn.Close()
+	l.out.close()
+	l.failAll(ErrBroken)
+}
+
+// errSilent ends a link on which nothing arrives any more.
+var errSilent = errors.New("peer: node is silent")
+
+// serve runs the link until it breaks, and says why it did. Everything pending
+// has failed when it returns.
+func (l *link) serve() error {
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		err := l.out.run(l.ctx.Done(), func(b *batch) error { return l.stream.SendMsg(b) })
+		l.cancel(err)
+	})
+	wg.Go(func() { l.cancel(l.receive()) })
+	l.watch()
+	cause := context.Cause(l.ctx)
+	// Nobody may wait for the goroutines' end to learn that the link broke.
+	l.p.unlink(l)
+	l.out.close()
+	l.failAll(ErrBroken)
+	l.cc.Close()
+	l.conn.Close()
+	wg.Wait()
+	return cause
+}
+
+// watch pings, fails what is overdue, and ends the link after silence. Silence
+// is counted in pings, so that a stalled process does not accuse its peers.
+func (l *link) watch() {
+	cfg := &l.p.m.cfg
+	limit := max(2, int(cfg.SilentAfter/cfg.PingInterval))
+	ticker := time.NewTicker(cfg.PingInterval)
+	defer ticker.Stop()
+	silent := 0
+	for {
+		l.ping()
+		select {
+		case <-l.ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if silent++; l.heard.Swap(false) {
+			silent = 0
+		}
+		if silent >= limit {
+			l.cancel(errSilent)
+			return
+		}
+		l.failOverdue()
+	}
+}
+
+func (l *link) ping() {
+	h := header{kind: kindPing, number: uint64(time.Since(l.opened))}
+	// The only error is that of a closed outbox, whose link is ending.
+	_ = l.out.push(h, noBody{}, classOwn, urgent)
+}
+
+// receive handles what the peer answers, until the stream ends.
+func (l *link) receive() error {
+	var in inMessage
+	for {
+		if err := l.stream.RecvMsg(&in); err != nil {
+			return err
+		}
+		l.heard.Store(true)
+		for msg := in.data; len(msg) > 0; {
+			f, rest, err := nextFrame(msg)
+			if err != nil {
+				return err
+			}
+			if err := l.handle(f); err != nil {
+				return err
+			}
+			msg = rest
+		}
+	}
+}
+
+func (l *link) handle(f frame) error {
+	switch f.kind {
+	case kindPong:
+		l.roundTrip.Store(int64(time.Since(l.opened)) - int64(f.number))
+	case kindReply:
+		if c := l.unregister(f.number); c != nil {
+			c.complete(f, nil)
+		}
+	case kindFailure:
+		if c := l.unregister(f.number); c != nil {
+			text := string(bytes.ToValidUTF8(f.body, nil))
+			c.complete(frame{}, &RemoteError{Node: l.p.name, Text: text, code: f.arg})
+		}
+	default:
+		return fmt.Errorf("%w: kind %d in an answer", errProtocol, f.kind)
+	}
+	return nil
+}
+
+// register gives c's request its number.
+func (l *link) register(c completer, timed bool) (uint64, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.broken {
+		return 0, ErrDown
+	}
+	l.next++
+	l.pending[l.next] = pending{c, l.tick, timed}
+	return l.next, nil
+}
+
+// unregister returns who waits for the answer; nil: nobody any more. Whoever
+// gets the completer, and nobody else, completes it.
+func (l *link) unregister(number uint64) completer {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w := l.pending[number]
+	delete(l.pending, number)
+	return w.c
+}
+
+func (l *link) failAll(err error) {
+	l.mu.Lock()
+	l.broken = true
+	all := l.pending
+	l.pending = nil
+	l.mu.Unlock()
+	for _, w := range all {
+		w.c.complete(frame{}, err)
+	}
+}
+
+// failOverdue runs once per ping.
+func (l *link) failOverdue() {
+	limit := uint32(l.p.m.cfg.RequestTimeout / l.p.m.cfg.PingInterval)
+	var overdue []completer
+	l.mu.Lock()
+	l.tick++
+	if l.tick%8 == 0 { // the map may be large; precision is not worth a walk each time
+		for number, w := range l.pending {
+			if w.timed && l.tick-w.tick > limit {
+				overdue = append(overdue, w.c)
+				delete(l.pending, number)
+			}
+		}
+	}
+	l.mu.Unlock()
+	for _, c := range overdue {
+		c.complete(frame{}, ErrTimeout)
+	}
+}
+
+// waiter is a completer for one goroutine.
+type waiter chan answer
+
+type answer struct {
+	f   frame
+	err error
+}
+
+func (w waiter) complete(f frame, err error) { w <- answer{f, err} }
+
+// exchange sends a request and waits for its answer or for stop.
+func (l *link) exchange(stop <-chan struct{}, h header, b body, raftRequest bool, u urgency) (frame, error) {
+	w := make(waiter, 1)
+	number, err := l.register(w, raftRequest)
+	if err != nil {
+		return frame{}, err
+	}
+	h.number = number
+	if raftRequest {
+		err = l.out.pushWait(stop, h, b, u)
+	} else {
+		err = l.out.push(h, b, classApp, u)
+	}
+	if err != nil {
+		l.unregister(number)
+		return frame{}, err
+	}
+	select {
+	case a := <-w:
+		return a.f, a.err
+	case <-stop:
+		l.unregister(number)
+		return frame{}, errAbandoned
+	}
+}

@@ -1,0 +1,283 @@
+package peer
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// maxBacklog bounds the bytes of one class that wait on one stream.
+	maxBacklog = 64 << 20
+	// batchSize is where a batch is long enough; the next frame starts another.
+	batchSize = 256 << 10
+	// busyRate in frames per millisecond: above it the sender waits linger
+	// before it takes what is queued, so that more frames share a write.
+	busyRate = 4
+	linger   = 200 * time.Microsecond
+)
+
+// class says which limit a frame counts against.
+type class uint8
+
+const (
+	classRaft class = iota // its senders wait for room
+	classApp               // its senders are told
+	classOwn               // pings: never refused
+	classes
+)
+
+// outbox queues the frames of one stream; one goroutine sends them.
+type outbox struct {
+	wake chan struct{} // buffer 1
+	lazy time.Duration
+
+	mu      sync.Mutex
+	batches []*batch // the last one is open for more
+	spare   []*batch // an empty queue to swap with
+	queued  [classes]int
+	arrived int // frames since the sender looked last
+	room    chan struct{}
+	timer   *time.Timer // wakes the sender for lazy frames
+	timing  bool
+	closed  bool
+
+	backlog atomic.Int64
+}
+
+func newOutbox(lazy time.Duration) *outbox {
+	return &outbox{wake: make(chan struct{}, 1), lazy: lazy}
+}
+
+// urgency of a frame.
+type urgency bool
+
+const (
+	urgent urgency = true
+	// idle frames wait for an urgent one, at most Config.LazyDelay.
+	idle urgency = false
+)
+
+// push queues a frame. It never blocks.
+func (o *outbox) push(h header, b body, c class, u urgency) error {
+	n := b.size()
+	o.mu.Lock()
+	bt, err := o.begin(h, n, c)
+	if err != nil {
+		o.mu.Unlock()
+		return err
+	}
+	b.write(bt)
+	o.end(bt, n, c, u)
+	return nil
+}
+
+// pushMessage queues an application message: push without boxing its parts.
+func (o *outbox) pushMessage(k Kind, head []byte, payloads [][]byte) error {
+	n := len(head)
+	for _, p := range payloads {
+		n += len(p)
+	}
+	o.mu.Lock()
+	b, err := o.begin(header{kind: k, arg: uint32(len(head))}, n, classApp)
+	if err != nil {
+		o.mu.Unlock()
+		return err
+	}
+	addCopy(b, head)
+	for _, p := range payloads {
+		b.add(p)
+	}
+	o.end(b, n, classApp, urgent)
+	return nil
+}
+
+// addCopy appends p and never keeps a reference to it.
+func addCopy(b *batch, p []byte) {
+	for len(p) > 0 {
+		n := copy(b.reserve(min(len(p), copyLimit)), p)
+		p = p[n:]
+	}
+}
+
+// begin checks the limits, opens a batch and writes the header. o.mu is held.
+func (o *outbox) begin(h header, n int, c class) (*batch, error) {
+	switch {
+	case o.closed:
+		return nil, ErrDown
+	case n > MaxMessage-headerSize:
+		return nil, ErrTooLarge
+	case c != classOwn && o.queued[c] > 0 && o.queued[c]+n > maxBacklog:
+		return nil, ErrBacklog
+	}
+	var b *batch
+	if k := len(o.batches); k > 0 {
+		b = o.batches[k-1]
+	}
+	if b == nil || b.size >= batchSize || b.size+headerSize+n > MaxMessage {
+		b = new(batch)
+		o.batches = append(o.batches, b)
+	}
+	h.put(b.reserve(headerSize), n)
+	return b, nil
+}
+
+// end accounts for the frame and sees to it that the sender comes. It unlocks
+// o.mu.
+func (o *outbox) end(b *batch, n int, c class, u urgency) {
+	n += headerSize
+	b.frames++
+	b.charged[c] += n
+	o.queued[c] += n
+	o.arrived++
+	o.backlog.Add(int64(n))
+	if u == idle && !o.timing {
+		o.timing = true
+		if o.timer == nil {
+			o.timer = time.AfterFunc(o.lazy, o.expired)
+		} else {
+			o.timer.Reset(o.lazy)
+		}
+	}
+	o.mu.Unlock()
+	if u == urgent {
+		o.signal()
+	}
+}
+
+func (o *outbox) signal() {
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (o *outbox) expired() {
+	o.mu.Lock()
+	o.timing = false
+	waiting := len(o.batches) > 0
+	o.mu.Unlock()
+	if waiting {
+		o.signal()
+	}
+}
+
+// pushWait is push for raft requests: it waits for room instead of failing,
+// until one of the channels is closed.
+func (o *outbox) pushWait(stop <-chan struct{}, h header, b body, u urgency) error {
+	for {
+		err := o.push(h, b, classRaft, u)
+		if !errors.Is(err, ErrBacklog) {
+			return err
+		}
+		room := o.waitRoom(b.size())
+		if room == nil {
+			continue
+		}
+		select {
+		case <-room:
+		case <-stop:
+			return errAbandoned
+		}
+	}
+}
+
+// waitRoom returns a channel that is closed when something was sent, or nil if
+// there is room for n bytes, or no hope, now.
+func (o *outbox) waitRoom(n int) <-chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed || o.queued[classRaft] == 0 || o.queued[classRaft]+n <= maxBacklog {
+		return nil
+	}
+	if o.room == nil {
+		o.room = make(chan struct{})
+	}
+	return o.room
+}
+
+// run sends until send fails or stop is closed. It alone takes batches.
+func (o *outbox) run(stop <-chan struct{}, send func(*batch) error) error {
+	var r rate
+	r.since = time.Now()
+	for {
+		select {
+		case <-o.wake:
+		case <-stop:
+			return nil
+		}
+		if r.busy {
+			time.Sleep(linger)
+		}
+		for _, b := range o.take(&r) {
+			charged := b.charged
+			if err := send(b); err != nil {
+				return err
+			}
+			o.sent(charged)
+		}
+	}
+}
+
+// rate tells from the number of frames whether waiting for more is worth it.
+type rate struct {
+	since  time.Time
+	frames int
+	busy   bool
+}
+
+func (r *rate) add(frames int, now time.Time) {
+	r.frames += frames
+	if d := now.Sub(r.since); d >= time.Millisecond {
+		r.busy = time.Duration(r.frames)*time.Millisecond >= busyRate*d
+		r.since, r.frames = now, 0
+	}
+}
+
+// take empties the queue. The result is valid until the next call.
+func (o *outbox) take(r *rate) []*batch {
+	now := time.Now()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	batches := o.batches
+	clear(o.spare)
+	o.batches, o.spare = o.spare[:0], batches
+	r.add(o.arrived, now)
+	o.arrived = 0
+	return batches
+}
+
+func (o *outbox) sent(charged [classes]int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for c, n := range charged {
+		o.queued[c] -= n
+		o.backlog.Add(int64(-n))
+	}
+	if o.room != nil {
+		close(o.room)
+		o.room = nil
+	}
+}
+
+// close drops what is queued; later pushes fail.
+func (o *outbox) close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return
+	}
+	o.closed = true
+	if o.timer != nil {
+		o.timer.Stop()
+	}
+	for _, b := range o.batches {
+		b.seal().Free()
+	}
+	o.batches = nil
+	if o.room != nil {
+		close(o.room)
+		o.room = nil
+	}
+}

@@ -1,0 +1,212 @@
+package peer
+
+import (
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+const (
+	// window and windowBytes bound the unanswered requests of a pipeline; one
+	// request is always allowed.
+	window      = 64
+	windowBytes = 8 << 20
+)
+
+// pipeline sends AppendEntries of one group to one node without waiting for
+// the answers. It belongs to no link: if one breaks with requests under way,
+// the pipeline is over; if none was, it goes on over the next link.
+type pipeline struct {
+	t      *transport
+	p      *peer
+	done   chan raft.AppendFuture
+	closed chan struct{}
+	room   chan struct{} // buffer 1: signalled when something was answered
+
+	mu       sync.Mutex
+	requests int // unanswered
+	bytes    int
+	commit   uint64 // highest commit index that the follower has acknowledged
+	broken   bool   // a request failed or was not successful
+	shut     bool
+	overflow []raft.AppendFuture // answered, while done is full
+}
+
+func newPipeline(t *transport, p *peer) *pipeline {
+	return &pipeline{
+		t: t, p: p,
+		done:   make(chan raft.AppendFuture, window),
+		closed: make(chan struct{}),
+		room:   make(chan struct{}, 1),
+	}
+}
+
+// appendFuture is a request of a pipeline: what raft waits for, what the link
+// completes, and what is written into the batch.
+type appendFuture struct {
+	pipe  *pipeline
+	args  *raft.AppendEntriesRequest
+	resp  *raft.AppendEntriesResponse
+	start time.Time
+	bytes int
+	lazy  bool
+	err   error
+	ready sync.WaitGroup
+}
+
+// Error waits for the answer.
+func (f *appendFuture) Error() error {
+	f.ready.Wait()
+	return f.err
+}
+
+func (f *appendFuture) Start() time.Time                      { return f.start }
+func (f *appendFuture) Request() *raft.AppendEntriesRequest   { return f.args }
+func (f *appendFuture) Response() *raft.AppendEntriesResponse { return f.resp }
+
+func (f *appendFuture) size() int      { return f.bytes }
+func (f *appendFuture) write(b *batch) { appendBody{f.args, f.lazy}.write(b) }
+
+// AppendEntries implements raft.AppendPipeline. It waits for room in the
+// window and in the link's backlog, not for a link.
+func (pl *pipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
+	f := &appendFuture{pipe: pl, args: args, resp: resp, start: time.Now(), bytes: appendSize(args)}
+	f.ready.Add(1)
+	if err := pl.admit(f); err != nil {
+		return nil, err
+	}
+	l := pl.p.link.Load()
+	if l == nil {
+		pl.withdraw(f)
+		return nil, ErrDown
+	}
+	number, err := l.register(f, true)
+	if err != nil {
+		pl.withdraw(f)
+		return nil, err
+	}
+	h := header{kind: kindAppend, arg: uint32(pl.t.group), number: number}
+	if err := l.out.pushWait(pl.t.shutdown, h, f, urgency(!f.lazy)); err != nil {
+		// Unless the link has failed it already, nobody else knows of it.
+		if l.unregister(number) != nil {
+			pl.withdraw(f)
+			return nil, shutError(err)
+		}
+	}
+	return f, nil
+}
+
+// admit waits until f fits into the window.
+func (pl *pipeline) admit(f *appendFuture) error {
+	for {
+		pl.mu.Lock()
+		if pl.broken || pl.shut {
+			pl.mu.Unlock()
+			return raft.ErrPipelineShutdown
+		}
+		if pl.requests == 0 || pl.requests < window && pl.bytes+f.bytes <= windowBytes {
+			pl.requests++
+			pl.bytes += f.bytes
+			f.lazy = len(f.args.Entries) == 0 && f.args.LeaderCommitIndex <= pl.commit
+			pl.mu.Unlock()
+			return nil
+		}
+		pl.mu.Unlock()
+		select {
+		case <-pl.room:
+		case <-pl.t.shutdown:
+			return raft.ErrPipelineShutdown
+		}
+	}
+}
+
+// withdraw takes back f, which was not sent.
+func (pl *pipeline) withdraw(f *appendFuture) {
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	pl.requests--
+	pl.bytes -= f.bytes
+}
+
+// complete is called by the link with the answer. Raft does not look at the
+// error of a future: an answer that is not successful makes it start over.
+func (f *appendFuture) complete(fr frame, err error) {
+	pl := f.pipe
+	if err == nil {
+		err = decodeAnswer(fr.body, pl.p.nameBytes, f.resp)
+	}
+	f.err = err
+	f.ready.Done()
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	pl.requests--
+	pl.bytes -= f.bytes
+	if err != nil || !f.resp.Success {
+		pl.broken = true
+	} else {
+		pl.commit = max(pl.commit, f.args.LeaderCommitIndex)
+	}
+	select {
+	case pl.room <- struct{}{}:
+	default:
+	}
+	pl.hand(f)
+}
+
+// hand puts f where raft takes it. Raft may lag behind by more than a window;
+// only then a goroutine brings it the rest. pl.mu is held.
+func (pl *pipeline) hand(f *appendFuture) {
+	if len(pl.overflow) == 0 {
+		select {
+		case pl.done <- f:
+			return
+		default:
+		}
+	}
+	if pl.shut {
+		return
+	}
+	pl.overflow = append(pl.overflow, f)
+	if len(pl.overflow) == 1 {
+		pl.t.m.goFunc(pl.drain)
+	}
+}
+
+// drain moves overflow to done in order.
+func (pl *pipeline) drain() {
+	for {
+		pl.mu.Lock()
+		if len(pl.overflow) == 0 {
+			pl.mu.Unlock()
+			return
+		}
+		f := pl.overflow[0]
+		pl.mu.Unlock()
+		select {
+		case pl.done <- f:
+		case <-pl.closed:
+			return
+		case <-pl.t.m.ctx.Done():
+			return
+		}
+		pl.mu.Lock()
+		pl.overflow = pl.overflow[1:]
+		pl.mu.Unlock()
+	}
+}
+
+// Consumer implements raft.AppendPipeline.
+func (pl *pipeline) Consumer() <-chan raft.AppendFuture { return pl.done }
+
+// Close implements raft.AppendPipeline. Answers to what is under way are
+// dropped.
+func (pl *pipeline) Close() error {
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	if !pl.shut {
+		pl.shut = true
+		close(pl.closed)
+	}
+	return nil
+}

@@ -1,0 +1,157 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/fsm"
+)
+
+// transport is the raft.Transport of one group. This file has its sending
+// side; group.go has the receiving one.
+type transport struct {
+	m     *Mesh
+	group fsm.GroupID
+
+	consumer  chan raft.RPC
+	answers   chan raft.RPCResponse // of the requests in inflight, in order
+	heartbeat atomic.Pointer[func(raft.RPC)]
+	term      atomic.Uint64 // last one raft showed in an answer
+	ctx       context.Context       // ends with shut
+	end       context.CancelFunc
+	shutdown  <-chan struct{} // of ctx
+
+	mu       sync.Mutex
+	shutting bool
+	queue    []request // waiting for room in consumer
+	queued   int       // bytes of queue
+	inflight []request // handed to raft and not answered, oldest first
+	running  bool      // a goroutine waits for answers
+}
+
+var (
+	_ raft.Transport   = (*transport)(nil)
+	_ raft.WithPreVote = (*transport)(nil)
+	_ raft.WithClose   = (*transport)(nil)
+)
+
+func newTransport(m *Mesh, group fsm.GroupID) *transport {
+	t := &transport{
+		m: m, group: group,
+		consumer: make(chan raft.RPC, depth),
+		answers:  make(chan raft.RPCResponse, depth),
+	}
+	t.ctx, t.end = context.WithCancel(context.Background())
+	t.shutdown = t.ctx.Done()
+	return t
+}
+
+// Consumer implements raft.Transport.
+func (t *transport) Consumer() <-chan raft.RPC { return t.consumer }
+
+// LocalAddr implements raft.Transport.
+func (t *transport) LocalAddr() raft.ServerAddress { return raft.ServerAddress(t.m.cfg.Node) }
+
+// EncodePeer implements raft.Transport.
+func (t *transport) EncodePeer(_ raft.ServerID, addr raft.ServerAddress) []byte { return []byte(addr) }
+
+// DecodePeer implements raft.Transport.
+func (t *transport) DecodePeer(p []byte) raft.ServerAddress { return raft.ServerAddress(p) }
+
+// SetHeartbeatHandler implements raft.Transport.
+func (t *transport) SetHeartbeatHandler(h func(raft.RPC)) { t.heartbeat.Store(&h) }
+
+// Close drops the group; raft calls it at the end of its shutdown.
+func (t *transport) Close() error {
+	t.m.mu.Lock()
+	if t.m.groups[t.group] == t {
+		delete(t.m.groups, t.group)
+	}
+	t.m.mu.Unlock()
+	t.shut()
+	return nil
+}
+
+// AppendEntries implements raft.Transport. Without a link it waits for one.
+func (t *transport) AppendEntries(id raft.ServerID, _ raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	p, err := t.peer(id)
+	if err != nil {
+		return err
+	}
+	l, err := p.waitLink(t.shutdown)
+	if err != nil {
+		return shutError(err)
+	}
+	lazy := isHeartbeat(args)
+	return t.request(l, kindAppend, appendBody{args, lazy}, urgency(!lazy), resp)
+}
+
+// RequestVote implements raft.Transport.
+func (t *transport) RequestVote(id raft.ServerID, _ raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+	return t.ask(id, kindVote, voteBody(args), resp)
+}
+
+// RequestPreVote implements raft.WithPreVote.
+func (t *transport) RequestPreVote(id raft.ServerID, _ raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+	return t.ask(id, kindPreVote, preVoteBody(args), resp)
+}
+
+// TimeoutNow implements raft.Transport.
+func (t *transport) TimeoutNow(id raft.ServerID, _ raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
+	return t.ask(id, kindTimeoutNow, timeoutNowBody(args), resp)
+}
+
+// AppendEntriesPipeline implements raft.Transport.
+func (t *transport) AppendEntriesPipeline(id raft.ServerID, _ raft.ServerAddress) (raft.AppendPipeline, error) {
+	p, err := t.peer(id)
+	if err != nil {
+		return nil, err
+	}
+	return newPipeline(t, p), nil
+}
+
+// InstallSnapshot implements raft.Transport. Without a link it waits for one.
+func (t *transport) InstallSnapshot(id raft.ServerID, _ raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
+	p, err := t.peer(id)
+	if err != nil {
+		return err
+	}
+	return shutError(t.sendSnapshot(p, args, resp, data))
+}
+
+func (t *transport) peer(id raft.ServerID) (*peer, error) {
+	if p := t.m.peer(string(id)); p != nil {
+		return p, nil
+	}
+	return nil, ErrUnknownNode
+}
+
+// ask makes a request that is no use later: without a link it fails at once.
+func (t *transport) ask(id raft.ServerID, k Kind, b body, resp any) error {
+	l, err := t.m.link(string(id))
+	if err != nil {
+		return err
+	}
+	return t.request(l, k, b, urgent, resp)
+}
+
+func (t *transport) request(l *link, k Kind, b body, u urgency, resp any) error {
+	f, err := l.exchange(t.shutdown, header{kind: k, arg: uint32(t.group)}, b, true, u)
+	if err != nil {
+		return shutError(err)
+	}
+	return decodeAnswer(f.body, l.p.nameBytes, resp)
+}
+
+// shutError turns the end of a wait into what it means for raft.
+func shutError(err error) error {
+	if errors.Is(err, errAbandoned) {
+		return ErrClosed
+	}
+	return err
+}
