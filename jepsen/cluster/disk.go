@@ -11,9 +11,12 @@ import (
 )
 
 // DiskBytes is the disk space that the data of all nodes takes.
-func (c *Cluster) DiskBytes() (int64, error) {
+func (c *Cluster) DiskBytes() (int64, error) { return DiskBytes(filepath.Join(c.dir, "data")) }
+
+// DiskBytes is the disk space that the files below a folder take.
+func DiskBytes(dir string) (int64, error) {
 	var total int64
-	err := filepath.WalkDir(filepath.Join(c.dir, "data"), func(_ string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // deleted since it was listed
 		}
@@ -41,8 +44,11 @@ var rssLine = regexp.MustCompile(`(?m)^VmRSS:\s+(\d+) kB$`)
 var ErrNoRSS = errors.New("no VmRSS")
 
 // RSSBytes is the memory that the node's process has resident.
-func (n *Node) RSSBytes() (int64, error) {
-	status, err := os.ReadFile("/proc/" + strconv.Itoa(n.PID) + "/status")
+func (n *Node) RSSBytes() (int64, error) { return RSSBytes(n.PID) }
+
+// RSSBytes is the memory that a process has resident.
+func RSSBytes(pid int) (int64, error) {
+	status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	if err != nil {
 		return 0, err
 	}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"bufio"
+	"net"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+const (
+	dialTimeout = 5 * time.Second
+	readBuffer  = 64 << 10
+	// writeBound is how much may wait to be written; past it writers wait.
+	writeBound = 1 << 20
+)
+
+// connect opens a connection and a channel. gather: small writes that come
+// close together share a system call, as they do in client libraries of other
+// languages; the cost is a hand-over to another goroutine.
+func connect(uri string, gather bool) (*amqp.Connection, *amqp.Channel, error) {
+	conn, err := amqp.DialConfig(uri, amqp.Config{
+		Dial: func(network, addr string) (net.Conn, error) {
+			c, err := net.DialTimeout(network, addr, dialTimeout)
+			if err != nil {
+				return nil, err
+			}
+			// The client lifts the deadline once the connection is open.
+			if err := c.SetDeadline(time.Now().Add(dialTimeout)); err != nil {
+				return nil, err
+			}
+			if !gather {
+				return c, nil
+			}
+			return newGathered(c), nil
+		},
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	ch, err := conn.Channel()
+	if err != nil {
+		_ = conn.Close()
+		return nil, nil, err
+	}
+	return conn, ch, nil
+}
+
+// gathered is a connection that writes in the background, everything that has
+// come since the last write at once, and reads in large pieces.
+type gathered struct {
+	net.Conn
+	in *bufio.Reader
+
+	mu      sync.Mutex
+	changed *sync.Cond // there is something to write, or room, or the end
+	pending []byte
+	err     error // of a write in the background
+	closing bool
+	done    chan struct{}
+}
+
+func newGathered(c net.Conn) *gathered {
+	g := &gathered{Conn: c, in: bufio.NewReaderSize(c, readBuffer), done: make(chan struct{})}
+	g.changed = sync.NewCond(&g.mu)
+	go g.write()
+	return g
+}
+
+func (g *gathered) Read(p []byte) (int, error) { return g.in.Read(p) }
+
+// Write takes p for the background; an error is that of an earlier write.
+func (g *gathered) Write(p []byte) (int, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for len(g.pending) > writeBound && g.err == nil && !g.closing {
+		g.changed.Wait()
+	}
+	if g.closing {
+		return 0, net.ErrClosed
+	}
+	if g.err != nil {
+		return 0, g.err
+	}
+	g.pending = append(g.pending, p...)
+	g.changed.Broadcast()
+	return len(p), nil
+}
+
+func (g *gathered) write() {
+	defer close(g.done)
+	var spare []byte
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for {
+		for len(g.pending) == 0 && !g.closing {
+			g.changed.Wait()
+		}
+		if len(g.pending) == 0 {
+			return
+		}
+		full := g.pending
+		g.pending = spare[:0]
+		g.mu.Unlock()
+		_, err := g.Conn.Write(full)
+		g.mu.Lock()
+		spare = full
+		if err != nil {
+			g.err, g.pending = err, nil
+			g.changed.Broadcast()
+			return
+		}
+		g.changed.Broadcast()
+	}
+}
+
+// Close writes what is pending, within a bound, and closes.
+func (g *gathered) Close() error {
+	g.mu.Lock()
+	g.closing = true
+	g.changed.Broadcast()
+	g.mu.Unlock()
+	_ = g.SetWriteDeadline(time.Now().Add(time.Second))
+	<-g.done
+	return g.Conn.Close()
+}

@@ -1,0 +1,113 @@
+// Command quorate-bench loads an AMQP 0-9-1 broker and measures it: how many
+// confirmed messages go through, how long a confirm takes, how late messages
+// expire, what a backlog costs, and how much processor time and memory the
+// servers used meanwhile. Every run checks that nothing confirmed was lost and
+// nothing came twice.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// command is one verb of the program.
+type command struct {
+	name string
+	help string
+	// run adds its flags to fs, parses args and measures.
+	run func(ctx context.Context, fs *flag.FlagSet, args []string) error
+}
+
+var commands = []command{
+	{"throughput", "publish with confirms and consume with acks at the same time", runThroughput},
+	{"latency", "publish one message at a time and wait for its confirm", runLatency},
+	{"ttl", "let messages expire into a dead-letter queue and see how late they are", runTTL},
+	{"backlog", "fill a queue and see what a waiting message costs in memory", runBacklog},
+	{"pinned", "leave one message unsettled and pass many through behind it", runPinned},
+	{"suite", "start a three-node cluster on loopback and measure all of it", runSuite},
+}
+
+// gcPercent trades memory for processor time: on a small machine the client
+// must leave the processors to the servers.
+const gcPercent = 800
+
+func main() {
+	debug.SetGCPercent(gcPercent)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := dispatch(ctx, os.Args[1:])
+	switch {
+	case err == nil, errors.Is(err, flag.ErrHelp):
+	case errors.Is(err, errUsage):
+		usage(os.Stderr)
+		os.Exit(2)
+	default:
+		fmt.Fprintln(os.Stderr, "quorate-bench:", err)
+		os.Exit(1)
+	}
+}
+
+var errUsage = errors.New("usage")
+
+func dispatch(ctx context.Context, args []string) error {
+	if len(args) == 0 {
+		return errUsage
+	}
+	i := slices.IndexFunc(commands, func(c command) bool { return c.name == args[0] })
+	if i < 0 {
+		return errUsage
+	}
+	return commands[i].run(ctx, flag.NewFlagSet(args[0], flag.ContinueOnError), args[1:])
+}
+
+func usage(w io.Writer) {
+	fmt.Fprintln(w, "usage: quorate-bench COMMAND [flags]; COMMAND -h prints the flags")
+	for _, c := range commands {
+		fmt.Fprintf(w, "  %-11s%s\n", c.name, c.help)
+	}
+}
+
+// target is the broker under load and where the report goes.
+type target struct {
+	uris      []string
+	pids      []int
+	queueType string
+	json      string
+}
+
+// targetFlags adds the flags every command against a running broker has.
+func targetFlags(fs *flag.FlagSet) *target {
+	t := &target{uris: []string{"amqp://guest:guest@127.0.0.1:5672/"}}
+	fs.Func("uri", "comma-separated `URIs` of the broker's nodes (default "+t.uris[0]+")", func(s string) error {
+		t.uris = strings.Split(s, ",")
+		return nil
+	})
+	fs.Func("pid", "comma-separated process `ids` of the servers, for processor time and memory", func(s string) error {
+		var err error
+		t.pids, err = parsePIDs(s)
+		return err
+	})
+	fs.StringVar(&t.queueType, "queue-type", "quorum", "x-queue-type of the queues; empty: none")
+	fs.StringVar(&t.json, "json", "", "write the results to this `file` as JSON, too")
+	return t
+}
+
+// parse parses the flags and refuses arguments that are none.
+func parse(fs *flag.FlagSet, args []string) error {
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	if fs.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	}
+	return nil
+}

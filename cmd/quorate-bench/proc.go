@@ -1,0 +1,145 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/quorate/quorate/jepsen/cluster"
+)
+
+// ticksPerSecond is the unit of /proc/PID/stat on every Linux that Go runs on.
+const ticksPerSecond = 100
+
+// sampleEvery is how often memory is looked at.
+const sampleEvery = 100 * time.Millisecond
+
+func parsePIDs(s string) ([]int, error) {
+	var pids []int
+	for _, f := range strings.Split(s, ",") {
+		pid, err := strconv.Atoi(strings.TrimSpace(f))
+		if err != nil {
+			return nil, err
+		}
+		pids = append(pids, pid)
+	}
+	return pids, nil
+}
+
+// cpuSeconds is the processor time that the processes have used so far.
+func cpuSeconds(pids []int) (float64, error) {
+	var ticks int64
+	for _, pid := range pids {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			return 0, err
+		}
+		// Fields are counted behind the command's name, which may hold blanks.
+		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		if len(fields) < 13 {
+			return 0, fmt.Errorf("/proc/%d/stat has %d fields", pid, len(fields))
+		}
+		for _, f := range fields[11:13] { // user and system time
+			n, err := strconv.ParseInt(f, 10, 64)
+			if err != nil {
+				return 0, fmt.Errorf("/proc/%d/stat: %w", pid, err)
+			}
+			ticks += n
+		}
+	}
+	return float64(ticks) / ticksPerSecond, nil
+}
+
+// ownSeconds is the processor time that this process has used so far.
+func ownSeconds() float64 {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
+}
+
+// residentBytes is the memory that the processes have resident together.
+func residentBytes(pids []int) (int64, error) {
+	var total int64
+	for _, pid := range pids {
+		n, err := cluster.RSSBytes(pid)
+		if err != nil {
+			return 0, fmt.Errorf("process %d: %w", pid, err)
+		}
+		total += n
+	}
+	return total, nil
+}
+
+// meter measures what a run costs.
+type meter struct {
+	pids   []int
+	began  time.Time
+	server float64
+	own    float64
+
+	stop    context.CancelFunc
+	sampler sync.WaitGroup
+	peak    int64
+}
+
+// startMeter begins to measure the servers and this process.
+func startMeter(pids []int) (*meter, error) {
+	server, err := cpuSeconds(pids)
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	m := &meter{pids: pids, began: time.Now(), server: server, own: ownSeconds(), stop: stop}
+	m.sampler.Go(func() { m.sample(ctx) })
+	return m, nil
+}
+
+func (m *meter) sample(ctx context.Context) {
+	every := time.NewTicker(sampleEvery)
+	defer every.Stop()
+	for {
+		if now, err := residentBytes(m.pids); err == nil {
+			m.peak = max(m.peak, now)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-every.C:
+		}
+	}
+}
+
+// end stops measuring and enters the cost of n messages into r.
+func (m *meter) end(r *result, n int) error {
+	took := time.Since(m.began)
+	m.stop()
+	m.sampler.Wait()
+	r.Messages, r.Seconds = n, took.Seconds()
+	r.PerSecond = float64(n) / took.Seconds()
+	r.ClientCPU = perMillion(ownSeconds()-m.own, n)
+	if len(m.pids) == 0 {
+		return nil
+	}
+	server, err := cpuSeconds(m.pids)
+	if err != nil {
+		return fmt.Errorf("a server has ended: %w", err)
+	}
+	r.ServerCPU = perMillion(server-m.server, n)
+	r.PeakRSS = m.peak
+	return nil
+}
+
+func perMillion(seconds float64, n int) float64 {
+	if n == 0 {
+		return 0
+	}
+	return seconds * 1e6 / float64(n)
+}
