@@ -23,8 +23,5 @@ func (d Direct[T]) Without(pattern string, member T, times int) Direct[T] {
 // Match returns the members for a routing key.
 func (d Direct[T]) Match(key string) Set[T] { return d.keys.At(key) }
 
-// Times says how often member stands under pattern.
-func (d Direct[T]) Times(pattern string, member T) int { return d.keys.At(pattern).Times(member) }
-
 // Len is the number of patterns.
 func (d Direct[T]) Len() int { return d.keys.Len() }

@@ -142,11 +142,11 @@ func TestDirect(t *testing.T) {
 	d = d.With("k", "q1").With("k", "q1").With("k", "q2").With("", "q3")
 	before := d
 	d = d.Without("k", "q1", 1)
-	if d.Times("k", "q1") != 1 || d.Match("k").Len() != 2 || d.Match("").Len() != 1 || d.Match("x").Len() != 0 {
+	if d.Match("k").Times("q1") != 1 || d.Match("k").Len() != 2 || d.Match("").Len() != 1 || d.Match("x").Len() != 0 {
 		t.Fatalf("wrong members: %+v", d)
 	}
 	d = d.Without("k", "q1", 1).Without("k", "q2", 5).Without("nothing", "q2", 1)
-	if d.Len() != 1 || before.Match("k").Len() != 2 || before.Times("k", "q1") != 2 {
+	if d.Len() != 1 || before.Match("k").Len() != 2 || before.Match("k").Times("q1") != 2 {
 		t.Fatalf("wrong members: %+v, before %+v", d, before)
 	}
 }

@@ -55,14 +55,14 @@ func (t Topic[T]) With(pattern string, member T) Topic[T] {
 
 // Without undoes With as often as times says.
 func (t Topic[T]) Without(pattern string, member T, times int) Topic[T] {
-	if t.Times(pattern, member) == 0 {
+	if t.Under(pattern).Times(member) == 0 {
 		return t
 	}
 	return Topic[T]{t.root.change(pattern, pattern != "", false, func(s Set[T]) Set[T] { return s.Without(member, times) })}
 }
 
-// Times says how often member stands under pattern.
-func (t Topic[T]) Times(pattern string, member T) int {
+// Under returns the members that stand under exactly this pattern.
+func (t Topic[T]) Under(pattern string) Set[T] {
 	n := t.root
 	for rest, more := pattern, pattern != ""; more && n != nil; {
 		var word string
@@ -70,23 +70,36 @@ func (t Topic[T]) Times(pattern string, member T) int {
 		n = n.child(word)
 	}
 	if n == nil {
-		return 0
+		return Set[T]{}
 	}
-	return n.here.Times(member)
+	return n.here
 }
 
-// Nodes counts the nodes of the trie.
-func (t Topic[T]) Nodes() int { return t.root.count() }
+// Len is the number of patterns. It walks over all of them.
+func (t Topic[T]) Len() int {
+	_, patterns := t.root.count()
+	return patterns
+}
 
-func (n *topicNode[T]) count() int {
+// count counts the nodes from n downwards, and those where patterns end.
+func (n *topicNode[T]) count() (nodes, patterns int) {
 	if n == nil {
-		return 0
+		return 0, 0
 	}
-	sum := 1 + n.star.count() + n.hash.count()
+	nodes = 1
+	if n.here.Len() > 0 {
+		patterns = 1
+	}
+	add := func(below *topicNode[T]) {
+		more, ends := below.count()
+		nodes, patterns = nodes+more, patterns+ends
+	}
+	add(n.star)
+	add(n.hash)
 	for below := range n.words.Values() {
-		sum += below.count()
+		add(below)
 	}
-	return sum
+	return nodes, patterns
 }
 
 func (n *topicNode[T]) child(word string) *topicNode[T] {

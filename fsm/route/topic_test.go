@@ -138,16 +138,19 @@ func TestTopicChanges(t *testing.T) {
 						want++
 					}
 				}
-				if got := v.Times(p, p); got != want {
+				if got := v.Under(p).Times(p); got != want {
 					t.Fatalf("%q stands %d times, want %d", p, got, want)
 				}
 			}
 		}
+		if distinct := len(slices.Compact(slices.Sorted(slices.Values(now)))); table.Len() != distinct {
+			t.Fatalf("%d patterns, want %d", table.Len(), distinct)
+		}
 		for _, p := range now {
 			table = table.Without(p, p, 1)
 		}
-		if table.Nodes() != 0 {
-			t.Fatalf("%d nodes are left of nothing", table.Nodes())
+		if nodes, patterns := table.root.count(); nodes+patterns != 0 {
+			t.Fatalf("%d nodes are left of nothing", nodes)
 		}
 	})
 }

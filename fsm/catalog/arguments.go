@@ -1,0 +1,287 @@
+package catalog
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// MaxTTL is the longest time-to-live and the longest lease: ten years.
+const MaxTTL = 315_360_000_000
+
+// DefaultDeliveryLimit is how many failed deliveries a message in a
+// replicated queue survives when nobody says otherwise. Local queues have no
+// limit by default.
+const DefaultDeliveryLimit = 20
+
+// argument is a row of an argument table.
+type argument struct {
+	name string
+	// compared: a redeclare must give the same value.
+	compared bool
+	// check returns the reason why v is no value of the argument; empty: it is.
+	check func(v *logpb.Value) string
+}
+
+// queueArguments are the arguments of queue.declare that have a meaning, in
+// the order in which they are checked. The dead-letter exchange is checked
+// before all of them. What is not named here is kept, and ignored.
+var queueArguments = []argument{
+	{"x-queue-type", false, checkQueueType}, // compared by meaning, see equivalentType
+	{"x-dead-letter-exchange", true, longstr},
+	{"x-dead-letter-routing-key", true, longstr},
+	{"x-dead-letter-strategy", true, oneOf("invalid_dlx_strategy", "at-most-once", "at-least-once")},
+	{"x-expires", true, between(1, MaxTTL)},
+	{"x-message-ttl", true, between(0, MaxTTL)},
+	{"x-max-length", true, between(0, math.MaxInt64)},
+	{"x-max-length-bytes", true, between(0, math.MaxInt64)},
+	{"x-max-in-memory-length", true, between(0, math.MaxInt64)},
+	{"x-max-in-memory-bytes", true, between(0, math.MaxInt64)},
+	{"x-max-priority", true, checkMaxPriority},
+	{"x-overflow", true, oneOf("invalid_overflow", "drop-head", "reject-publish", "reject-publish-dlx")},
+	{"x-single-active-consumer", true, boolean},
+	{"x-consumer-timeout", true, between(0, math.MaxInt64-1)},
+	{"x-consumer-disconnected-timeout", true, between(0, math.MaxInt64-1)},
+	{"x-quorum-initial-group-size", true, between(1, math.MaxInt64)},
+	{"x-quorum-target-group-size", false, between(1, math.MaxInt64)},
+	{"x-queue-leader-locator", true, oneOf("invalid_queue_locator_arg", "client-local", "balanced", "random", "least-leaders", "min-masters")},
+	{"x-delivery-limit", true, between(math.MinInt64, math.MaxInt64)},
+	{"x-delayed-retry-type", true, oneOf("invalid_delayed_retry_type", "disabled", "all", "failed", "returned")},
+	{"x-delayed-retry-min", true, between(0, math.MaxInt64-1)},
+	{"x-delayed-retry-max", true, between(0, math.MaxInt64-1)},
+}
+
+// foreignArguments belong to queue types that do not exist here.
+var foreignArguments = []string{"x-max-age", "x-initial-cluster-size", "x-stream-max-segment-size-bytes", "x-stream-filter-size-bytes"}
+
+// classicArguments have no effect. They are refused with an explicit type
+// quorum.
+var classicArguments = []string{"x-queue-mode", "x-queue-version", "x-queue-master-locator"}
+
+func expectedInteger(v *logpb.Value) string {
+	return `"expected integer, got ` + typeName(v) + `"`
+}
+
+func unacceptableType(v *logpb.Value) string { return "{unacceptable_type," + typeName(v) + "}" }
+
+// between accepts integers from low to high. A low of 0 or 1 decides how what
+// is below it is called.
+func between(low, high int64) func(*logpb.Value) string {
+	return func(v *logpb.Value) string {
+		n, ok := integer(v)
+		switch {
+		case !ok:
+			return expectedInteger(v)
+		case n >= low && n <= high:
+			return ""
+		case n > high:
+			return fmt.Sprintf("{value_too_large,%d}", n)
+		case n == 0:
+			return "{value_zero,0}"
+		}
+		return fmt.Sprintf("{value_negative,%d}", n)
+	}
+}
+
+func checkMaxPriority(v *logpb.Value) string {
+	if n, ok := integer(v); ok && n > 255 {
+		return fmt.Sprintf("{max_value_exceeded,%d}", n)
+	}
+	return between(0, 255)(v)
+}
+
+func oneOf(reason string, values ...string) func(*logpb.Value) string {
+	return func(v *logpb.Value) string {
+		s, ok := text(v)
+		switch {
+		case !ok:
+			return unacceptableType(v)
+		case !slices.Contains(values, s):
+			return reason
+		}
+		return ""
+	}
+}
+
+func longstr(v *logpb.Value) string {
+	if _, ok := text(v); !ok {
+		return unacceptableType(v)
+	}
+	return ""
+}
+
+func boolean(v *logpb.Value) string {
+	if v.GetTag() != 't' {
+		return unacceptableType(v)
+	}
+	return ""
+}
+
+func checkQueueType(v *logpb.Value) string {
+	s, ok := text(v)
+	switch {
+	case !ok:
+		return unacceptableType(v)
+	case s != "quorum" && s != "classic":
+		return `"unsupported queue type '` + s + `'"`
+	}
+	return ""
+}
+
+// ValidateQueueArguments says why a queue cannot be created with these
+// arguments; nil: it can.
+func ValidateQueueArguments(vhost, name string, args *fsm.Table) error {
+	where := resource(kindQueue, vhost, name)
+	if _, _, err := DeadLetterExchange(vhost, name, args); err != nil {
+		return err
+	}
+	if err := checkForeign(where, args); err != nil {
+		return err
+	}
+	for _, a := range queueArguments {
+		v := lookup(args, a.name)
+		if v == nil {
+			continue
+		}
+		if reason := a.check(v); reason != "" {
+			return invalidArgument(a.name, where, reason)
+		}
+		if a.name == "x-dead-letter-routing-key" && lookup(args, "x-dead-letter-exchange") == nil {
+			return invalidArgument(a.name, where, "routing_key_but_no_dlx_defined")
+		}
+	}
+	return nil
+}
+
+func checkForeign(where string, args *fsm.Table) error {
+	kind, _ := text(lookup(args, "x-queue-type"))
+	for _, f := range args.GetFields() {
+		name := f.GetName()
+		foreign := slices.Contains(foreignArguments, name) || strings.HasPrefix(name, "x-stream-")
+		if foreign || kind == "quorum" && slices.Contains(classicArguments, name) {
+			return foreignArgument(name, where)
+		}
+	}
+	return nil
+}
+
+func invalidArgument(name, where, reason string) error {
+	return refuse(fsm.Precondition, "invalid arg '%s' for %s: %s", name, where, reason)
+}
+
+func foreignArgument(name, where string) error {
+	return refuse(fsm.Precondition, "invalid arg '%s' for %s of queue type rabbit_quorum_queue", name, where)
+}
+
+// DeadLetterExchange returns the dead-letter exchange that the arguments of
+// a queue name. given is false if they name none.
+func DeadLetterExchange(vhost, queue string, args *fsm.Table) (exchange string, given bool, err error) {
+	return exchangeArgument("x-dead-letter-exchange", resource(kindQueue, vhost, queue), args)
+}
+
+// AlternateExchange returns the alternate exchange that the arguments of an
+// exchange name. given is false if they name none.
+func AlternateExchange(vhost, exchange string, args *fsm.Table) (alternate string, given bool, err error) {
+	return exchangeArgument(alternateExchange, resource(kindExchange, vhost, exchange), args)
+}
+
+const alternateExchange = "alternate-exchange"
+
+func exchangeArgument(argument, where string, args *fsm.Table) (name string, given bool, err error) {
+	v := lookup(args, argument)
+	if v == nil {
+		return "", false, nil
+	}
+	name, ok := text(v)
+	if !ok {
+		return "", true, refuse(fsm.Precondition, "invalid type '%s' for arg '%s' in %s", typeName(v), argument, where)
+	}
+	return name, true, nil
+}
+
+// Defaults are a node's settings for queues that do not say otherwise.
+type Defaults struct {
+	// ConsumerTimeout of replicated queues; 0: none.
+	ConsumerTimeout fsm.Millis
+}
+
+// QueueConfigFrom returns what the arguments and flags of a declared queue
+// mean on a node with these defaults. The arguments must be valid.
+func QueueConfigFrom(d *logpb.DeclareQueue, defaults Defaults) *logpb.QueueConfig {
+	args := d.GetArguments()
+	c := &logpb.QueueConfig{
+		TtlPlusOne:             plusOne(args, "x-message-ttl"),
+		ConsumerTimeoutPlusOne: plusOne(args, "x-consumer-timeout"),
+		MaxLengthPlusOne:       plusOne(args, "x-max-length"),
+		MaxLengthBytesPlusOne:  plusOne(args, "x-max-length-bytes"),
+		DeliveryLimit:          DefaultDeliveryLimit,
+		AutoDelete:             d.GetAutoDelete(),
+	}
+	if n, ok := integer(lookup(args, "x-expires")); ok {
+		c.Expires = uint64(n)
+	}
+	if d.GetLocal() {
+		c.DeliveryLimit = -1
+	} else if c.ConsumerTimeoutPlusOne == 0 && defaults.ConsumerTimeout > 0 {
+		c.ConsumerTimeoutPlusOne = uint64(defaults.ConsumerTimeout) + 1
+	}
+	if n, ok := integer(lookup(args, "x-delivery-limit")); ok {
+		c.DeliveryLimit = n
+	}
+	c.DeadLetterExchange, c.DeadLetter = text(lookup(args, "x-dead-letter-exchange"))
+	c.DeadLetterRoutingKey, c.HasDeadLetterRoutingKey = text(lookup(args, "x-dead-letter-routing-key"))
+	return c
+}
+
+func plusOne(args *fsm.Table, name string) uint64 {
+	if n, ok := integer(lookup(args, name)); ok {
+		return uint64(n) + 1
+	}
+	return 0
+}
+
+// ConsumeArguments are the arguments of basic.consume that have a meaning.
+type ConsumeArguments struct {
+	Priority int32
+	// TimeoutPlusOne is the consumer timeout + 1; 0: the queue's.
+	TimeoutPlusOne uint64
+	// Suspend: a consumer timeout stops deliveries until what is late is
+	// settled, instead of cancelling the consumer.
+	Suspend bool
+}
+
+// consumeArguments are checked as queueArguments are.
+var consumeArguments = []argument{
+	{"x-priority", false, between(math.MinInt64, math.MaxInt64)},
+	{"x-consumer-timeout", false, between(0, math.MaxInt64-1)},
+	{"x-consumer-timeout-action", false, oneOf("invalid_consumer_timeout_action", "cancel", "suspend")},
+}
+
+// ParseConsumeArguments reads the arguments of a consumer of a queue.
+// Priorities beyond 32 bits count as the nearest one that is not.
+func ParseConsumeArguments(vhost, queue string, args *fsm.Table) (ConsumeArguments, error) {
+	where := resource(kindQueue, vhost, queue)
+	for _, f := range args.GetFields() {
+		if strings.HasPrefix(f.GetName(), "x-stream-") {
+			return ConsumeArguments{}, foreignArgument(f.GetName(), where)
+		}
+	}
+	for _, a := range consumeArguments {
+		if v := lookup(args, a.name); v != nil {
+			if reason := a.check(v); reason != "" {
+				return ConsumeArguments{}, invalidArgument(a.name, where, reason)
+			}
+		}
+	}
+	priority, _ := integer(lookup(args, "x-priority"))
+	action, _ := text(lookup(args, "x-consumer-timeout-action"))
+	return ConsumeArguments{
+		Priority:       int32(min(max(priority, math.MinInt32), math.MaxInt32)),
+		TimeoutPlusOne: plusOne(args, "x-consumer-timeout"),
+		Suspend:        action == "suspend",
+	}, nil
+}

@@ -1,0 +1,113 @@
+package catalog
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// inequivalent is the refusal of a redeclare that differs. received and
+// current are quoted values, described values, or none.
+func inequivalent(arg, where, received, current string) error {
+	return refuse(fsm.Precondition, "inequivalent arg '%s' for %s: received %s but current is %s", arg, where, received, current)
+}
+
+func sameFlag(arg, where string, received, current bool) error {
+	if received == current {
+		return nil
+	}
+	return inequivalent(arg, where, quoted(strconv.FormatBool(received)), quoted(strconv.FormatBool(current)))
+}
+
+// sameArgument compares one argument of a redeclare with the one in force.
+func sameArgument(arg, where string, received, current *fsm.Table) error {
+	r, c := lookup(received, arg), lookup(current, arg)
+	switch {
+	case r == nil && c == nil:
+		return nil
+	case r == nil || c == nil:
+		return inequivalent(arg, where, described(r), described(c))
+	case equalValues(r, c):
+		return nil
+	}
+	return inequivalent(arg, where, quoted(render(r)), quoted(render(c)))
+}
+
+func quoted(s string) string { return "'" + s + "'" }
+
+// described is how a value is called when the other side has none.
+func described(v *logpb.Value) string {
+	if v == nil {
+		return "none"
+	}
+	return fmt.Sprintf("the value '%s' of type '%s'", render(v), typeName(v))
+}
+
+// equivalent says why d is not what q was declared as; nil: it is.
+func (q *Queue) equivalent(d *logpb.DeclareQueue) error {
+	where := q.String()
+	if q.Exclusive != d.GetExclusive() || q.Exclusive && q.Owner != ownerFrom(d.GetOwner()) {
+		return q.locked()
+	}
+	if !q.Exclusive {
+		if err := sameFlag("durable", where, d.GetDurable(), q.Durable); err != nil {
+			return err
+		}
+	}
+	if err := sameFlag("auto_delete", where, d.GetAutoDelete(), q.AutoDelete); err != nil {
+		return err
+	}
+	if err := q.equivalentType(d.GetArguments()); err != nil {
+		return err
+	}
+	for _, a := range queueArguments {
+		if !a.compared {
+			continue
+		}
+		if err := sameArgument(a.name, where, d.GetArguments(), q.Arguments); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// equivalentType compares the queue type. quorum, classic and none at all are
+// names of the same queue.
+func (q *Queue) equivalentType(args *fsm.Table) error {
+	v := lookup(args, "x-queue-type")
+	if v == nil || checkQueueType(v) == "" {
+		return nil
+	}
+	return inequivalent("x-queue-type", q.String(), quoted(render(v)), quoted(q.Type()))
+}
+
+// Type is the name under which clients and operators know the queue's type.
+func (q *Queue) Type() string {
+	if q.Local {
+		return "classic"
+	}
+	return "quorum"
+}
+
+// equivalent says why d is not what x was declared as; nil: it is.
+func (x *Exchange) equivalent(d *logpb.DeclareExchange) error {
+	where := x.String()
+	if d.GetType() != x.Type {
+		return inequivalent("type", where, quoted(d.GetType()), quoted(x.Type))
+	}
+	for _, flag := range []struct {
+		name              string
+		received, current bool
+	}{
+		{"durable", d.GetDurable(), x.Durable},
+		{"auto_delete", d.GetAutoDelete(), x.AutoDelete},
+		{"internal", d.GetInternal(), x.Internal},
+	} {
+		if err := sameFlag(flag.name, where, flag.received, flag.current); err != nil {
+			return err
+		}
+	}
+	return sameArgument(alternateExchange, where, d.GetArguments(), x.Arguments)
+}

@@ -1,0 +1,53 @@
+package catalog
+
+import (
+	"bytes"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// registerNode gives a node its number, which it keeps, and its boot number,
+// which is new for each process. What only an earlier process of the node
+// could keep alive goes: the exclusive queues of its connections, and the
+// local queues, whose messages were in its memory.
+func (d *draft) registerNode(m *logpb.RegisterNode) (*logpb.CatalogResult, error) {
+	if m.GetName() == "" || len(m.GetIncarnation()) == 0 {
+		return nil, refuse(fsm.Internal, "a node needs a name and an incarnation")
+	}
+	node, known := d.NodeByName(m.GetName())
+	switch {
+	case known && bytes.Equal(node.Incarnation, m.GetIncarnation()):
+		return &logpb.CatalogResult{Node: node.Number, Boot: node.Boot}, nil
+	case known && node.Boot == d.index:
+		return nil, refuse(fsm.Internal, "node %s started twice in one entry", m.GetName())
+	}
+	next := &logpb.NodeState{Name: m.GetName(), PeerAddress: m.GetPeerAddress(), Incarnation: m.GetIncarnation(), Boot: d.index}
+	if known {
+		next.Number = node.Number
+	} else {
+		d.lastNode++
+		next.Number = d.lastNode
+	}
+	d.addNode(next)
+	r := d.removeQueues(d.orphans(next))
+	r.Changed, r.Node, r.Boot = true, next.Number, next.Boot
+	return r, nil
+}
+
+func (d *draft) addNode(n *logpb.NodeState) {
+	d.nodes = d.nodes.With(fsm.NodeID(n.Number), n)
+	d.nodeNames = d.nodeNames.With(n.Name, n)
+}
+
+// orphans returns the queues that ended with earlier processes of a node.
+func (d *draft) orphans(n *logpb.NodeState) []*Queue {
+	var list []*Queue
+	for _, q := range d.Queues() {
+		owned := q.Exclusive && q.Owner.Node == fsm.NodeID(n.Number) && q.Owner.Boot < n.Boot
+		if owned || q.Local && q.Members[0] == fsm.NodeID(n.Number) {
+			list = append(list, q)
+		}
+	}
+	return list
+}

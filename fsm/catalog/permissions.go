@@ -1,0 +1,153 @@
+package catalog
+
+import (
+	"fmt"
+	"regexp"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// Verb is what a permission is needed for.
+type Verb uint8
+
+// The verbs.
+const (
+	Configure Verb = iota
+	Write
+	Read
+)
+
+func (w Verb) String() string {
+	switch w {
+	case Configure:
+		return "configure"
+	case Write:
+		return "write"
+	}
+	return "read"
+}
+
+// Permission says which names a user may configure, write and read in a vhost.
+type Permission struct {
+	User, VHost string
+	// Configure, Write and Read are the patterns: regular expressions that
+	// may match anywhere in a name.
+	Configure, Write, Read string
+
+	patterns [3]pattern // by Verb
+}
+
+// pattern is a compiled permission pattern.
+type pattern struct {
+	all   bool // matches every name
+	empty bool // matches the empty name only
+	// re is nil if the text is no regular expression: it then matches nothing.
+	re *regexp.Regexp
+}
+
+func newPattern(text string) pattern {
+	switch text {
+	case "":
+		return pattern{empty: true}
+	case ".*", "^.*", ".*$":
+		return pattern{all: true}
+	}
+	re, _ := regexp.Compile(text)
+	return pattern{re: re}
+}
+
+func (p *pattern) match(name string) bool {
+	return p.all || p.empty && name == "" || p.re != nil && p.re.MatchString(name)
+}
+
+func newPermission(row *logpb.PutPermission) *Permission {
+	return &Permission{
+		User: row.GetUser(), VHost: row.GetVhost(),
+		Configure: row.GetConfigure(), Write: row.GetWrite(), Read: row.GetRead(),
+		patterns: [3]pattern{newPattern(row.GetConfigure()), newPattern(row.GetWrite()), newPattern(row.GetRead())},
+	}
+}
+
+func (p *Permission) row() *logpb.PutPermission {
+	return &logpb.PutPermission{User: p.User, Vhost: p.VHost, Configure: p.Configure, Write: p.Write, Read: p.Read}
+}
+
+// ValidatePattern says why text cannot be a permission pattern; nil: it can.
+// Proposers check it. Apply does not, because it must not depend on the
+// version of the regular expression library: there, a pattern that does not
+// compile is kept and matches nothing.
+func ValidatePattern(text string) error {
+	if len(text) > maxPattern {
+		return refuse(fsm.Precondition, "the pattern is longer than %d bytes", maxPattern)
+	}
+	if _, err := regexp.Compile(text); err != nil {
+		return refuse(fsm.Precondition, "%v", err)
+	}
+	return nil
+}
+
+// maxPattern is the length in bytes of the longest permission pattern.
+const maxPattern = 1024
+
+// Permission finds the permission of a user in a vhost. A user without one
+// may not open the vhost.
+func (v *View) Permission(user, vhost string) (*Permission, bool) {
+	vh := v.vhosts.At(vhost)
+	if vh == nil {
+		return nil, false
+	}
+	return vh.permissions.Get(user)
+}
+
+// May reports whether a user may do verb to the resource of this name. The
+// default exchange has the name amq.default here.
+func (v *View) May(user, vhost string, verb Verb, name string) bool {
+	p, ok := v.Permission(user, vhost)
+	return ok && p.May(verb, name)
+}
+
+// May is View.May for one user and vhost.
+func (p *Permission) May(verb Verb, name string) bool { return p.patterns[verb].match(name) }
+
+// Resource kinds, as texts name them.
+const (
+	kindQueue    = "queue"
+	kindExchange = "exchange"
+)
+
+// defaultExchange is the name under which permissions know the exchange "".
+const defaultExchange = "amq.default"
+
+// access answers whether the client may do verb to a queue or exchange, with
+// the refusal. Apply, which knows no client, uses noAccess.
+type access func(verb Verb, kind, name string) error
+
+func noAccess(Verb, string, string) error { return nil }
+
+func (v *View) access(user, vhost string) access {
+	return func(verb Verb, kind, name string) error {
+		if kind == kindExchange && name == "" {
+			name = defaultExchange
+		}
+		if v.May(user, vhost, verb, name) {
+			return nil
+		}
+		return AccessRefused(user, vhost, verb, kind, name)
+	}
+}
+
+// AccessRefused is the refusal of a user who lacks a permission. kind is
+// queue or exchange.
+func AccessRefused(user, vhost string, verb Verb, kind, name string) error {
+	return refuse(fsm.AccessRefused, "%s access to %s refused for user '%s'", verb, resource(kind, vhost, name), user)
+}
+
+// resource names a queue or an exchange as texts for clients do.
+func resource(kind, vhost, name string) string {
+	return kind + " '" + name + "' in vhost '" + vhost + "'"
+}
+
+func refuse(k fsm.Kind, format string, args ...any) error {
+	return fsm.Refuse(k, fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,78 @@
+package catalog
+
+import (
+	"fmt"
+	"strings"
+)
+
+// String returns the view as stable text, one line per record.
+func (v *View) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "index %d clock %d next-node %d next-group %d initialized %v\n", v.index, v.clock, v.lastNode+1, max(v.nextGroup, 1), v.initialized)
+	for _, n := range v.Nodes() {
+		fmt.Fprintf(&b, "node %d %s peer=%s boot=%d incarnation=%q\n", n.Number, n.Name, n.PeerAddress, n.Boot, n.Incarnation)
+	}
+	for _, u := range v.Users() {
+		fmt.Fprintf(&b, "user %s algorithm=%s tags=%v\n", u.Name, u.HashAlgorithm, u.Tags)
+	}
+	for _, p := range v.Permissions() {
+		fmt.Fprintf(&b, "permission %s in %s configure=%q write=%q read=%q\n", p.User, p.VHost, p.Configure, p.Write, p.Read)
+	}
+	for _, row := range v.VHosts() {
+		fmt.Fprintf(&b, "vhost %s description=%q tags=%v\n", row.Name, row.Description, row.Tags)
+		for _, x := range v.Exchanges(row.Name) {
+			b.WriteString("  " + x.line() + "\n")
+		}
+		for _, q := range v.QueuesOf(row.Name) {
+			b.WriteString("  " + q.line() + "\n")
+		}
+		for _, bound := range v.Bindings(row.Name) {
+			b.WriteString("  " + bound.line() + "\n")
+		}
+	}
+	return b.String()
+}
+
+// flags joins the names of those flags that are set, each after a blank.
+func flags(names []string, set ...bool) string {
+	text := ""
+	for i, name := range names {
+		if set[i] {
+			text += " " + name
+		}
+	}
+	return text
+}
+
+func (x *Exchange) line() string {
+	text := fmt.Sprintf("exchange %s %s", x.Name, x.Type)
+	text += flags([]string{"durable", "auto-delete", "internal"}, x.Durable, x.AutoDelete, x.Internal)
+	if len(x.Arguments.GetFields()) > 0 {
+		text += " " + renderTable(x.Arguments)
+	}
+	return text
+}
+
+func (q *Queue) line() string {
+	text := fmt.Sprintf("queue %s id=%d.%d group=%d members=%v", q.Name, q.ID>>16, q.ID&(maxCommands-1), q.Group, q.Members)
+	text += flags([]string{"durable", "exclusive", "auto-delete", "local"}, q.Durable, q.Exclusive, q.AutoDelete, q.Local)
+	if q.Exclusive {
+		text += fmt.Sprintf(" owner=%d/%d/%d", q.Owner.Node, q.Owner.Boot, q.Owner.Connection)
+	}
+	if len(q.Arguments.GetFields()) > 0 {
+		text += " " + renderTable(q.Arguments)
+	}
+	return text
+}
+
+func (b *Binding) line() string {
+	kind := kindQueue
+	if b.ToExchange {
+		kind = kindExchange
+	}
+	text := fmt.Sprintf("binding %s -> %s %s key=%q", b.Source, kind, b.Destination, b.RoutingKey)
+	if len(b.Arguments.GetFields()) > 0 {
+		text += " " + renderTable(b.Arguments)
+	}
+	return text
+}

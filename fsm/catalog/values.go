@@ -1,0 +1,160 @@
+package catalog
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/route"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// valueTypes gives, for each wire letter of a field value, the name that
+// texts use and the class within which values can be equal.
+var valueTypes = [128]struct {
+	name  string
+	class route.Class
+}{
+	't': {"bool", route.Bool},
+	'b': {"byte", route.Int},
+	'B': {"unsignedbyte", route.Int},
+	's': {"short", route.Int},
+	'u': {"unsignedshort", route.Int},
+	'I': {"signedint", route.Int},
+	'i': {"unsignedint", route.Int},
+	'l': {"long", route.Int},
+	'L': {"long", route.Int},
+	'f': {"float", route.Float},
+	'd': {"double", route.Float},
+	'D': {"decimal", route.Decimal},
+	'S': {"longstr", route.String},
+	'x': {"binary", route.Bytes},
+	'A': {"array", route.Array},
+	'T': {"timestamp", route.Timestamp},
+	'F': {"table", route.Nested},
+	'V': {"void", route.Void},
+}
+
+// unknownClass is the class of values with a letter that is not AMQP's.
+const unknownClass route.Class = 255
+
+func typeName(v *logpb.Value) string {
+	if known(v) {
+		return valueTypes[v.GetTag()].name
+	}
+	return "unknown"
+}
+
+func classOf(v *logpb.Value) route.Class {
+	if known(v) {
+		return valueTypes[v.GetTag()].class
+	}
+	return unknownClass
+}
+
+func known(v *logpb.Value) bool {
+	tag := v.GetTag()
+	return tag < uint32(len(valueTypes)) && valueTypes[tag].name != ""
+}
+
+// lookup returns the first value under name, or nil.
+func lookup(t *fsm.Table, name string) *logpb.Value {
+	for _, f := range t.GetFields() {
+		if f.GetName() == name {
+			return f.GetValue()
+		}
+	}
+	return nil
+}
+
+// text returns a longstr as a string.
+func text(v *logpb.Value) (string, bool) {
+	if v.GetTag() != 'S' {
+		return "", false
+	}
+	return string(v.GetStr()), true
+}
+
+// integer returns an integer of any width.
+func integer(v *logpb.Value) (int64, bool) {
+	return v.GetInt(), classOf(v) == route.Int
+}
+
+// normal returns v in the form in which values are compared.
+func normal(v *logpb.Value) route.Value {
+	c := route.Value{Class: classOf(v)}
+	switch c.Class {
+	case route.Bool:
+		if v.GetInt() != 0 {
+			c.Num = 1
+		}
+	case route.Int, route.Timestamp:
+		c.Num = v.GetInt()
+	case route.Float:
+		c.Num = floatBits(v)
+	case route.String, route.Bytes, route.Decimal:
+		c.Text = v.GetStr()
+	case route.Array, route.Nested, unknownClass:
+		c.Text = encoded(v)
+	}
+	return c
+}
+
+func equalValues(a, b *logpb.Value) bool { return normal(a).Equal(normal(b)) }
+
+// floatBits returns the bits of a float of either width as a float64, and
+// those of 0 for -0.
+func floatBits(v *logpb.Value) int64 {
+	f := math.Float64frombits(uint64(v.GetInt()))
+	if v.GetTag() == 'f' {
+		f = float64(math.Float32frombits(uint32(v.GetInt())))
+	}
+	if f == 0 {
+		return 0
+	}
+	return int64(math.Float64bits(f))
+}
+
+// encoded returns a message in its one canonical encoding.
+func encoded(m interface{ MarshalVT() ([]byte, error) }) []byte {
+	b, err := m.MarshalVT()
+	if err != nil {
+		panic(fmt.Sprintf("catalog: a message of our own does not encode: %v", err))
+	}
+	return b
+}
+
+// render returns v as texts for clients and operators show it.
+func render(v *logpb.Value) string {
+	switch classOf(v) {
+	case route.Bool:
+		return strconv.FormatBool(v.GetInt() != 0)
+	case route.Int, route.Timestamp:
+		return strconv.FormatInt(v.GetInt(), 10)
+	case route.Float:
+		return strconv.FormatFloat(math.Float64frombits(uint64(floatBits(v))), 'g', -1, 64)
+	case route.String, route.Bytes:
+		return string(v.GetStr())
+	case route.Decimal:
+		return fmt.Sprintf("%x", v.GetStr())
+	case route.Array:
+		parts := make([]string, len(v.GetArray()))
+		for i, e := range v.GetArray() {
+			parts[i] = render(e)
+		}
+		return "[" + strings.Join(parts, ",") + "]"
+	case route.Nested:
+		return renderTable(v.GetTable())
+	}
+	return typeName(v)
+}
+
+func renderTable(t *fsm.Table) string {
+	parts := make([]string, len(t.GetFields()))
+	for i, f := range t.GetFields() {
+		parts[i] = fmt.Sprintf("%s=%s:%s", f.GetName(), typeName(f.GetValue()), render(f.GetValue()))
+	}
+	return "{" + strings.Join(parts, ",") + "}"
+}
