@@ -1,0 +1,373 @@
+package raftlog
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/fsm"
+)
+
+// ErrDropped is returned by a Group whose data was deleted by DropGroup.
+var ErrDropped = errors.New("raftlog: the group was dropped")
+
+// shareFrom is the size from which the cache keeps the slices that raft
+// brought. Smaller entries are copied: on a follower they are part of one
+// large received message, which a long-lived slice would keep in memory.
+const shareFrom = 8 << 10
+
+// Group is the log, the term and vote, and the snapshots of one raft group.
+// It implements raft.LogStore and raft.StableStore.
+//
+// An entry that was stored is shared from then on: nobody may change its Data
+// or Extensions. What GetLog and Payload return must not be changed either.
+type Group struct {
+	s  *Store
+	id fsm.GroupID
+
+	// full: GetLog returns payload sections. See Starting.
+	full atomic.Bool
+	// epoch of the cache. It changes, under mu, when entries are deleted
+	// whose indexes may be used again, before they are.
+	epoch atomic.Uint64
+
+	// closing serialises what replaces the snapshot. Taken before mu.
+	closing sync.Mutex
+
+	// mu guards what follows. It is held during unsynced commits, so that
+	// what is known here and what is in the store change together.
+	mu        sync.Mutex
+	dropped   bool
+	tail      tail
+	pins      pins
+	meta      *snapshotMeta // nil: no snapshot
+	installed installed
+	numbers   uint64 // the last snapshot number given out
+	tailLive  int64  // bytes of payload sections in the tail that are not dead
+	// counted is the index up to which reclaim counts entries: raft keeps
+	// Options.TrailingLogs entries in any case.
+	counted uint64
+	reclaim int64
+
+	stableMu sync.Mutex
+	stable   map[string][]byte // everything that is on disk
+}
+
+var (
+	_ raft.LogStore          = (*Group)(nil)
+	_ raft.StableStore       = (*Group)(nil)
+	_ raft.MonotonicLogStore = (*Group)(nil)
+)
+
+// ID returns the group's number.
+func (g *Group) ID() fsm.GroupID { return g.id }
+
+// Starting must be called before raft is started on a Group on which raft has
+// run before; a Group fresh from Store.Group is starting already. No raft may
+// be running on the group.
+//
+// While a group is starting, GetLog leaves out payload sections that are not
+// in memory: raft.NewRaft reads all entries after the snapshot, followers
+// apply from Data alone, and none of that should read bodies. The only reader
+// of Extensions is replication, which only a leader does, and raft becomes
+// leader only in an election of its own, which begins by storing a new term.
+// So the first term stored that differs from the one on disk ends it.
+func (g *Group) Starting() { g.full.Store(false) }
+
+// IsMonotonic answers false: a gap between indexes is accepted. What lies
+// before a gap is behind a snapshot and is truncated. (Raft reacts to true by
+// deleting the whole log after it has installed a snapshot. That would lose
+// entries after the snapshot that it still believes in; see DESIGN.md.)
+func (g *Group) IsMonotonic() bool { return false }
+
+// FirstIndex returns the index of the first entry, 0 if there is none.
+func (g *Group) FirstIndex() (uint64, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.tail.begin(), nil
+}
+
+// LastIndex returns the index of the last entry, 0 if there is none.
+func (g *Group) LastIndex() (uint64, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.tail.last(), nil
+}
+
+// GetLog reads an entry. raft.ErrLogNotFound: raft has none at this index.
+func (g *Group) GetLog(index uint64, out *raft.Log) error {
+	for {
+		epoch := g.epoch.Load()
+		full := g.full.Load()
+		g.mu.Lock()
+		i := g.tail.at(index)
+		if i == nil {
+			found := g.installedEntry(index, out)
+			g.mu.Unlock()
+			if found {
+				return nil
+			}
+			return raft.ErrLogNotFound
+		}
+		payload := i.payload
+		g.mu.Unlock()
+
+		key := cacheKey{epoch, g.id, index}
+		if e := g.s.cache.get(key); e != nil && e.whole() {
+			e.fill(index, out)
+			return nil
+		}
+		e, err := g.readEntry(index, full && payload > 0)
+		if g.epoch.Load() != epoch {
+			continue // entries were replaced meanwhile: the parts may not belong together
+		}
+		if errors.Is(err, errNoKey) {
+			if !g.visible(index, epoch) {
+				continue // truncated meanwhile
+			}
+			err = fmt.Errorf("%w: %w", errShort, err)
+		}
+		if err != nil {
+			g.s.readFailed(g.id, fmt.Sprintf("entry %d", index), err)
+		}
+		if e.whole() {
+			g.s.cache.put(key, e)
+		}
+		e.fill(index, out)
+		return nil
+	}
+}
+
+// installedEntry answers for the last entry that an installed snapshot
+// covers, as long as entries follow it: if they are of a term that lost, raft
+// must find out by comparing this one, or it would ask for the snapshot again
+// and again. It has the right index and term and nothing else; it is never
+// replicated, because raft would need the entry before it first. The caller
+// holds mu.
+func (g *Group) installedEntry(index uint64, out *raft.Log) bool {
+	if index <= 1 || index != g.installed.index || g.tail.begin() != index+1 {
+		return false
+	}
+	*out = raft.Log{Index: index, Term: g.installed.term, Type: raft.LogNoop}
+	return true
+}
+
+// visible reports whether raft can see an entry and could all the time since
+// the epoch was read.
+func (g *Group) visible(index, epoch uint64) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.tail.at(index) != nil && g.epoch.Load() == epoch
+}
+
+// readEntry reads an entry's header and, if asked for, its payload section.
+func (g *Group) readEntry(index uint64, payload bool) (*entry, error) {
+	key := indexKey(kindHeader, g.id, index)
+	v, closer, err := g.s.db.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, errNoKey
+	}
+	if err != nil {
+		return nil, err
+	}
+	sealed := append([]byte(nil), v...)
+	closer.Close()
+	e, err := parseHeader(key, sealed)
+	if err != nil {
+		return nil, err
+	}
+	if payload {
+		e.ext, err = getSealed(g.s.db, indexKey(kindPayload, g.id, index))
+		if err == nil && len(e.ext) != int(e.payload) {
+			err = errShort
+		}
+	}
+	return e, err
+}
+
+// StoreLog stores one entry.
+func (g *Group) StoreLog(l *raft.Log) error { return g.StoreLogs([]*raft.Log{l}) }
+
+// StoreLogs stores entries, durably and all together. Their indexes must be
+// ascending without gaps. Entries that are there already, from the first new
+// index on, are deleted first; entries before a gap are truncated.
+func (g *Group) StoreLogs(logs []*raft.Log) error {
+	if len(logs) == 0 {
+		return nil
+	}
+	size := 0
+	for i, l := range logs {
+		if l.Index != logs[0].Index+uint64(i) || l.Index == 0 {
+			return fmt.Errorf("raftlog: group %d: entry %d cannot follow entry %d", g.id, l.Index, logs[0].Index+uint64(i)-1)
+		}
+		if err := checkSizes(g.id, l); err != nil {
+			return err
+		}
+		size += headerSize(l) + len(l.Extensions) + 2*indexKeySize + 32
+	}
+	if err := g.makeRoom(logs[0].Index); err != nil {
+		return err
+	}
+	b := g.s.db.NewBatchWithSize(size)
+	for _, l := range logs {
+		g.putEntry(b, l)
+	}
+	g.s.commit(b, pebble.Sync)
+
+	epoch := g.epoch.Load()
+	for _, l := range logs {
+		g.s.cache.put(cacheKey{epoch, g.id, l.Index}, cachedCopy(l))
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.tail.empty() {
+		g.counted = logs[0].Index - 1
+	}
+	for _, l := range logs {
+		i := info{payload: uint32(len(l.Extensions)), header: uint32(headerSize(l))}
+		g.tail.push(l.Index, i)
+		g.tailLive += int64(i.payload)
+	}
+	g.count(g.countable())
+	return nil
+}
+
+// makeRoom prepares the log for an entry at index.
+func (g *Group) makeRoom(index uint64) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch last := g.tail.last(); {
+	case g.dropped:
+		return ErrDropped
+	case index <= g.installed.index:
+		return fmt.Errorf("raftlog: group %d: entry %d is part of the installed snapshot", g.id, index)
+	case g.tail.empty() || index == last+1:
+	case index > last:
+		g.truncateFront(last)
+	default:
+		g.truncateBack(index)
+	}
+	return nil
+}
+
+// putEntry adds the records of an entry to a batch.
+func (g *Group) putEntry(b *pebble.Batch, l *raft.Log) {
+	op := b.SetDeferred(indexKeySize, headerSize(l))
+	appendIndexKey(op.Key[:0], kindHeader, g.id, l.Index)
+	putHeader(op.Value, op.Key, l)
+	g.s.must(op.Finish())
+	if len(l.Extensions) > 0 {
+		op := b.SetDeferred(indexKeySize, len(l.Extensions)+sealSize)
+		appendIndexKey(op.Key[:0], kindPayload, g.id, l.Index)
+		seal(op.Key, append(op.Value[:0], l.Extensions...))
+		g.s.must(op.Finish())
+	}
+}
+
+// cachedCopy is the entry as the cache keeps it.
+func cachedCopy(l *raft.Log) *entry {
+	e := entryOf(l)
+	if n := len(e.data); n+len(e.ext) < shareFrom {
+		own := make([]byte, 0, n+len(e.ext))
+		own = append(append(own, e.data...), e.ext...)
+		e.data, e.ext = own[:n:n], own[n:]
+	}
+	return e
+}
+
+// Reclaimable is how many bytes the truncation after a snapshot taken now
+// would free: headers, and payload sections without live messages.
+func (g *Group) Reclaimable() int64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.reclaim
+}
+
+// LiveBytes is the size of all payload sections with live messages.
+func (g *Group) LiveBytes() int64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.tailLive + g.pins.bytes
+}
+
+// EntriesSinceSnapshot is how many entries follow the newest snapshot.
+func (g *Group) EntriesSinceSnapshot() uint64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	last := g.tail.last()
+	if last <= g.snapshotIndex() {
+		return 0
+	}
+	return last - max(g.snapshotIndex(), g.tail.first-1)
+}
+
+// SnapshotIndex is the last index that the group's snapshot covers, 0 if it
+// has none.
+func (g *Group) SnapshotIndex() uint64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.snapshotIndex()
+}
+
+func (g *Group) snapshotIndex() uint64 {
+	if g.meta == nil {
+		return 0
+	}
+	return g.meta.index
+}
+
+// countable is the last index whose bytes a snapshot could free. The caller
+// holds mu.
+func (g *Group) countable() uint64 {
+	if g.tail.empty() {
+		return g.counted
+	}
+	return max(g.tail.first-1, g.tail.last()-min(g.tail.last(), g.s.trailing))
+}
+
+// count moves counted to upto and corrects what is reclaimable. All entries
+// between must still be in the tail. The caller holds mu.
+func (g *Group) count(upto uint64) {
+	delta := int64(0)
+	for ; g.counted < upto; g.counted++ {
+		if i := g.tail.at(g.counted + 1); i != nil {
+			delta += i.reclaimable()
+		}
+	}
+	for ; g.counted > upto; g.counted-- {
+		if i := g.tail.at(g.counted); i != nil {
+			delta -= i.reclaimable()
+		}
+	}
+	g.addReclaimable(delta)
+}
+
+func (g *Group) addReclaimable(n int64) {
+	g.reclaim += n
+	g.s.reclaimable.Add(n)
+}
+
+// reclaimable is what the entry's truncation frees.
+func (i *info) reclaimable() int64 {
+	if i.dead {
+		return int64(i.header) + int64(i.payload)
+	}
+	return int64(i.header)
+}
+
+// forget empties what is in memory of a dropped group. The caller holds
+// closing and mu.
+func (g *Group) forget() {
+	g.addReclaimable(-g.reclaim)
+	g.dropped = true
+	g.epoch.Store(g.s.epochs.Add(1))
+	g.tail, g.pins, g.meta, g.installed = tail{}, pins{}, nil, installed{}
+	g.tailLive = 0
+	g.stableMu.Lock()
+	clear(g.stable)
+	g.stableMu.Unlock()
+}

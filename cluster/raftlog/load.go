@@ -1,0 +1,167 @@
+package raftlog
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/quorate/quorate/fsm"
+)
+
+// loader reads what a group has on disk, without payload sections.
+type loader struct {
+	g  *Group
+	it *pebble.Iterator
+}
+
+// load builds a Group. Damage is remembered on disk and returned.
+func (s *Store) load(id fsm.GroupID) (*Group, error) {
+	what, err := getSealed(s.db, prefixOf(kindDamaged, id))
+	if err == nil {
+		return nil, &DamagedError{Group: id, What: string(what)}
+	}
+	if !errors.Is(err, errNoKey) {
+		return nil, fmt.Errorf("open group %d: %w", id, err)
+	}
+	it, err := s.db.NewIter(nil)
+	if err != nil {
+		return nil, fmt.Errorf("open group %d: %w", id, err)
+	}
+	defer it.Close()
+	g := &Group{s: s, id: id, stable: make(map[string][]byte)}
+	g.epoch.Store(s.epochs.Add(1))
+	l := loader{g, it}
+	for _, step := range []func() error{l.stable, l.snapshot, l.pins, l.headers} {
+		if err := step(); err != nil {
+			if isDamage(err) {
+				return nil, s.markDamaged(id, err.Error())
+			}
+			return nil, fmt.Errorf("open group %d: %w", id, err)
+		}
+	}
+	if err := l.orphans(); err != nil {
+		return nil, fmt.Errorf("open group %d: %w", id, err)
+	}
+	if !g.tail.empty() {
+		g.counted = g.tail.first - 1
+		g.count(g.countable())
+	}
+	return g, nil
+}
+
+// each calls f for every record whose key begins with prefix, checked and
+// without its checksum.
+func (l loader) each(prefix []byte, f func(key, value []byte) error) error {
+	for ok := l.it.SeekGE(prefix); ok && hasPrefix(l.it.Key(), prefix); ok = l.it.Next() {
+		sealed, err := l.it.ValueAndErr()
+		if err != nil {
+			return err
+		}
+		v, err := unseal(l.it.Key(), sealed)
+		if err == nil {
+			err = f(l.it.Key(), v)
+		}
+		if err != nil {
+			return fmt.Errorf("record %x: %w", l.it.Key(), err)
+		}
+	}
+	return l.it.Error()
+}
+
+func hasPrefix(key, prefix []byte) bool {
+	return len(key) >= len(prefix) && string(key[:len(prefix)]) == string(prefix)
+}
+
+// stable reads term and vote.
+func (l loader) stable() error {
+	prefix := prefixOf(kindStable, l.g.id)
+	return l.each(prefix, func(key, v []byte) error {
+		l.g.stable[string(key[len(prefix):])] = append([]byte(nil), v...)
+		return nil
+	})
+}
+
+// snapshot reads what is known about the snapshot, and about the last one
+// that was installed.
+func (l loader) snapshot() error {
+	err := l.each(prefixOf(kindMeta, l.g.id), func(_, v []byte) (err error) {
+		l.g.meta, err = parseMeta(v)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return l.each(prefixOf(kindInstalled, l.g.id), func(_, v []byte) (err error) {
+		l.g.installed, err = parseInstalled(v)
+		return err
+	})
+}
+
+// pins reads which payload sections outlive their headers: those that came
+// with a snapshot, then the group's own, which have higher indexes.
+func (l loader) pins() error {
+	add := func(key, v []byte) error {
+		if len(v) != 4 {
+			return errShort
+		}
+		l.g.pins.add(lastNumber(key), binary.BigEndian.Uint32(v))
+		return nil
+	}
+	if l.g.installed.index > 0 {
+		foreign := numberKey(kindForeignPin, l.g.id, l.g.installed.number, 0)
+		if err := l.each(foreign[:len(foreign)-8], add); err != nil {
+			return err
+		}
+	}
+	return l.each(prefixOf(kindPin, l.g.id), add)
+}
+
+// headers reads the log, which must not have gaps.
+func (l loader) headers() error {
+	g := l.g
+	return l.each(prefixOf(kindHeader, g.id), func(key, v []byte) error {
+		if len(v) < headerFixed {
+			return errShort
+		}
+		index := lastNumber(key)
+		if !g.tail.empty() && index != g.tail.last()+1 {
+			return fmt.Errorf("entry %d is missing: %w", g.tail.last()+1, errShort)
+		}
+		i := info{payload: binary.BigEndian.Uint32(v[16:]), header: uint32(len(v) + sealSize)}
+		g.tail.push(index, i)
+		g.tailLive += int64(i.payload)
+		return nil
+	})
+}
+
+// orphans deletes what belongs to snapshots that were never finished, or were
+// replaced when the process ended.
+func (l loader) orphans() error {
+	g := l.g
+	b := g.s.db.NewBatch()
+	keep := map[kind]uint64{kindForeign: g.installed.number, kindForeignPin: g.installed.number}
+	if g.meta != nil {
+		keep[kindChunk] = g.meta.number
+	}
+	g.numbers = max(keep[kindForeign], keep[kindChunk])
+	for _, k := range []kind{kindChunk, kindForeign, kindForeignPin} {
+		prefix := prefixOf(k, g.id)
+		for ok := l.it.SeekGE(prefix); ok && hasPrefix(l.it.Key(), prefix); {
+			number := binary.BigEndian.Uint64(l.it.Key()[len(prefix):])
+			end := prefixEnd(l.it.Key()[:len(prefix)+8])
+			if number != keep[k] {
+				g.s.deleteRange(b, l.it.Key()[:len(prefix)+8], end)
+				g.numbers = max(g.numbers, number)
+			}
+			ok = l.it.SeekGE(end)
+		}
+	}
+	if err := l.it.Error(); err != nil {
+		b.Close()
+		return err
+	}
+	g.s.commit(b, pebble.NoSync)
+	return nil
+}

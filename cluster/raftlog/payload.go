@@ -1,0 +1,123 @@
+package raftlog
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/quorate/quorate/fsm"
+)
+
+// ErrNoPayload is returned for a payload that was released, or that a leader
+// had released before it sent its snapshot. The message is settled, or will be
+// once the log is applied to its end.
+var ErrNoPayload = errors.New("raftlog: the payload was released")
+
+// Payload returns the payload of one message. The bytes never change, and stay
+// valid for as long as somebody refers to them.
+func (g *Group) Payload(ref fsm.Ref) ([]byte, error) {
+	for {
+		epoch := g.epoch.Load()
+		cached := cacheKey{epoch, g.id, ref.Index}
+		if e := g.s.cache.get(cached); e != nil && len(e.ext) > 0 {
+			return g.cut(e.ext, ref)
+		}
+		key, size := g.locate(ref.Index)
+		if size == 0 {
+			return nil, ErrNoPayload
+		}
+		if uint64(ref.Offset)+uint64(ref.Size) > uint64(size) {
+			return nil, g.badRef(ref, int(size))
+		}
+		p, whole, err := g.readPayload(key, cached, ref)
+		if g.epoch.Load() != epoch {
+			continue
+		}
+		if errors.Is(err, errNoKey) {
+			if _, size := g.locate(ref.Index); size == 0 {
+				return nil, ErrNoPayload
+			}
+			err = fmt.Errorf("%w: %w", errShort, err)
+		}
+		if err != nil {
+			g.s.readFailed(g.id, fmt.Sprintf("payload of entry %d", ref.Index), err)
+		}
+		if whole != nil {
+			g.s.cache.put(cached, &entry{ext: whole, payload: size})
+		}
+		return p, nil
+	}
+}
+
+// readPayload reads the payload section at key and cuts ref's part out of it.
+// whole is the section if it should enter the cache. If not, the part is a
+// copy unless it is most of the section, so that it keeps no more in memory.
+func (g *Group) readPayload(key []byte, cached cacheKey, ref fsm.Ref) (part, whole []byte, err error) {
+	v, closer, err := g.s.db.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, nil, errNoKey
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	defer closer.Close()
+	v, err = unseal(key, v)
+	if err != nil {
+		return nil, nil, err
+	}
+	if uint64(ref.Offset)+uint64(ref.Size) > uint64(len(v)) {
+		return nil, nil, errShort
+	}
+	if g.s.cache.knock(cached, len(v)) {
+		whole = slices.Clone(v)
+		part, err = g.cut(whole, ref)
+		return part, whole, err
+	}
+	part, err = g.cut(v, ref)
+	return slices.Clone(part), nil, err
+}
+
+// cut returns ref's part of a payload section.
+func (g *Group) cut(ext []byte, ref fsm.Ref) ([]byte, error) {
+	end := uint64(ref.Offset) + uint64(ref.Size)
+	if end > uint64(len(ext)) {
+		return nil, g.badRef(ref, len(ext))
+	}
+	return ext[ref.Offset:end:end], nil
+}
+
+func (g *Group) badRef(ref fsm.Ref, size int) error {
+	return fmt.Errorf("raftlog: group %d: %d bytes from %d on are not within the %d bytes of entry %d's payload section",
+		g.id, ref.Size, ref.Offset, size, ref.Index)
+}
+
+// locate returns where the payload section of an entry lies and its size, 0 if
+// there is none.
+func (g *Group) locate(index uint64) (key []byte, size uint32) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if i := g.tail.at(index); i != nil {
+		return indexKey(kindPayload, g.id, index), i.payload
+	}
+	at := g.pins.find(index)
+	if at < 0 {
+		return nil, 0
+	}
+	return g.pinKey(index), g.pins.items[at].size
+}
+
+// pinKey is where the payload section of a pinned entry lies. The caller holds mu.
+func (g *Group) pinKey(index uint64) []byte {
+	if index <= g.installed.index {
+		return numberKey(kindForeign, g.id, g.installed.number, index)
+	}
+	return indexKey(kindPayload, g.id, index)
+}
+
+// setSized writes a pin: the size of a payload section.
+func (g *Group) setSized(b *pebble.Batch, key []byte, size uint32) {
+	g.s.setSealed(b, key, binary.BigEndian.AppendUint32(nil, size))
+}

@@ -1,0 +1,81 @@
+package raftlog
+
+import (
+	"fmt"
+	"log/slog"
+	"runtime"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
+)
+
+const (
+	// blockCacheBytes holds table blocks, mostly headers and pins: entries
+	// have a cache of their own.
+	blockCacheBytes = 16 << 20
+	// tableBytes is the size of table files on the first levels. Payloads are
+	// large; files of the default size would hold a few dozen.
+	tableBytes = 16 << 20
+	// syncStep is how much of a table file is written before the operating
+	// system is asked to begin writing it to disk.
+	syncStep = 1 << 20
+)
+
+func (s *Store) pebbleOptions(o Options) *pebble.Options {
+	po := &pebble.Options{
+		FS:                          o.FS,
+		FormatMajorVersion:          pebble.FormatNewest,
+		MemTableSize:                uint64(o.MemTableBytes),
+		MemTableStopWritesThreshold: 4,
+		L0CompactionThreshold:       2,
+		L0StopWritesThreshold:       64,
+		LBaseMaxBytes:               o.MemTableBytes * 4,
+		BytesPerSync:                syncStep,
+		CacheSize:                   blockCacheBytes,
+		MaxOpenFiles:                1000,
+		Logger:                      pebbleLogger{s},
+		EventListener:               s.listener(),
+		CompactionConcurrencyRange:  func() (int, int) { return 1, max(1, runtime.NumCPU()/2) },
+	}
+	po.TargetFileSizes[0] = min(tableBytes, o.MemTableBytes/2)
+	for i := range po.Levels {
+		po.Levels[i].BlockSize = 32 << 10
+		po.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
+	}
+	po.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionNone })
+	return po
+}
+
+// listener reports what an operator should know, and ends the process when a
+// flush or a compaction cannot write.
+func (s *Store) listener() *pebble.EventListener {
+	return &pebble.EventListener{
+		BackgroundError: func(err error) {
+			s.fatal("log store cannot write its tables", "error", err)
+		},
+		DataCorruption: func(i pebble.DataCorruptionInfo) {
+			s.log.Error("log store found a damaged file", slog.String("path", i.Path), slog.Any("error", i.Details))
+		},
+		WriteStallBegin: func(i pebble.WriteStallBeginInfo) {
+			s.log.Warn("log store holds writes back", slog.String("reason", i.Reason))
+		},
+		WriteStallEnd: func() { s.log.Warn("log store takes writes again") },
+	}
+}
+
+// pebbleLogger passes on what Pebble says beyond its events.
+type pebbleLogger struct{ s *Store }
+
+func (l pebbleLogger) Infof(format string, args ...any) {
+	l.s.log.Debug("log store", slog.String("text", fmt.Sprintf(format, args...)))
+}
+
+func (l pebbleLogger) Errorf(format string, args ...any) {
+	l.s.log.Warn("log store", slog.String("text", fmt.Sprintf(format, args...)))
+}
+
+// Fatalf is how Pebble reports that its write-ahead log or its manifest could
+// not be written.
+func (l pebbleLogger) Fatalf(format string, args ...any) {
+	l.s.fatal("durable write failed", slog.String("error", fmt.Sprintf(format, args...)))
+}

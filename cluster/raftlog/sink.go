@@ -1,0 +1,425 @@
+package raftlog
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/hashicorp/raft"
+)
+
+// sinkBatch is how much a sink gathers before it commits, unsynced: the commit
+// that announces the snapshot syncs all of it.
+const sinkBatch = 1 << 20
+
+var (
+	errSuperseded = errors.New("raftlog: a newer snapshot is there already")
+	errClosed     = errors.New("raftlog: the snapshot sink is closed")
+	errNotLive    = errors.New("raftlog: a machine's state needs SetLive before Close")
+)
+
+// Sink takes a snapshot, of one of two kinds.
+//
+// A state: raft.FSMSnapshot.Persist writes the machine's state, bare, and calls
+// SetLive and Close. The log stays as it is; raft truncates it afterwards.
+//
+// A stream from another replica: raft writes what the other's Open has read,
+// and calls Close without SetLive. The log up to the snapshot's index, and
+// all payload sections up to there, are replaced by those of the stream in the
+// same durable step that announces the snapshot.
+//
+// Until Close returns nil, and after a crash before that, the group has what
+// it had.
+type Sink struct {
+	g    *Group
+	meta snapshotMeta
+
+	live    []uint64
+	hasLive bool
+
+	mode  sinkMode
+	begin []byte // what was written while the mode was open
+	parse streamParser
+	pins  []pin // of a stream
+
+	state   []byte // part of the state that is not a chunk yet
+	chunk   uint64
+	b       *pebble.Batch // nil: nothing waits
+	spilled bool          // something of the snapshot was committed
+	done    bool
+	err     error // the first one; sticks
+}
+
+type sinkMode int
+
+const (
+	modeOpen sinkMode = iota
+	modeState
+	modeStream
+)
+
+var _ raft.SnapshotSink = (*Sink)(nil)
+
+// ID implements raft.SnapshotSink.
+func (k *Sink) ID() string { return k.meta.id() }
+
+// SetLive says which entries have live messages in the state that is written,
+// all of them. The sink keeps the slice.
+func (k *Sink) SetLive(indexes []uint64) {
+	if !slices.IsSorted(indexes) {
+		slices.Sort(indexes)
+	}
+	k.live, k.hasLive = indexes, true
+}
+
+// Write implements io.Writer.
+func (k *Sink) Write(p []byte) (int, error) {
+	if k.done {
+		return 0, errClosed
+	}
+	if k.err == nil {
+		k.err = k.write(p)
+	}
+	if k.err != nil {
+		return 0, k.err
+	}
+	return len(p), nil
+}
+
+func (k *Sink) write(p []byte) error {
+	if k.mode == modeOpen {
+		k.begin = append(k.begin, p...)
+		if !k.hasLive && len(k.begin) < len(streamMagic) {
+			return nil
+		}
+		p = k.decide()
+	}
+	if k.mode == modeStream {
+		return k.parse.feed(k, p)
+	}
+	k.addState(p)
+	return nil
+}
+
+// decide fixes the mode by what was written so far, and returns that.
+func (k *Sink) decide() []byte {
+	p := k.begin
+	k.begin = nil
+	if !k.hasLive && hasPrefix(p, []byte(streamMagic)) {
+		k.mode = modeStream
+		k.parse.want = streamHead
+	} else {
+		k.mode = modeState
+	}
+	return p
+}
+
+// addState appends to the state.
+func (k *Sink) addState(p []byte) {
+	k.meta.stateSize += uint64(len(p))
+	k.meta.stateSum = crc32.Update(k.meta.stateSum, castagnoli, p)
+	for len(k.state)+len(p) >= chunkSize {
+		n := chunkSize - len(k.state)
+		k.state = append(k.state, p[:n]...)
+		p = p[n:]
+		k.addChunk()
+	}
+	k.state = append(k.state, p...)
+}
+
+func (k *Sink) addChunk() {
+	if len(k.state) == 0 {
+		return
+	}
+	key := numberKey(kindChunk, k.g.id, k.meta.number, k.chunk)
+	k.g.s.setSealed(k.batch(), key, k.state)
+	k.chunk++
+	k.state = k.state[:0]
+	k.spill()
+}
+
+// section stores a payload section of a stream.
+func (k *Sink) section(index uint64, section []byte) {
+	key := numberKey(kindForeign, k.g.id, k.meta.number, index)
+	op := k.batch().SetDeferred(len(key), len(section)+sealSize)
+	copy(op.Key, key)
+	seal(key, append(op.Value[:0], section...))
+	k.g.s.must(op.Finish())
+	k.g.setSized(k.batch(), numberKey(kindForeignPin, k.g.id, k.meta.number, index), uint32(len(section)))
+	k.pins = append(k.pins, pin{index, uint32(len(section))})
+	k.spill()
+}
+
+func (k *Sink) batch() *pebble.Batch {
+	if k.b == nil {
+		k.b = k.g.s.db.NewBatch()
+	}
+	return k.b
+}
+
+// spill commits what waits if it is much.
+func (k *Sink) spill() {
+	if k.b.Len() >= sinkBatch {
+		k.g.s.commit(k.b, pebble.NoSync)
+		k.b, k.spilled = nil, true
+	}
+}
+
+// Close makes the snapshot durable and the group's only one. A second Close
+// does nothing.
+func (k *Sink) Close() error {
+	if k.done {
+		return k.err
+	}
+	if k.err == nil {
+		k.err = k.finish()
+	}
+	if k.err != nil {
+		err := k.err
+		k.Cancel()
+		return err
+	}
+	k.done = true
+	return nil
+}
+
+func (k *Sink) finish() error {
+	if k.mode == modeOpen {
+		if err := k.write(k.decide()); err != nil {
+			return err
+		}
+	}
+	switch {
+	case k.mode == modeStream && k.hasLive:
+		return fmt.Errorf("%w: SetLive does not belong to a stream", ErrStream)
+	case k.mode == modeStream && !k.parse.complete:
+		return fmt.Errorf("%w: it ends too early", ErrStream)
+	case k.mode == modeState && !k.hasLive:
+		return errNotLive
+	}
+	k.addChunk()
+	k.g.closing.Lock()
+	defer k.g.closing.Unlock()
+	if k.mode == modeStream {
+		return k.install()
+	}
+	return k.save()
+}
+
+// save announces a state. The caller holds closing.
+func (k *Sink) save() error {
+	g := k.g
+	g.mu.Lock()
+	err := k.admissible()
+	g.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	g.s.setSealed(k.batch(), prefixOf(kindMeta, g.id), k.meta.append(nil))
+	g.s.commit(k.b, pebble.Sync)
+	k.b = nil
+
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	b := g.s.db.NewBatch()
+	g.dropSnapshot(b, g.meta)
+	g.s.commit(b, pebble.NoSync)
+	g.meta = &k.meta
+	g.sweep(among(k.live), k.meta.index)
+	return nil
+}
+
+// install announces a stream and replaces what the group held up to its
+// index. The caller holds closing.
+func (k *Sink) install() error {
+	g := k.g
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := k.admissible(); err != nil {
+		return err
+	}
+	now := installed{number: k.meta.number, index: k.meta.index, term: k.meta.term}
+	b := k.batch()
+	g.dropSnapshot(b, g.meta)
+	for _, kd := range []kind{kindHeader, kindPayload, kindPin} {
+		g.s.deleteRange(b, indexKey(kd, g.id, 0), indexKey(kd, g.id, now.index+1))
+	}
+	if g.installed.index > 0 {
+		for _, kd := range []kind{kindForeign, kindForeignPin} {
+			p := numberKey(kd, g.id, g.installed.number, 0)
+			g.s.deleteRange(b, p[:len(p)-8], prefixEnd(p[:len(p)-8]))
+		}
+	}
+	g.s.setSealed(b, prefixOf(kindMeta, g.id), k.meta.append(nil))
+	g.s.setSealed(b, prefixOf(kindInstalled, g.id), now.append(nil))
+	g.s.commit(b, pebble.Sync)
+	k.b = nil
+
+	g.epoch.Store(g.s.epochs.Add(1))
+	for index := g.tail.begin(); index <= min(now.index, g.tail.last()) && index > 0; index++ {
+		if i := g.tail.at(index); !i.dead {
+			g.tailLive -= int64(i.payload)
+		}
+	}
+	if !g.tail.empty() {
+		g.dropFront(now.index)
+	}
+	g.meta, g.installed, g.pins = &k.meta, now, pins{}
+	for _, p := range k.pins {
+		g.pins.add(p.index, p.size)
+	}
+	return nil
+}
+
+// admissible refuses what would take the group back. The caller holds mu.
+func (k *Sink) admissible() error {
+	switch {
+	case k.g.dropped:
+		return ErrDropped
+	case k.meta.index < k.g.snapshotIndex():
+		return errSuperseded
+	}
+	return nil
+}
+
+// Cancel gives the snapshot up. After Close it does nothing.
+func (k *Sink) Cancel() error {
+	if k.done {
+		return nil
+	}
+	k.done = true
+	if k.err == nil {
+		k.err = errClosed
+	}
+	if k.b != nil {
+		k.b.Close()
+		k.b = nil
+	}
+	if !k.spilled {
+		return nil
+	}
+	b := k.g.s.db.NewBatch()
+	for _, kd := range []kind{kindChunk, kindForeign, kindForeignPin} {
+		p := numberKey(kd, k.g.id, k.meta.number, 0)
+		k.g.s.deleteRange(b, p[:len(p)-8], prefixEnd(p[:len(p)-8]))
+	}
+	k.g.s.commit(b, pebble.NoSync)
+	return nil
+}
+
+// among returns a test for membership of ascending numbers, for numbers that
+// are asked for in ascending order.
+func among(sorted []uint64) func(uint64) bool {
+	return func(n uint64) bool {
+		for len(sorted) > 0 && sorted[0] < n {
+			sorted = sorted[1:]
+		}
+		return len(sorted) > 0 && sorted[0] == n
+	}
+}
+
+// streamParser takes a stream apart as it arrives.
+type streamParser struct {
+	part     streamPart
+	want     int    // bytes of the current head or section
+	have     []byte // those that have arrived
+	left     uint64 // bytes of the state that are missing
+	stateSum uint32
+	head     [sectionHead]byte // of the current section
+	last     uint64            // index of the last section
+	count    uint32
+	complete bool
+}
+
+type streamPart int
+
+const (
+	partHead streamPart = iota
+	partState
+	partSectionHead
+	partSection
+)
+
+// feed passes what p completes on to the sink.
+func (s *streamParser) feed(k *Sink, p []byte) error {
+	for len(p) > 0 {
+		if s.complete {
+			return fmt.Errorf("%w: bytes behind its end", ErrStream)
+		}
+		if s.part == partState {
+			n := min(s.left, uint64(len(p)))
+			k.addState(p[:n])
+			p = p[n:]
+			s.left -= n
+			if err := s.stateEnd(k); err != nil {
+				return err
+			}
+			continue
+		}
+		n := min(s.want-len(s.have), len(p))
+		s.have = append(s.have, p[:n]...)
+		p = p[n:]
+		if len(s.have) == s.want {
+			if err := s.item(k); err != nil {
+				return err
+			}
+			s.have = s.have[:0]
+		}
+	}
+	return nil
+}
+
+// stateEnd goes on to the sections if the state is complete.
+func (s *streamParser) stateEnd(k *Sink) error {
+	if s.left > 0 {
+		return nil
+	}
+	if k.meta.stateSum != s.stateSum {
+		return fmt.Errorf("%w: the state's checksum does not match", ErrStream)
+	}
+	s.part, s.want = partSectionHead, sectionHead
+	return nil
+}
+
+// item handles a complete head or section.
+func (s *streamParser) item(k *Sink) (err error) {
+	switch s.part {
+	case partHead:
+		s.part = partState
+		if s.left, s.stateSum, err = parseStreamHead(s.have); err != nil {
+			return err
+		}
+		return s.stateEnd(k)
+	case partSectionHead:
+		s.head = [sectionHead]byte(s.have)
+		return s.sectionHead(k)
+	default:
+		if sum(s.head[:12], s.have) != binary.BigEndian.Uint32(s.head[12:]) {
+			return fmt.Errorf("%w: a payload section's checksum does not match", ErrStream)
+		}
+		k.section(s.last, s.have)
+		s.part, s.want = partSectionHead, sectionHead
+		return nil
+	}
+}
+
+func (s *streamParser) sectionHead(k *Sink) error {
+	index, size := binary.BigEndian.Uint64(s.head[:]), binary.BigEndian.Uint32(s.head[8:])
+	switch {
+	case index == endIndex:
+		if size != s.count || sum(s.head[:12], nil) != binary.BigEndian.Uint32(s.head[12:]) {
+			return fmt.Errorf("%w: its end does not match", ErrStream)
+		}
+		s.complete = true
+	case index <= s.last || index > k.meta.index || size == 0:
+		return fmt.Errorf("%w: payload section of entry %d after %d", ErrStream, index, s.last)
+	default:
+		s.last = index
+		s.count++
+		s.part, s.want = partSection, int(size)
+	}
+	return nil
+}

@@ -1,0 +1,68 @@
+package raftlog
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// termKey is the name under which raft stores its current term.
+const termKey = "CurrentTerm"
+
+// Set stores a value, durably. A value that is stored already costs nothing.
+func (g *Group) Set(key, value []byte) error {
+	g.stableMu.Lock()
+	defer g.stableMu.Unlock()
+	old, known := g.stable[string(key)]
+	if known && bytes.Equal(old, value) {
+		return nil
+	}
+	if g.isDropped() {
+		return ErrDropped
+	}
+	if string(key) == termKey {
+		g.full.Store(true)
+	}
+	b := g.s.db.NewBatch()
+	g.s.setSealed(b, g.stableKey(key), value)
+	g.s.commit(b, pebble.Sync)
+	g.stable[string(key)] = slices.Clone(value)
+	return nil
+}
+
+// Get returns a value, empty if there is none.
+func (g *Group) Get(key []byte) ([]byte, error) {
+	g.stableMu.Lock()
+	defer g.stableMu.Unlock()
+	return slices.Clone(g.stable[string(key)]), nil
+}
+
+// SetUint64 stores a number, durably.
+func (g *Group) SetUint64(key []byte, value uint64) error {
+	return g.Set(key, binary.BigEndian.AppendUint64(nil, value))
+}
+
+// GetUint64 returns a number, 0 if there is none.
+func (g *Group) GetUint64(key []byte) (uint64, error) {
+	v, err := g.Get(key)
+	if err != nil || len(v) == 0 {
+		return 0, err
+	}
+	if len(v) != 8 {
+		return 0, fmt.Errorf("raftlog: group %d: %s is not a number", g.id, key)
+	}
+	return binary.BigEndian.Uint64(v), nil
+}
+
+func (g *Group) stableKey(key []byte) []byte {
+	return append(prefixOf(kindStable, g.id), key...)
+}
+
+func (g *Group) isDropped() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.dropped
+}

@@ -1,0 +1,251 @@
+package raftlog
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/quorate/quorate/fsm"
+)
+
+// ExitCode ends the process when durable state could not be written or read.
+const ExitCode = 74
+
+// Sizes used where Options has zero.
+const (
+	DefaultCacheBytes    = 96 << 20
+	DefaultMemTableBytes = 64 << 20
+)
+
+// Options says how to open a Store. The zero value is good for production.
+type Options struct {
+	// FS is the filesystem; nil: the operating system's.
+	FS vfs.FS
+	// Logger takes what goes wrong; nil: nowhere.
+	Logger *slog.Logger
+	// Exit ends the process; nil: os.Exit. If it returns, the goroutine that
+	// called it stops for ever: nobody hears of a write that failed.
+	Exit func(code int)
+	// CacheBytes bounds the entries kept in memory, of all groups together.
+	CacheBytes int64
+	// MemTableBytes is how much is written before it goes to a table file.
+	// Payloads that die earlier never get there.
+	MemTableBytes int64
+	// TrailingLogs is what raft's configuration says: how many entries raft
+	// keeps behind a snapshot. Reclaimable does not count them.
+	TrailingLogs uint64
+}
+
+// Store keeps the logs of all queue groups of a node.
+type Store struct {
+	db       *pebble.DB
+	log      *slog.Logger
+	exit     func(code int)
+	cache    *cache
+	trailing uint64
+
+	epochs      atomic.Uint64 // the last one given out
+	reclaimable atomic.Int64  // over all groups
+
+	mu     sync.Mutex
+	groups map[fsm.GroupID]*slot
+}
+
+// slot makes groups load once, and different groups at the same time.
+type slot struct {
+	once  sync.Once
+	group *Group
+	err   error
+}
+
+// Open opens the store in dir, or creates it.
+func Open(dir string, o Options) (*Store, error) {
+	s := &Store{
+		log:      o.Logger,
+		exit:     o.Exit,
+		trailing: o.TrailingLogs,
+		groups:   make(map[fsm.GroupID]*slot),
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.exit == nil {
+		s.exit = os.Exit
+	}
+	if o.CacheBytes <= 0 {
+		o.CacheBytes = DefaultCacheBytes
+	}
+	if o.MemTableBytes <= 0 {
+		o.MemTableBytes = DefaultMemTableBytes
+	}
+	s.cache = newCache(o.CacheBytes)
+	db, err := pebble.Open(dir, s.pebbleOptions(o))
+	if err != nil {
+		return nil, fmt.Errorf("open log store in %s: %w", dir, err)
+	}
+	s.db = db
+	return s, nil
+}
+
+// Close closes the store. No group may be in use and no snapshot open.
+func (s *Store) Close() error {
+	if err := s.db.Close(); err != nil {
+		return fmt.Errorf("close log store: %w", err)
+	}
+	return nil
+}
+
+// Group returns a group's part of the store, empty if nothing was stored yet.
+// It reads all headers once; groups can be loaded in parallel. Every call
+// with the same id returns the same Group, until it is dropped.
+//
+// The error is a *DamagedError if the group's data cannot be trusted. The
+// group must then be dropped and built anew from its other replicas.
+func (s *Store) Group(id fsm.GroupID) (*Group, error) {
+	s.mu.Lock()
+	sl := s.groups[id]
+	if sl == nil {
+		sl = new(slot)
+		s.groups[id] = sl
+	}
+	s.mu.Unlock()
+	sl.once.Do(func() { sl.group, sl.err = s.load(id) })
+	if sl.err != nil {
+		s.mu.Lock()
+		if s.groups[id] == sl {
+			delete(s.groups, id)
+		}
+		s.mu.Unlock()
+	}
+	return sl.group, sl.err
+}
+
+// GroupIDs lists the groups that have data on disk, ascending.
+func (s *Store) GroupIDs() ([]fsm.GroupID, error) {
+	it, err := s.db.NewIter(nil)
+	if err != nil {
+		return nil, fmt.Errorf("list groups: %w", err)
+	}
+	defer it.Close()
+	var ids []fsm.GroupID
+	for _, k := range []kind{kindStable, kindHeader, kindMeta, kindDamaged} {
+		end := []byte{byte(k) + 1}
+		for ok := it.SeekGE([]byte{byte(k)}); ok && it.Key()[0] == byte(k); {
+			id := groupOf(it.Key())
+			ids = append(ids, id)
+			if next := prefixEnd(prefixOf(k, id)); string(next) < string(end) {
+				ok = it.SeekGE(next)
+			} else {
+				break
+			}
+		}
+	}
+	if err := it.Error(); err != nil {
+		return nil, fmt.Errorf("list groups: %w", err)
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids), nil
+}
+
+// DropGroup deletes everything of a group, its snapshots and a mark of damage
+// included, durably. The group's raft must have been shut down; a Group that
+// was handed out before refuses to store anything afterwards.
+func (s *Store) DropGroup(id fsm.GroupID) error {
+	s.mu.Lock()
+	sl := s.groups[id]
+	delete(s.groups, id)
+	s.mu.Unlock()
+	if sl != nil && sl.group != nil {
+		g := sl.group
+		g.closing.Lock()
+		defer g.closing.Unlock()
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.forget()
+	}
+	b := s.db.NewBatch()
+	for _, k := range kinds {
+		p := prefixOf(k, id)
+		s.deleteRange(b, p, prefixEnd(p))
+	}
+	s.commit(b, pebble.Sync)
+	return nil
+}
+
+// Reclaimable is how many bytes the snapshots of all groups together would
+// free: what Group.Reclaimable counts, summed up.
+func (s *Store) Reclaimable() int64 { return s.reclaimable.Load() }
+
+// Metrics are figures of the moment, or since Open where they count.
+type Metrics struct {
+	DiskBytes    uint64 // in use, files waiting for their removal included
+	WrittenBytes uint64 // to disk: write-ahead log, flushes and compactions
+	CacheBytes   int64
+	CacheHits    uint64
+	CacheMisses  uint64
+	Reclaimable  int64 // see Store.Reclaimable
+	Groups       int   // loaded
+}
+
+// Metrics returns the store's figures.
+func (s *Store) Metrics() Metrics {
+	pm := s.db.Metrics()
+	m := Metrics{DiskBytes: pm.DiskSpaceUsage(), WrittenBytes: pm.WAL.BytesWritten, Reclaimable: s.Reclaimable()}
+	for i := range pm.Levels {
+		m.WrittenBytes += pm.Levels[i].TableBytesFlushed + pm.Levels[i].TableBytesCompacted
+	}
+	m.CacheBytes, m.CacheHits, m.CacheMisses = s.cache.stats()
+	s.mu.Lock()
+	m.Groups = len(s.groups)
+	s.mu.Unlock()
+	return m
+}
+
+// commit applies a batch, durably if how is pebble.Sync, and releases it. It
+// does not return if that fails.
+func (s *Store) commit(b *pebble.Batch, how *pebble.WriteOptions) {
+	if err := b.Commit(how); err != nil {
+		s.fatal("durable write failed", "error", err)
+	}
+	if err := b.Close(); err != nil {
+		s.fatal("durable write failed", "error", err)
+	}
+}
+
+// set, remove and deleteRange add to a batch. A batch in memory cannot fail,
+// except by a mistake in this package.
+func (s *Store) set(b *pebble.Batch, key, value []byte) { s.must(b.Set(key, value, nil)) }
+
+func (s *Store) remove(b *pebble.Batch, key []byte) { s.must(b.Delete(key, nil)) }
+
+func (s *Store) deleteRange(b *pebble.Batch, from, to []byte) {
+	s.must(b.DeleteRange(from, to, nil))
+}
+
+func (s *Store) must(err error) {
+	if err != nil {
+		s.fatal("batch refused a record", "error", err)
+	}
+}
+
+// setSealed adds a sealed value to a batch.
+func (s *Store) setSealed(b *pebble.Batch, key, value []byte) {
+	s.set(b, key, seal(key, slices.Clip(value)))
+}
+
+// fatal logs why, ends the process and does not return.
+func (s *Store) fatal(why string, attrs ...any) {
+	s.log.Error("stopping: "+why, attrs...)
+	s.exit(ExitCode)
+	select {}
+}
+
+// errNoKey says that nothing lies at a key.
+var errNoKey = errors.New("no such key")

@@ -1,0 +1,227 @@
+package raftlog
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// rangeFrom is the number of neighbouring records from which one range
+// deletion is cheaper than a deletion each: every range deletion in the
+// memtable slows reads down until the next flush.
+const rangeFrom = 64
+
+// DeleteRange does one of two things that raft calls by one name.
+//
+// After a snapshot, from the first entry on: the entries up to max become
+// invisible and lose their headers. A payload section goes as well if Release
+// has named its entry; else it is pinned and stays until Release does.
+//
+// Before entries of another leader, up to the last entry: they are deleted,
+// and what was known about them is forgotten.
+//
+// Nothing is synced: after a crash raft sees the entries again, which is as
+// good as if the call had not happened, and the next StoreLogs makes it
+// durable. A range within the log is an error; raft asks for none.
+func (g *Group) DeleteRange(minIndex, maxIndex uint64) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.dropped {
+		return ErrDropped
+	}
+	first, last := g.tail.begin(), g.tail.last()
+	lo, hi := max(minIndex, first), min(maxIndex, last)
+	if g.tail.empty() || lo > hi {
+		return nil
+	}
+	switch {
+	case lo == first && (hi < last || hi <= g.snapshotIndex()):
+		g.truncateFront(hi)
+	case hi == last:
+		g.truncateBack(lo)
+	default:
+		return fmt.Errorf("raftlog: group %d: cannot delete entries %d to %d within %d to %d", g.id, minIndex, maxIndex, first, last)
+	}
+	return nil
+}
+
+// truncateFront makes the entries up to upto invisible. The caller holds mu.
+func (g *Group) truncateFront(upto uint64) {
+	first := g.tail.first
+	b := g.s.db.NewBatch()
+	g.deleteRun(b, kindHeader, first, upto, int(upto-first+1))
+	run, inRun := first, 0 // run: where the current run of dead sections starts
+	for index := first; index <= upto; index++ {
+		i := g.tail.at(index)
+		switch {
+		case i.payload == 0:
+		case i.dead:
+			inRun++
+		default:
+			g.deleteRun(b, kindPayload, run, index-1, inRun)
+			run, inRun = index+1, 0
+			g.setSized(b, indexKey(kindPin, g.id, index), i.payload)
+			g.pins.add(index, i.payload)
+			g.tailLive -= int64(i.payload)
+		}
+	}
+	g.deleteRun(b, kindPayload, run, upto, inRun)
+	g.s.commit(b, pebble.NoSync)
+	g.dropFront(upto)
+}
+
+// dropFront forgets entries of the tail and keeps the sums right.
+func (g *Group) dropFront(upto uint64) {
+	delta := int64(0)
+	for index := g.tail.first; index <= min(upto, g.counted); index++ {
+		if i := g.tail.at(index); i != nil {
+			delta -= i.reclaimable()
+		}
+	}
+	g.addReclaimable(delta)
+	g.tail.dropFront(upto)
+	g.counted = max(g.counted, upto)
+}
+
+// deleteRun deletes the records of kind k, which is kindHeader or kindPayload,
+// of the entries from first to last, of which n have one.
+func (g *Group) deleteRun(b *pebble.Batch, k kind, first, last uint64, n int) {
+	if n >= rangeFrom {
+		g.s.deleteRange(b, indexKey(k, g.id, first), indexKey(k, g.id, last+1))
+		return
+	}
+	for index := first; n > 0 && index <= last; index++ {
+		i := g.tail.at(index)
+		size := i.header
+		if k == kindPayload {
+			size = i.payload + sealSize
+		}
+		if k == kindHeader || i.payload > 0 {
+			g.s.must(b.DeleteSized(indexKey(k, g.id, index), size, nil))
+		}
+	}
+}
+
+// truncateBack deletes the entries from from on. The caller holds mu.
+func (g *Group) truncateBack(from uint64) {
+	g.count(min(g.counted, from-1))
+	last := g.tail.last()
+	for index := max(from, g.tail.first); index <= last; index++ {
+		if i := g.tail.at(index); !i.dead {
+			g.tailLive -= int64(i.payload)
+		}
+	}
+	b := g.s.db.NewBatch()
+	for _, k := range []kind{kindHeader, kindPayload} {
+		g.s.deleteRange(b, indexKey(k, g.id, from), indexKey(k, g.id, last+1))
+	}
+	g.s.commit(b, pebble.NoSync)
+	g.tail.dropBack(from)
+	g.epoch.Store(g.s.epochs.Add(1))
+}
+
+// Release says that no message of these entries' payload sections is live any
+// more, or ever will be. The sections of entries that raft has let go of are
+// deleted; the others when raft lets go of them. Whoever still has to read a
+// payload must do so before. Indexes may come in any order, and repeatedly.
+//
+// Nothing is synced: Started repeats what a crash undid.
+func (g *Group) Release(indexes []uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.release(indexes)
+}
+
+// release is Release for a caller that holds mu.
+func (g *Group) release(indexes []uint64) {
+	var at []int // positions among the pins
+	for _, index := range indexes {
+		if i := g.tail.at(index); i != nil {
+			g.die(index, i)
+		} else if p := g.pins.find(index); p >= 0 {
+			at = append(at, p)
+		}
+	}
+	if len(at) == 0 {
+		return
+	}
+	slices.Sort(at)
+	at = slices.Compact(at)
+	b := g.s.db.NewBatch()
+	for len(at) > 0 {
+		n := 1
+		for n < len(at) && at[n] == at[n-1]+1 && g.isForeign(at[n]) == g.isForeign(at[0]) {
+			n++
+		}
+		g.deletePins(b, g.pins.items[at[0]:at[0]+n], g.isForeign(at[0]))
+		for _, p := range at[:n] {
+			g.pins.release(p)
+		}
+		at = at[n:]
+	}
+	g.s.commit(b, pebble.NoSync)
+	g.pins.tidy()
+}
+
+// die marks an entry that raft can still see.
+func (g *Group) die(index uint64, i *info) {
+	if i.dead || i.payload == 0 {
+		return
+	}
+	i.dead = true
+	g.tailLive -= int64(i.payload)
+	if index <= g.counted {
+		g.addReclaimable(int64(i.payload))
+	}
+}
+
+// isForeign reports whether the pin at a position came with a snapshot.
+func (g *Group) isForeign(at int) bool { return g.pins.items[at].index <= g.installed.index }
+
+// deletePins deletes neighbouring pins and their payload sections.
+func (g *Group) deletePins(b *pebble.Batch, run []pin, foreign bool) {
+	payloads, sizes := kindPayload, kindPin
+	key := func(k kind, index uint64) []byte { return indexKey(k, g.id, index) }
+	if foreign {
+		payloads, sizes = kindForeign, kindForeignPin
+		key = func(k kind, index uint64) []byte { return numberKey(k, g.id, g.installed.number, index) }
+	}
+	if len(run) >= rangeFrom {
+		for _, k := range []kind{payloads, sizes} {
+			g.s.deleteRange(b, key(k, run[0].index), key(k, run[len(run)-1].index+1))
+		}
+		return
+	}
+	for _, p := range run {
+		g.s.must(b.DeleteSized(key(payloads, p.index), p.size+sealSize, nil))
+		g.s.remove(b, key(sizes, p.index))
+	}
+}
+
+// Started tells the group what the machine's state holds: live reports
+// whether an entry has live messages, applied is the last entry in the state.
+// Call it at the end of every raft.FSM.Restore and once after raft.NewRaft,
+// while the machine is at applied. It frees what was released before a crash
+// and came back, and what came with a snapshot and is not needed.
+func (g *Group) Started(live func(index uint64) bool, applied uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.sweep(live, applied)
+}
+
+// sweep releases everything up to upto that is not live. The caller holds mu.
+func (g *Group) sweep(live func(index uint64) bool, upto uint64) {
+	var gone []uint64
+	for _, p := range g.pins.items {
+		if p.size > 0 && p.index <= upto && !live(p.index) {
+			gone = append(gone, p.index)
+		}
+	}
+	for index := g.tail.begin(); index <= min(upto, g.tail.last()) && index > 0; index++ {
+		if i := g.tail.at(index); i.payload > 0 && !i.dead && !live(index) {
+			gone = append(gone, index)
+		}
+	}
+	g.release(gone)
+}
