@@ -61,7 +61,8 @@ func (r *Reader) ReadProtocolHeader() (header [8]byte, err error) {
 	return header, err
 }
 
-// ReadFrame reads a whole frame.
+// ReadFrame reads a whole frame. For bodies ReadFrameHeader and
+// ReadPayloadInto are cheaper: they need no buffer of the frame's size.
 func (r *Reader) ReadFrame() (Frame, error) {
 	head, err := r.ReadFrameHeader()
 	if err != nil {
