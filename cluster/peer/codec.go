@@ -62,8 +62,7 @@ func (p *chunkPool) Put(buf *[]byte) { p.pool.Put(buf) }
 type batch struct {
 	parts mem.BufferSlice
 	size  int // bytes so far
-	// raft and app split size by the class whose limit the frames count
-	// against.
+	// charged splits size by the class whose limit the frames count against.
 	charged [classes]int
 	frames  int
 
