@@ -48,10 +48,10 @@ type Stats struct {
 
 // Counters only grow. They are part of the replicated state.
 type Counters struct {
-	Enqueued, Delivered, Redelivered     uint64
-	Acked, Requeued                      uint64
-	Expired, DeadLettered, DeadDropped   uint64
-	TimedOut, LateAcks, Purged, Repeated uint64
+	Enqueued, Delivered, Redelivered       uint64
+	Acked, Requeued                        uint64
+	Expired, DeadLettered, DeadDropped     uint64
+	TimedOut, LateAcks, Purged, Duplicates uint64
 }
 
 // Status of a consumer.

@@ -1,0 +1,289 @@
+package queue
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/invariants"
+)
+
+// mustHold checks small states whole.
+func (m *Machine) mustHold() {
+	if m.messages.live() > 64 {
+		return
+	}
+	err := m.Check()
+	invariants.Assert(err == nil, fmt.Sprint(err))
+}
+
+// checker collects the first fault.
+type checker struct {
+	m     *Machine
+	err   error
+	seen  map[uint32]bool // messages found in a place
+	count [Outbox + 1]Count
+	live  map[uint64]uint32
+	next  fsm.Time // earliest deadline found
+
+	expiring, deadlines, getsHeld int
+}
+
+func (k *checker) that(ok bool, format string, args ...any) {
+	if !ok && k.err == nil {
+		k.err = fmt.Errorf(format, args...)
+	}
+}
+
+func (k *checker) deadline(t fsm.Time) {
+	if t != 0 && (k.next == 0 || t < k.next) {
+		k.next = t
+	}
+}
+
+// Check walks the whole state and reports the first broken invariant.
+func (m *Machine) Check() error {
+	k := &checker{m: m, seen: map[uint32]bool{}, live: map[uint64]uint32{}}
+	k.lists()
+	k.consumers()
+	k.service()
+	k.outbox()
+	k.sessions()
+	k.books()
+	k.time()
+	return k.err
+}
+
+// message checks what holds for a message wherever it is.
+func (k *checker) message(h uint32, place Place) {
+	x := k.m.messages.get(h)
+	k.that(!k.seen[h], "message %d is in two places", x.seq)
+	k.seen[h] = true
+	k.that(x.place == place, "message %d says %d and is in %d", x.seq, x.place, place)
+	k.that(x.seq > 0 && x.seq < k.m.nextMessage, "message %d of %d", x.seq, k.m.nextMessage)
+	k.that(x.size > 0 && x.index <= k.m.index, "message %d: size %d, entry %d", x.seq, x.size, x.index)
+	k.that(x.expireAt >= 0, "message %d expires at %d", x.seq, x.expireAt)
+	k.count[place].Messages++
+	k.count[place].Bytes += uint64(x.size)
+	k.live[x.index]++
+	if x.ready() && x.expireAt != 0 {
+		k.expiring++
+		k.deadline(x.expireAt)
+	}
+	e := k.m.extraOf(h)
+	k.that(x.extra == 0 || len(e.deaths) > 0, "message %d has an empty extra", x.seq)
+	k.that(place == Outbox || e.letter == 0 && e.transfers == nil && e.diedAt == 0 && e.reason == 0, "message %d is no letter", x.seq)
+}
+
+func (k *checker) lists() {
+	m := k.m
+	for no := range m.lists {
+		place := Ready
+		switch no {
+		case returnedList:
+			place = Returned
+		case outboxList:
+			place = Outbox
+		}
+		prev, last := uint32(0), uint64(0)
+		for h := m.lists[no].head; h != 0 && k.err == nil; h = m.messages.get(h).next {
+			x := m.messages.get(h)
+			k.message(h, place)
+			k.that(x.prev == prev, "message %d: the link back is wrong", x.seq)
+			if place == Ready {
+				k.that(int(x.priority) == no && x.seq > last, "message %d is out of order", x.seq)
+				k.that(x.acquired == 0 && x.failed == 0, "message %d was handed out before", x.seq)
+				last = x.seq
+			}
+			prev = h
+		}
+		k.that(m.lists[no].tail == prev, "list %d: the tail is wrong", no)
+		if no <= maxPriority {
+			k.that((m.waiting>>no&1 == 1) == (m.lists[no].head != 0), "list %d: the bit is wrong", no)
+		}
+	}
+}
+
+func (k *checker) consumers() {
+	m := k.m
+	attached, active, order := 0, 0, uint64(0)
+	var exclusive *consumer
+	for i, c := range m.consumers {
+		k.that((i == 0 || c.registered > order) && c.registered < m.nextOrder, "consumer %v is out of order", c.id)
+		order = c.registered
+		k.that(m.sessions[c.id.Session] == c.session && c.session.consumer(c.id.Number) == c, "consumer %v has no session", c.id)
+		if !c.isGets() {
+			attached++
+			k.that(!c.cancelled || c.held.n > 0, "consumer %v owes nothing", c.id)
+			if !c.cancelled {
+				active++
+				if c.exclusive {
+					exclusive = c
+				}
+			}
+		} else {
+			k.that(c.level == nil && !c.cancelled, "gets of %v are served", c.id)
+			k.getsHeld += c.held.n
+		}
+		k.that(slices.IsSorted(c.late) && (len(c.late) == 0 || c.late[len(c.late)-1] < c.next), "consumer %v: late ids", c.id)
+		k.held(c)
+	}
+	k.that(attached == m.attached && active == m.active && k.getsHeld == m.getsHeld, "consumers are miscounted")
+	k.that(exclusive == m.exclusive && (exclusive == nil || active == 1), "the exclusive consumer is not alone")
+}
+
+// held checks what c holds.
+func (k *checker) held(c *consumer) {
+	n, last := 0, uint64(0)
+	for held := range c.held.from(0) {
+		if k.err != nil {
+			return
+		}
+		k.message(held.handle, CheckedOut)
+		k.that(held.id > last && held.id < c.next, "consumer %v: delivery %d of %d", c.id, held.id, c.next)
+		last = held.id
+		n++
+		k.that(held.deadline >= 0 && held.limit >= 0, "consumer %v: delivery %d has a wrong deadline", c.id, held.id)
+		if held.deadline != 0 {
+			k.deadlines++
+			k.deadline(held.deadline)
+		}
+		_, late := slices.BinarySearch(c.late, held.id)
+		k.that(!late, "consumer %v: delivery %d is held and was taken back", c.id, held.id)
+	}
+	k.that(n == c.held.n && n <= creditCeiling || c.isGets(), "consumer %v holds %d, counted %d", c.id, n, c.held.n)
+}
+
+func (k *checker) service() {
+	m := k.m
+	serviced, members := 0, map[*level]int{}
+	for _, c := range m.consumers {
+		wants := c.level != nil && c.status() == Up && c.credit() > 0
+		k.that(c.serviced == wants, "consumer %v: in service %v", c.id, c.serviced)
+		k.that((c.level == nil) == (c.cancelled || c.isGets()), "consumer %v: level", c.id)
+		if c.level != nil {
+			members[c.level]++
+			k.that(c.level.priority == c.priority, "consumer %v: wrong level", c.id)
+		}
+	}
+	for i, l := range m.levels {
+		k.that(i == 0 || m.levels[i-1].priority > l.priority, "levels are out of order")
+		k.that(l.members > 0 && l.members == members[l], "level %d: %d members", l.priority, l.members)
+		var prev *consumer
+		for c := l.first; c != nil; c = c.nextRing {
+			k.that(c.level == l && c.serviced && c.prevRing == prev, "consumer %v: wrong ring", c.id)
+			prev = c
+			if serviced++; serviced > len(m.consumers) {
+				k.that(false, "a ring never ends")
+				return
+			}
+		}
+		k.that(l.last == prev, "level %d: the tail is wrong", l.priority)
+	}
+	k.that(serviced == m.serviced && len(members) == len(m.levels), "services are miscounted")
+	if h := m.front(); serviced > 0 && h != 0 {
+		k.that(m.messages.get(h).due(m.clock), "a message waits although somebody has credit")
+	}
+}
+
+func (k *checker) outbox() {
+	m := k.m
+	unrouted, last := uint32(0), uint64(0)
+	pending := map[fsm.QueueID]int{}
+	for h := m.lists[outboxList].head; h != 0 && k.err == nil; h = m.messages.get(h).next {
+		e := m.extraOf(h)
+		k.that(e.letter > last && e.letter < m.nextLetter, "letter %d is out of order", e.letter)
+		k.that(unrouted == 0 || len(e.transfers) == 0 && e.letter == last+1, "letter %d is routed too early", e.letter)
+		last = e.letter
+		k.that(len(e.deaths) > 0 && e.deaths[0].Queue == m.name && e.deaths[0].Reason == e.reason, "letter %d has no death", e.letter)
+		if len(e.transfers) == 0 && unrouted == 0 {
+			unrouted = h
+		}
+		for _, t := range e.transfers {
+			i, ok := m.findTarget(t.Target)
+			if k.that(ok, "letter %d goes to nobody", e.letter); !ok {
+				continue
+			}
+			n := pending[t.Target]
+			k.that(n < m.targets[i].pending.len() && *m.targets[i].pending.item(n) == h &&
+				t.Number == m.targets[i].settled+1+uint64(n), "letter %d: transfer %d is not pending", e.letter, t.Number)
+			pending[t.Target]++
+		}
+	}
+	k.that(unrouted == m.unrouted, "the first unrouted letter is wrong")
+	if unrouted != 0 {
+		k.that(last == m.nextLetter-1, "letter %d is missing", m.nextLetter-1)
+	}
+	for i, t := range m.targets {
+		k.that(t.id != 0 && (i == 0 || m.targets[i-1].id < t.id), "target %d is out of order", t.id)
+		k.that(t.settled < t.next && t.next-t.settled-1 == uint64(pending[t.id]), "target %d: settled %d, next %d", t.id, t.settled, t.next)
+		k.that(t.pending.len() == pending[t.id], "target %d: %d pending", t.id, t.pending.len())
+	}
+}
+
+func (k *checker) sessions() {
+	m := k.m
+	consumers := 0
+	for _, id := range m.Sessions() {
+		s := m.sessions[id]
+		k.that(s.id == id && id != fsm.SessionID{} && s.next > 0 && s.last.seq < s.next, "session %v: next %d, answered %d", id, s.next, s.last.seq)
+		k.that(!m.over(id), "session %v has ended", id)
+		k.that(slices.IsSortedFunc(s.consumers, func(a, b *consumer) int { return compare(a.id.Number, b.id.Number) }), "session %v: consumers", id)
+		consumers += len(s.consumers)
+	}
+	k.that(consumers == len(m.consumers), "%d consumers have sessions", consumers)
+	k.that(m.ended.len() == len(m.isEnded) && m.ended.len() <= endedSessions, "ended sessions are miscounted")
+	for i := range m.ended.len() {
+		k.that(m.isEnded[*m.ended.item(i)], "session %v has not ended", *m.ended.item(i))
+	}
+	k.that(slices.IsSortedFunc(m.dead, func(a, b Boot) int { return compare(a.Node, b.Node) }), "dead nodes are out of order")
+}
+
+// books compares all counts with what was found.
+func (k *checker) books() {
+	m := k.m
+	k.that(k.count == m.counts, "counted %v, found %v", m.counts, k.count)
+	k.that(len(k.seen) == m.messages.live(), "%d messages, %d in places", m.messages.live(), len(k.seen))
+	extras := 0
+	for h := range k.seen { // det: a count
+		if m.messages.get(h).extra != 0 {
+			extras++
+		}
+	}
+	k.that(extras == m.extras.live(), "%d extras, %d in use", m.extras.live(), extras)
+	k.that(k.expiring == m.expiring && k.deadlines == m.deadlines, "time is miscounted")
+	entries, last := 0, uint64(0)
+	for i := range m.live.len() {
+		e := m.live.item(i)
+		k.that(i == 0 || e.index > last, "entry %d is out of order", e.index)
+		last = e.index
+		k.that(e.count == k.live[e.index], "entry %d has %d messages, counted %d", e.index, k.live[e.index], e.count)
+		if e.count > 0 {
+			entries++
+		}
+	}
+	k.that(entries == len(k.live) && m.live.zeros == m.live.len()-entries, "live entries are miscounted")
+	k.that(m.phase == Active || len(m.consumers) == 0 && len(m.sessions) == 0 && m.readyCount() == 0, "an ended queue serves")
+	k.that((m.phase == Draining) == (m.goneAt != 0), "phase %d ends at %d", m.phase, m.goneAt)
+	k.that(m.phase != Draining || len(k.seen) > 0, "nothing to drain")
+	k.that(m.phase != Gone || len(k.seen) == 0, "a queue that is gone has messages")
+	k.that(m.clock >= 0 && m.clock <= fsm.MaxTime && m.lastUsed >= 0 && m.lastUsed <= m.clock, "clock %d, last used %d", m.clock, m.lastUsed)
+}
+
+// time compares the earliest deadline with what was found.
+func (k *checker) time() {
+	m := k.m
+	switch m.phase {
+	case Active:
+		k.deadline(m.leaseEnd())
+	case Draining:
+		k.next = m.goneAt
+	default:
+		k.next = 0
+	}
+	if k.err == nil {
+		next := m.NextDeadline()
+		k.that(next == k.next, "next deadline is %d, found %d", next, k.next)
+	}
+	k.that(m.expiries.len() <= 2*m.expiring+64 || m.expiries.len() <= 2*len(k.seen)+64, "%d expiries for %d messages", m.expiries.len(), m.expiring)
+}

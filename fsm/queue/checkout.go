@@ -1,0 +1,117 @@
+package queue
+
+import (
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/invariants"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// assign hands ready messages to consumers with credit until one of both has
+// run out.
+func (m *Machine) assign(eff *fsm.Effects) {
+	for m.serviced > 0 {
+		h := m.first(eff)
+		if h == 0 {
+			return
+		}
+		c := m.nextConsumer()
+		held := m.checkOut(h, c)
+		eff.Deliveries = append(eff.Deliveries, m.delivery(c, held))
+		m.suspend(c)
+		m.refresh(c)
+	}
+}
+
+// first is the message to hand out next; 0: none. It expires what is in the
+// way, and gives up when that is more than this command may expire.
+func (m *Machine) first(eff *fsm.Effects) uint32 {
+	for {
+		h := m.front()
+		if h == 0 || h == m.fresh || !m.messages.get(h).due(m.clock) {
+			return h
+		}
+		if !m.expireNext(eff) {
+			return 0
+		}
+	}
+}
+
+// checkOut hands message h, which is ready, to c.
+func (m *Machine) checkOut(h uint32, c *consumer) checkout {
+	m.remove(h)
+	x := m.messages.mut(h)
+	invariants.Assert(!x.due(m.clock) || h == m.fresh, "no message is handed out past its expiry")
+	m.setPlace(x, CheckedOut)
+	m.counters.Delivered++
+	if x.acquired > 0 {
+		m.counters.Redelivered++
+	}
+	held := checkout{id: c.next, handle: h}
+	c.next++
+	if limit, ok := m.timeout(c); ok {
+		held.limit, held.deadline = limit, m.deadline(limit)
+		m.deadlines++
+	}
+	c.held.push(held)
+	if c.isGets() {
+		m.getsHeld++
+	}
+	if held.deadline != 0 {
+		m.timeouts.push(timed[holding]{held.deadline, x.seq, holding{c, held.id}})
+		m.trimTimeouts()
+	}
+	return held
+}
+
+// delivery describes what c holds.
+func (m *Machine) delivery(c *consumer, held checkout) fsm.Delivery {
+	x := m.messages.get(held.handle)
+	d := fsm.Delivery{To: c.id, ID: held.id, Ref: x.ref(), Acquired: x.acquired, Failed: x.failed}
+	if x.extra != 0 {
+		d.Deaths = m.extras.get(x.extra).deaths
+	}
+	return d
+}
+
+// take removes the deliveries first … last from what c holds and appends them
+// to m.taken. Their messages are in no place then.
+func (m *Machine) take(c *consumer, first, last uint64) {
+	before := len(m.taken)
+	m.taken = c.held.take(first, last, m.taken)
+	for _, held := range m.taken[before:] {
+		m.setPlace(m.messages.mut(held.handle), 0)
+		if held.deadline != 0 {
+			m.deadlines--
+		}
+	}
+	if c.isGets() {
+		m.getsHeld -= len(m.taken) - before
+	}
+}
+
+// get takes one message for a session. With no-ack it is settled at once.
+func (m *Machine) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Result {
+	if s == nil {
+		return fsm.Result{Code: fsm.NoSession}
+	}
+	m.lastUsed = m.clock
+	h := m.first(eff)
+	if h == 0 {
+		return fsm.Result{Code: fsm.Empty}
+	}
+	c := s.consumer(0)
+	if c == nil {
+		c = m.register(s, 0)
+	}
+	held := m.checkOut(h, c)
+	d := m.delivery(c, held)
+	d.Ready = m.readyCount()
+	eff.Deliveries = append(eff.Deliveries, d)
+	m.delivered = held.id
+	if cmd.GetNoAck() {
+		m.taken = m.taken[:0]
+		m.take(c, held.id, held.id)
+		m.ack(m.taken, eff)
+	}
+	return fsm.Result{Count: d.Ready}
+}

@@ -1,0 +1,32 @@
+package queue
+
+import (
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// configure replaces the settings. A new lease starts now. Message expiries
+// and deadlines that are running keep what they were given.
+func (m *Machine) configure(cmd *logpb.Configure) fsm.Result {
+	c := cmd.GetConfig()
+	if c == nil {
+		return fsm.Result{Code: fsm.Invalid}
+	}
+	if c.Expires != m.config.Expires {
+		m.lastUsed = m.clock
+	}
+	m.config = &logpb.QueueConfig{
+		TtlPlusOne: c.TtlPlusOne, Expires: c.Expires, ConsumerTimeoutPlusOne: c.ConsumerTimeoutPlusOne,
+		DeadLetter: c.DeadLetter, DeadLetterExchange: c.DeadLetterExchange,
+		HasDeadLetterRoutingKey: c.HasDeadLetterRoutingKey, DeadLetterRoutingKey: c.DeadLetterRoutingKey,
+		DeliveryLimit: c.DeliveryLimit, AutoDelete: c.AutoDelete,
+		MaxLengthPlusOne: c.MaxLengthPlusOne, MaxLengthBytesPlusOne: c.MaxLengthBytesPlusOne,
+	}
+	return fsm.Result{}
+}
+
+// touch renews the lease for an active redeclaration and answers what it shows.
+func (m *Machine) touch() fsm.Result {
+	m.lastUsed = m.clock
+	return fsm.Result{Count: m.readyCount(), Consumers: uint64(m.active)}
+}

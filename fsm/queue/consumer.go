@@ -1,0 +1,231 @@
+package queue
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/quorate/quorate/fsm"
+)
+
+// creditCeiling is the credit of a consumer that asks for no limit.
+const creditCeiling = 65535
+
+// consumer is one registered consumer, or the gets of a session (number 0).
+type consumer struct {
+	id         fsm.ConsumerID
+	session    *session
+	registered uint64 // orders consumers by age
+	next       uint64 // number of the next delivery
+	held       held
+	// late are ids that were taken back and are not settled, ascending.
+	// The slice is replaced, never changed.
+	late []uint64
+
+	tag            string
+	prefetch       uint32
+	priority       int32
+	noAck          bool
+	exclusive      bool
+	cancelled      bool
+	timeoutPlusOne uint64 // 0: inherited
+
+	level              *level // nil: cancelled, or gets
+	serviced           bool   // in the ring of its level
+	nextRing, prevRing *consumer
+}
+
+// level is all consumers of one priority. Those with credit are in its ring,
+// in the order in which they will be served.
+type level struct {
+	priority    int32
+	members     int
+	first, last *consumer
+}
+
+func (c *consumer) isGets() bool { return c.id.Number == 0 }
+
+func (c *consumer) status() Status {
+	switch {
+	case c.cancelled:
+		return Cancelled
+	case len(c.late) > 0:
+		return TimedOut
+	}
+	return Up
+}
+
+func (c *consumer) credit() int {
+	limit := int(min(c.prefetch, creditCeiling))
+	if limit == 0 {
+		limit = creditCeiling
+	}
+	return limit - c.held.n
+}
+
+// join puts c into the level of its priority.
+func (m *Machine) join(c *consumer) {
+	i, ok := slices.BinarySearchFunc(m.levels, c.priority, func(l *level, p int32) int { return cmp.Compare(p, l.priority) })
+	if !ok {
+		m.levels = slices.Insert(m.levels, i, &level{priority: c.priority})
+	}
+	c.level = m.levels[i]
+	c.level.members++
+}
+
+// leave takes c out of service for good, or until it joins again.
+func (m *Machine) leave(c *consumer) {
+	m.suspend(c)
+	l := c.level
+	if l == nil {
+		return
+	}
+	c.level = nil
+	if l.members--; l.members == 0 {
+		m.levels = slices.DeleteFunc(m.levels, func(o *level) bool { return o == l })
+	}
+}
+
+// refresh puts c at the end of its ring or takes it out, as its credit wants.
+func (m *Machine) refresh(c *consumer) {
+	wants := c.level != nil && c.status() == Up && c.credit() > 0
+	switch {
+	case !wants:
+		m.suspend(c)
+	case !c.serviced:
+		m.serve(c)
+	}
+}
+
+// serve puts c, which is in no ring, at the end of its ring.
+func (m *Machine) serve(c *consumer) {
+	l := c.level
+	c.serviced, c.prevRing, c.nextRing = true, l.last, nil
+	if l.last == nil {
+		l.first = c
+	} else {
+		l.last.nextRing = c
+	}
+	l.last = c
+	m.serviced++
+}
+
+// suspend takes c out of its ring.
+func (m *Machine) suspend(c *consumer) {
+	if !c.serviced {
+		return
+	}
+	l := c.level
+	if c.prevRing == nil {
+		l.first = c.nextRing
+	} else {
+		c.prevRing.nextRing = c.nextRing
+	}
+	if c.nextRing == nil {
+		l.last = c.prevRing
+	} else {
+		c.nextRing.prevRing = c.prevRing
+	}
+	c.serviced, c.prevRing, c.nextRing = false, nil, nil
+	m.serviced--
+}
+
+// nextConsumer is the one to serve next; nil: nobody has credit.
+func (m *Machine) nextConsumer() *consumer {
+	if m.serviced == 0 {
+		return nil
+	}
+	for _, l := range m.levels {
+		if l.first != nil {
+			return l.first
+		}
+	}
+	return nil
+}
+
+// register adds a consumer of s to the tables.
+func (m *Machine) register(s *session, number uint64) *consumer {
+	c := &consumer{
+		id:      fsm.ConsumerID{Session: s.id, Number: number},
+		session: s, registered: m.nextOrder, next: 1,
+	}
+	m.nextOrder++
+	m.consumers = append(m.consumers, c)
+	i, _ := s.search(number)
+	s.consumers = slices.Insert(s.consumers, i, c)
+	if number != 0 {
+		m.attached++
+		m.active++
+	}
+	return c
+}
+
+// retire ends the service of c, which stays for what it holds.
+func (m *Machine) retire(c *consumer) {
+	if c.cancelled || c.isGets() {
+		return
+	}
+	m.leave(c)
+	c.cancelled = true
+	m.active--
+	if m.exclusive == c {
+		m.exclusive = nil
+	}
+}
+
+// unregister removes c, which holds nothing, from the machine's tables; not
+// from those of its session.
+func (m *Machine) unregister(c *consumer) {
+	m.retire(c)
+	if !c.isGets() {
+		m.attached--
+	}
+	i, ok := slices.BinarySearchFunc(m.consumers, c.registered, func(o *consumer, r uint64) int { return cmp.Compare(o.registered, r) })
+	if ok {
+		m.consumers = slices.Delete(m.consumers, i, i+1)
+	}
+}
+
+// dismissIfDone removes a cancelled consumer that owes nothing more.
+func (m *Machine) dismissIfDone(c *consumer) {
+	if !c.cancelled || c.held.n > 0 {
+		return
+	}
+	m.unregister(c)
+	s := c.session
+	if i, ok := s.search(c.id.Number); ok {
+		s.consumers = slices.Delete(s.consumers, i, i+1)
+	}
+}
+
+// timeout is the consumer timeout for the next delivery to c; false: none.
+func (m *Machine) timeout(c *consumer) (fsm.Millis, bool) {
+	switch {
+	case c.noAck:
+		return 0, false
+	case c.timeoutPlusOne > 0:
+		return millis(c.timeoutPlusOne), true
+	case m.config.ConsumerTimeoutPlusOne > 0:
+		return millis(m.config.ConsumerTimeoutPlusOne), true
+	}
+	return 0, false
+}
+
+// forgive removes the ids first … last from what c holds too long and reports
+// how many there were.
+func (c *consumer) forgive(first, last uint64) int {
+	i, _ := slices.BinarySearch(c.late, first)
+	j := i
+	for j < len(c.late) && c.late[j] <= last {
+		j++
+	}
+	switch {
+	case i == j:
+	case j-i == len(c.late):
+		c.late = nil
+	case i == 0:
+		c.late = c.late[j:]
+	default:
+		c.late = slices.Concat(c.late[:i], c.late[j:])
+	}
+	return j - i
+}

@@ -1,0 +1,202 @@
+package queue
+
+import (
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/invariants"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+const (
+	// dueBefore bounds the expiries before a command, and once more those
+	// that its assignment runs into; a Tick has dueInTick for all it does.
+	dueBefore = 64
+	dueInTick = 4096
+
+	// drainTimeout bounds how long a queue that has ended keeps its outbox.
+	drainTimeout fsm.Millis = 60_000
+
+	// defaultDeliveryLimit holds until the first Configure.
+	defaultDeliveryLimit = 20
+)
+
+// Machine is one queue. It implements fsm.Machine; the other methods read.
+// A Machine is used by one goroutine at a time.
+type Machine struct {
+	name string
+	id   fsm.QueueID
+
+	clock    fsm.Time
+	index    uint64 // of the last entry
+	term     uint64
+	lastUsed fsm.Time
+	phase    Phase
+	goneAt   fsm.Time // end of draining
+	config   *logpb.QueueConfig
+	counters Counters
+
+	nextMessage uint64
+	nextLetter  uint64
+	nextOrder   uint64 // of consumers
+
+	messages  arena[message]
+	extras    arena[extra]
+	lists     [listCount]list
+	waiting   uint32             // bit p: the list of priority p has messages
+	counts    [Outbox + 1]Count  // by place
+	expiring  int                // ready messages with an expiry
+	deadlines int                // held messages with a consumer timeout
+	expiries  timeIndex[uint32]  // of ready messages, by handle
+	timeouts  timeIndex[holding] // of held messages
+	live      liveIndexes
+
+	sessions map[fsm.SessionID]*session
+	recent   *session // the last one looked up; nil: none
+	ended    deque[fsm.SessionID]
+	isEnded  map[fsm.SessionID]bool
+	dead     []Boot // highest boot declared down, by node
+
+	consumers []*consumer // all, gets included, by age
+	attached  int         // all but gets
+	active    int         // all but gets and cancelled ones
+	getsHeld  int         // messages held by gets
+	exclusive *consumer
+	levels    []*level // highest priority first
+	serviced  int      // consumers in rings
+
+	unrouted uint32    // first letter of the outbox without a route
+	targets  []*target // by id
+
+	// What follows is not state: it is of no meaning between two commands.
+	budget    int    // expiries that this command may still perform
+	fresh     uint32 // a message with TTL 0 that is being offered
+	revivable bool   // the entry being applied has been released
+	delivered uint64 // number of the delivery of a get
+	taken     []checkout
+	overdue   []uint32
+}
+
+// holding names one delivery of one consumer.
+type holding struct {
+	c  *consumer
+	id uint64
+}
+
+// New returns an empty queue. name is what its dead letters say they died in.
+func New(name string, id fsm.QueueID) *Machine {
+	m := &Machine{
+		name: name, id: id,
+		config:      &logpb.QueueConfig{DeliveryLimit: defaultDeliveryLimit},
+		nextMessage: 1, nextLetter: 1, nextOrder: 1,
+	}
+	m.clear()
+	return m
+}
+
+// clear forgets everything that a queue holds.
+func (m *Machine) clear() {
+	m.messages, m.extras, m.lists = arena[message]{}, arena[extra]{}, [listCount]list{}
+	m.waiting, m.counts, m.expiring, m.deadlines = 0, [Outbox + 1]Count{}, 0, 0
+	m.expiries, m.timeouts, m.live = timeIndex[uint32]{}, timeIndex[holding]{}, liveIndexes{}
+	m.sessions, m.recent = map[fsm.SessionID]*session{}, nil
+	m.ended, m.isEnded, m.dead = deque[fsm.SessionID]{}, map[fsm.SessionID]bool{}, nil
+	m.consumers, m.attached, m.active, m.getsHeld = nil, 0, 0, 0
+	m.exclusive, m.levels, m.serviced = nil, nil, 0
+	m.unrouted, m.targets = 0, nil
+}
+
+// Apply implements fsm.Machine. eff collects over the commands of one entry:
+// what Released names may be freed after the last of them, and after what
+// Deliveries names has been read.
+func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
+	m.advance(&meta)
+	if m.phase != Active {
+		return m.afterlife(cmd, eff)
+	}
+	m.budget = dueBefore
+	if cmd.Kind == logpb.Command_TICK {
+		m.budget = dueInTick
+	}
+	m.expireDue(eff)
+	s, r, ok := m.admit(&meta, cmd, eff)
+	if cmd.Kind != logpb.Command_TICK {
+		m.budget = dueBefore
+	}
+	if ok {
+		inUse, active := m.inUse(), m.active
+		m.delivered = 0
+		r = m.apply(&meta, cmd, s, eff)
+		if s != nil {
+			s.record(cmd, r, m.delivered)
+		}
+		m.assign(eff)
+		m.afterUse(inUse, active, eff)
+	} else {
+		m.assign(eff)
+	}
+	if invariants.Enabled {
+		m.mustHold()
+	}
+	return r
+}
+
+// advance moves the clock and notices a new entry and a new term.
+func (m *Machine) advance(meta *fsm.Meta) {
+	invariants.Assert(meta.Index >= m.index, "log indexes grow")
+	m.clock = max(m.clock, min(meta.Now, fsm.MaxTime))
+	if meta.Index != m.index {
+		m.index, m.revivable = meta.Index, false
+	}
+	if meta.Term != m.term || m.lastUsed == 0 {
+		m.term, m.lastUsed = meta.Term, m.clock
+	}
+}
+
+// NextDeadline implements fsm.Machine.
+func (m *Machine) NextDeadline() fsm.Time {
+	next := fsm.Time(0)
+	earlier := func(t fsm.Time) {
+		if t != 0 && (next == 0 || t < next) {
+			next = t
+		}
+	}
+	switch m.phase {
+	case Draining:
+		return m.goneAt
+	case Gone:
+		return 0
+	}
+	if t := m.expiries.first(m.notExpiring); t != nil {
+		earlier(t.at)
+	}
+	if t := m.timeouts.first(notHeld); t != nil {
+		earlier(t.at)
+	}
+	earlier(m.leaseEnd())
+	return next
+}
+
+// Resume implements fsm.Machine.
+func (m *Machine) Resume(eff *fsm.Effects) {
+	eff.Gone = eff.Gone || m.phase == Gone
+	eff.Outbox = eff.Outbox || m.counts[Outbox].Messages > 0
+}
+
+// Held appends the deliveries that a consumer holds with an ID above after,
+// ascending. Number 0 stands for the gets of a session.
+func (m *Machine) Held(to fsm.ConsumerID, after uint64, eff *fsm.Effects) {
+	s := m.sessions[to.Session]
+	if s == nil || after+1 == 0 {
+		return
+	}
+	c := s.consumer(to.Number)
+	if c == nil {
+		return
+	}
+	for h := range c.held.from(after + 1) {
+		d := m.delivery(c, h)
+		if c.isGets() {
+			d.Ready = m.readyCount()
+		}
+		eff.Deliveries = append(eff.Deliveries, d)
+	}
+}

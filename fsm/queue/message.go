@@ -1,0 +1,224 @@
+package queue
+
+import (
+	"math"
+	"math/bits"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+const (
+	maxPriority     = 31
+	defaultPriority = 4
+
+	// Lists of a machine: one per priority, and two more.
+	returnedList = maxPriority + 1
+	outboxList   = returnedList + 1
+	listCount    = outboxList + 1
+)
+
+// message is one record of the arena: 56 bytes, no pointers.
+type message struct {
+	seq      uint64
+	index    uint64 // of the log entry with the payload
+	expireAt fsm.Time
+	offset   uint32
+	size     uint32
+	next     uint32 // in its list; 0: last, or in no list
+	prev     uint32
+	acquired uint32
+	failed   uint32
+	extra    uint32 // handle in Machine.extras; 0: none
+	priority uint8
+	place    Place
+
+	hasExpiration bool
+}
+
+// extra holds what few messages have.
+type extra struct {
+	deaths []*logpb.Death // newest first; shared, never changed
+
+	// The rest belongs to letters of the outbox.
+	letter    uint64
+	diedAt    fsm.Time
+	transfers []Transfer // not settled; replaced, never changed
+	reason    logpb.Death_Reason
+}
+
+// list is a doubly linked list of messages: taking one out of the middle
+// leaves nothing behind.
+type list struct{ head, tail uint32 }
+
+func (x *message) ref() fsm.Ref { return fsm.Ref{Index: x.index, Offset: x.offset, Size: x.size} }
+
+// list is the number of the list a message with this place is in.
+func (x *message) list() int {
+	switch x.place {
+	case Returned:
+		return returnedList
+	case Outbox:
+		return outboxList
+	}
+	return int(x.priority)
+}
+
+// ready reports whether the message may be handed out, and may expire.
+func (x *message) ready() bool { return x.place == Ready || x.place == Returned }
+
+func (x *message) due(c fsm.Time) bool { return x.expireAt != 0 && x.expireAt <= c }
+
+// setPlace moves x to another place in the books. Lists are the caller's work.
+func (m *Machine) setPlace(x *message, p Place) {
+	if x.expireAt != 0 && x.ready() {
+		m.expiring--
+	}
+	from, to := &m.counts[x.place], &m.counts[p]
+	from.Messages--
+	from.Bytes -= uint64(x.size)
+	x.place = p
+	to.Messages++
+	to.Bytes += uint64(x.size)
+	if x.expireAt != 0 && x.ready() {
+		m.expiring++
+	}
+}
+
+// append puts message h, whose place is set, at the end of its list.
+func (m *Machine) append(h uint32) {
+	x := m.messages.get(h)
+	m.insertAfter(m.lists[x.list()].tail, h)
+}
+
+// insertAfter puts message h, whose place is set, behind at in its list; at 0
+// is before the first.
+func (m *Machine) insertAfter(at, h uint32) {
+	x := m.messages.mut(h)
+	no := x.list()
+	l := &m.lists[no]
+	next := l.head
+	if at != 0 {
+		next = m.messages.get(at).next
+	}
+	x.prev, x.next = at, next
+	if at == 0 {
+		l.head = h
+	} else {
+		m.messages.mut(at).next = h
+	}
+	if next == 0 {
+		l.tail = h
+	} else {
+		m.messages.mut(next).prev = h
+	}
+	if no <= maxPriority {
+		m.waiting |= 1 << no
+	}
+}
+
+// remove takes message h out of its list and leaves it in no place.
+func (m *Machine) remove(h uint32) {
+	x := m.messages.mut(h)
+	no := x.list()
+	l := &m.lists[no]
+	prev, next := x.prev, x.next
+	x.prev, x.next = 0, 0
+	m.setPlace(x, 0)
+	if prev == 0 {
+		l.head = next
+	} else {
+		m.messages.mut(prev).next = next
+	}
+	if next == 0 {
+		l.tail = prev
+	} else {
+		m.messages.mut(next).prev = prev
+	}
+	if no <= maxPriority && l.head == 0 {
+		m.waiting &^= 1 << no
+	}
+}
+
+// front is the message to hand out next, due or not; 0: none.
+func (m *Machine) front() uint32 {
+	if h := m.lists[returnedList].head; h != 0 {
+		return h
+	}
+	if m.waiting == 0 {
+		return 0
+	}
+	return m.lists[bits.Len32(m.waiting)-1].head
+}
+
+// readyCount is the number of ready messages, returned ones included.
+func (m *Machine) readyCount() uint64 {
+	return m.counts[Ready].Messages + m.counts[Returned].Messages
+}
+
+// free forgets message h, which is in no place.
+func (m *Machine) free(h uint32, eff *fsm.Effects) {
+	x := m.messages.get(h)
+	index := x.index
+	m.counts[0].Messages--
+	m.counts[0].Bytes -= uint64(x.size)
+	if x.extra != 0 {
+		m.extras.release(x.extra)
+	}
+	m.messages.release(h)
+	if m.live.drop(index) {
+		eff.Released = append(eff.Released, index)
+		m.revivable = index == m.index
+	}
+}
+
+// keepEntry counts a new message of the entry that is being applied. If the
+// messages that came before it with this entry have all gone already, their
+// notice is taken back.
+func (m *Machine) keepEntry(eff *fsm.Effects) {
+	m.live.add(m.index)
+	if !m.revivable {
+		return
+	}
+	m.revivable = false
+	for i := len(eff.Released) - 1; i >= 0; i-- {
+		if eff.Released[i] == m.index {
+			eff.Released = append(eff.Released[:i], eff.Released[i+1:]...)
+			return
+		}
+	}
+}
+
+// extraOf returns the extra of message h for reading; never nil.
+func (m *Machine) extraOf(h uint32) *extra {
+	if e := m.messages.get(h).extra; e != 0 {
+		return m.extras.get(e)
+	}
+	return &noExtra
+}
+
+var noExtra extra
+
+// mutExtra returns the extra of message h for writing, a new one if needed.
+func (m *Machine) mutExtra(h uint32) *extra {
+	x := m.messages.mut(h)
+	if x.extra == 0 {
+		x.extra = m.extras.alloc()
+	}
+	return m.extras.mut(x.extra)
+}
+
+// deadline is the instant d from now. It is never 0, which means never.
+func (m *Machine) deadline(d fsm.Millis) fsm.Time { return max(m.clock.Add(d), 1) }
+
+// millis turns a duration of the log, v-1, into one that can be added.
+func millis(plusOne uint64) fsm.Millis {
+	return fsm.Millis(min(plusOne-1, uint64(fsm.MaxTime)))
+}
+
+// bump adds one and saturates.
+func bump(n *uint32) {
+	if *n < math.MaxUint32 {
+		*n++
+	}
+}

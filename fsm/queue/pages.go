@@ -1,0 +1,202 @@
+package queue
+
+import "slices"
+
+// chunkLen is the length of all chunks but an only one, which starts small:
+// most queues of a node are short.
+const (
+	chunkLen   = 512
+	firstChunk = 8
+)
+
+// pages is an array in chunks that can be frozen: a frozen array never changes,
+// and the chunks it shares with the living one are copied before the next
+// write to them. at is for reading; a pointer from own may be written to until
+// the next freeze or extend.
+type pages[T any] struct {
+	chunks [][]T
+	epochs []uint64 // chunk i is shared unless epochs[i] == epoch
+	epoch  uint64
+	spare  []T // a chunk that was dropped, for the next extend
+}
+
+func (p *pages[T]) at(i int) *T { return &p.chunks[i/chunkLen][i%chunkLen] }
+
+func (p *pages[T]) own(i int) *T {
+	c := i / chunkLen
+	if p.epochs[c] != p.epoch {
+		p.chunks[c] = slices.Clone(p.chunks[c])
+		p.epochs[c] = p.epoch
+	}
+	return &p.chunks[c][i%chunkLen]
+}
+
+// capacity is the number of items at and own reach.
+func (p *pages[T]) capacity() int {
+	switch len(p.chunks) {
+	case 0:
+		return 0
+	case 1:
+		return len(p.chunks[0])
+	}
+	return len(p.chunks) * chunkLen
+}
+
+// extend adds capacity.
+func (p *pages[T]) extend() {
+	switch n := p.capacity(); {
+	case n == 0:
+		p.chunks = append(p.chunks, make([]T, firstChunk))
+		p.epochs = append(p.epochs, p.epoch)
+	case n < chunkLen:
+		larger := make([]T, min(2*n, chunkLen))
+		copy(larger, p.chunks[0])
+		p.chunks[0], p.epochs[0] = larger, p.epoch
+	default:
+		next := p.spare
+		if p.spare = nil; next == nil {
+			next = make([]T, chunkLen)
+		}
+		p.chunks = append(p.chunks, next)
+		p.epochs = append(p.epochs, p.epoch)
+	}
+}
+
+// dropFirst removes the first chunk; there is another one.
+func (p *pages[T]) dropFirst() {
+	if p.epochs[0] == p.epoch {
+		p.spare = p.chunks[0]
+		clear(p.spare)
+	}
+	p.chunks[0] = nil
+	p.chunks, p.epochs = p.chunks[1:], p.epochs[1:]
+}
+
+// shrink drops all chunks but the first.
+func (p *pages[T]) shrink() {
+	if len(p.chunks) > 1 {
+		p.chunks, p.epochs = slices.Clone(p.chunks[:1]), slices.Clone(p.epochs[:1])
+		p.spare = nil
+	}
+}
+
+// freeze returns the array as it is now; the chunks are shared.
+func (p *pages[T]) freeze() pages[T] {
+	p.epoch++
+	return pages[T]{chunks: slices.Clone(p.chunks)}
+}
+
+// arena hands out items by handle. Handle 0 names none.
+type arena[T any] struct {
+	pages[T]
+	top  int      // handles below have been handed out; 0 before the first
+	free []uint32 // and these have come back
+}
+
+// get is for reading.
+func (a *arena[T]) get(h uint32) *T { return a.at(int(h)) }
+
+// mut is for writing. Pointers from before may be stale afterwards.
+func (a *arena[T]) mut(h uint32) *T { return a.own(int(h)) }
+
+func (a *arena[T]) live() int { return max(a.top-1, 0) - len(a.free) }
+
+// alloc returns the handle of a zero item.
+func (a *arena[T]) alloc() uint32 {
+	if n := len(a.free); n > 0 {
+		h := a.free[n-1]
+		a.free = a.free[:n-1]
+		return h
+	}
+	a.top = max(a.top, 1)
+	if a.top == a.capacity() || a.capacity() == 0 {
+		a.extend()
+	}
+	a.top++
+	return uint32(a.top - 1)
+}
+
+// release takes an item back. An arena that has become empty keeps no more
+// than one chunk.
+func (a *arena[T]) release(h uint32) {
+	var zero T
+	*a.mut(h) = zero
+	a.free = append(a.free, h)
+	if a.live() == 0 && a.top > chunkLen {
+		a.reset()
+	}
+}
+
+// reset releases all items.
+func (a *arena[T]) reset() {
+	a.shrink()
+	if len(a.chunks) > 0 {
+		a.own(0)
+		clear(a.chunks[0])
+	}
+	a.top = 0
+	if a.free = a.free[:0]; cap(a.free) > chunkLen {
+		a.free = nil
+	}
+}
+
+// deque is a queue in chunks. Item 0 is the front.
+type deque[T any] struct {
+	pages[T]
+	head, n int
+}
+
+func (d *deque[T]) len() int      { return d.n }
+func (d *deque[T]) item(i int) *T { return d.at(d.head + i) }
+func (d *deque[T]) edit(i int) *T { return d.own(d.head + i) }
+
+func (d *deque[T]) push(v T) {
+	if d.head+d.n == d.capacity() {
+		if len(d.chunks) == 1 && d.head > d.n {
+			d.slide()
+		} else {
+			d.extend()
+		}
+	}
+	d.n++
+	*d.edit(d.n - 1) = v
+}
+
+// slide moves the items of an only chunk to its beginning.
+func (d *deque[T]) slide() {
+	d.own(0)
+	c := d.chunks[0]
+	copy(c, c[d.head:d.head+d.n])
+	clear(c[d.n : d.head+d.n])
+	d.head = 0
+}
+
+func (d *deque[T]) pop() {
+	var zero T
+	*d.edit(0) = zero
+	d.head++
+	d.n--
+	switch {
+	case d.head == chunkLen && len(d.chunks) > 1:
+		d.dropFirst()
+		d.head = 0
+	case d.n == 0:
+		d.shrink()
+		d.head = 0
+	}
+}
+
+// clear removes all items and keeps no more than one chunk.
+func (d *deque[T]) clear() {
+	d.shrink()
+	if len(d.chunks) > 0 {
+		d.own(0)
+		clear(d.chunks[0])
+	}
+	d.head, d.n = 0, 0
+}
+
+// freeze returns the deque as it is now.
+func (d *deque[T]) freeze() deque[T] {
+	return deque[T]{pages: d.pages.freeze(), head: d.head, n: d.n}
+}

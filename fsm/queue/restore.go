@@ -1,0 +1,255 @@
+package queue
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// ErrSnapshot is wrapped by Restore when what it reads is no state of this
+// queue.
+var ErrSnapshot = errors.New("not a valid snapshot of the queue")
+
+// maxRecord bounds one record of a snapshot.
+const maxRecord = 1 << 30
+
+// Restore replaces the state by what WriteTo has written, up to the end of r.
+// If it fails the machine is as it was.
+func (m *Machine) Restore(r io.Reader) error {
+	n := New(m.name, m.id)
+	if err := n.restore(bufio.NewReaderSize(r, encoderBuffer)); err != nil {
+		return err
+	}
+	*m = *n
+	return nil
+}
+
+func (m *Machine) restore(r *bufio.Reader) error {
+	var buf bytes.Buffer
+	var head logpb.QueueSnapshot
+	if err := readRecord(r, &buf, &head); err != nil {
+		return noEOF(err)
+	}
+	if head.Version != snapshotVersion {
+		return fmt.Errorf("%w: version %d", ErrSnapshot, head.Version)
+	}
+	if string(head.Name) != m.name || head.QueueId != uint64(m.id) {
+		return fmt.Errorf("%w: it is of queue %d %q", ErrSnapshot, head.QueueId, head.Name)
+	}
+	if err := m.restoreHead(&head); err != nil {
+		return err
+	}
+	var st logpb.MessageState
+	for range head.Messages {
+		st = logpb.MessageState{}
+		if err := readRecord(r, &buf, &st); err != nil {
+			return noEOF(err)
+		}
+		if err := m.restoreMessage(&st); err != nil {
+			return err
+		}
+	}
+	if _, err := r.ReadByte(); err != io.EOF {
+		return fmt.Errorf("%w: something follows it", ErrSnapshot)
+	}
+	if err := m.restoreService(head.Service); err != nil {
+		return err
+	}
+	m.restoreIndexes()
+	if err := m.Check(); err != nil {
+		return fmt.Errorf("%w: %w", ErrSnapshot, err)
+	}
+	return nil
+}
+
+// readRecord reads one record; io.EOF only before its first byte.
+func readRecord(r *bufio.Reader, buf *bytes.Buffer, into interface{ UnmarshalVT([]byte) error }) error {
+	size, err := binary.ReadUvarint(r)
+	if err != nil {
+		return err
+	}
+	if size > maxRecord {
+		return fmt.Errorf("%w: a record of %d bytes", ErrSnapshot, size)
+	}
+	buf.Reset()
+	if _, err := io.CopyN(buf, r, int64(size)); err != nil {
+		return noEOF(err)
+	}
+	if err := into.UnmarshalVT(buf.Bytes()); err != nil {
+		return fmt.Errorf("%w: %w", ErrSnapshot, err)
+	}
+	return nil
+}
+
+func noEOF(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
+	if h.Config == nil || h.Counters == nil || h.State > uint32(Gone) {
+		return fmt.Errorf("%w: its head is incomplete", ErrSnapshot)
+	}
+	m.configure(&logpb.Configure{Config: h.Config})
+	m.clock, m.term, m.index = fsm.Time(h.Clock), h.Term, h.Index
+	m.lastUsed, m.phase, m.goneAt = fsm.Time(h.LastUsed), Phase(h.State), fsm.Time(h.GoneAt)
+	m.nextMessage, m.nextLetter, m.nextOrder = h.NextMessage, h.NextLetter, h.NextOrder
+	c := h.Counters
+	m.counters = Counters{
+		Enqueued: c.Enqueued, Delivered: c.Delivered, Redelivered: c.Redelivered, Acked: c.Acked, Requeued: c.Requeued,
+		Expired: c.Expired, DeadLettered: c.DeadLettered, DeadDropped: c.DeadDropped, TimedOut: c.TimedOut,
+		LateAcks: c.LateAcks, Purged: c.Purged, Duplicates: c.Duplicates,
+	}
+	for _, t := range h.Targets {
+		m.targets = append(m.targets, &target{id: fsm.QueueID(t.Target), next: t.Next, settled: t.Settled})
+	}
+	for _, s := range h.Ended {
+		m.ended.push(fsm.SessionFrom(s))
+		m.isEnded[fsm.SessionFrom(s)] = true
+	}
+	for _, d := range h.Dead {
+		m.dead = append(m.dead, Boot{fsm.NodeID(d.Node), d.Boot})
+	}
+	return m.restoreConsumers(h)
+}
+
+func (m *Machine) restoreConsumers(h *logpb.QueueSnapshot) error {
+	sessions := make([]*session, len(h.Sessions))
+	for i, st := range h.Sessions {
+		s := &session{id: fsm.SessionFrom(st.Session), next: st.NextSeq, last: answer{
+			seq: st.LastOpSeq, count: st.LastOpCount, consumers: st.LastOpConsumers,
+			delivery: st.LastOpDelivery, code: fsm.Code(st.LastOpCode),
+		}}
+		sessions[i], m.sessions[s.id] = s, s
+	}
+	if len(m.sessions) != len(sessions) {
+		return fmt.Errorf("%w: a session twice", ErrSnapshot)
+	}
+	for _, st := range h.Consumers {
+		if uint64(st.Session) >= uint64(len(sessions)) {
+			return fmt.Errorf("%w: a consumer without session", ErrSnapshot)
+		}
+		s := sessions[st.Session]
+		if s.consumer(st.Consumer) != nil {
+			return fmt.Errorf("%w: a consumer twice", ErrSnapshot)
+		}
+		c := m.register(s, st.Consumer)
+		c.registered, c.next, c.late = st.Registered, st.NextDelivery, slices.Clone(st.TimedOut)
+		c.tag, c.prefetch, c.priority = st.Tag, st.Prefetch, st.Priority
+		c.noAck, c.exclusive, c.timeoutPlusOne = st.NoAck, st.Exclusive, st.TimeoutPlusOne
+		switch {
+		case c.isGets():
+		case st.Status == uint32(Cancelled):
+			c.cancelled = true
+			m.active--
+		default:
+			m.join(c)
+			if c.exclusive {
+				m.exclusive = c
+			}
+		}
+	}
+	m.nextOrder = h.NextOrder
+	return nil
+}
+
+// restoreMessage adds the next message, in the order of the encoding.
+func (m *Machine) restoreMessage(st *logpb.MessageState) error {
+	if st.Priority > maxPriority || st.Place < uint32(Ready) || st.Place > uint32(Outbox) {
+		return fmt.Errorf("%w: message %d is nowhere", ErrSnapshot, st.Seq)
+	}
+	h := m.messages.alloc()
+	x := m.messages.mut(h)
+	*x = message{
+		seq: st.Seq, index: st.Index, offset: st.Offset, size: st.Size, expireAt: fsm.Time(st.ExpireAt),
+		acquired: st.Acquired, failed: st.Failed, priority: uint8(st.Priority), hasExpiration: st.HasExpiration,
+	}
+	m.counts[0].Messages++
+	m.counts[0].Bytes += uint64(x.size)
+	m.setPlace(x, Place(st.Place))
+	if len(st.Deaths) > 0 {
+		m.mutExtra(h).deaths = st.Deaths
+	}
+	if x.place == CheckedOut {
+		return m.restoreHeld(st, h)
+	}
+	m.append(h)
+	if x.place == Outbox {
+		return m.restoreLetter(st, h)
+	}
+	return nil
+}
+
+func (m *Machine) restoreHeld(st *logpb.MessageState, h uint32) error {
+	if uint64(st.Consumer) >= uint64(len(m.consumers)) {
+		return fmt.Errorf("%w: message %d has no holder", ErrSnapshot, st.Seq)
+	}
+	c := m.consumers[st.Consumer]
+	if n := len(c.held.all); n > 0 && c.held.all[n-1].id >= st.Delivery {
+		return fmt.Errorf("%w: deliveries are out of order", ErrSnapshot)
+	}
+	c.held.push(checkout{st.Delivery, fsm.Time(st.Deadline), fsm.Millis(st.Limit), h})
+	if c.isGets() {
+		m.getsHeld++
+	}
+	if st.Deadline != 0 {
+		m.deadlines++
+	}
+	return nil
+}
+
+func (m *Machine) restoreLetter(st *logpb.MessageState, h uint32) error {
+	e := m.mutExtra(h)
+	e.letter, e.reason, e.diedAt = st.Letter, st.Reason, fsm.Time(st.DiedAt)
+	for _, t := range st.Transfers {
+		i, ok := m.findTarget(fsm.QueueID(t.Target))
+		if !ok || t.Number != m.targets[i].settled+1+uint64(m.targets[i].pending.len()) {
+			return fmt.Errorf("%w: letter %d has a wrong transfer", ErrSnapshot, st.Letter)
+		}
+		m.targets[i].pending.push(h)
+		e.transfers = append(e.transfers, Transfer{m.targets[i].id, t.Number})
+	}
+	if m.unrouted == 0 && len(e.transfers) == 0 {
+		m.unrouted = h
+	}
+	return nil
+}
+
+// restoreService puts consumers into their rings.
+func (m *Machine) restoreService(order []uint32) error {
+	for _, i := range order {
+		if uint64(i) >= uint64(len(m.consumers)) || m.consumers[i].level == nil || m.consumers[i].serviced {
+			return fmt.Errorf("%w: wrong service order", ErrSnapshot)
+		}
+		m.serve(m.consumers[i])
+	}
+	return nil
+}
+
+// restoreIndexes rebuilds what is derived from the messages.
+func (m *Machine) restoreIndexes() {
+	indexes := make([]uint64, 0, m.messages.live())
+	expiries := make([]timed[uint32], 0, m.expiring)
+	for h := 1; h < m.messages.top; h++ {
+		x := m.messages.get(uint32(h))
+		indexes = append(indexes, x.index)
+		if x.ready() && x.expireAt != 0 {
+			expiries = append(expiries, timed[uint32]{x.expireAt, x.seq, uint32(h)})
+		}
+	}
+	slices.Sort(indexes)
+	for _, index := range indexes {
+		m.live.add(index)
+	}
+	m.expiries.rebuild(expiries)
+	m.rebuildTimeouts()
+}

@@ -1,0 +1,218 @@
+package queue
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// endedSessions is how many ended sessions are remembered, so that a command
+// of theirs that was held up on its way does not begin them anew.
+const endedSessions = 1024
+
+// session is the stream of one channel's commands to this queue.
+type session struct {
+	id        fsm.SessionID
+	next      uint64 // number of the next command
+	last      answer
+	consumers []*consumer // by number
+}
+
+// answer is what the last synchronous command of a stream was told.
+type answer struct {
+	seq, count, consumers uint64
+	delivery              uint64 // of a get
+	code                  fsm.Code
+}
+
+func (s *session) search(number uint64) (int, bool) {
+	return slices.BinarySearchFunc(s.consumers, number, func(c *consumer, n uint64) int { return cmp.Compare(c.id.Number, n) })
+}
+
+// consumer returns the consumer with this number, nil if there is none.
+func (s *session) consumer(number uint64) *consumer {
+	if i, ok := s.search(number); ok {
+		return s.consumers[i]
+	}
+	return nil
+}
+
+// admit finds the session of a command and its place in the stream. ok says
+// that the command is to be performed; if not, r answers it. s is nil for a
+// command outside of any stream whose session is unknown.
+func (m *Machine) admit(meta *fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) (s *session, r fsm.Result, ok bool) {
+	if meta.Session == (fsm.SessionID{}) {
+		if cmd.Seq != 0 {
+			return nil, fsm.Result{Code: fsm.Invalid}, false
+		}
+		return nil, r, true
+	}
+	s = m.session(meta.Session)
+	switch {
+	case cmd.Seq == 0:
+		return s, r, true
+	case s == nil && (cmd.Seq != 1 || m.over(meta.Session)):
+		return nil, fsm.Result{Code: fsm.NoSession}, false
+	case s == nil:
+		s = &session{id: meta.Session, next: 1}
+		m.sessions[s.id] = s
+		m.recent = s
+	case cmd.Seq < s.next:
+		return s, m.repeat(s, cmd, eff), false
+	case cmd.Seq > s.next:
+		return s, fsm.Result{Code: fsm.Gap, Next: s.next}, false
+	}
+	s.next++
+	return s, r, true
+}
+
+// session looks a session up. Runs of commands of one session are the rule.
+func (m *Machine) session(id fsm.SessionID) *session {
+	if m.recent != nil && m.recent.id == id {
+		return m.recent
+	}
+	s := m.sessions[id]
+	if s != nil {
+		m.recent = s
+	}
+	return s
+}
+
+// repeat answers a command that has been performed before. A get whose message
+// is still held is handed out again.
+func (m *Machine) repeat(s *session, cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
+	m.counters.Duplicates++
+	if cmd.Seq != s.last.seq {
+		return fsm.Result{}
+	}
+	if id := s.last.delivery; id != 0 {
+		if c := s.consumer(0); c != nil {
+			if held, ok := c.held.find(id); ok {
+				d := m.delivery(c, held)
+				d.Ready = s.last.count
+				eff.Deliveries = append(eff.Deliveries, d)
+			}
+		}
+	}
+	return fsm.Result{Code: s.last.code, Count: s.last.count, Consumers: s.last.consumers}
+}
+
+// record remembers the answer to a synchronous command of a stream.
+func (s *session) record(cmd *logpb.Command, r fsm.Result, delivery uint64) {
+	switch cmd.Kind {
+	case logpb.Command_CONSUME, logpb.Command_CANCEL, logpb.Command_GET,
+		logpb.Command_PURGE, logpb.Command_DELETE, logpb.Command_TOUCH:
+		if cmd.Seq != 0 {
+			s.last = answer{cmd.Seq, r.Count, r.Consumers, delivery, r.Code}
+		}
+	}
+}
+
+// over reports whether a session is known to have ended.
+func (m *Machine) over(id fsm.SessionID) bool {
+	if i, ok := m.findDead(id.Node); ok && id.Boot <= m.dead[i].Boot {
+		return true
+	}
+	return m.isEnded[id]
+}
+
+func (m *Machine) findDead(n fsm.NodeID) (int, bool) {
+	return slices.BinarySearchFunc(m.dead, n, func(b Boot, n fsm.NodeID) int { return cmp.Compare(b.Node, n) })
+}
+
+// bury remembers that a session has ended.
+func (m *Machine) bury(id fsm.SessionID) {
+	if m.over(id) {
+		return
+	}
+	if m.ended.len() == endedSessions {
+		delete(m.isEnded, *m.ended.item(0))
+		m.ended.pop()
+	}
+	m.ended.push(id)
+	m.isEnded[id] = true
+}
+
+// sessionDown ends the session of the command.
+func (m *Machine) sessionDown(meta *fsm.Meta, s *session, eff *fsm.Effects) fsm.Result {
+	if meta.Session == (fsm.SessionID{}) {
+		return fsm.Result{Code: fsm.Invalid}
+	}
+	if s != nil {
+		m.endSessions([]*session{s}, eff)
+	}
+	m.bury(meta.Session)
+	return fsm.Result{}
+}
+
+// nodeDown ends all sessions of a node up to a boot number. They stay ended.
+func (m *Machine) nodeDown(cmd *logpb.NodeDown, eff *fsm.Effects) fsm.Result {
+	node, boot := fsm.NodeID(cmd.GetNode()), cmd.GetBoot()
+	if node == 0 || boot == 0 {
+		return fsm.Result{Code: fsm.Invalid}
+	}
+	i, ok := m.findDead(node)
+	if !ok {
+		m.dead = slices.Insert(m.dead, i, Boot{Node: node})
+	}
+	m.dead[i].Boot = max(m.dead[i].Boot, boot)
+
+	gone := func(id fsm.SessionID) bool { return id.Node == node && id.Boot <= m.dead[i].Boot }
+	var down []*session
+	for _, id := range m.Sessions() {
+		if gone(id) {
+			down = append(down, m.sessions[id])
+		}
+	}
+	m.endSessions(down, eff)
+	for range m.ended.len() {
+		id := *m.ended.item(0)
+		m.ended.pop()
+		if gone(id) {
+			delete(m.isEnded, id)
+		} else {
+			m.ended.push(id)
+		}
+	}
+	return fsm.Result{}
+}
+
+// endSessions removes sessions and their consumers. What they hold returns as
+// failed, all of it in one step.
+func (m *Machine) endSessions(down []*session, eff *fsm.Effects) {
+	m.taken = m.taken[:0]
+	for _, s := range down {
+		for _, c := range s.consumers {
+			m.take(c, 0, c.next)
+			m.unregister(c)
+		}
+		s.consumers = nil
+		delete(m.sessions, s.id)
+	}
+	m.recent = nil
+	m.giveBack(m.taken, true, true, eff)
+}
+
+// Sessions lists the sessions with a stream, ascending.
+func (m *Machine) Sessions() []fsm.SessionID {
+	ids := make([]fsm.SessionID, 0, len(m.sessions))
+	for id := range m.sessions { // det: sorted below
+		ids = append(ids, id)
+	}
+	slices.SortFunc(ids, fsm.SessionID.Compare)
+	return ids
+}
+
+// SessionNodes lists the boots of nodes that sessions live on, ascending.
+// Queues that forward dead letters live on no node.
+func (m *Machine) SessionNodes() []Boot {
+	var boots []Boot
+	for _, id := range m.Sessions() {
+		if b := (Boot{id.Node, id.Boot}); id.Node != 0 && (len(boots) == 0 || boots[len(boots)-1] != b) {
+			boots = append(boots, b)
+		}
+	}
+	return boots
+}

@@ -1,0 +1,221 @@
+package queue
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"io"
+	"iter"
+	"slices"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// snapshotVersion is the version of the encoding.
+const snapshotVersion = 1
+
+// Snapshot is a machine as it was at one moment. It does not change, and its
+// methods may be called from any goroutine, one at a time.
+type Snapshot struct {
+	head      *logpb.QueueSnapshot // sessions and consumers are still missing
+	sessions  []session            // ascending
+	consumers []consumer           // by age
+	held      [][]checkout         // by consumer
+	messages  pages[message]
+	extras    pages[extra]
+	lists     [listCount]list
+	live      liveIndexes
+}
+
+// Snapshot returns the state as it is now. It costs little: what is large is
+// shared, and copied in pieces when the machine changes it.
+func (m *Machine) Snapshot() *Snapshot {
+	s := m.view()
+	s.messages, s.extras = m.messages.freeze(), m.extras.freeze()
+	s.live = liveIndexes{deque: m.live.freeze()}
+	for i, c := range m.consumers {
+		s.held[i] = c.held.share()
+	}
+	return s
+}
+
+// view returns a snapshot that is good until the machine changes.
+func (m *Machine) view() *Snapshot {
+	s := &Snapshot{
+		head:     m.head(),
+		messages: m.messages.pages, extras: m.extras.pages, live: m.live, lists: m.lists,
+		sessions:  make([]session, 0, len(m.sessions)),
+		consumers: make([]consumer, len(m.consumers)),
+		held:      make([][]checkout, len(m.consumers)),
+	}
+	for _, id := range m.Sessions() {
+		s.sessions = append(s.sessions, *m.sessions[id])
+	}
+	for i, c := range m.consumers {
+		s.consumers[i] = *c
+		s.held[i] = c.held.all[c.held.head:]
+	}
+	return s
+}
+
+// head is the snapshot's head but for sessions and consumers.
+func (m *Machine) head() *logpb.QueueSnapshot {
+	h := &logpb.QueueSnapshot{
+		Version: snapshotVersion, Name: []byte(m.name), QueueId: uint64(m.id),
+		Clock: int64(m.clock), Term: m.term, Index: m.index, LastUsed: int64(m.lastUsed),
+		State: uint32(m.phase), GoneAt: int64(m.goneAt), Config: m.config, Counters: m.counters.proto(),
+		NextMessage: m.nextMessage, NextLetter: m.nextLetter, NextOrder: m.nextOrder,
+		Messages: uint64(m.messages.live()),
+	}
+	for _, t := range m.targets {
+		h.Targets = append(h.Targets, &logpb.DeadTarget{Target: uint64(t.id), Next: t.next, Settled: t.settled})
+	}
+	for i := range m.ended.len() {
+		h.Ended = append(h.Ended, m.ended.item(i).Proto())
+	}
+	for _, b := range m.dead {
+		h.Dead = append(h.Dead, &logpb.NodeDown{Node: uint32(b.Node), Boot: b.Boot})
+	}
+	for _, l := range m.levels {
+		for c := l.first; c != nil; c = c.nextRing {
+			i, _ := slices.BinarySearchFunc(m.consumers, c, func(a, b *consumer) int { return compare(a.registered, b.registered) })
+			h.Service = append(h.Service, uint32(i))
+		}
+	}
+	return h
+}
+
+func (c *Counters) proto() *logpb.QueueCounters {
+	return &logpb.QueueCounters{
+		Enqueued: c.Enqueued, Delivered: c.Delivered, Redelivered: c.Redelivered, Acked: c.Acked, Requeued: c.Requeued,
+		Expired: c.Expired, DeadLettered: c.DeadLettered, DeadDropped: c.DeadDropped, TimedOut: c.TimedOut,
+		LateAcks: c.LateAcks, Purged: c.Purged, Duplicates: c.Duplicates,
+	}
+}
+
+// LiveIndexes iterates over the entries that had live messages, ascending.
+func (s *Snapshot) LiveIndexes() iter.Seq[uint64] { return s.live.all() }
+
+// WriteTo writes the canonical encoding: a QueueSnapshot and one MessageState
+// per message, each behind its length as a varint. The messages come ready
+// ones first, highest priority first, then the returned ones, then those held
+// by consumer and delivery, then the outbox. Equal states have equal encodings.
+func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
+	s.complete()
+	e := &encoder{w: w}
+	e.record(s.head)
+	for no := maxPriority; no >= 0; no-- {
+		s.writeList(e, no)
+	}
+	s.writeList(e, returnedList)
+	for i, all := range s.held {
+		for _, held := range all {
+			if held.handle == 0 {
+				continue
+			}
+			st := s.fill(&e.message, held.handle)
+			st.Consumer, st.Delivery = uint32(i), held.id
+			st.Deadline, st.Limit = int64(held.deadline), uint64(held.limit)
+			e.record(st)
+		}
+	}
+	s.writeList(e, outboxList)
+	e.flush(0)
+	return e.written, e.err
+}
+
+// complete adds sessions and consumers to the head.
+func (s *Snapshot) complete() {
+	if len(s.head.Sessions) > 0 || len(s.sessions) == 0 {
+		return
+	}
+	for i := range s.sessions {
+		x := &s.sessions[i]
+		s.head.Sessions = append(s.head.Sessions, &logpb.SessionState{
+			Session: x.id.Proto(), NextSeq: x.next, LastOpSeq: x.last.seq, LastOpCount: x.last.count,
+			LastOpCode: uint32(x.last.code), LastOpDelivery: x.last.delivery, LastOpConsumers: x.last.consumers,
+		})
+	}
+	for i := range s.consumers {
+		c := &s.consumers[i]
+		at, _ := slices.BinarySearchFunc(s.sessions, c.id.Session, func(x session, id fsm.SessionID) int { return x.id.Compare(id) })
+		s.head.Consumers = append(s.head.Consumers, &logpb.ConsumerState{
+			Session: uint32(at), Consumer: c.id.Number, Tag: c.tag, Prefetch: c.prefetch, NoAck: c.noAck,
+			Exclusive: c.exclusive, Priority: c.priority, TimeoutPlusOne: c.timeoutPlusOne, Status: uint32(c.status()),
+			NextDelivery: c.next, TimedOut: c.late, Registered: c.registered,
+		})
+	}
+}
+
+func (s *Snapshot) writeList(e *encoder, no int) {
+	for h := s.lists[no].head; h != 0; h = s.messages.at(int(h)).next {
+		e.record(s.fill(&e.message, h))
+	}
+}
+
+// fill describes message h in st.
+func (s *Snapshot) fill(st *logpb.MessageState, h uint32) *logpb.MessageState {
+	x := s.messages.at(int(h))
+	*st = logpb.MessageState{
+		Seq: x.seq, Index: x.index, Offset: x.offset, Size: x.size, ExpireAt: int64(x.expireAt),
+		Acquired: x.acquired, Failed: x.failed, Priority: uint32(x.priority), Place: uint32(x.place),
+		HasExpiration: x.hasExpiration,
+	}
+	if x.extra != 0 {
+		e := s.extras.at(int(x.extra))
+		st.Letter, st.Reason, st.DiedAt, st.Deaths = e.letter, e.reason, int64(e.diedAt), e.deaths
+		for _, t := range e.transfers {
+			st.Transfers = append(st.Transfers, &logpb.DeadTransfer{Target: uint64(t.Target), Number: t.Number})
+		}
+	}
+	return st
+}
+
+// record is what a snapshot consists of.
+type record interface {
+	SizeVT() int
+	MarshalToSizedBufferVT([]byte) (int, error)
+}
+
+// encoder writes records and remembers the first error.
+type encoder struct {
+	w       io.Writer
+	buf     []byte
+	written int64
+	err     error
+	message logpb.MessageState
+}
+
+const encoderBuffer = 64 << 10
+
+func (e *encoder) record(r record) {
+	size := r.SizeVT()
+	e.buf = binary.AppendUvarint(e.buf, uint64(size))
+	at := len(e.buf)
+	e.buf = slices.Grow(e.buf, size)[:at+size]
+	if _, err := r.MarshalToSizedBufferVT(e.buf[at:]); err != nil && e.err == nil {
+		e.err = err
+	}
+	e.flush(encoderBuffer)
+}
+
+// flush writes what is buffered if it is more than limit bytes.
+func (e *encoder) flush(limit int) {
+	if len(e.buf) <= limit {
+		return
+	}
+	if e.err == nil {
+		n, err := e.w.Write(e.buf)
+		e.written, e.err = e.written+int64(n), err
+	}
+	e.buf = e.buf[:0]
+}
+
+// Hash is the SHA-256 of the canonical encoding of the state.
+func (m *Machine) Hash() [32]byte {
+	h := sha256.New()
+	if _, err := m.view().WriteTo(h); err != nil {
+		panic(err) // a hash takes everything
+	}
+	return [32]byte(h.Sum(nil))
+}

@@ -1,0 +1,110 @@
+package queue
+
+import (
+	"iter"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// Name of the queue.
+func (m *Machine) Name() string { return m.name }
+
+// ID of the queue.
+func (m *Machine) ID() fsm.QueueID { return m.id }
+
+// Clock is the machine's time: the latest stamp it has seen.
+func (m *Machine) Clock() fsm.Time { return m.clock }
+
+// Config returns the settings in force. Nobody changes the value.
+func (m *Machine) Config() *logpb.QueueConfig { return m.config }
+
+// Stats returns the figures of the moment.
+func (m *Machine) Stats() Stats {
+	return Stats{
+		Phase: m.phase, Clock: m.clock,
+		Ready: Count{
+			m.counts[Ready].Messages + m.counts[Returned].Messages,
+			m.counts[Ready].Bytes + m.counts[Returned].Bytes,
+		},
+		Unacknowledged: m.counts[CheckedOut], Outbox: m.counts[Outbox],
+		Consumers: m.active, Sessions: len(m.sessions), Counters: m.counters,
+	}
+}
+
+// Live reports whether the entry at index has live messages.
+func (m *Machine) Live(index uint64) bool { return m.live.has(index) }
+
+// LiveIndexes iterates over the entries with live messages, ascending.
+func (m *Machine) LiveIndexes() iter.Seq[uint64] { return m.live.all() }
+
+// Consumers iterates over the consumers in order of registration, cancelled
+// ones that still owe included.
+func (m *Machine) Consumers() iter.Seq[Consumer] {
+	return func(yield func(Consumer) bool) {
+		for _, c := range m.consumers {
+			if !c.isGets() && !yield(m.describe(c)) {
+				return
+			}
+		}
+	}
+}
+
+func (m *Machine) describe(c *consumer) Consumer {
+	d := Consumer{
+		ID: c.id, Tag: c.tag, Prefetch: c.prefetch, Priority: c.priority, NoAck: c.noAck, Exclusive: c.exclusive,
+		Status: c.status(), Held: c.held.n, TimedOut: len(c.late), NextDelivery: c.next,
+		Timeout: -1, OwnTimeout: c.timeoutPlusOne > 0,
+	}
+	if limit, ok := m.timeout(c); ok {
+		d.Timeout = limit
+	}
+	for held := range c.held.from(0) {
+		d.FirstDeadline = held.deadline
+		break
+	}
+	return d
+}
+
+// Messages iterates over all messages: the ready ones by priority, highest
+// first, the returned ones, the held ones by consumer and delivery, the outbox.
+func (m *Machine) Messages() iter.Seq[Message] {
+	return func(yield func(Message) bool) {
+		for no := maxPriority; no >= 0; no-- {
+			if !m.walk(no, yield) {
+				return
+			}
+		}
+		if !m.walk(returnedList, yield) {
+			return
+		}
+		for _, c := range m.consumers {
+			for held := range c.held.from(0) {
+				d := m.describeMessage(held.handle)
+				d.Holder, d.Delivery, d.Deadline = c.id, held.id, held.deadline
+				if !yield(d) {
+					return
+				}
+			}
+		}
+		m.walk(outboxList, yield)
+	}
+}
+
+// walk yields the messages of one list.
+func (m *Machine) walk(no int, yield func(Message) bool) bool {
+	for h := m.lists[no].head; h != 0; h = m.messages.get(h).next {
+		if !yield(m.describeMessage(h)) {
+			return false
+		}
+	}
+	return true
+}
+
+func (m *Machine) describeMessage(h uint32) Message {
+	x, e := m.messages.get(h), m.extraOf(h)
+	return Message{
+		Seq: x.seq, Ref: x.ref(), Place: x.place, Priority: x.priority, ExpireAt: x.expireAt,
+		Acquired: x.acquired, Failed: x.failed, HasExpiration: x.hasExpiration, Deaths: e.deaths, Letter: e.letter,
+	}
+}

@@ -1,0 +1,113 @@
+package queue
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+var (
+	phases   = [...]string{Active: "active", Draining: "draining", Gone: "gone"}
+	places   = [...]string{Ready: "ready", Returned: "returned", CheckedOut: "held", Outbox: "outbox"}
+	statuses = [...]string{Up: "up", TimedOut: "timed-out", Cancelled: "cancelled"}
+)
+
+// String returns the phase as a word.
+func (p Phase) String() string { return phases[p] }
+
+// String returns the place as a word.
+func (p Place) String() string { return places[p] }
+
+// String returns the status as a word.
+func (s Status) String() string { return statuses[s] }
+
+// String describes the state in lines that do not depend on anything else.
+func (m *Machine) String() string {
+	var b strings.Builder
+	st := m.Stats()
+	fmt.Fprintf(&b, "queue %q %d %s clock=%d used=%d next-deadline=%d\n", m.name, m.id, m.phase, m.clock, m.lastUsed, m.NextDeadline())
+	fmt.Fprintf(&b, "ready=%d held=%d outbox=%d consumers=%d\n", st.Ready.Messages, st.Unacknowledged.Messages, st.Outbox.Messages, st.Consumers)
+	for _, id := range m.Sessions() {
+		fmt.Fprintf(&b, "session %s next=%d\n", sessionText(id), m.sessions[id].next)
+	}
+	for i := range m.ended.len() {
+		fmt.Fprintf(&b, "ended %s\n", sessionText(*m.ended.item(i)))
+	}
+	for _, d := range m.dead {
+		fmt.Fprintf(&b, "dead %d/%d\n", d.Node, d.Boot)
+	}
+	for c := range m.Consumers() {
+		consumerText(&b, c)
+	}
+	for x := range m.Messages() {
+		m.messageText(&b, x)
+	}
+	for _, t := range m.Targets() {
+		fmt.Fprintf(&b, "target %d next=%d settled=%d\n", t.ID, t.Next, t.Settled)
+	}
+	return b.String()
+}
+
+func sessionText(id fsm.SessionID) string {
+	return fmt.Sprintf("%d/%d/%d", id.Node, id.Boot, id.Num)
+}
+
+func consumerText(b *strings.Builder, c Consumer) {
+	fmt.Fprintf(b, "consumer %s:%d %s held=%d next=%d", sessionText(c.ID.Session), c.ID.Number, c.Status, c.Held, c.NextDelivery)
+	if c.Prefetch != 0 {
+		fmt.Fprintf(b, " prefetch=%d", c.Prefetch)
+	}
+	if c.Priority != 0 {
+		fmt.Fprintf(b, " priority=%d", c.Priority)
+	}
+	if c.Exclusive {
+		b.WriteString(" exclusive")
+	}
+	if c.NoAck {
+		b.WriteString(" no-ack")
+	}
+	if c.TimedOut > 0 {
+		fmt.Fprintf(b, " late=%d", c.TimedOut)
+	}
+	b.WriteString("\n")
+}
+
+func (m *Machine) messageText(b *strings.Builder, x Message) {
+	fmt.Fprintf(b, "%s m%d at %d+%d", x.Place, x.Seq, x.Ref.Index, x.Ref.Offset)
+	if x.Priority != defaultPriority {
+		fmt.Fprintf(b, " priority=%d", x.Priority)
+	}
+	if x.ExpireAt != 0 {
+		fmt.Fprintf(b, " expires=%d", x.ExpireAt)
+	}
+	if x.Acquired != 0 || x.Failed != 0 {
+		fmt.Fprintf(b, " acquired=%d failed=%d", x.Acquired, x.Failed)
+	}
+	switch x.Place {
+	case CheckedOut:
+		fmt.Fprintf(b, " by %s:%d id=%d", sessionText(x.Holder.Session), x.Holder.Number, x.Delivery)
+		if x.Deadline != 0 {
+			fmt.Fprintf(b, " until=%d", x.Deadline)
+		}
+	case Outbox:
+		fmt.Fprintf(b, " letter=%d", x.Letter)
+	}
+	b.WriteString(deathsText(x.Deaths))
+	b.WriteString("\n")
+}
+
+func deathsText(deaths []*logpb.Death) string {
+	texts := make([]string, len(deaths))
+	for i, d := range deaths {
+		texts[i] = fmt.Sprintf("%s:%s:%d@%d", d.Queue, strings.ToLower(d.Reason.String()), d.Count, d.Time)
+		if len(d.RoutingKeys) > 0 {
+			texts[i] += fmt.Sprintf("<%s>%s", d.Exchange, strings.Join(d.RoutingKeys, ","))
+		}
+	}
+	if len(texts) == 0 {
+		return ""
+	}
+	return " deaths=" + strings.Join(texts, ";")
+}
