@@ -1,0 +1,202 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestLedger(t *testing.T) {
+	const size = 64
+	cases := []struct {
+		name string
+		come []uint64 // messages of publisher 1, of which 3 were published
+		want string   // part of the error; empty: none
+	}{
+		{"each once", []uint64{2, 0, 1}, ""},
+		{"one lost", []uint64{0, 2}, "publisher 1 published 3 messages: 1 lost, 0 came twice"},
+		{"one twice", []uint64{0, 1, 2, 1}, "0 lost, 1 came twice"},
+		{"one too many", []uint64{0, 1, 2, 3}, "4 distinct ones came"},
+		{"one far off", []uint64{0, 1, 2, 1000}, "4 distinct ones came"},
+	}
+	for _, c := range cases {
+		l := newLedger(2, size)
+		for _, n := range c.come {
+			body := make([]byte, size)
+			stamp(body, 1, n, 5, 7)
+			if due, ok := l.take(body); !ok || due != 7 {
+				t.Fatalf("%s: take: due %v, %t", c.name, due, ok)
+			}
+		}
+		err := l.check([]uint64{0, 3})
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+	}
+	l := newLedger(1, size)
+	foreign := make([]byte, size)
+	stamp(foreign, 1, 0, 0, 0)
+	for _, body := range [][]byte{nil, make([]byte, size-1), foreign} {
+		if _, ok := l.take(body); ok {
+			t.Errorf("a foreign body of %d bytes was taken", len(body))
+		}
+	}
+}
+
+// mustPipe returns the two ends of a TCP connection on loopback.
+func mustPipe(t *testing.T) (near, far net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if near, err = net.Dial("tcp", l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	if far, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = near.Close(), far.Close() })
+	return near, far
+}
+
+func TestGatheredKeepsBytesAndOrder(t *testing.T) {
+	near, far := mustPipe(t)
+	g := newGathered(near)
+	var want bytes.Buffer
+	for i := range 2000 {
+		want.Write(bytes.Repeat([]byte{byte(i)}, i))
+	}
+	var all sync.WaitGroup
+	var got []byte
+	var readErr error
+	all.Go(func() { got, readErr = io.ReadAll(far) })
+	for rest := want.Bytes(); len(rest) > 0; {
+		n, err := g.Write(rest[:min(777, len(rest))])
+		if err != nil {
+			t.Fatal(err)
+		}
+		rest = rest[n:]
+	}
+	if err := g.Close(); err != nil {
+		t.Fatal(err)
+	}
+	all.Wait()
+	if readErr != nil || !bytes.Equal(got, want.Bytes()) {
+		t.Errorf("%d of %d bytes came, or others: %v", len(got), want.Len(), readErr)
+	}
+	if _, err := g.Write([]byte("x")); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("write after close: %v", err)
+	}
+}
+
+func TestGatheredReportsBrokenConnection(t *testing.T) {
+	near, far := mustPipe(t)
+	if err := far.Close(); err != nil {
+		t.Fatal(err)
+	}
+	g := newGathered(near)
+	defer g.Close()
+	block := make([]byte, 64<<10)
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
+		if _, err := g.Write(block); err != nil {
+			return
+		}
+	}
+	t.Error("writes to a closed connection go on without an error")
+}
+
+func TestQuantiles(t *testing.T) {
+	var times []time.Duration
+	for i := range 101 {
+		times = append(times, time.Duration(100-i)*time.Millisecond)
+	}
+	if q := *quantilesOf(times); q != (quantiles{0, 50, 99, 100}) {
+		t.Errorf("%+v", q)
+	}
+	if quantilesOf(nil) != nil {
+		t.Error("quantiles of nothing")
+	}
+}
+
+func TestMeterSeesThisProcess(t *testing.T) {
+	m, err := startMeter([]int{os.Getpid()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for began := ownSeconds(); ownSeconds() < began+0.1; { // use some processor time
+	}
+	var r result
+	if err := m.end(&r, 1000); err != nil {
+		t.Fatal(err)
+	}
+	if r.ServerCPU < 50 || r.ClientCPU < 100 || r.PeakRSS < 1<<20 || r.PerSecond <= 0 {
+		t.Errorf("%+v", r)
+	}
+	if _, err := startMeter([]int{1 << 30}); err == nil {
+		t.Error("a process that is not there is measured")
+	}
+}
+
+func TestReport(t *testing.T) {
+	r := result{Name: "a run", Messages: 1000, Seconds: 2, PerSecond: 500, Times: &quantiles{1, 2, 3, 4}, PeakRSS: 3 << 20}
+	r.note("disk", 1.5, "MiB")
+	var out strings.Builder
+	if err := table(&out, []result{r}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"a run", "1000", "500", "2.00", "4.00", "a run: disk 1.5 MiB"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the table lacks %q:\n%s", want, out.String())
+		}
+	}
+	file := filepath.Join(t.TempDir(), "r.json")
+	if err := publishResults([]result{r}, file); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back []result
+	if err := json.Unmarshal(text, &back); err != nil || len(back) != 1 || back[0].Notes[0] != r.Notes[0] || *back[0].Times != *r.Times {
+		t.Errorf("read back %+v: %v", back, err)
+	}
+}
+
+func TestCommandLine(t *testing.T) {
+	for _, args := range [][]string{nil, {"nothing"}} {
+		if err := dispatch(t.Context(), args); !errors.Is(err, errUsage) {
+			t.Errorf("%q: %v", args, err)
+		}
+	}
+	for _, args := range [][]string{
+		{"throughput", "-queues", "0"},
+		{"throughput", "-size", "3"},
+		{"throughput", "-prefetch", "10", "-ack-every", "11"},
+		{"ttl", "-from", "2s", "-to", "1s"},
+		{"latency", "-size", "1"},
+		{"latency", "-pid", "x"},
+		{"pinned", "extra"},
+	} {
+		fs := flag.NewFlagSet(args[0], flag.ContinueOnError)
+		fs.SetOutput(io.Discard)
+		i := 0
+		for commands[i].name != args[0] {
+			i++
+		}
+		if err := commands[i].run(t.Context(), fs, args[1:]); err == nil {
+			t.Errorf("%q is accepted", args)
+		}
+	}
+}
