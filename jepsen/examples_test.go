@@ -1,0 +1,39 @@
+package jepsen
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/jepsen/cluster"
+)
+
+// The programs that the README quotes do what they say.
+func TestExamples(t *testing.T) {
+	r := mustStart(t, 2*time.Minute)
+	root, err := cluster.Root()
+	r.must(err)
+	for _, c := range []struct{ name, want string }{
+		{"hello", "got \"hello\"\n"},
+		{"expiry", "\"lives 500 ms\": expired in queue offers\n\"lives 2000 ms\": expired in queue offers\n"},
+		{"timeout", "forgetful got \"job 1\"\nforgetful is cancelled\ncareful got \"job 1\", redelivered: true\n"},
+	} {
+		code, err := os.ReadFile(filepath.Join(root, "docs", "examples", c.name, "main.go"))
+		r.must(err)
+		here := strings.ReplaceAll(string(code), "127.0.0.1:5672", r.Nodes[0].AMQP)
+		if here == string(code) {
+			t.Fatalf("example %s names no broker on the default port", c.name)
+		}
+		file := filepath.Join(t.TempDir(), c.name+".go")
+		r.must(os.WriteFile(file, []byte(here), 0o644))
+		cmd := exec.CommandContext(r.ctx, "go", "run", file)
+		cmd.Dir = root // its go.mod says which client library
+		out, err := cmd.CombinedOutput()
+		if err != nil || string(out) != c.want {
+			t.Errorf("example %s: %v; printed\n%swant\n%s", c.name, err, out, c.want)
+		}
+	}
+}
