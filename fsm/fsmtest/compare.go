@@ -1,0 +1,166 @@
+package fsmtest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// diffs collects what differs between the model and the machine.
+type diffs []string
+
+func (d *diffs) add(what string, model, machine any) {
+	*d = append(*d, fmt.Sprintf("%s:\n  model   %+v\n  machine %+v", what, model, machine))
+}
+
+// equal compares two lists, element by element.
+func equal[T any](d *diffs, what string, model, machine []T, same func(a, b T) bool) {
+	for i := range max(len(model), len(machine)) {
+		if i < len(model) && i < len(machine) && same(model[i], machine[i]) {
+			continue
+		}
+		var a, b any = "-", "-"
+		if i < len(model) {
+			a = model[i]
+		}
+		if i < len(machine) {
+			b = machine[i]
+		}
+		d.add(fmt.Sprintf("%s %d (of %d and %d)", what, i, len(model), len(machine)), a, b)
+		return
+	}
+}
+
+func identical[T comparable](a, b T) bool { return a == b }
+
+func equalValue[T comparable](d *diffs, what string, model, machine T) {
+	if model != machine {
+		d.add(what, model, machine)
+	}
+}
+
+// compareAnswer compares what one command answered and caused.
+func compareAnswer(d *diffs, q *model, wantResult, gotResult fsm.Result, got *fsm.Effects) {
+	equalValue(d, "result", wantResult, gotResult)
+	want := &q.out
+	equal(d, "delivery", want.Deliveries, got.Deliveries, sameDelivery)
+	equal(d, "timeout", want.Timeouts, got.Timeouts, func(a, b fsm.Timeout) bool {
+		return a.To == b.To && a.Limit == b.Limit && slices.Equal(a.Deliveries, b.Deliveries)
+	})
+	equal(d, "cancelled", want.Cancelled, got.Cancelled, identical[fsm.ConsumerID])
+	equalValue(d, "gone", want.Gone, got.Gone)
+	switch {
+	case q.touched && !got.Outbox:
+		d.add("outbox effect", "a letter has come or has got a way to go", got.Outbox)
+	case got.Outbox && q.nextLetter == 1:
+		d.add("outbox effect", "there never was a letter", got.Outbox)
+	}
+}
+
+func sameDelivery(a, b fsm.Delivery) bool {
+	deaths := sameDeaths(a.Deaths, b.Deaths)
+	a.Deaths, b.Deaths = nil, nil
+	return deaths && a.To == b.To && a.ID == b.ID && a.Ref == b.Ref && a.Acquired == b.Acquired && a.Failed == b.Failed && a.Ready == b.Ready
+}
+
+func sameDeaths(a, b []*logpb.Death) bool {
+	return slices.EqualFunc(a, b, func(a, b *logpb.Death) bool { return a == b || proto.Equal(a, b) })
+}
+
+// compareState compares all that the machine shows of its state.
+func compareState(d *diffs, q *model, m *queue.Machine) {
+	if err := m.Check(); err != nil {
+		*d = append(*d, "check: "+err.Error())
+	}
+	equalValue(d, "next deadline", q.nextDeadline(), m.NextDeadline())
+	equalValue(d, "stats", q.stats(), m.Stats())
+	if q.phase != gone {
+		equalValue(d, "clock", q.clock, m.Clock())
+	}
+	equal(d, "message", q.table(), slices.Collect(m.Messages()), sameMessage)
+	equal(d, "consumer", q.listing(), slices.Collect(m.Consumers()), identical[queue.Consumer])
+	equal(d, "session", q.sessionIDs(), m.Sessions(), identical[fsm.SessionID])
+	equal(d, "live index", q.liveIndexes(), slices.Collect(m.LiveIndexes()), identical[uint64])
+	equal(d, "target", q.targetList(), m.Targets(), identical[queue.Target])
+	equal(d, "unrouted letter", q.unrouted(), m.UnroutedLetters(1<<20), sameLetter)
+	for _, t := range q.targets {
+		name := fmt.Sprintf("transfer to %d", t.id)
+		equal(d, name, q.pending(t.id), m.PendingTransfers(fsm.QueueID(t.id), 0, 1<<20), func(a, b queue.Outgoing) bool {
+			return a.Number == b.Number && sameLetter(a.Letter, b.Letter)
+		})
+	}
+}
+
+func sameMessage(a, b queue.Message) bool {
+	deaths := sameDeaths(a.Deaths, b.Deaths)
+	return deaths && a.Seq == b.Seq && a.Ref == b.Ref && a.Place == b.Place && a.Priority == b.Priority &&
+		a.ExpireAt == b.ExpireAt && a.Acquired == b.Acquired && a.Failed == b.Failed &&
+		a.HasExpiration == b.HasExpiration && a.Holder == b.Holder && a.Delivery == b.Delivery &&
+		a.Deadline == b.Deadline && a.Letter == b.Letter
+}
+
+func sameLetter(a, b queue.Letter) bool {
+	return a.Number == b.Number && a.Ref == b.Ref && a.Reason == b.Reason && a.DiedAt == b.DiedAt &&
+		a.Priority == b.Priority && a.HasExpiration == b.HasExpiration && a.Fresh == b.Fresh &&
+		sameDeaths(a.Deaths, b.Deaths) && slices.Equal(a.Transfers, b.Transfers)
+}
+
+// visible is the state as clients see it, without what a different cut of the
+// log into entries may change.
+func visible(m *queue.Machine) string {
+	var b strings.Builder
+	for x := range m.Messages() {
+		x.Ref.Index, x.Ref.Offset = 0, 0
+		fmt.Fprintf(&b, "%+v\n", x)
+	}
+	for c := range m.Consumers() {
+		fmt.Fprintf(&b, "%+v\n", c)
+	}
+	fmt.Fprintf(&b, "%+v\n%+v\n%+v\n", m.Stats(), m.Targets(), m.Sessions())
+	return b.String()
+}
+
+// mustSnapshot returns the canonical encoding of m.
+func mustSnapshot(t fataler, m *queue.Machine) string {
+	var b strings.Builder
+	if _, err := m.Snapshot().WriteTo(&b); err != nil {
+		t.Fatalf("snapshot: %v", err)
+	}
+	return b.String()
+}
+
+// mustRestore returns a machine made from a snapshot.
+func mustRestore(t fataler, snapshot string) *queue.Machine {
+	m := newMachine()
+	if err := m.Restore(strings.NewReader(snapshot)); err != nil {
+		t.Fatalf("restore: %v", err)
+	}
+	return m
+}
+
+// restoreInto makes m what from is, by way of a snapshot.
+func restoreInto(m, from *queue.Machine) error {
+	var b strings.Builder
+	if _, err := from.Snapshot().WriteTo(&b); err != nil {
+		return err
+	}
+	return m.Restore(strings.NewReader(b.String()))
+}
+
+// fataler is the part of testing.TB and rapid.T that helpers need.
+type fataler interface {
+	Fatalf(format string, args ...any)
+}
+
+const (
+	machineName = "q"
+	machineID   = fsm.QueueID(77)
+)
+
+func newMachine() *queue.Machine { return queue.New(machineName, machineID) }

@@ -1,0 +1,16 @@
+// Package fsmtest tests the queue machine against the rules, not against
+// itself.
+//
+// It holds a model of a queue that is as naive as it can be: lists in the
+// order of the rules, scanned from the front, no index, no cache, nothing
+// remembered that can be computed. Histories are generated, applied to the
+// model and to several replicas of the machine (one straight through, one
+// restored from snapshots, one restarted, one without effects, one through the
+// wire encoding), and everything that can be seen is compared after every
+// command. A failing history is shrunk, printed, and kept below testdata.
+//
+// The package also simulates what surrounds dead letters: several queues, and
+// a forwarder between them that loses, repeats and reorders.
+//
+// Nothing here is used in production.
+package fsmtest

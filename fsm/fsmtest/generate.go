@@ -1,0 +1,439 @@
+package fsmtest
+
+import (
+	"math"
+
+	"pgregory.net/rapid"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// start is the time of the first entry of every history.
+const start = fsm.Time(1_700_000_000_000)
+
+// client is a session as its node knows it.
+type client struct {
+	id        fsm.SessionID
+	next      uint64 // sequence number of its next command
+	consumers uint64 // the last number it gave to a consumer
+	sent      []*logpb.Command
+}
+
+// generator draws commands that make sense in the state of the model, and
+// some that do not. Small draws mean simple commands, so that a shrunk
+// history is a simple one.
+type generator struct {
+	t       *rapid.T
+	q       *model
+	clients []*client
+	boots   uint64
+	meta    fsm.Meta
+	started bool
+	burst   []*logpb.Command // to come, in one entry
+}
+
+func newGenerator(t *rapid.T, q *model) *generator {
+	g := &generator{t: t, q: q, boots: 1}
+	g.meta = fsm.Meta{Term: 1, Now: start}
+	for range 3 {
+		g.newClient()
+	}
+	return g
+}
+
+// ranges holds a generator for each small bound, for they are dear to make.
+var ranges = func() (r [128]*rapid.Generator[int]) {
+	for n := range r {
+		r[n] = rapid.IntRange(0, n)
+	}
+	return r
+}()
+
+// n draws one of 0 … bound-1, small ones more often.
+func (g *generator) n(label string, bound int) int {
+	if bound <= 1 {
+		return 0
+	}
+	if bound <= len(ranges) {
+		return ranges[bound-1].Draw(g.t, label)
+	}
+	return rapid.IntRange(0, bound-1).Draw(g.t, label)
+}
+
+// oneIn draws true about once in n times; a draw of zeros is false.
+func (g *generator) oneIn(label string, n int) bool { return g.n(label, n) == n/2 }
+
+// of draws one of the given values, the first ones more often.
+func of[T any](g *generator, label string, values ...T) T { return values[g.n(label, len(values))] }
+
+// step is one command of a history; more says that it belongs to the entry of
+// the step before.
+type step struct {
+	meta fsm.Meta
+	cmd  *logpb.Command
+	more bool
+}
+
+// next draws a step.
+func (g *generator) next() step {
+	if !g.started {
+		g.started = true
+		g.meta.Index++
+		return g.step(&logpb.Command{Kind: logpb.Command_CONFIGURE, Configure: &logpb.Configure{Config: g.config()}}, false)
+	}
+	if len(g.burst) > 0 {
+		c := g.burst[0]
+		g.burst = g.burst[1:]
+		return g.step(c, true)
+	}
+	more := g.advance()
+	c := g.command()
+	return g.step(c, more)
+}
+
+func (g *generator) step(c *logpb.Command, more bool) step {
+	m := g.meta
+	m.Session = fsm.SessionFrom(c.Session)
+	if c.Kind == logpb.Command_ENQUEUE {
+		g.meta.Offset += c.GetEnqueue().GetSize()
+	}
+	return step{m, c, more}
+}
+
+// advance moves to the next entry, and its time, or stays within the entry.
+func (g *generator) advance() (more bool) {
+	const small = 2000
+	kind := g.n("time", 64)
+	if kind >= 40 {
+		return true
+	}
+	g.meta.Index++
+	g.meta.Offset = 0
+	deadline := g.q.nextDeadline()
+	switch {
+	case kind == 3: // no time passes
+	case kind == 4 || kind == 5:
+		g.meta.Now -= fsm.Time(g.n("back", small))
+	case kind == 8:
+		g.meta.Now += fsm.Time(g.n("days", 31)) * 86_400_000
+	case kind == 9 || kind == 10:
+		g.meta.Term++
+		g.meta.Now += fsm.Time(g.n("step", small))
+	case kind == 1 && deadline != 0 && deadline < start<<1:
+		g.meta.Now = deadline
+	case kind == 6 && deadline != 0 && deadline < start<<1:
+		g.meta.Now = deadline - 1
+	case kind == 7 && deadline != 0 && deadline < start<<1:
+		g.meta.Now = deadline + 1
+	default:
+		g.meta.Now += fsm.Time(g.n("step", small))
+	}
+	return false
+}
+
+// commands are what a step may be. Draws favour the front, so that the order
+// here, too, is a weight: about one in three is an enqueue.
+var commands = []func(g *generator) *logpb.Command{
+	(*generator).enqueue, (*generator).settle, (*generator).tick, (*generator).enqueue,
+	(*generator).consume, (*generator).giveBack, (*generator).get, (*generator).routeDead,
+	(*generator).enqueue, (*generator).settle, (*generator).enqueue, (*generator).enqueue,
+	(*generator).settleDead, (*generator).sessionDown, (*generator).malformed, (*generator).giveBack,
+	(*generator).enqueue, (*generator).consume, (*generator).configure, (*generator).discard,
+	(*generator).resend, (*generator).settle, (*generator).tick, (*generator).enqueue,
+	(*generator).cancel, (*generator).enqueue, (*generator).get, (*generator).nodeDown,
+	(*generator).enqueue, (*generator).enqueue, (*generator).touch, (*generator).settle,
+	(*generator).enqueue, (*generator).settle, (*generator).tick, (*generator).enqueue,
+	(*generator).consume, (*generator).giveBack, (*generator).routeDead, (*generator).settleDead,
+	(*generator).enqueue, (*generator).settle, (*generator).enqueue, (*generator).tick,
+	(*generator).malformed, (*generator).giveBack, (*generator).enqueue, (*generator).settle,
+	(*generator).sessionDown, (*generator).enqueue, (*generator).discard, (*generator).tick,
+	(*generator).purge, (*generator).enqueue, (*generator).giveBack, (*generator).settle,
+	(*generator).configure, (*generator).enqueue, (*generator).consume, (*generator).settle,
+	(*generator).enqueue, (*generator).tick, (*generator).many, (*generator).delete,
+}
+
+func (g *generator) command() *logpb.Command {
+	return commands[g.n("command", len(commands))](g)
+}
+
+func (g *generator) newClient() *client {
+	g.boots++
+	c := &client{id: fsm.SessionID{Node: fsm.NodeID(len(g.clients)%3 + 1), Boot: g.boots, Num: uint64(len(g.clients))}, next: 1}
+	if len(g.clients)%5 == 4 {
+		c.id = fsm.SessionID{Boot: g.boots} // another queue's dead letters
+	}
+	g.clients = append(g.clients, c)
+	return c
+}
+
+// client draws a session, among them some that have ended.
+func (g *generator) client() *client {
+	if g.oneIn("new client", 30) {
+		return g.newClient()
+	}
+	return g.clients[len(g.clients)-1-g.n("client", min(len(g.clients), 5))]
+}
+
+// send makes c the next command of a session's stream.
+func (cl *client) send(c *logpb.Command) *logpb.Command {
+	c.Session, c.Seq = cl.id.Proto(), cl.next
+	cl.next++
+	cl.sent = append(cl.sent, c)
+	return c
+}
+
+func (g *generator) enqueue() *logpb.Command {
+	e := &logpb.Enqueue{Size: uint32(8 + g.n("size", 100))}
+	if g.oneIn("message ttl", 3) {
+		e.HasExpiration = true
+		e.TtlPlusOne = 1 + uint64(of(g, "ttl", 0, 1, 10, 100, 1000, 1000, 5000, 100_000, g.n("any ttl", 3000)))
+	}
+	if g.oneIn("with priority", 3) {
+		e.PriorityPlusOne = 1 + uint32(g.n("priority", 40))
+	}
+	for i := range g.n("deaths", 20) - 16 {
+		e.Deaths = append(e.Deaths, &logpb.Death{
+			Reason: of(g, "reason", logpb.Death_EXPIRED, logpb.Death_REJECTED, logpb.Death_DELIVERY_LIMIT),
+			Queue:  of(g, "queue", machineName, "other", "third"), Count: uint64(i + 1), Time: int64(start) - int64(i),
+			Exchange: "x", RoutingKeys: []string{"a", "b"},
+		})
+	}
+	return g.client().send(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: e})
+}
+
+// many fills the queue with more messages than may expire at once.
+func (g *generator) many() *logpb.Command {
+	cl := g.client()
+	if g.oneIn("a burst", 4) {
+		for i := range dueBefore + g.n("burst", 40) {
+			e := &logpb.Enqueue{Size: 9, TtlPlusOne: 101 + uint64(i%3), PriorityPlusOne: uint32(i % 5)}
+			g.burst = append(g.burst, cl.send(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: e}))
+		}
+	}
+	return cl.send(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{Size: 10, TtlPlusOne: 51}})
+}
+
+func (g *generator) consume() *logpb.Command {
+	cl := g.client()
+	c := &logpb.Consume{
+		Tag: "t", Prefetch: uint32(of(g, "prefetch", 1, 2, 3, 0, 10, 70_000)),
+		NoAck: g.oneIn("no ack", 8), Exclusive: g.oneIn("exclusive", 12), Priority: int32(of(g, "consumer priority", 0, 1, -1, 5)),
+		TimeoutPlusOne: uint64(of(g, "own timeout", 0, 0, 101, 1, 2001)),
+	}
+	if g.oneIn("again", 6) && cl.consumers > 0 {
+		c.Consumer = 1 + uint64(g.n("which", int(cl.consumers)))
+	} else {
+		cl.consumers++
+		c.Consumer = cl.consumers
+	}
+	return cl.send(&logpb.Command{Kind: logpb.Command_CONSUME, Consume: c})
+}
+
+func (g *generator) cancel() *logpb.Command {
+	cl := g.client()
+	return cl.send(&logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: uint64(g.n("which", int(cl.consumers)) + 1)}})
+}
+
+func (g *generator) get() *logpb.Command {
+	return g.client().send(&logpb.Command{Kind: logpb.Command_GET, Get: &logpb.Get{NoAck: g.oneIn("no ack", 4)}})
+}
+
+func (g *generator) settle() *logpb.Command { return g.settleWith(logpb.Settle_ACK) }
+
+func (g *generator) giveBack() *logpb.Command {
+	return g.settleWith(of(g, "outcome", logpb.Settle_REQUEUE, logpb.Settle_REQUEUE_FAILED))
+}
+
+func (g *generator) discard() *logpb.Command { return g.settleWith(logpb.Settle_DISCARD) }
+
+// settleWith settles something that is held, or was taken back.
+func (g *generator) settleWith(o logpb.Settle_Outcome) *logpb.Command {
+	var owing []*consumer
+	for _, c := range g.q.consumers {
+		if len(g.q.held(c)) > 0 || len(c.timedOut) > 0 {
+			owing = append(owing, c)
+		}
+	}
+	if len(owing) == 0 {
+		return g.enqueue()
+	}
+	c := owing[g.n("holder", len(owing))]
+	var ids []uint64
+	for _, x := range g.q.held(c) {
+		ids = append(ids, x.delivery)
+	}
+	ids = append(ids, c.timedOut...)
+	first := ids[g.n("first", len(ids))]
+	d := &logpb.Settle{Outcome: o, Consumer: c.id.Number, Ranges: []uint64{first, 1 + uint64(g.n("length", 4))}}
+	if g.oneIn("second range", 4) {
+		d.Ranges = append(d.Ranges, first+d.Ranges[1]+uint64(g.n("between", 3)), 1+uint64(g.n("length", 4)))
+	}
+	return g.owner(c.id.Session).send(&logpb.Command{Kind: logpb.Command_SETTLE, Settle: d})
+}
+
+func (g *generator) owner(id fsm.SessionID) *client {
+	for _, cl := range g.clients {
+		if cl.id == id {
+			return cl
+		}
+	}
+	panic("the model has a session that no client opened")
+}
+
+func (g *generator) tick() *logpb.Command { return &logpb.Command{Kind: logpb.Command_TICK} }
+
+func (g *generator) touch() *logpb.Command { return &logpb.Command{Kind: logpb.Command_TOUCH} }
+
+func (g *generator) purge() *logpb.Command {
+	return g.client().send(&logpb.Command{Kind: logpb.Command_PURGE})
+}
+
+func (g *generator) delete() *logpb.Command {
+	d := &logpb.Delete{IfUnused: true, IfEmpty: true}
+	if g.oneIn("in any case", 6) {
+		d = &logpb.Delete{IfUnused: g.oneIn("unused", 2), IfEmpty: g.oneIn("empty", 2)}
+	}
+	return &logpb.Command{Kind: logpb.Command_DELETE, Delete: d}
+}
+
+func (g *generator) configure() *logpb.Command {
+	return &logpb.Command{Kind: logpb.Command_CONFIGURE, Configure: &logpb.Configure{Config: g.config()}}
+}
+
+func (g *generator) config() *logpb.QueueConfig {
+	c := &logpb.QueueConfig{
+		TtlPlusOne:             uint64(of(g, "queue ttl", 0, 0, 0, 1, 101, 5001, g.n("any ttl", 3000))),
+		ConsumerTimeoutPlusOne: uint64(of(g, "consumer timeout", 0, 1001, 1, 1_800_001, 301)),
+		DeadLetter:             g.n("dead letters", 3) != 2,
+		DeliveryLimit:          int64(of(g, "delivery limit", 20, -1, 0, 1, 2)),
+		AutoDelete:             g.oneIn("auto-delete", 12),
+	}
+	if g.oneIn("with lease", 6) {
+		c.Expires = uint64(of(g, "lease", 60_000, 1, 5000, 86_400_000))
+	}
+	return c
+}
+
+func (g *generator) sessionDown() *logpb.Command {
+	cl := g.client()
+	g.newClient()
+	c := &logpb.Command{Kind: logpb.Command_SESSION_DOWN}
+	if g.oneIn("in the stream", 3) {
+		return cl.send(c)
+	}
+	c.Session = cl.id.Proto()
+	return c
+}
+
+func (g *generator) nodeDown() *logpb.Command {
+	id := g.client().id
+	g.newClient()
+	return &logpb.Command{Kind: logpb.Command_NODE_DOWN, NodeDown: &logpb.NodeDown{Node: max(uint32(id.Node), 1), Boot: id.Boot - uint64(g.n("older", 2))}}
+}
+
+func (g *generator) routeDead() *logpb.Command {
+	var first uint64
+	unrouted := 0
+	for _, x := range g.q.letters {
+		if !x.routed {
+			if unrouted == 0 {
+				first = x.letter
+			}
+			unrouted++
+		}
+	}
+	if unrouted == 0 {
+		return g.discard()
+	}
+	r := &logpb.RouteDead{First: first}
+	for range 1 + g.n("routes", unrouted) {
+		var route logpb.DeadRoute
+		for target := range uint64(3) {
+			if g.n("target", 3) == 1 {
+				route.Targets = append(route.Targets, 500+target)
+			}
+		}
+		r.Routes = append(r.Routes, &route)
+	}
+	return &logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: r}
+}
+
+func (g *generator) settleDead() *logpb.Command {
+	if len(g.q.targets) == 0 {
+		return g.routeDead()
+	}
+	t := g.q.targets[g.n("target", len(g.q.targets))]
+	s := &logpb.SettleDead{Target: t.id, Upto: t.settled + uint64(g.n("upto", int(t.next-t.settled))), Gone: g.oneIn("gone", 12)}
+	return &logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: s}
+}
+
+// resend repeats a command of a stream.
+func (g *generator) resend() *logpb.Command {
+	cl := g.client()
+	if len(cl.sent) == 0 {
+		return g.enqueue()
+	}
+	return cl.sent[len(cl.sent)-1-g.n("age", len(cl.sent))]
+}
+
+// malformed draws commands that are out of order, out of bounds, or ask for
+// what is not theirs.
+func (g *generator) malformed() *logpb.Command {
+	cl := g.client()
+	switch g.n("malformed", 16) {
+	case 0: // a gap in the stream
+		return &logpb.Command{Kind: logpb.Command_ENQUEUE, Session: cl.id.Proto(), Seq: cl.next + 1 + uint64(g.n("gap", 3)), Enqueue: &logpb.Enqueue{Size: 9}}
+	case 1: // a session that never began
+		return &logpb.Command{Kind: logpb.Command_GET, Session: fsm.SessionID{Node: 2, Boot: 99, Num: 99}.Proto(), Seq: 5, Get: &logpb.Get{}}
+	case 2: // deliveries of a consumer that is not there
+		return cl.send(&logpb.Command{Kind: logpb.Command_SETTLE, Settle: &logpb.Settle{Consumer: 1000, Ranges: []uint64{1, 5}}})
+	case 3: // deliveries that never were, up to the end of numbers
+		return cl.send(&logpb.Command{Kind: logpb.Command_SETTLE, Settle: &logpb.Settle{
+			Consumer: uint64(g.n("which", int(cl.consumers+1))), Outcome: logpb.Settle_Outcome(g.n("outcome", 4)),
+			Ranges: []uint64{of[uint64](g, "far", 1000, math.MaxUint64-1, 0), of[uint64](g, "many", 1, 0, math.MaxUint64)},
+		}})
+	case 4:
+		return cl.send(&logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: cl.consumers + 7}})
+	case 5: // a command without a stream
+		return &logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{Size: 9}}
+	case 6: // a command of a session, but not of its stream
+		return &logpb.Command{Kind: logpb.Command_GET, Session: cl.id.Proto(), Get: &logpb.Get{}}
+	case 7: // for ever
+		return cl.send(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{Size: 9, TtlPlusOne: math.MaxUint64, PriorityPlusOne: math.MaxUint32}})
+	case 8: // letters that are not the oldest ones
+		return &logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: &logpb.RouteDead{First: g.q.nextLetter - uint64(g.n("before", 3)), Routes: []*logpb.DeadRoute{{Targets: []uint64{500}}, {}}}}
+	case 9:
+		return &logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{Target: 500 + uint64(g.n("target", 4)), Upto: 1 << 40}}
+	case 10: // nobody lives there
+		return &logpb.Command{Kind: logpb.Command_NODE_DOWN, NodeDown: &logpb.NodeDown{Node: 9, Boot: 1 << 40}}
+	case 11: // a number used before
+		return cl.send(&logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{Consumer: 1 + uint64(g.n("which", int(cl.consumers))), Prefetch: 1}})
+	case 12: // every letter, more than there are
+		return &logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: &logpb.RouteDead{First: g.firstUnrouted(), Routes: make18(g)}}
+	case 13: // never twice to one queue
+		return &logpb.Command{Kind: logpb.Command_SETTLE, Session: cl.id.Proto(), Seq: cl.next + 2, Settle: &logpb.Settle{Ranges: []uint64{1, 1}}}
+	case 14:
+		return &logpb.Command{Kind: logpb.Command_TOUCH, Session: cl.id.Proto()}
+	default:
+		return g.resend()
+	}
+}
+
+func (g *generator) firstUnrouted() uint64 {
+	for _, x := range g.q.letters {
+		if !x.routed {
+			return x.letter
+		}
+	}
+	return g.q.nextLetter
+}
+
+// make18 returns more routes than there are letters in most outboxes.
+func make18(g *generator) []*logpb.DeadRoute {
+	routes := make([]*logpb.DeadRoute, 18)
+	for i := range routes {
+		routes[i] = &logpb.DeadRoute{Targets: []uint64{500 + uint64(i%3)}}
+	}
+	return routes
+}

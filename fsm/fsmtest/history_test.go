@@ -1,0 +1,101 @@
+package fsmtest
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// TestMain sets how much is tried. Without flags the number of histories and
+// the seed are fixed, so that a run tells something about the code and not
+// about luck. QUORATE_FSM_LONG=1 tries new seeds, and more of them; so do
+// -rapid.seed, -rapid.checks and -rapid.steps, which count as usual.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	given := map[string]bool{}
+	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	defaults := map[string]string{"rapid.checks": "2000", "rapid.steps": "200", "rapid.seed": "1"}
+	if os.Getenv("QUORATE_FSM_LONG") != "" {
+		defaults = map[string]string{"rapid.checks": "100000", "rapid.steps": "300"}
+	} else if testing.Short() {
+		defaults["rapid.checks"] = "300"
+	}
+	for name, value := range defaults {
+		if !given[name] {
+			if err := flag.Set(name, value); err != nil {
+				panic(err)
+			}
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// TestModel is the main property: machine and model agree after every command
+// of any history, and all replicas after every entry.
+func TestModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := newTrial()
+		g := newGenerator(t, r.model)
+		fail := func(d diffs) {
+			if len(d) > 0 {
+				t.Fatalf("%s\nhistory:\n%s", strings.Join(d, "\n"), r.history)
+			}
+		}
+		t.Repeat(map[string]func(*rapid.T){"step": func(*rapid.T) {
+			s := g.next()
+			if !s.more {
+				fail(r.endEntry(t, g.choice()))
+			}
+			fail(r.step(s))
+		}})
+		fail(r.endEntry(t, choice{restore: true, restart: true}))
+	})
+}
+
+// choice draws what happens to the replicas after an entry.
+func (g *generator) choice() choice {
+	kind := g.n("replicas", 32)
+	return choice{restore: kind == 9 || kind == 21, snapshot: kind == 11 || kind == 22, restart: kind == 13}
+}
+
+// TestRegressions replays histories that have failed once.
+func TestRegressions(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		t.Run(filepath.Base(name), func(t *testing.T) {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			h, err := parseHistory(string(text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			replay(t, h)
+		})
+	}
+}
+
+// replay runs a history through everything that TestModel compares, with all
+// that may happen to a replica happening after every entry.
+func replay(t *testing.T, h history) {
+	t.Helper()
+	r := newTrial()
+	for i, e := range h {
+		var d diffs
+		for _, s := range e.steps() {
+			d = append(d, r.step(s)...)
+		}
+		d = append(d, r.endEntry(t, choice{restore: true, snapshot: i%3 == 2, restart: true})...)
+		if len(d) > 0 {
+			t.Fatalf("entry %d, %v:\n%s", e.index, e.header, strings.Join(d, "\n"))
+		}
+	}
+}

@@ -1,0 +1,328 @@
+package fsmtest
+
+import (
+	"slices"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// Bounds of the rules.
+const (
+	defaultPriority = 4
+	maxPriority     = 31
+	prefetchCeiling = 65535
+	dueBefore       = 64   // due messages that expire before a command
+	dueInTick       = 4096 // due actions of a tick
+	endedSessions   = 1024 // remembered, so that they do not begin anew
+	drainTime       = fsm.Millis(60_000)
+)
+
+// place is where a message is. Each message is in exactly one.
+type place uint8
+
+const (
+	ready place = iota + 1
+	returned
+	checkedOut
+	outbox
+)
+
+// phase is how far a queue's life has come.
+type phase uint8
+
+const (
+	live     phase = iota
+	draining       // the lease has ended, dead letters are still under way
+	gone
+)
+
+// model is the naive queue.
+type model struct {
+	clock    fsm.Time
+	term     uint64
+	lastUsed fsm.Time
+	config   *logpb.QueueConfig
+	phase    phase
+	goneAt   fsm.Time // while draining: when it ends at the latest
+
+	messages    []*message // all there are, by seq
+	nextMessage uint64
+	returns     []*message // the returned ones, the next to hand out first
+	letters     []*message // the outbox, oldest first
+	nextLetter  uint64
+
+	sessions  []*session
+	consumers []*consumer // in order of registration; gets are among them
+	service   []*consumer // who gets the next message, highest priority first
+	down      []nodeDown
+	ended     []fsm.SessionID // the newest ones, oldest first
+	targets   []*target
+	counters  queue.Counters
+
+	out fsm.Effects // of the command under way
+	// touched: the outbox got a letter or a letter got a way to go.
+	touched bool
+	// budget: due actions that the command under way may still do.
+	budget int
+	// fresh is a message with TTL 0 while it is offered.
+	fresh *message
+}
+
+type message struct {
+	seq       uint64
+	ref       fsm.Ref
+	expireAt  fsm.Time // 0: never
+	priority  uint32
+	acquired  uint32 // hand-outs that have ended
+	failed    uint32
+	hasExpiry bool
+	deaths    []*logpb.Death
+
+	place    place
+	holder   *consumer // while checked out
+	delivery uint64
+	deadline fsm.Time // of the delivery; 0: never
+	limit    fsm.Millis
+
+	letter    uint64 // number in the outbox
+	reason    logpb.Death_Reason
+	diedAt    fsm.Time
+	routed    bool
+	transfers []transfer
+}
+
+// transfer is a letter's place in the stream to one target.
+type transfer struct {
+	target, number uint64
+}
+
+// target is a queue that dead letters go to.
+type target struct {
+	id, next, settled uint64
+}
+
+type session struct {
+	id      fsm.SessionID
+	nextSeq uint64
+	// The last synchronous command and its answer.
+	opSeq      uint64
+	opAnswer   fsm.Result
+	opDelivery uint64 // of a get
+}
+
+type consumer struct {
+	id        fsm.ConsumerID
+	tag       string
+	asked     uint32 // prefetch as asked for
+	prefetch  uint32
+	priority  int32
+	noAck     bool
+	exclusive bool
+	timeout   uint64 // +1; 0: the queue's
+	cancelled bool
+	next      uint64   // number of the next delivery
+	timedOut  []uint64 // deliveries taken back and not settled since
+}
+
+type nodeDown struct {
+	node fsm.NodeID
+	boot uint64
+}
+
+func newModel() *model {
+	return &model{config: &logpb.QueueConfig{}, nextMessage: 1, nextLetter: 1}
+}
+
+// apply performs one command. The effects are the model's until the next call.
+func (q *model) apply(m fsm.Meta, c *logpb.Command) (fsm.Result, *fsm.Effects) {
+	q.out, q.touched = fsm.Effects{}, false
+	before := q.liveIndexes()
+	r := q.perform(m, c)
+	after := q.liveIndexes()
+	for _, index := range before {
+		if !slices.Contains(after, index) {
+			q.out.Released = append(q.out.Released, index)
+		}
+	}
+	return r, &q.out
+}
+
+func (q *model) perform(m fsm.Meta, c *logpb.Command) fsm.Result {
+	q.clock = max(q.clock, m.Now)
+	if m.Term != q.term {
+		q.term, q.lastUsed = m.Term, q.clock
+	}
+	if q.phase != live {
+		return q.afterlife(c)
+	}
+	q.budget = dueBefore
+	if c.Kind == logpb.Command_TICK {
+		q.budget = dueInTick
+	}
+	for q.expireOne() {
+	}
+	if c.Kind == logpb.Command_TICK {
+		q.tick()
+		q.handOut()
+		return fsm.Result{}
+	}
+	q.budget = dueBefore // for what is in the way of the hand-out
+	r := q.stream(m, c)
+	q.handOut()
+	return r
+}
+
+// expireOne kills the message that has been due for longest; false: there is
+// none, or the command may do no more of it.
+func (q *model) expireOne() bool {
+	var first *message
+	for _, x := range q.messages {
+		if x.due(q.clock) && (first == nil || x.expireAt < first.expireAt) {
+			first = x
+		}
+	}
+	if first == nil || q.budget == 0 {
+		return false
+	}
+	q.budget--
+	q.die(first, logpb.Death_EXPIRED)
+	return true
+}
+
+// due reports whether a message waits that is too old to be handed out.
+func (x *message) due(now fsm.Time) bool {
+	return x.waits() && x.expireAt != 0 && x.expireAt <= now
+}
+
+func (x *message) waits() bool { return x.place == ready || x.place == returned }
+
+// handOut gives waiting messages to consumers with credit.
+func (q *model) handOut() {
+	if q.phase != live {
+		return
+	}
+	for len(q.service) > 0 {
+		x := q.nextWaiting()
+		if x == nil {
+			return
+		}
+		c := q.service[0]
+		q.service = q.service[1:]
+		q.checkOut(x, c)
+		q.serve(c)
+	}
+}
+
+// nextWaiting is the message that is handed out next; nil: none. If one that
+// is due is in front of it, those that are due expire first; if they are too
+// many for one command, nobody gets anything now.
+func (q *model) nextWaiting() *message {
+	for {
+		x := q.front()
+		if x == nil || x == q.fresh || !x.due(q.clock) {
+			return x
+		}
+		if !q.expireOne() {
+			return nil
+		}
+	}
+}
+
+// front is the first of those that wait.
+func (q *model) front() *message {
+	if len(q.returns) > 0 {
+		return q.returns[0]
+	}
+	var best *message
+	for _, x := range q.messages {
+		if x.place == ready && (best == nil || x.priority > best.priority) {
+			best = x
+		}
+	}
+	return best
+}
+
+// checkOut hands x to c.
+func (q *model) checkOut(x *message, c *consumer) {
+	q.leave(x)
+	x.place, x.holder, x.delivery = checkedOut, c, c.next
+	c.next++
+	q.counters.Delivered++
+	if x.acquired > 0 {
+		q.counters.Redelivered++
+	}
+	x.deadline, x.limit = 0, 0
+	if t := q.timeoutOf(c); t != 0 {
+		x.limit = millis(t - 1)
+		x.deadline = q.clock.Add(x.limit)
+	}
+	q.out.Deliveries = append(q.out.Deliveries, fsm.Delivery{
+		To: c.id, ID: x.delivery, Ref: x.ref, Acquired: x.acquired, Failed: x.failed, Deaths: x.deaths,
+	})
+}
+
+// timeoutOf is a consumer's timeout + 1; 0: none.
+func (q *model) timeoutOf(c *consumer) uint64 {
+	if c.noAck {
+		return 0 // settled when it is written
+	}
+	if c.timeout != 0 {
+		return c.timeout
+	}
+	return q.config.ConsumerTimeoutPlusOne
+}
+
+// serve puts c at the end of those who wait for messages, if it may get one.
+func (q *model) serve(c *consumer) {
+	if slices.Contains(q.service, c) || !q.hasCredit(c) {
+		return
+	}
+	at := 0
+	for at < len(q.service) && q.service[at].priority >= c.priority {
+		at++
+	}
+	q.service = slices.Insert(q.service, at, c)
+}
+
+func (q *model) hasCredit(c *consumer) bool {
+	return c.id.Number != 0 && !c.cancelled && len(c.timedOut) == 0 && len(q.held(c)) < int(c.prefetch)
+}
+
+// held are the messages c holds, by delivery.
+func (q *model) held(c *consumer) []*message {
+	var held []*message
+	for _, x := range q.messages {
+		if x.place == checkedOut && x.holder == c {
+			held = append(held, x)
+		}
+	}
+	slices.SortFunc(held, func(a, b *message) int { return int(a.delivery) - int(b.delivery) })
+	return held
+}
+
+// leave takes x out of the list it waits in.
+func (q *model) leave(x *message) {
+	q.returns = slices.DeleteFunc(q.returns, func(y *message) bool { return x == y })
+}
+
+// remove forgets x.
+func (q *model) remove(x *message) {
+	q.leave(x)
+	q.messages = slices.DeleteFunc(q.messages, func(y *message) bool { return x == y })
+	q.letters = slices.DeleteFunc(q.letters, func(y *message) bool { return x == y })
+}
+
+// liveIndexes are the log indexes whose payloads are still wanted, ascending.
+func (q *model) liveIndexes() []uint64 {
+	var live []uint64
+	for _, x := range q.messages {
+		live = append(live, x.ref.Index)
+	}
+	slices.Sort(live)
+	return slices.Compact(live)
+}
+
+// millis is a duration in a command, saturated.
+func millis(ms uint64) fsm.Millis { return fsm.Millis(min(ms, uint64(fsm.MaxTime))) }

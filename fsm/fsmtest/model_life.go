@@ -1,0 +1,192 @@
+package fsmtest
+
+import (
+	"cmp"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// tick does what time alone causes, after the expiries.
+func (q *model) tick() {
+	inUse, consumers := q.inUse(), q.liveConsumers()
+	q.takeBack()
+	q.afterUse(inUse, consumers)
+	if q.phase == live && q.leaseEnd() != 0 && q.clock >= q.leaseEnd() {
+		q.endLease()
+	}
+}
+
+// takeBack returns deliveries that were held for too long.
+func (q *model) takeBack() {
+	var back []*message
+	for _, c := range slices.Clone(q.consumers) {
+		timeout := fsm.Timeout{To: c.id}
+		for _, x := range q.held(c) {
+			if x.deadline == 0 || x.deadline > q.clock || q.budget == 0 {
+				continue
+			}
+			q.budget--
+			q.counters.TimedOut++
+			if len(timeout.Deliveries) == 0 || x.limit < timeout.Limit {
+				timeout.Limit = x.limit
+			}
+			timeout.Deliveries = append(timeout.Deliveries, x.delivery)
+			c.timedOut = append(c.timedOut, x.delivery)
+			back = append(back, x)
+		}
+		if len(timeout.Deliveries) > 0 {
+			q.out.Timeouts = append(q.out.Timeouts, timeout)
+			q.unserve(c)
+		}
+	}
+	slices.SortFunc(back, func(a, b *message) int { return cmp.Compare(a.seq, b.seq) })
+	q.giveBack(back, false, false)
+	for _, c := range slices.Clone(q.consumers) {
+		q.dismiss(c)
+	}
+}
+
+// inUse reports whether the lease is held: by a consumer, a cancelled one that
+// still owes, or a get that is not settled.
+func (q *model) inUse() bool {
+	return q.count(checkedOut) > 0 || q.liveConsumers() > 0
+}
+
+// afterUse notes the end of use. inUse and consumers are from before.
+func (q *model) afterUse(inUse bool, consumers uint64) {
+	if inUse && !q.inUse() {
+		q.lastUsed = q.clock
+	}
+	if q.phase == live && q.config.AutoDelete && consumers > 0 && q.liveConsumers() == 0 {
+		q.endLease()
+	}
+}
+
+// leaseEnd is when the lease ends if nothing happens; 0: never.
+func (q *model) leaseEnd() fsm.Time {
+	if q.config.Expires == 0 || q.inUse() {
+		return 0
+	}
+	return q.lastUsed.Add(millis(q.config.Expires)).Add(1)
+}
+
+// endLease drops all but the dead letters, which get some time to leave.
+func (q *model) endLease() {
+	if len(q.letters) == 0 {
+		q.end()
+		return
+	}
+	q.cancelAll()
+	for _, x := range slices.Clone(q.messages) {
+		if x.place != outbox {
+			q.remove(x)
+		}
+	}
+	q.phase, q.goneAt = draining, q.clock.Add(drainTime)
+	q.sessions, q.consumers, q.service, q.returns = nil, nil, nil, nil
+	q.touched = true
+}
+
+func (q *model) cancelAll() {
+	for _, c := range q.consumers {
+		if c.id.Number != 0 && !c.cancelled {
+			q.out.Cancelled = append(q.out.Cancelled, c.id)
+		}
+	}
+}
+
+// afterlife is what a queue does that has ended: its dead letters go on.
+func (q *model) afterlife(c *logpb.Command) fsm.Result {
+	r := fsm.Result{Code: fsm.Gone}
+	if q.phase == gone {
+		return r
+	}
+	switch c.Kind {
+	case logpb.Command_ROUTE_DEAD:
+		r = q.routeDead(c.RouteDead)
+	case logpb.Command_SETTLE_DEAD:
+		r = q.settleDead(c.SettleDead)
+	}
+	if len(q.letters) == 0 || c.Kind == logpb.Command_TICK && q.clock >= q.goneAt {
+		q.end()
+	}
+	return r
+}
+
+// end ends the queue at once.
+func (q *model) end() {
+	q.cancelAll()
+	q.counters.DeadDropped += uint64(len(q.letters))
+	*q = model{
+		phase: gone, clock: q.clock, term: q.term, counters: q.counters, nextMessage: q.nextMessage, nextLetter: q.nextLetter,
+		out: q.out, config: q.config,
+	}
+	q.out.Gone = true
+}
+
+func (q *model) purge() fsm.Result {
+	n := uint64(0)
+	for _, x := range slices.Clone(q.messages) {
+		if x.waits() {
+			n++
+			q.counters.Purged++
+			q.remove(x)
+		}
+	}
+	return fsm.Result{Count: n}
+}
+
+func (q *model) configure(c *logpb.QueueConfig) fsm.Result {
+	if c == nil {
+		return fsm.Result{Code: fsm.Invalid}
+	}
+	if c.Expires != q.config.Expires {
+		q.lastUsed = q.clock
+	}
+	q.config = proto.Clone(c).(*logpb.QueueConfig)
+	return fsm.Result{}
+}
+
+func (q *model) delete(d *logpb.Delete) fsm.Result {
+	waiting := q.count(ready) + q.count(returned)
+	switch {
+	case d.GetIfUnused() && q.liveConsumers() > 0:
+		return fsm.Result{Code: fsm.InUse}
+	case d.GetIfEmpty() && waiting > 0:
+		return fsm.Result{Code: fsm.NotEmpty}
+	}
+	q.end()
+	return fsm.Result{Count: waiting}
+}
+
+// nextDeadline is when time alone changes something next; 0: never.
+func (q *model) nextDeadline() fsm.Time {
+	next := fsm.Time(0)
+	at := func(t fsm.Time) {
+		if t != 0 && (next == 0 || t < next) {
+			next = t
+		}
+	}
+	switch q.phase {
+	case gone:
+		return 0
+	case draining:
+		at(q.goneAt)
+	}
+	for _, x := range q.messages {
+		if x.waits() {
+			at(x.expireAt)
+		}
+		if x.place == checkedOut {
+			at(x.deadline)
+		}
+	}
+	if q.phase == live {
+		at(q.leaseEnd())
+	}
+	return next
+}

@@ -1,0 +1,332 @@
+package fsmtest
+
+import (
+	"slices"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// stream performs the command if it is the next of its session, or belongs to
+// no stream.
+func (q *model) stream(m fsm.Meta, c *logpb.Command) fsm.Result {
+	if m.Session == (fsm.SessionID{}) {
+		if c.Seq != 0 {
+			return fsm.Result{Code: fsm.Invalid}
+		}
+		return q.do(m, c, nil)
+	}
+	s := q.session(m.Session)
+	if s == nil && c.Seq == 0 {
+		return q.do(m, c, nil)
+	}
+	if s == nil {
+		if c.Seq != 1 || q.isDown(m.Session) || slices.Contains(q.ended, m.Session) {
+			return fsm.Result{Code: fsm.NoSession}
+		}
+		s = &session{id: m.Session, nextSeq: 1}
+		q.sessions = append(q.sessions, s)
+	}
+	switch {
+	case c.Seq == 0:
+		return q.do(m, c, s)
+	case c.Seq > s.nextSeq:
+		return fsm.Result{Code: fsm.Gap, Next: s.nextSeq}
+	case c.Seq < s.nextSeq:
+		return q.repeat(c, s)
+	}
+	s.nextSeq++
+	deliveries := len(q.out.Deliveries)
+	r := q.do(m, c, s)
+	if synchronous(c.Kind) {
+		s.opSeq, s.opAnswer, s.opDelivery = c.Seq, r, 0
+		if len(q.out.Deliveries) > deliveries {
+			s.opDelivery = q.out.Deliveries[deliveries].ID
+		}
+	}
+	return r
+}
+
+// synchronous commands are those whose answer the session waits for.
+func synchronous(k logpb.Command_Kind) bool {
+	return slices.Contains([]logpb.Command_Kind{
+		logpb.Command_CONSUME, logpb.Command_CANCEL, logpb.Command_GET,
+		logpb.Command_PURGE, logpb.Command_DELETE, logpb.Command_TOUCH,
+	}, k)
+}
+
+// repeat answers a command that was applied before.
+func (q *model) repeat(c *logpb.Command, s *session) fsm.Result {
+	q.counters.Duplicates++
+	if c.Seq != s.opSeq {
+		return fsm.Result{}
+	}
+	if c.Kind == logpb.Command_GET && s.opDelivery != 0 {
+		for _, x := range q.messages {
+			if x.place == checkedOut && x.holder.id == (fsm.ConsumerID{Session: s.id}) && x.delivery == s.opDelivery {
+				q.out.Deliveries = append(q.out.Deliveries, fsm.Delivery{
+					To: x.holder.id, ID: x.delivery, Ref: x.ref, Acquired: x.acquired, Failed: x.failed,
+					Deaths: x.deaths, Ready: s.opAnswer.Count,
+				})
+			}
+		}
+	}
+	return s.opAnswer
+}
+
+func (q *model) session(id fsm.SessionID) *session {
+	for _, s := range q.sessions {
+		if s.id == id {
+			return s
+		}
+	}
+	return nil
+}
+
+func (q *model) isDown(id fsm.SessionID) bool {
+	return slices.ContainsFunc(q.down, func(d nodeDown) bool { return d.node == id.Node && id.Boot <= d.boot })
+}
+
+// do performs a command whose turn it is. s is nil if it has no session, or an
+// unknown one.
+func (q *model) do(m fsm.Meta, c *logpb.Command, s *session) fsm.Result {
+	inUse, consumers := q.inUse(), q.liveConsumers()
+	r := q.doKind(m, c, s)
+	q.afterUse(inUse, consumers)
+	return r
+}
+
+func (q *model) doKind(m fsm.Meta, c *logpb.Command, s *session) fsm.Result {
+	switch c.Kind {
+	case logpb.Command_ENQUEUE:
+		return q.enqueue(m, c.Enqueue)
+	case logpb.Command_CONSUME:
+		return q.consume(s, c.Consume)
+	case logpb.Command_CANCEL:
+		return q.cancel(s, c.Cancel)
+	case logpb.Command_GET:
+		return q.get(s, c.Get)
+	case logpb.Command_SETTLE:
+		return q.settle(s, c.Settle)
+	case logpb.Command_SESSION_DOWN:
+		return q.sessionDown(m.Session)
+	case logpb.Command_PURGE:
+		return q.purge()
+	case logpb.Command_CONFIGURE:
+		return q.configure(c.Configure.GetConfig())
+	case logpb.Command_DELETE:
+		return q.delete(c.Delete)
+	case logpb.Command_TOUCH:
+		q.lastUsed = q.clock
+		return fsm.Result{Count: q.count(ready) + q.count(returned), Consumers: q.liveConsumers()}
+	case logpb.Command_ROUTE_DEAD:
+		return q.routeDead(c.RouteDead)
+	case logpb.Command_SETTLE_DEAD:
+		return q.settleDead(c.SettleDead)
+	case logpb.Command_NODE_DOWN:
+		return q.nodeDown(c.NodeDown)
+	}
+	return fsm.Result{Code: fsm.Invalid}
+}
+
+func (q *model) enqueue(m fsm.Meta, e *logpb.Enqueue) fsm.Result {
+	if e.GetSize() == 0 {
+		return fsm.Result{Code: fsm.Invalid}
+	}
+	x := &message{
+		seq: q.nextMessage, ref: fsm.Ref{Index: m.Index, Offset: m.Offset, Size: e.Size},
+		priority: defaultPriority, hasExpiry: e.HasExpiration, deaths: e.Deaths, place: ready,
+	}
+	q.nextMessage++
+	q.counters.Enqueued++
+	if e.PriorityPlusOne != 0 {
+		x.priority = min(e.PriorityPlusOne-1, maxPriority)
+	}
+	ttl := fsm.Millis(-1)
+	for _, given := range []uint64{e.TtlPlusOne, q.config.TtlPlusOne} {
+		if given != 0 && (ttl < 0 || millis(given-1) < ttl) {
+			ttl = millis(given - 1)
+		}
+	}
+	if ttl > 0 {
+		x.expireAt = q.clock.Add(ttl)
+	}
+	q.messages = append(q.messages, x)
+	if ttl == 0 {
+		// Now or never.
+		x.expireAt = q.clock
+		q.fresh = x
+		q.handOut()
+		q.fresh = nil
+		if x.place == ready {
+			q.die(x, logpb.Death_EXPIRED)
+		}
+	}
+	return fsm.Result{}
+}
+
+func (q *model) consume(s *session, c *logpb.Consume) fsm.Result {
+	if s == nil {
+		return fsm.Result{Code: fsm.NoSession}
+	}
+	id := fsm.ConsumerID{Session: s.id, Number: c.Consumer}
+	prefetch := c.Prefetch
+	if prefetch == 0 || prefetch > prefetchCeiling {
+		prefetch = prefetchCeiling
+	}
+	have := q.consumer(id)
+	if c.Consumer == 0 || have != nil && have.cancelled {
+		return fsm.Result{Code: fsm.Invalid}
+	}
+	for _, other := range q.consumers {
+		if other != have && other.id.Number != 0 && !other.cancelled && (c.Exclusive || other.exclusive) {
+			return fsm.Result{Code: fsm.InUse}
+		}
+	}
+	if have == nil {
+		have = &consumer{id: id, next: 1}
+		q.consumers = append(q.consumers, have)
+	}
+	if have.priority != c.Priority {
+		q.unserve(have)
+	}
+	have.tag, have.asked, have.prefetch, have.priority = c.Tag, c.Prefetch, prefetch, c.Priority
+	have.noAck, have.exclusive, have.timeout = c.NoAck, c.Exclusive, c.TimeoutPlusOne
+	if !q.hasCredit(have) {
+		q.unserve(have)
+	}
+	q.serve(have)
+	return fsm.Result{}
+}
+
+func (q *model) consumer(id fsm.ConsumerID) *consumer {
+	for _, c := range q.consumers {
+		if c.id == id {
+			return c
+		}
+	}
+	return nil
+}
+
+func (q *model) unserve(c *consumer) {
+	q.service = slices.DeleteFunc(q.service, func(o *consumer) bool { return o == c })
+}
+
+func (q *model) cancel(s *session, c *logpb.Cancel) fsm.Result {
+	if s == nil {
+		return fsm.Result{Code: fsm.NoSession}
+	}
+	have := q.consumer(fsm.ConsumerID{Session: s.id, Number: c.Consumer})
+	if have == nil || have.cancelled || have.id.Number == 0 {
+		return fsm.Result{Code: fsm.NotFound}
+	}
+	have.cancelled = true
+	q.unserve(have)
+	q.dismiss(have)
+	return fsm.Result{}
+}
+
+// dismiss forgets a cancelled consumer that holds nothing.
+func (q *model) dismiss(c *consumer) {
+	if !c.cancelled || len(q.held(c)) > 0 {
+		return
+	}
+	q.forget(c)
+}
+
+// forget removes a consumer that holds nothing.
+func (q *model) forget(c *consumer) {
+	q.unserve(c)
+	q.consumers = slices.DeleteFunc(q.consumers, func(o *consumer) bool { return o == c })
+}
+
+// liveConsumers counts the consumers that were not cancelled.
+func (q *model) liveConsumers() uint64 {
+	n := uint64(0)
+	for _, c := range q.consumers {
+		if c.id.Number != 0 && !c.cancelled {
+			n++
+		}
+	}
+	return n
+}
+
+func (q *model) get(s *session, g *logpb.Get) fsm.Result {
+	if s == nil {
+		return fsm.Result{Code: fsm.NoSession}
+	}
+	q.lastUsed = q.clock
+	x := q.nextWaiting()
+	if x == nil {
+		return fsm.Result{Code: fsm.Empty}
+	}
+	id := fsm.ConsumerID{Session: s.id}
+	c := q.consumer(id)
+	if c == nil {
+		c = &consumer{id: id, next: 1}
+		q.consumers = append(q.consumers, c)
+	}
+	q.checkOut(x, c)
+	left := q.count(ready) + q.count(returned)
+	q.out.Deliveries[len(q.out.Deliveries)-1].Ready = left
+	if g.GetNoAck() {
+		q.counters.Acked++
+		q.remove(x)
+	}
+	return fsm.Result{Count: left}
+}
+
+func (q *model) count(p place) uint64 {
+	n := uint64(0)
+	for _, x := range q.messages {
+		if x.place == p {
+			n++
+		}
+	}
+	return n
+}
+
+// sessionDown ends a session: what it held fails and goes back.
+func (q *model) sessionDown(id fsm.SessionID) fsm.Result {
+	if id == (fsm.SessionID{}) {
+		return fsm.Result{Code: fsm.Invalid}
+	}
+	q.endSessions(func(other fsm.SessionID) bool { return id == other })
+	if !q.isDown(id) && !slices.Contains(q.ended, id) {
+		q.ended = append(q.ended, id)
+		q.ended = q.ended[max(0, len(q.ended)-endedSessions):]
+	}
+	return fsm.Result{}
+}
+
+func (q *model) nodeDown(n *logpb.NodeDown) fsm.Result {
+	id := fsm.NodeID(n.GetNode())
+	if id == 0 || n.Boot == 0 {
+		return fsm.Result{Code: fsm.Invalid}
+	}
+	i := slices.IndexFunc(q.down, func(d nodeDown) bool { return d.node == id })
+	if i < 0 {
+		q.down = append(q.down, nodeDown{id, n.Boot})
+	} else {
+		q.down[i].boot = max(q.down[i].boot, n.Boot)
+	}
+	q.endSessions(q.isDown)
+	q.ended = slices.DeleteFunc(q.ended, q.isDown)
+	return fsm.Result{}
+}
+
+func (q *model) endSessions(ends func(fsm.SessionID) bool) {
+	var back []*message
+	for _, x := range q.messages {
+		if x.place == checkedOut && ends(x.holder.id.Session) {
+			back = append(back, x)
+		}
+	}
+	q.giveBack(back, true, false)
+	for _, c := range slices.Clone(q.consumers) {
+		if ends(c.id.Session) {
+			q.forget(c)
+		}
+	}
+	q.sessions = slices.DeleteFunc(q.sessions, func(s *session) bool { return ends(s.id) })
+}

@@ -1,0 +1,188 @@
+package fsmtest
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// settle ends deliveries of a consumer, in ascending order.
+func (q *model) settle(s *session, d *logpb.Settle) fsm.Result {
+	if s == nil {
+		return fsm.Result{Code: fsm.NoSession}
+	}
+	if len(d.GetRanges())%2 != 0 || d.GetOutcome() < 0 || d.GetOutcome() > logpb.Settle_DISCARD {
+		return fsm.Result{Code: fsm.Invalid}
+	}
+	c := q.consumer(fsm.ConsumerID{Session: s.id, Number: d.GetConsumer()})
+	if c == nil {
+		return fsm.Result{Code: fsm.NotFound}
+	}
+	settled := slices.DeleteFunc(q.held(c), func(x *message) bool { return !inRanges(d.Ranges, x.delivery) })
+	switch d.Outcome {
+	case logpb.Settle_ACK:
+		for _, x := range settled {
+			q.counters.Acked++
+			q.remove(x)
+		}
+	case logpb.Settle_REQUEUE:
+		q.giveBack(settled, false, true)
+	case logpb.Settle_REQUEUE_FAILED:
+		q.giveBack(settled, true, true)
+	case logpb.Settle_DISCARD:
+		for _, x := range settled {
+			x.failed++
+			x.acquired++
+			q.die(x, logpb.Death_REJECTED)
+		}
+	}
+	late := len(c.timedOut)
+	c.timedOut = slices.DeleteFunc(c.timedOut, func(id uint64) bool { return inRanges(d.Ranges, id) })
+	q.counters.LateAcks += uint64(late - len(c.timedOut))
+	q.serve(c)
+	q.dismiss(c)
+	return fsm.Result{}
+}
+
+func inRanges(ranges []uint64, id uint64) bool {
+	for i := 0; i+1 < len(ranges); i += 2 {
+		if id >= ranges[i] && id-ranges[i] < ranges[i+1] {
+			return true
+		}
+	}
+	return false
+}
+
+// giveBack ends deliveries. Messages that have failed too often die first, in
+// order; then those that are too old, oldest expiry first; the others go on
+// waiting: behind all returned ones, or behind the last one that is older.
+func (q *model) giveBack(back []*message, failed, tail bool) {
+	holders := map[*message]*consumer{}
+	for _, x := range back {
+		holders[x] = x.holder
+		x.acquired++
+		if failed {
+			x.failed++
+		}
+		x.place, x.holder, x.delivery, x.deadline, x.limit = 0, nil, 0, 0, 0
+	}
+	var rest []*message
+	for _, x := range back {
+		if failed && q.config.DeliveryLimit >= 0 && int64(x.failed) > q.config.DeliveryLimit {
+			q.die(x, logpb.Death_DELIVERY_LIMIT)
+		} else {
+			rest = append(rest, x)
+		}
+	}
+	old := slices.Clone(rest)
+	slices.SortStableFunc(old, func(a, b *message) int { return cmp.Or(cmp.Compare(a.expireAt, b.expireAt), cmp.Compare(a.seq, b.seq)) })
+	for _, x := range old {
+		if x.expireAt != 0 && x.expireAt <= q.clock {
+			q.die(x, logpb.Death_EXPIRED)
+		}
+	}
+	for _, x := range rest {
+		if x.place != 0 || !slices.Contains(q.messages, x) {
+			continue
+		}
+		q.counters.Requeued++
+		x.place = returned
+		at := len(q.returns)
+		for !tail && at > 0 && q.returns[at-1].seq > x.seq {
+			at--
+		}
+		q.returns = slices.Insert(q.returns, at, x)
+	}
+	for _, x := range back {
+		q.serve(holders[x])
+	}
+}
+
+// die ends x: it becomes a dead letter if the queue has somewhere to send it.
+func (q *model) die(x *message, reason logpb.Death_Reason) {
+	if reason == logpb.Death_EXPIRED {
+		q.counters.Expired++
+	}
+	if !q.config.DeadLetter {
+		q.remove(x)
+		return
+	}
+	q.leave(x)
+	x.place, x.holder, x.delivery, x.deadline, x.limit = outbox, nil, 0, 0, 0
+	x.letter, x.reason, x.diedAt = q.nextLetter, reason, q.clock
+	q.nextLetter++
+	q.counters.DeadLettered++
+	q.letters = append(q.letters, x)
+	q.touched = true
+}
+
+// routeDead says where the oldest unrouted letters go.
+func (q *model) routeDead(r *logpb.RouteDead) fsm.Result {
+	letters := slices.DeleteFunc(slices.Clone(q.letters), func(x *message) bool { return x.routed })
+	if len(letters) == 0 || letters[0].letter != r.GetFirst() {
+		return fsm.Result{}
+	}
+	n := min(len(letters), len(r.Routes))
+	for i := range n {
+		q.route(letters[i], r.Routes[i].GetTargets())
+	}
+	return fsm.Result{Count: uint64(n)}
+}
+
+func (q *model) route(x *message, targets []uint64) {
+	x.routed = true
+	for _, id := range targets {
+		if id == 0 || slices.ContainsFunc(x.transfers, func(f transfer) bool { return f.target == id }) {
+			continue
+		}
+		t := q.target(id)
+		if t == nil {
+			t = &target{id: id, next: 1}
+			q.targets = append(q.targets, t)
+		}
+		x.transfers = append(x.transfers, transfer{id, t.next})
+		t.next++
+		q.touched = true
+	}
+	if len(x.transfers) == 0 {
+		q.counters.DeadDropped++
+		q.remove(x)
+	}
+}
+
+func (q *model) target(id uint64) *target {
+	for _, t := range q.targets {
+		if t.id == id {
+			return t
+		}
+	}
+	return nil
+}
+
+// settleDead says that a target has everything up to a number, or is no more.
+func (q *model) settleDead(s *logpb.SettleDead) fsm.Result {
+	t := q.target(s.GetTarget())
+	if t == nil {
+		return fsm.Result{}
+	}
+	upto := min(s.Upto, t.next-1)
+	if s.Gone {
+		upto = t.next - 1
+	}
+	t.settled = max(t.settled, upto)
+	for _, x := range slices.Clone(q.letters) {
+		if !x.routed {
+			continue
+		}
+		x.transfers = slices.DeleteFunc(x.transfers, func(f transfer) bool { return f.target == t.id && f.number <= upto })
+		if len(x.transfers) == 0 {
+			q.remove(x)
+		}
+	}
+	if s.Gone {
+		q.targets = slices.DeleteFunc(q.targets, func(o *target) bool { return o == t })
+	}
+	return fsm.Result{}
+}

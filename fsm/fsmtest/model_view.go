@@ -1,0 +1,159 @@
+package fsmtest
+
+import (
+	"cmp"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// What the model shows, in the machine's words.
+
+// table lists all messages as queue.Machine.Messages does.
+func (q *model) table() []queue.Message {
+	var list []*message
+	for p := maxPriority; p >= 0; p-- {
+		for _, x := range q.messages {
+			if x.place == ready && int(x.priority) == p {
+				list = append(list, x)
+			}
+		}
+	}
+	list = append(list, q.returns...)
+	for _, c := range q.consumers {
+		list = append(list, q.held(c)...)
+	}
+	list = append(list, q.letters...)
+	shown := make([]queue.Message, 0, len(list))
+	for _, x := range list {
+		y := queue.Message{
+			Seq: x.seq, Ref: x.ref, Place: queue.Place(x.place), Priority: uint8(x.priority), ExpireAt: x.expireAt,
+			Acquired: x.acquired, Failed: x.failed, HasExpiration: x.hasExpiry, Deaths: x.deaths,
+			Delivery: x.delivery, Deadline: x.deadline, Letter: x.letter,
+		}
+		if x.holder != nil {
+			y.Holder = x.holder.id
+		}
+		if x.place == outbox {
+			y.Deaths = q.letterOf(x).Deaths // with the present one
+		}
+		shown = append(shown, y)
+	}
+	return shown
+}
+
+func (q *model) stats() queue.Stats {
+	s := queue.Stats{
+		Phase: queue.Phase(q.phase), Clock: q.clock, Consumers: int(q.liveConsumers()), Sessions: len(q.sessions),
+		Counters: q.counters,
+	}
+	for _, x := range q.messages {
+		n := &s.Ready
+		switch x.place {
+		case checkedOut:
+			n = &s.Unacknowledged
+		case outbox:
+			n = &s.Outbox
+		}
+		n.Messages++
+		n.Bytes += uint64(x.ref.Size)
+	}
+	return s
+}
+
+func (q *model) listing() []queue.Consumer {
+	var list []queue.Consumer
+	for _, c := range q.consumers {
+		if c.id.Number == 0 {
+			continue
+		}
+		y := queue.Consumer{
+			ID: c.id, Tag: c.tag, Prefetch: c.asked, Priority: c.priority, NoAck: c.noAck, Exclusive: c.exclusive,
+			Held: len(q.held(c)), TimedOut: len(c.timedOut), NextDelivery: c.next, Timeout: -1, OwnTimeout: c.timeout != 0,
+		}
+		switch {
+		case c.cancelled:
+			y.Status = queue.Cancelled
+		case len(c.timedOut) > 0:
+			y.Status = queue.TimedOut
+		}
+		if t := q.timeoutOf(c); t != 0 {
+			y.Timeout = millis(t - 1)
+		}
+		if held := q.held(c); len(held) > 0 {
+			y.FirstDeadline = held[0].deadline
+		}
+		list = append(list, y)
+	}
+	return list
+}
+
+func (q *model) sessionIDs() []fsm.SessionID {
+	var ids []fsm.SessionID
+	for _, s := range q.sessions {
+		ids = append(ids, s.id)
+	}
+	slices.SortFunc(ids, fsm.SessionID.Compare)
+	return ids
+}
+
+func (q *model) targetList() []queue.Target {
+	var list []queue.Target
+	for _, t := range q.targets {
+		list = append(list, queue.Target{ID: fsm.QueueID(t.id), Next: t.next, Settled: t.settled})
+	}
+	slices.SortFunc(list, func(a, b queue.Target) int { return cmp.Compare(a.ID, b.ID) })
+	return list
+}
+
+func (q *model) unrouted() []queue.Letter {
+	var list []queue.Letter
+	for _, x := range q.letters {
+		if !x.routed {
+			list = append(list, q.letterOf(x))
+		}
+	}
+	return list
+}
+
+// pending lists the transfers to a target that are not settled.
+func (q *model) pending(target uint64) []queue.Outgoing {
+	var list []queue.Outgoing
+	for _, x := range q.letters {
+		for _, f := range x.transfers {
+			if f.target == target {
+				list = append(list, queue.Outgoing{Number: f.number, Letter: q.letterOf(x)})
+			}
+		}
+	}
+	return list
+}
+
+// letterOf shows x with its death history: the pair of this queue and the
+// reason moves to the front, one more.
+func (q *model) letterOf(x *message) queue.Letter {
+	l := queue.Letter{
+		Number: x.letter, Ref: x.ref, Reason: x.reason, DiedAt: x.diedAt, Priority: uint8(x.priority),
+		HasExpiration: x.hasExpiry, Fresh: true,
+	}
+	present := &logpb.Death{Reason: x.reason, Queue: machineName, Count: 1, Time: int64(x.diedAt)}
+	var rest []*logpb.Death
+	for _, d := range x.deaths {
+		if l.Fresh && d.Reason == x.reason && d.Queue == machineName {
+			present = proto.Clone(d).(*logpb.Death)
+			present.Count++
+			l.Fresh = false
+			continue
+		}
+		rest = append(rest, d)
+	}
+	l.Deaths = append([]*logpb.Death{present}, rest...)
+	for _, f := range x.transfers {
+		l.Transfers = append(l.Transfers, queue.Transfer{Target: fsm.QueueID(f.target), Number: f.number})
+	}
+	return l
+}

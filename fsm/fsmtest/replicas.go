@@ -1,0 +1,146 @@
+package fsmtest
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
+)
+
+// trial applies one history to the model and to the machine, step by step,
+// and to further replicas of the machine, entry by entry.
+type trial struct {
+	model    *model
+	straight *queue.Machine
+	eff      fsm.Effects // of the entry under way
+	history  history
+
+	restored  *queue.Machine // replaced by its own snapshot now and then
+	follower  *queue.Machine // nobody looks at its effects
+	wired     *queue.Machine // reads entries as they are on disk
+	snapshot  string         // of straight, the newest one
+	suffix    history        // entries since snapshot
+	entry     history        // the entry under way, if any
+	liveUntil []uint64       // live indexes of the model before the entry
+	// firstMessage is the number of the first message the entry may bring.
+	firstMessage uint64
+}
+
+func newTrial() *trial {
+	return &trial{
+		model: newModel(), straight: newMachine(), restored: newMachine(), follower: newMachine(), wired: newMachine(),
+	}
+}
+
+// step applies one command to model and machine and says how they differ.
+func (r *trial) step(s step) diffs {
+	if !s.more {
+		r.entry = nil
+		r.eff.Reset()
+		r.liveUntil, r.firstMessage = r.model.liveIndexes(), r.model.nextMessage
+	}
+	r.history.add(s)
+	r.entry.add(s)
+	want, _ := r.model.apply(s.meta, s.cmd)
+	own := r.eff // what the commands before have caused
+	r.eff.Outbox, r.eff.Gone = false, false
+	got := r.straight.Apply(s.meta, s.cmd, &r.eff)
+	var d diffs
+	compareAnswer(&d, r.model, want, got, &fsm.Effects{
+		Deliveries: r.eff.Deliveries[len(own.Deliveries):], Timeouts: r.eff.Timeouts[len(own.Timeouts):],
+		Cancelled: r.eff.Cancelled[len(own.Cancelled):], Outbox: r.eff.Outbox, Gone: r.eff.Gone,
+	})
+	compareState(&d, r.model, r.straight)
+	return d
+}
+
+// choice says what happens to the replicas after an entry.
+type choice struct{ restore, snapshot, restart bool }
+
+// endEntry brings the other replicas to where straight is.
+func (r *trial) endEntry(t fataler, c choice) diffs {
+	if len(r.entry) == 0 {
+		return nil
+	}
+	var d diffs
+	r.compareReleased(&d)
+	e := r.entry[0]
+	r.entry = nil
+	r.suffix = append(r.suffix, e)
+	applyAll(r.restored, e)
+	applyAll(r.follower, e)
+	applyAll(r.wired, e.overWire(t))
+	hash := r.straight.Hash()
+	for name, m := range r.others() {
+		if m.Hash() != hash {
+			d.add(fmt.Sprintf("hash of the replica that is %s", name), r.straight.String(), m.String())
+		}
+	}
+	if c.restore {
+		r.restored = mustRestore(t, mustSnapshot(t, r.restored))
+		if r.restored.Hash() != hash {
+			d.add("hash after a restore", r.straight.String(), r.restored.String())
+		}
+	}
+	if c.restart {
+		r.restart(t, &d)
+	}
+	if c.snapshot {
+		r.snapshot, r.suffix = mustSnapshot(t, r.straight), nil
+	}
+	return d
+}
+
+func (r *trial) others() map[string]*queue.Machine {
+	return map[string]*queue.Machine{"restored": r.restored, "a follower": r.follower, "wired": r.wired}
+}
+
+// restart starts a replica from the newest snapshot and the entries since.
+func (r *trial) restart(t fataler, d *diffs) {
+	m := newMachine()
+	if r.snapshot != "" {
+		m = mustRestore(t, r.snapshot)
+	}
+	for _, e := range r.suffix {
+		applyAll(m, e)
+	}
+	if m.Hash() != r.straight.Hash() {
+		d.add(fmt.Sprintf("hash after a restart with %d entries", len(r.suffix)), r.straight.String(), m.String())
+	}
+	if err := m.Check(); err != nil {
+		*d = append(*d, "check after a restart: "+err.Error())
+	}
+}
+
+func applyAll(m *queue.Machine, e entry) {
+	var eff fsm.Effects
+	for _, s := range e.steps() {
+		m.Apply(s.meta, s.cmd, &eff)
+	}
+}
+
+// compareReleased looks at what the entry as a whole has released: the
+// indexes that were live before it, or got a message in it, and are live no
+// more. Only the entry's own index may be released more than once.
+func (r *trial) compareReleased(d *diffs) {
+	own := r.entry[0].index
+	before := r.liveUntil
+	if r.model.nextMessage > r.firstMessage {
+		before = append(before, own)
+	}
+	live := r.model.liveIndexes()
+	var want []uint64
+	for _, index := range before {
+		if !slices.Contains(live, index) {
+			want = append(want, index)
+		}
+	}
+	got := slices.Sorted(slices.Values(r.eff.Released))
+	for i, index := range got {
+		if i > 0 && got[i-1] == index && index != own {
+			d.add("released twice", want, got)
+		}
+	}
+	equal(d, "released index", want, slices.Compact(got), identical[uint64])
+}
