@@ -1,0 +1,49 @@
+package history
+
+import (
+	"bytes"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestFileKeepsEverything(t *testing.T) {
+	h := New()
+	a := h.Begin(Attempt{Message: h.NextMessage(), Publisher: "p", Epoch: 2, Queue: "q", TTL: time.Second})
+	b := h.Begin(Attempt{Message: h.NextMessage(), Publisher: "p", Epoch: 2, Queue: "q"})
+	h.End(a, OK)
+	at := h.Deliver(Delivery{Key: a, Queue: "q", Consumer: "c", Epoch: 1, Death: &Death{Queue: "w", RoutingKeys: []string{"k"}}})
+	h.Acked([]int{at})
+	h.Settled([]int{at})
+	h.Fault("kill", 2)()
+	if h.Missing() != 0 || h.Confirmed() != 1 || h.Received("q") != 1 {
+		t.Errorf("missing %d, confirmed %d, received %d", h.Missing(), h.Confirmed(), h.Received("q"))
+	}
+	h.End(b, OK)
+	if h.Missing() != 1 {
+		t.Errorf("missing %d", h.Missing())
+	}
+	var file bytes.Buffer
+	if err := h.Write(&file); err != nil {
+		t.Fatal(err)
+	}
+	back, err := Read(&file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(back.Attempts, h.Attempts) || !reflect.DeepEqual(back.Deliveries, h.Deliveries) || !reflect.DeepEqual(back.Faults, h.Faults) {
+		t.Errorf("read back %+v %+v %+v", back.Attempts, back.Deliveries, back.Faults)
+	}
+	if back.LongestSilence() != h.LongestSilence() || h.LongestSilence() <= 0 {
+		t.Errorf("longest silence %v, read back %v", h.LongestSilence(), back.LongestSilence())
+	}
+}
+
+func TestReadRefusesNonsense(t *testing.T) {
+	for _, text := range []string{"{}", "x", `{"attempt":3}`} {
+		if _, err := Read(strings.NewReader(text)); err == nil {
+			t.Errorf("%q is read as a history", text)
+		}
+	}
+}
