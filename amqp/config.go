@@ -1,0 +1,124 @@
+package amqp
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/quorate/quorate/amqp/wire"
+)
+
+// Config is what a Server is made of. The zero value of a limit stands for
+// its default.
+type Config struct {
+	// Broker does what clients ask for. Required.
+	Broker Broker
+	// Logger is where connections log; nil: nowhere.
+	Logger *slog.Logger
+
+	// FrameMax is the largest frame offered to clients, 4096 … 16 MiB.
+	FrameMax uint32
+	// InitialFrameMax is the largest frame accepted before tune-ok.
+	InitialFrameMax uint32
+	// ChannelMax is how many channels a connection may have open.
+	ChannelMax uint16
+	// Heartbeat is the interval offered to clients, in whole seconds. Negative:
+	// none is offered. A client's own choice, 0 included, counts in any case.
+	Heartbeat time.Duration
+	// HandshakeTimeout is the time from accept to the running connection.
+	HandshakeTimeout time.Duration
+	// OperationTimeout ends a method that the broker has not answered.
+	OperationTimeout time.Duration
+	// MaxMessageSize is the largest body in bytes, at most 512 MiB.
+	MaxMessageSize int
+	// MaxConsumers is how many consumers a channel may have; 0: no limit.
+	MaxConsumers int
+	// Version is announced in the server properties.
+	Version string
+	// ServerProperties replace or extend what is announced to clients.
+	ServerProperties map[string]string
+}
+
+// Limits that are not for the operator.
+const (
+	// maxUnsettled and maxUnsettledBytes bound the publishes of a connection
+	// that the broker has not settled. At the bound the reader stops.
+	maxUnsettled      = 4096
+	maxUnsettledBytes = 8 << 20
+
+	// maxOwed bounds the bytes a client is owed for what it asked: replies,
+	// returns and gets. At the bound the reader stops.
+	maxOwed = 8 << 20
+
+	// maxBacklog is how many bytes may wait for a client that does not read;
+	// stallTime is how long it counts as reading after the last write.
+	maxBacklog = 64 << 20
+	stallTime  = 5 * time.Second
+
+	// A channel whose method waits for the broker keeps that much of what the
+	// client sends meanwhile; then the reader waits.
+	maxQueued      = 1024
+	maxQueuedBytes = 1 << 20
+
+	// eagerBody is how much memory a content header is trusted with. A longer
+	// body gets its memory as it arrives.
+	eagerBody = 1 << 20
+
+	loginDelay      = 3 * time.Second  // until a refused login is dropped
+	maxDelayed      = 100              // refused logins kept at a time
+	frameTime       = 30 * time.Second // from the first to the last byte of a frame
+	minWriteTimeout = 30 * time.Second
+	maxCloseWait    = 30 * time.Second // for the client's part of a close
+	lingerTime      = time.Second      // after the last write, for the client to read it
+	keepAliveIdle   = 30 * time.Second
+	keepAliveEvery  = 10 * time.Second
+	keepAliveCount  = 3
+	closeWorkers    = 16 // sessions of a connection that are closed at a time
+)
+
+// withDefaults fills in what is not set.
+func (c Config) withDefaults() Config {
+	set(&c.Logger, slog.New(slog.DiscardHandler))
+	set(&c.FrameMax, 131072)
+	set(&c.InitialFrameMax, 8192)
+	set(&c.ChannelMax, 2047)
+	set(&c.Heartbeat, 60*time.Second)
+	set(&c.HandshakeTimeout, 10*time.Second)
+	set(&c.OperationTimeout, 15*time.Second)
+	set(&c.MaxMessageSize, 16<<20)
+	set(&c.Version, "0.0.0")
+	c.Heartbeat = max(c.Heartbeat, 0)
+	return c
+}
+
+func set[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Validate names the first setting that is out of its range.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	for _, s := range []struct {
+		name             string
+		value, low, high int64
+	}{
+		{"frame_max", int64(c.FrameMax), wire.FrameMinSize, 16 << 20},
+		{"initial_frame_max", int64(c.InitialFrameMax), wire.FrameMinSize, 16 << 20},
+		{"heartbeat (s)", int64(c.Heartbeat / time.Second), 0, 65535},
+		{"handshake_timeout (ms)", c.HandshakeTimeout.Milliseconds(), 1, 10 * 60 * 1000},
+		{"operation_timeout (ms)", c.OperationTimeout.Milliseconds(), 1, 10 * 60 * 1000},
+		{"max_message_size", int64(c.MaxMessageSize), 1, wire.MaxBodySize},
+		{"max_consumers", int64(c.MaxConsumers), 0, 1 << 31},
+	} {
+		if s.value < s.low || s.value > s.high {
+			return fmt.Errorf("%s is %d, must be %d to %d", s.name, s.value, s.low, s.high)
+		}
+	}
+	if c.Broker == nil {
+		return fmt.Errorf("broker is missing")
+	}
+	return nil
+}

@@ -1,0 +1,328 @@
+package amqp
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/amqp/wire"
+)
+
+var (
+	errClientClosed = errors.New("closed by the client")
+	errEnding       = errors.New("connection is ending")
+	errTooMuch      = errors.New("client does not read what it is sent")
+)
+
+// conn is one client connection. Its reader is the goroutine that serves it,
+// its writer a second one; a third kind lives as long as a method of a channel
+// waits for the broker.
+type conn struct {
+	server *Server
+	socket net.Conn
+	log    *slog.Logger
+	source *source
+	in     *wire.Reader
+	out    *outbox
+	flow   *flow // publishes with the broker
+	tasks  *tasks
+
+	// Set by the handshake.
+	user, vhost string
+	capable     capabilities
+	frameMax    uint32
+	channelMax  uint16
+	heartbeat   time.Duration
+	broker      Connection
+
+	// ctx ends calls of the broker when nobody is there any more to be told.
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	// Reader only.
+	channels map[uint16]*channel
+	last     *channel // the channel of the last frame
+	request  request
+	scratch  []byte
+
+	mu      sync.Mutex
+	running bool
+	cause   error
+	done    chan struct{} // closed once cause is set: nobody waits any more
+}
+
+func newConn(s *Server, socket net.Conn) *conn {
+	c := &conn{
+		server: s, socket: socket, source: &source{conn: socket},
+		log:      s.log.With(slog.String("remote", socket.RemoteAddr().String())),
+		flow:     newFlow(maxUnsettled, maxUnsettledBytes),
+		tasks:    newTasks(),
+		channels: map[uint16]*channel{},
+		done:     make(chan struct{}),
+	}
+	c.in = wire.NewReader(c.source, s.cfg.InitialFrameMax)
+	c.out = newOutbox(func() { c.abort(errTooMuch) })
+	c.ctx, c.cancel = context.WithCancel(s.ctx)
+	return c
+}
+
+// serve runs the connection from the first byte to the last.
+func (c *conn) serve() {
+	defer c.cancel()
+	if err := c.shake(); err != nil {
+		c.refuse(err)
+		return
+	}
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		if err := newWriter(c).run(); err != nil {
+			c.abort(err)
+		}
+	}()
+	c.source.watch(c.heartbeat)
+	err := errEnding
+	if c.run() {
+		c.log.Info("connection open")
+		err = c.read()
+	}
+	c.end(err, written)
+	c.socket.Close()
+	c.log.Info("connection closed", slog.Any("reason", c.reason()))
+}
+
+// run marks the connection as running. It returns false if it is over already.
+func (c *conn) run() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.running = true
+	return c.cause == nil
+}
+
+// refuse ends a connection whose handshake has failed.
+func (c *conn) refuse(err error) {
+	if c.broker != nil {
+		ctx, cancel := context.WithTimeout(c.server.ctx, c.server.cfg.OperationTimeout)
+		defer cancel()
+		c.broker.Close(ctx)
+	}
+	if errors.Is(err, errDropLater) {
+		c.server.dropLater(c.socket)
+		return
+	}
+	if e := new(wire.Error); errors.As(err, &e) {
+		if _, err := c.socket.Write(wire.AppendMethod(nil, 0, closeMethod(e))); err == nil {
+			c.linger(lingerTime)
+		}
+	} else if errors.Is(err, errRefused) {
+		c.linger(lingerTime)
+	}
+	c.socket.Close()
+	level := slog.LevelInfo
+	if errors.Is(err, io.EOF) {
+		level = slog.LevelDebug
+	}
+	c.log.Log(c.ctx, level, "handshake failed", slog.Any("error", err))
+}
+
+// fail ends the connection with connection.close, unless it is ending already.
+// It does not block.
+func (c *conn) fail(e *wire.Error) {
+	if c.setCause(e) {
+		c.out.pushEnd(closeMethod(e))
+		c.source.endBy(time.Now().Add(c.closeWait()))
+	}
+}
+
+// forceClose is fail, or abort if the handshake is under way.
+func (c *conn) forceClose(e *wire.Error) {
+	c.mu.Lock()
+	running := c.running
+	c.mu.Unlock()
+	if running {
+		c.fail(e)
+	} else {
+		c.abort(e)
+	}
+}
+
+// abort ends the connection without a word. It does not block.
+func (c *conn) abort(err error) {
+	c.setCause(err)
+	c.cancel()
+	c.socket.Close()
+}
+
+// setCause notes why the connection ends. Only the first reason counts.
+func (c *conn) setCause(err error) (first bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cause != nil {
+		return false
+	}
+	c.cause = err
+	close(c.done)
+	return true
+}
+
+func (c *conn) reason() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cause
+}
+
+// closeWait is how long a client may take for its part of a close.
+func (c *conn) closeWait() time.Duration {
+	if c.heartbeat == 0 {
+		return maxCloseWait
+	}
+	return min(c.heartbeat, maxCloseWait)
+}
+
+// end takes the connection down after the reader has stopped with err.
+func (c *conn) end(err error, written <-chan struct{}) {
+	linger := lingerTime
+	switch protocol := new(wire.Error); {
+	case errors.Is(err, errClientClosed):
+		c.setCause(err)
+		c.teardown(true)
+		c.out.pushEnd(&wire.ConnectionCloseOK{})
+		linger = c.closeWait()
+	case errors.As(err, &protocol):
+		c.fail(protocol)
+		c.tellClose()
+	case errors.Is(err, errEnding), c.isDone():
+		c.tellClose()
+	default:
+		c.abort(err)
+		c.teardown(false)
+	}
+	// A client that does not read holds up nobody for ever.
+	timer := time.AfterFunc(c.closeWait(), func() { c.socket.Close() })
+	defer timer.Stop()
+	c.out.end()
+	<-written
+	c.linger(linger)
+}
+
+// tellClose waits until the client has answered connection.close, while
+// everything behind the connection is taken down.
+func (c *conn) tellClose() {
+	torn := make(chan struct{})
+	go func() {
+		defer close(torn)
+		c.teardown(false)
+	}()
+	for {
+		f, err := c.in.ReadFrame()
+		if err != nil {
+			break
+		}
+		c.source.frameDone()
+		if f.Channel != 0 || f.Type != wire.FrameMethod {
+			continue
+		}
+		id := wire.PeekID(f.Payload)
+		if id == wire.IDConnectionClose {
+			c.out.push(0, &wire.ConnectionCloseOK{})
+		}
+		if id == wire.IDConnectionCloseOK {
+			break
+		}
+	}
+	<-torn
+}
+
+// linger lets the client read what was written before the socket is closed: a
+// socket closed with unread input is reset, and the last frames are lost.
+func (c *conn) linger(limit time.Duration) {
+	half, ok := c.socket.(interface{ CloseWrite() error })
+	if !ok || half.CloseWrite() != nil {
+		return
+	}
+	end := time.Now().Add(min(limit, c.closeWait()))
+	if c.socket.SetReadDeadline(end) != nil {
+		return
+	}
+	// To the end, a timeout or a reset: each is the end.
+	_, _ = io.Copy(io.Discard, c.socket)
+}
+
+// teardown gives everything behind the connection back. The reader has
+// stopped. orderly: methods under way are waited for.
+func (c *conn) teardown(orderly bool) {
+	if orderly {
+		c.tasks.wait()
+	} else {
+		c.cancel()
+	}
+	for _, ch := range c.channels {
+		ch.shut()
+	}
+	c.tasks.wait()
+	ctx, cancel := context.WithTimeout(c.server.ctx, c.server.cfg.OperationTimeout)
+	defer cancel()
+	var work sync.WaitGroup
+	free := make(chan struct{}, closeWorkers)
+	for _, ch := range c.channels {
+		if !ch.beginClose() {
+			continue
+		}
+		free <- struct{}{}
+		work.Go(func() {
+			ch.session.Close(ctx)
+			<-free
+		})
+	}
+	work.Wait()
+	c.broker.Close(ctx)
+}
+
+func (c *conn) isDone() bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// tasks counts goroutines that wait for the broker.
+type tasks struct {
+	mu   sync.Mutex
+	n    int
+	zero *sync.Cond
+}
+
+func newTasks() *tasks {
+	t := &tasks{}
+	t.zero = sync.NewCond(&t.mu)
+	return t
+}
+
+func (t *tasks) start() {
+	t.mu.Lock()
+	t.n++
+	t.mu.Unlock()
+}
+
+func (t *tasks) done() {
+	t.mu.Lock()
+	if t.n--; t.n == 0 {
+		t.zero.Broadcast()
+	}
+	t.mu.Unlock()
+}
+
+// wait returns at a moment at which there is none.
+func (t *tasks) wait() {
+	t.mu.Lock()
+	for t.n > 0 {
+		t.zero.Wait()
+	}
+	t.mu.Unlock()
+}

@@ -1,0 +1,159 @@
+package amqp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/quorate/quorate/amqp/wire"
+	"github.com/quorate/quorate/fsm"
+)
+
+// Every reply code the front sends is in this file: codes of refusals in
+// refusalCodes, errors the front finds itself below, and those of frames and
+// encodings in package wire.
+
+// refusalCodes maps what the broker refuses to reply codes.
+var refusalCodes = map[fsm.Kind]uint16{
+	fsm.Internal:       wire.CodeInternalError,
+	fsm.NotFoundKind:   wire.CodeNotFound,
+	fsm.AccessRefused:  wire.CodeAccessRefused,
+	fsm.Locked:         wire.CodeResourceLocked,
+	fsm.Precondition:   wire.CodePreconditionFailed,
+	fsm.NotAllowed:     wire.CodeNotAllowed,
+	fsm.NotImplemented: wire.CodeNotImplemented,
+	fsm.Unavailable:    wire.CodePreconditionFailed,
+}
+
+// endsConnection reports whether an error with this code closes the
+// connection; the others close their channel.
+func endsConnection(code uint16) bool {
+	return code >= 500 || code == wire.CodeConnectionForced || code == wire.CodeInvalidPath
+}
+
+// protocolError is what a client is told about err, raised by the method with
+// this id (0: none). An error that is no refusal is the broker's own matter:
+// the client learns that there was one, the log says which.
+func protocolError(err error, id uint32) *wire.Error {
+	if e := new(wire.Error); errors.As(err, &e) {
+		return e
+	}
+	e := &wire.Error{ClassID: uint16(id >> 16), MethodID: uint16(id)}
+	refusal := new(fsm.Refusal)
+	switch {
+	case errors.As(err, &refusal) && refusalCodes[refusal.Kind] != 0:
+		e.Code, e.Text = refusalCodes[refusal.Kind], refusal.Text
+	case errors.Is(err, context.DeadlineExceeded):
+		e.Code, e.Text = wire.CodePreconditionFailed, "operation timed out"
+	default:
+		e.Code, e.Text = wire.CodeInternalError, "internal error"
+	}
+	return e
+}
+
+// isInternal reports whether protocolError hides err from the client.
+func isInternal(err error) bool {
+	return !errors.As(err, new(*wire.Error)) && !errors.As(err, new(*fsm.Refusal)) &&
+		!errors.Is(err, context.DeadlineExceeded)
+}
+
+// fault is an error raised by the method with this id; 0: by none.
+func fault(id uint32, code uint16, format string, args ...any) *wire.Error {
+	return &wire.Error{Code: code, Text: fmt.Sprintf(format, args...), ClassID: uint16(id >> 16), MethodID: uint16(id)}
+}
+
+// Connection errors.
+
+func errForced(reason string) *wire.Error {
+	return fault(0, wire.CodeConnectionForced, "%s", reason)
+}
+
+func errLoginRefused(mechanism string) *wire.Error {
+	return fault(0, wire.CodeAccessRefused,
+		"Login was refused using authentication mechanism %s. For details see the broker logfile.", mechanism)
+}
+
+func errUnknownMechanism(name string) *wire.Error {
+	return fault(0, wire.CodeCommandInvalid, "unknown authentication mechanism '%s'", name)
+}
+
+func errInvalidResponse(mechanism string) *wire.Error {
+	return fault(0, wire.CodeSyntaxError, "response to authentication mechanism %s invalid", mechanism)
+}
+
+func errMissingLogin() *wire.Error {
+	return fault(0, wire.CodeSyntaxError, "AMQPLAIN auth info is missing LOGIN or PASSWORD field")
+}
+
+func errTune(format string, args ...any) *wire.Error {
+	return fault(wire.IDConnectionTune, wire.CodeNotAllowed, format, args...)
+}
+
+func errUnexpectedMethod(id uint32, state string) *wire.Error {
+	return fault(id, wire.CodeChannelError, "unexpected method in connection state %s", state)
+}
+
+func errUnimplementedMethod(id uint32) *wire.Error {
+	return fault(id, wire.CodeCommandInvalid, "unimplemented method")
+}
+
+func errTooManyChannels(open int, most uint16) *wire.Error {
+	return fault(0, wire.CodeNotAllowed,
+		"number of channels opened (%d) has reached the negotiated channel_max (%d)", open, most)
+}
+
+func errExpectedOpen(id uint32) *wire.Error {
+	return fault(id, wire.CodeChannelError, "expected 'channel.open'")
+}
+
+func errSecondOpen() *wire.Error {
+	return fault(wire.IDChannelOpen, wire.CodeChannelError, "second 'channel.open' seen")
+}
+
+func errNotImplemented(id uint32, what string) *wire.Error {
+	return fault(id, wire.CodeNotImplemented, "%s", what)
+}
+
+func errPrefetchSize(size uint32) *wire.Error {
+	return fault(wire.IDBasicQos, wire.CodeNotImplemented, "prefetch_size!=0 (%d)", size)
+}
+
+func errTagReuse(tag string) *wire.Error {
+	return fault(wire.IDBasicConsume, wire.CodeNotAllowed, "attempt to reuse consumer tag '%s'", tag)
+}
+
+func errTooManyConsumers(most int) *wire.Error {
+	return fault(wire.IDBasicConsume, wire.CodeNotAllowed, "reached maximum (%d) of consumers per channel", most)
+}
+
+// Channel errors.
+
+func errMessageSize(size uint64, most int) *wire.Error {
+	return fault(wire.IDBasicPublish, wire.CodePreconditionFailed,
+		"message size %d is larger than configured max size %d", size, most)
+}
+
+func errUnknownTag(id uint32, tag uint64) *wire.Error {
+	return fault(id, wire.CodePreconditionFailed, "unknown delivery tag %d", tag)
+}
+
+func errNoQueue(id uint32) *wire.Error {
+	return fault(id, wire.CodeNotFound, "no previously declared queue")
+}
+
+func errConsumerTimeout(channel uint16, limit fsm.Millis) *wire.Error {
+	return fault(0, wire.CodePreconditionFailed,
+		"delivery acknowledgement on channel %d timed out. Timeout value used: %d ms. "+
+			"This timeout value can be configured, see consumers doc guide to learn more", channel, limit)
+}
+
+// Refusals that the broker returns in its own order; see fsm.Publish.
+
+func refuseExpiration(text []byte, reason string) error {
+	return fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid expiration '%s': %s", text, reason))
+}
+
+func refuseUserID(given []byte, login string) error {
+	return fsm.Refuse(fsm.Precondition,
+		fmt.Sprintf("user_id property set to '%s' but authenticated user was '%s'", given, login))
+}

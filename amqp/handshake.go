@@ -1,0 +1,271 @@
+package amqp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/quorate/quorate/amqp/wire"
+)
+
+const (
+	mechanisms = "PLAIN AMQPLAIN"
+	locales    = "en_US"
+)
+
+var (
+	// errRefused ends a handshake about which the client has been told all it
+	// may know.
+	errRefused = errors.New("handshake refused")
+	// errDropLater is errRefused, with the socket to be closed after a delay.
+	errDropLater = errors.New("login refused")
+)
+
+// handshake is the part of a connection before connection.open-ok. It writes
+// to the socket itself; there is no writer yet.
+type handshake struct {
+	*conn
+	ctx    context.Context
+	remote netip.Addr
+}
+
+// shake performs the handshake. Errors are *wire.Error for what the client is
+// to be told before its connection is dropped, or end it silently.
+func (c *conn) shake() error {
+	deadline := time.Now().Add(c.server.cfg.HandshakeTimeout)
+	ctx, cancel := context.WithDeadline(c.server.ctx, deadline)
+	defer cancel()
+	if err := c.socket.SetDeadline(deadline); err != nil {
+		return err
+	}
+	h := &handshake{conn: c, ctx: ctx, remote: remoteAddr(c.socket)}
+	if err := h.header(); err != nil {
+		return err
+	}
+	if err := h.start(); err != nil {
+		return err
+	}
+	if err := h.tune(); err != nil {
+		return err
+	}
+	if err := h.open(); err != nil {
+		return err
+	}
+	return c.socket.SetDeadline(time.Time{})
+}
+
+func remoteAddr(socket net.Conn) netip.Addr {
+	if a, err := netip.ParseAddrPort(socket.RemoteAddr().String()); err == nil {
+		return a.Addr().Unmap()
+	}
+	return netip.Addr{}
+}
+
+// header reads the protocol header. Versions 0-9-1 and 0-9 are spoken.
+func (h *handshake) header() error {
+	got, err := h.in.ReadProtocolHeader()
+	switch {
+	case errors.Is(err, io.EOF):
+		return err // not a byte: a health check
+	case err != nil && !errors.Is(err, io.ErrUnexpectedEOF):
+		return err
+	}
+	switch string(got[:]) {
+	case "AMQP\x00\x00\x09\x01", "AMQP\x01\x01\x00\x09":
+		return nil
+	}
+	answer := "AMQP\x00\x00\x09\x01"
+	if strings.HasPrefix(string(got[:]), "GET ") {
+		answer = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n" +
+			"This is an AMQP port. The HTTP API listens on the management port, 15672 by default.\n"
+	}
+	h.log.Info("unknown protocol header", slog.String("header", fmt.Sprintf("%q", got[:])))
+	if _, err := io.WriteString(h.socket, answer); err != nil {
+		return err
+	}
+	return errRefused
+}
+
+func (h *handshake) send(m wire.Method) error {
+	_, err := h.socket.Write(wire.AppendMethod(nil, 0, m))
+	return err
+}
+
+// expect reads the next method, which must have this id. state is the name of
+// the state of the connection.
+func (h *handshake) expect(id uint32, state string) (wire.Method, error) {
+	for {
+		f, err := h.in.ReadFrame()
+		switch {
+		case err != nil:
+			return nil, err
+		case f.Type == wire.FrameHeartbeat:
+			continue
+		case f.Channel != 0 || f.Type != wire.FrameMethod:
+			return nil, wire.UnexpectedFrame(f)
+		}
+		switch got := wire.PeekID(f.Payload); got {
+		case id:
+			return wire.DecodeMethod(f.Payload)
+		case wire.IDConnectionClose:
+			if _, err := wire.DecodeMethod(f.Payload); err != nil {
+				return nil, err
+			}
+			if err := h.send(&wire.ConnectionCloseOK{}); err != nil {
+				return nil, err
+			}
+			return nil, errRefused
+		default:
+			return nil, errUnexpectedMethod(got, state)
+		}
+	}
+}
+
+// start says who we are and has the client log in.
+func (h *handshake) start() error {
+	err := h.send(&wire.ConnectionStart{
+		VersionMajor: 0, VersionMinor: 9,
+		ServerProperties: h.server.properties(), Mechanisms: mechanisms, Locales: locales,
+	})
+	if err != nil {
+		return err
+	}
+	m, err := h.expect(wire.IDConnectionStartOK, "starting")
+	if err != nil {
+		return err
+	}
+	ok := m.(*wire.ConnectionStartOK)
+	h.readClientProperties(ok.ClientProperties)
+	user, password, err := credentials(ok.Mechanism, ok.Response)
+	if err != nil {
+		return err
+	}
+	if err := h.server.cfg.Broker.Login(h.ctx, user, password, h.remote); err != nil {
+		h.log.Warn("login refused", slog.String("user", user), slog.Any("error", err))
+		if h.capable.authenticationFailureClose {
+			if err := h.send(closeMethod(errLoginRefused(ok.Mechanism))); err != nil {
+				return err
+			}
+		}
+		return errDropLater
+	}
+	h.user = user
+	h.log = h.log.With(slog.String("user", user))
+	return nil
+}
+
+// capabilities are what the client says it understands.
+type capabilities struct {
+	consumerCancelNotify       bool
+	authenticationFailureClose bool
+}
+
+func (h *handshake) readClientProperties(t wire.Table) {
+	if v, ok := t.Get("connection_name"); ok && v.Tag == wire.TagString {
+		h.log = h.log.With(slog.String("name", v.Str))
+	}
+	v, _ := t.Get("capabilities")
+	can := func(name string) bool {
+		c, _ := v.Table.Get(name)
+		return c.Tag == wire.TagBool && c.Int != 0
+	}
+	h.capable = capabilities{
+		consumerCancelNotify:       can("consumer_cancel_notify"),
+		authenticationFailureClose: can("authentication_failure_close"),
+	}
+}
+
+// credentials reads the response of a SASL mechanism.
+func credentials(mechanism, response string) (user, password string, err error) {
+	switch mechanism {
+	case "PLAIN":
+		parts := strings.Split(response, "\x00")
+		if len(parts) != 3 || parts[0] != "" {
+			return "", "", errInvalidResponse(mechanism)
+		}
+		return parts[1], parts[2], nil
+	case "AMQPLAIN":
+		t, err := wire.DecodeFields([]byte(response))
+		if err != nil {
+			return "", "", errInvalidResponse(mechanism)
+		}
+		login, ok := t.Get("LOGIN")
+		secret, ok2 := t.Get("PASSWORD")
+		if !ok || !ok2 || !isText(login) || !isText(secret) {
+			return "", "", errMissingLogin()
+		}
+		return login.Str, secret.Str, nil
+	}
+	return "", "", errUnknownMechanism(mechanism)
+}
+
+func isText(v wire.Value) bool { return v.Tag == wire.TagString || v.Tag == wire.TagBytes }
+
+// tune negotiates limits.
+func (h *handshake) tune() error {
+	cfg := &h.server.cfg
+	err := h.send(&wire.ConnectionTune{
+		ChannelMax: cfg.ChannelMax, FrameMax: cfg.FrameMax, Heartbeat: uint16(cfg.Heartbeat / time.Second),
+	})
+	if err != nil {
+		return err
+	}
+	m, err := h.expect(wire.IDConnectionTuneOK, "tuning")
+	if err != nil {
+		return err
+	}
+	ok := m.(*wire.ConnectionTuneOK)
+	const (
+		tooLow  = "negotiated %s = %d is lower than the minimum allowed value (%d)"
+		tooHigh = "negotiated %s = %d%s is higher than the maximum allowed value (%d)"
+	)
+	switch {
+	case ok.FrameMax != 0 && ok.FrameMax < wire.FrameMinSize:
+		return errTune(tooLow, "frame_max", ok.FrameMax, wire.FrameMinSize)
+	case ok.FrameMax == 0 || ok.FrameMax > cfg.FrameMax:
+		return errTune(tooHigh, "frame_max", ok.FrameMax, "", cfg.FrameMax)
+	case ok.ChannelMax == 0:
+		return errTune(tooHigh, "channel_max", 0, " (no limit)", cfg.ChannelMax)
+	case ok.ChannelMax > cfg.ChannelMax:
+		return errTune(tooHigh, "channel_max", ok.ChannelMax, "", cfg.ChannelMax)
+	}
+	h.frameMax, h.channelMax = ok.FrameMax, ok.ChannelMax
+	h.heartbeat = time.Duration(ok.Heartbeat) * time.Second
+	h.in.SetMaxFrame(ok.FrameMax)
+	return nil
+}
+
+// open enters a vhost. open-ok is the first thing in the outbox.
+func (h *handshake) open() error {
+	m, err := h.expect(wire.IDConnectionOpen, "opening")
+	if err != nil {
+		return err
+	}
+	h.vhost = m.(*wire.ConnectionOpen).VirtualHost
+	h.broker, err = h.server.cfg.Broker.Connect(h.ctx, h.user, h.vhost)
+	if err != nil {
+		if isInternal(err) {
+			h.log.Error("connection.open failed", slog.Any("error", err))
+		}
+		return protocolError(err, wire.IDConnectionOpen)
+	}
+	h.log = h.log.With(slog.String("vhost", h.vhost))
+	h.out.push(0, &wire.ConnectionOpenOK{})
+	return nil
+}
+
+func closeMethod(e *wire.Error) *wire.ConnectionClose {
+	return &wire.ConnectionClose{
+		ReplyCode: e.Code, ReplyText: wire.ReplyText(e.Code, e.Text), FailedClass: e.ClassID, FailedMethod: e.MethodID,
+	}
+}
+
+func sortedKeys(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,65 @@
+package amqp
+
+import (
+	"github.com/quorate/quorate/amqp/wire"
+	"github.com/quorate/quorate/fsm"
+)
+
+// publish hands a message to the broker. The gate is held.
+func (ch *channel) publish(m *message) error {
+	c := ch.conn
+	if m.immediate {
+		return errNotImplemented(wire.IDBasicPublish, "immediate=true")
+	}
+	if most := c.server.cfg.MaxMessageSize; m.size > uint64(most) {
+		return errMessageSize(m.size, most)
+	}
+	p := &m.publish
+	size := len(p.Payload)
+	c.flow.add(1, int64(size))
+	p.Number = ch.confirms.add(uint32(size))
+	p.Headers = ch.headers
+	ch.publishing = m
+	routed, err := ch.session.Publish(p)
+	ch.publishing = nil
+	if err != nil || routed {
+		return err // the channel's end releases what was added
+	}
+	if m.mandatory {
+		c.out.lock()
+		c.out.pushMessage(outItem{kind: outReturn, channel: ch, message: fsm.Message{Payload: p.Payload}})
+		c.out.unlock()
+	}
+	ch.Settled(p.Number, p.Number, true)
+	return nil
+}
+
+// publishHeaders decodes the headers of the message that is being published.
+func (ch *channel) publishHeaders() *fsm.Table {
+	m := ch.publishing
+	if m == nil {
+		return nil
+	}
+	fields := m.fields
+	if fields == nil {
+		p, err := wire.ParseProperties(m.publish.Payload.Properties())
+		if err != nil {
+			return nil // they were checked when they came in
+		}
+		fields = p.Headers
+	}
+	t, err := wire.DecodeFields(fields)
+	if err != nil {
+		return nil
+	}
+	return catalogTable(t)
+}
+
+// Settled takes the outcome of publishes.
+func (ch *channel) Settled(first, last uint64, ok bool) {
+	count, bytes, queue := ch.confirms.settle(first, last, ok)
+	ch.conn.flow.release(count, bytes)
+	if queue {
+		ch.conn.out.queueConfirms(ch)
+	}
+}

@@ -1,0 +1,157 @@
+package amqp
+
+import (
+	"log/slog"
+
+	"github.com/quorate/quorate/amqp/wire"
+)
+
+// read processes frames until something ends the connection, and returns what.
+func (c *conn) read() error {
+	for {
+		if err := c.frame(); err != nil {
+			return err
+		}
+		c.source.frameDone()
+		if !c.flow.wait(c.done) || !c.out.owed.wait(c.done) {
+			return errEnding
+		}
+	}
+}
+
+// frame processes one frame.
+func (c *conn) frame() error {
+	head, err := c.in.ReadFrameHeader()
+	if err != nil {
+		return err
+	}
+	if c.isDone() {
+		return errEnding // the frame is for tellClose
+	}
+	if head.Type == wire.FrameHeartbeat {
+		return c.in.SkipPayload()
+	}
+	if head.Channel == 0 {
+		payload, err := c.in.ReadPayload()
+		if err != nil {
+			return err
+		}
+		return c.method(wire.Frame{Type: head.Type, Payload: payload})
+	}
+	ch := c.channel(head.Channel)
+	if ch != nil && ch.ending != endingNot {
+		free, err := ch.waitFinished()
+		if err != nil {
+			return err
+		}
+		if free {
+			ch = nil
+		}
+	}
+	if ch != nil {
+		return ch.frame(head)
+	}
+	payload, err := c.in.ReadPayload()
+	if err != nil {
+		return err
+	}
+	return c.firstFrame(head, payload)
+}
+
+// channel finds an open channel.
+func (c *conn) channel(number uint16) *channel {
+	if c.last == nil || c.last.number != number {
+		c.last = c.channels[number]
+	}
+	return c.last
+}
+
+// method processes a frame on channel 0.
+func (c *conn) method(f wire.Frame) error {
+	if f.Type != wire.FrameMethod {
+		return wire.UnexpectedFrame(f)
+	}
+	m, err := wire.DecodeMethod(f.Payload)
+	if err != nil {
+		return err
+	}
+	switch m.(type) {
+	case *wire.ConnectionClose:
+		return errClientClosed
+	case *wire.ConnectionCloseOK:
+	case *wire.ConnectionUpdateSecret:
+		c.out.push(0, &wire.ConnectionUpdateSecretOK{})
+	default:
+		return errUnexpectedMethod(wire.ID(m), "running")
+	}
+	return nil
+}
+
+// firstFrame processes a frame on a channel that is not open.
+func (c *conn) firstFrame(head wire.FrameHead, payload []byte) error {
+	if head.Type != wire.FrameMethod {
+		return wire.ExpectedMethod()
+	}
+	m, err := decodeOnChannel(payload)
+	if err != nil {
+		return err
+	}
+	switch id := wire.ID(m); {
+	case id == wire.IDChannelCloseOK:
+		return nil // of a close that crossed the client's own
+	case m.ClassID() == wire.ClassConnection:
+		return errUnimplementedMethod(id)
+	case id != wire.IDChannelOpen:
+		return errExpectedOpen(id)
+	}
+	return c.openChannel(head.Channel)
+}
+
+// decodeOnChannel decodes a method of a channel. What is wrong with its
+// encoding is not the fault of a method there.
+func decodeOnChannel(payload []byte) (wire.Method, error) {
+	m, err := wire.DecodeMethod(payload)
+	if err != nil {
+		return nil, unnamed(err)
+	}
+	return m, nil
+}
+
+// unnamed takes the method out of a decoding error.
+func unnamed(err error) error {
+	if e, ok := err.(*wire.Error); ok {
+		e.ClassID, e.MethodID = 0, 0
+	}
+	return err
+}
+
+func (c *conn) openChannel(number uint16) error {
+	if len(c.channels) >= int(c.channelMax) {
+		c.sweep()
+	}
+	if n := len(c.channels); n >= int(c.channelMax) {
+		return errTooManyChannels(n, c.channelMax)
+	}
+	ch := newChannel(c, number)
+	session, err := c.broker.OpenSession(ch)
+	if err != nil {
+		if isInternal(err) {
+			c.log.Error("channel.open failed", slog.Any("error", err))
+		}
+		return protocolError(err, wire.IDChannelOpen)
+	}
+	ch.session = session
+	c.channels[number], c.last = ch, ch
+	c.out.push(number, &wire.ChannelOpenOK{})
+	return nil
+}
+
+// sweep forgets channels that are finished.
+func (c *conn) sweep() {
+	for number, ch := range c.channels {
+		if ch.isFinished() {
+			delete(c.channels, number)
+		}
+	}
+	c.last = nil
+}

@@ -1,0 +1,234 @@
+package amqp
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/amqp/wire"
+)
+
+// ErrServerClosed is returned by Serve once Shutdown has been called.
+var ErrServerClosed = errors.New("amqp: server closed")
+
+// Server accepts AMQP 0-9-1 clients and serves them from a Broker.
+type Server struct {
+	cfg Config
+	log *slog.Logger
+	// ctx ends when clients are no longer waited for.
+	ctx  context.Context
+	stop context.CancelFunc
+
+	mu        sync.Mutex
+	shutdown  bool
+	listeners map[net.Listener]struct{}
+	conns     map[*conn]struct{}
+	delayed   map[net.Conn]*time.Timer // refused logins
+	work      sync.WaitGroup           // conns and delayed
+}
+
+// New returns a server. cfg must be valid.
+func New(cfg Config) (*Server, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	ctx, stop := context.WithCancel(context.Background())
+	return &Server{
+		cfg: cfg, log: cfg.Logger, ctx: ctx, stop: stop,
+		listeners: map[net.Listener]struct{}{},
+		conns:     map[*conn]struct{}{},
+		delayed:   map[net.Conn]*time.Timer{},
+	}, nil
+}
+
+// Serve accepts connections from l until Shutdown, then returns
+// ErrServerClosed. It closes l.
+func (s *Server) Serve(l net.Listener) error {
+	defer l.Close()
+	s.mu.Lock()
+	if s.shutdown {
+		s.mu.Unlock()
+		return ErrServerClosed
+	}
+	s.listeners[l] = struct{}{}
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.listeners, l)
+		s.mu.Unlock()
+	}()
+	pause := time.Duration(0)
+	for {
+		socket, err := l.Accept()
+		switch {
+		case err == nil:
+			pause = 0
+			setKeepAlive(socket)
+			s.start(socket)
+		case s.isShutdown():
+			return ErrServerClosed
+		case errors.Is(err, net.ErrClosed):
+			return err
+		default: // no file descriptors left, most likely
+			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+			s.log.Warn("accept failed", slog.Any("error", err), slog.Duration("pause", pause))
+			select {
+			case <-time.After(pause):
+			case <-s.ctx.Done():
+			}
+		}
+	}
+}
+
+func setKeepAlive(socket net.Conn) {
+	if tcp, ok := socket.(*net.TCPConn); ok {
+		// Best effort: the heartbeat is what counts.
+		_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{
+			Enable: true, Idle: keepAliveIdle, Interval: keepAliveEvery, Count: keepAliveCount,
+		})
+	}
+}
+
+// ServeConn serves one connection, which it closes, and returns when that is
+// over.
+func (s *Server) ServeConn(socket net.Conn) {
+	if c := s.register(socket); c != nil {
+		s.serve(c)
+	}
+}
+
+func (s *Server) start(socket net.Conn) {
+	if c := s.register(socket); c != nil {
+		go s.serve(c)
+	}
+}
+
+func (s *Server) register(socket net.Conn) *conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.shutdown {
+		socket.Close()
+		return nil
+	}
+	c := newConn(s, socket)
+	s.conns[c] = struct{}{}
+	s.work.Add(1)
+	return c
+}
+
+func (s *Server) serve(c *conn) {
+	defer s.work.Done()
+	c.serve()
+	s.mu.Lock()
+	delete(s.conns, c)
+	s.mu.Unlock()
+}
+
+// dropLater closes the socket of a refused login after a while. Nothing but a
+// timer is held for it.
+func (s *Server) dropLater(socket net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.shutdown || len(s.delayed) >= maxDelayed {
+		socket.Close()
+		return
+	}
+	s.work.Add(1)
+	s.delayed[socket] = time.AfterFunc(loginDelay, func() {
+		defer s.work.Done()
+		socket.Close()
+		s.mu.Lock()
+		delete(s.delayed, socket)
+		s.mu.Unlock()
+	})
+}
+
+func (s *Server) isShutdown() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.shutdown
+}
+
+// Shutdown stops listening, tells every client and waits until the last one
+// has gone. When ctx ends before that, their sockets are closed and what they
+// still ask of the broker is given up; ctx.Err() is returned after that.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	s.shutdown = true
+	for l := range s.listeners {
+		l.Close()
+	}
+	for c := range s.conns {
+		c.forceClose(errForced("broker forced connection closure with reason 'shutdown'"))
+	}
+	for socket, timer := range s.delayed {
+		if timer.Stop() {
+			socket.Close()
+			delete(s.delayed, socket)
+			s.work.Done()
+		}
+	}
+	s.mu.Unlock()
+
+	gone := make(chan struct{})
+	go func() {
+		s.work.Wait()
+		close(gone)
+	}()
+	defer s.stop()
+	select {
+	case <-gone:
+		return nil
+	case <-ctx.Done():
+	}
+	s.stop()
+	s.mu.Lock()
+	for c := range s.conns {
+		c.abort(ctx.Err())
+	}
+	s.mu.Unlock()
+	<-gone
+	return ctx.Err()
+}
+
+// properties is what connection.start says about the server.
+func (s *Server) properties() wire.Table {
+	var capabilities wire.Table
+	for _, name := range []string{
+		"publisher_confirms", "exchange_exchange_bindings", "basic.nack", "consumer_cancel_notify",
+		"connection.blocked", "consumer_priorities", "authentication_failure_close", "per_consumer_qos",
+	} {
+		capabilities = append(capabilities, wire.Field{Name: name, Value: wire.Bool(true)})
+	}
+	capabilities = append(capabilities,
+		wire.Field{Name: "direct_reply_to", Value: wire.Bool(false)}, // the name must be there, the thing is not
+		wire.Field{Name: "accept_consumer_cancel_ok", Value: wire.Bool(true)},
+	)
+	t := wire.Table{
+		{Name: "capabilities", Value: wire.Nested(capabilities)},
+		{Name: "cluster_name", Value: wire.String(s.cfg.Broker.ClusterName())},
+		{Name: "copyright", Value: wire.String("The quorate authors")},
+		{Name: "information", Value: wire.String("https://github.com/quorate/quorate")},
+		{Name: "platform", Value: wire.String("Go")},
+		{Name: "product", Value: wire.String("quorate")},
+		{Name: "version", Value: wire.String(s.cfg.Version)},
+	}
+	for _, name := range sortedKeys(s.cfg.ServerProperties) {
+		t = setField(t, name, s.cfg.ServerProperties[name])
+	}
+	return t
+}
+
+func setField(t wire.Table, name, value string) wire.Table {
+	for i := range t {
+		if t[i].Name == name {
+			t[i].Value = wire.String(value)
+			return t
+		}
+	}
+	return append(t, wire.Field{Name: name, Value: wire.String(value)})
+}

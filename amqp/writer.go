@@ -1,0 +1,256 @@
+package amqp
+
+import (
+	"net"
+	"time"
+
+	"github.com/quorate/quorate/amqp/wire"
+)
+
+const (
+	// directBody is the length from which a body is written from where it
+	// lies. Shorter ones are copied among the frames.
+	directBody = 4 << 10
+	// flushSize is how much is gathered for one write.
+	flushSize = 128 << 10
+)
+
+// writer writes what the outbox holds. It belongs to one goroutine.
+type writer struct {
+	conn     *conn
+	out      *outbox
+	frameMax uint32
+	timeout  time.Duration // for one write
+	idle     time.Duration // write a heartbeat after; 0: never
+
+	batch batch
+	buf   []byte // encoded frames; buf[cut:] is in no segment yet
+	cut   int
+	// segments are written in order: pieces of buf and of payloads. bufs is
+	// the same while it is written, and consumed by that.
+	segments, bufs net.Buffers
+	size           int // bytes in segments and in buf[cut:]
+
+	weight, owed int64 // of the items gathered
+	written      []written
+	ids          []uint64
+	properties   []byte
+	active       bool // something was written since the last tick
+}
+
+// written is a delivery that needs no acknowledgement.
+type written struct {
+	channel  *channel
+	consumer uint64
+	id       uint64
+}
+
+func newWriter(c *conn) *writer {
+	return &writer{
+		conn: c, out: c.out, frameMax: c.frameMax,
+		timeout: max(2*c.heartbeat, minWriteTimeout), idle: c.heartbeat / 2,
+	}
+}
+
+// run writes until the outbox ends or a write fails.
+func (w *writer) run() error {
+	var tick <-chan time.Time
+	if w.idle > 0 {
+		ticker := time.NewTicker(w.idle)
+		defer ticker.Stop()
+		tick = ticker.C
+	}
+	for {
+		some, ended := w.out.take(&w.batch)
+		switch {
+		case some:
+			if err := w.writeBatch(); err != nil {
+				return err
+			}
+			continue
+		case ended:
+			return nil
+		}
+		select {
+		case <-w.out.wake:
+		case <-tick:
+			if err := w.beat(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// beat writes a heartbeat if nothing else was written since the last tick.
+func (w *writer) beat() error {
+	if !w.active && !w.out.closing() {
+		w.buf = wire.AppendHeartbeat(w.buf)
+		w.size = len(w.buf)
+		if err := w.flush(); err != nil {
+			return err
+		}
+	}
+	w.active = false
+	return nil
+}
+
+// writeBatch writes all of the batch and empties it.
+func (w *writer) writeBatch() error {
+	closing := w.out.closing()
+	for i := range w.batch.items {
+		it := &w.batch.items[i]
+		if closing && it.kind != outRaw {
+			w.count(it)
+			continue // its channel is over before it could be acknowledged
+		}
+		if err := w.item(it); err != nil {
+			return err
+		}
+	}
+	w.raw(w.batch.frames)
+	w.batch.reset()
+	return w.flush()
+}
+
+func (w *writer) count(it *outItem) {
+	weight := it.weight()
+	w.weight += weight
+	if it.isOwed() {
+		w.owed += weight
+	}
+}
+
+// item gathers one item, and writes when enough is gathered.
+func (w *writer) item(it *outItem) error {
+	p := it.message.Payload
+	switch ch := it.channel; it.kind {
+	case outRaw:
+		w.raw(w.batch.raw[it.from:it.to])
+	case outDeliver:
+		w.grow(wire.AppendDeliver(w.buf, ch.number, it.consumer.tag, it.tag, it.message.Acquired > 0, p.Exchange(), p.RoutingKey()))
+		if err := w.content(it); err != nil {
+			return err
+		}
+		if it.consumer.noAck {
+			w.written = append(w.written, written{ch, it.message.Consumer, it.message.ID})
+		}
+	case outGet:
+		ready := uint32(min(it.message.Ready, 1<<32-1))
+		w.grow(wire.AppendGetOK(w.buf, ch.number, it.tag, it.message.Acquired > 0, p.Exchange(), p.RoutingKey(), ready))
+		if err := w.content(it); err != nil {
+			return err
+		}
+	case outReturn:
+		w.grow(wire.AppendMethod(w.buf, ch.number, &wire.BasicReturn{
+			ReplyCode: wire.CodeNoRoute, ReplyText: wire.ReplyName(wire.CodeNoRoute),
+			Exchange: string(p.Exchange()), RoutingKey: string(p.RoutingKey()),
+		}))
+		if err := w.content(it); err != nil {
+			return err
+		}
+	}
+	w.count(it)
+	if w.size >= flushSize {
+		return w.flush()
+	}
+	return nil
+}
+
+// grow takes the longer buf that an append has returned.
+func (w *writer) grow(buf []byte) {
+	w.size += len(buf) - len(w.buf)
+	w.buf = buf
+}
+
+func (w *writer) raw(frames []byte) { w.grow(append(w.buf, frames...)) }
+
+// content gathers header and body of a message.
+func (w *writer) content(it *outItem) error {
+	p := it.message.Payload
+	properties, body := p.Properties(), p.Body()
+	if changesProperties(&it.message) {
+		w.properties = renderProperties(w.properties[:0], properties, &it.message)
+		properties = w.properties
+	}
+	w.grow(wire.AppendHeader(w.buf, it.channel.number, wire.ClassBasic, uint64(len(body)), properties))
+	if len(body) < directBody {
+		w.grow(wire.AppendBody(w.buf, it.channel.number, body, w.frameMax))
+		return nil
+	}
+	most := wire.MaxPayload(w.frameMax)
+	for len(body) > 0 {
+		piece := body[:min(len(body), most)]
+		body = body[len(piece):]
+		w.grow(wire.AppendFrameStart(w.buf, wire.FrameBody, it.channel.number, uint32(len(piece))))
+		w.segment()
+		w.segments = append(w.segments, piece)
+		w.size += len(piece)
+		w.grow(append(w.buf, wire.FrameEnd))
+		if w.size >= flushSize {
+			if err := w.flush(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// segment makes a segment of what is in buf since the last one. That buf may
+// move when it grows does no harm: a segment keeps the memory it was cut from.
+func (w *writer) segment() {
+	if w.cut < len(w.buf) {
+		w.segments = append(w.segments, w.buf[w.cut:])
+		w.cut = len(w.buf)
+	}
+}
+
+// flush writes what is gathered and settles the deliveries in it that need no
+// acknowledgement.
+func (w *writer) flush() error {
+	if w.size > 0 {
+		if err := w.write(); err != nil {
+			return err
+		}
+		w.active = true
+	}
+	w.out.wrote(w.weight, w.owed)
+	w.weight, w.owed = 0, 0
+	w.settleWritten()
+	return nil
+}
+
+func (w *writer) write() error {
+	if err := w.conn.socket.SetWriteDeadline(time.Now().Add(w.timeout)); err != nil {
+		return err
+	}
+	var err error
+	if len(w.segments) == 0 {
+		_, err = w.conn.socket.Write(w.buf)
+	} else {
+		w.segment()
+		w.bufs = w.segments
+		_, err = w.bufs.WriteTo(w.conn.socket)
+		clear(w.segments)
+		w.segments = w.segments[:0]
+	}
+	if cap(w.buf) > 2*flushSize {
+		w.buf = nil
+	}
+	w.buf, w.cut, w.size = w.buf[:0], 0, 0
+	return err
+}
+
+// settleWritten acknowledges deliveries in place of a client that does not.
+func (w *writer) settleWritten() {
+	for i := 0; i < len(w.written); {
+		first := w.written[i]
+		w.ids = w.ids[:0]
+		for i < len(w.written) && w.written[i].channel == first.channel && w.written[i].consumer == first.consumer {
+			w.ids = append(w.ids, w.written[i].id)
+			i++
+		}
+		first.channel.settleWritten(first.consumer, w.ids)
+	}
+	clear(w.written)
+	w.written = w.written[:0]
+}
