@@ -14,10 +14,10 @@ import (
 func (q *model) tick() {
 	inUse, consumers := q.inUse(), q.liveConsumers()
 	q.takeBack()
-	q.afterUse(inUse, consumers)
 	if q.phase == live && q.leaseEnd() != 0 && q.clock >= q.leaseEnd() {
 		q.endLease()
 	}
+	q.afterUse(inUse, consumers)
 }
 
 // takeBack returns deliveries that were held for too long.
