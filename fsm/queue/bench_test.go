@@ -1,0 +1,190 @@
+package queue
+
+import (
+	"fmt"
+	"io"
+	"runtime"
+	"testing"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// driver feeds a machine with commands that it uses again and again.
+type driver struct {
+	m    *Machine
+	eff  fsm.Effects
+	meta fsm.Meta
+	seq  map[fsm.SessionID]uint64
+	cmd  logpb.Command
+	enq  logpb.Enqueue
+	set  logpb.Settle
+}
+
+func newDriver(config *logpb.QueueConfig) *driver {
+	d := &driver{m: New("q", 1), seq: map[fsm.SessionID]uint64{}}
+	d.meta = fsm.Meta{Term: 1, Now: 1_000_000}
+	d.m.Apply(d.meta, &logpb.Command{Kind: logpb.Command_CONFIGURE, Configure: &logpb.Configure{Config: config}}, &d.eff)
+	return d
+}
+
+var (
+	publisher = fsm.SessionID{Node: 1, Boot: 1, Num: 1}
+	taker     = fsm.SessionID{Node: 2, Boot: 1, Num: 1}
+)
+
+func (d *driver) do(b testing.TB, s fsm.SessionID) {
+	d.meta.Index++
+	d.meta.Session = s
+	d.cmd.Seq = 0
+	if s != (fsm.SessionID{}) {
+		d.seq[s]++
+		d.cmd.Seq = d.seq[s]
+	}
+	d.eff.Reset()
+	if r := d.m.Apply(d.meta, &d.cmd, &d.eff); r.Code != fsm.OK {
+		b.Fatalf("%v: code %d", d.cmd.Kind, r.Code)
+	}
+}
+
+func (d *driver) enqueue(b testing.TB, ttlPlusOne uint64) {
+	d.enq = logpb.Enqueue{Size: 100, TtlPlusOne: ttlPlusOne}
+	d.cmd = logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &d.enq}
+	d.do(b, publisher)
+}
+
+func (d *driver) consume(b testing.TB, prefetch uint32) {
+	d.cmd = logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{Consumer: 1, Prefetch: prefetch}}
+	d.do(b, taker)
+}
+
+func (d *driver) ack(b testing.TB, first, n uint64) {
+	d.set.Consumer, d.set.Outcome = 1, logpb.Settle_ACK
+	d.set.Ranges = append(d.set.Ranges[:0], first, n)
+	d.cmd = logpb.Command{Kind: logpb.Command_SETTLE, Settle: &d.set}
+	d.do(b, taker)
+}
+
+func (d *driver) tick(b testing.TB) {
+	d.cmd = logpb.Command{Kind: logpb.Command_TICK}
+	d.do(b, fsm.SessionID{})
+}
+
+// BenchmarkThroughput is the life of one message: enqueued, delivered, acked.
+func BenchmarkThroughput(b *testing.B) {
+	for _, c := range []struct {
+		name   string
+		config logpb.QueueConfig
+		window uint64 // messages held by the consumer
+	}{
+		{"plain", logpb.QueueConfig{DeliveryLimit: 20}, 1},
+		{"window=100", logpb.QueueConfig{DeliveryLimit: 20}, 100},
+		{"timeout", logpb.QueueConfig{DeliveryLimit: 20, ConsumerTimeoutPlusOne: 1_800_001}, 100},
+		{"ttl+timeout", logpb.QueueConfig{DeliveryLimit: 20, TtlPlusOne: 60_001, ConsumerTimeoutPlusOne: 1_800_001}, 100},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			d := newDriver(&c.config)
+			d.consume(b, 0)
+			id := uint64(1)
+			for range c.window {
+				d.enqueue(b, 0)
+			}
+			b.ReportAllocs()
+			b.ResetTimer()
+			for range b.N {
+				d.enqueue(b, 0)
+				d.ack(b, id, 1)
+				id++
+			}
+		})
+	}
+}
+
+// BenchmarkBacklog is enqueueing without consumers and then draining.
+func BenchmarkBacklog(b *testing.B) {
+	for _, ttl := range []uint64{0, 3_600_001} {
+		b.Run(fmt.Sprintf("ttl=%v", ttl > 0), func(b *testing.B) {
+			const n = 1_000_000
+			for range b.N {
+				before := heap()
+				d := newDriver(&logpb.QueueConfig{DeliveryLimit: 20})
+				for range n {
+					d.enqueue(b, ttl)
+				}
+				b.ReportMetric(float64(heap()-before)/n, "B/message")
+				d.consume(b, 1000)
+				for id := uint64(1); id < n; id += 1000 {
+					d.ack(b, id, 1000)
+				}
+				if st := d.m.Stats(); st.Ready.Messages+st.Unacknowledged.Messages != 0 {
+					b.Fatal("not drained")
+				}
+				runtime.KeepAlive(d)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/message")
+		})
+	}
+}
+
+func heap() int64 {
+	runtime.GC()
+	var st runtime.MemStats
+	runtime.ReadMemStats(&st)
+	return int64(st.HeapAlloc)
+}
+
+// BenchmarkExpire is enqueueing with a TTL and expiring, per message.
+func BenchmarkExpire(b *testing.B) {
+	for _, c := range []struct {
+		name string
+		ttl  func(i uint64) uint64
+	}{
+		{"uniform", func(uint64) uint64 { return 1001 }},
+		{"mixed", func(i uint64) uint64 { return 1 + (i*2654435761)%2000 }},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			d := newDriver(&logpb.QueueConfig{DeliveryLimit: 20})
+			b.ReportAllocs()
+			b.ResetTimer()
+			for i := range b.N {
+				if d.enqueue(b, c.ttl(uint64(i))+1); i%100 == 0 {
+					d.meta.Now++
+					d.tick(b)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkSnapshot is what Snapshot makes Apply wait at a million messages,
+// and what writing, hashing and restoring take beside it.
+func BenchmarkSnapshot(b *testing.B) {
+	const n = 1_000_000
+	d := newDriver(&logpb.QueueConfig{DeliveryLimit: 20})
+	for range n {
+		d.enqueue(b, 0)
+	}
+	b.Run("pause", func(b *testing.B) {
+		for range b.N {
+			d.m.Snapshot()
+		}
+	})
+	b.Run("write", func(b *testing.B) {
+		for range b.N {
+			size, _ := d.m.Snapshot().WriteTo(io.Discard)
+			b.ReportMetric(float64(size), "B")
+		}
+	})
+	b.Run("restore", func(b *testing.B) {
+		for range b.N {
+			r, w := io.Pipe()
+			go func() {
+				_, err := d.m.Snapshot().WriteTo(w)
+				w.CloseWithError(err)
+			}()
+			if err := New("q", 1).Restore(r); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}

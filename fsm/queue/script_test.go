@@ -1,0 +1,362 @@
+package queue
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// TestScripts runs testdata/*.txt. Each line is one command for the machine;
+// sessions are written as node/boot/number, and number their commands by
+// themselves unless seq is given. After each command the state is checked, and
+// a second machine, restored from a snapshot taken before the command, must
+// have come to the same state, answer and effects.
+func TestScripts(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		if strings.Contains(path, "fuzz") {
+			return
+		}
+		s := newScript()
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			if d.Cmd == "reset" {
+				s = newScript()
+				return ""
+			}
+			return s.run(t, d)
+		})
+	})
+}
+
+type script struct {
+	m     *Machine
+	now   fsm.Time
+	index uint64
+	term  uint64
+	next  map[fsm.SessionID]uint64
+}
+
+func newScript() *script {
+	return &script{m: New("q", 7), term: 1, next: map[fsm.SessionID]uint64{}}
+}
+
+// arguments are the key=value pairs of a script line.
+type arguments struct {
+	t *testing.T
+	d *datadriven.TestData
+}
+
+func (a arguments) has(key string) bool { return a.d.HasArg(key) }
+
+func (a arguments) text(key string) string {
+	for _, arg := range a.d.CmdArgs {
+		if arg.Key == key {
+			return strings.Join(arg.Vals, ",")
+		}
+	}
+	return ""
+}
+
+func (a arguments) number(key string, without uint64) uint64 {
+	if !a.has(key) {
+		return without
+	}
+	n, err := strconv.ParseUint(a.text(key), 10, 64)
+	if err != nil {
+		a.d.Fatalf(a.t, "%s: %v", key, err)
+	}
+	return n
+}
+
+// plusOne is the log form of an optional number.
+func (a arguments) plusOne(key string) uint64 {
+	if !a.has(key) {
+		return 0
+	}
+	return a.number(key, 0) + 1
+}
+
+func (a arguments) session() (id fsm.SessionID) {
+	if a.has("s") {
+		if _, err := fmt.Sscanf(a.text("s"), "%d/%d/%d", &id.Node, &id.Boot, &id.Num); err != nil {
+			a.d.Fatalf(a.t, "s: %v", err)
+		}
+	}
+	return id
+}
+
+// run performs one line of a script.
+func (s *script) run(t *testing.T, d *datadriven.TestData) string {
+	a := arguments{t, d}
+	switch d.Cmd {
+	case "state":
+		return s.m.String()
+	case "held":
+		var eff fsm.Effects
+		s.m.Held(fsm.ConsumerID{Session: a.session(), Number: a.number("consumer", 0)}, a.number("after", 0), &eff)
+		return effectsText(&eff)
+	case "resume":
+		var eff fsm.Effects
+		s.m.Resume(&eff)
+		return effectsText(&eff)
+	case "letters":
+		return lettersText(s.m.UnroutedLetters(int(a.number("max", 100))))
+	case "transfers":
+		var b strings.Builder
+		for _, o := range s.m.PendingTransfers(fsm.QueueID(a.number("target", 0)), a.number("from", 0), int(a.number("max", 100))) {
+			fmt.Fprintf(&b, "%d: %s", o.Number, lettersText([]Letter{o.Letter}))
+		}
+		return b.String()
+	}
+	return s.apply(a, s.command(a))
+}
+
+// apply performs one command on the machine and on a restored copy of it.
+func (s *script) apply(a arguments, cmd *logpb.Command) string {
+	s.now = fsm.Time(a.number("at", uint64(s.now)))
+	s.term = a.number("term", s.term)
+	if !a.has("same-entry") {
+		s.index++
+	}
+	meta := fsm.Meta{Index: s.index, Term: s.term, Now: s.now, Session: a.session(), Offset: uint32(a.number("offset", 0))}
+	if meta.Session != (fsm.SessionID{}) {
+		next := s.next[meta.Session] + 1
+		if cmd.Seq = a.number("seq", next); cmd.Seq == next {
+			s.next[meta.Session] = next
+		}
+	}
+	twin := mustCopy(a.t, s.m)
+	var eff, twinEff fsm.Effects
+	r := s.m.Apply(meta, cmd, &eff)
+	twinR := twin.Apply(meta, cmd, &twinEff)
+	if r != twinR || effectsText(&eff) != effectsText(&twinEff) || !reflect.DeepEqual(eff, twinEff) {
+		a.d.Fatalf(a.t, "restored before: %v\n%s\nlived: %v\n%s", twinR, effectsText(&twinEff), r, effectsText(&eff))
+	}
+	for _, m := range []*Machine{s.m, twin, mustCopy(a.t, s.m)} {
+		mustCheck(a.t, m)
+		if m.Hash() != s.m.Hash() || m.String() != s.m.String() {
+			a.d.Fatalf(a.t, "a copy differs:\n%s\nfrom\n%s", m, s.m)
+		}
+	}
+	st := s.m.Stats()
+	return fmt.Sprintf("%s\n%sready=%d held=%d outbox=%d deadline=%d\n", resultText(r), effectsText(&eff),
+		st.Ready.Messages, st.Unacknowledged.Messages, st.Outbox.Messages, s.m.NextDeadline())
+}
+
+func mustCheck(t testing.TB, m *Machine) {
+	t.Helper()
+	if err := m.Check(); err != nil {
+		t.Fatalf("%v\n%s", err, m)
+	}
+}
+
+// mustCopy returns m through a snapshot.
+func mustCopy(t testing.TB, m *Machine) *Machine {
+	t.Helper()
+	var b bytes.Buffer
+	if n, err := m.Snapshot().WriteTo(&b); err != nil || n != int64(b.Len()) {
+		t.Fatalf("wrote %d of %d bytes: %v", n, b.Len(), err)
+	}
+	c := New(m.Name(), m.ID())
+	if err := c.Restore(&b); err != nil {
+		t.Fatalf("%v\n%s", err, m)
+	}
+	return c
+}
+
+// command builds the command of a line.
+func (s *script) command(a arguments) *logpb.Command {
+	cmd := &logpb.Command{}
+	switch a.d.Cmd {
+	case "enqueue":
+		cmd.Kind = logpb.Command_ENQUEUE
+		cmd.Enqueue = &logpb.Enqueue{
+			Size: uint32(a.number("size", 10)), TtlPlusOne: a.plusOne("ttl"),
+			PriorityPlusOne: uint32(a.plusOne("priority")), HasExpiration: a.has("expiration"), Deaths: s.deaths(a),
+		}
+	case "consume":
+		cmd.Kind = logpb.Command_CONSUME
+		cmd.Consume = &logpb.Consume{
+			Consumer: a.number("consumer", 1), Tag: a.text("tag"), Prefetch: uint32(a.number("prefetch", 0)),
+			NoAck: a.has("no-ack"), Exclusive: a.has("exclusive"), TimeoutPlusOne: a.plusOne("timeout"),
+		}
+		if p, err := strconv.Atoi(a.text("priority")); err == nil {
+			cmd.Consume.Priority = int32(p)
+		}
+	case "cancel":
+		cmd.Kind = logpb.Command_CANCEL
+		cmd.Cancel = &logpb.Cancel{Consumer: a.number("consumer", 1)}
+	case "get":
+		cmd.Kind = logpb.Command_GET
+		cmd.Get = &logpb.Get{NoAck: a.has("no-ack")}
+	case "ack", "requeue", "reject", "discard":
+		cmd.Kind = logpb.Command_SETTLE
+		cmd.Settle = &logpb.Settle{Consumer: a.number("consumer", 1), Ranges: s.ranges(a)}
+		cmd.Settle.Outcome = map[string]logpb.Settle_Outcome{
+			"ack": fsm.Ack, "requeue": fsm.Requeue, "reject": fsm.RequeueFailed, "discard": fsm.Discard,
+		}[a.d.Cmd]
+	case "configure":
+		cmd.Kind = logpb.Command_CONFIGURE
+		cmd.Configure = &logpb.Configure{Config: &logpb.QueueConfig{
+			TtlPlusOne: a.plusOne("ttl"), Expires: a.number("expires", 0), ConsumerTimeoutPlusOne: a.plusOne("timeout"),
+			DeadLetter: a.has("dead-letter"), DeliveryLimit: -1, AutoDelete: a.has("auto-delete"),
+		}}
+		if a.has("limit") {
+			cmd.Configure.Config.DeliveryLimit = int64(a.number("limit", 0))
+		}
+	case "session-down":
+		cmd.Kind = logpb.Command_SESSION_DOWN
+	case "node-down":
+		cmd.Kind = logpb.Command_NODE_DOWN
+		cmd.NodeDown = &logpb.NodeDown{Node: uint32(a.number("node", 1)), Boot: a.number("boot", 1)}
+	case "purge":
+		cmd.Kind = logpb.Command_PURGE
+	case "tick":
+		cmd.Kind = logpb.Command_TICK
+	case "touch":
+		cmd.Kind = logpb.Command_TOUCH
+	case "delete":
+		cmd.Kind = logpb.Command_DELETE
+		cmd.Delete = &logpb.Delete{IfUnused: a.has("if-unused"), IfEmpty: a.has("if-empty")}
+	case "route-dead":
+		cmd.Kind = logpb.Command_ROUTE_DEAD
+		cmd.RouteDead = &logpb.RouteDead{First: a.number("first", 0), Routes: s.routes(a)}
+	case "settle-dead":
+		cmd.Kind = logpb.Command_SETTLE_DEAD
+		cmd.SettleDead = &logpb.SettleDead{Target: a.number("target", 0), Upto: a.number("upto", 0), Gone: a.has("gone")}
+	case "nonsense":
+		cmd.Kind = logpb.Command_Kind(a.number("kind", 99))
+	default:
+		a.d.Fatalf(a.t, "unknown verb %s", a.d.Cmd)
+	}
+	return cmd
+}
+
+// ranges reads ids=1-3.5 into (first, length) pairs; raw=1.3.5.1 gives them.
+func (s *script) ranges(a arguments) []uint64 {
+	var out []uint64
+	for _, r := range strings.FieldsFunc(a.text("ids"), func(r rune) bool { return r == '.' }) {
+		var first, last uint64
+		if n, _ := fmt.Sscanf(r, "%d-%d", &first, &last); n == 1 {
+			last = first
+		}
+		out = append(out, first, last-first+1)
+	}
+	for _, r := range strings.FieldsFunc(a.text("raw"), func(r rune) bool { return r == '.' }) {
+		n, err := strconv.ParseUint(r, 10, 64)
+		if err != nil {
+			a.d.Fatalf(a.t, "raw: %v", err)
+		}
+		out = append(out, n)
+	}
+	return out
+}
+
+// routes reads to=5.6/-/5: a route per letter, - for nowhere.
+func (s *script) routes(a arguments) []*logpb.DeadRoute {
+	var routes []*logpb.DeadRoute
+	for _, text := range strings.Split(a.text("to"), "/") {
+		route := &logpb.DeadRoute{}
+		for _, id := range strings.FieldsFunc(text, func(r rune) bool { return r == '.' || r == '-' }) {
+			n, err := strconv.ParseUint(id, 10, 64)
+			if err != nil {
+				a.d.Fatalf(a.t, "to: %v", err)
+			}
+			route.Targets = append(route.Targets, n)
+		}
+		routes = append(routes, route)
+	}
+	return routes
+}
+
+// deaths reads deaths=p:expired:2.q:rejected:1, newest first.
+func (s *script) deaths(a arguments) []*logpb.Death {
+	var deaths []*logpb.Death
+	for _, text := range strings.FieldsFunc(a.text("deaths"), func(r rune) bool { return r == '.' }) {
+		parts := strings.Split(text, ":")
+		count, err := strconv.ParseUint(parts[2], 10, 64)
+		if err != nil {
+			a.d.Fatalf(a.t, "deaths: %v", err)
+		}
+		deaths = append(deaths, &logpb.Death{
+			Queue: parts[0], Reason: logpb.Death_Reason(logpb.Death_Reason_value[strings.ToUpper(parts[1])]), Count: count,
+			Time: 1, Exchange: "x", RoutingKeys: []string{"k"},
+		})
+	}
+	return deaths
+}
+
+var codeTexts = map[fsm.Code]string{
+	fsm.OK: "ok", fsm.Empty: "empty", fsm.Gap: "gap", fsm.Gone: "gone", fsm.InUse: "in-use", fsm.NotEmpty: "not-empty",
+	fsm.NoSession: "no-session", fsm.Rejected: "rejected", fsm.NotFound: "not-found", fsm.Invalid: "invalid",
+}
+
+func resultText(r fsm.Result) string {
+	text := codeTexts[r.Code]
+	if r.Count != 0 {
+		text += fmt.Sprintf(" count=%d", r.Count)
+	}
+	if r.Consumers != 0 {
+		text += fmt.Sprintf(" consumers=%d", r.Consumers)
+	}
+	if r.Next != 0 {
+		text += fmt.Sprintf(" next=%d", r.Next)
+	}
+	return text
+}
+
+func effectsText(eff *fsm.Effects) string {
+	var b strings.Builder
+	for _, d := range eff.Deliveries {
+		fmt.Fprintf(&b, "deliver %s:%d id=%d @%d+%d", sessionText(d.To.Session), d.To.Number, d.ID, d.Ref.Index, d.Ref.Offset)
+		if d.Acquired > 0 || d.Failed > 0 {
+			fmt.Fprintf(&b, " acquired=%d failed=%d", d.Acquired, d.Failed)
+		}
+		if d.To.Number == 0 {
+			fmt.Fprintf(&b, " ready=%d", d.Ready)
+		}
+		b.WriteString(deathsText(d.Deaths) + "\n")
+	}
+	for _, o := range eff.Timeouts {
+		fmt.Fprintf(&b, "timeout %s:%d ids=%v limit=%d\n", sessionText(o.To.Session), o.To.Number, o.Deliveries, o.Limit)
+	}
+	for _, c := range eff.Cancelled {
+		fmt.Fprintf(&b, "cancelled %s:%d\n", sessionText(c.Session), c.Number)
+	}
+	if len(eff.Released) > 0 {
+		fmt.Fprintf(&b, "released %v\n", eff.Released)
+	}
+	if eff.Outbox {
+		b.WriteString("outbox\n")
+	}
+	if eff.Gone {
+		b.WriteString("queue gone\n")
+	}
+	return b.String()
+}
+
+func lettersText(letters []Letter) string {
+	var b strings.Builder
+	for _, l := range letters {
+		fmt.Fprintf(&b, "letter %d @%d+%d %s died=%d", l.Number, l.Ref.Index, l.Ref.Offset, strings.ToLower(l.Reason.String()), l.DiedAt)
+		if l.HasExpiration {
+			b.WriteString(" expiration")
+		}
+		if l.Fresh {
+			b.WriteString(" fresh")
+		}
+		b.WriteString(deathsText(l.Deaths))
+		if len(l.Transfers) > 0 {
+			fmt.Fprintf(&b, " transfers=%v", l.Transfers)
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
