@@ -118,6 +118,7 @@ func (g *Group) truncateBack(from uint64) {
 	}
 	g.s.commit(b, pebble.NoSync)
 	g.tail.dropBack(from)
+	g.count(g.countable())
 	g.epoch.Store(g.s.epochs.Add(1))
 }
 
