@@ -108,7 +108,7 @@ func (o *outbox) begin(h header, n int, c class) (*batch, error) {
 		return nil, ErrDown
 	case n > MaxMessage-headerSize:
 		return nil, ErrTooLarge
-	case c != classOwn && o.queued[c] > 0 && o.queued[c]+n > maxBacklog:
+	case c != classOwn && o.queued[c] > 0 && o.queued[c]+headerSize+n > maxBacklog:
 		return nil, ErrBacklog
 	}
 	var b *batch
@@ -188,7 +188,7 @@ func (o *outbox) pushWait(stop <-chan struct{}, h header, b body, u urgency) err
 func (o *outbox) waitRoom(n int) <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.closed || o.queued[classRaft] == 0 || o.queued[classRaft]+n <= maxBacklog {
+	if o.closed || o.queued[classRaft] == 0 || o.queued[classRaft]+headerSize+n <= maxBacklog {
 		return nil
 	}
 	if o.room == nil {

@@ -92,13 +92,16 @@ func raftConfig(name string) *raft.Config {
 }
 
 // startReplica runs a member of group; voters are the group's nodes.
-func startReplica(t testing.TB, m *member, group fsm.GroupID, voters []string) *replica {
+func startReplica(t testing.TB, m *member, group fsm.GroupID, voters []string, tune ...func(*raft.Config)) *replica {
 	t.Helper()
 	r := &replica{m: m, group: group, tape: new(tape)}
 	store := raft.NewInmemStore()
 	snaps := raft.NewInmemSnapshotStore()
 	trans := m.Transport(group)
 	cfg := raftConfig(m.name)
+	for _, f := range tune {
+		f(cfg)
+	}
 	if len(voters) > 0 {
 		var servers []raft.Server
 		for _, name := range voters {
@@ -202,6 +205,9 @@ func TestRaftGroup(t *testing.T) {
 		}
 		mustWait(t, func() bool { return g["n2"].State() == raft.Leader }, "n2 does not lead")
 		g["n2"].mustApply(t, count, 10)
+		for _, r := range g { // a candidate with a shorter log would not win
+			r.mustHave(t, count+10)
+		}
 
 		// The death of the leader: the survivors learn it and one campaigns.
 		c.members["n2"].Close()
@@ -214,21 +220,43 @@ func TestRaftGroup(t *testing.T) {
 	})
 }
 
-func TestElectionWithPreVote(t *testing.T) {
+func TestOrdinaryElection(t *testing.T) {
 	c := newCluster(t, false, 3, nil)
 	c.startAll(nil)
-	replicas := map[string]*replica{}
+	var replicas []*replica
 	for _, m := range c.members {
-		replicas[m.name] = startReplica(t, m, 1, names(c))
+		replicas = append(replicas, startReplica(t, m, 1, names(c), func(cfg *raft.Config) {
+			cfg.HeartbeatTimeout, cfg.ElectionTimeout = time.Second, time.Second
+			cfg.LeaderLeaseTimeout = 500 * time.Millisecond
+		}))
 	}
-	for _, r := range replicas { // ordinary elections, by timeout
-		if err := r.ReloadConfig(raft.ReloadableConfig{
-			TrailingLogs: 10, SnapshotInterval: time.Hour, SnapshotThreshold: 1 << 40,
-			HeartbeatTimeout: 30 * time.Second, ElectionTimeout: 30 * time.Second,
-		}); err != nil {
-			t.Fatal(err)
+	leader := func() *replica {
+		for _, r := range replicas {
+			if r.State() == raft.Leader {
+				return r
+			}
 		}
+		return nil
 	}
+	mustWait(t, func() bool { return leader() != nil }, "nobody leads")
+	first := leader()
+	term := first.CurrentTerm()
+	// Heartbeats, lazy as they are, keep it in office.
+	beats := make(chan struct{})
+	time.AfterFunc(2*time.Second, func() { close(beats) })
+	mustReceive(t, beats, "the end of a quiet time")
+	if first.State() != raft.Leader || first.CurrentTerm() != term {
+		t.Error("an idle leader lost its office")
+	}
+	if err := first.VerifyLeader().Error(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPreVote(t *testing.T) {
+	c := newCluster(t, false, 3, nil)
+	c.startAll(nil)
+	c.group(1)
 	resp := new(raft.RequestPreVoteResponse)
 	trans := c.members["n1"].Transport(1).(raft.WithPreVote)
 	err := trans.RequestPreVote("n2", "n2", &raft.RequestPreVoteRequest{
@@ -325,15 +353,23 @@ func TestManyGroups(t *testing.T) {
 	for i := range all {
 		all[i] = c.group(fsm.GroupID(i + 1))
 	}
-	var wg sync.WaitGroup
+	leaders := make([]*replica, groups)
 	for i, g := range all {
-		wg.Go(func() {
-			leader := g[fmt.Sprintf("n%d", i%3+1)]
-			leader.mustLead(t)
-			leader.mustApply(t, 0, count)
-		})
+		leaders[i] = g[fmt.Sprintf("n%d", i%3+1)]
+		leaders[i].m.Campaign(leaders[i].group)
 	}
-	wg.Wait()
+	var futures []raft.ApplyFuture
+	for _, l := range leaders {
+		mustWait(t, func() bool { return l.State() == raft.Leader }, "group %d has no leader", l.group)
+		for i := range count {
+			futures = append(futures, l.ApplyLog(testEntry(i), patience))
+		}
+	}
+	for _, f := range futures {
+		if err := f.Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, g := range all {
 		for _, r := range g {
 			r.mustHave(t, count)
