@@ -1,0 +1,39 @@
+package amqp
+
+import (
+	"strconv"
+
+	"github.com/quorate/quorate/amqp/wire"
+	"github.com/quorate/quorate/fsm"
+)
+
+// Properties reads encoded property lists for those who must not know the
+// wire format. Lists that do not decode have no properties.
+type Properties struct{}
+
+// Expiration returns the expiration property in normal decimal form, empty if
+// there is none.
+func (Properties) Expiration(raw []byte) string {
+	p, err := wire.ParseProperties(raw)
+	if err != nil || !p.Has(wire.FlagExpiration) {
+		return ""
+	}
+	ttl, _, err := parseExpiration(p.Expiration)
+	if err != nil {
+		return string(p.Expiration)
+	}
+	return strconv.FormatInt(int64(ttl), 10)
+}
+
+// Headers returns the headers property, nil if there is none.
+func (Properties) Headers(raw []byte) *fsm.Table {
+	p, err := wire.ParseProperties(raw)
+	if err != nil || len(p.Headers) == 0 {
+		return nil
+	}
+	t, err := wire.DecodeFields(p.Headers)
+	if err != nil {
+		return nil
+	}
+	return catalogTable(t)
+}

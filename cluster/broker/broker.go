@@ -1,0 +1,279 @@
+// Package broker does what clients ask for: it routes on the catalog's view,
+// finds the leaders of queues, and keeps the sessions of the clients that are
+// connected to this node.
+//
+// It promises: each session's commands reach a queue once and in order, also
+// across leader changes and broken links; a confirm is given only after the
+// commands it stands for were applied; deliveries that get lost between a
+// leader and a session are asked for again. It knows neither AMQP frames nor
+// raft.
+package broker
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// Message kinds between brokers.
+const (
+	KindStanding peer.Kind = 16 + iota // elections, see cluster/group
+	KindCatalog                        // call: a catalog entry for the catalog's leader
+	kindSubmit
+	kindOutcomes
+	kindDeliveries
+	kindNotice
+	kindResync
+	kindStats // call
+)
+
+// Catalog is the replicated catalog as the broker uses it.
+type Catalog interface {
+	// View is the newest view this node has applied.
+	View() *catalog.View
+	// Propose commits commands in one entry and returns their results once
+	// this node's view holds them.
+	Propose(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error)
+}
+
+// Properties reads what the broker must know of an encoded AMQP property list.
+type Properties interface {
+	// Expiration returns the expiration property, empty if there is none.
+	Expiration(properties []byte) string
+	// Headers returns the headers property, nil if there is none.
+	Headers(properties []byte) *fsm.Table
+}
+
+// Config is what a Broker needs.
+type Config struct {
+	Node        string
+	ClusterName string
+	Mesh        *peer.Mesh
+	Catalog     Catalog
+	Properties  Properties
+	Clock       func() fsm.Time
+	Logger      *slog.Logger
+	Defaults    catalog.Defaults
+	// LoopbackUsers may log in from loopback addresses only.
+	LoopbackUsers []string
+	// LeaderlessGrace is how long a request waits for a queue without leader.
+	LeaderlessGrace time.Duration
+	// SilentGrace is how long a node that is merely silent keeps its sessions.
+	SilentGrace time.Duration
+	// GroupSize is the number of replicas of a queue unless it says otherwise.
+	GroupSize int
+}
+
+// Broker serves the clients of one node.
+type Broker struct {
+	config Config
+	host   *group.Host
+	mesh   *peer.Mesh
+	slog   *slog.Logger
+
+	self fsm.NodeID
+	boot uint64
+
+	sessionNumber atomic.Uint64
+	connNumber    atomic.Uint64
+
+	mu         sync.RWMutex
+	sessions   map[uint64]*Session
+	targets    map[fsm.QueueID]*target
+	forwarders map[fsm.QueueID]*forwarder
+	dead       map[string]deadNode // peers that are down, by name
+	// Leaders of queues that this node's catalog does not hold yet.
+	early map[fsm.QueueID]earlyLeader
+
+	logins loginCache
+
+	look chan struct{} // the catalog has changed
+	stop chan struct{}
+	done sync.WaitGroup
+}
+
+// New returns a broker; Serve makes it work.
+func New(c Config) *Broker {
+	return &Broker{
+		config: c, mesh: c.Mesh, slog: c.Logger,
+		sessions:   map[uint64]*Session{},
+		targets:    map[fsm.QueueID]*target{},
+		forwarders: map[fsm.QueueID]*forwarder{},
+		dead:       map[string]deadNode{},
+		early:      map[fsm.QueueID]earlyLeader{},
+		look:       make(chan struct{}, 1),
+		stop:       make(chan struct{}),
+	}
+}
+
+// Listen registers the broker's handlers. It is called before the mesh starts.
+func (b *Broker) Listen(host *group.Host) {
+	b.host = host
+	b.mesh.Handle(kindSubmit, b.onSubmit)
+	b.mesh.Handle(kindOutcomes, b.onOutcomes)
+	b.mesh.Handle(kindDeliveries, b.onDeliveries)
+	b.mesh.Handle(kindNotice, b.onNotice)
+	b.mesh.Handle(kindResync, b.onResync)
+	b.mesh.HandleCall(kindStats, b.onStats)
+}
+
+// Serve starts the broker under the numbers the catalog gave this node.
+func (b *Broker) Serve(self fsm.NodeID, boot uint64) {
+	b.mu.Lock()
+	b.self, b.boot = self, boot
+	b.mu.Unlock()
+	b.done.Go(b.watch)
+}
+
+// Close ends the broker. Sessions have been closed before.
+func (b *Broker) Close() {
+	close(b.stop)
+	b.done.Wait()
+	b.mu.Lock()
+	forwarders := b.forwarders
+	b.forwarders = map[fsm.QueueID]*forwarder{}
+	b.mu.Unlock()
+	for _, f := range forwarders {
+		f.stop()
+	}
+}
+
+// ClusterName is announced to clients.
+func (b *Broker) ClusterName() string { return b.config.ClusterName }
+
+// whileOpen is a context that ends with the broker.
+func (b *Broker) whileOpen() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		select {
+		case <-b.stop:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
+func (b *Broker) view() *catalog.View { return b.config.Catalog.View() }
+
+func (b *Broker) session(num uint64) *Session {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return b.sessions[num]
+}
+
+// owner finds who on this node waits for answers to a session, or nil.
+func (b *Broker) owner(id fsm.SessionID) owner {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if id.Node == 0 {
+		if f := b.forwarders[fsm.QueueID(id.Boot)]; f != nil {
+			return f
+		}
+		return nil
+	}
+	if id.Node != b.self || id.Boot != b.boot {
+		return nil
+	}
+	if s := b.sessions[id.Num]; s != nil {
+		return s
+	}
+	return nil
+}
+
+// target finds or makes the way to a queue's leader.
+func (b *Broker) target(q *catalog.Queue) *target {
+	b.mu.RLock()
+	t := b.targets[q.ID]
+	b.mu.RUnlock()
+	if t != nil {
+		return t
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if t = b.targets[q.ID]; t == nil {
+		t = newTarget(b, q.ID, q.Group)
+		b.targets[q.ID] = t
+	}
+	return t
+}
+
+// findTarget returns the way to a queue's leader if there is one already.
+func (b *Broker) findTarget(id fsm.QueueID) *target {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return b.targets[id]
+}
+
+func (b *Broker) allTargets() []*target {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	all := make([]*target, 0, len(b.targets))
+	for _, t := range b.targets {
+		all = append(all, t)
+	}
+	return all
+}
+
+// QueueAdded is told when the catalog holds a new queue.
+func (b *Broker) QueueAdded(q *catalog.Queue) {
+	t := b.target(q)
+	b.mu.Lock()
+	l, known := b.early[q.ID]
+	delete(b.early, q.ID)
+	b.mu.Unlock()
+	if known {
+		t.lead(l.node, l.term)
+	}
+}
+
+// DropMissing forgets the queues that the catalog does not hold any more.
+func (b *Broker) DropMissing() {
+	view := b.view()
+	for _, t := range b.allTargets() {
+		if _, ok := view.QueueByID(t.id); !ok {
+			b.QueueGone(t.id)
+		}
+	}
+}
+
+// removeGone removes the record of a queue that has ended by itself, and
+// tries again until that is done or somebody else leads the queue.
+func (b *Broker) removeGone(g *group.Group) {
+	spec := g.Spec()
+	b.done.Go(func() {
+		ctx, cancel := b.whileOpen()
+		defer cancel()
+		q, ok := b.view().QueueByID(spec.Queue)
+		for ok && g.Leading() != 0 && ctx.Err() == nil {
+			if b.removeRecord(ctx, q) == nil {
+				return
+			}
+			q, ok = b.view().QueueByID(spec.Queue)
+		}
+	})
+}
+
+// QueueGone is told when the catalog has lost a queue: what waits for it is
+// answered, its consumers are cancelled.
+func (b *Broker) QueueGone(id fsm.QueueID) {
+	b.mu.Lock()
+	t, f := b.targets[id], b.forwarders[id]
+	delete(b.targets, id)
+	delete(b.forwarders, id)
+	b.mu.Unlock()
+	if f != nil {
+		f.stop()
+	}
+	if t != nil {
+		t.end()
+	}
+}

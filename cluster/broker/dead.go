@@ -1,0 +1,376 @@
+package broker
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// How many dead letters are routed, and are on their way to one target, at a time.
+const (
+	routeAtOnce   = 512
+	forwardAtOnce = 512
+)
+
+// forwarder brings the dead letters of a queue that this node leads to their
+// targets. It is a session of its own kind: its stream to each target is
+// numbered by the source's log, so a successor on another node sends the same
+// letters under the same numbers, and each target takes each letter once.
+type forwarder struct {
+	broker *Broker
+	group  *group.Group
+	id     fsm.SessionID
+
+	mu      sync.Mutex
+	lanes   map[fsm.QueueID]*transfers
+	settled map[fsm.QueueID]settledTo
+	ended   map[fsm.QueueID]bool // targets that are gone; the log is told once
+	again   bool                 // something has changed since run looked
+	running bool
+	stopped bool
+}
+
+// transfers is the stream to one target.
+type transfers struct {
+	lane *lane
+	sent uint64 // number of the newest transfer in the lane
+}
+
+// settledTo is what a target has answered and the source's log does not know.
+type settledTo struct {
+	upto uint64
+	gone bool
+}
+
+// forward sees to it that a led queue's dead letters move.
+func (b *Broker) forward(g *group.Group) {
+	id := g.Spec().Queue
+	b.mu.Lock()
+	f := b.forwarders[id]
+	if f == nil || f.group != g {
+		f = &forwarder{
+			broker: b, group: g, id: fsm.SessionID{Boot: uint64(id)},
+			lanes: map[fsm.QueueID]*transfers{}, settled: map[fsm.QueueID]settledTo{}, ended: map[fsm.QueueID]bool{},
+		}
+		b.forwarders[id] = f
+	}
+	b.mu.Unlock()
+	f.kick()
+}
+
+// dropForwarder ends the forwarder of a queue that this node no longer leads.
+func (b *Broker) dropForwarder(id fsm.QueueID) {
+	b.mu.Lock()
+	f := b.forwarders[id]
+	delete(b.forwarders, id)
+	b.mu.Unlock()
+	if f != nil {
+		f.stop()
+	}
+}
+
+// kickForwarders lets every forwarder look again: a proposal may have been
+// lost, or a way may have opened.
+func (b *Broker) kickForwarders() {
+	b.mu.RLock()
+	all := make([]*forwarder, 0, len(b.forwarders))
+	for _, f := range b.forwarders {
+		all = append(all, f)
+	}
+	b.mu.RUnlock()
+	for _, f := range all {
+		if f.waiting() {
+			f.kick()
+		}
+	}
+}
+
+// waiting reports whether the outbox holds anything.
+func (f *forwarder) waiting() bool {
+	var letters uint64
+	f.group.View(func(m *queue.Machine) { letters = m.Stats().Outbox.Messages })
+	return letters > 0
+}
+
+func (f *forwarder) lock() *sync.Mutex { return &f.mu }
+
+// kick runs the forwarder, once more if it is running.
+func (f *forwarder) kick() {
+	f.mu.Lock()
+	f.again = true
+	start := !f.running && !f.stopped
+	f.running = f.running || start
+	f.mu.Unlock()
+	if start {
+		go f.run()
+	}
+}
+
+func (f *forwarder) stop() {
+	f.mu.Lock()
+	f.stopped = true
+	lanes := f.lanes
+	f.lanes = map[fsm.QueueID]*transfers{}
+	f.mu.Unlock()
+	for _, t := range lanes {
+		t.lane.target.detach(t.lane)
+	}
+}
+
+// run routes, forwards and settles until nothing changes any more. Proposals
+// are not waited for: what they change kicks again.
+func (f *forwarder) run() {
+	for {
+		f.mu.Lock()
+		if !f.again || f.stopped {
+			f.running = false
+			f.mu.Unlock()
+			return
+		}
+		f.again = false
+		settled := f.settled
+		f.settled = map[fsm.QueueID]settledTo{}
+		f.mu.Unlock()
+		f.settle(settled)
+		f.routeLetters()
+		f.sendTransfers()
+	}
+}
+
+// settle tells the source what its targets hold.
+func (f *forwarder) settle(settled map[fsm.QueueID]settledTo) {
+	targets := make([]fsm.QueueID, 0, len(settled))
+	for id := range settled {
+		targets = append(targets, id)
+	}
+	slices.Sort(targets)
+	for _, id := range targets {
+		s := settled[id]
+		f.propose(&logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{
+			Target: uint64(id), Upto: s.upto, Gone: s.gone,
+		}})
+	}
+}
+
+// propose submits a command of the source queue. If this node has lost the
+// lead, its successor does the same again.
+func (f *forwarder) propose(c *logpb.Command) { _ = f.group.Submit(commandsOf(c)) }
+
+// routeLetters decides where the oldest letters without a route go. The
+// decision is in the source's log before anything is forwarded.
+func (f *forwarder) routeLetters() {
+	var letters []queue.Letter
+	var config *logpb.QueueConfig
+	f.group.View(func(m *queue.Machine) {
+		letters, config = m.UnroutedLetters(routeAtOnce), m.Config()
+	})
+	if len(letters) == 0 {
+		return
+	}
+	view := f.broker.view()
+	r := &logpb.RouteDead{First: letters[0].Number}
+	for i := range letters {
+		r.Routes = append(r.Routes, &logpb.DeadRoute{Targets: f.routeLetter(view, config, &letters[i])})
+	}
+	f.propose(&logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: r})
+}
+
+// routeLetter returns the ids of the queues that a letter goes to.
+func (f *forwarder) routeLetter(v *catalog.View, c *logpb.QueueConfig, l *queue.Letter) []uint64 {
+	if !c.GetDeadLetter() {
+		return nil
+	}
+	p, err := f.payload(l)
+	if err != nil {
+		return nil
+	}
+	key := string(p.RoutingKey())
+	if c.HasDeadLetterRoutingKey {
+		key = c.DeadLetterRoutingKey
+	}
+	headers := func() *fsm.Table { return f.broker.config.Properties.Headers(p.Properties()) }
+	queues, err := v.Route(f.group.Spec().VHost, c.DeadLetterExchange, key, headers, nil)
+	if err != nil {
+		return nil
+	}
+	var ids []uint64
+	for _, q := range queues {
+		if !cycle(l.Deaths, q.Name) {
+			ids = append(ids, uint64(q.ID))
+		}
+	}
+	return ids
+}
+
+func (f *forwarder) payload(l *queue.Letter) (fsm.Payload, error) {
+	raw, err := f.group.Payload(l.Ref)
+	if err != nil {
+		f.broker.slog.Error("dead letter has no payload", "queue", f.group.Spec().Name, "letter", l.Number, "error", err)
+		return nil, err
+	}
+	return raw, nil
+}
+
+// cycle reports whether a letter would come back to a queue where it has died
+// before without anybody having rejected it on the way.
+func cycle(deaths []*logpb.Death, target string) bool {
+	for _, d := range deaths {
+		if d.Reason == logpb.Death_REJECTED {
+			return false
+		}
+		if d.Queue == target {
+			return true
+		}
+	}
+	return false
+}
+
+// sendTransfers queues what is routed and not yet on its way.
+func (f *forwarder) sendTransfers() {
+	var targets []queue.Target
+	f.group.View(func(m *queue.Machine) { targets = m.Targets() })
+	for _, t := range targets {
+		if t.Settled+1 == t.Next {
+			continue
+		}
+		q, ok := f.broker.view().QueueByID(t.ID)
+		if !ok {
+			f.over(t.ID)
+			continue
+		}
+		f.sendTo(q, t)
+	}
+}
+
+// sendTo fills the stream to one target.
+func (f *forwarder) sendTo(q *catalog.Queue, t queue.Target) {
+	tr := f.stream(q, t.Settled)
+	if tr == nil {
+		return
+	}
+	f.mu.Lock()
+	from, room := tr.sent+1, forwardAtOnce-tr.lane.waiting()
+	f.mu.Unlock()
+	if room <= 0 || from >= t.Next {
+		return
+	}
+	var out []queue.Outgoing
+	var config *logpb.QueueConfig
+	f.group.View(func(m *queue.Machine) {
+		out, config = m.PendingTransfers(t.ID, from, room), m.Config()
+	})
+	for i := range out {
+		o := &out[i]
+		p, err := f.payload(&o.Letter)
+		if err != nil {
+			return
+		}
+		f.sendLetter(tr, o, p, config)
+	}
+}
+
+// stream finds or makes the stream to a target; settled is the number of the
+// last transfer that is known to be there.
+func (f *forwarder) stream(q *catalog.Queue, settled uint64) *transfers {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.stopped {
+		return nil
+	}
+	tr := f.lanes[q.ID]
+	if tr == nil {
+		tr = &transfers{lane: newLane(f, f.id, f.broker.target(q)), sent: settled}
+		tr.lane.next = settled + 1
+		tr.lane.sent = settled
+		f.lanes[q.ID] = tr
+		tr.lane.target.attach(tr.lane)
+	}
+	return tr
+}
+
+// sendLetter queues one transfer. Its number in the source's log is its number
+// in the stream; a gap between the two cannot be mended and is not sent.
+func (f *forwarder) sendLetter(tr *transfers, o *queue.Outgoing, p fsm.Payload, c *logpb.QueueConfig) {
+	key := string(p.RoutingKey())
+	if c.HasDeadLetterRoutingKey {
+		key = c.DeadLetterRoutingKey
+	}
+	out := make(fsm.Payload, 0, fsm.PayloadSize(len(c.DeadLetterExchange), len(key), len(p.Properties()), len(p.Body())))
+	out = append(fsm.AppendPayloadHead(out, c.DeadLetterExchange, key, p.Properties()), p.Body()...)
+	e := &logpb.Enqueue{
+		Size: uint32(len(out)), PriorityPlusOne: uint32(o.Letter.Priority) + 1, Deaths: f.deaths(&o.Letter, p),
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.stopped || tr.lane.gone || o.Number != tr.lane.next {
+		return
+	}
+	tr.lane.add(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: e}, op{payload: out, number: o.Number})
+	tr.sent = o.Number
+}
+
+// deaths completes the history of a letter from its payload.
+func (f *forwarder) deaths(l *queue.Letter, p fsm.Payload) []*logpb.Death {
+	if !l.Fresh || len(l.Deaths) == 0 {
+		return l.Deaths
+	}
+	d := l.Deaths[0]
+	first := &logpb.Death{
+		Reason: d.Reason, Queue: d.Queue, Count: d.Count, Time: d.Time,
+		Exchange: string(p.Exchange()), RoutingKeys: []string{string(p.RoutingKey())},
+	}
+	if l.HasExpiration {
+		first.OriginalExpiration = f.broker.config.Properties.Expiration(p.Properties())
+	}
+	return append([]*logpb.Death{first}, l.Deaths[1:]...)
+}
+
+// finished takes a target's answer to one transfer. The lock is held.
+func (f *forwarder) finished(l *lane, o *op, r fsm.Result) {
+	s := f.settled[l.target.id]
+	s.upto = max(s.upto, o.number)
+	s.gone = s.gone || r.Code == fsm.Gone
+	f.settled[l.target.id] = s
+}
+
+// release unlocks and goes on with what the answers allow.
+func (f *forwarder) release() {
+	f.mu.Unlock()
+	f.kick()
+}
+
+// over notes that a target is gone. Its transfers are settled that way.
+func (f *forwarder) over(id fsm.QueueID) {
+	f.mu.Lock()
+	known := f.ended[id]
+	f.ended[id] = true
+	f.settled[id] = settledTo{gone: true}
+	f.mu.Unlock()
+	if !known {
+		f.kick()
+	}
+}
+
+// deliver: nobody hands messages to a forwarder.
+func (f *forwarder) deliver(*lane, delivered) {}
+
+// told takes the end of a target.
+func (f *forwarder) told(l *lane, _ told) {
+	f.mu.Lock()
+	delete(f.lanes, l.target.id)
+	f.mu.Unlock()
+	f.over(l.target.id)
+}
+
+// lost: a target that knows other transfers of this source than its log
+// says. Nothing is sent there any more.
+func (f *forwarder) lost(l *lane) {
+	f.broker.slog.Error("target refuses the dead letters of a queue",
+		"queue", f.group.Spec().Name, "target", uint64(l.target.id))
+	l.gone = true
+}

@@ -1,0 +1,414 @@
+package broker
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"fmt"
+	mathrand "math/rand/v2"
+	"time"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// leaderWait bounds how long a declare waits for the new queue's leader.
+const leaderWait = 15 * time.Second
+
+// client is who a session's requests come from.
+func (s *Session) by() catalog.Client {
+	return catalog.Client{User: s.conn.user, Owner: s.conn.owner()}
+}
+
+func (c *Connection) owner() catalog.Owner {
+	return catalog.Owner{Node: c.broker.self, Boot: c.broker.boot, Connection: c.number}
+}
+
+// mayPublish refuses what a user may not publish to.
+func (s *Session) mayPublish(v *catalog.View, exchange string) error {
+	return v.CheckPublish(s.conn.user, s.conn.vhost, exchange)
+}
+
+// propose commits one catalog command and turns its refusal into an error.
+func (b *Broker) propose(ctx context.Context, what string, c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
+	results, err := b.config.Catalog.Propose(ctx, c)
+	if err != nil {
+		b.slog.Warn("catalog does not answer", "operation", what, "error", err)
+		return nil, fsm.Refuse(fsm.Internal, fmt.Sprintf("Could not %s on node '%s' because the metadata store operation timed out", what, b.config.Node))
+	}
+	r := results[0]
+	if r.Refusal != 0 {
+		return r, fsm.Refuse(fsm.Kind(r.Refusal), r.Text)
+	}
+	return r, nil
+}
+
+// DeclareExchange makes an exchange, or checks the one that is there.
+func (s *Session) DeclareExchange(ctx context.Context, spec fsm.ExchangeSpec) error {
+	v := s.broker().view()
+	if spec.Passive {
+		return v.PassiveExchange(s.by(), s.conn.vhost, spec.Name)
+	}
+	d := &logpb.DeclareExchange{
+		Vhost: s.conn.vhost, Name: spec.Name, Type: spec.Type, Durable: spec.Durable,
+		AutoDelete: spec.AutoDelete, Internal: spec.Internal, Arguments: spec.Arguments,
+	}
+	if x, err := v.CheckDeclareExchange(s.by(), d); x != nil || err != nil {
+		return err
+	}
+	_, err := s.broker().propose(ctx, fmt.Sprintf("declare exchange '%s' in vhost '%s'", spec.Name, s.conn.vhost),
+		&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareExchange{DeclareExchange: d}})
+	return err
+}
+
+// DeleteExchange removes an exchange; one that is not there is fine.
+func (s *Session) DeleteExchange(ctx context.Context, name string, ifUnused bool) error {
+	m := &logpb.DeleteExchange{Vhost: s.conn.vhost, Name: name, IfUnused: ifUnused}
+	exists, err := s.broker().view().CheckDeleteExchange(s.by(), m)
+	if err != nil || !exists {
+		return err
+	}
+	_, err = s.broker().propose(ctx, fmt.Sprintf("delete exchange '%s' in vhost '%s'", name, s.conn.vhost),
+		&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteExchange{DeleteExchange: m}})
+	return err
+}
+
+func (s *Session) bind(spec fsm.BindSpec) *logpb.Bind {
+	return &logpb.Bind{
+		Vhost: s.conn.vhost, Source: spec.Source, Destination: spec.Destination,
+		ToExchange: spec.ToExchange, RoutingKey: spec.RoutingKey, Arguments: spec.Arguments,
+	}
+}
+
+// Bind makes a binding; one that is there already is fine.
+func (s *Session) Bind(ctx context.Context, spec fsm.BindSpec) error {
+	m := s.bind(spec)
+	exists, err := s.broker().view().CheckBind(s.by(), m)
+	if err != nil || exists {
+		return err
+	}
+	_, err = s.broker().propose(ctx, fmt.Sprintf("bind to exchange '%s' in vhost '%s'", spec.Source, s.conn.vhost),
+		&logpb.CatalogCommand{Body: &logpb.CatalogCommand_Bind{Bind: m}})
+	return err
+}
+
+// Unbind removes a binding; one that is not there is fine.
+func (s *Session) Unbind(ctx context.Context, spec fsm.BindSpec) error {
+	m := s.bind(spec)
+	exists, err := s.broker().view().CheckUnbind(s.by(), m)
+	if err != nil || !exists {
+		return err
+	}
+	_, err = s.broker().propose(ctx, fmt.Sprintf("unbind from exchange '%s' in vhost '%s'", spec.Source, s.conn.vhost),
+		&logpb.CatalogCommand{Body: &logpb.CatalogCommand_Unbind{Unbind: m}})
+	return err
+}
+
+// DeclareQueue makes a queue and waits until it has a leader, or reports on
+// the one that is there. An active declare renews the queue's lease.
+func (s *Session) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.QueueInfo, error) {
+	ctx, cancel := context.WithTimeout(ctx, leaderWait)
+	defer cancel()
+	b := s.broker()
+	if spec.Passive {
+		q, err := b.view().PassiveQueue(s.by(), s.conn.vhost, spec.Name)
+		if err != nil {
+			return fsm.QueueInfo{}, err
+		}
+		return b.count(ctx, q)
+	}
+	generated := spec.Name == ""
+	if generated {
+		spec.Name = "amq.gen-" + randomName()
+	}
+	for {
+		q, created, err := s.declare(ctx, spec, generated)
+		if err != nil {
+			return fsm.QueueInfo{}, err
+		}
+		if created {
+			return fsm.QueueInfo{Name: q.Name}, b.awaitLeader(ctx, q)
+		}
+		info, gone, err := s.touch(ctx, q)
+		if err != nil || !gone {
+			return info, err
+		}
+		// The queue's lease has ended; when its record is gone it is made anew.
+		if err := b.awaitGone(ctx, q); err != nil {
+			return fsm.QueueInfo{}, err
+		}
+	}
+}
+
+// randomName returns 22 characters that nobody else has.
+func randomName() string {
+	raw := make([]byte, 16)
+	if _, err := rand.Read(raw); err != nil {
+		panic(err) // the random source of the system does not fail
+	}
+	return base64.RawURLEncoding.EncodeToString(raw)
+}
+
+// declare finds or makes the record of a queue.
+func (s *Session) declare(ctx context.Context, spec fsm.QueueSpec, generated bool) (q *catalog.Queue, created bool, err error) {
+	b := s.broker()
+	d := &logpb.DeclareQueue{
+		Vhost: s.conn.vhost, Name: spec.Name, Durable: spec.Durable, Exclusive: spec.Exclusive,
+		AutoDelete: spec.AutoDelete, Arguments: spec.Arguments,
+		Local: spec.Exclusive || !spec.Durable,
+	}
+	if spec.Exclusive {
+		d.Owner = s.conn.owner().Proto()
+		s.conn.owns.Store(true)
+	}
+	d.Members = b.place(d)
+	if q, err = b.view().CheckDeclareQueue(s.by(), d, generated); q != nil || err != nil {
+		return q, false, err
+	}
+	r, err := b.propose(ctx, fmt.Sprintf("declare queue '%s' in vhost '%s'", spec.Name, s.conn.vhost),
+		&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareQueue{DeclareQueue: d}})
+	if err != nil {
+		return nil, false, err
+	}
+	q, ok := b.view().QueueByID(fsm.QueueID(r.Queue))
+	if !ok {
+		return s.declare(ctx, spec, generated) // deleted in the same moment
+	}
+	return q, r.Changed, nil
+}
+
+// place chooses the nodes of a new queue: this one first, which is where its
+// leader will be, and others by chance. A local queue lives here only.
+func (b *Broker) place(d *logpb.DeclareQueue) []uint32 {
+	members := []uint32{uint32(b.self)}
+	if d.Local {
+		return members
+	}
+	var others []uint32
+	for _, n := range b.view().Nodes() {
+		if n.Number != uint32(b.self) {
+			others = append(others, n.Number)
+		}
+	}
+	mathrand.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
+	size := b.config.GroupSize
+	for _, f := range d.Arguments.GetFields() {
+		if f.Name == "x-quorum-initial-group-size" && f.Value.GetInt() > 0 {
+			size = int(min(f.Value.GetInt(), int64(len(others)+1)))
+		}
+	}
+	return append(members, others[:min(len(others), max(size-1, 0))]...)
+}
+
+// awaitLeader returns when a queue serves.
+func (b *Broker) awaitLeader(ctx context.Context, q *catalog.Queue) error {
+	t := b.target(q)
+	for {
+		leader, _, led := t.leaderNow()
+		if leader != "" {
+			return nil
+		}
+		select {
+		case <-led:
+		case <-ctx.Done():
+			return b.leaderless(q)
+		}
+	}
+}
+
+// awaitGone returns when the catalog has lost a queue that has ended.
+func (b *Broker) awaitGone(ctx context.Context, q *catalog.Queue) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if _, ok := b.view().QueueByID(q.ID); !ok {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return b.leaderless(q)
+		}
+	}
+}
+
+// touch renews the lease of a queue and counts it. gone: it has ended.
+func (s *Session) touch(ctx context.Context, q *catalog.Queue) (info fsm.QueueInfo, gone bool, err error) {
+	if q.Settings(s.broker().config.Defaults).Expires == 0 {
+		info, err = s.broker().count(ctx, q)
+		return info, false, err
+	}
+	k, err := s.do(ctx, q, &logpb.Command{Kind: logpb.Command_TOUCH})
+	if err != nil {
+		return info, false, err
+	}
+	r := k.result
+	return fsm.QueueInfo{Name: q.Name, Ready: r.Count, Consumers: r.Consumers}, r.Code == fsm.Gone, nil
+}
+
+// count asks the leader how a queue stands.
+func (b *Broker) count(ctx context.Context, q *catalog.Queue) (fsm.QueueInfo, error) {
+	t := b.target(q)
+	wait, cancel := context.WithTimeout(ctx, b.config.LeaderlessGrace)
+	defer cancel()
+	for {
+		leader, _, led := t.leaderNow()
+		if leader != "" {
+			if r := b.askStats(t, leader); r.Leader {
+				return fsm.QueueInfo{Name: q.Name, Ready: r.Ready, Consumers: r.Consumers}, nil
+			}
+		}
+		select {
+		case <-wait.Done():
+			return fsm.QueueInfo{}, b.leaderless(q)
+		case <-led:
+		case <-time.After(countRetry):
+		}
+	}
+}
+
+// countRetry is the pause before a leader that did not answer is asked again.
+const countRetry = 50 * time.Millisecond
+
+// DeleteQueue ends a queue, if it is unused and empty where that is asked
+// for, and removes its record.
+func (s *Session) DeleteQueue(ctx context.Context, name string, ifUnused, ifEmpty bool) (uint64, error) {
+	q, err := s.broker().view().CheckDeleteQueue(s.by(), s.conn.vhost, name)
+	if q == nil || err != nil {
+		return 0, err
+	}
+	removed := uint64(0)
+	k, err := s.do(ctx, q, &logpb.Command{
+		Kind: logpb.Command_DELETE, Delete: &logpb.Delete{IfUnused: ifUnused, IfEmpty: ifEmpty},
+	})
+	switch {
+	case err != nil && (ifUnused || ifEmpty):
+		return 0, err
+	case err != nil:
+		// Without a leader the record goes all the same; the replicas follow.
+	case k.result.Code == fsm.InUse:
+		return 0, fsm.Refuse(fsm.Precondition, q.String()+" in use")
+	case k.result.Code == fsm.NotEmpty:
+		return 0, fsm.Refuse(fsm.Precondition, q.String()+" not empty")
+	default:
+		removed = k.result.Count
+	}
+	return removed, s.broker().removeRecord(ctx, q)
+}
+
+// removeRecord removes a queue from the catalog.
+func (b *Broker) removeRecord(ctx context.Context, q *catalog.Queue) error {
+	_, err := b.propose(ctx, fmt.Sprintf("delete queue '%s' in vhost '%s'", q.Name, q.VHost),
+		&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{
+			Vhost: q.VHost, Name: q.Name, Id: uint64(q.ID),
+		}}})
+	return err
+}
+
+// PurgeQueue removes the ready messages of a queue.
+func (s *Session) PurgeQueue(ctx context.Context, name string) (uint64, error) {
+	q, err := s.broker().view().UseQueue(s.by(), catalog.Read, s.conn.vhost, name)
+	if err != nil {
+		return 0, err
+	}
+	k, err := s.do(ctx, q, &logpb.Command{Kind: logpb.Command_PURGE})
+	if err != nil {
+		return 0, err
+	}
+	return k.result.Count, s.gone(k, q)
+}
+
+// gone is the refusal for a queue that has ended meanwhile.
+func (s *Session) gone(k *call, q *catalog.Queue) error {
+	if k.result.Code == fsm.Gone || k.result.Code == fsm.NoSession {
+		return fsm.Refuse(fsm.NotFoundKind, "no "+q.String())
+	}
+	return nil
+}
+
+// Consume registers a consumer.
+func (s *Session) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
+	b := s.broker()
+	q, err := b.view().UseQueue(s.by(), catalog.Read, s.conn.vhost, spec.Queue)
+	if err != nil {
+		return err
+	}
+	args, err := catalog.ParseConsumeArguments(q.VHost, q.Name, spec.Arguments)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	l := s.lane(q)
+	l.consumers[spec.Number] = &consumer{}
+	s.consumers[spec.Number] = l
+	k := l.addCall(&logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{
+		Consumer: spec.Number, Tag: spec.Tag, Prefetch: spec.Prefetch, NoAck: spec.NoAck,
+		Exclusive: spec.Exclusive, Priority: args.Priority, TimeoutPlusOne: args.TimeoutPlusOne,
+	}})
+	s.mu.Unlock()
+	err = b.await(ctx, q, l.target, k)
+	if err == nil {
+		err = s.gone(k, q)
+	}
+	if err == nil && k.result.Code == fsm.InUse {
+		err = fsm.Refuse(fsm.AccessRefused, q.String()+" in exclusive use")
+	}
+	if err != nil {
+		s.forgetConsumer(l, spec.Number)
+	}
+	return err
+}
+
+func (s *Session) forgetConsumer(l *lane, number uint64) {
+	s.mu.Lock()
+	delete(l.consumers, number)
+	s.mu.Unlock()
+}
+
+// Cancel ends a consumer. What it holds can still be settled.
+func (s *Session) Cancel(ctx context.Context, number uint64) error {
+	s.mu.Lock()
+	l := s.consumers[number]
+	if l == nil || l.consumers[number] == nil {
+		s.mu.Unlock()
+		return nil // its queue is gone
+	}
+	k := l.addCall(&logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: number}})
+	s.mu.Unlock()
+	err := s.broker().await(ctx, &catalog.Queue{}, l.target, k)
+	s.forgetConsumer(l, number)
+	return err
+}
+
+// Get takes one message.
+func (s *Session) Get(ctx context.Context, name string, noAck bool) (fsm.Message, bool, error) {
+	q, err := s.broker().view().UseQueue(s.by(), catalog.Read, s.conn.vhost, name)
+	if err != nil {
+		return fsm.Message{}, false, err
+	}
+	k, err := s.do(ctx, q, &logpb.Command{Kind: logpb.Command_GET, Get: &logpb.Get{NoAck: noAck}})
+	if err != nil {
+		return fsm.Message{}, false, err
+	}
+	if err := s.gone(k, q); err != nil {
+		return fsm.Message{}, false, err
+	}
+	if k.got == nil {
+		return fsm.Message{}, false, nil
+	}
+	return *k.got, true, nil
+}
+
+// Close removes the queues that the connection owns.
+func (c *Connection) Close(ctx context.Context) {
+	if !c.owns.Load() {
+		return
+	}
+	_, err := c.broker.config.Catalog.Propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteOwned{
+		DeleteOwned: &logpb.DeleteOwned{Owner: c.owner().Proto()},
+	}})
+	if err != nil {
+		c.broker.slog.Warn("exclusive queues are not deleted", "connection", c.number, "error", err)
+	}
+}

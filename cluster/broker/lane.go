@@ -1,0 +1,315 @@
+package broker
+
+import (
+	"sync"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// Bounds of one submission.
+const (
+	maxBatchBytes    = 256 << 10
+	maxBatchCommands = 256
+	chunkBytes       = 4 << 10
+)
+
+// owner is whose commands a lane carries: a client's session, or a queue that
+// forwards dead letters. The owner's lock guards its lanes.
+type owner interface {
+	lock() *sync.Mutex
+	// finished is called with the lock held, once for each command, in order.
+	finished(l *lane, o *op, r fsm.Result)
+	// release unlocks and passes on what the calls above have gathered.
+	release()
+	// deliver takes messages for a consumer; the lock is not held.
+	deliver(l *lane, d delivered)
+	// told takes a notice about a consumer; the lock is not held.
+	told(l *lane, n told)
+	// lost ends the owner: the queue does not know it any more. The lock is held.
+	lost(l *lane)
+}
+
+// lane is the stream of one session's commands to one queue. Commands stay in
+// pending until they are answered; after a change of leader, or a broken
+// link, all of them are sent again: the machine drops what it has had.
+type lane struct {
+	owner  owner
+	id     fsm.SessionID
+	proto  *logpb.Session
+	target *target
+	index  int // position among the session's lanes
+
+	// Guarded by the owner's lock.
+	next      uint64 // sequence number of the next command
+	pending   []op   // unanswered, ascending; from head
+	head      int
+	sent      uint64 // commands up to here have been submitted
+	dirty     bool   // on the target's list
+	gone      bool
+	chunk     []byte
+	consumers map[uint64]*consumer
+	gapAt     uint64 // last gap that was answered by sending again
+	progress  int64  // when something was last answered, ms
+
+	enqueue logpb.Enqueue // reused
+	command logpb.Command
+}
+
+// op is one command that waits for its answer.
+type op struct {
+	seq     uint64
+	encoded []byte // nil: a settle that is encoded when it is sent
+	payload []byte
+	number  uint64 // of a publish
+	fan     *fanout
+	call    *call
+	settle  settle
+}
+
+type settle struct {
+	consumer uint64
+	outcome  fsm.Outcome
+	ranges   []uint64
+}
+
+// fanout is shared by the copies of a publish that went to several queues.
+type fanout struct {
+	left    int
+	refused bool
+}
+
+// call is a command somebody waits for.
+type call struct {
+	done   chan struct{}
+	result fsm.Result
+	get    bool
+	got    *fsm.Message
+}
+
+func newCall() *call { return &call{done: make(chan struct{})} }
+
+// consumer is what a session knows of its consumer at a queue; number 0 are gets.
+type consumer struct {
+	last      uint64 // newest delivery that has arrived
+	resyncing bool
+}
+
+func newLane(o owner, id fsm.SessionID, t *target) *lane {
+	return &lane{
+		owner: o, id: id, proto: id.Proto(), target: t, next: 1,
+		consumers: map[uint64]*consumer{}, progress: t.broker.now(),
+	}
+}
+
+func (l *lane) waiting() int { return len(l.pending) - l.head }
+
+// add queues a command. The lock is held.
+func (l *lane) add(c *logpb.Command, o op) *op {
+	c.Session, c.Seq = l.proto, l.next
+	o.seq = l.next
+	o.encoded = l.encode(c)
+	return l.push(o)
+}
+
+func (l *lane) push(o op) *op {
+	l.next++
+	if l.head == len(l.pending) {
+		l.pending, l.head = l.pending[:0], 0
+		l.progress = l.target.broker.now()
+	}
+	l.pending = append(l.pending, o)
+	l.wake()
+	return &l.pending[len(l.pending)-1]
+}
+
+// encode appends the command to the lane's chunk and returns its bytes.
+func (l *lane) encode(c *logpb.Command) []byte {
+	if cap(l.chunk)-len(l.chunk) < 128 {
+		l.chunk = make([]byte, 0, chunkBytes)
+	}
+	at := len(l.chunk)
+	out := group.AppendCommand(l.chunk, c)
+	if cap(out) == cap(l.chunk) {
+		l.chunk = out
+	}
+	return out[at:len(out):len(out)]
+}
+
+// addPublish queues an enqueue. The lock is held.
+func (l *lane) addPublish(p *fsm.Publish, fan *fanout) {
+	l.enqueue = logpb.Enqueue{
+		Size: uint32(len(p.Payload)), TtlPlusOne: uint64(p.TTL + 1),
+		PriorityPlusOne: uint32(p.Priority + 1), HasExpiration: p.HasExpiration,
+	}
+	l.command = logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &l.enqueue}
+	l.add(&l.command, op{payload: p.Payload, number: p.Number, fan: fan})
+}
+
+// addSettle queues a settlement, or joins it to the last one that has not
+// been sent. ids are ascending. The lock is held.
+func (l *lane) addSettle(consumer uint64, ids []uint64, outcome fsm.Outcome) {
+	if len(ids) == 0 || l.gone {
+		return
+	}
+	if n := len(l.pending); n > l.head {
+		if o := &l.pending[n-1]; o.seq > l.sent && o.encoded == nil && o.settle.consumer == consumer && o.settle.outcome == outcome && lastOf(o.settle.ranges) < ids[0] {
+			o.settle.ranges = appendRanges(o.settle.ranges, ids)
+			return
+		}
+	}
+	l.push(op{seq: l.next, settle: settle{consumer, outcome, appendRanges(nil, ids)}})
+}
+
+// lastOf returns the last id in alternating (first, length) pairs.
+func lastOf(r []uint64) uint64 { return r[len(r)-2] + r[len(r)-1] - 1 }
+
+func appendRanges(r, ids []uint64) []uint64 {
+	for _, id := range ids {
+		if n := len(r); n > 0 && r[n-2]+r[n-1] == id {
+			r[n-1]++
+		} else {
+			r = append(r, id, 1)
+		}
+	}
+	return r
+}
+
+// addCall queues a command somebody waits for. The lock is held.
+func (l *lane) addCall(c *logpb.Command) *call {
+	k := newCall()
+	k.get = c.Kind == logpb.Command_GET
+	if l.gone {
+		k.result.Code = fsm.Gone
+		close(k.done)
+		return k
+	}
+	l.add(c, op{call: k})
+	return k
+}
+
+// wake puts the lane on its target's list. The lock is held.
+func (l *lane) wake() {
+	if !l.dirty {
+		l.dirty = true
+		l.target.wake(l)
+	}
+}
+
+// resend makes everything unanswered go out again. The lock is held.
+func (l *lane) resend() {
+	if l.waiting() > 0 {
+		l.sent = l.pending[l.head].seq - 1
+		l.wake()
+	}
+}
+
+// collect moves what has not been sent into a batch and reports whether the
+// batch is full. The lock is held.
+func (l *lane) collect(b *group.Batch) (full bool) {
+	first := l.head
+	if n := l.waiting(); n > 0 && l.sent >= l.pending[l.head].seq {
+		first = l.head + min(n, int(l.sent-l.pending[l.head].seq)+1)
+	}
+	for i := first; i < len(l.pending); i++ {
+		o := &l.pending[i]
+		if b.Count > 0 && (b.Bytes+len(o.payload) > maxBatchBytes || b.Count >= maxBatchCommands) {
+			return true
+		}
+		if o.encoded == nil {
+			o.encoded = l.encodeSettle(o)
+		}
+		b.Commands = append(b.Commands, o.encoded...)
+		b.Count++
+		if o.payload != nil {
+			b.Payloads = append(b.Payloads, o.payload)
+			b.Bytes += len(o.payload)
+		}
+		l.sent = o.seq
+	}
+	l.dirty = false
+	return false
+}
+
+func (l *lane) encodeSettle(o *op) []byte {
+	return l.encode(&logpb.Command{
+		Kind: logpb.Command_SETTLE, Session: l.proto, Seq: o.seq,
+		Settle: &logpb.Settle{Outcome: o.settle.outcome, Consumer: o.settle.consumer, Ranges: o.settle.ranges},
+	})
+}
+
+// answered takes the outcome of commands. The lock is held.
+func (l *lane) answered(first, run uint64, r fsm.Result) {
+	if l.waiting() == 0 || first+run <= l.pending[l.head].seq {
+		return // an answer to something that was sent twice
+	}
+	switch {
+	case r.Code == fsm.Gap:
+		l.gap(r.Next)
+		return
+	case r.Code == fsm.NoSession:
+		l.owner.lost(l)
+		return
+	case first > l.pending[l.head].seq:
+		// Answers in between have been lost; ask for them again.
+		l.gap(l.pending[l.head].seq)
+		return
+	}
+	for l.waiting() > 0 && l.pending[l.head].seq < first+run {
+		o := &l.pending[l.head]
+		if o.call != nil && o.call.get && r.Code == fsm.OK && o.call.got == nil {
+			// The message was lost on its way; a repeated get brings it again.
+			l.sent = o.seq - 1
+			l.wake()
+			return
+		}
+		l.head++
+		l.owner.finished(l, o, r)
+		*o = op{}
+	}
+	l.progress = l.target.broker.now()
+	l.compact()
+}
+
+// compact drops answered commands from the front of the list.
+func (l *lane) compact() {
+	if l.head > 64 && l.head*2 > len(l.pending) {
+		n := copy(l.pending, l.pending[l.head:])
+		clear(l.pending[n:])
+		l.pending, l.head = l.pending[:n], 0
+	}
+}
+
+// gapPause is how long repeated complaints about the same gap are ignored.
+const gapPause = 50 // milliseconds
+
+// gap sends again from next on, which is where the machine's stream ends.
+func (l *lane) gap(next uint64) {
+	now := l.target.broker.now()
+	if l.gapAt == next && now-l.progress < gapPause {
+		return
+	}
+	l.gapAt, l.progress = next, now
+	l.resend()
+}
+
+// stuck sends again if nothing was answered for a while. The lock is held.
+func (l *lane) stuck(now, limit int64) {
+	if l.waiting() > 0 && now-l.progress > limit {
+		l.progress = now
+		l.resend()
+	}
+}
+
+// end answers everything that waits: the queue is gone. The lock is held.
+func (l *lane) end() {
+	l.gone = true
+	for l.waiting() > 0 {
+		o := &l.pending[l.head]
+		l.head++
+		l.owner.finished(l, o, fsm.Result{Code: fsm.Gone})
+		*o = op{}
+	}
+	l.pending, l.head = nil, 0
+}

@@ -1,0 +1,173 @@
+package broker
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/pbkdf2"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/quorate/quorate/fsm"
+)
+
+// HashAlgorithm names how passwords are kept: PBKDF2 with HMAC-SHA-256. A
+// hash is the number of iterations (4 bytes), the salt (16) and the key (32).
+const HashAlgorithm = "pbkdf2_sha256"
+
+const (
+	hashIterations = 100_000
+	saltBytes      = 16
+	keyBytes       = 32
+)
+
+// errLogin is the one answer to every failed login.
+var errLogin = errors.New("login was refused")
+
+// HashPassword makes the hash of a new password.
+func HashPassword(password string) ([]byte, error) {
+	salt := make([]byte, saltBytes)
+	if _, err := rand.Read(salt); err != nil {
+		return nil, err
+	}
+	return hashWith(password, salt, hashIterations)
+}
+
+func hashWith(password string, salt []byte, iterations uint32) ([]byte, error) {
+	key, err := pbkdf2.Key(sha256.New, password, salt, int(iterations), keyBytes)
+	if err != nil {
+		return nil, fmt.Errorf("hash a password: %w", err)
+	}
+	out := binary.BigEndian.AppendUint32(nil, iterations)
+	return append(append(out, salt...), key...), nil
+}
+
+// passwordMatches compares in constant time. Other algorithms never match.
+func passwordMatches(hash []byte, algorithm, password string) bool {
+	if algorithm != HashAlgorithm || len(hash) != 4+saltBytes+keyBytes {
+		return false
+	}
+	again, err := hashWith(password, hash[4:4+saltBytes], binary.BigEndian.Uint32(hash))
+	return err == nil && subtle.ConstantTimeCompare(hash, again) == 1
+}
+
+// noUser is what the password of an unknown user is compared with, so that a
+// refusal takes equally long whether the user exists or not.
+var noUser = sync.OnceValue(func() []byte {
+	h, err := HashPassword("")
+	if err != nil {
+		panic(err) // the random source of the system does not fail
+	}
+	return h
+})
+
+// Login checks a password. Users of the loopback list may come from loopback
+// addresses only.
+func (b *Broker) Login(_ context.Context, user, password string, remote netip.Addr) error {
+	u, known := b.view().User(user)
+	hash, algorithm := noUser(), HashAlgorithm
+	if known {
+		hash, algorithm = u.PasswordHash, u.HashAlgorithm
+	}
+	matches := b.logins.check(hash, algorithm, password)
+	reason := ""
+	switch {
+	case !known:
+		reason = "no such user"
+	case !matches:
+		reason = "wrong password"
+	case slices.Contains(b.config.LoopbackUsers, user) && !remote.Unmap().IsLoopback():
+		reason = "user may connect from loopback only"
+	default:
+		return nil
+	}
+	b.slog.Warn("login refused", "user", user, "remote", remote, "reason", reason)
+	return errLogin
+}
+
+// loginCache remembers which passwords matched, so that a client that
+// reconnects does not cost a slow hash each time. It holds no password: the
+// key of an entry is a keyed digest that only this process can make.
+type loginCache struct {
+	once sync.Once
+	key  [32]byte
+	mu   sync.Mutex
+	good map[[32]byte]struct{}
+}
+
+const maxLogins = 1024
+
+func (c *loginCache) check(hash []byte, algorithm, password string) bool {
+	c.once.Do(func() {
+		if _, err := rand.Read(c.key[:]); err != nil {
+			panic(err) // the random source of the system does not fail
+		}
+		c.good = map[[32]byte]struct{}{}
+	})
+	mac := hmac.New(sha256.New, c.key[:])
+	mac.Write(hash)
+	mac.Write([]byte(password))
+	digest := [32]byte(mac.Sum(nil))
+	c.mu.Lock()
+	_, good := c.good[digest]
+	c.mu.Unlock()
+	if good {
+		return true
+	}
+	if !passwordMatches(hash, algorithm, password) {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.good) >= maxLogins {
+		clear(c.good)
+	}
+	c.good[digest] = struct{}{}
+	return true
+}
+
+// Connection is one client's connection to one vhost.
+type Connection struct {
+	broker *Broker
+	user   string
+	vhost  string
+	number uint64
+	owns   atomic.Bool // an exclusive queue was declared
+}
+
+// Connect opens a vhost for a user that has logged in.
+func (b *Broker) Connect(_ context.Context, user, vhost string) (*Connection, error) {
+	v := b.view()
+	if _, ok := v.VHost(vhost); !ok {
+		return nil, fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("vhost %s not found", vhost))
+	}
+	if _, ok := v.Permission(user, vhost); !ok {
+		return nil, fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("access to vhost '%s' refused for user '%s'", vhost, user))
+	}
+	return &Connection{broker: b, user: user, vhost: vhost, number: b.connNumber.Add(1)}, nil
+}
+
+// OpenSession starts the session of a channel.
+func (c *Connection) OpenSession(client fsm.SessionEvents) (*Session, error) {
+	b := c.broker
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.self == 0 {
+		return nil, fsm.Refuse(fsm.Internal, "this node has not joined the cluster yet")
+	}
+	s := &Session{
+		conn: c, client: client,
+		id:        fsm.SessionID{Node: b.self, Boot: b.boot, Num: b.sessionNumber.Add(1)},
+		lanes:     map[fsm.QueueID]*lane{},
+		consumers: map[uint64]*lane{},
+	}
+	b.sessions[s.id.Num] = s
+	return s, nil
+}

@@ -1,0 +1,187 @@
+package broker
+
+import (
+	"context"
+	"errors"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/logpb"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+type kind = peer.Kind
+
+// bad logs a message of another node that makes no sense.
+func (b *Broker) bad(from, what string, err error) {
+	b.slog.Warn("bad message from peer", "node", from, "message", what, "error", err)
+}
+
+// onSubmit takes commands for a queue that this node should lead.
+func (b *Broker) onSubmit(from string, head, payload []byte) {
+	var m peerpb.Submit
+	if err := m.UnmarshalVT(head); err != nil {
+		b.bad(from, "submit", err)
+		return
+	}
+	g := b.host.Group(fsm.GroupID(m.Group))
+	if g != nil && g.Spec().Queue == fsm.QueueID(m.Queue) {
+		batch := group.Batch{Commands: m.Commands, Count: int(m.Count), Bytes: len(payload), From: from}
+		if len(payload) > 0 {
+			batch.Payloads = [][]byte{payload}
+		}
+		if g.Submit(batch) == nil {
+			return
+		}
+	}
+	b.send(from, kindNotice, &peerpb.Notice{Kind: peerpb.Notice_NOT_LEADER, Queue: m.Queue, Group: m.Group})
+}
+
+// onOutcomes takes answers for a session of this node.
+func (b *Broker) onOutcomes(from string, head, _ []byte) {
+	var m peerpb.Outcomes
+	if err := m.UnmarshalVT(head); err != nil {
+		b.bad(from, "outcomes", err)
+		return
+	}
+	outcomes := make([]group.Outcome, len(m.Outcomes))
+	for i, o := range m.Outcomes {
+		outcomes[i] = group.Outcome{First: o.First, Run: o.Run, Result: fsm.Result{
+			Code: fsm.Code(o.Code), Count: o.Count, Consumers: o.Consumers, Next: o.Next,
+		}}
+	}
+	b.answer(fsm.QueueID(m.Queue), b.sessionID(m.Session, m.Boot), outcomes)
+}
+
+// sessionID restores a session id from what a peer sends: sessions of this
+// node carry its boot; number 0 is a queue that forwards dead letters.
+func (b *Broker) sessionID(num, boot uint64) fsm.SessionID {
+	if num == 0 {
+		return fsm.SessionID{Boot: boot}
+	}
+	return fsm.SessionID{Node: b.self, Boot: boot, Num: num}
+}
+
+// onDeliveries takes messages for a session of this node.
+func (b *Broker) onDeliveries(from string, head, payload []byte) {
+	var m peerpb.Deliveries
+	if err := m.UnmarshalVT(head); err != nil {
+		b.bad(from, "deliveries", err)
+		return
+	}
+	d := delivered{resync: m.Resync, who: m.Consumer, upto: m.Upto}
+	for _, p := range m.Deliveries {
+		if int(p.Size) > len(payload) {
+			b.bad(from, "deliveries", errors.New("payload is cut short"))
+			return
+		}
+		deaths, err := decodeDeaths(p.Deaths)
+		if err != nil {
+			b.bad(from, "deliveries", err)
+			return
+		}
+		d.consumer = append(d.consumer, p.Consumer)
+		d.messages = append(d.messages, fsm.Message{
+			ID: p.Id, Payload: payload[:p.Size:p.Size], Acquired: p.Acquired, Failed: p.Failed,
+			Deaths: deaths, Ready: p.Ready,
+		})
+		payload = payload[p.Size:]
+	}
+	s := b.sessionID(m.Session, m.Boot)
+	o, t := b.owner(s), b.findTarget(fsm.QueueID(m.Queue))
+	if o == nil || t == nil {
+		return
+	}
+	if l := t.lane(s); l != nil {
+		o.deliver(l, d)
+	}
+}
+
+// onNotice takes what a queue's leader, or a node that is none, has to say.
+func (b *Broker) onNotice(from string, head, _ []byte) {
+	var m peerpb.Notice
+	if err := m.UnmarshalVT(head); err != nil {
+		b.bad(from, "notice", err)
+		return
+	}
+	id := fsm.QueueID(m.Queue)
+	switch m.Kind {
+	case peerpb.Notice_LEADER:
+		b.noteLeader(id, from, m.Term)
+	case peerpb.Notice_NOT_LEADER:
+		if t := b.findTarget(id); t != nil {
+			t.lose(from)
+		}
+	default:
+		s := b.sessionID(m.Session, m.Boot)
+		o, t := b.owner(s), b.findTarget(id)
+		if o == nil || t == nil {
+			return
+		}
+		if l := t.lane(s); l != nil {
+			o.told(l, told{kind: m.Kind, consumer: m.Consumer, ids: m.Deliveries, limit: fsm.Millis(m.Timeout)})
+		}
+	}
+}
+
+// onResync answers a session that misses deliveries.
+func (b *Broker) onResync(from string, head, _ []byte) {
+	var m peerpb.Resync
+	if err := m.UnmarshalVT(head); err != nil {
+		b.bad(from, "resync", err)
+		return
+	}
+	n, ok := b.view().NodeByName(from)
+	if !ok {
+		return
+	}
+	b.answerResync(fsm.GroupID(m.Group), resyncAsk{
+		session:  fsm.SessionID{Node: fsm.NodeID(n.Number), Boot: m.Boot, Num: m.Session},
+		consumer: m.Consumer, after: m.After,
+	})
+}
+
+// answerResync asks the machine, if this node leads the group.
+func (b *Broker) answerResync(id fsm.GroupID, a resyncAsk) {
+	if g := b.host.Group(id); g != nil {
+		g.Resync(fsm.ConsumerID{Session: a.session, Number: a.consumer}, a.after)
+	}
+}
+
+// onStats answers how a queue stands that this node should lead.
+func (b *Broker) onStats(_ context.Context, _ string, req []byte) ([]byte, error) {
+	var m peerpb.StatsRequest
+	if err := m.UnmarshalVT(req); err != nil {
+		return nil, err
+	}
+	return b.stats(fsm.GroupID(m.Group), fsm.QueueID(m.Queue)).MarshalVT()
+}
+
+// stats reads a led queue's figures once nothing is due in it any more.
+func (b *Broker) stats(id fsm.GroupID, q fsm.QueueID) *peerpb.StatsReply {
+	g := b.host.Group(id)
+	if g == nil || g.Spec().Queue != q || g.Leading() == 0 || g.Expire(statsTimeout) != nil {
+		return &peerpb.StatsReply{}
+	}
+	r := &peerpb.StatsReply{Leader: true, Index: g.Leading()}
+	g.View(func(m *queue.Machine) {
+		s := m.Stats()
+		r.Ready, r.Unacknowledged = s.Ready.Messages, s.Unacknowledged.Messages
+		r.Consumers, r.Outbox = uint64(s.Consumers), s.Outbox.Messages
+		if s.Phase != queue.Active {
+			r.State = "gone"
+		}
+	})
+	return r
+}
+
+func commandsOf(cs ...*logpb.Command) group.Batch {
+	var b group.Batch
+	for _, c := range cs {
+		b.Commands = group.AppendCommand(b.Commands, c)
+		b.Count++
+	}
+	return b
+}

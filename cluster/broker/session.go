@@ -1,0 +1,306 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+// getToken marks the consumer numbers that stand for a session's gets at one
+// of its queues: the rest of the number is the lane's position.
+const getToken = 1 << 63
+
+// closeWait bounds how long closing a session waits for its queues.
+const closeWait = 3 * time.Second
+
+// Session is one channel of one client of this node.
+type Session struct {
+	conn   *Connection
+	id     fsm.SessionID
+	client fsm.SessionEvents
+
+	mu        sync.Mutex
+	lanes     map[fsm.QueueID]*lane
+	byIndex   []*lane
+	consumers map[uint64]*lane // by consumer number
+	events    []event
+	spare     []event
+	calling   bool
+	closing   bool
+	isLost    bool
+
+	// Used by the publishing goroutine only.
+	route     []*catalog.Queue
+	allowed   string // exchange that may be written to …
+	allowedIn *catalog.View
+}
+
+func (s *Session) lock() *sync.Mutex { return &s.mu }
+
+func (s *Session) broker() *Broker { return s.conn.broker }
+
+// lane finds or makes the stream to a queue. The lock is held.
+func (s *Session) lane(q *catalog.Queue) *lane {
+	if l := s.lanes[q.ID]; l != nil {
+		return l
+	}
+	t := s.broker().target(q)
+	l := newLane(s, s.id, t)
+	l.index = len(s.byIndex)
+	l.consumers[0] = &consumer{}
+	s.byIndex = append(s.byIndex, l)
+	s.lanes[q.ID] = l
+	t.attach(l)
+	return l
+}
+
+// Publish routes a message and sends it to every queue that wants it.
+func (s *Session) Publish(p *fsm.Publish) (bool, error) {
+	v := s.broker().view()
+	if s.allowedIn != v || s.allowed != p.Exchange {
+		if err := s.mayPublish(v, p.Exchange); err != nil {
+			return false, err
+		}
+		s.allowed, s.allowedIn = p.Exchange, v
+	}
+	if p.TTLError != nil {
+		return false, p.TTLError
+	}
+	if p.UserError != nil {
+		return false, p.UserError
+	}
+	var err error
+	s.route, err = v.Route(s.conn.vhost, p.Exchange, p.RoutingKey, p.Headers, s.route[:0])
+	if err != nil || len(s.route) == 0 {
+		return false, err
+	}
+	var fan *fanout
+	if len(s.route) > 1 {
+		fan = &fanout{left: len(s.route)}
+	}
+	s.mu.Lock()
+	for _, q := range s.route {
+		l := s.lane(q)
+		if l.gone {
+			s.publishDone(p.Number, fan, true)
+			continue
+		}
+		l.addPublish(p, fan)
+	}
+	s.release()
+	return true, nil
+}
+
+// publishDone counts one queue's answer to a publish. The lock is held.
+func (s *Session) publishDone(number uint64, fan *fanout, ok bool) {
+	if fan != nil {
+		fan.refused = fan.refused || !ok
+		if fan.left--; fan.left > 0 {
+			return
+		}
+		ok = !fan.refused
+	}
+	s.settledEvent(number, ok)
+}
+
+// Settle ends deliveries.
+func (s *Session) Settle(number uint64, ids []uint64, outcome fsm.Outcome) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if number&getToken != 0 {
+		if i := int(number &^ getToken); i < len(s.byIndex) {
+			s.byIndex[i].addSettle(0, ids, outcome)
+		}
+		return
+	}
+	if l := s.consumers[number]; l != nil {
+		l.addSettle(number, ids, outcome)
+	}
+}
+
+// finished takes the answer to one command. The lock is held.
+func (s *Session) finished(_ *lane, o *op, r fsm.Result) {
+	switch {
+	case o.call != nil:
+		o.call.result = r
+		close(o.call.done)
+	case o.payload != nil:
+		s.publishDone(o.number, o.fan, r.Code != fsm.Rejected)
+	}
+}
+
+// lost ends the session: a queue has given it up, and with it what it held.
+func (s *Session) lost(*lane) {
+	if s.isLost {
+		return
+	}
+	s.isLost = true
+	s.events = append(s.events, event{kind: eventLost, err: fsm.Refuse(fsm.Internal, "the cluster took this node for dead and has ended the session")})
+}
+
+// deliver takes messages of one queue.
+func (s *Session) deliver(l *lane, d delivered) {
+	s.mu.Lock()
+	var out []fsm.Message
+	var asks []resyncAsk
+	for i, number := range d.consumer {
+		m := d.messages[i]
+		c := l.consumers[number]
+		switch {
+		case c == nil:
+			l.addSettle(number, []uint64{m.ID}, fsm.Requeue) // cancelled meanwhile
+		case m.ID <= c.last:
+			// has been delivered
+		case number == 0:
+			c.last = m.ID
+			m.Consumer = getToken | uint64(l.index)
+			l.gotten(m)
+		case d.resync || m.ID == c.last+1:
+			c.last = m.ID
+			m.Consumer = number
+			out = append(out, m)
+		case !c.resyncing:
+			c.resyncing = true
+			asks = append(asks, resyncAsk{l.id, number, c.last})
+		}
+	}
+	if d.resync {
+		if c := l.consumers[d.who]; c != nil {
+			c.last, c.resyncing = max(c.last, d.upto), false
+		}
+	}
+	if len(out) > 0 {
+		s.events = append(s.events, event{kind: eventDeliver, messages: out})
+	}
+	s.release()
+	l.target.ask(asks)
+}
+
+// gotten gives a message to the oldest get that waits. The lock is held.
+func (l *lane) gotten(m fsm.Message) {
+	for i := l.head; i < len(l.pending); i++ {
+		if k := l.pending[i].call; k != nil && k.get && k.got == nil {
+			k.got = &m
+			return
+		}
+	}
+	l.addSettle(0, []uint64{m.ID}, fsm.Requeue)
+}
+
+// told takes a notice about a consumer.
+func (s *Session) told(l *lane, n told) {
+	s.mu.Lock()
+	switch n.kind {
+	case peerpb.Notice_TIMED_OUT:
+		number := n.consumer
+		if number == 0 {
+			number = getToken | uint64(l.index)
+		}
+		s.events = append(s.events, event{kind: eventTimedOut, consumer: number, ids: n.ids, limit: n.limit})
+	case peerpb.Notice_CANCELLED:
+		s.cancelled(l, n.consumer)
+	case peerpb.Notice_GONE:
+		for number := range l.consumers {
+			s.cancelled(l, number)
+		}
+		delete(s.lanes, l.target.id)
+	}
+	s.release()
+}
+
+// cancelled forgets a consumer whose queue is gone and tells the client once.
+func (s *Session) cancelled(l *lane, number uint64) {
+	if number == 0 || l.consumers[number] == nil {
+		return
+	}
+	delete(l.consumers, number)
+	delete(s.consumers, number)
+	s.events = append(s.events, event{kind: eventCancelled, consumer: number})
+}
+
+// do sends a command and waits for its answer.
+func (s *Session) do(ctx context.Context, q *catalog.Queue, c *logpb.Command) (*call, error) {
+	s.mu.Lock()
+	l := s.lane(q)
+	k := l.addCall(c)
+	s.mu.Unlock()
+	return k, s.broker().await(ctx, q, l.target, k)
+}
+
+// await waits for a call. It gives up early if the queue has no leader for
+// longer than the grace: the command stays in its stream.
+func (b *Broker) await(ctx context.Context, q *catalog.Queue, t *target, k *call) error {
+	grace := time.NewTicker(b.config.LeaderlessGrace / 5)
+	defer grace.Stop()
+	for {
+		select {
+		case <-k.done:
+			return nil
+		case <-ctx.Done():
+			return b.leaderless(q)
+		case <-grace.C:
+			leader, since, _ := t.leaderNow()
+			if leader == "" && b.now()-since > b.config.LeaderlessGrace.Milliseconds() {
+				return b.leaderless(q)
+			}
+		}
+	}
+}
+
+func (b *Broker) leaderless(q *catalog.Queue) error {
+	return fsm.Refuse(fsm.Unavailable, fmt.Sprintf("queue '%s' in vhost '%s' has no leader", q.Name, q.VHost))
+}
+
+// Close returns what the session holds and ends its consumers.
+func (s *Session) Close(ctx context.Context) {
+	s.mu.Lock()
+	s.closing = true
+	var calls []*call
+	for _, l := range s.byIndex {
+		if l.gone || l.next == 1 || s.isLost {
+			continue
+		}
+		calls = append(calls, l.addCall(&logpb.Command{Kind: logpb.Command_SESSION_DOWN}))
+	}
+	s.mu.Unlock()
+	limit := time.NewTimer(closeWait)
+	defer limit.Stop()
+	for i, k := range calls {
+		select {
+		case <-k.done:
+			continue
+		case <-limit.C:
+		case <-ctx.Done():
+		}
+		// Queues without a leader are told when they have one again.
+		go func() {
+			for _, k := range calls[i:] {
+				select {
+				case <-k.done:
+				case <-s.broker().stop:
+					return
+				}
+			}
+			s.forget()
+		}()
+		return
+	}
+	s.forget()
+}
+
+// forget removes the session from this node.
+func (s *Session) forget() {
+	b := s.broker()
+	b.mu.Lock()
+	delete(b.sessions, s.id.Num)
+	b.mu.Unlock()
+	for _, l := range s.byIndex {
+		l.target.detach(l)
+	}
+}

@@ -1,0 +1,253 @@
+package broker
+
+import (
+	"sync"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+// target is this node's way to the leader of one queue. It carries the lanes
+// of all sessions that use the queue; the goroutine that submits their
+// commands lives only while there are some.
+type target struct {
+	broker *Broker
+	id     fsm.QueueID
+	group  fsm.GroupID
+
+	mu         sync.Mutex
+	leader     string // name of the node that serves; empty: unknown
+	term       uint64
+	leaderless int64 // since when there is no leader, ms
+	led        chan struct{}
+	lanes      map[fsm.SessionID]*lane
+	dirty      []*lane
+	running    bool
+	asking     bool // somebody asks the members who leads
+	ended      bool
+}
+
+func newTarget(b *Broker, id fsm.QueueID, g fsm.GroupID) *target {
+	return &target{
+		broker: b, id: id, group: g, lanes: map[fsm.SessionID]*lane{},
+		leaderless: b.now(), led: make(chan struct{}),
+	}
+}
+
+// attach adds a lane.
+func (t *target) attach(l *lane) {
+	t.mu.Lock()
+	t.lanes[l.id] = l
+	t.mu.Unlock()
+}
+
+// detach removes a lane.
+func (t *target) detach(l *lane) {
+	t.mu.Lock()
+	if t.lanes[l.id] == l {
+		delete(t.lanes, l.id)
+	}
+	t.mu.Unlock()
+}
+
+func (t *target) lane(id fsm.SessionID) *lane {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.lanes[id]
+}
+
+func (t *target) all() []*lane {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := make([]*lane, 0, len(t.lanes))
+	for _, l := range t.lanes {
+		all = append(all, l)
+	}
+	return all
+}
+
+// wake submits what l has, now or as soon as there is a leader.
+func (t *target) wake(l *lane) {
+	t.mu.Lock()
+	t.dirty = append(t.dirty, l)
+	t.start()
+	t.mu.Unlock()
+}
+
+// start runs the submitting goroutine if there is a leader. mu is held.
+func (t *target) start() {
+	if !t.running && t.leader != "" && len(t.dirty) > 0 {
+		t.running = true
+		go t.run()
+	}
+}
+
+func (t *target) run() {
+	var lanes []*lane
+	for {
+		t.mu.Lock()
+		if t.leader == "" || len(t.dirty) == 0 {
+			t.running = false
+			t.mu.Unlock()
+			return
+		}
+		leader := t.leader
+		lanes, t.dirty = t.dirty, lanes[:0]
+		t.mu.Unlock()
+		t.submitAll(lanes, leader)
+		clear(lanes)
+	}
+}
+
+// submitAll sends what the lanes hold, in as few batches as the bounds allow.
+func (t *target) submitAll(lanes []*lane, leader string) {
+	var b group.Batch
+	for i := 0; i < len(lanes); {
+		l := lanes[i]
+		l.owner.lock().Lock()
+		full := l.collect(&b)
+		l.owner.lock().Unlock()
+		if !full {
+			i++
+		}
+		if full || i == len(lanes) {
+			if b.Count > 0 && !t.submit(leader, b) {
+				t.lose(leader)
+				t.keep(lanes[i:])
+				return
+			}
+			b = group.Batch{}
+		}
+	}
+}
+
+// keep puts lanes back that have not been looked at.
+func (t *target) keep(lanes []*lane) {
+	t.mu.Lock()
+	t.dirty = append(t.dirty, lanes...)
+	t.mu.Unlock()
+}
+
+func (t *target) submit(leader string, b group.Batch) bool {
+	if leader == t.broker.config.Node {
+		g := t.broker.host.Group(t.group)
+		return g != nil && g.Submit(b) == nil
+	}
+	head, err := (&peerpb.Submit{
+		Group: uint32(t.group), Queue: uint64(t.id), Commands: b.Commands, Count: uint32(b.Count),
+	}).MarshalVT()
+	return err == nil && t.broker.mesh.Send(leader, kindSubmit, head, b.Payloads...) == nil
+}
+
+// lead is told who serves the queue. A new leader, or the old one in a new
+// term, gets everything that is unanswered, and is asked for deliveries.
+func (t *target) lead(node string, term uint64) {
+	t.mu.Lock()
+	if t.ended || term < t.term || node == t.leader && term == t.term {
+		t.mu.Unlock()
+		return
+	}
+	if t.leader == "" {
+		close(t.led)
+		t.led = make(chan struct{})
+	}
+	t.leader, t.term = node, term
+	t.mu.Unlock()
+	t.refresh()
+}
+
+// refresh sends everything unanswered again and asks for lost deliveries.
+func (t *target) refresh() {
+	for _, l := range t.all() {
+		l.owner.lock().Lock()
+		l.resend()
+		asks := l.resync()
+		l.owner.lock().Unlock()
+		t.ask(asks)
+	}
+	t.mu.Lock()
+	t.start()
+	t.mu.Unlock()
+}
+
+// lose forgets a leader that does not serve, or cannot be reached.
+func (t *target) lose(node string) {
+	t.mu.Lock()
+	if t.leader != node {
+		t.mu.Unlock()
+		return
+	}
+	t.leader = ""
+	t.leaderless = t.broker.now()
+	t.mu.Unlock()
+	for _, l := range t.all() {
+		l.owner.lock().Lock()
+		l.resend()
+		l.owner.lock().Unlock()
+	}
+}
+
+// leaderNow returns the serving node, or since when there is none and a
+// channel that is closed when there is one.
+func (t *target) leaderNow() (node string, since int64, led <-chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.leader, t.leaderless, t.led
+}
+
+// end answers all lanes: the queue is gone.
+func (t *target) end() {
+	t.mu.Lock()
+	t.ended = true
+	lanes := t.lanes
+	t.lanes, t.dirty = map[fsm.SessionID]*lane{}, nil
+	close(t.led)
+	t.led = make(chan struct{})
+	t.mu.Unlock()
+	for _, l := range lanes {
+		l.owner.lock().Lock()
+		l.end()
+		l.owner.release()
+		l.owner.told(l, told{kind: peerpb.Notice_GONE})
+	}
+}
+
+// resyncAsk asks a leader for a consumer's deliveries.
+type resyncAsk struct {
+	session         fsm.SessionID
+	consumer, after uint64
+}
+
+// resync lists what to ask after a change of leader. The lock is held.
+func (l *lane) resync() []resyncAsk {
+	var asks []resyncAsk
+	for number, c := range l.consumers {
+		if number != 0 {
+			c.resyncing = true
+			asks = append(asks, resyncAsk{l.id, number, c.last})
+		}
+	}
+	return asks
+}
+
+// ask sends resync requests to the leader.
+func (t *target) ask(asks []resyncAsk) {
+	leader, _, _ := t.leaderNow()
+	if leader == "" {
+		return
+	}
+	for _, a := range asks {
+		if leader == t.broker.config.Node {
+			t.broker.answerResync(t.group, a)
+			continue
+		}
+		head, err := (&peerpb.Resync{
+			Group: uint32(t.group), Queue: uint64(t.id), Session: a.session.Num, Boot: a.session.Boot,
+			Consumer: a.consumer, After: a.after,
+		}).MarshalVT()
+		if err == nil {
+			_ = t.broker.mesh.Send(leader, kindResync, head) // a broken link starts all over
+		}
+	}
+}

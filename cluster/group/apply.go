@@ -1,0 +1,137 @@
+package group
+
+import (
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// entryVersion is the newest entry format this build understands.
+const entryVersion = 1
+
+// applier is the group as raft's state machine.
+type applier struct{ g *Group }
+
+var _ raft.BatchingFSM = applier{}
+
+// ApplyBatch performs entries and passes their effects on if this node leads.
+func (a applier) ApplyBatch(logs []*raft.Log) []any {
+	g := a.g
+	<-g.started
+	g.mu.Lock()
+	lead := g.leading.Load() != 0 && g.raft.State() == raft.Leader
+	if lead {
+		g.outgoing.lock()
+	}
+	ticked := false
+	for _, l := range logs {
+		if l.Type == raft.LogCommand {
+			ticked = g.applyEntry(l, lead) || ticked
+		}
+	}
+	if lead {
+		g.outgoing.add(&g.effects)
+	} else if len(g.effects.Released) > 0 {
+		g.log.Release(g.effects.Released)
+	}
+	g.effects.Reset()
+	deadline := g.machine.NextDeadline()
+	if lead {
+		g.outgoing.unlockAndRun(g)
+	}
+	g.mu.Unlock()
+
+	g.applied.Add(uint64(len(logs)))
+	g.host.snapshots.touch(g)
+	if lead {
+		g.timer.applied(g, deadline, ticked)
+	}
+	return make([]any, len(logs))
+}
+
+// Apply performs one entry.
+func (a applier) Apply(l *raft.Log) any { return a.ApplyBatch([]*raft.Log{l})[0] }
+
+// applyEntry performs the commands of one entry and reports whether one of
+// them was a tick. The caller holds g.mu, and the outgoing work's lock if it leads.
+func (g *Group) applyEntry(l *raft.Log, lead bool) (ticked bool) {
+	e := logpb.EntryFromVTPool()
+	defer e.ReturnToVTPool()
+	if err := e.UnmarshalVT(l.Data); err != nil {
+		g.host.fail(codeDamaged, fmt.Sprintf("group %d: entry %d cannot be decoded: %v", g.spec.Group, l.Index, err))
+	}
+	if e.Version > entryVersion {
+		g.host.fail(codeTooOld, fmt.Sprintf("group %d: entry %d needs version ≥ %d", g.spec.Group, l.Index, e.Version))
+	}
+	m := fsm.Meta{Index: l.Index, Term: l.Term, Now: fsm.Time(e.Now)}
+	for _, c := range e.Commands {
+		m.Session = fsm.SessionFrom(c.Session)
+		r := g.machine.Apply(m, c, &g.effects)
+		if c.Kind == logpb.Command_ENQUEUE {
+			m.Offset += c.Enqueue.GetSize()
+		}
+		ticked = ticked || c.Kind == logpb.Command_TICK
+		if lead && c.Seq > 0 {
+			g.outgoing.outcome(m.Session, c.Seq, r)
+		}
+	}
+	return ticked
+}
+
+// Snapshot captures the machine; writing it happens elsewhere.
+func (a applier) Snapshot() (raft.FSMSnapshot, error) {
+	a.g.mu.Lock()
+	defer a.g.mu.Unlock()
+	return snapshot{a.g.machine.Snapshot()}, nil
+}
+
+// Restore replaces the machine by a snapshot's.
+func (a applier) Restore(rc io.ReadCloser) error {
+	defer rc.Close()
+	state, err := raftlog.ReadState(rc)
+	if err != nil {
+		return err
+	}
+	a.g.mu.Lock()
+	defer a.g.mu.Unlock()
+	m := queue.New(a.g.spec.Name, a.g.spec.Queue)
+	if err := m.Restore(state); err != nil {
+		return fmt.Errorf("restore the machine: %w", err)
+	}
+	a.g.machine = m
+	a.g.log.Started(m.Live, m.Index())
+	return nil
+}
+
+// liveSink is a snapshot sink that wants to know which entries hold payloads
+// of live messages.
+type liveSink interface{ SetLive(indexes []uint64) }
+
+type snapshot struct{ view *queue.Snapshot }
+
+// Persist writes the machine's state without bodies.
+func (s snapshot) Persist(sink raft.SnapshotSink) error {
+	err := s.persist(sink)
+	if err != nil {
+		sink.Cancel()
+		return fmt.Errorf("write snapshot: %w", err)
+	}
+	return sink.Close()
+}
+
+func (s snapshot) persist(sink raft.SnapshotSink) error {
+	if _, err := s.view.WriteTo(sink); err != nil {
+		return err
+	}
+	sink.(liveSink).SetLive(slices.Collect(s.view.LiveIndexes()))
+	return nil
+}
+
+func (s snapshot) Release() {}

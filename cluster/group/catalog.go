@@ -1,0 +1,333 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+// The catalog is one group, so it may keep raft's quick timers.
+const (
+	catalogHeartbeat  = time.Second
+	catalogLease      = 500 * time.Millisecond
+	catalogCommit     = 50 * time.Millisecond
+	catalogRetry      = 50 * time.Millisecond
+	catalogSnapshots  = 2 * time.Minute
+	catalogThreshold  = 8192
+	catalogTrailing   = 1024
+	catalogApplyWait  = 5 * time.Second
+	catalogGroup      = fsm.GroupID(0)
+	catalogEntryFirst = 1
+)
+
+// CatalogConfig is what the catalog's group needs.
+type CatalogConfig struct {
+	Node    string
+	Members []string // all nodes of the static list
+	Store   *raftlog.Catalog
+	Mesh    *peer.Mesh
+	Kind    peer.Kind // of the calls that forward proposals
+	Clock   func() fsm.Time
+	Exit    func(code int)
+	Logger  *slog.Logger
+	// Changed is told after each entry: the queues that came and went.
+	// everything is set when the whole view was replaced by a snapshot. It is
+	// called on the applying goroutine and must not block.
+	Changed func(added []fsm.QueueID, removed []fsm.QueueID, everything bool)
+}
+
+// Catalog runs the catalog's raft group on this node.
+type Catalog struct {
+	config  CatalogConfig
+	raft    *raft.Raft
+	machine *catalog.Catalog // used by raft's applying goroutine only
+	view    atomic.Pointer[catalog.View]
+
+	mu      sync.Mutex
+	changed sync.Cond // applied has grown
+	applied uint64
+	nudge   bool // a barrier is under way that tells followers what is committed
+	done    sync.WaitGroup
+}
+
+// NewCatalog returns an empty catalog; Start makes it the group's.
+func NewCatalog(c CatalogConfig) *Catalog {
+	k := &Catalog{config: c, machine: &catalog.Catalog{}}
+	k.changed.L = &k.mu
+	k.view.Store(k.machine.View())
+	return k
+}
+
+// Start starts the catalog's group.
+func (k *Catalog) Start() error {
+	c := k.config
+	rc := raft.DefaultConfig()
+	rc.LocalID = raft.ServerID(c.Node)
+	rc.HeartbeatTimeout, rc.ElectionTimeout = catalogHeartbeat, catalogHeartbeat
+	rc.LeaderLeaseTimeout, rc.CommitTimeout = catalogLease, catalogCommit
+	rc.SnapshotInterval, rc.SnapshotThreshold, rc.TrailingLogs = catalogSnapshots, catalogThreshold, catalogTrailing
+	rc.NoLegacyTelemetry, rc.ShutdownOnRemove, rc.BatchApplyCh = true, false, true
+	rc.Logger = newRaftLogger(c.Logger.With("group", "catalog"))
+	transport := c.Mesh.Transport(catalogGroup)
+	past, err := raft.HasExistingState(c.Store, c.Store, c.Store.Snapshots())
+	if err != nil {
+		return fmt.Errorf("catalog: look for existing state: %w", err)
+	}
+	if !past {
+		var members raft.Configuration
+		for _, m := range c.Members {
+			members.Servers = append(members.Servers, raft.Server{ID: raft.ServerID(m), Address: raft.ServerAddress(m)})
+		}
+		err := raft.BootstrapCluster(rc, c.Store, c.Store, c.Store.Snapshots(), transport, members)
+		if err != nil {
+			return fmt.Errorf("catalog: bootstrap: %w", err)
+		}
+	}
+	c.Mesh.HandleCall(c.Kind, k.onCall)
+	k.raft, err = raft.NewRaft(rc, catalogMachine{k}, c.Store, c.Store, c.Store.Snapshots(), transport)
+	if err != nil {
+		return fmt.Errorf("catalog: start raft: %w", err)
+	}
+	return nil
+}
+
+// Close ends the group.
+func (k *Catalog) Close() error {
+	err := k.raft.Shutdown().Error()
+	k.done.Wait()
+	return err
+}
+
+// View is the newest view this node has applied.
+func (k *Catalog) View() *catalog.View { return k.view.Load() }
+
+// Leader names the node that leads the catalog, empty if unknown.
+func (k *Catalog) Leader() string {
+	_, id := k.raft.LeaderWithID()
+	return string(id)
+}
+
+// Yield hands the leadership to another node, if this one has it.
+func (k *Catalog) Yield() {
+	if k.raft.State() == raft.Leader {
+		_ = k.raft.LeadershipTransfer().Error() // the others elect one in any case
+	}
+}
+
+// Propose commits commands in one entry and returns their results when this
+// node's view holds them. Whether an attempt was lost may be unknown, so the
+// commands must be ones that may be repeated.
+func (k *Catalog) Propose(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
+	entry, err := (&logpb.CatalogEntry{Version: catalogEntryFirst, Now: int64(k.config.Clock()), Commands: commands}).MarshalVT()
+	if err != nil {
+		return nil, fmt.Errorf("encode catalog entry: %w", err)
+	}
+	for {
+		results, index, err := k.attempt(ctx, entry)
+		if err == nil {
+			return results, k.await(ctx, index)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("catalog: %w (last attempt: %w)", ctx.Err(), err)
+		case <-time.After(catalogRetry):
+		}
+	}
+}
+
+var errNoCatalogLeader = errors.New("the catalog has no leader")
+
+// attempt proposes once, here or at the leader.
+func (k *Catalog) attempt(ctx context.Context, entry []byte) ([]*logpb.CatalogResult, uint64, error) {
+	leader := k.Leader()
+	switch leader {
+	case "":
+		return nil, 0, errNoCatalogLeader
+	case k.config.Node:
+		return k.lead(entry)
+	}
+	req, err := (&peerpb.CatalogRequest{Entry: entry}).MarshalVT()
+	if err != nil {
+		return nil, 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, catalogApplyWait)
+	defer cancel()
+	answer, err := k.config.Mesh.Call(ctx, leader, k.config.Kind, req)
+	if err != nil {
+		return nil, 0, err
+	}
+	var reply peerpb.CatalogReply
+	if err := reply.UnmarshalVT(answer); err != nil {
+		return nil, 0, err
+	}
+	if !reply.Ok {
+		return nil, 0, errors.New(reply.Error)
+	}
+	results := make([]*logpb.CatalogResult, len(reply.Results))
+	for i, r := range reply.Results {
+		results[i] = &logpb.CatalogResult{}
+		if err := results[i].UnmarshalVT(r); err != nil {
+			return nil, 0, err
+		}
+	}
+	return results, reply.Index, nil
+}
+
+// lead proposes on this node and lets followers know soon.
+func (k *Catalog) lead(entry []byte) ([]*logpb.CatalogResult, uint64, error) {
+	f := k.raft.Apply(entry, catalogApplyWait)
+	if err := f.Error(); err != nil {
+		return nil, 0, err
+	}
+	k.tellFollowers()
+	return f.Response().([]*logpb.CatalogResult), f.Index(), nil
+}
+
+// tellFollowers commits an empty entry behind the last one: followers learn of
+// a commit from what follows it, and clients wait for their view.
+func (k *Catalog) tellFollowers() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.nudge || len(k.config.Members) == 1 {
+		return
+	}
+	k.nudge = true
+	k.done.Go(func() {
+		k.mu.Lock()
+		k.nudge = false
+		k.mu.Unlock()
+		_ = k.raft.Barrier(catalogApplyWait).Error() // without it they learn a little later
+	})
+}
+
+// await returns when this node has applied index.
+func (k *Catalog) await(ctx context.Context, index uint64) error {
+	stop := context.AfterFunc(ctx, func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.changed.Broadcast()
+	})
+	defer stop()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for k.applied < index {
+		if ctx.Err() != nil {
+			return fmt.Errorf("catalog: wait for index %d: %w", index, ctx.Err())
+		}
+		k.changed.Wait()
+	}
+	return nil
+}
+
+// onCall proposes for another node.
+func (k *Catalog) onCall(_ context.Context, _ string, req []byte) ([]byte, error) {
+	var m peerpb.CatalogRequest
+	if err := m.UnmarshalVT(req); err != nil {
+		return nil, err
+	}
+	results, index, err := k.lead(m.Entry)
+	if err != nil {
+		return (&peerpb.CatalogReply{Error: err.Error()}).MarshalVT()
+	}
+	reply := &peerpb.CatalogReply{Ok: true, Index: index}
+	for _, r := range results {
+		encoded, err := r.MarshalVT()
+		if err != nil {
+			return nil, err
+		}
+		reply.Results = append(reply.Results, encoded)
+	}
+	return reply.MarshalVT()
+}
+
+// catalogMachine is the catalog as raft's state machine.
+type catalogMachine struct{ k *Catalog }
+
+func (m catalogMachine) Apply(l *raft.Log) any {
+	k := m.k
+	var e logpb.CatalogEntry
+	if err := e.UnmarshalVT(l.Data); err != nil {
+		m.fail(codeDamaged, fmt.Sprintf("catalog entry %d cannot be decoded: %v", l.Index, err))
+	}
+	if e.Version > catalogEntryFirst {
+		m.fail(codeTooOld, fmt.Sprintf("catalog entry %d needs version ≥ %d", l.Index, e.Version))
+	}
+	results := k.machine.Apply(l.Index, &e)
+	k.view.Store(k.machine.View())
+	var added, removed []fsm.QueueID
+	for i, r := range results {
+		if e.Commands[i].GetDeclareQueue() != nil && r.Changed && r.Refusal == 0 {
+			added = append(added, fsm.QueueID(r.Queue))
+		}
+		for _, id := range r.Deleted {
+			removed = append(removed, fsm.QueueID(id))
+		}
+	}
+	k.config.Changed(added, removed, false)
+	k.wake(l.Index)
+	return results
+}
+
+// wake lets those go on who wait for an index.
+func (k *Catalog) wake(index uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.applied = index
+	k.changed.Broadcast()
+}
+
+func (m catalogMachine) Snapshot() (raft.FSMSnapshot, error) {
+	state, err := m.k.machine.Snapshot().MarshalVT()
+	return catalogSnapshot{state}, err
+}
+
+func (m catalogMachine) Restore(rc io.ReadCloser) error {
+	defer rc.Close()
+	raw, err := io.ReadAll(rc)
+	if err != nil {
+		return fmt.Errorf("read catalog snapshot: %w", err)
+	}
+	var state logpb.CatalogSnapshot
+	if err := state.UnmarshalVT(raw); err != nil {
+		return fmt.Errorf("decode catalog snapshot: %w", err)
+	}
+	if m.k.machine, err = catalog.Restore(&state); err != nil {
+		return fmt.Errorf("restore catalog: %w", err)
+	}
+	m.k.view.Store(m.k.machine.View())
+	m.k.config.Changed(nil, nil, true)
+	m.k.wake(m.k.machine.View().Index())
+	return nil
+}
+
+func (m catalogMachine) fail(code int, why string) {
+	m.k.config.Logger.Error("node must stop", "code", code, "reason", why)
+	m.k.config.Exit(code)
+	select {}
+}
+
+type catalogSnapshot struct{ state []byte }
+
+func (s catalogSnapshot) Persist(sink raft.SnapshotSink) error {
+	if _, err := sink.Write(s.state); err != nil {
+		sink.Cancel()
+		return fmt.Errorf("write catalog snapshot: %w", err)
+	}
+	return sink.Close()
+}
+
+func (catalogSnapshot) Release() {}

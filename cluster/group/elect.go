@@ -1,0 +1,289 @@
+package group
+
+import (
+	"encoding/binary"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/fsm"
+)
+
+// Pace of elections.
+const (
+	electionLook   = 50 * time.Millisecond  // how often vacancies are looked at
+	standingsWait  = 150 * time.Millisecond // how long to wait for others' standings
+	standingsEvery = 400 * time.Millisecond // how often to ask again
+	rankDelay      = time.Second            // between the first and the second candidate
+	longestPause   = 10 * time.Second
+	ledPause       = 2 * time.Second // after hearing that a group has a leader
+)
+
+// elections fills vacancies. Raft's own timers are long, because thousands of
+// groups share a node; a node notices failures itself, the members of a
+// leaderless group compare their logs, and the one with the longest campaigns.
+// Everything here only starts campaigns; who wins is raft's business.
+type elections struct {
+	host *Host
+	kick chan struct{}
+
+	mu        sync.Mutex
+	vacancies map[fsm.GroupID]*vacancy
+}
+
+type vacancy struct {
+	group     *Group
+	asked     time.Time // standings were last exchanged
+	ready     time.Time // since when a majority of members is reachable
+	notBefore time.Time
+	attempts  int
+	standings map[string]standing
+}
+
+// standing is how far a member's log reaches.
+type standing struct{ term, index uint64 }
+
+func (s standing) less(o standing) bool {
+	return s.term < o.term || s.term == o.term && s.index < o.index
+}
+
+func newElections(h *Host) *elections {
+	return &elections{host: h, kick: make(chan struct{}, 1), vacancies: map[fsm.GroupID]*vacancy{}}
+}
+
+// listen registers for messages and for changes of peers.
+func (e *elections) listen() {
+	e.host.config.Mesh.Handle(e.host.config.KindStanding, func(from string, head, _ []byte) {
+		e.receive(from, head)
+	})
+}
+
+// PeerChanged is told when a node came or went.
+func (h *Host) PeerChanged(ev peer.Event) {
+	if !ev.Up {
+		for _, g := range h.Groups() {
+			if g.Leader() == ev.Node {
+				h.elections.vacant(g)
+			}
+		}
+	}
+	h.elections.wake()
+}
+
+// vacant notes that a group has no leader, as far as this node knows.
+func (e *elections) vacant(g *Group) {
+	e.mu.Lock()
+	if e.vacancies[g.spec.Group] == nil {
+		e.vacancies[g.spec.Group] = &vacancy{group: g, standings: map[string]standing{}}
+	}
+	e.mu.Unlock()
+	e.wake()
+}
+
+// filled notes that a group has a leader, or is gone.
+func (e *elections) filled(id fsm.GroupID) {
+	e.mu.Lock()
+	delete(e.vacancies, id)
+	e.mu.Unlock()
+}
+
+func (e *elections) wake() {
+	select {
+	case e.kick <- struct{}{}:
+	default:
+	}
+}
+
+func (e *elections) run(stop <-chan struct{}) {
+	t := time.NewTimer(0)
+	defer t.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-e.kick:
+		case <-t.C:
+		}
+		if e.look(time.Now()) {
+			t.Reset(electionLook)
+		}
+	}
+}
+
+// look advances every vacancy and reports whether there are any.
+func (e *elections) look(now time.Time) bool {
+	e.mu.Lock()
+	ask := map[string][]byte{}
+	var campaign []*Group
+	for id, v := range e.vacancies {
+		if v.group.closed.Load() {
+			delete(e.vacancies, id)
+			continue
+		}
+		if e.advance(v, now, ask) {
+			campaign = append(campaign, v.group)
+		}
+	}
+	some := len(e.vacancies) > 0
+	e.mu.Unlock()
+	for node, items := range ask {
+		e.send(node, items)
+	}
+	for _, g := range campaign {
+		if g.raft.State() == raft.Follower {
+			e.host.config.Mesh.Campaign(g.spec.Group)
+		}
+	}
+	return some
+}
+
+// advance asks for standings where it is time to, and reports whether this
+// node should campaign now.
+func (e *elections) advance(v *vacancy, now time.Time, ask map[string][]byte) bool {
+	alive := e.alive(v.group)
+	if 2*len(alive) <= len(v.group.spec.Members) {
+		v.ready = time.Time{}
+		return false
+	}
+	if v.ready.IsZero() {
+		v.ready = now
+	}
+	if now.Sub(v.asked) >= standingsEvery {
+		v.asked = now
+		mine := v.group.standing()
+		v.standings[e.host.config.Node] = mine
+		for _, n := range alive {
+			if n != e.host.config.Node {
+				ask[n] = appendItem(ask[n], item{kind: itemAsk, group: v.group.spec.Group, standing: mine})
+			}
+		}
+	}
+	if len(v.standings) < len(alive) && now.Sub(v.ready) < standingsWait || now.Before(v.notBefore) {
+		return false
+	}
+	if now.Sub(v.ready) < time.Duration(e.rank(v, alive))*rankDelay {
+		return false
+	}
+	v.attempts++
+	pause := min(rankDelay<<min(v.attempts, 4)*time.Duration(len(v.group.spec.Members)), longestPause)
+	v.notBefore = now.Add(pause)
+	return true
+}
+
+// alive lists the members of a group that this node reaches, itself included.
+func (e *elections) alive(g *Group) []string {
+	var alive []string
+	for _, m := range g.spec.Members {
+		if m == e.host.config.Node || e.host.config.Mesh.Alive(m) {
+			alive = append(alive, m)
+		}
+	}
+	return alive
+}
+
+// rank is this node's place among the candidates: longest log first, then in
+// the order of the members, the preferred leader first.
+func (e *elections) rank(v *vacancy, alive []string) int {
+	mine, rank, passed := v.standings[e.host.config.Node], 0, false
+	for _, n := range alive {
+		if n == e.host.config.Node {
+			passed = true
+			continue
+		}
+		s, known := v.standings[n]
+		if known && (mine.less(s) || !passed && !s.less(mine)) {
+			rank++
+		}
+	}
+	return rank
+}
+
+// standing reads how far this replica's log reaches.
+func (g *Group) standing() standing {
+	s := standing{index: g.raft.LastIndex()}
+	var l raft.Log
+	if g.log.GetLog(s.index, &l) == nil {
+		s.term = l.Term
+	}
+	return s
+}
+
+// receive takes standings from another member, and answers those that ask.
+func (e *elections) receive(from string, items []byte) {
+	var answer []byte
+	for len(items) >= itemSize {
+		it := parseItem(items)
+		items = items[itemSize:]
+		g := e.host.Group(it.group)
+		if g == nil {
+			continue
+		}
+		if it.kind == itemAsk {
+			answer = appendItem(answer, e.answer(g, from))
+		}
+		e.note(from, it)
+	}
+	if len(answer) > 0 {
+		e.send(from, answer)
+	}
+}
+
+// answer says where this replica stands, or that the group has a leader.
+func (e *elections) answer(g *Group, from string) item {
+	it := item{kind: itemStanding, group: g.spec.Group, standing: g.standing()}
+	leader := g.Leader()
+	if leader != "" && leader != from && (leader == e.host.config.Node || e.host.config.Mesh.Alive(leader)) {
+		it.kind = itemLed
+	}
+	return it
+}
+
+func (e *elections) note(from string, it item) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	v := e.vacancies[it.group]
+	if v == nil {
+		return
+	}
+	v.standings[from] = it.standing
+	if it.kind == itemLed {
+		v.notBefore = time.Now().Add(ledPause)
+	}
+	e.wake()
+}
+
+func (e *elections) send(node string, items []byte) {
+	if err := e.host.config.Mesh.Send(node, e.host.config.KindStanding, items); err != nil {
+		e.host.slog.Debug("standings not sent", "node", node, "error", err)
+	}
+}
+
+// item is one group's line in an exchange of standings.
+type item struct {
+	kind     byte
+	group    fsm.GroupID
+	standing standing
+}
+
+const (
+	itemAsk      = 1 // this is where I stand, what about you?
+	itemStanding = 2
+	itemLed      = 3 // the group has a leader that I reach
+	itemSize     = 1 + 4 + 8 + 8
+)
+
+func appendItem(dst []byte, it item) []byte {
+	dst = append(dst, it.kind)
+	dst = binary.BigEndian.AppendUint32(dst, uint32(it.group))
+	dst = binary.BigEndian.AppendUint64(dst, it.standing.term)
+	return binary.BigEndian.AppendUint64(dst, it.standing.index)
+}
+
+func parseItem(b []byte) item {
+	return item{
+		kind: b[0], group: fsm.GroupID(binary.BigEndian.Uint32(b[1:])),
+		standing: standing{binary.BigEndian.Uint64(b[5:]), binary.BigEndian.Uint64(b[13:])},
+	}
+}

@@ -1,0 +1,147 @@
+// Package group runs queue groups: for each queue with a replica on this node
+// one raft group, its machine, its proposer and its timer.
+//
+// It promises: commands reach the machine in the order in which they were
+// submitted while this node leads; every entry is stamped with a time that
+// never runs back; effects leave in log order and only while this node leads;
+// a command whose fate is unknown is reported as undecided, never as done.
+// It does not know clients, routes or sessions: who submits a command, and who
+// wants its effects, is the business of the Outside.
+package group
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
+)
+
+// ErrNotLeading is returned for a submission to a replica that does not lead,
+// or has not yet caught up with what its predecessor committed.
+var ErrNotLeading = errors.New("this node does not lead the group")
+
+// Outside is told what leading groups do. The methods are called without any
+// lock of the group and must not block for long.
+type Outside interface {
+	// Perform acts on effects, in log order, one call at a time per group.
+	// w is the group's again on return; payloads stay valid.
+	Perform(g *Group, w *Work)
+	// Undecided: commands that node from (empty: this one) submitted may or
+	// may not be applied. It must submit them again.
+	Undecided(g *Group, from string)
+	// Led: this node leads g from now on (term > 0), or has ceased to (0).
+	Led(g *Group, term uint64)
+	// LeaderSeen: a replica here has learnt who leads, by node name.
+	LeaderSeen(g *Group, leader string)
+}
+
+// Spec says which group to open.
+type Spec struct {
+	Group   fsm.GroupID
+	Queue   fsm.QueueID
+	VHost   string
+	Name    string
+	Members []string // node names, the preferred leader first
+	Config  *QueueConfig
+}
+
+// Group is this node's replica of one queue.
+type Group struct {
+	spec Spec
+	host *Host
+	raft *raft.Raft
+	log  *raftlog.Group
+	slog *slog.Logger
+
+	started chan struct{} // closed once raft is set
+
+	mu      sync.Mutex // guards machine and effects
+	machine *queue.Machine
+	effects fsm.Effects
+
+	// term in which this replica serves as leader; 0: it does not.
+	leading atomic.Uint64
+	office  sync.Mutex // one change of office at a time
+
+	proposer proposer
+	outgoing outgoing
+	timer    timer
+
+	applied atomic.Uint64 // entries since the snapshot scheduler looked
+	closed  atomic.Bool
+}
+
+// Spec returns what the group was opened with.
+func (g *Group) Spec() Spec { return g.spec }
+
+// Leading returns the term in which this replica leads and serves, or 0.
+func (g *Group) Leading() uint64 { return g.leading.Load() }
+
+// Leader returns the name of the node that leads as far as this replica knows.
+func (g *Group) Leader() string {
+	_, id := g.raft.LeaderWithID()
+	return string(id)
+}
+
+// View runs f on the machine between two entries. f must be quick, must not
+// change the machine and must not keep it.
+func (g *Group) View(f func(m *queue.Machine)) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	f(g.machine)
+}
+
+// Payload reads one message's payload. It may be gone if the message is.
+func (g *Group) Payload(ref fsm.Ref) ([]byte, error) { return g.log.Payload(ref) }
+
+// AppliedIndex is the index of the last entry the machine has seen.
+func (g *Group) AppliedIndex() uint64 { return g.raft.AppliedIndex() }
+
+// Settle makes followers learn what is committed: it commits an entry without
+// content. Only the leader can.
+func (g *Group) Settle(timeout time.Duration) error { return g.raft.Barrier(timeout).Error() }
+
+// Expire proposes ticks until nothing is due, so that counts read afterwards
+// hold no message whose time has passed. It gives up after timeout.
+func (g *Group) Expire(timeout time.Duration) error {
+	end := time.Now().Add(timeout)
+	for g.due() {
+		g.proposeTick()
+		if err := g.raft.Barrier(timeout).Error(); err != nil {
+			return fmt.Errorf("expire due messages: %w", err)
+		}
+		if time.Now().After(end) {
+			return errors.New("expire due messages: too many")
+		}
+	}
+	return nil
+}
+
+func (g *Group) due() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	d := g.machine.NextDeadline()
+	return d != 0 && d <= g.host.clock()
+}
+
+// close ends the replica and leaves its data.
+func (g *Group) close() {
+	if g.closed.Swap(true) {
+		return
+	}
+	g.leading.Store(0)
+	g.host.ticker.remove(g)
+	if err := g.raft.Shutdown().Error(); err != nil {
+		g.slog.Warn("raft shutdown", "error", err)
+	}
+	g.proposer.wait()
+	g.outgoing.wait()
+}

@@ -1,0 +1,250 @@
+package group
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// QueueConfig is a queue's effective settings.
+type QueueConfig = logpb.QueueConfig
+
+// Exit codes of a node that must not go on.
+const (
+	codeDamaged = 75 // what is on disk cannot be understood
+	codeTooOld  = 76 // an entry needs a newer version
+)
+
+// Config is what a Host needs.
+type Config struct {
+	Node    string
+	Store   *raftlog.Store
+	Mesh    *peer.Mesh
+	Clock   func() fsm.Time // wall time of this node
+	Exit    func(code int)
+	Logger  *slog.Logger
+	Outside Outside
+	// Heartbeat is raft's heartbeat and election timeout for queue groups.
+	// It is a safety net: failures are noticed per node, see elections.
+	Heartbeat time.Duration
+	// KindStanding is the message kind elections may use.
+	KindStanding peer.Kind
+}
+
+// Host runs all queue groups of a node.
+type Host struct {
+	config    Config
+	outside   Outside
+	clock     func() fsm.Time
+	slog      *slog.Logger
+	ticker    *ticker
+	elections *elections
+	snapshots *snapshots
+	seen      chan raft.Observation
+
+	mu     sync.RWMutex
+	groups map[fsm.GroupID]*Group
+	byRaft map[*raft.Raft]*Group
+
+	stop chan struct{}
+	done sync.WaitGroup
+}
+
+// NewHost returns a host without groups; Start makes it work.
+func NewHost(c Config) *Host {
+	h := &Host{
+		config: c, outside: c.Outside, clock: c.Clock, slog: c.Logger,
+		ticker: newTicker(c.Clock),
+		seen:   make(chan raft.Observation, 4096),
+		groups: map[fsm.GroupID]*Group{},
+		byRaft: map[*raft.Raft]*Group{},
+		stop:   make(chan struct{}),
+	}
+	h.elections = newElections(h)
+	h.snapshots = newSnapshots(h)
+	return h
+}
+
+// Start begins to serve timers, elections and snapshots.
+func (h *Host) Start() {
+	h.elections.listen()
+	for _, run := range []func(){
+		func() { h.ticker.run(h.stop) },
+		func() { h.elections.run(h.stop) },
+		func() { h.snapshots.run(h.stop) },
+		h.observe,
+	} {
+		h.done.Go(run)
+	}
+}
+
+// Close ends all groups and waits for everything the host started.
+func (h *Host) Close() {
+	h.mu.Lock()
+	groups := h.groups
+	h.groups = map[fsm.GroupID]*Group{}
+	h.mu.Unlock()
+	inParallel(groups, (*Group).close)
+	close(h.stop)
+	h.done.Wait()
+}
+
+// inParallel runs f on each group, a few at a time.
+func inParallel(groups map[fsm.GroupID]*Group, f func(*Group)) {
+	var wait sync.WaitGroup
+	slots := make(chan struct{}, 8)
+	for _, g := range groups {
+		slots <- struct{}{}
+		wait.Go(func() {
+			f(g)
+			<-slots
+		})
+	}
+	wait.Wait()
+}
+
+// Group returns a group that is open on this node, or nil.
+func (h *Host) Group(id fsm.GroupID) *Group {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return h.groups[id]
+}
+
+// Groups returns all open groups in order of their numbers.
+func (h *Host) Groups() []*Group {
+	h.mu.RLock()
+	all := make([]*Group, 0, len(h.groups))
+	for _, g := range h.groups {
+		all = append(all, g)
+	}
+	h.mu.RUnlock()
+	slices.SortFunc(all, func(a, b *Group) int { return int(a.spec.Group) - int(b.spec.Group) })
+	return all
+}
+
+// Open starts this node's replica of a group, for the first time or again.
+func (h *Host) Open(spec Spec) (*Group, error) {
+	log, err := h.config.Store.Group(spec.Group)
+	if err != nil {
+		return nil, fmt.Errorf("open log of group %d: %w", spec.Group, err)
+	}
+	g := &Group{
+		spec: spec, host: h, log: log, started: make(chan struct{}),
+		machine: queue.New(spec.Name, spec.Queue),
+		slog:    h.slog.With("queue", spec.Name, "vhost", spec.VHost, "group", spec.Group),
+	}
+	g.proposer.room.L = &g.proposer.mu
+	if err := g.openRaft(); err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	h.groups[spec.Group] = g
+	h.byRaft[g.raft] = g
+	h.mu.Unlock()
+	g.raft.RegisterObserver(raft.NewObserver(h.seen, true, wanted))
+	h.elections.vacant(g)
+	g.review()
+	return g, nil
+}
+
+// Yield gives the leadership of all led groups to other members, for at most
+// limit: a node that stops should leave nobody without a leader.
+func (h *Host) Yield(limit time.Duration) {
+	led := map[fsm.GroupID]*Group{}
+	for _, g := range h.Groups() {
+		if g.Leading() != 0 && len(g.spec.Members) > 1 {
+			led[g.spec.Group] = g
+		}
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		end := time.Now().Add(limit)
+		inParallel(led, func(g *Group) {
+			if time.Now().Before(end) {
+				_ = g.raft.LeadershipTransfer().Error() // the others elect one in any case
+			}
+		})
+	}()
+	select {
+	case <-done:
+	case <-time.After(limit):
+	}
+}
+
+// Drop ends a group and deletes its data.
+func (h *Host) Drop(id fsm.GroupID) error {
+	h.mu.Lock()
+	g := h.groups[id]
+	delete(h.groups, id)
+	h.mu.Unlock()
+	if g != nil {
+		g.close()
+		h.elections.filled(id)
+		h.mu.Lock()
+		delete(h.byRaft, g.raft)
+		h.mu.Unlock()
+	}
+	h.config.Mesh.DropGroup(id)
+	return h.config.Store.DropGroup(id)
+}
+
+// wanted keeps the observations the host acts on.
+func wanted(o *raft.Observation) bool {
+	switch o.Data.(type) {
+	case raft.RaftState, raft.LeaderObservation:
+		return true
+	}
+	return false
+}
+
+// observe acts on changes of state and leader of all groups.
+func (h *Host) observe() {
+	for {
+		select {
+		case <-h.stop:
+			return
+		case o := <-h.seen:
+			h.mu.RLock()
+			g := h.byRaft[o.Raft]
+			h.mu.RUnlock()
+			if g == nil || g.closed.Load() {
+				continue
+			}
+			switch data := o.Data.(type) {
+			case raft.RaftState:
+				h.done.Go(g.review)
+			case raft.LeaderObservation:
+				h.leaderSeen(g, string(data.LeaderID))
+			}
+		}
+	}
+}
+
+func (h *Host) leaderSeen(g *Group, leader string) {
+	if leader == "" {
+		h.elections.vacant(g)
+		return
+	}
+	if leader == h.config.Node || h.config.Mesh.Alive(leader) {
+		h.elections.filled(g.spec.Group)
+	}
+	h.outside.LeaderSeen(g, leader)
+}
+
+// fail ends the process: the node must not answer for what it cannot read.
+func (h *Host) fail(code int, why string) {
+	h.slog.Error("node must stop", "code", code, "reason", why)
+	h.config.Exit(code)
+	select {}
+}

@@ -1,0 +1,89 @@
+package group
+
+import (
+	"github.com/hashicorp/raft"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// review brings the group's role in line with raft's state: a new leader
+// takes office, a former one leaves it.
+func (g *Group) review() {
+	g.office.Lock()
+	defer g.office.Unlock()
+	if g.closed.Load() {
+		return
+	}
+	lead := g.raft.State() == raft.Leader
+	if had := g.leading.Load(); had != 0 && (!lead || had != g.raft.CurrentTerm()) {
+		g.leave()
+	}
+	if lead && g.leading.Load() == 0 {
+		g.enter()
+	}
+}
+
+// enter waits until everything earlier leaders committed has been applied,
+// and then starts to serve.
+func (g *Group) enter() {
+	if err := g.raft.Barrier(0).Error(); err != nil {
+		return // lost again; the next change of state comes here once more
+	}
+	g.mu.Lock()
+	term := g.raft.CurrentTerm()
+	if g.raft.State() != raft.Leader {
+		g.mu.Unlock()
+		return
+	}
+	g.proposer.mu.Lock()
+	g.proposer.stamp = max(g.proposer.stamp, g.machine.Clock())
+	g.proposer.mu.Unlock()
+	g.leading.Store(term)
+	g.outgoing.lock()
+	g.effects.Reset()
+	g.machine.Resume(&g.effects)
+	g.outgoing.add(&g.effects)
+	g.effects.Reset()
+	deadline := g.machine.NextDeadline()
+	g.outgoing.unlockAndRun(g)
+	g.mu.Unlock()
+
+	g.host.elections.filled(g.spec.Group)
+	g.configure()
+	g.host.outside.Led(g, term)
+	if deadline != 0 {
+		// The first entry of a new term is a tick, so that time that passed
+		// without a leader is accounted for before anything is handed out.
+		g.proposeTick()
+	}
+	g.timer.begin(g, deadline)
+}
+
+// configure brings the settings in the log in line with the catalog's, ahead
+// of everything that clients submit.
+func (g *Group) configure() {
+	var same bool
+	g.View(func(m *queue.Machine) { same = proto.Equal(m.Config(), g.spec.Config) })
+	if same {
+		return
+	}
+	c := &logpb.Command{Kind: logpb.Command_CONFIGURE, Configure: &logpb.Configure{Config: g.spec.Config}}
+	if err := g.Submit(Batch{Commands: AppendCommand(nil, c), Count: 1}); err != nil {
+		g.slog.Debug("settings not proposed", "error", err) // the next leader does it
+	}
+}
+
+// leave ends the term of office. What was proposed and not yet answered is
+// reported as undecided by the proposer.
+func (g *Group) leave() {
+	g.leading.Store(0)
+	g.host.ticker.remove(g)
+	g.proposer.mu.Lock()
+	if len(g.proposer.pending) > 0 {
+		g.proposer.start(g)
+	}
+	g.proposer.mu.Unlock()
+	g.host.outside.Led(g, 0)
+}

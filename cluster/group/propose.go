@@ -1,0 +1,249 @@
+package group
+
+import (
+	"sync"
+
+	"github.com/hashicorp/raft"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// Bounds of one entry, and of what a group has under way.
+const (
+	maxEntryBytes    = 1 << 20
+	maxEntryCommands = 512
+	maxFlights       = 4
+	maxFlightBytes   = 4 << 20
+)
+
+// Field numbers of logpb.Entry: version, now, commands.
+const (
+	fieldVersion  = 1
+	fieldNow      = 2
+	fieldCommands = 4
+)
+
+// Batch is a run of commands from one node.
+type Batch struct {
+	// Commands is the commands field of a logpb.Entry, encoded; see
+	// AppendCommand. It belongs to the group from now on.
+	Commands []byte
+	Count    int
+	// Payloads of the enqueues among the commands, in their order. Nobody
+	// changes them any more.
+	Payloads [][]byte
+	Bytes    int    // sum of the payloads' lengths
+	From     string // the submitting node; empty: this one
+}
+
+// AppendCommand appends c to the encoded commands of a batch.
+func AppendCommand(dst []byte, c *logpb.Command) []byte {
+	n := c.SizeVT()
+	dst = protowire.AppendTag(dst, fieldCommands, protowire.BytesType)
+	dst = protowire.AppendVarint(dst, uint64(n))
+	at := len(dst)
+	dst = append(dst, make([]byte, n)...)
+	if _, err := c.MarshalToSizedBufferVT(dst[at:]); err != nil {
+		panic(err) // a buffer of the computed size is always enough
+	}
+	return dst
+}
+
+// proposer gathers what arrives while earlier entries are under way. Its two
+// goroutines live only while there is something to do: one builds entries,
+// the other waits for them.
+type proposer struct {
+	mu      sync.Mutex
+	room    sync.Cond // signalled when a flight ends
+	pending []Batch
+	tick    bool
+	running bool
+	flights []flight
+	waiting bool
+	bytes   int
+	stamp   fsm.Time
+	done    sync.WaitGroup
+}
+
+type flight struct {
+	future raft.ApplyFuture
+	bytes  int
+	from   []string
+}
+
+// Submit queues commands for the log.
+func (g *Group) Submit(b Batch) error {
+	p := &g.proposer
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if g.leading.Load() == 0 {
+		return ErrNotLeading
+	}
+	p.pending = append(p.pending, b)
+	p.start(g)
+	return nil
+}
+
+// proposeTick asks for an entry with a tick unless one is asked for already.
+func (g *Group) proposeTick() {
+	p := &g.proposer
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if g.leading.Load() == 0 || p.tick {
+		return
+	}
+	p.tick = true
+	p.start(g)
+}
+
+// start runs the proposer's goroutine if it does not run. The caller holds mu.
+func (p *proposer) start(g *Group) {
+	if !p.running {
+		p.running = true
+		p.done.Add(1)
+		go p.run(g)
+	}
+}
+
+func (p *proposer) run(g *Group) {
+	defer p.done.Done()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for {
+		for len(p.flights) >= maxFlights || p.bytes >= maxFlightBytes {
+			p.room.Wait()
+		}
+		if len(p.pending) == 0 && !p.tick {
+			p.running = false
+			return
+		}
+		if g.leading.Load() == 0 {
+			p.giveUp(g)
+			continue
+		}
+		p.propose(g)
+	}
+}
+
+// giveUp reports everything that waits as undecided. The caller holds mu.
+func (p *proposer) giveUp(g *Group) {
+	from := origins(nil, p.pending)
+	clear(p.pending)
+	p.pending, p.tick = p.pending[:0], false
+	p.mu.Unlock()
+	for _, f := range from {
+		g.host.outside.Undecided(g, f)
+	}
+	p.mu.Lock()
+}
+
+// propose makes one entry of what waits. The caller holds mu, which is
+// released while raft takes the entry.
+func (p *proposer) propose(g *Group) {
+	n, commands, head, bytes := 0, 0, 0, 0
+	for n < len(p.pending) {
+		b := &p.pending[n]
+		if n > 0 && (bytes+b.Bytes > maxEntryBytes || commands+b.Count > maxEntryCommands) {
+			break
+		}
+		commands, head, bytes = commands+b.Count, head+len(b.Commands), bytes+b.Bytes
+		n++
+	}
+	p.stamp = max(p.stamp, g.host.clock())
+	log := raft.Log{Data: p.header(p.pending[:n], head)}
+	if bytes > 0 {
+		log.Extensions = joinPayloads(p.pending[:n], bytes)
+	}
+	f := flight{bytes: bytes + head, from: origins(nil, p.pending[:n])}
+	p.pending = append(p.pending[:0], p.pending[n:]...)
+	p.bytes += f.bytes
+	p.mu.Unlock()
+	f.future = g.raft.ApplyLog(log, 0)
+	p.mu.Lock()
+	p.flights = append(p.flights, f)
+	if !p.waiting {
+		p.waiting = true
+		p.done.Add(1)
+		go p.land(g)
+	}
+}
+
+// header encodes the entry's header and clears the wish for a tick.
+func (p *proposer) header(batches []Batch, size int) []byte {
+	h := make([]byte, 0, size+32)
+	h = protowire.AppendTag(h, fieldVersion, protowire.VarintType)
+	h = protowire.AppendVarint(h, entryVersion)
+	h = protowire.AppendTag(h, fieldNow, protowire.VarintType)
+	h = protowire.AppendVarint(h, protowire.EncodeZigZag(int64(p.stamp)))
+	for i := range batches {
+		h = append(h, batches[i].Commands...)
+	}
+	if p.tick {
+		p.tick = false
+		h = AppendCommand(h, &tickCommand)
+	}
+	return h
+}
+
+var tickCommand = logpb.Command{Kind: logpb.Command_TICK}
+
+func joinPayloads(batches []Batch, size int) []byte {
+	if len(batches) == 1 && len(batches[0].Payloads) == 1 {
+		return batches[0].Payloads[0]
+	}
+	out := make([]byte, 0, size)
+	for i := range batches {
+		for _, p := range batches[i].Payloads {
+			out = append(out, p...)
+		}
+	}
+	return out
+}
+
+// origins appends the distinct submitting nodes of batches to from.
+func origins(from []string, batches []Batch) []string {
+next:
+	for i := range batches {
+		for _, f := range from {
+			if f == batches[i].From {
+				continue next
+			}
+		}
+		from = append(from, batches[i].From)
+	}
+	return from
+}
+
+// land waits for entries in their order and reports those that may have failed.
+func (p *proposer) land(g *Group) {
+	defer p.done.Done()
+	for {
+		p.mu.Lock()
+		if len(p.flights) == 0 {
+			p.waiting = false
+			p.mu.Unlock()
+			return
+		}
+		f := p.flights[0]
+		p.mu.Unlock()
+		err := f.future.Error()
+		p.mu.Lock()
+		p.flights[0] = flight{}
+		p.flights = p.flights[1:]
+		p.bytes -= f.bytes
+		p.room.Signal()
+		p.mu.Unlock()
+		if err != nil {
+			g.timer.lost()
+			for _, from := range f.from {
+				g.host.outside.Undecided(g, from)
+			}
+		}
+	}
+}
+
+// wait returns when nothing is being proposed any more.
+func (p *proposer) wait() { p.done.Wait() }

@@ -1,0 +1,110 @@
+package group
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+)
+
+// Settings of queue groups that are not a matter of taste; the reasons are in
+// DESIGN.md.
+const (
+	commitTimeout    = 5 * time.Second
+	maxAppendEntries = 32
+	trailingLogs     = 128
+	never            = 24 * time.Hour
+)
+
+// openRaft starts the group's raft, creating its first configuration if the
+// group has no past on this node.
+func (g *Group) openRaft() error {
+	c := g.raftConfig()
+	transport := g.host.config.Mesh.Transport(g.spec.Group)
+	snapshots := g.log.Snapshots()
+	past, err := raft.HasExistingState(g.log, g.log, snapshots)
+	if err != nil {
+		return fmt.Errorf("group %d: look for existing state: %w", g.spec.Group, err)
+	}
+	if !past {
+		var members raft.Configuration
+		for _, m := range g.spec.Members {
+			members.Servers = append(members.Servers, raft.Server{
+				Suffrage: raft.Voter, ID: raft.ServerID(m), Address: raft.ServerAddress(m),
+			})
+		}
+		if err := raft.BootstrapCluster(c, g.log, g.log, snapshots, transport, members); err != nil {
+			return fmt.Errorf("group %d: bootstrap: %w", g.spec.Group, err)
+		}
+	}
+	r, err := raft.NewRaft(c, applier{g}, g.log, g.log, snapshots, transport)
+	if err != nil {
+		return fmt.Errorf("group %d: start raft: %w", g.spec.Group, err)
+	}
+	g.raft = r
+	g.mu.Lock()
+	g.log.Started(g.machine.Live, g.machine.Index())
+	g.mu.Unlock()
+	close(g.started)
+	return nil
+}
+
+func (g *Group) raftConfig() *raft.Config {
+	c := raft.DefaultConfig()
+	c.LocalID = raft.ServerID(g.host.config.Node)
+	c.HeartbeatTimeout = g.host.config.Heartbeat
+	c.ElectionTimeout = g.host.config.Heartbeat
+	c.LeaderLeaseTimeout = g.host.config.Heartbeat * 45 / 100
+	c.CommitTimeout = commitTimeout
+	c.MaxAppendEntries = maxAppendEntries
+	c.BatchApplyCh = true
+	c.SnapshotInterval = never
+	c.SnapshotThreshold = 1 << 62
+	c.TrailingLogs = trailingLogs
+	c.NoLegacyTelemetry = true
+	c.ShutdownOnRemove = false
+	c.Logger = newRaftLogger(g.slog)
+	return c
+}
+
+// newRaftLogger gives raft a logger that passes warnings on to slog, at most a
+// few a second: the failure of a node is thousands of elections.
+func newRaftLogger(to *slog.Logger) hclog.Logger {
+	return hclog.New(&hclog.LoggerOptions{
+		Level: hclog.Warn, Output: &lineLogger{to: to}, DisableTime: true,
+	})
+}
+
+const linesPerSecond = 5
+
+// lineLogger turns hclog's lines into slog records.
+type lineLogger struct {
+	to     *slog.Logger
+	mu     sync.Mutex
+	second int64
+	lines  int
+}
+
+func (l *lineLogger) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	now := time.Now().Unix()
+	if now != l.second {
+		l.second, l.lines = now, 0
+	}
+	l.lines++
+	drop := l.lines > linesPerSecond
+	l.mu.Unlock()
+	if !drop {
+		text := strings.TrimSpace(string(line))
+		if rest, ok := strings.CutPrefix(text, "[ERROR]"); ok {
+			l.to.Error("raft", "line", strings.TrimSpace(rest))
+		} else {
+			l.to.Warn("raft", "line", strings.TrimSpace(strings.TrimPrefix(text, "[WARN]")))
+		}
+	}
+	return len(line), nil
+}

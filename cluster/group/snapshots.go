@@ -1,0 +1,103 @@
+package group
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// When a snapshot is worth its cost.
+const (
+	snapshotLook       = 200 * time.Millisecond
+	snapshotEntries    = 4096
+	snapshotBytes      = 16 << 20
+	nodeReclaimable    = 32 << 20 // half a memtable: what dies younger costs half
+	nodeGroupMinimum   = 1 << 20
+	snapshotsAtOneTime = 2
+)
+
+// snapshots decides which groups write a snapshot, so that log space is freed
+// while it is still cheap to free. An idle group is never looked at.
+type snapshots struct {
+	host  *Host
+	mu    sync.Mutex
+	busy  map[*Group]bool // applied something since the last look
+	slots chan struct{}
+}
+
+func newSnapshots(h *Host) *snapshots {
+	return &snapshots{host: h, busy: map[*Group]bool{}, slots: make(chan struct{}, snapshotsAtOneTime)}
+}
+
+// touch notes that a group has applied entries.
+func (s *snapshots) touch(g *Group) {
+	if g.applied.Load() < 64 && g.log.Reclaimable() < nodeGroupMinimum {
+		return
+	}
+	g.applied.Store(0)
+	s.mu.Lock()
+	s.busy[g] = true
+	s.mu.Unlock()
+}
+
+func (s *snapshots) run(stop <-chan struct{}) {
+	t := time.NewTicker(snapshotLook)
+	defer t.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-t.C:
+			s.look()
+		}
+	}
+}
+
+// look starts snapshots of groups that have much to reclaim or a long log.
+func (s *snapshots) look() {
+	s.mu.Lock()
+	busy := make([]*Group, 0, len(s.busy))
+	for g := range s.busy {
+		busy = append(busy, g)
+	}
+	s.mu.Unlock()
+	var most *Group
+	for _, g := range busy {
+		switch {
+		case g.closed.Load():
+			s.forget(g)
+		case g.log.EntriesSinceSnapshot() >= snapshotEntries || g.log.Reclaimable() >= snapshotBytes:
+			s.take(g)
+		case most == nil || g.log.Reclaimable() > most.log.Reclaimable():
+			most = g
+		}
+	}
+	if most != nil && s.host.config.Store.Reclaimable() > nodeReclaimable && most.log.Reclaimable() > nodeGroupMinimum {
+		s.take(most)
+	}
+}
+
+func (s *snapshots) forget(g *Group) {
+	s.mu.Lock()
+	delete(s.busy, g)
+	s.mu.Unlock()
+}
+
+// take writes a snapshot of g in the background if a slot is free.
+func (s *snapshots) take(g *Group) {
+	select {
+	case s.slots <- struct{}{}:
+	default:
+		return // the next look comes soon
+	}
+	s.forget(g)
+	s.host.done.Go(func() {
+		defer func() { <-s.slots }()
+		err := g.raft.Snapshot().Error()
+		if err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) && !errors.Is(err, raft.ErrRaftShutdown) {
+			g.slog.Warn("snapshot failed", "error", err)
+		}
+	})
+}

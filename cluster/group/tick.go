@@ -1,0 +1,204 @@
+package group
+
+import (
+	"container/heap"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/fsm"
+)
+
+// tickSpacing is the least time between two ticks of one queue. The first
+// tick after a quiet spell goes out at once, and so does the next one while
+// the machine has more due work than one tick may do.
+const tickSpacing = 10 // milliseconds
+
+// timer is one group's part of the ticker. Its fields belong to ticker.mu.
+type timer struct {
+	mu       sync.Mutex
+	deadline fsm.Time // the machine's, when last looked at
+	inFlight bool     // a tick is proposed and not applied
+	last     fsm.Time // when the last tick was proposed
+}
+
+// applied is told after entries were applied on the leader.
+func (t *timer) applied(g *Group, deadline fsm.Time, ticked bool) {
+	t.mu.Lock()
+	if ticked {
+		t.inFlight = false
+	}
+	changed := deadline != t.deadline || ticked
+	t.deadline = deadline
+	if !changed || deadline == 0 || t.inFlight {
+		t.mu.Unlock()
+		return
+	}
+	now, last := g.host.clock(), t.last
+	t.mu.Unlock()
+	switch {
+	case deadline > now:
+		g.host.ticker.arm(g, max(deadline, last+tickSpacing))
+	case ticked && g.moreDue():
+		t.fire(g)
+	default:
+		g.host.ticker.arm(g, max(now, last+tickSpacing))
+	}
+}
+
+// moreDue reports whether the machine still has work that is due at its own
+// clock: the last tick stopped at its bound.
+func (g *Group) moreDue() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	d := g.machine.NextDeadline()
+	return d != 0 && d <= g.machine.Clock()
+}
+
+// fire proposes a tick if one is due and none is under way.
+func (t *timer) fire(g *Group) {
+	t.mu.Lock()
+	now := g.host.clock()
+	if t.deadline == 0 || t.inFlight || g.leading.Load() == 0 {
+		t.mu.Unlock()
+		return
+	}
+	if t.deadline > now {
+		at := t.deadline
+		t.mu.Unlock()
+		g.host.ticker.arm(g, at)
+		return
+	}
+	t.inFlight, t.last = true, now
+	t.mu.Unlock()
+	g.proposeTick()
+}
+
+// lost is told that an entry failed: a tick may have been in it.
+func (t *timer) lost() {
+	t.mu.Lock()
+	t.inFlight = false
+	t.mu.Unlock()
+}
+
+// begin starts a term of office with the machine's present deadline.
+func (t *timer) begin(g *Group, deadline fsm.Time) {
+	t.mu.Lock()
+	t.deadline, t.inFlight = deadline, false
+	t.mu.Unlock()
+	if deadline != 0 {
+		g.host.ticker.arm(g, deadline)
+	}
+}
+
+// ticker wakes groups at their deadlines. One goroutine serves all groups of
+// the node; a group without a deadline costs nothing.
+type ticker struct {
+	mu    sync.Mutex
+	queue wakes
+	at    map[*Group]*wake
+	kick  chan struct{}
+	clock func() fsm.Time
+}
+
+type wake struct {
+	at    fsm.Time
+	group *Group
+	index int
+}
+
+func newTicker(clock func() fsm.Time) *ticker {
+	return &ticker{at: map[*Group]*wake{}, kick: make(chan struct{}, 1), clock: clock}
+}
+
+// arm wakes g at the given instant, or earlier if it is armed for earlier.
+func (t *ticker) arm(g *Group, at fsm.Time) {
+	t.mu.Lock()
+	w := t.at[g]
+	switch {
+	case w == nil:
+		w = &wake{at: at, group: g}
+		t.at[g] = w
+		heap.Push(&t.queue, w)
+	case at < w.at:
+		w.at = at
+		heap.Fix(&t.queue, w.index)
+	}
+	first := t.queue[0] == w
+	t.mu.Unlock()
+	if first {
+		select {
+		case t.kick <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (t *ticker) remove(g *Group) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if w := t.at[g]; w != nil {
+		heap.Remove(&t.queue, w.index)
+		delete(t.at, g)
+	}
+}
+
+// run wakes groups until stop is closed.
+func (t *ticker) run(stop <-chan struct{}) {
+	alarm := time.NewTimer(time.Hour)
+	defer alarm.Stop()
+	for {
+		wait := time.Hour
+		for {
+			g, next := t.pop()
+			if g == nil {
+				wait = next
+				break
+			}
+			g.timer.fire(g)
+		}
+		alarm.Reset(wait)
+		select {
+		case <-stop:
+			return
+		case <-t.kick:
+		case <-alarm.C:
+		}
+	}
+}
+
+// pop takes a group that is due, or says how long nobody is.
+func (t *ticker) pop() (*Group, time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.queue) == 0 {
+		return nil, time.Hour
+	}
+	w := t.queue[0]
+	if d := w.at - t.clock(); d > 0 {
+		return nil, min(time.Duration(d)*time.Millisecond, time.Hour)
+	}
+	heap.Pop(&t.queue)
+	delete(t.at, w.group)
+	return w.group, 0
+}
+
+type wakes []*wake
+
+func (w wakes) Len() int           { return len(w) }
+func (w wakes) Less(i, j int) bool { return w[i].at < w[j].at }
+func (w wakes) Swap(i, j int) {
+	w[i], w[j] = w[j], w[i]
+	w[i].index, w[j].index = i, j
+}
+func (w *wakes) Push(x any) {
+	e := x.(*wake)
+	e.index = len(*w)
+	*w = append(*w, e)
+}
+func (w *wakes) Pop() any {
+	old := *w
+	e := old[len(old)-1]
+	old[len(old)-1] = nil
+	*w = old[:len(old)-1]
+	return e
+}

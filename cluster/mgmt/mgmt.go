@@ -1,0 +1,144 @@
+// Package mgmt is the HTTP API of a node. It answers health checks to
+// everybody and everything else to administrators.
+package mgmt
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+)
+
+// Replica is one queue's replica on the node that answers.
+type Replica struct {
+	VHost          string `json:"vhost"`
+	Name           string `json:"name"`
+	QueueID        uint64 `json:"queue_id"`
+	Group          uint32 `json:"group"`
+	Node           string `json:"node"`
+	Leader         bool   `json:"leader"`
+	LeaderNode     string `json:"leader_node"`
+	AppliedIndex   uint64 `json:"applied_index"`
+	StateHash      string `json:"state_hash"`
+	Ready          uint64 `json:"ready"`
+	Unacknowledged uint64 `json:"unacknowledged"`
+	Outbox         uint64 `json:"outbox"`
+	Consumers      int    `json:"consumers"`
+}
+
+// Node is what the API needs of the node.
+type Node interface {
+	// Ready reports whether clients are served.
+	Ready() bool
+	// Administrator checks the credentials of a request.
+	Administrator(ctx context.Context, user, password string, remote netip.Addr) bool
+	// Replicas describes every queue replica on this node.
+	Replicas() []Replica
+	// Settle makes the followers of all queues that this node leads learn
+	// what is committed.
+	Settle(ctx context.Context) error
+	// Version is the product's version.
+	Version() string
+}
+
+// Limits of a request.
+const (
+	headerTimeout = 10 * time.Second
+	idleTimeout   = 2 * time.Minute
+	maxHeader     = 64 << 10
+	maxBody       = 1 << 20
+)
+
+// Server serves the API.
+type Server struct {
+	node Node
+	slog *slog.Logger
+	http *http.Server
+}
+
+// New returns a server for a node.
+func New(node Node, logger *slog.Logger) *Server {
+	s := &Server{node: node, slog: logger}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /api/health/checks/ready-to-serve-clients", s.readyCheck)
+	mux.Handle("GET /api/version", s.administrators(s.version))
+	mux.Handle("GET /api/quorate/replicas", s.administrators(s.replicas))
+	mux.Handle("POST /api/quorate/settle", s.administrators(s.settle))
+	s.http = &http.Server{
+		Handler: http.MaxBytesHandler(mux, maxBody), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
+		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
+	}
+	return s
+}
+
+// Serve answers on a listener until Close.
+func (s *Server) Serve(l net.Listener) error {
+	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// Close ends the server. Requests under way have until ctx ends.
+func (s *Server) Close(ctx context.Context) error { return s.http.Shutdown(ctx) }
+
+// administrators lets only administrators through.
+func (s *Server) administrators(h http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		user, password, ok := r.BasicAuth()
+		remote, err := netip.ParseAddrPort(r.RemoteAddr)
+		if !ok || err != nil || !s.node.Administrator(r.Context(), user, password, remote.Addr()) {
+			w.Header().Set("WWW-Authenticate", `Basic realm="quorate"`)
+			s.answer(w, http.StatusUnauthorized, failure{"not_authorised", "Login failed"})
+			return
+		}
+		h(w, r)
+	})
+}
+
+type failure struct {
+	Error  string `json:"error"`
+	Reason string `json:"reason"`
+}
+
+func (s *Server) answer(w http.ResponseWriter, status int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	if err := json.NewEncoder(w).Encode(body); err != nil {
+		s.slog.Debug("answer not written", "error", err)
+	}
+}
+
+func (s *Server) readyCheck(w http.ResponseWriter, _ *http.Request) {
+	if s.node.Ready() {
+		s.answer(w, http.StatusOK, map[string]string{"status": "ok"})
+		return
+	}
+	s.answer(w, http.StatusServiceUnavailable, map[string]string{
+		"status": "failed", "reason": "the node does not serve clients yet",
+	})
+}
+
+func (s *Server) version(w http.ResponseWriter, _ *http.Request) {
+	s.answer(w, http.StatusOK, map[string]string{"product_version": s.node.Version()})
+}
+
+func (s *Server) replicas(w http.ResponseWriter, _ *http.Request) {
+	list := s.node.Replicas()
+	if list == nil {
+		list = []Replica{}
+	}
+	s.answer(w, http.StatusOK, list)
+}
+
+func (s *Server) settle(w http.ResponseWriter, r *http.Request) {
+	if err := s.node.Settle(r.Context()); err != nil {
+		s.answer(w, http.StatusServiceUnavailable, failure{"unavailable", err.Error()})
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}

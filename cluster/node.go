@@ -1,0 +1,270 @@
+// Package cluster is a node: it opens the stores, the links to the other
+// nodes, the catalog, the queue groups and the broker in this order, and
+// closes them in reverse.
+package cluster
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/quorate/quorate/cluster/broker"
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// Config says what a node is and what it stands on. The seams to the outside
+// (clock, listener, dialer, exit) are given by whoever opens it.
+type Config struct {
+	Name        string
+	ClusterName string
+	DataDir     string
+	// Nodes is the static list: name → address of the peer listener, this
+	// node included.
+	Nodes      map[string]string
+	Listener   net.Listener // for peers
+	Dial       func(ctx context.Context, address string) (net.Conn, error)
+	Clock      func() fsm.Time
+	Exit       func(code int)
+	Logger     *slog.Logger
+	Properties broker.Properties
+	Defaults   catalog.Defaults
+
+	DefaultVHost    string
+	DefaultUser     string
+	DefaultPassword string
+	LoopbackUsers   []string
+
+	Heartbeat       time.Duration // of queue groups
+	LeaderlessGrace time.Duration
+	SilentGrace     time.Duration
+	GroupSize       int
+}
+
+// Node is one member of the cluster.
+type Node struct {
+	config  Config
+	slog    *slog.Logger
+	store   *raftlog.Store
+	stable  *raftlog.Catalog
+	mesh    *peer.Mesh
+	host    *group.Host
+	catalog *group.Catalog
+	broker  *broker.Broker
+	replica *reconciler
+	ready   atomic.Bool
+	self    fsm.NodeID
+	boot    uint64
+
+	incarnation [16]byte // of this process
+}
+
+// Open starts a node. It returns once the node runs; Join makes it a member
+// that serves.
+func Open(c Config) (*Node, error) {
+	n := &Node{config: c, slog: c.Logger}
+	if err := n.open(); err != nil {
+		n.closeStores()
+		return nil, err
+	}
+	return n, nil
+}
+
+func (n *Node) open() error {
+	c := n.config
+	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
+		return fmt.Errorf("data directory: %w", err)
+	}
+	var err error
+	n.store, err = raftlog.Open(filepath.Join(c.DataDir, "queues"), raftlog.Options{Logger: c.Logger, Exit: c.Exit})
+	if err != nil {
+		return fmt.Errorf("open queue store: %w", err)
+	}
+	n.stable, err = raftlog.OpenCatalog(filepath.Join(c.DataDir, "catalog"), raftlog.CatalogOptions{Logger: c.Logger, Exit: c.Exit})
+	if err != nil {
+		return fmt.Errorf("open catalog store: %w", err)
+	}
+	if err := n.openMesh(); err != nil {
+		return err
+	}
+	n.broker = broker.New(broker.Config{
+		Node: c.Name, ClusterName: c.ClusterName, Mesh: n.mesh, Catalog: n, Properties: c.Properties,
+		Clock: c.Clock, Logger: c.Logger, Defaults: c.Defaults, LoopbackUsers: c.LoopbackUsers,
+		LeaderlessGrace: c.LeaderlessGrace, SilentGrace: c.SilentGrace, GroupSize: c.GroupSize,
+	})
+	n.host = group.NewHost(group.Config{
+		Node: c.Name, Store: n.store, Mesh: n.mesh, Clock: c.Clock, Exit: c.Exit, Logger: c.Logger,
+		Outside: n.broker, Heartbeat: c.Heartbeat, KindStanding: broker.KindStanding,
+	})
+	n.broker.Listen(n.host)
+	n.replica = newReconciler(n)
+	n.host.Start()
+	n.mesh.Watch(func(ev peer.Event) {
+		n.slog.Info("peer changed", "node", ev.Node, "up", ev.Up, "reason", ev.Reason)
+		n.host.PeerChanged(ev)
+		n.broker.PeerChanged(ev)
+	})
+	n.catalog = group.NewCatalog(group.CatalogConfig{
+		Node: c.Name, Members: n.names(), Store: n.stable, Mesh: n.mesh, Kind: broker.KindCatalog,
+		Clock: c.Clock, Exit: c.Exit, Logger: c.Logger, Changed: n.catalogChanged,
+	})
+	if err := n.catalog.Start(); err != nil {
+		return err
+	}
+	n.mesh.Start()
+	return nil
+}
+
+func (n *Node) openMesh() error {
+	c := n.config
+	peers := map[string]string{}
+	for name, address := range c.Nodes {
+		if name != c.Name {
+			peers[name] = address
+		}
+	}
+	pc := peer.Config{
+		Node: c.Name, Cluster: c.ClusterName, Listener: c.Listener, Dial: c.Dial, Peers: peers, Logger: c.Logger,
+	}
+	if _, err := rand.Read(pc.Incarnation[:]); err != nil {
+		return fmt.Errorf("incarnation: %w", err)
+	}
+	mesh, err := peer.New(pc)
+	if err != nil {
+		return fmt.Errorf("links to other nodes: %w", err)
+	}
+	n.mesh = mesh
+	n.incarnation = pc.Incarnation
+	return nil
+}
+
+// names lists the nodes of the static list in order.
+func (n *Node) names() []string {
+	names := make([]string, 0, len(n.config.Nodes))
+	for name := range n.config.Nodes {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Join registers the node in the catalog, starts its replicas and waits until
+// all nodes of the static list have been seen once.
+func (n *Node) Join(ctx context.Context) error {
+	results, err := n.catalog.Propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_RegisterNode{
+		RegisterNode: &logpb.RegisterNode{Name: n.config.Name, PeerAddress: n.config.Nodes[n.config.Name], Incarnation: n.incarnation[:]},
+	}})
+	if err != nil {
+		return fmt.Errorf("register in the catalog: %w", err)
+	}
+	n.self, n.boot = fsm.NodeID(results[0].Node), results[0].Boot
+	n.broker.Serve(n.self, n.boot)
+	if err := n.initialize(ctx); err != nil {
+		return err
+	}
+	if err := n.replica.start(n.self); err != nil {
+		return err
+	}
+	if err := n.awaitNodes(ctx); err != nil {
+		return err
+	}
+	n.ready.Store(true)
+	return nil
+}
+
+// initialize creates the default vhost and user in an empty catalog.
+func (n *Node) initialize(ctx context.Context) error {
+	if n.View().Initialized() {
+		return nil
+	}
+	c := n.config
+	hash, err := broker.HashPassword(c.DefaultPassword)
+	if err != nil {
+		return err
+	}
+	_, err = n.catalog.Propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_Initialize{Initialize: &logpb.Initialize{
+		Vhost: &logpb.PutVhost{Name: c.DefaultVHost, Description: "Default virtual host"},
+		User: &logpb.PutUser{
+			Name: c.DefaultUser, PasswordHash: hash, HashAlgorithm: broker.HashAlgorithm, Tags: []string{"administrator"},
+		},
+		Permission: &logpb.PutPermission{User: c.DefaultUser, Vhost: c.DefaultVHost, Configure: ".*", Write: ".*", Read: ".*"},
+	}}})
+	return err
+}
+
+// awaitNodes waits until every node of the static list has a number, so that
+// the first queues get all their replicas.
+func (n *Node) awaitNodes(ctx context.Context) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		missing := ""
+		for _, name := range n.names() {
+			if _, known := n.View().NodeByName(name); !known {
+				missing = name
+			}
+		}
+		if missing == "" {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("node %s has never joined: %w", missing, ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+// View is the newest view of the catalog that this node has applied.
+func (n *Node) View() *catalog.View { return n.catalog.View() }
+
+// Propose commits catalog commands, see broker.Catalog.
+func (n *Node) Propose(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
+	return n.catalog.Propose(ctx, commands...)
+}
+
+// Broker serves the clients of this node.
+func (n *Node) Broker() *broker.Broker { return n.broker }
+
+// Ready reports whether the node serves clients.
+func (n *Node) Ready() bool { return n.ready.Load() }
+
+// Close ends the node in order. Listeners for clients have been closed before.
+func (n *Node) Close() error {
+	n.ready.Store(false)
+	n.catalog.Yield()
+	n.host.Yield(yieldWait)
+	n.replica.stop()
+	n.broker.Close()
+	n.host.Close()
+	return errors.Join(n.catalog.Close(), n.closeStores())
+}
+
+// yieldWait bounds how long a node that stops gives leaderships away.
+const yieldWait = 5 * time.Second
+
+func (n *Node) closeStores() error {
+	var errs []error
+	if n.mesh != nil {
+		errs = append(errs, n.mesh.Close())
+	}
+	if n.stable != nil {
+		errs = append(errs, n.stable.Close())
+	}
+	if n.store != nil {
+		errs = append(errs, n.store.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,204 @@
+package cluster
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+)
+
+// reconcileWorkers is how many replicas are started or dropped at a time.
+const reconcileWorkers = 4
+
+// reconciler brings the replicas on this node in line with the catalog: it
+// starts those that should be here and drops those whose queue is gone.
+type reconciler struct {
+	node *Node
+
+	mu      sync.Mutex
+	todo    []fsm.GroupID
+	queued  map[fsm.GroupID]bool
+	busy    map[fsm.GroupID]bool
+	self    fsm.NodeID // 0: not started
+	stopped bool
+	idle    sync.Cond
+	workers sync.WaitGroup
+	running int
+	groups  map[fsm.QueueID]fsm.GroupID // of the replicas that are open
+}
+
+func newReconciler(n *Node) *reconciler {
+	r := &reconciler{node: n, queued: map[fsm.GroupID]bool{}, busy: map[fsm.GroupID]bool{}, groups: map[fsm.QueueID]fsm.GroupID{}}
+	r.idle.L = &r.mu
+	return r
+}
+
+// start begins to work, on everything the catalog holds and everything the
+// disk holds, and returns when that is done.
+func (r *reconciler) start(self fsm.NodeID) error {
+	onDisk, err := r.node.store.GroupIDs()
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	r.self = self
+	r.mu.Unlock()
+	groups := onDisk
+	for _, q := range r.node.View().Queues() {
+		groups = append(groups, q.Group)
+	}
+	slices.Sort(groups)
+	r.check(slices.Compact(groups)...)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for len(r.todo) > 0 || r.running > 0 {
+		r.idle.Wait()
+	}
+	return nil
+}
+
+// check looks at groups again, soon.
+func (r *reconciler) check(ids ...fsm.GroupID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.self == 0 || r.stopped {
+		return
+	}
+	for _, id := range ids {
+		if !r.queued[id] {
+			r.queued[id] = true
+			r.todo = append(r.todo, id)
+		}
+	}
+	for r.running < reconcileWorkers && r.running < len(r.todo) {
+		r.running++
+		r.workers.Go(r.work)
+	}
+}
+
+func (r *reconciler) work() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for {
+		id, ok := r.next()
+		if !ok {
+			r.running--
+			r.idle.Broadcast()
+			return
+		}
+		r.mu.Unlock()
+		r.reconcile(id)
+		r.mu.Lock()
+		delete(r.busy, id)
+	}
+}
+
+// next takes a group that nobody works on. The lock is held.
+func (r *reconciler) next() (fsm.GroupID, bool) {
+	if r.stopped {
+		r.todo = nil
+	}
+	for i, id := range r.todo {
+		if !r.busy[id] {
+			r.todo = slices.Delete(r.todo, i, i+1)
+			delete(r.queued, id)
+			r.busy[id] = true
+			return id, true
+		}
+	}
+	return 0, false
+}
+
+// reconcile starts or drops one replica, whichever the catalog wants.
+func (r *reconciler) reconcile(id fsm.GroupID) {
+	n := r.node
+	q, wanted := n.View().QueueByGroup(id)
+	wanted = wanted && slices.Contains(q.Members, r.self)
+	open := n.host.Group(id) != nil
+	switch {
+	case wanted && !open:
+		if _, err := n.host.Open(n.spec(q)); err != nil {
+			n.slog.Error("replica does not start", "queue", q.Name, "vhost", q.VHost, "error", err)
+			return
+		}
+		r.mu.Lock()
+		r.groups[q.ID] = id
+		r.mu.Unlock()
+		if _, still := n.View().QueueByGroup(id); !still {
+			r.check(id) // removed while it was being opened
+		}
+	case !wanted:
+		if err := n.host.Drop(id); err != nil {
+			n.slog.Error("replica is not dropped", "group", id, "error", err)
+		}
+	}
+}
+
+func (r *reconciler) stop() {
+	r.mu.Lock()
+	r.stopped = true
+	r.mu.Unlock()
+	r.workers.Wait()
+}
+
+// spec describes a queue's group.
+func (n *Node) spec(q *catalog.Queue) group.Spec {
+	s := group.Spec{
+		Group: q.Group, Queue: q.ID, VHost: q.VHost, Name: q.Name, Config: q.Settings(n.config.Defaults),
+	}
+	for _, m := range q.Members {
+		if state, ok := n.View().Node(m); ok {
+			s.Members = append(s.Members, state.Name)
+		}
+	}
+	return s
+}
+
+// catalogChanged acts on what an entry of the catalog has changed.
+func (n *Node) catalogChanged(added, removed []fsm.QueueID, everything bool) {
+	view := n.View()
+	for _, id := range added {
+		if q, ok := view.QueueByID(id); ok {
+			n.broker.QueueAdded(q)
+			n.replica.check(q.Group)
+		}
+	}
+	for _, id := range removed {
+		n.broker.QueueGone(id)
+		n.replica.removed(id)
+	}
+	if everything {
+		for _, q := range view.Queues() {
+			n.broker.QueueAdded(q)
+			n.replica.check(q.Group)
+		}
+		n.broker.DropMissing()
+		n.replica.checkOpen()
+	}
+	n.broker.CatalogChanged()
+}
+
+// removed is told that a queue is gone.
+func (r *reconciler) removed(id fsm.QueueID) {
+	r.mu.Lock()
+	group, open := r.groups[id]
+	delete(r.groups, id)
+	r.mu.Unlock()
+	if open {
+		r.check(group)
+	}
+}
+
+// checkOpen looks at every replica that is open: its queue may be gone.
+func (r *reconciler) checkOpen() {
+	view := r.node.View()
+	var gone []fsm.GroupID
+	for _, g := range r.node.host.Groups() {
+		if _, ok := view.QueueByGroup(g.Spec().Group); !ok {
+			gone = append(gone, g.Spec().Group)
+		}
+	}
+	r.check(gone...)
+}

@@ -1,0 +1,213 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Where the ports of a development cluster lie above its base port.
+const (
+	devHTTP  = 10000
+	devPeers = 20000
+)
+
+// devReady bounds how long a development cluster may take to start.
+const devReady = 60 * time.Second
+
+// devNode is one child process.
+type devNode struct {
+	number  int
+	args    []string
+	process *exec.Cmd
+	ended   chan struct{}
+	amqp    string
+	http    string
+}
+
+func devCommand(args []string, out io.Writer) error {
+	flags := flag.NewFlagSet("quorate dev", flag.ContinueOnError)
+	flags.SetOutput(out)
+	count := flags.Int("nodes", 3, "`number` of nodes, 1 to 7")
+	dataDir := flags.String("data-dir", "data", "`folder` of the nodes' data")
+	base := flags.Int("base-port", 5672, "AMQP `port` of the first node")
+	detach := flags.Bool("detach", false, "return when the cluster is ready and leave it running")
+	pidFile := flags.String("pid-file", "", "`file` for the nodes' process ids, one a line")
+	var sets list
+	flags.Var(&sets, "set", "a setting for all nodes, `KEY=VALUE`; may be repeated")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if *count < 1 || *count > 7 || *base < 1 || *base+devPeers+*count > 65536 {
+		return errors.New("dev: 1 to 7 nodes, and ports below 65536")
+	}
+	nodes, err := devNodes(*count, *base, *dataDir, sets)
+	if err != nil {
+		return err
+	}
+	if err := devRun(nodes, *pidFile, *detach, out); err != nil {
+		devStop(nodes)
+		return err
+	}
+	return nil
+}
+
+// devNodes prepares the children's command lines.
+func devNodes(count, base int, dataDir string, sets []string) ([]*devNode, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := filepath.Abs(dataDir)
+	if err != nil {
+		return nil, err
+	}
+	var members []string
+	for k := 1; k <= count; k++ {
+		members = append(members, fmt.Sprintf("--set=%s%d=n%d@127.0.0.1:%d", nodesKey, k, k, base+devPeers+k-1))
+	}
+	var nodes []*devNode
+	for k := 1; k <= count; k++ {
+		n := &devNode{
+			number: k, ended: make(chan struct{}),
+			amqp: "127.0.0.1:" + strconv.Itoa(base+k-1), http: "127.0.0.1:" + strconv.Itoa(base+devHTTP+k-1),
+		}
+		home := filepath.Join(dir, fmt.Sprintf("n%d", k))
+		n.args = append([]string{
+			self, "server", "--node-name", fmt.Sprintf("n%d", k), "--data-dir", home,
+			"--set=listeners.tcp.default=" + n.amqp, "--set=management.tcp.listener=" + n.http,
+			fmt.Sprintf("--set=cluster.listener=127.0.0.1:%d", base+devPeers+k-1),
+			"--set=log.file=" + filepath.Join(home, "quorate.log"),
+		}, members...)
+		for _, s := range sets {
+			n.args = append(n.args, "--set="+s)
+		}
+		nodes = append(nodes, n)
+	}
+	return nodes, nil
+}
+
+// devRun starts the nodes, says when they are ready, and waits.
+func devRun(nodes []*devNode, pidFile string, detach bool, out io.Writer) error {
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM)
+	var pids []string
+	for _, n := range nodes {
+		if err := n.start(); err != nil {
+			return err
+		}
+		pids = append(pids, strconv.Itoa(n.process.Process.Pid))
+	}
+	if pidFile != "" {
+		if err := os.WriteFile(pidFile, []byte(strings.Join(pids, "\n")+"\n"), 0o600); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), devReady)
+	defer cancel()
+	for _, n := range nodes {
+		if err := n.awaitReady(ctx, stop); err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "node %d command: %s\n", n.number, shellQuote(n.args))
+		fmt.Fprintf(out, "node %d ready amqp=%s http=%s pid=%d\n", n.number, n.amqp, n.http, n.process.Process.Pid)
+	}
+	fmt.Fprintln(out, "cluster ready")
+	if detach {
+		return nil
+	}
+	<-stop
+	return devStop(nodes)
+}
+
+// start runs the node in a process group of its own, so that Ctrl-C reaches it
+// in our order only.
+func (n *devNode) start() error {
+	n.process = exec.Command(n.args[0], n.args[1:]...)
+	n.process.Stderr = os.Stderr
+	n.process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := n.process.Start(); err != nil {
+		return fmt.Errorf("node %d: %w", n.number, err)
+	}
+	go func() {
+		_ = n.process.Wait() // how it ended is in its log
+		close(n.ended)
+	}()
+	return nil
+}
+
+// awaitReady returns when the node serves clients.
+func (n *devNode) awaitReady(ctx context.Context, stop <-chan os.Signal) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if n.ready(ctx) {
+			return nil
+		}
+		select {
+		case <-n.ended:
+			return fmt.Errorf("node %d has ended: %s", n.number, n.process.ProcessState)
+		case <-stop:
+			return errors.New("stopped before the cluster was ready")
+		case <-ctx.Done():
+			return fmt.Errorf("node %d is not ready after %s", n.number, devReady)
+		case <-tick.C:
+		}
+	}
+}
+
+func (n *devNode) ready(ctx context.Context) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.http+"/api/health/checks/ready-to-serve-clients", nil)
+	if err != nil {
+		return false
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return false
+	}
+	res.Body.Close()
+	return res.StatusCode == http.StatusOK
+}
+
+// devStop ends the nodes cleanly, one after the other.
+func devStop(nodes []*devNode) error {
+	var errs []error
+	for _, n := range nodes {
+		if n.process == nil || n.process.Process == nil {
+			continue
+		}
+		if err := n.process.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			errs = append(errs, err)
+			continue
+		}
+		select {
+		case <-n.ended:
+		case <-time.After(stopWait + 10*time.Second):
+			errs = append(errs, fmt.Errorf("node %d does not stop; killing it", n.number), n.process.Process.Kill())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// shellQuote prints a command so that a shell reads it back unchanged.
+func shellQuote(args []string) string {
+	quoted := make([]string, len(args))
+	for i, a := range args {
+		if strings.ContainsAny(a, " \t\n'\"\\$`&|;<>()*?[]#~!{}") || a == "" {
+			a = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
+		}
+		quoted[i] = a
+	}
+	return strings.Join(quoted, " ")
+}

@@ -1,0 +1,58 @@
+// Quorate is the server: one node of a message broker whose queues are
+// replicated, or, for trying out, a whole cluster of them on this machine.
+//
+//	quorate server [--config FILE] [--data-dir DIR] [--node-name NAME] [--set KEY=VALUE …]
+//	quorate dev [--nodes 3] [--data-dir DIR] [--base-port 5672] [--detach] [--pid-file FILE]
+//	quorate version
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/quorate/quorate/cluster"
+)
+
+const usage = `usage:
+  quorate server [--config FILE] [--data-dir DIR] [--node-name NAME] [--set KEY=VALUE ...]
+  quorate dev [--nodes 3] [--data-dir DIR] [--base-port 5672] [--detach] [--pid-file FILE]
+  quorate settings
+  quorate version
+`
+
+func main() {
+	err := run(os.Args[1:], os.Stdout)
+	switch {
+	case err == nil || errors.Is(err, flag.ErrHelp):
+	default:
+		fmt.Fprintln(os.Stderr, "quorate:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string, out io.Writer) error {
+	if len(args) == 0 {
+		fmt.Fprint(out, usage)
+		return nil
+	}
+	switch command, rest := args[0], args[1:]; command {
+	case "server":
+		return serverCommand(rest, out)
+	case "dev":
+		return devCommand(rest, out)
+	case "settings":
+		printSettings(out)
+		return nil
+	case "version":
+		fmt.Fprintln(out, cluster.Version)
+		return nil
+	case "help", "-h", "--help":
+		fmt.Fprint(out, usage)
+		return nil
+	default:
+		return fmt.Errorf("unknown command %q\n%s", command, usage)
+	}
+}

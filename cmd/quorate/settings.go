@@ -1,0 +1,267 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// settings is what a node runs with.
+type settings struct {
+	nodeName string
+	dataDir  string
+
+	amqp       string
+	management string
+	peers      string
+	nodes      map[string]string // name → peer address
+	cluster    string
+
+	user, password, vhost string
+	loopbackUsers         []string
+
+	heartbeat        time.Duration
+	frameMax         int
+	initialFrameMax  int
+	channelMax       int
+	maxMessageSize   int
+	maxConsumers     int
+	handshakeTimeout time.Duration
+
+	consumerTimeout time.Duration
+	silentGrace     time.Duration
+	leaderlessGrace time.Duration
+	raftHeartbeat   time.Duration
+	groupSize       int
+
+	logFile, logLevel, logFormat string
+}
+
+// setting is one row of the table of settings.
+type setting struct {
+	key      string
+	fallback string
+	about    string
+	set      func(s *settings, value string) error
+}
+
+// table lists every setting. Names follow rabbitmq.conf where it has one.
+var table = []setting{
+	{"node_name", "n1", "name of this node; must stand in the list of nodes", text(func(s *settings) *string { return &s.nodeName })},
+	{"data_dir", "data", "folder of everything durable", text(func(s *settings) *string { return &s.dataDir })},
+	{"listeners.tcp.default", "127.0.0.1:5672", "AMQP: IP:PORT, or a port for all interfaces", address(func(s *settings) *string { return &s.amqp })},
+	{"management.tcp.listener", "127.0.0.1:15672", "HTTP: IP:PORT, or a port for all interfaces", address(func(s *settings) *string { return &s.management })},
+	{"cluster.listener", "127.0.0.1:25672", "other nodes: IP:PORT; not encrypted, keep it on a private network", address(func(s *settings) *string { return &s.peers })},
+	{"cluster_formation.classic_config.nodes.N", "this node alone", "NAME@HOST:PORT of each node's cluster.listener, this one included; equal on all nodes", setNode},
+	{"cluster_name", "quorate", "nodes of different clusters refuse each other", text(func(s *settings) *string { return &s.cluster })},
+	{"default_user", "guest", "user created in an empty cluster", text(func(s *settings) *string { return &s.user })},
+	{"default_pass", "guest", "and its password", text(func(s *settings) *string { return &s.password })},
+	{"default_vhost", "/", "vhost created in an empty cluster", text(func(s *settings) *string { return &s.vhost })},
+	{"loopback_users", "guest", "comma-separated users that may connect from loopback only; none: nobody", setLoopback},
+	{"heartbeat", "60", "seconds, 0 … 65535: heartbeat offered to clients; 0: none", duration(time.Second, 0, 65535, func(s *settings) *time.Duration { return &s.heartbeat })},
+	{"frame_max", "131072", "bytes, 4096 … 16777216: largest frame", number(4096, 16<<20, func(s *settings) *int { return &s.frameMax })},
+	{"initial_frame_max", "8192", "bytes, 4096 … 131072: largest frame before login", number(4096, 131072, func(s *settings) *int { return &s.initialFrameMax })},
+	{"channel_max", "2047", "1 … 65535: channels of a connection", number(1, 65535, func(s *settings) *int { return &s.channelMax })},
+	{"max_message_size", "16777216", "bytes, 1 … 536870912: largest message body", number(1, 512<<20, func(s *settings) *int { return &s.maxMessageSize })},
+	{"consumer_max_per_channel", "0", "0 … 1000000: consumers of a channel; 0: no limit", number(0, 1_000_000, func(s *settings) *int { return &s.maxConsumers })},
+	{"handshake_timeout", "10000", "ms, 100 … 600000: from accept to the open connection", duration(time.Millisecond, 100, 600_000, func(s *settings) *time.Duration { return &s.handshakeTimeout })},
+	{"consumer_timeout", "1800000", "ms, 0 … 315360000000: how long a consumer may hold a message; 0: for ever", duration(time.Millisecond, 0, 315_360_000_000, func(s *settings) *time.Duration { return &s.consumerTimeout })},
+	{"consumer_disconnected_timeout", "60000", "ms, 1000 … 86400000: how long a silent node keeps its clients' messages", duration(time.Millisecond, 1000, 86_400_000, func(s *settings) *time.Duration { return &s.silentGrace })},
+	{"leaderless_grace", "5000", "ms, 100 … 600000: how long a request waits for a queue without leader", duration(time.Millisecond, 100, 600_000, func(s *settings) *time.Duration { return &s.leaderlessGrace })},
+	{"quorum_queue.initial_cluster_size", "3", "1 … 7: replicas of a queue", number(1, 7, func(s *settings) *int { return &s.groupSize })},
+	{"raft.heartbeat_timeout", "5000", "ms, 1000 … 60000: safety net of queue groups; failures are noticed sooner", duration(time.Millisecond, 1000, 60_000, func(s *settings) *time.Duration { return &s.raftHeartbeat })},
+	{"log.file", "", "file to append to; empty: standard error", text(func(s *settings) *string { return &s.logFile })},
+	{"log.console.level", "info", "debug, info, warning or error", oneOf(func(s *settings) *string { return &s.logLevel }, "debug", "info", "warning", "error")},
+	{"log.console.formatter", "plaintext", "plaintext or json", oneOf(func(s *settings) *string { return &s.logFormat }, "plaintext", "json")},
+}
+
+const nodesKey = "cluster_formation.classic_config.nodes."
+
+func text(field func(*settings) *string) func(*settings, string) error {
+	return func(s *settings, v string) error {
+		*field(s) = v
+		return nil
+	}
+}
+
+func oneOf(field func(*settings) *string, values ...string) func(*settings, string) error {
+	return func(s *settings, v string) error {
+		if !slices.Contains(values, v) {
+			return fmt.Errorf("%q is none of %s", v, strings.Join(values, ", "))
+		}
+		*field(s) = v
+		return nil
+	}
+}
+
+func number(low, high int, field func(*settings) *int) func(*settings, string) error {
+	return func(s *settings, v string) error {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < low || n > high {
+			return fmt.Errorf("%q is not a whole number from %d to %d", v, low, high)
+		}
+		*field(s) = n
+		return nil
+	}
+}
+
+func duration(unit time.Duration, low, high int64, field func(*settings) *time.Duration) func(*settings, string) error {
+	return func(s *settings, v string) error {
+		n, err := strconv.ParseInt(v, 10, 64)
+		if err != nil || n < low || n > high {
+			return fmt.Errorf("%q is not a whole number from %d to %d", v, low, high)
+		}
+		*field(s) = time.Duration(n) * unit
+		return nil
+	}
+}
+
+func address(field func(*settings) *string) func(*settings, string) error {
+	return func(s *settings, v string) error {
+		if !strings.Contains(v, ":") {
+			v = ":" + v
+		}
+		_, port, err := net.SplitHostPort(v)
+		if n, bad := strconv.Atoi(port); err != nil || bad != nil || n < 0 || n > 65535 {
+			return fmt.Errorf("%q is neither IP:PORT nor a port", v)
+		}
+		*field(s) = v
+		return nil
+	}
+}
+
+func setNode(s *settings, v string) error {
+	name, addr, ok := strings.Cut(v, "@")
+	if _, _, err := net.SplitHostPort(addr); !ok || name == "" || err != nil {
+		return fmt.Errorf("%q is not NAME@HOST:PORT", v)
+	}
+	if s.nodes == nil {
+		s.nodes = map[string]string{}
+	}
+	s.nodes[name] = addr
+	return nil
+}
+
+func setLoopback(s *settings, v string) error {
+	s.loopbackUsers = nil
+	if v != "none" {
+		s.loopbackUsers = strings.Split(v, ",")
+	}
+	return nil
+}
+
+// defaults returns the settings of the table.
+func defaults() *settings {
+	s := &settings{}
+	for _, row := range table {
+		if strings.HasSuffix(row.key, ".N") {
+			continue
+		}
+		if err := row.set(s, row.fallback); err != nil {
+			panic(fmt.Sprintf("default of %s: %v", row.key, err))
+		}
+	}
+	return s
+}
+
+// apply sets one setting by its key.
+func (s *settings) apply(key, value string) error {
+	for _, row := range table {
+		if row.key == key || row.key == nodesKey+"N" && strings.HasPrefix(key, nodesKey) {
+			if err := row.set(s, value); err != nil {
+				return fmt.Errorf("setting %s: %w", key, err)
+			}
+			return nil
+		}
+	}
+	return fmt.Errorf("unknown setting %s", key)
+}
+
+// read applies a file of key = value lines.
+func (s *settings) read(r io.Reader) error {
+	lines := bufio.NewScanner(r)
+	for n := 1; lines.Scan(); n++ {
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		key, value, ok := strings.Cut(line, "=")
+		if !ok {
+			return fmt.Errorf("line %d: not KEY = VALUE", n)
+		}
+		if err := s.apply(strings.TrimSpace(key), strings.TrimSpace(value)); err != nil {
+			return fmt.Errorf("line %d: %w", n, err)
+		}
+	}
+	return lines.Err()
+}
+
+// environment applies QUORATE_… variables: the key in capitals, with
+// underscores for dots.
+func (s *settings) environment(lookup func(string) (string, bool)) error {
+	for _, row := range table {
+		name := "QUORATE_" + strings.ToUpper(strings.ReplaceAll(row.key, ".", "_"))
+		if v, ok := lookup(name); ok {
+			if err := s.apply(row.key, v); err != nil {
+				return fmt.Errorf("environment %s: %w", name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// validate checks what no single setting can.
+func (s *settings) validate() error {
+	if len(s.nodes) == 0 {
+		s.nodes = map[string]string{s.nodeName: s.peers}
+	}
+	if _, ok := s.nodes[s.nodeName]; !ok {
+		return fmt.Errorf("setting node_name: %q does not stand in the list of nodes", s.nodeName)
+	}
+	if s.nodeName == "" || s.cluster == "" {
+		return errors.New("settings node_name and cluster_name must not be empty")
+	}
+	return nil
+}
+
+// load reads the settings in their order: defaults, file, environment, flags.
+func load(file string, sets []string) (*settings, error) {
+	s := defaults()
+	if file != "" {
+		f, err := os.Open(file)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		if err := s.read(f); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+	}
+	if err := s.environment(os.LookupEnv); err != nil {
+		return nil, err
+	}
+	for _, kv := range sets {
+		key, value, ok := strings.Cut(kv, "=")
+		if !ok {
+			return nil, fmt.Errorf("--set %s: not KEY=VALUE", kv)
+		}
+		if err := s.apply(key, value); err != nil {
+			return nil, err
+		}
+	}
+	return s, s.validate()
+}
+
+// printSettings prints the table.
+func printSettings(out io.Writer) {
+	for _, row := range table {
+		fmt.Fprintf(out, "%s = %s\n    %s\n", row.key, row.fallback, row.about)
+	}
+}
