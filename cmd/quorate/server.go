@@ -124,12 +124,15 @@ func serve(s *settings, logger *slog.Logger, stop <-chan os.Signal) error {
 	api := mgmt.New(node, logger)
 	failed := make(chan error, 3)
 	go func() { failed <- api.Serve(ways.management) }()
-	front := amqp.New(amqp.Config{
+	front, err := amqp.New(amqp.Config{
 		Broker: frontBroker{node.Broker()}, Logger: logger,
 		FrameMax: uint32(s.frameMax), InitialFrameMax: uint32(s.initialFrameMax), ChannelMax: uint16(s.channelMax),
 		Heartbeat: frontHeartbeat(s.heartbeat), HandshakeTimeout: s.handshakeTimeout,
 		MaxMessageSize: s.maxMessageSize, MaxConsumers: s.maxConsumers, Version: cluster.Version,
 	})
+	if err != nil {
+		return errors.Join(err, api.Close(context.Background()), node.Close())
+	}
 	joining, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	joined := make(chan error, 1)
