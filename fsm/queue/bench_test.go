@@ -74,16 +74,16 @@ func (d *driver) tick(b testing.TB) {
 func BenchmarkThroughput(b *testing.B) {
 	for _, c := range []struct {
 		name   string
-		config logpb.QueueConfig
+		config *logpb.QueueConfig
 		window uint64 // messages held by the consumer
 	}{
-		{"plain", logpb.QueueConfig{DeliveryLimit: 20}, 1},
-		{"window=100", logpb.QueueConfig{DeliveryLimit: 20}, 100},
-		{"timeout", logpb.QueueConfig{DeliveryLimit: 20, ConsumerTimeoutPlusOne: 1_800_001}, 100},
-		{"ttl+timeout", logpb.QueueConfig{DeliveryLimit: 20, TtlPlusOne: 60_001, ConsumerTimeoutPlusOne: 1_800_001}, 100},
+		{"plain", &logpb.QueueConfig{DeliveryLimit: 20}, 1},
+		{"window=100", &logpb.QueueConfig{DeliveryLimit: 20}, 100},
+		{"timeout", &logpb.QueueConfig{DeliveryLimit: 20, ConsumerTimeoutPlusOne: 1_800_001}, 100},
+		{"ttl+timeout", &logpb.QueueConfig{DeliveryLimit: 20, TtlPlusOne: 60_001, ConsumerTimeoutPlusOne: 1_800_001}, 100},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			d := newDriver(&c.config)
+			d := newDriver(c.config)
 			d.consume(b, 0)
 			id := uint64(1)
 			for range c.window {

@@ -21,16 +21,24 @@ func (m *Machine) mustHold() {
 type checker struct {
 	m     *Machine
 	err   error
-	seen  map[uint32]bool // messages found in a place
+	seen  []bool   // by handle: found in a place
+	live  []uint64 // log indexes of the messages found
 	count [Outbox + 1]Count
-	live  map[uint64]uint32
 	next  fsm.Time // earliest deadline found
 
-	expiring, deadlines, getsHeld int
+	extras, expiring, deadlines, getsHeld int
 }
 
+// that notes a fault unless ok. What is asked for each message goes through
+// fail instead, which builds no arguments while all is well.
 func (k *checker) that(ok bool, format string, args ...any) {
-	if !ok && k.err == nil {
+	if !ok {
+		k.fail(format, args...)
+	}
+}
+
+func (k *checker) fail(format string, args ...any) {
+	if k.err == nil {
 		k.err = fmt.Errorf(format, args...)
 	}
 }
@@ -43,7 +51,7 @@ func (k *checker) deadline(t fsm.Time) {
 
 // Check walks the whole state and reports the first broken invariant.
 func (m *Machine) Check() error {
-	k := &checker{m: m, seen: map[uint32]bool{}, live: map[uint64]uint32{}}
+	k := &checker{m: m, seen: make([]bool, max(m.messages.top, 1)), live: make([]uint64, 0, m.messages.live())}
 	k.lists()
 	k.consumers()
 	k.service()
@@ -56,23 +64,32 @@ func (m *Machine) Check() error {
 
 // message checks what holds for a message wherever it is.
 func (k *checker) message(h uint32, place Place) {
-	x := k.m.messages.get(h)
-	k.that(!k.seen[h], "message %d is in two places", x.seq)
+	m, x := k.m, k.m.messages.get(h)
+	switch e := m.extraOf(h); {
+	case k.seen[h]:
+		k.fail("message %d is in two places", x.seq)
+	case x.place != place:
+		k.fail("message %d says %v and is in %v", x.seq, x.place, place)
+	case x.seq == 0 || x.seq >= m.nextMessage:
+		k.fail("message %d of %d", x.seq, m.nextMessage)
+	case x.size == 0 || x.index > m.index || x.expireAt < 0:
+		k.fail("message %d: size %d, entry %d, expiry %d", x.seq, x.size, x.index, x.expireAt)
+	case x.extra != 0 && len(e.deaths) == 0:
+		k.fail("message %d has an empty extra", x.seq)
+	case place != Outbox && (e.letter != 0 || e.transfers != nil || e.diedAt != 0 || e.reason != 0):
+		k.fail("message %d is no letter", x.seq)
+	}
 	k.seen[h] = true
-	k.that(x.place == place, "message %d says %d and is in %d", x.seq, x.place, place)
-	k.that(x.seq > 0 && x.seq < k.m.nextMessage, "message %d of %d", x.seq, k.m.nextMessage)
-	k.that(x.size > 0 && x.index <= k.m.index, "message %d: size %d, entry %d", x.seq, x.size, x.index)
-	k.that(x.expireAt >= 0, "message %d expires at %d", x.seq, x.expireAt)
+	k.live = append(k.live, x.index)
 	k.count[place].Messages++
 	k.count[place].Bytes += uint64(x.size)
-	k.live[x.index]++
+	if x.extra != 0 {
+		k.extras++
+	}
 	if x.ready() && x.expireAt != 0 {
 		k.expiring++
 		k.deadline(x.expireAt)
 	}
-	e := k.m.extraOf(h)
-	k.that(x.extra == 0 || len(e.deaths) > 0, "message %d has an empty extra", x.seq)
-	k.that(place == Outbox || e.letter == 0 && e.transfers == nil && e.diedAt == 0 && e.reason == 0, "message %d is no letter", x.seq)
 }
 
 func (k *checker) lists() {
@@ -89,10 +106,13 @@ func (k *checker) lists() {
 		for h := m.lists[no].head; h != 0 && k.err == nil; h = m.messages.get(h).next {
 			x := m.messages.get(h)
 			k.message(h, place)
-			k.that(x.prev == prev, "message %d: the link back is wrong", x.seq)
+			if x.prev != prev {
+				k.fail("message %d: the link back is wrong", x.seq)
+			}
 			if place == Ready {
-				k.that(int(x.priority) == no && x.seq > last, "message %d is out of order", x.seq)
-				k.that(x.acquired == 0 && x.failed == 0, "message %d was handed out before", x.seq)
+				if int(x.priority) != no || x.seq <= last || x.acquired != 0 || x.failed != 0 {
+					k.fail("message %d is out of order or was handed out before", x.seq)
+				}
 				last = x.seq
 			}
 			prev = h
@@ -140,16 +160,21 @@ func (k *checker) held(c *consumer) {
 			return
 		}
 		k.message(held.handle, CheckedOut)
-		k.that(held.id > last && held.id < c.next, "consumer %v: delivery %d of %d", c.id, held.id, c.next)
+		_, late := slices.BinarySearch(c.late, held.id)
+		switch {
+		case held.id <= last || held.id >= c.next:
+			k.fail("consumer %v: delivery %d of %d", c.id, held.id, c.next)
+		case held.deadline < 0 || held.limit < 0:
+			k.fail("consumer %v: delivery %d has a wrong deadline", c.id, held.id)
+		case late:
+			k.fail("consumer %v: delivery %d is held and was taken back", c.id, held.id)
+		}
 		last = held.id
 		n++
-		k.that(held.deadline >= 0 && held.limit >= 0, "consumer %v: delivery %d has a wrong deadline", c.id, held.id)
 		if held.deadline != 0 {
 			k.deadlines++
 			k.deadline(held.deadline)
 		}
-		_, late := slices.BinarySearch(c.late, held.id)
-		k.that(!late, "consumer %v: delivery %d is held and was taken back", c.id, held.id)
 	}
 	k.that(n == c.held.n && n <= creditCeiling || c.isGets(), "consumer %v holds %d, counted %d", c.id, n, c.held.n)
 }
@@ -243,31 +268,36 @@ func (k *checker) sessions() {
 func (k *checker) books() {
 	m := k.m
 	k.that(k.count == m.counts, "counted %v, found %v", m.counts, k.count)
-	k.that(len(k.seen) == m.messages.live(), "%d messages, %d in places", m.messages.live(), len(k.seen))
-	extras := 0
-	for h := range k.seen { // det: a count
-		if m.messages.get(h).extra != 0 {
-			extras++
-		}
-	}
-	k.that(extras == m.extras.live(), "%d extras, %d in use", m.extras.live(), extras)
+	k.that(len(k.live) == m.messages.live(), "%d messages, %d in places", m.messages.live(), len(k.live))
+	k.that(k.extras == m.extras.live(), "%d extras, %d in use", m.extras.live(), k.extras)
 	k.that(k.expiring == m.expiring && k.deadlines == m.deadlines, "time is miscounted")
-	entries, last := 0, uint64(0)
-	for i := range m.live.len() {
-		e := m.live.item(i)
-		k.that(i == 0 || e.index > last, "entry %d is out of order", e.index)
-		last = e.index
-		k.that(e.count == k.live[e.index], "entry %d has %d messages, counted %d", e.index, k.live[e.index], e.count)
-		if e.count > 0 {
-			entries++
-		}
-	}
-	k.that(entries == len(k.live) && m.live.zeros == m.live.len()-entries, "live entries are miscounted")
+	k.entries()
 	k.that(m.phase == Active || len(m.consumers) == 0 && len(m.sessions) == 0 && m.readyCount() == 0, "an ended queue serves")
 	k.that((m.phase == Draining) == (m.goneAt != 0), "phase %d ends at %d", m.phase, m.goneAt)
-	k.that(m.phase != Draining || len(k.seen) > 0, "nothing to drain")
-	k.that(m.phase != Gone || len(k.seen) == 0, "a queue that is gone has messages")
+	k.that(m.phase != Draining || len(k.live) > 0, "nothing to drain")
+	k.that(m.phase != Gone || len(k.live) == 0, "a queue that is gone has messages")
 	k.that(m.clock >= 0 && m.clock <= fsm.MaxTime && m.lastUsed >= 0 && m.lastUsed <= m.clock, "clock %d, last used %d", m.clock, m.lastUsed)
+}
+
+// entries compares the live messages per log entry with what was found.
+func (k *checker) entries() {
+	l := &k.m.live
+	slices.Sort(k.live)
+	found, last, zeros := 0, uint64(0), 0
+	for i := range l.len() {
+		e := l.item(i)
+		n := found
+		for n < len(k.live) && k.live[n] == e.index {
+			n++
+		}
+		if i > 0 && e.index <= last || n-found != int(e.count) {
+			k.fail("entry %d after %d has %d messages, counted %d", e.index, last, n-found, e.count)
+		}
+		if last, found = e.index, n; e.count == 0 {
+			zeros++
+		}
+	}
+	k.that(found == len(k.live) && zeros == l.zeros, "live entries are miscounted")
 }
 
 // time compares the earliest deadline with what was found.
@@ -285,5 +315,5 @@ func (k *checker) time() {
 		next := m.NextDeadline()
 		k.that(next == k.next, "next deadline is %d, found %d", next, k.next)
 	}
-	k.that(m.expiries.len() <= 2*m.expiring+64 || m.expiries.len() <= 2*len(k.seen)+64, "%d expiries for %d messages", m.expiries.len(), m.expiring)
+	k.that(m.expiries.len() <= 2*m.expiring+64 || m.expiries.len() <= 2*len(k.live)+64, "%d expiries for %d messages", m.expiries.len(), m.expiring)
 }
