@@ -1,0 +1,169 @@
+package raftlog
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+)
+
+type seedDice struct{ r *rand.Rand }
+
+func (d seedDice) upto(n uint64) uint64 { return d.r.Uint64N(n + 1) }
+
+// crash is a disk as a power failure might leave it, and the states that are
+// right to find there: the last durable one, and all that came after it.
+type crash struct {
+	fs   *vfs.MemFS
+	want []*model
+	at   string
+}
+
+// witness knows which states are right at any moment, and crashes the disk at
+// random filesystem operations, whoever does them.
+type witness struct {
+	mu      sync.Mutex
+	disk    *vfs.MemFS
+	r       *rand.Rand
+	armed   bool
+	states  []*model
+	durable int // the position among states of the last durable one
+	crashes []crash
+	every   int
+}
+
+// acted is told what a commit that is about to happen will make of the group.
+func (w *witness) acted(m *model, durable bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	m.reopen()
+	w.states = append(w.states, m)
+	if durable {
+		w.durable = len(w.states) - 1
+	}
+}
+
+// settle is told that all commits have happened.
+func (w *witness) settle() []crash {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.states = append([]*model(nil), w.states[w.durable:]...)
+	w.durable = 0
+	crashes := w.crashes
+	w.crashes = nil
+	return crashes
+}
+
+// MaybeError implements errorfs.Injector. It never injects an error.
+func (w *witness) MaybeError(op errorfs.Op) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if op.Kind.ReadOrWrite() == errorfs.OpIsWrite && w.armed && w.r.IntN(w.every) == 0 {
+		w.crashes = append(w.crashes, crash{
+			fs:   w.disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50 * w.r.IntN(3), RNG: w.r}),
+			want: append([]*model(nil), w.states...),
+			at:   fmt.Sprintf("%v %s", op.Kind, op.Path),
+		})
+	}
+	return nil
+}
+
+// String implements fmt.Stringer.
+func (w *witness) String() string { return "(crash)" }
+
+// recovered opens a crashed disk and returns an error if what is there is none
+// of the states that it may be.
+func (c *crash) recovered(t *testing.T, again bool, r *rand.Rand) (err error) {
+	s, err := Open("db", crashOptions(t, c.fs))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	g, err := s.Group(1)
+	if err != nil {
+		return err
+	}
+	var all error
+	for i := len(c.want) - 1; i >= 0; i-- {
+		if err := compare(g, c.want[i]); err != nil {
+			all = errors.Join(all, fmt.Errorf("not state %d of %d: %w", i+1, len(c.want), err))
+			continue
+		}
+		if again {
+			next := crash{fs: c.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: r}), want: c.want[:i+1]}
+			return next.recovered(t, false, r)
+		}
+		return nil
+	}
+	return all
+}
+
+func crashOptions(t *testing.T, fs vfs.FS) Options {
+	o := testOptions(t, fs)
+	o.MemTableBytes = 256 << 10 // so that flushes and compactions take part
+	return o
+}
+
+// TestCrashes runs random histories, crashes the disk in the middle of what
+// goes on, and looks what is there afterwards. QUORATE_CRASH_RUNS sets the
+// number of histories, QUORATE_CRASH_SEED the first one.
+func TestCrashes(t *testing.T) {
+	runs, first := envOr("QUORATE_CRASH_RUNS", 12), envOr("QUORATE_CRASH_SEED", 1)
+	points := 0
+	for seed := first; seed < first+runs; seed++ {
+		points += crashRun(t, seed)
+		if t.Failed() {
+			return
+		}
+	}
+	t.Logf("%d crash points", points)
+	if points < runs*20 {
+		t.Errorf("only %d crash points", points)
+	}
+}
+
+func envOr(name string, n int) int {
+	if v, err := strconv.Atoi(os.Getenv(name)); err == nil {
+		return v
+	}
+	return n
+}
+
+func crashRun(t *testing.T, seed int) (points int) {
+	r := rand.New(rand.NewPCG(uint64(seed), 0))
+	w := &witness{disk: vfs.NewCrashableMem(), r: rand.New(rand.NewPCG(uint64(seed), 1)), every: 4, states: []*model{newModel()}}
+	fs := errorfs.Wrap(w.disk, w)
+	s, err := Open("db", crashOptions(t, fs))
+	must(t, err)
+	a := &actor{g: mustGroup(t, s, 1), m: newModel(), d: seedDice{r}, term: 1, acted: w.acted}
+	arm := func(on bool) {
+		w.mu.Lock()
+		w.armed = on
+		w.mu.Unlock()
+	}
+	arm(true)
+	var history []string
+	for range 100 {
+		what, err := a.step()
+		must(t, err)
+		history = append(history, what)
+		arm(false)
+		for _, c := range w.settle() {
+			points++
+			if err := c.recovered(t, points%5 == 0, r); err != nil {
+				t.Errorf("seed %d, crash at %s after %q:\n%v", seed, c.at, history, err)
+				return points
+			}
+		}
+		arm(true)
+	}
+	arm(false)
+	must(t, s.Close())
+	return points
+}

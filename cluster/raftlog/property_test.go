@@ -1,0 +1,219 @@
+package raftlog
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"pgregory.net/rapid"
+)
+
+// dice chooses numbers, from a seed or from rapid.
+type dice interface {
+	upto(n uint64) uint64 // 0 … n
+}
+
+type rapidDice struct{ t *rapid.T }
+
+func (d rapidDice) upto(n uint64) uint64 { return rapid.Uint64Range(0, n).Draw(d.t, "n") }
+
+// actor does to a group and to its model what raft and a machine might do.
+type actor struct {
+	g    *Group
+	m    *model
+	d    dice
+	term uint64
+	// acted is called with what the model will be once the next record is
+	// committed; durable says that all before is then, too.
+	acted func(m *model, durable bool)
+}
+
+func (a *actor) then(durable bool) { a.acted(a.m.clone(), durable) }
+
+// step does one thing and returns its name.
+func (a *actor) step() (string, error) {
+	switch a.d.upto(13) {
+	case 0, 1, 2, 3:
+		return a.append()
+	case 4:
+		return a.conflict()
+	case 5:
+		return a.vote()
+	case 6, 7:
+		return a.release()
+	case 8:
+		return a.commit()
+	case 9:
+		return a.save()
+	case 10, 11:
+		return a.compact()
+	case 12:
+		return a.install()
+	default:
+		return a.abandon()
+	}
+}
+
+func (a *actor) append() (string, error) {
+	from := a.m.next()
+	to := from + a.d.upto(6)
+	if a.d.upto(9) == 0 {
+		to += 90 // enough for range deletions
+	}
+	a.m.store(from, to, a.term)
+	a.then(true)
+	return fmt.Sprintf("append %d … %d/%d", from, to, a.term), a.g.StoreLogs(makeLogs(from, to, a.term))
+}
+
+// conflict replaces uncommitted entries by those of a new term.
+func (a *actor) conflict() (string, error) {
+	first, last := a.m.bounds()
+	from := max(a.m.committed+1, first)
+	if from > last || last == 0 {
+		return "no conflict", nil
+	}
+	from += a.d.upto(last - from)
+	a.term++
+	a.m.truncateBack(from)
+	a.then(false)
+	if a.d.upto(2) > 0 {
+		if err := a.g.DeleteRange(from, last); err != nil {
+			return "delete", err
+		}
+	}
+	a.m.store(from, from+2, a.term)
+	a.then(true)
+	return fmt.Sprintf("conflict from %d/%d", from, a.term), a.g.StoreLogs(makeLogs(from, from+2, a.term))
+}
+
+func (a *actor) vote() (string, error) {
+	a.term++
+	a.m.stable["CurrentTerm"] = a.term
+	a.then(true)
+	return "vote", a.g.SetUint64([]byte("CurrentTerm"), a.term)
+}
+
+func (a *actor) commit() (string, error) {
+	_, last := a.m.bounds()
+	if last > a.m.committed {
+		a.m.committed += 1 + a.d.upto(last-a.m.committed-1)
+	}
+	return fmt.Sprintf("commit %d", a.m.committed), nil
+}
+
+func (a *actor) release() (string, error) {
+	live := a.m.live(a.m.committed)
+	if len(live) == 0 {
+		return "nothing to release", nil
+	}
+	var gone []uint64
+	if a.d.upto(3) == 0 { // a purge
+		gone = live
+	} else {
+		for range a.d.upto(8) + 1 {
+			gone = append(gone, live[a.d.upto(uint64(len(live)-1))])
+		}
+	}
+	a.m.release(gone)
+	a.then(false)
+	a.g.Release(gone)
+	return fmt.Sprintf("release %v", gone), nil
+}
+
+func (a *actor) save() (string, error) {
+	if a.m.committed <= a.m.snapIndex {
+		return "nothing to save", nil
+	}
+	_, last := a.m.bounds()
+	index := a.m.snapIndex + 1 + a.d.upto(a.m.committed-a.m.snapIndex-1)
+	term := a.m.terms[index]
+	if index > last || term == 0 {
+		return "nothing to save", nil
+	}
+	state := string(someState(int(a.d.upto(300)) * (1 + int(a.d.upto(1))*1800)))
+	var live []uint64
+	for _, i := range a.m.live(index) {
+		if a.d.upto(4) > 0 {
+			live = append(live, i)
+		}
+	}
+	a.m.snapIndex, a.m.snapTerm, a.m.snapState = index, term, state
+	a.then(true)
+	a.m.sweep(live, index)
+	a.then(false)
+	return fmt.Sprintf("save at %d", index), save(a.g, index, term, []byte(state), live)
+}
+
+func (a *actor) compact() (string, error) {
+	first, _ := a.m.bounds()
+	if first == 0 || first > a.m.snapIndex {
+		return "nothing to compact", nil
+	}
+	upto := first + a.d.upto(a.m.snapIndex-first)
+	a.m.truncateFront(upto)
+	a.then(false)
+	return fmt.Sprintf("compact %d … %d", first, upto), a.g.DeleteRange(first, upto)
+}
+
+func (a *actor) install() (string, error) {
+	index := max(a.m.snapIndex, a.m.committed) + a.d.upto(20)
+	if index == 0 {
+		return "nothing to install", nil
+	}
+	var live []uint64
+	for i := uint64(1); i <= index; i++ {
+		if i%5 != 0 && a.d.upto(5) == 0 {
+			live = append(live, i)
+		}
+	}
+	state := string(someState(int(a.d.upto(300)) * (1 + int(a.d.upto(1))*1800)))
+	a.term++
+	a.m.install(index, a.term, state, live)
+	a.then(true)
+	stream := streamOf(a.term, state, live)
+	return fmt.Sprintf("install at %d", index), install(a.g, index, a.term, stream, 1+int(a.d.upto(100000)))
+}
+
+// abandon begins to install and does not get to the end.
+func (a *actor) abandon() (string, error) {
+	index := max(a.m.snapIndex, a.m.committed) + 10
+	live := []uint64{index - 1, index}
+	live = slices.DeleteFunc(live, func(i uint64) bool { return i%5 == 0 })
+	stream := streamOf(a.term, string(someState(chunkSize*5)), live)
+	stream = stream[:a.d.upto(uint64(len(stream)-1))]
+	if install(a.g, index, a.term, stream, 70000) == nil {
+		return "abandon", fmt.Errorf("half a stream was installed")
+	}
+	return "abandon", nil
+}
+
+func TestModel(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		fs := vfs.NewMem()
+		a := &actor{
+			g: mustGroup(t, mustOpen(t, fs, "db"), 1), m: newModel(), d: rapidDice{rt}, term: 1,
+			acted: func(*model, bool) {},
+		}
+		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
+			what, err := a.step()
+			if err == nil && a.d.upto(3) == 0 {
+				forgetCache(a.g)
+			}
+			if err == nil {
+				err = compare(a.g, a.m)
+			}
+			if err != nil {
+				rt.Fatalf("%s: %v", what, err)
+			}
+			if a.d.upto(9) == 0 {
+				a.g = reopen(t, fs, a.g)
+				a.m.reopen()
+				if err := compare(a.g, a.m); err != nil {
+					rt.Fatalf("after reopening: %v", err)
+				}
+			}
+		}
+		must(t, a.g.s.Close())
+	})
+}
