@@ -28,7 +28,7 @@ type link struct {
 	cancel      context.CancelCauseFunc
 	out         *outbox
 	opened      time.Time
-	heard       atomic.Bool // something arrived since the last ping
+	heard       atomic.Bool // a byte arrived since the last ping
 	roundTrip   atomic.Int64
 
 	mu      sync.Mutex
@@ -50,16 +50,32 @@ type pending struct {
 	timed bool // fails after Config.RequestTimeout
 }
 
+// heardConn notes every sign of life. Bytes, not frames: while a long message
+// is on its way out no pong comes, but HTTP/2 grants window all along.
+type heardConn struct {
+	net.Conn
+	heard *atomic.Bool
+}
+
+func (c *heardConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if n > 0 {
+		c.heard.Store(true)
+	}
+	return n, err
+}
+
 // openLink dials and shakes hands. Both end with ctx.
 func openLink(ctx context.Context, p *peer, addr string) (*link, error) {
+	l := &link{
+		p: p, out: newOutbox(p.m.cfg.LazyDelay), opened: time.Now(),
+		pending: make(map[uint64]pending),
+	}
 	conn, err := p.m.cfg.Dial(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
-	l := &link{
-		p: p, conn: conn, out: newOutbox(p.m.cfg.LazyDelay), opened: time.Now(),
-		pending: make(map[uint64]pending),
-	}
+	l.conn = &heardConn{Conn: conn, heard: &l.heard}
 	l.ctx, l.cancel = context.WithCancelCause(p.ctx)
 	stop := context.AfterFunc(ctx, func() { l.cancel(context.Cause(ctx)) })
 	err = l.handshake()
@@ -178,7 +194,6 @@ func (l *link) receive() error {
 		if err := l.stream.RecvMsg(&in); err != nil {
 			return err
 		}
-		l.heard.Store(true)
 		for msg := in.data; len(msg) > 0; {
 			f, rest, err := nextFrame(msg)
 			if err != nil {

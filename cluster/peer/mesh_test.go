@@ -366,7 +366,7 @@ func TestHelloRefusals(t *testing.T) {
 }
 
 func TestAddAndRemovePeer(t *testing.T) {
-	c := newCluster(t, false, 3, nil)
+	c := newCluster(t, false, 3, func(cfg *Config) { cfg.SilentAfter = 500 * time.Millisecond })
 	c.startAll(nil)
 	m := c.members["n1"]
 	m.RemovePeer("n2")

@@ -2,6 +2,7 @@ package peer
 
 import (
 	"errors"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,8 +13,8 @@ const (
 	maxBacklog = 64 << 20
 	// batchSize is where a batch is long enough; the next frame starts another.
 	batchSize = 256 << 10
-	// busyRate in frames per millisecond: above it the sender waits linger
-	// before it takes what is queued, so that more frames share a write.
+	// busyRate in frames per millisecond: above it the sender lets other
+	// goroutines go first, for up to linger, so that more frames share a write.
 	busyRate = 4
 	linger   = 200 * time.Microsecond
 )
@@ -208,7 +209,7 @@ func (o *outbox) run(stop <-chan struct{}, send func(*batch) error) error {
 			return nil
 		}
 		if r.busy {
-			time.Sleep(linger)
+			o.gather()
 		}
 		for _, b := range o.take(&r) {
 			charged := b.charged
@@ -218,6 +219,26 @@ func (o *outbox) run(stop <-chan struct{}, send func(*batch) error) error {
 			o.sent(charged)
 		}
 	}
+}
+
+// gather yields for as long as that brings more frames. It does not sleep: a
+// process with nothing else to do would wake up a millisecond later, and those
+// who wait for an answer before they ask again would wait with it.
+func (o *outbox) gather() {
+	start := time.Now()
+	for n := o.frames(); ; {
+		runtime.Gosched()
+		last := n
+		if n = o.frames(); n == last || time.Since(start) >= linger {
+			return
+		}
+	}
+}
+
+func (o *outbox) frames() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.arrived
 }
 
 // rate tells from the number of frames whether waiting for more is worth it.
