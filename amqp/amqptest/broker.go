@@ -1,0 +1,359 @@
+package amqptest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sort"
+	"strings"
+	"sync"
+
+	"github.com/quorate/quorate/amqp"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// Broker is an amqp.Broker in memory, with the user guest (password guest) and
+// the vhost /. All methods may be called at any time.
+type Broker struct {
+	mu        sync.Mutex
+	changed   *sync.Cond // broadcast at every change of what is waited for
+	exchanges map[string]*exchange
+	queues    map[string]*queue
+	sessions  map[*session]bool
+	lastID    uint64 // of queues and connections
+
+	holdConfirms bool
+	confuse      bool // confirms in descending order
+	refuse       map[string]bool
+	failures     map[string]error
+	blocked      map[string]chan struct{}
+	waiting      map[string]int
+	journal      []string
+	drop         bool
+	published    int
+}
+
+type exchange struct {
+	kind     string
+	internal bool
+	bindings []binding
+}
+
+type binding struct{ queue, key string }
+
+// NewBroker returns an empty broker.
+func NewBroker() *Broker {
+	b := &Broker{
+		exchanges: map[string]*exchange{
+			"":           {kind: "direct"},
+			"amq.direct": {kind: "direct"},
+			"amq.fanout": {kind: "fanout"},
+		},
+		queues:   map[string]*queue{},
+		sessions: map[*session]bool{},
+		refuse:   map[string]bool{},
+		failures: map[string]error{},
+		blocked:  map[string]chan struct{}{},
+		waiting:  map[string]int{},
+	}
+	b.changed = sync.NewCond(&b.mu)
+	return b
+}
+
+// HoldConfirms keeps the outcome of publishes back until ReleaseConfirms.
+func (b *Broker) HoldConfirms() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.holdConfirms = true
+}
+
+// ReleaseConfirms tells what HoldConfirms kept back, the youngest first if
+// backwards is set.
+func (b *Broker) ReleaseConfirms(backwards bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.holdConfirms = false
+	for s := range b.sessions {
+		held := s.heldConfirms
+		s.heldConfirms = nil
+		for i := range held {
+			if backwards {
+				i = len(held) - 1 - i
+			}
+			s.settled(held[i].number, held[i].ok)
+		}
+	}
+}
+
+// RefusePublishes has a queue refuse what is published to it.
+func (b *Broker) RefusePublishes(queue string, refuse bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.refuse[queue] = refuse
+}
+
+// DropPublishes has the broker accept publishes and forget them at once. It
+// does as little for one as it can.
+func (b *Broker) DropPublishes() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.drop = true
+}
+
+// Fail has the next call of a method of a session or of the broker fail. The
+// method is named as in Go.
+func (b *Broker) Fail(method string, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.failures[method] = err
+}
+
+// Block has calls of a method wait until Unblock.
+func (b *Broker) Block(method string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.blocked[method] = make(chan struct{})
+}
+
+// Unblock ends Block.
+func (b *Broker) Unblock(method string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if c := b.blocked[method]; c != nil {
+		close(c)
+		delete(b.blocked, method)
+	}
+}
+
+// AwaitBlocked waits until a call of a blocked method waits.
+func (b *Broker) AwaitBlocked(method string) {
+	b.await(func() bool { return b.waiting[method] > 0 })
+}
+
+// AwaitSessions waits until that many sessions are open.
+func (b *Broker) AwaitSessions(n int) {
+	b.await(func() bool { return len(b.sessions) == n })
+}
+
+// AwaitPublished waits until that many publishes have come.
+func (b *Broker) AwaitPublished(n int) {
+	b.await(func() bool { return b.published >= n })
+}
+
+// Quiesce waits until every event has been handed to its channel.
+func (b *Broker) Quiesce() {
+	b.await(func() bool {
+		for s := range b.sessions {
+			if len(s.events) > 0 || s.calling {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func (b *Broker) await(ready func() bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for !ready() {
+		b.changed.Wait()
+	}
+}
+
+// TimeOut returns everything that is held of a queue, as a consumer timeout of
+// this length does.
+func (b *Broker) TimeOut(name string, limit fsm.Millis) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	q := b.queues[name]
+	for s := range b.sessions {
+		for _, token := range sortedTokens(s.held) {
+			h := s.held[token]
+			if h.queue != q || len(h.messages) == 0 {
+				continue
+			}
+			ids := h.ids()
+			if c := s.consumers[token]; c != nil {
+				c.suspended = true
+			}
+			for _, id := range ids {
+				m := h.messages[id]
+				delete(h.messages, id)
+				m.acquired++
+				q.ready = append(q.ready, m)
+			}
+			s.event(func(e fsm.SessionEvents) { e.TimedOut(token, ids, limit) })
+		}
+	}
+	q.dispatch()
+}
+
+// Lose gives up every session.
+func (b *Broker) Lose(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for s := range b.sessions {
+		s.event(func(e fsm.SessionEvents) { e.Lost(err) })
+	}
+}
+
+// Inject puts a message with a past into a queue, which is made if need be.
+func (b *Broker) Inject(name string, m fsm.Message) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	q := b.queue(name)
+	q.ready = append(q.ready, &message{payload: m.Payload, acquired: m.Acquired, failed: m.Failed, deaths: m.Deaths})
+	q.dispatch()
+}
+
+// Journal returns and forgets what has happened that no client sees: settled
+// deliveries and closed sessions and connections.
+func (b *Broker) Journal() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	j := b.journal
+	b.journal = nil
+	return j
+}
+
+func (b *Broker) note(format string, args ...any) {
+	b.journal = append(b.journal, fmt.Sprintf(format, args...))
+	b.changed.Broadcast()
+}
+
+// String renders queues and exchanges, sorted.
+func (b *Broker) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var out []string
+	for name, q := range b.queues {
+		held := 0
+		for s := range b.sessions {
+			for _, h := range s.held {
+				if h.queue == q {
+					held += len(h.messages)
+				}
+			}
+		}
+		out = append(out, fmt.Sprintf("queue %s ready=%d held=%d consumers=%d", name, len(q.ready), held, len(q.consumers)))
+	}
+	sort.Strings(out)
+	return strings.Join(out, "\n")
+}
+
+// Login accepts guest with the password guest.
+func (b *Broker) Login(_ context.Context, user, password string, _ netip.Addr) error {
+	if err := b.failure("Login"); err != nil {
+		return err
+	}
+	if user != "guest" || password != "guest" {
+		return errors.New("no such user, or another password")
+	}
+	return nil
+}
+
+// Connect accepts the vhost /.
+func (b *Broker) Connect(_ context.Context, _, vhost string) (amqp.Connection, error) {
+	if err := b.failure("Connect"); err != nil {
+		return nil, err
+	}
+	if vhost != "/" {
+		return nil, fsm.Refuse(fsm.NotAllowed, "vhost "+vhost+" not found")
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lastID++
+	return &connection{broker: b, id: b.lastID}, nil
+}
+
+// ClusterName is test.
+func (b *Broker) ClusterName() string { return "test" }
+
+// failure returns what Fail has ordered for a method.
+func (b *Broker) failure(method string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	err := b.failures[method]
+	delete(b.failures, method)
+	return err
+}
+
+// enter begins a blocking call: it waits and fails as ordered.
+func (b *Broker) enter(ctx context.Context, method string) error {
+	b.mu.Lock()
+	gate := b.blocked[method]
+	if gate != nil {
+		b.waiting[method]++
+		b.changed.Broadcast()
+	}
+	b.mu.Unlock()
+	if gate != nil {
+		var err error
+		select {
+		case <-gate:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		b.mu.Lock()
+		b.waiting[method]--
+		b.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+	return b.failure(method)
+}
+
+type connection struct {
+	broker *Broker
+	id     uint64
+}
+
+// OpenSession starts the goroutine that calls events.
+func (c *connection) OpenSession(events fsm.SessionEvents) (amqp.Session, error) {
+	b := c.broker
+	if err := b.failure("OpenSession"); err != nil {
+		return nil, err
+	}
+	s := &session{
+		broker: b, connection: c, out: events, ended: make(chan struct{}),
+		consumers: map[uint64]*consumer{}, held: map[uint64]*holding{},
+	}
+	b.mu.Lock()
+	b.sessions[s] = true
+	b.changed.Broadcast()
+	b.mu.Unlock()
+	go s.run()
+	return s, nil
+}
+
+// Close deletes the exclusive queues.
+func (c *connection) Close(context.Context) {
+	b := c.broker
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, name := range sortedNames(b.queues) {
+		if b.queues[name].owner == c {
+			b.deleteQueue(name)
+		}
+	}
+	b.note("connection closed")
+}
+
+func sortedNames(m map[string]*queue) []string {
+	names := make([]string, 0, len(m))
+	for name := range m {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	return names
+}
+
+// Death returns one entry of a death history.
+func Death(reason logpb.Death_Reason, queue string, count uint64, time fsm.Time, exchange string, keys ...string) *logpb.Death {
+	return &logpb.Death{
+		Reason: reason, Queue: queue, Count: count, Time: int64(time), Exchange: exchange, RoutingKeys: keys,
+	}
+}

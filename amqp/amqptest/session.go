@@ -1,0 +1,424 @@
+package amqptest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/quorate/quorate/fsm"
+)
+
+// session is an amqp.Session. Its events come from a goroutine of its own, one
+// at a time, in the order in which they arose.
+type session struct {
+	broker     *Broker
+	connection *connection
+	out        fsm.SessionEvents
+	ended      chan struct{} // closed when the goroutine has ended
+
+	// Under Broker.mu.
+	events       []func(fsm.SessionEvents)
+	calling      bool
+	closed       bool
+	consumers    map[uint64]*consumer
+	held         map[uint64]*holding
+	heldConfirms []heldConfirm
+	dropped      uint64 // publishes accepted and forgotten, up to this one
+	told         uint64 // and settled, up to this one
+}
+
+type heldConfirm struct {
+	number uint64
+	ok     bool
+}
+
+func (s *session) run() {
+	defer close(s.ended)
+	b := s.broker
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for {
+		for len(s.events) == 0 && s.told == s.dropped && !s.closed {
+			b.changed.Wait()
+		}
+		if s.closed {
+			return
+		}
+		events := s.events
+		first, last := s.told+1, s.dropped
+		s.events, s.calling, s.told = nil, true, s.dropped
+		b.mu.Unlock()
+		for _, e := range events {
+			e(s.out)
+		}
+		if last >= first {
+			s.out.Settled(first, last, true)
+		}
+		b.mu.Lock()
+		s.calling = false
+		b.changed.Broadcast()
+	}
+}
+
+// event queues a call of the channel. The broker is locked, here and below.
+func (s *session) event(e func(fsm.SessionEvents)) {
+	if !s.closed {
+		s.events = append(s.events, e)
+		s.broker.changed.Broadcast()
+	}
+}
+
+func (s *session) settled(number uint64, ok bool) {
+	s.event(func(e fsm.SessionEvents) { e.Settled(number, number, ok) })
+}
+
+// hold takes a message into a consumer's hand, or a get's.
+func (s *session) hold(token uint64, q *queue, m *message) fsm.Message {
+	h := s.held[token]
+	if h == nil {
+		h = &holding{queue: q, messages: map[uint64]*message{}}
+		s.held[token] = h
+	}
+	h.last++
+	h.messages[h.last] = m
+	return fsm.Message{
+		Consumer: token, ID: h.last, Payload: m.payload, Acquired: m.acquired, Failed: m.failed, Deaths: m.deaths,
+		Ready: uint64(len(q.ready)),
+	}
+}
+
+func (s *session) deliver(m fsm.Message) {
+	s.event(func(e fsm.SessionEvents) { e.Deliver([]fsm.Message{m}) })
+}
+
+func notFound(what, name string) error {
+	return fsm.Refuse(fsm.NotFoundKind, fmt.Sprintf("no %s '%s' in vhost '/'", what, name))
+}
+
+// Publish routes and enqueues.
+func (s *session) Publish(p *fsm.Publish) (bool, error) {
+	if !p.Payload.Valid() {
+		panic("amqptest: payload is not valid")
+	}
+	b := s.broker
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.published++
+	if b.drop {
+		s.dropped = p.Number
+		if s.told+1 == s.dropped {
+			b.changed.Broadcast()
+		}
+		return true, nil
+	}
+	b.changed.Broadcast()
+	x := b.exchanges[p.Exchange]
+	switch {
+	case x == nil:
+		return false, notFound("exchange", p.Exchange)
+	case x.internal:
+		return false, fsm.Refuse(fsm.AccessRefused, "cannot publish to internal exchange '"+p.Exchange+"' in vhost '/'")
+	case p.TTLError != nil:
+		return false, p.TTLError
+	case p.UserError != nil:
+		return false, p.UserError
+	}
+	for _, f := range p.Headers().GetFields() {
+		if f.Name == "BCC" {
+			b.note("publish bcc=%d", len(f.Value.Array))
+		}
+	}
+	queues := b.route(x, p.Exchange, p.RoutingKey)
+	ok := true
+	for _, q := range queues {
+		if b.refuse[q.name] {
+			ok = false
+			continue
+		}
+		q.ready = append(q.ready, &message{payload: p.Payload})
+		q.dispatch()
+	}
+	switch {
+	case len(queues) == 0:
+	case b.holdConfirms:
+		s.heldConfirms = append(s.heldConfirms, heldConfirm{p.Number, ok})
+	default:
+		s.settled(p.Number, ok)
+	}
+	return len(queues) > 0, nil
+}
+
+// Settle ends deliveries.
+func (s *session) Settle(token uint64, ids []uint64, outcome fsm.Outcome) {
+	if !slices.IsSorted(ids) {
+		panic("amqptest: ids do not ascend")
+	}
+	b := s.broker
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s.closed {
+		panic("amqptest: settle after close")
+	}
+	name := fmt.Sprint(token)
+	if token>>63 != 0 {
+		name = "get"
+	}
+	b.note("settle %s %v %v", name, ids, outcome)
+	h := s.held[token]
+	if c := s.consumers[token]; c != nil {
+		c.suspended = false
+	}
+	if h == nil {
+		return
+	}
+	for _, id := range ids {
+		m := h.messages[id]
+		if m == nil {
+			continue
+		}
+		delete(h.messages, id)
+		if outcome == fsm.Requeue || outcome == fsm.RequeueFailed {
+			m.acquired++
+			if outcome == fsm.RequeueFailed {
+				m.failed++
+			}
+			h.queue.ready = append(h.queue.ready, m)
+		}
+	}
+	h.queue.dispatch()
+}
+
+// Consume starts a consumer.
+func (s *session) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
+	q, err := s.find(ctx, "Consume", spec.Queue)
+	if err != nil {
+		return err
+	}
+	defer s.broker.mu.Unlock()
+	c := &consumer{session: s, queue: q, spec: spec}
+	s.consumers[spec.Number] = c
+	q.consumers = append(q.consumers, c)
+	q.dispatch()
+	return nil
+}
+
+// find begins a call about a queue. Without an error the broker is locked.
+func (s *session) find(ctx context.Context, method, name string) (*queue, error) {
+	b := s.broker
+	if err := b.enter(ctx, method); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	q := b.queues[name]
+	switch {
+	case q == nil:
+		b.mu.Unlock()
+		return nil, notFound("queue", name)
+	case q.owner != nil && q.owner != s.connection:
+		b.mu.Unlock()
+		return nil, fsm.Refuse(fsm.Locked, "cannot obtain exclusive access to locked queue '"+name+"' in vhost '/'")
+	}
+	return q, nil
+}
+
+// Cancel ends a consumer.
+func (s *session) Cancel(ctx context.Context, number uint64) error {
+	b := s.broker
+	if err := b.enter(ctx, "Cancel"); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c := s.consumers[number]
+	if c == nil {
+		return fsm.Refuse(fsm.NotFoundKind, "no such consumer")
+	}
+	delete(s.consumers, number)
+	c.queue.consumers = slices.DeleteFunc(c.queue.consumers, func(o *consumer) bool { return o == c })
+	b.note("cancel %d", number)
+	// No Deliver may come after this call has returned.
+	for len(s.events) > 0 || s.calling {
+		b.changed.Wait()
+	}
+	return nil
+}
+
+// Get takes one message.
+func (s *session) Get(ctx context.Context, name string, noAck bool) (fsm.Message, bool, error) {
+	q, err := s.find(ctx, "Get", name)
+	if err != nil {
+		return fsm.Message{}, false, err
+	}
+	defer s.broker.mu.Unlock()
+	if len(q.ready) == 0 {
+		return fsm.Message{}, false, nil
+	}
+	m := q.ready[0]
+	q.ready = q.ready[1:]
+	out := s.hold(q.token, q, m)
+	if noAck {
+		delete(s.held[q.token].messages, out.ID)
+	}
+	return out, true, nil
+}
+
+// DeclareQueue makes a queue, or finds it.
+func (s *session) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.QueueInfo, error) {
+	q, err := s.find(ctx, "DeclareQueue", spec.Name)
+	b := s.broker
+	if err != nil {
+		if r, ok := err.(*fsm.Refusal); !ok || r.Kind != fsm.NotFoundKind || spec.Passive {
+			return fsm.QueueInfo{}, err
+		}
+		b.mu.Lock()
+		if spec.Name == "" {
+			b.lastID++
+			spec.Name = fmt.Sprintf("amq.gen-%d", b.lastID)
+		}
+		q = b.queue(spec.Name)
+		if spec.Exclusive {
+			q.owner = s.connection
+		}
+	}
+	defer b.mu.Unlock()
+	return fsm.QueueInfo{Name: q.name, Ready: uint64(len(q.ready)), Consumers: uint64(len(q.consumers))}, nil
+}
+
+// DeleteQueue deletes a queue; a missing one is fine.
+func (s *session) DeleteQueue(ctx context.Context, name string, ifUnused, ifEmpty bool) (uint64, error) {
+	q, err := s.find(ctx, "DeleteQueue", name)
+	if r, ok := err.(*fsm.Refusal); ok && r.Kind == fsm.NotFoundKind {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer s.broker.mu.Unlock()
+	switch {
+	case ifUnused && len(q.consumers) > 0:
+		return 0, fsm.Refuse(fsm.Precondition, "queue '"+name+"' in vhost '/' in use")
+	case ifEmpty && len(q.ready) > 0:
+		return 0, fsm.Refuse(fsm.Precondition, "queue '"+name+"' in vhost '/' not empty")
+	}
+	s.broker.deleteQueue(name)
+	return uint64(len(q.ready)), nil
+}
+
+// PurgeQueue removes ready messages.
+func (s *session) PurgeQueue(ctx context.Context, name string) (uint64, error) {
+	q, err := s.find(ctx, "PurgeQueue", name)
+	if err != nil {
+		return 0, err
+	}
+	defer s.broker.mu.Unlock()
+	n := len(q.ready)
+	q.ready = nil
+	return uint64(n), nil
+}
+
+// DeclareExchange makes an exchange, or finds it.
+func (s *session) DeclareExchange(ctx context.Context, spec fsm.ExchangeSpec) error {
+	b := s.broker
+	if err := b.enter(ctx, "DeclareExchange"); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch x := b.exchanges[spec.Name]; {
+	case x != nil:
+	case spec.Passive:
+		return notFound("exchange", spec.Name)
+	case spec.Type != "direct" && spec.Type != "fanout":
+		return fsm.Refuse(fsm.Precondition, "unknown exchange type '"+spec.Type+"'")
+	default:
+		b.exchanges[spec.Name] = &exchange{kind: spec.Type, internal: spec.Internal}
+	}
+	return nil
+}
+
+// DeleteExchange deletes an exchange; a missing one is fine.
+func (s *session) DeleteExchange(ctx context.Context, name string, ifUnused bool) error {
+	b := s.broker
+	if err := b.enter(ctx, "DeleteExchange"); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if x := b.exchanges[name]; x != nil && ifUnused && len(x.bindings) > 0 {
+		return fsm.Refuse(fsm.Precondition, "exchange '"+name+"' in vhost '/' in use")
+	}
+	delete(b.exchanges, name)
+	return nil
+}
+
+// Bind binds a queue; bindings of exchanges are accepted and mean nothing.
+func (s *session) Bind(ctx context.Context, spec fsm.BindSpec) error {
+	b := s.broker
+	if err := b.enter(ctx, "Bind"); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	x := b.exchanges[spec.Source]
+	switch {
+	case !spec.ToExchange && b.queues[spec.Destination] == nil:
+		return notFound("queue", spec.Destination)
+	case spec.ToExchange && b.exchanges[spec.Destination] == nil:
+		return notFound("exchange", spec.Destination)
+	case x == nil:
+		return notFound("exchange", spec.Source)
+	case !spec.ToExchange:
+		x.bindings = append(x.bindings, binding{spec.Destination, spec.RoutingKey})
+	}
+	return nil
+}
+
+// Unbind removes a binding; a missing one is fine.
+func (s *session) Unbind(ctx context.Context, spec fsm.BindSpec) error {
+	b := s.broker
+	if err := b.enter(ctx, "Unbind"); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if x := b.exchanges[spec.Source]; x != nil {
+		x.bindings = slices.DeleteFunc(x.bindings, func(o binding) bool {
+			return o == binding{spec.Destination, spec.RoutingKey}
+		})
+	}
+	return nil
+}
+
+// Close puts back what the session holds and waits for its goroutine.
+func (s *session) Close(ctx context.Context) {
+	b := s.broker
+	_ = b.enter(ctx, "Close")
+	b.mu.Lock()
+	if s.closed {
+		panic("amqptest: session closed twice")
+	}
+	s.closed = true
+	delete(b.sessions, s)
+	touched := map[*queue]bool{}
+	for _, c := range s.consumers {
+		c.queue.consumers = slices.DeleteFunc(c.queue.consumers, func(o *consumer) bool { return o == c })
+		touched[c.queue] = true
+	}
+	for _, token := range sortedTokens(s.held) {
+		h := s.held[token]
+		for _, id := range h.ids() {
+			m := h.messages[id]
+			m.acquired++
+			m.failed++
+			h.queue.ready = append(h.queue.ready, m)
+		}
+		touched[h.queue] = true
+	}
+	s.held = nil
+	for q := range touched {
+		q.dispatch()
+	}
+	b.note("session closed")
+	b.mu.Unlock()
+	<-s.ended
+}

@@ -1,0 +1,186 @@
+package amqp_test
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/quorate/quorate/amqp"
+	"github.com/quorate/quorate/amqp/amqptest"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// TestScripts runs testdata/*.txt. Each line under send is one frame, or a
+// content with its header; the frames that come back are recorded below.
+//
+//	connect [NAME] [can=CAPABILITY …]   log in
+//	dial [NAME]                         connect and say nothing
+//	send [NAME] [rest]                  send lines; rest: receive up to the end
+//	raw [NAME]                          send octets, in hex or quoted; receive up to the end
+//	broker VERB ARGUMENTS               have the broker do something, then receive
+func TestScripts(t *testing.T) {
+	datadriven.Walk(t, "testdata/script", func(t *testing.T, path string) {
+		s := &script{t: t, clients: map[string]*amqptest.Client{}}
+		datadriven.RunTest(t, path, s.run)
+	})
+}
+
+type script struct {
+	t       *testing.T
+	server  *server
+	clients map[string]*amqptest.Client
+}
+
+func (s *script) run(t *testing.T, d *datadriven.TestData) string {
+	if s.server == nil {
+		s.server = mustServe(s.t, func(c *amqp.Config) { c.MaxMessageSize, c.MaxConsumers = 1000, 4 })
+	}
+	name := "1"
+	if len(d.CmdArgs) > 0 && len(d.CmdArgs[0].Vals) == 0 && d.Cmd != "broker" && d.CmdArgs[0].Key != "rest" {
+		name = d.CmdArgs[0].Key
+	}
+	switch d.Cmd {
+	case "connect":
+		var can []string
+		for _, a := range d.CmdArgs {
+			if a.Key == "can" {
+				can = a.Vals
+			}
+		}
+		s.clients[name] = s.server.mustLogin(can...)
+		return ""
+	case "dial":
+		s.clients[name] = s.server.mustDial()
+		return ""
+	case "broker":
+		s.broker(t, d)
+	}
+	c := s.clients[name]
+	switch d.Cmd {
+	case "send":
+		for line := range strings.Lines(d.Input) {
+			c.SendText(strings.TrimSpace(line))
+		}
+		if d.HasArg("rest") {
+			return lines(c.Rest())
+		}
+	case "raw":
+		for line := range strings.Lines(d.Input) {
+			c.Write(mustOctets(t, strings.TrimSpace(line)))
+		}
+		return lines(c.Rest())
+	}
+	return s.result(c)
+}
+
+// result is what the clients receive, then what has happened in the broker.
+func (s *script) result(first *amqptest.Client) string {
+	out := first.Settle(s.server.broker)
+	for _, name := range []string{"1", "2"} {
+		if c := s.clients[name]; c != nil && c != first {
+			for _, line := range c.Settle(s.server.broker) {
+				out = append(out, "client "+name+": "+line)
+			}
+		}
+	}
+	for _, line := range s.server.broker.Journal() {
+		out = append(out, "broker: "+line)
+	}
+	return lines(out)
+}
+
+func lines(out []string) string {
+	if len(out) == 0 {
+		return "ok\n"
+	}
+	return strings.Join(out, "\n") + "\n"
+}
+
+func mustOctets(t *testing.T, text string) []byte {
+	t.Helper()
+	if rest, ok := strings.CutPrefix(text, `"`); ok {
+		return []byte(strings.TrimSuffix(rest, `"`))
+	}
+	b, err := hex.DecodeString(strings.ReplaceAll(text, " ", ""))
+	if err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return b
+}
+
+func (s *script) broker(t *testing.T, d *datadriven.TestData) {
+	t.Helper()
+	b := s.server.broker
+	arg := func(i int) string {
+		if i+1 >= len(d.CmdArgs) {
+			return ""
+		}
+		return d.CmdArgs[i+1].Key
+	}
+	switch verb := d.CmdArgs[0].Key; verb {
+	case "hold":
+		b.HoldConfirms()
+	case "release":
+		b.ReleaseConfirms(arg(0) == "backwards")
+	case "refuse", "accept":
+		b.RefusePublishes(arg(0), verb == "refuse")
+	case "timeout":
+		b.TimeOut(arg(0), 1000)
+	case "lose":
+		b.Lose(fsm.Refuse(fsm.Unavailable, "session lost"))
+	case "block":
+		b.Block(arg(0))
+	case "unblock":
+		b.Unblock(arg(0))
+	case "fail":
+		b.Fail(arg(0), failure(arg(1)))
+	case "inject":
+		b.Inject(arg(0), deadLetter(arg(1)))
+	case "state":
+	default:
+		t.Fatalf("broker cannot %s", verb)
+	}
+}
+
+var kinds = map[string]fsm.Kind{
+	"internal": fsm.Internal, "not-found": fsm.NotFoundKind, "access": fsm.AccessRefused, "locked": fsm.Locked,
+	"precondition": fsm.Precondition, "not-allowed": fsm.NotAllowed, "not-implemented": fsm.NotImplemented,
+	"unavailable": fsm.Unavailable,
+}
+
+func failure(name string) error {
+	if kind, ok := kinds[name]; ok {
+		return fsm.Refuse(kind, "text of the "+name+" refusal")
+	}
+	return errors.New("secret of the broker")
+}
+
+// deadLetter makes a message that died in some way.
+func deadLetter(how string) fsm.Message {
+	properties, _, err := amqptest.ParseProperties([]string{"expiration=400", "x-app=I:7", "x-death=S:forged", "x-tail=I:9"})
+	if err != nil {
+		panic(err)
+	}
+	m := fsm.Message{Payload: fsm.AppendPayloadHead(nil, "dlx", "key", properties)}
+	m.Payload = append(m.Payload, "dead"...)
+	expired := amqptest.Death(logpb.Death_EXPIRED, "q1", 2, 1_700_000_000_999, "", "q1")
+	expired.OriginalExpiration = "400"
+	rejected := amqptest.Death(logpb.Death_REJECTED, "q2", 1, 1_700_000_001_000, "x", "a", "b")
+	switch how {
+	case "expired":
+		m.Deaths = []*logpb.Death{expired}
+	case "twice":
+		m.Deaths = []*logpb.Death{rejected, expired}
+	case "cycled": // the first death has moved to the front
+		m.Deaths = []*logpb.Death{expired, rejected}
+		m.Acquired, m.Failed = 3, 2
+	default:
+		panic(fmt.Sprintf("no death %s", how))
+	}
+	return m
+}
