@@ -12,7 +12,7 @@ import (
 // TestDeadLettersArriveOnce holds three queues whose letters travel over a bad
 // network to promise S8: exactly once at each routed target, in order.
 func TestDeadLettersArriveOnce(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	check(t, 2, func(t *rapid.T) {
 		s := newDeadSim(t, 3)
 		g := &generator{t: t}
 		// Letters only travel to later queues, so that they all come to rest.

@@ -381,7 +381,7 @@ func (g *generator) resend() *logpb.Command {
 // what is not theirs.
 func (g *generator) malformed() *logpb.Command {
 	cl := g.client()
-	switch g.n("malformed", 16) {
+	switch g.n("malformed", 20) {
 	case 0: // a gap in the stream
 		return &logpb.Command{Kind: logpb.Command_ENQUEUE, Session: cl.id.Proto(), Seq: cl.next + 1 + uint64(g.n("gap", 3)), Enqueue: &logpb.Enqueue{Size: 9}}
 	case 1: // a session that never began
@@ -409,15 +409,38 @@ func (g *generator) malformed() *logpb.Command {
 		return &logpb.Command{Kind: logpb.Command_NODE_DOWN, NodeDown: &logpb.NodeDown{Node: 9, Boot: 1 << 40}}
 	case 11: // a number used before
 		return cl.send(&logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{Consumer: 1 + uint64(g.n("which", int(cl.consumers))), Prefetch: 1}})
-	case 12: // every letter, more than there are
-		return &logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: &logpb.RouteDead{First: g.firstUnrouted(), Routes: make18(g)}}
-	case 13: // never twice to one queue
+	case 12: // routes for more letters than there are
+		return &logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: &logpb.RouteDead{First: g.firstUnrouted(), Routes: manyRoutes()}}
+	case 13: // another gap
 		return &logpb.Command{Kind: logpb.Command_SETTLE, Session: cl.id.Proto(), Seq: cl.next + 2, Settle: &logpb.Settle{Ranges: []uint64{1, 1}}}
 	case 14:
 		return &logpb.Command{Kind: logpb.Command_TOUCH, Session: cl.id.Proto()}
+	case 15: // nobody knows the session, and the command has no place in a stream
+		return g.stray()
+	case 16: // no payload
+		return cl.send(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{}})
+	case 17: // no body, or no kind that there is
+		return cl.send(&logpb.Command{Kind: logpb.Command_Kind(g.n("kind", 20))})
+	case 18: // a stream of nobody
+		return &logpb.Command{Kind: logpb.Command_ENQUEUE, Seq: 1, Enqueue: &logpb.Enqueue{Size: 9}}
 	default:
 		return g.resend()
 	}
+}
+
+// stray draws a command that only a session can give, without one.
+func (g *generator) stray() *logpb.Command {
+	c := of(g, "stray",
+		&logpb.Command{Kind: logpb.Command_GET, Get: &logpb.Get{}},
+		&logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{Consumer: 1}},
+		&logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: 1}},
+		&logpb.Command{Kind: logpb.Command_SETTLE, Settle: &logpb.Settle{Consumer: 1, Ranges: []uint64{1, 2}}},
+		&logpb.Command{Kind: logpb.Command_SESSION_DOWN},
+	)
+	if g.oneIn("unknown session", 2) {
+		c.Session = fsm.SessionID{Node: 2, Boot: 98, Num: 98}.Proto()
+	}
+	return c
 }
 
 func (g *generator) firstUnrouted() uint64 {
@@ -429,11 +452,13 @@ func (g *generator) firstUnrouted() uint64 {
 	return g.q.nextLetter
 }
 
-// make18 returns more routes than there are letters in most outboxes.
-func make18(g *generator) []*logpb.DeadRoute {
+// manyRoutes returns more routes than there are letters in most outboxes. One
+// of them names a queue twice, and one that cannot be.
+func manyRoutes() []*logpb.DeadRoute {
 	routes := make([]*logpb.DeadRoute, 18)
 	for i := range routes {
 		routes[i] = &logpb.DeadRoute{Targets: []uint64{500 + uint64(i%3)}}
 	}
+	routes[1].Targets = []uint64{501, 502, 501, 0}
 	return routes
 }

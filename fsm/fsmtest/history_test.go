@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -21,7 +22,7 @@ func TestMain(m *testing.M) {
 	defaults := map[string]string{"rapid.checks": "2000", "rapid.steps": "200", "rapid.seed": "1"}
 	if os.Getenv("QUORATE_FSM_LONG") != "" {
 		defaults = map[string]string{"rapid.checks": "100000", "rapid.steps": "300"}
-	} else if testing.Short() {
+	} else if raceDetector || testing.Short() {
 		defaults["rapid.checks"] = "300"
 	}
 	for name, value := range defaults {
@@ -36,24 +37,42 @@ func TestMain(m *testing.M) {
 
 // TestModel is the main property: machine and model agree after every command
 // of any history, and all replicas after every entry.
-func TestModel(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		r := newTrial()
-		g := newGenerator(t, r.model)
-		fail := func(d diffs) {
-			if len(d) > 0 {
-				t.Fatalf("%s\nhistory:\n%s", strings.Join(d, "\n"), r.history)
-			}
+func TestModel(t *testing.T) { check(t, 1, modelProperty) }
+
+func modelProperty(t *rapid.T) {
+	r := newTrial()
+	g := newGenerator(t, r.model)
+	fail := func(d diffs) {
+		if len(d) > 0 {
+			t.Fatalf("%s\nhistory:\n%s", strings.Join(d, "\n"), r.history)
 		}
-		t.Repeat(map[string]func(*rapid.T){"step": func(*rapid.T) {
-			s := g.next()
-			if !s.more {
-				fail(r.endEntry(t, g.choice()))
-			}
-			fail(r.step(s))
-		}})
-		fail(r.endEntry(t, choice{restore: true, restart: true}))
-	})
+	}
+	t.Repeat(map[string]func(*rapid.T){"step": func(*rapid.T) {
+		s := g.next()
+		if !s.more {
+			fail(r.endEntry(t, g.choice()))
+		}
+		fail(r.step(s))
+	}})
+	fail(r.endEntry(t, choice{restore: true, restart: true}))
+}
+
+// check tries a property on every share-th part of the histories asked for.
+func check(t *testing.T, share int, property func(*rapid.T)) {
+	t.Helper()
+	all := flag.Lookup("rapid.checks").Value.String()
+	n, err := strconv.Atoi(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := func(value string) {
+		if err := flag.Set("rapid.checks", value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer set(all)
+	set(strconv.Itoa(max(1, n/share)))
+	rapid.Check(t, property)
 }
 
 // choice draws what happens to the replicas after an entry.

@@ -258,9 +258,18 @@ func (q *model) checkOut(x *message, c *consumer) {
 		x.limit = millis(t - 1)
 		x.deadline = q.clock.Add(x.limit)
 	}
-	q.out.Deliveries = append(q.out.Deliveries, fsm.Delivery{
-		To: c.id, ID: x.delivery, Ref: x.ref, Acquired: x.acquired, Failed: x.failed, Deaths: x.deaths,
-	})
+	q.out.Deliveries = append(q.out.Deliveries, q.deliveryOf(x))
+}
+
+// deliveryOf describes the delivery of x, which is checked out.
+func (q *model) deliveryOf(x *message) fsm.Delivery {
+	d := fsm.Delivery{
+		To: x.holder.id, ID: x.delivery, Ref: x.ref, Acquired: x.acquired, Failed: x.failed, Deaths: x.deaths,
+	}
+	if d.To.Number == 0 {
+		d.Ready = q.count(ready) + q.count(returned)
+	}
+	return d
 }
 
 // timeoutOf is a consumer's timeout + 1; 0: none.

@@ -64,10 +64,9 @@ func (q *model) repeat(c *logpb.Command, s *session) fsm.Result {
 	if c.Kind == logpb.Command_GET && s.opDelivery != 0 {
 		for _, x := range q.messages {
 			if x.place == checkedOut && x.holder.id == (fsm.ConsumerID{Session: s.id}) && x.delivery == s.opDelivery {
-				q.out.Deliveries = append(q.out.Deliveries, fsm.Delivery{
-					To: x.holder.id, ID: x.delivery, Ref: x.ref, Acquired: x.acquired, Failed: x.failed,
-					Deaths: x.deaths, Ready: s.opAnswer.Count,
-				})
+				d := q.deliveryOf(x)
+				d.Ready = s.opAnswer.Count
+				q.out.Deliveries = append(q.out.Deliveries, d)
 			}
 		}
 	}
@@ -169,19 +168,19 @@ func (q *model) consume(s *session, c *logpb.Consume) fsm.Result {
 	if s == nil {
 		return fsm.Result{Code: fsm.NoSession}
 	}
-	id := fsm.ConsumerID{Session: s.id, Number: c.Consumer}
-	prefetch := c.Prefetch
-	if prefetch == 0 || prefetch > prefetchCeiling {
-		prefetch = prefetchCeiling
-	}
+	id := fsm.ConsumerID{Session: s.id, Number: c.GetConsumer()}
 	have := q.consumer(id)
-	if c.Consumer == 0 || have != nil && have.cancelled {
+	if c.GetConsumer() == 0 || have != nil && have.cancelled {
 		return fsm.Result{Code: fsm.Invalid}
 	}
 	for _, other := range q.consumers {
 		if other != have && other.id.Number != 0 && !other.cancelled && (c.Exclusive || other.exclusive) {
 			return fsm.Result{Code: fsm.InUse}
 		}
+	}
+	prefetch := c.Prefetch
+	if prefetch == 0 || prefetch > prefetchCeiling {
+		prefetch = prefetchCeiling
 	}
 	if have == nil {
 		have = &consumer{id: id, next: 1}
@@ -216,7 +215,7 @@ func (q *model) cancel(s *session, c *logpb.Cancel) fsm.Result {
 	if s == nil {
 		return fsm.Result{Code: fsm.NoSession}
 	}
-	have := q.consumer(fsm.ConsumerID{Session: s.id, Number: c.Consumer})
+	have := q.consumer(fsm.ConsumerID{Session: s.id, Number: c.GetConsumer()})
 	if have == nil || have.cancelled || have.id.Number == 0 {
 		return fsm.Result{Code: fsm.NotFound}
 	}
@@ -268,7 +267,6 @@ func (q *model) get(s *session, g *logpb.Get) fsm.Result {
 	}
 	q.checkOut(x, c)
 	left := q.count(ready) + q.count(returned)
-	q.out.Deliveries[len(q.out.Deliveries)-1].Ready = left
 	if g.GetNoAck() {
 		q.counters.Acked++
 		q.remove(x)

@@ -101,6 +101,17 @@ func (q *model) sessionIDs() []fsm.SessionID {
 	return ids
 }
 
+// boots lists the lives of nodes that have sessions here.
+func (q *model) boots() []queue.Boot {
+	var list []queue.Boot
+	for _, id := range q.sessionIDs() {
+		if b := (queue.Boot{Node: id.Node, Boot: id.Boot}); id.Node != 0 && !slices.Contains(list, b) {
+			list = append(list, b)
+		}
+	}
+	return list
+}
+
 func (q *model) targetList() []queue.Target {
 	var list []queue.Target
 	for _, t := range q.targets {

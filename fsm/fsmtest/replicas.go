@@ -3,6 +3,7 @@ package fsmtest
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
@@ -16,13 +17,14 @@ type trial struct {
 	eff      fsm.Effects // of the entry under way
 	history  history
 
-	restored  *queue.Machine // replaced by its own snapshot now and then
-	follower  *queue.Machine // nobody looks at its effects
-	wired     *queue.Machine // reads entries as they are on disk
-	snapshot  string         // of straight, the newest one
-	suffix    history        // entries since snapshot
-	entry     history        // the entry under way, if any
-	liveUntil []uint64       // live indexes of the model before the entry
+	restored  *queue.Machine  // replaced by its own snapshot now and then
+	follower  *queue.Machine  // nobody looks at its effects
+	wired     *queue.Machine  // reads entries as they are on disk
+	snapshot  string          // of straight, the newest one
+	suffix    history         // entries since snapshot
+	view      *queue.Snapshot // what snapshot was written from
+	entry     history         // the entry under way, if any
+	liveUntil []uint64        // live indexes of the model before the entry
 	// firstMessage is the number of the first message the entry may bring.
 	firstMessage uint64
 }
@@ -87,7 +89,7 @@ func (r *trial) endEntry(t fataler, c choice) diffs {
 		r.restart(t, &d)
 	}
 	if c.snapshot {
-		r.snapshot, r.suffix = mustSnapshot(t, r.straight), nil
+		r.snapshot, r.suffix, r.view = mustSnapshot(t, r.straight), nil, r.straight.Snapshot()
 	}
 	return d
 }
@@ -99,7 +101,14 @@ func (r *trial) others() map[string]*queue.Machine {
 // restart starts a replica from the newest snapshot and the entries since.
 func (r *trial) restart(t fataler, d *diffs) {
 	m := newMachine()
-	if r.snapshot != "" {
+	if r.view != nil {
+		var late strings.Builder
+		if _, err := r.view.WriteTo(&late); err != nil {
+			t.Fatalf("snapshot: %v", err)
+		}
+		if late.String() != r.snapshot {
+			*d = append(*d, "a snapshot has changed while the machine went on")
+		}
 		m = mustRestore(t, r.snapshot)
 	}
 	for _, e := range r.suffix {
@@ -142,5 +151,6 @@ func (r *trial) compareReleased(d *diffs) {
 			d.add("released twice", want, got)
 		}
 	}
+	got = slices.DeleteFunc(got, func(i uint64) bool { return i == own && slices.Contains(live, i) })
 	equal(d, "released index", want, slices.Compact(got), identical[uint64])
 }

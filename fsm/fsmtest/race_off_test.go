@@ -1,0 +1,6 @@
+//go:build !race
+
+package fsmtest
+
+// raceDetector makes everything many times slower.
+const raceDetector = false

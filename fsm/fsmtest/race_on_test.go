@@ -1,0 +1,5 @@
+//go:build race
+
+package fsmtest
+
+const raceDetector = true
