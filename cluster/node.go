@@ -244,7 +244,7 @@ func (n *Node) Ready() bool { return n.ready.Load() }
 // Close ends the node in order. Listeners for clients have been closed before.
 func (n *Node) Close() error {
 	n.ready.Store(false)
-	n.catalog.Yield()
+	n.catalog.Yield(yieldWait)
 	n.host.Yield(yieldWait)
 	n.replica.stop()
 	n.broker.Close()

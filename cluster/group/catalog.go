@@ -121,10 +121,20 @@ func (k *Catalog) Leader() string {
 	return string(id)
 }
 
-// Yield hands the leadership to another node, if this one has it.
-func (k *Catalog) Yield() {
-	if k.raft.State() == raft.Leader {
+// Yield hands the leadership to another node, if this one has it and another
+// one can be reached. It returns after limit in any case.
+func (k *Catalog) Yield(limit time.Duration) {
+	if k.raft.State() != raft.Leader || len(k.config.Members) == 1 || !k.config.Mesh.HasMajority(k.config.Members) {
+		return
+	}
+	done := make(chan struct{})
+	go func() {
 		_ = k.raft.LeadershipTransfer().Error() // the others elect one in any case
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(limit):
 	}
 }
 

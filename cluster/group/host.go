@@ -162,7 +162,7 @@ func (h *Host) Open(spec Spec) (*Group, error) {
 func (h *Host) Yield(limit time.Duration) {
 	led := map[fsm.GroupID]*Group{}
 	for _, g := range h.Groups() {
-		if g.Leading() != 0 && len(g.spec.Members) > 1 {
+		if g.Leading() != 0 && len(g.spec.Members) > 1 && h.config.Mesh.HasMajority(g.spec.Members) {
 			led[g.spec.Group] = g
 		}
 	}
