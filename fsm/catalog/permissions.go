@@ -3,6 +3,7 @@ package catalog
 import (
 	"fmt"
 	"regexp"
+	"strings"
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
@@ -148,6 +149,8 @@ func resource(kind, vhost, name string) string {
 	return kind + " '" + name + "' in vhost '" + vhost + "'"
 }
 
+// refuse makes a refusal. Its text is valid UTF-8, whatever clients put into
+// the arguments it quotes.
 func refuse(k fsm.Kind, format string, args ...any) error {
-	return fsm.Refuse(k, fmt.Sprintf(format, args...))
+	return fsm.Refuse(k, strings.ToValidUTF8(fmt.Sprintf(format, args...), "?"))
 }

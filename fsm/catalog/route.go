@@ -27,9 +27,9 @@ func (v *View) RouteKeys(vhost, exchange string, routingKeys []string, headers f
 	if vh == nil {
 		return dst, noVhost(vhost)
 	}
-	r := router{vh: vh, keys: routingKeys, headers: headers, queues: once[*Queue]{list: dst}}
+	r := router{vh: vh, queues: once[*Queue]{list: dst}}
 	if exchange == "" {
-		r.byName()
+		r.byName(routingKeys)
 		return r.queues.list, nil
 	}
 	x := vh.exchanges.At(exchange)
@@ -37,23 +37,24 @@ func (v *View) RouteKeys(vhost, exchange string, routingKeys []string, headers f
 		return dst, noExchange(vhost, exchange)
 	}
 	r.first = exchange
-	r.visit(x)
+	r.visit(x, routingKeys, headers)
 	for i := 0; i < len(r.further.list); i++ {
 		if name := r.further.list[i]; name == "" {
-			r.byName()
+			r.byName(routingKeys)
 		} else if x := vh.exchanges.At(name); x != nil {
-			r.visit(x)
+			r.visit(x, routingKeys, headers)
 		}
 	}
 	return r.queues.list, nil
 }
 
-// router is the state of one walk from exchange to exchange.
+// router is the state of one walk from exchange to exchange. What the caller
+// may have on its stack, keys and headers, is not part of it, so that it stays
+// there.
 type router struct {
 	vh      *vhost
-	keys    []string
-	headers func() *fsm.Table
-	table   *fsm.Table // from headers, once it was needed
+	decoded bool
+	table   *fsm.Table // the message's headers, once decoded
 	queues  once[*Queue]
 	first   string       // the exchange published to
 	further once[string] // the others, in the order of their discovery
@@ -61,8 +62,8 @@ type router struct {
 
 // byName routes as the default exchange does: the routing key is the name of
 // a queue.
-func (r *router) byName() {
-	for _, key := range r.keys {
+func (r *router) byName(keys []string) {
+	for _, key := range keys {
 		if q, ok := r.vh.queues.Get(key); ok {
 			r.queues.add(q)
 		}
@@ -70,21 +71,21 @@ func (r *router) byName() {
 }
 
 // visit routes from one exchange.
-func (r *router) visit(x *Exchange) {
+func (r *router) visit(x *Exchange, keys []string, headers func() *fsm.Table) {
 	found := false
 	switch x.Type {
 	case Direct:
-		for _, key := range r.keys {
+		for _, key := range keys {
 			found = r.follow(x.direct.Match(key)) || found
 		}
 	case Fanout:
 		found = r.follow(x.fanout)
 	case Topic:
-		for _, key := range r.keys {
+		for _, key := range keys {
 			x.topic.Match(key, func(s route.Set[target]) { found = r.follow(s) || found })
 		}
 	case Headers:
-		found = r.byHeaders(x)
+		found = r.byHeaders(x, headers)
 	}
 	if !found && x.HasAlternate {
 		r.exchange(x.Alternate)
@@ -109,13 +110,14 @@ func (r *router) follow(s route.Set[target]) bool {
 	return s.Len() > 0
 }
 
-func (r *router) byHeaders(x *Exchange) (found bool) {
+func (r *router) byHeaders(x *Exchange, headers func() *fsm.Table) (found bool) {
 	if x.bindings.Len() == 0 {
 		return false
 	}
-	if r.headers != nil {
-		r.table, r.headers = r.headers(), nil
+	if !r.decoded && headers != nil {
+		r.table = headers()
 	}
+	r.decoded = true
 	for b := range x.bindings.Values() {
 		if !b.headers.Match((*messageHeaders)(r.table)) {
 			continue

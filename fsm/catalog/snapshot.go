@@ -78,8 +78,12 @@ func (d *draft) restore(s *logpb.CatalogSnapshot) error {
 		vh.addExchange(x)
 	}
 	for _, q := range s.GetQueues() {
-		if _, err := d.restored(q.GetDeclared().GetVhost()); err != nil {
+		vh, err := d.restored(q.GetDeclared().GetVhost())
+		if err != nil {
 			return err
+		}
+		if _, twice := vh.queues.Get(q.GetDeclared().GetName()); twice {
+			return fmt.Errorf("queue %q comes twice", q.GetDeclared().GetName())
 		}
 		d.addQueue(newQueue(q.GetDeclared(), fsm.QueueID(q.GetId()), fsm.GroupID(q.GetGroup())))
 	}

@@ -256,27 +256,31 @@ func (v *View) Bindings(vhost string) []*Binding {
 		return nil
 	}
 	var list []*Binding
-	for x := range vh.exchanges.Values() {
-		for b := range x.bindings.Values() {
-			list = append(list, b)
-		}
+	for _, x := range v.Exchanges(vhost) {
+		list = append(list, sorted(x.bindings, compareBindings)...)
 	}
-	slices.SortFunc(list, compareBindings)
 	return list
 }
 
-// compareBindings orders bindings. Two bindings of one source with equal keys
-// are the same binding.
+// compareBindings orders the bindings of one vhost. Two bindings of one source
+// with equal keys are the same binding.
 func compareBindings(a, b *Binding) int {
-	toExchange := func(x *Binding) int {
-		if x.ToExchange {
-			return 1
-		}
-		return 0
+	if c := cmp.Compare(a.Source, b.Source); c != 0 {
+		return c
 	}
-	return cmp.Or(cmp.Compare(a.VHost, b.VHost), cmp.Compare(a.Source, b.Source),
-		cmp.Compare(toExchange(a), toExchange(b)), cmp.Compare(a.Destination, b.Destination),
-		cmp.Compare(a.RoutingKey, b.RoutingKey), cmp.Compare(a.key, b.key))
+	if a.ToExchange != b.ToExchange {
+		if b.ToExchange {
+			return -1
+		}
+		return 1
+	}
+	if c := cmp.Compare(a.Destination, b.Destination); c != 0 {
+		return c
+	}
+	if c := cmp.Compare(a.RoutingKey, b.RoutingKey); c != 0 {
+		return c
+	}
+	return cmp.Compare(a.key, b.key)
 }
 
 // VHosts returns the vhosts by name.

@@ -1,0 +1,228 @@
+package catalog
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// model is a vhost done naively: lists, and walks over all of them. It knows
+// what the commands of the property test do, and nothing about how.
+type model struct {
+	exchanges map[string]*logpb.DeclareExchange
+	queues    map[string]*logpb.DeclareQueue
+	bindings  []*logpb.Bind
+}
+
+func newModel() *model {
+	m := &model{exchanges: map[string]*logpb.DeclareExchange{}, queues: map[string]*logpb.DeclareQueue{}}
+	for _, x := range predeclared {
+		m.exchanges[x.Name] = x
+	}
+	return m
+}
+
+// fields returns the arguments in an order and form that equal ones share.
+func fields(t *fsm.Table) string {
+	var parts []string
+	for _, f := range t.GetFields() {
+		parts = append(parts, f.Name+"="+f.Value.String())
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, ",")
+}
+
+func (m *model) indexOf(b *logpb.Bind) int {
+	return slices.IndexFunc(m.bindings, func(o *logpb.Bind) bool {
+		return o.Source == b.Source && o.Destination == b.Destination && o.ToExchange == b.ToExchange &&
+			o.RoutingKey == b.RoutingKey && fields(o.Arguments) == fields(b.Arguments)
+	})
+}
+
+// bind reports whether there is a new binding.
+func (m *model) bind(b *logpb.Bind) bool {
+	_, isExchange := m.exchanges[b.Destination]
+	_, isQueue := m.queues[b.Destination]
+	x := m.exchanges[b.Source]
+	switch {
+	case x == nil, b.ToExchange && !isExchange, !b.ToExchange && !isQueue, m.indexOf(b) >= 0:
+		return false
+	case x.Type == Topic && strings.Count("."+b.RoutingKey+".", ".#.")+strings.Count("."+b.RoutingKey+".", ".#.#.") > 2:
+		return false
+	}
+	m.bindings = append(m.bindings, b)
+	return true
+}
+
+func (m *model) unbind(b *logpb.Bind) bool {
+	i := m.indexOf(b)
+	if i < 0 {
+		return false
+	}
+	m.bindings = slices.Delete(m.bindings, i, i+1)
+	m.sweep(map[string]bool{b.Source: true})
+	return true
+}
+
+// sweep removes what has lost its ends. had are the exchanges that had a
+// binding as a source before.
+func (m *model) sweep(had map[string]bool) {
+	for changed := true; changed; {
+		changed = false
+		m.bindings = slices.DeleteFunc(m.bindings, func(b *logpb.Bind) bool {
+			_, source := m.exchanges[b.Source]
+			_, toQueue := m.queues[b.Destination]
+			_, toExchange := m.exchanges[b.Destination]
+			if source && (b.ToExchange && toExchange || !b.ToExchange && toQueue) {
+				return false
+			}
+			had[b.Source], changed = true, true
+			return true
+		})
+		for name := range had {
+			x := m.exchanges[name]
+			used := slices.ContainsFunc(m.bindings, func(b *logpb.Bind) bool { return b.Source == name })
+			if x != nil && x.AutoDelete && !used {
+				delete(m.exchanges, name)
+				changed = true
+			}
+		}
+	}
+}
+
+func (m *model) deleteExchange(d *logpb.DeleteExchange) bool {
+	used := slices.ContainsFunc(m.bindings, func(b *logpb.Bind) bool { return b.Source == d.Name })
+	if m.exchanges[d.Name] == nil || strings.HasPrefix(d.Name, "amq.") || d.IfUnused && used {
+		return false
+	}
+	delete(m.exchanges, d.Name)
+	m.sweep(map[string]bool{})
+	return true
+}
+
+func (m *model) deleteQueues(which func(*logpb.DeclareQueue) bool) (deleted int) {
+	for name, q := range m.queues {
+		if which(q) {
+			delete(m.queues, name)
+			deleted++
+		}
+	}
+	m.sweep(map[string]bool{})
+	return deleted
+}
+
+// perform does one command and reports whether it changed anything.
+func (m *model) perform(c *logpb.CatalogCommand) bool {
+	switch b := c.Body.(type) {
+	case *logpb.CatalogCommand_DeclareExchange:
+		if m.exchanges[b.DeclareExchange.Name] != nil {
+			return false
+		}
+		m.exchanges[b.DeclareExchange.Name] = b.DeclareExchange
+		return true
+	case *logpb.CatalogCommand_DeleteExchange:
+		return m.deleteExchange(b.DeleteExchange)
+	case *logpb.CatalogCommand_DeclareQueue:
+		if m.queues[b.DeclareQueue.Name] != nil {
+			return false
+		}
+		m.queues[b.DeclareQueue.Name] = b.DeclareQueue
+		return true
+	case *logpb.CatalogCommand_DeleteQueue:
+		return m.deleteQueues(func(q *logpb.DeclareQueue) bool { return q.Name == b.DeleteQueue.Name }) > 0
+	case *logpb.CatalogCommand_DeleteOwned:
+		return m.deleteQueues(func(q *logpb.DeclareQueue) bool {
+			return q.Exclusive && ownerFrom(q.Owner) == ownerFrom(b.DeleteOwned.Owner)
+		}) > 0
+	case *logpb.CatalogCommand_Bind:
+		return m.bind(b.Bind)
+	case *logpb.CatalogCommand_Unbind:
+		return m.unbind(b.Unbind)
+	}
+	return false
+}
+
+// matches decides for one binding.
+func (m *model) matches(b *logpb.Bind, key string, headers map[string]string) bool {
+	switch m.exchanges[b.Source].Type {
+	case Direct:
+		return b.RoutingKey == key
+	case Topic:
+		return naiveTopic(words(b.RoutingKey), words(key))
+	case Headers:
+		mode, hits, asked := "all", 0, 0
+		for _, f := range b.Arguments.GetFields() {
+			if f.Name == "x-match" {
+				mode = string(f.Value.Str)
+				continue
+			}
+			asked++
+			if value, ok := headers[f.Name]; ok && (f.Value.Tag == 'V' || value == string(f.Value.Str)) {
+				hits++
+			}
+		}
+		return mode == "any" && hits > 0 || mode == "all" && hits == asked
+	}
+	return true
+}
+
+func words(key string) []string {
+	if key == "" {
+		return nil
+	}
+	return strings.Split(key, ".")
+}
+
+func naiveTopic(pattern, key []string) bool {
+	switch {
+	case len(pattern) == 0:
+		return len(key) == 0
+	case pattern[0] == "#":
+		return naiveTopic(pattern[1:], key) || len(key) > 0 && naiveTopic(pattern, key[1:])
+	}
+	return len(key) > 0 && (pattern[0] == "*" || pattern[0] == key[0]) && naiveTopic(pattern[1:], key[1:])
+}
+
+// route returns the names of the queues, sorted.
+func (m *model) route(exchange, key string, headers map[string]string) []string {
+	found, seen := map[string]bool{}, map[string]bool{}
+	var visit func(name string)
+	visit = func(name string) {
+		x := m.exchanges[name]
+		if seen[name] {
+			return
+		}
+		seen[name] = true
+		if name == "" && m.queues[key] != nil {
+			found[key] = true
+		}
+		if x == nil {
+			return
+		}
+		hit := false
+		for _, b := range m.bindings {
+			if b.Source != name || !m.matches(b, key, headers) {
+				continue
+			}
+			hit = true
+			if b.ToExchange {
+				visit(b.Destination)
+			} else {
+				found[b.Destination] = true
+			}
+		}
+		if alternate, ok := text(lookup(x.Arguments, "alternate-exchange")); ok && !hit {
+			visit(alternate)
+		}
+	}
+	visit(exchange)
+	names := []string{}
+	for name := range found {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, cmp.Compare)
+	return names
+}

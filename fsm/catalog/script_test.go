@@ -1,0 +1,401 @@
+package catalog
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// TestScripts runs testdata. The directives:
+//
+//	apply [index=N] [now=N]   one entry; each line is a command, see parseCommand
+//	ask [user=U] [owner=N/B/C] the commands as requests of a client, against the view
+//	show                      the state, without the exchanges every vhost has
+//	hash                      the digest of the snapshot's bytes: the format on disk
+//	route                     lines "VHOST EXCHANGE KEY[,KEY…] [NAME=VALUE…]", to the queues
+//	may                       lines "USER VHOST VERB NAME"
+//	consume                   lines "QUEUE NAME=VALUE…", the arguments as they are understood
+//	settings [timeout=N]      lines "VHOST QUEUE"
+//
+// After each entry the state is checked and compared with what comes out of its
+// snapshot.
+func TestScripts(t *testing.T) {
+	paths, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no scripts: %v", err)
+	}
+	for _, path := range paths {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			s := &script{t: t}
+			datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string { return s.run(d) })
+		})
+	}
+}
+
+type script struct {
+	t *testing.T
+	c Catalog
+}
+
+func (s *script) run(d *datadriven.TestData) string {
+	switch d.Cmd {
+	case "show":
+		return show(s.c.String())
+	case "hash":
+		return fmt.Sprintf("%x", s.c.Hash())
+	}
+	lines := strings.Split(strings.TrimSpace(d.Input), "\n")
+	var out strings.Builder
+	each := func(f func(words []string) string) {
+		for _, line := range lines {
+			out.WriteString(f(splitWords(line)) + "\n")
+		}
+	}
+	v := s.c.View()
+	switch d.Cmd {
+	case "apply":
+		return s.apply(d, lines)
+	case "ask":
+		by := Client{User: "guest"}
+		d.MaybeScanArgs(s.t, "user", &by.User)
+		var owner string
+		if d.MaybeScanArgs(s.t, "owner", &owner) {
+			by.Owner = ownerFrom(parseOwner(s.t, owner))
+		}
+		each(func(w []string) string { return ask(v, by, parseCommand(s.t, w)) })
+	case "route":
+		each(func(w []string) string { return s.route(v, w) })
+	case "may":
+		each(func(w []string) string {
+			verb := map[string]Verb{"configure": Configure, "write": Write, "read": Read}[w[2]]
+			return fmt.Sprint(v.May(w[0], w[1], verb, w[3]))
+		})
+	case "consume":
+		each(func(w []string) string {
+			c, err := ParseConsumeArguments("/", w[0], parseTable(s.t, w[1:]))
+			if err != nil {
+				return refusalText(err)
+			}
+			return fmt.Sprintf("%+v", c)
+		})
+	case "settings":
+		var timeout int64
+		d.MaybeScanArgs(s.t, "timeout", &timeout)
+		each(func(w []string) string {
+			q, ok := v.Queue(w[0], w[1])
+			if !ok {
+				s.t.Fatalf("no queue %s", w[1])
+			}
+			return q.Settings(Defaults{ConsumerTimeout: fsm.Millis(timeout)}).String()
+		})
+	default:
+		s.t.Fatalf("%s: unknown directive %s", d.Pos, d.Cmd)
+	}
+	return strings.ReplaceAll(out.String(), "  ", " ")
+}
+
+func (s *script) apply(d *datadriven.TestData, lines []string) string {
+	index, now := s.c.View().Index()+1, int64(0)
+	d.MaybeScanArgs(s.t, "index", &index)
+	d.MaybeScanArgs(s.t, "now", &now)
+	e := &logpb.CatalogEntry{Version: 1, Now: now}
+	for _, line := range lines {
+		e.Commands = append(e.Commands, parseCommand(s.t, splitWords(line)))
+	}
+	var out strings.Builder
+	for _, r := range s.c.Apply(index, e) {
+		out.WriteString(answer(r) + "\n")
+	}
+	if err := s.c.Check(); err != nil {
+		s.t.Fatalf("%s: %v", d.Pos, err)
+	}
+	if again := mustReload(s.t, &s.c); again.String() != s.c.String() || again.Hash() != s.c.Hash() {
+		s.t.Fatalf("%s: the snapshot gives\n%s\nnot\n%s", d.Pos, again, &s.c)
+	}
+	return out.String()
+}
+
+func (s *script) route(v *View, w []string) string {
+	table := parseTable(s.t, w[3:])
+	queues, err := v.RouteKeys(w[0], w[1], strings.Split(w[2], ","), func() *fsm.Table { return table }, nil)
+	if err != nil {
+		return refusalText(err)
+	}
+	names := make([]string, len(queues))
+	for i, q := range queues {
+		names[i] = q.Name
+	}
+	slices.Sort(names)
+	return "to " + strings.Join(names, " ")
+}
+
+// mustReload sends the state through the bytes of its snapshot.
+func mustReload(t interface{ Fatalf(string, ...any) }, c *Catalog) *Catalog {
+	var s logpb.CatalogSnapshot
+	if err := s.UnmarshalVT(encoded(c.Snapshot())); err != nil {
+		t.Fatalf("snapshot: %v", err)
+	}
+	again, err := Restore(&s)
+	if err != nil {
+		t.Fatalf("restore: %v", err)
+	}
+	return again
+}
+
+// show leaves out the lines of the predeclared exchanges.
+func show(state string) string {
+	var out strings.Builder
+	for line := range strings.Lines(state) {
+		if !strings.HasPrefix(line, "  exchange amq.") {
+			out.WriteString(line)
+		}
+	}
+	return out.String()
+}
+
+var kindNames = map[fsm.Kind]string{
+	fsm.Internal: "internal", fsm.NotFoundKind: "not-found", fsm.AccessRefused: "access-refused", fsm.Locked: "locked",
+	fsm.Precondition: "precondition", fsm.NotAllowed: "not-allowed", fsm.NotImplemented: "not-implemented",
+}
+
+func refusalText(err error) string {
+	r, ok := err.(*fsm.Refusal)
+	if !ok {
+		return "error: " + err.Error()
+	}
+	return kindNames[r.Kind] + ": " + r.Text
+}
+
+func answer(r *logpb.CatalogResult) string {
+	if err := Refused(r); err != nil {
+		return refusalText(err)
+	}
+	text := "unchanged"
+	if r.Changed {
+		text = "ok"
+	}
+	if r.Queue != 0 {
+		text += fmt.Sprintf(" queue=%d.%d group=%d", r.Queue>>16, r.Queue&0xffff, r.Group)
+	}
+	if r.Node != 0 {
+		text += fmt.Sprintf(" node=%d boot=%d", r.Node, r.Boot)
+	}
+	for _, id := range r.Deleted {
+		text += fmt.Sprintf(" deleted=%d.%d", id>>16, id&0xffff)
+	}
+	return text
+}
+
+// ask answers a client from the view alone.
+func ask(v *View, by Client, c *logpb.CatalogCommand) string {
+	found := func(exists bool, err error) string {
+		if err != nil {
+			return refusalText(err)
+		}
+		return map[bool]string{true: "there", false: "not there"}[exists]
+	}
+	switch m := c.Body.(type) {
+	case *logpb.CatalogCommand_DeclareQueue:
+		m.DeclareQueue.Owner = by.Owner.Proto()
+		q, err := v.CheckDeclareQueue(by, m.DeclareQueue, false)
+		return found(q != nil, err)
+	case *logpb.CatalogCommand_DeleteQueue:
+		q, err := v.CheckDeleteQueue(by, m.DeleteQueue.Vhost, m.DeleteQueue.Name)
+		return found(q != nil, err)
+	case *logpb.CatalogCommand_DeclareExchange:
+		x, err := v.CheckDeclareExchange(by, m.DeclareExchange)
+		return found(x != nil, err)
+	case *logpb.CatalogCommand_DeleteExchange:
+		return found(v.CheckDeleteExchange(by, m.DeleteExchange))
+	case *logpb.CatalogCommand_Bind:
+		return found(v.CheckBind(by, m.Bind))
+	case *logpb.CatalogCommand_Unbind:
+		return found(v.CheckUnbind(by, m.Unbind))
+	}
+	return "not a request of a client"
+}
+
+// splitWords splits a line at blanks. Two single quotes stand for the empty word.
+func splitWords(line string) []string {
+	w := strings.Fields(line)
+	for i := range w {
+		if w[i] == "''" {
+			w[i] = ""
+		}
+	}
+	return w
+}
+
+func parseOwner(t testing.TB, text string) *logpb.Owner {
+	t.Helper()
+	var o logpb.Owner
+	if _, err := fmt.Sscanf(text, "%d/%d/%d", &o.Node, &o.Boot, &o.Connection); err != nil {
+		t.Fatalf("owner %q: %v", text, err)
+	}
+	return &o
+}
+
+// parseTable reads fields NAME=TYPE:VALUE, where TYPE is the wire letter.
+func parseTable(t testing.TB, words []string) *fsm.Table {
+	t.Helper()
+	if len(words) == 0 {
+		return nil
+	}
+	table := &fsm.Table{}
+	for _, w := range words {
+		name, rest, ok := strings.Cut(w, "=")
+		letter, value, ok2 := strings.Cut(rest, ":")
+		if !ok || !ok2 || len(letter) != 1 {
+			t.Fatalf("%q is no field", w)
+		}
+		table.Fields = append(table.Fields, &logpb.Field{Name: name, Value: parseValue(t, letter[0], value)})
+	}
+	return table
+}
+
+func parseValue(t testing.TB, letter byte, text string) *logpb.Value {
+	t.Helper()
+	v := &logpb.Value{Tag: uint32(letter)}
+	switch letter {
+	case 'S', 'x', 'D':
+		v.Str = []byte(text)
+	case 'V':
+	case 'A':
+		v.Array = []*logpb.Value{{Tag: 'S', Str: []byte(text)}}
+	case 'F':
+		v.Table = &fsm.Table{Fields: []*logpb.Field{{Name: text, Value: &logpb.Value{Tag: 't', Int: 1}}}}
+	default:
+		n, err := strconv.ParseInt(text, 0, 64)
+		if err != nil {
+			t.Fatalf("value %q: %v", text, err)
+		}
+		v.Int = n
+	}
+	return v
+}
+
+// options takes what follows the fixed words of a command apart: flags,
+// settings name=value, and fields NAME=TYPE:VALUE.
+type options struct {
+	flags  map[string]bool
+	values map[string]string
+	table  *fsm.Table
+}
+
+func parseOptions(t testing.TB, words []string) options {
+	o := options{flags: map[string]bool{}, values: map[string]string{}}
+	var fields []string
+	for _, w := range words {
+		name, value, ok := strings.Cut(w, "=")
+		switch {
+		case !ok:
+			o.flags[w] = true
+		case len(value) > 1 && value[1] == ':' && name != "peer":
+			fields = append(fields, w)
+		default:
+			o.values[name] = value
+		}
+	}
+	o.table = parseTable(t, fields)
+	return o
+}
+
+// parseCommand reads a command:
+//
+//	node NAME INCARNATION [peer=ADDRESS]
+//	initialize VHOST USER
+//	vhost NAME [description=TEXT], delete-vhost NAME
+//	user NAME [hash=TEXT], delete-user NAME
+//	permission USER VHOST CONFIGURE WRITE READ, delete-permission USER VHOST
+//	exchange VHOST NAME TYPE [durable] [auto-delete] [internal] [NAME=TYPE:VALUE…], delete-exchange VHOST NAME [if-unused]
+//	queue VHOST NAME [durable] [exclusive] [auto-delete] [local] [members=N,…] [owner=N/B/C] [NAME=TYPE:VALUE…]
+//	delete-queue VHOST NAME [id=INDEX.POSITION], delete-owned N/B/C
+//	bind|unbind|bind-exchange|unbind-exchange VHOST SOURCE DESTINATION KEY [NAME=TYPE:VALUE…]
+func parseCommand(t testing.TB, w []string) *logpb.CatalogCommand {
+	t.Helper()
+	c := &logpb.CatalogCommand{}
+	switch w[0] {
+	case "node":
+		o := parseOptions(t, w[3:])
+		c.Body = &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{Name: w[1], Incarnation: []byte(w[2]), PeerAddress: o.values["peer"]}}
+	case "initialize":
+		c.Body = &logpb.CatalogCommand_Initialize{Initialize: &logpb.Initialize{
+			Vhost: &logpb.PutVhost{Name: w[1]}, User: &logpb.PutUser{Name: w[2], HashAlgorithm: "plain"},
+			Permission: &logpb.PutPermission{User: w[2], Vhost: w[1], Configure: ".*", Write: ".*", Read: ".*"}}}
+	case "vhost":
+		c.Body = &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: w[1], Description: parseOptions(t, w[2:]).values["description"]}}
+	case "delete-vhost":
+		c.Body = &logpb.CatalogCommand_DeleteVhost{DeleteVhost: &logpb.DeleteVhost{Name: w[1]}}
+	case "user":
+		c.Body = &logpb.CatalogCommand_PutUser{PutUser: &logpb.PutUser{Name: w[1], PasswordHash: []byte(parseOptions(t, w[2:]).values["hash"])}}
+	case "delete-user":
+		c.Body = &logpb.CatalogCommand_DeleteUser{DeleteUser: &logpb.DeleteUser{Name: w[1]}}
+	case "permission":
+		c.Body = &logpb.CatalogCommand_PutPermission{PutPermission: &logpb.PutPermission{User: w[1], Vhost: w[2], Configure: w[3], Write: w[4], Read: w[5]}}
+	case "delete-permission":
+		c.Body = &logpb.CatalogCommand_DeletePermission{DeletePermission: &logpb.DeletePermission{User: w[1], Vhost: w[2]}}
+	case "delete-owned":
+		c.Body = &logpb.CatalogCommand_DeleteOwned{DeleteOwned: &logpb.DeleteOwned{Owner: parseOwner(t, w[1])}}
+	default:
+		parseTopology(t, w, c)
+	}
+	return c
+}
+
+// parseTopology reads the commands about exchanges, queues and bindings.
+func parseTopology(t testing.TB, w []string, c *logpb.CatalogCommand) {
+	t.Helper()
+	switch w[0] {
+	case "exchange":
+		o := parseOptions(t, w[4:])
+		c.Body = &logpb.CatalogCommand_DeclareExchange{DeclareExchange: &logpb.DeclareExchange{Vhost: w[1], Name: w[2], Type: w[3],
+			Durable: o.flags["durable"], AutoDelete: o.flags["auto-delete"], Internal: o.flags["internal"], Arguments: o.table}}
+	case "delete-exchange":
+		c.Body = &logpb.CatalogCommand_DeleteExchange{DeleteExchange: &logpb.DeleteExchange{Vhost: w[1], Name: w[2], IfUnused: parseOptions(t, w[3:]).flags["if-unused"]}}
+	case "queue":
+		c.Body = &logpb.CatalogCommand_DeclareQueue{DeclareQueue: parseQueue(t, w)}
+	case "delete-queue":
+		m := &logpb.DeleteQueue{Vhost: w[1], Name: w[2]}
+		if id, ok := parseOptions(t, w[3:]).values["id"]; ok {
+			var index, position uint64
+			if _, err := fmt.Sscanf(id, "%d.%d", &index, &position); err != nil {
+				t.Fatalf("id %q: %v", id, err)
+			}
+			m.Id = index<<16 | position
+		}
+		c.Body = &logpb.CatalogCommand_DeleteQueue{DeleteQueue: m}
+	case "bind", "unbind", "bind-exchange", "unbind-exchange":
+		m := &logpb.Bind{Vhost: w[1], Source: w[2], Destination: w[3], RoutingKey: w[4], Arguments: parseTable(t, w[5:]),
+			ToExchange: strings.HasSuffix(w[0], "-exchange")}
+		c.Body = &logpb.CatalogCommand_Bind{Bind: m}
+		if strings.HasPrefix(w[0], "un") {
+			c.Body = &logpb.CatalogCommand_Unbind{Unbind: m}
+		}
+	default:
+		t.Fatalf("unknown command %q", w[0])
+	}
+}
+
+func parseQueue(t testing.TB, w []string) *logpb.DeclareQueue {
+	t.Helper()
+	o := parseOptions(t, w[3:])
+	m := &logpb.DeclareQueue{Vhost: w[1], Name: w[2], Durable: o.flags["durable"], Exclusive: o.flags["exclusive"],
+		AutoDelete: o.flags["auto-delete"], Local: o.flags["local"], Arguments: o.table}
+	for number := range strings.SplitSeq(o.values["members"], ",") {
+		if n, err := strconv.ParseUint(number, 10, 32); err == nil {
+			m.Members = append(m.Members, uint32(n))
+		}
+	}
+	if owner, ok := o.values["owner"]; ok {
+		m.Owner = parseOwner(t, owner)
+	}
+	return m
+}
