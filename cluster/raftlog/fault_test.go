@@ -1,0 +1,232 @@
+package raftlog
+
+import (
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/fsm"
+)
+
+// breaker makes filesystem operations fail once it is on.
+type breaker struct {
+	on   atomic.Bool
+	hits func(errorfs.Op) bool
+}
+
+func (b *breaker) MaybeError(op errorfs.Op) error {
+	if b.on.Load() && b.hits(op) {
+		return errorfs.ErrInjected
+	}
+	return nil
+}
+
+func (b *breaker) String() string { return "(breaker)" }
+
+func isSync(op errorfs.Op) bool {
+	switch op.Kind {
+	case errorfs.OpFileSync, errorfs.OpFileSyncData, errorfs.OpFileSyncTo:
+		return true
+	}
+	return false
+}
+
+// exits collects exit codes.
+type exits chan int
+
+func (e exits) exit(code int) {
+	select {
+	case e <- code:
+	default:
+	}
+}
+
+// mustExit runs f, which must make the process exit and must not return.
+func (e exits) mustExit(t *testing.T, f func()) {
+	t.Helper()
+	returned := make(chan struct{})
+	go func() {
+		f()
+		close(returned)
+	}()
+	select {
+	case code := <-e:
+		if code != ExitCode {
+			t.Errorf("exit code %d", code)
+		}
+	case <-returned:
+		t.Fatal("it returned")
+	case <-time.After(10 * time.Second):
+		t.Fatal("no exit")
+	}
+	select {
+	case <-returned:
+		t.Error("it returned after the exit")
+	case <-time.After(20 * time.Millisecond):
+	}
+}
+
+func TestFailedWriteExits(t *testing.T) {
+	log := func(op errorfs.Op) bool { return strings.HasSuffix(op.Path, ".log") }
+	faults := map[string]func(errorfs.Op) bool{
+		"write": func(op errorfs.Op) bool { return log(op) && op.Kind == errorfs.OpFileWrite },
+		"sync":  func(op errorfs.Op) bool { return log(op) && isSync(op) },
+	}
+	acts := map[string]func(g *Group){
+		"store":   func(g *Group) { _ = g.StoreLogs(makeLogs(11, 20, 1)) },
+		"term":    func(g *Group) { _ = g.SetUint64([]byte("CurrentTerm"), 9) },
+		"vote":    func(g *Group) { _ = g.Set([]byte("LastVoteCand"), []byte("b")) },
+		"save":    func(g *Group) { _ = save(g, 5, 1, []byte("state"), nil) },
+		"install": func(g *Group) { _ = install(g, 50, 2, streamOf(2, "state", []uint64{3, 4}), 100) },
+		"drop":    func(g *Group) { _ = g.s.DropGroup(g.id) },
+	}
+	for fault, hits := range faults {
+		for act, f := range acts {
+			t.Run(fault+" "+act, func(t *testing.T) {
+				b := &breaker{hits: hits}
+				e := make(exits, 1)
+				o := testOptions(t, errorfs.Wrap(vfs.NewMem(), b))
+				o.Exit = e.exit
+				s, err := Open("db", o)
+				must(t, err)
+				g := mustGroup(t, s, 1)
+				mustStore(t, g, 1, 10, 1)
+				b.on.Store(true)
+				e.mustExit(t, func() { f(g) })
+			})
+		}
+	}
+}
+
+func TestFailedFlushExits(t *testing.T) {
+	b := &breaker{hits: func(op errorfs.Op) bool {
+		return strings.HasSuffix(op.Path, ".sst") && op.Kind.ReadOrWrite() == errorfs.OpIsWrite
+	}}
+	e := make(exits, 1)
+	o := testOptions(t, errorfs.Wrap(vfs.NewMem(), b))
+	o.Exit = e.exit
+	s, err := Open("db", o)
+	must(t, err)
+	g := mustGroup(t, s, 1)
+	b.on.Store(true)
+	e.mustExit(t, func() {
+		for i := uint64(1); ; i++ {
+			l := makeLog(i, 1)
+			l.Extensions = make([]byte, 100<<10)
+			if g.StoreLog(l) != nil {
+				return
+			}
+		}
+	})
+}
+
+// damage changes one record behind the store's back.
+func damage(t *testing.T, g *Group, key []byte) {
+	t.Helper()
+	v, closer, err := g.s.db.Get(key)
+	must(t, err)
+	v = append([]byte(nil), v...)
+	must(t, closer.Close())
+	v[len(v)/2] ^= 1
+	must(t, g.s.db.Set(key, v, pebble.Sync))
+}
+
+// TestDamage damages each kind of record in turn. What is read when a group
+// is loaded must keep it from loading; the rest must end the process when it
+// is read, and keep the group from loading after that.
+func TestDamage(t *testing.T) {
+	readLog := func(g *Group) { var l raft.Log; _ = g.GetLog(33, &l) }
+	payload := func(i uint64) func(g *Group) { return func(g *Group) { _, _ = g.Payload(refOf(i, 2)) } }
+	stream := func(g *Group) {
+		list, _ := g.Snapshots().List()
+		_, r, _ := g.Snapshots().Open(list[0].ID)
+		for {
+			if _, err := r.Read(make([]byte, 1<<20)); err != nil {
+				return
+			}
+		}
+	}
+	for _, c := range []struct {
+		name string
+		key  func(g *Group) []byte
+		read func(g *Group) // nil: found when the group is loaded
+	}{
+		{"term", func(g *Group) []byte { return g.stableKey([]byte("CurrentTerm")) }, nil},
+		{"header", func(g *Group) []byte { return indexKey(kindHeader, 1, 33) }, nil},
+		{"pin", func(g *Group) []byte { return indexKey(kindPin, 1, 31) }, nil},
+		{"foreign pin", func(g *Group) []byte { return numberKey(kindForeignPin, 1, g.installed.number, 13) }, nil},
+		{"installed", func(*Group) []byte { return prefixOf(kindInstalled, 1) }, nil},
+		{"snapshot", func(*Group) []byte { return prefixOf(kindMeta, 1) }, nil},
+		{"running header", func(*Group) []byte { return indexKey(kindHeader, 1, 33) }, readLog},
+		{"payload in log", func(*Group) []byte { return indexKey(kindPayload, 1, 33) }, readLog},
+		{"payload", func(*Group) []byte { return indexKey(kindPayload, 1, 33) }, payload(33)},
+		{"pinned payload", func(*Group) []byte { return indexKey(kindPayload, 1, 31) }, payload(31)},
+		{"foreign payload", func(g *Group) []byte { return numberKey(kindForeign, 1, g.installed.number, 13) }, payload(13)},
+		{"payload in stream", func(g *Group) []byte { return numberKey(kindForeign, 1, g.installed.number, 13) }, stream},
+		{"state", func(g *Group) []byte { return numberKey(kindChunk, 1, g.meta.number, 0) }, stream},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			fs := vfs.NewMem()
+			e := make(exits, 1)
+			o := testOptions(t, fs)
+			o.Exit = e.exit
+			s, err := Open("db", o)
+			must(t, err)
+			g := mustGroup(t, s, 1)
+			lead(t, g, 2)
+			_, _, from := mustRead(t, source(t))
+			must(t, install(g, 30, 2, from, 1<<20))
+			mustStore(t, g, 31, 40, 2)
+			mustSave(t, g, 32, 2, []byte("state"), 13, 31, 32)
+			must(t, g.DeleteRange(31, 32))
+			mustStore(t, mustGroup(t, s, 2), 1, 5, 1)
+			damage(t, g, c.key(g))
+			forgetCache(g)
+			if c.read != nil {
+				e.mustExit(t, func() { c.read(g) })
+			}
+			// The next process.
+			s.mu.Lock()
+			clear(s.groups)
+			s.mu.Unlock()
+			for range 2 {
+				var d *DamagedError
+				if _, err := s.Group(1); !errors.As(err, &d) || d.Group != 1 || d.What == "" {
+					t.Fatalf("the damaged group loads: %v", err)
+				}
+			}
+			ids, err := s.GroupIDs()
+			must(t, err)
+			if len(ids) != 2 {
+				t.Errorf("groups %v", ids)
+			}
+			mustPayload(t, mustGroup(t, s, 2), 1, 1, 2, 3, 4)
+			must(t, s.DropGroup(1))
+			mustBounds(t, mustGroup(t, s, 1), 0, 0)
+			if ids, err = s.GroupIDs(); err != nil || len(ids) != 1 || ids[0] != fsm.GroupID(2) {
+				t.Errorf("groups %v, %v", ids, err)
+			}
+		})
+	}
+}
+
+func TestMissingEntryIsDamage(t *testing.T) {
+	fs := vfs.NewMem()
+	g := mustGroup(t, mustOpen(t, fs, "db"), 1)
+	mustStore(t, g, 1, 9, 1)
+	must(t, g.s.db.Delete(indexKey(kindHeader, 1, 4), pebble.Sync))
+	must(t, g.s.Close())
+	s := mustOpen(t, fs, "db")
+	defer s.Close()
+	var d *DamagedError
+	if _, err := s.Group(1); !errors.As(err, &d) {
+		t.Errorf("a log with a hole loads: %v", err)
+	}
+}
