@@ -2,6 +2,7 @@ package peer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 
@@ -237,10 +238,10 @@ func (in *inbound) handleCall(f frame) {
 // respond answers a request; every answer on a link passes through here.
 // response is a rawBody or an answer of raft; with an err it is ignored.
 func (in *inbound) respond(number uint64, response any, err error, u urgency) {
-	h := header{kind: kindReply, number: number}
+	h, c := header{kind: kindReply, number: number}, classRaft
 	var b body
 	if raw, ok := response.(rawBody); ok {
-		b = raw
+		b, c = raw, classApp
 	} else if n, _ := answerBody(response); n != nil {
 		b = n
 		if n.flags&answerGranted == 0 {
@@ -250,12 +251,13 @@ func (in *inbound) respond(number uint64, response any, err error, u urgency) {
 		err = fmt.Errorf("peer: no answer of type %T", response)
 	}
 	if err == nil {
-		if err = in.out.push(h, b, classRaft, u); err == nil {
+		if err = in.out.push(h, b, c, u); err == nil {
 			return
 		}
 	}
 	h.kind, h.arg = kindFailure, failureCode(err)
-	if in.out.push(h, textBody(err.Error()), classRaft, urgent) != nil {
-		in.cancel(ErrBacklog) // a peer that does not take its answers
+	err = in.out.push(h, textBody(err.Error()), classRaft, urgent)
+	if errors.Is(err, ErrBacklog) {
+		in.cancel(err) // it asks and does not take the answers
 	}
 }

@@ -362,8 +362,9 @@ func (m *Mesh) link(node string) (*link, error) {
 }
 
 // Call sends a request and waits for the answer of node's call handler, for
-// the end of ctx, or for the link to break. A *RemoteError is the handler's
-// own error; after any other one except ErrDown, ErrBacklog, ErrTooLarge and
+// the end of ctx, or for the link to break. req may be kept by reference, even
+// after Call has returned: it must never change; so must a handler's reply.
+// A *RemoteError is the handler's own error; after any other one except ErrDown, ErrBacklog, ErrTooLarge and
 // ErrUnknownNode the handler may have run.
 func (m *Mesh) Call(ctx context.Context, node string, k Kind, req []byte) ([]byte, error) {
 	mustApplicationKind(k)

@@ -126,7 +126,7 @@ func (r *reader) done() error {
 // p. idle: the answer may wait.
 func decodeAppend(p, name []byte) (req *raft.AppendEntriesRequest, idle bool, err error) {
 	r := reader{p: p}
-	req = &raft.AppendEntriesRequest{RPCHeader: rpcHeader(&r, name), Leader: name}
+	req = &raft.AppendEntriesRequest{RPCHeader: rpcHeader(&r, name)}
 	idle = r.uint8()&flagIdle != 0
 	req.Term, req.PrevLogEntry, req.PrevLogTerm = r.uint64(), r.uint64(), r.uint64()
 	req.LeaderCommitIndex = r.uint64()
@@ -207,7 +207,7 @@ func decodeCommand(k Kind, p, name []byte) (cmd any, idle bool, err error) {
 	switch k {
 	case kindVote:
 		cmd = &raft.RequestVoteRequest{
-			RPCHeader: h, Term: r.uint64(), Candidate: name,
+			RPCHeader: h, Term: r.uint64(),
 			LastLogIndex: r.uint64(), LastLogTerm: r.uint64(), LeadershipTransfer: flags&1 != 0,
 		}
 	case kindPreVote:
@@ -297,7 +297,7 @@ func (s snapshotBody) write(b *batch) {
 
 func decodeSnapshot(p, name []byte) (*raft.InstallSnapshotRequest, error) {
 	r := reader{p: p}
-	req := &raft.InstallSnapshotRequest{RPCHeader: rpcHeader(&r, name), Leader: name}
+	req := &raft.InstallSnapshotRequest{RPCHeader: rpcHeader(&r, name)}
 	req.SnapshotVersion = raft.SnapshotVersion(r.uint8())
 	req.Term, req.LastLogIndex, req.LastLogTerm = r.uint64(), r.uint64(), r.uint64()
 	req.ConfigurationIndex, req.Size = r.uint64(), int64(r.uint64())

@@ -38,10 +38,10 @@ func TestCommandsRoundTrip(t *testing.T) {
 		{Index: 10, Term: 3, Type: raft.LogConfiguration, Data: long},
 		{Index: math.MaxUint64, Term: 3, Extensions: long},
 	}
-	vote := &raft.RequestVoteRequest{RPCHeader: testHeader(), Candidate: testName, Term: 1, LastLogIndex: 2, LastLogTerm: 3, LeadershipTransfer: true}
+	vote := &raft.RequestVoteRequest{RPCHeader: testHeader(), Term: 1, LastLogIndex: 2, LastLogTerm: 3, LeadershipTransfer: true}
 	preVote := &raft.RequestPreVoteRequest{RPCHeader: testHeader(), Term: 1, LastLogIndex: 2, LastLogTerm: 3}
-	full := &raft.AppendEntriesRequest{RPCHeader: testHeader(), Leader: testName, Term: 3, PrevLogEntry: 7, PrevLogTerm: 2, LeaderCommitIndex: 6, Entries: entries}
-	empty := &raft.AppendEntriesRequest{RPCHeader: testHeader(), Leader: testName, Term: 3}
+	full := &raft.AppendEntriesRequest{RPCHeader: testHeader(), Term: 3, PrevLogEntry: 7, PrevLogTerm: 2, LeaderCommitIndex: 6, Entries: entries}
+	empty := &raft.AppendEntriesRequest{RPCHeader: testHeader(), Term: 3}
 	now := &raft.TimeoutNowRequest{RPCHeader: testHeader()}
 	for _, tc := range []struct {
 		kind Kind
@@ -97,7 +97,7 @@ func TestAnswersRoundTrip(t *testing.T) {
 
 func TestSnapshotRequestRoundTrip(t *testing.T) {
 	want := &raft.InstallSnapshotRequest{
-		RPCHeader: testHeader(), Leader: testName, SnapshotVersion: 1, Term: 2, LastLogIndex: 3, LastLogTerm: 4,
+		RPCHeader: testHeader(), SnapshotVersion: 1, Term: 2, LastLogIndex: 3, LastLogTerm: 4,
 		Configuration: []byte("configuration"), ConfigurationIndex: 5, Size: 6,
 	}
 	p := encode(t, snapshotBody{want})
