@@ -336,3 +336,69 @@ func BenchmarkSnapshot(b *testing.B) {
 		b.SetBytes(int64(len(encoded(c.Snapshot()))))
 	}
 }
+
+// TestInitializeRefuses: a refusal leaves nothing half done.
+func TestInitializeRefuses(t *testing.T) {
+	for name, spoil := range map[string]func(m *logpb.Initialize){
+		"vhost":   func(m *logpb.Initialize) { m.Vhost.Name, m.Permission.Vhost = "", "" },
+		"user":    func(m *logpb.Initialize) { m.User.Name, m.Permission.User = "", "" },
+		"other":   func(m *logpb.Initialize) { m.Permission.User = "somebody" },
+		"pattern": func(m *logpb.Initialize) { m.Permission.Read = strings.Repeat("a", 1025) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var c Catalog
+			e := entryOf(t, "initialize / guest")
+			spoil(e.Commands[0].GetInitialize())
+			if err := Refused(c.Apply(1, e)[0]); err == nil {
+				t.Error("accepted")
+			}
+			if v := c.View(); v.Initialized() || len(v.VHosts())+len(v.Users())+len(v.Permissions()) != 0 {
+				t.Errorf("left behind:\n%s", v)
+			}
+			mustApply(t, &c, "initialize / guest", "delete-permission guest /", "delete-permission guest /")
+			if v := c.View(); !v.Initialized() || len(v.Permissions()) != 0 {
+				t.Errorf("have\n%s", v)
+			}
+		})
+	}
+}
+
+func TestRender(t *testing.T) {
+	for field, want := range map[string]string{
+		"a=t:1": "true", "a=b:-1": "-1", "a=T:7": "7", "a=d:0x3ff8000000000000": "1.5", "a=f:0x3fc00000": "1.5", "a=S:x": "x", "a=x:y": "y",
+		"a=D:abcde": "6162636465", "a=A:x": "[x]", "a=F:x": "{x=bool:true}", "a=V:": "void", "a=Z:1": "unknown",
+	} {
+		v := lookup(parseTable(t, []string{field}), "a")
+		if got := render(v); got != want {
+			t.Errorf("%s is %q, want %q", field, got, want)
+		}
+		if !equalValues(v, v) {
+			t.Errorf("%s does not equal itself", field)
+		}
+	}
+}
+
+// TestEqualValues compares across types.
+func TestEqualValues(t *testing.T) {
+	for pair, want := range map[[2]string]bool{
+		{"b:5", "l:5"}:                           true,
+		{"L:5", "u:5"}:                           true,
+		{"I:5", "T:5"}:                           false,
+		{"I:5", "S:5"}:                           false,
+		{"S:5", "x:5"}:                           false,
+		{"t:1", "t:2"}:                           true,
+		{"t:1", "b:1"}:                           false,
+		{"f:0x3fc00000", "d:0x3ff8000000000000"}: true,
+		{"A:x", "A:x"}:                           true,
+		{"A:x", "A:y"}:                           false,
+		{"F:x", "F:x"}:                           true,
+		{"D:abcde", "D:abcdf"}:                   false,
+		{"V:", "V:"}:                             true,
+		{"V:", "Z:0"}:                            false,
+	} {
+		a, b := parseTable(t, []string{"a=" + pair[0]}), parseTable(t, []string{"a=" + pair[1]})
+		if got := equalValues(lookup(a, "a"), lookup(b, "a")); got != want {
+			t.Errorf("%v: %v", pair, got)
+		}
+	}
+}
