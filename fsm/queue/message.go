@@ -168,7 +168,7 @@ func (m *Machine) free(h uint32, eff *fsm.Effects) {
 	m.messages.release(h)
 	if m.live.drop(index) {
 		eff.Released = append(eff.Released, index)
-		m.revivable = index == m.index
+		m.revivable = m.revivable || index == m.index
 	}
 }
 

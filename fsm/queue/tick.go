@@ -21,6 +21,9 @@ func (m *Machine) tick(eff *fsm.Effects) fsm.Result {
 			due = due[n:]
 		}
 		m.giveBack(m.taken, false, true, eff)
+		if !m.inUse() {
+			m.lastUsed = m.clock // the lease begins here, not before
+		}
 	}
 	if end := m.leaseEnd(); end != 0 && end <= m.clock {
 		m.end(eff)

@@ -1,0 +1,290 @@
+package queue
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+func (d *driver) stats() Stats { return d.m.Stats() }
+
+func (d *driver) mustReady(t *testing.T, n uint64) {
+	t.Helper()
+	mustCheck(t, d.m)
+	if got := d.stats().Ready.Messages; got != n {
+		t.Fatalf("%d ready, want %d", got, n)
+	}
+}
+
+// TestExpiryIsBounded: one entry expires so many and no more; what is left is
+// due at once and is never handed out.
+func TestExpiryIsBounded(t *testing.T) {
+	d := newDriver(&logpb.QueueConfig{DeliveryLimit: 20})
+	const n = dueInTick + 1000
+	for range n {
+		d.enqueue(t, 1001)
+	}
+	d.meta.Now += 1000
+	d.enqueue(t, 0)
+	d.mustReady(t, n-dueBefore+1)
+	if next := d.m.NextDeadline(); next > d.meta.Now || next == 0 {
+		t.Fatalf("the next tick is due at %d, now is %d", next, d.meta.Now)
+	}
+
+	// Before the get, and once more for what is in its way. The one that
+	// lives is behind more than that.
+	d.cmd = logpb.Command{Kind: logpb.Command_GET, Get: &logpb.Get{}}
+	d.seq[taker]++
+	d.cmd.Seq = d.seq[taker]
+	d.meta.Index++
+	d.meta.Session = taker
+	d.eff.Reset()
+	if r := d.m.Apply(d.meta, &d.cmd, &d.eff); r.Code != fsm.Empty || len(d.eff.Deliveries) != 0 {
+		t.Fatalf("got %+v, %v", r, d.eff.Deliveries)
+	}
+	d.mustReady(t, n-3*dueBefore+1)
+
+	d.tick(t)
+	d.mustReady(t, n-3*dueBefore-dueInTick+1)
+	d.consume(t, 10)
+	d.mustReady(t, n-5*dueBefore-dueInTick+1)
+	if len(d.eff.Deliveries) != 0 {
+		t.Fatalf("delivered %v", d.eff.Deliveries)
+	}
+	d.tick(t)
+	d.mustReady(t, 0)
+	if len(d.eff.Deliveries) != 1 || d.m.NextDeadline() != 0 {
+		t.Fatalf("delivered %v, next is %d", d.eff.Deliveries, d.m.NextDeadline())
+	}
+	if got := d.stats().Counters.Expired; got != n {
+		t.Fatalf("%d expired, want %d", got, n)
+	}
+}
+
+// TestTimeoutsAreBounded: a tick takes back so many deliveries and no more.
+func TestTimeoutsAreBounded(t *testing.T) {
+	d := newDriver(&logpb.QueueConfig{DeliveryLimit: 20, ConsumerTimeoutPlusOne: 1001})
+	const n = dueInTick + 10
+	d.consume(t, 0)
+	for range n {
+		d.enqueue(t, 0)
+	}
+	d.meta.Now += 1000
+	d.tick(t)
+	d.mustReady(t, dueInTick)
+	if ids := d.eff.Timeouts[0].Deliveries; len(ids) != dueInTick || ids[0] != 1 || !slices.IsSorted(ids) {
+		t.Fatalf("%d deliveries, from %d", len(ids), ids[0])
+	}
+	if next := d.m.NextDeadline(); next > d.meta.Now || next == 0 {
+		t.Fatalf("the next tick is due at %d", next)
+	}
+	d.tick(t)
+	d.mustReady(t, n)
+	d.ack(t, 1, n)
+	d.mustReady(t, 0)
+	if got := d.stats().Counters; got.LateAcks != n || got.TimedOut != n {
+		t.Fatalf("%+v", got)
+	}
+}
+
+// TestCreditCeiling: no limit asked for is not no limit.
+func TestCreditCeiling(t *testing.T) {
+	d := newDriver(&logpb.QueueConfig{DeliveryLimit: 20})
+	for range creditCeiling + 10 {
+		d.enqueue(t, 0)
+	}
+	for _, prefetch := range []uint32{0, 1 << 31} {
+		d.consume(t, prefetch)
+		d.mustReady(t, 10)
+	}
+}
+
+// TestEndedSessionsAreBounded: so many are remembered, the latest.
+func TestEndedSessionsAreBounded(t *testing.T) {
+	d := newDriver(&logpb.QueueConfig{})
+	session := func(n int) fsm.SessionID { return fsm.SessionID{Node: 1, Boot: 1, Num: uint64(n)} }
+	begin := func(n int) fsm.Code {
+		d.meta.Index++
+		d.meta.Session = session(n)
+		return d.m.Apply(d.meta, &logpb.Command{Kind: logpb.Command_TOUCH, Seq: 1}, &d.eff).Code
+	}
+	for n := range endedSessions + 10 {
+		d.cmd = logpb.Command{Kind: logpb.Command_SESSION_DOWN}
+		d.do(t, session(n))
+	}
+	mustCheck(t, d.m)
+	if a, b, c := begin(9), begin(10), begin(endedSessions+9); a != fsm.OK || b != fsm.NoSession || c != fsm.NoSession {
+		t.Fatalf("codes %d %d %d", a, b, c)
+	}
+	// The death of the node makes remembering them needless.
+	d.cmd = logpb.Command{Kind: logpb.Command_NODE_DOWN, NodeDown: &logpb.NodeDown{Node: 1, Boot: 1}}
+	d.do(t, fsm.SessionID{})
+	mustCheck(t, d.m)
+	if strings.Contains(d.m.String(), "ended") || begin(9) != fsm.NoSession {
+		t.Fatal(d.m)
+	}
+}
+
+// TestMessageSize: the arena's records are small and have no pointers, so that
+// the garbage collector does not look at them.
+func TestMessageSize(t *testing.T) {
+	if n := unsafe.Sizeof(message{}); n > 56 {
+		t.Errorf("a message takes %d bytes", n)
+	}
+}
+
+// TestSnapshotInTheBackground: a snapshot is written by another goroutine while
+// the machine goes on; under -race this shows what they share.
+func TestSnapshotInTheBackground(t *testing.T) {
+	d := newDriver(&logpb.QueueConfig{DeliveryLimit: 20, DeadLetter: true, ConsumerTimeoutPlusOne: 1_001})
+	d.consume(t, 300)
+	for i := range 3000 {
+		d.enqueue(t, uint64(i%50+1)*(uint64(i)%2))
+	}
+	acked := uint64(1)
+	for round := range 20 {
+		want := d.m.Hash()
+		live := slices.Collect(d.m.LiveIndexes())
+		s := d.m.Snapshot()
+		type written struct {
+			b   bytes.Buffer
+			err error
+		}
+		done := make(chan *written)
+		go func() {
+			var w written
+			_, w.err = s.WriteTo(&w.b)
+			done <- &w
+		}()
+		for range 200 {
+			d.enqueue(t, uint64(round%3)*20)
+			d.ack(t, acked, 1)
+			acked++
+			d.meta.Now++
+		}
+		d.tick(t)
+		w := <-done
+		if w.err != nil {
+			t.Fatal(w.err)
+		}
+		m := New("q", 1)
+		if err := m.Restore(&w.b); err != nil {
+			t.Fatal(err)
+		}
+		if m.Hash() != want || !slices.Equal(slices.Collect(s.LiveIndexes()), live) || !slices.Equal(slices.Collect(m.LiveIndexes()), live) {
+			t.Fatalf("round %d: not the state of the snapshot", round)
+		}
+		mustCheck(t, d.m)
+	}
+}
+
+func TestRestoreRefuses(t *testing.T) {
+	d := newDriver(&logpb.QueueConfig{DeliveryLimit: 20})
+	d.enqueue(t, 0)
+	d.consume(t, 1)
+	d.enqueue(t, 0)
+	var b bytes.Buffer
+	if _, err := d.m.Snapshot().WriteTo(&b); err != nil {
+		t.Fatal(err)
+	}
+	whole := b.Bytes()
+	if err := New("other", 1).Restore(bytes.NewReader(whole)); err == nil {
+		t.Error("another name")
+	}
+	if err := New("q", 2).Restore(bytes.NewReader(whole)); err == nil {
+		t.Error("another id")
+	}
+	if err := New("q", 1).Restore(bytes.NewReader(append(slices.Clone(whole), 0))); err == nil {
+		t.Error("something behind")
+	}
+	for n := range whole {
+		if err := New("q", 1).Restore(bytes.NewReader(whole[:n])); err == nil {
+			t.Errorf("%d of %d bytes", n, len(whole))
+		}
+	}
+	if err := d.m.Restore(bytes.NewReader(whole)); err != nil {
+		t.Error(err)
+	}
+}
+
+type brokenWriter struct{ left int }
+
+func (w *brokenWriter) Write(p []byte) (int, error) {
+	if len(p) > w.left {
+		return 0, fmt.Errorf("full")
+	}
+	w.left -= len(p)
+	return len(p), nil
+}
+
+func TestSnapshotReportsErrors(t *testing.T) {
+	d := newDriver(&logpb.QueueConfig{})
+	for range 10_000 {
+		d.enqueue(t, 0)
+	}
+	n, err := d.m.Snapshot().WriteTo(&brokenWriter{left: 100_000})
+	if err == nil || n > 100_000 || n == 0 {
+		t.Errorf("wrote %d: %v", n, err)
+	}
+}
+
+func TestViews(t *testing.T) {
+	d := newDriver(&logpb.QueueConfig{DeliveryLimit: 3})
+	d.enqueue(t, 0)
+	d.enqueue(t, 0)
+	d.consume(t, 1)
+	d.do(t, fsm.SessionID{Boot: 5, Num: 1}) // a forwarding queue's consumer, of all things
+	if got := d.m.SessionNodes(); !slices.Equal(got, []Boot{{1, 1}, {2, 1}}) {
+		t.Errorf("session nodes %v", got)
+	}
+	if d.m.Name() != "q" || d.m.ID() != 1 || d.m.Clock() != d.meta.Now || d.m.Config().DeliveryLimit != 3 {
+		t.Errorf("%s", d.m)
+	}
+	if !d.m.Live(1) || !d.m.Live(2) || d.m.Live(3) || d.m.Live(0) {
+		t.Errorf("live %v", slices.Collect(d.m.LiveIndexes()))
+	}
+	for m := range d.m.Messages() {
+		if m.Seq != 1 || m.Place != CheckedOut || m.Holder.Session != taker {
+			t.Errorf("%+v", m)
+		}
+		break
+	}
+	for c := range d.m.Consumers() {
+		if c.ID.Session != taker || c.Held != 1 || c.Timeout != -1 || c.Status != Up {
+			t.Errorf("%+v", c)
+		}
+		break
+	}
+}
+
+// TestHeldInPieces: a consumer that settles in odd order costs no more memory
+// than what it holds, and no walk is repeated.
+func TestHeldInPieces(t *testing.T) {
+	d := newDriver(&logpb.QueueConfig{DeliveryLimit: 20})
+	d.consume(t, 0)
+	const n = 20_000
+	for range n {
+		d.enqueue(t, 0)
+	}
+	for id := uint64(2); id < n; id += 2 {
+		d.ack(t, id, 1)
+	}
+	mustCheck(t, d.m)
+	ranges := make([]uint64, 0, 200_000)
+	for range 50_000 {
+		ranges = append(ranges, 2, 1, 2, n/2)
+	}
+	d.set.Ranges = ranges
+	d.cmd = logpb.Command{Kind: logpb.Command_SETTLE, Settle: &d.set}
+	d.do(t, taker)
+	mustCheck(t, d.m)
+	if got := d.stats().Unacknowledged.Messages; got != n/4+1 {
+		t.Errorf("%d held, want %d", got, n/4+1)
+	}
+}

@@ -1,0 +1,295 @@
+package queue
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/quorate/quorate/fsm"
+)
+
+// TestArena hands out and takes back, and keeps frozen copies, which must not
+// change.
+func TestArena(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	var a arena[uint64]
+	model := map[uint32]uint64{}
+	type frozen struct {
+		p     pages[uint64]
+		model map[uint32]uint64
+	}
+	var copies []frozen
+	grow := true
+	for step := range 60_000 {
+		switch n := len(model); {
+		case n > 3000:
+			grow = false
+		case n == 0:
+			grow = true
+		}
+		if h := uint32(r.IntN(4000)); model[h] != 0 && (!grow || r.IntN(3) == 0) {
+			a.release(h)
+			delete(model, h)
+		} else if model[h] != 0 {
+			*a.mut(h)++
+			model[h]++
+		} else if grow {
+			h := a.alloc()
+			if h == 0 || model[h] != 0 || *a.get(h) != 0 {
+				t.Fatalf("step %d: handle %d is not free", step, h)
+			}
+			*a.mut(h) = uint64(step + 1)
+			model[h] = uint64(step + 1)
+		}
+		if a.live() != len(model) {
+			t.Fatalf("step %d: %d live, want %d", step, a.live(), len(model))
+		}
+		if r.IntN(5000) == 0 {
+			copies = append(copies, frozen{a.freeze(), maps.Clone(model)})
+		}
+	}
+	copies = append(copies, frozen{a.freeze(), model})
+	for i, c := range copies {
+		for h, v := range c.model {
+			if *c.p.at(int(h)) != v {
+				t.Fatalf("copy %d: %d is %d, want %d", i, h, *c.p.at(int(h)), v)
+			}
+		}
+	}
+}
+
+// TestArenaShrinks: what a backlog has taken comes back with it.
+func TestArenaShrinks(t *testing.T) {
+	var a arena[message]
+	for range 10 * chunkLen {
+		a.alloc()
+	}
+	for h := range uint32(10 * chunkLen) {
+		a.release(h + 1)
+	}
+	if a.capacity() > chunkLen || cap(a.free) > chunkLen {
+		t.Errorf("an empty arena keeps %d items and %d handles", a.capacity(), cap(a.free))
+	}
+	if h := a.alloc(); h != 1 || *a.get(h) != (message{}) {
+		t.Errorf("begins again with %d: %+v", h, *a.get(h))
+	}
+}
+
+func TestDeque(t *testing.T) {
+	r := rand.New(rand.NewPCG(2, 2))
+	var d deque[int]
+	var model []int
+	type frozen struct {
+		d     deque[int]
+		model []int
+	}
+	var copies []frozen
+	for step := range 100_000 {
+		// Swing between empty and some thousand.
+		if target := (step / 5000 % 4) * 1500; len(model) > target && r.IntN(3) > 0 || len(model) > 0 && r.IntN(3) == 0 {
+			if *d.item(0) != model[0] {
+				t.Fatalf("step %d: front is %d, want %d", step, *d.item(0), model[0])
+			}
+			d.pop()
+			model = model[1:]
+		} else {
+			d.push(step)
+			model = append(model, step)
+		}
+		if len(model) > 0 {
+			i := r.IntN(len(model))
+			*d.edit(i) += 1_000_000
+			model = slices.Clone(model)
+			model[i] += 1_000_000
+			if *d.item(i) != model[i] || *d.item(len(model) - 1) != model[len(model)-1] {
+				t.Fatalf("step %d: item %d differs", step, i)
+			}
+		}
+		if d.len() != len(model) {
+			t.Fatalf("step %d: %d items, want %d", step, d.len(), len(model))
+		}
+		if r.IntN(4000) == 0 {
+			copies = append(copies, frozen{d.freeze(), slices.Clone(model)})
+		}
+	}
+	d.clear()
+	for i, c := range copies {
+		for j, v := range c.model {
+			if *c.d.item(j) != v {
+				t.Fatalf("copy %d: item %d is %d, want %d", i, j, *c.d.item(j), v)
+			}
+		}
+	}
+}
+
+func TestLiveIndexes(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 3))
+	var l liveIndexes
+	model := map[uint64]int{}
+	var order []uint64 // of all messages, some entries more than once
+	index := uint64(1)
+	for step := range 60_000 {
+		switch {
+		case len(order) < 200 || r.IntN(2) == 0 && step < 40_000:
+			index += uint64(r.IntN(3))
+			l.add(index)
+			model[index]++
+			order = append(order, index)
+		default:
+			// Mostly from the front, sometimes from anywhere.
+			i := 0
+			if r.IntN(2) == 0 {
+				i = r.IntN(len(order))
+			}
+			x := order[i]
+			order = slices.Delete(order, i, i+1)
+			model[x]--
+			if last := l.drop(x); last != (model[x] == 0) {
+				t.Fatalf("step %d: entry %d: last is %v", step, x, last)
+			}
+			if model[x] == 0 {
+				delete(model, x)
+			}
+			if l.has(x) != (model[x] > 0) {
+				t.Fatalf("step %d: entry %d: live is %v", step, x, l.has(x))
+			}
+		}
+		if l.len() > 2*len(model)+2*chunkLen {
+			t.Fatalf("step %d: %d entries for %d live", step, l.len(), len(model))
+		}
+	}
+	if got, want := slices.Collect(l.all()), slices.Sorted(maps.Keys(model)); !slices.Equal(got, want) {
+		t.Errorf("live are %v, want %v", got, want)
+	}
+	if l.has(index + 1) {
+		t.Error("an entry that never was is live")
+	}
+}
+
+// TestTimeIndex compares with a sorted slice, for uniform, random and mixed
+// instants, with entries going stale at random.
+func TestTimeIndex(t *testing.T) {
+	for name, at := range map[string]func(r *rand.Rand, step int) fsm.Time{
+		"uniform": func(_ *rand.Rand, step int) fsm.Time { return fsm.Time(step / 3) },
+		"random":  func(r *rand.Rand, _ int) fsm.Time { return fsm.Time(r.IntN(5000)) },
+		"mixed": func(r *rand.Rand, step int) fsm.Time {
+			return fsm.Time(step + []int{10, 10, 10, 500}[r.IntN(4)])
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(4, 4))
+			var x timeIndex[uint64]
+			live := map[uint64]fsm.Time{}
+			stale := func(e *timed[uint64]) bool { return live[e.v] != e.at }
+			for step := 1; step < 20_000; step++ {
+				seq := uint64(step)
+				live[seq] = 1 + at(r, step)
+				x.push(timed[uint64]{live[seq], seq, seq})
+				if r.IntN(2) == 0 {
+					delete(live, uint64(1+r.IntN(step)))
+				}
+				if live[seq] != 0 && r.IntN(50) == 0 { // the same message again
+					x.push(timed[uint64]{live[seq], seq, seq})
+				}
+				for len(live) > 300 {
+					e := x.first(stale)
+					if want := earliest(live); e == nil || e.v != want || e.at != live[want] {
+						t.Fatalf("step %d: first is %+v, want %d at %d", step, e, want, live[want])
+					}
+					delete(live, e.v)
+				}
+				if x.tooLong(len(live)) {
+					var entries []timed[uint64]
+					for v, at := range live {
+						entries = append(entries, timed[uint64]{at, v, v})
+					}
+					x.rebuild(entries)
+					if x.len() != len(live) {
+						t.Fatalf("step %d: rebuilt to %d, want %d", step, x.len(), len(live))
+					}
+				}
+			}
+		})
+	}
+}
+
+func earliest(live map[uint64]fsm.Time) uint64 {
+	best := uint64(0)
+	for v, at := range live {
+		if best == 0 || at < live[best] || at == live[best] && v < best {
+			best = v
+		}
+	}
+	return best
+}
+
+func TestHeld(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 5))
+	var h held
+	model := map[uint64]uint32{}
+	id := uint64(0)
+	type view struct {
+		all  []checkout
+		want []uint64
+	}
+	var views []view
+	for step := range 30_000 {
+		switch r.IntN(4) {
+		case 0, 1:
+			if len(model) < 400 {
+				id++
+				h.push(checkout{id: id, handle: uint32(id%1000 + 1)})
+				model[id] = uint32(id%1000 + 1)
+			}
+		case 2:
+			first := id - min(id, uint64(r.IntN(500)))
+			last := first + uint64(r.IntN(6))
+			if r.IntN(200) == 0 {
+				last = ^uint64(0)
+			}
+			want := idsBetween(model, first, last)
+			var got []uint64
+			for _, c := range h.take(first, last, nil) {
+				got = append(got, c.id)
+				delete(model, c.id)
+			}
+			if !slices.Equal(got, want) {
+				t.Fatalf("step %d: took %v, want %v", step, got, want)
+			}
+		case 3:
+			probe := uint64(r.IntN(int(id) + 2))
+			if c, ok := h.find(probe); ok != (model[probe] != 0) || ok && c.handle != model[probe] {
+				t.Fatalf("step %d: %d found is %v", step, probe, ok)
+			}
+		}
+		if h.n != len(model) || len(h.all)-h.head > 2*h.n+16 {
+			t.Fatalf("step %d: %d held in %d, want %d", step, h.n, len(h.all)-h.head, len(model))
+		}
+		if r.IntN(1000) == 0 {
+			views = append(views, view{h.share(), idsBetween(model, 0, id)})
+		}
+	}
+	for i, v := range views {
+		var got []uint64
+		for _, c := range v.all {
+			if c.handle != 0 {
+				got = append(got, c.id)
+			}
+		}
+		if !slices.Equal(got, v.want) {
+			t.Fatalf("view %d has changed: %v, want %v", i, got, v.want)
+		}
+	}
+}
+
+func idsBetween(model map[uint64]uint32, first, last uint64) []uint64 {
+	var ids []uint64
+	for id := range model {
+		if id >= first && id <= last {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
