@@ -41,13 +41,14 @@ var errConnUsed = errors.New("peer: the link's connection is gone")
 
 // newClientConn speaks gRPC over conn and only over conn: when it breaks, so
 // does the client. Redialling is the business of the peer, which judges from
-// it.
-func newClientConn(conn net.Conn, creds credentials.TransportCredentials) (*grpc.ClientConn, error) {
+// it. With credentials, node is the name that the other side must prove.
+func newClientConn(conn net.Conn, node string, creds credentials.TransportCredentials) (*grpc.ClientConn, error) {
 	if creds == nil {
-		creds = insecure.NewCredentials()
+		creds, node = insecure.NewCredentials(), "peer"
 	}
 	var used atomic.Bool
 	return grpc.NewClient("passthrough:///peer",
+		grpc.WithAuthority(node),
 		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
 			if used.Swap(true) {
 				return nil, errConnUsed

@@ -91,7 +91,7 @@ func openLink(ctx context.Context, p *peer, addr string) (*link, error) {
 
 func (l *link) handshake() error {
 	var err error
-	if l.cc, err = newClientConn(l.conn, l.p.m.cfg.ClientCredentials); err != nil {
+	if l.cc, err = newClientConn(l.conn, l.p.name, l.p.m.cfg.ClientCredentials); err != nil {
 		return err
 	}
 	l.client = peerpb.NewPeerClient(l.cc)

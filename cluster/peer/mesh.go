@@ -56,7 +56,8 @@ type Config struct {
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 	// Peers maps the names of the other nodes to their addresses.
 	Peers map[string]string
-	// ServerCredentials and ClientCredentials secure the links. nil: plain.
+	// ServerCredentials and ClientCredentials secure the links; a node proves
+	// its name. nil: plain.
 	ServerCredentials credentials.TransportCredentials
 	ClientCredentials credentials.TransportCredentials
 	Logger            *slog.Logger // nil: discarded

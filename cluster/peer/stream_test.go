@@ -142,7 +142,7 @@ func rawLink(t *testing.T, c *cluster, to string) grpc.ClientStream {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cc, err := newClientConn(conn, nil)
+	cc, err := newClientConn(conn, to, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
