@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
@@ -19,6 +20,12 @@ const (
 	// syncStep is how much of a table file is written before the operating
 	// system is asked to begin writing it to disk.
 	syncStep = 1 << 20
+	// flushFactor: deletions of pinned sections are flushed once they free
+	// that many memtables' worth of disk.
+	flushFactor = 4
+	// rangeDelay is how long the deletion of a long run may keep its disk
+	// space when nothing else is written.
+	rangeDelay = time.Minute
 )
 
 func (s *Store) pebbleOptions(o Options) *pebble.Options {
@@ -31,6 +38,7 @@ func (s *Store) pebbleOptions(o Options) *pebble.Options {
 		L0StopWritesThreshold:       64,
 		LBaseMaxBytes:               o.MemTableBytes * 4,
 		BytesPerSync:                syncStep,
+		FlushDelayDeleteRange:       rangeDelay,
 		CacheSize:                   blockCacheBytes,
 		MaxOpenFiles:                1000,
 		Logger:                      pebbleLogger{s},

@@ -257,16 +257,16 @@ func TestUnderRaft(t *testing.T) {
 	c.start(lost)
 	check()
 
-	for n := range c { // all restart; a new leader replicates what it read from disk
-		c.stop(n)
-	}
-	for n := range c {
+	c.stop(lost)
+	work(20)
+	for n := range c { // what one has missed must now come from the others' disks
 		if n != lost {
-			c.start(n)
+			c.stop(n)
 		}
 	}
-	work(30)
-	c.start(lost)
+	for n := range c {
+		c.start(n)
+	}
 	check()
 	snapshot()
 	check()

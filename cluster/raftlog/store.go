@@ -53,6 +53,8 @@ type Store struct {
 
 	epochs      atomic.Uint64 // the last one given out
 	reclaimable atomic.Int64  // over all groups
+	freed       atomic.Int64  // bytes of pinned sections deleted since the last flush asked for
+	flushAt     int64         // ask for one when freed is above
 
 	mu     sync.Mutex
 	groups map[fsm.GroupID]*slot
@@ -86,6 +88,7 @@ func Open(dir string, o Options) (*Store, error) {
 		o.MemTableBytes = DefaultMemTableBytes
 	}
 	s.cache = newCache(o.CacheBytes)
+	s.flushAt = flushFactor * o.MemTableBytes
 	db, err := pebble.Open(dir, s.pebbleOptions(o))
 	if err != nil {
 		return nil, fmt.Errorf("open log store in %s: %w", dir, err)
@@ -216,6 +219,18 @@ func (s *Store) commit(b *pebble.Batch, how *pebble.WriteOptions) {
 	}
 	if err := b.Close(); err != nil {
 		s.fatal("durable write failed", "error", err)
+	}
+}
+
+// freedPins is told how many bytes of pinned sections were deleted. The
+// deletions are small: on a quiet node they would wait in the memtable for
+// long, and the disk space with them.
+func (s *Store) freedPins(n int64) {
+	if s.freed.Add(n) > s.flushAt {
+		s.freed.Store(0)
+		if _, err := s.db.AsyncFlush(); err != nil {
+			s.fatal("log store cannot write its tables", "error", err)
+		}
 	}
 }
 

@@ -149,7 +149,7 @@ func (g *Group) release(indexes []uint64) {
 	}
 	slices.Sort(at)
 	at = slices.Compact(at)
-	b := g.s.db.NewBatch()
+	b, before := g.s.db.NewBatch(), g.pins.bytes
 	for len(at) > 0 {
 		n := 1
 		for n < len(at) && at[n] == at[n-1]+1 && g.isForeign(at[n]) == g.isForeign(at[0]) {
@@ -162,6 +162,7 @@ func (g *Group) release(indexes []uint64) {
 		at = at[n:]
 	}
 	g.s.commit(b, pebble.NoSync)
+	g.s.freedPins(before - g.pins.bytes)
 	g.pins.tidy()
 }
 
