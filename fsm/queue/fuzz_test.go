@@ -227,7 +227,7 @@ func randomBytes(seed uint64, n int) []byte {
 // FuzzApply: any bytes are a log, and two machines agree about it although one
 // of them goes through snapshots.
 func FuzzApply(f *testing.F) {
-	for seed := range uint64(20) {
+	for seed := range uint64(10) {
 		f.Add(randomBytes(seed, 2000))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -266,7 +266,7 @@ func FuzzRestore(f *testing.F) {
 // live long enough to have something in every place.
 func TestRandomLogs(t *testing.T) {
 	var total Counters
-	for seed := range uint64(60) {
+	for seed := range uint64(30) {
 		c := play(t, randomBytes(1000+seed, 6000), 7).Stats().Counters
 		total.Enqueued += c.Enqueued
 		total.Expired += c.Expired

@@ -7,6 +7,9 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
+// heldSpare is how much room a consumer keeps that holds nothing.
+const heldSpare = 4096
+
 // checkout is one message in the hands of a consumer. A settled one has
 // handle 0 until it is swept.
 type checkout struct {
@@ -99,6 +102,8 @@ func (d *held) take(first, last uint64, dst []checkout) []checkout {
 		d.head++
 	}
 	switch {
+	case d.n == 0 && cap(d.all) > heldSpare:
+		d.all, d.head = nil, 0
 	case d.n == 0:
 		d.all, d.head = d.all[:0], 0
 	case len(d.all)-d.head > 2*d.n+16, settled > 16:

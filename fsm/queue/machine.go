@@ -133,6 +133,9 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 	} else {
 		m.assign(eff)
 	}
+	if cap(m.taken) > dueInTick {
+		m.taken, m.overdue = nil, nil
+	}
 	if invariants.Enabled {
 		m.mustHold()
 	}

@@ -1372,8 +1372,7 @@ type QueueSnapshot struct {
 	// The service order of consumers with credit, by consumer position.
 	Service []uint32 `protobuf:"varint,18,rep,packed,name=service,proto3" json:"service,omitempty"`
 	// How many message records follow.
-	Messages    uint64 `protobuf:"varint,19,opt,name=messages,proto3" json:"messages,omitempty"`
-	HadConsumer bool   `protobuf:"varint,20,opt,name=had_consumer,json=hadConsumer,proto3" json:"had_consumer,omitempty"`
+	Messages uint64 `protobuf:"varint,19,opt,name=messages,proto3" json:"messages,omitempty"`
 	// The sessions that ended last, oldest first: they are not taken up again.
 	Ended []*Session `protobuf:"bytes,21,rep,name=ended,proto3" json:"ended,omitempty"`
 	// The highest boot number declared down of each node, by node.
@@ -1543,13 +1542,6 @@ func (x *QueueSnapshot) GetMessages() uint64 {
 		return x.Messages
 	}
 	return 0
-}
-
-func (x *QueueSnapshot) GetHadConsumer() bool {
-	if x != nil {
-		return x.HadConsumer
-	}
-	return false
 }
 
 func (x *QueueSnapshot) GetEnded() []*Session {
@@ -2524,7 +2516,7 @@ const file_log_proto_rawDesc = "" +
 	"\x04gone\x18\x03 \x01(\bR\x04gone\"2\n" +
 	"\bNodeDown\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
-	"\x04boot\x18\x02 \x01(\x04R\x04boot\"\x9a\x06\n" +
+	"\x04boot\x18\x02 \x01(\x04R\x04boot\"\xfd\x05\n" +
 	"\rQueueSnapshot\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
 	"\x05clock\x18\x02 \x01(\x12R\x05clock\x12\x12\n" +
@@ -2547,10 +2539,9 @@ const file_log_proto_rawDesc = "" +
 	"\bsessions\x18\x10 \x03(\v2\x1c.quorate.log.v1.SessionStateR\bsessions\x12;\n" +
 	"\tconsumers\x18\x11 \x03(\v2\x1d.quorate.log.v1.ConsumerStateR\tconsumers\x12\x18\n" +
 	"\aservice\x18\x12 \x03(\rR\aservice\x12\x1a\n" +
-	"\bmessages\x18\x13 \x01(\x04R\bmessages\x12!\n" +
-	"\fhad_consumer\x18\x14 \x01(\bR\vhadConsumer\x12-\n" +
+	"\bmessages\x18\x13 \x01(\x04R\bmessages\x12-\n" +
 	"\x05ended\x18\x15 \x03(\v2\x17.quorate.log.v1.SessionR\x05ended\x12,\n" +
-	"\x04dead\x18\x16 \x03(\v2\x18.quorate.log.v1.NodeDownR\x04dead\"\xf1\x02\n" +
+	"\x04dead\x18\x16 \x03(\v2\x18.quorate.log.v1.NodeDownR\x04deadJ\x04\b\x14\x10\x15\"\xf1\x02\n" +
 	"\rQueueCounters\x12\x1a\n" +
 	"\benqueued\x18\x01 \x01(\x04R\benqueued\x12\x1c\n" +
 	"\tdelivered\x18\x02 \x01(\x04R\tdelivered\x12 \n" +

@@ -1107,18 +1107,6 @@ func (m *QueueSnapshot) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 			dAtA[i] = 0xaa
 		}
 	}
-	if m.HadConsumer {
-		i--
-		if m.HadConsumer {
-			dAtA[i] = 1
-		} else {
-			dAtA[i] = 0
-		}
-		i--
-		dAtA[i] = 0x1
-		i--
-		dAtA[i] = 0xa0
-	}
 	if m.Messages != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Messages))
 		i--
@@ -2593,9 +2581,6 @@ func (m *QueueSnapshot) SizeVT() (n int) {
 	}
 	if m.Messages != 0 {
 		n += 2 + protohelpers.SizeOfVarint(uint64(m.Messages))
-	}
-	if m.HadConsumer {
-		n += 3
 	}
 	if len(m.Ended) > 0 {
 		for _, e := range m.Ended {
@@ -5998,26 +5983,6 @@ func (m *QueueSnapshot) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
-		case 20:
-			if wireType != 0 {
-				return fmt.Errorf("proto: wrong wireType = %d for field HadConsumer", wireType)
-			}
-			var v int
-			for shift := uint(0); ; shift += 7 {
-				if shift >= 64 {
-					return protohelpers.ErrIntOverflow
-				}
-				if iNdEx >= l {
-					return io.ErrUnexpectedEOF
-				}
-				b := dAtA[iNdEx]
-				iNdEx++
-				v |= int(b&0x7F) << shift
-				if b < 0x80 {
-					break
-				}
-			}
-			m.HadConsumer = bool(v != 0)
 		case 21:
 			if wireType != 2 {
 				return fmt.Errorf("proto: wrong wireType = %d for field Ended", wireType)
