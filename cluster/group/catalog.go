@@ -107,7 +107,9 @@ func (k *Catalog) Start() error {
 
 // Close ends the group.
 func (k *Catalog) Close() error {
-	err := k.raft.Shutdown().Error()
+	f := k.raft.Shutdown()
+	k.config.Mesh.DropGroup(catalogGroup) // requests under way to nodes that are gone end now
+	err := f.Error()
 	k.done.Wait()
 	return err
 }

@@ -2,6 +2,7 @@ package group
 
 import (
 	"encoding/binary"
+	"slices"
 	"sync"
 	"time"
 
@@ -62,7 +63,9 @@ func (e *elections) listen() {
 
 // PeerChanged is told when a node came or went.
 func (h *Host) PeerChanged(ev peer.Event) {
-	if !ev.Up {
+	if ev.Up {
+		h.done.Go(func() { h.trigger(ev.Node) })
+	} else {
 		for _, g := range h.Groups() {
 			if g.Leader() == ev.Node {
 				h.elections.vacant(g)
@@ -70,6 +73,26 @@ func (h *Host) PeerChanged(ev peer.Event) {
 		}
 	}
 	h.elections.wake()
+}
+
+// triggers is how many groups are triggered at a time.
+const triggers = 8
+
+// trigger commits an empty entry in every group that this node leads and that
+// has a member on a node that is back: raft has given up sending to it, and
+// would try again only after the commit timeout.
+func (h *Host) trigger(node string) {
+	slots := make(chan struct{}, triggers)
+	for _, g := range h.Groups() {
+		if g.Leading() == 0 || !slices.Contains(g.spec.Members, node) {
+			continue
+		}
+		slots <- struct{}{}
+		h.done.Go(func() {
+			_ = g.raft.Barrier(0).Error() // a group that no longer leads needs none
+			<-slots
+		})
+	}
 }
 
 // vacant notes that a group has no leader, as far as this node knows.

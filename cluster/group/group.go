@@ -139,7 +139,9 @@ func (g *Group) close() {
 	}
 	g.leading.Store(0)
 	g.host.ticker.remove(g)
-	if err := g.raft.Shutdown().Error(); err != nil {
+	f := g.raft.Shutdown()
+	g.host.config.Mesh.DropGroup(g.spec.Group) // requests under way to nodes that are gone end now
+	if err := f.Error(); err != nil {
 		g.slog.Warn("raft shutdown", "error", err)
 	}
 	g.proposer.wait()

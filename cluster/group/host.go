@@ -195,7 +195,6 @@ func (h *Host) Drop(id fsm.GroupID) error {
 		delete(h.byRaft, g.raft)
 		h.mu.Unlock()
 	}
-	h.config.Mesh.DropGroup(id)
 	return h.config.Store.DropGroup(id)
 }
 
