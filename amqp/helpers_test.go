@@ -3,6 +3,7 @@ package amqp_test
 import (
 	"bytes"
 	"context"
+	"io"
 	"log/slog"
 	"net"
 	"runtime"
@@ -105,4 +106,28 @@ func ours() []string {
 		}
 	}
 	return found
+}
+
+// mustConnect opens a socket to the server.
+func (s *server) mustConnect() net.Conn {
+	s.t.Helper()
+	conn, err := net.Dial("tcp", s.addr)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// mustReadAll reads up to the end of the stream.
+func mustReadAll(t testing.TB, conn net.Conn) string {
+	t.Helper()
+	if err := conn.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
 }

@@ -4,6 +4,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,7 +27,7 @@ import (
 //	broker VERB ARGUMENTS               have the broker do something, then receive
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/script", func(t *testing.T, path string) {
-		s := &script{t: t, clients: map[string]*amqptest.Client{}}
+		s := &script{t: t, clients: map[string]*amqptest.Client{}, confirmed: map[string]map[uint64]bool{}}
 		datadriven.RunTest(t, path, s.run)
 	})
 }
@@ -34,6 +36,8 @@ type script struct {
 	t       *testing.T
 	server  *server
 	clients map[string]*amqptest.Client
+	// confirmed holds the tags confirmed so far, by channel.
+	confirmed map[string]map[uint64]bool
 }
 
 func (s *script) run(t *testing.T, d *datadriven.TestData) string {
@@ -67,15 +71,21 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 			c.SendText(strings.TrimSpace(line))
 		}
 		if d.HasArg("rest") {
-			return lines(c.Rest())
+			return s.rest(name)
 		}
 	case "raw":
 		for line := range strings.Lines(d.Input) {
 			c.Write(mustOctets(t, strings.TrimSpace(line)))
 		}
-		return lines(c.Rest())
+		return s.rest(name)
 	}
 	return s.result(c)
+}
+
+// rest is what a client receives up to the end.
+func (s *script) rest(name string) string {
+	defer delete(s.clients, name)
+	return lines(s.clients[name].Rest())
 }
 
 // result is what the clients receive, then what has happened in the broker.
@@ -88,10 +98,61 @@ func (s *script) result(first *amqptest.Client) string {
 			}
 		}
 	}
+	channels := 0
+	for _, c := range s.clients {
+		channels += c.Channels()
+	}
+	s.server.broker.AwaitSessions(channels)
 	for _, line := range s.server.broker.Journal() {
 		out = append(out, "broker: "+line)
 	}
-	return lines(out)
+	return lines(s.gatherConfirms(out))
+}
+
+// gatherConfirms replaces the acks and nacks of the server, whose grouping
+// depends on when the writer was awake, by one line for each channel and
+// outcome, in order of the tags.
+func (s *script) gatherConfirms(frames []string) []string {
+	var out []string
+	tags := map[string][]uint64{}
+	for _, line := range frames {
+		var channel, method string
+		var tag uint64
+		fmt.Sscanf(line, "%s %s delivery-tag=%d", &channel, &method, &tag)
+		switch method {
+		case "channel.open-ok":
+			delete(s.confirmed, channel)
+		case "basic.ack", "basic.nack":
+			name := channel + " " + strings.TrimPrefix(method, "basic.") + "ed"
+			first := tag
+			if strings.HasSuffix(line, " multiple") {
+				first = 1
+			}
+			for n := first; n <= tag; n++ {
+				if !s.isConfirmed(channel, n) {
+					tags[name] = append(tags[name], n)
+				} else if n == tag {
+					s.t.Errorf("confirmed twice: %s", line)
+				}
+			}
+			continue
+		}
+		out = append(out, line)
+	}
+	for _, name := range slices.Sorted(maps.Keys(tags)) {
+		out = append(out, fmt.Sprint(name, " ", tags[name]))
+	}
+	return out
+}
+
+// isConfirmed reports whether the tag is confirmed already; from now on it is.
+func (s *script) isConfirmed(channel string, tag uint64) bool {
+	if s.confirmed[channel] == nil {
+		s.confirmed[channel] = map[uint64]bool{}
+	}
+	was := s.confirmed[channel][tag]
+	s.confirmed[channel][tag] = true
+	return was
 }
 
 func lines(out []string) string {

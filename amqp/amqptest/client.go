@@ -1,6 +1,7 @@
 package amqptest
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -23,16 +24,16 @@ type Client struct {
 	conn net.Conn
 	in   *wire.Reader
 
-	open   map[uint16]bool // channels
-	ended  bool            // the server has closed the connection
-	unread []string        // frames received while waiting for others
+	open    map[uint16]bool // channels
+	closing map[uint16]bool // channels that the client has asked to close
+	ended   bool            // the server has closed the connection
 }
 
 // NewClient returns a client on a connected socket, which is closed when the
 // test ends.
 func NewClient(t testing.TB, conn net.Conn) *Client {
 	t.Cleanup(func() { conn.Close() })
-	return &Client{t: t, conn: conn, in: wire.NewReader(conn, 0xFFFFFF), open: map[uint16]bool{}}
+	return &Client{t: t, conn: conn, in: wire.NewReader(conn, 0xFFFFFF), open: map[uint16]bool{}, closing: map[uint16]bool{}}
 }
 
 // Write sends bytes. A socket that the server has closed takes them all.
@@ -54,6 +55,7 @@ func (c *Client) Send(channel uint16, m wire.Method) {
 	}
 	if wire.ID(m) == wire.IDChannelClose {
 		delete(c.open, channel)
+		c.closing[channel] = true
 	}
 	c.Write(wire.AppendMethod(nil, channel, m))
 }
@@ -85,6 +87,8 @@ func (c *Client) Receive() (wire.Frame, error) {
 		if f.Type == wire.FrameMethod {
 			delete(c.open, f.Channel)
 		}
+	case wire.IDChannelCloseOK:
+		delete(c.closing, f.Channel)
 	case wire.IDConnectionClose, wire.IDConnectionCloseOK:
 		c.ended = c.ended || f.Type == wire.FrameMethod
 	}
@@ -112,20 +116,31 @@ func Expect[M wire.Method](c *Client) M {
 	return want
 }
 
-// Rest receives until the server closes the socket and returns the frames.
+// Rest receives until the server closes the socket and returns the frames. It
+// answers connection.close.
 func (c *Client) Rest() []string {
 	c.t.Helper()
-	out := c.unread
-	c.unread = nil
+	var out []string
 	for {
 		f, err := c.Receive()
 		if err != nil {
 			return append(out, ending(err))
 		}
+		if f.Type == wire.FrameMethod && wire.PeekID(f.Payload) == wire.IDConnectionClose {
+			c.Send(0, &wire.ConnectionCloseOK{})
+		}
 		if f.Type != wire.FrameHeartbeat {
 			out = append(out, FormatFrame(f))
 		}
 	}
+}
+
+// Channels is how many channels are open, as far as the client knows.
+func (c *Client) Channels() int {
+	if c.ended {
+		return 0
+	}
+	return len(c.open)
 }
 
 // ending names what a server did that sends no more.
@@ -182,8 +197,7 @@ func (c *Client) Settle(b *Broker) []string {
 // answers.
 func (c *Client) round() []string {
 	c.t.Helper()
-	out := c.unread
-	c.unread = nil
+	var out []string
 	if c.ended {
 		return out
 	}
@@ -192,7 +206,7 @@ func (c *Client) round() []string {
 		waiting[channel] = true
 		c.Write(wire.AppendMethod(nil, channel, &wire.ChannelFlow{Active: true}))
 	}
-	for len(waiting) > 0 {
+	for len(waiting) > 0 || len(c.closing) > 0 {
 		f, err := c.Receive()
 		if err != nil {
 			return append(out, ending(err))
@@ -215,7 +229,7 @@ func (c *Client) round() []string {
 }
 
 // SendText sends a line of text: a channel, a method and its arguments; or a
-// channel, "content", properties and a body.
+// channel, "content", properties and a body. A body *N is N octets long.
 func (c *Client) SendText(line string) {
 	c.t.Helper()
 	words := strings.Fields(line)
@@ -229,6 +243,13 @@ func (c *Client) SendText(line string) {
 			c.t.Fatalf("%s: %v", line, err)
 		}
 		body := []byte(strings.Join(rest, " "))
+		if times, ok := strings.CutPrefix(string(body), "*"); ok {
+			n, err := strconv.Atoi(times)
+			if err != nil {
+				c.t.Fatalf("%s: %v", line, err)
+			}
+			body = bytes.Repeat([]byte("x"), n)
+		}
 		b := wire.AppendHeader(nil, channel, wire.ClassBasic, uint64(len(body)), properties)
 		c.Write(wire.AppendBody(b, channel, body, 131072))
 		return
