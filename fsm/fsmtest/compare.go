@@ -48,9 +48,7 @@ func compareAnswer(d *diffs, q *model, wantResult, gotResult fsm.Result, got *fs
 	equalValue(d, "result", wantResult, gotResult)
 	want := &q.out
 	equal(d, "delivery", want.Deliveries, got.Deliveries, sameDelivery)
-	equal(d, "timeout", want.Timeouts, got.Timeouts, func(a, b fsm.Timeout) bool {
-		return a.To == b.To && a.Limit == b.Limit && slices.Equal(a.Deliveries, b.Deliveries)
-	})
+	equal(d, "timeout", want.Timeouts, got.Timeouts, sameTimeout)
 	equal(d, "cancelled", want.Cancelled, got.Cancelled, identical[fsm.ConsumerID])
 	equalValue(d, "gone", want.Gone, got.Gone)
 	switch {
@@ -65,6 +63,10 @@ func sameDelivery(a, b fsm.Delivery) bool {
 	deaths := sameDeaths(a.Deaths, b.Deaths)
 	a.Deaths, b.Deaths = nil, nil
 	return deaths && a.To == b.To && a.ID == b.ID && a.Ref == b.Ref && a.Acquired == b.Acquired && a.Failed == b.Failed && a.Ready == b.Ready
+}
+
+func sameTimeout(a, b fsm.Timeout) bool {
+	return a.To == b.To && a.Limit == b.Limit && slices.Equal(a.Deliveries, b.Deliveries)
 }
 
 func sameDeaths(a, b []*logpb.Death) bool {

@@ -41,7 +41,7 @@ func spoken(m *queue.Machine, s step) string {
 // TestRedundantTicks: ticks that come before anything is due change nothing,
 // now or later.
 func TestRedundantTicks(t *testing.T) {
-	check(t, 10, func(t *rapid.T) {
+	check(t, 20, func(t *rapid.T) {
 		h := generated(t)
 		g := &generator{t: t}
 		plain, ticked := newMachine(), newMachine()
@@ -83,7 +83,7 @@ func extraTicks(t *rapid.T, g *generator, m *queue.Machine, e entry) {
 // TestCutOfEntries: it makes no difference whether commands lie in one entry
 // or each in its own.
 func TestCutOfEntries(t *testing.T) {
-	check(t, 10, func(t *rapid.T) {
+	check(t, 20, func(t *rapid.T) {
 		h := generated(t)
 		joined, cut := newMachine(), newMachine()
 		for _, e := range h {

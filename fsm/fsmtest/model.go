@@ -163,12 +163,9 @@ func (q *model) perform(m fsm.Meta, c *logpb.Command) fsm.Result {
 	}
 	for q.expireOne() {
 	}
-	if c.Kind == logpb.Command_TICK {
-		q.tick()
-		q.handOut()
-		return fsm.Result{}
+	if c.Kind != logpb.Command_TICK {
+		q.budget = dueBefore // for what is in the way of the hand-out
 	}
-	q.budget = dueBefore // for what is in the way of the hand-out
 	r := q.stream(m, c)
 	q.handOut()
 	return r

@@ -11,13 +11,14 @@ import (
 )
 
 // tick does what time alone causes, after the expiries.
-func (q *model) tick() {
-	inUse, consumers := q.inUse(), q.liveConsumers()
+func (q *model) tick() fsm.Result {
+	inUse := q.inUse()
 	q.takeBack()
+	q.afterUse(inUse, 0)
 	if q.phase == live && q.leaseEnd() != 0 && q.clock >= q.leaseEnd() {
 		q.endLease()
 	}
-	q.afterUse(inUse, consumers)
+	return fsm.Result{}
 }
 
 // takeBack returns deliveries that were held for too long.

@@ -113,6 +113,8 @@ func (q *model) doKind(m fsm.Meta, c *logpb.Command, s *session) fsm.Result {
 		return q.purge()
 	case logpb.Command_CONFIGURE:
 		return q.configure(c.Configure.GetConfig())
+	case logpb.Command_TICK:
+		return q.tick()
 	case logpb.Command_DELETE:
 		return q.delete(c.Delete)
 	case logpb.Command_TOUCH:

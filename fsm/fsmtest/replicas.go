@@ -15,6 +15,7 @@ type trial struct {
 	model    *model
 	straight *queue.Machine
 	eff      fsm.Effects // of the entry under way
+	results  []fsm.Result
 	history  history
 
 	restored  *queue.Machine  // replaced by its own snapshot now and then
@@ -38,7 +39,7 @@ func newTrial() *trial {
 // step applies one command to model and machine and says how they differ.
 func (r *trial) step(s step) diffs {
 	if !s.more {
-		r.entry = nil
+		r.entry, r.results = nil, nil
 		r.eff.Reset()
 		r.liveUntil, r.firstMessage = r.model.liveIndexes(), r.model.nextMessage
 	}
@@ -48,6 +49,7 @@ func (r *trial) step(s step) diffs {
 	own := r.eff // what the commands before have caused
 	r.eff.Outbox, r.eff.Gone = false, false
 	got := r.straight.Apply(s.meta, s.cmd, &r.eff)
+	r.results = append(r.results, got)
 	var d diffs
 	compareAnswer(&d, r.model, want, got, &fsm.Effects{
 		Deliveries: r.eff.Deliveries[len(own.Deliveries):], Timeouts: r.eff.Timeouts[len(own.Timeouts):],
@@ -70,9 +72,9 @@ func (r *trial) endEntry(t fataler, c choice) diffs {
 	e := r.entry[0]
 	r.entry = nil
 	r.suffix = append(r.suffix, e)
-	applyAll(r.restored, e)
+	r.compareEffects(&d, "restored", r.restored, e)
+	r.compareEffects(&d, "wired", r.wired, e.overWire(t))
 	applyAll(r.follower, e)
-	applyAll(r.wired, e.overWire(t))
 	hash := r.straight.Hash()
 	for name, m := range r.others() {
 		if m.Hash() != hash {
@@ -122,11 +124,22 @@ func (r *trial) restart(t fataler, d *diffs) {
 	}
 }
 
-func applyAll(m *queue.Machine, e entry) {
-	var eff fsm.Effects
+// compareEffects applies an entry to a replica, which answers and causes what
+// straight did.
+func (r *trial) compareEffects(d *diffs, name string, m *queue.Machine, e entry) {
+	results, eff := applyAll(m, e)
+	equal(d, "result of the replica that is "+name, r.results, results, identical[fsm.Result])
+	equal(d, "delivery by the replica that is "+name, r.eff.Deliveries, eff.Deliveries, sameDelivery)
+	equal(d, "timeout by the replica that is "+name, r.eff.Timeouts, eff.Timeouts, sameTimeout)
+	equal(d, "cancelled by the replica that is "+name, r.eff.Cancelled, eff.Cancelled, identical[fsm.ConsumerID])
+	equal(d, "released by the replica that is "+name, r.eff.Released, eff.Released, identical[uint64])
+}
+
+func applyAll(m *queue.Machine, e entry) (results []fsm.Result, eff fsm.Effects) {
 	for _, s := range e.steps() {
-		m.Apply(s.meta, s.cmd, &eff)
+		results = append(results, m.Apply(s.meta, s.cmd, &eff))
 	}
+	return results, eff
 }
 
 // compareReleased looks at what the entry as a whole has released: the
@@ -151,6 +164,5 @@ func (r *trial) compareReleased(d *diffs) {
 			d.add("released twice", want, got)
 		}
 	}
-	got = slices.DeleteFunc(got, func(i uint64) bool { return i == own && slices.Contains(live, i) })
 	equal(d, "released index", want, slices.Compact(got), identical[uint64])
 }
