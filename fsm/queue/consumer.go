@@ -172,17 +172,14 @@ func (m *Machine) retire(c *consumer) {
 	}
 }
 
-// unregister removes c, which holds nothing, from the machine's tables; not
-// from those of its session.
+// unregister ends c, which holds nothing. It is left to the caller to take it
+// out of the tables: its session is nil then.
 func (m *Machine) unregister(c *consumer) {
 	m.retire(c)
 	if !c.isGets() {
 		m.attached--
 	}
-	i, ok := slices.BinarySearchFunc(m.consumers, c.registered, func(o *consumer, r uint64) int { return cmp.Compare(o.registered, r) })
-	if ok {
-		m.consumers = slices.Delete(m.consumers, i, i+1)
-	}
+	c.session = nil
 }
 
 // dismissIfDone removes a cancelled consumer that owes nothing more.
@@ -190,10 +187,13 @@ func (m *Machine) dismissIfDone(c *consumer) {
 	if !c.cancelled || c.held.n > 0 {
 		return
 	}
-	m.unregister(c)
 	s := c.session
+	m.unregister(c)
 	if i, ok := s.search(c.id.Number); ok {
 		s.consumers = slices.Delete(s.consumers, i, i+1)
+	}
+	if i, ok := slices.BinarySearchFunc(m.consumers, c.registered, func(o *consumer, r uint64) int { return cmp.Compare(o.registered, r) }); ok {
+		m.consumers = slices.Delete(m.consumers, i, i+1)
 	}
 }
 

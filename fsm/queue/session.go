@@ -192,6 +192,7 @@ func (m *Machine) endSessions(down []*session, eff *fsm.Effects) {
 		delete(m.sessions, s.id)
 	}
 	m.recent = nil
+	m.consumers = slices.DeleteFunc(m.consumers, func(c *consumer) bool { return c.session == nil })
 	m.giveBack(m.taken, true, true, eff)
 }
 
