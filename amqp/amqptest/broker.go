@@ -142,6 +142,13 @@ func (b *Broker) AwaitPublished(n int) {
 	b.await(func() bool { return b.published >= n })
 }
 
+// Published is how many publishes have come.
+func (b *Broker) Published() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.published
+}
+
 // Quiesce waits until every event has been handed to its channel.
 func (b *Broker) Quiesce() {
 	b.await(func() bool {
