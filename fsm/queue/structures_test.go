@@ -85,7 +85,7 @@ func TestDeque(t *testing.T) {
 		model []int
 	}
 	var copies []frozen
-	for step := range 100_000 {
+	for step := range 50_000 {
 		// Swing between empty and some thousand.
 		if target := (step / 5000 % 4) * 1500; len(model) > target && r.IntN(3) > 0 || len(model) > 0 && r.IntN(3) == 0 {
 			if *d.item(0) != model[0] {
@@ -182,7 +182,7 @@ func TestTimeIndex(t *testing.T) {
 			var x timeIndex[uint64]
 			live := map[uint64]fsm.Time{}
 			stale := func(e *timed[uint64]) bool { return live[e.v] != e.at }
-			for step := 1; step < 20_000; step++ {
+			for step := 1; step < 6_000; step++ {
 				seq := uint64(step)
 				live[seq] = 1 + at(r, step)
 				x.push(timed[uint64]{live[seq], seq, seq})
@@ -234,7 +234,7 @@ func TestHeld(t *testing.T) {
 		want []uint64
 	}
 	var views []view
-	for step := range 30_000 {
+	for step := range 12_000 {
 		switch r.IntN(4) {
 		case 0, 1:
 			if len(model) < 400 {
