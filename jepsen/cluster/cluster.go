@@ -24,7 +24,7 @@ import (
 const StartTimeout = 60 * time.Second
 
 // stopTimeout bounds a clean stop; after it the processes are killed.
-const stopTimeout = 15 * time.Second
+const stopTimeout = 25 * time.Second
 
 // poll is how often a state that only polling can see is looked at.
 const poll = 20 * time.Millisecond
@@ -235,6 +235,17 @@ func (n *Node) Restart() error {
 	return nil
 }
 
+// abort ends a process that does not stop, and has it write to its log what
+// its goroutines wait for.
+func (n *Node) abort() error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	if n.end(ctx, syscall.SIGQUIT) == nil {
+		return nil
+	}
+	return n.Signal(syscall.SIGKILL)
+}
+
 // Stop ends all processes, cleanly if they let themselves be ended so. It
 // reports nodes that had died before, other than by Kill or Shutdown.
 func (c *Cluster) Stop() error {
@@ -254,7 +265,7 @@ func (c *Cluster) Stop() error {
 	}
 	for _, n := range c.Nodes {
 		if err := await.Until(ctx, poll, "a clean stop", func() (bool, error) { return !n.Alive(), nil }); err != nil {
-			errs = append(errs, fmt.Errorf("node %d: %w", n.Number, err), n.Signal(syscall.SIGKILL))
+			errs = append(errs, fmt.Errorf("node %d: %w", n.Number, err), n.abort())
 		}
 	}
 	if c.dev.Process != nil {

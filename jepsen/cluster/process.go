@@ -34,17 +34,21 @@ func launch(cmd *exec.Cmd, death syscall.Signal) error {
 	return <-done
 }
 
-// alive reports whether a process runs. A zombie does not.
+// alive reports whether any thread of a process runs. A zombie does not; but
+// while the first thread is a zombie already, others may still be inside the
+// system, and the process still holds its files and ports.
 func alive(pid int) bool {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	proc := "/proc/" + strconv.Itoa(pid)
+	stat, err := os.ReadFile(proc + "/stat")
 	if err != nil {
 		return false
 	}
 	// The state follows the command's name, which is in parentheses.
-	if i := bytes.LastIndexByte(stat, ')'); i >= 0 && i+2 < len(stat) {
-		return stat[i+2] != 'Z' && stat[i+2] != 'X'
+	if i := bytes.LastIndexByte(stat, ')'); i < 0 || i+2 >= len(stat) || stat[i+2] != 'Z' && stat[i+2] != 'X' {
+		return true
 	}
-	return false
+	threads, err := os.ReadDir(proc + "/task")
+	return err == nil && len(threads) > 1
 }
 
 // Signal sends a signal to a node's process.
