@@ -71,12 +71,18 @@ func (c *Client) Publish(channel uint16, m *wire.BasicPublish, properties, body 
 // Receive returns the next frame, or why there is none: EOF, or a reset.
 func (c *Client) Receive() (wire.Frame, error) {
 	c.t.Helper()
-	if err := c.conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	return c.ReceiveWithin(patience)
+}
+
+// ReceiveWithin is Receive with a limit of its own.
+func (c *Client) ReceiveWithin(limit time.Duration) (wire.Frame, error) {
+	c.t.Helper()
+	if err := c.conn.SetReadDeadline(time.Now().Add(limit)); err != nil {
 		return wire.Frame{}, err
 	}
 	f, err := c.in.ReadFrame()
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		c.t.Fatalf("no frame in %v", patience)
+		c.t.Fatalf("no frame in %v", limit)
 	}
 	if err != nil {
 		c.ended = true
