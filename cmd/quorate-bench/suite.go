@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/quorate/quorate/jepsen/cluster"
@@ -20,6 +21,7 @@ type suite struct {
 	duration time.Duration
 	waiting  int
 	passed   int
+	only     string
 
 	target  *target
 	cluster *cluster.Cluster
@@ -34,6 +36,7 @@ func runSuite(ctx context.Context, fs *flag.FlagSet, args []string) (err error) 
 	fs.DurationVar(&s.duration, "duration", 15*time.Second, "how `long` each throughput run publishes")
 	fs.IntVar(&s.waiting, "backlog", 1_000_000, "`messages` left waiting in the backlog run")
 	fs.IntVar(&s.passed, "pinned", 1_000_000, "`messages` passed through behind the pinned one")
+	fs.StringVar(&s.only, "only", "", "run only the measurements whose name holds this `text`")
 	if err := parse(fs, args); err != nil {
 		return err
 	}
@@ -41,7 +44,13 @@ func runSuite(ctx context.Context, fs *flag.FlagSet, args []string) (err error) 
 		if s.dir, err = os.MkdirTemp("", "quorate-bench"); err != nil {
 			return err
 		}
-		defer os.RemoveAll(s.dir)
+		defer func() {
+			if err != nil {
+				err = fmt.Errorf("%w\nthe cluster's data and logs are in %s", err, s.dir)
+				return
+			}
+			err = os.RemoveAll(s.dir)
+		}()
 	}
 	if s.cluster, err = cluster.Start(ctx, cluster.Options{Binary: s.binary, Dir: s.dir}); err != nil {
 		return err
@@ -66,23 +75,27 @@ func (s *suite) run(ctx context.Context) error {
 	if _, err := throughput(ctx, s.target, warm); err != nil {
 		return fmt.Errorf("warming up: %w", err)
 	}
-	for _, queues := range []int{1, 10} {
-		if err := s.throughput(ctx, queues); err != nil {
+	pass, wait := backlogShape, backlogShape
+	pass.messages, wait.messages = s.passed, s.waiting
+	for _, step := range []struct {
+		name string
+		run  func() error
+	}{
+		{"throughput, 1 queue", func() error { return s.throughput(ctx, 1) }},
+		{"throughput, 10 queues", func() error { return s.throughput(ctx, 10) }},
+		{"latency", func() error { return s.add(latency(ctx, s.target, 5000, 1024)) }},
+		{"ttl", func() error { return s.add(lateness(ctx, s.target, 20_000, 200*time.Millisecond, 5*time.Second)) }},
+		{"pinned", func() error { return s.add(pinned(ctx, s.target, pass, filepath.Join(s.dir, "data"))) }},
+		{"backlog", func() error { return s.backlog(ctx, wait) }},
+	} {
+		if !strings.Contains(step.name, s.only) {
+			continue
+		}
+		if err := step.run(); err != nil {
 			return err
 		}
 	}
-	if err := s.add(latency(ctx, s.target, 5000, 1024)); err != nil {
-		return err
-	}
-	if err := s.add(lateness(ctx, s.target, 20_000, 200*time.Millisecond, 5*time.Second)); err != nil {
-		return err
-	}
-	pass := backlogShape
-	pass.messages = s.passed
-	if err := s.add(pinned(ctx, s.target, pass, filepath.Join(s.dir, "data"))); err != nil {
-		return err
-	}
-	return s.backlog(ctx)
+	return nil
 }
 
 // add keeps a result and says at once what it is.
@@ -103,9 +116,7 @@ func (s *suite) throughput(ctx context.Context, queues int) error {
 
 // backlog leaves messages waiting, kills and restarts a node and then all
 // nodes, and consumes what waits.
-func (s *suite) backlog(ctx context.Context) error {
-	shape := backlogShape
-	shape.messages = s.waiting
+func (s *suite) backlog(ctx context.Context, shape shape) error {
 	results, err := backlog(ctx, s.target, shape, func(queue string, fill *result) error {
 		defer s.findProcesses()
 		first := s.cluster.Nodes[:1]
