@@ -47,6 +47,10 @@ type Config struct {
 	DefaultPassword string
 	LoopbackUsers   []string
 
+	// MemTableBytes is how much the queue store writes before it makes a
+	// table file. Its log takes a few times as much on disk.
+	MemTableBytes int64
+
 	Heartbeat       time.Duration // of queue groups
 	LeaderlessGrace time.Duration
 	SilentGrace     time.Duration
@@ -88,7 +92,9 @@ func (n *Node) open() error {
 		return fmt.Errorf("data directory: %w", err)
 	}
 	var err error
-	n.store, err = raftlog.Open(filepath.Join(c.DataDir, "queues"), raftlog.Options{Logger: c.Logger, Exit: c.Exit})
+	n.store, err = raftlog.Open(filepath.Join(c.DataDir, "queues"), raftlog.Options{
+		Logger: c.Logger, Exit: c.Exit, MemTableBytes: c.MemTableBytes, TrailingLogs: group.TrailingLogs,
+	})
 	if err != nil {
 		return fmt.Errorf("open queue store: %w", err)
 	}
@@ -106,7 +112,7 @@ func (n *Node) open() error {
 	})
 	n.host = group.NewHost(group.Config{
 		Node: c.Name, Store: n.store, Mesh: n.mesh, Clock: c.Clock, Exit: c.Exit, Logger: c.Logger,
-		Outside: n.broker, Heartbeat: c.Heartbeat, KindStanding: broker.KindStanding,
+		Outside: n.broker, Heartbeat: c.Heartbeat, Reclaimable: c.MemTableBytes / 2, KindStanding: broker.KindStanding,
 	})
 	n.broker.Listen(n.host)
 	n.replica = newReconciler(n)

@@ -248,6 +248,10 @@ func (l *lane) answered(first, run uint64, r fsm.Result) {
 	case r.Code == fsm.Gap:
 		l.gap(r.Next)
 		return
+	case r.Code == fsm.NoSession && l.pending[l.head].seq == 1 && first > 1:
+		// The command that begins the stream was lost, later ones were not.
+		l.gap(1)
+		return
 	case r.Code == fsm.NoSession:
 		l.owner.lost(l)
 		return

@@ -48,7 +48,13 @@ func (a applier) ApplyBatch(logs []*raft.Log) []any {
 	}
 	g.mu.Unlock()
 
+	size := 0
+	for _, l := range logs {
+		size += len(l.Data) + len(l.Extensions)
+	}
 	g.applied.Add(uint64(len(logs)))
+	g.entries.Add(uint64(len(logs)))
+	g.bytes.Add(uint64(size))
 	g.host.snapshots.touch(g)
 	if lead {
 		g.timer.applied(g, deadline, ticked)

@@ -75,8 +75,9 @@ type Group struct {
 	outgoing outgoing
 	timer    timer
 
-	applied atomic.Uint64 // entries since the snapshot scheduler looked
-	closed  atomic.Bool
+	applied        atomic.Uint64 // entries since the snapshot scheduler looked
+	entries, bytes atomic.Uint64 // applied since the last snapshot
+	closed         atomic.Bool
 }
 
 // Spec returns what the group was opened with.

@@ -37,6 +37,9 @@ type Config struct {
 	// Heartbeat is raft's heartbeat and election timeout for queue groups.
 	// It is a safety net: failures are noticed per node, see elections.
 	Heartbeat time.Duration
+	// Reclaimable is how many bytes of dead payloads the node may keep before
+	// it writes snapshots to be rid of them.
+	Reclaimable int64
 	// KindStanding is the message kind elections may use.
 	KindStanding peer.Kind
 }

@@ -16,7 +16,7 @@ import (
 const (
 	commitTimeout    = 5 * time.Second
 	maxAppendEntries = 32
-	trailingLogs     = 128
+	TrailingLogs     = 128 // at first; see setTrailing
 	never            = 24 * time.Hour
 )
 
@@ -64,7 +64,7 @@ func (g *Group) raftConfig() *raft.Config {
 	c.BatchApplyCh = true
 	c.SnapshotInterval = never
 	c.SnapshotThreshold = 1 << 62
-	c.TrailingLogs = trailingLogs
+	c.TrailingLogs = TrailingLogs
 	c.NoLegacyTelemetry = true
 	c.ShutdownOnRemove = false
 	c.Logger = newRaftLogger(g.slog)

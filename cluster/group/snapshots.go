@@ -13,9 +13,13 @@ const (
 	snapshotLook       = 200 * time.Millisecond
 	snapshotEntries    = 4096
 	snapshotBytes      = 16 << 20
-	nodeReclaimable    = 32 << 20 // half a memtable: what dies younger costs half
 	nodeGroupMinimum   = 1 << 20
 	snapshotsAtOneTime = 2
+	// How much raft keeps behind a snapshot for followers that lag: about so
+	// many bytes, within these numbers of entries.
+	trailingBytes = 8 << 20
+	trailingFew   = 16
+	trailingMany  = 256
 )
 
 // snapshots decides which groups write a snapshot, so that log space is freed
@@ -74,7 +78,7 @@ func (s *snapshots) look() {
 			most = g
 		}
 	}
-	if most != nil && s.host.config.Store.Reclaimable() > nodeReclaimable && most.log.Reclaimable() > nodeGroupMinimum {
+	if most != nil && s.host.config.Store.Reclaimable() > s.host.config.Reclaimable && most.log.Reclaimable() > nodeGroupMinimum {
 		s.take(most)
 	}
 }
@@ -95,9 +99,29 @@ func (s *snapshots) take(g *Group) {
 	s.forget(g)
 	s.host.done.Go(func() {
 		defer func() { <-s.slots }()
+		g.setTrailing()
 		err := g.raft.Snapshot().Error()
 		if err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) && !errors.Is(err, raft.ErrRaftShutdown) {
 			g.slog.Warn("snapshot failed", "error", err)
 		}
 	})
+}
+
+// setTrailing fits raft's number of trailing entries to their present size.
+func (g *Group) setTrailing() {
+	entries, bytes := g.entries.Swap(0), g.bytes.Swap(0)
+	if entries == 0 {
+		return
+	}
+	keep := min(max(trailingBytes/max(bytes/entries, 1), trailingFew), trailingMany)
+	c := g.raft.ReloadableConfig()
+	if c.TrailingLogs == keep {
+		return
+	}
+	c.TrailingLogs = keep
+	if err := g.raft.ReloadConfig(c); err != nil {
+		g.slog.Warn("trailing entries not set", "error", err)
+		return
+	}
+	g.log.SetTrailing(keep)
 }

@@ -24,8 +24,8 @@ type Work struct {
 	Cancelled  []fsm.ConsumerID
 	Resyncs    []Resynced
 	released   []uint64 // entries to free once the payloads are read
-	Outbox     bool // dead letters wait
-	Gone       bool // the queue has ended
+	Outbox     bool     // dead letters wait
+	Gone       bool     // the queue has ended
 }
 
 // Resynced is all that a consumer held after some delivery when the machine

@@ -49,9 +49,10 @@ type Group struct {
 	numbers   uint64 // the last snapshot number given out
 	tailLive  int64  // bytes of payload sections in the tail that are not dead
 	// counted is the index up to which reclaim counts entries: raft keeps
-	// Options.TrailingLogs entries in any case.
-	counted uint64
-	reclaim int64
+	// trailing entries in any case.
+	counted  uint64
+	reclaim  int64
+	trailing uint64 // entries that raft keeps behind a snapshot
 
 	stableMu sync.Mutex
 	stable   map[string][]byte // everything that is on disk
@@ -326,7 +327,16 @@ func (g *Group) countable() uint64 {
 	if g.tail.empty() {
 		return g.counted
 	}
-	return max(g.tail.first-1, g.tail.last()-min(g.tail.last(), g.s.trailing))
+	return max(g.tail.first-1, g.tail.last()-min(g.tail.last(), g.trailing))
+}
+
+// SetTrailing says how many entries raft will keep behind this group's next
+// snapshot.
+func (g *Group) SetTrailing(entries uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.trailing = entries
+	g.count(g.countable())
 }
 
 // count moves counted to upto and corrects what is reclaimable. All entries

@@ -30,7 +30,7 @@ func (s *Store) load(id fsm.GroupID) (*Group, error) {
 		return nil, fmt.Errorf("open group %d: %w", id, err)
 	}
 	defer it.Close()
-	g := &Group{s: s, id: id, stable: make(map[string][]byte)}
+	g := &Group{s: s, id: id, trailing: s.trailing, stable: make(map[string][]byte)}
 	g.epoch.Store(s.epochs.Add(1))
 	l := loader{g, it}
 	for _, step := range []func() error{l.stable, l.snapshot, l.pins, l.headers} {

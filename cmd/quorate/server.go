@@ -185,6 +185,6 @@ func nodeConfig(s *settings, peers net.Listener, logger *slog.Logger) cluster.Co
 		Exit:  os.Exit, Logger: logger, Properties: amqp.Properties{},
 		Defaults:     catalog.Defaults{ConsumerTimeout: fsm.Millis(s.consumerTimeout.Milliseconds())},
 		DefaultVHost: s.vhost, DefaultUser: s.user, DefaultPassword: s.password, LoopbackUsers: s.loopbackUsers,
-		Heartbeat: s.raftHeartbeat, LeaderlessGrace: s.leaderlessGrace, SilentGrace: s.silentGrace, GroupSize: s.groupSize,
+		MemTableBytes: int64(s.walSize), Heartbeat: s.raftHeartbeat, LeaderlessGrace: s.leaderlessGrace, SilentGrace: s.silentGrace, GroupSize: s.groupSize,
 	}
 }
