@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"net/netip"
 	"time"
 )
@@ -68,6 +69,7 @@ func New(node Node, logger *slog.Logger) *Server {
 	mux.Handle("GET /api/version", s.administrators(s.version))
 	mux.Handle("GET /api/quorate/replicas", s.administrators(s.replicas))
 	mux.Handle("POST /api/quorate/settle", s.administrators(s.settle))
+	mux.Handle("GET /api/quorate/pprof/{profile}", s.administrators(profile))
 	s.http = &http.Server{
 		Handler: http.MaxBytesHandler(mux, maxBody), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
@@ -133,6 +135,19 @@ func (s *Server) replicas(w http.ResponseWriter, _ *http.Request) {
 		list = []Replica{}
 	}
 	s.answer(w, http.StatusOK, list)
+}
+
+// profile answers Go's profiles: cpu (for ?seconds=30), trace, and the named
+// ones, such as heap and goroutine.
+func profile(w http.ResponseWriter, r *http.Request) {
+	switch name := r.PathValue("profile"); name {
+	case "cpu":
+		pprof.Profile(w, r)
+	case "trace":
+		pprof.Trace(w, r)
+	default:
+		pprof.Handler(name).ServeHTTP(w, r)
+	}
 }
 
 func (s *Server) settle(w http.ResponseWriter, r *http.Request) {
