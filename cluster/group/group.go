@@ -138,10 +138,12 @@ func (g *Group) close() {
 	if g.closed.Swap(true) {
 		return
 	}
-	g.leading.Store(0)
-	g.host.ticker.remove(g)
 	f := g.raft.Shutdown()
 	g.host.config.Mesh.DropGroup(g.spec.Group) // requests under way to nodes that are gone end now
+	g.office.Lock()                            // whoever is about to enter has given up
+	g.leading.Store(0)
+	g.office.Unlock()
+	g.host.ticker.remove(g)
 	if err := f.Error(); err != nil {
 		g.slog.Warn("raft shutdown", "error", err)
 	}

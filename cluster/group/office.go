@@ -47,6 +47,7 @@ func (g *Group) enter() {
 	g.outgoing.add(&g.effects)
 	g.effects.Reset()
 	deadline := g.machine.NextDeadline()
+	g.timer.begin(g, deadline) // before entries of this term can change it
 	g.outgoing.unlockAndRun(g)
 	g.mu.Unlock()
 
@@ -58,7 +59,6 @@ func (g *Group) enter() {
 		// without a leader is accounted for before anything is handed out.
 		g.proposeTick()
 	}
-	g.timer.begin(g, deadline)
 }
 
 // configure brings the settings in the log in line with the catalog's, ahead

@@ -237,7 +237,7 @@ func (p *proposer) land(g *Group) {
 		p.room.Signal()
 		p.mu.Unlock()
 		if err != nil {
-			g.timer.lost()
+			g.timer.lost(g)
 			for _, from := range f.from {
 				g.host.outside.Undecided(g, from)
 			}

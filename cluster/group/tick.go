@@ -13,12 +13,13 @@ import (
 // the machine has more due work than one tick may do.
 const tickSpacing = 10 // milliseconds
 
-// timer is one group's part of the ticker. Its fields belong to ticker.mu.
+// timer is one group's part of the ticker. While the group leads and deadline
+// is not 0, either a tick is in flight or the ticker is armed for it.
 type timer struct {
-	mu       sync.Mutex
-	deadline fsm.Time // the machine's, when last looked at
-	inFlight bool     // a tick is proposed and not applied
-	last     fsm.Time // when the last tick was proposed
+	mu       sync.Mutex // may be taken under Group.mu
+	deadline fsm.Time   // the machine's, when last looked at
+	inFlight bool       // a tick is proposed and not applied
+	last     fsm.Time   // when the last tick was proposed
 }
 
 // applied is told after entries were applied on the leader.
@@ -74,10 +75,14 @@ func (t *timer) fire(g *Group) {
 }
 
 // lost is told that an entry failed: a tick may have been in it.
-func (t *timer) lost() {
+func (t *timer) lost(g *Group) {
 	t.mu.Lock()
 	t.inFlight = false
+	deadline, last := t.deadline, t.last
 	t.mu.Unlock()
+	if deadline != 0 && g.leading.Load() != 0 {
+		g.host.ticker.arm(g, max(deadline, last+tickSpacing))
+	}
 }
 
 // begin starts a term of office with the machine's present deadline.
