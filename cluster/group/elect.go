@@ -19,7 +19,7 @@ const (
 	standingsEvery = 400 * time.Millisecond // how often to ask again
 	rankDelay      = time.Second            // between the first and the second candidate
 	longestPause   = 10 * time.Second
-	ledPause       = 2 * time.Second // after hearing that a group has a leader
+	ledPause       = 2 * time.Second // how long it counts that a member has a leader
 )
 
 // elections fills vacancies. Raft's own timers are long, because thousands of
@@ -41,6 +41,11 @@ type vacancy struct {
 	notBefore time.Time
 	attempts  int
 	standings map[string]standing
+	led       map[string]time.Time // when a member said last that there is a leader
+}
+
+func newVacancy(g *Group) *vacancy {
+	return &vacancy{group: g, standings: map[string]standing{}, led: map[string]time.Time{}}
 }
 
 // standing is how far a member's log reaches.
@@ -64,7 +69,7 @@ func (e *elections) listen() {
 // PeerChanged is told when a node came or went.
 func (h *Host) PeerChanged(ev peer.Event) {
 	if ev.Up {
-		h.done.Go(func() { h.trigger(ev.Node) })
+		h.spawn(func() { h.trigger(ev.Node) })
 	} else {
 		for _, g := range h.Groups() {
 			if g.Leader() == ev.Node {
@@ -99,7 +104,7 @@ func (h *Host) trigger(node string) {
 func (e *elections) vacant(g *Group) {
 	e.mu.Lock()
 	if e.vacancies[g.spec.Group] == nil {
-		e.vacancies[g.spec.Group] = &vacancy{group: g, standings: map[string]standing{}}
+		e.vacancies[g.spec.Group] = newVacancy(g)
 	}
 	e.mu.Unlock()
 	e.wake()
@@ -183,7 +188,7 @@ func (e *elections) advance(v *vacancy, now time.Time, ask map[string][]byte) bo
 			}
 		}
 	}
-	if len(v.standings) < len(alive) && now.Sub(v.ready) < standingsWait || now.Before(v.notBefore) {
+	if !v.decided(alive, now) || now.Before(v.notBefore) {
 		return false
 	}
 	if now.Sub(v.ready) < time.Duration(e.rank(v, alive))*rankDelay {
@@ -193,6 +198,23 @@ func (e *elections) advance(v *vacancy, now time.Time, ask map[string][]byte) bo
 	pause := min(rankDelay<<min(v.attempts, 4)*time.Duration(len(v.group.spec.Members)), longestPause)
 	v.notBefore = now.Add(pause)
 	return true
+}
+
+// decided reports whether enough is known for an election: the standings of
+// those who are alive, or, after a while, of a majority of all members, none of
+// whom has a leader. A node that has just started and has heard nothing yet
+// must not disturb a leader that lives.
+func (v *vacancy) decided(alive []string, now time.Time) bool {
+	known := 0
+	for _, n := range alive {
+		if at, led := v.led[n]; led && now.Sub(at) < ledPause {
+			return false
+		}
+		if _, ok := v.standings[n]; ok {
+			known++
+		}
+	}
+	return known == len(alive) || 2*known > len(v.group.spec.Members) && now.Sub(v.ready) >= standingsWait
 }
 
 // alive lists the members of a group that this node reaches, itself included.
@@ -229,6 +251,11 @@ func (g *Group) standing() standing {
 	var l raft.Log
 	if g.log.GetLog(s.index, &l) == nil {
 		s.term = l.Term
+		return s
+	}
+	// Nothing follows the snapshot.
+	if list, err := g.log.Snapshots().List(); err == nil && len(list) > 0 && list[0].Index == s.index {
+		s.term = list[0].Term
 	}
 	return s
 }
@@ -271,8 +298,14 @@ func (e *elections) note(from string, it item) {
 		return
 	}
 	v.standings[from] = it.standing
-	if it.kind == itemLed {
-		v.notBefore = time.Now().Add(ledPause)
+	switch it.kind {
+	case itemStanding:
+		delete(v.led, from)
+	case itemLed:
+		v.led[from] = time.Now()
+		if v.group.Leader() == from {
+			delete(e.vacancies, it.group) // the leader itself says so
+		}
 	}
 	e.wake()
 }
