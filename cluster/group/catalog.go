@@ -61,6 +61,7 @@ type Catalog struct {
 	changed sync.Cond // applied has grown
 	applied uint64
 	nudge   bool // a barrier is under way that tells followers what is committed
+	closed  bool
 	done    sync.WaitGroup
 }
 
@@ -107,6 +108,9 @@ func (k *Catalog) Start() error {
 
 // Close ends the group.
 func (k *Catalog) Close() error {
+	k.mu.Lock()
+	k.closed = true
+	k.mu.Unlock()
 	f := k.raft.Shutdown()
 	k.config.Mesh.DropGroup(catalogGroup) // requests under way to nodes that are gone end now
 	err := f.Error()
@@ -214,7 +218,7 @@ func (k *Catalog) lead(entry []byte) ([]*logpb.CatalogResult, uint64, error) {
 func (k *Catalog) tellFollowers() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.nudge || len(k.config.Members) == 1 {
+	if k.nudge || k.closed || len(k.config.Members) == 1 {
 		return
 	}
 	k.nudge = true

@@ -56,6 +56,7 @@ type Host struct {
 	seen      chan raft.Observation
 
 	mu     sync.RWMutex
+	closed bool
 	groups map[fsm.GroupID]*Group
 	byRaft map[*raft.Raft]*Group
 
@@ -94,12 +95,23 @@ func (h *Host) Start() {
 // Close ends all groups and waits for everything the host started.
 func (h *Host) Close() {
 	h.mu.Lock()
+	h.closed = true
 	groups := h.groups
 	h.groups = map[fsm.GroupID]*Group{}
 	h.mu.Unlock()
 	inParallel(groups, (*Group).close)
 	close(h.stop)
 	h.done.Wait()
+}
+
+// spawn runs f on a goroutine that Close waits for; not any more once the host
+// closes. Goroutines of the host itself use done.
+func (h *Host) spawn(f func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.closed {
+		h.done.Go(f)
+	}
 }
 
 // inParallel runs f on each group, a few at a time.
@@ -148,6 +160,7 @@ func (h *Host) Open(spec Spec) (*Group, error) {
 	}
 	g.proposer.room.L = &g.proposer.mu
 	if err := g.openRaft(); err != nil {
+		h.config.Mesh.DropGroup(spec.Group)
 		return nil, err
 	}
 	h.mu.Lock()
