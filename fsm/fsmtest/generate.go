@@ -2,6 +2,7 @@ package fsmtest
 
 import (
 	"math"
+	"slices"
 
 	"pgregory.net/rapid"
 
@@ -139,7 +140,7 @@ var commands = []func(g *generator) *logpb.Command{
 	(*generator).consume, (*generator).giveBack, (*generator).get, (*generator).routeDead,
 	(*generator).enqueue, (*generator).settle, (*generator).enqueue, (*generator).enqueue,
 	(*generator).settleDead, (*generator).sessionDown, (*generator).malformed, (*generator).giveBack,
-	(*generator).enqueue, (*generator).consume, (*generator).configure, (*generator).discard,
+	(*generator).resend, (*generator).consume, (*generator).configure, (*generator).discard,
 	(*generator).resend, (*generator).settle, (*generator).tick, (*generator).enqueue,
 	(*generator).cancel, (*generator).enqueue, (*generator).get, (*generator).nodeDown,
 	(*generator).enqueue, (*generator).enqueue, (*generator).touch, (*generator).settle,
@@ -150,7 +151,7 @@ var commands = []func(g *generator) *logpb.Command{
 	(*generator).sessionDown, (*generator).enqueue, (*generator).discard, (*generator).tick,
 	(*generator).purge, (*generator).enqueue, (*generator).giveBack, (*generator).settle,
 	(*generator).configure, (*generator).enqueue, (*generator).consume, (*generator).settle,
-	(*generator).enqueue, (*generator).tick, (*generator).many, (*generator).delete,
+	(*generator).delete, (*generator).tick, (*generator).many, (*generator).resend,
 }
 
 func (g *generator) command() *logpb.Command {
@@ -172,7 +173,19 @@ func (g *generator) client() *client {
 	if g.oneIn("new client", 30) {
 		return g.newClient()
 	}
-	return g.clients[len(g.clients)-1-g.n("client", min(len(g.clients), 5))]
+	among := g.clients
+	if !g.oneIn("an ended one", 16) {
+		among = slices.DeleteFunc(slices.Clone(among), g.ended)
+	}
+	if len(among) == 0 {
+		return g.newClient()
+	}
+	return among[len(among)-1-g.n("client", min(len(among), 5))]
+}
+
+// ended reports whether the queue refuses the session of cl.
+func (g *generator) ended(cl *client) bool {
+	return g.q.session(cl.id) == nil && (cl.next > 1 || g.q.isDown(cl.id) || slices.Contains(g.q.ended, cl.id))
 }
 
 // send makes c the next command of a session's stream.
@@ -283,7 +296,13 @@ func (g *generator) owner(id fsm.SessionID) *client {
 
 func (g *generator) tick() *logpb.Command { return &logpb.Command{Kind: logpb.Command_TICK} }
 
-func (g *generator) touch() *logpb.Command { return &logpb.Command{Kind: logpb.Command_TOUCH} }
+func (g *generator) touch() *logpb.Command {
+	c := &logpb.Command{Kind: logpb.Command_TOUCH}
+	if g.oneIn("in the stream", 2) {
+		return g.client().send(c)
+	}
+	return c
+}
 
 func (g *generator) purge() *logpb.Command {
 	return g.client().send(&logpb.Command{Kind: logpb.Command_PURGE})
@@ -291,7 +310,10 @@ func (g *generator) purge() *logpb.Command {
 
 func (g *generator) delete() *logpb.Command {
 	d := &logpb.Delete{IfUnused: true, IfEmpty: true}
-	if g.oneIn("in any case", 6) {
+	if q := g.q; q.liveConsumers() == 0 && q.count(ready)+q.count(returned) == 0 && !g.oneIn("really", 8) {
+		return g.touch()
+	}
+	if g.oneIn("in any case", 12) {
 		d = &logpb.Delete{IfUnused: g.oneIn("unused", 2), IfEmpty: g.oneIn("empty", 2)}
 	}
 	return &logpb.Command{Kind: logpb.Command_DELETE, Delete: d}
@@ -307,9 +329,9 @@ func (g *generator) config() *logpb.QueueConfig {
 		ConsumerTimeoutPlusOne: uint64(of(g, "consumer timeout", 0, 1001, 1, 1_800_001, 301)),
 		DeadLetter:             g.n("dead letters", 3) != 2,
 		DeliveryLimit:          int64(of(g, "delivery limit", 20, -1, 0, 1, 2)),
-		AutoDelete:             g.oneIn("auto-delete", 12),
+		AutoDelete:             g.oneIn("auto-delete", 16),
 	}
-	if g.oneIn("with lease", 6) {
+	if g.oneIn("with lease", 8) {
 		c.Expires = uint64(of(g, "lease", 60_000, 1, 5000, 86_400_000))
 	}
 	return c
@@ -373,6 +395,9 @@ func (g *generator) resend() *logpb.Command {
 	cl := g.client()
 	if len(cl.sent) == 0 {
 		return g.enqueue()
+	}
+	if s := g.q.session(cl.id); s != nil && s.opSeq != 0 && g.n("synchronous", 3) != 2 {
+		return cl.sent[s.opSeq-1]
 	}
 	return cl.sent[len(cl.sent)-1-g.n("age", len(cl.sent))]
 }

@@ -13,6 +13,9 @@ func (q *model) settle(s *session, d *logpb.Settle) fsm.Result {
 	if s == nil {
 		return fsm.Result{Code: fsm.NoSession}
 	}
+	if d == nil {
+		d = &logpb.Settle{}
+	}
 	if len(d.GetRanges())%2 != 0 || d.GetOutcome() < 0 || d.GetOutcome() > logpb.Settle_DISCARD {
 		return fsm.Result{Code: fsm.Invalid}
 	}
