@@ -124,6 +124,8 @@ func TestImportBreaches(t *testing.T) {
 		{"cmd/quoratectl/x.go", own + "cluster/broker", false},
 		{"cmd/quorate-bench/x.go", "github.com/rabbitmq/amqp091-go", true},
 		{"cmd/quorate-bench/x.go", own + "fsm", false},
+		{"cmd/quorate-bench/x.go", own + "jepsen/cluster", true},
+		{"cmd/quorate-bench/x.go", own + "jepsen/workload", false},
 		{"cmd/quorate-bench/x.go", "google.golang.org/grpc", false},
 		{"cmd/quorate-bench/x_test.go", own + "amqp", false},
 		{"cmd/tidy/x.go", own + "fsm", false},
@@ -131,6 +133,9 @@ func TestImportBreaches(t *testing.T) {
 		{"jepsen/checker/x.go", own + "fsm", false},
 		{"jepsen/x_test.go", own + "cluster", false},
 		{"jepsen/x.go", "github.com/rabbitmq/amqp091-go", true},
+		{"docs/examples/hello/main.go", "github.com/rabbitmq/amqp091-go", true},
+		{"docs/examples/hello/main.go", own + "fsm", false},
+		{"docs/examples/x_test.go", own + "amqp", false},
 		{"tools/x.go", "fmt", false}, // no rule for the folder
 	} {
 		s := mustParse(t, c.file, fmt.Sprintf("package x\n\nimport _ %q\n", c.imported))
