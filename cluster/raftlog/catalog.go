@@ -16,7 +16,7 @@ import (
 const (
 	catalogFile    = "catalog.db"
 	catalogRetain  = 2
-	catalogTimeout = 2 * time.Second // for the lock of the file
+	catalogTimeout = time.Second // for the lock of the file
 )
 
 // CatalogOptions says how to open a Catalog. The zero value is good for production.

@@ -31,7 +31,7 @@ func TestConcurrentUse(t *testing.T) {
 }
 
 func useConcurrently(t *testing.T, g *Group) {
-	const entries = 3000
+	const entries = 1000
 	live := func(i uint64) bool { return i%97 == 0 && i%5 != 0 }
 	var stored, applied atomic.Uint64
 	var wg sync.WaitGroup

@@ -114,7 +114,7 @@ func crashOptions(t *testing.T, fs vfs.FS) Options {
 // goes on, and looks what is there afterwards. QUORATE_CRASH_RUNS sets the
 // number of histories, QUORATE_CRASH_SEED the first one.
 func TestCrashes(t *testing.T) {
-	runs, first := envOr("QUORATE_CRASH_RUNS", 12), envOr("QUORATE_CRASH_SEED", 1)
+	runs, first := envOr("QUORATE_CRASH_RUNS", 3), envOr("QUORATE_CRASH_SEED", 1)
 	points := 0
 	for seed := first; seed < first+runs; seed++ {
 		points += crashRun(t, seed)

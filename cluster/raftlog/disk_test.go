@@ -16,7 +16,7 @@ import (
 // entry must stay readable. QUORATE_DISK_ENTRIES sets the number of entries.
 func TestOnePinnedEntryDoesNotPinTheLog(t *testing.T) {
 	const size, batch, every = 10 << 10, 50, 500
-	entries := uint64(envOr("QUORATE_DISK_ENTRIES", 20000))
+	entries := uint64(envOr("QUORATE_DISK_ENTRIES", 10000))
 	dir := t.TempDir()
 	o := testOptions(t, nil)
 	o.MemTableBytes = 8 << 20
@@ -94,7 +94,7 @@ func dirBytes(t *testing.T, dir string) (n int64) {
 // then settles them a few at a time, while little else is written.
 func TestBacklogGivesItsDiskBack(t *testing.T) {
 	const size, batch = 10 << 10, 50
-	entries := uint64(envOr("QUORATE_DISK_ENTRIES", 20000))
+	entries := uint64(envOr("QUORATE_DISK_ENTRIES", 10000))
 	o := testOptions(t, nil)
 	o.MemTableBytes = 8 << 20
 	s, err := Open(t.TempDir(), o)
@@ -120,12 +120,12 @@ func TestBacklogGivesItsDiskBack(t *testing.T) {
 		t.Errorf("%d live bytes", n)
 	}
 	other := mustGroup(t, s, 2)
-	for i := uint64(1); i <= 4000; i++ { // other traffic
+	for i := uint64(1); i <= 2000; i++ { // other traffic
 		must(t, other.StoreLog(&raft.Log{Index: i, Term: 1, Data: make([]byte, 100), Extensions: make([]byte, 12<<10)}))
 	}
 	left := s.Metrics().DiskBytes
 	t.Logf("%d MB, then %d MB", full>>20, left>>20)
-	if limit := uint64(4000*13<<10 + 8*o.MemTableBytes); left > limit {
+	if limit := uint64(2000*13<<10 + 8*o.MemTableBytes); left > limit {
 		t.Errorf("%d MB are left on disk, want at most %d", left>>20, limit>>20)
 	}
 }

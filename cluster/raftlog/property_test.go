@@ -195,7 +195,7 @@ func TestModel(t *testing.T) {
 			g: mustGroup(t, mustOpen(t, fs, "db"), 1), m: newModel(), d: rapidDice{rt}, term: 1,
 			acted: func(*model, bool) {},
 		}
-		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
+		for range rapid.IntRange(1, 25).Draw(rt, "steps") {
 			what, err := a.step()
 			if err == nil && a.d.upto(3) == 0 {
 				forgetCache(a.g)

@@ -14,10 +14,7 @@ import (
 
 func someState(n int) []byte {
 	b := make([]byte, n)
-	r := rand.New(rand.NewPCG(uint64(n), 1))
-	for i := range b {
-		b[i] = byte(r.Uint32())
-	}
+	_, _ = rand.NewChaCha8([32]byte{byte(n), byte(n >> 8)}).Read(b)
 	return b
 }
 
