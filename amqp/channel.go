@@ -423,8 +423,6 @@ func (ch *channel) waitFinished() (free bool, err error) {
 	case <-ch.conn.done:
 		return false, errEnding
 	}
-	delete(ch.conn.channels, ch.number)
-	ch.conn.last = nil
 	return true, nil
 }
 

@@ -3,9 +3,11 @@ package amqp
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -198,7 +200,7 @@ func (c *conn) end(err error, written <-chan struct{}) {
 	case errors.Is(err, errEnding), c.isDone():
 		c.tellClose()
 	default:
-		c.abort(err)
+		c.abort(c.explain(err))
 		c.teardown(false)
 	}
 	// A client that does not read holds up nobody for ever.
@@ -207,6 +209,17 @@ func (c *conn) end(err error, written <-chan struct{}) {
 	c.out.end()
 	<-written
 	c.linger(linger)
+}
+
+// explain says what a timeout of the socket means.
+func (c *conn) explain(err error) error {
+	switch {
+	case !errors.Is(err, os.ErrDeadlineExceeded):
+		return err
+	case c.source.frameExpired():
+		return fmt.Errorf("frame was not complete after %v", frameTime)
+	}
+	return fmt.Errorf("missed heartbeats from client, timeout: %v", c.heartbeat)
 }
 
 // tellClose waits until the client has answered connection.close, while

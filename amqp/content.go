@@ -86,6 +86,7 @@ func (ch *channel) ignore(head wire.FrameHead) error {
 		if free, err := ch.waitFinished(); !free {
 			return err
 		}
+		ch.conn.forget(ch)
 		return ch.conn.firstFrame(head, payload)
 	}
 	return nil

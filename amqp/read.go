@@ -44,7 +44,11 @@ func (c *conn) frame() error {
 		if err != nil {
 			return err
 		}
+		if free && ch.ending == endingAnswered {
+			return c.strayFrame(ch, head)
+		}
 		if free {
+			c.forget(ch)
 			ch = nil
 		}
 	}
@@ -97,14 +101,42 @@ func (c *conn) firstFrame(head wire.FrameHead, payload []byte) error {
 		return err
 	}
 	switch id := wire.ID(m); {
-	case id == wire.IDChannelCloseOK:
-		return nil // of a close that crossed the client's own
+	case id == wire.IDChannelCloseOK, id == wire.IDBasicCancelOK:
+		return nil // of what crossed the client's own channel.close
 	case m.ClassID() == wire.ClassConnection:
 		return errUnimplementedMethod(id)
 	case id != wire.IDChannelOpen:
 		return errExpectedOpen(id)
 	}
 	return c.openChannel(head.Channel)
+}
+
+// strayFrame processes a frame on a channel that has ended with an error, up
+// to the next channel.open. Clients that work on a channel from several threads
+// may send something behind their channel.close-ok; that is no reason to end
+// the connection.
+func (c *conn) strayFrame(ch *channel, head wire.FrameHead) error {
+	if head.Type != wire.FrameMethod {
+		return c.in.SkipPayload()
+	}
+	payload, err := c.in.ReadPayload()
+	if err != nil {
+		return err
+	}
+	switch wire.PeekID(payload) {
+	case wire.IDChannelOpen:
+		c.forget(ch)
+		return c.firstFrame(head, payload)
+	case wire.IDChannelClose:
+		c.out.push(ch.number, &wire.ChannelCloseOK{})
+	}
+	return nil
+}
+
+// forget drops a finished channel.
+func (c *conn) forget(ch *channel) {
+	delete(c.channels, ch.number)
+	c.last = nil
 }
 
 // decodeOnChannel decodes a method of a channel. What is wrong with its

@@ -40,6 +40,11 @@ func (s *source) Read(p []byte) (int, error) {
 // frameDone says that a frame is complete.
 func (s *source) frameDone() { s.frame = time.Time{} }
 
+// frameExpired reports whether the frame under way has taken too long.
+func (s *source) frameExpired() bool {
+	return !s.frame.IsZero() && time.Since(s.frame) >= frameTime
+}
+
 // arm sets the deadline of the next read. A deadline that is only a little
 // too early is left as it is.
 func (s *source) arm() error {
