@@ -79,13 +79,14 @@ type Broker struct {
 	mesh   *peer.Mesh
 	slog   *slog.Logger
 
-	self fsm.NodeID
-	boot uint64
+	self atomic.Uint32 // number of this node; 0: not known yet
+	boot atomic.Uint64
 
 	sessionNumber atomic.Uint64
 	connNumber    atomic.Uint64
 
 	mu         sync.RWMutex
+	closed     bool
 	sessions   map[uint64]*Session
 	targets    map[fsm.QueueID]*target
 	forwarders map[fsm.QueueID]*forwarder
@@ -127,22 +128,35 @@ func (b *Broker) Listen(host *group.Host) {
 
 // Serve starts the broker under the numbers the catalog gave this node.
 func (b *Broker) Serve(self fsm.NodeID, boot uint64) {
-	b.mu.Lock()
-	b.self, b.boot = self, boot
-	b.mu.Unlock()
-	b.done.Go(b.watch)
+	b.boot.Store(boot)
+	b.self.Store(uint32(self))
+	b.spawn(b.watch)
 }
+
+// isSelf reports whether n is this node.
+func (b *Broker) isSelf(n fsm.NodeID) bool { return uint32(n) == b.self.Load() }
 
 // Close ends the broker. Sessions have been closed before.
 func (b *Broker) Close() {
-	close(b.stop)
-	b.done.Wait()
 	b.mu.Lock()
+	b.closed = true
 	forwarders := b.forwarders
 	b.forwarders = map[fsm.QueueID]*forwarder{}
 	b.mu.Unlock()
+	close(b.stop)
 	for _, f := range forwarders {
 		f.stop()
+	}
+	b.done.Wait()
+}
+
+// spawn runs f on a goroutine that Close waits for; not any more once the
+// broker closes.
+func (b *Broker) spawn(f func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.closed {
+		b.done.Go(f)
 	}
 }
 
@@ -180,7 +194,7 @@ func (b *Broker) owner(id fsm.SessionID) owner {
 		}
 		return nil
 	}
-	if id.Node != b.self || id.Boot != b.boot {
+	if !b.isSelf(id.Node) || id.Boot != b.boot.Load() {
 		return nil
 	}
 	if s := b.sessions[id.Num]; s != nil {
@@ -249,7 +263,7 @@ func (b *Broker) DropMissing() {
 // tries again until that is done or somebody else leads the queue.
 func (b *Broker) removeGone(g *group.Group) {
 	spec := g.Spec()
-	b.done.Go(func() {
+	b.spawn(func() {
 		ctx, cancel := b.whileOpen()
 		defer cancel()
 		q, ok := b.view().QueueByID(spec.Queue)

@@ -22,7 +22,7 @@ func (s *Session) by() catalog.Client {
 }
 
 func (c *Connection) owner() catalog.Owner {
-	return catalog.Owner{Node: c.broker.self, Boot: c.broker.boot, Connection: c.number}
+	return catalog.Owner{Node: fsm.NodeID(c.broker.self.Load()), Boot: c.broker.boot.Load(), Connection: c.number}
 }
 
 // mayPublish refuses what a user may not publish to.
@@ -181,13 +181,14 @@ func (s *Session) declare(ctx context.Context, spec fsm.QueueSpec, generated boo
 // place chooses the nodes of a new queue: this one first, which is where its
 // leader will be, and others by chance. A local queue lives here only.
 func (b *Broker) place(d *logpb.DeclareQueue) []uint32 {
-	members := []uint32{uint32(b.self)}
+	self := b.self.Load()
+	members := []uint32{self}
 	if d.Local {
 		return members
 	}
 	var others []uint32
 	for _, n := range b.view().Nodes() {
-		if n.Number != uint32(b.self) {
+		if n.Number != self {
 			others = append(others, n.Number)
 		}
 	}
@@ -321,7 +322,7 @@ func (s *Session) PurgeQueue(ctx context.Context, name string) (uint64, error) {
 
 // gone is the refusal for a queue that has ended meanwhile.
 func (s *Session) gone(k *call, q *catalog.Queue) error {
-	if k.result.Code == fsm.Gone || k.result.Code == fsm.NoSession {
+	if k.result.Code == fsm.Gone {
 		return fsm.Refuse(fsm.NotFoundKind, "no "+q.String())
 	}
 	return nil
@@ -395,6 +396,9 @@ func (s *Session) Get(ctx context.Context, name string, noAck bool) (fsm.Message
 		return fsm.Message{}, false, err
 	}
 	if k.got == nil {
+		if k.result.Code == fsm.OK && !noAck {
+			return fsm.Message{}, false, s.broker().leaderless(q) // held, but out of reach
+		}
 		return fsm.Message{}, false, nil
 	}
 	return *k.got, true, nil

@@ -13,6 +13,8 @@ type event struct {
 	ids         []uint64
 	limit       fsm.Millis
 	err         error
+	call        *call
+	result      fsm.Result
 }
 
 type eventKind uint8
@@ -23,6 +25,7 @@ const (
 	eventCancelled
 	eventTimedOut
 	eventLost
+	eventAnswered
 )
 
 // settledEvent joins a publish to the last event if it continues its run.
@@ -71,5 +74,7 @@ func (s *Session) call(e *event) {
 		s.client.TimedOut(e.consumer, e.ids, e.limit)
 	case eventLost:
 		s.client.Lost(e.err)
+	case eventAnswered:
+		e.call.answered(e.result)
 	}
 }

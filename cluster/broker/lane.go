@@ -47,7 +47,8 @@ type lane struct {
 	head      int
 	sent      uint64 // commands up to here have been submitted
 	dirty     bool   // on the target's list
-	gone      bool
+	gone      bool   // the queue is gone
+	lost      bool   // the queue has ended the session
 	chunk     []byte
 	consumers map[uint64]*consumer
 	gapAt     uint64 // last gap that was answered by sending again
@@ -84,11 +85,30 @@ type fanout struct {
 type call struct {
 	done   chan struct{}
 	result fsm.Result
+	cancel uint64 // consumer that is over with the answer
 	get    bool
+	tries  int // how often a get whose message got lost may be repeated
 	got    *fsm.Message
 }
 
-func newCall() *call { return &call{done: make(chan struct{})} }
+// getTries bounds the repetitions of a get whose message got lost.
+const getTries = 5
+
+func newCall(c *logpb.Command) *call {
+	k := &call{
+		done: make(chan struct{}), get: c.Kind == logpb.Command_GET, cancel: c.GetCancel().GetConsumer(),
+	}
+	if k.get && !c.GetGet().GetNoAck() {
+		k.tries = getTries // without an acknowledgement the message is gone
+	}
+	return k
+}
+
+// answered takes the answer. Nobody has waited yet.
+func (k *call) answered(r fsm.Result) {
+	k.result = r
+	close(k.done)
+}
 
 // consumer is what a session knows of its consumer at a queue; number 0 are gets.
 type consumer struct {
@@ -150,7 +170,7 @@ func (l *lane) addPublish(p *fsm.Publish, fan *fanout) {
 // addSettle queues a settlement, or joins it to the last one that has not
 // been sent. ids are ascending. The lock is held.
 func (l *lane) addSettle(consumer uint64, ids []uint64, outcome fsm.Outcome) {
-	if len(ids) == 0 || l.gone {
+	if len(ids) == 0 || l.over() {
 		return
 	}
 	if n := len(l.pending); n > l.head {
@@ -178,16 +198,20 @@ func appendRanges(r, ids []uint64) []uint64 {
 
 // addCall queues a command somebody waits for. The lock is held.
 func (l *lane) addCall(c *logpb.Command) *call {
-	k := newCall()
-	k.get = c.Kind == logpb.Command_GET
-	if l.gone {
-		k.result.Code = fsm.Gone
-		close(k.done)
-		return k
+	k := newCall(c)
+	switch {
+	case l.gone:
+		k.answered(fsm.Result{Code: fsm.Gone})
+	case l.lost:
+		k.answered(fsm.Result{Code: fsm.NoSession})
+	default:
+		l.add(c, op{call: k})
 	}
-	l.add(c, op{call: k})
 	return k
 }
+
+// over reports whether the stream has ended. The lock is held.
+func (l *lane) over() bool { return l.gone || l.lost }
 
 // wake puts the lane on its target's list. The lock is held.
 func (l *lane) wake() {
@@ -262,8 +286,9 @@ func (l *lane) answered(first, run uint64, r fsm.Result) {
 	}
 	for l.waiting() > 0 && l.pending[l.head].seq < first+run {
 		o := &l.pending[l.head]
-		if o.call != nil && o.call.get && r.Code == fsm.OK && o.call.got == nil {
+		if k := o.call; k != nil && k.get && r.Code == fsm.OK && k.got == nil && k.tries > 0 {
 			// The message was lost on its way; a repeated get brings it again.
+			k.tries--
 			l.sent = o.seq - 1
 			l.wake()
 			return
@@ -304,6 +329,18 @@ func (l *lane) stuck(now, limit int64) {
 		l.progress = now
 		l.resend()
 	}
+}
+
+// abandon drops what waits, because the queue has ended the session: whether it
+// was applied is not known. Only calls are told. The lock is held.
+func (l *lane) abandon() {
+	l.lost = true
+	for ; l.waiting() > 0; l.head++ {
+		if o := &l.pending[l.head]; o.call != nil {
+			l.owner.finished(l, o, fsm.Result{Code: fsm.NoSession})
+		}
+	}
+	l.pending, l.head = nil, 0
 }
 
 // end answers everything that waits: the queue is gone. The lock is held.

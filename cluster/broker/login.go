@@ -157,17 +157,18 @@ func (b *Broker) Connect(_ context.Context, user, vhost string) (*Connection, er
 // OpenSession starts the session of a channel.
 func (c *Connection) OpenSession(client fsm.SessionEvents) (*Session, error) {
 	b := c.broker
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.self == 0 {
+	self := fsm.NodeID(b.self.Load())
+	if self == 0 {
 		return nil, fsm.Refuse(fsm.Internal, "this node has not joined the cluster yet")
 	}
 	s := &Session{
 		conn: c, client: client,
-		id:        fsm.SessionID{Node: b.self, Boot: b.boot, Num: b.sessionNumber.Add(1)},
+		id:        fsm.SessionID{Node: self, Boot: b.boot.Load(), Num: b.sessionNumber.Add(1)},
 		lanes:     map[fsm.QueueID]*lane{},
 		consumers: map[uint64]*lane{},
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.sessions[s.id.Num] = s
 	return s, nil
 }

@@ -66,7 +66,7 @@ func (b *Broker) performDeliveries(queue fsm.QueueID, ds []fsm.Delivery, payload
 		bySession[s] = append(bySession[s], i)
 	}
 	for _, s := range order {
-		if s.Node == b.self {
+		if b.isSelf(s.Node) {
 			b.deliverLocal(queue, s, ds, payloads, bySession[s])
 		} else {
 			b.deliverRemote(queue, s, ds, payloads, bySession[s])
@@ -154,7 +154,7 @@ func decodeDeaths(in []byte) ([]*logpb.Death, error) {
 // performResync sends a session what a consumer of it holds.
 func (b *Broker) performResync(queue fsm.QueueID, r *group.Resynced) {
 	s := r.To.Session
-	if s.Node != b.self {
+	if !b.isSelf(s.Node) {
 		b.resyncRemote(queue, r)
 		return
 	}
@@ -234,7 +234,7 @@ func (b *Broker) performOutcomes(queue fsm.QueueID, outcomes []group.Outcome) {
 
 // here reports whether the session's answers are for this node.
 func (b *Broker) here(s fsm.SessionID) bool {
-	return s.Node == b.self || s.Node == 0 && b.answerTo(s) == b.config.Node
+	return b.isSelf(s.Node) || s.Node == 0 && b.answerTo(s) == b.config.Node
 }
 
 // answerTo names the node that waits for a session's answers: its own, or the
@@ -271,7 +271,7 @@ func (b *Broker) answer(queue fsm.QueueID, s fsm.SessionID, outcomes []group.Out
 // tell passes a notice about a consumer to its session.
 func (b *Broker) tell(g *group.Group, to fsm.ConsumerID, n told) {
 	queue := g.Spec().Queue
-	if to.Session.Node == b.self {
+	if b.isSelf(to.Session.Node) {
 		if o, t := b.owner(to.Session), b.findTarget(queue); o != nil && t != nil {
 			if l := t.lane(to.Session); l != nil {
 				o.told(l, n)
@@ -314,12 +314,10 @@ func (b *Broker) send(node string, k kind, m vtMessage, payloads ...[]byte) {
 // Undecided tells the node that submitted commands to submit them again.
 func (b *Broker) Undecided(g *group.Group, from string) {
 	if from == "" {
+		// If this node leads all the same, as after a transfer that failed,
+		// the watch finds it in a moment. Sending again at once would spin.
 		if t := b.findTarget(g.Spec().Queue); t != nil {
-			if g.Leading() == 0 {
-				t.lose(b.config.Node)
-			} else {
-				t.refresh()
-			}
+			t.lose(b.config.Node)
 		}
 		return
 	}

@@ -61,7 +61,7 @@ func (b *Broker) sessionID(num, boot uint64) fsm.SessionID {
 	if num == 0 {
 		return fsm.SessionID{Boot: boot}
 	}
-	return fsm.SessionID{Node: b.self, Boot: boot, Num: num}
+	return fsm.SessionID{Node: fsm.NodeID(b.self.Load()), Boot: boot, Num: num}
 }
 
 // onDeliveries takes messages for a session of this node.

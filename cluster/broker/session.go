@@ -27,7 +27,7 @@ type Session struct {
 
 	mu        sync.Mutex
 	lanes     map[fsm.QueueID]*lane
-	byIndex   []*lane
+	byIndex   []*lane          // nil: its queue is gone
 	consumers map[uint64]*lane // by consumer number
 	events    []event
 	spare     []event
@@ -52,11 +52,13 @@ func (s *Session) lane(q *catalog.Queue) *lane {
 	}
 	t := s.broker().target(q)
 	l := newLane(s, s.id, t)
-	l.index = len(s.byIndex)
 	l.consumers[0] = &consumer{}
+	if t.attach(l); l.gone {
+		return l
+	}
+	l.index = len(s.byIndex)
 	s.byIndex = append(s.byIndex, l)
 	s.lanes[q.ID] = l
-	t.attach(l)
 	return l
 }
 
@@ -87,11 +89,12 @@ func (s *Session) Publish(p *fsm.Publish) (bool, error) {
 	s.mu.Lock()
 	for _, q := range s.route {
 		l := s.lane(q)
-		if l.gone {
+		switch {
+		case l.gone:
 			s.publishDone(p.Number, fan, true)
-			continue
+		case !l.lost: // else the channel is about to end, without a confirm
+			l.addPublish(p, fan)
 		}
-		l.addPublish(p, fan)
 	}
 	s.release()
 	return true, nil
@@ -114,7 +117,7 @@ func (s *Session) Settle(number uint64, ids []uint64, outcome fsm.Outcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if number&getToken != 0 {
-		if i := int(number &^ getToken); i < len(s.byIndex) {
+		if i := int(number &^ getToken); i < len(s.byIndex) && s.byIndex[i] != nil {
 			s.byIndex[i].addSettle(0, ids, outcome)
 		}
 		return
@@ -125,24 +128,32 @@ func (s *Session) Settle(number uint64, ids []uint64, outcome fsm.Outcome) {
 }
 
 // finished takes the answer to one command. The lock is held.
-func (s *Session) finished(_ *lane, o *op, r fsm.Result) {
+func (s *Session) finished(l *lane, o *op, r fsm.Result) {
 	switch {
 	case o.call != nil:
-		o.call.result = r
-		close(o.call.done)
+		if o.call.cancel != 0 {
+			delete(l.consumers, o.call.cancel)
+		}
+		// Whoever waits goes on after the events that came before the answer.
+		s.events = append(s.events, event{kind: eventAnswered, call: o.call, result: r})
 	case o.payload != nil:
 		s.publishDone(o.number, o.fan, r.Code != fsm.Rejected)
 	}
 }
 
 // lost ends the session: a queue has given it up, and with it what it held.
-func (s *Session) lost(*lane) {
-	if s.isLost {
+// After SESSION_DOWN that is how the repeated command is answered.
+func (s *Session) lost(l *lane) {
+	l.abandon()
+	if s.isLost || s.closing {
 		return
 	}
 	s.isLost = true
-	s.events = append(s.events, event{kind: eventLost, err: fsm.Refuse(fsm.Internal, "the cluster took this node for dead and has ended the session")})
+	s.events = append(s.events, event{kind: eventLost, err: errLost})
 }
+
+// errLost is what the users of a session are told that a queue has given up.
+var errLost = fsm.Refuse(fsm.Internal, "the cluster took this node for dead and has ended the session")
 
 // deliver takes messages of one queue.
 func (s *Session) deliver(l *lane, d delivered) {
@@ -209,7 +220,10 @@ func (s *Session) told(l *lane, n told) {
 		for number := range l.consumers {
 			s.cancelled(l, number)
 		}
-		delete(s.lanes, l.target.id)
+		if s.lanes[l.target.id] == l {
+			delete(s.lanes, l.target.id)
+			s.byIndex[l.index] = nil
+		}
 	}
 	s.release()
 }
@@ -241,6 +255,9 @@ func (b *Broker) await(ctx context.Context, q *catalog.Queue, t *target, k *call
 	for {
 		select {
 		case <-k.done:
+			if k.result.Code == fsm.NoSession {
+				return errLost
+			}
 			return nil
 		case <-ctx.Done():
 			return b.leaderless(q)
@@ -263,7 +280,7 @@ func (s *Session) Close(ctx context.Context) {
 	s.closing = true
 	var calls []*call
 	for _, l := range s.byIndex {
-		if l.gone || l.next == 1 || s.isLost {
+		if l == nil || l.over() || l.next == 1 {
 			continue
 		}
 		calls = append(calls, l.addCall(&logpb.Command{Kind: logpb.Command_SESSION_DOWN}))
@@ -279,17 +296,19 @@ func (s *Session) Close(ctx context.Context) {
 		case <-ctx.Done():
 		}
 		// Queues without a leader are told when they have one again.
-		go func() {
-			for _, k := range calls[i:] {
-				select {
-				case <-k.done:
-				case <-s.broker().stop:
-					return
-				}
-			}
-			s.forget()
-		}()
+		s.broker().spawn(func() { s.closeLater(calls[i:]) })
 		return
+	}
+	s.forget()
+}
+
+func (s *Session) closeLater(calls []*call) {
+	for _, k := range calls {
+		select {
+		case <-k.done:
+		case <-s.broker().stop:
+			return
+		}
 	}
 	s.forget()
 }
@@ -300,7 +319,11 @@ func (s *Session) forget() {
 	b.mu.Lock()
 	delete(b.sessions, s.id.Num)
 	b.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, l := range s.byIndex {
-		l.target.detach(l)
+		if l != nil {
+			l.target.detach(l)
+		}
 	}
 }

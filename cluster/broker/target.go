@@ -35,11 +35,15 @@ func newTarget(b *Broker, id fsm.QueueID, g fsm.GroupID) *target {
 	}
 }
 
-// attach adds a lane.
+// attach adds a lane. A lane to a queue that is gone is over from the start.
 func (t *target) attach(l *lane) {
 	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ended {
+		l.gone = true
+		return
+	}
 	t.lanes[l.id] = l
-	t.mu.Unlock()
 }
 
 // detach removes a lane.
@@ -92,12 +96,27 @@ func (t *target) run() {
 			t.mu.Unlock()
 			return
 		}
-		leader := t.leader
+		leader, term := t.leader, t.term
 		lanes, t.dirty = t.dirty, lanes[:0]
 		t.mu.Unlock()
 		t.submitAll(lanes, leader)
+		if !t.leads(leader, term) {
+			// Whoever changed that has made the lanes send again, perhaps
+			// before the commands were taken for the former leader.
+			for _, l := range lanes {
+				l.owner.lock().Lock()
+				l.resend()
+				l.owner.lock().Unlock()
+			}
+		}
 		clear(lanes)
 	}
+}
+
+func (t *target) leads(node string, term uint64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.leader == node && t.term == term
 }
 
 // submitAll sends what the lanes hold, in as few batches as the bounds allow.

@@ -92,7 +92,7 @@ func (b *Broker) PeerChanged(ev peer.Event) {
 	for _, t := range b.allTargets() {
 		t.lose(ev.Node)
 	}
-	b.done.Go(func() { b.reap(false) })
+	b.spawn(func() { b.reap(false) })
 }
 
 // greet tells a node that is back what this one leads, and starts over with
@@ -127,7 +127,7 @@ func (b *Broker) watch() {
 		now := b.now()
 		for _, t := range b.allTargets() {
 			if b.watchTarget(t, now) {
-				b.done.Go(func() { b.findLeader(t) })
+				b.spawn(func() { b.findLeader(t) })
 			}
 		}
 		b.reap(false)
