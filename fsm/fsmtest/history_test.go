@@ -10,6 +10,9 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
 )
 
 // TestMain sets how much is tried. Without flags the number of histories and
@@ -84,6 +87,33 @@ func check(t *testing.T, share int, property func(*rapid.T)) {
 func (g *generator) choice() choice {
 	kind := g.n("replicas", 32)
 	return choice{restore: kind >= 9 && kind <= 10 || kind >= 20 && kind <= 21, snapshot: kind == 11 || kind == 22, restart: kind == 13}
+}
+
+// TestEndedSessions: a queue remembers sessions that have ended, so that a
+// command of theirs that was held up does not begin them anew; but not all of
+// them for ever.
+func TestEndedSessions(t *testing.T) {
+	r := newTrial()
+	id := func(n uint64) *logpb.Session { return fsm.SessionID{Node: 1, Boot: 1, Num: n}.Proto() }
+	index := uint64(0)
+	apply := func(c *logpb.Command) {
+		t.Helper()
+		index++
+		m := fsm.Meta{Index: index, Term: 1, Now: start, Session: fsm.SessionFrom(c.Session)}
+		if d := r.step(step{m, c, false}); len(d) > 0 {
+			t.Fatal(strings.Join(d, "\n"))
+		}
+	}
+	const more = 5
+	for n := range uint64(endedSessions + more) {
+		apply(&logpb.Command{Kind: logpb.Command_SESSION_DOWN, Session: id(n + 1)})
+	}
+	for n := range uint64(2 * more) {
+		apply(&logpb.Command{Kind: logpb.Command_ENQUEUE, Session: id(n + 1), Seq: 1, Enqueue: &logpb.Enqueue{Size: 9}})
+	}
+	if n := len(r.straight.Sessions()); n != more {
+		t.Fatalf("%d sessions began anew, want %d", n, more)
+	}
 }
 
 // TestRegressions replays histories that have failed once.
