@@ -49,7 +49,6 @@ type conn struct {
 	channels map[uint16]*channel
 	last     *channel // the channel of the last frame
 	request  request
-	scratch  []byte
 
 	mu      sync.Mutex
 	running bool

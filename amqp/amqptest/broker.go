@@ -25,7 +25,6 @@ type Broker struct {
 	lastID    uint64 // of queues and connections
 
 	holdConfirms bool
-	confuse      bool // confirms in descending order
 	refuse       map[string]bool
 	failures     map[string]error
 	blocked      map[string]chan struct{}

@@ -11,7 +11,6 @@ type queue struct {
 	name      string
 	token     uint64 // of gets
 	owner     *connection
-	auto      bool
 	ready     []*message
 	consumers []*consumer
 }
