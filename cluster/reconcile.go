@@ -50,6 +50,7 @@ func (r *reconciler) start(self fsm.NodeID) error {
 		groups = append(groups, q.Group)
 	}
 	slices.Sort(groups)
+	r.node.host.Expect(len(slices.Compact(slices.Clone(groups))))
 	r.check(slices.Compact(groups)...)
 	r.mu.Lock()
 	defer r.mu.Unlock()

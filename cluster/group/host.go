@@ -34,8 +34,9 @@ type Config struct {
 	Exit    func(code int)
 	Logger  *slog.Logger
 	Outside Outside
-	// Heartbeat is raft's heartbeat and election timeout for queue groups.
-	// It is a safety net: failures are noticed per node, see elections.
+	// Heartbeat is raft's heartbeat, election and commit timeout for queue
+	// groups. It is a safety net: failures are noticed per node, see
+	// elections. 0: by the number of groups, see Expect.
 	Heartbeat time.Duration
 	// Reclaimable is how many bytes of dead payloads the node may keep before
 	// it writes snapshots to be rid of them.
@@ -54,6 +55,7 @@ type Host struct {
 	elections *elections
 	snapshots *snapshots
 	seen      chan raft.Observation
+	expected  int // groups
 
 	mu     sync.RWMutex
 	closed bool
@@ -77,6 +79,28 @@ func NewHost(c Config) *Host {
 	h.elections = newElections(h)
 	h.snapshots = newSnapshots(h)
 	return h
+}
+
+// Raft's timers. At fewHeartbeat, thousands of idle groups would cost a good
+// part of a core.
+const (
+	fewGroups     = 3000
+	fewHeartbeat  = 10 * time.Second
+	manyHeartbeat = 30 * time.Second
+)
+
+// Expect says how many groups the node will have, before the first is opened:
+// with many of them, each must cost less.
+func (h *Host) Expect(groups int) { h.expected = groups }
+
+func (h *Host) heartbeat() time.Duration {
+	switch {
+	case h.config.Heartbeat > 0:
+		return h.config.Heartbeat
+	case h.expected > fewGroups:
+		return manyHeartbeat
+	}
+	return fewHeartbeat
 }
 
 // Start begins to serve timers, elections and snapshots.

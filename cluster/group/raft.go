@@ -14,7 +14,6 @@ import (
 // Settings of queue groups that are not a matter of taste; the reasons are in
 // DESIGN.md.
 const (
-	commitTimeout    = 5 * time.Second
 	maxAppendEntries = 32
 	TrailingLogs     = 128 // at first; see setTrailing
 	never            = 24 * time.Hour
@@ -56,10 +55,10 @@ func (g *Group) openRaft() error {
 func (g *Group) raftConfig() *raft.Config {
 	c := raft.DefaultConfig()
 	c.LocalID = raft.ServerID(g.host.config.Node)
-	c.HeartbeatTimeout = g.host.config.Heartbeat
-	c.ElectionTimeout = g.host.config.Heartbeat
-	c.LeaderLeaseTimeout = g.host.config.Heartbeat * 45 / 100
-	c.CommitTimeout = commitTimeout
+	c.HeartbeatTimeout = g.host.heartbeat()
+	c.ElectionTimeout = g.host.heartbeat()
+	c.LeaderLeaseTimeout = g.host.heartbeat() * 45 / 100
+	c.CommitTimeout = g.host.heartbeat()
 	c.MaxAppendEntries = maxAppendEntries
 	c.BatchApplyCh = true
 	c.SnapshotInterval = never
