@@ -92,7 +92,8 @@ type Broker struct {
 	forwarders map[fsm.QueueID]*forwarder
 	dead       map[string]deadNode // peers that are down, by name
 	// Leaders of queues that this node's catalog does not hold yet.
-	early map[fsm.QueueID]earlyLeader
+	early  map[fsm.QueueID]earlyLeader
+	unsent map[unsent]struct{}
 
 	logins loginCache
 
@@ -110,6 +111,7 @@ func New(c Config) *Broker {
 		forwarders: map[fsm.QueueID]*forwarder{},
 		dead:       map[string]deadNode{},
 		early:      map[fsm.QueueID]earlyLeader{},
+		unsent:     map[unsent]struct{}{},
 		look:       make(chan struct{}, 1),
 		stop:       make(chan struct{}),
 	}

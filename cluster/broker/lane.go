@@ -112,8 +112,8 @@ func (k *call) answered(r fsm.Result) {
 
 // consumer is what a session knows of its consumer at a queue; number 0 are gets.
 type consumer struct {
-	last      uint64 // newest delivery that has arrived
-	resyncing bool
+	last  uint64 // newest delivery that has arrived
+	asked int64  // when the leader was asked for more, ms; 0: it has answered
 }
 
 func newLane(o owner, id fsm.SessionID, t *target) *lane {

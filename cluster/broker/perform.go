@@ -1,7 +1,10 @@
 package broker
 
 import (
+	"errors"
+
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 	"github.com/quorate/quorate/proto/peerpb"
@@ -119,7 +122,7 @@ func (b *Broker) deliverRemote(queue fsm.QueueID, s fsm.SessionID, ds []fsm.Deli
 			bytes += len(payloads[i])
 		}
 		which = which[n:]
-		b.send(node, kindDeliveries, m, parts...)
+		b.sendOrRepeat(node, queue, kindDeliveries, m, parts...)
 	}
 }
 
@@ -183,18 +186,25 @@ func (b *Broker) resyncRemote(queue fsm.QueueID, r *group.Resynced) {
 	if node == "" {
 		return
 	}
-	m := &peerpb.Deliveries{
-		Queue: uint64(queue), Session: r.To.Session.Num, Boot: r.To.Session.Boot,
-		Resync: true, Consumer: r.To.Number, Upto: r.UpTo,
-	}
-	var parts [][]byte
-	for i := range r.Held {
-		if r.Payloads[i] != nil {
-			m.Deliveries = append(m.Deliveries, deliveryProto(&r.Held[i], len(r.Payloads[i])))
-			parts = append(parts, r.Payloads[i])
+	for i, last := 0, false; !last; {
+		m := &peerpb.Deliveries{
+			Queue: uint64(queue), Session: r.To.Session.Num, Boot: r.To.Session.Boot,
+			Resync: true, Consumer: r.To.Number,
 		}
+		var parts [][]byte
+		for bytes := 0; i < len(r.Held) && bytes < maxFrameBytes; i++ {
+			m.Upto = r.Held[i].ID
+			if p := r.Payloads[i]; p != nil {
+				m.Deliveries = append(m.Deliveries, deliveryProto(&r.Held[i], len(p)))
+				parts = append(parts, p)
+				bytes += len(p)
+			}
+		}
+		if last = i == len(r.Held); last {
+			m.Upto = r.UpTo
+		}
+		b.sendOrRepeat(node, queue, kindDeliveries, m, parts...)
 	}
-	b.send(node, kindDeliveries, m, parts...)
 }
 
 // performOutcomes answers the sessions whose commands were applied.
@@ -227,7 +237,7 @@ func (b *Broker) performOutcomes(queue fsm.QueueID, outcomes []group.Outcome) {
 	}
 	for _, s := range order {
 		if node := b.answerTo(s); node != "" {
-			b.send(node, kindOutcomes, remote[s])
+			b.sendOrRepeat(node, queue, kindOutcomes, remote[s])
 		}
 	}
 }
@@ -300,14 +310,46 @@ type vtMessage interface{ MarshalVT() ([]byte, error) }
 
 // send sends a message and lets a broken link be: whoever waits for it asks
 // again when the link is back.
-func (b *Broker) send(node string, k kind, m vtMessage, payloads ...[]byte) {
+func (b *Broker) send(node string, k kind, m vtMessage, payloads ...[]byte) error {
 	head, err := m.MarshalVT()
 	if err != nil {
 		b.slog.Error("message cannot be encoded", "error", err)
-		return
+		return err
 	}
-	if err := b.mesh.Send(node, k, head, payloads...); err != nil {
+	if err = b.mesh.Send(node, k, head, payloads...); err != nil {
 		b.slog.Debug("message not sent", "node", node, "error", err)
+	}
+	return err
+}
+
+// unsent names a node that has missed something of a queue because its link
+// was too busy: a link that holds does not make the node ask again by itself.
+type unsent struct {
+	node  string
+	queue fsm.QueueID
+}
+
+// sendOrRepeat is send for what belongs to a queue that this node leads.
+func (b *Broker) sendOrRepeat(node string, queue fsm.QueueID, k kind, m vtMessage, payloads ...[]byte) {
+	if errors.Is(b.send(node, k, m, payloads...), peer.ErrBacklog) {
+		b.mu.Lock()
+		b.unsent[unsent{node, queue}] = struct{}{}
+		b.mu.Unlock()
+	}
+}
+
+// sendAgain makes nodes ask for what could not be sent to them.
+func (b *Broker) sendAgain() {
+	b.mu.Lock()
+	all := b.unsent
+	b.unsent = map[unsent]struct{}{}
+	b.mu.Unlock()
+	for u := range all {
+		if q, ok := b.view().QueueByID(u.queue); ok {
+			if g := b.host.Group(q.Group); g != nil && g.Leading() != 0 {
+				b.announce(g, u.node, g.Leading())
+			}
+		}
 	}
 }
 

@@ -176,14 +176,14 @@ func (s *Session) deliver(l *lane, d delivered) {
 			c.last = m.ID
 			m.Consumer = number
 			out = append(out, m)
-		case !c.resyncing:
-			c.resyncing = true
+		case c.asked == 0:
+			c.asked = s.broker().now()
 			asks = append(asks, resyncAsk{l.id, number, c.last})
 		}
 	}
 	if d.resync {
 		if c := l.consumers[d.who]; c != nil {
-			c.last, c.resyncing = max(c.last, d.upto), false
+			c.last, c.asked = max(c.last, d.upto), 0
 		}
 	}
 	if len(out) > 0 {

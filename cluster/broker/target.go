@@ -159,11 +159,12 @@ func (t *target) submit(leader string, b group.Batch) bool {
 	return err == nil && t.broker.mesh.Send(leader, kindSubmit, head, b.Payloads...) == nil
 }
 
-// lead is told who serves the queue. A new leader, or the old one in a new
-// term, gets everything that is unanswered, and is asked for deliveries.
+// lead is told who serves the queue. The leader gets everything that is
+// unanswered, and is asked for deliveries: also one that is known already, for
+// it says so again when it could not send something.
 func (t *target) lead(node string, term uint64) {
 	t.mu.Lock()
-	if t.ended || term < t.term || node == t.leader && term == t.term {
+	if t.ended || term < t.term {
 		t.mu.Unlock()
 		return
 	}
@@ -243,7 +244,20 @@ func (l *lane) resync() []resyncAsk {
 	var asks []resyncAsk
 	for number, c := range l.consumers {
 		if number != 0 {
-			c.resyncing = true
+			c.asked = l.target.broker.now()
+			asks = append(asks, resyncAsk{l.id, number, c.last})
+		}
+	}
+	return asks
+}
+
+// unanswered lists what was asked longer than limit ago and has to be asked
+// again. The lock is held.
+func (l *lane) unanswered(now, limit int64) []resyncAsk {
+	var asks []resyncAsk
+	for number, c := range l.consumers {
+		if c.asked != 0 && now-c.asked > limit {
+			c.asked = now
 			asks = append(asks, resyncAsk{l.id, number, c.last})
 		}
 	}

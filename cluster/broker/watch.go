@@ -1,12 +1,14 @@
 package broker
 
 import (
+	"bytes"
 	"context"
 	"time"
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 	"github.com/quorate/quorate/proto/peerpb"
@@ -21,9 +23,11 @@ const (
 	maxEarly     = 1 << 16
 )
 
+// deadNode is the last process of a node that was reported dead.
 type deadNode struct {
-	since int64 // ms
-	gone  bool  // its process is known to have ended
+	incarnation [16]byte
+	since       int64 // ms
+	gone        bool  // the process is known to have ended
 }
 
 type earlyLeader struct {
@@ -55,7 +59,7 @@ func (b *Broker) Led(g *group.Group, term uint64) {
 // announce tells a node that this one leads g.
 func (b *Broker) announce(g *group.Group, node string, term uint64) {
 	if b.mesh.Alive(node) {
-		b.send(node, kindNotice, &peerpb.Notice{
+		b.sendOrRepeat(node, g.Spec().Queue, kindNotice, &peerpb.Notice{
 			Kind: peerpb.Notice_LEADER, Queue: uint64(g.Spec().Queue), Group: uint32(g.Spec().Group), Term: term,
 		})
 	}
@@ -63,15 +67,29 @@ func (b *Broker) announce(g *group.Group, node string, term uint64) {
 
 // noteLeader records who serves a queue.
 func (b *Broker) noteLeader(id fsm.QueueID, node string, term uint64) {
-	if q, ok := b.view().QueueByID(id); ok {
+	if q := b.queueOrEarly(id, earlyLeader{node, term}); q != nil {
 		b.target(q).lead(node, term)
-		return
 	}
+}
+
+// queueOrEarly returns the queue, or keeps l until the catalog holds it here.
+// QueueAdded comes after the view has changed, and takes the lock.
+func (b *Broker) queueOrEarly(id fsm.QueueID, l earlyLeader) *catalog.Queue {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.early) < maxEarly {
-		b.early[id] = earlyLeader{node, term}
+	v := b.view()
+	q, ok := v.QueueByID(id)
+	if !ok && !isOver(v, id) && len(b.early) < maxEarly {
+		b.early[id] = l
 	}
+	return q
+}
+
+// isOver reports whether a queue that v does not hold is gone, and not only
+// unknown here so far: its id tells which entry of the catalog created it.
+func isOver(v *catalog.View, id fsm.QueueID) bool {
+	_, ok := v.QueueByID(id)
+	return !ok && uint64(id)>>16 <= v.Index()
 }
 
 // LeaderSeen is of no use here: a leader announces itself once it serves.
@@ -81,13 +99,17 @@ func (b *Broker) LeaderSeen(*group.Group, string) {}
 func (b *Broker) PeerChanged(ev peer.Event) {
 	if ev.Up {
 		b.mu.Lock()
-		delete(b.dead, ev.Node)
+		if b.dead[ev.Node].incarnation == ev.Incarnation {
+			delete(b.dead, ev.Node)
+		}
 		b.mu.Unlock()
 		b.greet(ev.Node)
 		return
 	}
 	b.mu.Lock()
-	b.dead[ev.Node] = deadNode{since: b.now(), gone: ev.Reason == peer.Refused || ev.Reason == peer.Restarted}
+	b.dead[ev.Node] = deadNode{
+		incarnation: ev.Incarnation, since: b.now(), gone: ev.Reason == peer.Refused || ev.Reason == peer.Restarted,
+	}
 	b.mu.Unlock()
 	for _, t := range b.allTargets() {
 		t.lose(ev.Node)
@@ -115,12 +137,15 @@ func (b *Broker) greet(node string) {
 func (b *Broker) watch() {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
+	boots := map[uint32]uint64{}
 	for {
 		select {
 		case <-b.stop:
 			return
 		case <-b.look:
-			b.reap(true)
+			if b.newBoots(boots) {
+				b.reap(true)
+			}
 			continue
 		case <-tick.C:
 		}
@@ -131,8 +156,18 @@ func (b *Broker) watch() {
 			}
 		}
 		b.reap(false)
+		b.sendAgain()
 		b.kickForwarders()
 	}
+}
+
+// newBoots reports whether a node has started anew since boots was filled.
+func (b *Broker) newBoots(boots map[uint32]uint64) (changed bool) {
+	for _, n := range b.view().Nodes() {
+		changed = changed || boots[n.Number] != n.Boot
+		boots[n.Number] = n.Boot
+	}
+	return changed
 }
 
 // watchTarget reports whether somebody must ask who leads the queue.
@@ -142,13 +177,19 @@ func (b *Broker) watchTarget(t *target, now int64) bool {
 	ask := leader == "" && lanes > 0 && now-since > askAfter && !t.asking
 	t.asking = t.asking || ask
 	t.mu.Unlock()
+	if leader == "" && isOver(b.view(), t.id) {
+		b.QueueGone(t.id) // somebody with an older view has made this target
+		return false
+	}
 	if lanes == 0 {
 		return ask
 	}
 	for _, l := range t.all() {
 		l.owner.lock().Lock()
 		l.stuck(now, stuckAfter)
+		asks := l.unanswered(now, stuckAfter)
 		l.owner.lock().Unlock()
+		t.ask(asks)
 	}
 	return ask
 }
@@ -210,14 +251,14 @@ func (b *Broker) anyDead() bool {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	for _, d := range b.dead {
-		if b.isOver(d) {
+		if b.nodeOver(d) {
 			return true
 		}
 	}
 	return false
 }
 
-func (b *Broker) isOver(d deadNode) bool {
+func (b *Broker) nodeOver(d deadNode) bool {
 	return d.gone || b.now()-d.since > b.config.SilentGrace.Milliseconds()
 }
 
@@ -236,31 +277,54 @@ func (b *Broker) CatalogChanged() {
 func (b *Broker) endDeadSessions(g *group.Group) {
 	var boots []queue.Boot
 	g.View(func(m *queue.Machine) { boots = m.SessionNodes() })
-	view := b.view()
+	var commands []*logpb.Command
 	for _, at := range boots {
-		if at.Node == 0 {
+		n, ok := b.view().Node(at.Node)
+		if !ok {
 			continue
 		}
-		n, ok := view.Node(at.Node)
-		if !ok || !b.bootOver(n, at.Boot) {
-			continue
+		switch over, life := b.bootOver(n, at.Boot); {
+		case over && life:
+			commands = append(commands, &logpb.Command{
+				Kind: logpb.Command_NODE_DOWN, NodeDown: &logpb.NodeDown{Node: uint32(at.Node), Boot: at.Boot},
+			})
+		case over:
+			commands = append(commands, downOf(g, at)...)
 		}
-		_ = g.Submit(commandsOf(&logpb.Command{ // a new leader looks again
-			Kind: logpb.Command_NODE_DOWN, NodeDown: &logpb.NodeDown{Node: uint32(at.Node), Boot: at.Boot},
-		}))
+	}
+	if len(commands) > 0 {
+		_ = g.Submit(commandsOf(commands...)) // a new leader looks again
 	}
 }
 
-// bootOver reports whether one life of a node has ended.
-func (b *Broker) bootOver(n *logpb.NodeState, boot uint64) bool {
+// downOf lists commands that end the sessions of one life of a node, each on
+// its own: when the node is heard again it goes on with new ones.
+func downOf(g *group.Group, at queue.Boot) []*logpb.Command {
+	var ids []fsm.SessionID
+	g.View(func(m *queue.Machine) { ids = m.Sessions() })
+	var commands []*logpb.Command
+	for _, id := range ids {
+		if id.Node == at.Node && id.Boot == at.Boot {
+			commands = append(commands, &logpb.Command{Kind: logpb.Command_SESSION_DOWN, Session: id.Proto()})
+		}
+	}
+	return commands
+}
+
+// bootOver reports whether the sessions of one life of a node are over, and
+// whether that life is: a node that is merely silent may come back.
+func (b *Broker) bootOver(n *logpb.NodeState, boot uint64) (sessions, life bool) {
 	if boot < n.Boot {
-		return true
+		return true, true
 	}
 	if n.Name == b.config.Node {
-		return false
+		return false, false
 	}
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	d, dead := b.dead[n.Name]
-	return dead && b.isOver(d)
+	if !dead || !bytes.Equal(d.incarnation[:], n.Incarnation) {
+		return false, false // alive, or another process has this boot
+	}
+	return b.nodeOver(d), d.gone
 }
