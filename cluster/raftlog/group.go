@@ -46,6 +46,9 @@ type Group struct {
 	pins      pins
 	meta      *snapshotMeta // nil: no snapshot
 	installed installed
+	// What the last SetLive said, and up to which index. The next one acts on it.
+	lastLive  []uint64
+	lastIndex uint64
 	numbers   uint64 // the last snapshot number given out
 	tailLive  int64  // bytes of payload sections in the tail that are not dead
 	// counted is the index up to which reclaim counts entries: raft keeps
@@ -377,6 +380,7 @@ func (g *Group) forget() {
 	g.epoch.Store(g.s.epochs.Add(1))
 	g.tail, g.pins, g.meta, g.installed = tail{}, pins{}, nil, installed{}
 	g.tailLive = 0
+	g.lastLive, g.lastIndex = nil, 0
 	g.stableMu.Lock()
 	clear(g.stable)
 	g.stableMu.Unlock()

@@ -23,6 +23,8 @@ type model struct {
 	snapTerm  uint64
 	snapState string
 	installed uint64
+	lastLive  []uint64 // in the snapshot before, and up to where
+	lastIndex uint64
 
 	committed uint64 // known to the tests only: what raft would not take back
 }
@@ -109,10 +111,17 @@ func (m *model) live(upto uint64) []uint64 {
 	return live
 }
 
-// sweep forgets what is not live, as a snapshot does.
-func (m *model) sweep(live []uint64, upto uint64) {
+// save takes a snapshot of a machine.
+func (m *model) save(index, term uint64, state string) {
+	m.snapIndex, m.snapTerm, m.snapState = index, term, state
+}
+
+// sweep releases what was not live in the snapshot before.
+func (m *model) sweep(next []uint64, upto uint64) {
+	live, until := m.lastLive, m.lastIndex
+	m.lastLive, m.lastIndex = next, upto
 	var gone []uint64
-	for _, i := range m.live(upto) {
+	for _, i := range m.live(until) {
 		if !slices.Contains(live, i) {
 			gone = append(gone, i)
 		}
@@ -133,11 +142,15 @@ func (m *model) install(index, term uint64, state string, live []uint64) {
 		m.pins[i] = term
 	}
 	m.snapIndex, m.snapTerm, m.snapState = index, term, state
+	m.lastLive, m.lastIndex = nil, 0
 	m.installed, m.committed = index, max(m.committed, index)
 }
 
 // reopen loses what is in memory only.
-func (m *model) reopen() { clear(m.dead) }
+func (m *model) reopen() {
+	clear(m.dead)
+	m.lastLive, m.lastIndex = nil, 0
+}
 
 // streamOf is a leader's stream: its live entries have that term.
 func streamOf(term uint64, state string, live []uint64) []byte {

@@ -138,7 +138,7 @@ func (a *actor) save() (string, error) {
 			live = append(live, i)
 		}
 	}
-	a.m.snapIndex, a.m.snapTerm, a.m.snapState = index, term, state
+	a.m.save(index, term, state)
 	a.then(true)
 	a.m.sweep(live, index)
 	a.then(false)

@@ -67,7 +67,9 @@ var _ raft.SnapshotSink = (*Sink)(nil)
 func (k *Sink) ID() string { return k.meta.id() }
 
 // SetLive says which entries have live messages in the state that is written,
-// all of them. The sink keeps the slice.
+// all of them. What is not among them and was never released is released when
+// the next snapshot is taken, not at once: its last delivery may still be on
+// its way and about to read the payload. The sink keeps the slice.
 func (k *Sink) SetLive(indexes []uint64) {
 	if !slices.IsSorted(indexes) {
 		slices.Sort(indexes)
@@ -228,7 +230,8 @@ func (k *Sink) save() error {
 	g.dropSnapshot(b, g.meta)
 	g.s.commit(b, pebble.NoSync)
 	g.meta = &k.meta
-	g.sweep(among(k.live), k.meta.index)
+	g.sweep(among(g.lastLive), g.lastIndex)
+	g.lastLive, g.lastIndex = k.live, k.meta.index
 	return nil
 }
 
@@ -268,6 +271,7 @@ func (k *Sink) install() error {
 		g.dropFront(now.index)
 	}
 	g.meta, g.installed, g.pins = &k.meta, now, pins{}
+	g.lastLive, g.lastIndex = nil, 0
 	for _, p := range k.pins {
 		g.pins.add(p.index, p.size)
 	}

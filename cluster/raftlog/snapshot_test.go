@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -118,10 +119,23 @@ func TestSinkNeedsOneKind(t *testing.T) {
 func source(t testing.TB) *Group {
 	g := newGroup(t)
 	mustStore(t, g, 1, 40, 2)
-	mustSave(t, g, 30, 2, someState(3*chunkSize+17), 2, 3, 4, 13, 22, 24)
+	live := []uint64{2, 3, 4, 13, 22, 24}
+	g.Release(except(1, 30, live...))
+	mustSave(t, g, 30, 2, someState(3*chunkSize+17), live...)
 	must(t, g.DeleteRange(1, 10))
 	g.Release([]uint64{3, 24})
 	return g
+}
+
+// except lists the numbers from first to last without some.
+func except(first, last uint64, without ...uint64) []uint64 {
+	var list []uint64
+	for i := first; i <= last; i++ {
+		if !slices.Contains(without, i) {
+			list = append(list, i)
+		}
+	}
+	return list
 }
 
 func TestInstall(t *testing.T) {
@@ -179,6 +193,7 @@ func TestInstall(t *testing.T) {
 				mustPayload(t, g, 3, 31, 49)
 			}
 			check2()
+			g.Release(except(1, 45, 4, 22, 31, 33))
 			mustSave(t, g, 45, 3, []byte("mine"), 4, 22, 31, 33)
 			must(t, g.DeleteRange(31, 40))
 			mustPayload(t, g, 2, 4, 22)
@@ -288,7 +303,7 @@ func TestOpenSnapshotIsAView(t *testing.T) {
 	must(t, err)
 	meta, r, err := g.Snapshots().Open(list[0].ID)
 	must(t, err)
-	g.Release([]uint64{2, 13})
+	g.Release(except(1, 40))
 	mustSave(t, g, 40, 2, []byte("next"))
 	must(t, g.DeleteRange(11, 40))
 	got, err := io.ReadAll(r)
