@@ -3,6 +3,7 @@ package broker
 import (
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/fsm"
@@ -11,11 +12,16 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// How many dead letters are routed, and are on their way to one target, at a time.
+// Bounds of what is routed, and is on its way to one target, at a time.
 const (
 	routeAtOnce   = 512
 	forwardAtOnce = 512
+	forwardBytes  = 4 << 20
 )
+
+// proposeAgain is when a proposal of the forwarder that has had no effect is
+// taken for lost.
+const proposeAgain = time.Second
 
 // forwarder brings the dead letters of a queue that this node leads to their
 // targets. It is a session of its own kind: its stream to each target is
@@ -27,24 +33,24 @@ type forwarder struct {
 	id     fsm.SessionID
 
 	mu      sync.Mutex
-	lanes   map[fsm.QueueID]*transfers
-	settled map[fsm.QueueID]settledTo
-	ended   map[fsm.QueueID]bool // targets that are gone; the log is told once
-	again   bool                 // something has changed since run looked
+	streams map[fsm.QueueID]*transfers
+	again   bool // something has changed since run looked
 	running bool
 	stopped bool
+
+	// Used by run only.
+	routing  uint64 // first letter of the route that was proposed last
+	routedAt time.Time
 }
 
 // transfers is the stream to one target.
 type transfers struct {
-	lane *lane
-	sent uint64 // number of the newest transfer in the lane
-}
-
-// settledTo is what a target has answered and the source's log does not know.
-type settledTo struct {
-	upto uint64
-	gone bool
+	lane     *lane  // nil: the target is gone
+	sent     uint64 // number of the newest transfer in the lane
+	bytes    int    // of the payloads in the lane
+	answered uint64 // number of the newest transfer that the target has answered
+	told     uint64 // of the newest one that the source's log was told of
+	toldAt   time.Time
 }
 
 // forward sees to it that a led queue's dead letters move.
@@ -52,15 +58,16 @@ func (b *Broker) forward(g *group.Group) {
 	id := g.Spec().Queue
 	b.mu.Lock()
 	f := b.forwarders[id]
-	if f == nil || f.group != g {
+	if f == nil && g.Leading() != 0 && !b.closed { // else dropForwarder has been here, or Close
 		f = &forwarder{
-			broker: b, group: g, id: fsm.SessionID{Boot: uint64(id)},
-			lanes: map[fsm.QueueID]*transfers{}, settled: map[fsm.QueueID]settledTo{}, ended: map[fsm.QueueID]bool{},
+			broker: b, group: g, id: fsm.SessionID{Boot: uint64(id)}, streams: map[fsm.QueueID]*transfers{},
 		}
 		b.forwarders[id] = f
 	}
 	b.mu.Unlock()
-	f.kick()
+	if f != nil {
+		f.kick()
+	}
 }
 
 // dropForwarder ends the forwarder of a queue that this node no longer leads.
@@ -90,11 +97,10 @@ func (b *Broker) kickForwarders() {
 	}
 }
 
-// waiting reports whether the outbox holds anything.
-func (f *forwarder) waiting() bool {
-	var letters uint64
-	f.group.View(func(m *queue.Machine) { letters = m.Stats().Outbox.Messages })
-	return letters > 0
+// waiting reports whether the outbox holds anything, or a target that may be gone.
+func (f *forwarder) waiting() (yes bool) {
+	f.group.View(func(m *queue.Machine) { yes = m.Stats().Outbox.Messages > 0 || len(m.Targets()) > 0 })
+	return yes
 }
 
 func (f *forwarder) lock() *sync.Mutex { return &f.mu }
@@ -107,18 +113,20 @@ func (f *forwarder) kick() {
 	f.running = f.running || start
 	f.mu.Unlock()
 	if start {
-		go f.run()
+		f.broker.spawn(f.run)
 	}
 }
 
 func (f *forwarder) stop() {
 	f.mu.Lock()
 	f.stopped = true
-	lanes := f.lanes
-	f.lanes = map[fsm.QueueID]*transfers{}
+	streams := f.streams
+	f.streams = map[fsm.QueueID]*transfers{}
 	f.mu.Unlock()
-	for _, t := range lanes {
-		t.lane.target.detach(t.lane)
+	for _, t := range streams {
+		if t.lane != nil {
+			t.lane.target.detach(t.lane)
+		}
 	}
 }
 
@@ -133,27 +141,9 @@ func (f *forwarder) run() {
 			return
 		}
 		f.again = false
-		settled := f.settled
-		f.settled = map[fsm.QueueID]settledTo{}
 		f.mu.Unlock()
-		f.settle(settled)
 		f.routeLetters()
-		f.sendTransfers()
-	}
-}
-
-// settle tells the source what its targets hold.
-func (f *forwarder) settle(settled map[fsm.QueueID]settledTo) {
-	targets := make([]fsm.QueueID, 0, len(settled))
-	for id := range settled {
-		targets = append(targets, id)
-	}
-	slices.Sort(targets)
-	for _, id := range targets {
-		s := settled[id]
-		f.propose(&logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{
-			Target: uint64(id), Upto: s.upto, Gone: s.gone,
-		}})
+		f.moveTransfers()
 	}
 }
 
@@ -167,9 +157,11 @@ func (f *forwarder) routeLetters() {
 	var letters []queue.Letter
 	var config *logpb.QueueConfig
 	f.group.View(func(m *queue.Machine) {
-		letters, config = m.UnroutedLetters(routeAtOnce), m.Config()
+		if letters = m.UnroutedLetters(1); len(letters) > 0 && f.mayRoute(letters[0].Number) {
+			letters, config = m.UnroutedLetters(routeAtOnce), m.Config()
+		}
 	})
-	if len(letters) == 0 {
+	if config == nil {
 		return
 	}
 	view := f.broker.view()
@@ -178,6 +170,15 @@ func (f *forwarder) routeLetters() {
 		r.Routes = append(r.Routes, &logpb.DeadRoute{Targets: f.routeLetter(view, config, &letters[i])})
 	}
 	f.propose(&logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: r})
+}
+
+// mayRoute reports whether no proposal that routes this letter is under way.
+func (f *forwarder) mayRoute(first uint64) bool {
+	if first == f.routing && time.Since(f.routedAt) < proposeAgain {
+		return false
+	}
+	f.routing, f.routedAt = first, time.Now()
+	return true
 }
 
 // routeLetter returns the ids of the queues that a letter goes to.
@@ -230,21 +231,71 @@ func cycle(deaths []*logpb.Death, target string) bool {
 	return false
 }
 
-// sendTransfers queues what is routed and not yet on its way.
-func (f *forwarder) sendTransfers() {
+// moveTransfers tells the source what its targets hold, and queues what is
+// routed and not yet on its way.
+func (f *forwarder) moveTransfers() {
 	var targets []queue.Target
 	f.group.View(func(m *queue.Machine) { targets = m.Targets() })
+	view := f.broker.view()
 	for _, t := range targets {
-		if t.Settled+1 == t.Next {
-			continue
+		q, ok := view.QueueByID(t.ID)
+		switch {
+		case ok:
+			f.settle(t)
+			if t.Settled+1 < t.Next {
+				f.sendTo(q, t)
+			}
+		case isOver(view, t.ID):
+			f.settleGone(t.ID)
 		}
-		q, ok := f.broker.view().QueueByID(t.ID)
-		if !ok {
-			f.over(t.ID)
-			continue
-		}
-		f.sendTo(q, t)
 	}
+	f.forget(targets)
+}
+
+// forget drops what is known of targets that the source has settled as gone.
+func (f *forwarder) forget(targets []queue.Target) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for id, tr := range f.streams {
+		if tr.lane == nil && !slices.ContainsFunc(targets, func(t queue.Target) bool { return t.ID == id }) {
+			delete(f.streams, id)
+		}
+	}
+}
+
+// settle tells the source which of its transfers a target holds.
+func (f *forwarder) settle(t queue.Target) {
+	f.mu.Lock()
+	tr := f.streams[t.ID]
+	if tr == nil || tr.answered <= t.Settled || tr.answered == tr.told && time.Since(tr.toldAt) < proposeAgain {
+		f.mu.Unlock()
+		return
+	}
+	upto := tr.answered
+	tr.told, tr.toldAt = upto, time.Now()
+	f.mu.Unlock()
+	f.propose(&logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{
+		Target: uint64(t.ID), Upto: upto,
+	}})
+}
+
+// settleGone tells the source that a target is gone.
+func (f *forwarder) settleGone(id fsm.QueueID) {
+	f.mu.Lock()
+	tr := f.streams[id]
+	if tr == nil || tr.lane != nil {
+		tr = &transfers{}
+		f.streams[id] = tr
+	}
+	if f.stopped || time.Since(tr.toldAt) < proposeAgain {
+		f.mu.Unlock()
+		return
+	}
+	tr.toldAt = time.Now()
+	f.mu.Unlock()
+	f.propose(&logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{
+		Target: uint64(id), Gone: true,
+	}})
 }
 
 // sendTo fills the stream to one target.
@@ -254,9 +305,9 @@ func (f *forwarder) sendTo(q *catalog.Queue, t queue.Target) {
 		return
 	}
 	f.mu.Lock()
-	from, room := tr.sent+1, forwardAtOnce-tr.lane.waiting()
+	from, room, bytes := tr.sent+1, forwardAtOnce-tr.lane.waiting(), tr.bytes
 	f.mu.Unlock()
-	if room <= 0 || from >= t.Next {
+	if room <= 0 || bytes >= forwardBytes || from >= t.Next {
 		return
 	}
 	var out []queue.Outgoing
@@ -264,31 +315,37 @@ func (f *forwarder) sendTo(q *catalog.Queue, t queue.Target) {
 	f.group.View(func(m *queue.Machine) {
 		out, config = m.PendingTransfers(t.ID, from, room), m.Config()
 	})
-	for i := range out {
+	for i := 0; i < len(out) && bytes < forwardBytes; i++ {
 		o := &out[i]
 		p, err := f.payload(&o.Letter)
 		if err != nil {
 			return
 		}
 		f.sendLetter(tr, o, p, config)
+		bytes += len(p)
 	}
 }
 
 // stream finds or makes the stream to a target; settled is the number of the
-// last transfer that is known to be there.
+// last transfer that is known to be there. nil: there can be none.
 func (f *forwarder) stream(q *catalog.Queue, settled uint64) *transfers {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.stopped {
 		return nil
 	}
-	tr := f.lanes[q.ID]
+	tr := f.streams[q.ID]
 	if tr == nil {
 		tr = &transfers{lane: newLane(f, f.id, f.broker.target(q)), sent: settled}
 		tr.lane.next = settled + 1
 		tr.lane.sent = settled
-		f.lanes[q.ID] = tr
-		tr.lane.target.attach(tr.lane)
+		if tr.lane.target.attach(tr.lane); tr.lane.gone {
+			return nil // the next look finds it gone from the view, too
+		}
+		f.streams[q.ID] = tr
+	}
+	if tr.lane == nil || tr.lane.over() {
+		return nil
 	}
 	return tr
 }
@@ -307,11 +364,12 @@ func (f *forwarder) sendLetter(tr *transfers, o *queue.Outgoing, p fsm.Payload, 
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.stopped || tr.lane.gone || o.Number != tr.lane.next {
+	if f.stopped || tr.lane.over() || o.Number != tr.lane.next {
 		return
 	}
 	tr.lane.add(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: e}, op{payload: out, number: o.Number})
 	tr.sent = o.Number
+	tr.bytes += len(out)
 }
 
 // deaths completes the history of a letter from its payload.
@@ -330,12 +388,13 @@ func (f *forwarder) deaths(l *queue.Letter, p fsm.Payload) []*logpb.Death {
 	return append([]*logpb.Death{first}, l.Deaths[1:]...)
 }
 
-// finished takes a target's answer to one transfer. The lock is held.
-func (f *forwarder) finished(l *lane, o *op, r fsm.Result) {
-	s := f.settled[l.target.id]
-	s.upto = max(s.upto, o.number)
-	s.gone = s.gone || r.Code == fsm.Gone
-	f.settled[l.target.id] = s
+// finished takes a target's answer to one transfer: it has it, or it is gone.
+// The lock is held.
+func (f *forwarder) finished(l *lane, o *op, _ fsm.Result) {
+	if tr := f.streams[l.target.id]; tr != nil && tr.lane == l {
+		tr.answered = max(tr.answered, o.number)
+		tr.bytes -= len(o.payload)
+	}
 }
 
 // release unlocks and goes on with what the answers allow.
@@ -344,27 +403,17 @@ func (f *forwarder) release() {
 	f.kick()
 }
 
-// over notes that a target is gone. Its transfers are settled that way.
-func (f *forwarder) over(id fsm.QueueID) {
-	f.mu.Lock()
-	known := f.ended[id]
-	f.ended[id] = true
-	f.settled[id] = settledTo{gone: true}
-	f.mu.Unlock()
-	if !known {
-		f.kick()
-	}
-}
-
 // deliver: nobody hands messages to a forwarder.
 func (f *forwarder) deliver(*lane, delivered) {}
 
 // told takes the end of a target.
 func (f *forwarder) told(l *lane, _ told) {
 	f.mu.Lock()
-	delete(f.lanes, l.target.id)
+	if tr := f.streams[l.target.id]; tr != nil && tr.lane == l {
+		delete(f.streams, l.target.id)
+	}
 	f.mu.Unlock()
-	f.over(l.target.id)
+	f.kick()
 }
 
 // lost: a target that knows other transfers of this source than its log
@@ -372,5 +421,5 @@ func (f *forwarder) told(l *lane, _ told) {
 func (f *forwarder) lost(l *lane) {
 	f.broker.slog.Error("target refuses the dead letters of a queue",
 		"queue", f.group.Spec().Name, "target", uint64(l.target.id))
-	l.gone = true
+	l.abandon()
 }

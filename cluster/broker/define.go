@@ -116,7 +116,11 @@ func (s *Session) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.Que
 		if err != nil {
 			return fsm.QueueInfo{}, err
 		}
-		return b.count(ctx, q)
+		info, gone, err := b.count(ctx, q)
+		if gone {
+			return info, noQueue(q)
+		}
+		return info, err
 	}
 	generated := spec.Name == ""
 	if generated {
@@ -134,7 +138,7 @@ func (s *Session) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.Que
 		if err != nil || !gone {
 			return info, err
 		}
-		// The queue's lease has ended; when its record is gone it is made anew.
+		// The queue has ended; when its record is gone it is made anew.
 		if err := b.awaitGone(ctx, q); err != nil {
 			return fsm.QueueInfo{}, err
 		}
@@ -210,6 +214,9 @@ func (b *Broker) awaitLeader(ctx context.Context, q *catalog.Queue) error {
 		if leader != "" {
 			return nil
 		}
+		if isOver(b.view(), q.ID) {
+			return noQueue(q)
+		}
 		select {
 		case <-led:
 		case <-ctx.Done():
@@ -237,8 +244,7 @@ func (b *Broker) awaitGone(ctx context.Context, q *catalog.Queue) error {
 // touch renews the lease of a queue and counts it. gone: it has ended.
 func (s *Session) touch(ctx context.Context, q *catalog.Queue) (info fsm.QueueInfo, gone bool, err error) {
 	if q.Settings(s.broker().config.Defaults).Expires == 0 {
-		info, err = s.broker().count(ctx, q)
-		return info, false, err
+		return s.broker().count(ctx, q)
 	}
 	k, err := s.do(ctx, q, &logpb.Command{Kind: logpb.Command_TOUCH})
 	if err != nil {
@@ -248,8 +254,8 @@ func (s *Session) touch(ctx context.Context, q *catalog.Queue) (info fsm.QueueIn
 	return fsm.QueueInfo{Name: q.Name, Ready: r.Count, Consumers: r.Consumers}, r.Code == fsm.Gone, nil
 }
 
-// count asks the leader how a queue stands.
-func (b *Broker) count(ctx context.Context, q *catalog.Queue) (fsm.QueueInfo, error) {
+// count asks the leader how a queue stands. gone: it has ended.
+func (b *Broker) count(ctx context.Context, q *catalog.Queue) (info fsm.QueueInfo, gone bool, err error) {
 	t := b.target(q)
 	wait, cancel := context.WithTimeout(ctx, b.config.LeaderlessGrace)
 	defer cancel()
@@ -257,12 +263,15 @@ func (b *Broker) count(ctx context.Context, q *catalog.Queue) (fsm.QueueInfo, er
 		leader, _, led := t.leaderNow()
 		if leader != "" {
 			if r := b.askStats(t, leader); r.Leader {
-				return fsm.QueueInfo{Name: q.Name, Ready: r.Ready, Consumers: r.Consumers}, nil
+				return fsm.QueueInfo{Name: q.Name, Ready: r.Ready, Consumers: r.Consumers}, r.State == stateGone, nil
 			}
+		}
+		if isOver(b.view(), q.ID) {
+			return fsm.QueueInfo{}, true, nil
 		}
 		select {
 		case <-wait.Done():
-			return fsm.QueueInfo{}, b.leaderless(q)
+			return fsm.QueueInfo{}, false, b.leaderless(q)
 		case <-led:
 		case <-time.After(countRetry):
 		}
@@ -323,10 +332,12 @@ func (s *Session) PurgeQueue(ctx context.Context, name string) (uint64, error) {
 // gone is the refusal for a queue that has ended meanwhile.
 func (s *Session) gone(k *call, q *catalog.Queue) error {
 	if k.result.Code == fsm.Gone {
-		return fsm.Refuse(fsm.NotFoundKind, "no "+q.String())
+		return noQueue(q)
 	}
 	return nil
 }
+
+func noQueue(q *catalog.Queue) error { return fsm.Refuse(fsm.NotFoundKind, "no "+q.String()) }
 
 // Consume registers a consumer.
 func (s *Session) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {

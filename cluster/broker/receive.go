@@ -159,6 +159,9 @@ func (b *Broker) onStats(_ context.Context, _ string, req []byte) ([]byte, error
 	return b.stats(fsm.GroupID(m.Group), fsm.QueueID(m.Queue)).MarshalVT()
 }
 
+// stateGone is what StatsReply.State says of a queue that has ended.
+const stateGone = "gone"
+
 // stats reads a led queue's figures once nothing is due in it any more.
 func (b *Broker) stats(id fsm.GroupID, q fsm.QueueID) *peerpb.StatsReply {
 	g := b.host.Group(id)
@@ -171,7 +174,7 @@ func (b *Broker) stats(id fsm.GroupID, q fsm.QueueID) *peerpb.StatsReply {
 		r.Ready, r.Unacknowledged = s.Ready.Messages, s.Unacknowledged.Messages
 		r.Consumers, r.Outbox = uint64(s.Consumers), s.Outbox.Messages
 		if s.Phase != queue.Active {
-			r.State = "gone"
+			r.State = stateGone
 		}
 	})
 	return r
