@@ -1,0 +1,552 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/cluster/broker"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// patience is how long a test waits for what must happen.
+const patience = 30 * time.Second
+
+// network connects the nodes of a test by their names over loopback, and
+// breaks them apart.
+type network struct {
+	mu        sync.Mutex
+	addresses map[string]string // of nodes that listen
+	silent    map[string]bool   // nodes whose bytes get lost
+	conns     map[*conn]struct{}
+}
+
+// conn is a dialled connection between two nodes.
+type conn struct {
+	net.Conn
+	n        *network
+	from, to string
+}
+
+func newNetwork() *network {
+	return &network{addresses: map[string]string{}, silent: map[string]bool{}, conns: map[*conn]struct{}{}}
+}
+
+// listen opens a node's listener.
+func (n *network) listen(t testing.TB, node string) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.addresses[node] = l.Addr().String()
+	return l
+}
+
+// dialer is how from reaches the others.
+func (n *network) dialer(from string) func(context.Context, string) (net.Conn, error) {
+	return func(ctx context.Context, to string) (net.Conn, error) {
+		n.mu.Lock()
+		address, silent := n.addresses[to], n.silent[from] || n.silent[to]
+		n.mu.Unlock()
+		switch {
+		case silent:
+			return nil, os.ErrDeadlineExceeded
+		case address == "":
+			return nil, syscall.ECONNREFUSED
+		}
+		c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+		if err != nil {
+			return nil, err
+		}
+		out := &conn{c, n, from, to}
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.silent[from] || n.silent[to] || n.addresses[to] != address {
+			c.Close()
+			return nil, os.ErrDeadlineExceeded
+		}
+		n.conns[out] = struct{}{}
+		return out, nil
+	}
+}
+
+func (c *conn) Close() error {
+	c.n.mu.Lock()
+	delete(c.n.conns, c)
+	c.n.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// cut breaks all connections of a node.
+func (n *network) cut(node string) {
+	n.mu.Lock()
+	var all []*conn
+	for c := range n.conns {
+		if c.from == node || c.to == node {
+			all = append(all, c)
+		}
+	}
+	n.mu.Unlock()
+	for _, c := range all {
+		c.Close()
+	}
+}
+
+// crash makes a node unreachable as the end of its process does.
+func (n *network) crash(node string) {
+	n.mu.Lock()
+	delete(n.addresses, node)
+	n.mu.Unlock()
+	n.cut(node)
+}
+
+// setSilent takes a node off the network, or puts it back.
+func (n *network) setSilent(node string, silent bool) {
+	n.mu.Lock()
+	n.silent[node] = silent
+	n.mu.Unlock()
+	n.cut(node)
+}
+
+// noProperties reads nothing from properties.
+type noProperties struct{}
+
+func (noProperties) Expiration([]byte) string  { return "" }
+func (noProperties) Headers([]byte) *fsm.Table { return nil }
+
+// nodes is a cluster of three in this process.
+type nodes struct {
+	t   testing.TB
+	net *network
+	dir string
+	all map[string]*Node
+
+	silentGrace time.Duration
+}
+
+var names = []string{"n1", "n2", "n3"}
+
+// mustCluster starts three nodes. They are closed with the test, which fails
+// if a goroutine of theirs is left.
+func mustCluster(t testing.TB, options ...func(*nodes)) *nodes {
+	t.Helper()
+	c := &nodes{t: t, net: newNetwork(), dir: t.TempDir(), all: map[string]*Node{}, silentGrace: time.Minute}
+	for _, o := range options {
+		o(c)
+	}
+	t.Cleanup(c.closeAll)
+	c.mustOpen(names...)
+	return c
+}
+
+// mustOpen starts nodes, for the first time or again.
+func (c *nodes) mustOpen(names ...string) {
+	c.t.Helper()
+	for _, name := range names {
+		n, err := Open(c.config(name))
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		c.all[name] = n
+	}
+	var wait sync.WaitGroup
+	for _, name := range names {
+		wait.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			if err := c.all[name].Join(ctx); err != nil {
+				c.t.Errorf("%s does not join: %v", name, err)
+			}
+		})
+	}
+	wait.Wait()
+	if c.t.Failed() {
+		c.t.FailNow()
+	}
+}
+
+func (c *nodes) config(name string) Config {
+	logger := slog.New(slog.DiscardHandler)
+	if os.Getenv("QUORATE_TEST_LOG") != "" {
+		logger = slog.New(slog.NewTextHandler(os.Stderr, nil)).With("node", name)
+	}
+	static := map[string]string{}
+	for _, n := range names {
+		static[n] = n
+	}
+	return Config{
+		Name: name, ClusterName: "test", DataDir: filepath.Join(c.dir, name), Nodes: static,
+		Listener: c.net.listen(c.t, name), Dial: c.net.dialer(name),
+		Clock:  func() fsm.Time { return fsm.Time(time.Now().UnixMilli()) },
+		Exit:   func(code int) { panic(fmt.Sprintf("node %s exits with %d", name, code)) },
+		Logger: logger, Properties: noProperties{},
+		DefaultVHost: "/", DefaultUser: "guest", DefaultPassword: "guest",
+		Heartbeat: 2 * time.Second, LeaderlessGrace: 5 * time.Second, SilentGrace: c.silentGrace, GroupSize: 3,
+	}
+}
+
+// stop ends a node in order.
+func (c *nodes) stop(name string) {
+	c.t.Helper()
+	n := c.all[name]
+	delete(c.all, name)
+	err := n.Close()
+	c.net.crash(name)
+	if err != nil {
+		c.t.Errorf("close %s: %v", name, err)
+	}
+}
+
+// crash takes a node away from the others at once, and then ends it.
+func (c *nodes) crash(name string) {
+	c.t.Helper()
+	c.net.crash(name)
+	c.net.setSilent(name, true)
+	c.stop(name)
+	c.net.setSilent(name, false)
+}
+
+func (c *nodes) closeAll() {
+	var wait sync.WaitGroup
+	for name, n := range c.all {
+		wait.Go(func() {
+			if err := n.Close(); err != nil {
+				c.t.Errorf("close %s: %v", name, err)
+			}
+		})
+	}
+	wait.Wait()
+}
+
+// group finds a queue's replica on a node.
+func (c *nodes) leader(queue string) string {
+	for name, n := range c.all {
+		for _, g := range n.host.Groups() {
+			if g.Spec().Name == queue && g.Leading() != 0 {
+				return name
+			}
+		}
+	}
+	return ""
+}
+
+func (c *nodes) mustLeader(queue string) string {
+	c.t.Helper()
+	var leader string
+	until(c.t, "queue "+queue+" has a leader", func() bool { leader = c.leader(queue); return leader != "" })
+	return leader
+}
+
+// other returns a node that is up and none of those named.
+func (c *nodes) other(not ...string) string {
+next:
+	for _, name := range names {
+		for _, n := range not {
+			if n == name {
+				continue next
+			}
+		}
+		if c.all[name] != nil {
+			return name
+		}
+	}
+	c.t.Fatal("no other node is up")
+	return ""
+}
+
+// mustAgree waits until all replicas of all queues have the same state, and
+// every node has the replicas that the catalog wants.
+func (c *nodes) mustAgree() {
+	c.t.Helper()
+	last := ""
+	defer func() {
+		if c.t.Failed() {
+			c.t.Log(last)
+		}
+	}()
+	until(c.t, "replicas agree", func() bool {
+		for _, n := range c.all {
+			_ = n.Settle(context.Background()) // a change of leader meanwhile: the next look
+		}
+		last = c.disagreement()
+		return last == ""
+	})
+}
+
+// disagreement says where replicas differ, or are missing or left over.
+func (c *nodes) disagreement() string {
+	states := map[string]map[string]string{} // queue → node → state
+	for name, n := range c.all {
+		for _, q := range n.View().Queues() {
+			id := fmt.Sprintf("%s/%d", q.Name, q.ID)
+			if states[id] == nil {
+				states[id] = map[string]string{}
+			}
+			if !q.Local {
+				states[id][name] += ""
+			}
+		}
+		for _, r := range n.Replicas() {
+			id := fmt.Sprintf("%s/%d", r.Name, r.QueueID)
+			if states[id] == nil {
+				states[id] = map[string]string{}
+			}
+			states[id][name] = fmt.Sprintf("%s index=%d ready=%d unacked=%d outbox=%d", r.StateHash[:16], r.AppliedIndex, r.Ready, r.Unacknowledged, r.Outbox)
+		}
+	}
+	for id, of := range states {
+		different := map[string]bool{}
+		for _, s := range of {
+			different[s] = true
+		}
+		if len(of) != len(c.all) || len(different) != 1 || different[""] {
+			return fmt.Sprintf("%s: %v", id, of)
+		}
+	}
+	return ""
+}
+
+// client is one channel at one node, and what it was told.
+type client struct {
+	t       testing.TB
+	node    string
+	session *broker.Session
+	conn    *broker.Connection
+	next    uint64 // number of the next publish
+
+	mu        sync.Mutex
+	changed   chan struct{} // closed and replaced at every event
+	settled   map[uint64]bool
+	pending   int // publishes without an answer
+	inbox     []fsm.Message
+	cancelled []uint64
+	timedOut  int
+	lost      error
+	ack       bool // acknowledge what comes
+}
+
+// mustClient opens a connection and a channel at a node.
+func (c *nodes) mustClient(node string) *client {
+	c.t.Helper()
+	conn, err := c.all[node].Broker().Connect(context.Background(), "guest", "/")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	cl := &client{t: c.t, node: node, conn: conn, changed: make(chan struct{}), settled: map[uint64]bool{}}
+	if cl.session, err = conn.OpenSession(cl); err != nil {
+		c.t.Fatal(err)
+	}
+	return cl
+}
+
+// event notes something under the client's lock.
+func (c *client) event(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f()
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+func (c *client) Settled(first, last uint64, ok bool) {
+	c.event(func() {
+		for n := first; n <= last; n++ {
+			if _, twice := c.settled[n]; twice {
+				c.t.Errorf("publish %d is settled twice", n)
+			}
+			c.settled[n] = ok
+			c.pending--
+		}
+	})
+}
+
+func (c *client) Deliver(messages []fsm.Message) {
+	c.event(func() { c.inbox = append(c.inbox, messages...) })
+	if c.ack {
+		for _, m := range messages {
+			c.session.Settle(m.Consumer, []uint64{m.ID}, fsm.Ack)
+		}
+	}
+}
+
+func (c *client) Cancelled(consumer uint64) {
+	c.event(func() { c.cancelled = append(c.cancelled, consumer) })
+}
+
+func (c *client) TimedOut(uint64, []uint64, fsm.Millis) { c.event(func() { c.timedOut++ }) }
+
+func (c *client) Lost(err error) { c.event(func() { c.lost = err }) }
+
+// await waits for a condition that is read under the client's lock.
+func (c *client) await(what string, f func() bool) {
+	c.t.Helper()
+	end := time.NewTimer(patience)
+	defer end.Stop()
+	for {
+		c.mu.Lock()
+		done, changed := f(), c.changed
+		c.mu.Unlock()
+		if done {
+			return
+		}
+		select {
+		case <-changed:
+		case <-end.C:
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.t.Fatalf("client at %s: not in time: %s (%d unconfirmed, %d delivered)", c.node, what, c.pending, len(c.inbox))
+		}
+	}
+}
+
+// publish sends a message through the default exchange.
+func (c *client) publish(queue, body string) { c.t.Helper(); c.publishTTL(queue, body, -1) }
+
+func (c *client) publishTTL(queue, body string, ttl fsm.Millis) {
+	c.t.Helper()
+	c.next++
+	c.mu.Lock()
+	c.pending++
+	c.mu.Unlock()
+	routed, err := c.session.Publish(&fsm.Publish{
+		Number: c.next, RoutingKey: queue, TTL: ttl, Priority: -1,
+		Payload: append(fsm.AppendPayloadHead(nil, "", queue, nil), body...),
+		Headers: func() *fsm.Table { return nil },
+	})
+	if err != nil || !routed {
+		c.t.Fatalf("publish to %s: routed %v, %v", queue, routed, err)
+	}
+}
+
+// confirmed waits until everything that was published has an answer.
+func (c *client) confirmed() {
+	c.t.Helper()
+	c.await("all publishes are confirmed", func() bool { return c.pending == 0 })
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for n, ok := range c.settled {
+		if !ok {
+			c.t.Fatalf("publish %d was refused", n)
+		}
+	}
+}
+
+func (c *client) mustDeclare(queue string, arguments ...*logpb.Field) fsm.QueueInfo {
+	c.t.Helper()
+	info, err := c.session.DeclareQueue(deadline(c.t), fsm.QueueSpec{
+		Name: queue, Durable: true, Arguments: &fsm.Table{Fields: arguments},
+	})
+	if err != nil {
+		c.t.Fatalf("declare %s at %s: %v", queue, c.node, err)
+	}
+	return info
+}
+
+func (c *client) mustConsume(queue string, number uint64, prefetch uint32) {
+	c.t.Helper()
+	err := c.session.Consume(deadline(c.t), fsm.ConsumeSpec{Queue: queue, Number: number, Tag: "c", Prefetch: prefetch})
+	if err != nil {
+		c.t.Fatalf("consume from %s at %s: %v", queue, c.node, err)
+	}
+}
+
+// bodies lists what has been delivered.
+func (c *client) bodies() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []string
+	for _, m := range c.inbox {
+		all = append(all, string(m.Payload.Body()))
+	}
+	return all
+}
+
+// count asks the queue's leader how it stands.
+func (c *client) count(queue string) (fsm.QueueInfo, error) {
+	return c.session.DeclareQueue(deadline(c.t), fsm.QueueSpec{Name: queue, Passive: true})
+}
+
+func (c *client) close() { c.session.Close(deadline(c.t)) }
+
+// deadline is a context that ends when the test has waited long enough.
+func deadline(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// until waits for a condition that nobody announces.
+func until(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	end := time.NewTimer(patience)
+	defer end.Stop()
+	for !f() {
+		select {
+		case <-tick.C:
+		case <-end.C:
+			t.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
+func text(name, value string) *logpb.Field {
+	return &logpb.Field{Name: name, Value: &logpb.Value{Tag: 'S', Str: []byte(value)}}
+}
+
+func integer(name string, value int64) *logpb.Field {
+	return &logpb.Field{Name: name, Value: &logpb.Value{Tag: 'l', Int: value}}
+}
+
+// isRefusal reports whether err is a refusal of this kind.
+func isRefusal(err error, kind fsm.Kind) bool {
+	var r *fsm.Refusal
+	return errors.As(err, &r) && r.Kind == kind
+}
+
+// TestMain fails if anything that a node has started is still running.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if code == 0 {
+		if left := leftovers(); left != "" {
+			fmt.Fprintln(os.Stderr, "goroutines left behind:\n"+left)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// leftovers returns the stacks of goroutines that stand in this project or in
+// raft, once they had time to end.
+func leftovers() string {
+	var left []string
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); runtime.Gosched() {
+		stacks := make([]byte, 16<<20)
+		stacks = stacks[:runtime.Stack(stacks, true)]
+		left = left[:0]
+		for _, s := range strings.Split(string(stacks), "\n\n")[1:] {
+			if strings.Contains(s, "quorate/quorate/") || strings.Contains(s, "hashicorp/raft.") {
+				left = append(left, s)
+			}
+		}
+		if len(left) == 0 {
+			return ""
+		}
+	}
+	return strings.Join(left, "\n\n")
+}
