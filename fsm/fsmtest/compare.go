@@ -85,6 +85,7 @@ func compareState(d *diffs, q *model, m *queue.Machine) {
 	equalValue(d, "stats", q.stats(), m.Stats())
 	if q.phase != gone {
 		equalValue(d, "clock", q.clock, m.Clock())
+		equalValue(d, "lock credit", q.credit, m.LockCredit())
 	}
 	equal(d, "message", q.table(), slices.Collect(m.Messages()), sameMessage)
 	equal(d, "consumer", q.listing(), slices.Collect(m.Consumers()), identical[queue.Consumer])

@@ -19,9 +19,10 @@ func FuzzModel(f *testing.F) { f.Fuzz(rapid.MakeFuzz(modelProperty)) }
 // invariant, and a replica that restores a snapshot in between comes to the
 // same state.
 func FuzzApply(f *testing.F) {
-	f.Add(encodeEntries(f, rapid.Custom(generated).Example(1)))
-	f.Add(encodeEntries(f, rapid.Custom(generated).Example(2)))
-	f.Add(encodeEntries(f, rapid.Custom(generated).Example(3)))
+	for seed := range 8 {
+		h := rapid.Custom(generated).Example(seed)
+		f.Add(encodeEntries(f, h[:min(len(h), 12)])) // the fuzzer likes short ones
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		m, replica := newMachine(), newMachine()
 		for index := uint64(1); len(data) > 2; index++ {
@@ -63,9 +64,10 @@ func encodeEntries(f *testing.F, h history) []byte {
 // FuzzRestore restores whatever there is: it fails, or gives a machine that is
 // sound and writes the same snapshot again.
 func FuzzRestore(f *testing.F) {
-	for seed := range 4 {
+	for seed := range 6 {
 		m := newMachine()
-		for _, e := range rapid.Custom(generated).Example(seed) {
+		h := rapid.Custom(generated).Example(seed)
+		for _, e := range h[:min(len(h), 12*(seed+1))] {
 			applyAll(m, e)
 		}
 		f.Add([]byte(mustSnapshot(f, m)))

@@ -331,6 +331,9 @@ func (g *generator) config() *logpb.QueueConfig {
 		DeliveryLimit:          int64(of(g, "delivery limit", 20, -1, 0, 1, 2)),
 		AutoDelete:             g.oneIn("auto-delete", 16),
 	}
+	if g.oneIn("with credit", 2) {
+		c.LockCredit = uint64(of(g, "credit", 30_000, 1, 500))
+	}
 	if g.oneIn("with lease", 8) {
 		c.Expires = uint64(of(g, "lease", 60_000, 1, 5000, 86_400_000))
 	}

@@ -26,8 +26,10 @@ func TestMain(m *testing.M) {
 	defaults := map[string]string{"rapid.checks": "2000", "rapid.steps": "200", "rapid.seed": "1"}
 	if os.Getenv("QUORATE_FSM_LONG") != "" {
 		defaults = map[string]string{"rapid.checks": "100000", "rapid.steps": "300"}
-	} else if raceDetector || testing.Short() {
+	} else if testing.Short() {
 		defaults["rapid.checks"] = "300"
+	} else if raceDetector {
+		defaults["rapid.checks"] = "80" // the one goroutine there is races with nobody
 	}
 	for name, value := range defaults {
 		if !given[name] {
@@ -41,7 +43,7 @@ func TestMain(m *testing.M) {
 }
 
 // TestModel is the main property: machine and model agree after every command
-// of any history, and all replicas after every entry.
+// of any history, and the other replicas answer, cause and become the same.
 func TestModel(t *testing.T) { check(t, 1, modelProperty) }
 
 func modelProperty(t *rapid.T) {

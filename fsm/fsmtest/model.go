@@ -41,6 +41,7 @@ const (
 // model is the naive queue.
 type model struct {
 	clock    fsm.Time
+	credit   fsm.Millis // time that holders of messages were given back
 	term     uint64
 	lastUsed fsm.Time
 	config   *logpb.QueueConfig
@@ -150,7 +151,11 @@ func (q *model) apply(m fsm.Meta, c *logpb.Command) (fsm.Result, *fsm.Effects) {
 }
 
 func (q *model) perform(m fsm.Meta, c *logpb.Command) fsm.Result {
+	before := q.clock
 	q.clock = max(q.clock, m.Now)
+	if m.Term != q.term && q.term != 0 {
+		q.extend(min(fsm.Millis(q.clock-before), millis(q.config.LockCredit)))
+	}
 	if m.Term != q.term {
 		q.term, q.lastUsed = m.Term, q.clock
 	}

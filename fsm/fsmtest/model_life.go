@@ -51,6 +51,17 @@ func (q *model) takeBack() {
 	}
 }
 
+// extend gives all who hold a message more time: nobody led, so that nobody
+// could settle.
+func (q *model) extend(by fsm.Millis) {
+	q.credit += by
+	for _, x := range q.messages {
+		if x.deadline != 0 {
+			x.deadline = x.deadline.Add(by)
+		}
+	}
+}
+
 // inUse reports whether the lease is held: by a consumer, a cancelled one that
 // still owes, or a get that is not settled.
 func (q *model) inUse() bool {
@@ -123,7 +134,7 @@ func (q *model) end() {
 	q.cancelAll()
 	q.counters.DeadDropped += uint64(len(q.letters))
 	*q = model{
-		phase: gone, clock: q.clock, term: q.term, counters: q.counters, nextMessage: q.nextMessage, nextLetter: q.nextLetter,
+		phase: gone, clock: q.clock, term: q.term, credit: q.credit, counters: q.counters, nextMessage: q.nextMessage, nextLetter: q.nextLetter,
 		out: q.out, config: q.config,
 	}
 	q.out.Gone = true
