@@ -173,7 +173,7 @@ func (k *checker) held(c *consumer) {
 		n++
 		if held.deadline != 0 {
 			k.deadlines++
-			k.deadline(held.deadline)
+			k.deadline(k.m.heldUntil(held.deadline))
 		}
 	}
 	k.that(n == c.held.n && n <= creditCeiling || c.isGets(), "consumer %v holds %d, counted %d", c.id, n, c.held.n)
@@ -277,6 +277,7 @@ func (k *checker) books() {
 	k.that(m.phase != Draining || len(k.live) > 0, "nothing to drain")
 	k.that(m.phase != Gone || len(k.live) == 0, "a queue that is gone has messages")
 	k.that(m.clock >= 0 && m.clock <= fsm.MaxTime && m.lastUsed >= 0 && m.lastUsed <= m.clock, "clock %d, last used %d", m.clock, m.lastUsed)
+	k.that(m.credit >= 0 && m.credit <= m.clock, "clock %d, credit %d", m.clock, m.credit)
 }
 
 // entries compares the live messages per log entry with what was found.

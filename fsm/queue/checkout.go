@@ -49,7 +49,7 @@ func (m *Machine) checkOut(h uint32, c *consumer) checkout {
 	held := checkout{id: c.next, handle: h}
 	c.next++
 	if limit, ok := m.timeout(c); ok {
-		held.limit, held.deadline = limit, m.deadline(limit)
+		held.limit, held.deadline = limit, m.heldDeadline(limit)
 		m.deadlines++
 	}
 	c.held.push(held)

@@ -21,6 +21,7 @@ func (m *Machine) configure(cmd *logpb.Configure) fsm.Result {
 		HasDeadLetterRoutingKey: c.HasDeadLetterRoutingKey, DeadLetterRoutingKey: c.DeadLetterRoutingKey,
 		DeliveryLimit: c.DeliveryLimit, AutoDelete: c.AutoDelete,
 		MaxLengthPlusOne: c.MaxLengthPlusOne, MaxLengthBytesPlusOne: c.MaxLengthBytesPlusOne,
+		LockCredit: c.LockCredit,
 	}
 	return fsm.Result{}
 }

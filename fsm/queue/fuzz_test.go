@@ -140,7 +140,7 @@ func (s *stream) rare(cmd *logpb.Command, kind byte) {
 		cmd.Kind = logpb.Command_CONFIGURE
 		cmd.Configure = &logpb.Configure{Config: &logpb.QueueConfig{
 			TtlPlusOne: s.below(3) * s.wild(), Expires: s.below(3) * s.wild(), ConsumerTimeoutPlusOne: s.below(2) * s.wild(),
-			DeadLetter: s.below(4) != 0, DeliveryLimit: int64(s.below(6)) - 1, AutoDelete: s.below(10) == 1,
+			DeadLetter: s.below(4) != 0, DeliveryLimit: int64(s.below(6)) - 1, AutoDelete: s.below(10) == 1, LockCredit: s.below(2) * s.wild(),
 		}}
 	case kind < 234:
 		cmd.Kind = logpb.Command_ROUTE_DEAD

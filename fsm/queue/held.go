@@ -14,7 +14,7 @@ const heldSpare = 4096
 // handle 0 until it is swept.
 type checkout struct {
 	id       uint64
-	deadline fsm.Time   // of the consumer timeout; 0: never
+	deadline fsm.Time   // of the consumer timeout, see Machine.heldUntil; 0: never
 	limit    fsm.Millis // the timeout behind deadline
 	handle   uint32
 }

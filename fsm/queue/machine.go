@@ -26,7 +26,8 @@ type Machine struct {
 	id   fsm.QueueID
 
 	clock    fsm.Time
-	index    uint64 // of the last entry
+	credit   fsm.Time // how far the clock of held messages is behind
+	index    uint64   // of the last entry
 	term     uint64
 	lastUsed fsm.Time
 	phase    Phase
@@ -145,9 +146,14 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 // advance moves the clock and notices a new entry and a new term.
 func (m *Machine) advance(meta *fsm.Meta) {
 	invariants.Assert(meta.Index >= m.index, "log indexes grow")
+	before := m.clock
 	m.clock = max(m.clock, min(meta.Now, fsm.MaxTime))
 	if meta.Index != m.index {
 		m.index, m.revivable = meta.Index, false
+	}
+	if meta.Term != m.term && m.term != 0 {
+		// No consumer could act while there was no leader.
+		m.credit += min(m.clock-before, fsm.Time(min(m.config.LockCredit, uint64(fsm.MaxTime))))
 	}
 	if meta.Term != m.term || m.lastUsed == 0 {
 		m.term, m.lastUsed = meta.Term, m.clock
@@ -172,7 +178,7 @@ func (m *Machine) NextDeadline() fsm.Time {
 		earlier(t.at)
 	}
 	if t := m.timeouts.first(notHeld); t != nil {
-		earlier(t.at)
+		earlier(m.heldUntil(t.at))
 	}
 	earlier(m.leaseEnd())
 	return next

@@ -211,6 +211,19 @@ func (m *Machine) mutExtra(h uint32) *extra {
 // deadline is the instant d from now. It is never 0, which means never.
 func (m *Machine) deadline(d fsm.Millis) fsm.Time { return max(m.clock.Add(d), 1) }
 
+// heldDeadline is the instant d from now on the clock of held messages, which
+// is the clock less the credit. It is never 0.
+func (m *Machine) heldDeadline(d fsm.Millis) fsm.Time { return max((m.clock - m.credit).Add(d), 1) }
+
+// heldUntil is when the clock reaches t, an instant on the clock of held
+// messages, unless more credit is given. 0 stays 0.
+func (m *Machine) heldUntil(t fsm.Time) fsm.Time {
+	if t == 0 {
+		return 0
+	}
+	return t.Add(fsm.Millis(m.credit))
+}
+
 // millis turns a duration of the log, v-1, into one that can be added.
 func millis(plusOne uint64) fsm.Millis {
 	return fsm.Millis(min(plusOne-1, uint64(fsm.MaxTime)))

@@ -100,7 +100,8 @@ func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
 		return fmt.Errorf("%w: its head is incomplete", ErrSnapshot)
 	}
 	m.configure(&logpb.Configure{Config: h.Config})
-	m.clock, m.term, m.index = fsm.Time(h.Clock), h.Term, h.Index
+	m.clock, m.credit = fsm.Time(h.Clock), fsm.Time(h.LockCredit)
+	m.term, m.index = h.Term, h.Index
 	m.lastUsed, m.phase, m.goneAt = fsm.Time(h.LastUsed), Phase(h.State), fsm.Time(h.GoneAt)
 	m.nextMessage, m.nextLetter, m.nextOrder = h.NextMessage, h.NextLetter, h.NextOrder
 	c := h.Counters

@@ -210,7 +210,7 @@ func (s *script) command(a arguments) *logpb.Command {
 		cmd.Kind = logpb.Command_CONFIGURE
 		cmd.Configure = &logpb.Configure{Config: &logpb.QueueConfig{
 			TtlPlusOne: a.plusOne("ttl"), Expires: a.number("expires", 0), ConsumerTimeoutPlusOne: a.plusOne("timeout"),
-			DeadLetter: a.has("dead-letter"), DeliveryLimit: -1, AutoDelete: a.has("auto-delete"),
+			DeadLetter: a.has("dead-letter"), DeliveryLimit: -1, AutoDelete: a.has("auto-delete"), LockCredit: a.number("credit", 0),
 		}}
 		if a.has("limit") {
 			cmd.Configure.Config.DeliveryLimit = int64(a.number("limit", 0))

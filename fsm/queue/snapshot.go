@@ -62,7 +62,7 @@ func (m *Machine) view() *Snapshot {
 func (m *Machine) head() *logpb.QueueSnapshot {
 	h := &logpb.QueueSnapshot{
 		Version: snapshotVersion, Name: []byte(m.name), QueueId: uint64(m.id),
-		Clock: int64(m.clock), Term: m.term, Index: m.index, LastUsed: int64(m.lastUsed),
+		Clock: int64(m.clock), LockCredit: int64(m.credit), Term: m.term, Index: m.index, LastUsed: int64(m.lastUsed),
 		State: uint32(m.phase), GoneAt: int64(m.goneAt), Config: m.config, Counters: m.counters.proto(),
 		NextMessage: m.nextMessage, NextLetter: m.nextLetter, NextOrder: m.nextOrder,
 		Messages: uint64(m.messages.live()),

@@ -16,6 +16,9 @@ func (m *Machine) ID() fsm.QueueID { return m.id }
 // Clock is the machine's time: the latest stamp it has seen.
 func (m *Machine) Clock() fsm.Time { return m.clock }
 
+// LockCredit is how far the clock of held messages is behind Clock.
+func (m *Machine) LockCredit() fsm.Millis { return fsm.Millis(m.credit) }
+
 // Config returns the settings in force. Nobody changes the value.
 func (m *Machine) Config() *logpb.QueueConfig { return m.config }
 
@@ -60,7 +63,7 @@ func (m *Machine) describe(c *consumer) Consumer {
 		d.Timeout = limit
 	}
 	for held := range c.held.from(0) {
-		d.FirstDeadline = held.deadline
+		d.FirstDeadline = m.heldUntil(held.deadline)
 		break
 	}
 	return d
@@ -81,7 +84,7 @@ func (m *Machine) Messages() iter.Seq[Message] {
 		for _, c := range m.consumers {
 			for held := range c.held.from(0) {
 				d := m.describeMessage(held.handle)
-				d.Holder, d.Delivery, d.Deadline = c.id, held.id, held.deadline
+				d.Holder, d.Delivery, d.Deadline = c.id, held.id, m.heldUntil(held.deadline)
 				if !yield(d) {
 					return
 				}

@@ -27,7 +27,11 @@ func (s Status) String() string { return statuses[s] }
 func (m *Machine) String() string {
 	var b strings.Builder
 	st := m.Stats()
-	fmt.Fprintf(&b, "queue %q %d %s clock=%d used=%d next-deadline=%d\n", m.name, m.id, m.phase, m.clock, m.lastUsed, m.NextDeadline())
+	fmt.Fprintf(&b, "queue %q %d %s clock=%d used=%d next-deadline=%d", m.name, m.id, m.phase, m.clock, m.lastUsed, m.NextDeadline())
+	if m.credit != 0 {
+		fmt.Fprintf(&b, " credit=%d", m.credit)
+	}
+	b.WriteString("\n")
 	fmt.Fprintf(&b, "ready=%d held=%d outbox=%d consumers=%d\n", st.Ready.Messages, st.Unacknowledged.Messages, st.Outbox.Messages, st.Consumers)
 	for _, id := range m.Sessions() {
 		fmt.Fprintf(&b, "session %s next=%d\n", sessionText(id), m.sessions[id].next)

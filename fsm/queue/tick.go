@@ -43,7 +43,7 @@ func (m *Machine) takeOverdue() []overdue {
 	var due []overdue
 	for m.budget > 0 {
 		t := m.timeouts.first(notHeld)
-		if t == nil || t.at > m.clock {
+		if t == nil || m.heldUntil(t.at) > m.clock {
 			break
 		}
 		m.budget--

@@ -101,6 +101,7 @@ type CatalogCommand struct {
 	//	*CatalogCommand_DeleteQueue
 	//	*CatalogCommand_Initialize
 	//	*CatalogCommand_DeleteOwned
+	//	*CatalogCommand_PutSetting
 	Body          isCatalogCommand_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -278,6 +279,15 @@ func (x *CatalogCommand) GetDeleteOwned() *DeleteOwned {
 	return nil
 }
 
+func (x *CatalogCommand) GetPutSetting() *PutSetting {
+	if x != nil {
+		if x, ok := x.Body.(*CatalogCommand_PutSetting); ok {
+			return x.PutSetting
+		}
+	}
+	return nil
+}
+
 type isCatalogCommand_Body interface {
 	isCatalogCommand_Body()
 }
@@ -342,6 +352,10 @@ type CatalogCommand_DeleteOwned struct {
 	DeleteOwned *DeleteOwned `protobuf:"bytes,15,opt,name=delete_owned,json=deleteOwned,proto3,oneof"`
 }
 
+type CatalogCommand_PutSetting struct {
+	PutSetting *PutSetting `protobuf:"bytes,16,opt,name=put_setting,json=putSetting,proto3,oneof"`
+}
+
 func (*CatalogCommand_RegisterNode) isCatalogCommand_Body() {}
 
 func (*CatalogCommand_PutVhost) isCatalogCommand_Body() {}
@@ -371,6 +385,8 @@ func (*CatalogCommand_DeleteQueue) isCatalogCommand_Body() {}
 func (*CatalogCommand_Initialize) isCatalogCommand_Body() {}
 
 func (*CatalogCommand_DeleteOwned) isCatalogCommand_Body() {}
+
+func (*CatalogCommand_PutSetting) isCatalogCommand_Body() {}
 
 // RegisterNode announces that a node has started. The answer is its number
 // and its boot number (the index of the entry). Exclusive queues that
@@ -1352,6 +1368,67 @@ func (x *DeleteOwned) GetOwner() *Owner {
 	return nil
 }
 
+// PutSetting gives a setting of the whole cluster a value.
+type PutSetting struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Value         int64                  `protobuf:"zigzag64,2,opt,name=value,proto3" json:"value,omitempty"`
+	Reset_        bool                   `protobuf:"varint,3,opt,name=reset,proto3" json:"reset,omitempty"` // to what the program gives it; value is ignored
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutSetting) Reset() {
+	*x = PutSetting{}
+	mi := &file_catalog_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutSetting) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutSetting) ProtoMessage() {}
+
+func (x *PutSetting) ProtoReflect() protoreflect.Message {
+	mi := &file_catalog_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutSetting.ProtoReflect.Descriptor instead.
+func (*PutSetting) Descriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *PutSetting) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PutSetting) GetValue() int64 {
+	if x != nil {
+		return x.Value
+	}
+	return 0
+}
+
+func (x *PutSetting) GetReset_() bool {
+	if x != nil {
+		return x.Reset_
+	}
+	return false
+}
+
 // CatalogResult answers one command of an entry.
 type CatalogResult struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1369,7 +1446,7 @@ type CatalogResult struct {
 
 func (x *CatalogResult) Reset() {
 	*x = CatalogResult{}
-	mi := &file_catalog_proto_msgTypes[17]
+	mi := &file_catalog_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1381,7 +1458,7 @@ func (x *CatalogResult) String() string {
 func (*CatalogResult) ProtoMessage() {}
 
 func (x *CatalogResult) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[17]
+	mi := &file_catalog_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1394,7 +1471,7 @@ func (x *CatalogResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogResult.ProtoReflect.Descriptor instead.
 func (*CatalogResult) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{17}
+	return file_catalog_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CatalogResult) GetRefusal() uint32 {
@@ -1469,13 +1546,14 @@ type CatalogSnapshot struct {
 	NextNode      uint32                 `protobuf:"varint,11,opt,name=next_node,json=nextNode,proto3" json:"next_node,omitempty"`
 	NextGroup     uint32                 `protobuf:"varint,12,opt,name=next_group,json=nextGroup,proto3" json:"next_group,omitempty"`
 	Initialized   bool                   `protobuf:"varint,13,opt,name=initialized,proto3" json:"initialized,omitempty"`
+	Settings      []*PutSetting          `protobuf:"bytes,14,rep,name=settings,proto3" json:"settings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CatalogSnapshot) Reset() {
 	*x = CatalogSnapshot{}
-	mi := &file_catalog_proto_msgTypes[18]
+	mi := &file_catalog_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1487,7 +1565,7 @@ func (x *CatalogSnapshot) String() string {
 func (*CatalogSnapshot) ProtoMessage() {}
 
 func (x *CatalogSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[18]
+	mi := &file_catalog_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1500,7 +1578,7 @@ func (x *CatalogSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogSnapshot.ProtoReflect.Descriptor instead.
 func (*CatalogSnapshot) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{18}
+	return file_catalog_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CatalogSnapshot) GetVersion() uint32 {
@@ -1594,6 +1672,13 @@ func (x *CatalogSnapshot) GetInitialized() bool {
 	return false
 }
 
+func (x *CatalogSnapshot) GetSettings() []*PutSetting {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
 type NodeState struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Number        uint32                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
@@ -1607,7 +1692,7 @@ type NodeState struct {
 
 func (x *NodeState) Reset() {
 	*x = NodeState{}
-	mi := &file_catalog_proto_msgTypes[19]
+	mi := &file_catalog_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1619,7 +1704,7 @@ func (x *NodeState) String() string {
 func (*NodeState) ProtoMessage() {}
 
 func (x *NodeState) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[19]
+	mi := &file_catalog_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1632,7 +1717,7 @@ func (x *NodeState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeState.ProtoReflect.Descriptor instead.
 func (*NodeState) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{19}
+	return file_catalog_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *NodeState) GetNumber() uint32 {
@@ -1683,7 +1768,7 @@ type QueueState struct {
 
 func (x *QueueState) Reset() {
 	*x = QueueState{}
-	mi := &file_catalog_proto_msgTypes[20]
+	mi := &file_catalog_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1695,7 +1780,7 @@ func (x *QueueState) String() string {
 func (*QueueState) ProtoMessage() {}
 
 func (x *QueueState) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[20]
+	mi := &file_catalog_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1708,7 +1793,7 @@ func (x *QueueState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueState.ProtoReflect.Descriptor instead.
 func (*QueueState) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{20}
+	return file_catalog_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *QueueState) GetDeclared() *DeclareQueue {
@@ -1740,7 +1825,7 @@ const file_catalog_proto_rawDesc = "" +
 	"\fCatalogEntry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x10\n" +
 	"\x03now\x18\x02 \x01(\x12R\x03now\x12:\n" +
-	"\bcommands\x18\x03 \x03(\v2\x1e.quorate.log.v1.CatalogCommandR\bcommands\"\xe2\a\n" +
+	"\bcommands\x18\x03 \x03(\v2\x1e.quorate.log.v1.CatalogCommandR\bcommands\"\xa1\b\n" +
 	"\x0eCatalogCommand\x12C\n" +
 	"\rregister_node\x18\x01 \x01(\v2\x1c.quorate.log.v1.RegisterNodeH\x00R\fregisterNode\x127\n" +
 	"\tput_vhost\x18\x02 \x01(\v2\x18.quorate.log.v1.PutVhostH\x00R\bputVhost\x12@\n" +
@@ -1760,7 +1845,9 @@ const file_catalog_proto_rawDesc = "" +
 	"\n" +
 	"initialize\x18\x0e \x01(\v2\x1a.quorate.log.v1.InitializeH\x00R\n" +
 	"initialize\x12@\n" +
-	"\fdelete_owned\x18\x0f \x01(\v2\x1b.quorate.log.v1.DeleteOwnedH\x00R\vdeleteOwnedB\x06\n" +
+	"\fdelete_owned\x18\x0f \x01(\v2\x1b.quorate.log.v1.DeleteOwnedH\x00R\vdeleteOwned\x12=\n" +
+	"\vput_setting\x18\x10 \x01(\v2\x1a.quorate.log.v1.PutSettingH\x00R\n" +
+	"putSettingB\x06\n" +
 	"\x04body\"g\n" +
 	"\fRegisterNode\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
@@ -1840,7 +1927,12 @@ const file_catalog_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02id\x18\x03 \x01(\x04R\x02id\":\n" +
 	"\vDeleteOwned\x12+\n" +
-	"\x05owner\x18\x01 \x01(\v2\x15.quorate.log.v1.OwnerR\x05owner\"\xc5\x01\n" +
+	"\x05owner\x18\x01 \x01(\v2\x15.quorate.log.v1.OwnerR\x05owner\"L\n" +
+	"\n" +
+	"PutSetting\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x12R\x05value\x12\x14\n" +
+	"\x05reset\x18\x03 \x01(\bR\x05reset\"\xc5\x01\n" +
 	"\rCatalogResult\x12\x18\n" +
 	"\arefusal\x18\x01 \x01(\rR\arefusal\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x18\n" +
@@ -1849,7 +1941,7 @@ const file_catalog_proto_rawDesc = "" +
 	"\x05group\x18\x05 \x01(\rR\x05group\x12\x12\n" +
 	"\x04node\x18\x06 \x01(\rR\x04node\x12\x12\n" +
 	"\x04boot\x18\a \x01(\x04R\x04boot\x12\x18\n" +
-	"\adeleted\x18\b \x03(\x04R\adeleted\"\xad\x04\n" +
+	"\adeleted\x18\b \x03(\x04R\adeleted\"\xe5\x04\n" +
 	"\x0fCatalogSnapshot\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x14\n" +
@@ -1865,7 +1957,8 @@ const file_catalog_proto_rawDesc = "" +
 	"\tnext_node\x18\v \x01(\rR\bnextNode\x12\x1d\n" +
 	"\n" +
 	"next_group\x18\f \x01(\rR\tnextGroup\x12 \n" +
-	"\vinitialized\x18\r \x01(\bR\vinitialized\"\x90\x01\n" +
+	"\vinitialized\x18\r \x01(\bR\vinitialized\x126\n" +
+	"\bsettings\x18\x0e \x03(\v2\x1a.quorate.log.v1.PutSettingR\bsettings\"\x90\x01\n" +
 	"\tNodeState\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12!\n" +
@@ -1890,7 +1983,7 @@ func file_catalog_proto_rawDescGZIP() []byte {
 	return file_catalog_proto_rawDescData
 }
 
-var file_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_catalog_proto_goTypes = []any{
 	(*CatalogEntry)(nil),     // 0: quorate.log.v1.CatalogEntry
 	(*CatalogCommand)(nil),   // 1: quorate.log.v1.CatalogCommand
@@ -1909,11 +2002,12 @@ var file_catalog_proto_goTypes = []any{
 	(*Owner)(nil),            // 14: quorate.log.v1.Owner
 	(*DeleteQueue)(nil),      // 15: quorate.log.v1.DeleteQueue
 	(*DeleteOwned)(nil),      // 16: quorate.log.v1.DeleteOwned
-	(*CatalogResult)(nil),    // 17: quorate.log.v1.CatalogResult
-	(*CatalogSnapshot)(nil),  // 18: quorate.log.v1.CatalogSnapshot
-	(*NodeState)(nil),        // 19: quorate.log.v1.NodeState
-	(*QueueState)(nil),       // 20: quorate.log.v1.QueueState
-	(*Table)(nil),            // 21: quorate.log.v1.Table
+	(*PutSetting)(nil),       // 17: quorate.log.v1.PutSetting
+	(*CatalogResult)(nil),    // 18: quorate.log.v1.CatalogResult
+	(*CatalogSnapshot)(nil),  // 19: quorate.log.v1.CatalogSnapshot
+	(*NodeState)(nil),        // 20: quorate.log.v1.NodeState
+	(*QueueState)(nil),       // 21: quorate.log.v1.QueueState
+	(*Table)(nil),            // 22: quorate.log.v1.Table
 }
 var file_catalog_proto_depIdxs = []int32{
 	1,  // 0: quorate.log.v1.CatalogEntry.commands:type_name -> quorate.log.v1.CatalogCommand
@@ -1932,27 +2026,29 @@ var file_catalog_proto_depIdxs = []int32{
 	15, // 13: quorate.log.v1.CatalogCommand.delete_queue:type_name -> quorate.log.v1.DeleteQueue
 	3,  // 14: quorate.log.v1.CatalogCommand.initialize:type_name -> quorate.log.v1.Initialize
 	16, // 15: quorate.log.v1.CatalogCommand.delete_owned:type_name -> quorate.log.v1.DeleteOwned
-	4,  // 16: quorate.log.v1.Initialize.vhost:type_name -> quorate.log.v1.PutVhost
-	6,  // 17: quorate.log.v1.Initialize.user:type_name -> quorate.log.v1.PutUser
-	8,  // 18: quorate.log.v1.Initialize.permission:type_name -> quorate.log.v1.PutPermission
-	21, // 19: quorate.log.v1.DeclareExchange.arguments:type_name -> quorate.log.v1.Table
-	21, // 20: quorate.log.v1.Bind.arguments:type_name -> quorate.log.v1.Table
-	21, // 21: quorate.log.v1.DeclareQueue.arguments:type_name -> quorate.log.v1.Table
-	14, // 22: quorate.log.v1.DeclareQueue.owner:type_name -> quorate.log.v1.Owner
-	14, // 23: quorate.log.v1.DeleteOwned.owner:type_name -> quorate.log.v1.Owner
-	19, // 24: quorate.log.v1.CatalogSnapshot.nodes:type_name -> quorate.log.v1.NodeState
-	4,  // 25: quorate.log.v1.CatalogSnapshot.vhosts:type_name -> quorate.log.v1.PutVhost
-	6,  // 26: quorate.log.v1.CatalogSnapshot.users:type_name -> quorate.log.v1.PutUser
-	8,  // 27: quorate.log.v1.CatalogSnapshot.permissions:type_name -> quorate.log.v1.PutPermission
-	10, // 28: quorate.log.v1.CatalogSnapshot.exchanges:type_name -> quorate.log.v1.DeclareExchange
-	12, // 29: quorate.log.v1.CatalogSnapshot.bindings:type_name -> quorate.log.v1.Bind
-	20, // 30: quorate.log.v1.CatalogSnapshot.queues:type_name -> quorate.log.v1.QueueState
-	13, // 31: quorate.log.v1.QueueState.declared:type_name -> quorate.log.v1.DeclareQueue
-	32, // [32:32] is the sub-list for method output_type
-	32, // [32:32] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	17, // 16: quorate.log.v1.CatalogCommand.put_setting:type_name -> quorate.log.v1.PutSetting
+	4,  // 17: quorate.log.v1.Initialize.vhost:type_name -> quorate.log.v1.PutVhost
+	6,  // 18: quorate.log.v1.Initialize.user:type_name -> quorate.log.v1.PutUser
+	8,  // 19: quorate.log.v1.Initialize.permission:type_name -> quorate.log.v1.PutPermission
+	22, // 20: quorate.log.v1.DeclareExchange.arguments:type_name -> quorate.log.v1.Table
+	22, // 21: quorate.log.v1.Bind.arguments:type_name -> quorate.log.v1.Table
+	22, // 22: quorate.log.v1.DeclareQueue.arguments:type_name -> quorate.log.v1.Table
+	14, // 23: quorate.log.v1.DeclareQueue.owner:type_name -> quorate.log.v1.Owner
+	14, // 24: quorate.log.v1.DeleteOwned.owner:type_name -> quorate.log.v1.Owner
+	20, // 25: quorate.log.v1.CatalogSnapshot.nodes:type_name -> quorate.log.v1.NodeState
+	4,  // 26: quorate.log.v1.CatalogSnapshot.vhosts:type_name -> quorate.log.v1.PutVhost
+	6,  // 27: quorate.log.v1.CatalogSnapshot.users:type_name -> quorate.log.v1.PutUser
+	8,  // 28: quorate.log.v1.CatalogSnapshot.permissions:type_name -> quorate.log.v1.PutPermission
+	10, // 29: quorate.log.v1.CatalogSnapshot.exchanges:type_name -> quorate.log.v1.DeclareExchange
+	12, // 30: quorate.log.v1.CatalogSnapshot.bindings:type_name -> quorate.log.v1.Bind
+	21, // 31: quorate.log.v1.CatalogSnapshot.queues:type_name -> quorate.log.v1.QueueState
+	17, // 32: quorate.log.v1.CatalogSnapshot.settings:type_name -> quorate.log.v1.PutSetting
+	13, // 33: quorate.log.v1.QueueState.declared:type_name -> quorate.log.v1.DeclareQueue
+	34, // [34:34] is the sub-list for method output_type
+	34, // [34:34] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_catalog_proto_init() }
@@ -1977,6 +2073,7 @@ func file_catalog_proto_init() {
 		(*CatalogCommand_DeleteQueue)(nil),
 		(*CatalogCommand_Initialize)(nil),
 		(*CatalogCommand_DeleteOwned)(nil),
+		(*CatalogCommand_PutSetting)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1984,7 +2081,7 @@ func file_catalog_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_catalog_proto_rawDesc), len(file_catalog_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   21,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -968,8 +968,11 @@ type QueueConfig struct {
 	AutoDelete              bool                   `protobuf:"varint,9,opt,name=auto_delete,json=autoDelete,proto3" json:"auto_delete,omitempty"`                                         // gone when the last consumer goes
 	MaxLengthPlusOne        uint64                 `protobuf:"varint,10,opt,name=max_length_plus_one,json=maxLengthPlusOne,proto3" json:"max_length_plus_one,omitempty"`                  // reserved for length limits
 	MaxLengthBytesPlusOne   uint64                 `protobuf:"varint,11,opt,name=max_length_bytes_plus_one,json=maxLengthBytesPlusOne,proto3" json:"max_length_bytes_plus_one,omitempty"` // reserved for length limits
-	unknownFields           protoimpl.UnknownFields
-	sizeCache               protoimpl.SizeCache
+	// How much of the time before a new term's first entry is not counted
+	// against those who hold messages.
+	LockCredit    uint64 `protobuf:"varint,12,opt,name=lock_credit,json=lockCredit,proto3" json:"lock_credit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *QueueConfig) Reset() {
@@ -1075,6 +1078,13 @@ func (x *QueueConfig) GetMaxLengthPlusOne() uint64 {
 func (x *QueueConfig) GetMaxLengthBytesPlusOne() uint64 {
 	if x != nil {
 		return x.MaxLengthBytesPlusOne
+	}
+	return 0
+}
+
+func (x *QueueConfig) GetLockCredit() uint64 {
+	if x != nil {
+		return x.LockCredit
 	}
 	return 0
 }
@@ -1376,7 +1386,9 @@ type QueueSnapshot struct {
 	// The sessions that ended last, oldest first: they are not taken up again.
 	Ended []*Session `protobuf:"bytes,21,rep,name=ended,proto3" json:"ended,omitempty"`
 	// The highest boot number declared down of each node, by node.
-	Dead          []*NodeDown `protobuf:"bytes,22,rep,name=dead,proto3" json:"dead,omitempty"`
+	Dead []*NodeDown `protobuf:"bytes,22,rep,name=dead,proto3" json:"dead,omitempty"`
+	// The clock of held messages is clock - lock_credit.
+	LockCredit    int64 `protobuf:"zigzag64,23,opt,name=lock_credit,json=lockCredit,proto3" json:"lock_credit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1556,6 +1568,13 @@ func (x *QueueSnapshot) GetDead() []*NodeDown {
 		return x.Dead
 	}
 	return nil
+}
+
+func (x *QueueSnapshot) GetLockCredit() int64 {
+	if x != nil {
+		return x.LockCredit
+	}
+	return 0
 }
 
 type QueueCounters struct {
@@ -1989,7 +2008,7 @@ type MessageState struct {
 	HasExpiration bool                   `protobuf:"varint,10,opt,name=has_expiration,json=hasExpiration,proto3" json:"has_expiration,omitempty"`
 	Consumer      uint32                 `protobuf:"varint,11,opt,name=consumer,proto3" json:"consumer,omitempty"`                              // position in QueueSnapshot.consumers, checked out only
 	Delivery      uint64                 `protobuf:"varint,12,opt,name=delivery,proto3" json:"delivery,omitempty"`                              // checked out only
-	Deadline      int64                  `protobuf:"zigzag64,13,opt,name=deadline,proto3" json:"deadline,omitempty"`                            // checked out only; 0: never
+	Deadline      int64                  `protobuf:"zigzag64,13,opt,name=deadline,proto3" json:"deadline,omitempty"`                            // checked out only, on the clock of held messages; 0: never
 	Letter        uint64                 `protobuf:"varint,14,opt,name=letter,proto3" json:"letter,omitempty"`                                  // outbox only: its number
 	Reason        Death_Reason           `protobuf:"varint,15,opt,name=reason,proto3,enum=quorate.log.v1.Death_Reason" json:"reason,omitempty"` // outbox only
 	Transfers     []*DeadTransfer        `protobuf:"bytes,16,rep,name=transfers,proto3" json:"transfers,omitempty"`                             // outbox only, once routed
@@ -2484,7 +2503,7 @@ const file_log_proto_rawDesc = "" +
 	"\x0eREQUEUE_FAILED\x10\x02\x12\v\n" +
 	"\aDISCARD\x10\x03\"@\n" +
 	"\tConfigure\x123\n" +
-	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\xfd\x03\n" +
+	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\x9e\x04\n" +
 	"\vQueueConfig\x12 \n" +
 	"\fttl_plus_one\x18\x01 \x01(\x04R\n" +
 	"ttlPlusOne\x12\x18\n" +
@@ -2500,7 +2519,9 @@ const file_log_proto_rawDesc = "" +
 	"autoDelete\x12-\n" +
 	"\x13max_length_plus_one\x18\n" +
 	" \x01(\x04R\x10maxLengthPlusOne\x128\n" +
-	"\x19max_length_bytes_plus_one\x18\v \x01(\x04R\x15maxLengthBytesPlusOne\"@\n" +
+	"\x19max_length_bytes_plus_one\x18\v \x01(\x04R\x15maxLengthBytesPlusOne\x12\x1f\n" +
+	"\vlock_credit\x18\f \x01(\x04R\n" +
+	"lockCredit\"@\n" +
 	"\x06Delete\x12\x1b\n" +
 	"\tif_unused\x18\x01 \x01(\bR\bifUnused\x12\x19\n" +
 	"\bif_empty\x18\x02 \x01(\bR\aifEmpty\"T\n" +
@@ -2516,7 +2537,7 @@ const file_log_proto_rawDesc = "" +
 	"\x04gone\x18\x03 \x01(\bR\x04gone\"2\n" +
 	"\bNodeDown\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
-	"\x04boot\x18\x02 \x01(\x04R\x04boot\"\xfd\x05\n" +
+	"\x04boot\x18\x02 \x01(\x04R\x04boot\"\x9e\x06\n" +
 	"\rQueueSnapshot\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
 	"\x05clock\x18\x02 \x01(\x12R\x05clock\x12\x12\n" +
@@ -2541,7 +2562,9 @@ const file_log_proto_rawDesc = "" +
 	"\aservice\x18\x12 \x03(\rR\aservice\x12\x1a\n" +
 	"\bmessages\x18\x13 \x01(\x04R\bmessages\x12-\n" +
 	"\x05ended\x18\x15 \x03(\v2\x17.quorate.log.v1.SessionR\x05ended\x12,\n" +
-	"\x04dead\x18\x16 \x03(\v2\x18.quorate.log.v1.NodeDownR\x04deadJ\x04\b\x14\x10\x15\"\xf1\x02\n" +
+	"\x04dead\x18\x16 \x03(\v2\x18.quorate.log.v1.NodeDownR\x04dead\x12\x1f\n" +
+	"\vlock_credit\x18\x17 \x01(\x12R\n" +
+	"lockCreditJ\x04\b\x14\x10\x15\"\xf1\x02\n" +
 	"\rQueueCounters\x12\x1a\n" +
 	"\benqueued\x18\x01 \x01(\x04R\benqueued\x12\x1c\n" +
 	"\tdelivered\x18\x02 \x01(\x04R\tdelivered\x12 \n" +

@@ -720,6 +720,11 @@ func (m *QueueConfig) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.LockCredit != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.LockCredit))
+		i--
+		dAtA[i] = 0x60
+	}
 	if m.MaxLengthBytesPlusOne != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.MaxLengthBytesPlusOne))
 		i--
@@ -1078,6 +1083,13 @@ func (m *QueueSnapshot) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.LockCredit != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64((uint64(m.LockCredit)<<1)^uint64((m.LockCredit>>63))))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xb8
 	}
 	if len(m.Dead) > 0 {
 		for iNdEx := len(m.Dead) - 1; iNdEx >= 0; iNdEx-- {
@@ -2412,6 +2424,9 @@ func (m *QueueConfig) SizeVT() (n int) {
 	if m.MaxLengthBytesPlusOne != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.MaxLengthBytesPlusOne))
 	}
+	if m.LockCredit != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.LockCredit))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -2593,6 +2608,9 @@ func (m *QueueSnapshot) SizeVT() (n int) {
 			l = e.SizeVT()
 			n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 		}
+	}
+	if m.LockCredit != 0 {
+		n += 2 + protohelpers.SizeOfZigzag(uint64(m.LockCredit))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -4894,6 +4912,25 @@ func (m *QueueConfig) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
+		case 12:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field LockCredit", wireType)
+			}
+			m.LockCredit = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.LockCredit |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -6051,6 +6088,27 @@ func (m *QueueSnapshot) UnmarshalVT(dAtA []byte) error {
 				return err
 			}
 			iNdEx = postIndex
+		case 23:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field LockCredit", wireType)
+			}
+			var v uint64
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			v = (v >> 1) ^ uint64((int64(v&1)<<63)>>63)
+			m.LockCredit = int64(v)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
