@@ -63,10 +63,10 @@ func (n *network) dialer(from string) func(context.Context, string) (net.Conn, e
 		address, silent := n.addresses[to], n.silent[from] || n.silent[to]
 		n.mu.Unlock()
 		switch {
-		case silent:
-			return nil, os.ErrDeadlineExceeded
 		case address == "":
 			return nil, syscall.ECONNREFUSED
+		case silent:
+			return nil, os.ErrDeadlineExceeded
 		}
 		c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 		if err != nil {

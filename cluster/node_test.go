@@ -34,6 +34,7 @@ func mustBodies(t *testing.T, got, want []string) {
 // What is published at one node arrives at a consumer of another one, once and
 // in order, and all replicas end up empty and equal.
 func TestPublishConsumeAcrossNodes(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t)
 	c.mustClient("n1").mustDeclare("q")
 	out, in := c.mustClient("n2"), c.mustClient("n3")
@@ -60,6 +61,7 @@ func TestPublishConsumeAcrossNodes(t *testing.T) {
 
 // Gets see each message once, whichever node they come from.
 func TestGetAcrossNodes(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t)
 	cl := c.mustClient("n1")
 	cl.mustDeclare("q")
@@ -93,6 +95,7 @@ func TestGetAcrossNodes(t *testing.T) {
 // A node that stops and starts again catches up with what it has missed, and
 // what it led serves all the while.
 func TestNodeReopens(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t)
 	for i, node := range names {
 		c.mustClient(node).mustDeclare(fmt.Sprintf("q%d", i))
@@ -126,6 +129,7 @@ func TestNodeReopens(t *testing.T) {
 // Publishes that are under way when the leader dies are applied once, in
 // order, and each is confirmed once.
 func TestLeaderLossWhilePublishing(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t)
 	c.mustClient("n1").mustDeclare("q")
 	leader := c.mustLeader("q")
@@ -151,6 +155,7 @@ func TestLeaderLossWhilePublishing(t *testing.T) {
 
 // A leader that is cut off and comes back loses nothing of what it was given.
 func TestSilentLeader(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t)
 	c.mustClient("n1").mustDeclare("q")
 	leader := c.mustLeader("q")
@@ -177,6 +182,7 @@ func TestSilentLeader(t *testing.T) {
 // Dead letters arrive once although the leader of their queue dies while they
 // are on their way.
 func TestDeadLettersExactlyOnce(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t)
 	cl := c.mustClient("n1")
 	cl.mustDeclare("hold", integer("x-message-ttl", 1), text("x-dead-letter-exchange", ""), text("x-dead-letter-routing-key", "work"))
@@ -223,6 +229,7 @@ func TestDeadLettersExactlyOnce(t *testing.T) {
 
 // Letters for a queue that is deleted meanwhile do not stay.
 func TestDeadLettersToDeletedQueue(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t)
 	cl := c.mustClient("n1")
 	cl.mustDeclare("hold", integer("x-message-ttl", 30), text("x-dead-letter-exchange", ""), text("x-dead-letter-routing-key", "work"))
@@ -252,6 +259,7 @@ func TestDeadLettersToDeletedQueue(t *testing.T) {
 
 // What a node held returns when its process has ended.
 func TestCrashedConsumer(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t)
 	c.mustClient("n1").mustDeclare("q")
 	leader := c.mustLeader("q")
@@ -278,6 +286,7 @@ func TestCrashedConsumer(t *testing.T) {
 // A node that was silent for longer than the grace loses its sessions, and is
 // served again when it is back.
 func TestSilentConsumer(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t, func(c *nodes) { c.silentGrace = 200 * time.Millisecond })
 	c.mustClient("n1").mustDeclare("q")
 	leader := c.mustLeader("q")
@@ -306,6 +315,7 @@ func TestSilentConsumer(t *testing.T) {
 // Queues are declared and deleted at all nodes at a time; at the end every
 // node has the replicas that the catalog wants, and no other.
 func TestDeclareDeleteRaces(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t)
 	const rounds = 25
 	var wait sync.WaitGroup
@@ -348,6 +358,7 @@ func TestDeclareDeleteRaces(t *testing.T) {
 
 // A cluster that was stopped as a whole has everything when it starts again.
 func TestRestartOfAllNodes(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t)
 	cl := c.mustClient("n2")
 	cl.mustDeclare("q")
@@ -386,6 +397,7 @@ func TestRestartOfAllNodes(t *testing.T) {
 // Consumers of a deleted queue are told, publishes to it are answered, and a
 // new queue of the name is another one.
 func TestDeleteWhileInUse(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t)
 	cl := c.mustClient("n1")
 	cl.mustDeclare("q")
