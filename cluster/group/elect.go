@@ -15,6 +15,9 @@ import (
 // Pace of elections.
 const (
 	electionLook   = 50 * time.Millisecond  // how often vacancies are looked at
+	electionPause  = 10 * time.Millisecond  // at least, between two looks
+	maxCampaigns   = 256                    // under way at a time
+	campaignTime   = time.Second            // after which one no longer counts as under way
 	standingsWait  = 150 * time.Millisecond // how long to wait for others' standings
 	standingsEvery = 400 * time.Millisecond // how often to ask again
 	rankDelay      = time.Second            // between the first and the second candidate
@@ -35,13 +38,14 @@ type elections struct {
 }
 
 type vacancy struct {
-	group     *Group
-	asked     time.Time // standings were last exchanged
-	ready     time.Time // since when a majority of members is reachable
-	notBefore time.Time
-	attempts  int
-	standings map[string]standing
-	led       map[string]time.Time // when a member said last that there is a leader
+	group      *Group
+	asked      time.Time // standings were last exchanged
+	ready      time.Time // since when a majority of members is reachable
+	notBefore  time.Time
+	campaigned time.Time // last
+	attempts   int
+	standings  map[string]standing
+	led        map[string]time.Time // when a member said last that there is a leader
 }
 
 func newVacancy(g *Group) *vacancy {
@@ -137,26 +141,35 @@ func (e *elections) run(stop <-chan struct{}) {
 		if e.look(time.Now()) {
 			t.Reset(electionLook)
 		}
+		select { // a node's failure is thousands of kicks
+		case <-stop:
+			return
+		case <-time.After(electionPause):
+		}
 	}
 }
 
 // look advances every vacancy and reports whether there are any.
 func (e *elections) look(now time.Time) bool {
 	e.mu.Lock()
-	ask := map[string][]byte{}
-	var campaign []*Group
+	l := look{now: now, ask: map[string][]byte{}, reached: e.reached(), room: maxCampaigns}
 	for id, v := range e.vacancies {
-		if v.group.closed.Load() {
+		switch {
+		case v.group.closed.Load():
 			delete(e.vacancies, id)
-			continue
+		case now.Sub(v.campaigned) < campaignTime:
+			l.room--
 		}
-		if e.advance(v, now, ask) {
+	}
+	var campaign []*Group
+	for _, v := range e.vacancies {
+		if e.advance(v, &l) {
 			campaign = append(campaign, v.group)
 		}
 	}
 	some := len(e.vacancies) > 0
 	e.mu.Unlock()
-	for node, items := range ask {
+	for node, items := range l.ask {
 		e.send(node, items)
 	}
 	for _, g := range campaign {
@@ -167,10 +180,29 @@ func (e *elections) look(now time.Time) bool {
 	return some
 }
 
+// look is one round over all vacancies.
+type look struct {
+	now     time.Time
+	ask     map[string][]byte // items for other nodes
+	reached map[string]bool
+	room    int // campaigns that may still begin
+}
+
+// reached lists the nodes that can be reached, this one included.
+func (e *elections) reached() map[string]bool {
+	r := map[string]bool{e.host.config.Node: true}
+	for _, p := range e.host.config.Mesh.Peers() {
+		if p.Alive {
+			r[p.Node] = true
+		}
+	}
+	return r
+}
+
 // advance asks for standings where it is time to, and reports whether this
 // node should campaign now.
-func (e *elections) advance(v *vacancy, now time.Time, ask map[string][]byte) bool {
-	alive := e.alive(v.group)
+func (e *elections) advance(v *vacancy, l *look) bool {
+	now, alive := l.now, l.alive(v.group)
 	if 2*len(alive) <= len(v.group.spec.Members) {
 		v.ready = time.Time{}
 		return false
@@ -184,7 +216,7 @@ func (e *elections) advance(v *vacancy, now time.Time, ask map[string][]byte) bo
 		v.standings[e.host.config.Node] = mine
 		for _, n := range alive {
 			if n != e.host.config.Node {
-				ask[n] = appendItem(ask[n], item{kind: itemAsk, group: v.group.spec.Group, standing: mine})
+				l.ask[n] = appendItem(l.ask[n], item{kind: itemAsk, group: v.group.spec.Group, standing: mine})
 			}
 		}
 	}
@@ -194,6 +226,11 @@ func (e *elections) advance(v *vacancy, now time.Time, ask map[string][]byte) bo
 	if now.Sub(v.ready) < time.Duration(e.rank(v, alive))*rankDelay {
 		return false
 	}
+	if l.room <= 0 {
+		return false
+	}
+	l.room--
+	v.campaigned = now
 	v.attempts++
 	pause := min(rankDelay<<min(v.attempts, 4)*time.Duration(len(v.group.spec.Members)), longestPause)
 	v.notBefore = now.Add(pause)
@@ -217,11 +254,11 @@ func (v *vacancy) decided(alive []string, now time.Time) bool {
 	return known == len(alive) || 2*known > len(v.group.spec.Members) && now.Sub(v.ready) >= standingsWait
 }
 
-// alive lists the members of a group that this node reaches, itself included.
-func (e *elections) alive(g *Group) []string {
-	var alive []string
+// alive lists the members of a group that this node reaches.
+func (l *look) alive(g *Group) []string {
+	alive := make([]string, 0, 8)
 	for _, m := range g.spec.Members {
-		if m == e.host.config.Node || e.host.config.Mesh.Alive(m) {
+		if l.reached[m] {
 			alive = append(alive, m)
 		}
 	}
