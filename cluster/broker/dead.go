@@ -3,7 +3,6 @@ package broker
 import (
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/fsm"
@@ -21,7 +20,15 @@ const (
 
 // proposeAgain is when a proposal of the forwarder that has had no effect is
 // taken for lost.
-const proposeAgain = time.Second
+const proposeAgain = 1000 // milliseconds
+
+// source is the group whose dead letters are forwarded: *group.Group.
+type source interface {
+	Spec() group.Spec
+	View(f func(m *queue.Machine))
+	Submit(b group.Batch) error
+	Payload(ref fsm.Ref) ([]byte, error)
+}
 
 // forwarder brings the dead letters of a queue that this node leads to their
 // targets. It is a session of its own kind: its stream to each target is
@@ -29,7 +36,7 @@ const proposeAgain = time.Second
 // letters under the same numbers, and each target takes each letter once.
 type forwarder struct {
 	broker *Broker
-	group  *group.Group
+	group  source
 	id     fsm.SessionID
 
 	mu      sync.Mutex
@@ -40,7 +47,7 @@ type forwarder struct {
 
 	// Used by run only.
 	routing  uint64 // first letter of the route that was proposed last
-	routedAt time.Time
+	routedAt int64  // ms
 }
 
 // transfers is the stream to one target.
@@ -50,7 +57,7 @@ type transfers struct {
 	bytes    int    // of the payloads in the lane
 	answered uint64 // number of the newest transfer that the target has answered
 	told     uint64 // of the newest one that the source's log was told of
-	toldAt   time.Time
+	toldAt   int64  // ms; 0: never
 }
 
 // forward sees to it that a led queue's dead letters move.
@@ -59,14 +66,19 @@ func (b *Broker) forward(g *group.Group) {
 	b.mu.Lock()
 	f := b.forwarders[id]
 	if f == nil && g.Leading() != 0 && !b.closed { // else dropForwarder has been here, or Close
-		f = &forwarder{
-			broker: b, group: g, id: fsm.SessionID{Boot: uint64(id)}, streams: map[fsm.QueueID]*transfers{},
-		}
+		f = newForwarder(b, g)
 		b.forwarders[id] = f
 	}
 	b.mu.Unlock()
 	if f != nil {
 		f.kick()
+	}
+}
+
+func newForwarder(b *Broker, from source) *forwarder {
+	return &forwarder{
+		broker: b, group: from, id: fsm.SessionID{Boot: uint64(from.Spec().Queue)},
+		streams: map[fsm.QueueID]*transfers{},
 	}
 }
 
@@ -172,12 +184,18 @@ func (f *forwarder) routeLetters() {
 	f.propose(&logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: r})
 }
 
+// pending reports whether a proposal of that time may still have an effect.
+func (f *forwarder) pending(at int64) bool {
+	passed := f.broker.now() - at
+	return passed >= 0 && passed < proposeAgain
+}
+
 // mayRoute reports whether no proposal that routes this letter is under way.
 func (f *forwarder) mayRoute(first uint64) bool {
-	if first == f.routing && time.Since(f.routedAt) < proposeAgain {
+	if first == f.routing && f.pending(f.routedAt) {
 		return false
 	}
-	f.routing, f.routedAt = first, time.Now()
+	f.routing, f.routedAt = first, f.broker.now()
 	return true
 }
 
@@ -267,12 +285,12 @@ func (f *forwarder) forget(targets []queue.Target) {
 func (f *forwarder) settle(t queue.Target) {
 	f.mu.Lock()
 	tr := f.streams[t.ID]
-	if tr == nil || tr.answered <= t.Settled || tr.answered == tr.told && time.Since(tr.toldAt) < proposeAgain {
+	if tr == nil || tr.answered <= t.Settled || tr.answered == tr.told && f.pending(tr.toldAt) {
 		f.mu.Unlock()
 		return
 	}
 	upto := tr.answered
-	tr.told, tr.toldAt = upto, time.Now()
+	tr.told, tr.toldAt = upto, f.broker.now()
 	f.mu.Unlock()
 	f.propose(&logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{
 		Target: uint64(t.ID), Upto: upto,
@@ -287,11 +305,11 @@ func (f *forwarder) settleGone(id fsm.QueueID) {
 		tr = &transfers{}
 		f.streams[id] = tr
 	}
-	if f.stopped || time.Since(tr.toldAt) < proposeAgain {
+	if f.stopped || f.pending(tr.toldAt) {
 		f.mu.Unlock()
 		return
 	}
-	tr.toldAt = time.Now()
+	tr.toldAt = f.broker.now()
 	f.mu.Unlock()
 	f.propose(&logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{
 		Target: uint64(id), Gone: true,

@@ -218,7 +218,7 @@ func (b *Broker) performOutcomes(queue fsm.QueueID, outcomes []group.Outcome) {
 			n++
 		}
 		if b.here(s) {
-			b.answer(queue, s, outcomes[i:n])
+			b.answer(b.config.Node, queue, s, outcomes[i:n])
 		} else {
 			m := remote[s]
 			if m == nil {
@@ -261,8 +261,8 @@ func (b *Broker) answerTo(s fsm.SessionID) string {
 	return leader
 }
 
-// answer passes outcomes to the lane they belong to.
-func (b *Broker) answer(queue fsm.QueueID, s fsm.SessionID, outcomes []group.Outcome) {
+// answer passes outcomes, which came from a node, to the lane they belong to.
+func (b *Broker) answer(from string, queue fsm.QueueID, s fsm.SessionID, outcomes []group.Outcome) {
 	o, t := b.owner(s), b.findTarget(queue)
 	if o == nil || t == nil {
 		return
@@ -273,6 +273,9 @@ func (b *Broker) answer(queue fsm.QueueID, s fsm.SessionID, outcomes []group.Out
 	}
 	o.lock().Lock()
 	for i := range outcomes {
+		if outcomes[i].Result.Code == fsm.NoSession && !t.isLeader(from) {
+			continue // of a former leader, about commands that have been sent again since
+		}
 		l.answered(outcomes[i].First, outcomes[i].Run, outcomes[i].Result)
 	}
 	o.release()

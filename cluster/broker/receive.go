@@ -52,7 +52,7 @@ func (b *Broker) onOutcomes(from string, head, _ []byte) {
 			Code: fsm.Code(o.Code), Count: o.Count, Consumers: o.Consumers, Next: o.Next,
 		}}
 	}
-	b.answer(fsm.QueueID(m.Queue), b.sessionID(m.Session, m.Boot), outcomes)
+	b.answer(from, fsm.QueueID(m.Queue), b.sessionID(m.Session, m.Boot), outcomes)
 }
 
 // sessionID restores a session id from what a peer sends: sessions of this

@@ -15,6 +15,8 @@ type target struct {
 	broker *Broker
 	id     fsm.QueueID
 	group  fsm.GroupID
+	// submit hands a batch to the leader, and reports whether it was taken.
+	submit func(leader string, b group.Batch) bool
 
 	mu         sync.Mutex
 	leader     string // name of the node that serves; empty: unknown
@@ -29,10 +31,12 @@ type target struct {
 }
 
 func newTarget(b *Broker, id fsm.QueueID, g fsm.GroupID) *target {
-	return &target{
+	t := &target{
 		broker: b, id: id, group: g, lanes: map[fsm.SessionID]*lane{},
 		leaderless: b.now(), led: make(chan struct{}),
 	}
+	t.submit = t.submitTo
+	return t
 }
 
 // attach adds a lane. A lane to a queue that is gone is over from the start.
@@ -113,6 +117,12 @@ func (t *target) run() {
 	}
 }
 
+func (t *target) isLeader(node string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.leader == node
+}
+
 func (t *target) leads(node string, term uint64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -148,7 +158,7 @@ func (t *target) keep(lanes []*lane) {
 	t.mu.Unlock()
 }
 
-func (t *target) submit(leader string, b group.Batch) bool {
+func (t *target) submitTo(leader string, b group.Batch) bool {
 	if leader == t.broker.config.Node {
 		g := t.broker.host.Group(t.group)
 		return g != nil && g.Submit(b) == nil
