@@ -98,6 +98,8 @@ func (d *draft) perform(c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
 		return d.deleteQueue(m.DeleteQueue)
 	case *logpb.CatalogCommand_DeleteOwned:
 		return d.deleteOwned(m.DeleteOwned)
+	case *logpb.CatalogCommand_PutSetting:
+		return d.putSetting(m.PutSetting)
 	}
 	return nil, refuse(fsm.Internal, "unknown catalog command")
 }

@@ -15,6 +15,9 @@ func (v *View) Check() error {
 	if err := v.checkNodes(); err != nil {
 		return err
 	}
+	if err := v.checkSettings(); err != nil {
+		return err
+	}
 	queues, owned := 0, 0
 	for name, vh := range v.vhosts.All() {
 		if vh.row.GetName() != name {

@@ -15,10 +15,11 @@ type model struct {
 	exchanges map[string]*logpb.DeclareExchange
 	queues    map[string]*logpb.DeclareQueue
 	bindings  []*logpb.Bind
+	settings  map[string]int64
 }
 
 func newModel() *model {
-	m := &model{exchanges: map[string]*logpb.DeclareExchange{}, queues: map[string]*logpb.DeclareQueue{}}
+	m := &model{exchanges: map[string]*logpb.DeclareExchange{}, queues: map[string]*logpb.DeclareQueue{}, settings: map[string]int64{}}
 	for _, x := range predeclared {
 		m.exchanges[x.Name] = x
 	}
@@ -114,6 +115,22 @@ func (m *model) deleteQueues(which func(*logpb.DeclareQueue) bool) (deleted int)
 	return deleted
 }
 
+// putSetting: the values drawn are allowed from 0, or from 10.
+func (m *model) putSetting(s *logpb.PutSetting) bool {
+	low := map[string]int64{LockCredit: 0, MaxClockSkew: 10}
+	value, given := m.settings[s.Name]
+	least, known := low[s.Name]
+	switch {
+	case !known, !s.Unset && s.Value < least, s.Unset && !given, !s.Unset && given && value == s.Value:
+		return false
+	case s.Unset:
+		delete(m.settings, s.Name)
+	default:
+		m.settings[s.Name] = s.Value
+	}
+	return true
+}
+
 // perform does one command and reports whether it changed anything.
 func (m *model) perform(c *logpb.CatalogCommand) bool {
 	switch b := c.Body.(type) {
@@ -141,6 +158,8 @@ func (m *model) perform(c *logpb.CatalogCommand) bool {
 		return m.bind(b.Bind)
 	case *logpb.CatalogCommand_Unbind:
 		return m.unbind(b.Unbind)
+	case *logpb.CatalogCommand_PutSetting:
+		return m.putSetting(b.PutSetting)
 	}
 	return false
 }

@@ -74,7 +74,7 @@ func drawBind(t *rapid.T) *logpb.Bind {
 
 func drawCommand(t *rapid.T) *logpb.CatalogCommand {
 	c := &logpb.CatalogCommand{}
-	switch n := rapid.IntRange(0, 19).Draw(t, "command"); {
+	switch n := rapid.IntRange(0, 20).Draw(t, "command"); {
 	case n < 3:
 		c.Body = &logpb.CatalogCommand_DeclareExchange{DeclareExchange: drawExchange(t)}
 	case n < 6:
@@ -87,6 +87,10 @@ func drawCommand(t *rapid.T) *logpb.CatalogCommand {
 		c.Body = &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{Vhost: "/", Name: someQueue.Draw(t, "queue")}}
 	case n < 18:
 		c.Body = &logpb.CatalogCommand_DeleteOwned{DeleteOwned: &logpb.DeleteOwned{Owner: drawOwner(t)}}
+	case n < 19:
+		c.Body = &logpb.CatalogCommand_PutSetting{PutSetting: &logpb.PutSetting{
+			Name:  rapid.SampledFrom([]string{LockCredit, MaxClockSkew, "other"}).Draw(t, "setting"),
+			Value: rapid.Int64Range(0, 20).Draw(t, "value"), Unset: rapid.Bool().Draw(t, "unset")}}
 	default:
 		c.Body = &logpb.CatalogCommand_DeleteExchange{DeleteExchange: &logpb.DeleteExchange{
 			Vhost: "/", Name: someExchange.Draw(t, "exchange"), IfUnused: rapid.Bool().Draw(t, "if-unused")}}

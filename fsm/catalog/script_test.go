@@ -330,6 +330,12 @@ func parseCommand(t testing.TB, w []string) *logpb.CatalogCommand {
 		c.Body = &logpb.CatalogCommand_Initialize{Initialize: &logpb.Initialize{
 			Vhost: &logpb.PutVhost{Name: w[1]}, User: &logpb.PutUser{Name: w[2], HashAlgorithm: "plain"},
 			Permission: &logpb.PutPermission{User: w[2], Vhost: w[1], Configure: ".*", Write: ".*", Read: ".*"}}}
+	case "setting":
+		m := &logpb.PutSetting{Name: w[1], Unset: len(w) < 3}
+		if !m.Unset {
+			m.Value = parseValue(t, 'l', w[2]).Int
+		}
+		c.Body = &logpb.CatalogCommand_PutSetting{PutSetting: m}
 	case "vhost":
 		c.Body = &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: w[1], Description: parseOptions(t, w[2:]).values["description"]}}
 	case "delete-vhost":

@@ -15,6 +15,7 @@ func (v *View) Snapshot() *logpb.CatalogSnapshot {
 		Version: entryVersion, Index: v.index, Clock: int64(v.clock),
 		Nodes: v.Nodes(), Vhosts: v.VHosts(), Users: v.Users(),
 		NextNode: v.lastNode + 1, NextGroup: max(v.nextGroup, 1), Initialized: v.initialized,
+		Settings: v.settings,
 	}
 	for _, p := range v.Permissions() {
 		s.Permissions = append(s.Permissions, p.row())
@@ -42,6 +43,7 @@ func Restore(s *logpb.CatalogSnapshot) (*Catalog, error) {
 	d := draft{View: View{
 		index: s.GetIndex(), clock: fsm.Time(s.GetClock()), initialized: s.GetInitialized(),
 		lastNode: max(s.GetNextNode(), 1) - 1, nextGroup: s.GetNextGroup(),
+		settings: s.GetSettings(),
 	}}
 	if err := d.restore(s); err != nil {
 		return nil, fmt.Errorf("catalog snapshot at %d: %w", s.GetIndex(), err)

@@ -12,6 +12,9 @@ func (v *View) String() string {
 	for _, n := range v.Nodes() {
 		fmt.Fprintf(&b, "node %d %s peer=%s boot=%d incarnation=%q\n", n.Number, n.Name, n.PeerAddress, n.Boot, n.Incarnation)
 	}
+	for _, s := range v.settings {
+		fmt.Fprintf(&b, "setting %s=%d\n", s.Name, s.Value)
+	}
 	for _, u := range v.Users() {
 		fmt.Fprintf(&b, "user %s algorithm=%s tags=%v\n", u.Name, u.HashAlgorithm, u.Tags)
 	}

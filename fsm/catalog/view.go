@@ -24,6 +24,7 @@ type View struct {
 	nodeNames route.Map[string, *logpb.NodeState]
 	users     route.Map[string, *logpb.PutUser]
 	vhosts    route.Map[string, *vhost]
+	settings  []*logpb.PutSetting // that have a value, by name; replaced as a whole
 
 	// All queues, in three more orders than their vhosts know them.
 	byID    route.Map[fsm.QueueID, *Queue]

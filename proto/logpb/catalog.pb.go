@@ -1373,7 +1373,7 @@ type PutSetting struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Value         int64                  `protobuf:"zigzag64,2,opt,name=value,proto3" json:"value,omitempty"`
-	Reset_        bool                   `protobuf:"varint,3,opt,name=reset,proto3" json:"reset,omitempty"` // to what the program gives it; value is ignored
+	Unset         bool                   `protobuf:"varint,3,opt,name=unset,proto3" json:"unset,omitempty"` // back to what the program gives it; value is ignored
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1422,9 +1422,9 @@ func (x *PutSetting) GetValue() int64 {
 	return 0
 }
 
-func (x *PutSetting) GetReset_() bool {
+func (x *PutSetting) GetUnset() bool {
 	if x != nil {
-		return x.Reset_
+		return x.Unset
 	}
 	return false
 }
@@ -1932,7 +1932,7 @@ const file_catalog_proto_rawDesc = "" +
 	"PutSetting\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x12R\x05value\x12\x14\n" +
-	"\x05reset\x18\x03 \x01(\bR\x05reset\"\xc5\x01\n" +
+	"\x05unset\x18\x03 \x01(\bR\x05unset\"\xc5\x01\n" +
 	"\rCatalogResult\x12\x18\n" +
 	"\arefusal\x18\x01 \x01(\rR\arefusal\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x18\n" +

@@ -1450,9 +1450,9 @@ func (m *PutSetting) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
-	if m.Reset_ {
+	if m.Unset {
 		i--
-		if m.Reset_ {
+		if m.Unset {
 			dAtA[i] = 1
 		} else {
 			dAtA[i] = 0
@@ -2483,7 +2483,7 @@ func (m *PutSetting) SizeVT() (n int) {
 	if m.Value != 0 {
 		n += 1 + protohelpers.SizeOfZigzag(uint64(m.Value))
 	}
-	if m.Reset_ {
+	if m.Unset {
 		n += 2
 	}
 	n += len(m.unknownFields)
@@ -5982,7 +5982,7 @@ func (m *PutSetting) UnmarshalVT(dAtA []byte) error {
 			m.Value = int64(v)
 		case 3:
 			if wireType != 0 {
-				return fmt.Errorf("proto: wrong wireType = %d for field Reset_", wireType)
+				return fmt.Errorf("proto: wrong wireType = %d for field Unset", wireType)
 			}
 			var v int
 			for shift := uint(0); ; shift += 7 {
@@ -5999,7 +5999,7 @@ func (m *PutSetting) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
-			m.Reset_ = bool(v != 0)
+			m.Unset = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

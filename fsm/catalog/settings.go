@@ -1,0 +1,100 @@
+package catalog
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// Names of the settings of the whole cluster.
+const (
+	// MaxClockSkew is by how many milliseconds the nodes' wall clocks may differ.
+	MaxClockSkew = "max_clock_skew"
+	// LockCredit is how many milliseconds without a leader are given back to
+	// those who hold messages.
+	LockCredit = "leader_change_lock_credit"
+)
+
+// Setting is a setting of the whole cluster: a whole number from Low to High.
+type Setting struct {
+	Name               string
+	Default, Low, High int64
+	About              string
+}
+
+// settings lists all there are, by name.
+var settings = []Setting{
+	{LockCredit, 30_000, 0, 86_400_000, "ms before the first entry of a new leader that are not counted against consumer timeouts, at most"},
+	{MaxClockSkew, 1000, 10, 3_600_000, "ms by which the nodes' wall clocks may differ before an alarm is raised; larger steps forward wait for a new leader"},
+}
+
+// Settings lists the settings of the whole cluster by name.
+func Settings() []Setting { return slices.Clone(settings) }
+
+// findSetting finds a row of settings, or of the values given to them.
+func findSetting[T any](rows []T, name string, nameOf func(T) string) (int, bool) {
+	return slices.BinarySearchFunc(rows, name, func(row T, name string) int { return cmp.Compare(nameOf(row), name) })
+}
+
+func settingName(s Setting) string { return s.Name }
+
+// Setting is the value of a setting of the whole cluster, which must be one
+// of Settings.
+func (v *View) Setting(name string) int64 {
+	if i, ok := findSetting(v.settings, name, (*logpb.PutSetting).GetName); ok {
+		return v.settings[i].Value
+	}
+	i, ok := findSetting(settings, name, settingName)
+	if !ok {
+		panic("catalog: no setting " + name)
+	}
+	return settings[i].Default
+}
+
+// putSetting gives a setting a value, or takes it away.
+func (d *draft) putSetting(m *logpb.PutSetting) (*logpb.CatalogResult, error) {
+	if err := checkSetting(m); err != nil {
+		return nil, err
+	}
+	i, given := findSetting(d.settings, m.GetName(), (*logpb.PutSetting).GetName)
+	next := slices.Clone(d.settings)
+	switch {
+	case m.GetUnset() && !given, given && !m.GetUnset() && d.settings[i].Value == m.GetValue():
+		return &logpb.CatalogResult{}, nil
+	case m.GetUnset():
+		next = slices.Delete(next, i, i+1)
+	case given:
+		next[i] = m
+	default:
+		next = slices.Insert(next, i, m)
+	}
+	d.settings = next
+	return &logpb.CatalogResult{Changed: true}, nil
+}
+
+func checkSetting(m *logpb.PutSetting) error {
+	i, ok := findSetting(settings, m.GetName(), settingName)
+	if !ok {
+		return refuse(fsm.NotFoundKind, "no cluster setting '%s'", m.GetName())
+	}
+	if s := settings[i]; !m.GetUnset() && (m.GetValue() < s.Low || m.GetValue() > s.High) {
+		return refuse(fsm.Precondition, "cluster setting '%s' is a whole number from %d to %d, not %d", s.Name, s.Low, s.High, m.GetValue())
+	}
+	return nil
+}
+
+// checkSettings: each value given is one that may be given, in order, once.
+func (v *View) checkSettings() error {
+	for i, m := range v.settings {
+		if err := checkSetting(m); err != nil {
+			return err
+		}
+		if m.GetUnset() || i > 0 && v.settings[i-1].Name >= m.Name {
+			return fmt.Errorf("cluster setting %q is out of place", m.Name)
+		}
+	}
+	return nil
+}
