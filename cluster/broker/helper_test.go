@@ -1,0 +1,219 @@
+package broker
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// fatal is what fails a test: a testing.TB or a rapid.T.
+type fatal interface {
+	Helper()
+	Fatalf(format string, args ...any)
+	Errorf(format string, args ...any)
+}
+
+// world is a broker without links or groups, in a time of its own.
+type world struct {
+	t       fatal
+	broker  *Broker
+	clock   atomic.Int64 // ms
+	catalog catalog.Catalog
+	index   uint64
+}
+
+func newWorld(t fatal) *world {
+	w := &world{t: t}
+	w.clock.Store(1_000_000)
+	w.broker = New(Config{
+		Node: "n1", Catalog: w, Properties: noProperties{}, Logger: slog.New(slog.DiscardHandler),
+		Clock:           func() fsm.Time { return fsm.Time(w.clock.Load()) },
+		LeaderlessGrace: time.Minute, SilentGrace: time.Minute, GroupSize: 3,
+	})
+	w.broker.boot.Store(7)
+	w.broker.self.Store(1)
+	w.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{
+		Name: "n1", PeerAddress: "n1", Incarnation: []byte("0123456789abcdef"),
+	}}})
+	w.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_Initialize{Initialize: &logpb.Initialize{
+		Vhost:      &logpb.PutVhost{Name: "/"},
+		User:       &logpb.PutUser{Name: "guest", Tags: []string{"administrator"}},
+		Permission: &logpb.PutPermission{User: "guest", Vhost: "/", Configure: ".*", Write: ".*", Read: ".*"},
+	}}})
+	return w
+}
+
+// View and Propose make the world the broker's catalog.
+func (w *world) View() *catalog.View { return w.catalog.View() }
+
+func (w *world) Propose(_ context.Context, cs ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
+	w.index++
+	return w.catalog.Apply(w.index, &logpb.CatalogEntry{Version: 1, Now: w.clock.Load(), Commands: cs}), nil
+}
+
+func (w *world) commit(c *logpb.CatalogCommand) *logpb.CatalogResult {
+	w.t.Helper()
+	r, _ := w.Propose(context.Background(), c)
+	if r[0].Refusal != 0 {
+		w.t.Fatalf("catalog refuses: %s", r[0].Text)
+	}
+	return r[0]
+}
+
+// mustQueue makes a queue in the catalog.
+func (w *world) mustQueue(name string) *catalog.Queue {
+	w.t.Helper()
+	r := w.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareQueue{DeclareQueue: &logpb.DeclareQueue{
+		Vhost: "/", Name: name, Durable: true, Members: []uint32{1},
+	}}})
+	q, ok := w.View().QueueByID(fsm.QueueID(r.Queue))
+	if !ok {
+		w.t.Fatalf("queue %s is not there", name)
+	}
+	return q
+}
+
+// deleteQueue removes a queue from the catalog, and tells the broker.
+func (w *world) deleteQueue(q *catalog.Queue) {
+	w.t.Helper()
+	w.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{
+		Vhost: "/", Name: q.Name, Id: uint64(q.ID),
+	}}})
+	w.broker.QueueGone(q.ID)
+}
+
+// mustSession opens a session that tells c.
+func (w *world) mustSession(c *recorder) *Session {
+	w.t.Helper()
+	conn, err := w.broker.Connect(context.Background(), "guest", "/")
+	if err != nil {
+		w.t.Fatalf("connect: %v", err)
+	}
+	s, err := conn.OpenSession(c)
+	if err != nil {
+		w.t.Fatalf("open session: %v", err)
+	}
+	return s
+}
+
+type noProperties struct{}
+
+func (noProperties) Expiration([]byte) string  { return "" }
+func (noProperties) Headers([]byte) *fsm.Table { return nil }
+
+func payload(body string) fsm.Payload {
+	return append(fsm.AppendPayloadHead(nil, "", "k", nil), body...)
+}
+
+// recorder is a channel that keeps what it is told.
+type recorder struct {
+	mu       sync.Mutex
+	busy     atomic.Int32
+	overlap  atomic.Bool
+	settled  map[uint64]int // how often
+	refused  int
+	messages []fsm.Message
+	lost     []error
+	log      []string
+	gate     chan struct{} // Deliver waits for it; nil: it does not
+}
+
+func (r *recorder) enter() func() {
+	if r.busy.Add(1) != 1 {
+		r.overlap.Store(true)
+	}
+	r.mu.Lock()
+	return func() {
+		r.mu.Unlock()
+		r.busy.Add(-1)
+	}
+}
+
+func (r *recorder) Settled(first, last uint64, ok bool) {
+	defer r.enter()()
+	if r.settled == nil {
+		r.settled = map[uint64]int{}
+	}
+	for n := first; n <= last; n++ {
+		r.settled[n]++
+	}
+	if !ok {
+		r.refused++
+	}
+	r.log = append(r.log, "settled")
+}
+
+func (r *recorder) Deliver(messages []fsm.Message) {
+	if r.gate != nil {
+		<-r.gate
+	}
+	defer r.enter()()
+	r.messages = append(r.messages, messages...)
+	r.log = append(r.log, "deliver")
+}
+
+func (r *recorder) Cancelled(uint64) {
+	defer r.enter()()
+	r.log = append(r.log, "cancelled")
+}
+
+func (r *recorder) TimedOut(uint64, []uint64, fsm.Millis) {
+	defer r.enter()()
+	r.log = append(r.log, "timed out")
+}
+
+func (r *recorder) Lost(err error) {
+	defer r.enter()()
+	r.lost = append(r.lost, err)
+	r.log = append(r.log, "lost")
+}
+
+// take collects what a lane has to send, as the target does.
+func take(l *lane) []group.Batch {
+	var all []group.Batch
+	for full := true; full; {
+		var b group.Batch
+		l.owner.lock().Lock()
+		full = l.collect(&b)
+		l.owner.lock().Unlock()
+		if b.Count > 0 {
+			all = append(all, b)
+		}
+	}
+	return all
+}
+
+// commands decodes a batch.
+func commands(t fatal, b group.Batch) []*logpb.Command {
+	t.Helper()
+	var e logpb.Entry
+	if err := e.UnmarshalVT(b.Commands); err != nil {
+		t.Fatalf("a batch cannot be decoded: %v", err)
+	}
+	if len(e.Commands) != b.Count {
+		t.Fatalf("a batch has %d commands and says %d", len(e.Commands), b.Count)
+	}
+	return e.Commands
+}
+
+// tell gives answers to a lane.
+func tell(l *lane, answers ...group.Outcome) {
+	l.owner.lock().Lock()
+	for _, a := range answers {
+		l.answered(a.First, a.Run, a.Result)
+	}
+	l.owner.release()
+}
+
+func ok(first, run uint64) group.Outcome { return group.Outcome{First: first, Run: run} }
+
+func code(seq uint64, c fsm.Code) group.Outcome {
+	return group.Outcome{First: seq, Run: 1, Result: fsm.Result{Code: c}}
+}
