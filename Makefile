@@ -13,7 +13,7 @@ FUZZ_TIME ?= 10m
 RACE_PKGS = ./fsm/... ./amqp/... ./cluster/...
 PLAIN_PKGS = $(shell $(GO) list ./... | grep -Ev '/(fsm|amqp|cluster|jepsen)(/|$$)')
 JEPSEN_PKGS = ./jepsen/...
-GENERATED = '*.pb.go' '*_vtproto.pb.go' '*_gen.go' 'docs/reference/*'
+GENERATED = '*.pb.go' '*_vtproto.pb.go' '*_gen.go'
 
 .PHONY: help run build test check bench chaos fuzz generate
 

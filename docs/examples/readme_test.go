@@ -2,6 +2,7 @@
 package examples
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -10,6 +11,30 @@ import (
 
 // quote is an example in the README: its folder, and its code.
 var quote = regexp.MustCompile("(?s)<!-- example: (\\w+) -->\n```go\n(.*?)```")
+
+// direct is a line of go.mod that requires a module for the project itself.
+var direct = regexp.MustCompile(`(?m)^\t(\S+) v\S+$`)
+
+// Every direct dependency has its reason in docs/dependencies.md.
+func TestDependenciesHaveReasons(t *testing.T) {
+	mod, err := os.ReadFile(filepath.Join("..", "..", "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	reasons, err := os.ReadFile(filepath.Join("..", "dependencies.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := direct.FindAllSubmatch(mod, -1)
+	if len(found) == 0 {
+		t.Fatal("go.mod requires nothing")
+	}
+	for _, m := range found {
+		if !bytes.Contains(reasons, m[1]) {
+			t.Errorf("docs/dependencies.md gives no reason for %s", m[1])
+		}
+	}
+}
 
 // The README quotes each example as it is.
 func TestReadmeQuotesExamples(t *testing.T) {
