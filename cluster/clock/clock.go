@@ -1,0 +1,309 @@
+package clock
+
+import (
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quorate/quorate/fsm"
+)
+
+const (
+	// keep is how many readings of another node's clock are compared: the one
+	// with the shortest round trip counts.
+	keep = 8
+	// fresh is how long a reading counts.
+	fresh = 3 * time.Second
+	// grain is the least change that the clock follows. Readings of equal
+	// clocks differ by as much.
+	grain = 5 * time.Millisecond
+	// Pace is how often Update should be called.
+	Pace = 250 * time.Millisecond
+)
+
+// Config says what a Clock stands on.
+type Config struct {
+	Node  string
+	Nodes []string // all nodes of the cluster, this one included
+	// Wall is this node's wall clock. It may step.
+	Wall func() fsm.Time
+	// Monotonic counts from any instant and never runs back.
+	Monotonic func() time.Duration
+	// MaxSkew is by how much wall clocks may differ.
+	MaxSkew func() fsm.Millis
+	Logger  *slog.Logger
+}
+
+// Clock is a node's clock. All methods may be called from any goroutine.
+type Clock struct {
+	config Config
+	anchor time.Duration // what the wall clock showed when Monotonic was 0
+	state  atomic.Pointer[state]
+
+	mu      sync.Mutex
+	peers   map[string]*readings
+	own     time.Duration // the wall clock against the steady one
+	median  time.Duration // the same for the cluster's median, when last known
+	skewed  bool
+	sampled chan struct{} // closed once a majority has been read
+	ahead   []func()
+
+	refused     atomic.Uint64
+	lastRefusal atomic.Int64 // Monotonic of the last one logged; 0: none
+}
+
+// state is what the stamps need to know.
+type state struct {
+	// offset is the corrected clock against the steady one.
+	offset time.Duration
+	// agreed: a majority of the wall clocks has agreed on offset.
+	agreed  bool
+	maxSkew fsm.Millis
+}
+
+// readings are the last ones of another node's clock.
+type readings struct {
+	ring [keep]reading
+	next int
+}
+
+type reading struct {
+	offset    time.Duration // against this node's steady clock
+	roundTrip time.Duration
+	at        time.Duration // Monotonic; 0: none
+}
+
+// New returns the clock of a node that has not heard of the others.
+func New(c Config) *Clock {
+	k := &Clock{config: c, peers: map[string]*readings{}, sampled: make(chan struct{})}
+	k.anchor = wallDuration(c.Wall()) - c.Monotonic()
+	k.state.Store(&state{maxSkew: c.MaxSkew()})
+	for _, name := range c.Nodes {
+		if name != c.Node {
+			k.peers[name] = &readings{}
+		}
+	}
+	k.Update()
+	return k
+}
+
+// wallDuration is the time since the epoch. Instants are kept within what a
+// Duration holds, about 292 years.
+func wallDuration(t fsm.Time) time.Duration {
+	const limit = fsm.Time(1<<62) / fsm.Time(time.Millisecond)
+	return time.Duration(max(0, min(t, limit))) * time.Millisecond
+}
+
+func instant(d time.Duration) fsm.Time { return fsm.Time(d / time.Millisecond) }
+
+// Monotonic is the monotonic clock.
+func (c *Clock) Monotonic() time.Duration { return c.config.Monotonic() }
+
+// Steady is what the wall clock showed at the start, and the monotonic time
+// since: good for durations, which nothing disturbs.
+func (c *Clock) Steady() fsm.Time { return instant(c.anchor + c.config.Monotonic()) }
+
+// Now is the steady clock, corrected to the median of the wall clocks.
+func (c *Clock) Now() fsm.Time {
+	return instant(c.anchor + c.config.Monotonic() + c.state.Load().offset)
+}
+
+// Wall is this node's own wall clock.
+func (c *Clock) Wall() fsm.Time { return c.config.Wall() }
+
+// WhenAhead has f called whenever the corrected clock has moved ahead by
+// itself, so that what waits for an instant is to look again. f must not block.
+func (c *Clock) WhenAhead(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ahead = append(c.ahead, f)
+}
+
+// Read takes a reading of another node's wall clock that has just arrived,
+// roundTrip after it was asked for.
+func (c *Clock) Read(node string, wall fsm.Time, roundTrip time.Duration) {
+	now := c.config.Monotonic()
+	c.mu.Lock()
+	p := c.peers[node]
+	if p == nil || roundTrip < 0 {
+		c.mu.Unlock()
+		return
+	}
+	p.ring[p.next] = reading{wallDuration(wall) - c.anchor - now + roundTrip/2, roundTrip, max(now, 1)}
+	p.next = (p.next + 1) % keep
+	c.mu.Unlock()
+	c.Update()
+}
+
+// best is the reading to go by, if there is a fresh one.
+func (p *readings) best(now time.Duration) (r reading, ok bool) {
+	for _, x := range p.ring {
+		if x.at != 0 && now-x.at <= fresh && (!ok || x.roundTrip < r.roundTrip) {
+			r, ok = x, true
+		}
+	}
+	return r, ok
+}
+
+// Update looks at the clocks again. It is to be called every Pace.
+func (c *Clock) Update() {
+	now := c.config.Monotonic()
+	c.mu.Lock()
+	before := c.state.Load()
+	c.own = wallDuration(c.config.Wall()) - c.anchor - now
+	votes := c.votes(now)
+	next := &state{offset: before.offset, agreed: before.agreed, maxSkew: c.config.MaxSkew()}
+	majority := len(c.config.Nodes)/2 + 1
+	if len(votes) >= majority {
+		slices.Sort(votes)
+		c.median = votes[(len(votes)-1)/2]
+		agreed := agree(votes, majority, time.Duration(next.maxSkew)*time.Millisecond)
+		if agreed || !before.agreed {
+			next.offset, next.agreed = c.median, agreed
+		}
+		if before.agreed && (next.offset-before.offset).Abs() < grain {
+			next.offset = before.offset
+		}
+		c.judge(next.maxSkew)
+		if !c.isSampled() {
+			close(c.sampled)
+		}
+	}
+	var ahead []func()
+	if *next != *before {
+		c.state.Store(next)
+		if next.offset > before.offset || next.agreed != before.agreed {
+			ahead = c.ahead
+		}
+	}
+	c.mu.Unlock()
+	for _, f := range ahead {
+		f()
+	}
+}
+
+// votes are the wall clocks that can be seen, against the steady clock. A node
+// alone goes by what its clock showed when it started: nobody can tell whether
+// a step made it right or wrong.
+func (c *Clock) votes(now time.Duration) []time.Duration {
+	if len(c.config.Nodes) == 1 {
+		return []time.Duration{0}
+	}
+	votes := make([]time.Duration, 1, len(c.config.Nodes))
+	votes[0] = c.own
+	for _, p := range c.peers {
+		if r, ok := p.best(now); ok {
+			votes = append(votes, r.offset)
+		}
+	}
+	return votes
+}
+
+// agree reports whether so many of the sorted votes lie within skew.
+func agree(votes []time.Duration, majority int, skew time.Duration) bool {
+	for i := majority - 1; i < len(votes); i++ {
+		if votes[i]-votes[i-majority+1] <= skew {
+			return true
+		}
+	}
+	return false
+}
+
+// judge raises or ends the alarm about this node's own clock. mu is held.
+func (c *Clock) judge(skew fsm.Millis) {
+	off := c.own - c.median
+	if skewed := off.Abs() > time.Duration(skew)*time.Millisecond; skewed != c.skewed {
+		c.skewed = skewed
+		if skewed {
+			c.config.Logger.Warn("wall clock of this node is wrong", "alarm", "clock_skew", "ahead", off.Round(time.Millisecond))
+		} else {
+			c.config.Logger.Info("wall clock of this node is right again", "ahead", off.Round(time.Millisecond))
+		}
+	}
+}
+
+// Sampled is closed once the clocks of a majority have been read.
+func (c *Clock) Sampled() <-chan struct{} { return c.sampled }
+
+func (c *Clock) isSampled() bool {
+	select {
+	case <-c.sampled:
+		return true
+	default:
+		return false
+	}
+}
+
+// refusalPause is how long further refusals are counted and not logged.
+const refusalPause = 10 * time.Second
+
+// refuse notes that a stamp did not follow the corrected clock ahead.
+func (c *Clock) refuse(by fsm.Time) {
+	c.refused.Add(1)
+	now, last := max(int64(c.config.Monotonic()), 1), c.lastRefusal.Load()
+	if (last == 0 || now-last > int64(refusalPause)) && c.lastRefusal.CompareAndSwap(last, now) {
+		c.config.Logger.Warn("clock jump refused", "alarm", "clock_jump_refused", "jump", time.Duration(by)*time.Millisecond)
+	}
+}
+
+// Status describes the clocks as this node sees them.
+type Status struct {
+	Now     fsm.Time      // the corrected clock
+	Offset  time.Duration // this node's wall clock against the median; positive: ahead
+	Skewed  bool          // Offset exceeds MaxSkew
+	MaxSkew fsm.Millis
+	// Sampled: the clocks of a majority have been read. Agreed: a majority has
+	// agreed within MaxSkew.
+	Sampled, Agreed bool
+	JumpsRefused    uint64
+	Peers           []PeerStatus // by name
+}
+
+// PeerStatus is what is known of another node's wall clock.
+type PeerStatus struct {
+	Node      string
+	Known     bool          // what follows is known
+	Offset    time.Duration // against this node's wall clock; positive: ahead
+	RoundTrip time.Duration // of the reading
+	Age       time.Duration // of the newest reading
+}
+
+// Status describes the present.
+func (c *Clock) Status() Status {
+	now := c.config.Monotonic()
+	s := Status{Now: c.Now(), JumpsRefused: c.refused.Load()}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	st := c.state.Load()
+	s.Agreed, s.MaxSkew, s.Skewed = st.agreed, st.maxSkew, c.skewed
+	if s.Sampled = c.isSampled(); s.Sampled {
+		s.Offset = c.own - c.median
+	}
+	for _, name := range c.config.Nodes {
+		if name != c.config.Node {
+			s.Peers = append(s.Peers, c.peers[name].status(name, c.own, now))
+		}
+	}
+	slices.SortFunc(s.Peers, func(a, b PeerStatus) int {
+		if a.Node < b.Node {
+			return -1
+		}
+		return 1
+	})
+	return s
+}
+
+func (p *readings) status(name string, own, now time.Duration) PeerStatus {
+	s := PeerStatus{Node: name}
+	newest := p.ring[(p.next+keep-1)%keep]
+	if newest.at == 0 {
+		return s
+	}
+	r, ok := p.best(now)
+	if !ok {
+		r = newest
+	}
+	return PeerStatus{Node: name, Known: true, Offset: r.offset - own, RoundTrip: r.roundTrip, Age: now - newest.at}
+}
