@@ -123,7 +123,7 @@ func TestMedian(t *testing.T) {
 func TestNothingMoves(t *testing.T) {
 	w := newWorld(3)
 	w.pass(time.Second)
-	for _, step := range []time.Duration{5 * time.Second, -5 * time.Second, -hour, 24 * hour} {
+	for _, step := range []time.Duration{5 * time.Second, -5 * time.Second, 24 * hour, -hour} {
 		w.off["a"] = step
 		for range 40 {
 			w.pass(100 * ms)
@@ -141,6 +141,18 @@ func TestNothingMoves(t *testing.T) {
 	if s := w.c.Status(); s.Skewed {
 		t.Error("the alarm stays")
 	}
+}
+
+// A node that is not heard any more does not vote.
+func TestSilentNode(t *testing.T) {
+	w := newWorld(3, 200*ms, 100*ms, 0)
+	w.pass(time.Second)
+	mustBe(t, "now", w.c.Now(), w.truth()+100)
+	w.down["b"] = true
+	w.pass(fresh / 2)
+	mustBe(t, "now with a fresh reading", w.c.Now(), w.truth()+100)
+	w.pass(fresh)
+	mustBe(t, "now with an old reading", w.c.Now(), w.truth())
 }
 
 // A node alone goes by its first reading; the alarm says that the wall clock
