@@ -20,7 +20,7 @@ const headerSize = 4 + 1 + 4 + 8
 const (
 	kindHello Kind = iota + 1 // first frame in both directions: peerpb.Hello
 	kindPing                  // answered by a pong with the same number
-	kindPong
+	kindPong       // carries the answering node's wall clock, or nothing
 	kindAppend     // AppendEntries
 	kindVote       // RequestVote
 	kindPreVote    // RequestPreVote
@@ -92,6 +92,24 @@ type noBody struct{}
 
 func (noBody) size() int      { return 0 }
 func (noBody) write(b *batch) {}
+
+// clockBody is a wall clock: milliseconds since the epoch. Nodes take any
+// length from 8 up, so that more can follow it.
+type clockBody int64
+
+func (c clockBody) size() int      { return 8 }
+func (c clockBody) write(b *batch) { putUint64s(b.reserve(8), uint64(c)) }
+
+// decodeClock reads a clockBody. told is false for an empty one.
+func decodeClock(p []byte) (wall int64, told bool, err error) {
+	switch {
+	case len(p) == 0:
+		return 0, false, nil
+	case len(p) < 8:
+		return 0, false, fmt.Errorf("%w: a clock of %d bytes", errProtocol, len(p))
+	}
+	return int64(binary.BigEndian.Uint64(p)), true, nil
+}
 
 type textBody string
 

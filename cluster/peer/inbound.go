@@ -185,7 +185,11 @@ func (in *inbound) handle(f frame) error {
 	case f.kind >= FirstKind:
 		return in.handleMessage(f)
 	case f.kind == kindPing:
-		_ = in.out.push(header{kind: kindPong, number: f.number}, noBody{}, classOwn, urgent)
+		var b body = noBody{}
+		if wall := in.m.cfg.WallClock; wall != nil {
+			b = clockBody(wall())
+		}
+		_ = in.out.push(header{kind: kindPong, number: f.number}, b, classOwn, urgent)
 		return nil
 	case f.kind == kindCall:
 		in.handleCall(f)

@@ -210,7 +210,7 @@ func (l *link) receive() error {
 func (l *link) handle(f frame) error {
 	switch f.kind {
 	case kindPong:
-		l.roundTrip.Store(int64(time.Since(l.opened)) - int64(f.number))
+		return l.pong(f)
 	case kindReply:
 		if c := l.unregister(f.number); c != nil {
 			c.complete(f, nil)
@@ -224,6 +224,17 @@ func (l *link) handle(f frame) error {
 		return fmt.Errorf("%w: kind %d in an answer", errProtocol, f.kind)
 	}
 	return nil
+}
+
+// pong takes the answer to a ping.
+func (l *link) pong(f frame) error {
+	roundTrip := time.Since(l.opened) - time.Duration(f.number)
+	l.roundTrip.Store(int64(roundTrip))
+	wall, told, err := decodeClock(f.body)
+	if heard := l.p.m.cfg.HeardClock; told && heard != nil {
+		heard(l.p.name, wall, roundTrip)
+	}
+	return err
 }
 
 // register gives c's request its number.

@@ -77,6 +77,13 @@ type Config struct {
 	// broken link before they fail. 0: 30 s. See DESIGN.md: each failure makes
 	// raft itself wait longer, up to 10 s.
 	ReconnectWait time.Duration
+
+	// WallClock is this node's wall clock in milliseconds since the epoch,
+	// which answers to pings carry. nil: they carry none.
+	WallClock func() int64
+	// HeardClock is told what the wall clock of a node showed between a ping
+	// and its answer, which has just come. It must not block. nil: nobody.
+	HeardClock func(node string, wall int64, roundTrip time.Duration)
 }
 
 func (c *Config) setDefaults() {
