@@ -2,6 +2,7 @@ package group
 
 import (
 	"encoding/binary"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -20,9 +21,9 @@ const (
 	campaignTime   = time.Second            // after which one no longer counts as under way
 	standingsWait  = 150 * time.Millisecond // how long to wait for others' standings
 	standingsEvery = 400 * time.Millisecond // how often to ask again
-	rankDelay      = time.Second            // between the first and the second candidate
-	longestPause   = 10 * time.Second
-	ledPause       = 2 * time.Second // how long it counts that a member has a leader
+	turnTime       = time.Second            // of a candidate, in the first round
+	longestTurn    = 5 * time.Second        // later ones are longer
+	ledPause       = 2 * time.Second        // how long it counts that a member has a leader
 )
 
 // elections fills vacancies. Raft's own timers are long, because thousands of
@@ -30,25 +31,46 @@ const (
 // leaderless group compare their logs, and the one with the longest campaigns.
 // Everything here only starts campaigns; who wins is raft's business.
 type elections struct {
-	host *Host
-	kick chan struct{}
+	node  string
+	links links
+	kind  peer.Kind                 // of its messages
+	find  func(fsm.GroupID) replica // nil: there is none
+	slog  *slog.Logger
+	kick  chan struct{}
 
 	mu        sync.Mutex
 	vacancies map[fsm.GroupID]*vacancy
 }
 
+// links is what elections need of the mesh.
+type links interface {
+	Handle(k peer.Kind, h func(from string, head, payload []byte))
+	Send(node string, k peer.Kind, head []byte, payloads ...[]byte) error
+	Alive(node string) bool
+	Peers() []peer.PeerStatus
+	Campaign(group fsm.GroupID)
+}
+
+// replica is what elections need of a Group.
+type replica interface {
+	Spec() Spec
+	Leader() string     // empty: unknown
+	standing() standing // how far the log reaches
+	follows() bool      // a campaign would have an effect
+	isClosed() bool
+}
+
 type vacancy struct {
-	group      *Group
+	group      replica
 	asked      time.Time // standings were last exchanged
 	ready      time.Time // since when a majority of members is reachable
 	notBefore  time.Time
 	campaigned time.Time // last
-	attempts   int
 	standings  map[string]standing
 	led        map[string]time.Time // when a member said last that there is a leader
 }
 
-func newVacancy(g *Group) *vacancy {
+func newVacancy(g replica) *vacancy {
 	return &vacancy{group: g, standings: map[string]standing{}, led: map[string]time.Time{}}
 }
 
@@ -60,14 +82,21 @@ func (s standing) less(o standing) bool {
 }
 
 func newElections(h *Host) *elections {
-	return &elections{host: h, kick: make(chan struct{}, 1), vacancies: map[fsm.GroupID]*vacancy{}}
+	return &elections{
+		node: h.config.Node, links: h.config.Mesh, kind: h.config.KindStanding, slog: h.slog,
+		find: func(id fsm.GroupID) replica {
+			if g := h.Group(id); g != nil {
+				return g
+			}
+			return nil
+		},
+		kick: make(chan struct{}, 1), vacancies: map[fsm.GroupID]*vacancy{},
+	}
 }
 
-// listen registers for messages and for changes of peers.
+// listen registers for messages.
 func (e *elections) listen() {
-	e.host.config.Mesh.Handle(e.host.config.KindStanding, func(from string, head, _ []byte) {
-		e.receive(from, head)
-	})
+	e.links.Handle(e.kind, func(from string, head, _ []byte) { e.receive(from, head, time.Now()) })
 }
 
 // PeerChanged is told when a node came or went.
@@ -105,10 +134,10 @@ func (h *Host) trigger(node string) {
 }
 
 // vacant notes that a group has no leader, as far as this node knows.
-func (e *elections) vacant(g *Group) {
+func (e *elections) vacant(g replica) {
 	e.mu.Lock()
-	if e.vacancies[g.spec.Group] == nil {
-		e.vacancies[g.spec.Group] = newVacancy(g)
+	if id := g.Spec().Group; e.vacancies[id] == nil {
+		e.vacancies[id] = newVacancy(g)
 	}
 	e.mu.Unlock()
 	e.wake()
@@ -155,13 +184,13 @@ func (e *elections) look(now time.Time) bool {
 	l := look{now: now, ask: map[string][]byte{}, reached: e.reached(), room: maxCampaigns}
 	for id, v := range e.vacancies {
 		switch {
-		case v.group.closed.Load():
+		case v.group.isClosed():
 			delete(e.vacancies, id)
 		case now.Sub(v.campaigned) < campaignTime:
 			l.room--
 		}
 	}
-	var campaign []*Group
+	var campaign []replica
 	for _, v := range e.vacancies {
 		if e.advance(v, &l) {
 			campaign = append(campaign, v.group)
@@ -173,11 +202,30 @@ func (e *elections) look(now time.Time) bool {
 		e.send(node, items)
 	}
 	for _, g := range campaign {
-		if g.raft.State() == raft.Follower {
-			e.host.config.Mesh.Campaign(g.spec.Group)
+		if g.follows() {
+			e.links.Campaign(g.Spec().Group)
 		}
 	}
 	return some
+}
+
+// campaign makes raft stand for election. A candidate that has lost would sit
+// until its timeout: it is made a follower first, by a request for a vote in
+// the next term that no log is short enough to grant.
+func (e *elections) campaign(g *Group) {
+	switch g.raft.State() {
+	case raft.Candidate:
+		for _, m := range g.spec.Members {
+			if m != e.host.config.Node {
+				e.host.config.Mesh.StepDown(g.spec.Group, g.raft.CurrentTerm()+1, m)
+				break
+			}
+		}
+	case raft.Follower:
+	default:
+		return
+	}
+	e.host.config.Mesh.Campaign(g.spec.Group)
 }
 
 // look is one round over all vacancies.
@@ -190,8 +238,8 @@ type look struct {
 
 // reached lists the nodes that can be reached, this one included.
 func (e *elections) reached() map[string]bool {
-	r := map[string]bool{e.host.config.Node: true}
-	for _, p := range e.host.config.Mesh.Peers() {
+	r := map[string]bool{e.node: true}
+	for _, p := range e.links.Peers() {
 		if p.Alive {
 			r[p.Node] = true
 		}
@@ -203,7 +251,7 @@ func (e *elections) reached() map[string]bool {
 // node should campaign now.
 func (e *elections) advance(v *vacancy, l *look) bool {
 	now, alive := l.now, l.alive(v.group)
-	if 2*len(alive) <= len(v.group.spec.Members) {
+	if 2*len(alive) <= len(v.group.Spec().Members) {
 		v.ready = time.Time{}
 		return false
 	}
@@ -213,10 +261,10 @@ func (e *elections) advance(v *vacancy, l *look) bool {
 	if now.Sub(v.asked) >= standingsEvery {
 		v.asked = now
 		mine := v.group.standing()
-		v.standings[e.host.config.Node] = mine
+		v.standings[e.node] = mine
 		for _, n := range alive {
-			if n != e.host.config.Node {
-				l.ask[n] = appendItem(l.ask[n], item{kind: itemAsk, group: v.group.spec.Group, standing: mine})
+			if n != e.node {
+				l.ask[n] = appendItem(l.ask[n], item{kind: itemAsk, group: v.group.Spec().Group, standing: mine})
 			}
 		}
 	}
@@ -232,7 +280,7 @@ func (e *elections) advance(v *vacancy, l *look) bool {
 	l.room--
 	v.campaigned = now
 	v.attempts++
-	pause := min(rankDelay<<min(v.attempts, 4)*time.Duration(len(v.group.spec.Members)), longestPause)
+	pause := min(rankDelay<<min(v.attempts, 4)*time.Duration(len(v.group.Spec().Members)), longestPause)
 	v.notBefore = now.Add(pause)
 	return true
 }
@@ -251,13 +299,13 @@ func (v *vacancy) decided(alive []string, now time.Time) bool {
 			known++
 		}
 	}
-	return known == len(alive) || 2*known > len(v.group.spec.Members) && now.Sub(v.ready) >= standingsWait
+	return known == len(alive) || 2*known > len(v.group.Spec().Members) && now.Sub(v.ready) >= standingsWait
 }
 
 // alive lists the members of a group that this node reaches.
-func (l *look) alive(g *Group) []string {
+func (l *look) alive(g replica) []string {
 	alive := make([]string, 0, 8)
-	for _, m := range g.spec.Members {
+	for _, m := range g.Spec().Members {
 		if l.reached[m] {
 			alive = append(alive, m)
 		}
@@ -268,9 +316,9 @@ func (l *look) alive(g *Group) []string {
 // rank is this node's place among the candidates: longest log first, then in
 // the order of the members, the preferred leader first.
 func (e *elections) rank(v *vacancy, alive []string) int {
-	mine, rank, passed := v.standings[e.host.config.Node], 0, false
+	mine, rank, passed := v.standings[e.node], 0, false
 	for _, n := range alive {
-		if n == e.host.config.Node {
+		if n == e.node {
 			passed = true
 			continue
 		}
@@ -297,20 +345,25 @@ func (g *Group) standing() standing {
 	return s
 }
 
+// follows reports whether a campaign would have an effect.
+func (g *Group) follows() bool { return g.raft.State() == raft.Follower }
+
+func (g *Group) isClosed() bool { return g.closed.Load() }
+
 // receive takes standings from another member, and answers those that ask.
-func (e *elections) receive(from string, items []byte) {
+func (e *elections) receive(from string, items []byte, now time.Time) {
 	var answer []byte
 	for len(items) >= itemSize {
 		it := parseItem(items)
 		items = items[itemSize:]
-		g := e.host.Group(it.group)
+		g := e.find(it.group)
 		if g == nil {
 			continue
 		}
 		if it.kind == itemAsk {
 			answer = appendItem(answer, e.answer(g, from))
 		}
-		e.note(from, it)
+		e.note(from, it, now)
 	}
 	if len(answer) > 0 {
 		e.send(from, answer)
@@ -318,16 +371,16 @@ func (e *elections) receive(from string, items []byte) {
 }
 
 // answer says where this replica stands, or that the group has a leader.
-func (e *elections) answer(g *Group, from string) item {
-	it := item{kind: itemStanding, group: g.spec.Group, standing: g.standing()}
+func (e *elections) answer(g replica, from string) item {
+	it := item{kind: itemStanding, group: g.Spec().Group, standing: g.standing()}
 	leader := g.Leader()
-	if leader != "" && leader != from && (leader == e.host.config.Node || e.host.config.Mesh.Alive(leader)) {
+	if leader != "" && leader != from && (leader == e.node || e.links.Alive(leader)) {
 		it.kind = itemLed
 	}
 	return it
 }
 
-func (e *elections) note(from string, it item) {
+func (e *elections) note(from string, it item, now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	v := e.vacancies[it.group]
@@ -339,7 +392,7 @@ func (e *elections) note(from string, it item) {
 	case itemStanding:
 		delete(v.led, from)
 	case itemLed:
-		v.led[from] = time.Now()
+		v.led[from] = now
 		if v.group.Leader() == from {
 			delete(e.vacancies, it.group) // the leader itself says so
 		}
@@ -348,8 +401,8 @@ func (e *elections) note(from string, it item) {
 }
 
 func (e *elections) send(node string, items []byte) {
-	if err := e.host.config.Mesh.Send(node, e.host.config.KindStanding, items); err != nil {
-		e.host.slog.Debug("standings not sent", "node", node, "error", err)
+	if err := e.links.Send(node, e.kind, items); err != nil {
+		e.slog.Debug("standings not sent", "node", node, "error", err)
 	}
 }
 
