@@ -81,7 +81,7 @@ func (k *Catalog) Start() error {
 	rc.HeartbeatTimeout, rc.ElectionTimeout = catalogHeartbeat, catalogHeartbeat
 	rc.LeaderLeaseTimeout, rc.CommitTimeout = catalogLease, catalogCommit
 	rc.SnapshotInterval, rc.SnapshotThreshold, rc.TrailingLogs = catalogSnapshots, catalogThreshold, catalogTrailing
-	rc.NoLegacyTelemetry, rc.ShutdownOnRemove, rc.BatchApplyCh = true, false, true
+	rc.NoLegacyTelemetry, rc.ShutdownOnRemove, rc.BatchApplyCh = true, false, false
 	rc.Logger = newRaftLogger(c.Logger.With("group", "catalog"))
 	transport := c.Mesh.Transport(catalogGroup)
 	past, err := raft.HasExistingState(c.Store, c.Store, c.Store.Snapshots())

@@ -49,6 +49,7 @@ type links interface {
 	Alive(node string) bool
 	Peers() []peer.PeerStatus
 	Campaign(group fsm.GroupID)
+	StepDown(group fsm.GroupID, term uint64, other string)
 }
 
 // replica is what elections need of a Group.
@@ -56,7 +57,7 @@ type replica interface {
 	Spec() Spec
 	Leader() string     // empty: unknown
 	standing() standing // how far the log reaches
-	follows() bool      // a campaign would have an effect
+	role() (role raft.RaftState, term uint64)
 	isClosed() bool
 }
 
@@ -202,9 +203,7 @@ func (e *elections) look(now time.Time) bool {
 		e.send(node, items)
 	}
 	for _, g := range campaign {
-		if g.follows() {
-			e.links.Campaign(g.Spec().Group)
-		}
+		e.campaign(g)
 	}
 	return some
 }
@@ -212,12 +211,12 @@ func (e *elections) look(now time.Time) bool {
 // campaign makes raft stand for election. A candidate that has lost would sit
 // until its timeout: it is made a follower first, by a request for a vote in
 // the next term that no log is short enough to grant.
-func (e *elections) campaign(g *Group) {
-	switch g.raft.State() {
+func (e *elections) campaign(g replica) {
+	switch role, term := g.role(); role {
 	case raft.Candidate:
-		for _, m := range g.spec.Members {
-			if m != e.host.config.Node {
-				e.host.config.Mesh.StepDown(g.spec.Group, g.raft.CurrentTerm()+1, m)
+		for _, m := range g.Spec().Members {
+			if m != e.node {
+				e.links.StepDown(g.Spec().Group, term+1, m)
 				break
 			}
 		}
@@ -225,7 +224,7 @@ func (e *elections) campaign(g *Group) {
 	default:
 		return
 	}
-	e.host.config.Mesh.Campaign(g.spec.Group)
+	e.links.Campaign(g.Spec().Group)
 }
 
 // look is one round over all vacancies.
@@ -271,18 +270,29 @@ func (e *elections) advance(v *vacancy, l *look) bool {
 	if !v.decided(alive, now) || now.Before(v.notBefore) {
 		return false
 	}
-	if now.Sub(v.ready) < time.Duration(e.rank(v, alive))*rankDelay {
-		return false
-	}
-	if l.room <= 0 {
+	mine, left := myTurn(now.Sub(v.ready), e.rank(v, alive), len(alive))
+	if !mine || l.room <= 0 {
 		return false
 	}
 	l.room--
 	v.campaigned = now
-	v.attempts++
-	pause := min(rankDelay<<min(v.attempts, 4)*time.Duration(len(v.group.Spec().Members)), longestPause)
-	v.notBefore = now.Add(pause)
+	v.notBefore = now.Add(left)
 	return true
+}
+
+// myTurn says whether the candidate of this rank may campaign when so much
+// time has passed since a majority could be reached, and how much of its turn
+// is left. Candidates take turns, since two that stand at once split the
+// votes; a turn begins in its first half, since loads differ; and the turns of
+// each round are twice as long as those of the one before.
+func myTurn(passed time.Duration, rank, candidates int) (mine bool, left time.Duration) {
+	turn := turnTime
+	for passed >= turn*time.Duration(candidates) {
+		passed -= turn * time.Duration(candidates)
+		turn = min(2*turn, longestTurn)
+	}
+	at := passed - turn*time.Duration(rank)
+	return at >= 0 && at < turn/2, turn - at
 }
 
 // decided reports whether enough is known for an election: the standings of
@@ -346,7 +356,7 @@ func (g *Group) standing() standing {
 }
 
 // follows reports whether a campaign would have an effect.
-func (g *Group) follows() bool { return g.raft.State() == raft.Follower }
+func (g *Group) role() (raft.RaftState, uint64) { return g.raft.State(), g.raft.CurrentTerm() }
 
 func (g *Group) isClosed() bool { return g.closed.Load() }
 

@@ -60,7 +60,9 @@ func (g *Group) raftConfig() *raft.Config {
 	c.LeaderLeaseTimeout = g.host.heartbeat() * 45 / 100
 	c.CommitTimeout = g.host.heartbeat()
 	c.MaxAppendEntries = maxAppendEntries
-	c.BatchApplyCh = true
+	// Entries are batches already. And a future that waits in the channel
+	// when raft shuts down is never answered; without a buffer none waits.
+	c.BatchApplyCh = false
 	c.SnapshotInterval = never
 	c.SnapshotThreshold = 1 << 62
 	c.TrailingLogs = TrailingLogs

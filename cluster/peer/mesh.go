@@ -324,6 +324,19 @@ func (m *Mesh) Campaign(group fsm.GroupID) {
 	}
 }
 
+// StepDown makes the local member of group, if it is a candidate in an earlier
+// term, a follower in this one: it injects a request for a vote for another
+// member whose log is said to be empty, so that no vote is given. It does
+// nothing if the group is unknown or does not keep up with its requests.
+func (m *Mesh) StepDown(group fsm.GroupID, term uint64, other string) {
+	m.mu.RLock()
+	t := m.groups[group]
+	m.mu.RUnlock()
+	if t != nil {
+		t.stepDown(term, other)
+	}
+}
+
 // Handle sets the handler of a message kind. Messages without one are dropped.
 func (m *Mesh) Handle(k Kind, h func(from string, head []byte, payload []byte)) {
 	mustApplicationKind(k)
