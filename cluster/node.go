@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/broker"
+	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
@@ -36,7 +37,7 @@ type Config struct {
 	Nodes      map[string]string
 	Listener   net.Listener // for peers
 	Dial       func(ctx context.Context, address string) (net.Conn, error)
-	Clock      func() fsm.Time
+	Clock      func() fsm.Time // this node's wall clock, right or wrong
 	Exit       func(code int)
 	Logger     *slog.Logger
 	Properties broker.Properties
@@ -59,18 +60,22 @@ type Config struct {
 
 // Node is one member of the cluster.
 type Node struct {
-	config  Config
-	slog    *slog.Logger
-	store   *raftlog.Store
-	stable  *raftlog.Catalog
-	mesh    *peer.Mesh
-	host    *group.Host
-	catalog *group.Catalog
-	broker  *broker.Broker
-	replica *reconciler
-	ready   atomic.Bool
-	self    fsm.NodeID
-	boot    uint64
+	config Config
+	slog   *slog.Logger
+	clock  *clock.Clock
+	// stopClock ends what openClock started; nil: nothing.
+	stopClock func()
+	settings  clusterSettings
+	store     *raftlog.Store
+	stable    *raftlog.Catalog
+	mesh      *peer.Mesh
+	host      *group.Host
+	catalog   *group.Catalog
+	broker    *broker.Broker
+	replica   *reconciler
+	ready     atomic.Bool
+	self      fsm.NodeID
+	boot      uint64
 
 	incarnation [16]byte // of this process
 }
@@ -102,17 +107,18 @@ func (n *Node) open() error {
 	if err != nil {
 		return fmt.Errorf("open catalog store: %w", err)
 	}
+	n.openClock()
 	if err := n.openMesh(); err != nil {
 		return err
 	}
 	n.broker = broker.New(broker.Config{
 		Node: c.Name, ClusterName: c.ClusterName, Mesh: n.mesh, Catalog: n, Properties: c.Properties,
-		Clock: c.Clock, Logger: c.Logger, Defaults: c.Defaults, LoopbackUsers: c.LoopbackUsers,
+		Clock: n.clock.Steady, Logger: c.Logger, Defaults: c.Defaults, LoopbackUsers: c.LoopbackUsers,
 		LeaderlessGrace: c.LeaderlessGrace, SilentGrace: c.SilentGrace, GroupSize: c.GroupSize,
 	})
 	n.host = group.NewHost(group.Config{
-		Node: c.Name, Store: n.store, Mesh: n.mesh, Clock: c.Clock, Exit: c.Exit, Logger: c.Logger,
-		Outside: n.broker, Heartbeat: c.Heartbeat, Reclaimable: c.MemTableBytes / 2, KindStanding: broker.KindStanding,
+		Node: c.Name, Store: n.store, Mesh: n.mesh, Clock: n.clock, Exit: c.Exit, Logger: c.Logger,
+		LockCredit: n.lockCredit, Late: n.late, Outside: n.broker, Heartbeat: c.Heartbeat, Reclaimable: c.MemTableBytes / 2, KindStanding: broker.KindStanding,
 	})
 	n.broker.Listen(n.host)
 	n.replica = newReconciler(n)
@@ -124,7 +130,7 @@ func (n *Node) open() error {
 	})
 	n.catalog = group.NewCatalog(group.CatalogConfig{
 		Node: c.Name, Members: n.names(), Store: n.stable, Mesh: n.mesh, Kind: broker.KindCatalog,
-		Clock: c.Clock, Exit: c.Exit, Logger: c.Logger, Changed: n.catalogChanged,
+		Clock: n.clock.Now, Exit: c.Exit, Logger: c.Logger, Changed: n.catalogChanged,
 	})
 	if err := n.catalog.Start(); err != nil {
 		return err
@@ -143,6 +149,7 @@ func (n *Node) openMesh() error {
 	}
 	pc := peer.Config{
 		Node: c.Name, Cluster: c.ClusterName, Listener: c.Listener, Dial: c.Dial, Peers: peers, Logger: c.Logger,
+		WallClock: func() int64 { return int64(c.Clock()) }, HeardClock: n.heardClock,
 	}
 	if _, err := rand.Read(pc.Incarnation[:]); err != nil {
 		return fmt.Errorf("incarnation: %w", err)
@@ -265,6 +272,9 @@ func (n *Node) closeStores() error {
 	var errs []error
 	if n.mesh != nil {
 		errs = append(errs, n.mesh.Close())
+	}
+	if n.stopClock != nil {
+		n.stopClock()
 	}
 	if n.stable != nil {
 		errs = append(errs, n.stable.Close())

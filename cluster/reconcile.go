@@ -178,6 +178,7 @@ func (n *Node) catalogChanged(added, removed []fsm.QueueID, everything bool) {
 		n.broker.DropMissing()
 		n.replica.checkOpen()
 	}
+	n.settingsChanged(view)
 	n.broker.CatalogChanged()
 }
 

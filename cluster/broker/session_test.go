@@ -7,7 +7,9 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/fsm"
@@ -343,7 +345,7 @@ func TestBootOver(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			w := newWorld(t)
 			w.broker.closed = true // no goroutines
-			w.broker.host = group.NewHost(group.Config{Clock: w.broker.config.Clock, Logger: w.broker.slog})
+			w.broker.host = group.NewHost(group.Config{Clock: w.hostClock(), Logger: w.broker.slog})
 			for _, ev := range tc.events {
 				w.broker.PeerChanged(ev)
 			}
@@ -354,6 +356,15 @@ func TestBootOver(t *testing.T) {
 			}
 		})
 	}
+}
+
+// hostClock is the world's time for a host of groups.
+func (w *world) hostClock() *clock.Clock {
+	return clock.New(clock.Config{
+		Node: "n1", Nodes: []string{"n1"}, Wall: w.broker.config.Clock, Logger: w.broker.slog,
+		Monotonic: func() time.Duration { return time.Duration(w.clock.Load()) * time.Millisecond },
+		MaxSkew:   func() fsm.Millis { return 1000 },
+	})
 }
 
 // Perform passes deliveries, questions' answers and outcomes on in log order.

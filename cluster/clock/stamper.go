@@ -43,6 +43,9 @@ func (s *Stamper) Next() fsm.Time {
 	return s.last
 }
 
+// Last is the newest stamp; 0: none yet.
+func (s *Stamper) Last() fsm.Time { return s.last }
+
 // Peek is the stamp that an entry would get now.
 func (s *Stamper) Peek() fsm.Time {
 	n := s.next()

@@ -79,16 +79,28 @@ func (g *Group) applyEntry(l *raft.Log, lead bool) (ticked bool) {
 	m := fsm.Meta{Index: l.Index, Term: l.Term, Now: fsm.Time(e.Now)}
 	for _, c := range e.Commands {
 		m.Session = fsm.SessionFrom(c.Session)
+		if c.Kind == logpb.Command_TICK {
+			ticked = true
+			if lead {
+				g.noteLateness(m.Now)
+			}
+		}
 		r := g.machine.Apply(m, c, &g.effects)
 		if c.Kind == logpb.Command_ENQUEUE {
 			m.Offset += c.Enqueue.GetSize()
 		}
-		ticked = ticked || c.Kind == logpb.Command_TICK
 		if lead && c.Seq > 0 {
 			g.outgoing.outcome(m.Session, c.Seq, r)
 		}
 	}
 	return ticked
+}
+
+// noteLateness tells how late a tick is. The caller holds g.mu.
+func (g *Group) noteLateness(now fsm.Time) {
+	if due, what := g.machine.NextDue(); due != 0 && due <= now {
+		g.host.config.Late(what, fsm.Millis(now-due))
+	}
 }
 
 // Snapshot captures the machine; writing it happens elsewhere.

@@ -62,6 +62,7 @@ type Group struct {
 	slog *slog.Logger
 
 	started chan struct{} // closed once raft is set
+	ending  chan struct{} // closed when close begins
 
 	mu      sync.Mutex // guards machine and effects
 	machine *queue.Machine
@@ -130,7 +131,7 @@ func (g *Group) due() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	d := g.machine.NextDeadline()
-	return d != 0 && d <= g.host.clock()
+	return d != 0 && g.proposer.until(d) == 0
 }
 
 // close ends the replica and leaves its data.
@@ -138,6 +139,7 @@ func (g *Group) close() {
 	if g.closed.Swap(true) {
 		return
 	}
+	close(g.ending)
 	f := g.raft.Shutdown()
 	g.host.config.Mesh.DropGroup(g.spec.Group) // requests under way to nodes that are gone end now
 	g.office.Lock()                            // whoever is about to enter has given up

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/fsm"
@@ -30,10 +31,15 @@ type Config struct {
 	Node    string
 	Store   *raftlog.Store
 	Mesh    *peer.Mesh
-	Clock   func() fsm.Time // wall time of this node
+	Clock   *clock.Clock
 	Exit    func(code int)
 	Logger  *slog.Logger
 	Outside Outside
+	// LockCredit is how much of a time without a leader is given back to those
+	// who hold messages. See Reconfigure.
+	LockCredit func() fsm.Millis
+	// Late is told how late a tick was for what was due. It must not block.
+	Late func(what queue.Due, late fsm.Millis)
 	// Heartbeat is raft's heartbeat, election and commit timeout for queue
 	// groups. It is a safety net: failures are noticed per node, see
 	// elections. 0: by the number of groups, see Expect.
@@ -49,7 +55,7 @@ type Config struct {
 type Host struct {
 	config    Config
 	outside   Outside
-	clock     func() fsm.Time
+	clock     *clock.Clock
 	slog      *slog.Logger
 	ticker    *ticker
 	elections *elections
@@ -70,12 +76,13 @@ type Host struct {
 func NewHost(c Config) *Host {
 	h := &Host{
 		config: c, outside: c.Outside, clock: c.Clock, slog: c.Logger,
-		ticker: newTicker(c.Clock),
+		ticker: newTicker(c.Clock.Monotonic),
 		seen:   make(chan raft.Observation, 4096),
 		groups: map[fsm.GroupID]*Group{},
 		byRaft: map[*raft.Raft]*Group{},
 		stop:   make(chan struct{}),
 	}
+	c.Clock.WhenAhead(h.ticker.hurry)
 	h.elections = newElections(h)
 	h.snapshots = newSnapshots(h)
 	return h
@@ -178,7 +185,7 @@ func (h *Host) Open(spec Spec) (*Group, error) {
 		return nil, fmt.Errorf("open log of group %d: %w", spec.Group, err)
 	}
 	g := &Group{
-		spec: spec, host: h, log: log, started: make(chan struct{}),
+		spec: spec, host: h, log: log, started: make(chan struct{}), ending: make(chan struct{}),
 		machine: queue.New(spec.Name, spec.Queue),
 		slog:    h.slog.With("queue", spec.Name, "vhost", spec.VHost, "group", spec.Group),
 	}
@@ -236,6 +243,18 @@ func (h *Host) Drop(id fsm.GroupID) error {
 		h.mu.Unlock()
 	}
 	return h.config.Store.DropGroup(id)
+}
+
+// Reconfigure makes the groups that this node leads take up settings of the
+// cluster that have changed.
+func (h *Host) Reconfigure() {
+	h.spawn(func() {
+		for _, g := range h.Groups() {
+			if g.Leading() != 0 {
+				g.configure()
+			}
+		}
+	})
 }
 
 // wanted keeps the observations the host acts on.

@@ -1,9 +1,12 @@
 package group
 
 import (
+	"time"
+
 	"github.com/hashicorp/raft"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -28,6 +31,7 @@ func (g *Group) review() {
 // enter waits until everything earlier leaders committed has been applied,
 // and then starts to serve.
 func (g *Group) enter() {
+	g.awaitClocks()
 	if err := g.raft.Barrier(0).Error(); err != nil {
 		return // lost again; the next change of state comes here once more
 	}
@@ -38,7 +42,7 @@ func (g *Group) enter() {
 		return
 	}
 	g.proposer.mu.Lock()
-	g.proposer.stamp = max(g.proposer.stamp, g.machine.Clock())
+	g.proposer.stamper.Begin(g.host.clock, max(g.proposer.stamper.Last(), g.machine.Clock()))
 	g.proposer.mu.Unlock()
 	g.leading.Store(term)
 	g.outgoing.lock()
@@ -61,15 +65,35 @@ func (g *Group) enter() {
 	}
 }
 
+// awaitClocks waits until a majority of the wall clocks is known, so that the
+// first stamp of the term can take the time without a leader into account. It
+// mostly is: votes and clocks come over the same links.
+func (g *Group) awaitClocks() {
+	select {
+	case <-g.host.clock.Sampled():
+		return
+	default:
+	}
+	limit := time.NewTimer(clock.Settle)
+	defer limit.Stop()
+	select {
+	case <-g.host.clock.Sampled():
+	case <-g.ending:
+	case <-limit.C:
+	}
+}
+
 // configure brings the settings in the log in line with the catalog's, ahead
 // of everything that clients submit.
 func (g *Group) configure() {
+	want := proto.Clone(g.spec.Config).(*QueueConfig)
+	want.LockCredit = uint64(g.host.config.LockCredit())
 	var same bool
-	g.View(func(m *queue.Machine) { same = proto.Equal(m.Config(), g.spec.Config) })
+	g.View(func(m *queue.Machine) { same = proto.Equal(m.Config(), want) })
 	if same {
 		return
 	}
-	c := &logpb.Command{Kind: logpb.Command_CONFIGURE, Configure: &logpb.Configure{Config: g.spec.Config}}
+	c := &logpb.Command{Kind: logpb.Command_CONFIGURE, Configure: &logpb.Configure{Config: want}}
 	if err := g.Submit(Batch{Commands: AppendCommand(nil, c), Count: 1}); err != nil {
 		g.slog.Debug("settings not proposed", "error", err) // the next leader does it
 	}

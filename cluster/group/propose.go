@@ -2,11 +2,13 @@ package group
 
 import (
 	"sync"
+	"time"
 
 	"github.com/hashicorp/raft"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -64,7 +66,7 @@ type proposer struct {
 	flights []flight
 	waiting bool
 	bytes   int
-	stamp   fsm.Time
+	stamper clock.Stamper
 	done    sync.WaitGroup
 }
 
@@ -152,8 +154,7 @@ func (p *proposer) propose(g *Group) {
 		commands, head, bytes = commands+b.Count, head+len(b.Commands), bytes+b.Bytes
 		n++
 	}
-	p.stamp = max(p.stamp, g.host.clock())
-	log := raft.Log{Data: p.header(p.pending[:n], head)}
+	log := raft.Log{Data: p.header(p.stamper.Next(), p.pending[:n], head)}
 	if bytes > 0 {
 		log.Extensions = joinPayloads(p.pending[:n], bytes)
 	}
@@ -172,12 +173,12 @@ func (p *proposer) propose(g *Group) {
 }
 
 // header encodes the entry's header and clears the wish for a tick.
-func (p *proposer) header(batches []Batch, size int) []byte {
+func (p *proposer) header(now fsm.Time, batches []Batch, size int) []byte {
 	h := make([]byte, 0, size+32)
 	h = protowire.AppendTag(h, fieldVersion, protowire.VarintType)
 	h = protowire.AppendVarint(h, entryVersion)
 	h = protowire.AppendTag(h, fieldNow, protowire.VarintType)
-	h = protowire.AppendVarint(h, protowire.EncodeZigZag(int64(p.stamp)))
+	h = protowire.AppendVarint(h, protowire.EncodeZigZag(int64(now)))
 	for i := range batches {
 		h = append(h, batches[i].Commands...)
 	}
@@ -243,6 +244,14 @@ func (p *proposer) land(g *Group) {
 			}
 		}
 	}
+}
+
+// until is how long at least it takes until entries are stamped with t; 0:
+// they are now.
+func (p *proposer) until(t fsm.Time) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stamper.Wait(t)
 }
 
 // wait returns when nothing is being proposed any more.

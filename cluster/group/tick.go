@@ -11,15 +11,17 @@ import (
 // tickSpacing is the least time between two ticks of one queue. The first
 // tick after a quiet spell goes out at once, and so does the next one while
 // the machine has more due work than one tick may do.
-const tickSpacing = 10 // milliseconds
+const tickSpacing = 10 * time.Millisecond
 
 // timer is one group's part of the ticker. While the group leads and deadline
 // is not 0, either a tick is in flight or the ticker is armed for it.
+//
+// Whether a deadline is due is decided by the stamp that a tick would get now.
 type timer struct {
-	mu       sync.Mutex // may be taken under Group.mu
-	deadline fsm.Time   // the machine's, when last looked at
-	inFlight bool       // a tick is proposed and not applied
-	last     fsm.Time   // when the last tick was proposed
+	mu       sync.Mutex    // may be taken under Group.mu, and before proposer.mu
+	deadline fsm.Time      // the machine's, when last looked at
+	inFlight bool          // a tick is proposed and not applied
+	last     time.Duration // when the last tick was proposed, monotonic
 }
 
 // applied is told after entries were applied on the leader.
@@ -34,15 +36,12 @@ func (t *timer) applied(g *Group, deadline fsm.Time, ticked bool) {
 		t.mu.Unlock()
 		return
 	}
-	now, last := g.host.clock(), t.last
+	last := t.last
 	t.mu.Unlock()
-	switch {
-	case deadline > now:
-		g.host.ticker.arm(g, max(deadline, last+tickSpacing))
-	case ticked && g.moreDue():
+	if wait := g.proposer.until(deadline); wait == 0 && ticked && g.moreDue() {
 		t.fire(g)
-	default:
-		g.host.ticker.arm(g, max(now, last+tickSpacing))
+	} else {
+		g.host.ticker.arm(g, wait, last+tickSpacing)
 	}
 }
 
@@ -58,18 +57,16 @@ func (g *Group) moreDue() bool {
 // fire proposes a tick if one is due and none is under way.
 func (t *timer) fire(g *Group) {
 	t.mu.Lock()
-	now := g.host.clock()
 	if t.deadline == 0 || t.inFlight || g.leading.Load() == 0 {
 		t.mu.Unlock()
 		return
 	}
-	if t.deadline > now {
-		at := t.deadline
+	if wait := g.proposer.until(t.deadline); wait > 0 {
 		t.mu.Unlock()
-		g.host.ticker.arm(g, at)
+		g.host.ticker.arm(g, wait, 0)
 		return
 	}
-	t.inFlight, t.last = true, now
+	t.inFlight, t.last = true, g.host.clock.Monotonic()
 	t.mu.Unlock()
 	g.proposeTick()
 }
@@ -81,7 +78,7 @@ func (t *timer) lost(g *Group) {
 	deadline, last := t.deadline, t.last
 	t.mu.Unlock()
 	if deadline != 0 && g.leading.Load() != 0 {
-		g.host.ticker.arm(g, max(deadline, last+tickSpacing))
+		g.host.ticker.arm(g, g.proposer.until(deadline), last+tickSpacing)
 	}
 }
 
@@ -91,32 +88,35 @@ func (t *timer) begin(g *Group, deadline fsm.Time) {
 	t.deadline, t.inFlight = deadline, false
 	t.mu.Unlock()
 	if deadline != 0 {
-		g.host.ticker.arm(g, deadline)
+		g.host.ticker.arm(g, g.proposer.until(deadline), 0)
 	}
 }
 
-// ticker wakes groups at their deadlines. One goroutine serves all groups of
-// the node; a group without a deadline costs nothing.
+// ticker wakes groups when their deadlines may be due. It goes by monotonic
+// time; a group that is woken too early arms again. One goroutine serves all
+// groups of the node; a group without a deadline costs nothing.
 type ticker struct {
 	mu    sync.Mutex
 	queue wakes
 	at    map[*Group]*wake
 	kick  chan struct{}
-	clock func() fsm.Time
+	now   func() time.Duration
 }
 
 type wake struct {
-	at    fsm.Time
+	at    time.Duration
 	group *Group
 	index int
 }
 
-func newTicker(clock func() fsm.Time) *ticker {
-	return &ticker{at: map[*Group]*wake{}, kick: make(chan struct{}, 1), clock: clock}
+func newTicker(now func() time.Duration) *ticker {
+	return &ticker{at: map[*Group]*wake{}, kick: make(chan struct{}, 1), now: now}
 }
 
-// arm wakes g at the given instant, or earlier if it is armed for earlier.
-func (t *ticker) arm(g *Group, at fsm.Time) {
+// arm wakes g in a while, but not before the given instant; or earlier if it
+// is armed for earlier.
+func (t *ticker) arm(g *Group, wait, notBefore time.Duration) {
+	at := max(t.now()+wait, notBefore)
 	t.mu.Lock()
 	w := t.at[g]
 	switch {
@@ -131,10 +131,24 @@ func (t *ticker) arm(g *Group, at fsm.Time) {
 	first := t.queue[0] == w
 	t.mu.Unlock()
 	if first {
-		select {
-		case t.kick <- struct{}{}:
-		default:
-		}
+		t.look()
+	}
+}
+
+// hurry wakes all groups that wait: the clock has moved ahead.
+func (t *ticker) hurry() {
+	t.mu.Lock()
+	for _, w := range t.queue {
+		w.at = 0 // equal ones are in order
+	}
+	t.mu.Unlock()
+	t.look()
+}
+
+func (t *ticker) look() {
+	select {
+	case t.kick <- struct{}{}:
+	default:
 	}
 }
 
@@ -179,8 +193,8 @@ func (t *ticker) pop() (*Group, time.Duration) {
 		return nil, time.Hour
 	}
 	w := t.queue[0]
-	if d := w.at - t.clock(); d > 0 {
-		return nil, min(time.Duration(d)*time.Millisecond, time.Hour)
+	if d := w.at - t.now(); d > 0 {
+		return nil, d
 	}
 	heap.Pop(&t.queue)
 	delete(t.at, w.group)

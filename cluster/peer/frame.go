@@ -18,17 +18,17 @@ const headerSize = 4 + 1 + 4 + 8
 
 // Kinds of the mesh itself.
 const (
-	kindHello Kind = iota + 1 // first frame in both directions: peerpb.Hello
-	kindPing                  // answered by a pong with the same number
-	kindPong       // carries the answering node's wall clock, or nothing
-	kindAppend     // AppendEntries
-	kindVote       // RequestVote
-	kindPreVote    // RequestPreVote
-	kindTimeoutNow // TimeoutNow
-	kindSnapshot   // InstallSnapshot, on a stream of its own
-	kindCall       // a call of the application
-	kindReply      // the answer to a request
-	kindFailure    // its refusal: a text
+	kindHello      Kind = iota + 1 // first frame in both directions: peerpb.Hello
+	kindPing                       // answered by a pong with the same number
+	kindPong                       // carries the answering node's wall clock, or nothing
+	kindAppend                     // AppendEntries
+	kindVote                       // RequestVote
+	kindPreVote                    // RequestPreVote
+	kindTimeoutNow                 // TimeoutNow
+	kindSnapshot                   // InstallSnapshot, on a stream of its own
+	kindCall                       // a call of the application
+	kindReply                      // the answer to a request
+	kindFailure                    // its refusal: a text
 )
 
 type header struct {

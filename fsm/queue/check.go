@@ -313,8 +313,8 @@ func (k *checker) time() {
 		k.next = 0
 	}
 	if k.err == nil {
-		next := m.NextDeadline()
-		k.that(next == k.next, "next deadline is %d, found %d", next, k.next)
+		next, what := m.NextDue()
+		k.that(next == k.next && (next == 0) == (what == NothingDue), "next deadline is %d (%v), found %d", next, what, k.next)
 	}
 	k.that(m.expiries.len() <= 2*m.expiring+64 || m.expiries.len() <= 2*len(k.live)+64, "%d expiries for %d messages", m.expiries.len(), m.expiring)
 }

@@ -162,26 +162,32 @@ func (m *Machine) advance(meta *fsm.Meta) {
 
 // NextDeadline implements fsm.Machine.
 func (m *Machine) NextDeadline() fsm.Time {
-	next := fsm.Time(0)
-	earlier := func(t fsm.Time) {
-		if t != 0 && (next == 0 || t < next) {
-			next = t
-		}
-	}
+	next, _ := m.NextDue()
+	return next
+}
+
+// NextDue is NextDeadline and what will be due then.
+func (m *Machine) NextDue() (fsm.Time, Due) {
 	switch m.phase {
 	case Draining:
-		return m.goneAt
+		return m.goneAt, LeaseDue
 	case Gone:
-		return 0
+		return 0, NothingDue
+	}
+	next, what := fsm.Time(0), NothingDue
+	earlier := func(t fsm.Time, w Due) {
+		if t != 0 && (next == 0 || t < next) {
+			next, what = t, w
+		}
 	}
 	if t := m.expiries.first(m.notExpiring); t != nil {
-		earlier(t.at)
+		earlier(t.at, ExpiryDue)
 	}
 	if t := m.timeouts.first(notHeld); t != nil {
-		earlier(m.heldUntil(t.at))
+		earlier(m.heldUntil(t.at), TimeoutDue)
 	}
-	earlier(m.leaseEnd())
-	return next
+	earlier(m.leaseEnd(), LeaseDue)
+	return next, what
 }
 
 // Resume implements fsm.Machine.

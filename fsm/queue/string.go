@@ -11,6 +11,7 @@ import (
 var (
 	phases   = [...]string{Active: "active", Draining: "draining", Gone: "gone"}
 	places   = [...]string{Ready: "ready", Returned: "returned", CheckedOut: "held", Outbox: "outbox"}
+	dues     = [...]string{NothingDue: "nothing", ExpiryDue: "message", TimeoutDue: "consumer", LeaseDue: "queue"}
 	statuses = [...]string{Up: "up", TimedOut: "timed-out", Cancelled: "cancelled"}
 )
 
@@ -19,6 +20,9 @@ func (p Phase) String() string { return phases[p] }
 
 // String returns the place as a word.
 func (p Place) String() string { return places[p] }
+
+// String returns the kind as a word.
+func (d Due) String() string { return dues[d] }
 
 // String returns the status as a word.
 func (s Status) String() string { return statuses[s] }

@@ -31,6 +31,20 @@ const (
 	Outbox
 )
 
+// Due is a kind of deadline.
+type Due uint8
+
+const (
+	// NothingDue is the kind of no deadline.
+	NothingDue Due = iota
+	// ExpiryDue: a message expires.
+	ExpiryDue
+	// TimeoutDue: a delivery has been held for too long.
+	TimeoutDue
+	// LeaseDue: the queue ends.
+	LeaseDue
+)
+
 // Count is a number of messages and the bytes of their payloads.
 type Count struct{ Messages, Bytes uint64 }
 
