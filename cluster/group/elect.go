@@ -65,6 +65,7 @@ type vacancy struct {
 	group      replica
 	asked      time.Time // standings were last exchanged
 	ready      time.Time // since when a majority of members is reachable
+	turns      time.Time // when the candidates' turns began
 	notBefore  time.Time
 	campaigned time.Time // last
 	standings  map[string]standing
@@ -267,10 +268,17 @@ func (e *elections) advance(v *vacancy, l *look) bool {
 			}
 		}
 	}
-	if !v.decided(alive, now) || now.Before(v.notBefore) {
+	if !v.decided(alive, now) {
+		v.turns = time.Time{}
 		return false
 	}
-	mine, left := myTurn(now.Sub(v.ready), e.rank(v, alive), len(alive))
+	if v.turns.IsZero() {
+		v.turns = now
+	}
+	if now.Before(v.notBefore) {
+		return false
+	}
+	mine, left := myTurn(now.Sub(v.turns), e.rank(v, alive), len(alive))
 	if !mine || l.room <= 0 {
 		return false
 	}
@@ -281,7 +289,7 @@ func (e *elections) advance(v *vacancy, l *look) bool {
 }
 
 // myTurn says whether the candidate of this rank may campaign when so much
-// time has passed since a majority could be reached, and how much of its turn
+// time has passed since enough is known, and how much of its turn
 // is left. Candidates take turns, since two that stand at once split the
 // votes; a turn begins in its first half, since loads differ; and the turns of
 // each round are twice as long as those of the one before.

@@ -1,0 +1,403 @@
+package group
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/fsm"
+)
+
+// pretend is a cluster whose nodes run elections for one group, in a time of
+// its own. Messages arrive at the end of the step in which they were sent.
+type pretend struct {
+	t       *testing.T
+	now     time.Time
+	nodes   map[string]*pretendNode
+	order   []string
+	sent    []func()
+	stories []string // campaigns: time and node
+	// campaign is what a campaign does.
+	campaign func(n *pretendNode)
+}
+
+// pretendNode is one node, its links and its replica.
+type pretendNode struct {
+	p         *pretend
+	name      string
+	elections *elections
+	handler   func(from string, head, payload []byte)
+	unreached map[string]bool
+	slow      time.Duration // how late what it sends arrives
+	open      bool
+	closed    bool
+	leader    string
+	log       standing
+	candidate bool
+}
+
+func newPretend(t *testing.T, members ...string) *pretend {
+	p := &pretend{t: t, now: time.Unix(1000, 0), nodes: map[string]*pretendNode{}, order: members}
+	p.campaign = p.win
+	for _, name := range members {
+		n := &pretendNode{p: p, name: name, unreached: map[string]bool{}, log: standing{1, 1}}
+		n.elections = &elections{
+			node: name, links: n, kind: 16, slog: slog.New(slog.DiscardHandler),
+			find: func(fsm.GroupID) replica {
+				if n.open {
+					return n
+				}
+				return nil
+			},
+			kick: make(chan struct{}, 1), vacancies: map[fsm.GroupID]*vacancy{},
+		}
+		n.elections.listen()
+		p.nodes[name] = n
+	}
+	return p
+}
+
+func (n *pretendNode) Handle(_ peer.Kind, h func(from string, head, payload []byte)) { n.handler = h }
+func (n *pretendNode) Alive(node string) bool                                        { return !n.unreached[node] }
+func (n *pretendNode) Spec() Spec                                                    { return Spec{Group: 7, Members: n.p.order} }
+func (n *pretendNode) Leader() string                                                { return n.leader }
+func (n *pretendNode) standing() standing                                            { return n.log }
+func (n *pretendNode) isClosed() bool                                                { return n.closed }
+
+func (n *pretendNode) role() (raft.RaftState, uint64) {
+	switch {
+	case n.leader == n.name:
+		return raft.Leader, 1
+	case n.candidate:
+		return raft.Candidate, 1
+	}
+	return raft.Follower, 1
+}
+
+func (n *pretendNode) StepDown(fsm.GroupID, uint64, string) { n.candidate = false }
+
+func (n *pretendNode) Peers() (all []peer.PeerStatus) {
+	for _, name := range n.p.order {
+		if name != n.name {
+			all = append(all, peer.PeerStatus{Node: name, Alive: n.Alive(name)})
+		}
+	}
+	return all
+}
+
+func (n *pretendNode) Send(to string, _ peer.Kind, head []byte, _ ...[]byte) error {
+	if n.unreached[to] {
+		return peer.ErrDown
+	}
+	due, head := n.p.now.Add(n.slow), slices.Clone(head)
+	n.p.sent = append(n.p.sent, func() { n.p.arrive(n, n.p.nodes[to], head, due) })
+	return nil
+}
+
+func (p *pretend) arrive(from, to *pretendNode, head []byte, due time.Time) {
+	if p.now.Before(due) {
+		p.sent = append(p.sent, func() { p.arrive(from, to, head, due) })
+		return
+	}
+	to.elections.receive(from.name, head, p.now)
+}
+
+func (n *pretendNode) Campaign(fsm.GroupID) {
+	n.p.stories = append(n.p.stories, fmt.Sprintf("%s %s", n.p.now.Sub(time.Unix(1000, 0)), n.name))
+	n.p.campaign(n)
+}
+
+// win makes n the leader if its log is as long as that of a majority.
+func (p *pretend) win(n *pretendNode) {
+	votes := 0
+	for _, o := range p.nodes {
+		if !n.unreached[o.name] && !n.log.less(o.log) {
+			votes++
+		}
+	}
+	if 2*votes <= len(p.nodes) {
+		n.candidate = true // and stays it for long
+		return
+	}
+	for _, o := range p.nodes {
+		if !n.unreached[o.name] {
+			o.follow(n.name)
+		}
+	}
+}
+
+// follow is what raft does when it hears of a leader, and tells.
+func (n *pretendNode) follow(leader string) {
+	n.leader, n.candidate = leader, false
+	n.elections.filled(7)
+}
+
+// start opens the replica on a node.
+func (n *pretendNode) start() {
+	n.open = true
+	n.elections.vacant(n)
+}
+
+// lost is what a node does when a peer is down.
+func (n *pretendNode) lost(node string) {
+	n.unreached[node] = true
+	if n.leader == node {
+		n.elections.vacant(n)
+	}
+}
+
+// run lets time pass; each step all nodes look, and what was sent arrives.
+func (p *pretend) run(d time.Duration) {
+	const step = 10 * time.Millisecond
+	for end := p.now.Add(d); p.now.Before(end); p.now = p.now.Add(step) {
+		for _, name := range p.order {
+			p.nodes[name].elections.look(p.now)
+		}
+		for range 3 { // questions, answers, and what follows
+			sent := p.sent
+			p.sent = nil
+			for _, f := range sent {
+				f()
+			}
+		}
+	}
+}
+
+// campaigners lists who has campaigned, in order.
+func (p *pretend) campaigners() (all []string) {
+	for _, s := range p.stories {
+		all = append(all, s[strings.LastIndex(s, " ")+1:])
+	}
+	return all
+}
+
+func (p *pretend) mustCampaign(want ...string) {
+	p.t.Helper()
+	if got := p.campaigners(); !slices.Equal(got, want) {
+		p.t.Fatalf("campaigns: %q, want those of %q", p.stories, want)
+	}
+}
+
+func (p *pretend) mustLead(name string) {
+	p.t.Helper()
+	for _, n := range p.nodes {
+		if !n.unreached[name] && n.leader != name {
+			p.t.Fatalf("%s follows %q, want %s; campaigns %q", n.name, n.leader, name, p.stories)
+		}
+		if !n.unreached[name] && len(n.elections.vacancies) != 0 {
+			p.t.Fatalf("%s still looks for a leader", n.name)
+		}
+	}
+}
+
+// A new group is led by its first member, as soon as all have it open.
+func TestElectNewGroup(t *testing.T) {
+	p := newPretend(t, "a", "b", "c")
+	for _, name := range []string{"c", "b", "a"} {
+		p.nodes[name].start()
+		p.run(20 * time.Millisecond)
+	}
+	p.mustCampaign("a")
+	p.run(10 * time.Second)
+	p.mustCampaign("a")
+	p.mustLead("a")
+}
+
+// A new group with a member that is down is led by one of the others.
+func TestElectWithoutMember(t *testing.T) {
+	p := newPretend(t, "a", "b", "c")
+	for _, name := range []string{"b", "c"} {
+		p.nodes[name].unreached["a"], p.nodes["a"].unreached[name] = true, true
+		p.nodes[name].start()
+	}
+	p.run(time.Second / 2)
+	p.mustCampaign("b")
+	p.mustLead("b")
+}
+
+// Members that open a group late do not miss their turn.
+func TestElectLateMembers(t *testing.T) {
+	p := newPretend(t, "a", "b", "c")
+	p.nodes["a"].start()
+	p.run(1700 * time.Millisecond)
+	p.mustCampaign()
+	p.nodes["b"].start()
+	p.nodes["c"].start()
+	p.run(300 * time.Millisecond)
+	p.mustCampaign("a")
+	p.mustLead("a")
+}
+
+// The longest log campaigns, whatever the order of the members.
+func TestElectLongestLog(t *testing.T) {
+	for _, logs := range [][3]standing{
+		{{1, 9}, {2, 3}, {2, 4}},
+		{{2, 3}, {2, 3}, {2, 4}},
+		{{2, 3}, {1, 8}, {3, 1}},
+	} {
+		p := newPretend(t, "a", "b", "c")
+		for i, name := range p.order {
+			p.nodes[name].log = logs[i]
+			p.nodes[name].start()
+		}
+		p.run(time.Second / 2)
+		p.mustCampaign("c")
+		p.mustLead("c")
+	}
+}
+
+// When a leader dies, the survivor with the longer log follows it quickly.
+func TestElectAfterDeath(t *testing.T) {
+	p := newPretend(t, "a", "b", "c")
+	for i, name := range p.order {
+		n := p.nodes[name]
+		n.open, n.leader, n.log = true, "a", standing{1, uint64(20 - i)}
+	}
+	p.nodes["c"].log.index = 50
+	p.nodes["a"].unreached["b"], p.nodes["a"].unreached["c"] = true, true
+	p.nodes["b"].lost("a")
+	p.run(30 * time.Millisecond) // c hears of it later
+	p.nodes["c"].lost("a")
+	p.run(time.Second / 2)
+	p.mustCampaign("c")
+	p.mustLead("c")
+}
+
+// A node that starts while a leader lives disturbs nobody, also if the answers
+// of the others take their time.
+func TestElectRestartedNode(t *testing.T) {
+	for _, slow := range []time.Duration{0, 100 * time.Millisecond, time.Second} {
+		p := newPretend(t, "a", "b", "c")
+		for _, name := range []string{"b", "c"} {
+			p.nodes[name].open, p.nodes[name].leader, p.nodes[name].slow = true, "b", slow
+		}
+		p.nodes["a"].log = standing{9, 9} // it would win
+		p.nodes["a"].start()
+		p.run(20 * time.Second)
+		p.mustCampaign()
+		p.nodes["a"].leader = "b" // a heartbeat; nothing tells of it
+		p.run(5 * time.Second)
+		p.mustCampaign()
+		p.mustLead("b")
+	}
+}
+
+// A peer that was taken for dead, and was not, goes on leading; nobody keeps
+// on asking.
+func TestElectFalseAlarm(t *testing.T) {
+	p := newPretend(t, "a", "b", "c")
+	for _, n := range p.nodes {
+		n.open, n.leader = true, "a"
+	}
+	p.nodes["b"].lost("a")
+	p.run(10 * time.Millisecond)
+	delete(p.nodes["b"].unreached, "a")
+	p.run(time.Second)
+	p.mustCampaign()
+	p.mustLead("a")
+}
+
+// A leader that has started anew leads nothing: the others do not believe each
+// other for long that it does. It may lead again.
+func TestElectRestartedLeader(t *testing.T) {
+	for _, back := range []bool{false, true} {
+		p := newPretend(t, "a", "b", "c")
+		for _, n := range p.nodes {
+			n.open, n.leader = true, "a"
+		}
+		p.nodes["a"].open, p.nodes["a"].leader = false, ""
+		p.nodes["b"].elections.vacant(p.nodes["b"])
+		p.run(300 * time.Millisecond) // c has not noticed
+		p.mustCampaign()
+		leader := "b"
+		if back {
+			p.nodes["a"].start()
+			leader = "a"
+		}
+		p.nodes["c"].leader = ""
+		p.nodes["c"].elections.vacant(p.nodes["c"])
+		p.run(3 * time.Second)
+		p.mustCampaign(leader)
+		p.mustLead(leader)
+	}
+}
+
+// A candidate that does not get through is followed by the next one, and has
+// another turn later; all together they keep the peace.
+func TestElectStuckCandidates(t *testing.T) {
+	p := newPretend(t, "a", "b", "c")
+	p.campaign = func(n *pretendNode) { n.candidate = true }
+	for _, name := range p.order {
+		p.nodes[name].start()
+	}
+	p.run(2500 * time.Millisecond)
+	p.mustCampaign("a", "b", "c")
+	p.run(time.Minute)
+	if n := len(p.stories); n < 12 || n > 18 {
+		t.Errorf("%d campaigns in a minute without success: %q", n, p.stories)
+	}
+	for i, name := range p.campaigners() {
+		if name != p.order[i%3] {
+			t.Fatalf("they do not take turns: %q", p.stories)
+		}
+	}
+	p.campaign = p.win
+	p.run(30 * time.Second)
+	if p.nodes["a"].leader == "" {
+		t.Error("nobody leads in the end")
+	}
+}
+
+// Without a majority nobody campaigns; with it, somebody does.
+func TestElectMinority(t *testing.T) {
+	p := newPretend(t, "a", "b", "c")
+	for _, name := range []string{"b", "c"} {
+		p.nodes["a"].unreached[name] = true
+	}
+	p.nodes["a"].start()
+	p.run(time.Minute)
+	p.mustCampaign()
+	delete(p.nodes["a"].unreached, "c")
+	p.nodes["c"].unreached["b"] = true
+	p.nodes["c"].start()
+	p.run(time.Second)
+	p.mustCampaign("a")
+}
+
+// A group that was closed is not looked at any more.
+func TestElectClosed(t *testing.T) {
+	p := newPretend(t, "a")
+	p.nodes["a"].closed = true
+	p.nodes["a"].start()
+	p.run(time.Second)
+	p.mustCampaign()
+	if len(p.nodes["a"].elections.vacancies) != 0 {
+		t.Error("a closed group is still looked at")
+	}
+}
+
+// Items survive the wire; what is cut short is left alone.
+func TestElectionItems(t *testing.T) {
+	items := []item{{itemAsk, 7, standing{3, 4}}, {itemLed, 1<<32 - 1, standing{1 << 63, 1<<64 - 1}}}
+	var b []byte
+	for _, it := range items {
+		b = appendItem(b, it)
+	}
+	for i, want := range items {
+		if got := parseItem(b[i*itemSize:]); got != want {
+			t.Errorf("item %+v comes back as %+v", want, got)
+		}
+	}
+	p := newPretend(t, "a", "b")
+	p.nodes["a"].open = true
+	p.nodes["a"].elections.receive("b", b[:itemSize-1], p.now)
+	if len(p.sent) != 0 {
+		t.Error("half a question is answered")
+	}
+}
