@@ -6,18 +6,20 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/fsm/queue"
 )
 
 // When a snapshot is worth its cost.
 const (
-	snapshotLook       = 200 * time.Millisecond
+	snapshotLook       = 50 * time.Millisecond
 	snapshotEntries    = 4096
-	snapshotBytes      = 16 << 20
+	snapshotBytes      = 4 << 20 // payloads that die in the memtable cost half
 	nodeGroupMinimum   = 1 << 20
 	snapshotsAtOneTime = 2
 	// How much raft keeps behind a snapshot for followers that lag: about so
 	// many bytes, within these numbers of entries.
-	trailingBytes = 8 << 20
+	trailingBytes = 4 << 20
 	trailingFew   = 16
 	trailingMany  = 256
 )
@@ -72,7 +74,7 @@ func (s *snapshots) look() {
 		switch {
 		case g.closed.Load():
 			s.forget(g)
-		case g.log.EntriesSinceSnapshot() >= snapshotEntries || g.log.Reclaimable() >= snapshotBytes:
+		case g.log.EntriesSinceSnapshot() >= snapshotEntries || g.log.Reclaimable() >= g.worthwhile():
 			s.take(g)
 		case most == nil || g.log.Reclaimable() > most.log.Reclaimable():
 			most = g
@@ -81,6 +83,20 @@ func (s *snapshots) look() {
 	if most != nil && s.host.config.Store.Reclaimable() > s.host.config.Reclaimable && most.log.Reclaimable() > nodeGroupMinimum {
 		s.take(most)
 	}
+}
+
+// bytesPerMessage is about what a message takes in a snapshot.
+const bytesPerMessage = 48
+
+// worthwhile is how much there must be to reclaim for a snapshot to pay: a
+// few times its own size, but not more than what the queue holds alive.
+func (g *Group) worthwhile() int64 {
+	var messages int64
+	g.View(func(m *queue.Machine) {
+		s := m.Stats()
+		messages = int64(s.Ready.Messages + s.Unacknowledged.Messages + s.Outbox.Messages)
+	})
+	return max(snapshotBytes, min(4*bytesPerMessage*messages, g.log.LiveBytes()))
 }
 
 func (s *snapshots) forget(g *Group) {
