@@ -1,0 +1,465 @@
+package group
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/cluster/clock"
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// patience is how long a test waits for what must happen.
+const patience = 20 * time.Second
+
+// outside records what groups do.
+type outside struct {
+	mu         sync.Mutex
+	changed    chan struct{}
+	outcomes   []Outcome
+	deliveries []fsm.Delivery
+	bodies     []string
+	resyncs    []Resynced
+	undecided  int
+	terms      []uint64
+	performing int
+	overlap    bool
+}
+
+func (o *outside) event(f func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	f()
+	close(o.changed)
+	o.changed = make(chan struct{})
+}
+
+func (o *outside) Perform(_ *Group, w *Work) {
+	o.mu.Lock()
+	o.performing++
+	o.overlap = o.overlap || o.performing > 1
+	o.mu.Unlock()
+	o.event(func() {
+		o.outcomes = append(o.outcomes, w.Outcomes...)
+		o.deliveries = append(o.deliveries, w.Deliveries...)
+		for _, p := range w.Payloads {
+			o.bodies = append(o.bodies, string(p))
+		}
+		o.resyncs = append(o.resyncs, w.Resyncs...)
+		o.performing--
+	})
+}
+
+func (o *outside) Undecided(*Group, string)  { o.event(func() { o.undecided++ }) }
+func (o *outside) LeaderSeen(*Group, string) {}
+func (o *outside) Led(_ *Group, term uint64) { o.event(func() { o.terms = append(o.terms, term) }) }
+
+// await waits for a condition that is read under the lock.
+func (o *outside) await(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	for {
+		o.mu.Lock()
+		done, changed := f(), o.changed
+		o.mu.Unlock()
+		if done {
+			return
+		}
+		select {
+		case <-changed:
+		case <-limit.C:
+			t.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
+// lone is a host of one node.
+type lone struct {
+	*Host
+	outside *outside
+	store   *raftlog.Store
+	mesh    *peer.Mesh
+	dir     string
+	closed  bool
+}
+
+func mustHost(t *testing.T, dir string) *lone {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	logger := slog.New(slog.DiscardHandler)
+	mesh, err := peer.New(peer.Config{Node: "n1", Cluster: "test", Listener: l, Incarnation: [16]byte{1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := raftlog.Open(filepath.Join(dir, "queues"), raftlog.Options{TrailingLogs: TrailingLogs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	n := &lone{outside: &outside{changed: make(chan struct{})}, store: store, mesh: mesh, dir: dir}
+	n.Host = NewHost(Config{
+		Node: "n1", Store: store, Mesh: mesh, Logger: logger, Outside: n.outside,
+		Clock: clock.New(clock.Config{
+			Node: "n1", Nodes: []string{"n1"}, Logger: logger,
+			Wall:      func() fsm.Time { return fsm.Time(time.Now().UnixMilli()) },
+			Monotonic: func() time.Duration { return time.Since(began) },
+			MaxSkew:   func() fsm.Millis { return 1000 },
+		}),
+		Exit:       func(code int) { panic(fmt.Sprint("exit ", code)) },
+		LockCredit: func() fsm.Millis { return 0 }, Late: func(queue.Due, fsm.Millis) {},
+		Heartbeat: time.Second, Reclaimable: 32 << 20, KindStanding: 16,
+	})
+	n.Start()
+	mesh.Start()
+	t.Cleanup(func() { n.shut(t) })
+	return n
+}
+
+// shut closes the host and what it stands on.
+func (n *lone) shut(t *testing.T) {
+	if n.closed {
+		return
+	}
+	n.closed = true
+	n.Close()
+	if err := n.mesh.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := n.store.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// mustGroup opens a group and waits until it leads.
+func (n *lone) mustGroup(t *testing.T, id fsm.GroupID, config *QueueConfig) *Group {
+	t.Helper()
+	g, err := n.Open(Spec{Group: id, Queue: fsm.QueueID(id) << 16, VHost: "/", Name: fmt.Sprint("q", id), Members: []string{"n1"}, Config: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.outside.await(t, "the group leads", func() bool { return g.Leading() != 0 })
+	return g
+}
+
+var session = fsm.SessionID{Node: 1, Boot: 5, Num: 9}
+
+// enqueues is a batch of messages of a session's stream.
+func enqueues(first uint64, ttl fsm.Millis, bodies ...string) Batch {
+	var b Batch
+	for i, body := range bodies {
+		b.Commands = AppendCommand(b.Commands, &logpb.Command{
+			Kind: logpb.Command_ENQUEUE, Session: session.Proto(), Seq: first + uint64(i),
+			Enqueue: &logpb.Enqueue{Size: uint32(len(body)), TtlPlusOne: uint64(ttl + 1)},
+		})
+		b.Count++
+		b.Payloads = append(b.Payloads, []byte(body))
+		b.Bytes += len(body)
+	}
+	return b
+}
+
+func mustSubmit(t *testing.T, g *Group, b Batch) {
+	t.Helper()
+	if err := g.Submit(b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func answered(outcomes []Outcome) (upto uint64) {
+	for _, o := range outcomes {
+		if o.First != upto+1 {
+			return 0
+		}
+		upto += o.Run
+	}
+	return upto
+}
+
+func ready(g *Group) (n uint64) {
+	g.View(func(m *queue.Machine) { n = m.Stats().Ready.Messages })
+	return n
+}
+
+// Commands are answered in order, once, by a single goroutine at a time, and
+// deliveries bring the bytes that were submitted, however they were joined.
+func TestSubmitAndPerform(t *testing.T) {
+	n := mustHost(t, t.TempDir())
+	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
+	const batches, each = 100, 20
+	var want []string
+	seq := uint64(1)
+	for i := range batches {
+		var bodies []string
+		for k := range each {
+			bodies = append(bodies, fmt.Sprintf("%d/%d %s", i, k, strings.Repeat("x", i*k)))
+		}
+		want = append(want, bodies...)
+		mustSubmit(t, g, enqueues(seq, -1, bodies...))
+		seq += each
+	}
+	n.outside.await(t, "all answers", func() bool { return answered(n.outside.outcomes) == batches*each })
+	mustSubmit(t, g, Batch{Count: 1, Commands: AppendCommand(nil, &logpb.Command{
+		Kind: logpb.Command_CONSUME, Session: session.Proto(), Seq: seq, Consume: &logpb.Consume{Consumer: 1},
+	})})
+	n.outside.await(t, "all deliveries", func() bool { return len(n.outside.bodies) == len(want) })
+	if !slices.Equal(n.outside.bodies, want) || n.outside.overlap || n.outside.undecided != 0 {
+		t.Errorf("overlap %v, %d undecided, or other bodies", n.outside.overlap, n.outside.undecided)
+	}
+	for i, d := range n.outside.deliveries {
+		if d.ID != uint64(i+1) {
+			t.Fatalf("delivery %d has the number %d", i+1, d.ID)
+		}
+	}
+	g.Resync(fsm.ConsumerID{Session: session, Number: 1}, batches*each-3)
+	n.outside.await(t, "the answer to a resync", func() bool { return len(n.outside.resyncs) == 1 })
+	if r := n.outside.resyncs[0]; r.UpTo != batches*each || len(r.Held) != 3 || string(r.Payloads[2]) != want[len(want)-1] {
+		t.Errorf("resync answers %d held up to %d", len(r.Held), r.UpTo)
+	}
+}
+
+// Every deadline is met by a tick, with nobody else at work, and nothing is
+// proposed when nothing is due.
+func TestTicksMeetDeadlines(t *testing.T) {
+	n := mustHost(t, t.TempDir())
+	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
+	seq := uint64(1)
+	for round := range 30 {
+		ttl := fsm.Millis(round % 7)
+		mustSubmit(t, g, enqueues(seq, ttl, "a", "b", "c"))
+		seq += 3
+		n.outside.await(t, "answers", func() bool { return answered(n.outside.outcomes) == seq-1 })
+		if round%3 == 0 {
+			expire(t, g)
+		}
+	}
+	expire(t, g)
+	mustSubmit(t, g, enqueues(seq, 3_600_000, "for an hour"))
+	n.outside.await(t, "the answer", func() bool { return answered(n.outside.outcomes) == seq })
+	if at := g.AppliedIndex(); at > 250 {
+		t.Errorf("%d entries for 31 batches of messages", at)
+	}
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	for next := time.Duration(0); next < 50*time.Minute; _, next = n.ticker.pop() {
+		select {
+		case <-limit.C:
+			t.Fatalf("the ticker wakes in %v, for something that is due in an hour", next)
+		default:
+			runtime.Gosched()
+		}
+	}
+}
+
+// expire waits until no message is left.
+func expire(t *testing.T, g *Group) {
+	t.Helper()
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for ready(g) > 0 {
+		select {
+		case <-tick.C:
+		case <-limit.C:
+			t.Fatalf("%d messages never expire", ready(g))
+		}
+	}
+}
+
+// More than one tick may do is done by several, one right after the other.
+func TestTicksBacklog(t *testing.T) {
+	n := mustHost(t, t.TempDir())
+	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
+	bodies := make([]string, 500)
+	for i := range bodies {
+		bodies[i] = "m"
+	}
+	seq := uint64(1)
+	for range 30 {
+		mustSubmit(t, g, enqueues(seq, 200, bodies...))
+		seq += uint64(len(bodies))
+	}
+	n.outside.await(t, "answers", func() bool { return answered(n.outside.outcomes) == seq-1 })
+	expire(t, g)
+}
+
+// A group that was closed and opened again has its messages, and the deadlines
+// that have passed meanwhile are met at once.
+func TestReopen(t *testing.T) {
+	dir := t.TempDir()
+	n := mustHost(t, dir)
+	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
+	mustSubmit(t, g, enqueues(1, -1, "kept", "kept"))
+	mustSubmit(t, g, enqueues(3, 1, "gone"))
+	n.outside.await(t, "answers", func() bool { return answered(n.outside.outcomes) == 3 })
+	n.shut(t)
+	if err := g.Submit(enqueues(4, -1, "late")); err != ErrNotLeading {
+		t.Errorf("a closed group takes commands: %v", err)
+	}
+	n = mustHost(t, dir)
+	g = n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	for ready(g) != 2 {
+		select {
+		case <-limit.C:
+			t.Fatalf("%d messages are ready, want 2", ready(g))
+		default:
+			runtime.Gosched()
+		}
+	}
+	if err := n.Drop(1); err != nil {
+		t.Fatal(err)
+	}
+	if ids, err := n.store.GroupIDs(); len(ids) != 0 || err != nil || n.Group(1) != nil {
+		t.Errorf("after a drop: %v, %v", ids, err)
+	}
+}
+
+// The settings in the log follow those that a group is opened with.
+func TestConfigureOnOpen(t *testing.T) {
+	dir := t.TempDir()
+	limits := func(g *Group) (limit int64) {
+		g.View(func(m *queue.Machine) { limit = m.Config().DeliveryLimit })
+		return limit
+	}
+	for _, limit := range []int64{5, 5, 7} {
+		n := mustHost(t, dir)
+		g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: limit})
+		if err := g.Settle(patience); err != nil {
+			t.Fatal(err)
+		}
+		mustSubmit(t, g, Batch{Count: 1, Commands: AppendCommand(nil, &logpb.Command{Kind: logpb.Command_TOUCH, Session: session.Proto(), Seq: 1})})
+		n.outside.await(t, "an answer", func() bool { return len(n.outside.outcomes) > 0 })
+		if got := limits(g); got != limit {
+			t.Errorf("the limit is %d, want %d", got, limit)
+		}
+		n.shut(t)
+	}
+}
+
+// Many groups come and go at a time; everything they have started ends.
+func TestCloseWhileBusy(t *testing.T) {
+	n := mustHost(t, t.TempDir())
+	var wait sync.WaitGroup
+	for id := range fsm.GroupID(12) {
+		wait.Go(func() {
+			g, err := n.Open(Spec{
+				Group: id + 1, Queue: 1, VHost: "/", Name: "q", Members: []string{"n1"}, Config: &QueueConfig{DeliveryLimit: 20},
+			})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for seq := uint64(1); seq <= 50; {
+				if g.Submit(enqueues(seq, 1, "m")) == nil {
+					seq++
+				}
+				runtime.Gosched()
+			}
+			if id%2 == 0 {
+				if err := n.Drop(id + 1); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wait.Wait()
+	n.shut(t)
+	for end := time.Now().Add(patience); ; runtime.Gosched() {
+		stacks := make([]byte, 4<<20)
+		text := string(stacks[:runtime.Stack(stacks, true)])
+		left := 0
+		for _, s := range strings.Split(text, "\n\n")[1:] {
+			if strings.Contains(s, "cluster/group.") || strings.Contains(s, "hashicorp/raft.") {
+				left++
+			}
+		}
+		if left == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("goroutines are left:\n%s", text)
+		}
+	}
+}
+
+func TestTickerOrder(t *testing.T) {
+	now := time.Duration(0)
+	tk := newTicker(func() time.Duration { return now })
+	groups := map[string]*Group{}
+	name := map[*Group]string{}
+	for _, s := range []string{"a", "b", "c", "d"} {
+		g := &Group{}
+		groups[s], name[g] = g, s
+	}
+	tk.arm(groups["a"], 50, 0)
+	tk.arm(groups["b"], 20, 0)
+	tk.arm(groups["c"], 10, 30) // not before 30
+	tk.arm(groups["d"], 40, 0)
+	tk.arm(groups["a"], 15, 0) // earlier
+	tk.arm(groups["b"], 90, 0) // later changes nothing
+	tk.remove(groups["d"])
+	tk.remove(groups["d"])
+	pop := func() (all string) {
+		for {
+			g, _ := tk.pop()
+			if g == nil {
+				return all
+			}
+			all += name[g]
+		}
+	}
+	for _, step := range []struct {
+		at   time.Duration
+		want string
+		next time.Duration // until the next one
+	}{{14, "", 1}, {15, "a", 5}, {29, "b", 1}, {100, "c", time.Hour}} {
+		now = step.at
+		got := pop()
+		if _, next := tk.pop(); got != step.want || next != step.next {
+			t.Errorf("at %d: %q and then %v, want %q and %v", step.at, got, next, step.want, step.next)
+		}
+	}
+	tk.arm(groups["a"], time.Hour, 0)
+	tk.arm(groups["b"], time.Minute, 0)
+	tk.hurry()
+	if got := pop(); len(got) != 2 {
+		t.Errorf("hurried: %q", got)
+	}
+}
+
+// Outcomes of one stream join into runs, but only plain ones.
+func TestOutcomeRuns(t *testing.T) {
+	o := &outgoing{next: &Work{}}
+	other := fsm.SessionID{Node: 2, Boot: 1, Num: 1}
+	for seq := uint64(1); seq <= 3; seq++ {
+		o.outcome(session, seq, fsm.Result{})
+	}
+	o.outcome(session, 4, fsm.Result{Count: 1})
+	o.outcome(session, 5, fsm.Result{})
+	o.outcome(other, 6, fsm.Result{})
+	o.outcome(other, 8, fsm.Result{})
+	want := []Outcome{
+		{session, 1, 3, fsm.Result{}}, {session, 4, 1, fsm.Result{Count: 1}}, {session, 5, 1, fsm.Result{}},
+		{other, 6, 1, fsm.Result{}}, {other, 8, 1, fsm.Result{}},
+	}
+	if !slices.Equal(o.next.Outcomes, want) {
+		t.Errorf("outcomes %+v, want %+v", o.next.Outcomes, want)
+	}
+}
