@@ -217,7 +217,7 @@ func (t *transport) campaign() {
 // stepDown injects a request for a vote for another member, whose log is empty.
 func (t *transport) stepDown(term uint64, other string) {
 	h := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(other), Addr: []byte(other)}
-	t.enqueue(request{cmd: &raft.RequestVoteRequest{RPCHeader: h, Term: term, Candidate: []byte(other)}})
+	t.enqueue(request{cmd: &raft.RequestVoteRequest{RPCHeader: h, Term: term}})
 }
 
 const (

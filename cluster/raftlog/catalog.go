@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"go.etcd.io/bbolt"
+	bberrors "go.etcd.io/bbolt/errors"
 )
 
 const (
@@ -136,7 +137,7 @@ func (c *Catalog) GetUint64(key []byte) (uint64, error) {
 // written returns nil or, if a write failed, not at all: raft would carry on.
 // A store that was closed is not a disk that failed.
 func (c *Catalog) written(err error) error {
-	if err == nil || errors.Is(err, bbolt.ErrDatabaseNotOpen) {
+	if err == nil || errors.Is(err, bberrors.ErrDatabaseNotOpen) {
 		return err
 	}
 	c.log.Error("stopping: durable write of the catalog failed", slog.Any("error", err))
