@@ -53,7 +53,7 @@ func (b *Broker) Led(g *group.Group, term uint64) {
 		b.announce(g, p.Node, term)
 	}
 	b.endDeadSessions(g)
-	b.forward(g)
+	// Dead letters that wait are an effect of the machine's Resume.
 }
 
 // announce tells a node that this one leads g.
