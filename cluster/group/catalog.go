@@ -62,12 +62,13 @@ type Catalog struct {
 	applied uint64
 	nudge   bool // a barrier is under way that tells followers what is committed
 	closed  bool
+	ending  chan struct{} // closed when Close begins
 	done    sync.WaitGroup
 }
 
 // NewCatalog returns an empty catalog; Start makes it the group's.
 func NewCatalog(c CatalogConfig) *Catalog {
-	k := &Catalog{config: c, machine: &catalog.Catalog{}}
+	k := &Catalog{config: c, machine: &catalog.Catalog{}, ending: make(chan struct{})}
 	k.changed.L = &k.mu
 	k.view.Store(k.machine.View())
 	return k
@@ -111,6 +112,7 @@ func (k *Catalog) Close() error {
 	k.mu.Lock()
 	k.closed = true
 	k.mu.Unlock()
+	close(k.ending)
 	f := k.raft.Shutdown()
 	k.config.Mesh.DropGroup(catalogGroup) // requests under way to nodes that are gone end now
 	err := f.Error()
@@ -135,7 +137,7 @@ func (k *Catalog) Yield(limit time.Duration) {
 	}
 	done := make(chan struct{})
 	go func() {
-		_ = k.raft.LeadershipTransfer().Error() // the others elect one in any case
+		_ = endingWith(k.raft.LeadershipTransfer(), k.ending).Error() // the others elect one in any case
 		close(done)
 	}()
 	select {
@@ -205,7 +207,7 @@ func (k *Catalog) attempt(ctx context.Context, entry []byte) ([]*logpb.CatalogRe
 
 // lead proposes on this node and lets followers know soon.
 func (k *Catalog) lead(entry []byte) ([]*logpb.CatalogResult, uint64, error) {
-	f := k.raft.Apply(entry, catalogApplyWait)
+	f := endingWith(k.raft.Apply(entry, catalogApplyWait), k.ending)
 	if err := f.Error(); err != nil {
 		return nil, 0, err
 	}
@@ -226,7 +228,7 @@ func (k *Catalog) tellFollowers() {
 		k.mu.Lock()
 		k.nudge = false
 		k.mu.Unlock()
-		_ = k.raft.Barrier(catalogApplyWait).Error() // without it they learn a little later
+		_ = endingWith(k.raft.Barrier(catalogApplyWait), k.ending).Error() // without it they learn a little later
 	})
 }
 

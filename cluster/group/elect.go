@@ -129,7 +129,7 @@ func (h *Host) trigger(node string) {
 		}
 		slots <- struct{}{}
 		h.done.Go(func() {
-			_ = g.raft.Barrier(0).Error() // a group that no longer leads needs none
+			_ = g.barrier() // a group that no longer leads needs none
 			<-slots
 		})
 	}

@@ -109,7 +109,9 @@ func (g *Group) AppliedIndex() uint64 { return g.raft.AppliedIndex() }
 
 // Settle makes followers learn what is committed: it commits an entry without
 // content. Only the leader can.
-func (g *Group) Settle(timeout time.Duration) error { return g.raft.Barrier(timeout).Error() }
+func (g *Group) Settle(timeout time.Duration) error {
+	return endingWith(g.raft.Barrier(timeout), g.ending).Error()
+}
 
 // Expire proposes ticks until nothing is due, so that counts read afterwards
 // hold no message whose time has passed. It gives up after timeout.
@@ -117,7 +119,7 @@ func (g *Group) Expire(timeout time.Duration) error {
 	end := time.Now().Add(timeout)
 	for g.due() {
 		g.proposeTick()
-		if err := g.raft.Barrier(timeout).Error(); err != nil {
+		if err := g.Settle(timeout); err != nil {
 			return fmt.Errorf("expire due messages: %w", err)
 		}
 		if time.Now().After(end) {

@@ -219,7 +219,7 @@ func (h *Host) Yield(limit time.Duration) {
 		end := time.Now().Add(limit)
 		inParallel(led, func(g *Group) {
 			if time.Now().Before(end) {
-				_ = g.raft.LeadershipTransfer().Error() // the others elect one in any case
+				_ = endingWith(g.raft.LeadershipTransfer(), g.ending).Error() // the others elect one in any case
 			}
 		})
 	}()

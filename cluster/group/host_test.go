@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
@@ -350,6 +352,28 @@ func TestConfigureOnOpen(t *testing.T) {
 			t.Errorf("the limit is %d, want %d", got, limit)
 		}
 		n.shut(t)
+	}
+}
+
+// Raft's futures end with the group, also those that raft never answers.
+func TestFuturesEnd(t *testing.T) {
+	n := mustHost(t, t.TempDir())
+	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
+	g.mu.Lock() // nothing is applied
+	futures := []raft.Future{
+		endingWith(g.raft.ApplyLog(raft.Log{Data: []byte{8, 1}}, 0), g.ending),
+		endingWith(g.raft.Barrier(0), g.ending),
+	}
+	ending := make(chan struct{})
+	other := endingWith(g.raft.Barrier(0), ending)
+	close(ending)
+	if err := other.Error(); err != raft.ErrRaftShutdown {
+		t.Errorf("a future answers %v", err)
+	}
+	g.mu.Unlock()
+	n.shut(t)
+	for _, f := range futures {
+		_ = f.Error() // whatever it is
 	}
 }
 

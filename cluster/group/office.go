@@ -32,7 +32,7 @@ func (g *Group) review() {
 // and then starts to serve.
 func (g *Group) enter() {
 	g.awaitClocks()
-	if err := g.raft.Barrier(0).Error(); err != nil {
+	if err := g.barrier(); err != nil {
 		return // lost again; the next change of state comes here once more
 	}
 	g.mu.Lock()

@@ -162,7 +162,7 @@ func (p *proposer) propose(g *Group) {
 	p.pending = append(p.pending[:0], p.pending[n:]...)
 	p.bytes += f.bytes
 	p.mu.Unlock()
-	f.future = g.raft.ApplyLog(log, 0)
+	f.future = endingWith(g.raft.ApplyLog(log, 0), g.ending)
 	p.mu.Lock()
 	p.flights = append(p.flights, f)
 	if !p.waiting {
