@@ -1,0 +1,172 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"testing"
+
+	"github.com/quorate/quorate/cluster/broker"
+	"github.com/quorate/quorate/cluster/mgmt"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// mustServe serves a node's HTTP API until the test ends, and returns its URL.
+func mustServe(t *testing.T, n *Node) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := mgmt.New(n, slog.New(slog.DiscardHandler))
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(l) }()
+	t.Cleanup(func() {
+		http.DefaultClient.CloseIdleConnections()
+		if err := s.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return "http://" + l.Addr().String()
+}
+
+// request makes a request and returns the status and the decoded answer.
+func request(t *testing.T, method, url, user, password string) (int, any, http.Header) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(deadline(t), method, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if user != "" {
+		r.SetBasicAuth(user, password)
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	raw, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var body any
+	if len(raw) > 0 && res.Header.Get("Content-Type") == "application/json" {
+		if err := json.Unmarshal(raw, &body); err != nil {
+			t.Fatalf("%s %s answers %q: %v", method, url, raw, err)
+		}
+	}
+	return res.StatusCode, body, res.Header
+}
+
+// The health check needs no login, and tells whether clients are served.
+func TestHealth(t *testing.T) {
+	t.Parallel()
+	c := &nodes{t: t, net: newNetwork(), dir: t.TempDir()}
+	config := c.config("n1")
+	config.Nodes = map[string]string{"n1": "n1"}
+	n, err := Open(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	url := mustServe(t, n) + "/api/health/checks/ready-to-serve-clients"
+	if status, body, _ := request(t, "GET", url, "", ""); status != 503 || body.(map[string]any)["status"] != "failed" {
+		t.Errorf("before it has joined: %d, %v", status, body)
+	}
+	if err := n.Join(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	if status, body, _ := request(t, "GET", url, "", ""); status != 200 || body.(map[string]any)["status"] != "ok" {
+		t.Errorf("after it has joined: %d, %v", status, body)
+	}
+}
+
+// Everything but the health check is for administrators.
+func TestAuthentication(t *testing.T) {
+	t.Parallel()
+	c := mustCluster(t)
+	hash, err := broker.HashPassword("secret")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.all["n1"].Propose(deadline(t), &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutUser{PutUser: &logpb.PutUser{
+		Name: "plain", PasswordHash: hash, HashAlgorithm: broker.HashAlgorithm,
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := mustServe(t, c.all["n1"])
+	for _, tc := range []struct {
+		method, path, user, password string
+		want                         int
+	}{
+		{"GET", "/api/version", "", "", 401},
+		{"GET", "/api/version", "guest", "wrong", 401},
+		{"GET", "/api/version", "nobody", "guest", 401},
+		{"GET", "/api/version", "plain", "secret", 401},
+		{"GET", "/api/version", "guest", "guest", 200},
+		{"GET", "/api/quorate/replicas", "", "", 401},
+		{"GET", "/api/quorate/replicas", "guest", "guest", 200},
+		{"POST", "/api/quorate/settle", "plain", "secret", 401},
+		{"POST", "/api/quorate/settle", "guest", "guest", 204},
+		{"GET", "/api/quorate/settle", "guest", "guest", 405},
+		{"GET", "/api/nothing", "guest", "guest", 404},
+	} {
+		status, _, header := request(t, tc.method, url+tc.path, tc.user, tc.password)
+		if status != tc.want || (status == 401) != (header.Get("WWW-Authenticate") != "") {
+			t.Errorf("%s %s as %q: %d, %q; want %d", tc.method, tc.path, tc.user, status, header.Get("WWW-Authenticate"), tc.want)
+		}
+	}
+}
+
+// A node describes the replicas on it, whoever leads them.
+func TestReplicas(t *testing.T) {
+	t.Parallel()
+	c := mustCluster(t)
+	cl := c.mustClient("n2")
+	urls := map[string]string{}
+	for _, name := range names {
+		urls[name] = mustServe(t, c.all[name])
+		status, body, _ := request(t, "GET", urls[name]+"/api/quorate/replicas", "guest", "guest")
+		if list, ok := body.([]any); status != 200 || !ok || len(list) != 0 {
+			t.Errorf("without a queue %s answers %d, %v", name, status, body)
+		}
+	}
+	cl.mustDeclare("q")
+	cl.publish("q", "m")
+	cl.confirmed()
+	leader := c.mustLeader("q")
+	c.mustAgree()
+	hashes := map[any]bool{}
+	for name, url := range urls {
+		_, body, _ := request(t, "GET", url+"/api/quorate/replicas", "guest", "guest")
+		list := body.([]any)
+		if len(list) != 1 {
+			t.Fatalf("%s lists %v", name, list)
+		}
+		r := list[0].(map[string]any)
+		hashes[r["state_hash"]] = true
+		want := map[string]any{
+			"vhost": "/", "name": "q", "node": name, "leader": name == leader, "leader_node": leader,
+			"ready": 1.0, "unacknowledged": 0.0, "outbox": 0.0, "consumers": 0.0,
+		}
+		for key, value := range want {
+			if r[key] != value {
+				t.Errorf("%s: %s is %v, want %v", name, key, r[key], value)
+			}
+		}
+	}
+	if len(hashes) != 1 || hashes[""] {
+		t.Errorf("the state hashes are %v", hashes)
+	}
+}
