@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/mgmt"
+	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/fsm/queue"
 )
 
@@ -33,11 +34,11 @@ func (n *Node) Administrator(ctx context.Context, user, password string, remote 
 }
 
 // Replicas describes every queue replica on this node.
-func (n *Node) Replicas() []mgmt.Replica {
-	var list []mgmt.Replica
+func (n *Node) Replicas() []api.Replica {
+	var list []api.Replica
 	for _, g := range n.host.Groups() {
 		spec := g.Spec()
-		r := mgmt.Replica{
+		r := api.Replica{
 			VHost: spec.VHost, Name: spec.Name, QueueID: uint64(spec.Queue), Group: uint32(spec.Group),
 			Node: n.config.Name, Leader: g.Leading() != 0, LeaderNode: g.Leader(),
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/metrics"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/fsm"
@@ -66,6 +67,7 @@ type Node struct {
 	// stopClock ends what openClock started; nil: nothing.
 	stopClock func()
 	settings  clusterSettings
+	metrics   *metrics.Metrics
 	store     *raftlog.Store
 	stable    *raftlog.Catalog
 	mesh      *peer.Mesh
@@ -84,6 +86,7 @@ type Node struct {
 // that serves.
 func Open(c Config) (*Node, error) {
 	n := &Node{config: c, slog: c.Logger}
+	n.metrics = metrics.New(n.figures)
 	if err := n.open(); err != nil {
 		n.closeStores()
 		return nil, err

@@ -7,7 +7,6 @@ import (
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
-	"github.com/quorate/quorate/fsm/queue"
 )
 
 // openClock makes the node's clock, which runs until stopClock.
@@ -64,6 +63,3 @@ func (n *Node) settingsChanged(v *catalog.View) {
 
 func (n *Node) maxSkew() fsm.Millis    { return fsm.Millis(n.settings.maxSkew.Load()) }
 func (n *Node) lockCredit() fsm.Millis { return fsm.Millis(n.settings.lockCredit.Load()) }
-
-// late takes how late a tick was.
-func (n *Node) late(what queue.Due, late fsm.Millis) {}

@@ -50,8 +50,9 @@ type Clock struct {
 	sampled chan struct{} // closed once a majority has been read
 	ahead   []func()
 
-	refused     atomic.Uint64
-	lastRefusal atomic.Int64 // Monotonic of the last one logged; 0: none
+	refused  atomic.Uint64
+	logAhead atomic.Int64 // ms
+	warned   struct{ refusal, logAhead pause }
 }
 
 // state is what the stamps need to know.
@@ -236,15 +237,33 @@ func (c *Clock) isSampled() bool {
 	}
 }
 
-// refusalPause is how long further refusals are counted and not logged.
-const refusalPause = 10 * time.Second
+// warnPause is how long further warnings of one sort are not logged: thousands
+// of groups may give them at a time.
+const warnPause = 10 * time.Second
+
+// pause is when a warning was last logged, on the monotonic clock; 0: never.
+type pause struct{ last atomic.Int64 }
+
+// over reports whether a warning is to be logged.
+func (p *pause) over(now time.Duration) bool {
+	last := p.last.Load()
+	return (last == 0 || now-time.Duration(last) > warnPause) && p.last.CompareAndSwap(last, max(int64(now), 1))
+}
 
 // refuse notes that a stamp did not follow the corrected clock ahead.
 func (c *Clock) refuse(by fsm.Time) {
 	c.refused.Add(1)
-	now, last := max(int64(c.config.Monotonic()), 1), c.lastRefusal.Load()
-	if (last == 0 || now-last > int64(refusalPause)) && c.lastRefusal.CompareAndSwap(last, now) {
+	if c.warned.refusal.over(c.config.Monotonic()) {
 		c.config.Logger.Warn("clock jump refused", "alarm", "clock_jump_refused", "jump", time.Duration(by)*time.Millisecond)
+	}
+}
+
+// began notes by how much a log was ahead of the clock when this node began to
+// lead its group.
+func (c *Clock) began(ahead fsm.Time, skew fsm.Millis) {
+	c.logAhead.Store(int64(ahead))
+	if fsm.Millis(ahead) > skew && c.warned.logAhead.over(c.config.Monotonic()) {
+		c.config.Logger.Warn("a log is ahead of the clock; its time goes at half speed", "ahead", time.Duration(ahead)*time.Millisecond)
 	}
 }
 
@@ -258,6 +277,7 @@ type Status struct {
 	// agreed within MaxSkew.
 	Sampled, Agreed bool
 	JumpsRefused    uint64
+	LogAhead        fsm.Millis   // of the group that this node began to lead last
 	Peers           []PeerStatus // by name
 }
 
@@ -273,7 +293,7 @@ type PeerStatus struct {
 // Status describes the present.
 func (c *Clock) Status() Status {
 	now := c.config.Monotonic()
-	s := Status{Now: c.Now(), JumpsRefused: c.refused.Load()}
+	s := Status{Now: c.Now(), JumpsRefused: c.refused.Load(), LogAhead: fsm.Millis(c.logAhead.Load())}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	st := c.state.Load()

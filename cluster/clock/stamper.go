@@ -31,6 +31,9 @@ type Stamper struct {
 func (s *Stamper) Begin(c *Clock, last fsm.Time) {
 	now := c.Monotonic()
 	*s = Stamper{clock: c, last: last, at: now, began: now, young: true}
+	if st := c.state.Load(); st.agreed {
+		c.began(max(0, last-instant(c.anchor+now+st.offset)), st.maxSkew)
+	}
 }
 
 // Next stamps an entry.

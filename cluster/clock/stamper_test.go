@@ -65,6 +65,9 @@ func TestHalfSpeed(t *testing.T) {
 	w.pass(time.Second)
 	began := w.truth()
 	s := w.begin(began + 900)
+	if ahead := w.c.Status().LogAhead; ahead < 890 || ahead > 910 {
+		t.Errorf("the log is %d ms ahead", ahead)
+	}
 	for range 18 {
 		w.pass(100 * ms)
 		mustBe(t, "behind", s.Next(), began+900+(w.truth()-began)/2)

@@ -12,24 +12,9 @@ import (
 	"net/http/pprof"
 	"net/netip"
 	"time"
-)
 
-// Replica is one queue's replica on the node that answers.
-type Replica struct {
-	VHost          string `json:"vhost"`
-	Name           string `json:"name"`
-	QueueID        uint64 `json:"queue_id"`
-	Group          uint32 `json:"group"`
-	Node           string `json:"node"`
-	Leader         bool   `json:"leader"`
-	LeaderNode     string `json:"leader_node"`
-	AppliedIndex   uint64 `json:"applied_index"`
-	StateHash      string `json:"state_hash"`
-	Ready          uint64 `json:"ready"`
-	Unacknowledged uint64 `json:"unacknowledged"`
-	Outbox         uint64 `json:"outbox"`
-	Consumers      int    `json:"consumers"`
-}
+	"github.com/quorate/quorate/cluster/mgmt/api"
+)
 
 // Node is what the API needs of the node.
 type Node interface {
@@ -38,7 +23,16 @@ type Node interface {
 	// Administrator checks the credentials of a request.
 	Administrator(ctx context.Context, user, password string, remote netip.Addr) bool
 	// Replicas describes every queue replica on this node.
-	Replicas() []Replica
+	Replicas() []api.Replica
+	// Status describes the node and the others as it sees them.
+	Status() api.Status
+	// Clock describes the node's clock.
+	Clock() api.Clock
+	// Settings lists the settings of the whole cluster.
+	Settings() []api.Setting
+	// PutSetting gives a setting of the whole cluster a value; nil: the
+	// program's. An error that is a *fsm.Refusal is the caller's fault.
+	PutSetting(ctx context.Context, name string, value *int64) error
 	// Settle makes the followers of all queues that this node leads learn
 	// what is committed.
 	Settle(ctx context.Context) error
@@ -68,6 +62,11 @@ func New(node Node, logger *slog.Logger) *Server {
 	mux.HandleFunc("GET /api/health/checks/ready-to-serve-clients", s.readyCheck)
 	mux.Handle("GET /api/version", s.administrators(s.version))
 	mux.Handle("GET /api/quorate/replicas", s.administrators(s.replicas))
+	mux.Handle("GET /api/quorate/status", s.administrators(s.status))
+	mux.Handle("GET /api/quorate/clock", s.administrators(s.clock))
+	mux.Handle("GET /api/quorate/settings", s.administrators(s.settings))
+	mux.Handle("PUT /api/quorate/settings/{name}", s.administrators(s.putSetting))
+	mux.Handle("DELETE /api/quorate/settings/{name}", s.administrators(s.deleteSetting))
 	mux.Handle("POST /api/quorate/settle", s.administrators(s.settle))
 	mux.Handle("GET /api/quorate/pprof/{profile}", s.administrators(profile))
 	s.http = &http.Server{
@@ -95,16 +94,11 @@ func (s *Server) administrators(h http.HandlerFunc) http.Handler {
 		remote, err := netip.ParseAddrPort(r.RemoteAddr)
 		if !ok || err != nil || !s.node.Administrator(r.Context(), user, password, remote.Addr()) {
 			w.Header().Set("WWW-Authenticate", `Basic realm="quorate"`)
-			s.answer(w, http.StatusUnauthorized, failure{"not_authorised", "Login failed"})
+			s.answer(w, http.StatusUnauthorized, api.Failure{Error: "not_authorised", Reason: "Login failed"})
 			return
 		}
 		h(w, r)
 	})
-}
-
-type failure struct {
-	Error  string `json:"error"`
-	Reason string `json:"reason"`
 }
 
 func (s *Server) answer(w http.ResponseWriter, status int, body any) {
@@ -126,13 +120,13 @@ func (s *Server) readyCheck(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (s *Server) version(w http.ResponseWriter, _ *http.Request) {
-	s.answer(w, http.StatusOK, map[string]string{"product_version": s.node.Version()})
+	s.answer(w, http.StatusOK, api.Version{ProductVersion: s.node.Version()})
 }
 
 func (s *Server) replicas(w http.ResponseWriter, _ *http.Request) {
 	list := s.node.Replicas()
 	if list == nil {
-		list = []Replica{}
+		list = []api.Replica{}
 	}
 	s.answer(w, http.StatusOK, list)
 }
@@ -152,7 +146,7 @@ func profile(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) settle(w http.ResponseWriter, r *http.Request) {
 	if err := s.node.Settle(r.Context()); err != nil {
-		s.answer(w, http.StatusServiceUnavailable, failure{"unavailable", err.Error()})
+		s.answer(w, http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: err.Error()})
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)

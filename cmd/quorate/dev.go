@@ -19,8 +19,9 @@ import (
 
 // Where the ports of a development cluster lie above its base port.
 const (
-	devHTTP  = 10000
-	devPeers = 20000
+	devHTTP    = 10000
+	devMetrics = 10020
+	devPeers   = 20000
 )
 
 // devReady bounds how long a development cluster may take to start.
@@ -44,6 +45,7 @@ func devCommand(args []string, out io.Writer) error {
 	base := flags.Int("base-port", 5672, "AMQP `port` of the first node")
 	detach := flags.Bool("detach", false, "return when the cluster is ready and leave it running")
 	pidFile := flags.String("pid-file", "", "`file` for the nodes' process ids, one a line")
+	unsafe := flags.Bool("unsafe-test-options", false, "allow settings that break what the server promises")
 	var sets list
 	flags.Var(&sets, "set", "a setting for all nodes, `KEY=VALUE`; may be repeated")
 	if err := flags.Parse(args); err != nil {
@@ -55,6 +57,11 @@ func devCommand(args []string, out io.Writer) error {
 	nodes, err := devNodes(*count, *base, *dataDir, sets)
 	if err != nil {
 		return err
+	}
+	if *unsafe {
+		for _, n := range nodes {
+			n.args = append(n.args, "--unsafe-test-options")
+		}
 	}
 	if err := devRun(nodes, *pidFile, *detach, out); err != nil {
 		devStop(nodes)
@@ -87,6 +94,7 @@ func devNodes(count, base int, dataDir string, sets []string) ([]*devNode, error
 		n.args = append([]string{
 			self, "server", "--node-name", fmt.Sprintf("n%d", k), "--data-dir", home,
 			"--set=listeners.tcp.default=" + n.amqp, "--set=management.tcp.listener=" + n.http,
+			fmt.Sprintf("--set=prometheus.tcp.listener=127.0.0.1:%d", base+devMetrics+k-1),
 			fmt.Sprintf("--set=cluster.listener=127.0.0.1:%d", base+devPeers+k-1),
 			"--set=log.file=" + filepath.Join(home, "quorate.log"),
 		}, members...)
@@ -200,11 +208,14 @@ func devStop(nodes []*devNode) error {
 	return errors.Join(errs...)
 }
 
+// plainCharacters mean nothing to a shell, wherever they stand.
+const plainCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%"
+
 // shellQuote prints a command so that a shell reads it back unchanged.
 func shellQuote(args []string) string {
 	quoted := make([]string, len(args))
 	for i, a := range args {
-		if strings.ContainsAny(a, " \t\n'\"\\$`&|;<>()*?[]#~!{}") || a == "" {
+		if a == "" || strings.Trim(a, plainCharacters) != "" {
 			a = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
 		}
 		quoted[i] = a

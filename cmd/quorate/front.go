@@ -3,15 +3,33 @@ package main
 import (
 	"context"
 	"net/netip"
+	"sync/atomic"
 
 	"github.com/quorate/quorate/amqp"
 	"github.com/quorate/quorate/cluster/broker"
+	"github.com/quorate/quorate/cluster/metrics"
 	"github.com/quorate/quorate/fsm"
 )
 
-// frontBroker gives the AMQP front its view of the broker. It only turns
-// concrete types into the front's interfaces.
-type frontBroker struct{ b *broker.Broker }
+// frontBroker gives the AMQP front its view of the broker. It turns concrete
+// types into the front's interfaces, and counts what is opened and closed.
+type frontBroker struct {
+	b      *broker.Broker
+	counts *traffic
+}
+
+// traffic counts what clients open and close.
+type traffic struct {
+	connectionsOpened, connectionsClosed, channelsOpened, channelsClosed atomic.Uint64
+}
+
+// read reads what is closed first, so that it never exceeds what was opened.
+func (t *traffic) read() metrics.Traffic {
+	var m metrics.Traffic
+	m.ConnectionsClosed, m.ChannelsClosed = t.connectionsClosed.Load(), t.channelsClosed.Load()
+	m.ConnectionsOpened, m.ChannelsOpened = t.connectionsOpened.Load(), t.channelsOpened.Load()
+	return m
+}
 
 func (f frontBroker) Login(ctx context.Context, user, password string, remote netip.Addr) error {
 	return f.b.Login(ctx, user, password, remote)
@@ -24,15 +42,35 @@ func (f frontBroker) Connect(ctx context.Context, user, vhost string) (amqp.Conn
 	if err != nil {
 		return nil, err
 	}
-	return frontConnection{c}, nil
+	f.counts.connectionsOpened.Add(1)
+	return frontConnection{c, f.counts}, nil
 }
 
-type frontConnection struct{ *broker.Connection }
+type frontConnection struct {
+	*broker.Connection
+	counts *traffic
+}
+
+func (c frontConnection) Close(ctx context.Context) {
+	c.Connection.Close(ctx)
+	c.counts.connectionsClosed.Add(1)
+}
 
 func (c frontConnection) OpenSession(events fsm.SessionEvents) (amqp.Session, error) {
 	s, err := c.Connection.OpenSession(events)
 	if err != nil {
 		return nil, err
 	}
-	return s, nil
+	c.counts.channelsOpened.Add(1)
+	return frontSession{s, c.counts}, nil
+}
+
+type frontSession struct {
+	*broker.Session
+	counts *traffic
+}
+
+func (s frontSession) Close(ctx context.Context) {
+	s.Session.Close(ctx)
+	s.counts.channelsClosed.Add(1)
 }

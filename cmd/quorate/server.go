@@ -36,6 +36,7 @@ func serverCommand(args []string, out io.Writer) error {
 	file := flags.String("config", "", "`file` of settings, one KEY = VALUE a line")
 	dataDir := flags.String("data-dir", "", "`folder` of everything durable (setting data_dir)")
 	name := flags.String("node-name", "", "`name` of this node (setting node_name)")
+	unsafe := flags.Bool("unsafe-test-options", false, "allow settings that break what the server promises")
 	var sets list
 	flags.Var(&sets, "set", "a setting, `KEY=VALUE`; may be repeated")
 	if err := flags.Parse(args); err != nil {
@@ -50,6 +51,9 @@ func serverCommand(args []string, out io.Writer) error {
 	s, err := load(*file, sets)
 	if err != nil {
 		return err
+	}
+	if s.testClockFile != "" && !*unsafe {
+		return errors.New("setting unsafe.test_clock_file: refused without --unsafe-test-options")
 	}
 	logger, closeLog, err := openLog(s)
 	if err != nil {
@@ -87,13 +91,13 @@ func openLog(s *settings) (*slog.Logger, func(), error) {
 }
 
 // listeners are the node's ways in.
-type listeners struct{ amqp, management, peers net.Listener }
+type listeners struct{ amqp, management, metrics, peers net.Listener }
 
 func listen(s *settings) (l listeners, err error) {
 	for _, at := range []struct {
 		to      *net.Listener
 		address string
-	}{{&l.peers, s.peers}, {&l.management, s.management}, {&l.amqp, s.amqp}} {
+	}{{&l.peers, s.peers}, {&l.management, s.management}, {&l.metrics, s.metrics}, {&l.amqp, s.amqp}} {
 		if *at.to, err = net.Listen("tcp", at.address); err != nil {
 			l.close()
 			return l, err
@@ -103,7 +107,7 @@ func listen(s *settings) (l listeners, err error) {
 }
 
 func (l listeners) close() {
-	for _, x := range []net.Listener{l.amqp, l.management, l.peers} {
+	for _, x := range []net.Listener{l.amqp, l.management, l.metrics, l.peers} {
 		if x != nil {
 			x.Close()
 		}
@@ -117,21 +121,29 @@ func serve(s *settings, logger *slog.Logger, stop <-chan os.Signal) error {
 		return err
 	}
 	defer ways.close()
-	node, err := cluster.Open(nodeConfig(s, ways.peers, logger))
+	wall, stopClock, err := wallClock(s, logger)
 	if err != nil {
 		return err
 	}
-	api := mgmt.New(node, logger)
-	failed := make(chan error, 3)
+	defer stopClock()
+	node, err := cluster.Open(nodeConfig(s, ways.peers, wall, logger))
+	if err != nil {
+		return err
+	}
+	counts := &traffic{}
+	node.Metrics().SetTraffic(counts.read)
+	api, page := mgmt.New(node, logger), node.Metrics().Server(logger)
+	failed := make(chan error, 4)
 	go func() { failed <- api.Serve(ways.management) }()
+	go func() { failed <- page.Serve(ways.metrics) }()
 	front, err := amqp.New(amqp.Config{
-		Broker: frontBroker{node.Broker()}, Logger: logger,
+		Broker: frontBroker{node.Broker(), counts}, Logger: logger,
 		FrameMax: uint32(s.frameMax), InitialFrameMax: uint32(s.initialFrameMax), ChannelMax: uint16(s.channelMax),
 		Heartbeat: frontHeartbeat(s.heartbeat), HandshakeTimeout: s.handshakeTimeout,
 		MaxMessageSize: s.maxMessageSize, MaxConsumers: s.maxConsumers, Version: cluster.Version,
 	})
 	if err != nil {
-		return errors.Join(err, api.Close(context.Background()), node.Close())
+		return errors.Join(err, page.Close(context.Background()), api.Close(context.Background()), node.Close())
 	}
 	joining, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -141,8 +153,8 @@ func serve(s *settings, logger *slog.Logger, stop <-chan os.Signal) error {
 	for {
 		select {
 		case err = <-joined:
+			joined = nil
 			if err == nil {
-				joined = nil
 				go func() { failed <- front.Serve(ways.amqp) }()
 				logger.Info("node serves clients", "amqp", ways.amqp.Addr().String())
 				continue
@@ -153,14 +165,20 @@ func serve(s *settings, logger *slog.Logger, stop <-chan os.Signal) error {
 		}
 		break
 	}
-	return errors.Join(err, shutdown(node, front, api, logger))
+	if cancel(); joined != nil {
+		<-joined // the node must not join while it is closed
+	}
+	return errors.Join(err, shutdown(logger, front.Shutdown, page.Close, api.Close, func(context.Context) error { return node.Close() }))
 }
 
-// shutdown ends the node in order: clients first, stores last.
-func shutdown(node *cluster.Node, front *amqp.Server, api *mgmt.Server, logger *slog.Logger) error {
+// shutdown ends the parts of the node in order: clients first, stores last.
+func shutdown(logger *slog.Logger, parts ...func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopWait)
 	defer cancel()
-	errs := []error{front.Shutdown(ctx), api.Close(ctx), node.Close()}
+	var errs []error
+	for _, end := range parts {
+		errs = append(errs, end(ctx))
+	}
 	logger.Info("node has stopped")
 	return errors.Join(errs...)
 }
@@ -173,7 +191,32 @@ func frontHeartbeat(d time.Duration) time.Duration {
 	return d
 }
 
-func nodeConfig(s *settings, peers net.Listener, logger *slog.Logger) cluster.Config {
+// wallClock is the node's wall clock; stop ends what it runs.
+func wallClock(s *settings, logger *slog.Logger) (wall func() fsm.Time, stop func(), err error) {
+	if s.testClockFile == "" {
+		return func() fsm.Time { return fsm.Time(time.Now().UnixMilli()) }, func() {}, nil
+	}
+	path := s.testClockFile
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(s.dataDir, path)
+	}
+	c, err := newTestClock(path, time.Now)
+	if err != nil {
+		return nil, nil, fmt.Errorf("setting unsafe.test_clock_file: %w", err)
+	}
+	logger.Warn("wall clock is set by a file", "file", path)
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		c.run(end, logger)
+	}()
+	return c.wall, func() {
+		close(end)
+		<-ended
+	}, nil
+}
+
+func nodeConfig(s *settings, peers net.Listener, wall func() fsm.Time, logger *slog.Logger) cluster.Config {
 	var dialer net.Dialer
 	return cluster.Config{
 		Name: s.nodeName, ClusterName: s.cluster, DataDir: s.dataDir, Nodes: s.nodes,
@@ -181,7 +224,7 @@ func nodeConfig(s *settings, peers net.Listener, logger *slog.Logger) cluster.Co
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", address)
 		},
-		Clock: func() fsm.Time { return fsm.Time(time.Now().UnixMilli()) },
+		Clock: wall,
 		Exit:  os.Exit, Logger: logger, Properties: amqp.Properties{},
 		Defaults:     catalog.Defaults{ConsumerTimeout: fsm.Millis(s.consumerTimeout.Milliseconds())},
 		DefaultVHost: s.vhost, DefaultUser: s.user, DefaultPassword: s.password, LoopbackUsers: s.loopbackUsers,

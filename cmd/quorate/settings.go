@@ -20,8 +20,10 @@ type settings struct {
 
 	amqp       string
 	management string
+	metrics    string
 	peers      string
 	nodes      map[string]string // name → peer address
+	nodeOf     map[string]string // setting → name
 	cluster    string
 
 	user, password, vhost string
@@ -43,6 +45,8 @@ type settings struct {
 	walSize         int
 
 	logFile, logLevel, logFormat string
+
+	testClockFile string
 }
 
 // setting is one row of the table of settings.
@@ -59,6 +63,7 @@ var table = []setting{
 	{"data_dir", "data", "folder of everything durable", text(func(s *settings) *string { return &s.dataDir })},
 	{"listeners.tcp.default", "127.0.0.1:5672", "AMQP: IP:PORT, or a port for all interfaces", address(func(s *settings) *string { return &s.amqp })},
 	{"management.tcp.listener", "127.0.0.1:15672", "HTTP: IP:PORT, or a port for all interfaces", address(func(s *settings) *string { return &s.management })},
+	{"prometheus.tcp.listener", "127.0.0.1:15692", "metrics at /metrics, for everybody who can reach it: IP:PORT, or a port for all interfaces", address(func(s *settings) *string { return &s.metrics })},
 	{"cluster.listener", "127.0.0.1:25672", "other nodes: IP:PORT; not encrypted, keep it on a private network", address(func(s *settings) *string { return &s.peers })},
 	{"cluster_formation.classic_config.nodes.N", "this node alone", "NAME@HOST:PORT of each node's cluster.listener, this one included; equal on all nodes", setNode},
 	{"cluster_name", "quorate", "nodes of different clusters refuse each other", text(func(s *settings) *string { return &s.cluster })},
@@ -70,7 +75,7 @@ var table = []setting{
 	{"frame_max", "131072", "bytes, 4096 … 16777216: largest frame", number(4096, 16<<20, func(s *settings) *int { return &s.frameMax })},
 	{"initial_frame_max", "8192", "bytes, 4096 … 131072: largest frame before login", number(4096, 131072, func(s *settings) *int { return &s.initialFrameMax })},
 	{"channel_max", "2047", "1 … 65535: channels of a connection", number(1, 65535, func(s *settings) *int { return &s.channelMax })},
-	{"max_message_size", "16777216", "bytes, 1 … 536870912: largest message body", number(1, 512<<20, func(s *settings) *int { return &s.maxMessageSize })},
+	{"max_message_size", "16777216", "bytes, 1 … 33554432: largest message body", number(1, 32<<20, func(s *settings) *int { return &s.maxMessageSize })},
 	{"consumer_max_per_channel", "0", "0 … 1000000: consumers of a channel; 0: no limit", number(0, 1_000_000, func(s *settings) *int { return &s.maxConsumers })},
 	{"handshake_timeout", "10000", "ms, 100 … 600000: from accept to the open connection", duration(time.Millisecond, 100, 600_000, func(s *settings) *time.Duration { return &s.handshakeTimeout })},
 	{"consumer_timeout", "1800000", "ms, 0 … 315360000000: how long a consumer may hold a message; 0: for ever", duration(time.Millisecond, 0, 315_360_000_000, func(s *settings) *time.Duration { return &s.consumerTimeout })},
@@ -82,6 +87,7 @@ var table = []setting{
 	{"log.file", "", "file to append to; empty: standard error", text(func(s *settings) *string { return &s.logFile })},
 	{"log.console.level", "info", "debug, info, warning or error", oneOf(func(s *settings) *string { return &s.logLevel }, "debug", "info", "warning", "error")},
 	{"log.console.formatter", "plaintext", "plaintext or json", oneOf(func(s *settings) *string { return &s.logFormat }, "plaintext", "json")},
+	{"unsafe.test_clock_file", "", "for tests, needs --unsafe-test-options: a file, relative to data_dir, with the milliseconds that this node's wall clock is to be ahead, and a rate; read every 50 ms", text(func(s *settings) *string { return &s.testClockFile })},
 }
 
 const nodesKey = "cluster_formation.classic_config.nodes."
@@ -144,8 +150,8 @@ func setNode(s *settings, v string) error {
 	if _, _, err := net.SplitHostPort(addr); !ok || name == "" || err != nil {
 		return fmt.Errorf("%q is not NAME@HOST:PORT", v)
 	}
-	if s.nodes == nil {
-		s.nodes = map[string]string{}
+	if _, twice := s.nodes[name]; twice {
+		return fmt.Errorf("node %q stands in the list twice", name)
 	}
 	s.nodes[name] = addr
 	return nil
@@ -161,7 +167,7 @@ func setLoopback(s *settings, v string) error {
 
 // defaults returns the settings of the table.
 func defaults() *settings {
-	s := &settings{}
+	s := &settings{nodes: map[string]string{}, nodeOf: map[string]string{}}
 	for _, row := range table {
 		if strings.HasSuffix(row.key, ".N") {
 			continue
@@ -177,8 +183,14 @@ func defaults() *settings {
 func (s *settings) apply(key, value string) error {
 	for _, row := range table {
 		if row.key == key || row.key == nodesKey+"N" && strings.HasPrefix(key, nodesKey) {
+			if strings.HasPrefix(key, nodesKey) {
+				delete(s.nodes, s.nodeOf[key]) // a later value replaces an earlier one
+			}
 			if err := row.set(s, value); err != nil {
 				return fmt.Errorf("setting %s: %w", key, err)
+			}
+			if strings.HasPrefix(key, nodesKey) {
+				s.nodeOf[key], _, _ = strings.Cut(value, "@")
 			}
 			return nil
 		}
@@ -205,15 +217,30 @@ func (s *settings) read(r io.Reader) error {
 	return lines.Err()
 }
 
-// environment applies QUORATE_… variables: the key in capitals, with
+// variable is the environment's name of a setting: the key in capitals, with
 // underscores for dots.
-func (s *settings) environment(lookup func(string) (string, bool)) error {
+func variable(key string) string {
+	return "QUORATE_" + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
+}
+
+// environment applies QUORATE_… variables, given as NAME=VALUE. Others are
+// left alone.
+func (s *settings) environment(environ []string) error {
+	keys := map[string]string{}
 	for _, row := range table {
-		name := "QUORATE_" + strings.ToUpper(strings.ReplaceAll(row.key, ".", "_"))
-		if v, ok := lookup(name); ok {
-			if err := s.apply(row.key, v); err != nil {
-				return fmt.Errorf("environment %s: %w", name, err)
-			}
+		keys[variable(row.key)] = row.key
+	}
+	for _, kv := range environ {
+		name, value, _ := strings.Cut(kv, "=")
+		key := keys[name]
+		if n, ok := strings.CutPrefix(name, variable(nodesKey)); ok {
+			key = nodesKey + strings.ToLower(n)
+		}
+		if key == "" {
+			continue
+		}
+		if err := s.apply(key, value); err != nil {
+			return fmt.Errorf("environment %s: %w", name, err)
 		}
 	}
 	return nil
@@ -246,7 +273,7 @@ func load(file string, sets []string) (*settings, error) {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
 	}
-	if err := s.environment(os.LookupEnv); err != nil {
+	if err := s.environment(os.Environ()); err != nil {
 		return nil, err
 	}
 	for _, kv := range sets {

@@ -1,0 +1,111 @@
+package cluster
+
+import (
+	"context"
+	"time"
+
+	"github.com/quorate/quorate/cluster/metrics"
+	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// Metrics is the node's page for Prometheus.
+func (n *Node) Metrics() *metrics.Metrics { return n.metrics }
+
+// late takes how late a tick was.
+func (n *Node) late(what queue.Due, late fsm.Millis) {
+	n.metrics.Late(what.String(), time.Duration(late)*time.Millisecond)
+}
+
+// figures are what the metrics page shows.
+func (n *Node) figures() metrics.Figures {
+	f := metrics.Figures{
+		Node: n.config.Name, Cluster: n.config.ClusterName, Version: Version,
+		Clock: n.clock.Status(), Peers: n.mesh.Peers(), Log: n.store.Metrics(), Queues: n.View().QueueCount(),
+	}
+	f.Replicas, f.Led = n.led()
+	return f
+}
+
+// led counts the replicas on this node, and sums up those that lead.
+func (n *Node) led() (replicas int, l metrics.Led) {
+	groups := n.host.Groups()
+	for _, g := range groups {
+		if g.Leading() == 0 {
+			continue
+		}
+		var s queue.Stats
+		g.View(func(m *queue.Machine) { s = m.Stats() })
+		l.Queues++
+		l.Consumers += s.Consumers
+		l.Ready, l.ReadyBytes = l.Ready+s.Ready.Messages, l.ReadyBytes+s.Ready.Bytes
+		l.Unacked, l.UnackedBytes = l.Unacked+s.Unacknowledged.Messages, l.UnackedBytes+s.Unacknowledged.Bytes
+		l.Outbox, l.OutboxBytes = l.Outbox+s.Outbox.Messages, l.OutboxBytes+s.Outbox.Bytes
+	}
+	return len(groups), l
+}
+
+// Status describes the node and the others as it sees them.
+func (n *Node) Status() api.Status {
+	replicas, led := n.led()
+	s := api.Status{
+		Node: n.config.Name, Cluster: n.config.ClusterName, ProductVersion: Version, Ready: n.Ready(),
+		CatalogLeader: n.catalog.Leader(), Queues: n.View().QueueCount(), Replicas: replicas, Leaders: led.Queues,
+		Alarms: []string{}, Peers: []api.Peer{},
+	}
+	if n.clock.Status().Skewed {
+		s.Alarms = append(s.Alarms, "clock_skew")
+	}
+	for _, p := range n.mesh.Peers() {
+		s.Peers = append(s.Peers, api.Peer{
+			Node: p.Node, Address: p.Address, Alive: p.Alive, Linked: p.Linked,
+			BacklogBytes: p.Backlog, RoundTripMicro: p.RoundTrip.Microseconds(),
+		})
+	}
+	return s
+}
+
+// Clock describes the node's clock.
+func (n *Node) Clock() api.Clock {
+	s := n.clock.Status()
+	c := api.Clock{
+		Node: n.config.Name, NowMS: int64(s.Now), OffsetMS: s.Offset.Milliseconds(), MaxSkewMS: int64(s.MaxSkew),
+		Skewed: s.Skewed, Sampled: s.Sampled, Agreed: s.Agreed, JumpsRefused: s.JumpsRefused, Peers: []api.PeerClock{},
+	}
+	for _, p := range s.Peers {
+		c.Peers = append(c.Peers, api.PeerClock{
+			Node: p.Node, Known: p.Known, OffsetMS: p.Offset.Milliseconds(),
+			RoundTripMicro: p.RoundTrip.Microseconds(), AgeMS: p.Age.Milliseconds(),
+		})
+	}
+	return c
+}
+
+// Settings lists the settings of the whole cluster.
+func (n *Node) Settings() []api.Setting {
+	var list []api.Setting
+	for _, s := range catalog.Settings() {
+		list = append(list, api.Setting{
+			Name: s.Name, Value: n.View().Setting(s.Name), Default: s.Default, Low: s.Low, High: s.High, About: s.About,
+		})
+	}
+	return list
+}
+
+// PutSetting gives a setting of the whole cluster a value; nil: the program's.
+func (n *Node) PutSetting(ctx context.Context, name string, value *int64) error {
+	m := &logpb.PutSetting{Name: name, Unset: value == nil}
+	if value != nil {
+		m.Value = *value
+	}
+	ctx, cancel := context.WithTimeout(ctx, settleWait)
+	defer cancel()
+	r, err := n.Propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutSetting{PutSetting: m}})
+	if err != nil {
+		return err
+	}
+	return catalog.Refused(r[0])
+}

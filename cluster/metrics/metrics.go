@@ -1,0 +1,134 @@
+// Package metrics is the one table of what a node measures, and its page for
+// Prometheus.
+//
+// Figures are read when the page is asked for, from what the node knows of
+// itself; only the lateness of timers is collected as it happens. Names that
+// begin with rabbitmq_ mean what they mean there, so that its dashboards work;
+// the others are quorate's own. Where figures come from is the node's business.
+package metrics
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/quorate/quorate/cluster/clock"
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/raftlog"
+)
+
+// Figures are what a node knows of itself at one moment.
+type Figures struct {
+	Node, Cluster, Version string
+	Clock                  clock.Status
+	Peers                  []peer.PeerStatus
+	Log                    raftlog.Metrics
+	Traffic                Traffic
+	Queues                 int // in the catalog
+	Replicas               int // on this node
+	Led                    Led
+}
+
+// Led sums up the queues that this node leads.
+type Led struct {
+	Queues, Consumers                     int
+	Ready, Unacked, Outbox                uint64
+	ReadyBytes, UnackedBytes, OutboxBytes uint64
+}
+
+// Traffic counts what clients of this node open and close.
+type Traffic struct {
+	ConnectionsOpened, ConnectionsClosed uint64
+	ChannelsOpened, ChannelsClosed       uint64
+}
+
+// Metrics is a node's page.
+type Metrics struct {
+	gather   func() Figures
+	traffic  atomic.Pointer[func() Traffic]
+	registry *prometheus.Registry
+	descs    []*prometheus.Desc // of the table's rows
+	lateness *prometheus.HistogramVec
+}
+
+// New returns the page of a node whose figures gather answers.
+func New(gather func() Figures) *Metrics {
+	m := &Metrics{gather: gather, registry: prometheus.NewRegistry()}
+	for i := range table {
+		m.descs = append(m.descs, prometheus.NewDesc(table[i].name, table[i].help, table[i].labels, nil))
+	}
+	m.lateness = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: lateness.name, Help: lateness.help, Buckets: latenessBuckets,
+	}, lateness.labels)
+	m.registry.MustRegister(m, m.lateness, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// SetTraffic says who counts what clients open and close.
+func (m *Metrics) SetTraffic(f func() Traffic) { m.traffic.Store(&f) }
+
+// Late takes how late a timer was.
+func (m *Metrics) Late(kind string, late time.Duration) {
+	m.lateness.WithLabelValues(kind).Observe(late.Seconds())
+}
+
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range m.descs {
+		to <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *Metrics) Collect(to chan<- prometheus.Metric) {
+	f := m.gather()
+	if t := m.traffic.Load(); t != nil {
+		f.Traffic = (*t)()
+	}
+	for i, row := range table {
+		row.read(&f, func(value float64, labels ...string) {
+			to <- prometheus.MustNewConstMetric(m.descs[i], row.kind.prometheus(), value, labels...)
+		})
+	}
+}
+
+// Limits of the listener.
+const (
+	headerTimeout = 10 * time.Second
+	idleTimeout   = 2 * time.Minute
+	maxScrapes    = 4 // at a time
+)
+
+// Server serves the page at /metrics.
+type Server struct{ http *http.Server }
+
+// Server returns a server of the page.
+func (m *Metrics) Server(logger *slog.Logger) *Server {
+	mux := http.NewServeMux()
+	errorLog := slog.NewLogLogger(logger.Handler(), slog.LevelDebug)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
+		ErrorLog: errorLog, MaxRequestsInFlight: maxScrapes,
+	}))
+	return &Server{&http.Server{
+		Handler: mux, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, ErrorLog: errorLog,
+	}}
+}
+
+// Serve answers on a listener until Close.
+func (s *Server) Serve(l net.Listener) error {
+	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// Close ends the server. Requests under way have until ctx ends.
+func (s *Server) Close(ctx context.Context) error { return s.http.Shutdown(ctx) }

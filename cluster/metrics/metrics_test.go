@@ -1,0 +1,153 @@
+package metrics
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/cluster/clock"
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/raftlog"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write the documentation's table of metrics anew")
+
+// TestDocument holds the documentation against the table.
+func TestDocument(t *testing.T) {
+	const path = "../../docs/metrics.md"
+	const begin, end = "<!-- table -->\n", "<!-- end of table -->\n"
+	page, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, rest, ok := strings.Cut(string(page), begin)
+	old, tail, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("%s: no place for the table", path)
+	}
+	switch {
+	case old == Document():
+	case *rewrite:
+		if err := os.WriteFile(path, []byte(head+begin+Document()+end+tail), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	default:
+		t.Errorf("%s: the table is not that of the program; run go test ./cluster/metrics -rewrite", path)
+	}
+}
+
+// TestTable: names and labels are as Prometheus wants them, each name stands
+// once, counters are called so.
+func TestTable(t *testing.T) {
+	word := regexp.MustCompile(`^(quorate|rabbitmq)(_[a-z0-9]+)+$`)
+	seen := map[string]bool{}
+	for _, row := range append([]metric{lateness}, table...) {
+		if !word.MatchString(row.name) || seen[row.name] {
+			t.Errorf("%s: a wrong name, or twice", row.name)
+		}
+		seen[row.name] = true
+		if strings.HasSuffix(row.name, "_total") != (row.kind == counter) {
+			t.Errorf("%s is a %s", row.name, kinds[row.kind])
+		}
+		if row.help == "" || strings.HasSuffix(row.help, ".") {
+			t.Errorf("%s: help %q", row.name, row.help)
+		}
+	}
+}
+
+// TestPage reads the page as Prometheus does.
+func TestPage(t *testing.T) {
+	calls := 0
+	m := New(func() Figures {
+		calls++
+		return Figures{
+			Node: "n1", Cluster: "c", Version: "1.2.3", Queues: 9, Replicas: 8,
+			Clock: clock.Status{Sampled: true, Offset: -1500 * time.Microsecond, Skewed: true, JumpsRefused: 4, LogAhead: 12, Peers: []clock.PeerStatus{
+				{Node: "n2", Known: true, Offset: 2 * time.Second}, {Node: "n3"},
+			}},
+			Peers: []peer.PeerStatus{{Node: "n2", Alive: true, Linked: true, Backlog: 10, RoundTrip: time.Millisecond}, {Node: "n3"}},
+			Log:   raftlog.Metrics{DiskBytes: 100, CacheHits: 5},
+			Led:   Led{Queues: 3, Consumers: 2, Ready: 10, Unacked: 4, ReadyBytes: 1000, UnackedBytes: 400, Outbox: 1},
+		}
+	})
+	m.SetTraffic(func() Traffic { return Traffic{ConnectionsOpened: 5, ConnectionsClosed: 2, ChannelsOpened: 7} })
+	m.Late("message", 30*time.Millisecond)
+	m.Late("message", 3*time.Millisecond)
+	page := mustScrape(t, m)
+	for _, line := range []string{
+		`rabbitmq_identity_info{rabbitmq_cluster="c",rabbitmq_endpoint="aggregated",rabbitmq_node="n1"} 1`,
+		`rabbitmq_build_info{product="quorate",product_version="1.2.3",rabbitmq_version="4.3.0"} 1`,
+		`rabbitmq_connections 3`, `rabbitmq_connections_opened_total 5`, `rabbitmq_channels 7`,
+		`rabbitmq_queues 3`, `rabbitmq_queue_messages 14`, `rabbitmq_queue_messages_bytes 1400`, `quorate_queues_declared 9`,
+		`quorate_clock_offset_ms -1.5`, `quorate_clock_skew_alarm 1`, `quorate_clock_agreed 0`, `quorate_clock_jump_refused_total 4`,
+		`quorate_clock_peer_offset_ms{peer="n2"} 2000`, `quorate_leader_clock_skew_ms 12`,
+		`rabbitmq_unreachable_cluster_peers_count 1`, `quorate_peer_alive{peer="n3"} 0`, `quorate_peer_backlog_bytes{peer="n2"} 10`,
+		`quorate_peer_round_trip_seconds{peer="n2"} 0.001`, `quorate_raft_log_disk_bytes 100`, `quorate_raft_log_cache_hits_total 5`,
+		`quorate_timer_lateness_seconds_bucket{kind="message",le="0.005"} 1`, `quorate_timer_lateness_seconds_count{kind="message"} 2`,
+	} {
+		if !strings.Contains(page, "\n"+line+"\n") {
+			t.Errorf("no line %s", line)
+		}
+	}
+	for _, absent := range []string{`quorate_clock_peer_offset_ms{peer="n3"}`, `quorate_peer_round_trip_seconds{peer="n3"}`} {
+		if strings.Contains(page, absent) {
+			t.Errorf("what is not known is shown: %s", absent)
+		}
+	}
+	for _, row := range table {
+		if !strings.Contains(page, fmt.Sprintf("# TYPE %s %s\n", row.name, kinds[row.kind])) {
+			t.Errorf("%s is missing", row.name)
+		}
+	}
+	if !strings.Contains(page, "go_goroutines") || !strings.Contains(page, "process_open_fds") {
+		t.Error("the process's own figures are missing")
+	}
+	if calls != 1 {
+		t.Errorf("figures were gathered %d times for a page", calls)
+	}
+}
+
+// TestBeforeAnythingIsKnown: a page without figures is a page.
+func TestBeforeAnythingIsKnown(t *testing.T) {
+	page := mustScrape(t, New(func() Figures { return Figures{} }))
+	if strings.Contains(page, "quorate_clock_offset_ms ") || !strings.Contains(page, "quorate_clock_skew_alarm 0") {
+		t.Errorf("%s", page)
+	}
+}
+
+// mustScrape serves the page and reads it.
+func mustScrape(t *testing.T, m *Metrics) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := m.Server(slog.New(slog.DiscardHandler))
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(l) }()
+	res, err := http.Get("http://" + l.Addr().String() + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := io.ReadAll(res.Body)
+	res.Body.Close()
+	if err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("%s, %v", res.Status, err)
+	}
+	if err := s.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	return "\n" + string(page)
+}

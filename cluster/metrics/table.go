@@ -1,0 +1,174 @@
+package metrics
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// kind is a type of metric.
+type kind uint8
+
+const (
+	gauge kind = iota
+	counter
+	histogram
+)
+
+var kinds = [...]string{gauge: "gauge", counter: "counter", histogram: "histogram"}
+
+func (k kind) prometheus() prometheus.ValueType {
+	if k == counter {
+		return prometheus.CounterValue
+	}
+	return prometheus.GaugeValue
+}
+
+// emit adds a value with the values of its row's labels.
+type emit func(value float64, labels ...string)
+
+// metric is a row of the table. Helps say the unit where the name does not,
+// and what zero means where it is not obvious.
+type metric struct {
+	name   string
+	kind   kind
+	labels []string
+	help   string
+	read   func(f *Figures, add emit)
+}
+
+// one is a metric without labels.
+func one[T int | int64 | uint64 | float64](value func(f *Figures) T) func(*Figures, emit) {
+	return func(f *Figures, add emit) { add(float64(value(f))) }
+}
+
+// each is a metric with a value per other node.
+func eachPeer(value func(f *Figures, i int) (float64, bool)) func(*Figures, emit) {
+	return func(f *Figures, add emit) {
+		for i := range f.Peers {
+			if v, ok := value(f, i); ok {
+				add(v, f.Peers[i].Node)
+			}
+		}
+	}
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// compatibility is the version of RabbitMQ whose names and types are kept.
+const compatibility = "4.3.0"
+
+var peerLabel = []string{"peer"}
+
+// lateness is the row of what is collected as it happens.
+var lateness = metric{
+	name: "quorate_timer_lateness_seconds", kind: histogram, labels: []string{"kind"},
+	help: "From the earliest deadline of a queue to the tick that acts on it. kind: message (expiry), consumer (timeout), queue (lease)",
+}
+
+var latenessBuckets = []float64{0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60}
+
+// table lists every other metric.
+var table = []metric{
+	{"rabbitmq_identity_info", gauge, []string{"rabbitmq_node", "rabbitmq_cluster", "rabbitmq_endpoint"}, "Always 1: names of the node and its cluster", func(f *Figures, add emit) {
+		add(1, f.Node, f.Cluster, "aggregated")
+	}},
+	{"rabbitmq_build_info", gauge, []string{"rabbitmq_version", "product", "product_version"}, "Always 1: the version, and the one of RabbitMQ that it is compatible with", func(f *Figures, add emit) {
+		add(1, compatibility, "quorate", f.Version)
+	}},
+
+	{"rabbitmq_connections", gauge, nil, "Client connections open on this node", one(func(f *Figures) uint64 { return f.Traffic.ConnectionsOpened - f.Traffic.ConnectionsClosed })},
+	{"rabbitmq_channels", gauge, nil, "Channels open on this node", one(func(f *Figures) uint64 { return f.Traffic.ChannelsOpened - f.Traffic.ChannelsClosed })},
+	{"rabbitmq_connections_opened_total", counter, nil, "Client connections opened on this node", one(func(f *Figures) uint64 { return f.Traffic.ConnectionsOpened })},
+	{"rabbitmq_connections_closed_total", counter, nil, "Client connections closed on this node", one(func(f *Figures) uint64 { return f.Traffic.ConnectionsClosed })},
+	{"rabbitmq_channels_opened_total", counter, nil, "Channels opened on this node", one(func(f *Figures) uint64 { return f.Traffic.ChannelsOpened })},
+	{"rabbitmq_channels_closed_total", counter, nil, "Channels closed on this node", one(func(f *Figures) uint64 { return f.Traffic.ChannelsClosed })},
+
+	{"rabbitmq_queues", gauge, nil, "Queues that this node leads", one(func(f *Figures) int { return f.Led.Queues })},
+	{"rabbitmq_consumers", gauge, nil, "Consumers of the queues that this node leads", one(func(f *Figures) int { return f.Led.Consumers })},
+	{"rabbitmq_queue_messages_ready", gauge, nil, "Messages ready in the queues that this node leads", one(func(f *Figures) uint64 { return f.Led.Ready })},
+	{"rabbitmq_queue_messages_unacked", gauge, nil, "Messages delivered and unacknowledged in the queues that this node leads", one(func(f *Figures) uint64 { return f.Led.Unacked })},
+	{"rabbitmq_queue_messages", gauge, nil, "Both of them", one(func(f *Figures) uint64 { return f.Led.Ready + f.Led.Unacked })},
+	{"rabbitmq_queue_messages_ready_bytes", gauge, nil, "Payload bytes of the messages ready", one(func(f *Figures) uint64 { return f.Led.ReadyBytes })},
+	{"rabbitmq_queue_messages_unacked_bytes", gauge, nil, "Payload bytes of the messages unacknowledged", one(func(f *Figures) uint64 { return f.Led.UnackedBytes })},
+	{"rabbitmq_queue_messages_bytes", gauge, nil, "Both of them", one(func(f *Figures) uint64 { return f.Led.ReadyBytes + f.Led.UnackedBytes })},
+	{"quorate_dead_letter_outbox_depth", gauge, nil, "Dead letters that the queues led by this node still have to forward", one(func(f *Figures) uint64 { return f.Led.Outbox })},
+	{"quorate_dead_letter_outbox_bytes", gauge, nil, "Payload bytes of these dead letters", one(func(f *Figures) uint64 { return f.Led.OutboxBytes })},
+	{"quorate_queues_declared", gauge, nil, "Queues in the catalog of the cluster", one(func(f *Figures) int { return f.Queues })},
+	{"quorate_queue_replicas", gauge, nil, "Queue replicas on this node", one(func(f *Figures) int { return f.Replicas })},
+
+	{"quorate_clock_offset_ms", gauge, nil, "Milliseconds by which this node's wall clock is ahead of the median of all nodes' clocks", func(f *Figures, add emit) {
+		if f.Clock.Sampled {
+			add(milliseconds(f.Clock.Offset))
+		}
+	}},
+	{"quorate_clock_skew_alarm", gauge, nil, "1 while this node's wall clock is off by more than max_clock_skew", one(func(f *Figures) float64 { return truth(f.Clock.Skewed) })},
+	{"quorate_clock_agreed", gauge, nil, "1 once a majority of wall clocks has agreed; before, time goes on without counting what passed without a leader", one(func(f *Figures) float64 { return truth(f.Clock.Agreed) })},
+	{"quorate_clock_jump_refused_total", counter, nil, "Steps ahead that queues led by this node did not follow", one(func(f *Figures) uint64 { return f.Clock.JumpsRefused })},
+	{"quorate_leader_clock_skew_ms", gauge, nil, "Milliseconds by which a queue's log was last found ahead of the clock when this node began to lead it", one(func(f *Figures) int64 { return int64(f.Clock.LogAhead) })},
+	{"quorate_clock_peer_offset_ms", gauge, peerLabel, "Milliseconds by which the peer's wall clock is ahead of this node's", func(f *Figures, add emit) {
+		for _, p := range f.Clock.Peers {
+			if p.Known {
+				add(milliseconds(p.Offset), p.Node)
+			}
+		}
+	}},
+
+	{"rabbitmq_unreachable_cluster_peers_count", gauge, nil, "Other nodes that are down", one(func(f *Figures) int {
+		n := 0
+		for _, p := range f.Peers {
+			if !p.Alive {
+				n++
+			}
+		}
+		return n
+	})},
+	{"quorate_peer_alive", gauge, peerLabel, "1 while the other node is up", eachPeer(func(f *Figures, i int) (float64, bool) { return truth(f.Peers[i].Alive), true })},
+	{"quorate_peer_linked", gauge, peerLabel, "1 while there is a link to the other node", eachPeer(func(f *Figures, i int) (float64, bool) { return truth(f.Peers[i].Linked), true })},
+	{"quorate_peer_backlog_bytes", gauge, peerLabel, "Bytes that wait to be sent to the other node", eachPeer(func(f *Figures, i int) (float64, bool) { return float64(f.Peers[i].Backlog), true })},
+	{"quorate_peer_round_trip_seconds", gauge, peerLabel, "Round trip of the last ping to the other node", eachPeer(func(f *Figures, i int) (float64, bool) {
+		return f.Peers[i].RoundTrip.Seconds(), f.Peers[i].RoundTrip > 0
+	})},
+
+	{"quorate_raft_log_disk_bytes", gauge, nil, "Disk space of the queues' logs", one(func(f *Figures) uint64 { return f.Log.DiskBytes })},
+	{"quorate_raft_log_written_bytes_total", counter, nil, "Bytes written to disk for the queues' logs", one(func(f *Figures) uint64 { return f.Log.WrittenBytes })},
+	{"quorate_raft_log_reclaimable_bytes", gauge, nil, "Bytes that the next snapshots can free", one(func(f *Figures) int64 { return f.Log.Reclaimable })},
+	{"quorate_raft_log_cache_bytes", gauge, nil, "Bytes of recent entries in memory", one(func(f *Figures) int64 { return f.Log.CacheBytes })},
+	{"quorate_raft_log_cache_hits_total", counter, nil, "Payloads read from memory", one(func(f *Figures) uint64 { return f.Log.CacheHits })},
+	{"quorate_raft_log_cache_misses_total", counter, nil, "Payloads read from disk", one(func(f *Figures) uint64 { return f.Log.CacheMisses })},
+}
+
+// Document is the table as a page of the documentation.
+func Document() string {
+	text := "| metric | type | labels | what |\n|---|---|---|---|\n"
+	for _, row := range append([]metric{lateness}, table...) {
+		labels := ""
+		for i, l := range row.labels {
+			if i > 0 {
+				labels += ", "
+			}
+			labels += l
+		}
+		text += "| `" + row.name + "` | " + kinds[row.kind] + " | " + labels + " | " + row.help + " |\n"
+	}
+	return text + "\nBuckets of the histogram, in seconds: " + buckets() + ".\n"
+}
+
+func buckets() string {
+	text := ""
+	for i, b := range latenessBuckets {
+		if i > 0 {
+			text += ", "
+		}
+		text += strconv.FormatFloat(b, 'g', -1, 64)
+	}
+	return text
+}

@@ -1,0 +1,97 @@
+// Package api holds the JSON values of the HTTP API: what a node answers and
+// what a tool reads. It knows nothing of either.
+package api
+
+// Failure is the body of every answer that is not a success.
+type Failure struct {
+	Error  string `json:"error"`
+	Reason string `json:"reason"`
+}
+
+// Version is answered by GET /api/version.
+type Version struct {
+	ProductVersion string `json:"product_version"`
+}
+
+// Replica is one queue's replica on the node that answers
+// GET /api/quorate/replicas with a list of them.
+type Replica struct {
+	VHost          string `json:"vhost"`
+	Name           string `json:"name"`
+	QueueID        uint64 `json:"queue_id"`
+	Group          uint32 `json:"group"`
+	Node           string `json:"node"`
+	Leader         bool   `json:"leader"`
+	LeaderNode     string `json:"leader_node"`
+	AppliedIndex   uint64 `json:"applied_index"`
+	StateHash      string `json:"state_hash"`
+	Ready          uint64 `json:"ready"`
+	Unacknowledged uint64 `json:"unacknowledged"`
+	Outbox         uint64 `json:"outbox"`
+	Consumers      int    `json:"consumers"`
+}
+
+// Status is answered by GET /api/quorate/status: the node that answers, and
+// the others as it sees them.
+type Status struct {
+	Node           string   `json:"node"`
+	Cluster        string   `json:"cluster_name"`
+	ProductVersion string   `json:"product_version"`
+	Ready          bool     `json:"ready"`
+	CatalogLeader  string   `json:"catalog_leader"` // empty: not known
+	Queues         int      `json:"queues"`         // in the catalog
+	Replicas       int      `json:"replicas"`       // on this node
+	Leaders        int      `json:"leaders"`        // among them
+	Alarms         []string `json:"alarms"`
+	Peers          []Peer   `json:"peers"`
+}
+
+// Peer is another node.
+type Peer struct {
+	Node           string `json:"node"`
+	Address        string `json:"address"`
+	Alive          bool   `json:"alive"`
+	Linked         bool   `json:"linked"`
+	BacklogBytes   int    `json:"backlog_bytes"`
+	RoundTripMicro int64  `json:"round_trip_us"` // 0: none yet
+}
+
+// Clock is answered by GET /api/quorate/clock: the clock of the node that
+// answers. Offsets are milliseconds, positive for clocks that are ahead.
+type Clock struct {
+	Node         string      `json:"node"`
+	NowMS        int64       `json:"now_ms"`      // what entries are stamped with
+	OffsetMS     int64       `json:"offset_ms"`   // own wall clock against the median
+	MaxSkewMS    int64       `json:"max_skew_ms"` // the setting max_clock_skew
+	Skewed       bool        `json:"skewed"`      // offset_ms is beyond it: an alarm
+	Sampled      bool        `json:"sampled"`     // a majority of clocks has been read
+	Agreed       bool        `json:"agreed"`      // and a majority has agreed
+	JumpsRefused uint64      `json:"jumps_refused"`
+	Peers        []PeerClock `json:"peers"`
+}
+
+// PeerClock is another node's wall clock. Without Known it was never read.
+type PeerClock struct {
+	Node           string `json:"node"`
+	Known          bool   `json:"known"`
+	OffsetMS       int64  `json:"offset_ms"` // against the own wall clock
+	RoundTripMicro int64  `json:"round_trip_us"`
+	AgeMS          int64  `json:"age_ms"` // of the newest reading
+}
+
+// Setting is a setting of the whole cluster. GET /api/quorate/settings lists
+// them; PUT /api/quorate/settings/{name} takes a SettingValue; DELETE gives it
+// the program's value again.
+type Setting struct {
+	Name    string `json:"name"`
+	Value   int64  `json:"value"`
+	Default int64  `json:"default"`
+	Low     int64  `json:"low"`
+	High    int64  `json:"high"`
+	About   string `json:"about"`
+}
+
+// SettingValue is the body that gives a setting its value.
+type SettingValue struct {
+	Value *int64 `json:"value"`
+}

@@ -1,0 +1,11 @@
+package mgmt
+
+import "net/http"
+
+func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
+	s.answer(w, http.StatusOK, s.node.Status())
+}
+
+func (s *Server) clock(w http.ResponseWriter, _ *http.Request) {
+	s.answer(w, http.StatusOK, s.node.Clock())
+}
