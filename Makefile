@@ -4,6 +4,9 @@ GO ?= go
 NODES ?= 3
 DATA ?= data
 BENCH_FLAGS ?=
+RUNS ?= 1
+QUEUES ?= 10000
+SOAK ?= 30m
 CHAOS_TIME ?= 30m
 CHAOS_SEED ?= 0
 CHAOS_SCALE ?= 10
@@ -15,10 +18,10 @@ PLAIN_PKGS = $(shell $(GO) list ./... | grep -Ev '/(fsm|amqp|cluster|jepsen)(/|$
 JEPSEN_PKGS = ./jepsen/...
 GENERATED = '*.pb.go' '*_vtproto.pb.go' '*_gen.go'
 
-.PHONY: help run build test check bench chaos fuzz generate
+.PHONY: help run build test check bench bench-queues bench-growth bench-soak bench-peers chaos fuzz generate
 
 help: ## print the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: build ## build and start a three-node cluster on loopback (NODES=3, DATA=data)
 	bin/quorate dev --nodes $(NODES) --data-dir $(DATA)
@@ -41,8 +44,20 @@ check: ## formatting, vet, staticcheck, house rules, fresh generated code, tidy 
 	git diff --exit-code -- $(GENERATED)
 	$(GO) mod tidy -diff
 
-bench: build ## the benchmarks on a three-node loopback cluster, with a table (BENCH_FLAGS=)
-	bin/quorate-bench suite --binary bin/quorate $(BENCH_FLAGS)
+bench: build ## the benchmarks on a three-node loopback cluster, with a table (RUNS=1: medians of so many, BENCH_FLAGS=)
+	bin/quorate-bench suite --binary bin/quorate --runs $(RUNS) $(BENCH_FLAGS)
+
+bench-queues: build ## thousands of queues: declare, idle, lose a node, restart it (QUEUES=10000)
+	bin/quorate-bench queues --binary bin/quorate --queues $(QUEUES) $(BENCH_FLAGS)
+
+bench-growth: build ## what a message costs with many active queues and with a backlog
+	bin/quorate-bench growth --binary bin/quorate $(BENCH_FLAGS)
+
+bench-soak: build ## 70 % of the highest rate for long, and whether it stays flat (SOAK=30m)
+	bin/quorate-bench soak --binary bin/quorate --duration $(SOAK) $(BENCH_FLAGS)
+
+bench-peers: build ## the same loads on three nodes of RabbitMQ, side by side (RUNS=1)
+	bin/quorate-bench peers --binary bin/quorate --runs $(RUNS) $(BENCH_FLAGS)
 
 chaos: ## the long fault run (CHAOS_TIME=30m, CHAOS_SCALE=10, CHAOS_SEED=0: drawn)
 	$(GO) test ./jepsen -count 1 -v -timeout 0 -jepsen.scale $(CHAOS_SCALE) -jepsen.time $(CHAOS_TIME) -jepsen.seed $(CHAOS_SEED)

@@ -2,12 +2,14 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -184,6 +186,13 @@ func TestCommandLine(t *testing.T) {
 		{"throughput", "-queues", "0"},
 		{"throughput", "-size", "3"},
 		{"throughput", "-prefetch", "10", "-ack-every", "11"},
+		{"rate", "-rate", "0"},
+		{"queues", "-queues", "0"},
+		{"growth", "-queues", "1,x"},
+		{"growth", "-backlogs", "-1"},
+		{"soak", "-duration", "1s"},
+		{"suite", "-runs", "0"},
+		{"peers", "-runs", "0"},
 		{"ttl", "-from", "2s", "-to", "1s"},
 		{"latency", "-size", "1"},
 		{"latency", "-pid", "x"},
@@ -198,5 +207,101 @@ func TestCommandLine(t *testing.T) {
 		if err := commands[i].run(t.Context(), fs, args[1:]); err == nil {
 			t.Errorf("%q is accepted", args)
 		}
+	}
+}
+
+func TestMedians(t *testing.T) {
+	var c collection
+	for _, v := range []float64{3, 1, 2} {
+		r := result{Name: "a", Messages: int(v), PerSecond: 10 * v, Times: &quantiles{v, v, v, v}}
+		r.note("disk", 5*v, "MiB")
+		c.add(r)
+	}
+	c.add(result{Name: "b", Written: 1})
+	c.add(result{Name: "b", Written: 4})
+	m := c.medians()
+	if len(m) != 2 || m[0].Messages != 2 || m[0].PerSecond != 20 || *m[0].Times != (quantiles{2, 2, 2, 2}) || m[0].Notes[0].Value != 10 {
+		t.Errorf("medians of three: %+v", m)
+	}
+	if m[1].Written != 2.5 || m[1].Times != nil {
+		t.Errorf("medians of two: %+v", m[1])
+	}
+	if c.runs["a"][0].Notes[0].Value != 15 {
+		t.Error("a round was changed")
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	flat := mark{p99: 10, rss: 500, disk: 1000}
+	cases := []struct {
+		name string
+		last mark
+		want string // part of the error; empty: none
+	}{
+		{"flat", flat, ""},
+		{"slack", mark{p99: 14, rss: 560, disk: 1200}, ""},
+		{"memory", mark{p99: 10, rss: 900, disk: 1000}, "RSS, MiB grows from 500.0 to 900.0"},
+		{"disk", mark{p99: 10, rss: 500, disk: 3000}, "disk, MiB grows"},
+		{"latency", mark{p99: 30, rss: 500, disk: 1000}, "confirm p99, ms grows"},
+	}
+	for _, c := range cases {
+		err := verdict([]mark{flat, flat, flat, flat, c.last, c.last, c.last, c.last})
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+	}
+	if verdict([]mark{flat}) == nil {
+		t.Error("a verdict from one line")
+	}
+}
+
+func TestRatios(t *testing.T) {
+	var out strings.Builder
+	ours := []result{{Name: "a", PerSecond: 30, ServerCPU: 5}, {Name: "only ours"}}
+	theirs := []result{{Name: "a", PerSecond: 10, ServerCPU: 20}}
+	if err := ratios(&out, ours, theirs); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"3.00", "0.25"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the ratios lack %q:\n%s", want, out.String())
+		}
+	}
+	if strings.Contains(out.String(), "only ours") {
+		t.Errorf("a ratio with nothing:\n%s", out.String())
+	}
+}
+
+func TestSelected(t *testing.T) {
+	for _, c := range []struct {
+		only string
+		want bool
+	}{{"", true}, {"rate", true}, {"ttl, rate", true}, {"ttl", false}} {
+		if got := selected("the rate", c.only); got != c.want {
+			t.Errorf("%q: %t", c.only, got)
+		}
+	}
+}
+
+func TestSettingsReachTheServer(t *testing.T) {
+	program, err := withSettings("/bin/echo", t.TempDir(), []string{"a=b", "c=it's"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(program, "dev", "x y").Output()
+	if want := "dev x y --set a=b --set c=it's\n"; err != nil || string(out) != want {
+		t.Errorf("%q, %v, want %q", out, err, want)
+	}
+}
+
+func TestPace(t *testing.T) {
+	p := publisher{pace: 2 * time.Millisecond}
+	if got := p.due(time.Second, 500); got != 2*time.Second {
+		t.Errorf("message 500 is due at %v", got)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := pause(ctx, time.Hour); !errors.Is(err, context.Canceled) {
+		t.Errorf("a pause after the end: %v", err)
 	}
 }

@@ -174,6 +174,19 @@ func (t *target) onChannel(do func(*amqp.Channel) error) error {
 // uri spreads clients over the nodes.
 func (t *target) uri(n int) string { return t.uris[n%len(t.uris)] }
 
+// drain consumes what waits in the queues and checks that, with what the ledger
+// has already seen, it is what was published.
+func (t *target) drain(ctx context.Context, seen *ledger, published []uint64, queues ...queue) error {
+	l := &load{ledger: seen, published: published}
+	for i, q := range queues {
+		l.consumers = append(l.consumers, &consumer{
+			uri: t.uri(i), queues: []string{q.name}, prefetch: 500, ackEvery: 50, ledger: seen,
+		})
+	}
+	var cost result
+	return l.run(ctx, nil, &cost)
+}
+
 // upTo says yes n times.
 func upTo(n int) func(uint64) bool {
 	return func(i uint64) bool { return i < uint64(n) }

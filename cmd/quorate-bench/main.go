@@ -30,10 +30,15 @@ type command struct {
 var commands = []command{
 	{"throughput", "publish with confirms and consume with acks at the same time", runThroughput},
 	{"latency", "publish one message at a time and wait for its confirm", runLatency},
+	{"rate", "publish at a fixed rate and see how long messages take to their consumer", runRate},
 	{"ttl", "let messages expire into a dead-letter queue and see how late they are", runTTL},
 	{"backlog", "fill a queue and see what a waiting message costs in memory", runBacklog},
 	{"pinned", "leave one message unsettled and pass many through behind it", runPinned},
 	{"suite", "start a three-node cluster on loopback and measure all of it", runSuite},
+	{"queues", "the same with thousands of queues: declare, idle, lose a node, restart it", runQueues},
+	{"growth", "what a message costs with many active queues and with a backlog", runGrowth},
+	{"soak", "hold 70 % of the highest rate for long and see whether it stays flat", runSoak},
+	{"peers", "the same loads on three nodes of RabbitMQ, side by side", runPeers},
 }
 
 // gcPercent trades memory for processor time: on a small machine the client

@@ -3,7 +3,9 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -78,12 +80,62 @@ func residentBytes(pids []int) (int64, error) {
 	return total, nil
 }
 
+// writtenBytes is what the processes have caused to be written to disk so far;
+// 0 if the system does not let this user see it.
+func writtenBytes(pids []int) (int64, error) {
+	var total int64
+	for _, pid := range pids {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
+		if errors.Is(err, fs.ErrPermission) {
+			return 0, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		for line := range strings.Lines(string(text)) {
+			if v, ok := strings.CutPrefix(line, "write_bytes: "); ok {
+				n, err := strconv.ParseInt(strings.TrimSpace(v), 10, 64)
+				if err != nil {
+					return 0, fmt.Errorf("/proc/%d/io: %w", pid, err)
+				}
+				total += n
+			}
+		}
+	}
+	return total, nil
+}
+
+// loadAverage is the system's own line about how busy the machine is.
+func loadAverage() string {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// pause waits, at most until ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 // meter measures what a run costs.
 type meter struct {
 	pids   []int
 	began  time.Time
 	server float64
 	own    float64
+	disk   int64 // bytes written
 
 	stop    context.CancelFunc
 	sampler sync.WaitGroup
@@ -96,8 +148,12 @@ func startMeter(pids []int) (*meter, error) {
 	if err != nil {
 		return nil, err
 	}
+	disk, err := writtenBytes(pids)
+	if err != nil {
+		return nil, err
+	}
 	ctx, stop := context.WithCancel(context.Background())
-	m := &meter{pids: pids, began: time.Now(), server: server, own: ownSeconds(), stop: stop}
+	m := &meter{pids: pids, began: time.Now(), server: server, own: ownSeconds(), disk: disk, stop: stop}
 	m.sampler.Go(func() { m.sample(ctx) })
 	return m, nil
 }
@@ -132,7 +188,12 @@ func (m *meter) end(r *result, n int) error {
 	if err != nil {
 		return fmt.Errorf("a server has ended: %w", err)
 	}
+	disk, err := writtenBytes(m.pids)
+	if err != nil {
+		return err
+	}
 	r.ServerCPU = perMillion(server-m.server, n)
+	r.Written = perMillion(float64(disk-m.disk), n) / 1e6
 	r.PeakRSS = m.peak
 	return nil
 }

@@ -25,7 +25,7 @@ type shape struct {
 }
 
 var defaultShape = shape{
-	queues: 1, publishers: 1, consumers: 1, size: 1024, window: 1000, prefetch: 1000, ackEvery: 50,
+	queues: 1, publishers: 1, consumers: 1, size: 1024, window: 500, prefetch: 500, ackEvery: 50,
 	duration: 10 * time.Second,
 }
 
@@ -102,13 +102,13 @@ func (s shape) load(t *target, queues []queue) *load {
 				more = upTo(s.messages)
 			}
 			l.publishers = append(l.publishers, &publisher{
-				id: uint32(len(l.publishers)), uri: t.uri(i + len(l.publishers)), queue: q.name,
+				id: uint32(len(l.publishers)), uri: t.uri(i + len(l.publishers)), queues: []string{q.name},
 				size: s.size, window: s.window, more: more,
 			})
 		}
 		for range s.consumers {
 			l.consumers = append(l.consumers, &consumer{
-				uri: t.uri(i + len(l.consumers) + 1), queue: q.name,
+				uri: t.uri(i + len(l.consumers) + 1), queues: []string{q.name},
 				prefetch: s.prefetch, ackEvery: s.ackEvery, ledger: l.ledger,
 			})
 		}
@@ -144,19 +144,65 @@ func latency(ctx context.Context, t *target, n, size int) (result, error) {
 	if err != nil {
 		return r, err
 	}
-	var taken []time.Duration
-	p := publisher{uri: t.uri(0), queue: q.name, size: size, window: 1, more: upTo(n), taken: &taken}
-	_, err = p.run(ctx)
-	if costErr := m.end(&r, len(taken)); err == nil {
+	var taken samples
+	l := &load{ledger: newLedger(1, size)}
+	p := publisher{uri: t.uri(0), queues: []string{q.name}, size: size, window: 1, more: upTo(n), taken: &taken}
+	confirmed, err := p.run(ctx)
+	if costErr := m.end(&r, int(confirmed)); err == nil {
 		err = costErr
+	}
+	if err == nil {
+		err = t.drain(ctx, l.ledger, []uint64{confirmed}, q)
 	}
 	if err != nil {
 		return r, fmt.Errorf("%s: %w", r.Name, err)
 	}
-	r.Times = quantilesOf(taken)
-	if ready, err := t.ready(q.name); err != nil || ready != n {
-		return r, fmt.Errorf("%s: %d of %d messages in the queue: %w", r.Name, ready, n, err)
+	r.Times = quantilesOf(taken.take())
+	return r, t.remove(q)
+}
+
+func runRate(ctx context.Context, fs *flag.FlagSet, args []string) error {
+	t := targetFlags(fs)
+	n := fs.Int("messages", 20_000, "`messages` to publish")
+	size := fs.Int("size", 1024, "`bytes` per body")
+	rate := fs.Int("rate", 2000, "`messages` a second")
+	if err := parse(fs, args); err != nil {
+		return err
 	}
+	if *size < bodyHead || *rate < 1 || *rate > 1_000_000 {
+		return fmt.Errorf("-size must be at least %d, -rate between 1 and 1000000", bodyHead)
+	}
+	r, err := fixedRate(ctx, t, *n, *size, *rate)
+	if err != nil {
+		return err
+	}
+	return publishResults([]result{r}, t.json)
+}
+
+// fixedRate measures how long after the publish call messages reach their
+// consumer when they come at a rate the broker is at ease with.
+func fixedRate(ctx context.Context, t *target, n, size, rate int) (result, error) {
+	r := result{Name: fmt.Sprintf("end to end at %d/s", rate)}
+	q := queue{name: "bench-rate"}
+	if err := t.declare(q); err != nil {
+		return r, err
+	}
+	var confirms, late samples
+	l := &load{ledger: newLedger(1, size)}
+	l.publishers = []*publisher{{
+		uri: t.uri(0), queues: []string{q.name}, size: size, window: 10_000, more: upTo(n),
+		pace: time.Second / time.Duration(rate), taken: &confirms,
+	}}
+	l.consumers = []*consumer{{
+		uri: t.uri(1), queues: []string{q.name}, prefetch: 500, ackEvery: 50, ledger: l.ledger, late: &late,
+	}}
+	if err := l.run(ctx, t.pids, &r); err != nil {
+		return r, fmt.Errorf("%s: %w", r.Name, err)
+	}
+	r.Times = quantilesOf(late.take())
+	c := quantilesOf(confirms.take())
+	r.note("confirm p50", c.P50, "ms")
+	r.note("confirm p99", c.P99, "ms")
 	return r, t.remove(q)
 }
 
@@ -178,11 +224,18 @@ func runTTL(ctx context.Context, fs *flag.FlagSet, args []string) error {
 	return publishResults([]result{r}, t.json)
 }
 
+// ttlRate is how many messages a second are published to expire: what is
+// measured is the deadlines, not the way of a burst to the servers.
+const ttlRate = 2000
+
 // lateness measures how long after their deadline, counted from the publish
 // call, messages of mixed lives in one queue reach the dead-letter queue.
 func lateness(ctx context.Context, t *target, n int, from, to time.Duration) (result, error) {
 	const size = 256
-	r := result{Name: "TTL lateness"}
+	r := result{Name: fmt.Sprintf("TTL lateness, %d messages, %v–%v", n, from, to)}
+	if from == to {
+		r.Name = fmt.Sprintf("TTL lateness, %d messages, %v", n, from)
+	}
 	dead := queue{name: "bench-dead"}
 	source := queue{name: "bench-ttl", args: amqp.Table{
 		"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead.name,
@@ -190,25 +243,25 @@ func lateness(ctx context.Context, t *target, n int, from, to time.Duration) (re
 	if err := t.declare(dead, source); err != nil {
 		return r, err
 	}
-	late := make([]time.Duration, 0, n)
+	var late samples
 	l := &load{ledger: newLedger(1, size)}
 	l.publishers = []*publisher{{
-		uri: t.uri(0), queue: source.name, size: size, window: 1000, more: upTo(n),
+		uri: t.uri(0), queues: []string{source.name}, size: size, window: 1000, more: upTo(n), pace: time.Second / ttlRate,
 		ttl: func() time.Duration { return (from + rand.N(to-from+1)).Truncate(time.Millisecond) },
 	}}
 	l.consumers = []*consumer{{
-		uri: t.uri(1), queue: dead.name, prefetch: 1000, ackEvery: 1, ledger: l.ledger, late: &late,
+		uri: t.uri(1), queues: []string{dead.name}, prefetch: 1000, ackEvery: 1, ledger: l.ledger, late: &late,
 	}}
 	if err := l.run(ctx, t.pids, &r); err != nil {
 		return r, fmt.Errorf("%s: %w", r.Name, err)
 	}
-	early := 0
-	for _, d := range late {
+	early, times := 0, late.take()
+	for _, d := range times {
 		if d < -time.Millisecond {
 			early++
 		}
 	}
-	r.Times = quantilesOf(late)
+	r.Times = quantilesOf(times)
 	r.note("came more than 1 ms early", float64(early), "messages")
 	return r, t.remove(source, dead)
 }

@@ -5,118 +5,141 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/quorate/quorate/jepsen/cluster"
 )
 
+// rejoinTimeout bounds the restart of a node, with however many queues.
+const rejoinTimeout = 3 * time.Minute
+
+// step is one measurement of a suite.
+type step struct {
+	name string
+	run  func(ctx context.Context) (result, error)
+}
+
+// commonSteps are those that any broker can be put through.
+func commonSteps(t *target, duration time.Duration) []step {
+	var all []step
+	for _, size := range []int{1024, 100, 10 << 10} {
+		for _, queues := range []int{1, 10} {
+			s := defaultShape
+			s.queues, s.size, s.duration = queues, size, duration
+			all = append(all, step{fmt.Sprintf("throughput, %d queues, %d bytes", queues, size),
+				func(ctx context.Context) (result, error) { return throughput(ctx, t, s) }})
+		}
+	}
+	return append(all,
+		step{"latency", func(ctx context.Context) (result, error) { return latency(ctx, t, 5000, 1024) }},
+		step{"rate", func(ctx context.Context) (result, error) { return fixedRate(ctx, t, 20_000, 1024, 2000) }},
+		step{"ttl one", func(ctx context.Context) (result, error) {
+			return lateness(ctx, t, 10_000, 5*time.Second, 5*time.Second)
+		}},
+		step{"ttl mixed", func(ctx context.Context) (result, error) {
+			return lateness(ctx, t, 10_000, time.Second, 30*time.Second)
+		}},
+	)
+}
+
+// warmUp has all parts of a broker run once before anything is measured.
+func warmUp(ctx context.Context, t *target) error {
+	s := defaultShape
+	s.duration = 2 * time.Second
+	if _, err := throughput(ctx, t, s); err != nil {
+		return fmt.Errorf("warming up: %w", err)
+	}
+	return nil
+}
+
+// selected says whether a step is among those asked for: those whose name
+// holds one of the comma-separated texts; none asked for: all.
+func selected(name, only string) bool {
+	for text := range strings.SplitSeq(only, ",") {
+		if strings.Contains(name, strings.TrimSpace(text)) {
+			return true
+		}
+	}
+	return false
+}
+
 // suite is the whole set of measurements on a cluster of its own.
 type suite struct {
-	binary   string
-	dir      string
-	json     string
+	*lab
 	duration time.Duration
+	rounds   int
 	waiting  int
 	passed   int
+	queues   int
 	only     string
-
-	target  *target
-	cluster *cluster.Cluster
-	results []result
 }
 
 func runSuite(ctx context.Context, fs *flag.FlagSet, args []string) (err error) {
-	s := &suite{}
-	fs.StringVar(&s.binary, "binary", "bin/quorate", "the server `binary`")
-	fs.StringVar(&s.dir, "dir", "", "`folder` for the cluster's data and logs; empty: a temporary one")
-	fs.StringVar(&s.json, "json", "", "write the results to this `file` as JSON, too")
-	fs.DurationVar(&s.duration, "duration", 15*time.Second, "how `long` each throughput run publishes")
-	fs.IntVar(&s.waiting, "backlog", 1_000_000, "`messages` left waiting in the backlog run")
-	fs.IntVar(&s.passed, "pinned", 1_000_000, "`messages` passed through behind the pinned one")
-	fs.StringVar(&s.only, "only", "", "run only the measurements whose name holds this `text`")
+	s := &suite{lab: labFlags(fs)}
+	fs.DurationVar(&s.duration, "duration", 10*time.Second, "how `long` each throughput run publishes")
+	fs.IntVar(&s.rounds, "runs", 1, "`rounds`, of which the table shows the medians")
+	fs.IntVar(&s.waiting, "backlog", 1_000_000, "`messages` left waiting in the backlog run; 0: no such run")
+	fs.IntVar(&s.passed, "pinned", 1_000_000, "`messages` passed through behind the pinned one; 0: no such run")
+	fs.IntVar(&s.queues, "queues", 10_000, "`number` of queues in the run queues, which -only asks for")
+	fs.StringVar(&s.only, "only", "", "run only the measurements whose names hold one of these comma-separated `texts`")
 	if err := parse(fs, args); err != nil {
 		return err
 	}
-	if s.dir == "" {
-		if s.dir, err = os.MkdirTemp("", "quorate-bench"); err != nil {
+	if s.rounds < 1 || s.rounds > 100 {
+		return errors.New("-runs must be between 1 and 100")
+	}
+	if s.only == "queues" {
+		return manyQueues(ctx, s.lab, s.queues)
+	}
+	var all collection
+	err = s.with(ctx, func() error {
+		if err := warmUp(ctx, s.target); err != nil {
 			return err
 		}
-		defer func() {
-			if err != nil {
-				err = fmt.Errorf("%w\nthe cluster's data and logs are in %s", err, s.dir)
-				return
+		for range s.rounds {
+			if err := s.round(ctx, &all); err != nil {
+				return err
 			}
-			err = os.RemoveAll(s.dir)
-		}()
-	}
-	if s.cluster, err = cluster.Start(ctx, cluster.Options{Binary: s.binary, Dir: s.dir}); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, s.cluster.Stop()) }()
-	s.target = &target{uris: s.cluster.URIs(), queueType: "quorum"}
-	s.findProcesses()
-	return errors.Join(s.run(ctx), publishResults(s.results, s.json))
+		}
+		return nil
+	})
+	return errors.Join(err, publishResults(all.medians(), s.json))
 }
 
-// findProcesses takes in the nodes' process ids, which change with a restart.
-func (s *suite) findProcesses() {
-	s.target.pids = nil
-	for _, n := range s.cluster.Nodes {
-		s.target.pids = append(s.target.pids, n.PID)
+func (s *suite) round(ctx context.Context, all *collection) error {
+	steps := commonSteps(s.target, s.duration)
+	for _, f := range []failover{{queues: 1}, {queues: 10}, {queues: 1, freeze: true}, {queues: 10, freeze: true}} {
+		steps = append(steps, step{f.name(), func(ctx context.Context) (result, error) { return f.run(ctx, s.lab) }})
 	}
-}
-
-func (s *suite) run(ctx context.Context) error {
-	warm := defaultShape
-	warm.duration = 2 * time.Second
-	if _, err := throughput(ctx, s.target, warm); err != nil {
-		return fmt.Errorf("warming up: %w", err)
+	for _, st := range steps {
+		if !selected(st.name, s.only) {
+			continue
+		}
+		r, err := st.run(ctx)
+		if err != nil {
+			return err
+		}
+		all.add(r)
 	}
 	pass, wait := backlogShape, backlogShape
 	pass.messages, wait.messages = s.passed, s.waiting
-	for _, step := range []struct {
-		name string
-		run  func() error
-	}{
-		{"throughput, 1 queue", func() error { return s.throughput(ctx, 1) }},
-		{"throughput, 10 queues", func() error { return s.throughput(ctx, 10) }},
-		{"latency", func() error { return s.add(latency(ctx, s.target, 5000, 1024)) }},
-		{"ttl", func() error { return s.add(lateness(ctx, s.target, 20_000, 200*time.Millisecond, 5*time.Second)) }},
-		{"pinned", func() error { return s.add(pinned(ctx, s.target, pass, filepath.Join(s.dir, "data"))) }},
-		{"backlog", func() error { return s.backlog(ctx, wait) }},
-	} {
-		if !strings.Contains(step.name, s.only) {
-			continue
-		}
-		if err := step.run(); err != nil {
+	if s.passed > 0 && selected("pinned", s.only) {
+		r, err := pinned(ctx, s.target, pass, s.data)
+		if err != nil {
 			return err
 		}
+		all.add(r)
+	}
+	if s.waiting > 0 && selected("backlog", s.only) {
+		return s.backlog(ctx, wait, all)
 	}
 	return nil
-}
-
-// add keeps a result and says at once what it is.
-func (s *suite) add(r result, err error) error {
-	if err != nil {
-		return err
-	}
-	s.results = append(s.results, r)
-	fmt.Printf("%s: %d messages in %.1f s\n", r.Name, r.Messages, r.Seconds)
-	return nil
-}
-
-func (s *suite) throughput(ctx context.Context, queues int) error {
-	shape := defaultShape
-	shape.queues, shape.duration = queues, s.duration
-	return s.add(throughput(ctx, s.target, shape))
 }
 
 // backlog leaves messages waiting, kills and restarts a node and then all
 // nodes, and consumes what waits.
-func (s *suite) backlog(ctx context.Context, shape shape) error {
+func (s *suite) backlog(ctx context.Context, shape shape, all *collection) error {
 	results, err := backlog(ctx, s.target, shape, func(queue string, fill *result) error {
 		defer s.findProcesses()
 		first := s.cluster.Nodes[:1]
@@ -126,7 +149,7 @@ func (s *suite) backlog(ctx context.Context, shape shape) error {
 		return s.restart(ctx, queue, s.cluster.Nodes, "the whole cluster serves again after", fill)
 	})
 	for _, r := range results {
-		err = errors.Join(err, s.add(r, nil))
+		all.add(r)
 	}
 	return err
 }

@@ -1,0 +1,291 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+const (
+	// crowdSize is the size of the bodies sent to many queues.
+	crowdSize = 100
+	// crowdWorkers is how many channels per node work on the queues at a time.
+	crowdWorkers = 3
+	// longHeartbeat is the raft heartbeat with more than manyReplicas queues.
+	longHeartbeat = "raft.heartbeat_timeout=30000"
+	manyReplicas  = 3000
+	// crowdCalm is the pause before idle processor time is measured for crowdIdle.
+	crowdCalm = 30 * time.Second
+	crowdIdle = 20 * time.Second
+	// crowdTimeout bounds each round through all queues.
+	crowdTimeout = 3 * time.Minute
+)
+
+func runQueues(ctx context.Context, fs *flag.FlagSet, args []string) error {
+	l := labFlags(fs)
+	n := fs.Int("queues", 10_000, "`number` of queues")
+	if err := parse(fs, args); err != nil {
+		return err
+	}
+	return manyQueues(ctx, l, *n)
+}
+
+// manyQueues measures a cluster with n queues.
+func manyQueues(ctx context.Context, l *lab, n int) error {
+	if n < 1 || n > 1_000_000 {
+		return errors.New("-queues must be between 1 and 1000000")
+	}
+	var settings []string
+	if n > manyReplicas {
+		settings = append(settings, longHeartbeat)
+	}
+	c := &crowd{lab: l, n: n, ledger: newLedger(4, crowdSize)}
+	err := l.with(ctx, func() error { return c.run(ctx) }, settings...)
+	return errors.Join(err, publishResults(c.results, l.json))
+}
+
+// crowd is many queues, each of which gets one message per round.
+type crowd struct {
+	*lab
+	n       int
+	ledger  *ledger // a round is a publisher, a queue its message
+	rounds  uint32
+	base    int64 // resident memory of all nodes before there were queues
+	results []result
+}
+
+func (c *crowd) name(i int) string { return fmt.Sprintf("bench-crowd-%d", i+1) }
+
+func (c *crowd) run(ctx context.Context) error {
+	for _, do := range []func(context.Context) error{
+		c.declare, c.idle, c.warm, c.killOne, c.restartOne, c.last,
+	} {
+		if err := do(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// declare makes the queues and keeps the memory that they take.
+func (c *crowd) declare(ctx context.Context) error {
+	r := result{Name: fmt.Sprintf("declare %d queues", c.n)}
+	var err error
+	if c.base, err = residentBytes(c.target.pids); err != nil {
+		return err
+	}
+	m, err := startMeter(c.target.pids)
+	if err != nil {
+		return err
+	}
+	err = c.spread(ctx, c.target, func(ch *amqp.Channel, i int) error {
+		_, err := ch.QueueDeclare(c.name(i), true, false, false, false, amqp.Table{"x-queue-type": c.target.queueType})
+		return err
+	})
+	return c.keep(&r, errors.Join(err, m.end(&r, c.n)))
+}
+
+// keep adds a result and says that it is there.
+func (c *crowd) keep(r *result, err error) error {
+	if err != nil {
+		return fmt.Errorf("%s: %w", r.Name, err)
+	}
+	c.results = append(c.results, *r)
+	fmt.Printf("%s: %.1f s\n", r.Name, r.Seconds)
+	return nil
+}
+
+// spread does something to each queue, on several channels to each node.
+func (c *crowd) spread(ctx context.Context, t *target, do func(ch *amqp.Channel, i int) error) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*crowdTimeout)
+	defer cancel()
+	workers := crowdWorkers * len(t.uris)
+	errs := make([]error, workers)
+	var all sync.WaitGroup
+	for w := range workers {
+		all.Go(func() {
+			conn, ch, err := connect(t.uri(w), false)
+			if err != nil {
+				errs[w] = err
+				return
+			}
+			defer conn.Close()
+			// A call that is never answered ends with the connection.
+			defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+			for i := w; i < c.n && ctx.Err() == nil; i += workers {
+				if err := do(ch, i); err != nil {
+					errs[w] = fmt.Errorf("%s: %w", c.name(i), err)
+					cancel()
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(append(errs, ctx.Err())...)
+}
+
+// idle measures what queues cost that nobody uses.
+func (c *crowd) idle(ctx context.Context) error {
+	r := result{Name: fmt.Sprintf("idle with %d queues", c.n)}
+	if err := pause(ctx, crowdCalm); err != nil {
+		return err
+	}
+	before, err := cpuSeconds(c.target.pids)
+	if err != nil {
+		return err
+	}
+	if err := pause(ctx, crowdIdle); err != nil {
+		return err
+	}
+	after, err := cpuSeconds(c.target.pids)
+	if err != nil {
+		return err
+	}
+	resident, err := residentBytes(c.target.pids)
+	if err != nil {
+		return err
+	}
+	nodes := float64(len(c.target.pids))
+	r.Seconds, r.PeakRSS = crowdIdle.Seconds(), resident
+	r.note("processor time of all nodes", (after-before)/crowdIdle.Seconds()*100, "% of one core")
+	r.note("resident memory per queue and node", float64(resident-c.base)/float64(c.n)/nodes/1024, "KiB")
+	return c.keep(&r, nil)
+}
+
+// round publishes one message to each queue, a publisher per node of t, and
+// returns when each was confirmed, in ascending order.
+func (c *crowd) round(ctx context.Context, t *target) ([]time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, crowdTimeout)
+	defer cancel()
+	at := make([]time.Duration, c.n)
+	errs := make([]error, len(t.uris))
+	var all sync.WaitGroup
+	for k := range t.uris {
+		all.Go(func() { errs[k] = c.publish(ctx, t.uris[k], k, len(t.uris), at) })
+	}
+	all.Wait()
+	c.rounds++
+	slices.Sort(at)
+	return at, errors.Join(errs...)
+}
+
+// publish sends one message to every queue of those that are this publisher's.
+// The confirm of one queue does not wait for that of another.
+func (c *crowd) publish(ctx context.Context, uri string, first, step int, at []time.Duration) error {
+	conn, ch, err := connect(uri, true)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := ch.Confirm(false); err != nil {
+		return err
+	}
+	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
+	refused := make([]error, c.n)
+	var waiting sync.WaitGroup
+	body := make([]byte, crowdSize)
+	for i := first; i < c.n; i += step {
+		call := clock()
+		stamp(body, c.rounds, uint64(i), call, call)
+		confirm, err := ch.PublishWithDeferredConfirm("", c.name(i), false, false,
+			amqp.Publishing{DeliveryMode: amqp.Persistent, Body: body})
+		if err != nil {
+			refused[i] = err
+			break
+		}
+		waiting.Go(func() {
+			ok, err := confirm.WaitContext(ctx)
+			if at[i] = clock(); err == nil && !ok {
+				err = errNacked
+			}
+			refused[i] = err
+		})
+	}
+	waiting.Wait()
+	for i, err := range refused {
+		if err != nil {
+			return errors.Join(fmt.Errorf("%s: %w", c.name(i), err), reason(closed))
+		}
+	}
+	return nil
+}
+
+// measured enters how long after began the queues confirmed.
+func (c *crowd) measured(r *result, began time.Duration, at []time.Duration) {
+	for i := range at {
+		at[i] -= began
+	}
+	r.Messages, r.Seconds, r.Times = c.n, at[c.n-1].Seconds(), quantilesOf(at)
+	r.PerSecond = float64(c.n) / r.Seconds
+}
+
+// warm is the round to compare the next one with.
+func (c *crowd) warm(ctx context.Context) error {
+	r := result{Name: fmt.Sprintf("one message to each of %d queues", c.n)}
+	began := clock()
+	at, err := c.round(ctx, c.target)
+	c.measured(&r, began, at)
+	return c.keep(&r, err)
+}
+
+// killOne kills a node and measures from that moment on when each queue
+// confirms again.
+func (c *crowd) killOne(ctx context.Context) error {
+	r := result{Name: fmt.Sprintf("the same from the moment a node is killed, %d queues", c.n)}
+	gone := c.cluster.Nodes[1]
+	began := clock()
+	if err := gone.Kill(ctx); err != nil {
+		return err
+	}
+	at, err := c.round(ctx, c.without(gone))
+	c.measured(&r, began, at)
+	r.note("99 % of the queues confirm after", r.Times.P99/1e3, "s")
+	r.note("all queues confirm after", r.Times.Max/1e3, "s")
+	return c.keep(&r, err)
+}
+
+func (c *crowd) restartOne(ctx context.Context) error {
+	r := result{Name: fmt.Sprintf("restart of a node with %d queues", c.n)}
+	began := clock()
+	err := c.rejoin(ctx, c.cluster.Nodes[1])
+	r.Seconds = (clock() - began).Seconds()
+	r.note("serves again after", r.Seconds, "s")
+	return c.keep(&r, err)
+}
+
+// last sends one more message to each queue, then takes all that are there.
+func (c *crowd) last(ctx context.Context) error {
+	r := result{Name: fmt.Sprintf("one message through each of %d queues", c.n)}
+	m, err := startMeter(c.target.pids)
+	if err != nil {
+		return err
+	}
+	if _, err = c.round(ctx, c.target); err != nil {
+		return err
+	}
+	rounds := int(c.rounds)
+	err = c.spread(ctx, c.target, func(ch *amqp.Channel, i int) error {
+		for n := 0; n <= rounds; n++ {
+			d, ok, err := ch.Get(c.name(i), true)
+			if err != nil || !ok {
+				return err
+			}
+			if _, ours := c.ledger.take(d.Body); !ours {
+				return errForeign
+			}
+		}
+		return fmt.Errorf("more than %d messages", rounds)
+	})
+	published := make([]uint64, len(c.ledger.entries))
+	for i := range rounds {
+		published[i] = uint64(c.n)
+	}
+	return c.keep(&r, errors.Join(err, m.end(&r, c.n), c.ledger.check(published)))
+}
