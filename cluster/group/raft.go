@@ -9,6 +9,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/cluster/peer"
 )
 
 // Settings of queue groups that are not a matter of taste; the reasons are in
@@ -23,7 +25,7 @@ const (
 // group has no past on this node.
 func (g *Group) openRaft() error {
 	c := g.raftConfig()
-	transport := g.host.config.Mesh.Transport(g.spec.Group)
+	transport := bounded{g.host.config.Mesh.Transport(g.spec.Group).(transport)}
 	snapshots := g.log.Snapshots()
 	past, err := raft.HasExistingState(g.log, g.log, snapshots)
 	if err != nil {
@@ -50,6 +52,35 @@ func (g *Group) openRaft() error {
 	g.mu.Unlock()
 	close(g.started)
 	return nil
+}
+
+// transport is what the mesh gives a group.
+type transport interface {
+	raft.Transport
+	raft.WithPreVote
+	raft.WithClose
+}
+
+// bounded is a transport whose requests fit into a message of the mesh. Raft
+// bounds a request by the number of its entries only; it goes on behind the
+// last one that the request has in the end. Only a follower that lags gets
+// more than fits: a pipeline that refuses a request makes raft come here.
+type bounded struct{ transport }
+
+// maxRequestBytes is half of what fits into a message.
+const maxRequestBytes = peer.MaxMessage / 2
+
+// AppendEntries implements raft.Transport.
+func (b bounded) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	size := 0
+	for i, l := range args.Entries {
+		size += len(l.Data) + len(l.Extensions)
+		if i > 0 && size > maxRequestBytes {
+			args.Entries = args.Entries[:i]
+			break
+		}
+	}
+	return b.transport.AppendEntries(id, target, args, resp)
 }
 
 func (g *Group) raftConfig() *raft.Config {
