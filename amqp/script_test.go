@@ -140,6 +140,7 @@ func (s *script) gatherConfirms(frames []string) []string {
 		out = append(out, line)
 	}
 	for _, name := range slices.Sorted(maps.Keys(tags)) {
+		slices.Sort(tags[name])
 		out = append(out, fmt.Sprint(name, " ", tags[name]))
 	}
 	return out
