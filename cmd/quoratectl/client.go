@@ -1,0 +1,95 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+)
+
+// maxAnswer bounds what is read of an answer.
+const maxAnswer = 64 << 20
+
+// client speaks to one node.
+type client struct {
+	base           string
+	user, password string
+}
+
+// newClient takes an URL, or a host with or without a port.
+func newClient(o *options) (*client, error) {
+	base := o.node
+	if !strings.Contains(base, "://") {
+		base = "http://" + base
+	}
+	u, err := url.Parse(base)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, usageError("--node is an http or https URL, or HOST:PORT, not %q", o.node)
+	}
+	if u.Port() == "" && !strings.Contains(o.node, "://") {
+		u.Host += ":15672"
+	}
+	return &client{strings.TrimSuffix(u.String(), "/"), o.user, o.password}, nil
+}
+
+// do sends body, if any, and reads the answer into out, if any.
+func (c *client) do(ctx context.Context, method, path string, body, out any) error {
+	var send io.Reader
+	if body != nil {
+		encoded, err := json.Marshal(body)
+		if err != nil {
+			return err
+		}
+		send = bytes.NewReader(encoded)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, c.base+path, send)
+	if err != nil {
+		return err
+	}
+	req.SetBasicAuth(c.user, c.password)
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return &exitError{exitUnavailable, fmt.Errorf("the node does not answer: %w", err)}
+	}
+	defer res.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err != nil {
+		return &exitError{exitUnavailable, fmt.Errorf("the node's answer breaks off: %w", err)}
+	}
+	if res.StatusCode/100 != 2 {
+		return refused(res.StatusCode, answer)
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.Unmarshal(answer, out); err != nil {
+		return fmt.Errorf("the node's answer is not understood: %w", err)
+	}
+	return nil
+}
+
+// refused turns an answer that is no success into an error.
+func refused(status int, answer []byte) error {
+	var f api.Failure
+	reason := http.StatusText(status)
+	if json.Unmarshal(answer, &f) == nil && f.Reason != "" {
+		reason = f.Reason
+	}
+	code := exitFailed
+	switch status {
+	case http.StatusUnauthorized, http.StatusForbidden:
+		code = exitDenied
+	case http.StatusBadRequest, http.StatusNotFound:
+		code = exitData
+	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
+		code = exitTemporary
+	}
+	return &exitError{code, errors.New(reason)}
+}

@@ -1,0 +1,180 @@
+// Quoratectl asks a node about itself and its queues, and changes what is
+// common to the cluster. It talks to the node's HTTP API.
+//
+//	quoratectl [OPTIONS] VERB [ARGUMENTS]
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Exit codes, as scripts for rabbitmqctl expect them.
+const (
+	exitOK          = 0
+	exitUsage       = 64
+	exitData        = 65
+	exitUnavailable = 69
+	exitFailed      = 70
+	exitTemporary   = 75
+	exitDenied      = 77
+)
+
+// exitError is an error that decides how the program ends.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string { return e.err.Error() }
+func (e *exitError) Unwrap() error { return e.err }
+
+func usageError(format string, args ...any) error {
+	return &exitError{exitUsage, fmt.Errorf(format, args...)}
+}
+
+// options stand before or behind the verb.
+type options struct {
+	node, user, password string
+	vhost                string
+	formatter            string
+	quiet, silent        bool
+	timeout              int
+}
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
+}
+
+// run performs one command line and returns the exit code.
+func run(args []string, getenv func(string) string, out, errOut io.Writer) int {
+	o := &options{}
+	words, err := parse(o, args, getenv)
+	switch {
+	case errors.Is(err, flag.ErrHelp) || err == nil && (len(words) == 0 || words[0] == "help"):
+		fmt.Fprint(out, usage())
+		return exitOK
+	case err != nil:
+	default:
+		err = perform(o, words, out)
+	}
+	if err == nil {
+		return exitOK
+	}
+	fmt.Fprintln(errOut, "Error:", err)
+	var e *exitError
+	if errors.As(err, &e) {
+		return e.code
+	}
+	return exitFailed
+}
+
+func perform(o *options, words []string, out io.Writer) error {
+	i := slices.IndexFunc(verbs, func(v verb) bool { return v.name == words[0] })
+	if i < 0 {
+		return usageError("unknown verb %q; see quoratectl help", words[0])
+	}
+	v, words := verbs[i], words[1:]
+	if len(words) < v.least || v.most >= 0 && len(words) > v.most {
+		return usageError("%s takes %s", v.name, orNothing(v.arguments))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(o.timeout)*time.Second)
+	defer cancel()
+	c, err := newClient(o)
+	if err != nil {
+		return err
+	}
+	return v.run(&call{Context: ctx, client: c, options: o, words: words, out: out})
+}
+
+func orNothing(arguments string) string {
+	if arguments == "" {
+		return "no arguments"
+	}
+	return arguments
+}
+
+// flags are the options, with their short names.
+func flags(o *options, getenv func(string) string) *flag.FlagSet {
+	or := func(name, fallback string) string {
+		if v := getenv(name); v != "" {
+			return v
+		}
+		return fallback
+	}
+	f := flag.NewFlagSet("quoratectl", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	for _, name := range []string{"n", "node"} {
+		f.StringVar(&o.node, name, or("QUORATECTL_NODE", "127.0.0.1:15672"), "")
+	}
+	for _, name := range []string{"u", "username"} {
+		f.StringVar(&o.user, name, or("QUORATECTL_USERNAME", "guest"), "")
+	}
+	f.StringVar(&o.password, "password", or("QUORATECTL_PASSWORD", "guest"), "")
+	for _, name := range []string{"p", "vhost"} {
+		f.StringVar(&o.vhost, name, "/", "")
+	}
+	for _, name := range []string{"q", "quiet"} {
+		f.BoolVar(&o.quiet, name, false, "")
+	}
+	for _, name := range []string{"s", "silent"} {
+		f.BoolVar(&o.silent, name, false, "")
+	}
+	for _, name := range []string{"t", "timeout"} {
+		f.IntVar(&o.timeout, name, 60, "")
+	}
+	f.StringVar(&o.formatter, "formatter", "table", "")
+	return f
+}
+
+// parse reads options wherever they stand and returns the other words.
+func parse(o *options, args []string, getenv func(string) string) (words []string, err error) {
+	f := flags(o, getenv)
+	for len(args) > 0 {
+		if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
+			return nil, err
+		} else if err != nil {
+			return nil, usageError("%w", err)
+		}
+		if f.NArg() == 0 {
+			break
+		}
+		words, args = append(words, f.Arg(0)), f.Args()[1:]
+	}
+	switch {
+	case o.formatter != "table" && o.formatter != "json":
+		return nil, usageError("--formatter is table or json, not %q", o.formatter)
+	case o.timeout < 1:
+		return nil, usageError("--timeout is a number of seconds from 1")
+	}
+	return words, nil
+}
+
+func usage() string {
+	var b strings.Builder
+	b.WriteString(`usage: quoratectl [OPTIONS] VERB [ARGUMENTS]
+
+options, before or behind the verb:
+  -n, --node URL         of the node's HTTP API, or HOST:PORT; QUORATECTL_NODE; 127.0.0.1:15672
+  -u, --username NAME    an administrator; QUORATECTL_USERNAME; guest
+  --password PASSWORD    QUORATECTL_PASSWORD; guest
+  -p, --vhost VHOST      /
+  --formatter FORMAT     table or json
+  -q, --quiet            no title
+  -s, --silent           neither title nor names of columns
+  -t, --timeout SECONDS  60
+
+verbs:
+`)
+	for _, v := range verbs {
+		fmt.Fprintf(&b, "  %-38s %s\n", strings.TrimSpace(v.name+" "+v.arguments), v.about)
+	}
+	return b.String()
+}

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+)
+
+// call is one verb at work.
+type call struct {
+	context.Context
+	client  *client
+	options *options
+	words   []string // the verb's arguments
+	out     io.Writer
+}
+
+func (c *call) get(path string, out any) error { return c.client.do(c, http.MethodGet, path, nil, out) }
+
+// verb is a row of the table of verbs.
+type verb struct {
+	name      string
+	arguments string // as the usage shows them
+	least     int    // number of arguments
+	most      int    // -1: any
+	about     string
+	run       func(c *call) error
+}
+
+// verbs lists all there are. It is set when the program starts, because verbs
+// refer to columns and these are tables, too.
+var verbs []verb
+
+func init() {
+	verbs = []verb{
+		{"ping", "", 0, 0, "whether the node answers and serves clients", ping},
+		{"version", "", 0, 0, "the node's version", version},
+		{"status", "", 0, 0, "the node, its alarms, and the other nodes as it sees them", status},
+		{"clock_status", "", 0, 0, "the node's clock against the other nodes' clocks", clockStatus},
+		{"list_queues", "[COLUMN ...]", 0, -1, "queues of a vhost that have a replica on the node: " + columnNames(queueColumns), listQueues},
+		{"list_replicas", "[COLUMN ...]", 0, -1, "queue replicas on the node: " + columnNames(replicaColumns), listReplicas},
+		{"list_cluster_settings", "", 0, 0, "settings of the whole cluster", listSettings},
+		{"set_cluster_setting", "NAME VALUE", 2, 2, "gives a setting of the whole cluster a value", setSetting},
+		{"clear_cluster_setting", "NAME", 1, 1, "gives it the program's value again", clearSetting},
+	}
+}
+
+func columnNames[T any](columns []column[T]) string {
+	names := make([]string, len(columns))
+	for i, x := range columns {
+		names[i] = x.name
+	}
+	return strings.Join(names, " ")
+}
+
+func ping(c *call) error {
+	if err := c.get("/api/health/checks/ready-to-serve-clients", nil); err != nil {
+		return err
+	}
+	if !c.options.quiet && !c.options.silent {
+		fmt.Fprintln(c.out, "Ping succeeded")
+	}
+	return nil
+}
+
+func version(c *call) error {
+	var v api.Version
+	if err := c.get("/api/version", &v); err != nil {
+		return err
+	}
+	if c.options.formatter == "json" {
+		return c.json(v)
+	}
+	fmt.Fprintln(c.out, v.ProductVersion)
+	return nil
+}
+
+var peerColumns = []column[api.Peer]{
+	{"node", "name", func(p api.Peer) any { return p.Node }},
+	{"address", "of its peer listener", func(p api.Peer) any { return p.Address }},
+	{"alive", "is up", func(p api.Peer) any { return p.Alive }},
+	{"linked", "can be sent to now", func(p api.Peer) any { return p.Linked }},
+	{"round_trip_us", "of the last ping", func(p api.Peer) any { return p.RoundTripMicro }},
+	{"backlog_bytes", "that wait to be sent", func(p api.Peer) any { return p.BacklogBytes }},
+}
+
+func status(c *call) error {
+	var s api.Status
+	if err := c.get("/api/quorate/status", &s); err != nil {
+		return err
+	}
+	if c.options.formatter == "json" {
+		return c.json(s)
+	}
+	alarms := "none"
+	if len(s.Alarms) > 0 {
+		alarms = strings.Join(s.Alarms, ", ")
+	}
+	c.fields("Status of node "+s.Node+" ...", field{"cluster_name", s.Cluster}, field{"product_version", s.ProductVersion},
+		field{"ready", s.Ready}, field{"alarms", alarms}, field{"catalog_leader", s.CatalogLeader},
+		field{"queues", s.Queues}, field{"replicas", s.Replicas}, field{"leaders", s.Leaders})
+	if len(s.Peers) == 0 {
+		return nil
+	}
+	return list(c, "Other nodes:", peerColumns, nil, len(peerColumns), s.Peers)
+}
+
+var clockColumns = []column[api.PeerClock]{
+	{"node", "name", func(p api.PeerClock) any { return p.Node }},
+	{"known", "its clock has been read", func(p api.PeerClock) any { return p.Known }},
+	{"offset_ms", "ahead of this node's wall clock", func(p api.PeerClock) any { return p.OffsetMS }},
+	{"round_trip_us", "of the reading", func(p api.PeerClock) any { return p.RoundTripMicro }},
+	{"age_ms", "of the newest reading", func(p api.PeerClock) any { return p.AgeMS }},
+}
+
+func clockStatus(c *call) error {
+	var s api.Clock
+	if err := c.get("/api/quorate/clock", &s); err != nil {
+		return err
+	}
+	if c.options.formatter == "json" {
+		return c.json(s)
+	}
+	c.fields("Clock of node "+s.Node+" ...", field{"now_ms", s.NowMS}, field{"offset_ms", s.OffsetMS}, field{"max_skew_ms", s.MaxSkewMS},
+		field{"skewed", s.Skewed}, field{"sampled", s.Sampled}, field{"agreed", s.Agreed}, field{"jumps_refused", s.JumpsRefused})
+	if len(s.Peers) == 0 {
+		return nil
+	}
+	return list(c, "Clocks of the other nodes:", clockColumns, nil, len(clockColumns), s.Peers)
+}
+
+var queueColumns = []column[api.Replica]{
+	{"name", "of the queue", func(r api.Replica) any { return r.Name }},
+	{"messages", "ready and unacknowledged", func(r api.Replica) any { return r.Ready + r.Unacknowledged }},
+	{"messages_ready", "ready", func(r api.Replica) any { return r.Ready }},
+	{"messages_unacknowledged", "delivered and not acknowledged", func(r api.Replica) any { return r.Unacknowledged }},
+	{"dead_letter_outbox", "dead letters to forward", func(r api.Replica) any { return r.Outbox }},
+	{"consumers", "registered", func(r api.Replica) any { return r.Consumers }},
+	{"leader", "node that leads", func(r api.Replica) any { return r.LeaderNode }},
+}
+
+// listQueues shows what the node's replicas know: followers may be a moment
+// behind.
+func listQueues(c *call) error {
+	replicas, err := c.replicas()
+	if err != nil {
+		return err
+	}
+	var rows []api.Replica
+	for _, r := range replicas {
+		if r.VHost == c.options.vhost {
+			rows = append(rows, r)
+		}
+	}
+	return list(c, "Listing queues for vhost "+c.options.vhost+" ...", queueColumns, c.words, 2, rows)
+}
+
+var replicaColumns = []column[api.Replica]{
+	{"vhost", "of the queue", func(r api.Replica) any { return r.VHost }},
+	{"name", "of the queue", func(r api.Replica) any { return r.Name }},
+	{"leader", "this replica leads", func(r api.Replica) any { return r.Leader }},
+	{"leader_node", "node that leads", func(r api.Replica) any { return r.LeaderNode }},
+	{"applied_index", "last entry applied", func(r api.Replica) any { return r.AppliedIndex }},
+	{"state_hash", "equal on all replicas at equal entries", func(r api.Replica) any { return r.StateHash }},
+	{"group", "number of its raft group", func(r api.Replica) any { return r.Group }},
+	{"queue_id", "number of the queue", func(r api.Replica) any { return r.QueueID }},
+}
+
+func listReplicas(c *call) error {
+	replicas, err := c.replicas()
+	if err != nil {
+		return err
+	}
+	return list(c, "Listing replicas ...", replicaColumns, c.words, len(replicaColumns), replicas)
+}
+
+func (c *call) replicas() (list []api.Replica, err error) {
+	return list, c.get("/api/quorate/replicas", &list)
+}
+
+var settingColumns = []column[api.Setting]{
+	{"name", "", func(s api.Setting) any { return s.Name }},
+	{"value", "", func(s api.Setting) any { return s.Value }},
+	{"default", "", func(s api.Setting) any { return s.Default }},
+	{"low", "", func(s api.Setting) any { return s.Low }},
+	{"high", "", func(s api.Setting) any { return s.High }},
+	{"about", "", func(s api.Setting) any { return s.About }},
+}
+
+func listSettings(c *call) error {
+	var rows []api.Setting
+	if err := c.get("/api/quorate/settings", &rows); err != nil {
+		return err
+	}
+	return list(c, "Listing settings of the cluster ...", settingColumns, nil, len(settingColumns), rows)
+}
+
+func setSetting(c *call) error {
+	n, err := strconv.ParseInt(c.words[1], 10, 64)
+	if err != nil {
+		return usageError("VALUE is a whole number, not %q", c.words[1])
+	}
+	return c.client.do(c, http.MethodPut, settingPath(c.words[0]), api.SettingValue{Value: &n}, nil)
+}
+
+func clearSetting(c *call) error {
+	return c.client.do(c, http.MethodDelete, settingPath(c.words[0]), nil, nil)
+}
+
+func settingPath(name string) string { return "/api/quorate/settings/" + url.PathEscape(name) }
