@@ -191,7 +191,7 @@ func (c *nodes) config(name string) Config {
 	return Config{
 		Name: name, ClusterName: "test", DataDir: filepath.Join(c.dir, name), Nodes: static,
 		Listener: c.net.listen(c.t, name), Dial: c.net.dialer(name),
-		Clock:  func() fsm.Time { return fsm.Time(time.Now().UnixMilli()) },
+		Clock:  time.Now,
 		Exit:   func(code int) { panic(fmt.Sprintf("node %s exits with %d", name, code)) },
 		Logger: logger, Properties: noProperties{},
 		DefaultVHost: "/", DefaultUser: "guest", DefaultPassword: "guest",

@@ -38,7 +38,7 @@ type Config struct {
 	Nodes      map[string]string
 	Listener   net.Listener // for peers
 	Dial       func(ctx context.Context, address string) (net.Conn, error)
-	Clock      func() fsm.Time // this node's wall clock, right or wrong
+	Clock      func() time.Time // this node's wall clock, right or wrong
 	Exit       func(code int)
 	Logger     *slog.Logger
 	Properties broker.Properties
@@ -152,7 +152,7 @@ func (n *Node) openMesh() error {
 	}
 	pc := peer.Config{
 		Node: c.Name, Cluster: c.ClusterName, Listener: c.Listener, Dial: c.Dial, Peers: peers, Logger: c.Logger,
-		WallClock: func() int64 { return int64(c.Clock()) }, HeardClock: n.heardClock,
+		WallClock: func() int64 { return c.Clock().UnixMilli() }, HeardClock: n.heardClock,
 	}
 	if _, err := rand.Read(pc.Incarnation[:]); err != nil {
 		return fmt.Errorf("incarnation: %w", err)

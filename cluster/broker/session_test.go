@@ -361,7 +361,7 @@ func TestBootOver(t *testing.T) {
 // hostClock is the world's time for a host of groups.
 func (w *world) hostClock() *clock.Clock {
 	return clock.New(clock.Config{
-		Node: "n1", Nodes: []string{"n1"}, Wall: w.broker.config.Clock, Logger: w.broker.slog,
+		Node: "n1", Nodes: []string{"n1"}, Wall: func() time.Time { return time.UnixMilli(w.clock.Load()) }, Logger: w.broker.slog,
 		Monotonic: func() time.Duration { return time.Duration(w.clock.Load()) * time.Millisecond },
 		MaxSkew:   func() fsm.Millis { return 1000 },
 	})

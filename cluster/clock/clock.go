@@ -28,7 +28,7 @@ type Config struct {
 	Node  string
 	Nodes []string // all nodes of the cluster, this one included
 	// Wall is this node's wall clock. It may step.
-	Wall func() fsm.Time
+	Wall func() time.Time
 	// Monotonic counts from any instant and never runs back.
 	Monotonic func() time.Duration
 	// MaxSkew is by how much wall clocks may differ.
@@ -90,11 +90,16 @@ func New(c Config) *Clock {
 	return k
 }
 
-// wallDuration is the time since the epoch. Instants are kept within what a
-// Duration holds, about 292 years.
-func wallDuration(t fsm.Time) time.Duration {
-	const limit = fsm.Time(1<<62) / fsm.Time(time.Millisecond)
-	return time.Duration(max(0, min(t, limit))) * time.Millisecond
+// wallDuration is the time since the epoch, within what a Duration holds.
+func wallDuration(t time.Time) time.Duration {
+	const limit = 1 << 62 / int64(time.Second) // the year 2116
+	switch s := t.Unix(); {
+	case s < 0:
+		return 0
+	case s >= limit:
+		return time.Duration(limit) * time.Second
+	}
+	return time.Duration(t.UnixNano())
 }
 
 func instant(d time.Duration) fsm.Time { return fsm.Time(d / time.Millisecond) }
@@ -110,9 +115,6 @@ func (c *Clock) Steady() fsm.Time { return instant(c.anchor + c.config.Monotonic
 func (c *Clock) Now() fsm.Time {
 	return instant(c.anchor + c.config.Monotonic() + c.state.Load().offset)
 }
-
-// Wall is this node's own wall clock.
-func (c *Clock) Wall() fsm.Time { return c.config.Wall() }
 
 // WhenAhead has f called whenever the corrected clock has moved ahead by
 // itself, so that what waits for an instant is to look again. f must not block.
@@ -132,7 +134,7 @@ func (c *Clock) Read(node string, wall fsm.Time, roundTrip time.Duration) {
 		c.mu.Unlock()
 		return
 	}
-	p.ring[p.next] = reading{wallDuration(wall) - c.anchor - now + roundTrip/2, roundTrip, max(now, 1)}
+	p.ring[p.next] = reading{wallDuration(time.UnixMilli(int64(wall))) - c.anchor - now + roundTrip/2, roundTrip, max(now, 1)}
 	p.next = (p.next + 1) % keep
 	c.mu.Unlock()
 	c.Update()
@@ -164,8 +166,8 @@ func (c *Clock) Update() {
 		if agreed || !before.agreed {
 			next.offset, next.agreed = c.median, agreed
 		}
-		if before.agreed && (next.offset-before.offset).Abs() < grain {
-			next.offset = before.offset
+		if (next.offset - before.offset).Abs() < grain {
+			next.offset = before.offset // at first none: a right clock is not corrected
 		}
 		c.judge(next.maxSkew)
 		if !c.isSampled() {

@@ -44,7 +44,7 @@ func (w *world) boot() {
 	began := w.passed
 	w.c = New(Config{
 		Node: "a", Nodes: w.names, Logger: slog.New(slog.DiscardHandler),
-		Wall:      func() fsm.Time { return w.wall("a") },
+		Wall:      func() time.Time { return time.UnixMilli(int64(epoch)).Add(w.passed + w.off["a"]) },
 		Monotonic: func() time.Duration { return w.passed - began },
 		MaxSkew:   func() fsm.Millis { return w.skew },
 	})

@@ -118,7 +118,7 @@ func mustHost(t *testing.T, dir string) *lone {
 		Node: "n1", Store: store, Mesh: mesh, Logger: logger, Outside: n.outside,
 		Clock: clock.New(clock.Config{
 			Node: "n1", Nodes: []string{"n1"}, Logger: logger,
-			Wall:      func() fsm.Time { return fsm.Time(time.Now().UnixMilli()) },
+			Wall:      time.Now,
 			Monotonic: func() time.Duration { return time.Since(began) },
 			MaxSkew:   func() fsm.Millis { return 1000 },
 		}),

@@ -192,9 +192,9 @@ func frontHeartbeat(d time.Duration) time.Duration {
 }
 
 // wallClock is the node's wall clock; stop ends what it runs.
-func wallClock(s *settings, logger *slog.Logger) (wall func() fsm.Time, stop func(), err error) {
+func wallClock(s *settings, logger *slog.Logger) (wall func() time.Time, stop func(), err error) {
 	if s.testClockFile == "" {
-		return func() fsm.Time { return fsm.Time(time.Now().UnixMilli()) }, func() {}, nil
+		return time.Now, func() {}, nil
 	}
 	path := s.testClockFile
 	if !filepath.IsAbs(path) {
@@ -216,7 +216,7 @@ func wallClock(s *settings, logger *slog.Logger) (wall func() fsm.Time, stop fun
 	}, nil
 }
 
-func nodeConfig(s *settings, peers net.Listener, wall func() fsm.Time, logger *slog.Logger) cluster.Config {
+func nodeConfig(s *settings, peers net.Listener, wall func() time.Time, logger *slog.Logger) cluster.Config {
 	var dialer net.Dialer
 	return cluster.Config{
 		Name: s.nodeName, ClusterName: s.cluster, DataDir: s.dataDir, Nodes: s.nodes,

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-
-	"github.com/quorate/quorate/fsm"
 )
 
 // testClockPace is how often the file of a test clock is read.
@@ -101,8 +99,8 @@ func parseClock(text string) (*clockSetting, error) {
 const maxTestOffset = 100 * 366 * 86_400_000
 
 // wall is what the clock shows.
-func (c *testClock) wall() fsm.Time {
+func (c *testClock) wall() time.Time {
 	s, now := c.set.Load(), c.now()
 	drift := time.Duration(float64(now.Sub(s.since)) * (s.rate - 1))
-	return fsm.Time(now.Add(s.ahead + drift).UnixMilli())
+	return now.Add(s.ahead + drift)
 }

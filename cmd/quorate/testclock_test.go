@@ -6,8 +6,6 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
-
-	"github.com/quorate/quorate/fsm"
 )
 
 func mustWrite(t *testing.T, path, text string) {
@@ -24,9 +22,9 @@ func TestTestClock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	is := func(when string, want fsm.Time) {
+	is := func(when string, want int64) {
 		t.Helper()
-		if got := c.wall(); got != want {
+		if got := c.wall().UnixMilli(); got != want {
 			t.Errorf("%s: %d, want %d", when, got, want)
 		}
 	}
@@ -83,7 +81,7 @@ func TestTestClockReadsAgain(t *testing.T) {
 	mustWrite(t, path, "86400000")
 	deadline, look := time.After(10*time.Second), time.NewTicker(10*time.Millisecond)
 	defer look.Stop()
-	for c.wall() < fsm.Time(time.Now().Add(time.Hour).UnixMilli()) {
+	for c.wall().Before(time.Now().Add(time.Hour)) {
 		select {
 		case <-look.C:
 		case <-deadline:
