@@ -69,8 +69,8 @@ func numbers(to *[]int, low, high int) func(string) error {
 	}
 }
 
-// active spreads the messages over n queues: a publisher and a consumer per
-// node, each with its part of the queues, so that connections do not grow.
+// active spreads the messages over n queues: a publisher and a connection
+// with consumers per node, each with its part of the queues.
 func (g *growth) active(ctx context.Context, n int, all *collection) error {
 	r := result{Name: fmt.Sprintf("%d active queues", n)}
 	var queues []queue
@@ -78,6 +78,9 @@ func (g *growth) active(ctx context.Context, n int, all *collection) error {
 		queues = append(queues, queue{name: fmt.Sprintf("bench-growth-%d", i+1)})
 	}
 	if err := g.target.declare(queues...); err != nil {
+		return err
+	}
+	if err := calm(ctx, g.target.pids); err != nil {
 		return err
 	}
 	clients := min(n, len(g.target.uris))
@@ -91,9 +94,14 @@ func (g *growth) active(ctx context.Context, n int, all *collection) error {
 			id: uint32(k), uri: g.target.uri(k), queues: part, size: g.size, window: 5000,
 			more: upTo(g.count() / clients), pace: time.Second * time.Duration(clients) / time.Duration(g.rate),
 		})
-		l.consumers = append(l.consumers, &consumer{
-			uri: g.target.uri(k + 1), queues: part, prefetch: 500, ackEvery: 50, ledger: l.ledger,
-		})
+		conn, _, err := connect(g.target.uri(k+1), true)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		for _, q := range part {
+			l.consumers = append(l.consumers, &consumer{shared: conn, queue: q, prefetch: 500, ackEvery: 50, ledger: l.ledger})
+		}
 	}
 	if err := l.run(ctx, g.target.pids, &r); err != nil {
 		return fmt.Errorf("%s: %w", r.Name, err)
@@ -119,8 +127,11 @@ func (g *growth) waiting(ctx context.Context, n int, all *collection) error {
 	if err != nil {
 		return fmt.Errorf("%s: fill: %w", r.Name, err)
 	}
+	if err := calm(ctx, g.target.pids); err != nil {
+		return err
+	}
 	flow := publisher{id: 0, uri: g.target.uri(0), queues: names, size: g.size, window: 5000, more: upTo(g.count()), pace: pace}
-	c := consumer{uri: g.target.uri(1), queues: names, prefetch: 500, ackEvery: 50, ledger: l.ledger, pace: pace}
+	c := consumer{uri: g.target.uri(1), queue: q.name, prefetch: 500, ackEvery: 50, ledger: l.ledger, pace: pace}
 	flowed, err := g.pass(ctx, &flow, &c, &r)
 	if err == nil {
 		err = g.target.drain(ctx, l.ledger, []uint64{flowed, filled}, q)

@@ -180,7 +180,7 @@ func (t *target) drain(ctx context.Context, seen *ledger, published []uint64, qu
 	l := &load{ledger: seen, published: published}
 	for i, q := range queues {
 		l.consumers = append(l.consumers, &consumer{
-			uri: t.uri(i), queues: []string{q.name}, prefetch: 500, ackEvery: 50, ledger: seen,
+			uri: t.uri(i), queue: q.name, prefetch: 500, ackEvery: 50, ledger: seen,
 		})
 	}
 	var cost result

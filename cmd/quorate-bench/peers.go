@@ -77,6 +77,9 @@ func (p *peers) steps(ctx context.Context, t *target, broker string, to *collect
 		if !selected(st.name, p.only) {
 			continue
 		}
+		if err := calm(ctx, t.pids); err != nil {
+			return fmt.Errorf("%s: %w", broker, err)
+		}
 		r, err := st.run(ctx)
 		if err != nil {
 			return fmt.Errorf("%s: %w", broker, err)

@@ -108,7 +108,7 @@ func (s shape) load(t *target, queues []queue) *load {
 		}
 		for range s.consumers {
 			l.consumers = append(l.consumers, &consumer{
-				uri: t.uri(i + len(l.consumers) + 1), queues: []string{q.name},
+				uri: t.uri(i + len(l.consumers) + 1), queue: q.name,
 				prefetch: s.prefetch, ackEvery: s.ackEvery, ledger: l.ledger,
 			})
 		}
@@ -194,7 +194,7 @@ func fixedRate(ctx context.Context, t *target, n, size, rate int) (result, error
 		pace: time.Second / time.Duration(rate), taken: &confirms,
 	}}
 	l.consumers = []*consumer{{
-		uri: t.uri(1), queues: []string{q.name}, prefetch: 500, ackEvery: 50, ledger: l.ledger, late: &late,
+		uri: t.uri(1), queue: q.name, prefetch: 500, ackEvery: 50, ledger: l.ledger, late: &late,
 	}}
 	if err := l.run(ctx, t.pids, &r); err != nil {
 		return r, fmt.Errorf("%s: %w", r.Name, err)
@@ -250,7 +250,7 @@ func lateness(ctx context.Context, t *target, n int, from, to time.Duration) (re
 		ttl: func() time.Duration { return (from + rand.N(to-from+1)).Truncate(time.Millisecond) },
 	}}
 	l.consumers = []*consumer{{
-		uri: t.uri(1), queues: []string{dead.name}, prefetch: 1000, ackEvery: 1, ledger: l.ledger, late: &late,
+		uri: t.uri(1), queue: dead.name, prefetch: 1000, ackEvery: 1, ledger: l.ledger, late: &late,
 	}}
 	if err := l.run(ctx, t.pids, &r); err != nil {
 		return r, fmt.Errorf("%s: %w", r.Name, err)

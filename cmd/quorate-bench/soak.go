@@ -91,7 +91,7 @@ func (s *soak) hold(ctx context.Context, rate float64) (result, error) {
 			more: during(s.duration), pace: time.Duration(soakQueues / rate * float64(time.Second)), taken: &s.confirms,
 		})
 		l.consumers = append(l.consumers, &consumer{
-			uri: s.target.uri(i + 1), queues: []string{q.name}, prefetch: 500, ackEvery: 50, ledger: s.ledger,
+			uri: s.target.uri(i + 1), queue: q.name, prefetch: 500, ackEvery: 50, ledger: s.ledger,
 		})
 	}
 	if err := s.target.declare(queues...); err != nil {

@@ -53,6 +53,33 @@ func warmUp(ctx context.Context, t *target) error {
 	return nil
 }
 
+// What counts as calm: of the processors, this part of a core over this long;
+// a broker that does not come to rest is measured as it is after calmTimeout.
+const (
+	calmPart    = 0.1
+	calmOver    = time.Second
+	calmTimeout = 20 * time.Second
+)
+
+// calm waits until the servers have finished what the run before has left them
+// to do, such as deleting its messages from disk.
+func calm(ctx context.Context, pids []int) error {
+	for end := clock() + calmTimeout; clock() < end; {
+		before, err := cpuSeconds(pids)
+		if err != nil {
+			return err
+		}
+		if err := pause(ctx, calmOver); err != nil {
+			return err
+		}
+		after, err := cpuSeconds(pids)
+		if err != nil || after-before < calmPart*calmOver.Seconds() {
+			return err
+		}
+	}
+	return nil
+}
+
 // selected says whether a step is among those asked for: those whose name
 // holds one of the comma-separated texts; none asked for: all.
 func selected(name, only string) bool {
@@ -115,6 +142,9 @@ func (s *suite) round(ctx context.Context, all *collection) error {
 	for _, st := range steps {
 		if !selected(st.name, s.only) {
 			continue
+		}
+		if err := calm(ctx, s.target.pids); err != nil {
+			return err
 		}
 		r, err := st.run(ctx)
 		if err != nil {
