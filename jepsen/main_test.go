@@ -55,12 +55,12 @@ type run struct {
 
 // mustStart starts a cluster of three. When the test ends it is stopped; no
 // node may have died by itself, and a failure leaves its history and logs.
-func mustStart(t *testing.T, limit time.Duration) *run {
+func mustStart(t *testing.T, limit time.Duration, args ...string) *run {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit*time.Duration(*scale))
 	t.Cleanup(cancel)
 	began := time.Now()
-	c, err := cluster.Start(ctx, cluster.Options{Binary: binary, Dir: t.TempDir()})
+	c, err := cluster.Start(ctx, cluster.Options{Binary: binary, Dir: t.TempDir(), Args: args})
 	if err != nil {
 		t.Fatal(err)
 	}

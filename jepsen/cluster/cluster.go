@@ -32,8 +32,9 @@ const poll = 20 * time.Millisecond
 // Options say what to start.
 type Options struct {
 	Binary string
-	Dir    string // for data and logs
-	Nodes  int    // 0: 3
+	Dir    string   // for data and logs
+	Nodes  int      // 0: 3
+	Args   []string // more arguments of "quorate dev"
 }
 
 // Node is one server.
@@ -74,6 +75,7 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	c := &Cluster{dir: o.Dir, guard: guard, done: make(chan struct{})}
 	c.dev = exec.Command(o.Binary, "dev", "--nodes", strconv.Itoa(o.Nodes),
 		"--base-port", strconv.Itoa(base), "--data-dir", filepath.Join(o.Dir, "data"))
+	c.dev.Args = append(c.dev.Args, o.Args...)
 	if err := c.start(ctx, o.Nodes); err != nil {
 		return nil, errors.Join(err, c.Stop())
 	}
