@@ -195,7 +195,7 @@ func (c *nodes) config(name string) Config {
 		Exit:   func(code int) { panic(fmt.Sprintf("node %s exits with %d", name, code)) },
 		Logger: logger, Properties: noProperties{},
 		DefaultVHost: "/", DefaultUser: "guest", DefaultPassword: "guest",
-		Heartbeat: 2 * time.Second, LeaderlessGrace: 5 * time.Second, SilentGrace: c.silentGrace, GroupSize: 3,
+		LeaderlessGrace: 5 * time.Second, SilentGrace: c.silentGrace, GroupSize: 3,
 	}
 }
 

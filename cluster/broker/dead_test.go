@@ -202,7 +202,7 @@ func (b *letterbox) settle(t fatal) {
 		if b.source.outbox() == 0 {
 			return
 		}
-		b.w.clock.Add(proposeAgain + stuckAfter)
+		b.w.clock.Add(proposeAgain + stuckAfter<<maxStalls)
 		for id := range b.targets {
 			if target := b.w.broker.findTarget(id); target != nil {
 				b.w.broker.watchTarget(target, b.w.broker.now())

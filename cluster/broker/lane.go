@@ -53,6 +53,7 @@ type lane struct {
 	consumers map[uint64]*consumer
 	gapAt     uint64 // last gap that was answered by sending again
 	progress  int64  // when something was last answered, ms
+	stalls    int    // how often all was sent again without an answer
 
 	enqueue logpb.Enqueue // reused
 	command logpb.Command
@@ -297,7 +298,7 @@ func (l *lane) answered(first, run uint64, r fsm.Result) {
 		l.owner.finished(l, o, r)
 		*o = op{}
 	}
-	l.progress = l.target.broker.now()
+	l.progress, l.stalls = l.target.broker.now(), 0
 	l.compact()
 }
 
@@ -323,9 +324,15 @@ func (l *lane) gap(next uint64) {
 	l.resend()
 }
 
-// stuck sends again if nothing was answered for a while. The lock is held.
+// maxStalls bounds how long a stream waits before it sends all again.
+const maxStalls = 4
+
+// stuck sends again if nothing was answered for a while: for limit at first,
+// then for twice as long each time. A queue that is merely slow must not get
+// its work over and over. The lock is held.
 func (l *lane) stuck(now, limit int64) {
-	if l.waiting() > 0 && now-l.progress > limit {
+	if l.waiting() > 0 && now-l.progress > limit<<l.stalls {
+		l.stalls = min(l.stalls+1, maxStalls)
 		l.progress = now
 		l.resend()
 	}

@@ -199,7 +199,7 @@ func TestLaneProperty(t *testing.T) {
 			if i == 5 {
 				t.Fatalf("%d commands are never answered", l.waiting())
 			}
-			w.clock.Add(stuckAfter + 1)
+			w.clock.Add(stuckAfter<<maxStalls + 1)
 			s.mu.Lock()
 			l.stuck(w.broker.now(), stuckAfter)
 			s.mu.Unlock()
@@ -269,6 +269,35 @@ func TestLaneAnswers(t *testing.T) {
 				t.Errorf("%d settled, %d sent again, lost %v; want %d, %d", len(c.settled), again, c.lost, tc.settled, tc.resends)
 			}
 		})
+	}
+}
+
+// A queue that does not answer gets everything again, less and less often.
+func TestStuckLane(t *testing.T) {
+	w, _, s, l := mustLane(t)
+	publish(s, l, 1, "m")
+	take(l)
+	sends := func(d time.Duration) (n int) {
+		for range d / (100 * time.Millisecond) {
+			w.clock.Add(100)
+			s.mu.Lock()
+			l.stuck(w.broker.now(), stuckAfter)
+			s.mu.Unlock()
+			n += len(take(l))
+		}
+		return n
+	}
+	if got := sends(time.Minute); got != 4 { // after 3, 9, 21 and 45 seconds
+		t.Errorf("sent %d times in the first minute, want 4", got)
+	}
+	if got := sends(10 * time.Minute); got < 12 || got > 13 { // every 48 seconds
+		t.Errorf("sent %d times in ten minutes", got)
+	}
+	tell(l, ok(1, 1))
+	publish(s, l, 2, "m")
+	take(l)
+	if got := sends(4 * time.Second); got != 1 {
+		t.Errorf("sent %d times after an answer, want 1", got)
 	}
 }
 
