@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	mathrand "math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/quorate/quorate/fsm"
@@ -179,7 +180,27 @@ func (s *Session) declare(ctx context.Context, spec fsm.QueueSpec, generated boo
 	if !ok {
 		return s.declare(ctx, spec, generated) // deleted in the same moment
 	}
+	if r.Changed {
+		b.warnIdle(q)
+	}
 	return q, r.Changed, nil
+}
+
+// idleArguments are queue arguments that are checked and kept, and that
+// nothing acts on in this version.
+var idleArguments = []string{
+	"x-max-length", "x-max-length-bytes", "x-overflow", "x-single-active-consumer", "x-dead-letter-strategy",
+	"x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max", "x-quorum-target-group-size",
+	"x-queue-leader-locator", "x-consumer-disconnected-timeout", "x-max-priority",
+}
+
+// warnIdle tells the operator of arguments that have no effect.
+func (b *Broker) warnIdle(q *catalog.Queue) {
+	for _, f := range q.Arguments.GetFields() {
+		if slices.Contains(idleArguments, f.Name) {
+			b.slog.Warn("queue argument has no effect in this version", "queue", q.Name, "vhost", q.VHost, "argument", f.Name)
+		}
+	}
 }
 
 // place chooses the nodes of a new queue: this one first, which is where its
