@@ -4,12 +4,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -126,27 +124,6 @@ func TestNodeReopens(t *testing.T) {
 			t.Errorf("q%d holds %d messages, want 400; %v", i, info.Ready, err)
 		}
 	}
-}
-
-// A node that has missed more than fits into a message of the links catches up.
-func TestLargeBacklog(t *testing.T) {
-	if testing.Short() {
-		t.Skip("moves 200 MiB")
-	}
-	t.Parallel()
-	c := mustCluster(t)
-	cl := c.mustClient("n1")
-	cl.mustDeclare("q")
-	c.mustAgree()
-	c.stop("n3")
-	cl = c.mustClient("n2")
-	large := strings.Repeat("x", 8<<20)
-	for range peer.MaxMessage/len(large) + 1 {
-		cl.publish("q", large)
-		cl.confirmed()
-	}
-	c.mustOpen("n3")
-	c.mustAgree()
 }
 
 // Publishes that are under way when the leader dies are applied once, in

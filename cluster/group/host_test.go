@@ -377,6 +377,45 @@ func TestFuturesEnd(t *testing.T) {
 	}
 }
 
+// taker is a transport that takes what fits.
+type taker struct {
+	transport
+	took []*raft.Log
+}
+
+func (k *taker) AppendEntries(_ raft.ServerID, _ raft.ServerAddress, args *raft.AppendEntriesRequest, _ *raft.AppendEntriesResponse) error {
+	k.took = args.Entries
+	return nil
+}
+
+// Requests to a follower that lags fit into a message of the mesh; raft sees
+// how far they reach.
+func TestBoundedRequests(t *testing.T) {
+	entry := func(data, extensions int) *raft.Log {
+		return &raft.Log{Data: make([]byte, data), Extensions: make([]byte, extensions)}
+	}
+	const limit = maxRequestBytes
+	for _, tc := range []struct {
+		name    string
+		entries []*raft.Log
+		want    int
+	}{
+		{"none", nil, 0},
+		{"small ones", []*raft.Log{entry(1, 0), entry(1, 9), entry(1, 0)}, 3},
+		{"as many as fit", []*raft.Log{entry(9, limit/2-9), entry(0, limit/2), entry(1, 0)}, 2},
+		{"one that is larger", []*raft.Log{entry(9, limit), entry(1, 0)}, 1},
+		{"one that is larger behind others", []*raft.Log{entry(1, 0), entry(1, 0), entry(0, limit), entry(1, 0)}, 2},
+	} {
+		k, args := &taker{}, &raft.AppendEntriesRequest{Entries: tc.entries}
+		if err := (bounded{k}).AppendEntries("n2", "n2", args, nil); err != nil {
+			t.Fatal(err)
+		}
+		if len(k.took) != tc.want || len(args.Entries) != tc.want {
+			t.Errorf("%s: %d are sent, raft sees %d, want %d", tc.name, len(k.took), len(args.Entries), tc.want)
+		}
+	}
+}
+
 // Many groups come and go at a time; everything they have started ends.
 func TestCloseWhileBusy(t *testing.T) {
 	n := mustHost(t, t.TempDir())
