@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -136,6 +137,7 @@ type nodes struct {
 	all map[string]*Node
 
 	silentGrace time.Duration
+	ahead       map[string]*atomic.Int64 // ns by which a node's wall clock is ahead; not there: right
 }
 
 var names = []string{"n1", "n2", "n3"}
@@ -191,12 +193,19 @@ func (c *nodes) config(name string) Config {
 	return Config{
 		Name: name, ClusterName: "test", DataDir: filepath.Join(c.dir, name), Nodes: static,
 		Listener: c.net.listen(c.t, name), Dial: c.net.dialer(name),
-		Clock:  time.Now,
+		Clock:  func() time.Time { return time.Now().Add(c.wrongBy(name)) },
 		Exit:   func(code int) { panic(fmt.Sprintf("node %s exits with %d", name, code)) },
 		Logger: logger, Properties: noProperties{},
 		DefaultVHost: "/", DefaultUser: "guest", DefaultPassword: "guest",
 		LeaderlessGrace: 5 * time.Second, SilentGrace: c.silentGrace, GroupSize: 3,
 	}
+}
+
+func (c *nodes) wrongBy(name string) time.Duration {
+	if by := c.ahead[name]; by != nil {
+		return time.Duration(by.Load())
+	}
+	return 0
 }
 
 // stop ends a node in order.

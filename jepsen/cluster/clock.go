@@ -40,6 +40,8 @@ func (n *Node) SetClock(ctx context.Context, ahead time.Duration) error {
 	if !n.Alive() {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, httpTimeout)
+	defer cancel()
 	return await.Until(ctx, poll, fmt.Sprintf("node %d to be %v ahead", n.Number, ahead), func() (bool, error) {
 		c, err := n.Clock(ctx)
 		off := time.Duration(c.OffsetMS)*time.Millisecond - ahead
