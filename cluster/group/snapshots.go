@@ -14,11 +14,11 @@ import (
 const (
 	snapshotLook       = 50 * time.Millisecond
 	snapshotEntries    = 4096
-	snapshotBytes      = 4 << 20 // payloads that die in the memtable cost half
+	snapshotBytes      = 4 << 20 // shared by busy groups: payloads that die in the memtable cost half
 	nodeGroupMinimum   = 1 << 20
 	snapshotsAtOneTime = 2
 	// How much raft keeps behind a snapshot for followers that lag: about so
-	// many bytes, within these numbers of entries.
+	// many bytes, shared by busy groups, within these numbers of entries.
 	trailingBytes = 4 << 20
 	trailingFew   = 16
 	trailingMany  = 256
@@ -74,14 +74,14 @@ func (s *snapshots) look() {
 		switch {
 		case g.closed.Load():
 			s.forget(g)
-		case g.log.EntriesSinceSnapshot() >= snapshotEntries || g.log.Reclaimable() >= g.worthwhile():
-			s.take(g)
+		case g.log.EntriesSinceSnapshot() >= snapshotEntries || g.log.Reclaimable() >= g.worthwhile(len(busy)):
+			s.take(g, len(busy))
 		case most == nil || g.log.Reclaimable() > most.log.Reclaimable():
 			most = g
 		}
 	}
 	if most != nil && s.host.config.Store.Reclaimable() > s.host.config.Reclaimable && most.log.Reclaimable() > nodeGroupMinimum {
-		s.take(most)
+		s.take(most, len(busy))
 	}
 }
 
@@ -89,14 +89,15 @@ func (s *snapshots) look() {
 const bytesPerMessage = 48
 
 // worthwhile is how much there must be to reclaim for a snapshot to pay: a
-// few times its own size, but not more than what the queue holds alive.
-func (g *Group) worthwhile() int64 {
+// few times its own size, but not more than what the queue holds alive. busy
+// is how many groups share the memtable.
+func (g *Group) worthwhile(busy int) int64 {
 	var messages int64
 	g.View(func(m *queue.Machine) {
 		s := m.Stats()
 		messages = int64(s.Ready.Messages + s.Unacknowledged.Messages + s.Outbox.Messages)
 	})
-	return max(snapshotBytes, min(4*bytesPerMessage*messages, g.log.LiveBytes()))
+	return max(snapshotBytes/int64(busy), nodeGroupMinimum, min(4*bytesPerMessage*messages, g.log.LiveBytes()))
 }
 
 func (s *snapshots) forget(g *Group) {
@@ -105,8 +106,9 @@ func (s *snapshots) forget(g *Group) {
 	s.mu.Unlock()
 }
 
-// take writes a snapshot of g in the background if a slot is free.
-func (s *snapshots) take(g *Group) {
+// take writes a snapshot of g, one of so many busy groups, in the background
+// if a slot is free.
+func (s *snapshots) take(g *Group, busy int) {
 	select {
 	case s.slots <- struct{}{}:
 	default:
@@ -115,7 +117,7 @@ func (s *snapshots) take(g *Group) {
 	s.forget(g)
 	s.host.done.Go(func() {
 		defer func() { <-s.slots }()
-		g.setTrailing()
+		g.setTrailing(uint64(busy))
 		err := g.raft.Snapshot().Error()
 		if err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) && !errors.Is(err, raft.ErrRaftShutdown) {
 			g.slog.Warn("snapshot failed", "error", err)
@@ -124,12 +126,12 @@ func (s *snapshots) take(g *Group) {
 }
 
 // setTrailing fits raft's number of trailing entries to their present size.
-func (g *Group) setTrailing() {
+func (g *Group) setTrailing(busy uint64) {
 	entries, bytes := g.entries.Swap(0), g.bytes.Swap(0)
 	if entries == 0 {
 		return
 	}
-	keep := min(max(trailingBytes/max(bytes/entries, 1), trailingFew), trailingMany)
+	keep := min(max(trailingBytes/busy/max(bytes/entries, 1), trailingFew), trailingMany)
 	c := g.raft.ReloadableConfig()
 	if c.TrailingLogs == keep {
 		return
