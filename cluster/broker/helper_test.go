@@ -25,12 +25,15 @@ type world struct {
 	t       fatal
 	broker  *Broker
 	clock   atomic.Int64 // ms
+	view    atomic.Pointer[catalog.View] // what others may read
+	mu      sync.Mutex                   // guards what follows
 	catalog catalog.Catalog
 	index   uint64
 }
 
 func newWorld(t fatal) *world {
 	w := &world{t: t}
+	w.view.Store(w.catalog.View())
 	w.clock.Store(1_000_000)
 	w.broker = New(Config{
 		Node: "n1", Catalog: w, Properties: noProperties{}, Logger: slog.New(slog.DiscardHandler),
@@ -51,11 +54,15 @@ func newWorld(t fatal) *world {
 }
 
 // View and Propose make the world the broker's catalog.
-func (w *world) View() *catalog.View { return w.catalog.View() }
+func (w *world) View() *catalog.View { return w.view.Load() }
 
 func (w *world) Propose(_ context.Context, cs ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.index++
-	return w.catalog.Apply(w.index, &logpb.CatalogEntry{Version: 1, Now: w.clock.Load(), Commands: cs}), nil
+	r := w.catalog.Apply(w.index, &logpb.CatalogEntry{Version: 1, Now: w.clock.Load(), Commands: cs})
+	w.view.Store(w.catalog.View())
+	return r, nil
 }
 
 func (w *world) commit(c *logpb.CatalogCommand) *logpb.CatalogResult {
