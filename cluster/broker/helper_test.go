@@ -24,7 +24,7 @@ type fatal interface {
 type world struct {
 	t       fatal
 	broker  *Broker
-	clock   atomic.Int64 // ms
+	clock   atomic.Int64                 // ms
 	view    atomic.Pointer[catalog.View] // what others may read
 	mu      sync.Mutex                   // guards what follows
 	catalog catalog.Catalog
