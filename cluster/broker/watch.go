@@ -92,9 +92,6 @@ func isOver(v *catalog.View, id fsm.QueueID) bool {
 	return !ok && uint64(id)>>16 <= v.Index()
 }
 
-// LeaderSeen is of no use here: a leader announces itself once it serves.
-func (b *Broker) LeaderSeen(*group.Group, string) {}
-
 // PeerChanged is told when a node came or went.
 func (b *Broker) PeerChanged(ev peer.Event) {
 	if ev.Up {

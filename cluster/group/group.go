@@ -39,8 +39,6 @@ type Outside interface {
 	Undecided(g *Group, from string)
 	// Led: this node leads g from now on (term > 0), or has ceased to (0).
 	Led(g *Group, term uint64)
-	// LeaderSeen: a replica here has learnt who leads, by node name.
-	LeaderSeen(g *Group, leader string)
 }
 
 // Spec says which group to open.

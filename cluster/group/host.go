@@ -297,7 +297,6 @@ func (h *Host) leaderSeen(g *Group, leader string) {
 	if leader == h.config.Node || h.config.Mesh.Alive(leader) {
 		h.elections.filled(g.spec.Group)
 	}
-	h.outside.LeaderSeen(g, leader)
 }
 
 // fail ends the process: the node must not answer for what it cannot read.

@@ -64,7 +64,6 @@ func (o *outside) Perform(_ *Group, w *Work) {
 }
 
 func (o *outside) Undecided(*Group, string)  { o.event(func() { o.undecided++ }) }
-func (o *outside) LeaderSeen(*Group, string) {}
 func (o *outside) Led(_ *Group, term uint64) { o.event(func() { o.terms = append(o.terms, term) }) }
 
 // await waits for a condition that is read under the lock.
