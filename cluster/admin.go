@@ -40,7 +40,7 @@ func (n *Node) Replicas() []api.Replica {
 		spec := g.Spec()
 		r := api.Replica{
 			VHost: spec.VHost, Name: spec.Name, QueueID: uint64(spec.Queue), Group: uint32(spec.Group),
-			Node: n.config.Name, Leader: g.Leading() != 0, LeaderNode: g.Leader(),
+			Node: n.config.Name, Leader: g.Leading() != 0, LeaderNode: g.Leader(), Term: g.Term(),
 		}
 		g.View(func(m *queue.Machine) {
 			s, h := m.Stats(), m.Hash()

@@ -147,7 +147,7 @@ func TestReplicas(t *testing.T) {
 	cl.confirmed()
 	leader := c.mustLeader("q")
 	c.mustAgree()
-	hashes := map[any]bool{}
+	hashes, terms := map[any]bool{}, map[any]bool{}
 	for name, url := range urls {
 		_, body, _ := request(t, "GET", url+"/api/quorate/replicas", "guest", "guest")
 		list := body.([]any)
@@ -155,7 +155,7 @@ func TestReplicas(t *testing.T) {
 			t.Fatalf("%s lists %v", name, list)
 		}
 		r := list[0].(map[string]any)
-		hashes[r["state_hash"]] = true
+		hashes[r["state_hash"]], terms[r["term"]] = true, true
 		want := map[string]any{
 			"vhost": "/", "name": "q", "node": name, "leader": name == leader, "leader_node": leader,
 			"ready": 1.0, "unacknowledged": 0.0, "outbox": 0.0, "consumers": 0.0,
@@ -168,5 +168,8 @@ func TestReplicas(t *testing.T) {
 	}
 	if len(hashes) != 1 || hashes[""] {
 		t.Errorf("the state hashes are %v", hashes)
+	}
+	if want := float64(c.all[leader].host.Groups()[0].Leading()); len(terms) != 1 || !terms[want] {
+		t.Errorf("the terms are %v, want %v", terms, want)
 	}
 }

@@ -85,6 +85,9 @@ func (g *Group) Spec() Spec { return g.spec }
 // Leading returns the term in which this replica leads and serves, or 0.
 func (g *Group) Leading() uint64 { return g.leading.Load() }
 
+// Term returns the raft term this replica is in.
+func (g *Group) Term() uint64 { return g.raft.CurrentTerm() }
+
 // Leader returns the name of the node that leads as far as this replica knows.
 func (g *Group) Leader() string {
 	_, id := g.raft.LeaderWithID()

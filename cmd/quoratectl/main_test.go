@@ -28,7 +28,7 @@ func pretendNode(t *testing.T) (address string, changed *[]string) {
 		"/api/quorate/clock": api.Clock{Node: "n1", NowMS: 1000, OffsetMS: -12, MaxSkewMS: 1000, Sampled: true, Agreed: true,
 			Peers: []api.PeerClock{{Node: "n2", Known: true, OffsetMS: 12, RoundTripMicro: 300, AgeMS: 40}, {Node: "n3"}}},
 		"/api/quorate/replicas": []api.Replica{
-			{VHost: "/", Name: "a", QueueID: 65536, Group: 1, Node: "n1", Leader: true, LeaderNode: "n1", AppliedIndex: 9, StateHash: "ff", Ready: 3, Unacknowledged: 2, Consumers: 1},
+			{VHost: "/", Name: "a", QueueID: 65536, Group: 1, Node: "n1", Leader: true, LeaderNode: "n1", Term: 4, AppliedIndex: 9, StateHash: "ff", Ready: 3, Unacknowledged: 2, Consumers: 1},
 			{VHost: "other", Name: "b", LeaderNode: "n2"},
 		},
 		"/api/quorate/settings": []api.Setting{{Name: "max_clock_skew", Value: 250, Default: 1000, Low: 10, High: 3600000, About: "ms"}},
@@ -83,7 +83,7 @@ func TestVerbs(t *testing.T) {
 		{"list_queues -s -p other name leader", "b\tn2\n"},
 		{"list_queues --formatter json name messages_ready", "[\n  {\n    \"messages_ready\": 3,\n    \"name\": \"a\"\n  }\n]\n"},
 		{"list_queues --vhost=none --formatter=json", "[]\n"},
-		{"list_replicas -q vhost name applied_index state_hash", "vhost\tname\tapplied_index\tstate_hash\n/\ta\t9\tff\nother\tb\t0\t\n"},
+		{"list_replicas -q vhost name term applied_index state_hash", "vhost\tname\tterm\tapplied_index\tstate_hash\n/\ta\t4\t9\tff\nother\tb\t0\t0\t\n"},
 		{"list_cluster_settings -s", "max_clock_skew\t250\t1000\t10\t3600000\tms\n"},
 	} {
 		for _, form := range []string{node, "http://" + node, "http://" + node + "/"} {

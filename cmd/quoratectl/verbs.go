@@ -166,6 +166,7 @@ var replicaColumns = []column[api.Replica]{
 	{"name", "of the queue", func(r api.Replica) any { return r.Name }},
 	{"leader", "this replica leads", func(r api.Replica) any { return r.Leader }},
 	{"leader_node", "node that leads", func(r api.Replica) any { return r.LeaderNode }},
+	{"term", "of its raft group", func(r api.Replica) any { return r.Term }},
 	{"applied_index", "last entry applied", func(r api.Replica) any { return r.AppliedIndex }},
 	{"state_hash", "equal on all replicas at equal entries", func(r api.Replica) any { return r.StateHash }},
 	{"group", "number of its raft group", func(r api.Replica) any { return r.Group }},

@@ -23,6 +23,7 @@ type Replica struct {
 	Node           string `json:"node"`
 	Leader         bool   `json:"leader"`
 	LeaderNode     string `json:"leader_node"`
+	Term           uint64 `json:"term"` // of the raft group, as this replica knows it
 	AppliedIndex   uint64 `json:"applied_index"`
 	StateHash      string `json:"state_hash"`
 	Ready          uint64 `json:"ready"`
