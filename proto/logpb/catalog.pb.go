@@ -102,6 +102,8 @@ type CatalogCommand struct {
 	//	*CatalogCommand_Initialize
 	//	*CatalogCommand_DeleteOwned
 	//	*CatalogCommand_PutSetting
+	//	*CatalogCommand_PutPolicy
+	//	*CatalogCommand_DeletePolicy
 	Body          isCatalogCommand_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -288,6 +290,24 @@ func (x *CatalogCommand) GetPutSetting() *PutSetting {
 	return nil
 }
 
+func (x *CatalogCommand) GetPutPolicy() *PutPolicy {
+	if x != nil {
+		if x, ok := x.Body.(*CatalogCommand_PutPolicy); ok {
+			return x.PutPolicy
+		}
+	}
+	return nil
+}
+
+func (x *CatalogCommand) GetDeletePolicy() *DeletePolicy {
+	if x != nil {
+		if x, ok := x.Body.(*CatalogCommand_DeletePolicy); ok {
+			return x.DeletePolicy
+		}
+	}
+	return nil
+}
+
 type isCatalogCommand_Body interface {
 	isCatalogCommand_Body()
 }
@@ -356,6 +376,14 @@ type CatalogCommand_PutSetting struct {
 	PutSetting *PutSetting `protobuf:"bytes,16,opt,name=put_setting,json=putSetting,proto3,oneof"`
 }
 
+type CatalogCommand_PutPolicy struct {
+	PutPolicy *PutPolicy `protobuf:"bytes,17,opt,name=put_policy,json=putPolicy,proto3,oneof"`
+}
+
+type CatalogCommand_DeletePolicy struct {
+	DeletePolicy *DeletePolicy `protobuf:"bytes,18,opt,name=delete_policy,json=deletePolicy,proto3,oneof"`
+}
+
 func (*CatalogCommand_RegisterNode) isCatalogCommand_Body() {}
 
 func (*CatalogCommand_PutVhost) isCatalogCommand_Body() {}
@@ -387,6 +415,10 @@ func (*CatalogCommand_Initialize) isCatalogCommand_Body() {}
 func (*CatalogCommand_DeleteOwned) isCatalogCommand_Body() {}
 
 func (*CatalogCommand_PutSetting) isCatalogCommand_Body() {}
+
+func (*CatalogCommand_PutPolicy) isCatalogCommand_Body() {}
+
+func (*CatalogCommand_DeletePolicy) isCatalogCommand_Body() {}
 
 // RegisterNode announces that a node has started. The answer is its number
 // and its boot number (the index of the entry). Exclusive queues that
@@ -1429,24 +1461,178 @@ func (x *PutSetting) GetUnset() bool {
 	return false
 }
 
+// PutPolicy creates or replaces a policy of a vhost.
+type PutPolicy struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vhost         string                 `protobuf:"bytes,1,opt,name=vhost,proto3" json:"vhost,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Operator      bool                   `protobuf:"varint,3,opt,name=operator,proto3" json:"operator,omitempty"` // an operator policy: they have names of their own
+	Pattern       string                 `protobuf:"bytes,4,opt,name=pattern,proto3" json:"pattern,omitempty"`
+	ApplyTo       string                 `protobuf:"bytes,5,opt,name=apply_to,json=applyTo,proto3" json:"apply_to,omitempty"`
+	Priority      int64                  `protobuf:"zigzag64,6,opt,name=priority,proto3" json:"priority,omitempty"`
+	Definition    *Table                 `protobuf:"bytes,7,opt,name=definition,proto3" json:"definition,omitempty"` // by key, each key once
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutPolicy) Reset() {
+	*x = PutPolicy{}
+	mi := &file_catalog_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutPolicy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutPolicy) ProtoMessage() {}
+
+func (x *PutPolicy) ProtoReflect() protoreflect.Message {
+	mi := &file_catalog_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutPolicy.ProtoReflect.Descriptor instead.
+func (*PutPolicy) Descriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *PutPolicy) GetVhost() string {
+	if x != nil {
+		return x.Vhost
+	}
+	return ""
+}
+
+func (x *PutPolicy) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PutPolicy) GetOperator() bool {
+	if x != nil {
+		return x.Operator
+	}
+	return false
+}
+
+func (x *PutPolicy) GetPattern() string {
+	if x != nil {
+		return x.Pattern
+	}
+	return ""
+}
+
+func (x *PutPolicy) GetApplyTo() string {
+	if x != nil {
+		return x.ApplyTo
+	}
+	return ""
+}
+
+func (x *PutPolicy) GetPriority() int64 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+func (x *PutPolicy) GetDefinition() *Table {
+	if x != nil {
+		return x.Definition
+	}
+	return nil
+}
+
+type DeletePolicy struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vhost         string                 `protobuf:"bytes,1,opt,name=vhost,proto3" json:"vhost,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Operator      bool                   `protobuf:"varint,3,opt,name=operator,proto3" json:"operator,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeletePolicy) Reset() {
+	*x = DeletePolicy{}
+	mi := &file_catalog_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeletePolicy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeletePolicy) ProtoMessage() {}
+
+func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
+	mi := &file_catalog_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeletePolicy.ProtoReflect.Descriptor instead.
+func (*DeletePolicy) Descriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *DeletePolicy) GetVhost() string {
+	if x != nil {
+		return x.Vhost
+	}
+	return ""
+}
+
+func (x *DeletePolicy) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DeletePolicy) GetOperator() bool {
+	if x != nil {
+		return x.Operator
+	}
+	return false
+}
+
 // CatalogResult answers one command of an entry.
 type CatalogResult struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Refusal       uint32                 `protobuf:"varint,1,opt,name=refusal,proto3" json:"refusal,omitempty"`        // number of the fsm.Kind of a refusal; 0: done
-	Text          string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`               // of the refusal
-	Changed       bool                   `protobuf:"varint,3,opt,name=changed,proto3" json:"changed,omitempty"`        // false: the catalog already was as asked for
-	Queue         uint64                 `protobuf:"varint,4,opt,name=queue,proto3" json:"queue,omitempty"`            // id of the queue declared, new or not
-	Group         uint32                 `protobuf:"varint,5,opt,name=group,proto3" json:"group,omitempty"`            // its group
-	Node          uint32                 `protobuf:"varint,6,opt,name=node,proto3" json:"node,omitempty"`              // number of the node registered
-	Boot          uint64                 `protobuf:"varint,7,opt,name=boot,proto3" json:"boot,omitempty"`              // and its boot number
-	Deleted       []uint64               `protobuf:"varint,8,rep,packed,name=deleted,proto3" json:"deleted,omitempty"` // ids of the queues that went, ascending
+	Refusal       uint32                 `protobuf:"varint,1,opt,name=refusal,proto3" json:"refusal,omitempty"`              // number of the fsm.Kind of a refusal; 0: done
+	Text          string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`                     // of the refusal
+	Changed       bool                   `protobuf:"varint,3,opt,name=changed,proto3" json:"changed,omitempty"`              // false: the catalog already was as asked for
+	Queue         uint64                 `protobuf:"varint,4,opt,name=queue,proto3" json:"queue,omitempty"`                  // id of the queue declared, new or not
+	Group         uint32                 `protobuf:"varint,5,opt,name=group,proto3" json:"group,omitempty"`                  // its group
+	Node          uint32                 `protobuf:"varint,6,opt,name=node,proto3" json:"node,omitempty"`                    // number of the node registered
+	Boot          uint64                 `protobuf:"varint,7,opt,name=boot,proto3" json:"boot,omitempty"`                    // and its boot number
+	Deleted       []uint64               `protobuf:"varint,8,rep,packed,name=deleted,proto3" json:"deleted,omitempty"`       // ids of the queues that went, ascending
+	Configured    []uint64               `protobuf:"varint,9,rep,packed,name=configured,proto3" json:"configured,omitempty"` // ids of the queues whose effective settings changed, ascending
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CatalogResult) Reset() {
 	*x = CatalogResult{}
-	mi := &file_catalog_proto_msgTypes[18]
+	mi := &file_catalog_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1458,7 +1644,7 @@ func (x *CatalogResult) String() string {
 func (*CatalogResult) ProtoMessage() {}
 
 func (x *CatalogResult) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[18]
+	mi := &file_catalog_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1471,7 +1657,7 @@ func (x *CatalogResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogResult.ProtoReflect.Descriptor instead.
 func (*CatalogResult) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{18}
+	return file_catalog_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CatalogResult) GetRefusal() uint32 {
@@ -1530,6 +1716,13 @@ func (x *CatalogResult) GetDeleted() []uint64 {
 	return nil
 }
 
+func (x *CatalogResult) GetConfigured() []uint64 {
+	if x != nil {
+		return x.Configured
+	}
+	return nil
+}
+
 // CatalogSnapshot is the whole catalog, every list sorted by its key.
 type CatalogSnapshot struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1547,13 +1740,14 @@ type CatalogSnapshot struct {
 	NextGroup     uint32                 `protobuf:"varint,12,opt,name=next_group,json=nextGroup,proto3" json:"next_group,omitempty"`
 	Initialized   bool                   `protobuf:"varint,13,opt,name=initialized,proto3" json:"initialized,omitempty"`
 	Settings      []*PutSetting          `protobuf:"bytes,14,rep,name=settings,proto3" json:"settings,omitempty"`
+	Policies      []*PutPolicy           `protobuf:"bytes,15,rep,name=policies,proto3" json:"policies,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CatalogSnapshot) Reset() {
 	*x = CatalogSnapshot{}
-	mi := &file_catalog_proto_msgTypes[19]
+	mi := &file_catalog_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1565,7 +1759,7 @@ func (x *CatalogSnapshot) String() string {
 func (*CatalogSnapshot) ProtoMessage() {}
 
 func (x *CatalogSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[19]
+	mi := &file_catalog_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1578,7 +1772,7 @@ func (x *CatalogSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogSnapshot.ProtoReflect.Descriptor instead.
 func (*CatalogSnapshot) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{19}
+	return file_catalog_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CatalogSnapshot) GetVersion() uint32 {
@@ -1679,6 +1873,13 @@ func (x *CatalogSnapshot) GetSettings() []*PutSetting {
 	return nil
 }
 
+func (x *CatalogSnapshot) GetPolicies() []*PutPolicy {
+	if x != nil {
+		return x.Policies
+	}
+	return nil
+}
+
 type NodeState struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Number        uint32                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
@@ -1692,7 +1893,7 @@ type NodeState struct {
 
 func (x *NodeState) Reset() {
 	*x = NodeState{}
-	mi := &file_catalog_proto_msgTypes[20]
+	mi := &file_catalog_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1704,7 +1905,7 @@ func (x *NodeState) String() string {
 func (*NodeState) ProtoMessage() {}
 
 func (x *NodeState) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[20]
+	mi := &file_catalog_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1717,7 +1918,7 @@ func (x *NodeState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeState.ProtoReflect.Descriptor instead.
 func (*NodeState) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{20}
+	return file_catalog_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *NodeState) GetNumber() uint32 {
@@ -1760,15 +1961,18 @@ type QueueState struct {
 	Declared *DeclareQueue          `protobuf:"bytes,1,opt,name=declared,proto3" json:"declared,omitempty"`
 	// Index of the entry that created it · 65536 + position of the command in
 	// the entry. Never used again.
-	Id            uint64 `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
-	Group         uint32 `protobuf:"varint,3,opt,name=group,proto3" json:"group,omitempty"` // number of its raft group
+	Id    uint64 `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
+	Group uint32 `protobuf:"varint,3,opt,name=group,proto3" json:"group,omitempty"` // number of its raft group
+	// Index of the entry that last changed its effective settings; 0: they are
+	// as they were when it was declared.
+	Revision      uint64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *QueueState) Reset() {
 	*x = QueueState{}
-	mi := &file_catalog_proto_msgTypes[21]
+	mi := &file_catalog_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1780,7 +1984,7 @@ func (x *QueueState) String() string {
 func (*QueueState) ProtoMessage() {}
 
 func (x *QueueState) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[21]
+	mi := &file_catalog_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1793,7 +1997,7 @@ func (x *QueueState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueState.ProtoReflect.Descriptor instead.
 func (*QueueState) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{21}
+	return file_catalog_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *QueueState) GetDeclared() *DeclareQueue {
@@ -1817,6 +2021,13 @@ func (x *QueueState) GetGroup() uint32 {
 	return 0
 }
 
+func (x *QueueState) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
 var File_catalog_proto protoreflect.FileDescriptor
 
 const file_catalog_proto_rawDesc = "" +
@@ -1825,7 +2036,7 @@ const file_catalog_proto_rawDesc = "" +
 	"\fCatalogEntry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x10\n" +
 	"\x03now\x18\x02 \x01(\x12R\x03now\x12:\n" +
-	"\bcommands\x18\x03 \x03(\v2\x1e.quorate.log.v1.CatalogCommandR\bcommands\"\xa1\b\n" +
+	"\bcommands\x18\x03 \x03(\v2\x1e.quorate.log.v1.CatalogCommandR\bcommands\"\xa2\t\n" +
 	"\x0eCatalogCommand\x12C\n" +
 	"\rregister_node\x18\x01 \x01(\v2\x1c.quorate.log.v1.RegisterNodeH\x00R\fregisterNode\x127\n" +
 	"\tput_vhost\x18\x02 \x01(\v2\x18.quorate.log.v1.PutVhostH\x00R\bputVhost\x12@\n" +
@@ -1847,7 +2058,10 @@ const file_catalog_proto_rawDesc = "" +
 	"initialize\x12@\n" +
 	"\fdelete_owned\x18\x0f \x01(\v2\x1b.quorate.log.v1.DeleteOwnedH\x00R\vdeleteOwned\x12=\n" +
 	"\vput_setting\x18\x10 \x01(\v2\x1a.quorate.log.v1.PutSettingH\x00R\n" +
-	"putSettingB\x06\n" +
+	"putSetting\x12:\n" +
+	"\n" +
+	"put_policy\x18\x11 \x01(\v2\x19.quorate.log.v1.PutPolicyH\x00R\tputPolicy\x12C\n" +
+	"\rdelete_policy\x18\x12 \x01(\v2\x1c.quorate.log.v1.DeletePolicyH\x00R\fdeletePolicyB\x06\n" +
 	"\x04body\"g\n" +
 	"\fRegisterNode\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
@@ -1932,7 +2146,21 @@ const file_catalog_proto_rawDesc = "" +
 	"PutSetting\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x12R\x05value\x12\x14\n" +
-	"\x05unset\x18\x03 \x01(\bR\x05unset\"\xc5\x01\n" +
+	"\x05unset\x18\x03 \x01(\bR\x05unset\"\xd9\x01\n" +
+	"\tPutPolicy\x12\x14\n" +
+	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +
+	"\boperator\x18\x03 \x01(\bR\boperator\x12\x18\n" +
+	"\apattern\x18\x04 \x01(\tR\apattern\x12\x19\n" +
+	"\bapply_to\x18\x05 \x01(\tR\aapplyTo\x12\x1a\n" +
+	"\bpriority\x18\x06 \x01(\x12R\bpriority\x125\n" +
+	"\n" +
+	"definition\x18\a \x01(\v2\x15.quorate.log.v1.TableR\n" +
+	"definition\"T\n" +
+	"\fDeletePolicy\x12\x14\n" +
+	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +
+	"\boperator\x18\x03 \x01(\bR\boperator\"\xe5\x01\n" +
 	"\rCatalogResult\x12\x18\n" +
 	"\arefusal\x18\x01 \x01(\rR\arefusal\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x18\n" +
@@ -1941,7 +2169,10 @@ const file_catalog_proto_rawDesc = "" +
 	"\x05group\x18\x05 \x01(\rR\x05group\x12\x12\n" +
 	"\x04node\x18\x06 \x01(\rR\x04node\x12\x12\n" +
 	"\x04boot\x18\a \x01(\x04R\x04boot\x12\x18\n" +
-	"\adeleted\x18\b \x03(\x04R\adeleted\"\xe5\x04\n" +
+	"\adeleted\x18\b \x03(\x04R\adeleted\x12\x1e\n" +
+	"\n" +
+	"configured\x18\t \x03(\x04R\n" +
+	"configured\"\x9c\x05\n" +
 	"\x0fCatalogSnapshot\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x14\n" +
@@ -1958,18 +2189,20 @@ const file_catalog_proto_rawDesc = "" +
 	"\n" +
 	"next_group\x18\f \x01(\rR\tnextGroup\x12 \n" +
 	"\vinitialized\x18\r \x01(\bR\vinitialized\x126\n" +
-	"\bsettings\x18\x0e \x03(\v2\x1a.quorate.log.v1.PutSettingR\bsettings\"\x90\x01\n" +
+	"\bsettings\x18\x0e \x03(\v2\x1a.quorate.log.v1.PutSettingR\bsettings\x125\n" +
+	"\bpolicies\x18\x0f \x03(\v2\x19.quorate.log.v1.PutPolicyR\bpolicies\"\x90\x01\n" +
 	"\tNodeState\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12!\n" +
 	"\fpeer_address\x18\x03 \x01(\tR\vpeerAddress\x12 \n" +
 	"\vincarnation\x18\x04 \x01(\fR\vincarnation\x12\x12\n" +
-	"\x04boot\x18\x05 \x01(\x04R\x04boot\"l\n" +
+	"\x04boot\x18\x05 \x01(\x04R\x04boot\"\x88\x01\n" +
 	"\n" +
 	"QueueState\x128\n" +
 	"\bdeclared\x18\x01 \x01(\v2\x1c.quorate.log.v1.DeclareQueueR\bdeclared\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x12\x14\n" +
-	"\x05group\x18\x03 \x01(\rR\x05groupB(Z&github.com/quorate/quorate/proto/logpbb\x06proto3"
+	"\x05group\x18\x03 \x01(\rR\x05group\x12\x1a\n" +
+	"\brevision\x18\x04 \x01(\x04R\brevisionB(Z&github.com/quorate/quorate/proto/logpbb\x06proto3"
 
 var (
 	file_catalog_proto_rawDescOnce sync.Once
@@ -1983,7 +2216,7 @@ func file_catalog_proto_rawDescGZIP() []byte {
 	return file_catalog_proto_rawDescData
 }
 
-var file_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_catalog_proto_goTypes = []any{
 	(*CatalogEntry)(nil),     // 0: quorate.log.v1.CatalogEntry
 	(*CatalogCommand)(nil),   // 1: quorate.log.v1.CatalogCommand
@@ -2003,11 +2236,13 @@ var file_catalog_proto_goTypes = []any{
 	(*DeleteQueue)(nil),      // 15: quorate.log.v1.DeleteQueue
 	(*DeleteOwned)(nil),      // 16: quorate.log.v1.DeleteOwned
 	(*PutSetting)(nil),       // 17: quorate.log.v1.PutSetting
-	(*CatalogResult)(nil),    // 18: quorate.log.v1.CatalogResult
-	(*CatalogSnapshot)(nil),  // 19: quorate.log.v1.CatalogSnapshot
-	(*NodeState)(nil),        // 20: quorate.log.v1.NodeState
-	(*QueueState)(nil),       // 21: quorate.log.v1.QueueState
-	(*Table)(nil),            // 22: quorate.log.v1.Table
+	(*PutPolicy)(nil),        // 18: quorate.log.v1.PutPolicy
+	(*DeletePolicy)(nil),     // 19: quorate.log.v1.DeletePolicy
+	(*CatalogResult)(nil),    // 20: quorate.log.v1.CatalogResult
+	(*CatalogSnapshot)(nil),  // 21: quorate.log.v1.CatalogSnapshot
+	(*NodeState)(nil),        // 22: quorate.log.v1.NodeState
+	(*QueueState)(nil),       // 23: quorate.log.v1.QueueState
+	(*Table)(nil),            // 24: quorate.log.v1.Table
 }
 var file_catalog_proto_depIdxs = []int32{
 	1,  // 0: quorate.log.v1.CatalogEntry.commands:type_name -> quorate.log.v1.CatalogCommand
@@ -2027,28 +2262,32 @@ var file_catalog_proto_depIdxs = []int32{
 	3,  // 14: quorate.log.v1.CatalogCommand.initialize:type_name -> quorate.log.v1.Initialize
 	16, // 15: quorate.log.v1.CatalogCommand.delete_owned:type_name -> quorate.log.v1.DeleteOwned
 	17, // 16: quorate.log.v1.CatalogCommand.put_setting:type_name -> quorate.log.v1.PutSetting
-	4,  // 17: quorate.log.v1.Initialize.vhost:type_name -> quorate.log.v1.PutVhost
-	6,  // 18: quorate.log.v1.Initialize.user:type_name -> quorate.log.v1.PutUser
-	8,  // 19: quorate.log.v1.Initialize.permission:type_name -> quorate.log.v1.PutPermission
-	22, // 20: quorate.log.v1.DeclareExchange.arguments:type_name -> quorate.log.v1.Table
-	22, // 21: quorate.log.v1.Bind.arguments:type_name -> quorate.log.v1.Table
-	22, // 22: quorate.log.v1.DeclareQueue.arguments:type_name -> quorate.log.v1.Table
-	14, // 23: quorate.log.v1.DeclareQueue.owner:type_name -> quorate.log.v1.Owner
-	14, // 24: quorate.log.v1.DeleteOwned.owner:type_name -> quorate.log.v1.Owner
-	20, // 25: quorate.log.v1.CatalogSnapshot.nodes:type_name -> quorate.log.v1.NodeState
-	4,  // 26: quorate.log.v1.CatalogSnapshot.vhosts:type_name -> quorate.log.v1.PutVhost
-	6,  // 27: quorate.log.v1.CatalogSnapshot.users:type_name -> quorate.log.v1.PutUser
-	8,  // 28: quorate.log.v1.CatalogSnapshot.permissions:type_name -> quorate.log.v1.PutPermission
-	10, // 29: quorate.log.v1.CatalogSnapshot.exchanges:type_name -> quorate.log.v1.DeclareExchange
-	12, // 30: quorate.log.v1.CatalogSnapshot.bindings:type_name -> quorate.log.v1.Bind
-	21, // 31: quorate.log.v1.CatalogSnapshot.queues:type_name -> quorate.log.v1.QueueState
-	17, // 32: quorate.log.v1.CatalogSnapshot.settings:type_name -> quorate.log.v1.PutSetting
-	13, // 33: quorate.log.v1.QueueState.declared:type_name -> quorate.log.v1.DeclareQueue
-	34, // [34:34] is the sub-list for method output_type
-	34, // [34:34] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	18, // 17: quorate.log.v1.CatalogCommand.put_policy:type_name -> quorate.log.v1.PutPolicy
+	19, // 18: quorate.log.v1.CatalogCommand.delete_policy:type_name -> quorate.log.v1.DeletePolicy
+	4,  // 19: quorate.log.v1.Initialize.vhost:type_name -> quorate.log.v1.PutVhost
+	6,  // 20: quorate.log.v1.Initialize.user:type_name -> quorate.log.v1.PutUser
+	8,  // 21: quorate.log.v1.Initialize.permission:type_name -> quorate.log.v1.PutPermission
+	24, // 22: quorate.log.v1.DeclareExchange.arguments:type_name -> quorate.log.v1.Table
+	24, // 23: quorate.log.v1.Bind.arguments:type_name -> quorate.log.v1.Table
+	24, // 24: quorate.log.v1.DeclareQueue.arguments:type_name -> quorate.log.v1.Table
+	14, // 25: quorate.log.v1.DeclareQueue.owner:type_name -> quorate.log.v1.Owner
+	14, // 26: quorate.log.v1.DeleteOwned.owner:type_name -> quorate.log.v1.Owner
+	24, // 27: quorate.log.v1.PutPolicy.definition:type_name -> quorate.log.v1.Table
+	22, // 28: quorate.log.v1.CatalogSnapshot.nodes:type_name -> quorate.log.v1.NodeState
+	4,  // 29: quorate.log.v1.CatalogSnapshot.vhosts:type_name -> quorate.log.v1.PutVhost
+	6,  // 30: quorate.log.v1.CatalogSnapshot.users:type_name -> quorate.log.v1.PutUser
+	8,  // 31: quorate.log.v1.CatalogSnapshot.permissions:type_name -> quorate.log.v1.PutPermission
+	10, // 32: quorate.log.v1.CatalogSnapshot.exchanges:type_name -> quorate.log.v1.DeclareExchange
+	12, // 33: quorate.log.v1.CatalogSnapshot.bindings:type_name -> quorate.log.v1.Bind
+	23, // 34: quorate.log.v1.CatalogSnapshot.queues:type_name -> quorate.log.v1.QueueState
+	17, // 35: quorate.log.v1.CatalogSnapshot.settings:type_name -> quorate.log.v1.PutSetting
+	18, // 36: quorate.log.v1.CatalogSnapshot.policies:type_name -> quorate.log.v1.PutPolicy
+	13, // 37: quorate.log.v1.QueueState.declared:type_name -> quorate.log.v1.DeclareQueue
+	38, // [38:38] is the sub-list for method output_type
+	38, // [38:38] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_catalog_proto_init() }
@@ -2074,6 +2313,8 @@ func file_catalog_proto_init() {
 		(*CatalogCommand_Initialize)(nil),
 		(*CatalogCommand_DeleteOwned)(nil),
 		(*CatalogCommand_PutSetting)(nil),
+		(*CatalogCommand_PutPolicy)(nil),
+		(*CatalogCommand_DeletePolicy)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2081,7 +2322,7 @@ func file_catalog_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_catalog_proto_rawDesc), len(file_catalog_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   22,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
