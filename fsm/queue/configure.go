@@ -21,7 +21,9 @@ func (m *Machine) configure(cmd *logpb.Configure) fsm.Result {
 		HasDeadLetterRoutingKey: c.HasDeadLetterRoutingKey, DeadLetterRoutingKey: c.DeadLetterRoutingKey,
 		DeliveryLimit: c.DeliveryLimit, AutoDelete: c.AutoDelete,
 		MaxLengthPlusOne: c.MaxLengthPlusOne, MaxLengthBytesPlusOne: c.MaxLengthBytesPlusOne,
-		LockCredit: c.LockCredit,
+		LockCredit: c.LockCredit, MessageTtlFirst: c.MessageTtlFirst, DeadLetterStrategy: c.DeadLetterStrategy,
+		Overflow: c.Overflow, AutoDeleteOnIdle: c.AutoDeleteOnIdle, IdleCountsRouted: c.IdleCountsRouted,
+		ExpiresKeepPending: c.ExpiresKeepPending, DeliveryDelay: c.DeliveryDelay,
 	}
 	return fsm.Result{}
 }

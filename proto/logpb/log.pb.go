@@ -43,6 +43,7 @@ const (
 	Command_ROUTE_DEAD   Command_Kind = 12
 	Command_SETTLE_DEAD  Command_Kind = 13
 	Command_NODE_DOWN    Command_Kind = 14
+	Command_SCHEDULE     Command_Kind = 15
 )
 
 // Enum value maps for Command_Kind.
@@ -63,6 +64,7 @@ var (
 		12: "ROUTE_DEAD",
 		13: "SETTLE_DEAD",
 		14: "NODE_DOWN",
+		15: "SCHEDULE",
 	}
 	Command_Kind_value = map[string]int32{
 		"NONE":         0,
@@ -80,6 +82,7 @@ var (
 		"ROUTE_DEAD":   12,
 		"SETTLE_DEAD":  13,
 		"NODE_DOWN":    14,
+		"SCHEDULE":     15,
 	}
 )
 
@@ -108,6 +111,104 @@ func (x Command_Kind) Number() protoreflect.EnumNumber {
 // Deprecated: Use Command_Kind.Descriptor instead.
 func (Command_Kind) EnumDescriptor() ([]byte, []int) {
 	return file_log_proto_rawDescGZIP(), []int{2, 0}
+}
+
+type Enqueue_Conflict int32
+
+const (
+	Enqueue_REPLACE Enqueue_Conflict = 0
+	Enqueue_REJECT  Enqueue_Conflict = 1
+	Enqueue_IGNORE  Enqueue_Conflict = 2
+)
+
+// Enum value maps for Enqueue_Conflict.
+var (
+	Enqueue_Conflict_name = map[int32]string{
+		0: "REPLACE",
+		1: "REJECT",
+		2: "IGNORE",
+	}
+	Enqueue_Conflict_value = map[string]int32{
+		"REPLACE": 0,
+		"REJECT":  1,
+		"IGNORE":  2,
+	}
+)
+
+func (x Enqueue_Conflict) Enum() *Enqueue_Conflict {
+	p := new(Enqueue_Conflict)
+	*p = x
+	return p
+}
+
+func (x Enqueue_Conflict) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Enqueue_Conflict) Descriptor() protoreflect.EnumDescriptor {
+	return file_log_proto_enumTypes[1].Descriptor()
+}
+
+func (Enqueue_Conflict) Type() protoreflect.EnumType {
+	return &file_log_proto_enumTypes[1]
+}
+
+func (x Enqueue_Conflict) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Enqueue_Conflict.Descriptor instead.
+func (Enqueue_Conflict) EnumDescriptor() ([]byte, []int) {
+	return file_log_proto_rawDescGZIP(), []int{3, 0}
+}
+
+type Schedule_Action int32
+
+const (
+	Schedule_CANCEL Schedule_Action = 0 // the message is forgotten
+	Schedule_MOVE   Schedule_Action = 1 // it is due at another time
+	Schedule_FIRE   Schedule_Action = 2 // it is due now
+)
+
+// Enum value maps for Schedule_Action.
+var (
+	Schedule_Action_name = map[int32]string{
+		0: "CANCEL",
+		1: "MOVE",
+		2: "FIRE",
+	}
+	Schedule_Action_value = map[string]int32{
+		"CANCEL": 0,
+		"MOVE":   1,
+		"FIRE":   2,
+	}
+)
+
+func (x Schedule_Action) Enum() *Schedule_Action {
+	p := new(Schedule_Action)
+	*p = x
+	return p
+}
+
+func (x Schedule_Action) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Schedule_Action) Descriptor() protoreflect.EnumDescriptor {
+	return file_log_proto_enumTypes[2].Descriptor()
+}
+
+func (Schedule_Action) Type() protoreflect.EnumType {
+	return &file_log_proto_enumTypes[2]
+}
+
+func (x Schedule_Action) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Schedule_Action.Descriptor instead.
+func (Schedule_Action) EnumDescriptor() ([]byte, []int) {
+	return file_log_proto_rawDescGZIP(), []int{4, 0}
 }
 
 type Death_Reason int32
@@ -149,11 +250,11 @@ func (x Death_Reason) String() string {
 }
 
 func (Death_Reason) Descriptor() protoreflect.EnumDescriptor {
-	return file_log_proto_enumTypes[1].Descriptor()
+	return file_log_proto_enumTypes[3].Descriptor()
 }
 
 func (Death_Reason) Type() protoreflect.EnumType {
-	return &file_log_proto_enumTypes[1]
+	return &file_log_proto_enumTypes[3]
 }
 
 func (x Death_Reason) Number() protoreflect.EnumNumber {
@@ -162,7 +263,7 @@ func (x Death_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Death_Reason.Descriptor instead.
 func (Death_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{4, 0}
+	return file_log_proto_rawDescGZIP(), []int{6, 0}
 }
 
 type Settle_Outcome int32
@@ -201,11 +302,11 @@ func (x Settle_Outcome) String() string {
 }
 
 func (Settle_Outcome) Descriptor() protoreflect.EnumDescriptor {
-	return file_log_proto_enumTypes[2].Descriptor()
+	return file_log_proto_enumTypes[4].Descriptor()
 }
 
 func (Settle_Outcome) Type() protoreflect.EnumType {
-	return &file_log_proto_enumTypes[2]
+	return &file_log_proto_enumTypes[4]
 }
 
 func (x Settle_Outcome) Number() protoreflect.EnumNumber {
@@ -214,7 +315,108 @@ func (x Settle_Outcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Settle_Outcome.Descriptor instead.
 func (Settle_Outcome) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{8, 0}
+	return file_log_proto_rawDescGZIP(), []int{10, 0}
+}
+
+type QueueConfig_DeadLetterStrategy int32
+
+const (
+	// Replicated outbox; a letter with nowhere to go is dropped.
+	QueueConfig_TRANSACTIONAL QueueConfig_DeadLetterStrategy = 0
+	// The leader sends it once; what gets lost is lost.
+	QueueConfig_AT_MOST_ONCE QueueConfig_DeadLetterStrategy = 1
+	// Replicated outbox; a letter waits until every target has it.
+	QueueConfig_AT_LEAST_ONCE QueueConfig_DeadLetterStrategy = 2
+)
+
+// Enum value maps for QueueConfig_DeadLetterStrategy.
+var (
+	QueueConfig_DeadLetterStrategy_name = map[int32]string{
+		0: "TRANSACTIONAL",
+		1: "AT_MOST_ONCE",
+		2: "AT_LEAST_ONCE",
+	}
+	QueueConfig_DeadLetterStrategy_value = map[string]int32{
+		"TRANSACTIONAL": 0,
+		"AT_MOST_ONCE":  1,
+		"AT_LEAST_ONCE": 2,
+	}
+)
+
+func (x QueueConfig_DeadLetterStrategy) Enum() *QueueConfig_DeadLetterStrategy {
+	p := new(QueueConfig_DeadLetterStrategy)
+	*p = x
+	return p
+}
+
+func (x QueueConfig_DeadLetterStrategy) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (QueueConfig_DeadLetterStrategy) Descriptor() protoreflect.EnumDescriptor {
+	return file_log_proto_enumTypes[5].Descriptor()
+}
+
+func (QueueConfig_DeadLetterStrategy) Type() protoreflect.EnumType {
+	return &file_log_proto_enumTypes[5]
+}
+
+func (x QueueConfig_DeadLetterStrategy) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use QueueConfig_DeadLetterStrategy.Descriptor instead.
+func (QueueConfig_DeadLetterStrategy) EnumDescriptor() ([]byte, []int) {
+	return file_log_proto_rawDescGZIP(), []int{12, 0}
+}
+
+type QueueConfig_Overflow int32
+
+const (
+	QueueConfig_DROP_HEAD          QueueConfig_Overflow = 0
+	QueueConfig_REJECT_PUBLISH     QueueConfig_Overflow = 1
+	QueueConfig_REJECT_PUBLISH_DLX QueueConfig_Overflow = 2 // and the refused message is a dead letter
+)
+
+// Enum value maps for QueueConfig_Overflow.
+var (
+	QueueConfig_Overflow_name = map[int32]string{
+		0: "DROP_HEAD",
+		1: "REJECT_PUBLISH",
+		2: "REJECT_PUBLISH_DLX",
+	}
+	QueueConfig_Overflow_value = map[string]int32{
+		"DROP_HEAD":          0,
+		"REJECT_PUBLISH":     1,
+		"REJECT_PUBLISH_DLX": 2,
+	}
+)
+
+func (x QueueConfig_Overflow) Enum() *QueueConfig_Overflow {
+	p := new(QueueConfig_Overflow)
+	*p = x
+	return p
+}
+
+func (x QueueConfig_Overflow) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (QueueConfig_Overflow) Descriptor() protoreflect.EnumDescriptor {
+	return file_log_proto_enumTypes[6].Descriptor()
+}
+
+func (QueueConfig_Overflow) Type() protoreflect.EnumType {
+	return &file_log_proto_enumTypes[6]
+}
+
+func (x QueueConfig_Overflow) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use QueueConfig_Overflow.Descriptor instead.
+func (QueueConfig_Overflow) EnumDescriptor() ([]byte, []int) {
+	return file_log_proto_rawDescGZIP(), []int{12, 1}
 }
 
 // Session names one channel of one client: the node that serves it, that
@@ -366,6 +568,8 @@ type Command struct {
 	RouteDead     *RouteDead  `protobuf:"bytes,11,opt,name=route_dead,json=routeDead,proto3" json:"route_dead,omitempty"`
 	SettleDead    *SettleDead `protobuf:"bytes,12,opt,name=settle_dead,json=settleDead,proto3" json:"settle_dead,omitempty"`
 	NodeDown      *NodeDown   `protobuf:"bytes,13,opt,name=node_down,json=nodeDown,proto3" json:"node_down,omitempty"`
+	Touch         *Touch      `protobuf:"bytes,14,opt,name=touch,proto3" json:"touch,omitempty"`
+	Schedule      *Schedule   `protobuf:"bytes,15,opt,name=schedule,proto3" json:"schedule,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -491,6 +695,20 @@ func (x *Command) GetNodeDown() *NodeDown {
 	return nil
 }
 
+func (x *Command) GetTouch() *Touch {
+	if x != nil {
+		return x.Touch
+	}
+	return nil
+}
+
+func (x *Command) GetSchedule() *Schedule {
+	if x != nil {
+		return x.Schedule
+	}
+	return nil
+}
+
 type Enqueue struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Length of the payload in bytes. Never 0: a payload has a head.
@@ -502,7 +720,24 @@ type Enqueue struct {
 	// The message carries an expiration property.
 	HasExpiration bool `protobuf:"varint,4,opt,name=has_expiration,json=hasExpiration,proto3" json:"has_expiration,omitempty"`
 	// Death history of a dead letter, newest first.
-	Deaths        []*Death `protobuf:"bytes,5,rep,name=deaths,proto3" json:"deaths,omitempty"`
+	Deaths []*Death `protobuf:"bytes,5,rep,name=deaths,proto3" json:"deaths,omitempty"`
+	// How much of size is the payload's head up to the properties: it does not
+	// count against length limits.
+	Head uint32 `protobuf:"varint,6,opt,name=head,proto3" json:"head,omitempty"`
+	// The message came through an exchange other than the default one.
+	Routed bool `protobuf:"varint,7,opt,name=routed,proto3" json:"routed,omitempty"`
+	// The smallest TTL of the exchanges on its way + 1; 0: none has one.
+	TtlCeilingPlusOne uint64 `protobuf:"varint,8,opt,name=ttl_ceiling_plus_one,json=ttlCeilingPlusOne,proto3" json:"ttl_ceiling_plus_one,omitempty"`
+	// The message is to wait until this instant; 0: see delay_plus_one.
+	DueAt int64 `protobuf:"zigzag64,9,opt,name=due_at,json=dueAt,proto3" json:"due_at,omitempty"`
+	// The message is to wait for so long, + 1; 0: as the queue says.
+	DelayPlusOne uint64 `protobuf:"varint,10,opt,name=delay_plus_one,json=delayPlusOne,proto3" json:"delay_plus_one,omitempty"`
+	// Names the message among those that are scheduled; empty: it has no name.
+	ScheduleId string `protobuf:"bytes,11,opt,name=schedule_id,json=scheduleId,proto3" json:"schedule_id,omitempty"`
+	// What happens if a message of that name is scheduled already.
+	Conflict Enqueue_Conflict `protobuf:"varint,12,opt,name=conflict,proto3,enum=quorate.log.v1.Enqueue_Conflict" json:"conflict,omitempty"`
+	// A dead letter was scheduled for this instant before it died; 0: it was not.
+	ScheduledFor  int64 `protobuf:"zigzag64,13,opt,name=scheduled_for,json=scheduledFor,proto3" json:"scheduled_for,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -572,6 +807,197 @@ func (x *Enqueue) GetDeaths() []*Death {
 	return nil
 }
 
+func (x *Enqueue) GetHead() uint32 {
+	if x != nil {
+		return x.Head
+	}
+	return 0
+}
+
+func (x *Enqueue) GetRouted() bool {
+	if x != nil {
+		return x.Routed
+	}
+	return false
+}
+
+func (x *Enqueue) GetTtlCeilingPlusOne() uint64 {
+	if x != nil {
+		return x.TtlCeilingPlusOne
+	}
+	return 0
+}
+
+func (x *Enqueue) GetDueAt() int64 {
+	if x != nil {
+		return x.DueAt
+	}
+	return 0
+}
+
+func (x *Enqueue) GetDelayPlusOne() uint64 {
+	if x != nil {
+		return x.DelayPlusOne
+	}
+	return 0
+}
+
+func (x *Enqueue) GetScheduleId() string {
+	if x != nil {
+		return x.ScheduleId
+	}
+	return ""
+}
+
+func (x *Enqueue) GetConflict() Enqueue_Conflict {
+	if x != nil {
+		return x.Conflict
+	}
+	return Enqueue_REPLACE
+}
+
+func (x *Enqueue) GetScheduledFor() int64 {
+	if x != nil {
+		return x.ScheduledFor
+	}
+	return 0
+}
+
+// Schedule changes when scheduled messages are due.
+type Schedule struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Action Schedule_Action        `protobuf:"varint,1,opt,name=action,proto3,enum=quorate.log.v1.Schedule_Action" json:"action,omitempty"`
+	// The message by its name or, if that is empty, by its number in the queue.
+	Id      string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	Message uint64 `protobuf:"varint,3,opt,name=message,proto3" json:"message,omitempty"`
+	// MOVE: when it is due, as in Enqueue. Without both it is due now.
+	DueAt        int64  `protobuf:"zigzag64,4,opt,name=due_at,json=dueAt,proto3" json:"due_at,omitempty"`
+	DelayPlusOne uint64 `protobuf:"varint,5,opt,name=delay_plus_one,json=delayPlusOne,proto3" json:"delay_plus_one,omitempty"`
+	// FIRE, if id and message are not given: so many of those due next.
+	Count         uint64 `protobuf:"varint,6,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Schedule) Reset() {
+	*x = Schedule{}
+	mi := &file_log_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Schedule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Schedule) ProtoMessage() {}
+
+func (x *Schedule) ProtoReflect() protoreflect.Message {
+	mi := &file_log_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Schedule.ProtoReflect.Descriptor instead.
+func (*Schedule) Descriptor() ([]byte, []int) {
+	return file_log_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Schedule) GetAction() Schedule_Action {
+	if x != nil {
+		return x.Action
+	}
+	return Schedule_CANCEL
+}
+
+func (x *Schedule) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Schedule) GetMessage() uint64 {
+	if x != nil {
+		return x.Message
+	}
+	return 0
+}
+
+func (x *Schedule) GetDueAt() int64 {
+	if x != nil {
+		return x.DueAt
+	}
+	return 0
+}
+
+func (x *Schedule) GetDelayPlusOne() uint64 {
+	if x != nil {
+		return x.DelayPlusOne
+	}
+	return 0
+}
+
+func (x *Schedule) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+// Touch is use of the queue that leaves nothing behind.
+type Touch struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// It keeps an idle queue alive and does not renew the lease: a peek, a new
+	// binding. Otherwise it is an active redeclaration.
+	IdleOnly      bool `protobuf:"varint,1,opt,name=idle_only,json=idleOnly,proto3" json:"idle_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Touch) Reset() {
+	*x = Touch{}
+	mi := &file_log_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Touch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Touch) ProtoMessage() {}
+
+func (x *Touch) ProtoReflect() protoreflect.Message {
+	mi := &file_log_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Touch.ProtoReflect.Descriptor instead.
+func (*Touch) Descriptor() ([]byte, []int) {
+	return file_log_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Touch) GetIdleOnly() bool {
+	if x != nil {
+		return x.IdleOnly
+	}
+	return false
+}
+
 // Death is one (queue, reason) pair of a message's history.
 type Death struct {
 	state              protoimpl.MessageState `protogen:"open.v1"`
@@ -588,7 +1014,7 @@ type Death struct {
 
 func (x *Death) Reset() {
 	*x = Death{}
-	mi := &file_log_proto_msgTypes[4]
+	mi := &file_log_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -600,7 +1026,7 @@ func (x *Death) String() string {
 func (*Death) ProtoMessage() {}
 
 func (x *Death) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[4]
+	mi := &file_log_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -613,7 +1039,7 @@ func (x *Death) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Death.ProtoReflect.Descriptor instead.
 func (*Death) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{4}
+	return file_log_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Death) GetReason() Death_Reason {
@@ -683,7 +1109,7 @@ type Consume struct {
 
 func (x *Consume) Reset() {
 	*x = Consume{}
-	mi := &file_log_proto_msgTypes[5]
+	mi := &file_log_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -695,7 +1121,7 @@ func (x *Consume) String() string {
 func (*Consume) ProtoMessage() {}
 
 func (x *Consume) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[5]
+	mi := &file_log_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -708,7 +1134,7 @@ func (x *Consume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Consume.ProtoReflect.Descriptor instead.
 func (*Consume) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{5}
+	return file_log_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Consume) GetConsumer() uint64 {
@@ -769,7 +1195,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_log_proto_msgTypes[6]
+	mi := &file_log_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -781,7 +1207,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[6]
+	mi := &file_log_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -794,7 +1220,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{6}
+	return file_log_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Cancel) GetConsumer() uint64 {
@@ -813,7 +1239,7 @@ type Get struct {
 
 func (x *Get) Reset() {
 	*x = Get{}
-	mi := &file_log_proto_msgTypes[7]
+	mi := &file_log_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -825,7 +1251,7 @@ func (x *Get) String() string {
 func (*Get) ProtoMessage() {}
 
 func (x *Get) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[7]
+	mi := &file_log_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -838,7 +1264,7 @@ func (x *Get) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Get.ProtoReflect.Descriptor instead.
 func (*Get) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{7}
+	return file_log_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Get) GetNoAck() bool {
@@ -861,7 +1287,7 @@ type Settle struct {
 
 func (x *Settle) Reset() {
 	*x = Settle{}
-	mi := &file_log_proto_msgTypes[8]
+	mi := &file_log_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -873,7 +1299,7 @@ func (x *Settle) String() string {
 func (*Settle) ProtoMessage() {}
 
 func (x *Settle) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[8]
+	mi := &file_log_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -886,7 +1312,7 @@ func (x *Settle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settle.ProtoReflect.Descriptor instead.
 func (*Settle) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{8}
+	return file_log_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Settle) GetOutcome() Settle_Outcome {
@@ -920,7 +1346,7 @@ type Configure struct {
 
 func (x *Configure) Reset() {
 	*x = Configure{}
-	mi := &file_log_proto_msgTypes[9]
+	mi := &file_log_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -932,7 +1358,7 @@ func (x *Configure) String() string {
 func (*Configure) ProtoMessage() {}
 
 func (x *Configure) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[9]
+	mi := &file_log_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -945,7 +1371,7 @@ func (x *Configure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Configure.ProtoReflect.Descriptor instead.
 func (*Configure) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{9}
+	return file_log_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Configure) GetConfig() *QueueConfig {
@@ -966,18 +1392,35 @@ type QueueConfig struct {
 	DeadLetterRoutingKey    string                 `protobuf:"bytes,7,opt,name=dead_letter_routing_key,json=deadLetterRoutingKey,proto3" json:"dead_letter_routing_key,omitempty"`
 	DeliveryLimit           int64                  `protobuf:"zigzag64,8,opt,name=delivery_limit,json=deliveryLimit,proto3" json:"delivery_limit,omitempty"`                              // negative: none
 	AutoDelete              bool                   `protobuf:"varint,9,opt,name=auto_delete,json=autoDelete,proto3" json:"auto_delete,omitempty"`                                         // gone when the last consumer goes
-	MaxLengthPlusOne        uint64                 `protobuf:"varint,10,opt,name=max_length_plus_one,json=maxLengthPlusOne,proto3" json:"max_length_plus_one,omitempty"`                  // reserved for length limits
-	MaxLengthBytesPlusOne   uint64                 `protobuf:"varint,11,opt,name=max_length_bytes_plus_one,json=maxLengthBytesPlusOne,proto3" json:"max_length_bytes_plus_one,omitempty"` // reserved for length limits
+	MaxLengthPlusOne        uint64                 `protobuf:"varint,10,opt,name=max_length_plus_one,json=maxLengthPlusOne,proto3" json:"max_length_plus_one,omitempty"`                  // + 1; 0: none
+	MaxLengthBytesPlusOne   uint64                 `protobuf:"varint,11,opt,name=max_length_bytes_plus_one,json=maxLengthBytesPlusOne,proto3" json:"max_length_bytes_plus_one,omitempty"` // + 1; 0: none
 	// How much of the time before a new term's first entry is not counted
 	// against those who hold messages.
-	LockCredit    uint64 `protobuf:"varint,12,opt,name=lock_credit,json=lockCredit,proto3" json:"lock_credit,omitempty"`
+	LockCredit uint64 `protobuf:"varint,12,opt,name=lock_credit,json=lockCredit,proto3" json:"lock_credit,omitempty"`
+	// A message's own TTL counts even if it is longer than the queue's
+	// (x-ttl-precedence: message). Otherwise the smaller one counts.
+	MessageTtlFirst    bool                           `protobuf:"varint,13,opt,name=message_ttl_first,json=messageTtlFirst,proto3" json:"message_ttl_first,omitempty"`
+	DeadLetterStrategy QueueConfig_DeadLetterStrategy `protobuf:"varint,14,opt,name=dead_letter_strategy,json=deadLetterStrategy,proto3,enum=quorate.log.v1.QueueConfig_DeadLetterStrategy" json:"dead_letter_strategy,omitempty"`
+	// What happens when the queue is longer than max_length or max_length_bytes.
+	Overflow QueueConfig_Overflow `protobuf:"varint,15,opt,name=overflow,proto3,enum=quorate.log.v1.QueueConfig_Overflow" json:"overflow,omitempty"`
+	// x-auto-delete-on-idle; 0: never.
+	AutoDeleteOnIdle uint64 `protobuf:"varint,16,opt,name=auto_delete_on_idle,json=autoDeleteOnIdle,proto3" json:"auto_delete_on_idle,omitempty"`
+	// Publishes that come through an exchange keep the queue from being idle,
+	// not only those through the default exchange (x-idle-counts-routed).
+	IdleCountsRouted bool `protobuf:"varint,17,opt,name=idle_counts_routed,json=idleCountsRouted,proto3" json:"idle_counts_routed,omitempty"`
+	// The lease is put off, once and by at most its length, while a message is
+	// going to die as a dead letter (x-expires-keep-pending).
+	ExpiresKeepPending bool `protobuf:"varint,18,opt,name=expires_keep_pending,json=expiresKeepPending,proto3" json:"expires_keep_pending,omitempty"`
+	// How long messages wait that do not say so themselves (x-delivery-delay);
+	// 0: not at all.
+	DeliveryDelay uint64 `protobuf:"varint,19,opt,name=delivery_delay,json=deliveryDelay,proto3" json:"delivery_delay,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *QueueConfig) Reset() {
 	*x = QueueConfig{}
-	mi := &file_log_proto_msgTypes[10]
+	mi := &file_log_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -989,7 +1432,7 @@ func (x *QueueConfig) String() string {
 func (*QueueConfig) ProtoMessage() {}
 
 func (x *QueueConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[10]
+	mi := &file_log_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1002,7 +1445,7 @@ func (x *QueueConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueConfig.ProtoReflect.Descriptor instead.
 func (*QueueConfig) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{10}
+	return file_log_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *QueueConfig) GetTtlPlusOne() uint64 {
@@ -1089,6 +1532,55 @@ func (x *QueueConfig) GetLockCredit() uint64 {
 	return 0
 }
 
+func (x *QueueConfig) GetMessageTtlFirst() bool {
+	if x != nil {
+		return x.MessageTtlFirst
+	}
+	return false
+}
+
+func (x *QueueConfig) GetDeadLetterStrategy() QueueConfig_DeadLetterStrategy {
+	if x != nil {
+		return x.DeadLetterStrategy
+	}
+	return QueueConfig_TRANSACTIONAL
+}
+
+func (x *QueueConfig) GetOverflow() QueueConfig_Overflow {
+	if x != nil {
+		return x.Overflow
+	}
+	return QueueConfig_DROP_HEAD
+}
+
+func (x *QueueConfig) GetAutoDeleteOnIdle() uint64 {
+	if x != nil {
+		return x.AutoDeleteOnIdle
+	}
+	return 0
+}
+
+func (x *QueueConfig) GetIdleCountsRouted() bool {
+	if x != nil {
+		return x.IdleCountsRouted
+	}
+	return false
+}
+
+func (x *QueueConfig) GetExpiresKeepPending() bool {
+	if x != nil {
+		return x.ExpiresKeepPending
+	}
+	return false
+}
+
+func (x *QueueConfig) GetDeliveryDelay() uint64 {
+	if x != nil {
+		return x.DeliveryDelay
+	}
+	return 0
+}
+
 type Delete struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	IfUnused      bool                   `protobuf:"varint,1,opt,name=if_unused,json=ifUnused,proto3" json:"if_unused,omitempty"`
@@ -1099,7 +1591,7 @@ type Delete struct {
 
 func (x *Delete) Reset() {
 	*x = Delete{}
-	mi := &file_log_proto_msgTypes[11]
+	mi := &file_log_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1111,7 +1603,7 @@ func (x *Delete) String() string {
 func (*Delete) ProtoMessage() {}
 
 func (x *Delete) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[11]
+	mi := &file_log_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1124,7 +1616,7 @@ func (x *Delete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delete.ProtoReflect.Descriptor instead.
 func (*Delete) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{11}
+	return file_log_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Delete) GetIfUnused() bool {
@@ -1147,15 +1639,18 @@ type RouteDead struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Outbox number of the first letter that routes names. If it is not the
 	// oldest unrouted letter the command changes nothing.
-	First         uint64       `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
-	Routes        []*DeadRoute `protobuf:"bytes,2,rep,name=routes,proto3" json:"routes,omitempty"`
+	First  uint64       `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
+	Routes []*DeadRoute `protobuf:"bytes,2,rep,name=routes,proto3" json:"routes,omitempty"`
+	// The routes are for letters that wait because they had nowhere to go. Each
+	// says which; first does not count.
+	Retry         bool `protobuf:"varint,3,opt,name=retry,proto3" json:"retry,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RouteDead) Reset() {
 	*x = RouteDead{}
-	mi := &file_log_proto_msgTypes[12]
+	mi := &file_log_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1167,7 +1662,7 @@ func (x *RouteDead) String() string {
 func (*RouteDead) ProtoMessage() {}
 
 func (x *RouteDead) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[12]
+	mi := &file_log_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1180,7 +1675,7 @@ func (x *RouteDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteDead.ProtoReflect.Descriptor instead.
 func (*RouteDead) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{12}
+	return file_log_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RouteDead) GetFirst() uint64 {
@@ -1197,17 +1692,26 @@ func (x *RouteDead) GetRoutes() []*DeadRoute {
 	return nil
 }
 
+func (x *RouteDead) GetRetry() bool {
+	if x != nil {
+		return x.Retry
+	}
+	return false
+}
+
 type DeadRoute struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Ids of the target queues; empty: nowhere to go, the letter is dropped.
-	Targets       []uint64 `protobuf:"varint,1,rep,packed,name=targets,proto3" json:"targets,omitempty"`
+	Targets []uint64 `protobuf:"varint,1,rep,packed,name=targets,proto3" json:"targets,omitempty"`
+	// Its number; only if the letter waits.
+	Letter        uint64 `protobuf:"varint,2,opt,name=letter,proto3" json:"letter,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DeadRoute) Reset() {
 	*x = DeadRoute{}
-	mi := &file_log_proto_msgTypes[13]
+	mi := &file_log_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1219,7 +1723,7 @@ func (x *DeadRoute) String() string {
 func (*DeadRoute) ProtoMessage() {}
 
 func (x *DeadRoute) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[13]
+	mi := &file_log_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1232,7 +1736,7 @@ func (x *DeadRoute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadRoute.ProtoReflect.Descriptor instead.
 func (*DeadRoute) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{13}
+	return file_log_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DeadRoute) GetTargets() []uint64 {
@@ -1242,20 +1746,29 @@ func (x *DeadRoute) GetTargets() []uint64 {
 	return nil
 }
 
+func (x *DeadRoute) GetLetter() uint64 {
+	if x != nil {
+		return x.Letter
+	}
+	return 0
+}
+
 // SettleDead says that a target holds all transfers up to and including upto.
 type SettleDead struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Target uint64                 `protobuf:"varint,1,opt,name=target,proto3" json:"target,omitempty"`
 	Upto   uint64                 `protobuf:"varint,2,opt,name=upto,proto3" json:"upto,omitempty"`
 	// The target does not exist any more: nothing more goes there.
-	Gone          bool `protobuf:"varint,3,opt,name=gone,proto3" json:"gone,omitempty"`
+	Gone bool `protobuf:"varint,3,opt,name=gone,proto3" json:"gone,omitempty"`
+	// Transfers among those up to upto that the target has refused, ascending.
+	Refused       []uint64 `protobuf:"varint,4,rep,packed,name=refused,proto3" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SettleDead) Reset() {
 	*x = SettleDead{}
-	mi := &file_log_proto_msgTypes[14]
+	mi := &file_log_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1267,7 +1780,7 @@ func (x *SettleDead) String() string {
 func (*SettleDead) ProtoMessage() {}
 
 func (x *SettleDead) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[14]
+	mi := &file_log_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1280,7 +1793,7 @@ func (x *SettleDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleDead.ProtoReflect.Descriptor instead.
 func (*SettleDead) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{14}
+	return file_log_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SettleDead) GetTarget() uint64 {
@@ -1304,6 +1817,13 @@ func (x *SettleDead) GetGone() bool {
 	return false
 }
 
+func (x *SettleDead) GetRefused() []uint64 {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
 // NodeDown ends all sessions of a node whose boot number is ≤ boot.
 type NodeDown struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1315,7 +1835,7 @@ type NodeDown struct {
 
 func (x *NodeDown) Reset() {
 	*x = NodeDown{}
-	mi := &file_log_proto_msgTypes[15]
+	mi := &file_log_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1327,7 +1847,7 @@ func (x *NodeDown) String() string {
 func (*NodeDown) ProtoMessage() {}
 
 func (x *NodeDown) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[15]
+	mi := &file_log_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1340,7 +1860,7 @@ func (x *NodeDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeDown.ProtoReflect.Descriptor instead.
 func (*NodeDown) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{15}
+	return file_log_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *NodeDown) GetNode() uint32 {
@@ -1389,13 +1909,14 @@ type QueueSnapshot struct {
 	Dead []*NodeDown `protobuf:"bytes,22,rep,name=dead,proto3" json:"dead,omitempty"`
 	// The clock of held messages is clock - lock_credit.
 	LockCredit    int64 `protobuf:"zigzag64,23,opt,name=lock_credit,json=lockCredit,proto3" json:"lock_credit,omitempty"`
+	LastActive    int64 `protobuf:"zigzag64,24,opt,name=last_active,json=lastActive,proto3" json:"last_active,omitempty"` // for auto_delete_on_idle
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *QueueSnapshot) Reset() {
 	*x = QueueSnapshot{}
-	mi := &file_log_proto_msgTypes[16]
+	mi := &file_log_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1407,7 +1928,7 @@ func (x *QueueSnapshot) String() string {
 func (*QueueSnapshot) ProtoMessage() {}
 
 func (x *QueueSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[16]
+	mi := &file_log_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1420,7 +1941,7 @@ func (x *QueueSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueSnapshot.ProtoReflect.Descriptor instead.
 func (*QueueSnapshot) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{16}
+	return file_log_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *QueueSnapshot) GetVersion() uint32 {
@@ -1577,27 +2098,43 @@ func (x *QueueSnapshot) GetLockCredit() int64 {
 	return 0
 }
 
+func (x *QueueSnapshot) GetLastActive() int64 {
+	if x != nil {
+		return x.LastActive
+	}
+	return 0
+}
+
 type QueueCounters struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Enqueued      uint64                 `protobuf:"varint,1,opt,name=enqueued,proto3" json:"enqueued,omitempty"`
-	Delivered     uint64                 `protobuf:"varint,2,opt,name=delivered,proto3" json:"delivered,omitempty"`
-	Redelivered   uint64                 `protobuf:"varint,3,opt,name=redelivered,proto3" json:"redelivered,omitempty"`
-	Acked         uint64                 `protobuf:"varint,4,opt,name=acked,proto3" json:"acked,omitempty"`
-	Requeued      uint64                 `protobuf:"varint,5,opt,name=requeued,proto3" json:"requeued,omitempty"`
-	Expired       uint64                 `protobuf:"varint,6,opt,name=expired,proto3" json:"expired,omitempty"`
-	DeadLettered  uint64                 `protobuf:"varint,7,opt,name=dead_lettered,json=deadLettered,proto3" json:"dead_lettered,omitempty"`
-	DeadDropped   uint64                 `protobuf:"varint,8,opt,name=dead_dropped,json=deadDropped,proto3" json:"dead_dropped,omitempty"`
-	TimedOut      uint64                 `protobuf:"varint,9,opt,name=timed_out,json=timedOut,proto3" json:"timed_out,omitempty"`
-	LateAcks      uint64                 `protobuf:"varint,10,opt,name=late_acks,json=lateAcks,proto3" json:"late_acks,omitempty"`
-	Purged        uint64                 `protobuf:"varint,11,opt,name=purged,proto3" json:"purged,omitempty"`
-	Duplicates    uint64                 `protobuf:"varint,12,opt,name=duplicates,proto3" json:"duplicates,omitempty"`
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Enqueued       uint64                 `protobuf:"varint,1,opt,name=enqueued,proto3" json:"enqueued,omitempty"`
+	Delivered      uint64                 `protobuf:"varint,2,opt,name=delivered,proto3" json:"delivered,omitempty"`
+	Redelivered    uint64                 `protobuf:"varint,3,opt,name=redelivered,proto3" json:"redelivered,omitempty"`
+	Acked          uint64                 `protobuf:"varint,4,opt,name=acked,proto3" json:"acked,omitempty"`
+	Requeued       uint64                 `protobuf:"varint,5,opt,name=requeued,proto3" json:"requeued,omitempty"`
+	Expired        uint64                 `protobuf:"varint,6,opt,name=expired,proto3" json:"expired,omitempty"`
+	DeadLettered   uint64                 `protobuf:"varint,7,opt,name=dead_lettered,json=deadLettered,proto3" json:"dead_lettered,omitempty"`
+	DeadDropped    uint64                 `protobuf:"varint,8,opt,name=dead_dropped,json=deadDropped,proto3" json:"dead_dropped,omitempty"`
+	TimedOut       uint64                 `protobuf:"varint,9,opt,name=timed_out,json=timedOut,proto3" json:"timed_out,omitempty"`
+	LateAcks       uint64                 `protobuf:"varint,10,opt,name=late_acks,json=lateAcks,proto3" json:"late_acks,omitempty"`
+	Purged         uint64                 `protobuf:"varint,11,opt,name=purged,proto3" json:"purged,omitempty"`
+	Duplicates     uint64                 `protobuf:"varint,12,opt,name=duplicates,proto3" json:"duplicates,omitempty"`
+	Refused        uint64                 `protobuf:"varint,13,opt,name=refused,proto3" json:"refused,omitempty"` // publishes
+	Scheduled      uint64                 `protobuf:"varint,14,opt,name=scheduled,proto3" json:"scheduled,omitempty"`
+	Unscheduled    uint64                 `protobuf:"varint,15,opt,name=unscheduled,proto3" json:"unscheduled,omitempty"`                             // cancelled, replaced or purged
+	SettledExpired uint64                 `protobuf:"varint,16,opt,name=settled_expired,json=settledExpired,proto3" json:"settled_expired,omitempty"` // acked past their expiry
+	DeadConfirmed  uint64                 `protobuf:"varint,17,opt,name=dead_confirmed,json=deadConfirmed,proto3" json:"dead_confirmed,omitempty"`    // letters that every target has
+	DeadRefused    uint64                 `protobuf:"varint,18,opt,name=dead_refused,json=deadRefused,proto3" json:"dead_refused,omitempty"`          // transfers
+	// Deaths by reason and then by what became of the dead: dropped, sent once,
+	// transactional, at least once; 4 numbers for each of 4 reasons.
+	Deaths        []uint64 `protobuf:"varint,19,rep,packed,name=deaths,proto3" json:"deaths,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *QueueCounters) Reset() {
 	*x = QueueCounters{}
-	mi := &file_log_proto_msgTypes[17]
+	mi := &file_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1609,7 +2146,7 @@ func (x *QueueCounters) String() string {
 func (*QueueCounters) ProtoMessage() {}
 
 func (x *QueueCounters) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[17]
+	mi := &file_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1622,7 +2159,7 @@ func (x *QueueCounters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueCounters.ProtoReflect.Descriptor instead.
 func (*QueueCounters) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{17}
+	return file_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *QueueCounters) GetEnqueued() uint64 {
@@ -1709,6 +2246,55 @@ func (x *QueueCounters) GetDuplicates() uint64 {
 	return 0
 }
 
+func (x *QueueCounters) GetRefused() uint64 {
+	if x != nil {
+		return x.Refused
+	}
+	return 0
+}
+
+func (x *QueueCounters) GetScheduled() uint64 {
+	if x != nil {
+		return x.Scheduled
+	}
+	return 0
+}
+
+func (x *QueueCounters) GetUnscheduled() uint64 {
+	if x != nil {
+		return x.Unscheduled
+	}
+	return 0
+}
+
+func (x *QueueCounters) GetSettledExpired() uint64 {
+	if x != nil {
+		return x.SettledExpired
+	}
+	return 0
+}
+
+func (x *QueueCounters) GetDeadConfirmed() uint64 {
+	if x != nil {
+		return x.DeadConfirmed
+	}
+	return 0
+}
+
+func (x *QueueCounters) GetDeadRefused() uint64 {
+	if x != nil {
+		return x.DeadRefused
+	}
+	return 0
+}
+
+func (x *QueueCounters) GetDeaths() []uint64 {
+	if x != nil {
+		return x.Deaths
+	}
+	return nil
+}
+
 type DeadTarget struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Target        uint64                 `protobuf:"varint,1,opt,name=target,proto3" json:"target,omitempty"`
@@ -1720,7 +2306,7 @@ type DeadTarget struct {
 
 func (x *DeadTarget) Reset() {
 	*x = DeadTarget{}
-	mi := &file_log_proto_msgTypes[18]
+	mi := &file_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1732,7 +2318,7 @@ func (x *DeadTarget) String() string {
 func (*DeadTarget) ProtoMessage() {}
 
 func (x *DeadTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[18]
+	mi := &file_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1745,7 +2331,7 @@ func (x *DeadTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadTarget.ProtoReflect.Descriptor instead.
 func (*DeadTarget) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{18}
+	return file_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DeadTarget) GetTarget() uint64 {
@@ -1778,13 +2364,16 @@ type SessionState struct {
 	LastOpCode      uint32                 `protobuf:"varint,5,opt,name=last_op_code,json=lastOpCode,proto3" json:"last_op_code,omitempty"`
 	LastOpDelivery  uint64                 `protobuf:"varint,6,opt,name=last_op_delivery,json=lastOpDelivery,proto3" json:"last_op_delivery,omitempty"`
 	LastOpConsumers uint64                 `protobuf:"varint,7,opt,name=last_op_consumers,json=lastOpConsumers,proto3" json:"last_op_consumers,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Refused commands among the newest ones, as alternating (first, length)
+	// pairs, ascending.
+	Refused       []uint64 `protobuf:"varint,8,rep,packed,name=refused,proto3" json:"refused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SessionState) Reset() {
 	*x = SessionState{}
-	mi := &file_log_proto_msgTypes[19]
+	mi := &file_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1796,7 +2385,7 @@ func (x *SessionState) String() string {
 func (*SessionState) ProtoMessage() {}
 
 func (x *SessionState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[19]
+	mi := &file_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1809,7 +2398,7 @@ func (x *SessionState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionState.ProtoReflect.Descriptor instead.
 func (*SessionState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{19}
+	return file_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SessionState) GetSession() *Session {
@@ -1861,6 +2450,13 @@ func (x *SessionState) GetLastOpConsumers() uint64 {
 	return 0
 }
 
+func (x *SessionState) GetRefused() []uint64 {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
 type ConsumerState struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Session        uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"` // position in QueueSnapshot.sessions
@@ -1881,7 +2477,7 @@ type ConsumerState struct {
 
 func (x *ConsumerState) Reset() {
 	*x = ConsumerState{}
-	mi := &file_log_proto_msgTypes[20]
+	mi := &file_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1893,7 +2489,7 @@ func (x *ConsumerState) String() string {
 func (*ConsumerState) ProtoMessage() {}
 
 func (x *ConsumerState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[20]
+	mi := &file_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1906,7 +2502,7 @@ func (x *ConsumerState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumerState.ProtoReflect.Descriptor instead.
 func (*ConsumerState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{20}
+	return file_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ConsumerState) GetSession() uint32 {
@@ -1995,33 +2591,41 @@ func (x *ConsumerState) GetRegistered() uint64 {
 
 // MessageState is one message record of a queue snapshot.
 type MessageState struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
-	Index         uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	Offset        uint32                 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
-	Size          uint32                 `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`
-	ExpireAt      int64                  `protobuf:"zigzag64,5,opt,name=expire_at,json=expireAt,proto3" json:"expire_at,omitempty"` // 0: never
-	Acquired      uint32                 `protobuf:"varint,6,opt,name=acquired,proto3" json:"acquired,omitempty"`
-	Failed        uint32                 `protobuf:"varint,7,opt,name=failed,proto3" json:"failed,omitempty"`
-	Priority      uint32                 `protobuf:"varint,8,opt,name=priority,proto3" json:"priority,omitempty"`
-	Place         uint32                 `protobuf:"varint,9,opt,name=place,proto3" json:"place,omitempty"` // ready, returned, checked out, outbox
-	HasExpiration bool                   `protobuf:"varint,10,opt,name=has_expiration,json=hasExpiration,proto3" json:"has_expiration,omitempty"`
-	Consumer      uint32                 `protobuf:"varint,11,opt,name=consumer,proto3" json:"consumer,omitempty"`                              // position in QueueSnapshot.consumers, checked out only
-	Delivery      uint64                 `protobuf:"varint,12,opt,name=delivery,proto3" json:"delivery,omitempty"`                              // checked out only
-	Deadline      int64                  `protobuf:"zigzag64,13,opt,name=deadline,proto3" json:"deadline,omitempty"`                            // checked out only, on the clock of held messages; 0: never
-	Letter        uint64                 `protobuf:"varint,14,opt,name=letter,proto3" json:"letter,omitempty"`                                  // outbox only: its number
-	Reason        Death_Reason           `protobuf:"varint,15,opt,name=reason,proto3,enum=quorate.log.v1.Death_Reason" json:"reason,omitempty"` // outbox only
-	Transfers     []*DeadTransfer        `protobuf:"bytes,16,rep,name=transfers,proto3" json:"transfers,omitempty"`                             // outbox only, once routed
-	Deaths        []*Death               `protobuf:"bytes,17,rep,name=deaths,proto3" json:"deaths,omitempty"`
-	DiedAt        int64                  `protobuf:"zigzag64,18,opt,name=died_at,json=diedAt,proto3" json:"died_at,omitempty"` // outbox only
-	Limit         uint64                 `protobuf:"varint,19,opt,name=limit,proto3" json:"limit,omitempty"`                   // checked out only: the timeout behind deadline
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state             protoimpl.MessageState `protogen:"open.v1"`
+	Seq               uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	Index             uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	Offset            uint32                 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
+	Size              uint32                 `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`
+	ExpireAt          int64                  `protobuf:"zigzag64,5,opt,name=expire_at,json=expireAt,proto3" json:"expire_at,omitempty"` // 0: never
+	Acquired          uint32                 `protobuf:"varint,6,opt,name=acquired,proto3" json:"acquired,omitempty"`
+	Failed            uint32                 `protobuf:"varint,7,opt,name=failed,proto3" json:"failed,omitempty"`
+	Priority          uint32                 `protobuf:"varint,8,opt,name=priority,proto3" json:"priority,omitempty"`
+	Place             uint32                 `protobuf:"varint,9,opt,name=place,proto3" json:"place,omitempty"` // ready, returned, checked out, outbox
+	HasExpiration     bool                   `protobuf:"varint,10,opt,name=has_expiration,json=hasExpiration,proto3" json:"has_expiration,omitempty"`
+	Consumer          uint32                 `protobuf:"varint,11,opt,name=consumer,proto3" json:"consumer,omitempty"`                              // position in QueueSnapshot.consumers, checked out only
+	Delivery          uint64                 `protobuf:"varint,12,opt,name=delivery,proto3" json:"delivery,omitempty"`                              // checked out only
+	Deadline          int64                  `protobuf:"zigzag64,13,opt,name=deadline,proto3" json:"deadline,omitempty"`                            // checked out only, on the clock of held messages; 0: never
+	Letter            uint64                 `protobuf:"varint,14,opt,name=letter,proto3" json:"letter,omitempty"`                                  // outbox only: its number
+	Reason            Death_Reason           `protobuf:"varint,15,opt,name=reason,proto3,enum=quorate.log.v1.Death_Reason" json:"reason,omitempty"` // outbox only
+	Transfers         []*DeadTransfer        `protobuf:"bytes,16,rep,name=transfers,proto3" json:"transfers,omitempty"`                             // outbox only, once routed
+	Deaths            []*Death               `protobuf:"bytes,17,rep,name=deaths,proto3" json:"deaths,omitempty"`
+	DiedAt            int64                  `protobuf:"zigzag64,18,opt,name=died_at,json=diedAt,proto3" json:"died_at,omitempty"` // outbox only
+	Limit             uint64                 `protobuf:"varint,19,opt,name=limit,proto3" json:"limit,omitempty"`                   // checked out only: the timeout behind deadline
+	Head              uint32                 `protobuf:"varint,20,opt,name=head,proto3" json:"head,omitempty"`
+	ScheduledFor      int64                  `protobuf:"zigzag64,21,opt,name=scheduled_for,json=scheduledFor,proto3" json:"scheduled_for,omitempty"` // 0: it never was scheduled
+	ScheduleId        string                 `protobuf:"bytes,22,opt,name=schedule_id,json=scheduleId,proto3" json:"schedule_id,omitempty"`          // scheduled only
+	TtlPlusOne        uint64                 `protobuf:"varint,23,opt,name=ttl_plus_one,json=ttlPlusOne,proto3" json:"ttl_plus_one,omitempty"`       // scheduled only: its own, and its ceiling
+	TtlCeilingPlusOne uint64                 `protobuf:"varint,24,opt,name=ttl_ceiling_plus_one,json=ttlCeilingPlusOne,proto3" json:"ttl_ceiling_plus_one,omitempty"`
+	DueAt             int64                  `protobuf:"zigzag64,25,opt,name=due_at,json=dueAt,proto3" json:"due_at,omitempty"` // scheduled only
+	Done              []uint64               `protobuf:"varint,26,rep,packed,name=done,proto3" json:"done,omitempty"`           // letters only: targets that have it
+	Refused           bool                   `protobuf:"varint,27,opt,name=refused,proto3" json:"refused,omitempty"`            // letters only: a target has refused it
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *MessageState) Reset() {
 	*x = MessageState{}
-	mi := &file_log_proto_msgTypes[21]
+	mi := &file_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2033,7 +2637,7 @@ func (x *MessageState) String() string {
 func (*MessageState) ProtoMessage() {}
 
 func (x *MessageState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[21]
+	mi := &file_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2046,7 +2650,7 @@ func (x *MessageState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageState.ProtoReflect.Descriptor instead.
 func (*MessageState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{21}
+	return file_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *MessageState) GetSeq() uint64 {
@@ -2182,6 +2786,62 @@ func (x *MessageState) GetLimit() uint64 {
 	return 0
 }
 
+func (x *MessageState) GetHead() uint32 {
+	if x != nil {
+		return x.Head
+	}
+	return 0
+}
+
+func (x *MessageState) GetScheduledFor() int64 {
+	if x != nil {
+		return x.ScheduledFor
+	}
+	return 0
+}
+
+func (x *MessageState) GetScheduleId() string {
+	if x != nil {
+		return x.ScheduleId
+	}
+	return ""
+}
+
+func (x *MessageState) GetTtlPlusOne() uint64 {
+	if x != nil {
+		return x.TtlPlusOne
+	}
+	return 0
+}
+
+func (x *MessageState) GetTtlCeilingPlusOne() uint64 {
+	if x != nil {
+		return x.TtlCeilingPlusOne
+	}
+	return 0
+}
+
+func (x *MessageState) GetDueAt() int64 {
+	if x != nil {
+		return x.DueAt
+	}
+	return 0
+}
+
+func (x *MessageState) GetDone() []uint64 {
+	if x != nil {
+		return x.Done
+	}
+	return nil
+}
+
+func (x *MessageState) GetRefused() bool {
+	if x != nil {
+		return x.Refused
+	}
+	return false
+}
+
 type DeadTransfer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Target        uint64                 `protobuf:"varint,1,opt,name=target,proto3" json:"target,omitempty"`
@@ -2192,7 +2852,7 @@ type DeadTransfer struct {
 
 func (x *DeadTransfer) Reset() {
 	*x = DeadTransfer{}
-	mi := &file_log_proto_msgTypes[22]
+	mi := &file_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2204,7 +2864,7 @@ func (x *DeadTransfer) String() string {
 func (*DeadTransfer) ProtoMessage() {}
 
 func (x *DeadTransfer) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[22]
+	mi := &file_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2217,7 +2877,7 @@ func (x *DeadTransfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadTransfer.ProtoReflect.Descriptor instead.
 func (*DeadTransfer) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{22}
+	return file_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DeadTransfer) GetTarget() uint64 {
@@ -2244,7 +2904,7 @@ type Table struct {
 
 func (x *Table) Reset() {
 	*x = Table{}
-	mi := &file_log_proto_msgTypes[23]
+	mi := &file_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2256,7 +2916,7 @@ func (x *Table) String() string {
 func (*Table) ProtoMessage() {}
 
 func (x *Table) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[23]
+	mi := &file_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2269,7 +2929,7 @@ func (x *Table) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Table.ProtoReflect.Descriptor instead.
 func (*Table) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{23}
+	return file_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Table) GetFields() []*Field {
@@ -2289,7 +2949,7 @@ type Field struct {
 
 func (x *Field) Reset() {
 	*x = Field{}
-	mi := &file_log_proto_msgTypes[24]
+	mi := &file_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2301,7 +2961,7 @@ func (x *Field) String() string {
 func (*Field) ProtoMessage() {}
 
 func (x *Field) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[24]
+	mi := &file_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2314,7 +2974,7 @@ func (x *Field) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Field.ProtoReflect.Descriptor instead.
 func (*Field) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{24}
+	return file_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Field) GetName() string {
@@ -2345,7 +3005,7 @@ type Value struct {
 
 func (x *Value) Reset() {
 	*x = Value{}
-	mi := &file_log_proto_msgTypes[25]
+	mi := &file_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2357,7 +3017,7 @@ func (x *Value) String() string {
 func (*Value) ProtoMessage() {}
 
 func (x *Value) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[25]
+	mi := &file_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2370,7 +3030,7 @@ func (x *Value) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Value.ProtoReflect.Descriptor instead.
 func (*Value) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{25}
+	return file_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Value) GetTag() uint32 {
@@ -2420,7 +3080,7 @@ const file_log_proto_rawDesc = "" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x10\n" +
 	"\x03now\x18\x02 \x01(\x12R\x03now\x123\n" +
-	"\bcommands\x18\x04 \x03(\v2\x17.quorate.log.v1.CommandR\bcommands\"\xcf\x06\n" +
+	"\bcommands\x18\x04 \x03(\v2\x17.quorate.log.v1.CommandR\bcommands\"\xc0\a\n" +
 	"\aCommand\x120\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1c.quorate.log.v1.Command.KindR\x04kind\x121\n" +
 	"\asession\x18\x02 \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x10\n" +
@@ -2437,7 +3097,9 @@ const file_log_proto_rawDesc = "" +
 	"route_dead\x18\v \x01(\v2\x19.quorate.log.v1.RouteDeadR\trouteDead\x12;\n" +
 	"\vsettle_dead\x18\f \x01(\v2\x1a.quorate.log.v1.SettleDeadR\n" +
 	"settleDead\x125\n" +
-	"\tnode_down\x18\r \x01(\v2\x18.quorate.log.v1.NodeDownR\bnodeDown\"\xc8\x01\n" +
+	"\tnode_down\x18\r \x01(\v2\x18.quorate.log.v1.NodeDownR\bnodeDown\x12+\n" +
+	"\x05touch\x18\x0e \x01(\v2\x15.quorate.log.v1.TouchR\x05touch\x124\n" +
+	"\bschedule\x18\x0f \x01(\v2\x18.quorate.log.v1.ScheduleR\bschedule\"\xd6\x01\n" +
 	"\x04Kind\x12\b\n" +
 	"\x04NONE\x10\x00\x12\v\n" +
 	"\aENQUEUE\x10\x01\x12\v\n" +
@@ -2458,14 +3120,45 @@ const file_log_proto_rawDesc = "" +
 	"\n" +
 	"ROUTE_DEAD\x10\f\x12\x0f\n" +
 	"\vSETTLE_DEAD\x10\r\x12\r\n" +
-	"\tNODE_DOWN\x10\x0e\"\xc1\x01\n" +
+	"\tNODE_DOWN\x10\x0e\x12\f\n" +
+	"\bSCHEDULE\x10\x0f\"\x90\x04\n" +
 	"\aEnqueue\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\rR\x04size\x12 \n" +
 	"\fttl_plus_one\x18\x02 \x01(\x04R\n" +
 	"ttlPlusOne\x12*\n" +
 	"\x11priority_plus_one\x18\x03 \x01(\rR\x0fpriorityPlusOne\x12%\n" +
 	"\x0ehas_expiration\x18\x04 \x01(\bR\rhasExpiration\x12-\n" +
-	"\x06deaths\x18\x05 \x03(\v2\x15.quorate.log.v1.DeathR\x06deaths\"\xbc\x02\n" +
+	"\x06deaths\x18\x05 \x03(\v2\x15.quorate.log.v1.DeathR\x06deaths\x12\x12\n" +
+	"\x04head\x18\x06 \x01(\rR\x04head\x12\x16\n" +
+	"\x06routed\x18\a \x01(\bR\x06routed\x12/\n" +
+	"\x14ttl_ceiling_plus_one\x18\b \x01(\x04R\x11ttlCeilingPlusOne\x12\x15\n" +
+	"\x06due_at\x18\t \x01(\x12R\x05dueAt\x12$\n" +
+	"\x0edelay_plus_one\x18\n" +
+	" \x01(\x04R\fdelayPlusOne\x12\x1f\n" +
+	"\vschedule_id\x18\v \x01(\tR\n" +
+	"scheduleId\x12<\n" +
+	"\bconflict\x18\f \x01(\x0e2 .quorate.log.v1.Enqueue.ConflictR\bconflict\x12#\n" +
+	"\rscheduled_for\x18\r \x01(\x12R\fscheduledFor\"/\n" +
+	"\bConflict\x12\v\n" +
+	"\aREPLACE\x10\x00\x12\n" +
+	"\n" +
+	"\x06REJECT\x10\x01\x12\n" +
+	"\n" +
+	"\x06IGNORE\x10\x02\"\xea\x01\n" +
+	"\bSchedule\x127\n" +
+	"\x06action\x18\x01 \x01(\x0e2\x1f.quorate.log.v1.Schedule.ActionR\x06action\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\x04R\amessage\x12\x15\n" +
+	"\x06due_at\x18\x04 \x01(\x12R\x05dueAt\x12$\n" +
+	"\x0edelay_plus_one\x18\x05 \x01(\x04R\fdelayPlusOne\x12\x14\n" +
+	"\x05count\x18\x06 \x01(\x04R\x05count\"(\n" +
+	"\x06Action\x12\n" +
+	"\n" +
+	"\x06CANCEL\x10\x00\x12\b\n" +
+	"\x04MOVE\x10\x01\x12\b\n" +
+	"\x04FIRE\x10\x02\"$\n" +
+	"\x05Touch\x12\x1b\n" +
+	"\tidle_only\x18\x01 \x01(\bR\bidleOnly\"\xbc\x02\n" +
 	"\x05Death\x124\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x1c.quorate.log.v1.Death.ReasonR\x06reason\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x14\n" +
@@ -2503,7 +3196,7 @@ const file_log_proto_rawDesc = "" +
 	"\x0eREQUEUE_FAILED\x10\x02\x12\v\n" +
 	"\aDISCARD\x10\x03\"@\n" +
 	"\tConfigure\x123\n" +
-	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\x9e\x04\n" +
+	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\xb9\b\n" +
 	"\vQueueConfig\x12 \n" +
 	"\fttl_plus_one\x18\x01 \x01(\x04R\n" +
 	"ttlPlusOne\x12\x18\n" +
@@ -2521,23 +3214,41 @@ const file_log_proto_rawDesc = "" +
 	" \x01(\x04R\x10maxLengthPlusOne\x128\n" +
 	"\x19max_length_bytes_plus_one\x18\v \x01(\x04R\x15maxLengthBytesPlusOne\x12\x1f\n" +
 	"\vlock_credit\x18\f \x01(\x04R\n" +
-	"lockCredit\"@\n" +
+	"lockCredit\x12*\n" +
+	"\x11message_ttl_first\x18\r \x01(\bR\x0fmessageTtlFirst\x12`\n" +
+	"\x14dead_letter_strategy\x18\x0e \x01(\x0e2..quorate.log.v1.QueueConfig.DeadLetterStrategyR\x12deadLetterStrategy\x12@\n" +
+	"\boverflow\x18\x0f \x01(\x0e2$.quorate.log.v1.QueueConfig.OverflowR\boverflow\x12-\n" +
+	"\x13auto_delete_on_idle\x18\x10 \x01(\x04R\x10autoDeleteOnIdle\x12,\n" +
+	"\x12idle_counts_routed\x18\x11 \x01(\bR\x10idleCountsRouted\x120\n" +
+	"\x14expires_keep_pending\x18\x12 \x01(\bR\x12expiresKeepPending\x12%\n" +
+	"\x0edelivery_delay\x18\x13 \x01(\x04R\rdeliveryDelay\"L\n" +
+	"\x12DeadLetterStrategy\x12\x11\n" +
+	"\rTRANSACTIONAL\x10\x00\x12\x10\n" +
+	"\fAT_MOST_ONCE\x10\x01\x12\x11\n" +
+	"\rAT_LEAST_ONCE\x10\x02\"E\n" +
+	"\bOverflow\x12\r\n" +
+	"\tDROP_HEAD\x10\x00\x12\x12\n" +
+	"\x0eREJECT_PUBLISH\x10\x01\x12\x16\n" +
+	"\x12REJECT_PUBLISH_DLX\x10\x02\"@\n" +
 	"\x06Delete\x12\x1b\n" +
 	"\tif_unused\x18\x01 \x01(\bR\bifUnused\x12\x19\n" +
-	"\bif_empty\x18\x02 \x01(\bR\aifEmpty\"T\n" +
+	"\bif_empty\x18\x02 \x01(\bR\aifEmpty\"j\n" +
 	"\tRouteDead\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x04R\x05first\x121\n" +
-	"\x06routes\x18\x02 \x03(\v2\x19.quorate.log.v1.DeadRouteR\x06routes\"%\n" +
+	"\x06routes\x18\x02 \x03(\v2\x19.quorate.log.v1.DeadRouteR\x06routes\x12\x14\n" +
+	"\x05retry\x18\x03 \x01(\bR\x05retry\"=\n" +
 	"\tDeadRoute\x12\x18\n" +
-	"\atargets\x18\x01 \x03(\x04R\atargets\"L\n" +
+	"\atargets\x18\x01 \x03(\x04R\atargets\x12\x16\n" +
+	"\x06letter\x18\x02 \x01(\x04R\x06letter\"f\n" +
 	"\n" +
 	"SettleDead\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\x04R\x06target\x12\x12\n" +
 	"\x04upto\x18\x02 \x01(\x04R\x04upto\x12\x12\n" +
-	"\x04gone\x18\x03 \x01(\bR\x04gone\"2\n" +
+	"\x04gone\x18\x03 \x01(\bR\x04gone\x12\x18\n" +
+	"\arefused\x18\x04 \x03(\x04R\arefused\"2\n" +
 	"\bNodeDown\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
-	"\x04boot\x18\x02 \x01(\x04R\x04boot\"\x9e\x06\n" +
+	"\x04boot\x18\x02 \x01(\x04R\x04boot\"\xbf\x06\n" +
 	"\rQueueSnapshot\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
 	"\x05clock\x18\x02 \x01(\x12R\x05clock\x12\x12\n" +
@@ -2564,7 +3275,9 @@ const file_log_proto_rawDesc = "" +
 	"\x05ended\x18\x15 \x03(\v2\x17.quorate.log.v1.SessionR\x05ended\x12,\n" +
 	"\x04dead\x18\x16 \x03(\v2\x18.quorate.log.v1.NodeDownR\x04dead\x12\x1f\n" +
 	"\vlock_credit\x18\x17 \x01(\x12R\n" +
-	"lockCreditJ\x04\b\x14\x10\x15\"\xf1\x02\n" +
+	"lockCredit\x12\x1f\n" +
+	"\vlast_active\x18\x18 \x01(\x12R\n" +
+	"lastActiveJ\x04\b\x14\x10\x15\"\xd6\x04\n" +
 	"\rQueueCounters\x12\x1a\n" +
 	"\benqueued\x18\x01 \x01(\x04R\benqueued\x12\x1c\n" +
 	"\tdelivered\x18\x02 \x01(\x04R\tdelivered\x12 \n" +
@@ -2580,12 +3293,19 @@ const file_log_proto_rawDesc = "" +
 	"\x06purged\x18\v \x01(\x04R\x06purged\x12\x1e\n" +
 	"\n" +
 	"duplicates\x18\f \x01(\x04R\n" +
-	"duplicates\"R\n" +
+	"duplicates\x12\x18\n" +
+	"\arefused\x18\r \x01(\x04R\arefused\x12\x1c\n" +
+	"\tscheduled\x18\x0e \x01(\x04R\tscheduled\x12 \n" +
+	"\vunscheduled\x18\x0f \x01(\x04R\vunscheduled\x12'\n" +
+	"\x0fsettled_expired\x18\x10 \x01(\x04R\x0esettledExpired\x12%\n" +
+	"\x0edead_confirmed\x18\x11 \x01(\x04R\rdeadConfirmed\x12!\n" +
+	"\fdead_refused\x18\x12 \x01(\x04R\vdeadRefused\x12\x16\n" +
+	"\x06deaths\x18\x13 \x03(\x04R\x06deaths\"R\n" +
 	"\n" +
 	"DeadTarget\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\x04R\x06target\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\x04R\x04next\x12\x18\n" +
-	"\asettled\x18\x03 \x01(\x04R\asettled\"\x98\x02\n" +
+	"\asettled\x18\x03 \x01(\x04R\asettled\"\xb2\x02\n" +
 	"\fSessionState\x121\n" +
 	"\asession\x18\x01 \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x19\n" +
 	"\bnext_seq\x18\x02 \x01(\x04R\anextSeq\x12\x1e\n" +
@@ -2594,7 +3314,8 @@ const file_log_proto_rawDesc = "" +
 	"\flast_op_code\x18\x05 \x01(\rR\n" +
 	"lastOpCode\x12(\n" +
 	"\x10last_op_delivery\x18\x06 \x01(\x04R\x0elastOpDelivery\x12*\n" +
-	"\x11last_op_consumers\x18\a \x01(\x04R\x0flastOpConsumers\"\xe8\x02\n" +
+	"\x11last_op_consumers\x18\a \x01(\x04R\x0flastOpConsumers\x12\x18\n" +
+	"\arefused\x18\b \x03(\x04R\arefused\"\xe8\x02\n" +
 	"\rConsumerState\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x1a\n" +
 	"\bconsumer\x18\x02 \x01(\x04R\bconsumer\x12\x10\n" +
@@ -2610,7 +3331,7 @@ const file_log_proto_rawDesc = "" +
 	"\ttimed_out\x18\v \x03(\x04R\btimedOut\x12\x1e\n" +
 	"\n" +
 	"registered\x18\f \x01(\x04R\n" +
-	"registered\"\xc8\x04\n" +
+	"registered\"\xba\x06\n" +
 	"\fMessageState\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x16\n" +
@@ -2631,7 +3352,17 @@ const file_log_proto_rawDesc = "" +
 	"\ttransfers\x18\x10 \x03(\v2\x1c.quorate.log.v1.DeadTransferR\ttransfers\x12-\n" +
 	"\x06deaths\x18\x11 \x03(\v2\x15.quorate.log.v1.DeathR\x06deaths\x12\x17\n" +
 	"\adied_at\x18\x12 \x01(\x12R\x06diedAt\x12\x14\n" +
-	"\x05limit\x18\x13 \x01(\x04R\x05limit\">\n" +
+	"\x05limit\x18\x13 \x01(\x04R\x05limit\x12\x12\n" +
+	"\x04head\x18\x14 \x01(\rR\x04head\x12#\n" +
+	"\rscheduled_for\x18\x15 \x01(\x12R\fscheduledFor\x12\x1f\n" +
+	"\vschedule_id\x18\x16 \x01(\tR\n" +
+	"scheduleId\x12 \n" +
+	"\fttl_plus_one\x18\x17 \x01(\x04R\n" +
+	"ttlPlusOne\x12/\n" +
+	"\x14ttl_ceiling_plus_one\x18\x18 \x01(\x04R\x11ttlCeilingPlusOne\x12\x15\n" +
+	"\x06due_at\x18\x19 \x01(\x12R\x05dueAt\x12\x12\n" +
+	"\x04done\x18\x1a \x03(\x04R\x04done\x12\x18\n" +
+	"\arefused\x18\x1b \x01(\bR\arefused\">\n" +
 	"\fDeadTransfer\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\x04R\x06target\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\"6\n" +
@@ -2659,78 +3390,90 @@ func file_log_proto_rawDescGZIP() []byte {
 	return file_log_proto_rawDescData
 }
 
-var file_log_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_log_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_log_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
+var file_log_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_log_proto_goTypes = []any{
-	(Command_Kind)(0),     // 0: quorate.log.v1.Command.Kind
-	(Death_Reason)(0),     // 1: quorate.log.v1.Death.Reason
-	(Settle_Outcome)(0),   // 2: quorate.log.v1.Settle.Outcome
-	(*Session)(nil),       // 3: quorate.log.v1.Session
-	(*Entry)(nil),         // 4: quorate.log.v1.Entry
-	(*Command)(nil),       // 5: quorate.log.v1.Command
-	(*Enqueue)(nil),       // 6: quorate.log.v1.Enqueue
-	(*Death)(nil),         // 7: quorate.log.v1.Death
-	(*Consume)(nil),       // 8: quorate.log.v1.Consume
-	(*Cancel)(nil),        // 9: quorate.log.v1.Cancel
-	(*Get)(nil),           // 10: quorate.log.v1.Get
-	(*Settle)(nil),        // 11: quorate.log.v1.Settle
-	(*Configure)(nil),     // 12: quorate.log.v1.Configure
-	(*QueueConfig)(nil),   // 13: quorate.log.v1.QueueConfig
-	(*Delete)(nil),        // 14: quorate.log.v1.Delete
-	(*RouteDead)(nil),     // 15: quorate.log.v1.RouteDead
-	(*DeadRoute)(nil),     // 16: quorate.log.v1.DeadRoute
-	(*SettleDead)(nil),    // 17: quorate.log.v1.SettleDead
-	(*NodeDown)(nil),      // 18: quorate.log.v1.NodeDown
-	(*QueueSnapshot)(nil), // 19: quorate.log.v1.QueueSnapshot
-	(*QueueCounters)(nil), // 20: quorate.log.v1.QueueCounters
-	(*DeadTarget)(nil),    // 21: quorate.log.v1.DeadTarget
-	(*SessionState)(nil),  // 22: quorate.log.v1.SessionState
-	(*ConsumerState)(nil), // 23: quorate.log.v1.ConsumerState
-	(*MessageState)(nil),  // 24: quorate.log.v1.MessageState
-	(*DeadTransfer)(nil),  // 25: quorate.log.v1.DeadTransfer
-	(*Table)(nil),         // 26: quorate.log.v1.Table
-	(*Field)(nil),         // 27: quorate.log.v1.Field
-	(*Value)(nil),         // 28: quorate.log.v1.Value
+	(Command_Kind)(0),                   // 0: quorate.log.v1.Command.Kind
+	(Enqueue_Conflict)(0),               // 1: quorate.log.v1.Enqueue.Conflict
+	(Schedule_Action)(0),                // 2: quorate.log.v1.Schedule.Action
+	(Death_Reason)(0),                   // 3: quorate.log.v1.Death.Reason
+	(Settle_Outcome)(0),                 // 4: quorate.log.v1.Settle.Outcome
+	(QueueConfig_DeadLetterStrategy)(0), // 5: quorate.log.v1.QueueConfig.DeadLetterStrategy
+	(QueueConfig_Overflow)(0),           // 6: quorate.log.v1.QueueConfig.Overflow
+	(*Session)(nil),                     // 7: quorate.log.v1.Session
+	(*Entry)(nil),                       // 8: quorate.log.v1.Entry
+	(*Command)(nil),                     // 9: quorate.log.v1.Command
+	(*Enqueue)(nil),                     // 10: quorate.log.v1.Enqueue
+	(*Schedule)(nil),                    // 11: quorate.log.v1.Schedule
+	(*Touch)(nil),                       // 12: quorate.log.v1.Touch
+	(*Death)(nil),                       // 13: quorate.log.v1.Death
+	(*Consume)(nil),                     // 14: quorate.log.v1.Consume
+	(*Cancel)(nil),                      // 15: quorate.log.v1.Cancel
+	(*Get)(nil),                         // 16: quorate.log.v1.Get
+	(*Settle)(nil),                      // 17: quorate.log.v1.Settle
+	(*Configure)(nil),                   // 18: quorate.log.v1.Configure
+	(*QueueConfig)(nil),                 // 19: quorate.log.v1.QueueConfig
+	(*Delete)(nil),                      // 20: quorate.log.v1.Delete
+	(*RouteDead)(nil),                   // 21: quorate.log.v1.RouteDead
+	(*DeadRoute)(nil),                   // 22: quorate.log.v1.DeadRoute
+	(*SettleDead)(nil),                  // 23: quorate.log.v1.SettleDead
+	(*NodeDown)(nil),                    // 24: quorate.log.v1.NodeDown
+	(*QueueSnapshot)(nil),               // 25: quorate.log.v1.QueueSnapshot
+	(*QueueCounters)(nil),               // 26: quorate.log.v1.QueueCounters
+	(*DeadTarget)(nil),                  // 27: quorate.log.v1.DeadTarget
+	(*SessionState)(nil),                // 28: quorate.log.v1.SessionState
+	(*ConsumerState)(nil),               // 29: quorate.log.v1.ConsumerState
+	(*MessageState)(nil),                // 30: quorate.log.v1.MessageState
+	(*DeadTransfer)(nil),                // 31: quorate.log.v1.DeadTransfer
+	(*Table)(nil),                       // 32: quorate.log.v1.Table
+	(*Field)(nil),                       // 33: quorate.log.v1.Field
+	(*Value)(nil),                       // 34: quorate.log.v1.Value
 }
 var file_log_proto_depIdxs = []int32{
-	5,  // 0: quorate.log.v1.Entry.commands:type_name -> quorate.log.v1.Command
+	9,  // 0: quorate.log.v1.Entry.commands:type_name -> quorate.log.v1.Command
 	0,  // 1: quorate.log.v1.Command.kind:type_name -> quorate.log.v1.Command.Kind
-	3,  // 2: quorate.log.v1.Command.session:type_name -> quorate.log.v1.Session
-	6,  // 3: quorate.log.v1.Command.enqueue:type_name -> quorate.log.v1.Enqueue
-	8,  // 4: quorate.log.v1.Command.consume:type_name -> quorate.log.v1.Consume
-	9,  // 5: quorate.log.v1.Command.cancel:type_name -> quorate.log.v1.Cancel
-	10, // 6: quorate.log.v1.Command.get:type_name -> quorate.log.v1.Get
-	11, // 7: quorate.log.v1.Command.settle:type_name -> quorate.log.v1.Settle
-	12, // 8: quorate.log.v1.Command.configure:type_name -> quorate.log.v1.Configure
-	14, // 9: quorate.log.v1.Command.delete:type_name -> quorate.log.v1.Delete
-	15, // 10: quorate.log.v1.Command.route_dead:type_name -> quorate.log.v1.RouteDead
-	17, // 11: quorate.log.v1.Command.settle_dead:type_name -> quorate.log.v1.SettleDead
-	18, // 12: quorate.log.v1.Command.node_down:type_name -> quorate.log.v1.NodeDown
-	7,  // 13: quorate.log.v1.Enqueue.deaths:type_name -> quorate.log.v1.Death
-	1,  // 14: quorate.log.v1.Death.reason:type_name -> quorate.log.v1.Death.Reason
-	2,  // 15: quorate.log.v1.Settle.outcome:type_name -> quorate.log.v1.Settle.Outcome
-	13, // 16: quorate.log.v1.Configure.config:type_name -> quorate.log.v1.QueueConfig
-	16, // 17: quorate.log.v1.RouteDead.routes:type_name -> quorate.log.v1.DeadRoute
-	13, // 18: quorate.log.v1.QueueSnapshot.config:type_name -> quorate.log.v1.QueueConfig
-	20, // 19: quorate.log.v1.QueueSnapshot.counters:type_name -> quorate.log.v1.QueueCounters
-	21, // 20: quorate.log.v1.QueueSnapshot.targets:type_name -> quorate.log.v1.DeadTarget
-	22, // 21: quorate.log.v1.QueueSnapshot.sessions:type_name -> quorate.log.v1.SessionState
-	23, // 22: quorate.log.v1.QueueSnapshot.consumers:type_name -> quorate.log.v1.ConsumerState
-	3,  // 23: quorate.log.v1.QueueSnapshot.ended:type_name -> quorate.log.v1.Session
-	18, // 24: quorate.log.v1.QueueSnapshot.dead:type_name -> quorate.log.v1.NodeDown
-	3,  // 25: quorate.log.v1.SessionState.session:type_name -> quorate.log.v1.Session
-	1,  // 26: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
-	25, // 27: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
-	7,  // 28: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
-	27, // 29: quorate.log.v1.Table.fields:type_name -> quorate.log.v1.Field
-	28, // 30: quorate.log.v1.Field.value:type_name -> quorate.log.v1.Value
-	26, // 31: quorate.log.v1.Value.table:type_name -> quorate.log.v1.Table
-	28, // 32: quorate.log.v1.Value.array:type_name -> quorate.log.v1.Value
-	33, // [33:33] is the sub-list for method output_type
-	33, // [33:33] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	7,  // 2: quorate.log.v1.Command.session:type_name -> quorate.log.v1.Session
+	10, // 3: quorate.log.v1.Command.enqueue:type_name -> quorate.log.v1.Enqueue
+	14, // 4: quorate.log.v1.Command.consume:type_name -> quorate.log.v1.Consume
+	15, // 5: quorate.log.v1.Command.cancel:type_name -> quorate.log.v1.Cancel
+	16, // 6: quorate.log.v1.Command.get:type_name -> quorate.log.v1.Get
+	17, // 7: quorate.log.v1.Command.settle:type_name -> quorate.log.v1.Settle
+	18, // 8: quorate.log.v1.Command.configure:type_name -> quorate.log.v1.Configure
+	20, // 9: quorate.log.v1.Command.delete:type_name -> quorate.log.v1.Delete
+	21, // 10: quorate.log.v1.Command.route_dead:type_name -> quorate.log.v1.RouteDead
+	23, // 11: quorate.log.v1.Command.settle_dead:type_name -> quorate.log.v1.SettleDead
+	24, // 12: quorate.log.v1.Command.node_down:type_name -> quorate.log.v1.NodeDown
+	12, // 13: quorate.log.v1.Command.touch:type_name -> quorate.log.v1.Touch
+	11, // 14: quorate.log.v1.Command.schedule:type_name -> quorate.log.v1.Schedule
+	13, // 15: quorate.log.v1.Enqueue.deaths:type_name -> quorate.log.v1.Death
+	1,  // 16: quorate.log.v1.Enqueue.conflict:type_name -> quorate.log.v1.Enqueue.Conflict
+	2,  // 17: quorate.log.v1.Schedule.action:type_name -> quorate.log.v1.Schedule.Action
+	3,  // 18: quorate.log.v1.Death.reason:type_name -> quorate.log.v1.Death.Reason
+	4,  // 19: quorate.log.v1.Settle.outcome:type_name -> quorate.log.v1.Settle.Outcome
+	19, // 20: quorate.log.v1.Configure.config:type_name -> quorate.log.v1.QueueConfig
+	5,  // 21: quorate.log.v1.QueueConfig.dead_letter_strategy:type_name -> quorate.log.v1.QueueConfig.DeadLetterStrategy
+	6,  // 22: quorate.log.v1.QueueConfig.overflow:type_name -> quorate.log.v1.QueueConfig.Overflow
+	22, // 23: quorate.log.v1.RouteDead.routes:type_name -> quorate.log.v1.DeadRoute
+	19, // 24: quorate.log.v1.QueueSnapshot.config:type_name -> quorate.log.v1.QueueConfig
+	26, // 25: quorate.log.v1.QueueSnapshot.counters:type_name -> quorate.log.v1.QueueCounters
+	27, // 26: quorate.log.v1.QueueSnapshot.targets:type_name -> quorate.log.v1.DeadTarget
+	28, // 27: quorate.log.v1.QueueSnapshot.sessions:type_name -> quorate.log.v1.SessionState
+	29, // 28: quorate.log.v1.QueueSnapshot.consumers:type_name -> quorate.log.v1.ConsumerState
+	7,  // 29: quorate.log.v1.QueueSnapshot.ended:type_name -> quorate.log.v1.Session
+	24, // 30: quorate.log.v1.QueueSnapshot.dead:type_name -> quorate.log.v1.NodeDown
+	7,  // 31: quorate.log.v1.SessionState.session:type_name -> quorate.log.v1.Session
+	3,  // 32: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
+	31, // 33: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
+	13, // 34: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
+	33, // 35: quorate.log.v1.Table.fields:type_name -> quorate.log.v1.Field
+	34, // 36: quorate.log.v1.Field.value:type_name -> quorate.log.v1.Value
+	32, // 37: quorate.log.v1.Value.table:type_name -> quorate.log.v1.Table
+	34, // 38: quorate.log.v1.Value.array:type_name -> quorate.log.v1.Value
+	39, // [39:39] is the sub-list for method output_type
+	39, // [39:39] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_log_proto_init() }
@@ -2743,8 +3486,8 @@ func file_log_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_log_proto_rawDesc), len(file_log_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   26,
+			NumEnums:      7,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
