@@ -186,13 +186,14 @@ func (r *recorder) Lost(err error) {
 func take(l *lane) []group.Batch {
 	var all []group.Batch
 	for full := true; full; {
-		var b group.Batch
+		b := newLoad()
 		l.owner.lock().Lock()
 		full = l.collect(&b)
 		l.owner.lock().Unlock()
-		if b.Count > 0 {
+		b.submit(func(b group.Batch) bool {
 			all = append(all, b)
-		}
+			return true
+		})
 	}
 	return all
 }

@@ -46,6 +46,7 @@ type lane struct {
 	pending   []op   // unanswered, ascending; from head
 	head      int
 	sent      uint64 // commands up to here have been submitted
+	heavy     uint64 // the last command that was submitted in a batch that is not light
 	dirty     bool   // on the target's list
 	gone      bool   // the queue is gone
 	lost      bool   // the queue has ended the session
@@ -230,15 +231,32 @@ func (l *lane) resend() {
 	}
 }
 
-// collect moves what has not been sent into a batch and reports whether the
-// batch is full. The lock is held.
-func (l *lane) collect(b *group.Batch) (full bool) {
+// load is what a target submits at a time. What is light may overtake what is
+// heavy, also what was submitted earlier.
+type load struct{ light, heavy group.Batch }
+
+func newLoad() load { return load{light: group.Batch{Light: true}} }
+
+// submit hands over what there is until it is refused.
+func (b *load) submit(to func(group.Batch) bool) bool {
+	return (b.light.Count == 0 || to(b.light)) && (b.heavy.Count == 0 || to(b.heavy))
+}
+
+// collect moves what has not been sent into batches and reports whether one of
+// them is full. Commands are light up to the lane's first payload: as long as
+// one that is not is unanswered, what follows must stay behind it. The lock is
+// held.
+func (l *lane) collect(to *load) (full bool) {
 	first := l.head
 	if n := l.waiting(); n > 0 && l.sent >= l.pending[l.head].seq {
 		first = l.head + min(n, int(l.sent-l.pending[l.head].seq)+1)
 	}
 	for i := first; i < len(l.pending); i++ {
 		o := &l.pending[i]
+		b := &to.light
+		if o.payload != nil || l.heavy >= l.pending[l.head].seq {
+			b = &to.heavy
+		}
 		if b.Count > 0 && (b.Bytes+len(o.payload) > maxBatchBytes || b.Count >= maxBatchCommands) {
 			return true
 		}
@@ -252,6 +270,9 @@ func (l *lane) collect(b *group.Batch) (full bool) {
 			b.Bytes += len(o.payload)
 		}
 		l.sent = o.seq
+		if b == &to.heavy {
+			l.heavy = o.seq
+		}
 	}
 	l.dirty = false
 	return false

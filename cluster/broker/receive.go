@@ -28,7 +28,7 @@ func (b *Broker) onSubmit(from string, head, payload []byte) {
 	}
 	g := b.host.Group(fsm.GroupID(m.Group))
 	if g != nil && g.Spec().Queue == fsm.QueueID(m.Queue) {
-		batch := group.Batch{Commands: m.Commands, Count: int(m.Count), Bytes: len(payload), From: from}
+		batch := group.Batch{Commands: m.Commands, Count: int(m.Count), Bytes: len(payload), From: from, Light: m.Light}
 		if len(payload) > 0 {
 			batch.Payloads = [][]byte{payload}
 		}

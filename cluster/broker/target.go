@@ -131,7 +131,7 @@ func (t *target) leads(node string, term uint64) bool {
 
 // submitAll sends what the lanes hold, in as few batches as the bounds allow.
 func (t *target) submitAll(lanes []*lane, leader string) {
-	var b group.Batch
+	b := newLoad()
 	for i := 0; i < len(lanes); {
 		l := lanes[i]
 		l.owner.lock().Lock()
@@ -141,12 +141,12 @@ func (t *target) submitAll(lanes []*lane, leader string) {
 			i++
 		}
 		if full || i == len(lanes) {
-			if b.Count > 0 && !t.submit(leader, b) {
+			if !b.submit(func(b group.Batch) bool { return t.submit(leader, b) }) {
 				t.lose(leader)
 				t.keep(lanes[i:])
 				return
 			}
-			b = group.Batch{}
+			b = newLoad()
 		}
 	}
 }
@@ -164,7 +164,7 @@ func (t *target) submitTo(leader string, b group.Batch) bool {
 		return g != nil && g.Submit(b) == nil
 	}
 	head, err := (&peerpb.Submit{
-		Group: uint32(t.group), Queue: uint64(t.id), Commands: b.Commands, Count: uint32(b.Count),
+		Group: uint32(t.group), Queue: uint64(t.id), Commands: b.Commands, Count: uint32(b.Count), Light: b.Light,
 	}).MarshalVT()
 	return err == nil && t.broker.mesh.Send(leader, kindSubmit, head, b.Payloads...) == nil
 }

@@ -94,7 +94,7 @@ func (g *Group) configure() {
 		return
 	}
 	c := &logpb.Command{Kind: logpb.Command_CONFIGURE, Configure: &logpb.Configure{Config: want}}
-	if err := g.Submit(Batch{Commands: AppendCommand(nil, c), Count: 1}); err != nil {
+	if err := g.Submit(Batch{Commands: AppendCommand(nil, c), Count: 1, Light: true}); err != nil {
 		g.slog.Debug("settings not proposed", "error", err) // the next leader does it
 	}
 }
@@ -105,7 +105,7 @@ func (g *Group) leave() {
 	g.leading.Store(0)
 	g.host.ticker.remove(g)
 	g.proposer.mu.Lock()
-	if len(g.proposer.pending) > 0 {
+	if len(g.proposer.light)+len(g.proposer.heavy) > 0 {
 		g.proposer.start(g)
 	}
 	g.proposer.mu.Unlock()

@@ -17,6 +17,7 @@ import (
 const (
 	maxEntryBytes    = 1 << 20
 	maxEntryCommands = 512
+	maxEntryLight    = maxEntryCommands / 2 // of these, commands that overtook others
 	maxFlights       = 4
 	maxFlightBytes   = 4 << 20
 )
@@ -39,6 +40,9 @@ type Batch struct {
 	Payloads [][]byte
 	Bytes    int    // sum of the payloads' lengths
 	From     string // the submitting node; empty: this one
+	// Light says that the batch may overtake batches that are not: nothing in
+	// it has to follow anything in them. It has no payloads.
+	Light bool
 }
 
 // AppendCommand appends c to the encoded commands of a batch.
@@ -60,7 +64,8 @@ func AppendCommand(dst []byte, c *logpb.Command) []byte {
 type proposer struct {
 	mu      sync.Mutex
 	room    sync.Cond // signalled when a flight ends
-	pending []Batch
+	light   []Batch
+	heavy   []Batch
 	tick    bool
 	running bool
 	flights []flight
@@ -84,7 +89,11 @@ func (g *Group) Submit(b Batch) error {
 	if g.leading.Load() == 0 {
 		return ErrNotLeading
 	}
-	p.pending = append(p.pending, b)
+	if b.Light {
+		p.light = append(p.light, b)
+	} else {
+		p.heavy = append(p.heavy, b)
+	}
 	p.start(g)
 	return nil
 }
@@ -118,7 +127,7 @@ func (p *proposer) run(g *Group) {
 		for len(p.flights) >= maxFlights || p.bytes >= maxFlightBytes {
 			p.room.Wait()
 		}
-		if len(p.pending) == 0 && !p.tick {
+		if len(p.light) == 0 && len(p.heavy) == 0 && !p.tick {
 			p.running = false
 			return
 		}
@@ -132,9 +141,8 @@ func (p *proposer) run(g *Group) {
 
 // giveUp reports everything that waits as undecided. The caller holds mu.
 func (p *proposer) giveUp(g *Group) {
-	from := origins(nil, p.pending)
-	clear(p.pending)
-	p.pending, p.tick = p.pending[:0], false
+	from := origins(origins(nil, p.light), p.heavy)
+	p.light, p.heavy, p.tick = drop(p.light, len(p.light)), drop(p.heavy, len(p.heavy)), false
 	p.mu.Unlock()
 	for _, f := range from {
 		g.host.outside.Undecided(g, f)
@@ -145,21 +153,18 @@ func (p *proposer) giveUp(g *Group) {
 // propose makes one entry of what waits. The caller holds mu, which is
 // released while raft takes the entry.
 func (p *proposer) propose(g *Group) {
-	n, commands, head, bytes := 0, 0, 0, 0
-	for n < len(p.pending) {
-		b := &p.pending[n]
-		if n > 0 && (bytes+b.Bytes > maxEntryBytes || commands+b.Count > maxEntryCommands) {
-			break
-		}
-		commands, head, bytes = commands+b.Count, head+len(b.Commands), bytes+b.Bytes
-		n++
+	light, commands := take(p.light, 0, maxEntryLight)
+	heavy, _ := take(p.heavy, commands, maxEntryCommands)
+	bytes := 0
+	for i := range heavy {
+		bytes += heavy[i].Bytes
 	}
-	log := raft.Log{Data: p.header(p.stamper.Next(), p.pending[:n], head)}
+	log := raft.Log{Data: p.header(p.stamper.Next(), light, heavy)}
 	if bytes > 0 {
-		log.Extensions = joinPayloads(p.pending[:n], bytes)
+		log.Extensions = joinPayloads(heavy, bytes)
 	}
-	f := flight{bytes: bytes + head, from: origins(nil, p.pending[:n])}
-	p.pending = append(p.pending[:0], p.pending[n:]...)
+	f := flight{bytes: bytes + len(log.Data), from: origins(origins(nil, light), heavy)}
+	p.light, p.heavy = drop(p.light, len(light)), drop(p.heavy, len(heavy))
 	p.bytes += f.bytes
 	p.mu.Unlock()
 	f.future = endingWith(g.raft.ApplyLog(log, 0), g.ending)
@@ -172,15 +177,46 @@ func (p *proposer) propose(g *Group) {
 	}
 }
 
+// take returns the first of the batches that fit into an entry which has so
+// many commands already, and how many it has then. One batch of each kind
+// always fits.
+func take(from []Batch, commands, most int) ([]Batch, int) {
+	n, bytes := 0, 0
+	for n < len(from) {
+		b := &from[n]
+		if n > 0 && (bytes+b.Bytes > maxEntryBytes || commands+b.Count > most) {
+			break
+		}
+		commands, bytes = commands+b.Count, bytes+b.Bytes
+		n++
+	}
+	return from[:n], commands
+}
+
+// drop removes the first n batches.
+func drop(from []Batch, n int) []Batch {
+	rest := append(from[:0], from[n:]...)
+	clear(from[len(rest):])
+	return rest
+}
+
 // header encodes the entry's header and clears the wish for a tick.
-func (p *proposer) header(now fsm.Time, batches []Batch, size int) []byte {
-	h := make([]byte, 0, size+32)
+func (p *proposer) header(now fsm.Time, light, heavy []Batch) []byte {
+	size := 32
+	for _, batches := range [][]Batch{light, heavy} {
+		for i := range batches {
+			size += len(batches[i].Commands)
+		}
+	}
+	h := make([]byte, 0, size)
 	h = protowire.AppendTag(h, fieldVersion, protowire.VarintType)
 	h = protowire.AppendVarint(h, entryVersion)
 	h = protowire.AppendTag(h, fieldNow, protowire.VarintType)
 	h = protowire.AppendVarint(h, protowire.EncodeZigZag(int64(now)))
-	for i := range batches {
-		h = append(h, batches[i].Commands...)
+	for _, batches := range [][]Batch{light, heavy} {
+		for i := range batches {
+			h = append(h, batches[i].Commands...)
+		}
 	}
 	if p.tick {
 		p.tick = false

@@ -209,6 +209,7 @@ type Submit struct {
 	Queue         uint64                 `protobuf:"varint,2,opt,name=queue,proto3" json:"queue,omitempty"`      // id: the receiver refuses a stale one
 	Commands      []byte                 `protobuf:"bytes,3,opt,name=commands,proto3" json:"commands,omitempty"` // the commands field of a logpb.Entry, encoded
 	Count         uint32                 `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`      // how many commands these are
+	Light         bool                   `protobuf:"varint,5,opt,name=light,proto3" json:"light,omitempty"`      // they may overtake what is not light
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -269,6 +270,13 @@ func (x *Submit) GetCount() uint32 {
 		return x.Count
 	}
 	return 0
+}
+
+func (x *Submit) GetLight() bool {
+	if x != nil {
+		return x.Light
+	}
+	return false
 }
 
 // Outcomes answers commands of one session.
@@ -1108,12 +1116,13 @@ const file_peer_proto_rawDesc = "" +
 	"\vincarnation\x18\x03 \x01(\fR\vincarnation\x12\x18\n" +
 	"\aversion\x18\x04 \x01(\rR\aversion\"\x1b\n" +
 	"\x05Frame\x12\x12\n" +
-	"\x04data\x18\x01 \x01(\fR\x04data\"f\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"|\n" +
 	"\x06Submit\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x1a\n" +
 	"\bcommands\x18\x03 \x01(\fR\bcommands\x12\x14\n" +
-	"\x05count\x18\x04 \x01(\rR\x05count\"\x84\x01\n" +
+	"\x05count\x18\x04 \x01(\rR\x05count\x12\x14\n" +
+	"\x05light\x18\x05 \x01(\bR\x05light\"\x84\x01\n" +
 	"\bOutcomes\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x18\n" +
 	"\asession\x18\x02 \x01(\x04R\asession\x12\x12\n" +
