@@ -6,11 +6,16 @@ import (
 )
 
 // configure replaces the settings. A new lease starts now. Message expiries
-// and deadlines that are running keep what they were given.
+// and deadlines that are running keep what they were given. Settings of an
+// older revision than those in force change nothing: they come from a leader
+// that did not know better.
 func (m *Machine) configure(cmd *logpb.Configure) fsm.Result {
 	c := cmd.GetConfig()
 	if c == nil {
 		return fsm.Result{Code: fsm.Invalid}
+	}
+	if c.Revision < m.config.Revision {
+		return fsm.Result{}
 	}
 	if c.Expires != m.config.Expires {
 		m.lastUsed = m.clock
@@ -23,7 +28,7 @@ func (m *Machine) configure(cmd *logpb.Configure) fsm.Result {
 		MaxLengthPlusOne: c.MaxLengthPlusOne, MaxLengthBytesPlusOne: c.MaxLengthBytesPlusOne,
 		LockCredit: c.LockCredit, MessageTtlFirst: c.MessageTtlFirst, DeadLetterStrategy: c.DeadLetterStrategy,
 		Overflow: c.Overflow, AutoDeleteOnIdle: c.AutoDeleteOnIdle, IdleCountsRouted: c.IdleCountsRouted,
-		ExpiresKeepPending: c.ExpiresKeepPending, DeliveryDelay: c.DeliveryDelay,
+		ExpiresKeepPending: c.ExpiresKeepPending, DeliveryDelay: c.DeliveryDelay, Revision: c.Revision,
 	}
 	return fsm.Result{}
 }

@@ -1008,8 +1008,13 @@ type Death struct {
 	Exchange           string                 `protobuf:"bytes,5,opt,name=exchange,proto3" json:"exchange,omitempty"`
 	RoutingKeys        []string               `protobuf:"bytes,6,rep,name=routing_keys,json=routingKeys,proto3" json:"routing_keys,omitempty"`
 	OriginalExpiration string                 `protobuf:"bytes,7,opt,name=original_expiration,json=originalExpiration,proto3" json:"original_expiration,omitempty"` // empty: none
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// The first death of the message was of this pair.
+	First bool `protobuf:"varint,8,opt,name=first,proto3" json:"first,omitempty"`
+	// Of the newest death, in the first place of a history only: the exchange
+	// that the message had been published to before it.
+	LastExchange  string `protobuf:"bytes,9,opt,name=last_exchange,json=lastExchange,proto3" json:"last_exchange,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Death) Reset() {
@@ -1087,6 +1092,20 @@ func (x *Death) GetRoutingKeys() []string {
 func (x *Death) GetOriginalExpiration() string {
 	if x != nil {
 		return x.OriginalExpiration
+	}
+	return ""
+}
+
+func (x *Death) GetFirst() bool {
+	if x != nil {
+		return x.First
+	}
+	return false
+}
+
+func (x *Death) GetLastExchange() string {
+	if x != nil {
+		return x.LastExchange
 	}
 	return ""
 }
@@ -1414,6 +1433,9 @@ type QueueConfig struct {
 	// How long messages wait that do not say so themselves (x-delivery-delay);
 	// 0: not at all.
 	DeliveryDelay uint64 `protobuf:"varint,19,opt,name=delivery_delay,json=deliveryDelay,proto3" json:"delivery_delay,omitempty"`
+	// Grows with each change of the catalog that these settings come from. The
+	// machine ignores settings of a lower revision than its own.
+	Revision      uint64 `protobuf:"varint,40,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1577,6 +1599,13 @@ func (x *QueueConfig) GetExpiresKeepPending() bool {
 func (x *QueueConfig) GetDeliveryDelay() uint64 {
 	if x != nil {
 		return x.DeliveryDelay
+	}
+	return 0
+}
+
+func (x *QueueConfig) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
 	}
 	return 0
 }
@@ -3158,7 +3187,7 @@ const file_log_proto_rawDesc = "" +
 	"\x04MOVE\x10\x01\x12\b\n" +
 	"\x04FIRE\x10\x02\"$\n" +
 	"\x05Touch\x12\x1b\n" +
-	"\tidle_only\x18\x01 \x01(\bR\bidleOnly\"\xbc\x02\n" +
+	"\tidle_only\x18\x01 \x01(\bR\bidleOnly\"\xf7\x02\n" +
 	"\x05Death\x124\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x1c.quorate.log.v1.Death.ReasonR\x06reason\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x14\n" +
@@ -3166,7 +3195,9 @@ const file_log_proto_rawDesc = "" +
 	"\x04time\x18\x04 \x01(\x12R\x04time\x12\x1a\n" +
 	"\bexchange\x18\x05 \x01(\tR\bexchange\x12!\n" +
 	"\frouting_keys\x18\x06 \x03(\tR\vroutingKeys\x12/\n" +
-	"\x13original_expiration\x18\a \x01(\tR\x12originalExpiration\"M\n" +
+	"\x13original_expiration\x18\a \x01(\tR\x12originalExpiration\x12\x14\n" +
+	"\x05first\x18\b \x01(\bR\x05first\x12#\n" +
+	"\rlast_exchange\x18\t \x01(\tR\flastExchange\"M\n" +
 	"\x06Reason\x12\b\n" +
 	"\x04NONE\x10\x00\x12\v\n" +
 	"\aEXPIRED\x10\x01\x12\f\n" +
@@ -3196,7 +3227,7 @@ const file_log_proto_rawDesc = "" +
 	"\x0eREQUEUE_FAILED\x10\x02\x12\v\n" +
 	"\aDISCARD\x10\x03\"@\n" +
 	"\tConfigure\x123\n" +
-	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\xb9\b\n" +
+	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\xd5\b\n" +
 	"\vQueueConfig\x12 \n" +
 	"\fttl_plus_one\x18\x01 \x01(\x04R\n" +
 	"ttlPlusOne\x12\x18\n" +
@@ -3221,7 +3252,8 @@ const file_log_proto_rawDesc = "" +
 	"\x13auto_delete_on_idle\x18\x10 \x01(\x04R\x10autoDeleteOnIdle\x12,\n" +
 	"\x12idle_counts_routed\x18\x11 \x01(\bR\x10idleCountsRouted\x120\n" +
 	"\x14expires_keep_pending\x18\x12 \x01(\bR\x12expiresKeepPending\x12%\n" +
-	"\x0edelivery_delay\x18\x13 \x01(\x04R\rdeliveryDelay\"L\n" +
+	"\x0edelivery_delay\x18\x13 \x01(\x04R\rdeliveryDelay\x12\x1a\n" +
+	"\brevision\x18( \x01(\x04R\brevision\"L\n" +
 	"\x12DeadLetterStrategy\x12\x11\n" +
 	"\rTRANSACTIONAL\x10\x00\x12\x10\n" +
 	"\fAT_MOST_ONCE\x10\x01\x12\x11\n" +
