@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -193,6 +194,7 @@ func TestCommandLine(t *testing.T) {
 		{"soak", "-duration", "1s"},
 		{"suite", "-runs", "0"},
 		{"peers", "-runs", "0"},
+		{"peers", "-brokers", "kafka"},
 		{"ttl", "-from", "2s", "-to", "1s"},
 		{"latency", "-size", "1"},
 		{"latency", "-pid", "x"},
@@ -215,10 +217,10 @@ func TestMedians(t *testing.T) {
 	for _, v := range []float64{3, 1, 2} {
 		r := result{Name: "a", Messages: int(v), PerSecond: 10 * v, Times: &quantiles{v, v, v, v}}
 		r.note("disk", 5*v, "MiB")
-		c.add(r)
+		c.add("", r)
 	}
-	c.add(result{Name: "b", Written: 1})
-	c.add(result{Name: "b", Written: 4})
+	c.add("", result{Name: "b", Written: 1})
+	c.add("", result{Name: "b", Written: 4})
 	m := c.medians()
 	if len(m) != 2 || m[0].Messages != 2 || m[0].PerSecond != 20 || *m[0].Times != (quantiles{2, 2, 2, 2}) || m[0].Notes[0].Value != 10 {
 		t.Errorf("medians of three: %+v", m)
@@ -255,20 +257,107 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-func TestRatios(t *testing.T) {
+func TestComparison(t *testing.T) {
 	var out strings.Builder
-	ours := []result{{Name: "a", PerSecond: 30, ServerCPU: 5}, {Name: "only ours"}}
-	theirs := []result{{Name: "a", PerSecond: 10, ServerCPU: 20}}
-	if err := ratios(&out, ours, theirs); err != nil {
+	err := comparison(&out, []string{"ours", "theirs", "others"}, []result{
+		{Broker: "ours", Name: "a", PerSecond: 30, ServerCPU: 5, Times: &quantiles{P50: 3}},
+		{Broker: "ours", Name: "b", PerSecond: 7},
+		{Broker: "theirs", Name: "a", PerSecond: 10, ServerCPU: 20, Times: &quantiles{P50: 2}},
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"3.00", "0.25"} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("the ratios lack %q:\n%s", want, out.String())
+	lines := strings.Split(out.String(), "\n")
+	for i, want := range [][]string{
+		{"run", "broker"},
+		{"a", "ours", "30", "3.00", "–", "–", "5.0", "–", "–", "–", "|"},
+		{"a", "theirs", "10", "2.00", "–", "–", "20.0", "–", "–", "–", "|", "3.00", "1.50", "–", "–", "0.25", "–", "–"},
+		{"a", "others", "–", "–", "–", "–", "–", "–", "–", "–", "|", "–", "–", "–", "–", "–", "–", "–"},
+		{"b", "ours", "7"},
+		{"b", "theirs", "–"},
+	} {
+		got := strings.Fields(lines[i])
+		if len(got) < len(want) || !slices.Equal(got[:len(want)], want) {
+			t.Errorf("line %d: %q, want %q", i, got, want)
 		}
 	}
-	if strings.Contains(out.String(), "only ours") {
-		t.Errorf("a ratio with nothing:\n%s", out.String())
+}
+
+func TestBrokersAreChosenByName(t *testing.T) {
+	for _, c := range []struct {
+		names string
+		want  []string // empty: refused
+	}{
+		{"nats, quorate", []string{"nats", "quorate"}},
+		{"quorate,quorate", nil},
+		{"kafka", nil},
+		{"", nil},
+	} {
+		p := &peers{}
+		err := p.choose(c.names)
+		if (err == nil) != (len(c.want) > 0) {
+			t.Errorf("%q: %v", c.names, err)
+		}
+		for i, name := range c.want {
+			if p.brokers[i].name != name {
+				t.Errorf("%q: broker %d is %s", c.names, i, p.brokers[i].name)
+			}
+		}
+	}
+}
+
+func TestLeaderIn(t *testing.T) {
+	r := &rabbit{}
+	lines := "other\tbench1@localhost\nbench-1\tbench3@localhost\nbench-10\tbench2@localhost\nbench-2\t\n"
+	if i, err := leaderIn(lines, "bench-1", r.name); i != 2 || err != nil {
+		t.Errorf("node %d, %v", i, err)
+	}
+	for _, q := range []string{"bench-2", "bench-3"} {
+		if i, err := leaderIn(lines, q, r.name); err == nil {
+			t.Errorf("%s is led by node %d", q, i)
+		}
+	}
+}
+
+func TestFreePortsDiffer(t *testing.T) {
+	ports, err := freePorts(9)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(ports)
+	if n := len(slices.Compact(ports)); n != 9 || ports[0] < portsFrom || ports[n-1] >= portsTo {
+		t.Errorf("%d different ports: %v", n, ports)
+	}
+}
+
+func TestWithoutANode(t *testing.T) {
+	all := &target{uris: []string{"a", "b", "c"}, pids: []int{1, 2, 3}, queueType: "quorum"}
+	rest := all.without(1)
+	if !slices.Equal(rest.uris, []string{"a", "c"}) || !slices.Equal(rest.pids, []int{1, 3}) || rest.queueType != "quorum" {
+		t.Errorf("%+v", rest)
+	}
+	if !slices.Equal(all.uris, []string{"a", "b", "c"}) || !slices.Equal(all.pids, []int{1, 2, 3}) {
+		t.Errorf("the whole changed: %+v", all)
+	}
+}
+
+func TestInFolder(t *testing.T) {
+	parent, wrong := t.TempDir(), errors.New("wrong")
+	var kept string
+	for _, want := range []error{nil, wrong} {
+		var in string
+		err := inFolder(parent, func(dir string) error {
+			in = dir
+			return errors.Join(os.WriteFile(filepath.Join(dir, "f"), nil, 0o644), want)
+		})
+		_, gone := os.Stat(in)
+		if !errors.Is(err, want) || (want == nil) != errors.Is(gone, os.ErrNotExist) {
+			t.Errorf("with %v: %v, the folder: %v", want, err, gone)
+		}
+		kept = in
+	}
+	if err := inFolder(filepath.Join(kept, "f"), func(string) error { return nil }); err == nil {
+		t.Error("a file is taken for a folder")
 	}
 }
 

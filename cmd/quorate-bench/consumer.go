@@ -28,50 +28,28 @@ type consumer struct {
 	// shared, if set, is a connection that others use, too, and that stays open.
 	shared *amqp.Connection
 
-	conn *amqp.Connection // the consumer's own, if none is shared
-	ch   *amqp.Channel
-	from <-chan amqp.Delivery
+	in   inlet
 	took uint64 // deliveries
 	last uint64 // newest delivery tag
 	open int    // deliveries not acked
 }
 
 func (c *consumer) subscribe() (err error) {
-	if c.shared != nil {
-		c.ch, err = c.shared.Channel()
-	} else {
-		c.conn, c.ch, err = connect(c.uri, true)
-	}
-	if err != nil {
-		return err
-	}
-	if err = c.ch.Qos(c.prefetch, 0, false); err == nil {
-		c.from, err = c.ch.Consume(c.queue, "", false, false, false, false, nil)
-	}
-	if err != nil {
-		c.close()
-	}
+	c.in, err = openInlet(c.uri, c.shared, c.queue, c.prefetch)
 	return err
-}
-
-func (c *consumer) close() {
-	if c.conn != nil {
-		_ = c.conn.Close()
-	}
 }
 
 // run takes deliveries until ctx ends, then acks the rest and closes.
 func (c *consumer) run(ctx context.Context) error {
-	defer c.close()
-	began := clock()
-	closed := c.ch.NotifyClose(make(chan *amqp.Error, 1))
+	defer c.in.drop()
+	began, from := clock(), c.in.deliveries()
 	lull := time.NewTimer(ackLull)
 	defer lull.Stop()
 	for {
 		select {
-		case d, ok := <-c.from:
+		case d, ok := <-from:
 			if !ok {
-				return errors.Join(errClosed, reason(closed))
+				return errors.Join(errClosed, c.in.reason())
 			}
 			if err := c.take(&d); err != nil {
 				return err
@@ -87,7 +65,7 @@ func (c *consumer) run(ctx context.Context) error {
 				return err
 			}
 		case <-ctx.Done():
-			return errors.Join(c.ack(), c.ch.Close())
+			return errors.Join(c.ack(), c.in.finish())
 		}
 	}
 }
@@ -113,5 +91,5 @@ func (c *consumer) ack() error {
 		return nil
 	}
 	c.open = 0
-	return c.ch.Ack(c.last, true)
+	return c.in.ack(c.last)
 }

@@ -11,14 +11,25 @@ import (
 
 const (
 	// failAfter is how long messages flow before a node fails.
-	failAfter = 3 * time.Second
+	failAfter = 2 * time.Second
 	// frozen is how long a node that is not killed stands still.
 	frozen = 10 * time.Second
 	// flowAfter is how long messages flow on afterwards.
-	flowAfter = 5 * time.Second
+	flowAfter = 3 * time.Second
 	// failRate is how many messages a second flow through all queues together.
 	failRate = 2000
 )
+
+// faulty is a cluster of which a node can be made to fail.
+type faulty interface {
+	// clients is how all nodes are reached; its process ids follow restarts.
+	clients() *target
+	// leader is the number, from 0, of the node that leads a queue.
+	leader(ctx context.Context, queue string) (int, error)
+	kill(ctx context.Context, node int) error
+	// rejoin starts a killed node and waits until it serves clients.
+	rejoin(ctx context.Context, node int) error
+}
 
 // failover is a run in which the node that leads a queue fails.
 type failover struct {
@@ -35,46 +46,26 @@ func (f failover) name() string {
 
 // run measures the longest time that a publisher connected to another node
 // waits for a confirm. What was confirmed is consumed when all nodes are back.
-func (f failover) run(ctx context.Context, lab *lab) (result, error) {
+func (f failover) run(ctx context.Context, on faulty) (result, error) {
 	r := result{Name: f.name()}
-	const size = 1024
 	var queues []queue
 	for i := range f.queues {
 		queues = append(queues, queue{name: fmt.Sprintf("bench-failover-%d", i+1)})
 	}
-	if err := lab.target.declare(queues...); err != nil {
+	if err := on.clients().declare(queues...); err != nil {
 		return r, err
 	}
-	node, err := lab.cluster.Leader(ctx, queues[0].name)
+	node, err := on.leader(ctx, queues[0].name)
 	if err != nil {
 		return r, err
 	}
-	others := lab.without(node)
-	length := failAfter + flowAfter
-	if f.freeze {
-		length += frozen
-	}
-	l := &load{ledger: newLedger(f.queues, size)}
-	for i, q := range queues {
-		l.publishers = append(l.publishers, &publisher{
-			id: uint32(i), uri: others.uri(i), queues: []string{q.name}, size: size,
-			window: failRate * 20, more: during(length), pace: time.Second * time.Duration(f.queues) / failRate,
-		})
-	}
-	published, took, err := f.publish(ctx, l, func() error {
-		if f.freeze {
-			if err := node.Signal(syscall.SIGSTOP); err != nil {
-				return err
-			}
-			return errors.Join(pause(ctx, frozen), node.Signal(syscall.SIGCONT))
-		}
-		return node.Kill(ctx)
-	})
+	l := f.load(on.clients().without(node), queues)
+	published, took, err := f.publish(ctx, l, func() error { return f.fail(ctx, on, node) })
 	if !f.freeze {
-		err = errors.Join(err, lab.rejoin(ctx, node))
+		err = errors.Join(err, on.rejoin(ctx, node))
 	}
 	if err == nil {
-		err = lab.target.drain(ctx, l.ledger, published, queues...)
+		err = on.clients().drain(ctx, l.ledger, published, queues...)
 	}
 	if err != nil {
 		return r, fmt.Errorf("%s: %w", r.Name, err)
@@ -86,7 +77,35 @@ func (f failover) run(ctx context.Context, lab *lab) (result, error) {
 	}
 	r.Times, r.Seconds = quantilesOf(gaps), took.Seconds()
 	r.note("longest confirm gap of any queue", r.Times.Max/1e3, "s")
-	return r, lab.target.remove(queues...)
+	return r, on.clients().remove(queues...)
+}
+
+// load is a publisher for each queue, which share the rate.
+func (f failover) load(others *target, queues []queue) *load {
+	const size = 1024
+	length := failAfter + flowAfter
+	if f.freeze {
+		length += frozen
+	}
+	l := &load{ledger: newLedger(f.queues, size)}
+	for i, q := range queues {
+		l.publishers = append(l.publishers, &publisher{
+			id: uint32(i), uri: others.uri(i), queues: []string{q.name}, size: size,
+			window: failRate * 20, more: during(length), pace: time.Second * time.Duration(f.queues) / failRate,
+		})
+	}
+	return l
+}
+
+func (f failover) fail(ctx context.Context, on faulty, node int) error {
+	if !f.freeze {
+		return on.kill(ctx, node)
+	}
+	pid := on.clients().pids[node]
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		return err
+	}
+	return errors.Join(pause(ctx, frozen), syscall.Kill(pid, syscall.SIGCONT))
 }
 
 // publish runs the publishers and, in their midst, fail.

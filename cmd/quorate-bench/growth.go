@@ -36,7 +36,7 @@ func runGrowth(ctx context.Context, fs *flag.FlagSet, args []string) error {
 	}
 	var all collection
 	err := g.with(ctx, func() error {
-		if err := warmUp(ctx, g.target); err != nil {
+		if err := warmUp(ctx, g.target, warmTime); err != nil {
 			return err
 		}
 		for _, n := range g.queues {
@@ -80,7 +80,7 @@ func (g *growth) active(ctx context.Context, n int, all *collection) error {
 	if err := g.target.declare(queues...); err != nil {
 		return err
 	}
-	if err := calm(ctx, g.target.pids); err != nil {
+	if _, err := calm(ctx, g.target.pids, calmTimeout); err != nil {
 		return err
 	}
 	clients := min(n, len(g.target.uris))
@@ -106,7 +106,7 @@ func (g *growth) active(ctx context.Context, n int, all *collection) error {
 	if err := l.run(ctx, g.target.pids, &r); err != nil {
 		return fmt.Errorf("%s: %w", r.Name, err)
 	}
-	all.add(r)
+	all.add("", r)
 	return g.target.remove(queues...)
 }
 
@@ -127,7 +127,7 @@ func (g *growth) waiting(ctx context.Context, n int, all *collection) error {
 	if err != nil {
 		return fmt.Errorf("%s: fill: %w", r.Name, err)
 	}
-	if err := calm(ctx, g.target.pids); err != nil {
+	if _, err := calm(ctx, g.target.pids, calmTimeout); err != nil {
 		return err
 	}
 	flow := publisher{id: 0, uri: g.target.uri(0), queues: names, size: g.size, window: 5000, more: upTo(g.count()), pace: pace}
@@ -139,7 +139,7 @@ func (g *growth) waiting(ctx context.Context, n int, all *collection) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", r.Name, err)
 	}
-	all.add(r)
+	all.add("", r)
 	return g.target.remove(q)
 }
 

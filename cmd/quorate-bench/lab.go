@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/quorate/quorate/jepsen/cluster"
@@ -32,32 +33,35 @@ func labFlags(fs *flag.FlagSet) *lab {
 	return l
 }
 
+// inFolder calls do with a new folder in parent, which stays if anything goes wrong.
+func inFolder(parent string, do func(dir string) error) error {
+	dir, err := os.MkdirTemp(parent, "quorate-bench")
+	if err != nil {
+		return err
+	}
+	if err := do(dir); err != nil {
+		return fmt.Errorf("%w\nthe cluster's data and logs are in %s", err, dir)
+	}
+	return os.RemoveAll(dir)
+}
+
 // with starts a three-node cluster with settings (KEY=VALUE), calls do, and
-// stops the cluster. Its folder stays if anything went wrong.
-func (l *lab) with(ctx context.Context, do func() error, settings ...string) (err error) {
-	dir, err := os.MkdirTemp(l.dir, "quorate-bench")
-	if err != nil {
-		return err
-	}
-	defer func() {
+// stops the cluster.
+func (l *lab) with(ctx context.Context, do func() error, settings ...string) error {
+	return inFolder(l.dir, func(dir string) (err error) {
+		binary, err := withSettings(l.binary, dir, settings)
 		if err != nil {
-			err = fmt.Errorf("%w\nthe cluster's data and logs are in %s", err, dir)
-			return
+			return err
 		}
-		err = os.RemoveAll(dir)
-	}()
-	binary, err := withSettings(l.binary, dir, settings)
-	if err != nil {
-		return err
-	}
-	l.data = filepath.Join(dir, "data")
-	if l.cluster, err = cluster.Start(ctx, cluster.Options{Binary: binary, Dir: dir}); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, l.cluster.Stop()) }()
-	l.target = &target{uris: l.cluster.URIs(), queueType: "quorum"}
-	l.findProcesses()
-	return do()
+		l.data = filepath.Join(dir, "data")
+		if l.cluster, err = cluster.Start(ctx, cluster.Options{Binary: binary, Dir: dir}); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, l.cluster.Stop()) }()
+		l.target = &target{uris: l.cluster.URIs(), queueType: "quorum"}
+		l.findProcesses()
+		return do()
+	})
 }
 
 // withSettings returns a program that runs the binary with the settings added.
@@ -88,19 +92,21 @@ func (l *lab) findProcesses() {
 	}
 }
 
-// without is the cluster as clients see it that do not connect to a node.
-func (l *lab) without(gone *cluster.Node) *target {
-	t := &target{queueType: l.target.queueType}
-	for _, n := range l.cluster.Nodes {
-		if n != gone {
-			t.uris, t.pids = append(t.uris, n.URI()), append(t.pids, n.PID)
-		}
+func (l *lab) clients() *target { return l.target }
+
+func (l *lab) leader(ctx context.Context, queue string) (int, error) {
+	n, err := l.cluster.Leader(ctx, queue)
+	if err != nil {
+		return 0, err
 	}
-	return t
+	return slices.Index(l.cluster.Nodes, n), nil
 }
 
+func (l *lab) kill(ctx context.Context, node int) error { return l.cluster.Nodes[node].Kill(ctx) }
+
 // rejoin starts a killed node again and waits until it serves clients.
-func (l *lab) rejoin(ctx context.Context, n *cluster.Node) error {
+func (l *lab) rejoin(ctx context.Context, node int) error {
+	n := l.cluster.Nodes[node]
 	if err := n.Restart(); err != nil {
 		return err
 	}

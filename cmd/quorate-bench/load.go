@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -122,28 +124,39 @@ type queue struct {
 
 // declare deletes the queues and declares them anew, empty.
 func (t *target) declare(queues ...queue) error {
+	if isNATS(t.uris[0]) {
+		return declareStreams(t.uris[0], queues)
+	}
 	return t.onChannel(func(ch *amqp.Channel) error {
 		for _, q := range queues {
-			if _, err := ch.QueueDelete(q.name, false, false, false); err != nil {
-				return fmt.Errorf("delete %s: %w", q.name, err)
-			}
-			args := amqp.Table{}
-			for k, v := range q.args {
-				args[k] = v
-			}
-			if t.queueType != "" {
-				args["x-queue-type"] = t.queueType
-			}
-			if _, err := ch.QueueDeclare(q.name, true, false, false, false, args); err != nil {
-				return fmt.Errorf("declare %s: %w", q.name, err)
+			if err := t.declareQueue(ch, q); err != nil {
+				return err
 			}
 		}
 		return nil
 	})
 }
 
+func (t *target) declareQueue(ch *amqp.Channel, q queue) error {
+	if _, err := ch.QueueDelete(q.name, false, false, false); err != nil {
+		return fmt.Errorf("delete %s: %w", q.name, err)
+	}
+	args := amqp.Table{}
+	maps.Copy(args, q.args)
+	if t.queueType != "" {
+		args["x-queue-type"] = t.queueType
+	}
+	if _, err := ch.QueueDeclare(q.name, true, false, false, false, args); err != nil {
+		return fmt.Errorf("declare %s: %w", q.name, err)
+	}
+	return nil
+}
+
 // remove deletes the queues with all they hold.
 func (t *target) remove(queues ...queue) error {
+	if isNATS(t.uris[0]) {
+		return removeStreams(t.uris[0], queues)
+	}
 	return t.onChannel(func(ch *amqp.Channel) error {
 		for _, q := range queues {
 			if _, err := ch.QueueDelete(q.name, false, false, false); err != nil {
@@ -173,6 +186,14 @@ func (t *target) onChannel(do func(*amqp.Channel) error) error {
 
 // uri spreads clients over the nodes.
 func (t *target) uri(n int) string { return t.uris[n%len(t.uris)] }
+
+// without is the cluster as clients see it that do not connect to a node.
+func (t *target) without(node int) *target {
+	rest := *t
+	rest.uris = slices.Delete(slices.Clone(t.uris), node, node+1)
+	rest.pids = slices.Delete(slices.Clone(t.pids), node, node+1)
+	return &rest
+}
 
 // drain consumes what waits in the queues and checks that, with what the ledger
 // has already seen, it is what was published.

@@ -2,123 +2,210 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
-	"text/tabwriter"
+	"slices"
+	"strings"
 	"time"
 )
 
-// peers puts quorate and another broker through the same loads, one after the
+// peers puts quorate and other brokers through the same loads, one after the
 // other in each round.
 type peers struct {
 	*lab
 	duration time.Duration
 	rounds   int
 	only     string
+	brokers  []*broker
+}
 
-	ours, theirs collection
+// broker is one of those compared.
+type broker struct {
+	name string // as the flag -brokers has it
+	// install sees to it that the broker can be started, and sets about.
+	install func(ctx context.Context, b *broker) error
+	about   string
+	// with starts three nodes, calls do and stops them. on is nil for one whose
+	// nodes are not made to fail.
+	with func(ctx context.Context, p *peers, do func(t *target, on faulty) error) error
+
+	results collection
+}
+
+// knownBrokers are all that can be compared; ratios are those of the first to
+// the others.
+func knownBrokers() []*broker {
+	var nats string
+	build := func(sync string) func(context.Context, *broker) error {
+		return func(ctx context.Context, b *broker) (err error) {
+			b.about = "NATS JetStream " + natsVersion + ", work-queue streams with three replicas, " + sync
+			nats, err = installNATS(ctx)
+			return err
+		}
+	}
+	return []*broker{
+		{name: "quorate", with: withQuorate, install: func(_ context.Context, b *broker) error {
+			b.about = "quorate, replicated queues"
+			return nil
+		}},
+		{name: "rabbitmq", with: withRabbit, install: func(ctx context.Context, b *broker) error {
+			version, err := installRabbit(ctx)
+			b.about = "RabbitMQ " + version + ", quorum queues; newer releases differ"
+			return err
+		}},
+		{name: "nats-sync", install: build("synced before each answer (sync_interval: always)"),
+			with: func(ctx context.Context, p *peers, do func(*target, faulty) error) error {
+				return p.withNATS(ctx, nats, true, do)
+			}},
+		{name: "nats", install: build("synced every two minutes, the default: a crash of the machines loses messages"),
+			with: func(ctx context.Context, p *peers, do func(*target, faulty) error) error {
+				return p.withNATS(ctx, nats, false, do)
+			}},
+	}
 }
 
 func runPeers(ctx context.Context, fs *flag.FlagSet, args []string) error {
 	p := &peers{lab: labFlags(fs)}
-	fs.DurationVar(&p.duration, "duration", 10*time.Second, "how `long` each throughput run publishes")
-	fs.IntVar(&p.rounds, "runs", 1, "`rounds`, of which the tables show the medians")
+	names := fs.String("brokers", "quorate,rabbitmq,nats-sync,nats", "comma-separated `names` of the brokers; ratios are those of the first to the others")
+	fs.DurationVar(&p.duration, "duration", 4*time.Second, "how `long` each run publishes")
+	fs.IntVar(&p.rounds, "runs", 1, "`rounds`, of which the table shows the medians")
 	fs.StringVar(&p.only, "only", "", "run only the measurements whose names hold one of these comma-separated `texts`")
 	if err := parse(fs, args); err != nil {
 		return err
 	}
-	if p.rounds < 1 || p.rounds > 100 {
-		return errors.New("-runs must be between 1 and 100")
+	if p.rounds < 1 || p.rounds > 100 || p.duration <= 0 {
+		return errors.New("-runs must be between 1 and 100, -duration more than 0")
 	}
-	version, err := installRabbit(ctx)
-	if err != nil {
+	if err := p.choose(*names); err != nil {
 		return err
 	}
-	for range p.rounds {
-		err = p.with(ctx, func() error { return p.steps(ctx, p.target, "quorate", &p.ours) })
-		if err == nil {
-			err = p.rabbit(ctx)
-		}
-		if err != nil {
-			break
+	for _, b := range p.brokers {
+		if err := b.install(ctx, b); err != nil {
+			return fmt.Errorf("%s: %w", b.name, err)
 		}
 	}
-	ours, theirs := p.ours.medians(), p.theirs.medians()
-	fmt.Println("\nquorate, three nodes")
-	err = errors.Join(err, publishResults(ours, p.json))
-	fmt.Printf("\nRabbitMQ %s (the installed package; newer releases differ), three nodes, quorum queues\n", version)
-	return errors.Join(err, table(os.Stdout, theirs), ratios(os.Stdout, ours, theirs))
+	return errors.Join(p.measure(ctx), p.report())
 }
 
-func (p *peers) rabbit(ctx context.Context) (err error) {
-	dir, err := os.MkdirTemp(p.dir, "quorate-bench-rabbitmq")
-	if err != nil {
-		return err
-	}
-	r, err := startRabbit(ctx, dir)
-	if err != nil {
-		return err
-	}
-	err = errors.Join(p.steps(ctx, r.target(), "RabbitMQ", &p.theirs), r.stop())
-	if err != nil {
-		return fmt.Errorf("%w\nRabbitMQ's data and logs are in %s", err, dir)
-	}
-	return os.RemoveAll(dir)
-}
-
-func (p *peers) steps(ctx context.Context, t *target, broker string, to *collection) error {
-	if err := warmUp(ctx, t); err != nil {
-		return fmt.Errorf("%s: %w", broker, err)
-	}
-	for _, st := range commonSteps(t, p.duration) {
-		if !selected(st.name, p.only) {
-			continue
+// choose takes the brokers that are named, in that order.
+func (p *peers) choose(names string) error {
+	known := knownBrokers()
+	for name := range strings.SplitSeq(names, ",") {
+		i := slices.IndexFunc(known, func(b *broker) bool { return b.name == strings.TrimSpace(name) })
+		if i < 0 || slices.Contains(p.brokers, known[i]) {
+			return fmt.Errorf("-brokers: %q is unknown or named twice", name)
 		}
-		if err := calm(ctx, t.pids); err != nil {
-			return fmt.Errorf("%s: %w", broker, err)
-		}
-		r, err := st.run(ctx)
-		if err != nil {
-			return fmt.Errorf("%s: %w", broker, err)
-		}
-		fmt.Print(broker, ": ")
-		to.add(r)
+		p.brokers = append(p.brokers, known[i])
 	}
 	return nil
 }
 
-// ratios writes, for each run of both, the quotient of our figure and theirs.
-func ratios(w io.Writer, ours, theirs []result) error {
-	other := map[string]result{}
-	for _, r := range theirs {
-		other[r.Name] = r
-	}
-	fmt.Fprintln(w, "\nquorate / RabbitMQ")
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "run\tmsg/s\tp50\tp99\tmax\tserver CPU\tpeak RSS\twritten\t")
-	for _, a := range ours {
-		b, both := other[a.Name]
-		if !both {
-			continue
+// measure has every broker run once per round. What fails in one broker's part
+// ends that part; the rounds go on, and the error is returned in the end.
+func (p *peers) measure(ctx context.Context) error {
+	var errs []error
+	for round := range p.rounds {
+		for _, b := range p.brokers {
+			label := fmt.Sprintf("round %d of %d, %s", round+1, p.rounds, b.name)
+			began := time.Now()
+			err := b.with(ctx, p, func(t *target, on faulty) error { return p.steps(ctx, label, b, t, on) })
+			progress("%s: %.0f s in all", label, time.Since(began).Seconds())
+			if err != nil {
+				err = fmt.Errorf("%s: %w", label, err)
+				progress("%v", err)
+				errs = append(errs, err)
+			}
+			if ctx.Err() != nil {
+				return errors.Join(append(errs, context.Cause(ctx))...)
+			}
 		}
-		x, y := a.Times, b.Times
-		if x == nil || y == nil {
-			x, y = &quantiles{}, &quantiles{}
-		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", a.Name,
-			ratio(a.PerSecond, b.PerSecond), ratio(x.P50, y.P50), ratio(x.P99, y.P99), ratio(x.Max, y.Max),
-			ratio(a.ServerCPU, b.ServerCPU), ratio(float64(a.PeakRSS), float64(b.PeakRSS)), ratio(a.Written, b.Written))
 	}
-	return t.Flush()
+	return errors.Join(errs...)
 }
 
-// ratio is empty where one of the two was not measured.
-func ratio(a, b float64) string {
-	if a == 0 || b == 0 {
-		return ""
+// What the peers' runs of expiry and failure look like: short, so that a round
+// of all brokers takes few minutes.
+const (
+	peerCalm    = 4 * time.Second
+	peerTTL     = 2 * time.Second
+	peerTTLMost = 5 * time.Second
+)
+
+func (p *peers) steps(ctx context.Context, label string, b *broker, t *target, on faulty) error {
+	if err := warmUp(ctx, t, time.Second); err != nil {
+		return err
 	}
-	return fmt.Sprintf("%.2f", a/b)
+	all := commonSteps(t, p.duration)
+	if on != nil {
+		messages := int(p.duration.Seconds() * ttlRate)
+		all = append(all, ttlSteps(t, messages, peerTTL, time.Second, peerTTLMost)...)
+		all = append(all, failoverSteps(on, failover{queues: 1}, failover{queues: 10})...)
+	}
+	for _, st := range all {
+		if !selected(st.name, p.only) {
+			continue
+		}
+		if _, err := calm(ctx, t.pids, peerCalm); err != nil {
+			return err
+		}
+		r, err := st.run(ctx)
+		if err != nil {
+			return err
+		}
+		r.Broker = b.name
+		b.results.add(label, r)
+	}
+	return nil
+}
+
+// report prints the medians of all brokers, run by run.
+func (p *peers) report() error {
+	var all []result
+	fmt.Println(heading())
+	for _, b := range p.brokers {
+		fmt.Printf("%s: %s\n", b.name, b.about)
+		all = append(all, b.results.medians()...)
+	}
+	fmt.Printf("three nodes each on this machine; medians of %d rounds\n\n", p.rounds)
+	var names []string
+	for _, b := range p.brokers {
+		names = append(names, b.name)
+	}
+	err := comparison(os.Stdout, names, all)
+	if p.json == "" {
+		return err
+	}
+	text, jsonErr := json.MarshalIndent(all, "", "  ")
+	if jsonErr != nil {
+		return errors.Join(err, jsonErr)
+	}
+	return errors.Join(err, os.WriteFile(p.json, append(text, '\n'), 0o644))
+}
+
+func withQuorate(ctx context.Context, p *peers, do func(*target, faulty) error) error {
+	return p.with(ctx, func() error { return do(p.target, p.lab) })
+}
+
+func withRabbit(ctx context.Context, p *peers, do func(*target, faulty) error) error {
+	return inFolder(p.dir, func(dir string) error {
+		r, err := startRabbit(ctx, dir)
+		if err != nil {
+			return err
+		}
+		return errors.Join(do(r.clients(), r), r.stop())
+	})
+}
+
+func (p *peers) withNATS(ctx context.Context, binary string, sync bool, do func(*target, faulty) error) error {
+	return inFolder(p.dir, func(dir string) error {
+		n, err := startNATS(ctx, binary, dir, sync)
+		if err != nil {
+			return err
+		}
+		defer n.stop()
+		return do(n.target(), nil)
+	})
 }

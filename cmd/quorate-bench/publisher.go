@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
-
-	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 var (
-	errNacked = errors.New("basic.nack")
+	errNacked = errors.New("the broker refused a message")
 	errClosed = errors.New("the broker closed the channel")
 )
 
@@ -24,7 +21,7 @@ type publisher struct {
 	window int // unconfirmed messages
 	// more says whether message n, counted from 0, is to be published.
 	more func(n uint64) bool
-	// ttl, if set, draws how long a message lives.
+	// ttl, if set, draws how long a message lives; always more than 0.
 	ttl func() time.Duration
 	// pace is the time from one publish to the next; 0: as fast as the window allows.
 	pace time.Duration
@@ -36,24 +33,20 @@ type publisher struct {
 
 // run publishes until more ends it, and returns how many were confirmed.
 func (p *publisher) run(ctx context.Context) (uint64, error) {
-	conn, ch, err := connect(p.uri, p.window > 1)
+	out, err := openOutlet(p.uri, p.window)
 	if err != nil {
 		return 0, err
 	}
-	defer conn.Close()
-	if err := ch.Confirm(false); err != nil {
-		return 0, err
-	}
-	confirmed, err := p.drive(ctx, ch)
+	defer out.drop()
+	confirmed, err := p.drive(ctx, out)
 	if err == nil {
-		err = ch.Close()
+		err = out.finish()
 	}
 	return confirmed, err
 }
 
-func (p *publisher) drive(ctx context.Context, ch *amqp.Channel) (confirmed uint64, err error) {
-	answers := ch.NotifyPublish(make(chan amqp.Confirmation, p.window))
-	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
+func (p *publisher) drive(ctx context.Context, out outlet) (confirmed uint64, err error) {
+	answers := out.answers()
 	body, calls := make([]byte, p.size), make([]time.Duration, p.window)
 	wake := time.NewTimer(0)
 	defer wake.Stop()
@@ -63,7 +56,7 @@ func (p *publisher) drive(ctx context.Context, ch *amqp.Channel) (confirmed uint
 	for more := p.more(0); ; {
 		for more && sent-confirmed < uint64(p.window) && p.due(began, sent) <= clock() {
 			call := clock()
-			if err := p.publish(ch, body, sent, call); err != nil {
+			if err := p.publish(out, body, sent, call); err != nil {
 				return confirmed, fmt.Errorf("publish: %w", err)
 			}
 			calls[sent%uint64(p.window)] = call
@@ -80,10 +73,10 @@ func (p *publisher) drive(ctx context.Context, ch *amqp.Channel) (confirmed uint
 		case <-wake.C:
 		case a, ok := <-answers:
 			if !ok {
-				return confirmed, errors.Join(errClosed, reason(closed))
+				return confirmed, errors.Join(errClosed, out.reason())
 			}
 			if !a.Ack {
-				return confirmed, errNacked
+				return confirmed, errors.Join(errNacked, out.reason())
 			}
 			now := clock()
 			if p.taken != nil {
@@ -102,27 +95,14 @@ func (p *publisher) due(began time.Duration, n uint64) time.Duration {
 	return began + time.Duration(n)*p.pace
 }
 
-// publish writes body again: the client library copies it before it returns.
-func (p *publisher) publish(ch *amqp.Channel, body []byte, n uint64, call time.Duration) error {
-	out := amqp.Publishing{DeliveryMode: amqp.Persistent, Body: body}
+// publish writes body again: the outlet has done with it before it returns.
+func (p *publisher) publish(out outlet, body []byte, n uint64, call time.Duration) error {
 	due := call
+	var ttl time.Duration
 	if p.ttl != nil {
-		ttl := p.ttl()
+		ttl = p.ttl()
 		due += ttl
-		out.Expiration = strconv.FormatInt(ttl.Milliseconds(), 10)
 	}
 	stamp(body, p.id, n, call, due)
-	return ch.Publish("", p.queues[n%uint64(len(p.queues))], false, false, out)
-}
-
-// reason is why a channel was closed; nil if it is not known.
-func reason(closed <-chan *amqp.Error) error {
-	select {
-	case err := <-closed:
-		if err != nil {
-			return err
-		}
-	default:
-	}
-	return nil
+	return out.publish(p.queues[n%uint64(len(p.queues))], body, ttl)
 }

@@ -23,6 +23,8 @@ const (
 	// crowdCalm is the pause before idle processor time is measured for crowdIdle.
 	crowdCalm = 30 * time.Second
 	crowdIdle = 20 * time.Second
+	// crowdKilled is the node, counted from 0, that is killed.
+	crowdKilled = 1
 	// crowdTimeout bounds each round through all queues.
 	crowdTimeout = 3 * time.Minute
 )
@@ -97,7 +99,7 @@ func (c *crowd) keep(r *result, err error) error {
 		return fmt.Errorf("%s: %w", r.Name, err)
 	}
 	c.results = append(c.results, *r)
-	fmt.Printf("%s: %.1f s\n", r.Name, r.Seconds)
+	progress("%s: %.1f s", r.Name, r.Seconds)
 	return nil
 }
 
@@ -239,12 +241,11 @@ func (c *crowd) warm(ctx context.Context) error {
 // confirms again.
 func (c *crowd) killOne(ctx context.Context) error {
 	r := result{Name: fmt.Sprintf("the same from the moment a node is killed, %d queues", c.n)}
-	gone := c.cluster.Nodes[1]
 	began := clock()
-	if err := gone.Kill(ctx); err != nil {
+	if err := c.kill(ctx, crowdKilled); err != nil {
 		return err
 	}
-	at, err := c.round(ctx, c.without(gone))
+	at, err := c.round(ctx, c.target.without(crowdKilled))
 	c.measured(&r, began, at)
 	r.note("99 % of the queues confirm after", r.Times.P99/1e3, "s")
 	r.note("all queues confirm after", r.Times.Max/1e3, "s")
@@ -254,7 +255,7 @@ func (c *crowd) killOne(ctx context.Context) error {
 func (c *crowd) restartOne(ctx context.Context) error {
 	r := result{Name: fmt.Sprintf("restart of a node with %d queues", c.n)}
 	began := clock()
-	err := c.rejoin(ctx, c.cluster.Nodes[1])
+	err := c.rejoin(ctx, crowdKilled)
 	r.Seconds = (clock() - began).Seconds()
 	r.note("serves again after", r.Seconds, "s")
 	return c.keep(&r, err)

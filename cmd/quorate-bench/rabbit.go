@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,7 +30,9 @@ type rabbit struct {
 	ports []int // AMQP and distribution of each node, then the port mapper's
 	epmd  *exec.Cmd
 	nodes []*exec.Cmd
-	pids  []int // of the virtual machines
+	// served is how clients reach the nodes; its process ids are those of the
+	// virtual machines, 0 for one that never came up.
+	served *target
 }
 
 // installRabbit installs Debian's package if it is not there, and returns its version.
@@ -76,38 +77,90 @@ func (r *rabbit) start(ctx context.Context) (err error) {
 		r.epmd = nil
 		return err
 	}
+	r.nodes, r.served = make([]*exec.Cmd, rabbitNodes), &target{queueType: "quorum", pids: make([]int, rabbitNodes)}
 	for i := range rabbitNodes {
-		cmd := exec.Command(filepath.Join(rabbitScripts, "rabbitmq-server"))
-		if err := launch(cmd, filepath.Join(r.dir, fmt.Sprintf("node%d.log", i)), r.env(i)); err != nil {
+		r.served.uris = append(r.served.uris, r.uri(i))
+		if err := r.launch(i); err != nil {
 			return err
 		}
-		r.nodes = append(r.nodes, cmd)
 	}
 	for i := range rabbitNodes {
 		if err := r.await(ctx, i); err != nil {
-			return fmt.Errorf("RabbitMQ node %d: %w; its logs are in %s", i+1, err, r.dir)
+			return err
 		}
 	}
-	ctl := exec.CommandContext(ctx, filepath.Join(rabbitScripts, "rabbitmqctl"), "await_online_nodes", strconv.Itoa(rabbitNodes))
-	ctl.Env = r.env(0)
-	if out, err := ctl.CombinedOutput(); err != nil {
-		return fmt.Errorf("RabbitMQ cluster: %w\n%s", err, out)
+	_, err = r.control(ctx, 0, "await_online_nodes", strconv.Itoa(rabbitNodes))
+	return err
+}
+
+// launch starts a node, whose output is added to its log.
+func (r *rabbit) launch(i int) error {
+	cmd := exec.Command(filepath.Join(rabbitScripts, "rabbitmq-server"))
+	if err := launch(cmd, filepath.Join(r.dir, fmt.Sprintf("node%d.log", i)), r.env(i)); err != nil {
+		return err
 	}
+	r.nodes[i] = cmd
 	return nil
 }
 
-// freePorts finds ports on loopback that nobody listens on.
-func freePorts(n int) ([]int, error) {
-	var ports []int
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		defer l.Close() // after all have been found, so that they differ
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+// control runs rabbitmqctl against a node and returns what it prints.
+func (r *rabbit) control(ctx context.Context, node int, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(rabbitScripts, "rabbitmqctl"), args...)
+	cmd.Env = r.env(node)
+	var out, log strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &log
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("rabbitmqctl %s: %w\n%s%s", args[0], err, &out, &log)
 	}
-	return ports, nil
+	return out.String(), nil
+}
+
+func (r *rabbit) clients() *target { return r.served }
+
+// leader asks for the node that leads a quorum queue.
+func (r *rabbit) leader(ctx context.Context, queue string) (int, error) {
+	out, err := r.control(ctx, 0, "--quiet", "list_queues", "--no-table-headers", "name", "leader")
+	if err != nil {
+		return 0, err
+	}
+	return leaderIn(out, queue, r.name)
+}
+
+// leaderIn finds a queue's line, its name and its leader, and the leader's number.
+func leaderIn(lines, queue string, name func(node int) string) (int, error) {
+	for line := range strings.Lines(lines) {
+		f := strings.Fields(line)
+		if len(f) != 2 || f[0] != queue {
+			continue
+		}
+		for i := range rabbitNodes {
+			if f[1] == name(i) {
+				return i, nil
+			}
+		}
+	}
+	return 0, fmt.Errorf("no leader of %s among\n%s", queue, lines)
+}
+
+// kill kills the virtual machine of a node.
+func (r *rabbit) kill(_ context.Context, node int) error {
+	if err := syscall.Kill(r.served.pids[node], syscall.SIGKILL); err != nil {
+		return err
+	}
+	end(r.nodes[node], rabbitStop)
+	return nil
+}
+
+func (r *rabbit) rejoin(ctx context.Context, node int) error {
+	ctx, cancel := context.WithTimeout(ctx, rabbitStart)
+	defer cancel()
+	if err := os.Remove(r.pidFile(node)); err != nil {
+		return err
+	}
+	if err := r.launch(node); err != nil {
+		return err
+	}
+	return r.await(ctx, node)
 }
 
 func (r *rabbit) name(i int) string { return fmt.Sprintf("bench%d@localhost", i+1) }
@@ -144,18 +197,6 @@ func (r *rabbit) env(i int) []string {
 
 func (r *rabbit) pidFile(i int) string { return filepath.Join(r.dir, fmt.Sprintf("node%d.pid", i)) }
 
-// launch starts a program in a process group of its own, with its output in a file.
-func launch(cmd *exec.Cmd, log string, env []string) error {
-	f, err := os.Create(log)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	cmd.Stdout, cmd.Stderr, cmd.Env = f, f, env
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	return cmd.Start()
-}
-
 // await waits until a node takes connections and keeps its process id.
 func (r *rabbit) await(ctx context.Context, i int) error {
 	for {
@@ -166,12 +207,11 @@ func (r *rabbit) await(ctx context.Context, i int) error {
 			if err != nil {
 				return err
 			}
-			pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-			r.pids = append(r.pids, pid)
+			r.served.pids[i], err = strconv.Atoi(strings.TrimSpace(string(text)))
 			return err
 		}
 		if waitErr := pause(ctx, rabbitPoll); waitErr != nil {
-			return errors.Join(err, waitErr)
+			return fmt.Errorf("RabbitMQ node %d: %w; its logs are in %s", i+1, errors.Join(err, waitErr), r.dir)
 		}
 	}
 }
@@ -180,39 +220,29 @@ func (r *rabbit) uri(i int) string {
 	return fmt.Sprintf("amqp://guest:guest@127.0.0.1:%d/", r.ports[2*i])
 }
 
-func (r *rabbit) target() *target {
-	t := &target{queueType: "quorum", pids: r.pids}
-	for i := range rabbitNodes {
-		t.uris = append(t.uris, r.uri(i))
-	}
-	return t
-}
-
 // stop ends what start has started: first the virtual machines, cleanly, then
 // whatever is left of their process groups, and the port mapper.
 func (r *rabbit) stop() error {
 	var errs []error
-	for _, pid := range r.pids {
-		if err := syscall.Kill(pid, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
-			errs = append(errs, fmt.Errorf("process %d: %w", pid, err))
+	for i, cmd := range r.nodes {
+		if cmd == nil || r.served.pids[i] == 0 {
+			continue
+		}
+		if err := syscall.Kill(r.served.pids[i], syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
+			errs = append(errs, fmt.Errorf("process %d: %w", r.served.pids[i], err))
 		}
 	}
 	for i, cmd := range r.nodes {
 		grace := rabbitStop
-		if i >= len(r.pids) {
+		if cmd != nil && r.served.pids[i] == 0 {
 			grace = 0 // it never came up
 		}
-		end(cmd, grace)
+		if cmd != nil {
+			end(cmd, grace)
+		}
 	}
 	if r.epmd != nil {
 		end(r.epmd, 0)
 	}
 	return errors.Join(errs...)
-}
-
-// end waits for a program and kills its process group if it takes too long.
-func end(cmd *exec.Cmd, grace time.Duration) {
-	kill := time.AfterFunc(grace, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
-	defer kill.Stop()
-	_ = cmd.Wait() // how it ended is in its log
 }

@@ -16,6 +16,7 @@ import (
 // result is what one run measured. Zero fields were not measured.
 type result struct {
 	Name      string     `json:"name"`
+	Broker    string     `json:"broker,omitempty"` // where several are compared
 	Messages  int        `json:"messages"`
 	Seconds   float64    `json:"seconds"`
 	PerSecond float64    `json:"per_second"`
@@ -117,8 +118,8 @@ type collection struct {
 	runs  map[string][]result
 }
 
-// add keeps a result and says at once that it is there.
-func (c *collection) add(r result) {
+// add keeps a result and says at once, after the label, that it is there.
+func (c *collection) add(label string, r result) {
 	if c.runs == nil {
 		c.runs = map[string][]result{}
 	}
@@ -126,7 +127,15 @@ func (c *collection) add(r result) {
 		c.names = append(c.names, r.Name)
 	}
 	c.runs[r.Name] = append(c.runs[r.Name], r)
-	fmt.Printf("%s: %d messages in %.1f s\n", r.Name, r.Messages, r.Seconds)
+	if label != "" {
+		label += ": "
+	}
+	progress("%s%s: %d messages in %.1f s", label, r.Name, r.Messages, r.Seconds)
+}
+
+// progress says on standard error how far a command is.
+func progress(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, format+"\n", args...)
 }
 
 // medians is one result for each run, each figure the median of its rounds.
@@ -178,9 +187,14 @@ func median(values []float64) float64 {
 	return (values[half-1] + values[half]) / 2
 }
 
+// heading says when and on what machine something was measured.
+func heading() string {
+	return fmt.Sprint(time.Now().Format("2006-01-02 15:04"), " – processors: ", runtime.NumCPU(), " – load average: ", loadAverage())
+}
+
 // publishResults prints the machine's load and the table, and writes the JSON if a file is named.
 func publishResults(results []result, file string) error {
-	fmt.Println(time.Now().Format("2006-01-02 15:04"), "– processors:", runtime.NumCPU(), "– load average:", loadAverage())
+	fmt.Println(heading())
 	if err := table(os.Stdout, results); err != nil {
 		return err
 	}

@@ -126,7 +126,7 @@ func runLatency(ctx context.Context, fs *flag.FlagSet, args []string) error {
 	if *size < bodyHead {
 		return fmt.Errorf("-size must be at least %d", bodyHead)
 	}
-	r, err := latency(ctx, t, *n, *size)
+	r, err := latency(ctx, t, upTo(*n), *size)
 	if err != nil {
 		return err
 	}
@@ -134,7 +134,7 @@ func runLatency(ctx context.Context, fs *flag.FlagSet, args []string) error {
 }
 
 // latency measures how long a confirm takes when nothing else is under way.
-func latency(ctx context.Context, t *target, n, size int) (result, error) {
+func latency(ctx context.Context, t *target, more func(uint64) bool, size int) (result, error) {
 	r := result{Name: "confirm latency, window 1"}
 	q := queue{name: "bench-latency"}
 	if err := t.declare(q); err != nil {
@@ -146,7 +146,7 @@ func latency(ctx context.Context, t *target, n, size int) (result, error) {
 	}
 	var taken samples
 	l := &load{ledger: newLedger(1, size)}
-	p := publisher{uri: t.uri(0), queues: []string{q.name}, size: size, window: 1, more: upTo(n), taken: &taken}
+	p := publisher{uri: t.uri(0), queues: []string{q.name}, size: size, window: 1, more: more, taken: &taken}
 	confirmed, err := p.run(ctx)
 	if costErr := m.end(&r, int(confirmed)); err == nil {
 		err = costErr
@@ -172,7 +172,7 @@ func runRate(ctx context.Context, fs *flag.FlagSet, args []string) error {
 	if *size < bodyHead || *rate < 1 || *rate > 1_000_000 {
 		return fmt.Errorf("-size must be at least %d, -rate between 1 and 1000000", bodyHead)
 	}
-	r, err := fixedRate(ctx, t, *n, *size, *rate)
+	r, err := fixedRate(ctx, t, upTo(*n), *size, *rate)
 	if err != nil {
 		return err
 	}
@@ -181,7 +181,7 @@ func runRate(ctx context.Context, fs *flag.FlagSet, args []string) error {
 
 // fixedRate measures how long after the publish call messages reach their
 // consumer when they come at a rate the broker is at ease with.
-func fixedRate(ctx context.Context, t *target, n, size, rate int) (result, error) {
+func fixedRate(ctx context.Context, t *target, more func(uint64) bool, size, rate int) (result, error) {
 	r := result{Name: fmt.Sprintf("end to end at %d/s", rate)}
 	q := queue{name: "bench-rate"}
 	if err := t.declare(q); err != nil {
@@ -190,7 +190,7 @@ func fixedRate(ctx context.Context, t *target, n, size, rate int) (result, error
 	var confirms, late samples
 	l := &load{ledger: newLedger(1, size)}
 	l.publishers = []*publisher{{
-		uri: t.uri(0), queues: []string{q.name}, size: size, window: 10_000, more: upTo(n),
+		uri: t.uri(0), queues: []string{q.name}, size: size, window: 10_000, more: more,
 		pace: time.Second / time.Duration(rate), taken: &confirms,
 	}}
 	l.consumers = []*consumer{{

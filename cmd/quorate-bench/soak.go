@@ -63,7 +63,7 @@ func runSoak(ctx context.Context, fs *flag.FlagSet, args []string) error {
 }
 
 func (s *soak) run(ctx context.Context) ([]result, error) {
-	if err := warmUp(ctx, s.target); err != nil {
+	if err := warmUp(ctx, s.target, warmTime); err != nil {
 		return nil, err
 	}
 	shape := defaultShape

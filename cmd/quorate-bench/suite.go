@@ -32,52 +32,71 @@ func commonSteps(t *target, duration time.Duration) []step {
 		}
 	}
 	return append(all,
-		step{"latency", func(ctx context.Context) (result, error) { return latency(ctx, t, 5000, 1024) }},
-		step{"rate", func(ctx context.Context) (result, error) { return fixedRate(ctx, t, 20_000, 1024, 2000) }},
-		step{"ttl one", func(ctx context.Context) (result, error) {
-			return lateness(ctx, t, 10_000, 5*time.Second, 5*time.Second)
-		}},
-		step{"ttl mixed", func(ctx context.Context) (result, error) {
-			return lateness(ctx, t, 10_000, time.Second, 30*time.Second)
-		}},
+		step{"latency", func(ctx context.Context) (result, error) { return latency(ctx, t, during(duration), 1024) }},
+		step{"rate", func(ctx context.Context) (result, error) { return fixedRate(ctx, t, during(duration), 1024, 2000) }},
 	)
 }
 
+// ttlSteps let so many messages expire: with one TTL, and with TTLs drawn from a range.
+func ttlSteps(t *target, messages int, one, from, to time.Duration) []step {
+	return []step{
+		{"ttl one", func(ctx context.Context) (result, error) { return lateness(ctx, t, messages, one, one) }},
+		{"ttl mixed", func(ctx context.Context) (result, error) { return lateness(ctx, t, messages, from, to) }},
+	}
+}
+
+func failoverSteps(on faulty, all ...failover) []step {
+	var steps []step
+	for _, f := range all {
+		steps = append(steps, step{f.name(), func(ctx context.Context) (result, error) { return f.run(ctx, on) }})
+	}
+	return steps
+}
+
 // warmUp has all parts of a broker run once before anything is measured.
-func warmUp(ctx context.Context, t *target) error {
+func warmUp(ctx context.Context, t *target, duration time.Duration) error {
 	s := defaultShape
-	s.duration = 2 * time.Second
+	s.duration = duration
 	if _, err := throughput(ctx, t, s); err != nil {
 		return fmt.Errorf("warming up: %w", err)
 	}
 	return nil
 }
 
-// What counts as calm: of the processors, this part of a core over this long;
-// a broker that does not come to rest is measured as it is after calmTimeout.
+// What counts as calm: of the processors, this part of a core over this long.
 const (
-	calmPart    = 0.1
-	calmOver    = time.Second
+	calmPart = 0.1
+	calmOver = 500 * time.Millisecond
+)
+
+// warmTime is how long a cluster is warmed up, and calmTimeout how long it may
+// take to come to rest, unless time is short.
+const (
+	warmTime    = 2 * time.Second
 	calmTimeout = 20 * time.Second
 )
 
 // calm waits until the servers have finished what the run before has left them
-// to do, such as deleting its messages from disk.
-func calm(ctx context.Context, pids []int) error {
-	for end := clock() + calmTimeout; clock() < end; {
+// to do, such as deleting its messages from disk, at most for bound. It returns
+// which part of a core they used last.
+func calm(ctx context.Context, pids []int, bound time.Duration) (part float64, err error) {
+	for end := clock() + bound; ; {
 		before, err := cpuSeconds(pids)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		if err := pause(ctx, calmOver); err != nil {
-			return err
+			return 0, err
 		}
 		after, err := cpuSeconds(pids)
-		if err != nil || after-before < calmPart*calmOver.Seconds() {
-			return err
+		if err != nil {
+			return 0, err
+		}
+		part = (after - before) / calmOver.Seconds()
+		if part < calmPart || clock() > end {
+			return part, nil
 		}
 	}
-	return nil
 }
 
 // selected says whether a step is among those asked for: those whose name
@@ -121,7 +140,7 @@ func runSuite(ctx context.Context, fs *flag.FlagSet, args []string) (err error) 
 	}
 	var all collection
 	err = s.with(ctx, func() error {
-		if err := warmUp(ctx, s.target); err != nil {
+		if err := warmUp(ctx, s.target, warmTime); err != nil {
 			return err
 		}
 		for range s.rounds {
@@ -136,21 +155,21 @@ func runSuite(ctx context.Context, fs *flag.FlagSet, args []string) (err error) 
 
 func (s *suite) round(ctx context.Context, all *collection) error {
 	steps := commonSteps(s.target, s.duration)
-	for _, f := range []failover{{queues: 1}, {queues: 10}, {queues: 1, freeze: true}, {queues: 10, freeze: true}} {
-		steps = append(steps, step{f.name(), func(ctx context.Context) (result, error) { return f.run(ctx, s.lab) }})
-	}
+	steps = append(steps, ttlSteps(s.target, 10_000, 5*time.Second, time.Second, 30*time.Second)...)
+	steps = append(steps, failoverSteps(s.lab, failover{queues: 1}, failover{queues: 10},
+		failover{queues: 1, freeze: true}, failover{queues: 10, freeze: true})...)
 	for _, st := range steps {
 		if !selected(st.name, s.only) {
 			continue
 		}
-		if err := calm(ctx, s.target.pids); err != nil {
+		if _, err := calm(ctx, s.target.pids, calmTimeout); err != nil {
 			return err
 		}
 		r, err := st.run(ctx)
 		if err != nil {
 			return err
 		}
-		all.add(r)
+		all.add("", r)
 	}
 	pass, wait := backlogShape, backlogShape
 	pass.messages, wait.messages = s.passed, s.waiting
@@ -159,7 +178,7 @@ func (s *suite) round(ctx context.Context, all *collection) error {
 		if err != nil {
 			return err
 		}
-		all.add(r)
+		all.add("", r)
 	}
 	if s.waiting > 0 && selected("backlog", s.only) {
 		return s.backlog(ctx, wait, all)
@@ -179,7 +198,7 @@ func (s *suite) backlog(ctx context.Context, shape shape, all *collection) error
 		return s.restart(ctx, queue, s.cluster.Nodes, "the whole cluster serves again after", fill)
 	})
 	for _, r := range results {
-		all.add(r)
+		all.add("", r)
 	}
 	return err
 }

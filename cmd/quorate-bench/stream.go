@@ -1,0 +1,275 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// On NATS a queue is a stream of its own with retention by work queue, in
+// files, with streamReplicas replicas, and one durable pull consumer.
+const (
+	streamReplicas = 3
+	streamConsumer = "bench"
+	// streamAckWait is after how long a message is handed out again: longer
+	// than any run takes, so that a slow machine doubles none.
+	streamAckWait = 10 * time.Minute
+	// streamPrefetch bounds the deliveries not acked.
+	streamPrefetch = 500
+	// streamTimeout bounds one request, such as the making of a stream.
+	streamTimeout = 30 * time.Second
+)
+
+var errNoStreamTTL = errors.New("streams have no dead letters")
+
+// connectStreams opens a connection; gone, if not nil, is called when it closes.
+func connectStreams(uri string, gone func(error), opts ...jetstream.JetStreamOpt) (*nats.Conn, jetstream.JetStream, error) {
+	conn, err := nats.Connect(uri, nats.Timeout(dialTimeout), nats.NoReconnect(), nats.ClosedHandler(func(c *nats.Conn) {
+		if gone != nil {
+			gone(c.LastError())
+		}
+	}))
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", uri, err)
+	}
+	js, err := jetstream.New(conn, append(opts, jetstream.WithDefaultTimeout(streamTimeout))...)
+	if err != nil {
+		conn.Close()
+		return nil, nil, err
+	}
+	return conn, js, nil
+}
+
+// declareStreams deletes the queues' streams and makes them anew.
+func declareStreams(uri string, queues []queue) error {
+	conn, js, err := connectStreams(uri, nil)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	for _, q := range queues {
+		if len(q.args) > 0 {
+			return fmt.Errorf("%s: %w", q.name, errNoStreamTTL)
+		}
+		if err := removeStream(js, q.name); err != nil {
+			return err
+		}
+		if err := makeStream(js, q.name); err != nil {
+			return fmt.Errorf("stream %s: %w", q.name, err)
+		}
+	}
+	return nil
+}
+
+func makeStream(js jetstream.JetStream, name string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), streamTimeout)
+	defer cancel()
+	_, err := js.CreateStream(ctx, jetstream.StreamConfig{
+		Name: name, Subjects: []string{name}, Retention: jetstream.WorkQueuePolicy,
+		Storage: jetstream.FileStorage, Replicas: streamReplicas,
+	})
+	if err != nil {
+		return err
+	}
+	_, err = js.CreateConsumer(ctx, name, jetstream.ConsumerConfig{
+		Durable: streamConsumer, AckPolicy: jetstream.AckExplicitPolicy,
+		AckWait: streamAckWait, MaxAckPending: streamPrefetch,
+	})
+	return err
+}
+
+// removeStreams deletes the queues' streams with all they hold.
+func removeStreams(uri string, queues []queue) error {
+	conn, js, err := connectStreams(uri, nil)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	for _, q := range queues {
+		if err := removeStream(js, q.name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func removeStream(js jetstream.JetStream, name string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), streamTimeout)
+	defer cancel()
+	if err := js.DeleteStream(ctx, name); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+		return fmt.Errorf("delete %s: %w", name, err)
+	}
+	return nil
+}
+
+// firstError keeps the first of the errors that come from several goroutines.
+type firstError struct {
+	lock sync.Mutex
+	err  error
+}
+
+func (f *firstError) set(err error) {
+	f.lock.Lock()
+	defer f.lock.Unlock()
+	if f.err == nil {
+		f.err = err
+	}
+}
+
+func (f *firstError) reason() error {
+	f.lock.Lock()
+	defer f.lock.Unlock()
+	return f.err
+}
+
+// streamOutlet publishes without waiting for the answers, which the library
+// hands over one by one.
+type streamOutlet struct {
+	firstError
+	conn    *nats.Conn
+	js      jetstream.JetStream
+	results chan amqp.Confirmation
+	// bodies are those of the unanswered messages, each in its place of the
+	// window: the library may send one again.
+	bodies [][]byte
+	sent   uint64
+}
+
+func openStreamOutlet(uri string, window int) (*streamOutlet, error) {
+	// One place more than messages can be unanswered is for the end of the connection.
+	o := &streamOutlet{results: make(chan amqp.Confirmation, window+1), bodies: make([][]byte, window)}
+	var err error
+	o.conn, o.js, err = connectStreams(uri, func(err error) { o.refuse(errors.Join(errClosed, err)) },
+		jetstream.WithPublishAsyncMaxPending(2*window),
+		jetstream.WithPublishAsyncAckHandler(func(jetstream.JetStream, *nats.Msg, *jetstream.PubAck) {
+			o.answer(amqp.Confirmation{Ack: true})
+		}),
+		jetstream.WithPublishAsyncErrHandler(func(_ jetstream.JetStream, _ *nats.Msg, err error) { o.refuse(err) }))
+	if err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+func (o *streamOutlet) refuse(err error) {
+	o.set(err)
+	o.answer(amqp.Confirmation{})
+}
+
+// answer never waits: once there is no place, a refusal has ended the run.
+func (o *streamOutlet) answer(c amqp.Confirmation) {
+	select {
+	case o.results <- c:
+	default:
+	}
+}
+
+func (o *streamOutlet) answers() <-chan amqp.Confirmation { return o.results }
+
+func (o *streamOutlet) publish(queue string, body []byte, ttl time.Duration) error {
+	if ttl > 0 {
+		return errNoStreamTTL
+	}
+	place := &o.bodies[o.sent%uint64(len(o.bodies))]
+	*place = append((*place)[:0], body...)
+	o.sent++
+	_, err := o.js.PublishAsync(queue, *place)
+	return err
+}
+
+func (o *streamOutlet) finish() error {
+	err := o.conn.FlushTimeout(streamTimeout)
+	o.conn.Close()
+	return err
+}
+
+func (o *streamOutlet) drop() { o.conn.Close() }
+
+// streamInlet pulls, always with as many asked for as may be unacknowledged.
+type streamInlet struct {
+	firstError
+	conn    *nats.Conn
+	pulling jetstream.ConsumeContext
+	from    chan amqp.Delivery
+
+	mu    sync.Mutex
+	open  []jetstream.Msg // deliveries not acked, in the order of their tags
+	acked uint64          // tag of the last one acked
+	tag   uint64          // of the newest delivery
+}
+
+func openStreamInlet(uri, queue string, prefetch int) (*streamInlet, error) {
+	if prefetch != streamPrefetch {
+		return nil, fmt.Errorf("%s: streams have a prefetch of %d, not %d", queue, streamPrefetch, prefetch)
+	}
+	// There is room for all that may be unacknowledged: take never waits.
+	i := &streamInlet{from: make(chan amqp.Delivery, streamPrefetch)}
+	conn, js, err := connectStreams(uri, i.set)
+	if err != nil {
+		return nil, err
+	}
+	i.conn = conn
+	ctx, cancel := context.WithTimeout(context.Background(), streamTimeout)
+	defer cancel()
+	c, err := js.Consumer(ctx, queue, streamConsumer)
+	if err == nil {
+		i.pulling, err = c.Consume(i.take, jetstream.PullMaxMessages(prefetch),
+			jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
+				if !errors.Is(err, jetstream.ErrNoHeartbeat) { // the library asks again
+					i.set(err)
+				}
+			}))
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	go func() {
+		<-i.pulling.Closed() // take is not called any more
+		close(i.from)
+	}()
+	return i, nil
+}
+
+func (i *streamInlet) take(m jetstream.Msg) {
+	i.mu.Lock()
+	i.open = append(i.open, m)
+	i.tag++
+	d := amqp.Delivery{DeliveryTag: i.tag, Body: m.Data()}
+	i.mu.Unlock()
+	i.from <- d
+}
+
+func (i *streamInlet) deliveries() <-chan amqp.Delivery { return i.from }
+
+// ack acks each message: streams with retention by work queue know no acks of
+// several at once. The connection sends them together.
+func (i *streamInlet) ack(tag uint64) error {
+	i.mu.Lock()
+	n := tag - i.acked
+	part := i.open[:n:n]
+	i.open, i.acked = i.open[n:], tag
+	i.mu.Unlock()
+	for _, m := range part {
+		if err := m.Ack(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (i *streamInlet) finish() error {
+	i.pulling.Stop()
+	return i.conn.FlushTimeout(streamTimeout)
+}
+
+func (i *streamInlet) drop() {
+	i.pulling.Stop()
+	i.conn.Close()
+}
