@@ -121,7 +121,7 @@ func (n *Node) open() error {
 	})
 	n.host = group.NewHost(group.Config{
 		Node: c.Name, Store: n.store, Mesh: n.mesh, Clock: n.clock, Exit: c.Exit, Logger: c.Logger,
-		LockCredit: n.lockCredit, Late: n.late, Outside: n.broker, Heartbeat: c.Heartbeat, Reclaimable: c.MemTableBytes / 2, KindStanding: broker.KindStanding,
+		LockCredit: n.lockCredit, Settings: n.queueSettings, Late: n.late, Outside: n.broker, Heartbeat: c.Heartbeat, Reclaimable: c.MemTableBytes / 2, KindStanding: broker.KindStanding,
 	})
 	n.broker.Listen(n.host)
 	n.replica = newReconciler(n)

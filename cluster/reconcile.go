@@ -147,7 +147,7 @@ func (r *reconciler) stop() {
 // spec describes a queue's group.
 func (n *Node) spec(q *catalog.Queue) group.Spec {
 	s := group.Spec{
-		Group: q.Group, Queue: q.ID, VHost: q.VHost, Name: q.Name, Config: q.Settings(n.config.Defaults),
+		Group: q.Group, Queue: q.ID, VHost: q.VHost, Name: q.Name, Config: n.View().Settings(q, n.config.Defaults),
 	}
 	for _, m := range q.Members {
 		if state, ok := n.View().Node(m); ok {
@@ -157,24 +157,44 @@ func (n *Node) spec(q *catalog.Queue) group.Spec {
 	return s
 }
 
+// queueSettings returns the effective settings of a queue as this node knows
+// them now; nil: it knows no such queue.
+func (n *Node) queueSettings(id fsm.QueueID) *group.QueueConfig {
+	v := n.View()
+	if q, ok := v.QueueByID(id); ok {
+		return v.Settings(q, n.config.Defaults)
+	}
+	return nil
+}
+
 // catalogChanged acts on what an entry of the catalog has changed.
-func (n *Node) catalogChanged(added, removed []fsm.QueueID, everything bool) {
+func (n *Node) catalogChanged(c group.CatalogChange) {
 	view := n.View()
-	for _, id := range added {
+	for _, id := range c.Added {
 		if q, ok := view.QueueByID(id); ok {
 			n.broker.QueueAdded(q)
 			n.replica.check(q.Group)
 		}
 	}
-	for _, id := range removed {
+	for _, id := range c.Removed {
 		n.broker.QueueGone(id)
 		n.replica.removed(id)
 	}
-	if everything {
+	var configured []fsm.GroupID
+	for _, id := range c.Configured {
+		if q, ok := view.QueueByID(id); ok {
+			configured = append(configured, q.Group)
+		}
+	}
+	if len(configured) > 0 {
+		n.host.Reconfigure(configured)
+	}
+	if c.Everything {
 		for _, q := range view.Queues() {
 			n.broker.QueueAdded(q)
 			n.replica.check(q.Group)
 		}
+		n.host.ReconfigureAll()
 		n.broker.DropMissing()
 		n.replica.checkOpen()
 	}

@@ -57,7 +57,7 @@ func (n *Node) settingsChanged(v *catalog.View) {
 	n.settings.maxSkew.Store(v.Setting(catalog.MaxClockSkew))
 	credit := v.Setting(catalog.LockCredit)
 	if n.settings.lockCredit.Swap(credit) != credit {
-		n.host.Reconfigure()
+		n.host.ReconfigureAll()
 	}
 }
 

@@ -35,7 +35,7 @@ func newReplicated(q *catalog.Queue, w *world) *replicated {
 		machine: queue.New(q.Name, q.ID), payloads: map[uint64][]byte{},
 		now: func() fsm.Time { return fsm.Time(w.clock.Load()) },
 	}
-	config := q.Settings(catalog.Defaults{})
+	config := w.catalog.View().Settings(q, catalog.Defaults{})
 	r.apply(w.t, commandsOf(&logpb.Command{Kind: logpb.Command_CONFIGURE, Configure: &logpb.Configure{Config: config}}))
 	return r
 }

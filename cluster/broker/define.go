@@ -264,7 +264,7 @@ func (b *Broker) awaitGone(ctx context.Context, q *catalog.Queue) error {
 
 // touch renews the lease of a queue and counts it. gone: it has ended.
 func (s *Session) touch(ctx context.Context, q *catalog.Queue) (info fsm.QueueInfo, gone bool, err error) {
-	if q.Settings(s.broker().config.Defaults).Expires == 0 {
+	if c := s.broker().view().Settings(q, s.broker().config.Defaults); c.Expires == 0 && c.AutoDeleteOnIdle == 0 {
 		return s.broker().count(ctx, q)
 	}
 	k, err := s.do(ctx, q, &logpb.Command{Kind: logpb.Command_TOUCH})

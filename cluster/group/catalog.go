@@ -44,10 +44,17 @@ type CatalogConfig struct {
 	Clock   func() fsm.Time
 	Exit    func(code int)
 	Logger  *slog.Logger
-	// Changed is told after each entry: the queues that came and went.
-	// everything is set when the whole view was replaced by a snapshot. It is
-	// called on the applying goroutine and must not block.
-	Changed func(added []fsm.QueueID, removed []fsm.QueueID, everything bool)
+	// Changed is told after each entry. It is called on the applying goroutine
+	// and must not block.
+	Changed func(CatalogChange)
+}
+
+// CatalogChange says which queues an entry of the catalog concerns.
+type CatalogChange struct {
+	Added, Removed []fsm.QueueID
+	Configured     []fsm.QueueID // their effective settings have changed
+	// Everything is set when the whole view was replaced by a snapshot.
+	Everything bool
 }
 
 // Catalog runs the catalog's raft group on this node.
@@ -286,16 +293,19 @@ func (m catalogMachine) Apply(l *raft.Log) any {
 	}
 	results := k.machine.Apply(l.Index, &e)
 	k.view.Store(k.machine.View())
-	var added, removed []fsm.QueueID
+	var change CatalogChange
 	for i, r := range results {
 		if e.Commands[i].GetDeclareQueue() != nil && r.Changed && r.Refusal == 0 {
-			added = append(added, fsm.QueueID(r.Queue))
+			change.Added = append(change.Added, fsm.QueueID(r.Queue))
 		}
 		for _, id := range r.Deleted {
-			removed = append(removed, fsm.QueueID(id))
+			change.Removed = append(change.Removed, fsm.QueueID(id))
+		}
+		for _, id := range r.Configured {
+			change.Configured = append(change.Configured, fsm.QueueID(id))
 		}
 	}
-	k.config.Changed(added, removed, false)
+	k.config.Changed(change)
 	k.wake(l.Index)
 	return results
 }
@@ -327,7 +337,7 @@ func (m catalogMachine) Restore(rc io.ReadCloser) error {
 		return fmt.Errorf("restore catalog: %w", err)
 	}
 	m.k.view.Store(m.k.machine.View())
-	m.k.config.Changed(nil, nil, true)
+	m.k.config.Changed(CatalogChange{Everything: true})
 	m.k.wake(m.k.machine.View().Index())
 	return nil
 }

@@ -70,6 +70,8 @@ type Group struct {
 	leading atomic.Uint64
 	office  sync.Mutex // one change of office at a time
 
+	settings settings
+
 	proposer proposer
 	outgoing outgoing
 	timer    timer

@@ -36,8 +36,11 @@ type Config struct {
 	Logger  *slog.Logger
 	Outside Outside
 	// LockCredit is how much of a time without a leader is given back to those
-	// who hold messages. See Reconfigure.
+	// who hold messages. See ReconfigureAll.
 	LockCredit func() fsm.Millis
+	// Settings returns the newest effective settings of a queue that this node
+	// knows of; nil: those of the Spec. See Reconfigure.
+	Settings func(fsm.QueueID) *QueueConfig
 	// Late is told how late a tick was for what was due. It must not block.
 	Late func(what queue.Due, late fsm.Millis)
 	// Heartbeat is raft's heartbeat, election and commit timeout for queue
@@ -245,13 +248,24 @@ func (h *Host) Drop(id fsm.GroupID) error {
 	return h.config.Store.DropGroup(id)
 }
 
-// Reconfigure makes the groups that this node leads take up settings of the
-// cluster that have changed.
-func (h *Host) Reconfigure() {
+// Reconfigure makes those groups that this node leads take up settings that
+// have changed.
+func (h *Host) Reconfigure(ids []fsm.GroupID) {
+	h.spawn(func() {
+		for _, id := range ids {
+			if g := h.Group(id); g != nil && g.Leading() != 0 {
+				g.configure(false)
+			}
+		}
+	})
+}
+
+// ReconfigureAll is Reconfigure for all groups.
+func (h *Host) ReconfigureAll() {
 	h.spawn(func() {
 		for _, g := range h.Groups() {
 			if g.Leading() != 0 {
-				g.configure()
+				g.configure(false)
 			}
 		}
 	})

@@ -1,6 +1,7 @@
 package group
 
 import (
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -56,7 +57,7 @@ func (g *Group) enter() {
 	g.mu.Unlock()
 
 	g.host.elections.filled(g.spec.Group)
-	g.configure()
+	g.configure(true)
 	g.host.outside.Led(g, term)
 	if deadline != 0 {
 		// The first entry of a new term is a tick, so that time that passed
@@ -83,20 +84,53 @@ func (g *Group) awaitClocks() {
 	}
 }
 
-// configure brings the settings in the log in line with the catalog's, ahead
-// of everything that clients submit.
-func (g *Group) configure() {
-	want := proto.Clone(g.spec.Config).(*QueueConfig)
-	want.LockCredit = uint64(g.host.config.LockCredit())
-	var same bool
-	g.View(func(m *queue.Machine) { same = proto.Equal(m.Config(), want) })
-	if same {
+// settings are what a leader has proposed as the queue's settings.
+type settings struct {
+	mu       sync.Mutex
+	proposed *QueueConfig // since it is not known to be lost; nil: nothing
+}
+
+// configure brings the settings in the log in line with the catalog's. A new
+// leader does so ahead of everything that clients submit. again: what was
+// proposed before counts for nothing, as it may be lost.
+//
+// It proposes nothing while the machine's settings come from a newer view of
+// the catalog than this node's: it is called once more when that has come.
+func (g *Group) configure(again bool) {
+	s := &g.settings
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if again {
+		s.proposed = nil
+	}
+	want := g.wantSettings()
+	last := s.proposed
+	if last == nil {
+		g.View(func(m *queue.Machine) { last = m.Config() })
+	}
+	if want.Revision < last.Revision || proto.Equal(last, want) {
 		return
 	}
 	c := &logpb.Command{Kind: logpb.Command_CONFIGURE, Configure: &logpb.Configure{Config: want}}
 	if err := g.Submit(Batch{Commands: AppendCommand(nil, c), Count: 1, Light: true}); err != nil {
 		g.slog.Debug("settings not proposed", "error", err) // the next leader does it
+		return
 	}
+	s.proposed = want
+}
+
+// wantSettings returns the settings that the queue should have. They are the
+// caller's.
+func (g *Group) wantSettings() *QueueConfig {
+	var want *QueueConfig
+	if newest := g.host.config.Settings; newest != nil {
+		want = newest(g.spec.Queue)
+	}
+	if want == nil {
+		want = proto.Clone(g.spec.Config).(*QueueConfig)
+	}
+	want.LockCredit = uint64(g.host.config.LockCredit())
+	return want
 }
 
 // leave ends the term of office. What was proposed and not yet answered is

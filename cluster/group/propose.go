@@ -275,6 +275,9 @@ func (p *proposer) land(g *Group) {
 		p.mu.Unlock()
 		if err != nil {
 			g.timer.lost(g)
+			if g.leading.Load() != 0 {
+				g.configure(true)
+			}
 			for _, from := range f.from {
 				g.host.outside.Undecided(g, from)
 			}

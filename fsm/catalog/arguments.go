@@ -34,21 +34,26 @@ var queueArguments = []argument{
 	{"x-queue-type", false, checkQueueType}, // compared by meaning, see equivalentType
 	{"x-dead-letter-exchange", true, longstr},
 	{"x-dead-letter-routing-key", true, longstr},
-	{"x-dead-letter-strategy", true, oneOf("invalid_dlx_strategy", "at-most-once", "at-least-once")},
+	{"x-dead-letter-strategy", true, oneOf("invalid_dlx_strategy", strategies...)},
 	{"x-expires", true, between(1, MaxTTL)},
 	{"x-message-ttl", true, between(0, MaxTTL)},
-	{"x-max-length", true, between(0, math.MaxInt64)},
-	{"x-max-length-bytes", true, between(0, math.MaxInt64)},
+	{"x-ttl-precedence", true, oneOf("invalid_ttl_precedence", precedences...)},
+	{"x-expires-keep-pending", true, boolean},
+	{idleArgument, true, between(0, MaxTTL)}, // and at least the cluster's minimum, see checkIdle
+	{"x-idle-counts-routed", true, boolean},
+	{"x-delivery-delay", true, between(0, MaxTTL)},
+	{"x-max-length", true, between(0, math.MaxInt64-1)},
+	{"x-max-length-bytes", true, between(0, math.MaxInt64-1)},
 	{"x-max-in-memory-length", true, between(0, math.MaxInt64)},
 	{"x-max-in-memory-bytes", true, between(0, math.MaxInt64)},
 	{"x-max-priority", true, checkMaxPriority},
-	{"x-overflow", true, oneOf("invalid_overflow", "drop-head", "reject-publish", "reject-publish-dlx")},
+	{"x-overflow", true, oneOf("invalid_overflow", overflows...)},
 	{"x-single-active-consumer", true, boolean},
 	{"x-consumer-timeout", true, between(0, math.MaxInt64-1)},
 	{"x-consumer-disconnected-timeout", true, between(0, math.MaxInt64-1)},
 	{"x-quorum-initial-group-size", true, between(1, math.MaxInt64)},
 	{"x-quorum-target-group-size", false, between(1, math.MaxInt64)},
-	{"x-queue-leader-locator", true, oneOf("invalid_queue_locator_arg", "client-local", "balanced", "random", "least-leaders", "min-masters")},
+	{"x-queue-leader-locator", true, oneOf("invalid_queue_locator_arg", locators...)},
 	{"x-delivery-limit", true, between(math.MinInt64, math.MaxInt64)},
 	{"x-delayed-retry-type", true, oneOf("invalid_delayed_retry_type", "disabled", "all", "failed", "returned")},
 	{"x-delayed-retry-min", true, between(0, math.MaxInt64-1)},
@@ -59,8 +64,8 @@ var queueArguments = []argument{
 var foreignArguments = []string{"x-max-age", "x-initial-cluster-size", "x-stream-max-segment-size-bytes", "x-stream-filter-size-bytes"}
 
 // classicArguments have no effect. They are refused with an explicit type
-// quorum.
-var classicArguments = []string{"x-queue-mode", "x-queue-version", "x-queue-master-locator"}
+// quorum, and kept otherwise.
+var classicArguments = []string{"x-max-priority", "x-queue-mode", "x-queue-version", "x-queue-master-locator"}
 
 func expectedInteger(v *logpb.Value) string {
 	return `"expected integer, got ` + typeName(v) + `"`
@@ -134,7 +139,7 @@ func checkQueueType(v *logpb.Value) string {
 
 // ValidateQueueArguments says why a queue cannot be created with these
 // arguments; nil: it can.
-func ValidateQueueArguments(vhost, name string, args *fsm.Table) error {
+func (v *View) ValidateQueueArguments(vhost, name string, args *fsm.Table) error {
 	where := resource(kindQueue, vhost, name)
 	if _, _, err := DeadLetterExchange(vhost, name, args); err != nil {
 		return err
@@ -143,19 +148,32 @@ func ValidateQueueArguments(vhost, name string, args *fsm.Table) error {
 		return err
 	}
 	for _, a := range queueArguments {
-		v := lookup(args, a.name)
-		if v == nil {
+		value := lookup(args, a.name)
+		if value == nil {
 			continue
 		}
-		if reason := a.check(v); reason != "" {
+		if reason := a.check(value); reason != "" {
 			return invalidArgument(a.name, where, reason)
 		}
 		if a.name == "x-dead-letter-routing-key" && lookup(args, "x-dead-letter-exchange") == nil {
 			return invalidArgument(a.name, where, "routing_key_but_no_dlx_defined")
 		}
 	}
+	return v.checkIdle(where, args)
+}
+
+const idleArgument = "x-auto-delete-on-idle"
+
+// checkIdle refuses an idle time below the cluster's minimum.
+func (v *View) checkIdle(where string, args *fsm.Table) error {
+	if n, _ := integer(lookup(args, idleArgument)); tooShort(n, v.Setting(AutoDeleteOnIdleMin)) {
+		return invalidArgument(idleArgument, where, fmt.Sprintf("{value_too_small,%d}", n))
+	}
 	return nil
 }
+
+// tooShort: 0 is never, which is long enough.
+func tooShort(idle, least int64) bool { return idle != 0 && idle < least }
 
 func checkForeign(where string, args *fsm.Table) error {
 	kind, _ := text(lookup(args, "x-queue-type"))
@@ -189,7 +207,20 @@ func AlternateExchange(vhost, exchange string, args *fsm.Table) (alternate strin
 	return exchangeArgument(alternateExchange, resource(kindExchange, vhost, exchange), args)
 }
 
-const alternateExchange = "alternate-exchange"
+const (
+	alternateExchange = "alternate-exchange"
+	exchangeTTL       = "x-message-ttl"
+)
+
+// checkExchangeTTL refuses a time-to-live that no exchange can have.
+func checkExchangeTTL(where string, args *fsm.Table) error {
+	if v := lookup(args, exchangeTTL); v != nil {
+		if reason := between(0, MaxTTL)(v); reason != "" {
+			return invalidArgument(exchangeTTL, where, reason)
+		}
+	}
+	return nil
+}
 
 func exchangeArgument(argument, where string, args *fsm.Table) (name string, given bool, err error) {
 	v := lookup(args, argument)
@@ -201,47 +232,6 @@ func exchangeArgument(argument, where string, args *fsm.Table) (name string, giv
 		return "", true, refuse(fsm.Precondition, "invalid type '%s' for arg '%s' in %s", typeName(v), argument, where)
 	}
 	return name, true, nil
-}
-
-// Defaults are a node's settings for queues that do not say otherwise.
-type Defaults struct {
-	// ConsumerTimeout of replicated queues; 0: none.
-	ConsumerTimeout fsm.Millis
-}
-
-// QueueConfigFrom returns what the arguments and flags of a declared queue
-// mean on a node with these defaults. The arguments must be valid.
-func QueueConfigFrom(d *logpb.DeclareQueue, defaults Defaults) *logpb.QueueConfig {
-	args := d.GetArguments()
-	c := &logpb.QueueConfig{
-		TtlPlusOne:             plusOne(args, "x-message-ttl"),
-		ConsumerTimeoutPlusOne: plusOne(args, "x-consumer-timeout"),
-		MaxLengthPlusOne:       plusOne(args, "x-max-length"),
-		MaxLengthBytesPlusOne:  plusOne(args, "x-max-length-bytes"),
-		DeliveryLimit:          DefaultDeliveryLimit,
-		AutoDelete:             d.GetAutoDelete(),
-	}
-	if n, ok := integer(lookup(args, "x-expires")); ok {
-		c.Expires = uint64(n)
-	}
-	if d.GetLocal() {
-		c.DeliveryLimit = -1
-	} else if c.ConsumerTimeoutPlusOne == 0 && defaults.ConsumerTimeout > 0 {
-		c.ConsumerTimeoutPlusOne = uint64(defaults.ConsumerTimeout) + 1
-	}
-	if n, ok := integer(lookup(args, "x-delivery-limit")); ok {
-		c.DeliveryLimit = n
-	}
-	c.DeadLetterExchange, c.DeadLetter = text(lookup(args, "x-dead-letter-exchange"))
-	c.DeadLetterRoutingKey, c.HasDeadLetterRoutingKey = text(lookup(args, "x-dead-letter-routing-key"))
-	return c
-}
-
-func plusOne(args *fsm.Table, name string) uint64 {
-	if n, ok := integer(lookup(args, name)); ok {
-		return uint64(n) + 1
-	}
-	return 0
 }
 
 // ConsumeArguments are the arguments of basic.consume that have a meaning.
@@ -281,7 +271,7 @@ func ParseConsumeArguments(vhost, queue string, args *fsm.Table) (ConsumeArgumen
 	action, _ := text(lookup(args, "x-consumer-timeout-action"))
 	return ConsumeArguments{
 		Priority:       int32(min(max(priority, math.MinInt32), math.MaxInt32)),
-		TimeoutPlusOne: plusOne(args, "x-consumer-timeout"),
+		TimeoutPlusOne: plusOne(lookup(args, "x-consumer-timeout")),
 		Suspend:        action == "suspend",
 	}, nil
 }

@@ -100,6 +100,10 @@ func (d *draft) perform(c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
 		return d.deleteOwned(m.DeleteOwned)
 	case *logpb.CatalogCommand_PutSetting:
 		return d.putSetting(m.PutSetting)
+	case *logpb.CatalogCommand_PutPolicy:
+		return d.putPolicy(m.PutPolicy)
+	case *logpb.CatalogCommand_DeletePolicy:
+		return d.deletePolicy(m.DeletePolicy)
 	}
 	return nil, refuse(fsm.Internal, "unknown catalog command")
 }

@@ -225,7 +225,7 @@ func TestClientErrors(t *testing.T) {
 // TestInvalidText quotes bytes that are no text.
 func TestInvalidText(t *testing.T) {
 	args := &fsm.Table{Fields: []*logpb.Field{{Name: "x-queue-type", Value: &logpb.Value{Tag: 'S', Str: []byte("a\xffb")}}}}
-	err := ValidateQueueArguments("/", "q", args)
+	err := (&View{}).ValidateQueueArguments("/", "q", args)
 	if err == nil || !strings.HasSuffix(err.Error(), `"unsupported queue type 'a?b'"`) {
 		t.Errorf("refusal %v", err)
 	}

@@ -112,7 +112,7 @@ func (vh *vhost) check() error {
 	if bindings != 0 {
 		return fmt.Errorf("%d more bindings by source than by destination", bindings)
 	}
-	return nil
+	return vh.checkPolicies()
 }
 
 // checkTables compares the bindings of an exchange with what they were made into.

@@ -109,5 +109,8 @@ func (x *Exchange) equivalent(d *logpb.DeclareExchange) error {
 			return err
 		}
 	}
+	if err := sameArgument(exchangeTTL, where, d.GetArguments(), x.Arguments); err != nil {
+		return err
+	}
 	return sameArgument(alternateExchange, where, d.GetArguments(), x.Arguments)
 }

@@ -96,6 +96,9 @@ func (v *View) checkDeclareExchange(ask access, d *logpb.DeclareExchange) (*Exch
 	if err := checkName(kindExchange, name); err != nil {
 		return nil, err
 	}
+	if err := checkExchangeTTL(resource(kindExchange, vhost, name), d.GetArguments()); err != nil {
+		return nil, err
+	}
 	alternate, given, err := AlternateExchange(vhost, name, d.GetArguments())
 	if err != nil || !given {
 		return nil, err
@@ -127,8 +130,8 @@ func (vh *vhost) addExchange(m *logpb.DeclareExchange) {
 		Durable: m.Durable, AutoDelete: m.AutoDelete, Internal: m.Internal, Arguments: m.Arguments,
 		declared: m,
 	}
-	x.Alternate, x.HasAlternate = text(lookup(m.Arguments, alternateExchange))
-	vh.exchanges = vh.exchanges.With(x.Name, x)
+	x.settle()
+	vh.exchanges = vh.exchanges.With(x.Name, vh.enforceExchange(x))
 }
 
 // CheckDeleteExchange answers the delete of an exchange as far as the view

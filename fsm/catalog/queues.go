@@ -117,7 +117,7 @@ func (v *View) checkDeclareQueue(ask access, d *logpb.DeclareQueue, generated bo
 			return nil, err
 		}
 	}
-	return nil, ValidateQueueArguments(vhost, name, d.GetArguments())
+	return nil, v.ValidateQueueArguments(vhost, name, d.GetArguments())
 }
 
 func checkName(kind, name string) error {
@@ -141,7 +141,7 @@ func (d *draft) declareQueue(m *logpb.DeclareQueue) (*logpb.CatalogResult, error
 	}
 	q = newQueue(m, fsm.QueueID(d.id()), d.nextFreeGroup())
 	d.nextGroup = uint32(q.Group) + 1
-	d.addQueue(q)
+	d.addQueue(q, 0)
 	return &logpb.CatalogResult{Changed: true, Queue: uint64(q.ID), Group: uint32(q.Group)}, nil
 }
 
@@ -182,7 +182,6 @@ func newQueue(m *logpb.DeclareQueue, id fsm.QueueID, group fsm.GroupID) *Queue {
 		ID: id, Group: group, VHost: m.Vhost, Name: m.Name,
 		Durable: m.Durable, Exclusive: m.Exclusive, AutoDelete: m.AutoDelete, Local: m.Local,
 		Arguments: m.Arguments, Owner: ownerFrom(m.Owner),
-		Config:   QueueConfigFrom(m, Defaults{}),
 		declared: m,
 	}
 	for _, n := range m.Members {
@@ -202,9 +201,12 @@ func (d *draft) nextFreeGroup() fsm.GroupID {
 	}
 }
 
-func (d *draft) addQueue(q *Queue) {
+// addQueue takes up a queue and puts the policies in force for it. revision is
+// that of its settings.
+func (d *draft) addQueue(q *Queue, revision uint64) {
 	vh := d.open(q.VHost)
 	vh.queues = vh.queues.With(q.Name, q)
+	vh.enforce(q, vh.match(q, revision))
 	d.byID = d.byID.With(q.ID, q)
 	d.byGroup = d.byGroup.With(q.Group, q)
 	if q.Exclusive {
@@ -257,6 +259,7 @@ func (d *draft) removeQueue(q *Queue) {
 	vh := d.open(q.VHost)
 	vh.removeExchanges(vh.unbindAllTo(endpoint{name: q.Name}, target{queue: q}))
 	vh.queues = vh.queues.Without(q.Name)
+	vh.forces = vh.forces.Without(q.ID)
 	d.forgetQueue(q)
 }
 

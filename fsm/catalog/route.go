@@ -20,21 +20,32 @@ func (v *View) Route(vhost, exchange, routingKey string, headers func() *fsm.Tab
 	return v.RouteKeys(vhost, exchange, keys[:], headers, dst)
 }
 
+// RoutePublish is Route, and says what the exchanges on the way allow.
+func (v *View) RoutePublish(vhost, exchange, routingKey string, headers func() *fsm.Table, dst []*Queue) ([]*Queue, Ceilings, error) {
+	keys := [1]string{routingKey}
+	return v.route(vhost, exchange, keys[:], headers, dst)
+}
+
 // RouteKeys is Route for a message with several routing keys: it goes where
 // any of them leads. An alternate exchange is used if none leads anywhere.
 func (v *View) RouteKeys(vhost, exchange string, routingKeys []string, headers func() *fsm.Table, dst []*Queue) ([]*Queue, error) {
+	dst, _, err := v.route(vhost, exchange, routingKeys, headers, dst)
+	return dst, err
+}
+
+func (v *View) route(vhost, exchange string, routingKeys []string, headers func() *fsm.Table, dst []*Queue) ([]*Queue, Ceilings, error) {
 	vh := v.vhosts.At(vhost)
 	if vh == nil {
-		return dst, noVhost(vhost)
+		return dst, Ceilings{}, noVhost(vhost)
 	}
 	r := router{vh: vh, queues: once[*Queue]{list: dst}}
 	if exchange == "" {
 		r.byName(routingKeys)
-		return r.queues.list, nil
+		return r.queues.list, Ceilings{}, nil
 	}
 	x := vh.exchanges.At(exchange)
 	if x == nil {
-		return dst, noExchange(vhost, exchange)
+		return dst, Ceilings{}, noExchange(vhost, exchange)
 	}
 	r.first = exchange
 	r.visit(x, routingKeys, headers)
@@ -45,7 +56,7 @@ func (v *View) RouteKeys(vhost, exchange string, routingKeys []string, headers f
 			r.visit(x, routingKeys, headers)
 		}
 	}
-	return r.queues.list, nil
+	return r.queues.list, r.ceilings(x, routingKeys, headers), nil
 }
 
 // router is the state of one walk from exchange to exchange. What the caller
@@ -58,6 +69,7 @@ type router struct {
 	queues  once[*Queue]
 	first   string       // the exchange published to
 	further once[string] // the others, in the order of their discovery
+	limited bool         // one of those visited has a TTL
 }
 
 // byName routes as the default exchange does: the routing key is the name of
@@ -73,6 +85,7 @@ func (r *router) byName(keys []string) {
 // visit routes from one exchange.
 func (r *router) visit(x *Exchange, keys []string, headers func() *fsm.Table) {
 	found := false
+	r.limited = r.limited || x.ttlPlusOne != 0
 	switch x.Type {
 	case Direct:
 		for _, key := range keys {

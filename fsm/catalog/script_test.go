@@ -20,7 +20,8 @@ import (
 //	ask [user=U] [owner=N/B/C] the commands as requests of a client, against the view
 //	show                      the state, without the exchanges every vhost has
 //	hash                      the digest of the snapshot's bytes: the format on disk
-//	route                     lines "VHOST EXCHANGE KEY[,KEY…] [NAME=VALUE…]", to the queues
+//	route                     lines "VHOST EXCHANGE KEY[,KEY…] [NAME=VALUE…]", to the queues, with their limits on the TTL
+//	in-force                  lines "VHOST queue|exchange NAME", the policies in force and what they say together
 //	may                       lines "USER VHOST VERB NAME"
 //	consume                   lines "QUEUE NAME=VALUE…", the arguments as they are understood
 //	settings [timeout=N]      lines "VHOST QUEUE"
@@ -78,6 +79,8 @@ func (s *script) run(d *datadriven.TestData) string {
 			verb := map[string]Verb{"configure": Configure, "write": Write, "read": Read}[w[2]]
 			return fmt.Sprint(v.May(w[0], w[1], verb, w[3]))
 		})
+	case "in-force":
+		each(func(w []string) string { return inForce(s.t, v, w) })
 	case "consume":
 		each(func(w []string) string {
 			c, err := ParseConsumeArguments("/", w[0], parseTable(s.t, w[1:]))
@@ -94,7 +97,7 @@ func (s *script) run(d *datadriven.TestData) string {
 			if !ok {
 				s.t.Fatalf("no queue %s", w[1])
 			}
-			return q.Settings(Defaults{ConsumerTimeout: fsm.Millis(timeout)}).String()
+			return v.Settings(q, Defaults{ConsumerTimeout: fsm.Millis(timeout)}).String()
 		})
 	default:
 		s.t.Fatalf("%s: unknown directive %s", d.Pos, d.Cmd)
@@ -125,16 +128,32 @@ func (s *script) apply(d *datadriven.TestData, lines []string) string {
 
 func (s *script) route(v *View, w []string) string {
 	table := parseTable(s.t, w[3:])
-	queues, err := v.RouteKeys(w[0], w[1], strings.Split(w[2], ","), func() *fsm.Table { return table }, nil)
+	queues, limits, err := v.route(w[0], w[1], strings.Split(w[2], ","), func() *fsm.Table { return table }, nil)
 	if err != nil {
 		return refusalText(err)
 	}
 	names := make([]string, len(queues))
 	for i, q := range queues {
 		names[i] = q.Name
+		if ttl := limits.PlusOne(q); ttl != 0 {
+			names[i] += fmt.Sprintf("≤%d", ttl-1)
+		}
 	}
 	slices.Sort(names)
 	return "to " + strings.Join(names, " ")
+}
+
+func inForce(t testing.TB, v *View, w []string) string {
+	t.Helper()
+	var f InForce
+	if x, ok := v.Exchange(w[0], w[2]); ok && w[1] == kindExchange {
+		f = x.Policies()
+	} else if q, ok := v.Queue(w[0], w[2]); ok && w[1] == kindQueue {
+		f = v.PoliciesOf(q)
+	} else {
+		t.Fatalf("no %s %s", w[1], w[2])
+	}
+	return fmt.Sprintf("policy=%q operator=%q %s", f.Policy, f.Operator, renderTable(f.Definition))
 }
 
 // mustReload sends the state through the bytes of its snapshot.
@@ -188,6 +207,9 @@ func answer(r *logpb.CatalogResult) string {
 	if r.Node != 0 {
 		text += fmt.Sprintf(" node=%d boot=%d", r.Node, r.Boot)
 	}
+	for _, id := range r.Configured {
+		text += fmt.Sprintf(" configured=%d.%d", id>>16, id&0xffff)
+	}
 	for _, id := range r.Deleted {
 		text += fmt.Sprintf(" deleted=%d.%d", id>>16, id&0xffff)
 	}
@@ -219,6 +241,11 @@ func ask(v *View, by Client, c *logpb.CatalogCommand) string {
 		return found(v.CheckBind(by, m.Bind))
 	case *logpb.CatalogCommand_Unbind:
 		return found(v.CheckUnbind(by, m.Unbind))
+	case *logpb.CatalogCommand_PutPolicy:
+		if err := v.ValidatePolicy(m.PutPolicy); err != nil {
+			return refusalText(err)
+		}
+		return "valid"
 	}
 	return "not a request of a client"
 }
@@ -315,6 +342,7 @@ func parseOptions(t testing.TB, words []string) options {
 //	vhost NAME [description=TEXT], delete-vhost NAME
 //	user NAME [hash=TEXT], delete-user NAME
 //	permission USER VHOST CONFIGURE WRITE READ, delete-permission USER VHOST
+//	[operator-]policy VHOST NAME PATTERN [apply-to=WHAT] [priority=N] [KEY=TYPE:VALUE…], delete-[operator-]policy VHOST NAME
 //	exchange VHOST NAME TYPE [durable] [auto-delete] [internal] [NAME=TYPE:VALUE…], delete-exchange VHOST NAME [if-unused]
 //	queue VHOST NAME [durable] [exclusive] [auto-delete] [local] [members=N,…] [owner=N/B/C] [NAME=TYPE:VALUE…]
 //	delete-queue VHOST NAME [id=INDEX.POSITION], delete-owned N/B/C
@@ -350,10 +378,31 @@ func parseCommand(t testing.TB, w []string) *logpb.CatalogCommand {
 		c.Body = &logpb.CatalogCommand_DeletePermission{DeletePermission: &logpb.DeletePermission{User: w[1], Vhost: w[2]}}
 	case "delete-owned":
 		c.Body = &logpb.CatalogCommand_DeleteOwned{DeleteOwned: &logpb.DeleteOwned{Owner: parseOwner(t, w[1])}}
+	case "policy", "operator-policy":
+		c.Body = &logpb.CatalogCommand_PutPolicy{PutPolicy: parsePolicy(t, w)}
+	case "delete-policy", "delete-operator-policy":
+		c.Body = &logpb.CatalogCommand_DeletePolicy{DeletePolicy: &logpb.DeletePolicy{Vhost: w[1], Name: w[2], Operator: w[0] != "delete-policy"}}
 	default:
 		parseTopology(t, w, c)
 	}
 	return c
+}
+
+func parsePolicy(t testing.TB, w []string) *logpb.PutPolicy {
+	t.Helper()
+	o := parseOptions(t, w[4:])
+	m := &logpb.PutPolicy{Vhost: w[1], Name: w[2], Operator: w[0] != "policy", Pattern: w[3], ApplyTo: "all", Definition: o.table}
+	if n, err := strconv.Atoi(o.values["pattern-bytes"]); err == nil {
+		m.Pattern = strings.Repeat("a", n)
+	}
+	if what, ok := o.values["apply-to"]; ok {
+		m.ApplyTo = what
+	}
+	if n, err := strconv.ParseInt(o.values["priority"], 10, 64); err == nil {
+		m.Priority = n
+	}
+	slices.SortFunc(m.Definition.GetFields(), func(a, b *logpb.Field) int { return strings.Compare(a.Name, b.Name) })
+	return m
 }
 
 // parseTopology reads the commands about exchanges, queues and bindings.

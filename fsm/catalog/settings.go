@@ -13,6 +13,8 @@ import (
 const (
 	// MaxClockSkew is by how many milliseconds the nodes' wall clocks may differ.
 	MaxClockSkew = "max_clock_skew"
+	// AutoDeleteOnIdleMin is the least x-auto-delete-on-idle in milliseconds.
+	AutoDeleteOnIdleMin = "auto_delete_on_idle_min"
 	// LockCredit is how many milliseconds without a leader are given back to
 	// those who hold messages.
 	LockCredit = "leader_change_lock_credit"
@@ -27,6 +29,7 @@ type Setting struct {
 
 // settings lists all there are, by name.
 var settings = []Setting{
+	{AutoDeleteOnIdleMin, 300_000, 1, MaxTTL, "ms that queues declared from now on must at least be idle before they are deleted"},
 	{LockCredit, 30_000, 0, 86_400_000, "ms before the first entry of a new leader that are not counted against consumer timeouts, at most"},
 	{MaxClockSkew, 1000, 10, 3_600_000, "ms by which the nodes' wall clocks may differ before an alarm is raised; larger steps forward wait for a new leader"},
 }

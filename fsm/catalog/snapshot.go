@@ -17,6 +17,7 @@ func (v *View) Snapshot() *logpb.CatalogSnapshot {
 		NextNode: v.lastNode + 1, NextGroup: max(v.nextGroup, 1), Initialized: v.initialized,
 		Settings: v.settings,
 	}
+	s.Policies = v.policyRows(s.Vhosts)
 	for _, p := range v.Permissions() {
 		s.Permissions = append(s.Permissions, p.row())
 	}
@@ -29,9 +30,23 @@ func (v *View) Snapshot() *logpb.CatalogSnapshot {
 		}
 	}
 	for _, q := range v.Queues() {
-		s.Queues = append(s.Queues, &logpb.QueueState{Declared: q.declared, Id: uint64(q.ID), Group: uint32(q.Group)})
+		s.Queues = append(s.Queues, &logpb.QueueState{
+			Declared: q.declared, Id: uint64(q.ID), Group: uint32(q.Group), Revision: v.force(q).revision,
+		})
 	}
 	return s
+}
+
+// policyRows lists the policies of vhosts, each list in its order.
+func (v *View) policyRows(vhosts []*logpb.PutVhost) (rows []*logpb.PutPolicy) {
+	for _, vh := range vhosts {
+		for _, operator := range []bool{false, true} {
+			for _, p := range v.Policies(vh.GetName(), operator) {
+				rows = append(rows, p.row)
+			}
+		}
+	}
+	return rows
 }
 
 // Restore returns the catalog that s was taken from. Parts of s stay in it:
@@ -72,6 +87,14 @@ func (d *draft) restore(s *logpb.CatalogSnapshot) error {
 		}
 		vh.permissions = vh.permissions.With(p.GetUser(), newPermission(p))
 	}
+	for _, p := range s.GetPolicies() {
+		vh, err := d.restored(p.GetVhost())
+		if err != nil {
+			return err
+		}
+		list := vh.policyList(p.GetOperator())
+		*list = list.with(newPolicy(p))
+	}
 	for _, x := range s.GetExchanges() {
 		vh, err := d.restored(x.GetVhost())
 		if err != nil {
@@ -87,7 +110,7 @@ func (d *draft) restore(s *logpb.CatalogSnapshot) error {
 		if _, twice := vh.queues.Get(q.GetDeclared().GetName()); twice {
 			return fmt.Errorf("queue %q comes twice", q.GetDeclared().GetName())
 		}
-		d.addQueue(newQueue(q.GetDeclared(), fsm.QueueID(q.GetId()), fsm.GroupID(q.GetGroup())))
+		d.addQueue(newQueue(q.GetDeclared(), fsm.QueueID(q.GetId()), fsm.GroupID(q.GetGroup())), q.GetRevision())
 	}
 	for _, b := range s.GetBindings() {
 		if exists, err := d.checkBind(b); err != nil || exists {

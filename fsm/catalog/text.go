@@ -3,6 +3,8 @@ package catalog
 import (
 	"fmt"
 	"strings"
+
+	"github.com/quorate/quorate/proto/logpb"
 )
 
 // String returns the view as stable text, one line per record.
@@ -23,11 +25,14 @@ func (v *View) String() string {
 	}
 	for _, row := range v.VHosts() {
 		fmt.Fprintf(&b, "vhost %s description=%q tags=%v\n", row.Name, row.Description, row.Tags)
+		for _, p := range v.policyRows([]*logpb.PutVhost{row}) {
+			b.WriteString("  " + newPolicy(p).line() + "\n")
+		}
 		for _, x := range v.Exchanges(row.Name) {
 			b.WriteString("  " + x.line() + "\n")
 		}
 		for _, q := range v.QueuesOf(row.Name) {
-			b.WriteString("  " + q.line() + "\n")
+			b.WriteString("  " + q.line() + v.force(q).line() + "\n")
 		}
 		for _, bound := range v.Bindings(row.Name) {
 			b.WriteString("  " + bound.line() + "\n")
@@ -52,6 +57,29 @@ func (x *Exchange) line() string {
 	text += flags([]string{"durable", "auto-delete", "internal"}, x.Durable, x.AutoDelete, x.Internal)
 	if len(x.Arguments.GetFields()) > 0 {
 		text += " " + renderTable(x.Arguments)
+	}
+	return text + x.force.line()
+}
+
+func (p *Policy) line() string {
+	kind := "policy"
+	if p.Operator {
+		kind = "operator-policy"
+	}
+	return fmt.Sprintf("%s %s pattern=%q apply-to=%s priority=%d %s", kind, p.Name, p.Pattern, p.ApplyTo, p.Priority, renderTable(p.Definition))
+}
+
+// line follows that of a queue or an exchange. It is empty without policies.
+func (f force) line() string {
+	text := ""
+	if f.policy != nil {
+		text += " policy=" + f.policy.Name
+	}
+	if f.operator != nil {
+		text += " operator-policy=" + f.operator.Name
+	}
+	if f.revision != 0 {
+		text += fmt.Sprintf(" revision=%d", f.revision)
 	}
 	return text
 }

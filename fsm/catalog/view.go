@@ -40,6 +40,9 @@ type vhost struct {
 	queues      route.Map[string, *Queue]
 	// inbound holds the bindings that end at a queue or an exchange.
 	inbound route.Map[endpoint, route.Map[*Binding, struct{}]]
+
+	policies, operators policies
+	forces              route.Map[fsm.QueueID, force] // of queues for which it is not zero
 }
 
 // endpoint names where a binding ends, within a vhost.
@@ -77,19 +80,12 @@ type Queue struct {
 	Arguments  *fsm.Table
 	Members    []fsm.NodeID // the preferred leader first
 	Owner      Owner        // zero unless exclusive
-	// Config is what the arguments ask for, without any node's defaults. See
-	// Settings.
-	Config *logpb.QueueConfig
 
 	declared *logpb.DeclareQueue
 }
 
 // String names the queue as texts for clients do.
 func (q *Queue) String() string { return resource("queue", q.VHost, q.Name) }
-
-// Settings returns the effective settings on a node with these defaults.
-// The result is the caller's.
-func (q *Queue) Settings(d Defaults) *logpb.QueueConfig { return QueueConfigFrom(q.declared, d) }
 
 // Exchange is the record of an exchange and its bindings as a source.
 type Exchange struct {
@@ -100,12 +96,15 @@ type Exchange struct {
 	AutoDelete bool
 	Internal   bool
 	Arguments  *fsm.Table
-	// Alternate is the exchange that gets what has no destination here.
+	// Alternate is the exchange that gets what has no destination here, by
+	// argument or policy.
 	Alternate    string
 	HasAlternate bool
 
-	declared *logpb.DeclareExchange
-	bindings route.Map[string, *Binding] // by Binding.key
+	declared   *logpb.DeclareExchange
+	force      force
+	ttlPlusOne uint64                      // what passes the exchange lives no longer; 0: no limit
+	bindings   route.Map[string, *Binding] // by Binding.key
 
 	// The table of the exchange's type; headers exchanges walk over bindings.
 	direct route.Direct[target]

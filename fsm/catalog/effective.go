@@ -1,0 +1,85 @@
+package catalog
+
+import (
+	"slices"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// Defaults are a node's settings for queues that do not say otherwise.
+type Defaults struct {
+	// ConsumerTimeout of replicated queues; 0: none.
+	ConsumerTimeout fsm.Millis
+}
+
+// Settings returns the effective settings of a queue on a node with these
+// defaults: what its arguments, its flags and the policies in force say. The
+// result is the caller's.
+func (v *View) Settings(q *Queue, d Defaults) *logpb.QueueConfig {
+	return q.settings(v.force(q), d)
+}
+
+// effective looks up what arguments and policies say together.
+type effective struct{ arguments, policies *fsm.Table }
+
+// value returns the value of a policy key; nil: nobody has given one.
+func (e effective) value(key string) *logpb.Value {
+	argument, policy := lookup(e.arguments, "x-"+key), lookup(e.policies, key)
+	switch {
+	case policy == nil:
+		return argument
+	case argument == nil:
+		return policy
+	}
+	return findPolicyKey(key).argue(policy, argument)
+}
+
+func (q *Queue) settings(f force, defaults Defaults) *logpb.QueueConfig {
+	e := effective{q.Arguments, f.definition()}
+	c := &logpb.QueueConfig{
+		TtlPlusOne:             plusOne(e.value("message-ttl")),
+		Expires:                uint64(e.value("expires").GetInt()),
+		ConsumerTimeoutPlusOne: plusOne(e.value("consumer-timeout")),
+		MaxLengthPlusOne:       plusOne(e.value("max-length")),
+		MaxLengthBytesPlusOne:  plusOne(e.value("max-length-bytes")),
+		DeliveryLimit:          DefaultDeliveryLimit,
+		AutoDelete:             q.AutoDelete,
+		Overflow:               logpb.QueueConfig_Overflow(max(e.choice("overflow", overflows), 0)),
+		MessageTtlFirst:        e.choice("ttl-precedence", precedences) == 1,
+		AutoDeleteOnIdle:       uint64(e.value("auto-delete-on-idle").GetInt()),
+		IdleCountsRouted:       lookup(q.Arguments, "x-idle-counts-routed").GetInt() != 0,
+		ExpiresKeepPending:     e.value("expires-keep-pending").GetInt() != 0,
+		DeliveryDelay:          uint64(e.value("delivery-delay").GetInt()),
+		Revision:               f.revision,
+	}
+	if q.Local {
+		c.DeliveryLimit = -1
+	} else if c.ConsumerTimeoutPlusOne == 0 && defaults.ConsumerTimeout > 0 {
+		c.ConsumerTimeoutPlusOne = uint64(defaults.ConsumerTimeout) + 1
+	}
+	if v := e.value("delivery-limit"); v != nil {
+		c.DeliveryLimit = v.GetInt()
+	}
+	c.DeadLetterExchange, c.DeadLetter = text(e.value("dead-letter-exchange"))
+	c.DeadLetterRoutingKey, c.HasDeadLetterRoutingKey = text(e.value("dead-letter-routing-key"))
+	c.DeadLetterStrategy = logpb.QueueConfig_DeadLetterStrategy(e.choice("dead-letter-strategy", strategies) + 1)
+	return c
+}
+
+// choice returns the position of a key's value among values; -1: none given.
+func (e effective) choice(key string, values []string) int {
+	s, ok := text(e.value(key))
+	if !ok {
+		return -1
+	}
+	return slices.Index(values, s)
+}
+
+// plusOne returns an integer + 1, or 0 for no value.
+func plusOne(v *logpb.Value) uint64 {
+	if n, ok := integer(v); ok {
+		return uint64(n) + 1
+	}
+	return 0
+}

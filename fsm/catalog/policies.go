@@ -1,0 +1,373 @@
+package catalog
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// What a policy may apply to.
+const (
+	applyAll       = "all"
+	applyQueues    = "queues"
+	applyExchanges = "exchanges"
+	applyClassic   = "classic_queues"
+	applyQuorum    = "quorum_queues"
+	applyStreams   = "streams"
+)
+
+var applyTo = []string{applyQueues, applyClassic, applyQuorum, applyStreams, applyExchanges, applyAll}
+
+// Policy is a policy or an operator policy.
+type Policy struct {
+	VHost, Name string
+	Operator    bool
+	// Pattern is a regular expression that may match anywhere in a name.
+	Pattern    string
+	ApplyTo    string
+	Priority   int64      // the largest one wins, then the smallest name
+	Definition *fsm.Table // by key
+
+	row     *logpb.PutPolicy
+	pattern pattern
+	foreign bool // has a key that keeps it off replicated queues
+}
+
+// String names the policy as log lines do.
+func (p *Policy) String() string {
+	kind := "policy"
+	if p.Operator {
+		kind = "operator policy"
+	}
+	return resource(kind, p.VHost, p.Name)
+}
+
+func newPolicy(m *logpb.PutPolicy) *Policy {
+	return &Policy{
+		VHost: m.GetVhost(), Name: m.GetName(), Operator: m.GetOperator(), Pattern: m.GetPattern(), ApplyTo: m.GetApplyTo(),
+		Priority: m.GetPriority(), Definition: m.GetDefinition(), row: m, pattern: newPolicyPattern(m.GetPattern()),
+		foreign: slices.ContainsFunc(m.GetDefinition().GetFields(), func(f *logpb.Field) bool {
+			k := findPolicyKey(f.GetName())
+			return k != nil && k.foreign
+		}),
+	}
+}
+
+// newPolicyPattern is newPattern, but the empty text matches every name.
+func newPolicyPattern(text string) pattern {
+	if text == "" {
+		return pattern{all: true}
+	}
+	return newPattern(text)
+}
+
+// matchesQueue reports whether the policy could be in force for a queue.
+func (p *Policy) matchesQueue(q *Queue) bool {
+	switch p.ApplyTo {
+	case applyAll, applyQueues:
+	case applyQuorum:
+		if q.Local {
+			return false
+		}
+	case applyClassic:
+		if !q.Local {
+			return false
+		}
+	default:
+		return false
+	}
+	return (q.Local || !p.foreign) && p.pattern.match(q.Name)
+}
+
+func (p *Policy) matchesExchange(x *Exchange) bool {
+	return (p.ApplyTo == applyAll || p.ApplyTo == applyExchanges) && p.pattern.match(x.Name)
+}
+
+// policies are those of a vhost, the one that wins first. They are replaced as
+// a whole.
+type policies []*Policy
+
+// find returns the position of a policy, or -1.
+func (l policies) find(name string) int {
+	return slices.IndexFunc(l, func(p *Policy) bool { return p.Name == name })
+}
+
+// with returns the list with p in its place, and without its namesake.
+func (l policies) with(p *Policy) policies {
+	next := append(l.without(p.Name), p)
+	slices.SortFunc(next, comparePolicies)
+	return next
+}
+
+func (l policies) without(name string) policies {
+	next := make(policies, 0, len(l)+1)
+	for _, p := range l {
+		if p.Name != name {
+			next = append(next, p)
+		}
+	}
+	return next
+}
+
+// first returns the policy that wins among those that match, or nil.
+func (l policies) first(matches func(*Policy) bool) *Policy {
+	if i := slices.IndexFunc(l, matches); i >= 0 {
+		return l[i]
+	}
+	return nil
+}
+
+func comparePolicies(a, b *Policy) int {
+	return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Name, b.Name))
+}
+
+// force is what policies make of a queue.
+type force struct {
+	policy, operator *Policy // nil: none
+	// revision is the index of the entry that last changed the queue's
+	// effective settings; 0: none has.
+	revision uint64
+}
+
+func (f force) definition() *fsm.Table {
+	var a, b *fsm.Table
+	if f.policy != nil {
+		a = f.policy.Definition
+	}
+	if f.operator != nil {
+		b = f.operator.Definition
+	}
+	return mergeDefinitions(a, b)
+}
+
+// match finds the policies of a queue.
+func (vh *vhost) match(q *Queue, revision uint64) force {
+	return force{vh.policies.first(func(p *Policy) bool { return p.matchesQueue(q) }),
+		vh.operators.first(func(p *Policy) bool { return p.matchesQueue(q) }), revision}
+}
+
+// enforce notes what policies make of a queue.
+func (vh *vhost) enforce(q *Queue, f force) {
+	if f == (force{}) {
+		vh.forces = vh.forces.Without(q.ID)
+	} else {
+		vh.forces = vh.forces.With(q.ID, f)
+	}
+}
+
+// enforceExchange returns x, or a copy of it, with what policies make of it.
+func (vh *vhost) enforceExchange(x *Exchange) *Exchange {
+	f := force{policy: vh.policies.first(func(p *Policy) bool { return p.matchesExchange(x) }),
+		operator: vh.operators.first(func(p *Policy) bool { return p.matchesExchange(x) })}
+	if x.force == f {
+		return x
+	}
+	next := *x
+	next.force = f
+	next.settle()
+	return &next
+}
+
+// settle computes the effective settings of an exchange. The argument wins,
+// except for the TTL: the smallest counts. A policy limits the TTL on an
+// exchange only if it is for nothing but exchanges: one for queues that is not
+// told what it applies to must not shorten what merely passes an exchange of a
+// similar name.
+func (x *Exchange) settle() {
+	x.Alternate, x.HasAlternate = text(lookup(x.Arguments, alternateExchange))
+	if !x.HasAlternate {
+		x.Alternate, x.HasAlternate = text(lookup(x.force.definition(), alternateExchange))
+	}
+	x.ttlPlusOne = plusOne(lookup(x.Arguments, exchangeTTL))
+	for _, p := range []*Policy{x.force.policy, x.force.operator} {
+		if p != nil && p.ApplyTo == applyExchanges {
+			x.ttlPlusOne = ceiling(x.ttlPlusOne, plusOne(lookup(p.Definition, "message-ttl")))
+		}
+	}
+}
+
+// ValidatePolicy says why a policy cannot be set; nil: it can. Proposers ask
+// it; Apply asks all of it but the pattern, for the reason given at
+// ValidatePattern.
+func (v *View) ValidatePolicy(m *logpb.PutPolicy) error {
+	if err := v.checkPolicy(m); err != nil {
+		return err
+	}
+	if _, err := regexp.Compile(m.GetPattern()); err != nil {
+		return refuse(fsm.Precondition, "pattern should be regular expression but is invalid: %s (the syntax is RE2: neither look-around nor back-references)",
+			strings.TrimPrefix(err.Error(), "error parsing regexp: "))
+	}
+	return nil
+}
+
+func (v *View) checkPolicy(m *logpb.PutPolicy) error {
+	if _, ok := v.VHost(m.GetVhost()); !ok {
+		return refuse(fsm.NotFoundKind, "no vhost '%s'", m.GetVhost())
+	}
+	if err := checkName("policy", m.GetName()); err != nil {
+		return err
+	}
+	if len(m.GetPattern()) > maxPattern {
+		return refuse(fsm.Precondition, "pattern should be regular expression but is invalid: it is longer than %d bytes", maxPattern)
+	}
+	if !slices.Contains(applyTo, m.GetApplyTo()) {
+		return refuse(fsm.Precondition, "apply-to '%s' unrecognised; should be one of: '%s'", m.GetApplyTo(), strings.Join(applyTo, "', '"))
+	}
+	if err := checkDefinition(m.GetDefinition(), m.GetOperator()); err != nil {
+		return err
+	}
+	idle := lookup(m.GetDefinition(), "auto-delete-on-idle")
+	if idle != nil && tooShort(idle.GetInt(), v.Setting(AutoDeleteOnIdleMin)) {
+		return refuse(fsm.Precondition, "%d is not a valid idle time", idle.GetInt())
+	}
+	return nil
+}
+
+// putPolicy creates or replaces a policy.
+func (d *draft) putPolicy(m *logpb.PutPolicy) (*logpb.CatalogResult, error) {
+	if err := d.checkPolicy(m); err != nil {
+		return nil, err
+	}
+	old, known := d.Policy(m.GetVhost(), m.GetName(), m.GetOperator())
+	if known && sameRow(old.row, m) {
+		return &logpb.CatalogResult{}, nil
+	}
+	vh := d.open(m.GetVhost())
+	list := vh.policyList(m.GetOperator())
+	*list = list.with(newPolicy(m))
+	return d.policiesChanged(vh), nil
+}
+
+// deletePolicy removes a policy. One that is not there is fine.
+func (d *draft) deletePolicy(m *logpb.DeletePolicy) (*logpb.CatalogResult, error) {
+	if _, known := d.Policy(m.GetVhost(), m.GetName(), m.GetOperator()); !known {
+		return &logpb.CatalogResult{}, nil
+	}
+	vh := d.open(m.GetVhost())
+	list := vh.policyList(m.GetOperator())
+	*list = list.without(m.GetName())
+	return d.policiesChanged(vh), nil
+}
+
+// policiesChanged brings all that is in a vhost in line with its policies. It
+// answers which queues have new settings.
+func (d *draft) policiesChanged(vh *vhost) *logpb.CatalogResult {
+	r := &logpb.CatalogResult{Changed: true}
+	for q := range vh.queues.Values() {
+		old := vh.forces.At(q.ID)
+		next := vh.match(q, old.revision)
+		if next == old {
+			continue
+		}
+		if !sameRow(q.settings(old, Defaults{}), q.settings(next, Defaults{})) {
+			next.revision = d.index
+			r.Configured = append(r.Configured, uint64(q.ID))
+		}
+		vh.enforce(q, next)
+	}
+	slices.Sort(r.Configured)
+	for x := range vh.exchanges.Values() {
+		if next := vh.enforceExchange(x); next != x {
+			vh.exchanges = vh.exchanges.With(x.Name, next)
+		}
+	}
+	return r
+}
+
+// policyList returns where the policies of one kind are kept.
+func (vh *vhost) policyList(operator bool) *policies {
+	if operator {
+		return &vh.operators
+	}
+	return &vh.policies
+}
+
+// Policy finds a policy, or an operator policy, by name.
+func (v *View) Policy(vhost, name string, operator bool) (*Policy, bool) {
+	vh := v.vhosts.At(vhost)
+	if vh == nil {
+		return nil, false
+	}
+	list := *vh.policyList(operator)
+	if i := list.find(name); i >= 0 {
+		return list[i], true
+	}
+	return nil, false
+}
+
+// Policies returns the policies, or the operator policies, of a vhost. The one
+// that wins comes first.
+func (v *View) Policies(vhost string, operator bool) []*Policy {
+	if vh := v.vhosts.At(vhost); vh != nil {
+		return slices.Clone(*vh.policyList(operator))
+	}
+	return nil
+}
+
+// InForce is what policies make of a queue or an exchange.
+type InForce struct {
+	// Policy and Operator are the names of those in force; empty: none.
+	Policy, Operator string
+	// Definition is what both say together, by key.
+	Definition *fsm.Table
+}
+
+func (f force) inForce() InForce {
+	r := InForce{Definition: f.definition()}
+	if f.policy != nil {
+		r.Policy = f.policy.Name
+	}
+	if f.operator != nil {
+		r.Operator = f.operator.Name
+	}
+	return r
+}
+
+// PoliciesOf returns what policies make of a queue.
+func (v *View) PoliciesOf(q *Queue) InForce { return v.force(q).inForce() }
+
+// Policies returns what policies make of the exchange.
+func (x *Exchange) Policies() InForce { return x.force.inForce() }
+
+func (v *View) force(q *Queue) force {
+	if vh := v.vhosts.At(q.VHost); vh != nil {
+		return vh.forces.At(q.ID)
+	}
+	return force{}
+}
+
+// checkPolicies: the lists are in order, and what is noted of queues and
+// exchanges is what the policies say.
+func (vh *vhost) checkPolicies() error {
+	for _, list := range []policies{vh.policies, vh.operators} {
+		for i, p := range list {
+			if p.VHost != vh.row.GetName() || list.find(p.Name) != i || i > 0 && comparePolicies(list[i-1], p) >= 0 {
+				return fmt.Errorf("%s is out of place", p)
+			}
+		}
+	}
+	noted := vh.forces.Len()
+	for q := range vh.queues.Values() {
+		f := vh.forces.At(q.ID)
+		if vh.match(q, f.revision) != f {
+			return fmt.Errorf("policies of %s are not as noted", q)
+		}
+		if f != (force{}) {
+			noted--
+		}
+	}
+	if noted != 0 {
+		return fmt.Errorf("policies of %d queues that are not there", noted)
+	}
+	for x := range vh.exchanges.Values() {
+		if vh.enforceExchange(x) != x {
+			return fmt.Errorf("policies of %s are not as noted", x)
+		}
+	}
+	return nil
+}
