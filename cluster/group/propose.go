@@ -15,11 +15,11 @@ import (
 
 // Bounds of one entry, and of what a group has under way.
 const (
-	maxEntryBytes    = 1 << 20
+	maxEntryBytes    = 256 << 10
 	maxEntryCommands = 512
 	maxEntryLight    = maxEntryCommands / 2 // of these, commands that overtook others
 	maxFlights       = 4
-	maxFlightBytes   = 4 << 20
+	maxFlightBytes   = 1 << 20
 )
 
 // Field numbers of logpb.Entry: version, now, commands.

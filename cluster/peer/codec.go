@@ -110,6 +110,17 @@ func (b *batch) closeArena() {
 	}
 }
 
+// join appends all of other, which is used up by it.
+func (b *batch) join(other *batch) {
+	b.flush()
+	b.parts = append(b.parts, other.seal()...)
+	b.size += other.size
+	b.frames += other.frames
+	for c, n := range other.charged {
+		b.charged[c] += n
+	}
+}
+
 // seal ends the batch and returns its buffers; whoever gets them frees them.
 func (b *batch) seal() mem.BufferSlice {
 	b.closeArena()

@@ -3,6 +3,7 @@ package peer
 import (
 	"errors"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,7 +20,8 @@ const (
 	linger   = 200 * time.Microsecond
 )
 
-// class says which limit a frame counts against.
+// class says which limit a frame counts against, and with which frames it
+// stays in order: each class has a queue, and the queues take turns.
 type class uint8
 
 const (
@@ -35,8 +37,8 @@ type outbox struct {
 	lazy time.Duration
 
 	mu      sync.Mutex
-	batches []*batch // the last one is open for more
-	spare   []*batch // an empty queue to swap with
+	batches [classes][]*batch // the last one of each is open for more
+	turn    []*batch          // see take
 	queued  [classes]int
 	arrived int // frames since the sender looked last
 	room    chan struct{}
@@ -113,12 +115,12 @@ func (o *outbox) begin(h header, n int, c class) (*batch, error) {
 		return nil, ErrBacklog
 	}
 	var b *batch
-	if k := len(o.batches); k > 0 {
-		b = o.batches[k-1]
+	if k := len(o.batches[c]); k > 0 {
+		b = o.batches[c][k-1]
 	}
 	if b == nil || b.size >= batchSize || b.size+headerSize+n > MaxMessage {
 		b = new(batch)
-		o.batches = append(o.batches, b)
+		o.batches[c] = append(o.batches[c], b)
 	}
 	h.put(b.reserve(headerSize), n)
 	return b, nil
@@ -157,7 +159,7 @@ func (o *outbox) signal() {
 func (o *outbox) expired() {
 	o.mu.Lock()
 	o.timing = false
-	waiting := len(o.batches) > 0
+	waiting := o.backlog.Load() > 0
 	o.mu.Unlock()
 	if waiting {
 		o.signal()
@@ -211,12 +213,14 @@ func (o *outbox) run(stop <-chan struct{}, send func(*batch) error) error {
 		if r.busy {
 			o.gather()
 		}
-		for _, b := range o.take(&r) {
-			charged := b.charged
-			if err := send(b); err != nil {
-				return err
+		for turn := o.take(&r); len(turn) > 0; turn = o.take(&r) {
+			for _, b := range turn {
+				charged := b.charged
+				if err := send(b); err != nil {
+					return err
+				}
+				o.sent(charged)
 			}
-			o.sent(charged)
 		}
 	}
 }
@@ -256,17 +260,28 @@ func (r *rate) add(frames int, now time.Time) {
 	}
 }
 
-// take empties the queue. The result is valid until the next call.
+// take removes the first batch of each class; small ones become one. The
+// result is valid until the next call.
 func (o *outbox) take(r *rate) []*batch {
 	now := time.Now()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	batches := o.batches
-	clear(o.spare)
-	o.batches, o.spare = o.spare[:0], batches
+	o.turn = o.turn[:0]
+	for c, q := range o.batches {
+		if len(q) == 0 {
+			continue
+		}
+		b := q[0]
+		o.batches[c] = slices.Delete(q, 0, 1)
+		if n := len(o.turn); n > 0 && o.turn[n-1].size+b.size <= batchSize {
+			o.turn[n-1].join(b)
+		} else {
+			o.turn = append(o.turn, b)
+		}
+	}
 	r.add(o.arrived, now)
 	o.arrived = 0
-	return batches
+	return o.turn
 }
 
 func (o *outbox) sent(charged [classes]int) {
@@ -293,10 +308,12 @@ func (o *outbox) close() {
 	if o.timer != nil {
 		o.timer.Stop()
 	}
-	for _, b := range o.batches {
-		b.seal().Free()
+	for c, q := range o.batches {
+		for _, b := range q {
+			b.seal().Free()
+		}
+		o.batches[c] = nil
 	}
-	o.batches = nil
 	if o.room != nil {
 		close(o.room)
 		o.room = nil
