@@ -57,6 +57,7 @@ func (r *reconciler) start(self fsm.NodeID) error {
 	for len(r.todo) > 0 || r.running > 0 {
 		r.idle.Wait()
 	}
+	r.node.host.Expect(0)
 	return nil
 }
 

@@ -76,6 +76,8 @@ type Group struct {
 	outgoing outgoing
 	timer    timer
 
+	reloading sync.Mutex // one change of raft's settings at a time
+
 	applied        atomic.Uint64 // entries since the snapshot scheduler looked
 	entries, bytes atomic.Uint64 // applied since the last snapshot
 	closed         atomic.Bool

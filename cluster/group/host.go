@@ -45,7 +45,7 @@ type Config struct {
 	Late func(what queue.Due, late fsm.Millis)
 	// Heartbeat is raft's heartbeat, election and commit timeout for queue
 	// groups. It is a safety net: failures are noticed per node, see
-	// elections. 0: by the number of groups, see Expect.
+	// elections. 0: by the number of groups, see fewHeartbeat.
 	Heartbeat time.Duration
 	// Reclaimable is how many bytes of dead payloads the node may keep before
 	// it writes snapshots to be rid of them.
@@ -64,12 +64,13 @@ type Host struct {
 	elections *elections
 	snapshots *snapshots
 	seen      chan raft.Observation
-	expected  int // groups
 
-	mu     sync.RWMutex
-	closed bool
-	groups map[fsm.GroupID]*Group
-	byRaft map[*raft.Raft]*Group
+	mu       sync.RWMutex
+	closed   bool
+	groups   map[fsm.GroupID]*Group
+	byRaft   map[*raft.Raft]*Group
+	expected int  // groups
+	many     bool // there are, or will be, see repace
 
 	stop chan struct{}
 	done sync.WaitGroup
@@ -89,28 +90,6 @@ func NewHost(c Config) *Host {
 	h.elections = newElections(h)
 	h.snapshots = newSnapshots(h)
 	return h
-}
-
-// Raft's timers. At fewHeartbeat, thousands of idle groups would cost a good
-// part of a core.
-const (
-	fewGroups     = 3000
-	fewHeartbeat  = 10 * time.Second
-	manyHeartbeat = 30 * time.Second
-)
-
-// Expect says how many groups the node will have, before the first is opened:
-// with many of them, each must cost less.
-func (h *Host) Expect(groups int) { h.expected = groups }
-
-func (h *Host) heartbeat() time.Duration {
-	switch {
-	case h.config.Heartbeat > 0:
-		return h.config.Heartbeat
-	case h.expected > fewGroups:
-		return manyHeartbeat
-	}
-	return fewHeartbeat
 }
 
 // Start begins to serve timers, elections and snapshots.
@@ -200,7 +179,9 @@ func (h *Host) Open(spec Spec) (*Group, error) {
 	h.mu.Lock()
 	h.groups[spec.Group] = g
 	h.byRaft[g.raft] = g
+	h.repace()
 	h.mu.Unlock()
+	g.repace() // they may have changed while it was not yet in the list
 	g.raft.RegisterObserver(raft.NewObserver(h.seen, true, wanted))
 	h.elections.vacant(g)
 	g.review()
@@ -237,6 +218,7 @@ func (h *Host) Drop(id fsm.GroupID) error {
 	h.mu.Lock()
 	g := h.groups[id]
 	delete(h.groups, id)
+	h.repace()
 	h.mu.Unlock()
 	if g != nil {
 		g.close()

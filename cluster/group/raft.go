@@ -86,10 +86,7 @@ func (b bounded) AppendEntries(id raft.ServerID, target raft.ServerAddress, args
 func (g *Group) raftConfig() *raft.Config {
 	c := raft.DefaultConfig()
 	c.LocalID = raft.ServerID(g.host.config.Node)
-	c.HeartbeatTimeout = g.host.heartbeat()
-	c.ElectionTimeout = g.host.heartbeat()
-	c.LeaderLeaseTimeout = g.host.heartbeat() * 45 / 100
-	c.CommitTimeout = g.host.heartbeat()
+	g.host.setTimers(c)
 	c.MaxAppendEntries = maxAppendEntries
 	// Entries are batches already. And a future that waits in the channel
 	// when raft shuts down is never answered; without a buffer none waits.

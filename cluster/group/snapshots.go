@@ -132,12 +132,7 @@ func (g *Group) setTrailing(busy uint64) {
 		return
 	}
 	keep := min(max(trailingBytes/busy/max(bytes/entries, 1), trailingFew), trailingMany)
-	c := g.raft.ReloadableConfig()
-	if c.TrailingLogs == keep {
-		return
-	}
-	c.TrailingLogs = keep
-	if err := g.raft.ReloadConfig(c); err != nil {
+	if err := g.reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = keep }); err != nil {
 		g.slog.Warn("trailing entries not set", "error", err)
 		return
 	}
