@@ -21,6 +21,7 @@ type Replica struct {
 	Group          uint64 `json:"group"`
 	Node           string `json:"node"`
 	Leader         bool   `json:"leader"`
+	Term           uint64 `json:"term"` // of the raft group
 	AppliedIndex   uint64 `json:"applied_index"`
 	StateHash      string `json:"state_hash"`
 	Ready          uint64 `json:"ready"`
