@@ -319,6 +319,15 @@ func TestLeaderIn(t *testing.T) {
 	}
 }
 
+func TestTermGrowth(t *testing.T) {
+	var r result
+	noteGrowth(&r, map[string]uint64{"a": 2, "b": 2, "c": 5}, map[string]uint64{"a": 3, "b": 2, "c": 6})
+	want := []figure{{"raft terms grew by 0 in", 1, "queues"}, {"raft terms grew by 1 in", 2, "queues"}}
+	if !slices.Equal(r.Notes, want) {
+		t.Errorf("%+v", r.Notes)
+	}
+}
+
 func TestFreePortsDiffer(t *testing.T) {
 	ports, err := freePorts(9)
 	if err != nil {

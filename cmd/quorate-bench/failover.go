@@ -16,9 +16,13 @@ const (
 	frozen = 10 * time.Second
 	// flowAfter is how long messages flow on afterwards.
 	flowAfter = 3 * time.Second
+	// failTimeout bounds the run up to the last confirm.
+	failTimeout = 2 * time.Minute
 	// failRate is how many messages a second flow through all queues together.
 	failRate = 2000
 )
+
+var errNoFailover = errors.New("not everything is confirmed " + failTimeout.String() + " after the start")
 
 // faulty is a cluster of which a node can be made to fail.
 type faulty interface {
@@ -110,6 +114,8 @@ func (f failover) fail(ctx context.Context, on faulty, node int) error {
 
 // publish runs the publishers and, in their midst, fail.
 func (f failover) publish(ctx context.Context, l *load, fail func() error) (published []uint64, took time.Duration, err error) {
+	ctx, stop := context.WithTimeoutCause(ctx, failTimeout, errNoFailover)
+	defer stop()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var failing sync.WaitGroup

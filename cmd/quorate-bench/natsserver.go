@@ -19,6 +19,7 @@ const (
 	natsStart   = time.Minute
 	natsStop    = 20 * time.Second
 	natsPoll    = 200 * time.Millisecond
+	natsProbe   = 2 * time.Second
 )
 
 // natsCluster is three servers of NATS with JetStream on loopback.
@@ -91,18 +92,33 @@ func (n *natsCluster) start(ctx context.Context, binary string, sync bool) (err 
 	return nil
 }
 
-// await waits until a node makes a stream with replicas on all nodes.
+// await waits until a node makes a stream with replicas on all nodes. A request
+// to a cluster that has no leader yet is not answered, however long one waits.
 func (n *natsCluster) await(ctx context.Context, i int) error {
-	probe := queue{name: "bench-probe"}
 	for {
-		err := declareStreams(n.uri(i), []queue{probe})
+		err := n.probe(ctx, i)
 		if err == nil {
-			return removeStreams(n.uri(i), []queue{probe})
+			return nil
 		}
 		if waitErr := pause(ctx, natsPoll); waitErr != nil {
 			return errors.Join(err, waitErr)
 		}
 	}
+}
+
+func (n *natsCluster) probe(ctx context.Context, i int) error {
+	conn, js, err := connectStreams(n.uri(i), nil)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, natsProbe)
+	defer cancel()
+	if _, err := js.AccountInfo(ctx); err != nil {
+		return err
+	}
+	name := fmt.Sprintf("bench-probe-%d", i)
+	return errors.Join(makeStream(ctx, js, name), removeStream(ctx, js, name))
 }
 
 // configuration has no limits on storage but those of the machine.

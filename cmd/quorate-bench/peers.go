@@ -70,7 +70,7 @@ func knownBrokers() []*broker {
 func runPeers(ctx context.Context, fs *flag.FlagSet, args []string) error {
 	p := &peers{lab: labFlags(fs)}
 	names := fs.String("brokers", "quorate,rabbitmq,nats-sync,nats", "comma-separated `names` of the brokers; ratios are those of the first to the others")
-	fs.DurationVar(&p.duration, "duration", 4*time.Second, "how `long` each run publishes")
+	fs.DurationVar(&p.duration, "duration", 3*time.Second, "how `long` each run publishes")
 	fs.IntVar(&p.rounds, "runs", 1, "`rounds`, of which the table shows the medians")
 	fs.StringVar(&p.only, "only", "", "run only the measurements whose names hold one of these comma-separated `texts`")
 	if err := parse(fs, args); err != nil {

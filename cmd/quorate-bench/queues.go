@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -238,18 +239,58 @@ func (c *crowd) warm(ctx context.Context) error {
 }
 
 // killOne kills a node and measures from that moment on when each queue
-// confirms again.
+// confirms again, and how many elections that took.
 func (c *crowd) killOne(ctx context.Context) error {
 	r := result{Name: fmt.Sprintf("the same from the moment a node is killed, %d queues", c.n)}
+	before, err := c.terms(ctx)
+	if err != nil {
+		return err
+	}
 	began := clock()
 	if err := c.kill(ctx, crowdKilled); err != nil {
 		return err
 	}
 	at, err := c.round(ctx, c.target.without(crowdKilled))
+	if err != nil {
+		return c.keep(&r, err)
+	}
 	c.measured(&r, began, at)
 	r.note("99 % of the queues confirm after", r.Times.P99/1e3, "s")
 	r.note("all queues confirm after", r.Times.Max/1e3, "s")
+	after, err := c.terms(ctx)
+	noteGrowth(&r, before, after)
 	return c.keep(&r, err)
+}
+
+// terms asks the nodes that run for the raft term of each queue: the highest
+// that one of its replicas knows.
+func (c *crowd) terms(ctx context.Context) (map[string]uint64, error) {
+	terms := map[string]uint64{}
+	for _, n := range c.cluster.Nodes {
+		if !n.Alive() {
+			continue
+		}
+		all, err := n.Replicas(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range all {
+			terms[r.Name] = max(terms[r.Name], r.Term)
+		}
+	}
+	return terms, nil
+}
+
+// noteGrowth enters how many queues' terms grew by how much. Without a failure
+// a term stays; one election makes it grow by one if it succeeds at once.
+func noteGrowth(r *result, before, after map[string]uint64) {
+	queues := map[uint64]int{}
+	for name, term := range after {
+		queues[term-before[name]]++
+	}
+	for _, by := range slices.Sorted(maps.Keys(queues)) {
+		r.note(fmt.Sprintf("raft terms grew by %d in", by), float64(queues[by]), "queues")
+	}
 }
 
 func (c *crowd) restartOne(ctx context.Context) error {

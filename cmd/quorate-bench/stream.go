@@ -22,7 +22,7 @@ const (
 	streamAckWait = 10 * time.Minute
 	// streamPrefetch bounds the deliveries not acked.
 	streamPrefetch = 500
-	// streamTimeout bounds one request, such as the making of a stream.
+	// streamTimeout bounds the requests of one step, such as the making of all streams.
 	streamTimeout = 30 * time.Second
 )
 
@@ -53,23 +53,23 @@ func declareStreams(uri string, queues []queue) error {
 		return err
 	}
 	defer conn.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), streamTimeout)
+	defer cancel()
 	for _, q := range queues {
 		if len(q.args) > 0 {
 			return fmt.Errorf("%s: %w", q.name, errNoStreamTTL)
 		}
-		if err := removeStream(js, q.name); err != nil {
+		if err := removeStream(ctx, js, q.name); err != nil {
 			return err
 		}
-		if err := makeStream(js, q.name); err != nil {
+		if err := makeStream(ctx, js, q.name); err != nil {
 			return fmt.Errorf("stream %s: %w", q.name, err)
 		}
 	}
 	return nil
 }
 
-func makeStream(js jetstream.JetStream, name string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), streamTimeout)
-	defer cancel()
+func makeStream(ctx context.Context, js jetstream.JetStream, name string) error {
 	_, err := js.CreateStream(ctx, jetstream.StreamConfig{
 		Name: name, Subjects: []string{name}, Retention: jetstream.WorkQueuePolicy,
 		Storage: jetstream.FileStorage, Replicas: streamReplicas,
@@ -91,17 +91,17 @@ func removeStreams(uri string, queues []queue) error {
 		return err
 	}
 	defer conn.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), streamTimeout)
+	defer cancel()
 	for _, q := range queues {
-		if err := removeStream(js, q.name); err != nil {
+		if err := removeStream(ctx, js, q.name); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func removeStream(js jetstream.JetStream, name string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), streamTimeout)
-	defer cancel()
+func removeStream(ctx context.Context, js jetstream.JetStream, name string) error {
 	if err := js.DeleteStream(ctx, name); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
 		return fmt.Errorf("delete %s: %w", name, err)
 	}
