@@ -5,11 +5,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/quorate/quorate/cluster/mgmt"
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
 )
 
@@ -24,13 +25,32 @@ var _ mgmt.Node = (*Node)(nil)
 // Version is the product's version.
 func (n *Node) Version() string { return Version }
 
-// Administrator checks a password and the tag that goes with it.
-func (n *Node) Administrator(ctx context.Context, user, password string, remote netip.Addr) bool {
-	if n.broker.Login(ctx, user, password, remote) != nil {
-		return false
+// Login checks a password.
+func (n *Node) Login(ctx context.Context, user, password string, remote netip.Addr) bool {
+	return n.broker.Login(ctx, user, password, remote) == nil
+}
+
+// Online reports whether a node is up as far as this one knows.
+func (n *Node) Online(node string) bool { return node == n.config.Name || n.mesh.Alive(node) }
+
+// Defaults are the node's settings for queues that do not say otherwise.
+func (n *Node) Defaults() catalog.Defaults { return n.config.Defaults }
+
+// Figures asks the leaders of queues how these stand, see broker.Figures.
+func (n *Node) Figures(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]mgmt.Figures {
+	all := map[fsm.QueueID]mgmt.Figures{}
+	for id, f := range n.broker.Figures(ctx, ids...) {
+		if f.Gone {
+			continue
+		}
+		all[id] = mgmt.Figures{Leader: f.Leader, Revision: f.Revision, QueueFigures: api.QueueFigures{
+			Messages: f.Ready + f.Unacknowledged + f.Outbox, Ready: f.Ready, Unacknowledged: f.Unacknowledged, DeadLetters: f.Outbox,
+			Bytes: f.ReadyBytes + f.UnacknowledgedBytes + f.OutboxBytes, ReadyBytes: f.ReadyBytes,
+			UnacknowledgedBytes: f.UnacknowledgedBytes, DeadLetterBytes: f.OutboxBytes, Consumers: f.Consumers,
+			ExpiredTotal: f.Expired, TimedOutTotal: f.TimedOut, DeadLetteredTotal: f.DeadLettered, DeadLettersDroppedTotal: f.DeadDropped,
+		}}
 	}
-	u, ok := n.View().User(user)
-	return ok && slices.Contains(u.Tags, "administrator")
+	return all
 }
 
 // Replicas describes every queue replica on this node.

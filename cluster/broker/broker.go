@@ -32,7 +32,8 @@ const (
 	kindDeliveries
 	kindNotice
 	kindResync
-	kindStats // call
+	kindStats   // call
+	kindFigures // call
 )
 
 // Catalog is the replicated catalog as the broker uses it.
@@ -126,6 +127,7 @@ func (b *Broker) Listen(host *group.Host) {
 	b.mesh.Handle(kindNotice, b.onNotice)
 	b.mesh.Handle(kindResync, b.onResync)
 	b.mesh.HandleCall(kindStats, b.onStats)
+	b.mesh.HandleCall(kindFigures, b.onFigures)
 }
 
 // Serve starts the broker under the numbers the catalog gave this node.

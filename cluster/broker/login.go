@@ -6,6 +6,7 @@ import (
 	"crypto/pbkdf2"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/sha512"
 	"crypto/subtle"
 	"encoding/binary"
 	"errors"
@@ -21,6 +22,14 @@ import (
 // HashAlgorithm names how passwords are kept: PBKDF2 with HMAC-SHA-256. A
 // hash is the number of iterations (4 bytes), the salt (16) and the key (32).
 const HashAlgorithm = "pbkdf2_sha256"
+
+// Names of the hashes that come with users from RabbitMQ: a salt of 4 bytes,
+// and the digest of it and the password.
+const (
+	ImportedSHA256 = "rabbit_password_hashing_sha256"
+	ImportedSHA512 = "rabbit_password_hashing_sha512"
+	importedSalt   = 4
+)
 
 const (
 	hashIterations = 100_000
@@ -49,13 +58,43 @@ func hashWith(password string, salt []byte, iterations uint32) ([]byte, error) {
 	return append(append(out, salt...), key...), nil
 }
 
-// passwordMatches compares in constant time. Other algorithms never match.
+// maxIterations bounds what a hash that was given may cost.
+const maxIterations = 10_000_000
+
+// ValidHash reports whether a hash could be one made with an algorithm.
+func ValidHash(hash []byte, algorithm string) bool {
+	switch algorithm {
+	case HashAlgorithm:
+		return len(hash) == 4+saltBytes+keyBytes && binary.BigEndian.Uint32(hash) <= maxIterations
+	case ImportedSHA256:
+		return len(hash) == importedSalt+sha256.Size
+	case ImportedSHA512:
+		return len(hash) == importedSalt+sha512.Size
+	}
+	return false
+}
+
+// passwordMatches compares in constant time. Other algorithms, and users without
+// a hash, never match.
 func passwordMatches(hash []byte, algorithm, password string) bool {
-	if algorithm != HashAlgorithm || len(hash) != 4+saltBytes+keyBytes {
+	if !ValidHash(hash, algorithm) {
 		return false
 	}
-	again, err := hashWith(password, hash[4:4+saltBytes], binary.BigEndian.Uint32(hash))
-	return err == nil && subtle.ConstantTimeCompare(hash, again) == 1
+	var again []byte
+	switch algorithm {
+	case ImportedSHA256:
+		sum := sha256.Sum256(append(slices.Clone(hash[:importedSalt]), password...))
+		again = append(slices.Clone(hash[:importedSalt]), sum[:]...)
+	case ImportedSHA512:
+		sum := sha512.Sum512(append(slices.Clone(hash[:importedSalt]), password...))
+		again = append(slices.Clone(hash[:importedSalt]), sum[:]...)
+	default:
+		var err error
+		if again, err = hashWith(password, hash[4:4+saltBytes], binary.BigEndian.Uint32(hash)); err != nil {
+			return false
+		}
+	}
+	return subtle.ConstantTimeCompare(hash, again) == 1
 }
 
 // noUser is what the password of an unknown user is compared with, so that a

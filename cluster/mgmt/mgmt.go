@@ -1,10 +1,10 @@
 // Package mgmt is the HTTP API of a node. It answers health checks to
-// everybody and everything else to administrators.
+// everybody and everything else to users with a tag: routes.go says which
+// request needs which.
 package mgmt
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"net"
@@ -14,14 +14,29 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
 )
 
 // Node is what the API needs of the node.
 type Node interface {
 	// Ready reports whether clients are served.
 	Ready() bool
-	// Administrator checks the credentials of a request.
-	Administrator(ctx context.Context, user, password string, remote netip.Addr) bool
+	// Login checks the credentials of a request.
+	Login(ctx context.Context, user, password string, remote netip.Addr) bool
+	// View is the newest view of the catalog that this node has applied.
+	View() *catalog.View
+	// Propose commits commands to the catalog and returns their answers once
+	// this node's view holds them.
+	Propose(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error)
+	// Figures asks the leaders of queues how these stand; without ids, of all
+	// queues. Queues without a leader that answers are missing.
+	Figures(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]Figures
+	// Online reports whether a node is up as far as this one knows.
+	Online(node string) bool
+	// Defaults are the node's settings for queues that do not say otherwise.
+	Defaults() catalog.Defaults
 	// Replicas describes every queue replica on this node.
 	Replicas() []api.Replica
 	// Status describes the node and the others as it sees them.
@@ -38,6 +53,13 @@ type Node interface {
 	Settle(ctx context.Context) error
 	// Version is the product's version.
 	Version() string
+}
+
+// Figures are how a queue stands, as its leader says.
+type Figures struct {
+	Leader   string // node that leads
+	Revision uint64 // of the settings in force
+	api.QueueFigures
 }
 
 // Limits of a request.
@@ -58,19 +80,8 @@ type Server struct {
 // New returns a server for a node.
 func New(node Node, logger *slog.Logger) *Server {
 	s := &Server{node: node, slog: logger}
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /api/health/checks/ready-to-serve-clients", s.readyCheck)
-	mux.Handle("GET /api/version", s.administrators(s.version))
-	mux.Handle("GET /api/quorate/replicas", s.administrators(s.replicas))
-	mux.Handle("GET /api/quorate/status", s.administrators(s.status))
-	mux.Handle("GET /api/quorate/clock", s.administrators(s.clock))
-	mux.Handle("GET /api/quorate/settings", s.administrators(s.settings))
-	mux.Handle("PUT /api/quorate/settings/{name}", s.administrators(s.putSetting))
-	mux.Handle("DELETE /api/quorate/settings/{name}", s.administrators(s.deleteSetting))
-	mux.Handle("POST /api/quorate/settle", s.administrators(s.settle))
-	mux.Handle("GET /api/quorate/pprof/{profile}", s.administrators(profile))
 	s.http = &http.Server{
-		Handler: http.MaxBytesHandler(mux, maxBody), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
+		Handler: http.MaxBytesHandler(s.mux(), maxBody), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 	}
 	return s
@@ -87,29 +98,10 @@ func (s *Server) Serve(l net.Listener) error {
 // Close ends the server. Requests under way have until ctx ends.
 func (s *Server) Close(ctx context.Context) error { return s.http.Shutdown(ctx) }
 
-// administrators lets only administrators through.
-func (s *Server) administrators(h http.HandlerFunc) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		user, password, ok := r.BasicAuth()
-		remote, err := netip.ParseAddrPort(r.RemoteAddr)
-		if !ok || err != nil || !s.node.Administrator(r.Context(), user, password, remote.Addr()) {
-			w.Header().Set("WWW-Authenticate", `Basic realm="quorate"`)
-			s.answer(w, http.StatusUnauthorized, api.Failure{Error: "not_authorised", Reason: "Login failed"})
-			return
-		}
-		h(w, r)
-	})
-}
+// Handler answers requests as Serve does.
+func (s *Server) Handler() http.Handler { return s.http.Handler }
 
-func (s *Server) answer(w http.ResponseWriter, status int, body any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	if err := json.NewEncoder(w).Encode(body); err != nil {
-		s.slog.Debug("answer not written", "error", err)
-	}
-}
-
-func (s *Server) readyCheck(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) readyCheck(w http.ResponseWriter, _ *request) {
 	if s.node.Ready() {
 		s.answer(w, http.StatusOK, map[string]string{"status": "ok"})
 		return
@@ -119,32 +111,28 @@ func (s *Server) readyCheck(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-func (s *Server) version(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) version(w http.ResponseWriter, _ *request) {
 	s.answer(w, http.StatusOK, api.Version{ProductVersion: s.node.Version()})
 }
 
-func (s *Server) replicas(w http.ResponseWriter, _ *http.Request) {
-	list := s.node.Replicas()
-	if list == nil {
-		list = []api.Replica{}
-	}
-	s.answer(w, http.StatusOK, list)
+func (s *Server) replicas(w http.ResponseWriter, _ *request) {
+	s.answer(w, http.StatusOK, orEmpty(s.node.Replicas()))
 }
 
 // profile answers Go's profiles: cpu (for ?seconds=30), trace, and the named
 // ones, such as heap and goroutine.
-func profile(w http.ResponseWriter, r *http.Request) {
+func (*Server) profile(w http.ResponseWriter, r *request) {
 	switch name := r.PathValue("profile"); name {
 	case "cpu":
-		pprof.Profile(w, r)
+		pprof.Profile(w, r.Request)
 	case "trace":
-		pprof.Trace(w, r)
+		pprof.Trace(w, r.Request)
 	default:
-		pprof.Handler(name).ServeHTTP(w, r)
+		pprof.Handler(name).ServeHTTP(w, r.Request)
 	}
 }
 
-func (s *Server) settle(w http.ResponseWriter, r *http.Request) {
+func (s *Server) settle(w http.ResponseWriter, r *request) {
 	if err := s.node.Settle(r.Context()); err != nil {
 		s.answer(w, http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: err.Error()})
 		return

@@ -2,18 +2,16 @@ package mgmt
 
 import (
 	"encoding/json"
-	"errors"
 	"net/http"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
-	"github.com/quorate/quorate/fsm"
 )
 
-func (s *Server) settings(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) settings(w http.ResponseWriter, _ *request) {
 	s.answer(w, http.StatusOK, s.node.Settings())
 }
 
-func (s *Server) putSetting(w http.ResponseWriter, r *http.Request) {
+func (s *Server) putSetting(w http.ResponseWriter, r *request) {
 	var body api.SettingValue
 	d := json.NewDecoder(r.Body)
 	d.DisallowUnknownFields()
@@ -24,19 +22,8 @@ func (s *Server) putSetting(w http.ResponseWriter, r *http.Request) {
 	s.changeSetting(w, r, body.Value)
 }
 
-func (s *Server) deleteSetting(w http.ResponseWriter, r *http.Request) { s.changeSetting(w, r, nil) }
+func (s *Server) deleteSetting(w http.ResponseWriter, r *request) { s.changeSetting(w, r, nil) }
 
-func (s *Server) changeSetting(w http.ResponseWriter, r *http.Request, value *int64) {
-	err := s.node.PutSetting(r.Context(), r.PathValue("name"), value)
-	var refusal *fsm.Refusal
-	switch {
-	case err == nil:
-		w.WriteHeader(http.StatusNoContent)
-	case errors.As(err, &refusal) && refusal.Kind == fsm.NotFoundKind:
-		s.answer(w, http.StatusNotFound, api.Failure{Error: "not_found", Reason: refusal.Text})
-	case errors.As(err, &refusal):
-		s.answer(w, http.StatusBadRequest, api.Failure{Error: "bad_request", Reason: refusal.Text})
-	default:
-		s.answer(w, http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: err.Error()})
-	}
+func (s *Server) changeSetting(w http.ResponseWriter, r *request, value *int64) {
+	s.changed(w, s.node.PutSetting(r.Context(), r.PathValue("name"), value), false)
 }

@@ -156,9 +156,9 @@ func checkDefinition(t *fsm.Table, operator bool) error {
 		case i > 0 && fields[i-1].GetName() >= f.GetName():
 			return refuse(fsm.Internal, "the keys of a policy are not in order")
 		case k == nil || operator && k.merge == nil:
-			unknown = append(unknown, "{"+term(&logpb.Value{Tag: 'S', Str: []byte(f.GetName())})+","+term(f.GetValue())+"}")
+			unknown = append(unknown, "{"+Term(&logpb.Value{Tag: 'S', Str: []byte(f.GetName())})+","+Term(f.GetValue())+"}")
 		case !k.valid(f.GetValue()):
-			return refuse(fsm.Precondition, "%s is not %s", term(f.GetValue()), k.what)
+			return refuse(fsm.Precondition, "%s is not %s", Term(f.GetValue()), k.what)
 		}
 	}
 	if len(unknown) > 0 {
@@ -166,26 +166,26 @@ func checkDefinition(t *fsm.Table, operator bool) error {
 	}
 	low, high := lookup(t, "delayed-retry-min"), lookup(t, "delayed-retry-max")
 	if low != nil && high != nil && low.GetInt() > high.GetInt() {
-		return refuse(fsm.Precondition, "%s is not %s", term(high), findPolicyKey("delayed-retry-max").what)
+		return refuse(fsm.Precondition, "%s is not %s", Term(high), findPolicyKey("delayed-retry-max").what)
 	}
 	return nil
 }
 
-// term shows a value of a definition as texts about policies do.
-func term(v *logpb.Value) string {
+// Term shows a value of a definition as texts about policies do.
+func Term(v *logpb.Value) string {
 	switch classOf(v) {
 	case route.String:
 		return `<<"` + string(v.GetStr()) + `">>`
 	case route.Array:
 		parts := make([]string, len(v.GetArray()))
 		for i, e := range v.GetArray() {
-			parts[i] = term(e)
+			parts[i] = Term(e)
 		}
 		return "[" + strings.Join(parts, ",") + "]"
 	case route.Nested:
 		parts := make([]string, len(v.GetTable().GetFields()))
 		for i, f := range v.GetTable().GetFields() {
-			parts[i] = `<<"` + f.GetName() + `">> => ` + term(f.GetValue())
+			parts[i] = `<<"` + f.GetName() + `">> => ` + Term(f.GetValue())
 		}
 		return "#{" + strings.Join(parts, ",") + "}"
 	case route.Void:

@@ -984,6 +984,243 @@ func (x *StatsReply) GetState() string {
 	return ""
 }
 
+// FiguresRequest asks a node for the figures of the queues it leads.
+type FiguresRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Queues        []uint64               `protobuf:"varint,1,rep,packed,name=queues,proto3" json:"queues,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FiguresRequest) Reset() {
+	*x = FiguresRequest{}
+	mi := &file_peer_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FiguresRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FiguresRequest) ProtoMessage() {}
+
+func (x *FiguresRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FiguresRequest.ProtoReflect.Descriptor instead.
+func (*FiguresRequest) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *FiguresRequest) GetQueues() []uint64 {
+	if x != nil {
+		return x.Queues
+	}
+	return nil
+}
+
+type FiguresReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Queues        []*QueueFigures        `protobuf:"bytes,1,rep,name=queues,proto3" json:"queues,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FiguresReply) Reset() {
+	*x = FiguresReply{}
+	mi := &file_peer_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FiguresReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FiguresReply) ProtoMessage() {}
+
+func (x *FiguresReply) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FiguresReply.ProtoReflect.Descriptor instead.
+func (*FiguresReply) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *FiguresReply) GetQueues() []*QueueFigures {
+	if x != nil {
+		return x.Queues
+	}
+	return nil
+}
+
+type QueueFigures struct {
+	state               protoimpl.MessageState `protogen:"open.v1"`
+	Queue               uint64                 `protobuf:"varint,1,opt,name=queue,proto3" json:"queue,omitempty"` // id
+	Ready               uint64                 `protobuf:"varint,2,opt,name=ready,proto3" json:"ready,omitempty"`
+	ReadyBytes          uint64                 `protobuf:"varint,3,opt,name=ready_bytes,json=readyBytes,proto3" json:"ready_bytes,omitempty"`
+	Unacknowledged      uint64                 `protobuf:"varint,4,opt,name=unacknowledged,proto3" json:"unacknowledged,omitempty"`
+	UnacknowledgedBytes uint64                 `protobuf:"varint,5,opt,name=unacknowledged_bytes,json=unacknowledgedBytes,proto3" json:"unacknowledged_bytes,omitempty"`
+	Outbox              uint64                 `protobuf:"varint,6,opt,name=outbox,proto3" json:"outbox,omitempty"`
+	OutboxBytes         uint64                 `protobuf:"varint,7,opt,name=outbox_bytes,json=outboxBytes,proto3" json:"outbox_bytes,omitempty"`
+	Consumers           uint64                 `protobuf:"varint,8,opt,name=consumers,proto3" json:"consumers,omitempty"`
+	Expired             uint64                 `protobuf:"varint,9,opt,name=expired,proto3" json:"expired,omitempty"` // since the queue was declared
+	TimedOut            uint64                 `protobuf:"varint,10,opt,name=timed_out,json=timedOut,proto3" json:"timed_out,omitempty"`
+	DeadLettered        uint64                 `protobuf:"varint,11,opt,name=dead_lettered,json=deadLettered,proto3" json:"dead_lettered,omitempty"`
+	DeadDropped         uint64                 `protobuf:"varint,12,opt,name=dead_dropped,json=deadDropped,proto3" json:"dead_dropped,omitempty"`
+	Revision            uint64                 `protobuf:"varint,13,opt,name=revision,proto3" json:"revision,omitempty"` // of the settings in force
+	Gone                bool                   `protobuf:"varint,14,opt,name=gone,proto3" json:"gone,omitempty"`         // the queue has ended
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
+}
+
+func (x *QueueFigures) Reset() {
+	*x = QueueFigures{}
+	mi := &file_peer_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueueFigures) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueueFigures) ProtoMessage() {}
+
+func (x *QueueFigures) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueueFigures.ProtoReflect.Descriptor instead.
+func (*QueueFigures) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *QueueFigures) GetQueue() uint64 {
+	if x != nil {
+		return x.Queue
+	}
+	return 0
+}
+
+func (x *QueueFigures) GetReady() uint64 {
+	if x != nil {
+		return x.Ready
+	}
+	return 0
+}
+
+func (x *QueueFigures) GetReadyBytes() uint64 {
+	if x != nil {
+		return x.ReadyBytes
+	}
+	return 0
+}
+
+func (x *QueueFigures) GetUnacknowledged() uint64 {
+	if x != nil {
+		return x.Unacknowledged
+	}
+	return 0
+}
+
+func (x *QueueFigures) GetUnacknowledgedBytes() uint64 {
+	if x != nil {
+		return x.UnacknowledgedBytes
+	}
+	return 0
+}
+
+func (x *QueueFigures) GetOutbox() uint64 {
+	if x != nil {
+		return x.Outbox
+	}
+	return 0
+}
+
+func (x *QueueFigures) GetOutboxBytes() uint64 {
+	if x != nil {
+		return x.OutboxBytes
+	}
+	return 0
+}
+
+func (x *QueueFigures) GetConsumers() uint64 {
+	if x != nil {
+		return x.Consumers
+	}
+	return 0
+}
+
+func (x *QueueFigures) GetExpired() uint64 {
+	if x != nil {
+		return x.Expired
+	}
+	return 0
+}
+
+func (x *QueueFigures) GetTimedOut() uint64 {
+	if x != nil {
+		return x.TimedOut
+	}
+	return 0
+}
+
+func (x *QueueFigures) GetDeadLettered() uint64 {
+	if x != nil {
+		return x.DeadLettered
+	}
+	return 0
+}
+
+func (x *QueueFigures) GetDeadDropped() uint64 {
+	if x != nil {
+		return x.DeadDropped
+	}
+	return 0
+}
+
+func (x *QueueFigures) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *QueueFigures) GetGone() bool {
+	if x != nil {
+		return x.Gone
+	}
+	return false
+}
+
 type CatalogRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Entry         []byte                 `protobuf:"bytes,1,opt,name=entry,proto3" json:"entry,omitempty"`
@@ -993,7 +1230,7 @@ type CatalogRequest struct {
 
 func (x *CatalogRequest) Reset() {
 	*x = CatalogRequest{}
-	mi := &file_peer_proto_msgTypes[11]
+	mi := &file_peer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1005,7 +1242,7 @@ func (x *CatalogRequest) String() string {
 func (*CatalogRequest) ProtoMessage() {}
 
 func (x *CatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[11]
+	mi := &file_peer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1018,7 +1255,7 @@ func (x *CatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogRequest.ProtoReflect.Descriptor instead.
 func (*CatalogRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{11}
+	return file_peer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CatalogRequest) GetEntry() []byte {
@@ -1041,7 +1278,7 @@ type CatalogReply struct {
 
 func (x *CatalogReply) Reset() {
 	*x = CatalogReply{}
-	mi := &file_peer_proto_msgTypes[12]
+	mi := &file_peer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1053,7 +1290,7 @@ func (x *CatalogReply) String() string {
 func (*CatalogReply) ProtoMessage() {}
 
 func (x *CatalogReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[12]
+	mi := &file_peer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1066,7 +1303,7 @@ func (x *CatalogReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogReply.ProtoReflect.Descriptor instead.
 func (*CatalogReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{12}
+	return file_peer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CatalogReply) GetOk() bool {
@@ -1198,7 +1435,28 @@ const file_peer_proto_rawDesc = "" +
 	"\x06outbox\x18\x05 \x01(\x04R\x06outbox\x12\x14\n" +
 	"\x05index\x18\x06 \x01(\x04R\x05index\x12\x12\n" +
 	"\x04hash\x18\a \x01(\fR\x04hash\x12\x14\n" +
-	"\x05state\x18\b \x01(\tR\x05state\"&\n" +
+	"\x05state\x18\b \x01(\tR\x05state\"(\n" +
+	"\x0eFiguresRequest\x12\x16\n" +
+	"\x06queues\x18\x01 \x03(\x04R\x06queues\"E\n" +
+	"\fFiguresReply\x125\n" +
+	"\x06queues\x18\x01 \x03(\v2\x1d.quorate.peer.v1.QueueFiguresR\x06queues\"\xbe\x03\n" +
+	"\fQueueFigures\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x14\n" +
+	"\x05ready\x18\x02 \x01(\x04R\x05ready\x12\x1f\n" +
+	"\vready_bytes\x18\x03 \x01(\x04R\n" +
+	"readyBytes\x12&\n" +
+	"\x0eunacknowledged\x18\x04 \x01(\x04R\x0eunacknowledged\x121\n" +
+	"\x14unacknowledged_bytes\x18\x05 \x01(\x04R\x13unacknowledgedBytes\x12\x16\n" +
+	"\x06outbox\x18\x06 \x01(\x04R\x06outbox\x12!\n" +
+	"\foutbox_bytes\x18\a \x01(\x04R\voutboxBytes\x12\x1c\n" +
+	"\tconsumers\x18\b \x01(\x04R\tconsumers\x12\x18\n" +
+	"\aexpired\x18\t \x01(\x04R\aexpired\x12\x1b\n" +
+	"\ttimed_out\x18\n" +
+	" \x01(\x04R\btimedOut\x12#\n" +
+	"\rdead_lettered\x18\v \x01(\x04R\fdeadLettered\x12!\n" +
+	"\fdead_dropped\x18\f \x01(\x04R\vdeadDropped\x12\x1a\n" +
+	"\brevision\x18\r \x01(\x04R\brevision\x12\x12\n" +
+	"\x04gone\x18\x0e \x01(\bR\x04gone\"&\n" +
 	"\x0eCatalogRequest\x12\x14\n" +
 	"\x05entry\x18\x01 \x01(\fR\x05entry\"|\n" +
 	"\fCatalogReply\x12\x0e\n" +
@@ -1224,7 +1482,7 @@ func file_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_peer_proto_goTypes = []any{
 	(Notice_Kind)(0),       // 0: quorate.peer.v1.Notice.Kind
 	(*Hello)(nil),          // 1: quorate.peer.v1.Hello
@@ -1238,22 +1496,26 @@ var file_peer_proto_goTypes = []any{
 	(*Resync)(nil),         // 9: quorate.peer.v1.Resync
 	(*StatsRequest)(nil),   // 10: quorate.peer.v1.StatsRequest
 	(*StatsReply)(nil),     // 11: quorate.peer.v1.StatsReply
-	(*CatalogRequest)(nil), // 12: quorate.peer.v1.CatalogRequest
-	(*CatalogReply)(nil),   // 13: quorate.peer.v1.CatalogReply
+	(*FiguresRequest)(nil), // 12: quorate.peer.v1.FiguresRequest
+	(*FiguresReply)(nil),   // 13: quorate.peer.v1.FiguresReply
+	(*QueueFigures)(nil),   // 14: quorate.peer.v1.QueueFigures
+	(*CatalogRequest)(nil), // 15: quorate.peer.v1.CatalogRequest
+	(*CatalogReply)(nil),   // 16: quorate.peer.v1.CatalogReply
 }
 var file_peer_proto_depIdxs = []int32{
-	5, // 0: quorate.peer.v1.Outcomes.outcomes:type_name -> quorate.peer.v1.Outcome
-	7, // 1: quorate.peer.v1.Deliveries.deliveries:type_name -> quorate.peer.v1.Delivery
-	0, // 2: quorate.peer.v1.Notice.kind:type_name -> quorate.peer.v1.Notice.Kind
-	2, // 3: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
-	2, // 4: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
-	2, // 5: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
-	2, // 6: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
-	5, // [5:7] is the sub-list for method output_type
-	3, // [3:5] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	5,  // 0: quorate.peer.v1.Outcomes.outcomes:type_name -> quorate.peer.v1.Outcome
+	7,  // 1: quorate.peer.v1.Deliveries.deliveries:type_name -> quorate.peer.v1.Delivery
+	0,  // 2: quorate.peer.v1.Notice.kind:type_name -> quorate.peer.v1.Notice.Kind
+	14, // 3: quorate.peer.v1.FiguresReply.queues:type_name -> quorate.peer.v1.QueueFigures
+	2,  // 4: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
+	2,  // 5: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
+	2,  // 6: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
+	2,  // 7: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
+	6,  // [6:8] is the sub-list for method output_type
+	4,  // [4:6] is the sub-list for method input_type
+	4,  // [4:4] is the sub-list for extension type_name
+	4,  // [4:4] is the sub-list for extension extendee
+	0,  // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_peer_proto_init() }
@@ -1267,7 +1529,7 @@ func file_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_proto_rawDesc), len(file_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   13,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,121 @@
+package broker
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+const (
+	// figuresWait bounds how long other nodes may take to answer.
+	figuresWait = 5 * time.Second
+	// expireWait bounds how long a node waits for what is due in the queues
+	// whose figures it gives.
+	expireWait = 2 * time.Second
+)
+
+// Figures are how a queue stands, as its leader says.
+type Figures struct {
+	Leader string // node that leads
+	*peerpb.QueueFigures
+}
+
+// Figures asks the leaders of queues how these stand; without ids, of all
+// queues. Queues without a leader that answers are missing.
+func (b *Broker) Figures(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]Figures {
+	ctx, cancel := context.WithTimeout(ctx, figuresWait)
+	defer cancel()
+	all := map[fsm.QueueID]Figures{}
+	var mu sync.Mutex
+	note := func(node string, r *peerpb.FiguresReply) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, f := range r.Queues {
+			all[fsm.QueueID(f.Queue)] = Figures{node, f}
+		}
+	}
+	req := &peerpb.FiguresRequest{}
+	for _, id := range ids {
+		req.Queues = append(req.Queues, uint64(id))
+	}
+	var asked sync.WaitGroup
+	for _, p := range b.mesh.Peers() {
+		if b.mesh.Alive(p.Node) {
+			asked.Go(func() { note(p.Node, b.askFigures(ctx, p.Node, req)) })
+		}
+	}
+	note(b.config.Node, b.figures(req))
+	asked.Wait()
+	return all
+}
+
+// askFigures asks one node. Failure is a node that leads nothing.
+func (b *Broker) askFigures(ctx context.Context, node string, req *peerpb.FiguresRequest) *peerpb.FiguresReply {
+	r := &peerpb.FiguresReply{}
+	encoded, err := req.MarshalVT()
+	if err != nil {
+		return r
+	}
+	answer, err := b.mesh.Call(ctx, node, kindFigures, encoded)
+	if err != nil || r.UnmarshalVT(answer) != nil {
+		b.slog.Debug("no figures from peer", "node", node, "error", err)
+		return &peerpb.FiguresReply{}
+	}
+	return r
+}
+
+func (b *Broker) onFigures(_ context.Context, _ string, req []byte) ([]byte, error) {
+	var m peerpb.FiguresRequest
+	if err := m.UnmarshalVT(req); err != nil {
+		return nil, err
+	}
+	return b.figures(&m).MarshalVT()
+}
+
+// figures reads the figures of queues that this node leads. What is due in
+// them is done first, as far as the time allows.
+func (b *Broker) figures(req *peerpb.FiguresRequest) *peerpb.FiguresReply {
+	end := time.Now().Add(expireWait)
+	r := &peerpb.FiguresReply{}
+	for _, g := range b.figured(req) {
+		if g == nil || g.Leading() == 0 {
+			continue
+		}
+		if left := time.Until(end); left > 0 {
+			_ = g.Expire(left) // late figures are better than none
+		}
+		g.View(func(m *queue.Machine) { r.Queues = append(r.Queues, figuresOf(m)) })
+	}
+	return r
+}
+
+// figured lists the groups that a request asks for.
+func (b *Broker) figured(req *peerpb.FiguresRequest) []*group.Group {
+	if len(req.Queues) == 0 {
+		return b.host.Groups()
+	}
+	var groups []*group.Group
+	for _, id := range req.Queues {
+		if q, ok := b.view().QueueByID(fsm.QueueID(id)); ok {
+			groups = append(groups, b.host.Group(q.Group))
+		}
+	}
+	return groups
+}
+
+func figuresOf(m *queue.Machine) *peerpb.QueueFigures {
+	s := m.Stats()
+	return &peerpb.QueueFigures{
+		Queue: uint64(m.ID()), Ready: s.Ready.Messages, ReadyBytes: s.Ready.Bytes,
+		Unacknowledged: s.Unacknowledged.Messages, UnacknowledgedBytes: s.Unacknowledged.Bytes,
+		Outbox: s.Outbox.Messages, OutboxBytes: s.Outbox.Bytes, Consumers: uint64(s.Consumers),
+		Expired: s.Counters.Expired, TimedOut: s.Counters.TimedOut,
+		DeadLettered: s.Counters.DeadLettered, DeadDropped: s.Counters.DeadDropped,
+		Revision: m.Config().GetRevision(), Gone: s.Phase != queue.Active,
+	}
+}

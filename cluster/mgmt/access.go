@@ -1,0 +1,106 @@
+package mgmt
+
+import (
+	"net/http"
+	"net/netip"
+	"slices"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// level is what a user needs for a request.
+type level int
+
+const (
+	anybody    level = iota // no login
+	management              // any of the tags below
+	policymaker
+	monitoring
+	administrator
+)
+
+// levels says which tags give a level, and how those who lack them are told.
+var levels = map[level]struct {
+	tags   []string
+	reason string
+}{
+	management:    {[]string{"management", "policymaker", "monitoring", "administrator"}, "Not management user"},
+	policymaker:   {[]string{"policymaker", "administrator"}, "Not policymaker user"},
+	monitoring:    {[]string{"monitoring", "administrator"}, "Not monitor user"},
+	administrator: {[]string{"administrator"}, "Not administrator user"},
+}
+
+// request is a request of a user that has been let through.
+type request struct {
+	*http.Request
+	view *catalog.View // as it is when the request begins
+	user *logpb.PutUser
+}
+
+func (r *request) has(l level) bool {
+	return slices.ContainsFunc(levels[l].tags, func(tag string) bool { return slices.Contains(r.user.GetTags(), tag) })
+}
+
+// sees reports whether the user may see a vhost that is there.
+func (r *request) sees(vhost string) bool {
+	if _, ok := r.view.VHost(vhost); !ok {
+		return false
+	}
+	_, allowed := r.view.Permission(r.user.GetName(), vhost)
+	return allowed || r.has(monitoring)
+}
+
+// vhosts lists the vhosts that a request is about: the one in its path, or
+// all that the user may see. ok is false if the one is not there for the user.
+func (r *request) vhosts() (names []string, ok bool) {
+	if name := r.PathValue("vhost"); name != "" {
+		return []string{name}, r.sees(name)
+	}
+	for _, vh := range r.view.VHosts() {
+		if r.sees(vh.GetName()) {
+			names = append(names, vh.GetName())
+		}
+	}
+	return names, true
+}
+
+// login lets a request through, or answers it.
+func (s *Server) login(w http.ResponseWriter, r *http.Request, need level) *request {
+	if need == anybody {
+		return &request{Request: r, view: s.node.View()}
+	}
+	name, password, ok := r.BasicAuth()
+	remote, err := netip.ParseAddrPort(r.RemoteAddr)
+	if !ok || err != nil || !s.node.Login(r.Context(), name, password, remote.Addr()) {
+		s.unauthorized(w, "not_authorized", "Not_Authorized")
+		return nil
+	}
+	in := &request{Request: r, view: s.node.View()}
+	in.user, _ = in.view.User(name)
+	for _, l := range []level{management, need} {
+		if !in.has(l) {
+			s.unauthorized(w, "not_authorised", levels[l].reason)
+			return nil
+		}
+	}
+	return in
+}
+
+func (s *Server) unauthorized(w http.ResponseWriter, what, reason string) {
+	w.Header().Set("WWW-Authenticate", `Basic realm="quorate"`)
+	s.answer(w, http.StatusUnauthorized, api.Failure{Error: what, Reason: reason})
+}
+
+func (s *Server) whoami(w http.ResponseWriter, r *request) {
+	s.answer(w, http.StatusOK, api.Whoami{Name: r.user.GetName(), Tags: orEmpty(r.user.GetTags()), IsInternalUser: true})
+}
+
+// orEmpty returns a list that JSON shows as one.
+func orEmpty[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}

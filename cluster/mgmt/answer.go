@@ -1,0 +1,199 @@
+package mgmt
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// proposeWait bounds how long a change of the catalog may take.
+const proposeWait = 5 * time.Second
+
+func (s *Server) answer(w http.ResponseWriter, status int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	if err := json.NewEncoder(w).Encode(body); err != nil {
+		s.slog.Debug("answer not written", "error", err)
+	}
+}
+
+func (s *Server) badRequest(w http.ResponseWriter, reason string) {
+	s.answer(w, http.StatusBadRequest, api.Failure{Error: "bad_request", Reason: reason})
+}
+
+func (s *Server) notFound(w http.ResponseWriter) {
+	s.answer(w, http.StatusNotFound, api.Failure{Error: "Object Not Found", Reason: "Not Found"})
+}
+
+func (s *Server) noVHost(w http.ResponseWriter) {
+	s.answer(w, http.StatusNotFound, api.Failure{Error: "not_found", Reason: "vhost_not_found"})
+}
+
+// failed answers a request that ended with an error: the caller's fault if it
+// is a refusal, else the cluster's.
+func (s *Server) failed(w http.ResponseWriter, err error) {
+	var refusal *fsm.Refusal
+	switch {
+	case !errors.As(err, &refusal):
+		s.answer(w, http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: err.Error()})
+	case refusal.Kind == fsm.NotFoundKind:
+		s.answer(w, http.StatusNotFound, api.Failure{Error: "not_found", Reason: refusal.Text})
+	case refusal.Kind == fsm.AccessRefused:
+		s.unauthorized(w, "not_authorised", "Access refused.")
+	default:
+		s.badRequest(w, refusal.Text)
+	}
+}
+
+// invalid answers a parameter that was refused in the form clients show.
+func (s *Server) invalid(w http.ResponseWriter, err error) {
+	var refusal *fsm.Refusal
+	if errors.As(err, &refusal) && refusal.Kind == fsm.Precondition {
+		s.badRequest(w, "Validation failed\n\n"+refusal.Text+"\n")
+		return
+	}
+	s.failed(w, err)
+}
+
+// propose commits catalog commands and returns the first refusal among the
+// answers.
+func (s *Server) propose(ctx context.Context, commands ...*logpb.CatalogCommand) error {
+	ctx, cancel := context.WithTimeout(ctx, proposeWait)
+	defer cancel()
+	results, err := s.node.Propose(ctx, commands...)
+	if err != nil {
+		return err
+	}
+	for _, r := range results {
+		if err := catalog.Refused(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// changed answers a PUT or DELETE: created says whether it made something new.
+func (s *Server) changed(w http.ResponseWriter, err error, created bool) {
+	switch {
+	case err != nil:
+		s.failed(w, err)
+	case created:
+		w.WriteHeader(http.StatusCreated)
+	default:
+		w.WriteHeader(http.StatusNoContent)
+	}
+}
+
+// body is the object that a request carries. Keys with the value null count
+// as missing.
+type body map[string]any
+
+// body reads the request's object, or answers the request. An empty body is an
+// empty object.
+func (s *Server) body(w http.ResponseWriter, r *request) (body, bool) {
+	raw, err := io.ReadAll(r.Body)
+	if err != nil {
+		s.answer(w, http.StatusRequestEntityTooLarge, api.Failure{Error: "payload_too_large", Reason: fmt.Sprintf("the body is longer than %d bytes", maxBody)})
+		return nil, false
+	}
+	if len(strings.TrimSpace(string(raw))) == 0 {
+		return body{}, true
+	}
+	value, err := decode(raw)
+	if err != nil {
+		s.badRequest(w, "not_json")
+		return nil, false
+	}
+	switch v := value.(type) {
+	case map[string]any:
+		for key, value := range v {
+			if value == nil {
+				delete(v, key)
+			}
+		}
+		return v, true
+	case string:
+		s.badRequest(w, "invalid payload: the request body JSON-decoded to a string. Is the input doubly-JSON-encoded?")
+	default:
+		s.badRequest(w, "invalid payload: the request body is not a JSON object")
+	}
+	return nil, false
+}
+
+// decode reads one JSON value and keeps numbers as they are written.
+func decode(raw []byte) (any, error) {
+	d := json.NewDecoder(strings.NewReader(string(raw)))
+	d.UseNumber()
+	var value any
+	if err := d.Decode(&value); err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, errors.New("more than one value")
+	}
+	return value, nil
+}
+
+// missing answers a body that lacks keys.
+func (s *Server) missing(w http.ResponseWriter, b body, keys ...string) bool {
+	var list []string
+	for _, key := range keys {
+		if _, ok := b[key]; !ok {
+			list = append(list, "{key_missing,"+key+"}")
+		}
+	}
+	if len(list) > 0 {
+		s.badRequest(w, "["+strings.Join(list, ",")+"]")
+	}
+	return len(list) > 0
+}
+
+// text returns a string of the body; empty if it is missing.
+func (b body) text(key string) (string, error) {
+	switch v := b[key].(type) {
+	case nil:
+		return "", nil
+	case string:
+		return v, nil
+	default:
+		return "", fsm.Refuse(fsm.Precondition, fmt.Sprintf("%s should be a string, actually was %v", key, v))
+	}
+}
+
+// words returns a list of tags: an array of strings, or a string with commas.
+func (b body) words(key string) ([]string, error) {
+	var list []string
+	add := func(word string) {
+		if word = strings.TrimSpace(word); word != "" {
+			list = append(list, word)
+		}
+	}
+	switch v := b[key].(type) {
+	case nil:
+	case string:
+		for word := range strings.SplitSeq(v, ",") {
+			add(word)
+		}
+	case []any:
+		for _, e := range v {
+			word, ok := e.(string)
+			if !ok {
+				return nil, fsm.Refuse(fsm.Precondition, fmt.Sprintf("%s should be strings, actually was %v", key, e))
+			}
+			add(word)
+		}
+	default:
+		return nil, fsm.Refuse(fsm.Precondition, fmt.Sprintf("%s should be a string or a list, actually was %v", key, v))
+	}
+	return list, nil
+}

@@ -1,0 +1,140 @@
+package mgmt
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+)
+
+// endpoint is one method of a path.
+type endpoint struct {
+	method string
+	need   level
+	answer func(w http.ResponseWriter, r *request)
+}
+
+// resource is a path and what may be done there.
+type resource struct {
+	path      string
+	endpoints []endpoint
+}
+
+// get and its like make rows of the table of resources.
+func get(need level, h func(http.ResponseWriter, *request)) endpoint {
+	return endpoint{http.MethodGet, need, h}
+}
+
+func put(need level, h func(http.ResponseWriter, *request)) endpoint {
+	return endpoint{http.MethodPut, need, h}
+}
+
+func remove(need level, h func(http.ResponseWriter, *request)) endpoint {
+	return endpoint{http.MethodDelete, need, h}
+}
+
+func post(need level, h func(http.ResponseWriter, *request)) endpoint {
+	return endpoint{http.MethodPost, need, h}
+}
+
+// resources is the table of all there is.
+func (s *Server) resources() []resource {
+	return slices.Concat([]resource{
+		{"/api/health/checks/ready-to-serve-clients", []endpoint{get(anybody, s.readyCheck)}},
+		{"/api/version", []endpoint{get(management, s.version)}},
+		{"/api/whoami", []endpoint{get(management, s.whoami)}},
+		{"/api/quorate/replicas", []endpoint{get(administrator, s.replicas)}},
+		{"/api/quorate/status", []endpoint{get(administrator, s.status)}},
+		{"/api/quorate/clock", []endpoint{get(administrator, s.clock)}},
+		{"/api/quorate/settings", []endpoint{get(administrator, s.settings)}},
+		{"/api/quorate/settings/{name}", []endpoint{put(administrator, s.putSetting), remove(administrator, s.deleteSetting)}},
+		{"/api/quorate/settle", []endpoint{post(administrator, s.settle)}},
+		{"/api/quorate/pprof/{profile}", []endpoint{get(administrator, s.profile)}},
+	}, s.definitions(), s.accounts())
+}
+
+// definitions are the resources of vhosts.
+func (s *Server) definitions() []resource {
+	rows := []resource{
+		{"/api/vhosts", []endpoint{get(management, s.listVHosts)}},
+		{"/api/vhosts/{vhost}", []endpoint{get(management, s.getVHost), put(administrator, s.putVHost), remove(administrator, s.deleteVHost)}},
+		{"/api/vhosts/{vhost}/permissions", []endpoint{get(administrator, s.listPermissions)}},
+		{"/api/queues", []endpoint{get(management, s.listQueues)}},
+		{"/api/queues/{vhost}", []endpoint{get(management, s.listQueues)}},
+		{"/api/queues/{vhost}/{name}", []endpoint{get(management, s.getQueue)}},
+		{"/api/queues/{vhost}/{name}/bindings", []endpoint{get(management, s.bindingsOfQueue)}},
+		{"/api/exchanges", []endpoint{get(management, s.listExchanges)}},
+		{"/api/exchanges/{vhost}", []endpoint{get(management, s.listExchanges)}},
+		{"/api/exchanges/{vhost}/{name}", []endpoint{get(management, s.getExchange)}},
+		{"/api/exchanges/{vhost}/{name}/bindings/source", []endpoint{get(management, s.bindingsFromExchange)}},
+		{"/api/exchanges/{vhost}/{name}/bindings/destination", []endpoint{get(management, s.bindingsToExchange)}},
+		{"/api/bindings", []endpoint{get(management, s.listBindings)}},
+		{"/api/bindings/{vhost}", []endpoint{get(management, s.listBindings)}},
+	}
+	for _, k := range []policyKind{{"/api/policies", false, management, policymaker}, {"/api/operator-policies", true, policymaker, administrator}} {
+		rows = append(rows,
+			resource{k.path, []endpoint{get(k.read, s.listPolicies(k))}},
+			resource{k.path + "/{vhost}", []endpoint{get(k.read, s.listPolicies(k))}},
+			resource{k.path + "/{vhost}/{name}", []endpoint{
+				get(k.read, s.getPolicy(k)), put(k.write, s.putPolicy(k)), remove(k.write, s.deletePolicy(k)),
+			}})
+	}
+	return rows
+}
+
+// accounts are the resources of users.
+func (s *Server) accounts() []resource {
+	return []resource{
+		{"/api/users", []endpoint{get(administrator, s.listUsers)}},
+		{"/api/users/{user}", []endpoint{get(administrator, s.getUser), put(administrator, s.putUser), remove(administrator, s.deleteUser)}},
+		{"/api/users/{user}/permissions", []endpoint{get(administrator, s.listPermissions)}},
+		{"/api/permissions", []endpoint{get(administrator, s.listPermissions)}},
+		{"/api/permissions/{vhost}/{user}", []endpoint{
+			get(administrator, s.getPermission), put(administrator, s.putPermission), remove(administrator, s.removePermission),
+		}},
+	}
+}
+
+// mux matches on the escaped path: names may hold slashes.
+func (s *Server) mux() *http.ServeMux {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { headers(w); s.notFound(w) })
+	for _, row := range s.resources() {
+		mux.HandleFunc(row.path, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, row.endpoints) })
+	}
+	return mux
+}
+
+func headers(w http.ResponseWriter) {
+	w.Header().Set("Cache-Control", "no-cache")
+	w.Header().Set("Vary", "accept, accept-encoding, origin")
+}
+
+// serve finds the method and lets those use it who may.
+func (s *Server) serve(w http.ResponseWriter, r *http.Request, endpoints []endpoint) {
+	headers(w)
+	method := r.Method
+	if method == http.MethodHead {
+		method = http.MethodGet
+	}
+	allowed := []string{http.MethodOptions}
+	for _, e := range endpoints {
+		if e.method == method {
+			if in := s.login(w, r, e.need); in != nil {
+				e.answer(w, in)
+			}
+			return
+		}
+		allowed = append(allowed, e.method)
+		if e.method == http.MethodGet {
+			allowed = append(allowed, http.MethodHead)
+		}
+	}
+	w.Header().Set("Allow", strings.Join(allowed, ", "))
+	if method == http.MethodOptions {
+		w.WriteHeader(http.StatusOK)
+		return
+	}
+	s.answer(w, http.StatusMethodNotAllowed, api.Failure{Error: "method_not_allowed", Reason: "Method Not Allowed"})
+}

@@ -1,0 +1,168 @@
+package mgmt
+
+import (
+	"encoding/base64"
+	"net/http"
+
+	"github.com/quorate/quorate/cluster/broker"
+	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+func describeUser(u *logpb.PutUser) api.User {
+	return api.User{
+		Name: u.GetName(), PasswordHash: base64.StdEncoding.EncodeToString(u.GetPasswordHash()),
+		HashingAlgorithm: u.GetHashAlgorithm(), Tags: orEmpty(u.GetTags()), Limits: map[string]any{},
+	}
+}
+
+func (s *Server) listUsers(w http.ResponseWriter, r *request) {
+	var items []api.User
+	for _, u := range r.view.Users() {
+		items = append(items, describeUser(u))
+	}
+	list(s, w, r, items)
+}
+
+func (s *Server) getUser(w http.ResponseWriter, r *request) {
+	u, ok := r.view.User(r.PathValue("user"))
+	if !ok {
+		s.notFound(w)
+		return
+	}
+	s.answer(w, http.StatusOK, describeUser(u))
+}
+
+// putUser makes or replaces a user. Without a password and without a hash the
+// user cannot log in.
+func (s *Server) putUser(w http.ResponseWriter, r *request) {
+	b, ok := s.body(w, r)
+	if !ok {
+		return
+	}
+	if _, given := b["tags"]; !given {
+		s.badRequest(w, "tags_not_present")
+		return
+	}
+	m, err := userFrom(b)
+	if err != nil {
+		s.failed(w, err)
+		return
+	}
+	m.Name = r.PathValue("user")
+	_, known := r.view.User(m.Name)
+	s.changed(w, s.propose(r.Context(), &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutUser{PutUser: m}}), !known)
+}
+
+func userFrom(b body) (*logpb.PutUser, error) {
+	tags, err := b.words("tags")
+	if err != nil {
+		return nil, err
+	}
+	password, err := b.text("password")
+	if err != nil {
+		return nil, err
+	}
+	hash, err := b.text("password_hash")
+	if err != nil {
+		return nil, err
+	}
+	algorithm, err := b.text("hashing_algorithm")
+	if err != nil {
+		return nil, err
+	}
+	m := &logpb.PutUser{Tags: tags, HashAlgorithm: broker.HashAlgorithm}
+	switch {
+	case password != "" && hash != "":
+		return nil, fsm.Refuse(fsm.Precondition, "password and password_hash exclude each other")
+	case password != "":
+		m.PasswordHash, err = broker.HashPassword(password)
+	case hash != "":
+		if algorithm == "" {
+			algorithm = broker.ImportedSHA256
+		}
+		m.HashAlgorithm = algorithm
+		if m.PasswordHash, err = base64.StdEncoding.DecodeString(hash); err != nil || !broker.ValidHash(m.PasswordHash, algorithm) {
+			return nil, fsm.Refuse(fsm.Precondition, "password_hash is not the base64 of a hash made with "+algorithm)
+		}
+	}
+	return m, err
+}
+
+func (s *Server) deleteUser(w http.ResponseWriter, r *request) {
+	name := r.PathValue("user")
+	if _, ok := r.view.User(name); !ok {
+		s.notFound(w)
+		return
+	}
+	m := &logpb.DeleteUser{Name: name}
+	s.changed(w, s.propose(r.Context(), &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteUser{DeleteUser: m}}), false)
+}
+
+func describePermission(p *catalog.Permission) api.Permission {
+	return api.Permission{User: p.User, VHost: p.VHost, Configure: p.Configure, Write: p.Write, Read: p.Read}
+}
+
+// listPermissions lists all permissions, or those of the user or the vhost in
+// the path.
+func (s *Server) listPermissions(w http.ResponseWriter, r *request) {
+	user, vhost := r.PathValue("user"), r.PathValue("vhost")
+	_, isUser := r.view.User(user)
+	_, isVHost := r.view.VHost(vhost)
+	if user != "" && !isUser || vhost != "" && !isVHost {
+		s.notFound(w)
+		return
+	}
+	var items []api.Permission
+	for _, p := range r.view.Permissions() {
+		if (user == "" || p.User == user) && (vhost == "" || p.VHost == vhost) {
+			items = append(items, describePermission(p))
+		}
+	}
+	list(s, w, r, items)
+}
+
+func (s *Server) getPermission(w http.ResponseWriter, r *request) {
+	p, ok := r.view.Permission(r.PathValue("user"), r.PathValue("vhost"))
+	if !ok {
+		s.notFound(w)
+		return
+	}
+	s.answer(w, http.StatusOK, describePermission(p))
+}
+
+func (s *Server) putPermission(w http.ResponseWriter, r *request) {
+	b, ok := s.body(w, r)
+	if !ok || s.missing(w, b, "configure", "write", "read") {
+		return
+	}
+	m := &logpb.PutPermission{User: r.PathValue("user"), Vhost: r.PathValue("vhost")}
+	for key, pattern := range map[string]*string{"configure": &m.Configure, "write": &m.Write, "read": &m.Read} {
+		text, err := b.text(key)
+		if err == nil {
+			err = catalog.ValidatePattern(text)
+		}
+		if err != nil {
+			s.failed(w, err)
+			return
+		}
+		*pattern = text
+	}
+	if _, ok := r.view.VHost(m.Vhost); !ok {
+		s.noVHost(w)
+		return
+	}
+	_, known := r.view.Permission(m.User, m.Vhost)
+	s.changed(w, s.propose(r.Context(), &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutPermission{PutPermission: m}}), !known)
+}
+
+func (s *Server) removePermission(w http.ResponseWriter, r *request) {
+	m := &logpb.DeletePermission{User: r.PathValue("user"), Vhost: r.PathValue("vhost")}
+	if _, ok := r.view.Permission(m.User, m.Vhost); !ok {
+		s.notFound(w)
+		return
+	}
+	s.changed(w, s.propose(r.Context(), &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeletePermission{DeletePermission: m}}), false)
+}

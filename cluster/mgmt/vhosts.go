@@ -1,0 +1,93 @@
+package mgmt
+
+import (
+	"net/http"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// queueType is what a durable queue is when its declaration does not say.
+const queueType = "quorum"
+
+func (s *Server) describeVHost(r *request, row *logpb.PutVhost) api.VHost {
+	v := api.VHost{
+		Name: row.GetName(), Description: row.GetDescription(), Tags: orEmpty(row.GetTags()), DefaultQueueType: queueType,
+		Metadata:     api.VHostMetadata{Description: row.GetDescription(), Tags: orEmpty(row.GetTags()), DefaultQueueType: queueType},
+		ClusterState: map[string]string{},
+	}
+	for _, n := range r.view.Nodes() {
+		v.ClusterState[n.GetName()] = "down"
+		if s.node.Online(n.GetName()) {
+			v.ClusterState[n.GetName()] = "running"
+		}
+	}
+	return v
+}
+
+func (s *Server) listVHosts(w http.ResponseWriter, r *request) {
+	var items []api.VHost
+	for _, row := range r.view.VHosts() {
+		if r.sees(row.GetName()) {
+			items = append(items, s.describeVHost(r, row))
+		}
+	}
+	list(s, w, r, items)
+}
+
+func (s *Server) getVHost(w http.ResponseWriter, r *request) {
+	row, ok := r.view.VHost(r.PathValue("vhost"))
+	if !ok || !r.sees(row.GetName()) {
+		s.notFound(w)
+		return
+	}
+	s.answer(w, http.StatusOK, s.describeVHost(r, row))
+}
+
+// putVHost makes or changes a vhost. Whoever makes one may do everything in it.
+func (s *Server) putVHost(w http.ResponseWriter, r *request) {
+	b, ok := s.body(w, r)
+	if !ok {
+		return
+	}
+	m, err := vhostFrom(b)
+	if err != nil {
+		s.invalid(w, err)
+		return
+	}
+	m.Name = r.PathValue("vhost")
+	commands := []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_PutVhost{PutVhost: m}}}
+	_, known := r.view.VHost(m.Name)
+	if !known {
+		commands = append(commands, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutPermission{PutPermission: &logpb.PutPermission{
+			User: r.user.GetName(), Vhost: m.Name, Configure: ".*", Write: ".*", Read: ".*",
+		}}})
+	}
+	s.changed(w, s.propose(r.Context(), commands...), !known)
+}
+
+func vhostFrom(b body) (m *logpb.PutVhost, err error) {
+	m = &logpb.PutVhost{}
+	if m.Description, err = b.text("description"); err != nil {
+		return nil, err
+	}
+	if m.Tags, err = b.words("tags"); err != nil {
+		return nil, err
+	}
+	kind, err := b.text("default_queue_type")
+	if err == nil && kind != "" && kind != queueType && kind != "classic" && kind != "undefined" {
+		err = fsm.Refuse(fsm.Precondition, kind+" is not a valid queue type")
+	}
+	return m, err
+}
+
+func (s *Server) deleteVHost(w http.ResponseWriter, r *request) {
+	name := r.PathValue("vhost")
+	if _, ok := r.view.VHost(name); !ok {
+		s.notFound(w)
+		return
+	}
+	m := &logpb.DeleteVhost{Name: name}
+	s.changed(w, s.propose(r.Context(), &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteVhost{DeleteVhost: m}}), false)
+}
