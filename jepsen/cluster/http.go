@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -32,39 +33,61 @@ type Replica struct {
 // Replicas asks a node about all its queue replicas.
 func (n *Node) Replicas(ctx context.Context) ([]Replica, error) {
 	var all []Replica
-	return all, n.call(ctx, http.MethodGet, "/api/quorate/replicas", &all)
+	return all, n.call(ctx, http.MethodGet, "/api/quorate/replicas", nil, &all)
 }
 
 // Ready asks a node whether it serves clients.
 func (n *Node) Ready(ctx context.Context) error {
-	return n.call(ctx, http.MethodGet, "/api/health/checks/ready-to-serve-clients", nil)
+	return n.call(ctx, http.MethodGet, "/api/health/checks/ready-to-serve-clients", nil, nil)
 }
 
 // settle asks a node to tell its followers how far they may apply.
 func (n *Node) settle(ctx context.Context) error {
-	return n.call(ctx, http.MethodPost, "/api/quorate/settle", nil)
+	return n.call(ctx, http.MethodPost, "/api/quorate/settle", nil, nil)
 }
 
-// call makes one HTTP call as guest and decodes the answer into out, if any.
-func (n *Node) call(ctx context.Context, method, path string, out any) error {
+// Do makes one call as guest, with in as its JSON body if it is not nil; a
+// []byte goes out as it is.
+func (n *Node) Do(ctx context.Context, method, path string, in any) (status int, body []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, httpTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+n.HTTP+path, nil)
+	var content io.Reader
+	switch in := in.(type) {
+	case nil:
+	case []byte:
+		content = bytes.NewReader(in)
+	default:
+		text, err := json.Marshal(in)
+		if err != nil {
+			return 0, nil, err
+		}
+		content = bytes.NewReader(text)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+n.HTTP+path, content)
 	if err != nil {
-		return err
+		return 0, nil, err
 	}
 	req.SetBasicAuth("guest", "guest")
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return err
+		return 0, nil, err
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return fmt.Errorf("node %d: %s %s: %w", n.Number, method, path, err)
+	if body, err = io.ReadAll(resp.Body); err != nil {
+		return 0, nil, fmt.Errorf("node %d: %s %s: %w", n.Number, method, path, err)
 	}
-	if resp.StatusCode/100 != 2 {
-		return fmt.Errorf("node %d: %s %s: %s: %.200s", n.Number, method, path, resp.Status, body)
+	return resp.StatusCode, body, nil
+}
+
+// call makes one HTTP call that must succeed, and decodes the answer into out,
+// if any.
+func (n *Node) call(ctx context.Context, method, path string, in, out any) error {
+	status, body, err := n.Do(ctx, method, path, in)
+	if err != nil {
+		return err
+	}
+	if status/100 != 2 {
+		return fmt.Errorf("node %d: %s %s: %d: %.200s", n.Number, method, path, status, body)
 	}
 	if out == nil {
 		return nil

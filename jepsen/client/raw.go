@@ -1,0 +1,208 @@
+package client
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+// Raw is an AMQP connection for what a well-behaved client cannot send: it
+// writes the frames it is given. It has one channel, number 1, open.
+type Raw struct {
+	conn net.Conn
+	in   *bufio.Reader
+}
+
+// Frame types, and the octet that ends a frame.
+const (
+	FrameMethod = 1
+	FrameHeader = 2
+	FrameBody   = 3
+	frameEnd    = 0xCE
+)
+
+// rawTimeout bounds each step of a raw connection.
+const rawTimeout = 30 * time.Second
+
+// Closed is the channel.close or connection.close that a broker has sent.
+type Closed struct {
+	Connection    bool
+	Code          int
+	Text          string
+	Class, Method uint16
+}
+
+func (c *Closed) Error() string {
+	return fmt.Sprintf("closed with %d %s (%d,%d)", c.Code, c.Text, c.Class, c.Method)
+}
+
+// DialRaw connects to addr, logs in as guest and opens channel 1.
+func DialRaw(ctx context.Context, addr string) (*Raw, error) {
+	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	r := &Raw{conn: conn, in: bufio.NewReader(conn)}
+	if err := r.open(); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *Raw) open() error {
+	if err := r.Write([]byte("AMQP\x00\x00\x09\x01")); err != nil {
+		return err
+	}
+	steps := []struct {
+		want uint32 // class and method that the broker sends first; 0: none
+		send uint32
+		args []byte
+		on   uint16
+	}{
+		{want: 10<<16 | 10, send: 10<<16 | 11, args: Join(LongString(""), ShortString("PLAIN"), LongString("\x00guest\x00guest"), ShortString("en_US"))},
+		{want: 10<<16 | 30, send: 10<<16 | 31, args: []byte{7, 255, 0, 2, 0, 0, 0, 0}}, // 2047 channels, frames of 128 KiB, no heartbeats
+		{send: 10<<16 | 40, args: Join(ShortString("/"), ShortString(""), []byte{0})},
+		{want: 10<<16 | 41, send: 20<<16 | 10, args: ShortString(""), on: 1},
+	}
+	for _, s := range steps {
+		if s.want != 0 {
+			if _, err := r.Expect(s.want); err != nil {
+				return err
+			}
+		}
+		if err := r.Method(s.on, s.send, s.args); err != nil {
+			return err
+		}
+	}
+	_, err := r.Expect(20<<16 | 11)
+	return err
+}
+
+// Close drops the connection without a farewell.
+func (r *Raw) Close() error { return r.conn.Close() }
+
+// Write sends bytes as they are.
+func (r *Raw) Write(p []byte) error {
+	_ = r.conn.SetDeadline(time.Now().Add(rawTimeout)) // a closed connection says so when it is used
+	_, err := r.conn.Write(p)
+	return err
+}
+
+// Frame sends a frame.
+func (r *Raw) Frame(kind byte, channel uint16, payload []byte) error {
+	b := binary.BigEndian.AppendUint16([]byte{kind}, channel)
+	b = binary.BigEndian.AppendUint32(b, uint32(len(payload)))
+	return r.Write(append(append(b, payload...), frameEnd))
+}
+
+// Method sends a method, which is class<<16 | method.
+func (r *Raw) Method(channel uint16, method uint32, args []byte) error {
+	return r.Frame(FrameMethod, channel, append(binary.BigEndian.AppendUint32(nil, method), args...))
+}
+
+// Read returns the next frame.
+func (r *Raw) Read() (kind byte, channel uint16, payload []byte, err error) {
+	_ = r.conn.SetDeadline(time.Now().Add(rawTimeout)) // as in Write
+	var head [7]byte
+	if _, err = io.ReadFull(r.in, head[:]); err != nil {
+		return 0, 0, nil, err
+	}
+	payload = make([]byte, binary.BigEndian.Uint32(head[3:])+1)
+	if _, err = io.ReadFull(r.in, payload); err != nil {
+		return 0, 0, nil, err
+	}
+	end := len(payload) - 1
+	if payload[end] != frameEnd {
+		return 0, 0, nil, errors.New("a frame without its end")
+	}
+	return head[0], binary.BigEndian.Uint16(head[1:]), payload[:end], nil
+}
+
+// Expect reads frames until the method comes, and returns its arguments. A
+// close in its place is a *Closed.
+func (r *Raw) Expect(method uint32) ([]byte, error) {
+	for {
+		kind, _, payload, err := r.Read()
+		if err != nil {
+			return nil, fmt.Errorf("waiting for method %d,%d: %w", method>>16, method&0xffff, err)
+		}
+		if kind != FrameMethod || len(payload) < 4 {
+			continue
+		}
+		switch got := binary.BigEndian.Uint32(payload); got {
+		case method:
+			return payload[4:], nil
+		case 10<<16 | 50, 20<<16 | 40:
+			return nil, parseClose(got == 10<<16|50, payload[4:])
+		}
+	}
+}
+
+func parseClose(connection bool, p []byte) error {
+	if len(p) < 3 || len(p) < 7+int(p[2]) {
+		return errors.New("a close cut short")
+	}
+	n := int(p[2])
+	return &Closed{
+		Connection: connection, Code: int(binary.BigEndian.Uint16(p)), Text: string(p[3 : 3+n]),
+		Class: binary.BigEndian.Uint16(p[3+n:]), Method: binary.BigEndian.Uint16(p[5+n:]),
+	}
+}
+
+// Declare sends queue.declare of a durable queue on channel 1. table is the
+// arguments, encoded, without their length.
+func (r *Raw) Declare(queue string, table []byte) error {
+	return r.Method(1, 50<<16|10, Join([]byte{0, 0}, ShortString(queue), []byte{2}, LongString(string(table))))
+}
+
+// Publish sends a message on channel 1; properties are the flags and what
+// they announce.
+func (r *Raw) Publish(exchange, key string, properties, body []byte) error {
+	if err := r.Method(1, 60<<16|40, Join([]byte{0, 0}, ShortString(exchange), ShortString(key), []byte{0})); err != nil {
+		return err
+	}
+	head := binary.BigEndian.AppendUint64([]byte{0, 60, 0, 0}, uint64(len(body)))
+	if err := r.Frame(FrameHeader, 1, append(head, properties...)); err != nil || len(body) == 0 {
+		return err
+	}
+	return r.Frame(FrameBody, 1, body)
+}
+
+// ShortString, LongString and Field encode values.
+func ShortString(s string) []byte { return append([]byte{byte(len(s))}, s...) }
+
+// LongString is s behind its length in four octets.
+func LongString(s string) []byte {
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(s))), s...)
+}
+
+// Field is an entry of a table: its name, the type's letter and the value's
+// octets.
+func Field(name string, kind byte, value ...byte) []byte {
+	return append(append(ShortString(name), kind), value...)
+}
+
+// Join puts parts one behind the other.
+func Join(parts ...[]byte) []byte {
+	var all []byte
+	for _, p := range parts {
+		all = append(all, p...)
+	}
+	return all
+}
+
+// Consume starts a consumer on channel 1 that has to ack what it gets.
+func (r *Raw) Consume(queue string) error {
+	err := r.Method(1, 60<<16|20, Join([]byte{0, 0}, ShortString(queue), ShortString(""), []byte{0, 0, 0, 0, 0}))
+	if err != nil {
+		return err
+	}
+	_, err = r.Expect(60<<16 | 21)
+	return err
+}

@@ -1,0 +1,55 @@
+package cluster
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+)
+
+// Policy is a policy of the vhost "/", as the HTTP API takes it.
+type Policy struct {
+	Name       string         `json:"-"`
+	Operator   bool           `json:"-"`
+	Pattern    string         `json:"pattern"`
+	ApplyTo    string         `json:"apply-to,omitempty"`
+	Priority   int            `json:"priority"`
+	Definition map[string]any `json:"definition"`
+}
+
+// Path is where the HTTP API has the policy.
+func (p *Policy) Path() string {
+	if p.Operator {
+		return "/api/operator-policies/%2F/" + url.PathEscape(p.Name)
+	}
+	return "/api/policies/%2F/" + url.PathEscape(p.Name)
+}
+
+// SetPolicy sets a policy.
+func (n *Node) SetPolicy(ctx context.Context, p Policy) error {
+	return n.call(ctx, http.MethodPut, p.Path(), p, nil)
+}
+
+// ClearPolicy removes a policy.
+func (n *Node) ClearPolicy(ctx context.Context, p Policy) error {
+	return n.call(ctx, http.MethodDelete, p.Path(), nil, nil)
+}
+
+// Queue is what the HTTP API tells of a queue.
+type Queue struct {
+	Name           string         `json:"name"`
+	Arguments      map[string]any `json:"arguments"`
+	Policy         string         `json:"policy"`
+	OperatorPolicy string         `json:"operator_policy"`
+	Effective      map[string]any `json:"effective_policy_definition"`
+	Messages       int            `json:"messages"`
+	Ready          int            `json:"messages_ready"`
+	Unacknowledged int            `json:"messages_unacknowledged"`
+	Bytes          int            `json:"message_bytes"`
+	Leader         string         `json:"leader"`
+}
+
+// Queue asks about a queue of the vhost "/".
+func (n *Node) Queue(ctx context.Context, name string) (q Queue, err error) {
+	err = n.call(ctx, http.MethodGet, "/api/queues/%2F/"+url.PathEscape(name), nil, &q)
+	return q, err
+}

@@ -1,0 +1,106 @@
+package conform
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+var rewrite = flag.Bool("rewrite", false, "TestTable writes docs/conformance.md")
+
+// tableFile lists all rows, for users.
+const tableFile = "../../docs/conformance.md"
+
+// row is one promise and its test.
+type row struct {
+	id   string
+	what string
+	run  func(*T)
+	// but says what holds instead where the row cannot hold as it was written.
+	but string
+}
+
+// suite is a table of rows.
+type suite struct {
+	test  string // the Go test that runs it
+	title string
+	rows  []row
+	// rough rows stop or kill nodes: one at a time, on a cluster of their own.
+	rough bool
+}
+
+// suites are all tables, in the order of the document.
+var suites = []*suite{
+	&ttlRows, &leaseRows, &roughRows,
+}
+
+// run runs a suite's rows, side by side unless they are rough.
+func (s *suite) run(t *testing.T) {
+	c := shared.mustGet(t)
+	if s.rough {
+		c = mustCluster(t)
+	}
+	for _, r := range s.rows {
+		t.Run(r.id, func(t *testing.T) {
+			if !s.rough {
+				t.Parallel()
+			}
+			r.run(newT(t, c, r.id))
+		})
+	}
+}
+
+// TestTable holds docs/conformance.md to the rows that are run.
+func TestTable(t *testing.T) {
+	want := table()
+	if *rewrite {
+		if err := os.WriteFile(tableFile, want, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have, err := os.ReadFile(tableFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(have, want) {
+		t.Errorf("%s is not up to date: go test ./jepsen/conform -run TestTable -rewrite", tableFile)
+	}
+}
+
+// TestRowsAreUnique: an id names one row.
+func TestRowsAreUnique(t *testing.T) {
+	seen := map[string]bool{}
+	for _, s := range suites {
+		for _, r := range s.rows {
+			if seen[r.id] {
+				t.Errorf("row %s is there twice", r.id)
+			}
+			seen[r.id] = true
+		}
+	}
+}
+
+func table() []byte {
+	var b bytes.Buffer
+	b.WriteString("# Behaviour, row by row\n\n" +
+		"Each row is a test that runs in `make test` against three real nodes with the stock client\n" +
+		"amqp091-go. `go test ./jepsen/conform -run '^TEST$/^ROW$'` runs one. \"holds\" is the result of\n" +
+		"the test; where a row does not hold as first written, the last column says what holds instead.\n\n" +
+		"This page is written by `go test ./jepsen/conform -run TestTable -rewrite`.\n")
+	for _, s := range suites {
+		fmt.Fprintf(&b, "\n## %s\n\n| row | what | test | result |\n|---|---|---|---|\n", s.title)
+		for _, r := range s.rows {
+			result := "holds"
+			if r.but != "" {
+				result = "differs: " + r.but
+			}
+			fmt.Fprintf(&b, "| %s | %s | %s/%s | %s |\n", r.id, cell(r.what), s.test, r.id, cell(result))
+		}
+	}
+	return b.Bytes()
+}
+
+func cell(s string) string { return strings.ReplaceAll(s, "|", "\\|") }
