@@ -17,35 +17,44 @@ type growth struct {
 	rate     int // messages a second over all queues
 	size     int
 	duration time.Duration
+	rounds   int
 	queues   []int
 	backlogs []int
 }
 
+const (
+	// growthCalm is how long the servers may take to come to rest before a row:
+	// after ten million messages they have much to delete.
+	growthCalm = 90 * time.Second
+	// growthFillers publish what is to wait, each with fillWindow unconfirmed.
+	growthFillers = 4
+	fillWindow    = 2000
+)
+
 func runGrowth(ctx context.Context, fs *flag.FlagSet, args []string) error {
-	g := &growth{lab: labFlags(fs), queues: []int{1, 10, 100, 1000}, backlogs: []int{0, 100_000, 1_000_000}}
+	g := &growth{lab: labFlags(fs), queues: []int{1, 10, 100, 1000}, backlogs: []int{0, 100_000, 1_000_000, 10_000_000}}
 	fs.IntVar(&g.rate, "rate", 5000, "`messages` a second over all queues")
 	fs.IntVar(&g.size, "size", 100, "`bytes` per body")
-	fs.DurationVar(&g.duration, "duration", 15*time.Second, "how `long` each row takes")
-	fs.Func("queues", "comma-separated `numbers` of active queues (default 1,10,100,1000)", numbers(&g.queues, 1, 10_000))
-	fs.Func("backlogs", "comma-separated `numbers` of messages waiting (default 0,100000,1000000)", numbers(&g.backlogs, 0, 100_000_000))
+	fs.DurationVar(&g.duration, "duration", 10*time.Second, "how `long` each row takes")
+	fs.IntVar(&g.rounds, "runs", 1, "`rounds`, of which the table shows the medians")
+	fs.Func("queues", "comma-separated `numbers` of active queues; empty: no such row (default 1,10,100,1000)", numbers(&g.queues, 1, 10_000))
+	fs.Func("backlogs", "comma-separated `numbers` of messages waiting; empty: no such row (default 0,100000,1000000,10000000)", numbers(&g.backlogs, 0, 100_000_000))
 	if err := parse(fs, args); err != nil {
 		return err
 	}
 	if g.rate < 10 || g.rate > 1_000_000 || g.size < bodyHead {
 		return fmt.Errorf("-rate must be between 10 and 1000000, -size at least %d", bodyHead)
 	}
+	if g.rounds < 1 || g.rounds > 100 {
+		return errors.New("-runs must be between 1 and 100")
+	}
 	var all collection
 	err := g.with(ctx, func() error {
 		if err := warmUp(ctx, g.target, warmTime); err != nil {
 			return err
 		}
-		for _, n := range g.queues {
-			if err := g.active(ctx, n, &all); err != nil {
-				return err
-			}
-		}
-		for _, n := range g.backlogs {
-			if err := g.waiting(ctx, n, &all); err != nil {
+		for round := range g.rounds {
+			if err := g.round(ctx, fmt.Sprintf("round %d of %d", round+1, g.rounds), &all); err != nil {
 				return err
 			}
 		}
@@ -54,10 +63,32 @@ func runGrowth(ctx context.Context, fs *flag.FlagSet, args []string) error {
 	return errors.Join(err, publishResults(all.medians(), g.json))
 }
 
+// round measures each row once.
+func (g *growth) round(ctx context.Context, label string, all *collection) error {
+	for _, n := range g.queues {
+		r, err := g.active(ctx, n)
+		if err != nil {
+			return fmt.Errorf("%s: %w", r.Name, err)
+		}
+		all.add(label, r)
+	}
+	for _, n := range g.backlogs {
+		r, err := g.waiting(ctx, n)
+		if err != nil {
+			return fmt.Errorf("%s: %w", r.Name, err)
+		}
+		all.add(label, r)
+	}
+	return nil
+}
+
 // numbers parses a comma-separated list within bounds.
 func numbers(to *[]int, low, high int) func(string) error {
 	return func(s string) error {
 		*to = nil
+		if s == "" {
+			return nil
+		}
 		for f := range strings.SplitSeq(s, ",") {
 			n, err := strconv.Atoi(strings.TrimSpace(f))
 			if err != nil || n < low || n > high {
@@ -69,19 +100,59 @@ func numbers(to *[]int, low, high int) func(string) error {
 	}
 }
 
+// row has the servers come to rest, measures what run does, and adds how many
+// log entries of the queues a message took.
+func (g *growth) row(ctx context.Context, r *result, queues []queue, run func() (uint64, error)) (uint64, error) {
+	before, err := g.applied(ctx, queues)
+	if err != nil {
+		return 0, err
+	}
+	idle, err := calm(ctx, g.target.pids, growthCalm)
+	if err != nil {
+		return 0, err
+	}
+	n, err := run()
+	if err != nil {
+		return 0, err
+	}
+	after, err := g.applied(ctx, queues)
+	if err != nil {
+		return 0, err
+	}
+	r.note("log entries per message", float64(after-before)/float64(r.Messages), "")
+	r.note("processor time of all nodes at rest before", idle*100, "% of one core")
+	return n, nil
+}
+
+// applied is how many entries the logs of the queues have had so far.
+func (g *growth) applied(ctx context.Context, queues []queue) (uint64, error) {
+	index := map[string]uint64{}
+	for _, n := range g.cluster.Nodes {
+		all, err := n.Replicas(ctx)
+		if err != nil {
+			return 0, err
+		}
+		for _, r := range all {
+			index[r.Name] = max(index[r.Name], r.AppliedIndex)
+		}
+	}
+	var sum uint64
+	for _, q := range queues {
+		sum += index[q.name]
+	}
+	return sum, nil
+}
+
 // active spreads the messages over n queues: a publisher and a connection
 // with consumers per node, each with its part of the queues.
-func (g *growth) active(ctx context.Context, n int, all *collection) error {
+func (g *growth) active(ctx context.Context, n int) (result, error) {
 	r := result{Name: fmt.Sprintf("%d active queues", n)}
 	var queues []queue
 	for i := range n {
 		queues = append(queues, queue{name: fmt.Sprintf("bench-growth-%d", i+1)})
 	}
 	if err := g.target.declare(queues...); err != nil {
-		return err
-	}
-	if _, err := calm(ctx, g.target.pids, calmTimeout); err != nil {
-		return err
+		return r, err
 	}
 	clients := min(n, len(g.target.uris))
 	l := &load{ledger: newLedger(clients, g.size)}
@@ -96,51 +167,65 @@ func (g *growth) active(ctx context.Context, n int, all *collection) error {
 		})
 		conn, _, err := connect(g.target.uri(k+1), true)
 		if err != nil {
-			return err
+			return r, err
 		}
 		defer conn.Close()
 		for _, q := range part {
 			l.consumers = append(l.consumers, &consumer{shared: conn, queue: q, prefetch: 500, ackEvery: 50, ledger: l.ledger})
 		}
 	}
-	if err := l.run(ctx, g.target.pids, &r); err != nil {
-		return fmt.Errorf("%s: %w", r.Name, err)
+	_, err := g.row(ctx, &r, queues, func() (uint64, error) { return 0, l.run(ctx, g.target.pids, &r) })
+	if err != nil {
+		return r, err
 	}
-	all.add("", r)
-	return g.target.remove(queues...)
+	return r, g.target.remove(queues...)
 }
 
 func (g *growth) count() int { return int(g.duration.Seconds() * float64(g.rate)) }
 
 // waiting passes messages through a queue in which n others wait all the time:
 // what is consumed is as much as what is published.
-func (g *growth) waiting(ctx context.Context, n int, all *collection) error {
+func (g *growth) waiting(ctx context.Context, n int) (result, error) {
 	r := result{Name: fmt.Sprintf("%d messages waiting", n)}
 	q := queue{name: "bench-growth"}
 	if err := g.target.declare(q); err != nil {
-		return err
+		return r, err
 	}
-	pace, names := time.Second/time.Duration(g.rate), []string{q.name}
-	l := &load{ledger: newLedger(2, g.size)}
-	fill := publisher{id: 1, uri: g.target.uri(0), queues: names, size: g.size, window: 500, more: upTo(n)}
-	filled, err := fill.run(ctx)
+	l := &load{ledger: newLedger(1+growthFillers, g.size)}
+	began := clock()
+	filled, err := g.fill(ctx, q, n)
 	if err != nil {
-		return fmt.Errorf("%s: fill: %w", r.Name, err)
+		return r, fmt.Errorf("fill: %w", err)
 	}
-	if _, err := calm(ctx, g.target.pids, calmTimeout); err != nil {
-		return err
+	if n > 0 {
+		progress("%d messages wait after %.0f s", n, (clock() - began).Seconds())
 	}
-	flow := publisher{id: 0, uri: g.target.uri(0), queues: names, size: g.size, window: 5000, more: upTo(g.count()), pace: pace}
+	pace := time.Second / time.Duration(g.rate)
+	flow := publisher{id: 0, uri: g.target.uri(0), queues: []string{q.name}, size: g.size, window: 5000, more: upTo(g.count()), pace: pace}
 	c := consumer{uri: g.target.uri(1), queue: q.name, prefetch: 500, ackEvery: 50, ledger: l.ledger, pace: pace}
-	flowed, err := g.pass(ctx, &flow, &c, &r)
+	flowed, err := g.row(ctx, &r, []queue{q}, func() (uint64, error) { return g.pass(ctx, &flow, &c, &r) })
 	if err == nil {
-		err = g.target.drain(ctx, l.ledger, []uint64{flowed, filled}, q)
+		err = g.target.drain(ctx, l.ledger, append([]uint64{flowed}, filled...), q)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", r.Name, err)
+		return r, err
 	}
-	all.add("", r)
-	return g.target.remove(q)
+	return r, g.target.remove(q)
+}
+
+// fill publishes n messages as publishers 1 and up, and returns how many of
+// each were confirmed.
+func (g *growth) fill(ctx context.Context, q queue, n int) ([]uint64, error) {
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	l := &load{}
+	for k := range growthFillers {
+		part := n*(k+1)/growthFillers - n*k/growthFillers
+		l.publishers = append(l.publishers, &publisher{
+			id: uint32(1 + k), uri: g.target.uri(k), queues: []string{q.name}, size: g.size, window: fillWindow, more: upTo(part),
+		})
+	}
+	return l.publish(ctx, fail), context.Cause(ctx)
 }
 
 // pass publishes and consumes at the same pace and ends both together.

@@ -286,7 +286,7 @@ func (c *crowd) terms(ctx context.Context) (map[string]uint64, error) {
 func noteGrowth(r *result, before, after map[string]uint64) {
 	queues := map[uint64]int{}
 	for name, term := range after {
-		queues[term-before[name]]++
+		queues[max(term, before[name])-before[name]]++
 	}
 	for _, by := range slices.Sorted(maps.Keys(queues)) {
 		r.note(fmt.Sprintf("raft terms grew by %d in", by), float64(queues[by]), "queues")
