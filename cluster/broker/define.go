@@ -119,7 +119,11 @@ func (s *Session) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.Que
 		}
 		info, gone, err := b.count(ctx, q)
 		if gone {
-			return info, noQueue(q)
+			// Who hears that there is no queue will find none: publishes go by the view.
+			err = b.awaitGone(ctx, q)
+		}
+		if gone && err == nil {
+			err = noQueue(q)
 		}
 		return info, err
 	}
