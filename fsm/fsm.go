@@ -128,7 +128,10 @@ type Result struct {
 // numbered per consumer, so sessions notice. Reset and reuse.
 type Effects struct {
 	Deliveries []Delivery
-	Timeouts   []Timeout
+	// DeadLetters are sent once, by the leader, and are in no outbox. Their
+	// payloads are read before Released is acted on, as those of Deliveries.
+	DeadLetters []DeadLetter
+	Timeouts    []Timeout
 	// Cancelled consumers: their queue is gone.
 	Cancelled []ConsumerID
 	// Released are log indexes whose last live message has gone. Every
@@ -144,9 +147,10 @@ type Effects struct {
 // Reset empties e and keeps its memory.
 func (e *Effects) Reset() {
 	clear(e.Deliveries)
+	clear(e.DeadLetters)
 	clear(e.Timeouts)
 	*e = Effects{
-		Deliveries: e.Deliveries[:0], Timeouts: e.Timeouts[:0],
+		Deliveries: e.Deliveries[:0], DeadLetters: e.DeadLetters[:0], Timeouts: e.Timeouts[:0],
 		Cancelled: e.Cancelled[:0], Released: e.Released[:0],
 	}
 }
@@ -168,6 +172,32 @@ type Delivery struct {
 	Failed   uint32         // how often that ended in a failure
 	Deaths   []*logpb.Death // shared, never changed
 	Ready    uint64         // gets only: ready messages left
+	// ExpireAt is the message's deadline, which the delivery keeps from
+	// having effect; 0: none.
+	ExpireAt Time
+	// ScheduledFor is when the message was to become ready; 0: it never was
+	// scheduled.
+	ScheduledFor Time
+}
+
+// DeadLetter is a message that has died and is to be sent to the queue's
+// dead-letter exchange.
+type DeadLetter struct {
+	Ref          Ref
+	Reason       logpb.Death_Reason
+	DiedAt       Time
+	Priority     uint8
+	ScheduledFor Time // see Delivery
+	// HasExpiration: the payload carries an expiration property, which the
+	// copy that is sent must not have.
+	HasExpiration bool
+	// Fresh: Deaths[0] is a new pair of queue and reason, whose exchange,
+	// routing keys and original expiration are those of the payload. They are
+	// empty here; whoever sends fills them in. Otherwise they stay.
+	Fresh bool
+	// Deaths is the history, the present death first. It is shared: copy the
+	// first one before filling it in. Its LastExchange is the payload's.
+	Deaths []*logpb.Death
 }
 
 // Timeout says that deliveries of a consumer went back because they were held

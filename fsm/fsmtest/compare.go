@@ -48,6 +48,7 @@ func compareAnswer(d *diffs, q *model, wantResult, gotResult fsm.Result, got *fs
 	equalValue(d, "result", wantResult, gotResult)
 	want := &q.out
 	equal(d, "delivery", want.Deliveries, got.Deliveries, sameDelivery)
+	equal(d, "dead letter", want.DeadLetters, got.DeadLetters, sameDeadLetter)
 	equal(d, "timeout", want.Timeouts, got.Timeouts, sameTimeout)
 	equal(d, "cancelled", want.Cancelled, got.Cancelled, identical[fsm.ConsumerID])
 	equalValue(d, "gone", want.Gone, got.Gone)
@@ -62,7 +63,14 @@ func compareAnswer(d *diffs, q *model, wantResult, gotResult fsm.Result, got *fs
 func sameDelivery(a, b fsm.Delivery) bool {
 	deaths := sameDeaths(a.Deaths, b.Deaths)
 	a.Deaths, b.Deaths = nil, nil
-	return deaths && a.To == b.To && a.ID == b.ID && a.Ref == b.Ref && a.Acquired == b.Acquired && a.Failed == b.Failed && a.Ready == b.Ready
+	return deaths && a.To == b.To && a.ID == b.ID && a.Ref == b.Ref && a.Acquired == b.Acquired && a.Failed == b.Failed && a.Ready == b.Ready &&
+		a.ExpireAt == b.ExpireAt && a.ScheduledFor == b.ScheduledFor
+}
+
+func sameDeadLetter(a, b fsm.DeadLetter) bool {
+	deaths := sameDeaths(a.Deaths, b.Deaths)
+	return deaths && a.Ref == b.Ref && a.Reason == b.Reason && a.DiedAt == b.DiedAt && a.Priority == b.Priority &&
+		a.ScheduledFor == b.ScheduledFor && a.HasExpiration == b.HasExpiration && a.Fresh == b.Fresh
 }
 
 func sameTimeout(a, b fsm.Timeout) bool {
@@ -72,7 +80,8 @@ func sameTimeout(a, b fsm.Timeout) bool {
 func sameDeaths(a, b []*logpb.Death) bool {
 	return slices.EqualFunc(a, b, func(a, b *logpb.Death) bool {
 		return a == b || a.Reason == b.Reason && a.Queue == b.Queue && a.Count == b.Count && a.Time == b.Time &&
-			a.Exchange == b.Exchange && a.OriginalExpiration == b.OriginalExpiration && slices.Equal(a.RoutingKeys, b.RoutingKeys)
+			a.Exchange == b.Exchange && a.OriginalExpiration == b.OriginalExpiration && slices.Equal(a.RoutingKeys, b.RoutingKeys) &&
+			a.First == b.First && a.LastExchange == b.LastExchange
 	})
 }
 
@@ -95,9 +104,10 @@ func compareState(d *diffs, q *model, m *queue.Machine) {
 	compareHeld(d, q, m)
 	equal(d, "target", q.targetList(), m.Targets(), identical[queue.Target])
 	equal(d, "unrouted letter", q.unrouted(), m.UnroutedLetters(1<<20), sameLetter)
+	equal(d, "letter that waits", q.waitingLetters(), m.WaitingLetters(0, 1<<20), sameLetter)
 	for _, t := range q.targets {
 		name := fmt.Sprintf("transfer to %d", t.id)
-		equal(d, name, q.pending(t.id), m.PendingTransfers(fsm.QueueID(t.id), 0, 1<<20), func(a, b queue.Outgoing) bool {
+		equal(d, name, q.transfersTo(t.id), m.PendingTransfers(fsm.QueueID(t.id), 0, 1<<20), func(a, b queue.Outgoing) bool {
 			return a.Number == b.Number && sameLetter(a.Letter, b.Letter)
 		})
 	}
@@ -129,13 +139,13 @@ func sameMessage(a, b queue.Message) bool {
 	return deaths && a.Seq == b.Seq && a.Ref == b.Ref && a.Place == b.Place && a.Priority == b.Priority &&
 		a.ExpireAt == b.ExpireAt && a.Acquired == b.Acquired && a.Failed == b.Failed &&
 		a.HasExpiration == b.HasExpiration && a.Holder == b.Holder && a.Delivery == b.Delivery &&
-		a.Deadline == b.Deadline && a.Letter == b.Letter
+		a.Deadline == b.Deadline && a.Letter == b.Letter && a.DueAt == b.DueAt && a.ScheduleID == b.ScheduleID &&
+		a.ScheduledFor == b.ScheduledFor
 }
 
 func sameLetter(a, b queue.Letter) bool {
-	return a.Number == b.Number && a.Ref == b.Ref && a.Reason == b.Reason && a.DiedAt == b.DiedAt &&
-		a.Priority == b.Priority && a.HasExpiration == b.HasExpiration && a.Fresh == b.Fresh &&
-		sameDeaths(a.Deaths, b.Deaths) && slices.Equal(a.Transfers, b.Transfers)
+	return a.Number == b.Number && sameDeadLetter(a.DeadLetter, b.DeadLetter) &&
+		slices.Equal(a.Done, b.Done) && slices.Equal(a.Transfers, b.Transfers)
 }
 
 // visible is the state as clients see it, without what a different cut of the

@@ -152,6 +152,7 @@ var commands = []func(g *generator) *logpb.Command{
 	(*generator).purge, (*generator).enqueue, (*generator).giveBack, (*generator).settle,
 	(*generator).configure, (*generator).enqueue, (*generator).consume, (*generator).settle,
 	(*generator).delete, (*generator).tick, (*generator).many, (*generator).resend,
+	(*generator).schedule, (*generator).enqueue, (*generator).retryDead, (*generator).later,
 }
 
 func (g *generator) command() *logpb.Command {
@@ -197,7 +198,16 @@ func (cl *client) send(c *logpb.Command) *logpb.Command {
 }
 
 func (g *generator) enqueue() *logpb.Command {
-	e := &logpb.Enqueue{Size: uint32(8 + g.n("size", 100))}
+	e := &logpb.Enqueue{Size: uint32(8 + g.n("size", 100)), Routed: g.oneIn("routed", 3)}
+	if g.oneIn("with head", 3) {
+		e.Head = uint32(g.n("head", int(e.Size)+1))
+	}
+	if g.oneIn("ttl ceiling", 10) {
+		e.TtlCeilingPlusOne = 1 + uint64(g.n("ceiling", 1500))
+	}
+	if g.oneIn("later", 10) {
+		g.scheduled(e)
+	}
 	if g.oneIn("message ttl", 3) {
 		e.HasExpiration = true
 		e.TtlPlusOne = 1 + uint64(of(g, "ttl", 0, 1, 10, 100, 1000, 1000, 5000, 100_000, g.n("any ttl", 3000)))
@@ -209,8 +219,9 @@ func (g *generator) enqueue() *logpb.Command {
 		e.Deaths = append(e.Deaths, &logpb.Death{
 			Reason: of(g, "reason", logpb.Death_EXPIRED, logpb.Death_REJECTED, logpb.Death_DELIVERY_LIMIT),
 			Queue:  of(g, "queue", machineName, "other", "third"), Count: uint64(i + 1), Time: int64(start) - int64(i),
-			Exchange: "x", RoutingKeys: []string{"a", "b"},
+			Exchange: "x", RoutingKeys: []string{"a", "b"}, First: i == 0, LastExchange: "y",
 		})
+		e.ScheduledFor = int64(g.n("was scheduled", 2))
 	}
 	return g.client().send(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: e})
 }
@@ -298,6 +309,9 @@ func (g *generator) tick() *logpb.Command { return &logpb.Command{Kind: logpb.Co
 
 func (g *generator) touch() *logpb.Command {
 	c := &logpb.Command{Kind: logpb.Command_TOUCH}
+	if g.oneIn("idle only", 3) {
+		c.Touch = &logpb.Touch{IdleOnly: true}
+	}
 	if g.oneIn("in the stream", 2) {
 		return g.client().send(c)
 	}
@@ -330,6 +344,19 @@ func (g *generator) config() *logpb.QueueConfig {
 		DeadLetter:             g.n("dead letters", 3) != 2,
 		DeliveryLimit:          int64(of(g, "delivery limit", 20, -1, 0, 1, 2)),
 		AutoDelete:             g.oneIn("auto-delete", 16),
+	}
+	if g.oneIn("with limits", 3) {
+		c.MaxLengthPlusOne = uint64(of(g, "max length", 4, 0, 2, 1, 9))
+		c.MaxLengthBytesPlusOne = uint64(of(g, "max bytes", 0, 0, 201, 1, 1001))
+		c.Overflow = of(g, "overflow", logpb.QueueConfig_DROP_HEAD, logpb.QueueConfig_REJECT_PUBLISH, logpb.QueueConfig_REJECT_PUBLISH_DLX)
+	}
+	c.DeadLetterStrategy = of(g, "strategy", logpb.QueueConfig_TRANSACTIONAL, logpb.QueueConfig_AT_LEAST_ONCE,
+		logpb.QueueConfig_TRANSACTIONAL, logpb.QueueConfig_AT_MOST_ONCE, logpb.QueueConfig_AT_LEAST_ONCE)
+	if g.oneIn("rare settings", 6) {
+		c.MessageTtlFirst, c.IdleCountsRouted = g.oneIn("own ttl first", 2), g.oneIn("routed counts", 2)
+		c.ExpiresKeepPending = g.oneIn("keep pending", 2)
+		c.DeliveryDelay = uint64(of(g, "delivery delay", 0, 0, 500))
+		c.AutoDeleteOnIdle = uint64(of(g, "idle", 0, 5000, 60_000, 1))
 	}
 	if g.oneIn("with credit", 2) {
 		c.LockCredit = uint64(of(g, "credit", 30_000, 1, 500))
@@ -384,12 +411,42 @@ func (g *generator) routeDead() *logpb.Command {
 	return &logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: r}
 }
 
+// retryDead draws routes for letters that wait, or more letters.
+func (g *generator) retryDead() *logpb.Command {
+	all := g.q.in(waiting)
+	if len(all) == 0 {
+		return g.routeDead()
+	}
+	r := &logpb.RouteDead{Retry: true}
+	for _, x := range all {
+		if g.oneIn("not this one", 3) {
+			continue
+		}
+		route := &logpb.DeadRoute{Letter: x.letter}
+		for target := range uint64(3) {
+			if g.n("target", 3) == 1 {
+				route.Targets = append(route.Targets, 500+target)
+			}
+		}
+		r.Routes = append(r.Routes, route)
+	}
+	if g.oneIn("a stale one", 6) {
+		r.Routes = append([]*logpb.DeadRoute{{Letter: g.q.nextLetter}}, r.Routes...)
+	}
+	return &logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: r}
+}
+
 func (g *generator) settleDead() *logpb.Command {
 	if len(g.q.targets) == 0 {
 		return g.routeDead()
 	}
 	t := g.q.targets[g.n("target", len(g.q.targets))]
 	s := &logpb.SettleDead{Target: t.id, Upto: t.settled + uint64(g.n("upto", int(t.next-t.settled))), Gone: g.oneIn("gone", 12)}
+	for n := t.settled + 1; n <= s.Upto; n++ {
+		if g.oneIn("refused", 4) {
+			s.Refused = append(s.Refused, n)
+		}
+	}
 	return &logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: s}
 }
 

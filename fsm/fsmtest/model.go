@@ -1,6 +1,7 @@
 package fsmtest
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/quorate/quorate/fsm"
@@ -15,6 +16,8 @@ const (
 	prefetchCeiling = 65535
 	dueBefore       = 64   // due messages that expire before a command
 	dueInTick       = 4096 // due actions of a tick
+	dropsAtOnce     = 4096 // messages that a command drops from the head
+	sweepInTick     = 16384
 	endedSessions   = 1024 // remembered, so that they do not begin anew
 	drainTime       = fsm.Millis(60_000)
 )
@@ -27,6 +30,9 @@ const (
 	returned
 	checkedOut
 	outbox
+	scheduled
+	waiting // a dead letter that has nowhere to go
+	purged
 )
 
 // phase is how far a queue's life has come.
@@ -44,6 +50,7 @@ type model struct {
 	credit   fsm.Millis // time that holders of messages were given back
 	term     uint64
 	lastUsed fsm.Time
+	active   fsm.Time // for auto-delete on idle
 	config   *logpb.QueueConfig
 	phase    phase
 	goneAt   fsm.Time // while draining: when it ends at the latest
@@ -53,6 +60,8 @@ type model struct {
 	returns     []*message // the returned ones, the next to hand out first
 	letters     []*message // the outbox, oldest first
 	nextLetter  uint64
+	waitingOnes []*message // letters, in the order in which they began to wait
+	purgedOnes  []*message // oldest first
 
 	sessions  []*session
 	consumers []*consumer // in order of registration; gets are among them
@@ -69,6 +78,8 @@ type model struct {
 	budget int
 	// fresh is a message with TTL 0 while it is offered.
 	fresh *message
+	// unneeded is the last entry with a message that was not taken in.
+	unneeded uint64
 }
 
 type message struct {
@@ -80,6 +91,14 @@ type message struct {
 	failed    uint32
 	hasExpiry bool
 	deaths    []*logpb.Death
+	head      uint32
+	// scheduledFor is when it was to become ready; 0: it never was scheduled.
+	scheduledFor fsm.Time
+
+	// While it is scheduled: when it is due, its name, its TTLs + 1.
+	dueAt        fsm.Time
+	id           string
+	ttl, ceiling uint64
 
 	place    place
 	holder   *consumer // while checked out
@@ -92,6 +111,8 @@ type message struct {
 	diedAt    fsm.Time
 	routed    bool
 	transfers []transfer
+	done      []uint64 // targets that have the letter
+	refused   bool     // a target has refused it since it last waited
 }
 
 // transfer is a letter's place in the stream to one target.
@@ -111,6 +132,7 @@ type session struct {
 	opSeq      uint64
 	opAnswer   fsm.Result
 	opDelivery uint64 // of a get
+	refused    []uint64
 }
 
 type consumer struct {
@@ -157,7 +179,7 @@ func (q *model) perform(m fsm.Meta, c *logpb.Command) fsm.Result {
 		q.extend(min(fsm.Millis(q.clock-before), millis(q.config.LockCredit)))
 	}
 	if m.Term != q.term {
-		q.term, q.lastUsed = m.Term, q.clock
+		q.term, q.lastUsed, q.active = m.Term, q.clock, q.clock
 	}
 	if q.phase != live {
 		return q.afterlife(c)
@@ -166,25 +188,44 @@ func (q *model) perform(m fsm.Meta, c *logpb.Command) fsm.Result {
 	if c.Kind == logpb.Command_TICK {
 		q.budget = dueInTick
 	}
-	for q.expireOne() {
-	}
+	q.catchUp()
 	if c.Kind != logpb.Command_TICK {
 		q.budget = dueBefore // for what is in the way of the hand-out
 	}
-	r := q.stream(m, c)
+	inUse, consumers := q.inUse(), q.liveConsumers()
+	r, performed := q.stream(m, c)
+	if q.phase != live {
+		return r
+	}
 	q.handOut()
+	q.trim()
+	q.sweep(c.Kind)
+	if performed {
+		q.afterUse(inUse, consumers)
+	}
 	return r
+}
+
+// catchUp lets messages expire and become ready that are due, in this order of
+// time, as many as the command may.
+func (q *model) catchUp() {
+	for q.budget > 0 {
+		x, y := q.nextExpiring(), q.nextScheduled()
+		if y == nil || y.dueAt > q.clock || x != nil && cmp.Or(cmp.Compare(x.expireAt, y.dueAt), cmp.Compare(x.seq, y.seq)) < 0 {
+			if !q.expireOne() {
+				return
+			}
+			continue
+		}
+		q.budget--
+		q.promote(y)
+	}
 }
 
 // expireOne kills the message that has been due for longest; false: there is
 // none, or the command may do no more of it.
 func (q *model) expireOne() bool {
-	var first *message
-	for _, x := range q.messages {
-		if x.due(q.clock) && (first == nil || x.expireAt < first.expireAt) {
-			first = x
-		}
-	}
+	first := q.nextExpiring()
 	if first == nil || q.budget == 0 {
 		return false
 	}
@@ -193,10 +234,23 @@ func (q *model) expireOne() bool {
 	return true
 }
 
+func (q *model) nextExpiring() *message {
+	var first *message
+	for _, x := range q.messages {
+		if x.due(q.clock) && x != q.fresh && (first == nil || x.expireAt < first.expireAt) {
+			first = x
+		}
+	}
+	return first
+}
+
 // due reports whether a message waits that is too old to be handed out.
 func (x *message) due(now fsm.Time) bool {
 	return x.waits() && x.expireAt != 0 && x.expireAt <= now
 }
+
+// bytes is what limits count.
+func (x *message) bytes() uint64 { return uint64(x.ref.Size - x.head) }
 
 func (x *message) waits() bool { return x.place == ready || x.place == returned }
 
@@ -267,6 +321,7 @@ func (q *model) checkOut(x *message, c *consumer) {
 func (q *model) deliveryOf(x *message) fsm.Delivery {
 	d := fsm.Delivery{
 		To: x.holder.id, ID: x.delivery, Ref: x.ref, Acquired: x.acquired, Failed: x.failed, Deaths: x.deaths,
+		ExpireAt: x.expireAt, ScheduledFor: x.scheduledFor,
 	}
 	if d.To.Number == 0 {
 		d.Ready = q.count(ready) + q.count(returned)
@@ -315,14 +370,17 @@ func (q *model) held(c *consumer) []*message {
 
 // leave takes x out of the list it waits in.
 func (q *model) leave(x *message) {
-	q.returns = slices.DeleteFunc(q.returns, func(y *message) bool { return x == y })
+	isX := func(y *message) bool { return x == y }
+	q.returns = slices.DeleteFunc(q.returns, isX)
+	q.letters = slices.DeleteFunc(q.letters, isX)
+	q.waitingOnes = slices.DeleteFunc(q.waitingOnes, isX)
+	q.purgedOnes = slices.DeleteFunc(q.purgedOnes, isX)
 }
 
 // remove forgets x.
 func (q *model) remove(x *message) {
 	q.leave(x)
 	q.messages = slices.DeleteFunc(q.messages, func(y *message) bool { return x == y })
-	q.letters = slices.DeleteFunc(q.letters, func(y *message) bool { return x == y })
 }
 
 // liveIndexes are the log indexes whose payloads are still wanted, ascending.

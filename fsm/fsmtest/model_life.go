@@ -15,7 +15,8 @@ func (q *model) tick() fsm.Result {
 	inUse := q.inUse()
 	q.takeBack()
 	q.afterUse(inUse, 0)
-	if q.phase == live && q.leaseEnd() != 0 && q.clock >= q.leaseEnd() {
+	if q.idleEnd() != 0 && q.clock >= q.idleEnd() ||
+		q.leaseEnd() != 0 && q.clock >= q.leaseEnd() && q.awaited() == 0 {
 		q.endLease()
 	}
 	return fsm.Result{}
@@ -71,7 +72,7 @@ func (q *model) inUse() bool {
 // afterUse notes the end of use. inUse and consumers are from before.
 func (q *model) afterUse(inUse bool, consumers uint64) {
 	if inUse && !q.inUse() {
-		q.lastUsed = q.clock
+		q.lastUsed, q.active = q.clock, q.clock
 	}
 	if q.phase == live && q.config.AutoDelete && consumers > 0 && q.liveConsumers() == 0 {
 		q.endLease()
@@ -83,21 +84,44 @@ func (q *model) leaseEnd() fsm.Time {
 	if q.config.Expires == 0 || q.inUse() {
 		return 0
 	}
-	return q.lastUsed.Add(millis(q.config.Expires)).Add(1)
+	return max(q.lastUsed.Add(millis(q.config.Expires)).Add(1), q.awaited())
+}
+
+// awaited is the earliest expiry, if that is what the lease is put off for.
+func (q *model) awaited() fsm.Time {
+	first := fsm.Time(0)
+	for _, x := range q.messages {
+		if x.waits() && x.expireAt != 0 && (first == 0 || x.expireAt < first) {
+			first = x.expireAt
+		}
+	}
+	latest := q.lastUsed.Add(millis(q.config.Expires)).Add(millis(q.config.Expires))
+	if !q.config.ExpiresKeepPending || !q.config.DeadLetter || first > latest {
+		return 0
+	}
+	return first
+}
+
+// idleEnd is when the queue has been idle for too long; 0: never.
+func (q *model) idleEnd() fsm.Time {
+	if q.config.AutoDeleteOnIdle == 0 || q.inUse() || q.config.DeadLetter || len(q.in(scheduled)) > 0 {
+		return 0
+	}
+	return q.active.Add(millis(q.config.AutoDeleteOnIdle)).Add(1)
 }
 
 // endLease drops all but the dead letters, which get some time to leave.
 func (q *model) endLease() {
-	if len(q.letters) == 0 {
+	if q.total(outbox, waiting).Messages == 0 {
 		q.end()
 		return
 	}
 	q.cancelAll()
-	for _, x := range slices.Clone(q.messages) {
-		if x.place != outbox {
-			q.remove(x)
-		}
+	for _, x := range q.in(checkedOut) {
+		q.remove(x)
 	}
+	q.dropWaiting()
+	q.sweep(logpb.Command_TICK)
 	q.phase, q.goneAt = draining, q.clock.Add(drainTime)
 	q.sessions, q.consumers, q.service, q.returns = nil, nil, nil, nil
 	q.touched = true
@@ -123,7 +147,7 @@ func (q *model) afterlife(c *logpb.Command) fsm.Result {
 	case logpb.Command_SETTLE_DEAD:
 		r = q.settleDead(c.SettleDead)
 	}
-	if len(q.letters) == 0 || c.Kind == logpb.Command_TICK && q.clock >= q.goneAt {
+	if q.total(outbox, waiting).Messages == 0 || c.Kind == logpb.Command_TICK && q.clock >= q.goneAt {
 		q.end()
 	}
 	return r
@@ -132,23 +156,20 @@ func (q *model) afterlife(c *logpb.Command) fsm.Result {
 // end ends the queue at once.
 func (q *model) end() {
 	q.cancelAll()
-	q.counters.DeadDropped += uint64(len(q.letters))
+	q.counters.DeadDropped += q.total(outbox, waiting).Messages
 	*q = model{
 		phase: gone, clock: q.clock, term: q.term, credit: q.credit, counters: q.counters, nextMessage: q.nextMessage, nextLetter: q.nextLetter,
-		out: q.out, config: q.config,
+		out: q.out, config: q.config, unneeded: q.unneeded,
 	}
 	q.out.Gone = true
 }
 
 func (q *model) purge() fsm.Result {
-	n := uint64(0)
-	for _, x := range slices.Clone(q.messages) {
-		if x.waits() {
-			n++
-			q.counters.Purged++
-			q.remove(x)
-		}
-	}
+	n := q.total(ready, returned, scheduled, waiting).Messages
+	q.counters.Purged += n
+	q.counters.Unscheduled += q.count(scheduled)
+	q.dropWaiting()
+	q.discardAll(q.in(waiting))
 	return fsm.Result{Count: n}
 }
 
@@ -156,10 +177,18 @@ func (q *model) configure(c *logpb.QueueConfig) fsm.Result {
 	if c == nil {
 		return fsm.Result{Code: fsm.Invalid}
 	}
+	if c.Revision < q.config.Revision {
+		return fsm.Result{}
+	}
+	q.active = q.clock
 	if c.Expires != q.config.Expires {
 		q.lastUsed = q.clock
 	}
 	q.config = proto.Clone(c).(*logpb.QueueConfig)
+	if !q.atLeastOnce() {
+		q.counters.DeadDropped += q.count(waiting)
+		q.discardAll(q.in(waiting))
+	}
 	return fsm.Result{}
 }
 
@@ -196,9 +225,16 @@ func (q *model) nextDeadline() fsm.Time {
 		if x.place == checkedOut {
 			at(x.deadline)
 		}
+		if x.place == scheduled {
+			at(x.dueAt)
+		}
 	}
 	if q.phase == live {
 		at(q.leaseEnd())
+		at(q.idleEnd())
+		if len(q.purgedOnes) > 0 || q.tooLong() {
+			at(q.clock)
+		}
 	}
 	return next
 }

@@ -9,55 +9,61 @@ import (
 
 // stream performs the command if it is the next of its session, or belongs to
 // no stream.
-func (q *model) stream(m fsm.Meta, c *logpb.Command) fsm.Result {
+func (q *model) stream(m fsm.Meta, c *logpb.Command) (r fsm.Result, performed bool) {
 	if m.Session == (fsm.SessionID{}) {
 		if c.Seq != 0 {
-			return fsm.Result{Code: fsm.Invalid}
+			return fsm.Result{Code: fsm.Invalid}, false
 		}
-		return q.do(m, c, nil)
+		return q.do(m, c, nil), true
 	}
 	s := q.session(m.Session)
 	if s == nil && c.Seq == 0 {
-		return q.do(m, c, nil)
+		return q.do(m, c, nil), true
 	}
 	if s == nil {
 		if c.Seq != 1 || q.isDown(m.Session) || slices.Contains(q.ended, m.Session) {
-			return fsm.Result{Code: fsm.NoSession}
+			return fsm.Result{Code: fsm.NoSession}, false
 		}
 		s = &session{id: m.Session, nextSeq: 1}
 		q.sessions = append(q.sessions, s)
 	}
 	switch {
 	case c.Seq == 0:
-		return q.do(m, c, s)
+		return q.do(m, c, s), true
 	case c.Seq > s.nextSeq:
-		return fsm.Result{Code: fsm.Gap, Next: s.nextSeq}
+		return fsm.Result{Code: fsm.Gap, Next: s.nextSeq}, false
 	case c.Seq < s.nextSeq:
-		return q.repeat(c, s)
+		return q.repeat(c, s), false
 	}
 	s.nextSeq++
 	deliveries := len(q.out.Deliveries)
-	r := q.do(m, c, s)
+	r = q.do(m, c, s)
+	if r.Code == fsm.Rejected {
+		s.refused = append(s.refused, c.Seq)
+	}
 	if synchronous(c.Kind) {
 		s.opSeq, s.opAnswer, s.opDelivery = c.Seq, r, 0
 		if len(q.out.Deliveries) > deliveries {
 			s.opDelivery = q.out.Deliveries[deliveries].ID
 		}
 	}
-	return r
+	return r, true
 }
 
 // synchronous commands are those whose answer the session waits for.
 func synchronous(k logpb.Command_Kind) bool {
 	return slices.Contains([]logpb.Command_Kind{
 		logpb.Command_CONSUME, logpb.Command_CANCEL, logpb.Command_GET,
-		logpb.Command_PURGE, logpb.Command_DELETE, logpb.Command_TOUCH,
+		logpb.Command_PURGE, logpb.Command_DELETE, logpb.Command_TOUCH, logpb.Command_SCHEDULE,
 	}, k)
 }
 
 // repeat answers a command that was applied before.
 func (q *model) repeat(c *logpb.Command, s *session) fsm.Result {
 	q.counters.Duplicates++
+	if slices.Contains(s.refused, c.Seq) {
+		return fsm.Result{Code: fsm.Rejected}
+	}
 	if c.Seq != s.opSeq {
 		return fsm.Result{}
 	}
@@ -89,13 +95,6 @@ func (q *model) isDown(id fsm.SessionID) bool {
 // do performs a command whose turn it is. s is nil if it has no session, or an
 // unknown one.
 func (q *model) do(m fsm.Meta, c *logpb.Command, s *session) fsm.Result {
-	inUse, consumers := q.inUse(), q.liveConsumers()
-	r := q.doKind(m, c, s)
-	q.afterUse(inUse, consumers)
-	return r
-}
-
-func (q *model) doKind(m fsm.Meta, c *logpb.Command, s *session) fsm.Result {
 	switch c.Kind {
 	case logpb.Command_ENQUEUE:
 		return q.enqueue(m, c.Enqueue)
@@ -118,7 +117,10 @@ func (q *model) doKind(m fsm.Meta, c *logpb.Command, s *session) fsm.Result {
 	case logpb.Command_DELETE:
 		return q.delete(c.Delete)
 	case logpb.Command_TOUCH:
-		q.lastUsed = q.clock
+		q.active = q.clock
+		if !c.Touch.GetIdleOnly() {
+			q.lastUsed = q.clock
+		}
 		return fsm.Result{Count: q.count(ready) + q.count(returned), Consumers: q.liveConsumers()}
 	case logpb.Command_ROUTE_DEAD:
 		return q.routeDead(c.RouteDead)
@@ -126,44 +128,90 @@ func (q *model) doKind(m fsm.Meta, c *logpb.Command, s *session) fsm.Result {
 		return q.settleDead(c.SettleDead)
 	case logpb.Command_NODE_DOWN:
 		return q.nodeDown(c.NodeDown)
+	case logpb.Command_SCHEDULE:
+		return q.schedule(c.Schedule)
 	}
 	return fsm.Result{Code: fsm.Invalid}
 }
 
 func (q *model) enqueue(m fsm.Meta, e *logpb.Enqueue) fsm.Result {
-	if e.GetSize() == 0 {
+	if e.GetSize() == 0 || e.Head > e.Size || e.Head >= 1<<15 {
 		return fsm.Result{Code: fsm.Invalid}
 	}
-	x := &message{
-		seq: q.nextMessage, ref: fsm.Ref{Index: m.Index, Offset: m.Offset, Size: e.Size},
-		priority: defaultPriority, hasExpiry: e.HasExpiration, deaths: e.Deaths, place: ready,
+	if !e.Routed || q.config.IdleCountsRouted {
+		q.active = q.clock
+	}
+	due := q.dueAt(e.DueAt, e.DelayPlusOne, q.config.DeliveryDelay)
+	if due > q.clock {
+		return q.enqueueLater(m, e, due)
+	}
+	ttl := q.ttlOf(e.TtlPlusOne, e.TtlCeilingPlusOne)
+	full := ttl != 0 && q.full(e) // with TTL 0 it does not stay
+	if full && len(q.service) == 0 {
+		return q.refuse(m, e)
+	}
+	x := newMessage(m, e)
+	x.seq, x.place, x.scheduledFor = q.nextMessage, ready, due
+	if due == 0 {
+		x.scheduledFor = fsm.Time(e.ScheduledFor)
 	}
 	q.nextMessage++
-	q.counters.Enqueued++
-	if e.PriorityPlusOne != 0 {
-		x.priority = min(e.PriorityPlusOne-1, maxPriority)
-	}
-	ttl := fsm.Millis(-1)
-	for _, given := range []uint64{e.TtlPlusOne, q.config.TtlPlusOne} {
-		if given != 0 && (ttl < 0 || millis(given-1) < ttl) {
-			ttl = millis(given - 1)
-		}
-	}
-	if ttl > 0 {
+	if ttl >= 0 {
 		x.expireAt = q.clock.Add(ttl)
 	}
 	q.messages = append(q.messages, x)
-	if ttl == 0 {
-		// Now or never.
-		x.expireAt = q.clock
-		q.fresh = x
-		q.handOut()
-		q.fresh = nil
-		if x.place == ready {
-			q.die(x, logpb.Death_EXPIRED)
+	if ttl == 0 || full {
+		q.offer(x, ttl == 0)
+	}
+	if full && x.place == ready {
+		q.remove(x)
+		if q.full(e) {
+			return q.refuse(m, e)
+		}
+		q.messages = append(q.messages, x)
+	}
+	q.counters.Enqueued++
+	return fsm.Result{}
+}
+
+// newMessage is the message of an enqueue, in no place.
+func newMessage(m fsm.Meta, e *logpb.Enqueue) *message {
+	x := &message{
+		ref:      fsm.Ref{Index: m.Index, Offset: m.Offset, Size: e.Size},
+		priority: defaultPriority, hasExpiry: e.HasExpiration, deaths: e.Deaths, head: e.Head,
+	}
+	if e.PriorityPlusOne != 0 {
+		x.priority = min(e.PriorityPlusOne-1, maxPriority)
+	}
+	return x
+}
+
+// ttlOf is the TTL of a message with these TTLs + 1; -1: none.
+func (q *model) ttlOf(own, ceiling uint64) fsm.Millis {
+	given := []uint64{own, q.config.TtlPlusOne, ceiling}
+	if q.config.MessageTtlFirst && own != 0 {
+		given = []uint64{own, ceiling}
+	}
+	ttl := fsm.Millis(-1)
+	for _, g := range given {
+		if g != 0 && (ttl < 0 || millis(g-1) < ttl) {
+			ttl = millis(g - 1)
 		}
 	}
-	return fsm.Result{}
+	return ttl
+}
+
+// offer hands x out if somebody takes it. If it is now or never it dies
+// otherwise.
+func (q *model) offer(x *message, now bool) {
+	if now {
+		q.fresh = x
+	}
+	q.handOut()
+	q.fresh = nil
+	if now && x.place == ready {
+		q.die(x, logpb.Death_EXPIRED)
+	}
 }
 
 func (q *model) consume(s *session, c *logpb.Consume) fsm.Result {
@@ -256,7 +304,7 @@ func (q *model) get(s *session, g *logpb.Get) fsm.Result {
 	if s == nil {
 		return fsm.Result{Code: fsm.NoSession}
 	}
-	q.lastUsed = q.clock
+	q.lastUsed, q.active = q.clock, q.clock
 	x := q.nextWaiting()
 	if x == nil {
 		return fsm.Result{Code: fsm.Empty}

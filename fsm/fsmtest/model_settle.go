@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -23,11 +24,15 @@ func (q *model) settle(s *session, d *logpb.Settle) fsm.Result {
 	if c == nil {
 		return fsm.Result{Code: fsm.NotFound}
 	}
+	q.active = q.clock
 	settled := slices.DeleteFunc(q.held(c), func(x *message) bool { return !inRanges(d.Ranges, x.delivery) })
 	switch d.Outcome {
 	case logpb.Settle_ACK:
 		for _, x := range settled {
 			q.counters.Acked++
+			if x.expireAt != 0 && x.expireAt <= q.clock {
+				q.counters.SettledExpired++
+			}
 			q.remove(x)
 		}
 	case logpb.Settle_REQUEUE:
@@ -108,21 +113,40 @@ func (q *model) die(x *message, reason logpb.Death_Reason) {
 	if reason == logpb.Death_EXPIRED {
 		q.counters.Expired++
 	}
-	if !q.config.DeadLetter {
+	fate := queue.Transactional
+	switch {
+	case !q.config.DeadLetter:
+		fate = queue.Dropped
+	case reason == logpb.Death_MAXLEN || q.config.DeadLetterStrategy == logpb.QueueConfig_AT_MOST_ONCE:
+		fate = queue.SentOnce
+	case q.atLeastOnce():
+		fate = queue.AtLeastOnce
+	}
+	q.counters.Deaths[reason-1][fate]++
+	if fate == queue.Dropped {
 		q.remove(x)
 		return
 	}
 	q.leave(x)
 	x.place, x.holder, x.delivery, x.deadline, x.limit = outbox, nil, 0, 0, 0
-	x.letter, x.reason, x.diedAt = q.nextLetter, reason, q.clock
-	q.nextLetter++
+	x.reason, x.diedAt = reason, q.clock
 	q.counters.DeadLettered++
+	if fate == queue.SentOnce {
+		q.out.DeadLetters = append(q.out.DeadLetters, q.letterOf(x).DeadLetter)
+		q.remove(x)
+		return
+	}
+	x.letter = q.nextLetter
+	q.nextLetter++
 	q.letters = append(q.letters, x)
 	q.touched = true
 }
 
 // routeDead says where the oldest unrouted letters go.
 func (q *model) routeDead(r *logpb.RouteDead) fsm.Result {
+	if r.GetRetry() {
+		return q.routeWaiting(r)
+	}
 	letters := slices.DeleteFunc(slices.Clone(q.letters), func(x *message) bool { return x.routed })
 	if len(letters) == 0 || letters[0].letter != r.GetFirst() {
 		return fsm.Result{}
@@ -134,10 +158,33 @@ func (q *model) routeDead(r *logpb.RouteDead) fsm.Result {
 	return fsm.Result{Count: uint64(n)}
 }
 
+// routeWaiting says where letters go that wait, in their order.
+func (q *model) routeWaiting(r *logpb.RouteDead) fsm.Result {
+	n := 0
+	for _, x := range q.in(waiting) {
+		if n == len(r.Routes) {
+			break
+		}
+		if r.Routes[n].GetLetter() != x.letter {
+			continue
+		}
+		q.leave(x)
+		x.place = outbox
+		at := slices.IndexFunc(q.letters, func(y *message) bool { return !y.routed })
+		if at < 0 {
+			at = len(q.letters)
+		}
+		q.letters = slices.Insert(q.letters, at, x)
+		q.route(x, r.Routes[n].GetTargets())
+		n++
+	}
+	return fsm.Result{Count: uint64(n)}
+}
+
 func (q *model) route(x *message, targets []uint64) {
 	x.routed = true
 	for _, id := range targets {
-		if id == 0 || slices.ContainsFunc(x.transfers, func(f transfer) bool { return f.target == id }) {
+		if id == 0 || slices.Contains(x.done, id) || slices.ContainsFunc(x.transfers, func(f transfer) bool { return f.target == id }) {
 			continue
 		}
 		t := q.target(id)
@@ -149,7 +196,22 @@ func (q *model) route(x *message, targets []uint64) {
 		t.next++
 		q.touched = true
 	}
-	if len(x.transfers) == 0 {
+	q.endLetter(x)
+}
+
+// endLetter is the end of a letter that is not on its way anywhere: it has
+// arrived, it goes on waiting, or it is lost.
+func (q *model) endLetter(x *message) {
+	switch {
+	case len(x.transfers) > 0:
+	case q.atLeastOnce() && (x.refused || len(x.done) == 0):
+		q.leave(x)
+		x.place, x.refused = waiting, false
+		q.waitingOnes = append(q.waitingOnes, x)
+	case len(x.done) > 0:
+		q.counters.DeadConfirmed++
+		q.remove(x)
+	default:
 		q.counters.DeadDropped++
 		q.remove(x)
 	}
@@ -176,13 +238,19 @@ func (q *model) settleDead(s *logpb.SettleDead) fsm.Result {
 	}
 	t.settled = max(t.settled, upto)
 	for _, x := range slices.Clone(q.letters) {
-		if !x.routed {
+		i := slices.IndexFunc(x.transfers, func(f transfer) bool { return f.target == t.id && f.number <= upto })
+		if i < 0 {
 			continue
 		}
-		x.transfers = slices.DeleteFunc(x.transfers, func(f transfer) bool { return f.target == t.id && f.number <= upto })
-		if len(x.transfers) == 0 {
-			q.remove(x)
+		switch {
+		case slices.Contains(s.Refused, x.transfers[i].number):
+			q.counters.DeadRefused++
+			x.refused = true
+		case !s.Gone:
+			x.done = append(x.done, t.id)
 		}
+		x.transfers = slices.Delete(x.transfers, i, i+1)
+		q.endLetter(x)
 	}
 	if s.Gone {
 		q.targets = slices.DeleteFunc(q.targets, func(o *target) bool { return o == t })

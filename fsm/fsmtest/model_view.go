@@ -23,22 +23,23 @@ func (q *model) table() []queue.Message {
 			}
 		}
 	}
-	list = append(list, q.returns...)
+	list = append(append(list, q.returns...), q.in(scheduled)...)
 	for _, c := range q.consumers {
 		list = append(list, q.held(c)...)
 	}
-	list = append(list, q.letters...)
+	list = append(append(list, q.letters...), q.waitingOnes...)
 	shown := make([]queue.Message, 0, len(list))
 	for _, x := range list {
 		y := queue.Message{
 			Seq: x.seq, Ref: x.ref, Place: queue.Place(x.place), Priority: uint8(x.priority), ExpireAt: x.expireAt,
 			Acquired: x.acquired, Failed: x.failed, HasExpiration: x.hasExpiry, Deaths: x.deaths,
 			Delivery: x.delivery, Deadline: x.deadline, Letter: x.letter,
+			DueAt: x.dueAt, ScheduleID: x.id, ScheduledFor: x.scheduledFor,
 		}
 		if x.holder != nil {
 			y.Holder = x.holder.id
 		}
-		if x.place == outbox {
+		if x.place == outbox || x.place == waiting {
 			y.Deaths = q.letterOf(x).Deaths // with the present one
 		}
 		shown = append(shown, y)
@@ -50,17 +51,8 @@ func (q *model) stats() queue.Stats {
 	s := queue.Stats{
 		Phase: queue.Phase(q.phase), Clock: q.clock, Consumers: int(q.liveConsumers()), Sessions: len(q.sessions),
 		Counters: q.counters,
-	}
-	for _, x := range q.messages {
-		n := &s.Ready
-		switch x.place {
-		case checkedOut:
-			n = &s.Unacknowledged
-		case outbox:
-			n = &s.Outbox
-		}
-		n.Messages++
-		n.Bytes += uint64(x.ref.Size)
+		Ready:    q.total(ready, returned), Unacknowledged: q.total(checkedOut), Scheduled: q.total(scheduled),
+		Outbox: q.total(outbox, waiting), Waiting: q.total(waiting), Pending: q.pending(),
 	}
 	return s
 }
@@ -131,8 +123,16 @@ func (q *model) unrouted() []queue.Letter {
 	return list
 }
 
-// pending lists the transfers to a target that are not settled.
-func (q *model) pending(target uint64) []queue.Outgoing {
+func (q *model) waitingLetters() []queue.Letter {
+	var list []queue.Letter
+	for _, x := range q.waitingOnes {
+		list = append(list, q.letterOf(x))
+	}
+	return list
+}
+
+// transfersTo lists the transfers to a target that are not settled.
+func (q *model) transfersTo(target uint64) []queue.Outgoing {
 	var list []queue.Outgoing
 	for _, x := range q.letters {
 		for _, f := range x.transfers {
@@ -147,16 +147,20 @@ func (q *model) pending(target uint64) []queue.Outgoing {
 // letterOf shows x with its death history: the pair of this queue and the
 // reason moves to the front, one more.
 func (q *model) letterOf(x *message) queue.Letter {
-	l := queue.Letter{
-		Number: x.letter, Ref: x.ref, Reason: x.reason, DiedAt: x.diedAt, Priority: uint8(x.priority),
+	l := queue.Letter{Number: x.letter, DeadLetter: fsm.DeadLetter{
+		Ref: x.ref, Reason: x.reason, DiedAt: x.diedAt, Priority: uint8(x.priority), ScheduledFor: x.scheduledFor,
 		HasExpiration: x.hasExpiry, Fresh: true,
+	}}
+	for _, id := range x.done {
+		l.Done = append(l.Done, fsm.QueueID(id))
 	}
-	present := &logpb.Death{Reason: x.reason, Queue: machineName, Count: 1, Time: int64(x.diedAt)}
+	present := &logpb.Death{Reason: x.reason, Queue: machineName, Count: 1, Time: int64(x.diedAt), First: len(x.deaths) == 0}
 	var rest []*logpb.Death
 	for _, d := range x.deaths {
 		if l.Fresh && d.Reason == x.reason && d.Queue == machineName {
 			present = proto.Clone(d).(*logpb.Death)
 			present.Count++
+			present.LastExchange = ""
 			l.Fresh = false
 			continue
 		}

@@ -26,8 +26,7 @@ type trial struct {
 	view      *queue.Snapshot // what snapshot was written from
 	entry     history         // the entry under way, if any
 	liveUntil []uint64        // live indexes of the model before the entry
-	// firstMessage is the number of the first message the entry may bring.
-	firstMessage uint64
+	enqueued  uint64          // messages before the entry
 }
 
 func newTrial() *trial {
@@ -41,7 +40,7 @@ func (r *trial) step(s step) diffs {
 	if !s.more {
 		r.entry, r.results = nil, nil
 		r.eff.Reset()
-		r.liveUntil, r.firstMessage = r.model.liveIndexes(), r.model.nextMessage
+		r.liveUntil, r.enqueued = r.model.liveIndexes(), r.model.counters.Enqueued
 	}
 	r.history.add(s)
 	r.entry.add(s)
@@ -53,7 +52,8 @@ func (r *trial) step(s step) diffs {
 	var d diffs
 	compareAnswer(&d, r.model, want, got, &fsm.Effects{
 		Deliveries: r.eff.Deliveries[len(own.Deliveries):], Timeouts: r.eff.Timeouts[len(own.Timeouts):],
-		Cancelled: r.eff.Cancelled[len(own.Cancelled):], Outbox: r.eff.Outbox, Gone: r.eff.Gone,
+		DeadLetters: r.eff.DeadLetters[len(own.DeadLetters):],
+		Cancelled:   r.eff.Cancelled[len(own.Cancelled):], Outbox: r.eff.Outbox, Gone: r.eff.Gone,
 	})
 	compareState(&d, r.model, r.straight)
 	return d
@@ -137,6 +137,7 @@ func (r *trial) compareEffects(d *diffs, name string, m *queue.Machine, e entry)
 	results, eff := applyAll(m, e)
 	equal(d, "result of the replica that is "+name, r.results, results, identical[fsm.Result])
 	equal(d, "delivery by the replica that is "+name, r.eff.Deliveries, eff.Deliveries, sameDelivery)
+	equal(d, "dead letter by the replica that is "+name, r.eff.DeadLetters, eff.DeadLetters, sameDeadLetter)
 	equal(d, "timeout by the replica that is "+name, r.eff.Timeouts, eff.Timeouts, sameTimeout)
 	equal(d, "cancelled by the replica that is "+name, r.eff.Cancelled, eff.Cancelled, identical[fsm.ConsumerID])
 	equal(d, "released by the replica that is "+name, r.eff.Released, eff.Released, identical[uint64])
@@ -155,7 +156,7 @@ func applyAll(m *queue.Machine, e entry) (results []fsm.Result, eff fsm.Effects)
 func (r *trial) compareReleased(d *diffs) {
 	own := r.entry[0].index
 	before := r.liveUntil
-	if r.model.nextMessage > r.firstMessage {
+	if r.model.counters.Enqueued > r.enqueued || r.model.unneeded == own {
 		before = append(before, own)
 	}
 	live := r.model.liveIndexes()

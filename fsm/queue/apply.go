@@ -22,21 +22,23 @@ func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm
 	case logpb.Command_SESSION_DOWN:
 		return m.sessionDown(meta, s, eff)
 	case logpb.Command_PURGE:
-		return m.purge(eff)
+		return m.purge()
 	case logpb.Command_CONFIGURE:
-		return m.configure(cmd.Configure)
+		return m.configure(cmd.Configure, eff)
 	case logpb.Command_TICK:
 		return m.tick(eff)
 	case logpb.Command_DELETE:
 		return m.delete(cmd.Delete, eff)
 	case logpb.Command_TOUCH:
-		return m.touch()
+		return m.touch(cmd.Touch)
 	case logpb.Command_ROUTE_DEAD:
 		return m.routeDead(cmd.RouteDead, eff)
 	case logpb.Command_SETTLE_DEAD:
 		return m.settleDead(cmd.SettleDead, eff)
 	case logpb.Command_NODE_DOWN:
 		return m.nodeDown(cmd.NodeDown, eff)
+	case logpb.Command_SCHEDULE:
+		return m.reschedule(cmd.Schedule, eff)
 	}
 	return fsm.Result{Code: fsm.Invalid}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/invariants"
+	"github.com/quorate/quorate/proto/logpb"
 )
 
 // mustHold checks small states whole.
@@ -23,10 +24,10 @@ type checker struct {
 	err   error
 	seen  []bool   // by handle: found in a place
 	live  []uint64 // log indexes of the messages found
-	count [Outbox + 1]Count
+	count [Purged + 1]Count
 	next  fsm.Time // earliest deadline found
 
-	extras, expiring, deadlines, getsHeld int
+	extras, expiring, deadlines, getsHeld, named int
 }
 
 // that notes a fault unless ok. What is asked for each message goes through
@@ -72,17 +73,19 @@ func (k *checker) message(h uint32, place Place) {
 		k.fail("message %d says %v and is in %v", x.seq, x.place, place)
 	case x.seq == 0 || x.seq >= m.nextMessage:
 		k.fail("message %d of %d", x.seq, m.nextMessage)
-	case x.size == 0 || x.index > m.index || x.expireAt < 0:
+	case x.size == 0 || x.index > m.index || x.expireAt < 0 || uint32(x.head&^expirationBit) > x.size:
 		k.fail("message %d: size %d, entry %d, expiry %d", x.seq, x.size, x.index, x.expireAt)
-	case x.extra != 0 && len(e.deaths) == 0:
+	case x.extra != 0 && len(e.deaths) == 0 && e.rare == nil:
 		k.fail("message %d has an empty extra", x.seq)
-	case place != Outbox && (e.letter != 0 || e.transfers != nil || e.diedAt != 0 || e.reason != 0):
+	case place != Scheduled && m.rareOf(h).id != "":
+		k.fail("message %d is not scheduled", x.seq)
+	case place != Outbox && place != Waiting && (e.letter != 0 || e.transfers != nil || e.diedAt != 0 || e.reason != 0):
 		k.fail("message %d is no letter", x.seq)
 	}
 	k.seen[h] = true
 	k.live = append(k.live, x.index)
 	k.count[place].Messages++
-	k.count[place].Bytes += uint64(x.size)
+	k.count[place].Bytes += x.bytes()
 	if x.extra != 0 {
 		k.extras++
 	}
@@ -101,6 +104,13 @@ func (k *checker) lists() {
 			place = Returned
 		case outboxList:
 			place = Outbox
+		case scheduledList:
+			place = Scheduled
+		case waitingList:
+			place = Waiting
+		case purgedList:
+			k.purged()
+			continue
 		}
 		prev, last := uint32(0), uint64(0)
 		for h := m.lists[no].head; h != 0 && k.err == nil; h = m.messages.get(h).next {
@@ -115,6 +125,13 @@ func (k *checker) lists() {
 				}
 				last = x.seq
 			}
+			if place == Scheduled {
+				if x.expireAt == 0 || x.seq <= last {
+					k.fail("message %d is out of order or never due", x.seq)
+				}
+				last = x.seq
+				k.scheduled(h)
+			}
 			prev = h
 		}
 		k.that(m.lists[no].tail == prev, "list %d: the tail is wrong", no)
@@ -122,6 +139,33 @@ func (k *checker) lists() {
 			k.that((m.waiting>>no&1 == 1) == (m.lists[no].head != 0), "list %d: the bit is wrong", no)
 		}
 	}
+}
+
+// scheduled checks what holds for a scheduled message.
+func (k *checker) scheduled(h uint32) {
+	x := k.m.messages.get(h)
+	k.deadline(x.expireAt)
+	if id := k.m.rareOf(h).id; id != "" {
+		k.named++
+		k.that(k.m.named[id] == h, "message %d does not have its name", x.seq)
+	}
+}
+
+// purged counts what was purged; the records keep saying where they were.
+func (k *checker) purged() {
+	m, last := k.m, uint32(0)
+	for h := m.lists[purgedList].head; h != 0 && k.err == nil; h = m.messages.get(h).next {
+		x := m.messages.get(h)
+		k.that(!k.seen[h], "message %d is purged and somewhere", x.seq)
+		k.seen[h] = true
+		k.live = append(k.live, x.index)
+		k.count[Purged].add(x.count())
+		if x.extra != 0 {
+			k.extras++
+		}
+		last = h
+	}
+	k.that(m.lists[purgedList].tail == last, "the tail of what was purged is wrong")
 }
 
 func (k *checker) consumers() {
@@ -148,7 +192,7 @@ func (k *checker) consumers() {
 		k.that(slices.IsSorted(c.late) && (len(c.late) == 0 || c.late[len(c.late)-1] < c.next), "consumer %v: late ids", c.id)
 		k.held(c)
 	}
-	k.that(attached == m.attached && active == m.active && k.getsHeld == m.getsHeld, "consumers are miscounted")
+	k.that(attached == m.attached && active == m.serving && k.getsHeld == m.getsHeld, "consumers are miscounted")
 	k.that(exclusive == m.exclusive && (exclusive == nil || active == 1), "the exclusive consumer is not alone")
 }
 
@@ -217,7 +261,7 @@ func (k *checker) outbox() {
 	pending := map[fsm.QueueID]int{}
 	for h := m.lists[outboxList].head; h != 0 && k.err == nil; h = m.messages.get(h).next {
 		e := m.extraOf(h)
-		k.that(e.letter > last && e.letter < m.nextLetter, "letter %d is out of order", e.letter)
+		k.that(e.letter > 0 && e.letter < m.nextLetter, "letter %d of %d", e.letter, m.nextLetter)
 		k.that(unrouted == 0 || len(e.transfers) == 0 && e.letter == last+1, "letter %d is routed too early", e.letter)
 		last = e.letter
 		k.that(len(e.deaths) > 0 && e.deaths[0].Queue == m.name && e.deaths[0].Reason == e.reason, "letter %d has no death", e.letter)
@@ -235,6 +279,11 @@ func (k *checker) outbox() {
 			pending[t.Target]++
 		}
 	}
+	for h := m.lists[waitingList].head; h != 0; h = m.messages.get(h).next {
+		e := m.extraOf(h)
+		k.that(e.letter > 0 && e.letter < m.nextLetter && len(e.deaths) > 0 && len(e.transfers) == 0, "letter %d does not wait", e.letter)
+	}
+	k.that(m.counts[Waiting].Messages == 0 || m.fate(logpb.Death_NONE) == AtLeastOnce, "letters wait for nothing")
 	k.that(unrouted == m.unrouted, "the first unrouted letter is wrong")
 	if unrouted != 0 {
 		k.that(last == m.nextLetter-1, "letter %d is missing", m.nextLetter-1)
@@ -252,6 +301,11 @@ func (k *checker) sessions() {
 	for _, id := range m.Sessions() {
 		s := m.sessions[id]
 		k.that(s.id == id && id != fsm.SessionID{} && s.next > 0 && s.last.seq < s.next, "session %v: next %d, answered %d", id, s.next, s.last.seq)
+		for i, r := range s.refused {
+			k.that(r.length > 0 && r.first+r.length <= s.next && (i == 0 || s.refused[i-1].first+s.refused[i-1].length < r.first),
+				"session %v: refused commands", id)
+		}
+		k.that(len(s.refused) <= refusedRuns, "session %v: %d runs of refused commands", id, len(s.refused))
 		k.that(!m.over(id), "session %v has ended", id)
 		k.that(slices.IsSortedFunc(s.consumers, func(a, b *consumer) int { return compare(a.id.Number, b.id.Number) }), "session %v: consumers", id)
 		consumers += len(s.consumers)
@@ -271,12 +325,14 @@ func (k *checker) books() {
 	k.that(len(k.live) == m.messages.live(), "%d messages, %d in places", m.messages.live(), len(k.live))
 	k.that(k.extras == m.extras.live(), "%d extras, %d in use", m.extras.live(), k.extras)
 	k.that(k.expiring == m.expiring && k.deadlines == m.deadlines, "time is miscounted")
+	k.that(k.named == len(m.named), "%d scheduled messages have a name, %d names", k.named, len(m.named))
 	k.entries()
 	k.that(m.phase == Active || len(m.consumers) == 0 && len(m.sessions) == 0 && m.readyCount() == 0, "an ended queue serves")
 	k.that((m.phase == Draining) == (m.goneAt != 0), "phase %d ends at %d", m.phase, m.goneAt)
 	k.that(m.phase != Draining || len(k.live) > 0, "nothing to drain")
 	k.that(m.phase != Gone || len(k.live) == 0, "a queue that is gone has messages")
 	k.that(m.clock >= 0 && m.clock <= fsm.MaxTime && m.lastUsed >= 0 && m.lastUsed <= m.clock, "clock %d, last used %d", m.clock, m.lastUsed)
+	k.that(m.active >= 0 && m.active <= m.clock, "clock %d, last active %d", m.clock, m.active)
 	k.that(m.credit >= 0 && m.credit <= m.clock, "clock %d, credit %d", m.clock, m.credit)
 }
 
@@ -307,6 +363,10 @@ func (k *checker) time() {
 	switch m.phase {
 	case Active:
 		k.deadline(m.leaseEnd())
+		k.deadline(m.idleEnd())
+		if m.lists[purgedList].head != 0 || m.tooLong() {
+			k.deadline(max(m.clock, 1))
+		}
 	case Draining:
 		k.next = m.goneAt
 	default:

@@ -66,9 +66,9 @@ func (m *Machine) checkOut(h uint32, c *consumer) checkout {
 // delivery describes what c holds.
 func (m *Machine) delivery(c *consumer, held checkout) fsm.Delivery {
 	x := m.messages.get(held.handle)
-	d := fsm.Delivery{To: c.id, ID: held.id, Ref: x.ref(), Acquired: x.acquired, Failed: x.failed}
+	d := fsm.Delivery{To: c.id, ID: held.id, Ref: x.ref(), Acquired: x.acquired, Failed: x.failed, ExpireAt: x.expireAt}
 	if x.extra != 0 {
-		d.Deaths = m.extras.get(x.extra).deaths
+		d.Deaths, d.ScheduledFor = m.extras.get(x.extra).deaths, m.rareOf(held.handle).scheduledFor
 	}
 	return d
 }
@@ -94,7 +94,7 @@ func (m *Machine) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Result {
 	if s == nil {
 		return fsm.Result{Code: fsm.NoSession}
 	}
-	m.lastUsed = m.clock
+	m.lastUsed, m.active = m.clock, m.clock
 	h := m.first(eff)
 	if h == 0 {
 		return fsm.Result{Code: fsm.Empty}

@@ -5,11 +5,13 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// configure replaces the settings. A new lease starts now. Message expiries
-// and deadlines that are running keep what they were given. Settings of an
+// configure replaces the settings. A new lease starts now. Message expiries,
+// schedules and deadlines that are running keep what they were given. A new
+// length limit acts at once, and letters that wait for somewhere to go are
+// dropped if the queue does not deliver at least once any more. Settings of an
 // older revision than those in force change nothing: they come from a leader
 // that did not know better.
-func (m *Machine) configure(cmd *logpb.Configure) fsm.Result {
+func (m *Machine) configure(cmd *logpb.Configure, eff *fsm.Effects) fsm.Result {
 	c := cmd.GetConfig()
 	if c == nil {
 		return fsm.Result{Code: fsm.Invalid}
@@ -30,11 +32,22 @@ func (m *Machine) configure(cmd *logpb.Configure) fsm.Result {
 		Overflow: c.Overflow, AutoDeleteOnIdle: c.AutoDeleteOnIdle, IdleCountsRouted: c.IdleCountsRouted,
 		ExpiresKeepPending: c.ExpiresKeepPending, DeliveryDelay: c.DeliveryDelay, Revision: c.Revision,
 	}
+	m.active = m.clock
+	if m.fate(logpb.Death_NONE) != AtLeastOnce {
+		m.counters.DeadDropped += m.counts[Waiting].Messages
+		m.discardList(waitingList, Waiting)
+	}
+	eff.Outbox = eff.Outbox || m.letters() > 0 // there may be another way now
 	return fsm.Result{}
 }
 
-// touch renews the lease for an active redeclaration and answers what it shows.
-func (m *Machine) touch() fsm.Result {
-	m.lastUsed = m.clock
-	return fsm.Result{Count: m.readyCount(), Consumers: uint64(m.active)}
+// touch notes use: an active redeclaration, which also renews the lease, or
+// something that keeps the queue from being idle. It answers what a
+// redeclaration shows.
+func (m *Machine) touch(cmd *logpb.Touch) fsm.Result {
+	m.active = m.clock
+	if !cmd.GetIdleOnly() {
+		m.lastUsed = m.clock
+	}
+	return fsm.Result{Count: m.readyCount(), Consumers: uint64(m.serving)}
 }

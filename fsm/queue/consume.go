@@ -14,7 +14,7 @@ func (m *Machine) consume(s *session, cmd *logpb.Consume) fsm.Result {
 	if cmd.GetConsumer() == 0 || c != nil && c.cancelled {
 		return fsm.Result{Code: fsm.Invalid}
 	}
-	others := m.active
+	others := m.serving
 	if c != nil {
 		others--
 	}

@@ -154,7 +154,7 @@ func (m *Machine) register(s *session, number uint64) *consumer {
 	s.consumers = slices.Insert(s.consumers, i, c)
 	if number != 0 {
 		m.attached++
-		m.active++
+		m.serving++
 	}
 	return c
 }
@@ -166,7 +166,7 @@ func (m *Machine) retire(c *consumer) {
 	}
 	m.leave(c)
 	c.cancelled = true
-	m.active--
+	m.serving--
 	if m.exclusive == c {
 		m.exclusive = nil
 	}

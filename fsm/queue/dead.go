@@ -7,20 +7,42 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// die ends message h, which is in no place: it becomes a letter of the outbox
-// or, without a dead-letter exchange, is gone.
+// fate is what becomes of those that die for this reason. What a queue drops
+// because it is too long does not go through the outbox, which would grow then.
+func (m *Machine) fate(reason logpb.Death_Reason) Fate {
+	switch strategy := m.config.DeadLetterStrategy; {
+	case !m.config.DeadLetter:
+		return Dropped
+	case reason == logpb.Death_MAXLEN || strategy == logpb.QueueConfig_AT_MOST_ONCE:
+		return SentOnce
+	case strategy == logpb.QueueConfig_AT_LEAST_ONCE:
+		return AtLeastOnce
+	}
+	return Transactional
+}
+
+// die ends message h, which is in no place: it becomes a letter of the outbox,
+// or is gone, with or without a letter that is sent once.
 func (m *Machine) die(h uint32, reason logpb.Death_Reason, eff *fsm.Effects) {
 	if reason == logpb.Death_EXPIRED {
 		m.counters.Expired++
 	}
-	if !m.config.DeadLetter {
+	fate := m.fate(reason)
+	m.counters.Deaths[reason-1][fate]++
+	if fate == Dropped {
 		m.free(h, eff)
 		return
 	}
 	m.counters.DeadLettered++
 	e := m.mutExtra(h)
-	e.reason, e.diedAt, e.letter = reason, m.clock, m.nextLetter
+	e.reason, e.diedAt = reason, m.clock
 	e.deaths = m.addDeath(e.deaths, reason)
+	if fate == SentOnce {
+		eff.DeadLetters = append(eff.DeadLetters, m.deadLetter(h))
+		m.free(h, eff)
+		return
+	}
+	e.letter = m.nextLetter
 	m.nextLetter++
 	m.setPlace(m.messages.mut(h), Outbox)
 	m.append(h)
@@ -34,13 +56,13 @@ func (m *Machine) die(h uint32, reason logpb.Death_Reason, eff *fsm.Effects) {
 // The history of a new pair of queue and reason is filled in by whoever
 // forwards the letter, from the payload.
 func (m *Machine) addDeath(history []*logpb.Death, reason logpb.Death_Reason) []*logpb.Death {
-	now := &logpb.Death{Reason: reason, Queue: m.name, Count: 1, Time: int64(m.clock)}
+	now := &logpb.Death{Reason: reason, Queue: m.name, Count: 1, Time: int64(m.clock), First: len(history) == 0}
 	i := slices.IndexFunc(history, func(d *logpb.Death) bool { return d.Reason == reason && d.Queue == m.name })
 	if i < 0 {
 		return slices.Concat([]*logpb.Death{now}, history)
 	}
 	old := history[i]
-	now.Count, now.Time = old.Count+1, old.Time
+	now.Count, now.Time, now.First = old.Count+1, old.Time, old.First
 	now.Exchange, now.RoutingKeys, now.OriginalExpiration = old.Exchange, old.RoutingKeys, old.OriginalExpiration
 	return slices.Concat([]*logpb.Death{now}, history[:i], history[i+1:])
 }
@@ -52,24 +74,50 @@ func copyDeaths(from []*logpb.Death) []*logpb.Death {
 		deaths[i] = &logpb.Death{
 			Reason: d.GetReason(), Queue: d.GetQueue(), Count: d.GetCount(), Time: d.GetTime(), Exchange: d.GetExchange(),
 			RoutingKeys: slices.Clone(d.GetRoutingKeys()), OriginalExpiration: d.GetOriginalExpiration(),
+			First: d.GetFirst(), LastExchange: d.GetLastExchange(),
 		}
 	}
 	return deaths
 }
 
-// letter describes letter h of the outbox.
-func (m *Machine) letter(h uint32) Letter {
+// deadLetter describes message h, which has died.
+func (m *Machine) deadLetter(h uint32) fsm.DeadLetter {
 	x, e := m.messages.get(h), m.extraOf(h)
-	return Letter{
-		Number: e.letter, Ref: x.ref(), Reason: e.reason, DiedAt: e.diedAt, Priority: x.priority,
-		HasExpiration: x.hasExpiration, Deaths: e.deaths, Fresh: e.deaths[0].Count == 1, Transfers: e.transfers,
+	return fsm.DeadLetter{
+		Ref: x.ref(), Reason: e.reason, DiedAt: e.diedAt, Priority: x.priority, ScheduledFor: m.rareOf(h).scheduledFor,
+		HasExpiration: x.hasExpiration(), Deaths: e.deaths, Fresh: e.deaths[0].Count == 1,
 	}
+}
+
+// letter describes letter h.
+func (m *Machine) letter(h uint32) Letter {
+	e := m.extraOf(h)
+	return Letter{Number: e.letter, DeadLetter: m.deadLetter(h), Done: m.rareOf(h).done, Transfers: e.transfers}
+}
+
+// letters is the number of letters that have not come to an end.
+func (m *Machine) letters() uint64 {
+	return m.counts[Outbox].Messages + m.counts[Waiting].Messages
 }
 
 // UnroutedLetters returns up to limit letters without a route, oldest first.
 func (m *Machine) UnroutedLetters(limit int) []Letter {
 	var letters []Letter
 	for h := m.unrouted; h != 0 && len(letters) < limit; h = m.messages.get(h).next {
+		letters = append(letters, m.letter(h))
+	}
+	return letters
+}
+
+// WaitingLetters returns up to limit letters that have nowhere to go for now,
+// in the order in which RouteDead may name them. The first skip are left out.
+func (m *Machine) WaitingLetters(skip, limit int) []Letter {
+	var letters []Letter
+	for h := m.lists[waitingList].head; h != 0 && len(letters) < limit; h = m.messages.get(h).next {
+		if skip > 0 {
+			skip--
+			continue
+		}
 		letters = append(letters, m.letter(h))
 	}
 	return letters

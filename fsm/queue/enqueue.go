@@ -5,59 +5,113 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// enqueue takes one message in. With TTL 0 it is offered to consumers with
-// credit, and expires here if none takes it.
+// enqueue takes one message in, for now or for later. With TTL 0 it is offered
+// to consumers with credit, and expires here if none takes it. A message that
+// has no place in the queue is refused, unless somebody takes it at once.
 func (m *Machine) enqueue(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) fsm.Result {
-	if cmd.GetSize() == 0 {
+	if cmd.GetSize() == 0 || cmd.Head > cmd.Size || cmd.Head >= expirationBit {
 		return fsm.Result{Code: fsm.Invalid}
 	}
+	if !cmd.Routed || m.config.IdleCountsRouted {
+		m.active = m.clock
+	}
+	due := m.dueAt(cmd.DueAt, cmd.DelayPlusOne, m.config.DeliveryDelay)
+	if due > m.clock {
+		return m.enqueueLater(meta, cmd, due, eff)
+	}
+	ttl, limited := m.ttl(cmd.TtlPlusOne, cmd.TtlCeilingPlusOne)
+	now := limited && ttl == 0
+	full := !now && m.full(cmd, 0)
+	if full && m.serviced == 0 {
+		return m.refuse(meta, cmd, eff)
+	}
+	h := m.store(meta, cmd, due, eff)
+	x := m.messages.mut(h)
+	if limited {
+		x.expireAt = m.deadline(ttl)
+	}
+	m.setPlace(x, Ready)
+	m.append(h)
+	if limited || full {
+		m.offer(h, now, eff)
+	}
+	if full && !m.stays(h, cmd, eff) {
+		return m.refuse(meta, cmd, eff)
+	}
+	if m.messages.get(h).ready() {
+		m.watch(h) // all others need none
+	}
+	m.counters.Enqueued++
+	return fsm.Result{}
+}
+
+// store makes a record of a message, in no place and without an expiry.
+func (m *Machine) store(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time, eff *fsm.Effects) uint32 {
 	h := m.messages.alloc()
 	x := m.messages.mut(h)
 	*x = message{
 		seq: m.nextMessage, index: meta.Index, offset: meta.Offset, size: cmd.Size,
-		priority: priority(cmd.PriorityPlusOne), hasExpiration: cmd.HasExpiration,
+		head: uint16(cmd.Head), priority: priority(cmd.PriorityPlusOne),
+	}
+	if cmd.HasExpiration {
+		x.head |= expirationBit
 	}
 	m.nextMessage++
-	ttl, limited := m.ttl(cmd.TtlPlusOne)
-	if limited {
-		x.expireAt = m.deadline(ttl)
-	}
-	m.counts[0].Messages++
-	m.counts[0].Bytes += uint64(x.size)
-	m.setPlace(x, Ready)
-	m.append(h)
+	m.counts[0].add(x.count())
 	m.keepEntry(eff)
 	if len(cmd.Deaths) > 0 {
 		m.mutExtra(h).deaths = copyDeaths(cmd.Deaths)
 	}
-	m.counters.Enqueued++
-
-	if !limited {
-		return fsm.Result{}
+	if due == 0 {
+		due = fsm.Time(max(cmd.ScheduledFor, 0))
 	}
-	if ttl == 0 {
+	if due != 0 {
+		m.setRare(h, rare{scheduledFor: due})
+	}
+	return h
+}
+
+// offer hands out what there is, message h among it. If it is now or never, h
+// expires unless somebody takes it.
+func (m *Machine) offer(h uint32, now bool, eff *fsm.Effects) {
+	if now {
 		m.fresh = h
 	}
 	m.assign(eff)
 	m.fresh = 0
-	switch {
-	case !m.messages.get(h).ready(): // handed out
-	case ttl == 0:
+	if now && m.messages.get(h).ready() {
 		m.remove(h)
 		m.die(h, logpb.Death_EXPIRED, eff)
-	default:
-		m.watch(h)
 	}
-	return fsm.Result{}
 }
 
-// ttl is the smaller of the message's and the queue's.
-func (m *Machine) ttl(plusOne uint64) (d fsm.Millis, limited bool) {
-	switch queue := m.config.TtlPlusOne; {
-	case plusOne == 0:
-		plusOne = queue
-	case queue != 0:
-		plusOne = min(plusOne, queue)
+// stays reports whether message h, which has come to a full queue, was taken
+// or may stay. If not it is gone without a trace.
+func (m *Machine) stays(h uint32, cmd *logpb.Enqueue, eff *fsm.Effects) bool {
+	if !m.messages.get(h).ready() {
+		return true
+	}
+	m.remove(h)
+	if m.full(cmd, 0) {
+		m.free(h, eff)
+		return false
+	}
+	m.setPlace(m.messages.mut(h), Ready)
+	m.append(h) // it was the last one
+	return true
+}
+
+// ttl is the TTL of a message with its own TTL and a ceiling, both + 1: the
+// smallest of these and the queue's, unless its own comes before the queue's.
+func (m *Machine) ttl(own, ceiling uint64) (d fsm.Millis, limited bool) {
+	plusOne := m.config.TtlPlusOne
+	if own != 0 && m.config.MessageTtlFirst {
+		plusOne = own
+	}
+	for _, other := range [2]uint64{own, ceiling} {
+		if other != 0 && (plusOne == 0 || other < plusOne) {
+			plusOne = other
+		}
 	}
 	if plusOne == 0 {
 		return 0, false

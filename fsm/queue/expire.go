@@ -43,8 +43,21 @@ func (m *Machine) notExpiring(t *timed[uint32]) bool {
 	return x.seq != t.seq || !x.ready()
 }
 
-// expireDue expires what is due, earliest first, within the budget.
-func (m *Machine) expireDue(eff *fsm.Effects) {
+// catchUp expires messages and makes scheduled ones ready that are due, in the
+// order of their instants, within the budget.
+func (m *Machine) catchUp(eff *fsm.Effects) {
+	for m.counts[Scheduled].Messages > 0 && m.budget > 0 {
+		s := m.schedules.first(m.notScheduled)
+		if s == nil || s.at > m.clock {
+			break
+		}
+		if e := m.expiries.first(m.notExpiring); e != nil && e.compare(s) < 0 {
+			m.expireNext(eff)
+			continue
+		}
+		m.budget--
+		m.promote(s.v, eff)
+	}
 	if m.expiring == 0 {
 		return
 	}

@@ -93,8 +93,13 @@ func (s *stream) body() *logpb.Command {
 	switch kind := s.byte(); {
 	case kind < 90:
 		cmd.Kind = logpb.Command_ENQUEUE
-		cmd.Enqueue = &logpb.Enqueue{Size: uint32(1 + s.below(100))}
-		switch s.below(4) {
+		cmd.Enqueue = &logpb.Enqueue{Size: uint32(1 + s.below(100)), Head: uint32(s.below(8))}
+		switch s.below(7) {
+		case 3:
+			cmd.Enqueue.DelayPlusOne = s.wild()
+		case 4:
+			cmd.Enqueue.DueAt, cmd.Enqueue.ScheduleId = int64(s.wild()), "x"
+			cmd.Enqueue.Conflict = logpb.Enqueue_Conflict(s.below(4))
 		case 0:
 			cmd.Enqueue.TtlPlusOne = s.wild()
 		case 1:
@@ -141,6 +146,10 @@ func (s *stream) rare(cmd *logpb.Command, kind byte) {
 		cmd.Configure = &logpb.Configure{Config: &logpb.QueueConfig{
 			TtlPlusOne: s.below(3) * s.wild(), Expires: s.below(3) * s.wild(), ConsumerTimeoutPlusOne: s.below(2) * s.wild(),
 			DeadLetter: s.below(4) != 0, DeliveryLimit: int64(s.below(6)) - 1, AutoDelete: s.below(10) == 1, LockCredit: s.below(2) * s.wild(),
+			MaxLengthPlusOne: s.below(3) * s.wild(), MaxLengthBytesPlusOne: s.below(2) * s.wild() * 32,
+			Overflow:           logpb.QueueConfig_Overflow(s.below(4)),
+			DeadLetterStrategy: logpb.QueueConfig_DeadLetterStrategy(s.below(4)),
+			AutoDeleteOnIdle:   s.below(2) * s.wild(), ExpiresKeepPending: s.below(2) == 1,
 		}}
 	case kind < 234:
 		cmd.Kind = logpb.Command_ROUTE_DEAD

@@ -14,16 +14,48 @@ func (m *Machine) leaseEnd() fsm.Time {
 	if m.config.Expires == 0 || m.inUse() {
 		return 0
 	}
-	return m.lastUsed.Add(fsm.Millis(min(m.config.Expires, uint64(fsm.MaxTime)))).Add(1)
+	return max(m.lastUsed.Add(m.lease()).Add(1), m.awaited())
+}
+
+func (m *Machine) lease() fsm.Millis { return fsm.Millis(min(m.config.Expires, uint64(fsm.MaxTime))) }
+
+// awaited is when the message dies for which the lease is put off; 0: it is
+// not. Two lengths of the lease after the last use it is put off no more.
+func (m *Machine) awaited() fsm.Time {
+	if !m.config.ExpiresKeepPending || !m.config.DeadLetter {
+		return 0
+	}
+	if t := m.expiries.first(m.notExpiring); t != nil && t.at <= m.lastUsed.Add(m.lease()).Add(m.lease()) {
+		return t.at
+	}
+	return 0
+}
+
+// idleEnd is the first instant at which an idle queue ends; 0: never. A queue
+// with scheduled messages, or one that forwards dead letters, is not idle.
+func (m *Machine) idleEnd() fsm.Time {
+	if m.config.AutoDeleteOnIdle == 0 || m.inUse() || m.config.DeadLetter || m.counts[Scheduled].Messages > 0 {
+		return 0
+	}
+	return m.active.Add(fsm.Millis(min(m.config.AutoDeleteOnIdle, uint64(fsm.MaxTime)))).Add(1)
+}
+
+// isOver reports whether nobody has used the queue for too long.
+func (m *Machine) isOver() bool {
+	if end := m.idleEnd(); end != 0 && end <= m.clock {
+		return true
+	}
+	end := m.leaseEnd()
+	return end != 0 && end <= m.clock && m.awaited() == 0
 }
 
 // afterUse notes the end of use, and ends an auto-delete queue whose last
-// consumer has gone. inUse and active are from before the command.
-func (m *Machine) afterUse(inUse bool, active int, eff *fsm.Effects) {
+// consumer has gone. inUse and serving are from before the command.
+func (m *Machine) afterUse(inUse bool, serving int, eff *fsm.Effects) {
 	if inUse && !m.inUse() {
-		m.lastUsed = m.clock
+		m.lastUsed, m.active = m.clock, m.clock
 	}
-	if m.phase == Active && m.config.AutoDelete && active > 0 && m.active == 0 {
+	if m.phase == Active && m.config.AutoDelete && serving > 0 && m.serving == 0 {
 		m.end(eff)
 	}
 }
@@ -31,12 +63,13 @@ func (m *Machine) afterUse(inUse bool, active int, eff *fsm.Effects) {
 // end lets the queue go by itself. Its messages are dropped, not dead-lettered;
 // letters that already are in the outbox have a while to be forwarded.
 func (m *Machine) end(eff *fsm.Effects) {
-	if m.counts[Outbox].Messages == 0 {
+	if m.letters() == 0 {
 		m.vanish(eff)
 		return
 	}
 	m.dismissAll(eff)
-	m.dropReady(eff)
+	m.dropReady()
+	m.sweep(logpb.Command_TICK, eff) // the rest goes with the queue
 	m.phase, m.goneAt = Draining, m.deadline(drainTimeout)
 	eff.Outbox = true
 }
@@ -53,7 +86,7 @@ func (m *Machine) dismissAll(eff *fsm.Effects) {
 	for _, held := range m.taken {
 		m.free(held.handle, eff)
 	}
-	m.consumers, m.attached, m.active, m.getsHeld = nil, 0, 0, 0
+	m.consumers, m.attached, m.serving, m.getsHeld = nil, 0, 0, 0
 	m.exclusive, m.levels, m.serviced = nil, nil, 0
 	clear(m.sessions)
 	m.recent = nil
@@ -67,7 +100,7 @@ func (m *Machine) vanish(eff *fsm.Effects) {
 			eff.Cancelled = append(eff.Cancelled, c.id)
 		}
 	}
-	m.counters.DeadDropped += m.counts[Outbox].Messages
+	m.counters.DeadDropped += m.letters()
 	for index := range m.live.all() {
 		eff.Released = append(eff.Released, index)
 	}
@@ -88,7 +121,7 @@ func (m *Machine) afterlife(cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
 	case logpb.Command_SETTLE_DEAD:
 		r = m.settleDead(cmd.SettleDead, eff)
 	}
-	if m.counts[Outbox].Messages == 0 || cmd.Kind == logpb.Command_TICK && m.goneAt <= m.clock {
+	if m.letters() == 0 || cmd.Kind == logpb.Command_TICK && m.goneAt <= m.clock {
 		m.vanish(eff)
 	}
 	return r
@@ -97,7 +130,7 @@ func (m *Machine) afterlife(cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
 // delete ends the queue on request, with its outbox.
 func (m *Machine) delete(cmd *logpb.Delete, eff *fsm.Effects) fsm.Result {
 	switch n := m.readyCount(); {
-	case cmd.GetIfUnused() && m.active > 0:
+	case cmd.GetIfUnused() && m.serving > 0:
 		return fsm.Result{Code: fsm.InUse}
 	case cmd.GetIfEmpty() && n > 0:
 		return fsm.Result{Code: fsm.NotEmpty}

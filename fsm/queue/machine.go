@@ -15,6 +15,12 @@ const (
 	// drainTimeout bounds how long a queue that has ended keeps its outbox.
 	drainTimeout fsm.Millis = 60_000
 
+	// dropsAtOnce bounds what one command drops from the head of a queue that
+	// is too long; sweepInTick and dueBefore what a Tick or a Purge, and any
+	// other command, forget of what was purged.
+	dropsAtOnce = 4096
+	sweepInTick = 16384
+
 	// defaultDeliveryLimit holds until the first Configure.
 	defaultDeliveryLimit = 20
 )
@@ -29,7 +35,8 @@ type Machine struct {
 	credit   fsm.Time // how far the clock of held messages is behind
 	index    uint64   // of the last entry
 	term     uint64
-	lastUsed fsm.Time
+	lastUsed fsm.Time // for the lease
+	active   fsm.Time // the last activity, for auto-delete on idle
 	phase    Phase
 	goneAt   fsm.Time // end of draining
 	config   *logpb.QueueConfig
@@ -43,11 +50,13 @@ type Machine struct {
 	extras    arena[extra]
 	lists     [listCount]list
 	waiting   uint32             // bit p: the list of priority p has messages
-	counts    [Outbox + 1]Count  // by place
+	counts    [Purged + 1]Count  // by place
 	expiring  int                // ready messages with an expiry
 	deadlines int                // held messages with a consumer timeout
 	expiries  timeIndex[uint32]  // of ready messages, by handle
 	timeouts  timeIndex[holding] // of held messages
+	schedules timeIndex[uint32]  // of scheduled messages, by handle
+	named     map[string]uint32  // scheduled messages that have a name
 	live      liveIndexes
 
 	sessions map[fsm.SessionID]*session
@@ -58,7 +67,7 @@ type Machine struct {
 
 	consumers []*consumer // all, gets included, by age
 	attached  int         // all but gets
-	active    int         // all but gets and cancelled ones
+	serving   int         // all but gets and cancelled ones
 	getsHeld  int         // messages held by gets
 	exclusive *consumer
 	levels    []*level // highest priority first
@@ -96,11 +105,12 @@ func New(name string, id fsm.QueueID) *Machine {
 // clear forgets everything that a queue holds.
 func (m *Machine) clear() {
 	m.messages, m.extras, m.lists = arena[message]{}, arena[extra]{}, [listCount]list{}
-	m.waiting, m.counts, m.expiring, m.deadlines = 0, [Outbox + 1]Count{}, 0, 0
+	m.waiting, m.counts, m.expiring, m.deadlines = 0, [Purged + 1]Count{}, 0, 0
+	m.schedules, m.named = timeIndex[uint32]{}, map[string]uint32{}
 	m.expiries, m.timeouts, m.live = timeIndex[uint32]{}, timeIndex[holding]{}, liveIndexes{}
 	m.sessions, m.recent = map[fsm.SessionID]*session{}, nil
 	m.ended, m.isEnded, m.dead = deque[fsm.SessionID]{}, map[fsm.SessionID]bool{}, nil
-	m.consumers, m.attached, m.active, m.getsHeld = nil, 0, 0, 0
+	m.consumers, m.attached, m.serving, m.getsHeld = nil, 0, 0, 0
 	m.exclusive, m.levels, m.serviced = nil, nil, 0
 	m.unrouted, m.targets = 0, nil
 }
@@ -117,22 +127,24 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 	if cmd.Kind == logpb.Command_TICK {
 		m.budget = dueInTick
 	}
-	m.expireDue(eff)
+	m.catchUp(eff)
 	s, r, ok := m.admit(&meta, cmd, eff)
 	if cmd.Kind != logpb.Command_TICK {
 		m.budget = dueBefore
 	}
+	inUse, serving := m.inUse(), m.serving
 	if ok {
-		inUse, active := m.inUse(), m.active
 		m.delivered = 0
 		r = m.apply(&meta, cmd, s, eff)
 		if s != nil {
 			s.record(cmd, r, m.delivered)
 		}
-		m.assign(eff)
-		m.afterUse(inUse, active, eff)
-	} else {
-		m.assign(eff)
+	}
+	m.assign(eff)
+	m.trim(eff)
+	m.sweep(cmd.Kind, eff)
+	if ok {
+		m.afterUse(inUse, serving, eff)
 	}
 	if cap(m.taken) > dueInTick {
 		m.taken, m.overdue = nil, nil
@@ -156,7 +168,7 @@ func (m *Machine) advance(meta *fsm.Meta) {
 		m.credit += min(m.clock-before, fsm.Time(min(m.config.LockCredit, uint64(fsm.MaxTime))))
 	}
 	if meta.Term != m.term || m.lastUsed == 0 {
-		m.term, m.lastUsed = meta.Term, m.clock
+		m.term, m.lastUsed, m.active = meta.Term, m.clock, m.clock
 	}
 }
 
@@ -186,14 +198,21 @@ func (m *Machine) NextDue() (fsm.Time, Due) {
 	if t := m.timeouts.first(notHeld); t != nil {
 		earlier(m.heldUntil(t.at), TimeoutDue)
 	}
+	if t := m.schedules.first(m.notScheduled); t != nil {
+		earlier(t.at, ScheduleDue)
+	}
 	earlier(m.leaseEnd(), LeaseDue)
+	earlier(m.idleEnd(), LeaseDue)
+	if m.lists[purgedList].head != 0 || m.tooLong() {
+		earlier(max(m.clock, 1), WorkDue)
+	}
 	return next, what
 }
 
 // Resume implements fsm.Machine.
 func (m *Machine) Resume(eff *fsm.Effects) {
 	eff.Gone = eff.Gone || m.phase == Gone
-	eff.Outbox = eff.Outbox || m.counts[Outbox].Messages > 0
+	eff.Outbox = eff.Outbox || m.letters() > 0
 }
 
 // Held appends the deliveries that a consumer holds with an ID above after,

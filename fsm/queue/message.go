@@ -15,14 +15,21 @@ const (
 	// Lists of a machine: one per priority, and two more.
 	returnedList = maxPriority + 1
 	outboxList   = returnedList + 1
-	listCount    = outboxList + 1
+	// Those below hold what is ready.
+	scheduledList = outboxList + 1
+	waitingList   = scheduledList + 1
+	purgedList    = waitingList + 1
+	listCount     = purgedList + 1
+
+	// expirationBit of message.head: the payload has an expiration property.
+	expirationBit = 1 << 15
 )
 
 // message is one record of the arena: 56 bytes, no pointers.
 type message struct {
 	seq      uint64
-	index    uint64 // of the log entry with the payload
-	expireAt fsm.Time
+	index    uint64   // of the log entry with the payload
+	expireAt fsm.Time // of a scheduled message: when it is due
 	offset   uint32
 	size     uint32
 	next     uint32 // in its list; 0: last, or in no list
@@ -30,10 +37,9 @@ type message struct {
 	acquired uint32
 	failed   uint32
 	extra    uint32 // handle in Machine.extras; 0: none
+	head     uint16 // bytes of the payload that no limit counts, and expirationBit
 	priority uint8
 	place    Place
-
-	hasExpiration bool
 }
 
 // extra holds what few messages have.
@@ -45,7 +51,25 @@ type extra struct {
 	diedAt    fsm.Time
 	transfers []Transfer // not settled; replaced, never changed
 	reason    logpb.Death_Reason
+
+	rare *rare // replaced, never changed; nil: nothing of it
 }
+
+// rare is the part of an extra that even fewer messages have.
+type rare struct {
+	scheduledFor fsm.Time // when it was to become ready; 0: it never was scheduled
+
+	// Of scheduled messages.
+	id           string // its name; empty: none
+	ttl, ceiling uint64 // + 1, as in the command; 0: none
+
+	// Of letters: targets that have it while others do not, and whether one
+	// has refused it.
+	done    []fsm.QueueID
+	refused bool
+}
+
+var noRare rare
 
 // list is a doubly linked list of messages: taking one out of the middle
 // leaves nothing behind.
@@ -60,9 +84,23 @@ func (x *message) list() int {
 		return returnedList
 	case Outbox:
 		return outboxList
+	case Scheduled:
+		return scheduledList
+	case Waiting:
+		return waitingList
+	case Purged:
+		return purgedList
 	}
 	return int(x.priority)
 }
+
+// bytes is what limits and counts see of the payload: properties and body.
+func (x *message) bytes() uint64 { return uint64(x.size) - uint64(x.head&^expirationBit) }
+
+// hasExpiration reports whether the payload has an expiration property.
+func (x *message) hasExpiration() bool { return x.head&expirationBit != 0 }
+
+func (x *message) count() Count { return Count{1, x.bytes()} }
 
 // ready reports whether the message may be handed out, and may expire.
 func (x *message) ready() bool { return x.place == Ready || x.place == Returned }
@@ -74,12 +112,9 @@ func (m *Machine) setPlace(x *message, p Place) {
 	if x.expireAt != 0 && x.ready() {
 		m.expiring--
 	}
-	from, to := &m.counts[x.place], &m.counts[p]
-	from.Messages--
-	from.Bytes -= uint64(x.size)
+	m.counts[x.place].sub(x.count())
 	x.place = p
-	to.Messages++
-	to.Bytes += uint64(x.size)
+	m.counts[p].add(x.count())
 	if x.expireAt != 0 && x.ready() {
 		m.expiring++
 	}
@@ -160,8 +195,7 @@ func (m *Machine) readyCount() uint64 {
 func (m *Machine) free(h uint32, eff *fsm.Effects) {
 	x := m.messages.get(h)
 	index := x.index
-	m.counts[0].Messages--
-	m.counts[0].Bytes -= uint64(x.size)
+	m.counts[0].sub(x.count())
 	if x.extra != 0 {
 		m.extras.release(x.extra)
 	}
@@ -198,6 +232,17 @@ func (m *Machine) extraOf(h uint32) *extra {
 }
 
 var noExtra extra
+
+// rareOf returns the rare part of message h for reading; never nil.
+func (m *Machine) rareOf(h uint32) *rare {
+	if r := m.extraOf(h).rare; r != nil {
+		return r
+	}
+	return &noRare
+}
+
+// setRare replaces the rare part of message h.
+func (m *Machine) setRare(h uint32, r rare) { m.mutExtra(h).rare = &r }
 
 // mutExtra returns the extra of message h for writing, a new one if needed.
 func (m *Machine) mutExtra(h uint32) *extra {

@@ -1,22 +1,74 @@
 package queue
 
-import "github.com/quorate/quorate/fsm"
+import (
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
 
-// purge removes all ready messages. They are not dead-lettered.
-func (m *Machine) purge(eff *fsm.Effects) fsm.Result {
-	n := m.readyCount()
+// purge removes all messages that are ready, scheduled, or letters that have
+// nowhere to go. They are not dead-lettered.
+func (m *Machine) purge() fsm.Result {
+	n := m.readyCount() + m.counts[Scheduled].Messages + m.counts[Waiting].Messages
 	m.counters.Purged += n
-	m.dropReady(eff)
+	m.counters.Unscheduled += m.counts[Scheduled].Messages
+	m.dropReady()
+	m.discardList(waitingList, Waiting)
 	return fsm.Result{Count: n}
 }
 
-// dropReady forgets all ready messages.
-func (m *Machine) dropReady(eff *fsm.Effects) {
-	for no := range outboxList {
-		for h := m.lists[no].head; h != 0; h = m.lists[no].head {
-			m.remove(h)
-			m.free(h, eff)
-		}
+// dropReady forgets all messages that are ready or scheduled.
+func (m *Machine) dropReady() {
+	for no := range returnedList {
+		m.discardList(no, Ready)
 	}
+	m.waiting = 0
+	m.discardList(returnedList, Returned)
 	m.expiries.clear()
+	m.expiring = 0
+	if m.counts[Scheduled].Messages > 0 {
+		m.discardList(scheduledList, Scheduled)
+		m.schedules.clear()
+		clear(m.named)
+		m.active = m.clock
+	}
+}
+
+// discardList makes all messages of a place purged ones, of which it moves one
+// list. That takes no longer for many of them: their records are not touched,
+// and keep saying where they were.
+func (m *Machine) discardList(no int, p Place) {
+	m.counts[Purged].add(m.counts[p])
+	m.counts[p] = Count{}
+	from, to := &m.lists[no], &m.lists[purgedList]
+	switch {
+	case from.head == 0:
+	case to.head == 0:
+		*to = *from
+	default:
+		m.messages.mut(to.tail).next = from.head
+		to.tail = from.tail
+	}
+	*from = list{}
+}
+
+// sweep forgets purged messages for good: so many as one command of this kind may.
+func (m *Machine) sweep(kind logpb.Command_Kind, eff *fsm.Effects) {
+	l := &m.lists[purgedList]
+	if l.head == 0 || m.phase != Active {
+		return
+	}
+	n := dueBefore
+	if kind == logpb.Command_TICK || kind == logpb.Command_PURGE {
+		n = sweepInTick
+	}
+	for ; n > 0 && l.head != 0; n-- {
+		h := l.head
+		x := m.messages.get(h)
+		if l.head = x.next; l.head == 0 {
+			l.tail = 0
+		}
+		m.counts[Purged].sub(x.count())
+		m.counts[0].add(x.count())
+		m.free(h, eff)
+	}
 }

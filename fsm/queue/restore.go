@@ -99,16 +99,25 @@ func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
 	if h.Config == nil || h.Counters == nil || h.State > uint32(Gone) {
 		return fmt.Errorf("%w: its head is incomplete", ErrSnapshot)
 	}
-	m.configure(&logpb.Configure{Config: h.Config})
+	m.configure(&logpb.Configure{Config: h.Config}, &fsm.Effects{})
 	m.clock, m.credit = fsm.Time(h.Clock), fsm.Time(h.LockCredit)
 	m.term, m.index = h.Term, h.Index
+	m.active = fsm.Time(h.LastActive)
 	m.lastUsed, m.phase, m.goneAt = fsm.Time(h.LastUsed), Phase(h.State), fsm.Time(h.GoneAt)
 	m.nextMessage, m.nextLetter, m.nextOrder = h.NextMessage, h.NextLetter, h.NextOrder
 	c := h.Counters
+	if len(c.Deaths) != 16 {
+		return fmt.Errorf("%w: deaths are not counted", ErrSnapshot)
+	}
 	m.counters = Counters{
 		Enqueued: c.Enqueued, Delivered: c.Delivered, Redelivered: c.Redelivered, Acked: c.Acked, Requeued: c.Requeued,
 		Expired: c.Expired, DeadLettered: c.DeadLettered, DeadDropped: c.DeadDropped, TimedOut: c.TimedOut,
 		LateAcks: c.LateAcks, Purged: c.Purged, Duplicates: c.Duplicates,
+		Refused: c.Refused, Scheduled: c.Scheduled, Unscheduled: c.Unscheduled, SettledExpired: c.SettledExpired,
+		DeadConfirmed: c.DeadConfirmed, DeadRefused: c.DeadRefused,
+	}
+	for i := range m.counters.Deaths {
+		copy(m.counters.Deaths[i][:], c.Deaths[4*i:])
 	}
 	for _, t := range h.Targets {
 		m.targets = append(m.targets, &target{id: fsm.QueueID(t.Target), next: t.Next, settled: t.Settled})
@@ -130,6 +139,9 @@ func (m *Machine) restoreConsumers(h *logpb.QueueSnapshot) error {
 			seq: st.LastOpSeq, count: st.LastOpCount, consumers: st.LastOpConsumers,
 			delivery: st.LastOpDelivery, code: fsm.Code(st.LastOpCode),
 		}}
+		for r := st.Refused; len(r) > 1; r = r[2:] {
+			s.refused = append(s.refused, run{r[0], r[1]})
+		}
 		sessions[i], m.sessions[s.id] = s, s
 	}
 	if len(m.sessions) != len(sessions) {
@@ -151,7 +163,7 @@ func (m *Machine) restoreConsumers(h *logpb.QueueSnapshot) error {
 		case c.isGets():
 		case st.Status == uint32(Cancelled):
 			c.cancelled = true
-			m.active--
+			m.serving--
 		default:
 			m.join(c)
 			if c.exclusive {
@@ -165,29 +177,54 @@ func (m *Machine) restoreConsumers(h *logpb.QueueSnapshot) error {
 
 // restoreMessage adds the next message, in the order of the encoding.
 func (m *Machine) restoreMessage(st *logpb.MessageState) error {
-	if st.Priority > maxPriority || st.Place < uint32(Ready) || st.Place > uint32(Outbox) {
+	if st.Priority > maxPriority || st.Place < uint32(Ready) || st.Place > uint32(Purged) {
 		return fmt.Errorf("%w: message %d is nowhere", ErrSnapshot, st.Seq)
+	}
+	if st.Head > st.Size || st.Head >= expirationBit {
+		return fmt.Errorf("%w: message %d has a wrong size", ErrSnapshot, st.Seq)
 	}
 	h := m.messages.alloc()
 	x := m.messages.mut(h)
 	*x = message{
 		seq: st.Seq, index: st.Index, offset: st.Offset, size: st.Size, expireAt: fsm.Time(st.ExpireAt),
-		acquired: st.Acquired, failed: st.Failed, priority: uint8(st.Priority), hasExpiration: st.HasExpiration,
+		acquired: st.Acquired, failed: st.Failed, head: uint16(st.Head), priority: uint8(st.Priority),
 	}
-	m.counts[0].Messages++
-	m.counts[0].Bytes += uint64(x.size)
+	if st.HasExpiration {
+		x.head |= expirationBit
+	}
+	m.counts[0].add(x.count())
 	m.setPlace(x, Place(st.Place))
 	if len(st.Deaths) > 0 {
 		m.mutExtra(h).deaths = st.Deaths
 	}
-	if x.place == CheckedOut {
+	m.restoreRare(st, h)
+	switch x.place {
+	case CheckedOut:
 		return m.restoreHeld(st, h)
+	case Scheduled:
+		x.expireAt = fsm.Time(st.DueAt)
+		if st.ScheduleId != "" {
+			m.named[st.ScheduleId] = h
+		}
 	}
 	m.append(h)
-	if x.place == Outbox {
+	if x.place == Outbox || x.place == Waiting {
 		return m.restoreLetter(st, h)
 	}
 	return nil
+}
+
+func (m *Machine) restoreRare(st *logpb.MessageState, h uint32) {
+	r := rare{
+		scheduledFor: fsm.Time(st.ScheduledFor), id: st.ScheduleId, refused: st.Refused,
+		ttl: st.TtlPlusOne, ceiling: st.TtlCeilingPlusOne,
+	}
+	for _, id := range st.Done {
+		r.done = append(r.done, fsm.QueueID(id))
+	}
+	if r.scheduledFor != 0 || r.id != "" || r.refused || r.ttl != 0 || r.ceiling != 0 || r.done != nil {
+		m.setRare(h, r)
+	}
 }
 
 func (m *Machine) restoreHeld(st *logpb.MessageState, h uint32) error {
@@ -219,7 +256,7 @@ func (m *Machine) restoreLetter(st *logpb.MessageState, h uint32) error {
 		m.targets[i].pending.push(h)
 		e.transfers = append(e.transfers, Transfer{m.targets[i].id, t.Number})
 	}
-	if m.unrouted == 0 && len(e.transfers) == 0 {
+	if m.unrouted == 0 && len(e.transfers) == 0 && st.Place == uint32(Outbox) {
 		m.unrouted = h
 	}
 	return nil
@@ -253,4 +290,5 @@ func (m *Machine) restoreIndexes() {
 	}
 	m.expiries.rebuild(expiries)
 	m.rebuildTimeouts()
+	m.rebuildSchedules()
 }

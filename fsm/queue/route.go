@@ -24,6 +24,9 @@ func (m *Machine) findTarget(id fsm.QueueID) (int, bool) {
 // routeDead records where the oldest unrouted letters go. Count of the answer
 // is the number of letters that have got their route.
 func (m *Machine) routeDead(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Result {
+	if cmd.GetRetry() {
+		return m.routeWaiting(cmd, eff)
+	}
 	if m.unrouted == 0 || m.extraOf(m.unrouted).letter != cmd.GetFirst() {
 		return fsm.Result{}
 	}
@@ -41,11 +44,54 @@ func (m *Machine) routeDead(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Result {
 	return r
 }
 
-// route gives letter h one transfer per target.
+// routeWaiting gives letters that wait somewhere to go. The routes are in the
+// order of WaitingLetters. From the first on that is for a letter that does not
+// wait any more they change nothing: they are of a leader that did not know.
+func (m *Machine) routeWaiting(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Result {
+	var r fsm.Result
+	routes := cmd.Routes
+	for h := m.lists[waitingList].head; h != 0 && len(routes) > 0; {
+		next := m.messages.get(h).next
+		if routes[0].GetLetter() == m.extraOf(h).letter {
+			m.remove(h)
+			m.setPlace(m.messages.mut(h), Outbox)
+			m.insertAfter(m.lastRouted(), h)
+			m.route(h, routes[0].GetTargets(), eff)
+			r.Count++
+			routes = routes[1:]
+		}
+		h = next
+	}
+	eff.Outbox = eff.Outbox || r.Count > 0
+	return r
+}
+
+// lastRouted is the last letter of the outbox that has a route; 0: none has.
+func (m *Machine) lastRouted() uint32 {
+	if m.unrouted == 0 {
+		return m.lists[outboxList].tail
+	}
+	return m.messages.get(m.unrouted).prev
+}
+
+// wait makes letter h, which is in the outbox and goes nowhere, one that waits.
+func (m *Machine) wait(h uint32) {
+	r := *m.rareOf(h)
+	r.refused = false
+	m.setRare(h, r)
+	m.mutExtra(h).transfers = nil
+	m.remove(h)
+	m.setPlace(m.messages.mut(h), Waiting)
+	m.append(h)
+}
+
+// route gives letter h one transfer per target, but none to those that have it
+// already. Without any it waits, or is dropped.
 func (m *Machine) route(h uint32, targets []uint64, eff *fsm.Effects) {
 	var transfers []Transfer
+	done := m.rareOf(h).done
 	for _, id := range targets {
-		if id == 0 {
+		if id == 0 || slices.Contains(done, fsm.QueueID(id)) {
 			continue
 		}
 		i, ok := m.findTarget(fsm.QueueID(id))
@@ -60,17 +106,34 @@ func (m *Machine) route(h uint32, targets []uint64, eff *fsm.Effects) {
 		transfers = append(transfers, Transfer{t.id, t.next})
 		t.next++
 	}
-	if len(transfers) == 0 {
-		m.counters.DeadDropped++
-		m.remove(h)
-		m.free(h, eff)
-		return
+	switch {
+	case len(transfers) > 0:
+		m.mutExtra(h).transfers = transfers
+	case len(done) > 0:
+		m.arrived(h, eff)
+	case m.fate(logpb.Death_NONE) == AtLeastOnce:
+		m.wait(h)
+	default:
+		m.drop(h, eff)
 	}
-	m.mutExtra(h).transfers = transfers
 }
 
-// settleDead notes that a target holds its transfers up to a number, or that
-// it does not exist any more.
+// drop forgets letter h, which no target has.
+func (m *Machine) drop(h uint32, eff *fsm.Effects) {
+	m.counters.DeadDropped++
+	m.remove(h)
+	m.free(h, eff)
+}
+
+// arrived forgets letter h, which the targets have.
+func (m *Machine) arrived(h uint32, eff *fsm.Effects) {
+	m.counters.DeadConfirmed++
+	m.remove(h)
+	m.free(h, eff)
+}
+
+// settleDead notes that a target holds its transfers up to a number, but for
+// those it has refused, or that it does not exist any more.
 func (m *Machine) settleDead(cmd *logpb.SettleDead, eff *fsm.Effects) fsm.Result {
 	i, ok := m.findTarget(fsm.QueueID(cmd.GetTarget()))
 	if !ok {
@@ -81,11 +144,19 @@ func (m *Machine) settleDead(cmd *logpb.SettleDead, eff *fsm.Effects) fsm.Result
 	if cmd.Gone {
 		upto = t.next - 1
 	}
+	refused := cmd.Refused
 	for t.settled < upto {
 		t.settled++
 		h := *t.pending.item(0)
 		t.pending.pop()
-		m.settleTransfer(h, t.id, eff)
+		for len(refused) > 0 && refused[0] < t.settled {
+			refused = refused[1:]
+		}
+		no := len(refused) > 0 && refused[0] == t.settled
+		if no {
+			m.counters.DeadRefused++
+		}
+		m.settleTransfer(h, t.id, !no && !cmd.Gone, no, eff)
 	}
 	if cmd.Gone {
 		m.targets = slices.Delete(m.targets, i, i+1)
@@ -93,16 +164,31 @@ func (m *Machine) settleDead(cmd *logpb.SettleDead, eff *fsm.Effects) fsm.Result
 	return fsm.Result{}
 }
 
-// settleTransfer ends one transfer of letter h, and the letter with the last.
-func (m *Machine) settleTransfer(h uint32, id fsm.QueueID, eff *fsm.Effects) {
-	left := m.extraOf(h).transfers
-	if len(left) == 1 {
-		m.remove(h)
-		m.free(h, eff)
+// settleTransfer ends one transfer of letter h: the target has it, or has
+// refused it, or is gone. With the last transfer the letter ends, unless it has
+// to arrive everywhere and does not.
+func (m *Machine) settleTransfer(h uint32, id fsm.QueueID, has, refused bool, eff *fsm.Effects) {
+	left, r := m.extraOf(h).transfers, *m.rareOf(h)
+	if has && (len(left) > 1 || r.refused) || refused {
+		if has {
+			r.done = slices.Concat(r.done, []fsm.QueueID{id})
+		}
+		r.refused = r.refused || refused
+		m.setRare(h, r)
+	}
+	if len(left) > 1 {
+		i := slices.IndexFunc(left, func(t Transfer) bool { return t.Target == id })
+		m.mutExtra(h).transfers = slices.Concat(left[:i], left[i+1:])
 		return
 	}
-	i := slices.IndexFunc(left, func(t Transfer) bool { return t.Target == id })
-	m.mutExtra(h).transfers = slices.Concat(left[:i], left[i+1:])
+	switch some := has || len(r.done) > 0; {
+	case m.fate(logpb.Death_NONE) == AtLeastOnce && (r.refused || !some):
+		m.wait(h)
+	case some:
+		m.arrived(h, eff)
+	default:
+		m.drop(h, eff)
+	}
 }
 
 // PendingTransfers returns up to limit transfers to a target that are not

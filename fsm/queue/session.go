@@ -18,6 +18,36 @@ type session struct {
 	next      uint64 // number of the next command
 	last      answer
 	consumers []*consumer // by number
+	refused   []run       // commands that were refused, ascending; see refuse
+}
+
+// run is a run of command numbers.
+type run struct{ first, length uint64 }
+
+// refusedRuns bounds what a session remembers of refused commands.
+const refusedRuns = 1024
+
+// refuse remembers that command seq was refused, so that its repetition is
+// answered the same. When there are too many runs the two oldest become one,
+// together with what lies between: to refuse twice is better than to confirm
+// what is not there, and nobody repeats commands that old.
+func (s *session) refuse(seq uint64) {
+	if n := len(s.refused); n > 0 && s.refused[n-1].first+s.refused[n-1].length == seq {
+		s.refused[n-1].length++
+		return
+	}
+	if len(s.refused) == refusedRuns {
+		first, second := s.refused[0], s.refused[1]
+		s.refused[1] = run{first.first, second.first + second.length - first.first}
+		s.refused = slices.Delete(s.refused, 0, 1)
+	}
+	s.refused = append(s.refused, run{seq, 1})
+}
+
+// wasRefused reports whether command seq was refused.
+func (s *session) wasRefused(seq uint64) bool {
+	i, found := slices.BinarySearchFunc(s.refused, seq, func(r run, seq uint64) int { return cmp.Compare(r.first, seq) })
+	return found || i > 0 && seq-s.refused[i-1].first < s.refused[i-1].length
 }
 
 // answer is what the last synchronous command of a stream was told.
@@ -84,6 +114,9 @@ func (m *Machine) session(id fsm.SessionID) *session {
 // is still held is handed out again.
 func (m *Machine) repeat(s *session, cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
 	m.counters.Duplicates++
+	if s.wasRefused(cmd.Seq) {
+		return fsm.Result{Code: fsm.Rejected}
+	}
 	if cmd.Seq != s.last.seq {
 		return fsm.Result{}
 	}
@@ -99,13 +132,18 @@ func (m *Machine) repeat(s *session, cmd *logpb.Command, eff *fsm.Effects) fsm.R
 	return fsm.Result{Code: s.last.code, Count: s.last.count, Consumers: s.last.consumers}
 }
 
-// record remembers the answer to a synchronous command of a stream.
+// record remembers the answer to a synchronous command of a stream, and that
+// a message was refused.
 func (s *session) record(cmd *logpb.Command, r fsm.Result, delivery uint64) {
 	switch cmd.Kind {
 	case logpb.Command_CONSUME, logpb.Command_CANCEL, logpb.Command_GET,
-		logpb.Command_PURGE, logpb.Command_DELETE, logpb.Command_TOUCH:
+		logpb.Command_PURGE, logpb.Command_DELETE, logpb.Command_TOUCH, logpb.Command_SCHEDULE:
 		if cmd.Seq != 0 {
 			s.last = answer{cmd.Seq, r.Count, r.Consumers, delivery, r.Code}
+		}
+	case logpb.Command_ENQUEUE:
+		if cmd.Seq != 0 && r.Code == fsm.Rejected {
+			s.refuse(cmd.Seq)
 		}
 	}
 }

@@ -21,6 +21,7 @@ func (m *Machine) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) fsm.Re
 	if c == nil {
 		return fsm.Result{Code: fsm.NotFound}
 	}
+	m.active = m.clock
 	m.taken = m.taken[:0]
 	for ; len(ranges) > 0; ranges = ranges[2:] {
 		first, length := ranges[0], ranges[1]
@@ -55,6 +56,9 @@ func (m *Machine) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) fsm.Re
 func (m *Machine) ack(taken []checkout, eff *fsm.Effects) {
 	m.counters.Acked += uint64(len(taken))
 	for _, held := range taken {
+		if m.messages.get(held.handle).due(m.clock) {
+			m.counters.SettledExpired++
+		}
 		m.free(held.handle, eff)
 	}
 }

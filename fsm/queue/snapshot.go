@@ -12,7 +12,7 @@ import (
 )
 
 // snapshotVersion is the version of the encoding.
-const snapshotVersion = 1
+const snapshotVersion = 2
 
 // Snapshot is a machine as it was at one moment. It does not change, and its
 // methods may be called from any goroutine, one at a time.
@@ -35,6 +35,9 @@ func (m *Machine) Snapshot() *Snapshot {
 	s.live = liveIndexes{deque: m.live.freeze()}
 	for i, c := range m.consumers {
 		s.held[i] = c.held.share()
+	}
+	for i := range s.sessions {
+		s.sessions[i].refused = slices.Clone(s.sessions[i].refused)
 	}
 	return s
 }
@@ -62,7 +65,7 @@ func (m *Machine) view() *Snapshot {
 func (m *Machine) head() *logpb.QueueSnapshot {
 	h := &logpb.QueueSnapshot{
 		Version: snapshotVersion, Name: []byte(m.name), QueueId: uint64(m.id),
-		Clock: int64(m.clock), LockCredit: int64(m.credit), Term: m.term, Index: m.index, LastUsed: int64(m.lastUsed),
+		Clock: int64(m.clock), LockCredit: int64(m.credit), Term: m.term, Index: m.index, LastUsed: int64(m.lastUsed), LastActive: int64(m.active),
 		State: uint32(m.phase), GoneAt: int64(m.goneAt), Config: m.config, Counters: m.counters.proto(),
 		NextMessage: m.nextMessage, NextLetter: m.nextLetter, NextOrder: m.nextOrder,
 		Messages: uint64(m.messages.live()),
@@ -86,10 +89,16 @@ func (m *Machine) head() *logpb.QueueSnapshot {
 }
 
 func (c *Counters) proto() *logpb.QueueCounters {
+	deaths := make([]uint64, 0, 16)
+	for _, d := range c.Deaths {
+		deaths = append(deaths, d[:]...)
+	}
 	return &logpb.QueueCounters{
 		Enqueued: c.Enqueued, Delivered: c.Delivered, Redelivered: c.Redelivered, Acked: c.Acked, Requeued: c.Requeued,
 		Expired: c.Expired, DeadLettered: c.DeadLettered, DeadDropped: c.DeadDropped, TimedOut: c.TimedOut,
 		LateAcks: c.LateAcks, Purged: c.Purged, Duplicates: c.Duplicates,
+		Refused: c.Refused, Scheduled: c.Scheduled, Unscheduled: c.Unscheduled, SettledExpired: c.SettledExpired,
+		DeadConfirmed: c.DeadConfirmed, DeadRefused: c.DeadRefused, Deaths: deaths,
 	}
 }
 
@@ -98,8 +107,9 @@ func (s *Snapshot) LiveIndexes() iter.Seq[uint64] { return s.live.all() }
 
 // WriteTo writes the canonical encoding: a QueueSnapshot and one MessageState
 // per message, each behind its length as a varint. The messages come ready
-// ones first, highest priority first, then the returned ones, then those held
-// by consumer and delivery, then the outbox. Equal states have equal encodings.
+// ones first, highest priority first, then the returned and the scheduled ones,
+// then those held by consumer and delivery, then the outbox, the letters that
+// wait, and what was purged. Equal states have equal encodings.
 func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	s.complete()
 	e := &encoder{w: w}
@@ -108,6 +118,7 @@ func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 		s.writeList(e, no)
 	}
 	s.writeList(e, returnedList)
+	s.writeList(e, scheduledList)
 	for i, all := range s.held {
 		for _, held := range all {
 			if held.handle == 0 {
@@ -120,6 +131,8 @@ func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 		}
 	}
 	s.writeList(e, outboxList)
+	s.writeList(e, waitingList)
+	s.writePurged(e)
 	e.flush(0)
 	return e.written, e.err
 }
@@ -134,6 +147,7 @@ func (s *Snapshot) complete() {
 		s.head.Sessions = append(s.head.Sessions, &logpb.SessionState{
 			Session: x.id.Proto(), NextSeq: x.next, LastOpSeq: x.last.seq, LastOpCount: x.last.count,
 			LastOpCode: uint32(x.last.code), LastOpDelivery: x.last.delivery, LastOpConsumers: x.last.consumers,
+			Refused: encodeRuns(x.refused),
 		})
 	}
 	for i := range s.consumers {
@@ -153,19 +167,49 @@ func (s *Snapshot) writeList(e *encoder, no int) {
 	}
 }
 
+// writePurged writes of purged messages what forgetting them takes.
+func (s *Snapshot) writePurged(e *encoder) {
+	for h := s.lists[purgedList].head; h != 0; {
+		x := s.messages.at(int(h))
+		e.message = logpb.MessageState{
+			Seq: x.seq, Index: x.index, Size: x.size, Head: uint32(x.head &^ expirationBit), Place: uint32(Purged),
+		}
+		e.record(&e.message)
+		h = x.next
+	}
+}
+
+func encodeRuns(runs []run) []uint64 {
+	var out []uint64
+	for _, r := range runs {
+		out = append(out, r.first, r.length)
+	}
+	return out
+}
+
 // fill describes message h in st.
 func (s *Snapshot) fill(st *logpb.MessageState, h uint32) *logpb.MessageState {
 	x := s.messages.at(int(h))
 	*st = logpb.MessageState{
 		Seq: x.seq, Index: x.index, Offset: x.offset, Size: x.size, ExpireAt: int64(x.expireAt),
 		Acquired: x.acquired, Failed: x.failed, Priority: uint32(x.priority), Place: uint32(x.place),
-		HasExpiration: x.hasExpiration,
+		HasExpiration: x.hasExpiration(), Head: uint32(x.head &^ expirationBit),
+	}
+	if x.place == Scheduled {
+		st.ExpireAt, st.DueAt = 0, int64(x.expireAt)
 	}
 	if x.extra != 0 {
 		e := s.extras.at(int(x.extra))
 		st.Letter, st.Reason, st.DiedAt, st.Deaths = e.letter, e.reason, int64(e.diedAt), e.deaths
 		for _, t := range e.transfers {
 			st.Transfers = append(st.Transfers, &logpb.DeadTransfer{Target: uint64(t.Target), Number: t.Number})
+		}
+		if r := e.rare; r != nil {
+			st.ScheduledFor, st.ScheduleId, st.Refused = int64(r.scheduledFor), r.id, r.refused
+			st.TtlPlusOne, st.TtlCeilingPlusOne = r.ttl, r.ceiling
+			for _, id := range r.done {
+				st.Done = append(st.Done, uint64(id))
+			}
 		}
 	}
 	return st

@@ -30,8 +30,9 @@ func (m *Machine) Stats() Stats {
 			m.counts[Ready].Messages + m.counts[Returned].Messages,
 			m.counts[Ready].Bytes + m.counts[Returned].Bytes,
 		},
-		Unacknowledged: m.counts[CheckedOut], Outbox: m.counts[Outbox],
-		Consumers: m.active, Sessions: len(m.sessions), Counters: m.counters,
+		Unacknowledged: m.counts[CheckedOut], Scheduled: m.counts[Scheduled],
+		Outbox: m.counts[Outbox].plus(m.counts[Waiting]), Waiting: m.counts[Waiting], Pending: m.pending(),
+		Consumers: m.serving, Sessions: len(m.sessions), Counters: m.counters,
 	}
 }
 
@@ -70,7 +71,8 @@ func (m *Machine) describe(c *consumer) Consumer {
 }
 
 // Messages iterates over all messages: the ready ones by priority, highest
-// first, the returned ones, the held ones by consumer and delivery, the outbox.
+// first, the returned ones, the scheduled ones by number, the held ones by
+// consumer and delivery, the outbox, the letters that wait.
 func (m *Machine) Messages() iter.Seq[Message] {
 	return func(yield func(Message) bool) {
 		for no := maxPriority; no >= 0; no-- {
@@ -78,7 +80,7 @@ func (m *Machine) Messages() iter.Seq[Message] {
 				return
 			}
 		}
-		if !m.walk(returnedList, yield) {
+		if !m.walk(returnedList, yield) || !m.walk(scheduledList, yield) {
 			return
 		}
 		for _, c := range m.consumers {
@@ -90,7 +92,9 @@ func (m *Machine) Messages() iter.Seq[Message] {
 				}
 			}
 		}
-		m.walk(outboxList, yield)
+		if m.walk(outboxList, yield) {
+			m.walk(waitingList, yield)
+		}
 	}
 }
 
@@ -105,9 +109,14 @@ func (m *Machine) walk(no int, yield func(Message) bool) bool {
 }
 
 func (m *Machine) describeMessage(h uint32) Message {
-	x, e := m.messages.get(h), m.extraOf(h)
-	return Message{
+	x, e, r := m.messages.get(h), m.extraOf(h), m.rareOf(h)
+	d := Message{
 		Seq: x.seq, Ref: x.ref(), Place: x.place, Priority: x.priority, ExpireAt: x.expireAt,
-		Acquired: x.acquired, Failed: x.failed, HasExpiration: x.hasExpiration, Deaths: e.deaths, Letter: e.letter,
+		Acquired: x.acquired, Failed: x.failed, HasExpiration: x.hasExpiration(), Deaths: e.deaths, Letter: e.letter,
+		ScheduleID: r.id, ScheduledFor: r.scheduledFor,
 	}
+	if x.place == Scheduled {
+		d.ExpireAt, d.DueAt = 0, x.expireAt
+	}
+	return d
 }

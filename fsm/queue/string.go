@@ -10,8 +10,8 @@ import (
 
 var (
 	phases   = [...]string{Active: "active", Draining: "draining", Gone: "gone"}
-	places   = [...]string{Ready: "ready", Returned: "returned", CheckedOut: "held", Outbox: "outbox"}
-	dues     = [...]string{NothingDue: "nothing", ExpiryDue: "message", TimeoutDue: "consumer", LeaseDue: "queue"}
+	places   = [...]string{Ready: "ready", Returned: "returned", CheckedOut: "held", Outbox: "outbox", Scheduled: "scheduled", Waiting: "waiting", Purged: "purged"}
+	dues     = [...]string{NothingDue: "nothing", ExpiryDue: "message", TimeoutDue: "consumer", LeaseDue: "queue", ScheduleDue: "schedule", WorkDue: "work"}
 	statuses = [...]string{Up: "up", TimedOut: "timed-out", Cancelled: "cancelled"}
 )
 
@@ -36,7 +36,17 @@ func (m *Machine) String() string {
 		fmt.Fprintf(&b, " credit=%d", m.credit)
 	}
 	b.WriteString("\n")
-	fmt.Fprintf(&b, "ready=%d held=%d outbox=%d consumers=%d\n", st.Ready.Messages, st.Unacknowledged.Messages, st.Outbox.Messages, st.Consumers)
+	fmt.Fprintf(&b, "ready=%d held=%d outbox=%d consumers=%d", st.Ready.Messages, st.Unacknowledged.Messages, st.Outbox.Messages, st.Consumers)
+	if n := st.Scheduled.Messages; n > 0 {
+		fmt.Fprintf(&b, " scheduled=%d", n)
+	}
+	if n := st.Waiting.Messages; n > 0 {
+		fmt.Fprintf(&b, " waiting=%d", n)
+	}
+	if n := m.counts[Purged].Messages; n > 0 {
+		fmt.Fprintf(&b, " purged=%d", n)
+	}
+	b.WriteString("\n")
 	for _, id := range m.Sessions() {
 		fmt.Fprintf(&b, "session %s next=%d\n", sessionText(id), m.sessions[id].next)
 	}
@@ -99,8 +109,16 @@ func (m *Machine) messageText(b *strings.Builder, x Message) {
 		if x.Deadline != 0 {
 			fmt.Fprintf(b, " until=%d", x.Deadline)
 		}
-	case Outbox:
+	case Outbox, Waiting:
 		fmt.Fprintf(b, " letter=%d", x.Letter)
+	case Scheduled:
+		fmt.Fprintf(b, " due=%d", x.DueAt)
+		if x.ScheduleID != "" {
+			fmt.Fprintf(b, " id=%q", x.ScheduleID)
+		}
+	}
+	if x.ScheduledFor != 0 && x.Place != Scheduled {
+		fmt.Fprintf(b, " scheduled-for=%d", x.ScheduledFor)
 	}
 	b.WriteString(deathsText(x.Deaths))
 	b.WriteString("\n")

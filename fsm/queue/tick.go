@@ -22,10 +22,10 @@ func (m *Machine) tick(eff *fsm.Effects) fsm.Result {
 		}
 		m.giveBack(m.taken, false, true, eff)
 		if !m.inUse() {
-			m.lastUsed = m.clock // the lease begins here, not before
+			m.lastUsed, m.active = m.clock, m.clock // the lease begins here, not before
 		}
 	}
-	if end := m.leaseEnd(); end != 0 && end <= m.clock {
+	if m.isOver() {
 		m.end(eff)
 	}
 	return fsm.Result{}

@@ -29,6 +29,12 @@ const (
 	CheckedOut
 	// Outbox messages are dead letters on their way.
 	Outbox
+	// Scheduled messages become ready at their time.
+	Scheduled
+	// Waiting messages are dead letters that have nowhere to go for now.
+	Waiting
+	// Purged messages count no more and are forgotten piece by piece.
+	Purged
 )
 
 // Due is a kind of deadline.
@@ -43,10 +49,20 @@ const (
 	TimeoutDue
 	// LeaseDue: the queue ends.
 	LeaseDue
+	// ScheduleDue: a message becomes ready.
+	ScheduleDue
+	// WorkDue: a command has left work for later, which is due at once.
+	WorkDue
 )
 
-// Count is a number of messages and the bytes of their payloads.
+// Count is a number of messages and the bytes of their properties and bodies.
 type Count struct{ Messages, Bytes uint64 }
+
+func (c *Count) add(o Count) { *c = c.plus(o) }
+func (c *Count) sub(o Count) { *c = c.minus(o) }
+
+func (c Count) plus(o Count) Count  { return Count{c.Messages + o.Messages, c.Bytes + o.Bytes} }
+func (c Count) minus(o Count) Count { return Count{c.Messages - o.Messages, c.Bytes - o.Bytes} }
 
 // Stats are the figures of a queue at one moment.
 type Stats struct {
@@ -54,10 +70,15 @@ type Stats struct {
 	Clock          fsm.Time
 	Ready          Count // returned ones included
 	Unacknowledged Count
-	Outbox         Count
-	Consumers      int // cancelled ones that still owe are not counted
-	Sessions       int
-	Counters       Counters
+	Scheduled      Count
+	Outbox         Count // letters that wait included
+	Waiting        Count // letters that have nowhere to go for now
+	// Pending are the letters that count as messages of the queue and in its
+	// length limits: all of the outbox, if it delivers at least once.
+	Pending   Count
+	Consumers int // cancelled ones that still owe are not counted
+	Sessions  int
+	Counters  Counters
 }
 
 // Counters only grow. They are part of the replicated state.
@@ -66,7 +87,41 @@ type Counters struct {
 	Acked, Requeued                        uint64
 	Expired, DeadLettered, DeadDropped     uint64
 	TimedOut, LateAcks, Purged, Duplicates uint64
+	// Refused publishes: a length limit, or the name of a scheduled message.
+	Refused uint64
+	// Scheduled messages have come; Unscheduled ones were cancelled, replaced
+	// or purged before their time.
+	Scheduled, Unscheduled uint64
+	// SettledExpired were acked although their TTL had passed meanwhile.
+	SettledExpired uint64
+	// DeadConfirmed letters are with all their targets. DeadDropped ones had
+	// nowhere to go. DeadRefused counts transfers, not letters.
+	DeadConfirmed, DeadRefused uint64
+	// Deaths by reason (EXPIRED is 0) and by what became of the dead.
+	Deaths [4][4]uint64
 }
+
+// Died is the number of deaths for a reason, whatever became of the dead.
+func (c *Counters) Died(reason logpb.Death_Reason) (n uint64) {
+	for _, d := range c.Deaths[reason-1] {
+		n += d
+	}
+	return n
+}
+
+// Fate is what becomes of a message that has died.
+type Fate uint8
+
+const (
+	// Dropped: the queue has no dead-letter exchange.
+	Dropped Fate = iota
+	// SentOnce: an effect of the leader, and nothing more (at-most-once).
+	SentOnce
+	// Transactional: in the outbox until the targets have it, or there is none.
+	Transactional
+	// AtLeastOnce: in the outbox until a target has it.
+	AtLeastOnce
+)
 
 // Status of a consumer.
 type Status uint8
@@ -111,26 +166,18 @@ type Message struct {
 	Holder           fsm.ConsumerID // checked out only
 	Delivery         uint64         // checked out only
 	Deadline         fsm.Time       // checked out only; 0: never
-	Letter           uint64         // outbox only
+	Letter           uint64         // outbox and waiting only
+	DueAt            fsm.Time       // scheduled only
+	ScheduleID       string         // scheduled only
+	ScheduledFor     fsm.Time       // 0: it never was scheduled
 }
 
 // Letter is a dead letter in the outbox.
 type Letter struct {
-	Number   uint64
-	Ref      fsm.Ref
-	Reason   logpb.Death_Reason
-	DiedAt   fsm.Time
-	Priority uint8
-	// HasExpiration: the payload carries an expiration property, which the
-	// forwarded copy must not have.
-	HasExpiration bool
-	// Deaths is the history, the present death first. It is shared: copy the
-	// first one before filling it in.
-	Deaths []*logpb.Death
-	// Fresh: Deaths[0] is a new pair of queue and reason, whose exchange,
-	// routing keys and original expiration are those of the payload. They are
-	// empty here; whoever forwards fills them in. Otherwise they stay.
-	Fresh bool
+	Number uint64
+	fsm.DeadLetter
+	// Done are targets that have the letter: it must not go there again.
+	Done []fsm.QueueID
 	// Transfers that are not settled, in the order of the route.
 	Transfers []Transfer
 }

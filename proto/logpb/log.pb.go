@@ -1010,8 +1010,8 @@ type Death struct {
 	OriginalExpiration string                 `protobuf:"bytes,7,opt,name=original_expiration,json=originalExpiration,proto3" json:"original_expiration,omitempty"` // empty: none
 	// The first death of the message was of this pair.
 	First bool `protobuf:"varint,8,opt,name=first,proto3" json:"first,omitempty"`
-	// Of the newest death, in the first place of a history only: the exchange
-	// that the message had been published to before it.
+	// The exchange that the message had been published to before its newest
+	// death. It counts in the first place of a history only.
 	LastExchange  string `protobuf:"bytes,9,opt,name=last_exchange,json=lastExchange,proto3" json:"last_exchange,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

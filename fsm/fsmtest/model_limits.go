@@ -1,0 +1,143 @@
+package fsmtest
+
+import (
+	"slices"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// total counts the messages in the given places.
+func (q *model) total(places ...place) (c queue.Count) {
+	for _, x := range q.messages {
+		if slices.Contains(places, x.place) {
+			c.Messages++
+			c.Bytes += x.bytes()
+		}
+	}
+	return c
+}
+
+func plus(a, b queue.Count) queue.Count {
+	return queue.Count{Messages: a.Messages + b.Messages, Bytes: a.Bytes + b.Bytes}
+}
+
+// pending are the letters that count: all, if they are delivered at least once.
+func (q *model) pending() queue.Count {
+	if q.atLeastOnce() {
+		return q.total(outbox, waiting)
+	}
+	return queue.Count{}
+}
+
+func (q *model) atLeastOnce() bool {
+	return q.config.DeadLetter && q.config.DeadLetterStrategy == logpb.QueueConfig_AT_LEAST_ONCE
+}
+
+// kept counts and is never dropped.
+func (q *model) kept() queue.Count { return plus(q.pending(), q.total(scheduled)) }
+
+// fits reports whether c is within the limits.
+func (q *model) fits(c queue.Count) bool {
+	within := func(n, limitPlusOne uint64) bool { return limitPlusOne == 0 || n <= limitPlusOne-1 }
+	return within(c.Messages, q.config.MaxLengthPlusOne) && within(c.Bytes, q.config.MaxLengthBytesPlusOne)
+}
+
+func (q *model) drops() bool { return q.config.Overflow == logpb.QueueConfig_DROP_HEAD }
+
+// full reports whether a message has no place.
+func (q *model) full(e *logpb.Enqueue) bool {
+	size := queue.Count{Messages: 1, Bytes: uint64(e.Size - e.Head)}
+	if q.drops() {
+		return q.total(scheduled, outbox, waiting).Messages > 0 && q.fits(size) && !q.fits(plus(q.kept(), size))
+	}
+	return !q.fits(plus(plus(q.kept(), q.total(ready, returned)), size))
+}
+
+// tooLong reports whether there is something to drop.
+func (q *model) tooLong() bool {
+	return q.drops() && q.total(ready, returned).Messages > 0 && !q.fits(plus(q.kept(), q.total(ready, returned)))
+}
+
+// trim drops from the head.
+func (q *model) trim() {
+	for n := dropsAtOnce; n > 0 && q.tooLong(); n-- {
+		x := q.nextWaiting()
+		if x == nil {
+			return
+		}
+		if q.tooLong() { // nothing of what was in the way has died
+			q.die(x, logpb.Death_MAXLEN)
+		}
+	}
+}
+
+// refuse does not take a message in, and sends it away as a dead letter if the
+// queue says so.
+func (q *model) refuse(m fsm.Meta, e *logpb.Enqueue) fsm.Result {
+	if q.config.Overflow == logpb.QueueConfig_REJECT_PUBLISH_DLX && q.config.DeadLetter {
+		x := newMessage(m, e)
+		x.reason, x.diedAt, x.scheduledFor = logpb.Death_MAXLEN, q.clock, fsm.Time(e.ScheduledFor)
+		q.counters.Deaths[logpb.Death_MAXLEN-1][queue.SentOnce]++
+		q.out.DeadLetters = append(q.out.DeadLetters, q.letterOf(x).DeadLetter)
+	}
+	return q.reject(m)
+}
+
+func (q *model) reject(m fsm.Meta) fsm.Result {
+	q.counters.Refused++
+	q.unneeded = m.Index
+	return fsm.Result{Code: fsm.Rejected}
+}
+
+// sweep forgets what was purged, some of it at a time.
+func (q *model) sweep(k logpb.Command_Kind) {
+	n := dueBefore
+	if k == logpb.Command_TICK || k == logpb.Command_PURGE {
+		n = sweepInTick
+	}
+	for ; n > 0 && len(q.purgedOnes) > 0 && q.phase == live; n-- {
+		q.remove(q.purgedOnes[0])
+	}
+}
+
+// discardAll makes messages purged ones.
+func (q *model) discardAll(all []*message) {
+	for _, x := range all {
+		q.leave(x)
+		x.place = purged
+		q.purgedOnes = append(q.purgedOnes, x)
+	}
+}
+
+// in lists the messages in a place, in the order of the place.
+func (q *model) in(p place) []*message {
+	switch p {
+	case returned:
+		return slices.Clone(q.returns)
+	case outbox:
+		return slices.Clone(q.letters)
+	case waiting:
+		return slices.Clone(q.waitingOnes)
+	}
+	var all []*message
+	for _, x := range q.messages {
+		if x.place == p {
+			all = append(all, x)
+		}
+	}
+	return all
+}
+
+// dropWaiting forgets all that is ready or scheduled.
+func (q *model) dropWaiting() {
+	for p := range uint32(maxPriority + 1) {
+		q.discardAll(slices.DeleteFunc(q.in(ready), func(x *message) bool { return x.priority != p }))
+	}
+	q.discardAll(q.in(returned))
+	if later := q.in(scheduled); len(later) > 0 {
+		q.discardAll(later)
+		q.active = q.clock
+	}
+}

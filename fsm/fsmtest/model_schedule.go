@@ -1,0 +1,133 @@
+package fsmtest
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// dueAt is when a message becomes ready; 0: it does not say.
+func (q *model) dueAt(at int64, delayPlusOne, delay uint64) fsm.Time {
+	if at > 0 {
+		return min(fsm.Time(at), fsm.MaxTime)
+	}
+	if delayPlusOne > 0 {
+		return q.clock.Add(millis(delayPlusOne - 1))
+	}
+	if delay > 0 {
+		return q.clock.Add(millis(delay))
+	}
+	return 0
+}
+
+// enqueueLater takes in a message for later.
+func (q *model) enqueueLater(m fsm.Meta, e *logpb.Enqueue, due fsm.Time) fsm.Result {
+	old := q.findScheduled(e.ScheduleId, 0)
+	switch {
+	case old != nil && e.Conflict == logpb.Enqueue_REJECT:
+		return q.reject(m)
+	case old != nil && e.Conflict == logpb.Enqueue_IGNORE:
+		q.unneeded = m.Index
+		return fsm.Result{}
+	}
+	if old != nil {
+		old.place = 0 // its place is free
+	}
+	full := q.full(e)
+	if old != nil {
+		old.place = scheduled
+	}
+	if full {
+		return q.refuse(m, e)
+	}
+	if old != nil {
+		q.remove(old)
+		q.active = q.clock
+		q.counters.Unscheduled++
+	}
+	x := newMessage(m, e)
+	x.seq, x.place, x.dueAt, x.scheduledFor = q.nextMessage, scheduled, due, due
+	x.id, x.ttl, x.ceiling = e.ScheduleId, e.TtlPlusOne, e.TtlCeilingPlusOne
+	q.nextMessage++
+	q.messages = append(q.messages, x)
+	q.counters.Enqueued++
+	q.counters.Scheduled++
+	return fsm.Result{}
+}
+
+// findScheduled returns the scheduled message with this name or number.
+func (q *model) findScheduled(id string, seq uint64) *message {
+	for _, x := range q.messages {
+		if x.place == scheduled && (id != "" && x.id == id || id == "" && x.seq == seq) {
+			return x
+		}
+	}
+	return nil
+}
+
+// nextScheduled is the scheduled message that is due first.
+func (q *model) nextScheduled() *message {
+	all := q.in(scheduled)
+	if len(all) == 0 {
+		return nil
+	}
+	return slices.MinFunc(all, func(a, b *message) int { return cmp.Or(cmp.Compare(a.dueAt, b.dueAt), cmp.Compare(a.seq, b.seq)) })
+}
+
+// promote makes a scheduled message ready, as a new one.
+func (q *model) promote(x *message) {
+	q.remove(x)
+	q.active = q.clock
+	x.seq = q.nextMessage
+	q.nextMessage++
+	ttl := q.ttlOf(x.ttl, x.ceiling)
+	if ttl >= 0 {
+		x.expireAt = x.dueAt.Add(ttl)
+	}
+	x.dueAt, x.id, x.ttl, x.ceiling = 0, "", 0, 0
+	x.place = ready
+	q.messages = append(q.messages, x)
+	if ttl == 0 {
+		q.offer(x, true)
+	}
+}
+
+func (q *model) schedule(s *logpb.Schedule) fsm.Result {
+	if s == nil || s.Action < 0 || s.Action > logpb.Schedule_FIRE {
+		return fsm.Result{Code: fsm.Invalid}
+	}
+	if s.Action == logpb.Schedule_FIRE && s.Id == "" && s.Message == 0 {
+		var r fsm.Result
+		for r.Count < min(s.Count, dueInTick) && q.nextScheduled() != nil {
+			x := q.nextScheduled()
+			q.move(x, q.clock)
+			q.promote(x)
+			r.Count++
+		}
+		return r
+	}
+	x := q.findScheduled(s.Id, s.Message)
+	if x == nil {
+		return fsm.Result{Code: fsm.NotFound}
+	}
+	switch s.Action {
+	case logpb.Schedule_CANCEL:
+		q.remove(x)
+		q.active = q.clock
+		q.counters.Unscheduled++
+	case logpb.Schedule_MOVE:
+		q.move(x, q.dueAt(s.DueAt, s.DelayPlusOne, 0))
+	case logpb.Schedule_FIRE:
+		q.move(x, q.clock)
+	}
+	q.catchUp()
+	return fsm.Result{Count: 1}
+}
+
+func (q *model) move(x *message, due fsm.Time) {
+	x.dueAt = max(due, q.clock)
+	x.scheduledFor = x.dueAt
+	q.active = q.clock
+}

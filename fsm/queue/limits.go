@@ -1,0 +1,108 @@
+package queue
+
+import (
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// limitedLength reports whether the queue has a length limit.
+func (m *Machine) limitedLength() bool {
+	return m.config.MaxLengthPlusOne != 0 || m.config.MaxLengthBytesPlusOne != 0
+}
+
+// fits reports whether c is within the limits.
+func (m *Machine) fits(c Count) bool {
+	return (m.config.MaxLengthPlusOne == 0 || c.Messages < m.config.MaxLengthPlusOne) &&
+		(m.config.MaxLengthBytesPlusOne == 0 || c.Bytes < m.config.MaxLengthBytesPlusOne)
+}
+
+// kept is what counts in the limits and is never dropped to stay within them:
+// scheduled messages, and letters that are delivered at least once.
+func (m *Machine) kept() Count { return m.counts[Scheduled].plus(m.pending()) }
+
+// pending are the letters that count as messages of the queue.
+func (m *Machine) pending() Count {
+	if m.fate(logpb.Death_NONE) != AtLeastOnce {
+		return Count{}
+	}
+	return m.counts[Outbox].plus(m.counts[Waiting])
+}
+
+// counted is all that counts in the limits.
+func (m *Machine) counted() Count {
+	return m.kept().plus(m.counts[Ready]).plus(m.counts[Returned])
+}
+
+// full reports whether there is no place for one more message, which takes
+// that of scheduled message old if that is not 0. A queue that drops is full
+// if the message would have a place were it not for what cannot be dropped.
+func (m *Machine) full(cmd *logpb.Enqueue, old uint32) bool {
+	if !m.limitedLength() {
+		return false
+	}
+	size := Count{1, uint64(cmd.Size - cmd.Head)}
+	kept, all := m.kept(), m.counted()
+	if old != 0 {
+		less := m.messages.get(old).count()
+		kept.sub(less)
+		all.sub(less)
+	}
+	if m.config.Overflow != logpb.QueueConfig_DROP_HEAD {
+		return !m.fits(all.plus(size))
+	}
+	return kept.Messages > 0 && m.fits(size) && !m.fits(kept.plus(size))
+}
+
+// refuse answers a message that is not taken in because the queue is full.
+func (m *Machine) refuse(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) fsm.Result {
+	if m.config.Overflow == logpb.QueueConfig_REJECT_PUBLISH_DLX && m.config.DeadLetter {
+		m.counters.Deaths[logpb.Death_MAXLEN-1][SentOnce]++
+		deaths := m.addDeath(copyDeaths(cmd.Deaths), logpb.Death_MAXLEN)
+		eff.DeadLetters = append(eff.DeadLetters, fsm.DeadLetter{
+			Ref:    fsm.Ref{Index: meta.Index, Offset: meta.Offset, Size: cmd.Size},
+			Reason: logpb.Death_MAXLEN, DiedAt: m.clock, Priority: priority(cmd.PriorityPlusOne),
+			ScheduledFor: fsm.Time(cmd.ScheduledFor), HasExpiration: cmd.HasExpiration, Fresh: deaths[0].Count == 1, Deaths: deaths,
+		})
+	}
+	return m.reject(eff)
+}
+
+// reject answers a message that is not taken in.
+func (m *Machine) reject(eff *fsm.Effects) fsm.Result {
+	m.counters.Refused++
+	m.notNeeded(eff)
+	return fsm.Result{Code: fsm.Rejected}
+}
+
+// notNeeded releases the entry that is being applied, unless it holds messages.
+func (m *Machine) notNeeded(eff *fsm.Effects) {
+	if m.live.has(m.index) {
+		return
+	}
+	if n := len(eff.Released); n == 0 || eff.Released[n-1] != m.index {
+		eff.Released = append(eff.Released, m.index)
+	}
+	m.revivable = true
+}
+
+// tooLong reports whether the queue has something to drop.
+func (m *Machine) tooLong() bool {
+	return m.limitedLength() && m.config.Overflow == logpb.QueueConfig_DROP_HEAD &&
+		m.readyCount() > 0 && !m.fits(m.counted())
+}
+
+// trim drops what would be handed out next while the queue is too long. What
+// is due in its way expires first. If there is more to do than one command
+// may, the next Tick goes on.
+func (m *Machine) trim(eff *fsm.Effects) {
+	for n := dropsAtOnce; n > 0 && m.tooLong(); n-- {
+		h := m.first(eff)
+		if h == 0 {
+			return
+		}
+		if m.tooLong() {
+			m.remove(h)
+			m.die(h, logpb.Death_MAXLEN, eff)
+		}
+	}
+}
