@@ -98,9 +98,10 @@ type Broker struct {
 
 	logins loginCache
 
-	look chan struct{} // the catalog has changed
-	stop chan struct{}
-	done sync.WaitGroup
+	look    chan struct{} // the catalog has changed
+	watched watchlist
+	stop    chan struct{}
+	done    sync.WaitGroup
 }
 
 // New returns a broker; Serve makes it work.

@@ -27,6 +27,7 @@ type target struct {
 	dirty      []*lane
 	running    bool
 	asking     bool // somebody asks the members who leads
+	watched    bool // the watch looks at it, or will: see watchlist
 	ended      bool
 }
 
@@ -36,6 +37,7 @@ func newTarget(b *Broker, id fsm.QueueID, g fsm.GroupID) *target {
 		leaderless: b.now(), led: make(chan struct{}),
 	}
 	t.submit = t.submitTo
+	t.watch() // nobody else has it yet
 	return t
 }
 
@@ -48,6 +50,7 @@ func (t *target) attach(l *lane) {
 		return
 	}
 	t.lanes[l.id] = l
+	t.watch()
 }
 
 // detach removes a lane.
@@ -210,6 +213,7 @@ func (t *target) lose(node string) {
 	}
 	t.leader = ""
 	t.leaderless = t.broker.now()
+	t.watch()
 	t.mu.Unlock()
 	for _, l := range t.all() {
 		l.owner.lock().Lock()

@@ -3,6 +3,8 @@ package broker
 import (
 	"bytes"
 	"context"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/quorate/quorate/cluster/group"
@@ -33,6 +35,44 @@ type deadNode struct {
 type earlyLeader struct {
 	node string
 	term uint64
+}
+
+// watchlist passes targets to the watch: those that have no leader, or a lane.
+// Of thousands of queues that nobody uses the watch knows nothing.
+type watchlist struct {
+	mu  sync.Mutex // may be taken under target.mu
+	new []*target
+}
+
+// more appends those that are new.
+func (w *watchlist) more(to []*target) []*target {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	to = append(to, w.new...)
+	w.new = nil
+	return to
+}
+
+// watch puts the target on the list, unless it is there. mu is held.
+func (t *target) watch() {
+	if t.watched {
+		return
+	}
+	t.watched = true
+	w := &t.broker.watched
+	w.mu.Lock()
+	w.new = append(w.new, t)
+	w.mu.Unlock()
+}
+
+// rest takes the target off the list if there is nothing to watch.
+func (t *target) rest() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ended || t.leader != "" && len(t.lanes) == 0 {
+		t.watched = false
+	}
+	return !t.watched
 }
 
 func (b *Broker) now() int64 { return int64(b.config.Clock()) }
@@ -135,6 +175,7 @@ func (b *Broker) watch() {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	boots := map[uint32]uint64{}
+	var watched []*target
 	for {
 		select {
 		case <-b.stop:
@@ -147,7 +188,9 @@ func (b *Broker) watch() {
 		case <-tick.C:
 		}
 		now := b.now()
-		for _, t := range b.allTargets() {
+		watched = b.watched.more(watched)
+		watched = slices.DeleteFunc(watched, (*target).rest)
+		for _, t := range watched {
 			if b.watchTarget(t, now) {
 				b.spawn(func() { b.findLeader(t) })
 			}

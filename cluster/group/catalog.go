@@ -24,7 +24,7 @@ import (
 const (
 	catalogHeartbeat  = time.Second
 	catalogLease      = 500 * time.Millisecond
-	catalogCommit     = 50 * time.Millisecond
+	catalogCommit     = 500 * time.Millisecond
 	catalogRetry      = 50 * time.Millisecond
 	catalogSnapshots  = 2 * time.Minute
 	catalogThreshold  = 8192
@@ -92,6 +92,7 @@ func (k *Catalog) Start() error {
 	rc.NoLegacyTelemetry, rc.ShutdownOnRemove, rc.BatchApplyCh = true, false, false
 	rc.Logger = newRaftLogger(c.Logger.With("group", "catalog"))
 	transport := c.Mesh.Transport(catalogGroup)
+	c.Mesh.Prompt(catalogGroup)
 	past, err := raft.HasExistingState(c.Store, c.Store, c.Store.Snapshots())
 	if err != nil {
 		return fmt.Errorf("catalog: look for existing state: %w", err)

@@ -25,6 +25,8 @@ const (
 	// commitTimeout is also when raft repeats a replication that failed without
 	// a broken link.
 	commitTimeout = time.Minute
+	// promptHeartbeat is below which heartbeats cannot wait for company.
+	promptHeartbeat = 5 * time.Second
 )
 
 // Expect says how many groups the node will have, while it starts; 0 when it

@@ -26,6 +26,9 @@ const (
 func (g *Group) openRaft() error {
 	c := g.raftConfig()
 	transport := bounded{g.host.config.Mesh.Transport(g.spec.Group).(transport)}
+	if c.HeartbeatTimeout < promptHeartbeat {
+		g.host.config.Mesh.Prompt(g.spec.Group)
+	}
 	snapshots := g.log.Snapshots()
 	past, err := raft.HasExistingState(g.log, g.log, snapshots)
 	if err != nil {

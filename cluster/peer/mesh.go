@@ -65,7 +65,8 @@ type Config struct {
 	PingInterval time.Duration // 0: 150 ms
 	SilentAfter  time.Duration // 0: 2 s
 	RefusedAfter time.Duration // 0: 300 ms
-	// LazyDelay is how long heartbeats and the like wait for company. 0: 50 ms.
+	// LazyDelay is how long heartbeats and the like wait for company, at most.
+	// 0: pings are their company, so they wait for the next one.
 	LazyDelay time.Duration
 	// HoldUnknown is how long raft requests wait for their group to appear,
 	// because the members of a new group start at slightly different times.
@@ -94,7 +95,6 @@ func (c *Config) setDefaults() {
 		{&c.PingInterval, 150 * time.Millisecond},
 		{&c.SilentAfter, 2 * time.Second},
 		{&c.RefusedAfter, 300 * time.Millisecond},
-		{&c.LazyDelay, 50 * time.Millisecond},
 		{&c.HoldUnknown, time.Second},
 		{&c.RequestTimeout, 10 * time.Second},
 		{&c.ReconnectWait, 30 * time.Second},
@@ -102,6 +102,9 @@ func (c *Config) setDefaults() {
 		if *d.v == 0 {
 			*d.v = d.d
 		}
+	}
+	if c.LazyDelay == 0 {
+		c.LazyDelay = 2 * c.PingInterval
 	}
 	if c.Dial == nil {
 		c.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
@@ -298,6 +301,16 @@ func (m *Mesh) Transport(group fsm.GroupID) raft.Transport {
 	m.groups[group] = t
 	m.held.release(t)
 	return t
+}
+
+// Prompt makes the heartbeats of a group urgent: its timers are too short to
+// let them wait for company. The group's transport must exist.
+func (m *Mesh) Prompt(group fsm.GroupID) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if t := m.groups[group]; t != nil {
+		t.prompt.Store(true)
+	}
 }
 
 // DropGroup forgets a group's transport: everything it has pending fails, and

@@ -279,6 +279,9 @@ func (o *outbox) take(r *rate) []*batch {
 			o.turn = append(o.turn, b)
 		}
 	}
+	if o.timing && len(o.batches[classRaft]) == 0 && o.timer.Stop() {
+		o.timing = false // what was lazy has found company
+	}
 	r.add(o.arrived, now)
 	o.arrived = 0
 	return o.turn

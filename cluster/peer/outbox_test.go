@@ -182,3 +182,22 @@ func TestRate(t *testing.T) {
 		}
 	}
 }
+
+// Company that was found stops the wait: what is lazy later waits in full.
+func TestLazyFramesWaitAnew(t *testing.T) {
+	o := newOutbox(time.Hour)
+	sent := runOutbox(t, o)
+	for i := range uint64(3) {
+		o.mustPush(t, 2*i, 10, classRaft, idle)
+		o.mustPush(t, 2*i+1, 10, classOwn, urgent)
+		for got := 0; got < 2; {
+			got += len(mustReceive(t, sent, "batch"))
+		}
+		o.mu.Lock()
+		timing := o.timing
+		o.mu.Unlock()
+		if timing {
+			t.Errorf("round %d: the timer runs, with nothing to wait for", i)
+		}
+	}
+}

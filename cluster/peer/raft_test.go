@@ -538,3 +538,24 @@ func TestHeartbeatFastPath(t *testing.T) {
 		t.Fatalf("fast path took %v", fast)
 	}
 }
+
+// A prompt group's heartbeats are answered although nothing takes them along:
+// the first ping has left, and the next one is an hour away.
+func TestPromptHeartbeats(t *testing.T) {
+	c := newCluster(t, false, 2, func(cfg *Config) {
+		cfg.PingInterval, cfg.SilentAfter, cfg.LazyDelay = time.Hour, 4*time.Hour, time.Hour
+	})
+	c.startAll(nil)
+	c.group(1)
+	m := c.members["n1"]
+	m.Prompt(1)
+	m.Prompt(2) // not there
+	trans := m.Transport(1)
+	beat := &raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: 3, ID: []byte("n1"), Addr: []byte("n1")}, Term: 9}
+	for range 3 {
+		var resp raft.AppendEntriesResponse
+		if err := trans.AppendEntries("n2", "n2", beat, &resp); err != nil || !resp.Success || resp.Term != 9 {
+			t.Fatalf("%+v, %v", resp, err)
+		}
+	}
+}

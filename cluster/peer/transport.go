@@ -22,6 +22,7 @@ type transport struct {
 	answers   chan raft.RPCResponse // of the requests in inflight, in order
 	heartbeat atomic.Pointer[func(raft.RPC)]
 	term      atomic.Uint64   // last one raft showed in an answer
+	prompt    atomic.Bool     // heartbeats do not wait
 	ctx       context.Context // ends with shut
 	end       context.CancelFunc
 	shutdown  <-chan struct{} // of ctx
@@ -87,7 +88,7 @@ func (t *transport) AppendEntries(id raft.ServerID, _ raft.ServerAddress, args *
 	if err != nil {
 		return shutError(err)
 	}
-	lazy := isHeartbeat(args)
+	lazy := isHeartbeat(args) && !t.prompt.Load()
 	return t.request(l, kindAppend, appendBody{args, lazy}, urgency(!lazy), resp)
 }
 
