@@ -50,13 +50,13 @@ bench: build ## the benchmarks on a three-node loopback cluster, with a table (R
 bench-queues: build ## thousands of queues: declare, idle, lose a node, restart it (QUEUES=10000)
 	bin/quorate-bench queues --binary bin/quorate --queues $(QUEUES) $(BENCH_FLAGS)
 
-bench-growth: build ## what a message costs with many active queues and with a backlog
-	bin/quorate-bench growth --binary bin/quorate $(BENCH_FLAGS)
+bench-growth: build ## what a message costs with many active queues and with a backlog (RUNS=1: medians of so many)
+	bin/quorate-bench growth --binary bin/quorate --runs $(RUNS) $(BENCH_FLAGS)
 
 bench-soak: build ## 70 % of the highest rate for long, and whether it stays flat (SOAK=30m)
 	bin/quorate-bench soak --binary bin/quorate --duration $(SOAK) $(BENCH_FLAGS)
 
-bench-peers: build ## the same loads on three nodes of RabbitMQ, side by side (RUNS=1)
+bench-peers: build ## the same loads on RabbitMQ and NATS JetStream, side by side (RUNS=1: medians of so many)
 	bin/quorate-bench peers --binary bin/quorate --runs $(RUNS) $(BENCH_FLAGS)
 
 chaos: ## the long fault run (CHAOS_TIME=30m, CHAOS_SCALE=10, CHAOS_SEED=0: drawn)

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -378,17 +377,6 @@ func TestSelected(t *testing.T) {
 		if got := selected("the rate", c.only); got != c.want {
 			t.Errorf("%q: %t", c.only, got)
 		}
-	}
-}
-
-func TestSettingsReachTheServer(t *testing.T) {
-	program, err := withSettings("/bin/echo", t.TempDir(), []string{"a=b", "c=it's"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := exec.Command(program, "dev", "x y").Output()
-	if want := "dev x y --set a=b --set c=it's\n"; err != nil || string(out) != want {
-		t.Errorf("%q, %v, want %q", out, err, want)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/quorate/quorate/jepsen/cluster"
 )
@@ -45,16 +44,11 @@ func inFolder(parent string, do func(dir string) error) error {
 	return os.RemoveAll(dir)
 }
 
-// with starts a three-node cluster with settings (KEY=VALUE), calls do, and
-// stops the cluster.
-func (l *lab) with(ctx context.Context, do func() error, settings ...string) error {
+// with starts a three-node cluster, calls do, and stops the cluster.
+func (l *lab) with(ctx context.Context, do func() error) error {
 	return inFolder(l.dir, func(dir string) (err error) {
-		binary, err := withSettings(l.binary, dir, settings)
-		if err != nil {
-			return err
-		}
 		l.data = filepath.Join(dir, "data")
-		if l.cluster, err = cluster.Start(ctx, cluster.Options{Binary: binary, Dir: dir}); err != nil {
+		if l.cluster, err = cluster.Start(ctx, cluster.Options{Binary: l.binary, Dir: dir}); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, l.cluster.Stop()) }()
@@ -63,26 +57,6 @@ func (l *lab) with(ctx context.Context, do func() error, settings ...string) err
 		return do()
 	})
 }
-
-// withSettings returns a program that runs the binary with the settings added.
-func withSettings(binary, dir string, settings []string) (string, error) {
-	if len(settings) == 0 {
-		return binary, nil
-	}
-	binary, err := filepath.Abs(binary)
-	if err != nil {
-		return "", err
-	}
-	script := "#!/bin/sh\nexec " + quote(binary) + ` "$@"`
-	for _, s := range settings {
-		script += " --set " + quote(s)
-	}
-	path := filepath.Join(dir, "quorate-with-settings")
-	return path, os.WriteFile(path, []byte(script+"\n"), 0o755)
-}
-
-// quote makes a word of a shell out of s.
-func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 // findProcesses takes in the nodes' process ids, which change with a restart.
 func (l *lab) findProcesses() {

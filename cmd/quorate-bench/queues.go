@@ -18,9 +18,6 @@ const (
 	crowdSize = 100
 	// crowdWorkers is how many channels per node work on the queues at a time.
 	crowdWorkers = 3
-	// longHeartbeat is the raft heartbeat with more than manyReplicas queues.
-	longHeartbeat = "raft.heartbeat_timeout=30000"
-	manyReplicas  = 3000
 	// crowdCalm is the pause before idle processor time is measured for crowdIdle.
 	crowdCalm = 30 * time.Second
 	crowdIdle = 20 * time.Second
@@ -44,12 +41,8 @@ func manyQueues(ctx context.Context, l *lab, n int) error {
 	if n < 1 || n > 1_000_000 {
 		return errors.New("-queues must be between 1 and 1000000")
 	}
-	var settings []string
-	if n > manyReplicas {
-		settings = append(settings, longHeartbeat)
-	}
 	c := &crowd{lab: l, n: n, ledger: newLedger(4, crowdSize)}
-	err := l.with(ctx, func() error { return c.run(ctx) }, settings...)
+	err := l.with(ctx, func() error { return c.run(ctx) })
 	return errors.Join(err, publishResults(c.results, l.json))
 }
 
