@@ -81,7 +81,7 @@ type Server struct {
 func New(node Node, logger *slog.Logger) *Server {
 	s := &Server{node: node, slog: logger}
 	s.http = &http.Server{
-		Handler: http.MaxBytesHandler(s.mux(), maxBody), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
+		Handler: http.MaxBytesHandler(s.router(), maxBody), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 	}
 	return s

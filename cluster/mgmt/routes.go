@@ -2,6 +2,7 @@ package mgmt
 
 import (
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -96,14 +97,52 @@ func (s *Server) accounts() []resource {
 	}
 }
 
-// mux matches on the escaped path: names may hold slashes.
-func (s *Server) mux() *http.ServeMux {
-	mux := http.NewServeMux()
-	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { headers(w); s.notFound(w) })
-	for _, row := range s.resources() {
-		mux.HandleFunc(row.path, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, row.endpoints) })
+// router finds the resource of a path. It works on the escaped path, since
+// names may hold slashes, or be one: that is what http.ServeMux, which takes
+// such a segment for the end of the path, cannot do.
+func (s *Server) router() http.Handler {
+	type row struct {
+		segments  []string
+		endpoints []endpoint
 	}
-	return mux
+	var rows []row
+	for _, x := range s.resources() {
+		rows = append(rows, row{strings.Split(x.path, "/"), x.endpoints})
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		headers(w)
+		segments := strings.Split(r.URL.EscapedPath(), "/")
+		for _, x := range rows {
+			if names, ok := match(x.segments, segments); ok {
+				for name, value := range names {
+					r.SetPathValue(name, value)
+				}
+				s.serve(w, r, x.endpoints)
+				return
+			}
+		}
+		s.notFound(w)
+	})
+}
+
+// match reports whether a path is one of a resource's, and which names are in
+// it. A name is never empty.
+func match(pattern, segments []string) (names map[string]string, ok bool) {
+	if len(pattern) != len(segments) {
+		return nil, false
+	}
+	names = map[string]string{}
+	for i, want := range pattern {
+		got, err := url.PathUnescape(segments[i])
+		name, isName := strings.CutPrefix(want, "{")
+		if err != nil || isName && got == "" || !isName && got != want {
+			return nil, false
+		}
+		if isName {
+			names[strings.TrimSuffix(name, "}")] = got
+		}
+	}
+	return names, true
 }
 
 func headers(w http.ResponseWriter) {
@@ -113,7 +152,6 @@ func headers(w http.ResponseWriter) {
 
 // serve finds the method and lets those use it who may.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request, endpoints []endpoint) {
-	headers(w)
 	method := r.Method
 	if method == http.MethodHead {
 		method = http.MethodGet
