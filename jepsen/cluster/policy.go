@@ -53,3 +53,15 @@ func (n *Node) Queue(ctx context.Context, name string) (q Queue, err error) {
 	err = n.call(ctx, http.MethodGet, "/api/queues/%2F/"+url.PathEscape(name), nil, &q)
 	return q, err
 }
+
+// SetUser makes a user, or changes it.
+func (n *Node) SetUser(ctx context.Context, name, password, tags string) error {
+	in := map[string]string{"password": password, "tags": tags}
+	return n.call(ctx, http.MethodPut, "/api/users/"+url.PathEscape(name), in, nil)
+}
+
+// SetPermissions sets what a user may do in the vhost "/".
+func (n *Node) SetPermissions(ctx context.Context, user, configure, write, read string) error {
+	in := map[string]string{"configure": configure, "write": write, "read": read}
+	return n.call(ctx, http.MethodPut, "/api/permissions/%2F/"+url.PathEscape(user), in, nil)
+}

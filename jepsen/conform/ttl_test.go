@@ -337,16 +337,7 @@ func (t *T) holdBeyond(queue string, wait time.Duration) *amqp.Delivery {
 }
 
 // settled waits until a queue holds nothing at all.
-func (t *T) settled(queue string) {
-	t.Helper()
-	t.eventually(queue+" is empty", func() error {
-		q, err := t.Nodes[0].Queue(t.ctx, queue)
-		if err == nil && q.Messages != 0 {
-			err = fmt.Errorf("%d messages", q.Messages)
-		}
-		return err
-	})
-}
+func (t *T) settled(queue string) { t.Helper(); t.settledTo(queue, 0) }
 
 // policyAgain changes a policy and waits until the queue goes by it.
 func (t *T) policyAgain(name, queue string, priority int, definition map[string]any) {

@@ -1,0 +1,165 @@
+package conform
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+func TestExpiryAnywhere(t *testing.T) { headRows.run(t) }
+
+var headRows = suite{test: "TestExpiryAnywhere", title: "Expiry anywhere in a queue", rows: []row{
+	{id: "H01", what: "a short life behind one without end", run: func(t *T) {
+		_, d, q := t.deadly()
+		t.publish(q, body("m1"))
+		at := t.publish(q, body("m2"), expiration("400"))
+		t.readyUntil(q, 2, at.Add(ms(400)))
+		t.soonReady(q, 1, at.Add(ms(400)))
+		t.equal("dead", bodies(t.take(d, 1)), "m2")
+	}},
+	{id: "H02", what: "three lives end by their deadlines", run: func(t *T) {
+		_, d, q := t.deadly()
+		at := t.publish(q, body("m1"), expiration("5000"))
+		t.publish(q, body("m2"), expiration("400"))
+		t.publish(q, body("m3"), expiration("1200"))
+		all := t.take(d, 2)
+		t.readyUntil(d, 0, at.Add(ms(5000)))
+		t.equal("order", bodies(append(all, t.take(d, 1)...)), "m2 m3 m1")
+	}},
+	{id: "H03", what: "100 random lives: dead in the order of their deadlines, none early", run: randomLives},
+	{id: "H04", what: "a short life of low priority behind a high one", run: func(t *T) {
+		q := t.queue("q")
+		t.publish(q, priority(9))
+		at := t.publish(q, priority(1), expiration("400"))
+		t.readyUntil(q, 2, at.Add(ms(400)))
+		t.soonReady(q, 1, at.Add(ms(400)))
+	}},
+	{id: "H05", what: "a short life among returned messages", run: func(t *T) {
+		_, d, q := t.deadly()
+		t.publish(q, body("m1"))
+		at := t.publish(q, body("m2"), expiration("1500"))
+		t.mustGet(q)
+		t.must(t.mustGet(q).Nack(true, true))
+		t.soonReady(q, 2, time.Now())
+		t.readyUntil(q, 2, at.Add(ms(1500)))
+		t.soonReady(q, 1, at.Add(ms(1500)))
+		t.equal("dead", bodies(t.take(d, 1)), "m2")
+	}},
+	{id: "H06", what: "an expiry in the middle makes room in a full queue", run: func(t *T) {
+		q := t.queue("q", "x-max-length", int32(2), "x-overflow", "reject-publish")
+		t.publish(q, body("m1"))
+		t.publish(q, body("m2"), expiration("400"))
+		t.soonReady(q, 1, time.Now())
+		t.equal("acked", t.send("", q, body("m3")), true)
+		t.equal("kept", bodies(t.take(q, 2)), "m1 m3")
+	}},
+	{id: "H07", what: "what has expired is neither delivered nor counted", run: func(t *T) {
+		q := t.queue("q")
+		t.publish(q, body("m1"))
+		at := t.publish(q, body("m2"), expiration("400"))
+		t.soonReady(q, 1, at.Add(ms(400)))
+		d := t.mustGet(q)
+		t.equal("body", string(d.Body), "m1")
+		t.equal("message-count", d.MessageCount, uint32(0))
+		t.mustNotGet(q)
+	}},
+	{id: "H08", what: "50,000 deaths at one instant: none delivered, all dead-lettered, the queue works meanwhile", run: deathsAtOnce},
+}}
+
+// randomLives checks each letter's time by the publisher's clock.
+func randomLives(t *T) {
+	_, d, q := t.deadly()
+	due := map[string]time.Time{}
+	const n = 100
+	for i := range n {
+		life := 200 + rand.IntN(2800)
+		name := strconv.Itoa(i)
+		at := t.publish(q, expiration(strconv.Itoa(life)), body(name))
+		due[name] = at.Add(ms(life))
+	}
+	_, from := t.consume(d, n)
+	var last time.Time
+	for range n {
+		m := t.next(from)
+		at, ok := due[string(m.Body)]
+		if !ok {
+			t.Fatalf("message %s came twice", m.Body)
+		}
+		delete(due, string(m.Body))
+		if early := time.Until(at); early > slack {
+			t.Errorf("message %s is %v early", m.Body, early)
+		}
+		// A life begins with the enqueue, which is later than the publish by a
+		// time that differs; deadlines that near each other may change places.
+		if last.Sub(at) > ms(500) {
+			t.Errorf("message %s comes after one that was due %v later", m.Body, last.Sub(at))
+		}
+		if at.After(last) {
+			last = at
+		}
+		t.must(m.Ack(false))
+	}
+}
+
+// deathsAtOnce lets many messages die within an instant, and uses the queue
+// meanwhile.
+func deathsAtOnce(t *T) {
+	const n = 50_000
+	_, d, q := t.deadly()
+	t.publish(q, body("eternal"))
+	due := time.Now().Add(20 * time.Second)
+	for sent := 0; sent < n; sent += 1000 {
+		var waits []func() bool
+		for range 1000 {
+			life := max(time.Until(due), 0).Milliseconds() + 1
+			waits = append(waits, t.sendLater("", q, expiration(strconv.FormatInt(life, 10)), body("mortal")))
+		}
+		for _, wait := range waits {
+			t.equal("acked", wait(), true)
+		}
+	}
+	t.waitUntil(due.Add(-ms(100)))
+	ch, from := t.consume(d, 1000)
+	t.must(ch.Qos(1000, 0, false))
+	var longest time.Duration
+	came := 0
+	for i := 0; came < n; i++ {
+		began := time.Now()
+		t.equal("acked", t.send("", q, body("live"), priority(9)), true)
+		m := t.mustGet(q)
+		if body := string(m.Body); body == "mortal" && time.Now().After(due.Add(ms(100))) {
+			t.Fatal("an expired message is delivered")
+		}
+		t.must(m.Ack(false))
+		longest = max(longest, time.Since(began))
+		came += t.drain(from, n-came)
+		if i > 100_000 {
+			t.Fatalf("%d of %d letters", came, n)
+		}
+	}
+	t.Logf("a publish and a get took at most %v; the last letter came %v after the deadline",
+		longest.Round(time.Millisecond), time.Since(due).Round(time.Millisecond))
+	t.nothingNext(from, time.Now().Add(ms(300)))
+	t.equal("left", bodies(t.take(q, 1)), "eternal")
+}
+
+// drain acks what a consumer has now, at most n deliveries, and waits a little
+// for the first.
+func (t *T) drain(from <-chan amqp.Delivery, n int) (came int) {
+	t.Helper()
+	for came < n {
+		select {
+		case m := <-from:
+			t.equal("letter", fmt.Sprint(string(m.Body), " ", m.Redelivered), "mortal false")
+			t.must(m.Ack(false))
+			came++
+		case <-time.After(ms(1)):
+			return came
+		}
+	}
+	return came
+}
