@@ -29,10 +29,11 @@ type Connection interface {
 	Close(ctx context.Context)
 }
 
-// Session does what the methods of one channel ask for. Publish and Settle do
-// not block; the others do, until the cluster has answered or ctx ends. A
-// channel makes one blocking call at a time; Publish and Settle come from one
-// goroutine at a time, never during a blocking call.
+// Session does what the methods of one channel ask for. Publish, Settle and
+// Written do not block; the others do, until the cluster has answered or ctx
+// ends. A channel makes one blocking call at a time; Publish and Settle come
+// from one goroutine at a time, never during a blocking call. Written may be
+// called at any time.
 type Session interface {
 	// Publish routes a message. An error is the channel's: the message went
 	// nowhere and SessionEvents.Settled is not called for it. routed false:
@@ -43,6 +44,10 @@ type Session interface {
 	// token of a get. ids are ascending; ids the queue has taken back are ignored. The slice is
 	// the caller's again on return.
 	Settle(consumer uint64, ids []uint64, outcome fsm.Outcome)
+	// Written says that so many messages for consumers, whose payloads had so
+	// many bytes, are with the socket or were given back. Of what was delivered
+	// and is not written the session bounds the sum, and delivers no more.
+	Written(count, bytes int)
 
 	Consume(ctx context.Context, spec fsm.ConsumeSpec) error
 	// Cancel ends a consumer. What it holds stays with the session until it

@@ -26,6 +26,9 @@ type channel struct {
 	session  Session
 	confirms confirms
 
+	// Writer only: deliveries written and not reported to the session.
+	writtenCount, writtenBytes int
+
 	// Reader only.
 	content  content
 	exchange string // of the last publish, so that the next need not allocate

@@ -47,6 +47,7 @@ func (ch *channel) consume(ctx context.Context, m *wire.BasicConsume) error {
 	}
 	if err := ch.session.Consume(ctx, spec); err != nil {
 		ch.removeConsumer(cons)
+		ch.unneeded(cons.early)
 		return err
 	}
 	ch.startConsumer(cons, m.NoWait)
@@ -213,9 +214,19 @@ func (ch *channel) Deliver(messages []fsm.Message) {
 	}
 }
 
+// unneeded tells the session that messages will not be written.
+func (ch *channel) unneeded(messages []fsm.Message) {
+	bytes := 0
+	for i := range messages {
+		bytes += len(messages[i].Payload)
+	}
+	ch.session.Written(len(messages), bytes)
+}
+
 // putBack returns messages of consumers that are no more. They would be held
 // until the channel ends otherwise.
 func (ch *channel) putBack(messages []fsm.Message) error {
+	ch.unneeded(messages)
 	ch.gate.Lock()
 	defer ch.gate.Unlock()
 	for _, m := range messages {

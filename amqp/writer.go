@@ -33,6 +33,7 @@ type writer struct {
 
 	weight, owed int64 // of the items gathered
 	written      []written
+	delivered    []*channel // with deliveries that are not reported yet
 	ids          []uint64
 	properties   []byte
 	active       bool // something was written since the last tick
@@ -131,6 +132,7 @@ func (w *writer) item(it *outItem) error {
 		if err := w.content(it); err != nil {
 			return err
 		}
+		w.report(it)
 		if it.consumer.noAck {
 			w.written = append(w.written, written{ch, it.message.Consumer, it.message.ID})
 		}
@@ -204,8 +206,18 @@ func (w *writer) segment() {
 	}
 }
 
-// flush writes what is gathered and settles the deliveries in it that need no
-// acknowledgement.
+// report has the next flush report a delivery to its session.
+func (w *writer) report(it *outItem) {
+	ch := it.channel
+	if ch.writtenCount == 0 {
+		w.delivered = append(w.delivered, ch)
+	}
+	ch.writtenCount++
+	ch.writtenBytes += len(it.message.Payload)
+}
+
+// flush writes what is gathered, reports the deliveries in it, and settles
+// those that need no acknowledgement.
 func (w *writer) flush() error {
 	if w.size > 0 {
 		if err := w.write(); err != nil {
@@ -216,6 +228,12 @@ func (w *writer) flush() error {
 	w.out.wrote(w.weight, w.owed)
 	w.weight, w.owed = 0, 0
 	w.settleWritten()
+	for i, ch := range w.delivered {
+		ch.session.Written(ch.writtenCount, ch.writtenBytes)
+		ch.writtenCount, ch.writtenBytes = 0, 0
+		w.delivered[i] = nil
+	}
+	w.delivered = w.delivered[:0]
 	return nil
 }
 

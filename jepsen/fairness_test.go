@@ -90,7 +90,7 @@ func (r *run) lazyConsumer() {
 	got, err := busy.Consume("jobs", "busy", false, false, false, false, nil)
 	r.must(err)
 	seen := map[uint64]bool{}
-	r.must(r.takeUntil(got, seen, backlog-1))
+	r.must(r.takeUntil(got, true, seen, backlog-1))
 	r.must(held.Ack(false))
 	key, _ := client.Key(held.Body)
 	if seen[key] {
@@ -120,8 +120,8 @@ func (r *run) mustFill(queue string, count, size int) {
 	r.must(ch.Close())
 }
 
-// takeUntil acks deliveries until seen holds so many keys.
-func (r *run) takeUntil(from <-chan amqp.Delivery, seen map[uint64]bool, count int) error {
+// takeUntil takes deliveries until seen holds so many keys.
+func (r *run) takeUntil(from <-chan amqp.Delivery, ack bool, seen map[uint64]bool, count int) error {
 	for len(seen) < count {
 		select {
 		case <-r.ctx.Done():
@@ -135,7 +135,7 @@ func (r *run) takeUntil(from <-chan amqp.Delivery, seen map[uint64]bool, count i
 				return errors.New("a damaged message")
 			}
 			seen[key] = true
-			if d.Acknowledger != nil {
+			if ack {
 				if err := d.Ack(false); err != nil {
 					return err
 				}

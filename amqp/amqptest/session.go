@@ -148,6 +148,9 @@ func (s *session) Publish(p *fsm.Publish) (bool, error) {
 	return len(queues) > 0, nil
 }
 
+// Written is no news: the broker bounds nothing.
+func (s *session) Written(int, int) {}
+
 // Settle ends deliveries.
 func (s *session) Settle(token uint64, ids []uint64, outcome fsm.Outcome) {
 	if !slices.IsSorted(ids) {

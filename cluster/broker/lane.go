@@ -52,9 +52,10 @@ type lane struct {
 	lost      bool   // the queue has ended the session
 	chunk     []byte
 	consumers map[uint64]*consumer
-	gapAt     uint64 // last gap that was answered by sending again
-	progress  int64  // when something was last answered, ms
-	stalls    int    // how often all was sent again without an answer
+	unseen    []settle // to be queued once the answers at hand are taken
+	gapAt     uint64   // last gap that was answered by sending again
+	progress  int64    // when something was last answered, ms
+	stalls    int      // how often all was sent again without an answer
 
 	enqueue logpb.Enqueue // reused
 	command logpb.Command
@@ -110,12 +111,6 @@ func newCall(c *logpb.Command) *call {
 func (k *call) answered(r fsm.Result) {
 	k.result = r
 	close(k.done)
-}
-
-// consumer is what a session knows of its consumer at a queue; number 0 are gets.
-type consumer struct {
-	last  uint64 // newest delivery that has arrived
-	asked int64  // when the leader was asked for more, ms; 0: it has answered
 }
 
 func newLane(o owner, id fsm.SessionID, t *target) *lane {
@@ -320,6 +315,10 @@ func (l *lane) answered(first, run uint64, r fsm.Result) {
 		*o = op{}
 	}
 	l.progress, l.stalls = l.target.broker.now(), 0
+	for _, u := range l.unseen {
+		l.push(op{seq: l.next, settle: u})
+	}
+	l.unseen = nil
 	l.compact()
 }
 

@@ -10,10 +10,13 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-// delivered are messages for one session, from one queue.
+// delivered are messages for one session, from one queue. One without a
+// payload is only announced: the session has to ask for it.
 type delivered struct {
 	consumer []uint64 // numbers, one for each message
 	messages []fsm.Message
+	parts    [][]byte // the payloads that are there
+	weight   int      // of the messages
 	resync   bool
 	upto     uint64
 	who      uint64 // resync: the consumer
@@ -34,11 +37,11 @@ func (b *Broker) Perform(g *group.Group, w *group.Work) {
 	from := 0
 	for i := range w.Resyncs {
 		at := w.Resyncs[i].At
-		b.performDeliveries(queue, w.Deliveries[from:at], w.Payloads[from:at])
-		b.performResync(queue, &w.Resyncs[i])
+		b.performDeliveries(g, queue, w.Deliveries[from:at])
+		b.performResync(g, queue, &w.Resyncs[i])
 		from = at
 	}
-	b.performDeliveries(queue, w.Deliveries[from:], w.Payloads[from:])
+	b.performDeliveries(g, queue, w.Deliveries[from:])
 	for _, t := range w.Timeouts {
 		b.tell(g, t.To, told{kind: peerpb.Notice_TIMED_OUT, consumer: t.To.Number, ids: t.Deliveries, limit: t.Limit})
 	}
@@ -54,8 +57,20 @@ func (b *Broker) Perform(g *group.Group, w *group.Work) {
 	}
 }
 
+// Bounds of what goes to a session in one frame, and at once: it asks for the
+// rest as it has room.
+const (
+	maxFrameBytes = 1 << 20
+	maxPush       = 2 << 20
+)
+
+// payloads reads what deliveries carry, as a group does.
+type payloads interface {
+	Payload(fsm.Ref) ([]byte, error)
+}
+
 // performDeliveries sends runs of messages to the sessions they are for.
-func (b *Broker) performDeliveries(queue fsm.QueueID, ds []fsm.Delivery, payloads [][]byte) {
+func (b *Broker) performDeliveries(from payloads, queue fsm.QueueID, ds []fsm.Delivery) {
 	if len(ds) == 0 {
 		return
 	}
@@ -69,72 +84,100 @@ func (b *Broker) performDeliveries(queue fsm.QueueID, ds []fsm.Delivery, payload
 		bySession[s] = append(bySession[s], i)
 	}
 	for _, s := range order {
-		if b.isSelf(s.Node) {
-			b.deliverLocal(queue, s, ds, payloads, bySession[s])
-		} else {
-			b.deliverRemote(queue, s, ds, payloads, bySession[s])
-		}
+		b.push(from, queue, s, ds, bySession[s])
 	}
 }
 
-func (b *Broker) deliverLocal(queue fsm.QueueID, s fsm.SessionID, ds []fsm.Delivery, payloads [][]byte, which []int) {
-	o := b.owner(s)
-	t := b.findTarget(queue)
-	if o == nil || t == nil {
-		return
-	}
-	l := t.lane(s)
-	if l == nil {
-		return
-	}
+// push sends a session those of ds that are for it, up to the bound; of the
+// rest it is told the last one of each consumer. Gets have no bound: each is
+// waited for.
+func (b *Broker) push(from payloads, queue fsm.QueueID, s fsm.SessionID, ds []fsm.Delivery, which []int) {
 	var d delivered
+	var cut map[uint64]int
+	pushed := 0
 	for _, i := range which {
-		if payloads[i] == nil {
-			continue // gone: the session notices the gap and asks
+		number := ds[i].To.Number
+		if pushed >= maxPush && number != 0 {
+			if cut == nil {
+				cut = map[uint64]int{}
+			}
+			cut[number] = i
+			continue
 		}
-		d.consumer = append(d.consumer, ds[i].To.Number)
-		d.messages = append(d.messages, fsm.Message{
-			ID: ds[i].ID, Payload: payloads[i], Acquired: ds[i].Acquired, Failed: ds[i].Failed,
-			Deaths: ds[i].Deaths, Ready: ds[i].Ready,
-		})
+		before := d.weight
+		b.add(&d, from, &ds[i])
+		pushed += d.weight - before
+		if d.weight >= maxFrameBytes {
+			b.hand(queue, s, &d)
+			d = delivered{}
+		}
 	}
-	o.deliver(l, d)
+	for number, i := range cut {
+		d.announce(number, ds[i].ID)
+	}
+	if len(d.messages) > 0 {
+		b.hand(queue, s, &d)
+	}
 }
 
-// maxFrameBytes bounds the payloads of one frame of deliveries.
-const maxFrameBytes = 1 << 20
+// add reads a delivery's payload and adds it to d. One whose payload is gone is
+// left out: the session notices the gap, if the delivery still means anything.
+func (b *Broker) add(d *delivered, from payloads, of *fsm.Delivery) {
+	p, err := from.Payload(of.Ref)
+	if err != nil {
+		b.slog.Debug("payload is gone", "ref", of.Ref, "error", err)
+		return
+	}
+	d.consumer = append(d.consumer, of.To.Number)
+	d.messages = append(d.messages, fsm.Message{
+		ID: of.ID, Payload: p, Acquired: of.Acquired, Failed: of.Failed, Deaths: of.Deaths, Ready: of.Ready,
+	})
+	d.parts = append(d.parts, p)
+	d.weight += len(p) + group.DeliveryWeight
+}
 
-func (b *Broker) deliverRemote(queue fsm.QueueID, s fsm.SessionID, ds []fsm.Delivery, payloads [][]byte, which []int) {
+// announce adds a delivery without its message.
+func (d *delivered) announce(consumer, id uint64) {
+	d.consumer = append(d.consumer, consumer)
+	d.messages = append(d.messages, fsm.Message{ID: id})
+}
+
+// hand gives a session what it has to be given, here or at its node.
+func (b *Broker) hand(queue fsm.QueueID, s fsm.SessionID, d *delivered) {
+	if b.isSelf(s.Node) {
+		b.deliver(queue, s, *d)
+		return
+	}
 	node := b.nodeName(s.Node)
 	if node == "" {
 		return
 	}
-	for len(which) > 0 {
-		m := &peerpb.Deliveries{Queue: uint64(queue), Session: s.Num, Boot: s.Boot}
-		parts, bytes, n := [][]byte(nil), 0, 0
-		for ; n < len(which) && (n == 0 || bytes < maxFrameBytes); n++ {
-			i := which[n]
-			if payloads[i] == nil {
-				continue
-			}
-			m.Deliveries = append(m.Deliveries, deliveryProto(&ds[i], len(payloads[i])))
-			parts = append(parts, payloads[i])
-			bytes += len(payloads[i])
-		}
-		which = which[n:]
-		b.sendOrRepeat(node, queue, kindDeliveries, m, parts...)
+	m := &peerpb.Deliveries{
+		Queue: uint64(queue), Session: s.Num, Boot: s.Boot, Resync: d.resync, Consumer: d.who, Upto: d.upto,
 	}
+	all := make([]peerpb.Delivery, len(d.messages))
+	m.Deliveries = make([]*peerpb.Delivery, len(all))
+	for i := range d.messages {
+		of := &d.messages[i]
+		all[i].Consumer, all[i].Id, all[i].Size = d.consumer[i], of.ID, uint32(len(of.Payload))
+		all[i].Acquired, all[i].Failed, all[i].Ready = of.Acquired, of.Failed, of.Ready
+		if len(of.Deaths) > 0 {
+			all[i].Deaths = encodeDeaths(of.Deaths)
+		}
+		m.Deliveries[i] = &all[i]
+	}
+	b.sendOrRepeat(node, queue, kindDeliveries, m, d.parts...)
 }
 
-func deliveryProto(d *fsm.Delivery, size int) *peerpb.Delivery {
-	p := &peerpb.Delivery{
-		Consumer: d.To.Number, Id: d.ID, Size: uint32(size),
-		Acquired: d.Acquired, Failed: d.Failed, Ready: d.Ready,
+// deliver gives a session of this node what is for it.
+func (b *Broker) deliver(queue fsm.QueueID, s fsm.SessionID, d delivered) {
+	o, t := b.owner(s), b.findTarget(queue)
+	if o == nil || t == nil {
+		return
 	}
-	if len(d.Deaths) > 0 {
-		p.Deaths = encodeDeaths(d.Deaths)
+	if l := t.lane(s); l != nil {
+		o.deliver(l, d)
 	}
-	return p
 }
 
 func encodeDeaths(deaths []*logpb.Death) []byte {
@@ -155,56 +198,15 @@ func decodeDeaths(in []byte) ([]*logpb.Death, error) {
 }
 
 // performResync sends a session what a consumer of it holds.
-func (b *Broker) performResync(queue fsm.QueueID, r *group.Resynced) {
-	s := r.To.Session
-	if !b.isSelf(s.Node) {
-		b.resyncRemote(queue, r)
-		return
-	}
-	o, t := b.owner(s), b.findTarget(queue)
-	if o == nil || t == nil {
-		return
-	}
-	l := t.lane(s)
-	if l == nil {
-		return
-	}
+func (b *Broker) performResync(from payloads, queue fsm.QueueID, r *group.Resynced) {
 	d := delivered{resync: true, who: r.To.Number, upto: r.UpTo}
 	for i := range r.Held {
-		if h := &r.Held[i]; r.Payloads[i] != nil {
-			d.consumer = append(d.consumer, r.To.Number)
-			d.messages = append(d.messages, fsm.Message{
-				ID: h.ID, Payload: r.Payloads[i], Acquired: h.Acquired, Failed: h.Failed, Deaths: h.Deaths,
-			})
-		}
+		b.add(&d, from, &r.Held[i])
 	}
-	o.deliver(l, d)
-}
-
-func (b *Broker) resyncRemote(queue fsm.QueueID, r *group.Resynced) {
-	node := b.nodeName(r.To.Session.Node)
-	if node == "" {
-		return
+	if r.More != 0 {
+		d.announce(r.To.Number, r.More)
 	}
-	for i, last := 0, false; !last; {
-		m := &peerpb.Deliveries{
-			Queue: uint64(queue), Session: r.To.Session.Num, Boot: r.To.Session.Boot,
-			Resync: true, Consumer: r.To.Number,
-		}
-		var parts [][]byte
-		for bytes := 0; i < len(r.Held) && bytes < maxFrameBytes; i++ {
-			m.Upto = r.Held[i].ID
-			if p := r.Payloads[i]; p != nil {
-				m.Deliveries = append(m.Deliveries, deliveryProto(&r.Held[i], len(p)))
-				parts = append(parts, p)
-				bytes += len(p)
-			}
-		}
-		if last = i == len(r.Held); last {
-			m.Upto = r.UpTo
-		}
-		b.sendOrRepeat(node, queue, kindDeliveries, m, parts...)
-	}
+	b.hand(queue, r.To.Session, &d)
 }
 
 // performOutcomes answers the sessions whose commands were applied.

@@ -83,20 +83,14 @@ func (b *Broker) onDeliveries(from string, head, payload []byte) {
 			return
 		}
 		d.consumer = append(d.consumer, p.Consumer)
-		d.messages = append(d.messages, fsm.Message{
-			ID: p.Id, Payload: payload[:p.Size:p.Size], Acquired: p.Acquired, Failed: p.Failed,
-			Deaths: deaths, Ready: p.Ready,
-		})
+		message := fsm.Message{ID: p.Id, Acquired: p.Acquired, Failed: p.Failed, Deaths: deaths, Ready: p.Ready}
+		if p.Size > 0 {
+			message.Payload = payload[:p.Size:p.Size]
+		}
+		d.messages = append(d.messages, message)
 		payload = payload[p.Size:]
 	}
-	s := b.sessionID(m.Session, m.Boot)
-	o, t := b.owner(s), b.findTarget(fsm.QueueID(m.Queue))
-	if o == nil || t == nil {
-		return
-	}
-	if l := t.lane(s); l != nil {
-		o.deliver(l, d)
-	}
+	b.deliver(fsm.QueueID(m.Queue), b.sessionID(m.Session, m.Boot), d)
 }
 
 // onNotice takes what a queue's leader, or a node that is none, has to say.

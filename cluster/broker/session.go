@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/quorate/quorate/fsm"
@@ -34,6 +35,12 @@ type Session struct {
 	calling   bool
 	closing   bool
 	isLost    bool
+	turn      int // the lane that asks first for what it is behind with
+
+	// What the channel has been given of consumers' messages and has not
+	// written, in weight. hungry: somebody is behind and waits for it to fall.
+	unwritten atomic.Int64
+	hungry    atomic.Bool
 
 	// Used by the publishing goroutine only.
 	route     []*catalog.Queue
@@ -131,8 +138,9 @@ func (s *Session) Settle(number uint64, ids []uint64, outcome fsm.Outcome) {
 func (s *Session) finished(l *lane, o *op, r fsm.Result) {
 	switch {
 	case o.call != nil:
-		if o.call.cancel != 0 {
-			delete(l.consumers, o.call.cancel)
+		if number := o.call.cancel; number != 0 {
+			l.returnUnseen(number)
+			delete(l.consumers, number)
 		}
 		// Whoever waits goes on after the events that came before the answer.
 		s.events = append(s.events, event{kind: eventAnswered, call: o.call, result: r})
@@ -154,55 +162,6 @@ func (s *Session) lost(l *lane) {
 
 // errLost is what the users of a session are told that a queue has given up.
 var errLost = fsm.Refuse(fsm.Internal, "the cluster took this node for dead and has ended the session")
-
-// deliver takes messages of one queue.
-func (s *Session) deliver(l *lane, d delivered) {
-	s.mu.Lock()
-	var out []fsm.Message
-	var asks []resyncAsk
-	for i, number := range d.consumer {
-		m := d.messages[i]
-		c := l.consumers[number]
-		switch {
-		case c == nil:
-			l.addSettle(number, []uint64{m.ID}, fsm.Requeue) // cancelled meanwhile
-		case m.ID <= c.last:
-			// has been delivered
-		case number == 0:
-			c.last = m.ID
-			m.Consumer = getToken | uint64(l.index)
-			l.gotten(m)
-		case d.resync || m.ID == c.last+1:
-			c.last = m.ID
-			m.Consumer = number
-			out = append(out, m)
-		case c.asked == 0:
-			c.asked = s.broker().now()
-			asks = append(asks, resyncAsk{l.id, number, c.last})
-		}
-	}
-	if d.resync {
-		if c := l.consumers[d.who]; c != nil {
-			c.last, c.asked = max(c.last, d.upto), 0
-		}
-	}
-	if len(out) > 0 {
-		s.events = append(s.events, event{kind: eventDeliver, messages: out})
-	}
-	s.release()
-	l.target.ask(asks)
-}
-
-// gotten gives a message to the oldest get that waits. The lock is held.
-func (l *lane) gotten(m fsm.Message) {
-	for i := l.head; i < len(l.pending); i++ {
-		if k := l.pending[i].call; k != nil && k.get && k.got == nil {
-			k.got = &m
-			return
-		}
-	}
-	l.addSettle(0, []uint64{m.ID}, fsm.Requeue)
-}
 
 // told takes a notice about a consumer.
 func (s *Session) told(l *lane, n told) {

@@ -3,6 +3,7 @@ package broker
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -367,6 +368,16 @@ func (w *world) hostClock() *clock.Clock {
 	})
 }
 
+// stored are payloads by the index of their entry.
+type stored map[uint64]fsm.Payload
+
+func (p stored) Payload(ref fsm.Ref) ([]byte, error) {
+	if p[ref.Index] == nil {
+		return nil, errors.New("no payload")
+	}
+	return p[ref.Index], nil
+}
+
 // Perform passes deliveries, questions' answers and outcomes on in log order.
 func TestPerformOrder(t *testing.T) {
 	w, c, s, l := mustLane(t)
@@ -375,11 +386,11 @@ func TestPerformOrder(t *testing.T) {
 	s.mu.Unlock()
 	q := l.target.id
 	to := fsm.ConsumerID{Session: s.id, Number: 5}
-	d := func(id uint64) fsm.Delivery { return fsm.Delivery{To: to, ID: id} }
-	p := [][]byte{payload("a"), payload("b"), nil}
-	w.broker.performDeliveries(q, []fsm.Delivery{d(1)}, p[:1])
-	w.broker.performResync(q, &group.Resynced{To: to, UpTo: 3, Held: []fsm.Delivery{d(2), d(3)}, Payloads: p[1:]})
-	w.broker.performDeliveries(q, []fsm.Delivery{d(4), {To: fsm.ConsumerID{Session: fsm.SessionID{Node: 1, Boot: 6, Num: s.id.Num}, Number: 5}, ID: 5}}, p[:2])
+	d := func(id uint64) fsm.Delivery { return fsm.Delivery{To: to, ID: id, Ref: fsm.Ref{Index: id}} }
+	p := stored{1: payload("a"), 2: payload("b"), 4: payload("c")}
+	w.broker.performDeliveries(p, q, []fsm.Delivery{d(1)})
+	w.broker.performResync(p, q, &group.Resynced{To: to, UpTo: 3, Held: []fsm.Delivery{d(2), d(3)}})
+	w.broker.performDeliveries(p, q, []fsm.Delivery{d(4), {To: fsm.ConsumerID{Session: fsm.SessionID{Node: 1, Boot: 6, Num: s.id.Num}, Number: 5}, ID: 5}})
 	var got []uint64
 	for _, m := range c.messages {
 		got = append(got, m.ID)

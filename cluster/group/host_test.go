@@ -47,7 +47,7 @@ func (o *outside) event(f func()) {
 	o.changed = make(chan struct{})
 }
 
-func (o *outside) Perform(_ *Group, w *Work) {
+func (o *outside) Perform(g *Group, w *Work) {
 	o.mu.Lock()
 	o.performing++
 	o.overlap = o.overlap || o.performing > 1
@@ -55,7 +55,11 @@ func (o *outside) Perform(_ *Group, w *Work) {
 	o.event(func() {
 		o.outcomes = append(o.outcomes, w.Outcomes...)
 		o.deliveries = append(o.deliveries, w.Deliveries...)
-		for _, p := range w.Payloads {
+		for _, d := range w.Deliveries {
+			p, err := g.Payload(d.Ref)
+			if err != nil {
+				p = []byte(err.Error())
+			}
 			o.bodies = append(o.bodies, string(p))
 		}
 		o.resyncs = append(o.resyncs, w.Resyncs...)
@@ -228,8 +232,12 @@ func TestSubmitAndPerform(t *testing.T) {
 	}
 	g.Resync(fsm.ConsumerID{Session: session, Number: 1}, batches*each-3)
 	n.outside.await(t, "the answer to a resync", func() bool { return len(n.outside.resyncs) == 1 })
-	if r := n.outside.resyncs[0]; r.UpTo != batches*each || len(r.Held) != 3 || string(r.Payloads[2]) != want[len(want)-1] {
-		t.Errorf("resync answers %d held up to %d", len(r.Held), r.UpTo)
+	r := n.outside.resyncs[0]
+	if r.UpTo != batches*each || len(r.Held) != 3 || r.More != 0 {
+		t.Fatalf("resync answers %d held up to %d, then %d", len(r.Held), r.UpTo, r.More)
+	}
+	if p, err := g.Payload(r.Held[2].Ref); err != nil || string(p) != want[len(want)-1] {
+		t.Errorf("the last one held is %.20q, %v", p, err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package group
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/quorate/quorate/fsm"
@@ -14,30 +15,40 @@ type Outcome struct {
 	Result     fsm.Result
 }
 
+// DeliveryWeight is what a delivery is taken to cost, in bytes, on top of its
+// payload wherever deliveries are bounded.
+const DeliveryWeight = 128
+
+// maxResync bounds the weight of what a resync answers with, if that is more
+// than one delivery: who asks asks again from there.
+const maxResync = 1 << 20
+
 // Work is what one or more entries want done outside, in log order. A get's
 // delivery stands in Deliveries; its outcome in Outcomes: do deliveries first.
+// Payloads of deliveries can be read until the work is done (Group.Payload).
 type Work struct {
 	Outcomes   []Outcome
 	Deliveries []fsm.Delivery
-	Payloads   [][]byte // of the deliveries; nil: the message is gone
 	Timeouts   []fsm.Timeout
 	Cancelled  []fsm.ConsumerID
 	Resyncs    []Resynced
-	released   []uint64 // entries to free once the payloads are read
+	released   []uint64 // entries to free once the work is done
 	Outbox     bool     // dead letters wait
 	Gone       bool     // the queue has ended
 }
 
-// Resynced is all that a consumer held after some delivery when the machine
-// was asked.
+// Resynced is what a consumer held after some delivery when the machine was
+// asked: all of it up to and including UpTo.
 type Resynced struct {
 	To fsm.ConsumerID
 	// At says before which of the work's deliveries the machine was asked.
 	At int
-	// UpTo is the consumer's newest delivery at that moment.
-	UpTo     uint64
-	Held     []fsm.Delivery
-	Payloads [][]byte
+	// UpTo is the consumer's newest delivery at that moment, or the last of
+	// Held if that is not all.
+	UpTo uint64
+	Held []fsm.Delivery
+	// More is the next delivery that it holds after UpTo; 0: there is none.
+	More uint64
 }
 
 func (w *Work) empty() bool {
@@ -47,11 +58,10 @@ func (w *Work) empty() bool {
 
 func (w *Work) reset() {
 	clear(w.Deliveries)
-	clear(w.Payloads)
 	clear(w.Timeouts)
 	clear(w.Resyncs)
 	*w = Work{
-		Outcomes: w.Outcomes[:0], Deliveries: w.Deliveries[:0], Payloads: w.Payloads[:0],
+		Outcomes: w.Outcomes[:0], Deliveries: w.Deliveries[:0],
 		Timeouts: w.Timeouts[:0], Cancelled: w.Cancelled[:0], Resyncs: w.Resyncs[:0],
 		released: w.released[:0],
 	}
@@ -127,8 +137,10 @@ func (o *outgoing) run(g *Group) {
 			o.next = &Work{}
 		}
 		o.mu.Unlock()
-		g.readPayloads(w)
 		g.host.outside.Perform(g, w)
+		if len(w.released) > 0 {
+			g.log.Release(w.released)
+		}
 		w.reset()
 		o.mu.Lock()
 		o.spare = w
@@ -139,43 +151,40 @@ func (o *outgoing) run(g *Group) {
 // wait returns when no work is being performed.
 func (o *outgoing) wait() { o.done.Wait() }
 
-func (g *Group) readPayloads(w *Work) {
-	w.Payloads = g.payloads(w.Payloads, w.Deliveries)
-	for i := range w.Resyncs {
-		w.Resyncs[i].Payloads = g.payloads(nil, w.Resyncs[i].Held)
-	}
-	if len(w.released) > 0 {
-		g.log.Release(w.released)
-	}
-}
+// effectsPool holds lists for what machines are asked.
+var effectsPool = sync.Pool{New: func() any { return new(fsm.Effects) }}
 
-// payloads appends the payloads of ds, nil for those that are gone: the
-// message has been settled meanwhile, or its delivery is asked for again.
-func (g *Group) payloads(dst [][]byte, ds []fsm.Delivery) [][]byte {
-	for i := range ds {
-		p, err := g.log.Payload(ds[i].Ref)
-		if err != nil {
-			g.slog.Debug("payload is gone", "ref", ds[i].Ref, "error", err)
-			p = nil
-		}
-		dst = append(dst, p)
-	}
-	return dst
-}
-
-// Resync reads what a consumer holds after a delivery, and passes it on in
-// its place among the deliveries. Only the leader answers.
+// Resync reads what a consumer holds after a delivery, as far as the bound of
+// an answer allows, and passes it on in its place among the deliveries. Only the leader answers.
 func (g *Group) Resync(to fsm.ConsumerID, after uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.leading.Load() == 0 {
 		return
 	}
-	var held fsm.Effects
-	g.machine.Held(to, after, &held)
-	r := Resynced{To: to, UpTo: g.machine.Newest(to), Held: held.Deliveries}
+	held := effectsPool.Get().(*fsm.Effects)
+	defer effectsPool.Put(held)
+	g.machine.Held(to, after, held)
+	r := resynced(to, held.Deliveries, g.machine.Newest(to))
+	held.Reset()
 	g.outgoing.lock()
 	r.At = len(g.outgoing.next.Deliveries)
 	g.outgoing.next.Resyncs = append(g.outgoing.next.Resyncs, r)
 	g.outgoing.unlockAndRun(g)
+}
+
+// resynced cuts what a consumer holds to the size of an answer.
+func resynced(to fsm.ConsumerID, held []fsm.Delivery, newest uint64) Resynced {
+	r := Resynced{To: to, UpTo: newest}
+	weight, n := 0, 0
+	for n < len(held) {
+		weight += int(held[n].Ref.Size) + DeliveryWeight
+		if n > 0 && weight > maxResync {
+			r.UpTo, r.More = held[n-1].ID, held[n].ID
+			break
+		}
+		n++
+	}
+	r.Held = slices.Clone(held[:n])
+	return r
 }
