@@ -65,6 +65,12 @@ func (p Payload) Body() []byte {
 	return p[at+n:]
 }
 
+// HeadSize is the length of what comes before the encoded property list.
+func (p Payload) HeadSize() int {
+	at, _ := p.properties()
+	return at
+}
+
 func (p Payload) properties() (at, n int) {
 	at = 1 + int(p[0])
 	at += 1 + int(p[at])

@@ -91,7 +91,23 @@ func (s *Session) Bind(ctx context.Context, spec fsm.BindSpec) error {
 	}
 	_, err = s.broker().propose(ctx, fmt.Sprintf("bind to exchange '%s' in vhost '%s'", spec.Source, s.conn.vhost),
 		&logpb.CatalogCommand{Body: &logpb.CatalogCommand_Bind{Bind: m}})
+	if err == nil {
+		s.used(ctx, m)
+	}
 	return err
+}
+
+// used tells a queue that is deleted when idle that its bindings have changed,
+// which is use. A queue that does not hear of it is no worse off than before.
+func (s *Session) used(ctx context.Context, m *logpb.Bind) {
+	b := s.broker()
+	q, ok := b.view().Queue(m.Vhost, m.Destination)
+	if m.ToExchange || !ok || b.view().Settings(q, b.config.Defaults).AutoDeleteOnIdle == 0 {
+		return
+	}
+	if _, err := s.do(ctx, q, &logpb.Command{Kind: logpb.Command_TOUCH, Touch: &logpb.Touch{IdleOnly: true}}); err != nil {
+		b.slog.Debug("idle queue not told of a binding", "queue", q.Name, "vhost", q.VHost, "error", err)
+	}
 }
 
 // Unbind removes a binding; one that is not there is fine.
@@ -103,6 +119,9 @@ func (s *Session) Unbind(ctx context.Context, spec fsm.BindSpec) error {
 	}
 	_, err = s.broker().propose(ctx, fmt.Sprintf("unbind from exchange '%s' in vhost '%s'", spec.Source, s.conn.vhost),
 		&logpb.CatalogCommand{Body: &logpb.CatalogCommand_Unbind{Unbind: m}})
+	if err == nil {
+		s.used(ctx, m)
+	}
 	return err
 }
 
@@ -193,7 +212,7 @@ func (s *Session) declare(ctx context.Context, spec fsm.QueueSpec, generated boo
 // idleArguments are queue arguments that are checked and kept, and that
 // nothing acts on in this version.
 var idleArguments = []string{
-	"x-max-length", "x-max-length-bytes", "x-overflow", "x-single-active-consumer", "x-dead-letter-strategy",
+	"x-single-active-consumer",
 	"x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max", "x-quorum-target-group-size",
 	"x-queue-leader-locator", "x-consumer-disconnected-timeout", "x-max-priority",
 }

@@ -154,11 +154,13 @@ func (l *lane) encode(c *logpb.Command) []byte {
 	return out[at:len(out):len(out)]
 }
 
-// addPublish queues an enqueue. The lock is held.
-func (l *lane) addPublish(p *fsm.Publish, fan *fanout) {
+// addPublish queues an enqueue. ceiling is the longest TTL that the exchanges on
+// the way allow + 1; 0: any. The lock is held.
+func (l *lane) addPublish(p *fsm.Publish, fan *fanout, ceiling uint64) {
 	l.enqueue = logpb.Enqueue{
-		Size: uint32(len(p.Payload)), TtlPlusOne: uint64(p.TTL + 1),
+		Size: uint32(len(p.Payload)), Head: uint32(fsm.Payload(p.Payload).HeadSize()), TtlPlusOne: uint64(p.TTL + 1),
 		PriorityPlusOne: uint32(p.Priority + 1), HasExpiration: p.HasExpiration,
+		Routed: p.Exchange != "", TtlCeilingPlusOne: ceiling,
 	}
 	l.command = logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &l.enqueue}
 	l.add(&l.command, op{payload: p.Payload, number: p.Number, fan: fan})

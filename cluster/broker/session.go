@@ -84,8 +84,9 @@ func (s *Session) Publish(p *fsm.Publish) (bool, error) {
 	if p.UserError != nil {
 		return false, p.UserError
 	}
+	var limits catalog.Ceilings
 	var err error
-	s.route, err = v.Route(s.conn.vhost, p.Exchange, p.RoutingKey, p.Headers, s.route[:0])
+	s.route, limits, err = v.RoutePublish(s.conn.vhost, p.Exchange, p.RoutingKey, p.Headers, s.route[:0])
 	if err != nil || len(s.route) == 0 {
 		return false, err
 	}
@@ -100,7 +101,7 @@ func (s *Session) Publish(p *fsm.Publish) (bool, error) {
 		case l.gone:
 			s.publishDone(p.Number, fan, true)
 		case !l.lost: // else the channel is about to end, without a confirm
-			l.addPublish(p, fan)
+			l.addPublish(p, fan, limits.PlusOne(q))
 		}
 	}
 	s.release()
