@@ -38,7 +38,7 @@ var commands = []command{
 	{"queues", "the same with thousands of queues: declare, idle, lose a node, restart it", runQueues},
 	{"growth", "what a message costs with many active queues and with a backlog", runGrowth},
 	{"soak", "hold 70 % of the highest rate for long and see whether it stays flat", runSoak},
-	{"peers", "the same loads on three nodes of RabbitMQ, side by side", runPeers},
+	{"peers", "the same loads on three nodes of RabbitMQ and of NATS, side by side", runPeers},
 }
 
 // gcPercent trades memory for processor time: on a small machine the client
