@@ -18,11 +18,12 @@ const (
 	electionLook   = 50 * time.Millisecond  // how often vacancies are looked at
 	electionPause  = 10 * time.Millisecond  // at least, between two looks
 	maxCampaigns   = 256                    // under way at a time
-	campaignTime   = time.Second            // after which one no longer counts as under way
+	campaignTime   = 2 * time.Second        // after which one no longer counts as under way
 	standingsWait  = 150 * time.Millisecond // how long to wait for others' standings
-	standingsEvery = 400 * time.Millisecond // how often to ask again
-	turnTime       = time.Second            // of a candidate, in the first round
-	longestTurn    = 5 * time.Second        // later ones are longer
+	standingsEvery = time.Second            // how often to ask again
+	turnTime       = time.Second            // of a candidate, at first
+	longestTurn    = 8 * time.Second        // later ones are longer
+	crowd          = 1000                   // so many vacancies more make turns longer by turnTime
 	ledPause       = 2 * time.Second        // how long it counts that a member has a leader
 )
 
@@ -63,17 +64,23 @@ type replica interface {
 
 type vacancy struct {
 	group      replica
+	leader     string    // who led when the vacancy was noted; empty: unknown
+	since      uint64    // the term then
+	term       uint64    // when last looked at
 	asked      time.Time // standings were last exchanged
 	ready      time.Time // since when a majority of members is reachable
-	turns      time.Time // when the candidates' turns began
-	notBefore  time.Time
+	turns      turns
 	campaigned time.Time // last
 	standings  map[string]standing
 	led        map[string]time.Time // when a member said last that there is a leader
 }
 
 func newVacancy(g replica) *vacancy {
-	return &vacancy{group: g, standings: map[string]standing{}, led: map[string]time.Time{}}
+	_, term := g.role()
+	return &vacancy{
+		group: g, leader: g.Leader(), since: term, term: term,
+		standings: map[string]standing{}, led: map[string]time.Time{},
+	}
 }
 
 // standing is how far a member's log reaches.
@@ -184,9 +191,10 @@ func (e *elections) run(stop <-chan struct{}) {
 func (e *elections) look(now time.Time) bool {
 	e.mu.Lock()
 	l := look{now: now, ask: map[string][]byte{}, reached: e.reached(), room: maxCampaigns}
+	l.turn = turnTime + turnTime*time.Duration(len(e.vacancies))/crowd
 	for id, v := range e.vacancies {
 		switch {
-		case v.group.isClosed():
+		case v.group.isClosed(), v.filled(l.reached):
 			delete(e.vacancies, id)
 		case now.Sub(v.campaigned) < campaignTime:
 			l.room--
@@ -233,7 +241,20 @@ type look struct {
 	now     time.Time
 	ask     map[string][]byte // items for other nodes
 	reached map[string]bool
-	room    int // campaigns that may still begin
+	room    int           // campaigns that may still begin
+	turn    time.Duration // the shortest
+}
+
+// filled reports whether the group has got a leader since the vacancy was
+// noted: raft may know it before anybody has told. The leader of the same term
+// who was lost then does not count, also if its node is back.
+func (v *vacancy) filled(reached map[string]bool) bool {
+	leader := v.group.Leader()
+	if leader == "" || !reached[leader] {
+		return false
+	}
+	_, term := v.group.role()
+	return leader != v.leader || term > v.since
 }
 
 // reached lists the nodes that can be reached, this one included.
@@ -269,38 +290,21 @@ func (e *elections) advance(v *vacancy, l *look) bool {
 		}
 	}
 	if !v.decided(alive, now) {
-		v.turns = time.Time{}
+		v.turns = turns{failed: v.turns.failed}
 		return false
 	}
-	if v.turns.IsZero() {
-		v.turns = now
+	p := pace{candidates: len(alive), shortest: l.turn}
+	if _, term := v.group.role(); term != v.term {
+		v.term = term
+		v.turns.taken(now, p)
 	}
-	if now.Before(v.notBefore) {
-		return false
-	}
-	mine, left := myTurn(now.Sub(v.turns), e.rank(v, alive), len(alive))
-	if !mine || l.room <= 0 {
+	if !v.turns.mine(now, e.rank(v, alive), p) || l.room <= 0 {
 		return false
 	}
 	l.room--
 	v.campaigned = now
-	v.notBefore = now.Add(left)
+	v.turns.taken(now, p)
 	return true
-}
-
-// myTurn says whether the candidate of this rank may campaign when so much
-// time has passed since enough is known, and how much of its turn
-// is left. Candidates take turns, since two that stand at once split the
-// votes; a turn begins in its first half, since loads differ; and the turns of
-// each round are twice as long as those of the one before.
-func myTurn(passed time.Duration, rank, candidates int) (mine bool, left time.Duration) {
-	turn := turnTime
-	for passed >= turn*time.Duration(candidates) {
-		passed -= turn * time.Duration(candidates)
-		turn = min(2*turn, longestTurn)
-	}
-	at := passed - turn*time.Duration(rank)
-	return at >= 0 && at < turn/2, turn - at
 }
 
 // decided reports whether enough is known for an election: the standings of

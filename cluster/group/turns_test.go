@@ -1,0 +1,74 @@
+package group
+
+import (
+	"testing"
+	"time"
+)
+
+// turnStep asks whether a rank may campaign, perhaps just after somebody did.
+type turnStep struct {
+	at    time.Duration
+	taken bool // somebody campaigns
+	rank  int
+	mine  bool
+}
+
+// A turn is given to one rank, early in it, and is over for everybody once
+// somebody campaigns; the next one comes a turn later, and each takes longer.
+func TestTurns(t *testing.T) {
+	const s = time.Second
+	for name, steps := range map[string][]turnStep{
+		"nobody campaigns": {
+			{0, false, 0, true}, {0, false, 1, false}, {s / 2, false, 0, false}, {s, false, 1, true}, {s, false, 0, false},
+			{2 * s, false, 2, true}, {3 * s, false, 0, true}, {5*s - 1, false, 1, false}, {5 * s, false, 1, true}, {7 * s, false, 2, true},
+			{9 * s, false, 0, true}, {13 * s, false, 1, true},
+		},
+		"each campaigns and fails": {
+			{0, false, 0, true}, {0, true, 0, false}, {s - 1, false, 1, false}, {s, false, 1, true}, {s, true, 1, false},
+			{2 * s, false, 2, false}, {3*s - 1, false, 2, false}, {3 * s, false, 2, true}, {3 * s, true, 2, false},
+			{6 * s, false, 0, false}, {7 * s, false, 0, true},
+		},
+		"a late campaign holds up the next candidate": {
+			{0, false, 1, false}, {s * 9 / 10, true, 1, false}, {s, false, 1, false}, {s * 18 / 10, false, 1, false}, {s * 19 / 10, false, 1, true},
+		},
+		"a campaign at the end of a turn that was used": {
+			{0, true, 0, false}, {s * 9 / 10, true, 1, false}, {s, false, 1, false}, {s * 28 / 10, false, 2, false}, {s * 29 / 10, false, 2, true},
+		},
+		"a campaign before enough is known": {
+			{0, true, 0, false}, {s / 10, false, 0, false}, {s, false, 1, true},
+		},
+	} {
+		var turns turns
+		p := pace{candidates: 3, shortest: s}
+		start := time.Unix(1000, 0)
+		for i, step := range steps {
+			now := start.Add(step.at)
+			if step.taken {
+				turns.taken(now, p)
+			}
+			if got := turns.mine(now, step.rank, p); got != step.mine {
+				t.Errorf("%s: step %d, rank %d at %v: %v", name, i, step.rank, step.at, got)
+			}
+		}
+	}
+}
+
+// However often it fails, and however many vacancies there are, the next turn
+// comes in the end.
+func TestTurnsAreBounded(t *testing.T) {
+	for _, shortest := range []time.Duration{turnTime, longestTurn, 3 * longestTurn} {
+		var turns turns
+		p := pace{candidates: 3, shortest: shortest}
+		now := time.Unix(1000, 0)
+		for range 100 {
+			turns.taken(now, p)
+			came := false
+			for limit := now.Add(2 * max(shortest, longestTurn)); !came && now.Before(limit); now = now.Add(100 * time.Millisecond) {
+				came = turns.mine(now, 0, p) || turns.mine(now, 1, p) || turns.mine(now, 2, p)
+			}
+			if !came {
+				t.Fatalf("turn %d of at least %v does not come", turns.number, shortest)
+			}
+		}
+	}
+}
