@@ -47,14 +47,21 @@ type options struct {
 	formatter            string
 	quiet, silent        bool
 	timeout              int
+
+	// Options of some verbs only.
+	priority, applyTo, description, tags string
+	given                                []string // the names of those that were given
 }
 
+// verbOptions are the options that not every verb takes.
+var verbOptions = []string{"priority", "apply-to", "description", "tags"}
+
 func main() {
-	os.Exit(run(os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
+	os.Exit(run(os.Args[1:], os.Getenv, os.Stdin, os.Stdout, os.Stderr))
 }
 
 // run performs one command line and returns the exit code.
-func run(args []string, getenv func(string) string, out, errOut io.Writer) int {
+func run(args []string, getenv func(string) string, in io.Reader, out, errOut io.Writer) int {
 	o := &options{}
 	words, err := parse(o, args, getenv)
 	switch {
@@ -63,7 +70,7 @@ func run(args []string, getenv func(string) string, out, errOut io.Writer) int {
 		return exitOK
 	case err != nil:
 	default:
-		err = perform(o, words, out)
+		err = perform(o, words, in, out)
 	}
 	if err == nil {
 		return exitOK
@@ -76,7 +83,7 @@ func run(args []string, getenv func(string) string, out, errOut io.Writer) int {
 	return exitFailed
 }
 
-func perform(o *options, words []string, out io.Writer) error {
+func perform(o *options, words []string, in io.Reader, out io.Writer) error {
 	i := slices.IndexFunc(verbs, func(v verb) bool { return v.name == words[0] })
 	if i < 0 {
 		return usageError("unknown verb %q; see quoratectl help", words[0])
@@ -85,13 +92,18 @@ func perform(o *options, words []string, out io.Writer) error {
 	if len(words) < v.least || v.most >= 0 && len(words) > v.most {
 		return usageError("%s takes %s", v.name, orNothing(v.arguments))
 	}
+	for _, name := range o.given {
+		if !slices.Contains(v.options, name) {
+			return usageError("%s has no option --%s", v.name, name)
+		}
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(o.timeout)*time.Second)
 	defer cancel()
 	c, err := newClient(o)
 	if err != nil {
 		return err
 	}
-	return v.run(&call{Context: ctx, client: c, options: o, words: words, out: out})
+	return v.run(&call{Context: ctx, client: c, options: o, words: words, in: in, out: out})
 }
 
 func orNothing(arguments string) string {
@@ -131,12 +143,21 @@ func flags(o *options, getenv func(string) string) *flag.FlagSet {
 		f.IntVar(&o.timeout, name, 60, "")
 	}
 	f.StringVar(&o.formatter, "formatter", "table", "")
+	f.StringVar(&o.priority, "priority", "0", "")
+	f.StringVar(&o.applyTo, "apply-to", "all", "")
+	f.StringVar(&o.description, "description", "", "")
+	f.StringVar(&o.tags, "tags", "", "")
 	return f
 }
 
-// parse reads options wherever they stand and returns the other words.
+// parse reads options wherever they stand before a word --, and returns the
+// other words.
 func parse(o *options, args []string, getenv func(string) string) (words []string, err error) {
 	f := flags(o, getenv)
+	var plain []string
+	if i := slices.Index(args, "--"); i >= 0 {
+		args, plain = args[:i], args[i+1:]
+	}
 	for len(args) > 0 {
 		if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
 			return nil, err
@@ -148,6 +169,12 @@ func parse(o *options, args []string, getenv func(string) string) (words []strin
 		}
 		words, args = append(words, f.Arg(0)), f.Args()[1:]
 	}
+	words = append(words, plain...)
+	f.Visit(func(x *flag.Flag) {
+		if slices.Contains(verbOptions, x.Name) {
+			o.given = append(o.given, x.Name)
+		}
+	})
 	switch {
 	case o.formatter != "table" && o.formatter != "json":
 		return nil, usageError("--formatter is table or json, not %q", o.formatter)
@@ -174,7 +201,7 @@ options, before or behind the verb:
 verbs:
 `)
 	for _, v := range verbs {
-		fmt.Fprintf(&b, "  %-38s %s\n", strings.TrimSpace(v.name+" "+v.arguments), v.about)
+		fmt.Fprintf(&b, "  %-44s %s\n", strings.TrimSpace(v.name+" "+v.arguments), v.about)
 	}
 	return b.String()
 }

@@ -21,6 +21,7 @@ var rewrite = flag.Bool("rewrite", false, "write the documentation's usage anew"
 func pretendNode(t *testing.T) (address string, changed *[]string) {
 	t.Helper()
 	changed = &[]string{}
+	leader := "n2"
 	answers := map[string]any{
 		"/api/version": api.Version{ProductVersion: "1.2.3"},
 		"/api/quorate/status": api.Status{Node: "n1", Cluster: "c", ProductVersion: "1.2.3", Ready: true, CatalogLeader: "n2", Queues: 3, Replicas: 2, Leaders: 1,
@@ -31,7 +32,23 @@ func pretendNode(t *testing.T) (address string, changed *[]string) {
 			{VHost: "/", Name: "a", QueueID: 65536, Group: 1, Node: "n1", Leader: true, LeaderNode: "n1", Term: 4, AppliedIndex: 9, StateHash: "ff", Ready: 3, Unacknowledged: 2, Consumers: 1},
 			{VHost: "other", Name: "b", LeaderNode: "n2"},
 		},
-		"/api/quorate/settings": []api.Setting{{Name: "max_clock_skew", Value: 250, Default: 1000, Low: 10, High: 3600000, About: "ms"}},
+		"/api/queues/%2F": []api.Queue{
+			{Name: "a", State: "running", Leader: &leader, Type: "quorum", Policy: "p", Members: []string{"n1", "n2"}, Arguments: map[string]any{"x-expires": 5, "x-overflow": "drop-head"},
+				QueueFigures: &api.QueueFigures{Messages: 5, Ready: 3, Unacknowledged: 2, Consumers: 1}},
+			{Name: "lost", State: "minority"},
+		},
+		"/api/queues/other":            []api.Queue{{Name: "b", Leader: &leader, QueueFigures: &api.QueueFigures{}}},
+		"/api/queues/none":             []api.Queue{},
+		"/api/exchanges/%2F":           []api.Exchange{{Type: "direct"}, {Name: "x", Type: "topic"}},
+		"/api/bindings/%2F":            []api.Binding{{Source: "x", Destination: "a", DestinationType: "queue", RoutingKey: "k", Arguments: map[string]any{}}},
+		"/api/vhosts":                  []api.VHost{{Name: "/", Description: "d", Tags: []string{"t"}}},
+		"/api/policies/%2F":            []api.Policy{{VHost: "/", Name: "p", Pattern: "^a", ApplyTo: "queues", Definition: map[string]any{"message-ttl": 5}, Priority: 1}},
+		"/api/operator-policies/a%2Fb": []api.Policy{},
+		"/api/users":                   []api.User{{Name: "guest", Tags: []string{"administrator"}}, {Name: "u", Tags: []string{}}},
+		"/api/users/u":                 api.User{Name: "u", PasswordHash: "aGFzaA==", HashingAlgorithm: "pbkdf2_sha256", Tags: []string{"monitoring"}},
+		"/api/users/u/permissions":     []api.Permission{{User: "u", VHost: "v", Configure: "^c", Write: "^w", Read: "^r"}},
+		"/api/vhosts/v/permissions":    []api.Permission{{User: "u", VHost: "v", Configure: "^c", Write: "^w", Read: "^r"}},
+		"/api/quorate/settings":        []api.Setting{{Name: "max_clock_skew", Value: 250, Default: 1000, Low: 10, High: 3600000, About: "ms"}},
 	}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		user, password, _ := r.BasicAuth()
@@ -43,17 +60,17 @@ func pretendNode(t *testing.T) (address string, changed *[]string) {
 		switch {
 		case user != "guest" || password != "guest":
 			fail(http.StatusUnauthorized, "Login failed")
-		case r.URL.Path == "/api/quorate/settings/nonsense":
+		case r.URL.EscapedPath() == "/api/quorate/settings/nonsense":
 			fail(http.StatusNotFound, "no cluster setting 'nonsense'")
-		case r.URL.Path == "/api/health/checks/ready-to-serve-clients":
+		case r.URL.EscapedPath() == "/api/health/checks/ready-to-serve-clients":
 			fail(http.StatusServiceUnavailable, "the node does not serve clients yet")
 		case r.Method != http.MethodGet:
-			*changed = append(*changed, fmt.Sprintf("%s %s %s", r.Method, r.URL.Path, body))
+			*changed = append(*changed, fmt.Sprintf("%s %s %s", r.Method, r.URL.EscapedPath(), body))
 			w.WriteHeader(http.StatusNoContent)
-		case answers[r.URL.Path] == nil:
+		case answers[r.URL.EscapedPath()] == nil:
 			fail(http.StatusNotFound, "Not Found")
 		default:
-			_ = json.NewEncoder(w).Encode(answers[r.URL.Path])
+			_ = json.NewEncoder(w).Encode(answers[r.URL.EscapedPath()])
 		}
 	}))
 	t.Cleanup(s.Close)
@@ -63,7 +80,7 @@ func pretendNode(t *testing.T) (address string, changed *[]string) {
 // command runs a command line.
 func command(args ...string) (code int, out, errOut string) {
 	var o, e bytes.Buffer
-	code = run(args, func(string) string { return "" }, &o, &e)
+	code = run(args, func(string) string { return "" }, strings.NewReader("from stdin\r\nmore\n"), &o, &e)
 	return code, o.String(), e.String()
 }
 
@@ -79,9 +96,18 @@ func TestVerbs(t *testing.T) {
 			"Other nodes:\nnode\taddress\talive\tlinked\tround_trip_us\tbacklog_bytes\nn2\th:1\ttrue\ttrue\t300\t0\n"},
 		{"clock_status -q", "now_ms\t1000\noffset_ms\t-12\nmax_skew_ms\t1000\nskewed\tfalse\nsampled\ttrue\nagreed\ttrue\njumps_refused\t0\n" +
 			"node\tknown\toffset_ms\tround_trip_us\tage_ms\nn2\ttrue\t12\t300\t40\nn3\tfalse\t0\t0\t0\n"},
-		{"list_queues", "Listing queues for vhost / ...\nname\tmessages\na\t5\n"},
+		{"list_queues", "Listing queues for vhost / ...\nname\tmessages\na\t5\nlost\t\n"},
 		{"list_queues -s -p other name leader", "b\tn2\n"},
-		{"list_queues --formatter json name messages_ready", "[\n  {\n    \"messages_ready\": 3,\n    \"name\": \"a\"\n  }\n]\n"},
+		{"list_queues -s name messages state leader policy members arguments", "a\t5\trunning\tn2\tp\t[\"n1\",\"n2\"]\t{\"x-expires\":5,\"x-overflow\":\"drop-head\"}\nlost\t\tminority\t\t\tnull\tnull\n"},
+		{"list_exchanges -s", "\tdirect\nx\ttopic\n"},
+		{"list_bindings -q", "source_name\tsource_kind\tdestination_name\tdestination_kind\trouting_key\targuments\nx\texchange\ta\tqueue\tk\t{}\n"},
+		{"list_vhosts -s name description tags", "/\td\t[\"t\"]\n"},
+		{"list_policies", "Listing policies for vhost / ...\nvhost\tname\tpattern\tapply-to\tdefinition\tpriority\n/\tp\t^a\tqueues\t{\"message-ttl\":5}\t1\n"},
+		{"list_operator_policies -p a/b", "Listing operator policies for vhost a/b ...\nvhost\tname\tpattern\tapply-to\tdefinition\tpriority\n"},
+		{"list_users", "Listing users ...\nuser\ttags\nguest\t[\"administrator\"]\nu\t[]\n"},
+		{"list_permissions -p v", "Listing permissions for vhost v ...\nuser\tconfigure\twrite\tread\nu\t^c\t^w\t^r\n"},
+		{"list_user_permissions u", "Listing permissions for user u ...\nvhost\tconfigure\twrite\tread\nv\t^c\t^w\t^r\n"},
+		{"list_queues --formatter json name messages_ready", "[\n  {\n    \"messages_ready\": 3,\n    \"name\": \"a\"\n  },\n  {\n    \"messages_ready\": null,\n    \"name\": \"lost\"\n  }\n]\n"},
 		{"list_queues --vhost=none --formatter=json", "[]\n"},
 		{"list_replicas -q vhost name term applied_index state_hash", "vhost\tname\tterm\tapplied_index\tstate_hash\n/\ta\t4\t9\tff\nother\tb\t0\t0\t\n"},
 		{"list_cluster_settings -s", "max_clock_skew\t250\t1000\t10\t3600000\tms\n"},
@@ -95,16 +121,40 @@ func TestVerbs(t *testing.T) {
 	}
 }
 
-func TestSettings(t *testing.T) {
+// TestChanges runs the verbs that change something, and looks at what they send.
+func TestChanges(t *testing.T) {
 	node, changed := pretendNode(t)
-	for _, args := range [][]string{{"set_cluster_setting", "max_clock_skew", "250"}, {"clear_cluster_setting", "max_clock_skew"}} {
-		if code, out, errOut := command(append(args, "--node", node)...); code != exitOK || out != "" {
-			t.Errorf("%v: exit %d, %s", args, code, errOut)
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"set_cluster_setting", "max_clock_skew", "250"}, `PUT /api/quorate/settings/max_clock_skew {"value":250}`},
+		{[]string{"clear_cluster_setting", "max_clock_skew"}, "DELETE /api/quorate/settings/max_clock_skew "},
+		{[]string{"set_policy", "TTL", ".*", `{"message-ttl":60000}`, "--apply-to", "queues"},
+			`PUT /api/policies/%2F/TTL {"apply-to":"queues","definition":{"message-ttl":60000},"pattern":".*","priority":0}`},
+		{[]string{"set_policy", "--vhost", "a/b", "--priority", "-7", "p/q", "^x", `{"expires": 1800000}`},
+			`PUT /api/policies/a%2Fb/p%2Fq {"apply-to":"all","definition":{"expires":1800000},"pattern":"^x","priority":-7}`},
+		{[]string{"set_operator_policy", "--", "p", "-x", `{"max-length":1}`},
+			`PUT /api/operator-policies/%2F/p {"apply-to":"all","definition":{"max-length":1},"pattern":"-x","priority":0}`},
+		{[]string{"clear_policy", "-p", "v", "p"}, "DELETE /api/policies/v/p "},
+		{[]string{"clear_operator_policy", "p"}, "DELETE /api/operator-policies/%2F/p "},
+		{[]string{"add_user", "new", "secret"}, `PUT /api/users/new {"password":"secret","tags":[]}`},
+		{[]string{"add_user", "new"}, `PUT /api/users/new {"password":"from stdin","tags":[]}`},
+		{[]string{"change_password", "u", "other"}, `PUT /api/users/u {"password":"other","tags":["monitoring"]}`},
+		{[]string{"set_user_tags", "u", "policymaker", "management"},
+			`PUT /api/users/u {"hashing_algorithm":"pbkdf2_sha256","password_hash":"aGFzaA==","tags":["policymaker","management"]}`},
+		{[]string{"set_user_tags", "u"}, `PUT /api/users/u {"hashing_algorithm":"pbkdf2_sha256","password_hash":"aGFzaA==","tags":[]}`},
+		{[]string{"delete_user", "u"}, "DELETE /api/users/u "},
+		{[]string{"set_permissions", "-p", "v", "u", "^c", "", ".*"}, `PUT /api/permissions/v/u {"configure":"^c","read":".*","write":""}`},
+		{[]string{"clear_permissions", "u"}, "DELETE /api/permissions/%2F/u "},
+		{[]string{"add_vhost", "a/b", "--description", "d", "--tags", "x,y"}, `PUT /api/vhosts/a%2Fb {"description":"d","tags":"x,y"}`},
+		{[]string{"delete_vhost", "a/b"}, "DELETE /api/vhosts/a%2Fb "},
+	} {
+		*changed = nil
+		code, out, errOut := command(append([]string{"--node", node}, test.args...)...)
+		if code != exitOK || out != "" || len(*changed) != 1 || (*changed)[0] != test.want {
+			t.Errorf("%q: exit %d, %s%s\nsends %q\nwant  %q", test.args, code, out, errOut, *changed, test.want)
 		}
-	}
-	want := `[PUT /api/quorate/settings/max_clock_skew {"value":250} DELETE /api/quorate/settings/max_clock_skew ]`
-	if got := fmt.Sprint(*changed); got != want {
-		t.Errorf("changed %s, want %s", got, want)
 	}
 }
 
@@ -122,6 +172,15 @@ func TestExitCodes(t *testing.T) {
 		{"version now", exitUsage, "Error: version takes no arguments"},
 		{"set_cluster_setting x", exitUsage, "Error: set_cluster_setting takes NAME VALUE"},
 		{"set_cluster_setting x 1.5", exitUsage, `Error: VALUE is a whole number, not "1.5"`},
+		{"set_policy p x", exitUsage, "Error: set_policy takes NAME PATTERN DEFINITION"},
+		{"set_policy p x {} y", exitUsage, "Error: set_policy takes NAME PATTERN DEFINITION"},
+		{"set_policy p x {", exitData, "Error: DEFINITION is not JSON"},
+		{"set_policy p x {} --priority high", exitUsage, `Error: --priority is a whole number, not "high"`},
+		{"version --priority 1", exitUsage, "Error: version has no option --priority"},
+		{"set_policy p x {} --tags 1", exitUsage, "Error: set_policy has no option --tags"},
+		{"add_user u x", exitFailed, `Error: user "u" already exists`},
+		{"change_password nobody x", exitData, `Error: no user "nobody"`},
+		{"set_user_tags nobody x", exitData, `Error: no user "nobody"`},
 		{"list_queues colour", exitUsage, `Error: no column "colour"`},
 		{"--formatter xml version", exitUsage, `Error: --formatter is table or json, not "xml"`},
 		{"-t 0 version", exitUsage, "Error: --timeout is a number of seconds from 1"},
@@ -146,10 +205,10 @@ func TestEnvironment(t *testing.T) {
 	node, _ := pretendNode(t)
 	environ := map[string]string{"QUORATECTL_NODE": node, "QUORATECTL_USERNAME": "guest", "QUORATECTL_PASSWORD": "wrong"}
 	var o, e bytes.Buffer
-	if code := run([]string{"version"}, func(k string) string { return environ[k] }, &o, &e); code != exitDenied {
+	if code := run([]string{"version"}, func(k string) string { return environ[k] }, nil, &o, &e); code != exitDenied {
 		t.Errorf("exit %d: %s", code, &e)
 	}
-	if code := run([]string{"version", "--password", "guest"}, func(k string) string { return environ[k] }, &o, &e); code != exitOK {
+	if code := run([]string{"version", "--password", "guest"}, func(k string) string { return environ[k] }, nil, &o, &e); code != exitOK {
 		t.Errorf("exit %d: %s", code, &e)
 	}
 }

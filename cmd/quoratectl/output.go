@@ -51,11 +51,27 @@ func list[T any](c *call, title string, columns []column[T], names []string, fir
 	for _, row := range rows {
 		words := make([]string, len(chosen))
 		for i, x := range chosen {
-			words[i] = fmt.Sprint(x.value(row))
+			words[i] = cell(x.value(row))
 		}
 		fmt.Fprintln(c.out, strings.Join(words, "\t"))
 	}
 	return nil
+}
+
+// cell is a value as a table shows it: an empty word for none, JSON for what
+// is more than one word.
+func cell(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return ""
+	case map[string]any, []string:
+		text, err := json.Marshal(v)
+		if err != nil {
+			return err.Error()
+		}
+		return string(text)
+	}
+	return fmt.Sprint(v)
 }
 
 // field is a line of what is not a listing.

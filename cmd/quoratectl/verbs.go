@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -18,10 +19,26 @@ type call struct {
 	client  *client
 	options *options
 	words   []string // the verb's arguments
+	in      io.Reader
 	out     io.Writer
 }
 
 func (c *call) get(path string, out any) error { return c.client.do(c, http.MethodGet, path, nil, out) }
+
+func (c *call) put(path string, body any) error {
+	return c.client.do(c, http.MethodPut, path, body, nil)
+}
+
+func (c *call) delete(path string) error { return c.client.do(c, http.MethodDelete, path, nil, nil) }
+
+// path joins the segments of a path of the API. Names may hold anything.
+func path(segments ...string) string {
+	p := "/api"
+	for _, s := range segments {
+		p += "/" + url.PathEscape(s)
+	}
+	return p
+}
 
 // verb is a row of the table of verbs.
 type verb struct {
@@ -31,6 +48,7 @@ type verb struct {
 	most      int    // -1: any
 	about     string
 	run       func(c *call) error
+	options   []string // of verbOptions
 }
 
 // verbs lists all there are. It is set when the program starts, because verbs
@@ -38,17 +56,17 @@ type verb struct {
 var verbs []verb
 
 func init() {
-	verbs = []verb{
-		{"ping", "", 0, 0, "whether the node answers and serves clients", ping},
-		{"version", "", 0, 0, "the node's version", version},
-		{"status", "", 0, 0, "the node, its alarms, and the other nodes as it sees them", status},
-		{"clock_status", "", 0, 0, "the node's clock against the other nodes' clocks", clockStatus},
-		{"list_queues", "[COLUMN ...]", 0, -1, "queues of a vhost that have a replica on the node: " + columnNames(queueColumns), listQueues},
-		{"list_replicas", "[COLUMN ...]", 0, -1, "queue replicas on the node: " + columnNames(replicaColumns), listReplicas},
-		{"list_cluster_settings", "", 0, 0, "settings of the whole cluster", listSettings},
-		{"set_cluster_setting", "NAME VALUE", 2, 2, "gives a setting of the whole cluster a value", setSetting},
-		{"clear_cluster_setting", "NAME", 1, 1, "gives it the program's value again", clearSetting},
-	}
+	verbs = slices.Concat([]verb{
+		{name: "ping", about: "whether the node answers and serves clients", run: ping},
+		{name: "version", about: "the node's version", run: version},
+		{name: "status", about: "the node, its alarms, and the other nodes as it sees them", run: status},
+		{name: "clock_status", about: "the node's clock against the other nodes' clocks", run: clockStatus},
+	}, listings(), policyVerbs(), accountVerbs(), []verb{
+		{name: "list_replicas", arguments: "[COLUMN ...]", most: -1, about: "queue replicas on the node: " + columnNames(replicaColumns), run: listReplicas},
+		{name: "list_cluster_settings", about: "settings of the whole cluster", run: listSettings},
+		{name: "set_cluster_setting", arguments: "NAME VALUE", least: 2, most: 2, about: "gives a setting of the whole cluster a value", run: setSetting},
+		{name: "clear_cluster_setting", arguments: "NAME", least: 1, most: 1, about: "gives it the program's value again", run: clearSetting},
+	})
 }
 
 func columnNames[T any](columns []column[T]) string {
@@ -135,32 +153,6 @@ func clockStatus(c *call) error {
 	return list(c, "Clocks of the other nodes:", clockColumns, nil, len(clockColumns), s.Peers)
 }
 
-var queueColumns = []column[api.Replica]{
-	{"name", "of the queue", func(r api.Replica) any { return r.Name }},
-	{"messages", "ready and unacknowledged", func(r api.Replica) any { return r.Ready + r.Unacknowledged }},
-	{"messages_ready", "ready", func(r api.Replica) any { return r.Ready }},
-	{"messages_unacknowledged", "delivered and not acknowledged", func(r api.Replica) any { return r.Unacknowledged }},
-	{"dead_letter_outbox", "dead letters to forward", func(r api.Replica) any { return r.Outbox }},
-	{"consumers", "registered", func(r api.Replica) any { return r.Consumers }},
-	{"leader", "node that leads", func(r api.Replica) any { return r.LeaderNode }},
-}
-
-// listQueues shows what the node's replicas know: followers may be a moment
-// behind.
-func listQueues(c *call) error {
-	replicas, err := c.replicas()
-	if err != nil {
-		return err
-	}
-	var rows []api.Replica
-	for _, r := range replicas {
-		if r.VHost == c.options.vhost {
-			rows = append(rows, r)
-		}
-	}
-	return list(c, "Listing queues for vhost "+c.options.vhost+" ...", queueColumns, c.words, 2, rows)
-}
-
 var replicaColumns = []column[api.Replica]{
 	{"vhost", "of the queue", func(r api.Replica) any { return r.VHost }},
 	{"name", "of the queue", func(r api.Replica) any { return r.Name }},
@@ -207,11 +199,9 @@ func setSetting(c *call) error {
 	if err != nil {
 		return usageError("VALUE is a whole number, not %q", c.words[1])
 	}
-	return c.client.do(c, http.MethodPut, settingPath(c.words[0]), api.SettingValue{Value: &n}, nil)
+	return c.put(path("quorate", "settings", c.words[0]), api.SettingValue{Value: &n})
 }
 
 func clearSetting(c *call) error {
-	return c.client.do(c, http.MethodDelete, settingPath(c.words[0]), nil, nil)
+	return c.delete(path("quorate", "settings", c.words[0]))
 }
-
-func settingPath(name string) string { return "/api/quorate/settings/" + url.PathEscape(name) }

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"github.com/quorate/quorate/cluster/mgmt/api"
+)
+
+// listings are the verbs that show what vhosts hold.
+func listings() []verb {
+	return []verb{
+		{name: "list_queues", arguments: "[COLUMN ...]", most: -1, about: "queues of a vhost: " + columnNames(queueColumns), run: listQueues},
+		{name: "list_exchanges", arguments: "[COLUMN ...]", most: -1, about: "exchanges of a vhost: " + columnNames(exchangeColumns), run: listExchanges},
+		{name: "list_bindings", arguments: "[COLUMN ...]", most: -1, about: "bindings of a vhost: " + columnNames(bindingColumns), run: listBindings},
+		{name: "list_vhosts", arguments: "[COLUMN ...]", most: -1, about: "vhosts: " + columnNames(vhostColumns), run: listVHosts},
+		{name: "add_vhost", arguments: "NAME", least: 1, most: 1, about: "makes a vhost; --description TEXT, --tags A,B", run: addVHost, options: []string{"description", "tags"}},
+		{name: "delete_vhost", arguments: "NAME", least: 1, most: 1, about: "deletes a vhost and all that is in it", run: func(c *call) error { return c.delete(path("vhosts", c.words[0])) }},
+	}
+}
+
+// figure shows one of a queue's figures; nil if its leader has not answered.
+func figure(value func(f *api.QueueFigures) uint64) func(api.Queue) any {
+	return func(q api.Queue) any {
+		if q.QueueFigures == nil {
+			return nil
+		}
+		return value(q.QueueFigures)
+	}
+}
+
+var queueColumns = []column[api.Queue]{
+	{"name", "of the queue", func(q api.Queue) any { return q.Name }},
+	{"messages", "all it holds", figure(func(f *api.QueueFigures) uint64 { return f.Messages })},
+	{"messages_ready", "ready", figure(func(f *api.QueueFigures) uint64 { return f.Ready })},
+	{"messages_unacknowledged", "delivered and not acknowledged", figure(func(f *api.QueueFigures) uint64 { return f.Unacknowledged })},
+	{"messages_dlx", "dead letters on their way", figure(func(f *api.QueueFigures) uint64 { return f.DeadLetters })},
+	{"message_bytes", "of all it holds", figure(func(f *api.QueueFigures) uint64 { return f.Bytes })},
+	{"consumers", "registered", figure(func(f *api.QueueFigures) uint64 { return f.Consumers })},
+	{"state", "running, minority or down", func(q api.Queue) any { return q.State }},
+	{"leader", "node that leads", func(q api.Queue) any { return orNone(q.Leader) }},
+	{"members", "nodes with a replica", func(q api.Queue) any { return q.Members }},
+	{"online", "those that are up", func(q api.Queue) any { return q.Online }},
+	{"type", "quorum or classic", func(q api.Queue) any { return q.Type }},
+	{"durable", "", func(q api.Queue) any { return q.Durable }},
+	{"auto_delete", "", func(q api.Queue) any { return q.AutoDelete }},
+	{"exclusive", "", func(q api.Queue) any { return q.Exclusive }},
+	{"arguments", "as declared", func(q api.Queue) any { return q.Arguments }},
+	{"policy", "in force", func(q api.Queue) any { return q.Policy }},
+	{"operator_policy", "in force", func(q api.Queue) any { return q.OperatorPolicy }},
+	{"effective_policy_definition", "both policies", func(q api.Queue) any { return q.EffectiveDefinition }},
+	{"delivery_limit", "in force", func(q api.Queue) any { return q.DeliveryLimit }},
+	{"dead_letter_strategy", "in force", func(q api.Queue) any { return q.DeadLetterStrategy }},
+}
+
+func orNone(s *string) any {
+	if s == nil {
+		return nil
+	}
+	return *s
+}
+
+func listQueues(c *call) error {
+	var rows []api.Queue
+	if err := c.get(path("queues", c.options.vhost), &rows); err != nil {
+		return err
+	}
+	return list(c, "Listing queues for vhost "+c.options.vhost+" ...", queueColumns, c.words, 2, rows)
+}
+
+var exchangeColumns = []column[api.Exchange]{
+	{"name", "", func(x api.Exchange) any { return x.Name }},
+	{"type", "", func(x api.Exchange) any { return x.Type }},
+	{"durable", "", func(x api.Exchange) any { return x.Durable }},
+	{"auto_delete", "", func(x api.Exchange) any { return x.AutoDelete }},
+	{"internal", "", func(x api.Exchange) any { return x.Internal }},
+	{"arguments", "", func(x api.Exchange) any { return x.Arguments }},
+	{"policy", "", func(x api.Exchange) any { return x.Policy }},
+}
+
+func listExchanges(c *call) error {
+	var rows []api.Exchange
+	if err := c.get(path("exchanges", c.options.vhost), &rows); err != nil {
+		return err
+	}
+	return list(c, "Listing exchanges for vhost "+c.options.vhost+" ...", exchangeColumns, c.words, 2, rows)
+}
+
+var bindingColumns = []column[api.Binding]{
+	{"source_name", "", func(b api.Binding) any { return b.Source }},
+	{"source_kind", "", func(api.Binding) any { return "exchange" }},
+	{"destination_name", "", func(b api.Binding) any { return b.Destination }},
+	{"destination_kind", "", func(b api.Binding) any { return b.DestinationType }},
+	{"routing_key", "", func(b api.Binding) any { return b.RoutingKey }},
+	{"arguments", "", func(b api.Binding) any { return b.Arguments }},
+}
+
+func listBindings(c *call) error {
+	var rows []api.Binding
+	if err := c.get(path("bindings", c.options.vhost), &rows); err != nil {
+		return err
+	}
+	return list(c, "Listing bindings for vhost "+c.options.vhost+" ...", bindingColumns, c.words, len(bindingColumns), rows)
+}
+
+var vhostColumns = []column[api.VHost]{
+	{"name", "", func(v api.VHost) any { return v.Name }},
+	{"description", "", func(v api.VHost) any { return v.Description }},
+	{"tags", "", func(v api.VHost) any { return v.Tags }},
+	{"cluster_state", "", func(v api.VHost) any { return v.ClusterState }},
+}
+
+func listVHosts(c *call) error {
+	var rows []api.VHost
+	if err := c.get(path("vhosts"), &rows); err != nil {
+		return err
+	}
+	return list(c, "Listing vhosts ...", vhostColumns, c.words, 1, rows)
+}
+
+func addVHost(c *call) error {
+	return c.put(path("vhosts", c.words[0]), map[string]string{"description": c.options.description, "tags": c.options.tags})
+}
