@@ -37,8 +37,8 @@ func deathHeaders(deaths []*logpb.Death) wire.Table {
 	first, last := deaths[0], deaths[0]
 	for i, d := range deaths {
 		tables[i] = wire.Nested(deathTable(d))
-		if d.Time <= first.Time {
-			first = d // a pair that died again has moved to the front
+		if d.First {
+			first = d // its pair may have died again, and moved to the front
 		}
 	}
 	return wire.Table{
@@ -48,7 +48,7 @@ func deathHeaders(deaths []*logpb.Death) wire.Table {
 		{Name: "x-first-death-exchange", Value: wire.String(first.Exchange)},
 		{Name: "x-last-death-reason", Value: wire.String(reasonName(last.Reason))},
 		{Name: "x-last-death-queue", Value: wire.String(last.Queue)},
-		{Name: "x-last-death-exchange", Value: wire.String(last.Exchange)},
+		{Name: "x-last-death-exchange", Value: wire.String(last.LastExchange)},
 	}
 }
 

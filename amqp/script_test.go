@@ -233,6 +233,7 @@ func deadLetter(how string) fsm.Message {
 	expired := amqptest.Death(logpb.Death_EXPIRED, "q1", 2, 1_700_000_000_999, "", "q1")
 	expired.OriginalExpiration = "400"
 	rejected := amqptest.Death(logpb.Death_REJECTED, "q2", 1, 1_700_000_001_000, "x", "a", "b")
+	expired.First, rejected.LastExchange = true, "x"
 	switch how {
 	case "expired":
 		m.Deaths = []*logpb.Death{expired}

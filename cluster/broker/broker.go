@@ -98,6 +98,7 @@ type Broker struct {
 
 	logins loginCache
 
+	courier *courier
 	look    chan struct{} // the catalog has changed
 	watched watchlist
 	stop    chan struct{}
@@ -106,7 +107,7 @@ type Broker struct {
 
 // New returns a broker; Serve makes it work.
 func New(c Config) *Broker {
-	return &Broker{
+	b := &Broker{
 		config: c, mesh: c.Mesh, slog: c.Logger,
 		sessions:   map[uint64]*Session{},
 		targets:    map[fsm.QueueID]*target{},
@@ -117,6 +118,8 @@ func New(c Config) *Broker {
 		look:       make(chan struct{}, 1),
 		stop:       make(chan struct{}),
 	}
+	b.courier = &courier{broker: b, lanes: map[fsm.QueueID]*lane{}}
+	return b
 }
 
 // Listen registers the broker's handlers. It is called before the mesh starts.
@@ -201,6 +204,9 @@ func (b *Broker) owner(id fsm.SessionID) owner {
 	}
 	if !b.isSelf(id.Node) || id.Boot != b.boot.Load() {
 		return nil
+	}
+	if id.Num == courierNumber {
+		return b.courier
 	}
 	if s := b.sessions[id.Num]; s != nil {
 		return s

@@ -22,6 +22,9 @@ const (
 // taken for lost.
 const proposeAgain = 1000 // milliseconds
 
+// retryEvery is how often ways are looked for again if nothing has changed.
+const retryEvery = 10_000 // milliseconds
+
 // source is the group whose dead letters are forwarded: *group.Group.
 type source interface {
 	Spec() group.Spec
@@ -46,18 +49,22 @@ type forwarder struct {
 	stopped bool
 
 	// Used by run only.
-	routing  uint64 // first letter of the route that was proposed last
-	routedAt int64  // ms
+	routing   uint64 // first letter of the route that was proposed last
+	routedAt  int64  // ms
+	retriedAs *logpb.QueueConfig
+	retriedIn *catalog.View // where letters that wait were last looked at for a way
+	retriedAt int64         // ms
 }
 
 // transfers is the stream to one target.
 type transfers struct {
-	lane     *lane  // nil: the target is gone
-	sent     uint64 // number of the newest transfer in the lane
-	bytes    int    // of the payloads in the lane
-	answered uint64 // number of the newest transfer that the target has answered
-	told     uint64 // of the newest one that the source's log was told of
-	toldAt   int64  // ms; 0: never
+	lane     *lane    // nil: the target is gone
+	sent     uint64   // number of the newest transfer in the lane
+	bytes    int      // of the payloads in the lane
+	answered uint64   // number of the newest transfer that the target has answered
+	refused  []uint64 // transfers that the target has refused, ascending
+	told     uint64   // of the newest one that the source's log was told of
+	toldAt   int64    // ms; 0: never
 }
 
 // forward sees to it that a led queue's dead letters move.
@@ -155,6 +162,7 @@ func (f *forwarder) run() {
 		f.again = false
 		f.mu.Unlock()
 		f.routeLetters()
+		f.retryLetters()
 		f.moveTransfers()
 	}
 }
@@ -184,6 +192,35 @@ func (f *forwarder) routeLetters() {
 	f.propose(&logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: r})
 }
 
+// retryLetters looks for ways for letters that had none, when the catalog has
+// changed and every so often: a target that refused may have a place again.
+func (f *forwarder) retryLetters() {
+	var config *logpb.QueueConfig
+	f.group.View(func(m *queue.Machine) { config = m.Config() })
+	view := f.broker.view()
+	passed := f.broker.now() - f.retriedAt
+	if view == f.retriedIn && config == f.retriedAs && passed >= 0 && passed < retryEvery {
+		return
+	}
+	f.retriedIn, f.retriedAs, f.retriedAt = view, config, f.broker.now()
+	r := &logpb.RouteDead{Retry: true}
+	for seen := 0; len(r.Routes) < routeAtOnce; seen += routeAtOnce {
+		var letters []queue.Letter
+		f.group.View(func(m *queue.Machine) { letters = m.WaitingLetters(seen, routeAtOnce) })
+		for i := range letters {
+			if ids := f.routeLetter(view, config, &letters[i]); len(ids) > 0 {
+				r.Routes = append(r.Routes, &logpb.DeadRoute{Letter: letters[i].Number, Targets: ids})
+			}
+		}
+		if len(letters) < routeAtOnce {
+			break
+		}
+	}
+	if len(r.Routes) > 0 {
+		f.propose(&logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: r})
+	}
+}
+
 // pending reports whether a proposal of that time may still have an effect.
 func (f *forwarder) pending(at int64) bool {
 	passed := f.broker.now() - at
@@ -208,22 +245,29 @@ func (f *forwarder) routeLetter(v *catalog.View, c *logpb.QueueConfig, l *queue.
 	if err != nil {
 		return nil
 	}
-	key := string(p.RoutingKey())
-	if c.HasDeadLetterRoutingKey {
-		key = c.DeadLetterRoutingKey
+	var ids []uint64
+	for _, q := range f.broker.deadTargets(v, f.group.Spec().VHost, c, l.Deaths, p) {
+		ids = append(ids, uint64(q.ID))
 	}
-	headers := func() *fsm.Table { return f.broker.config.Properties.Headers(p.Properties()) }
-	queues, err := v.Route(f.group.Spec().VHost, c.DeadLetterExchange, key, headers, nil)
+	return ids
+}
+
+// deadTargets returns the queues that a dead message goes to.
+func (b *Broker) deadTargets(v *catalog.View, vhost string, c *logpb.QueueConfig, deaths []*logpb.Death, p fsm.Payload) []*catalog.Queue {
+	headers := func() *fsm.Table { return b.config.Properties.Headers(p.Properties()) }
+	queues, err := v.Route(vhost, c.DeadLetterExchange, deadKey(c, p), headers, nil)
 	if err != nil {
 		return nil
 	}
-	var ids []uint64
-	for _, q := range queues {
-		if !cycle(l.Deaths, q.Name) {
-			ids = append(ids, uint64(q.ID))
-		}
+	return slices.DeleteFunc(queues, func(q *catalog.Queue) bool { return cycle(deaths, q.Name) })
+}
+
+// deadKey is the routing key of a dead message.
+func deadKey(c *logpb.QueueConfig, p fsm.Payload) string {
+	if c.HasDeadLetterRoutingKey {
+		return c.DeadLetterRoutingKey
 	}
-	return ids
+	return string(p.RoutingKey())
 }
 
 func (f *forwarder) payload(l *queue.Letter) (fsm.Payload, error) {
@@ -290,10 +334,12 @@ func (f *forwarder) settle(t queue.Target) {
 		return
 	}
 	upto := tr.answered
+	tr.refused = slices.DeleteFunc(tr.refused, func(n uint64) bool { return n <= t.Settled })
+	refused := slices.Clone(tr.refused)
 	tr.told, tr.toldAt = upto, f.broker.now()
 	f.mu.Unlock()
 	f.propose(&logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{
-		Target: uint64(t.ID), Upto: upto,
+		Target: uint64(t.ID), Upto: upto, Refused: refused,
 	}})
 }
 
@@ -371,15 +417,7 @@ func (f *forwarder) stream(q *catalog.Queue, settled uint64) *transfers {
 // sendLetter queues one transfer. Its number in the source's log is its number
 // in the stream; a gap between the two cannot be mended and is not sent.
 func (f *forwarder) sendLetter(tr *transfers, o *queue.Outgoing, p fsm.Payload, c *logpb.QueueConfig) {
-	key := string(p.RoutingKey())
-	if c.HasDeadLetterRoutingKey {
-		key = c.DeadLetterRoutingKey
-	}
-	out := make(fsm.Payload, 0, fsm.PayloadSize(len(c.DeadLetterExchange), len(key), len(p.Properties()), len(p.Body())))
-	out = append(fsm.AppendPayloadHead(out, c.DeadLetterExchange, key, p.Properties()), p.Body()...)
-	e := &logpb.Enqueue{
-		Size: uint32(len(out)), PriorityPlusOne: uint32(o.Letter.Priority) + 1, Deaths: f.deaths(&o.Letter, p),
-	}
+	out, e := f.broker.reenqueue(c, &o.Letter.DeadLetter, p)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.stopped || tr.lane.over() || o.Number != tr.lane.next {
@@ -390,26 +428,43 @@ func (f *forwarder) sendLetter(tr *transfers, o *queue.Outgoing, p fsm.Payload, 
 	tr.bytes += len(out)
 }
 
-// deaths completes the history of a letter from its payload.
-func (f *forwarder) deaths(l *queue.Letter, p fsm.Payload) []*logpb.Death {
-	if !l.Fresh || len(l.Deaths) == 0 {
-		return l.Deaths
+// reenqueue returns what brings a dead message to its targets.
+func (b *Broker) reenqueue(c *logpb.QueueConfig, l *fsm.DeadLetter, p fsm.Payload) (fsm.Payload, *logpb.Enqueue) {
+	key := deadKey(c, p)
+	out := make(fsm.Payload, 0, fsm.PayloadSize(len(c.DeadLetterExchange), len(key), len(p.Properties()), len(p.Body())))
+	out = append(fsm.AppendPayloadHead(out, c.DeadLetterExchange, key, p.Properties()), p.Body()...)
+	return out, &logpb.Enqueue{
+		Size: uint32(len(out)), Head: uint32(out.HeadSize()), Routed: c.DeadLetterExchange != "",
+		PriorityPlusOne: uint32(l.Priority) + 1, Deaths: b.deaths(l, p), ScheduledFor: int64(l.ScheduledFor),
+	}
+}
+
+// deaths completes the history of a dead message from its payload.
+func (b *Broker) deaths(l *fsm.DeadLetter, p fsm.Payload) []*logpb.Death {
+	if len(l.Deaths) == 0 {
+		return nil
 	}
 	d := l.Deaths[0]
-	first := &logpb.Death{
-		Reason: d.Reason, Queue: d.Queue, Count: d.Count, Time: d.Time,
-		Exchange: string(p.Exchange()), RoutingKeys: []string{string(p.RoutingKey())},
+	newest := &logpb.Death{
+		Reason: d.Reason, Queue: d.Queue, Count: d.Count, Time: d.Time, First: d.First, LastExchange: string(p.Exchange()),
+		Exchange: d.Exchange, RoutingKeys: d.RoutingKeys, OriginalExpiration: d.OriginalExpiration,
 	}
-	if l.HasExpiration {
-		first.OriginalExpiration = f.broker.config.Properties.Expiration(p.Properties())
+	if l.Fresh {
+		newest.Exchange, newest.RoutingKeys = newest.LastExchange, []string{string(p.RoutingKey())}
+		if l.HasExpiration {
+			newest.OriginalExpiration = b.config.Properties.Expiration(p.Properties())
+		}
 	}
-	return append([]*logpb.Death{first}, l.Deaths[1:]...)
+	return append([]*logpb.Death{newest}, l.Deaths[1:]...)
 }
 
 // finished takes a target's answer to one transfer: it has it, or it is gone.
 // The lock is held.
-func (f *forwarder) finished(l *lane, o *op, _ fsm.Result) {
+func (f *forwarder) finished(l *lane, o *op, r fsm.Result) {
 	if tr := f.streams[l.target.id]; tr != nil && tr.lane == l {
+		if r.Code == fsm.Rejected {
+			tr.refused = append(tr.refused, o.number)
+		}
 		tr.answered = max(tr.answered, o.number)
 		tr.bytes -= len(o.payload)
 	}

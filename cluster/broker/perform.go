@@ -49,6 +49,9 @@ func (b *Broker) Perform(g *group.Group, w *group.Work) {
 	for _, c := range w.Cancelled {
 		b.tell(g, c, told{kind: peerpb.Notice_CANCELLED, consumer: c.Number})
 	}
+	if len(w.DeadLetters) > 0 {
+		b.courier.send(g, w.DeadLetters)
+	}
 	if w.Outbox {
 		b.forward(g)
 	}

@@ -31,10 +31,12 @@ type Work struct {
 	Deliveries []fsm.Delivery
 	Timeouts   []fsm.Timeout
 	Cancelled  []fsm.ConsumerID
-	Resyncs    []Resynced
-	released   []uint64 // entries to free once the work is done
-	Outbox     bool     // dead letters wait
-	Gone       bool     // the queue has ended
+	// DeadLetters are to be sent once. Their payloads can be read, too.
+	DeadLetters []fsm.DeadLetter
+	Resyncs     []Resynced
+	released    []uint64 // entries to free once the work is done
+	Outbox      bool     // dead letters wait
+	Gone        bool     // the queue has ended
 }
 
 // Resynced is what a consumer held after some delivery when the machine was
@@ -52,17 +54,18 @@ type Resynced struct {
 }
 
 func (w *Work) empty() bool {
-	return len(w.Outcomes) == 0 && len(w.Deliveries) == 0 && len(w.Timeouts) == 0 &&
+	return len(w.Outcomes) == 0 && len(w.Deliveries) == 0 && len(w.Timeouts) == 0 && len(w.DeadLetters) == 0 &&
 		len(w.Cancelled) == 0 && len(w.Resyncs) == 0 && len(w.released) == 0 && !w.Outbox && !w.Gone
 }
 
 func (w *Work) reset() {
 	clear(w.Deliveries)
+	clear(w.DeadLetters)
 	clear(w.Timeouts)
 	clear(w.Resyncs)
 	*w = Work{
 		Outcomes: w.Outcomes[:0], Deliveries: w.Deliveries[:0],
-		Timeouts: w.Timeouts[:0], Cancelled: w.Cancelled[:0], Resyncs: w.Resyncs[:0],
+		Timeouts: w.Timeouts[:0], Cancelled: w.Cancelled[:0], DeadLetters: w.DeadLetters[:0], Resyncs: w.Resyncs[:0],
 		released: w.released[:0],
 	}
 }
@@ -102,6 +105,7 @@ func (o *outgoing) outcome(s fsm.SessionID, seq uint64, r fsm.Result) {
 func (o *outgoing) add(e *fsm.Effects) {
 	w := o.next
 	w.Deliveries = append(w.Deliveries, e.Deliveries...)
+	w.DeadLetters = append(w.DeadLetters, e.DeadLetters...)
 	w.Timeouts = append(w.Timeouts, e.Timeouts...)
 	w.Cancelled = append(w.Cancelled, e.Cancelled...)
 	w.released = append(w.released, e.Released...)

@@ -1,0 +1,118 @@
+package broker
+
+import (
+	"sync"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+const (
+	// courierNumber is the number of the courier's session: no client's.
+	courierNumber = 1 << 63
+	// courierBytes bounds what the courier has under way.
+	courierBytes = 32 << 20
+)
+
+// courier brings dead messages to their targets that are in no outbox: those
+// of queues that deliver at most once, and those that a queue drops or refuses
+// because it is too long. What a target refuses, or what this node loses by its
+// own end, is gone. All led queues share its stream to a target.
+type courier struct {
+	broker *Broker
+
+	mu    sync.Mutex
+	lanes map[fsm.QueueID]*lane
+	bytes int // of the payloads in the lanes
+}
+
+// send routes dead messages of a queue and sets them on their way. Their
+// payloads can be read while it runs.
+func (c *courier) send(from source, letters []fsm.DeadLetter) {
+	var config *logpb.QueueConfig
+	from.View(func(m *queue.Machine) { config = m.Config() })
+	view, spec, lost := c.broker.view(), from.Spec(), 0
+	for i := range letters {
+		l := &letters[i]
+		raw, err := from.Payload(l.Ref)
+		if err != nil {
+			lost++
+			continue
+		}
+		targets := c.broker.deadTargets(view, spec.VHost, config, l, raw)
+		if len(targets) == 0 {
+			continue
+		}
+		payload, e := c.broker.reenqueue(config, l, raw)
+		c.mu.Lock()
+		for _, q := range targets {
+			lane := c.lane(c.broker.target(q))
+			if lane == nil || lane.over() || c.bytes > courierBytes {
+				lost++
+				continue
+			}
+			lane.add(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: e}, op{payload: payload})
+			c.bytes += len(payload)
+		}
+		c.mu.Unlock()
+	}
+	if lost > 0 {
+		c.broker.slog.Warn("dead letters dropped", "queue", spec.Name, "count", lost)
+	}
+}
+
+var _ source = (*group.Group)(nil)
+
+// lane finds or makes the stream to a queue; nil: this node has no number yet.
+// The lock is held.
+func (c *courier) lane(t *target) *lane {
+	if l := c.lanes[t.id]; l != nil {
+		return l
+	}
+	self := fsm.NodeID(c.broker.self.Load())
+	if self == 0 {
+		return nil
+	}
+	l := newLane(c, fsm.SessionID{Node: self, Boot: c.broker.boot.Load(), Num: courierNumber}, t)
+	if t.attach(l); !l.gone {
+		c.lanes[t.id] = l
+	}
+	return l
+}
+
+func (c *courier) lock() *sync.Mutex { return &c.mu }
+
+// finished: the target has the message, or has refused it. The lock is held.
+func (c *courier) finished(_ *lane, o *op, _ fsm.Result) { c.bytes -= len(o.payload) }
+
+func (c *courier) release() { c.mu.Unlock() }
+
+// deliver: nobody hands messages to the courier.
+func (c *courier) deliver(*lane, delivered) {}
+
+// told takes the end of a target.
+func (c *courier) told(l *lane, _ told) {
+	c.mu.Lock()
+	c.drop(l)
+	c.mu.Unlock()
+}
+
+// lost: the target took this node for dead. What is on its way is gone; the
+// next message begins a new stream, if the node has a new boot number.
+func (c *courier) lost(l *lane) {
+	for _, o := range l.pending[l.head:] {
+		c.bytes -= len(o.payload)
+	}
+	l.abandon()
+	l.target.detach(l)
+	c.drop(l)
+}
+
+// drop forgets a stream. The lock is held.
+func (c *courier) drop(l *lane) {
+	if c.lanes[l.target.id] == l {
+		delete(c.lanes, l.target.id)
+	}
+}
