@@ -31,6 +31,8 @@ type message struct {
 	// fields are the encoded headers as published, if those in the payload
 	// are not the same; else nil.
 	fields []byte
+	// blind are the routing keys of the header BCC.
+	blind []string
 }
 
 const basicPublish = uint16(wire.IDBasicPublish & 0xFFFF)
@@ -195,9 +197,9 @@ func (ch *channel) header(payload []byte) error {
 		return err
 	}
 	encoded := ch.readProperties(m, &properties, h.Properties)
-	ch.content.total = fsm.PayloadSize(len(m.publish.Exchange), len(m.publish.RoutingKey), len(encoded), int(m.size))
+	ch.content.total = fsm.PayloadSize(len(m.publish.Exchange), len(m.publish.RoutingKey), len(encoded), int(m.size)) + fsm.BlindSize(m.blind)
 	room := ch.content.total - int(m.size) + min(int(m.size), eagerBody)
-	m.publish.Payload = fsm.AppendPayloadHead(make([]byte, 0, room), m.publish.Exchange, m.publish.RoutingKey, encoded)
+	m.publish.Payload = fsm.AppendBlindHead(make([]byte, 0, room), m.publish.Exchange, m.publish.RoutingKey, encoded, m.blind)
 	ch.content.stage = contentBody
 	return ch.complete()
 }
@@ -224,11 +226,27 @@ func (ch *channel) readProperties(m *message, p *wire.Properties, encoded []byte
 	if changed {
 		encoded = wire.AppendProperties(nil, p)
 	}
-	if _, ok := p.Header("BCC"); ok {
-		m.fields = append([]byte(nil), p.Headers...)
-		if edited, err := wire.EditProperties(nil, encoded, &wire.Edit{RemoveHeaders: []string{"BCC"}}); err == nil {
-			encoded = edited
-		}
+	if len(p.Headers) > 0 {
+		return ch.readCopies(m, p, encoded)
+	}
+	return encoded
+}
+
+// readCopies takes the routing keys of CC and BCC from the headers, and BCC
+// out of them.
+func (ch *channel) readCopies(m *message, p *wire.Properties, encoded []byte) []byte {
+	var err error
+	if m.publish.Copies, err = copies(nil, p, headerCC); err == nil {
+		m.blind, err = copies(nil, p, headerBCC)
+	}
+	m.publish.CopiesError = err
+	if _, ok := p.Header(headerBCC); !ok || err != nil {
+		return encoded
+	}
+	m.publish.Copies = append(m.publish.Copies, m.blind...)
+	m.fields = append([]byte(nil), p.Headers...)
+	if edited, err := wire.EditProperties(nil, encoded, &wire.Edit{RemoveHeaders: []string{headerBCC}}); err == nil {
+		encoded = edited
 	}
 	return encoded
 }

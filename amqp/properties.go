@@ -5,6 +5,7 @@ import (
 
 	"github.com/quorate/quorate/amqp/wire"
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
 )
 
 // Properties reads encoded property lists for those who must not know the
@@ -25,8 +26,12 @@ func (Properties) Expiration(raw []byte) string {
 	return strconv.FormatInt(int64(ttl), 10)
 }
 
-// Headers returns the headers property, nil if there is none.
-func (Properties) Headers(raw []byte) *fsm.Table {
+// Headers returns the headers property, nil if there is none. deaths, if any,
+// show in it as in a delivery.
+func (Properties) Headers(raw []byte, deaths []*logpb.Death) *fsm.Table {
+	if len(deaths) > 0 {
+		raw = renderProperties(nil, raw, &fsm.Message{Deaths: deaths})
+	}
 	p, err := wire.ParseProperties(raw)
 	if err != nil || len(p.Headers) == 0 {
 		return nil
@@ -36,4 +41,14 @@ func (Properties) Headers(raw []byte) *fsm.Table {
 		return nil
 	}
 	return catalogTable(t)
+}
+
+// Copies returns the routing keys of the header CC.
+func (Properties) Copies(raw []byte) []string {
+	p, err := wire.ParseProperties(raw)
+	if err != nil {
+		return nil
+	}
+	keys, _ := copies(nil, &p, headerCC) // checked when they came in
+	return keys
 }

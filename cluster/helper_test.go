@@ -126,8 +126,9 @@ func (n *network) setSilent(node string, silent bool) {
 // noProperties reads nothing from properties.
 type noProperties struct{}
 
-func (noProperties) Expiration([]byte) string  { return "" }
-func (noProperties) Headers([]byte) *fsm.Table { return nil }
+func (noProperties) Expiration([]byte) string                  { return "" }
+func (noProperties) Headers([]byte, []*logpb.Death) *fsm.Table { return nil }
+func (noProperties) Copies([]byte) []string                    { return nil }
 
 // nodes is a cluster of three in this process.
 type nodes struct {

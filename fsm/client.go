@@ -17,12 +17,15 @@ type Publish struct {
 	TTL           Millis // -1: none
 	Priority      int    // -1: none
 	HasExpiration bool
-	// TTLError and UserError are refusals that the front has found in the
-	// properties: an expiration that is no TTL, a user-id that is not the
-	// login's. Publish returns TTLError once the exchange has been found and
-	// may be written to, and UserError as its last check before it routes,
-	// unless the user may impersonate. Either way the message goes nowhere.
-	TTLError, UserError error
+	// Copies are more routing keys: those of the headers CC and BCC.
+	Copies []string
+	// TTLError, CopiesError and UserError are refusals that the front has found
+	// in the properties: an expiration that is no TTL, a CC or BCC that is no
+	// list, a user-id that is not the login's. Publish returns the first two
+	// once the exchange has been found and may be written to, and UserError as
+	// its last check before it routes, unless the user may impersonate. Either
+	// way the message goes nowhere.
+	TTLError, CopiesError, UserError error
 	// Headers decodes the headers property. It is called only while Publish
 	// runs, and only if an exchange on the way needs it.
 	Headers func() *Table

@@ -9,14 +9,34 @@ import "encoding/binary"
 //	routing key  length (1 byte), bytes
 //	properties   length (4 bytes, big endian), encoded AMQP property list:
 //	             flags and values as in a content header frame
+//	blind keys   only if the properties' length has its highest bit set: length
+//	             (2 bytes, big endian), keys, each as length (1 byte), bytes
 //	body         the rest
+//
+// Blind keys are routing keys of the publish that no receiver may see. They
+// are kept for the message's dead letter, which goes by all of its keys.
 //
 // The accessors need a valid payload (see Valid) and return slices of it.
 type Payload []byte
 
-// PayloadSize is the length of a payload with these parts.
+// blindBit in the properties' length says that there are blind keys.
+const blindBit = 1 << 31
+
+// PayloadSize is the length of a payload with these parts and no blind keys.
 func PayloadSize(exchange, routingKey, properties, body int) int {
 	return 1 + exchange + 1 + routingKey + 4 + properties + body
+}
+
+// BlindSize is what blind keys add to it.
+func BlindSize(keys []string) int {
+	if len(keys) == 0 {
+		return 0
+	}
+	n := 2
+	for _, k := range keys {
+		n += 1 + len(k)
+	}
+	return n
 }
 
 // AppendPayloadHead appends everything but the body, which the caller appends.
@@ -26,6 +46,22 @@ func AppendPayloadHead(dst []byte, exchange, routingKey string, properties []byt
 	dst = append(append(dst, byte(len(routingKey))), routingKey...)
 	dst = binary.BigEndian.AppendUint32(dst, uint32(len(properties)))
 	return append(dst, properties...)
+}
+
+// AppendBlindHead is AppendPayloadHead with blind keys, each at most 255 bytes
+// long and all of them at most 65,535 with a byte for each.
+func AppendBlindHead(dst []byte, exchange, routingKey string, properties []byte, keys []string) []byte {
+	at := len(dst) + 1 + len(exchange) + 1 + len(routingKey)
+	dst = AppendPayloadHead(dst, exchange, routingKey, properties)
+	if len(keys) == 0 {
+		return dst
+	}
+	dst[at] |= blindBit >> 24
+	dst = binary.BigEndian.AppendUint16(dst, uint16(BlindSize(keys)-2))
+	for _, k := range keys {
+		dst = append(append(dst, byte(len(k))), k...)
+	}
+	return dst
 }
 
 // Valid reports whether all lengths inside p fit into p.
@@ -41,7 +77,26 @@ func (p Payload) Valid() bool {
 	if len(p) < at+4 {
 		return false
 	}
-	return uint64(len(p)) >= uint64(at)+4+uint64(binary.BigEndian.Uint32(p[at:]))
+	n := binary.BigEndian.Uint32(p[at:])
+	rest := int64(len(p)-at-4) - int64(n&^blindBit)
+	if n&blindBit == 0 || rest < 2 {
+		return rest >= 0 && n&blindBit == 0
+	}
+	return validKeys(p[int64(len(p))-rest:])
+}
+
+// validKeys reports whether b begins with a section of blind keys.
+func validKeys(b []byte) bool {
+	n := int(binary.BigEndian.Uint16(b))
+	if len(b) < 2+n {
+		return false
+	}
+	for b = b[2 : 2+n]; len(b) > 0; b = b[1+int(b[0]):] {
+		if len(b) < 1+int(b[0]) {
+			return false
+		}
+	}
+	return true
 }
 
 // Exchange returns the name of the exchange the message was published to.
@@ -55,24 +110,43 @@ func (p Payload) RoutingKey() []byte {
 
 // Properties returns the encoded property list.
 func (p Payload) Properties() []byte {
-	at, n := p.properties()
+	at, n, _ := p.properties()
 	return p[at : at+n]
+}
+
+// BlindKeys returns copies of the blind keys.
+func (p Payload) BlindKeys() (keys []string) {
+	at, n, blind := p.properties()
+	if blind == 0 {
+		return nil
+	}
+	for rest := p[at+n+2 : at+n+blind]; len(rest) > 0; rest = rest[1+int(rest[0]):] {
+		keys = append(keys, string(rest[1:1+int(rest[0])]))
+	}
+	return keys
 }
 
 // Body returns the message body.
 func (p Payload) Body() []byte {
-	at, n := p.properties()
-	return p[at+n:]
+	at, n, blind := p.properties()
+	return p[at+n+blind:]
 }
 
 // HeadSize is the length of what comes before the encoded property list.
 func (p Payload) HeadSize() int {
-	at, _ := p.properties()
+	at, _, _ := p.properties()
 	return at
 }
 
-func (p Payload) properties() (at, n int) {
+// properties returns where the property list begins, its length, and that of
+// the section of blind keys behind it.
+func (p Payload) properties() (at, n, blind int) {
 	at = 1 + int(p[0])
 	at += 1 + int(p[at])
-	return at + 4, int(binary.BigEndian.Uint32(p[at:]))
+	size := binary.BigEndian.Uint32(p[at:])
+	at, n = at+4, int(size&^blindBit)
+	if size&blindBit != 0 {
+		blind = 2 + int(binary.BigEndian.Uint16(p[at+n:]))
+	}
+	return at, n, blind
 }

@@ -49,8 +49,11 @@ type Catalog interface {
 type Properties interface {
 	// Expiration returns the expiration property, empty if there is none.
 	Expiration(properties []byte) string
-	// Headers returns the headers property, nil if there is none.
-	Headers(properties []byte) *fsm.Table
+	// Headers returns the headers property, nil if there is none. deaths, if
+	// any, show in it as in a delivery.
+	Headers(properties []byte, deaths []*logpb.Death) *fsm.Table
+	// Copies returns the routing keys of the header CC.
+	Copies(properties []byte) []string
 }
 
 // Config is what a Broker needs.

@@ -169,7 +169,11 @@ func (f *forwarder) run() {
 
 // propose submits a command of the source queue. If this node has lost the
 // lead, its successor does the same again.
-func (f *forwarder) propose(c *logpb.Command) { _ = f.group.Submit(commandsOf(c)) }
+func (f *forwarder) propose(c *logpb.Command) {
+	b := commandsOf(c)
+	b.Light = true // it need not wait for what clients publish
+	_ = f.group.Submit(b)
+}
 
 // routeLetters decides where the oldest letters without a route go. The
 // decision is in the source's log before anything is forwarded.
@@ -246,28 +250,29 @@ func (f *forwarder) routeLetter(v *catalog.View, c *logpb.QueueConfig, l *queue.
 		return nil
 	}
 	var ids []uint64
-	for _, q := range f.broker.deadTargets(v, f.group.Spec().VHost, c, l.Deaths, p) {
+	for _, q := range f.broker.deadTargets(v, f.group.Spec().VHost, c, &l.DeadLetter, p) {
 		ids = append(ids, uint64(q.ID))
 	}
 	return ids
 }
 
 // deadTargets returns the queues that a dead message goes to.
-func (b *Broker) deadTargets(v *catalog.View, vhost string, c *logpb.QueueConfig, deaths []*logpb.Death, p fsm.Payload) []*catalog.Queue {
-	headers := func() *fsm.Table { return b.config.Properties.Headers(p.Properties()) }
-	queues, err := v.Route(vhost, c.DeadLetterExchange, deadKey(c, p), headers, nil)
+func (b *Broker) deadTargets(v *catalog.View, vhost string, c *logpb.QueueConfig, l *fsm.DeadLetter, p fsm.Payload) []*catalog.Queue {
+	headers := func() *fsm.Table { return b.config.Properties.Headers(p.Properties(), b.deaths(l, p)) }
+	keys := []string{c.DeadLetterRoutingKey}
+	if !c.HasDeadLetterRoutingKey {
+		keys = append(b.keys(p), p.BlindKeys()...)
+	}
+	queues, err := v.RouteKeys(vhost, c.DeadLetterExchange, keys, headers, nil)
 	if err != nil {
 		return nil
 	}
-	return slices.DeleteFunc(queues, func(q *catalog.Queue) bool { return cycle(deaths, q.Name) })
+	return slices.DeleteFunc(queues, func(q *catalog.Queue) bool { return cycle(l.Deaths, q.Name) })
 }
 
-// deadKey is the routing key of a dead message.
-func deadKey(c *logpb.QueueConfig, p fsm.Payload) string {
-	if c.HasDeadLetterRoutingKey {
-		return c.DeadLetterRoutingKey
-	}
-	return string(p.RoutingKey())
+// keys returns the routing keys of a message that receivers may see.
+func (b *Broker) keys(p fsm.Payload) []string {
+	return append([]string{string(p.RoutingKey())}, b.config.Properties.Copies(p.Properties())...)
 }
 
 func (f *forwarder) payload(l *queue.Letter) (fsm.Payload, error) {
@@ -430,9 +435,13 @@ func (f *forwarder) sendLetter(tr *transfers, o *queue.Outgoing, p fsm.Payload, 
 
 // reenqueue returns what brings a dead message to its targets.
 func (b *Broker) reenqueue(c *logpb.QueueConfig, l *fsm.DeadLetter, p fsm.Payload) (fsm.Payload, *logpb.Enqueue) {
-	key := deadKey(c, p)
-	out := make(fsm.Payload, 0, fsm.PayloadSize(len(c.DeadLetterExchange), len(key), len(p.Properties()), len(p.Body())))
-	out = append(fsm.AppendPayloadHead(out, c.DeadLetterExchange, key, p.Properties()), p.Body()...)
+	key, blind := string(p.RoutingKey()), p.BlindKeys()
+	if c.HasDeadLetterRoutingKey {
+		key, blind = c.DeadLetterRoutingKey, nil
+	}
+	size := fsm.PayloadSize(len(c.DeadLetterExchange), len(key), len(p.Properties()), len(p.Body())) + fsm.BlindSize(blind)
+	out := fsm.Payload(fsm.AppendBlindHead(make([]byte, 0, size), c.DeadLetterExchange, key, p.Properties(), blind))
+	out = append(out, p.Body()...)
 	return out, &logpb.Enqueue{
 		Size: uint32(len(out)), Head: uint32(out.HeadSize()), Routed: c.DeadLetterExchange != "",
 		PriorityPlusOne: uint32(l.Priority) + 1, Deaths: b.deaths(l, p), ScheduledFor: int64(l.ScheduledFor),
@@ -450,7 +459,7 @@ func (b *Broker) deaths(l *fsm.DeadLetter, p fsm.Payload) []*logpb.Death {
 		Exchange: d.Exchange, RoutingKeys: d.RoutingKeys, OriginalExpiration: d.OriginalExpiration,
 	}
 	if l.Fresh {
-		newest.Exchange, newest.RoutingKeys = newest.LastExchange, []string{string(p.RoutingKey())}
+		newest.Exchange, newest.RoutingKeys = newest.LastExchange, b.keys(p)
 		if l.HasExpiration {
 			newest.OriginalExpiration = b.config.Properties.Expiration(p.Properties())
 		}

@@ -112,8 +112,9 @@ func (w *world) mustSession(c *recorder) *Session {
 
 type noProperties struct{}
 
-func (noProperties) Expiration([]byte) string  { return "" }
-func (noProperties) Headers([]byte) *fsm.Table { return nil }
+func (noProperties) Expiration([]byte) string                  { return "" }
+func (noProperties) Headers([]byte, []*logpb.Death) *fsm.Table { return nil }
+func (noProperties) Copies([]byte) []string                    { return nil }
 
 func payload(body string) fsm.Payload {
 	return append(fsm.AppendPayloadHead(nil, "", "k", nil), body...)

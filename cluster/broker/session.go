@@ -81,12 +81,15 @@ func (s *Session) Publish(p *fsm.Publish) (bool, error) {
 	if p.TTLError != nil {
 		return false, p.TTLError
 	}
+	if p.CopiesError != nil {
+		return false, p.CopiesError
+	}
 	if p.UserError != nil {
 		return false, p.UserError
 	}
 	var limits catalog.Ceilings
 	var err error
-	s.route, limits, err = v.RoutePublish(s.conn.vhost, p.Exchange, p.RoutingKey, p.Headers, s.route[:0])
+	s.route, limits, err = v.RoutePublish(s.conn.vhost, p.Exchange, p.RoutingKey, p.Copies, p.Headers, s.route[:0])
 	if err != nil || len(s.route) == 0 {
 		return false, err
 	}

@@ -20,8 +20,12 @@ func (v *View) Route(vhost, exchange, routingKey string, headers func() *fsm.Tab
 	return v.RouteKeys(vhost, exchange, keys[:], headers, dst)
 }
 
-// RoutePublish is Route, and says what the exchanges on the way allow.
-func (v *View) RoutePublish(vhost, exchange, routingKey string, headers func() *fsm.Table, dst []*Queue) ([]*Queue, Ceilings, error) {
+// RoutePublish is Route for a message with perhaps more routing keys, and says
+// what the exchanges on the way allow.
+func (v *View) RoutePublish(vhost, exchange, routingKey string, more []string, headers func() *fsm.Table, dst []*Queue) ([]*Queue, Ceilings, error) {
+	if len(more) > 0 {
+		return v.route(vhost, exchange, append([]string{routingKey}, more...), headers, dst)
+	}
 	keys := [1]string{routingKey}
 	return v.route(vhost, exchange, keys[:], headers, dst)
 }
