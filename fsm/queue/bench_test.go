@@ -3,8 +3,10 @@ package queue
 import (
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
@@ -154,6 +156,68 @@ func BenchmarkExpire(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkExpireBacklog is a million messages with random TTLs that expire,
+// by ticks as a leader proposes them; and how long the longest tick takes.
+func BenchmarkExpireBacklog(b *testing.B) {
+	const n = 1_000_000
+	for _, c := range []struct {
+		name   string
+		config *logpb.QueueConfig
+	}{
+		{"dropped", &logpb.QueueConfig{DeliveryLimit: 20}},
+		{"outbox", &logpb.QueueConfig{DeliveryLimit: 20, DeadLetter: true}},
+		{"sent-once", &logpb.QueueConfig{DeadLetter: true, DeadLetterStrategy: logpb.QueueConfig_AT_MOST_ONCE}},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			var longest, all time.Duration
+			ticks := 0
+			for range b.N {
+				d := newDriver(c.config)
+				random := rand.New(rand.NewPCG(1, 1))
+				for range n {
+					d.enqueue(b, 2+random.Uint64N(10_000))
+				}
+				d.meta.Now += 20_000
+				for d.stats().Ready.Messages > 0 {
+					start := time.Now()
+					d.tick(b)
+					took := time.Since(start)
+					longest, all = max(longest, took), all+took
+					ticks++
+				}
+				runtime.KeepAlive(d)
+			}
+			b.ReportMetric(float64(b.N)*n/all.Seconds(), "expired/s")
+			b.ReportMetric(float64(longest.Microseconds()), "longest-µs")
+			b.ReportMetric(float64(all.Microseconds())/float64(ticks), "µs/tick")
+		})
+	}
+}
+
+// BenchmarkPurge is a purge of a million messages: how long Apply takes for it,
+// and for the longest of the ticks that forget them.
+func BenchmarkPurge(b *testing.B) {
+	const n = 1_000_000
+	var purge, longest time.Duration
+	for range b.N {
+		d := newDriver(&logpb.QueueConfig{DeliveryLimit: 20})
+		for i := range n {
+			d.enqueue(b, uint64(i%2)*3_600_001)
+		}
+		d.cmd = logpb.Command{Kind: logpb.Command_PURGE}
+		start := time.Now()
+		d.do(b, publisher)
+		purge += time.Since(start)
+		for d.m.NextDeadline() != 0 {
+			start = time.Now()
+			d.tick(b)
+			longest = max(longest, time.Since(start))
+		}
+	}
+	b.ReportMetric(float64(purge.Microseconds())/float64(b.N), "purge-µs")
+	b.ReportMetric(float64(longest.Microseconds()), "longest-µs")
 }
 
 // BenchmarkSnapshot is what Snapshot makes Apply wait at a million messages,

@@ -67,6 +67,95 @@ func TestExpiryIsBounded(t *testing.T) {
 	}
 }
 
+// TestPurgeIsBounded: what was purged is gone at once, and forgotten piece by
+// piece; a copy made meanwhile goes on with that.
+func TestPurgeIsBounded(t *testing.T) {
+	d := newDriver(&logpb.QueueConfig{DeliveryLimit: 20, DeadLetter: true})
+	const n = 2*sweepInTick + 1000
+	for i := range n {
+		d.enqueue(t, uint64(i%2)*1001)
+	}
+	d.cmd = logpb.Command{Kind: logpb.Command_PURGE}
+	d.do(t, publisher)
+	d.mustReady(t, 0)
+	released := len(d.eff.Released)
+	if released != sweepInTick {
+		t.Fatalf("%d were forgotten at once", released)
+	}
+	if st := d.stats(); st.Counters.Purged != n || st.Ready != (Count{}) || st.Outbox != (Count{}) {
+		t.Fatalf("%+v", st)
+	}
+	d.m = mustCopy(t, d.m)
+	d.meta.Now += 5000 // nothing expires that is gone
+	d.enqueue(t, 1001)
+	if released += len(d.eff.Released); released != sweepInTick+dueBefore {
+		t.Fatalf("%d were forgotten", released)
+	}
+	for ; released < n; released += len(d.eff.Released) {
+		if next := d.m.NextDeadline(); next == 0 || next > d.meta.Now {
+			t.Fatalf("%d are left, and the next tick is due at %d", n-released, next)
+		}
+		d.tick(t)
+		d.mustReady(t, 1)
+	}
+	if next := d.m.NextDeadline(); next != d.meta.Now+1000 {
+		t.Fatalf("the next tick is due at %d", next)
+	}
+}
+
+// TestTrimIsBounded: a new limit drops so many at once, and ticks drop the rest.
+func TestTrimIsBounded(t *testing.T) {
+	d := newDriver(&logpb.QueueConfig{DeliveryLimit: 20})
+	const n = 2*dropsAtOnce + 100
+	for range n {
+		d.enqueue(t, 0)
+	}
+	d.cmd = logpb.Command{Kind: logpb.Command_CONFIGURE, Configure: &logpb.Configure{Config: &logpb.QueueConfig{
+		DeadLetter: true, MaxLengthPlusOne: 11,
+	}}}
+	d.do(t, fsm.SessionID{})
+	for want := uint64(n - dropsAtOnce); ; want = max(want-dropsAtOnce, 10) {
+		d.mustReady(t, want)
+		if want == 10 {
+			break
+		}
+		if next := d.m.NextDeadline(); next == 0 || next > d.meta.Now || len(d.eff.DeadLetters) != dropsAtOnce {
+			t.Fatalf("%d sent, the next tick is due at %d", len(d.eff.DeadLetters), next)
+		}
+		d.tick(t)
+	}
+	if c := d.stats().Counters; d.m.NextDeadline() != 0 || c.Died(logpb.Death_MAXLEN) != n-10 {
+		t.Fatalf("next is %d, %+v", d.m.NextDeadline(), c)
+	}
+}
+
+// TestRefusedRunsAreBounded: in doubt what is repeated is refused, not
+// confirmed; what is recent is answered as it was.
+func TestRefusedRunsAreBounded(t *testing.T) {
+	s := &session{}
+	const n = 2*refusedRuns + 10
+	for i := range uint64(n) {
+		s.refuse(10 + 2*i)
+	}
+	if len(s.refused) != refusedRuns {
+		t.Fatalf("%d runs", len(s.refused))
+	}
+	for seq := uint64(0); seq < 10+2*n+5; seq++ {
+		refused := seq >= 10 && seq < 10+2*n && seq%2 == 0
+		merged := seq > 10 && seq < 10+2*(n-refusedRuns)
+		if got := s.wasRefused(seq); got != (refused || merged) {
+			t.Fatalf("command %d: refused %v", seq, got)
+		}
+	}
+	s = &session{}
+	for seq := uint64(5); seq < 5000; seq++ {
+		s.refuse(seq)
+	}
+	if len(s.refused) != 1 || s.wasRefused(4) || !s.wasRefused(5) || !s.wasRefused(4999) || s.wasRefused(5000) {
+		t.Fatalf("%v", s.refused)
+	}
+}
+
 // TestTimeoutsAreBounded: a tick takes back so many deliveries and no more.
 func TestTimeoutsAreBounded(t *testing.T) {
 	d := newDriver(&logpb.QueueConfig{DeliveryLimit: 20, ConsumerTimeoutPlusOne: 1001})

@@ -112,6 +112,10 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		return effectsText(&eff)
 	case "letters":
 		return lettersText(s.m.UnroutedLetters(int(a.number("max", 100))))
+	case "waiting":
+		return lettersText(s.m.WaitingLetters(int(a.number("skip", 0)), int(a.number("max", 100))))
+	case "deaths":
+		return s.deathCounts()
 	case "transfers":
 		var b strings.Builder
 		for _, o := range s.m.PendingTransfers(fsm.QueueID(a.number("target", 0)), a.number("from", 0), int(a.number("max", 100))) {
@@ -184,6 +188,9 @@ func (s *script) command(a arguments) *logpb.Command {
 		cmd.Enqueue = &logpb.Enqueue{
 			Size: uint32(a.number("size", 10)), TtlPlusOne: a.plusOne("ttl"),
 			PriorityPlusOne: uint32(a.plusOne("priority")), HasExpiration: a.has("expiration"), Deaths: s.deaths(a),
+			Head: uint32(a.number("head", 0)), Routed: a.has("routed"), TtlCeilingPlusOne: a.plusOne("ceiling"),
+			DueAt: int64(a.number("due", 0)), DelayPlusOne: a.plusOne("delay"), ScheduleId: a.text("id"),
+			Conflict: logpb.Enqueue_Conflict(logpb.Enqueue_Conflict_value[strings.ToUpper(a.text("conflict"))]),
 		}
 	case "consume":
 		cmd.Kind = logpb.Command_CONSUME
@@ -208,13 +215,7 @@ func (s *script) command(a arguments) *logpb.Command {
 		}[a.d.Cmd]
 	case "configure":
 		cmd.Kind = logpb.Command_CONFIGURE
-		cmd.Configure = &logpb.Configure{Config: &logpb.QueueConfig{
-			TtlPlusOne: a.plusOne("ttl"), Expires: a.number("expires", 0), ConsumerTimeoutPlusOne: a.plusOne("timeout"),
-			DeadLetter: a.has("dead-letter"), DeliveryLimit: -1, AutoDelete: a.has("auto-delete"), LockCredit: a.number("credit", 0),
-		}}
-		if a.has("limit") {
-			cmd.Configure.Config.DeliveryLimit = int64(a.number("limit", 0))
-		}
+		cmd.Configure = &logpb.Configure{Config: a.config()}
 	case "session-down":
 		cmd.Kind = logpb.Command_SESSION_DOWN
 	case "node-down":
@@ -226,21 +227,69 @@ func (s *script) command(a arguments) *logpb.Command {
 		cmd.Kind = logpb.Command_TICK
 	case "touch":
 		cmd.Kind = logpb.Command_TOUCH
+		cmd.Touch = &logpb.Touch{IdleOnly: a.has("idle-only")}
+	case "unschedule", "move", "fire":
+		cmd.Kind = logpb.Command_SCHEDULE
+		cmd.Schedule = &logpb.Schedule{
+			Action: map[string]logpb.Schedule_Action{"move": logpb.Schedule_MOVE, "fire": logpb.Schedule_FIRE}[a.d.Cmd],
+			Id:     a.text("id"), Message: a.number("message", 0), Count: a.number("count", 0),
+			DueAt: int64(a.number("due", 0)), DelayPlusOne: a.plusOne("delay"),
+		}
 	case "delete":
 		cmd.Kind = logpb.Command_DELETE
 		cmd.Delete = &logpb.Delete{IfUnused: a.has("if-unused"), IfEmpty: a.has("if-empty")}
 	case "route-dead":
 		cmd.Kind = logpb.Command_ROUTE_DEAD
-		cmd.RouteDead = &logpb.RouteDead{First: a.number("first", 0), Routes: s.routes(a)}
+		cmd.RouteDead = &logpb.RouteDead{First: a.number("first", 0), Routes: s.routes(a), Retry: a.has("retry")}
 	case "settle-dead":
 		cmd.Kind = logpb.Command_SETTLE_DEAD
 		cmd.SettleDead = &logpb.SettleDead{Target: a.number("target", 0), Upto: a.number("upto", 0), Gone: a.has("gone")}
+		if a.has("refused") {
+			cmd.SettleDead.Refused = []uint64{a.number("refused", 0)}
+		}
 	case "nonsense":
 		cmd.Kind = logpb.Command_Kind(a.number("kind", 99))
 	default:
 		a.d.Fatalf(a.t, "unknown verb %s", a.d.Cmd)
 	}
 	return cmd
+}
+
+// config reads the settings of a configure line.
+func (a arguments) config() *logpb.QueueConfig {
+	c := &logpb.QueueConfig{
+		TtlPlusOne: a.plusOne("ttl"), Expires: a.number("expires", 0), ConsumerTimeoutPlusOne: a.plusOne("timeout"),
+		DeadLetter: a.has("dead-letter"), DeliveryLimit: -1, AutoDelete: a.has("auto-delete"), LockCredit: a.number("credit", 0),
+		MaxLengthPlusOne: a.plusOne("max-length"), MaxLengthBytesPlusOne: a.plusOne("max-bytes"),
+		MessageTtlFirst: a.has("message-ttl-first"), AutoDeleteOnIdle: a.number("idle", 0),
+		IdleCountsRouted: a.has("idle-counts-routed"), ExpiresKeepPending: a.has("keep-pending"), DeliveryDelay: a.number("delay", 0),
+	}
+	enum := func(key string, of map[string]int32) int32 {
+		return of[strings.ToUpper(strings.ReplaceAll(a.text(key), "-", "_"))]
+	}
+	c.Overflow = logpb.QueueConfig_Overflow(enum("overflow", logpb.QueueConfig_Overflow_value))
+	c.DeadLetterStrategy = logpb.QueueConfig_DeadLetterStrategy(enum("strategy", logpb.QueueConfig_DeadLetterStrategy_value))
+	if a.has("limit") {
+		c.DeliveryLimit = int64(a.number("limit", 0))
+	}
+	return c
+}
+
+// deathCounts shows the counters of deaths that are not 0.
+func (s *script) deathCounts() string {
+	var b strings.Builder
+	fates := [...]string{Dropped: "dropped", SentOnce: "sent-once", Transactional: "transactional", AtLeastOnce: "at-least-once"}
+	c := s.m.Stats().Counters
+	for reason, d := range c.Deaths {
+		for fate, n := range d {
+			if n > 0 {
+				fmt.Fprintf(&b, "%s %s %d\n", strings.ToLower(logpb.Death_Reason(reason+1).String()), fates[fate], n)
+			}
+		}
+	}
+	fmt.Fprintf(&b, "refused=%d dropped=%d confirmed=%d refusals=%d settled-expired=%d\n",
+		c.Refused, c.DeadDropped, c.DeadConfirmed, c.DeadRefused, c.SettledExpired)
+	return b.String()
 }
 
 // ranges reads ids=1-3.5 into (first, length) pairs; raw=1.3.5.1 gives them.
@@ -268,6 +317,13 @@ func (s *script) routes(a arguments) []*logpb.DeadRoute {
 	var routes []*logpb.DeadRoute
 	for _, text := range strings.Split(a.text("to"), "/") {
 		route := &logpb.DeadRoute{}
+		if letter, targets, ok := strings.Cut(text, ":"); ok { // 3:5.6 is letter 3
+			n, err := strconv.ParseUint(letter, 10, 64)
+			if err != nil {
+				a.d.Fatalf(a.t, "to: %v", err)
+			}
+			route.Letter, text = n, targets
+		}
 		for _, id := range strings.FieldsFunc(text, func(r rune) bool { return r == '.' || r == '-' }) {
 			n, err := strconv.ParseUint(id, 10, 64)
 			if err != nil {
@@ -327,6 +383,9 @@ func effectsText(eff *fsm.Effects) string {
 			fmt.Fprintf(&b, " ready=%d", d.Ready)
 		}
 		b.WriteString(deathsText(d.Deaths) + "\n")
+	}
+	for _, l := range eff.DeadLetters {
+		fmt.Fprintf(&b, "dead-letter @%d+%d %s%s\n", l.Ref.Index, l.Ref.Offset, strings.ToLower(l.Reason.String()), deathsText(l.Deaths))
 	}
 	for _, o := range eff.Timeouts {
 		fmt.Fprintf(&b, "timeout %s:%d ids=%v limit=%d\n", sessionText(o.To.Session), o.To.Number, o.Deliveries, o.Limit)

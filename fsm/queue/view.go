@@ -94,8 +94,8 @@ type Counters struct {
 	Scheduled, Unscheduled uint64
 	// SettledExpired were acked although their TTL had passed meanwhile.
 	SettledExpired uint64
-	// DeadConfirmed letters are with all their targets. DeadDropped ones had
-	// nowhere to go. DeadRefused counts transfers, not letters.
+	// DeadConfirmed letters have arrived. DeadDropped ones no target has.
+	// DeadRefused counts transfers that a target has refused, not letters.
 	DeadConfirmed, DeadRefused uint64
 	// Deaths by reason (EXPIRED is 0) and by what became of the dead.
 	Deaths [4][4]uint64
