@@ -114,8 +114,8 @@ func TestTrimIsBounded(t *testing.T) {
 		DeadLetter: true, MaxLengthPlusOne: 11,
 	}}}
 	d.do(t, fsm.SessionID{})
-	for want := uint64(n - dropsAtOnce); ; want = max(want-dropsAtOnce, 10) {
-		d.mustReady(t, want)
+	for want := n - dropsAtOnce; ; want = max(want-dropsAtOnce, 10) {
+		d.mustReady(t, uint64(want))
 		if want == 10 {
 			break
 		}
