@@ -190,7 +190,7 @@ func usage() string {
 
 options, before or behind the verb:
   -n, --node URL         of the node's HTTP API, or HOST:PORT; QUORATECTL_NODE; 127.0.0.1:15672
-  -u, --username NAME    an administrator; QUORATECTL_USERNAME; guest
+  -u, --username NAME    QUORATECTL_USERNAME; guest
   --password PASSWORD    QUORATECTL_PASSWORD; guest
   -p, --vhost VHOST      /
   --formatter FORMAT     table or json

@@ -32,7 +32,7 @@ func (e effective) value(key string) *logpb.Value {
 	case argument == nil:
 		return policy
 	}
-	return findPolicyKey(key).argue(policy, argument)
+	return findPolicyKey(key).argue.apply(policy, argument)
 }
 
 func (q *Queue) settings(f force, defaults Defaults) *logpb.QueueConfig {

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -13,90 +14,99 @@ import (
 
 // rule makes one value of two. strong is the operator policy's against the
 // policy's, and the policies' against the argument's. Both are valid.
-type rule func(strong, weak *logpb.Value) *logpb.Value
+type rule struct {
+	about string // for the documentation; strong and weak stand for the sides
+	apply func(strong, weak *logpb.Value) *logpb.Value
+}
 
-func strongWins(strong, _ *logpb.Value) *logpb.Value { return strong }
+var (
+	strongWins = &rule{"strong", func(strong, _ *logpb.Value) *logpb.Value { return strong }}
+	weakWins   = &rule{"weak", func(_, weak *logpb.Value) *logpb.Value { return weak }}
+	smaller    = &rule{"the smaller", smallerOf}
+	larger     = &rule{"the larger", largerOf}
+	// A negative limit is none.
+	smallerLimit = &rule{"the smaller; if one is negative, the larger", func(strong, weak *logpb.Value) *logpb.Value {
+		if strong.GetInt() < 0 || weak.GetInt() < 0 {
+			return largerOf(strong, weak)
+		}
+		return smallerOf(strong, weak)
+	}}
+	// 0 is never, and the weaker side cannot shorten never.
+	smallerOrNever = &rule{"the smallest above 0; 0 if it is strong", func(strong, weak *logpb.Value) *logpb.Value {
+		if strong.GetInt() == 0 || weak.GetInt() == 0 {
+			return strong
+		}
+		return smallerOf(strong, weak)
+	}}
+)
 
-func weakWins(_, weak *logpb.Value) *logpb.Value { return weak }
-
-func smaller(strong, weak *logpb.Value) *logpb.Value {
+func smallerOf(strong, weak *logpb.Value) *logpb.Value {
 	if weak.GetInt() < strong.GetInt() {
 		return weak
 	}
 	return strong
 }
 
-func larger(strong, weak *logpb.Value) *logpb.Value {
+func largerOf(strong, weak *logpb.Value) *logpb.Value {
 	if weak.GetInt() > strong.GetInt() {
 		return weak
 	}
 	return strong
 }
 
-// smallerLimit knows that a negative limit is none.
-func smallerLimit(strong, weak *logpb.Value) *logpb.Value {
-	if strong.GetInt() < 0 || weak.GetInt() < 0 {
-		return larger(strong, weak)
-	}
-	return smaller(strong, weak)
-}
-
-// smallerOrNever knows that 0 is never, and that never cannot be shortened by
-// the weaker side.
-func smallerOrNever(strong, weak *logpb.Value) *logpb.Value {
-	if strong.GetInt() == 0 || weak.GetInt() == 0 {
-		return strong
-	}
-	return smaller(strong, weak)
-}
-
 // policyKey is a row of the table of what policies may set.
 type policyKey struct {
-	name  string
-	valid func(v *logpb.Value) bool
+	name string
+	value
 	// what a wrong value is not, as the refusal says.
 	what string
 	// merge makes one value of the operator policy's and the policy's. nil:
 	// operator policies may not set the key.
-	merge rule
+	merge *rule
 	// argue makes one value of the policies' and the queue argument's, which is
 	// called x- and the key's name. nil: no such argument has an effect.
-	argue rule
+	argue *rule
 	// foreign: a policy with this key matches no replicated queue.
 	foreign bool
 }
 
+// value says which values a key takes.
+type value struct {
+	valid   func(v *logpb.Value) bool
+	accepts string // for the documentation
+}
+
 // policyKeys are the keys of policy definitions.
 var policyKeys = []policyKey{
-	{name: "message-ttl", valid: whole(0, MaxTTL), what: "a valid message TTL", merge: smaller, argue: smaller},
-	{name: "expires", valid: whole(1, MaxTTL), what: "a valid queue expiry", merge: smaller, argue: smaller},
-	{name: "max-length", valid: whole(0, math.MaxInt64-1), what: "a valid maximum length", merge: smaller, argue: smaller},
-	{name: "max-length-bytes", valid: whole(0, math.MaxInt64-1), what: "a valid maximum length in bytes", merge: smaller, argue: smaller},
-	{name: "max-in-memory-length", valid: whole(0, math.MaxInt64), what: "a valid maximum memory in bytes", merge: smaller},
-	{name: "max-in-memory-bytes", valid: whole(0, math.MaxInt64), what: "a valid maximum memory in bytes", merge: smaller},
-	{name: "overflow", valid: among(overflows...), what: "a valid overflow value", merge: strongWins, argue: strongWins},
-	{name: "dead-letter-exchange", valid: anyText, what: "a valid dead letter exchange name", argue: weakWins},
-	{name: "dead-letter-routing-key", valid: anyText, what: "a valid dead letter routing key", argue: weakWins},
-	{name: "dead-letter-strategy", valid: among(strategies...), what: "a valid dead letter strategy", argue: weakWins},
-	{name: "delivery-limit", valid: whole(math.MinInt64, math.MaxInt64), what: "a valid delivery limit", merge: smallerLimit, argue: smallerLimit},
-	{name: "consumer-timeout", valid: whole(0, math.MaxInt64-1), what: "a valid consumer timeout", argue: smaller},
-	{name: "consumer-disconnected-timeout", valid: whole(0, math.MaxInt64-1), what: "a valid consumer timeout", argue: smaller},
-	{name: "delayed-retry-type", valid: among("disabled", "all", "failed", "returned"), what: "a valid delayed retry type", merge: strongWins, argue: strongWins},
-	{name: "delayed-retry-min", valid: whole(1, math.MaxInt64-1), what: "a valid delayed retry minimum", merge: larger, argue: smaller},
-	{name: "delayed-retry-max", valid: whole(1, math.MaxInt64-1), what: "a valid delayed retry maximum", merge: smaller, argue: smaller},
-	{name: "target-group-size", valid: whole(1, math.MaxInt64), what: "a valid target group size", merge: larger},
-	{name: "queue-leader-locator", valid: among(locators...), what: "a valid queue leader locator value", argue: strongWins},
-	{name: "alternate-exchange", valid: anyText, what: "a valid alternate exchange name"},
-	{name: "ttl-precedence", valid: among(precedences...), what: "a valid TTL precedence", argue: weakWins},
-	{name: "auto-delete-on-idle", valid: whole(0, MaxTTL), what: "a valid idle time", merge: smallerOrNever, argue: smallerOrNever},
-	{name: "expires-keep-pending", valid: flag, what: "a valid expires-keep-pending value", argue: weakWins},
-	{name: "delivery-delay", valid: whole(0, MaxTTL), what: "a valid delivery delay", argue: weakWins},
-	{name: "queue-version", valid: whole(1, 2), what: "a valid queue version", merge: strongWins},
-	{name: "queue-mode", valid: among("default", "lazy"), what: "a valid queue-mode value", foreign: true},
-	{name: "max-age", valid: age, what: "a valid max age", foreign: true},
-	{name: "initial-cluster-size", valid: whole(0, math.MaxInt64), what: "a valid cluster size", foreign: true},
-	{name: "stream-max-segment-size-bytes", valid: whole(0, math.MaxInt64), what: "a valid segment size", foreign: true},
-	{name: "stream-filter-size-bytes", valid: whole(16, 255), what: "a valid filter size"},
+	{name: "message-ttl", value: whole(0, MaxTTL), what: "a valid message TTL", merge: smaller, argue: smaller},
+	{name: "expires", value: whole(1, MaxTTL), what: "a valid queue expiry", merge: smaller, argue: smaller},
+	{name: "max-length", value: whole(0, math.MaxInt64-1), what: "a valid maximum length", merge: smaller, argue: smaller},
+	{name: "max-length-bytes", value: whole(0, math.MaxInt64-1), what: "a valid maximum length in bytes", merge: smaller, argue: smaller},
+	{name: "max-in-memory-length", value: whole(0, math.MaxInt64), what: "a valid maximum memory in bytes", merge: smaller},
+	{name: "max-in-memory-bytes", value: whole(0, math.MaxInt64), what: "a valid maximum memory in bytes", merge: smaller},
+	{name: "overflow", value: among(overflows...), what: "a valid overflow value", merge: strongWins, argue: strongWins},
+	{name: "dead-letter-exchange", value: anyText, what: "a valid dead letter exchange name", argue: weakWins},
+	{name: "dead-letter-routing-key", value: anyText, what: "a valid dead letter routing key", argue: weakWins},
+	{name: "dead-letter-strategy", value: among(strategies...), what: "a valid dead letter strategy", argue: weakWins},
+	{name: "delivery-limit", value: whole(math.MinInt64, math.MaxInt64), what: "a valid delivery limit", merge: smallerLimit, argue: smallerLimit},
+	{name: "consumer-timeout", value: whole(0, math.MaxInt64-1), what: "a valid consumer timeout", argue: smaller},
+	{name: "consumer-disconnected-timeout", value: whole(0, math.MaxInt64-1), what: "a valid consumer timeout", argue: smaller},
+	{name: "delayed-retry-type", value: among("disabled", "all", "failed", "returned"), what: "a valid delayed retry type", merge: strongWins, argue: strongWins},
+	{name: "delayed-retry-min", value: whole(1, math.MaxInt64-1), what: "a valid delayed retry minimum", merge: larger, argue: smaller},
+	{name: "delayed-retry-max", value: whole(1, math.MaxInt64-1), what: "a valid delayed retry maximum", merge: smaller, argue: smaller},
+	{name: "target-group-size", value: whole(1, math.MaxInt64), what: "a valid target group size", merge: larger},
+	{name: "queue-leader-locator", value: among(locators...), what: "a valid queue leader locator value", argue: strongWins},
+	{name: "alternate-exchange", value: anyText, what: "a valid alternate exchange name"},
+	{name: "ttl-precedence", value: among(precedences...), what: "a valid TTL precedence", argue: weakWins},
+	{name: "auto-delete-on-idle", value: whole(0, MaxTTL), what: "a valid idle time", merge: smallerOrNever, argue: smallerOrNever},
+	{name: "expires-keep-pending", value: yesOrNo, what: "a valid expires-keep-pending value", argue: weakWins},
+	{name: "delivery-delay", value: whole(0, MaxTTL), what: "a valid delivery delay", argue: weakWins},
+	{name: "queue-version", value: whole(1, 2), what: "a valid queue version", merge: strongWins},
+	{name: "queue-mode", value: among("default", "lazy"), what: "a valid queue-mode value", foreign: true},
+	{name: "max-age", value: age, what: "a valid max age", foreign: true},
+	{name: "initial-cluster-size", value: whole(0, math.MaxInt64), what: "a valid cluster size", foreign: true},
+	{name: "stream-max-segment-size-bytes", value: whole(0, math.MaxInt64), what: "a valid segment size", foreign: true},
+	{name: "stream-filter-size-bytes", value: whole(16, 255), what: "a valid filter size"},
 }
 
 // Values that both arguments and policies take.
@@ -115,26 +125,34 @@ func findPolicyKey(name string) *policyKey {
 	return &policyKeys[i]
 }
 
-func whole(low, high int64) func(*logpb.Value) bool {
-	return func(v *logpb.Value) bool {
+func whole(low, high int64) value {
+	accepts := fmt.Sprintf("%d … %d", low, high)
+	switch {
+	case low == math.MinInt64:
+		accepts = "a whole number; negative: none"
+	case high >= math.MaxInt64-1:
+		accepts = fmt.Sprintf("from %d", low)
+	}
+	return value{func(v *logpb.Value) bool {
 		n, ok := integer(v)
 		return ok && n >= low && n <= high
-	}
+	}, accepts}
 }
 
-func among(values ...string) func(*logpb.Value) bool {
-	return func(v *logpb.Value) bool {
+func among(values ...string) value {
+	return value{func(v *logpb.Value) bool {
 		s, ok := text(v)
 		return ok && slices.Contains(values, s)
-	}
+	}, "`" + strings.Join(values, "`, `") + "`"}
 }
 
-func anyText(v *logpb.Value) bool { _, ok := text(v); return ok }
+var (
+	anyText = value{func(v *logpb.Value) bool { _, ok := text(v); return ok }, "a string"}
+	yesOrNo = value{func(v *logpb.Value) bool { return v.GetTag() == 't' }, "`true`, `false`"}
+	age     = value{isAge, "a number and Y, M, D, h, m or s"}
+)
 
-func flag(v *logpb.Value) bool { return v.GetTag() == 't' }
-
-// age is a number and its unit: 7D, 12h.
-func age(v *logpb.Value) bool {
+func isAge(v *logpb.Value) bool {
 	s, ok := text(v)
 	if !ok || len(s) < 2 || !strings.Contains("YMDhms", s[len(s)-1:]) {
 		return false
@@ -202,11 +220,11 @@ func mergeDefinitions(policy, operator *fsm.Table) *fsm.Table {
 	}
 	merged := &fsm.Table{}
 	for _, f := range policy.GetFields() {
-		value := f.GetValue()
+		both := f.GetValue()
 		if strong := lookup(operator, f.GetName()); strong != nil {
-			value = findPolicyKey(f.GetName()).merge(strong, value)
+			both = findPolicyKey(f.GetName()).merge.apply(strong, both)
 		}
-		merged.Fields = append(merged.Fields, &logpb.Field{Name: f.GetName(), Value: value})
+		merged.Fields = append(merged.Fields, &logpb.Field{Name: f.GetName(), Value: both})
 	}
 	for _, f := range operator.GetFields() {
 		if lookup(policy, f.GetName()) == nil {
