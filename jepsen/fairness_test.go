@@ -65,8 +65,8 @@ func (r *run) hotChannel() {
 	r.mustPour(f, conn, "hot", 1024, 10_000)
 	r.mustSwallow(r.mustChannel(conn), "hot")
 	r.mustRunBeside(f, 2000,
-		&errand{queue: "near", count: 20, size: 256, publish: r.mustChannel(conn), consume: r.mustChannel(conn)},
-		&errand{queue: "far", count: 20, size: 256, publish: r.mustChannel(conn), consume: r.mustChannel(conn)})
+		&errand{queue: "near", count: 10, size: 256, publish: r.mustChannel(conn), consume: r.mustChannel(conn)},
+		&errand{queue: "far", count: 10, size: 256, publish: r.mustChannel(conn), consume: r.mustChannel(conn)})
 	r.must(f.stop())
 	r.must(conn.Close())
 	r.mustDelete("hot", "near", "far")

@@ -349,11 +349,22 @@ func (l *lane) gap(next uint64) {
 // maxStalls bounds how long a stream waits before it sends all again.
 const maxStalls = 4
 
-// stuck sends again if nothing was answered for a while: for limit at first,
-// then for twice as long each time. A queue that is merely slow must not get
-// its work over and over. The lock is held.
+// stallRate is how many bytes a millisecond the slowest queue is thought to
+// take: so much longer a lane waits for an answer that holds so much.
+const stallRate = 2 << 10
+
+// stuck sends again if nothing was answered for a while: for limit and what
+// the payloads take at first, then for twice as long each time. A queue that is
+// merely slow must not get its work over and over. The lock is held.
 func (l *lane) stuck(now, limit int64) {
-	if l.waiting() > 0 && now-l.progress > limit<<l.stalls {
+	if l.waiting() == 0 || now-l.progress <= limit<<l.stalls {
+		return
+	}
+	bytes := int64(0)
+	for i := l.head; i < len(l.pending); i++ {
+		bytes += int64(len(l.pending[i].payload))
+	}
+	if now-l.progress > (limit+bytes/stallRate)<<l.stalls {
 		l.stalls = min(l.stalls+1, maxStalls)
 		l.progress = now
 		l.resend()

@@ -169,7 +169,8 @@ func (t *target) submitTo(leader string, b group.Batch) bool {
 	head, err := (&peerpb.Submit{
 		Group: uint32(t.group), Queue: uint64(t.id), Commands: b.Commands, Count: uint32(b.Count), Light: b.Light,
 	}).MarshalVT()
-	return err == nil && t.broker.mesh.Send(leader, kindSubmit, head, b.Payloads...) == nil
+	// Its lanes are bounded: what waits here holds up their clients, nobody else.
+	return err == nil && t.broker.mesh.SendWait(leader, kindSubmit, head, b.Payloads...) == nil
 }
 
 // lead is told who serves the queue. The leader gets everything that is

@@ -65,6 +65,7 @@ type batch struct {
 	// charged splits size by the class whose limit the frames count against.
 	charged [classes]int
 	frames  int
+	long    *long // nil: no piece has been cut off
 
 	root       mem.Buffer // current arena
 	buf        []byte     // its memory

@@ -11,8 +11,10 @@ import (
 //	body length  4 bytes, big endian, as all numbers here
 //	kind         1
 //	argument     4  raft requests: the group; calls: their kind; failures: a
-//	                code; application messages: length of the head
-//	number       8  of the request, chosen by who asks, repeated by who answers
+//	                code; application messages: length of the head; pieces:
+//	                the class
+//	number       8  of the request, chosen by who asks, repeated by who answers;
+//	                pieces: size of the whole message
 //	body
 const headerSize = 4 + 1 + 4 + 8
 
@@ -29,6 +31,7 @@ const (
 	kindCall                       // a call of the application
 	kindReply                      // the answer to a request
 	kindFailure                    // its refusal: a text
+	kindPiece                      // a piece of a message too long to be sent at once
 )
 
 type header struct {

@@ -159,6 +159,7 @@ func (in *inbound) serve() error {
 
 func (in *inbound) receive() error {
 	var msg inMessage
+	var a assembler
 	for {
 		if err := in.stream.RecvMsg(&msg); err != nil {
 			return err
@@ -166,15 +167,8 @@ func (in *inbound) receive() error {
 		if in.ctx.Err() != nil {
 			return context.Cause(in.ctx)
 		}
-		for data := msg.data; len(data) > 0; {
-			f, rest, err := nextFrame(data)
-			if err != nil {
-				return err
-			}
-			if err := in.handle(f); err != nil {
-				return err
-			}
-			data = rest
+		if err := a.frames(msg.data, in.handle); err != nil {
+			return err
 		}
 	}
 }

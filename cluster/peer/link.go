@@ -190,19 +190,13 @@ func (l *link) ping() {
 // receive handles what the peer answers, until the stream ends.
 func (l *link) receive() error {
 	var in inMessage
+	var a assembler
 	for {
 		if err := l.stream.RecvMsg(&in); err != nil {
 			return err
 		}
-		for msg := in.data; len(msg) > 0; {
-			f, rest, err := nextFrame(msg)
-			if err != nil {
-				return err
-			}
-			if err := l.handle(f); err != nil {
-				return err
-			}
-			msg = rest
+		if err := a.frames(in.data, l.handle); err != nil {
+			return err
 		}
 	}
 }
@@ -301,17 +295,17 @@ type answer struct {
 func (w waiter) complete(f frame, err error) { w <- answer{f, err} }
 
 // exchange sends a request and waits for its answer or for stop.
-func (l *link) exchange(stop <-chan struct{}, h header, b body, raftRequest bool, u urgency) (frame, error) {
+func (l *link) exchange(stop <-chan struct{}, h header, b body, c class, u urgency) (frame, error) {
 	w := make(waiter, 1)
-	number, err := l.register(w, raftRequest)
+	number, err := l.register(w, c != classApp)
 	if err != nil {
 		return frame{}, err
 	}
 	h.number = number
-	if raftRequest {
+	if c == classRaft {
 		err = l.out.pushWait(stop, h, b, u)
 	} else {
-		err = l.out.push(h, b, classApp, u)
+		err = l.out.push(h, b, c, u)
 	}
 	if err != nil {
 		l.unregister(number)

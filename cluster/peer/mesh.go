@@ -384,6 +384,24 @@ func (m *Mesh) Send(node string, k Kind, head []byte, payloads ...[]byte) error 
 	return l.out.pushMessage(k, head, payloads)
 }
 
+// SendWait is Send for who can wait: while too much is waiting for the link
+// (ErrBacklog), it waits with it.
+func (m *Mesh) SendWait(node string, k Kind, head []byte, payloads ...[]byte) error {
+	mustApplicationKind(k)
+	for {
+		l, err := m.link(node)
+		if err != nil {
+			return err
+		}
+		if err = l.out.pushMessage(k, head, payloads); !errors.Is(err, ErrBacklog) {
+			return err
+		}
+		if room := l.out.waitRoom(classApp); room != nil {
+			<-room // closed with the link at the latest
+		}
+	}
+}
+
 func (m *Mesh) link(node string) (*link, error) {
 	p := m.peer(node)
 	if p == nil {
@@ -406,7 +424,7 @@ func (m *Mesh) Call(ctx context.Context, node string, k Kind, req []byte) ([]byt
 	if err != nil {
 		return nil, err
 	}
-	f, err := l.exchange(ctx.Done(), header{kind: kindCall, arg: uint32(k)}, rawBody(req), false, urgent)
+	f, err := l.exchange(ctx.Done(), header{kind: kindCall, arg: uint32(k)}, rawBody(req), classApp, urgent)
 	if err == errAbandoned {
 		return nil, ctx.Err()
 	}

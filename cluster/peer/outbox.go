@@ -10,7 +10,9 @@ import (
 )
 
 const (
-	// maxBacklog bounds the bytes of one class that wait on one stream.
+	// maxBacklog bounds the bytes of one class that wait on one stream: at the
+	// bound a frame, however short, has to wait. So a long one is not kept
+	// waiting by short ones.
 	maxBacklog = 64 << 20
 	// batchSize is where a batch is long enough; the next frame starts another.
 	batchSize = 256 << 10
@@ -27,7 +29,7 @@ type class uint8
 const (
 	classRaft class = iota // its senders wait for room
 	classApp               // its senders are told
-	classOwn               // pings: never refused
+	classOwn               // pings, heartbeats and votes: never refused
 	classes
 )
 
@@ -111,14 +113,14 @@ func (o *outbox) begin(h header, n int, c class) (*batch, error) {
 		return nil, ErrDown
 	case n > MaxMessage-headerSize:
 		return nil, ErrTooLarge
-	case c != classOwn && o.queued[c] > 0 && o.queued[c]+headerSize+n > maxBacklog:
+	case c != classOwn && o.queued[c] >= maxBacklog:
 		return nil, ErrBacklog
 	}
 	var b *batch
 	if k := len(o.batches[c]); k > 0 {
 		b = o.batches[c][k-1]
 	}
-	if b == nil || b.size >= batchSize || b.size+headerSize+n > MaxMessage {
+	if b == nil || b.long != nil || b.size >= batchSize || b.size+headerSize+n > MaxMessage {
 		b = new(batch)
 		o.batches[c] = append(o.batches[c], b)
 	}
@@ -174,7 +176,7 @@ func (o *outbox) pushWait(stop <-chan struct{}, h header, b body, u urgency) err
 		if !errors.Is(err, ErrBacklog) {
 			return err
 		}
-		room := o.waitRoom(b.size())
+		room := o.waitRoom(classRaft)
 		if room == nil {
 			continue
 		}
@@ -187,11 +189,11 @@ func (o *outbox) pushWait(stop <-chan struct{}, h header, b body, u urgency) err
 }
 
 // waitRoom returns a channel that is closed when something was sent, or nil if
-// there is room for n bytes, or no hope, now.
-func (o *outbox) waitRoom(n int) <-chan struct{} {
+// there is room for a frame of the class, or no hope, now.
+func (o *outbox) waitRoom(c class) <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.closed || o.queued[classRaft] == 0 || o.queued[classRaft]+headerSize+n <= maxBacklog {
+	if o.closed || o.queued[c] < maxBacklog {
 		return nil
 	}
 	if o.room == nil {
@@ -260,8 +262,8 @@ func (r *rate) add(frames int, now time.Time) {
 	}
 }
 
-// take removes the first batch of each class; small ones become one. The
-// result is valid until the next call.
+// take removes the first batch of each class, or a piece of it if it is long;
+// small ones become one. The result is valid until the next call.
 func (o *outbox) take(r *rate) []*batch {
 	now := time.Now()
 	o.mu.Lock()
@@ -271,15 +273,20 @@ func (o *outbox) take(r *rate) []*batch {
 		if len(q) == 0 {
 			continue
 		}
-		b := q[0]
-		o.batches[c] = slices.Delete(q, 0, 1)
+		b, last := q[0], true
+		if b.size >= longMessage || b.long != nil {
+			b, last = b.cut(class(c))
+		}
+		if last {
+			o.batches[c] = slices.Delete(q, 0, 1)
+		}
 		if n := len(o.turn); n > 0 && o.turn[n-1].size+b.size <= batchSize {
 			o.turn[n-1].join(b)
 		} else {
 			o.turn = append(o.turn, b)
 		}
 	}
-	if o.timing && len(o.batches[classRaft]) == 0 && o.timer.Stop() {
+	if o.timing && len(o.batches[classRaft])+len(o.batches[classOwn]) == 0 && o.timer.Stop() {
 		o.timing = false // what was lazy has found company
 	}
 	r.add(o.arrived, now)

@@ -88,8 +88,12 @@ func (t *transport) AppendEntries(id raft.ServerID, _ raft.ServerAddress, args *
 	if err != nil {
 		return shutError(err)
 	}
-	lazy := isHeartbeat(args) && !t.prompt.Load()
-	return t.request(l, kindAppend, appendBody{args, lazy}, urgency(!lazy), resp)
+	c := classRaft
+	if isHeartbeat(args) {
+		c = classOwn
+	}
+	lazy := c == classOwn && !t.prompt.Load()
+	return t.request(l, kindAppend, appendBody{args, lazy}, c, urgency(!lazy), resp)
 }
 
 // RequestVote implements raft.Transport.
@@ -138,11 +142,11 @@ func (t *transport) ask(id raft.ServerID, k Kind, b body, resp any) error {
 	if err != nil {
 		return err
 	}
-	return t.request(l, k, b, urgent, resp)
+	return t.request(l, k, b, classOwn, urgent, resp)
 }
 
-func (t *transport) request(l *link, k Kind, b body, u urgency, resp any) error {
-	f, err := l.exchange(t.shutdown, header{kind: k, arg: uint32(t.group)}, b, true, u)
+func (t *transport) request(l *link, k Kind, b body, c class, u urgency, resp any) error {
+	f, err := l.exchange(t.shutdown, header{kind: k, arg: uint32(t.group)}, b, c, u)
 	if err != nil {
 		return shutError(err)
 	}
