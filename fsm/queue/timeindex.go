@@ -18,6 +18,15 @@ func (t *timed[V]) compare(o *timed[V]) int {
 	return cmp.Or(cmp.Compare(t.at, o.at), cmp.Compare(t.seq, o.seq))
 }
 
+// before reports whether t comes before o.
+func (t *timed[V]) before(o *timed[V]) bool {
+	return t.at < o.at || t.at == o.at && t.seq < o.seq
+}
+
+// heapWidth is the number of children in the heap. Four lie side by side: a
+// large heap is waiting for memory, and has half as many levels this way.
+const heapWidth = 4
+
 // timeIndex orders what is due by (instant, seq). Entries that come in this
 // order, as those of one uniform TTL do, cost O(1); others go through a heap.
 //
@@ -42,8 +51,8 @@ func (x *timeIndex[V]) push(t timed[V]) {
 	x.heap = append(x.heap, t)
 	i := len(x.heap) - 1
 	for i > 0 {
-		up := (i - 1) / 2
-		if x.heap[up].compare(&x.heap[i]) <= 0 {
+		up := (i - 1) / heapWidth
+		if !x.heap[i].before(&x.heap[up]) {
 			break
 		}
 		x.heap[up], x.heap[i] = x.heap[i], x.heap[up]
@@ -74,23 +83,31 @@ func (x *timeIndex[V]) first(stale func(*timed[V]) bool) *timed[V] {
 // popHeap removes the least entry of the heap.
 func (x *timeIndex[V]) popHeap() {
 	last := len(x.heap) - 1
-	x.heap[0] = x.heap[last]
+	v := x.heap[last]
 	x.heap[last] = timed[V]{}
 	x.heap = x.heap[:last]
+	if last == 0 {
+		return
+	}
 	i := 0
 	for {
-		least := i
-		for _, down := range [2]int{2*i + 1, 2*i + 2} {
-			if down < last && x.heap[down].compare(&x.heap[least]) < 0 {
+		first := heapWidth*i + 1
+		if first >= last {
+			break
+		}
+		least := first
+		for down := first + 1; down < min(first+heapWidth, last); down++ {
+			if x.heap[down].before(&x.heap[least]) {
 				least = down
 			}
 		}
-		if least == i {
-			return
+		if !x.heap[least].before(&v) {
+			break
 		}
-		x.heap[i], x.heap[least] = x.heap[least], x.heap[i]
+		x.heap[i] = x.heap[least]
 		i = least
 	}
+	x.heap[i] = v
 }
 
 // rebuild replaces the content by entries, which it sorts.
