@@ -1,7 +1,8 @@
 // Package queue is the queue machine: what one queue does, as a function of
 // its log. It takes messages in, hands them to consumers in order, takes back
-// what was not settled, lets messages, deliveries and the queue itself run
-// out of time, and keeps dead letters until they have been forwarded.
+// what was not settled, lets messages wait for their time, lets messages,
+// deliveries and the queue itself run out of time, keeps within its length
+// limits, and keeps dead letters until they have been forwarded.
 //
 // It promises that equal logs give equal states, answers and effects; that a
 // message is in exactly one place; that no message is handed out at or after
