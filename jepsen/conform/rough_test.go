@@ -2,6 +2,7 @@ package conform
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -54,7 +55,116 @@ var roughRows = suite{test: "TestRough", title: "Nodes stop or die", rough: true
 		t.equal("order", bodies(t.take(d, 3)), "m2 m3 m1")
 		t.equal("more", t.ready(d), 0)
 	}},
+	{id: "T-2", what: "100 letters in order, each once, although the leader dies", run: func(t *T) {
+		_, d, q := t.mortal(3000)
+		t.publishN(q, 100)
+		t.killLeader(q)
+		t.equal("order", bodies(t.take(d, 100)), numbers(100))
+		t.settled(q)
+	}},
+	{id: "T-4", what: "returned after its TTL under a new leader: dead, not redelivered", run: func(t *T) {
+		_, d, q := t.mortal(500)
+		at := t.publish(q)
+		leader, err := t.Leader(t.ctx, q)
+		t.must(err)
+		ch := t.openAt(leader.Number % len(t.Nodes)) // a node that lives on
+		held, ok, err := ch.Get(q, false)
+		if err != nil || !ok {
+			t.Fatalf("got: %v, %v", ok, err)
+		}
+		t.must(leader.Kill(t.ctx))
+		t.must(leader.Restart())
+		t.waitUntil(at.Add(ms(1500)))
+		t.must(held.Nack(false, true))
+		t.lostConnections()
+		t.must(leader.AwaitReady(t.ctx))
+		t.take(d, 1)
+		t.settled(q)
+	}},
+	{id: "T-18", what: "a deadline outlives a restart of each node in turn", run: func(t *T) {
+		_, d, q := t.mortal(20000)
+		at := t.publish(q)
+		for _, n := range t.Nodes {
+			t.must(n.Shutdown(t.ctx))
+			t.must(n.Restart())
+			t.must(n.AwaitReady(t.ctx))
+		}
+		t.lostConnections()
+		t.readyUntil(d, 0, at.Add(ms(20000)))
+		t.take(d, 1)
+	}},
+	{id: "T-19", what: "a deadline within an outage: nothing is delivered, the letter is there", run: func(t *T) {
+		_, d, q := t.mortal(3000)
+		t.publish(q)
+		t.restartAll(ms(5000))
+		_, from := t.consume(q, 1)
+		t.take(d, 1)
+		t.nothingNext(from, time.Now().Add(ms(300)))
+	}},
+	{id: "T-26", what: "without a majority nothing dies and nothing is delivered; then dead before any delivery", run: func(t *T) {
+		_, d, q := t.mortal(1000)
+		t.publish(q)
+		for _, n := range t.Nodes[1:] {
+			t.must(n.Kill(t.ctx))
+		}
+		t.waitUntil(time.Now().Add(ms(3000)))
+		t.must(t.Nodes[1].Restart())
+		t.must(t.Nodes[1].AwaitReady(t.ctx))
+		t.lostConnections()
+		_, from := t.consume(q, 1)
+		t.take(d, 1)
+		t.nothingNext(from, time.Now().Add(ms(300)))
+		t.must(t.Nodes[2].Restart())
+		t.must(t.Nodes[2].AwaitReady(t.ctx))
+	}},
+	{id: "T-40", what: "the hold recipe, with the leader killed meanwhile: once, not early, as it was", run: func(t *T) {
+		work := t.orders()
+		hold := t.hold("hold", 3000, 8000)
+		at := t.publish(hold, body("parcel"))
+		t.killLeader(hold)
+		m := t.take(work, 1)[0]
+		if early := time.Until(at.Add(ms(3000))); early > slack {
+			t.Errorf("%v early", early)
+		}
+		t.equal("message", fmt.Sprint(string(m.Body), " by ", m.Exchange, " ", m.RoutingKey), "parcel by "+t.name("orders")+" ship")
+		t.deaths(m, 1)
+		t.soonGone(hold, at.Add(ms(8000)))
+		t.equal("more", t.ready(work), 0)
+	}},
+	{id: "T-46", what: "five rounds of reject and hold, with the leader killed meanwhile", run: func(t *T) {
+		work := t.name("work")
+		hold := t.queue("hold", "x-message-ttl", int32(300), "x-dead-letter-exchange", "", "x-dead-letter-routing-key", work)
+		t.queue("work", "x-dead-letter-exchange", "", "x-dead-letter-routing-key", hold)
+		t.publish(work)
+		for round := range 5 {
+			if round == 2 {
+				t.killLeader(hold)
+			}
+			t.must(t.take1(work).Reject(false))
+		}
+		m := t.take(work, 1)[0]
+		t.deaths(m, 2)
+		for i := range 2 {
+			t.equal("count", t.death(m, i)["count"], int64(5))
+		}
+	}},
+	{id: "T-52", what: "a confirmed publish to a hold queue whose leader dies: exactly one copy", run: func(t *T) {
+		work := t.orders()
+		hold := t.hold("hold", 2000, 20000)
+		t.publishMany(hold, 200)
+		t.killLeader(hold)
+		t.mustComeOnce(work, 200)
+	}},
 }}
+
+// numbers is 1 … n, joined.
+func numbers(n int) string {
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprint(i+1))
+	}
+	return strings.Join(all, " ")
+}
 
 // lostConnections forgets the row's connections: their nodes have ended.
 func (t *T) lostConnections() {
