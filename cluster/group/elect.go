@@ -294,16 +294,17 @@ func (e *elections) advance(v *vacancy, l *look) bool {
 		return false
 	}
 	p := pace{candidates: len(alive), shortest: l.turn}
-	if _, term := v.group.role(); term != v.term {
+	_, term := v.group.role()
+	if term != v.term {
 		v.term = term
-		v.turns.taken(now, p)
+		v.turns.taken(now, term, p)
 	}
 	if !v.turns.mine(now, e.rank(v, alive), p) || l.room <= 0 {
 		return false
 	}
 	l.room--
 	v.campaigned = now
-	v.turns.taken(now, p)
+	v.turns.taken(now, term+1, p)
 	return true
 }
 

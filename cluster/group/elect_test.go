@@ -112,12 +112,16 @@ func (p *pretend) arrive(from, to *pretendNode, head []byte, due time.Time) {
 func (n *pretendNode) Campaign(fsm.GroupID) {
 	n.p.stories = append(n.p.stories, fmt.Sprintf("%s %s", n.p.now.Sub(time.Unix(1000, 0)), n.name))
 	n.term++
-	for _, o := range n.p.nodes {
-		if o.open && !n.unreached[o.name] && o.term < n.term {
-			o.term, o.leader = n.term, ""
+	n.candidate = true
+	term := n.term
+	n.p.sent = append(n.p.sent, func() { // requests for votes
+		for _, o := range n.p.nodes {
+			if o.open && !n.unreached[o.name] && o.term < term {
+				o.term, o.leader, o.candidate = term, "", false
+			}
 		}
-	}
-	n.p.campaign(n)
+		n.p.campaign(n)
+	})
 }
 
 // win makes n the leader if its log is as long as that of a majority.
@@ -344,12 +348,12 @@ func TestElectStuckCandidates(t *testing.T) {
 		p.nodes[name].start()
 	}
 	p.run(4 * time.Second)
-	p.mustCampaign("a", "b", "c")
+	p.mustCampaign("a", "a", "b") // after the first one the term says whose turn it is
 	p.run(time.Minute)
 	if n := len(p.stories); n < 8 || n > 11 {
 		t.Errorf("%d campaigns in a minute without success: %q", n, p.stories)
 	}
-	for i, name := range p.campaigners() {
+	for i, name := range p.campaigners()[1:] {
 		if name != p.order[i%3] {
 			t.Fatalf("they do not take turns: %q", p.stories)
 		}
@@ -388,6 +392,35 @@ func TestElectSlowMachine(t *testing.T) {
 	p.mustLead(p.nodes["a"].leader)
 	if p.nodes["a"].leader == "" {
 		t.Errorf("nobody leads: %q", p.stories)
+	}
+}
+
+// Members that count turns differently, because they have seen different
+// things, do not stand at once for ever: one of two that reach each other has
+// the longer log, and leads in the end.
+func TestElectOutOfStep(t *testing.T) {
+	for offset := range 4 {
+		p := newPretend(t, "a", "b", "c")
+		for i, name := range p.order[:2] {
+			n := p.nodes[name]
+			n.unreached["c"], p.nodes["c"].unreached[name] = true, true
+			n.log = standing{2, uint64(11 + i)}
+			n.start()
+		}
+		p.run(10 * time.Millisecond) // they hear of each other
+		for i, name := range p.order[:2] {
+			p.nodes[name].elections.vacancies[7].turns = turns{began: p.now, number: i * offset, used: true}
+		}
+		p.campaign = func(n *pretendNode) {
+			for _, o := range p.nodes {
+				if o != n && !n.unreached[o.name] && o.candidate && o.term >= n.term {
+					return // it has voted for itself
+				}
+			}
+			p.win(n)
+		}
+		p.run(time.Minute)
+		p.mustLead("b")
 	}
 }
 

@@ -12,6 +12,7 @@ import "time"
 type turns struct {
 	began  time.Time // when the present turn did; zero: none has
 	number int       // of the present turn
+	passed int       // turns in which nobody campaigned
 	failed int       // turns that were taken and are over
 	used   bool      // somebody has campaigned in this turn
 }
@@ -22,15 +23,17 @@ type pace struct {
 	shortest   time.Duration
 }
 
-// taken notes that somebody campaigns now. The present turn is theirs; if it
-// was another's for most of its time, then the next one, since turns do not
-// begin at the same moment everywhere.
-func (t *turns) taken(now time.Time, p pace) {
+// taken notes that somebody campaigns now, in a term. The present turn is
+// theirs; if it was another's for most of its time, then the next one, since
+// turns do not begin at the same moment everywhere. All see the same term, so
+// from here on all count alike: those who do not would stand at once for ever,
+// each in a turn of its own.
+func (t *turns) taken(now time.Time, term uint64, p pace) {
 	turn := t.pass(now, p)
 	if t.used && now.Sub(t.began) >= turn/2 {
 		t.next()
 	}
-	t.began, t.used = now, true
+	t.began, t.used, t.number = now, true, int(term%(1<<31))
 }
 
 // mine reports whether the candidate of this rank may campaign now. A turn
@@ -58,12 +61,14 @@ func (t *turns) next() {
 	t.number++
 	if t.used {
 		t.failed++
+	} else {
+		t.passed++
 	}
 	t.used = false
 }
 
 // length is how long the present turn is.
 func (t *turns) length(p pace) time.Duration {
-	doublings := max(t.failed, t.number/p.candidates)
+	doublings := max(t.failed, t.passed/p.candidates)
 	return max(p.shortest, min(p.shortest<<min(doublings, 10), longestTurn))
 }

@@ -41,10 +41,12 @@ func TestTurns(t *testing.T) {
 		var turns turns
 		p := pace{candidates: 3, shortest: s}
 		start := time.Unix(1000, 0)
+		term := uint64(5)
 		for i, step := range steps {
 			now := start.Add(step.at)
 			if step.taken {
-				turns.taken(now, p)
+				term++
+				turns.taken(now, term, p)
 			}
 			if got := turns.mine(now, step.rank, p); got != step.mine {
 				t.Errorf("%s: step %d, rank %d at %v: %v", name, i, step.rank, step.at, got)
@@ -60,8 +62,8 @@ func TestTurnsAreBounded(t *testing.T) {
 		var turns turns
 		p := pace{candidates: 3, shortest: shortest}
 		now := time.Unix(1000, 0)
-		for range 100 {
-			turns.taken(now, p)
+		for term := range uint64(100) {
+			turns.taken(now, term, p)
 			came := false
 			for limit := now.Add(2 * max(shortest, longestTurn)); !came && now.Before(limit); now = now.Add(100 * time.Millisecond) {
 				came = turns.mine(now, 0, p) || turns.mine(now, 1, p) || turns.mine(now, 2, p)
