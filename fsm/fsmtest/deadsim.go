@@ -18,7 +18,12 @@ type deadSim struct {
 	queues []*simQueue
 	net    []packet
 	labels int
+	// refused lists the transfers that a target has refused, ascending.
+	refused map[stream][]uint64
 }
+
+// stream is the stream of transfers from one queue to another.
+type stream struct{ from, to fsm.QueueID }
 
 // simQueue is a queue, and what the simulation knows about it.
 type simQueue struct {
@@ -48,7 +53,7 @@ type packet struct {
 const payloadSize = 50
 
 func newDeadSim(t fataler, queues int) *deadSim {
-	s := &deadSim{t: t}
+	s := &deadSim{t: t, refused: map[stream][]uint64{}}
 	for i := range queues {
 		id := fsm.QueueID(100 + i)
 		q := &simQueue{
@@ -57,10 +62,22 @@ func newDeadSim(t fataler, queues int) *deadSim {
 		}
 		s.queues = append(s.queues, q)
 		s.apply(q, packet{cmd: &logpb.Command{Kind: logpb.Command_CONFIGURE, Configure: &logpb.Configure{
-			Config: &logpb.QueueConfig{DeadLetter: true, DeliveryLimit: 1},
+			Config: simConfig(i),
 		}}})
 	}
 	return s
+}
+
+// simConfig: the first queue delivers at least once; the others are short, and
+// refuse.
+func simConfig(i int) *logpb.QueueConfig {
+	c := &logpb.QueueConfig{DeadLetter: true, DeliveryLimit: 1}
+	if i == 0 {
+		c.DeadLetterStrategy = logpb.QueueConfig_AT_LEAST_ONCE
+	} else {
+		c.MaxLengthPlusOne, c.Overflow = 4, logpb.QueueConfig_REJECT_PUBLISH
+	}
+	return c
 }
 
 func (s *deadSim) queue(id fsm.QueueID) *simQueue {
@@ -71,7 +88,7 @@ func (s *deadSim) queue(id fsm.QueueID) *simQueue {
 func (s *deadSim) apply(q *simQueue, p packet) fsm.Result {
 	q.index++
 	meta := fsm.Meta{Index: q.index, Term: q.term, Now: q.now, Session: fsm.SessionFrom(p.cmd.Session)}
-	unrouted := q.m.UnroutedLetters(1 << 20)
+	unrouted, waiting := q.m.UnroutedLetters(1<<20), q.m.WaitingLetters(0, 1<<20)
 	enqueued := q.m.Stats().Counters.Enqueued
 	q.eff.Reset()
 	r := q.m.Apply(meta, p.cmd, &q.eff)
@@ -82,10 +99,32 @@ func (s *deadSim) apply(q *simQueue, p packet) fsm.Result {
 		q.labels[fsm.Ref{Index: q.index, Size: payloadSize}] = p.label
 		q.arrived[p.from] = append(q.arrived[p.from], p.label)
 	}
-	if p.cmd.Kind == logpb.Command_ROUTE_DEAD {
+	switch {
+	case p.cmd.Kind != logpb.Command_ROUTE_DEAD:
+	case p.cmd.RouteDead.Retry:
+		s.noteRetry(q, p.cmd.RouteDead.Routes, waiting)
+	default:
 		s.note(q, p.cmd.RouteDead, unrouted)
 	}
 	return r
+}
+
+// noteRetry remembers what the queue owes since letters that waited were routed.
+func (s *deadSim) noteRetry(q *simQueue, routes []*logpb.DeadRoute, waiting []queue.Letter) {
+	for _, l := range waiting {
+		if len(routes) == 0 {
+			return
+		}
+		if routes[0].Letter != l.Number {
+			continue
+		}
+		for _, target := range routes[0].Targets {
+			if id := fsm.QueueID(target); !slices.Contains(l.Done, id) {
+				q.owed[id] = append(q.owed[id], q.labels[l.Ref])
+			}
+		}
+		routes = routes[1:]
+	}
 }
 
 // note remembers what the queue owes since its letters were routed.
@@ -151,6 +190,19 @@ func (s *deadSim) route(q *simQueue, n int, choose func() []uint64) {
 	s.send(packet{to: q.id, cmd: &logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: r}})
 }
 
+// retry has the leader propose routes for the letters that wait.
+func (s *deadSim) retry(q *simQueue, choose func() []uint64) {
+	r := &logpb.RouteDead{Retry: true}
+	for _, l := range q.m.WaitingLetters(0, 1<<20) {
+		if targets := choose(); len(targets) > 0 {
+			r.Routes = append(r.Routes, &logpb.DeadRoute{Letter: l.Number, Targets: targets})
+		}
+	}
+	if len(r.Routes) > 0 {
+		s.send(packet{to: q.id, cmd: &logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: r}})
+	}
+}
+
 // forward has the leader send up to n transfers to a target, beginning with
 // number from.
 func (s *deadSim) forward(q *simQueue, target fsm.QueueID, from uint64, n int) {
@@ -178,11 +230,18 @@ func (s *deadSim) deliver(i int, keep bool) {
 	if p.from == 0 {
 		return
 	}
-	source := s.queue(p.from)
+	source, way := s.queue(p.from), stream{p.from, p.to}
 	switch r.Code {
-	case fsm.OK:
+	case fsm.OK, fsm.Rejected:
+		refused := slices.Contains(s.refused[way], p.cmd.Seq)
+		if r.Code == fsm.OK && refused {
+			s.t.Fatalf("from %d to %d: transfer %d was refused and then taken", p.from, p.to, p.cmd.Seq)
+		}
+		if r.Code == fsm.Rejected && !refused {
+			s.refused[way] = append(s.refused[way], p.cmd.Seq)
+		}
 		s.send(packet{to: p.from, cmd: &logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{
-			Target: uint64(p.to), Upto: p.cmd.Seq,
+			Target: uint64(p.to), Upto: p.cmd.Seq, Refused: slices.Clone(s.refused[way]),
 		}}})
 	case fsm.Gap:
 		s.forward(source, p.to, r.Next, 3)
@@ -231,10 +290,12 @@ func (s *deadSim) settle(choose func(q *simQueue) []uint64) {
 		}
 		idle := true
 		for _, q := range s.queues {
+			s.refuse(q, logpb.Settle_ACK) // there is room again
 			if q.m.Stats().Outbox.Messages == 0 {
 				continue
 			}
 			idle = false
+			s.retry(q, func() []uint64 { return choose(q) })
 			s.route(q, 1<<20, func() []uint64 { return choose(q) })
 			for _, t := range q.m.Targets() {
 				s.forward(q, t.ID, 0, 5)
@@ -247,21 +308,35 @@ func (s *deadSim) settle(choose func(q *simQueue) []uint64) {
 	s.t.Fatalf("the outboxes do not drain:\n%s", s.queues[0].m)
 }
 
-// check compares what has arrived with what was owed: each letter once at each
-// target, in order. A queue that was deleted got a part of it, from the
+// check compares what has arrived with what was owed and not refused: each
+// letter once at each target, in order. A queue that delivers at least once has
+// lost none. A queue that was deleted got a part of it, from the
 // beginning.
 func (s *deadSim) check() {
 	for _, source := range s.queues {
 		if source.gone {
 			continue
 		}
+		c := source.m.Stats().Counters
+		if source.m.Config().DeadLetterStrategy == logpb.QueueConfig_AT_LEAST_ONCE && c.DeadConfirmed != c.DeadLettered {
+			s.t.Fatalf("queue %d: %d of %d letters have arrived", source.id, c.DeadConfirmed, c.DeadLettered)
+		}
 		for _, q := range s.queues {
-			owed, arrived := source.owed[q.id], q.arrived[source.id]
+			var owed []string
+			for i, label := range source.owed[q.id] {
+				if !slices.Contains(s.refused[stream{source.id, q.id}], uint64(i+1)) {
+					owed = append(owed, label)
+				}
+			}
+			arrived := q.arrived[source.id]
 			if q.gone {
 				owed = owed[:min(len(owed), len(arrived))]
 			}
 			if !slices.Equal(owed, arrived) {
 				s.t.Fatalf("from %d to %d:\nowed    %v\narrived %v", source.id, q.id, owed, arrived)
+			}
+			if once := slices.Compact(slices.Sorted(slices.Values(arrived))); source.id != q.id && len(once) != len(arrived) {
+				s.t.Fatalf("from %d to %d: something has arrived twice: %v", source.id, q.id, arrived)
 			}
 		}
 	}

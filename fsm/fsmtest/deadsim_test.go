@@ -63,6 +63,8 @@ func (d *deadDraw) step() {
 		d.pass(q, fsm.Millis(d.g.n("ms", 300)))
 	case action == 9:
 		d.elect(q)
+	case action == 10 && d.g.oneIn("try again", 2):
+		d.retry(q, func() []uint64 { return d.choose(q) })
 	case action == 10 && d.g.oneIn("really", 16):
 		d.drop(d.queues[len(d.queues)-1])
 	}
