@@ -239,6 +239,16 @@ func TestSubmitAndPerform(t *testing.T) {
 	if p, err := g.Payload(r.Held[2].Ref); err != nil || string(p) != want[len(want)-1] {
 		t.Errorf("the last one held is %.20q, %v", p, err)
 	}
+	g.Resync(fsm.ConsumerID{Session: session, Number: 1}, 0)
+	n.outside.await(t, "the answer to a resync", func() bool { return len(n.outside.resyncs) == 2 })
+	r = n.outside.resyncs[1]
+	weight := 0
+	for _, d := range r.Held {
+		weight += int(d.Ref.Size) + DeliveryWeight
+	}
+	if last := uint64(len(r.Held)); last == 0 || last == batches*each || r.UpTo != last || r.More != last+1 || weight > maxResync {
+		t.Errorf("resync answers %d held of %d bytes up to %d, then %d", last, weight, r.UpTo, r.More)
+	}
 }
 
 // Every deadline is met by a tick, with nobody else at work, and nothing is

@@ -1,0 +1,128 @@
+package peer
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+	"time"
+)
+
+// A long message goes in pieces, and what another class has to send goes
+// between them; it arrives as it was, with what was queued before and behind
+// it in its class in the same order.
+func TestLongMessagesLetOthersPass(t *testing.T) {
+	o := newOutbox(time.Hour)
+	body := make([]byte, 3<<20)
+	for i := range body {
+		body[i] = byte(i * 7 >> 3)
+	}
+	o.mustPush(t, 1, 100, classRaft, urgent)
+	if err := o.push(header{kind: kindAppend, number: 2}, rawBody(body), classRaft, urgent); err != nil {
+		t.Fatal(err)
+	}
+	o.mustPush(t, 3, 100, classRaft, urgent)
+	var a assembler
+	var got []uint64
+	took := 0
+	for {
+		turn := o.take(new(rate))
+		if len(turn) == 0 {
+			break
+		}
+		if took++; took == 3 {
+			o.mustPush(t, 9, 0, classOwn, urgent)
+		}
+		for _, b := range turn {
+			charged := b.charged
+			parts := b.seal()
+			msg := parts.Materialize()
+			parts.Free()
+			if len(msg) > longMessage+headerSize {
+				t.Errorf("%d bytes at once", len(msg))
+			}
+			if err := a.frames(msg, func(f frame) error {
+				got = append(got, f.number)
+				if f.number == 2 && !bytes.Equal(f.body, body) {
+					t.Error("the long one has changed")
+				}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			o.sent(charged)
+		}
+	}
+	if len(got) != 4 || got[0] != 9 || got[1] != 1 || got[2] != 2 || got[3] != 3 {
+		t.Errorf("arrived: %v", got)
+	}
+	if o.backlog.Load() != 0 || o.queued != [classes]int{} {
+		t.Errorf("%d bytes are still counted, %v", o.backlog.Load(), o.queued)
+	}
+}
+
+// Pieces that do not make up a message end the stream.
+func TestPiecesThatDoNotFit(t *testing.T) {
+	piece := func(class uint32, total uint64, size int) []byte {
+		b := make([]byte, headerSize+size)
+		header{kind: kindPiece, arg: class, number: total}.put(b, size)
+		return b
+	}
+	for _, tc := range []struct {
+		name   string
+		pieces [][]byte
+		ok     bool
+	}{
+		{"begun", [][]byte{piece(0, 100, 40)}, true},
+		{"of two classes", [][]byte{piece(0, 100, 40), piece(1, 200, 150)}, true},
+		{"no such class", [][]byte{piece(uint32(classes), 100, 40)}, false},
+		{"too long", [][]byte{piece(0, MaxMessage+1, 40)}, false},
+		{"more than was said", [][]byte{piece(0, 100, 40), piece(0, 100, 61)}, false},
+		{"of another message", [][]byte{piece(0, 100, 40), piece(0, 90, 40)}, false},
+		{"empty", [][]byte{piece(0, 100, 0)}, false},
+		{"of an empty message", [][]byte{piece(0, 0, 0)}, false},
+		{"not a frame inside", [][]byte{piece(0, 40, 40)}, false},
+		{"pieces inside", [][]byte{append(piece(0, 57, 57)[:headerSize:headerSize], piece(0, 57, 40)...)}, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var a assembler
+			var err error
+			for _, p := range tc.pieces {
+				err = errors.Join(err, a.frames(p, func(frame) error { return nil }))
+			}
+			if (err == nil) != tc.ok {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Who can wait is not refused; the wait ends with the link.
+func TestSendWait(t *testing.T) {
+	o := newOutbox(time.Hour)
+	o.mustPush(t, 1, maxBacklog-headerSize, classApp, urgent)
+	if err := o.pushMessage(FirstKind, []byte("x"), nil); !errors.Is(err, ErrBacklog) {
+		t.Fatal(err)
+	}
+	m := &Mesh{peers: map[string]*peer{"n2": {}}}
+	m.peers["n2"].link.Store(&link{out: o})
+	result := make(chan error, 1)
+	wait := func() { result <- m.SendWait("n2", FirstKind, []byte("x")) }
+	waiting := func() bool {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		return o.room != nil
+	}
+	go wait()
+	mustWait(t, waiting, "nobody waits")
+	o.sent([classes]int{classApp: 1 << 20})
+	if err := mustReceive(t, result, "room"); err != nil {
+		t.Fatal(err)
+	}
+	o.mustPush(t, 2, 1<<20, classApp, urgent)
+	go wait()
+	mustWait(t, waiting, "nobody waits")
+	o.close()
+	if err := mustReceive(t, result, "end"); !errors.Is(err, ErrDown) {
+		t.Fatal(err)
+	}
+}
