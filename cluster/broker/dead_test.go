@@ -27,6 +27,7 @@ type replicated struct {
 	index    uint64
 	payloads map[uint64][]byte // sections, by index
 	waiting  []group.Batch
+	sent     []fsm.DeadLetter // what was to be sent once
 }
 
 func newReplicated(q *catalog.Queue, w *world) *replicated {
@@ -79,6 +80,7 @@ func (r *replicated) apply(t fatal, b group.Batch) []group.Outcome {
 	r.index++
 	r.payloads[r.index] = slices.Concat(b.Payloads...)
 	var eff fsm.Effects
+	defer func() { r.sent = append(r.sent, eff.DeadLetters...) }()
 	var all []group.Outcome
 	m := fsm.Meta{Index: r.index, Term: 1, Now: r.now()}
 	for _, c := range commands(t, b) {

@@ -1,0 +1,128 @@
+package broker
+
+import (
+	"slices"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// settings changes the settings of the source.
+func (b *letterbox) settings(t fatal, r *replicated, change func(*logpb.QueueConfig)) {
+	config := proto.Clone(r.machine.Config()).(*logpb.QueueConfig)
+	change(config)
+	r.apply(t, commandsOf(&logpb.Command{Kind: logpb.Command_CONFIGURE, Configure: &logpb.Configure{Config: config}}))
+}
+
+// What is sent once arrives everywhere, with its history; the outbox has no
+// part in it, and a target that is gone or full does not hold it up.
+func TestCourier(t *testing.T) {
+	b := newLetterbox(t, "a", "b", "gone")
+	b.settings(t, b.source, func(c *logpb.QueueConfig) { c.DeadLetterStrategy = logpb.QueueConfig_AT_MOST_ONCE })
+	gone, _ := b.w.View().Queue("/", "gone")
+	for _, body := range []string{"one", "two", "three"} {
+		b.die(t, body)
+	}
+	if n := b.source.outbox(); n != 0 || len(b.source.sent) != 3 {
+		t.Fatalf("%d in the outbox, %d to send", n, len(b.source.sent))
+	}
+	for id, r := range b.targets {
+		if r.spec.Name == "b" {
+			b.settings(t, r, func(c *logpb.QueueConfig) {
+				c.MaxLengthPlusOne, c.Overflow = 2, logpb.QueueConfig_REJECT_PUBLISH
+			})
+		}
+		if id == gone.ID {
+			b.w.deleteQueue(gone)
+			delete(b.targets, id)
+		}
+	}
+	courier := b.w.broker.courier
+	courier.send(b.source, b.source.sent)
+	b.carry(t, func() bool { return false })
+	for _, r := range b.targets {
+		want := []string{"one", "two", "three"}
+		if r.spec.Name == "b" {
+			want = want[:1]
+		}
+		if got := r.bodies(); !slices.Equal(got, want) {
+			t.Errorf("%s holds %q, want %q", r.spec.Name, got, want)
+		}
+		r.View(func(m *queue.Machine) {
+			for x := range m.Messages() {
+				d := x.Deaths[0]
+				if d.Queue != "hold" || d.Reason != logpb.Death_EXPIRED || !d.First || len(d.RoutingKeys) != 1 {
+					t.Errorf("%s: %v", r.spec.Name, x.Deaths)
+				}
+			}
+		})
+	}
+	if courier.bytes != 0 {
+		t.Errorf("%d bytes are under way for ever", courier.bytes)
+	}
+}
+
+// A letter that is delivered at least once waits for a way, and for a place.
+func TestForwarderWaits(t *testing.T) {
+	b := newLetterbox(t, "a")
+	var a *replicated
+	for _, r := range b.targets {
+		a = r
+	}
+	b.settings(t, b.source, func(c *logpb.QueueConfig) {
+		c.DeadLetterStrategy, c.DeadLetterExchange = logpb.QueueConfig_AT_LEAST_ONCE, "missing"
+	})
+	b.settings(t, a, func(c *logpb.QueueConfig) {
+		c.MaxLengthPlusOne, c.Overflow = 2, logpb.QueueConfig_REJECT_PUBLISH
+	})
+	b.die(t, "one")
+	b.die(t, "two")
+	waiting := func() (n uint64) {
+		b.source.View(func(m *queue.Machine) { n = m.Stats().Waiting.Messages })
+		return n
+	}
+	step := func() {
+		b.w.clock.Add(proposeAgain)
+		b.run()
+		for len(b.source.waiting) > 0 {
+			b.source.commit(t)
+		}
+		b.carry(t, func() bool { return false })
+	}
+	for range 12 {
+		step()
+	}
+	if n := waiting(); n != 2 || len(b.source.waiting) != 0 {
+		t.Fatalf("%d letters wait, %d proposals", n, len(b.source.waiting))
+	}
+	index := b.source.index
+	for range 30 {
+		step()
+	}
+	if b.source.index != index {
+		t.Fatalf("%d entries while nothing could change", b.source.index-index)
+	}
+
+	b.settings(t, b.source, func(c *logpb.QueueConfig) { c.DeadLetterExchange = "amq.fanout" })
+	for range 5 {
+		step()
+	}
+	if got := a.bodies(); !slices.Equal(got, []string{"one"}) || waiting() != 1 {
+		t.Fatalf("%q have arrived, %d wait", got, waiting())
+	}
+	a.apply(t, commandsOf(&logpb.Command{Kind: logpb.Command_PURGE}))
+	for range 15 {
+		step()
+	}
+	if got := a.bodies(); !slices.Equal(got, []string{"two"}) || b.source.outbox() != 0 {
+		t.Fatalf("%q have arrived, %d letters are left", got, b.source.outbox())
+	}
+	b.source.View(func(m *queue.Machine) {
+		if c := m.Stats().Counters; c.DeadConfirmed != 2 || c.DeadRefused == 0 || c.DeadDropped != 0 {
+			t.Errorf("%+v", c)
+		}
+	})
+}
