@@ -58,7 +58,7 @@ func TestSettingsFollowTheCatalog(t *testing.T) {
 	n := mustHost(t, t.TempDir())
 	c := &catalogOf{}
 	n.Host.config.Settings = c.get
-	c.set(0, 7)
+	c.set(1, 7)
 	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
 	ids := []fsm.GroupID{1}
 	settle := func() {
@@ -67,11 +67,10 @@ func TestSettingsFollowTheCatalog(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	settle()
-	if have := awaitSettings(t, g, 0); have.TtlPlusOne != 7 {
+	if have := awaitSettings(t, g, 1); have.TtlPlusOne != 7 {
 		t.Fatalf("a new leader leaves the settings at %v", have)
 	}
-	for revision := uint64(1); revision <= 51; revision++ {
+	for revision := uint64(2); revision <= 51; revision++ {
 		c.set(revision, 7+revision%2)
 		n.Reconfigure(ids)
 	}
