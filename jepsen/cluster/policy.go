@@ -65,3 +65,8 @@ func (n *Node) SetPermissions(ctx context.Context, user, configure, write, read 
 	in := map[string]string{"configure": configure, "write": write, "read": read}
 	return n.call(ctx, http.MethodPut, "/api/permissions/%2F/"+url.PathEscape(user), in, nil)
 }
+
+// PutSetting gives a setting of the whole cluster a value.
+func (n *Node) PutSetting(ctx context.Context, name string, value int64) error {
+	return n.call(ctx, http.MethodPut, "/api/quorate/settings/"+name, map[string]int64{"value": value}, nil)
+}

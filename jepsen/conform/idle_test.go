@@ -1,0 +1,87 @@
+package conform
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// idleMin is what the shared cluster lets queues be idle for, at least.
+const idleMin = 500
+
+func TestIdle(t *testing.T) {
+	c := shared.mustGet(t)
+	if err := c.Nodes[0].PutSetting(context.Background(), "auto_delete_on_idle_min", idleMin); err != nil {
+		t.Fatal(err)
+	}
+	idleRows.run(t)
+}
+
+var idleRows = suite{test: "TestIdle", title: "Deletion of idle queues", rows: []row{
+	{id: "T-160", what: "publishes keep an idle queue, but not a leased one", run: func(t *T) {
+		at := time.Now()
+		idle, leased := t.idle("idle"), t.queue("leased", "x-expires", int32(1500))
+		gone := false
+		last := t.every(ms(500), ms(5000), func() {
+			t.publish(idle)
+			if gone = gone || !t.exists(leased); !gone {
+				t.send("", leased)
+			}
+		})
+		t.existsUntil(idle, last.Add(ms(1500)))
+		t.soonGone(idle, last.Add(ms(1500)))
+		t.soonGone(leased, at.Add(ms(1500)))
+	}},
+	{id: "T-163", what: "a consumer without traffic keeps a queue; its end begins the time", run: func(t *T) {
+		q := t.idle("q")
+		ch, _ := t.consume(q, 1)
+		t.existsUntil(q, time.Now().Add(ms(5000)))
+		at := time.Now()
+		t.must(ch.Close())
+		t.existsUntil(q, at.Add(ms(1500)))
+		t.soonGone(q, at.Add(ms(1500)))
+	}},
+	{id: "T-164", what: "binding, unbinding and policies keep a queue", run: func(t *T) {
+		q, x := t.idle("q"), t.exchange("x", "fanout")
+		n := 0
+		last := t.every(ms(700), ms(5000), func() {
+			switch n++; n % 3 {
+			case 0:
+				t.must(t.ch().QueueUnbind(q, "", x, nil))
+			case 1:
+				t.bind(q, "", x)
+			case 2:
+				t.policy("p", q, n, definition{"max-length": 100 + n})
+			}
+		})
+		t.existsUntil(q, last.Add(ms(1500)))
+		t.soonGone(q, last.Add(ms(1500)))
+	}},
+	{id: "T-165", what: "asking for counts does not keep a queue", run: func(t *T) {
+		at := time.Now()
+		q := t.idle("q")
+		t.existsUntil(q, at.Add(ms(1500))) // asks passively, and often
+		t.soonGone(q, at.Add(ms(1500)))
+	}},
+	{id: "T-166", what: "a time below the least that is allowed: 406", run: func(t *T) {
+		t.refuseDeclare("q", "invalid arg 'x-auto-delete-on-idle' for queue 'T-166.q' in vhost '/'", "x-auto-delete-on-idle", int32(idleMin-1))
+	}},
+	{id: "T-168", what: "publishes through another exchange keep a queue only if it says so", run: func(t *T) {
+		at := time.Now()
+		x := t.exchange("x", "fanout")
+		plain := t.idle("plain")
+		counts := t.queue("counts", "x-auto-delete-on-idle", int32(1500), "x-idle-counts-routed", true)
+		t.bind(plain, "", x)
+		t.bind(counts, "", x)
+		last := t.every(ms(500), ms(5000), func() { t.send(x, "") })
+		t.existsUntil(counts, last.Add(ms(1500)))
+		t.soonGone(plain, at.Add(ms(1500)))
+		t.soonGone(counts, last.Add(ms(1500)))
+	}},
+}}
+
+// idle declares a queue that ends after a second and a half without use.
+func (t *T) idle(name string) string {
+	t.Helper()
+	return t.queue(name, "x-auto-delete-on-idle", int32(1500))
+}
