@@ -85,9 +85,9 @@ func (s *sharedCluster) stop() error {
 }
 
 // mustCluster starts a cluster for one test.
-func mustCluster(t *testing.T) *cluster.Cluster {
+func mustCluster(t *testing.T, args ...string) *cluster.Cluster {
 	t.Helper()
-	c, err := cluster.Start(t.Context(), cluster.Options{Binary: server, Dir: t.TempDir()})
+	c, err := cluster.Start(t.Context(), cluster.Options{Binary: server, Dir: t.TempDir(), Args: args})
 	if err != nil {
 		t.Fatal(err)
 	}

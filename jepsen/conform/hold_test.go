@@ -283,6 +283,16 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 	}},
 	{id: "T-49", what: "Symfony Messenger's delay and retry queues, declared literally", run: symfony},
 	{id: "T-50", what: "kombu's 28 levels of delay, declared literally: 5 s and 1 s", run: kombu},
+	{id: "T-7", what: "a lock that ends after the TTL", but: "there is no x-lock-duration"},
+	{id: "T-23", what: "looking at messages by HTTP never shows an expired one", but: "there is no call to look at messages"},
+	{id: "T-51", what: "counts of messages that wait in hold queues and in a delayed exchange", but: "hold queues are counted; there is no delayed exchange"},
+	{id: "T-54", what: "a hold queue and a delayed exchange deliver alike", but: "there is no delayed exchange"},
+	{id: "T-70", what: "a delayed exchange does not use up the expiration", but: "there is no delayed exchange"},
+	{id: "T-90", what: "x-opt-delivery-delay to a plain queue", but: "queues keep scheduled messages, but no publish names a time"},
+	{id: "T-91", what: "x-opt-delivery-time", but: "the same"},
+	{id: "T-93", what: "a TTL counts from the time a message is scheduled for", but: "the same"},
+	{id: "T-94", what: "schedule.cancel", but: "the same"},
+	{id: "T-130", what: "message.settle with a reason", but: "there is no command exchange"},
 	{id: "T-53", what: "the dead-letter exchange is away at the expiry and comes back: the letter arrives", run: func(t *T) {
 		x := t.exchange("x", "fanout")
 		q := t.queue("q", "x-message-ttl", int32(300), "x-dead-letter-exchange", x, "x-dead-letter-strategy", "at-least-once")

@@ -66,6 +66,19 @@ var idleRows = suite{test: "TestIdle", title: "Deletion of idle queues", rows: [
 	{id: "T-166", what: "a time below the least that is allowed: 406", run: func(t *T) {
 		t.refuseDeclare("q", "invalid arg 'x-auto-delete-on-idle' for queue 'T-166.q' in vhost '/'", "x-auto-delete-on-idle", int32(idleMin-1))
 	}},
+	{id: "T-161", what: "looking at messages by HTTP keeps an idle queue", but: "there is no call to look at messages"},
+	{id: "T-162", what: "a scheduled message keeps an idle queue", but: "queues keep scheduled messages, but no publish names a time"},
+	{id: "T-167", what: "an idle exchange", but: "exchanges are not deleted for being idle"},
+	{id: "T-169", what: "a lease ends while a dead letter waits: the queue goes when the letter has arrived", run: func(t *T) {
+		q := t.queue("q", "x-expires", int32(1000), "x-dead-letter-exchange", t.name("X"), "x-dead-letter-strategy", "at-least-once")
+		t.publish(q)
+		t.must(t.take1(q).Reject(false))
+		t.pending(q, 1)
+		t.waitUntil(time.Now().Add(ms(2500)))
+		_, d := t.dead()
+		t.take(d, 1)
+		t.soonGone(q, time.Now())
+	}},
 	{id: "T-168", what: "publishes through another exchange keep a queue only if it says so", run: func(t *T) {
 		at := time.Now()
 		x := t.exchange("x", "fanout")

@@ -55,6 +55,20 @@ var roughRows = suite{test: "TestRough", title: "Nodes stop or die", rough: true
 		t.equal("order", bodies(t.take(d, 3)), "m2 m3 m1")
 		t.equal("more", t.ready(d), 0)
 	}},
+	{id: "H10", what: "a leader whose clock is 5 s ahead hands over: nothing dies early, twice or comes back", run: func(t *T) {
+		x, d := t.dead()
+		q := t.queue("q", "x-dead-letter-exchange", x)
+		leader, err := t.Leader(t.ctx, q)
+		t.must(err)
+		t.must(leader.SetClock(t.ctx, 5*time.Second))
+		at := t.publishMany(q, 100, expiration("4000"))
+		t.killLeader(q)
+		t.must(leader.SetClock(t.ctx, 0))
+		// Clocks are read over the network, so to within tens of milliseconds.
+		t.readyUntil(d, 0, at.Add(ms(4000-50)))
+		t.mustComeOnce(d, 100)
+		t.settled(q)
+	}},
 	{id: "T-2", what: "100 letters in order, each once, although the leader dies", run: func(t *T) {
 		_, d, q := t.mortal(3000)
 		t.publishN(q, 100)
