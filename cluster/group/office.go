@@ -87,8 +87,13 @@ func (g *Group) awaitClocks() {
 // settings are what a leader has proposed as the queue's settings.
 type settings struct {
 	mu       sync.Mutex
-	proposed *QueueConfig // since it is not known to be lost; nil: nothing
+	proposed *QueueConfig // in this term of office; nil: nothing
+	retry    bool         // what was proposed may be lost, and is looked at soon
 }
+
+// settingsRetry is the pause before settings that may be lost are looked at. A
+// leader that hands its office over refuses entries for as long as that takes.
+const settingsRetry = 250 * time.Millisecond
 
 // configure brings the settings in the log in line with the catalog's. A new
 // leader does so ahead of everything that clients submit. again: what was
@@ -117,6 +122,37 @@ func (g *Group) configure(again bool) {
 		return
 	}
 	s.proposed = want
+}
+
+// settingsLost is told that an entry may be lost. If it could have been the one
+// with the settings, these are proposed again unless they hold by then.
+func (g *Group) settingsLost() {
+	s := &g.settings
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.proposed == nil || s.retry {
+		return
+	}
+	var hold bool
+	g.View(func(m *queue.Machine) { hold = proto.Equal(m.Config(), s.proposed) })
+	if hold {
+		return
+	}
+	s.retry = true
+	g.host.spawn(func() {
+		pause := time.NewTimer(settingsRetry)
+		defer pause.Stop()
+		select {
+		case <-pause.C:
+		case <-g.ending:
+		}
+		s.mu.Lock()
+		s.retry = false
+		s.mu.Unlock()
+		if g.leading.Load() != 0 {
+			g.configure(true)
+		}
+	})
 }
 
 // wantSettings returns the settings that the queue should have. They are the

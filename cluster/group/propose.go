@@ -275,9 +275,7 @@ func (p *proposer) land(g *Group) {
 		p.mu.Unlock()
 		if err != nil {
 			g.timer.lost(g)
-			if g.leading.Load() != 0 {
-				g.configure(true)
-			}
+			g.settingsLost()
 			for _, from := range f.from {
 				g.host.outside.Undecided(g, from)
 			}

@@ -96,3 +96,23 @@ func TestSettingsFollowTheCatalog(t *testing.T) {
 		t.Errorf("older settings have replaced newer ones: %v", have)
 	}
 }
+
+// Settings whose entry is lost are proposed again.
+func TestLostSettings(t *testing.T) {
+	n := mustHost(t, t.TempDir())
+	c := &catalogOf{}
+	n.Host.config.Settings = c.get
+	c.set(1, 7)
+	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
+	awaitSettings(t, g, 1)
+	c.set(2, 9)
+	g.settings.mu.Lock()
+	g.settings.proposed = c.get(0) // as if it were in an entry that never came
+	g.settings.mu.Unlock()
+	g.configure(false)
+	g.settingsLost()
+	g.settingsLost()
+	if have := awaitSettings(t, g, 2); have.TtlPlusOne != 9 {
+		t.Errorf("the settings are %v", have)
+	}
+}
