@@ -3,6 +3,7 @@ package queue
 import (
 	"math"
 	"math/bits"
+	"slices"
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
@@ -207,20 +208,16 @@ func (m *Machine) free(h uint32, eff *fsm.Effects) {
 }
 
 // keepEntry counts a new message of the entry that is being applied. If the
-// messages that came before it with this entry have all gone already, their
-// notice is taken back.
+// messages that came before it with this entry have all gone already, or were
+// refused, what was said of that is taken back: all of it, for it may have been
+// said more than once.
 func (m *Machine) keepEntry(eff *fsm.Effects) {
 	m.live.add(m.index)
 	if !m.revivable {
 		return
 	}
 	m.revivable = false
-	for i := len(eff.Released) - 1; i >= 0; i-- {
-		if eff.Released[i] == m.index {
-			eff.Released = append(eff.Released[:i], eff.Released[i+1:]...)
-			return
-		}
-	}
+	eff.Released = slices.DeleteFunc(eff.Released, func(index uint64) bool { return index == m.index })
 }
 
 // extraOf returns the extra of message h for reading; never nil.
