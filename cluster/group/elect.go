@@ -3,6 +3,7 @@ package group
 import (
 	"encoding/binary"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -16,7 +17,7 @@ import (
 // Pace of elections.
 const (
 	electionLook   = 50 * time.Millisecond  // how often vacancies are looked at
-	electionPause  = 10 * time.Millisecond  // at least, between two looks
+	electionPause  = 25 * time.Millisecond  // at least, between two looks
 	maxCampaigns   = 256                    // under way at a time
 	campaignTime   = 2 * time.Second        // after which one no longer counts as under way
 	standingsWait  = 150 * time.Millisecond // how long to wait for others' standings
@@ -293,19 +294,38 @@ func (e *elections) advance(v *vacancy, l *look) bool {
 		v.turns = turns{failed: v.turns.failed}
 		return false
 	}
-	p := pace{candidates: len(alive), shortest: l.turn}
-	_, term := v.group.role()
-	if term != v.term {
+	p := pace{candidates: v.eligible(alive), shortest: l.turn, spread: rand.N[time.Duration]}
+	if _, term := v.group.role(); term != v.term {
 		v.term = term
-		v.turns.taken(now, term, p)
+		v.turns.taken(now, p)
 	}
 	if !v.turns.mine(now, e.rank(v, alive), p) || l.room <= 0 {
 		return false
 	}
 	l.room--
 	v.campaigned = now
-	v.turns.taken(now, term+1, p)
+	v.turns.taken(now, p)
 	return true
+}
+
+// eligible counts the candidates that can win: those whose log a majority of
+// all members can vote for. They come first by rank. A member whose standing
+// is unknown can win, and can vote.
+func (v *vacancy) eligible(alive []string) int {
+	n := 0
+	for _, c := range alive {
+		mine, known := v.standings[c]
+		votes := 0
+		for _, m := range alive {
+			if s, told := v.standings[m]; !known || !told || !mine.less(s) {
+				votes++
+			}
+		}
+		if 2*votes > len(v.group.Spec().Members) {
+			n++
+		}
+	}
+	return max(n, 1)
 }
 
 // decided reports whether enough is known for an election: the standings of

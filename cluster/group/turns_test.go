@@ -1,6 +1,7 @@
 package group
 
 import (
+	"math/rand/v2"
 	"testing"
 	"time"
 )
@@ -39,14 +40,12 @@ func TestTurns(t *testing.T) {
 		},
 	} {
 		var turns turns
-		p := pace{candidates: 3, shortest: s}
+		p := pace{candidates: 3, shortest: s, spread: func(time.Duration) time.Duration { return 0 }}
 		start := time.Unix(1000, 0)
-		term := uint64(5)
 		for i, step := range steps {
 			now := start.Add(step.at)
 			if step.taken {
-				term++
-				turns.taken(now, term, p)
+				turns.taken(now, p)
 			}
 			if got := turns.mine(now, step.rank, p); got != step.mine {
 				t.Errorf("%s: step %d, rank %d at %v: %v", name, i, step.rank, step.at, got)
@@ -60,10 +59,10 @@ func TestTurns(t *testing.T) {
 func TestTurnsAreBounded(t *testing.T) {
 	for _, shortest := range []time.Duration{turnTime, longestTurn, 3 * longestTurn} {
 		var turns turns
-		p := pace{candidates: 3, shortest: shortest}
+		p := pace{candidates: 3, shortest: shortest, spread: rand.N[time.Duration]}
 		now := time.Unix(1000, 0)
-		for term := range uint64(100) {
-			turns.taken(now, term, p)
+		for range 100 {
+			turns.taken(now, p)
 			came := false
 			for limit := now.Add(2 * max(shortest, longestTurn)); !came && now.Before(limit); now = now.Add(100 * time.Millisecond) {
 				came = turns.mine(now, 0, p) || turns.mine(now, 1, p) || turns.mine(now, 2, p)
