@@ -7,7 +7,7 @@ import (
 
 // maxUnwritten bounds the weight of what a channel has been given and has not
 // written. What comes above it stays with the queue's leader, and is asked for
-// when the channel has written half of it.
+// as soon as there is room for an answer.
 const maxUnwritten = 4 << 20
 
 // consumer is what a session knows of its consumer at a queue; number 0 are gets.
@@ -98,7 +98,7 @@ func (s *Session) catchUp(l *lane) []resyncAsk {
 // mayAsk reports whether there is room for one answer more than those that
 // are on their way. If not, Written will find somebody hungry.
 func (s *Session) mayAsk(asked int) bool {
-	most := int64(maxUnwritten/2 - asked*maxFrameBytes)
+	most := int64(maxUnwritten - (asked+1)*maxFrameBytes)
 	if s.unwritten.Load() <= most {
 		return true
 	}
@@ -110,7 +110,7 @@ func (s *Session) mayAsk(asked int) bool {
 // them back, and how many bytes their payloads had.
 func (s *Session) Written(count, bytes int) {
 	left := s.unwritten.Add(-int64(bytes + count*group.DeliveryWeight))
-	if left > maxUnwritten/2 || !s.hungry.Swap(false) {
+	if left > maxUnwritten-maxFrameBytes || !s.hungry.Swap(false) {
 		return
 	}
 	s.mu.Lock()
