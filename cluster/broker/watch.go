@@ -19,6 +19,7 @@ import (
 // Pace of the watch over queues whose leaders are silent.
 const (
 	watchEvery   = 250 * time.Millisecond
+	reapEvery    = 20   // looks of the watch, while a node is dead
 	stuckAfter   = 3000 // milliseconds without an answer
 	askAfter     = 500  // milliseconds without a leader
 	statsTimeout = 5 * time.Second
@@ -176,6 +177,7 @@ func (b *Broker) watch() {
 	defer tick.Stop()
 	boots := map[uint32]uint64{}
 	var watched []*target
+	dead, looks := 0, 0
 	for {
 		select {
 		case <-b.stop:
@@ -195,7 +197,11 @@ func (b *Broker) watch() {
 				b.spawn(func() { b.findLeader(t) })
 			}
 		}
-		b.reap(false)
+		was := dead
+		dead, looks = b.deadNodes(), looks+1
+		if dead != was || looks%reapEvery == 0 { // now and then again, in case a proposal was lost
+			b.reap(false)
+		}
 		b.sendAgain()
 		b.kickForwarders()
 	}
@@ -277,7 +283,7 @@ func (b *Broker) askStats(t *target, node string) *peerpb.StatsReply {
 // once if the process is known to have ended, after a grace if the node is
 // merely silent. rebooted: some node may have started anew.
 func (b *Broker) reap(rebooted bool) {
-	if !rebooted && !b.anyDead() {
+	if !rebooted && b.deadNodes() == 0 {
 		return
 	}
 	for _, g := range b.host.Groups() {
@@ -287,15 +293,18 @@ func (b *Broker) reap(rebooted bool) {
 	}
 }
 
-func (b *Broker) anyDead() bool {
+// deadNodes counts the nodes whose sessions are over. One that has started
+// anew stays among them: there may be sessions of its former life.
+func (b *Broker) deadNodes() int {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
+	n := 0
 	for _, d := range b.dead {
 		if b.nodeOver(d) {
-			return true
+			n++
 		}
 	}
-	return false
+	return n
 }
 
 func (b *Broker) nodeOver(d deadNode) bool {
