@@ -227,25 +227,38 @@ func (ch *channel) readProperties(m *message, p *wire.Properties, encoded []byte
 		encoded = wire.AppendProperties(nil, p)
 	}
 	if len(p.Headers) > 0 {
-		return ch.readCopies(m, p, encoded)
+		return ch.readHeaders(m, p, encoded)
 	}
 	return encoded
 }
 
-// readCopies takes the routing keys of CC and BCC from the headers, and BCC
-// out of them.
-func (ch *channel) readCopies(m *message, p *wire.Properties, encoded []byte) []byte {
+// readHeaders takes from the headers what concerns the broker: more routing
+// keys, and a time to wait for. What nobody is to see, or what would have its
+// effect again in a dead letter, is taken out of them.
+func (ch *channel) readHeaders(m *message, p *wire.Properties, encoded []byte) []byte {
 	var err error
 	if m.publish.Copies, err = copies(nil, p, headerCC); err == nil {
 		m.blind, err = copies(nil, p, headerBCC)
 	}
-	m.publish.CopiesError = err
-	if _, ok := p.Header(headerBCC); !ok || err != nil {
+	if err == nil {
+		m.publish.Schedule, err = schedule(p)
+	}
+	if m.publish.HeadersError = err; err != nil {
 		return encoded
 	}
-	m.publish.Copies = append(m.publish.Copies, m.blind...)
+	var out []string
+	if _, ok := p.Header(headerBCC); ok {
+		m.publish.Copies = append(m.publish.Copies, m.blind...)
+		out = append(out, headerBCC)
+	}
+	if m.publish.Schedule != nil {
+		out = append(out, headerDelay, headerTime)
+	}
+	if len(out) == 0 {
+		return encoded
+	}
 	m.fields = append([]byte(nil), p.Headers...)
-	if edited, err := wire.EditProperties(nil, encoded, &wire.Edit{RemoveHeaders: []string{headerBCC}}); err == nil {
+	if edited, err := wire.EditProperties(nil, encoded, &wire.Edit{RemoveHeaders: out}); err == nil {
 		encoded = edited
 	}
 	return encoded

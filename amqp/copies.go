@@ -25,7 +25,7 @@ func copies(dst []string, p *wire.Properties, header string) ([]string, error) {
 		return dst, nil
 	}
 	if v.Tag != wire.TagArray {
-		return dst, fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid message: {unacceptable_type_in_header,%q,%s}", header, typeName(v.Tag)))
+		return dst, refuseHeader(header, v.Tag)
 	}
 	size := 0
 	for _, key := range v.Array {
@@ -40,12 +40,16 @@ func copies(dst []string, p *wire.Properties, header string) ([]string, error) {
 	return dst, nil
 }
 
+func refuseHeader(header string, tag byte) error {
+	return fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid message: {unacceptable_type_in_header,%q,%s}", header, typeName(tag)))
+}
+
 // typeName is what error texts call the type of a value.
 func typeName(tag byte) string {
 	names := map[byte]string{
 		'S': "longstr", 'F': "table", 't': "bool", 'T': "timestamp", 'b': "byte", 'B': "unsignedbyte", 's': "short",
 		'u': "unsignedshort", 'I': "signedint", 'i': "unsignedint", 'l': "long", 'L': "long", 'f': "float", 'd': "double",
-		'D': "decimal", 'x': "binary", 'V': "void",
+		'D': "decimal", 'A': "array", 'x': "binary", 'V': "void",
 	}
 	return names[tag]
 }

@@ -8,10 +8,13 @@ import (
 
 // changesProperties reports whether m goes out with other properties than it
 // came in with.
-func changesProperties(m *fsm.Message) bool { return m.Acquired > 0 || len(m.Deaths) > 0 }
+func changesProperties(m *fsm.Message) bool {
+	return m.Acquired > 0 || len(m.Deaths) > 0 || m.ScheduledFor != 0
+}
 
 // renderProperties appends the property list of a message that was handed out
-// before, or is a dead letter: raw and what the broker knows of its past.
+// before, is a dead letter or was scheduled: raw and what the broker knows of
+// its past.
 func renderProperties(dst, raw []byte, m *fsm.Message) []byte {
 	var e wire.Edit
 	if len(m.Deaths) > 0 {
@@ -23,6 +26,9 @@ func renderProperties(dst, raw []byte, m *fsm.Message) []byte {
 	}
 	if m.Acquired > 0 && m.Failed > 0 {
 		e.SetHeaders = append(e.SetHeaders, wire.Field{Name: "x-delivery-count", Value: wire.Int64(int64(m.Failed))})
+	}
+	if m.ScheduledFor != 0 {
+		e.SetHeaders = append(e.SetHeaders, wire.Field{Name: "x-scheduled-for", Value: wire.Int64(int64(m.ScheduledFor))})
 	}
 	out, err := wire.EditProperties(dst, raw, &e)
 	if err != nil {

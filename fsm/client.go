@@ -19,16 +19,27 @@ type Publish struct {
 	HasExpiration bool
 	// Copies are more routing keys: those of the headers CC and BCC.
 	Copies []string
-	// TTLError, CopiesError and UserError are refusals that the front has found
-	// in the properties: an expiration that is no TTL, a CC or BCC that is no
-	// list, a user-id that is not the login's. Publish returns the first two
+	// Schedule says when the message is to become ready; nil: when the queue
+	// says so, at once as a rule.
+	Schedule *Schedule
+	// TTLError, HeadersError and UserError are refusals that the front has found
+	// in the properties: an expiration that is no TTL, a header of the wrong
+	// type, a user-id that is not the login's. Publish returns the first two
 	// once the exchange has been found and may be written to, and UserError as
 	// its last check before it routes, unless the user may impersonate. Either
 	// way the message goes nowhere.
-	TTLError, CopiesError, UserError error
+	TTLError, HeadersError, UserError error
 	// Headers decodes the headers property. It is called only while Publish
 	// runs, and only if an exchange on the way needs it.
 	Headers func() *Table
+}
+
+// Schedule names the time at which a message becomes ready in its queues.
+type Schedule struct {
+	At       Time   // 0: after Delay
+	Delay    Millis // from the enqueue on; -1: as the queue says
+	ID       string // names the message while it waits; empty: it has no name
+	Conflict logpb.Enqueue_Conflict
 }
 
 // QueueSpec is what queue.declare says.
@@ -98,6 +109,9 @@ type Message struct {
 	Failed   uint32 // earlier failures
 	Deaths   []*logpb.Death
 	Ready    uint64 // gets only: ready messages left
+	// ScheduledFor is when the message was to become ready; 0: it never was
+	// scheduled.
+	ScheduledFor Time
 }
 
 // SessionEvents is what a session tells its channel. Calls come from the

@@ -162,6 +162,10 @@ func (l *lane) addPublish(p *fsm.Publish, fan *fanout, ceiling uint64) {
 		PriorityPlusOne: uint32(p.Priority + 1), HasExpiration: p.HasExpiration,
 		Routed: p.Exchange != "", TtlCeilingPlusOne: ceiling,
 	}
+	if s := p.Schedule; s != nil {
+		l.enqueue.DueAt, l.enqueue.DelayPlusOne = int64(s.At), uint64(s.Delay+1)
+		l.enqueue.ScheduleId, l.enqueue.Conflict = s.ID, s.Conflict
+	}
 	l.command = logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &l.enqueue}
 	l.add(&l.command, op{payload: p.Payload, number: p.Number, fan: fan})
 }

@@ -133,7 +133,7 @@ func (b *Broker) add(d *delivered, from payloads, of *fsm.Delivery) {
 	}
 	d.consumer = append(d.consumer, of.To.Number)
 	d.messages = append(d.messages, fsm.Message{
-		ID: of.ID, Payload: p, Acquired: of.Acquired, Failed: of.Failed, Deaths: of.Deaths, Ready: of.Ready,
+		ID: of.ID, Payload: p, Acquired: of.Acquired, Failed: of.Failed, Deaths: of.Deaths, Ready: of.Ready, ScheduledFor: of.ScheduledFor,
 	})
 	d.parts = append(d.parts, p)
 	d.weight += len(p) + group.DeliveryWeight
@@ -164,6 +164,7 @@ func (b *Broker) hand(queue fsm.QueueID, s fsm.SessionID, d *delivered) {
 		of := &d.messages[i]
 		all[i].Consumer, all[i].Id, all[i].Size = d.consumer[i], of.ID, uint32(len(of.Payload))
 		all[i].Acquired, all[i].Failed, all[i].Ready = of.Acquired, of.Failed, of.Ready
+		all[i].ScheduledFor = int64(of.ScheduledFor)
 		if len(of.Deaths) > 0 {
 			all[i].Deaths = encodeDeaths(of.Deaths)
 		}

@@ -81,8 +81,8 @@ func (s *Session) Publish(p *fsm.Publish) (bool, error) {
 	if p.TTLError != nil {
 		return false, p.TTLError
 	}
-	if p.CopiesError != nil {
-		return false, p.CopiesError
+	if p.HeadersError != nil {
+		return false, p.HeadersError
 	}
 	if p.UserError != nil {
 		return false, p.UserError

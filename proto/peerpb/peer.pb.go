@@ -537,6 +537,7 @@ type Delivery struct {
 	Failed        uint32                 `protobuf:"varint,5,opt,name=failed,proto3" json:"failed,omitempty"`
 	Deaths        []byte                 `protobuf:"bytes,6,opt,name=deaths,proto3" json:"deaths,omitempty"` // a logpb.MessageState with nothing but deaths; empty: none
 	Ready         uint64                 `protobuf:"varint,7,opt,name=ready,proto3" json:"ready,omitempty"`  // gets only: what is left
+	ScheduledFor  int64                  `protobuf:"zigzag64,8,opt,name=scheduled_for,json=scheduledFor,proto3" json:"scheduled_for,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -616,6 +617,13 @@ func (x *Delivery) GetDeaths() []byte {
 func (x *Delivery) GetReady() uint64 {
 	if x != nil {
 		return x.Ready
+	}
+	return 0
+}
+
+func (x *Delivery) GetScheduledFor() int64 {
+	if x != nil {
+		return x.ScheduledFor
 	}
 	return 0
 }
@@ -1382,7 +1390,7 @@ const file_peer_proto_rawDesc = "" +
 	"deliveries\x12\x16\n" +
 	"\x06resync\x18\x05 \x01(\bR\x06resync\x12\x1a\n" +
 	"\bconsumer\x18\x06 \x01(\x04R\bconsumer\x12\x12\n" +
-	"\x04upto\x18\a \x01(\x04R\x04upto\"\xac\x01\n" +
+	"\x04upto\x18\a \x01(\x04R\x04upto\"\xd1\x01\n" +
 	"\bDelivery\x12\x1a\n" +
 	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x12\x12\n" +
@@ -1390,7 +1398,8 @@ const file_peer_proto_rawDesc = "" +
 	"\bacquired\x18\x04 \x01(\rR\bacquired\x12\x16\n" +
 	"\x06failed\x18\x05 \x01(\rR\x06failed\x12\x16\n" +
 	"\x06deaths\x18\x06 \x01(\fR\x06deaths\x12\x14\n" +
-	"\x05ready\x18\a \x01(\x04R\x05ready\"\xfa\x02\n" +
+	"\x05ready\x18\a \x01(\x04R\x05ready\x12#\n" +
+	"\rscheduled_for\x18\b \x01(\x12R\fscheduledFor\"\xfa\x02\n" +
 	"\x06Notice\x120\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1c.quorate.peer.v1.Notice.KindR\x04kind\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x18\n" +

@@ -416,6 +416,11 @@ func (m *Delivery) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.ScheduledFor != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64((uint64(m.ScheduledFor)<<1)^uint64((m.ScheduledFor>>63))))
+		i--
+		dAtA[i] = 0x40
+	}
 	if m.Ready != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Ready))
 		i--
@@ -1368,6 +1373,9 @@ func (m *Delivery) SizeVT() (n int) {
 	}
 	if m.Ready != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.Ready))
+	}
+	if m.ScheduledFor != 0 {
+		n += 1 + protohelpers.SizeOfZigzag(uint64(m.ScheduledFor))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -2743,6 +2751,27 @@ func (m *Delivery) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
+		case 8:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field ScheduledFor", wireType)
+			}
+			var v uint64
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			v = (v >> 1) ^ uint64((int64(v&1)<<63)>>63)
+			m.ScheduledFor = int64(v)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
