@@ -44,6 +44,7 @@ type Queue struct {
 	Messages       int            `json:"messages"`
 	Ready          int            `json:"messages_ready"`
 	Unacknowledged int            `json:"messages_unacknowledged"`
+	Scheduled      int            `json:"messages_scheduled"`
 	Bytes          int            `json:"message_bytes"`
 	Leader         string         `json:"leader"`
 }

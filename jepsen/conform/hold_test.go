@@ -288,10 +288,45 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 	{id: "T-51", what: "counts of messages that wait in hold queues and in a delayed exchange", but: "hold queues are counted; there is no delayed exchange"},
 	{id: "T-54", what: "a hold queue and a delayed exchange deliver alike", but: "there is no delayed exchange"},
 	{id: "T-70", what: "a delayed exchange does not use up the expiration", but: "there is no delayed exchange"},
-	{id: "T-90", what: "x-opt-delivery-delay to a plain queue", but: "queues keep scheduled messages, but no publish names a time"},
-	{id: "T-91", what: "x-opt-delivery-time", but: "the same"},
-	{id: "T-93", what: "a TTL counts from the time a message is scheduled for", but: "the same"},
-	{id: "T-94", what: "schedule.cancel", but: "the same"},
+	{id: "T-90", what: "x-opt-delivery-delay to a plain queue: normal messages go first, counts are apart", run: func(t *T) {
+		q := t.queue("q")
+		at := t.publish(q, body("late"), headers("x-opt-delivery-delay", int32(1500)))
+		t.publish(q, body("one"))
+		t.publish(q, body("two"))
+		info, err := t.Nodes[0].Queue(t.ctx, q)
+		t.must(err)
+		t.equal("scheduled, all", fmt.Sprint(info.Scheduled, info.Messages), "1 3")
+		t.readyUntil(q, 2, at.Add(ms(1500)))
+		t.soonReady(q, 3, at.Add(ms(1500)))
+		all := t.take(q, 3)
+		t.equal("order", bodies(all), "one two late")
+		t.absent(all[2].Headers, "x-opt-delivery-delay")
+		if _, ok := all[2].Headers["x-scheduled-for"].(int64); !ok {
+			t.Errorf("x-scheduled-for is %v", all[2].Headers["x-scheduled-for"])
+		}
+	}},
+	{id: "T-91", what: "x-opt-delivery-time, ahead and past", run: func(t *T) {
+		q := t.queue("q")
+		due := time.Now().Add(ms(1500))
+		t.publish(q, body("later"), headers("x-opt-delivery-time", due.UnixMilli()))
+		t.publish(q, body("past"), headers("x-opt-delivery-time", fmt.Sprint(due.UnixMilli()-3_600_000)))
+		t.equal("at once", bodies(t.take(q, 1)), "past")
+		t.readyUntil(q, 0, due)
+		t.equal("in time", bodies(t.take(q, 1)), "later")
+	}},
+	{id: "T-92", what: "x-delay on a normal exchange does nothing", run: func(t *T) {
+		q := t.queue("q")
+		t.publish(q, headers("x-delay", int32(60000)))
+		t.equal("ready", t.ready(q), 1)
+	}},
+	{id: "T-93", what: "a TTL counts from the time a message is scheduled for", run: func(t *T) {
+		_, d, q := t.mortal(1500)
+		at := t.publish(q, headers("x-opt-delivery-delay", int64(1000)))
+		t.readyUntil(q, 0, at.Add(ms(1000)))
+		t.readyUntil(d, 0, at.Add(ms(2500)))
+		t.take(d, 1)
+	}},
+	{id: "T-94", what: "schedule.cancel", but: "there is no command exchange"},
 	{id: "T-130", what: "message.settle with a reason", but: "there is no command exchange"},
 	{id: "T-53", what: "the dead-letter exchange is away at the expiry and comes back: the letter arrives", run: func(t *T) {
 		x := t.exchange("x", "fanout")

@@ -67,7 +67,12 @@ var idleRows = suite{test: "TestIdle", title: "Deletion of idle queues", rows: [
 		t.refuseDeclare("q", "invalid arg 'x-auto-delete-on-idle' for queue 'T-166.q' in vhost '/'", "x-auto-delete-on-idle", int32(idleMin-1))
 	}},
 	{id: "T-161", what: "looking at messages by HTTP keeps an idle queue", but: "there is no call to look at messages"},
-	{id: "T-162", what: "a scheduled message keeps an idle queue", but: "queues keep scheduled messages, but no publish names a time"},
+	{id: "T-162", what: "a scheduled message keeps an idle queue", run: func(t *T) {
+		q := t.idle("q")
+		at := t.publish(q, headers("x-opt-delivery-delay", int32(3500)))
+		t.existsUntil(q, at.Add(ms(3500+1500)))
+		t.soonGone(q, at.Add(ms(3500+1500)))
+	}},
 	{id: "T-167", what: "an idle exchange", but: "exchanges are not deleted for being idle"},
 	{id: "T-169", what: "a lease ends while a dead letter waits: the queue goes when the letter has arrived", run: func(t *T) {
 		q := t.queue("q", "x-expires", int32(1000), "x-dead-letter-exchange", t.name("X"), "x-dead-letter-strategy", "at-least-once")

@@ -1097,6 +1097,8 @@ type QueueFigures struct {
 	DeadDropped         uint64                 `protobuf:"varint,12,opt,name=dead_dropped,json=deadDropped,proto3" json:"dead_dropped,omitempty"`
 	Revision            uint64                 `protobuf:"varint,13,opt,name=revision,proto3" json:"revision,omitempty"` // of the settings in force
 	Gone                bool                   `protobuf:"varint,14,opt,name=gone,proto3" json:"gone,omitempty"`         // the queue has ended
+	Scheduled           uint64                 `protobuf:"varint,15,opt,name=scheduled,proto3" json:"scheduled,omitempty"`
+	ScheduledBytes      uint64                 `protobuf:"varint,16,opt,name=scheduled_bytes,json=scheduledBytes,proto3" json:"scheduled_bytes,omitempty"`
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
 }
@@ -1227,6 +1229,20 @@ func (x *QueueFigures) GetGone() bool {
 		return x.Gone
 	}
 	return false
+}
+
+func (x *QueueFigures) GetScheduled() uint64 {
+	if x != nil {
+		return x.Scheduled
+	}
+	return 0
+}
+
+func (x *QueueFigures) GetScheduledBytes() uint64 {
+	if x != nil {
+		return x.ScheduledBytes
+	}
+	return 0
 }
 
 type CatalogRequest struct {
@@ -1448,7 +1464,7 @@ const file_peer_proto_rawDesc = "" +
 	"\x0eFiguresRequest\x12\x16\n" +
 	"\x06queues\x18\x01 \x03(\x04R\x06queues\"E\n" +
 	"\fFiguresReply\x125\n" +
-	"\x06queues\x18\x01 \x03(\v2\x1d.quorate.peer.v1.QueueFiguresR\x06queues\"\xbe\x03\n" +
+	"\x06queues\x18\x01 \x03(\v2\x1d.quorate.peer.v1.QueueFiguresR\x06queues\"\x85\x04\n" +
 	"\fQueueFigures\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x14\n" +
 	"\x05ready\x18\x02 \x01(\x04R\x05ready\x12\x1f\n" +
@@ -1465,7 +1481,9 @@ const file_peer_proto_rawDesc = "" +
 	"\rdead_lettered\x18\v \x01(\x04R\fdeadLettered\x12!\n" +
 	"\fdead_dropped\x18\f \x01(\x04R\vdeadDropped\x12\x1a\n" +
 	"\brevision\x18\r \x01(\x04R\brevision\x12\x12\n" +
-	"\x04gone\x18\x0e \x01(\bR\x04gone\"&\n" +
+	"\x04gone\x18\x0e \x01(\bR\x04gone\x12\x1c\n" +
+	"\tscheduled\x18\x0f \x01(\x04R\tscheduled\x12'\n" +
+	"\x0fscheduled_bytes\x18\x10 \x01(\x04R\x0escheduledBytes\"&\n" +
 	"\x0eCatalogRequest\x12\x14\n" +
 	"\x05entry\x18\x01 \x01(\fR\x05entry\"|\n" +
 	"\fCatalogReply\x12\x0e\n" +

@@ -887,6 +887,18 @@ func (m *QueueFigures) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.ScheduledBytes != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.ScheduledBytes))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0x80
+	}
+	if m.Scheduled != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Scheduled))
+		i--
+		dAtA[i] = 0x78
+	}
 	if m.Gone {
 		i--
 		if m.Gone {
@@ -1589,6 +1601,12 @@ func (m *QueueFigures) SizeVT() (n int) {
 	}
 	if m.Gone {
 		n += 2
+	}
+	if m.Scheduled != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.Scheduled))
+	}
+	if m.ScheduledBytes != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.ScheduledBytes))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -4119,6 +4137,44 @@ func (m *QueueFigures) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.Gone = bool(v != 0)
+		case 15:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Scheduled", wireType)
+			}
+			m.Scheduled = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Scheduled |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 16:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field ScheduledBytes", wireType)
+			}
+			m.ScheduledBytes = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.ScheduledBytes |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

@@ -89,10 +89,12 @@ type QueueFigures struct {
 	Messages                uint64 `json:"messages"`
 	Ready                   uint64 `json:"messages_ready"`
 	Unacknowledged          uint64 `json:"messages_unacknowledged"`
-	DeadLetters             uint64 `json:"messages_dlx"` // on their way to other queues
+	Scheduled               uint64 `json:"messages_scheduled"` // not ready before their time
+	DeadLetters             uint64 `json:"messages_dlx"`       // on their way to other queues
 	Bytes                   uint64 `json:"message_bytes"`
 	ReadyBytes              uint64 `json:"message_bytes_ready"`
 	UnacknowledgedBytes     uint64 `json:"message_bytes_unacknowledged"`
+	ScheduledBytes          uint64 `json:"message_bytes_scheduled"`
 	DeadLetterBytes         uint64 `json:"message_bytes_dlx"`
 	Consumers               uint64 `json:"consumers"`
 	ExpiredTotal            uint64 `json:"messages_expired_total"`
