@@ -35,6 +35,36 @@ func Declare(ctx context.Context, uri string, queues ...Queue) error {
 	return nil
 }
 
+// Use sends a message through each of the queues, so that they have held
+// something and are empty again.
+func Use(ctx context.Context, uri string, queues ...string) error {
+	conn, ch, err := open(ctx, uri)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := ch.Confirm(false); err != nil {
+		return err
+	}
+	for _, q := range queues {
+		c, err := ch.PublishWithDeferredConfirmWithContext(ctx, "", q, false, false, amqp.Publishing{})
+		if err != nil {
+			return err
+		}
+		if ok, err := c.WaitContext(ctx); err != nil || !ok {
+			return fmt.Errorf("publish to %s: acked: %v, %w", q, ok, err)
+		}
+		d, ok, err := ch.Get(q, false)
+		if err != nil || !ok {
+			return fmt.Errorf("get from %s: got: %v, %w", q, ok, err)
+		}
+		if err := d.Ack(false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Flow publishes, and at the same time consumes where the messages end.
 type Flow struct {
 	URIs      []string

@@ -1,0 +1,117 @@
+package jepsen
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/jepsen/checker"
+	"github.com/quorate/quorate/jepsen/cluster"
+	"github.com/quorate/quorate/jepsen/internal/await"
+	"github.com/quorate/quorate/jepsen/nemesis"
+	"github.com/quorate/quorate/jepsen/workload"
+)
+
+// deadKills is how long TestDeadLettersUnderKills kills leaders.
+const deadKills = time.Minute
+
+// Messages die all the time in one replicated queue and go to another, while
+// the leaders of both are killed in turn: each letter arrives, and once.
+func TestDeadLettersUnderKills(t *testing.T) {
+	r := mustStart(t, 5*time.Minute)
+	r.must(workload.Declare(r.ctx, r.Nodes[0].URI(), expiring...))
+	stop := make(chan struct{})
+	f := workload.Flow{
+		URIs: r.URIs(), PublishAt: 0, ConsumeAt: 1, Queue: "dead", Rate: 300,
+		Next: workload.Until(stop, shortLived), Patience: 30 * time.Second,
+	}
+	r.must(f.Run(r.ctx, r.History, func(ctx context.Context) error {
+		defer close(stop)
+		for end := time.Now().Add(deadKills); time.Now().Before(end); {
+			for _, queue := range []string{"waiting", "dead"} {
+				if err := nemesis.KillLeader(queue).Run(ctx, r.Cluster, r.History); err != nil {
+					return err
+				}
+				if err := r.awaitDead(ctx, 300); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}))
+	h := r.History
+	late := checker.Lateness(h)
+	t.Logf("%d kills, %d messages, lateness: %s", len(h.Faults), h.Confirmed(), checker.Percentiles(late))
+	if len(late) == 0 || len(h.Faults) < 4 {
+		t.Fatal("nothing was tried")
+	}
+	r.judge(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h),
+		checker.Early(h), checker.Late(h, electionBound), checker.Deaths(h, checker.Expired("waiting")))
+	r.mustConverge()
+}
+
+// Queues with a TTL by policy and no messages, some of them used before, write
+// nothing while nobody uses them.
+func TestIdleQueuesWriteNothing(t *testing.T) {
+	const queues, quiet = 200, 12 * time.Second
+	r := mustStart(t, 3*time.Minute)
+	r.must(r.Nodes[0].SetPolicy(r.ctx, cluster.Policy{
+		Name: "ttl", Pattern: "^idle-", ApplyTo: "queues",
+		Definition: map[string]any{"message-ttl": 500, "max-length": 1000},
+	}))
+	var all []workload.Queue
+	for i := range queues {
+		all = append(all, workload.Queue{Name: fmt.Sprintf("idle-%d", i)})
+	}
+	r.must(workload.Declare(r.ctx, r.Nodes[0].URI(), all...))
+	r.must(workload.Use(r.ctx, r.Nodes[0].URI(), "idle-0", "idle-1", "idle-2"))
+
+	r.mustConverge()
+	before := r.mustFallSilent()
+	select {
+	case <-r.ctx.Done():
+		t.Fatal(r.ctx.Err())
+	case <-time.After(quiet):
+	}
+	after := r.mustIndexes()
+	if len(after) < queues {
+		t.Fatalf("%d queues of %d", len(after), queues)
+	}
+	for queue, index := range after {
+		if before[queue] != index {
+			t.Errorf("%s has written %d entries", queue, index-before[queue])
+		}
+	}
+}
+
+// mustFallSilent waits until no queue writes any more, and returns where their
+// logs are.
+func (r *run) mustFallSilent() (at map[string]uint64) {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(r.ctx, 30*time.Second)
+	defer cancel()
+	r.must(await.Until(ctx, time.Second, "no new entries", func() (bool, error) {
+		now := r.mustIndexes()
+		same := fmt.Sprint(now) == fmt.Sprint(at)
+		at = now
+		return same, nil
+	}))
+	return at
+}
+
+// mustIndexes returns how far each queue's leader has applied its log.
+func (r *run) mustIndexes() map[string]uint64 {
+	r.Helper()
+	at := map[string]uint64{}
+	for _, n := range r.Nodes {
+		replicas, err := n.Replicas(r.ctx)
+		r.must(err)
+		for _, replica := range replicas {
+			if replica.Leader {
+				at[replica.Name] = replica.AppliedIndex
+			}
+		}
+	}
+	return at
+}
