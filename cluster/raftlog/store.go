@@ -21,7 +21,7 @@ const ExitCode = 74
 // Sizes used where Options has zero.
 const (
 	DefaultCacheBytes    = 96 << 20
-	DefaultMemTableBytes = 64 << 20
+	DefaultMemTableBytes = 128 << 20
 )
 
 // Options says how to open a Store. The zero value is good for production.

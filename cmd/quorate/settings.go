@@ -83,7 +83,7 @@ var table = []setting{
 	{"leaderless_grace", "5000", "ms, 100 … 600000: how long a request waits for a queue without leader", duration(time.Millisecond, 100, 600_000, func(s *settings) *time.Duration { return &s.leaderlessGrace })},
 	{"quorum_queue.initial_cluster_size", "3", "1 … 7: replicas of a queue", number(1, 7, func(s *settings) *int { return &s.groupSize })},
 	{"raft.heartbeat_timeout", "0", "ms, 0 … 60000: safety net of queue groups, failures are noticed sooner; 0: 30000, or 100000 while the node has more than 2000 replicas", duration(time.Millisecond, 0, 60_000, func(s *settings) *time.Duration { return &s.raftHeartbeat })},
-	{"raft.wal_max_size_bytes", "67108864", "bytes, 1048576 … 1073741824: queue log written before it goes to a table; about six times as much lies on disk", number(1<<20, 1<<30, func(s *settings) *int { return &s.walSize })},
+	{"raft.wal_max_size_bytes", "134217728", "bytes, 1048576 … 1073741824: queue log written before it goes to a table; about six times as much lies on disk", number(1<<20, 1<<30, func(s *settings) *int { return &s.walSize })},
 	{"log.file", "", "file to append to; empty: standard error", text(func(s *settings) *string { return &s.logFile })},
 	{"log.console.level", "info", "debug, info, warning or error", oneOf(func(s *settings) *string { return &s.logLevel }, "debug", "info", "warning", "error")},
 	{"log.console.formatter", "plaintext", "plaintext or json", oneOf(func(s *settings) *string { return &s.logFormat }, "plaintext", "json")},
