@@ -32,6 +32,7 @@ var commands = []command{
 	{"latency", "publish one message at a time and wait for its confirm", runLatency},
 	{"rate", "publish at a fixed rate and see how long messages take to their consumer", runRate},
 	{"ttl", "let messages expire into a dead-letter queue and see how late they are", runTTL},
+	{"expiry", "let a million messages die at once and see how long that takes", runMortality},
 	{"backlog", "fill a queue and see what a waiting message costs in memory", runBacklog},
 	{"pinned", "leave one message unsettled and pass many through behind it", runPinned},
 	{"suite", "start a three-node cluster on loopback and measure all of it", runSuite},

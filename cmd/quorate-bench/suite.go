@@ -117,6 +117,7 @@ type suite struct {
 	rounds   int
 	waiting  int
 	passed   int
+	mortal   int
 	queues   int
 	only     string
 }
@@ -127,6 +128,7 @@ func runSuite(ctx context.Context, fs *flag.FlagSet, args []string) (err error) 
 	fs.IntVar(&s.rounds, "runs", 1, "`rounds`, of which the table shows the medians")
 	fs.IntVar(&s.waiting, "backlog", 1_000_000, "`messages` left waiting in the backlog run; 0: no such run")
 	fs.IntVar(&s.passed, "pinned", 1_000_000, "`messages` passed through behind the pinned one; 0: no such run")
+	fs.IntVar(&s.mortal, "mortal", 1_000_000, "`messages` that die at once in the runs expiry; 0: no such runs")
 	fs.IntVar(&s.queues, "queues", 10_000, "`number` of queues in the run queues, which -only asks for")
 	fs.StringVar(&s.only, "only", "", "run only the measurements whose names hold one of these comma-separated `texts`")
 	if err := parse(fs, args); err != nil {
@@ -171,6 +173,9 @@ func (s *suite) round(ctx context.Context, all *collection) error {
 		}
 		all.add("", r)
 	}
+	if err := s.deaths(ctx, all); err != nil {
+		return err
+	}
 	pass, wait := backlogShape, backlogShape
 	pass.messages, wait.messages = s.passed, s.waiting
 	if s.passed > 0 && selected("pinned", s.only) {
@@ -182,6 +187,34 @@ func (s *suite) round(ctx context.Context, all *collection) error {
 	}
 	if s.waiting > 0 && selected("backlog", s.only) {
 		return s.backlog(ctx, wait, all)
+	}
+	return nil
+}
+
+// deaths lets messages leave a hold queue whose leader is killed, and a million
+// die at once.
+func (s *suite) deaths(ctx context.Context, all *collection) error {
+	if selected("hold", s.only) {
+		results, err := heldThroughKill(ctx, s.lab, 10_000, 100*time.Millisecond, 20*time.Second)
+		if err != nil {
+			return err
+		}
+		for _, r := range results {
+			all.add("", r)
+		}
+	}
+	if s.mortal == 0 || !selected("expiry", s.only) {
+		return nil
+	}
+	for _, deadLetter := range []bool{false, true} {
+		if _, err := calm(ctx, s.target.pids, calmTimeout); err != nil {
+			return err
+		}
+		r, err := mortality(ctx, s.target, s.mortal, deadLetter)
+		if err != nil {
+			return err
+		}
+		all.add("", r)
 	}
 	return nil
 }
