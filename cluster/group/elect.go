@@ -432,7 +432,7 @@ func (e *elections) note(from string, it item, now time.Time) {
 	}
 	v.standings[from] = it.standing
 	switch it.kind {
-	case itemStanding:
+	case itemStanding, itemAsk: // who asks has no leader either, perhaps only since it last said so
 		delete(v.led, from)
 	case itemLed:
 		v.led[from] = now
