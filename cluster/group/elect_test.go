@@ -430,6 +430,23 @@ func TestElectOutOfStep(t *testing.T) {
 	}
 }
 
+// A member that still believes in the dead leader when it is asked holds up the
+// election only until it asks itself.
+func TestElectNoticedLater(t *testing.T) {
+	p := newPretend(t, "a", "b", "c")
+	for i, name := range p.order {
+		n := p.nodes[name]
+		n.open, n.leader, n.log = true, "a", standing{1, uint64(20 - i)}
+	}
+	p.nodes["a"].unreached["b"], p.nodes["a"].unreached["c"] = true, true
+	p.nodes["b"].lost("a")
+	p.run(100 * time.Millisecond)
+	p.mustCampaign()
+	p.nodes["c"].lost("a")
+	p.run(300 * time.Millisecond)
+	p.mustCampaign("b")
+}
+
 // A leader that raft knows of ends the search, also if nobody has told.
 func TestElectUntold(t *testing.T) {
 	p := newPretend(t, "a", "b", "c")
