@@ -32,7 +32,7 @@ build: ## build the binaries into bin/
 test: ## the whole test suite
 	$(GO) test -race -tags invariants -timeout 8m $(RACE_PKGS)
 	$(GO) test -tags invariants -timeout 4m $(PLAIN_PKGS)
-	$(GO) test -timeout 5m $(JEPSEN_PKGS)
+	$(GO) test -timeout 10m $(JEPSEN_PKGS)
 
 check: ## formatting, vet, staticcheck, house rules, fresh generated code, tidy go.mod
 	@bad=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$bad" || { echo "gofmt -w these:"; echo "$$bad"; exit 1; }
