@@ -41,15 +41,5 @@ func copies(dst []string, p *wire.Properties, header string) ([]string, error) {
 }
 
 func refuseHeader(header string, tag byte) error {
-	return fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid message: {unacceptable_type_in_header,%q,%s}", header, typeName(tag)))
-}
-
-// typeName is what error texts call the type of a value.
-func typeName(tag byte) string {
-	names := map[byte]string{
-		'S': "longstr", 'F': "table", 't': "bool", 'T': "timestamp", 'b': "byte", 'B': "unsignedbyte", 's': "short",
-		'u': "unsignedshort", 'I': "signedint", 'i': "unsignedint", 'l': "long", 'L': "long", 'f': "float", 'd': "double",
-		'D': "decimal", 'A': "array", 'x': "binary", 'V': "void",
-	}
-	return names[tag]
+	return fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid message: {unacceptable_type_in_header,%q,%s}", header, fsm.TypeName(uint32(tag))))
 }

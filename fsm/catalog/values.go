@@ -11,53 +11,39 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// valueTypes gives, for each wire letter of a field value, the name that
-// texts use and the class within which values can be equal.
-var valueTypes = [128]struct {
-	name  string
-	class route.Class
-}{
-	't': {"bool", route.Bool},
-	'b': {"byte", route.Int},
-	'B': {"unsignedbyte", route.Int},
-	's': {"short", route.Int},
-	'u': {"unsignedshort", route.Int},
-	'I': {"signedint", route.Int},
-	'i': {"unsignedint", route.Int},
-	'l': {"long", route.Int},
-	'L': {"long", route.Int},
-	'f': {"float", route.Float},
-	'd': {"double", route.Float},
-	'D': {"decimal", route.Decimal},
-	'S': {"longstr", route.String},
-	'x': {"binary", route.Bytes},
-	'A': {"array", route.Array},
-	'T': {"timestamp", route.Timestamp},
-	'F': {"table", route.Nested},
-	'V': {"void", route.Void},
+// valueClasses gives, for each wire letter of a field value, the class within
+// which values can be equal.
+var valueClasses = [128]route.Class{
+	't': route.Bool,
+	'b': route.Int, 'B': route.Int, 's': route.Int, 'u': route.Int, 'I': route.Int, 'i': route.Int, 'l': route.Int, 'L': route.Int,
+	'f': route.Float, 'd': route.Float,
+	'D': route.Decimal,
+	'S': route.String,
+	'x': route.Bytes,
+	'A': route.Array,
+	'T': route.Timestamp,
+	'F': route.Nested,
+	'V': route.Void,
 }
 
 // unknownClass is the class of values with a letter that is not AMQP's.
 const unknownClass route.Class = 255
 
 func typeName(v *logpb.Value) string {
-	if known(v) {
-		return valueTypes[v.GetTag()].name
+	if name := fsm.TypeName(v.GetTag()); name != "" {
+		return name
 	}
 	return "unknown"
 }
 
 func classOf(v *logpb.Value) route.Class {
 	if known(v) {
-		return valueTypes[v.GetTag()].class
+		return valueClasses[v.GetTag()]
 	}
 	return unknownClass
 }
 
-func known(v *logpb.Value) bool {
-	tag := v.GetTag()
-	return tag < uint32(len(valueTypes)) && valueTypes[tag].name != ""
-}
+func known(v *logpb.Value) bool { return fsm.TypeName(v.GetTag()) != "" }
 
 // lookup returns the first value under name, or nil.
 func lookup(t *fsm.Table, name string) *logpb.Value {
