@@ -33,21 +33,14 @@ var wrongBy = []time.Duration{time.Hour, -time.Hour}
 // messages die at their time, each arrives once, and replicas stay equal.
 func TestExpiryWithWrongClock(t *testing.T) {
 	r := mustStart(t, 4*time.Minute, cluster.WrongClocks...)
-	r.must(workload.Declare(r.ctx, r.Nodes[0].URI(), expiring...))
-	stop := make(chan struct{})
-	f := workload.Flow{
-		URIs: r.URIs(), PublishAt: 0, ConsumeAt: 1, Queue: "dead", Rate: 300,
-		Next: workload.Until(stop, shortLived), Patience: 30 * time.Second,
-	}
-	r.must(f.Run(r.ctx, r.History, func(ctx context.Context) error {
-		defer close(stop)
+	r.mustExpireWhile(func(ctx context.Context) error {
 		for _, ahead := range wrongBy {
 			if err := r.passAround(ctx, ahead); err != nil {
 				return fmt.Errorf("clock %v ahead: %w", ahead, err)
 			}
 		}
 		return nil
-	}))
+	})
 	h := r.History
 	late := checker.Lateness(h)
 	t.Logf("%d kills, %d messages, lateness: %s", len(h.Faults), h.Confirmed(), checker.Percentiles(late))

@@ -20,14 +20,7 @@ const deadKills = time.Minute
 // the leaders of both are killed in turn: each letter arrives, and once.
 func TestDeadLettersUnderKills(t *testing.T) {
 	r := mustStart(t, 5*time.Minute)
-	r.must(workload.Declare(r.ctx, r.Nodes[0].URI(), expiring...))
-	stop := make(chan struct{})
-	f := workload.Flow{
-		URIs: r.URIs(), PublishAt: 0, ConsumeAt: 1, Queue: "dead", Rate: 300,
-		Next: workload.Until(stop, shortLived), Patience: 30 * time.Second,
-	}
-	r.must(f.Run(r.ctx, r.History, func(ctx context.Context) error {
-		defer close(stop)
+	r.mustExpireWhile(func(ctx context.Context) error {
 		for end := time.Now().Add(deadKills); time.Now().Before(end); {
 			for _, queue := range []string{"waiting", "dead"} {
 				if err := nemesis.KillLeader(queue).Run(ctx, r.Cluster, r.History); err != nil {
@@ -39,7 +32,7 @@ func TestDeadLettersUnderKills(t *testing.T) {
 			}
 		}
 		return nil
-	}))
+	})
 	h := r.History
 	late := checker.Lateness(h)
 	t.Logf("%d kills, %d messages, lateness: %s", len(h.Faults), h.Confirmed(), checker.Percentiles(late))

@@ -31,6 +31,22 @@ func shortLived() client.Message {
 	return client.Message{RoutingKey: "waiting", Queue: "dead", TTL: ttl, Size: 100}
 }
 
+// mustExpireWhile lets messages die and consumes the dead letters for as long as
+// something is done, and until all have come.
+func (r *run) mustExpireWhile(do func(ctx context.Context) error) {
+	r.Helper()
+	r.must(workload.Declare(r.ctx, r.Nodes[0].URI(), expiring...))
+	stop := make(chan struct{})
+	f := workload.Flow{
+		URIs: r.URIs(), PublishAt: 0, ConsumeAt: 1, Queue: "dead", Rate: 300,
+		Next: workload.Until(stop, shortLived), Patience: 30 * time.Second,
+	}
+	r.must(f.Run(r.ctx, r.History, func(ctx context.Context) error {
+		defer close(stop)
+		return do(ctx)
+	}))
+}
+
 // Messages of very different lifetimes share one queue: each leaves it at its
 // own time, never early, and arrives among the dead letters once.
 func TestExpiry(t *testing.T) {

@@ -46,8 +46,8 @@ func connectStreams(uri string, gone func(error), opts ...jetstream.JetStreamOpt
 	return conn, js, nil
 }
 
-// declareStreams deletes the queues' streams and makes them anew.
-func declareStreams(uri string, queues []queue) error {
+// eachStream does something for each of the queues, on one connection.
+func eachStream(uri string, queues []queue, do func(ctx context.Context, js jetstream.JetStream, q queue) error) error {
 	conn, js, err := connectStreams(uri, nil)
 	if err != nil {
 		return err
@@ -56,6 +56,16 @@ func declareStreams(uri string, queues []queue) error {
 	ctx, cancel := context.WithTimeout(context.Background(), streamTimeout)
 	defer cancel()
 	for _, q := range queues {
+		if err := do(ctx, js, q); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// declareStreams deletes the queues' streams and makes them anew.
+func declareStreams(uri string, queues []queue) error {
+	return eachStream(uri, queues, func(ctx context.Context, js jetstream.JetStream, q queue) error {
 		if len(q.args) > 0 {
 			return fmt.Errorf("%s: %w", q.name, errNoStreamTTL)
 		}
@@ -65,8 +75,8 @@ func declareStreams(uri string, queues []queue) error {
 		if err := makeStream(ctx, js, q.name); err != nil {
 			return fmt.Errorf("stream %s: %w", q.name, err)
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 func makeStream(ctx context.Context, js jetstream.JetStream, name string) error {
@@ -86,19 +96,9 @@ func makeStream(ctx context.Context, js jetstream.JetStream, name string) error 
 
 // removeStreams deletes the queues' streams with all they hold.
 func removeStreams(uri string, queues []queue) error {
-	conn, js, err := connectStreams(uri, nil)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), streamTimeout)
-	defer cancel()
-	for _, q := range queues {
-		if err := removeStream(ctx, js, q.name); err != nil {
-			return err
-		}
-	}
-	return nil
+	return eachStream(uri, queues, func(ctx context.Context, js jetstream.JetStream, q queue) error {
+		return removeStream(ctx, js, q.name)
+	})
 }
 
 func removeStream(ctx context.Context, js jetstream.JetStream, name string) error {
