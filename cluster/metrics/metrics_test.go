@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -17,33 +16,13 @@ import (
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cmd/tidy/page"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the documentation's table of metrics anew")
+var _ = flag.Bool("rewrite", false, "write the documentation's table of metrics anew")
 
 // TestDocument holds the documentation against the table.
-func TestDocument(t *testing.T) {
-	const path = "../../docs/metrics.md"
-	const begin, end = "<!-- table -->\n", "<!-- end of table -->\n"
-	page, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, rest, ok := strings.Cut(string(page), begin)
-	old, tail, ok2 := strings.Cut(rest, end)
-	if !ok || !ok2 {
-		t.Fatalf("%s: no place for the table", path)
-	}
-	switch {
-	case old == Document():
-	case *rewrite:
-		if err := os.WriteFile(path, []byte(head+begin+Document()+end+tail), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	default:
-		t.Errorf("%s: the table is not that of the program; run go test ./cluster/metrics -rewrite", path)
-	}
-}
+func TestDocument(t *testing.T) { page.Hold(t, "../../docs/metrics.md", "table", Document()) }
 
 // TestTable: names and labels are as Prometheus wants them, each name stands
 // once, counters are called so.

@@ -8,14 +8,14 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cmd/tidy/page"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the documentation's usage anew")
+var _ = flag.Bool("rewrite", false, "write the documentation's usage anew")
 
 // pretendNode answers as a node does.
 func pretendNode(t *testing.T) (address string, changed *[]string) {
@@ -215,24 +215,5 @@ func TestEnvironment(t *testing.T) {
 
 // TestDocument holds the documentation against the usage.
 func TestDocument(t *testing.T) {
-	const path = "../../docs/quoratectl.md"
-	const begin, end = "<!-- usage -->\n```\n", "```\n<!-- end of usage -->\n"
-	page, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, rest, ok := strings.Cut(string(page), begin)
-	old, tail, ok2 := strings.Cut(rest, end)
-	if !ok || !ok2 {
-		t.Fatalf("%s: no place for the usage", path)
-	}
-	switch {
-	case old == usage():
-	case *rewrite:
-		if err := os.WriteFile(path, []byte(head+begin+usage()+end+tail), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	default:
-		t.Errorf("%s: the usage is not that of the program; run go test ./cmd/quoratectl -rewrite", path)
-	}
+	page.Hold(t, "../../docs/quoratectl.md", "usage", "```\n"+usage()+"```\n")
 }

@@ -1,11 +1,11 @@
 package catalog
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
+
+	"github.com/quorate/quorate/cmd/tidy/page"
 )
 
 // keysTable is the table of policy keys as the documentation shows it.
@@ -37,25 +37,4 @@ func keysTable() string {
 }
 
 // TestDocument holds the documentation against the table of keys.
-func TestDocument(t *testing.T) {
-	const path = "../../docs/policies.md"
-	const begin, end = "<!-- keys -->\n", "<!-- end of keys -->\n"
-	page, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, rest, ok := strings.Cut(string(page), begin)
-	old, tail, ok2 := strings.Cut(rest, end)
-	if !ok || !ok2 {
-		t.Fatalf("%s: no place for the keys", path)
-	}
-	switch {
-	case old == keysTable():
-	case flag.Lookup("rewrite").Value.String() == "true":
-		if err := os.WriteFile(path, []byte(head+begin+keysTable()+end+tail), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	default:
-		t.Errorf("%s: the keys are not those of the program; run go test ./fsm/catalog -rewrite", path)
-	}
-}
+func TestDocument(t *testing.T) { page.Hold(t, "../../docs/policies.md", "keys", keysTable()) }
