@@ -78,6 +78,8 @@ func (c *conn) serve() {
 		c.refuse(err)
 		return
 	}
+	c.source.watch(c.heartbeat)
+	open := c.run() // before a client can see that it is
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
@@ -85,9 +87,8 @@ func (c *conn) serve() {
 			c.abort(err)
 		}
 	}()
-	c.source.watch(c.heartbeat)
 	err := errEnding
-	if c.run() {
+	if open {
 		c.log.Info("connection open")
 		err = c.read()
 	}
