@@ -57,6 +57,7 @@ type channel struct {
 	prefetch    uint16
 	publishing  *message // whose headers publishHeaders decodes
 	headers     func() *fsm.Table
+	property    func(name string) []byte
 
 	mu           sync.Mutex
 	closed       bool // events mean nothing any more
@@ -123,7 +124,7 @@ func newChannel(c *conn, number uint16) *channel {
 		tags:      map[string]*consumer{},
 		gets:      map[uint64]struct{}{},
 	}
-	ch.headers = ch.publishHeaders
+	ch.headers, ch.property = ch.publishHeaders, ch.publishProperty
 	return ch
 }
 

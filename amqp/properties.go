@@ -52,3 +52,23 @@ func (Properties) Copies(raw []byte) []string {
 	keys, _ := copies(nil, &p, headerCC) // checked when they came in
 	return keys
 }
+
+// Property returns the text of one of the properties that a hash exchange can
+// name; nil if there is none. It may be a part of raw.
+func (Properties) Property(raw []byte, name string) []byte {
+	p, err := wire.ParseProperties(raw)
+	if err != nil {
+		return nil
+	}
+	switch name {
+	case "message_id":
+		return p.MessageID
+	case "correlation_id":
+		return p.CorrelationID
+	case "timestamp":
+		if p.Has(wire.FlagTimestamp) {
+			return strconv.AppendUint(nil, p.Timestamp, 10)
+		}
+	}
+	return nil
+}

@@ -18,7 +18,7 @@ func (ch *channel) publish(m *message) error {
 	size := len(p.Payload)
 	c.flow.add(1, int64(size))
 	p.Number = ch.confirms.add(uint32(size))
-	p.Headers = ch.headers
+	p.Headers, p.Property = ch.headers, ch.property
 	ch.publishing = m
 	routed, err := ch.session.Publish(p)
 	ch.publishing = nil
@@ -53,6 +53,14 @@ func (ch *channel) publishHeaders() *fsm.Table {
 		return nil
 	}
 	return catalogTable(t)
+}
+
+// publishProperty returns a property of the message that is being published.
+func (ch *channel) publishProperty(name string) []byte {
+	if ch.publishing == nil {
+		return nil
+	}
+	return Properties{}.Property(ch.publishing.publish.Payload.Properties(), name)
 }
 
 // Settled takes the outcome of publishes.

@@ -129,6 +129,7 @@ type noProperties struct{}
 func (noProperties) Expiration([]byte) string                  { return "" }
 func (noProperties) Headers([]byte, []*logpb.Death) *fsm.Table { return nil }
 func (noProperties) Copies([]byte) []string                    { return nil }
+func (noProperties) Property([]byte, string) []byte            { return nil }
 
 // nodes is a cluster of three in this process.
 type nodes struct {

@@ -32,6 +32,10 @@ type Publish struct {
 	// Headers decodes the headers property. It is called only while Publish
 	// runs, and only if an exchange on the way needs it.
 	Headers func() *Table
+	// Property returns the text of a property that exchanges may ask for, nil
+	// if the message has none. It is called as Headers is, and what it returns
+	// is valid until the next call.
+	Property func(name string) []byte
 }
 
 // Schedule names the time at which a message becomes ready in its queues.

@@ -54,6 +54,9 @@ type Properties interface {
 	Headers(properties []byte, deaths []*logpb.Death) *fsm.Table
 	// Copies returns the routing keys of the header CC.
 	Copies(properties []byte) []string
+	// Property returns the text of one of the properties that exchanges may ask
+	// for, nil if there is none.
+	Property(properties []byte, name string) []byte
 }
 
 // Config is what a Broker needs.

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	mathrand "math/rand/v2"
 	"slices"
 	"sync"
 
@@ -258,12 +259,16 @@ func (f *forwarder) routeLetter(v *catalog.View, c *logpb.QueueConfig, l *queue.
 
 // deadTargets returns the queues that a dead message goes to.
 func (b *Broker) deadTargets(v *catalog.View, vhost string, c *logpb.QueueConfig, l *fsm.DeadLetter, p fsm.Payload) []*catalog.Queue {
-	headers := func() *fsm.Table { return b.config.Properties.Headers(p.Properties(), b.deaths(l, p)) }
 	keys := []string{c.DeadLetterRoutingKey}
 	if !c.HasDeadLetterRoutingKey {
 		keys = append(b.keys(p), p.BlindKeys()...)
 	}
-	queues, err := v.RouteKeys(vhost, c.DeadLetterExchange, keys, headers, nil)
+	queues, _, err := v.Route(vhost, c.DeadLetterExchange, &catalog.Message{
+		Keys:     keys,
+		Headers:  func() *fsm.Table { return b.config.Properties.Headers(p.Properties(), b.deaths(l, p)) },
+		Property: func(name string) []byte { return b.config.Properties.Property(p.Properties(), name) },
+		Chance:   mathrand.Uint64(), Local: b.leadsHere,
+	}, nil)
 	if err != nil {
 		return nil
 	}

@@ -115,6 +115,7 @@ type noProperties struct{}
 func (noProperties) Expiration([]byte) string                  { return "" }
 func (noProperties) Headers([]byte, []*logpb.Death) *fsm.Table { return nil }
 func (noProperties) Copies([]byte) []string                    { return nil }
+func (noProperties) Property([]byte, string) []byte            { return nil }
 
 func payload(body string) fsm.Payload {
 	return append(fsm.AppendPayloadHead(nil, "", "k", nil), body...)

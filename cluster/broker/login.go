@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
 )
 
 // HashAlgorithm names how passwords are kept: PBKDF2 with HMAC-SHA-256. A
@@ -205,6 +206,7 @@ func (c *Connection) OpenSession(client fsm.SessionEvents) (*Session, error) {
 		id:        fsm.SessionID{Node: self, Boot: b.boot.Load(), Num: b.sessionNumber.Add(1)},
 		lanes:     map[fsm.QueueID]*lane{},
 		consumers: map[uint64]*lane{},
+		message:   catalog.Message{Local: b.leadsHere},
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"fmt"
+	mathrand "math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,6 +44,7 @@ type Session struct {
 	hungry    atomic.Bool
 
 	// Used by the publishing goroutine only.
+	message   catalog.Message // the last one
 	route     []*catalog.Queue
 	allowed   string // exchange that may be written to …
 	allowedIn *catalog.View
@@ -89,7 +91,10 @@ func (s *Session) Publish(p *fsm.Publish) (bool, error) {
 	}
 	var limits catalog.Ceilings
 	var err error
-	s.route, limits, err = v.RoutePublish(s.conn.vhost, p.Exchange, p.RoutingKey, p.Copies, p.Headers, s.route[:0])
+	m := &s.message
+	m.Keys = append(append(m.Keys[:0], p.RoutingKey), p.Copies...)
+	m.Headers, m.Property, m.Chance = p.Headers, p.Property, mathrand.Uint64()
+	s.route, limits, err = v.Route(s.conn.vhost, p.Exchange, m, s.route[:0])
 	if err != nil || len(s.route) == 0 {
 		return false, err
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
@@ -229,6 +230,12 @@ func (t *target) leaderNow() (node string, since int64, led <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.leader, t.leaderless, t.led
+}
+
+// leadsHere reports whether this node serves a queue.
+func (b *Broker) leadsHere(q *catalog.Queue) bool {
+	node, _, _ := b.target(q).leaderNow()
+	return node == b.config.Node
 }
 
 // end answers all lanes: the queue is gone.

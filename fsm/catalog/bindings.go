@@ -101,6 +101,9 @@ func checkBinding(exchangeType string, m *logpb.Bind) error {
 	case Headers:
 		_, err := headersOf(m.GetArguments())
 		return err
+	case ConsistentHash:
+		_, err := weightOf(m.GetRoutingKey())
+		return err
 	}
 	return nil
 }
@@ -196,6 +199,8 @@ func (vh *vhost) addBinding(m *logpb.Bind) {
 		x.topic = x.topic.With(b.RoutingKey, to)
 	case Headers:
 		b.headers, _ = headersOf(b.Arguments)
+	case ConsistentHash, ModulusHash, Random, LocalRandom:
+		x.shares = x.shares.With(to.name(), to, weightIn(&x, b))
 	}
 	x.bindings = x.bindings.With(b.key, b)
 	vh.exchanges = vh.exchanges.With(x.Name, &x)
@@ -253,6 +258,8 @@ func (vh *vhost) forgetOutbound(b *Binding, to target) (last bool) {
 		x.fanout = x.fanout.Without(to, 1)
 	case Topic:
 		x.topic = x.topic.Without(b.RoutingKey, to, 1)
+	case ConsistentHash, ModulusHash, Random, LocalRandom:
+		x.shares = x.shares.Without(to.name(), weightIn(&x, b))
 	}
 	x.bindings = x.bindings.Without(b.key)
 	vh.exchanges = vh.exchanges.With(x.Name, &x)

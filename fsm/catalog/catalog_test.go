@@ -239,7 +239,8 @@ func TestRouteMany(t *testing.T) {
 		mustApply(t, c, fmt.Sprintf("bind / all queue-%d k", i), fmt.Sprintf("bind / more queue-%d k", i),
 			fmt.Sprintf("exchange / x%d fanout", i), fmt.Sprintf("bind-exchange / all x%d k", i), fmt.Sprintf("bind-exchange / x%d more k", i))
 	}
-	queues, err := c.View().Route("/", "all", "k", nil, nil)
+	m := Message{Keys: []string{"k"}}
+	queues, _, err := c.View().Route("/", "all", &m, nil)
 	seen := map[*Queue]bool{}
 	for _, q := range queues {
 		seen[q] = true
@@ -247,7 +248,7 @@ func TestRouteMany(t *testing.T) {
 	if err != nil || len(queues) != 200 || len(seen) != 200 {
 		t.Fatalf("%d queues, %d different (%v)", len(queues), len(seen), err)
 	}
-	again, err := c.View().Route("/", "more", "k", nil, queues[:150])
+	again, _, err := c.View().Route("/", "more", &m, queues[:150])
 	if err != nil || len(again) != 200 {
 		t.Fatalf("%d queues in a list that had 150 (%v)", len(again), err)
 	}
@@ -256,15 +257,21 @@ func TestRouteMany(t *testing.T) {
 func TestRouteAllocates(t *testing.T) {
 	c := mustFill(t, 100)
 	mustApply(t, c, "bind / amq.fanout queue-1 k", "bind / amq.fanout queue-2 k", "bind / amq.headers queue-1 k h=S:v")
+	for _, kind := range []string{ConsistentHash, ModulusHash, Random, LocalRandom} {
+		mustApply(t, c, "exchange / "+kind+" "+kind, "bind / "+kind+" queue-1 1", "bind / "+kind+" queue-2 2")
+	}
 	v := c.View()
 	table := parseTable(t, []string{"h=S:v"})
 	headers := func() *fsm.Table { return table }
+	local := func(*Queue) bool { return true }
 	dst := make([]*Queue, 0, 8)
 	for exchange, key := range map[string]string{
 		"": "queue-7", "amq.direct": "queue-7", "amq.topic": "sensor.7.room.heat", "amq.fanout": "", "amq.headers": "",
+		ConsistentHash: "a key", ModulusHash: "a key", Random: "", LocalRandom: "",
 	} {
 		n := testing.AllocsPerRun(100, func() {
-			queues, err := v.Route("/", exchange, key, headers, dst[:0])
+			keys := [1]string{key}
+			queues, _, err := v.Route("/", exchange, &Message{Keys: keys[:], Headers: headers, Local: local}, dst[:0])
 			if err != nil || len(queues) == 0 {
 				t.Fatalf("%q: %v", exchange, err)
 			}
@@ -281,20 +288,23 @@ func TestRouteAllocates(t *testing.T) {
 func BenchmarkRoute(b *testing.B) {
 	c := mustFill(b, 10000)
 	mustApply(b, c, "bind / amq.headers queue-1 k h=S:v")
+	mustApply(b, c, "exchange / hash x-consistent-hash")
 	for i := range 10 {
-		mustApply(b, c, fmt.Sprintf("bind / amq.fanout queue-%d k", i))
+		mustApply(b, c, fmt.Sprintf("bind / amq.fanout queue-%d k", i), fmt.Sprintf("bind / hash queue-%d 1", i))
 	}
 	v := c.View()
 	table := parseTable(b, []string{"h=S:v"})
+	headers := func() *fsm.Table { return table }
 	dst := make([]*Queue, 0, 16)
 	for _, c := range []struct{ name, exchange, key string }{
 		{"default", "", "queue-7000"}, {"direct", "amq.direct", "queue-7000"}, {"topic", "amq.topic", "sensor.7000.room.heat"},
-		{"fanout10", "amq.fanout", ""}, {"headers", "amq.headers", ""},
+		{"fanout10", "amq.fanout", ""}, {"headers", "amq.headers", ""}, {"hash10", "hash", "7000"},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if queues, err := v.Route("/", c.exchange, c.key, func() *fsm.Table { return table }, dst[:0]); err != nil || len(queues) == 0 {
+				keys := [1]string{c.key}
+				if queues, _, err := v.Route("/", c.exchange, &Message{Keys: keys[:], Headers: headers}, dst[:0]); err != nil || len(queues) == 0 {
 					b.Fatal(err)
 				}
 			}

@@ -1,7 +1,5 @@
 package catalog
 
-import "github.com/quorate/quorate/fsm"
-
 // Ceilings are the longest times-to-live that the exchanges on a message's way
 // allow it in the queues it goes to. A queue that several ways lead to counts
 // the exchanges of all of them. The zero Ceilings allow everything.
@@ -29,7 +27,7 @@ func ceiling(a, b uint64) uint64 {
 // ceilings computes the limits on a walk that is done. Only a walk that has
 // led from an exchange with a limit to another one, or from another one to an
 // exchange with a limit, is done again, one exchange at a time.
-func (r *router) ceilings(x *Exchange, keys []string, headers func() *fsm.Table) Ceilings {
+func (r *router) ceilings(x *Exchange, m *Message) Ceilings {
 	if !r.limited {
 		return Ceilings{}
 	}
@@ -42,9 +40,9 @@ func (r *router) ceilings(x *Exchange, keys []string, headers func() *fsm.Table)
 		name := todo[0]
 		step := router{vh: r.vh, first: name, decoded: r.decoded, table: r.table}
 		if name == "" {
-			step.byName(keys)
+			step.byName(m.Keys)
 		} else if from := r.vh.exchanges.At(name); from != nil {
-			step.visit(from, keys, headers)
+			step.visit(from, m)
 		}
 		for _, q := range step.queues.list {
 			each[q] = ceiling(each[q], reached[name])

@@ -141,7 +141,7 @@ func (vh *vhost) checkTables(x *Exchange) error {
 		}
 		places[at]++
 	}
-	direct, topic, fanout := 0, 0, 0
+	direct, topic, fanout, shares := 0, 0, 0, map[string]uint64{}
 	for at, times := range places { // det: any broken place will do
 		set := x.direct.Match(at.key)
 		switch x.Type {
@@ -149,6 +149,9 @@ func (vh *vhost) checkTables(x *Exchange) error {
 			set, topic = x.topic.Under(at.key), len(keys)
 		case Fanout:
 			set, fanout = x.fanout, len(places)
+		case ConsistentHash, ModulusHash, Random, LocalRandom:
+			shares[at.to.name()] += uint64(times) * weightIn(x, &Binding{RoutingKey: at.key})
+			continue
 		case Headers:
 			continue
 		default:
@@ -157,6 +160,14 @@ func (vh *vhost) checkTables(x *Exchange) error {
 		if set.Times(at.to) != times || set.Len() != keys[at.key] {
 			return fmt.Errorf("%s has key %q %d times, its table has it %d times", x, at.key, times, set.Times(at.to))
 		}
+	}
+	for name, want := range shares { // det: any broken place will do
+		if _, weight := x.shares.Under(name); weight != want {
+			return fmt.Errorf("%s: %q has weight %d, its bindings have %d", x, name, weight, want)
+		}
+	}
+	if x.shares.Len() != len(shares) {
+		return fmt.Errorf("%s: a table of %d destinations, its bindings have %d", x, x.shares.Len(), len(shares))
 	}
 	if x.direct.Len() != direct || x.topic.Len() != topic || x.fanout.Len() != fanout {
 		return fmt.Errorf("%s: tables of %d, %d, %d members, want %d, %d, %d", x, x.direct.Len(), x.topic.Len(), x.fanout.Len(), direct, topic, fanout)

@@ -14,9 +14,15 @@ const (
 	Fanout  = "fanout"
 	Topic   = "topic"
 	Headers = "headers"
+
+	// These give each message to one destination; see shares.go.
+	ConsistentHash = "x-consistent-hash"
+	ModulusHash    = "x-modulus-hash"
+	Random         = "x-random"
+	LocalRandom    = "x-local-random"
 )
 
-var exchangeTypes = []string{Direct, Fanout, Topic, Headers}
+var exchangeTypes = []string{Direct, Fanout, Topic, Headers, ConsistentHash, ModulusHash, Random, LocalRandom}
 
 // predeclared are the exchanges of every vhost.
 var predeclared = []*logpb.DeclareExchange{
@@ -99,6 +105,9 @@ func (v *View) checkDeclareExchange(ask access, d *logpb.DeclareExchange) (*Exch
 	if err := checkExchangeTTL(resource(kindExchange, vhost, name), d.GetArguments()); err != nil {
 		return nil, err
 	}
+	if _, err := hashOf(d); err != nil {
+		return nil, err
+	}
 	alternate, given, err := AlternateExchange(vhost, name, d.GetArguments())
 	if err != nil || !given {
 		return nil, err
@@ -130,6 +139,7 @@ func (vh *vhost) addExchange(m *logpb.DeclareExchange) {
 		Durable: m.Durable, AutoDelete: m.AutoDelete, Internal: m.Internal, Arguments: m.Arguments,
 		declared: m,
 	}
+	x.hash, _ = hashOf(m)
 	x.settle()
 	vh.exchanges = vh.exchanges.With(x.Name, vh.enforceExchange(x))
 }

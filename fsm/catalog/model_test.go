@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/route"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -52,6 +53,8 @@ func (m *model) bind(b *logpb.Bind) bool {
 	case x == nil, b.ToExchange && !isExchange, !b.ToExchange && !isQueue, m.indexOf(b) >= 0:
 		return false
 	case x.Type == Topic && strings.Count("."+b.RoutingKey+".", ".#.")+strings.Count("."+b.RoutingKey+".", ".#.#.") > 2:
+		return false
+	case x.Type == ConsistentHash && b.RoutingKey != "1" && b.RoutingKey != "5":
 		return false
 	}
 	m.bindings = append(m.bindings, b)
@@ -188,6 +191,39 @@ func (m *model) matches(b *logpb.Bind, key string, headers map[string]string) bo
 	return true
 }
 
+// chosen returns the one binding of an exchange that a message goes along, nil
+// if there is none.
+func (m *model) chosen(x *logpb.DeclareExchange, key string, headers map[string]string, chance uint64) *logpb.Bind {
+	var from route.Shares[*logpb.Bind]
+	for _, b := range m.bindings {
+		if local := b.ToExchange || isLocal(&Queue{Name: b.Destination}); b.Source != x.Name || x.Type == LocalRandom && !local {
+			continue
+		}
+		kind, weight := "q", uint64(1)
+		if b.ToExchange {
+			kind = "x"
+		}
+		if x.Type == ConsistentHash {
+			weight = uint64(b.RoutingKey[0] - '0')
+		}
+		from = from.With(kind+b.Destination, b, weight)
+	}
+	hash := route.HashString(key)
+	if len(x.Arguments.GetFields()) > 0 && x.Arguments.Fields[0].Name == hashHeader {
+		hash = route.HashString(headers["h1"])
+	}
+	var b *logpb.Bind
+	switch x.Type {
+	case ConsistentHash:
+		b, _ = from.Pick(hash)
+	case ModulusHash:
+		b, _ = from.At(hash)
+	default:
+		b, _ = from.At(chance ^ route.HashString(x.Name))
+	}
+	return b
+}
+
 func words(key string) []string {
 	if key == "" {
 		return nil
@@ -206,7 +242,7 @@ func naiveTopic(pattern, key []string) bool {
 }
 
 // route returns the names of the queues, sorted.
-func (m *model) route(exchange, key string, headers map[string]string) []string {
+func (m *model) route(exchange, key string, headers map[string]string, chance uint64) []string {
 	found, seen := map[string]bool{}, map[string]bool{}
 	var visit func(name string)
 	visit = func(name string) {
@@ -222,8 +258,13 @@ func (m *model) route(exchange, key string, headers map[string]string) []string 
 			return
 		}
 		hit := false
+		var only *logpb.Bind
+		one := slices.Contains([]string{ConsistentHash, ModulusHash, Random, LocalRandom}, x.Type)
+		if one {
+			only = m.chosen(x, key, headers, chance)
+		}
 		for _, b := range m.bindings {
-			if b.Source != name || !m.matches(b, key, headers) {
+			if b.Source != name || one && b != only || !one && !m.matches(b, key, headers) {
 				continue
 			}
 			hit = true

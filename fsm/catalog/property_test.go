@@ -14,7 +14,7 @@ var (
 	someQueue    = rapid.SampledFrom([]string{"q0", "q1", "q2", "q3", "q4"})
 	someExchange = rapid.SampledFrom([]string{"x0", "x1", "x2", "x3", "amq.direct", "amq.topic", "amq.fanout", "amq.headers"})
 	ownExchange  = rapid.SampledFrom([]string{"x0", "x1", "x2", "x3"})
-	someKey      = rapid.SampledFrom([]string{"", "a", "b", "a.b", "a.*", "#", "#.b", "*.#", "#.a.#", "#.a.#.b.#", "#.#.#", "q1"})
+	someKey      = rapid.SampledFrom([]string{"", "a", "b", "a.b", "a.*", "#", "#.b", "*.#", "#.a.#", "#.a.#.b.#", "#.#.#", "q1", "1", "5", "0"})
 	publishedKey = rapid.SampledFrom([]string{"", "a", "b", "a.b", "a.a.b", "c", "q1", "q2"})
 	someValue    = rapid.SampledFrom([]string{"1", "2", "?"})
 )
@@ -39,7 +39,9 @@ func drawExchange(t *rapid.T) *logpb.DeclareExchange {
 		Vhost: "/", Name: ownExchange.Draw(t, "exchange"), Type: rapid.SampledFrom(exchangeTypes).Draw(t, "type"),
 		AutoDelete: rapid.Bool().Draw(t, "auto-delete"), Durable: rapid.Bool().Draw(t, "durable"),
 	}
-	if rapid.IntRange(0, 3).Draw(t, "alternate") == 0 {
+	if x.Type == ConsistentHash && rapid.Bool().Draw(t, "hash-header") {
+		x.Arguments = &fsm.Table{Fields: []*logpb.Field{{Name: "hash-header", Value: &logpb.Value{Tag: 'S', Str: []byte("h1")}}}}
+	} else if rapid.IntRange(0, 3).Draw(t, "alternate") == 0 {
 		name := rapid.SampledFrom([]string{"", "x0", "x1", "x2", "amq.fanout", "nosuch"}).Draw(t, "alternate-exchange")
 		x.Arguments = &fsm.Table{Fields: []*logpb.Field{{Name: "alternate-exchange", Value: &logpb.Value{Tag: 'S', Str: []byte(name)}}}}
 	}
@@ -163,6 +165,9 @@ func applyToAll(t *rapid.T, replicas [3]*Catalog, index uint64, e *logpb.Catalog
 	}
 }
 
+// isLocal is for local random exchanges.
+func isLocal(q *Queue) bool { return q.Name > "q1" }
+
 func checkRoutes(t *rapid.T, replicas [3]*Catalog, m *model) {
 	v := replicas[0].View()
 	if got := len(v.Exchanges("/")); got != len(m.exchanges) || len(v.Bindings("/")) != len(m.bindings) || v.QueueCount() != len(m.queues) {
@@ -170,13 +175,16 @@ func checkRoutes(t *rapid.T, replicas [3]*Catalog, m *model) {
 	}
 	exchange := rapid.SampledFrom([]string{"", "x0", "x1", "x2", "x3", "amq.direct", "amq.topic", "amq.fanout", "amq.headers"}).Draw(t, "published to")
 	key := publishedKey.Draw(t, "published with")
+	chance := rapid.Uint64Range(0, 20).Draw(t, "chance")
 	table := drawTable(t, "h1", "h2", "h3")
 	headers := map[string]string{}
 	for _, f := range table.Fields {
 		headers[f.Name] = string(f.Value.Str)
 	}
 	for _, c := range replicas {
-		queues, err := c.View().Route("/", exchange, key, func() *fsm.Table { return table }, nil)
+		queues, _, err := c.View().Route("/", exchange, &Message{
+			Keys: []string{key}, Headers: func() *fsm.Table { return table }, Chance: chance, Local: isLocal,
+		}, nil)
 		if exchange != "" && m.exchanges[exchange] == nil {
 			if err == nil {
 				t.Fatalf("%s does not exist and was routed", exchange)
@@ -188,7 +196,7 @@ func checkRoutes(t *rapid.T, replicas [3]*Catalog, m *model) {
 			got = append(got, q.Name)
 		}
 		slices.Sort(got)
-		if want := m.route(exchange, key, headers); err != nil || !slices.Equal(got, want) {
+		if want := m.route(exchange, key, headers, chance); err != nil || !slices.Equal(got, want) {
 			t.Fatalf("%s with key %q and %v goes to %v (%v), want %v\n%s", exchange, key, headers, got, err, want, c)
 		}
 	}

@@ -7,44 +7,38 @@ import (
 	"github.com/quorate/quorate/fsm/route"
 )
 
+// Message is what exchanges ask of a message on its way.
+type Message struct {
+	// Keys are the routing keys: the message goes where any of them leads. An
+	// alternate exchange is used if none leads anywhere.
+	Keys []string
+	// Headers decodes the message's headers. It may be nil, is called at most
+	// once, and only if an exchange on the way asks for them.
+	Headers func() *fsm.Table
+	// Property returns the text of a property that hashProperties names, nil if
+	// the message has none. It may be nil. What it returns is not kept.
+	Property func(name string) []byte
+	// Chance decides for exchanges that choose by chance.
+	Chance uint64
+	// Local says which queues are on the publisher's node; nil: none is.
+	Local func(*Queue) bool
+}
+
 // Route appends to dst the queues that a message published to an exchange
-// goes to. Each queue is appended at most once, and not if dst holds it
-// already. An exchange that is missing is a refusal, on the way it is no
-// destination.
+// goes to, and says what the exchanges on the way allow it there. Each queue is
+// appended at most once, and not if dst holds it already. An exchange that is
+// missing is a refusal, on the way it is no destination.
 //
-// headers decodes the message's headers; it may be nil, is called at most
-// once, and only if a headers exchange is on the way. Nothing is allocated
-// if dst has room and no binding leads to another exchange.
-func (v *View) Route(vhost, exchange, routingKey string, headers func() *fsm.Table, dst []*Queue) ([]*Queue, error) {
-	keys := [1]string{routingKey}
-	return v.RouteKeys(vhost, exchange, keys[:], headers, dst)
-}
-
-// RoutePublish is Route for a message with perhaps more routing keys, and says
-// what the exchanges on the way allow.
-func (v *View) RoutePublish(vhost, exchange, routingKey string, more []string, headers func() *fsm.Table, dst []*Queue) ([]*Queue, Ceilings, error) {
-	if len(more) > 0 {
-		return v.route(vhost, exchange, append([]string{routingKey}, more...), headers, dst)
-	}
-	keys := [1]string{routingKey}
-	return v.route(vhost, exchange, keys[:], headers, dst)
-}
-
-// RouteKeys is Route for a message with several routing keys: it goes where
-// any of them leads. An alternate exchange is used if none leads anywhere.
-func (v *View) RouteKeys(vhost, exchange string, routingKeys []string, headers func() *fsm.Table, dst []*Queue) ([]*Queue, error) {
-	dst, _, err := v.route(vhost, exchange, routingKeys, headers, dst)
-	return dst, err
-}
-
-func (v *View) route(vhost, exchange string, routingKeys []string, headers func() *fsm.Table, dst []*Queue) ([]*Queue, Ceilings, error) {
+// Nothing is allocated if dst has room and no binding leads to another
+// exchange. m is not kept.
+func (v *View) Route(vhost, exchange string, m *Message, dst []*Queue) ([]*Queue, Ceilings, error) {
 	vh := v.vhosts.At(vhost)
 	if vh == nil {
 		return dst, Ceilings{}, noVhost(vhost)
 	}
 	r := router{vh: vh, queues: once[*Queue]{list: dst}}
 	if exchange == "" {
-		r.byName(routingKeys)
+		r.byName(m.Keys)
 		return r.queues.list, Ceilings{}, nil
 	}
 	x := vh.exchanges.At(exchange)
@@ -52,20 +46,19 @@ func (v *View) route(vhost, exchange string, routingKeys []string, headers func(
 		return dst, Ceilings{}, noExchange(vhost, exchange)
 	}
 	r.first = exchange
-	r.visit(x, routingKeys, headers)
+	r.visit(x, m)
 	for i := 0; i < len(r.further.list); i++ {
 		if name := r.further.list[i]; name == "" {
-			r.byName(routingKeys)
+			r.byName(m.Keys)
 		} else if x := vh.exchanges.At(name); x != nil {
-			r.visit(x, routingKeys, headers)
+			r.visit(x, m)
 		}
 	}
-	return r.queues.list, r.ceilings(x, routingKeys, headers), nil
+	return r.queues.list, r.ceilings(x, m), nil
 }
 
 // router is the state of one walk from exchange to exchange. What the caller
-// may have on its stack, keys and headers, is not part of it, so that it stays
-// there.
+// may have on its stack, the message, is not part of it, so that it stays there.
 type router struct {
 	vh      *vhost
 	decoded bool
@@ -87,22 +80,24 @@ func (r *router) byName(keys []string) {
 }
 
 // visit routes from one exchange.
-func (r *router) visit(x *Exchange, keys []string, headers func() *fsm.Table) {
+func (r *router) visit(x *Exchange, m *Message) {
 	found := false
 	r.limited = r.limited || x.ttlPlusOne != 0
 	switch x.Type {
 	case Direct:
-		for _, key := range keys {
+		for _, key := range m.Keys {
 			found = r.follow(x.direct.Match(key)) || found
 		}
 	case Fanout:
 		found = r.follow(x.fanout)
 	case Topic:
-		for _, key := range keys {
+		for _, key := range m.Keys {
 			x.topic.Match(key, func(s route.Set[target]) { found = r.follow(s) || found })
 		}
 	case Headers:
-		found = r.byHeaders(x, headers)
+		found = r.byHeaders(x, m)
+	case ConsistentHash, ModulusHash, Random, LocalRandom:
+		found = r.byShares(x, m)
 	}
 	if !found && x.HasAlternate {
 		r.exchange(x.Alternate)
@@ -127,16 +122,22 @@ func (r *router) follow(s route.Set[target]) bool {
 	return s.Len() > 0
 }
 
-func (r *router) byHeaders(x *Exchange, headers func() *fsm.Table) (found bool) {
+// headers returns the headers of the message.
+func (r *router) headers(m *Message) *messageHeaders {
+	if !r.decoded && m.Headers != nil {
+		r.table = m.Headers()
+	}
+	r.decoded = true
+	return (*messageHeaders)(r.table)
+}
+
+func (r *router) byHeaders(x *Exchange, m *Message) (found bool) {
 	if x.bindings.Len() == 0 {
 		return false
 	}
-	if !r.decoded && headers != nil {
-		r.table = headers()
-	}
-	r.decoded = true
+	headers := r.headers(m)
 	for b := range x.bindings.Values() {
-		if !b.headers.Match((*messageHeaders)(r.table)) {
+		if !b.headers.Match(headers) {
 			continue
 		}
 		found = true

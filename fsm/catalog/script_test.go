@@ -20,7 +20,8 @@ import (
 //	ask [user=U] [owner=N/B/C] the commands as requests of a client, against the view
 //	show                      the state, without the exchanges every vhost has
 //	hash                      the digest of the snapshot's bytes: the format on disk
-//	route                     lines "VHOST EXCHANGE KEY[,KEY…] [NAME=VALUE…]", to the queues, with their limits on the TTL
+//	route [chance=N] [local=Q,…] [message_id=TEXT …]
+//	                          lines "VHOST EXCHANGE KEY[,KEY…] [NAME=VALUE…]", to the queues, with their limits on the TTL
 //	in-force                  lines "VHOST queue|exchange NAME", the policies in force and what they say together
 //	may                       lines "USER VHOST VERB NAME"
 //	consume                   lines "QUEUE NAME=VALUE…", the arguments as they are understood
@@ -73,7 +74,7 @@ func (s *script) run(d *datadriven.TestData) string {
 		}
 		each(func(w []string) string { return ask(v, by, parseCommand(s.t, w)) })
 	case "route":
-		each(func(w []string) string { return s.route(v, w) })
+		each(func(w []string) string { return s.route(v, d, w) })
 	case "may":
 		each(func(w []string) string {
 			verb := map[string]Verb{"configure": Configure, "write": Write, "read": Read}[w[2]]
@@ -126,9 +127,20 @@ func (s *script) apply(d *datadriven.TestData, lines []string) string {
 	return out.String()
 }
 
-func (s *script) route(v *View, w []string) string {
+func (s *script) route(v *View, d *datadriven.TestData, w []string) string {
 	table := parseTable(s.t, w[3:])
-	queues, limits, err := v.route(w[0], w[1], strings.Split(w[2], ","), func() *fsm.Table { return table }, nil)
+	m := Message{Keys: strings.Split(w[2], ","), Headers: func() *fsm.Table { return table }}
+	d.MaybeScanArgs(s.t, "chance", &m.Chance)
+	var local string
+	if d.MaybeScanArgs(s.t, "local", &local) {
+		m.Local = func(q *Queue) bool { return slices.Contains(strings.Split(local, ","), q.Name) }
+	}
+	m.Property = func(name string) []byte {
+		var value string
+		d.MaybeScanArgs(s.t, name, &value)
+		return []byte(value)
+	}
+	queues, limits, err := v.Route(w[0], w[1], &m, nil)
 	if err != nil {
 		return refusalText(err)
 	}

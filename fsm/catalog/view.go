@@ -110,6 +110,8 @@ type Exchange struct {
 	direct route.Direct[target]
 	topic  route.Topic[target]
 	fanout route.Set[target]
+	shares route.Shares[target]
+	hash   hashInput // of a consistent hash exchange
 }
 
 // String names the exchange as texts for clients do.

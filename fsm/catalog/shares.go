@@ -1,0 +1,138 @@
+package catalog
+
+import (
+	"errors"
+	"strconv"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/route"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// The arguments of a consistent hash exchange.
+const (
+	hashHeader   = "hash-header"
+	hashProperty = "hash-property"
+)
+
+// The properties that hash-property can name.
+const (
+	PropertyMessageID     = "message_id"
+	PropertyCorrelationID = "correlation_id"
+	PropertyTimestamp     = "timestamp"
+)
+
+// hashInput is what a consistent hash exchange hashes: the routing key if
+// neither is set.
+type hashInput struct{ header, property string }
+
+// hashOf returns what the arguments of a consistent hash exchange say. Other
+// exchanges hash nothing.
+func hashOf(d *logpb.DeclareExchange) (hashInput, error) {
+	if d.GetType() != ConsistentHash {
+		return hashInput{}, nil
+	}
+	where := resource(kindExchange, d.GetVhost(), d.GetName())
+	header, isHeader, err := exchangeArgument(hashHeader, where, d.GetArguments())
+	if err != nil {
+		return hashInput{}, err
+	}
+	property, isProperty, err := exchangeArgument(hashProperty, where, d.GetArguments())
+	switch {
+	case err != nil:
+		return hashInput{}, err
+	case isHeader && isProperty:
+		return hashInput{}, refuse(fsm.Precondition, "hash-header and hash-property are mutually exclusive")
+	case !isProperty, property == PropertyMessageID, property == PropertyCorrelationID, property == PropertyTimestamp:
+		return hashInput{header: header, property: property}, nil
+	}
+	return hashInput{}, refuse(fsm.Precondition, "Unsupported property: %s", property)
+}
+
+// weightOf reads the binding key of a consistent hash exchange.
+func weightOf(key string) (uint64, error) {
+	n, err := strconv.ParseInt(key, 10, 64)
+	switch {
+	case errors.Is(err, strconv.ErrSyntax):
+		return 0, refuse(fsm.Precondition, "The binding key must be an integer: %q", key)
+	case n <= 0:
+		return 0, refuse(fsm.Precondition, "The binding key must be greater than 0")
+	case n > route.MaxWeight:
+		return 0, refuse(fsm.Precondition, "The binding key must be at most %d", route.MaxWeight)
+	}
+	return uint64(n), nil
+}
+
+// weightIn returns the weight of a binding in the table of its source.
+func weightIn(x *Exchange, b *Binding) uint64 {
+	if x.Type != ConsistentHash {
+		return 1
+	}
+	n, _ := weightOf(b.RoutingKey) // checked before it was bound
+	return n
+}
+
+// name tells the destinations of one exchange apart.
+func (t target) name() string {
+	if t.queue != nil {
+		return "q" + t.queue.Name
+	}
+	return "x" + t.exchange
+}
+
+// byShares routes from an exchange that gives each message to one destination,
+// or to one for each routing key.
+func (r *router) byShares(x *Exchange, m *Message) bool {
+	if x.shares.Len() == 0 {
+		return false
+	}
+	switch x.Type {
+	case ModulusHash:
+		for _, key := range m.Keys {
+			r.take(x.shares.At(route.HashString(key)))
+		}
+	case Random:
+		return r.take(x.shares.At(x.chance(m)))
+	case LocalRandom:
+		return r.take(x.shares.AtOf(x.chance(m), func(t target) bool {
+			return t.queue == nil || m.Local != nil && m.Local(t.queue)
+		}))
+	default:
+		r.byHash(x, m)
+	}
+	return true
+}
+
+// byHash routes from a consistent hash exchange that has a binding.
+func (r *router) byHash(x *Exchange, m *Message) {
+	switch {
+	case x.hash.header != "":
+		v, _ := r.headers(m).Header(x.hash.header)
+		r.take(x.shares.Pick(v.Hash()))
+	case x.hash.property != "":
+		var text []byte
+		if m.Property != nil {
+			text = m.Property(x.hash.property)
+		}
+		r.take(x.shares.Pick(route.HashBytes(text)))
+	default:
+		for _, key := range m.Keys {
+			r.take(x.shares.Pick(route.HashString(key)))
+		}
+	}
+}
+
+// chance is the message's, but not the same for each exchange on its way.
+func (x *Exchange) chance(m *Message) uint64 { return m.Chance ^ route.HashString(x.Name) }
+
+// take takes one destination, if there is one.
+func (r *router) take(t target, ok bool) bool {
+	switch {
+	case !ok:
+	case t.queue == nil:
+		r.exchange(t.exchange)
+	default:
+		r.queues.add(t.queue)
+	}
+	return ok
+}
