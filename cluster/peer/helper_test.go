@@ -24,6 +24,7 @@ type network struct {
 	listeners map[string]*bufconn.Listener
 	conns     map[*testConn]struct{}
 	deaf      map[string]bool // addresses whose connections lose everything
+	full      bool            // a deaf connection takes nothing instead
 }
 
 func newNetwork(tcp bool) *network {
@@ -71,7 +72,7 @@ func (n *network) dialer(from string) func(context.Context, string) (net.Conn, e
 		if err != nil {
 			return nil, err
 		}
-		c := &testConn{Conn: conn, n: n, from: from, addr: addr}
+		c := &testConn{Conn: conn, n: n, from: from, addr: addr, closed: make(chan struct{})}
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		c.deaf.Store(n.deaf[addr])
@@ -122,10 +123,16 @@ type testConn struct {
 	n          *network
 	from, addr string
 	deaf       atomic.Bool
+	closed     chan struct{}
+	once       sync.Once
 }
 
 func (c *testConn) Write(p []byte) (int, error) {
-	if c.deaf.Load() {
+	switch {
+	case c.deaf.Load() && c.n.full:
+		<-c.closed
+		return 0, net.ErrClosed
+	case c.deaf.Load():
 		return len(p), nil
 	}
 	return c.Conn.Write(p)
@@ -144,6 +151,7 @@ func (c *testConn) Close() error {
 	c.n.mu.Lock()
 	delete(c.n.conns, c)
 	c.n.mu.Unlock()
+	c.once.Do(func() { close(c.closed) })
 	return c.Conn.Close()
 }
 

@@ -123,10 +123,10 @@ func (l *link) handshake() error {
 // ended.
 func (l *link) close() {
 	l.cancel(ErrBroken)
+	l.conn.Close()
 	if l.cc != nil {
 		l.cc.Close()
 	}
-	l.conn.Close()
 	l.out.close()
 	l.failAll(ErrBroken)
 }
@@ -149,8 +149,8 @@ func (l *link) serve() error {
 	l.p.unlink(l)
 	l.out.close()
 	l.failAll(ErrBroken)
+	l.conn.Close() // first: gRPC waits seconds for a farewell to pass a full socket
 	l.cc.Close()
-	l.conn.Close()
 	wg.Wait()
 	return cause
 }

@@ -289,6 +289,29 @@ func TestSilentNodeIsDown(t *testing.T) {
 	})
 }
 
+// TestFrozenNodeIsDown lets a node go silent whose connection takes no more
+// bytes. That is noticed as soon as any silence: a connection's farewell, which
+// cannot be written, is not waited for.
+func TestFrozenNodeIsDown(t *testing.T) {
+	c := newCluster(t, false, 2, func(cfg *Config) {
+		cfg.SilentAfter = 400 * time.Millisecond
+		cfg.PingInterval = 50 * time.Millisecond
+	})
+	c.net.full = true
+	c.startAll(nil)
+	m := c.members["n1"]
+	mustEvent(t, m, isUp("n2"), "up")
+	start := time.Now()
+	c.net.setDeaf(c.addrs["n2"], true)
+	mustEvent(t, m, isDown("n2"), "down")
+	const farewell = 5 * time.Second // gRPC's patience
+	if d := time.Since(start); d >= farewell {
+		t.Errorf("declared dead after %v", d)
+	}
+	c.net.setDeaf(c.addrs["n2"], false)
+	mustEvent(t, m, isUp("n2"), "up again")
+}
+
 func TestQuickRestartIsNoticed(t *testing.T) {
 	onBoth(t, func(t *testing.T, tcp bool) {
 		// Refusals prove nothing here, so only the incarnation can tell.
