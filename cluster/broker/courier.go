@@ -41,11 +41,11 @@ func (c *courier) send(from source, letters []fsm.DeadLetter) {
 			lost++
 			continue
 		}
-		targets := c.broker.deadTargets(view, spec.VHost, config, l, raw)
+		targets, limits := c.broker.deadTargets(view, spec.VHost, config, l, raw)
 		if len(targets) == 0 {
 			continue
 		}
-		payload, e := c.broker.reenqueue(config, l, raw)
+		payload := deadPayload(config, raw)
 		c.mu.Lock()
 		for _, q := range targets {
 			lane := c.lane(c.broker.target(q))
@@ -53,6 +53,7 @@ func (c *courier) send(from source, letters []fsm.DeadLetter) {
 				lost++
 				continue
 			}
+			e := c.broker.reenqueue(config, l, raw, payload, limits.PlusOne(q))
 			lane.add(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: e}, op{payload: payload})
 			c.bytes += len(payload)
 		}

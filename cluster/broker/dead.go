@@ -192,7 +192,7 @@ func (f *forwarder) routeLetters() {
 	view := f.broker.view()
 	r := &logpb.RouteDead{First: letters[0].Number}
 	for i := range letters {
-		r.Routes = append(r.Routes, &logpb.DeadRoute{Targets: f.routeLetter(view, config, &letters[i])})
+		r.Routes = append(r.Routes, f.routeLetter(view, config, &letters[i]))
 	}
 	f.propose(&logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: r})
 }
@@ -213,8 +213,9 @@ func (f *forwarder) retryLetters() {
 		var letters []queue.Letter
 		f.group.View(func(m *queue.Machine) { letters = m.WaitingLetters(seen, routeAtOnce) })
 		for i := range letters {
-			if ids := f.routeLetter(view, config, &letters[i]); len(ids) > 0 {
-				r.Routes = append(r.Routes, &logpb.DeadRoute{Letter: letters[i].Number, Targets: ids})
+			if to := f.routeLetter(view, config, &letters[i]); len(to.Targets) > 0 {
+				to.Letter = letters[i].Number
+				r.Routes = append(r.Routes, to)
 			}
 		}
 		if len(letters) < routeAtOnce {
@@ -241,38 +242,44 @@ func (f *forwarder) mayRoute(first uint64) bool {
 	return true
 }
 
-// routeLetter returns the ids of the queues that a letter goes to.
-func (f *forwarder) routeLetter(v *catalog.View, c *logpb.QueueConfig, l *queue.Letter) []uint64 {
+// routeLetter says where a letter goes.
+func (f *forwarder) routeLetter(v *catalog.View, c *logpb.QueueConfig, l *queue.Letter) *logpb.DeadRoute {
+	r := &logpb.DeadRoute{}
 	if !c.GetDeadLetter() {
-		return nil
+		return r
 	}
 	p, err := f.payload(l)
 	if err != nil {
-		return nil
+		return r
 	}
-	var ids []uint64
-	for _, q := range f.broker.deadTargets(v, f.group.Spec().VHost, c, &l.DeadLetter, p) {
-		ids = append(ids, uint64(q.ID))
+	queues, limits := f.broker.deadTargets(v, f.group.Spec().VHost, c, &l.DeadLetter, p)
+	for i, q := range queues {
+		r.Targets = append(r.Targets, uint64(q.ID))
+		if limit := limits.PlusOne(q); limit != 0 {
+			r.TtlCeilingsPlusOne = append(r.TtlCeilingsPlusOne, make([]uint64, i-len(r.TtlCeilingsPlusOne))...)
+			r.TtlCeilingsPlusOne = append(r.TtlCeilingsPlusOne, limit)
+		}
 	}
-	return ids
+	return r
 }
 
-// deadTargets returns the queues that a dead message goes to.
-func (b *Broker) deadTargets(v *catalog.View, vhost string, c *logpb.QueueConfig, l *fsm.DeadLetter, p fsm.Payload) []*catalog.Queue {
+// deadTargets returns the queues that a dead message goes to, and how long the
+// exchanges on its way let it live there.
+func (b *Broker) deadTargets(v *catalog.View, vhost string, c *logpb.QueueConfig, l *fsm.DeadLetter, p fsm.Payload) ([]*catalog.Queue, catalog.Ceilings) {
 	keys := []string{c.DeadLetterRoutingKey}
 	if !c.HasDeadLetterRoutingKey {
 		keys = append(b.keys(p), p.BlindKeys()...)
 	}
-	queues, _, err := v.Route(vhost, c.DeadLetterExchange, &catalog.Message{
+	queues, limits, err := v.Route(vhost, c.DeadLetterExchange, &catalog.Message{
 		Keys:     keys,
 		Headers:  func() *fsm.Table { return b.config.Properties.Headers(p.Properties(), b.deaths(l, p)) },
 		Property: func(name string) []byte { return b.config.Properties.Property(p.Properties(), name) },
 		Chance:   mathrand.Uint64(), Local: b.leadsHere,
 	}, nil)
 	if err != nil {
-		return nil
+		return nil, limits
 	}
-	return slices.DeleteFunc(queues, func(q *catalog.Queue) bool { return cycle(l.Deaths, q.Name) })
+	return slices.DeleteFunc(queues, func(q *catalog.Queue) bool { return cycle(l.Deaths, q.Name) }), limits
 }
 
 // keys returns the routing keys of a message that receivers may see.
@@ -427,7 +434,8 @@ func (f *forwarder) stream(q *catalog.Queue, settled uint64) *transfers {
 // sendLetter queues one transfer. Its number in the source's log is its number
 // in the stream; a gap between the two cannot be mended and is not sent.
 func (f *forwarder) sendLetter(tr *transfers, o *queue.Outgoing, p fsm.Payload, c *logpb.QueueConfig) {
-	out, e := f.broker.reenqueue(c, &o.Letter.DeadLetter, p)
+	out := deadPayload(c, p)
+	e := f.broker.reenqueue(c, &o.Letter.DeadLetter, p, out, o.CeilingPlusOne)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.stopped || tr.lane.over() || o.Number != tr.lane.next {
@@ -438,17 +446,22 @@ func (f *forwarder) sendLetter(tr *transfers, o *queue.Outgoing, p fsm.Payload, 
 	tr.bytes += len(out)
 }
 
-// reenqueue returns what brings a dead message to its targets.
-func (b *Broker) reenqueue(c *logpb.QueueConfig, l *fsm.DeadLetter, p fsm.Payload) (fsm.Payload, *logpb.Enqueue) {
+// deadPayload returns a message as its dead letter carries it.
+func deadPayload(c *logpb.QueueConfig, p fsm.Payload) fsm.Payload {
 	key, blind := string(p.RoutingKey()), p.BlindKeys()
 	if c.HasDeadLetterRoutingKey {
 		key, blind = c.DeadLetterRoutingKey, nil
 	}
 	size := fsm.PayloadSize(len(c.DeadLetterExchange), len(key), len(p.Properties()), len(p.Body())) + fsm.BlindSize(blind)
 	out := fsm.Payload(fsm.AppendBlindHead(make([]byte, 0, size), c.DeadLetterExchange, key, p.Properties(), blind))
-	out = append(out, p.Body()...)
-	return out, &logpb.Enqueue{
-		Size: uint32(len(out)), Head: uint32(out.HeadSize()), Routed: c.DeadLetterExchange != "",
+	return append(out, p.Body()...)
+}
+
+// reenqueue returns what brings a dead message, which is out now and was p, to
+// a target. ceiling is what the exchanges on its way allow + 1; 0: no limit.
+func (b *Broker) reenqueue(c *logpb.QueueConfig, l *fsm.DeadLetter, p, out fsm.Payload, ceiling uint64) *logpb.Enqueue {
+	return &logpb.Enqueue{
+		Size: uint32(len(out)), Head: uint32(out.HeadSize()), Routed: c.DeadLetterExchange != "", TtlCeilingPlusOne: ceiling,
 		PriorityPlusOne: uint32(l.Priority) + 1, Deaths: b.deaths(l, p), ScheduledFor: int64(l.ScheduledFor),
 	}
 }

@@ -386,7 +386,7 @@ func noQueue(q *catalog.Queue) error { return fsm.Refuse(fsm.NotFoundKind, "no "
 // Consume registers a consumer.
 func (s *Session) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 	b := s.broker()
-	q, err := b.view().UseQueue(s.by(), catalog.Read, s.conn.vhost, spec.Queue)
+	q, err := b.view().TakeFrom(s.by(), s.conn.vhost, spec.Queue)
 	if err != nil {
 		return err
 	}
@@ -439,7 +439,7 @@ func (s *Session) Cancel(ctx context.Context, number uint64) error {
 
 // Get takes one message.
 func (s *Session) Get(ctx context.Context, name string, noAck bool) (fsm.Message, bool, error) {
-	q, err := s.broker().view().UseQueue(s.by(), catalog.Read, s.conn.vhost, name)
+	q, err := s.broker().view().TakeFrom(s.by(), s.conn.vhost, name)
 	if err != nil {
 		return fsm.Message{}, false, err
 	}

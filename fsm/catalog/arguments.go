@@ -34,6 +34,7 @@ var queueArguments = []argument{
 	{"x-queue-type", false, checkQueueType}, // compared by meaning, see equivalentType
 	{"x-dead-letter-exchange", true, longstr},
 	{"x-dead-letter-routing-key", true, longstr},
+	{"x-dead-letter-max-pending", true, between(0, math.MaxInt64-1)},
 	{"x-dead-letter-strategy", true, oneOf("invalid_dlx_strategy", strategies...)},
 	{"x-expires", true, between(1, MaxTTL)},
 	{"x-message-ttl", true, between(0, MaxTTL)},
@@ -41,6 +42,7 @@ var queueArguments = []argument{
 	{"x-expires-keep-pending", true, boolean},
 	{idleArgument, true, between(0, MaxTTL)}, // and at least the cluster's minimum, see checkIdle
 	{"x-idle-counts-routed", true, boolean},
+	{holdArgument, true, boolean},
 	{"x-delivery-delay", true, between(0, MaxTTL)},
 	{"x-max-length", true, between(0, math.MaxInt64-1)},
 	{"x-max-length-bytes", true, between(0, math.MaxInt64-1)},
@@ -161,6 +163,9 @@ func (v *View) ValidateQueueArguments(vhost, name string, args *fsm.Table) error
 	}
 	return v.checkIdle(where, args)
 }
+
+// holdArgument marks a queue whose messages only wait: nobody may take them.
+const holdArgument = "x-hold"
 
 const idleArgument = "x-auto-delete-on-idle"
 

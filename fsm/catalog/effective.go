@@ -50,6 +50,7 @@ func (q *Queue) settings(f force, defaults Defaults) *logpb.QueueConfig {
 		AutoDeleteOnIdle:       uint64(e.value("auto-delete-on-idle").GetInt()),
 		IdleCountsRouted:       lookup(q.Arguments, "x-idle-counts-routed").GetInt() != 0,
 		ExpiresKeepPending:     e.value("expires-keep-pending").GetInt() != 0,
+		DeadLetterMaxPlusOne:   plusOne(e.value("dead-letter-max-pending")),
 		DeliveryDelay:          uint64(e.value("delivery-delay").GetInt()),
 		Revision:               f.revision,
 	}

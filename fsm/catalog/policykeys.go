@@ -88,6 +88,7 @@ var policyKeys = []policyKey{
 	{name: "dead-letter-exchange", value: anyText, what: "a valid dead letter exchange name", argue: weakWins},
 	{name: "dead-letter-routing-key", value: anyText, what: "a valid dead letter routing key", argue: weakWins},
 	{name: "dead-letter-strategy", value: among(strategies...), what: "a valid dead letter strategy", argue: weakWins},
+	{name: "dead-letter-max-pending", value: whole(0, math.MaxInt64-1), what: "a valid maximum of pending dead letters", argue: smaller},
 	{name: "delivery-limit", value: whole(math.MinInt64, math.MaxInt64), what: "a valid delivery limit", merge: smallerLimit, argue: smallerLimit},
 	{name: "consumer-timeout", value: whole(0, math.MaxInt64-1), what: "a valid consumer timeout", argue: smaller},
 	{name: "consumer-disconnected-timeout", value: whole(0, math.MaxInt64-1), what: "a valid consumer timeout", argue: smaller},

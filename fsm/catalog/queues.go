@@ -44,13 +44,22 @@ func noQueue(vhost, name string) error {
 
 func noVhost(name string) error { return refuse(fsm.NotAllowed, "vhost %s not found", name) }
 
-// UseQueue finds a queue for a client that wants to consume from it, get from
-// it or purge it (verb Read).
+// UseQueue finds a queue for a client that wants to purge it or to look into
+// it (verb Read).
 func (v *View) UseQueue(by Client, verb Verb, vhost, name string) (*Queue, error) {
 	if err := v.access(by.User, vhost)(verb, kindQueue, name); err != nil {
 		return nil, err
 	}
 	return v.ownQueue(by, vhost, name)
+}
+
+// TakeFrom is UseQueue for a client that wants to take messages out.
+func (v *View) TakeFrom(by Client, vhost, name string) (*Queue, error) {
+	q, err := v.UseQueue(by, Read, vhost, name)
+	if err == nil && q.Hold {
+		return nil, refuse(fsm.AccessRefused, "%s is a hold queue: nobody may take its messages", q)
+	}
+	return q, err
 }
 
 // PassiveQueue finds a queue for a client that asks whether it is there.
@@ -181,6 +190,7 @@ func newQueue(m *logpb.DeclareQueue, id fsm.QueueID, group fsm.GroupID) *Queue {
 	q := &Queue{
 		ID: id, Group: group, VHost: m.Vhost, Name: m.Name,
 		Durable: m.Durable, Exclusive: m.Exclusive, AutoDelete: m.AutoDelete, Local: m.Local,
+		Hold:      lookup(m.Arguments, holdArgument).GetInt() != 0,
 		Arguments: m.Arguments, Owner: ownerFrom(m.Owner),
 		declared: m,
 	}

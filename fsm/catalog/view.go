@@ -77,6 +77,7 @@ type Queue struct {
 	Exclusive  bool
 	AutoDelete bool
 	Local      bool // one member, log in memory
+	Hold       bool // nobody may take its messages
 	Arguments  *fsm.Table
 	Members    []fsm.NodeID // the preferred leader first
 	Owner      Owner        // zero unless exclusive

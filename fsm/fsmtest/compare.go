@@ -108,7 +108,7 @@ func compareState(d *diffs, q *model, m *queue.Machine) {
 	for _, t := range q.targets {
 		name := fmt.Sprintf("transfer to %d", t.id)
 		equal(d, name, q.transfersTo(t.id), m.PendingTransfers(fsm.QueueID(t.id), 0, 1<<20), func(a, b queue.Outgoing) bool {
-			return a.Number == b.Number && sameLetter(a.Letter, b.Letter)
+			return a.Transfer == b.Transfer && sameLetter(a.Letter, b.Letter)
 		})
 	}
 }

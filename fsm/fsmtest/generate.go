@@ -356,6 +356,7 @@ func (g *generator) config() *logpb.QueueConfig {
 		c.MessageTtlFirst, c.IdleCountsRouted = g.oneIn("own ttl first", 2), g.oneIn("routed counts", 2)
 		c.ExpiresKeepPending = g.oneIn("keep pending", 2)
 		c.DeliveryDelay = uint64(of(g, "delivery delay", 0, 0, 500))
+		c.DeadLetterMaxPlusOne = uint64(of(g, "max pending", 0, 2, 1, 4))
 		c.AutoDeleteOnIdle = uint64(of(g, "idle", 0, 5000, 60_000, 1))
 	}
 	if g.oneIn("with credit", 2) {
@@ -405,6 +406,9 @@ func (g *generator) routeDead() *logpb.Command {
 			if g.n("target", 3) == 1 {
 				route.Targets = append(route.Targets, 500+target)
 			}
+		}
+		if g.oneIn("ceilings", 4) {
+			route.TtlCeilingsPlusOne = []uint64{uint64(g.n("ceiling", 2)), 1000}[:1+g.n("of them", 2)]
 		}
 		r.Routes = append(r.Routes, &route)
 	}

@@ -117,7 +117,7 @@ type message struct {
 
 // transfer is a letter's place in the stream to one target.
 type transfer struct {
-	target, number uint64
+	target, number, ceiling uint64
 }
 
 // target is a queue that dead letters go to.

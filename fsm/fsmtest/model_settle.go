@@ -119,6 +119,8 @@ func (q *model) die(x *message, reason logpb.Death_Reason) {
 		fate = queue.Dropped
 	case reason == logpb.Death_MAXLEN || q.config.DeadLetterStrategy == logpb.QueueConfig_AT_MOST_ONCE:
 		fate = queue.SentOnce
+	case q.config.DeadLetterMaxPlusOne != 0 && q.total(outbox, waiting).Messages >= q.config.DeadLetterMaxPlusOne-1:
+		fate = queue.SentOnce
 	case q.atLeastOnce():
 		fate = queue.AtLeastOnce
 	}
@@ -153,7 +155,7 @@ func (q *model) routeDead(r *logpb.RouteDead) fsm.Result {
 	}
 	n := min(len(letters), len(r.Routes))
 	for i := range n {
-		q.route(letters[i], r.Routes[i].GetTargets())
+		q.route(letters[i], r.Routes[i])
 	}
 	return fsm.Result{Count: uint64(n)}
 }
@@ -175,15 +177,15 @@ func (q *model) routeWaiting(r *logpb.RouteDead) fsm.Result {
 			at = len(q.letters)
 		}
 		q.letters = slices.Insert(q.letters, at, x)
-		q.route(x, r.Routes[n].GetTargets())
+		q.route(x, r.Routes[n])
 		n++
 	}
 	return fsm.Result{Count: uint64(n)}
 }
 
-func (q *model) route(x *message, targets []uint64) {
+func (q *model) route(x *message, r *logpb.DeadRoute) {
 	x.routed = true
-	for _, id := range targets {
+	for i, id := range r.GetTargets() {
 		if id == 0 || slices.Contains(x.done, id) || slices.ContainsFunc(x.transfers, func(f transfer) bool { return f.target == id }) {
 			continue
 		}
@@ -192,7 +194,11 @@ func (q *model) route(x *message, targets []uint64) {
 			t = &target{id: id, next: 1}
 			q.targets = append(q.targets, t)
 		}
-		x.transfers = append(x.transfers, transfer{id, t.next})
+		f := transfer{target: id, number: t.next}
+		if len(r.TtlCeilingsPlusOne) > i {
+			f.ceiling = r.TtlCeilingsPlusOne[i]
+		}
+		x.transfers = append(x.transfers, f)
 		t.next++
 		q.touched = true
 	}

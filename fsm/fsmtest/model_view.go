@@ -137,7 +137,7 @@ func (q *model) transfersTo(target uint64) []queue.Outgoing {
 	for _, x := range q.letters {
 		for _, f := range x.transfers {
 			if f.target == target {
-				list = append(list, queue.Outgoing{Number: f.number, Letter: q.letterOf(x)})
+				list = append(list, queue.Outgoing{Transfer: f.shown(), Letter: q.letterOf(x)})
 			}
 		}
 	}
@@ -168,7 +168,11 @@ func (q *model) letterOf(x *message) queue.Letter {
 	}
 	l.Deaths = append([]*logpb.Death{present}, rest...)
 	for _, f := range x.transfers {
-		l.Transfers = append(l.Transfers, queue.Transfer{Target: fsm.QueueID(f.target), Number: f.number})
+		l.Transfers = append(l.Transfers, f.shown())
 	}
 	return l
+}
+
+func (f transfer) shown() queue.Transfer {
+	return queue.Transfer{Target: fsm.QueueID(f.target), Number: f.number, CeilingPlusOne: f.ceiling}
 }

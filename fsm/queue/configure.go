@@ -30,7 +30,7 @@ func (m *Machine) configure(cmd *logpb.Configure, eff *fsm.Effects) fsm.Result {
 		MaxLengthPlusOne: c.MaxLengthPlusOne, MaxLengthBytesPlusOne: c.MaxLengthBytesPlusOne,
 		LockCredit: c.LockCredit, MessageTtlFirst: c.MessageTtlFirst, DeadLetterStrategy: c.DeadLetterStrategy,
 		Overflow: c.Overflow, AutoDeleteOnIdle: c.AutoDeleteOnIdle, IdleCountsRouted: c.IdleCountsRouted,
-		ExpiresKeepPending: c.ExpiresKeepPending, DeliveryDelay: c.DeliveryDelay, Revision: c.Revision,
+		ExpiresKeepPending: c.ExpiresKeepPending, DeliveryDelay: c.DeliveryDelay, DeadLetterMaxPlusOne: c.DeadLetterMaxPlusOne, Revision: c.Revision,
 	}
 	m.active = m.clock
 	if m.fate(logpb.Death_NONE) != AtLeastOnce {

@@ -7,18 +7,26 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// fate is what becomes of those that die for this reason. What a queue drops
-// because it is too long does not go through the outbox, which would grow then.
+// fate is what becomes of those that die for this reason; Death_NONE asks for
+// the strategy. What a queue drops because it is too long does not go through
+// the outbox, which would grow then, and nothing does while that is full.
 func (m *Machine) fate(reason logpb.Death_Reason) Fate {
 	switch strategy := m.config.DeadLetterStrategy; {
 	case !m.config.DeadLetter:
 		return Dropped
 	case reason == logpb.Death_MAXLEN || strategy == logpb.QueueConfig_AT_MOST_ONCE:
 		return SentOnce
+	case reason != logpb.Death_NONE && m.outboxFull():
+		return SentOnce
 	case strategy == logpb.QueueConfig_AT_LEAST_ONCE:
 		return AtLeastOnce
 	}
 	return Transactional
+}
+
+// outboxFull reports whether the outbox may take no more letters.
+func (m *Machine) outboxFull() bool {
+	return m.config.DeadLetterMaxPlusOne != 0 && m.letters() >= m.config.DeadLetterMaxPlusOne-1
 }
 
 // die ends message h, which is in no place: it becomes a letter of the outbox,

@@ -254,7 +254,7 @@ func (m *Machine) restoreLetter(st *logpb.MessageState, h uint32) error {
 			return fmt.Errorf("%w: letter %d has a wrong transfer", ErrSnapshot, st.Letter)
 		}
 		m.targets[i].pending.push(h)
-		e.transfers = append(e.transfers, Transfer{m.targets[i].id, t.Number})
+		e.transfers = append(e.transfers, Transfer{m.targets[i].id, t.Number, t.TtlCeilingPlusOne})
 	}
 	if m.unrouted == 0 && len(e.transfers) == 0 && st.Place == uint32(Outbox) {
 		m.unrouted = h

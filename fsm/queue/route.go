@@ -37,7 +37,7 @@ func (m *Machine) routeDead(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Result {
 		}
 		h := m.unrouted
 		m.unrouted = m.messages.get(h).next
-		m.route(h, route.GetTargets(), eff)
+		m.route(h, route, eff)
 		r.Count++
 	}
 	eff.Outbox = true
@@ -56,7 +56,7 @@ func (m *Machine) routeWaiting(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Resul
 			m.remove(h)
 			m.setPlace(m.messages.mut(h), Outbox)
 			m.insertAfter(m.lastRouted(), h)
-			m.route(h, routes[0].GetTargets(), eff)
+			m.route(h, routes[0], eff)
 			r.Count++
 			routes = routes[1:]
 		}
@@ -87,10 +87,10 @@ func (m *Machine) wait(h uint32) {
 
 // route gives letter h one transfer per target, but none to those that have it
 // already. Without any it waits, or is dropped.
-func (m *Machine) route(h uint32, targets []uint64, eff *fsm.Effects) {
+func (m *Machine) route(h uint32, to *logpb.DeadRoute, eff *fsm.Effects) {
 	var transfers []Transfer
 	done := m.rareOf(h).done
-	for _, id := range targets {
+	for n, id := range to.GetTargets() {
 		if id == 0 || slices.Contains(done, fsm.QueueID(id)) {
 			continue
 		}
@@ -103,7 +103,11 @@ func (m *Machine) route(h uint32, targets []uint64, eff *fsm.Effects) {
 			continue // named twice
 		}
 		t.pending.push(h)
-		transfers = append(transfers, Transfer{t.id, t.next})
+		transfer := Transfer{Target: t.id, Number: t.next}
+		if n < len(to.TtlCeilingsPlusOne) {
+			transfer.CeilingPlusOne = to.TtlCeilingsPlusOne[n]
+		}
+		transfers = append(transfers, transfer)
 		t.next++
 	}
 	switch {
@@ -201,7 +205,9 @@ func (m *Machine) PendingTransfers(to fsm.QueueID, from uint64, limit int) []Out
 	var out []Outgoing
 	t := m.targets[i]
 	for n := max(t.settled+1, from); n < t.next && len(out) < limit; n++ {
-		out = append(out, Outgoing{n, m.letter(*t.pending.item(int(n - t.settled - 1)))})
+		l := m.letter(*t.pending.item(int(n - t.settled - 1)))
+		at := slices.IndexFunc(l.Transfers, func(x Transfer) bool { return x.Target == to })
+		out = append(out, Outgoing{l.Transfers[at], l})
 	}
 	return out
 }

@@ -263,6 +263,7 @@ func (a arguments) config() *logpb.QueueConfig {
 		MaxLengthPlusOne: a.plusOne("max-length"), MaxLengthBytesPlusOne: a.plusOne("max-bytes"),
 		MessageTtlFirst: a.has("message-ttl-first"), AutoDeleteOnIdle: a.number("idle", 0),
 		IdleCountsRouted: a.has("idle-counts-routed"), ExpiresKeepPending: a.has("keep-pending"), DeliveryDelay: a.number("delay", 0),
+		DeadLetterMaxPlusOne: a.plusOne("max-pending"),
 	}
 	enum := func(key string, of map[string]int32) int32 {
 		return of[strings.ToUpper(strings.ReplaceAll(a.text(key), "-", "_"))]
@@ -317,6 +318,9 @@ func (s *script) routes(a arguments) []*logpb.DeadRoute {
 	var routes []*logpb.DeadRoute
 	for _, text := range strings.Split(a.text("to"), "/") {
 		route := &logpb.DeadRoute{}
+		if a.has("ceiling") { // of the first target
+			route.TtlCeilingsPlusOne = []uint64{a.plusOne("ceiling")}
+		}
 		if letter, targets, ok := strings.Cut(text, ":"); ok { // 3:5.6 is letter 3
 			n, err := strconv.ParseUint(letter, 10, 64)
 			if err != nil {

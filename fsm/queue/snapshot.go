@@ -202,7 +202,7 @@ func (s *Snapshot) fill(st *logpb.MessageState, h uint32) *logpb.MessageState {
 		e := s.extras.at(int(x.extra))
 		st.Letter, st.Reason, st.DiedAt, st.Deaths = e.letter, e.reason, int64(e.diedAt), e.deaths
 		for _, t := range e.transfers {
-			st.Transfers = append(st.Transfers, &logpb.DeadTransfer{Target: uint64(t.Target), Number: t.Number})
+			st.Transfers = append(st.Transfers, &logpb.DeadTransfer{Target: uint64(t.Target), Number: t.Number, TtlCeilingPlusOne: t.CeilingPlusOne})
 		}
 		if r := e.rare; r != nil {
 			st.ScheduledFor, st.ScheduleId, st.Refused = int64(r.scheduledFor), r.id, r.refused

@@ -187,11 +187,14 @@ type Letter struct {
 type Transfer struct {
 	Target fsm.QueueID
 	Number uint64
+	// CeilingPlusOne is the smallest TTL of the exchanges on the way + 1; 0:
+	// none has one.
+	CeilingPlusOne uint64
 }
 
 // Outgoing is a transfer together with its letter.
 type Outgoing struct {
-	Number uint64
+	Transfer
 	Letter Letter
 }
 

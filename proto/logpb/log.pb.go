@@ -1433,6 +1433,9 @@ type QueueConfig struct {
 	// How long messages wait that do not say so themselves (x-delivery-delay);
 	// 0: not at all.
 	DeliveryDelay uint64 `protobuf:"varint,19,opt,name=delivery_delay,json=deliveryDelay,proto3" json:"delivery_delay,omitempty"`
+	// The most letters that the outbox may hold + 1; 0: any number. Those that
+	// die while it holds as many are sent once.
+	DeadLetterMaxPlusOne uint64 `protobuf:"varint,24,opt,name=dead_letter_max_plus_one,json=deadLetterMaxPlusOne,proto3" json:"dead_letter_max_plus_one,omitempty"`
 	// Grows with each change of the catalog that these settings come from. The
 	// machine ignores settings of a lower revision than its own.
 	Revision      uint64 `protobuf:"varint,40,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -1603,6 +1606,13 @@ func (x *QueueConfig) GetDeliveryDelay() uint64 {
 	return 0
 }
 
+func (x *QueueConfig) GetDeadLetterMaxPlusOne() uint64 {
+	if x != nil {
+		return x.DeadLetterMaxPlusOne
+	}
+	return 0
+}
+
 func (x *QueueConfig) GetRevision() uint64 {
 	if x != nil {
 		return x.Revision
@@ -1733,9 +1743,12 @@ type DeadRoute struct {
 	// Ids of the target queues; empty: nowhere to go, the letter is dropped.
 	Targets []uint64 `protobuf:"varint,1,rep,packed,name=targets,proto3" json:"targets,omitempty"`
 	// Its number; only if the letter waits.
-	Letter        uint64 `protobuf:"varint,2,opt,name=letter,proto3" json:"letter,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Letter uint64 `protobuf:"varint,2,opt,name=letter,proto3" json:"letter,omitempty"`
+	// By target, the smallest TTL of the exchanges on the way + 1; 0: none has
+	// one. The list ends with the last that is not 0.
+	TtlCeilingsPlusOne []uint64 `protobuf:"varint,3,rep,packed,name=ttl_ceilings_plus_one,json=ttlCeilingsPlusOne,proto3" json:"ttl_ceilings_plus_one,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *DeadRoute) Reset() {
@@ -1780,6 +1793,13 @@ func (x *DeadRoute) GetLetter() uint64 {
 		return x.Letter
 	}
 	return 0
+}
+
+func (x *DeadRoute) GetTtlCeilingsPlusOne() []uint64 {
+	if x != nil {
+		return x.TtlCeilingsPlusOne
+	}
+	return nil
 }
 
 // SettleDead says that a target holds all transfers up to and including upto.
@@ -2872,11 +2892,12 @@ func (x *MessageState) GetRefused() bool {
 }
 
 type DeadTransfer struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Target        uint64                 `protobuf:"varint,1,opt,name=target,proto3" json:"target,omitempty"`
-	Number        uint64                 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state             protoimpl.MessageState `protogen:"open.v1"`
+	Target            uint64                 `protobuf:"varint,1,opt,name=target,proto3" json:"target,omitempty"`
+	Number            uint64                 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
+	TtlCeilingPlusOne uint64                 `protobuf:"varint,3,opt,name=ttl_ceiling_plus_one,json=ttlCeilingPlusOne,proto3" json:"ttl_ceiling_plus_one,omitempty"` // see DeadRoute
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *DeadTransfer) Reset() {
@@ -2919,6 +2940,13 @@ func (x *DeadTransfer) GetTarget() uint64 {
 func (x *DeadTransfer) GetNumber() uint64 {
 	if x != nil {
 		return x.Number
+	}
+	return 0
+}
+
+func (x *DeadTransfer) GetTtlCeilingPlusOne() uint64 {
+	if x != nil {
+		return x.TtlCeilingPlusOne
 	}
 	return 0
 }
@@ -3227,7 +3255,7 @@ const file_log_proto_rawDesc = "" +
 	"\x0eREQUEUE_FAILED\x10\x02\x12\v\n" +
 	"\aDISCARD\x10\x03\"@\n" +
 	"\tConfigure\x123\n" +
-	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\xd5\b\n" +
+	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\x8d\t\n" +
 	"\vQueueConfig\x12 \n" +
 	"\fttl_plus_one\x18\x01 \x01(\x04R\n" +
 	"ttlPlusOne\x12\x18\n" +
@@ -3252,7 +3280,8 @@ const file_log_proto_rawDesc = "" +
 	"\x13auto_delete_on_idle\x18\x10 \x01(\x04R\x10autoDeleteOnIdle\x12,\n" +
 	"\x12idle_counts_routed\x18\x11 \x01(\bR\x10idleCountsRouted\x120\n" +
 	"\x14expires_keep_pending\x18\x12 \x01(\bR\x12expiresKeepPending\x12%\n" +
-	"\x0edelivery_delay\x18\x13 \x01(\x04R\rdeliveryDelay\x12\x1a\n" +
+	"\x0edelivery_delay\x18\x13 \x01(\x04R\rdeliveryDelay\x126\n" +
+	"\x18dead_letter_max_plus_one\x18\x18 \x01(\x04R\x14deadLetterMaxPlusOne\x12\x1a\n" +
 	"\brevision\x18( \x01(\x04R\brevision\"L\n" +
 	"\x12DeadLetterStrategy\x12\x11\n" +
 	"\rTRANSACTIONAL\x10\x00\x12\x10\n" +
@@ -3268,10 +3297,11 @@ const file_log_proto_rawDesc = "" +
 	"\tRouteDead\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x04R\x05first\x121\n" +
 	"\x06routes\x18\x02 \x03(\v2\x19.quorate.log.v1.DeadRouteR\x06routes\x12\x14\n" +
-	"\x05retry\x18\x03 \x01(\bR\x05retry\"=\n" +
+	"\x05retry\x18\x03 \x01(\bR\x05retry\"p\n" +
 	"\tDeadRoute\x12\x18\n" +
 	"\atargets\x18\x01 \x03(\x04R\atargets\x12\x16\n" +
-	"\x06letter\x18\x02 \x01(\x04R\x06letter\"f\n" +
+	"\x06letter\x18\x02 \x01(\x04R\x06letter\x121\n" +
+	"\x15ttl_ceilings_plus_one\x18\x03 \x03(\x04R\x12ttlCeilingsPlusOne\"f\n" +
 	"\n" +
 	"SettleDead\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\x04R\x06target\x12\x12\n" +
@@ -3394,10 +3424,11 @@ const file_log_proto_rawDesc = "" +
 	"\x14ttl_ceiling_plus_one\x18\x18 \x01(\x04R\x11ttlCeilingPlusOne\x12\x15\n" +
 	"\x06due_at\x18\x19 \x01(\x12R\x05dueAt\x12\x12\n" +
 	"\x04done\x18\x1a \x03(\x04R\x04done\x12\x18\n" +
-	"\arefused\x18\x1b \x01(\bR\arefused\">\n" +
+	"\arefused\x18\x1b \x01(\bR\arefused\"o\n" +
 	"\fDeadTransfer\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\x04R\x06target\x12\x16\n" +
-	"\x06number\x18\x02 \x01(\x04R\x06number\"6\n" +
+	"\x06number\x18\x02 \x01(\x04R\x06number\x12/\n" +
+	"\x14ttl_ceiling_plus_one\x18\x03 \x01(\x04R\x11ttlCeilingPlusOne\"6\n" +
 	"\x05Table\x12-\n" +
 	"\x06fields\x18\x01 \x03(\v2\x15.quorate.log.v1.FieldR\x06fields\"H\n" +
 	"\x05Field\x12\x12\n" +

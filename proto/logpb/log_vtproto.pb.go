@@ -919,6 +919,13 @@ func (m *QueueConfig) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i--
 		dAtA[i] = 0xc0
 	}
+	if m.DeadLetterMaxPlusOne != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.DeadLetterMaxPlusOne))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xc0
+	}
 	if m.DeliveryDelay != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.DeliveryDelay))
 		i--
@@ -1202,19 +1209,14 @@ func (m *DeadRoute) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
-	if m.Letter != 0 {
-		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Letter))
-		i--
-		dAtA[i] = 0x10
-	}
-	if len(m.Targets) > 0 {
+	if len(m.TtlCeilingsPlusOne) > 0 {
 		var pksize2 int
-		for _, num := range m.Targets {
+		for _, num := range m.TtlCeilingsPlusOne {
 			pksize2 += protohelpers.SizeOfVarint(uint64(num))
 		}
 		i -= pksize2
 		j1 := i
-		for _, num := range m.Targets {
+		for _, num := range m.TtlCeilingsPlusOne {
 			for num >= 1<<7 {
 				dAtA[j1] = uint8(uint64(num)&0x7f | 0x80)
 				num >>= 7
@@ -1224,6 +1226,31 @@ func (m *DeadRoute) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 			j1++
 		}
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(pksize2))
+		i--
+		dAtA[i] = 0x1a
+	}
+	if m.Letter != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Letter))
+		i--
+		dAtA[i] = 0x10
+	}
+	if len(m.Targets) > 0 {
+		var pksize4 int
+		for _, num := range m.Targets {
+			pksize4 += protohelpers.SizeOfVarint(uint64(num))
+		}
+		i -= pksize4
+		j3 := i
+		for _, num := range m.Targets {
+			for num >= 1<<7 {
+				dAtA[j3] = uint8(uint64(num)&0x7f | 0x80)
+				num >>= 7
+				j3++
+			}
+			dAtA[j3] = uint8(num)
+			j3++
+		}
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(pksize4))
 		i--
 		dAtA[i] = 0xa
 	}
@@ -2247,6 +2274,11 @@ func (m *DeadTransfer) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.TtlCeilingPlusOne != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.TtlCeilingPlusOne))
+		i--
+		dAtA[i] = 0x18
+	}
 	if m.Number != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Number))
 		i--
@@ -2987,6 +3019,9 @@ func (m *QueueConfig) SizeVT() (n int) {
 	if m.DeliveryDelay != 0 {
 		n += 2 + protohelpers.SizeOfVarint(uint64(m.DeliveryDelay))
 	}
+	if m.DeadLetterMaxPlusOne != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.DeadLetterMaxPlusOne))
+	}
 	if m.Revision != 0 {
 		n += 2 + protohelpers.SizeOfVarint(uint64(m.Revision))
 	}
@@ -3047,6 +3082,13 @@ func (m *DeadRoute) SizeVT() (n int) {
 	}
 	if m.Letter != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.Letter))
+	}
+	if len(m.TtlCeilingsPlusOne) > 0 {
+		l = 0
+		for _, e := range m.TtlCeilingsPlusOne {
+			l += protohelpers.SizeOfVarint(uint64(e))
+		}
+		n += 1 + protohelpers.SizeOfVarint(uint64(l)) + l
 	}
 	n += len(m.unknownFields)
 	return n
@@ -3488,6 +3530,9 @@ func (m *DeadTransfer) SizeVT() (n int) {
 	}
 	if m.Number != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.Number))
+	}
+	if m.TtlCeilingPlusOne != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.TtlCeilingPlusOne))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -6252,6 +6297,25 @@ func (m *QueueConfig) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
+		case 24:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field DeadLetterMaxPlusOne", wireType)
+			}
+			m.DeadLetterMaxPlusOne = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.DeadLetterMaxPlusOne |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		case 40:
 			if wireType != 0 {
 				return fmt.Errorf("proto: wrong wireType = %d for field Revision", wireType)
@@ -6631,6 +6695,82 @@ func (m *DeadRoute) UnmarshalVT(dAtA []byte) error {
 				if b < 0x80 {
 					break
 				}
+			}
+		case 3:
+			if wireType == 0 {
+				var v uint64
+				for shift := uint(0); ; shift += 7 {
+					if shift >= 64 {
+						return protohelpers.ErrIntOverflow
+					}
+					if iNdEx >= l {
+						return io.ErrUnexpectedEOF
+					}
+					b := dAtA[iNdEx]
+					iNdEx++
+					v |= uint64(b&0x7F) << shift
+					if b < 0x80 {
+						break
+					}
+				}
+				m.TtlCeilingsPlusOne = append(m.TtlCeilingsPlusOne, v)
+			} else if wireType == 2 {
+				var packedLen int
+				for shift := uint(0); ; shift += 7 {
+					if shift >= 64 {
+						return protohelpers.ErrIntOverflow
+					}
+					if iNdEx >= l {
+						return io.ErrUnexpectedEOF
+					}
+					b := dAtA[iNdEx]
+					iNdEx++
+					packedLen |= int(b&0x7F) << shift
+					if b < 0x80 {
+						break
+					}
+				}
+				if packedLen < 0 {
+					return protohelpers.ErrInvalidLength
+				}
+				postIndex := iNdEx + packedLen
+				if postIndex < 0 {
+					return protohelpers.ErrInvalidLength
+				}
+				if postIndex > l {
+					return io.ErrUnexpectedEOF
+				}
+				var elementCount int
+				var count int
+				for _, integer := range dAtA[iNdEx:postIndex] {
+					if integer < 128 {
+						count++
+					}
+				}
+				elementCount = count
+				if elementCount != 0 && len(m.TtlCeilingsPlusOne) == 0 {
+					m.TtlCeilingsPlusOne = make([]uint64, 0, elementCount)
+				}
+				for iNdEx < postIndex {
+					var v uint64
+					for shift := uint(0); ; shift += 7 {
+						if shift >= 64 {
+							return protohelpers.ErrIntOverflow
+						}
+						if iNdEx >= l {
+							return io.ErrUnexpectedEOF
+						}
+						b := dAtA[iNdEx]
+						iNdEx++
+						v |= uint64(b&0x7F) << shift
+						if b < 0x80 {
+							break
+						}
+					}
+					m.TtlCeilingsPlusOne = append(m.TtlCeilingsPlusOne, v)
+				}
+			} else {
+				return fmt.Errorf("proto: wrong wireType = %d for field TtlCeilingsPlusOne", wireType)
 			}
 		default:
 			iNdEx = preIndex
@@ -9567,6 +9707,25 @@ func (m *DeadTransfer) UnmarshalVT(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.Number |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 3:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field TtlCeilingPlusOne", wireType)
+			}
+			m.TtlCeilingPlusOne = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.TtlCeilingPlusOne |= uint64(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}
