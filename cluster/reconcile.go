@@ -47,7 +47,11 @@ func (r *reconciler) start(self fsm.NodeID) error {
 	r.mu.Unlock()
 	groups := onDisk
 	for _, q := range r.node.View().Queues() {
-		groups = append(groups, q.Group)
+		if q.Local {
+			r.openLocal(q)
+		} else {
+			groups = append(groups, q.Group)
+		}
 	}
 	slices.Sort(groups)
 	r.node.host.Expect(len(slices.Compact(slices.Clone(groups))))
@@ -59,6 +63,29 @@ func (r *reconciler) start(self fsm.NodeID) error {
 	}
 	r.node.host.Expect(0)
 	return nil
+}
+
+// added is told that a queue is there. A local queue serves when it returns.
+func (r *reconciler) added(q *catalog.Queue) {
+	if q.Local {
+		r.openLocal(q)
+	} else {
+		r.check(q.Group)
+	}
+}
+
+// openLocal starts a local queue that lives on this node. Before the node has
+// its number there is none: those of its former lives are gone by then.
+func (r *reconciler) openLocal(q *catalog.Queue) {
+	r.mu.Lock()
+	here := r.self != 0 && q.Members[0] == r.self && !r.stopped
+	if here {
+		r.groups[q.ID] = q.Group
+	}
+	r.mu.Unlock()
+	if here {
+		r.node.host.OpenLocal(r.node.spec(q))
+	}
 }
 
 // check looks at groups again, soon.
@@ -117,7 +144,7 @@ func (r *reconciler) next() (fsm.GroupID, bool) {
 func (r *reconciler) reconcile(id fsm.GroupID) {
 	n := r.node
 	q, wanted := n.View().QueueByGroup(id)
-	wanted = wanted && slices.Contains(q.Members, r.self)
+	wanted = wanted && !q.Local && slices.Contains(q.Members, r.self)
 	open := n.host.Group(id) != nil
 	switch {
 	case wanted && !open:
@@ -173,8 +200,8 @@ func (n *Node) catalogChanged(c group.CatalogChange) {
 	view := n.View()
 	for _, id := range c.Added {
 		if q, ok := view.QueueByID(id); ok {
+			n.replica.added(q)
 			n.broker.QueueAdded(q)
-			n.replica.check(q.Group)
 		}
 	}
 	for _, id := range c.Removed {
@@ -192,8 +219,8 @@ func (n *Node) catalogChanged(c group.CatalogChange) {
 	}
 	if c.Everything {
 		for _, q := range view.Queues() {
+			n.replica.added(q)
 			n.broker.QueueAdded(q)
-			n.replica.check(q.Group)
 		}
 		n.host.ReconfigureAll()
 		n.broker.DropMissing()
@@ -209,7 +236,7 @@ func (r *reconciler) removed(id fsm.QueueID) {
 	group, open := r.groups[id]
 	delete(r.groups, id)
 	r.mu.Unlock()
-	if open {
+	if open && !r.node.host.DropLocal(group) {
 		r.check(group)
 	}
 }
@@ -220,7 +247,9 @@ func (r *reconciler) checkOpen() {
 	var gone []fsm.GroupID
 	for _, g := range r.node.host.Groups() {
 		if _, ok := view.QueueByGroup(g.Spec().Group); !ok {
-			gone = append(gone, g.Spec().Group)
+			if !r.node.host.DropLocal(g.Spec().Group) {
+				gone = append(gone, g.Spec().Group)
+			}
 		}
 	}
 	r.check(gone...)

@@ -89,6 +89,8 @@ type Broker struct {
 	self atomic.Uint32 // number of this node; 0: not known yet
 	boot atomic.Uint64
 
+	removing atomic.Bool // the local queues of dead nodes, see removeLost
+
 	sessionNumber atomic.Uint64
 	connNumber    atomic.Uint64
 
@@ -231,7 +233,7 @@ func (b *Broker) target(q *catalog.Queue) *target {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if t = b.targets[q.ID]; t == nil {
-		t = newTarget(b, q.ID, q.Group)
+		t = newTarget(b, q)
 		b.targets[q.ID] = t
 	}
 	return t

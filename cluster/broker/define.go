@@ -132,7 +132,11 @@ func (s *Session) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.Que
 	defer cancel()
 	b := s.broker()
 	if spec.Passive {
-		q, err := b.view().PassiveQueue(s.by(), s.conn.vhost, spec.Name)
+		var q *catalog.Queue
+		err := s.unlessLocked(ctx, func() (err error) {
+			q, err = b.view().PassiveQueue(s.by(), s.conn.vhost, spec.Name)
+			return err
+		})
 		if err != nil {
 			return fsm.QueueInfo{}, err
 		}
@@ -191,7 +195,11 @@ func (s *Session) declare(ctx context.Context, spec fsm.QueueSpec, generated boo
 		s.conn.owns.Store(true)
 	}
 	d.Members = b.place(d)
-	if q, err = b.view().CheckDeclareQueue(s.by(), d, generated); q != nil || err != nil {
+	err = s.unlessLocked(ctx, func() (err error) {
+		q, err = b.view().CheckDeclareQueue(s.by(), d, generated)
+		return err
+	})
+	if q != nil || err != nil {
 		return q, false, err
 	}
 	r, err := b.propose(ctx, fmt.Sprintf("declare queue '%s' in vhost '%s'", spec.Name, s.conn.vhost),
@@ -354,9 +362,7 @@ func (s *Session) DeleteQueue(ctx context.Context, name string, ifUnused, ifEmpt
 // removeRecord removes a queue from the catalog.
 func (b *Broker) removeRecord(ctx context.Context, q *catalog.Queue) error {
 	_, err := b.propose(ctx, fmt.Sprintf("delete queue '%s' in vhost '%s'", q.Name, q.VHost),
-		&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{
-			Vhost: q.VHost, Name: q.Name, Id: uint64(q.ID),
-		}}})
+		removal(q))
 	return err
 }
 

@@ -32,12 +32,16 @@ type target struct {
 	ended      bool
 }
 
-func newTarget(b *Broker, id fsm.QueueID, g fsm.GroupID) *target {
+func newTarget(b *Broker, q *catalog.Queue) *target {
 	t := &target{
-		broker: b, id: id, group: g, lanes: map[fsm.SessionID]*lane{},
+		broker: b, id: q.ID, group: q.Group, lanes: map[fsm.SessionID]*lane{},
 		leaderless: b.now(), led: make(chan struct{}),
 	}
 	t.submit = t.submitTo
+	if q.Local {
+		t.leader, t.term = b.nodeName(q.Members[0]), group.LocalTerm // and nobody else, ever
+		return t
+	}
 	t.watch() // nobody else has it yet
 	return t
 }

@@ -90,6 +90,9 @@ func (b *Broker) Led(g *group.Group, term uint64) {
 		return
 	}
 	b.noteLeader(spec.Queue, b.config.Node, term)
+	if g.IsLocal() {
+		return // everybody knows, and it has no past
+	}
 	for _, p := range b.mesh.Peers() {
 		b.announce(g, p.Node, term)
 	}
@@ -291,6 +294,7 @@ func (b *Broker) reap(rebooted bool) {
 			b.endDeadSessions(g)
 		}
 	}
+	b.removeLost()
 }
 
 // deadNodes counts the nodes whose sessions are over. One that has started

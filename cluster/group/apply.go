@@ -25,29 +25,7 @@ var _ raft.BatchingFSM = applier{}
 func (a applier) ApplyBatch(logs []*raft.Log) []any {
 	g := a.g
 	<-g.started
-	g.mu.Lock()
-	lead := g.leading.Load() != 0 && g.raft.State() == raft.Leader
-	if lead {
-		g.outgoing.lock()
-	}
-	ticked := false
-	for _, l := range logs {
-		if l.Type == raft.LogCommand {
-			ticked = g.applyEntry(l, lead) || ticked
-		}
-	}
-	if lead {
-		g.outgoing.add(&g.effects)
-	} else if len(g.effects.Released) > 0 {
-		g.log.Release(g.effects.Released)
-	}
-	g.effects.Reset()
-	deadline := g.machine.NextDeadline()
-	if lead {
-		g.outgoing.unlockAndRun(g)
-	}
-	g.mu.Unlock()
-
+	g.apply(logs)
 	size := 0
 	for _, l := range logs {
 		size += len(l.Data) + len(l.Extensions)
@@ -56,10 +34,40 @@ func (a applier) ApplyBatch(logs []*raft.Log) []any {
 	g.entries.Add(uint64(len(logs)))
 	g.bytes.Add(uint64(size))
 	g.host.snapshots.touch(g)
+	return make([]any, len(logs))
+}
+
+// serves reports whether effects are to leave. The caller holds g.mu.
+func (g *Group) serves() bool {
+	return g.leading.Load() != 0 && (g.memory != nil || g.raft.State() == raft.Leader)
+}
+
+// apply performs entries, and passes their effects on if this node leads.
+func (g *Group) apply(logs []*raft.Log) {
+	g.mu.Lock()
+	lead, ticked := g.serves(), false
+	if lead {
+		g.outgoing.lock()
+	}
+	for _, l := range logs {
+		if l.Type == raft.LogCommand {
+			ticked = g.applyEntry(l, lead) || ticked
+		}
+	}
+	if lead {
+		g.outgoing.add(&g.effects)
+	} else if len(g.effects.Released) > 0 {
+		g.release(g.effects.Released)
+	}
+	g.effects.Reset()
+	deadline := g.machine.NextDeadline()
+	if lead {
+		g.outgoing.unlockAndRun(g)
+	}
+	g.mu.Unlock()
 	if lead {
 		g.timer.applied(g, deadline, ticked)
 	}
-	return make([]any, len(logs))
 }
 
 // Apply performs one entry.

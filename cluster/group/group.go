@@ -55,9 +55,11 @@ type Spec struct {
 type Group struct {
 	spec Spec
 	host *Host
-	raft *raft.Raft
-	log  *raftlog.Group
-	slog *slog.Logger
+	// A replica has raft and log, a local queue has memory.
+	raft   *raft.Raft
+	log    *raftlog.Group
+	memory *memoryLog
+	slog   *slog.Logger
 
 	started chan struct{} // closed once raft is set
 	ending  chan struct{} // closed when close begins
@@ -90,10 +92,18 @@ func (g *Group) Spec() Spec { return g.spec }
 func (g *Group) Leading() uint64 { return g.leading.Load() }
 
 // Term returns the raft term this replica is in.
-func (g *Group) Term() uint64 { return g.raft.CurrentTerm() }
+func (g *Group) Term() uint64 {
+	if g.memory != nil {
+		return LocalTerm
+	}
+	return g.raft.CurrentTerm()
+}
 
 // Leader returns the name of the node that leads as far as this replica knows.
 func (g *Group) Leader() string {
+	if g.memory != nil {
+		return g.host.config.Node
+	}
 	_, id := g.raft.LeaderWithID()
 	return string(id)
 }
@@ -107,14 +117,38 @@ func (g *Group) View(f func(m *queue.Machine)) {
 }
 
 // Payload reads one message's payload. It may be gone if the message is.
-func (g *Group) Payload(ref fsm.Ref) ([]byte, error) { return g.log.Payload(ref) }
+func (g *Group) Payload(ref fsm.Ref) ([]byte, error) {
+	if g.memory != nil {
+		return g.memory.payload(ref)
+	}
+	return g.log.Payload(ref)
+}
+
+// release frees the payloads of entries.
+func (g *Group) release(indexes []uint64) {
+	if g.memory != nil {
+		g.host.localBytes.Add(-g.memory.release(indexes))
+		return
+	}
+	g.log.Release(indexes)
+}
 
 // AppliedIndex is the index of the last entry the machine has seen.
-func (g *Group) AppliedIndex() uint64 { return g.raft.AppliedIndex() }
+func (g *Group) AppliedIndex() (index uint64) {
+	if g.memory != nil {
+		g.View(func(m *queue.Machine) { index = m.Index() })
+		return index
+	}
+	return g.raft.AppliedIndex()
+}
 
 // Settle makes followers learn what is committed: it commits an entry without
 // content. Only the leader can.
 func (g *Group) Settle(timeout time.Duration) error {
+	if g.memory != nil {
+		g.settleLocal()
+		return nil
+	}
 	return endingWith(g.raft.Barrier(timeout), g.ending).Error()
 }
 
@@ -143,6 +177,12 @@ func (g *Group) due() bool {
 
 // close ends the replica and leaves its data.
 func (g *Group) close() {
+	if g.memory != nil {
+		g.end()
+		g.proposer.wait()
+		g.outgoing.wait()
+		return
+	}
 	if g.closed.Swap(true) {
 		return
 	}

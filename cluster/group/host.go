@@ -3,8 +3,10 @@ package group
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -67,10 +69,13 @@ type Host struct {
 
 	mu       sync.RWMutex
 	closed   bool
-	groups   map[fsm.GroupID]*Group
+	groups   map[fsm.GroupID]*Group // replicas
+	locals   map[fsm.GroupID]*Group // local queues
 	byRaft   map[*raft.Raft]*Group
 	expected int  // groups
 	many     bool // there are, or will be, see repace
+
+	localBytes atomic.Int64 // of the payloads of local queues
 
 	stop chan struct{}
 	done sync.WaitGroup
@@ -83,6 +88,7 @@ func NewHost(c Config) *Host {
 		ticker: newTicker(c.Clock.Monotonic),
 		seen:   make(chan raft.Observation, 4096),
 		groups: map[fsm.GroupID]*Group{},
+		locals: map[fsm.GroupID]*Group{},
 		byRaft: map[*raft.Raft]*Group{},
 		stop:   make(chan struct{}),
 	}
@@ -110,7 +116,8 @@ func (h *Host) Close() {
 	h.mu.Lock()
 	h.closed = true
 	groups := h.groups
-	h.groups = map[fsm.GroupID]*Group{}
+	maps.Copy(groups, h.locals)
+	h.groups, h.locals = map[fsm.GroupID]*Group{}, map[fsm.GroupID]*Group{}
 	h.mu.Unlock()
 	inParallel(groups, (*Group).close)
 	close(h.stop)
@@ -145,16 +152,17 @@ func inParallel(groups map[fsm.GroupID]*Group, f func(*Group)) {
 func (h *Host) Group(id fsm.GroupID) *Group {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
-	return h.groups[id]
+	if g := h.groups[id]; g != nil {
+		return g
+	}
+	return h.locals[id]
 }
 
 // Groups returns all open groups in order of their numbers.
 func (h *Host) Groups() []*Group {
 	h.mu.RLock()
-	all := make([]*Group, 0, len(h.groups))
-	for _, g := range h.groups {
-		all = append(all, g)
-	}
+	all := slices.AppendSeq(make([]*Group, 0, len(h.groups)+len(h.locals)), maps.Values(h.groups))
+	all = slices.AppendSeq(all, maps.Values(h.locals))
 	h.mu.RUnlock()
 	slices.SortFunc(all, func(a, b *Group) int { return int(a.spec.Group) - int(b.spec.Group) })
 	return all

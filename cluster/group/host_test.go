@@ -202,9 +202,9 @@ func ready(g *Group) (n uint64) {
 
 // Commands are answered in order, once, by a single goroutine at a time, and
 // deliveries bring the bytes that were submitted, however they were joined.
-func TestSubmitAndPerform(t *testing.T) {
-	n := mustHost(t, t.TempDir())
-	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
+func TestSubmitAndPerform(t *testing.T) { bothKinds(t, submitAndPerform) }
+
+func submitAndPerform(t *testing.T, n *lone, g *Group) {
 	const batches, each = 100, 20
 	var want []string
 	seq := uint64(1)
@@ -253,9 +253,9 @@ func TestSubmitAndPerform(t *testing.T) {
 
 // Every deadline is met by a tick, with nobody else at work, and nothing is
 // proposed when nothing is due.
-func TestTicksMeetDeadlines(t *testing.T) {
-	n := mustHost(t, t.TempDir())
-	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
+func TestTicksMeetDeadlines(t *testing.T) { bothKinds(t, ticksMeetDeadlines) }
+
+func ticksMeetDeadlines(t *testing.T, n *lone, g *Group) {
 	seq := uint64(1)
 	for round := range 30 {
 		ttl := fsm.Millis(round % 7)
@@ -301,9 +301,9 @@ func expire(t *testing.T, g *Group) {
 }
 
 // More than one tick may do is done by several, one right after the other.
-func TestTicksBacklog(t *testing.T) {
-	n := mustHost(t, t.TempDir())
-	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
+func TestTicksBacklog(t *testing.T) { bothKinds(t, ticksBacklog) }
+
+func ticksBacklog(t *testing.T, n *lone, g *Group) {
 	bodies := make([]string, 500)
 	for i := range bodies {
 		bodies[i] = "m"

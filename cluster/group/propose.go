@@ -71,6 +71,7 @@ type proposer struct {
 	flights []flight
 	waiting bool
 	bytes   int
+	commits uint64 // entries of a local queue that have been applied
 	stamper clock.Stamper
 	done    sync.WaitGroup
 }
@@ -129,6 +130,7 @@ func (p *proposer) run(g *Group) {
 		}
 		if len(p.light) == 0 && len(p.heavy) == 0 && !p.tick {
 			p.running = false
+			p.room.Broadcast()
 			return
 		}
 		if g.leading.Load() == 0 {
@@ -165,6 +167,14 @@ func (p *proposer) propose(g *Group) {
 	}
 	f := flight{bytes: bytes + len(log.Data), from: origins(origins(nil, light), heavy)}
 	p.light, p.heavy = drop(p.light, len(light)), drop(p.heavy, len(heavy))
+	if g.memory != nil {
+		p.mu.Unlock()
+		g.commit(&log)
+		p.mu.Lock()
+		p.commits++
+		p.room.Broadcast()
+		return
+	}
 	p.bytes += f.bytes
 	p.mu.Unlock()
 	f.future = endingWith(g.raft.ApplyLog(log, 0), g.ending)

@@ -143,7 +143,7 @@ func (o *outgoing) run(g *Group) {
 		o.mu.Unlock()
 		g.host.outside.Perform(g, w)
 		if len(w.released) > 0 {
-			g.log.Release(w.released)
+			g.release(w.released)
 		}
 		w.reset()
 		o.mu.Lock()

@@ -1,0 +1,77 @@
+package broker
+
+import (
+	"context"
+	"errors"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// removeAtOnce bounds how many queues one entry of the catalog removes.
+const removeAtOnce = 1024
+
+// unlessLocked asks the view, and once more a view that is up to date if the
+// answer is that a queue belongs to another connection: that one may have ended
+// at another node, which has told its client so before this node knew.
+func (s *Session) unlessLocked(ctx context.Context, ask func() error) error {
+	err := ask()
+	if r := new(fsm.Refusal); !errors.As(err, &r) || r.Kind != fsm.Locked {
+		return err
+	}
+	if _, behind := s.broker().config.Catalog.Propose(ctx); behind != nil {
+		return err
+	}
+	return ask()
+}
+
+// removeLost removes the local queues of dead nodes: their messages are gone,
+// and so are the connections they belonged to. All nodes do so; a queue is
+// removed once.
+func (b *Broker) removeLost() {
+	var lost []*logpb.CatalogCommand
+	v := b.view()
+	over := map[fsm.NodeID]bool{}
+	for _, n := range v.Nodes() {
+		if sessions, _ := b.bootOver(n, n.Boot); sessions {
+			over[fsm.NodeID(n.Number)] = true
+		}
+	}
+	if len(over) == 0 {
+		return
+	}
+	for _, q := range v.Queues() {
+		if q.Local && over[q.Members[0]] {
+			lost = append(lost, removal(q))
+		}
+	}
+	if len(lost) > 0 && b.removing.CompareAndSwap(false, true) {
+		b.spawn(func() {
+			b.removeAll(lost)
+			b.removing.Store(false)
+		})
+	}
+}
+
+func removal(q *catalog.Queue) *logpb.CatalogCommand {
+	return &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{
+		Vhost: q.VHost, Name: q.Name, Id: uint64(q.ID),
+	}}}
+}
+
+// removeAll commits the removal of queues, as far as that is possible now.
+func (b *Broker) removeAll(commands []*logpb.CatalogCommand) {
+	ctx, cancel := b.whileOpen()
+	defer cancel()
+	ctx, stop := context.WithTimeout(ctx, leaderWait)
+	defer stop()
+	for len(commands) > 0 {
+		n := min(len(commands), removeAtOnce)
+		if _, err := b.config.Catalog.Propose(ctx, commands[:n]...); err != nil {
+			b.slog.Warn("local queues of dead nodes are not removed", "error", err) // the next look does it
+			return
+		}
+		commands = commands[n:]
+	}
+}

@@ -1,0 +1,152 @@
+package group
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
+)
+
+// LocalTerm is the term of a local queue: its one member leads from the
+// beginning to the end.
+const LocalTerm = 1
+
+// memoryLog is the log of a local queue. It keeps the payloads of entries that
+// hold live messages, and nothing else: there is nobody to read an entry again.
+type memoryLog struct {
+	mu       sync.Mutex
+	index    uint64 // of the last entry
+	payloads map[uint64][]byte
+	bytes    int64
+	closed   bool
+}
+
+var errReleased = errors.New("the payload has been released")
+
+// append takes an entry's payloads and returns its index, and by how much the
+// log has grown.
+func (l *memoryLog) append(payloads []byte) (index uint64, grown int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.index++
+	if len(payloads) > 0 && !l.closed {
+		if l.payloads == nil {
+			l.payloads = map[uint64][]byte{}
+		}
+		l.payloads[l.index] = payloads
+		grown = int64(len(payloads))
+		l.bytes += grown
+	}
+	return l.index, grown
+}
+
+func (l *memoryLog) payload(ref fsm.Ref) ([]byte, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p, end := l.payloads[ref.Index], int(ref.Offset)+int(ref.Size)
+	if end > len(p) {
+		return nil, errReleased
+	}
+	return p[ref.Offset:end:end], nil
+}
+
+// release forgets the payloads of entries and returns how much that was.
+func (l *memoryLog) release(indexes []uint64) (freed int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, i := range indexes {
+		freed += int64(len(l.payloads[i]))
+		delete(l.payloads, i)
+	}
+	if len(l.payloads) == 0 {
+		l.payloads = nil // a map that was large once stays large
+	}
+	l.bytes -= freed
+	return freed
+}
+
+// close forgets all payloads, of entries to come as well.
+func (l *memoryLog) close() (freed int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	freed = l.bytes
+	l.payloads, l.bytes, l.closed = nil, 0, true
+	return freed
+}
+
+// OpenLocal starts a local queue on this node, or returns the one that runs:
+// the same machine and the same proposer as a replica's, without raft and
+// without anything on disk. It serves when this returns.
+func (h *Host) OpenLocal(spec Spec) *Group {
+	g := &Group{
+		spec: spec, host: h, memory: &memoryLog{}, ending: make(chan struct{}),
+		machine: queue.New(spec.Name, spec.Queue), slog: h.slog,
+	}
+	g.proposer.room.L = &g.proposer.mu
+	g.proposer.stamper.Begin(h.clock, 0)
+	g.leading.Store(LocalTerm)
+	h.mu.Lock()
+	if have := h.locals[spec.Group]; have != nil || h.closed {
+		h.mu.Unlock()
+		return have
+	}
+	h.locals[spec.Group] = g
+	h.mu.Unlock()
+	g.configure(true)
+	h.outside.Led(g, LocalTerm)
+	return g
+}
+
+// DropLocal ends a local queue; false: there is none with this number.
+func (h *Host) DropLocal(id fsm.GroupID) bool {
+	h.mu.Lock()
+	g := h.locals[id]
+	delete(h.locals, id)
+	h.mu.Unlock()
+	if g != nil {
+		g.end()
+	}
+	return g != nil
+}
+
+// LocalBytes is what the payloads of this node's local queues take.
+func (h *Host) LocalBytes() int64 { return h.localBytes.Load() }
+
+// IsLocal reports whether the group is a local queue's.
+func (g *Group) IsLocal() bool { return g.memory != nil }
+
+// commit makes an entry of a local queue: there is nobody to agree with.
+func (g *Group) commit(l *raft.Log) {
+	var grown int64
+	l.Type, l.Term = raft.LogCommand, LocalTerm
+	l.Index, grown = g.memory.append(l.Extensions)
+	g.host.localBytes.Add(grown)
+	g.apply([]*raft.Log{l})
+}
+
+// settleLocal returns when a tick that has been asked for is applied. An entry
+// that is being applied may have been made before.
+func (g *Group) settleLocal() {
+	p := &g.proposer
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for end := p.commits + 2; p.running && p.commits < end; {
+		p.room.Wait()
+	}
+}
+
+// end makes a local queue take nothing more and forgets its payloads. What
+// goes on in its goroutines comes to nothing.
+func (g *Group) end() {
+	if g.closed.Swap(true) {
+		return
+	}
+	close(g.ending)
+	g.leading.Store(0)
+	g.host.ticker.remove(g)
+	g.host.localBytes.Add(-g.memory.close())
+	g.host.outside.Led(g, 0)
+}
