@@ -3,6 +3,7 @@ package route
 import (
 	"fmt"
 	"math"
+	"math/bits"
 	"slices"
 	"testing"
 
@@ -171,6 +172,27 @@ func TestDistance(t *testing.T) {
 		got, want := float64(distance(u))/(1<<fraction), 64-math.Log2(float64(u))
 		if math.Abs(got-want) > 1e-12 {
 			t.Fatalf("distance of %d is %v, want %v", u, got, want)
+		}
+	})
+}
+
+// TestBeats: the estimate never decides against the exact comparison, close
+// calls and the ends of the range included.
+func TestBeats(t *testing.T) {
+	exact := func(u, w, v, x uint64) bool {
+		ah, al := bits.Mul64(distance(u), x)
+		bh, bl := bits.Mul64(distance(v), w)
+		return ah < bh || ah == bh && al < bl
+	}
+	draw := rapid.OneOf(rapid.Uint64(), rapid.Uint64Range(0, 9), rapid.Uint64Range(math.MaxUint64-9, math.MaxUint64))
+	rapid.Check(t, func(t *rapid.T) {
+		u, v := draw.Draw(t, "u"), draw.Draw(t, "v")
+		w, x := rapid.Uint64Range(1, 1<<20).Draw(t, "w"), rapid.Uint64Range(1, 1<<20).Draw(t, "x")
+		if w == x || min(u, v) >= math.MaxUint64-9 {
+			return // more than fraction bits can tell
+		}
+		if got, want := beats(u, w, v, x), exact(u, w, v, x); got != want {
+			t.Fatalf("%v, want %v", got, want)
 		}
 	})
 }
