@@ -84,6 +84,9 @@ func (c *conn) method(f wire.Frame) error {
 		return errClientClosed
 	case *wire.ConnectionCloseOK:
 	case *wire.ConnectionUpdateSecret:
+		if err := c.broker.Renew(); err != nil {
+			return protocolError(err, wire.IDConnectionUpdateSecret)
+		}
 		c.out.push(0, &wire.ConnectionUpdateSecretOK{})
 	default:
 		return errUnexpectedMethod(wire.ID(m), "running")

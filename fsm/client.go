@@ -129,7 +129,7 @@ type SessionEvents interface {
 	// Deliver hands over messages in order. The slice is the broker's, the
 	// messages are the channel's; payloads are never changed by anybody.
 	Deliver(messages []Message)
-	// Cancelled: the queue of this consumer is gone.
+	// Cancelled: the queue of this consumer is gone, or may not be read any more.
 	Cancelled(consumer uint64)
 	// TimedOut: deliveries were held longer than limit and have gone back to
 	// the queue. consumer may be one that was cancelled, or a get token.

@@ -335,6 +335,9 @@ func (c *connection) OpenSession(events fsm.SessionEvents) (amqp.Session, error)
 	return s, nil
 }
 
+// Renew refuses if that was ordered.
+func (c *connection) Renew() error { return c.broker.failure("Renew") }
+
 // Close deletes the exclusive queues.
 func (c *connection) Close(context.Context) {
 	b := c.broker

@@ -31,6 +31,28 @@ func (s *Session) mayPublish(v *catalog.View, exchange string) error {
 	return v.CheckPublish(s.conn.user, s.conn.vhost, exchange)
 }
 
+// mayPublishWith refuses routing keys that a user may not publish with, and a
+// user-id that is not the user's own unless the user may impersonate.
+func (s *Session) mayPublishWith(v *catalog.View, p *fsm.Publish) error {
+	if s.topics != nil {
+		for _, key := range s.message.Keys {
+			if err := s.topics.Check(catalog.Write, key); err != nil {
+				return err
+			}
+		}
+	}
+	if p.UserError == nil {
+		return nil
+	}
+	if u, ok := v.User(s.conn.user); ok && slices.Contains(u.GetTags(), impersonator) {
+		return nil
+	}
+	return p.UserError
+}
+
+// impersonator is the tag of users who may publish in the name of others.
+const impersonator = "impersonator"
+
 // propose commits one catalog command and turns its refusal into an error.
 func (b *Broker) propose(ctx context.Context, what string, c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
 	results, err := b.config.Catalog.Propose(ctx, c)
@@ -152,7 +174,11 @@ func (s *Session) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.Que
 	}
 	generated := spec.Name == ""
 	if generated {
-		spec.Name = "amq.gen-" + randomName()
+		prefix, given, err := catalog.NamePrefix(spec.Arguments)
+		if err != nil {
+			return fsm.QueueInfo{}, err
+		}
+		spec.Name, generated = prefix+randomName(), !given
 	}
 	for {
 		q, created, err := s.declare(ctx, spec, generated)

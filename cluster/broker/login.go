@@ -182,16 +182,45 @@ type Connection struct {
 	owns   atomic.Bool // an exclusive queue was declared
 }
 
-// Connect opens a vhost for a user that has logged in.
-func (b *Broker) Connect(_ context.Context, user, vhost string) (*Connection, error) {
-	v := b.view()
+// mayOpen refuses a vhost that is not there, or not for this user.
+func mayOpen(v *catalog.View, user, vhost string) error {
 	if _, ok := v.VHost(vhost); !ok {
-		return nil, fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("vhost %s not found", vhost))
+		return fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("vhost %s not found", vhost))
 	}
 	if _, ok := v.Permission(user, vhost); !ok {
-		return nil, fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("access to vhost '%s' refused for user '%s'", vhost, user))
+		return fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("access to vhost '%s' refused for user '%s'", vhost, user))
+	}
+	return nil
+}
+
+// Connect opens a vhost for a user that has logged in.
+func (b *Broker) Connect(_ context.Context, user, vhost string) (*Connection, error) {
+	if err := mayOpen(b.view(), user, vhost); err != nil {
+		return nil, err
 	}
 	return &Connection{broker: b, user: user, vhost: vhost, number: b.connNumber.Add(1)}, nil
+}
+
+// Renew looks again at what the user may do: open the vhost, and read the
+// queues it consumes from.
+func (c *Connection) Renew() error {
+	b := c.broker
+	v := b.view()
+	if err := mayOpen(v, c.user, c.vhost); err != nil {
+		return err
+	}
+	b.mu.RLock()
+	var mine []*Session
+	for _, s := range b.sessions {
+		if s.conn == c {
+			mine = append(mine, s)
+		}
+	}
+	b.mu.RUnlock()
+	for _, s := range mine {
+		s.revoke(v)
+	}
+	return nil
 }
 
 // OpenSession starts the session of a channel.

@@ -48,6 +48,7 @@ type Session struct {
 	route     []*catalog.Queue
 	allowed   string // exchange that may be written to …
 	allowedIn *catalog.View
+	topics    *catalog.TopicPermission // … and with which routing keys; nil: with all
 }
 
 func (s *Session) lock() *sync.Mutex { return &s.mu }
@@ -79,6 +80,7 @@ func (s *Session) Publish(p *fsm.Publish) (bool, error) {
 			return false, err
 		}
 		s.allowed, s.allowedIn = p.Exchange, v
+		s.topics = v.TopicRule(s.conn.user, s.conn.vhost, p.Exchange)
 	}
 	if p.TTLError != nil {
 		return false, p.TTLError
@@ -86,13 +88,13 @@ func (s *Session) Publish(p *fsm.Publish) (bool, error) {
 	if p.HeadersError != nil {
 		return false, p.HeadersError
 	}
-	if p.UserError != nil {
-		return false, p.UserError
+	m := &s.message
+	m.Keys = append(append(m.Keys[:0], p.RoutingKey), p.Copies...)
+	if err := s.mayPublishWith(v, p); err != nil {
+		return false, err
 	}
 	var limits catalog.Ceilings
 	var err error
-	m := &s.message
-	m.Keys = append(append(m.Keys[:0], p.RoutingKey), p.Copies...)
 	m.Headers, m.Property, m.Chance = p.Headers, p.Property, mathrand.Uint64()
 	s.route, limits, err = v.Route(s.conn.vhost, p.Exchange, m, s.route[:0])
 	if err != nil || len(s.route) == 0 {
@@ -204,6 +206,21 @@ func (s *Session) cancelled(l *lane, number uint64) {
 	delete(l.consumers, number)
 	delete(s.consumers, number)
 	s.events = append(s.events, event{kind: eventCancelled, consumer: number})
+}
+
+// revoke ends the consumers of queues that the user may not read any more.
+// What they hold can still be settled.
+func (s *Session) revoke(v *catalog.View) {
+	s.mu.Lock()
+	for number, l := range s.consumers {
+		q, ok := v.QueueByID(l.target.id)
+		if !ok || l.consumers[number] == nil || v.May(s.conn.user, s.conn.vhost, catalog.Read, q.Name) {
+			continue
+		}
+		l.addCall(&logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: number}})
+		s.events = append(s.events, event{kind: eventCancelled, consumer: number})
+	}
+	s.release()
 }
 
 // do sends a command and waits for its answer.

@@ -90,6 +90,15 @@ func (s *Server) accounts() []resource {
 		{"/api/users", []endpoint{get(administrator, s.listUsers)}},
 		{"/api/users/{user}", []endpoint{get(administrator, s.getUser), put(administrator, s.putUser), remove(administrator, s.deleteUser)}},
 		{"/api/users/{user}/permissions", []endpoint{get(administrator, s.listPermissions)}},
+		{"/api/users/{user}/topic-permissions", []endpoint{get(administrator, s.listTopicPermissions)}},
+		{"/api/vhosts/{vhost}/topic-permissions", []endpoint{get(administrator, s.listTopicPermissions)}},
+		{"/api/topic-permissions", []endpoint{get(administrator, s.listTopicPermissions)}},
+		{"/api/topic-permissions/{vhost}/{user}", []endpoint{
+			get(administrator, s.getTopicPermissions), put(administrator, s.putTopicPermission), remove(administrator, s.removeTopicPermission),
+		}},
+		{"/api/topic-permissions/{vhost}/{user}/{exchange}", []endpoint{
+			get(administrator, s.getTopicPermissions), remove(administrator, s.removeTopicPermission),
+		}},
 		{"/api/permissions", []endpoint{get(administrator, s.listPermissions)}},
 		{"/api/permissions/{vhost}/{user}", []endpoint{
 			get(administrator, s.getPermission), put(administrator, s.putPermission), remove(administrator, s.removePermission),

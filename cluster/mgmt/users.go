@@ -139,16 +139,9 @@ func (s *Server) putPermission(w http.ResponseWriter, r *request) {
 		return
 	}
 	m := &logpb.PutPermission{User: r.PathValue("user"), Vhost: r.PathValue("vhost")}
-	for key, pattern := range map[string]*string{"configure": &m.Configure, "write": &m.Write, "read": &m.Read} {
-		text, err := b.text(key)
-		if err == nil {
-			err = catalog.ValidatePattern(text)
-		}
-		if err != nil {
-			s.failed(w, err)
-			return
-		}
-		*pattern = text
+	if err := b.patterns(map[string]*string{"configure": &m.Configure, "write": &m.Write, "read": &m.Read}); err != nil {
+		s.failed(w, err)
+		return
 	}
 	if _, ok := r.view.VHost(m.Vhost); !ok {
 		s.noVHost(w)
@@ -156,6 +149,21 @@ func (s *Server) putPermission(w http.ResponseWriter, r *request) {
 	}
 	_, known := r.view.Permission(m.User, m.Vhost)
 	s.changed(w, s.propose(r.Context(), &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutPermission{PutPermission: m}}), !known)
+}
+
+// patterns reads permission patterns.
+func (b body) patterns(into map[string]*string) error {
+	for key, pattern := range into {
+		text, err := b.text(key)
+		if err == nil {
+			err = catalog.ValidatePattern(text)
+		}
+		if err != nil {
+			return err
+		}
+		*pattern = text
+	}
+	return nil
 }
 
 func (s *Server) removePermission(w http.ResponseWriter, r *request) {

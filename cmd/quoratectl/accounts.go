@@ -22,10 +22,14 @@ func accountVerbs() []verb {
 		{name: "add_user", arguments: "NAME [PASSWORD]", least: 1, most: 2, about: "makes a user without tags; the password may come on the standard input", run: addUser},
 		{name: "delete_user", arguments: "NAME", least: 1, most: 1, about: "deletes a user and what it may do", run: func(c *call) error { return c.delete(path("users", c.words[0])) }},
 		{name: "change_password", arguments: "NAME [PASSWORD]", least: 1, most: 2, about: "gives a user another password", run: changePassword},
-		{name: "set_user_tags", arguments: "NAME [TAG ...]", least: 1, most: -1, about: "replaces a user's tags: administrator, monitoring, policymaker, management", run: setUserTags},
+		{name: "set_user_tags", arguments: "NAME [TAG ...]", least: 1, most: -1, about: "replaces a user's tags: administrator, monitoring, policymaker, management, impersonator", run: setUserTags},
 		{name: "list_permissions", about: "what users may do in a vhost", run: listPermissions},
 		{name: "list_user_permissions", arguments: "NAME", least: 1, most: 1, about: "what a user may do, by vhost", run: listUserPermissions},
 		{name: "set_permissions", arguments: "NAME CONFIGURE WRITE READ", least: 4, most: 4, about: "says what a user may do in a vhost, by three patterns", run: setPermissions},
+		{name: "list_topic_permissions", about: "routing keys that users are restricted to at topic exchanges of a vhost", run: listTopicPermissions},
+		{name: "list_user_topic_permissions", arguments: "NAME", least: 1, most: 1, about: "those of a user, by vhost", run: listUserTopicPermissions},
+		{name: "set_topic_permissions", arguments: "NAME EXCHANGE WRITE READ", least: 4, most: 4, about: "restricts a user's routing keys at a topic exchange, by two patterns", run: setTopicPermissions},
+		{name: "clear_topic_permissions", arguments: "NAME [EXCHANGE]", least: 1, most: 2, about: "lifts the restrictions of one topic exchange, or of all in a vhost", run: clearTopicPermissions},
 		{name: "clear_permissions", arguments: "NAME", least: 1, most: 1, about: "takes a user all permissions in a vhost", run: func(c *call) error { return c.delete(path("permissions", c.options.vhost, c.words[0])) }},
 	}
 }
@@ -142,4 +146,38 @@ func setPermissions(c *call) error {
 	return c.put(path("permissions", c.options.vhost, c.words[0]), map[string]string{
 		"configure": c.words[1], "write": c.words[2], "read": c.words[3],
 	})
+}
+
+var topicPermissionColumns = []column[api.TopicPermission]{
+	{"user", "", func(p api.TopicPermission) any { return p.User }},
+	{"vhost", "", func(p api.TopicPermission) any { return p.VHost }},
+	{"exchange", "", func(p api.TopicPermission) any { return p.Exchange }},
+	{"write", "", func(p api.TopicPermission) any { return p.Write }},
+	{"read", "", func(p api.TopicPermission) any { return p.Read }},
+}
+
+func listTopicPermissions(c *call) error {
+	var rows []api.TopicPermission
+	if err := c.get(path("vhosts", c.options.vhost, "topic-permissions"), &rows); err != nil {
+		return err
+	}
+	return list(c, "Listing topic permissions for vhost "+c.options.vhost+" ...", topicPermissionColumns, []string{"user", "exchange", "write", "read"}, 0, rows)
+}
+
+func listUserTopicPermissions(c *call) error {
+	var rows []api.TopicPermission
+	if err := c.get(path("users", c.words[0], "topic-permissions"), &rows); err != nil {
+		return err
+	}
+	return list(c, "Listing topic permissions for user "+c.words[0]+" ...", topicPermissionColumns, []string{"vhost", "exchange", "write", "read"}, 0, rows)
+}
+
+func setTopicPermissions(c *call) error {
+	return c.put(path("topic-permissions", c.options.vhost, c.words[0]), map[string]string{
+		"exchange": c.words[1], "write": c.words[2], "read": c.words[3],
+	})
+}
+
+func clearTopicPermissions(c *call) error {
+	return c.delete(path(append([]string{"topic-permissions", c.options.vhost}, c.words...)...))
 }

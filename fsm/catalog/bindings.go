@@ -33,6 +33,11 @@ func (v *View) mayChangeBinding(by Client, m *logpb.Bind) error {
 	if err := v.mayBind(v.access(by.User, m.GetVhost()), m); err != nil {
 		return err
 	}
+	if p := v.TopicRule(by.User, m.GetVhost(), m.GetSource()); p != nil {
+		if err := p.Check(Read, m.GetRoutingKey()); err != nil {
+			return err
+		}
+	}
 	if q, ok := v.Queue(m.GetVhost(), m.GetDestination()); ok && !m.GetToExchange() {
 		return q.CheckOwner(by.Owner)
 	}

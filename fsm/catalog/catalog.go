@@ -84,6 +84,10 @@ func (d *draft) perform(c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
 		return d.putPermission(m.PutPermission)
 	case *logpb.CatalogCommand_DeletePermission:
 		return d.deletePermission(m.DeletePermission)
+	case *logpb.CatalogCommand_PutTopicPermission:
+		return d.putTopicPermission(m.PutTopicPermission)
+	case *logpb.CatalogCommand_DeleteTopicPermission:
+		return d.deleteTopicPermission(m.DeleteTopicPermission)
 	case *logpb.CatalogCommand_DeclareExchange:
 		return d.declareExchange(m.DeclareExchange)
 	case *logpb.CatalogCommand_DeleteExchange:

@@ -28,6 +28,11 @@ func (v *View) Check() error {
 				return fmt.Errorf("permission of %q in %q stands under %q in %q", p.User, p.VHost, user, name)
 			}
 		}
+		for at, p := range vh.topics.All() {
+			if _, ok := v.User(at.user); !ok || p.User != at.user || p.Exchange != at.exchange || p.VHost != name {
+				return fmt.Errorf("topic permission of %q at %q in %q stands under %v in %q", p.User, p.Exchange, p.VHost, at, name)
+			}
+		}
 		for key, q := range vh.queues.All() {
 			if q.Name != key || q.VHost != name {
 				return fmt.Errorf("%s stands under %q in %q", q, key, name)

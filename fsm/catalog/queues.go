@@ -88,6 +88,26 @@ func (v *View) mayAny(user, vhost, kind, name string) error {
 	return v.access(user, vhost)(Configure, kind, name)
 }
 
+// maxNamePrefix is the longest prefix of a generated name, in bytes.
+const maxNamePrefix = 64
+
+// NamePrefix returns how the name of a queue begins that was declared without
+// one. given is false if the arguments do not say so.
+func NamePrefix(args *fsm.Table) (prefix string, given bool, err error) {
+	v := lookup(args, "x-name-prefix")
+	if v == nil {
+		return GeneratedPrefix, false, nil
+	}
+	prefix, ok := text(v)
+	switch {
+	case !ok:
+		return "", true, refuse(fsm.Precondition, "invalid arg 'x-name-prefix': %s", unacceptableType(v))
+	case len(prefix) > maxNamePrefix:
+		return "", true, refuse(fsm.Precondition, "Queue name prefix '%s' exceeds the %d-byte limit", prefix, maxNamePrefix)
+	}
+	return prefix, true, nil
+}
+
 // CheckDeclareQueue answers a declare as far as the view can: with the queue
 // that is there already and is equivalent, with a refusal, or with neither,
 // when the queue is to be created. generated says that the broker made the

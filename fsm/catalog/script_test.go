@@ -24,6 +24,7 @@ import (
 //	                          lines "VHOST EXCHANGE KEY[,KEY…] [NAME=VALUE…]", to the queues, with their limits on the TTL
 //	in-force                  lines "VHOST queue|exchange NAME", the policies in force and what they say together
 //	may                       lines "USER VHOST VERB NAME"
+//	topic                     lines "USER VHOST VERB EXCHANGE KEY"
 //	consume                   lines "QUEUE NAME=VALUE…", the arguments as they are understood
 //	settings [timeout=N]      lines "VHOST QUEUE"
 //
@@ -79,6 +80,18 @@ func (s *script) run(d *datadriven.TestData) string {
 		each(func(w []string) string {
 			verb := map[string]Verb{"configure": Configure, "write": Write, "read": Read}[w[2]]
 			return fmt.Sprint(v.May(w[0], w[1], verb, w[3]))
+		})
+	case "topic":
+		each(func(w []string) string {
+			verb := map[string]Verb{"write": Write, "read": Read}[w[2]]
+			p := v.TopicRule(w[0], w[1], w[3])
+			if p == nil {
+				return "no rule"
+			}
+			if err := p.Check(verb, w[4]); err != nil {
+				return refusalText(err)
+			}
+			return "may"
 		})
 	case "in-force":
 		each(func(w []string) string { return inForce(s.t, v, w) })
@@ -354,6 +367,7 @@ func parseOptions(t testing.TB, words []string) options {
 //	vhost NAME [description=TEXT], delete-vhost NAME
 //	user NAME [hash=TEXT], delete-user NAME
 //	permission USER VHOST CONFIGURE WRITE READ, delete-permission USER VHOST
+//	topic-permission USER VHOST EXCHANGE WRITE READ, delete-topic-permission USER VHOST [EXCHANGE]
 //	[operator-]policy VHOST NAME PATTERN [apply-to=WHAT] [priority=N] [KEY=TYPE:VALUE…], delete-[operator-]policy VHOST NAME
 //	exchange VHOST NAME TYPE [durable] [auto-delete] [internal] [NAME=TYPE:VALUE…], delete-exchange VHOST NAME [if-unused]
 //	queue VHOST NAME [durable] [exclusive] [auto-delete] [local] [members=N,…] [owner=N/B/C] [NAME=TYPE:VALUE…]
@@ -388,6 +402,14 @@ func parseCommand(t testing.TB, w []string) *logpb.CatalogCommand {
 		c.Body = &logpb.CatalogCommand_PutPermission{PutPermission: &logpb.PutPermission{User: w[1], Vhost: w[2], Configure: w[3], Write: w[4], Read: w[5]}}
 	case "delete-permission":
 		c.Body = &logpb.CatalogCommand_DeletePermission{DeletePermission: &logpb.DeletePermission{User: w[1], Vhost: w[2]}}
+	case "topic-permission":
+		c.Body = &logpb.CatalogCommand_PutTopicPermission{PutTopicPermission: &logpb.PutTopicPermission{User: w[1], Vhost: w[2], Exchange: w[3], Write: w[4], Read: w[5]}}
+	case "delete-topic-permission":
+		m := &logpb.DeleteTopicPermission{User: w[1], Vhost: w[2], All: len(w) < 4}
+		if !m.All {
+			m.Exchange = w[3]
+		}
+		c.Body = &logpb.CatalogCommand_DeleteTopicPermission{DeleteTopicPermission: m}
 	case "delete-owned":
 		c.Body = &logpb.CatalogCommand_DeleteOwned{DeleteOwned: &logpb.DeleteOwned{Owner: parseOwner(t, w[1])}}
 	case "policy", "operator-policy":

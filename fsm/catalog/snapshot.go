@@ -21,6 +21,9 @@ func (v *View) Snapshot() *logpb.CatalogSnapshot {
 	for _, p := range v.Permissions() {
 		s.Permissions = append(s.Permissions, p.row())
 	}
+	for _, p := range v.TopicPermissions() {
+		s.TopicPermissions = append(s.TopicPermissions, p.row)
+	}
 	for _, vh := range s.Vhosts {
 		for _, x := range v.Exchanges(vh.GetName()) {
 			s.Exchanges = append(s.Exchanges, x.declared)
@@ -86,6 +89,13 @@ func (d *draft) restore(s *logpb.CatalogSnapshot) error {
 			return err
 		}
 		vh.permissions = vh.permissions.With(p.GetUser(), newPermission(p))
+	}
+	for _, p := range s.GetTopicPermissions() {
+		vh, err := d.restored(p.GetVhost())
+		if err != nil {
+			return err
+		}
+		vh.topics = vh.topics.With(topicPlace{p.GetUser(), p.GetExchange()}, newTopicPermission(p))
 	}
 	for _, p := range s.GetPolicies() {
 		vh, err := d.restored(p.GetVhost())

@@ -23,6 +23,9 @@ func (v *View) String() string {
 	for _, p := range v.Permissions() {
 		fmt.Fprintf(&b, "permission %s in %s configure=%q write=%q read=%q\n", p.User, p.VHost, p.Configure, p.Write, p.Read)
 	}
+	for _, p := range v.TopicPermissions() {
+		fmt.Fprintf(&b, "topic-permission %s in %s at %q write=%q read=%q\n", p.User, p.VHost, p.Exchange, p.Write, p.Read)
+	}
 	for _, row := range v.VHosts() {
 		fmt.Fprintf(&b, "vhost %s description=%q tags=%v\n", row.Name, row.Description, row.Tags)
 		for _, p := range v.policyRows([]*logpb.PutVhost{row}) {

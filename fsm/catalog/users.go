@@ -21,7 +21,7 @@ func (d *draft) initialize(m *logpb.Initialize) (*logpb.CatalogResult, error) {
 	if err := checkName("user", p.GetUser()); err != nil {
 		return nil, err
 	}
-	if err := checkPatterns(p); err != nil {
+	if err := checkPatterns(p.GetConfigure(), p.GetWrite(), p.GetRead()); err != nil {
 		return nil, err
 	}
 	d.initialized = true
@@ -94,6 +94,7 @@ func (d *draft) deleteUser(m *logpb.DeleteUser) (*logpb.CatalogResult, error) {
 			vh := d.open(row.GetName())
 			vh.permissions = vh.permissions.Without(m.GetName())
 		}
+		d.forgetTopics(m.GetName(), row.GetName())
 	}
 	d.users = d.users.Without(m.GetName())
 	return &logpb.CatalogResult{Changed: true}, nil
@@ -107,7 +108,7 @@ func (d *draft) putPermission(m *logpb.PutPermission) (*logpb.CatalogResult, err
 	if _, ok := d.VHost(m.GetVhost()); !ok {
 		return nil, refuse(fsm.NotFoundKind, "no vhost '%s'", m.GetVhost())
 	}
-	if err := checkPatterns(m); err != nil {
+	if err := checkPatterns(m.GetConfigure(), m.GetWrite(), m.GetRead()); err != nil {
 		return nil, err
 	}
 	if p, ok := d.Permission(m.GetUser(), m.GetVhost()); ok && sameRow(p.row(), m) {
@@ -119,9 +120,11 @@ func (d *draft) putPermission(m *logpb.PutPermission) (*logpb.CatalogResult, err
 }
 
 // checkPatterns refuses patterns that are too long. See ValidatePattern.
-func checkPatterns(m *logpb.PutPermission) error {
-	if max(len(m.GetConfigure()), len(m.GetWrite()), len(m.GetRead())) > maxPattern {
-		return refuse(fsm.Precondition, "the pattern is longer than %d bytes", maxPattern)
+func checkPatterns(patterns ...string) error {
+	for _, p := range patterns {
+		if len(p) > maxPattern {
+			return refuse(fsm.Precondition, "the pattern is longer than %d bytes", maxPattern)
+		}
 	}
 	return nil
 }

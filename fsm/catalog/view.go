@@ -36,6 +36,7 @@ type View struct {
 type vhost struct {
 	row         *logpb.PutVhost
 	permissions route.Map[string, *Permission] // by user
+	topics      route.Map[topicPlace, *TopicPermission]
 	exchanges   route.Map[string, *Exchange]
 	queues      route.Map[string, *Queue]
 	// inbound holds the bindings that end at a queue or an exchange.

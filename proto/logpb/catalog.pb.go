@@ -104,6 +104,8 @@ type CatalogCommand struct {
 	//	*CatalogCommand_PutSetting
 	//	*CatalogCommand_PutPolicy
 	//	*CatalogCommand_DeletePolicy
+	//	*CatalogCommand_PutTopicPermission
+	//	*CatalogCommand_DeleteTopicPermission
 	Body          isCatalogCommand_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -308,6 +310,24 @@ func (x *CatalogCommand) GetDeletePolicy() *DeletePolicy {
 	return nil
 }
 
+func (x *CatalogCommand) GetPutTopicPermission() *PutTopicPermission {
+	if x != nil {
+		if x, ok := x.Body.(*CatalogCommand_PutTopicPermission); ok {
+			return x.PutTopicPermission
+		}
+	}
+	return nil
+}
+
+func (x *CatalogCommand) GetDeleteTopicPermission() *DeleteTopicPermission {
+	if x != nil {
+		if x, ok := x.Body.(*CatalogCommand_DeleteTopicPermission); ok {
+			return x.DeleteTopicPermission
+		}
+	}
+	return nil
+}
+
 type isCatalogCommand_Body interface {
 	isCatalogCommand_Body()
 }
@@ -384,6 +404,14 @@ type CatalogCommand_DeletePolicy struct {
 	DeletePolicy *DeletePolicy `protobuf:"bytes,18,opt,name=delete_policy,json=deletePolicy,proto3,oneof"`
 }
 
+type CatalogCommand_PutTopicPermission struct {
+	PutTopicPermission *PutTopicPermission `protobuf:"bytes,22,opt,name=put_topic_permission,json=putTopicPermission,proto3,oneof"`
+}
+
+type CatalogCommand_DeleteTopicPermission struct {
+	DeleteTopicPermission *DeleteTopicPermission `protobuf:"bytes,23,opt,name=delete_topic_permission,json=deleteTopicPermission,proto3,oneof"`
+}
+
 func (*CatalogCommand_RegisterNode) isCatalogCommand_Body() {}
 
 func (*CatalogCommand_PutVhost) isCatalogCommand_Body() {}
@@ -419,6 +447,10 @@ func (*CatalogCommand_PutSetting) isCatalogCommand_Body() {}
 func (*CatalogCommand_PutPolicy) isCatalogCommand_Body() {}
 
 func (*CatalogCommand_DeletePolicy) isCatalogCommand_Body() {}
+
+func (*CatalogCommand_PutTopicPermission) isCatalogCommand_Body() {}
+
+func (*CatalogCommand_DeleteTopicPermission) isCatalogCommand_Body() {}
 
 // RegisterNode announces that a node has started. The answer is its number
 // and its boot number (the index of the entry). Exclusive queues that
@@ -888,6 +920,153 @@ func (x *DeletePermission) GetVhost() string {
 	return ""
 }
 
+// PutTopicPermission restricts the routing keys that a user publishes to a
+// topic exchange with (write), and binds with (read).
+type PutTopicPermission struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	User          string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	Vhost         string                 `protobuf:"bytes,2,opt,name=vhost,proto3" json:"vhost,omitempty"`
+	Exchange      string                 `protobuf:"bytes,3,opt,name=exchange,proto3" json:"exchange,omitempty"`
+	Write         string                 `protobuf:"bytes,4,opt,name=write,proto3" json:"write,omitempty"`
+	Read          string                 `protobuf:"bytes,5,opt,name=read,proto3" json:"read,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutTopicPermission) Reset() {
+	*x = PutTopicPermission{}
+	mi := &file_catalog_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutTopicPermission) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutTopicPermission) ProtoMessage() {}
+
+func (x *PutTopicPermission) ProtoReflect() protoreflect.Message {
+	mi := &file_catalog_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutTopicPermission.ProtoReflect.Descriptor instead.
+func (*PutTopicPermission) Descriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *PutTopicPermission) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *PutTopicPermission) GetVhost() string {
+	if x != nil {
+		return x.Vhost
+	}
+	return ""
+}
+
+func (x *PutTopicPermission) GetExchange() string {
+	if x != nil {
+		return x.Exchange
+	}
+	return ""
+}
+
+func (x *PutTopicPermission) GetWrite() string {
+	if x != nil {
+		return x.Write
+	}
+	return ""
+}
+
+func (x *PutTopicPermission) GetRead() string {
+	if x != nil {
+		return x.Read
+	}
+	return ""
+}
+
+// DeleteTopicPermission removes the restrictions of one exchange, or of all.
+type DeleteTopicPermission struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	User          string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	Vhost         string                 `protobuf:"bytes,2,opt,name=vhost,proto3" json:"vhost,omitempty"`
+	Exchange      string                 `protobuf:"bytes,3,opt,name=exchange,proto3" json:"exchange,omitempty"`
+	All           bool                   `protobuf:"varint,4,opt,name=all,proto3" json:"all,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteTopicPermission) Reset() {
+	*x = DeleteTopicPermission{}
+	mi := &file_catalog_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteTopicPermission) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteTopicPermission) ProtoMessage() {}
+
+func (x *DeleteTopicPermission) ProtoReflect() protoreflect.Message {
+	mi := &file_catalog_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteTopicPermission.ProtoReflect.Descriptor instead.
+func (*DeleteTopicPermission) Descriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *DeleteTopicPermission) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *DeleteTopicPermission) GetVhost() string {
+	if x != nil {
+		return x.Vhost
+	}
+	return ""
+}
+
+func (x *DeleteTopicPermission) GetExchange() string {
+	if x != nil {
+		return x.Exchange
+	}
+	return ""
+}
+
+func (x *DeleteTopicPermission) GetAll() bool {
+	if x != nil {
+		return x.All
+	}
+	return false
+}
+
 type DeclareExchange struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Vhost         string                 `protobuf:"bytes,1,opt,name=vhost,proto3" json:"vhost,omitempty"`
@@ -903,7 +1082,7 @@ type DeclareExchange struct {
 
 func (x *DeclareExchange) Reset() {
 	*x = DeclareExchange{}
-	mi := &file_catalog_proto_msgTypes[10]
+	mi := &file_catalog_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -915,7 +1094,7 @@ func (x *DeclareExchange) String() string {
 func (*DeclareExchange) ProtoMessage() {}
 
 func (x *DeclareExchange) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[10]
+	mi := &file_catalog_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -928,7 +1107,7 @@ func (x *DeclareExchange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclareExchange.ProtoReflect.Descriptor instead.
 func (*DeclareExchange) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{10}
+	return file_catalog_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DeclareExchange) GetVhost() string {
@@ -991,7 +1170,7 @@ type DeleteExchange struct {
 
 func (x *DeleteExchange) Reset() {
 	*x = DeleteExchange{}
-	mi := &file_catalog_proto_msgTypes[11]
+	mi := &file_catalog_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1003,7 +1182,7 @@ func (x *DeleteExchange) String() string {
 func (*DeleteExchange) ProtoMessage() {}
 
 func (x *DeleteExchange) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[11]
+	mi := &file_catalog_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1016,7 +1195,7 @@ func (x *DeleteExchange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteExchange.ProtoReflect.Descriptor instead.
 func (*DeleteExchange) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{11}
+	return file_catalog_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DeleteExchange) GetVhost() string {
@@ -1054,7 +1233,7 @@ type Bind struct {
 
 func (x *Bind) Reset() {
 	*x = Bind{}
-	mi := &file_catalog_proto_msgTypes[12]
+	mi := &file_catalog_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1066,7 +1245,7 @@ func (x *Bind) String() string {
 func (*Bind) ProtoMessage() {}
 
 func (x *Bind) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[12]
+	mi := &file_catalog_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1079,7 +1258,7 @@ func (x *Bind) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bind.ProtoReflect.Descriptor instead.
 func (*Bind) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{12}
+	return file_catalog_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Bind) GetVhost() string {
@@ -1143,7 +1322,7 @@ type DeclareQueue struct {
 
 func (x *DeclareQueue) Reset() {
 	*x = DeclareQueue{}
-	mi := &file_catalog_proto_msgTypes[13]
+	mi := &file_catalog_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1155,7 +1334,7 @@ func (x *DeclareQueue) String() string {
 func (*DeclareQueue) ProtoMessage() {}
 
 func (x *DeclareQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[13]
+	mi := &file_catalog_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1168,7 +1347,7 @@ func (x *DeclareQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclareQueue.ProtoReflect.Descriptor instead.
 func (*DeclareQueue) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{13}
+	return file_catalog_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DeclareQueue) GetVhost() string {
@@ -1245,7 +1424,7 @@ type Owner struct {
 
 func (x *Owner) Reset() {
 	*x = Owner{}
-	mi := &file_catalog_proto_msgTypes[14]
+	mi := &file_catalog_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1257,7 +1436,7 @@ func (x *Owner) String() string {
 func (*Owner) ProtoMessage() {}
 
 func (x *Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[14]
+	mi := &file_catalog_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1270,7 +1449,7 @@ func (x *Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Owner.ProtoReflect.Descriptor instead.
 func (*Owner) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{14}
+	return file_catalog_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Owner) GetNode() uint32 {
@@ -1306,7 +1485,7 @@ type DeleteQueue struct {
 
 func (x *DeleteQueue) Reset() {
 	*x = DeleteQueue{}
-	mi := &file_catalog_proto_msgTypes[15]
+	mi := &file_catalog_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1318,7 +1497,7 @@ func (x *DeleteQueue) String() string {
 func (*DeleteQueue) ProtoMessage() {}
 
 func (x *DeleteQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[15]
+	mi := &file_catalog_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1331,7 +1510,7 @@ func (x *DeleteQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteQueue.ProtoReflect.Descriptor instead.
 func (*DeleteQueue) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{15}
+	return file_catalog_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DeleteQueue) GetVhost() string {
@@ -1365,7 +1544,7 @@ type DeleteOwned struct {
 
 func (x *DeleteOwned) Reset() {
 	*x = DeleteOwned{}
-	mi := &file_catalog_proto_msgTypes[16]
+	mi := &file_catalog_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1377,7 +1556,7 @@ func (x *DeleteOwned) String() string {
 func (*DeleteOwned) ProtoMessage() {}
 
 func (x *DeleteOwned) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[16]
+	mi := &file_catalog_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1390,7 +1569,7 @@ func (x *DeleteOwned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOwned.ProtoReflect.Descriptor instead.
 func (*DeleteOwned) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{16}
+	return file_catalog_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DeleteOwned) GetOwner() *Owner {
@@ -1412,7 +1591,7 @@ type PutSetting struct {
 
 func (x *PutSetting) Reset() {
 	*x = PutSetting{}
-	mi := &file_catalog_proto_msgTypes[17]
+	mi := &file_catalog_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1424,7 +1603,7 @@ func (x *PutSetting) String() string {
 func (*PutSetting) ProtoMessage() {}
 
 func (x *PutSetting) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[17]
+	mi := &file_catalog_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1437,7 +1616,7 @@ func (x *PutSetting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutSetting.ProtoReflect.Descriptor instead.
 func (*PutSetting) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{17}
+	return file_catalog_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PutSetting) GetName() string {
@@ -1477,7 +1656,7 @@ type PutPolicy struct {
 
 func (x *PutPolicy) Reset() {
 	*x = PutPolicy{}
-	mi := &file_catalog_proto_msgTypes[18]
+	mi := &file_catalog_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1489,7 +1668,7 @@ func (x *PutPolicy) String() string {
 func (*PutPolicy) ProtoMessage() {}
 
 func (x *PutPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[18]
+	mi := &file_catalog_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1502,7 +1681,7 @@ func (x *PutPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPolicy.ProtoReflect.Descriptor instead.
 func (*PutPolicy) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{18}
+	return file_catalog_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PutPolicy) GetVhost() string {
@@ -1565,7 +1744,7 @@ type DeletePolicy struct {
 
 func (x *DeletePolicy) Reset() {
 	*x = DeletePolicy{}
-	mi := &file_catalog_proto_msgTypes[19]
+	mi := &file_catalog_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1577,7 +1756,7 @@ func (x *DeletePolicy) String() string {
 func (*DeletePolicy) ProtoMessage() {}
 
 func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[19]
+	mi := &file_catalog_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1590,7 +1769,7 @@ func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePolicy.ProtoReflect.Descriptor instead.
 func (*DeletePolicy) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{19}
+	return file_catalog_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DeletePolicy) GetVhost() string {
@@ -1632,7 +1811,7 @@ type CatalogResult struct {
 
 func (x *CatalogResult) Reset() {
 	*x = CatalogResult{}
-	mi := &file_catalog_proto_msgTypes[20]
+	mi := &file_catalog_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1644,7 +1823,7 @@ func (x *CatalogResult) String() string {
 func (*CatalogResult) ProtoMessage() {}
 
 func (x *CatalogResult) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[20]
+	mi := &file_catalog_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1657,7 +1836,7 @@ func (x *CatalogResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogResult.ProtoReflect.Descriptor instead.
 func (*CatalogResult) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{20}
+	return file_catalog_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CatalogResult) GetRefusal() uint32 {
@@ -1725,29 +1904,30 @@ func (x *CatalogResult) GetConfigured() []uint64 {
 
 // CatalogSnapshot is the whole catalog, every list sorted by its key.
 type CatalogSnapshot struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // 1
-	Index         uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	Clock         int64                  `protobuf:"zigzag64,3,opt,name=clock,proto3" json:"clock,omitempty"`
-	Nodes         []*NodeState           `protobuf:"bytes,4,rep,name=nodes,proto3" json:"nodes,omitempty"`
-	Vhosts        []*PutVhost            `protobuf:"bytes,5,rep,name=vhosts,proto3" json:"vhosts,omitempty"`
-	Users         []*PutUser             `protobuf:"bytes,6,rep,name=users,proto3" json:"users,omitempty"`
-	Permissions   []*PutPermission       `protobuf:"bytes,7,rep,name=permissions,proto3" json:"permissions,omitempty"`
-	Exchanges     []*DeclareExchange     `protobuf:"bytes,8,rep,name=exchanges,proto3" json:"exchanges,omitempty"`
-	Bindings      []*Bind                `protobuf:"bytes,9,rep,name=bindings,proto3" json:"bindings,omitempty"`
-	Queues        []*QueueState          `protobuf:"bytes,10,rep,name=queues,proto3" json:"queues,omitempty"`
-	NextNode      uint32                 `protobuf:"varint,11,opt,name=next_node,json=nextNode,proto3" json:"next_node,omitempty"`
-	NextGroup     uint32                 `protobuf:"varint,12,opt,name=next_group,json=nextGroup,proto3" json:"next_group,omitempty"`
-	Initialized   bool                   `protobuf:"varint,13,opt,name=initialized,proto3" json:"initialized,omitempty"`
-	Settings      []*PutSetting          `protobuf:"bytes,14,rep,name=settings,proto3" json:"settings,omitempty"`
-	Policies      []*PutPolicy           `protobuf:"bytes,15,rep,name=policies,proto3" json:"policies,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Version          uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // 1
+	Index            uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	Clock            int64                  `protobuf:"zigzag64,3,opt,name=clock,proto3" json:"clock,omitempty"`
+	Nodes            []*NodeState           `protobuf:"bytes,4,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	Vhosts           []*PutVhost            `protobuf:"bytes,5,rep,name=vhosts,proto3" json:"vhosts,omitempty"`
+	Users            []*PutUser             `protobuf:"bytes,6,rep,name=users,proto3" json:"users,omitempty"`
+	Permissions      []*PutPermission       `protobuf:"bytes,7,rep,name=permissions,proto3" json:"permissions,omitempty"`
+	Exchanges        []*DeclareExchange     `protobuf:"bytes,8,rep,name=exchanges,proto3" json:"exchanges,omitempty"`
+	Bindings         []*Bind                `protobuf:"bytes,9,rep,name=bindings,proto3" json:"bindings,omitempty"`
+	Queues           []*QueueState          `protobuf:"bytes,10,rep,name=queues,proto3" json:"queues,omitempty"`
+	NextNode         uint32                 `protobuf:"varint,11,opt,name=next_node,json=nextNode,proto3" json:"next_node,omitempty"`
+	NextGroup        uint32                 `protobuf:"varint,12,opt,name=next_group,json=nextGroup,proto3" json:"next_group,omitempty"`
+	Initialized      bool                   `protobuf:"varint,13,opt,name=initialized,proto3" json:"initialized,omitempty"`
+	Settings         []*PutSetting          `protobuf:"bytes,14,rep,name=settings,proto3" json:"settings,omitempty"`
+	Policies         []*PutPolicy           `protobuf:"bytes,15,rep,name=policies,proto3" json:"policies,omitempty"`
+	TopicPermissions []*PutTopicPermission  `protobuf:"bytes,18,rep,name=topic_permissions,json=topicPermissions,proto3" json:"topic_permissions,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *CatalogSnapshot) Reset() {
 	*x = CatalogSnapshot{}
-	mi := &file_catalog_proto_msgTypes[21]
+	mi := &file_catalog_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1759,7 +1939,7 @@ func (x *CatalogSnapshot) String() string {
 func (*CatalogSnapshot) ProtoMessage() {}
 
 func (x *CatalogSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[21]
+	mi := &file_catalog_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1772,7 +1952,7 @@ func (x *CatalogSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogSnapshot.ProtoReflect.Descriptor instead.
 func (*CatalogSnapshot) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{21}
+	return file_catalog_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CatalogSnapshot) GetVersion() uint32 {
@@ -1880,6 +2060,13 @@ func (x *CatalogSnapshot) GetPolicies() []*PutPolicy {
 	return nil
 }
 
+func (x *CatalogSnapshot) GetTopicPermissions() []*PutTopicPermission {
+	if x != nil {
+		return x.TopicPermissions
+	}
+	return nil
+}
+
 type NodeState struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Number        uint32                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
@@ -1893,7 +2080,7 @@ type NodeState struct {
 
 func (x *NodeState) Reset() {
 	*x = NodeState{}
-	mi := &file_catalog_proto_msgTypes[22]
+	mi := &file_catalog_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1905,7 +2092,7 @@ func (x *NodeState) String() string {
 func (*NodeState) ProtoMessage() {}
 
 func (x *NodeState) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[22]
+	mi := &file_catalog_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1918,7 +2105,7 @@ func (x *NodeState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeState.ProtoReflect.Descriptor instead.
 func (*NodeState) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{22}
+	return file_catalog_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *NodeState) GetNumber() uint32 {
@@ -1972,7 +2159,7 @@ type QueueState struct {
 
 func (x *QueueState) Reset() {
 	*x = QueueState{}
-	mi := &file_catalog_proto_msgTypes[23]
+	mi := &file_catalog_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1984,7 +2171,7 @@ func (x *QueueState) String() string {
 func (*QueueState) ProtoMessage() {}
 
 func (x *QueueState) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[23]
+	mi := &file_catalog_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1997,7 +2184,7 @@ func (x *QueueState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueState.ProtoReflect.Descriptor instead.
 func (*QueueState) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{23}
+	return file_catalog_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *QueueState) GetDeclared() *DeclareQueue {
@@ -2036,7 +2223,8 @@ const file_catalog_proto_rawDesc = "" +
 	"\fCatalogEntry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x10\n" +
 	"\x03now\x18\x02 \x01(\x12R\x03now\x12:\n" +
-	"\bcommands\x18\x03 \x03(\v2\x1e.quorate.log.v1.CatalogCommandR\bcommands\"\xa2\t\n" +
+	"\bcommands\x18\x03 \x03(\v2\x1e.quorate.log.v1.CatalogCommandR\bcommands\"\xdb\n" +
+	"\n" +
 	"\x0eCatalogCommand\x12C\n" +
 	"\rregister_node\x18\x01 \x01(\v2\x1c.quorate.log.v1.RegisterNodeH\x00R\fregisterNode\x127\n" +
 	"\tput_vhost\x18\x02 \x01(\v2\x18.quorate.log.v1.PutVhostH\x00R\bputVhost\x12@\n" +
@@ -2061,7 +2249,9 @@ const file_catalog_proto_rawDesc = "" +
 	"putSetting\x12:\n" +
 	"\n" +
 	"put_policy\x18\x11 \x01(\v2\x19.quorate.log.v1.PutPolicyH\x00R\tputPolicy\x12C\n" +
-	"\rdelete_policy\x18\x12 \x01(\v2\x1c.quorate.log.v1.DeletePolicyH\x00R\fdeletePolicyB\x06\n" +
+	"\rdelete_policy\x18\x12 \x01(\v2\x1c.quorate.log.v1.DeletePolicyH\x00R\fdeletePolicy\x12V\n" +
+	"\x14put_topic_permission\x18\x16 \x01(\v2\".quorate.log.v1.PutTopicPermissionH\x00R\x12putTopicPermission\x12_\n" +
+	"\x17delete_topic_permission\x18\x17 \x01(\v2%.quorate.log.v1.DeleteTopicPermissionH\x00R\x15deleteTopicPermissionB\x06\n" +
 	"\x04body\"g\n" +
 	"\fRegisterNode\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
@@ -2096,7 +2286,18 @@ const file_catalog_proto_rawDesc = "" +
 	"\x04read\x18\x05 \x01(\tR\x04read\"<\n" +
 	"\x10DeletePermission\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x14\n" +
-	"\x05vhost\x18\x02 \x01(\tR\x05vhost\"\xdb\x01\n" +
+	"\x05vhost\x18\x02 \x01(\tR\x05vhost\"\x84\x01\n" +
+	"\x12PutTopicPermission\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x14\n" +
+	"\x05vhost\x18\x02 \x01(\tR\x05vhost\x12\x1a\n" +
+	"\bexchange\x18\x03 \x01(\tR\bexchange\x12\x14\n" +
+	"\x05write\x18\x04 \x01(\tR\x05write\x12\x12\n" +
+	"\x04read\x18\x05 \x01(\tR\x04read\"o\n" +
+	"\x15DeleteTopicPermission\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x14\n" +
+	"\x05vhost\x18\x02 \x01(\tR\x05vhost\x12\x1a\n" +
+	"\bexchange\x18\x03 \x01(\tR\bexchange\x12\x10\n" +
+	"\x03all\x18\x04 \x01(\bR\x03all\"\xdb\x01\n" +
 	"\x0fDeclareExchange\x12\x14\n" +
 	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
@@ -2172,7 +2373,7 @@ const file_catalog_proto_rawDesc = "" +
 	"\adeleted\x18\b \x03(\x04R\adeleted\x12\x1e\n" +
 	"\n" +
 	"configured\x18\t \x03(\x04R\n" +
-	"configured\"\x9c\x05\n" +
+	"configured\"\xed\x05\n" +
 	"\x0fCatalogSnapshot\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x14\n" +
@@ -2190,7 +2391,8 @@ const file_catalog_proto_rawDesc = "" +
 	"next_group\x18\f \x01(\rR\tnextGroup\x12 \n" +
 	"\vinitialized\x18\r \x01(\bR\vinitialized\x126\n" +
 	"\bsettings\x18\x0e \x03(\v2\x1a.quorate.log.v1.PutSettingR\bsettings\x125\n" +
-	"\bpolicies\x18\x0f \x03(\v2\x19.quorate.log.v1.PutPolicyR\bpolicies\"\x90\x01\n" +
+	"\bpolicies\x18\x0f \x03(\v2\x19.quorate.log.v1.PutPolicyR\bpolicies\x12O\n" +
+	"\x11topic_permissions\x18\x12 \x03(\v2\".quorate.log.v1.PutTopicPermissionR\x10topicPermissions\"\x90\x01\n" +
 	"\tNodeState\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12!\n" +
@@ -2216,33 +2418,35 @@ func file_catalog_proto_rawDescGZIP() []byte {
 	return file_catalog_proto_rawDescData
 }
 
-var file_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_catalog_proto_goTypes = []any{
-	(*CatalogEntry)(nil),     // 0: quorate.log.v1.CatalogEntry
-	(*CatalogCommand)(nil),   // 1: quorate.log.v1.CatalogCommand
-	(*RegisterNode)(nil),     // 2: quorate.log.v1.RegisterNode
-	(*Initialize)(nil),       // 3: quorate.log.v1.Initialize
-	(*PutVhost)(nil),         // 4: quorate.log.v1.PutVhost
-	(*DeleteVhost)(nil),      // 5: quorate.log.v1.DeleteVhost
-	(*PutUser)(nil),          // 6: quorate.log.v1.PutUser
-	(*DeleteUser)(nil),       // 7: quorate.log.v1.DeleteUser
-	(*PutPermission)(nil),    // 8: quorate.log.v1.PutPermission
-	(*DeletePermission)(nil), // 9: quorate.log.v1.DeletePermission
-	(*DeclareExchange)(nil),  // 10: quorate.log.v1.DeclareExchange
-	(*DeleteExchange)(nil),   // 11: quorate.log.v1.DeleteExchange
-	(*Bind)(nil),             // 12: quorate.log.v1.Bind
-	(*DeclareQueue)(nil),     // 13: quorate.log.v1.DeclareQueue
-	(*Owner)(nil),            // 14: quorate.log.v1.Owner
-	(*DeleteQueue)(nil),      // 15: quorate.log.v1.DeleteQueue
-	(*DeleteOwned)(nil),      // 16: quorate.log.v1.DeleteOwned
-	(*PutSetting)(nil),       // 17: quorate.log.v1.PutSetting
-	(*PutPolicy)(nil),        // 18: quorate.log.v1.PutPolicy
-	(*DeletePolicy)(nil),     // 19: quorate.log.v1.DeletePolicy
-	(*CatalogResult)(nil),    // 20: quorate.log.v1.CatalogResult
-	(*CatalogSnapshot)(nil),  // 21: quorate.log.v1.CatalogSnapshot
-	(*NodeState)(nil),        // 22: quorate.log.v1.NodeState
-	(*QueueState)(nil),       // 23: quorate.log.v1.QueueState
-	(*Table)(nil),            // 24: quorate.log.v1.Table
+	(*CatalogEntry)(nil),          // 0: quorate.log.v1.CatalogEntry
+	(*CatalogCommand)(nil),        // 1: quorate.log.v1.CatalogCommand
+	(*RegisterNode)(nil),          // 2: quorate.log.v1.RegisterNode
+	(*Initialize)(nil),            // 3: quorate.log.v1.Initialize
+	(*PutVhost)(nil),              // 4: quorate.log.v1.PutVhost
+	(*DeleteVhost)(nil),           // 5: quorate.log.v1.DeleteVhost
+	(*PutUser)(nil),               // 6: quorate.log.v1.PutUser
+	(*DeleteUser)(nil),            // 7: quorate.log.v1.DeleteUser
+	(*PutPermission)(nil),         // 8: quorate.log.v1.PutPermission
+	(*DeletePermission)(nil),      // 9: quorate.log.v1.DeletePermission
+	(*PutTopicPermission)(nil),    // 10: quorate.log.v1.PutTopicPermission
+	(*DeleteTopicPermission)(nil), // 11: quorate.log.v1.DeleteTopicPermission
+	(*DeclareExchange)(nil),       // 12: quorate.log.v1.DeclareExchange
+	(*DeleteExchange)(nil),        // 13: quorate.log.v1.DeleteExchange
+	(*Bind)(nil),                  // 14: quorate.log.v1.Bind
+	(*DeclareQueue)(nil),          // 15: quorate.log.v1.DeclareQueue
+	(*Owner)(nil),                 // 16: quorate.log.v1.Owner
+	(*DeleteQueue)(nil),           // 17: quorate.log.v1.DeleteQueue
+	(*DeleteOwned)(nil),           // 18: quorate.log.v1.DeleteOwned
+	(*PutSetting)(nil),            // 19: quorate.log.v1.PutSetting
+	(*PutPolicy)(nil),             // 20: quorate.log.v1.PutPolicy
+	(*DeletePolicy)(nil),          // 21: quorate.log.v1.DeletePolicy
+	(*CatalogResult)(nil),         // 22: quorate.log.v1.CatalogResult
+	(*CatalogSnapshot)(nil),       // 23: quorate.log.v1.CatalogSnapshot
+	(*NodeState)(nil),             // 24: quorate.log.v1.NodeState
+	(*QueueState)(nil),            // 25: quorate.log.v1.QueueState
+	(*Table)(nil),                 // 26: quorate.log.v1.Table
 }
 var file_catalog_proto_depIdxs = []int32{
 	1,  // 0: quorate.log.v1.CatalogEntry.commands:type_name -> quorate.log.v1.CatalogCommand
@@ -2253,41 +2457,44 @@ var file_catalog_proto_depIdxs = []int32{
 	7,  // 5: quorate.log.v1.CatalogCommand.delete_user:type_name -> quorate.log.v1.DeleteUser
 	8,  // 6: quorate.log.v1.CatalogCommand.put_permission:type_name -> quorate.log.v1.PutPermission
 	9,  // 7: quorate.log.v1.CatalogCommand.delete_permission:type_name -> quorate.log.v1.DeletePermission
-	10, // 8: quorate.log.v1.CatalogCommand.declare_exchange:type_name -> quorate.log.v1.DeclareExchange
-	11, // 9: quorate.log.v1.CatalogCommand.delete_exchange:type_name -> quorate.log.v1.DeleteExchange
-	12, // 10: quorate.log.v1.CatalogCommand.bind:type_name -> quorate.log.v1.Bind
-	12, // 11: quorate.log.v1.CatalogCommand.unbind:type_name -> quorate.log.v1.Bind
-	13, // 12: quorate.log.v1.CatalogCommand.declare_queue:type_name -> quorate.log.v1.DeclareQueue
-	15, // 13: quorate.log.v1.CatalogCommand.delete_queue:type_name -> quorate.log.v1.DeleteQueue
+	12, // 8: quorate.log.v1.CatalogCommand.declare_exchange:type_name -> quorate.log.v1.DeclareExchange
+	13, // 9: quorate.log.v1.CatalogCommand.delete_exchange:type_name -> quorate.log.v1.DeleteExchange
+	14, // 10: quorate.log.v1.CatalogCommand.bind:type_name -> quorate.log.v1.Bind
+	14, // 11: quorate.log.v1.CatalogCommand.unbind:type_name -> quorate.log.v1.Bind
+	15, // 12: quorate.log.v1.CatalogCommand.declare_queue:type_name -> quorate.log.v1.DeclareQueue
+	17, // 13: quorate.log.v1.CatalogCommand.delete_queue:type_name -> quorate.log.v1.DeleteQueue
 	3,  // 14: quorate.log.v1.CatalogCommand.initialize:type_name -> quorate.log.v1.Initialize
-	16, // 15: quorate.log.v1.CatalogCommand.delete_owned:type_name -> quorate.log.v1.DeleteOwned
-	17, // 16: quorate.log.v1.CatalogCommand.put_setting:type_name -> quorate.log.v1.PutSetting
-	18, // 17: quorate.log.v1.CatalogCommand.put_policy:type_name -> quorate.log.v1.PutPolicy
-	19, // 18: quorate.log.v1.CatalogCommand.delete_policy:type_name -> quorate.log.v1.DeletePolicy
-	4,  // 19: quorate.log.v1.Initialize.vhost:type_name -> quorate.log.v1.PutVhost
-	6,  // 20: quorate.log.v1.Initialize.user:type_name -> quorate.log.v1.PutUser
-	8,  // 21: quorate.log.v1.Initialize.permission:type_name -> quorate.log.v1.PutPermission
-	24, // 22: quorate.log.v1.DeclareExchange.arguments:type_name -> quorate.log.v1.Table
-	24, // 23: quorate.log.v1.Bind.arguments:type_name -> quorate.log.v1.Table
-	24, // 24: quorate.log.v1.DeclareQueue.arguments:type_name -> quorate.log.v1.Table
-	14, // 25: quorate.log.v1.DeclareQueue.owner:type_name -> quorate.log.v1.Owner
-	14, // 26: quorate.log.v1.DeleteOwned.owner:type_name -> quorate.log.v1.Owner
-	24, // 27: quorate.log.v1.PutPolicy.definition:type_name -> quorate.log.v1.Table
-	22, // 28: quorate.log.v1.CatalogSnapshot.nodes:type_name -> quorate.log.v1.NodeState
-	4,  // 29: quorate.log.v1.CatalogSnapshot.vhosts:type_name -> quorate.log.v1.PutVhost
-	6,  // 30: quorate.log.v1.CatalogSnapshot.users:type_name -> quorate.log.v1.PutUser
-	8,  // 31: quorate.log.v1.CatalogSnapshot.permissions:type_name -> quorate.log.v1.PutPermission
-	10, // 32: quorate.log.v1.CatalogSnapshot.exchanges:type_name -> quorate.log.v1.DeclareExchange
-	12, // 33: quorate.log.v1.CatalogSnapshot.bindings:type_name -> quorate.log.v1.Bind
-	23, // 34: quorate.log.v1.CatalogSnapshot.queues:type_name -> quorate.log.v1.QueueState
-	17, // 35: quorate.log.v1.CatalogSnapshot.settings:type_name -> quorate.log.v1.PutSetting
-	18, // 36: quorate.log.v1.CatalogSnapshot.policies:type_name -> quorate.log.v1.PutPolicy
-	13, // 37: quorate.log.v1.QueueState.declared:type_name -> quorate.log.v1.DeclareQueue
-	38, // [38:38] is the sub-list for method output_type
-	38, // [38:38] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	18, // 15: quorate.log.v1.CatalogCommand.delete_owned:type_name -> quorate.log.v1.DeleteOwned
+	19, // 16: quorate.log.v1.CatalogCommand.put_setting:type_name -> quorate.log.v1.PutSetting
+	20, // 17: quorate.log.v1.CatalogCommand.put_policy:type_name -> quorate.log.v1.PutPolicy
+	21, // 18: quorate.log.v1.CatalogCommand.delete_policy:type_name -> quorate.log.v1.DeletePolicy
+	10, // 19: quorate.log.v1.CatalogCommand.put_topic_permission:type_name -> quorate.log.v1.PutTopicPermission
+	11, // 20: quorate.log.v1.CatalogCommand.delete_topic_permission:type_name -> quorate.log.v1.DeleteTopicPermission
+	4,  // 21: quorate.log.v1.Initialize.vhost:type_name -> quorate.log.v1.PutVhost
+	6,  // 22: quorate.log.v1.Initialize.user:type_name -> quorate.log.v1.PutUser
+	8,  // 23: quorate.log.v1.Initialize.permission:type_name -> quorate.log.v1.PutPermission
+	26, // 24: quorate.log.v1.DeclareExchange.arguments:type_name -> quorate.log.v1.Table
+	26, // 25: quorate.log.v1.Bind.arguments:type_name -> quorate.log.v1.Table
+	26, // 26: quorate.log.v1.DeclareQueue.arguments:type_name -> quorate.log.v1.Table
+	16, // 27: quorate.log.v1.DeclareQueue.owner:type_name -> quorate.log.v1.Owner
+	16, // 28: quorate.log.v1.DeleteOwned.owner:type_name -> quorate.log.v1.Owner
+	26, // 29: quorate.log.v1.PutPolicy.definition:type_name -> quorate.log.v1.Table
+	24, // 30: quorate.log.v1.CatalogSnapshot.nodes:type_name -> quorate.log.v1.NodeState
+	4,  // 31: quorate.log.v1.CatalogSnapshot.vhosts:type_name -> quorate.log.v1.PutVhost
+	6,  // 32: quorate.log.v1.CatalogSnapshot.users:type_name -> quorate.log.v1.PutUser
+	8,  // 33: quorate.log.v1.CatalogSnapshot.permissions:type_name -> quorate.log.v1.PutPermission
+	12, // 34: quorate.log.v1.CatalogSnapshot.exchanges:type_name -> quorate.log.v1.DeclareExchange
+	14, // 35: quorate.log.v1.CatalogSnapshot.bindings:type_name -> quorate.log.v1.Bind
+	25, // 36: quorate.log.v1.CatalogSnapshot.queues:type_name -> quorate.log.v1.QueueState
+	19, // 37: quorate.log.v1.CatalogSnapshot.settings:type_name -> quorate.log.v1.PutSetting
+	20, // 38: quorate.log.v1.CatalogSnapshot.policies:type_name -> quorate.log.v1.PutPolicy
+	10, // 39: quorate.log.v1.CatalogSnapshot.topic_permissions:type_name -> quorate.log.v1.PutTopicPermission
+	15, // 40: quorate.log.v1.QueueState.declared:type_name -> quorate.log.v1.DeclareQueue
+	41, // [41:41] is the sub-list for method output_type
+	41, // [41:41] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_catalog_proto_init() }
@@ -2315,6 +2522,8 @@ func file_catalog_proto_init() {
 		(*CatalogCommand_PutSetting)(nil),
 		(*CatalogCommand_PutPolicy)(nil),
 		(*CatalogCommand_DeletePolicy)(nil),
+		(*CatalogCommand_PutTopicPermission)(nil),
+		(*CatalogCommand_DeleteTopicPermission)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2322,7 +2531,7 @@ func file_catalog_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_catalog_proto_rawDesc), len(file_catalog_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -46,6 +46,16 @@ type Permission struct {
 	Read      string `json:"read"`
 }
 
+// TopicPermission restricts the routing keys of a user at a topic exchange, by
+// two regular expressions.
+type TopicPermission struct {
+	User     string `json:"user"`
+	VHost    string `json:"vhost"`
+	Exchange string `json:"exchange"`
+	Write    string `json:"write"`
+	Read     string `json:"read"`
+}
+
 // Policy is a policy or an operator policy.
 type Policy struct {
 	VHost      string         `json:"vhost"`
