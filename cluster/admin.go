@@ -44,9 +44,10 @@ func (n *Node) Figures(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]
 			continue
 		}
 		all[id] = mgmt.Figures{Leader: f.Leader, Revision: f.Revision, QueueFigures: api.QueueFigures{
-			Messages: f.Ready + f.Unacknowledged + f.Scheduled + f.Outbox, Ready: f.Ready, Unacknowledged: f.Unacknowledged, DeadLetters: f.Outbox,
-			Bytes: f.ReadyBytes + f.UnacknowledgedBytes + f.ScheduledBytes + f.OutboxBytes, ReadyBytes: f.ReadyBytes,
+			Messages: f.Ready + f.Unacknowledged + f.Scheduled + f.Delayed + f.Outbox, Ready: f.Ready, Unacknowledged: f.Unacknowledged, DeadLetters: f.Outbox,
+			Bytes: f.ReadyBytes + f.UnacknowledgedBytes + f.ScheduledBytes + f.DelayedBytes + f.OutboxBytes, ReadyBytes: f.ReadyBytes,
 			UnacknowledgedBytes: f.UnacknowledgedBytes, DeadLetterBytes: f.OutboxBytes, Scheduled: f.Scheduled, ScheduledBytes: f.ScheduledBytes, Consumers: f.Consumers,
+			Delayed: f.Delayed, DelayedBytes: f.DelayedBytes,
 			ExpiredTotal: f.Expired, TimedOutTotal: f.TimedOut, DeadLetteredTotal: f.DeadLettered, DeadLettersDroppedTotal: f.DeadDropped,
 		}}
 	}

@@ -109,6 +109,7 @@ const (
 	Rejected       // enqueue refused by a length limit
 	NotFound       // no such consumer
 	Invalid        // a command no client can cause; it changed nothing
+	Reserved       // get: the queue serves one consumer at a time
 )
 
 // Result answers one command.

@@ -246,9 +246,7 @@ func (s *Session) declare(ctx context.Context, spec fsm.QueueSpec, generated boo
 // idleArguments are queue arguments that are checked and kept, and that
 // nothing acts on in this version.
 var idleArguments = []string{
-	"x-single-active-consumer",
-	"x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max", "x-quorum-target-group-size",
-	"x-queue-leader-locator", "x-consumer-disconnected-timeout", "x-max-priority",
+	"x-quorum-target-group-size", "x-queue-leader-locator", "x-consumer-disconnected-timeout",
 }
 
 // warnIdle tells the operator of arguments that have no effect.
@@ -481,6 +479,10 @@ func (s *Session) Get(ctx context.Context, name string, noAck bool) (fsm.Message
 	}
 	if err := s.gone(k, q); err != nil {
 		return fsm.Message{}, false, err
+	}
+	if k.result.Code == fsm.Reserved {
+		return fsm.Message{}, false, fsm.Refuse(fsm.Locked, "cannot obtain access to locked "+q.String()+
+			". basic.get operations are not supported by quorum queues with single active consumer")
 	}
 	if k.got == nil {
 		if k.result.Code == fsm.OK && !noAck {

@@ -114,6 +114,7 @@ func figuresOf(m *queue.Machine) *peerpb.QueueFigures {
 		Queue: uint64(m.ID()), Ready: s.Ready.Messages, ReadyBytes: s.Ready.Bytes,
 		Unacknowledged: s.Unacknowledged.Messages, UnacknowledgedBytes: s.Unacknowledged.Bytes,
 		Scheduled: s.Scheduled.Messages, ScheduledBytes: s.Scheduled.Bytes,
+		Delayed: s.Delayed.Messages, DelayedBytes: s.Delayed.Bytes,
 		Outbox: s.Outbox.Messages, OutboxBytes: s.Outbox.Bytes, Consumers: uint64(s.Consumers),
 		Expired: s.Counters.Expired, TimedOut: s.Counters.TimedOut,
 		DeadLettered: s.Counters.DeadLettered, DeadDropped: s.Counters.DeadDropped,

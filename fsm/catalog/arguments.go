@@ -57,16 +57,16 @@ var queueArguments = []argument{
 	{"x-quorum-target-group-size", false, between(1, math.MaxInt64)},
 	{"x-queue-leader-locator", true, oneOf("invalid_queue_locator_arg", locators...)},
 	{"x-delivery-limit", true, between(math.MinInt64, math.MaxInt64)},
-	{"x-delayed-retry-type", true, oneOf("invalid_delayed_retry_type", "disabled", "all", "failed", "returned")},
-	{"x-delayed-retry-min", true, between(0, math.MaxInt64-1)},
+	{"x-delayed-retry-type", true, oneOf("invalid_delayed_retry_type", retries...)},
+	{"x-delayed-retry-min", true, between(0, math.MaxInt64-1)}, // see checkRetry too
 	{"x-delayed-retry-max", true, between(0, math.MaxInt64-1)},
 }
 
 // foreignArguments belong to queue types that do not exist here.
 var foreignArguments = []string{"x-max-age", "x-initial-cluster-size", "x-stream-max-segment-size-bytes", "x-stream-filter-size-bytes"}
 
-// classicArguments have no effect. They are refused with an explicit type
-// quorum, and kept otherwise.
+// classicArguments are refused with an explicit type quorum. Otherwise they
+// are kept, and only x-max-priority has an effect.
 var classicArguments = []string{"x-max-priority", "x-queue-mode", "x-queue-version", "x-queue-master-locator"}
 
 func expectedInteger(v *logpb.Value) string {
@@ -166,6 +166,25 @@ func (v *View) ValidateQueueArguments(vhost, name string, args *fsm.Table) error
 
 // holdArgument marks a queue whose messages only wait: nobody may take them.
 const holdArgument = "x-hold"
+
+// checkRetry refuses arguments for delayed retries that have no effect, or do
+// not go together. The log may hold declares that never were checked so.
+func checkRetry(where string, args *fsm.Table) error {
+	const kind, least, most = "x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max"
+	low, high := lookup(args, least), lookup(args, most)
+	for _, name := range [2]string{least, most} {
+		if v := lookup(args, name); v != nil && v.GetInt() == 0 {
+			return invalidArgument(name, where, "{value_zero,0}")
+		}
+	}
+	if s, given := text(lookup(args, kind)); given && s != retries[0] && low == nil {
+		return invalidArgument(kind, where, "delayed_retry_min_required")
+	}
+	if low != nil && high != nil && high.GetInt() < low.GetInt() {
+		return invalidArgument(most, where, fmt.Sprintf("{value_too_small,%d}", high.GetInt()))
+	}
+	return nil
+}
 
 const idleArgument = "x-auto-delete-on-idle"
 

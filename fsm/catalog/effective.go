@@ -52,6 +52,11 @@ func (q *Queue) settings(f force, defaults Defaults) *logpb.QueueConfig {
 		ExpiresKeepPending:     e.value("expires-keep-pending").GetInt() != 0,
 		DeadLetterMaxPlusOne:   plusOne(e.value("dead-letter-max-pending")),
 		DeliveryDelay:          uint64(e.value("delivery-delay").GetInt()),
+		SingleActive:           lookup(q.Arguments, "x-single-active-consumer").GetInt() != 0,
+		Retry:                  logpb.QueueConfig_Retry(max(e.choice("delayed-retry-type", retries), 0)),
+		RetryMin:               uint64(e.value("delayed-retry-min").GetInt()),
+		RetryMax:               uint64(e.value("delayed-retry-max").GetInt()),
+		MaxPriorityPlusOne:     uint32(plusOne(lookup(q.Arguments, "x-max-priority"))),
 		Revision:               f.revision,
 	}
 	if q.Local {

@@ -92,7 +92,7 @@ var policyKeys = []policyKey{
 	{name: "delivery-limit", value: whole(math.MinInt64, math.MaxInt64), what: "a valid delivery limit", merge: smallerLimit, argue: smallerLimit},
 	{name: "consumer-timeout", value: whole(0, math.MaxInt64-1), what: "a valid consumer timeout", argue: smaller},
 	{name: "consumer-disconnected-timeout", value: whole(0, math.MaxInt64-1), what: "a valid consumer timeout", argue: smaller},
-	{name: "delayed-retry-type", value: among("disabled", "all", "failed", "returned"), what: "a valid delayed retry type", merge: strongWins, argue: strongWins},
+	{name: "delayed-retry-type", value: among(retries...), what: "a valid delayed retry type", merge: strongWins, argue: strongWins},
 	{name: "delayed-retry-min", value: whole(1, math.MaxInt64-1), what: "a valid delayed retry minimum", merge: larger, argue: smaller},
 	{name: "delayed-retry-max", value: whole(1, math.MaxInt64-1), what: "a valid delayed retry maximum", merge: smaller, argue: smaller},
 	{name: "target-group-size", value: whole(1, math.MaxInt64), what: "a valid target group size", merge: larger},
@@ -116,6 +116,7 @@ var (
 	strategies  = []string{"at-most-once", "at-least-once"}
 	locators    = []string{"client-local", "balanced", "random", "least-leaders", "min-masters"}
 	precedences = []string{"lowest", "message"}
+	retries     = []string{"disabled", "all", "failed", "returned"}
 )
 
 func findPolicyKey(name string) *policyKey {

@@ -113,7 +113,11 @@ func NamePrefix(args *fsm.Table) (prefix string, given bool, err error) {
 // when the queue is to be created. generated says that the broker made the
 // name. d.Owner must be by.Owner if d is exclusive.
 func (v *View) CheckDeclareQueue(by Client, d *logpb.DeclareQueue, generated bool) (*Queue, error) {
-	return v.checkDeclareQueue(v.access(by.User, d.GetVhost()), d, generated)
+	q, err := v.checkDeclareQueue(v.access(by.User, d.GetVhost()), d, generated)
+	if q == nil && err == nil {
+		err = checkRetry(resource(kindQueue, d.GetVhost(), d.GetName()), d.GetArguments())
+	}
+	return q, err
 }
 
 func (v *View) checkDeclareQueue(ask access, d *logpb.DeclareQueue, generated bool) (*Queue, error) {

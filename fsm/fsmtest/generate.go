@@ -32,11 +32,13 @@ type generator struct {
 	meta    fsm.Meta
 	started bool
 	burst   []*logpb.Command // to come, in one entry
+	single  bool             // most settings are of a single active consumer
 }
 
 func newGenerator(t *rapid.T, q *model) *generator {
 	g := &generator{t: t, q: q, boots: 1}
 	g.meta = fsm.Meta{Term: 1, Now: start}
+	g.single = g.oneIn("single", 4)
 	for range 3 {
 		g.newClient()
 	}
@@ -353,11 +355,17 @@ func (g *generator) config() *logpb.QueueConfig {
 	c.DeadLetterStrategy = of(g, "strategy", logpb.QueueConfig_TRANSACTIONAL, logpb.QueueConfig_AT_LEAST_ONCE,
 		logpb.QueueConfig_TRANSACTIONAL, logpb.QueueConfig_AT_MOST_ONCE, logpb.QueueConfig_AT_LEAST_ONCE)
 	if g.oneIn("rare settings", 6) {
+		c.MaxPriorityPlusOne = uint32(of(g, "highest priority", 0, 6, 1, 256))
 		c.MessageTtlFirst, c.IdleCountsRouted = g.oneIn("own ttl first", 2), g.oneIn("routed counts", 2)
 		c.ExpiresKeepPending = g.oneIn("keep pending", 2)
 		c.DeliveryDelay = uint64(of(g, "delivery delay", 0, 0, 500))
 		c.DeadLetterMaxPlusOne = uint64(of(g, "max pending", 0, 2, 1, 4))
 		c.AutoDeleteOnIdle = uint64(of(g, "idle", 0, 5000, 60_000, 1))
+	}
+	c.SingleActive = g.single != g.oneIn("other service", 20)
+	if g.oneIn("with retry", 4) {
+		c.Retry = of(g, "retry", logpb.QueueConfig_ALL, logpb.QueueConfig_FAILED, logpb.QueueConfig_RETURNED)
+		c.RetryMin, c.RetryMax = uint64(of(g, "retry min", 100, 0, 1, 2000)), uint64(of(g, "retry max", 250, 0, 5000, 50))
 	}
 	if g.oneIn("with credit", 2) {
 		c.LockCredit = uint64(of(g, "credit", 30_000, 1, 500))

@@ -33,6 +33,7 @@ const (
 	scheduled
 	waiting // a dead letter that has nowhere to go
 	purged
+	delayed // returned, and tried again later
 )
 
 // phase is how far a queue's life has come.
@@ -62,9 +63,11 @@ type model struct {
 	nextLetter  uint64
 	waitingOnes []*message // letters, in the order in which they began to wait
 	purgedOnes  []*message // oldest first
+	delayedOnes []*message // in the order in which they were returned
 
 	sessions  []*session
 	consumers []*consumer // in order of registration; gets are among them
+	single    *consumer   // alone is served, if the settings say so
 	service   []*consumer // who gets the next message, highest priority first
 	down      []nodeDown
 	ended     []fsm.SessionID // the newest ones, oldest first
@@ -95,7 +98,7 @@ type message struct {
 	// scheduledFor is when it was to become ready; 0: it never was scheduled.
 	scheduledFor fsm.Time
 
-	// While it is scheduled: when it is due, its name, its TTLs + 1.
+	// While it is scheduled or delayed: when it is due, its name, its TTLs + 1.
 	dueAt        fsm.Time
 	id           string
 	ttl, ceiling uint64
@@ -197,6 +200,7 @@ func (q *model) perform(m fsm.Meta, c *logpb.Command) fsm.Result {
 	if q.phase != live {
 		return r
 	}
+	q.elect()
 	q.handOut()
 	q.trim()
 	q.sweep(c.Kind)
@@ -218,7 +222,11 @@ func (q *model) catchUp() {
 			continue
 		}
 		q.budget--
-		q.promote(y)
+		if y.place == delayed {
+			q.tryAgain(y)
+		} else {
+			q.promote(y)
+		}
 	}
 }
 
@@ -353,7 +361,7 @@ func (q *model) serve(c *consumer) {
 }
 
 func (q *model) hasCredit(c *consumer) bool {
-	return c.id.Number != 0 && !c.cancelled && len(c.timedOut) == 0 && len(q.held(c)) < int(c.prefetch)
+	return q.isUp(c) && len(q.held(c)) < int(c.prefetch) && (!q.config.SingleActive || c == q.single && !q.quiescing())
 }
 
 // held are the messages c holds, by delivery.
@@ -375,6 +383,7 @@ func (q *model) leave(x *message) {
 	q.letters = slices.DeleteFunc(q.letters, isX)
 	q.waitingOnes = slices.DeleteFunc(q.waitingOnes, isX)
 	q.purgedOnes = slices.DeleteFunc(q.purgedOnes, isX)
+	q.delayedOnes = slices.DeleteFunc(q.delayedOnes, isX)
 }
 
 // remove forgets x.

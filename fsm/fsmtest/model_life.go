@@ -165,7 +165,7 @@ func (q *model) end() {
 }
 
 func (q *model) purge() fsm.Result {
-	n := q.total(ready, returned, scheduled, waiting).Messages
+	n := q.total(ready, returned, scheduled, delayed, waiting).Messages
 	q.counters.Purged += n
 	q.counters.Unscheduled += q.count(scheduled)
 	q.dropWaiting()
@@ -184,7 +184,15 @@ func (q *model) configure(c *logpb.QueueConfig) fsm.Result {
 	if c.Expires != q.config.Expires {
 		q.lastUsed = q.clock
 	}
+	single := q.config.SingleActive
 	q.config = proto.Clone(c).(*logpb.QueueConfig)
+	if c.SingleActive != single {
+		q.single = nil
+		q.service = slices.DeleteFunc(q.service, func(c *consumer) bool { return !q.hasCredit(c) })
+		for _, c := range q.consumers {
+			q.serve(c)
+		}
+	}
 	if !q.atLeastOnce() {
 		q.counters.DeadDropped += q.count(waiting)
 		q.discardAll(q.in(waiting))
@@ -225,7 +233,7 @@ func (q *model) nextDeadline() fsm.Time {
 		if x.place == checkedOut {
 			at(x.deadline)
 		}
-		if x.place == scheduled {
+		if x.place == scheduled || x.place == delayed {
 			at(x.dueAt)
 		}
 	}

@@ -52,18 +52,22 @@ func (q *model) full(e *logpb.Enqueue) bool {
 	if q.drops() {
 		return q.total(scheduled, outbox, waiting).Messages > 0 && q.fits(size) && !q.fits(plus(q.kept(), size))
 	}
-	return !q.fits(plus(plus(q.kept(), q.total(ready, returned)), size))
+	return !q.fits(plus(plus(q.kept(), q.total(ready, returned, delayed)), size))
 }
 
 // tooLong reports whether there is something to drop.
 func (q *model) tooLong() bool {
-	return q.drops() && q.total(ready, returned).Messages > 0 && !q.fits(plus(q.kept(), q.total(ready, returned)))
+	all := q.total(ready, returned, delayed)
+	return q.drops() && all.Messages > 0 && !q.fits(plus(q.kept(), all))
 }
 
 // trim drops from the head.
 func (q *model) trim() {
 	for n := dropsAtOnce; n > 0 && q.tooLong(); n-- {
 		x := q.nextWaiting()
+		if x == nil && q.total(ready, returned).Messages == 0 && q.tooLong() {
+			x = q.delayedOnes[0]
+		}
 		if x == nil {
 			return
 		}
@@ -77,7 +81,7 @@ func (q *model) trim() {
 // queue says so.
 func (q *model) refuse(m fsm.Meta, e *logpb.Enqueue) fsm.Result {
 	if q.config.Overflow == logpb.QueueConfig_REJECT_PUBLISH_DLX && q.config.DeadLetter {
-		x := newMessage(m, e)
+		x := q.newMessage(m, e)
 		x.reason, x.diedAt, x.scheduledFor = logpb.Death_MAXLEN, q.clock, fsm.Time(e.ScheduledFor)
 		q.counters.Deaths[logpb.Death_MAXLEN-1][queue.SentOnce]++
 		q.out.DeadLetters = append(q.out.DeadLetters, q.letterOf(x).DeadLetter)
@@ -120,6 +124,8 @@ func (q *model) in(p place) []*message {
 		return slices.Clone(q.letters)
 	case waiting:
 		return slices.Clone(q.waitingOnes)
+	case delayed:
+		return slices.Clone(q.delayedOnes)
 	}
 	var all []*message
 	for _, x := range q.messages {
@@ -130,7 +136,7 @@ func (q *model) in(p place) []*message {
 	return all
 }
 
-// dropWaiting forgets all that is ready or scheduled.
+// dropWaiting forgets all that is ready, scheduled or delayed.
 func (q *model) dropWaiting() {
 	for p := range uint32(maxPriority + 1) {
 		q.discardAll(slices.DeleteFunc(q.in(ready), func(x *message) bool { return x.priority != p }))
@@ -140,4 +146,5 @@ func (q *model) dropWaiting() {
 		q.discardAll(later)
 		q.active = q.clock
 	}
+	q.discardAll(q.in(delayed))
 }

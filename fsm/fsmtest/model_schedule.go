@@ -47,7 +47,7 @@ func (q *model) enqueueLater(m fsm.Meta, e *logpb.Enqueue, due fsm.Time) fsm.Res
 		q.active = q.clock
 		q.counters.Unscheduled++
 	}
-	x := newMessage(m, e)
+	x := q.newMessage(m, e)
 	x.seq, x.place, x.dueAt, x.scheduledFor = q.nextMessage, scheduled, due, due
 	x.id, x.ttl, x.ceiling = e.ScheduleId, e.TtlPlusOne, e.TtlCeilingPlusOne
 	q.nextMessage++
@@ -67,9 +67,9 @@ func (q *model) findScheduled(id string, seq uint64) *message {
 	return nil
 }
 
-// nextScheduled is the scheduled message that is due first.
+// nextScheduled is the scheduled or delayed message that is due first.
 func (q *model) nextScheduled() *message {
-	all := q.in(scheduled)
+	all := append(q.in(scheduled), q.in(delayed)...)
 	if len(all) == 0 {
 		return nil
 	}
@@ -94,6 +94,31 @@ func (q *model) promote(x *message) {
 	}
 }
 
+// tryAgain makes a delayed message the last one of the returned.
+func (q *model) tryAgain(x *message) {
+	q.leave(x)
+	x.place, x.dueAt = returned, 0
+	q.returns = append(q.returns, x)
+}
+
+// retryAt is when a returned message is tried again; 0: at once.
+func (q *model) retryAt(x *message, failed bool) fsm.Time {
+	c := q.config
+	if c.Retry == logpb.QueueConfig_AT_ONCE || c.Retry == logpb.QueueConfig_FAILED && !failed ||
+		c.Retry == logpb.QueueConfig_RETURNED && failed || c.RetryMin == 0 {
+		return 0
+	}
+	longest := c.RetryMin
+	if c.RetryMax != 0 {
+		longest = c.RetryMax
+	}
+	wait := c.RetryMin
+	for n := uint32(1); n < x.failed && wait < longest; n++ {
+		wait += c.RetryMin
+	}
+	return q.clock.Add(millis(min(wait, longest)))
+}
+
 func (q *model) schedule(s *logpb.Schedule) fsm.Result {
 	if s == nil || s.Action < 0 || s.Action > logpb.Schedule_FIRE {
 		return fsm.Result{Code: fsm.Invalid}
@@ -101,10 +126,15 @@ func (q *model) schedule(s *logpb.Schedule) fsm.Result {
 	if s.Action == logpb.Schedule_FIRE && s.Id == "" && s.Message == 0 {
 		var r fsm.Result
 		for r.Count < min(s.Count, dueInTick) && q.nextScheduled() != nil {
+			r.Count++
 			x := q.nextScheduled()
+			if x.place == delayed {
+				q.active = q.clock
+				q.tryAgain(x)
+				continue
+			}
 			q.move(x, q.clock)
 			q.promote(x)
-			r.Count++
 		}
 		return r
 	}

@@ -150,7 +150,7 @@ func (q *model) enqueue(m fsm.Meta, e *logpb.Enqueue) fsm.Result {
 	if full && len(q.service) == 0 {
 		return q.refuse(m, e)
 	}
-	x := newMessage(m, e)
+	x := q.newMessage(m, e)
 	x.seq, x.place, x.scheduledFor = q.nextMessage, ready, due
 	if due == 0 {
 		x.scheduledFor = fsm.Time(e.ScheduledFor)
@@ -175,15 +175,24 @@ func (q *model) enqueue(m fsm.Meta, e *logpb.Enqueue) fsm.Result {
 }
 
 // newMessage is the message of an enqueue, in no place.
-func newMessage(m fsm.Meta, e *logpb.Enqueue) *message {
+func (q *model) newMessage(m fsm.Meta, e *logpb.Enqueue) *message {
 	x := &message{
 		ref:      fsm.Ref{Index: m.Index, Offset: m.Offset, Size: e.Size},
-		priority: defaultPriority, hasExpiry: e.HasExpiration, deaths: e.Deaths, head: e.Head,
-	}
-	if e.PriorityPlusOne != 0 {
-		x.priority = min(e.PriorityPlusOne-1, maxPriority)
+		priority: q.priorityOf(e), hasExpiry: e.HasExpiration, deaths: e.Deaths, head: e.Head,
 	}
 	return x
+}
+
+// priorityOf is the priority of an enqueued message.
+func (q *model) priorityOf(e *logpb.Enqueue) uint32 {
+	p := uint32(defaultPriority)
+	if e.PriorityPlusOne != 0 {
+		p = min(e.PriorityPlusOne-1, maxPriority)
+	}
+	if most := q.config.MaxPriorityPlusOne; most != 0 {
+		p = min(p, most-1)
+	}
+	return p
 }
 
 // ttlOf is the TTL of a message with these TTLs + 1; -1: none.
@@ -227,6 +236,9 @@ func (q *model) consume(s *session, c *logpb.Consume) fsm.Result {
 		if other != have && other.id.Number != 0 && !other.cancelled && (c.Exclusive || other.exclusive) {
 			return fsm.Result{Code: fsm.InUse}
 		}
+	}
+	if c.Exclusive && q.config.SingleActive {
+		return fsm.Result{Code: fsm.InUse}
 	}
 	prefetch := c.Prefetch
 	if prefetch == 0 || prefetch > prefetchCeiling {
@@ -303,6 +315,9 @@ func (q *model) liveConsumers() uint64 {
 func (q *model) get(s *session, g *logpb.Get) fsm.Result {
 	if s == nil {
 		return fsm.Result{Code: fsm.NoSession}
+	}
+	if q.config.SingleActive {
+		return fsm.Result{Code: fsm.Reserved}
 	}
 	q.lastUsed, q.active = q.clock, q.clock
 	x := q.nextWaiting()

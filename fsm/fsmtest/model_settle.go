@@ -96,6 +96,11 @@ func (q *model) giveBack(back []*message, failed, tail bool) {
 			continue
 		}
 		q.counters.Requeued++
+		if due := q.retryAt(x, failed); due != 0 {
+			x.place, x.dueAt = delayed, due
+			q.delayedOnes = append(q.delayedOnes, x)
+			continue
+		}
 		x.place = returned
 		at := len(q.returns)
 		for !tail && at > 0 && q.returns[at-1].seq > x.seq {

@@ -23,7 +23,7 @@ func (q *model) table() []queue.Message {
 			}
 		}
 	}
-	list = append(append(list, q.returns...), q.in(scheduled)...)
+	list = append(append(append(list, q.returns...), q.in(scheduled)...), q.delayedOnes...)
 	for _, c := range q.consumers {
 		list = append(list, q.held(c)...)
 	}
@@ -51,7 +51,7 @@ func (q *model) stats() queue.Stats {
 	s := queue.Stats{
 		Phase: queue.Phase(q.phase), Clock: q.clock, Consumers: int(q.liveConsumers()), Sessions: len(q.sessions),
 		Counters: q.counters,
-		Ready:    q.total(ready, returned), Unacknowledged: q.total(checkedOut), Scheduled: q.total(scheduled),
+		Ready:    q.total(ready, returned), Unacknowledged: q.total(checkedOut), Scheduled: q.total(scheduled), Delayed: q.total(delayed),
 		Outbox: q.total(outbox, waiting), Waiting: q.total(waiting), Pending: q.pending(),
 	}
 	return s
@@ -72,7 +72,10 @@ func (q *model) listing() []queue.Consumer {
 			y.Status = queue.Cancelled
 		case len(c.timedOut) > 0:
 			y.Status = queue.TimedOut
+		case c == q.single && q.quiescing():
+			y.Status = queue.Quiescing
 		}
+		y.Active = !c.cancelled && (!q.config.SingleActive || c == q.single)
 		if t := q.timeoutOf(c); t != 0 {
 			y.Timeout = millis(t - 1)
 		}

@@ -24,7 +24,7 @@ type checker struct {
 	err   error
 	seen  []bool   // by handle: found in a place
 	live  []uint64 // log indexes of the messages found
-	count [Purged + 1]Count
+	count [placeCount]Count
 	next  fsm.Time // earliest deadline found
 
 	extras, expiring, deadlines, getsHeld, named int
@@ -79,6 +79,8 @@ func (k *checker) message(h uint32, place Place) {
 		k.fail("message %d has an empty extra", x.seq)
 	case place != Scheduled && m.rareOf(h).id != "":
 		k.fail("message %d is not scheduled", x.seq)
+	case place != Delayed && m.rareOf(h).expireAt != 0:
+		k.fail("message %d is not delayed", x.seq)
 	case place != Outbox && place != Waiting && (e.letter != 0 || e.transfers != nil || e.diedAt != 0 || e.reason != 0):
 		k.fail("message %d is no letter", x.seq)
 	}
@@ -108,6 +110,8 @@ func (k *checker) lists() {
 			place = Scheduled
 		case waitingList:
 			place = Waiting
+		case delayedList:
+			place = Delayed
 		case purgedList:
 			k.purged()
 			continue
@@ -132,6 +136,9 @@ func (k *checker) lists() {
 				last = x.seq
 				k.scheduled(h)
 			}
+			if place == Delayed {
+				k.delayed(h)
+			}
 			prev = h
 		}
 		k.that(m.lists[no].tail == prev, "list %d: the tail is wrong", no)
@@ -148,6 +155,15 @@ func (k *checker) scheduled(h uint32) {
 	if id := k.m.rareOf(h).id; id != "" {
 		k.named++
 		k.that(k.m.named[id] == h, "message %d does not have its name", x.seq)
+	}
+}
+
+// delayed checks what holds for a message that waits for its next try.
+func (k *checker) delayed(h uint32) {
+	x := k.m.messages.get(h)
+	k.deadline(x.expireAt)
+	if x.expireAt == 0 || x.acquired == 0 {
+		k.fail("message %d is never tried again, or was not before", x.seq)
 	}
 }
 
@@ -227,7 +243,7 @@ func (k *checker) service() {
 	m := k.m
 	serviced, members := 0, map[*level]int{}
 	for _, c := range m.consumers {
-		wants := c.level != nil && c.status() == Up && c.credit() > 0
+		wants := m.served(c) && c.credit() > 0
 		k.that(c.serviced == wants, "consumer %v: in service %v", c.id, c.serviced)
 		k.that((c.level == nil) == (c.cancelled || c.isGets()), "consumer %v: level", c.id)
 		if c.level != nil {
@@ -235,6 +251,7 @@ func (k *checker) service() {
 			k.that(c.level.priority == c.priority, "consumer %v: wrong level", c.id)
 		}
 	}
+	k.single()
 	for i, l := range m.levels {
 		k.that(i == 0 || m.levels[i-1].priority > l.priority, "levels are out of order")
 		k.that(l.members > 0 && l.members == members[l], "level %d: %d members", l.priority, l.members)
@@ -253,6 +270,23 @@ func (k *checker) service() {
 	if h := m.front(); serviced > 0 && h != 0 {
 		k.that(m.messages.get(h).due(m.clock), "a message waits although somebody has credit")
 	}
+}
+
+// single checks who is the single active consumer: if anybody can be served,
+// somebody is.
+func (k *checker) single() {
+	m := k.m
+	if !m.config.SingleActive {
+		k.that(m.single == nil && !m.quiescing, "a single consumer is served")
+		return
+	}
+	active, quiescing := m.choose()
+	k.that(m.single == active && m.quiescing == quiescing, "somebody else should be the active consumer")
+	for _, c := range m.consumers {
+		k.that(m.single != nil || c.level == nil || c.status() != Up, "consumer %v could be served", c.id)
+		k.that(!c.serviced || c == m.single, "consumer %v is served and not the active one", c.id)
+	}
+	k.that(m.single == nil || m.single.session != nil && m.single.level != nil, "the active consumer has gone")
 }
 
 func (k *checker) outbox() {

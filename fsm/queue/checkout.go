@@ -94,6 +94,9 @@ func (m *Machine) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Result {
 	if s == nil {
 		return fsm.Result{Code: fsm.NoSession}
 	}
+	if m.config.SingleActive {
+		return fsm.Result{Code: fsm.Reserved}
+	}
 	m.lastUsed, m.active = m.clock, m.clock
 	h := m.first(eff)
 	if h == 0 {

@@ -22,6 +22,7 @@ func (m *Machine) configure(cmd *logpb.Configure, eff *fsm.Effects) fsm.Result {
 	if c.Expires != m.config.Expires {
 		m.lastUsed = m.clock
 	}
+	single := m.config.SingleActive
 	m.config = &logpb.QueueConfig{
 		TtlPlusOne: c.TtlPlusOne, Expires: c.Expires, ConsumerTimeoutPlusOne: c.ConsumerTimeoutPlusOne,
 		DeadLetter: c.DeadLetter, DeadLetterExchange: c.DeadLetterExchange,
@@ -31,8 +32,16 @@ func (m *Machine) configure(cmd *logpb.Configure, eff *fsm.Effects) fsm.Result {
 		LockCredit: c.LockCredit, MessageTtlFirst: c.MessageTtlFirst, DeadLetterStrategy: c.DeadLetterStrategy,
 		Overflow: c.Overflow, AutoDeleteOnIdle: c.AutoDeleteOnIdle, IdleCountsRouted: c.IdleCountsRouted,
 		ExpiresKeepPending: c.ExpiresKeepPending, DeliveryDelay: c.DeliveryDelay, DeadLetterMaxPlusOne: c.DeadLetterMaxPlusOne, Revision: c.Revision,
+		SingleActive: c.SingleActive, Retry: c.Retry, RetryMin: c.RetryMin, RetryMax: c.RetryMax,
+		MaxPriorityPlusOne: c.MaxPriorityPlusOne,
 	}
 	m.active = m.clock
+	if c.SingleActive != single {
+		m.single, m.quiescing, m.contested = nil, false, true
+		for _, c := range m.consumers {
+			m.refresh(c)
+		}
+	}
 	if m.fate(logpb.Death_NONE) != AtLeastOnce {
 		m.counters.DeadDropped += m.counts[Waiting].Messages
 		m.discardList(waitingList, Waiting)

@@ -18,7 +18,7 @@ func (m *Machine) consume(s *session, cmd *logpb.Consume) fsm.Result {
 	if c != nil {
 		others--
 	}
-	if m.exclusive != nil && m.exclusive != c || cmd.Exclusive && others > 0 {
+	if m.exclusive != nil && m.exclusive != c || cmd.Exclusive && (others > 0 || m.config.SingleActive) {
 		return fsm.Result{Code: fsm.InUse}
 	}
 	if c == nil {

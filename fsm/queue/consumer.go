@@ -70,6 +70,7 @@ func (m *Machine) join(c *consumer) {
 	}
 	c.level = m.levels[i]
 	c.level.members++
+	m.contested = true
 }
 
 // leave takes c out of service for good, or until it joins again.
@@ -80,6 +81,7 @@ func (m *Machine) leave(c *consumer) {
 		return
 	}
 	c.level = nil
+	m.contested = true
 	if l.members--; l.members == 0 {
 		m.levels = slices.DeleteFunc(m.levels, func(o *level) bool { return o == l })
 	}
@@ -87,7 +89,7 @@ func (m *Machine) leave(c *consumer) {
 
 // refresh puts c at the end of its ring or takes it out, as its credit wants.
 func (m *Machine) refresh(c *consumer) {
-	wants := c.level != nil && c.status() == Up && c.credit() > 0
+	wants := m.served(c) && c.credit() > 0
 	switch {
 	case !wants:
 		m.suspend(c)
@@ -170,6 +172,15 @@ func (m *Machine) retire(c *consumer) {
 	if m.exclusive == c {
 		m.exclusive = nil
 	}
+	if m.single == c {
+		m.single, m.quiescing = nil, false
+	}
+}
+
+// position of c among the consumers, which are ordered by age.
+func (m *Machine) position(c *consumer) int {
+	i, _ := slices.BinarySearchFunc(m.consumers, c.registered, func(o *consumer, r uint64) int { return cmp.Compare(o.registered, r) })
+	return i
 }
 
 // unregister ends c, which holds nothing. It is left to the caller to take it
@@ -192,9 +203,8 @@ func (m *Machine) dismissIfDone(c *consumer) {
 	if i, ok := s.search(c.id.Number); ok {
 		s.consumers = slices.Delete(s.consumers, i, i+1)
 	}
-	if i, ok := slices.BinarySearchFunc(m.consumers, c.registered, func(o *consumer, r uint64) int { return cmp.Compare(o.registered, r) }); ok {
-		m.consumers = slices.Delete(m.consumers, i, i+1)
-	}
+	i := m.position(c)
+	m.consumers = slices.Delete(m.consumers, i, i+1)
 }
 
 // timeout is the consumer timeout for the next delivery to c; false: none.

@@ -51,7 +51,7 @@ func (m *Machine) store(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time, eff *f
 	x := m.messages.mut(h)
 	*x = message{
 		seq: m.nextMessage, index: meta.Index, offset: meta.Offset, size: cmd.Size,
-		head: uint16(cmd.Head), priority: priority(cmd.PriorityPlusOne),
+		head: uint16(cmd.Head), priority: m.priority(cmd.PriorityPlusOne),
 	}
 	if cmd.HasExpiration {
 		x.head |= expirationBit
@@ -119,9 +119,15 @@ func (m *Machine) ttl(own, ceiling uint64) (d fsm.Millis, limited bool) {
 	return millis(plusOne), true
 }
 
-func priority(plusOne uint32) uint8 {
-	if plusOne == 0 {
-		return defaultPriority
+// priority is that of a message with this one of its own + 1: no higher than
+// the queue has.
+func (m *Machine) priority(plusOne uint32) uint8 {
+	highest := uint32(maxPriority)
+	if most := m.config.MaxPriorityPlusOne; most != 0 {
+		highest = min(most-1, highest)
 	}
-	return uint8(min(plusOne-1, maxPriority))
+	if plusOne == 0 {
+		plusOne = defaultPriority + 1
+	}
+	return uint8(min(plusOne-1, highest))
 }

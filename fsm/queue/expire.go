@@ -43,10 +43,10 @@ func (m *Machine) notExpiring(t *timed[uint32]) bool {
 	return x.seq != t.seq || !x.ready()
 }
 
-// catchUp expires messages and makes scheduled ones ready that are due, in the
-// order of their instants, within the budget.
+// catchUp expires messages and makes scheduled and delayed ones ready that are
+// due, in the order of their instants, within the budget.
 func (m *Machine) catchUp(eff *fsm.Effects) {
-	for m.counts[Scheduled].Messages > 0 && m.budget > 0 {
+	for m.timed() > 0 && m.budget > 0 {
 		s := m.schedules.first(m.notScheduled)
 		if s == nil || s.at > m.clock {
 			break
@@ -56,7 +56,11 @@ func (m *Machine) catchUp(eff *fsm.Effects) {
 			continue
 		}
 		m.budget--
-		m.promote(s.v, eff)
+		if h := s.v; m.messages.get(h).place == Delayed {
+			m.retry(h)
+		} else {
+			m.promote(h, eff)
+		}
 	}
 	if m.expiring == 0 {
 		return

@@ -88,6 +88,7 @@ func (m *Machine) dismissAll(eff *fsm.Effects) {
 	}
 	m.consumers, m.attached, m.serving, m.getsHeld = nil, 0, 0, 0
 	m.exclusive, m.levels, m.serviced = nil, nil, 0
+	m.single, m.quiescing = nil, false
 	clear(m.sessions)
 	m.recent = nil
 	m.timeouts.clear()

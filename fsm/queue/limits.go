@@ -30,7 +30,7 @@ func (m *Machine) pending() Count {
 
 // counted is all that counts in the limits.
 func (m *Machine) counted() Count {
-	return m.kept().plus(m.counts[Ready]).plus(m.counts[Returned])
+	return m.kept().plus(m.counts[Ready]).plus(m.counts[Returned]).plus(m.counts[Delayed])
 }
 
 // full reports whether there is no place for one more message, which takes
@@ -60,7 +60,7 @@ func (m *Machine) refuse(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) f
 		deaths := m.addDeath(copyDeaths(cmd.Deaths), logpb.Death_MAXLEN)
 		eff.DeadLetters = append(eff.DeadLetters, fsm.DeadLetter{
 			Ref:    fsm.Ref{Index: meta.Index, Offset: meta.Offset, Size: cmd.Size},
-			Reason: logpb.Death_MAXLEN, DiedAt: m.clock, Priority: priority(cmd.PriorityPlusOne),
+			Reason: logpb.Death_MAXLEN, DiedAt: m.clock, Priority: m.priority(cmd.PriorityPlusOne),
 			ScheduledFor: fsm.Time(cmd.ScheduledFor), HasExpiration: cmd.HasExpiration, Fresh: deaths[0].Count == 1, Deaths: deaths,
 		})
 	}
@@ -88,19 +88,25 @@ func (m *Machine) notNeeded(eff *fsm.Effects) {
 // tooLong reports whether the queue has something to drop.
 func (m *Machine) tooLong() bool {
 	return m.limitedLength() && m.config.Overflow == logpb.QueueConfig_DROP_HEAD &&
-		m.readyCount() > 0 && !m.fits(m.counted())
+		m.readyCount()+m.counts[Delayed].Messages > 0 && !m.fits(m.counted())
 }
 
-// trim drops what would be handed out next while the queue is too long. What
-// is due in its way expires first. If there is more to do than one command
+// trim drops what would be handed out next while the queue is too long, and
+// when nothing is ready what has been delayed for longest. What is due in its
+// way expires first. If there is more to do than one command
 // may, the next Tick goes on.
 func (m *Machine) trim(eff *fsm.Effects) {
 	for n := dropsAtOnce; n > 0 && m.tooLong(); n-- {
 		h := m.first(eff)
-		if h == 0 {
+		switch {
+		case h == 0 && m.readyCount() > 0:
 			return
-		}
-		if m.tooLong() {
+		case !m.tooLong():
+		case h == 0:
+			h = m.lists[delayedList].head
+			m.undelay(h)
+			m.die(h, logpb.Death_MAXLEN, eff)
+		default:
 			m.remove(h)
 			m.die(h, logpb.Death_MAXLEN, eff)
 		}

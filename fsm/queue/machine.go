@@ -50,12 +50,12 @@ type Machine struct {
 	extras    arena[extra]
 	lists     [listCount]list
 	waiting   uint32             // bit p: the list of priority p has messages
-	counts    [Purged + 1]Count  // by place
+	counts    [placeCount]Count  // by place
 	expiring  int                // ready messages with an expiry
 	deadlines int                // held messages with a consumer timeout
 	expiries  timeIndex[uint32]  // of ready messages, by handle
 	timeouts  timeIndex[holding] // of held messages
-	schedules timeIndex[uint32]  // of scheduled messages, by handle
+	schedules timeIndex[uint32]  // of scheduled and delayed messages, by handle
 	named     map[string]uint32  // scheduled messages that have a name
 	live      liveIndexes
 
@@ -70,8 +70,10 @@ type Machine struct {
 	serving   int         // all but gets and cancelled ones
 	getsHeld  int         // messages held by gets
 	exclusive *consumer
-	levels    []*level // highest priority first
-	serviced  int      // consumers in rings
+	levels    []*level  // highest priority first
+	serviced  int       // consumers in rings
+	single    *consumer // that alone is served, see elect; nil: nobody can be
+	quiescing bool      // single gets nothing new
 
 	unrouted uint32    // first letter of the outbox without a route
 	targets  []*target // by id
@@ -80,6 +82,7 @@ type Machine struct {
 	budget    int    // expiries that this command may still perform
 	fresh     uint32 // a message with TTL 0 that is being offered
 	revivable bool   // the entry being applied has been released
+	contested bool   // elect has to choose
 	delivered uint64 // number of the delivery of a get
 	taken     []checkout
 	overdue   []uint32
@@ -105,13 +108,14 @@ func New(name string, id fsm.QueueID) *Machine {
 // clear forgets everything that a queue holds.
 func (m *Machine) clear() {
 	m.messages, m.extras, m.lists = arena[message]{}, arena[extra]{}, [listCount]list{}
-	m.waiting, m.counts, m.expiring, m.deadlines = 0, [Purged + 1]Count{}, 0, 0
+	m.waiting, m.counts, m.expiring, m.deadlines = 0, [placeCount]Count{}, 0, 0
 	m.schedules, m.named = timeIndex[uint32]{}, map[string]uint32{}
 	m.expiries, m.timeouts, m.live = timeIndex[uint32]{}, timeIndex[holding]{}, liveIndexes{}
 	m.sessions, m.recent = map[fsm.SessionID]*session{}, nil
 	m.ended, m.isEnded, m.dead = deque[fsm.SessionID]{}, map[fsm.SessionID]bool{}, nil
 	m.consumers, m.attached, m.serving, m.getsHeld = nil, 0, 0, 0
 	m.exclusive, m.levels, m.serviced = nil, nil, 0
+	m.single, m.quiescing = nil, false
 	m.unrouted, m.targets = 0, nil
 }
 
@@ -140,6 +144,7 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 			s.record(cmd, r, m.delivered)
 		}
 	}
+	m.elect()
 	m.assign(eff)
 	m.trim(eff)
 	m.sweep(cmd.Kind, eff)

@@ -20,7 +20,8 @@ const (
 	scheduledList = outboxList + 1
 	waitingList   = scheduledList + 1
 	purgedList    = waitingList + 1
-	listCount     = purgedList + 1
+	delayedList   = purgedList + 1
+	listCount     = delayedList + 1
 
 	// expirationBit of message.head: the payload has an expiration property.
 	expirationBit = 1 << 15
@@ -30,7 +31,7 @@ const (
 type message struct {
 	seq      uint64
 	index    uint64   // of the log entry with the payload
-	expireAt fsm.Time // of a scheduled message: when it is due
+	expireAt fsm.Time // of a scheduled or delayed message: when it is due
 	offset   uint32
 	size     uint32
 	next     uint32 // in its list; 0: last, or in no list
@@ -59,6 +60,8 @@ type extra struct {
 // rare is the part of an extra that even fewer messages have.
 type rare struct {
 	scheduledFor fsm.Time // when it was to become ready; 0: it never was scheduled
+
+	expireAt fsm.Time // of a delayed message: when it expires; 0: never
 
 	// Of scheduled messages.
 	id           string // its name; empty: none
@@ -91,6 +94,8 @@ func (x *message) list() int {
 		return waitingList
 	case Purged:
 		return purgedList
+	case Delayed:
+		return delayedList
 	}
 	return int(x.priority)
 }

@@ -5,10 +5,10 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// purge removes all messages that are ready, scheduled, or letters that have
+// purge removes all messages that are ready, scheduled, delayed, or letters that have
 // nowhere to go. They are not dead-lettered.
 func (m *Machine) purge() fsm.Result {
-	n := m.readyCount() + m.counts[Scheduled].Messages + m.counts[Waiting].Messages
+	n := m.readyCount() + uint64(m.timed()) + m.counts[Waiting].Messages
 	m.counters.Purged += n
 	m.counters.Unscheduled += m.counts[Scheduled].Messages
 	m.dropReady()
@@ -16,7 +16,7 @@ func (m *Machine) purge() fsm.Result {
 	return fsm.Result{Count: n}
 }
 
-// dropReady forgets all messages that are ready or scheduled.
+// dropReady forgets all messages that are ready, scheduled or delayed.
 func (m *Machine) dropReady() {
 	for no := range returnedList {
 		m.discardList(no, Ready)
@@ -27,10 +27,11 @@ func (m *Machine) dropReady() {
 	m.expiring = 0
 	if m.counts[Scheduled].Messages > 0 {
 		m.discardList(scheduledList, Scheduled)
-		m.schedules.clear()
 		clear(m.named)
 		m.active = m.clock
 	}
+	m.discardList(delayedList, Delayed)
+	m.schedules.clear()
 }
 
 // discardList makes all messages of a place purged ones, of which it moves one

@@ -59,7 +59,7 @@ func (m *Machine) restore(r *bufio.Reader) error {
 	if _, err := r.ReadByte(); err != io.EOF {
 		return fmt.Errorf("%w: something follows it", ErrSnapshot)
 	}
-	if err := m.restoreService(head.Service); err != nil {
+	if err := m.restoreService(head.Service, head.SingleActive); err != nil {
 		return err
 	}
 	m.restoreIndexes()
@@ -177,7 +177,7 @@ func (m *Machine) restoreConsumers(h *logpb.QueueSnapshot) error {
 
 // restoreMessage adds the next message, in the order of the encoding.
 func (m *Machine) restoreMessage(st *logpb.MessageState) error {
-	if st.Priority > maxPriority || st.Place < uint32(Ready) || st.Place > uint32(Purged) {
+	if st.Priority > maxPriority || st.Place < uint32(Ready) || st.Place >= placeCount {
 		return fmt.Errorf("%w: message %d is nowhere", ErrSnapshot, st.Seq)
 	}
 	if st.Head > st.Size || st.Head >= expirationBit {
@@ -206,6 +206,13 @@ func (m *Machine) restoreMessage(st *logpb.MessageState) error {
 		if st.ScheduleId != "" {
 			m.named[st.ScheduleId] = h
 		}
+	case Delayed:
+		if r := *m.rareOf(h); x.expireAt != 0 {
+			r.expireAt = x.expireAt
+			m.setRare(h, r)
+		}
+		x = m.messages.mut(h)
+		x.expireAt = fsm.Time(st.DueAt)
 	}
 	m.append(h)
 	if x.place == Outbox || x.place == Waiting {
@@ -262,8 +269,16 @@ func (m *Machine) restoreLetter(st *logpb.MessageState, h uint32) error {
 	return nil
 }
 
-// restoreService puts consumers into their rings.
-func (m *Machine) restoreService(order []uint32) error {
+// restoreService puts consumers into their rings. single is the position + 1
+// of the one that alone is served.
+func (m *Machine) restoreService(order []uint32, single uint32) error {
+	if uint64(single) > uint64(len(m.consumers)) {
+		return fmt.Errorf("%w: nobody is served", ErrSnapshot)
+	}
+	if single > 0 {
+		m.single = m.consumers[single-1]
+		_, m.quiescing = m.choose()
+	}
 	for _, i := range order {
 		if uint64(i) >= uint64(len(m.consumers)) || m.consumers[i].level == nil || m.consumers[i].serviced {
 			return fmt.Errorf("%w: wrong service order", ErrSnapshot)

@@ -55,33 +55,41 @@ func (m *Machine) enqueueLater(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time,
 	return fsm.Result{}
 }
 
-// watchSchedule makes sure that message h, which is scheduled, becomes ready.
+// watchSchedule makes sure that message h, which is scheduled or delayed,
+// becomes ready.
 func (m *Machine) watchSchedule(h uint32) {
 	x := m.messages.get(h)
 	m.schedules.push(timed[uint32]{x.expireAt, x.seq, h})
 	m.schedules.first(m.notScheduled)
-	if m.schedules.tooLong(int(m.counts[Scheduled].Messages)) {
+	if m.schedules.tooLong(m.timed()) {
 		m.rebuildSchedules()
 	}
 }
 
+// timed is the number of messages that wait for an instant.
+func (m *Machine) timed() int {
+	return int(m.counts[Scheduled].Messages + m.counts[Delayed].Messages)
+}
+
 func (m *Machine) rebuildSchedules() {
-	entries := make([]timed[uint32], 0, m.counts[Scheduled].Messages)
-	for h := m.lists[scheduledList].head; h != 0; {
-		x := m.messages.get(h)
-		entries = append(entries, timed[uint32]{x.expireAt, x.seq, h})
-		h = x.next
+	entries := make([]timed[uint32], 0, m.timed())
+	for _, no := range [2]int{scheduledList, delayedList} {
+		for h := m.lists[no].head; h != 0; {
+			x := m.messages.get(h)
+			entries = append(entries, timed[uint32]{x.expireAt, x.seq, h})
+			h = x.next
+		}
 	}
 	m.schedules.rebuild(entries)
 }
 
-// notScheduled reports whether t stands for no scheduled message.
+// notScheduled reports whether t stands for no scheduled or delayed message.
 func (m *Machine) notScheduled(t *timed[uint32]) bool {
 	if int(t.v) >= m.messages.top {
 		return true
 	}
 	x := m.messages.get(t.v)
-	return x.seq != t.seq || x.place != Scheduled || x.expireAt != t.at
+	return x.seq != t.seq || x.place != Scheduled && x.place != Delayed || x.expireAt != t.at
 }
 
 // unschedule takes message h out of those that are scheduled. It is in no
@@ -169,8 +177,8 @@ func (m *Machine) move(h uint32, due fsm.Time) {
 	m.active = m.clock
 }
 
-// fireNext makes up to n of those messages ready that are due next, in their
-// order, and no more than one command may.
+// fireNext makes up to n of those messages ready that are due next, scheduled
+// or delayed, in their order, and no more than one command may.
 func (m *Machine) fireNext(n uint64, eff *fsm.Effects) fsm.Result {
 	var r fsm.Result
 	for n = min(n, dueInTick); r.Count < n; r.Count++ {
@@ -179,6 +187,11 @@ func (m *Machine) fireNext(n uint64, eff *fsm.Effects) fsm.Result {
 			break
 		}
 		h := t.v
+		if m.messages.get(h).place == Delayed {
+			m.active = m.clock
+			m.retry(h)
+			continue
+		}
 		m.move(h, m.clock)
 		m.promote(h, eff)
 	}

@@ -264,11 +264,14 @@ func (a arguments) config() *logpb.QueueConfig {
 		MessageTtlFirst: a.has("message-ttl-first"), AutoDeleteOnIdle: a.number("idle", 0),
 		IdleCountsRouted: a.has("idle-counts-routed"), ExpiresKeepPending: a.has("keep-pending"), DeliveryDelay: a.number("delay", 0),
 		DeadLetterMaxPlusOne: a.plusOne("max-pending"),
+		SingleActive:         a.has("single"), RetryMin: a.number("retry-min", 0), RetryMax: a.number("retry-max", 0),
+		MaxPriorityPlusOne: uint32(a.plusOne("max-priority")),
 	}
 	enum := func(key string, of map[string]int32) int32 {
 		return of[strings.ToUpper(strings.ReplaceAll(a.text(key), "-", "_"))]
 	}
 	c.Overflow = logpb.QueueConfig_Overflow(enum("overflow", logpb.QueueConfig_Overflow_value))
+	c.Retry = logpb.QueueConfig_Retry(enum("retry", logpb.QueueConfig_Retry_value))
 	c.DeadLetterStrategy = logpb.QueueConfig_DeadLetterStrategy(enum("strategy", logpb.QueueConfig_DeadLetterStrategy_value))
 	if a.has("limit") {
 		c.DeliveryLimit = int64(a.number("limit", 0))
@@ -360,6 +363,7 @@ func (s *script) deaths(a arguments) []*logpb.Death {
 var codeTexts = map[fsm.Code]string{
 	fsm.OK: "ok", fsm.Empty: "empty", fsm.Gap: "gap", fsm.Gone: "gone", fsm.InUse: "in-use", fsm.NotEmpty: "not-empty",
 	fsm.NoSession: "no-session", fsm.Rejected: "rejected", fsm.NotFound: "not-found", fsm.Invalid: "invalid",
+	fsm.Reserved: "reserved",
 }
 
 func resultText(r fsm.Result) string {

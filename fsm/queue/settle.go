@@ -35,6 +35,7 @@ func (m *Machine) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) fsm.Re
 		m.take(c, first, last)
 		if len(c.late) > 0 {
 			m.counters.LateAcks += uint64(c.forgive(first, last))
+			m.contested = true
 		}
 	}
 	switch outcome {
@@ -76,7 +77,8 @@ func (m *Machine) discard(taken []checkout, eff *fsm.Effects) {
 // giveBack returns messages that were taken from their holders: to the end of
 // the returns in the order given, or with bySeq each behind the last one there
 // that is older. Those that have failed too often die first, in order; then
-// those that are past their expiry, earliest first.
+// those that are past their expiry, earliest first. The settings may have the
+// others wait before they are ready.
 func (m *Machine) giveBack(taken []checkout, failed, bySeq bool, eff *fsm.Effects) {
 	seq := func(held checkout) uint64 { return m.messages.get(held.handle).seq }
 	if bySeq {
@@ -101,6 +103,15 @@ func (m *Machine) giveBack(taken []checkout, failed, bySeq bool, eff *fsm.Effect
 	}
 	m.expireReturned(eff)
 	m.counters.Requeued += uint64(len(kept))
+	if m.config.Retry != logpb.QueueConfig_AT_ONCE {
+		kept = slices.DeleteFunc(kept, func(held checkout) bool {
+			until := m.retryAt(m.messages.get(held.handle), failed)
+			if until != 0 {
+				m.delay(held.handle, until)
+			}
+			return until != 0
+		})
+	}
 	at := m.lists[returnedList].tail
 	for i := range kept {
 		if bySeq {

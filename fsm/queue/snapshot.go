@@ -81,9 +81,11 @@ func (m *Machine) head() *logpb.QueueSnapshot {
 	}
 	for _, l := range m.levels {
 		for c := l.first; c != nil; c = c.nextRing {
-			i, _ := slices.BinarySearchFunc(m.consumers, c, func(a, b *consumer) int { return compare(a.registered, b.registered) })
-			h.Service = append(h.Service, uint32(i))
+			h.Service = append(h.Service, uint32(m.position(c)))
 		}
+	}
+	if m.single != nil {
+		h.SingleActive = uint32(m.position(m.single)) + 1
 	}
 	return h
 }
@@ -107,8 +109,8 @@ func (s *Snapshot) LiveIndexes() iter.Seq[uint64] { return s.live.all() }
 
 // WriteTo writes the canonical encoding: a QueueSnapshot and one MessageState
 // per message, each behind its length as a varint. The messages come ready
-// ones first, highest priority first, then the returned and the scheduled ones,
-// then those held by consumer and delivery, then the outbox, the letters that
+// ones first, highest priority first, then the returned, the scheduled and the
+// delayed ones, then those held by consumer and delivery, then the outbox, the letters that
 // wait, and what was purged. Equal states have equal encodings.
 func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	s.complete()
@@ -119,6 +121,7 @@ func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	}
 	s.writeList(e, returnedList)
 	s.writeList(e, scheduledList)
+	s.writeList(e, delayedList)
 	for i, all := range s.held {
 		for _, held := range all {
 			if held.handle == 0 {
@@ -195,7 +198,7 @@ func (s *Snapshot) fill(st *logpb.MessageState, h uint32) *logpb.MessageState {
 		Acquired: x.acquired, Failed: x.failed, Priority: uint32(x.priority), Place: uint32(x.place),
 		HasExpiration: x.hasExpiration(), Head: uint32(x.head &^ expirationBit),
 	}
-	if x.place == Scheduled {
+	if x.place == Scheduled || x.place == Delayed {
 		st.ExpireAt, st.DueAt = 0, int64(x.expireAt)
 	}
 	if x.extra != 0 {
@@ -207,6 +210,9 @@ func (s *Snapshot) fill(st *logpb.MessageState, h uint32) *logpb.MessageState {
 		if r := e.rare; r != nil {
 			st.ScheduledFor, st.ScheduleId, st.Refused = int64(r.scheduledFor), r.id, r.refused
 			st.TtlPlusOne, st.TtlCeilingPlusOne = r.ttl, r.ceiling
+			if r.expireAt != 0 {
+				st.ExpireAt = int64(r.expireAt)
+			}
 			for _, id := range r.done {
 				st.Done = append(st.Done, uint64(id))
 			}

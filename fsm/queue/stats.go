@@ -30,7 +30,7 @@ func (m *Machine) Stats() Stats {
 			m.counts[Ready].Messages + m.counts[Returned].Messages,
 			m.counts[Ready].Bytes + m.counts[Returned].Bytes,
 		},
-		Unacknowledged: m.counts[CheckedOut], Scheduled: m.counts[Scheduled],
+		Unacknowledged: m.counts[CheckedOut], Scheduled: m.counts[Scheduled], Delayed: m.counts[Delayed],
 		Outbox: m.counts[Outbox].plus(m.counts[Waiting]), Waiting: m.counts[Waiting], Pending: m.pending(),
 		Consumers: m.serving, Sessions: len(m.sessions), Counters: m.counters,
 	}
@@ -63,6 +63,10 @@ func (m *Machine) describe(c *consumer) Consumer {
 	if limit, ok := m.timeout(c); ok {
 		d.Timeout = limit
 	}
+	d.Active = c.level != nil && (!m.config.SingleActive || c == m.single)
+	if d.Active && m.quiescing && d.Status == Up {
+		d.Status = Quiescing
+	}
 	for held := range c.held.from(0) {
 		d.FirstDeadline = m.heldUntil(held.deadline)
 		break
@@ -71,7 +75,7 @@ func (m *Machine) describe(c *consumer) Consumer {
 }
 
 // Messages iterates over all messages: the ready ones by priority, highest
-// first, the returned ones, the scheduled ones by number, the held ones by
+// first, the returned ones, the scheduled ones by number, the delayed ones, the held ones by
 // consumer and delivery, the outbox, the letters that wait.
 func (m *Machine) Messages() iter.Seq[Message] {
 	return func(yield func(Message) bool) {
@@ -80,7 +84,7 @@ func (m *Machine) Messages() iter.Seq[Message] {
 				return
 			}
 		}
-		if !m.walk(returnedList, yield) || !m.walk(scheduledList, yield) {
+		if !m.walk(returnedList, yield) || !m.walk(scheduledList, yield) || !m.walk(delayedList, yield) {
 			return
 		}
 		for _, c := range m.consumers {
@@ -115,8 +119,8 @@ func (m *Machine) describeMessage(h uint32) Message {
 		Acquired: x.acquired, Failed: x.failed, HasExpiration: x.hasExpiration(), Deaths: e.deaths, Letter: e.letter,
 		ScheduleID: r.id, ScheduledFor: r.scheduledFor,
 	}
-	if x.place == Scheduled {
-		d.ExpireAt, d.DueAt = 0, x.expireAt
+	if x.place == Scheduled || x.place == Delayed {
+		d.ExpireAt, d.DueAt = r.expireAt, x.expireAt
 	}
 	return d
 }

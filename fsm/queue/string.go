@@ -10,9 +10,9 @@ import (
 
 var (
 	phases   = [...]string{Active: "active", Draining: "draining", Gone: "gone"}
-	places   = [...]string{Ready: "ready", Returned: "returned", CheckedOut: "held", Outbox: "outbox", Scheduled: "scheduled", Waiting: "waiting", Purged: "purged"}
+	places   = [...]string{Ready: "ready", Returned: "returned", CheckedOut: "held", Outbox: "outbox", Scheduled: "scheduled", Waiting: "waiting", Purged: "purged", Delayed: "delayed"}
 	dues     = [...]string{NothingDue: "nothing", ExpiryDue: "message", TimeoutDue: "consumer", LeaseDue: "queue", ScheduleDue: "schedule", WorkDue: "work"}
-	statuses = [...]string{Up: "up", TimedOut: "timed-out", Cancelled: "cancelled"}
+	statuses = [...]string{Up: "up", TimedOut: "timed-out", Cancelled: "cancelled", Quiescing: "quiescing"}
 )
 
 // String returns the phase as a word.
@@ -39,6 +39,9 @@ func (m *Machine) String() string {
 	fmt.Fprintf(&b, "ready=%d held=%d outbox=%d consumers=%d", st.Ready.Messages, st.Unacknowledged.Messages, st.Outbox.Messages, st.Consumers)
 	if n := st.Scheduled.Messages; n > 0 {
 		fmt.Fprintf(&b, " scheduled=%d", n)
+	}
+	if n := st.Delayed.Messages; n > 0 {
+		fmt.Fprintf(&b, " delayed=%d", n)
 	}
 	if n := st.Waiting.Messages; n > 0 {
 		fmt.Fprintf(&b, " waiting=%d", n)
@@ -83,6 +86,9 @@ func consumerText(b *strings.Builder, c Consumer) {
 	if c.Exclusive {
 		b.WriteString(" exclusive")
 	}
+	if !c.Active && c.Status != Cancelled {
+		b.WriteString(" waiting")
+	}
 	if c.NoAck {
 		b.WriteString(" no-ack")
 	}
@@ -111,7 +117,7 @@ func (m *Machine) messageText(b *strings.Builder, x Message) {
 		}
 	case Outbox, Waiting:
 		fmt.Fprintf(b, " letter=%d", x.Letter)
-	case Scheduled:
+	case Scheduled, Delayed:
 		fmt.Fprintf(b, " due=%d", x.DueAt)
 		if x.ScheduleID != "" {
 			fmt.Fprintf(b, " id=%q", x.ScheduleID)

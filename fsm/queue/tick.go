@@ -72,6 +72,7 @@ func (m *Machine) timeOut(c *consumer, due []overdue, eff *fsm.Effects) {
 	m.counters.TimedOut += uint64(len(ids))
 	c.late = slices.Concat(c.late, ids)
 	slices.Sort(c.late)
+	m.contested = true
 	m.refresh(c)
 	m.dismissIfDone(c)
 }

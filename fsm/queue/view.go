@@ -35,6 +35,10 @@ const (
 	Waiting
 	// Purged messages count no more and are forgotten piece by piece.
 	Purged
+	// Delayed messages were returned, and wait before they are tried again.
+	Delayed
+
+	placeCount = iota + 1
 )
 
 // Due is a kind of deadline.
@@ -71,6 +75,7 @@ type Stats struct {
 	Ready          Count // returned ones included
 	Unacknowledged Count
 	Scheduled      Count
+	Delayed        Count
 	Outbox         Count // letters that wait included
 	Waiting        Count // letters that have nowhere to go for now
 	// Pending are the letters that count as messages of the queue and in its
@@ -134,6 +139,9 @@ const (
 	TimedOut
 	// Cancelled consumers only owe the settling of what they hold.
 	Cancelled
+	// Quiescing consumers get nothing new, since a consumer with a higher
+	// priority is to take over once they hold nothing.
+	Quiescing
 )
 
 // Consumer describes one consumer, for listings.
@@ -144,6 +152,7 @@ type Consumer struct {
 	Priority      int32
 	NoAck         bool
 	Exclusive     bool
+	Active        bool // not cancelled, and not waiting for a single active consumer
 	Status        Status
 	Held          int
 	TimedOut      int        // deliveries taken back and not settled
@@ -167,7 +176,7 @@ type Message struct {
 	Delivery         uint64         // checked out only
 	Deadline         fsm.Time       // checked out only; 0: never
 	Letter           uint64         // outbox and waiting only
-	DueAt            fsm.Time       // scheduled only
+	DueAt            fsm.Time       // scheduled and delayed only
 	ScheduleID       string         // scheduled only
 	ScheduledFor     fsm.Time       // 0: it never was scheduled
 }

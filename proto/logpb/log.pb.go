@@ -419,6 +419,58 @@ func (QueueConfig_Overflow) EnumDescriptor() ([]byte, []int) {
 	return file_log_proto_rawDescGZIP(), []int{12, 1}
 }
 
+type QueueConfig_Retry int32
+
+const (
+	QueueConfig_AT_ONCE  QueueConfig_Retry = 0
+	QueueConfig_ALL      QueueConfig_Retry = 1 // every return
+	QueueConfig_FAILED   QueueConfig_Retry = 2 // returns that count as failures
+	QueueConfig_RETURNED QueueConfig_Retry = 3 // the other returns
+)
+
+// Enum value maps for QueueConfig_Retry.
+var (
+	QueueConfig_Retry_name = map[int32]string{
+		0: "AT_ONCE",
+		1: "ALL",
+		2: "FAILED",
+		3: "RETURNED",
+	}
+	QueueConfig_Retry_value = map[string]int32{
+		"AT_ONCE":  0,
+		"ALL":      1,
+		"FAILED":   2,
+		"RETURNED": 3,
+	}
+)
+
+func (x QueueConfig_Retry) Enum() *QueueConfig_Retry {
+	p := new(QueueConfig_Retry)
+	*p = x
+	return p
+}
+
+func (x QueueConfig_Retry) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (QueueConfig_Retry) Descriptor() protoreflect.EnumDescriptor {
+	return file_log_proto_enumTypes[7].Descriptor()
+}
+
+func (QueueConfig_Retry) Type() protoreflect.EnumType {
+	return &file_log_proto_enumTypes[7]
+}
+
+func (x QueueConfig_Retry) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use QueueConfig_Retry.Descriptor instead.
+func (QueueConfig_Retry) EnumDescriptor() ([]byte, []int) {
+	return file_log_proto_rawDescGZIP(), []int{12, 2}
+}
+
 // Session names one channel of one client: the node that serves it, that
 // node's boot number (unique in the cluster, growing), and a number the node
 // gave it. Node 0 names a queue as the source of dead letters: boot is then
@@ -1436,6 +1488,15 @@ type QueueConfig struct {
 	// The most letters that the outbox may hold + 1; 0: any number. Those that
 	// die while it holds as many are sent once.
 	DeadLetterMaxPlusOne uint64 `protobuf:"varint,24,opt,name=dead_letter_max_plus_one,json=deadLetterMaxPlusOne,proto3" json:"dead_letter_max_plus_one,omitempty"`
+	// One consumer is served at a time (x-single-active-consumer).
+	SingleActive bool `protobuf:"varint,20,opt,name=single_active,json=singleActive,proto3" json:"single_active,omitempty"`
+	// Which returned messages wait before they are ready again: retry_min times
+	// the number of failures, at least once and at most retry_max.
+	Retry    QueueConfig_Retry `protobuf:"varint,21,opt,name=retry,proto3,enum=quorate.log.v1.QueueConfig_Retry" json:"retry,omitempty"`
+	RetryMin uint64            `protobuf:"varint,22,opt,name=retry_min,json=retryMin,proto3" json:"retry_min,omitempty"`
+	RetryMax uint64            `protobuf:"varint,23,opt,name=retry_max,json=retryMax,proto3" json:"retry_max,omitempty"`
+	// The highest priority of a message + 1; 0: 31.
+	MaxPriorityPlusOne uint32 `protobuf:"varint,25,opt,name=max_priority_plus_one,json=maxPriorityPlusOne,proto3" json:"max_priority_plus_one,omitempty"`
 	// Grows with each change of the catalog that these settings come from. The
 	// machine ignores settings of a lower revision than its own.
 	Revision      uint64 `protobuf:"varint,40,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -1609,6 +1670,41 @@ func (x *QueueConfig) GetDeliveryDelay() uint64 {
 func (x *QueueConfig) GetDeadLetterMaxPlusOne() uint64 {
 	if x != nil {
 		return x.DeadLetterMaxPlusOne
+	}
+	return 0
+}
+
+func (x *QueueConfig) GetSingleActive() bool {
+	if x != nil {
+		return x.SingleActive
+	}
+	return false
+}
+
+func (x *QueueConfig) GetRetry() QueueConfig_Retry {
+	if x != nil {
+		return x.Retry
+	}
+	return QueueConfig_AT_ONCE
+}
+
+func (x *QueueConfig) GetRetryMin() uint64 {
+	if x != nil {
+		return x.RetryMin
+	}
+	return 0
+}
+
+func (x *QueueConfig) GetRetryMax() uint64 {
+	if x != nil {
+		return x.RetryMax
+	}
+	return 0
+}
+
+func (x *QueueConfig) GetMaxPriorityPlusOne() uint32 {
+	if x != nil {
+		return x.MaxPriorityPlusOne
 	}
 	return 0
 }
@@ -1957,8 +2053,10 @@ type QueueSnapshot struct {
 	// The highest boot number declared down of each node, by node.
 	Dead []*NodeDown `protobuf:"bytes,22,rep,name=dead,proto3" json:"dead,omitempty"`
 	// The clock of held messages is clock - lock_credit.
-	LockCredit    int64 `protobuf:"zigzag64,23,opt,name=lock_credit,json=lockCredit,proto3" json:"lock_credit,omitempty"`
-	LastActive    int64 `protobuf:"zigzag64,24,opt,name=last_active,json=lastActive,proto3" json:"last_active,omitempty"` // for auto_delete_on_idle
+	LockCredit int64 `protobuf:"zigzag64,23,opt,name=lock_credit,json=lockCredit,proto3" json:"lock_credit,omitempty"`
+	LastActive int64 `protobuf:"zigzag64,24,opt,name=last_active,json=lastActive,proto3" json:"last_active,omitempty"` // for auto_delete_on_idle
+	// Position + 1 of the consumer that alone is served; 0: none.
+	SingleActive  uint32 `protobuf:"varint,25,opt,name=single_active,json=singleActive,proto3" json:"single_active,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2150,6 +2248,13 @@ func (x *QueueSnapshot) GetLockCredit() int64 {
 func (x *QueueSnapshot) GetLastActive() int64 {
 	if x != nil {
 		return x.LastActive
+	}
+	return 0
+}
+
+func (x *QueueSnapshot) GetSingleActive() uint32 {
+	if x != nil {
+		return x.SingleActive
 	}
 	return 0
 }
@@ -2649,7 +2754,7 @@ type MessageState struct {
 	Acquired          uint32                 `protobuf:"varint,6,opt,name=acquired,proto3" json:"acquired,omitempty"`
 	Failed            uint32                 `protobuf:"varint,7,opt,name=failed,proto3" json:"failed,omitempty"`
 	Priority          uint32                 `protobuf:"varint,8,opt,name=priority,proto3" json:"priority,omitempty"`
-	Place             uint32                 `protobuf:"varint,9,opt,name=place,proto3" json:"place,omitempty"` // ready, returned, checked out, outbox
+	Place             uint32                 `protobuf:"varint,9,opt,name=place,proto3" json:"place,omitempty"` // as in queue.Place
 	HasExpiration     bool                   `protobuf:"varint,10,opt,name=has_expiration,json=hasExpiration,proto3" json:"has_expiration,omitempty"`
 	Consumer          uint32                 `protobuf:"varint,11,opt,name=consumer,proto3" json:"consumer,omitempty"`                              // position in QueueSnapshot.consumers, checked out only
 	Delivery          uint64                 `protobuf:"varint,12,opt,name=delivery,proto3" json:"delivery,omitempty"`                              // checked out only
@@ -2665,7 +2770,7 @@ type MessageState struct {
 	ScheduleId        string                 `protobuf:"bytes,22,opt,name=schedule_id,json=scheduleId,proto3" json:"schedule_id,omitempty"`          // scheduled only
 	TtlPlusOne        uint64                 `protobuf:"varint,23,opt,name=ttl_plus_one,json=ttlPlusOne,proto3" json:"ttl_plus_one,omitempty"`       // scheduled only: its own, and its ceiling
 	TtlCeilingPlusOne uint64                 `protobuf:"varint,24,opt,name=ttl_ceiling_plus_one,json=ttlCeilingPlusOne,proto3" json:"ttl_ceiling_plus_one,omitempty"`
-	DueAt             int64                  `protobuf:"zigzag64,25,opt,name=due_at,json=dueAt,proto3" json:"due_at,omitempty"` // scheduled only
+	DueAt             int64                  `protobuf:"zigzag64,25,opt,name=due_at,json=dueAt,proto3" json:"due_at,omitempty"` // scheduled and delayed only
 	Done              []uint64               `protobuf:"varint,26,rep,packed,name=done,proto3" json:"done,omitempty"`           // letters only: targets that have it
 	Refused           bool                   `protobuf:"varint,27,opt,name=refused,proto3" json:"refused,omitempty"`            // letters only: a target has refused it
 	unknownFields     protoimpl.UnknownFields
@@ -3255,7 +3360,7 @@ const file_log_proto_rawDesc = "" +
 	"\x0eREQUEUE_FAILED\x10\x02\x12\v\n" +
 	"\aDISCARD\x10\x03\"@\n" +
 	"\tConfigure\x123\n" +
-	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\x8d\t\n" +
+	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\x91\v\n" +
 	"\vQueueConfig\x12 \n" +
 	"\fttl_plus_one\x18\x01 \x01(\x04R\n" +
 	"ttlPlusOne\x12\x18\n" +
@@ -3281,7 +3386,12 @@ const file_log_proto_rawDesc = "" +
 	"\x12idle_counts_routed\x18\x11 \x01(\bR\x10idleCountsRouted\x120\n" +
 	"\x14expires_keep_pending\x18\x12 \x01(\bR\x12expiresKeepPending\x12%\n" +
 	"\x0edelivery_delay\x18\x13 \x01(\x04R\rdeliveryDelay\x126\n" +
-	"\x18dead_letter_max_plus_one\x18\x18 \x01(\x04R\x14deadLetterMaxPlusOne\x12\x1a\n" +
+	"\x18dead_letter_max_plus_one\x18\x18 \x01(\x04R\x14deadLetterMaxPlusOne\x12#\n" +
+	"\rsingle_active\x18\x14 \x01(\bR\fsingleActive\x127\n" +
+	"\x05retry\x18\x15 \x01(\x0e2!.quorate.log.v1.QueueConfig.RetryR\x05retry\x12\x1b\n" +
+	"\tretry_min\x18\x16 \x01(\x04R\bretryMin\x12\x1b\n" +
+	"\tretry_max\x18\x17 \x01(\x04R\bretryMax\x121\n" +
+	"\x15max_priority_plus_one\x18\x19 \x01(\rR\x12maxPriorityPlusOne\x12\x1a\n" +
 	"\brevision\x18( \x01(\x04R\brevision\"L\n" +
 	"\x12DeadLetterStrategy\x12\x11\n" +
 	"\rTRANSACTIONAL\x10\x00\x12\x10\n" +
@@ -3290,7 +3400,13 @@ const file_log_proto_rawDesc = "" +
 	"\bOverflow\x12\r\n" +
 	"\tDROP_HEAD\x10\x00\x12\x12\n" +
 	"\x0eREJECT_PUBLISH\x10\x01\x12\x16\n" +
-	"\x12REJECT_PUBLISH_DLX\x10\x02\"@\n" +
+	"\x12REJECT_PUBLISH_DLX\x10\x02\"7\n" +
+	"\x05Retry\x12\v\n" +
+	"\aAT_ONCE\x10\x00\x12\a\n" +
+	"\x03ALL\x10\x01\x12\n" +
+	"\n" +
+	"\x06FAILED\x10\x02\x12\f\n" +
+	"\bRETURNED\x10\x03\"@\n" +
 	"\x06Delete\x12\x1b\n" +
 	"\tif_unused\x18\x01 \x01(\bR\bifUnused\x12\x19\n" +
 	"\bif_empty\x18\x02 \x01(\bR\aifEmpty\"j\n" +
@@ -3310,7 +3426,7 @@ const file_log_proto_rawDesc = "" +
 	"\arefused\x18\x04 \x03(\x04R\arefused\"2\n" +
 	"\bNodeDown\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
-	"\x04boot\x18\x02 \x01(\x04R\x04boot\"\xbf\x06\n" +
+	"\x04boot\x18\x02 \x01(\x04R\x04boot\"\xe4\x06\n" +
 	"\rQueueSnapshot\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
 	"\x05clock\x18\x02 \x01(\x12R\x05clock\x12\x12\n" +
@@ -3339,7 +3455,8 @@ const file_log_proto_rawDesc = "" +
 	"\vlock_credit\x18\x17 \x01(\x12R\n" +
 	"lockCredit\x12\x1f\n" +
 	"\vlast_active\x18\x18 \x01(\x12R\n" +
-	"lastActiveJ\x04\b\x14\x10\x15\"\xd6\x04\n" +
+	"lastActive\x12#\n" +
+	"\rsingle_active\x18\x19 \x01(\rR\fsingleActiveJ\x04\b\x14\x10\x15\"\xd6\x04\n" +
 	"\rQueueCounters\x12\x1a\n" +
 	"\benqueued\x18\x01 \x01(\x04R\benqueued\x12\x1c\n" +
 	"\tdelivered\x18\x02 \x01(\x04R\tdelivered\x12 \n" +
@@ -3453,7 +3570,7 @@ func file_log_proto_rawDescGZIP() []byte {
 	return file_log_proto_rawDescData
 }
 
-var file_log_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
+var file_log_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
 var file_log_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_log_proto_goTypes = []any{
 	(Command_Kind)(0),                   // 0: quorate.log.v1.Command.Kind
@@ -3463,80 +3580,82 @@ var file_log_proto_goTypes = []any{
 	(Settle_Outcome)(0),                 // 4: quorate.log.v1.Settle.Outcome
 	(QueueConfig_DeadLetterStrategy)(0), // 5: quorate.log.v1.QueueConfig.DeadLetterStrategy
 	(QueueConfig_Overflow)(0),           // 6: quorate.log.v1.QueueConfig.Overflow
-	(*Session)(nil),                     // 7: quorate.log.v1.Session
-	(*Entry)(nil),                       // 8: quorate.log.v1.Entry
-	(*Command)(nil),                     // 9: quorate.log.v1.Command
-	(*Enqueue)(nil),                     // 10: quorate.log.v1.Enqueue
-	(*Schedule)(nil),                    // 11: quorate.log.v1.Schedule
-	(*Touch)(nil),                       // 12: quorate.log.v1.Touch
-	(*Death)(nil),                       // 13: quorate.log.v1.Death
-	(*Consume)(nil),                     // 14: quorate.log.v1.Consume
-	(*Cancel)(nil),                      // 15: quorate.log.v1.Cancel
-	(*Get)(nil),                         // 16: quorate.log.v1.Get
-	(*Settle)(nil),                      // 17: quorate.log.v1.Settle
-	(*Configure)(nil),                   // 18: quorate.log.v1.Configure
-	(*QueueConfig)(nil),                 // 19: quorate.log.v1.QueueConfig
-	(*Delete)(nil),                      // 20: quorate.log.v1.Delete
-	(*RouteDead)(nil),                   // 21: quorate.log.v1.RouteDead
-	(*DeadRoute)(nil),                   // 22: quorate.log.v1.DeadRoute
-	(*SettleDead)(nil),                  // 23: quorate.log.v1.SettleDead
-	(*NodeDown)(nil),                    // 24: quorate.log.v1.NodeDown
-	(*QueueSnapshot)(nil),               // 25: quorate.log.v1.QueueSnapshot
-	(*QueueCounters)(nil),               // 26: quorate.log.v1.QueueCounters
-	(*DeadTarget)(nil),                  // 27: quorate.log.v1.DeadTarget
-	(*SessionState)(nil),                // 28: quorate.log.v1.SessionState
-	(*ConsumerState)(nil),               // 29: quorate.log.v1.ConsumerState
-	(*MessageState)(nil),                // 30: quorate.log.v1.MessageState
-	(*DeadTransfer)(nil),                // 31: quorate.log.v1.DeadTransfer
-	(*Table)(nil),                       // 32: quorate.log.v1.Table
-	(*Field)(nil),                       // 33: quorate.log.v1.Field
-	(*Value)(nil),                       // 34: quorate.log.v1.Value
+	(QueueConfig_Retry)(0),              // 7: quorate.log.v1.QueueConfig.Retry
+	(*Session)(nil),                     // 8: quorate.log.v1.Session
+	(*Entry)(nil),                       // 9: quorate.log.v1.Entry
+	(*Command)(nil),                     // 10: quorate.log.v1.Command
+	(*Enqueue)(nil),                     // 11: quorate.log.v1.Enqueue
+	(*Schedule)(nil),                    // 12: quorate.log.v1.Schedule
+	(*Touch)(nil),                       // 13: quorate.log.v1.Touch
+	(*Death)(nil),                       // 14: quorate.log.v1.Death
+	(*Consume)(nil),                     // 15: quorate.log.v1.Consume
+	(*Cancel)(nil),                      // 16: quorate.log.v1.Cancel
+	(*Get)(nil),                         // 17: quorate.log.v1.Get
+	(*Settle)(nil),                      // 18: quorate.log.v1.Settle
+	(*Configure)(nil),                   // 19: quorate.log.v1.Configure
+	(*QueueConfig)(nil),                 // 20: quorate.log.v1.QueueConfig
+	(*Delete)(nil),                      // 21: quorate.log.v1.Delete
+	(*RouteDead)(nil),                   // 22: quorate.log.v1.RouteDead
+	(*DeadRoute)(nil),                   // 23: quorate.log.v1.DeadRoute
+	(*SettleDead)(nil),                  // 24: quorate.log.v1.SettleDead
+	(*NodeDown)(nil),                    // 25: quorate.log.v1.NodeDown
+	(*QueueSnapshot)(nil),               // 26: quorate.log.v1.QueueSnapshot
+	(*QueueCounters)(nil),               // 27: quorate.log.v1.QueueCounters
+	(*DeadTarget)(nil),                  // 28: quorate.log.v1.DeadTarget
+	(*SessionState)(nil),                // 29: quorate.log.v1.SessionState
+	(*ConsumerState)(nil),               // 30: quorate.log.v1.ConsumerState
+	(*MessageState)(nil),                // 31: quorate.log.v1.MessageState
+	(*DeadTransfer)(nil),                // 32: quorate.log.v1.DeadTransfer
+	(*Table)(nil),                       // 33: quorate.log.v1.Table
+	(*Field)(nil),                       // 34: quorate.log.v1.Field
+	(*Value)(nil),                       // 35: quorate.log.v1.Value
 }
 var file_log_proto_depIdxs = []int32{
-	9,  // 0: quorate.log.v1.Entry.commands:type_name -> quorate.log.v1.Command
+	10, // 0: quorate.log.v1.Entry.commands:type_name -> quorate.log.v1.Command
 	0,  // 1: quorate.log.v1.Command.kind:type_name -> quorate.log.v1.Command.Kind
-	7,  // 2: quorate.log.v1.Command.session:type_name -> quorate.log.v1.Session
-	10, // 3: quorate.log.v1.Command.enqueue:type_name -> quorate.log.v1.Enqueue
-	14, // 4: quorate.log.v1.Command.consume:type_name -> quorate.log.v1.Consume
-	15, // 5: quorate.log.v1.Command.cancel:type_name -> quorate.log.v1.Cancel
-	16, // 6: quorate.log.v1.Command.get:type_name -> quorate.log.v1.Get
-	17, // 7: quorate.log.v1.Command.settle:type_name -> quorate.log.v1.Settle
-	18, // 8: quorate.log.v1.Command.configure:type_name -> quorate.log.v1.Configure
-	20, // 9: quorate.log.v1.Command.delete:type_name -> quorate.log.v1.Delete
-	21, // 10: quorate.log.v1.Command.route_dead:type_name -> quorate.log.v1.RouteDead
-	23, // 11: quorate.log.v1.Command.settle_dead:type_name -> quorate.log.v1.SettleDead
-	24, // 12: quorate.log.v1.Command.node_down:type_name -> quorate.log.v1.NodeDown
-	12, // 13: quorate.log.v1.Command.touch:type_name -> quorate.log.v1.Touch
-	11, // 14: quorate.log.v1.Command.schedule:type_name -> quorate.log.v1.Schedule
-	13, // 15: quorate.log.v1.Enqueue.deaths:type_name -> quorate.log.v1.Death
+	8,  // 2: quorate.log.v1.Command.session:type_name -> quorate.log.v1.Session
+	11, // 3: quorate.log.v1.Command.enqueue:type_name -> quorate.log.v1.Enqueue
+	15, // 4: quorate.log.v1.Command.consume:type_name -> quorate.log.v1.Consume
+	16, // 5: quorate.log.v1.Command.cancel:type_name -> quorate.log.v1.Cancel
+	17, // 6: quorate.log.v1.Command.get:type_name -> quorate.log.v1.Get
+	18, // 7: quorate.log.v1.Command.settle:type_name -> quorate.log.v1.Settle
+	19, // 8: quorate.log.v1.Command.configure:type_name -> quorate.log.v1.Configure
+	21, // 9: quorate.log.v1.Command.delete:type_name -> quorate.log.v1.Delete
+	22, // 10: quorate.log.v1.Command.route_dead:type_name -> quorate.log.v1.RouteDead
+	24, // 11: quorate.log.v1.Command.settle_dead:type_name -> quorate.log.v1.SettleDead
+	25, // 12: quorate.log.v1.Command.node_down:type_name -> quorate.log.v1.NodeDown
+	13, // 13: quorate.log.v1.Command.touch:type_name -> quorate.log.v1.Touch
+	12, // 14: quorate.log.v1.Command.schedule:type_name -> quorate.log.v1.Schedule
+	14, // 15: quorate.log.v1.Enqueue.deaths:type_name -> quorate.log.v1.Death
 	1,  // 16: quorate.log.v1.Enqueue.conflict:type_name -> quorate.log.v1.Enqueue.Conflict
 	2,  // 17: quorate.log.v1.Schedule.action:type_name -> quorate.log.v1.Schedule.Action
 	3,  // 18: quorate.log.v1.Death.reason:type_name -> quorate.log.v1.Death.Reason
 	4,  // 19: quorate.log.v1.Settle.outcome:type_name -> quorate.log.v1.Settle.Outcome
-	19, // 20: quorate.log.v1.Configure.config:type_name -> quorate.log.v1.QueueConfig
+	20, // 20: quorate.log.v1.Configure.config:type_name -> quorate.log.v1.QueueConfig
 	5,  // 21: quorate.log.v1.QueueConfig.dead_letter_strategy:type_name -> quorate.log.v1.QueueConfig.DeadLetterStrategy
 	6,  // 22: quorate.log.v1.QueueConfig.overflow:type_name -> quorate.log.v1.QueueConfig.Overflow
-	22, // 23: quorate.log.v1.RouteDead.routes:type_name -> quorate.log.v1.DeadRoute
-	19, // 24: quorate.log.v1.QueueSnapshot.config:type_name -> quorate.log.v1.QueueConfig
-	26, // 25: quorate.log.v1.QueueSnapshot.counters:type_name -> quorate.log.v1.QueueCounters
-	27, // 26: quorate.log.v1.QueueSnapshot.targets:type_name -> quorate.log.v1.DeadTarget
-	28, // 27: quorate.log.v1.QueueSnapshot.sessions:type_name -> quorate.log.v1.SessionState
-	29, // 28: quorate.log.v1.QueueSnapshot.consumers:type_name -> quorate.log.v1.ConsumerState
-	7,  // 29: quorate.log.v1.QueueSnapshot.ended:type_name -> quorate.log.v1.Session
-	24, // 30: quorate.log.v1.QueueSnapshot.dead:type_name -> quorate.log.v1.NodeDown
-	7,  // 31: quorate.log.v1.SessionState.session:type_name -> quorate.log.v1.Session
-	3,  // 32: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
-	31, // 33: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
-	13, // 34: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
-	33, // 35: quorate.log.v1.Table.fields:type_name -> quorate.log.v1.Field
-	34, // 36: quorate.log.v1.Field.value:type_name -> quorate.log.v1.Value
-	32, // 37: quorate.log.v1.Value.table:type_name -> quorate.log.v1.Table
-	34, // 38: quorate.log.v1.Value.array:type_name -> quorate.log.v1.Value
-	39, // [39:39] is the sub-list for method output_type
-	39, // [39:39] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	7,  // 23: quorate.log.v1.QueueConfig.retry:type_name -> quorate.log.v1.QueueConfig.Retry
+	23, // 24: quorate.log.v1.RouteDead.routes:type_name -> quorate.log.v1.DeadRoute
+	20, // 25: quorate.log.v1.QueueSnapshot.config:type_name -> quorate.log.v1.QueueConfig
+	27, // 26: quorate.log.v1.QueueSnapshot.counters:type_name -> quorate.log.v1.QueueCounters
+	28, // 27: quorate.log.v1.QueueSnapshot.targets:type_name -> quorate.log.v1.DeadTarget
+	29, // 28: quorate.log.v1.QueueSnapshot.sessions:type_name -> quorate.log.v1.SessionState
+	30, // 29: quorate.log.v1.QueueSnapshot.consumers:type_name -> quorate.log.v1.ConsumerState
+	8,  // 30: quorate.log.v1.QueueSnapshot.ended:type_name -> quorate.log.v1.Session
+	25, // 31: quorate.log.v1.QueueSnapshot.dead:type_name -> quorate.log.v1.NodeDown
+	8,  // 32: quorate.log.v1.SessionState.session:type_name -> quorate.log.v1.Session
+	3,  // 33: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
+	32, // 34: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
+	14, // 35: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
+	34, // 36: quorate.log.v1.Table.fields:type_name -> quorate.log.v1.Field
+	35, // 37: quorate.log.v1.Field.value:type_name -> quorate.log.v1.Value
+	33, // 38: quorate.log.v1.Value.table:type_name -> quorate.log.v1.Table
+	35, // 39: quorate.log.v1.Value.array:type_name -> quorate.log.v1.Value
+	40, // [40:40] is the sub-list for method output_type
+	40, // [40:40] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_log_proto_init() }
@@ -3549,7 +3668,7 @@ func file_log_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_log_proto_rawDesc), len(file_log_proto_rawDesc)),
-			NumEnums:      7,
+			NumEnums:      8,
 			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -919,12 +919,52 @@ func (m *QueueConfig) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i--
 		dAtA[i] = 0xc0
 	}
+	if m.MaxPriorityPlusOne != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.MaxPriorityPlusOne))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xc8
+	}
 	if m.DeadLetterMaxPlusOne != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.DeadLetterMaxPlusOne))
 		i--
 		dAtA[i] = 0x1
 		i--
 		dAtA[i] = 0xc0
+	}
+	if m.RetryMax != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.RetryMax))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xb8
+	}
+	if m.RetryMin != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.RetryMin))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xb0
+	}
+	if m.Retry != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Retry))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xa8
+	}
+	if m.SingleActive {
+		i--
+		if m.SingleActive {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xa0
 	}
 	if m.DeliveryDelay != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.DeliveryDelay))
@@ -1402,6 +1442,13 @@ func (m *QueueSnapshot) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.SingleActive != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.SingleActive))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xc8
 	}
 	if m.LastActive != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64((uint64(m.LastActive)<<1)^uint64((m.LastActive>>63))))
@@ -3019,8 +3066,23 @@ func (m *QueueConfig) SizeVT() (n int) {
 	if m.DeliveryDelay != 0 {
 		n += 2 + protohelpers.SizeOfVarint(uint64(m.DeliveryDelay))
 	}
+	if m.SingleActive {
+		n += 3
+	}
+	if m.Retry != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.Retry))
+	}
+	if m.RetryMin != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.RetryMin))
+	}
+	if m.RetryMax != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.RetryMax))
+	}
 	if m.DeadLetterMaxPlusOne != 0 {
 		n += 2 + protohelpers.SizeOfVarint(uint64(m.DeadLetterMaxPlusOne))
+	}
+	if m.MaxPriorityPlusOne != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.MaxPriorityPlusOne))
 	}
 	if m.Revision != 0 {
 		n += 2 + protohelpers.SizeOfVarint(uint64(m.Revision))
@@ -3232,6 +3294,9 @@ func (m *QueueSnapshot) SizeVT() (n int) {
 	}
 	if m.LastActive != 0 {
 		n += 2 + protohelpers.SizeOfZigzag(uint64(m.LastActive))
+	}
+	if m.SingleActive != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.SingleActive))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -6297,6 +6362,83 @@ func (m *QueueConfig) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
+		case 20:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field SingleActive", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.SingleActive = bool(v != 0)
+		case 21:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Retry", wireType)
+			}
+			m.Retry = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Retry |= QueueConfig_Retry(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 22:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field RetryMin", wireType)
+			}
+			m.RetryMin = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.RetryMin |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 23:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field RetryMax", wireType)
+			}
+			m.RetryMax = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.RetryMax |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		case 24:
 			if wireType != 0 {
 				return fmt.Errorf("proto: wrong wireType = %d for field DeadLetterMaxPlusOne", wireType)
@@ -6312,6 +6454,25 @@ func (m *QueueConfig) UnmarshalVT(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.DeadLetterMaxPlusOne |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 25:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field MaxPriorityPlusOne", wireType)
+			}
+			m.MaxPriorityPlusOne = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.MaxPriorityPlusOne |= uint32(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}
@@ -7725,6 +7886,25 @@ func (m *QueueSnapshot) UnmarshalVT(dAtA []byte) error {
 			}
 			v = (v >> 1) ^ uint64((int64(v&1)<<63)>>63)
 			m.LastActive = int64(v)
+		case 25:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field SingleActive", wireType)
+			}
+			m.SingleActive = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.SingleActive |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

@@ -1099,6 +1099,8 @@ type QueueFigures struct {
 	Gone                bool                   `protobuf:"varint,14,opt,name=gone,proto3" json:"gone,omitempty"`         // the queue has ended
 	Scheduled           uint64                 `protobuf:"varint,15,opt,name=scheduled,proto3" json:"scheduled,omitempty"`
 	ScheduledBytes      uint64                 `protobuf:"varint,16,opt,name=scheduled_bytes,json=scheduledBytes,proto3" json:"scheduled_bytes,omitempty"`
+	Delayed             uint64                 `protobuf:"varint,17,opt,name=delayed,proto3" json:"delayed,omitempty"` // returned, and to be tried again later
+	DelayedBytes        uint64                 `protobuf:"varint,18,opt,name=delayed_bytes,json=delayedBytes,proto3" json:"delayed_bytes,omitempty"`
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
 }
@@ -1241,6 +1243,20 @@ func (x *QueueFigures) GetScheduled() uint64 {
 func (x *QueueFigures) GetScheduledBytes() uint64 {
 	if x != nil {
 		return x.ScheduledBytes
+	}
+	return 0
+}
+
+func (x *QueueFigures) GetDelayed() uint64 {
+	if x != nil {
+		return x.Delayed
+	}
+	return 0
+}
+
+func (x *QueueFigures) GetDelayedBytes() uint64 {
+	if x != nil {
+		return x.DelayedBytes
 	}
 	return 0
 }
@@ -1464,7 +1480,7 @@ const file_peer_proto_rawDesc = "" +
 	"\x0eFiguresRequest\x12\x16\n" +
 	"\x06queues\x18\x01 \x03(\x04R\x06queues\"E\n" +
 	"\fFiguresReply\x125\n" +
-	"\x06queues\x18\x01 \x03(\v2\x1d.quorate.peer.v1.QueueFiguresR\x06queues\"\x85\x04\n" +
+	"\x06queues\x18\x01 \x03(\v2\x1d.quorate.peer.v1.QueueFiguresR\x06queues\"\xc4\x04\n" +
 	"\fQueueFigures\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x14\n" +
 	"\x05ready\x18\x02 \x01(\x04R\x05ready\x12\x1f\n" +
@@ -1483,7 +1499,9 @@ const file_peer_proto_rawDesc = "" +
 	"\brevision\x18\r \x01(\x04R\brevision\x12\x12\n" +
 	"\x04gone\x18\x0e \x01(\bR\x04gone\x12\x1c\n" +
 	"\tscheduled\x18\x0f \x01(\x04R\tscheduled\x12'\n" +
-	"\x0fscheduled_bytes\x18\x10 \x01(\x04R\x0escheduledBytes\"&\n" +
+	"\x0fscheduled_bytes\x18\x10 \x01(\x04R\x0escheduledBytes\x12\x18\n" +
+	"\adelayed\x18\x11 \x01(\x04R\adelayed\x12#\n" +
+	"\rdelayed_bytes\x18\x12 \x01(\x04R\fdelayedBytes\"&\n" +
 	"\x0eCatalogRequest\x12\x14\n" +
 	"\x05entry\x18\x01 \x01(\fR\x05entry\"|\n" +
 	"\fCatalogReply\x12\x0e\n" +

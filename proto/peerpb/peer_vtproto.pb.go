@@ -887,6 +887,20 @@ func (m *QueueFigures) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.DelayedBytes != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.DelayedBytes))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0x90
+	}
+	if m.Delayed != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Delayed))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0x88
+	}
 	if m.ScheduledBytes != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.ScheduledBytes))
 		i--
@@ -1607,6 +1621,12 @@ func (m *QueueFigures) SizeVT() (n int) {
 	}
 	if m.ScheduledBytes != 0 {
 		n += 2 + protohelpers.SizeOfVarint(uint64(m.ScheduledBytes))
+	}
+	if m.Delayed != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.Delayed))
+	}
+	if m.DelayedBytes != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.DelayedBytes))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -4171,6 +4191,44 @@ func (m *QueueFigures) UnmarshalVT(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.ScheduledBytes |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 17:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Delayed", wireType)
+			}
+			m.Delayed = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Delayed |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 18:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field DelayedBytes", wireType)
+			}
+			m.DelayedBytes = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.DelayedBytes |= uint64(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}

@@ -100,11 +100,13 @@ type QueueFigures struct {
 	Ready                   uint64 `json:"messages_ready"`
 	Unacknowledged          uint64 `json:"messages_unacknowledged"`
 	Scheduled               uint64 `json:"messages_scheduled"` // not ready before their time
+	Delayed                 uint64 `json:"messages_delayed"`   // returned, and tried again later
 	DeadLetters             uint64 `json:"messages_dlx"`       // on their way to other queues
 	Bytes                   uint64 `json:"message_bytes"`
 	ReadyBytes              uint64 `json:"message_bytes_ready"`
 	UnacknowledgedBytes     uint64 `json:"message_bytes_unacknowledged"`
 	ScheduledBytes          uint64 `json:"message_bytes_scheduled"`
+	DelayedBytes            uint64 `json:"message_bytes_delayed"`
 	DeadLetterBytes         uint64 `json:"message_bytes_dlx"`
 	Consumers               uint64 `json:"consumers"`
 	ExpiredTotal            uint64 `json:"messages_expired_total"`

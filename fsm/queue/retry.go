@@ -1,0 +1,60 @@
+package queue
+
+import (
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// retryAt is when a message that is being returned may be tried again; 0: at
+// once. Its failures count with this one.
+func (m *Machine) retryAt(x *message, failed bool) fsm.Time {
+	c := m.config
+	delayed := c.Retry == logpb.QueueConfig_ALL || c.Retry == logpb.QueueConfig_FAILED && failed ||
+		c.Retry == logpb.QueueConfig_RETURNED && !failed
+	if !delayed || c.RetryMin == 0 {
+		return 0
+	}
+	wait, times := c.RetryMax, max(uint64(x.failed), 1)
+	if wait == 0 {
+		wait = c.RetryMin
+	}
+	if c.RetryMin <= wait/times {
+		wait = c.RetryMin * times
+	}
+	return m.deadline(fsm.Millis(min(wait, uint64(fsm.MaxTime))))
+}
+
+// delay lets message h, which is in no place, wait until an instant. It does
+// not expire meanwhile.
+func (m *Machine) delay(h uint32, until fsm.Time) {
+	x := m.messages.mut(h)
+	if x.expireAt != 0 {
+		r := *m.rareOf(h)
+		r.expireAt = x.expireAt
+		m.setRare(h, r)
+	}
+	x.expireAt = until
+	m.setPlace(x, Delayed)
+	m.append(h)
+	m.watchSchedule(h)
+}
+
+// undelay takes message h out of those that wait for their next try. It is in
+// no place then.
+func (m *Machine) undelay(h uint32) {
+	m.remove(h)
+	x := m.messages.mut(h)
+	x.expireAt = 0
+	if r := *m.rareOf(h); r.expireAt != 0 {
+		x.expireAt, r.expireAt = r.expireAt, 0
+		m.setRare(h, r)
+	}
+}
+
+// retry makes message h, which was delayed, the last one of the returned.
+func (m *Machine) retry(h uint32) {
+	m.undelay(h)
+	m.setPlace(m.messages.mut(h), Returned)
+	m.append(h)
+	m.watch(h)
+}

@@ -1,0 +1,61 @@
+package queue
+
+import "cmp"
+
+// A queue with a single active consumer serves one consumer; the others wait.
+// Who it is changes only here, and is decided before messages are assigned:
+//
+//   - Nobody, or one that was cancelled or whose session has ended: the first
+//     of those that wait takes over at once.
+//   - One that has timed out keeps its place while it holds something, and
+//     nobody gets anything new, which keeps the order of messages. Then it
+//     waits, and takes no turn until it has settled what was taken from it.
+//   - One that is outranked gets nothing new, and swaps when it holds nothing.
+
+// outranks reports whether c comes before o among those that wait.
+func (c *consumer) outranks(o *consumer) bool {
+	return cmp.Or(cmp.Compare(o.priority, c.priority), cmp.Compare(c.registered, o.registered)) < 0
+}
+
+// served reports whether c may get messages when it has credit.
+func (m *Machine) served(c *consumer) bool {
+	return c.level != nil && c.status() == Up && (!m.config.SingleActive || c == m.single && !m.quiescing)
+}
+
+// elect decides who is the single active consumer. It costs nothing unless
+// somebody has come, gone, timed out or come back since the last time, or the
+// active consumer is to make way and holds nothing any more.
+func (m *Machine) elect() {
+	if !m.config.SingleActive || !m.contested && !(m.quiescing && m.single.held.n == 0) {
+		return
+	}
+	m.contested = false
+	before := m.single
+	m.single, m.quiescing = m.choose()
+	for _, c := range [2]*consumer{before, m.single} {
+		if c != nil {
+			m.refresh(c)
+		}
+	}
+}
+
+// choose returns who is to be the single active consumer; nil: nobody can be.
+// quiescing: it is to make way for another one.
+func (m *Machine) choose() (active *consumer, quiescing bool) {
+	var best *consumer
+	for _, c := range m.consumers {
+		if c.level != nil && c.status() == Up && (best == nil || c.outranks(best)) {
+			best = c
+		}
+	}
+	now := m.single
+	switch {
+	case now == nil, now.level == nil, now.status() != Up && now.held.n == 0:
+		return best, false
+	case now.status() != Up, best.priority <= now.priority:
+		return now, false
+	case now.held.n == 0:
+		return best, false
+	}
+	return now, true
+}
