@@ -54,6 +54,7 @@ type conn struct {
 	running bool
 	cause   error
 	done    chan struct{} // closed once cause is set: nobody waits any more
+	gone    chan struct{} // closed when everything is over
 }
 
 func newConn(s *Server, socket net.Conn) *conn {
@@ -64,6 +65,7 @@ func newConn(s *Server, socket net.Conn) *conn {
 		tasks:    newTasks(),
 		channels: map[uint16]*channel{},
 		done:     make(chan struct{}),
+		gone:     make(chan struct{}),
 	}
 	c.in = wire.NewReader(c.source, s.cfg.InitialFrameMax)
 	c.out = newOutbox(func() { c.abort(errTooMuch) })

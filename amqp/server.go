@@ -24,6 +24,7 @@ type Server struct {
 
 	mu        sync.Mutex
 	shutdown  bool
+	suspended bool
 	listeners map[net.Listener]struct{}
 	conns     map[*conn]struct{}
 	delayed   map[net.Conn]*time.Timer // refused logins
@@ -50,7 +51,7 @@ func New(cfg Config) (*Server, error) {
 func (s *Server) Serve(l net.Listener) error {
 	defer l.Close()
 	s.mu.Lock()
-	if s.shutdown {
+	if s.shutdown || s.suspended {
 		s.mu.Unlock()
 		return ErrServerClosed
 	}
@@ -69,7 +70,7 @@ func (s *Server) Serve(l net.Listener) error {
 			pause = 0
 			setKeepAlive(socket)
 			s.start(socket)
-		case s.isShutdown():
+		case s.isClosed():
 			return ErrServerClosed
 		case errors.Is(err, net.ErrClosed):
 			return err
@@ -110,7 +111,7 @@ func (s *Server) start(socket net.Conn) {
 func (s *Server) register(socket net.Conn) *conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.shutdown {
+	if s.shutdown || s.suspended {
 		socket.Close()
 		return nil
 	}
@@ -126,6 +127,7 @@ func (s *Server) serve(c *conn) {
 	s.mu.Lock()
 	delete(s.conns, c)
 	s.mu.Unlock()
+	close(c.gone)
 }
 
 // dropLater closes the socket of a refused login after a while. Nothing but a
@@ -147,10 +149,58 @@ func (s *Server) dropLater(socket net.Conn) {
 	})
 }
 
-func (s *Server) isShutdown() bool {
+func (s *Server) isClosed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.shutdown
+	return s.shutdown || s.suspended
+}
+
+// Suspend stops listening and ends all connections with 320 CONNECTION_FORCED
+// and the reason. Serve returns ErrServerClosed. Suspend returns when the last
+// client has gone; when ctx ends before that, their sockets are closed. Until
+// Resume nobody is let in.
+func (s *Server) Suspend(ctx context.Context, reason string) {
+	s.mu.Lock()
+	s.suspended = true
+	s.turnOut(errForced(reason))
+	var gone []<-chan struct{}
+	for c := range s.conns {
+		gone = append(gone, c.gone)
+	}
+	s.mu.Unlock()
+	for _, g := range gone {
+		select {
+		case <-g:
+		case <-ctx.Done():
+			s.abortAll(ctx.Err())
+			return
+		}
+	}
+}
+
+// Resume lets Serve be called again after Suspend.
+func (s *Server) Resume() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.suspended = false
+}
+
+// turnOut closes the listeners and tells every client why. The lock is held.
+func (s *Server) turnOut(why *wire.Error) {
+	for l := range s.listeners {
+		l.Close()
+	}
+	for c := range s.conns {
+		c.forceClose(why)
+	}
+}
+
+func (s *Server) abortAll(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		c.abort(err)
+	}
 }
 
 // Shutdown stops listening, tells every client and waits until the last one
@@ -159,12 +209,7 @@ func (s *Server) isShutdown() bool {
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.shutdown = true
-	for l := range s.listeners {
-		l.Close()
-	}
-	for c := range s.conns {
-		c.forceClose(errForced("broker forced connection closure with reason 'shutdown'"))
-	}
+	s.turnOut(errForced("broker forced connection closure with reason 'shutdown'"))
 	for socket, timer := range s.delayed {
 		if timer.Stop() {
 			socket.Close()
@@ -186,11 +231,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	s.stop()
-	s.mu.Lock()
-	for c := range s.conns {
-		c.abort(ctx.Err())
-	}
-	s.mu.Unlock()
+	s.abortAll(ctx.Err())
 	<-gone
 	return ctx.Err()
 }

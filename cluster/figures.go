@@ -2,6 +2,8 @@ package cluster
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/quorate/quorate/cluster/metrics"
@@ -54,10 +56,7 @@ func (n *Node) Status() api.Status {
 	s := api.Status{
 		Node: n.config.Name, Cluster: n.config.ClusterName, ProductVersion: Version, Ready: n.Ready(),
 		CatalogLeader: n.catalog.Leader(), Queues: n.View().QueueCount(), Replicas: replicas, Leaders: led.Queues,
-		Alarms: []string{}, Peers: []api.Peer{},
-	}
-	if n.clock.Status().Skewed {
-		s.Alarms = append(s.Alarms, "clock_skew")
+		Alarms: n.alarms(), Peers: []api.Peer{},
 	}
 	for _, p := range n.mesh.Peers() {
 		s.Peers = append(s.Peers, api.Peer{
@@ -66,6 +65,26 @@ func (n *Node) Status() api.Status {
 		})
 	}
 	return s
+}
+
+// alarms lists those in effect at this node.
+func (n *Node) alarms() []string {
+	if n.clock.Status().Skewed {
+		return []string{"clock_skew"}
+	}
+	return []string{}
+}
+
+// Nodes lists the nodes of the cluster by name.
+func (n *Node) Nodes() []api.Node {
+	var list []api.Node
+	for _, state := range n.View().Nodes() {
+		list = append(list, api.Node{
+			Name: state.Name, Type: "disc", Running: n.Online(state.Name), BeingDrained: n.drains(state.Name),
+		})
+	}
+	slices.SortFunc(list, func(a, b api.Node) int { return strings.Compare(a.Name, b.Name) })
+	return list
 }
 
 // Clock describes the node's clock.

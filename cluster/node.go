@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -80,14 +81,24 @@ type Node struct {
 	boot      uint64
 
 	incarnation [16]byte // of this process
+
+	door        Door // nil: there are no clients
+	leaving     atomic.Bool
+	draining    sync.Mutex // one drain, revival or handover at a time
+	rebalancing sync.Mutex
+	life        context.Context // ends when Close begins
+	end         context.CancelFunc
+	work        sync.WaitGroup // goroutines that end with life
 }
 
 // Open starts a node. It returns once the node runs; Join makes it a member
 // that serves.
 func Open(c Config) (*Node, error) {
 	n := &Node{config: c, slog: c.Logger}
+	n.life, n.end = context.WithCancel(context.Background())
 	n.metrics = metrics.New(n.figures)
 	if err := n.open(); err != nil {
+		n.end()
 		n.closeStores()
 		return nil, err
 	}
@@ -121,9 +132,10 @@ func (n *Node) open() error {
 	})
 	n.host = group.NewHost(group.Config{
 		Node: c.Name, Store: n.store, Mesh: n.mesh, Clock: n.clock, Exit: c.Exit, Logger: c.Logger,
-		LockCredit: n.lockCredit, Settings: n.queueSettings, Late: n.late, Outside: n.broker, Heartbeat: c.Heartbeat, Reclaimable: c.MemTableBytes / 2, KindStanding: broker.KindStanding,
+		LockCredit: n.lockCredit, Settings: n.queueSettings, Drains: n.drains, Late: n.late, Outside: n.broker, Heartbeat: c.Heartbeat, Reclaimable: c.MemTableBytes / 2, KindStanding: broker.KindStanding,
 	})
 	n.broker.Listen(n.host)
+	n.listen()
 	n.replica = newReconciler(n)
 	n.host.Start()
 	n.mesh.Watch(func(ev peer.Event) {
@@ -139,6 +151,7 @@ func (n *Node) open() error {
 		return err
 	}
 	n.mesh.Start()
+	n.work.Go(n.keepAway)
 	return nil
 }
 
@@ -255,21 +268,23 @@ func (n *Node) Propose(ctx context.Context, commands ...*logpb.CatalogCommand) (
 func (n *Node) Broker() *broker.Broker { return n.broker }
 
 // Ready reports whether the node serves clients.
-func (n *Node) Ready() bool { return n.ready.Load() }
+func (n *Node) Ready() bool { return n.ready.Load() && !n.Draining() }
 
 // Close ends the node in order. Listeners for clients have been closed before.
 func (n *Node) Close() error {
-	n.ready.Store(false)
-	n.catalog.Yield(yieldWait)
-	n.host.Yield(yieldWait)
+	ctx, cancel := context.WithTimeout(n.life, closeWait)
+	defer cancel()
+	n.Leave(ctx)
+	n.end()
+	n.work.Wait()
 	n.replica.stop()
 	n.broker.Close()
 	n.host.Close()
 	return errors.Join(n.catalog.Close(), n.closeStores())
 }
 
-// yieldWait bounds how long a node that stops gives leaderships away.
-const yieldWait = 5 * time.Second
+// closeWait bounds how long a node that is closed gives leaderships away.
+const closeWait = 5 * time.Second
 
 func (n *Node) closeStores() error {
 	var errs []error

@@ -32,8 +32,10 @@ const (
 	kindDeliveries
 	kindNotice
 	kindResync
-	kindStats   // call
-	kindFigures // call
+	kindStats    // call
+	kindFigures  // call
+	KindReplicas // call: how a node's replicas stand, see package cluster
+	KindTransfer // call: to hand a leadership over
 )
 
 // Catalog is the replicated catalog as the broker uses it.

@@ -273,6 +273,7 @@ func (b *Broker) place(d *logpb.DeclareQueue) []uint32 {
 		}
 	}
 	mathrand.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
+	slices.SortStableFunc(others, func(m, n uint32) int { return b.drains(m) - b.drains(n) })
 	size := b.config.GroupSize
 	for _, f := range d.Arguments.GetFields() {
 		if f.Name == "x-quorum-initial-group-size" && f.Value.GetInt() > 0 {
@@ -280,6 +281,14 @@ func (b *Broker) place(d *logpb.DeclareQueue) []uint32 {
 		}
 	}
 	return append(members, others[:min(len(others), max(size-1, 0))]...)
+}
+
+// drains is 1 for a node that is about to stop, else 0.
+func (b *Broker) drains(n uint32) int {
+	if state, ok := b.view().Node(fsm.NodeID(n)); ok && state.Draining {
+		return 1
+	}
+	return 0
 }
 
 // awaitLeader returns when a queue serves.

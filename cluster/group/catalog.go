@@ -137,22 +137,13 @@ func (k *Catalog) Leader() string {
 	return string(id)
 }
 
-// Yield hands the leadership to another node, if this one has it and another
-// one can be reached. It returns after limit in any case.
-func (k *Catalog) Yield(limit time.Duration) {
-	if k.raft.State() != raft.Leader || len(k.config.Members) == 1 || !k.config.Mesh.HasMajority(k.config.Members) {
-		return
-	}
-	done := make(chan struct{})
-	go func() {
-		_ = endingWith(k.raft.LeadershipTransfer(), k.ending).Error() // the others elect one in any case
-		close(done)
-	}()
-	select {
-	case <-done:
-	case <-time.After(limit):
-	}
+// Transfer makes another node the leader. Without success this one stays it.
+func (k *Catalog) Transfer(to string) error {
+	return endingWith(k.raft.LeadershipTransferToServer(raft.ServerID(to), raft.ServerAddress(to)), k.ending).Error()
 }
+
+// Progress says how far this node's replica is.
+func (k *Catalog) Progress() Progress { return progressOf(k.raft, k.config.Node) }
 
 // Propose commits commands in one entry and returns their results when this
 // node's view holds them. Whether an attempt was lost may be unknown, so the

@@ -37,8 +37,10 @@ type elections struct {
 	links links
 	kind  peer.Kind                 // of its messages
 	find  func(fsm.GroupID) replica // nil: there is none
-	slog  *slog.Logger
-	kick  chan struct{}
+	// drains reports whether a node is about to stop; nil: none is.
+	drains func(node string) bool
+	slog   *slog.Logger
+	kick   chan struct{}
 
 	mu        sync.Mutex
 	vacancies map[fsm.GroupID]*vacancy
@@ -100,7 +102,8 @@ func newElections(h *Host) *elections {
 			}
 			return nil
 		},
-		kick: make(chan struct{}, 1), vacancies: map[fsm.GroupID]*vacancy{},
+		drains: h.config.Drains,
+		kick:   make(chan struct{}, 1), vacancies: map[fsm.GroupID]*vacancy{},
 	}
 }
 
@@ -314,18 +317,23 @@ func (e *elections) advance(v *vacancy, l *look) bool {
 func (v *vacancy) eligible(alive []string) int {
 	n := 0
 	for _, c := range alive {
-		mine, known := v.standings[c]
-		votes := 0
-		for _, m := range alive {
-			if s, told := v.standings[m]; !known || !told || !mine.less(s) {
-				votes++
-			}
-		}
-		if 2*votes > len(v.group.Spec().Members) {
+		if v.canWin(c, alive) {
 			n++
 		}
 	}
 	return max(n, 1)
+}
+
+// canWin reports whether a majority of all members can vote for candidate.
+func (v *vacancy) canWin(candidate string, alive []string) bool {
+	mine, known := v.standings[candidate]
+	votes := 0
+	for _, m := range alive {
+		if s, told := v.standings[m]; !known || !told || !mine.less(s) {
+			votes++
+		}
+	}
+	return 2*votes > len(v.group.Spec().Members)
 }
 
 // decided reports whether enough is known for an election: the standings of
@@ -356,8 +364,10 @@ func (l *look) alive(g replica) []string {
 	return alive
 }
 
-// rank is this node's place among the candidates: longest log first, then in
-// the order of the members, the preferred leader first.
+// rank is this node's place among the candidates: those that can win come
+// before those that cannot, among them those that stay before those that are
+// about to stop; then the longest log first, then in the order of the members,
+// the preferred leader first.
 func (e *elections) rank(v *vacancy, alive []string) int {
 	mine, rank, passed := v.standings[e.node], 0, false
 	for _, n := range alive {
@@ -366,12 +376,18 @@ func (e *elections) rank(v *vacancy, alive []string) int {
 			continue
 		}
 		s, known := v.standings[n]
-		if known && (mine.less(s) || !passed && !s.less(mine)) {
+		before := known && (mine.less(s) || !passed && !s.less(mine))
+		if d := e.draining(e.node); d != e.draining(n) && v.canWin(n, alive) == v.canWin(e.node, alive) {
+			before = d
+		}
+		if before {
 			rank++
 		}
 	}
 	return rank
 }
+
+func (e *elections) draining(node string) bool { return e.drains != nil && e.drains(node) }
 
 // standing reads how far this replica's log reaches.
 func (g *Group) standing() standing {

@@ -69,8 +69,9 @@ type Group struct {
 	effects fsm.Effects
 
 	// term in which this replica serves as leader; 0: it does not.
-	leading atomic.Uint64
-	office  sync.Mutex // one change of office at a time
+	leading  atomic.Uint64
+	yielding atomic.Bool // it leads, and takes no commands: see Transfer. Set under the proposer's lock
+	office   sync.Mutex  // one change of office at a time
 
 	settings settings
 
@@ -89,7 +90,12 @@ type Group struct {
 func (g *Group) Spec() Spec { return g.spec }
 
 // Leading returns the term in which this replica leads and serves, or 0.
-func (g *Group) Leading() uint64 { return g.leading.Load() }
+func (g *Group) Leading() uint64 {
+	if g.yielding.Load() {
+		return 0
+	}
+	return g.leading.Load()
+}
 
 // Term returns the raft term this replica is in.
 func (g *Group) Term() uint64 {

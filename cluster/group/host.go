@@ -43,6 +43,9 @@ type Config struct {
 	// Settings returns the newest effective settings of a queue that this node
 	// knows of; nil: those of the Spec. See Reconfigure.
 	Settings func(fsm.QueueID) *QueueConfig
+	// Drains reports whether a node is about to stop and should lead nothing;
+	// nil: none is.
+	Drains func(node string) bool
 	// Late is told how late a tick was for what was due. It must not block.
 	Late func(what queue.Due, late fsm.Millis)
 	// Heartbeat is raft's heartbeat, election and commit timeout for queue
@@ -194,31 +197,6 @@ func (h *Host) Open(spec Spec) (*Group, error) {
 	h.elections.vacant(g)
 	g.review()
 	return g, nil
-}
-
-// Yield gives the leadership of all led groups to other members, for at most
-// limit: a node that stops should leave nobody without a leader.
-func (h *Host) Yield(limit time.Duration) {
-	led := map[fsm.GroupID]*Group{}
-	for _, g := range h.Groups() {
-		if g.Leading() != 0 && len(g.spec.Members) > 1 && h.config.Mesh.HasMajority(g.spec.Members) {
-			led[g.spec.Group] = g
-		}
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		end := time.Now().Add(limit)
-		inParallel(led, func(g *Group) {
-			if time.Now().Before(end) {
-				_ = endingWith(g.raft.LeadershipTransfer(), g.ending).Error() // the others elect one in any case
-			}
-		})
-	}()
-	select {
-	case <-done:
-	case <-time.After(limit):
-	}
 }
 
 // Drop ends a group and deletes its data.

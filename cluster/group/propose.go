@@ -70,6 +70,7 @@ type proposer struct {
 	running bool
 	flights []flight
 	waiting bool
+	idle    chan struct{} // closed when neither runs any more; nil: nobody asks. See landed
 	bytes   int
 	commits uint64 // entries of a local queue that have been applied
 	stamper clock.Stamper
@@ -87,7 +88,7 @@ func (g *Group) Submit(b Batch) error {
 	p := &g.proposer
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if g.leading.Load() == 0 {
+	if g.Leading() == 0 {
 		return ErrNotLeading
 	}
 	if b.Light {
@@ -104,7 +105,7 @@ func (g *Group) proposeTick() {
 	p := &g.proposer
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if g.leading.Load() == 0 || p.tick {
+	if g.Leading() == 0 || p.tick {
 		return
 	}
 	p.tick = true
@@ -131,6 +132,7 @@ func (p *proposer) run(g *Group) {
 		if len(p.light) == 0 && len(p.heavy) == 0 && !p.tick {
 			p.running = false
 			p.room.Broadcast()
+			p.rested()
 			return
 		}
 		if g.leading.Load() == 0 {
@@ -271,6 +273,7 @@ func (p *proposer) land(g *Group) {
 		p.mu.Lock()
 		if len(p.flights) == 0 {
 			p.waiting = false
+			p.rested()
 			p.mu.Unlock()
 			return
 		}

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"net/netip"
+	"regexp"
 	"time"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
@@ -53,6 +54,33 @@ type Node interface {
 	Settle(ctx context.Context) error
 	// Version is the product's version.
 	Version() string
+	Operator
+}
+
+// Operator is what the API needs of the node for those who keep it running.
+type Operator interface {
+	// Nodes lists the nodes of the cluster.
+	Nodes() []api.Node
+	// Alarms lists the alarms in effect in the cluster.
+	Alarms(ctx context.Context) []api.Alarm
+	// Draining reports whether this node is about to stop.
+	Draining() bool
+	// Drain prepares the node for its stop; Revive undoes that.
+	Drain(ctx context.Context) (api.Drained, error)
+	Revive(ctx context.Context) error
+	// QuorumCritical lists the queues that would lose their majority if this
+	// node stopped; a nil stands for the catalog.
+	QuorumCritical(ctx context.Context) []*catalog.Queue
+	// Leaderless lists those of the queues that have no leader.
+	Leaderless(ctx context.Context, queues []*catalog.Queue) []*catalog.Queue
+	// Members says how each replica of a queue stands.
+	Members(ctx context.Context, q *catalog.Queue) []api.Member
+	// Rebalance spreads the leaderships of queues whose vhost and name match;
+	// nil matches everything.
+	Rebalance(ctx context.Context, vhosts, queues *regexp.Regexp) (api.Rebalanced, error)
+	// TransferLeadership makes a node the leader of a queue. An error that is
+	// a *fsm.Refusal is the caller's fault.
+	TransferLeadership(ctx context.Context, q *catalog.Queue, to string) error
 }
 
 // Figures are how a queue stands, as its leader says.
@@ -100,16 +128,6 @@ func (s *Server) Close(ctx context.Context) error { return s.http.Shutdown(ctx) 
 
 // Handler answers requests as Serve does.
 func (s *Server) Handler() http.Handler { return s.http.Handler }
-
-func (s *Server) readyCheck(w http.ResponseWriter, _ *request) {
-	if s.node.Ready() {
-		s.answer(w, http.StatusOK, map[string]string{"status": "ok"})
-		return
-	}
-	s.answer(w, http.StatusServiceUnavailable, map[string]string{
-		"status": "failed", "reason": "the node does not serve clients yet",
-	})
-}
 
 func (s *Server) version(w http.ResponseWriter, _ *request) {
 	s.answer(w, http.StatusOK, api.Version{ProductVersion: s.node.Version()})

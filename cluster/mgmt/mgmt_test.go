@@ -20,10 +20,14 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
+// rest is what a test does not need. It is missing.
+type rest struct{ Node }
+
 // world is a node whose catalog is real and whose queues are not. Everybody's
 // password is the name.
 type world struct {
-	Node    // what a test does not need is missing
+	rest
+	*operator
 	t       *testing.T
 	catalog catalog.Catalog
 	figures map[string]Figures // by name of the queue
@@ -33,6 +37,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, figures: map[string]Figures{}, offline: map[string]bool{}}
+	w.operator = &operator{world: w}
 	w.handler = New(w, slog.New(slog.DiscardHandler)).Handler()
 	for _, n := range []string{"n1", "n2", "n3"} {
 		w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{Name: n, Incarnation: []byte(n)}}})

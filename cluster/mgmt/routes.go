@@ -42,7 +42,6 @@ func post(need level, h func(http.ResponseWriter, *request)) endpoint {
 // resources is the table of all there is.
 func (s *Server) resources() []resource {
 	return slices.Concat([]resource{
-		{"/api/health/checks/ready-to-serve-clients", []endpoint{get(anybody, s.readyCheck)}},
 		{"/api/version", []endpoint{get(management, s.version)}},
 		{"/api/whoami", []endpoint{get(management, s.whoami)}},
 		{"/api/quorate/replicas", []endpoint{get(administrator, s.replicas)}},
@@ -52,7 +51,38 @@ func (s *Server) resources() []resource {
 		{"/api/quorate/settings/{name}", []endpoint{put(administrator, s.putSetting), remove(administrator, s.deleteSetting)}},
 		{"/api/quorate/settle", []endpoint{post(administrator, s.settle)}},
 		{"/api/quorate/pprof/{profile}", []endpoint{get(administrator, s.profile)}},
-	}, s.definitions(), s.accounts())
+	}, s.checks(), s.operations(), s.definitions(), s.accounts())
+}
+
+// checks are the health checks.
+func (s *Server) checks() []resource {
+	const path = "/api/health/checks/"
+	const leaderless = path + "quorum-queues-without-elected-leaders"
+	check := []endpoint{get(management, s.leaderlessCheck)}
+	return []resource{
+		{path + "ready-to-serve-clients", []endpoint{get(anybody, s.readyCheck)}},
+		{path + "is-in-service", []endpoint{get(anybody, s.serviceCheck)}},
+		{path + "alarms", []endpoint{get(management, s.alarmCheck)}},
+		{path + "local-alarms", []endpoint{get(management, s.localAlarmCheck)}},
+		{path + "node-is-quorum-critical", []endpoint{get(management, s.criticalCheck)}},
+		{leaderless + "/all-vhosts", check},
+		{leaderless + "/all-vhosts/pattern/{pattern}", check},
+		{leaderless + "/vhost/{vhost}", check},
+		{leaderless + "/vhost/{vhost}/pattern/{pattern}", check},
+	}
+}
+
+// operations are what operators do with nodes and leaders.
+func (s *Server) operations() []resource {
+	return []resource{
+		{"/api/nodes", []endpoint{get(monitoring, s.nodes)}},
+		{"/api/queues/quorum/{vhost}/{name}/status", []endpoint{get(management, s.members)}},
+		{"/api/rebalance/queues", []endpoint{post(administrator, s.rebalanceAll)}},
+		{"/api/quorate/rebalance", []endpoint{post(administrator, s.rebalance)}},
+		{"/api/quorate/queues/{vhost}/{name}/leader", []endpoint{put(administrator, s.transfer)}},
+		{"/api/quorate/drain", []endpoint{post(administrator, s.drain)}},
+		{"/api/quorate/revive", []endpoint{post(administrator, s.revive)}},
+	}
 }
 
 // definitions are the resources of vhosts.

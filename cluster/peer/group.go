@@ -214,10 +214,11 @@ func (t *transport) campaign() {
 	t.enqueue(request{cmd: &raft.TimeoutNowRequest{RPCHeader: h}})
 }
 
-// stepDown injects a request for a vote for another member, whose log is empty.
-func (t *transport) stepDown(term uint64, other string) {
+// stepDown injects a request for a vote for another member, whose log is
+// empty. agreed: as if the leader had asked it to campaign.
+func (t *transport) stepDown(term uint64, other string, agreed bool) {
 	h := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(other), Addr: []byte(other)}
-	t.enqueue(request{cmd: &raft.RequestVoteRequest{RPCHeader: h, Term: term}})
+	t.enqueue(request{cmd: &raft.RequestVoteRequest{RPCHeader: h, Term: term, LeadershipTransfer: agreed}})
 }
 
 const (

@@ -342,11 +342,22 @@ func (m *Mesh) Campaign(group fsm.GroupID) {
 // member whose log is said to be empty, so that no vote is given. It does
 // nothing if the group is unknown or does not keep up with its requests.
 func (m *Mesh) StepDown(group fsm.GroupID, term uint64, other string) {
+	m.stepDown(group, term, other, false)
+}
+
+// Resign makes the local member of group, if it leads in an earlier term, a
+// follower in this one: as StepDown, but a vote that is asked for as if the
+// leader had agreed, so that it counts with members that know a leader.
+func (m *Mesh) Resign(group fsm.GroupID, term uint64, other string) {
+	m.stepDown(group, term, other, true)
+}
+
+func (m *Mesh) stepDown(group fsm.GroupID, term uint64, other string, agreed bool) {
 	m.mu.RLock()
 	t := m.groups[group]
 	m.mu.RUnlock()
 	if t != nil {
-		t.stepDown(term, other)
+		t.stepDown(term, other, agreed)
 	}
 }
 

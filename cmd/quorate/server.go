@@ -145,6 +145,8 @@ func serve(s *settings, logger *slog.Logger, stop <-chan os.Signal) error {
 	if err != nil {
 		return errors.Join(err, page.Close(context.Background()), api.Close(context.Background()), node.Close())
 	}
+	clients := newDoor(front, ways.amqp, failed)
+	node.SetDoor(clients)
 	joining, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	joined := make(chan error, 1)
@@ -155,7 +157,7 @@ func serve(s *settings, logger *slog.Logger, stop <-chan os.Signal) error {
 		case err = <-joined:
 			joined = nil
 			if err == nil {
-				go func() { failed <- front.Serve(ways.amqp) }()
+				clients.serveFirst()
 				logger.Info("node serves clients", "amqp", ways.amqp.Addr().String())
 				continue
 			}
@@ -168,13 +170,23 @@ func serve(s *settings, logger *slog.Logger, stop <-chan os.Signal) error {
 	if cancel(); joined != nil {
 		<-joined // the node must not join while it is closed
 	}
-	return errors.Join(err, shutdown(logger, front.Shutdown, page.Close, api.Close, func(context.Context) error { return node.Close() }))
+	return errors.Join(err, shutdown(logger, stop, front.Shutdown, page.Close, api.Close,
+		func(ctx context.Context) error { node.Leave(ctx); return nil }, func(context.Context) error { return node.Close() }))
 }
 
-// shutdown ends the parts of the node in order: clients first, stores last.
-func shutdown(logger *slog.Logger, parts ...func(context.Context) error) error {
+// shutdown ends the parts of the node in order: clients first, then what it
+// leads is handed over, stores last. A further signal ends all waiting.
+func shutdown(logger *slog.Logger, stop <-chan os.Signal, parts ...func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopWait)
 	defer cancel()
+	go func() {
+		select {
+		case sig := <-stop:
+			logger.Info("node stops at once", "signal", sig.String())
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
 	var errs []error
 	for _, end := range parts {
 		errs = append(errs, end(ctx))

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
@@ -41,38 +42,45 @@ func newClient(o *options) (*client, error) {
 
 // do sends body, if any, and reads the answer into out, if any.
 func (c *client) do(ctx context.Context, method, path string, body, out any) error {
+	_, err := c.ask(ctx, method, path, body, out)
+	return err
+}
+
+// ask is do for answers whose status says something: those in and are read
+// as successes are.
+func (c *client) ask(ctx context.Context, method, path string, body, out any, and ...int) (status int, err error) {
 	var send io.Reader
 	if body != nil {
 		encoded, err := json.Marshal(body)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		send = bytes.NewReader(encoded)
 	}
 	req, err := http.NewRequestWithContext(ctx, method, c.base+path, send)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	req.SetBasicAuth(c.user, c.password)
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return &exitError{exitUnavailable, fmt.Errorf("the node does not answer: %w", err)}
+		return 0, &exitError{exitUnavailable, fmt.Errorf("the node does not answer: %w", err)}
 	}
 	defer res.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err != nil {
-		return &exitError{exitUnavailable, fmt.Errorf("the node's answer breaks off: %w", err)}
+		return 0, &exitError{exitUnavailable, fmt.Errorf("the node's answer breaks off: %w", err)}
 	}
-	if res.StatusCode/100 != 2 {
-		return refused(res.StatusCode, answer)
+	if res.StatusCode/100 != 2 && !slices.Contains(and, res.StatusCode) {
+		return res.StatusCode, refused(res.StatusCode, answer)
 	}
-	if out == nil {
-		return nil
+	if out == nil || res.StatusCode == http.StatusNoContent {
+		return res.StatusCode, nil
 	}
 	if err := json.Unmarshal(answer, out); err != nil {
-		return fmt.Errorf("the node's answer is not understood: %w", err)
+		return res.StatusCode, fmt.Errorf("the node's answer is not understood: %w", err)
 	}
-	return nil
+	return res.StatusCode, nil
 }
 
 // refused turns an answer that is no success into an error.

@@ -5,6 +5,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -50,11 +51,12 @@ type options struct {
 
 	// Options of some verbs only.
 	priority, applyTo, description, tags string
+	vhostPattern, queuePattern           string
 	given                                []string // the names of those that were given
 }
 
 // verbOptions are the options that not every verb takes.
-var verbOptions = []string{"priority", "apply-to", "description", "tags"}
+var verbOptions = []string{"priority", "apply-to", "description", "tags", "vhost-pattern", "queue-pattern"}
 
 func main() {
 	os.Exit(run(os.Args[1:], os.Getenv, os.Stdin, os.Stdout, os.Stderr))
@@ -76,6 +78,10 @@ func run(args []string, getenv func(string) string, in io.Reader, out, errOut io
 		return exitOK
 	}
 	fmt.Fprintln(errOut, "Error:", err)
+	return exitCodeOf(err)
+}
+
+func exitCodeOf(err error) int {
 	var e *exitError
 	if errors.As(err, &e) {
 		return e.code
@@ -96,6 +102,9 @@ func perform(o *options, words []string, in io.Reader, out io.Writer) error {
 		if !slices.Contains(v.options, name) {
 			return usageError("%s has no option --%s", v.name, name)
 		}
+	}
+	if o.timeout == 0 {
+		o.timeout = cmp.Or(v.timeout, 60)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(o.timeout)*time.Second)
 	defer cancel()
@@ -140,13 +149,15 @@ func flags(o *options, getenv func(string) string) *flag.FlagSet {
 		f.BoolVar(&o.silent, name, false, "")
 	}
 	for _, name := range []string{"t", "timeout"} {
-		f.IntVar(&o.timeout, name, 60, "")
+		f.IntVar(&o.timeout, name, 0, "")
 	}
 	f.StringVar(&o.formatter, "formatter", "table", "")
 	f.StringVar(&o.priority, "priority", "0", "")
 	f.StringVar(&o.applyTo, "apply-to", "all", "")
 	f.StringVar(&o.description, "description", "", "")
 	f.StringVar(&o.tags, "tags", "", "")
+	f.StringVar(&o.vhostPattern, "vhost-pattern", "", "")
+	f.StringVar(&o.queuePattern, "queue-pattern", "", "")
 	return f
 }
 
@@ -178,10 +189,16 @@ func parse(o *options, args []string, getenv func(string) string) (words []strin
 	switch {
 	case o.formatter != "table" && o.formatter != "json":
 		return nil, usageError("--formatter is table or json, not %q", o.formatter)
-	case o.timeout < 1:
+	case o.timeout < 0 || o.timeout == 0 && given(f, "t", "timeout"):
 		return nil, usageError("--timeout is a number of seconds from 1")
 	}
 	return words, nil
+}
+
+// given reports whether one of the options was.
+func given(f *flag.FlagSet, names ...string) (yes bool) {
+	f.Visit(func(x *flag.Flag) { yes = yes || slices.Contains(names, x.Name) })
+	return yes
 }
 
 func usage() string {
@@ -196,7 +213,7 @@ options, before or behind the verb:
   --formatter FORMAT     table or json
   -q, --quiet            no title
   -s, --silent           neither title nor names of columns
-  -t, --timeout SECONDS  60
+  -t, --timeout SECONDS  60, or as the verb says
 
 verbs:
 `)

@@ -81,7 +81,7 @@ type field struct {
 }
 
 func (c *call) fields(title string, fields ...field) {
-	if !c.options.quiet && !c.options.silent {
+	if title != "" && !c.options.quiet && !c.options.silent {
 		fmt.Fprintln(c.out, title)
 	}
 	for _, f := range fields {

@@ -29,6 +29,10 @@ func (c *call) put(path string, body any) error {
 	return c.client.do(c, http.MethodPut, path, body, nil)
 }
 
+func (c *call) post(path string, body, out any) error {
+	return c.client.do(c, http.MethodPost, path, body, out)
+}
+
 func (c *call) delete(path string) error { return c.client.do(c, http.MethodDelete, path, nil, nil) }
 
 // path joins the segments of a path of the API. Names may hold anything.
@@ -49,6 +53,7 @@ type verb struct {
 	about     string
 	run       func(c *call) error
 	options   []string // of verbOptions
+	timeout   int      // seconds; 0: 60
 }
 
 // verbs lists all there are. It is set when the program starts, because verbs
@@ -61,7 +66,7 @@ func init() {
 		{name: "version", about: "the node's version", run: version},
 		{name: "status", about: "the node, its alarms, and the other nodes as it sees them", run: status},
 		{name: "clock_status", about: "the node's clock against the other nodes' clocks", run: clockStatus},
-	}, listings(), policyVerbs(), accountVerbs(), []verb{
+	}, listings(), operationVerbs(), policyVerbs(), accountVerbs(), []verb{
 		{name: "list_replicas", arguments: "[COLUMN ...]", most: -1, about: "queue replicas on the node: " + columnNames(replicaColumns), run: listReplicas},
 		{name: "list_cluster_settings", about: "settings of the whole cluster", run: listSettings},
 		{name: "set_cluster_setting", arguments: "NAME VALUE", least: 2, most: 2, about: "gives a setting of the whole cluster a value", run: setSetting},

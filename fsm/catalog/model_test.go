@@ -17,6 +17,7 @@ type model struct {
 	queues    map[string]*logpb.DeclareQueue
 	bindings  []*logpb.Bind
 	settings  map[string]int64
+	draining  bool // the node
 }
 
 func newModel() *model {
@@ -163,6 +164,10 @@ func (m *model) perform(c *logpb.CatalogCommand) bool {
 		return m.unbind(b.Unbind)
 	case *logpb.CatalogCommand_PutSetting:
 		return m.putSetting(b.PutSetting)
+	case *logpb.CatalogCommand_SetDraining:
+		changed := b.SetDraining.Name == "n" && b.SetDraining.Draining != m.draining
+		m.draining = m.draining != changed
+		return changed
 	}
 	return false
 }

@@ -35,6 +35,23 @@ func (d *draft) registerNode(m *logpb.RegisterNode) (*logpb.CatalogResult, error
 	return r, nil
 }
 
+// setDraining marks a node that is about to stop, or takes the mark away. A
+// new process of the node begins without it.
+func (d *draft) setDraining(m *logpb.SetDraining) (*logpb.CatalogResult, error) {
+	node, known := d.NodeByName(m.GetName())
+	switch {
+	case !known:
+		return nil, refuse(fsm.NotFoundKind, "no node '%s'", m.GetName())
+	case node.GetDraining() == m.GetDraining():
+		return &logpb.CatalogResult{}, nil
+	}
+	d.addNode(&logpb.NodeState{
+		Number: node.Number, Name: node.Name, PeerAddress: node.PeerAddress,
+		Incarnation: node.Incarnation, Boot: node.Boot, Draining: m.GetDraining(),
+	})
+	return &logpb.CatalogResult{Changed: true}, nil
+}
+
 func (d *draft) addNode(n *logpb.NodeState) {
 	d.nodes = d.nodes.With(fsm.NodeID(n.Number), n)
 	d.nodeNames = d.nodeNames.With(n.Name, n)

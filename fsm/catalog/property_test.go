@@ -76,7 +76,7 @@ func drawBind(t *rapid.T) *logpb.Bind {
 
 func drawCommand(t *rapid.T) *logpb.CatalogCommand {
 	c := &logpb.CatalogCommand{}
-	switch n := rapid.IntRange(0, 20).Draw(t, "command"); {
+	switch n := rapid.IntRange(0, 21).Draw(t, "command"); {
 	case n < 3:
 		c.Body = &logpb.CatalogCommand_DeclareExchange{DeclareExchange: drawExchange(t)}
 	case n < 6:
@@ -93,6 +93,9 @@ func drawCommand(t *rapid.T) *logpb.CatalogCommand {
 		c.Body = &logpb.CatalogCommand_PutSetting{PutSetting: &logpb.PutSetting{
 			Name:  rapid.SampledFrom([]string{LockCredit, MaxClockSkew, "other"}).Draw(t, "setting"),
 			Value: rapid.Int64Range(0, 20).Draw(t, "value"), Unset: rapid.Bool().Draw(t, "unset")}}
+	case n < 20:
+		c.Body = &logpb.CatalogCommand_SetDraining{SetDraining: &logpb.SetDraining{
+			Name: rapid.SampledFrom([]string{"n", "n", "other"}).Draw(t, "node"), Draining: rapid.Bool().Draw(t, "draining")}}
 	default:
 		c.Body = &logpb.CatalogCommand_DeleteExchange{DeleteExchange: &logpb.DeleteExchange{
 			Vhost: "/", Name: someExchange.Draw(t, "exchange"), IfUnused: rapid.Bool().Draw(t, "if-unused")}}

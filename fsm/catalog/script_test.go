@@ -368,6 +368,7 @@ func parseOptions(t testing.TB, words []string) options {
 //	user NAME [hash=TEXT], delete-user NAME
 //	permission USER VHOST CONFIGURE WRITE READ, delete-permission USER VHOST
 //	topic-permission USER VHOST EXCHANGE WRITE READ, delete-topic-permission USER VHOST [EXCHANGE]
+//	draining NODE yes|no
 //	[operator-]policy VHOST NAME PATTERN [apply-to=WHAT] [priority=N] [KEY=TYPE:VALUE…], delete-[operator-]policy VHOST NAME
 //	exchange VHOST NAME TYPE [durable] [auto-delete] [internal] [NAME=TYPE:VALUE…], delete-exchange VHOST NAME [if-unused]
 //	queue VHOST NAME [durable] [exclusive] [auto-delete] [local] [members=N,…] [owner=N/B/C] [NAME=TYPE:VALUE…]
@@ -380,6 +381,8 @@ func parseCommand(t testing.TB, w []string) *logpb.CatalogCommand {
 	case "node":
 		o := parseOptions(t, w[3:])
 		c.Body = &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{Name: w[1], Incarnation: []byte(w[2]), PeerAddress: o.values["peer"]}}
+	case "draining":
+		c.Body = &logpb.CatalogCommand_SetDraining{SetDraining: &logpb.SetDraining{Name: w[1], Draining: w[2] == "yes"}}
 	case "initialize":
 		c.Body = &logpb.CatalogCommand_Initialize{Initialize: &logpb.Initialize{
 			Vhost: &logpb.PutVhost{Name: w[1]}, User: &logpb.PutUser{Name: w[2], HashAlgorithm: "plain"},

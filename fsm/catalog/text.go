@@ -12,7 +12,7 @@ func (v *View) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "index %d clock %d next-node %d next-group %d initialized %v\n", v.index, v.clock, v.lastNode+1, max(v.nextGroup, 1), v.initialized)
 	for _, n := range v.Nodes() {
-		fmt.Fprintf(&b, "node %d %s peer=%s boot=%d incarnation=%q\n", n.Number, n.Name, n.PeerAddress, n.Boot, n.Incarnation)
+		fmt.Fprintf(&b, "node %d %s peer=%s boot=%d incarnation=%q%s\n", n.Number, n.Name, n.PeerAddress, n.Boot, n.Incarnation, flags([]string{"draining"}, n.Draining))
 	}
 	for _, s := range v.settings {
 		fmt.Fprintf(&b, "setting %s=%d\n", s.Name, s.Value)

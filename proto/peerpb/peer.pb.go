@@ -1261,6 +1261,300 @@ func (x *QueueFigures) GetDelayedBytes() uint64 {
 	return 0
 }
 
+// ReplicasRequest asks a node how its replicas of queues stand.
+type ReplicasRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Groups        []uint32               `protobuf:"varint,1,rep,packed,name=groups,proto3" json:"groups,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplicasRequest) Reset() {
+	*x = ReplicasRequest{}
+	mi := &file_peer_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplicasRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplicasRequest) ProtoMessage() {}
+
+func (x *ReplicasRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplicasRequest.ProtoReflect.Descriptor instead.
+func (*ReplicasRequest) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ReplicasRequest) GetGroups() []uint32 {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+type ReplicasReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Replicas      []*Replica             `protobuf:"bytes,1,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	Alarms        []string               `protobuf:"bytes,2,rep,name=alarms,proto3" json:"alarms,omitempty"` // in effect at the node
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplicasReply) Reset() {
+	*x = ReplicasReply{}
+	mi := &file_peer_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplicasReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplicasReply) ProtoMessage() {}
+
+func (x *ReplicasReply) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplicasReply.ProtoReflect.Descriptor instead.
+func (*ReplicasReply) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ReplicasReply) GetReplicas() []*Replica {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
+func (x *ReplicasReply) GetAlarms() []string {
+	if x != nil {
+		return x.Alarms
+	}
+	return nil
+}
+
+type Replica struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         uint32                 `protobuf:"varint,1,opt,name=group,proto3" json:"group,omitempty"`
+	Role          string                 `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"` // leader, follower, candidate or shutdown
+	Term          uint64                 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
+	Last          uint64                 `protobuf:"varint,4,opt,name=last,proto3" json:"last,omitempty"` // index of the last entry in the log
+	Commit        uint64                 `protobuf:"varint,5,opt,name=commit,proto3" json:"commit,omitempty"`
+	Applied       uint64                 `protobuf:"varint,6,opt,name=applied,proto3" json:"applied,omitempty"`
+	Snapshot      int64                  `protobuf:"zigzag64,7,opt,name=snapshot,proto3" json:"snapshot,omitempty"` // index; -1: none
+	Voter         bool                   `protobuf:"varint,8,opt,name=voter,proto3" json:"voter,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Replica) Reset() {
+	*x = Replica{}
+	mi := &file_peer_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Replica) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Replica) ProtoMessage() {}
+
+func (x *Replica) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Replica.ProtoReflect.Descriptor instead.
+func (*Replica) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Replica) GetGroup() uint32 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
+func (x *Replica) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *Replica) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *Replica) GetLast() uint64 {
+	if x != nil {
+		return x.Last
+	}
+	return 0
+}
+
+func (x *Replica) GetCommit() uint64 {
+	if x != nil {
+		return x.Commit
+	}
+	return 0
+}
+
+func (x *Replica) GetApplied() uint64 {
+	if x != nil {
+		return x.Applied
+	}
+	return 0
+}
+
+func (x *Replica) GetSnapshot() int64 {
+	if x != nil {
+		return x.Snapshot
+	}
+	return 0
+}
+
+func (x *Replica) GetVoter() bool {
+	if x != nil {
+		return x.Voter
+	}
+	return false
+}
+
+// TransferRequest asks a node that leads a group to hand that over.
+type TransferRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         uint32                 `protobuf:"varint,1,opt,name=group,proto3" json:"group,omitempty"`
+	To            string                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TransferRequest) Reset() {
+	*x = TransferRequest{}
+	mi := &file_peer_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TransferRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TransferRequest) ProtoMessage() {}
+
+func (x *TransferRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TransferRequest.ProtoReflect.Descriptor instead.
+func (*TransferRequest) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *TransferRequest) GetGroup() uint32 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
+func (x *TransferRequest) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+type TransferReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Error         string                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TransferReply) Reset() {
+	*x = TransferReply{}
+	mi := &file_peer_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TransferReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TransferReply) ProtoMessage() {}
+
+func (x *TransferReply) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TransferReply.ProtoReflect.Descriptor instead.
+func (*TransferReply) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *TransferReply) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 type CatalogRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Entry         []byte                 `protobuf:"bytes,1,opt,name=entry,proto3" json:"entry,omitempty"`
@@ -1270,7 +1564,7 @@ type CatalogRequest struct {
 
 func (x *CatalogRequest) Reset() {
 	*x = CatalogRequest{}
-	mi := &file_peer_proto_msgTypes[14]
+	mi := &file_peer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1282,7 +1576,7 @@ func (x *CatalogRequest) String() string {
 func (*CatalogRequest) ProtoMessage() {}
 
 func (x *CatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[14]
+	mi := &file_peer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1295,7 +1589,7 @@ func (x *CatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogRequest.ProtoReflect.Descriptor instead.
 func (*CatalogRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{14}
+	return file_peer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CatalogRequest) GetEntry() []byte {
@@ -1318,7 +1612,7 @@ type CatalogReply struct {
 
 func (x *CatalogReply) Reset() {
 	*x = CatalogReply{}
-	mi := &file_peer_proto_msgTypes[15]
+	mi := &file_peer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1330,7 +1624,7 @@ func (x *CatalogReply) String() string {
 func (*CatalogReply) ProtoMessage() {}
 
 func (x *CatalogReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[15]
+	mi := &file_peer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1343,7 +1637,7 @@ func (x *CatalogReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogReply.ProtoReflect.Descriptor instead.
 func (*CatalogReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{15}
+	return file_peer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CatalogReply) GetOk() bool {
@@ -1501,7 +1795,26 @@ const file_peer_proto_rawDesc = "" +
 	"\tscheduled\x18\x0f \x01(\x04R\tscheduled\x12'\n" +
 	"\x0fscheduled_bytes\x18\x10 \x01(\x04R\x0escheduledBytes\x12\x18\n" +
 	"\adelayed\x18\x11 \x01(\x04R\adelayed\x12#\n" +
-	"\rdelayed_bytes\x18\x12 \x01(\x04R\fdelayedBytes\"&\n" +
+	"\rdelayed_bytes\x18\x12 \x01(\x04R\fdelayedBytes\")\n" +
+	"\x0fReplicasRequest\x12\x16\n" +
+	"\x06groups\x18\x01 \x03(\rR\x06groups\"]\n" +
+	"\rReplicasReply\x124\n" +
+	"\breplicas\x18\x01 \x03(\v2\x18.quorate.peer.v1.ReplicaR\breplicas\x12\x16\n" +
+	"\x06alarms\x18\x02 \x03(\tR\x06alarms\"\xbf\x01\n" +
+	"\aReplica\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\rR\x05group\x12\x12\n" +
+	"\x04role\x18\x02 \x01(\tR\x04role\x12\x12\n" +
+	"\x04term\x18\x03 \x01(\x04R\x04term\x12\x12\n" +
+	"\x04last\x18\x04 \x01(\x04R\x04last\x12\x16\n" +
+	"\x06commit\x18\x05 \x01(\x04R\x06commit\x12\x18\n" +
+	"\aapplied\x18\x06 \x01(\x04R\aapplied\x12\x1a\n" +
+	"\bsnapshot\x18\a \x01(\x12R\bsnapshot\x12\x14\n" +
+	"\x05voter\x18\b \x01(\bR\x05voter\"7\n" +
+	"\x0fTransferRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\rR\x05group\x12\x0e\n" +
+	"\x02to\x18\x02 \x01(\tR\x02to\"%\n" +
+	"\rTransferReply\x12\x14\n" +
+	"\x05error\x18\x01 \x01(\tR\x05error\"&\n" +
 	"\x0eCatalogRequest\x12\x14\n" +
 	"\x05entry\x18\x01 \x01(\fR\x05entry\"|\n" +
 	"\fCatalogReply\x12\x0e\n" +
@@ -1527,40 +1840,46 @@ func file_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_peer_proto_goTypes = []any{
-	(Notice_Kind)(0),       // 0: quorate.peer.v1.Notice.Kind
-	(*Hello)(nil),          // 1: quorate.peer.v1.Hello
-	(*Frame)(nil),          // 2: quorate.peer.v1.Frame
-	(*Submit)(nil),         // 3: quorate.peer.v1.Submit
-	(*Outcomes)(nil),       // 4: quorate.peer.v1.Outcomes
-	(*Outcome)(nil),        // 5: quorate.peer.v1.Outcome
-	(*Deliveries)(nil),     // 6: quorate.peer.v1.Deliveries
-	(*Delivery)(nil),       // 7: quorate.peer.v1.Delivery
-	(*Notice)(nil),         // 8: quorate.peer.v1.Notice
-	(*Resync)(nil),         // 9: quorate.peer.v1.Resync
-	(*StatsRequest)(nil),   // 10: quorate.peer.v1.StatsRequest
-	(*StatsReply)(nil),     // 11: quorate.peer.v1.StatsReply
-	(*FiguresRequest)(nil), // 12: quorate.peer.v1.FiguresRequest
-	(*FiguresReply)(nil),   // 13: quorate.peer.v1.FiguresReply
-	(*QueueFigures)(nil),   // 14: quorate.peer.v1.QueueFigures
-	(*CatalogRequest)(nil), // 15: quorate.peer.v1.CatalogRequest
-	(*CatalogReply)(nil),   // 16: quorate.peer.v1.CatalogReply
+	(Notice_Kind)(0),        // 0: quorate.peer.v1.Notice.Kind
+	(*Hello)(nil),           // 1: quorate.peer.v1.Hello
+	(*Frame)(nil),           // 2: quorate.peer.v1.Frame
+	(*Submit)(nil),          // 3: quorate.peer.v1.Submit
+	(*Outcomes)(nil),        // 4: quorate.peer.v1.Outcomes
+	(*Outcome)(nil),         // 5: quorate.peer.v1.Outcome
+	(*Deliveries)(nil),      // 6: quorate.peer.v1.Deliveries
+	(*Delivery)(nil),        // 7: quorate.peer.v1.Delivery
+	(*Notice)(nil),          // 8: quorate.peer.v1.Notice
+	(*Resync)(nil),          // 9: quorate.peer.v1.Resync
+	(*StatsRequest)(nil),    // 10: quorate.peer.v1.StatsRequest
+	(*StatsReply)(nil),      // 11: quorate.peer.v1.StatsReply
+	(*FiguresRequest)(nil),  // 12: quorate.peer.v1.FiguresRequest
+	(*FiguresReply)(nil),    // 13: quorate.peer.v1.FiguresReply
+	(*QueueFigures)(nil),    // 14: quorate.peer.v1.QueueFigures
+	(*ReplicasRequest)(nil), // 15: quorate.peer.v1.ReplicasRequest
+	(*ReplicasReply)(nil),   // 16: quorate.peer.v1.ReplicasReply
+	(*Replica)(nil),         // 17: quorate.peer.v1.Replica
+	(*TransferRequest)(nil), // 18: quorate.peer.v1.TransferRequest
+	(*TransferReply)(nil),   // 19: quorate.peer.v1.TransferReply
+	(*CatalogRequest)(nil),  // 20: quorate.peer.v1.CatalogRequest
+	(*CatalogReply)(nil),    // 21: quorate.peer.v1.CatalogReply
 }
 var file_peer_proto_depIdxs = []int32{
 	5,  // 0: quorate.peer.v1.Outcomes.outcomes:type_name -> quorate.peer.v1.Outcome
 	7,  // 1: quorate.peer.v1.Deliveries.deliveries:type_name -> quorate.peer.v1.Delivery
 	0,  // 2: quorate.peer.v1.Notice.kind:type_name -> quorate.peer.v1.Notice.Kind
 	14, // 3: quorate.peer.v1.FiguresReply.queues:type_name -> quorate.peer.v1.QueueFigures
-	2,  // 4: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
-	2,  // 5: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
-	2,  // 6: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
-	2,  // 7: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
-	6,  // [6:8] is the sub-list for method output_type
-	4,  // [4:6] is the sub-list for method input_type
-	4,  // [4:4] is the sub-list for extension type_name
-	4,  // [4:4] is the sub-list for extension extendee
-	0,  // [0:4] is the sub-list for field type_name
+	17, // 4: quorate.peer.v1.ReplicasReply.replicas:type_name -> quorate.peer.v1.Replica
+	2,  // 5: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
+	2,  // 6: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
+	2,  // 7: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
+	2,  // 8: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
+	7,  // [7:9] is the sub-list for method output_type
+	5,  // [5:7] is the sub-list for method input_type
+	5,  // [5:5] is the sub-list for extension type_name
+	5,  // [5:5] is the sub-list for extension extendee
+	0,  // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_peer_proto_init() }
@@ -1574,7 +1893,7 @@ func file_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_proto_rawDesc), len(file_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   16,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,254 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+const (
+	// markWait bounds how long a node that stops tells the others so.
+	markWait = time.Second
+	// turnOutWait bounds how long clients may take to leave a draining node.
+	turnOutWait = 5 * time.Second
+	// drainWait bounds how long a drain moves leaderships.
+	drainWait = 60 * time.Second
+	// leaveWait bounds the same for a node that stops without a drain.
+	leaveWait = 15 * time.Second
+	// keepAwayEvery is how often a draining node looks whether it leads.
+	keepAwayEvery = time.Second
+	// transfersAtOnce is how many leaderships a node hands over at a time. More
+	// at a time take as long altogether, and each of them longer.
+	transfersAtOnce = 32
+	// maxHeirLag is how many entries behind its leader's log an heir's may end.
+	maxHeirLag = 64
+)
+
+// maintenance is what clients of a draining node are told.
+const maintenance = "Node was put into maintenance mode"
+
+// Door is how clients come in.
+type Door interface {
+	// Shut keeps new clients out, tells those that are in to leave, and
+	// returns when they have, or ctx ends.
+	Shut(ctx context.Context, reason string)
+	// Open lets clients in again. It does nothing if they are let in.
+	Open() error
+}
+
+// SetDoor gives the node the clients' way in. It is called before Join.
+func (n *Node) SetDoor(d Door) { n.door = d }
+
+// Draining reports whether this node is about to stop.
+func (n *Node) Draining() bool { return n.drains(n.config.Name) }
+
+// drains reports whether a node is about to stop, as far as this one knows.
+func (n *Node) drains(node string) bool {
+	if node == n.config.Name && n.leaving.Load() {
+		return true
+	}
+	state, known := n.View().NodeByName(node)
+	return known && state.Draining
+}
+
+func (n *Node) setDraining(ctx context.Context, draining bool) error {
+	r, err := n.Propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_SetDraining{
+		SetDraining: &logpb.SetDraining{Name: n.config.Name, Draining: draining},
+	}})
+	if err != nil {
+		return err
+	}
+	return catalog.Refused(r[0])
+}
+
+// Drain prepares the node for its stop: it is marked in the catalog, clients
+// are turned out, and what it leads is handed over. It goes on following until
+// its process ends. An error says that it could not be marked, and nothing has
+// been done; whatever comes after that is done as well as possible.
+func (n *Node) Drain(ctx context.Context) (api.Drained, error) {
+	n.draining.Lock()
+	defer n.draining.Unlock()
+	mark, cancel := context.WithTimeout(ctx, settleWait)
+	defer cancel()
+	if err := n.setDraining(mark, true); err != nil {
+		return api.Drained{}, fmt.Errorf("mark the node as draining: %w", err)
+	}
+	n.slog.Info("node drains")
+	if n.door != nil {
+		out, cancel := context.WithTimeout(ctx, turnOutWait)
+		defer cancel()
+		n.door.Shut(out, maintenance)
+	}
+	ctx, cancel = context.WithTimeout(ctx, drainWait)
+	defer cancel()
+	d := api.Drained{Node: n.config.Name}
+	began := time.Now()
+	d.Moved, d.Left = n.handOver(ctx)
+	n.slog.Info("node is drained", "moved", d.Moved, "left", d.Left, "took", time.Since(began).Round(time.Millisecond))
+	return d, nil
+}
+
+// Revive ends what Drain has begun.
+func (n *Node) Revive(ctx context.Context) error {
+	n.draining.Lock()
+	defer n.draining.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, settleWait)
+	defer cancel()
+	if err := n.setDraining(ctx, false); err != nil {
+		return fmt.Errorf("unmark the node: %w", err)
+	}
+	if n.door == nil || !n.ready.Load() {
+		return nil
+	}
+	if err := n.door.Open(); err != nil {
+		return fmt.Errorf("listen for clients: %w", err)
+	}
+	n.slog.Info("node is revived")
+	return nil
+}
+
+// Leave is a drain for a node that stops: it hands over what it leads until
+// ctx ends. Clients have been turned out before. Only the first call does
+// anything.
+func (n *Node) Leave(ctx context.Context) {
+	if n.leaving.Swap(true) {
+		return
+	}
+	n.ready.Store(false)
+	if len(n.config.Nodes) == 1 || ctx.Err() != nil || !n.mesh.HasMajority(n.names()) {
+		return // there is nobody to tell, or to lead
+	}
+	mark, cancel := context.WithTimeout(ctx, markWait)
+	defer cancel()
+	if err := n.setDraining(mark, true); err != nil {
+		n.slog.Debug("the other nodes are not told that this one stops", "error", err)
+	}
+	ctx, cancel = context.WithTimeout(ctx, leaveWait)
+	defer cancel()
+	if moved, left := n.handOver(ctx); moved+left > 0 {
+		n.slog.Info("leaderships handed over", "moved", moved, "left", left)
+	}
+}
+
+// keepAway hands over, time and again, what a draining node has come to lead.
+func (n *Node) keepAway() {
+	tick := time.NewTicker(keepAwayEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-n.life.Done():
+			return
+		case <-tick.C:
+		}
+		if n.drains(n.config.Name) && n.draining.TryLock() {
+			n.handOver(n.life)
+			n.draining.Unlock()
+		}
+	}
+}
+
+// transfer is one that is to be made.
+type transfer struct {
+	group    fsm.GroupID
+	from, to string
+}
+
+// handOver gives what this node leads to others, and returns how many
+// leaderships it has given away, and how many it has left: because nobody else
+// can take them, or ctx has ended.
+func (n *Node) handOver(ctx context.Context) (moved, left int) {
+	for {
+		led := n.ledHere()
+		if len(led) == 0 {
+			return moved, 0
+		}
+		plan := n.heirs(led, n.standings(ctx))
+		done := n.transferAll(ctx, plan, transfersAtOnce)
+		moved += done
+		if len(plan) == 0 || done == 0 || ctx.Err() != nil {
+			return moved, len(n.ledHere())
+		}
+	}
+}
+
+// ledHere lists the groups that this node leads and that have other members,
+// with these.
+func (n *Node) ledHere() map[fsm.GroupID][]string {
+	led := map[fsm.GroupID][]string{}
+	if n.catalog.Leader() == n.config.Name && len(n.config.Nodes) > 1 {
+		led[catalogGroup] = n.names()
+	}
+	for _, g := range n.host.Groups() {
+		if members := g.Spec().Members; len(members) > 1 && g.Leading() != 0 {
+			led[g.Spec().Group] = members
+		}
+	}
+	return led
+}
+
+// heirs plans who is to lead groups instead of this node, evenly; the catalog
+// comes first.
+func (n *Node) heirs(led map[fsm.GroupID][]string, s standings) []transfer {
+	load := map[string]int{}
+	var plan []transfer
+	for id, members := range led {
+		if to := n.heir(id, members, n.config.Name, s, load); to != "" {
+			load[to]++
+			plan = append(plan, transfer{id, n.config.Name, to})
+		}
+	}
+	slices.SortFunc(plan, func(a, b transfer) int { return int(a.group) - int(b.group) })
+	return plan
+}
+
+// heir chooses who is to lead a group: of the other members that are up, are
+// caught up and stay, the one with the least load; empty: there is none.
+func (n *Node) heir(id fsm.GroupID, members []string, leader string, s standings, load map[string]int) string {
+	best := ""
+	for _, m := range members {
+		if m == leader || n.drains(m) || !n.Online(m) || !s.current(m, id, maxHeirLag) {
+			continue
+		}
+		if best == "" || load[m] < load[best] {
+			best = m
+		}
+	}
+	return best
+}
+
+// transferAll makes transfers, some at a time, until ctx ends, and returns how
+// many have been made.
+func (n *Node) transferAll(ctx context.Context, plan []transfer, atOnce int) (done int) {
+	var mu sync.Mutex
+	var work sync.WaitGroup
+	slots := make(chan struct{}, atOnce)
+	for _, t := range plan {
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		work.Go(func() {
+			err := n.transfer(ctx, t.group, t.from, t.to)
+			<-slots
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				done++
+			} else {
+				n.slog.Warn("leadership not handed over", "group", t.group, "from", t.from, "to", t.to, "error", err)
+			}
+		})
+	}
+	work.Wait()
+	return done
+}

@@ -1,0 +1,79 @@
+package api
+
+// Node is a node of the cluster as GET /api/nodes lists them.
+type Node struct {
+	Name         string `json:"name"`
+	Type         string `json:"type"` // disc
+	Running      bool   `json:"running"`
+	BeingDrained bool   `json:"being_drained"`
+}
+
+// Drained is answered by POST /api/quorate/drain: what has become of the
+// leaderships that the node had.
+type Drained struct {
+	Node  string `json:"node"`
+	Moved int    `json:"moved"`
+	Left  int    `json:"left"` // nobody else can lead these now, or time was up
+}
+
+// Rebalance is the body of POST /api/quorate/rebalance: regular expressions;
+// empty: all.
+type Rebalance struct {
+	VHostPattern string `json:"vhost_pattern"`
+	QueuePattern string `json:"queue_pattern"`
+}
+
+// Rebalanced is its answer.
+type Rebalanced struct {
+	Moved int           `json:"moved"`
+	Left  int           `json:"left"` // could not be moved
+	Nodes []NodeLeaders `json:"nodes"`
+}
+
+// NodeLeaders is how many of the queues chosen a node is to lead.
+type NodeLeaders struct {
+	Node    string `json:"node"`
+	Leaders int    `json:"leaders"`
+}
+
+// Transfer is the body of POST /api/quorate/queues/{vhost}/{name}/leader.
+type Transfer struct {
+	Node string `json:"node"`
+}
+
+// Member is a replica of a queue as GET
+// /api/queues/quorum/{vhost}/{name}/status lists them.
+type Member struct {
+	Node          string `json:"Node Name"`
+	State         string `json:"Raft State"` // leader, follower, candidate; noproc: it does not answer
+	Membership    string `json:"Membership"` // voter, non_voter or unknown
+	LastLogIndex  uint64 `json:"Last Log Index"`
+	LastWritten   uint64 `json:"Last Written"`
+	LastApplied   uint64 `json:"Last Applied"`
+	CommitIndex   uint64 `json:"Commit Index"`
+	SnapshotIndex int64  `json:"Snapshot Index"` // -1: none
+	Term          uint64 `json:"Term"`
+}
+
+// Check is answered by /api/health/checks/…: status ok, or failed with the
+// reason.
+type Check struct {
+	Status string  `json:"status"`
+	Reason string  `json:"reason,omitempty"`
+	Queues []Named `json:"queues,omitempty"`
+	Alarms []Alarm `json:"alarms,omitempty"`
+}
+
+// Named is a queue that a health check names.
+type Named struct {
+	Name         string `json:"name"`
+	ReadableName string `json:"readable_name"`
+	VirtualHost  string `json:"virtual_host"`
+	Type         string `json:"type"`
+}
+
+// Alarm is one that is in effect.
+type Alarm struct {
+	Node     string `json:"node"`
+	Resource string `json:"resource"`
+}

@@ -1,0 +1,110 @@
+package mgmt
+
+import (
+	"net/http"
+	"regexp"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm/catalog"
+)
+
+// passed answers a health check: without a reason, it holds.
+func (s *Server) passed(w http.ResponseWriter, c api.Check) {
+	status := http.StatusOK
+	if c.Status = "ok"; c.Reason != "" {
+		c.Status, status = "failed", http.StatusServiceUnavailable
+	}
+	s.answer(w, status, c)
+}
+
+func (s *Server) readyCheck(w http.ResponseWriter, r *request) {
+	if s.node.Draining() {
+		s.serviceCheck(w, r)
+		return
+	}
+	c := api.Check{}
+	if !s.node.Ready() {
+		c.Reason = "the node does not serve clients yet"
+	}
+	s.passed(w, c)
+}
+
+func (s *Server) serviceCheck(w http.ResponseWriter, _ *request) {
+	c := api.Check{}
+	switch {
+	case s.node.Draining():
+		c.Reason = "the node is in maintenance mode"
+	case !s.node.Ready():
+		c.Reason = "the node is not running yet"
+	}
+	s.passed(w, c)
+}
+
+func (s *Server) alarmCheck(w http.ResponseWriter, r *request) {
+	c := api.Check{Alarms: s.node.Alarms(r.Context())}
+	if len(c.Alarms) > 0 {
+		c.Reason = "There are alarms in effect in the cluster"
+	}
+	s.passed(w, c)
+}
+
+func (s *Server) localAlarmCheck(w http.ResponseWriter, _ *request) {
+	c, status := api.Check{}, s.node.Status()
+	for _, a := range status.Alarms {
+		c.Alarms = append(c.Alarms, api.Alarm{Node: status.Node, Resource: a})
+		c.Reason = "There are alarms in effect on the node"
+	}
+	s.passed(w, c)
+}
+
+// criticalCheck fails if queues, or the catalog, would lose their majority
+// with this node.
+func (s *Server) criticalCheck(w http.ResponseWriter, r *request) {
+	if len(r.view.Nodes()) == 1 {
+		s.answer(w, http.StatusOK, api.Check{Status: "ok", Reason: "single node cluster"})
+		return
+	}
+	c := api.Check{}
+	for _, q := range s.node.QuorumCritical(r.Context()) {
+		c.Reason = "There are quorum queues that would lose their quorum if the target node is shut down"
+		if q == nil {
+			c.Queues = append(c.Queues, api.Named{Name: "catalog", ReadableName: "the catalog", Type: "metadata_store"})
+			continue
+		}
+		c.Queues = append(c.Queues, named(q))
+	}
+	s.passed(w, c)
+}
+
+// leaderlessCheck fails if queues have no leader: of all vhosts, or of one,
+// whose names match a regular expression, if one is given.
+func (s *Server) leaderlessCheck(w http.ResponseWriter, r *request) {
+	vhosts, ok := r.vhosts()
+	if !ok {
+		s.notFound(w)
+		return
+	}
+	pattern, err := regexp.Compile(r.PathValue("pattern"))
+	if err != nil {
+		s.badRequest(w, "pattern should be regular expression but is invalid: "+err.Error())
+		return
+	}
+	var queues []*catalog.Queue
+	for _, vhost := range vhosts {
+		for _, q := range r.view.QueuesOf(vhost) {
+			if pattern.MatchString(q.Name) {
+				queues = append(queues, q)
+			}
+		}
+	}
+	c := api.Check{}
+	for _, q := range s.node.Leaderless(r.Context(), queues) {
+		c.Reason = "There are quorum queues without an elected leader"
+		c.Queues = append(c.Queues, named(q))
+	}
+	s.passed(w, c)
+}
+
+func named(q *catalog.Queue) api.Named {
+	return api.Named{Name: q.Name, ReadableName: "queue '" + q.Name + "' in vhost '" + q.VHost + "'", VirtualHost: q.VHost, Type: q.Type()}
+}

@@ -1,0 +1,151 @@
+package mgmt
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"slices"
+	"testing"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+)
+
+// operator is what a node pretends to be for operators.
+type operator struct {
+	world     *world
+	draining  bool
+	markFails error
+	critical  []string // queues of the vhost /; empty: the catalog
+	leaders   []string // queues that have one
+	alarms    []api.Alarm
+	moved     string // what was asked of the node last
+}
+
+func (o *operator) Nodes() []api.Node {
+	return []api.Node{{Name: "n1", Type: "disc", Running: true, BeingDrained: o.draining}}
+}
+
+func (o *operator) Alarms(context.Context) []api.Alarm { return o.alarms }
+func (o *operator) Draining() bool                     { return o.draining }
+
+func (o *operator) Drain(context.Context) (api.Drained, error) {
+	o.draining = o.markFails == nil
+	return api.Drained{Node: "n1", Moved: 3, Left: 1}, o.markFails
+}
+
+func (o *operator) Revive(context.Context) error {
+	o.draining = false
+	return nil
+}
+
+func (o *operator) QuorumCritical(context.Context) (list []*catalog.Queue) {
+	for _, name := range o.critical {
+		q, _ := o.world.View().Queue("/", name)
+		list = append(list, q)
+	}
+	return list
+}
+
+func (o *operator) Leaderless(_ context.Context, queues []*catalog.Queue) []*catalog.Queue {
+	return slices.DeleteFunc(queues, func(q *catalog.Queue) bool { return slices.Contains(o.leaders, q.Name) })
+}
+
+func (o *operator) Members(context.Context, *catalog.Queue) []api.Member {
+	return []api.Member{{Node: "n1", State: "leader", Membership: "voter", LastLogIndex: 7, LastWritten: 7, LastApplied: 6, CommitIndex: 6, SnapshotIndex: -1, Term: 2}}
+}
+
+func (o *operator) Rebalance(_ context.Context, vhosts, queues *regexp.Regexp) (api.Rebalanced, error) {
+	o.moved = "all"
+	if vhosts != nil {
+		o.moved = vhosts.String() + " " + queues.String()
+	}
+	return api.Rebalanced{Moved: 2, Nodes: []api.NodeLeaders{{Node: "n1", Leaders: 1}}}, nil
+}
+
+func (o *operator) TransferLeadership(_ context.Context, q *catalog.Queue, to string) error {
+	switch to {
+	case "n1":
+		return fsm.Refuse(fsm.Precondition, "already_leader")
+	case "n3":
+		return errors.New("node 'n3' is not up, or is not caught up")
+	}
+	o.moved = q.Name + " to " + to
+	return nil
+}
+
+func TestDrain(t *testing.T) {
+	w := newWorld(t)
+	const path = "/api/quorate/"
+	w.check(
+		want{"mona", "POST", path + "drain", "", 401, "…"},
+		want{"root", "GET", "/api/nodes", "", 200, `[{"name":"n1","type":"disc","running":true,"being_drained":false}]`},
+		want{"maggie", "GET", "/api/nodes", "", 401, "…"},
+		want{"root", "POST", path + "drain", "", 200, `{"node":"n1","moved":3,"left":1}`},
+		want{"mona", "GET", "/api/nodes", "", 200, `…"being_drained":true`},
+		want{"", "GET", "/api/health/checks/ready-to-serve-clients", "", 503, `{"status":"failed","reason":"the node is in maintenance mode"}`},
+		want{"", "GET", "/api/health/checks/is-in-service", "", 503, `…maintenance`},
+		want{"root", "POST", path + "revive", "", 204, ""},
+		want{"", "GET", "/api/health/checks/is-in-service", "", 200, `{"status":"ok"}`},
+	)
+	w.operator.markFails = errors.New("no majority")
+	w.check(want{"root", "POST", path + "drain", "", 503, `{"error":"unavailable","reason":"no majority"}`})
+}
+
+func TestChecks(t *testing.T) {
+	w := newWorld(t)
+	w.queue("/", "a", false)
+	w.queue("/", "b", false)
+	w.operator.leaders = []string{"a"}
+	const path, leaderless = "/api/health/checks/", "/api/health/checks/quorum-queues-without-elected-leaders"
+	w.check(
+		want{"maggie", "GET", path + "node-is-quorum-critical", "", 200, `{"status":"ok"}`},
+		want{"maggie", "GET", path + "alarms", "", 200, `{"status":"ok"}`},
+		want{"", "GET", path + "alarms", "", 401, "…"},
+		want{"maggie", "GET", leaderless + "/all-vhosts", "", 503, `…"name":"b","readable_name":"queue 'b' in vhost '/'","virtual_host":"/","type":"quorum"}]`},
+		want{"maggie", "GET", leaderless + "/vhost/%2F/pattern/%5Ea", "", 200, `{"status":"ok"}`},
+		want{"maggie", "GET", leaderless + "/vhost/hidden", "", 404, "…"},
+		want{"root", "GET", leaderless + "/all-vhosts/pattern/%28", "", 400, "…pattern should be regular expression"},
+	)
+	w.operator.critical = []string{"a", ""}
+	w.operator.alarms = []api.Alarm{{Node: "n2", Resource: "clock_skew"}}
+	w.check(
+		want{"maggie", "GET", path + "node-is-quorum-critical", "", 503, `…"name":"a"`},
+		want{"maggie", "GET", path + "node-is-quorum-critical", "", 503, `…"type":"metadata_store"`},
+		want{"maggie", "GET", path + "alarms", "", 503,
+			`{"status":"failed","reason":"There are alarms in effect in the cluster","alarms":[{"node":"n2","resource":"clock_skew"}]}`},
+	)
+}
+
+func TestLeaders(t *testing.T) {
+	w := newWorld(t)
+	w.queue("/", "a/b", false)
+	const queue = "/api/quorate/queues/%2F/a%2Fb/leader"
+	w.check(
+		want{"maggie", "GET", "/api/queues/quorum/%2F/a%2Fb/status", "", 200, `[{"Node Name":"n1","Raft State":"leader","Membership":"voter",` +
+			`"Last Log Index":7,"Last Written":7,"Last Applied":6,"Commit Index":6,"Snapshot Index":-1,"Term":2}]`},
+		want{"maggie", "GET", "/api/queues/quorum/%2F/none/status", "", 404, "…"},
+		want{"root", "PUT", queue, `{"node":"n1"}`, 400, "…already_leader"},
+		want{"root", "PUT", queue, `{"node":"n3"}`, 503, "…not caught up"},
+		want{"root", "PUT", queue, `{"nod":"n3"}`, 400, "…not_json"},
+		want{"root", "PUT", "/api/quorate/queues/%2F/none/leader", `{"node":"n3"}`, 404, "…"},
+		want{"polly", "PUT", queue, `{"node":"n2"}`, 401, "…"},
+		want{"root", "PUT", queue, `{"node":"n2"}`, 204, ""},
+	)
+	if w.operator.moved != "a/b to n2" {
+		t.Errorf("moved: %s", w.operator.moved)
+	}
+	w.check(
+		want{"root", "POST", "/api/quorate/rebalance", `{"vhost_pattern":"^v","queue_pattern":"q"}`, 200,
+			`{"moved":2,"left":0,"nodes":[{"node":"n1","leaders":1}]}`},
+		want{"root", "POST", "/api/quorate/rebalance", `{"queue_pattern":"("}`, 400, "…pattern should be"},
+	)
+	if w.operator.moved != "^v q" {
+		t.Errorf("rebalanced: %s", w.operator.moved)
+	}
+	w.check(want{"root", "POST", "/api/rebalance/queues", "", 204, ""})
+	if w.operator.moved != "all" {
+		t.Errorf("rebalanced: %s", w.operator.moved)
+	}
+}

@@ -1,0 +1,219 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+)
+
+// Pace of verbs that wait.
+const (
+	awaitEvery = 200 * time.Millisecond
+	awaitLimit = 120 // seconds
+)
+
+// checksPath is the folder of the health checks.
+const checksPath = "/api/health/checks/"
+
+// operationVerbs are those for who keeps the cluster running.
+func operationVerbs() []verb {
+	return []verb{
+		{name: "list_nodes", about: "the nodes of the cluster", run: listNodes},
+		{name: "drain", about: "prepares the node for its stop: clients are turned out, leaders are moved", run: drain, timeout: awaitLimit},
+		{name: "revive", about: "ends a drain without a stop", run: revive},
+		{name: "await_startup", about: "waits until the node serves clients, at most 120 s", run: awaitStartup, timeout: awaitLimit},
+		{name: "await_online_quorum_plus_one", about: "waits until the node may be stopped without a queue losing its majority, at most 120 s", run: awaitQuorum, timeout: awaitLimit},
+		{name: "check_if_node_is_quorum_critical", about: "fails if a queue would lose its majority with the node", run: checkCritical},
+		{name: "check_for_quorum_queues_without_an_elected_leader", about: "fails if a queue has no leader", run: checkLeaders},
+		{name: "check_alarms", about: "fails if an alarm is in effect in the cluster", run: checkAlarms},
+		{name: "check_local_alarms", about: "fails if an alarm is in effect at the node", run: checkLocalAlarms},
+		{name: "quorum_status", arguments: "QUEUE", least: 1, most: 1, about: "how each replica of a queue stands", run: quorumStatus},
+		{name: "transfer_leadership", arguments: "QUEUE NODE", least: 2, most: 2, about: "makes a node the leader of a queue", run: transferLeadership},
+		{
+			name: "rebalance", arguments: "quorum|all", least: 1, most: 1, about: "spreads the leaders of queues over the nodes",
+			run: rebalance, options: []string{"vhost-pattern", "queue-pattern"}, timeout: 600,
+		},
+	}
+}
+
+var nodeColumns = []column[api.Node]{
+	{"name", "", func(n api.Node) any { return n.Name }},
+	{"running", "is up", func(n api.Node) any { return n.Running }},
+	{"being_drained", "is about to stop", func(n api.Node) any { return n.BeingDrained }},
+}
+
+func listNodes(c *call) error {
+	var rows []api.Node
+	if err := c.get("/api/nodes", &rows); err != nil {
+		return err
+	}
+	return list(c, "Listing nodes ...", nodeColumns, nil, len(nodeColumns), rows)
+}
+
+func drain(c *call) error {
+	c.say("Draining node " + c.options.node + " ...")
+	var d api.Drained
+	if err := c.post("/api/quorate/drain", nil, &d); err != nil {
+		return err
+	}
+	if c.options.formatter == "json" {
+		return c.json(d)
+	}
+	c.fields("", field{"moved", d.Moved}, field{"left", d.Left})
+	return nil
+}
+
+func revive(c *call) error {
+	c.say("Reviving node " + c.options.node + " ...")
+	return c.post("/api/quorate/revive", nil, nil)
+}
+
+// say prints a line about what is being done.
+func (c *call) say(line string) {
+	if !c.options.quiet && !c.options.silent && c.options.formatter == "table" {
+		fmt.Fprintln(c.out, line)
+	}
+}
+
+// awaitStartup waits for a node that may not even listen yet.
+func awaitStartup(c *call) error {
+	return c.await(func() error { return c.get(checksPath+"ready-to-serve-clients", nil) })
+}
+
+func awaitQuorum(c *call) error {
+	c.say(fmt.Sprintf("Will wait for a quorum + 1 of nodes to be online for all quorum queues, up to %d seconds ...", c.options.timeout))
+	return c.await(func() error {
+		_, err := c.check("node-is-quorum-critical")
+		return err
+	})
+}
+
+// await repeats a check until it holds, or time is up.
+func (c *call) await(check func() error) error {
+	tick := time.NewTicker(awaitEvery)
+	defer tick.Stop()
+	var last error
+	for {
+		err := check()
+		switch {
+		case err == nil:
+			return nil
+		case c.Err() == nil:
+			last = err
+		}
+		if code := exitCodeOf(err); code == exitDenied || code == exitData {
+			return err
+		}
+		select {
+		case <-c.Done():
+			return &exitError{exitTemporary, fmt.Errorf("time is up: %w", last)}
+		case <-tick.C:
+		}
+	}
+}
+
+// check asks for a health check. If it fails, so does the verb.
+func (c *call) check(name string) (api.Check, error) {
+	var result api.Check
+	status, err := c.client.ask(c, http.MethodGet, checksPath+name, nil, &result, http.StatusServiceUnavailable)
+	if err == nil && status == http.StatusServiceUnavailable {
+		err = &exitError{exitFailed, fmt.Errorf("%s%s", result.Reason, about(result))}
+	}
+	return result, err
+}
+
+// maxNamed bounds how many queues are named in an error.
+const maxNamed = 20
+
+// about names what a failed check has found.
+func about(result api.Check) string {
+	var names []string
+	for _, q := range result.Queues {
+		names = append(names, q.ReadableName)
+	}
+	for _, a := range result.Alarms {
+		names = append(names, a.Resource+" on node "+a.Node)
+	}
+	if len(names) > maxNamed {
+		names = append(names[:maxNamed], fmt.Sprintf("and %d more", len(names)-maxNamed))
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(names, ", ")
+}
+
+// checked shows a check that holds.
+func (c *call) checked(name, line string) error {
+	result, err := c.check(name)
+	if err != nil {
+		return err
+	}
+	if c.options.formatter == "json" {
+		return c.json(result)
+	}
+	c.say(line)
+	return nil
+}
+
+func checkCritical(c *call) error {
+	return c.checked("node-is-quorum-critical", "No queue would lose its majority if node "+c.options.node+" stopped")
+}
+
+func checkLeaders(c *call) error {
+	return c.checked("quorum-queues-without-elected-leaders/all-vhosts", "All quorum queues have a leader")
+}
+
+func checkAlarms(c *call) error { return c.checked("alarms", "No alarm is in effect in the cluster") }
+
+func checkLocalAlarms(c *call) error {
+	return c.checked("local-alarms", "No alarm is in effect on node "+c.options.node)
+}
+
+var memberColumns = []column[api.Member]{
+	{"node", "", func(m api.Member) any { return m.Node }},
+	{"state", "leader, follower, candidate; noproc: no answer", func(m api.Member) any { return m.State }},
+	{"membership", "voter or non_voter", func(m api.Member) any { return m.Membership }},
+	{"term", "", func(m api.Member) any { return m.Term }},
+	{"last_index", "of the log", func(m api.Member) any { return m.LastLogIndex }},
+	{"commit_index", "", func(m api.Member) any { return m.CommitIndex }},
+	{"applied_index", "", func(m api.Member) any { return m.LastApplied }},
+	{"snapshot_index", "-1: none", func(m api.Member) any { return m.SnapshotIndex }},
+}
+
+func quorumStatus(c *call) error {
+	var rows []api.Member
+	if err := c.get(path("queues", "quorum", c.options.vhost, c.words[0], "status"), &rows); err != nil {
+		return err
+	}
+	return list(c, "Status of quorum queue "+c.words[0]+" ...", memberColumns, nil, len(memberColumns), rows)
+}
+
+func transferLeadership(c *call) error {
+	return c.put(path("quorate", "queues", c.options.vhost, c.words[0], "leader"), api.Transfer{Node: c.words[1]})
+}
+
+var balanceColumns = []column[api.NodeLeaders]{
+	{"node", "", func(n api.NodeLeaders) any { return n.Node }},
+	{"leaders", "queues it is to lead", func(n api.NodeLeaders) any { return n.Leaders }},
+}
+
+func rebalance(c *call) error {
+	if w := c.words[0]; w != "quorum" && w != "all" {
+		return usageError("rebalance takes quorum or all, not %q", w)
+	}
+	c.say("Rebalancing leaders ...")
+	var r api.Rebalanced
+	err := c.post("/api/quorate/rebalance", api.Rebalance{VHostPattern: c.options.vhostPattern, QueuePattern: c.options.queuePattern}, &r)
+	if err != nil {
+		return err
+	}
+	if c.options.formatter == "json" {
+		return c.json(r)
+	}
+	c.fields("", field{"moved", r.Moved}, field{"left", r.Left})
+	return list(c, "Leaders by node:", balanceColumns, nil, len(balanceColumns), r.Nodes)
+}
