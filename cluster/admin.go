@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/quorate/quorate/cluster/mgmt"
@@ -12,6 +13,8 @@ import (
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/logpb"
+	"github.com/quorate/quorate/proto/peerpb"
 )
 
 // Version of the product.
@@ -43,15 +46,36 @@ func (n *Node) Figures(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]
 		if f.Gone {
 			continue
 		}
-		all[id] = mgmt.Figures{Leader: f.Leader, Revision: f.Revision, QueueFigures: api.QueueFigures{
-			Messages: f.Ready + f.Unacknowledged + f.Scheduled + f.Delayed + f.Outbox, Ready: f.Ready, Unacknowledged: f.Unacknowledged, DeadLetters: f.Outbox,
-			Bytes: f.ReadyBytes + f.UnacknowledgedBytes + f.ScheduledBytes + f.DelayedBytes + f.OutboxBytes, ReadyBytes: f.ReadyBytes,
-			UnacknowledgedBytes: f.UnacknowledgedBytes, DeadLetterBytes: f.OutboxBytes, Scheduled: f.Scheduled, ScheduledBytes: f.ScheduledBytes, Consumers: f.Consumers,
-			Delayed: f.Delayed, DelayedBytes: f.DelayedBytes,
-			ExpiredTotal: f.Expired, TimedOutTotal: f.TimedOut, DeadLetteredTotal: f.DeadLettered, DeadLettersDroppedTotal: f.DeadDropped,
-		}}
+		all[id] = mgmt.Figures{Leader: f.Leader, Revision: f.Revision, QueueFigures: queueFigures(f.QueueFigures)}
 	}
 	return all
+}
+
+// queueFigures shows what a queue's leader has answered.
+func queueFigures(f *peerpb.QueueFigures) api.QueueFigures {
+	r := api.QueueFigures{
+		Messages: f.Ready + f.Unacknowledged + f.Scheduled + f.Delayed + f.Outbox, Ready: f.Ready, Unacknowledged: f.Unacknowledged, DeadLetters: f.Outbox,
+		Bytes: f.ReadyBytes + f.UnacknowledgedBytes + f.ScheduledBytes + f.DelayedBytes + f.OutboxBytes, ReadyBytes: f.ReadyBytes,
+		UnacknowledgedBytes: f.UnacknowledgedBytes, DeadLetterBytes: f.OutboxBytes, Scheduled: f.Scheduled, ScheduledBytes: f.ScheduledBytes, Consumers: f.Consumers,
+		Delayed: f.Delayed, DelayedBytes: f.DelayedBytes,
+		ExpiredTotal: f.Expired, TimedOutTotal: f.TimedOut, DeadLetteredTotal: f.DeadLettered, DeadLettersDroppedTotal: f.DeadDropped,
+		DeadLettersWaiting: f.Waiting, DeadLettersRefusedTotal: f.DeadRefused, DeadConfirmedTotal: f.DeadConfirmed,
+		Deaths: map[string]map[string]uint64{},
+	}
+	totals := [...]*uint64{&r.DiedExpiredTotal, &r.DiedRejectedTotal, &r.DiedMaxlenTotal, &r.DiedDeliveryLimitTotal}
+	fates := int(queue.AtLeastOnce) + 1
+	for i, n := range f.Deaths[:min(len(f.Deaths), len(totals)*fates)] {
+		reason := strings.ToLower(logpb.Death_Reason(i/fates + 1).String())
+		*totals[i/fates] += n
+		if n == 0 {
+			continue
+		}
+		if r.Deaths[reason] == nil {
+			r.Deaths[reason] = map[string]uint64{}
+		}
+		r.Deaths[reason][queue.Fate(i%fates).String()] = n
+	}
+	return r
 }
 
 // Replicas describes every queue replica on this node.

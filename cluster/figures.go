@@ -29,6 +29,7 @@ func (n *Node) figures() metrics.Figures {
 		Clock: n.clock.Status(), Peers: n.mesh.Peers(), Log: n.store.Metrics(), Queues: n.View().QueueCount(),
 	}
 	f.Replicas, f.Led = n.led()
+	f.Deaths, f.LostOnce = n.host.Deaths(), n.broker.LostOnce()
 	return f
 }
 
@@ -45,6 +46,7 @@ func (n *Node) led() (replicas int, l metrics.Led) {
 		l.Consumers += s.Consumers
 		l.Ready, l.ReadyBytes = l.Ready+s.Ready.Messages, l.ReadyBytes+s.Ready.Bytes
 		l.Unacked, l.UnackedBytes = l.Unacked+s.Unacknowledged.Messages, l.UnackedBytes+s.Unacknowledged.Bytes
+		l.Waiting += s.Waiting.Messages
 		l.Outbox, l.OutboxBytes = l.Outbox+s.Outbox.Messages, l.OutboxBytes+s.Outbox.Bytes
 	}
 	return len(groups), l

@@ -175,7 +175,7 @@ func (r *reconciler) stop() {
 // spec describes a queue's group.
 func (n *Node) spec(q *catalog.Queue) group.Spec {
 	s := group.Spec{
-		Group: q.Group, Queue: q.ID, VHost: q.VHost, Name: q.Name, Config: n.View().Settings(q, n.config.Defaults),
+		Group: q.Group, Queue: q.ID, VHost: q.VHost, Name: q.Name, Local: q.Local, Config: n.View().Settings(q, n.config.Defaults),
 	}
 	for _, m := range q.Members {
 		if state, ok := n.View().Node(m); ok {

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/fsm"
@@ -26,7 +27,14 @@ type courier struct {
 	mu    sync.Mutex
 	lanes map[fsm.QueueID]*lane
 	bytes int // of the payloads in the lanes
+
+	missed atomic.Uint64 // letters with nowhere to go, copies that did not arrive
 }
+
+// LostOnce counts the dead letters of no outbox that this node sent, or was to
+// send, and that did not arrive: with each target that did not take one, or
+// once if there was none.
+func (b *Broker) LostOnce() uint64 { return b.courier.missed.Load() }
 
 // send routes dead messages of a queue and sets them on their way. Their
 // payloads can be read while it runs.
@@ -43,6 +51,7 @@ func (c *courier) send(from source, letters []fsm.DeadLetter) {
 		}
 		targets, limits := c.broker.deadTargets(view, spec.VHost, config, l, raw)
 		if len(targets) == 0 {
+			c.missed.Add(1)
 			continue
 		}
 		payload := deadPayload(config, raw)
@@ -60,6 +69,7 @@ func (c *courier) send(from source, letters []fsm.DeadLetter) {
 		c.mu.Unlock()
 	}
 	if lost > 0 {
+		c.missed.Add(uint64(lost))
 		c.broker.slog.Warn("dead letters dropped", "queue", spec.Name, "count", lost)
 	}
 }
@@ -85,8 +95,14 @@ func (c *courier) lane(t *target) *lane {
 
 func (c *courier) lock() *sync.Mutex { return &c.mu }
 
-// finished: the target has the message, or has refused it. The lock is held.
-func (c *courier) finished(_ *lane, o *op, _ fsm.Result) { c.bytes -= len(o.payload) }
+// finished: the target has the message, or has refused it, or is gone. The
+// lock is held.
+func (c *courier) finished(_ *lane, o *op, r fsm.Result) {
+	c.bytes -= len(o.payload)
+	if r.Code != fsm.OK {
+		c.missed.Add(1)
+	}
+}
 
 func (c *courier) release() { c.mu.Unlock() }
 
@@ -105,6 +121,7 @@ func (c *courier) told(l *lane, _ told) {
 func (c *courier) lost(l *lane) {
 	for _, o := range l.pending[l.head:] {
 		c.bytes -= len(o.payload)
+		c.missed.Add(1)
 	}
 	l.abandon()
 	l.target.detach(l)

@@ -110,7 +110,12 @@ func (b *Broker) figured(req *peerpb.FiguresRequest) []*group.Group {
 
 func figuresOf(m *queue.Machine) *peerpb.QueueFigures {
 	s := m.Stats()
+	var deaths []uint64
+	for _, by := range s.Counters.Deaths {
+		deaths = append(deaths, by[:]...)
+	}
 	return &peerpb.QueueFigures{
+		Waiting: s.Waiting.Messages, Deaths: deaths, DeadConfirmed: s.Counters.DeadConfirmed, DeadRefused: s.Counters.DeadRefused,
 		Queue: uint64(m.ID()), Ready: s.Ready.Messages, ReadyBytes: s.Ready.Bytes,
 		Unacknowledged: s.Unacknowledged.Messages, UnacknowledgedBytes: s.Unacknowledged.Bytes,
 		Scheduled: s.Scheduled.Messages, ScheduledBytes: s.Scheduled.Bytes,

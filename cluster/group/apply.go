@@ -84,6 +84,10 @@ func (g *Group) applyEntry(l *raft.Log, lead bool) (ticked bool) {
 	if e.Version > entryVersion {
 		g.host.fail(codeTooOld, fmt.Sprintf("group %d: entry %d needs version ≥ %d", g.spec.Group, l.Index, e.Version))
 	}
+	if lead {
+		before := g.machine.Dead()
+		defer func() { g.host.dead.note(g.spec.Local, before, g.machine.Dead()) }()
+	}
 	m := fsm.Meta{Index: l.Index, Term: l.Term, Now: fsm.Time(e.Now)}
 	for _, c := range e.Commands {
 		m.Session = fsm.SessionFrom(c.Session)

@@ -47,6 +47,7 @@ type Spec struct {
 	Queue   fsm.QueueID
 	VHost   string
 	Name    string
+	Local   bool     // a queue of one node
 	Members []string // node names, the preferred leader first
 	Config  *QueueConfig
 }

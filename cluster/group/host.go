@@ -79,6 +79,7 @@ type Host struct {
 	many     bool // there are, or will be, see repace
 
 	localBytes atomic.Int64 // of the payloads of local queues
+	dead       deaths
 
 	stop chan struct{}
 	done sync.WaitGroup

@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/quorate/quorate/cluster/clock"
+	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
 )
@@ -35,12 +36,15 @@ type Figures struct {
 	Queues                 int // in the catalog
 	Replicas               int // on this node
 	Led                    Led
+	Deaths                 group.Deaths // in the queues that this node led, since it started
+	LostOnce               uint64       // dead letters, see broker.LostOnce
 }
 
 // Led sums up the queues that this node leads.
 type Led struct {
 	Queues, Consumers                     int
 	Ready, Unacked, Outbox                uint64
+	Waiting                               uint64 // of the outbox
 	ReadyBytes, UnackedBytes, OutboxBytes uint64
 }
 

@@ -14,9 +14,11 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/clock"
+	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/cmd/tidy/page"
+	"github.com/quorate/quorate/fsm/queue"
 )
 
 var _ = flag.Bool("rewrite", false, "write the documentation's table of metrics anew")
@@ -55,7 +57,12 @@ func TestPage(t *testing.T) {
 			}},
 			Peers: []peer.PeerStatus{{Node: "n2", Alive: true, Linked: true, Backlog: 10, RoundTrip: time.Millisecond}, {Node: "n3"}},
 			Log:   raftlog.Metrics{DiskBytes: 100, CacheHits: 5},
-			Led:   Led{Queues: 3, Consumers: 2, Ready: 10, Unacked: 4, ReadyBytes: 1000, UnackedBytes: 400, Outbox: 1},
+			Led:   Led{Queues: 3, Consumers: 2, Ready: 10, Unacked: 4, ReadyBytes: 1000, UnackedBytes: 400, Outbox: 1, Waiting: 1},
+			Deaths: group.Deaths{
+				Replicated: queue.Dead{By: [4][4]uint64{{1, 2, 3, 4}, {5}, {6}, {7}}, Confirmed: 8, Dropped: 9, Refused: 10},
+				Local:      queue.Dead{By: [4][4]uint64{{0, 0, 0, 11}}, Dropped: 12},
+			},
+			LostOnce: 13,
 		}
 	})
 	m.SetTraffic(func() Traffic { return Traffic{ConnectionsOpened: 5, ConnectionsClosed: 2, ChannelsOpened: 7} })
@@ -72,6 +79,17 @@ func TestPage(t *testing.T) {
 		`rabbitmq_unreachable_cluster_peers_count 1`, `quorate_peer_alive{peer="n3"} 0`, `quorate_peer_backlog_bytes{peer="n2"} 10`,
 		`quorate_peer_round_trip_seconds{peer="n2"} 0.001`, `quorate_raft_log_disk_bytes 100`, `quorate_raft_log_cache_hits_total 5`,
 		`quorate_timer_lateness_seconds_bucket{kind="message",le="0.005"} 1`, `quorate_timer_lateness_seconds_count{kind="message"} 2`,
+		`quorate_dead_letter_outbox_depth 1`, `quorate_dead_letter_outbox_waiting 1`,
+		`rabbitmq_global_messages_dead_lettered_expired_total{dead_letter_strategy="disabled",queue_type="rabbit_quorum_queue"} 1`,
+		`rabbitmq_global_messages_dead_lettered_expired_total{dead_letter_strategy="at_most_once",queue_type="rabbit_quorum_queue"} 2`,
+		`rabbitmq_global_messages_dead_lettered_expired_total{dead_letter_strategy="transactional",queue_type="rabbit_quorum_queue"} 3`,
+		`rabbitmq_global_messages_dead_lettered_expired_total{dead_letter_strategy="at_least_once",queue_type="rabbit_classic_queue"} 11`,
+		`rabbitmq_global_messages_dead_lettered_rejected_total{dead_letter_strategy="disabled",queue_type="rabbit_quorum_queue"} 5`,
+		`rabbitmq_global_messages_dead_lettered_maxlen_total{dead_letter_strategy="disabled",queue_type="rabbit_quorum_queue"} 6`,
+		`rabbitmq_global_messages_dead_lettered_delivery_limit_total{dead_letter_strategy="disabled",queue_type="rabbit_quorum_queue"} 7`,
+		`rabbitmq_global_messages_dead_lettered_confirmed_total{queue_type="rabbit_quorum_queue"} 8`,
+		`quorate_dead_letters_refused_total{queue_type="rabbit_quorum_queue"} 10`,
+		`quorate_dead_letters_lost_total{way="outbox"} 21`, `quorate_dead_letters_lost_total{way="once"} 13`,
 	} {
 		if !strings.Contains(page, "\n"+line+"\n") {
 			t.Errorf("no line %s", line)

@@ -5,6 +5,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/logpb"
 )
 
 // kind is a type of metric.
@@ -76,6 +79,34 @@ var lateness = metric{
 
 var latenessBuckets = []float64{0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60}
 
+const deadLettered = "rabbitmq_global_messages_dead_lettered_"
+
+var queueType = []string{"queue_type"}
+
+// eachType adds a value per type of queue.
+func eachType(f *Figures, add func(kind string, d *queue.Dead)) {
+	add("rabbit_quorum_queue", &f.Deaths.Replicated)
+	add("rabbit_classic_queue", &f.Deaths.Local)
+}
+
+func byType(value func(d *queue.Dead) uint64) func(*Figures, emit) {
+	return func(f *Figures, add emit) {
+		eachType(f, func(kind string, d *queue.Dead) { add(float64(value(d)), kind) })
+	}
+}
+
+// died counts the deaths for a reason by what became of the dead.
+func died(reason logpb.Death_Reason, name, help string) metric {
+	help += ", in queues that this node led. disabled: nothing is left of them"
+	return metric{deadLettered + name + "_total", counter, []string{"queue_type", "dead_letter_strategy"}, help, func(f *Figures, add emit) {
+		eachType(f, func(kind string, d *queue.Dead) {
+			for fate, n := range d.By[reason-1] {
+				add(float64(n), kind, queue.Fate(fate).String())
+			}
+		})
+	}}
+}
+
 // table lists every other metric.
 var table = []metric{
 	{"rabbitmq_identity_info", gauge, []string{"rabbitmq_node", "rabbitmq_cluster", "rabbitmq_endpoint"}, "Always 1: names of the node and its cluster", func(f *Figures, add emit) {
@@ -102,6 +133,17 @@ var table = []metric{
 	{"rabbitmq_queue_messages_bytes", gauge, nil, "Both of them", one(func(f *Figures) uint64 { return f.Led.ReadyBytes + f.Led.UnackedBytes })},
 	{"quorate_dead_letter_outbox_depth", gauge, nil, "Dead letters that the queues led by this node still have to forward", one(func(f *Figures) uint64 { return f.Led.Outbox })},
 	{"quorate_dead_letter_outbox_bytes", gauge, nil, "Payload bytes of these dead letters", one(func(f *Figures) uint64 { return f.Led.OutboxBytes })},
+	{"quorate_dead_letter_outbox_waiting", gauge, nil, "Those among them that have nowhere to go for now, or were refused", one(func(f *Figures) uint64 { return f.Led.Waiting })},
+	died(logpb.Death_EXPIRED, "expired", "Messages that expired"),
+	died(logpb.Death_REJECTED, "rejected", "Messages that consumers rejected without requeue"),
+	died(logpb.Death_MAXLEN, "maxlen", "Messages dropped, or refused as dead letters, because of a length limit"),
+	died(logpb.Death_DELIVERY_LIMIT, "delivery_limit", "Messages returned more often than the delivery limit allows"),
+	{deadLettered + "confirmed_total", counter, queueType, "Dead letters of outboxes that their targets have", byType(func(d *queue.Dead) uint64 { return d.Confirmed })},
+	{"quorate_dead_letters_refused_total", counter, queueType, "Copies of dead letters of outboxes that their targets have refused", byType(func(d *queue.Dead) uint64 { return d.Refused })},
+	{"quorate_dead_letters_lost_total", counter, []string{"way"}, "Dead letters that did not arrive: no exchange, no route, refused, or the target or the queue is gone. way: outbox, or once (at_most_once, maxlen, beyond dead-letter-max-pending), which counts each target", func(f *Figures, add emit) {
+		add(float64(f.Deaths.Replicated.Dropped+f.Deaths.Local.Dropped), "outbox")
+		add(float64(f.LostOnce), "once")
+	}},
 	{"quorate_queues_declared", gauge, nil, "Queues in the catalog of the cluster", one(func(f *Figures) int { return f.Queues })},
 	{"quorate_queue_replicas", gauge, nil, "Queue replicas on this node", one(func(f *Figures) int { return f.Replicas })},
 

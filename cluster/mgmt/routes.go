@@ -43,6 +43,7 @@ func post(need level, h func(http.ResponseWriter, *request)) endpoint {
 func (s *Server) resources() []resource {
 	return slices.Concat([]resource{
 		{"/api/version", []endpoint{get(management, s.version)}},
+		{"/api/overview", []endpoint{get(management, s.overview)}},
 		{"/api/whoami", []endpoint{get(management, s.whoami)}},
 		{"/api/quorate/replicas", []endpoint{get(administrator, s.replicas)}},
 		{"/api/quorate/status", []endpoint{get(administrator, s.status)}},

@@ -27,11 +27,21 @@ func (s *Server) describeVHost(r *request, row *logpb.PutVhost) api.VHost {
 }
 
 func (s *Server) listVHosts(w http.ResponseWriter, r *request) {
+	var figures map[fsm.QueueID]Figures
+	stats := r.URL.Query().Get("disable_stats") != "true"
+	if stats {
+		figures = s.node.Figures(r.Context())
+	}
 	var items []api.VHost
 	for _, row := range r.view.VHosts() {
-		if r.sees(row.GetName()) {
-			items = append(items, s.describeVHost(r, row))
+		if !r.sees(row.GetName()) {
+			continue
 		}
+		v := s.describeVHost(r, row)
+		if stats {
+			v.Totals = totals(r.view, v.Name, figures)
+		}
+		items = append(items, v)
 	}
 	list(s, w, r, items)
 }
@@ -42,7 +52,9 @@ func (s *Server) getVHost(w http.ResponseWriter, r *request) {
 		s.notFound(w)
 		return
 	}
-	s.answer(w, http.StatusOK, s.describeVHost(r, row))
+	v := s.describeVHost(r, row)
+	v.Totals = totals(r.view, v.Name, s.node.Figures(r.Context()))
+	s.answer(w, http.StatusOK, v)
 }
 
 // putVHost makes or changes a vhost. Whoever makes one may do everything in it.

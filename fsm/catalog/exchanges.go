@@ -24,6 +24,9 @@ const (
 
 var exchangeTypes = []string{Direct, Fanout, Topic, Headers, ConsistentHash, ModulusHash, Random, LocalRandom}
 
+// ExchangeTypes lists the types of exchanges.
+func ExchangeTypes() []string { return slices.Clone(exchangeTypes) }
+
 // predeclared are the exchanges of every vhost.
 var predeclared = []*logpb.DeclareExchange{
 	{Name: "amq.direct", Type: Direct, Durable: true},

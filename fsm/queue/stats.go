@@ -36,6 +36,12 @@ func (m *Machine) Stats() Stats {
 	}
 }
 
+// Dead returns the counters of deaths.
+func (m *Machine) Dead() Dead {
+	c := &m.counters
+	return Dead{By: c.Deaths, Confirmed: c.DeadConfirmed, Dropped: c.DeadDropped, Refused: c.DeadRefused}
+}
+
 // Live reports whether the entry at index has live messages.
 func (m *Machine) Live(index uint64) bool { return m.live.has(index) }
 

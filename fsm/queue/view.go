@@ -114,6 +114,28 @@ func (c *Counters) Died(reason logpb.Death_Reason) (n uint64) {
 	return n
 }
 
+// Dead are the counters that tell of deaths and what became of the dead.
+type Dead struct {
+	By                          [4][4]uint64 // Counters.Deaths
+	Confirmed, Dropped, Refused uint64       // letters, letters, transfers
+}
+
+// Plus is the sum of two.
+func (d Dead) Plus(o Dead) Dead { return d.with(o, func(a, b uint64) uint64 { return a + b }) }
+
+// Minus is what has been added to an earlier o.
+func (d Dead) Minus(o Dead) Dead { return d.with(o, func(a, b uint64) uint64 { return a - b }) }
+
+func (d Dead) with(o Dead, f func(a, b uint64) uint64) Dead {
+	for reason := range d.By {
+		for fate := range d.By[reason] {
+			d.By[reason][fate] = f(d.By[reason][fate], o.By[reason][fate])
+		}
+	}
+	d.Confirmed, d.Dropped, d.Refused = f(d.Confirmed, o.Confirmed), f(d.Dropped, o.Dropped), f(d.Refused, o.Refused)
+	return d
+}
+
 // Fate is what becomes of a message that has died.
 type Fate uint8
 
@@ -127,6 +149,11 @@ const (
 	// AtLeastOnce: in the outbox until a target has it.
 	AtLeastOnce
 )
+
+var fates = [...]string{Dropped: "disabled", SentOnce: "at_most_once", Transactional: "transactional", AtLeastOnce: "at_least_once"}
+
+// String is the dead-letter strategy that has the fate, as metrics name it.
+func (f Fate) String() string { return fates[f] }
 
 // Status of a consumer.
 type Status uint8

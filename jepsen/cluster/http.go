@@ -7,7 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -39,6 +43,51 @@ func (n *Node) Replicas(ctx context.Context) ([]Replica, error) {
 // Ready asks a node whether it serves clients.
 func (n *Node) Ready(ctx context.Context) error {
 	return n.call(ctx, http.MethodGet, "/api/health/checks/ready-to-serve-clients", nil, nil)
+}
+
+// metricsOffset is how far a node's metrics listener is above that of the API.
+const metricsOffset = 20
+
+// Metric sums up the values of a node's metric whose labels hold all the words.
+func (n *Node) Metric(ctx context.Context, name string, words ...string) (sum float64, err error) {
+	host, port, err := net.SplitHostPort(n.HTTP)
+	if err != nil {
+		return 0, err
+	}
+	number, err := strconv.Atoi(port)
+	if err != nil {
+		return 0, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s:%d/metrics", host, number+metricsOffset), nil)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	page, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, err
+	}
+	found := false
+	for line := range strings.Lines(string(page)) {
+		series, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		rest, ok := strings.CutPrefix(series, name)
+		if !ok || rest != "" && rest[0] != '{' || slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(rest, w) }) {
+			continue
+		}
+		v, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			return 0, err
+		}
+		found, sum = true, sum+v
+	}
+	if !found {
+		return 0, fmt.Errorf("node %d has no metric %s %v", n.Number, name, words)
+	}
+	return sum, nil
 }
 
 // settle asks a node to tell its followers how far they may apply.

@@ -47,12 +47,35 @@ type Queue struct {
 	Scheduled      int            `json:"messages_scheduled"`
 	Bytes          int            `json:"message_bytes"`
 	Leader         string         `json:"leader"`
+	DeadLetters    int            `json:"messages_dlx"`
+	DeadWaiting    int            `json:"messages_dlx_waiting"`
+	DeadConfirmed  int            `json:"messages_dead_lettered_confirmed_total"`
+	DeadDropped    int            `json:"dead_letters_dropped_total"`
+	DeadRefused    int            `json:"dead_letters_refused_total"`
+	// Deaths by reason and strategy.
+	Deaths map[string]map[string]int `json:"deaths"`
 }
 
 // Queue asks about a queue of the vhost "/".
 func (n *Node) Queue(ctx context.Context, name string) (q Queue, err error) {
 	err = n.call(ctx, http.MethodGet, "/api/queues/%2F/"+url.PathEscape(name), nil, &q)
 	return q, err
+}
+
+// Totals are what the HTTP API sums up over queues.
+type Totals struct {
+	Messages    int `json:"messages"`
+	DeadLetters int `json:"messages_dlx"`
+	DeadWaiting int `json:"messages_dlx_waiting"`
+}
+
+// Totals sums up all queues.
+func (n *Node) Totals(ctx context.Context) (Totals, error) {
+	var o struct {
+		Totals Totals `json:"queue_totals"`
+	}
+	err := n.call(ctx, http.MethodGet, "/api/overview", nil, &o)
+	return o.Totals, err
 }
 
 // SetUser makes a user, or changes it.

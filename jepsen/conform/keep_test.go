@@ -1,11 +1,15 @@
 package conform
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/quorate/quorate/jepsen/cluster"
 )
 
 func TestKeep(t *testing.T) { keepRows.run(t) }
@@ -41,6 +45,35 @@ var keepRows = suite{test: "TestKeep", title: "What is kept for later", rows: []
 		t.publish(q, expiration("0"), body("3"))
 		t.equal("kept again", bodies(t.take(d, 1)), "3")
 	}},
+	{id: "DL-12", what: "deaths are counted by reason and strategy, letters that wait, arrive or get lost", run: func(t *T) {
+		for strategy, pairs := range map[string][]any{
+			"disabled":      nil,
+			"at_most_once":  {"x-dead-letter-exchange", t.name("X"), "x-dead-letter-strategy", "at-most-once"},
+			"transactional": {"x-dead-letter-exchange", t.name("X")},
+			"at_least_once": {"x-dead-letter-exchange", t.name("X"), "x-dead-letter-strategy", "at-least-once"},
+		} {
+			t.deaths4(strategy, pairs...)
+		}
+		q := t.queue("waits", "x-dead-letter-exchange", t.name("Y"), "x-dead-letter-strategy", "at-least-once")
+		t.publish(q, expiration("0"))
+		t.count(q, func(q cluster.Queue) string { return fmt.Sprint(q.Messages, q.DeadLetters, q.DeadWaiting) }, "1 1 1")
+		all, err := t.Nodes[0].Totals(t.ctx)
+		t.must(err)
+		if all.Messages < 1 || all.DeadLetters < 1 || all.DeadWaiting < 1 {
+			t.Errorf("totals: %+v", all)
+		}
+		full := t.queue("full", "x-max-length", int32(0), "x-overflow", "reject-publish")
+		refused := t.queue("refused", "x-dead-letter-exchange", "", "x-dead-letter-routing-key", full)
+		t.publish(refused, expiration("0"))
+		t.count(refused, func(q cluster.Queue) string { return fmt.Sprint(q.DeadRefused, q.DeadDropped) }, "1 1")
+		once := t.queue("once", "x-dead-letter-exchange", "", "x-dead-letter-routing-key", full, "x-dead-letter-strategy", "at-most-once")
+		t.publish(once, expiration("0"))
+		t.metric(1, "quorate_dead_letters_refused_total", "rabbit_quorum_queue")
+		t.metric(1, "quorate_dead_letters_lost_total", "outbox")
+		t.metric(1, "quorate_dead_letters_lost_total", "once")
+		t.metric(1, "quorate_dead_letter_outbox_waiting")
+		t.metric(1, "quorate_dead_letter_outbox_depth")
+	}},
 	{id: "SB-24", what: "an exchange's TTL limits dead letters that it brings", run: func(t *T) {
 		last, d := t.dead()
 		for i, strategy := range []string{"at-most-once", "at-least-once"} {
@@ -61,3 +94,73 @@ var keepRows = suite{test: "TestKeep", title: "What is kept for later", rows: []
 		}
 	}},
 }}
+
+// deaths4 lets one message die for each reason, in queues with a dead-letter
+// strategy, and checks what is counted.
+func (t *T) deaths4(strategy string, pairs ...any) {
+	t.Helper()
+	_, d := t.dead()
+	one := func(reason string, die func(q string), more ...any) {
+		t.Helper()
+		q := t.queue(strategy+"."+reason, append(more, pairs...)...)
+		die(q)
+		t.count(q, func(q cluster.Queue) string { return fmt.Sprint(q.Deaths) }, fmt.Sprint(map[string]map[string]int{reason: {how(reason, strategy): 1}}))
+		if strategy != "disabled" {
+			t.take(d, 1)
+		}
+		if h := how(reason, strategy); h == "transactional" || h == "at_least_once" {
+			t.count(q, func(q cluster.Queue) string { return fmt.Sprint(q.DeadConfirmed, q.DeadLetters) }, "1 0")
+			t.metric(1, "rabbitmq_global_messages_dead_lettered_confirmed_total", "rabbit_quorum_queue")
+		}
+		t.metric(1, "rabbitmq_global_messages_dead_lettered_"+reason+"_total", `"`+how(reason, strategy)+`"`, "rabbit_quorum_queue")
+	}
+	one("expired", func(q string) { t.publish(q, expiration("0")) })
+	one("rejected", func(q string) {
+		t.publish(q)
+		t.must(t.take1(q).Reject(false))
+	})
+	one("maxlen", func(q string) { t.publishN(q, 2) }, "x-max-length", int32(1))
+	one("delivery_limit", func(q string) {
+		t.publish(q)
+		t.must(t.take1(q).Reject(true))
+	}, "x-delivery-limit", int32(0))
+}
+
+// how dead letters go: what a length limit drops is never kept.
+func how(reason, strategy string) string {
+	if reason == "maxlen" && strategy != "disabled" {
+		return "at_most_once"
+	}
+	return strategy
+}
+
+// count waits until a queue's figures are as wanted.
+func (t *T) count(queue string, of func(cluster.Queue) string, want string) {
+	t.Helper()
+	t.eventually("figures of "+queue, func() error {
+		q, err := t.Nodes[0].Queue(t.ctx, queue)
+		if err == nil && of(q) != want {
+			err = fmt.Errorf("%s, want %s", of(q), want)
+		}
+		return err
+	})
+}
+
+// metric waits until a metric is at least so much, over all nodes.
+func (t *T) metric(least float64, name string, words ...string) {
+	t.Helper()
+	t.eventually(name+" "+strings.Join(words, " "), func() error {
+		sum := 0.0
+		for _, n := range t.Nodes {
+			v, err := n.Metric(t.ctx, name, words...)
+			if err != nil {
+				return err
+			}
+			sum += v
+		}
+		if sum < least {
+			return errors.New(fmt.Sprint(sum))
+		}
+		return nil
+	})
+}

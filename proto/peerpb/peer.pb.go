@@ -1101,6 +1101,10 @@ type QueueFigures struct {
 	ScheduledBytes      uint64                 `protobuf:"varint,16,opt,name=scheduled_bytes,json=scheduledBytes,proto3" json:"scheduled_bytes,omitempty"`
 	Delayed             uint64                 `protobuf:"varint,17,opt,name=delayed,proto3" json:"delayed,omitempty"` // returned, and to be tried again later
 	DelayedBytes        uint64                 `protobuf:"varint,18,opt,name=delayed_bytes,json=delayedBytes,proto3" json:"delayed_bytes,omitempty"`
+	Waiting             uint64                 `protobuf:"varint,20,opt,name=waiting,proto3" json:"waiting,omitempty"` // of the outbox: letters with nowhere to go for now
+	DeadConfirmed       uint64                 `protobuf:"varint,21,opt,name=dead_confirmed,json=deadConfirmed,proto3" json:"dead_confirmed,omitempty"`
+	DeadRefused         uint64                 `protobuf:"varint,22,opt,name=dead_refused,json=deadRefused,proto3" json:"dead_refused,omitempty"`
+	Deaths              []uint64               `protobuf:"varint,23,rep,packed,name=deaths,proto3" json:"deaths,omitempty"` // as in a snapshot's QueueCounters
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
 }
@@ -1259,6 +1263,34 @@ func (x *QueueFigures) GetDelayedBytes() uint64 {
 		return x.DelayedBytes
 	}
 	return 0
+}
+
+func (x *QueueFigures) GetWaiting() uint64 {
+	if x != nil {
+		return x.Waiting
+	}
+	return 0
+}
+
+func (x *QueueFigures) GetDeadConfirmed() uint64 {
+	if x != nil {
+		return x.DeadConfirmed
+	}
+	return 0
+}
+
+func (x *QueueFigures) GetDeadRefused() uint64 {
+	if x != nil {
+		return x.DeadRefused
+	}
+	return 0
+}
+
+func (x *QueueFigures) GetDeaths() []uint64 {
+	if x != nil {
+		return x.Deaths
+	}
+	return nil
 }
 
 // ReplicasRequest asks a node how its replicas of queues stand.
@@ -1774,7 +1806,7 @@ const file_peer_proto_rawDesc = "" +
 	"\x0eFiguresRequest\x12\x16\n" +
 	"\x06queues\x18\x01 \x03(\x04R\x06queues\"E\n" +
 	"\fFiguresReply\x125\n" +
-	"\x06queues\x18\x01 \x03(\v2\x1d.quorate.peer.v1.QueueFiguresR\x06queues\"\xc4\x04\n" +
+	"\x06queues\x18\x01 \x03(\v2\x1d.quorate.peer.v1.QueueFiguresR\x06queues\"\xc0\x05\n" +
 	"\fQueueFigures\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x14\n" +
 	"\x05ready\x18\x02 \x01(\x04R\x05ready\x12\x1f\n" +
@@ -1795,7 +1827,11 @@ const file_peer_proto_rawDesc = "" +
 	"\tscheduled\x18\x0f \x01(\x04R\tscheduled\x12'\n" +
 	"\x0fscheduled_bytes\x18\x10 \x01(\x04R\x0escheduledBytes\x12\x18\n" +
 	"\adelayed\x18\x11 \x01(\x04R\adelayed\x12#\n" +
-	"\rdelayed_bytes\x18\x12 \x01(\x04R\fdelayedBytes\")\n" +
+	"\rdelayed_bytes\x18\x12 \x01(\x04R\fdelayedBytes\x12\x18\n" +
+	"\awaiting\x18\x14 \x01(\x04R\awaiting\x12%\n" +
+	"\x0edead_confirmed\x18\x15 \x01(\x04R\rdeadConfirmed\x12!\n" +
+	"\fdead_refused\x18\x16 \x01(\x04R\vdeadRefused\x12\x16\n" +
+	"\x06deaths\x18\x17 \x03(\x04R\x06deaths\")\n" +
 	"\x0fReplicasRequest\x12\x16\n" +
 	"\x06groups\x18\x01 \x03(\rR\x06groups\"]\n" +
 	"\rReplicasReply\x124\n" +

@@ -18,6 +18,56 @@ type VHost struct {
 	Tracing               bool              `json:"tracing"`
 	ProtectedFromDeletion bool              `json:"protected_from_deletion"`
 	ClusterState          map[string]string `json:"cluster_state"` // by node
+
+	*Totals // nil if they were not asked for
+}
+
+// Totals sum up the figures of queues. Those whose leader does not answer are
+// missing.
+type Totals struct {
+	Messages        uint64 `json:"messages"`
+	Ready           uint64 `json:"messages_ready"`
+	Unacknowledged  uint64 `json:"messages_unacknowledged"`
+	Scheduled       uint64 `json:"messages_scheduled"`
+	DeadLetters     uint64 `json:"messages_dlx"`
+	DeadWaiting     uint64 `json:"messages_dlx_waiting"`
+	Bytes           uint64 `json:"message_bytes"`
+	DeadLetterBytes uint64 `json:"message_bytes_dlx"`
+}
+
+// Add adds the figures of one queue.
+func (t *Totals) Add(f *QueueFigures) {
+	t.Messages, t.Ready, t.Unacknowledged = t.Messages+f.Messages, t.Ready+f.Ready, t.Unacknowledged+f.Unacknowledged
+	t.Scheduled, t.DeadLetters, t.DeadWaiting = t.Scheduled+f.Scheduled, t.DeadLetters+f.DeadLetters, t.DeadWaiting+f.DeadLettersWaiting
+	t.Bytes, t.DeadLetterBytes = t.Bytes+f.Bytes, t.DeadLetterBytes+f.DeadLetterBytes
+}
+
+// Overview is answered by GET /api/overview: the cluster as far as the user
+// may see it.
+type Overview struct {
+	ManagementVersion string         `json:"management_version"`
+	RabbitMQVersion   string         `json:"rabbitmq_version"` // that it is compatible with
+	ProductName       string         `json:"product_name"`
+	ProductVersion    string         `json:"product_version"`
+	ClusterName       string         `json:"cluster_name"`
+	Node              string         `json:"node"` // that answers
+	DefaultQueueType  string         `json:"default_queue_type"`
+	ExchangeTypes     []ExchangeType `json:"exchange_types"`
+	QueueTotals       Totals         `json:"queue_totals"`
+	ObjectTotals      ObjectTotals   `json:"object_totals"`
+}
+
+// ExchangeType is a type of exchange.
+type ExchangeType struct {
+	Name    string `json:"name"`
+	Enabled bool   `json:"enabled"`
+}
+
+// ObjectTotals count what there is.
+type ObjectTotals struct {
+	Queues    int    `json:"queues"`
+	Exchanges int    `json:"exchanges"`
+	Consumers uint64 `json:"consumers"`
 }
 
 // VHostMetadata repeats what describes a virtual host.
@@ -113,6 +163,18 @@ type QueueFigures struct {
 	TimedOutTotal           uint64 `json:"messages_timed_out_total"`
 	DeadLetteredTotal       uint64 `json:"messages_dead_lettered_total"`
 	DeadLettersDroppedTotal uint64 `json:"dead_letters_dropped_total"`
+	DeadLettersWaiting      uint64 `json:"messages_dlx_waiting"`       // with nowhere to go for now
+	DeadLettersRefusedTotal uint64 `json:"dead_letters_refused_total"` // by targets
+	// Deaths by reason, whatever became of the dead, and letters of the outbox
+	// that arrived.
+	DiedExpiredTotal       uint64 `json:"messages_dead_lettered_expired_total"`
+	DiedRejectedTotal      uint64 `json:"messages_dead_lettered_rejected_total"`
+	DiedMaxlenTotal        uint64 `json:"messages_dead_lettered_maxlen_total"`
+	DiedDeliveryLimitTotal uint64 `json:"messages_dead_lettered_delivery_limit_total"`
+	DeadConfirmedTotal     uint64 `json:"messages_dead_lettered_confirmed_total"`
+	// Deaths by reason and strategy (disabled, at_most_once, transactional,
+	// at_least_once), those that are not 0.
+	Deaths map[string]map[string]uint64 `json:"deaths"`
 	// SettingsInForce: the queue has taken up the effective settings shown.
 	SettingsInForce bool `json:"settings_in_force"`
 }

@@ -1,0 +1,59 @@
+package mgmt
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+func (w *world) Status() api.Status { return api.Status{Node: "n1", Cluster: "c"} }
+
+// TestOverview: everybody gets the sums of what they may see.
+func TestOverview(t *testing.T) {
+	w := newWorld(t)
+	w.queue("/", "q", false)
+	w.queue("/", "silent", false)
+	w.queue("hidden", "h", false)
+	w.figures["q"] = Figures{QueueFigures: api.QueueFigures{
+		Messages: 10, Ready: 1, Unacknowledged: 2, Scheduled: 3, DeadLetters: 4, DeadLettersWaiting: 1, Bytes: 100, DeadLetterBytes: 40, Consumers: 5,
+	}}
+	w.figures["h"] = Figures{QueueFigures: api.QueueFigures{Messages: 1, DeadLetters: 1}}
+	q := api.Totals{Messages: 10, Ready: 1, Unacknowledged: 2, Scheduled: 3, DeadLetters: 4, DeadWaiting: 1, Bytes: 100, DeadLetterBytes: 40}
+	both := q
+	both.Messages, both.DeadLetters = 11, 5
+	exchanges := 1 + len(w.View().Exchanges("/"))
+	for user, want := range map[string]api.Overview{
+		"maggie": {QueueTotals: q, ObjectTotals: api.ObjectTotals{Queues: 2, Exchanges: exchanges, Consumers: 5}},
+		"mona":   {QueueTotals: both, ObjectTotals: api.ObjectTotals{Queues: 3, Exchanges: 2 * exchanges, Consumers: 5}},
+	} {
+		var o api.Overview
+		if err := json.Unmarshal(w.request(user, "GET", "/api/overview", "").Body.Bytes(), &o); err != nil {
+			t.Fatal(err)
+		}
+		if o.QueueTotals != want.QueueTotals || o.ObjectTotals != want.ObjectTotals {
+			t.Errorf("%s sees %+v, want %+v", user, o, want)
+		}
+		if o.ClusterName != "c" || o.Node != "n1" || o.ProductVersion != "1.2.3" || o.RabbitMQVersion != "4.3.0" || len(o.ExchangeTypes) < 4 {
+			t.Errorf("%s sees %+v", user, o)
+		}
+	}
+	w.check(want{"", "GET", "/api/overview", "", 401, `…"not_authorized"`}, want{"root", "PUT", "/api/overview", "", 405, "…method_not_allowed"})
+
+	var list []api.VHost
+	if err := json.Unmarshal(w.request("mona", "GET", "/api/vhosts", "").Body.Bytes(), &list); err != nil {
+		t.Fatal(err)
+	}
+	if len(list) != 2 || *list[0].Totals != q || list[1].Messages != 1 {
+		t.Errorf("vhosts: %+v", list)
+	}
+	w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteVhost{DeleteVhost: &logpb.DeleteVhost{Name: "hidden"}}})
+	list = nil
+	if err := json.Unmarshal(w.request("root", "GET", "/api/vhosts?disable_stats=true", "").Body.Bytes(), &list); err != nil {
+		t.Fatal(err)
+	}
+	if len(list) != 1 || list[0].Totals != nil {
+		t.Errorf("without figures: %+v", list)
+	}
+}
