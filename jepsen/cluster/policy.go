@@ -45,6 +45,7 @@ type Queue struct {
 	Ready          int            `json:"messages_ready"`
 	Unacknowledged int            `json:"messages_unacknowledged"`
 	Scheduled      int            `json:"messages_scheduled"`
+	Delayed        int            `json:"messages_delayed"`
 	Bytes          int            `json:"message_bytes"`
 	Leader         string         `json:"leader"`
 	DeadLetters    int            `json:"messages_dlx"`

@@ -95,6 +95,17 @@ var roughRows = suite{test: "TestRough", title: "Nodes stop or die", rough: true
 		t.take(d, 1)
 		t.settled(q)
 	}},
+	{id: "Q-R4", what: "a message that waits for its next try comes on time although the leader dies", run: func(t *T) {
+		q := t.queue("q", "x-delayed-retry-type", "all", "x-delayed-retry-min", int32(4000))
+		t.publish(q)
+		d := t.mustGet(q)
+		at := time.Now()
+		t.must(d.Reject(true))
+		t.awaitQueue(q, func(c counts) bool { return c.Delayed == 1 })
+		t.killLeader(q)
+		t.readyUntil(q, 0, at.Add(ms(4000-50)))
+		t.counted(t.take(q, 1)[0], "x-delivery-count", 1)
+	}},
 	{id: "T-18", what: "a deadline outlives a restart of each node in turn", run: func(t *T) {
 		_, d, q := t.mortal(20000)
 		at := t.publish(q)

@@ -37,7 +37,7 @@ type suite struct {
 
 // suites are all tables, in the order of the document.
 var suites = []*suite{
-	&ttlRows, &leaseRows, &deadRows, &policyRows, &limitRows, &headRows, &holdRows, &keepRows, &idleRows, &roughRows,
+	&ttlRows, &leaseRows, &deadRows, &policyRows, &limitRows, &headRows, &holdRows, &keepRows, &idleRows, &deliveryRows, &roughRows,
 }
 
 // run runs a suite's rows, side by side unless they are rough.
