@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"syscall"
 	"time"
 )
 
@@ -41,47 +42,110 @@ func (c *Closed) Error() string {
 	return fmt.Sprintf("closed with %d %s (%d,%d)", c.Code, c.Text, c.Class, c.Method)
 }
 
-// DialRaw connects to addr, logs in as guest and opens channel 1.
-func DialRaw(ctx context.Context, addr string) (*Raw, error) {
+// Dial connects to addr and says nothing.
+func Dial(ctx context.Context, addr string) (*Raw, error) {
 	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	r := &Raw{conn: conn, in: bufio.NewReader(conn)}
+	return &Raw{conn: conn, in: bufio.NewReader(conn)}, nil
+}
+
+// DialRaw connects to addr, logs in as guest and opens channel 1.
+func DialRaw(ctx context.Context, addr string) (*Raw, error) {
+	r, err := Dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
 	if err := r.open(); err != nil {
-		conn.Close()
+		r.conn.Close()
 		return nil, err
 	}
 	return r, nil
 }
 
 func (r *Raw) open() error {
-	if err := r.Write([]byte("AMQP\x00\x00\x09\x01")); err != nil {
+	if err := r.Login("/", DefaultTune); err != nil {
 		return err
 	}
-	steps := []struct {
-		want uint32 // class and method that the broker sends first; 0: none
-		send uint32
-		args []byte
-		on   uint16
-	}{
-		{want: 10<<16 | 10, send: 10<<16 | 11, args: Join(LongString(""), ShortString("PLAIN"), LongString("\x00guest\x00guest"), ShortString("en_US"))},
-		{want: 10<<16 | 30, send: 10<<16 | 31, args: []byte{7, 255, 0, 2, 0, 0, 0, 0}}, // 2047 channels, frames of 128 KiB, no heartbeats
-		{send: 10<<16 | 40, args: Join(ShortString("/"), ShortString(""), []byte{0})},
-		{want: 10<<16 | 41, send: 20<<16 | 10, args: ShortString(""), on: 1},
+	return r.OpenChannel(1)
+}
+
+// Tune is what a client says in tune-ok.
+type Tune struct {
+	Channels  uint16
+	Frame     uint32
+	Heartbeat uint16 // seconds
+}
+
+// DefaultTune takes what brokers offer, without heartbeats.
+var DefaultTune = Tune{Channels: 2047, Frame: 131072}
+
+// ProtocolHeader is how a connection begins.
+const ProtocolHeader = "AMQP\x00\x00\x09\x01"
+
+// Login goes from the first byte to the open connection, as guest.
+func (r *Raw) Login(vhost string, t Tune) error {
+	if _, err := r.Start("PLAIN", "\x00guest\x00guest"); err != nil {
+		return err
 	}
-	for _, s := range steps {
-		if s.want != 0 {
-			if _, err := r.Expect(s.want); err != nil {
-				return err
-			}
-		}
-		if err := r.Method(s.on, s.send, s.args); err != nil {
-			return err
-		}
+	if _, err := r.Expect(10<<16 | 30); err != nil {
+		return err
+	}
+	if err := r.TuneOK(t); err != nil {
+		return err
+	}
+	if err := r.Method(0, 10<<16|40, Join(ShortString(vhost), ShortString(""), []byte{0})); err != nil {
+		return err
+	}
+	_, err := r.Expect(10<<16 | 41)
+	return err
+}
+
+// Start sends the protocol header and start-ok with these capabilities. It
+// returns the arguments of start.
+func (r *Raw) Start(mechanism, response string, capabilities ...string) ([]byte, error) {
+	if err := r.Write([]byte(ProtocolHeader)); err != nil {
+		return nil, err
+	}
+	start, err := r.Expect(10<<16 | 10)
+	if err != nil {
+		return nil, err
+	}
+	var able []byte
+	for _, name := range capabilities {
+		able = append(able, Field(name, 't', 1)...)
+	}
+	properties := Field("capabilities", 'F', LongString(string(able))...)
+	return start, r.Method(0, 10<<16|11,
+		Join(LongString(string(properties)), ShortString(mechanism), LongString(response), ShortString("en_US")))
+}
+
+// TuneOK sends tune-ok.
+func (r *Raw) TuneOK(t Tune) error {
+	args := binary.BigEndian.AppendUint16(nil, t.Channels)
+	args = binary.BigEndian.AppendUint32(args, t.Frame)
+	return r.Method(0, 10<<16|31, binary.BigEndian.AppendUint16(args, t.Heartbeat))
+}
+
+// OpenChannel opens a channel.
+func (r *Raw) OpenChannel(number uint16) error {
+	if err := r.Method(number, 20<<16|10, ShortString("")); err != nil {
+		return err
 	}
 	_, err := r.Expect(20<<16 | 11)
 	return err
+}
+
+// Bytes reads what comes until the broker closes the connection or limit has
+// passed, which is an error.
+func (r *Raw) Bytes(limit time.Duration) ([]byte, error) {
+	_ = r.conn.SetDeadline(time.Now().Add(limit)) // as in Write
+	all, err := io.ReadAll(r.in)
+	if errors.Is(err, syscall.ECONNRESET) {
+		err = nil
+	}
+	return all, err
 }
 
 // Close drops the connection without a farewell.

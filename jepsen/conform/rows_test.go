@@ -21,6 +21,8 @@ type row struct {
 	id   string
 	what string
 	run  func(*T)
+	// in names another row of the suite whose test does this one, too.
+	in string
 	// but says what holds instead where the row cannot hold as it was written;
 	// without run, why it does not hold yet.
 	but string
@@ -37,7 +39,7 @@ type suite struct {
 
 // suites are all tables, in the order of the document.
 var suites = []*suite{
-	&ttlRows, &leaseRows, &deadRows, &policyRows, &limitRows, &headRows, &holdRows, &keepRows, &idleRows, &deliveryRows, &roughRows,
+	&amqpRows, &ttlRows, &leaseRows, &deadRows, &policyRows, &limitRows, &headRows, &holdRows, &keepRows, &idleRows, &deliveryRows, &roughRows,
 }
 
 // run runs a suite's rows, side by side unless they are rough.
@@ -101,6 +103,8 @@ func table() []byte {
 		for _, r := range s.rows {
 			result, test := "holds", s.test+"/"+r.id
 			switch {
+			case r.in != "":
+				test = s.test + "/" + r.in
 			case r.run == nil:
 				result, test = "not yet: "+r.but, "–"
 			case r.but != "":

@@ -1,0 +1,65 @@
+package conform
+
+import (
+	"errors"
+	"strings"
+	"unicode/utf8"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/quorate/quorate/jepsen/client"
+)
+
+var boundaryRows = []row{
+	{id: "A104", what: "random bytes on 300 connections: the server goes on", run: randomBytes},
+	{id: "A105", what: "one octet every 2 s inside a frame: dropped within 30 s", but: "it takes 30 s; the amqp package does it in virtual time"},
+	{id: "A106", what: "a client that does not read is dropped", but: "it takes long; the amqp package's and the fairness tests do it"},
+	{id: "A107", what: "the suites of other clients", but: "they are not part of this repository"},
+	{id: "A108", what: "a celery worker", but: "Python is not part of this repository's tests"},
+	{id: "A109", what: "the tools of librabbitmq", but: "they are not part of this repository's tests"},
+	{id: "A110", what: "a reply text is cut to 255 octets of UTF-8", run: func(t *T) {
+		r := t.raw()
+		name := strings.Repeat("é", 127)
+		t.must(r.Method(1, methodGet, client.Join([]byte{0, 0}, client.ShortString(name), []byte{1})))
+		_, err := r.Expect(0)
+		var c *client.Closed
+		if !errors.As(err, &c) || c.Code != amqp.NotFound {
+			t.Fatal(err)
+		}
+		if len(c.Text) > 255 || len(c.Text) < 250 || !utf8.ValidString(c.Text) || !strings.HasSuffix(c.Text, "é...") {
+			t.Errorf("%d octets: %q", len(c.Text), c.Text)
+		}
+	}},
+}
+
+// randomBytes sends what is drawn from a fixed seed at each stage of a
+// connection.
+func randomBytes(t *T) {
+	state := uint64(1)
+	draw := func(n int) []byte {
+		b := make([]byte, n)
+		for i := range b {
+			state = state*6364136223846793005 + 1442695040888963407
+			b[i] = byte(state >> 56)
+		}
+		return b
+	}
+	for i := range 300 {
+		r, err := client.Dial(t.ctx, t.Nodes[0].AMQP)
+		t.must(err)
+		stages := []func() error{
+			func() error { return nil },
+			func() error { return r.Write([]byte(client.ProtocolHeader)) },
+			func() error { return r.Login("/", client.DefaultTune) },
+			func() error { t.must(r.Login("/", client.DefaultTune)); return r.OpenChannel(1) },
+		}
+		t.must(stages[i%len(stages)]())
+		if size := 1 + i%40; i%2 == 0 {
+			_ = r.Write(draw(size)) // the server may have hung up
+		} else {
+			_ = r.Frame(draw(1)[0]%9, uint16(i%3), draw(size))
+		}
+		t.must(r.Close())
+	}
+	t.must(t.open().Close())
+}
