@@ -4,6 +4,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -58,6 +59,7 @@ type Config struct {
 	LeaderlessGrace time.Duration
 	SilentGrace     time.Duration
 	GroupSize       int
+	LeaderLocator   catalog.Locator // empty: client-local
 }
 
 // Node is one member of the cluster.
@@ -76,6 +78,7 @@ type Node struct {
 	catalog   *group.Catalog
 	broker    *broker.Broker
 	replica   *reconciler
+	members   *placer
 	ready     atomic.Bool
 	self      fsm.NodeID
 	boot      uint64
@@ -129,14 +132,16 @@ func (n *Node) open() error {
 		Node: c.Name, ClusterName: c.ClusterName, Mesh: n.mesh, Catalog: n, Properties: c.Properties,
 		Clock: n.clock.Steady, Logger: c.Logger, Defaults: c.Defaults, LoopbackUsers: c.LoopbackUsers,
 		LeaderlessGrace: c.LeaderlessGrace, SilentGrace: c.SilentGrace, GroupSize: c.GroupSize,
+		LeaderLocator: cmp.Or(c.LeaderLocator, catalog.ClientLocal),
 	})
 	n.host = group.NewHost(group.Config{
 		Node: c.Name, Store: n.store, Mesh: n.mesh, Clock: n.clock, Exit: c.Exit, Logger: c.Logger,
-		LockCredit: n.lockCredit, Settings: n.queueSettings, Drains: n.drains, Late: n.late, Outside: n.broker, Heartbeat: c.Heartbeat, Reclaimable: c.MemTableBytes / 2, KindStanding: broker.KindStanding,
+		LockCredit: n.lockCredit, Settings: n.queueSettings, Drains: n.drains, Late: n.late, Outside: outside{n.broker, n}, Heartbeat: c.Heartbeat, Reclaimable: c.MemTableBytes / 2, KindStanding: broker.KindStanding,
 	})
 	n.broker.Listen(n.host)
 	n.listen()
 	n.replica = newReconciler(n)
+	n.members = newPlacer(n)
 	n.host.Start()
 	n.mesh.Watch(func(ev peer.Event) {
 		n.slog.Info("peer changed", "node", ev.Node, "up", ev.Up, "reason", ev.Reason)
@@ -209,6 +214,7 @@ func (n *Node) Join(ctx context.Context) error {
 	if err := n.awaitNodes(ctx); err != nil {
 		return err
 	}
+	n.members.start()
 	n.ready.Store(true)
 	return nil
 }
@@ -277,6 +283,7 @@ func (n *Node) Close() error {
 	n.Leave(ctx)
 	n.end()
 	n.work.Wait()
+	n.members.stop()
 	n.replica.stop()
 	n.broker.Close()
 	n.host.Close()

@@ -32,7 +32,7 @@ func (n *Node) Rebalance(ctx context.Context, vhosts, queues *regexp.Regexp) (ap
 	defer n.rebalancing.Unlock()
 	var chosen []*catalog.Queue
 	for _, q := range n.View().Queues() {
-		if len(q.Members) > 1 && (vhosts == nil || vhosts.MatchString(q.VHost)) && (queues == nil || queues.MatchString(q.Name)) {
+		if len(n.View().Members(q)) > 1 && (vhosts == nil || vhosts.MatchString(q.VHost)) && (queues == nil || queues.MatchString(q.Name)) {
 			chosen = append(chosen, q)
 		}
 	}
@@ -85,7 +85,7 @@ func (n *Node) balance(queues []*catalog.Queue, s standings) (plan []transfer, l
 // memberNames are the names of the nodes that hold a queue's replicas.
 func (n *Node) memberNames(q *catalog.Queue) []string {
 	var names []string
-	for _, m := range q.Members {
+	for _, m := range n.View().Members(q) {
 		if state, ok := n.View().Node(m); ok {
 			names = append(names, state.Name)
 		}

@@ -78,7 +78,7 @@ func (r *reconciler) added(q *catalog.Queue) {
 // its number there is none: those of its former lives are gone by then.
 func (r *reconciler) openLocal(q *catalog.Queue) {
 	r.mu.Lock()
-	here := r.self != 0 && q.Members[0] == r.self && !r.stopped
+	here := r.self != 0 && q.Home() == r.self && !r.stopped
 	if here {
 		r.groups[q.ID] = q.Group
 	}
@@ -144,7 +144,7 @@ func (r *reconciler) next() (fsm.GroupID, bool) {
 func (r *reconciler) reconcile(id fsm.GroupID) {
 	n := r.node
 	q, wanted := n.View().QueueByGroup(id)
-	wanted = wanted && !q.Local && slices.Contains(q.Members, r.self)
+	wanted = wanted && !q.Local && n.View().Holds(q, r.self)
 	open := n.host.Group(id) != nil
 	switch {
 	case wanted && !open:
@@ -159,6 +159,11 @@ func (r *reconciler) reconcile(id fsm.GroupID) {
 			r.check(id) // removed while it was being opened
 		}
 	case !wanted:
+		if q != nil {
+			r.mu.Lock()
+			delete(r.groups, q.ID)
+			r.mu.Unlock()
+		}
 		if err := n.host.Drop(id); err != nil {
 			n.slog.Error("replica is not dropped", "group", id, "error", err)
 		}
@@ -176,8 +181,9 @@ func (r *reconciler) stop() {
 func (n *Node) spec(q *catalog.Queue) group.Spec {
 	s := group.Spec{
 		Group: q.Group, Queue: q.ID, VHost: q.VHost, Name: q.Name, Local: q.Local, Config: n.View().Settings(q, n.config.Defaults),
+		Joins: n.View().HasMoved(q),
 	}
-	for _, m := range q.Members {
+	for _, m := range n.View().Members(q) {
 		if state, ok := n.View().Node(m); ok {
 			s.Members = append(s.Members, state.Name)
 		}
@@ -217,6 +223,12 @@ func (n *Node) catalogChanged(c group.CatalogChange) {
 	if len(configured) > 0 {
 		n.host.Reconfigure(configured)
 	}
+	for _, id := range c.Moved {
+		if q, ok := view.QueueByID(id); ok {
+			n.replica.check(q.Group)
+			n.members.check(q.Group)
+		}
+	}
 	if c.Everything {
 		for _, q := range view.Queues() {
 			n.replica.added(q)
@@ -225,6 +237,7 @@ func (n *Node) catalogChanged(c group.CatalogChange) {
 		n.host.ReconfigureAll()
 		n.broker.DropMissing()
 		n.replica.checkOpen()
+		n.members.checkAll()
 	}
 	n.settingsChanged(view)
 	n.broker.CatalogChanged()

@@ -36,6 +36,7 @@ const (
 	kindFigures  // call
 	KindReplicas // call: how a node's replicas stand, see package cluster
 	KindTransfer // call: to hand a leadership over
+	KindAdmit    // call: a node that wants to join, for the catalog's leader
 )
 
 // Catalog is the replicated catalog as the broker uses it.
@@ -79,6 +80,8 @@ type Config struct {
 	SilentGrace time.Duration
 	// GroupSize is the number of replicas of a queue unless it says otherwise.
 	GroupSize int
+	// LeaderLocator chooses the leaders of new queues unless they say otherwise.
+	LeaderLocator catalog.Locator
 }
 
 // Broker serves the clients of one node.

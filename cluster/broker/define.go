@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"fmt"
-	mathrand "math/rand/v2"
 	"slices"
 	"time"
 
@@ -246,7 +245,7 @@ func (s *Session) declare(ctx context.Context, spec fsm.QueueSpec, generated boo
 // idleArguments are queue arguments that are checked and kept, and that
 // nothing acts on in this version.
 var idleArguments = []string{
-	"x-quorum-target-group-size", "x-queue-leader-locator", "x-consumer-disconnected-timeout",
+	"x-consumer-disconnected-timeout",
 }
 
 // warnIdle tells the operator of arguments that have no effect.
@@ -256,39 +255,6 @@ func (b *Broker) warnIdle(q *catalog.Queue) {
 			b.slog.Warn("queue argument has no effect in this version", "queue", q.Name, "vhost", q.VHost, "argument", f.Name)
 		}
 	}
-}
-
-// place chooses the nodes of a new queue: this one first, which is where its
-// leader will be, and others by chance. A local queue lives here only.
-func (b *Broker) place(d *logpb.DeclareQueue) []uint32 {
-	self := b.self.Load()
-	members := []uint32{self}
-	if d.Local {
-		return members
-	}
-	var others []uint32
-	for _, n := range b.view().Nodes() {
-		if n.Number != self {
-			others = append(others, n.Number)
-		}
-	}
-	mathrand.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
-	slices.SortStableFunc(others, func(m, n uint32) int { return b.drains(m) - b.drains(n) })
-	size := b.config.GroupSize
-	for _, f := range d.Arguments.GetFields() {
-		if f.Name == "x-quorum-initial-group-size" && f.Value.GetInt() > 0 {
-			size = int(min(f.Value.GetInt(), int64(len(others)+1)))
-		}
-	}
-	return append(members, others[:min(len(others), max(size-1, 0))]...)
-}
-
-// drains is 1 for a node that is about to stop, else 0.
-func (b *Broker) drains(n uint32) int {
-	if state, ok := b.view().Node(fsm.NodeID(n)); ok && state.Draining {
-		return 1
-	}
-	return 0
 }
 
 // awaitLeader returns when a queue serves.

@@ -42,7 +42,7 @@ func (b *Broker) removeLost() {
 		return
 	}
 	for _, q := range v.Queues() {
-		if q.Local && over[q.Members[0]] {
+		if q.Local && over[q.Home()] {
 			lost = append(lost, removal(q))
 		}
 	}

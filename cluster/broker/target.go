@@ -39,7 +39,7 @@ func newTarget(b *Broker, q *catalog.Queue) *target {
 	}
 	t.submit = t.submitTo
 	if q.Local {
-		t.leader, t.term = b.nodeName(q.Members[0]), group.LocalTerm // and nobody else, ever
+		t.leader, t.term = b.nodeName(q.Home()), group.LocalTerm // and nobody else, ever
 		return t
 	}
 	t.watch() // nobody else has it yet

@@ -254,7 +254,7 @@ func (b *Broker) findLeader(t *target) {
 	if !ok {
 		return
 	}
-	for _, m := range q.Members {
+	for _, m := range b.view().Members(q) {
 		if r := b.askStats(t, b.nodeName(m)); r.Leader {
 			t.lead(b.nodeName(m), r.Index)
 			return
@@ -332,11 +332,16 @@ func (b *Broker) endDeadSessions(g *group.Group) {
 	g.View(func(m *queue.Machine) { boots = m.SessionNodes() })
 	var commands []*logpb.Command
 	for _, at := range boots {
-		n, ok := b.view().Node(at.Node)
-		if !ok {
+		if at.Node == 0 {
+			continue // a queue's, not a node's
+		}
+		over, life := true, true // of a node that is no longer a member
+		if n, ok := b.view().Node(at.Node); ok {
+			over, life = b.bootOver(n, at.Boot)
+		} else if b.view().IsNew(at.Node) {
 			continue
 		}
-		switch over, life := b.bootOver(n, at.Boot); {
+		switch {
 		case over && life:
 			commands = append(commands, &logpb.Command{
 				Kind: logpb.Command_NODE_DOWN, NodeDown: &logpb.NodeDown{Node: uint32(at.Node), Boot: at.Boot},

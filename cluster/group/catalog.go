@@ -53,6 +53,8 @@ type CatalogConfig struct {
 type CatalogChange struct {
 	Added, Removed []fsm.QueueID
 	Configured     []fsm.QueueID // their effective settings have changed
+	Moved          []fsm.QueueID // their members have changed
+	Nodes          bool          // nodes have come, started anew, or gone
 	// Everything is set when the whole view was replaced by a snapshot.
 	Everything bool
 }
@@ -296,6 +298,11 @@ func (m catalogMachine) Apply(l *raft.Log) any {
 		for _, id := range r.Configured {
 			change.Configured = append(change.Configured, fsm.QueueID(id))
 		}
+		for _, id := range r.Moved {
+			change.Moved = append(change.Moved, fsm.QueueID(id))
+		}
+		c := e.Commands[i]
+		change.Nodes = change.Nodes || r.Changed && (c.GetRegisterNode() != nil || c.GetAdmitNode() != nil || c.GetForgetNode() != nil)
 	}
 	k.config.Changed(change)
 	k.wake(l.Index)

@@ -59,6 +59,7 @@ type links interface {
 // replica is what elections need of a Group.
 type replica interface {
 	Spec() Spec
+	Voters() []string   // the preferred leader first
 	Leader() string     // empty: unknown
 	standing() standing // how far the log reaches
 	role() (role raft.RaftState, term uint64)
@@ -67,9 +68,11 @@ type replica interface {
 
 type vacancy struct {
 	group      replica
-	leader     string    // who led when the vacancy was noted; empty: unknown
-	since      uint64    // the term then
-	term       uint64    // when last looked at
+	leader     string   // who led when the vacancy was noted; empty: unknown
+	since      uint64   // the term then
+	term       uint64   // when last looked at
+	voters     []string // members, as of counted
+	counted    time.Time
 	asked      time.Time // standings were last exchanged
 	ready      time.Time // since when a majority of members is reachable
 	turns      turns
@@ -135,7 +138,7 @@ const triggers = 8
 func (h *Host) trigger(node string) {
 	slots := make(chan struct{}, triggers)
 	for _, g := range h.Groups() {
-		if g.Leading() == 0 || !slices.Contains(g.spec.Members, node) {
+		if g.Leading() == 0 || !g.has(node) {
 			continue
 		}
 		slots <- struct{}{}
@@ -227,7 +230,7 @@ func (e *elections) look(now time.Time) bool {
 func (e *elections) campaign(g replica) {
 	switch role, term := g.role(); role {
 	case raft.Candidate:
-		for _, m := range g.Spec().Members {
+		for _, m := range g.Voters() {
 			if m != e.node {
 				e.links.StepDown(g.Spec().Group, term+1, m)
 				break
@@ -275,8 +278,14 @@ func (e *elections) reached() map[string]bool {
 // advance asks for standings where it is time to, and reports whether this
 // node should campaign now.
 func (e *elections) advance(v *vacancy, l *look) bool {
-	now, alive := l.now, l.alive(v.group)
-	if 2*len(alive) <= len(v.group.Spec().Members) {
+	now := l.now
+	if now.Sub(v.counted) >= standingsEvery {
+		v.voters, v.counted = v.group.Voters(), now
+	}
+	alive := l.alive(v)
+	// A member without a vote, or one that does not know the others yet, waits
+	// for a leader to tell it.
+	if 2*len(alive) <= len(v.voters) || !slices.Contains(v.voters, e.node) {
 		v.ready = time.Time{}
 		return false
 	}
@@ -333,7 +342,7 @@ func (v *vacancy) canWin(candidate string, alive []string) bool {
 			votes++
 		}
 	}
-	return 2*votes > len(v.group.Spec().Members)
+	return 2*votes > len(v.voters)
 }
 
 // decided reports whether enough is known for an election: the standings of
@@ -350,13 +359,13 @@ func (v *vacancy) decided(alive []string, now time.Time) bool {
 			known++
 		}
 	}
-	return known == len(alive) || 2*known > len(v.group.Spec().Members) && now.Sub(v.ready) >= standingsWait
+	return known == len(alive) || 2*known > len(v.voters) && now.Sub(v.ready) >= standingsWait
 }
 
-// alive lists the members of a group that this node reaches.
-func (l *look) alive(g replica) []string {
+// alive lists the voters of a group that this node reaches.
+func (l *look) alive(v *vacancy) []string {
 	alive := make([]string, 0, 8)
-	for _, m := range g.Spec().Members {
+	for _, m := range v.voters {
 		if l.reached[m] {
 			alive = append(alive, m)
 		}

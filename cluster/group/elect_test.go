@@ -67,6 +67,7 @@ func newPretend(t *testing.T, members ...string) *pretend {
 func (n *pretendNode) Handle(_ peer.Kind, h func(from string, head, payload []byte)) { n.handler = h }
 func (n *pretendNode) Alive(node string) bool                                        { return !n.unreached[node] }
 func (n *pretendNode) Spec() Spec                                                    { return Spec{Group: 7, Members: n.p.order} }
+func (n *pretendNode) Voters() []string                                              { return n.p.order }
 func (n *pretendNode) Leader() string                                                { return n.leader }
 func (n *pretendNode) standing() standing                                            { return n.log }
 func (n *pretendNode) isClosed() bool                                                { return n.closed }

@@ -48,8 +48,11 @@ type Spec struct {
 	VHost   string
 	Name    string
 	Local   bool     // a queue of one node
-	Members []string // node names, the preferred leader first
-	Config  *QueueConfig
+	Members []string // node names at first, the preferred leader first; see Group.Voters
+	// Joins: the group has been founded without this replica, or was founded
+	// anew since: it starts empty, without members, and learns from the leader.
+	Joins  bool
+	Config *QueueConfig
 }
 
 // Group is this node's replica of one queue.

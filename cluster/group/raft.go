@@ -34,7 +34,7 @@ func (g *Group) openRaft() error {
 	if err != nil {
 		return fmt.Errorf("group %d: look for existing state: %w", g.spec.Group, err)
 	}
-	if !past {
+	if !past && !g.spec.Joins {
 		var members raft.Configuration
 		for _, m := range g.spec.Members {
 			members.Servers = append(members.Servers, raft.Server{

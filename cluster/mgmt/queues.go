@@ -48,7 +48,7 @@ func (s *Server) describeQueue(v *catalog.View, q *catalog.Queue, figures map[fs
 		DeliveryLimit:       settings.DeliveryLimit, DeadLetterStrategy: strategy(settings),
 		State: "running", Members: []string{}, Online: []string{},
 	}
-	for _, number := range q.Members {
+	for _, number := range v.Members(q) {
 		n, ok := v.Node(number)
 		if !ok {
 			continue

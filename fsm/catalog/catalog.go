@@ -110,6 +110,14 @@ func (d *draft) perform(c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
 		return d.putPolicy(m.PutPolicy)
 	case *logpb.CatalogCommand_DeletePolicy:
 		return d.deletePolicy(m.DeletePolicy)
+	case *logpb.CatalogCommand_AdmitNode:
+		return d.admitNode(m.AdmitNode)
+	case *logpb.CatalogCommand_ForgetNode:
+		return d.forgetNode(m.ForgetNode)
+	case *logpb.CatalogCommand_SetMembers:
+		return d.setMembers(m.SetMembers)
+	case *logpb.CatalogCommand_MembersLeft:
+		return d.membersLeft(m.MembersLeft)
 	}
 	return nil, refuse(fsm.Internal, "unknown catalog command")
 }

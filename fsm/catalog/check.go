@@ -55,6 +55,11 @@ func (v *View) Check() error {
 			return fmt.Errorf("an owner without queues")
 		}
 	}
+	for id := range v.placed.All() {
+		if _, ok := v.QueueByID(id); !ok {
+			return fmt.Errorf("members of queue %d, which is not there", id)
+		}
+	}
 	if queues != v.byID.Len() || queues != v.byGroup.Len() || owned != 0 {
 		return fmt.Errorf("%d queues, %d by id, %d by group, %d exclusive ones not with their owner", queues, v.byID.Len(), v.byGroup.Len(), owned)
 	}
@@ -85,15 +90,8 @@ func (v *View) checkQueue(q *Queue) error {
 		return fmt.Errorf("exclusive %s is durable, or not found by its owner", q)
 	case !q.Exclusive && q.Owner != Owner{}:
 		return fmt.Errorf("%s is not exclusive and has an owner", q)
-	case len(q.Members) == 0 || q.Local && len(q.Members) != 1:
-		return fmt.Errorf("%s has members %v", q, q.Members)
 	}
-	for _, n := range q.Members {
-		if _, ok := v.Node(n); !ok {
-			return fmt.Errorf("%s has the unknown member %d", q, n)
-		}
-	}
-	return nil
+	return v.checkPlaced(q)
 }
 
 // check looks at exchanges and bindings.

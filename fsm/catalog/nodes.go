@@ -17,14 +17,19 @@ func (d *draft) registerNode(m *logpb.RegisterNode) (*logpb.CatalogResult, error
 	}
 	node, known := d.NodeByName(m.GetName())
 	switch {
+	case known && len(node.Identity) > 0 && len(m.GetIdentity()) > 0 && !bytes.Equal(node.Identity, m.GetIdentity()):
+		return nil, refuse(fsm.Internal, "node %s is known with another data folder", m.GetName())
 	case known && bytes.Equal(node.Incarnation, m.GetIncarnation()):
 		return &logpb.CatalogResult{Node: node.Number, Boot: node.Boot}, nil
 	case known && node.Boot == d.index:
 		return nil, refuse(fsm.Internal, "node %s started twice in one entry", m.GetName())
 	}
-	next := &logpb.NodeState{Name: m.GetName(), PeerAddress: m.GetPeerAddress(), Incarnation: m.GetIncarnation(), Boot: d.index}
+	next := &logpb.NodeState{Name: m.GetName(), PeerAddress: m.GetPeerAddress(), Incarnation: m.GetIncarnation(), Boot: d.index, Identity: m.GetIdentity()}
 	if known {
 		next.Number = node.Number
+		if len(next.Identity) == 0 {
+			next.Identity = node.Identity
+		}
 	} else {
 		d.lastNode++
 		next.Number = d.lastNode
@@ -62,7 +67,7 @@ func (d *draft) orphans(n *logpb.NodeState) []*Queue {
 	var list []*Queue
 	for _, q := range d.Queues() {
 		owned := q.Exclusive && q.Owner.Node == fsm.NodeID(n.Number) && q.Owner.Boot < n.Boot
-		if owned || q.Local && q.Members[0] == fsm.NodeID(n.Number) {
+		if owned || q.Local && q.Home() == fsm.NodeID(n.Number) {
 			list = append(list, q)
 		}
 	}

@@ -218,9 +218,7 @@ func newQueue(m *logpb.DeclareQueue, id fsm.QueueID, group fsm.GroupID) *Queue {
 		Arguments: m.Arguments, Owner: ownerFrom(m.Owner),
 		declared: m,
 	}
-	for _, n := range m.Members {
-		q.Members = append(q.Members, fsm.NodeID(n))
-	}
+	q.declaredMembers = nodeIDs(m.Members)
 	return q
 }
 
@@ -301,6 +299,7 @@ func (d *draft) removeQueue(q *Queue) {
 func (d *draft) forgetQueue(q *Queue) {
 	d.byID = d.byID.Without(q.ID)
 	d.byGroup = d.byGroup.Without(q.Group)
+	d.placed = d.placed.Without(q.ID)
 	if !q.Exclusive {
 		return
 	}

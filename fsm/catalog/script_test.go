@@ -23,6 +23,7 @@ import (
 //	route [chance=N] [local=Q,…] [message_id=TEXT …]
 //	                          lines "VHOST EXCHANGE KEY[,KEY…] [NAME=VALUE…]", to the queues, with their limits on the TTL
 //	in-force                  lines "VHOST queue|exchange NAME", the policies in force and what they say together
+//	size                      lines "VHOST QUEUE", how many members it has and should have; the default is 3
 //	may                       lines "USER VHOST VERB NAME"
 //	topic                     lines "USER VHOST VERB EXCHANGE KEY"
 //	consume                   lines "QUEUE NAME=VALUE…", the arguments as they are understood
@@ -95,6 +96,8 @@ func (s *script) run(d *datadriven.TestData) string {
 		})
 	case "in-force":
 		each(func(w []string) string { return inForce(s.t, v, w) })
+	case "size":
+		each(func(w []string) string { return sizeOf(s.t, v, w) })
 	case "consume":
 		each(func(w []string) string {
 			c, err := ParseConsumeArguments("/", w[0], parseTable(s.t, w[1:]))
@@ -234,6 +237,9 @@ func answer(r *logpb.CatalogResult) string {
 	}
 	for _, id := range r.Configured {
 		text += fmt.Sprintf(" configured=%d.%d", id>>16, id&0xffff)
+	}
+	for _, id := range r.Moved {
+		text += fmt.Sprintf(" moved=%d.%d", id>>16, id&0xffff)
 	}
 	for _, id := range r.Deleted {
 		text += fmt.Sprintf(" deleted=%d.%d", id>>16, id&0xffff)
@@ -419,6 +425,8 @@ func parseCommand(t testing.TB, w []string) *logpb.CatalogCommand {
 		c.Body = &logpb.CatalogCommand_PutPolicy{PutPolicy: parsePolicy(t, w)}
 	case "delete-policy", "delete-operator-policy":
 		c.Body = &logpb.CatalogCommand_DeletePolicy{DeletePolicy: &logpb.DeletePolicy{Vhost: w[1], Name: w[2], Operator: w[0] != "delete-policy"}}
+	case "admit", "forget", "members", "left":
+		parsePlacement(t, w, c)
 	default:
 		parseTopology(t, w, c)
 	}

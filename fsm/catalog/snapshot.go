@@ -33,9 +33,9 @@ func (v *View) Snapshot() *logpb.CatalogSnapshot {
 		}
 	}
 	for _, q := range v.Queues() {
-		s.Queues = append(s.Queues, &logpb.QueueState{
-			Declared: q.declared, Id: uint64(q.ID), Group: uint32(q.Group), Revision: v.force(q).revision,
-		})
+		row := &logpb.QueueState{Declared: q.declared, Id: uint64(q.ID), Group: uint32(q.Group), Revision: v.force(q).revision}
+		v.storePlacement(q, row)
+		s.Queues = append(s.Queues, row)
 	}
 	return s
 }
@@ -121,6 +121,7 @@ func (d *draft) restore(s *logpb.CatalogSnapshot) error {
 			return fmt.Errorf("queue %q comes twice", q.GetDeclared().GetName())
 		}
 		d.addQueue(newQueue(q.GetDeclared(), fsm.QueueID(q.GetId()), fsm.GroupID(q.GetGroup())), q.GetRevision())
+		d.restorePlacement(q)
 	}
 	for _, b := range s.GetBindings() {
 		if exists, err := d.checkBind(b); err != nil || exists {

@@ -12,7 +12,8 @@ func (v *View) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "index %d clock %d next-node %d next-group %d initialized %v\n", v.index, v.clock, v.lastNode+1, max(v.nextGroup, 1), v.initialized)
 	for _, n := range v.Nodes() {
-		fmt.Fprintf(&b, "node %d %s peer=%s boot=%d incarnation=%q%s\n", n.Number, n.Name, n.PeerAddress, n.Boot, n.Incarnation, flags([]string{"draining"}, n.Draining))
+		fmt.Fprintf(&b, "node %d %s peer=%s boot=%d incarnation=%q%s%s\n", n.Number, n.Name, n.PeerAddress, n.Boot, n.Incarnation,
+			identityText(n), flags([]string{"draining"}, n.Draining))
 	}
 	for _, s := range v.settings {
 		fmt.Fprintf(&b, "setting %s=%d\n", s.Name, s.Value)
@@ -35,13 +36,29 @@ func (v *View) String() string {
 			b.WriteString("  " + x.line() + "\n")
 		}
 		for _, q := range v.QueuesOf(row.Name) {
-			b.WriteString("  " + q.line() + v.force(q).line() + "\n")
+			b.WriteString("  " + q.line() + v.placed.At(q.ID).line() + v.force(q).line() + "\n")
 		}
 		for _, bound := range v.Bindings(row.Name) {
 			b.WriteString("  " + bound.line() + "\n")
 		}
 	}
 	return b.String()
+}
+
+func identityText(n *logpb.NodeState) string {
+	if len(n.GetIdentity()) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" identity=%q", n.GetIdentity())
+}
+
+// line follows that of a queue. It is empty while the members are those of the
+// declaration.
+func (p placement) line() string {
+	if len(p.members) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" now=%v leaving=%v size=%d", p.members, p.leaving, p.size)
 }
 
 // flags joins the names of those flags that are set, each after a blank.
@@ -88,7 +105,7 @@ func (f force) line() string {
 }
 
 func (q *Queue) line() string {
-	text := fmt.Sprintf("queue %s id=%d.%d group=%d members=%v", q.Name, q.ID>>16, q.ID&(maxCommands-1), q.Group, q.Members)
+	text := fmt.Sprintf("queue %s id=%d.%d group=%d members=%v", q.Name, q.ID>>16, q.ID&(maxCommands-1), q.Group, q.declaredMembers)
 	text += flags([]string{"durable", "exclusive", "auto-delete", "local"}, q.Durable, q.Exclusive, q.AutoDelete, q.Local)
 	if q.Exclusive {
 		text += fmt.Sprintf(" owner=%d/%d/%d", q.Owner.Node, q.Owner.Boot, q.Owner.Connection)

@@ -30,6 +30,7 @@ type View struct {
 	byID    route.Map[fsm.QueueID, *Queue]
 	byGroup route.Map[fsm.GroupID, *Queue]
 	owned   route.Map[Owner, route.Map[fsm.QueueID, *Queue]]
+	placed  route.Map[fsm.QueueID, placement] // of queues whose members were changed
 }
 
 // vhost is what one vhost holds.
@@ -80,10 +81,10 @@ type Queue struct {
 	Local      bool // one member, log in memory
 	Hold       bool // nobody may take its messages
 	Arguments  *fsm.Table
-	Members    []fsm.NodeID // the preferred leader first
-	Owner      Owner        // zero unless exclusive
+	Owner      Owner // zero unless exclusive
 
-	declared *logpb.DeclareQueue
+	declared        *logpb.DeclareQueue
+	declaredMembers []fsm.NodeID // the preferred leader first; see View.Members
 }
 
 // String names the queue as texts for clients do.

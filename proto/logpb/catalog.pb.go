@@ -107,6 +107,10 @@ type CatalogCommand struct {
 	//	*CatalogCommand_PutTopicPermission
 	//	*CatalogCommand_DeleteTopicPermission
 	//	*CatalogCommand_SetDraining
+	//	*CatalogCommand_AdmitNode
+	//	*CatalogCommand_ForgetNode
+	//	*CatalogCommand_SetMembers
+	//	*CatalogCommand_MembersLeft
 	Body          isCatalogCommand_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -338,6 +342,42 @@ func (x *CatalogCommand) GetSetDraining() *SetDraining {
 	return nil
 }
 
+func (x *CatalogCommand) GetAdmitNode() *AdmitNode {
+	if x != nil {
+		if x, ok := x.Body.(*CatalogCommand_AdmitNode); ok {
+			return x.AdmitNode
+		}
+	}
+	return nil
+}
+
+func (x *CatalogCommand) GetForgetNode() *ForgetNode {
+	if x != nil {
+		if x, ok := x.Body.(*CatalogCommand_ForgetNode); ok {
+			return x.ForgetNode
+		}
+	}
+	return nil
+}
+
+func (x *CatalogCommand) GetSetMembers() *SetMembers {
+	if x != nil {
+		if x, ok := x.Body.(*CatalogCommand_SetMembers); ok {
+			return x.SetMembers
+		}
+	}
+	return nil
+}
+
+func (x *CatalogCommand) GetMembersLeft() *MembersLeft {
+	if x != nil {
+		if x, ok := x.Body.(*CatalogCommand_MembersLeft); ok {
+			return x.MembersLeft
+		}
+	}
+	return nil
+}
+
 type isCatalogCommand_Body interface {
 	isCatalogCommand_Body()
 }
@@ -426,6 +466,22 @@ type CatalogCommand_SetDraining struct {
 	SetDraining *SetDraining `protobuf:"bytes,24,opt,name=set_draining,json=setDraining,proto3,oneof"`
 }
 
+type CatalogCommand_AdmitNode struct {
+	AdmitNode *AdmitNode `protobuf:"bytes,30,opt,name=admit_node,json=admitNode,proto3,oneof"`
+}
+
+type CatalogCommand_ForgetNode struct {
+	ForgetNode *ForgetNode `protobuf:"bytes,31,opt,name=forget_node,json=forgetNode,proto3,oneof"`
+}
+
+type CatalogCommand_SetMembers struct {
+	SetMembers *SetMembers `protobuf:"bytes,32,opt,name=set_members,json=setMembers,proto3,oneof"`
+}
+
+type CatalogCommand_MembersLeft struct {
+	MembersLeft *MembersLeft `protobuf:"bytes,33,opt,name=members_left,json=membersLeft,proto3,oneof"`
+}
+
 func (*CatalogCommand_RegisterNode) isCatalogCommand_Body() {}
 
 func (*CatalogCommand_PutVhost) isCatalogCommand_Body() {}
@@ -468,6 +524,14 @@ func (*CatalogCommand_DeleteTopicPermission) isCatalogCommand_Body() {}
 
 func (*CatalogCommand_SetDraining) isCatalogCommand_Body() {}
 
+func (*CatalogCommand_AdmitNode) isCatalogCommand_Body() {}
+
+func (*CatalogCommand_ForgetNode) isCatalogCommand_Body() {}
+
+func (*CatalogCommand_SetMembers) isCatalogCommand_Body() {}
+
+func (*CatalogCommand_MembersLeft) isCatalogCommand_Body() {}
+
 // RegisterNode announces that a node has started. The answer is its number
 // and its boot number (the index of the entry). Exclusive queues that
 // connections of its earlier boots owned, and transient queues it hosted, go.
@@ -476,6 +540,7 @@ type RegisterNode struct {
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	PeerAddress   string                 `protobuf:"bytes,2,opt,name=peer_address,json=peerAddress,proto3" json:"peer_address,omitempty"`
 	Incarnation   []byte                 `protobuf:"bytes,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // chosen by the process; a repeat with the same one changes nothing
+	Identity      []byte                 `protobuf:"bytes,16,opt,name=identity,proto3" json:"identity,omitempty"`      // of the node's data folder; refused if the node is known with another one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -531,6 +596,249 @@ func (x *RegisterNode) GetIncarnation() []byte {
 	return nil
 }
 
+func (x *RegisterNode) GetIdentity() []byte {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
+}
+
+// AdmitNode makes a node a member of the cluster before it has started to
+// serve. A node that is known with another identity has lost its disk: it gets
+// a new number, and the replicas of the old one go, unless one of them is the
+// only one of its queue.
+type AdmitNode struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	PeerAddress   string                 `protobuf:"bytes,2,opt,name=peer_address,json=peerAddress,proto3" json:"peer_address,omitempty"`
+	Identity      []byte                 `protobuf:"bytes,3,opt,name=identity,proto3" json:"identity,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdmitNode) Reset() {
+	*x = AdmitNode{}
+	mi := &file_catalog_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdmitNode) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdmitNode) ProtoMessage() {}
+
+func (x *AdmitNode) ProtoReflect() protoreflect.Message {
+	mi := &file_catalog_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdmitNode.ProtoReflect.Descriptor instead.
+func (*AdmitNode) Descriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *AdmitNode) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *AdmitNode) GetPeerAddress() string {
+	if x != nil {
+		return x.PeerAddress
+	}
+	return ""
+}
+
+func (x *AdmitNode) GetIdentity() []byte {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
+}
+
+// ForgetNode removes a node and its replicas. It is refused while the node has
+// the only replica of a queue.
+type ForgetNode struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetNode) Reset() {
+	*x = ForgetNode{}
+	mi := &file_catalog_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetNode) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetNode) ProtoMessage() {}
+
+func (x *ForgetNode) ProtoReflect() protoreflect.Message {
+	mi := &file_catalog_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetNode.ProtoReflect.Descriptor instead.
+func (*ForgetNode) Descriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ForgetNode) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// SetMembers says which nodes are to hold the replicas of a queue. Members
+// that are to go remain "leaving" until MembersLeft; while some are, none can
+// be added.
+type SetMembers struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Queue   uint64                 `protobuf:"varint,1,opt,name=queue,proto3" json:"queue,omitempty"`            // id
+	Members []uint32               `protobuf:"varint,2,rep,packed,name=members,proto3" json:"members,omitempty"` // numbers of nodes
+	// What the queue's members are thought to be; empty: anything. Refused if
+	// they are not.
+	Was           []uint32 `protobuf:"varint,3,rep,packed,name=was,proto3" json:"was,omitempty"`
+	Size          uint32   `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"` // how many members the queue should have from now on; 0: as before
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetMembers) Reset() {
+	*x = SetMembers{}
+	mi := &file_catalog_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetMembers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetMembers) ProtoMessage() {}
+
+func (x *SetMembers) ProtoReflect() protoreflect.Message {
+	mi := &file_catalog_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetMembers.ProtoReflect.Descriptor instead.
+func (*SetMembers) Descriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *SetMembers) GetQueue() uint64 {
+	if x != nil {
+		return x.Queue
+	}
+	return 0
+}
+
+func (x *SetMembers) GetMembers() []uint32 {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *SetMembers) GetWas() []uint32 {
+	if x != nil {
+		return x.Was
+	}
+	return nil
+}
+
+func (x *SetMembers) GetSize() uint32 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+// MembersLeft says that nodes are no longer members of a queue's raft group.
+type MembersLeft struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Queue         uint64                 `protobuf:"varint,1,opt,name=queue,proto3" json:"queue,omitempty"` // id
+	Nodes         []uint32               `protobuf:"varint,2,rep,packed,name=nodes,proto3" json:"nodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MembersLeft) Reset() {
+	*x = MembersLeft{}
+	mi := &file_catalog_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MembersLeft) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MembersLeft) ProtoMessage() {}
+
+func (x *MembersLeft) ProtoReflect() protoreflect.Message {
+	mi := &file_catalog_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MembersLeft.ProtoReflect.Descriptor instead.
+func (*MembersLeft) Descriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *MembersLeft) GetQueue() uint64 {
+	if x != nil {
+		return x.Queue
+	}
+	return 0
+}
+
+func (x *MembersLeft) GetNodes() []uint32 {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
 // SetDraining says whether a node is about to stop: nobody makes it a leader
 // then. A new process of the node is not draining.
 type SetDraining struct {
@@ -543,7 +851,7 @@ type SetDraining struct {
 
 func (x *SetDraining) Reset() {
 	*x = SetDraining{}
-	mi := &file_catalog_proto_msgTypes[3]
+	mi := &file_catalog_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -555,7 +863,7 @@ func (x *SetDraining) String() string {
 func (*SetDraining) ProtoMessage() {}
 
 func (x *SetDraining) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[3]
+	mi := &file_catalog_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -568,7 +876,7 @@ func (x *SetDraining) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDraining.ProtoReflect.Descriptor instead.
 func (*SetDraining) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{3}
+	return file_catalog_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SetDraining) GetName() string {
@@ -597,7 +905,7 @@ type Initialize struct {
 
 func (x *Initialize) Reset() {
 	*x = Initialize{}
-	mi := &file_catalog_proto_msgTypes[4]
+	mi := &file_catalog_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -609,7 +917,7 @@ func (x *Initialize) String() string {
 func (*Initialize) ProtoMessage() {}
 
 func (x *Initialize) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[4]
+	mi := &file_catalog_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -622,7 +930,7 @@ func (x *Initialize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Initialize.ProtoReflect.Descriptor instead.
 func (*Initialize) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{4}
+	return file_catalog_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Initialize) GetVhost() *PutVhost {
@@ -657,7 +965,7 @@ type PutVhost struct {
 
 func (x *PutVhost) Reset() {
 	*x = PutVhost{}
-	mi := &file_catalog_proto_msgTypes[5]
+	mi := &file_catalog_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -669,7 +977,7 @@ func (x *PutVhost) String() string {
 func (*PutVhost) ProtoMessage() {}
 
 func (x *PutVhost) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[5]
+	mi := &file_catalog_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -682,7 +990,7 @@ func (x *PutVhost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutVhost.ProtoReflect.Descriptor instead.
 func (*PutVhost) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{5}
+	return file_catalog_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PutVhost) GetName() string {
@@ -715,7 +1023,7 @@ type DeleteVhost struct {
 
 func (x *DeleteVhost) Reset() {
 	*x = DeleteVhost{}
-	mi := &file_catalog_proto_msgTypes[6]
+	mi := &file_catalog_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -727,7 +1035,7 @@ func (x *DeleteVhost) String() string {
 func (*DeleteVhost) ProtoMessage() {}
 
 func (x *DeleteVhost) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[6]
+	mi := &file_catalog_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -740,7 +1048,7 @@ func (x *DeleteVhost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteVhost.ProtoReflect.Descriptor instead.
 func (*DeleteVhost) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{6}
+	return file_catalog_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *DeleteVhost) GetName() string {
@@ -762,7 +1070,7 @@ type PutUser struct {
 
 func (x *PutUser) Reset() {
 	*x = PutUser{}
-	mi := &file_catalog_proto_msgTypes[7]
+	mi := &file_catalog_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -774,7 +1082,7 @@ func (x *PutUser) String() string {
 func (*PutUser) ProtoMessage() {}
 
 func (x *PutUser) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[7]
+	mi := &file_catalog_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -787,7 +1095,7 @@ func (x *PutUser) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutUser.ProtoReflect.Descriptor instead.
 func (*PutUser) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{7}
+	return file_catalog_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PutUser) GetName() string {
@@ -827,7 +1135,7 @@ type DeleteUser struct {
 
 func (x *DeleteUser) Reset() {
 	*x = DeleteUser{}
-	mi := &file_catalog_proto_msgTypes[8]
+	mi := &file_catalog_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -839,7 +1147,7 @@ func (x *DeleteUser) String() string {
 func (*DeleteUser) ProtoMessage() {}
 
 func (x *DeleteUser) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[8]
+	mi := &file_catalog_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -852,7 +1160,7 @@ func (x *DeleteUser) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteUser.ProtoReflect.Descriptor instead.
 func (*DeleteUser) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{8}
+	return file_catalog_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DeleteUser) GetName() string {
@@ -875,7 +1183,7 @@ type PutPermission struct {
 
 func (x *PutPermission) Reset() {
 	*x = PutPermission{}
-	mi := &file_catalog_proto_msgTypes[9]
+	mi := &file_catalog_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -887,7 +1195,7 @@ func (x *PutPermission) String() string {
 func (*PutPermission) ProtoMessage() {}
 
 func (x *PutPermission) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[9]
+	mi := &file_catalog_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -900,7 +1208,7 @@ func (x *PutPermission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPermission.ProtoReflect.Descriptor instead.
 func (*PutPermission) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{9}
+	return file_catalog_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PutPermission) GetUser() string {
@@ -948,7 +1256,7 @@ type DeletePermission struct {
 
 func (x *DeletePermission) Reset() {
 	*x = DeletePermission{}
-	mi := &file_catalog_proto_msgTypes[10]
+	mi := &file_catalog_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -960,7 +1268,7 @@ func (x *DeletePermission) String() string {
 func (*DeletePermission) ProtoMessage() {}
 
 func (x *DeletePermission) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[10]
+	mi := &file_catalog_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -973,7 +1281,7 @@ func (x *DeletePermission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePermission.ProtoReflect.Descriptor instead.
 func (*DeletePermission) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{10}
+	return file_catalog_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DeletePermission) GetUser() string {
@@ -1005,7 +1313,7 @@ type PutTopicPermission struct {
 
 func (x *PutTopicPermission) Reset() {
 	*x = PutTopicPermission{}
-	mi := &file_catalog_proto_msgTypes[11]
+	mi := &file_catalog_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1017,7 +1325,7 @@ func (x *PutTopicPermission) String() string {
 func (*PutTopicPermission) ProtoMessage() {}
 
 func (x *PutTopicPermission) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[11]
+	mi := &file_catalog_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1030,7 +1338,7 @@ func (x *PutTopicPermission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutTopicPermission.ProtoReflect.Descriptor instead.
 func (*PutTopicPermission) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{11}
+	return file_catalog_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PutTopicPermission) GetUser() string {
@@ -1081,7 +1389,7 @@ type DeleteTopicPermission struct {
 
 func (x *DeleteTopicPermission) Reset() {
 	*x = DeleteTopicPermission{}
-	mi := &file_catalog_proto_msgTypes[12]
+	mi := &file_catalog_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1093,7 +1401,7 @@ func (x *DeleteTopicPermission) String() string {
 func (*DeleteTopicPermission) ProtoMessage() {}
 
 func (x *DeleteTopicPermission) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[12]
+	mi := &file_catalog_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1106,7 +1414,7 @@ func (x *DeleteTopicPermission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTopicPermission.ProtoReflect.Descriptor instead.
 func (*DeleteTopicPermission) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{12}
+	return file_catalog_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DeleteTopicPermission) GetUser() string {
@@ -1152,7 +1460,7 @@ type DeclareExchange struct {
 
 func (x *DeclareExchange) Reset() {
 	*x = DeclareExchange{}
-	mi := &file_catalog_proto_msgTypes[13]
+	mi := &file_catalog_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1164,7 +1472,7 @@ func (x *DeclareExchange) String() string {
 func (*DeclareExchange) ProtoMessage() {}
 
 func (x *DeclareExchange) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[13]
+	mi := &file_catalog_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1177,7 +1485,7 @@ func (x *DeclareExchange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclareExchange.ProtoReflect.Descriptor instead.
 func (*DeclareExchange) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{13}
+	return file_catalog_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DeclareExchange) GetVhost() string {
@@ -1240,7 +1548,7 @@ type DeleteExchange struct {
 
 func (x *DeleteExchange) Reset() {
 	*x = DeleteExchange{}
-	mi := &file_catalog_proto_msgTypes[14]
+	mi := &file_catalog_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1252,7 +1560,7 @@ func (x *DeleteExchange) String() string {
 func (*DeleteExchange) ProtoMessage() {}
 
 func (x *DeleteExchange) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[14]
+	mi := &file_catalog_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1265,7 +1573,7 @@ func (x *DeleteExchange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteExchange.ProtoReflect.Descriptor instead.
 func (*DeleteExchange) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{14}
+	return file_catalog_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DeleteExchange) GetVhost() string {
@@ -1303,7 +1611,7 @@ type Bind struct {
 
 func (x *Bind) Reset() {
 	*x = Bind{}
-	mi := &file_catalog_proto_msgTypes[15]
+	mi := &file_catalog_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1315,7 +1623,7 @@ func (x *Bind) String() string {
 func (*Bind) ProtoMessage() {}
 
 func (x *Bind) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[15]
+	mi := &file_catalog_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1328,7 +1636,7 @@ func (x *Bind) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bind.ProtoReflect.Descriptor instead.
 func (*Bind) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{15}
+	return file_catalog_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Bind) GetVhost() string {
@@ -1392,7 +1700,7 @@ type DeclareQueue struct {
 
 func (x *DeclareQueue) Reset() {
 	*x = DeclareQueue{}
-	mi := &file_catalog_proto_msgTypes[16]
+	mi := &file_catalog_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1404,7 +1712,7 @@ func (x *DeclareQueue) String() string {
 func (*DeclareQueue) ProtoMessage() {}
 
 func (x *DeclareQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[16]
+	mi := &file_catalog_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1417,7 +1725,7 @@ func (x *DeclareQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclareQueue.ProtoReflect.Descriptor instead.
 func (*DeclareQueue) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{16}
+	return file_catalog_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DeclareQueue) GetVhost() string {
@@ -1494,7 +1802,7 @@ type Owner struct {
 
 func (x *Owner) Reset() {
 	*x = Owner{}
-	mi := &file_catalog_proto_msgTypes[17]
+	mi := &file_catalog_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1506,7 +1814,7 @@ func (x *Owner) String() string {
 func (*Owner) ProtoMessage() {}
 
 func (x *Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[17]
+	mi := &file_catalog_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1519,7 +1827,7 @@ func (x *Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Owner.ProtoReflect.Descriptor instead.
 func (*Owner) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{17}
+	return file_catalog_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Owner) GetNode() uint32 {
@@ -1555,7 +1863,7 @@ type DeleteQueue struct {
 
 func (x *DeleteQueue) Reset() {
 	*x = DeleteQueue{}
-	mi := &file_catalog_proto_msgTypes[18]
+	mi := &file_catalog_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1567,7 +1875,7 @@ func (x *DeleteQueue) String() string {
 func (*DeleteQueue) ProtoMessage() {}
 
 func (x *DeleteQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[18]
+	mi := &file_catalog_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1580,7 +1888,7 @@ func (x *DeleteQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteQueue.ProtoReflect.Descriptor instead.
 func (*DeleteQueue) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{18}
+	return file_catalog_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DeleteQueue) GetVhost() string {
@@ -1614,7 +1922,7 @@ type DeleteOwned struct {
 
 func (x *DeleteOwned) Reset() {
 	*x = DeleteOwned{}
-	mi := &file_catalog_proto_msgTypes[19]
+	mi := &file_catalog_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1626,7 +1934,7 @@ func (x *DeleteOwned) String() string {
 func (*DeleteOwned) ProtoMessage() {}
 
 func (x *DeleteOwned) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[19]
+	mi := &file_catalog_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1639,7 +1947,7 @@ func (x *DeleteOwned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOwned.ProtoReflect.Descriptor instead.
 func (*DeleteOwned) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{19}
+	return file_catalog_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DeleteOwned) GetOwner() *Owner {
@@ -1661,7 +1969,7 @@ type PutSetting struct {
 
 func (x *PutSetting) Reset() {
 	*x = PutSetting{}
-	mi := &file_catalog_proto_msgTypes[20]
+	mi := &file_catalog_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1673,7 +1981,7 @@ func (x *PutSetting) String() string {
 func (*PutSetting) ProtoMessage() {}
 
 func (x *PutSetting) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[20]
+	mi := &file_catalog_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1686,7 +1994,7 @@ func (x *PutSetting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutSetting.ProtoReflect.Descriptor instead.
 func (*PutSetting) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{20}
+	return file_catalog_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PutSetting) GetName() string {
@@ -1726,7 +2034,7 @@ type PutPolicy struct {
 
 func (x *PutPolicy) Reset() {
 	*x = PutPolicy{}
-	mi := &file_catalog_proto_msgTypes[21]
+	mi := &file_catalog_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1738,7 +2046,7 @@ func (x *PutPolicy) String() string {
 func (*PutPolicy) ProtoMessage() {}
 
 func (x *PutPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[21]
+	mi := &file_catalog_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1751,7 +2059,7 @@ func (x *PutPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPolicy.ProtoReflect.Descriptor instead.
 func (*PutPolicy) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{21}
+	return file_catalog_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PutPolicy) GetVhost() string {
@@ -1814,7 +2122,7 @@ type DeletePolicy struct {
 
 func (x *DeletePolicy) Reset() {
 	*x = DeletePolicy{}
-	mi := &file_catalog_proto_msgTypes[22]
+	mi := &file_catalog_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1826,7 +2134,7 @@ func (x *DeletePolicy) String() string {
 func (*DeletePolicy) ProtoMessage() {}
 
 func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[22]
+	mi := &file_catalog_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1839,7 +2147,7 @@ func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePolicy.ProtoReflect.Descriptor instead.
 func (*DeletePolicy) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{22}
+	return file_catalog_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DeletePolicy) GetVhost() string {
@@ -1875,13 +2183,14 @@ type CatalogResult struct {
 	Boot          uint64                 `protobuf:"varint,7,opt,name=boot,proto3" json:"boot,omitempty"`                    // and its boot number
 	Deleted       []uint64               `protobuf:"varint,8,rep,packed,name=deleted,proto3" json:"deleted,omitempty"`       // ids of the queues that went, ascending
 	Configured    []uint64               `protobuf:"varint,9,rep,packed,name=configured,proto3" json:"configured,omitempty"` // ids of the queues whose effective settings changed, ascending
+	Moved         []uint64               `protobuf:"varint,16,rep,packed,name=moved,proto3" json:"moved,omitempty"`          // ids of the queues whose members changed, ascending
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CatalogResult) Reset() {
 	*x = CatalogResult{}
-	mi := &file_catalog_proto_msgTypes[23]
+	mi := &file_catalog_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1893,7 +2202,7 @@ func (x *CatalogResult) String() string {
 func (*CatalogResult) ProtoMessage() {}
 
 func (x *CatalogResult) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[23]
+	mi := &file_catalog_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1906,7 +2215,7 @@ func (x *CatalogResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogResult.ProtoReflect.Descriptor instead.
 func (*CatalogResult) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{23}
+	return file_catalog_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CatalogResult) GetRefusal() uint32 {
@@ -1972,6 +2281,13 @@ func (x *CatalogResult) GetConfigured() []uint64 {
 	return nil
 }
 
+func (x *CatalogResult) GetMoved() []uint64 {
+	if x != nil {
+		return x.Moved
+	}
+	return nil
+}
+
 // CatalogSnapshot is the whole catalog, every list sorted by its key.
 type CatalogSnapshot struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
@@ -1997,7 +2313,7 @@ type CatalogSnapshot struct {
 
 func (x *CatalogSnapshot) Reset() {
 	*x = CatalogSnapshot{}
-	mi := &file_catalog_proto_msgTypes[24]
+	mi := &file_catalog_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2009,7 +2325,7 @@ func (x *CatalogSnapshot) String() string {
 func (*CatalogSnapshot) ProtoMessage() {}
 
 func (x *CatalogSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[24]
+	mi := &file_catalog_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2022,7 +2338,7 @@ func (x *CatalogSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogSnapshot.ProtoReflect.Descriptor instead.
 func (*CatalogSnapshot) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{24}
+	return file_catalog_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CatalogSnapshot) GetVersion() uint32 {
@@ -2145,13 +2461,14 @@ type NodeState struct {
 	Incarnation   []byte                 `protobuf:"bytes,4,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	Boot          uint64                 `protobuf:"varint,5,opt,name=boot,proto3" json:"boot,omitempty"`
 	Draining      bool                   `protobuf:"varint,15,opt,name=draining,proto3" json:"draining,omitempty"`
+	Identity      []byte                 `protobuf:"bytes,16,opt,name=identity,proto3" json:"identity,omitempty"` // of its data folder; empty: not known yet
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeState) Reset() {
 	*x = NodeState{}
-	mi := &file_catalog_proto_msgTypes[25]
+	mi := &file_catalog_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2163,7 +2480,7 @@ func (x *NodeState) String() string {
 func (*NodeState) ProtoMessage() {}
 
 func (x *NodeState) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[25]
+	mi := &file_catalog_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2176,7 +2493,7 @@ func (x *NodeState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeState.ProtoReflect.Descriptor instead.
 func (*NodeState) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{25}
+	return file_catalog_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *NodeState) GetNumber() uint32 {
@@ -2221,6 +2538,13 @@ func (x *NodeState) GetDraining() bool {
 	return false
 }
 
+func (x *NodeState) GetIdentity() []byte {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
+}
+
 type QueueState struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Declared *DeclareQueue          `protobuf:"bytes,1,opt,name=declared,proto3" json:"declared,omitempty"`
@@ -2230,14 +2554,18 @@ type QueueState struct {
 	Group uint32 `protobuf:"varint,3,opt,name=group,proto3" json:"group,omitempty"` // number of its raft group
 	// Index of the entry that last changed its effective settings; 0: they are
 	// as they were when it was declared.
-	Revision      uint64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision uint64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Where the replicas are; empty: where the declaration says.
+	Members       []uint32 `protobuf:"varint,16,rep,packed,name=members,proto3" json:"members,omitempty"`
+	Leaving       []uint32 `protobuf:"varint,17,rep,packed,name=leaving,proto3" json:"leaving,omitempty"` // may still be members of its raft group
+	Size          uint32   `protobuf:"varint,18,opt,name=size,proto3" json:"size,omitempty"`              // how many members it should have; 0: by arguments and policies
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *QueueState) Reset() {
 	*x = QueueState{}
-	mi := &file_catalog_proto_msgTypes[26]
+	mi := &file_catalog_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2249,7 +2577,7 @@ func (x *QueueState) String() string {
 func (*QueueState) ProtoMessage() {}
 
 func (x *QueueState) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[26]
+	mi := &file_catalog_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2262,7 +2590,7 @@ func (x *QueueState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueState.ProtoReflect.Descriptor instead.
 func (*QueueState) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{26}
+	return file_catalog_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *QueueState) GetDeclared() *DeclareQueue {
@@ -2293,6 +2621,27 @@ func (x *QueueState) GetRevision() uint64 {
 	return 0
 }
 
+func (x *QueueState) GetMembers() []uint32 {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *QueueState) GetLeaving() []uint32 {
+	if x != nil {
+		return x.Leaving
+	}
+	return nil
+}
+
+func (x *QueueState) GetSize() uint32 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
 var File_catalog_proto protoreflect.FileDescriptor
 
 const file_catalog_proto_rawDesc = "" +
@@ -2301,7 +2650,7 @@ const file_catalog_proto_rawDesc = "" +
 	"\fCatalogEntry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x10\n" +
 	"\x03now\x18\x02 \x01(\x12R\x03now\x12:\n" +
-	"\bcommands\x18\x03 \x03(\v2\x1e.quorate.log.v1.CatalogCommandR\bcommands\"\x9d\v\n" +
+	"\bcommands\x18\x03 \x03(\v2\x1e.quorate.log.v1.CatalogCommandR\bcommands\"\x99\r\n" +
 	"\x0eCatalogCommand\x12C\n" +
 	"\rregister_node\x18\x01 \x01(\v2\x1c.quorate.log.v1.RegisterNodeH\x00R\fregisterNode\x127\n" +
 	"\tput_vhost\x18\x02 \x01(\v2\x18.quorate.log.v1.PutVhostH\x00R\bputVhost\x12@\n" +
@@ -2329,12 +2678,36 @@ const file_catalog_proto_rawDesc = "" +
 	"\rdelete_policy\x18\x12 \x01(\v2\x1c.quorate.log.v1.DeletePolicyH\x00R\fdeletePolicy\x12V\n" +
 	"\x14put_topic_permission\x18\x16 \x01(\v2\".quorate.log.v1.PutTopicPermissionH\x00R\x12putTopicPermission\x12_\n" +
 	"\x17delete_topic_permission\x18\x17 \x01(\v2%.quorate.log.v1.DeleteTopicPermissionH\x00R\x15deleteTopicPermission\x12@\n" +
-	"\fset_draining\x18\x18 \x01(\v2\x1b.quorate.log.v1.SetDrainingH\x00R\vsetDrainingB\x06\n" +
-	"\x04body\"g\n" +
+	"\fset_draining\x18\x18 \x01(\v2\x1b.quorate.log.v1.SetDrainingH\x00R\vsetDraining\x12:\n" +
+	"\n" +
+	"admit_node\x18\x1e \x01(\v2\x19.quorate.log.v1.AdmitNodeH\x00R\tadmitNode\x12=\n" +
+	"\vforget_node\x18\x1f \x01(\v2\x1a.quorate.log.v1.ForgetNodeH\x00R\n" +
+	"forgetNode\x12=\n" +
+	"\vset_members\x18  \x01(\v2\x1a.quorate.log.v1.SetMembersH\x00R\n" +
+	"setMembers\x12@\n" +
+	"\fmembers_left\x18! \x01(\v2\x1b.quorate.log.v1.MembersLeftH\x00R\vmembersLeftB\x06\n" +
+	"\x04body\"\x83\x01\n" +
 	"\fRegisterNode\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
 	"\fpeer_address\x18\x02 \x01(\tR\vpeerAddress\x12 \n" +
-	"\vincarnation\x18\x03 \x01(\fR\vincarnation\"=\n" +
+	"\vincarnation\x18\x03 \x01(\fR\vincarnation\x12\x1a\n" +
+	"\bidentity\x18\x10 \x01(\fR\bidentity\"^\n" +
+	"\tAdmitNode\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
+	"\fpeer_address\x18\x02 \x01(\tR\vpeerAddress\x12\x1a\n" +
+	"\bidentity\x18\x03 \x01(\fR\bidentity\" \n" +
+	"\n" +
+	"ForgetNode\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"b\n" +
+	"\n" +
+	"SetMembers\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x18\n" +
+	"\amembers\x18\x02 \x03(\rR\amembers\x12\x10\n" +
+	"\x03was\x18\x03 \x03(\rR\x03was\x12\x12\n" +
+	"\x04size\x18\x04 \x01(\rR\x04size\"9\n" +
+	"\vMembersLeft\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x14\n" +
+	"\x05nodes\x18\x02 \x03(\rR\x05nodes\"=\n" +
 	"\vSetDraining\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bdraining\x18\x02 \x01(\bR\bdraining\"\xa8\x01\n" +
@@ -2442,7 +2815,7 @@ const file_catalog_proto_rawDesc = "" +
 	"\fDeletePolicy\x12\x14\n" +
 	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +
-	"\boperator\x18\x03 \x01(\bR\boperator\"\xe5\x01\n" +
+	"\boperator\x18\x03 \x01(\bR\boperator\"\xfb\x01\n" +
 	"\rCatalogResult\x12\x18\n" +
 	"\arefusal\x18\x01 \x01(\rR\arefusal\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x18\n" +
@@ -2454,7 +2827,8 @@ const file_catalog_proto_rawDesc = "" +
 	"\adeleted\x18\b \x03(\x04R\adeleted\x12\x1e\n" +
 	"\n" +
 	"configured\x18\t \x03(\x04R\n" +
-	"configured\"\xed\x05\n" +
+	"configured\x12\x14\n" +
+	"\x05moved\x18\x10 \x03(\x04R\x05moved\"\xed\x05\n" +
 	"\x0fCatalogSnapshot\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x14\n" +
@@ -2473,20 +2847,24 @@ const file_catalog_proto_rawDesc = "" +
 	"\vinitialized\x18\r \x01(\bR\vinitialized\x126\n" +
 	"\bsettings\x18\x0e \x03(\v2\x1a.quorate.log.v1.PutSettingR\bsettings\x125\n" +
 	"\bpolicies\x18\x0f \x03(\v2\x19.quorate.log.v1.PutPolicyR\bpolicies\x12O\n" +
-	"\x11topic_permissions\x18\x12 \x03(\v2\".quorate.log.v1.PutTopicPermissionR\x10topicPermissions\"\xac\x01\n" +
+	"\x11topic_permissions\x18\x12 \x03(\v2\".quorate.log.v1.PutTopicPermissionR\x10topicPermissions\"\xc8\x01\n" +
 	"\tNodeState\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12!\n" +
 	"\fpeer_address\x18\x03 \x01(\tR\vpeerAddress\x12 \n" +
 	"\vincarnation\x18\x04 \x01(\fR\vincarnation\x12\x12\n" +
 	"\x04boot\x18\x05 \x01(\x04R\x04boot\x12\x1a\n" +
-	"\bdraining\x18\x0f \x01(\bR\bdraining\"\x88\x01\n" +
+	"\bdraining\x18\x0f \x01(\bR\bdraining\x12\x1a\n" +
+	"\bidentity\x18\x10 \x01(\fR\bidentity\"\xd0\x01\n" +
 	"\n" +
 	"QueueState\x128\n" +
 	"\bdeclared\x18\x01 \x01(\v2\x1c.quorate.log.v1.DeclareQueueR\bdeclared\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x12\x14\n" +
 	"\x05group\x18\x03 \x01(\rR\x05group\x12\x1a\n" +
-	"\brevision\x18\x04 \x01(\x04R\brevisionB(Z&github.com/quorate/quorate/proto/logpbb\x06proto3"
+	"\brevision\x18\x04 \x01(\x04R\brevision\x12\x18\n" +
+	"\amembers\x18\x10 \x03(\rR\amembers\x12\x18\n" +
+	"\aleaving\x18\x11 \x03(\rR\aleaving\x12\x12\n" +
+	"\x04size\x18\x12 \x01(\rR\x04sizeB(Z&github.com/quorate/quorate/proto/logpbb\x06proto3"
 
 var (
 	file_catalog_proto_rawDescOnce sync.Once
@@ -2500,85 +2878,93 @@ func file_catalog_proto_rawDescGZIP() []byte {
 	return file_catalog_proto_rawDescData
 }
 
-var file_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_catalog_proto_goTypes = []any{
 	(*CatalogEntry)(nil),          // 0: quorate.log.v1.CatalogEntry
 	(*CatalogCommand)(nil),        // 1: quorate.log.v1.CatalogCommand
 	(*RegisterNode)(nil),          // 2: quorate.log.v1.RegisterNode
-	(*SetDraining)(nil),           // 3: quorate.log.v1.SetDraining
-	(*Initialize)(nil),            // 4: quorate.log.v1.Initialize
-	(*PutVhost)(nil),              // 5: quorate.log.v1.PutVhost
-	(*DeleteVhost)(nil),           // 6: quorate.log.v1.DeleteVhost
-	(*PutUser)(nil),               // 7: quorate.log.v1.PutUser
-	(*DeleteUser)(nil),            // 8: quorate.log.v1.DeleteUser
-	(*PutPermission)(nil),         // 9: quorate.log.v1.PutPermission
-	(*DeletePermission)(nil),      // 10: quorate.log.v1.DeletePermission
-	(*PutTopicPermission)(nil),    // 11: quorate.log.v1.PutTopicPermission
-	(*DeleteTopicPermission)(nil), // 12: quorate.log.v1.DeleteTopicPermission
-	(*DeclareExchange)(nil),       // 13: quorate.log.v1.DeclareExchange
-	(*DeleteExchange)(nil),        // 14: quorate.log.v1.DeleteExchange
-	(*Bind)(nil),                  // 15: quorate.log.v1.Bind
-	(*DeclareQueue)(nil),          // 16: quorate.log.v1.DeclareQueue
-	(*Owner)(nil),                 // 17: quorate.log.v1.Owner
-	(*DeleteQueue)(nil),           // 18: quorate.log.v1.DeleteQueue
-	(*DeleteOwned)(nil),           // 19: quorate.log.v1.DeleteOwned
-	(*PutSetting)(nil),            // 20: quorate.log.v1.PutSetting
-	(*PutPolicy)(nil),             // 21: quorate.log.v1.PutPolicy
-	(*DeletePolicy)(nil),          // 22: quorate.log.v1.DeletePolicy
-	(*CatalogResult)(nil),         // 23: quorate.log.v1.CatalogResult
-	(*CatalogSnapshot)(nil),       // 24: quorate.log.v1.CatalogSnapshot
-	(*NodeState)(nil),             // 25: quorate.log.v1.NodeState
-	(*QueueState)(nil),            // 26: quorate.log.v1.QueueState
-	(*Table)(nil),                 // 27: quorate.log.v1.Table
+	(*AdmitNode)(nil),             // 3: quorate.log.v1.AdmitNode
+	(*ForgetNode)(nil),            // 4: quorate.log.v1.ForgetNode
+	(*SetMembers)(nil),            // 5: quorate.log.v1.SetMembers
+	(*MembersLeft)(nil),           // 6: quorate.log.v1.MembersLeft
+	(*SetDraining)(nil),           // 7: quorate.log.v1.SetDraining
+	(*Initialize)(nil),            // 8: quorate.log.v1.Initialize
+	(*PutVhost)(nil),              // 9: quorate.log.v1.PutVhost
+	(*DeleteVhost)(nil),           // 10: quorate.log.v1.DeleteVhost
+	(*PutUser)(nil),               // 11: quorate.log.v1.PutUser
+	(*DeleteUser)(nil),            // 12: quorate.log.v1.DeleteUser
+	(*PutPermission)(nil),         // 13: quorate.log.v1.PutPermission
+	(*DeletePermission)(nil),      // 14: quorate.log.v1.DeletePermission
+	(*PutTopicPermission)(nil),    // 15: quorate.log.v1.PutTopicPermission
+	(*DeleteTopicPermission)(nil), // 16: quorate.log.v1.DeleteTopicPermission
+	(*DeclareExchange)(nil),       // 17: quorate.log.v1.DeclareExchange
+	(*DeleteExchange)(nil),        // 18: quorate.log.v1.DeleteExchange
+	(*Bind)(nil),                  // 19: quorate.log.v1.Bind
+	(*DeclareQueue)(nil),          // 20: quorate.log.v1.DeclareQueue
+	(*Owner)(nil),                 // 21: quorate.log.v1.Owner
+	(*DeleteQueue)(nil),           // 22: quorate.log.v1.DeleteQueue
+	(*DeleteOwned)(nil),           // 23: quorate.log.v1.DeleteOwned
+	(*PutSetting)(nil),            // 24: quorate.log.v1.PutSetting
+	(*PutPolicy)(nil),             // 25: quorate.log.v1.PutPolicy
+	(*DeletePolicy)(nil),          // 26: quorate.log.v1.DeletePolicy
+	(*CatalogResult)(nil),         // 27: quorate.log.v1.CatalogResult
+	(*CatalogSnapshot)(nil),       // 28: quorate.log.v1.CatalogSnapshot
+	(*NodeState)(nil),             // 29: quorate.log.v1.NodeState
+	(*QueueState)(nil),            // 30: quorate.log.v1.QueueState
+	(*Table)(nil),                 // 31: quorate.log.v1.Table
 }
 var file_catalog_proto_depIdxs = []int32{
 	1,  // 0: quorate.log.v1.CatalogEntry.commands:type_name -> quorate.log.v1.CatalogCommand
 	2,  // 1: quorate.log.v1.CatalogCommand.register_node:type_name -> quorate.log.v1.RegisterNode
-	5,  // 2: quorate.log.v1.CatalogCommand.put_vhost:type_name -> quorate.log.v1.PutVhost
-	6,  // 3: quorate.log.v1.CatalogCommand.delete_vhost:type_name -> quorate.log.v1.DeleteVhost
-	7,  // 4: quorate.log.v1.CatalogCommand.put_user:type_name -> quorate.log.v1.PutUser
-	8,  // 5: quorate.log.v1.CatalogCommand.delete_user:type_name -> quorate.log.v1.DeleteUser
-	9,  // 6: quorate.log.v1.CatalogCommand.put_permission:type_name -> quorate.log.v1.PutPermission
-	10, // 7: quorate.log.v1.CatalogCommand.delete_permission:type_name -> quorate.log.v1.DeletePermission
-	13, // 8: quorate.log.v1.CatalogCommand.declare_exchange:type_name -> quorate.log.v1.DeclareExchange
-	14, // 9: quorate.log.v1.CatalogCommand.delete_exchange:type_name -> quorate.log.v1.DeleteExchange
-	15, // 10: quorate.log.v1.CatalogCommand.bind:type_name -> quorate.log.v1.Bind
-	15, // 11: quorate.log.v1.CatalogCommand.unbind:type_name -> quorate.log.v1.Bind
-	16, // 12: quorate.log.v1.CatalogCommand.declare_queue:type_name -> quorate.log.v1.DeclareQueue
-	18, // 13: quorate.log.v1.CatalogCommand.delete_queue:type_name -> quorate.log.v1.DeleteQueue
-	4,  // 14: quorate.log.v1.CatalogCommand.initialize:type_name -> quorate.log.v1.Initialize
-	19, // 15: quorate.log.v1.CatalogCommand.delete_owned:type_name -> quorate.log.v1.DeleteOwned
-	20, // 16: quorate.log.v1.CatalogCommand.put_setting:type_name -> quorate.log.v1.PutSetting
-	21, // 17: quorate.log.v1.CatalogCommand.put_policy:type_name -> quorate.log.v1.PutPolicy
-	22, // 18: quorate.log.v1.CatalogCommand.delete_policy:type_name -> quorate.log.v1.DeletePolicy
-	11, // 19: quorate.log.v1.CatalogCommand.put_topic_permission:type_name -> quorate.log.v1.PutTopicPermission
-	12, // 20: quorate.log.v1.CatalogCommand.delete_topic_permission:type_name -> quorate.log.v1.DeleteTopicPermission
-	3,  // 21: quorate.log.v1.CatalogCommand.set_draining:type_name -> quorate.log.v1.SetDraining
-	5,  // 22: quorate.log.v1.Initialize.vhost:type_name -> quorate.log.v1.PutVhost
-	7,  // 23: quorate.log.v1.Initialize.user:type_name -> quorate.log.v1.PutUser
-	9,  // 24: quorate.log.v1.Initialize.permission:type_name -> quorate.log.v1.PutPermission
-	27, // 25: quorate.log.v1.DeclareExchange.arguments:type_name -> quorate.log.v1.Table
-	27, // 26: quorate.log.v1.Bind.arguments:type_name -> quorate.log.v1.Table
-	27, // 27: quorate.log.v1.DeclareQueue.arguments:type_name -> quorate.log.v1.Table
-	17, // 28: quorate.log.v1.DeclareQueue.owner:type_name -> quorate.log.v1.Owner
-	17, // 29: quorate.log.v1.DeleteOwned.owner:type_name -> quorate.log.v1.Owner
-	27, // 30: quorate.log.v1.PutPolicy.definition:type_name -> quorate.log.v1.Table
-	25, // 31: quorate.log.v1.CatalogSnapshot.nodes:type_name -> quorate.log.v1.NodeState
-	5,  // 32: quorate.log.v1.CatalogSnapshot.vhosts:type_name -> quorate.log.v1.PutVhost
-	7,  // 33: quorate.log.v1.CatalogSnapshot.users:type_name -> quorate.log.v1.PutUser
-	9,  // 34: quorate.log.v1.CatalogSnapshot.permissions:type_name -> quorate.log.v1.PutPermission
-	13, // 35: quorate.log.v1.CatalogSnapshot.exchanges:type_name -> quorate.log.v1.DeclareExchange
-	15, // 36: quorate.log.v1.CatalogSnapshot.bindings:type_name -> quorate.log.v1.Bind
-	26, // 37: quorate.log.v1.CatalogSnapshot.queues:type_name -> quorate.log.v1.QueueState
-	20, // 38: quorate.log.v1.CatalogSnapshot.settings:type_name -> quorate.log.v1.PutSetting
-	21, // 39: quorate.log.v1.CatalogSnapshot.policies:type_name -> quorate.log.v1.PutPolicy
-	11, // 40: quorate.log.v1.CatalogSnapshot.topic_permissions:type_name -> quorate.log.v1.PutTopicPermission
-	16, // 41: quorate.log.v1.QueueState.declared:type_name -> quorate.log.v1.DeclareQueue
-	42, // [42:42] is the sub-list for method output_type
-	42, // [42:42] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	9,  // 2: quorate.log.v1.CatalogCommand.put_vhost:type_name -> quorate.log.v1.PutVhost
+	10, // 3: quorate.log.v1.CatalogCommand.delete_vhost:type_name -> quorate.log.v1.DeleteVhost
+	11, // 4: quorate.log.v1.CatalogCommand.put_user:type_name -> quorate.log.v1.PutUser
+	12, // 5: quorate.log.v1.CatalogCommand.delete_user:type_name -> quorate.log.v1.DeleteUser
+	13, // 6: quorate.log.v1.CatalogCommand.put_permission:type_name -> quorate.log.v1.PutPermission
+	14, // 7: quorate.log.v1.CatalogCommand.delete_permission:type_name -> quorate.log.v1.DeletePermission
+	17, // 8: quorate.log.v1.CatalogCommand.declare_exchange:type_name -> quorate.log.v1.DeclareExchange
+	18, // 9: quorate.log.v1.CatalogCommand.delete_exchange:type_name -> quorate.log.v1.DeleteExchange
+	19, // 10: quorate.log.v1.CatalogCommand.bind:type_name -> quorate.log.v1.Bind
+	19, // 11: quorate.log.v1.CatalogCommand.unbind:type_name -> quorate.log.v1.Bind
+	20, // 12: quorate.log.v1.CatalogCommand.declare_queue:type_name -> quorate.log.v1.DeclareQueue
+	22, // 13: quorate.log.v1.CatalogCommand.delete_queue:type_name -> quorate.log.v1.DeleteQueue
+	8,  // 14: quorate.log.v1.CatalogCommand.initialize:type_name -> quorate.log.v1.Initialize
+	23, // 15: quorate.log.v1.CatalogCommand.delete_owned:type_name -> quorate.log.v1.DeleteOwned
+	24, // 16: quorate.log.v1.CatalogCommand.put_setting:type_name -> quorate.log.v1.PutSetting
+	25, // 17: quorate.log.v1.CatalogCommand.put_policy:type_name -> quorate.log.v1.PutPolicy
+	26, // 18: quorate.log.v1.CatalogCommand.delete_policy:type_name -> quorate.log.v1.DeletePolicy
+	15, // 19: quorate.log.v1.CatalogCommand.put_topic_permission:type_name -> quorate.log.v1.PutTopicPermission
+	16, // 20: quorate.log.v1.CatalogCommand.delete_topic_permission:type_name -> quorate.log.v1.DeleteTopicPermission
+	7,  // 21: quorate.log.v1.CatalogCommand.set_draining:type_name -> quorate.log.v1.SetDraining
+	3,  // 22: quorate.log.v1.CatalogCommand.admit_node:type_name -> quorate.log.v1.AdmitNode
+	4,  // 23: quorate.log.v1.CatalogCommand.forget_node:type_name -> quorate.log.v1.ForgetNode
+	5,  // 24: quorate.log.v1.CatalogCommand.set_members:type_name -> quorate.log.v1.SetMembers
+	6,  // 25: quorate.log.v1.CatalogCommand.members_left:type_name -> quorate.log.v1.MembersLeft
+	9,  // 26: quorate.log.v1.Initialize.vhost:type_name -> quorate.log.v1.PutVhost
+	11, // 27: quorate.log.v1.Initialize.user:type_name -> quorate.log.v1.PutUser
+	13, // 28: quorate.log.v1.Initialize.permission:type_name -> quorate.log.v1.PutPermission
+	31, // 29: quorate.log.v1.DeclareExchange.arguments:type_name -> quorate.log.v1.Table
+	31, // 30: quorate.log.v1.Bind.arguments:type_name -> quorate.log.v1.Table
+	31, // 31: quorate.log.v1.DeclareQueue.arguments:type_name -> quorate.log.v1.Table
+	21, // 32: quorate.log.v1.DeclareQueue.owner:type_name -> quorate.log.v1.Owner
+	21, // 33: quorate.log.v1.DeleteOwned.owner:type_name -> quorate.log.v1.Owner
+	31, // 34: quorate.log.v1.PutPolicy.definition:type_name -> quorate.log.v1.Table
+	29, // 35: quorate.log.v1.CatalogSnapshot.nodes:type_name -> quorate.log.v1.NodeState
+	9,  // 36: quorate.log.v1.CatalogSnapshot.vhosts:type_name -> quorate.log.v1.PutVhost
+	11, // 37: quorate.log.v1.CatalogSnapshot.users:type_name -> quorate.log.v1.PutUser
+	13, // 38: quorate.log.v1.CatalogSnapshot.permissions:type_name -> quorate.log.v1.PutPermission
+	17, // 39: quorate.log.v1.CatalogSnapshot.exchanges:type_name -> quorate.log.v1.DeclareExchange
+	19, // 40: quorate.log.v1.CatalogSnapshot.bindings:type_name -> quorate.log.v1.Bind
+	30, // 41: quorate.log.v1.CatalogSnapshot.queues:type_name -> quorate.log.v1.QueueState
+	24, // 42: quorate.log.v1.CatalogSnapshot.settings:type_name -> quorate.log.v1.PutSetting
+	25, // 43: quorate.log.v1.CatalogSnapshot.policies:type_name -> quorate.log.v1.PutPolicy
+	15, // 44: quorate.log.v1.CatalogSnapshot.topic_permissions:type_name -> quorate.log.v1.PutTopicPermission
+	20, // 45: quorate.log.v1.QueueState.declared:type_name -> quorate.log.v1.DeclareQueue
+	46, // [46:46] is the sub-list for method output_type
+	46, // [46:46] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_catalog_proto_init() }
@@ -2609,6 +2995,10 @@ func file_catalog_proto_init() {
 		(*CatalogCommand_PutTopicPermission)(nil),
 		(*CatalogCommand_DeleteTopicPermission)(nil),
 		(*CatalogCommand_SetDraining)(nil),
+		(*CatalogCommand_AdmitNode)(nil),
+		(*CatalogCommand_ForgetNode)(nil),
+		(*CatalogCommand_SetMembers)(nil),
+		(*CatalogCommand_MembersLeft)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2616,7 +3006,7 @@ func file_catalog_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_catalog_proto_rawDesc), len(file_catalog_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   27,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -83,7 +83,7 @@ func (x Notice_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Notice_Kind.Descriptor instead.
 func (Notice_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{7, 0}
+	return file_peer_proto_rawDescGZIP(), []int{10, 0}
 }
 
 // Hello opens a link.
@@ -92,7 +92,8 @@ type Hello struct {
 	Cluster       string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"` // must be equal on both sides
 	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`       // name of the sender
 	Incarnation   []byte                 `protobuf:"bytes,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	Version       uint32                 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"` // 1
+	Version       uint32                 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`   // 1
+	Identity      []byte                 `protobuf:"bytes,16,opt,name=identity,proto3" json:"identity,omitempty"` // of the sender's data folder
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -155,6 +156,253 @@ func (x *Hello) GetVersion() uint32 {
 	return 0
 }
 
+func (x *Hello) GetIdentity() []byte {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
+}
+
+// Ask is what a node without a past wants to know before it can have links:
+// whether there is a cluster already, and, if it wants to join, its place.
+type Ask struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Cluster       string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	Identity      []byte                 `protobuf:"bytes,3,opt,name=identity,proto3" json:"identity,omitempty"`
+	Address       string                 `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`  // of its peer listener, for the others
+	Version       uint32                 `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"` // 1
+	Join          bool                   `protobuf:"varint,6,opt,name=join,proto3" json:"join,omitempty"`       // it wants to be a member
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Ask) Reset() {
+	*x = Ask{}
+	mi := &file_peer_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Ask) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Ask) ProtoMessage() {}
+
+func (x *Ask) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Ask.ProtoReflect.Descriptor instead.
+func (*Ask) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Ask) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *Ask) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Ask) GetIdentity() []byte {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
+}
+
+func (x *Ask) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *Ask) GetVersion() uint32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Ask) GetJoin() bool {
+	if x != nil {
+		return x.Join
+	}
+	return false
+}
+
+// Told answers Ask.
+type Told struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // who answers
+	Identity      []byte                 `protobuf:"bytes,2,opt,name=identity,proto3" json:"identity,omitempty"`
+	Fresh         bool                   `protobuf:"varint,3,opt,name=fresh,proto3" json:"fresh,omitempty"`       // it has no past either
+	Known         []byte                 `protobuf:"bytes,4,opt,name=known,proto3" json:"known,omitempty"`        // identity under which it knows the asking node; empty: not at all
+	Admitted      bool                   `protobuf:"varint,5,opt,name=admitted,proto3" json:"admitted,omitempty"` // the asking node is a member
+	Error         string                 `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`        // why it is not
+	Members       []*Member              `protobuf:"bytes,7,rep,name=members,proto3" json:"members,omitempty"`    // of the cluster, once admitted
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Told) Reset() {
+	*x = Told{}
+	mi := &file_peer_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Told) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Told) ProtoMessage() {}
+
+func (x *Told) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Told.ProtoReflect.Descriptor instead.
+func (*Told) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Told) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Told) GetIdentity() []byte {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
+}
+
+func (x *Told) GetFresh() bool {
+	if x != nil {
+		return x.Fresh
+	}
+	return false
+}
+
+func (x *Told) GetKnown() []byte {
+	if x != nil {
+		return x.Known
+	}
+	return nil
+}
+
+func (x *Told) GetAdmitted() bool {
+	if x != nil {
+		return x.Admitted
+	}
+	return false
+}
+
+func (x *Told) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *Told) GetMembers() []*Member {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+// Member is a node of the cluster.
+type Member struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	Identity      []byte                 `protobuf:"bytes,3,opt,name=identity,proto3" json:"identity,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Member) Reset() {
+	*x = Member{}
+	mi := &file_peer_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Member) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Member) ProtoMessage() {}
+
+func (x *Member) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Member.ProtoReflect.Descriptor instead.
+func (*Member) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Member) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Member) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *Member) GetIdentity() []byte {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
+}
+
 // Frame stands for bytes of a fixed layout, see cluster/peer. It never appears
 // on the wire: the service is spoken with a codec of its own.
 type Frame struct {
@@ -166,7 +414,7 @@ type Frame struct {
 
 func (x *Frame) Reset() {
 	*x = Frame{}
-	mi := &file_peer_proto_msgTypes[1]
+	mi := &file_peer_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -178,7 +426,7 @@ func (x *Frame) String() string {
 func (*Frame) ProtoMessage() {}
 
 func (x *Frame) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[1]
+	mi := &file_peer_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -191,7 +439,7 @@ func (x *Frame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Frame.ProtoReflect.Descriptor instead.
 func (*Frame) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{1}
+	return file_peer_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Frame) GetData() []byte {
@@ -216,7 +464,7 @@ type Submit struct {
 
 func (x *Submit) Reset() {
 	*x = Submit{}
-	mi := &file_peer_proto_msgTypes[2]
+	mi := &file_peer_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -228,7 +476,7 @@ func (x *Submit) String() string {
 func (*Submit) ProtoMessage() {}
 
 func (x *Submit) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[2]
+	mi := &file_peer_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -241,7 +489,7 @@ func (x *Submit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Submit.ProtoReflect.Descriptor instead.
 func (*Submit) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{2}
+	return file_peer_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Submit) GetGroup() uint32 {
@@ -292,7 +540,7 @@ type Outcomes struct {
 
 func (x *Outcomes) Reset() {
 	*x = Outcomes{}
-	mi := &file_peer_proto_msgTypes[3]
+	mi := &file_peer_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -304,7 +552,7 @@ func (x *Outcomes) String() string {
 func (*Outcomes) ProtoMessage() {}
 
 func (x *Outcomes) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[3]
+	mi := &file_peer_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -317,7 +565,7 @@ func (x *Outcomes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outcomes.ProtoReflect.Descriptor instead.
 func (*Outcomes) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{3}
+	return file_peer_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Outcomes) GetQueue() uint64 {
@@ -363,7 +611,7 @@ type Outcome struct {
 
 func (x *Outcome) Reset() {
 	*x = Outcome{}
-	mi := &file_peer_proto_msgTypes[4]
+	mi := &file_peer_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -375,7 +623,7 @@ func (x *Outcome) String() string {
 func (*Outcome) ProtoMessage() {}
 
 func (x *Outcome) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[4]
+	mi := &file_peer_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -388,7 +636,7 @@ func (x *Outcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outcome.ProtoReflect.Descriptor instead.
 func (*Outcome) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{4}
+	return file_peer_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Outcome) GetFirst() uint64 {
@@ -451,7 +699,7 @@ type Deliveries struct {
 
 func (x *Deliveries) Reset() {
 	*x = Deliveries{}
-	mi := &file_peer_proto_msgTypes[5]
+	mi := &file_peer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -463,7 +711,7 @@ func (x *Deliveries) String() string {
 func (*Deliveries) ProtoMessage() {}
 
 func (x *Deliveries) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[5]
+	mi := &file_peer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -476,7 +724,7 @@ func (x *Deliveries) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Deliveries.ProtoReflect.Descriptor instead.
 func (*Deliveries) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{5}
+	return file_peer_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Deliveries) GetQueue() uint64 {
@@ -544,7 +792,7 @@ type Delivery struct {
 
 func (x *Delivery) Reset() {
 	*x = Delivery{}
-	mi := &file_peer_proto_msgTypes[6]
+	mi := &file_peer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -556,7 +804,7 @@ func (x *Delivery) String() string {
 func (*Delivery) ProtoMessage() {}
 
 func (x *Delivery) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[6]
+	mi := &file_peer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -569,7 +817,7 @@ func (x *Delivery) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delivery.ProtoReflect.Descriptor instead.
 func (*Delivery) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{6}
+	return file_peer_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Delivery) GetConsumer() uint64 {
@@ -647,7 +895,7 @@ type Notice struct {
 
 func (x *Notice) Reset() {
 	*x = Notice{}
-	mi := &file_peer_proto_msgTypes[7]
+	mi := &file_peer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -659,7 +907,7 @@ func (x *Notice) String() string {
 func (*Notice) ProtoMessage() {}
 
 func (x *Notice) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[7]
+	mi := &file_peer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -672,7 +920,7 @@ func (x *Notice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notice.ProtoReflect.Descriptor instead.
 func (*Notice) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{7}
+	return file_peer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Notice) GetKind() Notice_Kind {
@@ -761,7 +1009,7 @@ type Resync struct {
 
 func (x *Resync) Reset() {
 	*x = Resync{}
-	mi := &file_peer_proto_msgTypes[8]
+	mi := &file_peer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -773,7 +1021,7 @@ func (x *Resync) String() string {
 func (*Resync) ProtoMessage() {}
 
 func (x *Resync) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[8]
+	mi := &file_peer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -786,7 +1034,7 @@ func (x *Resync) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resync.ProtoReflect.Descriptor instead.
 func (*Resync) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{8}
+	return file_peer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Resync) GetGroup() uint32 {
@@ -843,7 +1091,7 @@ type StatsRequest struct {
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_peer_proto_msgTypes[9]
+	mi := &file_peer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -855,7 +1103,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[9]
+	mi := &file_peer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -868,7 +1116,7 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{9}
+	return file_peer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *StatsRequest) GetGroup() uint32 {
@@ -908,7 +1156,7 @@ type StatsReply struct {
 
 func (x *StatsReply) Reset() {
 	*x = StatsReply{}
-	mi := &file_peer_proto_msgTypes[10]
+	mi := &file_peer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -920,7 +1168,7 @@ func (x *StatsReply) String() string {
 func (*StatsReply) ProtoMessage() {}
 
 func (x *StatsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[10]
+	mi := &file_peer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -933,7 +1181,7 @@ func (x *StatsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsReply.ProtoReflect.Descriptor instead.
 func (*StatsReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{10}
+	return file_peer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *StatsReply) GetLeader() bool {
@@ -1002,7 +1250,7 @@ type FiguresRequest struct {
 
 func (x *FiguresRequest) Reset() {
 	*x = FiguresRequest{}
-	mi := &file_peer_proto_msgTypes[11]
+	mi := &file_peer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1014,7 +1262,7 @@ func (x *FiguresRequest) String() string {
 func (*FiguresRequest) ProtoMessage() {}
 
 func (x *FiguresRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[11]
+	mi := &file_peer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1027,7 +1275,7 @@ func (x *FiguresRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FiguresRequest.ProtoReflect.Descriptor instead.
 func (*FiguresRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{11}
+	return file_peer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *FiguresRequest) GetQueues() []uint64 {
@@ -1046,7 +1294,7 @@ type FiguresReply struct {
 
 func (x *FiguresReply) Reset() {
 	*x = FiguresReply{}
-	mi := &file_peer_proto_msgTypes[12]
+	mi := &file_peer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1058,7 +1306,7 @@ func (x *FiguresReply) String() string {
 func (*FiguresReply) ProtoMessage() {}
 
 func (x *FiguresReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[12]
+	mi := &file_peer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1071,7 +1319,7 @@ func (x *FiguresReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FiguresReply.ProtoReflect.Descriptor instead.
 func (*FiguresReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{12}
+	return file_peer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *FiguresReply) GetQueues() []*QueueFigures {
@@ -1111,7 +1359,7 @@ type QueueFigures struct {
 
 func (x *QueueFigures) Reset() {
 	*x = QueueFigures{}
-	mi := &file_peer_proto_msgTypes[13]
+	mi := &file_peer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1123,7 +1371,7 @@ func (x *QueueFigures) String() string {
 func (*QueueFigures) ProtoMessage() {}
 
 func (x *QueueFigures) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[13]
+	mi := &file_peer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1136,7 +1384,7 @@ func (x *QueueFigures) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueFigures.ProtoReflect.Descriptor instead.
 func (*QueueFigures) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{13}
+	return file_peer_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *QueueFigures) GetQueue() uint64 {
@@ -1303,7 +1551,7 @@ type ReplicasRequest struct {
 
 func (x *ReplicasRequest) Reset() {
 	*x = ReplicasRequest{}
-	mi := &file_peer_proto_msgTypes[14]
+	mi := &file_peer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1315,7 +1563,7 @@ func (x *ReplicasRequest) String() string {
 func (*ReplicasRequest) ProtoMessage() {}
 
 func (x *ReplicasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[14]
+	mi := &file_peer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1328,7 +1576,7 @@ func (x *ReplicasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicasRequest.ProtoReflect.Descriptor instead.
 func (*ReplicasRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{14}
+	return file_peer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReplicasRequest) GetGroups() []uint32 {
@@ -1348,7 +1596,7 @@ type ReplicasReply struct {
 
 func (x *ReplicasReply) Reset() {
 	*x = ReplicasReply{}
-	mi := &file_peer_proto_msgTypes[15]
+	mi := &file_peer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1360,7 +1608,7 @@ func (x *ReplicasReply) String() string {
 func (*ReplicasReply) ProtoMessage() {}
 
 func (x *ReplicasReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[15]
+	mi := &file_peer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1373,7 +1621,7 @@ func (x *ReplicasReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicasReply.ProtoReflect.Descriptor instead.
 func (*ReplicasReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{15}
+	return file_peer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReplicasReply) GetReplicas() []*Replica {
@@ -1406,7 +1654,7 @@ type Replica struct {
 
 func (x *Replica) Reset() {
 	*x = Replica{}
-	mi := &file_peer_proto_msgTypes[16]
+	mi := &file_peer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1418,7 +1666,7 @@ func (x *Replica) String() string {
 func (*Replica) ProtoMessage() {}
 
 func (x *Replica) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[16]
+	mi := &file_peer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1431,7 +1679,7 @@ func (x *Replica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replica.ProtoReflect.Descriptor instead.
 func (*Replica) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{16}
+	return file_peer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Replica) GetGroup() uint32 {
@@ -1501,7 +1749,7 @@ type TransferRequest struct {
 
 func (x *TransferRequest) Reset() {
 	*x = TransferRequest{}
-	mi := &file_peer_proto_msgTypes[17]
+	mi := &file_peer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1513,7 +1761,7 @@ func (x *TransferRequest) String() string {
 func (*TransferRequest) ProtoMessage() {}
 
 func (x *TransferRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[17]
+	mi := &file_peer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1526,7 +1774,7 @@ func (x *TransferRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferRequest.ProtoReflect.Descriptor instead.
 func (*TransferRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{17}
+	return file_peer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *TransferRequest) GetGroup() uint32 {
@@ -1552,7 +1800,7 @@ type TransferReply struct {
 
 func (x *TransferReply) Reset() {
 	*x = TransferReply{}
-	mi := &file_peer_proto_msgTypes[18]
+	mi := &file_peer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1564,7 +1812,7 @@ func (x *TransferReply) String() string {
 func (*TransferReply) ProtoMessage() {}
 
 func (x *TransferReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[18]
+	mi := &file_peer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1577,7 +1825,7 @@ func (x *TransferReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferReply.ProtoReflect.Descriptor instead.
 func (*TransferReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{18}
+	return file_peer_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *TransferReply) GetError() string {
@@ -1596,7 +1844,7 @@ type CatalogRequest struct {
 
 func (x *CatalogRequest) Reset() {
 	*x = CatalogRequest{}
-	mi := &file_peer_proto_msgTypes[19]
+	mi := &file_peer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1608,7 +1856,7 @@ func (x *CatalogRequest) String() string {
 func (*CatalogRequest) ProtoMessage() {}
 
 func (x *CatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[19]
+	mi := &file_peer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1621,7 +1869,7 @@ func (x *CatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogRequest.ProtoReflect.Descriptor instead.
 func (*CatalogRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{19}
+	return file_peer_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CatalogRequest) GetEntry() []byte {
@@ -1644,7 +1892,7 @@ type CatalogReply struct {
 
 func (x *CatalogReply) Reset() {
 	*x = CatalogReply{}
-	mi := &file_peer_proto_msgTypes[20]
+	mi := &file_peer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1656,7 +1904,7 @@ func (x *CatalogReply) String() string {
 func (*CatalogReply) ProtoMessage() {}
 
 func (x *CatalogReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[20]
+	mi := &file_peer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1669,7 +1917,7 @@ func (x *CatalogReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogReply.ProtoReflect.Descriptor instead.
 func (*CatalogReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{20}
+	return file_peer_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CatalogReply) GetOk() bool {
@@ -1712,12 +1960,32 @@ var File_peer_proto protoreflect.FileDescriptor
 const file_peer_proto_rawDesc = "" +
 	"\n" +
 	"\n" +
-	"peer.proto\x12\x0fquorate.peer.v1\"q\n" +
+	"peer.proto\x12\x0fquorate.peer.v1\"\x8d\x01\n" +
 	"\x05Hello\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12 \n" +
 	"\vincarnation\x18\x03 \x01(\fR\vincarnation\x12\x18\n" +
-	"\aversion\x18\x04 \x01(\rR\aversion\"\x1b\n" +
+	"\aversion\x18\x04 \x01(\rR\aversion\x12\x1a\n" +
+	"\bidentity\x18\x10 \x01(\fR\bidentity\"\x97\x01\n" +
+	"\x03Ask\x12\x18\n" +
+	"\acluster\x18\x01 \x01(\tR\acluster\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1a\n" +
+	"\bidentity\x18\x03 \x01(\fR\bidentity\x12\x18\n" +
+	"\aaddress\x18\x04 \x01(\tR\aaddress\x12\x18\n" +
+	"\aversion\x18\x05 \x01(\rR\aversion\x12\x12\n" +
+	"\x04join\x18\x06 \x01(\bR\x04join\"\xc7\x01\n" +
+	"\x04Told\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1a\n" +
+	"\bidentity\x18\x02 \x01(\fR\bidentity\x12\x14\n" +
+	"\x05fresh\x18\x03 \x01(\bR\x05fresh\x12\x14\n" +
+	"\x05known\x18\x04 \x01(\fR\x05known\x12\x1a\n" +
+	"\badmitted\x18\x05 \x01(\bR\badmitted\x12\x14\n" +
+	"\x05error\x18\x06 \x01(\tR\x05error\x121\n" +
+	"\amembers\x18\a \x03(\v2\x17.quorate.peer.v1.MemberR\amembers\"R\n" +
+	"\x06Member\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1a\n" +
+	"\bidentity\x18\x03 \x01(\fR\bidentity\"\x1b\n" +
 	"\x05Frame\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\"|\n" +
 	"\x06Submit\x12\x14\n" +
@@ -1858,10 +2126,11 @@ const file_peer_proto_rawDesc = "" +
 	"\x06leader\x18\x02 \x01(\tR\x06leader\x12\x14\n" +
 	"\x05index\x18\x03 \x01(\x04R\x05index\x12\x18\n" +
 	"\aresults\x18\x04 \x03(\fR\aresults\x12\x14\n" +
-	"\x05error\x18\x05 \x01(\tR\x05error2\x82\x01\n" +
+	"\x05error\x18\x05 \x01(\tR\x05error2\xc3\x01\n" +
 	"\x04Peer\x12:\n" +
 	"\x04Link\x12\x16.quorate.peer.v1.Frame\x1a\x16.quorate.peer.v1.Frame(\x010\x01\x12>\n" +
-	"\bSnapshot\x12\x16.quorate.peer.v1.Frame\x1a\x16.quorate.peer.v1.Frame(\x010\x01B)Z'github.com/quorate/quorate/proto/peerpbb\x06proto3"
+	"\bSnapshot\x12\x16.quorate.peer.v1.Frame\x1a\x16.quorate.peer.v1.Frame(\x010\x01\x12?\n" +
+	"\tIntroduce\x12\x16.quorate.peer.v1.Frame\x1a\x16.quorate.peer.v1.Frame(\x010\x01B)Z'github.com/quorate/quorate/proto/peerpbb\x06proto3"
 
 var (
 	file_peer_proto_rawDescOnce sync.Once
@@ -1876,46 +2145,52 @@ func file_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_peer_proto_goTypes = []any{
 	(Notice_Kind)(0),        // 0: quorate.peer.v1.Notice.Kind
 	(*Hello)(nil),           // 1: quorate.peer.v1.Hello
-	(*Frame)(nil),           // 2: quorate.peer.v1.Frame
-	(*Submit)(nil),          // 3: quorate.peer.v1.Submit
-	(*Outcomes)(nil),        // 4: quorate.peer.v1.Outcomes
-	(*Outcome)(nil),         // 5: quorate.peer.v1.Outcome
-	(*Deliveries)(nil),      // 6: quorate.peer.v1.Deliveries
-	(*Delivery)(nil),        // 7: quorate.peer.v1.Delivery
-	(*Notice)(nil),          // 8: quorate.peer.v1.Notice
-	(*Resync)(nil),          // 9: quorate.peer.v1.Resync
-	(*StatsRequest)(nil),    // 10: quorate.peer.v1.StatsRequest
-	(*StatsReply)(nil),      // 11: quorate.peer.v1.StatsReply
-	(*FiguresRequest)(nil),  // 12: quorate.peer.v1.FiguresRequest
-	(*FiguresReply)(nil),    // 13: quorate.peer.v1.FiguresReply
-	(*QueueFigures)(nil),    // 14: quorate.peer.v1.QueueFigures
-	(*ReplicasRequest)(nil), // 15: quorate.peer.v1.ReplicasRequest
-	(*ReplicasReply)(nil),   // 16: quorate.peer.v1.ReplicasReply
-	(*Replica)(nil),         // 17: quorate.peer.v1.Replica
-	(*TransferRequest)(nil), // 18: quorate.peer.v1.TransferRequest
-	(*TransferReply)(nil),   // 19: quorate.peer.v1.TransferReply
-	(*CatalogRequest)(nil),  // 20: quorate.peer.v1.CatalogRequest
-	(*CatalogReply)(nil),    // 21: quorate.peer.v1.CatalogReply
+	(*Ask)(nil),             // 2: quorate.peer.v1.Ask
+	(*Told)(nil),            // 3: quorate.peer.v1.Told
+	(*Member)(nil),          // 4: quorate.peer.v1.Member
+	(*Frame)(nil),           // 5: quorate.peer.v1.Frame
+	(*Submit)(nil),          // 6: quorate.peer.v1.Submit
+	(*Outcomes)(nil),        // 7: quorate.peer.v1.Outcomes
+	(*Outcome)(nil),         // 8: quorate.peer.v1.Outcome
+	(*Deliveries)(nil),      // 9: quorate.peer.v1.Deliveries
+	(*Delivery)(nil),        // 10: quorate.peer.v1.Delivery
+	(*Notice)(nil),          // 11: quorate.peer.v1.Notice
+	(*Resync)(nil),          // 12: quorate.peer.v1.Resync
+	(*StatsRequest)(nil),    // 13: quorate.peer.v1.StatsRequest
+	(*StatsReply)(nil),      // 14: quorate.peer.v1.StatsReply
+	(*FiguresRequest)(nil),  // 15: quorate.peer.v1.FiguresRequest
+	(*FiguresReply)(nil),    // 16: quorate.peer.v1.FiguresReply
+	(*QueueFigures)(nil),    // 17: quorate.peer.v1.QueueFigures
+	(*ReplicasRequest)(nil), // 18: quorate.peer.v1.ReplicasRequest
+	(*ReplicasReply)(nil),   // 19: quorate.peer.v1.ReplicasReply
+	(*Replica)(nil),         // 20: quorate.peer.v1.Replica
+	(*TransferRequest)(nil), // 21: quorate.peer.v1.TransferRequest
+	(*TransferReply)(nil),   // 22: quorate.peer.v1.TransferReply
+	(*CatalogRequest)(nil),  // 23: quorate.peer.v1.CatalogRequest
+	(*CatalogReply)(nil),    // 24: quorate.peer.v1.CatalogReply
 }
 var file_peer_proto_depIdxs = []int32{
-	5,  // 0: quorate.peer.v1.Outcomes.outcomes:type_name -> quorate.peer.v1.Outcome
-	7,  // 1: quorate.peer.v1.Deliveries.deliveries:type_name -> quorate.peer.v1.Delivery
-	0,  // 2: quorate.peer.v1.Notice.kind:type_name -> quorate.peer.v1.Notice.Kind
-	14, // 3: quorate.peer.v1.FiguresReply.queues:type_name -> quorate.peer.v1.QueueFigures
-	17, // 4: quorate.peer.v1.ReplicasReply.replicas:type_name -> quorate.peer.v1.Replica
-	2,  // 5: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
-	2,  // 6: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
-	2,  // 7: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
-	2,  // 8: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
-	7,  // [7:9] is the sub-list for method output_type
-	5,  // [5:7] is the sub-list for method input_type
-	5,  // [5:5] is the sub-list for extension type_name
-	5,  // [5:5] is the sub-list for extension extendee
-	0,  // [0:5] is the sub-list for field type_name
+	4,  // 0: quorate.peer.v1.Told.members:type_name -> quorate.peer.v1.Member
+	8,  // 1: quorate.peer.v1.Outcomes.outcomes:type_name -> quorate.peer.v1.Outcome
+	10, // 2: quorate.peer.v1.Deliveries.deliveries:type_name -> quorate.peer.v1.Delivery
+	0,  // 3: quorate.peer.v1.Notice.kind:type_name -> quorate.peer.v1.Notice.Kind
+	17, // 4: quorate.peer.v1.FiguresReply.queues:type_name -> quorate.peer.v1.QueueFigures
+	20, // 5: quorate.peer.v1.ReplicasReply.replicas:type_name -> quorate.peer.v1.Replica
+	5,  // 6: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
+	5,  // 7: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
+	5,  // 8: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
+	5,  // 9: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
+	5,  // 10: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
+	5,  // 11: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
+	9,  // [9:12] is the sub-list for method output_type
+	6,  // [6:9] is the sub-list for method input_type
+	6,  // [6:6] is the sub-list for extension type_name
+	6,  // [6:6] is the sub-list for extension extendee
+	0,  // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_peer_proto_init() }
@@ -1929,7 +2204,7 @@ func file_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_proto_rawDesc), len(file_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   21,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

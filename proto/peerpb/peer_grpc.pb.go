@@ -23,8 +23,9 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Peer_Link_FullMethodName     = "/quorate.peer.v1.Peer/Link"
-	Peer_Snapshot_FullMethodName = "/quorate.peer.v1.Peer/Snapshot"
+	Peer_Link_FullMethodName      = "/quorate.peer.v1.Peer/Link"
+	Peer_Snapshot_FullMethodName  = "/quorate.peer.v1.Peer/Snapshot"
+	Peer_Introduce_FullMethodName = "/quorate.peer.v1.Peer/Introduce"
 )
 
 // PeerClient is the client API for Peer service.
@@ -37,6 +38,8 @@ const (
 type PeerClient interface {
 	Link(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Frame, Frame], error)
 	Snapshot(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Frame, Frame], error)
+	// Introduce takes an Ask and answers with Told. It needs no link.
+	Introduce(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Frame, Frame], error)
 }
 
 type peerClient struct {
@@ -73,6 +76,19 @@ func (c *peerClient) Snapshot(ctx context.Context, opts ...grpc.CallOption) (grp
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Peer_SnapshotClient = grpc.BidiStreamingClient[Frame, Frame]
 
+func (c *peerClient) Introduce(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Frame, Frame], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Peer_ServiceDesc.Streams[2], Peer_Introduce_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[Frame, Frame]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Peer_IntroduceClient = grpc.BidiStreamingClient[Frame, Frame]
+
 // PeerServer is the server API for Peer service.
 // All implementations must embed UnimplementedPeerServer
 // for forward compatibility.
@@ -83,6 +99,8 @@ type Peer_SnapshotClient = grpc.BidiStreamingClient[Frame, Frame]
 type PeerServer interface {
 	Link(grpc.BidiStreamingServer[Frame, Frame]) error
 	Snapshot(grpc.BidiStreamingServer[Frame, Frame]) error
+	// Introduce takes an Ask and answers with Told. It needs no link.
+	Introduce(grpc.BidiStreamingServer[Frame, Frame]) error
 	mustEmbedUnimplementedPeerServer()
 }
 
@@ -98,6 +116,9 @@ func (UnimplementedPeerServer) Link(grpc.BidiStreamingServer[Frame, Frame]) erro
 }
 func (UnimplementedPeerServer) Snapshot(grpc.BidiStreamingServer[Frame, Frame]) error {
 	return status.Error(codes.Unimplemented, "method Snapshot not implemented")
+}
+func (UnimplementedPeerServer) Introduce(grpc.BidiStreamingServer[Frame, Frame]) error {
+	return status.Error(codes.Unimplemented, "method Introduce not implemented")
 }
 func (UnimplementedPeerServer) mustEmbedUnimplementedPeerServer() {}
 func (UnimplementedPeerServer) testEmbeddedByValue()              {}
@@ -134,6 +155,13 @@ func _Peer_Snapshot_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Peer_SnapshotServer = grpc.BidiStreamingServer[Frame, Frame]
 
+func _Peer_Introduce_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(PeerServer).Introduce(&grpc.GenericServerStream[Frame, Frame]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Peer_IntroduceServer = grpc.BidiStreamingServer[Frame, Frame]
+
 // Peer_ServiceDesc is the grpc.ServiceDesc for Peer service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -151,6 +179,12 @@ var Peer_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Snapshot",
 			Handler:       _Peer_Snapshot_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "Introduce",
+			Handler:       _Peer_Introduce_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
 		},

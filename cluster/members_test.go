@@ -1,0 +1,155 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/quorate/quorate/fsm"
+)
+
+// membersOf returns the names of a queue's members.
+func (c *nodes) membersOf(queue string) []string {
+	for _, n := range c.all {
+		q, ok := n.View().Queue("/", queue)
+		if !ok {
+			return nil
+		}
+		var names []string
+		for _, m := range n.View().Members(q) {
+			if state, ok := n.View().Node(m); ok {
+				names = append(names, state.Name)
+			}
+		}
+		slices.Sort(names)
+		return names
+	}
+	return nil
+}
+
+// mustMembers waits until a queue has these members, all of them voters, and
+// no other node holds a replica.
+func (c *nodes) mustMembers(queue string, want ...string) {
+	c.t.Helper()
+	var last string
+	defer func() {
+		if c.t.Failed() {
+			c.t.Log(last)
+		}
+	}()
+	until(c.t, fmt.Sprintf("%s has members %v", queue, want), func() bool {
+		var holds []string
+		for name, n := range c.all {
+			for _, r := range n.Replicas() {
+				if r.Name == queue {
+					holds = append(holds, name)
+				}
+			}
+		}
+		slices.Sort(holds)
+		var voters []string
+		for _, n := range c.all {
+			q, ok := n.View().Queue("/", queue)
+			if !ok {
+				return false
+			}
+			for _, s := range n.Members(context.Background(), q) {
+				if s.Membership == "voter" {
+					voters = append(voters, s.Node)
+				}
+			}
+			break
+		}
+		slices.Sort(voters)
+		last = fmt.Sprintf("recorded %v, open on %v, voters %v", c.membersOf(queue), holds, voters)
+		return slices.Equal(c.membersOf(queue), want) && slices.Equal(holds, want) && slices.Equal(voters, want)
+	})
+}
+
+// Members are added and removed while messages flow; doing it twice changes
+// nothing; the last one stays.
+func TestMembersChange(t *testing.T) {
+	c := mustCluster(t)
+	cl := c.mustClient("n1")
+	cl.mustDeclare("q", integer("x-quorum-initial-group-size", 1))
+	body := strings.Repeat("x", 1000)
+	for range 500 {
+		cl.publish("q", body)
+	}
+	cl.confirmed()
+	n := c.all["n2"]
+	ctx := deadline(t)
+	c.mustMembers("q", "n1")
+	for _, node := range []string{"n2", "n3", "n2"} {
+		if err := n.AddMember(ctx, "/", "q", node); err != nil {
+			t.Fatalf("add %s: %v", node, err)
+		}
+		cl.publish("q", body)
+	}
+	c.mustMembers("q", "n1", "n2", "n3")
+	cl.confirmed()
+	c.mustAgree()
+
+	// The leader goes: another one takes over first.
+	leader := c.mustLeader("q")
+	for range 2 {
+		cl.publish("q", body)
+		if err := n.DeleteMember(ctx, "/", "q", leader); err != nil {
+			t.Fatalf("delete %s: %v", leader, err)
+		}
+	}
+	rest := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == leader })
+	c.mustMembers("q", rest...)
+	for _, g := range c.all[leader].Replicas() {
+		t.Errorf("%s still holds %v", leader, g)
+	}
+	if err := n.AddMember(ctx, "/", "q", leader); err != nil {
+		t.Fatal(err)
+	}
+	c.mustMembers("q", names...)
+	cl.confirmed()
+	c.mustAgree()
+
+	for _, node := range names[:2] {
+		if _, err := n.Shrink(ctx, node, Selection{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.mustMembers("q", "n3")
+	changes, err := n.Shrink(ctx, "n3", Selection{})
+	if err != nil || len(changes) != 1 || !strings.Contains(changes[0].Result, "last_node") {
+		t.Errorf("shrink of the last member: %v, %v", changes, err)
+	}
+	if changes, err := n.GrowTo(ctx, 3, Selection{QueuePattern: "^q$"}); err != nil || len(changes) != 1 || changes[0].Result != "ok" {
+		t.Errorf("grow to 3: %v, %v", changes, err)
+	}
+	c.mustMembers("q", names...)
+	cl.publish("q", body)
+	cl.confirmed()
+	c.mustAgree()
+	if info, err := cl.count("q"); err != nil || info.Ready != 506 {
+		t.Errorf("%d messages, %v", info.Ready, err)
+	}
+	if err := n.AddMember(ctx, "/", "nosuch", "n1"); !isRefusal(err, fsm.NotFoundKind) {
+		t.Errorf("a queue that is not there: %v", err)
+	}
+	if err := n.AddMember(ctx, "/", "q", "n9"); !isRefusal(err, fsm.NotFoundKind) {
+		t.Errorf("a node that is not there: %v", err)
+	}
+}
+
+// A queue gets the members that a new target asks for, and a member that is
+// merely down is not replaced.
+func TestTargetSize(t *testing.T) {
+	c := mustCluster(t)
+	cl := c.mustClient("n1")
+	cl.mustDeclare("grows", integer("x-quorum-initial-group-size", 1), integer("x-quorum-target-group-size", 3))
+	cl.mustDeclare("stays", integer("x-quorum-initial-group-size", 1))
+	cl.publish("grows", "a")
+	cl.publish("stays", "b")
+	cl.confirmed()
+	c.mustMembers("grows", names...)
+	c.mustMembers("stays", "n1")
+}
