@@ -186,7 +186,7 @@ func (n *Node) ledHere() map[fsm.GroupID][]string {
 		led[catalogGroup] = n.names()
 	}
 	for _, g := range n.host.Groups() {
-		if members := g.Spec().Members; len(members) > 1 && g.Leading() != 0 {
+		if members := g.Voters(); len(members) > 1 && g.Leading() != 0 {
 			led[g.Spec().Group] = members
 		}
 	}
