@@ -1,0 +1,158 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// permit makes a user with tags who may do what the patterns say.
+func (w *world) permit(user string, tags []string, configure, write, read string) {
+	w.t.Helper()
+	w.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutUser{PutUser: &logpb.PutUser{Name: user, Tags: tags}}})
+	w.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutPermission{PutPermission: &logpb.PutPermission{
+		User: user, Vhost: "/", Configure: configure, Write: write, Read: read,
+	}}})
+}
+
+func (w *world) mustConnect(user string) *Connection {
+	w.t.Helper()
+	c, err := w.broker.Connect(context.Background(), user, "/")
+	if err != nil {
+		w.t.Fatalf("connect as %s: %v", user, err)
+	}
+	return c
+}
+
+func TestLoopbackUsers(t *testing.T) {
+	w := newWorld(t)
+	hash, err := HashPassword("p")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.broker.config.LoopbackUsers = []string{"guest"}
+	for _, user := range []string{"guest", "ann"} {
+		w.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutUser{PutUser: &logpb.PutUser{
+			Name: user, PasswordHash: hash, HashAlgorithm: HashAlgorithm,
+		}}})
+	}
+	for _, c := range []struct {
+		user, password, from string
+		ok                   bool
+	}{
+		{"guest", "p", "127.0.0.1", true}, {"guest", "p", "::1", true}, {"guest", "p", "::ffff:127.0.0.9", true},
+		{"guest", "p", "192.0.2.1", false}, {"guest", "p", "2001:db8::1", false}, {"guest", "x", "127.0.0.1", false},
+		{"ann", "p", "192.0.2.1", true}, {"ann", "x", "192.0.2.1", false}, {"bob", "p", "127.0.0.1", false}, {"bob", "", "127.0.0.1", false},
+	} {
+		err := w.broker.Login(context.Background(), c.user, c.password, netip.MustParseAddr(c.from))
+		if c.ok != (err == nil) || err != nil && !errors.Is(err, errLogin) {
+			t.Errorf("%s with %q from %s: %v", c.user, c.password, c.from, err)
+		}
+	}
+}
+
+// TestPublishAccess: what a publish is refused for, in its order, and that a
+// change counts at once.
+func TestPublishAccess(t *testing.T) {
+	w := newWorld(t)
+	w.permit("ann", nil, "", ".*", "")
+	s, err := w.mustConnect("ann").OpenSession(&recorder{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rule := func(write string) {
+		w.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutTopicPermission{PutTopicPermission: &logpb.PutTopicPermission{
+			User: "ann", Vhost: "/", Exchange: "amq.topic", Write: write,
+		}}})
+	}
+	foreign := fsm.Refuse(fsm.Precondition, "foreign user")
+	badTTL := fsm.Refuse(fsm.Precondition, "bad ttl")
+	number := uint64(0)
+	try := func(what, want string, p fsm.Publish) {
+		t.Helper()
+		number++
+		p.Number, p.Payload, p.TTL, p.Priority = number, payload("x"), -1, -1
+		_, err := s.Publish(&p)
+		if text := textOf(err); text != want {
+			t.Errorf("%s: %q, want %q", what, text, want)
+		}
+	}
+	const refused = "write access to topic 'bad' in exchange 'amq.topic' in vhost '/' refused for user 'ann'"
+	try("no rule", "", fsm.Publish{Exchange: "amq.topic", RoutingKey: "bad"})
+	rule("^ok")
+	try("a key that is allowed", "", fsm.Publish{Exchange: "amq.topic", RoutingKey: "ok"})
+	try("one that is not", refused, fsm.Publish{Exchange: "amq.topic", RoutingKey: "bad", UserError: foreign})
+	try("one of several", refused, fsm.Publish{Exchange: "amq.topic", RoutingKey: "ok", Copies: []string{"ok", "bad"}})
+	try("first the time-to-live", "bad ttl", fsm.Publish{Exchange: "amq.topic", RoutingKey: "bad", TTLError: badTTL})
+	try("another exchange", "", fsm.Publish{Exchange: "amq.direct", RoutingKey: "bad"})
+	try("last the user", "foreign user", fsm.Publish{Exchange: "amq.topic", RoutingKey: "ok", UserError: foreign})
+	rule("^bad$")
+	try("another rule", "", fsm.Publish{Exchange: "amq.topic", RoutingKey: "bad"})
+	w.permit("ann", []string{"impersonator"}, "", ".*", "")
+	try("an impersonator", "", fsm.Publish{Exchange: "amq.topic", RoutingKey: "bad", UserError: foreign})
+	w.permit("ann", nil, "", "", "")
+	try("no permission any more", "write access to exchange 'amq.topic' in vhost '/' refused for user 'ann'", fsm.Publish{Exchange: "amq.topic", RoutingKey: "bad"})
+}
+
+func textOf(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// TestRenew: consumers of queues that may not be read any more end, the others
+// and those of other connections go on.
+func TestRenew(t *testing.T) {
+	w := newWorld(t)
+	w.permit("ann", nil, "", "", ".*")
+	conn, c, far := w.mustConnect("ann"), &recorder{}, &recorder{}
+	s, err := conn.OpenSession(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := w.mustConnect("ann").OpenSession(far)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, name := range []string{"open", "shut"} {
+		q := w.mustQueue(name)
+		for _, s := range []*Session{s, other} {
+			s.mu.Lock()
+			l := s.lane(q)
+			number := uint64(i + 1)
+			l.consumers[number], s.consumers[number] = &consumer{}, l
+			s.mu.Unlock()
+		}
+	}
+	if err := conn.Renew(); err != nil || len(c.log) != 0 {
+		t.Fatalf("nothing has changed: %v, told %v", err, c.log)
+	}
+	w.permit("ann", nil, "", "", "^open$")
+	if err := conn.Renew(); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(c.log, []string{"cancelled"}) || len(far.log) != 0 {
+		t.Errorf("told %v, the other one %v", c.log, far.log)
+	}
+	for number, want := range map[uint64][]logpb.Command_Kind{1: nil, 2: {logpb.Command_CANCEL}} {
+		var got []logpb.Command_Kind
+		for _, b := range take(s.consumers[number]) {
+			for _, c := range commands(t, b) {
+				got = append(got, c.Kind)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("consumer %d: sent %v, want %v", number, got, want)
+		}
+	}
+	w.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeletePermission{DeletePermission: &logpb.DeletePermission{User: "ann", Vhost: "/"}}})
+	if got := textOf(conn.Renew()); got != "access to vhost '/' refused for user 'ann'" {
+		t.Errorf("without permission: %q", got)
+	}
+}
