@@ -18,6 +18,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -199,7 +200,7 @@ func (c *nodes) config(name string) Config {
 		Exit:   func(code int) { panic(fmt.Sprintf("node %s exits with %d", name, code)) },
 		Logger: logger, Properties: noProperties{},
 		DefaultVHost: "/", DefaultUser: "guest", DefaultPassword: "guest",
-		LeaderlessGrace: 5 * time.Second, SilentGrace: c.silentGrace, GroupSize: 3,
+		LeaderlessGrace: 5 * time.Second, Defaults: catalog.Defaults{DisconnectedTimeout: fsm.Millis(c.silentGrace.Milliseconds())}, GroupSize: 3,
 	}
 }
 

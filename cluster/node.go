@@ -57,7 +57,6 @@ type Config struct {
 
 	Heartbeat       time.Duration // of queue groups
 	LeaderlessGrace time.Duration
-	SilentGrace     time.Duration
 	GroupSize       int
 	LeaderLocator   catalog.Locator // empty: client-local
 }
@@ -131,7 +130,7 @@ func (n *Node) open() error {
 	n.broker = broker.New(broker.Config{
 		Node: c.Name, ClusterName: c.ClusterName, Mesh: n.mesh, Catalog: n, Properties: c.Properties,
 		Clock: n.clock.Steady, Logger: c.Logger, Defaults: c.Defaults, LoopbackUsers: c.LoopbackUsers,
-		LeaderlessGrace: c.LeaderlessGrace, SilentGrace: c.SilentGrace, GroupSize: c.GroupSize,
+		LeaderlessGrace: c.LeaderlessGrace, GroupSize: c.GroupSize,
 		LeaderLocator: cmp.Or(c.LeaderLocator, catalog.ClientLocal),
 	})
 	n.host = group.NewHost(group.Config{

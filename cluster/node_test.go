@@ -283,8 +283,8 @@ func TestCrashedConsumer(t *testing.T) {
 	c.mustAgree()
 }
 
-// A node that was silent for longer than the grace loses its sessions, and is
-// served again when it is back.
+// What the clients of a silent node hold goes back after a while, and their
+// sessions are served again when it is back.
 func TestSilentConsumer(t *testing.T) {
 	t.Parallel()
 	c := mustCluster(t, func(c *nodes) { c.silentGrace = 200 * time.Millisecond })
@@ -302,13 +302,52 @@ func TestSilentConsumer(t *testing.T) {
 	cl.mustConsume("q", 1, 0)
 	cl.await("everything comes back", func() bool { return len(cl.inbox) == 10 })
 	c.net.setSilent(silent, false)
-	holder.session.Settle(1, []uint64{holder.inbox[0].ID}, fsm.Ack)
-	holder.await("the session is lost", func() bool { return holder.lost != nil })
-	holder.close()
-	again := c.mustClient(silent)
-	again.publish("q", "again")
-	again.confirmed()
-	again.mustConsume("q", 1, 10)
+	for _, m := range cl.inbox {
+		if m.Acquired != 1 || m.Failed != 0 {
+			t.Errorf("%q was handed out %d times, %d failed", m.Payload.Body(), m.Acquired, m.Failed)
+		}
+	}
+	holder.session.Settle(1, []uint64{holder.inbox[0].ID}, fsm.Ack) // too late
+	if err := cl.session.Cancel(context.Background(), 1); err != nil {
+		t.Fatal(err)
+	}
+	holder.publish("q", "again")
+	holder.confirmed()
+	holder.await("its consumer is served again", func() bool { return len(holder.inbox) == 11 })
+	if holder.lost != nil {
+		t.Errorf("the session is lost: %v", holder.lost)
+	}
+	c.mustAgree()
+}
+
+// A node that is back in time has lost nothing.
+func TestSilentForAWhile(t *testing.T) {
+	t.Parallel()
+	c := mustCluster(t)
+	c.mustClient("n1").mustDeclare("q")
+	leader := c.mustLeader("q")
+	silent := c.other(leader)
+	holder, cl := c.mustClient(silent), c.mustClient(leader)
+	holder.mustConsume("q", 1, 10)
+	for _, body := range numbered(0, 10) {
+		cl.publish("q", body)
+	}
+	holder.await("everything is held", func() bool { return len(holder.inbox) == 10 })
+	c.net.setSilent(silent, true)
+	cl.mustConsume("q", 1, 0)
+	cl.publish("q", "meanwhile")
+	cl.await("the other consumer has it", func() bool { return len(cl.inbox) == 1 })
+	c.net.setSilent(silent, false)
+	for _, m := range holder.inbox {
+		holder.session.Settle(1, []uint64{m.ID}, fsm.Ack)
+	}
+	if err := cl.session.Cancel(context.Background(), 1); err != nil {
+		t.Fatal(err)
+	}
+	cl.publish("q", "new")
+	holder.await("its credit is back", func() bool { return len(holder.inbox) == 11 })
+	mustBodies(t, holder.bodies(), append(numbered(0, 10), "new"))
+	mustBodies(t, cl.bodies(), []string{"meanwhile"})
 	c.mustAgree()
 }
 

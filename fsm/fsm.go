@@ -133,6 +133,8 @@ type Effects struct {
 	// payloads are read before Released is acted on, as those of Deliveries.
 	DeadLetters []DeadLetter
 	Timeouts    []Timeout
+	// LateAcks tell of a consumer once.
+	LateAcks []LateAck
 	// Cancelled consumers: their queue is gone.
 	Cancelled []ConsumerID
 	// Released are log indexes whose last live message has gone. Every
@@ -150,8 +152,10 @@ func (e *Effects) Reset() {
 	clear(e.Deliveries)
 	clear(e.DeadLetters)
 	clear(e.Timeouts)
+	clear(e.LateAcks)
 	*e = Effects{
 		Deliveries: e.Deliveries[:0], DeadLetters: e.DeadLetters[:0], Timeouts: e.Timeouts[:0],
+		LateAcks:  e.LateAcks[:0],
 		Cancelled: e.Cancelled[:0], Released: e.Released[:0],
 	}
 }
@@ -205,6 +209,21 @@ type DeadLetter struct {
 // for longer than Limit.
 type Timeout struct {
 	To         ConsumerID
+	Tag        string
 	Deliveries []uint64 // ascending
-	Limit      Millis
+	Limit      Millis   // the smallest one
+	Held       Millis   // the longest time until now
+	// First: none of this consumer's deliveries was late before. What a new
+	// leader repeats, and what gets late later, is not.
+	First bool
+}
+
+// LateAck says that a consumer has settled deliveries after they had gone back
+// because they were held for too long.
+type LateAck struct {
+	Of         ConsumerID
+	Tag        string
+	Deliveries []uint64 // ascending
+	Limit      Millis   // the smallest one
+	Held       Millis   // the longest time until now
 }

@@ -76,8 +76,6 @@ type Config struct {
 	LoopbackUsers []string
 	// LeaderlessGrace is how long a request waits for a queue without leader.
 	LeaderlessGrace time.Duration
-	// SilentGrace is how long a node that is merely silent keeps its sessions.
-	SilentGrace time.Duration
 	// GroupSize is the number of replicas of a queue unless it says otherwise.
 	GroupSize int
 	// LeaderLocator chooses the leaders of new queues unless they say otherwise.
@@ -108,6 +106,9 @@ type Broker struct {
 	// Leaders of queues that this node's catalog does not hold yet.
 	early  map[fsm.QueueID]earlyLeader
 	unsent map[unsent]struct{}
+	heard  atomic.Bool // a node is back, and perhaps not every queue knows
+
+	timeouts, lateAcks atomic.Uint64 // messages, of queues while this node led them
 
 	logins loginCache
 

@@ -236,25 +236,7 @@ func (s *Session) declare(ctx context.Context, spec fsm.QueueSpec, generated boo
 	if !ok {
 		return s.declare(ctx, spec, generated) // deleted in the same moment
 	}
-	if r.Changed {
-		b.warnIdle(q)
-	}
 	return q, r.Changed, nil
-}
-
-// idleArguments are queue arguments that are checked and kept, and that
-// nothing acts on in this version.
-var idleArguments = []string{
-	"x-consumer-disconnected-timeout",
-}
-
-// warnIdle tells the operator of arguments that have no effect.
-func (b *Broker) warnIdle(q *catalog.Queue) {
-	for _, f := range q.Arguments.GetFields() {
-		if slices.Contains(idleArguments, f.Name) {
-			b.slog.Warn("queue argument has no effect in this version", "queue", q.Name, "vhost", q.VHost, "argument", f.Name)
-		}
-	}
 }
 
 // awaitLeader returns when a queue serves.

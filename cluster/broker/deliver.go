@@ -47,7 +47,7 @@ func (s *Session) deliver(l *lane, d delivered) {
 			full = full || m.Payload != nil
 		}
 	}
-	if d.resync && c != nil && !full {
+	if d.resync && c != nil && !full && d.who != 0 {
 		c.last = max(c.last, d.upto)
 	}
 	if len(out) > 0 {

@@ -38,7 +38,7 @@ func newWorld(t fatal) *world {
 	w.broker = New(Config{
 		Node: "n1", Catalog: w, Properties: noProperties{}, Logger: slog.New(slog.DiscardHandler),
 		Clock:           func() fsm.Time { return fsm.Time(w.clock.Load()) },
-		LeaderlessGrace: time.Minute, SilentGrace: time.Minute, GroupSize: 3,
+		LeaderlessGrace: time.Minute, GroupSize: 3,
 	})
 	w.broker.boot.Store(7)
 	w.broker.self.Store(1)

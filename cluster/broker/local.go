@@ -26,7 +26,7 @@ func (s *Session) unlessLocked(ctx context.Context, ask func() error) error {
 	return ask()
 }
 
-// removeLost removes the local queues of dead nodes: their messages are gone,
+// removeLost removes the local queues of lost nodes: their messages are gone,
 // and so are the connections they belonged to. All nodes do so; a queue is
 // removed once.
 func (b *Broker) removeLost() {
@@ -34,7 +34,7 @@ func (b *Broker) removeLost() {
 	v := b.view()
 	over := map[fsm.NodeID]bool{}
 	for _, n := range v.Nodes() {
-		if sessions, _ := b.bootOver(n, n.Boot); sessions {
+		if b.givenUp(n) {
 			over[fsm.NodeID(n.Number)] = true
 		}
 	}
@@ -52,6 +52,20 @@ func (b *Broker) removeLost() {
 			b.removing.Store(false)
 		})
 	}
+}
+
+// givenUp reports whether a node is dead, or has been silent for so long that
+// what lives there only counts as lost.
+func (b *Broker) givenUp(n *logpb.NodeState) bool {
+	switch b.stateOf(n, n.Boot) {
+	case nodeOver:
+		return true
+	case nodeSilent:
+		b.mu.RLock()
+		defer b.mu.RUnlock()
+		return b.now()-b.dead[n.Name].since > int64(b.config.Defaults.DisconnectedTimeout)
+	}
+	return false
 }
 
 func removal(q *catalog.Queue) *logpb.CatalogCommand {

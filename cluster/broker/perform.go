@@ -42,6 +42,7 @@ func (b *Broker) Perform(g *group.Group, w *group.Work) {
 		from = at
 	}
 	b.performDeliveries(g, queue, w.Deliveries[from:])
+	b.noteLateness(g, w)
 	for _, t := range w.Timeouts {
 		b.tell(g, t.To, told{kind: peerpb.Notice_TIMED_OUT, consumer: t.To.Number, ids: t.Deliveries, limit: t.Limit})
 	}

@@ -317,8 +317,8 @@ func TestFormerLeaderEndsNothing(t *testing.T) {
 	}
 }
 
-// Which lives of a node are over, and which may come back.
-func TestBootOver(t *testing.T) {
+// What is known of lives of a node: which are over, and which may come back.
+func TestStateOf(t *testing.T) {
 	first, second := [16]byte{1}, [16]byte{2}
 	down := func(incarnation [16]byte, reason string) peer.Event {
 		return peer.Event{Node: "n2", Incarnation: incarnation, Reason: reason}
@@ -326,34 +326,34 @@ func TestBootOver(t *testing.T) {
 	up := func(incarnation [16]byte) peer.Event {
 		return peer.Event{Node: "n2", Up: true, Incarnation: incarnation}
 	}
-	const grace = 60_000
 	for _, tc := range []struct {
-		name           string
-		events         []peer.Event
-		passed         int64
-		boot           uint64 // of the sessions; the node has registered 20 with its first incarnation
-		sessions, life bool
+		name   string
+		events []peer.Event
+		node   string
+		boot   uint64 // of the sessions; the node has registered 20 with its first incarnation
+		want   nodeState
 	}{
-		{"alive", nil, 0, 20, false, false},
-		{"an earlier boot", nil, 0, 10, true, true},
-		{"refused", []peer.Event{down(first, peer.Refused)}, 0, 20, true, true},
-		{"silent", []peer.Event{down(first, peer.Silent)}, 1, 20, false, false},
-		{"silent for long", []peer.Event{down(first, peer.Silent)}, grace + 1, 20, true, false},
-		{"silent and back", []peer.Event{down(first, peer.Silent), up(first)}, grace + 1, 20, false, false},
-		{"restarted, not registered yet", []peer.Event{down(first, peer.Restarted), up(second)}, 0, 20, true, true},
-		{"an earlier process is refused", []peer.Event{down(second, peer.Refused)}, 0, 20, false, false},
+		{"this node", nil, "n1", 20, nodeHeard},
+		{"this node's earlier boot", nil, "n1", 10, nodeOver},
+		{"not heard of yet", nil, "n2", 20, nodeUnknown},
+		{"an earlier boot", nil, "n2", 10, nodeOver},
+		{"refused", []peer.Event{down(first, peer.Refused)}, "n2", 20, nodeOver},
+		{"silent", []peer.Event{down(first, peer.Silent)}, "n2", 20, nodeSilent},
+		{"silent and back", []peer.Event{down(first, peer.Silent), up(first)}, "n2", 20, nodeUnknown},
+		{"restarted, not registered yet", []peer.Event{down(first, peer.Restarted), up(second)}, "n2", 20, nodeOver},
+		{"an earlier process is refused", []peer.Event{down(second, peer.Refused)}, "n2", 20, nodeUnknown},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			w := newWorld(t)
-			w.broker.closed = true // no goroutines
+			w.broker.closed = true       // no goroutines
+			w.broker.mesh = &peer.Mesh{} // without peers
 			w.broker.host = group.NewHost(group.Config{Clock: w.hostClock(), Logger: w.broker.slog})
 			for _, ev := range tc.events {
 				w.broker.PeerChanged(ev)
 			}
-			w.clock.Add(tc.passed)
-			n := &logpb.NodeState{Number: 2, Name: "n2", Boot: 20, Incarnation: bytes.Clone(first[:])}
-			if sessions, life := w.broker.bootOver(n, tc.boot); sessions != tc.sessions || life != tc.life {
-				t.Errorf("sessions over %v, life over %v; want %v, %v", sessions, life, tc.sessions, tc.life)
+			n := &logpb.NodeState{Number: 2, Name: tc.node, Boot: 20, Incarnation: bytes.Clone(first[:])}
+			if got := w.broker.stateOf(n, tc.boot); got != tc.want {
+				t.Errorf("state %d, want %d", got, tc.want)
 			}
 		})
 	}

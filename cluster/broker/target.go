@@ -269,12 +269,21 @@ type resyncAsk struct {
 func (l *lane) resync() []resyncAsk {
 	var asks []resyncAsk
 	for number, c := range l.consumers {
-		if number != 0 {
+		if number != 0 || c.last != 0 {
 			c.asked = l.target.broker.now()
-			asks = append(asks, resyncAsk{l.id, number, c.last})
+			asks = append(asks, l.askFor(number, c))
 		}
 	}
 	return asks
+}
+
+// askFor asks what a consumer has missed. Gets miss notices only: one whose
+// message got lost is repeated.
+func (l *lane) askFor(number uint64, c *consumer) resyncAsk {
+	if number == 0 {
+		return resyncAsk{l.id, 0, ^uint64(0)}
+	}
+	return resyncAsk{l.id, number, c.last}
 }
 
 // unanswered lists what was asked longer than limit ago and has to be asked
@@ -284,7 +293,7 @@ func (l *lane) unanswered(now, limit int64) []resyncAsk {
 	for number, c := range l.consumers {
 		if c.asked != 0 && now-c.asked > limit {
 			c.asked = now
-			asks = append(asks, resyncAsk{l.id, number, c.last})
+			asks = append(asks, l.askFor(number, c))
 		}
 	}
 	return asks

@@ -19,7 +19,7 @@ import (
 // Pace of the watch over queues whose leaders are silent.
 const (
 	watchEvery   = 250 * time.Millisecond
-	reapEvery    = 20   // looks of the watch, while a node is dead
+	reapEvery    = 20   // looks of the watch, while a node is dead or silent
 	stuckAfter   = 3000 // milliseconds without an answer
 	askAfter     = 500  // milliseconds without a leader
 	statsTimeout = 5 * time.Second
@@ -30,7 +30,7 @@ const (
 type deadNode struct {
 	incarnation [16]byte
 	since       int64 // ms
-	gone        bool  // the process is known to have ended
+	gone        bool  // the process is known to have ended; else it is silent
 }
 
 type earlyLeader struct {
@@ -96,7 +96,7 @@ func (b *Broker) Led(g *group.Group, term uint64) {
 	for _, p := range b.mesh.Peers() {
 		b.announce(g, p.Node, term)
 	}
-	b.endDeadSessions(g)
+	b.noteNodes(g)
 	// Dead letters that wait are an effect of the machine's Resume.
 }
 
@@ -144,7 +144,9 @@ func (b *Broker) PeerChanged(ev peer.Event) {
 			delete(b.dead, ev.Node)
 		}
 		b.mu.Unlock()
+		b.heard.Store(true)
 		b.greet(ev.Node)
+		b.spawn(func() { b.reap(false) })
 		return
 	}
 	b.mu.Lock()
@@ -174,13 +176,13 @@ func (b *Broker) greet(node string) {
 }
 
 // watch asks for leaders that nobody has announced, sends again what is not
-// answered, and gives up on nodes that have been silent for too long.
+// answered, and tells queues again of nodes that are dead, silent or back.
 func (b *Broker) watch() {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	boots := map[uint32]uint64{}
 	var watched []*target
-	dead, looks := 0, 0
+	looks := 0
 	for {
 		select {
 		case <-b.stop:
@@ -200,9 +202,7 @@ func (b *Broker) watch() {
 				b.spawn(func() { b.findLeader(t) })
 			}
 		}
-		was := dead
-		dead, looks = b.deadNodes(), looks+1
-		if dead != was || looks%reapEvery == 0 { // now and then again, in case a proposal was lost
+		if looks++; looks%reapEvery == 0 { // now and then again, in case a proposal was lost
 			b.reap(false)
 		}
 		b.sendAgain()
@@ -282,37 +282,27 @@ func (b *Broker) askStats(t *target, node string) *peerpb.StatsReply {
 	return r
 }
 
-// reap ends the sessions of dead nodes at all queues that this node leads: at
-// once if the process is known to have ended, after a grace if the node is
-// merely silent. rebooted: some node may have started anew.
+// reap tells all queues that this node leads of nodes that are dead, silent or
+// back. rebooted: some node may have started anew.
 func (b *Broker) reap(rebooted bool) {
-	if !rebooted && b.deadNodes() == 0 {
+	heard := b.heard.Swap(false)
+	if !rebooted && !heard && b.deadNodes() == 0 {
 		return
 	}
 	for _, g := range b.host.Groups() {
-		if g.Leading() != 0 {
-			b.endDeadSessions(g)
+		if g.Leading() != 0 && b.noteNodes(g) && heard {
+			b.heard.Store(true) // until every queue has taken it up
 		}
 	}
 	b.removeLost()
 }
 
-// deadNodes counts the nodes whose sessions are over. One that has started
+// deadNodes counts the nodes that are dead or silent. One that has started
 // anew stays among them: there may be sessions of its former life.
 func (b *Broker) deadNodes() int {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	n := 0
-	for _, d := range b.dead {
-		if b.nodeOver(d) {
-			n++
-		}
-	}
-	return n
-}
-
-func (b *Broker) nodeOver(d deadNode) bool {
-	return d.gone || b.now()-d.since > b.config.SilentGrace.Milliseconds()
+	return len(b.dead)
 }
 
 // CatalogChanged is told after each entry of the catalog: a node may have
@@ -325,64 +315,77 @@ func (b *Broker) CatalogChanged() {
 	}
 }
 
-// endDeadSessions proposes the end of sessions whose node is dead, or has
-// started anew since.
-func (b *Broker) endDeadSessions(g *group.Group) {
-	var boots []queue.Boot
-	g.View(func(m *queue.Machine) { boots = m.SessionNodes() })
+// noteNodes proposes what a queue does not know of the nodes that its sessions
+// live on: the end of those whose node is dead, or has started anew since, and
+// the silence of those that are not heard of. It reports whether there was
+// something.
+func (b *Broker) noteNodes(g *group.Group) bool {
+	var boots, consuming, silent []queue.Boot
+	g.View(func(m *queue.Machine) {
+		boots, consuming, silent = m.SessionNodes(), m.ConsumerNodes(), m.SilentNodes()
+	})
 	var commands []*logpb.Command
 	for _, at := range boots {
 		if at.Node == 0 {
 			continue // a queue's, not a node's
 		}
-		over, life := true, true // of a node that is no longer a member
+		state := nodeOver // if it is no longer a member
 		if n, ok := b.view().Node(at.Node); ok {
-			over, life = b.bootOver(n, at.Boot)
+			state = b.stateOf(n, at.Boot)
 		} else if b.view().IsNew(at.Node) {
 			continue
 		}
 		switch {
-		case over && life:
+		case state == nodeOver:
 			commands = append(commands, &logpb.Command{
 				Kind: logpb.Command_NODE_DOWN, NodeDown: &logpb.NodeDown{Node: uint32(at.Node), Boot: at.Boot},
 			})
-		case over:
-			commands = append(commands, downOf(g, at)...)
+		case state == nodeSilent && slices.Contains(consuming, at) && !slices.Contains(silent, at):
+			commands = append(commands, silence(at, false))
+		case state == nodeHeard && slices.Contains(silent, at):
+			commands = append(commands, silence(at, true))
 		}
 	}
 	if len(commands) > 0 {
 		_ = g.Submit(commandsOf(commands...)) // a new leader looks again
 	}
+	return len(commands) > 0
 }
 
-// downOf lists commands that end the sessions of one life of a node, each on
-// its own: when the node is heard again it goes on with new ones.
-func downOf(g *group.Group, at queue.Boot) []*logpb.Command {
-	var ids []fsm.SessionID
-	g.View(func(m *queue.Machine) { ids = m.Sessions() })
-	var commands []*logpb.Command
-	for _, id := range ids {
-		if id.Node == at.Node && id.Boot == at.Boot {
-			commands = append(commands, &logpb.Command{Kind: logpb.Command_SESSION_DOWN, Session: id.Proto()})
-		}
-	}
-	return commands
+func silence(of queue.Boot, back bool) *logpb.Command {
+	return &logpb.Command{Kind: logpb.Command_NODE_SILENT, NodeSilent: &logpb.NodeSilent{
+		Node: uint32(of.Node), Boot: of.Boot, Back: back,
+	}}
 }
 
-// bootOver reports whether the sessions of one life of a node are over, and
-// whether that life is: a node that is merely silent may come back.
-func (b *Broker) bootOver(n *logpb.NodeState, boot uint64) (sessions, life bool) {
+// nodeState is what is known of one life of a node.
+type nodeState uint8
+
+const (
+	nodeUnknown nodeState = iota
+	nodeHeard
+	nodeSilent
+	nodeOver // it has ended for good
+)
+
+// stateOf says what this node knows of one life of another.
+func (b *Broker) stateOf(n *logpb.NodeState, boot uint64) nodeState {
 	if boot < n.Boot {
-		return true, true
+		return nodeOver
 	}
 	if n.Name == b.config.Node {
-		return false, false
+		return nodeHeard
 	}
 	b.mu.RLock()
-	defer b.mu.RUnlock()
 	d, dead := b.dead[n.Name]
-	if !dead || !bytes.Equal(d.incarnation[:], n.Incarnation) {
-		return false, false // alive, or another process has this boot
+	b.mu.RUnlock()
+	switch {
+	case dead && bytes.Equal(d.incarnation[:], n.Incarnation) && d.gone:
+		return nodeOver
+	case dead && bytes.Equal(d.incarnation[:], n.Incarnation):
+		return nodeSilent // what is known of another process proves nothing
+	case b.mesh.Alive(n.Name):
+		return nodeHeard
 	}
-	return b.nodeOver(d), d.gone
+	return nodeUnknown
 }

@@ -30,6 +30,7 @@ type Work struct {
 	Outcomes   []Outcome
 	Deliveries []fsm.Delivery
 	Timeouts   []fsm.Timeout
+	LateAcks   []fsm.LateAck
 	Cancelled  []fsm.ConsumerID
 	// DeadLetters are to be sent once. Their payloads can be read, too.
 	DeadLetters []fsm.DeadLetter
@@ -54,7 +55,7 @@ type Resynced struct {
 }
 
 func (w *Work) empty() bool {
-	return len(w.Outcomes) == 0 && len(w.Deliveries) == 0 && len(w.Timeouts) == 0 && len(w.DeadLetters) == 0 &&
+	return len(w.Outcomes) == 0 && len(w.Deliveries) == 0 && len(w.Timeouts) == 0 && len(w.LateAcks) == 0 && len(w.DeadLetters) == 0 &&
 		len(w.Cancelled) == 0 && len(w.Resyncs) == 0 && len(w.released) == 0 && !w.Outbox && !w.Gone
 }
 
@@ -62,10 +63,11 @@ func (w *Work) reset() {
 	clear(w.Deliveries)
 	clear(w.DeadLetters)
 	clear(w.Timeouts)
+	clear(w.LateAcks)
 	clear(w.Resyncs)
 	*w = Work{
 		Outcomes: w.Outcomes[:0], Deliveries: w.Deliveries[:0],
-		Timeouts: w.Timeouts[:0], Cancelled: w.Cancelled[:0], DeadLetters: w.DeadLetters[:0], Resyncs: w.Resyncs[:0],
+		Timeouts: w.Timeouts[:0], LateAcks: w.LateAcks[:0], Cancelled: w.Cancelled[:0], DeadLetters: w.DeadLetters[:0], Resyncs: w.Resyncs[:0],
 		released: w.released[:0],
 	}
 }
@@ -107,6 +109,7 @@ func (o *outgoing) add(e *fsm.Effects) {
 	w.Deliveries = append(w.Deliveries, e.Deliveries...)
 	w.DeadLetters = append(w.DeadLetters, e.DeadLetters...)
 	w.Timeouts = append(w.Timeouts, e.Timeouts...)
+	w.LateAcks = append(w.LateAcks, e.LateAcks...)
 	w.Cancelled = append(w.Cancelled, e.Cancelled...)
 	w.released = append(w.released, e.Released...)
 	w.Outbox = w.Outbox || e.Outbox
@@ -159,7 +162,8 @@ func (o *outgoing) wait() { o.done.Wait() }
 var effectsPool = sync.Pool{New: func() any { return new(fsm.Effects) }}
 
 // Resync reads what a consumer holds after a delivery, as far as the bound of
-// an answer allows, and passes it on in its place among the deliveries. Only the leader answers.
+// an answer allows, and passes it on in its place among the deliveries, with
+// the notice of what was taken from it. Only the leader answers.
 func (g *Group) Resync(to fsm.ConsumerID, after uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -170,8 +174,9 @@ func (g *Group) Resync(to fsm.ConsumerID, after uint64) {
 	defer effectsPool.Put(held)
 	g.machine.Held(to, after, held)
 	r := resynced(to, held.Deliveries, g.machine.Newest(to))
-	held.Reset()
 	g.outgoing.lock()
+	g.outgoing.next.Timeouts = append(g.outgoing.next.Timeouts, held.Timeouts...)
+	held.Reset()
 	r.At = len(g.outgoing.next.Deliveries)
 	g.outgoing.next.Resyncs = append(g.outgoing.next.Resyncs, r)
 	g.outgoing.unlockAndRun(g)

@@ -238,8 +238,8 @@ func nodeConfig(s *settings, peers net.Listener, wall func() time.Time, logger *
 		},
 		Clock: wall,
 		Exit:  os.Exit, Logger: logger, Properties: amqp.Properties{},
-		Defaults:     catalog.Defaults{ConsumerTimeout: fsm.Millis(s.consumerTimeout.Milliseconds())},
+		Defaults:     catalog.Defaults{ConsumerTimeout: fsm.Millis(s.consumerTimeout.Milliseconds()), DisconnectedTimeout: fsm.Millis(s.silentGrace.Milliseconds())},
 		DefaultVHost: s.vhost, DefaultUser: s.user, DefaultPassword: s.password, LoopbackUsers: s.loopbackUsers,
-		MemTableBytes: int64(s.walSize), Heartbeat: s.raftHeartbeat, LeaderlessGrace: s.leaderlessGrace, SilentGrace: s.silentGrace, GroupSize: s.groupSize,
+		MemTableBytes: int64(s.walSize), Heartbeat: s.raftHeartbeat, LeaderlessGrace: s.leaderlessGrace, GroupSize: s.groupSize,
 	}
 }

@@ -11,6 +11,8 @@ import (
 type Defaults struct {
 	// ConsumerTimeout of replicated queues; 0: none.
 	ConsumerTimeout fsm.Millis
+	// DisconnectedTimeout of all queues; 0: the machine's.
+	DisconnectedTimeout fsm.Millis
 }
 
 // Settings returns the effective settings of a queue on a node with these
@@ -64,6 +66,11 @@ func (q *Queue) settings(f force, defaults Defaults) *logpb.QueueConfig {
 	} else if c.ConsumerTimeoutPlusOne == 0 && defaults.ConsumerTimeout > 0 {
 		c.ConsumerTimeoutPlusOne = uint64(defaults.ConsumerTimeout) + 1
 	}
+	if v := e.value("consumer-disconnected-timeout"); v != nil || defaults.DisconnectedTimeout == 0 {
+		c.DisconnectedTimeoutPlusOne = plusOne(v)
+	} else {
+		c.DisconnectedTimeoutPlusOne = uint64(defaults.DisconnectedTimeout) + 1
+	}
 	if v := e.value("delivery-limit"); v != nil {
 		c.DeliveryLimit = v.GetInt()
 	}
@@ -88,4 +95,32 @@ func plusOne(v *logpb.Value) uint64 {
 		return uint64(n) + 1
 	}
 	return 0
+}
+
+// Source says where a setting comes from.
+type Source string
+
+// Sources of a consumer timeout.
+const (
+	FromConsumer Source = "consumer"
+	FromArgument Source = "queue"
+	FromPolicy   Source = "policy"
+	FromNode     Source = "node"
+	FromNobody   Source = "none"
+)
+
+// TimeoutSource says where the consumer timeout of a queue comes from on a node
+// with these defaults, for consumers that bring none of their own.
+func (v *View) TimeoutSource(q *Queue, d Defaults) Source {
+	const key = "consumer-timeout"
+	argument, policy := lookup(q.Arguments, "x-"+key), lookup(v.force(q).definition(), key)
+	switch {
+	case policy != nil && (argument == nil || policy.GetInt() < argument.GetInt()):
+		return FromPolicy
+	case argument != nil:
+		return FromArgument
+	case !q.Local && d.ConsumerTimeout > 0:
+		return FromNode
+	}
+	return FromNobody
 }

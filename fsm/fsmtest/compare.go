@@ -50,6 +50,9 @@ func compareAnswer(d *diffs, q *model, wantResult, gotResult fsm.Result, got *fs
 	equal(d, "delivery", want.Deliveries, got.Deliveries, sameDelivery)
 	equal(d, "dead letter", want.DeadLetters, got.DeadLetters, sameDeadLetter)
 	equal(d, "timeout", want.Timeouts, got.Timeouts, sameTimeout)
+	equal(d, "late ack", want.LateAcks, got.LateAcks, func(a, b fsm.LateAck) bool {
+		return a.Of == b.Of && a.Tag == b.Tag && a.Held == b.Held && a.Limit == b.Limit && slices.Equal(a.Deliveries, b.Deliveries)
+	})
 	equal(d, "cancelled", want.Cancelled, got.Cancelled, identical[fsm.ConsumerID])
 	equalValue(d, "gone", want.Gone, got.Gone)
 	switch {
@@ -74,7 +77,7 @@ func sameDeadLetter(a, b fsm.DeadLetter) bool {
 }
 
 func sameTimeout(a, b fsm.Timeout) bool {
-	return a.To == b.To && a.Limit == b.Limit && slices.Equal(a.Deliveries, b.Deliveries)
+	return a.To == b.To && a.Tag == b.Tag && a.Held == b.Held && a.First == b.First && a.Limit == b.Limit && slices.Equal(a.Deliveries, b.Deliveries)
 }
 
 func sameDeaths(a, b []*logpb.Death) bool {
@@ -100,6 +103,8 @@ func compareState(d *diffs, q *model, m *queue.Machine) {
 	equal(d, "consumer", q.listing(), slices.Collect(m.Consumers()), identical[queue.Consumer])
 	equal(d, "session", q.sessionIDs(), m.Sessions(), identical[fsm.SessionID])
 	equal(d, "session's boot", q.boots(), m.SessionNodes(), identical[queue.Boot])
+	equal(d, "silent node", q.silentBoots(), m.SilentNodes(), identical[queue.Boot])
+	equal(d, "consumer's boot", q.consumerBoots(), m.ConsumerNodes(), identical[queue.Boot])
 	equal(d, "live index", q.liveIndexes(), slices.Collect(m.LiveIndexes()), identical[uint64])
 	compareHeld(d, q, m)
 	equal(d, "target", q.targetList(), m.Targets(), identical[queue.Target])
@@ -130,6 +135,11 @@ func compareHeld(d *diffs, q *model, m *queue.Machine) {
 		}
 		var eff fsm.Effects
 		m.Held(c.id, after, &eff)
+		var notices []fsm.Timeout
+		if len(c.timedOut) > 0 && !c.cancelled {
+			notices = append(notices, q.timeoutNotice(c, c.timedOut))
+		}
+		equal(d, "notice that may be lost", notices, eff.Timeouts, sameTimeout)
 		equal(d, fmt.Sprintf("delivery held by %v after %d", c.id, after), want, eff.Deliveries, sameDelivery)
 	}
 }

@@ -150,7 +150,7 @@ var commands = []func(g *generator) *logpb.Command{
 	(*generator).consume, (*generator).giveBack, (*generator).routeDead, (*generator).settleDead,
 	(*generator).enqueue, (*generator).settle, (*generator).enqueue, (*generator).tick,
 	(*generator).malformed, (*generator).giveBack, (*generator).enqueue, (*generator).settle,
-	(*generator).sessionDown, (*generator).enqueue, (*generator).discard, (*generator).tick,
+	(*generator).sessionDown, (*generator).enqueue, (*generator).discard, (*generator).nodeSilent,
 	(*generator).purge, (*generator).enqueue, (*generator).giveBack, (*generator).settle,
 	(*generator).configure, (*generator).enqueue, (*generator).consume, (*generator).settle,
 	(*generator).delete, (*generator).tick, (*generator).many, (*generator).resend,
@@ -289,7 +289,9 @@ func (g *generator) settleWith(o logpb.Settle_Outcome) *logpb.Command {
 	for _, x := range g.q.held(c) {
 		ids = append(ids, x.delivery)
 	}
-	ids = append(ids, c.timedOut...)
+	for _, l := range c.timedOut {
+		ids = append(ids, l.id)
+	}
 	first := ids[g.n("first", len(ids))]
 	d := &logpb.Settle{Outcome: o, Consumer: c.id.Number, Ranges: []uint64{first, 1 + uint64(g.n("length", 4))}}
 	if g.oneIn("second range", 4) {
@@ -341,11 +343,12 @@ func (g *generator) configure() *logpb.Command {
 
 func (g *generator) config() *logpb.QueueConfig {
 	c := &logpb.QueueConfig{
-		TtlPlusOne:             uint64(of(g, "queue ttl", 0, 0, 0, 1, 101, 5001, g.n("any ttl", 3000))),
-		ConsumerTimeoutPlusOne: uint64(of(g, "consumer timeout", 0, 1001, 1, 1_800_001, 301)),
-		DeadLetter:             g.n("dead letters", 3) != 2,
-		DeliveryLimit:          int64(of(g, "delivery limit", 20, -1, 0, 1, 2)),
-		AutoDelete:             g.oneIn("auto-delete", 16),
+		TtlPlusOne:                 uint64(of(g, "queue ttl", 0, 0, 0, 1, 101, 5001, g.n("any ttl", 3000))),
+		ConsumerTimeoutPlusOne:     uint64(of(g, "consumer timeout", 0, 1001, 1, 1_800_001, 301)),
+		DisconnectedTimeoutPlusOne: uint64(of(g, "disconnected timeout", 0, 501, 1, 60_001)),
+		DeadLetter:                 g.n("dead letters", 3) != 2,
+		DeliveryLimit:              int64(of(g, "delivery limit", 20, -1, 0, 1, 2)),
+		AutoDelete:                 g.oneIn("auto-delete", 16),
 	}
 	if g.oneIn("with limits", 3) {
 		c.MaxLengthPlusOne = uint64(of(g, "max length", 4, 0, 2, 1, 9))
@@ -385,6 +388,17 @@ func (g *generator) sessionDown() *logpb.Command {
 	}
 	c.Session = cl.id.Proto()
 	return c
+}
+
+// nodeSilent begins or ends a silence.
+func (g *generator) nodeSilent() *logpb.Command {
+	id := g.client().id
+	n := &logpb.NodeSilent{Node: max(uint32(id.Node), 1), Boot: id.Boot, Back: g.oneIn("back", 6)}
+	if len(g.q.silent) > 0 && g.n("known", 3) != 2 {
+		of := g.q.silent[g.n("which silence", len(g.q.silent))].of
+		n = &logpb.NodeSilent{Node: uint32(of.Node), Boot: of.Boot, Back: true}
+	}
+	return &logpb.Command{Kind: logpb.Command_NODE_SILENT, NodeSilent: n}
 }
 
 func (g *generator) nodeDown() *logpb.Command {

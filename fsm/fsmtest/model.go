@@ -19,6 +19,7 @@ const (
 	dropsAtOnce     = 4096 // messages that a command drops from the head
 	sweepInTick     = 16384
 	endedSessions   = 1024 // remembered, so that they do not begin anew
+	lateConsumers   = 64   // of a session, cancelled, kept for what is late
 	drainTime       = fsm.Millis(60_000)
 )
 
@@ -70,6 +71,7 @@ type model struct {
 	single    *consumer   // alone is served, if the settings say so
 	service   []*consumer // who gets the next message, highest priority first
 	down      []nodeDown
+	silent    []silence
 	ended     []fsm.SessionID // the newest ones, oldest first
 	targets   []*target
 	counters  queue.Counters
@@ -108,6 +110,7 @@ type message struct {
 	delivery uint64
 	deadline fsm.Time // of the delivery; 0: never
 	limit    fsm.Millis
+	since    fsm.Time // when it was handed out
 
 	letter    uint64 // number in the outbox
 	reason    logpb.Death_Reason
@@ -148,8 +151,22 @@ type consumer struct {
 	exclusive bool
 	timeout   uint64 // +1; 0: the queue's
 	cancelled bool
-	next      uint64   // number of the next delivery
-	timedOut  []uint64 // deliveries taken back and not settled since
+	next      uint64 // number of the next delivery
+	timedOut  []late // deliveries taken back and not settled since
+	lateAcks  uint64
+}
+
+// late is a delivery that was taken back.
+type late struct {
+	id    uint64
+	since fsm.Time
+	limit fsm.Millis
+}
+
+// silence is a life of a node from which nothing is heard.
+type silence struct {
+	of    queue.Boot
+	until fsm.Time // when what it holds goes back; 0: it has gone back
 }
 
 type nodeDown struct {
@@ -317,7 +334,7 @@ func (q *model) checkOut(x *message, c *consumer) {
 	if x.acquired > 0 {
 		q.counters.Redelivered++
 	}
-	x.deadline, x.limit = 0, 0
+	x.deadline, x.limit, x.since = 0, 0, max(q.clock, 1)
 	if t := q.timeoutOf(c); t != 0 {
 		x.limit = millis(t - 1)
 		x.deadline = q.clock.Add(x.limit)

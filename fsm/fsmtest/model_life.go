@@ -13,7 +13,19 @@ import (
 // tick does what time alone causes, after the expiries.
 func (q *model) tick() fsm.Result {
 	inUse := q.inUse()
-	q.takeBack()
+	back := q.takeBack()
+	back = append(back, q.endSilences(back)...)
+	slices.SortFunc(back, func(a, b *message) int { return cmp.Compare(a.seq, b.seq) })
+	holders := map[*consumer]bool{}
+	for _, x := range back {
+		holders[x.holder] = true
+	}
+	q.giveBack(back, false, false)
+	for _, c := range slices.Clone(q.consumers) {
+		if holders[c] {
+			q.dismiss(c)
+		}
+	}
 	q.afterUse(inUse, 0)
 	if q.idleEnd() != 0 && q.clock >= q.idleEnd() ||
 		q.leaseEnd() != 0 && q.clock >= q.leaseEnd() && q.awaited() == 0 {
@@ -23,33 +35,28 @@ func (q *model) tick() fsm.Result {
 }
 
 // takeBack returns deliveries that were held for too long.
-func (q *model) takeBack() {
-	var back []*message
-	for _, c := range slices.Clone(q.consumers) {
-		timeout := fsm.Timeout{To: c.id}
+func (q *model) takeBack() (back []*message) {
+	for _, c := range q.consumers {
+		var overdue []late
 		for _, x := range q.held(c) {
 			if x.deadline == 0 || x.deadline > q.clock || q.budget == 0 {
 				continue
 			}
 			q.budget--
 			q.counters.TimedOut++
-			if len(timeout.Deliveries) == 0 || x.limit < timeout.Limit {
-				timeout.Limit = x.limit
-			}
-			timeout.Deliveries = append(timeout.Deliveries, x.delivery)
-			c.timedOut = append(c.timedOut, x.delivery)
+			overdue = append(overdue, late{x.delivery, x.since, x.limit})
 			back = append(back, x)
 		}
-		if len(timeout.Deliveries) > 0 {
-			q.out.Timeouts = append(q.out.Timeouts, timeout)
+		if len(overdue) > 0 {
+			t := q.timeoutNotice(c, overdue)
+			t.First = len(c.timedOut) == 0 && c.lateAcks == 0 && !c.cancelled
+			q.out.Timeouts = append(q.out.Timeouts, t)
+			c.timedOut = append(c.timedOut, overdue...)
+			slices.SortFunc(c.timedOut, func(a, b late) int { return cmp.Compare(a.id, b.id) })
 			q.unserve(c)
 		}
 	}
-	slices.SortFunc(back, func(a, b *message) int { return cmp.Compare(a.seq, b.seq) })
-	q.giveBack(back, false, false)
-	for _, c := range slices.Clone(q.consumers) {
-		q.dismiss(c)
-	}
+	return back
 }
 
 // extend gives all who hold a message more time: nobody led, so that nobody
@@ -59,6 +66,11 @@ func (q *model) extend(by fsm.Millis) {
 	for _, x := range q.messages {
 		if x.deadline != 0 {
 			x.deadline = x.deadline.Add(by)
+		}
+	}
+	for i := range q.silent {
+		if q.silent[i].until != 0 {
+			q.silent[i].until = q.silent[i].until.Add(by)
 		}
 	}
 }
@@ -123,7 +135,7 @@ func (q *model) endLease() {
 	q.dropWaiting()
 	q.sweep(logpb.Command_TICK)
 	q.phase, q.goneAt = draining, q.clock.Add(drainTime)
-	q.sessions, q.consumers, q.service, q.returns = nil, nil, nil, nil
+	q.sessions, q.consumers, q.service, q.returns, q.silent = nil, nil, nil, nil, nil
 	q.touched = true
 }
 
@@ -236,6 +248,9 @@ func (q *model) nextDeadline() fsm.Time {
 		if x.place == scheduled || x.place == delayed {
 			at(x.dueAt)
 		}
+	}
+	for _, x := range q.silent {
+		at(x.until)
 	}
 	if q.phase == live {
 		at(q.leaseEnd())

@@ -1,6 +1,7 @@
 package fsmtest
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/quorate/quorate/fsm"
@@ -128,6 +129,8 @@ func (q *model) do(m fsm.Meta, c *logpb.Command, s *session) fsm.Result {
 		return q.settleDead(c.SettleDead)
 	case logpb.Command_NODE_DOWN:
 		return q.nodeDown(c.NodeDown)
+	case logpb.Command_NODE_SILENT:
+		return q.nodeSilent(c.NodeSilent)
 	case logpb.Command_SCHEDULE:
 		return q.schedule(c.Schedule)
 	}
@@ -287,12 +290,25 @@ func (q *model) cancel(s *session, c *logpb.Cancel) fsm.Result {
 	return fsm.Result{}
 }
 
-// dismiss forgets a cancelled consumer that holds nothing.
+// dismiss forgets a cancelled consumer that holds nothing, unless something of
+// it is late; of those a session keeps the newest ones.
 func (q *model) dismiss(c *consumer) {
 	if !c.cancelled || len(q.held(c)) > 0 {
 		return
 	}
-	q.forget(c)
+	if len(c.timedOut) == 0 {
+		q.forget(c)
+		return
+	}
+	var kept []*consumer
+	for _, o := range q.consumers {
+		if o.id.Session == c.id.Session && o.cancelled && len(q.held(o)) == 0 {
+			kept = append(kept, o)
+		}
+	}
+	if len(kept) > lateConsumers {
+		q.forget(slices.MinFunc(kept, func(a, b *consumer) int { return cmp.Compare(a.id.Number, b.id.Number) }))
+	}
 }
 
 // forget removes a consumer that holds nothing.
@@ -329,6 +345,9 @@ func (q *model) get(s *session, g *logpb.Get) fsm.Result {
 	if c == nil {
 		c = &consumer{id: id, next: 1}
 		q.consumers = append(q.consumers, c)
+	}
+	if w := q.silenceOf(id.Session); w != nil && w.until == 0 {
+		w.until = q.heldUntil(q.disconnectedTimeout())
 	}
 	q.checkOut(x, c)
 	left := q.count(ready) + q.count(returned)
@@ -373,6 +392,7 @@ func (q *model) nodeDown(n *logpb.NodeDown) fsm.Result {
 	} else {
 		q.down[i].boot = max(q.down[i].boot, n.Boot)
 	}
+	q.silent = slices.DeleteFunc(q.silent, func(x silence) bool { return q.isDown(fsm.SessionID{Node: x.of.Node, Boot: x.of.Boot}) })
 	q.endSessions(q.isDown)
 	q.ended = slices.DeleteFunc(q.ended, q.isDown)
 	return fsm.Result{}

@@ -46,12 +46,35 @@ func (q *model) settle(s *session, d *logpb.Settle) fsm.Result {
 			q.die(x, logpb.Death_REJECTED)
 		}
 	}
-	late := len(c.timedOut)
-	c.timedOut = slices.DeleteFunc(c.timedOut, func(id uint64) bool { return inRanges(d.Ranges, id) })
-	q.counters.LateAcks += uint64(late - len(c.timedOut))
+	q.settleLate(c, d.Ranges)
 	q.serve(c)
 	q.dismiss(c)
 	return fsm.Result{}
+}
+
+// settleLate forgets deliveries that were taken back, once they are settled.
+func (q *model) settleLate(c *consumer, ranges []uint64) {
+	settled := slices.DeleteFunc(slices.Clone(c.timedOut), func(l late) bool { return !inRanges(ranges, l.id) })
+	if len(settled) == 0 {
+		return
+	}
+	if c.lateAcks == 0 {
+		t := q.timeoutNotice(c, settled)
+		q.out.LateAcks = append(q.out.LateAcks, fsm.LateAck{Of: c.id, Tag: c.tag, Deliveries: t.Deliveries, Limit: t.Limit, Held: t.Held})
+	}
+	c.timedOut = slices.DeleteFunc(c.timedOut, func(l late) bool { return inRanges(ranges, l.id) })
+	c.lateAcks += uint64(len(settled))
+	q.counters.LateAcks += uint64(len(settled))
+}
+
+// timeoutNotice says which deliveries were held too long, for how long.
+func (q *model) timeoutNotice(c *consumer, all []late) fsm.Timeout {
+	t := fsm.Timeout{To: c.id, Tag: c.tag, Limit: all[0].limit}
+	for _, l := range all {
+		t.Deliveries = append(t.Deliveries, l.id)
+		t.Limit, t.Held = min(t.Limit, l.limit), max(t.Held, fsm.Millis(q.clock-l.since))
+	}
+	return t
 }
 
 func inRanges(ranges []uint64, id uint64) bool {
@@ -74,7 +97,7 @@ func (q *model) giveBack(back []*message, failed, tail bool) {
 		if failed {
 			x.failed++
 		}
-		x.place, x.holder, x.delivery, x.deadline, x.limit = 0, nil, 0, 0, 0
+		x.place, x.holder, x.delivery, x.deadline, x.limit, x.since = 0, nil, 0, 0, 0, 0
 	}
 	var rest []*message
 	for _, x := range back {
@@ -135,7 +158,7 @@ func (q *model) die(x *message, reason logpb.Death_Reason) {
 		return
 	}
 	q.leave(x)
-	x.place, x.holder, x.delivery, x.deadline, x.limit = outbox, nil, 0, 0, 0
+	x.place, x.holder, x.delivery, x.deadline, x.limit, x.since = outbox, nil, 0, 0, 0, 0
 	x.reason, x.diedAt = reason, q.clock
 	q.counters.DeadLettered++
 	if fate == queue.SentOnce {

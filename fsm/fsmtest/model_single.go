@@ -37,7 +37,7 @@ func (q *model) firstUp() *consumer {
 }
 
 func (q *model) isUp(c *consumer) bool {
-	return c.id.Number != 0 && !c.cancelled && len(c.timedOut) == 0
+	return c.id.Number != 0 && !c.cancelled && len(c.timedOut) == 0 && q.silenceOf(c.id.Session) == nil
 }
 
 // quiescing: the active consumer makes way for one with a higher priority.

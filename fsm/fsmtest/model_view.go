@@ -65,11 +65,13 @@ func (q *model) listing() []queue.Consumer {
 		}
 		y := queue.Consumer{
 			ID: c.id, Tag: c.tag, Prefetch: c.asked, Priority: c.priority, NoAck: c.noAck, Exclusive: c.exclusive,
-			Held: len(q.held(c)), TimedOut: len(c.timedOut), NextDelivery: c.next, Timeout: -1, OwnTimeout: c.timeout != 0,
+			Held: len(q.held(c)), TimedOut: len(c.timedOut), LateAcks: c.lateAcks, NextDelivery: c.next, Timeout: -1, OwnTimeout: c.timeout != 0,
 		}
 		switch {
 		case c.cancelled:
 			y.Status = queue.Cancelled
+		case q.silenceOf(c.id.Session) != nil:
+			y.Status = queue.Silent
 		case len(c.timedOut) > 0:
 			y.Status = queue.TimedOut
 		case c == q.single && q.quiescing():
@@ -80,7 +82,7 @@ func (q *model) listing() []queue.Consumer {
 			y.Timeout = millis(t - 1)
 		}
 		if held := q.held(c); len(held) > 0 {
-			y.FirstDeadline = held[0].deadline
+			y.FirstDeadline, y.HeldSince = held[0].deadline, held[0].since
 		}
 		list = append(list, y)
 	}

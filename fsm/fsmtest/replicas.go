@@ -52,6 +52,7 @@ func (r *trial) step(s step) diffs {
 	var d diffs
 	compareAnswer(&d, r.model, want, got, &fsm.Effects{
 		Deliveries: r.eff.Deliveries[len(own.Deliveries):], Timeouts: r.eff.Timeouts[len(own.Timeouts):],
+		LateAcks:    r.eff.LateAcks[len(own.LateAcks):],
 		DeadLetters: r.eff.DeadLetters[len(own.DeadLetters):],
 		Cancelled:   r.eff.Cancelled[len(own.Cancelled):], Outbox: r.eff.Outbox, Gone: r.eff.Gone,
 	})

@@ -37,6 +37,8 @@ func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm
 		return m.settleDead(cmd.SettleDead, eff)
 	case logpb.Command_NODE_DOWN:
 		return m.nodeDown(cmd.NodeDown, eff)
+	case logpb.Command_NODE_SILENT:
+		return m.nodeSilent(cmd.NodeSilent)
 	case logpb.Command_SCHEDULE:
 		return m.reschedule(cmd.Schedule, eff)
 	}

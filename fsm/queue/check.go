@@ -193,8 +193,10 @@ func (k *checker) consumers() {
 		order = c.registered
 		k.that(m.sessions[c.id.Session] == c.session && c.session.consumer(c.id.Number) == c, "consumer %v has no session", c.id)
 		if !c.isGets() {
-			attached++
-			k.that(!c.cancelled || c.held.n > 0, "consumer %v owes nothing", c.id)
+			if !c.dismissed {
+				attached++
+			}
+			k.that(c.dismissed == (c.cancelled && c.held.n == 0) && (!c.dismissed || len(c.late) > 0), "consumer %v owes nothing", c.id)
 			if !c.cancelled {
 				active++
 				if c.exclusive {
@@ -202,10 +204,12 @@ func (k *checker) consumers() {
 				}
 			}
 		} else {
-			k.that(c.level == nil && !c.cancelled, "gets of %v are served", c.id)
+			k.that(c.level == nil && !c.cancelled && !c.dismissed, "gets of %v are served", c.id)
 			k.getsHeld += c.held.n
 		}
-		k.that(slices.IsSorted(c.late) && (len(c.late) == 0 || c.late[len(c.late)-1] < c.next), "consumer %v: late ids", c.id)
+		k.that(slices.IsSortedFunc(c.late, func(a, b lateness) int { return compare(a.id, b.id) }) &&
+			(len(c.late) == 0 || c.late[len(c.late)-1].id < c.next), "consumer %v: late ids", c.id)
+		k.that(c.session.silent == m.isSilent(c.id.Session), "consumer %v: silence", c.id)
 		k.held(c)
 	}
 	k.that(attached == m.attached && active == m.serving && k.getsHeld == m.getsHeld, "consumers are miscounted")
@@ -220,11 +224,11 @@ func (k *checker) held(c *consumer) {
 			return
 		}
 		k.message(held.handle, CheckedOut)
-		_, late := slices.BinarySearch(c.late, held.id)
+		_, late := slices.BinarySearchFunc(c.late, held.id, compareLate)
 		switch {
 		case held.id <= last || held.id >= c.next:
 			k.fail("consumer %v: delivery %d of %d", c.id, held.id, c.next)
-		case held.deadline < 0 || held.limit < 0:
+		case held.deadline < 0 || held.limit < 0 || held.since > max(k.m.clock, 1):
 			k.fail("consumer %v: delivery %d has a wrong deadline", c.id, held.id)
 		case late:
 			k.fail("consumer %v: delivery %d is held and was taken back", c.id, held.id)
@@ -348,6 +352,13 @@ func (k *checker) sessions() {
 	k.that(m.ended.len() == len(m.isEnded) && m.ended.len() <= endedSessions, "ended sessions are miscounted")
 	for i := range m.ended.len() {
 		k.that(m.isEnded[*m.ended.item(i)], "session %v has not ended", *m.ended.item(i))
+	}
+	for i, x := range m.silent {
+		at, ok := m.findSilent(x.of)
+		k.that(ok && at == i && !m.isDown(x.of), "silence of %v", x.of)
+		if x.until != 0 {
+			k.deadline(m.heldUntil(x.until))
+		}
 	}
 	k.that(slices.IsSortedFunc(m.dead, func(a, b Boot) int { return compare(a.Node, b.Node) }), "dead nodes are out of order")
 }

@@ -46,7 +46,7 @@ func (m *Machine) checkOut(h uint32, c *consumer) checkout {
 	if x.acquired > 0 {
 		m.counters.Redelivered++
 	}
-	held := checkout{id: c.next, handle: h}
+	held := checkout{id: c.next, handle: h, since: max(m.clock, 1)}
 	c.next++
 	if limit, ok := m.timeout(c); ok {
 		held.limit, held.deadline = limit, m.heldDeadline(limit)
@@ -106,6 +106,7 @@ func (m *Machine) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Result {
 	if c == nil {
 		c = m.register(s, 0)
 	}
+	m.renewSilence(s)
 	held := m.checkOut(h, c)
 	d := m.delivery(c, held)
 	d.Ready = m.readyCount()

@@ -33,7 +33,7 @@ func (m *Machine) configure(cmd *logpb.Configure, eff *fsm.Effects) fsm.Result {
 		Overflow: c.Overflow, AutoDeleteOnIdle: c.AutoDeleteOnIdle, IdleCountsRouted: c.IdleCountsRouted,
 		ExpiresKeepPending: c.ExpiresKeepPending, DeliveryDelay: c.DeliveryDelay, DeadLetterMaxPlusOne: c.DeadLetterMaxPlusOne, Revision: c.Revision,
 		SingleActive: c.SingleActive, Retry: c.Retry, RetryMin: c.RetryMin, RetryMax: c.RetryMax,
-		MaxPriorityPlusOne: c.MaxPriorityPlusOne,
+		MaxPriorityPlusOne: c.MaxPriorityPlusOne, DisconnectedTimeoutPlusOne: c.DisconnectedTimeoutPlusOne,
 	}
 	m.active = m.clock
 	if c.SingleActive != single {

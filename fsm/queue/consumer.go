@@ -17,9 +17,10 @@ type consumer struct {
 	registered uint64 // orders consumers by age
 	next       uint64 // number of the next delivery
 	held       held
-	// late are ids that were taken back and are not settled, ascending.
-	// The slice is replaced, never changed.
-	late []uint64
+	// late is what was taken back and is not settled, ascending. The slice is
+	// replaced, never changed.
+	late     []lateness
+	lateAcks uint64 // settlements of what was late
 
 	tag            string
 	prefetch       uint32
@@ -27,6 +28,7 @@ type consumer struct {
 	noAck          bool
 	exclusive      bool
 	cancelled      bool
+	dismissed      bool   // cancelled and holds nothing: it only remembers what is late
 	timeoutPlusOne uint64 // 0: inherited
 
 	level              *level // nil: cancelled, or gets
@@ -45,6 +47,14 @@ type level struct {
 func (c *consumer) isGets() bool { return c.id.Number == 0 }
 
 func (c *consumer) status() Status {
+	if !c.cancelled && c.session.silent {
+		return Silent
+	}
+	return c.lasting()
+}
+
+// lasting is the status but for silence, which is its session's.
+func (c *consumer) lasting() Status {
 	switch {
 	case c.cancelled:
 		return Cancelled
@@ -187,17 +197,46 @@ func (m *Machine) position(c *consumer) int {
 // out of the tables: its session is nil then.
 func (m *Machine) unregister(c *consumer) {
 	m.retire(c)
-	if !c.isGets() {
+	if !c.isGets() && !c.dismissed {
 		m.attached--
 	}
 	c.session = nil
 }
 
-// dismissIfDone removes a cancelled consumer that owes nothing more.
+// lateConsumers bounds how many cancelled consumers of a session are kept only
+// to count what they settle late.
+const lateConsumers = 64
+
+// dismissIfDone lets a cancelled consumer go that owes nothing more: it holds
+// nothing. It is remembered while something of it is late.
 func (m *Machine) dismissIfDone(c *consumer) {
 	if !c.cancelled || c.held.n > 0 {
 		return
 	}
+	if !c.dismissed {
+		c.dismissed = true
+		m.attached--
+	}
+	if len(c.late) == 0 {
+		m.erase(c)
+		return
+	}
+	kept, oldest := 0, (*consumer)(nil)
+	for _, o := range c.session.consumers {
+		if o.dismissed {
+			kept++
+			if oldest == nil {
+				oldest = o
+			}
+		}
+	}
+	if kept > lateConsumers {
+		m.erase(oldest)
+	}
+}
+
+// erase takes a consumer that holds nothing out of the tables.
+func (m *Machine) erase(c *consumer) {
 	s := c.session
 	m.unregister(c)
 	if i, ok := s.search(c.id.Number); ok {
@@ -220,14 +259,15 @@ func (m *Machine) timeout(c *consumer) (fsm.Millis, bool) {
 	return 0, false
 }
 
-// forgive removes the ids first … last from what c holds too long and reports
-// how many there were.
-func (c *consumer) forgive(first, last uint64) int {
-	i, _ := slices.BinarySearch(c.late, first)
+// forgive removes the ids first … last from what c holds too long and appends
+// them to forgiven.
+func (c *consumer) forgive(first, last uint64, forgiven []lateness) []lateness {
+	i, _ := slices.BinarySearchFunc(c.late, first, compareLate)
 	j := i
-	for j < len(c.late) && c.late[j] <= last {
+	for j < len(c.late) && c.late[j].id <= last {
 		j++
 	}
+	forgiven = append(forgiven, c.late[i:j]...)
 	switch {
 	case i == j:
 	case j-i == len(c.late):
@@ -237,5 +277,5 @@ func (c *consumer) forgive(first, last uint64) int {
 	default:
 		c.late = slices.Concat(c.late[:i], c.late[j:])
 	}
-	return j - i
+	return forgiven
 }

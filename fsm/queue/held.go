@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"slices"
 	"sort"
 
@@ -16,7 +17,30 @@ type checkout struct {
 	id       uint64
 	deadline fsm.Time   // of the consumer timeout, see Machine.heldUntil; 0: never
 	limit    fsm.Millis // the timeout behind deadline
+	since    fsm.Time   // when it was handed out; 0: not known
 	handle   uint32
+}
+
+// lateness is a delivery that was taken back from a consumer.
+type lateness struct {
+	id    uint64
+	since fsm.Time   // when it was handed out; 0: not known
+	limit fsm.Millis // its timeout; 0: not known
+}
+
+func compareLate(l lateness, id uint64) int { return cmp.Compare(l.id, id) }
+
+// describeLate lists the ids of late deliveries, of which there are some, their
+// smallest limit, and for how long the oldest has been held now.
+func describeLate(late []lateness, now fsm.Time) (ids []uint64, limit, held fsm.Millis) {
+	ids, limit = make([]uint64, len(late)), late[0].limit
+	for i, l := range late {
+		ids[i], limit = l.id, min(limit, l.limit)
+		if l.since != 0 {
+			held = max(held, fsm.Millis(now-l.since))
+		}
+	}
+	return ids, limit, held
 }
 
 // held is what a consumer holds, ascending by delivery id. Deliveries are

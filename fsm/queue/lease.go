@@ -90,7 +90,7 @@ func (m *Machine) dismissAll(eff *fsm.Effects) {
 	m.exclusive, m.levels, m.serviced = nil, nil, 0
 	m.single, m.quiescing = nil, false
 	clear(m.sessions)
-	m.recent = nil
+	m.recent, m.silent = nil, nil
 	m.timeouts.clear()
 }
 

@@ -64,6 +64,7 @@ type Machine struct {
 	ended    deque[fsm.SessionID]
 	isEnded  map[fsm.SessionID]bool
 	dead     []Boot // highest boot declared down, by node
+	silent   []silence
 
 	consumers []*consumer // all, gets included, by age
 	attached  int         // all but gets
@@ -112,7 +113,7 @@ func (m *Machine) clear() {
 	m.schedules, m.named = timeIndex[uint32]{}, map[string]uint32{}
 	m.expiries, m.timeouts, m.live = timeIndex[uint32]{}, timeIndex[holding]{}, liveIndexes{}
 	m.sessions, m.recent = map[fsm.SessionID]*session{}, nil
-	m.ended, m.isEnded, m.dead = deque[fsm.SessionID]{}, map[fsm.SessionID]bool{}, nil
+	m.ended, m.isEnded, m.dead, m.silent = deque[fsm.SessionID]{}, map[fsm.SessionID]bool{}, nil, nil
 	m.consumers, m.attached, m.serving, m.getsHeld = nil, 0, 0, 0
 	m.exclusive, m.levels, m.serviced = nil, nil, 0
 	m.single, m.quiescing = nil, false
@@ -203,6 +204,11 @@ func (m *Machine) NextDue() (fsm.Time, Due) {
 	if t := m.timeouts.first(notHeld); t != nil {
 		earlier(m.heldUntil(t.at), TimeoutDue)
 	}
+	for _, x := range m.silent {
+		if x.until != 0 {
+			earlier(m.heldUntil(x.until), TimeoutDue)
+		}
+	}
 	if t := m.schedules.first(m.notScheduled); t != nil {
 		earlier(t.at, ScheduleDue)
 	}
@@ -221,14 +227,23 @@ func (m *Machine) Resume(eff *fsm.Effects) {
 }
 
 // Held appends the deliveries that a consumer holds with an ID above after,
-// ascending. Number 0 stands for the gets of a session.
+// ascending, and the notice of what was taken from it and is not settled: it
+// may have got lost. Number 0 stands for the gets of a session.
 func (m *Machine) Held(to fsm.ConsumerID, after uint64, eff *fsm.Effects) {
 	s := m.sessions[to.Session]
-	if s == nil || after+1 == 0 {
+	if s == nil {
 		return
 	}
 	c := s.consumer(to.Number)
 	if c == nil {
+		return
+	}
+	if len(c.late) > 0 && !c.cancelled {
+		t := fsm.Timeout{To: to, Tag: c.tag}
+		t.Deliveries, t.Limit, t.Held = describeLate(c.late, m.clock)
+		eff.Timeouts = append(eff.Timeouts, t)
+	}
+	if after+1 == 0 {
 		return
 	}
 	for h := range c.held.from(after + 1) {

@@ -129,6 +129,9 @@ func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
 	for _, d := range h.Dead {
 		m.dead = append(m.dead, Boot{fsm.NodeID(d.Node), d.Boot})
 	}
+	for _, x := range h.Silent {
+		m.silent = append(m.silent, silence{Boot{fsm.NodeID(x.Node), x.Boot}, fsm.Time(x.Until)})
+	}
 	return m.restoreConsumers(h)
 }
 
@@ -139,6 +142,7 @@ func (m *Machine) restoreConsumers(h *logpb.QueueSnapshot) error {
 			seq: st.LastOpSeq, count: st.LastOpCount, consumers: st.LastOpConsumers,
 			delivery: st.LastOpDelivery, code: fsm.Code(st.LastOpCode),
 		}}
+		s.silent = m.isSilent(s.id)
 		for r := st.Refused; len(r) > 1; r = r[2:] {
 			s.refused = append(s.refused, run{r[0], r[1]})
 		}
@@ -156,7 +160,8 @@ func (m *Machine) restoreConsumers(h *logpb.QueueSnapshot) error {
 			return fmt.Errorf("%w: a consumer twice", ErrSnapshot)
 		}
 		c := m.register(s, st.Consumer)
-		c.registered, c.next, c.late = st.Registered, st.NextDelivery, slices.Clone(st.TimedOut)
+		c.registered, c.next, c.lateAcks = st.Registered, st.NextDelivery, st.LateAcks
+		c.late = restoreLate(st)
 		c.tag, c.prefetch, c.priority = st.Tag, st.Prefetch, st.Priority
 		c.noAck, c.exclusive, c.timeoutPlusOne = st.NoAck, st.Exclusive, st.TimeoutPlusOne
 		switch {
@@ -173,6 +178,18 @@ func (m *Machine) restoreConsumers(h *logpb.QueueSnapshot) error {
 	}
 	m.nextOrder = h.NextOrder
 	return nil
+}
+
+func restoreLate(st *logpb.ConsumerState) []lateness {
+	var late []lateness
+	for i, id := range st.TimedOut {
+		l := lateness{id: id}
+		if i < len(st.TimedOutSince) && i < len(st.TimedOutLimits) {
+			l.since, l.limit = fsm.Time(st.TimedOutSince[i]), fsm.Millis(st.TimedOutLimits[i])
+		}
+		late = append(late, l)
+	}
+	return late
 }
 
 // restoreMessage adds the next message, in the order of the encoding.
@@ -242,7 +259,7 @@ func (m *Machine) restoreHeld(st *logpb.MessageState, h uint32) error {
 	if n := len(c.held.all); n > 0 && c.held.all[n-1].id >= st.Delivery {
 		return fmt.Errorf("%w: deliveries are out of order", ErrSnapshot)
 	}
-	c.held.push(checkout{st.Delivery, fsm.Time(st.Deadline), fsm.Millis(st.Limit), h})
+	c.held.push(checkout{st.Delivery, fsm.Time(st.Deadline), fsm.Millis(st.Limit), fsm.Time(st.Since), h})
 	if c.isGets() {
 		m.getsHeld++
 	}
@@ -302,6 +319,12 @@ func (m *Machine) restoreIndexes() {
 	slices.Sort(indexes)
 	for _, index := range indexes {
 		m.live.add(index)
+	}
+	for _, c := range m.consumers {
+		if c.cancelled && c.held.n == 0 {
+			c.dismissed = true
+			m.attached--
+		}
 	}
 	m.expiries.rebuild(expiries)
 	m.rebuildTimeouts()

@@ -221,6 +221,9 @@ func (s *script) command(a arguments) *logpb.Command {
 	case "node-down":
 		cmd.Kind = logpb.Command_NODE_DOWN
 		cmd.NodeDown = &logpb.NodeDown{Node: uint32(a.number("node", 1)), Boot: a.number("boot", 1)}
+	case "silent", "heard":
+		cmd.Kind = logpb.Command_NODE_SILENT
+		cmd.NodeSilent = &logpb.NodeSilent{Node: uint32(a.number("node", 1)), Boot: a.number("boot", 1), Back: a.d.Cmd == "heard"}
 	case "purge":
 		cmd.Kind = logpb.Command_PURGE
 	case "tick":
@@ -265,7 +268,8 @@ func (a arguments) config() *logpb.QueueConfig {
 		IdleCountsRouted: a.has("idle-counts-routed"), ExpiresKeepPending: a.has("keep-pending"), DeliveryDelay: a.number("delay", 0),
 		DeadLetterMaxPlusOne: a.plusOne("max-pending"),
 		SingleActive:         a.has("single"), RetryMin: a.number("retry-min", 0), RetryMax: a.number("retry-max", 0),
-		MaxPriorityPlusOne: uint32(a.plusOne("max-priority")),
+		MaxPriorityPlusOne:         uint32(a.plusOne("max-priority")),
+		DisconnectedTimeoutPlusOne: a.plusOne("disconnected"),
 	}
 	enum := func(key string, of map[string]int32) int32 {
 		return of[strings.ToUpper(strings.ReplaceAll(a.text(key), "-", "_"))]
@@ -396,7 +400,17 @@ func effectsText(eff *fsm.Effects) string {
 		fmt.Fprintf(&b, "dead-letter @%d+%d %s%s\n", l.Ref.Index, l.Ref.Offset, strings.ToLower(l.Reason.String()), deathsText(l.Deaths))
 	}
 	for _, o := range eff.Timeouts {
-		fmt.Fprintf(&b, "timeout %s:%d ids=%v limit=%d\n", sessionText(o.To.Session), o.To.Number, o.Deliveries, o.Limit)
+		fmt.Fprintf(&b, "timeout %s:%d ids=%v limit=%d held=%d", sessionText(o.To.Session), o.To.Number, o.Deliveries, o.Limit, o.Held)
+		if o.Tag != "" {
+			fmt.Fprintf(&b, " tag=%s", o.Tag)
+		}
+		if o.First {
+			b.WriteString(" first")
+		}
+		b.WriteString("\n")
+	}
+	for _, l := range eff.LateAcks {
+		fmt.Fprintf(&b, "late %s:%d ids=%v limit=%d held=%d\n", sessionText(l.Of.Session), l.Of.Number, l.Deliveries, l.Limit, l.Held)
 	}
 	for _, c := range eff.Cancelled {
 		fmt.Fprintf(&b, "cancelled %s:%d\n", sessionText(c.Session), c.Number)

@@ -19,6 +19,7 @@ type session struct {
 	last      answer
 	consumers []*consumer // by number
 	refused   []run       // commands that were refused, ascending; see refuse
+	silent    bool        // nothing is heard from its node
 }
 
 // run is a run of command numbers.
@@ -86,7 +87,7 @@ func (m *Machine) admit(meta *fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) (s
 	case s == nil && (cmd.Seq != 1 || m.over(meta.Session)):
 		return nil, fsm.Result{Code: fsm.NoSession}, false
 	case s == nil:
-		s = &session{id: meta.Session, next: 1}
+		s = &session{id: meta.Session, next: 1, silent: m.isSilent(meta.Session)}
 		m.sessions[s.id] = s
 		m.recent = s
 	case cmd.Seq < s.next:
@@ -150,10 +151,13 @@ func (s *session) record(cmd *logpb.Command, r fsm.Result, delivery uint64) {
 
 // over reports whether a session is known to have ended.
 func (m *Machine) over(id fsm.SessionID) bool {
-	if i, ok := m.findDead(id.Node); ok && id.Boot <= m.dead[i].Boot {
-		return true
-	}
-	return m.isEnded[id]
+	return m.isDown(Boot{id.Node, id.Boot}) || m.isEnded[id]
+}
+
+// isDown reports whether a life of a node was declared down.
+func (m *Machine) isDown(b Boot) bool {
+	i, ok := m.findDead(b.Node)
+	return ok && b.Boot <= m.dead[i].Boot
 }
 
 func (m *Machine) findDead(n fsm.NodeID) (int, bool) {
@@ -196,6 +200,7 @@ func (m *Machine) nodeDown(cmd *logpb.NodeDown, eff *fsm.Effects) fsm.Result {
 		m.dead = slices.Insert(m.dead, i, Boot{Node: node})
 	}
 	m.dead[i].Boot = max(m.dead[i].Boot, boot)
+	m.silent = slices.DeleteFunc(m.silent, func(x silence) bool { return x.of.Node == node && x.of.Boot <= boot })
 
 	gone := func(id fsm.SessionID) bool { return id.Node == node && id.Boot <= m.dead[i].Boot }
 	var down []*session

@@ -23,6 +23,7 @@ func (m *Machine) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) fsm.Re
 	}
 	m.active = m.clock
 	m.taken = m.taken[:0]
+	var late []lateness
 	for ; len(ranges) > 0; ranges = ranges[2:] {
 		first, length := ranges[0], ranges[1]
 		if length == 0 {
@@ -34,9 +35,13 @@ func (m *Machine) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) fsm.Re
 		}
 		m.take(c, first, last)
 		if len(c.late) > 0 {
-			m.counters.LateAcks += uint64(c.forgive(first, last))
+			late = c.forgive(first, last, late)
 			m.contested = true
 		}
+	}
+	m.contested = m.contested || s.silent
+	if len(late) > 0 {
+		m.settledLate(c, late, eff)
 	}
 	switch outcome {
 	case logpb.Settle_ACK:
@@ -51,6 +56,18 @@ func (m *Machine) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) fsm.Re
 	m.refresh(c)
 	m.dismissIfDone(c)
 	return fsm.Result{}
+}
+
+// settledLate counts what c has settled although it had been taken back, and
+// tells of it when it happens for the first time.
+func (m *Machine) settledLate(c *consumer, late []lateness, eff *fsm.Effects) {
+	if c.lateAcks == 0 {
+		told := fsm.LateAck{Of: c.id, Tag: c.tag}
+		told.Deliveries, told.Limit, told.Held = describeLate(late, m.clock)
+		eff.LateAcks = append(eff.LateAcks, told)
+	}
+	c.lateAcks += uint64(len(late))
+	m.counters.LateAcks += uint64(len(late))
 }
 
 // ack ends messages that were taken from their holder.

@@ -79,6 +79,9 @@ func (m *Machine) head() *logpb.QueueSnapshot {
 	for _, b := range m.dead {
 		h.Dead = append(h.Dead, &logpb.NodeDown{Node: uint32(b.Node), Boot: b.Boot})
 	}
+	for _, x := range m.silent {
+		h.Silent = append(h.Silent, &logpb.Silence{Node: uint32(x.of.Node), Boot: x.of.Boot, Until: int64(x.until)})
+	}
 	for _, l := range m.levels {
 		for c := l.first; c != nil; c = c.nextRing {
 			h.Service = append(h.Service, uint32(m.position(c)))
@@ -129,7 +132,7 @@ func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 			}
 			st := s.fill(&e.message, held.handle)
 			st.Consumer, st.Delivery = uint32(i), held.id
-			st.Deadline, st.Limit = int64(held.deadline), uint64(held.limit)
+			st.Deadline, st.Limit, st.Since = int64(held.deadline), uint64(held.limit), int64(held.since)
 			e.record(st)
 		}
 	}
@@ -156,11 +159,17 @@ func (s *Snapshot) complete() {
 	for i := range s.consumers {
 		c := &s.consumers[i]
 		at, _ := slices.BinarySearchFunc(s.sessions, c.id.Session, func(x session, id fsm.SessionID) int { return x.id.Compare(id) })
-		s.head.Consumers = append(s.head.Consumers, &logpb.ConsumerState{
+		st := &logpb.ConsumerState{
 			Session: uint32(at), Consumer: c.id.Number, Tag: c.tag, Prefetch: c.prefetch, NoAck: c.noAck,
-			Exclusive: c.exclusive, Priority: c.priority, TimeoutPlusOne: c.timeoutPlusOne, Status: uint32(c.status()),
-			NextDelivery: c.next, TimedOut: c.late, Registered: c.registered,
-		})
+			Exclusive: c.exclusive, Priority: c.priority, TimeoutPlusOne: c.timeoutPlusOne, Status: uint32(c.lasting()),
+			NextDelivery: c.next, Registered: c.registered, LateAcks: c.lateAcks,
+		}
+		for _, l := range c.late {
+			st.TimedOut = append(st.TimedOut, l.id)
+			st.TimedOutSince = append(st.TimedOutSince, int64(l.since))
+			st.TimedOutLimits = append(st.TimedOutLimits, uint64(l.limit))
+		}
+		s.head.Consumers = append(s.head.Consumers, st)
 	}
 }
 

@@ -60,11 +60,29 @@ func (m *Machine) Consumers() iter.Seq[Consumer] {
 	}
 }
 
+// Lateness says how many consumers have not settled what was taken back from
+// them, and when the oldest message in anybody's hands was handed out; 0:
+// nobody holds any, or that is not known.
+func (m *Machine) Lateness() (timedOut int, oldest fsm.Time) {
+	for _, c := range m.consumers {
+		if len(c.late) > 0 && !c.cancelled && !c.isGets() {
+			timedOut++
+		}
+		for held := range c.held.from(0) {
+			if held.since != 0 && (oldest == 0 || held.since < oldest) {
+				oldest = held.since
+			}
+			break
+		}
+	}
+	return timedOut, oldest
+}
+
 func (m *Machine) describe(c *consumer) Consumer {
 	d := Consumer{
 		ID: c.id, Tag: c.tag, Prefetch: c.prefetch, Priority: c.priority, NoAck: c.noAck, Exclusive: c.exclusive,
 		Status: c.status(), Held: c.held.n, TimedOut: len(c.late), NextDelivery: c.next,
-		Timeout: -1, OwnTimeout: c.timeoutPlusOne > 0,
+		LateAcks: c.lateAcks, Timeout: -1, OwnTimeout: c.timeoutPlusOne > 0,
 	}
 	if limit, ok := m.timeout(c); ok {
 		d.Timeout = limit
@@ -74,7 +92,7 @@ func (m *Machine) describe(c *consumer) Consumer {
 		d.Status = Quiescing
 	}
 	for held := range c.held.from(0) {
-		d.FirstDeadline = m.heldUntil(held.deadline)
+		d.FirstDeadline, d.HeldSince = m.heldUntil(held.deadline), held.since
 		break
 	}
 	return d

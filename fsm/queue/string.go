@@ -12,7 +12,7 @@ var (
 	phases   = [...]string{Active: "active", Draining: "draining", Gone: "gone"}
 	places   = [...]string{Ready: "ready", Returned: "returned", CheckedOut: "held", Outbox: "outbox", Scheduled: "scheduled", Waiting: "waiting", Purged: "purged", Delayed: "delayed"}
 	dues     = [...]string{NothingDue: "nothing", ExpiryDue: "message", TimeoutDue: "consumer", LeaseDue: "queue", ScheduleDue: "schedule", WorkDue: "work"}
-	statuses = [...]string{Up: "up", TimedOut: "timed-out", Cancelled: "cancelled", Quiescing: "quiescing"}
+	statuses = [...]string{Up: "up", TimedOut: "timed-out", Cancelled: "cancelled", Quiescing: "quiescing", Silent: "silent"}
 )
 
 // String returns the phase as a word.
@@ -59,6 +59,13 @@ func (m *Machine) String() string {
 	for _, d := range m.dead {
 		fmt.Fprintf(&b, "dead %d/%d\n", d.Node, d.Boot)
 	}
+	for _, x := range m.silent {
+		fmt.Fprintf(&b, "silent %d/%d", x.of.Node, x.of.Boot)
+		if x.until != 0 {
+			fmt.Fprintf(&b, " until=%d", m.heldUntil(x.until))
+		}
+		b.WriteString("\n")
+	}
 	for c := range m.Consumers() {
 		consumerText(&b, c)
 	}
@@ -94,6 +101,9 @@ func consumerText(b *strings.Builder, c Consumer) {
 	}
 	if c.TimedOut > 0 {
 		fmt.Fprintf(b, " late=%d", c.TimedOut)
+	}
+	if c.LateAcks > 0 {
+		fmt.Fprintf(b, " late-acks=%d", c.LateAcks)
 	}
 	b.WriteString("\n")
 }

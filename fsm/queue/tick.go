@@ -10,16 +10,18 @@ import (
 // tick does what time alone does: expiries have run before it, consumer
 // timeouts and the lease follow here.
 func (m *Machine) tick(eff *fsm.Effects) fsm.Result {
-	if due := m.takeOverdue(); len(due) > 0 {
-		m.taken = m.taken[:0]
-		for len(due) > 0 {
-			n := 1
-			for n < len(due) && due[n].c == due[0].c {
-				n++
-			}
-			m.timeOut(due[0].c, due[:n], eff)
-			due = due[n:]
+	due := m.takeOverdue()
+	m.taken = m.taken[:0]
+	for len(due) > 0 {
+		n := 1
+		for n < len(due) && due[n].c == due[0].c {
+			n++
 		}
+		m.timeOut(due[0].c, due[:n], eff)
+		due = due[n:]
+	}
+	m.endSilences()
+	if len(m.taken) > 0 {
 		m.giveBack(m.taken, false, true, eff)
 		if !m.inUse() {
 			m.lastUsed, m.active = m.clock, m.clock // the lease begins here, not before
@@ -61,17 +63,17 @@ func (m *Machine) takeOverdue() []overdue {
 // timeOut suspends c for the deliveries that were taken back, and adds them to
 // m.taken.
 func (m *Machine) timeOut(c *consumer, due []overdue, eff *fsm.Effects) {
-	ids := make([]uint64, len(due))
-	limit := due[0].held.limit
+	late := make([]lateness, len(due))
 	for i, d := range due {
-		ids[i] = d.held.id
-		limit = min(limit, d.held.limit)
+		late[i] = lateness{d.held.id, d.held.since, d.held.limit}
 		m.taken = append(m.taken, d.held)
 	}
-	eff.Timeouts = append(eff.Timeouts, fsm.Timeout{To: c.id, Deliveries: ids, Limit: limit})
-	m.counters.TimedOut += uint64(len(ids))
-	c.late = slices.Concat(c.late, ids)
-	slices.Sort(c.late)
+	t := fsm.Timeout{To: c.id, Tag: c.tag, First: len(c.late) == 0 && c.lateAcks == 0 && !c.cancelled}
+	t.Deliveries, t.Limit, t.Held = describeLate(late, m.clock)
+	eff.Timeouts = append(eff.Timeouts, t)
+	m.counters.TimedOut += uint64(len(late))
+	c.late = slices.Concat(c.late, late)
+	slices.SortFunc(c.late, func(a, b lateness) int { return cmp.Compare(a.id, b.id) })
 	m.contested = true
 	m.refresh(c)
 	m.dismissIfDone(c)

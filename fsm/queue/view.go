@@ -164,11 +164,13 @@ const (
 	// TimedOut consumers get nothing until they have settled what was taken
 	// from them.
 	TimedOut
-	// Cancelled consumers only owe the settling of what they hold.
+	// Cancelled consumers only owe the settling of what they hold, or held.
 	Cancelled
 	// Quiescing consumers get nothing new, since a consumer with a higher
 	// priority is to take over once they hold nothing.
 	Quiescing
+	// Silent consumers get nothing while nothing is heard from their node.
+	Silent
 )
 
 // Consumer describes one consumer, for listings.
@@ -183,10 +185,12 @@ type Consumer struct {
 	Status        Status
 	Held          int
 	TimedOut      int        // deliveries taken back and not settled
+	LateAcks      uint64     // settlements of what had been taken back
 	NextDelivery  uint64     // number of the next delivery
 	Timeout       fsm.Millis // in force for the next delivery; -1: none
 	OwnTimeout    bool       // given by the consumer, not inherited
 	FirstDeadline fsm.Time   // of the oldest delivery; 0: none
+	HeldSince     fsm.Time   // when the oldest delivery was handed out; 0: it holds nothing, or not known
 }
 
 // Message describes one message, for listings.

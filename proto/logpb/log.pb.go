@@ -44,6 +44,7 @@ const (
 	Command_SETTLE_DEAD  Command_Kind = 13
 	Command_NODE_DOWN    Command_Kind = 14
 	Command_SCHEDULE     Command_Kind = 15
+	Command_NODE_SILENT  Command_Kind = 20
 )
 
 // Enum value maps for Command_Kind.
@@ -65,6 +66,7 @@ var (
 		13: "SETTLE_DEAD",
 		14: "NODE_DOWN",
 		15: "SCHEDULE",
+		20: "NODE_SILENT",
 	}
 	Command_Kind_value = map[string]int32{
 		"NONE":         0,
@@ -83,6 +85,7 @@ var (
 		"SETTLE_DEAD":  13,
 		"NODE_DOWN":    14,
 		"SCHEDULE":     15,
+		"NODE_SILENT":  20,
 	}
 )
 
@@ -622,6 +625,7 @@ type Command struct {
 	NodeDown      *NodeDown   `protobuf:"bytes,13,opt,name=node_down,json=nodeDown,proto3" json:"node_down,omitempty"`
 	Touch         *Touch      `protobuf:"bytes,14,opt,name=touch,proto3" json:"touch,omitempty"`
 	Schedule      *Schedule   `protobuf:"bytes,15,opt,name=schedule,proto3" json:"schedule,omitempty"`
+	NodeSilent    *NodeSilent `protobuf:"bytes,20,opt,name=node_silent,json=nodeSilent,proto3" json:"node_silent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -757,6 +761,13 @@ func (x *Command) GetTouch() *Touch {
 func (x *Command) GetSchedule() *Schedule {
 	if x != nil {
 		return x.Schedule
+	}
+	return nil
+}
+
+func (x *Command) GetNodeSilent() *NodeSilent {
+	if x != nil {
+		return x.NodeSilent
 	}
 	return nil
 }
@@ -1497,6 +1508,9 @@ type QueueConfig struct {
 	RetryMax uint64            `protobuf:"varint,23,opt,name=retry_max,json=retryMax,proto3" json:"retry_max,omitempty"`
 	// The highest priority of a message + 1; 0: 31.
 	MaxPriorityPlusOne uint32 `protobuf:"varint,25,opt,name=max_priority_plus_one,json=maxPriorityPlusOne,proto3" json:"max_priority_plus_one,omitempty"`
+	// How long messages stay with the sessions of a node that is silent, + 1;
+	// 0: a minute.
+	DisconnectedTimeoutPlusOne uint64 `protobuf:"varint,30,opt,name=disconnected_timeout_plus_one,json=disconnectedTimeoutPlusOne,proto3" json:"disconnected_timeout_plus_one,omitempty"`
 	// Grows with each change of the catalog that these settings come from. The
 	// machine ignores settings of a lower revision than its own.
 	Revision      uint64 `protobuf:"varint,40,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -1705,6 +1719,13 @@ func (x *QueueConfig) GetRetryMax() uint64 {
 func (x *QueueConfig) GetMaxPriorityPlusOne() uint32 {
 	if x != nil {
 		return x.MaxPriorityPlusOne
+	}
+	return 0
+}
+
+func (x *QueueConfig) GetDisconnectedTimeoutPlusOne() uint64 {
+	if x != nil {
+		return x.DisconnectedTimeoutPlusOne
 	}
 	return 0
 }
@@ -2022,6 +2043,131 @@ func (x *NodeDown) GetBoot() uint64 {
 	return 0
 }
 
+// NodeSilent says that nothing is heard from one life of a node, or that it is
+// heard again. Its sessions go on.
+type NodeSilent struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          uint32                 `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
+	Boot          uint64                 `protobuf:"varint,2,opt,name=boot,proto3" json:"boot,omitempty"`
+	Back          bool                   `protobuf:"varint,3,opt,name=back,proto3" json:"back,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeSilent) Reset() {
+	*x = NodeSilent{}
+	mi := &file_log_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeSilent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeSilent) ProtoMessage() {}
+
+func (x *NodeSilent) ProtoReflect() protoreflect.Message {
+	mi := &file_log_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeSilent.ProtoReflect.Descriptor instead.
+func (*NodeSilent) Descriptor() ([]byte, []int) {
+	return file_log_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *NodeSilent) GetNode() uint32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+func (x *NodeSilent) GetBoot() uint64 {
+	if x != nil {
+		return x.Boot
+	}
+	return 0
+}
+
+func (x *NodeSilent) GetBack() bool {
+	if x != nil {
+		return x.Back
+	}
+	return false
+}
+
+// Silence is a life of a node from which nothing is heard.
+type Silence struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  uint32                 `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
+	Boot  uint64                 `protobuf:"varint,2,opt,name=boot,proto3" json:"boot,omitempty"`
+	// On the clock of held messages: when what its sessions hold goes back; 0:
+	// it has gone back.
+	Until         int64 `protobuf:"zigzag64,3,opt,name=until,proto3" json:"until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Silence) Reset() {
+	*x = Silence{}
+	mi := &file_log_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Silence) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Silence) ProtoMessage() {}
+
+func (x *Silence) ProtoReflect() protoreflect.Message {
+	mi := &file_log_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Silence.ProtoReflect.Descriptor instead.
+func (*Silence) Descriptor() ([]byte, []int) {
+	return file_log_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *Silence) GetNode() uint32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+func (x *Silence) GetBoot() uint64 {
+	if x != nil {
+		return x.Boot
+	}
+	return 0
+}
+
+func (x *Silence) GetUntil() int64 {
+	if x != nil {
+		return x.Until
+	}
+	return 0
+}
+
 // QueueSnapshot is the head of a queue machine's snapshot. Messages and
 // sessions follow in their own records, in a canonical order: equal states
 // have equal snapshots.
@@ -2056,14 +2202,15 @@ type QueueSnapshot struct {
 	LockCredit int64 `protobuf:"zigzag64,23,opt,name=lock_credit,json=lockCredit,proto3" json:"lock_credit,omitempty"`
 	LastActive int64 `protobuf:"zigzag64,24,opt,name=last_active,json=lastActive,proto3" json:"last_active,omitempty"` // for auto_delete_on_idle
 	// Position + 1 of the consumer that alone is served; 0: none.
-	SingleActive  uint32 `protobuf:"varint,25,opt,name=single_active,json=singleActive,proto3" json:"single_active,omitempty"`
+	SingleActive  uint32     `protobuf:"varint,25,opt,name=single_active,json=singleActive,proto3" json:"single_active,omitempty"`
+	Silent        []*Silence `protobuf:"bytes,30,rep,name=silent,proto3" json:"silent,omitempty"` // by node and boot
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *QueueSnapshot) Reset() {
 	*x = QueueSnapshot{}
-	mi := &file_log_proto_msgTypes[18]
+	mi := &file_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2075,7 +2222,7 @@ func (x *QueueSnapshot) String() string {
 func (*QueueSnapshot) ProtoMessage() {}
 
 func (x *QueueSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[18]
+	mi := &file_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2088,7 +2235,7 @@ func (x *QueueSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueSnapshot.ProtoReflect.Descriptor instead.
 func (*QueueSnapshot) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{18}
+	return file_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *QueueSnapshot) GetVersion() uint32 {
@@ -2259,6 +2406,13 @@ func (x *QueueSnapshot) GetSingleActive() uint32 {
 	return 0
 }
 
+func (x *QueueSnapshot) GetSilent() []*Silence {
+	if x != nil {
+		return x.Silent
+	}
+	return nil
+}
+
 type QueueCounters struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Enqueued       uint64                 `protobuf:"varint,1,opt,name=enqueued,proto3" json:"enqueued,omitempty"`
@@ -2288,7 +2442,7 @@ type QueueCounters struct {
 
 func (x *QueueCounters) Reset() {
 	*x = QueueCounters{}
-	mi := &file_log_proto_msgTypes[19]
+	mi := &file_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2300,7 +2454,7 @@ func (x *QueueCounters) String() string {
 func (*QueueCounters) ProtoMessage() {}
 
 func (x *QueueCounters) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[19]
+	mi := &file_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2313,7 +2467,7 @@ func (x *QueueCounters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueCounters.ProtoReflect.Descriptor instead.
 func (*QueueCounters) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{19}
+	return file_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *QueueCounters) GetEnqueued() uint64 {
@@ -2460,7 +2614,7 @@ type DeadTarget struct {
 
 func (x *DeadTarget) Reset() {
 	*x = DeadTarget{}
-	mi := &file_log_proto_msgTypes[20]
+	mi := &file_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2472,7 +2626,7 @@ func (x *DeadTarget) String() string {
 func (*DeadTarget) ProtoMessage() {}
 
 func (x *DeadTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[20]
+	mi := &file_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2485,7 +2639,7 @@ func (x *DeadTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadTarget.ProtoReflect.Descriptor instead.
 func (*DeadTarget) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{20}
+	return file_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DeadTarget) GetTarget() uint64 {
@@ -2527,7 +2681,7 @@ type SessionState struct {
 
 func (x *SessionState) Reset() {
 	*x = SessionState{}
-	mi := &file_log_proto_msgTypes[21]
+	mi := &file_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2539,7 +2693,7 @@ func (x *SessionState) String() string {
 func (*SessionState) ProtoMessage() {}
 
 func (x *SessionState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[21]
+	mi := &file_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2552,7 +2706,7 @@ func (x *SessionState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionState.ProtoReflect.Descriptor instead.
 func (*SessionState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{21}
+	return file_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SessionState) GetSession() *Session {
@@ -2623,15 +2777,20 @@ type ConsumerState struct {
 	TimeoutPlusOne uint64                 `protobuf:"varint,8,opt,name=timeout_plus_one,json=timeoutPlusOne,proto3" json:"timeout_plus_one,omitempty"`
 	Status         uint32                 `protobuf:"varint,9,opt,name=status,proto3" json:"status,omitempty"`
 	NextDelivery   uint64                 `protobuf:"varint,10,opt,name=next_delivery,json=nextDelivery,proto3" json:"next_delivery,omitempty"`
-	TimedOut       []uint64               `protobuf:"varint,11,rep,packed,name=timed_out,json=timedOut,proto3" json:"timed_out,omitempty"`
-	Registered     uint64                 `protobuf:"varint,12,opt,name=registered,proto3" json:"registered,omitempty"`
+	// Deliveries that were taken back and are not settled, ascending; when each
+	// was handed out, and the timeout it had. The latter two may be missing.
+	TimedOut       []uint64 `protobuf:"varint,11,rep,packed,name=timed_out,json=timedOut,proto3" json:"timed_out,omitempty"`
+	Registered     uint64   `protobuf:"varint,12,opt,name=registered,proto3" json:"registered,omitempty"`
+	TimedOutSince  []int64  `protobuf:"zigzag64,20,rep,packed,name=timed_out_since,json=timedOutSince,proto3" json:"timed_out_since,omitempty"`
+	TimedOutLimits []uint64 `protobuf:"varint,21,rep,packed,name=timed_out_limits,json=timedOutLimits,proto3" json:"timed_out_limits,omitempty"`
+	LateAcks       uint64   `protobuf:"varint,22,opt,name=late_acks,json=lateAcks,proto3" json:"late_acks,omitempty"` // settlements of what had been taken back
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ConsumerState) Reset() {
 	*x = ConsumerState{}
-	mi := &file_log_proto_msgTypes[22]
+	mi := &file_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2643,7 +2802,7 @@ func (x *ConsumerState) String() string {
 func (*ConsumerState) ProtoMessage() {}
 
 func (x *ConsumerState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[22]
+	mi := &file_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2656,7 +2815,7 @@ func (x *ConsumerState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumerState.ProtoReflect.Descriptor instead.
 func (*ConsumerState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{22}
+	return file_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ConsumerState) GetSession() uint32 {
@@ -2743,6 +2902,27 @@ func (x *ConsumerState) GetRegistered() uint64 {
 	return 0
 }
 
+func (x *ConsumerState) GetTimedOutSince() []int64 {
+	if x != nil {
+		return x.TimedOutSince
+	}
+	return nil
+}
+
+func (x *ConsumerState) GetTimedOutLimits() []uint64 {
+	if x != nil {
+		return x.TimedOutLimits
+	}
+	return nil
+}
+
+func (x *ConsumerState) GetLateAcks() uint64 {
+	if x != nil {
+		return x.LateAcks
+	}
+	return 0
+}
+
 // MessageState is one message record of a queue snapshot.
 type MessageState struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
@@ -2773,13 +2953,14 @@ type MessageState struct {
 	DueAt             int64                  `protobuf:"zigzag64,25,opt,name=due_at,json=dueAt,proto3" json:"due_at,omitempty"` // scheduled and delayed only
 	Done              []uint64               `protobuf:"varint,26,rep,packed,name=done,proto3" json:"done,omitempty"`           // letters only: targets that have it
 	Refused           bool                   `protobuf:"varint,27,opt,name=refused,proto3" json:"refused,omitempty"`            // letters only: a target has refused it
+	Since             int64                  `protobuf:"zigzag64,30,opt,name=since,proto3" json:"since,omitempty"`              // checked out only: when; 0: not known
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
 
 func (x *MessageState) Reset() {
 	*x = MessageState{}
-	mi := &file_log_proto_msgTypes[23]
+	mi := &file_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2791,7 +2972,7 @@ func (x *MessageState) String() string {
 func (*MessageState) ProtoMessage() {}
 
 func (x *MessageState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[23]
+	mi := &file_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2804,7 +2985,7 @@ func (x *MessageState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageState.ProtoReflect.Descriptor instead.
 func (*MessageState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{23}
+	return file_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *MessageState) GetSeq() uint64 {
@@ -2996,6 +3177,13 @@ func (x *MessageState) GetRefused() bool {
 	return false
 }
 
+func (x *MessageState) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
 type DeadTransfer struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
 	Target            uint64                 `protobuf:"varint,1,opt,name=target,proto3" json:"target,omitempty"`
@@ -3007,7 +3195,7 @@ type DeadTransfer struct {
 
 func (x *DeadTransfer) Reset() {
 	*x = DeadTransfer{}
-	mi := &file_log_proto_msgTypes[24]
+	mi := &file_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3019,7 +3207,7 @@ func (x *DeadTransfer) String() string {
 func (*DeadTransfer) ProtoMessage() {}
 
 func (x *DeadTransfer) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[24]
+	mi := &file_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3032,7 +3220,7 @@ func (x *DeadTransfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadTransfer.ProtoReflect.Descriptor instead.
 func (*DeadTransfer) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{24}
+	return file_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DeadTransfer) GetTarget() uint64 {
@@ -3066,7 +3254,7 @@ type Table struct {
 
 func (x *Table) Reset() {
 	*x = Table{}
-	mi := &file_log_proto_msgTypes[25]
+	mi := &file_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3078,7 +3266,7 @@ func (x *Table) String() string {
 func (*Table) ProtoMessage() {}
 
 func (x *Table) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[25]
+	mi := &file_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3091,7 +3279,7 @@ func (x *Table) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Table.ProtoReflect.Descriptor instead.
 func (*Table) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{25}
+	return file_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Table) GetFields() []*Field {
@@ -3111,7 +3299,7 @@ type Field struct {
 
 func (x *Field) Reset() {
 	*x = Field{}
-	mi := &file_log_proto_msgTypes[26]
+	mi := &file_log_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3123,7 +3311,7 @@ func (x *Field) String() string {
 func (*Field) ProtoMessage() {}
 
 func (x *Field) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[26]
+	mi := &file_log_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3136,7 +3324,7 @@ func (x *Field) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Field.ProtoReflect.Descriptor instead.
 func (*Field) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{26}
+	return file_log_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Field) GetName() string {
@@ -3167,7 +3355,7 @@ type Value struct {
 
 func (x *Value) Reset() {
 	*x = Value{}
-	mi := &file_log_proto_msgTypes[27]
+	mi := &file_log_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3179,7 +3367,7 @@ func (x *Value) String() string {
 func (*Value) ProtoMessage() {}
 
 func (x *Value) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[27]
+	mi := &file_log_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3192,7 +3380,7 @@ func (x *Value) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Value.ProtoReflect.Descriptor instead.
 func (*Value) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{27}
+	return file_log_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Value) GetTag() uint32 {
@@ -3242,7 +3430,7 @@ const file_log_proto_rawDesc = "" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x10\n" +
 	"\x03now\x18\x02 \x01(\x12R\x03now\x123\n" +
-	"\bcommands\x18\x04 \x03(\v2\x17.quorate.log.v1.CommandR\bcommands\"\xc0\a\n" +
+	"\bcommands\x18\x04 \x03(\v2\x17.quorate.log.v1.CommandR\bcommands\"\x8e\b\n" +
 	"\aCommand\x120\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1c.quorate.log.v1.Command.KindR\x04kind\x121\n" +
 	"\asession\x18\x02 \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x10\n" +
@@ -3261,7 +3449,9 @@ const file_log_proto_rawDesc = "" +
 	"settleDead\x125\n" +
 	"\tnode_down\x18\r \x01(\v2\x18.quorate.log.v1.NodeDownR\bnodeDown\x12+\n" +
 	"\x05touch\x18\x0e \x01(\v2\x15.quorate.log.v1.TouchR\x05touch\x124\n" +
-	"\bschedule\x18\x0f \x01(\v2\x18.quorate.log.v1.ScheduleR\bschedule\"\xd6\x01\n" +
+	"\bschedule\x18\x0f \x01(\v2\x18.quorate.log.v1.ScheduleR\bschedule\x12;\n" +
+	"\vnode_silent\x18\x14 \x01(\v2\x1a.quorate.log.v1.NodeSilentR\n" +
+	"nodeSilent\"\xe7\x01\n" +
 	"\x04Kind\x12\b\n" +
 	"\x04NONE\x10\x00\x12\v\n" +
 	"\aENQUEUE\x10\x01\x12\v\n" +
@@ -3283,7 +3473,8 @@ const file_log_proto_rawDesc = "" +
 	"ROUTE_DEAD\x10\f\x12\x0f\n" +
 	"\vSETTLE_DEAD\x10\r\x12\r\n" +
 	"\tNODE_DOWN\x10\x0e\x12\f\n" +
-	"\bSCHEDULE\x10\x0f\"\x90\x04\n" +
+	"\bSCHEDULE\x10\x0f\x12\x0f\n" +
+	"\vNODE_SILENT\x10\x14\"\x90\x04\n" +
 	"\aEnqueue\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\rR\x04size\x12 \n" +
 	"\fttl_plus_one\x18\x02 \x01(\x04R\n" +
@@ -3360,7 +3551,7 @@ const file_log_proto_rawDesc = "" +
 	"\x0eREQUEUE_FAILED\x10\x02\x12\v\n" +
 	"\aDISCARD\x10\x03\"@\n" +
 	"\tConfigure\x123\n" +
-	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\x91\v\n" +
+	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\xd4\v\n" +
 	"\vQueueConfig\x12 \n" +
 	"\fttl_plus_one\x18\x01 \x01(\x04R\n" +
 	"ttlPlusOne\x12\x18\n" +
@@ -3391,7 +3582,8 @@ const file_log_proto_rawDesc = "" +
 	"\x05retry\x18\x15 \x01(\x0e2!.quorate.log.v1.QueueConfig.RetryR\x05retry\x12\x1b\n" +
 	"\tretry_min\x18\x16 \x01(\x04R\bretryMin\x12\x1b\n" +
 	"\tretry_max\x18\x17 \x01(\x04R\bretryMax\x121\n" +
-	"\x15max_priority_plus_one\x18\x19 \x01(\rR\x12maxPriorityPlusOne\x12\x1a\n" +
+	"\x15max_priority_plus_one\x18\x19 \x01(\rR\x12maxPriorityPlusOne\x12A\n" +
+	"\x1ddisconnected_timeout_plus_one\x18\x1e \x01(\x04R\x1adisconnectedTimeoutPlusOne\x12\x1a\n" +
 	"\brevision\x18( \x01(\x04R\brevision\"L\n" +
 	"\x12DeadLetterStrategy\x12\x11\n" +
 	"\rTRANSACTIONAL\x10\x00\x12\x10\n" +
@@ -3426,7 +3618,16 @@ const file_log_proto_rawDesc = "" +
 	"\arefused\x18\x04 \x03(\x04R\arefused\"2\n" +
 	"\bNodeDown\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
-	"\x04boot\x18\x02 \x01(\x04R\x04boot\"\xe4\x06\n" +
+	"\x04boot\x18\x02 \x01(\x04R\x04boot\"H\n" +
+	"\n" +
+	"NodeSilent\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
+	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x12\n" +
+	"\x04back\x18\x03 \x01(\bR\x04back\"G\n" +
+	"\aSilence\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
+	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x14\n" +
+	"\x05until\x18\x03 \x01(\x12R\x05until\"\x95\a\n" +
 	"\rQueueSnapshot\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
 	"\x05clock\x18\x02 \x01(\x12R\x05clock\x12\x12\n" +
@@ -3456,7 +3657,8 @@ const file_log_proto_rawDesc = "" +
 	"lockCredit\x12\x1f\n" +
 	"\vlast_active\x18\x18 \x01(\x12R\n" +
 	"lastActive\x12#\n" +
-	"\rsingle_active\x18\x19 \x01(\rR\fsingleActiveJ\x04\b\x14\x10\x15\"\xd6\x04\n" +
+	"\rsingle_active\x18\x19 \x01(\rR\fsingleActive\x12/\n" +
+	"\x06silent\x18\x1e \x03(\v2\x17.quorate.log.v1.SilenceR\x06silentJ\x04\b\x14\x10\x15\"\xd6\x04\n" +
 	"\rQueueCounters\x12\x1a\n" +
 	"\benqueued\x18\x01 \x01(\x04R\benqueued\x12\x1c\n" +
 	"\tdelivered\x18\x02 \x01(\x04R\tdelivered\x12 \n" +
@@ -3494,7 +3696,7 @@ const file_log_proto_rawDesc = "" +
 	"lastOpCode\x12(\n" +
 	"\x10last_op_delivery\x18\x06 \x01(\x04R\x0elastOpDelivery\x12*\n" +
 	"\x11last_op_consumers\x18\a \x01(\x04R\x0flastOpConsumers\x12\x18\n" +
-	"\arefused\x18\b \x03(\x04R\arefused\"\xe8\x02\n" +
+	"\arefused\x18\b \x03(\x04R\arefused\"\xd7\x03\n" +
 	"\rConsumerState\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x1a\n" +
 	"\bconsumer\x18\x02 \x01(\x04R\bconsumer\x12\x10\n" +
@@ -3510,7 +3712,10 @@ const file_log_proto_rawDesc = "" +
 	"\ttimed_out\x18\v \x03(\x04R\btimedOut\x12\x1e\n" +
 	"\n" +
 	"registered\x18\f \x01(\x04R\n" +
-	"registered\"\xba\x06\n" +
+	"registered\x12&\n" +
+	"\x0ftimed_out_since\x18\x14 \x03(\x12R\rtimedOutSince\x12(\n" +
+	"\x10timed_out_limits\x18\x15 \x03(\x04R\x0etimedOutLimits\x12\x1b\n" +
+	"\tlate_acks\x18\x16 \x01(\x04R\blateAcks\"\xd0\x06\n" +
 	"\fMessageState\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x16\n" +
@@ -3541,7 +3746,8 @@ const file_log_proto_rawDesc = "" +
 	"\x14ttl_ceiling_plus_one\x18\x18 \x01(\x04R\x11ttlCeilingPlusOne\x12\x15\n" +
 	"\x06due_at\x18\x19 \x01(\x12R\x05dueAt\x12\x12\n" +
 	"\x04done\x18\x1a \x03(\x04R\x04done\x12\x18\n" +
-	"\arefused\x18\x1b \x01(\bR\arefused\"o\n" +
+	"\arefused\x18\x1b \x01(\bR\arefused\x12\x14\n" +
+	"\x05since\x18\x1e \x01(\x12R\x05since\"o\n" +
 	"\fDeadTransfer\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\x04R\x06target\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12/\n" +
@@ -3571,7 +3777,7 @@ func file_log_proto_rawDescGZIP() []byte {
 }
 
 var file_log_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_log_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_log_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_log_proto_goTypes = []any{
 	(Command_Kind)(0),                   // 0: quorate.log.v1.Command.Kind
 	(Enqueue_Conflict)(0),               // 1: quorate.log.v1.Enqueue.Conflict
@@ -3599,16 +3805,18 @@ var file_log_proto_goTypes = []any{
 	(*DeadRoute)(nil),                   // 23: quorate.log.v1.DeadRoute
 	(*SettleDead)(nil),                  // 24: quorate.log.v1.SettleDead
 	(*NodeDown)(nil),                    // 25: quorate.log.v1.NodeDown
-	(*QueueSnapshot)(nil),               // 26: quorate.log.v1.QueueSnapshot
-	(*QueueCounters)(nil),               // 27: quorate.log.v1.QueueCounters
-	(*DeadTarget)(nil),                  // 28: quorate.log.v1.DeadTarget
-	(*SessionState)(nil),                // 29: quorate.log.v1.SessionState
-	(*ConsumerState)(nil),               // 30: quorate.log.v1.ConsumerState
-	(*MessageState)(nil),                // 31: quorate.log.v1.MessageState
-	(*DeadTransfer)(nil),                // 32: quorate.log.v1.DeadTransfer
-	(*Table)(nil),                       // 33: quorate.log.v1.Table
-	(*Field)(nil),                       // 34: quorate.log.v1.Field
-	(*Value)(nil),                       // 35: quorate.log.v1.Value
+	(*NodeSilent)(nil),                  // 26: quorate.log.v1.NodeSilent
+	(*Silence)(nil),                     // 27: quorate.log.v1.Silence
+	(*QueueSnapshot)(nil),               // 28: quorate.log.v1.QueueSnapshot
+	(*QueueCounters)(nil),               // 29: quorate.log.v1.QueueCounters
+	(*DeadTarget)(nil),                  // 30: quorate.log.v1.DeadTarget
+	(*SessionState)(nil),                // 31: quorate.log.v1.SessionState
+	(*ConsumerState)(nil),               // 32: quorate.log.v1.ConsumerState
+	(*MessageState)(nil),                // 33: quorate.log.v1.MessageState
+	(*DeadTransfer)(nil),                // 34: quorate.log.v1.DeadTransfer
+	(*Table)(nil),                       // 35: quorate.log.v1.Table
+	(*Field)(nil),                       // 36: quorate.log.v1.Field
+	(*Value)(nil),                       // 37: quorate.log.v1.Value
 }
 var file_log_proto_depIdxs = []int32{
 	10, // 0: quorate.log.v1.Entry.commands:type_name -> quorate.log.v1.Command
@@ -3626,36 +3834,38 @@ var file_log_proto_depIdxs = []int32{
 	25, // 12: quorate.log.v1.Command.node_down:type_name -> quorate.log.v1.NodeDown
 	13, // 13: quorate.log.v1.Command.touch:type_name -> quorate.log.v1.Touch
 	12, // 14: quorate.log.v1.Command.schedule:type_name -> quorate.log.v1.Schedule
-	14, // 15: quorate.log.v1.Enqueue.deaths:type_name -> quorate.log.v1.Death
-	1,  // 16: quorate.log.v1.Enqueue.conflict:type_name -> quorate.log.v1.Enqueue.Conflict
-	2,  // 17: quorate.log.v1.Schedule.action:type_name -> quorate.log.v1.Schedule.Action
-	3,  // 18: quorate.log.v1.Death.reason:type_name -> quorate.log.v1.Death.Reason
-	4,  // 19: quorate.log.v1.Settle.outcome:type_name -> quorate.log.v1.Settle.Outcome
-	20, // 20: quorate.log.v1.Configure.config:type_name -> quorate.log.v1.QueueConfig
-	5,  // 21: quorate.log.v1.QueueConfig.dead_letter_strategy:type_name -> quorate.log.v1.QueueConfig.DeadLetterStrategy
-	6,  // 22: quorate.log.v1.QueueConfig.overflow:type_name -> quorate.log.v1.QueueConfig.Overflow
-	7,  // 23: quorate.log.v1.QueueConfig.retry:type_name -> quorate.log.v1.QueueConfig.Retry
-	23, // 24: quorate.log.v1.RouteDead.routes:type_name -> quorate.log.v1.DeadRoute
-	20, // 25: quorate.log.v1.QueueSnapshot.config:type_name -> quorate.log.v1.QueueConfig
-	27, // 26: quorate.log.v1.QueueSnapshot.counters:type_name -> quorate.log.v1.QueueCounters
-	28, // 27: quorate.log.v1.QueueSnapshot.targets:type_name -> quorate.log.v1.DeadTarget
-	29, // 28: quorate.log.v1.QueueSnapshot.sessions:type_name -> quorate.log.v1.SessionState
-	30, // 29: quorate.log.v1.QueueSnapshot.consumers:type_name -> quorate.log.v1.ConsumerState
-	8,  // 30: quorate.log.v1.QueueSnapshot.ended:type_name -> quorate.log.v1.Session
-	25, // 31: quorate.log.v1.QueueSnapshot.dead:type_name -> quorate.log.v1.NodeDown
-	8,  // 32: quorate.log.v1.SessionState.session:type_name -> quorate.log.v1.Session
-	3,  // 33: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
-	32, // 34: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
-	14, // 35: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
-	34, // 36: quorate.log.v1.Table.fields:type_name -> quorate.log.v1.Field
-	35, // 37: quorate.log.v1.Field.value:type_name -> quorate.log.v1.Value
-	33, // 38: quorate.log.v1.Value.table:type_name -> quorate.log.v1.Table
-	35, // 39: quorate.log.v1.Value.array:type_name -> quorate.log.v1.Value
-	40, // [40:40] is the sub-list for method output_type
-	40, // [40:40] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	26, // 15: quorate.log.v1.Command.node_silent:type_name -> quorate.log.v1.NodeSilent
+	14, // 16: quorate.log.v1.Enqueue.deaths:type_name -> quorate.log.v1.Death
+	1,  // 17: quorate.log.v1.Enqueue.conflict:type_name -> quorate.log.v1.Enqueue.Conflict
+	2,  // 18: quorate.log.v1.Schedule.action:type_name -> quorate.log.v1.Schedule.Action
+	3,  // 19: quorate.log.v1.Death.reason:type_name -> quorate.log.v1.Death.Reason
+	4,  // 20: quorate.log.v1.Settle.outcome:type_name -> quorate.log.v1.Settle.Outcome
+	20, // 21: quorate.log.v1.Configure.config:type_name -> quorate.log.v1.QueueConfig
+	5,  // 22: quorate.log.v1.QueueConfig.dead_letter_strategy:type_name -> quorate.log.v1.QueueConfig.DeadLetterStrategy
+	6,  // 23: quorate.log.v1.QueueConfig.overflow:type_name -> quorate.log.v1.QueueConfig.Overflow
+	7,  // 24: quorate.log.v1.QueueConfig.retry:type_name -> quorate.log.v1.QueueConfig.Retry
+	23, // 25: quorate.log.v1.RouteDead.routes:type_name -> quorate.log.v1.DeadRoute
+	20, // 26: quorate.log.v1.QueueSnapshot.config:type_name -> quorate.log.v1.QueueConfig
+	29, // 27: quorate.log.v1.QueueSnapshot.counters:type_name -> quorate.log.v1.QueueCounters
+	30, // 28: quorate.log.v1.QueueSnapshot.targets:type_name -> quorate.log.v1.DeadTarget
+	31, // 29: quorate.log.v1.QueueSnapshot.sessions:type_name -> quorate.log.v1.SessionState
+	32, // 30: quorate.log.v1.QueueSnapshot.consumers:type_name -> quorate.log.v1.ConsumerState
+	8,  // 31: quorate.log.v1.QueueSnapshot.ended:type_name -> quorate.log.v1.Session
+	25, // 32: quorate.log.v1.QueueSnapshot.dead:type_name -> quorate.log.v1.NodeDown
+	27, // 33: quorate.log.v1.QueueSnapshot.silent:type_name -> quorate.log.v1.Silence
+	8,  // 34: quorate.log.v1.SessionState.session:type_name -> quorate.log.v1.Session
+	3,  // 35: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
+	34, // 36: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
+	14, // 37: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
+	36, // 38: quorate.log.v1.Table.fields:type_name -> quorate.log.v1.Field
+	37, // 39: quorate.log.v1.Field.value:type_name -> quorate.log.v1.Value
+	35, // 40: quorate.log.v1.Value.table:type_name -> quorate.log.v1.Table
+	37, // 41: quorate.log.v1.Value.array:type_name -> quorate.log.v1.Value
+	42, // [42:42] is the sub-list for method output_type
+	42, // [42:42] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_log_proto_init() }
@@ -3669,7 +3879,7 @@ func file_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_log_proto_rawDesc), len(file_log_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   28,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1353,6 +1353,8 @@ type QueueFigures struct {
 	DeadConfirmed       uint64                 `protobuf:"varint,21,opt,name=dead_confirmed,json=deadConfirmed,proto3" json:"dead_confirmed,omitempty"`
 	DeadRefused         uint64                 `protobuf:"varint,22,opt,name=dead_refused,json=deadRefused,proto3" json:"dead_refused,omitempty"`
 	Deaths              []uint64               `protobuf:"varint,23,rep,packed,name=deaths,proto3" json:"deaths,omitempty"` // as in a snapshot's QueueCounters
+	LateAcks            uint64                 `protobuf:"varint,30,opt,name=late_acks,json=lateAcks,proto3" json:"late_acks,omitempty"`
+	ConsumersTimedOut   uint64                 `protobuf:"varint,31,opt,name=consumers_timed_out,json=consumersTimedOut,proto3" json:"consumers_timed_out,omitempty"` // now
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
 }
@@ -1541,6 +1543,390 @@ func (x *QueueFigures) GetDeaths() []uint64 {
 	return nil
 }
 
+func (x *QueueFigures) GetLateAcks() uint64 {
+	if x != nil {
+		return x.LateAcks
+	}
+	return 0
+}
+
+func (x *QueueFigures) GetConsumersTimedOut() uint64 {
+	if x != nil {
+		return x.ConsumersTimedOut
+	}
+	return 0
+}
+
+// ConsumersRequest asks a node for the consumers of the queues it leads, and
+// for the sessions of its clients that have consumers.
+type ConsumersRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Queues        []uint64               `protobuf:"varint,1,rep,packed,name=queues,proto3" json:"queues,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConsumersRequest) Reset() {
+	*x = ConsumersRequest{}
+	mi := &file_peer_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConsumersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConsumersRequest) ProtoMessage() {}
+
+func (x *ConsumersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConsumersRequest.ProtoReflect.Descriptor instead.
+func (*ConsumersRequest) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ConsumersRequest) GetQueues() []uint64 {
+	if x != nil {
+		return x.Queues
+	}
+	return nil
+}
+
+type ConsumersReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Consumers     []*QueueConsumer       `protobuf:"bytes,1,rep,name=consumers,proto3" json:"consumers,omitempty"`
+	Sessions      []*ConsumingSession    `protobuf:"bytes,2,rep,name=sessions,proto3" json:"sessions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConsumersReply) Reset() {
+	*x = ConsumersReply{}
+	mi := &file_peer_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConsumersReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConsumersReply) ProtoMessage() {}
+
+func (x *ConsumersReply) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConsumersReply.ProtoReflect.Descriptor instead.
+func (*ConsumersReply) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ConsumersReply) GetConsumers() []*QueueConsumer {
+	if x != nil {
+		return x.Consumers
+	}
+	return nil
+}
+
+func (x *ConsumersReply) GetSessions() []*ConsumingSession {
+	if x != nil {
+		return x.Sessions
+	}
+	return nil
+}
+
+type QueueConsumer struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Queue          uint64                 `protobuf:"varint,1,opt,name=queue,proto3" json:"queue,omitempty"` // id
+	Node           uint32                 `protobuf:"varint,2,opt,name=node,proto3" json:"node,omitempty"`   // of its session, with boot and session
+	Boot           uint64                 `protobuf:"varint,3,opt,name=boot,proto3" json:"boot,omitempty"`
+	Session        uint64                 `protobuf:"varint,4,opt,name=session,proto3" json:"session,omitempty"`
+	Number         uint64                 `protobuf:"varint,5,opt,name=number,proto3" json:"number,omitempty"`
+	Tag            string                 `protobuf:"bytes,6,opt,name=tag,proto3" json:"tag,omitempty"`
+	Prefetch       uint32                 `protobuf:"varint,7,opt,name=prefetch,proto3" json:"prefetch,omitempty"` // as asked for
+	Priority       int32                  `protobuf:"zigzag32,8,opt,name=priority,proto3" json:"priority,omitempty"`
+	NoAck          bool                   `protobuf:"varint,9,opt,name=no_ack,json=noAck,proto3" json:"no_ack,omitempty"`
+	Exclusive      bool                   `protobuf:"varint,10,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
+	Status         string                 `protobuf:"bytes,11,opt,name=status,proto3" json:"status,omitempty"`
+	Held           uint64                 `protobuf:"varint,12,opt,name=held,proto3" json:"held,omitempty"`
+	TimedOut       uint64                 `protobuf:"varint,13,opt,name=timed_out,json=timedOut,proto3" json:"timed_out,omitempty"` // deliveries taken back and not settled
+	LateAcks       uint64                 `protobuf:"varint,14,opt,name=late_acks,json=lateAcks,proto3" json:"late_acks,omitempty"`
+	TimeoutPlusOne uint64                 `protobuf:"varint,15,opt,name=timeout_plus_one,json=timeoutPlusOne,proto3" json:"timeout_plus_one,omitempty"` // in force, + 1; 0: none
+	OwnTimeout     bool                   `protobuf:"varint,16,opt,name=own_timeout,json=ownTimeout,proto3" json:"own_timeout,omitempty"`               // given by the consumer itself
+	OldestAge      uint64                 `protobuf:"varint,17,opt,name=oldest_age,json=oldestAge,proto3" json:"oldest_age,omitempty"`                  // of what it holds, ms; 0: nothing
+	NextDeadline   int64                  `protobuf:"zigzag64,18,opt,name=next_deadline,json=nextDeadline,proto3" json:"next_deadline,omitempty"`       // of what it holds; 0: never
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *QueueConsumer) Reset() {
+	*x = QueueConsumer{}
+	mi := &file_peer_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueueConsumer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueueConsumer) ProtoMessage() {}
+
+func (x *QueueConsumer) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueueConsumer.ProtoReflect.Descriptor instead.
+func (*QueueConsumer) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *QueueConsumer) GetQueue() uint64 {
+	if x != nil {
+		return x.Queue
+	}
+	return 0
+}
+
+func (x *QueueConsumer) GetNode() uint32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+func (x *QueueConsumer) GetBoot() uint64 {
+	if x != nil {
+		return x.Boot
+	}
+	return 0
+}
+
+func (x *QueueConsumer) GetSession() uint64 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *QueueConsumer) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *QueueConsumer) GetTag() string {
+	if x != nil {
+		return x.Tag
+	}
+	return ""
+}
+
+func (x *QueueConsumer) GetPrefetch() uint32 {
+	if x != nil {
+		return x.Prefetch
+	}
+	return 0
+}
+
+func (x *QueueConsumer) GetPriority() int32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+func (x *QueueConsumer) GetNoAck() bool {
+	if x != nil {
+		return x.NoAck
+	}
+	return false
+}
+
+func (x *QueueConsumer) GetExclusive() bool {
+	if x != nil {
+		return x.Exclusive
+	}
+	return false
+}
+
+func (x *QueueConsumer) GetStatus() string {
+	if x != nil {
+		return x.Status
+	}
+	return ""
+}
+
+func (x *QueueConsumer) GetHeld() uint64 {
+	if x != nil {
+		return x.Held
+	}
+	return 0
+}
+
+func (x *QueueConsumer) GetTimedOut() uint64 {
+	if x != nil {
+		return x.TimedOut
+	}
+	return 0
+}
+
+func (x *QueueConsumer) GetLateAcks() uint64 {
+	if x != nil {
+		return x.LateAcks
+	}
+	return 0
+}
+
+func (x *QueueConsumer) GetTimeoutPlusOne() uint64 {
+	if x != nil {
+		return x.TimeoutPlusOne
+	}
+	return 0
+}
+
+func (x *QueueConsumer) GetOwnTimeout() bool {
+	if x != nil {
+		return x.OwnTimeout
+	}
+	return false
+}
+
+func (x *QueueConsumer) GetOldestAge() uint64 {
+	if x != nil {
+		return x.OldestAge
+	}
+	return 0
+}
+
+func (x *QueueConsumer) GetNextDeadline() int64 {
+	if x != nil {
+		return x.NextDeadline
+	}
+	return 0
+}
+
+type ConsumingSession struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Boot          uint64                 `protobuf:"varint,1,opt,name=boot,proto3" json:"boot,omitempty"`
+	Session       uint64                 `protobuf:"varint,2,opt,name=session,proto3" json:"session,omitempty"`
+	User          string                 `protobuf:"bytes,3,opt,name=user,proto3" json:"user,omitempty"`
+	Connection    string                 `protobuf:"bytes,4,opt,name=connection,proto3" json:"connection,omitempty"` // its name
+	Channel       uint32                 `protobuf:"varint,5,opt,name=channel,proto3" json:"channel,omitempty"`
+	PeerHost      string                 `protobuf:"bytes,6,opt,name=peer_host,json=peerHost,proto3" json:"peer_host,omitempty"`
+	PeerPort      uint32                 `protobuf:"varint,7,opt,name=peer_port,json=peerPort,proto3" json:"peer_port,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConsumingSession) Reset() {
+	*x = ConsumingSession{}
+	mi := &file_peer_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConsumingSession) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConsumingSession) ProtoMessage() {}
+
+func (x *ConsumingSession) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConsumingSession.ProtoReflect.Descriptor instead.
+func (*ConsumingSession) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ConsumingSession) GetBoot() uint64 {
+	if x != nil {
+		return x.Boot
+	}
+	return 0
+}
+
+func (x *ConsumingSession) GetSession() uint64 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *ConsumingSession) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *ConsumingSession) GetConnection() string {
+	if x != nil {
+		return x.Connection
+	}
+	return ""
+}
+
+func (x *ConsumingSession) GetChannel() uint32 {
+	if x != nil {
+		return x.Channel
+	}
+	return 0
+}
+
+func (x *ConsumingSession) GetPeerHost() string {
+	if x != nil {
+		return x.PeerHost
+	}
+	return ""
+}
+
+func (x *ConsumingSession) GetPeerPort() uint32 {
+	if x != nil {
+		return x.PeerPort
+	}
+	return 0
+}
+
 // ReplicasRequest asks a node how its replicas of queues stand.
 type ReplicasRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1551,7 +1937,7 @@ type ReplicasRequest struct {
 
 func (x *ReplicasRequest) Reset() {
 	*x = ReplicasRequest{}
-	mi := &file_peer_proto_msgTypes[17]
+	mi := &file_peer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1563,7 +1949,7 @@ func (x *ReplicasRequest) String() string {
 func (*ReplicasRequest) ProtoMessage() {}
 
 func (x *ReplicasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[17]
+	mi := &file_peer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1576,7 +1962,7 @@ func (x *ReplicasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicasRequest.ProtoReflect.Descriptor instead.
 func (*ReplicasRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{17}
+	return file_peer_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ReplicasRequest) GetGroups() []uint32 {
@@ -1596,7 +1982,7 @@ type ReplicasReply struct {
 
 func (x *ReplicasReply) Reset() {
 	*x = ReplicasReply{}
-	mi := &file_peer_proto_msgTypes[18]
+	mi := &file_peer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1608,7 +1994,7 @@ func (x *ReplicasReply) String() string {
 func (*ReplicasReply) ProtoMessage() {}
 
 func (x *ReplicasReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[18]
+	mi := &file_peer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1621,7 +2007,7 @@ func (x *ReplicasReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicasReply.ProtoReflect.Descriptor instead.
 func (*ReplicasReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{18}
+	return file_peer_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ReplicasReply) GetReplicas() []*Replica {
@@ -1654,7 +2040,7 @@ type Replica struct {
 
 func (x *Replica) Reset() {
 	*x = Replica{}
-	mi := &file_peer_proto_msgTypes[19]
+	mi := &file_peer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1666,7 +2052,7 @@ func (x *Replica) String() string {
 func (*Replica) ProtoMessage() {}
 
 func (x *Replica) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[19]
+	mi := &file_peer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1679,7 +2065,7 @@ func (x *Replica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replica.ProtoReflect.Descriptor instead.
 func (*Replica) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{19}
+	return file_peer_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Replica) GetGroup() uint32 {
@@ -1749,7 +2135,7 @@ type TransferRequest struct {
 
 func (x *TransferRequest) Reset() {
 	*x = TransferRequest{}
-	mi := &file_peer_proto_msgTypes[20]
+	mi := &file_peer_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1761,7 +2147,7 @@ func (x *TransferRequest) String() string {
 func (*TransferRequest) ProtoMessage() {}
 
 func (x *TransferRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[20]
+	mi := &file_peer_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1774,7 +2160,7 @@ func (x *TransferRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferRequest.ProtoReflect.Descriptor instead.
 func (*TransferRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{20}
+	return file_peer_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *TransferRequest) GetGroup() uint32 {
@@ -1800,7 +2186,7 @@ type TransferReply struct {
 
 func (x *TransferReply) Reset() {
 	*x = TransferReply{}
-	mi := &file_peer_proto_msgTypes[21]
+	mi := &file_peer_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1812,7 +2198,7 @@ func (x *TransferReply) String() string {
 func (*TransferReply) ProtoMessage() {}
 
 func (x *TransferReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[21]
+	mi := &file_peer_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1825,7 +2211,7 @@ func (x *TransferReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferReply.ProtoReflect.Descriptor instead.
 func (*TransferReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{21}
+	return file_peer_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *TransferReply) GetError() string {
@@ -1844,7 +2230,7 @@ type CatalogRequest struct {
 
 func (x *CatalogRequest) Reset() {
 	*x = CatalogRequest{}
-	mi := &file_peer_proto_msgTypes[22]
+	mi := &file_peer_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1856,7 +2242,7 @@ func (x *CatalogRequest) String() string {
 func (*CatalogRequest) ProtoMessage() {}
 
 func (x *CatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[22]
+	mi := &file_peer_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1869,7 +2255,7 @@ func (x *CatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogRequest.ProtoReflect.Descriptor instead.
 func (*CatalogRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{22}
+	return file_peer_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CatalogRequest) GetEntry() []byte {
@@ -1892,7 +2278,7 @@ type CatalogReply struct {
 
 func (x *CatalogReply) Reset() {
 	*x = CatalogReply{}
-	mi := &file_peer_proto_msgTypes[23]
+	mi := &file_peer_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1904,7 +2290,7 @@ func (x *CatalogReply) String() string {
 func (*CatalogReply) ProtoMessage() {}
 
 func (x *CatalogReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[23]
+	mi := &file_peer_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1917,7 +2303,7 @@ func (x *CatalogReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogReply.ProtoReflect.Descriptor instead.
 func (*CatalogReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{23}
+	return file_peer_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CatalogReply) GetOk() bool {
@@ -2074,7 +2460,7 @@ const file_peer_proto_rawDesc = "" +
 	"\x0eFiguresRequest\x12\x16\n" +
 	"\x06queues\x18\x01 \x03(\x04R\x06queues\"E\n" +
 	"\fFiguresReply\x125\n" +
-	"\x06queues\x18\x01 \x03(\v2\x1d.quorate.peer.v1.QueueFiguresR\x06queues\"\xc0\x05\n" +
+	"\x06queues\x18\x01 \x03(\v2\x1d.quorate.peer.v1.QueueFiguresR\x06queues\"\x8d\x06\n" +
 	"\fQueueFigures\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x14\n" +
 	"\x05ready\x18\x02 \x01(\x04R\x05ready\x12\x1f\n" +
@@ -2099,7 +2485,46 @@ const file_peer_proto_rawDesc = "" +
 	"\awaiting\x18\x14 \x01(\x04R\awaiting\x12%\n" +
 	"\x0edead_confirmed\x18\x15 \x01(\x04R\rdeadConfirmed\x12!\n" +
 	"\fdead_refused\x18\x16 \x01(\x04R\vdeadRefused\x12\x16\n" +
-	"\x06deaths\x18\x17 \x03(\x04R\x06deaths\")\n" +
+	"\x06deaths\x18\x17 \x03(\x04R\x06deaths\x12\x1b\n" +
+	"\tlate_acks\x18\x1e \x01(\x04R\blateAcks\x12.\n" +
+	"\x13consumers_timed_out\x18\x1f \x01(\x04R\x11consumersTimedOut\"*\n" +
+	"\x10ConsumersRequest\x12\x16\n" +
+	"\x06queues\x18\x01 \x03(\x04R\x06queues\"\x8d\x01\n" +
+	"\x0eConsumersReply\x12<\n" +
+	"\tconsumers\x18\x01 \x03(\v2\x1e.quorate.peer.v1.QueueConsumerR\tconsumers\x12=\n" +
+	"\bsessions\x18\x02 \x03(\v2!.quorate.peer.v1.ConsumingSessionR\bsessions\"\xf3\x03\n" +
+	"\rQueueConsumer\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\rR\x04node\x12\x12\n" +
+	"\x04boot\x18\x03 \x01(\x04R\x04boot\x12\x18\n" +
+	"\asession\x18\x04 \x01(\x04R\asession\x12\x16\n" +
+	"\x06number\x18\x05 \x01(\x04R\x06number\x12\x10\n" +
+	"\x03tag\x18\x06 \x01(\tR\x03tag\x12\x1a\n" +
+	"\bprefetch\x18\a \x01(\rR\bprefetch\x12\x1a\n" +
+	"\bpriority\x18\b \x01(\x11R\bpriority\x12\x15\n" +
+	"\x06no_ack\x18\t \x01(\bR\x05noAck\x12\x1c\n" +
+	"\texclusive\x18\n" +
+	" \x01(\bR\texclusive\x12\x16\n" +
+	"\x06status\x18\v \x01(\tR\x06status\x12\x12\n" +
+	"\x04held\x18\f \x01(\x04R\x04held\x12\x1b\n" +
+	"\ttimed_out\x18\r \x01(\x04R\btimedOut\x12\x1b\n" +
+	"\tlate_acks\x18\x0e \x01(\x04R\blateAcks\x12(\n" +
+	"\x10timeout_plus_one\x18\x0f \x01(\x04R\x0etimeoutPlusOne\x12\x1f\n" +
+	"\vown_timeout\x18\x10 \x01(\bR\n" +
+	"ownTimeout\x12\x1d\n" +
+	"\n" +
+	"oldest_age\x18\x11 \x01(\x04R\toldestAge\x12#\n" +
+	"\rnext_deadline\x18\x12 \x01(\x12R\fnextDeadline\"\xc8\x01\n" +
+	"\x10ConsumingSession\x12\x12\n" +
+	"\x04boot\x18\x01 \x01(\x04R\x04boot\x12\x18\n" +
+	"\asession\x18\x02 \x01(\x04R\asession\x12\x12\n" +
+	"\x04user\x18\x03 \x01(\tR\x04user\x12\x1e\n" +
+	"\n" +
+	"connection\x18\x04 \x01(\tR\n" +
+	"connection\x12\x18\n" +
+	"\achannel\x18\x05 \x01(\rR\achannel\x12\x1b\n" +
+	"\tpeer_host\x18\x06 \x01(\tR\bpeerHost\x12\x1b\n" +
+	"\tpeer_port\x18\a \x01(\rR\bpeerPort\")\n" +
 	"\x0fReplicasRequest\x12\x16\n" +
 	"\x06groups\x18\x01 \x03(\rR\x06groups\"]\n" +
 	"\rReplicasReply\x124\n" +
@@ -2145,33 +2570,37 @@ func file_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_peer_proto_goTypes = []any{
-	(Notice_Kind)(0),        // 0: quorate.peer.v1.Notice.Kind
-	(*Hello)(nil),           // 1: quorate.peer.v1.Hello
-	(*Ask)(nil),             // 2: quorate.peer.v1.Ask
-	(*Told)(nil),            // 3: quorate.peer.v1.Told
-	(*Member)(nil),          // 4: quorate.peer.v1.Member
-	(*Frame)(nil),           // 5: quorate.peer.v1.Frame
-	(*Submit)(nil),          // 6: quorate.peer.v1.Submit
-	(*Outcomes)(nil),        // 7: quorate.peer.v1.Outcomes
-	(*Outcome)(nil),         // 8: quorate.peer.v1.Outcome
-	(*Deliveries)(nil),      // 9: quorate.peer.v1.Deliveries
-	(*Delivery)(nil),        // 10: quorate.peer.v1.Delivery
-	(*Notice)(nil),          // 11: quorate.peer.v1.Notice
-	(*Resync)(nil),          // 12: quorate.peer.v1.Resync
-	(*StatsRequest)(nil),    // 13: quorate.peer.v1.StatsRequest
-	(*StatsReply)(nil),      // 14: quorate.peer.v1.StatsReply
-	(*FiguresRequest)(nil),  // 15: quorate.peer.v1.FiguresRequest
-	(*FiguresReply)(nil),    // 16: quorate.peer.v1.FiguresReply
-	(*QueueFigures)(nil),    // 17: quorate.peer.v1.QueueFigures
-	(*ReplicasRequest)(nil), // 18: quorate.peer.v1.ReplicasRequest
-	(*ReplicasReply)(nil),   // 19: quorate.peer.v1.ReplicasReply
-	(*Replica)(nil),         // 20: quorate.peer.v1.Replica
-	(*TransferRequest)(nil), // 21: quorate.peer.v1.TransferRequest
-	(*TransferReply)(nil),   // 22: quorate.peer.v1.TransferReply
-	(*CatalogRequest)(nil),  // 23: quorate.peer.v1.CatalogRequest
-	(*CatalogReply)(nil),    // 24: quorate.peer.v1.CatalogReply
+	(Notice_Kind)(0),         // 0: quorate.peer.v1.Notice.Kind
+	(*Hello)(nil),            // 1: quorate.peer.v1.Hello
+	(*Ask)(nil),              // 2: quorate.peer.v1.Ask
+	(*Told)(nil),             // 3: quorate.peer.v1.Told
+	(*Member)(nil),           // 4: quorate.peer.v1.Member
+	(*Frame)(nil),            // 5: quorate.peer.v1.Frame
+	(*Submit)(nil),           // 6: quorate.peer.v1.Submit
+	(*Outcomes)(nil),         // 7: quorate.peer.v1.Outcomes
+	(*Outcome)(nil),          // 8: quorate.peer.v1.Outcome
+	(*Deliveries)(nil),       // 9: quorate.peer.v1.Deliveries
+	(*Delivery)(nil),         // 10: quorate.peer.v1.Delivery
+	(*Notice)(nil),           // 11: quorate.peer.v1.Notice
+	(*Resync)(nil),           // 12: quorate.peer.v1.Resync
+	(*StatsRequest)(nil),     // 13: quorate.peer.v1.StatsRequest
+	(*StatsReply)(nil),       // 14: quorate.peer.v1.StatsReply
+	(*FiguresRequest)(nil),   // 15: quorate.peer.v1.FiguresRequest
+	(*FiguresReply)(nil),     // 16: quorate.peer.v1.FiguresReply
+	(*QueueFigures)(nil),     // 17: quorate.peer.v1.QueueFigures
+	(*ConsumersRequest)(nil), // 18: quorate.peer.v1.ConsumersRequest
+	(*ConsumersReply)(nil),   // 19: quorate.peer.v1.ConsumersReply
+	(*QueueConsumer)(nil),    // 20: quorate.peer.v1.QueueConsumer
+	(*ConsumingSession)(nil), // 21: quorate.peer.v1.ConsumingSession
+	(*ReplicasRequest)(nil),  // 22: quorate.peer.v1.ReplicasRequest
+	(*ReplicasReply)(nil),    // 23: quorate.peer.v1.ReplicasReply
+	(*Replica)(nil),          // 24: quorate.peer.v1.Replica
+	(*TransferRequest)(nil),  // 25: quorate.peer.v1.TransferRequest
+	(*TransferReply)(nil),    // 26: quorate.peer.v1.TransferReply
+	(*CatalogRequest)(nil),   // 27: quorate.peer.v1.CatalogRequest
+	(*CatalogReply)(nil),     // 28: quorate.peer.v1.CatalogReply
 }
 var file_peer_proto_depIdxs = []int32{
 	4,  // 0: quorate.peer.v1.Told.members:type_name -> quorate.peer.v1.Member
@@ -2179,18 +2608,20 @@ var file_peer_proto_depIdxs = []int32{
 	10, // 2: quorate.peer.v1.Deliveries.deliveries:type_name -> quorate.peer.v1.Delivery
 	0,  // 3: quorate.peer.v1.Notice.kind:type_name -> quorate.peer.v1.Notice.Kind
 	17, // 4: quorate.peer.v1.FiguresReply.queues:type_name -> quorate.peer.v1.QueueFigures
-	20, // 5: quorate.peer.v1.ReplicasReply.replicas:type_name -> quorate.peer.v1.Replica
-	5,  // 6: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
-	5,  // 7: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
-	5,  // 8: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
-	5,  // 9: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
-	5,  // 10: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
-	5,  // 11: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
-	9,  // [9:12] is the sub-list for method output_type
-	6,  // [6:9] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	20, // 5: quorate.peer.v1.ConsumersReply.consumers:type_name -> quorate.peer.v1.QueueConsumer
+	21, // 6: quorate.peer.v1.ConsumersReply.sessions:type_name -> quorate.peer.v1.ConsumingSession
+	24, // 7: quorate.peer.v1.ReplicasReply.replicas:type_name -> quorate.peer.v1.Replica
+	5,  // 8: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
+	5,  // 9: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
+	5,  // 10: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
+	5,  // 11: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
+	5,  // 12: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
+	5,  // 13: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
+	11, // [11:14] is the sub-list for method output_type
+	8,  // [8:11] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_peer_proto_init() }
@@ -2204,7 +2635,7 @@ func file_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_proto_rawDesc), len(file_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   24,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

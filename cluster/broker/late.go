@@ -1,0 +1,39 @@
+package broker
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/fsm"
+)
+
+// loggedIDs bounds how many delivery ids a log line names.
+const loggedIDs = 20
+
+// noteLateness counts and logs deliveries that went back, and those that were
+// settled all the same: of each consumer once, so that a consumer that always
+// is late does not fill the log.
+func (b *Broker) noteLateness(g *group.Group, w *group.Work) {
+	for _, t := range w.Timeouts {
+		if t.First {
+			b.logLate(g, "consumer timeout", t.To, t.Tag, t.Deliveries, t.Limit, t.Held)
+		}
+	}
+	for _, l := range w.LateAcks {
+		b.logLate(g, "acknowledgement after the consumer timeout", l.Of, l.Tag, l.Deliveries, l.Limit, l.Held)
+	}
+}
+
+func (b *Broker) logLate(g *group.Group, what string, of fsm.ConsumerID, tag string, ids []uint64, limit, held fsm.Millis) {
+	q, ok := b.view().QueueByID(g.Spec().Queue)
+	if !ok {
+		return
+	}
+	if of.Number == 0 {
+		tag = "(basic.get)"
+	}
+	b.slog.Info(what, "queue", q.Name, "vhost", q.VHost, "consumer", tag, "node", b.nodeName(of.Session.Node),
+		"deliveries", ids[:min(len(ids), loggedIDs)], "count", len(ids),
+		slog.Duration("held", time.Duration(held)*time.Millisecond), slog.Int64("timeout_ms", int64(limit)))
+}

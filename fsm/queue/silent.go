@@ -1,0 +1,122 @@
+package queue
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// defaultDisconnectedTimeout holds where settings do not name one.
+const defaultDisconnectedTimeout fsm.Millis = 60_000
+
+// silence is one life of a node from which nothing is heard. Its sessions go
+// on, but their consumers get nothing; what they hold goes back at until, on
+// the clock of held messages. 0: it has gone back.
+type silence struct {
+	of    Boot
+	until fsm.Time
+}
+
+func (m *Machine) findSilent(of Boot) (int, bool) {
+	return slices.BinarySearchFunc(m.silent, of, func(x silence, of Boot) int {
+		return cmp.Or(cmp.Compare(x.of.Node, of.Node), cmp.Compare(x.of.Boot, of.Boot))
+	})
+}
+
+func (m *Machine) isSilent(id fsm.SessionID) bool {
+	if len(m.silent) == 0 {
+		return false
+	}
+	_, ok := m.findSilent(Boot{id.Node, id.Boot})
+	return ok
+}
+
+// nodeSilent begins or ends the silence of a node.
+func (m *Machine) nodeSilent(cmd *logpb.NodeSilent) fsm.Result {
+	of := Boot{fsm.NodeID(cmd.GetNode()), cmd.GetBoot()}
+	if of.Node == 0 || of.Boot == 0 {
+		return fsm.Result{Code: fsm.Invalid}
+	}
+	i, ok := m.findSilent(of)
+	switch {
+	case ok != cmd.GetBack() || m.isDown(of):
+		return fsm.Result{} // known
+	case ok:
+		m.silent = slices.Delete(m.silent, i, i+1)
+	default:
+		m.silent = slices.Insert(m.silent, i, silence{of, m.heldDeadline(m.disconnectedTimeout())})
+	}
+	for id, s := range m.sessions { // det: each on its own
+		if id.Node == of.Node && id.Boot == of.Boot {
+			s.silent = !ok
+		}
+	}
+	for _, c := range m.consumers {
+		m.refresh(c)
+	}
+	m.contested = true
+	return fsm.Result{}
+}
+
+func (m *Machine) disconnectedTimeout() fsm.Millis {
+	if m.config.DisconnectedTimeoutPlusOne == 0 {
+		return defaultDisconnectedTimeout
+	}
+	return millis(m.config.DisconnectedTimeoutPlusOne)
+}
+
+// renewSilence is told that a session is about to hold something: if it is
+// silent and has lost what it held, the time begins anew.
+func (m *Machine) renewSilence(s *session) {
+	if !s.silent {
+		return
+	}
+	if i, ok := m.findSilent(Boot{s.id.Node, s.id.Boot}); ok && m.silent[i].until == 0 {
+		m.silent[i].until = m.heldDeadline(m.disconnectedTimeout())
+	}
+}
+
+// endSilences adds to m.taken what sessions hold whose nodes have been silent
+// for too long.
+func (m *Machine) endSilences() {
+	for i := range m.silent {
+		x := &m.silent[i]
+		if x.until == 0 || m.heldUntil(x.until) > m.clock {
+			continue
+		}
+		x.until, m.contested = 0, true
+		for _, c := range slices.Clone(m.consumers) {
+			if c.held.n > 0 && c.id.Session.Node == x.of.Node && c.id.Session.Boot == x.of.Boot {
+				m.take(c, 0, c.next)
+				m.dismissIfDone(c)
+			}
+		}
+	}
+}
+
+// SilentNodes lists the lives of nodes that are taken to be silent, ascending.
+func (m *Machine) SilentNodes() []Boot {
+	var boots []Boot
+	for _, x := range m.silent {
+		boots = append(boots, x.of)
+	}
+	return boots
+}
+
+// ConsumerNodes lists the lives of nodes that consumers, or gets, live on,
+// ascending.
+func (m *Machine) ConsumerNodes() []Boot {
+	var boots []Boot
+	for _, c := range m.consumers {
+		of := Boot{c.id.Session.Node, c.id.Session.Boot}
+		at, ok := slices.BinarySearchFunc(boots, of, func(a, b Boot) int {
+			return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Boot, b.Boot))
+		})
+		if !ok {
+			boots = slices.Insert(boots, at, of)
+		}
+	}
+	return boots
+}
