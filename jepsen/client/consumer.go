@@ -17,6 +17,8 @@ type Consumer struct {
 	First    int // position of the broker to begin with
 	Queue    string
 	Prefetch int // 0: 256
+	// Arguments of the subscription.
+	Arguments amqp.Table
 	// Each, if set, sees every delivery before it is acked.
 	Each func(amqp.Delivery)
 
@@ -63,7 +65,7 @@ func (c *Consumer) subscribe(ctx context.Context) error {
 	}
 	c.epoch++
 	if err = ch.Qos(c.Prefetch, 0, false); err == nil {
-		c.from, err = ch.Consume(c.Queue, c.Name, false, false, false, false, nil)
+		c.from, err = ch.Consume(c.Queue, c.Name, false, false, false, false, c.Arguments)
 	}
 	if err != nil {
 		_ = conn.CloseDeadline(time.Now().Add(closeTimeout))
