@@ -138,6 +138,78 @@ var exchangeRows = []row{
 		}
 	}},
 	{id: "A059", what: "alternate exchanges, by argument and by policy", run: alternates},
+	{id: "A111", what: "x-consistent-hash by a header and by properties; x-modulus-hash: one queue for each value", run: func(t *T) {
+		queues := []string{t.local("a"), t.local("b"), t.local("c")}
+		for i, c := range []struct {
+			kind string
+			args []any
+			set  func(p *amqp.Publishing, value int) (key string)
+		}{
+			{"x-consistent-hash", []any{"hash-header", "h"}, func(p *amqp.Publishing, n int) string { p.Headers = args("h", int32(n)); return t.any() }},
+			{"x-consistent-hash", []any{"hash-property", "message_id"}, func(p *amqp.Publishing, n int) string { p.MessageId = fmt.Sprint(n); return t.any() }},
+			{"x-consistent-hash", []any{"hash-property", "correlation_id"}, func(p *amqp.Publishing, n int) string { p.CorrelationId = fmt.Sprint(n); return t.any() }},
+			{"x-consistent-hash", []any{"hash-property", "timestamp"}, func(p *amqp.Publishing, n int) string { p.Timestamp = time.Unix(int64(n+1), 0); return t.any() }},
+			{"x-modulus-hash", nil, func(_ *amqp.Publishing, n int) string { return fmt.Sprint("key-", n) }},
+		} {
+			x := t.exchange(fmt.Sprint("x", i), c.kind, c.args...)
+			for _, q := range queues {
+				t.bind(q, "1", x)
+			}
+			t.oneQueueEach(x, queues, c.set)
+		}
+	}},
+	{id: "A112", what: "x-random: all have some; x-local-random: only queues of the publisher's node", run: func(t *T) {
+		near, far := t.local("near"), t.name("far")
+		there := t.openAt(1)
+		t.must(there.Confirm(false))
+		_, err := there.QueueDeclare(far, false, false, true, false, nil)
+		t.must(err)
+		x, y := t.exchange("x", "x-random"), t.exchange("y", "x-local-random")
+		for _, source := range []string{x, y} {
+			t.bind(near, "", source)
+			t.must(there.QueueBind(far, "", source, false, nil))
+		}
+		count := func(exchange string, publish func(exchange string)) (atNear, atFar int) {
+			for range 40 {
+				publish(exchange)
+			}
+			n, err := t.ch().QueuePurge(near, false)
+			t.must(err)
+			m, err := there.QueuePurge(far, false)
+			t.must(err)
+			return n, m
+		}
+		here := func(exchange string) { t.send(exchange, "") }
+		if n, m := count(x, here); n == 0 || m == 0 || n+m != 40 {
+			t.Errorf("by chance: %d and %d", n, m)
+		}
+		n, m := count(y, here)
+		t.equal("published here", []int{n, m}, []int{40, 0})
+		n, m = count(y, func(exchange string) {
+			c, err := there.PublishWithDeferredConfirmWithContext(t.ctx, exchange, "", false, false, amqp.Publishing{})
+			t.must(err)
+			_, err = c.WaitContext(t.ctx)
+			t.must(err)
+		})
+		t.equal("published there", []int{n, m}, []int{0, 40})
+	}},
+	{id: "A113", what: "exchanges bound in a circle; an auto-delete one goes with its last binding", run: func(t *T) {
+		q := t.local("q")
+		x, y, end := t.exchange("x", "fanout"), t.exchange("y", "topic"), t.name("end")
+		t.must(t.ch().ExchangeDeclare(end, "direct", true, true, true, false, nil))
+		t.must(t.ch().ExchangeBind(y, "", x, false, nil))
+		t.must(t.ch().ExchangeBind(x, "#", y, false, nil))
+		t.must(t.ch().ExchangeBind(end, "k.#", y, false, nil))
+		t.bind(q, "k", end)
+		t.bind(q, "k", y)
+		t.send(x, "k", body("once"))
+		t.send(x, "other", body("not"))
+		t.equal("got", t.emptied(q), []string{"once"})
+		t.must(t.ch().QueueUnbind(q, "k", end, nil))
+		t.refused(amqp.NotFound, "no exchange '"+end+"' in vhost '/'", func(ch *amqp.Channel) error {
+			return ch.ExchangeDeclarePassive(end, "direct", true, true, true, false, nil)
+		})
+	}},
 }
 
 // as opens a connection of a user made for it.
@@ -226,6 +298,39 @@ func headerMatrix(t *T) {
 		t.refused(amqp.PreconditionFailed, "Invalid x-match field", func(ch *amqp.Channel) error {
 			return ch.QueueBind(q, "", x, false, args("x-match", mode))
 		})
+	}
+}
+
+// any is a routing key that does not matter.
+func (t *T) any() string { return fmt.Sprint("key-", time.Now().UnixNano()) }
+
+// oneQueueEach publishes twelve values five times each, from two nodes, and
+// checks that the messages of a value are in one queue and that not all are.
+func (t *T) oneQueueEach(exchange string, queues []string, set func(p *amqp.Publishing, value int) (key string)) {
+	t.Helper()
+	far := t.openAt(1)
+	t.must(far.Confirm(false))
+	for n := range 60 {
+		p := amqp.Publishing{Body: []byte(fmt.Sprint(n % 12))}
+		key := set(&p, n%12)
+		c, err := []*amqp.Channel{t.ch(), far}[n%2].PublishWithDeferredConfirmWithContext(t.ctx, exchange, key, false, false, p)
+		t.must(err)
+		_, err = c.WaitContext(t.ctx)
+		t.must(err)
+	}
+	used := map[string]bool{}
+	for _, q := range queues {
+		values := map[string]int{}
+		for _, value := range t.emptied(q) {
+			values[value]++
+			used[q] = true
+		}
+		for value, times := range values {
+			t.equal("messages of "+value, times, 5)
+		}
+	}
+	if len(used) < 2 {
+		t.Errorf("all are in one queue")
 	}
 }
 
