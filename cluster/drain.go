@@ -24,6 +24,8 @@ const (
 	leaveWait = 15 * time.Second
 	// keepAwayEvery is how often a draining node looks whether it leads.
 	keepAwayEvery = time.Second
+	// heirPause is how long it is waited for members that are not caught up.
+	heirPause = 100 * time.Millisecond
 	// transfersAtOnce is how many leaderships a node hands over at a time. More
 	// at a time take as long altogether, and each of them longer.
 	transfersAtOnce = 32
@@ -148,7 +150,9 @@ func (n *Node) keepAway() {
 		case <-tick.C:
 		}
 		if n.drains(n.config.Name) && n.draining.TryLock() {
-			n.handOver(n.life)
+			ctx, cancel := context.WithTimeout(n.life, keepAwayEvery)
+			n.handOver(ctx)
+			cancel()
 			n.draining.Unlock()
 		}
 	}
@@ -171,11 +175,29 @@ func (n *Node) handOver(ctx context.Context) (moved, left int) {
 		}
 		plan := n.heirs(led, n.standings(ctx))
 		done := n.transferAll(ctx, plan, transfersAtOnce)
-		moved += done
-		if len(plan) == 0 || done == 0 || ctx.Err() != nil {
-			return moved, len(n.ledHere())
+		if moved += done; done > 0 {
+			continue
+		}
+		if !n.hopes(led) {
+			return moved, len(led)
+		}
+		select {
+		case <-ctx.Done():
+			return moved, len(led)
+		case <-time.After(heirPause):
 		}
 	}
+}
+
+// hopes reports whether somebody may take over one of the groups in a while:
+// a member that is up and stays, with a majority to elect it.
+func (n *Node) hopes(led map[fsm.GroupID][]string) bool {
+	for _, members := range led {
+		if n.mesh.HasMajority(members) && slices.ContainsFunc(members, func(m string) bool { return n.Online(m) && !n.drains(m) }) {
+			return true
+		}
+	}
+	return false
 }
 
 // ledHere lists the groups that this node leads and that have other members,
@@ -213,8 +235,8 @@ func (n *Node) heirs(led map[fsm.GroupID][]string, s standings) []transfer {
 func (n *Node) heir(id fsm.GroupID, members []string, leader string, s standings, load map[string]int) string {
 	best := ""
 	for _, m := range members {
-		if m == leader || n.drains(m) || !n.Online(m) || !s.current(m, id, maxHeirLag) {
-			continue
+		if m == leader || n.drains(m) || !n.Online(m) || !s.current(m, id, maxHeirLag) || s[m][id].Role != "follower" {
+			continue // a candidate does not take notice of being told to campaign
 		}
 		if best == "" || load[m] < load[best] {
 			best = m

@@ -164,11 +164,14 @@ func (s standings) reach(id fsm.GroupID) (last uint64) {
 	return last
 }
 
-// current reports whether a node has a replica that votes and is at most lag
-// entries behind the longest log.
+// current reports whether a node has a replica that votes in the leader's term
+// and is at most lag entries behind the longest log. Its role does not matter:
+// raft leaves a member that has lost an election which it was told to hold a
+// candidate for some time, and has it follow all the same.
 func (s standings) current(node string, id fsm.GroupID, lag uint64) bool {
 	x := s[node][id]
-	return x != nil && x.Voter && (x.Role == "leader" || x.Role == "follower") && x.Last+lag >= s.reach(id)
+	_, leader := s.leader(id)
+	return x != nil && leader != nil && x.Voter && x.Term == leader.Term && x.Last+lag >= s.reach(id)
 }
 
 // transfer has the leader of a group hand its leadership to another node.

@@ -37,6 +37,7 @@ var commands = []command{
 	{"pinned", "leave one message unsettled and pass many through behind it", runPinned},
 	{"suite", "start a three-node cluster on loopback and measure all of it", runSuite},
 	{"queues", "the same with thousands of queues: declare, idle, lose a node, restart it", runQueues},
+	{"rolling", "restart every node in turn, with drains and by SIGKILL, and see how long publishers wait", runRolling},
 	{"growth", "what a message costs with many active queues and with a backlog", runGrowth},
 	{"soak", "hold 70 % of the highest rate for long and see whether it stays flat", runSoak},
 	{"peers", "the same loads on three nodes of RabbitMQ and of NATS, side by side", runPeers},

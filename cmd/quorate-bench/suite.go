@@ -173,6 +173,11 @@ func (s *suite) round(ctx context.Context, all *collection) error {
 		}
 		all.add("", r)
 	}
+	if selected("rolling restart", s.only) {
+		if err := rollBoth(ctx, s.lab, defaultRollQueues, defaultRollRate, all); err != nil {
+			return err
+		}
+	}
 	if err := s.deaths(ctx, all); err != nil {
 		return err
 	}

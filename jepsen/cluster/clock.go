@@ -23,7 +23,7 @@ type Clock struct {
 
 // Clock asks a node about its clock.
 func (n *Node) Clock(ctx context.Context) (c Clock, err error) {
-	return c, n.call(ctx, http.MethodGet, "/api/quorate/clock", nil, &c)
+	return c, n.Call(ctx, http.MethodGet, "/api/quorate/clock", nil, &c)
 }
 
 // SetClock sets a node's wall clock wrong, now or for its next start, and waits

@@ -37,12 +37,12 @@ type Replica struct {
 // Replicas asks a node about all its queue replicas.
 func (n *Node) Replicas(ctx context.Context) ([]Replica, error) {
 	var all []Replica
-	return all, n.call(ctx, http.MethodGet, "/api/quorate/replicas", nil, &all)
+	return all, n.Call(ctx, http.MethodGet, "/api/quorate/replicas", nil, &all)
 }
 
 // Ready asks a node whether it serves clients.
 func (n *Node) Ready(ctx context.Context) error {
-	return n.call(ctx, http.MethodGet, "/api/health/checks/ready-to-serve-clients", nil, nil)
+	return n.Call(ctx, http.MethodGet, "/api/health/checks/ready-to-serve-clients", nil, nil)
 }
 
 // metricsOffset is how far a node's metrics listener is above that of the API.
@@ -92,14 +92,17 @@ func (n *Node) Metric(ctx context.Context, name string, words ...string) (sum fl
 
 // settle asks a node to tell its followers how far they may apply.
 func (n *Node) settle(ctx context.Context) error {
-	return n.call(ctx, http.MethodPost, "/api/quorate/settle", nil, nil)
+	return n.Call(ctx, http.MethodPost, "/api/quorate/settle", nil, nil)
 }
 
 // Do makes one call as guest, with in as its JSON body if it is not nil; a
 // []byte goes out as it is.
 func (n *Node) Do(ctx context.Context, method, path string, in any) (status int, body []byte, err error) {
-	ctx, cancel := context.WithTimeout(ctx, httpTimeout)
-	defer cancel()
+	if _, bounded := ctx.Deadline(); !bounded || path != drainPath {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, httpTimeout)
+		defer cancel()
+	}
 	var content io.Reader
 	switch in := in.(type) {
 	case nil:
@@ -128,9 +131,9 @@ func (n *Node) Do(ctx context.Context, method, path string, in any) (status int,
 	return resp.StatusCode, body, nil
 }
 
-// call makes one HTTP call that must succeed, and decodes the answer into out,
+// Call makes one HTTP call that must succeed, and decodes the answer into out,
 // if any.
-func (n *Node) call(ctx context.Context, method, path string, in, out any) error {
+func (n *Node) Call(ctx context.Context, method, path string, in, out any) error {
 	status, body, err := n.Do(ctx, method, path, in)
 	if err != nil {
 		return err

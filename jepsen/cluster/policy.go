@@ -26,12 +26,12 @@ func (p *Policy) Path() string {
 
 // SetPolicy sets a policy.
 func (n *Node) SetPolicy(ctx context.Context, p Policy) error {
-	return n.call(ctx, http.MethodPut, p.Path(), p, nil)
+	return n.Call(ctx, http.MethodPut, p.Path(), p, nil)
 }
 
 // ClearPolicy removes a policy.
 func (n *Node) ClearPolicy(ctx context.Context, p Policy) error {
-	return n.call(ctx, http.MethodDelete, p.Path(), nil, nil)
+	return n.Call(ctx, http.MethodDelete, p.Path(), nil, nil)
 }
 
 // Queue is what the HTTP API tells of a queue.
@@ -59,7 +59,7 @@ type Queue struct {
 
 // Queue asks about a queue of the vhost "/".
 func (n *Node) Queue(ctx context.Context, name string) (q Queue, err error) {
-	err = n.call(ctx, http.MethodGet, "/api/queues/%2F/"+url.PathEscape(name), nil, &q)
+	err = n.Call(ctx, http.MethodGet, "/api/queues/%2F/"+url.PathEscape(name), nil, &q)
 	return q, err
 }
 
@@ -82,16 +82,16 @@ func (n *Node) Totals(ctx context.Context) (Totals, error) {
 // SetUser makes a user, or changes it.
 func (n *Node) SetUser(ctx context.Context, name, password, tags string) error {
 	in := map[string]string{"password": password, "tags": tags}
-	return n.call(ctx, http.MethodPut, "/api/users/"+url.PathEscape(name), in, nil)
+	return n.Call(ctx, http.MethodPut, "/api/users/"+url.PathEscape(name), in, nil)
 }
 
 // SetPermissions sets what a user may do in the vhost "/".
 func (n *Node) SetPermissions(ctx context.Context, user, configure, write, read string) error {
 	in := map[string]string{"configure": configure, "write": write, "read": read}
-	return n.call(ctx, http.MethodPut, "/api/permissions/%2F/"+url.PathEscape(user), in, nil)
+	return n.Call(ctx, http.MethodPut, "/api/permissions/%2F/"+url.PathEscape(user), in, nil)
 }
 
 // PutSetting gives a setting of the whole cluster a value.
 func (n *Node) PutSetting(ctx context.Context, name string, value int64) error {
-	return n.call(ctx, http.MethodPut, "/api/quorate/settings/"+name, map[string]int64{"value": value}, nil)
+	return n.Call(ctx, http.MethodPut, "/api/quorate/settings/"+name, map[string]int64{"value": value}, nil)
 }

@@ -1,0 +1,92 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/quorate/quorate/jepsen/internal/await"
+)
+
+// drainPath is what is asked for a drain. It alone may take longer than
+// httpTimeout.
+const drainPath = "/api/quorate/drain"
+
+// drainTimeout bounds a drain, as a caller of the API sees it.
+const drainTimeout = 90 * time.Second
+
+// Drained is what a drain has done to the leaderships of a node.
+type Drained struct {
+	Moved int `json:"moved"`
+	Left  int `json:"left"`
+}
+
+// Drain turns a node's clients out and moves what it leads to other nodes.
+func (n *Node) Drain(ctx context.Context) (d Drained, err error) {
+	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
+	defer cancel()
+	return d, n.Call(ctx, http.MethodPost, drainPath, nil, &d)
+}
+
+// Revive ends a drain.
+func (n *Node) Revive(ctx context.Context) error {
+	return n.Call(ctx, http.MethodPost, "/api/quorate/revive", nil, nil)
+}
+
+// Critical reports whether a queue would lose its majority with the node.
+func (n *Node) Critical(ctx context.Context) (bool, error) {
+	status, body, err := n.Do(ctx, http.MethodGet, "/api/health/checks/node-is-quorum-critical", nil)
+	switch {
+	case err != nil:
+		return false, err
+	case status != http.StatusOK && status != http.StatusServiceUnavailable:
+		return false, fmt.Errorf("node %d: node-is-quorum-critical: %d: %.200s", n.Number, status, body)
+	}
+	return status != http.StatusOK, nil
+}
+
+// AwaitQuorumPlusOne waits until every node may be stopped without a queue
+// losing its majority.
+func (c *Cluster) AwaitQuorumPlusOne(ctx context.Context) error {
+	for _, n := range c.Nodes {
+		err := await.Until(ctx, poll, fmt.Sprintf("queues not to need node %d", n.Number), func() (bool, error) {
+			critical, err := n.Critical(ctx)
+			return err == nil && !critical, err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Roll restarts every node in turn, each when no queue needs it: after a drain
+// and a clean stop, or killed.
+func (c *Cluster) Roll(ctx context.Context, kill bool) error {
+	for _, n := range c.Nodes {
+		if err := c.AwaitQuorumPlusOne(ctx); err != nil {
+			return err
+		}
+		if err := n.stopOrKill(ctx, kill); err != nil {
+			return fmt.Errorf("node %d: %w", n.Number, err)
+		}
+		if err := n.Restart(); err != nil {
+			return err
+		}
+		if err := n.AwaitReady(ctx); err != nil {
+			return err
+		}
+	}
+	return c.AwaitQuorumPlusOne(ctx)
+}
+
+func (n *Node) stopOrKill(ctx context.Context, kill bool) error {
+	if kill {
+		return n.Kill(ctx)
+	}
+	if _, err := n.Drain(ctx); err != nil {
+		return err
+	}
+	return n.Shutdown(ctx)
+}

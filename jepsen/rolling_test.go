@@ -1,0 +1,101 @@
+package jepsen
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/jepsen/checker"
+	"github.com/quorate/quorate/jepsen/client"
+	"github.com/quorate/quorate/jepsen/history"
+	"github.com/quorate/quorate/jepsen/workload"
+)
+
+// Sizes of a rolling restart.
+const (
+	rollQueues    = 50
+	rollConsumed  = 5 // of them, with a consumer
+	rollRate      = 200
+	rollPublisher = 3
+)
+
+// Each node in turn is drained, stopped and started again, then each is killed
+// and started again, while messages flow through many queues: nothing confirmed
+// is lost, and what comes twice is marked or was published twice.
+func TestRollingRestart(t *testing.T) {
+	r := mustStart(t, 3*time.Minute)
+	for _, kill := range []bool{false, true} {
+		name := "drain"
+		if kill {
+			name = "kill"
+		}
+		t.Run(name, func(t *testing.T) { r.sub(t).roll(kill) })
+	}
+}
+
+func (r *run) roll(kill bool) {
+	r.Helper()
+	r.History = history.New()
+	names := make([]string, rollQueues)
+	for i := range names {
+		names[i] = fmt.Sprintf("rolled-%v-%d", kill, i+1)
+		r.must(workload.Declare(r.ctx, r.Nodes[i%len(r.Nodes)].URI(), workload.Queue{Name: names[i]}))
+	}
+	stop := make(chan struct{})
+	published, consumed, leave := r.traffic(names, stop)
+	err := r.awaitConfirms(r.ctx, rollRate)
+	if err == nil {
+		err = r.Cluster.Roll(r.ctx, kill)
+	}
+	if err == nil {
+		err = r.awaitConfirms(r.ctx, rollRate)
+	}
+	close(stop)
+	r.must(published())
+	leave()
+	r.must(consumed())
+	r.must(err)
+	for _, name := range names {
+		r.must(workload.Drain(r.ctx, r.Nodes[0].URI(), name, "drain "+name, r.History))
+	}
+	h := r.History
+	r.Logf("%d confirmed, %d attempts, longest time without a confirm %v", h.Confirmed(), len(h.Attempts), h.LongestSilence().Round(time.Millisecond))
+	r.judge(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h))
+	r.mustConverge()
+}
+
+// traffic publishes to queues in turn until stop is closed, and consumes some of
+// them until leave is called. What it returns besides waits for the ends.
+func (r *run) traffic(names []string, stop <-chan struct{}) (published, consumed func() error, leave context.CancelFunc) {
+	consuming, leave := context.WithCancel(r.ctx)
+	consumed = together(rollConsumed, func(i int) error {
+		c := client.Consumer{Name: "consumer of " + names[i], URIs: r.URIs(), First: i, Queue: names[i]}
+		return c.Run(consuming, r.History)
+	})
+	published = together(rollPublisher, func(i int) error {
+		turn := i
+		p := client.Publisher{Name: fmt.Sprintf("publisher %d", i+1), URIs: r.URIs(), First: i, Rate: rollRate / rollPublisher}
+		return p.Run(r.ctx, r.History, workload.Until(stop, func() client.Message {
+			turn += rollPublisher
+			return plain(names[turn%len(names)], 64)()
+		}))
+	})
+	return published, consumed, leave
+}
+
+// together runs f so many times at once; what it returns waits for all.
+func together(n int, f func(i int) error) (wait func() error) {
+	errs := make(chan error, n)
+	for i := range n {
+		go func() { errs <- f(i) }()
+	}
+	return func() (first error) {
+		for range n {
+			if err := <-errs; err != nil && first == nil {
+				first = err
+			}
+		}
+		return first
+	}
+}
