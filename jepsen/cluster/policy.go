@@ -75,7 +75,7 @@ func (n *Node) Totals(ctx context.Context) (Totals, error) {
 	var o struct {
 		Totals Totals `json:"queue_totals"`
 	}
-	err := n.call(ctx, http.MethodGet, "/api/overview", nil, &o)
+	err := n.Call(ctx, http.MethodGet, "/api/overview", nil, &o)
 	return o.Totals, err
 }
 
