@@ -72,3 +72,40 @@ func (Properties) Property(raw []byte, name string) []byte {
 	}
 	return nil
 }
+
+// Describe returns the properties of a message as a delivery of it would show
+// them, under the names of the HTTP API.
+func (Properties) Describe(raw []byte, m *fsm.Message) *fsm.Table {
+	if changesProperties(m) {
+		raw = renderProperties(nil, raw, m)
+	}
+	t := &fsm.Table{}
+	p, err := wire.ParseProperties(raw)
+	if err != nil {
+		return t
+	}
+	add := func(flag wire.PropertyFlags, name string, v *logpb.Value) {
+		if p.Has(flag) {
+			t.Fields = append(t.Fields, &logpb.Field{Name: name, Value: v})
+		}
+	}
+	text := func(b []byte) *logpb.Value { return &logpb.Value{Tag: uint32(wire.TagString), Str: b} }
+	number := func(n uint64) *logpb.Value { return &logpb.Value{Tag: uint32(wire.TagInt64), Int: int64(n)} }
+	add(wire.FlagContentType, "content_type", text(p.ContentType))
+	add(wire.FlagContentEncoding, "content_encoding", text(p.ContentEncoding))
+	if headers, err := wire.DecodeFields(p.Headers); err == nil {
+		add(wire.FlagHeaders, "headers", catalogValue(&wire.Value{Tag: wire.TagTable, Table: headers}))
+	}
+	add(wire.FlagDeliveryMode, "delivery_mode", number(uint64(p.DeliveryMode)))
+	add(wire.FlagPriority, "priority", number(uint64(p.Priority)))
+	add(wire.FlagCorrelationID, "correlation_id", text(p.CorrelationID))
+	add(wire.FlagReplyTo, "reply_to", text(p.ReplyTo))
+	add(wire.FlagExpiration, "expiration", text(p.Expiration))
+	add(wire.FlagMessageID, "message_id", text(p.MessageID))
+	add(wire.FlagTimestamp, "timestamp", number(p.Timestamp))
+	add(wire.FlagType, "type", text(p.Type))
+	add(wire.FlagUserID, "user_id", text(p.UserID))
+	add(wire.FlagAppID, "app_id", text(p.AppID))
+	add(wire.FlagClusterID, "cluster_id", text(p.ClusterID))
+	return t
+}

@@ -131,6 +131,7 @@ func (noProperties) Expiration([]byte) string                  { return "" }
 func (noProperties) Headers([]byte, []*logpb.Death) *fsm.Table { return nil }
 func (noProperties) Copies([]byte) []string                    { return nil }
 func (noProperties) Property([]byte, string) []byte            { return nil }
+func (noProperties) Describe([]byte, *fsm.Message) *fsm.Table  { return &fsm.Table{} }
 
 // nodes is a cluster of three in this process.
 type nodes struct {

@@ -37,6 +37,7 @@ const (
 	KindReplicas // call: how a node's replicas stand, see package cluster
 	KindTransfer // call: to hand a leadership over
 	KindAdmit    // call: a node that wants to join, for the catalog's leader
+	kindPeek     // call
 )
 
 // Catalog is the replicated catalog as the broker uses it.
@@ -60,6 +61,9 @@ type Properties interface {
 	// Property returns the text of one of the properties that exchanges may ask
 	// for, nil if there is none.
 	Property(properties []byte, name string) []byte
+	// Describe returns all properties of a message, by name, as a delivery of
+	// it shows them.
+	Describe(properties []byte, m *fsm.Message) *fsm.Table
 }
 
 // Config is what a Broker needs.
@@ -146,6 +150,7 @@ func (b *Broker) Listen(host *group.Host) {
 	b.mesh.Handle(kindResync, b.onResync)
 	b.mesh.HandleCall(kindStats, b.onStats)
 	b.mesh.HandleCall(kindFigures, b.onFigures)
+	b.mesh.HandleCall(kindPeek, b.onPeek)
 }
 
 // Serve starts the broker under the numbers the catalog gave this node.

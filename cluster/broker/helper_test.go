@@ -116,6 +116,7 @@ func (noProperties) Expiration([]byte) string                  { return "" }
 func (noProperties) Headers([]byte, []*logpb.Death) *fsm.Table { return nil }
 func (noProperties) Copies([]byte) []string                    { return nil }
 func (noProperties) Property([]byte, string) []byte            { return nil }
+func (noProperties) Describe([]byte, *fsm.Message) *fsm.Table  { return &fsm.Table{} }
 
 func payload(body string) fsm.Payload {
 	return append(fsm.AppendPayloadHead(nil, "", "k", nil), body...)

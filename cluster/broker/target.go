@@ -30,6 +30,7 @@ type target struct {
 	asking     bool // somebody asks the members who leads
 	watched    bool // the watch looks at it, or will: see watchlist
 	ended      bool
+	peekedAt   int64 // when the queue was last told of a look at it, ms
 }
 
 func newTarget(b *Broker, q *catalog.Queue) *target {

@@ -152,6 +152,13 @@ func (g *Group) AppliedIndex() (index uint64) {
 	return g.raft.AppliedIndex()
 }
 
+// Now is what an entry would be stamped with. Only the leader knows.
+func (g *Group) Now() fsm.Time {
+	g.proposer.mu.Lock()
+	defer g.proposer.mu.Unlock()
+	return g.proposer.stamper.Peek()
+}
+
 // Settle makes followers learn what is committed: it commits an entry without
 // content. Only the leader can.
 func (g *Group) Settle(timeout time.Duration) error {

@@ -17,6 +17,7 @@ import (
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -34,6 +35,11 @@ type Node interface {
 	// Figures asks the leaders of queues how these stand; without ids, of all
 	// queues. Queues without a leader that answers are missing.
 	Figures(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]Figures
+	// Take gets up to count messages for a user and settles them all.
+	Take(ctx context.Context, user, vhost, queue string, count int, outcome fsm.Outcome) ([]Message, error)
+	// Peek shows up to limit messages of a queue, of those in a place whose
+	// number is above after. more: there may be others.
+	Peek(ctx context.Context, q *catalog.Queue, in queue.Place, after uint64, limit int) (list []Message, more bool, err error)
 	// Online reports whether a node is up as far as this one knows.
 	Online(node string) bool
 	// Defaults are the node's settings for queues that do not say otherwise.
@@ -88,6 +94,19 @@ type Figures struct {
 	Leader   string // node that leads
 	Revision uint64 // of the settings in force
 	api.QueueFigures
+}
+
+// Message is a message that is shown. What stands behind Properties is known
+// of those that were looked at only.
+type Message struct {
+	fsm.Message
+	Properties *fsm.Table
+	Number     uint64
+	Place      queue.Place
+	ExpireAt   fsm.Time // 0: never
+	DueAt      fsm.Time // scheduled or delayed only
+	Deadline   fsm.Time // checked out only; 0: none
+	ScheduleID string
 }
 
 // Limits of a request.

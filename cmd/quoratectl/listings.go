@@ -1,6 +1,8 @@
 package main
 
 import (
+	"net/url"
+
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
@@ -8,6 +10,7 @@ import (
 func listings() []verb {
 	return []verb{
 		{name: "list_queues", arguments: "[COLUMN ...]", most: -1, about: "queues of a vhost: " + columnNames(queueColumns), run: listQueues},
+		{name: "peek", arguments: "QUEUE [STATE [AFTER]]", least: 1, most: 3, about: "shows up to 50 messages and changes nothing; STATE is ready, unacked, scheduled or delayed, AFTER the number of the last one shown", run: peek},
 		{name: "list_exchanges", arguments: "[COLUMN ...]", most: -1, about: "exchanges of a vhost: " + columnNames(exchangeColumns), run: listExchanges},
 		{name: "list_bindings", arguments: "[COLUMN ...]", most: -1, about: "bindings of a vhost: " + columnNames(bindingColumns), run: listBindings},
 		{name: "list_vhosts", arguments: "[COLUMN ...]", most: -1, about: "vhosts: " + columnNames(vhostColumns), run: listVHosts},
@@ -71,6 +74,34 @@ func listQueues(c *call) error {
 		return err
 	}
 	return list(c, "Listing queues for vhost "+c.options.vhost+" ...", queueColumns, c.words, 2, rows)
+}
+
+var messageColumns = []column[api.PeekedMessage]{
+	{"number", "", func(m api.PeekedMessage) any { return m.Number }},
+	{"state", "", func(m api.PeekedMessage) any { return m.State }},
+	{"exchange", "", func(m api.PeekedMessage) any { return m.Exchange }},
+	{"routing_key", "", func(m api.PeekedMessage) any { return m.RoutingKey }},
+	{"redelivered", "", func(m api.PeekedMessage) any { return m.Redelivered }},
+	{"expires_at", "", func(m api.PeekedMessage) any { return m.ExpiresAt }},
+	{"due_at", "", func(m api.PeekedMessage) any { return m.DueAt }},
+	{"properties", "", func(m api.PeekedMessage) any { return m.Properties }},
+	{"payload_bytes", "", func(m api.PeekedMessage) any { return m.PayloadBytes }},
+	{"payload_encoding", "", func(m api.PeekedMessage) any { return m.PayloadEncoding }},
+	{"payload", "", func(m api.PeekedMessage) any { return m.Payload }},
+}
+
+func peek(c *call) error {
+	query := url.Values{}
+	for i, name := range []string{"state", "after"} {
+		if len(c.words) > i+1 {
+			query.Set(name, c.words[i+1])
+		}
+	}
+	var page api.PeekPage
+	if err := c.get(path("queues", c.options.vhost, c.words[0], "messages", "peek")+"?"+query.Encode(), &page); err != nil {
+		return err
+	}
+	return list(c, "Messages of queue "+c.words[0]+" ...", messageColumns, nil, len(messageColumns), page.Items)
 }
 
 var exchangeColumns = []column[api.Exchange]{

@@ -284,7 +284,24 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 	{id: "T-49", what: "Symfony Messenger's delay and retry queues, declared literally", run: symfony},
 	{id: "T-50", what: "kombu's 28 levels of delay, declared literally: 5 s and 1 s", run: kombu},
 	{id: "T-7", what: "a lock that ends after the TTL", but: "there is no x-lock-duration"},
-	{id: "T-23", what: "looking at messages by HTTP never shows an expired one", but: "there is no call to look at messages"},
+	{id: "T-23", what: "looking at messages by HTTP never shows an expired one", run: func(t *T) {
+		q := t.queue("q")
+		const n = 200
+		at := t.publishN(q, n, expiration("1500"))
+		dead := 0
+		for dead < n {
+			page := t.peek(q, "limit=1000")
+			seen := time.Now()
+			for _, m := range page.Items {
+				if shown := page.asked; m.ExpiresAt <= shown.UnixMilli() {
+					t.Fatalf("message %d is shown %d ms after its time", m.Number, shown.UnixMilli()-m.ExpiresAt)
+				}
+			}
+			if dead = n - len(page.Items); dead > 0 && seen.Before(at.Add(ms(1500)-slack)) {
+				t.Fatalf("%d messages are not shown early", dead)
+			}
+		}
+	}},
 	{id: "T-51", what: "counts of messages that wait in hold queues and in a delayed exchange", but: "hold queues are counted; there is no delayed exchange"},
 	{id: "T-54", what: "a hold queue and a delayed exchange deliver alike", but: "there is no delayed exchange"},
 	{id: "T-70", what: "a delayed exchange does not use up the expiration", but: "there is no delayed exchange"},

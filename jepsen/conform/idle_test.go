@@ -66,7 +66,17 @@ var idleRows = suite{test: "TestIdle", title: "Deletion of idle queues", rows: [
 	{id: "T-166", what: "a time below the least that is allowed: 406", run: func(t *T) {
 		t.refuseDeclare("q", "invalid arg 'x-auto-delete-on-idle' for queue 'T-166.q' in vhost '/'", "x-auto-delete-on-idle", int32(idleMin-1))
 	}},
-	{id: "T-161", what: "looking at messages by HTTP keeps an idle queue", but: "there is no call to look at messages"},
+	{id: "T-161", what: "looking at messages by HTTP keeps an idle queue, but no lease", run: func(t *T) {
+		at := time.Now()
+		q, leased := t.idle("q"), t.queue("leased", "x-expires", int32(1500))
+		last := t.every(ms(500), ms(4000), func() {
+			t.peek(q, "")
+			t.tryPeek(leased, "") // until it is gone
+		})
+		t.existsUntil(q, last.Add(ms(1500)))
+		t.soonGone(q, last.Add(ms(1500)))
+		t.soonGone(leased, at.Add(ms(1500)))
+	}},
 	{id: "T-162", what: "a scheduled message keeps an idle queue", run: func(t *T) {
 		q := t.idle("q")
 		at := t.publish(q, headers("x-opt-delivery-delay", int32(3500)))

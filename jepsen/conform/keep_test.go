@@ -1,6 +1,7 @@
 package conform
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -73,6 +74,34 @@ var keepRows = suite{test: "TestKeep", title: "What is kept for later", rows: []
 		t.metric(1, "quorate_dead_letters_lost_total", "once")
 		t.metric(1, "quorate_dead_letter_outbox_waiting")
 		t.metric(1, "quorate_dead_letter_outbox_depth")
+	}},
+	{id: "SB-40", what: "a peek shows what is ready, held and scheduled, page by page, and changes nothing; a get does what it says", run: func(t *T) {
+		_, d, q := t.deadly()
+		t.publishN(q, 5, headers("h", "v"))
+		t.publish(q, body("later"), headers("x-opt-delivery-delay", int32(60_000)))
+		held := t.mustGet(q)
+		first := t.peek(q, "limit=2")
+		t.equal("first page", first.bodies(), "2 3")
+		t.equal("second page", t.peek(q, fmt.Sprint("limit=2&after=", first.Next)).bodies(), "4 5")
+		t.equal("held", t.peek(q, "state=unacked").bodies(), "1")
+		t.equal("scheduled", t.peek(q, "state=scheduled").bodies(), "later")
+		t.equal("all again", t.peek(q, "").bodies(), "2 3 4 5")
+		t.equal("header", first.Items[0].Properties["headers"], map[string]any{"h": "v"})
+		t.must(held.Ack(false))
+		for _, step := range []struct{ mode, want, left string }{
+			{"ack_requeue_true", "2 3", "2 3 4 5"}, {"ack_requeue_false", "2 3", "4 5"},
+			{"reject_requeue_true", "4 5", "4 5"}, {"reject_requeue_false", "4 5", ""},
+		} {
+			t.equal(step.mode, t.takeHTTP(q, step.mode, 2), step.want)
+			t.equal("left", t.peek(q, "").bodies(), step.left)
+		}
+		t.equal("dead", bodies(t.take(d, 2)), "4 5")
+		hold := t.queue("hold", "x-hold", true)
+		status, _, err := t.Nodes[0].Do(t.ctx, "POST", "/api/queues/%2F/"+hold+"/get", map[string]any{"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"})
+		t.must(err)
+		t.equal("get from a hold queue", status, 401)
+		t.publish(hold, body("held"))
+		t.equal("peek at a hold queue", t.peek(hold, "").bodies(), "held")
 	}},
 	{id: "SB-24", what: "an exchange's TTL limits dead letters that it brings", run: func(t *T) {
 		last, d := t.dead()
@@ -163,4 +192,59 @@ func (t *T) metric(least float64, name string, words ...string) {
 		}
 		return nil
 	})
+}
+
+// peekPage is what a peek shows.
+type peekPage struct {
+	Items []peekItem `json:"items"`
+	Next  uint64     `json:"next"`
+	asked time.Time
+}
+
+type peekItem struct {
+	Number     uint64         `json:"number"`
+	ExpiresAt  int64          `json:"expires_at"`
+	Payload    string         `json:"payload"`
+	Properties map[string]any `json:"properties"`
+}
+
+func payloads(items []peekItem) string {
+	var all []string
+	for _, m := range items {
+		all = append(all, m.Payload)
+	}
+	return strings.Join(all, " ")
+}
+
+func (p *peekPage) bodies() string { return payloads(p.Items) }
+
+// peek looks at messages of a queue.
+func (t *T) peek(queue, query string) *peekPage {
+	t.Helper()
+	p, status := t.tryPeek(queue, query)
+	t.equal("status", status, 200)
+	return p
+}
+
+// tryPeek is peek at a queue that may be gone.
+func (t *T) tryPeek(queue, query string) (*peekPage, int) {
+	t.Helper()
+	p := &peekPage{asked: time.Now()}
+	status, answer, err := t.Nodes[0].Do(t.ctx, "GET", "/api/queues/%2F/"+queue+"/messages/peek?"+query, nil)
+	t.must(err)
+	if status == 200 {
+		t.must(json.Unmarshal(answer, p))
+	}
+	return p, status
+}
+
+// takeHTTP gets messages by the HTTP API and returns their bodies.
+func (t *T) takeHTTP(queue, mode string, n int) string {
+	t.Helper()
+	status, answer, err := t.Nodes[0].Do(t.ctx, "POST", "/api/queues/%2F/"+queue+"/get", map[string]any{"count": n, "ackmode": mode, "encoding": "auto"})
+	t.must(err)
+	t.equal("status", status, 200)
+	var list []peekItem
+	t.must(json.Unmarshal(answer, &list))
+	return payloads(list)
 }

@@ -2341,6 +2341,275 @@ func (x *CatalogReply) GetError() string {
 	return ""
 }
 
+// PeekRequest asks the leader of a queue to show messages.
+type PeekRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         uint32                 `protobuf:"varint,1,opt,name=group,proto3" json:"group,omitempty"`
+	Queue         uint64                 `protobuf:"varint,2,opt,name=queue,proto3" json:"queue,omitempty"`
+	Place         uint32                 `protobuf:"varint,3,opt,name=place,proto3" json:"place,omitempty"`
+	After         uint64                 `protobuf:"varint,4,opt,name=after,proto3" json:"after,omitempty"` // number of a message
+	Limit         uint32                 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"` // of messages
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeekRequest) Reset() {
+	*x = PeekRequest{}
+	mi := &file_peer_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeekRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeekRequest) ProtoMessage() {}
+
+func (x *PeekRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeekRequest.ProtoReflect.Descriptor instead.
+func (*PeekRequest) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *PeekRequest) GetGroup() uint32 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
+func (x *PeekRequest) GetQueue() uint64 {
+	if x != nil {
+		return x.Queue
+	}
+	return 0
+}
+
+func (x *PeekRequest) GetPlace() uint32 {
+	if x != nil {
+		return x.Place
+	}
+	return 0
+}
+
+func (x *PeekRequest) GetAfter() uint64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+func (x *PeekRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type PeekReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Leader        bool                   `protobuf:"varint,1,opt,name=leader,proto3" json:"leader,omitempty"`
+	Gone          bool                   `protobuf:"varint,2,opt,name=gone,proto3" json:"gone,omitempty"`
+	Messages      []*Peeked              `protobuf:"bytes,3,rep,name=messages,proto3" json:"messages,omitempty"`
+	More          bool                   `protobuf:"varint,4,opt,name=more,proto3" json:"more,omitempty"` // behind the last one
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeekReply) Reset() {
+	*x = PeekReply{}
+	mi := &file_peer_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeekReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeekReply) ProtoMessage() {}
+
+func (x *PeekReply) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeekReply.ProtoReflect.Descriptor instead.
+func (*PeekReply) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *PeekReply) GetLeader() bool {
+	if x != nil {
+		return x.Leader
+	}
+	return false
+}
+
+func (x *PeekReply) GetGone() bool {
+	if x != nil {
+		return x.Gone
+	}
+	return false
+}
+
+func (x *PeekReply) GetMessages() []*Peeked {
+	if x != nil {
+		return x.Messages
+	}
+	return nil
+}
+
+func (x *PeekReply) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+type Peeked struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	Place         uint32                 `protobuf:"varint,2,opt,name=place,proto3" json:"place,omitempty"`
+	Payload       []byte                 `protobuf:"bytes,3,opt,name=payload,proto3" json:"payload,omitempty"`
+	Acquired      uint32                 `protobuf:"varint,4,opt,name=acquired,proto3" json:"acquired,omitempty"`
+	Failed        uint32                 `protobuf:"varint,5,opt,name=failed,proto3" json:"failed,omitempty"`
+	Deaths        []byte                 `protobuf:"bytes,6,opt,name=deaths,proto3" json:"deaths,omitempty"` // as in Delivery
+	ScheduledFor  int64                  `protobuf:"zigzag64,7,opt,name=scheduled_for,json=scheduledFor,proto3" json:"scheduled_for,omitempty"`
+	ExpireAt      int64                  `protobuf:"zigzag64,8,opt,name=expire_at,json=expireAt,proto3" json:"expire_at,omitempty"` // 0: never
+	DueAt         int64                  `protobuf:"zigzag64,9,opt,name=due_at,json=dueAt,proto3" json:"due_at,omitempty"`          // 0: it is not scheduled
+	Deadline      int64                  `protobuf:"zigzag64,10,opt,name=deadline,proto3" json:"deadline,omitempty"`                // of the delivery; 0: none
+	ScheduleId    string                 `protobuf:"bytes,11,opt,name=schedule_id,json=scheduleId,proto3" json:"schedule_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Peeked) Reset() {
+	*x = Peeked{}
+	mi := &file_peer_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Peeked) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Peeked) ProtoMessage() {}
+
+func (x *Peeked) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Peeked.ProtoReflect.Descriptor instead.
+func (*Peeked) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *Peeked) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Peeked) GetPlace() uint32 {
+	if x != nil {
+		return x.Place
+	}
+	return 0
+}
+
+func (x *Peeked) GetPayload() []byte {
+	if x != nil {
+		return x.Payload
+	}
+	return nil
+}
+
+func (x *Peeked) GetAcquired() uint32 {
+	if x != nil {
+		return x.Acquired
+	}
+	return 0
+}
+
+func (x *Peeked) GetFailed() uint32 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+func (x *Peeked) GetDeaths() []byte {
+	if x != nil {
+		return x.Deaths
+	}
+	return nil
+}
+
+func (x *Peeked) GetScheduledFor() int64 {
+	if x != nil {
+		return x.ScheduledFor
+	}
+	return 0
+}
+
+func (x *Peeked) GetExpireAt() int64 {
+	if x != nil {
+		return x.ExpireAt
+	}
+	return 0
+}
+
+func (x *Peeked) GetDueAt() int64 {
+	if x != nil {
+		return x.DueAt
+	}
+	return 0
+}
+
+func (x *Peeked) GetDeadline() int64 {
+	if x != nil {
+		return x.Deadline
+	}
+	return 0
+}
+
+func (x *Peeked) GetScheduleId() string {
+	if x != nil {
+		return x.ScheduleId
+	}
+	return ""
+}
+
 var File_peer_proto protoreflect.FileDescriptor
 
 const file_peer_proto_rawDesc = "" +
@@ -2551,7 +2820,32 @@ const file_peer_proto_rawDesc = "" +
 	"\x06leader\x18\x02 \x01(\tR\x06leader\x12\x14\n" +
 	"\x05index\x18\x03 \x01(\x04R\x05index\x12\x18\n" +
 	"\aresults\x18\x04 \x03(\fR\aresults\x12\x14\n" +
-	"\x05error\x18\x05 \x01(\tR\x05error2\xc3\x01\n" +
+	"\x05error\x18\x05 \x01(\tR\x05error\"{\n" +
+	"\vPeekRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
+	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x14\n" +
+	"\x05place\x18\x03 \x01(\rR\x05place\x12\x14\n" +
+	"\x05after\x18\x04 \x01(\x04R\x05after\x12\x14\n" +
+	"\x05limit\x18\x05 \x01(\rR\x05limit\"\x80\x01\n" +
+	"\tPeekReply\x12\x16\n" +
+	"\x06leader\x18\x01 \x01(\bR\x06leader\x12\x12\n" +
+	"\x04gone\x18\x02 \x01(\bR\x04gone\x123\n" +
+	"\bmessages\x18\x03 \x03(\v2\x17.quorate.peer.v1.PeekedR\bmessages\x12\x12\n" +
+	"\x04more\x18\x04 \x01(\bR\x04more\"\xb2\x02\n" +
+	"\x06Peeked\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x14\n" +
+	"\x05place\x18\x02 \x01(\rR\x05place\x12\x18\n" +
+	"\apayload\x18\x03 \x01(\fR\apayload\x12\x1a\n" +
+	"\bacquired\x18\x04 \x01(\rR\bacquired\x12\x16\n" +
+	"\x06failed\x18\x05 \x01(\rR\x06failed\x12\x16\n" +
+	"\x06deaths\x18\x06 \x01(\fR\x06deaths\x12#\n" +
+	"\rscheduled_for\x18\a \x01(\x12R\fscheduledFor\x12\x1b\n" +
+	"\texpire_at\x18\b \x01(\x12R\bexpireAt\x12\x15\n" +
+	"\x06due_at\x18\t \x01(\x12R\x05dueAt\x12\x1a\n" +
+	"\bdeadline\x18\n" +
+	" \x01(\x12R\bdeadline\x12\x1f\n" +
+	"\vschedule_id\x18\v \x01(\tR\n" +
+	"scheduleId2\xc3\x01\n" +
 	"\x04Peer\x12:\n" +
 	"\x04Link\x12\x16.quorate.peer.v1.Frame\x1a\x16.quorate.peer.v1.Frame(\x010\x01\x12>\n" +
 	"\bSnapshot\x12\x16.quorate.peer.v1.Frame\x1a\x16.quorate.peer.v1.Frame(\x010\x01\x12?\n" +
@@ -2570,7 +2864,7 @@ func file_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_peer_proto_goTypes = []any{
 	(Notice_Kind)(0),         // 0: quorate.peer.v1.Notice.Kind
 	(*Hello)(nil),            // 1: quorate.peer.v1.Hello
@@ -2601,6 +2895,9 @@ var file_peer_proto_goTypes = []any{
 	(*TransferReply)(nil),    // 26: quorate.peer.v1.TransferReply
 	(*CatalogRequest)(nil),   // 27: quorate.peer.v1.CatalogRequest
 	(*CatalogReply)(nil),     // 28: quorate.peer.v1.CatalogReply
+	(*PeekRequest)(nil),      // 29: quorate.peer.v1.PeekRequest
+	(*PeekReply)(nil),        // 30: quorate.peer.v1.PeekReply
+	(*Peeked)(nil),           // 31: quorate.peer.v1.Peeked
 }
 var file_peer_proto_depIdxs = []int32{
 	4,  // 0: quorate.peer.v1.Told.members:type_name -> quorate.peer.v1.Member
@@ -2611,17 +2908,18 @@ var file_peer_proto_depIdxs = []int32{
 	20, // 5: quorate.peer.v1.ConsumersReply.consumers:type_name -> quorate.peer.v1.QueueConsumer
 	21, // 6: quorate.peer.v1.ConsumersReply.sessions:type_name -> quorate.peer.v1.ConsumingSession
 	24, // 7: quorate.peer.v1.ReplicasReply.replicas:type_name -> quorate.peer.v1.Replica
-	5,  // 8: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
-	5,  // 9: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
-	5,  // 10: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
-	5,  // 11: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
-	5,  // 12: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
-	5,  // 13: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
-	11, // [11:14] is the sub-list for method output_type
-	8,  // [8:11] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	31, // 8: quorate.peer.v1.PeekReply.messages:type_name -> quorate.peer.v1.Peeked
+	5,  // 9: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
+	5,  // 10: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
+	5,  // 11: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
+	5,  // 12: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
+	5,  // 13: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
+	5,  // 14: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
+	12, // [12:15] is the sub-list for method output_type
+	9,  // [9:12] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_peer_proto_init() }
@@ -2635,7 +2933,7 @@ func file_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_proto_rawDesc), len(file_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   28,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,214 @@
+package broker
+
+import (
+	"context"
+	"time"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/logpb"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+// Bounds of what is shown, or taken for the HTTP API, at once.
+const (
+	peekBytes = 1 << 20
+	takeBytes = 16 << 20
+)
+
+// Peeked is a message that was looked at, and where it is in its queue.
+type Peeked struct {
+	fsm.Message
+	Number     uint64 // in the queue: messages are shown in this order
+	Place      queue.Place
+	ExpireAt   fsm.Time // 0: never
+	DueAt      fsm.Time // scheduled or delayed only
+	Deadline   fsm.Time // checked out only; 0: none
+	ScheduleID string
+}
+
+// Peek shows messages of a queue, of those in a place whose number is above
+// after, without any effect on them. It never shows one that has expired. more
+// says that there may be others. It is use that keeps an idle queue.
+func (b *Broker) Peek(ctx context.Context, q *catalog.Queue, in queue.Place, after uint64, limit int) (list []Peeked, more bool, err error) {
+	req := &peerpb.PeekRequest{Group: uint32(q.Group), Queue: uint64(q.ID), Place: uint32(in), After: after, Limit: uint32(limit)}
+	t := b.target(q)
+	wait, cancel := context.WithTimeout(ctx, b.config.LeaderlessGrace)
+	defer cancel()
+	for {
+		leader, _, led := t.leaderNow()
+		if leader != "" {
+			if r := b.askPeek(ctx, leader, req); r.Leader {
+				if r.Gone {
+					return nil, false, noQueue(q)
+				}
+				list, err := peekedFrom(r.Messages)
+				return list, r.More, err
+			}
+		}
+		if isOver(b.view(), q.ID) {
+			return nil, false, noQueue(q)
+		}
+		select {
+		case <-wait.Done():
+			return nil, false, b.leaderless(q)
+		case <-led:
+		case <-time.After(countRetry):
+		}
+	}
+}
+
+func peekedFrom(messages []*peerpb.Peeked) ([]Peeked, error) {
+	var list []Peeked
+	for _, p := range messages {
+		deaths, err := decodeDeaths(p.Deaths)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, Peeked{
+			Message: fsm.Message{Payload: p.Payload, Acquired: p.Acquired, Failed: p.Failed, Deaths: deaths, ScheduledFor: fsm.Time(p.ScheduledFor)},
+			Number:  p.Number, Place: queue.Place(p.Place), ExpireAt: fsm.Time(p.ExpireAt), DueAt: fsm.Time(p.DueAt),
+			Deadline: fsm.Time(p.Deadline), ScheduleID: p.ScheduleId,
+		})
+	}
+	return list, nil
+}
+
+// askPeek asks one node. Failure is a node that does not lead.
+func (b *Broker) askPeek(ctx context.Context, node string, req *peerpb.PeekRequest) *peerpb.PeekReply {
+	if node == b.config.Node {
+		return b.peek(req)
+	}
+	r := &peerpb.PeekReply{}
+	encoded, err := req.MarshalVT()
+	if err != nil || !b.mesh.Alive(node) {
+		return r
+	}
+	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
+	defer cancel()
+	answer, err := b.mesh.Call(ctx, node, kindPeek, encoded)
+	if err != nil || r.UnmarshalVT(answer) != nil {
+		return &peerpb.PeekReply{}
+	}
+	return r
+}
+
+func (b *Broker) onPeek(_ context.Context, _ string, req []byte) ([]byte, error) {
+	var m peerpb.PeekRequest
+	if err := m.UnmarshalVT(req); err != nil {
+		return nil, err
+	}
+	return b.peek(&m).MarshalVT()
+}
+
+// peek reads a led queue. The empty entry that goes before makes sure that this
+// node does lead it, and has done what is due.
+func (b *Broker) peek(req *peerpb.PeekRequest) *peerpb.PeekReply {
+	r := &peerpb.PeekReply{}
+	g := b.host.Group(fsm.GroupID(req.Group))
+	if g == nil || g.Spec().Queue != fsm.QueueID(req.Queue) || g.Leading() == 0 || g.Settle(statsTimeout) != nil || g.Expire(statsTimeout) != nil {
+		return r
+	}
+	var list []queue.Message
+	now := g.Now()
+	r.Leader = true
+	g.View(func(m *queue.Machine) {
+		r.Gone = m.Stats().Phase != queue.Active
+		list, r.More = m.Peek(queue.Place(req.Place), req.After, int(req.Limit), now)
+	})
+	bytes := 0
+	for i := range list {
+		x := &list[i]
+		if bytes += int(x.Ref.Size); bytes > peekBytes && i > 0 {
+			r.More = true
+			break
+		}
+		payload, err := g.Payload(x.Ref)
+		if err != nil {
+			continue // it has gone meanwhile
+		}
+		p := &peerpb.Peeked{
+			Number: x.Seq, Place: uint32(x.Place), Payload: payload, Acquired: x.Acquired, Failed: x.Failed,
+			ScheduledFor: int64(x.ScheduledFor), ExpireAt: int64(x.ExpireAt), DueAt: int64(x.DueAt), Deadline: int64(x.Deadline), ScheduleId: x.ScheduleID,
+		}
+		if len(x.Deaths) > 0 {
+			p.Deaths = encodeDeaths(x.Deaths)
+		}
+		r.Messages = append(r.Messages, p)
+	}
+	b.touchPeeked(g)
+	return r
+}
+
+// touchPeeked tells a queue that ends when idle that somebody has looked at it:
+// at most once in a tenth of its time, or in half a minute.
+func (b *Broker) touchPeeked(g *group.Group) {
+	var idle uint64
+	g.View(func(m *queue.Machine) { idle = m.Config().GetAutoDeleteOnIdle() })
+	t := b.findTarget(g.Spec().Queue)
+	if idle == 0 || t == nil || !t.peeked(b.now(), int64(touchEvery(fsm.Millis(min(idle, catalog.MaxTTL))))) {
+		return
+	}
+	c := commandsOf(&logpb.Command{Kind: logpb.Command_TOUCH, Touch: &logpb.Touch{IdleOnly: true}})
+	c.Light = true
+	_ = g.Submit(c) // another leader hears of the next look
+}
+
+// touchEvery is how often use of something that ends when idle is noted.
+func touchEvery(idle fsm.Millis) fsm.Millis { return min(idle/10, 30_000) }
+
+// peeked reports whether a look at the queue is to be noted.
+func (t *target) peeked(now, every int64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if passed := now - t.peekedAt; passed >= 0 && passed < every {
+		return false
+	}
+	t.peekedAt = now
+	return true
+}
+
+// Take gets up to count messages for a user, and then settles all of them at
+// once. It is what basic.get is: it fails the same way, and is use.
+func (b *Broker) Take(ctx context.Context, user, vhost, name string, count int, outcome fsm.Outcome) ([]fsm.Message, error) {
+	c, err := b.Connect(ctx, user, vhost)
+	if err != nil {
+		return nil, err
+	}
+	s, err := c.OpenSession(noEvents{})
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close(ctx)
+	var list []fsm.Message
+	for bytes := 0; len(list) < count && bytes < takeBytes; {
+		m, ok, err := s.Get(ctx, name, false)
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			break
+		}
+		list = append(list, m)
+		bytes += len(m.Payload)
+	}
+	ids := make([]uint64, len(list))
+	for i := range list {
+		ids[i] = list[i].ID
+	}
+	if len(ids) > 0 {
+		s.Settle(list[0].Consumer, ids, outcome)
+	}
+	return list, nil
+}
+
+// noEvents is the client of a session that only waits for answers.
+type noEvents struct{}
+
+func (noEvents) Settled(uint64, uint64, bool)          {}
+func (noEvents) Deliver([]fsm.Message)                 {}
+func (noEvents) Cancelled(uint64)                      {}
+func (noEvents) TimedOut(uint64, []uint64, fsm.Millis) {}
+func (noEvents) Lost(error)                            {}

@@ -1,0 +1,204 @@
+package mgmt
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/fsm/queue"
+)
+
+// Bounds of one request for messages.
+const (
+	maxTake     = 10_000
+	maxPeek     = 1000
+	defaultPeek = 50
+)
+
+// ackModes are what becomes of messages that were taken.
+var ackModes = map[string]fsm.Outcome{
+	"ack_requeue_true": fsm.Requeue, "ack_requeue_false": fsm.Ack,
+	"reject_requeue_true": fsm.RequeueFailed, "reject_requeue_false": fsm.Discard,
+}
+
+// places are the states of messages that can be looked at.
+var places = map[string]queue.Place{
+	"ready": queue.Ready, "unacked": queue.CheckedOut, "scheduled": queue.Scheduled, "delayed": queue.Delayed,
+}
+
+// stateOf names where a message is.
+func stateOf(p queue.Place) string {
+	for name, place := range places {
+		if place == p {
+			return name
+		}
+	}
+	return "ready" // returned
+}
+
+// encoding says how payloads are shown.
+type encoding struct {
+	base64   bool
+	truncate int // -1: not
+}
+
+func encodingFrom(name, truncate string) (e encoding, err error) {
+	e.truncate = -1
+	switch name {
+	case "auto", "base64":
+		e.base64 = name == "base64"
+	default:
+		return e, fmt.Errorf("unsupported encoding: %s", name)
+	}
+	if truncate != "" {
+		if e.truncate, err = strconv.Atoi(truncate); err != nil || e.truncate < 0 {
+			return e, errors.New("truncate is a whole number from 0")
+		}
+	}
+	return e, nil
+}
+
+// show fills in the payload of m.
+func (e encoding) show(m *api.Message, body []byte) {
+	m.PayloadBytes = len(body)
+	if e.truncate >= 0 && len(body) > e.truncate {
+		body = body[:e.truncate]
+	}
+	if !e.base64 && utf8.Valid(body) {
+		m.Payload, m.PayloadEncoding = string(body), "string"
+		return
+	}
+	m.Payload, m.PayloadEncoding = base64.StdEncoding.EncodeToString(body), "base64"
+}
+
+func (e encoding) message(x *Message) api.Message {
+	m := api.Message{
+		Redelivered: x.Acquired > 0, Exchange: string(x.Payload.Exchange()), RoutingKey: string(x.Payload.RoutingKey()),
+		MessageCount: x.Ready, Properties: objectOf(x.Properties),
+	}
+	e.show(&m, x.Payload.Body())
+	return m
+}
+
+// word is a value of a body that may be a number or its digits.
+func (b body) word(key string) string {
+	switch v := b[key].(type) {
+	case json.Number:
+		return v.String()
+	case string:
+		return v
+	}
+	return ""
+}
+
+// takeMessages gets messages out of a queue, or shows them and gives them back.
+func (s *Server) takeMessages(w http.ResponseWriter, r *request) {
+	b, ok := s.body(w, r)
+	if !ok || s.missing(w, b, "count", "ackmode", "encoding") {
+		return
+	}
+	count, err := strconv.Atoi(b.word("count"))
+	if err != nil || count < 0 {
+		s.badRequest(w, "count is a whole number from 0")
+		return
+	}
+	outcome, ok := ackModes[b.word("ackmode")]
+	if !ok {
+		s.badRequest(w, "ackmode is one of ack_requeue_true, ack_requeue_false, reject_requeue_true, reject_requeue_false")
+		return
+	}
+	e, err := encodingFrom(b.word("encoding"), b.word("truncate"))
+	if err != nil {
+		s.badRequest(w, err.Error())
+		return
+	}
+	vhost, name := r.PathValue("vhost"), r.PathValue("name")
+	if !s.hasQueue(w, r, vhost, name) {
+		return
+	}
+	taken, err := s.node.Take(r.Context(), r.user.GetName(), vhost, name, min(count, maxTake), outcome)
+	if err != nil {
+		s.failed(w, err)
+		return
+	}
+	list := []api.Message{}
+	for i := range taken {
+		list = append(list, e.message(&taken[i]))
+	}
+	s.answer(w, http.StatusOK, list)
+}
+
+// hasQueue answers the request if its queue is not there for the user.
+func (s *Server) hasQueue(w http.ResponseWriter, r *request, vhost, name string) bool {
+	if !r.sees(vhost) {
+		s.notFound(w)
+		return false
+	}
+	if _, ok := r.view.Queue(vhost, name); !ok {
+		s.answer(w, http.StatusNotFound, api.Failure{Error: "not_found", Reason: "queue_not_found"})
+		return false
+	}
+	return true
+}
+
+// peekMessages shows messages and changes nothing.
+func (s *Server) peekMessages(w http.ResponseWriter, r *request) {
+	vhost, name, q := r.PathValue("vhost"), r.PathValue("name"), r.URL.Query()
+	if !s.hasQueue(w, r, vhost, name) {
+		return
+	}
+	or := func(key, otherwise string) string {
+		if q.Has(key) {
+			return q.Get(key)
+		}
+		return otherwise
+	}
+	in, known := places[or("state", "ready")]
+	after, err := strconv.ParseUint(or("after", "0"), 10, 64)
+	limit, err2 := strconv.Atoi(or("limit", strconv.Itoa(defaultPeek)))
+	e, err3 := encodingFrom(or("encoding", "auto"), or("truncate", ""))
+	switch {
+	case !known:
+		s.badRequest(w, "state is one of ready, unacked, scheduled, delayed")
+	case err != nil:
+		s.badRequest(w, "after is the number of a message")
+	case err2 != nil || limit < 1 || limit > maxPeek:
+		s.badRequest(w, fmt.Sprintf("limit is a whole number from 1 to %d", maxPeek))
+	case err3 != nil:
+		s.badRequest(w, err3.Error())
+	default:
+		s.peek(w, r, in, after, limit, e)
+	}
+}
+
+func (s *Server) peek(w http.ResponseWriter, r *request, in queue.Place, after uint64, limit int, e encoding) {
+	record, err := r.view.UseQueue(catalog.Client{User: r.user.GetName()}, catalog.Read, r.PathValue("vhost"), r.PathValue("name"))
+	if err != nil {
+		s.failed(w, err)
+		return
+	}
+	list, more, err := s.node.Peek(r.Context(), record, in, after, limit)
+	if err != nil {
+		s.failed(w, err)
+		return
+	}
+	page := api.PeekPage{Items: []api.PeekedMessage{}}
+	for i := range list {
+		x := &list[i]
+		page.Items = append(page.Items, api.PeekedMessage{
+			Number: x.Number, State: stateOf(x.Place), ExpiresAt: int64(x.ExpireAt), DueAt: int64(x.DueAt), Deadline: int64(x.Deadline),
+			ScheduleID: x.ScheduleID, AcquiredCount: x.Acquired, DeliveryCount: x.Failed, Message: e.message(x),
+		})
+	}
+	if n := len(list); more && n > 0 {
+		page.Next = list[n-1].Number
+	}
+	s.answer(w, http.StatusOK, page)
+}
