@@ -439,7 +439,7 @@ func (s *Session) Get(ctx context.Context, name string, noAck bool) (fsm.Message
 	}
 	if k.result.Code == fsm.Reserved {
 		return fsm.Message{}, false, fsm.Refuse(fsm.Locked, "cannot obtain access to locked "+q.String()+
-			". basic.get operations are not supported by quorum queues with single active consumer")
+			". basic.get operations are not supported by \"quorum\" queues with single active consumer")
 	}
 	if k.got == nil {
 		if k.result.Code == fsm.OK && !noAck {

@@ -2,7 +2,9 @@ package conform
 
 import (
 	"errors"
+	"fmt"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -30,6 +32,54 @@ var boundaryRows = []row{
 			t.Errorf("%d octets: %q", len(c.Text), c.Text)
 		}
 	}},
+}
+
+// stopRows stop a node.
+var stopRows = []row{
+	{id: "A046", what: "a node that stops tells its clients; after it a key has the queue it had", run: func(t *T) {
+		x := t.exchange("x", "x-consistent-hash")
+		queues := []string{t.queue("a"), t.queue("b"), t.queue("c")}
+		for _, q := range queues {
+			t.bind(q, "1", x)
+		}
+		shares := func(ch *amqp.Channel) (got string) {
+			t.level(ch)
+			t.must(ch.Confirm(false))
+			for i := range 20 {
+				key := fmt.Sprint("key-", i)
+				c, err := ch.PublishWithDeferredConfirmWithContext(t.ctx, x, key, true, false, amqp.Publishing{Body: []byte(key)})
+				t.must(err)
+				_, err = c.WaitContext(t.ctx)
+				t.must(err)
+			}
+			for _, q := range queues {
+				got += fmt.Sprint(t.emptied(q))
+			}
+			return got
+		}
+		before := shares(t.openAt(1))
+		closed := t.conn(1).NotifyClose(make(chan *amqp.Error, 1))
+		_, err := t.openAt(1).QueueDeclare(t.name("transient"), false, false, false, false, nil)
+		t.must(err)
+		t.must(t.Nodes[1].Shutdown(t.ctx))
+		select {
+		case err := <-closed:
+			t.mustBe(err, 320, "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'")
+		case <-time.After(patience):
+			t.Fatal("the client is not told")
+		}
+		t.must(t.Nodes[1].Restart())
+		t.lostConnections()
+		t.must(t.Nodes[1].AwaitReady(t.ctx))
+		t.equal("shares", shares(t.openAt(1)), before)
+		t.eventually("the transient queue is gone", func() error {
+			if t.exists(t.name("transient")) {
+				return errors.New("it is there")
+			}
+			return nil
+		})
+	}},
+	{id: "A065", what: "a queue neither durable nor exclusive goes with its node", in: "A046"},
 }
 
 // randomBytes sends what is drawn from a fixed seed at each stage of a

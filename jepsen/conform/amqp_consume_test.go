@@ -143,12 +143,19 @@ var consumeRows = []row{
 		t.consume(q, 1, "x-foo", "y", "x-cancel-on-ha-failover", true)
 	}},
 	{id: "A084", what: "cancelling an unknown tag", run: func(t *T) { t.must(t.ch().Cancel(t.name("none"), false)) }},
-	{id: "A085", what: "basic.get with a single active consumer: 405", but: "nothing acts on x-single-active-consumer yet"},
+	{id: "A085", what: "basic.get with a single active consumer: 405", run: func(t *T) {
+		q := t.queue("q", "x-single-active-consumer", true)
+		t.refused(amqp.ResourceLocked, "basic.get operations are not supported by \"quorum\" queues with single active consumer", func(ch *amqp.Channel) error {
+			_, _, err := ch.Get(q, false)
+			return err
+		})
+	}},
 	{id: "A086", what: "recover: all come back; without requeue 540", run: func(t *T) {
 		q := t.queue("q")
 		t.publishN(q, 2)
 		ch, from := t.consume(q, 2)
 		_, first := t.bodiesOf(from, 2)
+		//lint:ignore SA1019 the row is about this method
 		t.must(ch.Recover(true))
 		again := map[string]bool{}
 		for range 2 {

@@ -58,10 +58,6 @@ var queueRows = []row{
 		t.must(err)
 		t.equal("name", q.Name, t.name("ab"))
 	}},
-	{id: "A065", what: "a queue neither durable nor exclusive", run: func(t *T) {
-		_, err := t.ch().QueueDeclare(t.name("q"), false, false, false, false, nil)
-		t.must(err)
-	}, but: "that it goes with its node is not part of this suite, whose nodes stay up"},
 	{id: "A066", what: "quorum with exclusive, auto-delete, not durable, without a name", run: func(t *T) {
 		for _, c := range []struct {
 			name                           string
@@ -95,6 +91,9 @@ var queueRows = []row{
 			_, err := ch.QueueDeclare(q, false, false, exclusive, false, nil)
 			return err
 		}
+		ready, err := other.Channel()
+		t.must(err)
+		t.level(ready)
 		t.each(other, amqp.ResourceLocked, fmt.Sprintf(lockedText, q), map[string]func(ch *amqp.Channel) error{
 			"declare":         func(ch *amqp.Channel) error { return declare(ch, false, true) },
 			"passive declare": func(ch *amqp.Channel) error { return declare(ch, true, true) },

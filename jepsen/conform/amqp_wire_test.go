@@ -474,7 +474,6 @@ var frameRows = []row{
 	}},
 	{id: "A044", what: "connection.blocked and unblocked", but: "there are no alarms yet"},
 	{id: "A045", what: "a connection is closed through the HTTP API", but: "the API has no connections yet"},
-	{id: "A046", what: "a node that stops tells its clients", but: "TestStop of the server does it; here nodes stay up"},
 }
 
 // allTypes sends one value of each type.

@@ -11,7 +11,7 @@ import (
 
 func TestRough(t *testing.T) { roughRows.run(t) }
 
-var roughRows = suite{test: "TestRough", title: "Nodes stop or die", rough: true, rows: []row{
+var roughRows = suite{test: "TestRough", title: "Nodes stop or die", rough: true, rows: append([]row{
 	{id: "L41", what: "a TTL message survives a restart of all nodes and keeps its deadline", run: func(t *T) {
 		x, d := t.dead()
 		q := t.queue("q", "x-dead-letter-exchange", x)
@@ -180,7 +180,7 @@ var roughRows = suite{test: "TestRough", title: "Nodes stop or die", rough: true
 		t.killLeader(hold)
 		t.mustComeOnce(work, 200)
 	}},
-}}
+}, stopRows...)}
 
 // numbers is 1 … n, joined.
 func numbers(n int) string {
