@@ -13,6 +13,8 @@ type Broker interface {
 	// Login checks a password. Every refusal is the same error, so that a
 	// client learns nothing about which users exist; the reason is logged.
 	Login(ctx context.Context, user, password string, remote netip.Addr) error
+	// LoginCertified is Login for a client whose certificate says who it is.
+	LoginCertified(ctx context.Context, user string, remote netip.Addr) error
 	// Connect opens a vhost for a user that has logged in.
 	Connect(ctx context.Context, user, vhost string) (Connection, error)
 	// ClusterName is announced to clients.

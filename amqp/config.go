@@ -1,6 +1,7 @@
 package amqp
 
 import (
+	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"time"
@@ -33,6 +34,9 @@ type Config struct {
 	MaxMessageSize int
 	// MaxConsumers is how many consumers a channel may have; 0: no limit.
 	MaxConsumers int
+	// CertificateUser names the user that a verified client certificate stands
+	// for. nil: certificates log nobody in, and EXTERNAL is not offered.
+	CertificateUser func(*x509.Certificate) string
 	// Version is announced in the server properties.
 	Version string
 	// ServerProperties replace or extend what is announced to clients.

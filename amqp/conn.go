@@ -158,7 +158,7 @@ func (c *conn) forceClose(e *wire.Error) {
 func (c *conn) abort(err error) {
 	c.setCause(err)
 	c.cancel()
-	c.socket.Close()
+	transport(c.socket).Close()
 }
 
 // setCause notes why the connection ends. Only the first reason counts.
@@ -206,7 +206,7 @@ func (c *conn) end(err error, written <-chan struct{}) {
 		c.teardown(false)
 	}
 	// A client that does not read holds up nobody for ever.
-	timer := time.AfterFunc(c.closeWait(), func() { c.socket.Close() })
+	timer := time.AfterFunc(c.closeWait(), func() { transport(c.socket).Close() })
 	defer timer.Stop()
 	c.out.end()
 	<-written

@@ -2,6 +2,7 @@ package amqp
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -17,8 +18,9 @@ import (
 )
 
 const (
-	mechanisms = "PLAIN AMQPLAIN"
-	locales    = "en_US"
+	passwords = "PLAIN AMQPLAIN" // mechanisms
+	external  = "EXTERNAL"       // the mechanism of those who have a certificate
+	locales   = "en_US"
 )
 
 var (
@@ -35,6 +37,8 @@ type handshake struct {
 	*conn
 	ctx    context.Context
 	remote netip.Addr
+	// certificate is the client's, which has been verified; nil: it has none.
+	certificate *x509.Certificate
 }
 
 // shake performs the handshake. Errors are *wire.Error for what the client is
@@ -47,6 +51,9 @@ func (c *conn) shake() error {
 		return err
 	}
 	h := &handshake{conn: c, ctx: ctx, remote: remoteAddr(c.socket)}
+	if err := h.secure(); err != nil {
+		return err
+	}
 	if err := h.header(); err != nil {
 		return err
 	}
@@ -133,7 +140,7 @@ func (h *handshake) expect(id uint32, state string) (wire.Method, error) {
 func (h *handshake) start() error {
 	err := h.send(&wire.ConnectionStart{
 		VersionMajor: 0, VersionMinor: 9,
-		ServerProperties: h.server.properties(), Mechanisms: mechanisms, Locales: locales,
+		ServerProperties: h.server.properties(), Mechanisms: h.mechanisms(), Locales: locales,
 	})
 	if err != nil {
 		return err
@@ -144,11 +151,11 @@ func (h *handshake) start() error {
 	}
 	ok := m.(*wire.ConnectionStartOK)
 	h.readClientProperties(ok.ClientProperties)
-	user, password, err := credentials(ok.Mechanism, ok.Response)
-	if err != nil {
+	user, err := h.login(ok.Mechanism, ok.Response)
+	if e := (*wire.Error)(nil); errors.As(err, &e) {
 		return err
 	}
-	if err := h.server.cfg.Broker.Login(h.ctx, user, password, h.remote); err != nil {
+	if err != nil {
 		h.log.Warn("login refused", slog.String("user", user), slog.Any("error", err))
 		if h.capable.authenticationFailureClose {
 			if err := h.send(closeMethod(errLoginRefused(ok.Mechanism))); err != nil {
@@ -183,7 +190,21 @@ func (h *handshake) readClientProperties(t wire.Table) {
 	}
 }
 
-// credentials reads the response of a SASL mechanism.
+// login checks who the client is. A *wire.Error is for the client; any other
+// error refuses the login.
+func (h *handshake) login(mechanism, response string) (user string, err error) {
+	if mechanism == external && h.certificate != nil && h.server.cfg.CertificateUser != nil {
+		user = h.server.cfg.CertificateUser(h.certificate)
+		return user, h.server.cfg.Broker.LoginCertified(h.ctx, user, h.remote)
+	}
+	user, password, err := credentials(mechanism, response)
+	if err != nil {
+		return "", err
+	}
+	return user, h.server.cfg.Broker.Login(h.ctx, user, password, h.remote)
+}
+
+// credentials reads the response of a SASL mechanism with a password.
 func credentials(mechanism, response string) (user, password string, err error) {
 	switch mechanism {
 	case "PLAIN":

@@ -86,7 +86,7 @@ func (s *Server) Serve(l net.Listener) error {
 }
 
 func setKeepAlive(socket net.Conn) {
-	if tcp, ok := socket.(*net.TCPConn); ok {
+	if tcp, ok := transport(socket).(*net.TCPConn); ok {
 		// Best effort: the heartbeat is what counts.
 		_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{
 			Enable: true, Idle: keepAliveIdle, Interval: keepAliveEvery, Count: keepAliveCount,

@@ -260,6 +260,11 @@ func (b *Broker) Login(_ context.Context, user, password string, _ netip.Addr) e
 	return nil
 }
 
+// LoginCertified accepts guest.
+func (b *Broker) LoginCertified(ctx context.Context, user string, remote netip.Addr) error {
+	return b.Login(ctx, user, "guest", remote)
+}
+
 // Connect accepts the vhost /.
 func (b *Broker) Connect(_ context.Context, _, vhost string) (amqp.Connection, error) {
 	if err := b.failure("Connect"); err != nil {

@@ -117,11 +117,23 @@ func (b *Broker) Login(_ context.Context, user, password string, remote netip.Ad
 		hash, algorithm = u.PasswordHash, u.HashAlgorithm
 	}
 	matches := b.logins.check(hash, algorithm, password)
+	return b.admit(user, known, matches, remote)
+}
+
+// LoginCertified is Login for a client that has proved by a certificate who it
+// is. A password is not needed, the user is.
+func (b *Broker) LoginCertified(_ context.Context, user string, remote netip.Addr) error {
+	_, known := b.view().User(user)
+	return b.admit(user, known, true, remote)
+}
+
+// admit decides about a login and says in the log why one is refused.
+func (b *Broker) admit(user string, known, proved bool, remote netip.Addr) error {
 	reason := ""
 	switch {
 	case !known:
 		reason = "no such user"
-	case !matches:
+	case !proved:
 		reason = "wrong password"
 	case slices.Contains(b.config.LoopbackUsers, user) && !remote.Unmap().IsLoopback():
 		reason = "user may connect from loopback only"

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"sync"
@@ -11,26 +12,64 @@ import (
 
 // door is the clients' way in, see cluster.Door.
 type door struct {
-	front   *amqp.Server
-	address string
-	failed  chan<- error // gets why listening has failed
+	front  *amqp.Server
+	ways   []way
+	failed chan<- error // gets why listening has failed
 
-	mu       sync.Mutex
+	mu   sync.Mutex
+	open bool
+}
+
+// way is one address that clients come to.
+type way struct {
+	address  string
+	tls      *tls.Config  // nil: not encrypted
 	listener net.Listener // nil: shut
 }
 
-// newDoor returns a door with a listener at which nobody serves yet.
-func newDoor(front *amqp.Server, l net.Listener, failed chan<- error) *door {
-	return &door{front: front, address: l.Addr().String(), failed: failed, listener: l}
+// listenAt opens a way for the first time.
+func listenAt(address string, secure *tls.Config) (way, error) {
+	w := way{address: address, tls: secure}
+	if err := w.listen(); err != nil {
+		return way{}, err
+	}
+	w.address = w.listener.Addr().String() // also if the port was 0
+	return w, nil
 }
 
-// serve lets in who comes to the listener.
-func (d *door) serve(l net.Listener) {
-	go func() {
-		if err := d.front.Serve(l); !errors.Is(err, amqp.ErrServerClosed) {
-			d.failed <- err
-		}
-	}()
+func (w *way) listen() error {
+	l, err := net.Listen("tcp", w.address)
+	if err != nil {
+		return err
+	}
+	if w.tls != nil {
+		l = tls.NewListener(l, w.tls)
+	}
+	w.listener = l
+	return nil
+}
+
+func (w *way) shut() {
+	if w.listener != nil {
+		w.listener.Close()
+		w.listener = nil
+	}
+}
+
+// newDoor returns a door with listeners at which nobody serves yet.
+func newDoor(front *amqp.Server, ways []way, failed chan<- error) *door {
+	return &door{front: front, ways: ways, failed: failed, open: true}
+}
+
+// serve lets in who comes to the listeners.
+func (d *door) serve() {
+	for _, w := range d.ways {
+		go func() {
+			if err := d.front.Serve(w.listener); !errors.Is(err, amqp.ErrServerClosed) {
+				d.failed <- err
+			}
+		}()
+	}
 }
 
 // Shut implements cluster.Door.
@@ -38,26 +77,33 @@ func (d *door) Shut(ctx context.Context, reason string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.front.Suspend(ctx, reason)
-	if d.listener != nil {
-		d.listener.Close() // nobody may have served there yet
-		d.listener = nil
+	d.shut()
+}
+
+// shut closes all listeners; nobody may have served there yet. d.mu is held.
+func (d *door) shut() {
+	for i := range d.ways {
+		d.ways[i].shut()
 	}
+	d.open = false
 }
 
 // Open implements cluster.Door.
 func (d *door) Open() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.listener != nil {
+	if d.open {
 		return nil
 	}
-	l, err := net.Listen("tcp", d.address)
-	if err != nil {
-		return err
+	for i := range d.ways {
+		if err := d.ways[i].listen(); err != nil {
+			d.shut()
+			return err
+		}
 	}
-	d.listener = l
+	d.open = true
 	d.front.Resume()
-	d.serve(l)
+	d.serve()
 	return nil
 }
 
@@ -65,7 +111,7 @@ func (d *door) Open() error {
 func (d *door) serveFirst() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.listener != nil {
-		d.serve(d.listener)
+	if d.open {
+		d.serve()
 	}
 }

@@ -35,6 +35,10 @@ func (f frontBroker) Login(ctx context.Context, user, password string, remote ne
 	return f.b.Login(ctx, user, password, remote)
 }
 
+func (f frontBroker) LoginCertified(ctx context.Context, user string, remote netip.Addr) error {
+	return f.b.LoginCertified(ctx, user, remote)
+}
+
 func (f frontBroker) ClusterName() string { return f.b.ClusterName() }
 
 func (f frontBroker) Connect(ctx context.Context, user, vhost string) (amqp.Connection, error) {

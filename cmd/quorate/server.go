@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -91,27 +92,66 @@ func openLog(s *settings) (*slog.Logger, func(), error) {
 }
 
 // listeners are the node's ways in.
-type listeners struct{ amqp, management, metrics, peers net.Listener }
+type listeners struct {
+	management, metrics, peers net.Listener
+	clients                    []way
+}
 
 func listen(s *settings) (l listeners, err error) {
 	for _, at := range []struct {
 		to      *net.Listener
 		address string
-	}{{&l.peers, s.peers}, {&l.management, s.management}, {&l.metrics, s.metrics}, {&l.amqp, s.amqp}} {
+	}{{&l.peers, s.peers}, {&l.management, s.management}, {&l.metrics, s.metrics}} {
 		if *at.to, err = net.Listen("tcp", at.address); err != nil {
 			l.close()
 			return l, err
 		}
 	}
+	if err := l.listenClients(s); err != nil {
+		l.close()
+		return l, err
+	}
 	return l, nil
 }
 
+func (l *listeners) listenClients(s *settings) error {
+	w, err := listenAt(s.amqp, nil)
+	if err != nil {
+		return err
+	}
+	l.clients = append(l.clients, w)
+	if s.amqps == "" {
+		return nil
+	}
+	secure, err := s.tls.config()
+	if err != nil {
+		return fmt.Errorf("settings ssl_options: %w", err)
+	}
+	if w, err = listenAt(s.amqps, secure); err != nil {
+		return err
+	}
+	l.clients = append(l.clients, w)
+	return nil
+}
+
 func (l listeners) close() {
-	for _, x := range []net.Listener{l.amqp, l.management, l.metrics, l.peers} {
+	for _, x := range []net.Listener{l.management, l.metrics, l.peers} {
 		if x != nil {
 			x.Close()
 		}
 	}
+	for i := range l.clients {
+		l.clients[i].shut()
+	}
+}
+
+// addresses lists where clients come to.
+func addresses(ways []way) string {
+	var all []string
+	for _, w := range ways {
+		all = append(all, w.address)
+	}
+	return strings.Join(all, " ")
 }
 
 // serve runs a node until it is told to stop.
@@ -133,7 +173,7 @@ func serve(s *settings, logger *slog.Logger, stop <-chan os.Signal) error {
 	counts := &traffic{}
 	node.Metrics().SetTraffic(counts.read)
 	api, page := mgmt.New(node, logger), node.Metrics().Server(logger)
-	failed := make(chan error, 4)
+	failed := make(chan error, 5)
 	go func() { failed <- api.Serve(ways.management) }()
 	go func() { failed <- page.Serve(ways.metrics) }()
 	front, err := amqp.New(amqp.Config{
@@ -141,11 +181,12 @@ func serve(s *settings, logger *slog.Logger, stop <-chan os.Signal) error {
 		FrameMax: uint32(s.frameMax), InitialFrameMax: uint32(s.initialFrameMax), ChannelMax: uint16(s.channelMax),
 		Heartbeat: frontHeartbeat(s.heartbeat), HandshakeTimeout: s.handshakeTimeout,
 		MaxMessageSize: s.maxMessageSize, MaxConsumers: s.maxConsumers, Version: cluster.Version,
+		CertificateUser: s.tls.user,
 	})
 	if err != nil {
 		return errors.Join(err, page.Close(context.Background()), api.Close(context.Background()), node.Close())
 	}
-	clients := newDoor(front, ways.amqp, failed)
+	clients := newDoor(front, ways.clients, failed)
 	node.SetDoor(clients)
 	joining, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -158,7 +199,7 @@ func serve(s *settings, logger *slog.Logger, stop <-chan os.Signal) error {
 			joined = nil
 			if err == nil {
 				clients.serveFirst()
-				logger.Info("node serves clients", "amqp", ways.amqp.Addr().String())
+				logger.Info("node serves clients", "amqp", addresses(ways.clients))
 				continue
 			}
 		case err = <-failed:

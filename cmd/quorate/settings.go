@@ -19,6 +19,8 @@ type settings struct {
 	dataDir  string
 
 	amqp       string
+	amqps      string // empty: none
+	tls        tlsFiles
 	management string
 	metrics    string
 	peers      string
@@ -62,6 +64,13 @@ var table = []setting{
 	{"node_name", "n1", "name of this node; must stand in the list of nodes", text(func(s *settings) *string { return &s.nodeName })},
 	{"data_dir", "data", "folder of everything durable", text(func(s *settings) *string { return &s.dataDir })},
 	{"listeners.tcp.default", "127.0.0.1:5672", "AMQP: IP:PORT, or a port for all interfaces", address(func(s *settings) *string { return &s.amqp })},
+	{"listeners.ssl.default", "none", "AMQP over TLS: IP:PORT, or a port for all interfaces, usually 5671; none: not at all", optional(address(func(s *settings) *string { return &s.amqps }))},
+	{"ssl_options.certfile", "", "PEM file with the server's certificate and what leads to its root; read again when it has changed", text(func(s *settings) *string { return &s.tls.cert })},
+	{"ssl_options.keyfile", "", "PEM file with its private key", text(func(s *settings) *string { return &s.tls.key })},
+	{"ssl_options.cacertfile", "", "PEM file with the roots of clients' certificates", text(func(s *settings) *string { return &s.tls.roots })},
+	{"ssl_options.verify", "verify_none", "verify_none or verify_peer: whether clients are asked for a certificate", oneOf(func(s *settings) *string { return &s.tls.verify }, "verify_none", "verify_peer")},
+	{"ssl_options.fail_if_no_peer_cert", "false", "true or false: whether those without are refused, if they are asked", oneOf(func(s *settings) *string { return &s.tls.insist }, "true", "false")},
+	{"ssl_cert_login_from", "distinguished_name", "distinguished_name, common_name or subject_alternative_name: what in a client's certificate is its user's name, for the mechanism EXTERNAL", oneOf(func(s *settings) *string { return &s.tls.loginFrom }, "distinguished_name", "common_name", "subject_alternative_name")},
 	{"management.tcp.listener", "127.0.0.1:15672", "HTTP: IP:PORT, or a port for all interfaces", address(func(s *settings) *string { return &s.management })},
 	{"prometheus.tcp.listener", "127.0.0.1:15692", "metrics at /metrics, for everybody who can reach it: IP:PORT, or a port for all interfaces", address(func(s *settings) *string { return &s.metrics })},
 	{"cluster.listener", "127.0.0.1:25672", "other nodes: IP:PORT; not encrypted, keep it on a private network", address(func(s *settings) *string { return &s.peers })},
@@ -142,6 +151,16 @@ func address(field func(*settings) *string) func(*settings, string) error {
 		}
 		*field(s) = v
 		return nil
+	}
+}
+
+// optional has none stand for nothing.
+func optional(set func(*settings, string) error) func(*settings, string) error {
+	return func(s *settings, v string) error {
+		if v == "none" {
+			return nil
+		}
+		return set(s, v)
 	}
 }
 
@@ -256,6 +275,12 @@ func (s *settings) validate() error {
 	}
 	if s.nodeName == "" || s.cluster == "" {
 		return errors.New("settings node_name and cluster_name must not be empty")
+	}
+	if s.amqps != "" && (s.tls.cert == "" || s.tls.key == "") {
+		return errors.New("setting listeners.ssl.default needs ssl_options.certfile and ssl_options.keyfile")
+	}
+	if s.tls.verify == "verify_peer" && s.tls.roots == "" {
+		return errors.New("setting ssl_options.verify needs ssl_options.cacertfile")
 	}
 	return nil
 }
