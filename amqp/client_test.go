@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"testing"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/quorate/quorate/amqp"
 )
 
 // Tests with the client library most Go programs use.
@@ -276,6 +279,37 @@ func TestClientShutdown(t *testing.T) {
 			t.Fatalf("%v", e)
 		}
 	}
+}
+
+// TestClientSuspend checks that a suspended server ends its connections, lets
+// nobody in, and serves again when it is resumed.
+func TestClientSuspend(t *testing.T) {
+	s := mustServe(t, nil)
+	closed := s.mustOpen().NotifyClose(make(chan *amqp091.Error, 1))
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	s.Suspend(ctx, "Node was put into maintenance mode")
+	if e := receive(t, closed); e.Code != 320 || e.Reason != "CONNECTION_FORCED - Node was put into maintenance mode" {
+		t.Fatalf("%v", e)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	if err := s.Serve(l); err != amqp.ErrServerClosed {
+		t.Fatalf("a suspended server serves: %v", err)
+	}
+	s.Resume()
+	l, err = net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	conn, err := amqp091.Dial("amqp://guest:guest@" + l.Addr().String() + "/")
+	must(t, err)
+	must(t, conn.Close())
+	s.Suspend(ctx, "again")
+	if err := receive(t, served); err != amqp.ErrServerClosed {
+		t.Fatal(err)
+	}
+	s.Resume()
 }
 
 // TestClientClose checks that what a connection owns is gone when close-ok

@@ -221,6 +221,55 @@ func TestElectNewGroup(t *testing.T) {
 	p.mustLead("a")
 }
 
+// A member that is about to stop does not stand, unless nobody else can win.
+func TestElectDraining(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		drains string
+		longer []string // members with the longest log
+		leader string
+	}{
+		{"the first", "a", nil, "b"},
+		{"another", "b", nil, "a"},
+		{"with the longest log", "a", []string{"a"}, "b"},
+		{"who alone can win", "a", []string{"a", "c"}, "c"},
+		{"all", "abc", nil, "a"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := newPretend(t, "a", "b", "c")
+			for _, n := range p.nodes {
+				n.elections.drains = func(node string) bool { return strings.Contains(tc.drains, node) }
+				if slices.Contains(tc.longer, n.name) {
+					n.log.index++
+				}
+			}
+			for _, name := range p.order {
+				p.nodes[name].start()
+			}
+			p.run(time.Second / 2)
+			p.mustCampaign(tc.leader)
+			p.mustLead(tc.leader)
+		})
+	}
+}
+
+// A member with the longest log is elected although it is about to stop, if
+// those that stay cannot win.
+func TestElectDrainingAlone(t *testing.T) {
+	p := newPretend(t, "a", "b", "c")
+	for _, name := range []string{"a", "b"} {
+		n := p.nodes[name]
+		n.elections.drains = func(node string) bool { return node == "a" }
+		n.unreached["c"], p.nodes["c"].unreached[name] = true, true
+	}
+	p.nodes["a"].log.index++
+	p.nodes["a"].start()
+	p.nodes["b"].start()
+	p.run(time.Second / 2)
+	p.mustCampaign("a")
+	p.mustLead("a")
+}
+
 // A new group with a member that is down is led by one of the others.
 func TestElectWithoutMember(t *testing.T) {
 	p := newPretend(t, "a", "b", "c")

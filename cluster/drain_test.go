@@ -1,0 +1,93 @@
+package cluster
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+)
+
+// A leadership goes round while messages flow: each is delivered once and in
+// order, and whoever is asked to take over leads.
+func TestTransferUnderLoad(t *testing.T) {
+	t.Parallel()
+	c := mustCluster(t)
+	c.mustClient("n1").mustDeclare("q")
+	out, in := c.mustClient("n2"), c.mustClient("n3")
+	in.ack = true
+	in.mustConsume("q", 1, 50)
+	var want []string
+	for round, to := range []string{"n2", "n3", "n1", "n3", "n2", "n1"} {
+		bodies := numbered(round*300, round*300+300)
+		for i, body := range bodies {
+			out.publish("q", body)
+			if i == len(bodies)/2 {
+				c.mustTransfer("q", to)
+			}
+		}
+		want = append(want, bodies...)
+	}
+	out.confirmed()
+	in.await("everything is delivered", func() bool { return len(in.inbox) >= len(want) })
+	mustBodies(t, in.bodies(), want)
+}
+
+// mustTransfer makes a node the leader of a queue, as soon as it can be.
+func (c *nodes) mustTransfer(queue, to string) {
+	c.t.Helper()
+	until(c.t, to+" leads", func() bool {
+		leader := c.mustLeader(queue)
+		if leader == to {
+			return true
+		}
+		n := c.all[leader]
+		q, ok := n.View().Queue("/", queue)
+		return ok && n.TransferLeadership(deadline(c.t), q, to) == nil && c.leader(queue) == to
+	})
+}
+
+// A drained node leads nothing, says so, and is not chosen for what is declared
+// meanwhile; a rebalance after its revival gives it its share.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	c := mustCluster(t)
+	cl := c.mustClient("n1")
+	queues := []string{"a", "b", "c", "d", "e", "f"}
+	for _, q := range queues {
+		cl.mustDeclare(q)
+	}
+	n1 := c.all["n1"]
+	d, err := n1.Drain(deadline(t))
+	if err != nil || d.Left != 0 || d.Moved < len(queues) {
+		t.Fatalf("drained: %+v, %v", d, err)
+	}
+	until(t, "everybody knows", func() bool {
+		return c.all["n2"].drains("n1") && c.all["n3"].drains("n1") && !n1.Ready()
+	})
+	for _, q := range queues {
+		if leader := c.mustLeader(q); leader == "n1" {
+			t.Errorf("%s is led by the drained node", q)
+		}
+	}
+	q, _ := n1.View().Queue("/", "a")
+	if err := n1.TransferLeadership(deadline(t), q, "n1"); err == nil {
+		t.Error("a drained node is made a leader")
+	}
+	r, err := c.all["n2"].Rebalance(deadline(t), nil, nil)
+	if err != nil || slices.ContainsFunc(r.Nodes, func(n api.NodeLeaders) bool { return n.Node == "n1" && n.Leaders > 0 }) {
+		t.Errorf("rebalanced: %+v, %v", r, err)
+	}
+	if err := n1.Revive(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "each node leads two", func() bool {
+		if c.all["n2"].drains("n1") {
+			return false
+		}
+		r, err = c.all["n2"].Rebalance(deadline(t), nil, nil)
+		return err == nil && len(r.Nodes) == 3 && !slices.ContainsFunc(r.Nodes, func(n api.NodeLeaders) bool { return n.Leaders != 2 })
+	})
+	if n1.Draining() || !n1.Ready() {
+		t.Error("the node is not back")
+	}
+}
