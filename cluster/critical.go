@@ -19,7 +19,7 @@ const maxQuorumLag = 1000
 func (n *Node) QuorumCritical(ctx context.Context) []*catalog.Queue {
 	var list []*catalog.Queue
 	s := n.standings(ctx)
-	if n.isCritical(catalogGroup, n.names(), s) {
+	if n.isCritical(catalogGroup, n.catalog.Voters(), s) {
 		list = append(list, nil)
 	}
 	for _, q := range n.View().Queues() {

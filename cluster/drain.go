@@ -124,7 +124,7 @@ func (n *Node) Leave(ctx context.Context) {
 		return
 	}
 	n.ready.Store(false)
-	if len(n.config.Nodes) == 1 || ctx.Err() != nil || !n.mesh.HasMajority(n.names()) {
+	if len(n.nodeNames()) == 1 || ctx.Err() != nil || !n.mesh.HasMajority(n.catalog.Voters()) {
 		return // there is nobody to tell, or to lead
 	}
 	mark, cancel := context.WithTimeout(ctx, markWait)
@@ -204,8 +204,8 @@ func (n *Node) hopes(led map[fsm.GroupID][]string) bool {
 // with these.
 func (n *Node) ledHere() map[fsm.GroupID][]string {
 	led := map[fsm.GroupID][]string{}
-	if n.catalog.Leader() == n.config.Name && len(n.config.Nodes) > 1 {
-		led[catalogGroup] = n.names()
+	if n.catalog.Leader() == n.config.Name && len(n.catalog.Voters()) > 1 {
+		led[catalogGroup] = n.catalog.Voters()
 	}
 	for _, g := range n.host.Groups() {
 		if members := g.Voters(); len(members) > 1 && g.Leading() != 0 {

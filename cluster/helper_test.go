@@ -140,6 +140,8 @@ type nodes struct {
 	dir string
 	all map[string]*Node
 
+	first       []string // nodes to start with; nil: all
+	through     string   // node through which others join; empty: they are on the list
 	silentGrace time.Duration
 	ahead       map[string]*atomic.Int64 // ns by which a node's wall clock is ahead; not there: right
 }
@@ -155,7 +157,10 @@ func mustCluster(t testing.TB, options ...func(*nodes)) *nodes {
 		o(c)
 	}
 	t.Cleanup(c.closeAll)
-	c.mustOpen(names...)
+	if c.first == nil {
+		c.first = names
+	}
+	c.mustOpen(c.first...)
 	return c
 }
 
@@ -191,11 +196,18 @@ func (c *nodes) config(name string) Config {
 		logger = slog.New(slog.NewTextHandler(os.Stderr, nil)).With("node", name)
 	}
 	static := map[string]string{}
+	var contacts []string
 	for _, n := range names {
-		static[n] = n
+		if c.through == "" || n == name {
+			static[n] = n
+		}
+	}
+	if c.through != "" && c.through != name {
+		contacts = []string{c.through}
 	}
 	return Config{
-		Name: name, ClusterName: "test", DataDir: filepath.Join(c.dir, name), Nodes: static,
+		Contacts: contacts,
+		Name:     name, ClusterName: "test", DataDir: filepath.Join(c.dir, name), Nodes: static,
 		Listener: c.net.listen(c.t, name), Dial: c.net.dialer(name),
 		Clock:  func() time.Time { return time.Now().Add(c.wrongBy(name)) },
 		Exit:   func(code int) { panic(fmt.Sprintf("node %s exits with %d", name, code)) },

@@ -36,8 +36,11 @@ type Config struct {
 	ClusterName string
 	DataDir     string
 	// Nodes is the static list: name → address of the peer listener, this
-	// node included.
-	Nodes      map[string]string
+	// node included. New nodes found a cluster together with all others on it.
+	Nodes map[string]string
+	// Contacts are addresses of nodes of a cluster that this node joins if it
+	// is new. It founds none then.
+	Contacts   []string
 	Listener   net.Listener // for peers
 	Dial       func(ctx context.Context, address string) (net.Conn, error)
 	Clock      func() time.Time // this node's wall clock, right or wrong
@@ -81,6 +84,11 @@ type Node struct {
 	ready     atomic.Bool
 	self      fsm.NodeID
 	boot      uint64
+	directory *directory
+	founded   atomic.Bool  // by this process
+	asking    atomic.Bool  // others which nodes there are
+	refused   atomic.Int64 // nodes that came with another data folder
+	admission sync.Mutex   // one change of the catalog's members at a time
 
 	incarnation [16]byte // of this process
 
@@ -123,6 +131,9 @@ func (n *Node) open() error {
 	if err != nil {
 		return fmt.Errorf("open catalog store: %w", err)
 	}
+	if n.directory, err = openDirectory(c.DataDir); err != nil {
+		return fmt.Errorf("open data directory: %w", err)
+	}
 	n.openClock()
 	if err := n.openMesh(); err != nil {
 		return err
@@ -148,27 +159,23 @@ func (n *Node) open() error {
 		n.broker.PeerChanged(ev)
 	})
 	n.catalog = group.NewCatalog(group.CatalogConfig{
-		Node: c.Name, Members: n.names(), Store: n.stable, Mesh: n.mesh, Kind: broker.KindCatalog,
+		Node: c.Name, Store: n.stable, Mesh: n.mesh, Kind: broker.KindCatalog,
 		Clock: n.clock.Now, Exit: c.Exit, Logger: c.Logger, Changed: n.catalogChanged,
 	})
-	if err := n.catalog.Start(); err != nil {
+	if err := n.resume(); err != nil {
 		return err
 	}
 	n.mesh.Start()
+	n.work.Go(n.tend)
 	n.work.Go(n.keepAway)
 	return nil
 }
 
 func (n *Node) openMesh() error {
 	c := n.config
-	peers := map[string]string{}
-	for name, address := range c.Nodes {
-		if name != c.Name {
-			peers[name] = address
-		}
-	}
 	pc := peer.Config{
-		Node: c.Name, Cluster: c.ClusterName, Listener: c.Listener, Dial: c.Dial, Peers: peers, Logger: c.Logger,
+		Node: c.Name, Cluster: c.ClusterName, Listener: c.Listener, Dial: c.Dial, Logger: c.Logger,
+		Identity: n.directory.record().Identity, Admit: n.admit, Introduce: n.onIntroduce,
 		WallClock: func() int64 { return c.Clock().UnixMilli() }, HeardClock: n.heardClock,
 	}
 	if _, err := rand.Read(pc.Incarnation[:]); err != nil {
@@ -181,6 +188,54 @@ func (n *Node) openMesh() error {
 	n.mesh = mesh
 	n.incarnation = pc.Incarnation
 	return nil
+}
+
+// resume starts the catalog of a node that has a past, or is a cluster by
+// itself. All others begin with Join.
+func (n *Node) resume() error {
+	past, err := n.catalog.HasPast()
+	if err != nil {
+		return fmt.Errorf("catalog: look for existing state: %w", err)
+	}
+	alone := len(n.config.Nodes) == 1 && len(n.config.Contacts) == 0
+	kept := n.directory.record()
+	switch {
+	case !past && kept.Index > 0:
+		// It has joined, or was part of a cluster: its place is that of this
+		// identity, but nothing of what it knew is there.
+		return n.rejoin(kept)
+	case !past && !alone && len(kept.Founders) == 0:
+		return nil
+	case len(kept.Nodes) == 0 || alone && !past:
+		founders := map[string]member{}
+		for name, address := range n.config.Nodes {
+			founders[name] = member{Address: address}
+		}
+		if !past {
+			founders[n.config.Name] = member{Address: n.config.Nodes[n.config.Name], Identity: kept.Identity}
+		}
+		if err := n.directory.found(founders); err != nil {
+			return err
+		}
+		n.founded.Store(!past)
+	case len(kept.Founders) > 0 && !past:
+		n.founded.Store(true)
+	}
+	n.meet(nil)
+	return n.catalog.Start(n.directory.record().Founders)
+}
+
+// rejoin goes on with joining, if the node had not got further than that.
+func (n *Node) rejoin(kept record) error {
+	groups, err := n.store.GroupIDs()
+	if err != nil {
+		return err
+	}
+	if len(groups) > 0 {
+		return errors.New("the data folder has lost its catalog: empty it, and the node joins anew")
+	}
+	n.meet(nil)
+	return n.catalog.Start(nil)
 }
 
 // names lists the nodes of the static list in order.
@@ -196,10 +251,18 @@ func (n *Node) names() []string {
 // Join registers the node in the catalog, starts its replicas and waits until
 // all nodes of the static list have been seen once.
 func (n *Node) Join(ctx context.Context) error {
+	if !n.catalog.Started() {
+		if err := n.enter(ctx); err != nil {
+			return err
+		}
+	}
 	results, err := n.catalog.Propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_RegisterNode{
-		RegisterNode: &logpb.RegisterNode{Name: n.config.Name, PeerAddress: n.config.Nodes[n.config.Name], Incarnation: n.incarnation[:]},
+		RegisterNode: &logpb.RegisterNode{Name: n.config.Name, PeerAddress: n.config.Nodes[n.config.Name], Incarnation: n.incarnation[:], Identity: n.directory.record().Identity},
 	}})
 	if err != nil {
+		return fmt.Errorf("register in the catalog: %w", err)
+	}
+	if err := catalog.Refused(results[0]); err != nil {
 		return fmt.Errorf("register in the catalog: %w", err)
 	}
 	n.self, n.boot = fsm.NodeID(results[0].Node), results[0].Boot
@@ -238,9 +301,12 @@ func (n *Node) initialize(ctx context.Context) error {
 	return err
 }
 
-// awaitNodes waits until every node of the static list has a number, so that
-// the first queues get all their replicas.
+// awaitNodes waits, when a cluster has just been founded, until every founder
+// has a number, so that the first queues get all their replicas.
 func (n *Node) awaitNodes(ctx context.Context) error {
+	if !n.founded.Load() {
+		return nil
+	}
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {

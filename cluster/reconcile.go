@@ -204,6 +204,10 @@ func (n *Node) queueSettings(id fsm.QueueID) *group.QueueConfig {
 // catalogChanged acts on what an entry of the catalog has changed.
 func (n *Node) catalogChanged(c group.CatalogChange) {
 	view := n.View()
+	if c.Nodes || c.Everything {
+		n.learnNodes(view.Index(), n.membersIn(view))
+		n.members.check()
+	}
 	for _, id := range c.Added {
 		if q, ok := view.QueueByID(id); ok {
 			n.replica.added(q)

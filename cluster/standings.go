@@ -32,6 +32,8 @@ type standings map[string]map[fsm.GroupID]*peerpb.Replica
 func (n *Node) listen() {
 	n.mesh.HandleCall(broker.KindReplicas, n.onReplicas)
 	n.mesh.HandleCall(broker.KindTransfer, n.onTransfer)
+	n.mesh.HandleCall(broker.KindNodes, n.onNodes)
+	n.mesh.HandleCall(broker.KindAdmit, n.onAdmit)
 }
 
 // standings asks all nodes that are up how their replicas stand; without
@@ -51,7 +53,7 @@ func (n *Node) standings(ctx context.Context, groups ...fsm.GroupID) standings {
 // Alarms lists the alarms in effect at the nodes that are up.
 func (n *Node) Alarms(ctx context.Context) []api.Alarm {
 	var list []api.Alarm
-	// The catalog is no queue: this asks for no replica.
+	// It is the alarms that are asked for; the catalog's replica is the cheapest.
 	for node, r := range n.askAll(ctx, &peerpb.ReplicasRequest{Groups: []uint32{uint32(catalogGroup)}}) {
 		for _, a := range r.Alarms {
 			list = append(list, api.Alarm{Node: node, Resource: a})
@@ -128,6 +130,9 @@ func (n *Node) replicas(req *peerpb.ReplicasRequest) *peerpb.ReplicasReply {
 		return r
 	}
 	for _, id := range req.Groups {
+		if fsm.GroupID(id) == catalogGroup {
+			r.Replicas = append(r.Replicas, replicaOf(catalogGroup, n.catalog.Progress()))
+		}
 		if g := n.host.Group(fsm.GroupID(id)); g != nil {
 			x := replicaOf(g.Spec().Group, g.Progress())
 			x.Snapshot = g.SnapshotIndex()

@@ -16,7 +16,7 @@ func (n *Node) openClock() {
 	n.settings.lockCredit.Store(none.Setting(catalog.LockCredit))
 	began := time.Now()
 	n.clock = clock.New(clock.Config{
-		Node: n.config.Name, Nodes: n.names(), Logger: n.slog, Wall: n.config.Clock,
+		Node: n.config.Name, Nodes: []string{n.config.Name}, Logger: n.slog, Wall: n.config.Clock,
 		Monotonic: func() time.Duration { return time.Since(began) },
 		MaxSkew:   n.maxSkew,
 	})

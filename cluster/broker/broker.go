@@ -36,6 +36,7 @@ const (
 	kindFigures  // call
 	KindReplicas // call: how a node's replicas stand, see package cluster
 	KindTransfer // call: to hand a leadership over
+	KindNodes    // call: which nodes the cluster has
 	KindAdmit    // call: a node that wants to join, for the catalog's leader
 	kindPeek     // call
 )

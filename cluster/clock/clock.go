@@ -43,6 +43,7 @@ type Clock struct {
 	state  atomic.Pointer[state]
 
 	mu      sync.Mutex
+	nodes   []string // of the cluster
 	peers   map[string]*readings
 	own     time.Duration // the wall clock against the steady one
 	median  time.Duration // the same for the cluster's median, when last known
@@ -81,13 +82,25 @@ func New(c Config) *Clock {
 	k := &Clock{config: c, peers: map[string]*readings{}, sampled: make(chan struct{})}
 	k.anchor = wallDuration(c.Wall()) - c.Monotonic()
 	k.state.Store(&state{maxSkew: c.MaxSkew()})
-	for _, name := range c.Nodes {
-		if name != c.Node {
-			k.peers[name] = &readings{}
+	k.SetNodes(c.Nodes)
+	return k
+}
+
+// SetNodes says which nodes the cluster has from now on, this one included.
+func (c *Clock) SetNodes(names []string) {
+	c.mu.Lock()
+	next := map[string]*readings{}
+	for _, name := range names {
+		if name == c.config.Node {
+			continue
+		}
+		if next[name] = c.peers[name]; next[name] == nil {
+			next[name] = &readings{}
 		}
 	}
-	k.Update()
-	return k
+	c.nodes, c.peers = slices.Clone(names), next
+	c.mu.Unlock()
+	c.Update()
 }
 
 // wallDuration is the time since the epoch, within what a Duration holds.
@@ -158,7 +171,7 @@ func (c *Clock) Update() {
 	c.own = wallDuration(c.config.Wall()) - c.anchor - now
 	votes := c.votes(now)
 	next := &state{offset: before.offset, agreed: before.agreed, maxSkew: c.config.MaxSkew()}
-	majority := len(c.config.Nodes)/2 + 1
+	majority := len(c.nodes)/2 + 1
 	if len(votes) >= majority {
 		slices.Sort(votes)
 		c.median = votes[(len(votes)-1)/2]
@@ -191,10 +204,10 @@ func (c *Clock) Update() {
 // alone goes by what its clock showed when it started: nobody can tell whether
 // a step made it right or wrong.
 func (c *Clock) votes(now time.Duration) []time.Duration {
-	if len(c.config.Nodes) == 1 {
+	if len(c.nodes) == 1 {
 		return []time.Duration{0}
 	}
-	votes := make([]time.Duration, 1, len(c.config.Nodes))
+	votes := make([]time.Duration, 1, len(c.nodes))
 	votes[0] = c.own
 	for _, p := range c.peers {
 		if r, ok := p.best(now); ok {
@@ -303,7 +316,7 @@ func (c *Clock) Status() Status {
 	if s.Sampled = c.isSampled(); s.Sampled {
 		s.Offset = c.own - c.median
 	}
-	for _, name := range c.config.Nodes {
+	for _, name := range c.nodes {
 		if name != c.config.Node {
 			s.Peers = append(s.Peers, c.peers[name].status(name, c.own, now))
 		}

@@ -37,7 +37,6 @@ const (
 // CatalogConfig is what the catalog's group needs.
 type CatalogConfig struct {
 	Node    string
-	Members []string // all nodes of the static list
 	Store   *raftlog.Catalog
 	Mesh    *peer.Mesh
 	Kind    peer.Kind // of the calls that forward proposals
@@ -62,7 +61,7 @@ type CatalogChange struct {
 // Catalog runs the catalog's raft group on this node.
 type Catalog struct {
 	config  CatalogConfig
-	raft    *raft.Raft
+	raft    atomic.Pointer[raft.Raft] // nil: not started
 	machine *catalog.Catalog // used by raft's applying goroutine only
 	view    atomic.Pointer[catalog.View]
 
@@ -83,8 +82,18 @@ func NewCatalog(c CatalogConfig) *Catalog {
 	return k
 }
 
-// Start starts the catalog's group.
-func (k *Catalog) Start() error {
+// HasPast reports whether this node has been part of a catalog before.
+func (k *Catalog) HasPast() (bool, error) {
+	return raft.HasExistingState(k.config.Store, k.config.Store, k.config.Store.Snapshots())
+}
+
+// Started reports whether Start has been called.
+func (k *Catalog) Started() bool { return k.raft.Load() != nil }
+
+// Start starts this node's member of the catalog's group. Without a past, the
+// founders' configuration is its beginning; without founders it learns from the
+// leader who the members are.
+func (k *Catalog) Start(founders []string) error {
 	c := k.config
 	rc := raft.DefaultConfig()
 	rc.LocalID = raft.ServerID(c.Node)
@@ -95,13 +104,13 @@ func (k *Catalog) Start() error {
 	rc.Logger = newRaftLogger(c.Logger.With("group", "catalog"))
 	transport := c.Mesh.Transport(catalogGroup)
 	c.Mesh.Prompt(catalogGroup)
-	past, err := raft.HasExistingState(c.Store, c.Store, c.Store.Snapshots())
+	past, err := k.HasPast()
 	if err != nil {
 		return fmt.Errorf("catalog: look for existing state: %w", err)
 	}
-	if !past {
+	if !past && len(founders) > 0 {
 		var members raft.Configuration
-		for _, m := range c.Members {
+		for _, m := range founders {
 			members.Servers = append(members.Servers, raft.Server{ID: raft.ServerID(m), Address: raft.ServerAddress(m)})
 		}
 		err := raft.BootstrapCluster(rc, c.Store, c.Store, c.Store.Snapshots(), transport, members)
@@ -110,10 +119,11 @@ func (k *Catalog) Start() error {
 		}
 	}
 	c.Mesh.HandleCall(c.Kind, k.onCall)
-	k.raft, err = raft.NewRaft(rc, catalogMachine{k}, c.Store, c.Store, c.Store.Snapshots(), transport)
+	r, err := raft.NewRaft(rc, catalogMachine{k}, c.Store, c.Store, c.Store.Snapshots(), transport)
 	if err != nil {
 		return fmt.Errorf("catalog: start raft: %w", err)
 	}
+	k.raft.Store(r)
 	return nil
 }
 
@@ -123,7 +133,11 @@ func (k *Catalog) Close() error {
 	k.closed = true
 	k.mu.Unlock()
 	close(k.ending)
-	f := k.raft.Shutdown()
+	r := k.raft.Load()
+	if r == nil {
+		return nil
+	}
+	f := r.Shutdown()
 	k.config.Mesh.DropGroup(catalogGroup) // requests under way to nodes that are gone end now
 	err := f.Error()
 	k.done.Wait()
@@ -135,17 +149,27 @@ func (k *Catalog) View() *catalog.View { return k.view.Load() }
 
 // Leader names the node that leads the catalog, empty if unknown.
 func (k *Catalog) Leader() string {
-	_, id := k.raft.LeaderWithID()
+	r := k.raft.Load()
+	if r == nil {
+		return ""
+	}
+	_, id := r.LeaderWithID()
 	return string(id)
 }
 
 // Transfer makes another node the leader. Without success this one stays it.
 func (k *Catalog) Transfer(to string) error {
-	return endingWith(k.raft.LeadershipTransferToServer(raft.ServerID(to), raft.ServerAddress(to)), k.ending).Error()
+	return endingWith(k.raft.Load().LeadershipTransferToServer(raft.ServerID(to), raft.ServerAddress(to)), k.ending).Error()
 }
 
 // Progress says how far this node's replica is.
-func (k *Catalog) Progress() Progress { return progressOf(k.raft, k.config.Node) }
+func (k *Catalog) Progress() Progress {
+	r := k.raft.Load()
+	if r == nil {
+		return Progress{}
+	}
+	return progressOf(r, k.config.Node)
+}
 
 // Propose commits commands in one entry and returns their results when this
 // node's view holds them. Whether an attempt was lost may be unknown, so the
@@ -208,7 +232,10 @@ func (k *Catalog) attempt(ctx context.Context, entry []byte) ([]*logpb.CatalogRe
 
 // lead proposes on this node and lets followers know soon.
 func (k *Catalog) lead(entry []byte) ([]*logpb.CatalogResult, uint64, error) {
-	f := endingWith(k.raft.Apply(entry, catalogApplyWait), k.ending)
+	if !k.Started() {
+		return nil, 0, errNoCatalogLeader
+	}
+	f := endingWith(k.raft.Load().Apply(entry, catalogApplyWait), k.ending)
 	if err := f.Error(); err != nil {
 		return nil, 0, err
 	}
@@ -221,7 +248,7 @@ func (k *Catalog) lead(entry []byte) ([]*logpb.CatalogResult, uint64, error) {
 func (k *Catalog) tellFollowers() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.nudge || k.closed || len(k.config.Members) == 1 {
+	if k.nudge || k.closed || len(k.Configuration()) == 1 {
 		return
 	}
 	k.nudge = true
@@ -229,7 +256,7 @@ func (k *Catalog) tellFollowers() {
 		k.mu.Lock()
 		k.nudge = false
 		k.mu.Unlock()
-		_ = endingWith(k.raft.Barrier(catalogApplyWait), k.ending).Error() // without it they learn a little later
+		_ = endingWith(k.raft.Load().Barrier(catalogApplyWait), k.ending).Error() // without it they learn a little later
 	})
 }
 

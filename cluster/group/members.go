@@ -82,3 +82,32 @@ func (g *Group) Remove(node string) error {
 	}
 	return endingWith(g.raft.RemoveServer(raft.ServerID(node), 0, changeWait), g.ending).Error()
 }
+
+// Configuration returns the members of the catalog's group.
+func (k *Catalog) Configuration() []Member { return membersOf(k.raft.Load()) }
+
+// Voters returns the names of the catalog's members that vote.
+func (k *Catalog) Voters() []string { return votersOf(k.raft.Load(), nil) }
+
+// Leads reports whether this node leads the catalog and knows everything that
+// was committed before.
+func (k *Catalog) Leads() bool {
+	r := k.raft.Load()
+	return r != nil && r.State() == raft.Leader && endingWith(r.Barrier(changeWait), k.ending).Error() == nil
+}
+
+// Add makes a node a member of the catalog's group that does not vote. Only
+// the leader can.
+func (k *Catalog) Add(node string) error {
+	return endingWith(k.raft.Load().AddNonvoter(raft.ServerID(node), raft.ServerAddress(node), 0, changeWait), k.ending).Error()
+}
+
+// Promote gives a member of the catalog's group a vote. Only the leader can.
+func (k *Catalog) Promote(node string) error {
+	return endingWith(k.raft.Load().AddVoter(raft.ServerID(node), raft.ServerAddress(node), 0, changeWait), k.ending).Error()
+}
+
+// Remove removes a member of the catalog's group. Only the leader can.
+func (k *Catalog) Remove(node string) error {
+	return endingWith(k.raft.Load().RemoveServer(raft.ServerID(node), 0, changeWait), k.ending).Error()
+}

@@ -29,7 +29,7 @@ type service struct {
 func (m *Mesh) hello() (*batch, error) {
 	h := &peerpb.Hello{
 		Cluster: m.cfg.Cluster, Node: m.cfg.Node,
-		Incarnation: m.cfg.Incarnation[:], Version: Version,
+		Incarnation: m.cfg.Incarnation[:], Version: Version, Identity: m.cfg.Identity,
 	}
 	data, err := h.MarshalVT()
 	if err != nil {
@@ -62,6 +62,9 @@ func (m *Mesh) checkHello(msg []byte) (*peerpb.Hello, error) {
 		return nil, fmt.Errorf("peer: node %q belongs to cluster %q, this one to %q", h.Node, h.Cluster, m.cfg.Cluster)
 	case len(h.Incarnation) != 16:
 		return nil, fmt.Errorf("%w: incarnation of %d bytes", errProtocol, len(h.Incarnation))
+	}
+	if admit := m.cfg.Admit; admit != nil {
+		return h, admit(h.Node, h.Identity)
 	}
 	return h, nil
 }

@@ -48,6 +48,13 @@ type Config struct {
 	Cluster string
 	// Incarnation differs from that of every earlier run of this node.
 	Incarnation [16]byte
+	// Identity is that of the node's data folder; nil: none.
+	Identity []byte
+	// Admit says whether a node with this identity may have a link; nil: all
+	// nodes that are peers may. It must not block.
+	Admit func(node string, identity []byte) error
+	// Introduce answers nodes that have no link, see Introduce. nil: refused.
+	Introduce func(ctx context.Context, ask []byte) ([]byte, error)
 	// Listener accepts the other nodes' connections. The Mesh closes it.
 	Listener net.Listener
 	// Dial connects to an address out of Peers. An error that wraps

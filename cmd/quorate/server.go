@@ -272,7 +272,7 @@ func wallClock(s *settings, logger *slog.Logger) (wall func() time.Time, stop fu
 func nodeConfig(s *settings, peers net.Listener, wall func() time.Time, logger *slog.Logger) cluster.Config {
 	var dialer net.Dialer
 	return cluster.Config{
-		Name: s.nodeName, ClusterName: s.cluster, DataDir: s.dataDir, Nodes: s.nodes,
+		Name: s.nodeName, ClusterName: s.cluster, DataDir: s.dataDir, Nodes: s.nodes, Contacts: s.contacts,
 		Listener: peers,
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", address)
@@ -282,5 +282,6 @@ func nodeConfig(s *settings, peers net.Listener, wall func() time.Time, logger *
 		Defaults:     catalog.Defaults{ConsumerTimeout: fsm.Millis(s.consumerTimeout.Milliseconds()), DisconnectedTimeout: fsm.Millis(s.silentGrace.Milliseconds())},
 		DefaultVHost: s.vhost, DefaultUser: s.user, DefaultPassword: s.password, LoopbackUsers: s.loopbackUsers,
 		MemTableBytes: int64(s.walSize), Heartbeat: s.raftHeartbeat, LeaderlessGrace: s.leaderlessGrace, GroupSize: s.groupSize,
+		LeaderLocator: catalog.Locator(s.leaderLocator),
 	}
 }

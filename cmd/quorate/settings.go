@@ -26,6 +26,7 @@ type settings struct {
 	peers      string
 	nodes      map[string]string // name → peer address
 	nodeOf     map[string]string // setting → name
+	contacts   []string          // of a cluster to join
 	cluster    string
 
 	user, password, vhost string
@@ -44,6 +45,7 @@ type settings struct {
 	leaderlessGrace time.Duration
 	raftHeartbeat   time.Duration
 	groupSize       int
+	leaderLocator   string
 	walSize         int
 
 	logFile, logLevel, logFormat string
@@ -74,7 +76,8 @@ var table = []setting{
 	{"management.tcp.listener", "127.0.0.1:15672", "HTTP: IP:PORT, or a port for all interfaces", address(func(s *settings) *string { return &s.management })},
 	{"prometheus.tcp.listener", "127.0.0.1:15692", "metrics at /metrics, for everybody who can reach it: IP:PORT, or a port for all interfaces", address(func(s *settings) *string { return &s.metrics })},
 	{"cluster.listener", "127.0.0.1:25672", "other nodes: IP:PORT; not encrypted, keep it on a private network", address(func(s *settings) *string { return &s.peers })},
-	{"cluster_formation.classic_config.nodes.N", "this node alone", "NAME@HOST:PORT of each node's cluster.listener, this one included; equal on all nodes", setNode},
+	{"cluster_formation.classic_config.nodes.N", "this node alone", "NAME@HOST:PORT of each node's cluster.listener, this one included; new nodes with equal lists found a cluster together, once all are there", setNode},
+	{"cluster_formation.join", "", "comma-separated HOST:PORT of the cluster.listener of running nodes: a new node joins their cluster instead of founding one", setContacts},
 	{"cluster_name", "quorate", "nodes of different clusters refuse each other", text(func(s *settings) *string { return &s.cluster })},
 	{"default_user", "guest", "user created in an empty cluster", text(func(s *settings) *string { return &s.user })},
 	{"default_pass", "guest", "and its password", text(func(s *settings) *string { return &s.password })},
@@ -90,7 +93,8 @@ var table = []setting{
 	{"consumer_timeout", "1800000", "ms, 0 … 315360000000: how long a consumer may hold a message; 0: for ever", duration(time.Millisecond, 0, 315_360_000_000, func(s *settings) *time.Duration { return &s.consumerTimeout })},
 	{"consumer_disconnected_timeout", "60000", "ms, 1000 … 86400000: how long a silent node keeps its clients' messages", duration(time.Millisecond, 1000, 86_400_000, func(s *settings) *time.Duration { return &s.silentGrace })},
 	{"leaderless_grace", "5000", "ms, 100 … 600000: how long a request waits for a queue without leader", duration(time.Millisecond, 100, 600_000, func(s *settings) *time.Duration { return &s.leaderlessGrace })},
-	{"quorum_queue.initial_cluster_size", "3", "1 … 7: replicas of a queue", number(1, 7, func(s *settings) *int { return &s.groupSize })},
+	{"quorum_queue.initial_cluster_size", "3", "1 … 7: replicas of a queue; queues with fewer get more where nodes are free", number(1, 7, func(s *settings) *int { return &s.groupSize })},
+	{"queue_leader_locator", "client-local", "client-local: the leader of a new queue is the node where it is declared; balanced: the member that leads the fewest", oneOf(func(s *settings) *string { return &s.leaderLocator }, "client-local", "balanced")},
 	{"raft.heartbeat_timeout", "0", "ms, 0 … 60000: safety net of queue groups, failures are noticed sooner; 0: 30000, or 100000 while the node has more than 2000 replicas", duration(time.Millisecond, 0, 60_000, func(s *settings) *time.Duration { return &s.raftHeartbeat })},
 	{"raft.wal_max_size_bytes", "134217728", "bytes, 1048576 … 1073741824: queue log written before it goes to a table; about six times as much lies on disk", number(1<<20, 1<<30, func(s *settings) *int { return &s.walSize })},
 	{"log.file", "", "file to append to; empty: standard error", text(func(s *settings) *string { return &s.logFile })},
@@ -173,6 +177,21 @@ func setNode(s *settings, v string) error {
 		return fmt.Errorf("node %q stands in the list twice", name)
 	}
 	s.nodes[name] = addr
+	return nil
+}
+
+func setContacts(s *settings, v string) error {
+	s.contacts = nil
+	if v == "" {
+		return nil
+	}
+	for address := range strings.SplitSeq(v, ",") {
+		address = strings.TrimSpace(address)
+		if _, _, err := net.SplitHostPort(address); err != nil {
+			return fmt.Errorf("%q is not HOST:PORT", address)
+		}
+		s.contacts = append(s.contacts, address)
+	}
 	return nil
 }
 

@@ -230,27 +230,42 @@ func (d *draft) forgetNode(m *logpb.ForgetNode) (*logpb.CatalogResult, error) {
 	return d.removeNode(n)
 }
 
+// CheckRemoval refuses the removal of a node that has the only replica of a
+// queue.
+func (v *View) CheckRemoval(node string) error {
+	n, ok := v.NodeByName(node)
+	if !ok {
+		return nil
+	}
+	var alone []string
+	for _, q := range v.Queues() {
+		if !q.Local && slices.Equal(v.Members(q), []fsm.NodeID{fsm.NodeID(n.GetNumber())}) && !q.Exclusive {
+			alone = append(alone, q.String())
+		}
+	}
+	if len(alone) == 0 {
+		return nil
+	}
+	return refuse(fsm.Precondition, "last_node: node %s has the only replica of %d queues: %s", node, len(alone),
+		strings.Join(alone[:min(len(alone), 5)], ", "))
+}
+
 // removeNode removes a node's record, its replicas, and the queues that lived
 // on it alone because they are local or belong to one of its connections.
 func (d *draft) removeNode(n *logpb.NodeState) (*logpb.CatalogResult, error) {
 	number := fsm.NodeID(n.GetNumber())
+	if err := d.CheckRemoval(n.GetName()); err != nil {
+		return nil, err
+	}
 	var ended, moved []*Queue
-	var alone []string
 	for _, q := range d.Queues() {
 		members := d.Members(q)
 		switch {
 		case q.Exclusive && q.Owner.Node == number || q.Local && q.Home() == number:
 			ended = append(ended, q)
-		case !slices.Contains(members, number):
-		case len(members) == 1:
-			alone = append(alone, q.String())
-		default:
+		case slices.Contains(members, number):
 			moved = append(moved, q)
 		}
-	}
-	if len(alone) > 0 {
-		return nil, refuse(fsm.Precondition, "last_node: node %s has the only replica of %d queues: %s", n.GetName(), len(alone),
-			strings.Join(alone[:min(len(alone), 5)], ", "))
 	}
 	d.nodes, d.nodeNames = d.nodes.Without(number), d.nodeNames.Without(n.GetName())
 	r := d.removeQueues(ended)

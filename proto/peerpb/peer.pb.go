@@ -258,7 +258,8 @@ type Told struct {
 	Known         []byte                 `protobuf:"bytes,4,opt,name=known,proto3" json:"known,omitempty"`        // identity under which it knows the asking node; empty: not at all
 	Admitted      bool                   `protobuf:"varint,5,opt,name=admitted,proto3" json:"admitted,omitempty"` // the asking node is a member
 	Error         string                 `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`        // why it is not
-	Members       []*Member              `protobuf:"bytes,7,rep,name=members,proto3" json:"members,omitempty"`    // of the cluster, once admitted
+	Members       []*Member              `protobuf:"bytes,7,rep,name=members,proto3" json:"members,omitempty"`    // of the cluster
+	Index         uint64                 `protobuf:"varint,8,opt,name=index,proto3" json:"index,omitempty"`       // of the catalog, at which these are the members
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -340,6 +341,13 @@ func (x *Told) GetMembers() []*Member {
 		return x.Members
 	}
 	return nil
+}
+
+func (x *Told) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
 }
 
 // Member is a node of the cluster.
@@ -2628,7 +2636,7 @@ const file_peer_proto_rawDesc = "" +
 	"\bidentity\x18\x03 \x01(\fR\bidentity\x12\x18\n" +
 	"\aaddress\x18\x04 \x01(\tR\aaddress\x12\x18\n" +
 	"\aversion\x18\x05 \x01(\rR\aversion\x12\x12\n" +
-	"\x04join\x18\x06 \x01(\bR\x04join\"\xc7\x01\n" +
+	"\x04join\x18\x06 \x01(\bR\x04join\"\xdd\x01\n" +
 	"\x04Told\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1a\n" +
 	"\bidentity\x18\x02 \x01(\fR\bidentity\x12\x14\n" +
@@ -2636,7 +2644,8 @@ const file_peer_proto_rawDesc = "" +
 	"\x05known\x18\x04 \x01(\fR\x05known\x12\x1a\n" +
 	"\badmitted\x18\x05 \x01(\bR\badmitted\x12\x14\n" +
 	"\x05error\x18\x06 \x01(\tR\x05error\x121\n" +
-	"\amembers\x18\a \x03(\v2\x17.quorate.peer.v1.MemberR\amembers\"R\n" +
+	"\amembers\x18\a \x03(\v2\x17.quorate.peer.v1.MemberR\amembers\x12\x14\n" +
+	"\x05index\x18\b \x01(\x04R\x05index\"R\n" +
 	"\x06Member\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1a\n" +

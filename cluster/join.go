@@ -1,0 +1,350 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/quorate/quorate/cluster/broker"
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+const (
+	introduceEvery = 200 * time.Millisecond // between two rounds of questions
+	introduceWait  = 15 * time.Second       // for one answer; an admission takes some entries
+	tendEvery      = 250 * time.Millisecond // between two looks at the catalog's members
+	maxVoters      = 7                      // of the catalog
+	catalogSlack   = 64                     // entries by which a node that gets a vote may lag
+)
+
+// enter makes a node without a past part of a cluster: it founds one together
+// with the other nodes of the static list, all of which have to be there and
+// new, or it joins the one that there is.
+func (n *Node) enter(ctx context.Context) error {
+	last := ""
+	for {
+		err := n.enterOnce(ctx)
+		if err == nil || n.catalog.Started() {
+			return err
+		}
+		if text := err.Error(); text != last {
+			last = text
+			n.slog.Info("not yet part of a cluster", "reason", text)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("become part of a cluster: %w (%w)", ctx.Err(), err)
+		case <-time.After(introduceEvery):
+		}
+	}
+}
+
+func (n *Node) enterOnce(ctx context.Context) error {
+	if len(n.config.Contacts) > 0 {
+		return n.joinAt(ctx, n.config.Contacts)
+	}
+	me := n.directory.record().Identity
+	founders := map[string]member{n.config.Name: {Address: n.config.Nodes[n.config.Name], Identity: me}}
+	var exists []string
+	for name, address := range n.config.Nodes {
+		if name == n.config.Name {
+			continue
+		}
+		told, err := n.introduce(ctx, address, false)
+		switch {
+		case err != nil:
+			return fmt.Errorf("node %s at %s: %w", name, address, err)
+		case told.Node != name:
+			return fmt.Errorf("node %q answers at the address of %q", told.Node, name)
+		case !told.Fresh && !bytes.Equal(told.Known, me):
+			exists = append(exists, address)
+		}
+		founders[name] = member{Address: address, Identity: told.Identity}
+	}
+	if len(exists) > 0 {
+		return n.joinAt(ctx, exists)
+	}
+	if err := n.directory.found(founders); err != nil {
+		return err
+	}
+	n.meet(nil)
+	n.founded.Store(true)
+	return n.catalog.Start(slices.Sorted(maps.Keys(founders)))
+}
+
+// joinAt asks nodes for a place in their cluster until one has given it.
+func (n *Node) joinAt(ctx context.Context, addresses []string) error {
+	var errs []error
+	for _, address := range addresses {
+		told, err := n.introduce(ctx, address, true)
+		if err == nil && !told.Admitted {
+			err = errors.New(told.Error)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", address, err))
+			continue
+		}
+		n.slog.Info("node has joined a cluster", "through", told.Node, "nodes", len(told.Members))
+		n.learnNodes(told.Index, n.membersTold(told))
+		return n.catalog.Start(nil)
+	}
+	return errors.Join(errs...)
+}
+
+// introduce asks the node at an address.
+func (n *Node) introduce(ctx context.Context, address string, join bool) (*peerpb.Told, error) {
+	ctx, cancel := context.WithTimeout(ctx, introduceWait)
+	defer cancel()
+	ask, err := (&peerpb.Ask{
+		Cluster: n.config.ClusterName, Node: n.config.Name, Identity: n.directory.record().Identity,
+		Address: n.config.Nodes[n.config.Name], Version: peer.Version, Join: join,
+	}).MarshalVT()
+	if err != nil {
+		return nil, err
+	}
+	answer, err := peer.Introduce(ctx, n.config.Dial, nil, address, ask)
+	if err != nil {
+		return nil, err
+	}
+	told := &peerpb.Told{}
+	return told, told.UnmarshalVT(answer)
+}
+
+// onIntroduce answers a node that has no link.
+func (n *Node) onIntroduce(ctx context.Context, req []byte) ([]byte, error) {
+	var ask peerpb.Ask
+	if err := ask.UnmarshalVT(req); err != nil {
+		return nil, err
+	}
+	if ask.Cluster != n.config.ClusterName || ask.Version != peer.Version || ask.Node == "" || len(ask.Identity) != identitySize {
+		return nil, fmt.Errorf("node %q of cluster %q, version %d, is none of ours", ask.Node, ask.Cluster, ask.Version)
+	}
+	told := &peerpb.Told{Node: n.config.Name, Identity: n.directory.record().Identity, Fresh: !n.catalog.Started()}
+	told.Known, _ = n.directory.knows(ask.Node)
+	leader := n.catalog.Leader()
+	switch {
+	case !ask.Join:
+	case leader == "":
+		told.Error = "the catalog has no leader"
+	case leader != n.config.Name:
+		return n.mesh.Call(ctx, leader, broker.KindAdmit, req)
+	default:
+		n.answerJoin(ctx, &ask, told)
+	}
+	return told.MarshalVT()
+}
+
+// onAdmit answers a node that has asked another one.
+func (n *Node) onAdmit(ctx context.Context, _ string, req []byte) ([]byte, error) {
+	var ask peerpb.Ask
+	if err := ask.UnmarshalVT(req); err != nil {
+		return nil, err
+	}
+	told := &peerpb.Told{Node: n.config.Name, Identity: n.directory.record().Identity}
+	n.answerJoin(ctx, &ask, told)
+	return told.MarshalVT()
+}
+
+func (n *Node) answerJoin(ctx context.Context, ask *peerpb.Ask, told *peerpb.Told) {
+	if err := n.giveplace(ctx, ask); err != nil {
+		told.Error = err.Error()
+		n.slog.Warn("node does not join", "node", ask.Node, "address", ask.Address, "reason", err)
+		return
+	}
+	told.Admitted = true
+	n.tellNodes(told)
+}
+
+// giveplace makes a node a member of the cluster; only the catalog's leader can.
+// A node that has lost its disk first ceases to be a member: as long as its
+// vote counted, it would be asked for it, and would not know how it had voted.
+func (n *Node) giveplace(ctx context.Context, ask *peerpb.Ask) error {
+	n.admission.Lock()
+	defer n.admission.Unlock()
+	if !n.catalog.Leads() {
+		return errors.New("the catalog has a new leader")
+	}
+	state, known := n.View().NodeByName(ask.Node)
+	same := known && bytes.Equal(state.Identity, ask.Identity)
+	if !same {
+		if ask.Node == n.config.Name || n.mesh.Alive(ask.Node) {
+			return fmt.Errorf("a node named %s is running", ask.Node)
+		}
+		if known {
+			if err := n.View().CheckRemoval(ask.Node); err != nil {
+				return err
+			}
+		}
+		if err := n.expel(ask.Node); err != nil {
+			return err
+		}
+		n.slog.Info("node is admitted", "node", ask.Node, "address", ask.Address, "replaces", known)
+	}
+	results, err := n.Propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_AdmitNode{
+		AdmitNode: &logpb.AdmitNode{Name: ask.Node, PeerAddress: ask.Address, Identity: ask.Identity},
+	}})
+	if err != nil {
+		return err
+	}
+	if err := catalog.Refused(results[0]); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(n.catalog.Configuration(), func(m group.Member) bool { return m.Node == ask.Node }) {
+		return nil
+	}
+	return n.catalog.Add(ask.Node)
+}
+
+// expel takes a node out of the catalog's group, if those that stay are able
+// to commit that.
+func (n *Node) expel(node string) error {
+	var stay []string
+	found := false
+	for _, m := range n.catalog.Configuration() {
+		if m.Node == node {
+			found = true
+		} else if m.Voter {
+			stay = append(stay, m.Node)
+		}
+	}
+	if !found {
+		return nil
+	}
+	if !n.mesh.HasMajority(stay) {
+		return fmt.Errorf("without %s the catalog would have no majority", node)
+	}
+	return n.catalog.Remove(node)
+}
+
+// ForgetNode removes a node that has stopped for good, and its replicas. The
+// queues get others where nodes are free. A node that is not known is fine.
+func (n *Node) ForgetNode(ctx context.Context, name string) error {
+	if name == n.config.Name || n.mesh.Alive(name) {
+		return fsm.Refuse(fsm.Precondition, "node '"+name+"' is running: it must be stopped first")
+	}
+	ctx, cancel := context.WithTimeout(ctx, settleWait)
+	defer cancel()
+	results, err := n.Propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_ForgetNode{ForgetNode: &logpb.ForgetNode{Name: name}}})
+	if err != nil {
+		return err
+	}
+	return catalog.Refused(results[0])
+}
+
+// tend keeps the members of the catalog's group in line with its nodes, while
+// this node leads it.
+func (n *Node) tend() {
+	tick := time.NewTicker(tendEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-n.life.Done():
+			return
+		case <-tick.C:
+		}
+		if n.catalog.Leader() == n.config.Name && n.strayed() {
+			n.tendOnce()
+		}
+	}
+}
+
+// strayed reports whether tendOnce might have something to do.
+func (n *Node) strayed() bool {
+	config, view := n.catalog.Configuration(), n.View()
+	if len(config) != len(view.Nodes()) {
+		return true
+	}
+	voters, silent := 0, 0
+	for _, m := range config {
+		switch _, known := view.NodeByName(m.Node); {
+		case !known:
+			return true
+		case m.Voter:
+			voters++
+		case n.Online(m.Node):
+			silent++
+		}
+	}
+	return moreVoters(voters, silent)
+}
+
+// moreVoters reports whether one of so many members without a vote should get
+// one: the number of voters is odd, and at most maxVoters.
+func moreVoters(voters, silent int) bool {
+	if voters%2 == 0 {
+		return silent > 0 && voters < maxVoters
+	}
+	return silent > 1 && voters+2 <= maxVoters
+}
+
+func (n *Node) tendOnce() {
+	n.admission.Lock()
+	defer n.admission.Unlock()
+	if !n.catalog.Leads() {
+		return
+	}
+	config, founders := n.catalog.Configuration(), n.directory.record().Founders
+	var voters, silent []string
+	for _, m := range config {
+		switch _, known := n.View().NodeByName(m.Node); {
+		case !known && !slices.Contains(founders, m.Node) && m.Node != n.config.Name:
+			if err := n.expel(m.Node); err != nil {
+				n.slog.Warn("node that has gone stays a member of the catalog", "node", m.Node, "error", err)
+				continue
+			}
+			return
+		case m.Voter:
+			voters = append(voters, m.Node)
+		default:
+			silent = append(silent, m.Node)
+		}
+	}
+	for _, s := range n.View().Nodes() {
+		if !slices.ContainsFunc(config, func(m group.Member) bool { return m.Node == s.Name }) {
+			if err := n.catalog.Add(s.Name); err != nil {
+				n.slog.Warn("node is not added to the catalog", "node", s.Name, "error", err)
+			}
+			return
+		}
+	}
+	n.promoteNode(len(voters), silent)
+}
+
+// promoteNode gives a node that has caught up a vote on the catalog, unless
+// that would leave an even number of voters.
+func (n *Node) promoteNode(voters int, silent []string) {
+	var ready []string
+	for _, name := range silent {
+		if n.Online(name) && n.catalogCurrent(name) {
+			ready = append(ready, name)
+		}
+	}
+	if !moreVoters(voters, len(ready)) {
+		return
+	}
+	if err := n.catalog.Promote(ready[0]); err != nil {
+		n.slog.Warn("node gets no vote on the catalog", "node", ready[0], "error", err)
+		return
+	}
+	n.slog.Info("node votes on the catalog", "node", ready[0])
+}
+
+func (n *Node) catalogCurrent(name string) bool {
+	ctx, cancel := context.WithTimeout(n.life, placeCall)
+	defer cancel()
+	r, err := n.askReplicas(ctx, name, &peerpb.ReplicasRequest{Groups: []uint32{uint32(catalogGroup)}})
+	if err != nil {
+		return false
+	}
+	x := byGroup(r)[catalogGroup]
+	return x != nil && x.Last+catalogSlack >= n.catalog.Progress().Commit
+}
