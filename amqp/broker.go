@@ -46,6 +46,12 @@ type Session interface {
 	// no queue wants it, and again Settled is not called. p is the caller's
 	// again on return, all but p.Payload; its strings never change.
 	Publish(p *fsm.Publish) (routed bool, err error)
+	// Check returns the error that Publish would return, and publishes nothing.
+	// It is called as Publish is.
+	Check(p *fsm.Publish) error
+	// ReplyName is the routing key of replies to this channel. It may be called
+	// at any time.
+	ReplyName() string
 	// Settle ends deliveries of a consumer, or of gets when consumer is the
 	// token of a get. ids are ascending; ids the queue has taken back are ignored. The slice is
 	// the caller's again on return.

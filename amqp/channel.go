@@ -25,6 +25,8 @@ type channel struct {
 	number   uint16
 	session  Session
 	confirms confirms
+	// committing is the commit that waits for publishes; nil: none.
+	committing atomic.Pointer[commit]
 
 	// Writer only: deliveries written and not reported to the session.
 	writtenCount, writtenBytes int
@@ -53,6 +55,7 @@ type channel struct {
 	settles     []lateSettle  // of deliveries written while busy
 	taken       []held        // scratch
 	ids         []uint64      // scratch
+	tx          *transaction  // nil: the channel is not in transaction mode
 	lastQueue   string
 	prefetch    uint16
 	publishing  *message // whose headers publishHeaders decodes
@@ -60,7 +63,9 @@ type channel struct {
 	property    func(name string) []byte
 
 	mu           sync.Mutex
-	closed       bool // events mean nothing any more
+	closed       bool       // events mean nothing any more
+	lost         error      // the broker has given the session up
+	txSettles    []txSettle // given in a transaction and not committed, in order
 	consumers    map[uint64]*consumer
 	tags         map[string]*consumer
 	lastConsumer uint64
@@ -146,7 +151,9 @@ func (r *request) blocks() bool {
 	switch r.kind {
 	case requestMethod:
 		return methodBlocks(r.method)
-	case requestPublish, requestSettle:
+	case requestPublish:
+		return r.message.isReply()
+	case requestSettle:
 		return false
 	}
 	return true
@@ -313,8 +320,11 @@ func (ch *channel) block(r *request) error {
 	}
 	ctx, cancel := context.WithTimeout(ch.conn.ctx, ch.conn.server.cfg.OperationTimeout)
 	defer cancel()
-	if r.kind == requestTask {
+	switch r.kind {
+	case requestTask:
 		return r.task(ctx)
+	case requestPublish:
+		return ch.publishReply(ctx, &r.message)
 	}
 	return ch.call(ctx, r.method)
 }

@@ -91,6 +91,20 @@ func (c *confirms) begin() {
 	}
 }
 
+// isOn reports whether the channel is in confirm mode.
+func (c *confirms) isOn() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.on
+}
+
+// upcoming is the number of the next publish.
+func (c *confirms) upcoming() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.last + 1
+}
+
 // settle takes the outcome of a range of publishes; those that have one
 // already keep it. It returns how many were waiting and their size, and
 // whether the channel has to be queued for writing confirms.

@@ -293,19 +293,25 @@ func (ch *channel) TimedOut(number uint64, deliveries []uint64, limit fsm.Millis
 	}
 }
 
-// holds reports whether one of the deliveries is not settled by the client.
+// holds reports whether one of the deliveries is not settled by the client, or in
+// a transaction only.
 // channel.mu is held.
 func (ch *channel) holds(consumer uint64, ids []uint64) bool {
-	return slices.ContainsFunc(ch.unacked.list[ch.unacked.head:], func(h held) bool {
-		return h.consumer == consumer && h.id != 0 && slices.Contains(ids, h.id)
-	})
+	due := func(h held) bool { return h.consumer == consumer && h.id != 0 && slices.Contains(ids, h.id) }
+	return slices.ContainsFunc(ch.unacked.list[ch.unacked.head:], due) ||
+		slices.ContainsFunc(ch.txSettles, func(s txSettle) bool { return due(s.held) })
 }
 
 // Lost takes the news that the broker has given the session up.
 func (ch *channel) Lost(err error) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
-	if !ch.closed {
-		ch.postLocked(func(context.Context) error { return err })
+	if ch.closed {
+		return
+	}
+	ch.lost = err
+	ch.postLocked(func(context.Context) error { return err })
+	if c := ch.committing.Load(); c != nil {
+		c.fail(err)
 	}
 }

@@ -215,6 +215,11 @@ func (ch *channel) readProperties(m *message, p *wire.Properties, encoded []byte
 		m.publish.UserError = refuseUserID(p.UserID, ch.conn.user)
 	}
 	changed := false
+	if p.Has(wire.FlagReplyTo) && string(p.ReplyTo) == fsm.ReplyQueue {
+		m.publish.WantsReply = true
+		p.ReplyTo = []byte(ch.session.ReplyName())
+		changed = true
+	}
 	if p.Has(wire.FlagExpiration) {
 		ttl, canonical, err := parseExpiration(p.Expiration)
 		m.publish.TTL, m.publish.TTLError, m.publish.HasExpiration = ttl, err, err == nil

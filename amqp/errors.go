@@ -137,6 +137,15 @@ func errUnknownTag(id uint32, tag uint64) *wire.Error {
 	return fault(id, wire.CodePreconditionFailed, "unknown delivery tag %d", tag)
 }
 
+func errTxMode(id uint32, what string) *wire.Error {
+	return fault(id, wire.CodePreconditionFailed, "%s", what)
+}
+
+func errTxTooLarge() *wire.Error {
+	return fault(wire.IDBasicPublish, wire.CodePreconditionFailed,
+		"a transaction holds at most %d publishes of %d bytes together", maxTxPublishes, maxTxBytes)
+}
+
 func errNoQueue(id uint32) *wire.Error {
 	return fault(id, wire.CodeNotFound, "no previously declared queue")
 }

@@ -13,7 +13,7 @@ func methodBlocks(m wire.Method) bool {
 	switch m.(type) {
 	case *wire.ExchangeDeclare, *wire.ExchangeDelete, *wire.ExchangeBind, *wire.ExchangeUnbind,
 		*wire.QueueDeclare, *wire.QueueBind, *wire.QueueUnbind, *wire.QueuePurge, *wire.QueueDelete,
-		*wire.BasicConsume, *wire.BasicCancel, *wire.BasicGet:
+		*wire.BasicConsume, *wire.BasicCancel, *wire.BasicGet, *wire.TxCommit:
 		return true
 	}
 	return false
@@ -46,10 +46,15 @@ func (ch *channel) act(m wire.Method) error {
 		}
 		ch.recover(nil)
 	case *wire.ConfirmSelect:
+		if ch.tx != nil {
+			return errTxMode(wire.ID(m), "cannot switch from tx to confirm mode")
+		}
 		ch.confirms.begin()
 		ch.reply(m.NoWait, &wire.ConfirmSelectOK{})
-	case *wire.TxSelect, *wire.TxCommit, *wire.TxRollback:
-		return errNotImplemented(wire.ID(m), "transactions are not supported")
+	case *wire.TxSelect:
+		return ch.selectTx()
+	case *wire.TxRollback:
+		return ch.rollback()
 	default:
 		return errUnimplementedMethod(wire.ID(m))
 	}
@@ -100,6 +105,8 @@ func (ch *channel) call(ctx context.Context, m wire.Method) error {
 		return ch.cancel(ctx, m)
 	case *wire.BasicGet:
 		return ch.get(ctx, m)
+	case *wire.TxCommit:
+		return ch.commitTx(ctx)
 	}
 	return errUnimplementedMethod(wire.ID(m))
 }

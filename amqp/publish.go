@@ -14,14 +14,29 @@ func (ch *channel) publish(m *message) error {
 	if most := c.server.cfg.MaxMessageSize; m.size > uint64(most) {
 		return errMessageSize(m.size, most)
 	}
-	p := &m.publish
+	if ch.tx != nil {
+		return ch.holdPublish(m)
+	}
+	return ch.enqueue(m)
+}
+
+// prepare makes m the message that is being published; nil: none is.
+func (ch *channel) prepare(m *message) {
+	ch.publishing = m
+	if m != nil {
+		m.publish.Headers, m.publish.Property = ch.headers, ch.property
+	}
+}
+
+// enqueue publishes a message. The gate is held.
+func (ch *channel) enqueue(m *message) error {
+	c, p := ch.conn, &m.publish
 	size := len(p.Payload)
 	c.flow.add(1, int64(size))
 	p.Number = ch.confirms.add(uint32(size))
-	p.Headers, p.Property = ch.headers, ch.property
-	ch.publishing = m
+	ch.prepare(m)
 	routed, err := ch.session.Publish(p)
-	ch.publishing = nil
+	ch.prepare(nil)
 	if err != nil || routed {
 		return err // the channel's end releases what was added
 	}
@@ -67,6 +82,9 @@ func (ch *channel) publishProperty(name string) []byte {
 func (ch *channel) Settled(first, last uint64, ok bool) {
 	count, bytes, queue := ch.confirms.settle(first, last, ok)
 	ch.conn.flow.release(count, bytes)
+	if c := ch.committing.Load(); c != nil {
+		c.note(first, last, ok)
+	}
 	if queue {
 		ch.conn.out.queueConfirms(ch)
 	}

@@ -246,7 +246,7 @@ func (s *Server) properties() wire.Table {
 		capabilities = append(capabilities, wire.Field{Name: name, Value: wire.Bool(true)})
 	}
 	capabilities = append(capabilities,
-		wire.Field{Name: "direct_reply_to", Value: wire.Bool(false)}, // the name must be there, the thing is not
+		wire.Field{Name: "direct_reply_to", Value: wire.Bool(true)},
 		wire.Field{Name: "accept_consumer_cancel_ok", Value: wire.Bool(true)},
 	)
 	t := wire.Table{

@@ -31,6 +31,12 @@ func (ch *channel) settle(s *settlement) error {
 			ch.taken = append(ch.taken, h)
 		}
 	}
+	if ch.tx != nil {
+		for _, h := range ch.taken {
+			ch.txSettles = append(ch.txSettles, txSettle{h, s.outcome})
+		}
+		ch.taken = ch.taken[:0]
+	}
 	ch.mu.Unlock()
 	if !ok {
 		return errUnknownTag(s.method, s.tag)

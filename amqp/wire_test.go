@@ -204,7 +204,6 @@ func TestConnectionErrors(t *testing.T) {
 		{"recover without requeue", method(1, &wire.BasicRecover{}), `540 "NOT_IMPLEMENTED - requeue=false" 60 110`},
 		{"recover-async without requeue", method(1, &wire.BasicRecoverAsync{}), `540 "NOT_IMPLEMENTED - requeue=false" 60 100`},
 		{"flow off", method(1, &wire.ChannelFlow{}), `540 "NOT_IMPLEMENTED - active=false" 20 20`},
-		{"transactions", method(1, &wire.TxSelect{}), `540 "NOT_IMPLEMENTED - transactions are not supported" 90 10`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			client := s.mustDial()

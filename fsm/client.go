@@ -29,6 +29,9 @@ type Publish struct {
 	// its last check before it routes, unless the user may impersonate. Either
 	// way the message goes nowhere.
 	TTLError, HeadersError, UserError error
+	// WantsReply: the reply-to property asks for replies to this channel.
+	// RequesterGone: the message is a reply, and who asked is known to be gone.
+	WantsReply, RequesterGone bool
 	// Headers decodes the headers property. It is called only while Publish
 	// runs, and only if an exchange on the way needs it.
 	Headers func() *Table

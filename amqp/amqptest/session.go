@@ -95,6 +95,29 @@ func notFound(what, name string) error {
 	return fsm.Refuse(fsm.NotFoundKind, fmt.Sprintf("no %s '%s' in vhost '/'", what, name))
 }
 
+// ReplyName is a name for this channel.
+func (s *session) ReplyName() string { return fsm.ReplyName("of-this-channel") }
+
+// Check refuses what Publish refuses.
+func (s *session) Check(p *fsm.Publish) error {
+	s.broker.mu.Lock()
+	defer s.broker.mu.Unlock()
+	return s.check(p)
+}
+
+func (s *session) check(p *fsm.Publish) error {
+	x := s.broker.exchanges[p.Exchange]
+	switch {
+	case x == nil:
+		return notFound("exchange", p.Exchange)
+	case x.internal:
+		return fsm.Refuse(fsm.AccessRefused, "cannot publish to internal exchange '"+p.Exchange+"' in vhost '/'")
+	case p.TTLError != nil:
+		return p.TTLError
+	}
+	return p.UserError
+}
+
 // Publish routes and enqueues.
 func (s *session) Publish(p *fsm.Publish) (bool, error) {
 	if !p.Payload.Valid() {
@@ -112,17 +135,10 @@ func (s *session) Publish(p *fsm.Publish) (bool, error) {
 		return true, nil
 	}
 	b.changed.Broadcast()
-	x := b.exchanges[p.Exchange]
-	switch {
-	case x == nil:
-		return false, notFound("exchange", p.Exchange)
-	case x.internal:
-		return false, fsm.Refuse(fsm.AccessRefused, "cannot publish to internal exchange '"+p.Exchange+"' in vhost '/'")
-	case p.TTLError != nil:
-		return false, p.TTLError
-	case p.UserError != nil:
-		return false, p.UserError
+	if err := s.check(p); err != nil {
+		return false, err
 	}
+	x := b.exchanges[p.Exchange]
 	for _, f := range p.Headers().GetFields() {
 		if f.Name == "BCC" {
 			b.note("publish bcc=%d", len(f.Value.Array))

@@ -287,6 +287,8 @@ func ParseProperties(words []string) (encoded []byte, rest []string, err error) 
 			p.Present, p.Priority = p.Present|wire.FlagPriority, byte(n)
 		case "correlation-id":
 			p.Present, p.CorrelationID = p.Present|wire.FlagCorrelationID, []byte(text)
+		case "reply-to":
+			p.Present, p.ReplyTo = p.Present|wire.FlagReplyTo, []byte(text)
 		case "expiration":
 			p.Present, p.Expiration = p.Present|wire.FlagExpiration, []byte(text)
 		case "user-id":

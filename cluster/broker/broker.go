@@ -39,6 +39,8 @@ const (
 	KindNodes    // call: which nodes the cluster has
 	KindAdmit    // call: a node that wants to join, for the catalog's leader
 	kindPeek     // call
+	kindReply
+	kindRequester // call: whether a channel takes replies
 )
 
 // Catalog is the replicated catalog as the broker uses it.
@@ -152,6 +154,8 @@ func (b *Broker) Listen(host *group.Host) {
 	b.mesh.HandleCall(kindStats, b.onStats)
 	b.mesh.HandleCall(kindFigures, b.onFigures)
 	b.mesh.HandleCall(kindPeek, b.onPeek)
+	b.mesh.Handle(kindReply, b.onReply)
+	b.mesh.HandleCall(kindRequester, b.onRequester)
 }
 
 // Serve starts the broker under the numbers the catalog gave this node.

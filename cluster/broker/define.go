@@ -152,6 +152,9 @@ func (s *Session) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.Que
 	ctx, cancel := context.WithTimeout(ctx, leaderWait)
 	defer cancel()
 	b := s.broker()
+	if _, replies := fsm.ReplySuffix(spec.Name); replies || spec.Name == fsm.ReplyQueue {
+		return s.declareReplies(ctx, spec.Name)
+	}
 	if spec.Passive {
 		var q *catalog.Queue
 		err := s.unlessLocked(ctx, func() (err error) {
@@ -372,6 +375,9 @@ func noQueue(q *catalog.Queue) error { return fsm.Refuse(fsm.NotFoundKind, "no "
 
 // Consume registers a consumer.
 func (s *Session) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
+	if spec.Queue == fsm.ReplyQueue {
+		return s.consumeReplies(&spec)
+	}
 	b := s.broker()
 	q, err := b.view().TakeFrom(s.by(), s.conn.vhost, spec.Queue)
 	if err != nil {
@@ -411,6 +417,9 @@ func (s *Session) forgetConsumer(l *lane, number uint64) {
 
 // Cancel ends a consumer. What it holds can still be settled.
 func (s *Session) Cancel(ctx context.Context, number uint64) error {
+	if s.cancelReplies(number) {
+		return nil
+	}
 	s.mu.Lock()
 	l := s.consumers[number]
 	if l == nil || l.consumers[number] == nil {

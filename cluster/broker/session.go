@@ -37,6 +37,7 @@ type Session struct {
 	closing   bool
 	isLost    bool
 	turn      int // the lane that asks first for what it is behind with
+	replies   replies
 
 	// What the channel has been given of consumers' messages and has not
 	// written, in weight. hungry: somebody is behind and waits for it to fall.
@@ -74,32 +75,59 @@ func (s *Session) lane(q *catalog.Queue) *lane {
 
 // Publish routes a message and sends it to every queue that wants it.
 func (s *Session) Publish(p *fsm.Publish) (bool, error) {
+	limits, err := s.routePublish(p)
+	if err != nil {
+		return false, err
+	}
+	if p.Exchange == "" {
+		if suffix, ok := fsm.ReplySuffix(p.RoutingKey); ok && s.publishReply(p, suffix) {
+			return true, nil
+		}
+	}
+	if len(s.route) == 0 {
+		return false, nil
+	}
+	s.enqueue(p, limits)
+	return true, nil
+}
+
+// Check returns the error that Publish would return.
+func (s *Session) Check(p *fsm.Publish) error {
+	_, err := s.routePublish(p)
+	return err
+}
+
+// routePublish checks a message and leaves in route where it goes.
+func (s *Session) routePublish(p *fsm.Publish) (limits catalog.Ceilings, err error) {
 	v := s.broker().view()
 	if s.allowedIn != v || s.allowed != p.Exchange {
 		if err := s.mayPublish(v, p.Exchange); err != nil {
-			return false, err
+			return limits, err
 		}
 		s.allowed, s.allowedIn = p.Exchange, v
 		s.topics = v.TopicRule(s.conn.user, s.conn.vhost, p.Exchange)
 	}
+	if p.WantsReply && !s.takesReplies() {
+		return limits, errNoReplies
+	}
 	if p.TTLError != nil {
-		return false, p.TTLError
+		return limits, p.TTLError
 	}
 	if p.HeadersError != nil {
-		return false, p.HeadersError
+		return limits, p.HeadersError
 	}
 	m := &s.message
 	m.Keys = append(append(m.Keys[:0], p.RoutingKey), p.Copies...)
 	if err := s.mayPublishWith(v, p); err != nil {
-		return false, err
+		return limits, err
 	}
-	var limits catalog.Ceilings
-	var err error
 	m.Headers, m.Property, m.Chance = p.Headers, p.Property, mathrand.Uint64()
 	s.route, limits, err = v.Route(s.conn.vhost, p.Exchange, m, s.route[:0])
-	if err != nil || len(s.route) == 0 {
-		return false, err
-	}
+	return limits, err
+}
+
+// enqueue sends a message to the queues in route.
+func (s *Session) enqueue(p *fsm.Publish, limits catalog.Ceilings) {
 	var fan *fanout
 	if len(s.route) > 1 {
 		fan = &fanout{left: len(s.route)}
@@ -115,7 +143,6 @@ func (s *Session) Publish(p *fsm.Publish) (bool, error) {
 		}
 	}
 	s.release()
-	return true, nil
 }
 
 // publishDone counts one queue's answer to a publish. The lock is held.
