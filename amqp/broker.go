@@ -49,6 +49,9 @@ type Session interface {
 	// Check returns the error that Publish would return, and publishes nothing.
 	// It is called as Publish is.
 	Check(p *fsm.Publish) error
+	// Refresh brings the broker's view up to date: it knows then what a client
+	// of any node has been told is done.
+	Refresh(ctx context.Context) error
 	// ReplyName is the routing key of replies to this channel. It may be called
 	// at any time.
 	ReplyName() string

@@ -2,6 +2,7 @@ package amqp
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -182,7 +183,10 @@ func (ch *channel) submitLocked(r *request) error {
 	if r.blocks() {
 		next = new(request)
 		*next = *r
-	} else if err := ch.perform(r); err != nil {
+	} else if err := ch.perform(r); errors.Is(err, errUnrouted) {
+		next = new(request)
+		*next = *r
+	} else if err != nil {
 		ch.raise(err, r.id())
 		next = ch.next()
 	} else {
@@ -256,7 +260,9 @@ func (ch *channel) next() *request {
 		if r.blocks() {
 			return &r
 		}
-		if err := ch.perform(&r); err != nil {
+		if err := ch.perform(&r); errors.Is(err, errUnrouted) {
+			return &r
+		} else if err != nil {
 			ch.raise(err, r.id())
 		}
 	}
@@ -324,7 +330,7 @@ func (ch *channel) block(r *request) error {
 	case requestTask:
 		return r.task(ctx)
 	case requestPublish:
-		return ch.publishReply(ctx, &r.message)
+		return ch.publishLater(ctx, &r.message)
 	}
 	return ch.call(ctx, r.method)
 }

@@ -1,6 +1,10 @@
 package amqp
 
 import (
+	"context"
+	"errors"
+	"log/slog"
+
 	"github.com/quorate/quorate/amqp/wire"
 	"github.com/quorate/quorate/fsm"
 )
@@ -20,6 +24,41 @@ func (ch *channel) publish(m *message) error {
 	return ch.enqueue(m)
 }
 
+// errUnrouted says that a message for a queue has to be published once more
+// when the broker's view is up to date: its queue may have been declared at
+// another node a moment ago.
+var errUnrouted = errors.New("no queue in this view")
+
+// publishLater publishes a message for which the broker must be asked first.
+// Busy is set, the gate is not held.
+func (ch *channel) publishLater(ctx context.Context, m *message) error {
+	if err := ch.askRequester(ctx, m); err != nil {
+		return err
+	}
+	for {
+		ch.gate.Lock()
+		if ch.closing {
+			ch.gate.Unlock()
+			return nil
+		}
+		err := ch.publish(m)
+		ch.gate.Unlock()
+		if !errors.Is(err, errUnrouted) {
+			return err
+		}
+		ch.refresh(ctx, m)
+	}
+}
+
+// refresh brings the broker's view up to date for a message. If that fails the
+// present one must do.
+func (ch *channel) refresh(ctx context.Context, m *message) {
+	if err := ch.session.Refresh(ctx); err != nil {
+		ch.conn.log.Debug("view not refreshed", slog.Any("error", err))
+	}
+	m.refreshed = true
+}
+
 // prepare makes m the message that is being published; nil: none is.
 func (ch *channel) prepare(m *message) {
 	ch.publishing = m
@@ -31,14 +70,19 @@ func (ch *channel) prepare(m *message) {
 // enqueue publishes a message. The gate is held.
 func (ch *channel) enqueue(m *message) error {
 	c, p := ch.conn, &m.publish
-	size := len(p.Payload)
-	c.flow.add(1, int64(size))
-	p.Number = ch.confirms.add(uint32(size))
+	if p.Number == 0 {
+		size := len(p.Payload)
+		c.flow.add(1, int64(size))
+		p.Number = ch.confirms.add(uint32(size))
+	}
 	ch.prepare(m)
 	routed, err := ch.session.Publish(p)
 	ch.prepare(nil)
 	if err != nil || routed {
 		return err // the channel's end releases what was added
+	}
+	if p.Exchange == "" && !m.refreshed {
+		return errUnrouted
 	}
 	if m.mandatory {
 		c.out.lock()

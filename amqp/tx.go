@@ -181,10 +181,17 @@ func (ch *channel) commitPublishes(ctx context.Context, publishes []message) err
 	if len(publishes) == 0 {
 		return nil
 	}
+	refreshed := false
 	for i := range publishes {
-		if err := ch.askRequester(ctx, &publishes[i]); err != nil {
+		m := &publishes[i]
+		if err := ch.askRequester(ctx, m); err != nil {
 			return err
 		}
+		if m.publish.Exchange == "" && !refreshed {
+			ch.refresh(ctx, m)
+			refreshed = true
+		}
+		m.refreshed = refreshed
 	}
 	c, err := ch.publishAll(publishes)
 	if err != nil || c == nil {
@@ -255,19 +262,6 @@ func (ch *channel) askRequester(ctx context.Context, m *message) error {
 		m.publish.RequesterGone, err = true, nil
 	}
 	return err
-}
-
-// publishReply publishes a message for which askRequester has to wait.
-func (ch *channel) publishReply(ctx context.Context, m *message) error {
-	if err := ch.askRequester(ctx, m); err != nil {
-		return err
-	}
-	ch.gate.Lock()
-	defer ch.gate.Unlock()
-	if ch.closing {
-		return nil
-	}
-	return ch.publish(m)
 }
 
 // putBack adds a delivery that was taken. restored must be called before

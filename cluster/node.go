@@ -330,6 +330,9 @@ func (n *Node) awaitNodes(ctx context.Context) error {
 // View is the newest view of the catalog that this node has applied.
 func (n *Node) View() *catalog.View { return n.catalog.View() }
 
+// Refresh brings the view up to date, see broker.Catalog.
+func (n *Node) Refresh(ctx context.Context) error { return n.catalog.Refresh(ctx) }
+
 // Propose commits catalog commands, see broker.Catalog.
 func (n *Node) Propose(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
 	return n.catalog.Propose(ctx, commands...)

@@ -95,6 +95,9 @@ func notFound(what, name string) error {
 	return fsm.Refuse(fsm.NotFoundKind, fmt.Sprintf("no %s '%s' in vhost '/'", what, name))
 }
 
+// Refresh: there is one view.
+func (s *session) Refresh(context.Context) error { return nil }
+
 // ReplyName is a name for this channel.
 func (s *session) ReplyName() string { return fsm.ReplyName("of-this-channel") }
 

@@ -47,6 +47,8 @@ const (
 type Catalog interface {
 	// View is the newest view this node has applied.
 	View() *catalog.View
+	// Refresh returns when the view holds what anybody has been told is done.
+	Refresh(ctx context.Context) error
 	// Propose commits commands in one entry and returns their results once
 	// this node's view holds them.
 	Propose(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error)

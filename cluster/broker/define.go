@@ -106,7 +106,11 @@ func (s *Session) bind(spec fsm.BindSpec) *logpb.Bind {
 // Bind makes a binding; one that is there already is fine.
 func (s *Session) Bind(ctx context.Context, spec fsm.BindSpec) error {
 	m := s.bind(spec)
-	exists, err := s.broker().view().CheckBind(s.by(), m)
+	var exists bool
+	err := s.upToDate(ctx, func() (err error) {
+		exists, err = s.broker().view().CheckBind(s.by(), m)
+		return err
+	})
 	if err != nil || exists {
 		return err
 	}
@@ -157,7 +161,7 @@ func (s *Session) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.Que
 	}
 	if spec.Passive {
 		var q *catalog.Queue
-		err := s.unlessLocked(ctx, func() (err error) {
+		err := s.upToDate(ctx, func() (err error) {
 			q, err = b.view().PassiveQueue(s.by(), s.conn.vhost, spec.Name)
 			return err
 		})
@@ -223,7 +227,7 @@ func (s *Session) declare(ctx context.Context, spec fsm.QueueSpec, generated boo
 		s.conn.owns.Store(true)
 	}
 	d.Members = b.place(d)
-	err = s.unlessLocked(ctx, func() (err error) {
+	err = s.upToDate(ctx, func() (err error) {
 		q, err = b.view().CheckDeclareQueue(s.by(), d, generated)
 		return err
 	})
@@ -352,7 +356,11 @@ func (b *Broker) removeRecord(ctx context.Context, q *catalog.Queue) error {
 
 // PurgeQueue removes the ready messages of a queue.
 func (s *Session) PurgeQueue(ctx context.Context, name string) (uint64, error) {
-	q, err := s.broker().view().UseQueue(s.by(), catalog.Read, s.conn.vhost, name)
+	var q *catalog.Queue
+	err := s.upToDate(ctx, func() (err error) {
+		q, err = s.broker().view().UseQueue(s.by(), catalog.Read, s.conn.vhost, name)
+		return err
+	})
 	if err != nil {
 		return 0, err
 	}
@@ -379,7 +387,11 @@ func (s *Session) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 		return s.consumeReplies(&spec)
 	}
 	b := s.broker()
-	q, err := b.view().TakeFrom(s.by(), s.conn.vhost, spec.Queue)
+	var q *catalog.Queue
+	err := s.upToDate(ctx, func() (err error) {
+		q, err = b.view().TakeFrom(s.by(), s.conn.vhost, spec.Queue)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -435,7 +447,11 @@ func (s *Session) Cancel(ctx context.Context, number uint64) error {
 
 // Get takes one message.
 func (s *Session) Get(ctx context.Context, name string, noAck bool) (fsm.Message, bool, error) {
-	q, err := s.broker().view().TakeFrom(s.by(), s.conn.vhost, name)
+	var q *catalog.Queue
+	err := s.upToDate(ctx, func() (err error) {
+		q, err = s.broker().view().TakeFrom(s.by(), s.conn.vhost, name)
+		return err
+	})
 	if err != nil {
 		return fsm.Message{}, false, err
 	}

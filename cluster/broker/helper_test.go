@@ -56,6 +56,8 @@ func newWorld(t fatal) *world {
 // View and Propose make the world the broker's catalog.
 func (w *world) View() *catalog.View { return w.view.Load() }
 
+func (w *world) Refresh(context.Context) error { return nil }
+
 func (w *world) Propose(_ context.Context, cs ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

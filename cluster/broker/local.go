@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -12,18 +13,30 @@ import (
 // removeAtOnce bounds how many queues one entry of the catalog removes.
 const removeAtOnce = 1024
 
-// unlessLocked asks the view, and once more a view that is up to date if the
-// answer is that a queue belongs to another connection: that one may have ended
-// at another node, which has told its client so before this node knew.
-func (s *Session) unlessLocked(ctx context.Context, ask func() error) error {
+// upToDate asks the view, and once more a view that is up to date if the answer
+// is that there is no such thing, or that a queue belongs to another connection:
+// it may have come, or that one may have ended, at another node, which has told
+// its client so before this node knew.
+func (s *Session) upToDate(ctx context.Context, ask func() error) error {
 	err := ask()
-	if r := new(fsm.Refusal); !errors.As(err, &r) || r.Kind != fsm.Locked {
+	if r := new(fsm.Refusal); !errors.As(err, &r) || r.Kind != fsm.Locked && r.Kind != fsm.NotFoundKind {
 		return err
 	}
-	if _, behind := s.broker().config.Catalog.Propose(ctx); behind != nil {
+	if s.Refresh(ctx) != nil {
 		return err
 	}
 	return ask()
+}
+
+// refreshWait bounds how long the catalog's leader is waited for.
+const refreshWait = time.Second
+
+// Refresh brings this node's view up to date: what a client of any node has
+// been told is done shows in it.
+func (s *Session) Refresh(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, refreshWait)
+	defer cancel()
+	return s.broker().config.Catalog.Refresh(ctx)
 }
 
 // removeLost removes the local queues of lost nodes: their messages are gone,

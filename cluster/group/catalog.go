@@ -194,6 +194,30 @@ func (k *Catalog) Propose(ctx context.Context, commands ...*logpb.CatalogCommand
 
 var errNoCatalogLeader = errors.New("the catalog has no leader")
 
+// Refresh returns when this node's view holds what anybody has been told is
+// committed, as far as the leader can be asked.
+func (k *Catalog) Refresh(ctx context.Context) error {
+	leader := k.Leader()
+	switch leader {
+	case "":
+		return errNoCatalogLeader
+	case k.config.Node:
+		return nil
+	}
+	answer, err := k.config.Mesh.Call(ctx, leader, k.config.Kind, nil)
+	if err != nil {
+		return err
+	}
+	var reply peerpb.CatalogReply
+	if err := reply.UnmarshalVT(answer); err != nil {
+		return err
+	}
+	if !reply.Ok {
+		return errNoCatalogLeader
+	}
+	return k.await(ctx, reply.Index)
+}
+
 // attempt proposes once, here or at the leader.
 func (k *Catalog) attempt(ctx context.Context, entry []byte) ([]*logpb.CatalogResult, uint64, error) {
 	leader := k.Leader()
@@ -284,6 +308,9 @@ func (k *Catalog) onCall(_ context.Context, _ string, req []byte) ([]byte, error
 	var m peerpb.CatalogRequest
 	if err := m.UnmarshalVT(req); err != nil {
 		return nil, err
+	}
+	if len(m.Entry) == 0 { // see Refresh
+		return (&peerpb.CatalogReply{Ok: k.raft.State() == raft.Leader, Index: k.View().Index()}).MarshalVT()
 	}
 	results, index, err := k.lead(m.Entry)
 	if err != nil {

@@ -1,0 +1,233 @@
+package conform
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/quorate/quorate/jepsen/client"
+)
+
+func TestArguments(t *testing.T) { argumentRows.run(t) }
+
+var argumentRows = suite{test: "TestArguments", title: "Declare, arguments, delete", rows: []row{
+	{id: "A1", what: "not durable, exclusive, auto-delete, without a name, with and without x-queue-type=quorum: declare-ok", run: func(t *T) {
+		for i, table := range []amqp.Table{nil, with()} {
+			name := func(of string) string { return t.name(fmt.Sprint(of, i)) }
+			t.declare(t.open(), name("transient"), flags{}, table)
+			t.declare(t.open(), name("exclusive"), flags{durable: true, exclusive: true}, table)
+			t.declare(t.open(), name("auto"), flags{durable: true, autoDelete: true}, table)
+			t.declare(t.open(), "", flags{durable: true}, table)
+		}
+	}},
+	{id: "A2", what: "x-max-length −5: 406", run: func(t *T) {
+		t.refuseDeclare("q", "invalid arg 'x-max-length' for queue 'A2.q' in vhost '/': {value_negative,-5}", "x-max-length", int32(-5))
+	}},
+	{id: "A3", what: "x-expires 0: 406", run: func(t *T) { t.refuseDeclare("q", "{value_zero,0}", "x-expires", int32(0)) }},
+	{id: "A4", what: "a dead-letter routing key without an exchange: 406", run: func(t *T) {
+		t.refuseDeclare("q", "routing_key_but_no_dlx_defined", "x-dead-letter-routing-key", "k")
+	}},
+	{id: "A5", what: "unknown queue type: 406", run: func(t *T) {
+		t.refuseDeclare("q", "unsupported queue type 'fake'", "x-queue-type", "fake")
+	}},
+	{id: "A6", what: "values that do not exist, and a group of none: 406", run: func(t *T) {
+		t.refuseDeclare("q", "invalid_overflow", "x-overflow", "drop")
+		t.refuseDeclare("q", "invalid_dlx_strategy", "x-dead-letter-strategy", "sometimes")
+		t.refuseDeclare("q", "invalid_queue_locator_arg", "x-queue-leader-locator", "moon")
+		t.refuseDeclare("q", "{value_zero,0}", "x-quorum-initial-group-size", int32(0))
+	}},
+	{id: "A7", what: "numbers are compared by value, whatever their width", run: func(t *T) {
+		q := t.queue("q", "x-message-ttl", int16(1000))
+		for _, same := range []any{int32(1000), int64(1000)} {
+			t.declare(t.ch(), q, flags{durable: true}, with("x-message-ttl", same))
+		}
+		t.refuseDeclare("q", "inequivalent arg 'x-message-ttl' for queue 'A7.q' in vhost '/': received '2000' but current is '1000'", "x-message-ttl", int32(2000))
+	}},
+	{id: "A8", what: "an unknown argument is kept and not compared", run: func(t *T) {
+		q := t.queue("q", "x-foo", "bar")
+		t.declare(t.ch(), q, flags{durable: true}, with())
+	}},
+	{id: "A9", what: "if-empty and if-unused: 406 on the channel, the queue stays", run: func(t *T) {
+		q := t.queue("q")
+		t.publish(q)
+		t.refused(amqp.PreconditionFailed, "queue 'A9.q' in vhost '/' not empty", func(ch *amqp.Channel) error {
+			_, err := ch.QueueDelete(q, false, true, false)
+			return err
+		})
+		t.consume(q, 1)
+		t.refused(amqp.PreconditionFailed, "queue 'A9.q' in vhost '/' in use", func(ch *amqp.Channel) error {
+			_, err := ch.QueueDelete(q, true, false, false)
+			return err
+		})
+		t.equal("exists", t.exists(q), true)
+	}},
+	{id: "A10", what: "delete with consumers: they get basic.cancel, publishes under way are confirmed", run: func(t *T) {
+		q := t.queue("q")
+		ch, from := t.consume(q, 10)
+		cancelled := ch.NotifyCancel(make(chan string, 1))
+		var waits []func() bool
+		for range 200 {
+			waits = append(waits, t.sendLater("", q))
+		}
+		_, err := t.open().QueueDelete(q, false, false, false)
+		t.must(err)
+		t.awaitCancel(cancelled, from)
+		for i, wait := range waits {
+			if !wait() {
+				t.Fatalf("publish %d is refused", i+1)
+			}
+		}
+	}},
+	{id: "A11", what: "a passive declare counts 3 ready messages and 1 consumer", run: func(t *T) {
+		q := t.queue("q")
+		t.publishN(q, 4)
+		_, from := t.consume(q, 1)
+		t.next(from)
+		state, err := t.ch().QueueDeclarePassive(q, true, false, false, false, nil)
+		t.must(err)
+		t.equal("ready, consumers", []int{state.Messages, state.Consumers}, []int{3, 1})
+	}},
+	{id: "A12", what: "an exclusive queue used from another connection, at each node: 405; a publish is delivered", run: func(t *T) {
+		q := t.name("q")
+		t.declare(t.openAt(0), q, flags{exclusive: true}, nil)
+		for n := range t.Nodes {
+			t.lockedFor(t.connect(n), q)
+		}
+		t.publish(q, body("from elsewhere"))
+		t.equal("delivered", string(t.mustGet(q).Body), "from elsewhere")
+	}},
+	{id: "A13", what: "a closed connection's exclusive queue is gone at once; 1,000 redeclares, never 405", run: t13},
+	{id: "A14", what: "auto-delete: gone with its last consumer, not before the first, not by a get", run: func(t *T) {
+		q := t.name("q")
+		t.declare(t.ch(), q, flags{autoDelete: true}, nil)
+		t.publish(q)
+		t.must(t.mustGet(q).Ack(false))
+		t.existsUntil(q, time.Now().Add(ms(300)))
+		one, _ := t.consume(q, 1)
+		two := t.open()
+		_, err := two.Consume(q, "two", false, false, false, false, nil)
+		t.must(err)
+		t.must(one.Close())
+		t.equal("exists", t.exists(q), true)
+		t.must(two.Cancel("two", false))
+		t.equal("exists", t.exists(q), false)
+	}},
+	{id: "A15", what: "a queue without a name: the made one is used where none is given", run: func(t *T) {
+		t.exchange("x", "fanout")
+		ch := t.open()
+		made := t.declare(ch, "", flags{exclusive: true}, nil)
+		t.matches("name", made, `^amq\.gen-[\w-]{22}$`)
+		t.must(ch.QueueBind("", "", t.name("x"), false, nil))
+		from, err := ch.Consume("", "", true, false, false, false, nil)
+		t.must(err)
+		t.send(t.name("x"), "", body("hello"))
+		t.equal("delivered", string(t.next(from).Body), "hello")
+	}},
+	{id: "A16", what: "x-expires 1000: gone unused; kept by a consumer, by gets, by redeclares", run: func(t *T) {
+		lease := args("x-expires", int32(1000))
+		at := time.Now()
+		for _, name := range []string{"unused", "consumed", "got", "redeclared"} {
+			t.declare(t.ch(), t.name(name), flags{}, lease)
+		}
+		t.consume(t.name("consumed"), 1)
+		for next := at; time.Since(at) < ms(2500); next = next.Add(ms(500)) {
+			t.waitUntil(next)
+			t.mustNotGet(t.name("got"))
+			t.declare(t.ch(), t.name("redeclared"), flags{}, lease)
+		}
+		t.soonGone(t.name("unused"), at.Add(ms(1000)))
+		t.equal("consumed exists", t.exists(t.name("consumed")), true)
+	}},
+}}
+
+// flags of queue.declare.
+type flags struct{ durable, exclusive, autoDelete bool }
+
+// declare declares a queue and returns its name.
+func (t *T) declare(ch *amqp.Channel, name string, f flags, table amqp.Table) string {
+	t.Helper()
+	q, err := ch.QueueDeclare(name, f.durable, f.autoDelete, f.exclusive, false, table)
+	t.must(err)
+	return q.Name
+}
+
+// connect opens a connection to node n of its own; the row ends it.
+func (t *T) connect(n int) *amqp.Connection {
+	t.Helper()
+	conn, err := client.Connect(t.ctx, t.Nodes[n].URI())
+	t.must(err)
+	t.Cleanup(func() { _ = conn.CloseDeadline(time.Now().Add(time.Second)) }) // perhaps it is closed
+	return conn
+}
+
+// awaitCancel waits for basic.cancel, and takes what is delivered meanwhile.
+func (t *T) awaitCancel(cancelled <-chan string, from <-chan amqp.Delivery) {
+	t.Helper()
+	limit := time.After(patience)
+	for {
+		select {
+		case _, open := <-cancelled:
+			if !open {
+				t.Fatal("the channel has ended")
+			}
+			return
+		case _, open := <-from:
+			if !open {
+				from = nil
+			}
+		case <-limit:
+			t.Fatal("no basic.cancel")
+		}
+	}
+}
+
+// lockedFor checks that a connection may not use a queue in any way.
+func (t *T) lockedFor(conn *amqp.Connection, q string) {
+	t.Helper()
+	for what, use := range map[string]func(ch *amqp.Channel) error{
+		"consume": func(ch *amqp.Channel) error { _, err := ch.Consume(q, "", false, false, false, false, nil); return err },
+		"get":     func(ch *amqp.Channel) error { _, _, err := ch.Get(q, true); return err },
+		"purge":   func(ch *amqp.Channel) error { _, err := ch.QueuePurge(q, false); return err },
+		"bind":    func(ch *amqp.Channel) error { return ch.QueueBind(q, "", "amq.fanout", false, nil) },
+		"passive": func(ch *amqp.Channel) error {
+			_, err := ch.QueueDeclarePassive(q, false, false, true, false, nil)
+			return err
+		},
+		"declare": func(ch *amqp.Channel) error {
+			_, err := ch.QueueDeclare(q, false, false, true, false, nil)
+			return err
+		},
+		"delete": func(ch *amqp.Channel) error { _, err := ch.QueueDelete(q, false, false, false); return err },
+	} {
+		ch, err := conn.Channel()
+		t.must(err)
+		if err := use(ch); !isCode(err, amqp.ResourceLocked) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// t13 redeclares an exclusive queue over and over, each time on a connection of
+// its own, at each node in turn.
+func t13(t *T) {
+	q := t.name("q")
+	for i := range 1000 {
+		conn, err := client.Connect(t.ctx, t.Nodes[i%len(t.Nodes)].URI())
+		t.must(err)
+		ch, err := conn.Channel()
+		t.must(err)
+		if i%100 == 0 {
+			_, err := ch.QueueDeclarePassive(q, false, false, true, false, nil)
+			t.mustBe(err, amqp.NotFound, "no queue 'A13.q' in vhost '/'")
+			ch, err = conn.Channel()
+			t.must(err)
+		}
+		if _, err := ch.QueueDeclare(q, false, false, true, false, nil); err != nil {
+			t.Fatal(errors.Join(fmt.Errorf("redeclare %d", i), err))
+		}
+		t.must(conn.Close())
+	}
+}
