@@ -176,9 +176,6 @@ var consumeRows = []row{
 		t.must(r.Method(1, methodChannelFlow, []byte{0}))
 		t.closes(r, amqp.NotImplemented, "active=false", "20,20")
 	}},
-	{id: "A088", what: "a transaction: rollback and commit", but: "there are no transactions yet"},
-	{id: "A089", what: "a transaction: acks", but: "there are no transactions yet"},
-	{id: "A090", what: "transactions and confirms exclude each other", but: "there are no transactions yet"},
 	{id: "A091", what: "10,000 confirms: each tag once", run: func(t *T) {
 		const n = 10_000
 		q := t.queue("q")
@@ -217,7 +214,6 @@ var consumeRows = []row{
 		t.equal("acks and messages", []int{acks, t.ready(q)}, []int{1, 1})
 	}},
 	{id: "A093", what: "confirms while the leader dies", but: "the fault tests of the jepsen package do it, for longer"},
-	{id: "A094", what: "direct reply-to over two nodes", but: "there is no direct reply-to yet"},
 	{id: "A095", what: "a consumer timeout: basic.cancel, the message goes to another", run: func(t *T) {
 		q := t.queue("q", "x-consumer-timeout", int32(1000))
 		ch, from := t.consume(q, 1)

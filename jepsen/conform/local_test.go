@@ -21,23 +21,6 @@ func TestLocal(t *testing.T) { localRows.run(t) }
 const replyTo = "amq.rabbitmq.reply-to"
 
 var localRows = suite{test: "TestLocal", title: "Local queues, direct reply-to, transactions", rows: []row{
-	{id: "W40", what: "exclusive queues are gone when close-ok arrives", run: func(t *T) {
-		conn := t.connect(0)
-		ch, err := conn.Channel()
-		t.must(err)
-		t.declare(ch, t.name("q"), flags{exclusive: true}, nil)
-		t.must(conn.Close())
-		t.equal("exists", t.exists(t.name("q")), false)
-	}},
-	{id: "W64", what: "reserved, made and long names", run: func(t *T) {
-		t.refused(amqp.AccessRefused, "queue name 'amq.x' contains reserved prefix 'amq.*'", func(ch *amqp.Channel) error {
-			_, err := ch.QueueDeclare("amq.x", false, false, false, false, nil)
-			return err
-		})
-		t.matches("name", t.declare(t.ch(), "", flags{exclusive: true}, nil), `^amq\.gen-[\w-]{22}$`)
-		long := fmt.Sprintf("%s%0*d", t.name("q"), 255-len(t.name("q")), 0)
-		t.declare(t.ch(), long, flags{}, nil)
-	}},
 	{id: "W66", what: "features of queues that live on one node, used from another", run: func(t *T) {
 		x, q, d := t.exchange("X", "fanout"), t.name("q"), t.name("D")
 		t.declareAt(1, d, nil)
@@ -75,30 +58,7 @@ var localRows = suite{test: "TestLocal", title: "Local queues, direct reply-to, 
 		}
 		t.must(t.next(from).Ack(false))
 	}},
-	{id: "W70", what: "no queue named and none declared: 404", run: func(t *T) {
-		for _, use := range []func(ch *amqp.Channel) error{
-			func(ch *amqp.Channel) error { _, _, err := ch.Get("", true); return err },
-			func(ch *amqp.Channel) error { _, err := ch.Consume("", "", true, false, false, false, nil); return err },
-			func(ch *amqp.Channel) error { return ch.QueueBind("", "", "amq.fanout", false, nil) },
-			func(ch *amqp.Channel) error { return ch.QueueUnbind("", "", "amq.fanout", nil) },
-			func(ch *amqp.Channel) error { _, err := ch.QueuePurge("", false); return err },
-			func(ch *amqp.Channel) error { _, err := ch.QueueDelete("", false, false, false); return err },
-		} {
-			t.refused(amqp.NotFound, "no previously declared queue", use)
-		}
-	}},
-	{id: "W71", what: "a missing queue: unbind and delete are fine, purge is 404", run: func(t *T) {
-		missing := t.name("missing")
-		t.must(t.ch().QueueUnbind(missing, "", "amq.fanout", nil))
-		n, err := t.ch().QueueDelete(missing, false, false, false)
-		t.must(err)
-		t.equal("deleted", n, 0)
-		t.refused(amqp.NotFound, "no queue 'W71.missing' in vhost '/'", func(ch *amqp.Channel) error {
-			_, err := ch.QueuePurge(missing, false)
-			return err
-		})
-	}},
-	{id: "W88", what: "tx: nothing before the commit, nothing of what was rolled back", run: func(t *T) {
+	{id: "A088", what: "tx: nothing before the commit, nothing of what was rolled back", run: func(t *T) {
 		q, tx := t.queue("q"), t.open()
 		t.must(tx.Tx())
 		t.publishOn(tx, q, "dropped")
@@ -109,7 +69,7 @@ var localRows = suite{test: "TestLocal", title: "Local queues, direct reply-to, 
 		t.equal("ready", t.ready(q), 1)
 		t.equal("kept", string(t.mustGet(q).Body), "kept")
 	}},
-	{id: "W89", what: "tx: an ack that was rolled back can be given again", run: func(t *T) {
+	{id: "A089", what: "tx: an ack that was rolled back can be given again", run: func(t *T) {
 		q, tx := t.queue("q"), t.open()
 		t.publishN(q, 2)
 		t.must(tx.Tx())
@@ -123,7 +83,7 @@ var localRows = suite{test: "TestLocal", title: "Local queues, direct reply-to, 
 		t.must(tx.Close())
 		t.equal("left", bodies(t.take(q, 1)), "2")
 	}},
-	{id: "W90", what: "confirm after tx, tx after confirm, commit without select: 406", run: func(t *T) {
+	{id: "A090", what: "confirm after tx, tx after confirm, commit without select: 406", run: func(t *T) {
 		t.refused(amqp.PreconditionFailed, "cannot switch from tx to confirm mode", func(ch *amqp.Channel) error {
 			t.must(ch.Tx())
 			return ch.Confirm(false)
@@ -160,7 +120,7 @@ var localRows = suite{test: "TestLocal", title: "Local queues, direct reply-to, 
 		t.equal("ready", t.ready(q), 5)
 		t.take(other, 1)
 	}},
-	{id: "W94", what: "direct reply-to over two nodes", run: func(t *T) {
+	{id: "A094", what: "direct reply-to over two nodes", run: func(t *T) {
 		r := t.requester(0)
 		for n := range t.Nodes {
 			service := t.name(fmt.Sprint("service", n))
@@ -177,13 +137,13 @@ var localRows = suite{test: "TestLocal", title: "Local queues, direct reply-to, 
 		t.matches("name", name, `^amq\.rabbitmq\.reply-to\.[\w-]+$`)
 		for n := range t.Nodes {
 			t.equal("alive", t.aliveAt(n, name), true)
-			t.equal("returned", t.returned(n, name), false)
+			t.equal("returned", t.returnedAt(n, name), false)
 			t.next(r.replies)
 		}
 		t.must(r.ch.Close())
 		for n := range t.Nodes {
 			t.equal("alive", t.aliveAt(n, name), false)
-			t.equal("returned", t.returned(n, name), true)
+			t.equal("returned", t.returnedAt(n, name), true)
 			t.equal("bogus alive", t.aliveAt(n, replyTo+".bogus"), false)
 			t.equal("bare name", t.aliveAt(n, replyTo), true)
 		}
@@ -246,7 +206,7 @@ var localRoughRows = suite{test: "TestLocalRough", title: "Local queues whose no
 		t.must(t.Nodes[0].Kill(t.ctx))
 		t.awaitCancel(cancelled, from)
 		t.equal("exists", t.existsAt(2, q), false)
-		t.equal("returned", t.returned(2, q), true)
+		t.equal("returned", t.returnedAt(2, q), true)
 		t.must(t.Nodes[0].Restart())
 		t.must(t.Nodes[0].AwaitReady(t.ctx))
 		t.lostConnections()
@@ -355,9 +315,9 @@ func (t *T) existsAt(n int, queue string) bool {
 // aliveAt asks node n whether a channel waits for replies.
 func (t *T) aliveAt(n int, name string) bool { t.Helper(); return t.existsAt(n, name) }
 
-// returned publishes a mandatory message at node n and reports whether it is
+// returnedAt publishes a mandatory message at node n and reports whether it is
 // returned.
-func (t *T) returned(n int, key string) bool {
+func (t *T) returnedAt(n int, key string) bool {
 	t.Helper()
 	ch := t.openAt(n)
 	t.must(ch.Confirm(false))
