@@ -310,7 +310,7 @@ func (k *Catalog) onCall(_ context.Context, _ string, req []byte) ([]byte, error
 		return nil, err
 	}
 	if len(m.Entry) == 0 { // see Refresh
-		return (&peerpb.CatalogReply{Ok: k.raft.State() == raft.Leader, Index: k.View().Index()}).MarshalVT()
+		return (&peerpb.CatalogReply{Ok: k.Leader() == k.config.Node, Index: k.View().Index()}).MarshalVT()
 	}
 	results, index, err := k.lead(m.Entry)
 	if err != nil {
