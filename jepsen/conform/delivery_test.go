@@ -127,6 +127,7 @@ var deliveryRows = suite{test: "TestDelivery", title: "Delivery, settling, order
 		t.publishN(q, 2)
 		ch, in := t.consume(q, 2)
 		t.nextN(in, 2)
+		//lint:ignore SA1019 the row is about this method
 		t.must(ch.Recover(true))
 		again := t.nextN(in, 2)
 		t.equal("order", deliveredBodies(again), "1 2")
@@ -135,6 +136,7 @@ var deliveryRows = suite{test: "TestDelivery", title: "Delivery, settling, order
 			t.counted(&d, "x-delivery-count", 0)
 		}
 		c := t.cuttable()
+		//lint:ignore SA1019 and so here
 		t.mustBe(c.ended(func(ch *amqp.Channel) { _ = ch.Recover(false) }), amqp.NotImplemented, "requeue=false")
 	}},
 	{id: "Q-D12", what: "an ack of an unknown tag, and a second ack: 406", run: func(t *T) {
