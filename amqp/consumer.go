@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"errors"
+	"net/netip"
 	"slices"
 
 	"github.com/quorate/quorate/amqp/wire"
@@ -314,4 +315,12 @@ func (ch *channel) Lost(err error) {
 	if c := ch.committing.Load(); c != nil {
 		c.fail(err)
 	}
+}
+
+// Where says where the channel's client is: the name of its connection, the
+// channel's number there, and the client's address.
+func (ch *channel) Where() (connection string, number uint16, client netip.AddrPort) {
+	remote, local := ch.conn.socket.RemoteAddr().String(), ch.conn.socket.LocalAddr().String()
+	client, _ = netip.ParseAddrPort(remote) // not TCP: no address
+	return remote + " -> " + local, ch.number, client
 }

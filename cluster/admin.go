@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"time"
@@ -39,6 +40,44 @@ func (n *Node) Online(node string) bool { return node == n.config.Name || n.mesh
 // Defaults are the node's settings for queues that do not say otherwise.
 func (n *Node) Defaults() catalog.Defaults { return n.config.Defaults }
 
+// Consumers lists the consumers of queues, see broker.Consumers.
+func (n *Node) Consumers(ctx context.Context, ids ...fsm.QueueID) []mgmt.Consumer {
+	var all []mgmt.Consumer
+	for _, c := range n.broker.Consumers(ctx, ids...) {
+		q := mgmt.Consumer{Of: fsm.QueueID(c.Queue), OwnTimeout: c.OwnTimeout, Consumer: api.Consumer{
+			Tag: c.Tag, Active: c.Active, AckRequired: !c.NoAck, Exclusive: c.Exclusive, PrefetchCount: c.Prefetch, Priority: c.Priority,
+			Status: c.Status, ActivityStatus: activity(c.QueueConsumer), Unacknowledged: c.Held, TimedOut: c.TimedOut, LateAcksTotal: c.LateAcks,
+			OldestUnackedAgeMS: c.OldestAge, Timeout: int64(c.TimeoutPlusOne) - 1, NextDeadline: c.NextDeadline, Channel: []any{},
+		}}
+		if node, ok := n.View().Node(fsm.NodeID(c.Node)); ok {
+			q.Node = node.Name
+		}
+		if at := c.Channel; at != nil {
+			q.Channel = api.ChannelDetails{
+				Name: fmt.Sprintf("%s (%d)", at.Connection, at.Channel), Number: at.Channel, ConnectionName: at.Connection,
+				Node: q.Node, PeerHost: at.PeerHost, PeerPort: at.PeerPort, User: at.User,
+			}
+		}
+		all = append(all, q)
+	}
+	return all
+}
+
+// activity is a consumer's status in the words of other brokers' tools.
+func activity(c *peerpb.QueueConsumer) string {
+	switch {
+	case c.Status == queue.Silent.String():
+		return "suspected_down"
+	case c.Status == queue.TimedOut.String():
+		return "timeout"
+	case !c.Active:
+		return "waiting"
+	case c.SingleActive:
+		return "single_active"
+	}
+	return "up"
+}
+
 // Figures asks the leaders of queues how these stand, see broker.Figures.
 func (n *Node) Figures(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]mgmt.Figures {
 	all := map[fsm.QueueID]mgmt.Figures{}
@@ -58,7 +97,7 @@ func queueFigures(f *peerpb.QueueFigures) api.QueueFigures {
 		Bytes: f.ReadyBytes + f.UnacknowledgedBytes + f.ScheduledBytes + f.DelayedBytes + f.OutboxBytes, ReadyBytes: f.ReadyBytes,
 		UnacknowledgedBytes: f.UnacknowledgedBytes, DeadLetterBytes: f.OutboxBytes, Scheduled: f.Scheduled, ScheduledBytes: f.ScheduledBytes, Consumers: f.Consumers,
 		Delayed: f.Delayed, DelayedBytes: f.DelayedBytes,
-		ExpiredTotal: f.Expired, TimedOutTotal: f.TimedOut, DeadLetteredTotal: f.DeadLettered, DeadLettersDroppedTotal: f.DeadDropped,
+		ExpiredTotal: f.Expired, TimedOutTotal: f.TimedOut, LateAcksTotal: f.LateAcks, ConsumersTimedOut: f.ConsumersTimedOut, DeadLetteredTotal: f.DeadLettered, DeadLettersDroppedTotal: f.DeadDropped,
 		DeadLettersWaiting: f.Waiting, DeadLettersRefusedTotal: f.DeadRefused, DeadConfirmedTotal: f.DeadConfirmed,
 		Deaths: map[string]map[string]uint64{},
 	}

@@ -29,19 +29,27 @@ func (n *Node) figures() metrics.Figures {
 		Clock: n.clock.Status(), Peers: n.mesh.Peers(), Log: n.store.Metrics(), Queues: n.View().QueueCount(),
 	}
 	f.Replicas, f.Led = n.led()
+	f.TimedOut, f.LateAcks = n.broker.Lateness()
 	f.Deaths, f.LostOnce = n.host.Deaths(), n.broker.LostOnce()
 	return f
 }
 
 // led counts the replicas on this node, and sums up those that lead.
 func (n *Node) led() (replicas int, l metrics.Led) {
-	groups := n.host.Groups()
+	groups, now := n.host.Groups(), n.clock.Steady()
 	for _, g := range groups {
 		if g.Leading() == 0 {
 			continue
 		}
 		var s queue.Stats
-		g.View(func(m *queue.Machine) { s = m.Stats() })
+		g.View(func(m *queue.Machine) {
+			s = m.Stats()
+			late, oldest := m.Lateness()
+			l.ConsumersTimedOut += late
+			if oldest != 0 {
+				l.OldestUnacked = max(l.OldestUnacked, time.Duration(max(now, s.Clock)-oldest)*time.Millisecond)
+			}
+		})
 		l.Queues++
 		l.Consumers += s.Consumers
 		l.Ready, l.ReadyBytes = l.Ready+s.Ready.Messages, l.ReadyBytes+s.Ready.Bytes

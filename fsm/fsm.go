@@ -133,8 +133,7 @@ type Effects struct {
 	// payloads are read before Released is acted on, as those of Deliveries.
 	DeadLetters []DeadLetter
 	Timeouts    []Timeout
-	// LateAcks tell of a consumer once.
-	LateAcks []LateAck
+	LateAcks    []LateAck
 	// Cancelled consumers: their queue is gone.
 	Cancelled []ConsumerID
 	// Released are log indexes whose last live message has gone. Every
@@ -216,6 +215,8 @@ type Timeout struct {
 	// First: none of this consumer's deliveries was late before. What a new
 	// leader repeats, and what gets late later, is not.
 	First bool
+	// Again: it was told before, perhaps in vain.
+	Again bool
 }
 
 // LateAck says that a consumer has settled deliveries after they had gone back
@@ -226,4 +227,5 @@ type LateAck struct {
 	Deliveries []uint64 // ascending
 	Limit      Millis   // the smallest one
 	Held       Millis   // the longest time until now
+	First      bool     // the consumer has settled nothing late before
 }

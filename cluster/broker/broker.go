@@ -41,6 +41,7 @@ const (
 	kindPeek     // call
 	kindReply
 	kindRequester // call: whether a channel takes replies
+	kindConsumers // call
 )
 
 // Catalog is the replicated catalog as the broker uses it.
@@ -117,7 +118,8 @@ type Broker struct {
 	unsent map[unsent]struct{}
 	heard  atomic.Bool // a node is back, and perhaps not every queue knows
 
-	timeouts, lateAcks atomic.Uint64 // messages, of queues while this node led them
+	// Messages, of queues while this node led them.
+	timedOut, lateAcks atomic.Uint64
 
 	logins loginCache
 
@@ -158,6 +160,7 @@ func (b *Broker) Listen(host *group.Host) {
 	b.mesh.HandleCall(kindPeek, b.onPeek)
 	b.mesh.Handle(kindReply, b.onReply)
 	b.mesh.HandleCall(kindRequester, b.onRequester)
+	b.mesh.HandleCall(kindConsumers, b.onConsumers)
 }
 
 // Serve starts the broker under the numbers the catalog gave this node.

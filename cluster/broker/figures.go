@@ -110,6 +110,7 @@ func (b *Broker) figured(req *peerpb.FiguresRequest) []*group.Group {
 
 func figuresOf(m *queue.Machine) *peerpb.QueueFigures {
 	s := m.Stats()
+	late, _ := m.Lateness()
 	var deaths []uint64
 	for _, by := range s.Counters.Deaths {
 		deaths = append(deaths, by[:]...)
@@ -123,6 +124,7 @@ func figuresOf(m *queue.Machine) *peerpb.QueueFigures {
 		Outbox: s.Outbox.Messages, OutboxBytes: s.Outbox.Bytes, Consumers: uint64(s.Consumers),
 		Expired: s.Counters.Expired, TimedOut: s.Counters.TimedOut,
 		DeadLettered: s.Counters.DeadLettered, DeadDropped: s.Counters.DeadDropped,
+		LateAcks: s.Counters.LateAcks, ConsumersTimedOut: uint64(late),
 		Revision: m.Config().GetRevision(), Gone: s.Phase != queue.Active,
 	}
 }

@@ -16,14 +16,25 @@ const loggedIDs = 20
 // is late does not fill the log.
 func (b *Broker) noteLateness(g *group.Group, w *group.Work) {
 	for _, t := range w.Timeouts {
+		if !t.Again {
+			b.timedOut.Add(uint64(len(t.Deliveries)))
+		}
 		if t.First {
 			b.logLate(g, "consumer timeout", t.To, t.Tag, t.Deliveries, t.Limit, t.Held)
 		}
 	}
 	for _, l := range w.LateAcks {
+		b.lateAcks.Add(uint64(len(l.Deliveries)))
+		if !l.First {
+			continue
+		}
 		b.logLate(g, "acknowledgement after the consumer timeout", l.Of, l.Tag, l.Deliveries, l.Limit, l.Held)
 	}
 }
+
+// Lateness counts the messages that went back while this node led their
+// queues, and those that were settled all the same.
+func (b *Broker) Lateness() (timedOut, lateAcks uint64) { return b.timedOut.Load(), b.lateAcks.Load() }
 
 func (b *Broker) logLate(g *group.Group, what string, of fsm.ConsumerID, tag string, ids []uint64, limit, held fsm.Millis) {
 	q, ok := b.view().QueueByID(g.Spec().Queue)

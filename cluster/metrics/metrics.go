@@ -36,6 +36,7 @@ type Figures struct {
 	Queues                 int // in the catalog
 	Replicas               int // on this node
 	Led                    Led
+	TimedOut, LateAcks     uint64       // messages, while this node led their queues
 	Deaths                 group.Deaths // in the queues that this node led, since it started
 	LostOnce               uint64       // dead letters, see broker.LostOnce
 }
@@ -45,6 +46,8 @@ type Led struct {
 	Queues, Consumers                     int
 	Ready, Unacked, Outbox                uint64
 	Waiting                               uint64 // of the outbox
+	ConsumersTimedOut                     int
+	OldestUnacked                         time.Duration
 	ReadyBytes, UnackedBytes, OutboxBytes uint64
 }
 

@@ -40,6 +40,9 @@ type Node interface {
 	// Peek shows up to limit messages of a queue, of those in a place whose
 	// number is above after. more: there may be others.
 	Peek(ctx context.Context, q *catalog.Queue, in queue.Place, after uint64, limit int) (list []Message, more bool, err error)
+	// Consumers asks the leaders of queues for their consumers; without ids,
+	// of all queues.
+	Consumers(ctx context.Context, ids ...fsm.QueueID) []Consumer
 	// Online reports whether a node is up as far as this one knows.
 	Online(node string) bool
 	// Defaults are the node's settings for queues that do not say otherwise.
@@ -107,6 +110,13 @@ type Message struct {
 	DueAt      fsm.Time // scheduled or delayed only
 	Deadline   fsm.Time // checked out only; 0: none
 	ScheduleID string
+}
+
+// Consumer is a consumer, as its queue's leader says.
+type Consumer struct {
+	Of         fsm.QueueID
+	OwnTimeout bool // not inherited
+	api.Consumer
 }
 
 // Limits of a request.

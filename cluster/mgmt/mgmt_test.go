@@ -93,6 +93,8 @@ func (w *world) Figures(_ context.Context, ids ...fsm.QueueID) map[fsm.QueueID]F
 	return all
 }
 
+func (w *world) Consumers(context.Context, ...fsm.QueueID) []Consumer { return nil }
+
 func (w *world) Online(node string) bool    { return !w.offline[node] }
 func (w *world) Defaults() catalog.Defaults { return catalog.Defaults{} }
 func (w *world) Ready() bool                { return true }

@@ -97,6 +97,8 @@ func (s *Server) definitions() []resource {
 		{"/api/queues/{vhost}/{name}", []endpoint{get(management, s.getQueue)}},
 		{"/api/queues/{vhost}/{name}/get", []endpoint{post(management, s.takeMessages)}},
 		{"/api/queues/{vhost}/{name}/messages/peek", []endpoint{get(management, s.peekMessages)}},
+		{"/api/consumers", []endpoint{get(management, s.listConsumers)}},
+		{"/api/consumers/{vhost}", []endpoint{get(management, s.listConsumers)}},
 		{"/api/queues/{vhost}/{name}/bindings", []endpoint{get(management, s.bindingsOfQueue)}},
 		{"/api/exchanges", []endpoint{get(management, s.listExchanges)}},
 		{"/api/exchanges/{vhost}", []endpoint{get(management, s.listExchanges)}},

@@ -11,6 +11,7 @@ func listings() []verb {
 	return []verb{
 		{name: "list_queues", arguments: "[COLUMN ...]", most: -1, about: "queues of a vhost: " + columnNames(queueColumns), run: listQueues},
 		{name: "peek", arguments: "QUEUE [STATE [AFTER]]", least: 1, most: 3, about: "shows up to 50 messages and changes nothing; STATE is ready, unacked, scheduled or delayed, AFTER the number of the last one shown", run: peek},
+		{name: "list_consumers", arguments: "[COLUMN ...]", most: -1, about: "consumers of a vhost: " + columnNames(consumerColumns), run: listConsumers},
 		{name: "list_exchanges", arguments: "[COLUMN ...]", most: -1, about: "exchanges of a vhost: " + columnNames(exchangeColumns), run: listExchanges},
 		{name: "list_bindings", arguments: "[COLUMN ...]", most: -1, about: "bindings of a vhost: " + columnNames(bindingColumns), run: listBindings},
 		{name: "list_vhosts", arguments: "[COLUMN ...]", most: -1, about: "vhosts: " + columnNames(vhostColumns), run: listVHosts},
@@ -102,6 +103,33 @@ func peek(c *call) error {
 		return err
 	}
 	return list(c, "Messages of queue "+c.words[0]+" ...", messageColumns, nil, len(messageColumns), page.Items)
+}
+
+var consumerColumns = []column[api.Consumer]{
+	{"queue_name", "", func(x api.Consumer) any { return x.Queue.Name }},
+	{"consumer_tag", "", func(x api.Consumer) any { return x.Tag }},
+	{"ack_required", "", func(x api.Consumer) any { return x.AckRequired }},
+	{"prefetch_count", "0: the most there is", func(x api.Consumer) any { return x.PrefetchCount }},
+	{"active", "not waiting for a single active consumer", func(x api.Consumer) any { return x.Active }},
+	{"activity_status", "up, single_active, waiting, suspected_down or timeout", func(x api.Consumer) any { return x.ActivityStatus }},
+	{"messages_unacknowledged", "in its hands", func(x api.Consumer) any { return x.Unacknowledged }},
+	{"oldest_unacked_age_ms", "of what is in its hands", func(x api.Consumer) any { return x.OldestUnackedAgeMS }},
+	{"timed_out", "deliveries that have gone back and are not settled", func(x api.Consumer) any { return x.TimedOut }},
+	{"late_acks", "settlements of such", func(x api.Consumer) any { return x.LateAcksTotal }},
+	{"effective_timeout_ms", "of the next delivery; -1: none", func(x api.Consumer) any { return x.Timeout }},
+	{"timeout_source", "consumer, queue, policy, node or none", func(x api.Consumer) any { return x.TimeoutSource }},
+	{"exclusive", "", func(x api.Consumer) any { return x.Exclusive }},
+	{"priority", "", func(x api.Consumer) any { return x.Priority }},
+	{"arguments", "those that are known", func(x api.Consumer) any { return x.Arguments }},
+	{"node", "that serves the client", func(x api.Consumer) any { return x.Node }},
+}
+
+func listConsumers(c *call) error {
+	var rows []api.Consumer
+	if err := c.get(path("consumers", c.options.vhost), &rows); err != nil {
+		return err
+	}
+	return list(c, "Listing consumers in vhost "+c.options.vhost+" ...", consumerColumns, c.words, 12, rows)
 }
 
 var exchangeColumns = []column[api.Exchange]{

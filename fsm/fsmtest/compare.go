@@ -51,7 +51,7 @@ func compareAnswer(d *diffs, q *model, wantResult, gotResult fsm.Result, got *fs
 	equal(d, "dead letter", want.DeadLetters, got.DeadLetters, sameDeadLetter)
 	equal(d, "timeout", want.Timeouts, got.Timeouts, sameTimeout)
 	equal(d, "late ack", want.LateAcks, got.LateAcks, func(a, b fsm.LateAck) bool {
-		return a.Of == b.Of && a.Tag == b.Tag && a.Held == b.Held && a.Limit == b.Limit && slices.Equal(a.Deliveries, b.Deliveries)
+		return a.Of == b.Of && a.First == b.First && a.Tag == b.Tag && a.Held == b.Held && a.Limit == b.Limit && slices.Equal(a.Deliveries, b.Deliveries)
 	})
 	equal(d, "cancelled", want.Cancelled, got.Cancelled, identical[fsm.ConsumerID])
 	equalValue(d, "gone", want.Gone, got.Gone)

@@ -58,10 +58,10 @@ func (q *model) settleLate(c *consumer, ranges []uint64) {
 	if len(settled) == 0 {
 		return
 	}
-	if c.lateAcks == 0 {
-		t := q.timeoutNotice(c, settled)
-		q.out.LateAcks = append(q.out.LateAcks, fsm.LateAck{Of: c.id, Tag: c.tag, Deliveries: t.Deliveries, Limit: t.Limit, Held: t.Held})
-	}
+	t := q.timeoutNotice(c, settled)
+	q.out.LateAcks = append(q.out.LateAcks, fsm.LateAck{
+		Of: c.id, Tag: c.tag, Deliveries: t.Deliveries, Limit: t.Limit, Held: t.Held, First: c.lateAcks == 0,
+	})
 	c.timedOut = slices.DeleteFunc(c.timedOut, func(l late) bool { return inRanges(ranges, l.id) })
 	c.lateAcks += uint64(len(settled))
 	q.counters.LateAcks += uint64(len(settled))

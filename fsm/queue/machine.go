@@ -239,7 +239,7 @@ func (m *Machine) Held(to fsm.ConsumerID, after uint64, eff *fsm.Effects) {
 		return
 	}
 	if len(c.late) > 0 && !c.cancelled {
-		t := fsm.Timeout{To: to, Tag: c.tag}
+		t := fsm.Timeout{To: to, Tag: c.tag, Again: true}
 		t.Deliveries, t.Limit, t.Held = describeLate(c.late, m.clock)
 		eff.Timeouts = append(eff.Timeouts, t)
 	}

@@ -410,7 +410,7 @@ func effectsText(eff *fsm.Effects) string {
 		b.WriteString("\n")
 	}
 	for _, l := range eff.LateAcks {
-		fmt.Fprintf(&b, "late %s:%d ids=%v limit=%d held=%d\n", sessionText(l.Of.Session), l.Of.Number, l.Deliveries, l.Limit, l.Held)
+		fmt.Fprintf(&b, "late %s:%d ids=%v limit=%d held=%d first=%t\n", sessionText(l.Of.Session), l.Of.Number, l.Deliveries, l.Limit, l.Held, l.First)
 	}
 	for _, c := range eff.Cancelled {
 		fmt.Fprintf(&b, "cancelled %s:%d\n", sessionText(c.Session), c.Number)

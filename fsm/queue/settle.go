@@ -58,14 +58,12 @@ func (m *Machine) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) fsm.Re
 	return fsm.Result{}
 }
 
-// settledLate counts what c has settled although it had been taken back, and
-// tells of it when it happens for the first time.
+// settledLate counts and tells what c has settled although it had been taken
+// back.
 func (m *Machine) settledLate(c *consumer, late []lateness, eff *fsm.Effects) {
-	if c.lateAcks == 0 {
-		told := fsm.LateAck{Of: c.id, Tag: c.tag}
-		told.Deliveries, told.Limit, told.Held = describeLate(late, m.clock)
-		eff.LateAcks = append(eff.LateAcks, told)
-	}
+	told := fsm.LateAck{Of: c.id, Tag: c.tag, First: c.lateAcks == 0}
+	told.Deliveries, told.Limit, told.Held = describeLate(late, m.clock)
+	eff.LateAcks = append(eff.LateAcks, told)
 	c.lateAcks += uint64(len(late))
 	m.counters.LateAcks += uint64(len(late))
 }

@@ -1683,6 +1683,8 @@ type QueueConsumer struct {
 	OwnTimeout     bool                   `protobuf:"varint,16,opt,name=own_timeout,json=ownTimeout,proto3" json:"own_timeout,omitempty"`               // given by the consumer itself
 	OldestAge      uint64                 `protobuf:"varint,17,opt,name=oldest_age,json=oldestAge,proto3" json:"oldest_age,omitempty"`                  // of what it holds, ms; 0: nothing
 	NextDeadline   int64                  `protobuf:"zigzag64,18,opt,name=next_deadline,json=nextDeadline,proto3" json:"next_deadline,omitempty"`       // of what it holds; 0: never
+	Active         bool                   `protobuf:"varint,19,opt,name=active,proto3" json:"active,omitempty"`                                         // not waiting for a single active consumer
+	SingleActive   bool                   `protobuf:"varint,20,opt,name=single_active,json=singleActive,proto3" json:"single_active,omitempty"`         // its queue has a single active consumer
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1841,6 +1843,20 @@ func (x *QueueConsumer) GetNextDeadline() int64 {
 		return x.NextDeadline
 	}
 	return 0
+}
+
+func (x *QueueConsumer) GetActive() bool {
+	if x != nil {
+		return x.Active
+	}
+	return false
+}
+
+func (x *QueueConsumer) GetSingleActive() bool {
+	if x != nil {
+		return x.SingleActive
+	}
+	return false
 }
 
 type ConsumingSession struct {
@@ -2770,7 +2786,7 @@ const file_peer_proto_rawDesc = "" +
 	"\x06queues\x18\x01 \x03(\x04R\x06queues\"\x8d\x01\n" +
 	"\x0eConsumersReply\x12<\n" +
 	"\tconsumers\x18\x01 \x03(\v2\x1e.quorate.peer.v1.QueueConsumerR\tconsumers\x12=\n" +
-	"\bsessions\x18\x02 \x03(\v2!.quorate.peer.v1.ConsumingSessionR\bsessions\"\xf3\x03\n" +
+	"\bsessions\x18\x02 \x03(\v2!.quorate.peer.v1.ConsumingSessionR\bsessions\"\xb0\x04\n" +
 	"\rQueueConsumer\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\rR\x04node\x12\x12\n" +
@@ -2792,7 +2808,9 @@ const file_peer_proto_rawDesc = "" +
 	"ownTimeout\x12\x1d\n" +
 	"\n" +
 	"oldest_age\x18\x11 \x01(\x04R\toldestAge\x12#\n" +
-	"\rnext_deadline\x18\x12 \x01(\x12R\fnextDeadline\"\xc8\x01\n" +
+	"\rnext_deadline\x18\x12 \x01(\x12R\fnextDeadline\x12\x16\n" +
+	"\x06active\x18\x13 \x01(\bR\x06active\x12#\n" +
+	"\rsingle_active\x18\x14 \x01(\bR\fsingleActive\"\xc8\x01\n" +
 	"\x10ConsumingSession\x12\x12\n" +
 	"\x04boot\x18\x01 \x01(\x04R\x04boot\x12\x18\n" +
 	"\asession\x18\x02 \x01(\x04R\asession\x12\x12\n" +

@@ -161,6 +161,8 @@ type QueueFigures struct {
 	Consumers               uint64 `json:"consumers"`
 	ExpiredTotal            uint64 `json:"messages_expired_total"`
 	TimedOutTotal           uint64 `json:"messages_timed_out_total"`
+	LateAcksTotal           uint64 `json:"consumer_timeout_late_acks_total"`
+	ConsumersTimedOut       uint64 `json:"consumers_timed_out"` // now: they have not settled what was taken back
 	DeadLetteredTotal       uint64 `json:"messages_dead_lettered_total"`
 	DeadLettersDroppedTotal uint64 `json:"dead_letters_dropped_total"`
 	DeadLettersWaiting      uint64 `json:"messages_dlx_waiting"`       // with nowhere to go for now

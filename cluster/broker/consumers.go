@@ -1,0 +1,143 @@
+package broker
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+// Consumer is a consumer as its queue's leader describes it, with what its own
+// node says of its channel; nil: that has not answered.
+type Consumer struct {
+	*peerpb.QueueConsumer
+	Channel *peerpb.ConsumingSession
+}
+
+// located is a channel that says where its client is: the name of its
+// connection, its number there, and the client's address.
+type located interface {
+	Where() (connection string, channel uint16, client netip.AddrPort)
+}
+
+// Consumers asks the leaders of queues for their consumers; without ids, of all
+// queues. Queues without a leader that answers have none.
+func (b *Broker) Consumers(ctx context.Context, ids ...fsm.QueueID) []Consumer {
+	ctx, cancel := context.WithTimeout(ctx, figuresWait)
+	defer cancel()
+	req := &peerpb.ConsumersRequest{}
+	for _, id := range ids {
+		req.Queues = append(req.Queues, uint64(id))
+	}
+	var mu sync.Mutex
+	var all []Consumer
+	channels := map[fsm.SessionID]*peerpb.ConsumingSession{}
+	note := func(node string, r *peerpb.ConsumersReply) {
+		n, ok := b.view().NodeByName(node)
+		mu.Lock()
+		defer mu.Unlock()
+		for _, c := range r.Consumers {
+			all = append(all, Consumer{QueueConsumer: c})
+		}
+		for _, s := range r.Sessions {
+			if ok {
+				channels[fsm.SessionID{Node: fsm.NodeID(n.Number), Boot: s.Boot, Num: s.Session}] = s
+			}
+		}
+	}
+	var asked sync.WaitGroup
+	for _, p := range b.mesh.Peers() {
+		if b.mesh.Alive(p.Node) {
+			asked.Go(func() { note(p.Node, b.askConsumers(ctx, p.Node, req)) })
+		}
+	}
+	note(b.config.Node, b.consumers(req))
+	asked.Wait()
+	for i, c := range all {
+		all[i].Channel = channels[fsm.SessionID{Node: fsm.NodeID(c.Node), Boot: c.Boot, Num: c.Session}]
+	}
+	return all
+}
+
+// askConsumers asks one node. Failure is a node that knows of none.
+func (b *Broker) askConsumers(ctx context.Context, node string, req *peerpb.ConsumersRequest) *peerpb.ConsumersReply {
+	encoded, err := req.MarshalVT()
+	if err != nil {
+		return &peerpb.ConsumersReply{}
+	}
+	answer, err := b.mesh.Call(ctx, node, kindConsumers, encoded)
+	r := &peerpb.ConsumersReply{}
+	if err != nil || r.UnmarshalVT(answer) != nil {
+		b.slog.Debug("no consumers from peer", "node", node, "error", err)
+		return &peerpb.ConsumersReply{}
+	}
+	return r
+}
+
+func (b *Broker) onConsumers(_ context.Context, _ string, req []byte) ([]byte, error) {
+	var m peerpb.ConsumersRequest
+	if err := m.UnmarshalVT(req); err != nil {
+		return nil, err
+	}
+	return b.consumers(&m).MarshalVT()
+}
+
+// consumers lists the consumers of the queues that this node leads, and the
+// sessions of its own clients that have consumers.
+func (b *Broker) consumers(req *peerpb.ConsumersRequest) *peerpb.ConsumersReply {
+	r := &peerpb.ConsumersReply{}
+	for _, g := range b.figured(&peerpb.FiguresRequest{Queues: req.Queues}) {
+		if g == nil || g.Leading() == 0 {
+			continue
+		}
+		now := b.config.Clock()
+		g.View(func(m *queue.Machine) {
+			for c := range m.Consumers() {
+				if c.Status != queue.Cancelled {
+					r.Consumers = append(r.Consumers, describeConsumer(m, &c, max(now, m.Clock())))
+				}
+			}
+		})
+	}
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	for _, s := range b.sessions {
+		if d := s.describe(); d != nil {
+			r.Sessions = append(r.Sessions, d)
+		}
+	}
+	return r
+}
+
+func describeConsumer(m *queue.Machine, c *queue.Consumer, now fsm.Time) *peerpb.QueueConsumer {
+	d := &peerpb.QueueConsumer{
+		Queue: uint64(m.ID()), Node: uint32(c.ID.Session.Node), Boot: c.ID.Session.Boot, Session: c.ID.Session.Num, Number: c.ID.Number,
+		Tag: c.Tag, Prefetch: c.Prefetch, Priority: c.Priority, NoAck: c.NoAck, Exclusive: c.Exclusive, Status: c.Status.String(),
+		Active: c.Active, SingleActive: m.Config().SingleActive,
+		Held: uint64(c.Held), TimedOut: uint64(c.TimedOut), LateAcks: c.LateAcks,
+		TimeoutPlusOne: uint64(c.Timeout + 1), OwnTimeout: c.OwnTimeout, NextDeadline: int64(c.FirstDeadline),
+	}
+	if c.HeldSince != 0 {
+		d.OldestAge = uint64(now - c.HeldSince)
+	}
+	return d
+}
+
+// describe says where a session's client is; nil: it has no consumers.
+func (s *Session) describe() *peerpb.ConsumingSession {
+	s.mu.Lock()
+	consuming := len(s.consumers) > 0
+	s.mu.Unlock()
+	at, ok := s.client.(located)
+	if !consuming || !ok {
+		return nil
+	}
+	name, channel, client := at.Where()
+	return &peerpb.ConsumingSession{
+		Boot: s.id.Boot, Session: s.id.Num, User: s.conn.user, Connection: name, Channel: uint32(channel),
+		PeerHost: client.Addr().Unmap().String(), PeerPort: uint32(client.Port()),
+	}
+}

@@ -1,0 +1,46 @@
+package mgmt
+
+import (
+	"cmp"
+	"net/http"
+	"slices"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm/catalog"
+)
+
+// listConsumers answers with the consumers of the queues that the user sees.
+func (s *Server) listConsumers(w http.ResponseWriter, r *request) {
+	vhosts, ok := r.vhosts()
+	if !ok {
+		s.notFound(w)
+		return
+	}
+	var items []api.Consumer
+	for _, c := range s.node.Consumers(r.Context()) {
+		q, ok := r.view.QueueByID(c.Of)
+		if !ok || !slices.Contains(vhosts, q.VHost) {
+			continue
+		}
+		c.Queue = api.QueueName{Name: q.Name, VHost: q.VHost}
+		c.Arguments = map[string]any{}
+		switch {
+		case !c.AckRequired:
+			c.TimeoutSource = string(catalog.FromNobody)
+		case c.OwnTimeout:
+			c.TimeoutSource = string(catalog.FromConsumer)
+			c.Arguments["x-consumer-timeout"] = c.Timeout
+		default:
+			c.TimeoutSource = string(r.view.TimeoutSource(q, s.node.Defaults()))
+		}
+		if c.Priority != 0 {
+			c.Arguments["x-priority"] = c.Priority
+		}
+		c.ConsumerTimeout = max(c.Timeout, 0)
+		items = append(items, c.Consumer)
+	}
+	slices.SortFunc(items, func(a, b api.Consumer) int {
+		return cmp.Or(cmp.Compare(a.Queue.VHost, b.Queue.VHost), cmp.Compare(a.Queue.Name, b.Queue.Name), cmp.Compare(a.Tag, b.Tag))
+	})
+	list(s, w, r, items)
+}
