@@ -57,10 +57,17 @@ type run struct {
 // node may have died by itself, and a failure leaves its history and logs.
 func mustStart(t *testing.T, limit time.Duration, args ...string) *run {
 	t.Helper()
+	return mustStartWith(t, limit, cluster.Options{Args: args})
+}
+
+// mustStartWith is mustStart for another cluster than three nodes.
+func mustStartWith(t *testing.T, limit time.Duration, o cluster.Options) *run {
+	t.Helper()
+	o.Binary, o.Dir = binary, t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), limit*time.Duration(*scale))
 	t.Cleanup(cancel)
 	began := time.Now()
-	c, err := cluster.Start(ctx, cluster.Options{Binary: binary, Dir: t.TempDir(), Args: args})
+	c, err := cluster.Start(ctx, o)
 	if err != nil {
 		t.Fatal(err)
 	}

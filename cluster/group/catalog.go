@@ -36,13 +36,13 @@ const (
 
 // CatalogConfig is what the catalog's group needs.
 type CatalogConfig struct {
-	Node    string
-	Store   *raftlog.Catalog
-	Mesh    *peer.Mesh
-	Kind    peer.Kind // of the calls that forward proposals
-	Clock   func() fsm.Time
-	Exit    func(code int)
-	Logger  *slog.Logger
+	Node   string
+	Store  *raftlog.Catalog
+	Mesh   *peer.Mesh
+	Kind   peer.Kind // of the calls that forward proposals
+	Clock  func() fsm.Time
+	Exit   func(code int)
+	Logger *slog.Logger
 	// Changed is told after each entry. It is called on the applying goroutine
 	// and must not block.
 	Changed func(CatalogChange)
@@ -62,7 +62,7 @@ type CatalogChange struct {
 type Catalog struct {
 	config  CatalogConfig
 	raft    atomic.Pointer[raft.Raft] // nil: not started
-	machine *catalog.Catalog // used by raft's applying goroutine only
+	machine *catalog.Catalog          // used by raft's applying goroutine only
 	view    atomic.Pointer[catalog.View]
 
 	mu      sync.Mutex

@@ -64,6 +64,7 @@ type Node interface {
 	// Version is the product's version.
 	Version() string
 	Operator
+	Membership
 }
 
 // Operator is what the API needs of the node for those who keep it running.

@@ -34,6 +34,7 @@ type Options struct {
 	Binary string
 	Dir    string   // for data and logs
 	Nodes  int      // 0: 3
+	More   int      // nodes that AddNode is to add
 	Args   []string // more arguments of "quorate dev"
 }
 
@@ -57,10 +58,12 @@ func (n *Node) URI() string { return "amqp://guest:guest@" + n.AMQP + "/" }
 type Cluster struct {
 	Nodes []*Node
 
-	dir   string
-	dev   *exec.Cmd
-	guard net.Listener
-	done  chan struct{} // closed when dev has ended and its output is read
+	dir    string
+	base   int // AMQP port of the first node
+	binary string
+	dev    *exec.Cmd
+	guard  net.Listener
+	done   chan struct{} // closed when dev has ended and its output is read
 }
 
 // Start starts a cluster with "quorate dev" and waits until every node serves clients.
@@ -68,11 +71,11 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	if o.Nodes == 0 {
 		o.Nodes = 3
 	}
-	base, guard, err := freePorts(o.Nodes)
+	base, guard, err := freePorts(o.Nodes + o.More)
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{dir: o.Dir, guard: guard, done: make(chan struct{})}
+	c := &Cluster{dir: o.Dir, base: base, binary: o.Binary, guard: guard, done: make(chan struct{})}
 	c.dev = exec.Command(o.Binary, "dev", "--nodes", strconv.Itoa(o.Nodes),
 		"--base-port", strconv.Itoa(base), "--data-dir", filepath.Join(o.Dir, "data"))
 	c.dev.Args = append(c.dev.Args, o.Args...)
@@ -172,6 +175,29 @@ func (c *Cluster) complete(nodes int) error {
 		}
 	}
 	return nil
+}
+
+// AddNode starts one more node, which joins the cluster through its first one,
+// and waits until it serves clients. Options.More says how many there can be.
+func (c *Cluster) AddNode(ctx context.Context) (*Node, error) {
+	k := len(c.Nodes)
+	at := func(offset int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(c.base+offset)) }
+	name := "n" + strconv.Itoa(k+1)
+	home := filepath.Join(c.dir, "data", name)
+	n := &Node{Number: k + 1, AMQP: at(k), HTTP: at(portOffsets[1] + k), dir: c.dir}
+	for _, word := range []string{
+		c.binary, "server", "--node-name", name, "--data-dir", home, "--set=listeners.tcp.default=" + n.AMQP,
+		"--set=management.tcp.listener=" + n.HTTP, "--set=prometheus.tcp.listener=" + at(portOffsets[2]+k),
+		"--set=cluster.listener=" + at(portOffsets[3]+k), "--set=log.file=" + filepath.Join(home, "quorate.log"),
+		"--set=cluster_formation.join=" + at(portOffsets[3]),
+	} {
+		n.Command += "'" + word + "' "
+	}
+	if err := n.Restart(); err != nil {
+		return nil, err
+	}
+	c.Nodes = append(c.Nodes, n)
+	return n, n.AwaitReady(ctx)
 }
 
 // URIs are the addresses of all nodes, in their order.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -88,6 +89,18 @@ func (n *Node) Metric(ctx context.Context, name string, words ...string) (sum fl
 		return 0, fmt.Errorf("node %d has no metric %s %v", n.Number, name, words)
 	}
 	return sum, nil
+}
+
+// Voters asks a node how many replicas of a queue vote.
+func (n *Node) Voters(ctx context.Context, queue string) (voters int, err error) {
+	var members []struct{ Membership string }
+	err = n.Call(ctx, http.MethodGet, "/api/queues/quorum/%2F/"+url.PathEscape(queue)+"/status", nil, &members)
+	for _, m := range members {
+		if m.Membership == "voter" {
+			voters++
+		}
+	}
+	return voters, err
 }
 
 // settle asks a node to tell its followers how far they may apply.

@@ -1,0 +1,74 @@
+package jepsen
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/jepsen/checker"
+	"github.com/quorate/quorate/jepsen/client"
+	"github.com/quorate/quorate/jepsen/cluster"
+	"github.com/quorate/quorate/jepsen/internal/await"
+	"github.com/quorate/quorate/jepsen/workload"
+)
+
+// A node that is in use gets a second and a third one beside it. Every queue
+// has three members in the end without anybody's doing, publishing never
+// fails, and nothing is lost or comes twice.
+func TestGrowFromOneNode(t *testing.T) {
+	r := mustStartWith(t, 2*time.Minute, cluster.Options{Nodes: 1, More: 2})
+	const queues = 24
+	names := make([]string, queues)
+	var declared []workload.Queue
+	for i := range names {
+		names[i] = fmt.Sprint("grow", i)
+		declared = append(declared, workload.Queue{Name: names[i]})
+	}
+	r.must(workload.Declare(r.ctx, r.Nodes[0].URI(), declared...))
+	stop := make(chan struct{})
+	next := 0
+	publishing := make(chan error, 1)
+	go func() {
+		p := client.Publisher{Name: "publisher", URIs: r.URIs()[:1], Rate: 1000}
+		publishing <- p.Run(r.ctx, r.History, workload.Until(stop, func() client.Message {
+			next++
+			q := names[next%queues]
+			return client.Message{RoutingKey: q, Queue: q, Size: 256}
+		}))
+	}()
+	for range 2 {
+		r.must(r.awaitConfirms(r.ctx, 500))
+		_, err := r.AddNode(r.ctx)
+		r.must(err)
+	}
+	r.must(r.awaitMembers(r.ctx, names, 3))
+	r.must(r.awaitConfirms(r.ctx, 500))
+	close(stop)
+	r.must(<-publishing)
+	for _, q := range names {
+		r.must(workload.Drain(r.ctx, r.Nodes[2].URI(), q, "drain "+q, r.History))
+	}
+	h := r.History
+	r.judge(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Redelivered(h))
+	t.Logf("%d attempts, %d confirmed, %d deliveries, longest time without a confirm %v",
+		len(h.Attempts), h.Confirmed(), len(h.Deliveries), h.LongestSilence().Round(time.Millisecond))
+	if n := len(h.Attempts); n != h.Confirmed() {
+		t.Errorf("%d publishes, %d confirmed", n, h.Confirmed())
+	}
+	r.mustConverge()
+}
+
+// awaitMembers waits until each of the queues has a replica on so many nodes,
+// all of them voters.
+func (r *run) awaitMembers(ctx context.Context, queues []string, want int) error {
+	return await.Until(ctx, 100*time.Millisecond, fmt.Sprintf("%d members of each queue", want), func() (bool, error) {
+		for _, q := range queues {
+			n, err := r.Nodes[0].Voters(ctx, q)
+			if err != nil || n < want {
+				return false, fmt.Errorf("%s has %d voters, %w", q, n, err)
+			}
+		}
+		return true, nil
+	})
+}
