@@ -42,7 +42,7 @@ type suite struct {
 // suites are all tables, in the order of the document.
 var suites = []*suite{
 	&amqpRows, &ttlRows, &leaseRows, &deadRows, &policyRows, &limitRows, &headRows, &holdRows, &keepRows, &idleRows,
-	&deliveryRows, &timeoutRows, &argumentRows, &localRows, &roughRows, &localRoughRows, &clusterRows,
+	&deliveryRows, &timeoutRows, &argumentRows, &localRows, &memberRows, &roughRows, &localRoughRows, &clusterRows,
 }
 
 // run runs a suite's rows, side by side unless they are rough.
