@@ -415,6 +415,7 @@ func (ch *channel) closeByServer() {
 func (ch *channel) finish() {
 	if ch.state != channelClosed {
 		ch.state = channelClosed
+		ch.conn.channelCount.Add(-1)
 		close(ch.finished)
 	}
 }

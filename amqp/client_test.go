@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"testing"
 	"time"
 
@@ -324,4 +325,41 @@ func TestClientClose(t *testing.T) {
 	if state := s.broker.String(); state != "" {
 		t.Errorf("left: %s", state)
 	}
+}
+
+// TestConnections looks at what is open, and ends it by name.
+func TestConnections(t *testing.T) {
+	s := mustServe(t, nil)
+	conn, err := amqp091.DialConfig("amqp://guest:guest@"+s.addr, amqp091.Config{
+		Heartbeat: 7 * time.Second, Properties: amqp091.Table{"connection_name": "mine", "product": "test"},
+	})
+	must(t, err)
+	closed := conn.NotifyClose(make(chan *amqp091.Error, 1))
+	ch := mustChannel(t, conn)
+	mustChannel(t, conn)
+	must(t, ch.Close())
+	all := s.Connections()
+	for len(all) == 1 && all[0].Channels > 1 && t.Context().Err() == nil { // the close is answered, and counted next
+		runtime.Gosched()
+		all = s.Connections()
+	}
+	if len(all) != 1 {
+		t.Fatalf("%+v", all)
+	}
+	i := all[0]
+	name := conn.LocalAddr().String() + " -> " + s.addr
+	if i.Name != name || i.Given != "mine" || i.User != "guest" || i.VHost != "/" || i.Channels != 1 ||
+		i.Heartbeat != 7*time.Second || i.Mechanism != "PLAIN" || i.TLS != "" || i.Closing || i.Received == 0 || i.Sent == 0 {
+		t.Errorf("%+v", i)
+	}
+	if n := len(i.Properties.GetFields()); n < 3 {
+		t.Errorf("%d client properties", n)
+	}
+	if s.CloseConnection("nobody", "no reason") || !s.CloseConnection(name, "a reason") {
+		t.Error("another connection is closed")
+	}
+	if e := receive(t, closed); e.Code != 320 || e.Reason != "CONNECTION_FORCED - a reason" {
+		t.Errorf("%v", e)
+	}
+	s.broker.AwaitSessions(0)
 }

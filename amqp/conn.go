@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/quorate/quorate/amqp/wire"
@@ -34,12 +35,14 @@ type conn struct {
 	tasks  *tasks
 
 	// Set by the handshake.
-	user, vhost string
-	capable     capabilities
-	frameMax    uint32
-	channelMax  uint16
-	heartbeat   time.Duration
-	broker      Connection
+	user, vhost      string
+	mechanism        string
+	clientProperties wire.Table
+	capable          capabilities
+	frameMax         uint32
+	channelMax       uint16
+	heartbeat        time.Duration
+	broker           Connection
 
 	// ctx ends calls of the broker when nobody is there any more to be told.
 	ctx    context.Context
@@ -49,6 +52,10 @@ type conn struct {
 	channels map[uint16]*channel
 	last     *channel // the channel of the last frame
 	request  request
+
+	info         atomic.Pointer[ConnectionInfo] // nil: not open yet
+	channelCount atomic.Int32
+	sent         atomic.Uint64
 
 	mu      sync.Mutex
 	running bool
@@ -104,6 +111,7 @@ func (c *conn) run() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.running = true
+	c.info.Store(c.describe())
 	return c.cause == nil
 }
 

@@ -150,6 +150,7 @@ func (h *handshake) start() error {
 		return err
 	}
 	ok := m.(*wire.ConnectionStartOK)
+	h.mechanism, h.clientProperties = ok.Mechanism, ok.ClientProperties
 	h.readClientProperties(ok.ClientProperties)
 	user, err := h.login(ok.Mechanism, ok.Response)
 	if e := (*wire.Error)(nil); errors.As(err, &e) {

@@ -177,6 +177,7 @@ func (c *conn) openChannel(number uint16) error {
 	}
 	ch.session = session
 	c.channels[number], c.last = ch, ch
+	c.channelCount.Add(1)
 	c.out.push(number, &wire.ChannelOpenOK{})
 	return nil
 }

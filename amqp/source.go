@@ -3,6 +3,7 @@ package amqp
 import (
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -14,6 +15,8 @@ import (
 // control does not blame the client.
 type source struct {
 	conn net.Conn
+
+	received atomic.Uint64 // octets
 
 	// Reader only.
 	idle  time.Duration // longest silence; 0: any
@@ -31,6 +34,7 @@ func (s *source) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	n, err := s.conn.Read(p)
+	s.received.Add(uint64(n))
 	if n > 0 && s.slow && s.frame.IsZero() {
 		s.frame = time.Now()
 	}

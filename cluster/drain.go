@@ -43,6 +43,11 @@ type Door interface {
 	Shut(ctx context.Context, reason string)
 	// Open lets clients in again. It does nothing if they are let in.
 	Open() error
+	// Connections describes who is in.
+	Connections() []api.Connection
+	// CloseConnection sends away whose connection has this name, and returns
+	// false if there is none.
+	CloseConnection(name, reason string) bool
 }
 
 // SetDoor gives the node the clients' way in. It is called before Join.

@@ -34,6 +34,7 @@ func (n *Node) listen() {
 	n.mesh.HandleCall(broker.KindTransfer, n.onTransfer)
 	n.mesh.HandleCall(broker.KindNodes, n.onNodes)
 	n.mesh.HandleCall(broker.KindAdmit, n.onAdmit)
+	n.handleClients()
 }
 
 // standings asks all nodes that are up how their replicas stand; without

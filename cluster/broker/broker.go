@@ -40,8 +40,10 @@ const (
 	KindAdmit    // call: a node that wants to join, for the catalog's leader
 	kindPeek     // call
 	kindReply
-	kindRequester // call: whether a channel takes replies
-	kindConsumers // call
+	kindRequester       // call: whether a channel takes replies
+	kindConsumers       // call
+	KindConnections     // call: a node's clients, see package cluster
+	KindCloseConnection // call
 )
 
 // Catalog is the replicated catalog as the broker uses it.

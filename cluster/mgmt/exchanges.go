@@ -22,8 +22,8 @@ func describeExchange(x *catalog.Exchange) api.Exchange {
 	policies := x.Policies()
 	return api.Exchange{
 		Name: x.Name, VHost: x.VHost, Type: x.Type, Durable: x.Durable, AutoDelete: x.AutoDelete, Internal: x.Internal,
-		Arguments: objectOf(x.Arguments), Policy: policies.Policy, OperatorPolicy: policies.Operator,
-		EffectiveDefinition: objectOf(policies.Definition),
+		Arguments: ObjectOf(x.Arguments), Policy: policies.Policy, OperatorPolicy: policies.Operator,
+		EffectiveDefinition: ObjectOf(policies.Definition),
 	}
 }
 
@@ -78,7 +78,7 @@ func implicit(q *catalog.Queue) api.Binding {
 func describeBinding(b *catalog.Binding) api.Binding {
 	d := api.Binding{
 		Source: b.Source, VHost: b.VHost, Destination: b.Destination, DestinationType: "queue",
-		RoutingKey: b.RoutingKey, Arguments: objectOf(b.Arguments),
+		RoutingKey: b.RoutingKey, Arguments: ObjectOf(b.Arguments),
 	}
 	if b.ToExchange {
 		d.DestinationType = "exchange"

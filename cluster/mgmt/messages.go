@@ -81,7 +81,7 @@ func (e encoding) show(m *api.Message, body []byte) {
 func (e encoding) message(x *Message) api.Message {
 	m := api.Message{
 		Redelivered: x.Acquired > 0, Exchange: string(x.Payload.Exchange()), RoutingKey: string(x.Payload.RoutingKey()),
-		MessageCount: x.Ready, Properties: objectOf(x.Properties),
+		MessageCount: x.Ready, Properties: ObjectOf(x.Properties),
 	}
 	e.show(&m, x.Payload.Body())
 	return m

@@ -61,6 +61,11 @@ type Node interface {
 	// Settle makes the followers of all queues that this node leads learn
 	// what is committed.
 	Settle(ctx context.Context) error
+	// Connections lists clients' connections to all nodes that answer, by name.
+	Connections(ctx context.Context) []api.Connection
+	// CloseConnection has the node that a client is connected to send it away,
+	// for this reason. It returns false if the connection is gone.
+	CloseConnection(ctx context.Context, c api.Connection, reason string) (bool, error)
 	// Version is the product's version.
 	Version() string
 	Operator

@@ -32,6 +32,8 @@ type world struct {
 	catalog catalog.Catalog
 	figures map[string]Figures // by name of the queue
 	offline map[string]bool
+	clients []api.Connection
+	closed  []string // connections, and why
 	handler http.Handler
 }
 
@@ -94,6 +96,13 @@ func (w *world) Figures(_ context.Context, ids ...fsm.QueueID) map[fsm.QueueID]F
 }
 
 func (w *world) Consumers(context.Context, ...fsm.QueueID) []Consumer { return nil }
+func (w *world) Connections(context.Context) []api.Connection         { return w.clients }
+
+func (w *world) CloseConnection(_ context.Context, c api.Connection, reason string) (bool, error) {
+	w.clients = slices.DeleteFunc(w.clients, func(x api.Connection) bool { return x.Name == c.Name })
+	w.closed = append(w.closed, c.Name+": "+reason)
+	return true, nil
+}
 
 func (w *world) Online(node string) bool    { return !w.offline[node] }
 func (w *world) Defaults() catalog.Defaults { return catalog.Defaults{} }

@@ -22,7 +22,7 @@ type policyKind struct {
 func describePolicy(p *catalog.Policy) api.Policy {
 	return api.Policy{
 		VHost: p.VHost, Name: p.Name, Pattern: p.Pattern, ApplyTo: p.ApplyTo,
-		Definition: objectOf(p.Definition), Priority: p.Priority,
+		Definition: ObjectOf(p.Definition), Priority: p.Priority,
 	}
 }
 

@@ -43,8 +43,8 @@ func (s *Server) describeQueue(v *catalog.View, q *catalog.Queue, figures map[fs
 	policies, settings := v.PoliciesOf(q), v.Settings(q, s.node.Defaults())
 	d := api.Queue{
 		Name: q.Name, VHost: q.VHost, Type: q.Type(), Durable: q.Durable, AutoDelete: q.AutoDelete, Exclusive: q.Exclusive,
-		Arguments: objectOf(q.Arguments), Policy: policies.Policy, OperatorPolicy: policies.Operator,
-		EffectiveDefinition: objectOf(policies.Definition),
+		Arguments: ObjectOf(q.Arguments), Policy: policies.Policy, OperatorPolicy: policies.Operator,
+		EffectiveDefinition: ObjectOf(policies.Definition),
 		DeliveryLimit:       settings.DeliveryLimit, DeadLetterStrategy: strategy(settings),
 		State: "running", Members: []string{}, Online: []string{},
 	}

@@ -105,6 +105,10 @@ func (s *Server) definitions() []resource {
 		{"/api/exchanges/{vhost}/{name}", []endpoint{get(management, s.getExchange)}},
 		{"/api/exchanges/{vhost}/{name}/bindings/source", []endpoint{get(management, s.bindingsFromExchange)}},
 		{"/api/exchanges/{vhost}/{name}/bindings/destination", []endpoint{get(management, s.bindingsToExchange)}},
+		{"/api/connections", []endpoint{get(management, s.listConnections)}},
+		{"/api/connections/{name}", []endpoint{get(management, s.getConnection), remove(management, s.closeConnections)}},
+		{"/api/connections/username/{user}", []endpoint{get(management, s.listConnections), remove(management, s.closeConnections)}},
+		{"/api/vhosts/{vhost}/connections", []endpoint{get(management, s.listConnections)}},
 		{"/api/bindings", []endpoint{get(management, s.listBindings)}},
 		{"/api/bindings/{vhost}", []endpoint{get(management, s.listBindings)}},
 	}
@@ -155,7 +159,7 @@ func (s *Server) router() http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		headers(w)
-		segments := strings.Split(r.URL.EscapedPath(), "/")
+		segments := strings.Split(strings.TrimSuffix(r.URL.EscapedPath(), "/"), "/")
 		for _, x := range rows {
 			if names, ok := match(x.segments, segments); ok {
 				for name, value := range names {

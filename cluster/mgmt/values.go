@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// objectOf returns a table as a JSON object.
-func objectOf(t *fsm.Table) map[string]any {
+// ObjectOf returns a table as a JSON object.
+func ObjectOf(t *fsm.Table) map[string]any {
 	object := map[string]any{}
 	for _, f := range t.GetFields() {
 		object[f.GetName()] = jsonOf(f.GetValue())
@@ -35,7 +35,7 @@ func jsonOf(v *logpb.Value) any {
 	case 'd':
 		return finite(math.Float64frombits(uint64(v.GetInt())))
 	case 'F':
-		return objectOf(v.GetTable())
+		return ObjectOf(v.GetTable())
 	case 'A':
 		list := []any{}
 		for _, e := range v.GetArray() {

@@ -6,8 +6,11 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/quorate/quorate/amqp"
+	"github.com/quorate/quorate/cluster/mgmt"
+	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
 // door is the clients' way in, see cluster.Door.
@@ -113,5 +116,41 @@ func (d *door) serveFirst() {
 	defer d.mu.Unlock()
 	if d.open {
 		d.serve()
+	}
+}
+
+// Connections implements cluster.Door.
+func (d *door) Connections() []api.Connection {
+	var all []api.Connection
+	for _, c := range d.front.Connections() {
+		all = append(all, describe(&c))
+	}
+	return all
+}
+
+// CloseConnection implements cluster.Door.
+func (d *door) CloseConnection(name, reason string) bool {
+	return d.front.CloseConnection(name, reason)
+}
+
+func describe(c *amqp.ConnectionInfo) api.Connection {
+	state := "running"
+	if c.Closing {
+		state = "closing"
+	}
+	optional := func(s string) *string {
+		if s == "" {
+			return nil
+		}
+		return &s
+	}
+	return api.Connection{
+		Name: c.Name, UserProvidedName: c.Given, User: c.User, UserWhoPerformed: c.User, VHost: c.VHost,
+		Protocol: "AMQP 0-9-1", Type: "network", State: state, ConnectedAt: c.OpenedAt.UnixMilli(),
+		Host: c.Host.Addr().String(), Port: c.Host.Port(), PeerHost: c.Peer.Addr().String(), PeerPort: c.Peer.Port(),
+		Channels: c.Channels, ChannelMax: c.ChannelMax, FrameMax: c.FrameMax, Heartbeat: int(c.Heartbeat / time.Second),
+		AuthMechanism: c.Mechanism, ReceivedBytes: c.Received, SentBytes: c.Sent,
+		TLS: c.TLS != "", TLSProtocol: optional(c.TLS), TLSCipher: optional(c.Cipher), CertificateOwner: optional(c.Certificate),
+		ClientProperties: mgmt.ObjectOf(c.Properties),
 	}
 }

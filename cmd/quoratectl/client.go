@@ -22,6 +22,7 @@ const maxAnswer = 64 << 20
 type client struct {
 	base           string
 	user, password string
+	reason         string // why something is closed; empty: not given
 }
 
 // newClient takes an URL, or a host with or without a port.
@@ -37,7 +38,7 @@ func newClient(o *options) (*client, error) {
 	if u.Port() == "" && !strings.Contains(o.node, "://") {
 		u.Host += ":15672"
 	}
-	return &client{strings.TrimSuffix(u.String(), "/"), o.user, o.password}, nil
+	return &client{base: strings.TrimSuffix(u.String(), "/"), user: o.user, password: o.password}, nil
 }
 
 // do sends body, if any, and reads the answer into out, if any.
@@ -60,6 +61,9 @@ func (c *client) ask(ctx context.Context, method, path string, body, out any, an
 	req, err := http.NewRequestWithContext(ctx, method, c.base+path, send)
 	if err != nil {
 		return 0, err
+	}
+	if c.reason != "" {
+		req.Header.Set("X-Reason", c.reason)
 	}
 	req.SetBasicAuth(c.user, c.password)
 	res, err := http.DefaultClient.Do(req)

@@ -50,6 +50,7 @@ func pretendNode(t *testing.T) (address string, changed *[]string) {
 		"/api/vhosts/v/permissions":       []api.Permission{{User: "u", VHost: "v", Configure: "^c", Write: "^w", Read: "^r"}},
 		"/api/users/u/topic-permissions":  []api.TopicPermission{{User: "u", VHost: "v", Exchange: "x", Write: "^w", Read: "^r"}},
 		"/api/vhosts/v/topic-permissions": []api.TopicPermission{{User: "u", VHost: "v", Exchange: "x", Write: "^w", Read: "^r"}},
+		"/api/connections":                []api.Connection{{Name: "h:1 -> h:2", User: "u", PeerHost: "h", PeerPort: 1, State: "running", Node: "n2"}},
 		"/api/quorate/settings":           []api.Setting{{Name: "max_clock_skew", Value: 250, Default: 1000, Low: 10, High: 3600000, About: "ms"}},
 	}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -67,7 +68,7 @@ func pretendNode(t *testing.T) (address string, changed *[]string) {
 		case r.URL.EscapedPath() == "/api/health/checks/ready-to-serve-clients":
 			fail(http.StatusServiceUnavailable, "the node does not serve clients yet")
 		case r.Method != http.MethodGet:
-			*changed = append(*changed, fmt.Sprintf("%s %s %s", r.Method, r.URL.EscapedPath(), body))
+			*changed = append(*changed, fmt.Sprintf("%s %s %s%s", r.Method, r.URL.EscapedPath(), body, r.Header.Get("X-Reason")))
 			w.WriteHeader(http.StatusNoContent)
 		case answers[r.URL.EscapedPath()] == nil:
 			fail(http.StatusNotFound, "Not Found")
@@ -114,6 +115,8 @@ func TestVerbs(t *testing.T) {
 		{"list_queues --formatter json name messages_ready", "[\n  {\n    \"messages_ready\": 3,\n    \"name\": \"a\"\n  },\n  {\n    \"messages_ready\": null,\n    \"name\": \"lost\"\n  }\n]\n"},
 		{"list_queues --vhost=none --formatter=json", "[]\n"},
 		{"list_replicas -q vhost name term applied_index state_hash", "vhost\tname\tterm\tapplied_index\tstate_hash\n/\ta\t4\t9\tff\nother\tb\t0\t0\t\n"},
+		{"list_connections", "Listing connections ...\nuser\tpeer_host\tpeer_port\tstate\nu\th\t1\trunning\n"},
+		{"list_connections -s name node", "h:1 -> h:2\tn2\n"},
 		{"list_cluster_settings -s", "max_clock_skew\t250\t1000\t10\t3600000\tms\n"},
 	} {
 		for _, form := range []string{node, "http://" + node, "http://" + node + "/"} {
@@ -133,6 +136,8 @@ func TestChanges(t *testing.T) {
 		want string
 	}{
 		{[]string{"set_cluster_setting", "max_clock_skew", "250"}, `PUT /api/quorate/settings/max_clock_skew {"value":250}`},
+		{[]string{"close_connection", "h:1 -> h:2", "for a test"}, "DELETE /api/connections/h:1%20-%3E%20h:2 for a test"},
+		{[]string{"close_all_user_connections", "u", "for a test"}, "DELETE /api/connections/username/u for a test"},
 		{[]string{"clear_cluster_setting", "max_clock_skew"}, "DELETE /api/quorate/settings/max_clock_skew "},
 		{[]string{"set_policy", "TTL", ".*", `{"message-ttl":60000}`, "--apply-to", "queues"},
 			`PUT /api/policies/%2F/TTL {"apply-to":"queues","definition":{"message-ttl":60000},"pattern":".*","priority":0}`},

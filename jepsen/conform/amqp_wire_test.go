@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +16,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/quorate/quorate/jepsen/client"
+	"github.com/quorate/quorate/jepsen/internal/await"
 )
 
 func TestAMQP(t *testing.T) { amqpRows.run(t) }
@@ -473,7 +476,21 @@ var frameRows = []row{
 		t.must(t.open().Close())
 	}},
 	{id: "A044", what: "connection.blocked and unblocked", but: "there are no alarms yet"},
-	{id: "A045", what: "a connection is closed through the HTTP API", but: "the API has no connections yet"},
+	{id: "A045", what: "a connection is closed through the HTTP API of another node", run: func(t *T) {
+		conn := t.connect(1)
+		closed := conn.NotifyClose(make(chan *amqp.Error, 1))
+		name := conn.LocalAddr().String() + " -> " + conn.RemoteAddr().String()
+		remove := func() int {
+			status, _, err := t.Nodes[0].Do(t.ctx, http.MethodDelete, "/api/connections/"+url.PathEscape(name), nil)
+			t.must(err)
+			return status
+		}
+		t.equal("status", remove(), http.StatusNoContent)
+		if e := <-closed; e == nil || e.Code != amqp.ConnectionForced || e.Reason != "CONNECTION_FORCED - Closed via management plugin" {
+			t.Errorf("%v", e)
+		}
+		t.must(await.Until(t.ctx, poll, "the connection to be gone", func() (bool, error) { return remove() == http.StatusNotFound, nil }))
+	}},
 }
 
 // allTypes sends one value of each type.

@@ -1,0 +1,96 @@
+package amqp
+
+import (
+	"crypto/tls"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/quorate/quorate/fsm"
+)
+
+// ConnectionInfo describes an open connection.
+type ConnectionInfo struct {
+	Name        string // "PEER-IP:PORT -> IP:PORT"
+	Given       string // the client's own name for it; empty: none
+	User, VHost string
+	Peer, Host  netip.AddrPort
+	OpenedAt    time.Time
+	Mechanism   string // of the login
+	Heartbeat   time.Duration
+	FrameMax    uint32
+	ChannelMax  uint16
+	Channels    int
+	Received    uint64 // octets
+	Sent        uint64 // octets, since it is open
+	Closing     bool
+	TLS, Cipher string // names; empty: not encrypted
+	Certificate string // the subject of the client's certificate; empty: none
+	Properties  *fsm.Table
+}
+
+// describe is called once, when the connection opens.
+func (c *conn) describe() *ConnectionInfo {
+	peer, host := addrPort(c.socket.RemoteAddr().String()), addrPort(c.socket.LocalAddr().String())
+	i := &ConnectionInfo{
+		Name: peer.String() + " -> " + host.String(), User: c.user, VHost: c.vhost, Peer: peer, Host: host,
+		OpenedAt: time.Now(), Mechanism: c.mechanism, Heartbeat: c.heartbeat, FrameMax: c.frameMax, ChannelMax: c.channelMax,
+		Properties: catalogTable(c.clientProperties),
+	}
+	if given, ok := c.clientProperties.Get("connection_name"); ok && isText(given) {
+		i.Given = given.Str
+	}
+	if t, ok := c.socket.(*tls.Conn); ok {
+		s := t.ConnectionState()
+		i.TLS, i.Cipher = tls.VersionName(s.Version), tls.CipherSuiteName(s.CipherSuite)
+		if len(s.PeerCertificates) > 0 {
+			i.Certificate = s.PeerCertificates[0].Subject.String()
+		}
+	}
+	return i
+}
+
+func addrPort(s string) netip.AddrPort {
+	a, _ := netip.ParseAddrPort(s) // a socket that is none of the network has no address
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+}
+
+// Connections describes what is open, in the order of names.
+func (s *Server) Connections() []ConnectionInfo {
+	var all []ConnectionInfo
+	for _, c := range s.open() {
+		i := *c.info.Load()
+		i.Channels = int(c.channelCount.Load())
+		i.Received, i.Sent = c.source.received.Load(), c.sent.Load()
+		i.Closing = c.isDone()
+		all = append(all, i)
+	}
+	slices.SortFunc(all, func(a, b ConnectionInfo) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// CloseConnection ends the connection of this name: its client is told 320
+// with the reason. It returns false if there is none, and does not wait.
+func (s *Server) CloseConnection(name, reason string) bool {
+	for _, c := range s.open() {
+		if c.info.Load().Name == name {
+			c.fail(errForced(reason))
+			return true
+		}
+	}
+	return false
+}
+
+// open lists the connections that are past their handshake.
+func (s *Server) open() []*conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []*conn
+	for c := range s.conns {
+		if c.info.Load() != nil {
+			all = append(all, c)
+		}
+	}
+	return all
+}

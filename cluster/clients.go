@@ -1,0 +1,95 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/cluster/broker"
+	"github.com/quorate/quorate/cluster/mgmt/api"
+)
+
+// clientsWait bounds how long other nodes may take to answer.
+const clientsWait = 5 * time.Second
+
+// handleClients registers for what other nodes ask about this node's clients.
+// It happens between tools and people: what goes over is the JSON they see.
+func (n *Node) handleClients() {
+	n.mesh.HandleCall(broker.KindConnections, func(context.Context, string, []byte) ([]byte, error) {
+		return json.Marshal(n.myConnections())
+	})
+	n.mesh.HandleCall(broker.KindCloseConnection, func(_ context.Context, _ string, req []byte) ([]byte, error) {
+		var c closing
+		if err := json.Unmarshal(req, &c); err != nil {
+			return nil, err
+		}
+		return json.Marshal(n.door != nil && n.door.CloseConnection(c.Name, c.Reason))
+	})
+}
+
+// closing asks a node to close a connection.
+type closing struct{ Name, Reason string }
+
+func (n *Node) myConnections() []api.Connection {
+	if n.door == nil {
+		return nil
+	}
+	all := n.door.Connections()
+	for i := range all {
+		all[i].Node = n.config.Name
+	}
+	return all
+}
+
+// Connections lists clients' connections to all nodes that answer, by name.
+func (n *Node) Connections(ctx context.Context) []api.Connection {
+	ctx, cancel := context.WithTimeout(ctx, clientsWait)
+	defer cancel()
+	all := n.myConnections()
+	var mu sync.Mutex
+	var asked sync.WaitGroup
+	for _, p := range n.mesh.Peers() {
+		if !p.Alive {
+			continue
+		}
+		asked.Go(func() {
+			var theirs []api.Connection
+			answer, err := n.mesh.Call(ctx, p.Node, broker.KindConnections, nil)
+			if err == nil {
+				err = json.Unmarshal(answer, &theirs)
+			}
+			if err != nil {
+				n.slog.Debug("no connections from peer", "node", p.Node, "error", err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, theirs...)
+		})
+	}
+	asked.Wait()
+	slices.SortFunc(all, func(a, b api.Connection) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// CloseConnection has the node that a client is connected to send it away,
+// for this reason. It returns false if the connection is gone.
+func (n *Node) CloseConnection(ctx context.Context, c api.Connection, reason string) (bool, error) {
+	if c.Node == n.config.Name {
+		return n.door.CloseConnection(c.Name, reason), nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, clientsWait)
+	defer cancel()
+	req, err := json.Marshal(closing{c.Name, reason})
+	if err != nil {
+		return false, err
+	}
+	answer, err := n.mesh.Call(ctx, c.Node, broker.KindCloseConnection, req)
+	if err != nil {
+		return false, err
+	}
+	var closed bool
+	return closed, json.Unmarshal(answer, &closed)
+}

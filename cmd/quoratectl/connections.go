@@ -1,0 +1,41 @@
+package main
+
+import "github.com/quorate/quorate/cluster/mgmt/api"
+
+var connectionColumns = []column[api.Connection]{
+	{"user", "", func(c api.Connection) any { return c.User }},
+	{"peer_host", "", func(c api.Connection) any { return c.PeerHost }},
+	{"peer_port", "", func(c api.Connection) any { return c.PeerPort }},
+	{"state", "running or closing", func(c api.Connection) any { return c.State }},
+	{"name", "", func(c api.Connection) any { return c.Name }},
+	{"user_provided_name", "", func(c api.Connection) any { return c.UserProvidedName }},
+	{"node", "it is connected to", func(c api.Connection) any { return c.Node }},
+	{"vhost", "", func(c api.Connection) any { return c.VHost }},
+	{"channels", "open", func(c api.Connection) any { return c.Channels }},
+	{"channel_max", "", func(c api.Connection) any { return c.ChannelMax }},
+	{"frame_max", "", func(c api.Connection) any { return c.FrameMax }},
+	{"timeout", "heartbeat, in s", func(c api.Connection) any { return c.Heartbeat }},
+	{"connected_at", "ms since 1970", func(c api.Connection) any { return c.ConnectedAt }},
+	{"auth_mechanism", "", func(c api.Connection) any { return c.AuthMechanism }},
+	{"ssl", "", func(c api.Connection) any { return c.TLS }},
+	{"recv_oct", "octets", func(c api.Connection) any { return c.ReceivedBytes }},
+	{"send_oct", "octets", func(c api.Connection) any { return c.SentBytes }},
+	{"client_properties", "", func(c api.Connection) any { return c.ClientProperties }},
+}
+
+func listConnections(c *call) error {
+	var rows []api.Connection
+	if err := c.get(path("connections"), &rows); err != nil {
+		return err
+	}
+	return list(c, "Listing connections ...", connectionColumns, c.words, 4, rows)
+}
+
+// closeConnections deletes what the first word names, for the reason of the
+// second.
+func closeConnections(at ...string) func(*call) error {
+	return func(c *call) error {
+		c.client.reason = c.words[1]
+		return c.delete(path(append(at, c.words[0])...))
+	}
+}
