@@ -163,7 +163,7 @@ func (n *Node) admit(node string, identity []byte) error {
 // nodeNames are the names of all nodes, in order.
 func (n *Node) nodeNames() []string { return slices.Sorted(maps.Keys(n.directory.record().Nodes)) }
 
-// members lists the nodes of a view. The addresses of the configuration go
+// membersIn lists the nodes of a view. The addresses of the configuration go
 // before those that nodes have given themselves.
 func (n *Node) membersIn(v *catalog.View) map[string]member {
 	nodes := map[string]member{}

@@ -155,7 +155,7 @@ func (n *Node) onAdmit(ctx context.Context, _ string, req []byte) ([]byte, error
 }
 
 func (n *Node) answerJoin(ctx context.Context, ask *peerpb.Ask, told *peerpb.Told) {
-	if err := n.giveplace(ctx, ask); err != nil {
+	if err := n.givePlace(ctx, ask); err != nil {
 		told.Error = err.Error()
 		n.slog.Warn("node does not join", "node", ask.Node, "address", ask.Address, "reason", err)
 		return
@@ -164,10 +164,10 @@ func (n *Node) answerJoin(ctx context.Context, ask *peerpb.Ask, told *peerpb.Tol
 	n.tellNodes(told)
 }
 
-// giveplace makes a node a member of the cluster; only the catalog's leader can.
+// givePlace makes a node a member of the cluster; only the catalog's leader can.
 // A node that has lost its disk first ceases to be a member: as long as its
 // vote counted, it would be asked for it, and would not know how it had voted.
-func (n *Node) giveplace(ctx context.Context, ask *peerpb.Ask) error {
+func (n *Node) givePlace(ctx context.Context, ask *peerpb.Ask) error {
 	n.admission.Lock()
 	defer n.admission.Unlock()
 	if !n.catalog.Leads() {
