@@ -252,6 +252,7 @@ func (ch *channel) readHeaders(m *message, p *wire.Properties, encoded []byte) [
 	if m.publish.HeadersError = err; err != nil {
 		return encoded
 	}
+	m.publish.Delay = delay(p, m.publish.Schedule != nil)
 	var out []string
 	if _, ok := p.Header(headerBCC); ok {
 		m.publish.Copies = append(m.publish.Copies, m.blind...)

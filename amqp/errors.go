@@ -51,6 +51,15 @@ func protocolError(err error, id uint32) *wire.Error {
 	return e
 }
 
+// returnReason is what a returned message says of why.
+func returnReason(why *fsm.Refusal) (code uint16, text string) {
+	if why == nil {
+		return wire.CodeNoRoute, wire.ReplyName(wire.CodeNoRoute)
+	}
+	code = refusalCodes[why.Kind]
+	return code, wire.ReplyText(code, why.Text)
+}
+
 // isInternal reports whether protocolError hides err from the client.
 func isInternal(err error) bool {
 	return !errors.As(err, new(*wire.Error)) && !errors.As(err, new(*fsm.Refusal)) &&

@@ -54,6 +54,7 @@ type outItem struct {
 	tag      uint64    // delivery tag
 	from, to int       // outRaw: place in batch.raw
 	message  fsm.Message
+	refusal  *fsm.Refusal // outReturn; nil: there was no route
 }
 
 // itemWeight is what an item is taken to cost on top of its payload.

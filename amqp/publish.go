@@ -75,6 +75,7 @@ func (ch *channel) enqueue(m *message) error {
 		c.flow.add(1, int64(size))
 		p.Number = ch.confirms.add(uint32(size))
 	}
+	p.Mandatory = m.mandatory
 	ch.prepare(m)
 	routed, err := ch.session.Publish(p)
 	ch.prepare(nil)
@@ -120,6 +121,14 @@ func (ch *channel) publishProperty(name string) []byte {
 		return nil
 	}
 	return Properties{}.Property(ch.publishing.publish.Payload.Properties(), name)
+}
+
+// Refused takes the answer to a publish that asked the broker for something.
+func (ch *channel) Refused(payload fsm.Payload, why *fsm.Refusal) {
+	out := ch.conn.out
+	out.lock()
+	out.pushMessage(outItem{kind: outReturn, channel: ch, message: fsm.Message{Payload: payload}, refusal: why})
+	out.unlock()
 }
 
 // Settled takes the outcome of publishes.

@@ -87,6 +87,8 @@ func reasonName(r logpb.Death_Reason) string {
 		return "maxlen"
 	case logpb.Death_DELIVERY_LIMIT:
 		return "delivery_limit"
+	case logpb.Death_UNROUTABLE:
+		return "unroutable"
 	}
 	return "unknown"
 }

@@ -44,6 +44,7 @@ func TestProtocolHeader(t *testing.T) {
 		for _, name := range []string{
 			"publisher_confirms", "exchange_exchange_bindings", "basic.nack", "consumer_cancel_notify", "connection.blocked",
 			"consumer_priorities", "authentication_failure_close", "per_consumer_qos", "accept_consumer_cancel_ok",
+			"quorate_commands", "message_scheduling",
 		} {
 			if v, _ := can.Table.Get(name); v.Tag != wire.TagBool || v.Int != 1 {
 				t.Errorf("capability %s is %+v", name, v)

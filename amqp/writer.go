@@ -143,8 +143,9 @@ func (w *writer) item(it *outItem) error {
 			return err
 		}
 	case outReturn:
+		code, text := returnReason(it.refusal)
 		w.grow(wire.AppendMethod(w.buf, ch.number, &wire.BasicReturn{
-			ReplyCode: wire.CodeNoRoute, ReplyText: wire.ReplyName(wire.CodeNoRoute),
+			ReplyCode: code, ReplyText: text,
 			Exchange: string(p.Exchange()), RoutingKey: string(p.RoutingKey()),
 		}))
 		if err := w.content(it); err != nil {

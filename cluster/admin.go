@@ -90,13 +90,29 @@ func (n *Node) Figures(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]
 	return all
 }
 
+// Scheduled asks a queue's leader for its scheduled messages, see
+// broker.Scheduled.
+func (n *Node) Scheduled(ctx context.Context, q *catalog.Queue, r *peerpb.ScheduledRequest) ([]*peerpb.ScheduledMessage, error) {
+	return n.broker.Scheduled(ctx, q, r)
+}
+
+// Command performs commands at a queue, see broker.Command.
+func (n *Node) Command(ctx context.Context, q *catalog.Queue, commands ...*logpb.Command) ([]fsm.Result, error) {
+	return n.broker.Command(ctx, q, commands...)
+}
+
+// Now is the node's time as entries are stamped with.
+func (n *Node) Now() fsm.Time { return n.clock.Status().Now }
+
 // queueFigures shows what a queue's leader has answered.
 func queueFigures(f *peerpb.QueueFigures) api.QueueFigures {
 	r := api.QueueFigures{
 		Messages: f.Ready + f.Unacknowledged + f.Scheduled + f.Delayed + f.Outbox, Ready: f.Ready, Unacknowledged: f.Unacknowledged, DeadLetters: f.Outbox,
 		Bytes: f.ReadyBytes + f.UnacknowledgedBytes + f.ScheduledBytes + f.DelayedBytes + f.OutboxBytes, ReadyBytes: f.ReadyBytes,
 		UnacknowledgedBytes: f.UnacknowledgedBytes, DeadLetterBytes: f.OutboxBytes, Scheduled: f.Scheduled, ScheduledBytes: f.ScheduledBytes, Consumers: f.Consumers,
-		Delayed: f.Delayed, DelayedBytes: f.DelayedBytes,
+		Delayed: f.Scheduled + f.Delayed, DelayedBytes: f.ScheduledBytes + f.DelayedBytes, DelayedRetry: f.Delayed,
+		NextDelayedAt: f.NextDue, LastDelayedAt: f.LastDue,
+		FiredTotal: f.EverScheduled - f.Unscheduled - f.Scheduled, CancelledTotal: f.Unscheduled, UnroutableTotal: f.Unroutable,
 		ExpiredTotal: f.Expired, TimedOutTotal: f.TimedOut, LateAcksTotal: f.LateAcks, ConsumersTimedOut: f.ConsumersTimedOut, DeadLetteredTotal: f.DeadLettered, DeadLettersDroppedTotal: f.DeadDropped,
 		DeadLettersWaiting: f.Waiting, DeadLettersRefusedTotal: f.DeadRefused, DeadConfirmedTotal: f.DeadConfirmed,
 		Deaths: map[string]map[string]uint64{},

@@ -36,14 +36,15 @@ func (n *Node) figures() metrics.Figures {
 
 // led counts the replicas on this node, and sums up those that lead.
 func (n *Node) led() (replicas int, l metrics.Led) {
-	groups, now := n.host.Groups(), n.clock.Steady()
+	groups, now, view := n.host.Groups(), n.clock.Steady(), n.View()
 	for _, g := range groups {
 		if g.Leading() == 0 {
 			continue
 		}
 		var s queue.Stats
+		var next fsm.Time
 		g.View(func(m *queue.Machine) {
-			s = m.Stats()
+			s, next = m.Stats(), m.NextScheduled()
 			late, oldest := m.Lateness()
 			l.ConsumersTimedOut += late
 			if oldest != 0 {
@@ -51,6 +52,11 @@ func (n *Node) led() (replicas int, l metrics.Led) {
 			}
 		})
 		l.Queues++
+		if q, ok := view.QueueByID(g.Spec().Queue); ok && q.StoreOf != "" {
+			l.Delayed = append(l.Delayed, metrics.Delayed{VHost: q.VHost, Exchange: q.StoreOf, Messages: s.Scheduled.Messages, NextDue: next})
+		} else {
+			l.Scheduled += s.Scheduled.Messages
+		}
 		l.Consumers += s.Consumers
 		l.Ready, l.ReadyBytes = l.Ready+s.Ready.Messages, l.ReadyBytes+s.Ready.Bytes
 		l.Unacked, l.UnackedBytes = l.Unacked+s.Unacknowledged.Messages, l.UnackedBytes+s.Unacknowledged.Bytes

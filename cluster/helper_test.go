@@ -132,6 +132,8 @@ func (noProperties) Headers([]byte, []*logpb.Death) *fsm.Table { return nil }
 func (noProperties) Copies([]byte) []string                    { return nil }
 func (noProperties) Property([]byte, string) []byte            { return nil }
 func (noProperties) Describe([]byte, *fsm.Message) *fsm.Table  { return &fsm.Table{} }
+func (noProperties) Delay([]byte) fsm.Millis                   { return 0 }
+func (noProperties) Delayed(properties []byte) []byte          { return properties }
 
 // nodes is a cluster of three in this process.
 type nodes struct {
@@ -397,6 +399,10 @@ func (c *client) Settled(first, last uint64, ok bool) {
 			c.pending--
 		}
 	})
+}
+
+func (c *client) Refused(_ fsm.Payload, why *fsm.Refusal) {
+	c.t.Errorf("a publish is refused: %v", why)
 }
 
 func (c *client) Deliver(messages []fsm.Message) {

@@ -22,6 +22,11 @@ type Publish struct {
 	// Schedule says when the message is to become ready; nil: when the queue
 	// says so, at once as a rule.
 	Schedule *Schedule
+	// Delay says how long the message waits at a delayed exchange; nil: it does
+	// not. Elsewhere it has no meaning.
+	Delay *Delay
+	// Mandatory: the client wants to hear if the message goes nowhere.
+	Mandatory bool
 	// TTLError, HeadersError and UserError are refusals that the front has found
 	// in the properties: an expiration that is no TTL, a header of the wrong
 	// type, a user-id that is not the login's. Publish returns the first two
@@ -47,6 +52,15 @@ type Schedule struct {
 	Delay    Millis // from the enqueue on; -1: as the queue says
 	ID       string // names the message while it waits; empty: it has no name
 	Conflict logpb.Enqueue_Conflict
+}
+
+// Delay is what a message asks of a delayed exchange.
+type Delay struct {
+	For Millis // above 0
+	// ID and Conflict are as in Schedule.
+	ID       string
+	Conflict logpb.Enqueue_Conflict
+	Err      error // why the exchange must refuse the message; nil: it need not
 }
 
 // QueueSpec is what queue.declare says.
@@ -129,6 +143,10 @@ type SessionEvents interface {
 	// ok: every queue they were routed to holds them (or is gone);
 	// otherwise at least one queue refused. Numbers may come in any order, each once.
 	Settled(first, last uint64, ok bool)
+	// Refused: a mandatory publish is about to be settled as not ok, because
+	// what it asked the broker for was not done. why nil: there is no such thing
+	// to ask for. The payload is never changed by anybody.
+	Refused(payload Payload, why *Refusal)
 	// Deliver hands over messages in order. The slice is the broker's, the
 	// messages are the channel's; payloads are never changed by anybody.
 	Deliver(messages []Message)

@@ -199,6 +199,10 @@ type DeadLetter struct {
 	// routing keys and original expiration are those of the payload. They are
 	// empty here; whoever sends fills them in. Otherwise they stay.
 	Fresh bool
+	// A message of a delayed exchange is due, not dead: its Reason is NONE, its
+	// history is of before, it was due at ScheduledFor. Its own TTL and its
+	// ceiling, + 1; 0: none.
+	TTLPlusOne, CeilingPlusOne uint64
 	// Deaths is the history, the present death first. It is shared: copy the
 	// first one before filling it in. Its LastExchange is the payload's.
 	Deaths []*logpb.Death

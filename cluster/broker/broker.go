@@ -44,6 +44,7 @@ const (
 	kindConsumers       // call
 	KindConnections     // call: a node's clients, see package cluster
 	KindCloseConnection // call
+	kindScheduled       // call
 )
 
 // Catalog is the replicated catalog as the broker uses it.
@@ -72,6 +73,11 @@ type Properties interface {
 	// Describe returns all properties of a message, by name, as a delivery of
 	// it shows them.
 	Describe(properties []byte, m *fsm.Message) *fsm.Table
+	// Delay returns what the header x-delay asks for in milliseconds; 0: nothing.
+	Delay(properties []byte) fsm.Millis
+	// Delayed returns the properties with that header negated. The result may be
+	// the argument.
+	Delayed(properties []byte) []byte
 }
 
 // Config is what a Broker needs.
@@ -163,6 +169,7 @@ func (b *Broker) Listen(host *group.Host) {
 	b.mesh.Handle(kindReply, b.onReply)
 	b.mesh.HandleCall(kindRequester, b.onRequester)
 	b.mesh.HandleCall(kindConsumers, b.onConsumers)
+	b.mesh.HandleCall(kindScheduled, b.onScheduled)
 }
 
 // Serve starts the broker under the numbers the catalog gave this node.

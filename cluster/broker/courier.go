@@ -54,7 +54,7 @@ func (c *courier) send(from source, letters []fsm.DeadLetter) {
 			c.missed.Add(1)
 			continue
 		}
-		payload := deadPayload(config, raw)
+		payload := c.broker.deadPayload(config, l, raw)
 		c.mu.Lock()
 		for _, q := range targets {
 			lane := c.lane(c.broker.target(q))
@@ -63,6 +63,7 @@ func (c *courier) send(from source, letters []fsm.DeadLetter) {
 				continue
 			}
 			e := c.broker.reenqueue(config, l, raw, payload, limits.PlusOne(q))
+			c.broker.delayAt(q, e, payload)
 			lane.add(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: e}, op{payload: payload})
 			c.bytes += len(payload)
 		}

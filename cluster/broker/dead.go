@@ -213,9 +213,10 @@ func (f *forwarder) retryLetters() {
 		var letters []queue.Letter
 		f.group.View(func(m *queue.Machine) { letters = m.WaitingLetters(seen, routeAtOnce) })
 		for i := range letters {
-			if to := f.routeLetter(view, config, &letters[i]); len(to.Targets) > 0 {
-				to.Letter = letters[i].Number
-				r.Routes = append(r.Routes, to)
+			route := f.routeLetter(view, config, &letters[i])
+			route.Letter = letters[i].Number
+			if len(route.Targets) > 0 || config.DelayedStore {
+				r.Routes = append(r.Routes, route)
 			}
 		}
 		if len(letters) < routeAtOnce {
@@ -245,14 +246,19 @@ func (f *forwarder) mayRoute(first uint64) bool {
 // routeLetter says where a letter goes.
 func (f *forwarder) routeLetter(v *catalog.View, c *logpb.QueueConfig, l *queue.Letter) *logpb.DeadRoute {
 	r := &logpb.DeadRoute{}
-	if !c.GetDeadLetter() {
-		return r
-	}
 	p, err := f.payload(l)
 	if err != nil {
 		return r
 	}
-	queues, limits := f.broker.deadTargets(v, f.group.Spec().VHost, c, &l.DeadLetter, p)
+	var queues []*catalog.Queue
+	var limits catalog.Ceilings
+	if isDue(&l.DeadLetter) {
+		queues, limits = f.broker.dueTargets(v, f.group.Spec().Queue, &l.DeadLetter, p)
+		r.Unroutable = len(queues) == 0
+	}
+	if len(queues) == 0 && c.GetDeadLetter() {
+		queues, limits = f.broker.deadTargets(v, f.group.Spec().VHost, c, &l.DeadLetter, p)
+	}
 	for i, q := range queues {
 		r.Targets = append(r.Targets, uint64(q.ID))
 		if limit := limits.PlusOne(q); limit != 0 {
@@ -260,6 +266,7 @@ func (f *forwarder) routeLetter(v *catalog.View, c *logpb.QueueConfig, l *queue.
 			r.TtlCeilingsPlusOne = append(r.TtlCeilingsPlusOne, limit)
 		}
 	}
+	r.Unroutable = r.Unroutable && len(queues) > 0
 	return r
 }
 
@@ -274,7 +281,7 @@ func (b *Broker) deadTargets(v *catalog.View, vhost string, c *logpb.QueueConfig
 		Keys:     keys,
 		Headers:  func() *fsm.Table { return b.config.Properties.Headers(p.Properties(), b.deaths(l, p)) },
 		Property: func(name string) []byte { return b.config.Properties.Property(p.Properties(), name) },
-		Chance:   mathrand.Uint64(), Local: b.leadsHere,
+		Chance:   mathrand.Uint64(), Local: b.leadsHere, Delayed: !c.DelayedStore && b.config.Properties.Delay(p.Properties()) > 0,
 	}, nil)
 	if err != nil {
 		return nil, limits
@@ -402,7 +409,7 @@ func (f *forwarder) sendTo(q *catalog.Queue, t queue.Target) {
 		if err != nil {
 			return
 		}
-		f.sendLetter(tr, o, p, config)
+		f.sendLetter(tr, o, p, config, q)
 		bytes += len(p)
 	}
 }
@@ -433,9 +440,10 @@ func (f *forwarder) stream(q *catalog.Queue, settled uint64) *transfers {
 
 // sendLetter queues one transfer. Its number in the source's log is its number
 // in the stream; a gap between the two cannot be mended and is not sent.
-func (f *forwarder) sendLetter(tr *transfers, o *queue.Outgoing, p fsm.Payload, c *logpb.QueueConfig) {
-	out := deadPayload(c, p)
+func (f *forwarder) sendLetter(tr *transfers, o *queue.Outgoing, p fsm.Payload, c *logpb.QueueConfig, to *catalog.Queue) {
+	out := f.broker.deadPayload(c, &o.Letter.DeadLetter, p)
 	e := f.broker.reenqueue(c, &o.Letter.DeadLetter, p, out, o.CeilingPlusOne)
+	f.broker.delayAt(to, e, out)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.stopped || tr.lane.over() || o.Number != tr.lane.next {
@@ -447,29 +455,44 @@ func (f *forwarder) sendLetter(tr *transfers, o *queue.Outgoing, p fsm.Payload, 
 }
 
 // deadPayload returns a message as its dead letter carries it.
-func deadPayload(c *logpb.QueueConfig, p fsm.Payload) fsm.Payload {
+func (b *Broker) deadPayload(c *logpb.QueueConfig, l *fsm.DeadLetter, p fsm.Payload) fsm.Payload {
+	properties := p.Properties()
+	if c.DelayedStore {
+		properties = b.config.Properties.Delayed(properties)
+	}
+	if isDue(l) {
+		return repack(p, string(p.Exchange()), string(p.RoutingKey()), properties, p.BlindKeys())
+	}
 	key, blind := string(p.RoutingKey()), p.BlindKeys()
 	if c.HasDeadLetterRoutingKey {
 		key, blind = c.DeadLetterRoutingKey, nil
 	}
-	size := fsm.PayloadSize(len(c.DeadLetterExchange), len(key), len(p.Properties()), len(p.Body())) + fsm.BlindSize(blind)
-	out := fsm.Payload(fsm.AppendBlindHead(make([]byte, 0, size), c.DeadLetterExchange, key, p.Properties(), blind))
-	return append(out, p.Body()...)
+	return repack(p, c.DeadLetterExchange, key, properties, blind)
 }
 
 // reenqueue returns what brings a dead message, which is out now and was p, to
 // a target. ceiling is what the exchanges on its way allow + 1; 0: no limit.
 func (b *Broker) reenqueue(c *logpb.QueueConfig, l *fsm.DeadLetter, p, out fsm.Payload, ceiling uint64) *logpb.Enqueue {
+	if isDue(l) {
+		return depart(l, out, ceiling)
+	}
 	return &logpb.Enqueue{
 		Size: uint32(len(out)), Head: uint32(out.HeadSize()), Routed: c.DeadLetterExchange != "", TtlCeilingPlusOne: ceiling,
 		PriorityPlusOne: uint32(l.Priority) + 1, Deaths: b.deaths(l, p), ScheduledFor: int64(l.ScheduledFor),
 	}
 }
 
+// repack returns a payload with the body of p.
+func repack(p fsm.Payload, exchange, key string, properties []byte, blind []string) fsm.Payload {
+	size := fsm.PayloadSize(len(exchange), len(key), len(properties), len(p.Body())) + fsm.BlindSize(blind)
+	out := fsm.AppendBlindHead(make([]byte, 0, size), exchange, key, properties, blind)
+	return append(out, p.Body()...)
+}
+
 // deaths completes the history of a dead message from its payload.
 func (b *Broker) deaths(l *fsm.DeadLetter, p fsm.Payload) []*logpb.Death {
-	if len(l.Deaths) == 0 {
-		return nil
+	if len(l.Deaths) == 0 || isDue(l) {
+		return l.Deaths
 	}
 	d := l.Deaths[0]
 	newest := &logpb.Death{

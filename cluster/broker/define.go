@@ -79,6 +79,9 @@ func (s *Session) DeclareExchange(ctx context.Context, spec fsm.ExchangeSpec) er
 	if x, err := v.CheckDeclareExchange(s.by(), d); x != nil || err != nil {
 		return err
 	}
+	if d.Type == catalog.Delayed {
+		d.StoreMembers = s.broker().place(&logpb.DeclareQueue{})
+	}
 	_, err := s.broker().propose(ctx, fmt.Sprintf("declare exchange '%s' in vhost '%s'", spec.Name, s.conn.vhost),
 		&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareExchange{DeclareExchange: d}})
 	return err

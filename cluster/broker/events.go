@@ -15,6 +15,7 @@ type event struct {
 	err         error
 	call        *call
 	result      fsm.Result
+	payload     fsm.Payload
 }
 
 type eventKind uint8
@@ -26,6 +27,7 @@ const (
 	eventTimedOut
 	eventLost
 	eventAnswered
+	eventRefused
 )
 
 // settledEvent joins a publish to the last event if it continues its run.
@@ -76,5 +78,8 @@ func (s *Session) call(e *event) {
 		s.client.Lost(e.err)
 	case eventAnswered:
 		e.call.answered(e.result)
+	case eventRefused:
+		refusal, _ := e.err.(*fsm.Refusal)
+		s.client.Refused(e.payload, refusal)
 	}
 }

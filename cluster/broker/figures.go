@@ -89,7 +89,14 @@ func (b *Broker) figures(req *peerpb.FiguresRequest) *peerpb.FiguresReply {
 		if left := time.Until(end); left > 0 {
 			_ = g.Expire(left) // late figures are better than none
 		}
-		g.View(func(m *queue.Machine) { r.Queues = append(r.Queues, figuresOf(m)) })
+		g.View(func(m *queue.Machine) {
+			f := figuresOf(m)
+			if len(req.Queues) > 0 {
+				next, last := m.ScheduledSpan()
+				f.NextDue, f.LastDue = int64(next), int64(last)
+			}
+			r.Queues = append(r.Queues, f)
+		})
 	}
 	return r
 }
@@ -125,6 +132,7 @@ func figuresOf(m *queue.Machine) *peerpb.QueueFigures {
 		Expired: s.Counters.Expired, TimedOut: s.Counters.TimedOut,
 		DeadLettered: s.Counters.DeadLettered, DeadDropped: s.Counters.DeadDropped,
 		LateAcks: s.Counters.LateAcks, ConsumersTimedOut: uint64(late),
+		EverScheduled: s.Counters.Scheduled, Unscheduled: s.Counters.Unscheduled, Unroutable: s.Counters.Unroutable,
 		Revision: m.Config().GetRevision(), Gone: s.Phase != queue.Active,
 	}
 }

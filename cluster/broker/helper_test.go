@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -119,6 +120,8 @@ func (noProperties) Headers([]byte, []*logpb.Death) *fsm.Table { return nil }
 func (noProperties) Copies([]byte) []string                    { return nil }
 func (noProperties) Property([]byte, string) []byte            { return nil }
 func (noProperties) Describe([]byte, *fsm.Message) *fsm.Table  { return &fsm.Table{} }
+func (noProperties) Delay([]byte) fsm.Millis                   { return 0 }
+func (noProperties) Delayed(properties []byte) []byte          { return properties }
 
 func payload(body string) fsm.Payload {
 	return append(fsm.AppendPayloadHead(nil, "", "k", nil), body...)
@@ -160,6 +163,11 @@ func (r *recorder) Settled(first, last uint64, ok bool) {
 		r.refused++
 	}
 	r.log = append(r.log, "settled")
+}
+
+func (r *recorder) Refused(_ fsm.Payload, why *fsm.Refusal) {
+	defer r.enter()()
+	r.log = append(r.log, fmt.Sprint("refused ", why))
 }
 
 func (r *recorder) Deliver(messages []fsm.Message) {

@@ -69,6 +69,7 @@ type op struct {
 	number  uint64 // of a publish
 	fan     *fanout
 	call    *call
+	asked   *asked
 	settle  settle
 }
 
@@ -155,14 +156,18 @@ func (l *lane) encode(c *logpb.Command) []byte {
 }
 
 // addPublish queues an enqueue. ceiling is the longest TTL that the exchanges on
-// the way allow + 1; 0: any. The lock is held.
-func (l *lane) addPublish(p *fsm.Publish, fan *fanout, ceiling uint64) {
+// the way allow + 1; 0: any. store: the queue is that of a delayed exchange. The
+// lock is held.
+func (l *lane) addPublish(p *fsm.Publish, fan *fanout, ceiling uint64, store bool) {
 	l.enqueue = logpb.Enqueue{
 		Size: uint32(len(p.Payload)), Head: uint32(fsm.Payload(p.Payload).HeadSize()), TtlPlusOne: uint64(p.TTL + 1),
 		PriorityPlusOne: uint32(p.Priority + 1), HasExpiration: p.HasExpiration,
 		Routed: p.Exchange != "", TtlCeilingPlusOne: ceiling,
 	}
-	if s := p.Schedule; s != nil {
+	if store {
+		l.enqueue.DelayPlusOne = uint64(p.Delay.For) + 1
+		l.enqueue.ScheduleId, l.enqueue.Conflict = p.Delay.ID, p.Delay.Conflict
+	} else if s := p.Schedule; s != nil {
 		l.enqueue.DueAt, l.enqueue.DelayPlusOne = int64(s.At), uint64(s.Delay+1)
 		l.enqueue.ScheduleId, l.enqueue.Conflict = s.ID, s.Conflict
 	}

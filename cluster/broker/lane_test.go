@@ -28,7 +28,7 @@ func mustLane(t fatal) (*world, *recorder, *Session, *lane) {
 
 func publish(s *Session, l *lane, number uint64, body string) {
 	s.mu.Lock()
-	l.addPublish(&fsm.Publish{Number: number, Payload: payload(body), TTL: -1, Priority: -1}, nil, 0)
+	l.addPublish(&fsm.Publish{Number: number, Payload: payload(body), TTL: -1, Priority: -1}, nil, 0, false)
 	s.mu.Unlock()
 }
 
@@ -309,7 +309,7 @@ func TestFanout(t *testing.T) {
 	a, b := s.lane(w.mustQueue("a")), s.lane(w.mustQueue("b"))
 	fan := &fanout{left: 2}
 	for _, l := range []*lane{a, b} {
-		l.addPublish(&fsm.Publish{Number: 1, Payload: payload("m"), TTL: -1, Priority: -1}, fan, 0)
+		l.addPublish(&fsm.Publish{Number: 1, Payload: payload("m"), TTL: -1, Priority: -1}, fan, 0, false)
 	}
 	s.mu.Unlock()
 	take(a)
@@ -426,7 +426,7 @@ func TestLostSession(t *testing.T) {
 	w, c, s, l := mustLane(t)
 	s.mu.Lock()
 	other := s.lane(w.mustQueue("other"))
-	other.addPublish(&fsm.Publish{Number: 1, Payload: payload("m"), TTL: -1, Priority: -1}, nil, 0)
+	other.addPublish(&fsm.Publish{Number: 1, Payload: payload("m"), TTL: -1, Priority: -1}, nil, 0, false)
 	s.mu.Unlock()
 	publish(s, l, 2, "m")
 	take(l)
@@ -513,7 +513,7 @@ func TestGoneQueue(t *testing.T) {
 	// A publisher that still has the old view.
 	s.mu.Lock()
 	late := s.lane(q)
-	late.addPublish(&fsm.Publish{Number: 2, Payload: payload("m"), TTL: -1, Priority: -1}, nil, 0)
+	late.addPublish(&fsm.Publish{Number: 2, Payload: payload("m"), TTL: -1, Priority: -1}, nil, 0, false)
 	s.mu.Unlock()
 	w.clock.Add(askAfter + 1)
 	w.broker.watchTarget(late.target, w.broker.now())

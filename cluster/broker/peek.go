@@ -208,6 +208,7 @@ func (b *Broker) Take(ctx context.Context, user, vhost, name string, count int, 
 type noEvents struct{}
 
 func (noEvents) Settled(uint64, uint64, bool)          {}
+func (noEvents) Refused(fsm.Payload, *fsm.Refusal)     {}
 func (noEvents) Deliver([]fsm.Message)                 {}
 func (noEvents) Cancelled(uint64)                      {}
 func (noEvents) TimedOut(uint64, []uint64, fsm.Millis) {}

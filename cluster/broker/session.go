@@ -75,6 +75,10 @@ func (s *Session) lane(q *catalog.Queue) *lane {
 
 // Publish routes a message and sends it to every queue that wants it.
 func (s *Session) Publish(p *fsm.Publish) (bool, error) {
+	if p.Exchange == catalog.CommandExchange {
+		s.command(s.broker().view(), p)
+		return true, nil
+	}
 	limits, err := s.routePublish(p)
 	if err != nil {
 		return false, err
@@ -100,6 +104,9 @@ func (s *Session) Check(p *fsm.Publish) error {
 // routePublish checks a message and leaves in route where it goes.
 func (s *Session) routePublish(p *fsm.Publish) (limits catalog.Ceilings, err error) {
 	v := s.broker().view()
+	if p.Exchange == catalog.CommandExchange {
+		return limits, fsm.Refuse(fsm.NotImplemented, "commands cannot be part of a transaction")
+	}
 	if s.allowedIn != v || s.allowed != p.Exchange {
 		if err := s.mayPublish(v, p.Exchange); err != nil {
 			return limits, err
@@ -121,8 +128,11 @@ func (s *Session) routePublish(p *fsm.Publish) (limits catalog.Ceilings, err err
 	if err := s.mayPublishWith(v, p); err != nil {
 		return limits, err
 	}
-	m.Headers, m.Property, m.Chance = p.Headers, p.Property, mathrand.Uint64()
+	m.Headers, m.Property, m.Chance, m.Delayed = p.Headers, p.Property, mathrand.Uint64(), p.Delay != nil
 	s.route, limits, err = v.Route(s.conn.vhost, p.Exchange, m, s.route[:0])
+	if err == nil && m.Delayed {
+		err = s.mayDelay(v, p)
+	}
 	return limits, err
 }
 
@@ -139,7 +149,7 @@ func (s *Session) enqueue(p *fsm.Publish, limits catalog.Ceilings) {
 		case l.gone:
 			s.publishDone(p.Number, fan, true)
 		case !l.lost: // else the channel is about to end, without a confirm
-			l.addPublish(p, fan, limits.PlusOne(q))
+			l.addPublish(p, fan, limits.PlusOne(q), q.StoreOf != "")
 		}
 	}
 	s.release()
@@ -182,6 +192,8 @@ func (s *Session) finished(l *lane, o *op, r fsm.Result) {
 		}
 		// Whoever waits goes on after the events that came before the answer.
 		s.events = append(s.events, event{kind: eventAnswered, call: o.call, result: r})
+	case o.asked != nil:
+		s.commandDone(o.asked, r)
 	case o.payload != nil:
 		s.publishDone(o.number, o.fan, r.Code != fsm.Rejected)
 	}

@@ -346,6 +346,9 @@ func (m catalogMachine) Apply(l *raft.Log) any {
 		if e.Commands[i].GetDeclareQueue() != nil && r.Changed && r.Refusal == 0 {
 			change.Added = append(change.Added, fsm.QueueID(r.Queue))
 		}
+		for _, id := range r.Added {
+			change.Added = append(change.Added, fsm.QueueID(id))
+		}
 		for _, id := range r.Deleted {
 			change.Removed = append(change.Removed, fsm.QueueID(id))
 		}

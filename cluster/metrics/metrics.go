@@ -24,6 +24,7 @@ import (
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/fsm"
 )
 
 // Figures are what a node knows of itself at one moment.
@@ -49,6 +50,15 @@ type Led struct {
 	ConsumersTimedOut                     int
 	OldestUnacked                         time.Duration
 	ReadyBytes, UnackedBytes, OutboxBytes uint64
+	Scheduled                             uint64    // stores of exchanges left out
+	Delayed                               []Delayed // led stores of delayed exchanges
+}
+
+// Delayed is how the store of a delayed exchange stands.
+type Delayed struct {
+	VHost, Exchange string
+	Messages        uint64
+	NextDue         fsm.Time // 0: none waits
 }
 
 // Traffic counts what clients of this node open and close.

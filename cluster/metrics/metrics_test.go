@@ -57,7 +57,8 @@ func TestPage(t *testing.T) {
 			}},
 			Peers: []peer.PeerStatus{{Node: "n2", Alive: true, Linked: true, Backlog: 10, RoundTrip: time.Millisecond}, {Node: "n3"}},
 			Log:   raftlog.Metrics{DiskBytes: 100, CacheHits: 5},
-			Led:   Led{Queues: 3, Consumers: 2, Ready: 10, Unacked: 4, ReadyBytes: 1000, UnackedBytes: 400, Outbox: 1, Waiting: 1},
+			Led: Led{Queues: 3, Consumers: 2, Ready: 10, Unacked: 4, ReadyBytes: 1000, UnackedBytes: 400, Outbox: 1, Waiting: 1,
+				Scheduled: 6, Delayed: []Delayed{{"/", "x", 5, 1500}, {"/", "y", 0, 0}}},
 			Deaths: group.Deaths{
 				Replicated: queue.Dead{By: [4][4]uint64{{1, 2, 3, 4}, {5}, {6}, {7}}, Confirmed: 8, Dropped: 9, Refused: 10},
 				Local:      queue.Dead{By: [4][4]uint64{{0, 0, 0, 11}}, Dropped: 12},
@@ -88,6 +89,8 @@ func TestPage(t *testing.T) {
 		`rabbitmq_global_messages_dead_lettered_maxlen_total{dead_letter_strategy="disabled",queue_type="rabbit_quorum_queue"} 6`,
 		`rabbitmq_global_messages_dead_lettered_delivery_limit_total{dead_letter_strategy="disabled",queue_type="rabbit_quorum_queue"} 7`,
 		`rabbitmq_global_messages_dead_lettered_confirmed_total{queue_type="rabbit_quorum_queue"} 8`,
+		`quorate_queue_messages_scheduled 6`, `quorate_delayed_messages{exchange="x",vhost="/"} 5`,
+		`quorate_delayed_next_due_seconds{exchange="x",vhost="/"} 1.5`,
 		`quorate_dead_letters_refused_total{queue_type="rabbit_quorum_queue"} 10`,
 		`quorate_dead_letters_lost_total{way="outbox"} 21`, `quorate_dead_letters_lost_total{way="once"} 13`,
 	} {
@@ -95,7 +98,7 @@ func TestPage(t *testing.T) {
 			t.Errorf("no line %s", line)
 		}
 	}
-	for _, absent := range []string{`quorate_clock_peer_offset_ms{peer="n3"}`, `quorate_peer_round_trip_seconds{peer="n3"}`} {
+	for _, absent := range []string{`quorate_delayed_next_due_seconds{exchange="y"`, `quorate_clock_peer_offset_ms{peer="n3"}`, `quorate_peer_round_trip_seconds{peer="n3"}`} {
 		if strings.Contains(page, absent) {
 			t.Errorf("what is not known is shown: %s", absent)
 		}

@@ -107,6 +107,8 @@ func died(reason logpb.Death_Reason, name, help string) metric {
 	}}
 }
 
+var delayedLabels = []string{"vhost", "exchange"}
+
 // table lists every other metric.
 var table = []metric{
 	{"rabbitmq_identity_info", gauge, []string{"rabbitmq_node", "rabbitmq_cluster", "rabbitmq_endpoint"}, "Always 1: names of the node and its cluster", func(f *Figures, add emit) {
@@ -127,6 +129,19 @@ var table = []metric{
 	{"rabbitmq_consumers", gauge, nil, "Consumers of the queues that this node leads", one(func(f *Figures) int { return f.Led.Consumers })},
 	{"rabbitmq_queue_messages_ready", gauge, nil, "Messages ready in the queues that this node leads", one(func(f *Figures) uint64 { return f.Led.Ready })},
 	{"rabbitmq_queue_messages_unacked", gauge, nil, "Messages delivered and unacknowledged in the queues that this node leads", one(func(f *Figures) uint64 { return f.Led.Unacked })},
+	{"quorate_queue_messages_scheduled", gauge, nil, "Messages that wait for their time in queues that this node leads, those of delayed exchanges not included", one(func(f *Figures) uint64 { return f.Led.Scheduled })},
+	{"quorate_delayed_messages", gauge, delayedLabels, "Messages that wait at a delayed exchange, where this node leads", func(f *Figures, add emit) {
+		for _, d := range f.Led.Delayed {
+			add(float64(d.Messages), d.VHost, d.Exchange)
+		}
+	}},
+	{"quorate_delayed_next_due_seconds", gauge, delayedLabels, "When the next of them is due, since the epoch; absent if none waits", func(f *Figures, add emit) {
+		for _, d := range f.Led.Delayed {
+			if d.NextDue != 0 {
+				add(float64(d.NextDue)/1000, d.VHost, d.Exchange)
+			}
+		}
+	}},
 	{"rabbitmq_queue_messages", gauge, nil, "Both of them", one(func(f *Figures) uint64 { return f.Led.Ready + f.Led.Unacked })},
 	{"rabbitmq_queue_messages_ready_bytes", gauge, nil, "Payload bytes of the messages ready", one(func(f *Figures) uint64 { return f.Led.ReadyBytes })},
 	{"rabbitmq_queue_messages_unacked_bytes", gauge, nil, "Payload bytes of the messages unacknowledged", one(func(f *Figures) uint64 { return f.Led.UnackedBytes })},

@@ -1,13 +1,16 @@
 package mgmt
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"slices"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 )
 
@@ -18,13 +21,31 @@ func defaultExchange(vhost string) api.Exchange {
 	return api.Exchange{VHost: vhost, Type: catalog.Direct, Durable: true, Arguments: map[string]any{}, EffectiveDefinition: map[string]any{}}
 }
 
-func describeExchange(x *catalog.Exchange) api.Exchange {
-	policies := x.Policies()
+// commandExchange is there without a record, as the default one is.
+func commandExchange(vhost string) api.Exchange {
 	return api.Exchange{
-		Name: x.Name, VHost: x.VHost, Type: x.Type, Durable: x.Durable, AutoDelete: x.AutoDelete, Internal: x.Internal,
+		Name: catalog.CommandExchange, VHost: vhost, Type: "x-command", Durable: true,
+		Arguments: map[string]any{}, EffectiveDefinition: map[string]any{},
+	}
+}
+
+// describeExchange shows an exchange. figures are those of the stores.
+func describeExchange(x *catalog.Exchange, figures map[fsm.QueueID]Figures) api.Exchange {
+	policies := x.Policies()
+	d := api.Exchange{
+		Name: x.Name, VHost: x.VHost, Type: x.DeclaredType(), Durable: x.Durable, AutoDelete: x.AutoDelete, Internal: x.Internal,
 		Arguments: ObjectOf(x.Arguments), Policy: policies.Policy, OperatorPolicy: policies.Operator,
 		EffectiveDefinition: ObjectOf(policies.Definition),
 	}
+	if x.Store != nil {
+		if f, ok := figures[x.Store.ID]; ok {
+			d.DelayFigures = &api.DelayFigures{
+				Delayed: f.Scheduled, DelayedBytes: f.ScheduledBytes, NextDelayedAt: f.NextDelayedAt, LastDelayedAt: f.LastDelayedAt,
+				FiredTotal: f.FiredTotal, CancelledTotal: f.CancelledTotal, UnroutableTotal: f.UnroutableTotal,
+			}
+		}
+	}
+	return d
 }
 
 func (s *Server) listExchanges(w http.ResponseWriter, r *request) {
@@ -34,11 +55,18 @@ func (s *Server) listExchanges(w http.ResponseWriter, r *request) {
 		return
 	}
 	var items []api.Exchange
+	var figures map[fsm.QueueID]Figures
 	for _, vhost := range vhosts {
+		first := len(items)
 		items = append(items, defaultExchange(vhost))
 		for _, x := range r.view.Exchanges(vhost) {
-			items = append(items, describeExchange(x))
+			if x.Store != nil && figures == nil {
+				figures = s.node.Figures(r.Context())
+			}
+			items = append(items, describeExchange(x, figures))
 		}
+		items = append(items, commandExchange(vhost))
+		slices.SortFunc(items[first:], func(a, b api.Exchange) int { return cmp.Compare(a.Name, b.Name) })
 	}
 	list(s, w, r, items)
 }
@@ -48,6 +76,9 @@ func (r *request) exchange() (name string, ok bool) {
 	vhost, name := r.PathValue("vhost"), r.PathValue("name")
 	if name == defaultName {
 		return "", r.sees(vhost)
+	}
+	if name == catalog.CommandExchange {
+		return name, r.sees(vhost)
 	}
 	_, ok = r.view.Exchange(vhost, name)
 	return name, ok && r.sees(vhost)
@@ -61,9 +92,15 @@ func (s *Server) getExchange(w http.ResponseWriter, r *request) {
 		s.notFound(w)
 	case name == "":
 		s.answer(w, http.StatusOK, defaultExchange(vhost))
+	case name == catalog.CommandExchange:
+		s.answer(w, http.StatusOK, commandExchange(vhost))
 	default:
 		x, _ := r.view.Exchange(vhost, name)
-		s.answer(w, http.StatusOK, describeExchange(x))
+		var figures map[fsm.QueueID]Figures
+		if x.Store != nil {
+			figures = s.node.Figures(r.Context(), x.Store.ID)
+		}
+		s.answer(w, http.StatusOK, describeExchange(x, figures))
 	}
 }
 

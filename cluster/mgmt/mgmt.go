@@ -19,6 +19,7 @@ import (
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
+	"github.com/quorate/quorate/proto/peerpb"
 )
 
 // Node is what the API needs of the node.
@@ -43,6 +44,12 @@ type Node interface {
 	// Consumers asks the leaders of queues for their consumers; without ids,
 	// of all queues.
 	Consumers(ctx context.Context, ids ...fsm.QueueID) []Consumer
+	// Scheduled asks a queue's leader for a page of its scheduled messages.
+	Scheduled(ctx context.Context, q *catalog.Queue, r *peerpb.ScheduledRequest) ([]*peerpb.ScheduledMessage, error)
+	// Command performs commands at a queue and returns their answers.
+	Command(ctx context.Context, q *catalog.Queue, commands ...*logpb.Command) ([]fsm.Result, error)
+	// Now is what entries are stamped with.
+	Now() fsm.Time
 	// Online reports whether a node is up as far as this one knows.
 	Online(node string) bool
 	// Defaults are the node's settings for queues that do not say otherwise.

@@ -409,7 +409,7 @@ func TestExchangesAndBindings(t *testing.T) {
 	if n := len(w.names("root", "/api/bindings")); n != 5 {
 		t.Errorf("%d bindings, want 5", n)
 	}
-	if names := w.names("maggie", "/api/exchanges"); fmt.Sprint(names) != "[ amq.direct amq.fanout amq.headers amq.match amq.rabbitmq.trace amq.topic x]" {
+	if names := w.names("maggie", "/api/exchanges"); fmt.Sprint(names) != "[ amq.direct amq.fanout amq.headers amq.match amq.quorate.command amq.rabbitmq.trace amq.topic x]" {
 		t.Errorf("exchanges are %q", names)
 	}
 }
@@ -480,7 +480,7 @@ func TestVHosts(t *testing.T) {
 		want{"root", "PUT", "/api/vhosts/a%2Fb", `{"description":"d","tags":"x,y","default_queue_type":"quorum"}`, 201, ""},
 		want{"root", "GET", "/api/vhosts/a%2Fb", "", 200, `{"name":"a/b","description":"d","tags":["x","y"],"default_queue_type":"quorum","metadata":{"description":"d","tags":["x","y"],"default_queue_type":"quorum"},` +
 			`"tracing":false,"protected_from_deletion":false,"cluster_state":{"n1":"running","n2":"down","n3":"running"},` +
-			`"messages":0,"messages_ready":0,"messages_unacknowledged":0,"messages_scheduled":0,"messages_dlx":0,"messages_dlx_waiting":0,"message_bytes":0,"message_bytes_dlx":0}`},
+			`"messages":0,"messages_ready":0,"messages_unacknowledged":0,"messages_scheduled":0,"messages_delayed":0,"message_bytes_delayed":0,"messages_dlx":0,"messages_dlx_waiting":0,"message_bytes":0,"message_bytes_dlx":0}`},
 		want{"root", "GET", "/api/vhosts/a%2Fb/permissions", "", 200, `[{"user":"root","vhost":"a/b","configure":".*","write":".*","read":".*"}]`},
 		want{"root", "PUT", "/api/vhosts/a%2Fb", ``, 204, ""},
 		want{"root", "PUT", "/api/vhosts/c", `{"default_queue_type":"nosuch"}`, 400, invalid("nosuch is not a valid queue type")},

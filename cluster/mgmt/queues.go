@@ -46,7 +46,7 @@ func (s *Server) describeQueue(v *catalog.View, q *catalog.Queue, figures map[fs
 		Arguments: ObjectOf(q.Arguments), Policy: policies.Policy, OperatorPolicy: policies.Operator,
 		EffectiveDefinition: ObjectOf(policies.Definition),
 		DeliveryLimit:       settings.DeliveryLimit, DeadLetterStrategy: strategy(settings),
-		State: "running", Members: []string{}, Online: []string{},
+		Internal: q.StoreOf != "", State: "running", Members: []string{}, Online: []string{},
 	}
 	for _, number := range v.Members(q) {
 		n, ok := v.Node(number)

@@ -112,6 +112,8 @@ func (s *Server) definitions() []resource {
 		{"/api/bindings", []endpoint{get(management, s.listBindings)}},
 		{"/api/bindings/{vhost}", []endpoint{get(management, s.listBindings)}},
 	}
+	rows = append(rows, s.scheduled("/api/exchanges/{vhost}/{name}/delayed", exchangeStore)...)
+	rows = append(rows, s.scheduled("/api/queues/{vhost}/{name}/scheduled", namedQueue)...)
 	for _, k := range []policyKind{{"/api/policies", false, management, policymaker}, {"/api/operator-policies", true, policymaker, administrator}} {
 		rows = append(rows,
 			resource{k.path, []endpoint{get(k.read, s.listPolicies(k))}},

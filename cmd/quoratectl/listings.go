@@ -17,6 +17,7 @@ func listings() []verb {
 		{name: "list_connections", arguments: "[COLUMN ...]", most: -1, about: "clients' connections to all nodes: " + columnNames(connectionColumns), run: listConnections},
 		{name: "close_connection", arguments: "NAME REASON", least: 2, most: 2, about: "closes a connection; its client is told the reason", run: closeConnections("connections")},
 		{name: "close_all_user_connections", arguments: "USER REASON", least: 2, most: 2, about: "closes all connections of a user", run: closeConnections("connections", "username")},
+		{name: "delayed", arguments: "VERB", least: 1, most: 2, about: "messages that wait: list, count, cancel, reschedule MILLISECONDS, fire, purge; --exchange NAME or --queue NAME, --id ID or --match HEADER=VALUE", run: delayed, options: delayedOptions},
 		{name: "list_vhosts", arguments: "[COLUMN ...]", most: -1, about: "vhosts: " + columnNames(vhostColumns), run: listVHosts},
 		{name: "add_vhost", arguments: "NAME", least: 1, most: 1, about: "makes a vhost; --description TEXT, --tags A,B", run: addVHost, options: []string{"description", "tags"}},
 		{name: "delete_vhost", arguments: "NAME", least: 1, most: 1, about: "deletes a vhost and all that is in it", run: func(c *call) error { return c.delete(path("vhosts", c.words[0])) }},
@@ -38,6 +39,8 @@ var queueColumns = []column[api.Queue]{
 	{"messages", "all it holds", figure(func(f *api.QueueFigures) uint64 { return f.Messages })},
 	{"messages_ready", "ready", figure(func(f *api.QueueFigures) uint64 { return f.Ready })},
 	{"messages_unacknowledged", "delivered and not acknowledged", figure(func(f *api.QueueFigures) uint64 { return f.Unacknowledged })},
+	{"messages_scheduled", "waiting for their time", figure(func(f *api.QueueFigures) uint64 { return f.Scheduled })},
+	{"messages_delayed", "these, and returned ones that are tried again later", figure(func(f *api.QueueFigures) uint64 { return f.Delayed })},
 	{"messages_dlx", "dead letters on their way", figure(func(f *api.QueueFigures) uint64 { return f.DeadLetters })},
 	{"messages_dlx_waiting", "dead letters with nowhere to go for now", figure(func(f *api.QueueFigures) uint64 { return f.DeadLettersWaiting })},
 	{"message_bytes_dlx", "of dead letters on their way", figure(func(f *api.QueueFigures) uint64 { return f.DeadLetterBytes })},
@@ -142,6 +145,12 @@ var exchangeColumns = []column[api.Exchange]{
 	{"auto_delete", "", func(x api.Exchange) any { return x.AutoDelete }},
 	{"internal", "", func(x api.Exchange) any { return x.Internal }},
 	{"arguments", "", func(x api.Exchange) any { return x.Arguments }},
+	{"messages_delayed", "waiting for their time", func(x api.Exchange) any {
+		if x.DelayFigures == nil {
+			return nil
+		}
+		return x.DelayFigures.Delayed
+	}},
 	{"policy", "", func(x api.Exchange) any { return x.Policy }},
 }
 

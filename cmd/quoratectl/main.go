@@ -52,11 +52,12 @@ type options struct {
 	// Options of some verbs only.
 	priority, applyTo, description, tags string
 	vhostPattern, queuePattern           string
+	exchange, queue, id, match           string
 	given                                []string // the names of those that were given
 }
 
 // verbOptions are the options that not every verb takes.
-var verbOptions = []string{"priority", "apply-to", "description", "tags", "vhost-pattern", "queue-pattern"}
+var verbOptions = []string{"priority", "apply-to", "description", "tags", "vhost-pattern", "queue-pattern", "exchange", "queue", "id", "match"}
 
 func main() {
 	os.Exit(run(os.Args[1:], os.Getenv, os.Stdin, os.Stdout, os.Stderr))
@@ -156,6 +157,10 @@ func flags(o *options, getenv func(string) string) *flag.FlagSet {
 	f.StringVar(&o.applyTo, "apply-to", "all", "")
 	f.StringVar(&o.description, "description", "", "")
 	f.StringVar(&o.tags, "tags", "", "")
+	f.StringVar(&o.exchange, "exchange", "", "")
+	f.StringVar(&o.queue, "queue", "", "")
+	f.StringVar(&o.id, "id", "", "")
+	f.StringVar(&o.match, "match", "", "")
 	f.StringVar(&o.vhostPattern, "vhost-pattern", "", "")
 	f.StringVar(&o.queuePattern, "queue-pattern", "", "")
 	return f

@@ -57,6 +57,14 @@ func (v *View) mayBind(ask access, m *logpb.Bind) error {
 	if m.GetSource() == "" || m.GetToExchange() && m.GetDestination() == "" {
 		return notOnDefault()
 	}
+	if m.GetSource() == CommandExchange || m.GetToExchange() && m.GetDestination() == CommandExchange {
+		return refuse(fsm.AccessRefused, "operation not permitted on %s", resource(kindExchange, m.GetVhost(), CommandExchange))
+	}
+	if q, ok := v.Queue(m.GetVhost(), m.GetDestination()); ok && !m.GetToExchange() {
+		if err := q.checkOpen(); err != nil {
+			return err
+		}
+	}
 	return ask(Read, kindExchange, m.GetSource())
 }
 
@@ -176,10 +184,11 @@ func (d *draft) unbind(m *logpb.Bind) (*logpb.CatalogResult, error) {
 		return &logpb.CatalogResult{}, nil
 	}
 	vh := d.open(m.GetVhost())
+	r := &logpb.CatalogResult{Changed: true}
 	if vh.removeBinding(b) {
-		vh.removeExchanges([]string{b.Source})
+		d.removeExchanges(vh, []string{b.Source}, r)
 	}
-	return &logpb.CatalogResult{Changed: true}, nil
+	return r, nil
 }
 
 // addBinding makes a binding that has been checked and is new.

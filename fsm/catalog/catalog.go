@@ -64,7 +64,7 @@ func (c *Catalog) Apply(index uint64, e *logpb.CatalogEntry) []*logpb.CatalogRes
 
 // perform does one command.
 func (d *draft) perform(c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
-	if d.position >= maxCommands {
+	if d.position+d.stores >= maxCommands {
 		return nil, refuse(fsm.Internal, "more than %d commands in one entry", maxCommands)
 	}
 	switch m := c.GetBody().(type) {
@@ -153,6 +153,7 @@ func (c *Catalog) Check() error { return c.View().Check() }
 type draft struct {
 	View
 	position int // of the command in its entry
+	stores   int // created in the entry beside the queues that were declared
 	// opened are the vhosts that are this draft's own, so that it may change
 	// them in place.
 	opened map[string]*vhost

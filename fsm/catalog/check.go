@@ -90,6 +90,8 @@ func (v *View) checkQueue(q *Queue) error {
 		return fmt.Errorf("exclusive %s is durable, or not found by its owner", q)
 	case !q.Exclusive && q.Owner != Owner{}:
 		return fmt.Errorf("%s is not exclusive and has an owner", q)
+	case q.StoreOf != "" && v.storeOf(q) != q:
+		return fmt.Errorf("%s is not the store of exchange %q", q, q.StoreOf)
 	}
 	return v.checkPlaced(q)
 }
@@ -102,6 +104,9 @@ func (vh *vhost) check() error {
 			return fmt.Errorf("%s of type %q stands under %q in %q", x, x.Type, name, vh.row.GetName())
 		}
 		if err := vh.checkTables(x); err != nil {
+			return err
+		}
+		if err := vh.checkStore(x); err != nil {
 			return err
 		}
 		bindings += x.bindings.Len()

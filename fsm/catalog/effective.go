@@ -19,6 +19,9 @@ type Defaults struct {
 // defaults: what its arguments, its flags and the policies in force say. The
 // result is the caller's.
 func (v *View) Settings(q *Queue, d Defaults) *logpb.QueueConfig {
+	if x, ok := v.Exchange(q.VHost, q.StoreOf); ok && q.StoreOf != "" {
+		return x.storeSettings(v.force(q).revision)
+	}
 	return q.settings(v.force(q), d)
 }
 

@@ -94,8 +94,8 @@ func (q *Queue) Type() string {
 // equivalent says why d is not what x was declared as; nil: it is.
 func (x *Exchange) equivalent(d *logpb.DeclareExchange) error {
 	where := x.String()
-	if d.GetType() != x.Type {
-		return inequivalent("type", where, quoted(d.GetType()), quoted(x.Type))
+	if d.GetType() != x.DeclaredType() {
+		return inequivalent("type", where, quoted(d.GetType()), quoted(x.DeclaredType()))
 	}
 	for _, flag := range []struct {
 		name              string
@@ -109,8 +109,10 @@ func (x *Exchange) equivalent(d *logpb.DeclareExchange) error {
 			return err
 		}
 	}
-	if err := sameArgument(exchangeTTL, where, d.GetArguments(), x.Arguments); err != nil {
-		return err
+	for _, argument := range append([]string{exchangeTTL, alternateExchange}, delayedArguments...) {
+		if err := sameArgument(argument, where, d.GetArguments(), x.Arguments); err != nil {
+			return err
+		}
 	}
-	return sameArgument(alternateExchange, where, d.GetArguments(), x.Arguments)
+	return nil
 }

@@ -25,7 +25,7 @@ const (
 var exchangeTypes = []string{Direct, Fanout, Topic, Headers, ConsistentHash, ModulusHash, Random, LocalRandom}
 
 // ExchangeTypes lists the types of exchanges.
-func ExchangeTypes() []string { return slices.Clone(exchangeTypes) }
+func ExchangeTypes() []string { return append(slices.Clone(exchangeTypes), Delayed) }
 
 // predeclared are the exchanges of every vhost.
 var predeclared = []*logpb.DeclareExchange{
@@ -36,6 +36,10 @@ var predeclared = []*logpb.DeclareExchange{
 	{Name: "amq.rabbitmq.trace", Type: Topic, Durable: true, Internal: true},
 	{Name: "amq.topic", Type: Topic, Durable: true},
 }
+
+// CommandExchange is there in every vhost without a record: what is published to
+// it are commands to the broker.
+const CommandExchange = "amq.quorate.command"
 
 func noExchange(vhost, name string) error {
 	return refuse(fsm.NotFoundKind, "no %s", resource(kindExchange, vhost, name))
@@ -66,7 +70,7 @@ func (v *View) PassiveExchange(by Client, vhost, name string) error {
 	if name == "" {
 		return notOnDefault()
 	}
-	if err := v.mayAny(by.User, vhost, kindExchange, name); err != nil {
+	if err := v.mayAny(by.User, vhost, kindExchange, name); err != nil || name == CommandExchange {
 		return err
 	}
 	if _, ok := v.Exchange(vhost, name); !ok {
@@ -87,7 +91,7 @@ func (v *View) checkDeclareExchange(ask access, d *logpb.DeclareExchange) (*Exch
 	if _, ok := v.VHost(vhost); !ok {
 		return nil, noVhost(vhost)
 	}
-	if !slices.Contains(exchangeTypes, d.GetType()) {
+	if d.GetType() != Delayed && !slices.Contains(exchangeTypes, d.GetType()) {
 		return nil, refuse(fsm.Precondition, "unknown exchange type '%s'", d.GetType())
 	}
 	if name == "" {
@@ -111,14 +115,25 @@ func (v *View) checkDeclareExchange(ask access, d *logpb.DeclareExchange) (*Exch
 	if _, err := hashOf(d); err != nil {
 		return nil, err
 	}
-	alternate, given, err := AlternateExchange(vhost, name, d.GetArguments())
-	if err != nil || !given {
+	if err := checkDelayed(vhost, d); err != nil {
 		return nil, err
 	}
-	if err := ask(Read, kindExchange, name); err != nil {
-		return nil, err
+	for _, argument := range []string{alternateExchange, deadLetterExchange} {
+		further, given, err := exchangeArgument(argument, resource(kindExchange, vhost, name), d.GetArguments())
+		if err != nil {
+			return nil, err
+		}
+		if !given {
+			continue
+		}
+		if err := ask(Read, kindExchange, name); err != nil {
+			return nil, err
+		}
+		if err := ask(Write, kindExchange, further); err != nil {
+			return nil, err
+		}
 	}
-	return nil, ask(Write, kindExchange, alternate)
+	return nil, nil
 }
 
 // declareExchange creates an exchange, or finds the one that is there.
@@ -127,8 +142,10 @@ func (d *draft) declareExchange(m *logpb.DeclareExchange) (*logpb.CatalogResult,
 	if err != nil || x != nil {
 		return &logpb.CatalogResult{}, err
 	}
-	d.open(m.GetVhost()).addExchange(m)
-	return &logpb.CatalogResult{Changed: true}, nil
+	vh, r := d.open(m.GetVhost()), &logpb.CatalogResult{Changed: true}
+	vh.addExchange(m)
+	d.addStore(vh, m.GetName(), m.GetStoreMembers(), r)
+	return r, nil
 }
 
 // addExchange makes an exchange from a declare that has been checked.
@@ -142,6 +159,7 @@ func (vh *vhost) addExchange(m *logpb.DeclareExchange) {
 		Durable: m.Durable, AutoDelete: m.AutoDelete, Internal: m.Internal, Arguments: m.Arguments,
 		declared: m,
 	}
+	x.Type = routingType(m)
 	x.hash, _ = hashOf(m)
 	x.settle()
 	vh.exchanges = vh.exchanges.With(x.Name, vh.enforceExchange(x))
@@ -177,13 +195,15 @@ func (d *draft) deleteExchange(m *logpb.DeleteExchange) (*logpb.CatalogResult, e
 	if err != nil || !exists {
 		return &logpb.CatalogResult{}, err
 	}
-	d.open(m.GetVhost()).removeExchanges([]string{m.GetName()})
-	return &logpb.CatalogResult{Changed: true}, nil
+	r := &logpb.CatalogResult{Changed: true}
+	d.removeExchanges(d.open(m.GetVhost()), []string{m.GetName()}, r)
+	return r, nil
 }
 
-// removeExchanges removes exchanges, their bindings, and the exchanges that
-// end with these. Names that are not there are left out.
-func (vh *vhost) removeExchanges(doomed []string) {
+// removeExchanges removes exchanges, their bindings and what waits in them, and
+// the exchanges that end with these. Names that are not there are left out. r
+// names the queues that went.
+func (d *draft) removeExchanges(vh *vhost, doomed []string, r *logpb.CatalogResult) {
 	for len(doomed) > 0 {
 		name := doomed[len(doomed)-1]
 		doomed = doomed[:len(doomed)-1]
@@ -192,9 +212,14 @@ func (vh *vhost) removeExchanges(doomed []string) {
 			continue
 		}
 		vh.exchanges = vh.exchanges.Without(name)
+		if x.Store != nil {
+			d.forgetStore(vh, x.Store)
+			r.Deleted = append(r.Deleted, uint64(x.Store.ID))
+		}
 		for b := range x.bindings.Values() {
 			vh.forgetInbound(b)
 		}
 		doomed = append(doomed, vh.unbindAllTo(endpoint{name, true}, target{exchange: name})...)
 	}
+	slices.Sort(r.Deleted)
 }

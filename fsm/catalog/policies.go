@@ -68,6 +68,9 @@ func newPolicyPattern(text string) pattern {
 
 // matchesQueue reports whether the policy could be in force for a queue.
 func (p *Policy) matchesQueue(q *Queue) bool {
+	if q.StoreOf != "" {
+		return false // those of its exchange count
+	}
 	switch p.ApplyTo {
 	case applyAll, applyQueues:
 	case applyQuorum:
@@ -183,6 +186,8 @@ func (x *Exchange) settle() {
 	if !x.HasAlternate {
 		x.Alternate, x.HasAlternate = text(lookup(x.force.definition(), alternateExchange))
 	}
+	x.Delays = x.declared.GetType() == Delayed || lookup(x.Arguments, delayedExchange).GetInt() != 0 ||
+		lookup(x.force.definition(), "delayed-message").GetInt() != 0
 	x.ttlPlusOne = plusOne(lookup(x.Arguments, exchangeTTL))
 	for _, p := range []*Policy{x.force.policy, x.force.operator} {
 		if p != nil && p.ApplyTo == applyExchanges {
@@ -270,12 +275,20 @@ func (d *draft) policiesChanged(vh *vhost) *logpb.CatalogResult {
 		}
 		vh.enforce(q, next)
 	}
-	slices.Sort(r.Configured)
-	for x := range vh.exchanges.Values() {
-		if next := vh.enforceExchange(x); next != x {
-			vh.exchanges = vh.exchanges.With(x.Name, next)
+	for _, x := range d.Exchanges(vh.row.GetName()) {
+		next := vh.enforceExchange(x)
+		if next == x {
+			continue
 		}
+		vh.exchanges = vh.exchanges.With(x.Name, next)
+		if x.Store != nil && !sameRow(x.storeSettings(0), next.storeSettings(0)) {
+			vh.enforce(x.Store, force{revision: d.index})
+			r.Configured = append(r.Configured, uint64(x.Store.ID))
+		}
+		d.addStore(vh, x.Name, nil, r)
 	}
+	slices.Sort(r.Configured)
+	slices.Sort(r.Added)
 	return r
 }
 

@@ -50,7 +50,11 @@ func (v *View) UseQueue(by Client, verb Verb, vhost, name string) (*Queue, error
 	if err := v.access(by.User, vhost)(verb, kindQueue, name); err != nil {
 		return nil, err
 	}
-	return v.ownQueue(by, vhost, name)
+	q, err := v.ownQueue(by, vhost, name)
+	if err == nil {
+		err = q.checkOpen()
+	}
+	return q, err
 }
 
 // TakeFrom is UseQueue for a client that wants to take messages out.
@@ -133,6 +137,9 @@ func (v *View) checkDeclareQueue(ask access, d *logpb.DeclareQueue, generated bo
 		return nil, err
 	}
 	if exists {
+		if err := q.checkOpen(); err != nil {
+			return nil, err
+		}
 		return q, q.equivalent(d)
 	}
 	if err := checkName(kindQueue, name); err != nil {
@@ -206,7 +213,7 @@ func newQueue(m *logpb.DeclareQueue, id fsm.QueueID, group fsm.GroupID) *Queue {
 	m = &logpb.DeclareQueue{
 		Vhost: m.GetVhost(), Name: m.GetName(),
 		Durable: m.GetDurable() && !m.GetExclusive(), Exclusive: m.GetExclusive(), AutoDelete: m.GetAutoDelete(),
-		Arguments: m.GetArguments(), Owner: m.GetOwner(), Members: m.GetMembers(), Local: m.GetLocal(),
+		Arguments: m.GetArguments(), Owner: m.GetOwner(), Members: m.GetMembers(), Local: m.GetLocal(), StoreOf: m.GetStoreOf(),
 	}
 	if !m.Exclusive {
 		m.Owner = nil
@@ -215,7 +222,7 @@ func newQueue(m *logpb.DeclareQueue, id fsm.QueueID, group fsm.GroupID) *Queue {
 		ID: id, Group: group, VHost: m.Vhost, Name: m.Name,
 		Durable: m.Durable, Exclusive: m.Exclusive, AutoDelete: m.AutoDelete, Local: m.Local,
 		Hold:      lookup(m.Arguments, holdArgument).GetInt() != 0,
-		Arguments: m.Arguments, Owner: ownerFrom(m.Owner),
+		Arguments: m.Arguments, Owner: ownerFrom(m.Owner), StoreOf: m.StoreOf,
 		declared: m,
 	}
 	q.declaredMembers = nodeIDs(m.Members)
@@ -244,6 +251,11 @@ func (d *draft) addQueue(q *Queue, revision uint64) {
 	if q.Exclusive {
 		d.owned = d.owned.With(q.Owner, d.owned.At(q.Owner).With(q.ID, q))
 	}
+	if x, ok := vh.exchanges.Get(q.StoreOf); ok && q.StoreOf != "" {
+		next := *x
+		next.Store = q
+		vh.exchanges = vh.exchanges.With(x.Name, &next)
+	}
 }
 
 // CheckDeleteQueue answers the delete of a queue as far as the view can. A
@@ -255,6 +267,9 @@ func (v *View) CheckDeleteQueue(by Client, vhost, name string) (*Queue, error) {
 	q, ok := v.Queue(vhost, name)
 	if !ok {
 		return nil, nil
+	}
+	if err := q.checkOpen(); err != nil {
+		return nil, err
 	}
 	return q, q.CheckOwner(by.Owner)
 }
@@ -269,6 +284,9 @@ func (d *draft) deleteQueue(m *logpb.DeleteQueue) (*logpb.CatalogResult, error) 
 	if !ok || m.GetId() != 0 && q.ID != fsm.QueueID(m.GetId()) {
 		return &logpb.CatalogResult{}, nil
 	}
+	if err := q.checkOpen(); err != nil {
+		return nil, err
+	}
 	return d.removeQueues([]*Queue{q}), nil
 }
 
@@ -281,15 +299,15 @@ func (d *draft) deleteOwned(m *logpb.DeleteOwned) (*logpb.CatalogResult, error) 
 func (d *draft) removeQueues(queues []*Queue) *logpb.CatalogResult {
 	r := &logpb.CatalogResult{Changed: len(queues) > 0}
 	for _, q := range queues {
-		d.removeQueue(q)
 		r.Deleted = append(r.Deleted, uint64(q.ID))
+		d.removeQueue(q, r)
 	}
 	return r
 }
 
-func (d *draft) removeQueue(q *Queue) {
+func (d *draft) removeQueue(q *Queue, r *logpb.CatalogResult) {
 	vh := d.open(q.VHost)
-	vh.removeExchanges(vh.unbindAllTo(endpoint{name: q.Name}, target{queue: q}))
+	d.removeExchanges(vh, vh.unbindAllTo(endpoint{name: q.Name}, target{queue: q}), r)
 	vh.queues = vh.queues.Without(q.Name)
 	vh.forces = vh.forces.Without(q.ID)
 	d.forgetQueue(q)

@@ -20,6 +20,9 @@ type Message struct {
 	Property func(name string) []byte
 	// Chance decides for exchanges that choose by chance.
 	Chance uint64
+	// Delayed: the message waits in the first delayed exchange on each of its
+	// ways, whose store is then among the queues.
+	Delayed bool
 	// Local says which queues are on the publisher's node; nil: none is.
 	Local func(*Queue) bool
 }
@@ -73,7 +76,7 @@ type router struct {
 // a queue.
 func (r *router) byName(keys []string) {
 	for _, key := range keys {
-		if q, ok := r.vh.queues.Get(key); ok {
+		if q, ok := r.vh.queues.Get(key); ok && q.StoreOf == "" {
 			r.queues.add(q)
 		}
 	}
@@ -83,6 +86,10 @@ func (r *router) byName(keys []string) {
 func (r *router) visit(x *Exchange, m *Message) {
 	found := false
 	r.limited = r.limited || x.ttlPlusOne != 0
+	if m.Delayed && x.Delays {
+		r.queues.add(x.Store)
+		return
+	}
 	switch x.Type {
 	case Direct:
 		for _, key := range m.Keys {

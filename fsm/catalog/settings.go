@@ -18,6 +18,8 @@ const (
 	// LockCredit is how many milliseconds without a leader are given back to
 	// those who hold messages.
 	LockCredit = "leader_change_lock_credit"
+	// ScheduleMaxDelay is the longest x-delay in milliseconds.
+	ScheduleMaxDelay = "schedule_max_delay"
 )
 
 // Setting is a setting of the whole cluster: a whole number from Low to High.
@@ -32,6 +34,7 @@ var settings = []Setting{
 	{AutoDeleteOnIdleMin, 300_000, 1, MaxTTL, "ms that queues declared from now on must at least be idle before they are deleted"},
 	{LockCredit, 30_000, 0, 86_400_000, "ms before the first entry of a new leader that are not counted against consumer timeouts, at most"},
 	{MaxClockSkew, 1000, 10, 3_600_000, "ms by which the nodes' wall clocks may differ before an alarm is raised; larger steps forward wait for a new leader"},
+	{ScheduleMaxDelay, MaxTTL, 1, 1 << 53, "ms that the header x-delay may ask for at a delayed exchange, at most"},
 }
 
 // Settings lists the settings of the whole cluster by name.

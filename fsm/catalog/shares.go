@@ -29,7 +29,7 @@ type hashInput struct{ header, property string }
 // hashOf returns what the arguments of a consistent hash exchange say. Other
 // exchanges hash nothing.
 func hashOf(d *logpb.DeclareExchange) (hashInput, error) {
-	if d.GetType() != ConsistentHash {
+	if routingType(d) != ConsistentHash {
 		return hashInput{}, nil
 	}
 	where := resource(kindExchange, d.GetVhost(), d.GetName())

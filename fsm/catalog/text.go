@@ -73,7 +73,7 @@ func flags(names []string, set ...bool) string {
 }
 
 func (x *Exchange) line() string {
-	text := fmt.Sprintf("exchange %s %s", x.Name, x.Type)
+	text := fmt.Sprintf("exchange %s %s", x.Name, x.DeclaredType())
 	text += flags([]string{"durable", "auto-delete", "internal"}, x.Durable, x.AutoDelete, x.Internal)
 	if len(x.Arguments.GetFields()) > 0 {
 		text += " " + renderTable(x.Arguments)

@@ -82,6 +82,9 @@ type Queue struct {
 	Hold       bool // nobody may take its messages
 	Arguments  *fsm.Table
 	Owner      Owner // zero unless exclusive
+	// StoreOf is the exchange whose delayed messages the queue holds; empty: it
+	// is a client's.
+	StoreOf string
 
 	declared        *logpb.DeclareQueue
 	declaredMembers []fsm.NodeID // the preferred leader first; see View.Members
@@ -94,11 +97,16 @@ func (q *Queue) String() string { return resource("queue", q.VHost, q.Name) }
 type Exchange struct {
 	VHost      string
 	Name       string
-	Type       string
+	Type       string // by which it routes; see DeclaredType
 	Durable    bool
 	AutoDelete bool
 	Internal   bool
 	Arguments  *fsm.Table
+	// Delays: messages with a delay wait in Store and are routed when due.
+	Delays bool
+	// Store holds messages that wait, also when Delays is set no more; nil: it
+	// was never set.
+	Store *Queue
 	// Alternate is the exchange that gets what has no destination here, by
 	// argument or policy.
 	Alternate    string

@@ -213,6 +213,9 @@ func (g *generator) enqueue() *logpb.Command {
 	if g.oneIn("message ttl", 3) {
 		e.HasExpiration = true
 		e.TtlPlusOne = 1 + uint64(of(g, "ttl", 0, 1, 10, 100, 1000, 1000, 5000, 100_000, g.n("any ttl", 3000)))
+		if g.oneIn("ttl from", 8) {
+			e.TtlFrom = int64(g.meta.Now) + int64(of(g, "from", -100, 0, -5000, 1, 100))
+		}
 	}
 	if g.oneIn("with priority", 3) {
 		e.PriorityPlusOne = 1 + uint32(g.n("priority", 40))
@@ -361,6 +364,7 @@ func (g *generator) config() *logpb.QueueConfig {
 		c.MaxPriorityPlusOne = uint32(of(g, "highest priority", 0, 6, 1, 256))
 		c.MessageTtlFirst, c.IdleCountsRouted = g.oneIn("own ttl first", 2), g.oneIn("routed counts", 2)
 		c.ExpiresKeepPending = g.oneIn("keep pending", 2)
+		c.DelayedStore = g.oneIn("delayed exchange", 3)
 		c.DeliveryDelay = uint64(of(g, "delivery delay", 0, 0, 500))
 		c.DeadLetterMaxPlusOne = uint64(of(g, "max pending", 0, 2, 1, 4))
 		c.AutoDeleteOnIdle = uint64(of(g, "idle", 0, 5000, 60_000, 1))
@@ -432,6 +436,7 @@ func (g *generator) routeDead() *logpb.Command {
 		if g.oneIn("ceilings", 4) {
 			route.TtlCeilingsPlusOne = []uint64{uint64(g.n("ceiling", 2)), 1000}[:1+g.n("of them", 2)]
 		}
+		route.Unroutable = len(route.Targets) > 0 && g.oneIn("no way", 8)
 		r.Routes = append(r.Routes, &route)
 	}
 	return &logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: r}

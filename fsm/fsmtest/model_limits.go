@@ -32,7 +32,7 @@ func (q *model) pending() queue.Count {
 }
 
 func (q *model) atLeastOnce() bool {
-	return q.config.DeadLetter && q.config.DeadLetterStrategy == logpb.QueueConfig_AT_LEAST_ONCE
+	return q.config.DelayedStore || q.config.DeadLetter && q.config.DeadLetterStrategy == logpb.QueueConfig_AT_LEAST_ONCE
 }
 
 // kept counts and is never dropped.

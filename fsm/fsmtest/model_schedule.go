@@ -76,8 +76,16 @@ func (q *model) nextScheduled() *message {
 	return slices.MinFunc(all, func(a, b *message) int { return cmp.Or(cmp.Compare(a.dueAt, b.dueAt), cmp.Compare(a.seq, b.seq)) })
 }
 
-// promote makes a scheduled message ready, as a new one.
+// promote makes a scheduled message ready, as a new one. That of a delayed
+// exchange becomes a letter.
 func (q *model) promote(x *message) {
+	if q.config.DelayedStore {
+		q.leave(x)
+		q.active = q.clock
+		x.scheduledFor, x.dueAt, x.id, x.diedAt, x.reason = x.dueAt, 0, "", q.clock, logpb.Death_NONE
+		q.post(x)
+		return
+	}
 	q.remove(x)
 	q.active = q.clock
 	x.seq = q.nextMessage

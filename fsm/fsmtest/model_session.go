@@ -39,7 +39,7 @@ func (q *model) stream(m fsm.Meta, c *logpb.Command) (r fsm.Result, performed bo
 	s.nextSeq++
 	deliveries := len(q.out.Deliveries)
 	r = q.do(m, c, s)
-	if r.Code == fsm.Rejected {
+	if r.Code == fsm.Rejected || c.Kind == logpb.Command_SCHEDULE && r.Code != fsm.OK {
 		s.refused = append(s.refused, c.Seq)
 	}
 	if synchronous(c.Kind) {
@@ -62,10 +62,10 @@ func synchronous(k logpb.Command_Kind) bool {
 // repeat answers a command that was applied before.
 func (q *model) repeat(c *logpb.Command, s *session) fsm.Result {
 	q.counters.Duplicates++
-	if slices.Contains(s.refused, c.Seq) {
-		return fsm.Result{Code: fsm.Rejected}
-	}
 	if c.Seq != s.opSeq {
+		if slices.Contains(s.refused, c.Seq) {
+			return fsm.Result{Code: fsm.Rejected}
+		}
 		return fsm.Result{}
 	}
 	if c.Kind == logpb.Command_GET && s.opDelivery != 0 {
@@ -145,11 +145,12 @@ func (q *model) enqueue(m fsm.Meta, e *logpb.Enqueue) fsm.Result {
 		q.active = q.clock
 	}
 	due := q.dueAt(e.DueAt, e.DelayPlusOne, q.config.DeliveryDelay)
-	if due > q.clock {
-		return q.enqueueLater(m, e, due)
+	if due > q.clock || q.config.DelayedStore {
+		return q.enqueueLater(m, e, max(due, q.clock))
 	}
 	ttl := q.ttlOf(e.TtlPlusOne, e.TtlCeilingPlusOne)
-	full := ttl != 0 && q.full(e) // with TTL 0 it does not stay
+	late := ttl > 0 && e.TtlFrom > 0 && min(fsm.Time(e.TtlFrom), q.clock).Add(ttl) <= q.clock
+	full := ttl != 0 && !late && q.full(e) // with TTL 0 it does not stay
 	if full && len(q.service) == 0 {
 		return q.refuse(m, e)
 	}
@@ -159,8 +160,17 @@ func (q *model) enqueue(m fsm.Meta, e *logpb.Enqueue) fsm.Result {
 		x.scheduledFor = fsm.Time(e.ScheduledFor)
 	}
 	q.nextMessage++
+	if late {
+		q.messages = append(q.messages, x)
+		q.counters.Enqueued++
+		q.die(x, logpb.Death_EXPIRED)
+		return fsm.Result{}
+	}
 	if ttl >= 0 {
 		x.expireAt = q.clock.Add(ttl)
+		if e.TtlFrom > 0 {
+			x.expireAt = min(fsm.Time(e.TtlFrom), q.clock).Add(ttl)
+		}
 	}
 	q.messages = append(q.messages, x)
 	if ttl == 0 || full {

@@ -143,6 +143,8 @@ func (q *model) die(x *message, reason logpb.Death_Reason) {
 	}
 	fate := queue.Transactional
 	switch {
+	case q.config.DelayedStore:
+		fate = queue.AtLeastOnce
 	case !q.config.DeadLetter:
 		fate = queue.Dropped
 	case reason == logpb.Death_MAXLEN || q.config.DeadLetterStrategy == logpb.QueueConfig_AT_MOST_ONCE:
@@ -158,7 +160,7 @@ func (q *model) die(x *message, reason logpb.Death_Reason) {
 		return
 	}
 	q.leave(x)
-	x.place, x.holder, x.delivery, x.deadline, x.limit, x.since = outbox, nil, 0, 0, 0, 0
+	x.place, x.holder, x.delivery, x.deadline, x.limit, x.since, x.dueAt = outbox, nil, 0, 0, 0, 0, 0
 	x.reason, x.diedAt = reason, q.clock
 	q.counters.DeadLettered++
 	if fate == queue.SentOnce {
@@ -166,7 +168,12 @@ func (q *model) die(x *message, reason logpb.Death_Reason) {
 		q.remove(x)
 		return
 	}
-	x.letter = q.nextLetter
+	q.post(x)
+}
+
+// post puts x at the end of the outbox.
+func (q *model) post(x *message) {
+	x.place, x.letter = outbox, q.nextLetter
 	q.nextLetter++
 	q.letters = append(q.letters, x)
 	q.touched = true
@@ -213,6 +220,12 @@ func (q *model) routeWaiting(r *logpb.RouteDead) fsm.Result {
 
 func (q *model) route(x *message, r *logpb.DeadRoute) {
 	x.routed = true
+	if q.config.DelayedStore && x.reason == logpb.Death_NONE && len(x.done) == 0 && (r.GetUnroutable() || len(r.GetTargets()) == 0) {
+		q.counters.Unroutable++
+		if r.GetUnroutable() {
+			x.reason, x.diedAt = logpb.Death_UNROUTABLE, q.clock
+		}
+	}
 	for i, id := range r.GetTargets() {
 		if id == 0 || slices.Contains(x.done, id) || slices.ContainsFunc(x.transfers, func(f transfer) bool { return f.target == id }) {
 			continue
@@ -229,6 +242,11 @@ func (q *model) route(x *message, r *logpb.DeadRoute) {
 		x.transfers = append(x.transfers, f)
 		t.next++
 		q.touched = true
+	}
+	if q.config.DelayedStore && len(x.transfers) == 0 && len(x.done) == 0 {
+		q.counters.DeadDropped++
+		q.remove(x)
+		return
 	}
 	q.endLetter(x)
 }

@@ -154,10 +154,17 @@ func (q *model) transfersTo(target uint64) []queue.Outgoing {
 func (q *model) letterOf(x *message) queue.Letter {
 	l := queue.Letter{Number: x.letter, DeadLetter: fsm.DeadLetter{
 		Ref: x.ref, Reason: x.reason, DiedAt: x.diedAt, Priority: uint8(x.priority), ScheduledFor: x.scheduledFor,
-		HasExpiration: x.hasExpiry, Fresh: true,
+		HasExpiration: x.hasExpiry, Fresh: true, TTLPlusOne: x.ttl, CeilingPlusOne: x.ceiling,
 	}}
 	for _, id := range x.done {
 		l.Done = append(l.Done, fsm.QueueID(id))
+	}
+	for _, f := range x.transfers {
+		l.Transfers = append(l.Transfers, f.shown())
+	}
+	if x.reason == logpb.Death_NONE {
+		l.Fresh, l.Deaths = false, x.deaths // it is due, not dead
+		return l
 	}
 	present := &logpb.Death{Reason: x.reason, Queue: machineName, Count: 1, Time: int64(x.diedAt), First: len(x.deaths) == 0}
 	var rest []*logpb.Death
@@ -172,9 +179,6 @@ func (q *model) letterOf(x *message) queue.Letter {
 		rest = append(rest, d)
 	}
 	l.Deaths = append([]*logpb.Death{present}, rest...)
-	for _, f := range x.transfers {
-		l.Transfers = append(l.Transfers, f.shown())
-	}
 	return l
 }
 

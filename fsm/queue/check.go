@@ -302,7 +302,8 @@ func (k *checker) outbox() {
 		k.that(e.letter > 0 && e.letter < m.nextLetter, "letter %d of %d", e.letter, m.nextLetter)
 		k.that(unrouted == 0 || len(e.transfers) == 0 && e.letter == last+1, "letter %d is routed too early", e.letter)
 		last = e.letter
-		k.that(len(e.deaths) > 0 && e.deaths[0].Queue == m.name && e.deaths[0].Reason == e.reason, "letter %d has no death", e.letter)
+		k.that(e.reason == logpb.Death_NONE && m.rareOf(h).scheduledFor != 0 ||
+			len(e.deaths) > 0 && e.deaths[0].Queue == m.name && e.deaths[0].Reason == e.reason, "letter %d has no death", e.letter)
 		if len(e.transfers) == 0 && unrouted == 0 {
 			unrouted = h
 		}
@@ -319,7 +320,8 @@ func (k *checker) outbox() {
 	}
 	for h := m.lists[waitingList].head; h != 0; h = m.messages.get(h).next {
 		e := m.extraOf(h)
-		k.that(e.letter > 0 && e.letter < m.nextLetter && len(e.deaths) > 0 && len(e.transfers) == 0, "letter %d does not wait", e.letter)
+		k.that(e.letter > 0 && e.letter < m.nextLetter && (len(e.deaths) > 0 || e.reason == logpb.Death_NONE) && len(e.transfers) == 0,
+			"letter %d does not wait", e.letter)
 	}
 	k.that(m.counts[Waiting].Messages == 0 || m.fate(logpb.Death_NONE) == AtLeastOnce, "letters wait for nothing")
 	k.that(unrouted == m.unrouted, "the first unrouted letter is wrong")

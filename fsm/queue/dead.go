@@ -12,6 +12,8 @@ import (
 // the outbox, which would grow then, and nothing does while that is full.
 func (m *Machine) fate(reason logpb.Death_Reason) Fate {
 	switch strategy := m.config.DeadLetterStrategy; {
+	case m.config.DelayedStore:
+		return AtLeastOnce
 	case !m.config.DeadLetter:
 		return Dropped
 	case reason == logpb.Death_MAXLEN || strategy == logpb.QueueConfig_AT_MOST_ONCE:
@@ -50,7 +52,12 @@ func (m *Machine) die(h uint32, reason logpb.Death_Reason, eff *fsm.Effects) {
 		m.free(h, eff)
 		return
 	}
-	e.letter = m.nextLetter
+	m.post(h, eff)
+}
+
+// post puts message h, which is in no place, at the end of the outbox.
+func (m *Machine) post(h uint32, eff *fsm.Effects) {
+	m.mutExtra(h).letter = m.nextLetter
 	m.nextLetter++
 	m.setPlace(m.messages.mut(h), Outbox)
 	m.append(h)
@@ -90,10 +97,11 @@ func copyDeaths(from []*logpb.Death) []*logpb.Death {
 
 // deadLetter describes message h, which has died.
 func (m *Machine) deadLetter(h uint32) fsm.DeadLetter {
-	x, e := m.messages.get(h), m.extraOf(h)
+	x, e, r := m.messages.get(h), m.extraOf(h), m.rareOf(h)
 	return fsm.DeadLetter{
-		Ref: x.ref(), Reason: e.reason, DiedAt: e.diedAt, Priority: x.priority, ScheduledFor: m.rareOf(h).scheduledFor,
-		HasExpiration: x.hasExpiration(), Deaths: e.deaths, Fresh: e.deaths[0].Count == 1,
+		Ref: x.ref(), Reason: e.reason, DiedAt: e.diedAt, Priority: x.priority, ScheduledFor: r.scheduledFor,
+		HasExpiration: x.hasExpiration(), Deaths: e.deaths, Fresh: e.reason != logpb.Death_NONE && e.deaths[0].Count == 1,
+		TTLPlusOne: r.ttl, CeilingPlusOne: r.ceiling,
 	}
 }
 

@@ -16,10 +16,13 @@ func (m *Machine) enqueue(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) 
 		m.active = m.clock
 	}
 	due := m.dueAt(cmd.DueAt, cmd.DelayPlusOne, m.config.DeliveryDelay)
-	if due > m.clock {
-		return m.enqueueLater(meta, cmd, due, eff)
+	if due > m.clock || m.config.DelayedStore {
+		return m.enqueueLater(meta, cmd, max(due, m.clock, 1), eff)
 	}
 	ttl, limited := m.ttl(cmd.TtlPlusOne, cmd.TtlCeilingPlusOne)
+	if limited && ttl > 0 && cmd.TtlFrom > 0 && m.expiry(cmd.TtlFrom, ttl) <= m.clock {
+		return m.enqueueExpired(meta, cmd, due, eff)
+	}
 	now := limited && ttl == 0
 	full := !now && m.full(cmd, 0)
 	if full && m.serviced == 0 {
@@ -28,7 +31,7 @@ func (m *Machine) enqueue(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) 
 	h := m.store(meta, cmd, due, eff)
 	x := m.messages.mut(h)
 	if limited {
-		x.expireAt = m.deadline(ttl)
+		x.expireAt = m.expiry(cmd.TtlFrom, ttl)
 	}
 	m.setPlace(x, Ready)
 	m.append(h)
@@ -42,6 +45,14 @@ func (m *Machine) enqueue(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) 
 		m.watch(h) // all others need none
 	}
 	m.counters.Enqueued++
+	return fsm.Result{}
+}
+
+// enqueueExpired takes in a message whose TTL has passed on its way.
+func (m *Machine) enqueueExpired(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time, eff *fsm.Effects) fsm.Result {
+	h := m.store(meta, cmd, due, eff)
+	m.counters.Enqueued++
+	m.die(h, logpb.Death_EXPIRED, eff)
 	return fsm.Result{}
 }
 
@@ -99,6 +110,15 @@ func (m *Machine) stays(h uint32, cmd *logpb.Enqueue, eff *fsm.Effects) bool {
 	m.setPlace(m.messages.mut(h), Ready)
 	m.append(h) // it was the last one
 	return true
+}
+
+// expiry is when a message expires whose TTL counts from an instant that has
+// passed; 0: from now.
+func (m *Machine) expiry(from int64, ttl fsm.Millis) fsm.Time {
+	if from <= 0 {
+		return m.deadline(ttl)
+	}
+	return max(min(fsm.Time(from), m.clock).Add(ttl), 1)
 }
 
 // ttl is the TTL of a message with its own TTL and a ceiling, both + 1: the

@@ -114,7 +114,7 @@ func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
 		Expired: c.Expired, DeadLettered: c.DeadLettered, DeadDropped: c.DeadDropped, TimedOut: c.TimedOut,
 		LateAcks: c.LateAcks, Purged: c.Purged, Duplicates: c.Duplicates,
 		Refused: c.Refused, Scheduled: c.Scheduled, Unscheduled: c.Unscheduled, SettledExpired: c.SettledExpired,
-		DeadConfirmed: c.DeadConfirmed, DeadRefused: c.DeadRefused,
+		DeadConfirmed: c.DeadConfirmed, DeadRefused: c.DeadRefused, Unroutable: c.Unroutable,
 	}
 	for i := range m.counters.Deaths {
 		copy(m.counters.Deaths[i][:], c.Deaths[4*i:])

@@ -86,10 +86,12 @@ func (m *Machine) wait(h uint32) {
 }
 
 // route gives letter h one transfer per target, but none to those that have it
-// already. Without any it waits, or is dropped.
+// already. Without any it waits, or is dropped, as that of a delayed exchange
+// always is.
 func (m *Machine) route(h uint32, to *logpb.DeadRoute, eff *fsm.Effects) {
 	var transfers []Transfer
 	done := m.rareOf(h).done
+	m.noteUnroutable(h, to)
 	for n, id := range to.GetTargets() {
 		if id == 0 || slices.Contains(done, fsm.QueueID(id)) {
 			continue
@@ -115,10 +117,24 @@ func (m *Machine) route(h uint32, to *logpb.DeadRoute, eff *fsm.Effects) {
 		m.mutExtra(h).transfers = transfers
 	case len(done) > 0:
 		m.arrived(h, eff)
-	case m.fate(logpb.Death_NONE) == AtLeastOnce:
+	case m.fate(logpb.Death_NONE) == AtLeastOnce && !m.config.DelayedStore:
 		m.wait(h)
 	default:
 		m.drop(h, eff)
+	}
+}
+
+// noteUnroutable counts letter h of a delayed exchange that had no way when it
+// was due. It dies of that, if there is somewhere for the dead to go.
+func (m *Machine) noteUnroutable(h uint32, route *logpb.DeadRoute) {
+	if !m.config.DelayedStore || m.extraOf(h).reason != logpb.Death_NONE || len(m.rareOf(h).done) > 0 ||
+		len(route.GetTargets()) > 0 && !route.GetUnroutable() {
+		return
+	}
+	m.counters.Unroutable++
+	if route.GetUnroutable() {
+		e := m.mutExtra(h)
+		e.reason, e.diedAt, e.deaths = logpb.Death_UNROUTABLE, m.clock, m.addDeath(e.deaths, logpb.Death_UNROUTABLE)
 	}
 }
 

@@ -1,6 +1,8 @@
 package queue
 
 import (
+	"slices"
+
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -103,11 +105,16 @@ func (m *Machine) unschedule(h uint32) {
 }
 
 // promote makes scheduled message h ready, as if it had come just now; only its
-// TTL counts from the instant it was scheduled for.
+// TTL counts from the instant it was scheduled for. The message of a delayed
+// exchange departs.
 func (m *Machine) promote(h uint32, eff *fsm.Effects) {
 	r := *m.rareOf(h)
 	due := m.messages.get(h).expireAt
 	m.unschedule(h)
+	if m.config.DelayedStore {
+		m.depart(h, due, r, eff)
+		return
+	}
 	m.setRare(h, rare{scheduledFor: r.scheduledFor})
 	ttl, limited := m.ttl(r.ttl, r.ceiling)
 	x := m.messages.mut(h)
@@ -123,6 +130,16 @@ func (m *Machine) promote(h uint32, eff *fsm.Effects) {
 	} else {
 		m.watch(h)
 	}
+}
+
+// depart makes message h of a delayed exchange, which is in no place and has
+// become due, a letter: not a dead one. It keeps what its TTL will be made of.
+func (m *Machine) depart(h uint32, due fsm.Time, r rare, eff *fsm.Effects) {
+	m.setRare(h, rare{scheduledFor: due, ttl: r.ttl, ceiling: r.ceiling})
+	m.messages.mut(h).expireAt = 0
+	e := m.mutExtra(h)
+	e.reason, e.diedAt = logpb.Death_NONE, m.clock
+	m.post(h, eff)
 }
 
 // reschedule cancels scheduled messages or moves them to another time. Count
@@ -164,6 +181,63 @@ func (m *Machine) findScheduled(id string, seq uint64) uint32 {
 		}
 	}
 	return 0
+}
+
+// NextScheduled returns when the first scheduled message is due; 0: there is
+// none.
+func (m *Machine) NextScheduled() fsm.Time {
+	if t := m.schedules.first(m.notScheduled); t != nil {
+		return t.at
+	}
+	return 0
+}
+
+// ScheduledSpan returns when the first and when the last scheduled message is
+// due; 0: there is none. It may look at half of them.
+func (m *Machine) ScheduledSpan() (first, last fsm.Time) {
+	t := m.schedules.first(m.notScheduled)
+	if t == nil {
+		return 0, 0
+	}
+	first, last = t.at, t.at
+	for i := m.schedules.fifo.len() - 1; i >= 0; i-- {
+		if t := m.schedules.fifo.item(i); !m.notScheduled(t) {
+			last = max(last, t.at)
+			break
+		}
+	}
+	for i := range m.schedules.heap {
+		if t := &m.schedules.heap[i]; t.at > last && !m.notScheduled(t) {
+			last = t.at
+		}
+	}
+	return first, last
+}
+
+// ScheduledAfter returns up to limit scheduled messages that are due next behind
+// the one with this instant and number, in their order. It looks at all.
+func (m *Machine) ScheduledAfter(at fsm.Time, number uint64, limit int) []Message {
+	after := timed[uint32]{at: at, seq: number}
+	var page []timed[uint32]
+	least := func() {
+		slices.SortFunc(page, func(a, b timed[uint32]) int { return a.compare(&b) })
+		page = page[:min(len(page), limit)]
+	}
+	for h := m.lists[scheduledList].head; h != 0; {
+		x := m.messages.get(h)
+		if t := (timed[uint32]{x.expireAt, x.seq, h}); after.before(&t) {
+			if page = append(page, t); len(page) > 2*limit+64 {
+				least()
+			}
+		}
+		h = x.next
+	}
+	least()
+	messages := make([]Message, len(page))
+	for i, t := range page {
+		messages[i] = m.describeMessage(t.v)
+	}
+	return messages
 }
 
 // move makes scheduled message h due at another time; in the past is now.

@@ -115,10 +115,10 @@ func (m *Machine) session(id fsm.SessionID) *session {
 // is still held is handed out again.
 func (m *Machine) repeat(s *session, cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
 	m.counters.Duplicates++
-	if s.wasRefused(cmd.Seq) {
-		return fsm.Result{Code: fsm.Rejected}
-	}
 	if cmd.Seq != s.last.seq {
+		if s.wasRefused(cmd.Seq) {
+			return fsm.Result{Code: fsm.Rejected}
+		}
 		return fsm.Result{}
 	}
 	if id := s.last.delivery; id != 0 {
@@ -141,6 +141,9 @@ func (s *session) record(cmd *logpb.Command, r fsm.Result, delivery uint64) {
 		logpb.Command_PURGE, logpb.Command_DELETE, logpb.Command_TOUCH, logpb.Command_SCHEDULE:
 		if cmd.Seq != 0 {
 			s.last = answer{cmd.Seq, r.Count, r.Consumers, delivery, r.Code}
+		}
+		if cmd.Kind == logpb.Command_SCHEDULE && cmd.Seq != 0 && r.Code != fsm.OK {
+			s.refuse(cmd.Seq) // many of them are under way at a time
 		}
 	case logpb.Command_ENQUEUE:
 		if cmd.Seq != 0 && r.Code == fsm.Rejected {

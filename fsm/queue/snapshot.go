@@ -103,7 +103,7 @@ func (c *Counters) proto() *logpb.QueueCounters {
 		Expired: c.Expired, DeadLettered: c.DeadLettered, DeadDropped: c.DeadDropped, TimedOut: c.TimedOut,
 		LateAcks: c.LateAcks, Purged: c.Purged, Duplicates: c.Duplicates,
 		Refused: c.Refused, Scheduled: c.Scheduled, Unscheduled: c.Unscheduled, SettledExpired: c.SettledExpired,
-		DeadConfirmed: c.DeadConfirmed, DeadRefused: c.DeadRefused, Deaths: deaths,
+		DeadConfirmed: c.DeadConfirmed, DeadRefused: c.DeadRefused, Deaths: deaths, Unroutable: c.Unroutable,
 	}
 }
 

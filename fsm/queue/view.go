@@ -99,6 +99,8 @@ type Counters struct {
 	Scheduled, Unscheduled uint64
 	// SettledExpired were acked although their TTL had passed meanwhile.
 	SettledExpired uint64
+	// Unroutable messages of a delayed exchange had nowhere to go when due.
+	Unroutable uint64
 	// DeadConfirmed letters have arrived. DeadDropped ones no target has.
 	// DeadRefused counts transfers that a target has refused, not letters.
 	DeadConfirmed, DeadRefused uint64

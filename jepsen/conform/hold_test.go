@@ -302,9 +302,6 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 			}
 		}
 	}},
-	{id: "T-51", what: "counts of messages that wait in hold queues and in a delayed exchange", but: "hold queues are counted; there is no delayed exchange"},
-	{id: "T-54", what: "a hold queue and a delayed exchange deliver alike", but: "there is no delayed exchange"},
-	{id: "T-70", what: "a delayed exchange does not use up the expiration", but: "there is no delayed exchange"},
 	{id: "T-90", what: "x-opt-delivery-delay to a plain queue: normal messages go first, counts are apart", run: func(t *T) {
 		q := t.queue("q")
 		at := t.publish(q, body("late"), headers("x-opt-delivery-delay", int32(1500)))
@@ -343,7 +340,6 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 		t.readyUntil(d, 0, at.Add(ms(2500)))
 		t.take(d, 1)
 	}},
-	{id: "T-94", what: "schedule.cancel", but: "there is no command exchange"},
 	{id: "T-130", what: "message.settle with a reason", but: "there is no command exchange"},
 	{id: "T-53", what: "the dead-letter exchange is away at the expiry and comes back: the letter arrives", run: func(t *T) {
 		x := t.exchange("x", "fanout")

@@ -41,7 +41,7 @@ type suite struct {
 
 // suites are all tables, in the order of the document.
 var suites = []*suite{
-	&amqpRows, &ttlRows, &leaseRows, &deadRows, &policyRows, &limitRows, &headRows, &holdRows, &keepRows, &idleRows,
+	&amqpRows, &ttlRows, &leaseRows, &deadRows, &policyRows, &limitRows, &headRows, &holdRows, &delayRows, &keepRows, &idleRows,
 	&deliveryRows, &timeoutRows, &argumentRows, &localRows, &memberRows, &roughRows, &localRoughRows, &clusterRows,
 }
 

@@ -1446,14 +1446,17 @@ func (x *DeleteTopicPermission) GetAll() bool {
 }
 
 type DeclareExchange struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Vhost         string                 `protobuf:"bytes,1,opt,name=vhost,proto3" json:"vhost,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Type          string                 `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
-	Durable       bool                   `protobuf:"varint,4,opt,name=durable,proto3" json:"durable,omitempty"`
-	AutoDelete    bool                   `protobuf:"varint,5,opt,name=auto_delete,json=autoDelete,proto3" json:"auto_delete,omitempty"`
-	Internal      bool                   `protobuf:"varint,6,opt,name=internal,proto3" json:"internal,omitempty"`
-	Arguments     *Table                 `protobuf:"bytes,7,opt,name=arguments,proto3" json:"arguments,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Vhost      string                 `protobuf:"bytes,1,opt,name=vhost,proto3" json:"vhost,omitempty"`
+	Name       string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Type       string                 `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
+	Durable    bool                   `protobuf:"varint,4,opt,name=durable,proto3" json:"durable,omitempty"`
+	AutoDelete bool                   `protobuf:"varint,5,opt,name=auto_delete,json=autoDelete,proto3" json:"auto_delete,omitempty"`
+	Internal   bool                   `protobuf:"varint,6,opt,name=internal,proto3" json:"internal,omitempty"`
+	Arguments  *Table                 `protobuf:"bytes,7,opt,name=arguments,proto3" json:"arguments,omitempty"`
+	// Numbers of the nodes that hold the delayed messages, should the exchange
+	// be a delayed one, the preferred leader first; empty: the catalog chooses.
+	StoreMembers  []uint32 `protobuf:"varint,8,rep,packed,name=store_members,json=storeMembers,proto3" json:"store_members,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1533,6 +1536,13 @@ func (x *DeclareExchange) GetInternal() bool {
 func (x *DeclareExchange) GetArguments() *Table {
 	if x != nil {
 		return x.Arguments
+	}
+	return nil
+}
+
+func (x *DeclareExchange) GetStoreMembers() []uint32 {
+	if x != nil {
+		return x.StoreMembers
 	}
 	return nil
 }
@@ -1692,8 +1702,11 @@ type DeclareQueue struct {
 	// Owner of an exclusive queue: node number, its boot, connection number.
 	Owner *Owner `protobuf:"bytes,7,opt,name=owner,proto3" json:"owner,omitempty"`
 	// Numbers of the nodes that hold the replicas, the preferred leader first.
-	Members       []uint32 `protobuf:"varint,8,rep,packed,name=members,proto3" json:"members,omitempty"`
-	Local         bool     `protobuf:"varint,9,opt,name=local,proto3" json:"local,omitempty"` // one member, log in memory
+	Members []uint32 `protobuf:"varint,8,rep,packed,name=members,proto3" json:"members,omitempty"`
+	Local   bool     `protobuf:"varint,9,opt,name=local,proto3" json:"local,omitempty"` // one member, log in memory
+	// Name of the exchange whose delayed messages the queue holds. The catalog
+	// alone makes such queues: no command does.
+	StoreOf       string `protobuf:"bytes,10,opt,name=store_of,json=storeOf,proto3" json:"store_of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1789,6 +1802,13 @@ func (x *DeclareQueue) GetLocal() bool {
 		return x.Local
 	}
 	return false
+}
+
+func (x *DeclareQueue) GetStoreOf() string {
+	if x != nil {
+		return x.StoreOf
+	}
+	return ""
 }
 
 type Owner struct {
@@ -2183,6 +2203,7 @@ type CatalogResult struct {
 	Boot          uint64                 `protobuf:"varint,7,opt,name=boot,proto3" json:"boot,omitempty"`                    // and its boot number
 	Deleted       []uint64               `protobuf:"varint,8,rep,packed,name=deleted,proto3" json:"deleted,omitempty"`       // ids of the queues that went, ascending
 	Configured    []uint64               `protobuf:"varint,9,rep,packed,name=configured,proto3" json:"configured,omitempty"` // ids of the queues whose effective settings changed, ascending
+	Added         []uint64               `protobuf:"varint,10,rep,packed,name=added,proto3" json:"added,omitempty"`          // ids of the queues that were created beside the one declared
 	Moved         []uint64               `protobuf:"varint,16,rep,packed,name=moved,proto3" json:"moved,omitempty"`          // ids of the queues whose members changed, ascending
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2277,6 +2298,13 @@ func (x *CatalogResult) GetDeleted() []uint64 {
 func (x *CatalogResult) GetConfigured() []uint64 {
 	if x != nil {
 		return x.Configured
+	}
+	return nil
+}
+
+func (x *CatalogResult) GetAdded() []uint64 {
+	if x != nil {
+		return x.Added
 	}
 	return nil
 }
@@ -2751,7 +2779,7 @@ const file_catalog_proto_rawDesc = "" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x14\n" +
 	"\x05vhost\x18\x02 \x01(\tR\x05vhost\x12\x1a\n" +
 	"\bexchange\x18\x03 \x01(\tR\bexchange\x12\x10\n" +
-	"\x03all\x18\x04 \x01(\bR\x03all\"\xdb\x01\n" +
+	"\x03all\x18\x04 \x01(\bR\x03all\"\x80\x02\n" +
 	"\x0fDeclareExchange\x12\x14\n" +
 	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
@@ -2760,7 +2788,8 @@ const file_catalog_proto_rawDesc = "" +
 	"\vauto_delete\x18\x05 \x01(\bR\n" +
 	"autoDelete\x12\x1a\n" +
 	"\binternal\x18\x06 \x01(\bR\binternal\x123\n" +
-	"\targuments\x18\a \x01(\v2\x15.quorate.log.v1.TableR\targuments\"W\n" +
+	"\targuments\x18\a \x01(\v2\x15.quorate.log.v1.TableR\targuments\x12#\n" +
+	"\rstore_members\x18\b \x03(\rR\fstoreMembers\"W\n" +
 	"\x0eDeleteExchange\x12\x14\n" +
 	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1b\n" +
@@ -2773,7 +2802,7 @@ const file_catalog_proto_rawDesc = "" +
 	"toExchange\x12\x1f\n" +
 	"\vrouting_key\x18\x05 \x01(\tR\n" +
 	"routingKey\x123\n" +
-	"\targuments\x18\x06 \x01(\v2\x15.quorate.log.v1.TableR\targuments\"\xa3\x02\n" +
+	"\targuments\x18\x06 \x01(\v2\x15.quorate.log.v1.TableR\targuments\"\xbe\x02\n" +
 	"\fDeclareQueue\x12\x14\n" +
 	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -2784,7 +2813,9 @@ const file_catalog_proto_rawDesc = "" +
 	"\targuments\x18\x06 \x01(\v2\x15.quorate.log.v1.TableR\targuments\x12+\n" +
 	"\x05owner\x18\a \x01(\v2\x15.quorate.log.v1.OwnerR\x05owner\x12\x18\n" +
 	"\amembers\x18\b \x03(\rR\amembers\x12\x14\n" +
-	"\x05local\x18\t \x01(\bR\x05local\"O\n" +
+	"\x05local\x18\t \x01(\bR\x05local\x12\x19\n" +
+	"\bstore_of\x18\n" +
+	" \x01(\tR\astoreOf\"O\n" +
 	"\x05Owner\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x1e\n" +
@@ -2815,7 +2846,7 @@ const file_catalog_proto_rawDesc = "" +
 	"\fDeletePolicy\x12\x14\n" +
 	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +
-	"\boperator\x18\x03 \x01(\bR\boperator\"\xfb\x01\n" +
+	"\boperator\x18\x03 \x01(\bR\boperator\"\x91\x02\n" +
 	"\rCatalogResult\x12\x18\n" +
 	"\arefusal\x18\x01 \x01(\rR\arefusal\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x18\n" +
@@ -2828,6 +2859,8 @@ const file_catalog_proto_rawDesc = "" +
 	"\n" +
 	"configured\x18\t \x03(\x04R\n" +
 	"configured\x12\x14\n" +
+	"\x05added\x18\n" +
+	" \x03(\x04R\x05added\x12\x14\n" +
 	"\x05moved\x18\x10 \x03(\x04R\x05moved\"\xed\x05\n" +
 	"\x0fCatalogSnapshot\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +

@@ -222,6 +222,7 @@ const (
 	Death_REJECTED       Death_Reason = 2
 	Death_MAXLEN         Death_Reason = 3
 	Death_DELIVERY_LIMIT Death_Reason = 4
+	Death_UNROUTABLE     Death_Reason = 5 // it left a delayed exchange and there was no way
 )
 
 // Enum value maps for Death_Reason.
@@ -232,6 +233,7 @@ var (
 		2: "REJECTED",
 		3: "MAXLEN",
 		4: "DELIVERY_LIMIT",
+		5: "UNROUTABLE",
 	}
 	Death_Reason_value = map[string]int32{
 		"NONE":           0,
@@ -239,6 +241,7 @@ var (
 		"REJECTED":       2,
 		"MAXLEN":         3,
 		"DELIVERY_LIMIT": 4,
+		"UNROUTABLE":     5,
 	}
 )
 
@@ -800,7 +803,9 @@ type Enqueue struct {
 	// What happens if a message of that name is scheduled already.
 	Conflict Enqueue_Conflict `protobuf:"varint,12,opt,name=conflict,proto3,enum=quorate.log.v1.Enqueue_Conflict" json:"conflict,omitempty"`
 	// A dead letter was scheduled for this instant before it died; 0: it was not.
-	ScheduledFor  int64 `protobuf:"zigzag64,13,opt,name=scheduled_for,json=scheduledFor,proto3" json:"scheduled_for,omitempty"`
+	ScheduledFor int64 `protobuf:"zigzag64,13,opt,name=scheduled_for,json=scheduledFor,proto3" json:"scheduled_for,omitempty"`
+	// The TTL counts from this instant, which has passed; 0: from now.
+	TtlFrom       int64 `protobuf:"zigzag64,16,opt,name=ttl_from,json=ttlFrom,proto3" json:"ttl_from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -922,6 +927,13 @@ func (x *Enqueue) GetConflict() Enqueue_Conflict {
 func (x *Enqueue) GetScheduledFor() int64 {
 	if x != nil {
 		return x.ScheduledFor
+	}
+	return 0
+}
+
+func (x *Enqueue) GetTtlFrom() int64 {
+	if x != nil {
+		return x.TtlFrom
 	}
 	return 0
 }
@@ -1511,6 +1523,9 @@ type QueueConfig struct {
 	// How long messages stay with the sessions of a node that is silent, + 1;
 	// 0: a minute.
 	DisconnectedTimeoutPlusOne uint64 `protobuf:"varint,30,opt,name=disconnected_timeout_plus_one,json=disconnectedTimeoutPlusOne,proto3" json:"disconnected_timeout_plus_one,omitempty"`
+	// The queue holds the messages of a delayed exchange: what becomes due goes
+	// to the outbox, to be routed by the exchange, and nothing is ever ready.
+	DelayedStore bool `protobuf:"varint,35,opt,name=delayed_store,json=delayedStore,proto3" json:"delayed_store,omitempty"`
 	// Grows with each change of the catalog that these settings come from. The
 	// machine ignores settings of a lower revision than its own.
 	Revision      uint64 `protobuf:"varint,40,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -1730,6 +1745,13 @@ func (x *QueueConfig) GetDisconnectedTimeoutPlusOne() uint64 {
 	return 0
 }
 
+func (x *QueueConfig) GetDelayedStore() bool {
+	if x != nil {
+		return x.DelayedStore
+	}
+	return false
+}
+
 func (x *QueueConfig) GetRevision() uint64 {
 	if x != nil {
 		return x.Revision
@@ -1864,8 +1886,11 @@ type DeadRoute struct {
 	// By target, the smallest TTL of the exchanges on the way + 1; 0: none has
 	// one. The list ends with the last that is not 0.
 	TtlCeilingsPlusOne []uint64 `protobuf:"varint,3,rep,packed,name=ttl_ceilings_plus_one,json=ttlCeilingsPlusOne,proto3" json:"ttl_ceilings_plus_one,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// The letter of a delayed exchange had no way: it dies as unroutable, and
+	// the targets are those of the exchange's dead-letter exchange.
+	Unroutable    bool `protobuf:"varint,6,opt,name=unroutable,proto3" json:"unroutable,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DeadRoute) Reset() {
@@ -1917,6 +1942,13 @@ func (x *DeadRoute) GetTtlCeilingsPlusOne() []uint64 {
 		return x.TtlCeilingsPlusOne
 	}
 	return nil
+}
+
+func (x *DeadRoute) GetUnroutable() bool {
+	if x != nil {
+		return x.Unroutable
+	}
+	return false
 }
 
 // SettleDead says that a target holds all transfers up to and including upto.
@@ -2436,6 +2468,7 @@ type QueueCounters struct {
 	// Deaths by reason and then by what became of the dead: dropped, sent once,
 	// transactional, at least once; 4 numbers for each of 4 reasons.
 	Deaths        []uint64 `protobuf:"varint,19,rep,packed,name=deaths,proto3" json:"deaths,omitempty"`
+	Unroutable    uint64   `protobuf:"varint,20,opt,name=unroutable,proto3" json:"unroutable,omitempty"` // messages of a delayed exchange
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2601,6 +2634,13 @@ func (x *QueueCounters) GetDeaths() []uint64 {
 		return x.Deaths
 	}
 	return nil
+}
+
+func (x *QueueCounters) GetUnroutable() uint64 {
+	if x != nil {
+		return x.Unroutable
+	}
+	return 0
 }
 
 type DeadTarget struct {
@@ -3474,7 +3514,7 @@ const file_log_proto_rawDesc = "" +
 	"\vSETTLE_DEAD\x10\r\x12\r\n" +
 	"\tNODE_DOWN\x10\x0e\x12\f\n" +
 	"\bSCHEDULE\x10\x0f\x12\x0f\n" +
-	"\vNODE_SILENT\x10\x14\"\x90\x04\n" +
+	"\vNODE_SILENT\x10\x14\"\xab\x04\n" +
 	"\aEnqueue\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\rR\x04size\x12 \n" +
 	"\fttl_plus_one\x18\x02 \x01(\x04R\n" +
@@ -3491,7 +3531,8 @@ const file_log_proto_rawDesc = "" +
 	"\vschedule_id\x18\v \x01(\tR\n" +
 	"scheduleId\x12<\n" +
 	"\bconflict\x18\f \x01(\x0e2 .quorate.log.v1.Enqueue.ConflictR\bconflict\x12#\n" +
-	"\rscheduled_for\x18\r \x01(\x12R\fscheduledFor\"/\n" +
+	"\rscheduled_for\x18\r \x01(\x12R\fscheduledFor\x12\x19\n" +
+	"\bttl_from\x18\x10 \x01(\x12R\attlFrom\"/\n" +
 	"\bConflict\x12\v\n" +
 	"\aREPLACE\x10\x00\x12\n" +
 	"\n" +
@@ -3511,7 +3552,7 @@ const file_log_proto_rawDesc = "" +
 	"\x04MOVE\x10\x01\x12\b\n" +
 	"\x04FIRE\x10\x02\"$\n" +
 	"\x05Touch\x12\x1b\n" +
-	"\tidle_only\x18\x01 \x01(\bR\bidleOnly\"\xf7\x02\n" +
+	"\tidle_only\x18\x01 \x01(\bR\bidleOnly\"\x87\x03\n" +
 	"\x05Death\x124\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x1c.quorate.log.v1.Death.ReasonR\x06reason\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x14\n" +
@@ -3521,14 +3562,16 @@ const file_log_proto_rawDesc = "" +
 	"\frouting_keys\x18\x06 \x03(\tR\vroutingKeys\x12/\n" +
 	"\x13original_expiration\x18\a \x01(\tR\x12originalExpiration\x12\x14\n" +
 	"\x05first\x18\b \x01(\bR\x05first\x12#\n" +
-	"\rlast_exchange\x18\t \x01(\tR\flastExchange\"M\n" +
+	"\rlast_exchange\x18\t \x01(\tR\flastExchange\"]\n" +
 	"\x06Reason\x12\b\n" +
 	"\x04NONE\x10\x00\x12\v\n" +
 	"\aEXPIRED\x10\x01\x12\f\n" +
 	"\bREJECTED\x10\x02\x12\n" +
 	"\n" +
 	"\x06MAXLEN\x10\x03\x12\x12\n" +
-	"\x0eDELIVERY_LIMIT\x10\x04\"\xce\x01\n" +
+	"\x0eDELIVERY_LIMIT\x10\x04\x12\x0e\n" +
+	"\n" +
+	"UNROUTABLE\x10\x05\"\xce\x01\n" +
 	"\aConsume\x12\x1a\n" +
 	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\x12\x10\n" +
 	"\x03tag\x18\x02 \x01(\tR\x03tag\x12\x1a\n" +
@@ -3551,7 +3594,7 @@ const file_log_proto_rawDesc = "" +
 	"\x0eREQUEUE_FAILED\x10\x02\x12\v\n" +
 	"\aDISCARD\x10\x03\"@\n" +
 	"\tConfigure\x123\n" +
-	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\xd4\v\n" +
+	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\xf9\v\n" +
 	"\vQueueConfig\x12 \n" +
 	"\fttl_plus_one\x18\x01 \x01(\x04R\n" +
 	"ttlPlusOne\x12\x18\n" +
@@ -3583,7 +3626,8 @@ const file_log_proto_rawDesc = "" +
 	"\tretry_min\x18\x16 \x01(\x04R\bretryMin\x12\x1b\n" +
 	"\tretry_max\x18\x17 \x01(\x04R\bretryMax\x121\n" +
 	"\x15max_priority_plus_one\x18\x19 \x01(\rR\x12maxPriorityPlusOne\x12A\n" +
-	"\x1ddisconnected_timeout_plus_one\x18\x1e \x01(\x04R\x1adisconnectedTimeoutPlusOne\x12\x1a\n" +
+	"\x1ddisconnected_timeout_plus_one\x18\x1e \x01(\x04R\x1adisconnectedTimeoutPlusOne\x12#\n" +
+	"\rdelayed_store\x18# \x01(\bR\fdelayedStore\x12\x1a\n" +
 	"\brevision\x18( \x01(\x04R\brevision\"L\n" +
 	"\x12DeadLetterStrategy\x12\x11\n" +
 	"\rTRANSACTIONAL\x10\x00\x12\x10\n" +
@@ -3605,11 +3649,14 @@ const file_log_proto_rawDesc = "" +
 	"\tRouteDead\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x04R\x05first\x121\n" +
 	"\x06routes\x18\x02 \x03(\v2\x19.quorate.log.v1.DeadRouteR\x06routes\x12\x14\n" +
-	"\x05retry\x18\x03 \x01(\bR\x05retry\"p\n" +
+	"\x05retry\x18\x03 \x01(\bR\x05retry\"\x90\x01\n" +
 	"\tDeadRoute\x12\x18\n" +
 	"\atargets\x18\x01 \x03(\x04R\atargets\x12\x16\n" +
 	"\x06letter\x18\x02 \x01(\x04R\x06letter\x121\n" +
-	"\x15ttl_ceilings_plus_one\x18\x03 \x03(\x04R\x12ttlCeilingsPlusOne\"f\n" +
+	"\x15ttl_ceilings_plus_one\x18\x03 \x03(\x04R\x12ttlCeilingsPlusOne\x12\x1e\n" +
+	"\n" +
+	"unroutable\x18\x06 \x01(\bR\n" +
+	"unroutable\"f\n" +
 	"\n" +
 	"SettleDead\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\x04R\x06target\x12\x12\n" +
@@ -3658,7 +3705,7 @@ const file_log_proto_rawDesc = "" +
 	"\vlast_active\x18\x18 \x01(\x12R\n" +
 	"lastActive\x12#\n" +
 	"\rsingle_active\x18\x19 \x01(\rR\fsingleActive\x12/\n" +
-	"\x06silent\x18\x1e \x03(\v2\x17.quorate.log.v1.SilenceR\x06silentJ\x04\b\x14\x10\x15\"\xd6\x04\n" +
+	"\x06silent\x18\x1e \x03(\v2\x17.quorate.log.v1.SilenceR\x06silentJ\x04\b\x14\x10\x15\"\xf6\x04\n" +
 	"\rQueueCounters\x12\x1a\n" +
 	"\benqueued\x18\x01 \x01(\x04R\benqueued\x12\x1c\n" +
 	"\tdelivered\x18\x02 \x01(\x04R\tdelivered\x12 \n" +
@@ -3681,7 +3728,10 @@ const file_log_proto_rawDesc = "" +
 	"\x0fsettled_expired\x18\x10 \x01(\x04R\x0esettledExpired\x12%\n" +
 	"\x0edead_confirmed\x18\x11 \x01(\x04R\rdeadConfirmed\x12!\n" +
 	"\fdead_refused\x18\x12 \x01(\x04R\vdeadRefused\x12\x16\n" +
-	"\x06deaths\x18\x13 \x03(\x04R\x06deaths\"R\n" +
+	"\x06deaths\x18\x13 \x03(\x04R\x06deaths\x12\x1e\n" +
+	"\n" +
+	"unroutable\x18\x14 \x01(\x04R\n" +
+	"unroutable\"R\n" +
 	"\n" +
 	"DeadTarget\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\x04R\x06target\x12\x12\n" +

@@ -337,6 +337,13 @@ func (m *Enqueue) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.TtlFrom != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64((uint64(m.TtlFrom)<<1)^uint64((m.TtlFrom>>63))))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0x80
+	}
 	if m.ScheduledFor != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64((uint64(m.ScheduledFor)<<1)^uint64((m.ScheduledFor>>63))))
 		i--
@@ -931,6 +938,18 @@ func (m *QueueConfig) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i--
 		dAtA[i] = 0xc0
 	}
+	if m.DelayedStore {
+		i--
+		if m.DelayedStore {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x2
+		i--
+		dAtA[i] = 0x98
+	}
 	if m.DisconnectedTimeoutPlusOne != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.DisconnectedTimeoutPlusOne))
 		i--
@@ -1267,6 +1286,16 @@ func (m *DeadRoute) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.Unroutable {
+		i--
+		if m.Unroutable {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x30
 	}
 	if len(m.TtlCeilingsPlusOne) > 0 {
 		var pksize2 int
@@ -1809,6 +1838,13 @@ func (m *QueueCounters) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.Unroutable != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Unroutable))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xa0
 	}
 	if len(m.Deaths) > 0 {
 		var pksize2 int
@@ -3013,6 +3049,9 @@ func (m *Enqueue) SizeVT() (n int) {
 	if m.ScheduledFor != 0 {
 		n += 1 + protohelpers.SizeOfZigzag(uint64(m.ScheduledFor))
 	}
+	if m.TtlFrom != 0 {
+		n += 2 + protohelpers.SizeOfZigzag(uint64(m.TtlFrom))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -3284,6 +3323,9 @@ func (m *QueueConfig) SizeVT() (n int) {
 	if m.DisconnectedTimeoutPlusOne != 0 {
 		n += 2 + protohelpers.SizeOfVarint(uint64(m.DisconnectedTimeoutPlusOne))
 	}
+	if m.DelayedStore {
+		n += 3
+	}
 	if m.Revision != 0 {
 		n += 2 + protohelpers.SizeOfVarint(uint64(m.Revision))
 	}
@@ -3351,6 +3393,9 @@ func (m *DeadRoute) SizeVT() (n int) {
 			l += protohelpers.SizeOfVarint(uint64(e))
 		}
 		n += 1 + protohelpers.SizeOfVarint(uint64(l)) + l
+	}
+	if m.Unroutable {
+		n += 2
 	}
 	n += len(m.unknownFields)
 	return n
@@ -3612,6 +3657,9 @@ func (m *QueueCounters) SizeVT() (n int) {
 			l += protohelpers.SizeOfVarint(uint64(e))
 		}
 		n += 2 + protohelpers.SizeOfVarint(uint64(l)) + l
+	}
+	if m.Unroutable != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.Unroutable))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -5081,6 +5129,27 @@ func (m *Enqueue) UnmarshalVT(dAtA []byte) error {
 			}
 			v = (v >> 1) ^ uint64((int64(v&1)<<63)>>63)
 			m.ScheduledFor = int64(v)
+		case 16:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field TtlFrom", wireType)
+			}
+			var v uint64
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			v = (v >> 1) ^ uint64((int64(v&1)<<63)>>63)
+			m.TtlFrom = int64(v)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -6796,6 +6865,26 @@ func (m *QueueConfig) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
+		case 35:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field DelayedStore", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.DelayedStore = bool(v != 0)
 		case 40:
 			if wireType != 0 {
 				return fmt.Errorf("proto: wrong wireType = %d for field Revision", wireType)
@@ -7252,6 +7341,26 @@ func (m *DeadRoute) UnmarshalVT(dAtA []byte) error {
 			} else {
 				return fmt.Errorf("proto: wrong wireType = %d for field TtlCeilingsPlusOne", wireType)
 			}
+		case 6:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Unroutable", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.Unroutable = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -8945,6 +9054,25 @@ func (m *QueueCounters) UnmarshalVT(dAtA []byte) error {
 				}
 			} else {
 				return fmt.Errorf("proto: wrong wireType = %d for field Deaths", wireType)
+			}
+		case 20:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Unroutable", wireType)
+			}
+			m.Unroutable = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Unroutable |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
 			}
 		default:
 			iNdEx = preIndex

@@ -1363,8 +1363,15 @@ type QueueFigures struct {
 	Deaths              []uint64               `protobuf:"varint,23,rep,packed,name=deaths,proto3" json:"deaths,omitempty"` // as in a snapshot's QueueCounters
 	LateAcks            uint64                 `protobuf:"varint,30,opt,name=late_acks,json=lateAcks,proto3" json:"late_acks,omitempty"`
 	ConsumersTimedOut   uint64                 `protobuf:"varint,31,opt,name=consumers_timed_out,json=consumersTimedOut,proto3" json:"consumers_timed_out,omitempty"` // now
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	EverScheduled       uint64                 `protobuf:"varint,40,opt,name=ever_scheduled,json=everScheduled,proto3" json:"ever_scheduled,omitempty"`               // since the queue was declared
+	Unscheduled         uint64                 `protobuf:"varint,41,opt,name=unscheduled,proto3" json:"unscheduled,omitempty"`                                        // of these: cancelled, replaced or purged
+	Unroutable          uint64                 `protobuf:"varint,42,opt,name=unroutable,proto3" json:"unroutable,omitempty"`
+	// Instants of the first and the last scheduled message; 0: there is none, or
+	// all queues were asked for.
+	NextDue       int64 `protobuf:"zigzag64,43,opt,name=next_due,json=nextDue,proto3" json:"next_due,omitempty"`
+	LastDue       int64 `protobuf:"zigzag64,44,opt,name=last_due,json=lastDue,proto3" json:"last_due,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *QueueFigures) Reset() {
@@ -1561,6 +1568,41 @@ func (x *QueueFigures) GetLateAcks() uint64 {
 func (x *QueueFigures) GetConsumersTimedOut() uint64 {
 	if x != nil {
 		return x.ConsumersTimedOut
+	}
+	return 0
+}
+
+func (x *QueueFigures) GetEverScheduled() uint64 {
+	if x != nil {
+		return x.EverScheduled
+	}
+	return 0
+}
+
+func (x *QueueFigures) GetUnscheduled() uint64 {
+	if x != nil {
+		return x.Unscheduled
+	}
+	return 0
+}
+
+func (x *QueueFigures) GetUnroutable() uint64 {
+	if x != nil {
+		return x.Unroutable
+	}
+	return 0
+}
+
+func (x *QueueFigures) GetNextDue() int64 {
+	if x != nil {
+		return x.NextDue
+	}
+	return 0
+}
+
+func (x *QueueFigures) GetLastDue() int64 {
+	if x != nil {
+		return x.LastDue
 	}
 	return 0
 }
@@ -1951,6 +1993,228 @@ func (x *ConsumingSession) GetPeerPort() uint32 {
 	return 0
 }
 
+// ScheduledRequest asks a queue's leader for a page of its scheduled messages.
+type ScheduledRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Queue uint64                 `protobuf:"varint,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// The page begins behind this instant and number.
+	AfterAt       int64  `protobuf:"zigzag64,2,opt,name=after_at,json=afterAt,proto3" json:"after_at,omitempty"`
+	AfterMessage  uint64 `protobuf:"varint,3,opt,name=after_message,json=afterMessage,proto3" json:"after_message,omitempty"`
+	Limit         uint32 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
+	Headers       bool   `protobuf:"varint,5,opt,name=headers,proto3" json:"headers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScheduledRequest) Reset() {
+	*x = ScheduledRequest{}
+	mi := &file_peer_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScheduledRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScheduledRequest) ProtoMessage() {}
+
+func (x *ScheduledRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScheduledRequest.ProtoReflect.Descriptor instead.
+func (*ScheduledRequest) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ScheduledRequest) GetQueue() uint64 {
+	if x != nil {
+		return x.Queue
+	}
+	return 0
+}
+
+func (x *ScheduledRequest) GetAfterAt() int64 {
+	if x != nil {
+		return x.AfterAt
+	}
+	return 0
+}
+
+func (x *ScheduledRequest) GetAfterMessage() uint64 {
+	if x != nil {
+		return x.AfterMessage
+	}
+	return 0
+}
+
+func (x *ScheduledRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *ScheduledRequest) GetHeaders() bool {
+	if x != nil {
+		return x.Headers
+	}
+	return false
+}
+
+type ScheduledReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Leader        bool                   `protobuf:"varint,1,opt,name=leader,proto3" json:"leader,omitempty"` // false: ask somebody else
+	Messages      []*ScheduledMessage    `protobuf:"bytes,2,rep,name=messages,proto3" json:"messages,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScheduledReply) Reset() {
+	*x = ScheduledReply{}
+	mi := &file_peer_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScheduledReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScheduledReply) ProtoMessage() {}
+
+func (x *ScheduledReply) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScheduledReply.ProtoReflect.Descriptor instead.
+func (*ScheduledReply) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ScheduledReply) GetLeader() bool {
+	if x != nil {
+		return x.Leader
+	}
+	return false
+}
+
+func (x *ScheduledReply) GetMessages() []*ScheduledMessage {
+	if x != nil {
+		return x.Messages
+	}
+	return nil
+}
+
+type ScheduledMessage struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Message       uint64                 `protobuf:"varint,1,opt,name=message,proto3" json:"message,omitempty"` // number
+	Id            string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	DueAt         int64                  `protobuf:"zigzag64,3,opt,name=due_at,json=dueAt,proto3" json:"due_at,omitempty"`
+	Bytes         uint64                 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	RoutingKey    string                 `protobuf:"bytes,5,opt,name=routing_key,json=routingKey,proto3" json:"routing_key,omitempty"`
+	MessageId     string                 `protobuf:"bytes,6,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
+	Headers       []byte                 `protobuf:"bytes,7,opt,name=headers,proto3" json:"headers,omitempty"` // a logpb.Table
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScheduledMessage) Reset() {
+	*x = ScheduledMessage{}
+	mi := &file_peer_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScheduledMessage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScheduledMessage) ProtoMessage() {}
+
+func (x *ScheduledMessage) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScheduledMessage.ProtoReflect.Descriptor instead.
+func (*ScheduledMessage) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ScheduledMessage) GetMessage() uint64 {
+	if x != nil {
+		return x.Message
+	}
+	return 0
+}
+
+func (x *ScheduledMessage) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *ScheduledMessage) GetDueAt() int64 {
+	if x != nil {
+		return x.DueAt
+	}
+	return 0
+}
+
+func (x *ScheduledMessage) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *ScheduledMessage) GetRoutingKey() string {
+	if x != nil {
+		return x.RoutingKey
+	}
+	return ""
+}
+
+func (x *ScheduledMessage) GetMessageId() string {
+	if x != nil {
+		return x.MessageId
+	}
+	return ""
+}
+
+func (x *ScheduledMessage) GetHeaders() []byte {
+	if x != nil {
+		return x.Headers
+	}
+	return nil
+}
+
 // ReplicasRequest asks a node how its replicas of queues stand.
 type ReplicasRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1961,7 +2225,7 @@ type ReplicasRequest struct {
 
 func (x *ReplicasRequest) Reset() {
 	*x = ReplicasRequest{}
-	mi := &file_peer_proto_msgTypes[21]
+	mi := &file_peer_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1973,7 +2237,7 @@ func (x *ReplicasRequest) String() string {
 func (*ReplicasRequest) ProtoMessage() {}
 
 func (x *ReplicasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[21]
+	mi := &file_peer_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1986,7 +2250,7 @@ func (x *ReplicasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicasRequest.ProtoReflect.Descriptor instead.
 func (*ReplicasRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{21}
+	return file_peer_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ReplicasRequest) GetGroups() []uint32 {
@@ -2006,7 +2270,7 @@ type ReplicasReply struct {
 
 func (x *ReplicasReply) Reset() {
 	*x = ReplicasReply{}
-	mi := &file_peer_proto_msgTypes[22]
+	mi := &file_peer_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2018,7 +2282,7 @@ func (x *ReplicasReply) String() string {
 func (*ReplicasReply) ProtoMessage() {}
 
 func (x *ReplicasReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[22]
+	mi := &file_peer_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2031,7 +2295,7 @@ func (x *ReplicasReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicasReply.ProtoReflect.Descriptor instead.
 func (*ReplicasReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{22}
+	return file_peer_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ReplicasReply) GetReplicas() []*Replica {
@@ -2064,7 +2328,7 @@ type Replica struct {
 
 func (x *Replica) Reset() {
 	*x = Replica{}
-	mi := &file_peer_proto_msgTypes[23]
+	mi := &file_peer_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2076,7 +2340,7 @@ func (x *Replica) String() string {
 func (*Replica) ProtoMessage() {}
 
 func (x *Replica) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[23]
+	mi := &file_peer_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2089,7 +2353,7 @@ func (x *Replica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replica.ProtoReflect.Descriptor instead.
 func (*Replica) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{23}
+	return file_peer_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Replica) GetGroup() uint32 {
@@ -2159,7 +2423,7 @@ type TransferRequest struct {
 
 func (x *TransferRequest) Reset() {
 	*x = TransferRequest{}
-	mi := &file_peer_proto_msgTypes[24]
+	mi := &file_peer_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2171,7 +2435,7 @@ func (x *TransferRequest) String() string {
 func (*TransferRequest) ProtoMessage() {}
 
 func (x *TransferRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[24]
+	mi := &file_peer_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2184,7 +2448,7 @@ func (x *TransferRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferRequest.ProtoReflect.Descriptor instead.
 func (*TransferRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{24}
+	return file_peer_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *TransferRequest) GetGroup() uint32 {
@@ -2210,7 +2474,7 @@ type TransferReply struct {
 
 func (x *TransferReply) Reset() {
 	*x = TransferReply{}
-	mi := &file_peer_proto_msgTypes[25]
+	mi := &file_peer_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2222,7 +2486,7 @@ func (x *TransferReply) String() string {
 func (*TransferReply) ProtoMessage() {}
 
 func (x *TransferReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[25]
+	mi := &file_peer_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2235,7 +2499,7 @@ func (x *TransferReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferReply.ProtoReflect.Descriptor instead.
 func (*TransferReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{25}
+	return file_peer_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *TransferReply) GetError() string {
@@ -2254,7 +2518,7 @@ type CatalogRequest struct {
 
 func (x *CatalogRequest) Reset() {
 	*x = CatalogRequest{}
-	mi := &file_peer_proto_msgTypes[26]
+	mi := &file_peer_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2266,7 +2530,7 @@ func (x *CatalogRequest) String() string {
 func (*CatalogRequest) ProtoMessage() {}
 
 func (x *CatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[26]
+	mi := &file_peer_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2279,7 +2543,7 @@ func (x *CatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogRequest.ProtoReflect.Descriptor instead.
 func (*CatalogRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{26}
+	return file_peer_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CatalogRequest) GetEntry() []byte {
@@ -2302,7 +2566,7 @@ type CatalogReply struct {
 
 func (x *CatalogReply) Reset() {
 	*x = CatalogReply{}
-	mi := &file_peer_proto_msgTypes[27]
+	mi := &file_peer_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2314,7 +2578,7 @@ func (x *CatalogReply) String() string {
 func (*CatalogReply) ProtoMessage() {}
 
 func (x *CatalogReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[27]
+	mi := &file_peer_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2327,7 +2591,7 @@ func (x *CatalogReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogReply.ProtoReflect.Descriptor instead.
 func (*CatalogReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{27}
+	return file_peer_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CatalogReply) GetOk() bool {
@@ -2379,7 +2643,7 @@ type PeekRequest struct {
 
 func (x *PeekRequest) Reset() {
 	*x = PeekRequest{}
-	mi := &file_peer_proto_msgTypes[28]
+	mi := &file_peer_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2391,7 +2655,7 @@ func (x *PeekRequest) String() string {
 func (*PeekRequest) ProtoMessage() {}
 
 func (x *PeekRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[28]
+	mi := &file_peer_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2404,7 +2668,7 @@ func (x *PeekRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeekRequest.ProtoReflect.Descriptor instead.
 func (*PeekRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{28}
+	return file_peer_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PeekRequest) GetGroup() uint32 {
@@ -2454,7 +2718,7 @@ type PeekReply struct {
 
 func (x *PeekReply) Reset() {
 	*x = PeekReply{}
-	mi := &file_peer_proto_msgTypes[29]
+	mi := &file_peer_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2466,7 +2730,7 @@ func (x *PeekReply) String() string {
 func (*PeekReply) ProtoMessage() {}
 
 func (x *PeekReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[29]
+	mi := &file_peer_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2479,7 +2743,7 @@ func (x *PeekReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeekReply.ProtoReflect.Descriptor instead.
 func (*PeekReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{29}
+	return file_peer_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PeekReply) GetLeader() bool {
@@ -2529,7 +2793,7 @@ type Peeked struct {
 
 func (x *Peeked) Reset() {
 	*x = Peeked{}
-	mi := &file_peer_proto_msgTypes[30]
+	mi := &file_peer_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2541,7 +2805,7 @@ func (x *Peeked) String() string {
 func (*Peeked) ProtoMessage() {}
 
 func (x *Peeked) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[30]
+	mi := &file_peer_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2554,7 +2818,7 @@ func (x *Peeked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peeked.ProtoReflect.Descriptor instead.
 func (*Peeked) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{30}
+	return file_peer_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Peeked) GetNumber() uint64 {
@@ -2754,7 +3018,7 @@ const file_peer_proto_rawDesc = "" +
 	"\x0eFiguresRequest\x12\x16\n" +
 	"\x06queues\x18\x01 \x03(\x04R\x06queues\"E\n" +
 	"\fFiguresReply\x125\n" +
-	"\x06queues\x18\x01 \x03(\v2\x1d.quorate.peer.v1.QueueFiguresR\x06queues\"\x8d\x06\n" +
+	"\x06queues\x18\x01 \x03(\v2\x1d.quorate.peer.v1.QueueFiguresR\x06queues\"\xac\a\n" +
 	"\fQueueFigures\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x14\n" +
 	"\x05ready\x18\x02 \x01(\x04R\x05ready\x12\x1f\n" +
@@ -2781,7 +3045,14 @@ const file_peer_proto_rawDesc = "" +
 	"\fdead_refused\x18\x16 \x01(\x04R\vdeadRefused\x12\x16\n" +
 	"\x06deaths\x18\x17 \x03(\x04R\x06deaths\x12\x1b\n" +
 	"\tlate_acks\x18\x1e \x01(\x04R\blateAcks\x12.\n" +
-	"\x13consumers_timed_out\x18\x1f \x01(\x04R\x11consumersTimedOut\"*\n" +
+	"\x13consumers_timed_out\x18\x1f \x01(\x04R\x11consumersTimedOut\x12%\n" +
+	"\x0eever_scheduled\x18( \x01(\x04R\reverScheduled\x12 \n" +
+	"\vunscheduled\x18) \x01(\x04R\vunscheduled\x12\x1e\n" +
+	"\n" +
+	"unroutable\x18* \x01(\x04R\n" +
+	"unroutable\x12\x19\n" +
+	"\bnext_due\x18+ \x01(\x12R\anextDue\x12\x19\n" +
+	"\blast_due\x18, \x01(\x12R\alastDue\"*\n" +
 	"\x10ConsumersRequest\x12\x16\n" +
 	"\x06queues\x18\x01 \x03(\x04R\x06queues\"\x8d\x01\n" +
 	"\x0eConsumersReply\x12<\n" +
@@ -2820,7 +3091,26 @@ const file_peer_proto_rawDesc = "" +
 	"connection\x12\x18\n" +
 	"\achannel\x18\x05 \x01(\rR\achannel\x12\x1b\n" +
 	"\tpeer_host\x18\x06 \x01(\tR\bpeerHost\x12\x1b\n" +
-	"\tpeer_port\x18\a \x01(\rR\bpeerPort\")\n" +
+	"\tpeer_port\x18\a \x01(\rR\bpeerPort\"\x98\x01\n" +
+	"\x10ScheduledRequest\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x19\n" +
+	"\bafter_at\x18\x02 \x01(\x12R\aafterAt\x12#\n" +
+	"\rafter_message\x18\x03 \x01(\x04R\fafterMessage\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\rR\x05limit\x12\x18\n" +
+	"\aheaders\x18\x05 \x01(\bR\aheaders\"g\n" +
+	"\x0eScheduledReply\x12\x16\n" +
+	"\x06leader\x18\x01 \x01(\bR\x06leader\x12=\n" +
+	"\bmessages\x18\x02 \x03(\v2!.quorate.peer.v1.ScheduledMessageR\bmessages\"\xc3\x01\n" +
+	"\x10ScheduledMessage\x12\x18\n" +
+	"\amessage\x18\x01 \x01(\x04R\amessage\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x15\n" +
+	"\x06due_at\x18\x03 \x01(\x12R\x05dueAt\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\x12\x1f\n" +
+	"\vrouting_key\x18\x05 \x01(\tR\n" +
+	"routingKey\x12\x1d\n" +
+	"\n" +
+	"message_id\x18\x06 \x01(\tR\tmessageId\x12\x18\n" +
+	"\aheaders\x18\a \x01(\fR\aheaders\")\n" +
 	"\x0fReplicasRequest\x12\x16\n" +
 	"\x06groups\x18\x01 \x03(\rR\x06groups\"]\n" +
 	"\rReplicasReply\x124\n" +
@@ -2891,7 +3181,7 @@ func file_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_peer_proto_goTypes = []any{
 	(Notice_Kind)(0),         // 0: quorate.peer.v1.Notice.Kind
 	(*Hello)(nil),            // 1: quorate.peer.v1.Hello
@@ -2915,16 +3205,19 @@ var file_peer_proto_goTypes = []any{
 	(*ConsumersReply)(nil),   // 19: quorate.peer.v1.ConsumersReply
 	(*QueueConsumer)(nil),    // 20: quorate.peer.v1.QueueConsumer
 	(*ConsumingSession)(nil), // 21: quorate.peer.v1.ConsumingSession
-	(*ReplicasRequest)(nil),  // 22: quorate.peer.v1.ReplicasRequest
-	(*ReplicasReply)(nil),    // 23: quorate.peer.v1.ReplicasReply
-	(*Replica)(nil),          // 24: quorate.peer.v1.Replica
-	(*TransferRequest)(nil),  // 25: quorate.peer.v1.TransferRequest
-	(*TransferReply)(nil),    // 26: quorate.peer.v1.TransferReply
-	(*CatalogRequest)(nil),   // 27: quorate.peer.v1.CatalogRequest
-	(*CatalogReply)(nil),     // 28: quorate.peer.v1.CatalogReply
-	(*PeekRequest)(nil),      // 29: quorate.peer.v1.PeekRequest
-	(*PeekReply)(nil),        // 30: quorate.peer.v1.PeekReply
-	(*Peeked)(nil),           // 31: quorate.peer.v1.Peeked
+	(*ScheduledRequest)(nil), // 22: quorate.peer.v1.ScheduledRequest
+	(*ScheduledReply)(nil),   // 23: quorate.peer.v1.ScheduledReply
+	(*ScheduledMessage)(nil), // 24: quorate.peer.v1.ScheduledMessage
+	(*ReplicasRequest)(nil),  // 25: quorate.peer.v1.ReplicasRequest
+	(*ReplicasReply)(nil),    // 26: quorate.peer.v1.ReplicasReply
+	(*Replica)(nil),          // 27: quorate.peer.v1.Replica
+	(*TransferRequest)(nil),  // 28: quorate.peer.v1.TransferRequest
+	(*TransferReply)(nil),    // 29: quorate.peer.v1.TransferReply
+	(*CatalogRequest)(nil),   // 30: quorate.peer.v1.CatalogRequest
+	(*CatalogReply)(nil),     // 31: quorate.peer.v1.CatalogReply
+	(*PeekRequest)(nil),      // 32: quorate.peer.v1.PeekRequest
+	(*PeekReply)(nil),        // 33: quorate.peer.v1.PeekReply
+	(*Peeked)(nil),           // 34: quorate.peer.v1.Peeked
 }
 var file_peer_proto_depIdxs = []int32{
 	4,  // 0: quorate.peer.v1.Told.members:type_name -> quorate.peer.v1.Member
@@ -2934,19 +3227,20 @@ var file_peer_proto_depIdxs = []int32{
 	17, // 4: quorate.peer.v1.FiguresReply.queues:type_name -> quorate.peer.v1.QueueFigures
 	20, // 5: quorate.peer.v1.ConsumersReply.consumers:type_name -> quorate.peer.v1.QueueConsumer
 	21, // 6: quorate.peer.v1.ConsumersReply.sessions:type_name -> quorate.peer.v1.ConsumingSession
-	24, // 7: quorate.peer.v1.ReplicasReply.replicas:type_name -> quorate.peer.v1.Replica
-	31, // 8: quorate.peer.v1.PeekReply.messages:type_name -> quorate.peer.v1.Peeked
-	5,  // 9: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
-	5,  // 10: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
-	5,  // 11: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
-	5,  // 12: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
-	5,  // 13: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
-	5,  // 14: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
-	12, // [12:15] is the sub-list for method output_type
-	9,  // [9:12] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	24, // 7: quorate.peer.v1.ScheduledReply.messages:type_name -> quorate.peer.v1.ScheduledMessage
+	27, // 8: quorate.peer.v1.ReplicasReply.replicas:type_name -> quorate.peer.v1.Replica
+	34, // 9: quorate.peer.v1.PeekReply.messages:type_name -> quorate.peer.v1.Peeked
+	5,  // 10: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
+	5,  // 11: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
+	5,  // 12: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
+	5,  // 13: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
+	5,  // 14: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
+	5,  // 15: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
+	13, // [13:16] is the sub-list for method output_type
+	10, // [10:13] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_peer_proto_init() }
@@ -2960,7 +3254,7 @@ func file_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_proto_rawDesc), len(file_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   31,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -29,6 +29,8 @@ type Totals struct {
 	Ready           uint64 `json:"messages_ready"`
 	Unacknowledged  uint64 `json:"messages_unacknowledged"`
 	Scheduled       uint64 `json:"messages_scheduled"`
+	Delayed         uint64 `json:"messages_delayed"`
+	DelayedBytes    uint64 `json:"message_bytes_delayed"`
 	DeadLetters     uint64 `json:"messages_dlx"`
 	DeadWaiting     uint64 `json:"messages_dlx_waiting"`
 	Bytes           uint64 `json:"message_bytes"`
@@ -39,6 +41,7 @@ type Totals struct {
 func (t *Totals) Add(f *QueueFigures) {
 	t.Messages, t.Ready, t.Unacknowledged = t.Messages+f.Messages, t.Ready+f.Ready, t.Unacknowledged+f.Unacknowledged
 	t.Scheduled, t.DeadLetters, t.DeadWaiting = t.Scheduled+f.Scheduled, t.DeadLetters+f.DeadLetters, t.DeadWaiting+f.DeadLettersWaiting
+	t.Delayed, t.DelayedBytes = t.Delayed+f.Delayed, t.DelayedBytes+f.DelayedBytes
 	t.Bytes, t.DeadLetterBytes = t.Bytes+f.Bytes, t.DeadLetterBytes+f.DeadLetterBytes
 }
 
@@ -150,8 +153,9 @@ type QueueFigures struct {
 	Ready                   uint64 `json:"messages_ready"`
 	Unacknowledged          uint64 `json:"messages_unacknowledged"`
 	Scheduled               uint64 `json:"messages_scheduled"` // not ready before their time
-	Delayed                 uint64 `json:"messages_delayed"`   // returned, and tried again later
-	DeadLetters             uint64 `json:"messages_dlx"`       // on their way to other queues
+	Delayed                 uint64 `json:"messages_delayed"`   // scheduled, or returned and tried again later
+	DelayedRetry            uint64 `json:"messages_delayed_retry"`
+	DeadLetters             uint64 `json:"messages_dlx"` // on their way to other queues
 	Bytes                   uint64 `json:"message_bytes"`
 	ReadyBytes              uint64 `json:"message_bytes_ready"`
 	UnacknowledgedBytes     uint64 `json:"message_bytes_unacknowledged"`
@@ -177,6 +181,15 @@ type QueueFigures struct {
 	// Deaths by reason and strategy (disabled, at_most_once, transactional,
 	// at_least_once), those that are not 0.
 	Deaths map[string]map[string]uint64 `json:"deaths"`
+	// NextDelayedAt and LastDelayedAt are the instants of the first and the last
+	// scheduled message, in milliseconds since the epoch. They are there if one
+	// queue was asked for and has such messages.
+	NextDelayedAt int64 `json:"next_delayed_at,omitempty"`
+	LastDelayedAt int64 `json:"last_delayed_at,omitempty"`
+	// What the figures of a delayed exchange are made of.
+	FiredTotal      uint64 `json:"-"`
+	CancelledTotal  uint64 `json:"-"`
+	UnroutableTotal uint64 `json:"-"`
 	// SettingsInForce: the queue has taken up the effective settings shown.
 	SettingsInForce bool `json:"settings_in_force"`
 }
@@ -193,6 +206,41 @@ type Exchange struct {
 	Policy              string         `json:"policy"`
 	OperatorPolicy      string         `json:"operator_policy"`
 	EffectiveDefinition map[string]any `json:"effective_policy_definition"`
+
+	// Of an exchange with a store whose leader answers.
+	*DelayFigures
+}
+
+// DelayFigures are the figures of a delayed exchange. Instants are milliseconds
+// since the epoch; 0: no message waits, or all exchanges were asked for.
+type DelayFigures struct {
+	Delayed         uint64 `json:"messages_delayed"`
+	DelayedBytes    uint64 `json:"message_bytes_delayed"`
+	NextDelayedAt   int64  `json:"next_delayed_at"`
+	LastDelayedAt   int64  `json:"last_delayed_at"`
+	FiredTotal      uint64 `json:"delayed_fired_total"`
+	CancelledTotal  uint64 `json:"delayed_cancelled_total"` // replaced and purged ones included
+	UnroutableTotal uint64 `json:"delayed_unroutable_total"`
+}
+
+// Scheduled is a message that waits in a queue or at a delayed exchange. Lists
+// of them come in the order in which they are due; the next page is asked for
+// with ?after= and the cursor of the last one.
+type Scheduled struct {
+	ID          uint64         `json:"id"`
+	ScheduleID  string         `json:"schedule_id,omitempty"`
+	DueAt       int64          `json:"due_at"` // ms since the epoch
+	RemainingMS int64          `json:"remaining_ms"`
+	RoutingKey  string         `json:"routing_key"`
+	Bytes       uint64         `json:"bytes"` // of the body
+	MessageID   string         `json:"message_id,omitempty"`
+	Headers     map[string]any `json:"headers,omitempty"` // with ?headers=true
+	Cursor      string         `json:"cursor"`
+}
+
+// Rescheduled is what changes of scheduled messages are answered with.
+type Rescheduled struct {
+	Messages uint64 `json:"messages"`
 }
 
 // Binding is a binding.

@@ -1,0 +1,229 @@
+package mgmt
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+// largestScheduled is the most scheduled messages of a page.
+const largestScheduled = 1000
+
+// place finds the queue whose scheduled messages a path is about, for a user who
+// may change them or, with by nil, who may see the vhost.
+type place func(r *request, by *catalog.Client) (*catalog.Queue, error)
+
+// exchangeStore finds the store of an exchange.
+func exchangeStore(r *request, by *catalog.Client) (*catalog.Queue, error) {
+	vhost, name := r.PathValue("vhost"), r.PathValue("name")
+	if by != nil {
+		return r.view.UseStore(*by, vhost, name)
+	}
+	if x, ok := r.view.Exchange(vhost, name); ok && x.Store != nil {
+		return x.Store, nil
+	}
+	return nil, fsm.Refuse(fsm.NotFoundKind, "no messages wait there")
+}
+
+func namedQueue(r *request, by *catalog.Client) (*catalog.Queue, error) {
+	vhost, name := r.PathValue("vhost"), r.PathValue("name")
+	if by != nil {
+		return r.view.UseQueue(*by, catalog.Read, vhost, name)
+	}
+	if q, ok := r.view.Queue(vhost, name); ok {
+		return q, nil
+	}
+	return nil, fsm.Refuse(fsm.NotFoundKind, "no such queue")
+}
+
+// scheduled are the resources of the messages that wait at one kind of place.
+func (s *Server) scheduled(path string, at place) []resource {
+	return []resource{
+		{path, []endpoint{get(management, s.listScheduled(at)), remove(management, s.cancelAll(at))}},
+		{path + "/{id}", []endpoint{
+			remove(management, s.reschedule(at, logpb.Schedule_CANCEL)),
+			{http.MethodPatch, management, s.reschedule(at, logpb.Schedule_MOVE)},
+		}},
+		{path + "/{id}/fire", []endpoint{post(management, s.reschedule(at, logpb.Schedule_FIRE))}},
+	}
+}
+
+// find finds the queue of a request, or answers the request.
+func (s *Server) find(w http.ResponseWriter, r *request, at place, change bool) *catalog.Queue {
+	if !r.sees(r.PathValue("vhost")) {
+		s.notFound(w)
+		return nil
+	}
+	var by *catalog.Client
+	if change {
+		by = &catalog.Client{User: r.user.GetName()}
+	}
+	q, err := at(r, by)
+	if err != nil {
+		s.failed(w, err)
+		return nil
+	}
+	return q
+}
+
+// pageOf reads which page a request asks for.
+func pageOf(r *request) (*peerpb.ScheduledRequest, error) {
+	q := r.URL.Query()
+	m := &peerpb.ScheduledRequest{Limit: largestScheduled, Headers: q.Get("headers") == "true"}
+	if text := q.Get("limit"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > largestScheduled {
+			return nil, fsm.Refuse(fsm.Precondition, fmt.Sprintf("limit is a number from 1 to %d", largestScheduled))
+		}
+		m.Limit = uint32(n)
+	}
+	if text := q.Get("after"); text != "" {
+		if _, err := fmt.Sscanf(text, "%d-%d", &m.AfterAt, &m.AfterMessage); err != nil {
+			return nil, fsm.Refuse(fsm.Precondition, "after is the cursor of a message")
+		}
+	}
+	return m, nil
+}
+
+func (s *Server) listScheduled(at place) func(http.ResponseWriter, *request) {
+	return func(w http.ResponseWriter, r *request) {
+		q := s.find(w, r, at, false)
+		if q == nil {
+			return
+		}
+		m, err := pageOf(r)
+		if err != nil {
+			s.failed(w, err)
+			return
+		}
+		page, err := s.node.Scheduled(r.Context(), q, m)
+		if err != nil {
+			s.failed(w, err)
+			return
+		}
+		items := []api.Scheduled{}
+		for _, x := range page {
+			items = append(items, s.describeScheduled(x))
+		}
+		s.answer(w, http.StatusOK, items)
+	}
+}
+
+func (s *Server) describeScheduled(x *peerpb.ScheduledMessage) api.Scheduled {
+	d := api.Scheduled{
+		ID: x.Message, ScheduleID: x.Id, DueAt: x.DueAt, RemainingMS: max(x.DueAt-int64(s.node.Now()), 0),
+		RoutingKey: x.RoutingKey, Bytes: x.Bytes, MessageID: x.MessageId, Cursor: fmt.Sprintf("%d-%d", x.DueAt, x.Message),
+	}
+	var t logpb.Table
+	if len(x.Headers) > 0 && t.UnmarshalVT(x.Headers) == nil {
+		d.Headers = ObjectOf(&t)
+	}
+	return d
+}
+
+// reschedule changes one scheduled message: by its number or, with
+// ?by=schedule_id or if it is no number, by its schedule id.
+func (s *Server) reschedule(at place, action logpb.Schedule_Action) func(http.ResponseWriter, *request) {
+	return func(w http.ResponseWriter, r *request) {
+		q := s.find(w, r, at, true)
+		if q == nil {
+			return
+		}
+		c := &logpb.Schedule{Action: action, Id: r.PathValue("id")}
+		if n, err := strconv.ParseUint(c.Id, 10, 64); err == nil && n > 0 && r.URL.Query().Get("by") != "schedule_id" {
+			c.Id, c.Message = "", n
+		}
+		if action == logpb.Schedule_MOVE && !s.newTime(w, r, c) {
+			return
+		}
+		done, err := s.node.Command(r.Context(), q, &logpb.Command{Kind: logpb.Command_SCHEDULE, Schedule: c})
+		switch {
+		case err != nil:
+			s.failed(w, err)
+		case done[0].Code != fsm.OK:
+			s.failed(w, fsm.Refuse(fsm.NotFoundKind, "no such message waits there"))
+		default:
+			w.WriteHeader(http.StatusNoContent)
+		}
+	}
+}
+
+// newTime reads due_at or delay, in milliseconds, from the body, or answers the
+// request.
+func (s *Server) newTime(w http.ResponseWriter, r *request, c *logpb.Schedule) bool {
+	b, ok := s.body(w, r)
+	if !ok {
+		return false
+	}
+	longest := r.view.Setting(catalog.ScheduleMaxDelay)
+	number := func(key string) (n int64, given bool) {
+		v, given := b[key]
+		n, err := strconv.ParseInt(fmt.Sprint(v), 10, 64)
+		return n, given && err == nil && n >= 0
+	}
+	at, timed := number("due_at")
+	delay, delayed := number("delay")
+	if timed == delayed || len(b) != 1 || delay > longest {
+		s.badRequest(w, fmt.Sprintf("the body has either due_at (ms since the epoch) or delay (ms, at most %d)", longest))
+		return false
+	}
+	if timed {
+		c.DueAt = max(at, 1)
+	} else {
+		c.DelayPlusOne = uint64(delay) + 1
+	}
+	return true
+}
+
+// cancelAll cancels scheduled messages: all of them, or with ?match=header=value
+// those with a header that prints so.
+func (s *Server) cancelAll(at place) func(http.ResponseWriter, *request) {
+	return func(w http.ResponseWriter, r *request) {
+		q := s.find(w, r, at, true)
+		if q == nil {
+			return
+		}
+		header, value, match := strings.Cut(r.URL.Query().Get("match"), "=")
+		if r.URL.Query().Has("match") && (!match || header == "") {
+			s.badRequest(w, "match is header=value")
+			return
+		}
+		answer := api.Rescheduled{}
+		page := &peerpb.ScheduledRequest{Limit: largestScheduled, Headers: match}
+		for {
+			list, err := s.node.Scheduled(r.Context(), q, page)
+			var commands []*logpb.Command
+			for _, x := range list {
+				page.AfterAt, page.AfterMessage = x.DueAt, x.Message
+				if v, ok := s.describeScheduled(x).Headers[header]; match && (!ok || fmt.Sprint(v) != value) {
+					continue
+				}
+				commands = append(commands, &logpb.Command{Kind: logpb.Command_SCHEDULE, Schedule: &logpb.Schedule{
+					Action: logpb.Schedule_CANCEL, Message: x.Message,
+				}})
+			}
+			var done []fsm.Result
+			if err == nil && len(commands) > 0 {
+				done, err = s.node.Command(r.Context(), q, commands...)
+			}
+			if err != nil {
+				s.failed(w, err)
+				return
+			}
+			for _, d := range done {
+				answer.Messages += d.Count
+			}
+			if len(list) < largestScheduled {
+				s.answer(w, http.StatusOK, answer)
+				return
+			}
+		}
+	}
+}
