@@ -163,7 +163,7 @@ var effectsPool = sync.Pool{New: func() any { return new(fsm.Effects) }}
 
 // Resync reads what a consumer holds after a delivery, as far as the bound of
 // an answer allows, and passes it on in its place among the deliveries, with
-// the notice of what was taken from it. Only the leader answers.
+// the notice of what was taken from it, or that it is cancelled. Only the leader answers.
 func (g *Group) Resync(to fsm.ConsumerID, after uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -176,6 +176,7 @@ func (g *Group) Resync(to fsm.ConsumerID, after uint64) {
 	r := resynced(to, held.Deliveries, g.machine.Newest(to))
 	g.outgoing.lock()
 	g.outgoing.next.Timeouts = append(g.outgoing.next.Timeouts, held.Timeouts...)
+	g.outgoing.next.Cancelled = append(g.outgoing.next.Cancelled, held.Cancelled...)
 	held.Reset()
 	r.At = len(g.outgoing.next.Deliveries)
 	g.outgoing.next.Resyncs = append(g.outgoing.next.Resyncs, r)

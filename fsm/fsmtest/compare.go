@@ -140,6 +140,11 @@ func compareHeld(d *diffs, q *model, m *queue.Machine) {
 		if len(c.timedOut) > 0 && !c.cancelled {
 			notices = append(notices, q.timeoutNotice(c, c.timedOut))
 		}
+		var revoked []fsm.ConsumerID
+		if c.revoked {
+			revoked = append(revoked, c.id)
+		}
+		equal(d, "cancel that may be lost", revoked, eff.Cancelled, identical[fsm.ConsumerID])
 		equal(d, "notice that may be lost", notices, eff.Timeouts, sameTimeout)
 		equal(d, fmt.Sprintf("delivery held by %v after %d", c.id, after), want, eff.Deliveries, sameDelivery)
 	}

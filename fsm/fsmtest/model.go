@@ -151,6 +151,7 @@ type consumer struct {
 	exclusive bool
 	timeout   uint64 // +1; 0: the queue's
 	cancelled bool
+	revoked   bool // cancelled by the queue
 	next      uint64 // number of the next delivery
 	timedOut  []late // deliveries taken back and not settled since
 	lateAcks  uint64

@@ -245,13 +245,23 @@ func (q *model) consume(s *session, c *logpb.Consume) fsm.Result {
 	if c.GetConsumer() == 0 || have != nil && have.cancelled {
 		return fsm.Result{Code: fsm.Invalid}
 	}
-	for _, other := range q.consumers {
-		if other != have && other.id.Number != 0 && !other.cancelled && (c.Exclusive || other.exclusive) {
-			return fsm.Result{Code: fsm.InUse}
-		}
-	}
 	if c.Exclusive && q.config.SingleActive {
 		return fsm.Result{Code: fsm.InUse}
+	}
+	var inTheWay []*consumer
+	for _, other := range q.consumers {
+		if other != have && other.id.Number != 0 && !other.cancelled && (c.Exclusive || other.exclusive) {
+			if silent := q.silenceOf(other.id.Session); silent == nil || silent.until != 0 {
+				return fsm.Result{Code: fsm.InUse}
+			}
+			inTheWay = append(inTheWay, other)
+		}
+	}
+	for _, other := range inTheWay {
+		other.cancelled, other.revoked = true, true
+		q.out.Cancelled = append(q.out.Cancelled, other.id)
+		q.unserve(other)
+		q.dismiss(other)
 	}
 	prefetch := c.Prefetch
 	if prefetch == 0 || prefetch > prefetchCeiling {
@@ -301,12 +311,12 @@ func (q *model) cancel(s *session, c *logpb.Cancel) fsm.Result {
 }
 
 // dismiss forgets a cancelled consumer that holds nothing, unless something of
-// it is late; of those a session keeps the newest ones.
+// it is late, or it is revoked; of those a session keeps the newest ones.
 func (q *model) dismiss(c *consumer) {
 	if !c.cancelled || len(q.held(c)) > 0 {
 		return
 	}
-	if len(c.timedOut) == 0 {
+	if len(c.timedOut) == 0 && !c.revoked {
 		q.forget(c)
 		return
 	}

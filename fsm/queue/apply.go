@@ -12,7 +12,7 @@ func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm
 	case logpb.Command_ENQUEUE:
 		return m.enqueue(meta, cmd.Enqueue, eff)
 	case logpb.Command_CONSUME:
-		return m.consume(s, cmd.Consume)
+		return m.consume(s, cmd.Consume, eff)
 	case logpb.Command_CANCEL:
 		return m.cancel(s, cmd.Cancel)
 	case logpb.Command_GET:

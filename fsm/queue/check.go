@@ -196,7 +196,7 @@ func (k *checker) consumers() {
 			if !c.dismissed {
 				attached++
 			}
-			k.that(c.dismissed == (c.cancelled && c.held.n == 0) && (!c.dismissed || len(c.late) > 0), "consumer %v owes nothing", c.id)
+			k.that(c.dismissed == (c.cancelled && c.held.n == 0) && (!c.dismissed || len(c.late) > 0 || c.revoked) && (c.cancelled || !c.revoked), "consumer %v owes nothing", c.id)
 			if !c.cancelled {
 				active++
 				if c.exclusive {

@@ -1,12 +1,14 @@
 package queue
 
 import (
+	"slices"
+
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
 // consume registers a consumer of s, or changes one.
-func (m *Machine) consume(s *session, cmd *logpb.Consume) fsm.Result {
+func (m *Machine) consume(s *session, cmd *logpb.Consume, eff *fsm.Effects) fsm.Result {
 	if s == nil {
 		return fsm.Result{Code: fsm.NoSession}
 	}
@@ -14,12 +16,14 @@ func (m *Machine) consume(s *session, cmd *logpb.Consume) fsm.Result {
 	if cmd.GetConsumer() == 0 || c != nil && c.cancelled {
 		return fsm.Result{Code: fsm.Invalid}
 	}
-	others := m.serving
-	if c != nil {
-		others--
-	}
-	if m.exclusive != nil && m.exclusive != c || cmd.Exclusive && (others > 0 || m.config.SingleActive) {
+	if cmd.Exclusive && m.config.SingleActive {
 		return fsm.Result{Code: fsm.InUse}
+	}
+	if cmd.Exclusive || m.exclusive != nil && m.exclusive != c {
+		if !m.replaceable(c) {
+			return fsm.Result{Code: fsm.InUse}
+		}
+		m.revokeAllBut(c, eff)
 	}
 	if c == nil {
 		c = m.register(s, cmd.Consumer)
@@ -37,6 +41,31 @@ func (m *Machine) consume(s *session, cmd *logpb.Consume) fsm.Result {
 	}
 	m.refresh(c)
 	return fsm.Result{}
+}
+
+// replaceable reports whether all consumers but c have lost their right to be
+// served beside an exclusive one: their nodes have been silent for too long.
+func (m *Machine) replaceable(c *consumer) bool {
+	for _, o := range m.consumers {
+		if o != c && o.level != nil && !m.isOverdue(o.session) {
+			return false
+		}
+	}
+	return true
+}
+
+// revokeAllBut cancels all consumers but c, which are replaceable. They are
+// told when their node is heard.
+func (m *Machine) revokeAllBut(c *consumer, eff *fsm.Effects) {
+	for _, o := range slices.Clone(m.consumers) {
+		if o == c || o.level == nil {
+			continue
+		}
+		m.retire(o)
+		o.revoked = true
+		eff.Cancelled = append(eff.Cancelled, o.id)
+		m.dismissIfDone(o)
+	}
 }
 
 // cancel ends the service of a consumer. What it holds stays with it.

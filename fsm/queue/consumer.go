@@ -28,7 +28,8 @@ type consumer struct {
 	noAck          bool
 	exclusive      bool
 	cancelled      bool
-	dismissed      bool   // cancelled and holds nothing: it only remembers what is late
+	revoked        bool   // cancelled by the queue, see revokeAllBut: its session may not know
+	dismissed      bool   // cancelled and holds nothing: it only remembers what is late or to be told
 	timeoutPlusOne uint64 // 0: inherited
 
 	level              *level // nil: cancelled, or gets
@@ -204,11 +205,11 @@ func (m *Machine) unregister(c *consumer) {
 }
 
 // lateConsumers bounds how many cancelled consumers of a session are kept only
-// to count what they settle late.
+// to count what they settle late, or to tell that they are revoked.
 const lateConsumers = 64
 
 // dismissIfDone lets a cancelled consumer go that owes nothing more: it holds
-// nothing. It is remembered while something of it is late.
+// nothing. It is remembered while something of it is late, and if it is revoked.
 func (m *Machine) dismissIfDone(c *consumer) {
 	if !c.cancelled || c.held.n > 0 {
 		return
@@ -217,7 +218,7 @@ func (m *Machine) dismissIfDone(c *consumer) {
 		c.dismissed = true
 		m.attached--
 	}
-	if len(c.late) == 0 {
+	if len(c.late) == 0 && !c.revoked {
 		m.erase(c)
 		return
 	}

@@ -238,6 +238,9 @@ func (m *Machine) Held(to fsm.ConsumerID, after uint64, eff *fsm.Effects) {
 	if c == nil {
 		return
 	}
+	if c.revoked {
+		eff.Cancelled = append(eff.Cancelled, to)
+	}
 	if len(c.late) > 0 && !c.cancelled {
 		t := fsm.Timeout{To: to, Tag: c.tag, Again: true}
 		t.Deliveries, t.Limit, t.Held = describeLate(c.late, m.clock)

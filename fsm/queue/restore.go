@@ -167,7 +167,7 @@ func (m *Machine) restoreConsumers(h *logpb.QueueSnapshot) error {
 		switch {
 		case c.isGets():
 		case st.Status == uint32(Cancelled):
-			c.cancelled = true
+			c.cancelled, c.revoked = true, st.Revoked
 			m.serving--
 		default:
 			m.join(c)

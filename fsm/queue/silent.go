@@ -78,6 +78,16 @@ func (m *Machine) renewSilence(s *session) {
 	}
 }
 
+// isOverdue reports whether a session's node has been silent for so long that
+// what it held has gone back.
+func (m *Machine) isOverdue(s *session) bool {
+	if !s.silent {
+		return false
+	}
+	i, ok := m.findSilent(Boot{s.id.Node, s.id.Boot})
+	return ok && m.silent[i].until == 0
+}
+
 // endSilences adds to m.taken what sessions hold whose nodes have been silent
 // for too long.
 func (m *Machine) endSilences() {

@@ -162,7 +162,7 @@ func (s *Snapshot) complete() {
 		st := &logpb.ConsumerState{
 			Session: uint32(at), Consumer: c.id.Number, Tag: c.tag, Prefetch: c.prefetch, NoAck: c.noAck,
 			Exclusive: c.exclusive, Priority: c.priority, TimeoutPlusOne: c.timeoutPlusOne, Status: uint32(c.lasting()),
-			NextDelivery: c.next, Registered: c.registered, LateAcks: c.lateAcks,
+			NextDelivery: c.next, Registered: c.registered, LateAcks: c.lateAcks, Revoked: c.revoked,
 		}
 		for _, l := range c.late {
 			st.TimedOut = append(st.TimedOut, l.id)

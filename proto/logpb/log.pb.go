@@ -2824,6 +2824,7 @@ type ConsumerState struct {
 	TimedOutSince  []int64  `protobuf:"zigzag64,20,rep,packed,name=timed_out_since,json=timedOutSince,proto3" json:"timed_out_since,omitempty"`
 	TimedOutLimits []uint64 `protobuf:"varint,21,rep,packed,name=timed_out_limits,json=timedOutLimits,proto3" json:"timed_out_limits,omitempty"`
 	LateAcks       uint64   `protobuf:"varint,22,opt,name=late_acks,json=lateAcks,proto3" json:"late_acks,omitempty"` // settlements of what had been taken back
+	Revoked        bool     `protobuf:"varint,23,opt,name=revoked,proto3" json:"revoked,omitempty"`                   // cancelled in favour of another consumer
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -2961,6 +2962,13 @@ func (x *ConsumerState) GetLateAcks() uint64 {
 		return x.LateAcks
 	}
 	return 0
+}
+
+func (x *ConsumerState) GetRevoked() bool {
+	if x != nil {
+		return x.Revoked
+	}
+	return false
 }
 
 // MessageState is one message record of a queue snapshot.
@@ -3746,7 +3754,7 @@ const file_log_proto_rawDesc = "" +
 	"lastOpCode\x12(\n" +
 	"\x10last_op_delivery\x18\x06 \x01(\x04R\x0elastOpDelivery\x12*\n" +
 	"\x11last_op_consumers\x18\a \x01(\x04R\x0flastOpConsumers\x12\x18\n" +
-	"\arefused\x18\b \x03(\x04R\arefused\"\xd7\x03\n" +
+	"\arefused\x18\b \x03(\x04R\arefused\"\xf1\x03\n" +
 	"\rConsumerState\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x1a\n" +
 	"\bconsumer\x18\x02 \x01(\x04R\bconsumer\x12\x10\n" +
@@ -3765,7 +3773,8 @@ const file_log_proto_rawDesc = "" +
 	"registered\x12&\n" +
 	"\x0ftimed_out_since\x18\x14 \x03(\x12R\rtimedOutSince\x12(\n" +
 	"\x10timed_out_limits\x18\x15 \x03(\x04R\x0etimedOutLimits\x12\x1b\n" +
-	"\tlate_acks\x18\x16 \x01(\x04R\blateAcks\"\xd0\x06\n" +
+	"\tlate_acks\x18\x16 \x01(\x04R\blateAcks\x12\x18\n" +
+	"\arevoked\x18\x17 \x01(\bR\arevoked\"\xd0\x06\n" +
 	"\fMessageState\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x16\n" +

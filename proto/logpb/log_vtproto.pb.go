@@ -2138,6 +2138,18 @@ func (m *ConsumerState) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Revoked {
+		i--
+		if m.Revoked {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xb8
+	}
 	if m.LateAcks != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.LateAcks))
 		i--
@@ -3786,6 +3798,9 @@ func (m *ConsumerState) SizeVT() (n int) {
 	}
 	if m.LateAcks != 0 {
 		n += 2 + protohelpers.SizeOfVarint(uint64(m.LateAcks))
+	}
+	if m.Revoked {
+		n += 3
 	}
 	n += len(m.unknownFields)
 	return n
@@ -9985,6 +10000,26 @@ func (m *ConsumerState) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
+		case 23:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Revoked", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.Revoked = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
