@@ -30,6 +30,7 @@ func (n *Node) figures() metrics.Figures {
 	}
 	f.Replicas, f.Led = n.led()
 	f.TimedOut, f.LateAcks = n.broker.Lateness()
+	f.ExchangesExpired = n.expired.Load()
 	f.Deaths, f.LostOnce = n.host.Deaths(), n.broker.LostOnce()
 	return f
 }

@@ -90,6 +90,8 @@ type Node struct {
 	refused   atomic.Int64 // nodes that came with another data folder
 	admission sync.Mutex   // one change of the catalog's members at a time
 
+	expired atomic.Uint64 // exchanges deleted for being idle
+
 	incarnation [16]byte // of this process
 
 	door        Door // nil: there are no clients
@@ -140,7 +142,7 @@ func (n *Node) open() error {
 	}
 	n.broker = broker.New(broker.Config{
 		Node: c.Name, ClusterName: c.ClusterName, Mesh: n.mesh, Catalog: n, Properties: c.Properties,
-		Clock: n.clock.Steady, Logger: c.Logger, Defaults: c.Defaults, LoopbackUsers: c.LoopbackUsers,
+		Clock: n.clock.Steady, Stamp: n.clock.Now, Logger: c.Logger, Defaults: c.Defaults, LoopbackUsers: c.LoopbackUsers,
 		LeaderlessGrace: c.LeaderlessGrace, GroupSize: c.GroupSize,
 		LeaderLocator: cmp.Or(c.LeaderLocator, catalog.ClientLocal),
 	})
@@ -168,6 +170,7 @@ func (n *Node) open() error {
 	n.mesh.Start()
 	n.work.Go(n.tend)
 	n.work.Go(n.keepAway)
+	n.work.Go(n.expireExchanges)
 	return nil
 }
 

@@ -87,7 +87,8 @@ type Config struct {
 	Mesh        *peer.Mesh
 	Catalog     Catalog
 	Properties  Properties
-	Clock       func() fsm.Time
+	Clock       func() fsm.Time // for durations
+	Stamp       func() fsm.Time // the instant, as entries of logs are stamped
 	Logger      *slog.Logger
 	Defaults    catalog.Defaults
 	// LoopbackUsers may log in from loopback addresses only.
@@ -130,6 +131,7 @@ type Broker struct {
 	timedOut, lateAcks atomic.Uint64
 
 	logins loginCache
+	uses   uses
 
 	courier *courier
 	look    chan struct{} // the catalog has changed
@@ -196,14 +198,15 @@ func (b *Broker) Close() {
 	b.done.Wait()
 }
 
-// spawn runs f on a goroutine that Close waits for; not any more once the
-// broker closes.
-func (b *Broker) spawn(f func()) {
+// spawn runs f on a goroutine that Close waits for, and reports so; not any
+// more once the broker closes.
+func (b *Broker) spawn(f func()) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.closed {
 		b.done.Go(f)
 	}
+	return !b.closed
 }
 
 // ClusterName is announced to clients.

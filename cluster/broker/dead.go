@@ -281,7 +281,7 @@ func (b *Broker) deadTargets(v *catalog.View, vhost string, c *logpb.QueueConfig
 		Keys:     keys,
 		Headers:  func() *fsm.Table { return b.config.Properties.Headers(p.Properties(), b.deaths(l, p)) },
 		Property: func(name string) []byte { return b.config.Properties.Property(p.Properties(), name) },
-		Chance:   mathrand.Uint64(), Local: b.leadsHere, Delayed: !c.DelayedStore && b.config.Properties.Delay(p.Properties()) > 0,
+		Chance:   mathrand.Uint64(), Local: b.leadsHere, Passed: b.used, Delayed: !c.DelayedStore && b.config.Properties.Delay(p.Properties()) > 0,
 	}, nil)
 	if err != nil {
 		return nil, limits

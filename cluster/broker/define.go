@@ -76,13 +76,17 @@ func (s *Session) DeclareExchange(ctx context.Context, spec fsm.ExchangeSpec) er
 		Vhost: s.conn.vhost, Name: spec.Name, Type: spec.Type, Durable: spec.Durable,
 		AutoDelete: spec.AutoDelete, Internal: spec.Internal, Arguments: spec.Arguments,
 	}
-	if x, err := v.CheckDeclareExchange(s.by(), d); x != nil || err != nil {
+	x, err := v.CheckDeclareExchange(s.by(), d)
+	if x != nil && err == nil {
+		s.broker().used(x)
+	}
+	if x != nil || err != nil {
 		return err
 	}
 	if d.Type == catalog.Delayed {
 		d.StoreMembers = s.broker().place(&logpb.DeclareQueue{})
 	}
-	_, err := s.broker().propose(ctx, fmt.Sprintf("declare exchange '%s' in vhost '%s'", spec.Name, s.conn.vhost),
+	_, err = s.broker().propose(ctx, fmt.Sprintf("declare exchange '%s' in vhost '%s'", spec.Name, s.conn.vhost),
 		&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareExchange{DeclareExchange: d}})
 	return err
 }
@@ -114,6 +118,9 @@ func (s *Session) Bind(ctx context.Context, spec fsm.BindSpec) error {
 		exists, err = s.broker().view().CheckBind(s.by(), m)
 		return err
 	})
+	if exists && err == nil {
+		s.broker().usedEnds(m)
+	}
 	if err != nil || exists {
 		return err
 	}
@@ -197,6 +204,7 @@ func (s *Session) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.Que
 		if created {
 			return fsm.QueueInfo{Name: q.Name}, b.awaitLeader(ctx, q)
 		}
+		b.usedSources(q)
 		info, gone, err := s.touch(ctx, q)
 		if err != nil || !gone {
 			return info, err

@@ -122,7 +122,9 @@ func figuresOf(m *queue.Machine) *peerpb.QueueFigures {
 	for _, by := range s.Counters.Deaths {
 		deaths = append(deaths, by[:]...)
 	}
+	active, inUse := m.Activity()
 	return &peerpb.QueueFigures{
+		LastActive: int64(active), InUse: inUse,
 		Waiting: s.Waiting.Messages, Deaths: deaths, DeadConfirmed: s.Counters.DeadConfirmed, DeadRefused: s.Counters.DeadRefused,
 		Queue: uint64(m.ID()), Ready: s.Ready.Messages, ReadyBytes: s.Ready.Bytes,
 		Unacknowledged: s.Unacknowledged.Messages, UnacknowledgedBytes: s.Unacknowledged.Bytes,

@@ -247,7 +247,7 @@ func (c *Connection) OpenSession(client fsm.SessionEvents) (*Session, error) {
 		id:        fsm.SessionID{Node: self, Boot: b.boot.Load(), Num: b.sessionNumber.Add(1)},
 		lanes:     map[fsm.QueueID]*lane{},
 		consumers: map[uint64]*lane{},
-		message:   catalog.Message{Local: b.leadsHere},
+		message:   catalog.Message{Local: b.leadsHere, Passed: b.used},
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -145,19 +145,19 @@ func (b *Broker) peek(req *peerpb.PeekRequest) *peerpb.PeekReply {
 // touchPeeked tells a queue that ends when idle that somebody has looked at it:
 // at most once in a tenth of its time, or in half a minute.
 func (b *Broker) touchPeeked(g *group.Group) {
+	if q, ok := b.view().QueueByID(g.Spec().Queue); ok {
+		b.usedSources(q)
+	}
 	var idle uint64
 	g.View(func(m *queue.Machine) { idle = m.Config().GetAutoDeleteOnIdle() })
 	t := b.findTarget(g.Spec().Queue)
-	if idle == 0 || t == nil || !t.peeked(b.now(), int64(touchEvery(fsm.Millis(min(idle, catalog.MaxTTL))))) {
+	if idle == 0 || t == nil || !t.peeked(b.now(), int64(catalog.TouchEvery(fsm.Millis(min(idle, catalog.MaxTTL))))) {
 		return
 	}
 	c := commandsOf(&logpb.Command{Kind: logpb.Command_TOUCH, Touch: &logpb.Touch{IdleOnly: true}})
 	c.Light = true
 	_ = g.Submit(c) // another leader hears of the next look
 }
-
-// touchEvery is how often use of something that ends when idle is noted.
-func touchEvery(idle fsm.Millis) fsm.Millis { return min(idle/10, 30_000) }
 
 // peeked reports whether a look at the queue is to be noted.
 func (t *target) peeked(now, every int64) bool {

@@ -38,6 +38,7 @@ type Figures struct {
 	Replicas               int // on this node
 	Led                    Led
 	TimedOut, LateAcks     uint64       // messages, while this node led their queues
+	ExchangesExpired       uint64       // deleted by this node for being idle
 	Deaths                 group.Deaths // in the queues that this node led, since it started
 	LostOnce               uint64       // dead letters, see broker.LostOnce
 }

@@ -164,6 +164,7 @@ var table = []metric{
 		add(float64(f.LostOnce), "once")
 	}},
 	{"quorate_queues_declared", gauge, nil, "Queues in the catalog of the cluster", one(func(f *Figures) int { return f.Queues })},
+	{"quorate_exchanges_expired_total", counter, nil, "Exchanges deleted for being idle, by this node as the leader of the catalog", one(func(f *Figures) uint64 { return f.ExchangesExpired })},
 	{"quorate_queue_replicas", gauge, nil, "Queue replicas on this node", one(func(f *Figures) int { return f.Replicas })},
 
 	{"quorate_clock_offset_ms", gauge, nil, "Milliseconds by which this node's wall clock is ahead of the median of all nodes' clocks", func(f *Figures, add emit) {

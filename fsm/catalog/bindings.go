@@ -170,7 +170,9 @@ func (d *draft) bind(m *logpb.Bind) (*logpb.CatalogResult, error) {
 	if err != nil || exists {
 		return &logpb.CatalogResult{}, err
 	}
-	d.open(m.GetVhost()).addBinding(m)
+	vh := d.open(m.GetVhost())
+	vh.addBinding(m)
+	vh.usedEnds(m, d.clock)
 	return &logpb.CatalogResult{Changed: true}, nil
 }
 
@@ -185,6 +187,7 @@ func (d *draft) unbind(m *logpb.Bind) (*logpb.CatalogResult, error) {
 	}
 	vh := d.open(m.GetVhost())
 	r := &logpb.CatalogResult{Changed: true}
+	vh.usedEnds(m, d.clock)
 	if vh.removeBinding(b) {
 		d.removeExchanges(vh, []string{b.Source}, r)
 	}

@@ -118,6 +118,10 @@ func (d *draft) perform(c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
 		return d.setMembers(m.SetMembers)
 	case *logpb.CatalogCommand_MembersLeft:
 		return d.membersLeft(m.MembersLeft)
+	case *logpb.CatalogCommand_TouchExchange:
+		return d.touchExchange(m.TouchExchange)
+	case *logpb.CatalogCommand_ExpireExchange:
+		return d.expireExchange(m.ExpireExchange)
 	}
 	return nil, refuse(fsm.Internal, "unknown catalog command")
 }

@@ -45,6 +45,9 @@ func (v *View) Check() error {
 				owned++
 			}
 		}
+		if err := vh.checkActive(v.clock); err != nil {
+			return err
+		}
 		if err := vh.check(); err != nil {
 			return err
 		}

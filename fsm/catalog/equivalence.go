@@ -109,7 +109,7 @@ func (x *Exchange) equivalent(d *logpb.DeclareExchange) error {
 			return err
 		}
 	}
-	for _, argument := range append([]string{exchangeTTL, alternateExchange}, delayedArguments...) {
+	for _, argument := range append([]string{exchangeTTL, idleArgument, alternateExchange}, delayedArguments...) {
 		if err := sameArgument(argument, where, d.GetArguments(), x.Arguments); err != nil {
 			return err
 		}

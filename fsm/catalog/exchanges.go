@@ -83,7 +83,11 @@ func (v *View) PassiveExchange(by Client, vhost, name string) error {
 // exchange that is there already and is equivalent, with a refusal, or with
 // neither, when the exchange is to be created.
 func (v *View) CheckDeclareExchange(by Client, d *logpb.DeclareExchange) (*Exchange, error) {
-	return v.checkDeclareExchange(v.access(by.User, d.GetVhost()), d)
+	x, err := v.checkDeclareExchange(v.access(by.User, d.GetVhost()), d)
+	if x == nil && err == nil {
+		err = v.checkExchangeIdle(resource(kindExchange, d.GetVhost(), d.GetName()), d.GetArguments())
+	}
+	return x, err
 }
 
 func (v *View) checkDeclareExchange(ask access, d *logpb.DeclareExchange) (*Exchange, error) {
@@ -145,6 +149,7 @@ func (d *draft) declareExchange(m *logpb.DeclareExchange) (*logpb.CatalogResult,
 	vh, r := d.open(m.GetVhost()), &logpb.CatalogResult{Changed: true}
 	vh.addExchange(m)
 	d.addStore(vh, m.GetName(), m.GetStoreMembers(), r)
+	vh.retime(vh.exchanges.At(m.GetName()), d.clock)
 	return r, nil
 }
 
@@ -211,7 +216,7 @@ func (d *draft) removeExchanges(vh *vhost, doomed []string, r *logpb.CatalogResu
 		if x == nil {
 			continue
 		}
-		vh.exchanges = vh.exchanges.Without(name)
+		vh.exchanges, vh.active = vh.exchanges.Without(name), vh.active.Without(name)
 		if x.Store != nil {
 			d.forgetStore(vh, x.Store)
 			r.Deleted = append(r.Deleted, uint64(x.Store.ID))

@@ -18,10 +18,12 @@ type model struct {
 	bindings  []*logpb.Bind
 	settings  map[string]int64
 	draining  bool // the node
+	clock     int64
+	active    map[string]int64 // last use of every exchange
 }
 
 func newModel() *model {
-	m := &model{exchanges: map[string]*logpb.DeclareExchange{}, queues: map[string]*logpb.DeclareQueue{}, settings: map[string]int64{}}
+	m := &model{exchanges: map[string]*logpb.DeclareExchange{}, queues: map[string]*logpb.DeclareQueue{}, settings: map[string]int64{}, active: map[string]int64{}}
 	for _, x := range predeclared {
 		m.exchanges[x.Name] = x
 	}
@@ -59,6 +61,47 @@ func (m *model) bind(b *logpb.Bind) bool {
 		return false
 	}
 	m.bindings = append(m.bindings, b)
+	m.use(b)
+	return true
+}
+
+// use notes what a binding that is made or removed makes use of.
+func (m *model) use(b *logpb.Bind) {
+	m.active[b.Source] = m.clock
+	if b.ToExchange {
+		m.active[b.Destination] = m.clock
+		return
+	}
+	for _, o := range m.bindings {
+		if !o.ToExchange && o.Destination == b.Destination {
+			m.active[o.Source] = m.clock
+		}
+	}
+}
+
+func (m *model) idle(name string) int64 {
+	if x := m.exchanges[name]; x != nil {
+		return lookup(x.Arguments, idleArgument).GetInt()
+	}
+	return 0
+}
+
+func (m *model) touch(name string, at int64) bool {
+	at = min(at, m.clock)
+	if m.idle(name) == 0 || at <= m.active[name] {
+		return false
+	}
+	m.active[name] = at
+	return true
+}
+
+func (m *model) expire(name string, at int64) bool {
+	idle := m.idle(name)
+	if idle == 0 || m.active[name]+idle+idle/10 > min(at, m.clock) {
+		return false
+	}
+	delete(m.exchanges, name)
+	m.sweep(map[string]bool{})
 	return true
 }
 
@@ -67,6 +110,7 @@ func (m *model) unbind(b *logpb.Bind) bool {
 	if i < 0 {
 		return false
 	}
+	m.use(b)
 	m.bindings = slices.Delete(m.bindings, i, i+1)
 	m.sweep(map[string]bool{b.Source: true})
 	return true
@@ -111,6 +155,11 @@ func (m *model) deleteExchange(d *logpb.DeleteExchange) bool {
 func (m *model) deleteQueues(which func(*logpb.DeclareQueue) bool) (deleted int) {
 	for name, q := range m.queues {
 		if which(q) {
+			for _, b := range m.bindings {
+				if !b.ToExchange && b.Destination == name {
+					m.active[b.Source] = m.clock
+				}
+			}
 			delete(m.queues, name)
 			deleted++
 		}
@@ -142,8 +191,12 @@ func (m *model) perform(c *logpb.CatalogCommand) bool {
 		if m.exchanges[b.DeclareExchange.Name] != nil {
 			return false
 		}
-		m.exchanges[b.DeclareExchange.Name] = b.DeclareExchange
+		m.exchanges[b.DeclareExchange.Name], m.active[b.DeclareExchange.Name] = b.DeclareExchange, m.clock
 		return true
+	case *logpb.CatalogCommand_TouchExchange:
+		return m.touch(b.TouchExchange.Name, b.TouchExchange.At)
+	case *logpb.CatalogCommand_ExpireExchange:
+		return m.expire(b.ExpireExchange.Name, b.ExpireExchange.At)
 	case *logpb.CatalogCommand_DeleteExchange:
 		return m.deleteExchange(b.DeleteExchange)
 	case *logpb.CatalogCommand_DeclareQueue:

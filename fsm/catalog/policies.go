@@ -194,6 +194,7 @@ func (x *Exchange) settle() {
 			x.ttlPlusOne = ceiling(x.ttlPlusOne, plusOne(lookup(p.Definition, "message-ttl")))
 		}
 	}
+	x.idle = x.idleTime()
 }
 
 // ValidatePolicy says why a policy cannot be set; nil: it can. Proposers ask
@@ -272,6 +273,7 @@ func (d *draft) policiesChanged(vh *vhost) *logpb.CatalogResult {
 		if !sameRow(q.settings(old, Defaults{}), q.settings(next, Defaults{})) {
 			next.revision = d.index
 			r.Configured = append(r.Configured, uint64(q.ID))
+			vh.usedAll(q.Name, d.clock)
 		}
 		vh.enforce(q, next)
 	}
@@ -281,6 +283,7 @@ func (d *draft) policiesChanged(vh *vhost) *logpb.CatalogResult {
 			continue
 		}
 		vh.exchanges = vh.exchanges.With(x.Name, next)
+		vh.retime(next, d.clock)
 		if x.Store != nil && !sameRow(x.storeSettings(0), next.storeSettings(0)) {
 			vh.enforce(x.Store, force{revision: d.index})
 			r.Configured = append(r.Configured, uint64(x.Store.ID))

@@ -44,6 +44,8 @@ func drawExchange(t *rapid.T) *logpb.DeclareExchange {
 	} else if rapid.IntRange(0, 3).Draw(t, "alternate") == 0 {
 		name := rapid.SampledFrom([]string{"", "x0", "x1", "x2", "amq.fanout", "nosuch"}).Draw(t, "alternate-exchange")
 		x.Arguments = &fsm.Table{Fields: []*logpb.Field{{Name: "alternate-exchange", Value: &logpb.Value{Tag: 'S', Str: []byte(name)}}}}
+	} else if rapid.Bool().Draw(t, "idle") {
+		x.Arguments = &fsm.Table{Fields: []*logpb.Field{{Name: idleArgument, Value: &logpb.Value{Tag: 'I', Int: rapid.Int64Range(0, 40).Draw(t, idleArgument)}}}}
 	}
 	return x
 }
@@ -76,7 +78,7 @@ func drawBind(t *rapid.T) *logpb.Bind {
 
 func drawCommand(t *rapid.T) *logpb.CatalogCommand {
 	c := &logpb.CatalogCommand{}
-	switch n := rapid.IntRange(0, 21).Draw(t, "command"); {
+	switch n := rapid.IntRange(0, 25).Draw(t, "command"); {
 	case n < 3:
 		c.Body = &logpb.CatalogCommand_DeclareExchange{DeclareExchange: drawExchange(t)}
 	case n < 6:
@@ -96,6 +98,12 @@ func drawCommand(t *rapid.T) *logpb.CatalogCommand {
 	case n < 20:
 		c.Body = &logpb.CatalogCommand_SetDraining{SetDraining: &logpb.SetDraining{
 			Name: rapid.SampledFrom([]string{"n", "n", "other"}).Draw(t, "node"), Draining: rapid.Bool().Draw(t, "draining")}}
+	case n < 22:
+		c.Body = &logpb.CatalogCommand_TouchExchange{TouchExchange: &logpb.TouchExchange{
+			Vhost: "/", Name: someExchange.Draw(t, "touched"), At: rapid.Int64Range(0, 120).Draw(t, "at")}}
+	case n < 24:
+		c.Body = &logpb.CatalogCommand_ExpireExchange{ExpireExchange: &logpb.ExpireExchange{
+			Vhost: "/", Name: someExchange.Draw(t, "idle"), At: rapid.Int64Range(0, 120).Draw(t, "at")}}
 	default:
 		c.Body = &logpb.CatalogCommand_DeleteExchange{DeleteExchange: &logpb.DeleteExchange{
 			Vhost: "/", Name: someExchange.Draw(t, "exchange"), IfUnused: rapid.Bool().Draw(t, "if-unused")}}
@@ -153,6 +161,7 @@ func applyToAll(t *rapid.T, replicas [3]*Catalog, index uint64, e *logpb.Catalog
 			t.Fatalf("answers %v, replica %d %v", results, i+1, other)
 		}
 	}
+	m.clock = max(m.clock, e.Now)
 	for i, c := range e.Commands {
 		if changed := m.perform(c); changed != results[i].Changed {
 			t.Fatalf("%v: %v, want changed %v", c, results[i], changed)

@@ -307,6 +307,7 @@ func (d *draft) removeQueues(queues []*Queue) *logpb.CatalogResult {
 
 func (d *draft) removeQueue(q *Queue, r *logpb.CatalogResult) {
 	vh := d.open(q.VHost)
+	vh.usedAll(q.Name, d.clock)
 	d.removeExchanges(vh, vh.unbindAllTo(endpoint{name: q.Name}, target{queue: q}), r)
 	vh.queues = vh.queues.Without(q.Name)
 	vh.forces = vh.forces.Without(q.ID)

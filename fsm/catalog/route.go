@@ -23,6 +23,9 @@ type Message struct {
 	// Delayed: the message waits in the first delayed exchange on each of its
 	// ways, whose store is then among the queues.
 	Delayed bool
+	// Passed is told of the exchanges on the way that are deleted when idle;
+	// nil: nobody is.
+	Passed func(*Exchange)
 	// Local says which queues are on the publisher's node; nil: none is.
 	Local func(*Queue) bool
 }
@@ -49,12 +52,12 @@ func (v *View) Route(vhost, exchange string, m *Message, dst []*Queue) ([]*Queue
 		return dst, Ceilings{}, noExchange(vhost, exchange)
 	}
 	r.first = exchange
-	r.visit(x, m)
+	r.pass(x, m)
 	for i := 0; i < len(r.further.list); i++ {
 		if name := r.further.list[i]; name == "" {
 			r.byName(m.Keys)
 		} else if x := vh.exchanges.At(name); x != nil {
-			r.visit(x, m)
+			r.pass(x, m)
 		}
 	}
 	return r.queues.list, r.ceilings(x, m), nil
@@ -80,6 +83,14 @@ func (r *router) byName(keys []string) {
 			r.queues.add(q)
 		}
 	}
+}
+
+// pass is visit for a message that is not only asked about.
+func (r *router) pass(x *Exchange, m *Message) {
+	if x.idle != 0 && m.Passed != nil {
+		m.Passed(x)
+	}
+	r.visit(x, m)
 }
 
 // visit routes from one exchange.

@@ -21,7 +21,8 @@ import (
 //	show                      the state, without the exchanges every vhost has
 //	hash                      the digest of the snapshot's bytes: the format on disk
 //	route [chance=N] [local=Q,…] [message_id=TEXT …]
-//	                          lines "VHOST EXCHANGE KEY[,KEY…] [NAME=VALUE…]", to the queues, with their limits on the TTL
+//	                          lines "VHOST EXCHANGE KEY[,KEY…] [NAME=VALUE…]", to the queues, with their limits on the TTL,
+//	                          and past which exchanges that are deleted when idle
 //	in-force                  lines "VHOST queue|exchange NAME", the policies in force and what they say together
 //	size                      lines "VHOST QUEUE", how many members it has and should have; the default is 3
 //	may                       lines "USER VHOST VERB NAME"
@@ -156,6 +157,8 @@ func (s *script) route(v *View, d *datadriven.TestData, w []string) string {
 		d.MaybeScanArgs(s.t, name, &value)
 		return []byte(value)
 	}
+	passed := ""
+	m.Passed = func(x *Exchange) { passed += " past " + x.Name }
 	queues, limits, err := v.Route(w[0], w[1], &m, nil)
 	if err != nil {
 		return refusalText(err)
@@ -168,7 +171,7 @@ func (s *script) route(v *View, d *datadriven.TestData, w []string) string {
 		}
 	}
 	slices.Sort(names)
-	return "to " + strings.Join(names, " ")
+	return "to " + strings.Join(names, " ") + passed
 }
 
 func inForce(t testing.TB, v *View, w []string) string {
@@ -458,6 +461,10 @@ func parseTopology(t testing.TB, w []string, c *logpb.CatalogCommand) {
 		o := parseOptions(t, w[4:])
 		c.Body = &logpb.CatalogCommand_DeclareExchange{DeclareExchange: &logpb.DeclareExchange{Vhost: w[1], Name: w[2], Type: w[3],
 			Durable: o.flags["durable"], AutoDelete: o.flags["auto-delete"], Internal: o.flags["internal"], Arguments: o.table}}
+	case "touch":
+		c.Body = &logpb.CatalogCommand_TouchExchange{TouchExchange: &logpb.TouchExchange{Vhost: w[1], Name: w[2], At: parseValue(t, 'l', w[3]).Int}}
+	case "expire":
+		c.Body = &logpb.CatalogCommand_ExpireExchange{ExpireExchange: &logpb.ExpireExchange{Vhost: w[1], Name: w[2], At: parseValue(t, 'l', w[3]).Int}}
 	case "delete-exchange":
 		c.Body = &logpb.CatalogCommand_DeleteExchange{DeleteExchange: &logpb.DeleteExchange{Vhost: w[1], Name: w[2], IfUnused: parseOptions(t, w[3:]).flags["if-unused"]}}
 	case "queue":

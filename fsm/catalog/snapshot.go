@@ -17,7 +17,7 @@ func (v *View) Snapshot() *logpb.CatalogSnapshot {
 		NextNode: v.lastNode + 1, NextGroup: max(v.nextGroup, 1), Initialized: v.initialized,
 		Settings: v.settings,
 	}
-	s.Policies = v.policyRows(s.Vhosts)
+	s.Policies, s.Idle = v.policyRows(s.Vhosts), v.idleRows(s.Vhosts)
 	for _, p := range v.Permissions() {
 		s.Permissions = append(s.Permissions, p.row())
 	}
@@ -129,7 +129,7 @@ func (d *draft) restore(s *logpb.CatalogSnapshot) error {
 		}
 		d.open(b.GetVhost()).addBinding(b)
 	}
-	return nil
+	return d.restoreIdle(s.GetIdle())
 }
 
 func (d *draft) restored(vhost string) (*vhost, error) {

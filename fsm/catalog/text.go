@@ -33,7 +33,7 @@ func (v *View) String() string {
 			b.WriteString("  " + newPolicy(p).line() + "\n")
 		}
 		for _, x := range v.Exchanges(row.Name) {
-			b.WriteString("  " + x.line() + "\n")
+			b.WriteString("  " + x.line() + v.activeText(x) + "\n")
 		}
 		for _, q := range v.QueuesOf(row.Name) {
 			b.WriteString("  " + q.line() + v.placed.At(q.ID).line() + v.force(q).line() + "\n")
@@ -50,6 +50,13 @@ func identityText(n *logpb.NodeState) string {
 		return ""
 	}
 	return fmt.Sprintf(" identity=%q", n.GetIdentity())
+}
+
+func (v *View) activeText(x *Exchange) string {
+	if x.idle == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" idle=%d active=%d", x.idle, v.vhosts.At(x.VHost).active.At(x.Name))
 }
 
 // line follows that of a queue. It is empty while the members are those of the

@@ -40,6 +40,7 @@ type vhost struct {
 	topics      route.Map[topicPlace, *TopicPermission]
 	exchanges   route.Map[string, *Exchange]
 	queues      route.Map[string, *Queue]
+	active      route.Map[string, fsm.Time] // last use of the exchanges that are deleted when idle
 	// inbound holds the bindings that end at a queue or an exchange.
 	inbound route.Map[endpoint, route.Map[*Binding, struct{}]]
 
@@ -115,6 +116,7 @@ type Exchange struct {
 	declared   *logpb.DeclareExchange
 	force      force
 	ttlPlusOne uint64                      // what passes the exchange lives no longer; 0: no limit
+	idle       fsm.Millis                  // deleted after so long without use; 0: never
 	bindings   route.Map[string, *Binding] // by Binding.key
 
 	// The table of the exchange's type; headers exchanges walk over bindings.

@@ -9,6 +9,10 @@ import (
 // consumer, also a cancelled one that still owes, or a get that is not settled.
 func (m *Machine) inUse() bool { return m.attached > 0 || m.getsHeld > 0 }
 
+// Activity says when something was last done with the queue, and whether
+// somebody keeps it in use all the time.
+func (m *Machine) Activity() (last fsm.Time, inUse bool) { return m.active, m.inUse() }
+
 // leaseEnd is the first instant at which an unused queue ends; 0: never.
 func (m *Machine) leaseEnd() fsm.Time {
 	if m.config.Expires == 0 || m.inUse() {

@@ -2,8 +2,12 @@ package conform
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"testing"
 	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 // idleMin is what the shared cluster lets queues be idle for, at least.
@@ -83,7 +87,41 @@ var idleRows = suite{test: "TestIdle", title: "Deletion of idle queues", rows: [
 		t.existsUntil(q, at.Add(ms(3500+1500)))
 		t.soonGone(q, at.Add(ms(3500+1500)))
 	}},
-	{id: "T-167", what: "an idle exchange", but: "exchanges are not deleted for being idle"},
+	{id: "T-167", what: "an exchange lives while it, or a queue bound to it, is in use; then it is deleted", run: func(t *T) {
+		at := time.Now()
+		idle := func(name string) string { return t.exchange(name, "fanout", "x-auto-delete-on-idle", int32(1500)) }
+		quiet, fed, passed, bound, served := idle("quiet"), idle("fed"), idle("passed"), idle("bound"), idle("served")
+		from := t.exchange("from", "fanout")
+		t.must(t.ch().ExchangeBind(passed, "", from, false, nil))
+		delays := t.exchange("delays", "x-delayed-message", "x-delayed-type", "fanout", "x-auto-delete-on-idle", int32(1500))
+		t.send(delays, "", headers("x-delay", int32(5000)))
+		busy, read := t.queue("busy"), t.queue("read")
+		t.bind(busy, "", bound)
+		t.bind(read, "", served)
+		ch, _ := t.consume(read, 1)
+		t.exchangeUntil(quiet, at.Add(ms(1500)))
+		last := t.every(ms(500), ms(5000), func() {
+			t.send(fed, "")
+			t.send(from, "")
+			t.publish(busy)
+		})
+		t.must(ch.Close())
+		for _, x := range []string{fed, passed, bound, served, delays} {
+			t.equal(x+" is there", t.hasExchange(x), true)
+		}
+		t.exchangeUntil(bound, last.Add(ms(1500)))
+		for _, x := range []string{quiet, fed, passed, bound, served, delays} {
+			t.eventually(x+" is gone", func() error {
+				if t.hasExchange(x) {
+					return errors.New("it exists")
+				}
+				return nil
+			})
+		}
+		t.metric(1, "quorate_exchanges_expired_total")
+		t.refuseExchange(amqp.PreconditionFailed, "invalid arg 'x-auto-delete-on-idle' for exchange 'low' in vhost '/': {value_too_small,499}",
+			"low", "fanout", true, "x-auto-delete-on-idle", int32(idleMin-1))
+	}},
 	{id: "T-169", what: "a lease ends while a dead letter waits: the queue goes when the letter has arrived", run: func(t *T) {
 		q := t.queue("q", "x-expires", int32(1000), "x-dead-letter-exchange", t.name("X"), "x-dead-letter-strategy", "at-least-once")
 		t.publish(q)
@@ -107,6 +145,29 @@ var idleRows = suite{test: "TestIdle", title: "Deletion of idle queues", rows: [
 		t.soonGone(counts, last.Add(ms(1500)))
 	}},
 }}
+
+// hasExchange reports whether an exchange is there. Asking is no use of it.
+func (t *T) hasExchange(name string) bool {
+	t.Helper()
+	ch := t.open()
+	defer ch.Close()
+	err := ch.ExchangeDeclarePassive(name, "fanout", true, false, false, false, nil)
+	if err != nil && !isCode(err, amqp.NotFound) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+// exchangeUntil checks that an exchange is there all the time until an instant.
+func (t *T) exchangeUntil(name string, until time.Time) {
+	t.Helper()
+	t.holdsUntil(until, func() error {
+		if !t.hasExchange(name) {
+			return fmt.Errorf("%s is gone", name)
+		}
+		return nil
+	})
+}
 
 // idle declares a queue that ends after a second and a half without use.
 func (t *T) idle(name string) string {

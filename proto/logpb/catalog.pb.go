@@ -111,6 +111,8 @@ type CatalogCommand struct {
 	//	*CatalogCommand_ForgetNode
 	//	*CatalogCommand_SetMembers
 	//	*CatalogCommand_MembersLeft
+	//	*CatalogCommand_TouchExchange
+	//	*CatalogCommand_ExpireExchange
 	Body          isCatalogCommand_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -378,6 +380,24 @@ func (x *CatalogCommand) GetMembersLeft() *MembersLeft {
 	return nil
 }
 
+func (x *CatalogCommand) GetTouchExchange() *TouchExchange {
+	if x != nil {
+		if x, ok := x.Body.(*CatalogCommand_TouchExchange); ok {
+			return x.TouchExchange
+		}
+	}
+	return nil
+}
+
+func (x *CatalogCommand) GetExpireExchange() *ExpireExchange {
+	if x != nil {
+		if x, ok := x.Body.(*CatalogCommand_ExpireExchange); ok {
+			return x.ExpireExchange
+		}
+	}
+	return nil
+}
+
 type isCatalogCommand_Body interface {
 	isCatalogCommand_Body()
 }
@@ -482,6 +502,14 @@ type CatalogCommand_MembersLeft struct {
 	MembersLeft *MembersLeft `protobuf:"bytes,33,opt,name=members_left,json=membersLeft,proto3,oneof"`
 }
 
+type CatalogCommand_TouchExchange struct {
+	TouchExchange *TouchExchange `protobuf:"bytes,50,opt,name=touch_exchange,json=touchExchange,proto3,oneof"`
+}
+
+type CatalogCommand_ExpireExchange struct {
+	ExpireExchange *ExpireExchange `protobuf:"bytes,51,opt,name=expire_exchange,json=expireExchange,proto3,oneof"`
+}
+
 func (*CatalogCommand_RegisterNode) isCatalogCommand_Body() {}
 
 func (*CatalogCommand_PutVhost) isCatalogCommand_Body() {}
@@ -531,6 +559,10 @@ func (*CatalogCommand_ForgetNode) isCatalogCommand_Body() {}
 func (*CatalogCommand_SetMembers) isCatalogCommand_Body() {}
 
 func (*CatalogCommand_MembersLeft) isCatalogCommand_Body() {}
+
+func (*CatalogCommand_TouchExchange) isCatalogCommand_Body() {}
+
+func (*CatalogCommand_ExpireExchange) isCatalogCommand_Body() {}
 
 // RegisterNode announces that a node has started. The answer is its number
 // and its boot number (the index of the entry). Exclusive queues that
@@ -1607,6 +1639,191 @@ func (x *DeleteExchange) GetIfUnused() bool {
 	return false
 }
 
+// TouchExchange says that an exchange that is deleted when idle was in use.
+type TouchExchange struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vhost         string                 `protobuf:"bytes,1,opt,name=vhost,proto3" json:"vhost,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	At            int64                  `protobuf:"zigzag64,3,opt,name=at,proto3" json:"at,omitempty"` // when, ms; not after the entry
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TouchExchange) Reset() {
+	*x = TouchExchange{}
+	mi := &file_catalog_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TouchExchange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TouchExchange) ProtoMessage() {}
+
+func (x *TouchExchange) ProtoReflect() protoreflect.Message {
+	mi := &file_catalog_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TouchExchange.ProtoReflect.Descriptor instead.
+func (*TouchExchange) Descriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *TouchExchange) GetVhost() string {
+	if x != nil {
+		return x.Vhost
+	}
+	return ""
+}
+
+func (x *TouchExchange) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *TouchExchange) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+// ExpireExchange removes an exchange that has been idle for long enough, which
+// is checked once more.
+type ExpireExchange struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vhost         string                 `protobuf:"bytes,1,opt,name=vhost,proto3" json:"vhost,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	At            int64                  `protobuf:"zigzag64,3,opt,name=at,proto3" json:"at,omitempty"` // when that was found, ms
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExpireExchange) Reset() {
+	*x = ExpireExchange{}
+	mi := &file_catalog_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExpireExchange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExpireExchange) ProtoMessage() {}
+
+func (x *ExpireExchange) ProtoReflect() protoreflect.Message {
+	mi := &file_catalog_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExpireExchange.ProtoReflect.Descriptor instead.
+func (*ExpireExchange) Descriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ExpireExchange) GetVhost() string {
+	if x != nil {
+		return x.Vhost
+	}
+	return ""
+}
+
+func (x *ExpireExchange) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ExpireExchange) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+// ExchangeActivity says when an exchange that is deleted when idle was last
+// in use.
+type ExchangeActivity struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vhost         string                 `protobuf:"bytes,1,opt,name=vhost,proto3" json:"vhost,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Active        int64                  `protobuf:"zigzag64,3,opt,name=active,proto3" json:"active,omitempty"` // ms
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExchangeActivity) Reset() {
+	*x = ExchangeActivity{}
+	mi := &file_catalog_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExchangeActivity) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExchangeActivity) ProtoMessage() {}
+
+func (x *ExchangeActivity) ProtoReflect() protoreflect.Message {
+	mi := &file_catalog_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExchangeActivity.ProtoReflect.Descriptor instead.
+func (*ExchangeActivity) Descriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ExchangeActivity) GetVhost() string {
+	if x != nil {
+		return x.Vhost
+	}
+	return ""
+}
+
+func (x *ExchangeActivity) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ExchangeActivity) GetActive() int64 {
+	if x != nil {
+		return x.Active
+	}
+	return 0
+}
+
 type Bind struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Vhost         string                 `protobuf:"bytes,1,opt,name=vhost,proto3" json:"vhost,omitempty"`
@@ -1621,7 +1838,7 @@ type Bind struct {
 
 func (x *Bind) Reset() {
 	*x = Bind{}
-	mi := &file_catalog_proto_msgTypes[19]
+	mi := &file_catalog_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1633,7 +1850,7 @@ func (x *Bind) String() string {
 func (*Bind) ProtoMessage() {}
 
 func (x *Bind) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[19]
+	mi := &file_catalog_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1646,7 +1863,7 @@ func (x *Bind) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bind.ProtoReflect.Descriptor instead.
 func (*Bind) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{19}
+	return file_catalog_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Bind) GetVhost() string {
@@ -1713,7 +1930,7 @@ type DeclareQueue struct {
 
 func (x *DeclareQueue) Reset() {
 	*x = DeclareQueue{}
-	mi := &file_catalog_proto_msgTypes[20]
+	mi := &file_catalog_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1725,7 +1942,7 @@ func (x *DeclareQueue) String() string {
 func (*DeclareQueue) ProtoMessage() {}
 
 func (x *DeclareQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[20]
+	mi := &file_catalog_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1738,7 +1955,7 @@ func (x *DeclareQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclareQueue.ProtoReflect.Descriptor instead.
 func (*DeclareQueue) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{20}
+	return file_catalog_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DeclareQueue) GetVhost() string {
@@ -1822,7 +2039,7 @@ type Owner struct {
 
 func (x *Owner) Reset() {
 	*x = Owner{}
-	mi := &file_catalog_proto_msgTypes[21]
+	mi := &file_catalog_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1834,7 +2051,7 @@ func (x *Owner) String() string {
 func (*Owner) ProtoMessage() {}
 
 func (x *Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[21]
+	mi := &file_catalog_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1847,7 +2064,7 @@ func (x *Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Owner.ProtoReflect.Descriptor instead.
 func (*Owner) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{21}
+	return file_catalog_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Owner) GetNode() uint32 {
@@ -1883,7 +2100,7 @@ type DeleteQueue struct {
 
 func (x *DeleteQueue) Reset() {
 	*x = DeleteQueue{}
-	mi := &file_catalog_proto_msgTypes[22]
+	mi := &file_catalog_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1895,7 +2112,7 @@ func (x *DeleteQueue) String() string {
 func (*DeleteQueue) ProtoMessage() {}
 
 func (x *DeleteQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[22]
+	mi := &file_catalog_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1908,7 +2125,7 @@ func (x *DeleteQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteQueue.ProtoReflect.Descriptor instead.
 func (*DeleteQueue) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{22}
+	return file_catalog_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DeleteQueue) GetVhost() string {
@@ -1942,7 +2159,7 @@ type DeleteOwned struct {
 
 func (x *DeleteOwned) Reset() {
 	*x = DeleteOwned{}
-	mi := &file_catalog_proto_msgTypes[23]
+	mi := &file_catalog_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1954,7 +2171,7 @@ func (x *DeleteOwned) String() string {
 func (*DeleteOwned) ProtoMessage() {}
 
 func (x *DeleteOwned) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[23]
+	mi := &file_catalog_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1967,7 +2184,7 @@ func (x *DeleteOwned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOwned.ProtoReflect.Descriptor instead.
 func (*DeleteOwned) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{23}
+	return file_catalog_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DeleteOwned) GetOwner() *Owner {
@@ -1989,7 +2206,7 @@ type PutSetting struct {
 
 func (x *PutSetting) Reset() {
 	*x = PutSetting{}
-	mi := &file_catalog_proto_msgTypes[24]
+	mi := &file_catalog_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2001,7 +2218,7 @@ func (x *PutSetting) String() string {
 func (*PutSetting) ProtoMessage() {}
 
 func (x *PutSetting) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[24]
+	mi := &file_catalog_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2014,7 +2231,7 @@ func (x *PutSetting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutSetting.ProtoReflect.Descriptor instead.
 func (*PutSetting) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{24}
+	return file_catalog_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PutSetting) GetName() string {
@@ -2054,7 +2271,7 @@ type PutPolicy struct {
 
 func (x *PutPolicy) Reset() {
 	*x = PutPolicy{}
-	mi := &file_catalog_proto_msgTypes[25]
+	mi := &file_catalog_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2066,7 +2283,7 @@ func (x *PutPolicy) String() string {
 func (*PutPolicy) ProtoMessage() {}
 
 func (x *PutPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[25]
+	mi := &file_catalog_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2079,7 +2296,7 @@ func (x *PutPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPolicy.ProtoReflect.Descriptor instead.
 func (*PutPolicy) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{25}
+	return file_catalog_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *PutPolicy) GetVhost() string {
@@ -2142,7 +2359,7 @@ type DeletePolicy struct {
 
 func (x *DeletePolicy) Reset() {
 	*x = DeletePolicy{}
-	mi := &file_catalog_proto_msgTypes[26]
+	mi := &file_catalog_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2154,7 +2371,7 @@ func (x *DeletePolicy) String() string {
 func (*DeletePolicy) ProtoMessage() {}
 
 func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[26]
+	mi := &file_catalog_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2167,7 +2384,7 @@ func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePolicy.ProtoReflect.Descriptor instead.
 func (*DeletePolicy) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{26}
+	return file_catalog_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DeletePolicy) GetVhost() string {
@@ -2211,7 +2428,7 @@ type CatalogResult struct {
 
 func (x *CatalogResult) Reset() {
 	*x = CatalogResult{}
-	mi := &file_catalog_proto_msgTypes[27]
+	mi := &file_catalog_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2223,7 +2440,7 @@ func (x *CatalogResult) String() string {
 func (*CatalogResult) ProtoMessage() {}
 
 func (x *CatalogResult) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[27]
+	mi := &file_catalog_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2236,7 +2453,7 @@ func (x *CatalogResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogResult.ProtoReflect.Descriptor instead.
 func (*CatalogResult) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{27}
+	return file_catalog_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CatalogResult) GetRefusal() uint32 {
@@ -2335,13 +2552,14 @@ type CatalogSnapshot struct {
 	Settings         []*PutSetting          `protobuf:"bytes,14,rep,name=settings,proto3" json:"settings,omitempty"`
 	Policies         []*PutPolicy           `protobuf:"bytes,15,rep,name=policies,proto3" json:"policies,omitempty"`
 	TopicPermissions []*PutTopicPermission  `protobuf:"bytes,18,rep,name=topic_permissions,json=topicPermissions,proto3" json:"topic_permissions,omitempty"`
+	Idle             []*ExchangeActivity    `protobuf:"bytes,50,rep,name=idle,proto3" json:"idle,omitempty"` // by vhost and name
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
 
 func (x *CatalogSnapshot) Reset() {
 	*x = CatalogSnapshot{}
-	mi := &file_catalog_proto_msgTypes[28]
+	mi := &file_catalog_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2353,7 +2571,7 @@ func (x *CatalogSnapshot) String() string {
 func (*CatalogSnapshot) ProtoMessage() {}
 
 func (x *CatalogSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[28]
+	mi := &file_catalog_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2366,7 +2584,7 @@ func (x *CatalogSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogSnapshot.ProtoReflect.Descriptor instead.
 func (*CatalogSnapshot) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{28}
+	return file_catalog_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CatalogSnapshot) GetVersion() uint32 {
@@ -2481,6 +2699,13 @@ func (x *CatalogSnapshot) GetTopicPermissions() []*PutTopicPermission {
 	return nil
 }
 
+func (x *CatalogSnapshot) GetIdle() []*ExchangeActivity {
+	if x != nil {
+		return x.Idle
+	}
+	return nil
+}
+
 type NodeState struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Number        uint32                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
@@ -2496,7 +2721,7 @@ type NodeState struct {
 
 func (x *NodeState) Reset() {
 	*x = NodeState{}
-	mi := &file_catalog_proto_msgTypes[29]
+	mi := &file_catalog_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2508,7 +2733,7 @@ func (x *NodeState) String() string {
 func (*NodeState) ProtoMessage() {}
 
 func (x *NodeState) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[29]
+	mi := &file_catalog_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2521,7 +2746,7 @@ func (x *NodeState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeState.ProtoReflect.Descriptor instead.
 func (*NodeState) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{29}
+	return file_catalog_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *NodeState) GetNumber() uint32 {
@@ -2593,7 +2818,7 @@ type QueueState struct {
 
 func (x *QueueState) Reset() {
 	*x = QueueState{}
-	mi := &file_catalog_proto_msgTypes[30]
+	mi := &file_catalog_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2605,7 +2830,7 @@ func (x *QueueState) String() string {
 func (*QueueState) ProtoMessage() {}
 
 func (x *QueueState) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[30]
+	mi := &file_catalog_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2618,7 +2843,7 @@ func (x *QueueState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueState.ProtoReflect.Descriptor instead.
 func (*QueueState) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{30}
+	return file_catalog_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *QueueState) GetDeclared() *DeclareQueue {
@@ -2678,7 +2903,7 @@ const file_catalog_proto_rawDesc = "" +
 	"\fCatalogEntry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x10\n" +
 	"\x03now\x18\x02 \x01(\x12R\x03now\x12:\n" +
-	"\bcommands\x18\x03 \x03(\v2\x1e.quorate.log.v1.CatalogCommandR\bcommands\"\x99\r\n" +
+	"\bcommands\x18\x03 \x03(\v2\x1e.quorate.log.v1.CatalogCommandR\bcommands\"\xac\x0e\n" +
 	"\x0eCatalogCommand\x12C\n" +
 	"\rregister_node\x18\x01 \x01(\v2\x1c.quorate.log.v1.RegisterNodeH\x00R\fregisterNode\x127\n" +
 	"\tput_vhost\x18\x02 \x01(\v2\x18.quorate.log.v1.PutVhostH\x00R\bputVhost\x12@\n" +
@@ -2713,7 +2938,9 @@ const file_catalog_proto_rawDesc = "" +
 	"forgetNode\x12=\n" +
 	"\vset_members\x18  \x01(\v2\x1a.quorate.log.v1.SetMembersH\x00R\n" +
 	"setMembers\x12@\n" +
-	"\fmembers_left\x18! \x01(\v2\x1b.quorate.log.v1.MembersLeftH\x00R\vmembersLeftB\x06\n" +
+	"\fmembers_left\x18! \x01(\v2\x1b.quorate.log.v1.MembersLeftH\x00R\vmembersLeft\x12F\n" +
+	"\x0etouch_exchange\x182 \x01(\v2\x1d.quorate.log.v1.TouchExchangeH\x00R\rtouchExchange\x12I\n" +
+	"\x0fexpire_exchange\x183 \x01(\v2\x1e.quorate.log.v1.ExpireExchangeH\x00R\x0eexpireExchangeB\x06\n" +
 	"\x04body\"\x83\x01\n" +
 	"\fRegisterNode\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
@@ -2793,7 +3020,19 @@ const file_catalog_proto_rawDesc = "" +
 	"\x0eDeleteExchange\x12\x14\n" +
 	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1b\n" +
-	"\tif_unused\x18\x03 \x01(\bR\bifUnused\"\xcd\x01\n" +
+	"\tif_unused\x18\x03 \x01(\bR\bifUnused\"I\n" +
+	"\rTouchExchange\x12\x14\n" +
+	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x0e\n" +
+	"\x02at\x18\x03 \x01(\x12R\x02at\"J\n" +
+	"\x0eExpireExchange\x12\x14\n" +
+	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x0e\n" +
+	"\x02at\x18\x03 \x01(\x12R\x02at\"T\n" +
+	"\x10ExchangeActivity\x12\x14\n" +
+	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
+	"\x06active\x18\x03 \x01(\x12R\x06active\"\xcd\x01\n" +
 	"\x04Bind\x12\x14\n" +
 	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12 \n" +
@@ -2861,7 +3100,7 @@ const file_catalog_proto_rawDesc = "" +
 	"configured\x12\x14\n" +
 	"\x05added\x18\n" +
 	" \x03(\x04R\x05added\x12\x14\n" +
-	"\x05moved\x18\x10 \x03(\x04R\x05moved\"\xed\x05\n" +
+	"\x05moved\x18\x10 \x03(\x04R\x05moved\"\xa3\x06\n" +
 	"\x0fCatalogSnapshot\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x14\n" +
@@ -2880,7 +3119,8 @@ const file_catalog_proto_rawDesc = "" +
 	"\vinitialized\x18\r \x01(\bR\vinitialized\x126\n" +
 	"\bsettings\x18\x0e \x03(\v2\x1a.quorate.log.v1.PutSettingR\bsettings\x125\n" +
 	"\bpolicies\x18\x0f \x03(\v2\x19.quorate.log.v1.PutPolicyR\bpolicies\x12O\n" +
-	"\x11topic_permissions\x18\x12 \x03(\v2\".quorate.log.v1.PutTopicPermissionR\x10topicPermissions\"\xc8\x01\n" +
+	"\x11topic_permissions\x18\x12 \x03(\v2\".quorate.log.v1.PutTopicPermissionR\x10topicPermissions\x124\n" +
+	"\x04idle\x182 \x03(\v2 .quorate.log.v1.ExchangeActivityR\x04idle\"\xc8\x01\n" +
 	"\tNodeState\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12!\n" +
@@ -2911,7 +3151,7 @@ func file_catalog_proto_rawDescGZIP() []byte {
 	return file_catalog_proto_rawDescData
 }
 
-var file_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_catalog_proto_goTypes = []any{
 	(*CatalogEntry)(nil),          // 0: quorate.log.v1.CatalogEntry
 	(*CatalogCommand)(nil),        // 1: quorate.log.v1.CatalogCommand
@@ -2932,19 +3172,22 @@ var file_catalog_proto_goTypes = []any{
 	(*DeleteTopicPermission)(nil), // 16: quorate.log.v1.DeleteTopicPermission
 	(*DeclareExchange)(nil),       // 17: quorate.log.v1.DeclareExchange
 	(*DeleteExchange)(nil),        // 18: quorate.log.v1.DeleteExchange
-	(*Bind)(nil),                  // 19: quorate.log.v1.Bind
-	(*DeclareQueue)(nil),          // 20: quorate.log.v1.DeclareQueue
-	(*Owner)(nil),                 // 21: quorate.log.v1.Owner
-	(*DeleteQueue)(nil),           // 22: quorate.log.v1.DeleteQueue
-	(*DeleteOwned)(nil),           // 23: quorate.log.v1.DeleteOwned
-	(*PutSetting)(nil),            // 24: quorate.log.v1.PutSetting
-	(*PutPolicy)(nil),             // 25: quorate.log.v1.PutPolicy
-	(*DeletePolicy)(nil),          // 26: quorate.log.v1.DeletePolicy
-	(*CatalogResult)(nil),         // 27: quorate.log.v1.CatalogResult
-	(*CatalogSnapshot)(nil),       // 28: quorate.log.v1.CatalogSnapshot
-	(*NodeState)(nil),             // 29: quorate.log.v1.NodeState
-	(*QueueState)(nil),            // 30: quorate.log.v1.QueueState
-	(*Table)(nil),                 // 31: quorate.log.v1.Table
+	(*TouchExchange)(nil),         // 19: quorate.log.v1.TouchExchange
+	(*ExpireExchange)(nil),        // 20: quorate.log.v1.ExpireExchange
+	(*ExchangeActivity)(nil),      // 21: quorate.log.v1.ExchangeActivity
+	(*Bind)(nil),                  // 22: quorate.log.v1.Bind
+	(*DeclareQueue)(nil),          // 23: quorate.log.v1.DeclareQueue
+	(*Owner)(nil),                 // 24: quorate.log.v1.Owner
+	(*DeleteQueue)(nil),           // 25: quorate.log.v1.DeleteQueue
+	(*DeleteOwned)(nil),           // 26: quorate.log.v1.DeleteOwned
+	(*PutSetting)(nil),            // 27: quorate.log.v1.PutSetting
+	(*PutPolicy)(nil),             // 28: quorate.log.v1.PutPolicy
+	(*DeletePolicy)(nil),          // 29: quorate.log.v1.DeletePolicy
+	(*CatalogResult)(nil),         // 30: quorate.log.v1.CatalogResult
+	(*CatalogSnapshot)(nil),       // 31: quorate.log.v1.CatalogSnapshot
+	(*NodeState)(nil),             // 32: quorate.log.v1.NodeState
+	(*QueueState)(nil),            // 33: quorate.log.v1.QueueState
+	(*Table)(nil),                 // 34: quorate.log.v1.Table
 }
 var file_catalog_proto_depIdxs = []int32{
 	1,  // 0: quorate.log.v1.CatalogEntry.commands:type_name -> quorate.log.v1.CatalogCommand
@@ -2957,15 +3200,15 @@ var file_catalog_proto_depIdxs = []int32{
 	14, // 7: quorate.log.v1.CatalogCommand.delete_permission:type_name -> quorate.log.v1.DeletePermission
 	17, // 8: quorate.log.v1.CatalogCommand.declare_exchange:type_name -> quorate.log.v1.DeclareExchange
 	18, // 9: quorate.log.v1.CatalogCommand.delete_exchange:type_name -> quorate.log.v1.DeleteExchange
-	19, // 10: quorate.log.v1.CatalogCommand.bind:type_name -> quorate.log.v1.Bind
-	19, // 11: quorate.log.v1.CatalogCommand.unbind:type_name -> quorate.log.v1.Bind
-	20, // 12: quorate.log.v1.CatalogCommand.declare_queue:type_name -> quorate.log.v1.DeclareQueue
-	22, // 13: quorate.log.v1.CatalogCommand.delete_queue:type_name -> quorate.log.v1.DeleteQueue
+	22, // 10: quorate.log.v1.CatalogCommand.bind:type_name -> quorate.log.v1.Bind
+	22, // 11: quorate.log.v1.CatalogCommand.unbind:type_name -> quorate.log.v1.Bind
+	23, // 12: quorate.log.v1.CatalogCommand.declare_queue:type_name -> quorate.log.v1.DeclareQueue
+	25, // 13: quorate.log.v1.CatalogCommand.delete_queue:type_name -> quorate.log.v1.DeleteQueue
 	8,  // 14: quorate.log.v1.CatalogCommand.initialize:type_name -> quorate.log.v1.Initialize
-	23, // 15: quorate.log.v1.CatalogCommand.delete_owned:type_name -> quorate.log.v1.DeleteOwned
-	24, // 16: quorate.log.v1.CatalogCommand.put_setting:type_name -> quorate.log.v1.PutSetting
-	25, // 17: quorate.log.v1.CatalogCommand.put_policy:type_name -> quorate.log.v1.PutPolicy
-	26, // 18: quorate.log.v1.CatalogCommand.delete_policy:type_name -> quorate.log.v1.DeletePolicy
+	26, // 15: quorate.log.v1.CatalogCommand.delete_owned:type_name -> quorate.log.v1.DeleteOwned
+	27, // 16: quorate.log.v1.CatalogCommand.put_setting:type_name -> quorate.log.v1.PutSetting
+	28, // 17: quorate.log.v1.CatalogCommand.put_policy:type_name -> quorate.log.v1.PutPolicy
+	29, // 18: quorate.log.v1.CatalogCommand.delete_policy:type_name -> quorate.log.v1.DeletePolicy
 	15, // 19: quorate.log.v1.CatalogCommand.put_topic_permission:type_name -> quorate.log.v1.PutTopicPermission
 	16, // 20: quorate.log.v1.CatalogCommand.delete_topic_permission:type_name -> quorate.log.v1.DeleteTopicPermission
 	7,  // 21: quorate.log.v1.CatalogCommand.set_draining:type_name -> quorate.log.v1.SetDraining
@@ -2973,31 +3216,34 @@ var file_catalog_proto_depIdxs = []int32{
 	4,  // 23: quorate.log.v1.CatalogCommand.forget_node:type_name -> quorate.log.v1.ForgetNode
 	5,  // 24: quorate.log.v1.CatalogCommand.set_members:type_name -> quorate.log.v1.SetMembers
 	6,  // 25: quorate.log.v1.CatalogCommand.members_left:type_name -> quorate.log.v1.MembersLeft
-	9,  // 26: quorate.log.v1.Initialize.vhost:type_name -> quorate.log.v1.PutVhost
-	11, // 27: quorate.log.v1.Initialize.user:type_name -> quorate.log.v1.PutUser
-	13, // 28: quorate.log.v1.Initialize.permission:type_name -> quorate.log.v1.PutPermission
-	31, // 29: quorate.log.v1.DeclareExchange.arguments:type_name -> quorate.log.v1.Table
-	31, // 30: quorate.log.v1.Bind.arguments:type_name -> quorate.log.v1.Table
-	31, // 31: quorate.log.v1.DeclareQueue.arguments:type_name -> quorate.log.v1.Table
-	21, // 32: quorate.log.v1.DeclareQueue.owner:type_name -> quorate.log.v1.Owner
-	21, // 33: quorate.log.v1.DeleteOwned.owner:type_name -> quorate.log.v1.Owner
-	31, // 34: quorate.log.v1.PutPolicy.definition:type_name -> quorate.log.v1.Table
-	29, // 35: quorate.log.v1.CatalogSnapshot.nodes:type_name -> quorate.log.v1.NodeState
-	9,  // 36: quorate.log.v1.CatalogSnapshot.vhosts:type_name -> quorate.log.v1.PutVhost
-	11, // 37: quorate.log.v1.CatalogSnapshot.users:type_name -> quorate.log.v1.PutUser
-	13, // 38: quorate.log.v1.CatalogSnapshot.permissions:type_name -> quorate.log.v1.PutPermission
-	17, // 39: quorate.log.v1.CatalogSnapshot.exchanges:type_name -> quorate.log.v1.DeclareExchange
-	19, // 40: quorate.log.v1.CatalogSnapshot.bindings:type_name -> quorate.log.v1.Bind
-	30, // 41: quorate.log.v1.CatalogSnapshot.queues:type_name -> quorate.log.v1.QueueState
-	24, // 42: quorate.log.v1.CatalogSnapshot.settings:type_name -> quorate.log.v1.PutSetting
-	25, // 43: quorate.log.v1.CatalogSnapshot.policies:type_name -> quorate.log.v1.PutPolicy
-	15, // 44: quorate.log.v1.CatalogSnapshot.topic_permissions:type_name -> quorate.log.v1.PutTopicPermission
-	20, // 45: quorate.log.v1.QueueState.declared:type_name -> quorate.log.v1.DeclareQueue
-	46, // [46:46] is the sub-list for method output_type
-	46, // [46:46] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	19, // 26: quorate.log.v1.CatalogCommand.touch_exchange:type_name -> quorate.log.v1.TouchExchange
+	20, // 27: quorate.log.v1.CatalogCommand.expire_exchange:type_name -> quorate.log.v1.ExpireExchange
+	9,  // 28: quorate.log.v1.Initialize.vhost:type_name -> quorate.log.v1.PutVhost
+	11, // 29: quorate.log.v1.Initialize.user:type_name -> quorate.log.v1.PutUser
+	13, // 30: quorate.log.v1.Initialize.permission:type_name -> quorate.log.v1.PutPermission
+	34, // 31: quorate.log.v1.DeclareExchange.arguments:type_name -> quorate.log.v1.Table
+	34, // 32: quorate.log.v1.Bind.arguments:type_name -> quorate.log.v1.Table
+	34, // 33: quorate.log.v1.DeclareQueue.arguments:type_name -> quorate.log.v1.Table
+	24, // 34: quorate.log.v1.DeclareQueue.owner:type_name -> quorate.log.v1.Owner
+	24, // 35: quorate.log.v1.DeleteOwned.owner:type_name -> quorate.log.v1.Owner
+	34, // 36: quorate.log.v1.PutPolicy.definition:type_name -> quorate.log.v1.Table
+	32, // 37: quorate.log.v1.CatalogSnapshot.nodes:type_name -> quorate.log.v1.NodeState
+	9,  // 38: quorate.log.v1.CatalogSnapshot.vhosts:type_name -> quorate.log.v1.PutVhost
+	11, // 39: quorate.log.v1.CatalogSnapshot.users:type_name -> quorate.log.v1.PutUser
+	13, // 40: quorate.log.v1.CatalogSnapshot.permissions:type_name -> quorate.log.v1.PutPermission
+	17, // 41: quorate.log.v1.CatalogSnapshot.exchanges:type_name -> quorate.log.v1.DeclareExchange
+	22, // 42: quorate.log.v1.CatalogSnapshot.bindings:type_name -> quorate.log.v1.Bind
+	33, // 43: quorate.log.v1.CatalogSnapshot.queues:type_name -> quorate.log.v1.QueueState
+	27, // 44: quorate.log.v1.CatalogSnapshot.settings:type_name -> quorate.log.v1.PutSetting
+	28, // 45: quorate.log.v1.CatalogSnapshot.policies:type_name -> quorate.log.v1.PutPolicy
+	15, // 46: quorate.log.v1.CatalogSnapshot.topic_permissions:type_name -> quorate.log.v1.PutTopicPermission
+	21, // 47: quorate.log.v1.CatalogSnapshot.idle:type_name -> quorate.log.v1.ExchangeActivity
+	23, // 48: quorate.log.v1.QueueState.declared:type_name -> quorate.log.v1.DeclareQueue
+	49, // [49:49] is the sub-list for method output_type
+	49, // [49:49] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_catalog_proto_init() }
@@ -3032,6 +3278,8 @@ func file_catalog_proto_init() {
 		(*CatalogCommand_ForgetNode)(nil),
 		(*CatalogCommand_SetMembers)(nil),
 		(*CatalogCommand_MembersLeft)(nil),
+		(*CatalogCommand_TouchExchange)(nil),
+		(*CatalogCommand_ExpireExchange)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3039,7 +3287,7 @@ func file_catalog_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_catalog_proto_rawDesc), len(file_catalog_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   31,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1370,6 +1370,8 @@ type QueueFigures struct {
 	// all queues were asked for.
 	NextDue       int64 `protobuf:"zigzag64,43,opt,name=next_due,json=nextDue,proto3" json:"next_due,omitempty"`
 	LastDue       int64 `protobuf:"zigzag64,44,opt,name=last_due,json=lastDue,proto3" json:"last_due,omitempty"`
+	LastActive    int64 `protobuf:"zigzag64,50,opt,name=last_active,json=lastActive,proto3" json:"last_active,omitempty"` // when something was last done with it, ms
+	InUse         bool  `protobuf:"varint,51,opt,name=in_use,json=inUse,proto3" json:"in_use,omitempty"`                  // it has a consumer, or a get that is not settled
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1605,6 +1607,20 @@ func (x *QueueFigures) GetLastDue() int64 {
 		return x.LastDue
 	}
 	return 0
+}
+
+func (x *QueueFigures) GetLastActive() int64 {
+	if x != nil {
+		return x.LastActive
+	}
+	return 0
+}
+
+func (x *QueueFigures) GetInUse() bool {
+	if x != nil {
+		return x.InUse
+	}
+	return false
 }
 
 // ConsumersRequest asks a node for the consumers of the queues it leads, and
@@ -3018,7 +3034,7 @@ const file_peer_proto_rawDesc = "" +
 	"\x0eFiguresRequest\x12\x16\n" +
 	"\x06queues\x18\x01 \x03(\x04R\x06queues\"E\n" +
 	"\fFiguresReply\x125\n" +
-	"\x06queues\x18\x01 \x03(\v2\x1d.quorate.peer.v1.QueueFiguresR\x06queues\"\xac\a\n" +
+	"\x06queues\x18\x01 \x03(\v2\x1d.quorate.peer.v1.QueueFiguresR\x06queues\"\xe4\a\n" +
 	"\fQueueFigures\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x14\n" +
 	"\x05ready\x18\x02 \x01(\x04R\x05ready\x12\x1f\n" +
@@ -3052,7 +3068,10 @@ const file_peer_proto_rawDesc = "" +
 	"unroutable\x18* \x01(\x04R\n" +
 	"unroutable\x12\x19\n" +
 	"\bnext_due\x18+ \x01(\x12R\anextDue\x12\x19\n" +
-	"\blast_due\x18, \x01(\x12R\alastDue\"*\n" +
+	"\blast_due\x18, \x01(\x12R\alastDue\x12\x1f\n" +
+	"\vlast_active\x182 \x01(\x12R\n" +
+	"lastActive\x12\x15\n" +
+	"\x06in_use\x183 \x01(\bR\x05inUse\"*\n" +
 	"\x10ConsumersRequest\x12\x16\n" +
 	"\x06queues\x18\x01 \x03(\x04R\x06queues\"\x8d\x01\n" +
 	"\x0eConsumersReply\x12<\n" +

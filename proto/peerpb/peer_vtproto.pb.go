@@ -1124,6 +1124,25 @@ func (m *QueueFigures) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.InUse {
+		i--
+		if m.InUse {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x3
+		i--
+		dAtA[i] = 0x98
+	}
+	if m.LastActive != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64((uint64(m.LastActive)<<1)^uint64((m.LastActive>>63))))
+		i--
+		dAtA[i] = 0x3
+		i--
+		dAtA[i] = 0x90
+	}
 	if m.LastDue != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64((uint64(m.LastDue)<<1)^uint64((m.LastDue>>63))))
 		i--
@@ -3141,6 +3160,12 @@ func (m *QueueFigures) SizeVT() (n int) {
 	}
 	if m.LastDue != 0 {
 		n += 2 + protohelpers.SizeOfZigzag(uint64(m.LastDue))
+	}
+	if m.LastActive != 0 {
+		n += 2 + protohelpers.SizeOfZigzag(uint64(m.LastActive))
+	}
+	if m.InUse {
+		n += 3
 	}
 	n += len(m.unknownFields)
 	return n
@@ -7121,6 +7146,47 @@ func (m *QueueFigures) UnmarshalVT(dAtA []byte) error {
 			}
 			v = (v >> 1) ^ uint64((int64(v&1)<<63)>>63)
 			m.LastDue = int64(v)
+		case 50:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field LastActive", wireType)
+			}
+			var v uint64
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			v = (v >> 1) ^ uint64((int64(v&1)<<63)>>63)
+			m.LastActive = int64(v)
+		case 51:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field InUse", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.InUse = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
