@@ -18,7 +18,7 @@ PLAIN_PKGS = $(shell $(GO) list ./... | grep -Ev '/(fsm|amqp|cluster|jepsen)(/|$
 JEPSEN_PKGS = ./jepsen/...
 GENERATED = '*.pb.go' '*_vtproto.pb.go' '*_gen.go'
 
-.PHONY: help run build test check bench bench-queues bench-growth bench-soak bench-peers chaos fuzz generate
+.PHONY: help run build test check bench bench-queues bench-growth bench-soak bench-peers client-suite chaos fuzz generate
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ bench-soak: build ## 70 % of the highest rate for long, and whether it stays fla
 
 bench-peers: build ## the same loads on RabbitMQ and NATS JetStream, side by side (RUNS=1: medians of so many)
 	bin/quorate-bench peers --binary bin/quorate --runs $(RUNS) $(BENCH_FLAGS)
+
+client-suite: ## the integration tests that ship with amqp091-go, against three nodes (takes port 15672)
+	$(GO) test ./jepsen/clients -run TestSuite -clients.suite -count 1 -v
 
 chaos: ## the long fault run (CHAOS_TIME=30m, CHAOS_SCALE=10, CHAOS_SEED=0: drawn)
 	$(GO) test ./jepsen -count 1 -v -timeout 0 -jepsen.scale $(CHAOS_SCALE) -jepsen.time $(CHAOS_TIME) -jepsen.seed $(CHAOS_SEED)

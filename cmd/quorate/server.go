@@ -181,7 +181,7 @@ func serve(s *settings, logger *slog.Logger, stop <-chan os.Signal) error {
 		FrameMax: uint32(s.frameMax), InitialFrameMax: uint32(s.initialFrameMax), ChannelMax: uint16(s.channelMax),
 		Heartbeat: frontHeartbeat(s.heartbeat), HandshakeTimeout: s.handshakeTimeout,
 		MaxMessageSize: s.maxMessageSize, MaxConsumers: s.maxConsumers, Version: cluster.Version,
-		CertificateUser: s.tls.user,
+		CertificateUser: s.tls.user, ServerProperties: map[string]string{"product": s.product},
 	})
 	if err != nil {
 		return errors.Join(err, page.Close(context.Background()), api.Close(context.Background()), node.Close())

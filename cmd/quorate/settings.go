@@ -37,6 +37,7 @@ type settings struct {
 	initialFrameMax  int
 	channelMax       int
 	maxMessageSize   int
+	product          string
 	maxConsumers     int
 	handshakeTimeout time.Duration
 
@@ -88,6 +89,7 @@ var table = []setting{
 	{"initial_frame_max", "8192", "bytes, 4096 … 131072: largest frame before login", number(4096, 131072, func(s *settings) *int { return &s.initialFrameMax })},
 	{"channel_max", "2047", "1 … 65535: channels of a connection", number(1, 65535, func(s *settings) *int { return &s.channelMax })},
 	{"max_message_size", "16777216", "bytes, 1 … 33554432: largest message body", number(1, 32<<20, func(s *settings) *int { return &s.maxMessageSize })},
+	{"server_properties.product", "quorate", "what clients are told that the server is: applications may insist on RabbitMQ", text(func(s *settings) *string { return &s.product })},
 	{"consumer_max_per_channel", "0", "0 … 1000000: consumers of a channel; 0: no limit", number(0, 1_000_000, func(s *settings) *int { return &s.maxConsumers })},
 	{"handshake_timeout", "10000", "ms, 100 … 600000: from accept to the open connection", duration(time.Millisecond, 100, 600_000, func(s *settings) *time.Duration { return &s.handshakeTimeout })},
 	{"consumer_timeout", "1800000", "ms, 0 … 315360000000: how long a consumer may hold a message; 0: for ever", duration(time.Millisecond, 0, 315_360_000_000, func(s *settings) *time.Duration { return &s.consumerTimeout })},
