@@ -71,7 +71,7 @@ func (n *Node) led() (replicas int, l metrics.Led) {
 func (n *Node) Status() api.Status {
 	replicas, led := n.led()
 	s := api.Status{
-		Node: n.config.Name, Cluster: n.config.ClusterName, ProductVersion: Version, Ready: n.Ready(),
+		Node: n.config.Name, Cluster: n.config.ClusterName, ProductVersion: Version, FSMVersion: n.View().FSMVersion(), Ready: n.Ready(),
 		CatalogLeader: n.catalog.Leader(), Queues: n.View().QueueCount(), Replicas: replicas, Leaders: led.Queues,
 		Alarms: n.alarms(), Peers: []api.Peer{},
 	}

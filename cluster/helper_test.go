@@ -145,6 +145,7 @@ type nodes struct {
 	first       []string // nodes to start with; nil: all
 	through     string   // node through which others join; empty: they are on the list
 	silentGrace time.Duration
+	versions    map[string]fsm.Versions  // that a node supports; not there: those of the program
 	ahead       map[string]*atomic.Int64 // ns by which a node's wall clock is ahead; not there: right
 }
 
@@ -215,7 +216,7 @@ func (c *nodes) config(name string) Config {
 		Exit:   func(code int) { panic(fmt.Sprintf("node %s exits with %d", name, code)) },
 		Logger: logger, Properties: noProperties{},
 		DefaultVHost: "/", DefaultUser: "guest", DefaultPassword: "guest",
-		LeaderlessGrace: 5 * time.Second, Defaults: catalog.Defaults{DisconnectedTimeout: fsm.Millis(c.silentGrace.Milliseconds())}, GroupSize: 3,
+		LeaderlessGrace: 5 * time.Second, Defaults: catalog.Defaults{DisconnectedTimeout: fsm.Millis(c.silentGrace.Milliseconds())}, GroupSize: 3, Versions: c.versions[name],
 	}
 }
 

@@ -107,6 +107,7 @@ func (n *Node) introduce(ctx context.Context, address string, join bool) (*peerp
 	ask, err := (&peerpb.Ask{
 		Cluster: n.config.ClusterName, Node: n.config.Name, Identity: n.directory.record().Identity,
 		Address: n.config.Nodes[n.config.Name], Version: peer.Version, Join: join,
+		OldestVersion: n.config.Versions.Oldest, NewestVersion: n.config.Versions.Newest,
 	}).MarshalVT()
 	if err != nil {
 		return nil, err
@@ -172,6 +173,9 @@ func (n *Node) givePlace(ctx context.Context, ask *peerpb.Ask) error {
 	defer n.admission.Unlock()
 	if !n.catalog.Leads() {
 		return errors.New("the catalog has a new leader")
+	}
+	if err := n.View().CheckVersions(ask.Node, fsm.Announced(ask)); err != nil {
+		return err
 	}
 	state, known := n.View().NodeByName(ask.Node)
 	same := known && bytes.Equal(state.Identity, ask.Identity)
@@ -263,6 +267,9 @@ func (n *Node) strayed() bool {
 	if len(config) != len(view.Nodes()) {
 		return true
 	}
+	if common, _ := view.CommonVersion(); common > view.FSMVersion() {
+		return true
+	}
 	voters, silent := 0, 0
 	for _, m := range config {
 		switch _, known := view.NodeByName(m.Node); {
@@ -317,6 +324,25 @@ func (n *Node) tendOnce() {
 		}
 	}
 	n.promoteNode(len(voters), silent)
+	if len(config) == len(n.View().Nodes()) {
+		n.raiseVersion()
+	}
+}
+
+// raiseVersion makes the newest version that all nodes support the cluster's.
+// Every member of the catalog's group must have its record: the program of one
+// that has not registered yet may support less.
+func (n *Node) raiseVersion() {
+	common, _ := n.View().CommonVersion()
+	now, to := n.View().FSMVersion(), int64(common)
+	if common <= now {
+		return
+	}
+	if err := n.PutSetting(n.life, catalog.FSMVersion, &to); err != nil {
+		n.slog.Warn("fsm_version is not raised", "from", now, "to", to, "error", err)
+		return
+	}
+	n.slog.Info("fsm_version is raised", "from", now, "to", to)
 }
 
 // promoteNode gives a node that has caught up a vote on the catalog, unless

@@ -62,6 +62,7 @@ type Config struct {
 	LeaderlessGrace time.Duration
 	GroupSize       int
 	LeaderLocator   catalog.Locator // empty: client-local
+	Versions        fsm.Versions    // of the machines; zero: fsm.Supported
 }
 
 // Node is one member of the cluster.
@@ -106,6 +107,9 @@ type Node struct {
 // Open starts a node. It returns once the node runs; Join makes it a member
 // that serves.
 func Open(c Config) (*Node, error) {
+	if c.Versions == (fsm.Versions{}) {
+		c.Versions = fsm.Supported
+	}
 	n := &Node{config: c, slog: c.Logger}
 	n.life, n.end = context.WithCancel(context.Background())
 	n.metrics = metrics.New(n.figures)
@@ -148,7 +152,7 @@ func (n *Node) open() error {
 	})
 	n.host = group.NewHost(group.Config{
 		Node: c.Name, Store: n.store, Mesh: n.mesh, Clock: n.clock, Exit: c.Exit, Logger: c.Logger,
-		LockCredit: n.lockCredit, Settings: n.queueSettings, Drains: n.drains, Late: n.late, Outside: outside{n.broker, n}, Heartbeat: c.Heartbeat, Reclaimable: c.MemTableBytes / 2, KindStanding: broker.KindStanding,
+		Version: func() uint32 { return n.View().FSMVersion() }, Newest: c.Versions.Newest, LockCredit: n.lockCredit, Settings: n.queueSettings, Drains: n.drains, Late: n.late, Outside: outside{n.broker, n}, Heartbeat: c.Heartbeat, Reclaimable: c.MemTableBytes / 2, KindStanding: broker.KindStanding,
 	})
 	n.broker.Listen(n.host)
 	n.listen()
@@ -161,7 +165,7 @@ func (n *Node) open() error {
 		n.broker.PeerChanged(ev)
 	})
 	n.catalog = group.NewCatalog(group.CatalogConfig{
-		Node: c.Name, Store: n.stable, Mesh: n.mesh, Kind: broker.KindCatalog,
+		Node: c.Name, Store: n.stable, Mesh: n.mesh, Kind: broker.KindCatalog, Newest: c.Versions.Newest,
 		Clock: n.clock.Now, Exit: c.Exit, Logger: c.Logger, Changed: n.catalogChanged,
 	})
 	if err := n.resume(); err != nil {
@@ -260,7 +264,10 @@ func (n *Node) Join(ctx context.Context) error {
 		}
 	}
 	results, err := n.catalog.Propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_RegisterNode{
-		RegisterNode: &logpb.RegisterNode{Name: n.config.Name, PeerAddress: n.config.Nodes[n.config.Name], Incarnation: n.incarnation[:], Identity: n.directory.record().Identity},
+		RegisterNode: &logpb.RegisterNode{
+			Name: n.config.Name, PeerAddress: n.config.Nodes[n.config.Name], Incarnation: n.incarnation[:], Identity: n.directory.record().Identity,
+			OldestVersion: n.config.Versions.Oldest, NewestVersion: n.config.Versions.Newest,
+		},
 	}})
 	if err != nil {
 		return fmt.Errorf("register in the catalog: %w", err)

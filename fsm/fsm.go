@@ -77,6 +77,7 @@ type Meta struct {
 	Now         Time      // stamped by the leader that proposed the entry
 	Session     SessionID // of the command; zero: none
 	Offset      uint32    // where the command's payload starts in its entry
+	Version     uint32    // of the entry; a machine is of the highest it has seen
 }
 
 // Machine is a deterministic queue. Equal logs give equal states, answers and

@@ -1,6 +1,7 @@
 package group
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -12,9 +13,6 @@ import (
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
-
-// entryVersion is the newest entry format this build understands.
-const entryVersion = 1
 
 // applier is the group as raft's state machine.
 type applier struct{ g *Group }
@@ -81,14 +79,14 @@ func (g *Group) applyEntry(l *raft.Log, lead bool) (ticked bool) {
 	if err := e.UnmarshalVT(l.Data); err != nil {
 		g.host.fail(codeDamaged, fmt.Sprintf("group %d: entry %d cannot be decoded: %v", g.spec.Group, l.Index, err))
 	}
-	if e.Version > entryVersion {
-		g.host.fail(codeTooOld, fmt.Sprintf("group %d: entry %d needs version ≥ %d", g.spec.Group, l.Index, e.Version))
+	if newest := g.host.config.Newest; e.Version > newest {
+		g.host.fail(codeTooOld, fmt.Sprintf("group %d: entry %d is of version %d, this program supports up to %d", g.spec.Group, l.Index, e.Version, newest))
 	}
 	if lead {
 		before := g.machine.Dead()
 		defer func() { g.host.dead.note(g.spec.Local, before, g.machine.Dead()) }()
 	}
-	m := fsm.Meta{Index: l.Index, Term: l.Term, Now: fsm.Time(e.Now)}
+	m := fsm.Meta{Index: l.Index, Term: l.Term, Now: fsm.Time(e.Now), Version: e.Version}
 	for _, c := range e.Commands {
 		m.Session = fsm.SessionFrom(c.Session)
 		if c.Kind == logpb.Command_TICK {
@@ -131,8 +129,10 @@ func (a applier) Restore(rc io.ReadCloser) error {
 	}
 	a.g.mu.Lock()
 	defer a.g.mu.Unlock()
-	m := queue.New(a.g.spec.Name, a.g.spec.Queue)
-	if err := m.Restore(state); err != nil {
+	m := a.g.host.newMachine(a.g.spec)
+	if err := m.Restore(state); errors.Is(err, queue.ErrVersion) {
+		a.g.host.fail(codeTooOld, fmt.Sprintf("group %d: %v", a.g.spec.Group, err))
+	} else if err != nil {
 		return fmt.Errorf("restore the machine: %w", err)
 	}
 	a.g.machine = m

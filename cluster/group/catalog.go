@@ -22,16 +22,15 @@ import (
 
 // The catalog is one group, so it may keep raft's quick timers.
 const (
-	catalogHeartbeat  = time.Second
-	catalogLease      = 500 * time.Millisecond
-	catalogCommit     = 500 * time.Millisecond
-	catalogRetry      = 50 * time.Millisecond
-	catalogSnapshots  = 2 * time.Minute
-	catalogThreshold  = 8192
-	catalogTrailing   = 1024
-	catalogApplyWait  = 5 * time.Second
-	catalogGroup      = fsm.GroupID(0)
-	catalogEntryFirst = 1
+	catalogHeartbeat = time.Second
+	catalogLease     = 500 * time.Millisecond
+	catalogCommit    = 500 * time.Millisecond
+	catalogRetry     = 50 * time.Millisecond
+	catalogSnapshots = 2 * time.Minute
+	catalogThreshold = 8192
+	catalogTrailing  = 1024
+	catalogApplyWait = 5 * time.Second
+	catalogGroup     = fsm.GroupID(0)
 )
 
 // CatalogConfig is what the catalog's group needs.
@@ -41,6 +40,7 @@ type CatalogConfig struct {
 	Mesh   *peer.Mesh
 	Kind   peer.Kind // of the calls that forward proposals
 	Clock  func() fsm.Time
+	Newest uint32 // version of the machines that this program supports
 	Exit   func(code int)
 	Logger *slog.Logger
 	// Changed is told after each entry. It is called on the applying goroutine
@@ -175,7 +175,7 @@ func (k *Catalog) Progress() Progress {
 // node's view holds them. Whether an attempt was lost may be unknown, so the
 // commands must be ones that may be repeated.
 func (k *Catalog) Propose(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
-	entry, err := (&logpb.CatalogEntry{Version: catalogEntryFirst, Now: int64(k.config.Clock()), Commands: commands}).MarshalVT()
+	entry, err := (&logpb.CatalogEntry{Version: k.View().FSMVersion(), Now: int64(k.config.Clock()), Commands: commands}).MarshalVT()
 	if err != nil {
 		return nil, fmt.Errorf("encode catalog entry: %w", err)
 	}
@@ -336,10 +336,9 @@ func (m catalogMachine) Apply(l *raft.Log) any {
 	if err := e.UnmarshalVT(l.Data); err != nil {
 		m.fail(codeDamaged, fmt.Sprintf("catalog entry %d cannot be decoded: %v", l.Index, err))
 	}
-	if e.Version > catalogEntryFirst {
-		m.fail(codeTooOld, fmt.Sprintf("catalog entry %d needs version ≥ %d", l.Index, e.Version))
-	}
+	m.mustSupport(e.Version)
 	results := k.machine.Apply(l.Index, &e)
+	m.mustSupport(k.machine.View().FSMVersion())
 	k.view.Store(k.machine.View())
 	var change CatalogChange
 	for i, r := range results {
@@ -389,6 +388,7 @@ func (m catalogMachine) Restore(rc io.ReadCloser) error {
 	if err := state.UnmarshalVT(raw); err != nil {
 		return fmt.Errorf("decode catalog snapshot: %w", err)
 	}
+	m.mustSupport(catalog.SnapshotVersion(&state))
 	if m.k.machine, err = catalog.Restore(&state); err != nil {
 		return fmt.Errorf("restore catalog: %w", err)
 	}
@@ -396,6 +396,14 @@ func (m catalogMachine) Restore(rc io.ReadCloser) error {
 	m.k.config.Changed(CatalogChange{Everything: true})
 	m.k.wake(m.k.machine.View().Index())
 	return nil
+}
+
+// mustSupport ends the process if the cluster has gone on to a version that
+// this program is too old for.
+func (m catalogMachine) mustSupport(version uint32) {
+	if newest := m.k.config.Newest; version > newest {
+		m.fail(codeTooOld, fmt.Sprintf("the cluster's fsm_version is %d, this program supports up to %d", version, newest))
+	}
 }
 
 func (m catalogMachine) fail(code int, why string) {

@@ -43,6 +43,10 @@ type Config struct {
 	// Settings returns the newest effective settings of a queue that this node
 	// knows of; nil: those of the Spec. See Reconfigure.
 	Settings func(fsm.QueueID) *QueueConfig
+	// Version returns the version of the machines that this node knows the
+	// cluster to have; Newest is the last one that this program supports.
+	Version func() uint32
+	Newest  uint32
 	// Drains reports whether a node is about to stop and should lead nothing;
 	// nil: none is.
 	Drains func(node string) bool
@@ -180,7 +184,7 @@ func (h *Host) Open(spec Spec) (*Group, error) {
 	}
 	g := &Group{
 		spec: spec, host: h, log: log, started: make(chan struct{}), ending: make(chan struct{}),
-		machine: queue.New(spec.Name, spec.Queue),
+		machine: h.newMachine(spec),
 		slog:    h.slog.With("queue", spec.Name, "vhost", spec.VHost, "group", spec.Group),
 	}
 	g.proposer.room.L = &g.proposer.mu
@@ -198,6 +202,13 @@ func (h *Host) Open(spec Spec) (*Group, error) {
 	h.elections.vacant(g)
 	g.review()
 	return g, nil
+}
+
+// newMachine returns the machine of a new queue.
+func (h *Host) newMachine(spec Spec) *queue.Machine {
+	m := queue.New(spec.Name, spec.Queue)
+	m.Supports(h.config.Newest)
+	return m
 }
 
 // Drop ends a group and deletes its data.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -98,6 +99,7 @@ type lone struct {
 	mesh    *peer.Mesh
 	dir     string
 	closed  bool
+	raised  atomic.Uint32 // fsm_version - 1
 }
 
 func mustHost(t *testing.T, dir string) *lone {
@@ -125,7 +127,8 @@ func mustHost(t *testing.T, dir string) *lone {
 			Monotonic: func() time.Duration { return time.Since(began) },
 			MaxSkew:   func() fsm.Millis { return 1000 },
 		}),
-		Exit:       func(code int) { panic(fmt.Sprint("exit ", code)) },
+		Exit:    func(code int) { panic(fmt.Sprint("exit ", code)) },
+		Version: func() uint32 { return 1 + n.raised.Load() }, Newest: 2,
 		LockCredit: func() fsm.Millis { return 0 }, Late: func(queue.Due, fsm.Millis) {},
 		Heartbeat: time.Second, Reclaimable: 32 << 20, KindStanding: 16,
 	})

@@ -7,7 +7,6 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/fsm"
-	"github.com/quorate/quorate/fsm/queue"
 )
 
 // LocalTerm is the term of a local queue: its one member leads from the
@@ -83,7 +82,7 @@ func (l *memoryLog) close() (freed int64) {
 func (h *Host) OpenLocal(spec Spec) *Group {
 	g := &Group{
 		spec: spec, host: h, memory: &memoryLog{}, ending: make(chan struct{}),
-		machine: queue.New(spec.Name, spec.Queue), slog: h.slog,
+		machine: h.newMachine(spec), slog: h.slog,
 	}
 	g.proposer.room.L = &g.proposer.mu
 	g.proposer.stamper.Begin(h.clock, 0)

@@ -163,7 +163,7 @@ func (p *proposer) propose(g *Group) {
 	for i := range heavy {
 		bytes += heavy[i].Bytes
 	}
-	log := raft.Log{Data: p.header(p.stamper.Next(), light, heavy)}
+	log := raft.Log{Data: p.header(g.host.config.Version(), p.stamper.Next(), light, heavy)}
 	if bytes > 0 {
 		log.Extensions = joinPayloads(heavy, bytes)
 	}
@@ -213,7 +213,7 @@ func drop(from []Batch, n int) []Batch {
 }
 
 // header encodes the entry's header and clears the wish for a tick.
-func (p *proposer) header(now fsm.Time, light, heavy []Batch) []byte {
+func (p *proposer) header(version uint32, now fsm.Time, light, heavy []Batch) []byte {
 	size := 32
 	for _, batches := range [][]Batch{light, heavy} {
 		for i := range batches {
@@ -222,7 +222,7 @@ func (p *proposer) header(now fsm.Time, light, heavy []Batch) []byte {
 	}
 	h := make([]byte, 0, size)
 	h = protowire.AppendTag(h, fieldVersion, protowire.VarintType)
-	h = protowire.AppendVarint(h, entryVersion)
+	h = protowire.AppendVarint(h, uint64(version))
 	h = protowire.AppendTag(h, fieldNow, protowire.VarintType)
 	h = protowire.AppendVarint(h, protowire.EncodeZigZag(int64(now)))
 	for _, batches := range [][]Batch{light, heavy} {

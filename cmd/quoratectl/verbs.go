@@ -126,6 +126,7 @@ func status(c *call) error {
 		alarms = strings.Join(s.Alarms, ", ")
 	}
 	c.fields("Status of node "+s.Node+" ...", field{"cluster_name", s.Cluster}, field{"product_version", s.ProductVersion},
+		field{"fsm_version", s.FSMVersion},
 		field{"ready", s.Ready}, field{"alarms", alarms}, field{"catalog_leader", s.CatalogLeader},
 		field{"queues", s.Queues}, field{"replicas", s.Replicas}, field{"leaders", s.Leaders})
 	if len(s.Peers) == 0 {

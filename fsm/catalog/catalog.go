@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// entryVersion is the version of the entries and of the snapshots that
-	// this code reads and writes.
-	entryVersion = 1
+	// snapshotVersion is the version of the encoding of snapshots as such. What
+	// a later version of the machine adds are fields, see View.FSMVersion.
+	snapshotVersion = 1
 	// maxCommands is the number of commands of one entry that are performed;
 	// see draft.id.
 	maxCommands = 1 << 16
@@ -36,12 +36,12 @@ func (c *Catalog) View() *View {
 // command that is refused changes nothing; the others of its entry go on.
 // Parts of e stay in the catalog: nobody may change it from now on.
 //
-// It panics if the entry has a version that is not known here, as going on
-// without it would make this replica differ, or if index does not grow.
+// It panics if the entry has a version that the cluster has not, as going on
+// would make this replica differ, or if index does not grow.
 func (c *Catalog) Apply(index uint64, e *logpb.CatalogEntry) []*logpb.CatalogResult {
 	d := draft{View: *c.View()}
-	if e.GetVersion() != entryVersion {
-		panic(fmt.Sprintf("catalog: entry %d has version %d, known is %d", index, e.GetVersion(), entryVersion))
+	if v := e.GetVersion(); v == 0 || v > d.FSMVersion() {
+		panic(fmt.Sprintf("catalog: entry %d has version %d, the cluster has %d", index, v, d.FSMVersion()))
 	}
 	if index <= d.index {
 		panic(fmt.Sprintf("catalog: entry %d after entry %d", index, d.index))

@@ -18,12 +18,18 @@ type model struct {
 	bindings  []*logpb.Bind
 	settings  map[string]int64
 	draining  bool // the node
-	clock     int64
-	active    map[string]int64 // last use of every exchange
+	// m is the second node's newest process; nil: there is none yet.
+	m              *logpb.RegisterNode
+	index, started uint64 // of the entry, and of the one that registered m
+	clock          int64
+	active         map[string]int64 // last use of every exchange
 }
 
 func newModel() *model {
-	m := &model{exchanges: map[string]*logpb.DeclareExchange{}, queues: map[string]*logpb.DeclareQueue{}, settings: map[string]int64{}, active: map[string]int64{}}
+	m := &model{
+		exchanges: map[string]*logpb.DeclareExchange{}, queues: map[string]*logpb.DeclareQueue{},
+		settings: map[string]int64{FSMVersion: 1}, active: map[string]int64{},
+	}
 	for _, x := range predeclared {
 		m.exchanges[x.Name] = x
 	}
@@ -184,6 +190,31 @@ func (m *model) putSetting(s *logpb.PutSetting) bool {
 	return true
 }
 
+// raise: versions rise to what both nodes support; the first one supports 3.
+func (m *model) raise(s *logpb.PutSetting) bool {
+	common := int64(3)
+	if m.m != nil {
+		common = min(common, max(1, int64(m.m.NewestVersion)))
+	}
+	if s.Unset || s.Value <= m.settings[FSMVersion] || s.Value > common {
+		return false
+	}
+	m.settings[FSMVersion] = s.Value
+	return true
+}
+
+func (m *model) register(r *logpb.RegisterNode) bool {
+	now := uint32(m.settings[FSMVersion])
+	switch {
+	case m.m != nil && (string(r.Incarnation) == string(m.m.Incarnation) || m.started == m.index):
+		return false
+	case now < max(1, r.OldestVersion), now > max(1, r.NewestVersion):
+		return false
+	}
+	m.m, m.started = r, m.index
+	return true
+}
+
 // perform does one command and reports whether it changed anything.
 func (m *model) perform(c *logpb.CatalogCommand) bool {
 	switch b := c.Body.(type) {
@@ -216,7 +247,12 @@ func (m *model) perform(c *logpb.CatalogCommand) bool {
 	case *logpb.CatalogCommand_Unbind:
 		return m.unbind(b.Unbind)
 	case *logpb.CatalogCommand_PutSetting:
+		if b.PutSetting.Name == FSMVersion {
+			return m.raise(b.PutSetting)
+		}
 		return m.putSetting(b.PutSetting)
+	case *logpb.CatalogCommand_RegisterNode:
+		return m.register(b.RegisterNode)
 	case *logpb.CatalogCommand_SetDraining:
 		changed := b.SetDraining.Name == "n" && b.SetDraining.Draining != m.draining
 		m.draining = m.draining != changed

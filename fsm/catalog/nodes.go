@@ -24,7 +24,13 @@ func (d *draft) registerNode(m *logpb.RegisterNode) (*logpb.CatalogResult, error
 	case known && node.Boot == d.index:
 		return nil, refuse(fsm.Internal, "node %s started twice in one entry", m.GetName())
 	}
-	next := &logpb.NodeState{Name: m.GetName(), PeerAddress: m.GetPeerAddress(), Incarnation: m.GetIncarnation(), Boot: d.index, Identity: m.GetIdentity()}
+	if err := d.CheckVersions(m.GetName(), fsm.Announced(m)); err != nil {
+		return nil, err
+	}
+	next := &logpb.NodeState{
+		Name: m.GetName(), PeerAddress: m.GetPeerAddress(), Incarnation: m.GetIncarnation(), Boot: d.index, Identity: m.GetIdentity(),
+		OldestVersion: m.GetOldestVersion(), NewestVersion: m.GetNewestVersion(),
+	}
 	if known {
 		next.Number = node.Number
 		if len(next.Identity) == 0 {
@@ -52,7 +58,8 @@ func (d *draft) setDraining(m *logpb.SetDraining) (*logpb.CatalogResult, error) 
 	}
 	d.addNode(&logpb.NodeState{
 		Number: node.Number, Name: node.Name, PeerAddress: node.PeerAddress,
-		Incarnation: node.Incarnation, Boot: node.Boot, Draining: m.GetDraining(),
+		Incarnation: node.Incarnation, Boot: node.Boot, Draining: m.GetDraining(), Identity: node.Identity,
+		OldestVersion: node.OldestVersion, NewestVersion: node.NewestVersion,
 	})
 	return &logpb.CatalogResult{Changed: true}, nil
 }

@@ -78,7 +78,7 @@ func drawBind(t *rapid.T) *logpb.Bind {
 
 func drawCommand(t *rapid.T) *logpb.CatalogCommand {
 	c := &logpb.CatalogCommand{}
-	switch n := rapid.IntRange(0, 25).Draw(t, "command"); {
+	switch n := rapid.IntRange(0, 27).Draw(t, "command"); {
 	case n < 3:
 		c.Body = &logpb.CatalogCommand_DeclareExchange{DeclareExchange: drawExchange(t)}
 	case n < 6:
@@ -96,12 +96,19 @@ func drawCommand(t *rapid.T) *logpb.CatalogCommand {
 			Name:  rapid.SampledFrom([]string{LockCredit, MaxClockSkew, "other"}).Draw(t, "setting"),
 			Value: rapid.Int64Range(0, 20).Draw(t, "value"), Unset: rapid.Bool().Draw(t, "unset")}}
 	case n < 20:
+		c.Body = &logpb.CatalogCommand_PutSetting{PutSetting: &logpb.PutSetting{
+			Name: FSMVersion, Value: rapid.Int64Range(0, 4).Draw(t, "version"), Unset: rapid.IntRange(0, 9).Draw(t, "unset") == 0}}
+	case n < 21:
+		c.Body = &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{
+			Name: "m", Incarnation: []byte(rapid.StringN(1, 2, -1).Draw(t, "incarnation")),
+			OldestVersion: rapid.Uint32Range(0, 2).Draw(t, "oldest"), NewestVersion: rapid.Uint32Range(0, 3).Draw(t, "newest")}}
+	case n < 22:
 		c.Body = &logpb.CatalogCommand_SetDraining{SetDraining: &logpb.SetDraining{
 			Name: rapid.SampledFrom([]string{"n", "n", "other"}).Draw(t, "node"), Draining: rapid.Bool().Draw(t, "draining")}}
-	case n < 22:
+	case n < 24:
 		c.Body = &logpb.CatalogCommand_TouchExchange{TouchExchange: &logpb.TouchExchange{
 			Vhost: "/", Name: someExchange.Draw(t, "touched"), At: rapid.Int64Range(0, 120).Draw(t, "at")}}
-	case n < 24:
+	case n < 26:
 		c.Body = &logpb.CatalogCommand_ExpireExchange{ExpireExchange: &logpb.ExpireExchange{
 			Vhost: "/", Name: someExchange.Draw(t, "idle"), At: rapid.Int64Range(0, 120).Draw(t, "at")}}
 	default:
@@ -118,7 +125,7 @@ func drawCommand(t *rapid.T) *logpb.CatalogCommand {
 // earlier views say does not change.
 func TestReplicas(t *testing.T) {
 	first := &logpb.CatalogEntry{Version: 1, Commands: []*logpb.CatalogCommand{
-		{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{Name: "n", Incarnation: []byte("i")}}},
+		{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{Name: "n", Incarnation: []byte("i"), NewestVersion: 3}}},
 		{Body: &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: "/"}}},
 	}}
 	rapid.Check(t, func(t *rapid.T) {
@@ -162,6 +169,7 @@ func applyToAll(t *rapid.T, replicas [3]*Catalog, index uint64, e *logpb.Catalog
 		}
 	}
 	m.clock = max(m.clock, e.Now)
+	m.index = index
 	for i, c := range e.Commands {
 		if changed := m.perform(c); changed != results[i].Changed {
 			t.Fatalf("%v: %v, want changed %v", c, results[i], changed)

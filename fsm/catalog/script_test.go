@@ -48,6 +48,8 @@ func TestScripts(t *testing.T) {
 type script struct {
 	t *testing.T
 	c Catalog
+	// applied is told of each entry before it is applied; nil: nobody is.
+	applied func(index uint64, e *logpb.CatalogEntry)
 }
 
 func (s *script) run(d *datadriven.TestData) string {
@@ -130,6 +132,9 @@ func (s *script) apply(d *datadriven.TestData, lines []string) string {
 	e := &logpb.CatalogEntry{Version: 1, Now: now}
 	for _, line := range lines {
 		e.Commands = append(e.Commands, parseCommand(s.t, splitWords(line)))
+	}
+	if s.applied != nil {
+		s.applied(index, e)
 	}
 	var out strings.Builder
 	for _, r := range s.c.Apply(index, e) {
@@ -371,7 +376,7 @@ func parseOptions(t testing.TB, words []string) options {
 
 // parseCommand reads a command:
 //
-//	node NAME INCARNATION [peer=ADDRESS]
+//	node NAME INCARNATION [peer=ADDRESS] [versions=OLDEST-NEWEST]
 //	initialize VHOST USER
 //	vhost NAME [description=TEXT], delete-vhost NAME
 //	user NAME [hash=TEXT], delete-user NAME
@@ -389,7 +394,13 @@ func parseCommand(t testing.TB, w []string) *logpb.CatalogCommand {
 	switch w[0] {
 	case "node":
 		o := parseOptions(t, w[3:])
-		c.Body = &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{Name: w[1], Incarnation: []byte(w[2]), PeerAddress: o.values["peer"]}}
+		m := &logpb.RegisterNode{Name: w[1], Incarnation: []byte(w[2]), PeerAddress: o.values["peer"]}
+		if v, ok := o.values["versions"]; ok {
+			if _, err := fmt.Sscanf(v, "%d-%d", &m.OldestVersion, &m.NewestVersion); err != nil {
+				t.Fatalf("versions %q: %v", v, err)
+			}
+		}
+		c.Body = &logpb.CatalogCommand_RegisterNode{RegisterNode: m}
 	case "draining":
 		c.Body = &logpb.CatalogCommand_SetDraining{SetDraining: &logpb.SetDraining{Name: w[1], Draining: w[2] == "yes"}}
 	case "initialize":

@@ -15,6 +15,8 @@ const (
 	MaxClockSkew = "max_clock_skew"
 	// AutoDeleteOnIdleMin is the least x-auto-delete-on-idle in milliseconds.
 	AutoDeleteOnIdleMin = "auto_delete_on_idle_min"
+	// FSMVersion is the version of all machines, see View.FSMVersion.
+	FSMVersion = "fsm_version"
 	// LockCredit is how many milliseconds without a leader are given back to
 	// those who hold messages.
 	LockCredit = "leader_change_lock_credit"
@@ -32,6 +34,7 @@ type Setting struct {
 // settings lists all there are, by name.
 var settings = []Setting{
 	{AutoDeleteOnIdleMin, 300_000, 1, MaxTTL, "ms that queues declared from now on must at least be idle before they are deleted"},
+	{FSMVersion, 1, 1, 1 << 16, "version of the replicated state; it rises by itself when all nodes support the next one, and never falls"},
 	{LockCredit, 30_000, 0, 86_400_000, "ms before the first entry of a new leader that are not counted against consumer timeouts, at most"},
 	{MaxClockSkew, 1000, 10, 3_600_000, "ms by which the nodes' wall clocks may differ before an alarm is raised; larger steps forward wait for a new leader"},
 	{ScheduleMaxDelay, MaxTTL, 1, 1 << 53, "ms that the header x-delay may ask for at a delayed exchange, at most"},
@@ -64,6 +67,14 @@ func (v *View) Setting(name string) int64 {
 func (d *draft) putSetting(m *logpb.PutSetting) (*logpb.CatalogResult, error) {
 	if err := checkSetting(m); err != nil {
 		return nil, err
+	}
+	if m.GetName() == FSMVersion {
+		if err := d.checkRaise(m); err != nil {
+			return nil, err
+		}
+		if m.GetValue() == d.Setting(FSMVersion) {
+			return &logpb.CatalogResult{}, nil
+		}
 	}
 	i, given := findSetting(d.settings, m.GetName(), (*logpb.PutSetting).GetName)
 	next := slices.Clone(d.settings)

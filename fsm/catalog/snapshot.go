@@ -12,7 +12,7 @@ import (
 // the view: nobody may change them.
 func (v *View) Snapshot() *logpb.CatalogSnapshot {
 	s := &logpb.CatalogSnapshot{
-		Version: entryVersion, Index: v.index, Clock: int64(v.clock),
+		Version: snapshotVersion, Index: v.index, Clock: int64(v.clock),
 		Nodes: v.Nodes(), Vhosts: v.VHosts(), Users: v.Users(),
 		NextNode: v.lastNode + 1, NextGroup: max(v.nextGroup, 1), Initialized: v.initialized,
 		Settings: v.settings,
@@ -55,8 +55,8 @@ func (v *View) policyRows(vhosts []*logpb.PutVhost) (rows []*logpb.PutPolicy) {
 // Restore returns the catalog that s was taken from. Parts of s stay in it:
 // nobody may change it from now on. An error means that s is damaged.
 func Restore(s *logpb.CatalogSnapshot) (*Catalog, error) {
-	if s.GetVersion() != entryVersion {
-		return nil, fmt.Errorf("catalog snapshot of version %d, known is %d", s.GetVersion(), entryVersion)
+	if s.GetVersion() != snapshotVersion {
+		return nil, fmt.Errorf("catalog snapshot of version %d, known is %d", s.GetVersion(), snapshotVersion)
 	}
 	d := draft{View: View{
 		index: s.GetIndex(), clock: fsm.Time(s.GetClock()), initialized: s.GetInitialized(),

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -13,7 +14,7 @@ func (v *View) String() string {
 	fmt.Fprintf(&b, "index %d clock %d next-node %d next-group %d initialized %v\n", v.index, v.clock, v.lastNode+1, max(v.nextGroup, 1), v.initialized)
 	for _, n := range v.Nodes() {
 		fmt.Fprintf(&b, "node %d %s peer=%s boot=%d incarnation=%q%s%s\n", n.Number, n.Name, n.PeerAddress, n.Boot, n.Incarnation,
-			identityText(n), flags([]string{"draining"}, n.Draining))
+			identityText(n)+versionsText(n), flags([]string{"draining"}, n.Draining))
 	}
 	for _, s := range v.settings {
 		fmt.Fprintf(&b, "setting %s=%d\n", s.Name, s.Value)
@@ -43,6 +44,14 @@ func (v *View) String() string {
 		}
 	}
 	return b.String()
+}
+
+// versionsText shows what a node has announced, if that is not version 1.
+func versionsText(n *logpb.NodeState) string {
+	if s := fsm.Announced(n); s != (fsm.Versions{Oldest: 1, Newest: 1}) {
+		return fmt.Sprintf(" versions=%q", s)
+	}
+	return ""
 }
 
 func identityText(n *logpb.NodeState) string {

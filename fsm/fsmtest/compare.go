@@ -98,6 +98,7 @@ func compareState(d *diffs, q *model, m *queue.Machine) {
 	equalValue(d, "stats", q.stats(), m.Stats())
 	if q.phase != gone {
 		equalValue(d, "clock", q.clock, m.Clock())
+		equalValue(d, "version", q.version, m.Version())
 		equalValue(d, "lock credit", q.credit, m.LockCredit())
 	}
 	equal(d, "message", q.table(), slices.Collect(m.Messages()), sameMessage)
@@ -214,6 +215,12 @@ type fataler interface {
 const (
 	machineName = "q"
 	machineID   = fsm.QueueID(77)
+
+	newestVersion = fsm.NewestVersion + 2 // that histories have
 )
 
-func newMachine() *queue.Machine { return queue.New(machineName, machineID) }
+func newMachine() *queue.Machine {
+	m := queue.New(machineName, machineID)
+	m.Supports(newestVersion)
+	return m
+}

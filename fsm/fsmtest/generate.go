@@ -37,7 +37,7 @@ type generator struct {
 
 func newGenerator(t *rapid.T, q *model) *generator {
 	g := &generator{t: t, q: q, boots: 1}
-	g.meta = fsm.Meta{Term: 1, Now: start}
+	g.meta = fsm.Meta{Term: 1, Now: start, Version: 1}
 	g.single = g.oneIn("single", 4)
 	for range 3 {
 		g.newClient()
@@ -113,6 +113,9 @@ func (g *generator) advance() (more bool) {
 	}
 	g.meta.Index++
 	g.meta.Offset = 0
+	if kind == 11 { // the cluster's version, or what a new leader knows of it
+		g.meta.Version = 1 + uint32(g.n("version", newestVersion))
+	}
 	deadline := g.q.nextDeadline()
 	switch {
 	case kind == 3: // no time passes

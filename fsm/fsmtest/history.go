@@ -28,7 +28,7 @@ type history []entry
 // add appends a step.
 func (h *history) add(s step) {
 	if !s.more || len(*h) == 0 {
-		*h = append(*h, entry{s.meta.Index, s.meta.Term, &logpb.Entry{Version: 1, Now: int64(s.meta.Now)}})
+		*h = append(*h, entry{s.meta.Index, s.meta.Term, &logpb.Entry{Version: s.meta.Version, Now: int64(s.meta.Now)}})
 	}
 	last := (*h)[len(*h)-1].header
 	last.Commands = append(last.Commands, s.cmd)
@@ -37,7 +37,7 @@ func (h *history) add(s step) {
 // steps takes an entry apart, as it lies in the log: each command with what
 // the machine is told about it.
 func (e entry) steps() []step {
-	m := fsm.Meta{Index: e.index, Term: e.term, Now: fsm.Time(e.header.Now)}
+	m := fsm.Meta{Index: e.index, Term: e.term, Now: fsm.Time(e.header.Now), Version: e.header.Version}
 	steps := make([]step, len(e.header.Commands))
 	for i, c := range e.header.Commands {
 		m.Session = fsm.SessionFrom(c.Session)

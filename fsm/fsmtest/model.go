@@ -51,6 +51,7 @@ type model struct {
 	clock    fsm.Time
 	credit   fsm.Millis // time that holders of messages were given back
 	term     uint64
+	version  uint32 // the highest stamped on an entry
 	lastUsed fsm.Time
 	active   fsm.Time // for auto-delete on idle
 	config   *logpb.QueueConfig
@@ -151,7 +152,7 @@ type consumer struct {
 	exclusive bool
 	timeout   uint64 // +1; 0: the queue's
 	cancelled bool
-	revoked   bool // cancelled by the queue
+	revoked   bool   // cancelled by the queue
 	next      uint64 // number of the next delivery
 	timedOut  []late // deliveries taken back and not settled since
 	lateAcks  uint64
@@ -196,6 +197,7 @@ func (q *model) apply(m fsm.Meta, c *logpb.Command) (fsm.Result, *fsm.Effects) {
 func (q *model) perform(m fsm.Meta, c *logpb.Command) fsm.Result {
 	before := q.clock
 	q.clock = max(q.clock, m.Now)
+	q.version = max(q.version, m.Version, 1)
 	if m.Term != q.term && q.term != 0 {
 		q.extend(min(fsm.Millis(q.clock-before), millis(q.config.LockCredit)))
 	}

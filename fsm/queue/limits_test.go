@@ -2,6 +2,7 @@ package queue
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -296,6 +297,15 @@ func TestRestoreRefuses(t *testing.T) {
 		if err := New("q", 1).Restore(bytes.NewReader(whole[:n])); err == nil {
 			t.Errorf("%d of %d bytes", n, len(whole))
 		}
+	}
+	later := New("q", 1)
+	later.Apply(fsm.Meta{Index: 1, Version: fsm.NewestVersion + 1}, &logpb.Command{Kind: logpb.Command_TICK}, &fsm.Effects{})
+	var newer bytes.Buffer
+	if _, err := later.Snapshot().WriteTo(&newer); err != nil {
+		t.Fatal(err)
+	}
+	if err := New("q", 1).Restore(bytes.NewReader(newer.Bytes())); !errors.Is(err, ErrVersion) {
+		t.Errorf("a snapshot of a later version: %v", err)
 	}
 	if err := d.m.Restore(bytes.NewReader(whole)); err != nil {
 		t.Error(err)

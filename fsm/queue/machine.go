@@ -35,6 +35,7 @@ type Machine struct {
 	credit   fsm.Time // how far the clock of held messages is behind
 	index    uint64   // of the last entry
 	term     uint64
+	version  uint32   // highest of its entries, at least 1
 	lastUsed fsm.Time // for the lease
 	active   fsm.Time // the last activity, for auto-delete on idle
 	phase    Phase
@@ -87,6 +88,8 @@ type Machine struct {
 	delivered uint64 // number of the delivery of a get
 	taken     []checkout
 	overdue   []uint32
+
+	newest uint32 // see Supports
 }
 
 // holding names one delivery of one consumer.
@@ -98,13 +101,20 @@ type holding struct {
 // New returns an empty queue. name is what its dead letters say they died in.
 func New(name string, id fsm.QueueID) *Machine {
 	m := &Machine{
-		name: name, id: id,
+		name: name, id: id, version: 1, newest: fsm.NewestVersion,
 		config:      &logpb.QueueConfig{DeliveryLimit: defaultDeliveryLimit},
 		nextMessage: 1, nextLetter: 1, nextOrder: 1,
 	}
 	m.clear()
 	return m
 }
+
+// Supports says up to which version this program supports machines, if that
+// is not fsm.NewestVersion. Restore refuses states of later ones.
+func (m *Machine) Supports(newest uint32) { m.newest = newest }
+
+// Version is the one the machine is of: the highest of the entries applied.
+func (m *Machine) Version() uint32 { return m.version }
 
 // clear forgets everything that a queue holds.
 func (m *Machine) clear() {
@@ -166,6 +176,7 @@ func (m *Machine) advance(meta *fsm.Meta) {
 	invariants.Assert(meta.Index >= m.index, "log indexes grow")
 	before := m.clock
 	m.clock = max(m.clock, min(meta.Now, fsm.MaxTime))
+	m.version = max(m.version, meta.Version)
 	if meta.Index != m.index {
 		m.index, m.revivable = meta.Index, false
 	}

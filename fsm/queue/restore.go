@@ -17,6 +17,10 @@ import (
 // queue.
 var ErrSnapshot = errors.New("not a valid snapshot of the queue")
 
+// ErrVersion is returned by Restore when the state is of a version that this
+// program does not support.
+var ErrVersion = errors.New("the snapshot needs a newer program")
+
 // maxRecord bounds one record of a snapshot.
 const maxRecord = 1 << 30
 
@@ -24,6 +28,7 @@ const maxRecord = 1 << 30
 // If it fails the machine is as it was.
 func (m *Machine) Restore(r io.Reader) error {
 	n := New(m.name, m.id)
+	n.newest = m.newest
 	if err := n.restore(bufio.NewReaderSize(r, encoderBuffer)); err != nil {
 		return err
 	}
@@ -36,6 +41,9 @@ func (m *Machine) restore(r *bufio.Reader) error {
 	var head logpb.QueueSnapshot
 	if err := readRecord(r, &buf, &head); err != nil {
 		return noEOF(err)
+	}
+	if head.FsmVersion > m.newest {
+		return fmt.Errorf("%w: it is of version %d, this one supports up to %d", ErrVersion, head.FsmVersion, m.newest)
 	}
 	if head.Version != snapshotVersion {
 		return fmt.Errorf("%w: version %d", ErrSnapshot, head.Version)
@@ -101,7 +109,7 @@ func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
 	}
 	m.configure(&logpb.Configure{Config: h.Config}, &fsm.Effects{})
 	m.clock, m.credit = fsm.Time(h.Clock), fsm.Time(h.LockCredit)
-	m.term, m.index = h.Term, h.Index
+	m.term, m.index, m.version = h.Term, h.Index, max(h.FsmVersion, 1)
 	m.active = fsm.Time(h.LastActive)
 	m.lastUsed, m.phase, m.goneAt = fsm.Time(h.LastUsed), Phase(h.State), fsm.Time(h.GoneAt)
 	m.nextMessage, m.nextLetter, m.nextOrder = h.NextMessage, h.NextLetter, h.NextOrder

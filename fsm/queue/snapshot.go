@@ -11,7 +11,8 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// snapshotVersion is the version of the encoding.
+// snapshotVersion is the version of the encoding as such. What a later version
+// of the machine adds are fields, see Machine.Version.
 const snapshotVersion = 2
 
 // Snapshot is a machine as it was at one moment. It does not change, and its
@@ -86,6 +87,9 @@ func (m *Machine) head() *logpb.QueueSnapshot {
 		for c := l.first; c != nil; c = c.nextRing {
 			h.Service = append(h.Service, uint32(m.position(c)))
 		}
+	}
+	if m.version > 1 {
+		h.FsmVersion = m.version
 	}
 	if m.single != nil {
 		h.SingleActive = uint32(m.position(m.single)) + 1

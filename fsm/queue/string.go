@@ -32,6 +32,9 @@ func (m *Machine) String() string {
 	var b strings.Builder
 	st := m.Stats()
 	fmt.Fprintf(&b, "queue %q %d %s clock=%d used=%d next-deadline=%d", m.name, m.id, m.phase, m.clock, m.lastUsed, m.NextDeadline())
+	if m.version > 1 {
+		fmt.Fprintf(&b, " version=%d", m.version)
+	}
 	if m.credit != 0 {
 		fmt.Fprintf(&b, " credit=%d", m.credit)
 	}

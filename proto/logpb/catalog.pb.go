@@ -24,7 +24,7 @@ const (
 // CatalogEntry is one entry of the catalog's log.
 type CatalogEntry struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // 1
+	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // of the machines, as the proposer knew it
 	Now           int64                  `protobuf:"zigzag64,2,opt,name=now,proto3" json:"now,omitempty"`
 	Commands      []*CatalogCommand      `protobuf:"bytes,3,rep,name=commands,proto3" json:"commands,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -568,11 +568,15 @@ func (*CatalogCommand_ExpireExchange) isCatalogCommand_Body() {}
 // and its boot number (the index of the entry). Exclusive queues that
 // connections of its earlier boots owned, and transient queues it hosted, go.
 type RegisterNode struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	PeerAddress   string                 `protobuf:"bytes,2,opt,name=peer_address,json=peerAddress,proto3" json:"peer_address,omitempty"`
-	Incarnation   []byte                 `protobuf:"bytes,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // chosen by the process; a repeat with the same one changes nothing
-	Identity      []byte                 `protobuf:"bytes,16,opt,name=identity,proto3" json:"identity,omitempty"`      // of the node's data folder; refused if the node is known with another one
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Name        string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	PeerAddress string                 `protobuf:"bytes,2,opt,name=peer_address,json=peerAddress,proto3" json:"peer_address,omitempty"`
+	Incarnation []byte                 `protobuf:"bytes,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // chosen by the process; a repeat with the same one changes nothing
+	Identity    []byte                 `protobuf:"bytes,16,opt,name=identity,proto3" json:"identity,omitempty"`      // of the node's data folder; refused if the node is known with another one
+	// The first and the last version of the machines that the process supports;
+	// 0: 1.
+	OldestVersion uint32 `protobuf:"varint,20,opt,name=oldest_version,json=oldestVersion,proto3" json:"oldest_version,omitempty"`
+	NewestVersion uint32 `protobuf:"varint,21,opt,name=newest_version,json=newestVersion,proto3" json:"newest_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -633,6 +637,20 @@ func (x *RegisterNode) GetIdentity() []byte {
 		return x.Identity
 	}
 	return nil
+}
+
+func (x *RegisterNode) GetOldestVersion() uint32 {
+	if x != nil {
+		return x.OldestVersion
+	}
+	return 0
+}
+
+func (x *RegisterNode) GetNewestVersion() uint32 {
+	if x != nil {
+		return x.NewestVersion
+	}
+	return 0
 }
 
 // AdmitNode makes a node a member of the cluster before it has started to
@@ -2714,7 +2732,9 @@ type NodeState struct {
 	Incarnation   []byte                 `protobuf:"bytes,4,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	Boot          uint64                 `protobuf:"varint,5,opt,name=boot,proto3" json:"boot,omitempty"`
 	Draining      bool                   `protobuf:"varint,15,opt,name=draining,proto3" json:"draining,omitempty"`
-	Identity      []byte                 `protobuf:"bytes,16,opt,name=identity,proto3" json:"identity,omitempty"` // of its data folder; empty: not known yet
+	Identity      []byte                 `protobuf:"bytes,16,opt,name=identity,proto3" json:"identity,omitempty"`                                 // of its data folder; empty: not known yet
+	OldestVersion uint32                 `protobuf:"varint,20,opt,name=oldest_version,json=oldestVersion,proto3" json:"oldest_version,omitempty"` // as in RegisterNode
+	NewestVersion uint32                 `protobuf:"varint,21,opt,name=newest_version,json=newestVersion,proto3" json:"newest_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2796,6 +2816,20 @@ func (x *NodeState) GetIdentity() []byte {
 		return x.Identity
 	}
 	return nil
+}
+
+func (x *NodeState) GetOldestVersion() uint32 {
+	if x != nil {
+		return x.OldestVersion
+	}
+	return 0
+}
+
+func (x *NodeState) GetNewestVersion() uint32 {
+	if x != nil {
+		return x.NewestVersion
+	}
+	return 0
 }
 
 type QueueState struct {
@@ -2941,12 +2975,14 @@ const file_catalog_proto_rawDesc = "" +
 	"\fmembers_left\x18! \x01(\v2\x1b.quorate.log.v1.MembersLeftH\x00R\vmembersLeft\x12F\n" +
 	"\x0etouch_exchange\x182 \x01(\v2\x1d.quorate.log.v1.TouchExchangeH\x00R\rtouchExchange\x12I\n" +
 	"\x0fexpire_exchange\x183 \x01(\v2\x1e.quorate.log.v1.ExpireExchangeH\x00R\x0eexpireExchangeB\x06\n" +
-	"\x04body\"\x83\x01\n" +
+	"\x04body\"\xd1\x01\n" +
 	"\fRegisterNode\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
 	"\fpeer_address\x18\x02 \x01(\tR\vpeerAddress\x12 \n" +
 	"\vincarnation\x18\x03 \x01(\fR\vincarnation\x12\x1a\n" +
-	"\bidentity\x18\x10 \x01(\fR\bidentity\"^\n" +
+	"\bidentity\x18\x10 \x01(\fR\bidentity\x12%\n" +
+	"\x0eoldest_version\x18\x14 \x01(\rR\roldestVersion\x12%\n" +
+	"\x0enewest_version\x18\x15 \x01(\rR\rnewestVersion\"^\n" +
 	"\tAdmitNode\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
 	"\fpeer_address\x18\x02 \x01(\tR\vpeerAddress\x12\x1a\n" +
@@ -3120,7 +3156,7 @@ const file_catalog_proto_rawDesc = "" +
 	"\bsettings\x18\x0e \x03(\v2\x1a.quorate.log.v1.PutSettingR\bsettings\x125\n" +
 	"\bpolicies\x18\x0f \x03(\v2\x19.quorate.log.v1.PutPolicyR\bpolicies\x12O\n" +
 	"\x11topic_permissions\x18\x12 \x03(\v2\".quorate.log.v1.PutTopicPermissionR\x10topicPermissions\x124\n" +
-	"\x04idle\x182 \x03(\v2 .quorate.log.v1.ExchangeActivityR\x04idle\"\xc8\x01\n" +
+	"\x04idle\x182 \x03(\v2 .quorate.log.v1.ExchangeActivityR\x04idle\"\x96\x02\n" +
 	"\tNodeState\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12!\n" +
@@ -3128,7 +3164,9 @@ const file_catalog_proto_rawDesc = "" +
 	"\vincarnation\x18\x04 \x01(\fR\vincarnation\x12\x12\n" +
 	"\x04boot\x18\x05 \x01(\x04R\x04boot\x12\x1a\n" +
 	"\bdraining\x18\x0f \x01(\bR\bdraining\x12\x1a\n" +
-	"\bidentity\x18\x10 \x01(\fR\bidentity\"\xd0\x01\n" +
+	"\bidentity\x18\x10 \x01(\fR\bidentity\x12%\n" +
+	"\x0eoldest_version\x18\x14 \x01(\rR\roldestVersion\x12%\n" +
+	"\x0enewest_version\x18\x15 \x01(\rR\rnewestVersion\"\xd0\x01\n" +
 	"\n" +
 	"QueueState\x128\n" +
 	"\bdeclared\x18\x01 \x01(\v2\x1c.quorate.log.v1.DeclareQueueR\bdeclared\x12\x0e\n" +

@@ -814,6 +814,20 @@ func (m *RegisterNode) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.NewestVersion != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.NewestVersion))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xa8
+	}
+	if m.OldestVersion != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.OldestVersion))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xa0
+	}
 	if len(m.Identity) > 0 {
 		i -= len(m.Identity)
 		copy(dAtA[i:], m.Identity)
@@ -2915,6 +2929,20 @@ func (m *NodeState) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.NewestVersion != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.NewestVersion))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xa8
+	}
+	if m.OldestVersion != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.OldestVersion))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xa0
+	}
 	if len(m.Identity) > 0 {
 		i -= len(m.Identity)
 		copy(dAtA[i:], m.Identity)
@@ -3511,6 +3539,12 @@ func (m *RegisterNode) SizeVT() (n int) {
 	l = len(m.Identity)
 	if l > 0 {
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	if m.OldestVersion != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.OldestVersion))
+	}
+	if m.NewestVersion != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.NewestVersion))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -4347,6 +4381,12 @@ func (m *NodeState) SizeVT() (n int) {
 	l = len(m.Identity)
 	if l > 0 {
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	if m.OldestVersion != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.OldestVersion))
+	}
+	if m.NewestVersion != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.NewestVersion))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -5836,6 +5876,44 @@ func (m *RegisterNode) UnmarshalVT(dAtA []byte) error {
 				m.Identity = []byte{}
 			}
 			iNdEx = postIndex
+		case 20:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field OldestVersion", wireType)
+			}
+			m.OldestVersion = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.OldestVersion |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 21:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field NewestVersion", wireType)
+			}
+			m.NewestVersion = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.NewestVersion |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -11516,6 +11594,44 @@ func (m *NodeState) UnmarshalVT(dAtA []byte) error {
 				m.Identity = []byte{}
 			}
 			iNdEx = postIndex
+		case 20:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field OldestVersion", wireType)
+			}
+			m.OldestVersion = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.OldestVersion |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 21:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field NewestVersion", wireType)
+			}
+			m.NewestVersion = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.NewestVersion |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

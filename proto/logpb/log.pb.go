@@ -546,7 +546,7 @@ func (x *Session) GetNum() uint64 {
 // extensions of the raft log record.
 type Entry struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
-	Version uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // 1
+	Version uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // of the machines, as the leader that proposed the entry knew it
 	Now     int64                  `protobuf:"zigzag64,2,opt,name=now,proto3" json:"now,omitempty"`       // stamped by the leader that proposed the entry
 	// Encoded commands of several senders can be joined by putting their bytes
 	// one behind the other: that is how a leader builds an entry.
@@ -2235,7 +2235,8 @@ type QueueSnapshot struct {
 	LastActive int64 `protobuf:"zigzag64,24,opt,name=last_active,json=lastActive,proto3" json:"last_active,omitempty"` // for auto_delete_on_idle
 	// Position + 1 of the consumer that alone is served; 0: none.
 	SingleActive  uint32     `protobuf:"varint,25,opt,name=single_active,json=singleActive,proto3" json:"single_active,omitempty"`
-	Silent        []*Silence `protobuf:"bytes,30,rep,name=silent,proto3" json:"silent,omitempty"` // by node and boot
+	Silent        []*Silence `protobuf:"bytes,30,rep,name=silent,proto3" json:"silent,omitempty"`                            // by node and boot
+	FsmVersion    uint32     `protobuf:"varint,40,opt,name=fsm_version,json=fsmVersion,proto3" json:"fsm_version,omitempty"` // 0: 1
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2443,6 +2444,13 @@ func (x *QueueSnapshot) GetSilent() []*Silence {
 		return x.Silent
 	}
 	return nil
+}
+
+func (x *QueueSnapshot) GetFsmVersion() uint32 {
+	if x != nil {
+		return x.FsmVersion
+	}
+	return 0
 }
 
 type QueueCounters struct {
@@ -3682,7 +3690,7 @@ const file_log_proto_rawDesc = "" +
 	"\aSilence\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x14\n" +
-	"\x05until\x18\x03 \x01(\x12R\x05until\"\x95\a\n" +
+	"\x05until\x18\x03 \x01(\x12R\x05until\"\xb6\a\n" +
 	"\rQueueSnapshot\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
 	"\x05clock\x18\x02 \x01(\x12R\x05clock\x12\x12\n" +
@@ -3713,7 +3721,9 @@ const file_log_proto_rawDesc = "" +
 	"\vlast_active\x18\x18 \x01(\x12R\n" +
 	"lastActive\x12#\n" +
 	"\rsingle_active\x18\x19 \x01(\rR\fsingleActive\x12/\n" +
-	"\x06silent\x18\x1e \x03(\v2\x17.quorate.log.v1.SilenceR\x06silentJ\x04\b\x14\x10\x15\"\xf6\x04\n" +
+	"\x06silent\x18\x1e \x03(\v2\x17.quorate.log.v1.SilenceR\x06silent\x12\x1f\n" +
+	"\vfsm_version\x18( \x01(\rR\n" +
+	"fsmVersionJ\x04\b\x14\x10\x15\"\xf6\x04\n" +
 	"\rQueueCounters\x12\x1a\n" +
 	"\benqueued\x18\x01 \x01(\x04R\benqueued\x12\x1c\n" +
 	"\tdelivered\x18\x02 \x01(\x04R\tdelivered\x12 \n" +

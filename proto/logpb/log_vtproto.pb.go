@@ -1592,6 +1592,13 @@ func (m *QueueSnapshot) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.FsmVersion != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.FsmVersion))
+		i--
+		dAtA[i] = 0x2
+		i--
+		dAtA[i] = 0xc0
+	}
 	if len(m.Silent) > 0 {
 		for iNdEx := len(m.Silent) - 1; iNdEx >= 0; iNdEx-- {
 			size, err := m.Silent[iNdEx].MarshalToSizedBufferVT(dAtA[:i])
@@ -3598,6 +3605,9 @@ func (m *QueueSnapshot) SizeVT() (n int) {
 			l = e.SizeVT()
 			n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 		}
+	}
+	if m.FsmVersion != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.FsmVersion))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -8601,6 +8611,25 @@ func (m *QueueSnapshot) UnmarshalVT(dAtA []byte) error {
 				return err
 			}
 			iNdEx = postIndex
+		case 40:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field FsmVersion", wireType)
+			}
+			m.FsmVersion = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.FsmVersion |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

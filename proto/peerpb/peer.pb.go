@@ -166,13 +166,16 @@ func (x *Hello) GetIdentity() []byte {
 // Ask is what a node without a past wants to know before it can have links:
 // whether there is a cluster already, and, if it wants to join, its place.
 type Ask struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Cluster       string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
-	Identity      []byte                 `protobuf:"bytes,3,opt,name=identity,proto3" json:"identity,omitempty"`
-	Address       string                 `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`  // of its peer listener, for the others
-	Version       uint32                 `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"` // 1
-	Join          bool                   `protobuf:"varint,6,opt,name=join,proto3" json:"join,omitempty"`       // it wants to be a member
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Cluster  string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Node     string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	Identity []byte                 `protobuf:"bytes,3,opt,name=identity,proto3" json:"identity,omitempty"`
+	Address  string                 `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`  // of its peer listener, for the others
+	Version  uint32                 `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"` // 1
+	Join     bool                   `protobuf:"varint,6,opt,name=join,proto3" json:"join,omitempty"`       // it wants to be a member
+	// The first and the last version of the machines that it supports; 0: 1.
+	OldestVersion uint32 `protobuf:"varint,20,opt,name=oldest_version,json=oldestVersion,proto3" json:"oldest_version,omitempty"`
+	NewestVersion uint32 `protobuf:"varint,21,opt,name=newest_version,json=newestVersion,proto3" json:"newest_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -247,6 +250,20 @@ func (x *Ask) GetJoin() bool {
 		return x.Join
 	}
 	return false
+}
+
+func (x *Ask) GetOldestVersion() uint32 {
+	if x != nil {
+		return x.OldestVersion
+	}
+	return 0
+}
+
+func (x *Ask) GetNewestVersion() uint32 {
+	if x != nil {
+		return x.NewestVersion
+	}
+	return 0
 }
 
 // Told answers Ask.
@@ -2925,14 +2942,16 @@ const file_peer_proto_rawDesc = "" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12 \n" +
 	"\vincarnation\x18\x03 \x01(\fR\vincarnation\x12\x18\n" +
 	"\aversion\x18\x04 \x01(\rR\aversion\x12\x1a\n" +
-	"\bidentity\x18\x10 \x01(\fR\bidentity\"\x97\x01\n" +
+	"\bidentity\x18\x10 \x01(\fR\bidentity\"\xe5\x01\n" +
 	"\x03Ask\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1a\n" +
 	"\bidentity\x18\x03 \x01(\fR\bidentity\x12\x18\n" +
 	"\aaddress\x18\x04 \x01(\tR\aaddress\x12\x18\n" +
 	"\aversion\x18\x05 \x01(\rR\aversion\x12\x12\n" +
-	"\x04join\x18\x06 \x01(\bR\x04join\"\xdd\x01\n" +
+	"\x04join\x18\x06 \x01(\bR\x04join\x12%\n" +
+	"\x0eoldest_version\x18\x14 \x01(\rR\roldestVersion\x12%\n" +
+	"\x0enewest_version\x18\x15 \x01(\rR\rnewestVersion\"\xdd\x01\n" +
 	"\x04Told\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1a\n" +
 	"\bidentity\x18\x02 \x01(\fR\bidentity\x12\x14\n" +

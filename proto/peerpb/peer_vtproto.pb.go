@@ -117,6 +117,20 @@ func (m *Ask) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.NewestVersion != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.NewestVersion))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xa8
+	}
+	if m.OldestVersion != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.OldestVersion))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xa0
+	}
 	if m.Join {
 		i--
 		if m.Join {
@@ -2674,6 +2688,12 @@ func (m *Ask) SizeVT() (n int) {
 	if m.Join {
 		n += 2
 	}
+	if m.OldestVersion != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.OldestVersion))
+	}
+	if m.NewestVersion != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.NewestVersion))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -4040,6 +4060,44 @@ func (m *Ask) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.Join = bool(v != 0)
+		case 20:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field OldestVersion", wireType)
+			}
+			m.OldestVersion = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.OldestVersion |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 21:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field NewestVersion", wireType)
+			}
+			m.NewestVersion = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.NewestVersion |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

@@ -38,6 +38,7 @@ type Status struct {
 	Node           string   `json:"node"`
 	Cluster        string   `json:"cluster_name"`
 	ProductVersion string   `json:"product_version"`
+	FSMVersion     uint32   `json:"fsm_version"` // of the replicated state
 	Ready          bool     `json:"ready"`
 	CatalogLeader  string   `json:"catalog_leader"` // empty: not known
 	Queues         int      `json:"queues"`         // in the catalog

@@ -1,0 +1,111 @@
+package group
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"log/slog"
+	"runtime"
+	"testing"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// A machine is of the version that the leader stamps on entries. It is not
+// taken back by a leader that knows less, nor by a restart.
+func TestVersionOfEntries(t *testing.T) {
+	dir := t.TempDir()
+	n := mustHost(t, dir)
+	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
+	seq := uint64(0)
+	for _, step := range []struct{ stamped, want uint32 }{{1, 1}, {2, 2}, {1, 2}} {
+		n.raised.Store(step.stamped - 1)
+		seq++
+		mustSubmit(t, g, enqueues(seq, -1, "m"))
+		n.outside.await(t, "the answer", func() bool { return answered(n.outside.outcomes) == seq })
+		if got := versionOf(g); got != step.want {
+			t.Errorf("after an entry of version %d the machine is of %d, want %d", step.stamped, got, step.want)
+		}
+	}
+	n.shut(t)
+	n = mustHost(t, dir)
+	g = n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
+	if err := g.Settle(patience); err != nil {
+		t.Fatal(err)
+	}
+	if got := versionOf(g); got != 2 {
+		t.Errorf("after a restart the machine is of version %d", got)
+	}
+}
+
+func versionOf(g *Group) (v uint32) {
+	g.View(func(m *queue.Machine) { v = m.Version() })
+	return v
+}
+
+// A program that is too old for an entry, or for a snapshot, ends.
+func TestTooOld(t *testing.T) {
+	exits := make(chan int, 1)
+	exit := func(code int) {
+		exits <- code
+		runtime.Goexit() // as the process would
+	}
+	logger := slog.New(slog.DiscardHandler)
+	h := &Host{slog: logger, config: Config{Newest: 1, Exit: exit}}
+	g := &Group{host: h, machine: h.newMachine(Spec{Name: "q", Queue: 1})}
+	view := func(newest uint32) catalogMachine {
+		return catalogMachine{NewCatalog(CatalogConfig{Newest: newest, Exit: exit, Logger: logger, Changed: func(CatalogChange) {}})}
+	}
+	raise := func(version uint32) *raft.Log {
+		return &raft.Log{Index: 2, Data: mustMarshal(t, &logpb.CatalogEntry{Version: version, Commands: []*logpb.CatalogCommand{
+			{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{Name: "n1", Incarnation: []byte("i"), NewestVersion: 2}}},
+			{Body: &logpb.CatalogCommand_PutSetting{PutSetting: &logpb.PutSetting{Name: catalog.FSMVersion, Value: 2}}},
+		}})}
+	}
+	newer := view(2)
+	newer.Apply(raise(1))
+	snapshot := mustMarshal(t, newer.k.machine.Snapshot())
+	for _, test := range []struct {
+		what string
+		do   func()
+	}{
+		{"an entry of a queue", func() {
+			g.applyEntry(&raft.Log{Index: 1, Data: mustMarshal(t, &logpb.Entry{Version: 2, Commands: []*logpb.Command{{Kind: logpb.Command_TICK}}})}, false)
+		}},
+		{"an entry of the catalog", func() { view(1).Apply(raise(2)) }},
+		{"an entry that raises the version", func() { view(1).Apply(raise(1)) }},
+		{"a snapshot of the catalog", func() { _ = view(1).Restore(io.NopCloser(bytes.NewReader(snapshot))) }},
+	} {
+		done := make(chan bool, 1)
+		go func() {
+			ended := true
+			defer func() { done <- ended }()
+			test.do()
+			ended = false
+		}()
+		if !<-done {
+			t.Errorf("%s of a newer version: the node goes on", test.what)
+		} else if code := <-exits; code != codeTooOld {
+			t.Errorf("%s: exit code %d", test.what, code)
+		}
+	}
+	if g.machine.Index() != 0 {
+		t.Errorf("the entry is applied: %v", g.machine)
+	}
+	if err := view(2).Restore(io.NopCloser(bytes.NewReader(snapshot))); err != nil {
+		t.Error(err)
+	}
+}
+
+func mustMarshal(t *testing.T, m interface{ MarshalVT() ([]byte, error) }) []byte {
+	t.Helper()
+	b, err := m.MarshalVT()
+	if err != nil {
+		t.Fatal(fmt.Errorf("marshal: %w", err))
+	}
+	return b
+}

@@ -1,0 +1,93 @@
+package cluster
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/fsm/queue"
+)
+
+// mustBeAt waits until all nodes know the cluster to be of a version, and all
+// replicas of a queue that has just been used are of it.
+func (c *nodes) mustBeAt(version uint32, queue string) {
+	c.t.Helper()
+	until(c.t, fmt.Sprint("all nodes are at version ", version), func() bool {
+		for _, n := range c.all {
+			if n.View().FSMVersion() != version || n.Status().FSMVersion != version {
+				return false
+			}
+		}
+		return true
+	})
+	cl := c.mustClient(c.other())
+	defer cl.close()
+	cl.publish(queue, fmt.Sprint("at version ", version))
+	cl.confirmed()
+	c.mustAgree()
+	for name, n := range c.all {
+		for _, g := range n.host.Groups() {
+			if v := versionOf(g); v != version && g.Spec().Name == queue {
+				c.t.Errorf("the replica of %s at %s is of version %d, want %d", queue, name, v, version)
+			}
+		}
+	}
+}
+
+func versionOf(g *group.Group) (v uint32) {
+	g.View(func(m *queue.Machine) { v = m.Version() })
+	return v
+}
+
+// mustBeRefused starts a node that must not become part of the cluster.
+func (c *nodes) mustBeRefused(name, words string) {
+	c.t.Helper()
+	n, err := Open(c.config(name))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	err = n.Join(deadline(c.t))
+	c.all[name] = n
+	c.crash(name)
+	if err == nil || !strings.Contains(err.Error(), words) {
+		c.t.Fatalf("%s joins: %v, want %q", name, err, words)
+	}
+}
+
+// A rolling upgrade: the cluster stays at version 1 as long as one node
+// supports nothing else, goes to 2 with the last one, and then neither takes a
+// node back that is too old nor one that is too new.
+func TestMixedVersions(t *testing.T) {
+	old, both := fsm.Versions{Oldest: 1, Newest: 1}, fsm.Versions{Oldest: 1, Newest: 2}
+	c := mustCluster(t, func(c *nodes) { c.versions = map[string]fsm.Versions{"n1": old, "n2": old, "n3": old} })
+	c.mustClient("n1").mustDeclare("q")
+	c.mustBeAt(1, "q")
+	for _, name := range names {
+		c.stop(name)
+		c.versions[name] = both
+		c.mustOpen(name)
+		if name == "n3" {
+			break
+		}
+		c.mustBeAt(1, "q")
+		err := c.all[name].PutSetting(deadline(t), catalog.FSMVersion, new(int64(2)))
+		if !isRefusal(err, fsm.Precondition) {
+			t.Errorf("the version is raised by hand: %v", err)
+		}
+	}
+	c.mustBeAt(2, "q")
+	if i := slices.IndexFunc(c.all["n2"].Settings(), func(s api.Setting) bool { return s.Name == catalog.FSMVersion && s.Value == 2 }); i < 0 {
+		t.Errorf("settings: %v", c.all["n2"].Settings())
+	}
+	c.crash("n2")
+	c.versions["n2"] = fsm.Versions{Oldest: 3, Newest: 4}
+	c.mustBeRefused("n2", "the cluster's fsm_version is 2, and node n2 supports 3 to 4")
+	c.versions["n2"] = both
+	c.mustOpen("n2")
+	c.mustBeAt(2, "q")
+}
