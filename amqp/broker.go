@@ -49,6 +49,9 @@ type Session interface {
 	// Check returns the error that Publish would return, and publishes nothing.
 	// It is called as Publish is.
 	Check(p *fsm.Publish) error
+	// Behind reports whether the broker's view lacks what it knows to be
+	// defined: a message that has come from another node may be about that.
+	Behind() bool
 	// Refresh brings the broker's view up to date: it knows then what a client
 	// of any node has been told is done.
 	Refresh(ctx context.Context) error

@@ -24,9 +24,9 @@ func (ch *channel) publish(m *message) error {
 	return ch.enqueue(m)
 }
 
-// errUnrouted says that a message for a queue has to be published once more
-// when the broker's view is up to date: its queue may have been declared at
-// another node a moment ago.
+// errUnrouted says that a message has to be published once more when the
+// broker's view is up to date: its queue may have been declared, its exchange
+// bound, at another node a moment ago.
 var errUnrouted = errors.New("no queue in this view")
 
 // publishLater publishes a message for which the broker must be asked first.
@@ -79,11 +79,13 @@ func (ch *channel) enqueue(m *message) error {
 	ch.prepare(m)
 	routed, err := ch.session.Publish(p)
 	ch.prepare(nil)
-	if err != nil || routed {
-		return err // the channel's end releases what was added
-	}
-	if p.Exchange == "" && !m.refreshed {
+	switch {
+	case routed:
+		return nil
+	case !m.refreshed && (err == nil && p.Exchange == "" || ch.session.Behind()):
 		return errUnrouted
+	case err != nil:
+		return err // the channel's end releases what was added
 	}
 	if m.mandatory {
 		c.out.lock()

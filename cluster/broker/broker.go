@@ -103,6 +103,7 @@ type Config struct {
 
 // Broker serves the clients of one node.
 type Broker struct {
+	newest atomic.Uint64 // index of the catalog that other nodes know of
 	config Config
 	host   *group.Host
 	mesh   *peer.Mesh

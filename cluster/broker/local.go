@@ -28,6 +28,28 @@ func (s *Session) upToDate(ctx context.Context, ask func() error) error {
 	return ask()
 }
 
+// newestKnown is the index of the newest entry of the catalog that this node
+// knows of, whether or not it is in its view. It travels with messages: who
+// answers one may rely on what had been defined when it was sent.
+func (b *Broker) newestKnown() uint64 { return max(b.view().Index(), b.newest.Load()) }
+
+// hear notes an index that another node knows of.
+func (b *Broker) hear(index uint64) {
+	for {
+		was := b.newest.Load()
+		if index <= was || b.newest.CompareAndSwap(was, index) {
+			return
+		}
+	}
+}
+
+// Behind reports whether the view lacks what is known to be defined. Refresh
+// brings it.
+func (s *Session) Behind() bool {
+	b := s.broker()
+	return b.newest.Load() > b.view().Index()
+}
+
 // refreshWait bounds how long the catalog's leader is waited for.
 const refreshWait = time.Second
 

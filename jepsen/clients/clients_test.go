@@ -10,8 +10,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/quorate/quorate/jepsen/cluster"
 )
 
 // limit bounds the whole test.
@@ -51,17 +49,10 @@ func TestMain(m *testing.M) {
 // TestLibraries takes all libraries through all steps at the same time. The
 // node that all of them are connected to is killed once, when all are ready.
 func TestLibraries(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	dir := t.TempDir()
-	binary, err := cluster.Build(ctx, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := cluster.Start(ctx, cluster.Options{Binary: binary, Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := mustStart(t, ctx)
 	victim := c.Nodes[2]
 	t.Cleanup(func() {
 		if !victim.Alive() {
@@ -70,9 +61,6 @@ func TestLibraries(t *testing.T) {
 			} else if err := victim.AwaitReady(context.Background()); err != nil {
 				t.Error(err)
 			}
-		}
-		if err := c.Stop(); err != nil {
-			t.Errorf("stop: %v", err)
 		}
 	})
 	programs := make([]*program, len(libraries))

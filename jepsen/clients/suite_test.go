@@ -12,8 +12,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/quorate/quorate/jepsen/cluster"
 )
 
 var suite = flag.Bool("clients.suite", false, "run the tests that ship with amqp091-go, which take minutes")
@@ -31,26 +29,13 @@ func TestSuite(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 9*time.Minute)
 	defer cancel()
-	dir := t.TempDir()
-	binary, err := cluster.Build(ctx, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := cluster.Start(ctx, cluster.Options{Binary: binary, Dir: dir, Args: []string{"--set=server_properties.product=RabbitMQ"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Stop(); err != nil {
-			t.Errorf("stop: %v", err)
-		}
-	})
+	c := mustStart(t, ctx, "--set=server_properties.product=RabbitMQ")
 	mustForward(t, httpPort, c.Nodes[0].HTTP)
 	found, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/rabbitmq/amqp091-go").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	module := filepath.Join(dir, "module")
+	module := filepath.Join(t.TempDir(), "module")
 	if err := os.CopyFS(module, os.DirFS(strings.TrimSpace(string(found)))); err != nil {
 		t.Fatal(err)
 	}

@@ -14,11 +14,11 @@ import (
 
 var boundaryRows = []row{
 	{id: "A104", what: "random bytes on 300 connections: the server goes on", run: randomBytes},
-	{id: "A105", what: "one octet every 2 s inside a frame: dropped within 30 s", but: "it takes 30 s; the amqp package does it in virtual time"},
-	{id: "A106", what: "a client that does not read is dropped", but: "it takes long; the amqp package's and the fairness tests do it"},
-	{id: "A107", what: "the suites of other clients", but: "they are not part of this repository"},
-	{id: "A108", what: "a celery worker", but: "Python is not part of this repository's tests"},
-	{id: "A109", what: "the tools of librabbitmq", but: "they are not part of this repository's tests"},
+	{id: "A105", what: "one octet every 2 s inside a frame: dropped within 30 s", test: "amqp, TestSlowFrame"},
+	{id: "A106", what: "a client that does not read is dropped", test: "amqp, TestClientThatDoesNotRead; jepsen, TestFairness"},
+	{id: "A107", what: "other clients, see docs/clients.md", test: "jepsen/clients, TestLibraries, TestSuite"},
+	{id: "A108", what: "a celery worker", test: "jepsen/clients, TestPrograms/celery"},
+	{id: "A109", what: "the tools of librabbitmq", test: "jepsen/clients, TestPrograms/amqp-tools"},
 	{id: "A110", what: "a reply text is cut to 255 octets of UTF-8", run: func(t *T) {
 		r := t.raw()
 		name := strings.Repeat("é", 127)

@@ -213,7 +213,7 @@ var consumeRows = []row{
 		}
 		t.equal("acks and messages", []int{acks, t.ready(q)}, []int{1, 1})
 	}},
-	{id: "A093", what: "confirms while the leader dies", but: "the fault tests of the jepsen package do it, for longer"},
+	{id: "A093", what: "confirms while the leader dies", test: "jepsen, TestKilledLeader, TestChaos"},
 	{id: "A095", what: "a consumer timeout: basic.cancel, the message goes to another", run: func(t *T) {
 		q := t.queue("q", "x-consumer-timeout", int32(1000))
 		ch, from := t.consume(q, 1)

@@ -179,6 +179,20 @@ var localRows = suite{test: "TestLocal", title: "Local queues, direct reply-to, 
 		slices.Sort(times)
 		t.Logf("round trip: median %v, p99 %v", times[100], times[198])
 	}},
+	{id: "C36c", what: "replies through an exchange, each to a new queue with a new binding, the responder at another node", run: func(t *T) {
+		x, service := t.exchange("replies", "direct"), t.name("service")
+		t.serveAt(2, x, service)
+		ch := t.openAt(0)
+		for i := range 50 {
+			inbox := t.declare(ch, "", flags{exclusive: true}, nil)
+			t.must(ch.QueueBind(inbox, inbox, x, false, nil))
+			replies, err := ch.Consume(inbox, inbox, true, true, false, false, nil)
+			t.must(err)
+			t.must(ch.PublishWithContext(t.ctx, "", service, false, false, amqp.Publishing{ReplyTo: inbox, Body: fmt.Append(nil, i)}))
+			t.equal("reply", string(t.next(replies).Body), fmt.Sprintf("%d answered", i))
+			t.must(ch.Cancel(inbox, false))
+		}
+	}},
 }}
 
 func TestLocalRough(t *testing.T) { localRoughRows.run(t) }
@@ -263,7 +277,10 @@ func (t *T) declareAt(n int, queue string, table amqp.Table) {
 }
 
 // serve answers requests at node n until the row ends.
-func (t *T) serve(n int, queue string) {
+func (t *T) serve(n int, queue string) { t.Helper(); t.serveAt(n, "", queue) }
+
+// serveAt is serve with an exchange that takes the answers.
+func (t *T) serveAt(n int, exchange, queue string) {
 	t.Helper()
 	t.declareAt(n, queue, nil)
 	ch := t.openAt(n)
@@ -272,7 +289,7 @@ func (t *T) serve(n int, queue string) {
 	go func() {
 		for d := range from {
 			answer := amqp.Publishing{CorrelationId: d.CorrelationId, Body: append(d.Body, " answered"...)}
-			if ch.PublishWithContext(t.ctx, "", d.ReplyTo, false, false, answer) != nil {
+			if ch.PublishWithContext(t.ctx, exchange, d.ReplyTo, false, false, answer) != nil {
 				return // the row has ended
 			}
 		}

@@ -483,6 +483,7 @@ type Submit struct {
 	Commands      []byte                 `protobuf:"bytes,3,opt,name=commands,proto3" json:"commands,omitempty"` // the commands field of a logpb.Entry, encoded
 	Count         uint32                 `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`      // how many commands these are
 	Light         bool                   `protobuf:"varint,5,opt,name=light,proto3" json:"light,omitempty"`      // they may overtake what is not light
+	Catalog       uint64                 `protobuf:"varint,6,opt,name=catalog,proto3" json:"catalog,omitempty"`  // index of the newest entry of the catalog that the sender knows of
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -550,6 +551,13 @@ func (x *Submit) GetLight() bool {
 		return x.Light
 	}
 	return false
+}
+
+func (x *Submit) GetCatalog() uint64 {
+	if x != nil {
+		return x.Catalog
+	}
+	return 0
 }
 
 // Outcomes answers commands of one session.
@@ -718,6 +726,7 @@ type Deliveries struct {
 	Resync        bool   `protobuf:"varint,5,opt,name=resync,proto3" json:"resync,omitempty"`
 	Consumer      uint64 `protobuf:"varint,6,opt,name=consumer,proto3" json:"consumer,omitempty"`
 	Upto          uint64 `protobuf:"varint,7,opt,name=upto,proto3" json:"upto,omitempty"`
+	Catalog       uint64 `protobuf:"varint,8,opt,name=catalog,proto3" json:"catalog,omitempty"` // index of the newest entry of the catalog that the sender knows of
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -797,6 +806,13 @@ func (x *Deliveries) GetConsumer() uint64 {
 func (x *Deliveries) GetUpto() uint64 {
 	if x != nil {
 		return x.Upto
+	}
+	return 0
+}
+
+func (x *Deliveries) GetCatalog() uint64 {
+	if x != nil {
+		return x.Catalog
 	}
 	return 0
 }
@@ -2966,13 +2982,14 @@ const file_peer_proto_rawDesc = "" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1a\n" +
 	"\bidentity\x18\x03 \x01(\fR\bidentity\"\x1b\n" +
 	"\x05Frame\x12\x12\n" +
-	"\x04data\x18\x01 \x01(\fR\x04data\"|\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"\x96\x01\n" +
 	"\x06Submit\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x1a\n" +
 	"\bcommands\x18\x03 \x01(\fR\bcommands\x12\x14\n" +
 	"\x05count\x18\x04 \x01(\rR\x05count\x12\x14\n" +
-	"\x05light\x18\x05 \x01(\bR\x05light\"\x84\x01\n" +
+	"\x05light\x18\x05 \x01(\bR\x05light\x12\x18\n" +
+	"\acatalog\x18\x06 \x01(\x04R\acatalog\"\x84\x01\n" +
 	"\bOutcomes\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x18\n" +
 	"\asession\x18\x02 \x01(\x04R\asession\x12\x12\n" +
@@ -2984,7 +3001,7 @@ const file_peer_proto_rawDesc = "" +
 	"\x04code\x18\x03 \x01(\rR\x04code\x12\x14\n" +
 	"\x05count\x18\x04 \x01(\x04R\x05count\x12\x1c\n" +
 	"\tconsumers\x18\x05 \x01(\x04R\tconsumers\x12\x12\n" +
-	"\x04next\x18\x06 \x01(\x04R\x04next\"\xd3\x01\n" +
+	"\x04next\x18\x06 \x01(\x04R\x04next\"\xed\x01\n" +
 	"\n" +
 	"Deliveries\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x18\n" +
@@ -2995,7 +3012,8 @@ const file_peer_proto_rawDesc = "" +
 	"deliveries\x12\x16\n" +
 	"\x06resync\x18\x05 \x01(\bR\x06resync\x12\x1a\n" +
 	"\bconsumer\x18\x06 \x01(\x04R\bconsumer\x12\x12\n" +
-	"\x04upto\x18\a \x01(\x04R\x04upto\"\xd1\x01\n" +
+	"\x04upto\x18\a \x01(\x04R\x04upto\x12\x18\n" +
+	"\acatalog\x18\b \x01(\x04R\acatalog\"\xd1\x01\n" +
 	"\bDelivery\x12\x1a\n" +
 	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x12\x12\n" +

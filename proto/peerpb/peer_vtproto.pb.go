@@ -399,6 +399,11 @@ func (m *Submit) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Catalog != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Catalog))
+		i--
+		dAtA[i] = 0x30
+	}
 	if m.Light {
 		i--
 		if m.Light {
@@ -586,6 +591,11 @@ func (m *Deliveries) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.Catalog != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Catalog))
+		i--
+		dAtA[i] = 0x40
 	}
 	if m.Upto != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Upto))
@@ -2797,6 +2807,9 @@ func (m *Submit) SizeVT() (n int) {
 	if m.Light {
 		n += 2
 	}
+	if m.Catalog != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.Catalog))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -2883,6 +2896,9 @@ func (m *Deliveries) SizeVT() (n int) {
 	}
 	if m.Upto != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.Upto))
+	}
+	if m.Catalog != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.Catalog))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -4770,6 +4786,25 @@ func (m *Submit) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.Light = bool(v != 0)
+		case 6:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Catalog", wireType)
+			}
+			m.Catalog = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Catalog |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -5287,6 +5322,25 @@ func (m *Deliveries) UnmarshalVT(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.Upto |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 8:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Catalog", wireType)
+			}
+			m.Catalog = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Catalog |= uint64(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}

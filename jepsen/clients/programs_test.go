@@ -1,0 +1,114 @@
+package clients
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/jepsen/cluster"
+)
+
+// mustStart starts three nodes for the time of the test.
+func mustStart(t *testing.T, ctx context.Context, args ...string) *cluster.Cluster {
+	t.Helper()
+	dir := t.TempDir()
+	binary, err := cluster.Build(ctx, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := cluster.Start(ctx, cluster.Options{Binary: binary, Dir: dir, Args: args})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Stop(); err != nil {
+			t.Errorf("stop: %v", err)
+		}
+	})
+	return c
+}
+
+// TestPrograms runs whole programs of others against one cluster.
+func TestPrograms(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	var c *cluster.Cluster
+	nodes := func() *cluster.Cluster {
+		if c == nil {
+			c = mustStart(t, ctx)
+		}
+		return c
+	}
+	t.Run("celery", func(t *testing.T) { celery(t, ctx, nodes) })
+	t.Run("amqp-tools", func(t *testing.T) { tools(t, ctx, nodes) })
+}
+
+// celery has a worker do tasks: results, retries, a countdown, late acks, and
+// questions to the worker.
+func celery(t *testing.T, ctx context.Context, nodes func() *cluster.Cluster) {
+	if out, err := exec.CommandContext(ctx, "/usr/bin/python3", "-c", "import celery").CombinedOutput(); err != nil {
+		t.Skipf("not installed: celery: %v %s", err, out)
+	}
+	command := func(node int, args ...string) (*exec.Cmd, *bytes.Buffer) {
+		cmd := exec.CommandContext(ctx, "/usr/bin/python3", args...)
+		cmd.Dir = "testdata"
+		cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1", "QUEUE=celery.work",
+			"BROKER=amqp://guest:guest@"+nodes().Nodes[node].AMQP+"//")
+		out := &bytes.Buffer{}
+		cmd.Stdout, cmd.Stderr = out, out
+		return cmd, out
+	}
+	worker, log := command(1, "-m", "celery", "-A", "celery_app", "worker", "--pool", "solo", "--loglevel", "info")
+	worker.Cancel = func() error { return worker.Process.Signal(syscall.SIGTERM) }
+	worker.WaitDelay = 20 * time.Second
+	if err := worker.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := worker.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Error(err)
+		}
+		if err := worker.Wait(); err != nil {
+			t.Errorf("worker: %v", err)
+		}
+		if t.Failed() {
+			t.Logf("worker:\n%s", log)
+		}
+	}()
+	work, out := command(2, "celery_app.py", "work")
+	if err := work.Run(); err != nil || !strings.HasSuffix(out.String(), "ok\n") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// tools runs the command line tools of librabbitmq.
+func tools(t *testing.T, ctx context.Context, nodes func() *cluster.Cluster) {
+	if _, err := exec.LookPath("amqp-declare-queue"); err != nil {
+		t.Skip("not installed: ", err)
+	}
+	url := "amqp://guest:guest@" + nodes().Nodes[0].AMQP
+	for _, c := range []struct{ line, in, want string }{
+		{"amqp-declare-queue -d -q tools", "", "tools\n"},
+		{"amqp-publish -r tools -p -b first", "", ""},
+		{"amqp-publish -r tools -p", "second", ""},
+		{"amqp-get -q tools", "", "first"},
+		{"amqp-consume -q tools -c 1 cat", "", "second"},
+		{"amqp-delete-queue -q tools", "", "0\n"},
+	} {
+		words := strings.Fields(c.line)
+		cmd := exec.CommandContext(ctx, words[0], append([]string{"-u", url}, words[1:]...)...)
+		cmd.Stdin = strings.NewReader(c.in)
+		var complaints bytes.Buffer
+		cmd.Stderr = &complaints
+		out, err := cmd.Output()
+		if err != nil || string(out) != c.want {
+			t.Errorf("%s: %v, %q %s, want %q", c.line, err, out, complaints.String(), c.want)
+		}
+	}
+}
