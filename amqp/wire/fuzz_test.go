@@ -7,6 +7,7 @@ import (
 	"io"
 	"reflect"
 	"testing"
+	"unsafe"
 )
 
 // chunks gives what src has in reads of 1 to 64 octets, drawn from seed.
@@ -181,8 +182,26 @@ func depth(v *Value) int {
 	return deepest
 }
 
+// tableCost is how many octets of memory a table may take for each octet of its
+// encoding: the worst is an array of voids, of one octet each.
+const tableCost = 256
+
+// footprint returns how much memory a value takes, the space of its slices that
+// is not in use included.
+func footprint(v *Value) int {
+	n := len(v.Str) + cap(v.Table)*int(unsafe.Sizeof(Field{})) + cap(v.Array)*int(unsafe.Sizeof(Value{}))
+	for i := range v.Table {
+		n += len(v.Table[i].Name) + footprint(&v.Table[i].Value)
+	}
+	for i := range v.Array {
+		n += footprint(&v.Array[i])
+	}
+	return n
+}
+
 // FuzzTable: fields are refused, or their canonical form has the same length
-// and the same meaning. Names are found with and without decoding.
+// and the same meaning; they take a bounded amount of memory. Names are found
+// with and without decoding.
 func FuzzTable(f *testing.F) {
 	for _, c := range goldenValues {
 		f.Add(append([]byte("\x01a"), mustHex(f, c.bytes)...))
@@ -192,6 +211,8 @@ func FuzzTable(f *testing.F) {
 	f.Add(mustHex(f, `01 61 53 ffffffff 61`))
 	f.Add(nested(64, TagTable))
 	f.Add(nested(65, TagArray))
+	f.Add(append(mustHex(f, `00 41 000003e8`), bytes.Repeat([]byte("V"), 1000)...))
+	f.Add(bytes.Repeat([]byte("\x00V"), 1000))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		table, err := DecodeFields(in)
 		if err != nil {
@@ -202,6 +223,9 @@ func FuzzTable(f *testing.F) {
 		}
 		if n := depth(&Value{Tag: TagTable, Table: table}) - 1; n > maxTableDepth {
 			t.Fatalf("nested %d deep", n)
+		}
+		if n := footprint(&Value{Tag: TagTable, Table: table}); n > tableCost*(len(in)+1) {
+			t.Fatalf("%d octets take %d", len(in), n)
 		}
 		canonical := AppendFields(nil, table)
 		if len(canonical) != len(in) {
