@@ -66,6 +66,7 @@ type channel struct {
 	mu           sync.Mutex
 	closed       bool       // events mean nothing any more
 	lost         error      // the broker has given the session up
+	timedOut     bool       // the channel ends for what was held too long
 	txSettles    []txSettle // given in a transaction and not committed, in order
 	consumers    map[uint64]*consumer
 	tags         map[string]*consumer

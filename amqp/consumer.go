@@ -24,6 +24,7 @@ type consumer struct {
 	started bool          // consume-ok is in the outbox
 	early   []fsm.Message // that came before
 	gone    bool          // its queue went before
+	late    uint64        // suspend: the newest delivery it was suspended for
 }
 
 // consume does basic.consume.
@@ -282,7 +283,12 @@ func (ch *channel) TimedOut(number uint64, deliveries []uint64, limit fsm.Millis
 	case cons == nil && !get:
 		// The client has cancelled it.
 	case cons != nil && cons.suspend:
+		if newest := slices.Max(deliveries); newest > cons.late { // else it is said again
+			cons.late = newest
+			ch.conn.server.timeouts[timeoutSuspends].Add(1)
+		}
 	case cons != nil && ch.conn.capable.consumerCancelNotify:
+		ch.conn.server.timeouts[timeoutCancels].Add(1)
 		ch.conn.out.lock()
 		ch.cancelByServer(cons)
 		ch.conn.out.unlock()
@@ -290,6 +296,14 @@ func (ch *channel) TimedOut(number uint64, deliveries []uint64, limit fsm.Millis
 			return ignoreNotFound(ch.session.Cancel(ctx, number))
 		})
 	default:
+		if !ch.timedOut {
+			ch.timedOut = true
+			action := timeoutCloses
+			if get {
+				action = timeoutOfGet
+			}
+			ch.conn.server.timeouts[action].Add(1)
+		}
 		ch.postLocked(func(context.Context) error { return errConsumerTimeout(ch.number, limit) })
 	}
 }

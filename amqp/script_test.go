@@ -61,6 +61,8 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	case "dial":
 		s.clients[name] = s.server.mustDial()
 		return ""
+	case "timeouts":
+		return fmt.Sprintf("%+v\n", s.server.Timeouts())
 	case "broker":
 		s.broker(t, d)
 	}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/quorate/quorate/amqp/wire"
@@ -29,6 +30,31 @@ type Server struct {
 	conns     map[*conn]struct{}
 	delayed   map[net.Conn]*time.Timer // refused logins
 	work      sync.WaitGroup           // conns and delayed
+
+	timeouts [4]atomic.Uint64 // by timeoutAction
+}
+
+// Timeouts counts what clients were told of consumer timeouts.
+type Timeouts struct {
+	Cancelled uint64 // consumers
+	Suspended uint64 // consumers, each time
+	Closed    uint64 // channels, for consumers that cannot be cancelled
+	Gets      uint64 // channels, for what basic.get took
+}
+
+type timeoutAction uint8
+
+const (
+	timeoutCancels timeoutAction = iota
+	timeoutSuspends
+	timeoutCloses
+	timeoutOfGet
+)
+
+// Timeouts says what has been done since the server began.
+func (s *Server) Timeouts() Timeouts {
+	n := func(a timeoutAction) uint64 { return s.timeouts[a].Load() }
+	return Timeouts{Cancelled: n(timeoutCancels), Suspended: n(timeoutSuspends), Closed: n(timeoutCloses), Gets: n(timeoutOfGet)}
 }
 
 // New returns a server. cfg must be valid.

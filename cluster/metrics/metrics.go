@@ -66,7 +66,11 @@ type Delayed struct {
 type Traffic struct {
 	ConnectionsOpened, ConnectionsClosed uint64
 	ChannelsOpened, ChannelsClosed       uint64
+	Timeouts                             Timeouts
 }
+
+// Timeouts counts what clients of this node were told of consumer timeouts.
+type Timeouts struct{ Cancelled, Suspended, Closed, Gets uint64 }
 
 // Metrics is a node's page.
 type Metrics struct {

@@ -66,7 +66,9 @@ func TestPage(t *testing.T) {
 			LostOnce: 13,
 		}
 	})
-	m.SetTraffic(func() Traffic { return Traffic{ConnectionsOpened: 5, ConnectionsClosed: 2, ChannelsOpened: 7} })
+	m.SetTraffic(func() Traffic {
+		return Traffic{ConnectionsOpened: 5, ConnectionsClosed: 2, ChannelsOpened: 7, Timeouts: Timeouts{1, 2, 3, 4}}
+	})
 	m.Late("message", 30*time.Millisecond)
 	m.Late("message", 3*time.Millisecond)
 	page := mustScrape(t, m)
@@ -80,6 +82,8 @@ func TestPage(t *testing.T) {
 		`rabbitmq_unreachable_cluster_peers_count 1`, `quorate_peer_alive{peer="n3"} 0`, `quorate_peer_backlog_bytes{peer="n2"} 10`,
 		`quorate_peer_round_trip_seconds{peer="n2"} 0.001`, `quorate_raft_log_disk_bytes 100`, `quorate_raft_log_cache_hits_total 5`,
 		`quorate_timer_lateness_seconds_bucket{kind="message",le="0.005"} 1`, `quorate_timer_lateness_seconds_count{kind="message"} 2`,
+		`quorate_consumer_timeout_actions_total{action="cancel"} 1`, `quorate_consumer_timeout_actions_total{action="suspend"} 2`,
+		`quorate_consumer_timeout_actions_total{action="channel_close"} 3`, `quorate_consumer_timeout_actions_total{action="get"} 4`,
 		`quorate_dead_letter_outbox_depth 1`, `quorate_dead_letter_outbox_waiting 1`,
 		`rabbitmq_global_messages_dead_lettered_expired_total{dead_letter_strategy="disabled",queue_type="rabbit_quorum_queue"} 1`,
 		`rabbitmq_global_messages_dead_lettered_expired_total{dead_letter_strategy="at_most_once",queue_type="rabbit_quorum_queue"} 2`,

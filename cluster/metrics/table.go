@@ -147,6 +147,13 @@ var table = []metric{
 	{"rabbitmq_queue_messages_unacked_bytes", gauge, nil, "Payload bytes of the messages unacknowledged", one(func(f *Figures) uint64 { return f.Led.UnackedBytes })},
 	{"rabbitmq_queue_messages_bytes", gauge, nil, "Both of them", one(func(f *Figures) uint64 { return f.Led.ReadyBytes + f.Led.UnackedBytes })},
 	{"quorate_consumer_timeouts_total", counter, nil, "Messages that were taken back from consumers that held them for too long, in queues while this node led them", one(func(f *Figures) uint64 { return f.TimedOut })},
+	{"quorate_consumer_timeout_actions_total", counter, []string{"action"}, "What clients of this node were told of consumer timeouts. action: cancel (a consumer was cancelled), suspend (one was suspended, each time), channel_close (the channel of one that cannot be cancelled), get (the channel, for what basic.get took)", func(f *Figures, add emit) {
+		t := &f.Traffic.Timeouts
+		add(float64(t.Cancelled), "cancel")
+		add(float64(t.Suspended), "suspend")
+		add(float64(t.Closed), "channel_close")
+		add(float64(t.Gets), "get")
+	}},
 	{"quorate_consumer_timeout_late_acks_total", counter, nil, "Messages that were settled after they had been taken back, in queues while this node led them: if it grows, a timeout is too short", one(func(f *Figures) uint64 { return f.LateAcks })},
 	{"quorate_consumers_timed_out", gauge, nil, "Consumers of the queues that this node leads that have not settled what was taken back from them", one(func(f *Figures) int { return f.Led.ConsumersTimedOut })},
 	{"quorate_consumer_oldest_unacked_seconds", gauge, nil, "Age of the oldest delivery that is not settled, in the queues that this node leads; 0: there is none", one(func(f *Figures) float64 { return f.Led.OldestUnacked.Seconds() })},

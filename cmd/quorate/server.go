@@ -17,6 +17,7 @@ import (
 
 	"github.com/quorate/quorate/amqp"
 	"github.com/quorate/quorate/cluster"
+	"github.com/quorate/quorate/cluster/metrics"
 	"github.com/quorate/quorate/cluster/mgmt"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -171,7 +172,6 @@ func serve(s *settings, logger *slog.Logger, stop <-chan os.Signal) error {
 		return err
 	}
 	counts := &traffic{}
-	node.Metrics().SetTraffic(counts.read)
 	api, page := mgmt.New(node, logger), node.Metrics().Server(logger)
 	failed := make(chan error, 5)
 	go func() { failed <- api.Serve(ways.management) }()
@@ -186,6 +186,11 @@ func serve(s *settings, logger *slog.Logger, stop <-chan os.Signal) error {
 	if err != nil {
 		return errors.Join(err, page.Close(context.Background()), api.Close(context.Background()), node.Close())
 	}
+	node.Metrics().SetTraffic(func() metrics.Traffic {
+		t := counts.read()
+		t.Timeouts = metrics.Timeouts(front.Timeouts())
+		return t
+	})
 	clients := newDoor(front, ways.clients, failed)
 	node.SetDoor(clients)
 	joining, cancel := context.WithCancel(context.Background())
