@@ -28,13 +28,15 @@ type rest struct{ Node }
 type world struct {
 	rest
 	*operator
-	t       *testing.T
-	catalog catalog.Catalog
-	figures map[string]Figures // by name of the queue
-	offline map[string]bool
-	clients []api.Connection
-	closed  []string // connections, and why
-	handler http.Handler
+	t         *testing.T
+	catalog   catalog.Catalog
+	figures   map[string]Figures // by name of the queue
+	offline   map[string]bool
+	clients   []api.Connection
+	consumers []Consumer
+	defaults  catalog.Defaults
+	closed    []string // connections, and why
+	handler   http.Handler
 }
 
 func newWorld(t *testing.T) *world {
@@ -95,7 +97,7 @@ func (w *world) Figures(_ context.Context, ids ...fsm.QueueID) map[fsm.QueueID]F
 	return all
 }
 
-func (w *world) Consumers(context.Context, ...fsm.QueueID) []Consumer { return nil }
+func (w *world) Consumers(context.Context, ...fsm.QueueID) []Consumer { return w.consumers }
 func (w *world) Connections(context.Context) []api.Connection         { return w.clients }
 
 func (w *world) CloseConnection(_ context.Context, c api.Connection, reason string) (bool, error) {
@@ -105,7 +107,7 @@ func (w *world) CloseConnection(_ context.Context, c api.Connection, reason stri
 }
 
 func (w *world) Online(node string) bool    { return !w.offline[node] }
-func (w *world) Defaults() catalog.Defaults { return catalog.Defaults{} }
+func (w *world) Defaults() catalog.Defaults { return w.defaults }
 func (w *world) Ready() bool                { return true }
 func (w *world) Version() string            { return "1.2.3" }
 
