@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 )
 
 // logs are the files that hold what the nodes wrote to their output.
@@ -37,6 +39,22 @@ func (c *Cluster) Complaints() []string {
 		}
 	}
 	return found
+}
+
+// Logged counts the log lines that hold all these words.
+func (c *Cluster) Logged(words ...string) (n int) {
+	for _, path := range c.logs() {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(text)) {
+			if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // CollectLogs copies every log of the cluster into dir.

@@ -3,6 +3,7 @@ package conform
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"strings"
@@ -22,6 +23,9 @@ import (
 const (
 	patience = 30 * time.Second
 	poll     = 20 * time.Millisecond
+	// rowsAtOnce is how many rows run side by side. They mostly wait for an
+	// instant, so it does not depend on the number of processors.
+	rowsAtOnce = "6"
 	// slack is how much earlier than its instant something may be seen: clocks
 	// of milliseconds are rounded down.
 	slack = 5 * time.Millisecond
@@ -44,6 +48,10 @@ func buildAndRun(m *testing.M) int {
 		return 1
 	}
 	shared.dir = dir
+	if err := flag.Set("test.parallel", rowsAtOnce); err != nil { // -parallel comes later, and wins
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	code := m.Run()
 	if err := shared.stop(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -87,7 +95,12 @@ func (s *sharedCluster) stop() error {
 // mustCluster starts a cluster for one test.
 func mustCluster(t *testing.T, args ...string) *cluster.Cluster {
 	t.Helper()
-	c, err := cluster.Start(t.Context(), cluster.Options{Binary: server, Dir: t.TempDir(), Args: args})
+	return mustNodes(t, 3, args...)
+}
+
+func mustNodes(t *testing.T, nodes int, args ...string) *cluster.Cluster {
+	t.Helper()
+	c, err := cluster.Start(t.Context(), cluster.Options{Binary: server, Dir: t.TempDir(), Nodes: nodes, Args: args})
 	if err != nil {
 		t.Fatal(err)
 	}

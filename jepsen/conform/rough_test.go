@@ -2,6 +2,7 @@ package conform
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -180,7 +181,7 @@ var roughRows = suite{test: "TestRough", title: "Nodes stop or die", rough: true
 		t.killLeader(hold)
 		t.mustComeOnce(work, 200)
 	}},
-}, stopRows...)}
+}, slices.Concat(stopRows, silentRows)...)}
 
 // numbers is 1 … n, joined.
 func numbers(n int) string {

@@ -2,11 +2,17 @@ package conform
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
+	"strings"
 	"testing"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/quorate/quorate/jepsen/client"
+	"github.com/quorate/quorate/jepsen/cluster"
 )
 
 func TestTimeout(t *testing.T) { timeoutRows.run(t) }
@@ -21,7 +27,7 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 		t.must(d.Ack(false))
 		t.settledTo(q, 0)
 	}},
-	{id: "CT2", what: "without consumer_cancel_notify: 406, the connection lives", but: "held by the tests of the AMQP front: the client library always announces the capability"},
+	{id: "CT2", what: "without consumer_cancel_notify: 406, the connection lives, the message is back", run: incapable},
 	{id: "CT3", what: "basic.get: 406, and the message is back", run: func(t *T) {
 		q := t.queue("q", "x-consumer-timeout", int32(1000))
 		t.publish(q)
@@ -45,11 +51,17 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 	{id: "CT7", what: "of queue and policy the smaller: the queue's", run: func(t *T) {
 		t.fires(1000, []any{"x-consumer-timeout", int32(1000)}, nil, definition{"consumer-timeout": 5000})
 	}},
-	{id: "CT8", what: "with nothing set the node's value, 1800000, is shown", run: func(t *T) {
-		q := t.queue("q")
-		t.consume(q, 1)
-		c := t.consumerOf(q)
-		t.equal("timeout", fmt.Sprint(c.Timeout, c.Source), "1800000node")
+	{id: "CT8", what: "the node's value counts where nothing else is set; unless set it is 1800000", run: func(t *T) {
+		inherited := func(t *T) string {
+			q := t.queue("shown")
+			t.consume(q, 1)
+			c := t.consumerOf(q)
+			return fmt.Sprint(c.Timeout, c.Source)
+		}
+		t.equal("timeout", inherited(t), "1800000node")
+		set := newT(t.T, mustNodes(t.T, 1, "--set", "consumer_timeout=1000"), t.row)
+		t.equal("timeout that is set", inherited(set), "1000node")
+		set.fires(1000, nil, nil, nil)
 	}},
 	{id: "CT9", what: "wrong values of the consumer: 406", run: func(t *T) {
 		q := t.queue("q")
@@ -63,6 +75,16 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 	{id: "CT10", what: "wrong values of the queue: 406", run: func(t *T) {
 		for _, v := range []any{int32(-1), "1000", 1.5} {
 			t.refuseDeclare("q", "invalid arg 'x-consumer-timeout' for queue 'CT10.q' in vhost '/'", "x-consumer-timeout", v)
+		}
+	}},
+	{id: "CT11", what: "wrong values of a policy are refused", run: func(t *T) {
+		for _, v := range []any{-5, "1s"} {
+			p := cluster.Policy{Name: t.name("p"), Pattern: "^CT11$", Definition: definition{"consumer-timeout": v}}
+			status, answer, err := t.Nodes[0].Do(t.ctx, http.MethodPut, p.Path(), p)
+			t.must(err)
+			if words := "is not a valid consumer timeout"; status != http.StatusBadRequest || !strings.Contains(string(answer), words) {
+				t.Errorf("%v: status %d, %s; not %q", v, status, answer, words)
+			}
 		}
 	}},
 	{id: "CT12", what: "only what is due goes back", run: func(t *T) { t.partial(false) }},
@@ -119,6 +141,35 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 		t.must(d.Ack(false))
 		t.settledTo(q, 0)
 	}},
+	{id: "CT21", what: "single active consumer: both time out, one subscribes again: it is served", run: func(t *T) {
+		q := t.queue("q", "x-single-active-consumer", true)
+		t.publish(q)
+		var both [2]*slow
+		for i := range both {
+			both[i] = t.slow(q, "x-consumer-timeout", int32(500))
+			t.next(both[i].from)
+			both[i].mustBeCancelled(t)
+		}
+		again := t.slowOn(both[0].ch, q, "again")
+		for range 2 {
+			d := t.next(again.from)
+			t.must(d.Ack(false))
+			if d.Redelivered {
+				t.publish(q)
+			}
+		}
+		t.settledTo(q, 0)
+	}},
+	{id: "CT22", what: "single active consumer: the next one takes over from one that times out", run: func(t *T) {
+		q, s, at := t.late(1000, "x-single-active-consumer", true)
+		d := t.other(q)
+		t.notBefore(at, 1000)
+		s.mustBeCancelled(t)
+		t.must(d.Ack(false))
+		t.settledTo(q, 0)
+	}},
+	{id: "CT23", what: "single active consumer: nobody else gets anything while it holds what is not due", run: func(t *T) { t.keepsPlace() },
+		but: "holds with `x-consumer-timeout-action: suspend`; a consumer that is cancelled makes way at once"},
 	{id: "CT24", what: "suspend: nothing until what is late is acked", run: func(t *T) { t.suspended(1) }},
 	{id: "CT25", what: "suspend: both of two must be acked", run: func(t *T) { t.suspended(2) }},
 	{id: "CT26", what: "without acknowledgements nothing is late", run: func(t *T) {
@@ -155,9 +206,22 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 		t.take(q, 1)
 		s.mustLive(t)
 	}},
-	{id: "CT31", what: "timeouts and late acks are counted and shown", run: func(t *T) {
+	{id: "CT31", what: "timeouts and late acks are counted, shown and logged", run: func(t *T) {
 		q, s, _ := t.late(500, "x-consumer-timeout-action", "suspend")
 		d := t.other(q)
+		t.metric(1, "quorate_consumer_timeout_actions_total", `action="suspend"`)
+		t.metric(1, "quorate_consumer_timeouts_total")
+		var figures struct {
+			TimedOut int `json:"messages_timed_out_total"`
+		}
+		t.must(t.Nodes[0].Call(t.ctx, http.MethodGet, "/api/queues/%2F/"+q, nil, &figures))
+		t.equal("the queue's count", figures.TimedOut, 1)
+		t.eventually("it is logged once", func() error {
+			if n := t.Logged("consumer timeout", q, "slow", "[1]", "timeout_ms", "500"); n != 1 {
+				return fmt.Errorf("%d lines", n)
+			}
+			return nil
+		})
 		c := t.consumerNamed(q, "slow")
 		t.equal("consumer", fmt.Sprint(c.Activity, c.TimedOut, c.Timeout, c.Source), "timeout1 500consumer")
 		t.must(s.delivery.Ack(false))
@@ -169,12 +233,6 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 		})
 		t.must(d.Ack(false))
 	}},
-	{id: "CT11", what: "wrong values of a policy are refused", but: "held by the tests of the HTTP API: `… is not a valid consumer timeout`"},
-	{id: "CT21", what: "a single active consumer times out, then the other", but: "it has no test yet"},
-	{id: "CT22", what: "the next single active consumer takes over", but: "it has no test yet"},
-	{id: "CT23", what: "nobody is served while the active one holds what is not due", but: "it has no test yet"},
-	{id: "CT29", what: "the leader dies before the deadline", but: "it has no test yet"},
-	{id: "CT30", what: "the clocks of the nodes differ", but: "it has no test yet"},
 }}
 
 // slow is a consumer that does not ack, on a channel of its own.
@@ -346,6 +404,47 @@ func (t *T) suspended(n int) {
 	d := t.next(s.from)
 	t.equal("then", string(d.Body), "new")
 	t.must(d.Ack(false))
+}
+
+// incapable is a client that cannot be told of a cancelled consumer.
+func incapable(t *T) {
+	q := t.queue("q", "x-consumer-timeout", int32(1000))
+	r, err := client.DialRaw(t.ctx, t.Nodes[0].AMQP)
+	t.must(err)
+	defer r.Close()
+	t.must(r.Consume(q))
+	t.publish(q)
+	_, err = r.Expect(60<<16 | 60)
+	t.must(err)
+	_, err = r.Expect(60<<16 | 30) // a cancel must not come, a close must
+	var closed *client.Closed
+	if words := "delivery acknowledgement on channel 1 timed out. Timeout value used: 1000 ms."; !errors.As(err, &closed) ||
+		closed.Connection || closed.Code != amqp.PreconditionFailed || !strings.Contains(closed.Text, words) {
+		t.Fatalf("the channel ends with %v", err)
+	}
+	t.must(r.OpenChannel(2))
+	t.take(q, 1)
+}
+
+// keepsPlace lets a single active consumer be late with one of two messages.
+func (t *T) keepsPlace() {
+	t.Helper()
+	const timeout = 3000
+	q := t.queue("q", "x-single-active-consumer", true)
+	s := t.slow(q, "x-consumer-timeout", int32(timeout), "x-consumer-timeout-action", "suspend")
+	_, next := t.consume(q, 10)
+	t.publish(q, body("1"))
+	t.next(s.from)
+	t.waitUntil(time.Now().Add(ms(1000)))
+	at := t.publish(q, body("2"))
+	t.next(s.from)
+	for _, want := range []string{"1", "2"} {
+		d := t.next(next)
+		t.notBefore(at, timeout)
+		t.equal("delivery", string(d.Body), want)
+		t.must(d.Ack(false))
+	}
+	t.settledTo(q, 0)
 }
 
 // shown is a consumer as the HTTP API shows it.
