@@ -33,6 +33,7 @@ var commands = []command{
 	{"rate", "publish at a fixed rate and see how long messages take to their consumer", runRate},
 	{"ttl", "let messages expire into a dead-letter queue and see how late they are", runTTL},
 	{"expiry", "let a million messages die at once and see how long that takes", runMortality},
+	{"timeouts", "let the consumers of a node time out at once and see when their messages are with others", runTimeouts},
 	{"backlog", "fill a queue and see what a waiting message costs in memory", runBacklog},
 	{"pinned", "leave one message unsettled and pass many through behind it", runPinned},
 	{"suite", "start a three-node cluster on loopback and measure all of it", runSuite},

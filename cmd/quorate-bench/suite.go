@@ -118,6 +118,7 @@ type suite struct {
 	waiting  int
 	passed   int
 	mortal   int
+	slow     int
 	queues   int
 	only     string
 }
@@ -129,6 +130,7 @@ func runSuite(ctx context.Context, fs *flag.FlagSet, args []string) (err error) 
 	fs.IntVar(&s.waiting, "backlog", 1_000_000, "`messages` left waiting in the backlog run; 0: no such run")
 	fs.IntVar(&s.passed, "pinned", 1_000_000, "`messages` passed through behind the pinned one; 0: no such run")
 	fs.IntVar(&s.mortal, "mortal", 1_000_000, "`messages` that die at once in the runs expiry; 0: no such runs")
+	fs.IntVar(&s.slow, "timeouts", 10_000, "`consumers` that time out at once in the run timeouts, 1 … 100000; 0: no such run")
 	fs.IntVar(&s.queues, "queues", 10_000, "`number` of queues in the run queues, which -only asks for")
 	fs.StringVar(&s.only, "only", "", "run only the measurements whose names hold one of these comma-separated `texts`")
 	if err := parse(fs, args); err != nil {
@@ -136,6 +138,9 @@ func runSuite(ctx context.Context, fs *flag.FlagSet, args []string) (err error) 
 	}
 	if s.rounds < 1 || s.rounds > 100 {
 		return errors.New("-runs must be between 1 and 100")
+	}
+	if s.slow < 0 || s.slow > maxSlow {
+		return fmt.Errorf("-timeouts must be between 0 and %d", maxSlow)
 	}
 	if s.only == "queues" {
 		return manyQueues(ctx, s.lab, s.queues)
@@ -180,6 +185,16 @@ func (s *suite) round(ctx context.Context, all *collection) error {
 	}
 	if err := s.deaths(ctx, all); err != nil {
 		return err
+	}
+	if s.slow > 0 && selected("timeouts", s.only) {
+		if _, err := calm(ctx, s.target.pids, calmTimeout); err != nil {
+			return err
+		}
+		r, err := timeouts(ctx, s.target, s.slow)
+		if err != nil {
+			return err
+		}
+		all.add("", r)
 	}
 	pass, wait := backlogShape, backlogShape
 	pass.messages, wait.messages = s.passed, s.waiting
