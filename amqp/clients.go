@@ -82,6 +82,16 @@ func (s *Server) CloseConnection(name, reason string) bool {
 	return false
 }
 
+// Expel ends the connections to vhosts for which there is a reason: their
+// clients are told 320 with it. It does not wait.
+func (s *Server) Expel(reason func(vhost string) string) {
+	for _, c := range s.open() {
+		if why := reason(c.vhost); why != "" {
+			c.fail(errForced(why))
+		}
+	}
+}
+
 // open lists the connections that are past their handshake.
 func (s *Server) open() []*conn {
 	s.mu.Lock()

@@ -99,7 +99,12 @@ func (c *conn) serve() {
 	err := errEnding
 	if open {
 		c.log.Info("connection open")
-		err = c.read()
+		// Whoever was told to expel it before it was running has missed it.
+		if err = c.broker.Renew(); err != nil {
+			err = protocolError(err, wire.IDConnectionOpen)
+		} else {
+			err = c.read()
+		}
 	}
 	c.end(err, written)
 	c.socket.Close()

@@ -1,9 +1,11 @@
 package amqp
 
 import (
+	"errors"
 	"log/slog"
 
 	"github.com/quorate/quorate/amqp/wire"
+	"github.com/quorate/quorate/fsm"
 )
 
 // read processes frames until something ends the connection, and returns what.
@@ -172,6 +174,9 @@ func (c *conn) openChannel(number uint16) error {
 	if err != nil {
 		if isInternal(err) {
 			c.log.Error("channel.open failed", slog.Any("error", err))
+		}
+		if errors.As(err, new(*fsm.Refusal)) {
+			return protocolError(err, 0) // as with any limit, it is no method's
 		}
 		return protocolError(err, wire.IDChannelOpen)
 	}

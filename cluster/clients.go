@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -72,6 +73,35 @@ func (n *Node) Connections(ctx context.Context) []api.Connection {
 	asked.Wait()
 	slices.SortFunc(all, func(a, b api.Connection) int { return strings.Compare(a.Name, b.Name) })
 	return all
+}
+
+// vhostsChanged is told when vhosts may have gone. It does not wait.
+func (n *Node) vhostsChanged() {
+	select {
+	case n.vhostGone <- struct{}{}:
+	default:
+	}
+}
+
+// expelStrays sends clients away whose vhost has been deleted.
+func (n *Node) expelStrays() {
+	for {
+		select {
+		case <-n.life.Done():
+			return
+		case <-n.vhostGone:
+		}
+		if n.door == nil || !n.ready.Load() {
+			continue // nobody is in
+		}
+		v := n.View()
+		n.door.Expel(func(vhost string) string {
+			if _, ok := v.VHost(vhost); ok {
+				return ""
+			}
+			return fmt.Sprintf("vhost '%s' is down", vhost)
+		})
+	}
 }
 
 // CloseConnection has the node that a client is connected to send it away,

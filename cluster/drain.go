@@ -43,6 +43,9 @@ type Door interface {
 	Shut(ctx context.Context, reason string)
 	// Open lets clients in again. It does nothing if they are let in.
 	Open() error
+	// Expel tells clients to leave for whose vhost there is a reason; empty:
+	// there is none. It does not wait.
+	Expel(reason func(vhost string) string)
 	// Connections describes who is in.
 	Connections() []api.Connection
 	// CloseConnection sends away whose connection has this name, and returns

@@ -91,7 +91,8 @@ type Node struct {
 	refused   atomic.Int64 // nodes that came with another data folder
 	admission sync.Mutex   // one change of the catalog's members at a time
 
-	expired atomic.Uint64 // exchanges deleted for being idle
+	vhostGone chan struct{} // a vhost may have gone
+	expired   atomic.Uint64 // exchanges deleted for being idle
 
 	incarnation [16]byte // of this process
 
@@ -110,7 +111,7 @@ func Open(c Config) (*Node, error) {
 	if c.Versions == (fsm.Versions{}) {
 		c.Versions = fsm.Supported
 	}
-	n := &Node{config: c, slog: c.Logger}
+	n := &Node{config: c, slog: c.Logger, vhostGone: make(chan struct{}, 1)}
 	n.life, n.end = context.WithCancel(context.Background())
 	n.metrics = metrics.New(n.figures)
 	if err := n.open(); err != nil {
@@ -175,6 +176,7 @@ func (n *Node) open() error {
 	n.work.Go(n.tend)
 	n.work.Go(n.keepAway)
 	n.work.Go(n.expireExchanges)
+	n.work.Go(n.expelStrays)
 	return nil
 }
 

@@ -243,6 +243,9 @@ func (n *Node) catalogChanged(c group.CatalogChange) {
 		n.replica.checkOpen()
 		n.members.checkAll()
 	}
+	if c.VHosts || c.Everything {
+		n.vhostsChanged()
+	}
 	n.settingsChanged(view)
 	n.broker.CatalogChanged()
 }

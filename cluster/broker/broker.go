@@ -45,6 +45,7 @@ const (
 	KindConnections     // call: a node's clients, see package cluster
 	KindCloseConnection // call
 	kindScheduled       // call
+	kindCounts          // call
 )
 
 // Catalog is the replicated catalog as the broker uses it.
@@ -120,6 +121,7 @@ type Broker struct {
 	mu         sync.RWMutex
 	closed     bool
 	sessions   map[uint64]*Session
+	entered    map[*Connection]struct{} // the connections of clients
 	targets    map[fsm.QueueID]*target
 	forwarders map[fsm.QueueID]*forwarder
 	dead       map[string]deadNode // peers that are down, by name
@@ -146,6 +148,7 @@ func New(c Config) *Broker {
 	b := &Broker{
 		config: c, mesh: c.Mesh, slog: c.Logger,
 		sessions:   map[uint64]*Session{},
+		entered:    map[*Connection]struct{}{},
 		targets:    map[fsm.QueueID]*target{},
 		forwarders: map[fsm.QueueID]*forwarder{},
 		dead:       map[string]deadNode{},
@@ -169,6 +172,7 @@ func (b *Broker) Listen(host *group.Host) {
 	b.mesh.HandleCall(kindStats, b.onStats)
 	b.mesh.HandleCall(kindFigures, b.onFigures)
 	b.mesh.HandleCall(kindPeek, b.onPeek)
+	b.mesh.HandleCall(kindCounts, b.onCounts)
 	b.mesh.Handle(kindReply, b.onReply)
 	b.mesh.HandleCall(kindRequester, b.onRequester)
 	b.mesh.HandleCall(kindConsumers, b.onConsumers)

@@ -486,8 +486,9 @@ func (s *Session) Get(ctx context.Context, name string, noAck bool) (fsm.Message
 	return *k.got, true, nil
 }
 
-// Close removes the queues that the connection owns.
+// Close removes the queues that the connection owns. It counts no more.
 func (c *Connection) Close(ctx context.Context) {
+	c.broker.leave(c)
 	if !c.owns.Load() {
 		return
 	}

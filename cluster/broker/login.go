@@ -192,6 +192,8 @@ type Connection struct {
 	vhost  string
 	number uint64
 	owns   atomic.Bool // an exclusive queue was declared
+
+	channels atomic.Int64 // that are open
 }
 
 // mayOpen refuses a vhost that is not there, or not for this user.
@@ -205,12 +207,17 @@ func mayOpen(v *catalog.View, user, vhost string) error {
 	return nil
 }
 
-// Connect opens a vhost for a user that has logged in.
+// Connect opens a vhost for a user that has logged in, on behalf of something
+// that is no client's connection: limits do not concern it. See Enter.
 func (b *Broker) Connect(_ context.Context, user, vhost string) (*Connection, error) {
 	if err := mayOpen(b.view(), user, vhost); err != nil {
 		return nil, err
 	}
-	return &Connection{broker: b, user: user, vhost: vhost, number: b.connNumber.Add(1)}, nil
+	return b.connection(user, vhost), nil
+}
+
+func (b *Broker) connection(user, vhost string) *Connection {
+	return &Connection{broker: b, user: user, vhost: vhost, number: b.connNumber.Add(1)}
 }
 
 // Renew looks again at what the user may do: open the vhost, and read the
@@ -241,6 +248,9 @@ func (c *Connection) OpenSession(client fsm.SessionEvents) (*Session, error) {
 	self := fsm.NodeID(b.self.Load())
 	if self == 0 {
 		return nil, fsm.Refuse(fsm.Internal, "this node has not joined the cluster yet")
+	}
+	if err := c.addChannel(); err != nil {
+		return nil, err
 	}
 	s := &Session{
 		conn: c, client: client,

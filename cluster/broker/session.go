@@ -301,6 +301,9 @@ func (b *Broker) leaderless(q *catalog.Queue) error {
 // Close returns what the session holds and ends its consumers.
 func (s *Session) Close(ctx context.Context) {
 	s.mu.Lock()
+	if !s.closing {
+		s.conn.channels.Add(-1)
+	}
 	s.closing = true
 	var calls []*call
 	for _, l := range s.byIndex {

@@ -53,6 +53,7 @@ type CatalogChange struct {
 	Added, Removed []fsm.QueueID
 	Configured     []fsm.QueueID // their effective settings have changed
 	Moved          []fsm.QueueID // their members have changed
+	VHosts         bool          // vhosts have gone
 	Nodes          bool          // nodes have come, started anew, or gone
 	// Everything is set when the whole view was replaced by a snapshot.
 	Everything bool
@@ -358,6 +359,7 @@ func (m catalogMachine) Apply(l *raft.Log) any {
 			change.Moved = append(change.Moved, fsm.QueueID(id))
 		}
 		c := e.Commands[i]
+		change.VHosts = change.VHosts || r.Changed && c.GetDeleteVhost() != nil
 		change.Nodes = change.Nodes || r.Changed && (c.GetRegisterNode() != nil || c.GetAdmitNode() != nil || c.GetForgetNode() != nil)
 	}
 	k.config.Changed(change)

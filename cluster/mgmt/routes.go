@@ -140,6 +140,12 @@ func (s *Server) accounts() []resource {
 		{"/api/topic-permissions/{vhost}/{user}/{exchange}", []endpoint{
 			get(administrator, s.getTopicPermissions), remove(administrator, s.removeTopicPermission),
 		}},
+		{"/api/vhost-limits", []endpoint{get(management, s.listVHostLimits)}},
+		{"/api/vhost-limits/{vhost}", []endpoint{get(management, s.listVHostLimits)}},
+		{"/api/vhost-limits/{vhost}/{name}", []endpoint{put(administrator, s.putLimit), remove(administrator, s.removeLimit)}},
+		{"/api/user-limits", []endpoint{get(administrator, s.listUserLimits)}},
+		{"/api/user-limits/{user}", []endpoint{get(administrator, s.listUserLimits)}},
+		{"/api/user-limits/{user}/{name}", []endpoint{put(administrator, s.putLimit), remove(administrator, s.removeLimit)}},
 		{"/api/permissions", []endpoint{get(administrator, s.listPermissions)}},
 		{"/api/permissions/{vhost}/{user}", []endpoint{
 			get(administrator, s.getPermission), put(administrator, s.putPermission), remove(administrator, s.removePermission),

@@ -11,17 +11,26 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-func describeUser(u *logpb.PutUser) api.User {
+func (r *request) describeUser(u *logpb.PutUser) api.User {
+	_, limits := limitsOf(r.view, true)
 	return api.User{
 		Name: u.GetName(), PasswordHash: base64.StdEncoding.EncodeToString(u.GetPasswordHash()),
-		HashingAlgorithm: u.GetHashAlgorithm(), Tags: orEmpty(u.GetTags()), Limits: map[string]any{},
+		HashingAlgorithm: u.GetHashAlgorithm(), Tags: orEmpty(u.GetTags()), Limits: orNone(limits[u.GetName()]),
 	}
+}
+
+// orNone returns limits that JSON shows as an object.
+func orNone(limits map[string]int64) map[string]int64 {
+	if limits == nil {
+		return map[string]int64{}
+	}
+	return limits
 }
 
 func (s *Server) listUsers(w http.ResponseWriter, r *request) {
 	var items []api.User
 	for _, u := range r.view.Users() {
-		items = append(items, describeUser(u))
+		items = append(items, r.describeUser(u))
 	}
 	list(s, w, r, items)
 }
@@ -32,7 +41,7 @@ func (s *Server) getUser(w http.ResponseWriter, r *request) {
 		s.notFound(w)
 		return
 	}
-	s.answer(w, http.StatusOK, describeUser(u))
+	s.answer(w, http.StatusOK, r.describeUser(u))
 }
 
 // putUser makes or replaces a user. Without a password and without a hash the

@@ -128,6 +128,9 @@ func (d *door) Connections() []api.Connection {
 	return all
 }
 
+// Expel implements cluster.Door.
+func (d *door) Expel(reason func(vhost string) string) { d.front.Expel(reason) }
+
 // CloseConnection implements cluster.Door.
 func (d *door) CloseConnection(name, reason string) bool {
 	return d.front.CloseConnection(name, reason)

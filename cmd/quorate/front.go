@@ -42,7 +42,7 @@ func (f frontBroker) LoginCertified(ctx context.Context, user string, remote net
 func (f frontBroker) ClusterName() string { return f.b.ClusterName() }
 
 func (f frontBroker) Connect(ctx context.Context, user, vhost string) (amqp.Connection, error) {
-	c, err := f.b.Connect(ctx, user, vhost)
+	c, err := f.b.Enter(ctx, user, vhost)
 	if err != nil {
 		return nil, err
 	}

@@ -122,6 +122,8 @@ func (d *draft) perform(c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
 		return d.touchExchange(m.TouchExchange)
 	case *logpb.CatalogCommand_ExpireExchange:
 		return d.expireExchange(m.ExpireExchange)
+	case *logpb.CatalogCommand_PutLimit:
+		return d.putLimit(m.PutLimit)
 	}
 	return nil, refuse(fsm.Internal, "unknown catalog command")
 }

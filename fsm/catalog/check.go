@@ -21,6 +21,9 @@ func (v *View) Check() error {
 	if err := v.checkVersions(); err != nil {
 		return err
 	}
+	if err := v.checkLimits(); err != nil {
+		return err
+	}
 	queues, owned := 0, 0
 	for name, vh := range v.vhosts.All() {
 		if vh.row.GetName() != name {

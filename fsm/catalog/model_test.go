@@ -23,6 +23,8 @@ type model struct {
 	index, started uint64 // of the entry, and of the one that registered m
 	clock          int64
 	active         map[string]int64 // last use of every exchange
+	most           int64            // queues; negative: no limit
+	limited        bool             // most was given
 }
 
 func newModel() *model {
@@ -231,7 +233,7 @@ func (m *model) perform(c *logpb.CatalogCommand) bool {
 	case *logpb.CatalogCommand_DeleteExchange:
 		return m.deleteExchange(b.DeleteExchange)
 	case *logpb.CatalogCommand_DeclareQueue:
-		if m.queues[b.DeclareQueue.Name] != nil {
+		if m.queues[b.DeclareQueue.Name] != nil || m.limited && m.most >= 0 && int64(len(m.queues)) >= m.most {
 			return false
 		}
 		m.queues[b.DeclareQueue.Name] = b.DeclareQueue
@@ -246,6 +248,10 @@ func (m *model) perform(c *logpb.CatalogCommand) bool {
 		return m.bind(b.Bind)
 	case *logpb.CatalogCommand_Unbind:
 		return m.unbind(b.Unbind)
+	case *logpb.CatalogCommand_PutLimit:
+		old, given := m.most, m.limited
+		m.most, m.limited = b.PutLimit.Value, !b.PutLimit.Unset
+		return given != m.limited || given && old != m.most
 	case *logpb.CatalogCommand_PutSetting:
 		if b.PutSetting.Name == FSMVersion {
 			return m.raise(b.PutSetting)

@@ -78,7 +78,7 @@ func drawBind(t *rapid.T) *logpb.Bind {
 
 func drawCommand(t *rapid.T) *logpb.CatalogCommand {
 	c := &logpb.CatalogCommand{}
-	switch n := rapid.IntRange(0, 27).Draw(t, "command"); {
+	switch n := rapid.IntRange(0, 28).Draw(t, "command"); {
 	case n < 3:
 		c.Body = &logpb.CatalogCommand_DeclareExchange{DeclareExchange: drawExchange(t)}
 	case n < 6:
@@ -108,7 +108,10 @@ func drawCommand(t *rapid.T) *logpb.CatalogCommand {
 	case n < 24:
 		c.Body = &logpb.CatalogCommand_TouchExchange{TouchExchange: &logpb.TouchExchange{
 			Vhost: "/", Name: someExchange.Draw(t, "touched"), At: rapid.Int64Range(0, 120).Draw(t, "at")}}
-	case n < 26:
+	case n < 25:
+		c.Body = &logpb.CatalogCommand_PutLimit{PutLimit: &logpb.PutLimit{
+			Of: "/", Name: MaxQueues, Value: rapid.Int64Range(-1, 5).Draw(t, "most"), Unset: rapid.Bool().Draw(t, "unset")}}
+	case n < 27:
 		c.Body = &logpb.CatalogCommand_ExpireExchange{ExpireExchange: &logpb.ExpireExchange{
 			Vhost: "/", Name: someExchange.Draw(t, "idle"), At: rapid.Int64Range(0, 120).Draw(t, "at")}}
 	default:

@@ -157,7 +157,10 @@ func (v *View) checkDeclareQueue(ask access, d *logpb.DeclareQueue, generated bo
 			return nil, err
 		}
 	}
-	return nil, v.ValidateQueueArguments(vhost, name, d.GetArguments())
+	if err := v.ValidateQueueArguments(vhost, name, d.GetArguments()); err != nil {
+		return nil, err
+	}
+	return nil, v.checkQueueLimit(vhost, name)
 }
 
 func checkName(kind, name string) error {

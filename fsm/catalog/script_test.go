@@ -413,6 +413,12 @@ func parseCommand(t testing.TB, w []string) *logpb.CatalogCommand {
 			m.Value = parseValue(t, 'l', w[2]).Int
 		}
 		c.Body = &logpb.CatalogCommand_PutSetting{PutSetting: m}
+	case "limit":
+		m := &logpb.PutLimit{User: w[1] == "user", Of: w[2], Name: w[3], Unset: len(w) < 5}
+		if !m.Unset {
+			m.Value = parseValue(t, 'l', w[4]).Int
+		}
+		c.Body = &logpb.CatalogCommand_PutLimit{PutLimit: m}
 	case "vhost":
 		c.Body = &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: w[1], Description: parseOptions(t, w[2:]).values["description"]}}
 	case "delete-vhost":

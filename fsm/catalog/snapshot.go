@@ -17,6 +17,7 @@ func (v *View) Snapshot() *logpb.CatalogSnapshot {
 		NextNode: v.lastNode + 1, NextGroup: max(v.nextGroup, 1), Initialized: v.initialized,
 		Settings: v.settings,
 	}
+	s.Limits = append(v.Limits(false), v.Limits(true)...)
 	s.Policies, s.Idle = v.policyRows(s.Vhosts), v.idleRows(s.Vhosts)
 	for _, p := range v.Permissions() {
 		s.Permissions = append(s.Permissions, p.row())
@@ -82,6 +83,9 @@ func (d *draft) restore(s *logpb.CatalogSnapshot) error {
 	}
 	for _, u := range s.GetUsers() {
 		d.users = d.users.With(u.GetName(), u)
+	}
+	for _, m := range s.GetLimits() {
+		d.limits = d.limits.With(limited{m.GetUser(), m.GetOf(), m.GetName()}, m)
 	}
 	for _, p := range s.GetPermissions() {
 		vh, err := d.restored(p.GetVhost())

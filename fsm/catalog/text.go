@@ -28,6 +28,9 @@ func (v *View) String() string {
 	for _, p := range v.TopicPermissions() {
 		fmt.Fprintf(&b, "topic-permission %s in %s at %q write=%q read=%q\n", p.User, p.VHost, p.Exchange, p.Write, p.Read)
 	}
+	for _, m := range append(v.Limits(false), v.Limits(true)...) {
+		fmt.Fprintf(&b, "limit %s=%d of %s%s\n", m.Name, m.Value, m.Of, flags([]string{"user"}, m.User))
+	}
 	for _, row := range v.VHosts() {
 		fmt.Fprintf(&b, "vhost %s description=%q tags=%v\n", row.Name, row.Description, row.Tags)
 		for _, p := range v.policyRows([]*logpb.PutVhost{row}) {

@@ -69,6 +69,7 @@ func (d *draft) deleteVhost(m *logpb.DeleteVhost) (*logpb.CatalogResult, error) 
 	}
 	delete(d.opened, m.GetName())
 	d.vhosts = d.vhosts.Without(m.GetName())
+	d.forgetLimits(false, m.GetName())
 	return r, nil
 }
 
@@ -97,6 +98,7 @@ func (d *draft) deleteUser(m *logpb.DeleteUser) (*logpb.CatalogResult, error) {
 		d.forgetTopics(m.GetName(), row.GetName())
 	}
 	d.users = d.users.Without(m.GetName())
+	d.forgetLimits(true, m.GetName())
 	return &logpb.CatalogResult{Changed: true}, nil
 }
 

@@ -26,6 +26,8 @@ type View struct {
 	vhosts    route.Map[string, *vhost]
 	settings  []*logpb.PutSetting // that have a value, by name; replaced as a whole
 
+	limits route.Map[limited, *logpb.PutLimit]
+
 	// All queues, in three more orders than their vhosts know them.
 	byID    route.Map[fsm.QueueID, *Queue]
 	byGroup route.Map[fsm.GroupID, *Queue]

@@ -328,8 +328,8 @@ var consumeRows = []row{
 		t.must(ch.QueueBind(mine, t.name("u")+".x", x, false, nil))
 		t.mustBe(ch.QueueBind(mine, "bad", x, false, nil), amqp.AccessRefused, "read "+where)
 	}},
-	{id: "A102", what: "limits of vhosts and users", but: "there are no such limits yet"},
-	{id: "A103", what: "a vhost is deleted under its connections", but: "connections do not notice yet"},
+	{id: "A102", what: "limits of vhosts and users, counted at all nodes", run: limitsHold},
+	{id: "A103", what: "a vhost is deleted under its connections, at all nodes", run: vhostGoes},
 }
 
 // comesBack gets a message that has been given back.

@@ -1656,6 +1656,119 @@ func (x *QueueFigures) GetInUse() bool {
 	return false
 }
 
+// CountsRequest asks how many clients a node has.
+type CountsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vhost         string                 `protobuf:"bytes,1,opt,name=vhost,proto3" json:"vhost,omitempty"`
+	User          string                 `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CountsRequest) Reset() {
+	*x = CountsRequest{}
+	mi := &file_peer_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CountsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CountsRequest) ProtoMessage() {}
+
+func (x *CountsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CountsRequest.ProtoReflect.Descriptor instead.
+func (*CountsRequest) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *CountsRequest) GetVhost() string {
+	if x != nil {
+		return x.Vhost
+	}
+	return ""
+}
+
+func (x *CountsRequest) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+type CountsReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	OfVhost       uint64                 `protobuf:"varint,1,opt,name=of_vhost,json=ofVhost,proto3" json:"of_vhost,omitempty"` // connections
+	OfUser        uint64                 `protobuf:"varint,2,opt,name=of_user,json=ofUser,proto3" json:"of_user,omitempty"`    // connections
+	Channels      uint64                 `protobuf:"varint,3,opt,name=channels,proto3" json:"channels,omitempty"`              // of the user
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CountsReply) Reset() {
+	*x = CountsReply{}
+	mi := &file_peer_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CountsReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CountsReply) ProtoMessage() {}
+
+func (x *CountsReply) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CountsReply.ProtoReflect.Descriptor instead.
+func (*CountsReply) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *CountsReply) GetOfVhost() uint64 {
+	if x != nil {
+		return x.OfVhost
+	}
+	return 0
+}
+
+func (x *CountsReply) GetOfUser() uint64 {
+	if x != nil {
+		return x.OfUser
+	}
+	return 0
+}
+
+func (x *CountsReply) GetChannels() uint64 {
+	if x != nil {
+		return x.Channels
+	}
+	return 0
+}
+
 // ConsumersRequest asks a node for the consumers of the queues it leads, and
 // for the sessions of its clients that have consumers.
 type ConsumersRequest struct {
@@ -1667,7 +1780,7 @@ type ConsumersRequest struct {
 
 func (x *ConsumersRequest) Reset() {
 	*x = ConsumersRequest{}
-	mi := &file_peer_proto_msgTypes[17]
+	mi := &file_peer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1679,7 +1792,7 @@ func (x *ConsumersRequest) String() string {
 func (*ConsumersRequest) ProtoMessage() {}
 
 func (x *ConsumersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[17]
+	mi := &file_peer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1692,7 +1805,7 @@ func (x *ConsumersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumersRequest.ProtoReflect.Descriptor instead.
 func (*ConsumersRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{17}
+	return file_peer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ConsumersRequest) GetQueues() []uint64 {
@@ -1712,7 +1825,7 @@ type ConsumersReply struct {
 
 func (x *ConsumersReply) Reset() {
 	*x = ConsumersReply{}
-	mi := &file_peer_proto_msgTypes[18]
+	mi := &file_peer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1724,7 +1837,7 @@ func (x *ConsumersReply) String() string {
 func (*ConsumersReply) ProtoMessage() {}
 
 func (x *ConsumersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[18]
+	mi := &file_peer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1737,7 +1850,7 @@ func (x *ConsumersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumersReply.ProtoReflect.Descriptor instead.
 func (*ConsumersReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{18}
+	return file_peer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ConsumersReply) GetConsumers() []*QueueConsumer {
@@ -1782,7 +1895,7 @@ type QueueConsumer struct {
 
 func (x *QueueConsumer) Reset() {
 	*x = QueueConsumer{}
-	mi := &file_peer_proto_msgTypes[19]
+	mi := &file_peer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1794,7 +1907,7 @@ func (x *QueueConsumer) String() string {
 func (*QueueConsumer) ProtoMessage() {}
 
 func (x *QueueConsumer) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[19]
+	mi := &file_peer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1807,7 +1920,7 @@ func (x *QueueConsumer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueConsumer.ProtoReflect.Descriptor instead.
 func (*QueueConsumer) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{19}
+	return file_peer_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *QueueConsumer) GetQueue() uint64 {
@@ -1965,7 +2078,7 @@ type ConsumingSession struct {
 
 func (x *ConsumingSession) Reset() {
 	*x = ConsumingSession{}
-	mi := &file_peer_proto_msgTypes[20]
+	mi := &file_peer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1977,7 +2090,7 @@ func (x *ConsumingSession) String() string {
 func (*ConsumingSession) ProtoMessage() {}
 
 func (x *ConsumingSession) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[20]
+	mi := &file_peer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1990,7 +2103,7 @@ func (x *ConsumingSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumingSession.ProtoReflect.Descriptor instead.
 func (*ConsumingSession) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{20}
+	return file_peer_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ConsumingSession) GetBoot() uint64 {
@@ -2057,7 +2170,7 @@ type ScheduledRequest struct {
 
 func (x *ScheduledRequest) Reset() {
 	*x = ScheduledRequest{}
-	mi := &file_peer_proto_msgTypes[21]
+	mi := &file_peer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2069,7 +2182,7 @@ func (x *ScheduledRequest) String() string {
 func (*ScheduledRequest) ProtoMessage() {}
 
 func (x *ScheduledRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[21]
+	mi := &file_peer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2082,7 +2195,7 @@ func (x *ScheduledRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduledRequest.ProtoReflect.Descriptor instead.
 func (*ScheduledRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{21}
+	return file_peer_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ScheduledRequest) GetQueue() uint64 {
@@ -2130,7 +2243,7 @@ type ScheduledReply struct {
 
 func (x *ScheduledReply) Reset() {
 	*x = ScheduledReply{}
-	mi := &file_peer_proto_msgTypes[22]
+	mi := &file_peer_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2142,7 +2255,7 @@ func (x *ScheduledReply) String() string {
 func (*ScheduledReply) ProtoMessage() {}
 
 func (x *ScheduledReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[22]
+	mi := &file_peer_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2155,7 +2268,7 @@ func (x *ScheduledReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduledReply.ProtoReflect.Descriptor instead.
 func (*ScheduledReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{22}
+	return file_peer_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ScheduledReply) GetLeader() bool {
@@ -2187,7 +2300,7 @@ type ScheduledMessage struct {
 
 func (x *ScheduledMessage) Reset() {
 	*x = ScheduledMessage{}
-	mi := &file_peer_proto_msgTypes[23]
+	mi := &file_peer_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2199,7 +2312,7 @@ func (x *ScheduledMessage) String() string {
 func (*ScheduledMessage) ProtoMessage() {}
 
 func (x *ScheduledMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[23]
+	mi := &file_peer_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2212,7 +2325,7 @@ func (x *ScheduledMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduledMessage.ProtoReflect.Descriptor instead.
 func (*ScheduledMessage) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{23}
+	return file_peer_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ScheduledMessage) GetMessage() uint64 {
@@ -2274,7 +2387,7 @@ type ReplicasRequest struct {
 
 func (x *ReplicasRequest) Reset() {
 	*x = ReplicasRequest{}
-	mi := &file_peer_proto_msgTypes[24]
+	mi := &file_peer_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2286,7 +2399,7 @@ func (x *ReplicasRequest) String() string {
 func (*ReplicasRequest) ProtoMessage() {}
 
 func (x *ReplicasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[24]
+	mi := &file_peer_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2299,7 +2412,7 @@ func (x *ReplicasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicasRequest.ProtoReflect.Descriptor instead.
 func (*ReplicasRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{24}
+	return file_peer_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ReplicasRequest) GetGroups() []uint32 {
@@ -2319,7 +2432,7 @@ type ReplicasReply struct {
 
 func (x *ReplicasReply) Reset() {
 	*x = ReplicasReply{}
-	mi := &file_peer_proto_msgTypes[25]
+	mi := &file_peer_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2331,7 +2444,7 @@ func (x *ReplicasReply) String() string {
 func (*ReplicasReply) ProtoMessage() {}
 
 func (x *ReplicasReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[25]
+	mi := &file_peer_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2344,7 +2457,7 @@ func (x *ReplicasReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicasReply.ProtoReflect.Descriptor instead.
 func (*ReplicasReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{25}
+	return file_peer_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ReplicasReply) GetReplicas() []*Replica {
@@ -2377,7 +2490,7 @@ type Replica struct {
 
 func (x *Replica) Reset() {
 	*x = Replica{}
-	mi := &file_peer_proto_msgTypes[26]
+	mi := &file_peer_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2389,7 +2502,7 @@ func (x *Replica) String() string {
 func (*Replica) ProtoMessage() {}
 
 func (x *Replica) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[26]
+	mi := &file_peer_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2402,7 +2515,7 @@ func (x *Replica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replica.ProtoReflect.Descriptor instead.
 func (*Replica) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{26}
+	return file_peer_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Replica) GetGroup() uint32 {
@@ -2472,7 +2585,7 @@ type TransferRequest struct {
 
 func (x *TransferRequest) Reset() {
 	*x = TransferRequest{}
-	mi := &file_peer_proto_msgTypes[27]
+	mi := &file_peer_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2484,7 +2597,7 @@ func (x *TransferRequest) String() string {
 func (*TransferRequest) ProtoMessage() {}
 
 func (x *TransferRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[27]
+	mi := &file_peer_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2497,7 +2610,7 @@ func (x *TransferRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferRequest.ProtoReflect.Descriptor instead.
 func (*TransferRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{27}
+	return file_peer_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *TransferRequest) GetGroup() uint32 {
@@ -2523,7 +2636,7 @@ type TransferReply struct {
 
 func (x *TransferReply) Reset() {
 	*x = TransferReply{}
-	mi := &file_peer_proto_msgTypes[28]
+	mi := &file_peer_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2535,7 +2648,7 @@ func (x *TransferReply) String() string {
 func (*TransferReply) ProtoMessage() {}
 
 func (x *TransferReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[28]
+	mi := &file_peer_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2548,7 +2661,7 @@ func (x *TransferReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferReply.ProtoReflect.Descriptor instead.
 func (*TransferReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{28}
+	return file_peer_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *TransferReply) GetError() string {
@@ -2567,7 +2680,7 @@ type CatalogRequest struct {
 
 func (x *CatalogRequest) Reset() {
 	*x = CatalogRequest{}
-	mi := &file_peer_proto_msgTypes[29]
+	mi := &file_peer_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2579,7 +2692,7 @@ func (x *CatalogRequest) String() string {
 func (*CatalogRequest) ProtoMessage() {}
 
 func (x *CatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[29]
+	mi := &file_peer_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2592,7 +2705,7 @@ func (x *CatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogRequest.ProtoReflect.Descriptor instead.
 func (*CatalogRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{29}
+	return file_peer_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CatalogRequest) GetEntry() []byte {
@@ -2615,7 +2728,7 @@ type CatalogReply struct {
 
 func (x *CatalogReply) Reset() {
 	*x = CatalogReply{}
-	mi := &file_peer_proto_msgTypes[30]
+	mi := &file_peer_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2627,7 +2740,7 @@ func (x *CatalogReply) String() string {
 func (*CatalogReply) ProtoMessage() {}
 
 func (x *CatalogReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[30]
+	mi := &file_peer_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2640,7 +2753,7 @@ func (x *CatalogReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogReply.ProtoReflect.Descriptor instead.
 func (*CatalogReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{30}
+	return file_peer_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CatalogReply) GetOk() bool {
@@ -2692,7 +2805,7 @@ type PeekRequest struct {
 
 func (x *PeekRequest) Reset() {
 	*x = PeekRequest{}
-	mi := &file_peer_proto_msgTypes[31]
+	mi := &file_peer_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2704,7 +2817,7 @@ func (x *PeekRequest) String() string {
 func (*PeekRequest) ProtoMessage() {}
 
 func (x *PeekRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[31]
+	mi := &file_peer_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2717,7 +2830,7 @@ func (x *PeekRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeekRequest.ProtoReflect.Descriptor instead.
 func (*PeekRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{31}
+	return file_peer_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *PeekRequest) GetGroup() uint32 {
@@ -2767,7 +2880,7 @@ type PeekReply struct {
 
 func (x *PeekReply) Reset() {
 	*x = PeekReply{}
-	mi := &file_peer_proto_msgTypes[32]
+	mi := &file_peer_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2779,7 +2892,7 @@ func (x *PeekReply) String() string {
 func (*PeekReply) ProtoMessage() {}
 
 func (x *PeekReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[32]
+	mi := &file_peer_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2792,7 +2905,7 @@ func (x *PeekReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeekReply.ProtoReflect.Descriptor instead.
 func (*PeekReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{32}
+	return file_peer_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PeekReply) GetLeader() bool {
@@ -2842,7 +2955,7 @@ type Peeked struct {
 
 func (x *Peeked) Reset() {
 	*x = Peeked{}
-	mi := &file_peer_proto_msgTypes[33]
+	mi := &file_peer_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2854,7 +2967,7 @@ func (x *Peeked) String() string {
 func (*Peeked) ProtoMessage() {}
 
 func (x *Peeked) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[33]
+	mi := &file_peer_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2867,7 +2980,7 @@ func (x *Peeked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peeked.ProtoReflect.Descriptor instead.
 func (*Peeked) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{33}
+	return file_peer_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Peeked) GetNumber() uint64 {
@@ -3108,7 +3221,14 @@ const file_peer_proto_rawDesc = "" +
 	"\blast_due\x18, \x01(\x12R\alastDue\x12\x1f\n" +
 	"\vlast_active\x182 \x01(\x12R\n" +
 	"lastActive\x12\x15\n" +
-	"\x06in_use\x183 \x01(\bR\x05inUse\"*\n" +
+	"\x06in_use\x183 \x01(\bR\x05inUse\"9\n" +
+	"\rCountsRequest\x12\x14\n" +
+	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x12\n" +
+	"\x04user\x18\x02 \x01(\tR\x04user\"]\n" +
+	"\vCountsReply\x12\x19\n" +
+	"\bof_vhost\x18\x01 \x01(\x04R\aofVhost\x12\x17\n" +
+	"\aof_user\x18\x02 \x01(\x04R\x06ofUser\x12\x1a\n" +
+	"\bchannels\x18\x03 \x01(\x04R\bchannels\"*\n" +
 	"\x10ConsumersRequest\x12\x16\n" +
 	"\x06queues\x18\x01 \x03(\x04R\x06queues\"\x8d\x01\n" +
 	"\x0eConsumersReply\x12<\n" +
@@ -3237,7 +3357,7 @@ func file_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_peer_proto_goTypes = []any{
 	(Notice_Kind)(0),         // 0: quorate.peer.v1.Notice.Kind
 	(*Hello)(nil),            // 1: quorate.peer.v1.Hello
@@ -3257,23 +3377,25 @@ var file_peer_proto_goTypes = []any{
 	(*FiguresRequest)(nil),   // 15: quorate.peer.v1.FiguresRequest
 	(*FiguresReply)(nil),     // 16: quorate.peer.v1.FiguresReply
 	(*QueueFigures)(nil),     // 17: quorate.peer.v1.QueueFigures
-	(*ConsumersRequest)(nil), // 18: quorate.peer.v1.ConsumersRequest
-	(*ConsumersReply)(nil),   // 19: quorate.peer.v1.ConsumersReply
-	(*QueueConsumer)(nil),    // 20: quorate.peer.v1.QueueConsumer
-	(*ConsumingSession)(nil), // 21: quorate.peer.v1.ConsumingSession
-	(*ScheduledRequest)(nil), // 22: quorate.peer.v1.ScheduledRequest
-	(*ScheduledReply)(nil),   // 23: quorate.peer.v1.ScheduledReply
-	(*ScheduledMessage)(nil), // 24: quorate.peer.v1.ScheduledMessage
-	(*ReplicasRequest)(nil),  // 25: quorate.peer.v1.ReplicasRequest
-	(*ReplicasReply)(nil),    // 26: quorate.peer.v1.ReplicasReply
-	(*Replica)(nil),          // 27: quorate.peer.v1.Replica
-	(*TransferRequest)(nil),  // 28: quorate.peer.v1.TransferRequest
-	(*TransferReply)(nil),    // 29: quorate.peer.v1.TransferReply
-	(*CatalogRequest)(nil),   // 30: quorate.peer.v1.CatalogRequest
-	(*CatalogReply)(nil),     // 31: quorate.peer.v1.CatalogReply
-	(*PeekRequest)(nil),      // 32: quorate.peer.v1.PeekRequest
-	(*PeekReply)(nil),        // 33: quorate.peer.v1.PeekReply
-	(*Peeked)(nil),           // 34: quorate.peer.v1.Peeked
+	(*CountsRequest)(nil),    // 18: quorate.peer.v1.CountsRequest
+	(*CountsReply)(nil),      // 19: quorate.peer.v1.CountsReply
+	(*ConsumersRequest)(nil), // 20: quorate.peer.v1.ConsumersRequest
+	(*ConsumersReply)(nil),   // 21: quorate.peer.v1.ConsumersReply
+	(*QueueConsumer)(nil),    // 22: quorate.peer.v1.QueueConsumer
+	(*ConsumingSession)(nil), // 23: quorate.peer.v1.ConsumingSession
+	(*ScheduledRequest)(nil), // 24: quorate.peer.v1.ScheduledRequest
+	(*ScheduledReply)(nil),   // 25: quorate.peer.v1.ScheduledReply
+	(*ScheduledMessage)(nil), // 26: quorate.peer.v1.ScheduledMessage
+	(*ReplicasRequest)(nil),  // 27: quorate.peer.v1.ReplicasRequest
+	(*ReplicasReply)(nil),    // 28: quorate.peer.v1.ReplicasReply
+	(*Replica)(nil),          // 29: quorate.peer.v1.Replica
+	(*TransferRequest)(nil),  // 30: quorate.peer.v1.TransferRequest
+	(*TransferReply)(nil),    // 31: quorate.peer.v1.TransferReply
+	(*CatalogRequest)(nil),   // 32: quorate.peer.v1.CatalogRequest
+	(*CatalogReply)(nil),     // 33: quorate.peer.v1.CatalogReply
+	(*PeekRequest)(nil),      // 34: quorate.peer.v1.PeekRequest
+	(*PeekReply)(nil),        // 35: quorate.peer.v1.PeekReply
+	(*Peeked)(nil),           // 36: quorate.peer.v1.Peeked
 }
 var file_peer_proto_depIdxs = []int32{
 	4,  // 0: quorate.peer.v1.Told.members:type_name -> quorate.peer.v1.Member
@@ -3281,11 +3403,11 @@ var file_peer_proto_depIdxs = []int32{
 	10, // 2: quorate.peer.v1.Deliveries.deliveries:type_name -> quorate.peer.v1.Delivery
 	0,  // 3: quorate.peer.v1.Notice.kind:type_name -> quorate.peer.v1.Notice.Kind
 	17, // 4: quorate.peer.v1.FiguresReply.queues:type_name -> quorate.peer.v1.QueueFigures
-	20, // 5: quorate.peer.v1.ConsumersReply.consumers:type_name -> quorate.peer.v1.QueueConsumer
-	21, // 6: quorate.peer.v1.ConsumersReply.sessions:type_name -> quorate.peer.v1.ConsumingSession
-	24, // 7: quorate.peer.v1.ScheduledReply.messages:type_name -> quorate.peer.v1.ScheduledMessage
-	27, // 8: quorate.peer.v1.ReplicasReply.replicas:type_name -> quorate.peer.v1.Replica
-	34, // 9: quorate.peer.v1.PeekReply.messages:type_name -> quorate.peer.v1.Peeked
+	22, // 5: quorate.peer.v1.ConsumersReply.consumers:type_name -> quorate.peer.v1.QueueConsumer
+	23, // 6: quorate.peer.v1.ConsumersReply.sessions:type_name -> quorate.peer.v1.ConsumingSession
+	26, // 7: quorate.peer.v1.ScheduledReply.messages:type_name -> quorate.peer.v1.ScheduledMessage
+	29, // 8: quorate.peer.v1.ReplicasReply.replicas:type_name -> quorate.peer.v1.Replica
+	36, // 9: quorate.peer.v1.PeekReply.messages:type_name -> quorate.peer.v1.Peeked
 	5,  // 10: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
 	5,  // 11: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
 	5,  // 12: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
@@ -3310,7 +3432,7 @@ func file_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_proto_rawDesc), len(file_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   34,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -82,11 +82,11 @@ type VHostMetadata struct {
 
 // User is a user. Its password is known by a hash only, in base64.
 type User struct {
-	Name             string         `json:"name"`
-	PasswordHash     string         `json:"password_hash"`
-	HashingAlgorithm string         `json:"hashing_algorithm"`
-	Tags             []string       `json:"tags"`
-	Limits           map[string]any `json:"limits"`
+	Name             string           `json:"name"`
+	PasswordHash     string           `json:"password_hash"`
+	HashingAlgorithm string           `json:"hashing_algorithm"`
+	Tags             []string         `json:"tags"`
+	Limits           map[string]int64 `json:"limits"`
 }
 
 // Permission says what a user may do in a virtual host: three regular

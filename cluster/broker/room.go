@@ -1,0 +1,135 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+// countsWait bounds how long other nodes may take to say how many clients they
+// have. Those of a node that does not answer do not count.
+const countsWait = 2 * time.Second
+
+// Enter opens a vhost for a client that has logged in, if vhost and user have
+// room for one more. The connection counts until it is closed.
+//
+// It counts before it is known whether there is room. So there are never more
+// than the limit among nodes that hear each other; of two that come at once
+// for the last place, both may be refused.
+func (b *Broker) Enter(ctx context.Context, user, vhost string) (*Connection, error) {
+	v := b.view()
+	if _, ok := v.VHost(vhost); !ok {
+		return nil, mayOpen(v, user, vhost)
+	}
+	c := b.connection(user, vhost)
+	b.mu.Lock()
+	b.entered[c] = struct{}{}
+	b.mu.Unlock()
+	err := b.hasRoom(ctx, v, c)
+	if err == nil {
+		err = mayOpen(b.view(), user, vhost)
+	}
+	if err != nil {
+		b.leave(c)
+		return nil, err
+	}
+	return c, nil
+}
+
+func (b *Broker) leave(c *Connection) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.entered, c)
+}
+
+// hasRoom refuses a connection, which is counted, if there are too many.
+func (b *Broker) hasRoom(ctx context.Context, v *catalog.View, c *Connection) error {
+	ofVHost, limited := v.VHostLimit(c.vhost, catalog.MaxConnections)
+	ofUser, limitedUser := v.UserLimit(c.user, catalog.MaxConnections)
+	if !limited && !limitedUser {
+		return nil
+	}
+	n := b.countAll(ctx, c)
+	if limited && n.OfVhost > uint64(ofVHost) {
+		return fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("access to vhost '%s' refused for user '%s': connection limit (%d) is reached", c.vhost, c.user, ofVHost))
+	}
+	if limitedUser && n.OfUser > uint64(ofUser) {
+		return fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("connection refused for user '%s': user connection limit (%d) is reached", c.user, ofUser))
+	}
+	return nil
+}
+
+// addChannel counts one more channel, unless the user has too many. As with
+// connections, it is counted first.
+func (c *Connection) addChannel() error {
+	c.channels.Add(1)
+	most, limited := c.broker.view().UserLimit(c.user, catalog.MaxChannels)
+	if !limited || c.broker.countAll(context.Background(), c).Channels <= uint64(most) {
+		return nil
+	}
+	c.channels.Add(-1)
+	return fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("number of channels opened for user '%s' has reached the maximum allowed user limit of %d", c.user, most))
+}
+
+// countAll counts the clients of a connection's vhost and user at all nodes
+// that answer.
+func (b *Broker) countAll(ctx context.Context, c *Connection) *peerpb.CountsReply {
+	ctx, cancel := context.WithTimeout(ctx, countsWait)
+	defer cancel()
+	req := &peerpb.CountsRequest{Vhost: c.vhost, User: c.user}
+	sum := b.counts(req)
+	encoded, err := req.MarshalVT()
+	if err != nil {
+		return sum
+	}
+	var mu sync.Mutex
+	var asked sync.WaitGroup
+	for _, p := range b.mesh.Peers() {
+		if !b.mesh.Alive(p.Node) {
+			continue
+		}
+		asked.Go(func() {
+			var r peerpb.CountsReply
+			answer, err := b.mesh.Call(ctx, p.Node, kindCounts, encoded)
+			if err != nil || r.UnmarshalVT(answer) != nil {
+				b.slog.Warn("clients of peer not counted", "node", p.Node, "error", err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			sum.OfVhost, sum.OfUser, sum.Channels = sum.OfVhost+r.OfVhost, sum.OfUser+r.OfUser, sum.Channels+r.Channels
+		})
+	}
+	asked.Wait()
+	return sum
+}
+
+func (b *Broker) onCounts(_ context.Context, _ string, req []byte) ([]byte, error) {
+	var m peerpb.CountsRequest
+	if err := m.UnmarshalVT(req); err != nil {
+		return nil, err
+	}
+	return b.counts(&m).MarshalVT()
+}
+
+// counts counts the clients of this node.
+func (b *Broker) counts(m *peerpb.CountsRequest) *peerpb.CountsReply {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	r := &peerpb.CountsReply{}
+	for c := range b.entered {
+		if c.vhost == m.Vhost {
+			r.OfVhost++
+		}
+		if c.user == m.User {
+			r.OfUser++
+			r.Channels += uint64(max(c.channels.Load(), 0))
+		}
+	}
+	return r
+}

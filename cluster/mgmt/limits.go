@@ -1,0 +1,97 @@
+package mgmt
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// limitsOf returns the limits of vhosts, or of users, by whom they are of.
+func limitsOf(v *catalog.View, user bool) (names []string, values map[string]map[string]int64) {
+	values = map[string]map[string]int64{}
+	for _, m := range v.Limits(user) {
+		if values[m.GetOf()] == nil {
+			names, values[m.GetOf()] = append(names, m.GetOf()), map[string]int64{}
+		}
+		values[m.GetOf()][m.GetName()] = m.GetValue()
+	}
+	return names, values
+}
+
+func (s *Server) listVHostLimits(w http.ResponseWriter, r *request) {
+	only := r.PathValue("vhost")
+	if _, ok := r.view.VHost(only); only != "" && (!ok || !r.sees(only)) {
+		s.notFound(w)
+		return
+	}
+	var items []api.VHostLimits
+	names, values := limitsOf(r.view, false)
+	for _, name := range names {
+		if r.sees(name) && (only == "" || name == only) {
+			items = append(items, api.VHostLimits{VHost: name, Value: values[name]})
+		}
+	}
+	list(s, w, r, items)
+}
+
+func (s *Server) listUserLimits(w http.ResponseWriter, r *request) {
+	only := r.PathValue("user")
+	if _, ok := r.view.User(only); only != "" && !ok {
+		s.notFound(w)
+		return
+	}
+	var items []api.UserLimits
+	names, values := limitsOf(r.view, true)
+	for _, name := range names {
+		if only == "" || name == only {
+			items = append(items, api.UserLimits{User: name, Value: values[name]})
+		}
+	}
+	list(s, w, r, items)
+}
+
+// limit is the one that the path names.
+func (r *request) limit() *logpb.PutLimit {
+	user := r.PathValue("user")
+	m := &logpb.PutLimit{User: user != "", Of: user, Name: r.PathValue("name")}
+	if !m.User {
+		m.Of = r.PathValue("vhost")
+	}
+	return m
+}
+
+// putLimit takes a JSON number only: a text is not what a limit is.
+func (s *Server) putLimit(w http.ResponseWriter, r *request) {
+	b, ok := s.body(w, r)
+	if !ok || s.missing(w, b, "value") {
+		return
+	}
+	m := r.limit()
+	n, isNumber := b["value"].(json.Number)
+	var err error
+	if m.Value, err = strconv.ParseInt(n.String(), 10, 64); !isNumber || err != nil {
+		s.invalid(w, fsm.Refuse(fsm.Precondition, m.Name+" should be an integer"))
+		return
+	}
+	s.limitChanged(w, r, m)
+}
+
+func (s *Server) removeLimit(w http.ResponseWriter, r *request) {
+	m := r.limit()
+	m.Unset = true
+	s.limitChanged(w, r, m)
+}
+
+func (s *Server) limitChanged(w http.ResponseWriter, r *request, m *logpb.PutLimit) {
+	err := s.propose(r.Context(), &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutLimit{PutLimit: m}})
+	if err != nil {
+		s.invalid(w, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}

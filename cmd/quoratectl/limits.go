@@ -1,0 +1,87 @@
+package main
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+)
+
+// limitVerbs are about the limits of vhosts and users.
+func limitVerbs() []verb {
+	return []verb{
+		{name: "set_vhost_limits", arguments: "DEFINITION", least: 1, most: 1, about: `limits a vhost, by a JSON object with max-connections or max-queues; negative: no limit`, run: func(c *call) error {
+			return c.setLimits(c.words[0], "vhost-limits", c.options.vhost)
+		}},
+		{name: "clear_vhost_limits", about: "takes a vhost all limits", run: func(c *call) error {
+			return c.clearLimits("all", "vhost-limits", c.options.vhost)
+		}},
+		{name: "list_vhost_limits", arguments: "[NAME]", most: 1, about: "limits of all vhosts, or of one", run: listVHostLimits},
+		{name: "set_user_limits", arguments: "NAME DEFINITION", least: 2, most: 2, about: `limits a user, by a JSON object with max-connections or max-channels; negative: no limit`, run: func(c *call) error {
+			return c.setLimits(c.words[1], "user-limits", c.words[0])
+		}},
+		{name: "clear_user_limits", arguments: "NAME LIMIT", least: 2, most: 2, about: "takes a user a limit, or all of them (LIMIT is all)", run: func(c *call) error {
+			return c.clearLimits(c.words[1], "user-limits", c.words[0])
+		}},
+		{name: "list_user_limits", arguments: "[NAME]", most: 1, about: "limits of all users, or of one", run: listUserLimits},
+	}
+}
+
+// setLimits sets each limit of a JSON object.
+func (c *call) setLimits(definition, kind, of string) error {
+	var limits map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(definition), &limits); err != nil {
+		return &exitError{exitUsage, errNotJSON}
+	}
+	for _, name := range slices.Sorted(maps.Keys(limits)) {
+		if err := c.put(path(kind, of, name), map[string]any{"value": limits[name]}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// limitNames are the limits that there are.
+var limitNames = map[string][]string{
+	"vhost-limits": {"max-connections", "max-queues"},
+	"user-limits":  {"max-connections", "max-channels"},
+}
+
+// clearLimits removes a limit, or all.
+func (c *call) clearLimits(which, kind, of string) error {
+	names := []string{which}
+	if which == "all" {
+		names = limitNames[kind]
+	}
+	for _, name := range names {
+		if err := c.delete(path(kind, of, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func listVHostLimits(c *call) error {
+	var rows []api.VHostLimits
+	if err := c.get(path(append([]string{"vhost-limits"}, c.words...)...), &rows); err != nil {
+		return err
+	}
+	columns := []column[api.VHostLimits]{
+		{"vhost", "", func(l api.VHostLimits) any { return l.VHost }},
+		{"limits", "", func(l api.VHostLimits) any { return l.Value }},
+	}
+	return list(c, "Listing limits of vhosts ...", columns, nil, len(columns), rows)
+}
+
+func listUserLimits(c *call) error {
+	var rows []api.UserLimits
+	if err := c.get(path(append([]string{"user-limits"}, c.words...)...), &rows); err != nil {
+		return err
+	}
+	columns := []column[api.UserLimits]{
+		{"user", "", func(l api.UserLimits) any { return l.User }},
+		{"limits", "", func(l api.UserLimits) any { return l.Value }},
+	}
+	return list(c, "Listing limits of users ...", columns, nil, len(columns), rows)
+}
