@@ -231,6 +231,15 @@ func (v *View) checkPolicy(m *logpb.PutPolicy) error {
 	if idle != nil && tooShort(idle.GetInt(), v.Setting(AutoDeleteOnIdleMin)) {
 		return refuse(fsm.Precondition, "%d is not a valid idle time", idle.GetInt())
 	}
+	return checkRetries(m.GetDefinition())
+}
+
+// checkRetries refuses delayed retries whose wait is not said.
+func checkRetries(definition *fsm.Table) error {
+	s, given := text(lookup(definition, "delayed-retry-type"))
+	if given && s != retries[0] && lookup(definition, "delayed-retry-min") == nil {
+		return refuse(fsm.Precondition, "delayed-retry-type %s requires a delayed-retry-min", s)
+	}
 	return nil
 }
 
