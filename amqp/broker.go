@@ -71,6 +71,9 @@ type Session interface {
 	// Cancel ends a consumer. What it holds stays with the session until it
 	// is settled. No Deliver for it comes after Cancel has returned.
 	Cancel(ctx context.Context, consumer uint64) error
+	// Drop is Cancel without waiting: a Deliver may still come. A consumer
+	// that is not there is no error.
+	Drop(consumer uint64)
 	// Get takes one message. ok false: the queue has none that is ready.
 	Get(ctx context.Context, queue string, noAck bool) (m fsm.Message, ok bool, err error)
 	DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.QueueInfo, error)

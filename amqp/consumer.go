@@ -292,9 +292,7 @@ func (ch *channel) TimedOut(number uint64, deliveries []uint64, limit fsm.Millis
 		ch.conn.out.lock()
 		ch.cancelByServer(cons)
 		ch.conn.out.unlock()
-		ch.postLocked(func(ctx context.Context) error {
-			return ignoreNotFound(ch.session.Cancel(ctx, number))
-		})
+		ch.session.Drop(number) // many may time out at once: none waits for another
 	default:
 		if !ch.timedOut {
 			ch.timedOut = true

@@ -253,18 +253,33 @@ func (s *session) Cancel(ctx context.Context, number uint64) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	c := s.consumers[number]
-	if c == nil {
+	if !s.drop(number) {
 		return fsm.Refuse(fsm.NotFoundKind, "no such consumer")
 	}
-	delete(s.consumers, number)
-	c.queue.consumers = slices.DeleteFunc(c.queue.consumers, func(o *consumer) bool { return o == c })
-	b.note("cancel %d", number)
 	// No Deliver may come after this call has returned.
 	for len(s.events) > 0 || s.calling {
 		b.changed.Wait()
 	}
 	return nil
+}
+
+// Drop ends a consumer and does not wait for what is on its way.
+func (s *session) Drop(number uint64) {
+	s.broker.mu.Lock()
+	defer s.broker.mu.Unlock()
+	s.drop(number)
+}
+
+// drop reports whether there was such a consumer. broker.mu is held.
+func (s *session) drop(number uint64) bool {
+	c := s.consumers[number]
+	if c == nil {
+		return false
+	}
+	delete(s.consumers, number)
+	c.queue.consumers = slices.DeleteFunc(c.queue.consumers, func(o *consumer) bool { return o == c })
+	s.broker.note("cancel %d", number)
+	return true
 }
 
 // Get takes one message.

@@ -456,6 +456,15 @@ func (s *Session) Cancel(ctx context.Context, number uint64) error {
 	return err
 }
 
+// Drop is Cancel without waiting for the answer.
+func (s *Session) Drop(number uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.consumers[number]; l != nil && l.consumers[number] != nil {
+		l.addCall(&logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: number}})
+	}
+}
+
 // Get takes one message.
 func (s *Session) Get(ctx context.Context, name string, noAck bool) (fsm.Message, bool, error) {
 	var q *catalog.Queue
