@@ -271,11 +271,13 @@ func (s *Session) do(ctx context.Context, q *catalog.Queue, c *logpb.Command) (*
 	return k, s.broker().await(ctx, q, l.target, k)
 }
 
-// await waits for a call. It gives up early if the queue has no leader for
-// longer than the grace: the command stays in its stream.
+// await waits for a call. It gives up early if for longer than the grace the
+// queue has no leader, or one that may still believe in itself but has lost the
+// majority: the command stays in its stream.
 func (b *Broker) await(ctx context.Context, q *catalog.Queue, t *target, k *call) error {
 	grace := time.NewTicker(b.config.LeaderlessGrace / 5)
 	defer grace.Stop()
+	alone := int64(0) // since when too few members are alive; 0: enough are
 	for {
 		select {
 		case <-k.done:
@@ -287,11 +289,32 @@ func (b *Broker) await(ctx context.Context, q *catalog.Queue, t *target, k *call
 			return b.leaderless(q)
 		case <-grace.C:
 			leader, since, _ := t.leaderNow()
-			if leader == "" && b.now()-since > b.config.LeaderlessGrace.Milliseconds() {
+			if b.hasMajority(q) {
+				alone = 0
+			} else if alone == 0 {
+				alone = b.now()
+			}
+			without := leader == ""
+			if alone != 0 && (!without || alone < since) {
+				without, since = true, alone
+			}
+			if without && b.now()-since > b.config.LeaderlessGrace.Milliseconds() {
 				return b.leaderless(q)
 			}
 		}
 	}
+}
+
+// hasMajority reports whether enough members of a queue are alive to commit.
+func (b *Broker) hasMajority(q *catalog.Queue) bool {
+	if q.Local {
+		return true
+	}
+	var members []string
+	for _, m := range b.view().Members(q) {
+		members = append(members, b.nodeName(m))
+	}
+	return b.mesh.HasMajority(members)
 }
 
 func (b *Broker) leaderless(q *catalog.Queue) error {

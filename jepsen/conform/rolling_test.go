@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +17,7 @@ import (
 
 func TestCluster(t *testing.T) { clusterRows.run(t) }
 
-var clusterRows = suite{test: "TestCluster", title: "Rolling restarts", rough: true, rows: []row{
+var clusterRows = suite{test: "TestCluster", title: "Nodes restart, die or freeze", rough: true, rows: slices.Concat([]row{
 	{id: "C16", what: "rebalance with all leaders on one node: spread within one, no channel closed, confirms go on", run: func(t *T) {
 		for i := range 9 {
 			t.queue(fmt.Sprint(i))
@@ -89,7 +90,7 @@ var clusterRows = suite{test: "TestCluster", title: "Rolling restarts", rough: t
 	}},
 	{id: "C20", what: "rolling restart with drains under load: no confirmed message lost, none twice without a mark", test: "jepsen: TestRollingRestart/drain"},
 	{id: "C21", what: "the same with SIGKILL, each node when no queue needs it", test: "jepsen: TestRollingRestart/kill"},
-}}
+}, outageRows)}
 
 // publishUntil publishes to a queue, each message after the confirm of the one
 // before.

@@ -112,7 +112,8 @@ func table() []byte {
 				test = r.test
 			case r.run == nil:
 				result, test = "not yet: "+r.but, "–"
-			case r.but != "":
+			}
+			if r.but != "" && test != "–" {
 				result = "differs: " + r.but
 			}
 			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", r.id, cell(r.what), test, cell(result))
