@@ -49,9 +49,10 @@ type conn struct {
 	cancel context.CancelFunc
 
 	// Reader only.
-	channels map[uint16]*channel
-	last     *channel // the channel of the last frame
-	request  request
+	channels  map[uint16]*channel
+	last      *channel // the channel of the last frame
+	published bool     // since it was last unblocked
+	request   request
 
 	info         atomic.Pointer[ConnectionInfo] // nil: not open yet
 	channelCount atomic.Int32
@@ -74,6 +75,7 @@ func newConn(s *Server, socket net.Conn) *conn {
 		done:     make(chan struct{}),
 		gone:     make(chan struct{}),
 	}
+	c.source.obey = c.obey
 	c.in = wire.NewReader(c.source, s.cfg.InitialFrameMax)
 	c.out = newOutbox(func() { c.abort(errTooMuch) })
 	c.ctx, c.cancel = context.WithCancel(s.ctx)

@@ -186,6 +186,7 @@ func (ch *channel) header(payload []byte) error {
 	if err != nil {
 		return err
 	}
+	ch.conn.published = true
 	m := &ch.content.request.message
 	m.size = h.BodySize
 	ch.content.remaining = h.BodySize

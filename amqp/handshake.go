@@ -174,6 +174,7 @@ func (h *handshake) start() error {
 type capabilities struct {
 	consumerCancelNotify       bool
 	authenticationFailureClose bool
+	connectionBlocked          bool
 }
 
 func (h *handshake) readClientProperties(t wire.Table) {
@@ -188,6 +189,7 @@ func (h *handshake) readClientProperties(t wire.Table) {
 	h.capable = capabilities{
 		consumerCancelNotify:       can("consumer_cancel_notify"),
 		authenticationFailureClose: can("authentication_failure_close"),
+		connectionBlocked:          can("connection.blocked"),
 	}
 }
 

@@ -15,7 +15,7 @@ func (c *conn) read() error {
 			return err
 		}
 		c.source.frameDone()
-		if !c.flow.wait(c.done) || !c.out.owed.wait(c.done) {
+		if !c.obey() || !c.flow.wait(c.done) || !c.out.owed.wait(c.done) {
 			return errEnding
 		}
 	}

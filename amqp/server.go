@@ -23,6 +23,9 @@ type Server struct {
 	ctx  context.Context
 	stop context.CancelFunc
 
+	alarm   atomic.Pointer[alarm] // nil: none; set under mu
+	blocked atomic.Int64          // connections
+
 	mu        sync.Mutex
 	shutdown  bool
 	suspended bool

@@ -1,7 +1,9 @@
 package amqp
 
 import (
+	"errors"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,23 +24,75 @@ type source struct {
 	idle  time.Duration // longest silence; 0: any
 	slow  bool          // frames are under frameTime
 	frame time.Time     // when the frame under way began to be waited for
+	// obey is called before each read of an open connection. It may wait, and
+	// returns false to end the reading.
+	obey func() bool
+	// waited has the next read begin with a deadline of its own.
+	waited bool
 
 	mu      sync.Mutex
 	set     time.Time // the socket's deadline
 	closing bool      // set is final
+	open    bool      // the handshake is over
+	nudged  bool      // set is no deadline, but ends a read
 }
 
 // Read reads from the socket.
 func (s *source) Read(p []byte) (int, error) {
-	if err := s.arm(); err != nil {
-		return 0, err
-	}
-	n, err := s.conn.Read(p)
+	n, err := s.read(p)
 	s.received.Add(uint64(n))
 	if n > 0 && s.slow && s.frame.IsZero() {
 		s.frame = time.Now()
 	}
 	return n, err
+}
+
+// read is Read for an open connection that may be told to wait. Whoever wants
+// that first makes obey wait and then calls interrupt, so that either obey
+// sees it, or the read ends.
+func (s *source) read(p []byte) (int, error) {
+	for {
+		if err := s.arm(); err != nil {
+			return 0, err
+		}
+		if s.slow && !s.obey() {
+			return 0, errEnding
+		}
+		if s.waited {
+			s.waited = false
+			continue
+		}
+		n, err := s.conn.Read(p)
+		if n > 0 || err == nil || !errors.Is(err, os.ErrDeadlineExceeded) || !s.wasNudged() {
+			return n, err
+		}
+	}
+}
+
+// interrupt ends a read under way, and has it begin again.
+func (s *source) interrupt() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing || !s.open {
+		return
+	}
+	s.nudged, s.set = true, time.Unix(1, 0)
+	_ = s.conn.SetReadDeadline(s.set)
+}
+
+func (s *source) wasNudged() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.nudged && !s.closing
+}
+
+// resume begins the client's times anew, after a wait that was not its fault.
+// The reader calls it.
+func (s *source) resume() {
+	s.waited = true
+	if !s.frame.IsZero() {
+		s.frame = time.Now()
+	}
 }
 
 // frameDone says that a frame is complete.
@@ -62,7 +116,9 @@ func (s *source) arm() error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closing || (!s.set.After(want) && s.set.Add(slack).After(want)) || s.set.Equal(want) {
+	nudged := s.nudged
+	s.nudged = false
+	if s.closing || !nudged && ((!s.set.After(want) && s.set.Add(slack).After(want)) || s.set.Equal(want)) {
 		return nil
 	}
 	s.set = want
@@ -89,6 +145,7 @@ func (s *source) watch(interval time.Duration) {
 	s.slow = true
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.open = true
 	if !s.closing {
 		s.set = time.Time{}
 		_ = s.conn.SetReadDeadline(time.Time{})

@@ -1,0 +1,70 @@
+package alarm
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// Limit is a number of bytes, or a part of all memory.
+type Limit struct {
+	relative float64 // 0 unless isPart
+	absolute int64
+	isPart   bool
+}
+
+// maxPart bounds a part of memory; free disk space may have to be more than
+// once the memory.
+const maxPart = 100
+
+// Part is a part of all memory.
+func Part(p float64) (Limit, error) {
+	if math.IsNaN(p) || p < 0 || p > maxPart {
+		return Limit{}, fmt.Errorf("%v is not a number from 0 to %d", p, maxPart)
+	}
+	return Limit{relative: p, isPart: true}, nil
+}
+
+// ParsePart reads a part of all memory, such as 0.6.
+func ParsePart(s string) (Limit, error) {
+	p, err := strconv.ParseFloat(s, 64)
+	if err != nil {
+		return Limit{}, fmt.Errorf("%q is not a number from 0 to %d", s, maxPart)
+	}
+	return Part(p)
+}
+
+// units are the suffixes of sizes: powers of 1000 and of 1024, as
+// rabbitmq.conf has them.
+var units = map[string]int64{
+	"": 1, "k": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mib": 1 << 20, "g": 1 << 30, "gib": 1 << 30, "t": 1 << 40, "tib": 1 << 40,
+	"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
+}
+
+// ParseSize reads a number of bytes, such as 50MB, 64MiB or 1000000000.
+func ParseSize(s string) (Limit, error) {
+	digits := len(s) - len(strings.TrimLeft(s, "0123456789"))
+	n, err := strconv.ParseInt(s[:digits], 10, 64)
+	unit, known := units[strings.ToLower(strings.TrimSpace(s[digits:]))]
+	if err != nil || !known || n > math.MaxInt64/unit {
+		return Limit{}, fmt.Errorf("%q is not a size such as 1000000, 50MB or 2GiB", s)
+	}
+	return Limit{absolute: n * unit}, nil
+}
+
+// of is the limit in bytes where there is so much memory.
+func (l Limit) of(total int64) int64 {
+	if !l.isPart {
+		return l.absolute
+	}
+	return int64(l.relative * float64(total))
+}
+
+// String is how the limit was given.
+func (l Limit) String() string {
+	if l.isPart {
+		return strconv.FormatFloat(l.relative, 'g', -1, 64)
+	}
+	return strconv.FormatInt(l.absolute, 10) + " bytes"
+}
