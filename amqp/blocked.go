@@ -48,7 +48,11 @@ func (c *conn) obey() bool {
 		return true
 	}
 	c.server.blocked.Add(1)
-	defer c.server.blocked.Add(-1)
+	c.blocked.Store(true)
+	defer func() {
+		c.server.blocked.Add(-1)
+		c.blocked.Store(false)
+	}()
 	if c.capable.connectionBlocked {
 		c.out.push(0, &wire.ConnectionBlocked{Reason: a.reason})
 	}

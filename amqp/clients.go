@@ -25,6 +25,7 @@ type ConnectionInfo struct {
 	Received    uint64 // octets
 	Sent        uint64 // octets, since it is open
 	Closing     bool
+	Blocked     bool   // by an alarm
 	TLS, Cipher string // names; empty: not encrypted
 	Certificate string // the subject of the client's certificate; empty: none
 	Properties  *fsm.Table
@@ -63,7 +64,7 @@ func (s *Server) Connections() []ConnectionInfo {
 		i := *c.info.Load()
 		i.Channels = int(c.channelCount.Load())
 		i.Received, i.Sent = c.source.received.Load(), c.sent.Load()
-		i.Closing = c.isDone()
+		i.Closing, i.Blocked = c.isDone(), c.blocked.Load()
 		all = append(all, i)
 	}
 	slices.SortFunc(all, func(a, b ConnectionInfo) int { return strings.Compare(a.Name, b.Name) })

@@ -56,6 +56,7 @@ type conn struct {
 
 	info         atomic.Pointer[ConnectionInfo] // nil: not open yet
 	channelCount atomic.Int32
+	blocked      atomic.Bool // by an alarm
 	sent         atomic.Uint64
 
 	mu      sync.Mutex

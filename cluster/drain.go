@@ -48,13 +48,19 @@ type Door interface {
 	Expel(reason func(vhost string) string)
 	// Connections describes who is in.
 	Connections() []api.Connection
+	// SetAlarm says why nobody may publish for now; empty: everybody may. It
+	// does not block.
+	SetAlarm(reason string)
 	// CloseConnection sends away whose connection has this name, and returns
 	// false if there is none.
 	CloseConnection(name, reason string) bool
 }
 
 // SetDoor gives the node the clients' way in. It is called before Join.
-func (n *Node) SetDoor(d Door) { n.door = d }
+func (n *Node) SetDoor(d Door) {
+	n.door = d
+	n.shortages.serve(d)
+}
 
 // Draining reports whether this node is about to stop.
 func (n *Node) Draining() bool { return n.drains(n.config.Name) }

@@ -2,8 +2,6 @@ package cluster
 
 import (
 	"context"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/quorate/quorate/cluster/metrics"
@@ -29,6 +27,7 @@ func (n *Node) figures() metrics.Figures {
 		Clock: n.clock.Status(), Peers: n.mesh.Peers(), Log: n.store.Metrics(), Queues: n.View().QueueCount(),
 	}
 	f.Replicas, f.Led = n.led()
+	f.Space = n.shortages.watch.Figures()
 	f.TimedOut, f.LateAcks = n.broker.Lateness()
 	f.ExchangesExpired = n.expired.Load()
 	f.Deaths, f.LostOnce = n.host.Deaths(), n.broker.LostOnce()
@@ -86,22 +85,11 @@ func (n *Node) Status() api.Status {
 
 // alarms lists those in effect at this node.
 func (n *Node) alarms() []string {
+	list := []string{}
 	if n.clock.Status().Skewed {
-		return []string{"clock_skew"}
+		list = append(list, "clock_skew")
 	}
-	return []string{}
-}
-
-// Nodes lists the nodes of the cluster by name.
-func (n *Node) Nodes() []api.Node {
-	var list []api.Node
-	for _, state := range n.View().Nodes() {
-		list = append(list, api.Node{
-			Name: state.Name, Type: "disc", Running: n.Online(state.Name), BeingDrained: n.drains(state.Name),
-		})
-	}
-	slices.SortFunc(list, func(a, b api.Node) int { return strings.Compare(a.Name, b.Name) })
-	return list
+	return append(list, n.shortages.watch.Figures().Short()...)
 }
 
 // Clock describes the node's clock.

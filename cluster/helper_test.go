@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -142,6 +143,8 @@ type nodes struct {
 	dir string
 	all map[string]*Node
 
+	machines map[string]*machine
+
 	first       []string // nodes to start with; nil: all
 	through     string   // node through which others join; empty: they are on the list
 	silentGrace time.Duration
@@ -155,7 +158,10 @@ var names = []string{"n1", "n2", "n3"}
 // if a goroutine of theirs is left.
 func mustCluster(t testing.TB, options ...func(*nodes)) *nodes {
 	t.Helper()
-	c := &nodes{t: t, net: newNetwork(), dir: t.TempDir(), all: map[string]*Node{}, silentGrace: time.Minute}
+	c := &nodes{t: t, net: newNetwork(), dir: t.TempDir(), all: map[string]*Node{}, machines: map[string]*machine{}, silentGrace: time.Minute}
+	for _, name := range names {
+		c.machines[name] = newMachine()
+	}
 	for _, o := range options {
 		o(c)
 	}
@@ -208,7 +214,12 @@ func (c *nodes) config(name string) Config {
 	if c.through != "" && c.through != name {
 		contacts = []string{c.through}
 	}
+	memory, err := alarm.Part(0.5)
+	if err != nil {
+		c.t.Fatal(err)
+	}
 	return Config{
+		Probe: c.machines[name], MemoryLimit: memory,
 		Contacts: contacts,
 		Name:     name, ClusterName: "test", DataDir: filepath.Join(c.dir, name), Nodes: static,
 		Listener: c.net.listen(c.t, name), Dial: c.net.dialer(name),

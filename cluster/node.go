@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
@@ -63,6 +64,9 @@ type Config struct {
 	GroupSize       int
 	LeaderLocator   catalog.Locator // empty: client-local
 	Versions        fsm.Versions    // of the machines; zero: fsm.Supported
+
+	MemoryLimit, DiskLimit alarm.Limit // see alarm.Config
+	Probe                  alarm.Probe // nil: this process and its machine
 }
 
 // Node is one member of the cluster.
@@ -82,6 +86,7 @@ type Node struct {
 	broker    *broker.Broker
 	replica   *reconciler
 	members   *placer
+	shortages *shortages
 	ready     atomic.Bool
 	self      fsm.NodeID
 	boot      uint64
@@ -156,6 +161,7 @@ func (n *Node) open() error {
 		Version: func() uint32 { return n.View().FSMVersion() }, Newest: c.Versions.Newest, LockCredit: n.lockCredit, Settings: n.queueSettings, Drains: n.drains, Late: n.late, Outside: outside{n.broker, n}, Heartbeat: c.Heartbeat, Reclaimable: c.MemTableBytes / 2, KindStanding: broker.KindStanding,
 	})
 	n.broker.Listen(n.host)
+	n.shortages = newShortages(n)
 	n.listen()
 	n.replica = newReconciler(n)
 	n.members = newPlacer(n)
@@ -164,6 +170,7 @@ func (n *Node) open() error {
 		n.slog.Info("peer changed", "node", ev.Node, "up", ev.Up, "reason", ev.Reason)
 		n.host.PeerChanged(ev)
 		n.broker.PeerChanged(ev)
+		n.shortages.peerChanged(ev)
 	})
 	n.catalog = group.NewCatalog(group.CatalogConfig{
 		Node: c.Name, Store: n.stable, Mesh: n.mesh, Kind: broker.KindCatalog, Newest: c.Versions.Newest,
@@ -177,6 +184,7 @@ func (n *Node) open() error {
 	n.work.Go(n.keepAway)
 	n.work.Go(n.expireExchanges)
 	n.work.Go(n.expelStrays)
+	n.work.Go(n.shortages.run)
 	return nil
 }
 

@@ -31,6 +31,7 @@ type standings map[string]map[fsm.GroupID]*peerpb.Replica
 // listen registers for what other nodes ask.
 func (n *Node) listen() {
 	n.mesh.HandleCall(broker.KindReplicas, n.onReplicas)
+	n.mesh.Handle(broker.KindShortage, n.shortages.hear)
 	n.mesh.HandleCall(broker.KindTransfer, n.onTransfer)
 	n.mesh.HandleCall(broker.KindNodes, n.onNodes)
 	n.mesh.HandleCall(broker.KindAdmit, n.onAdmit)
@@ -122,7 +123,7 @@ func (n *Node) onReplicas(_ context.Context, _ string, req []byte) ([]byte, erro
 // replicas says how the replicas on this node stand. Snapshots are looked up
 // only for groups that are asked for by number.
 func (n *Node) replicas(req *peerpb.ReplicasRequest) *peerpb.ReplicasReply {
-	r := &peerpb.ReplicasReply{Alarms: n.alarms()}
+	r := &peerpb.ReplicasReply{Alarms: n.alarms(), Figures: n.nodeFigures()}
 	if len(req.Groups) == 0 {
 		r.Replicas = append(r.Replicas, replicaOf(catalogGroup, n.catalog.Progress()))
 		for _, g := range n.host.Groups() {

@@ -46,6 +46,7 @@ const (
 	KindCloseConnection // call
 	kindScheduled       // call
 	kindCounts          // call
+	KindShortage        // what a node has too little of, see package cluster
 )
 
 // Catalog is the replicated catalog as the broker uses it.

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
@@ -31,6 +32,7 @@ import (
 type Figures struct {
 	Node, Cluster, Version string
 	Clock                  clock.Status
+	Space                  alarm.Figures
 	Peers                  []peer.PeerStatus
 	Log                    raftlog.Metrics
 	Traffic                Traffic
@@ -67,6 +69,7 @@ type Traffic struct {
 	ConnectionsOpened, ConnectionsClosed uint64
 	ChannelsOpened, ChannelsClosed       uint64
 	Timeouts                             Timeouts
+	Blocked                              int64 // connections, now
 }
 
 // Timeouts counts what clients of this node were told of consumer timeouts.

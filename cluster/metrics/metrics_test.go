@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
@@ -64,10 +65,11 @@ func TestPage(t *testing.T) {
 				Local:      queue.Dead{By: [4][4]uint64{{0, 0, 0, 11}}, Dropped: 12},
 			},
 			LostOnce: 13,
+			Space:    alarm.Figures{MemoryUsed: 11, MemoryLimit: 12, DiskFree: 13, DiskLimit: 14, DiskShort: true},
 		}
 	})
 	m.SetTraffic(func() Traffic {
-		return Traffic{ConnectionsOpened: 5, ConnectionsClosed: 2, ChannelsOpened: 7, Timeouts: Timeouts{1, 2, 3, 4}}
+		return Traffic{ConnectionsOpened: 5, ConnectionsClosed: 2, ChannelsOpened: 7, Timeouts: Timeouts{1, 2, 3, 4}, Blocked: 3}
 	})
 	m.Late("message", 30*time.Millisecond)
 	m.Late("message", 3*time.Millisecond)
@@ -76,6 +78,9 @@ func TestPage(t *testing.T) {
 		`rabbitmq_identity_info{rabbitmq_cluster="c",rabbitmq_endpoint="aggregated",rabbitmq_node="n1"} 1`,
 		`rabbitmq_build_info{product="quorate",product_version="1.2.3",rabbitmq_version="4.3.0"} 1`,
 		`rabbitmq_connections 3`, `rabbitmq_connections_opened_total 5`, `rabbitmq_channels 7`,
+		`rabbitmq_process_resident_memory_bytes 11`, `rabbitmq_resident_memory_limit_bytes 12`, `rabbitmq_disk_space_available_bytes 13`,
+		`rabbitmq_disk_space_available_limit_bytes 14`, `rabbitmq_alarms_memory_used_watermark 0`, `rabbitmq_alarms_free_disk_space_watermark 1`,
+		`quorate_blocked_connections 3`,
 		`rabbitmq_queues 3`, `rabbitmq_queue_messages 14`, `rabbitmq_queue_messages_bytes 1400`, `quorate_queues_declared 9`,
 		`quorate_clock_offset_ms -1.5`, `quorate_clock_skew_alarm 1`, `quorate_clock_agreed 0`, `quorate_clock_jump_refused_total 4`,
 		`quorate_clock_peer_offset_ms{peer="n2"} 2000`, `quorate_leader_clock_skew_ms 12`,

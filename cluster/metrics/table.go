@@ -191,6 +191,14 @@ var table = []metric{
 		}
 	}},
 
+	{"rabbitmq_process_resident_memory_bytes", gauge, nil, "Memory of the node's process", one(func(f *Figures) int64 { return f.Space.MemoryUsed })},
+	{"rabbitmq_resident_memory_limit_bytes", gauge, nil, "From here on there is a memory alarm, see vm_memory_high_watermark", one(func(f *Figures) int64 { return f.Space.MemoryLimit })},
+	{"rabbitmq_disk_space_available_bytes", gauge, nil, "Free space on the disk of data_dir", one(func(f *Figures) int64 { return f.Space.DiskFree })},
+	{"rabbitmq_disk_space_available_limit_bytes", gauge, nil, "Below it there is a disk alarm, see disk_free_limit", one(func(f *Figures) int64 { return f.Space.DiskLimit })},
+	{"rabbitmq_alarms_memory_used_watermark", gauge, nil, "1 while there is a memory alarm at this node", one(func(f *Figures) float64 { return truth(f.Space.MemoryShort) })},
+	{"rabbitmq_alarms_free_disk_space_watermark", gauge, nil, "1 while there is a disk alarm at this node", one(func(f *Figures) float64 { return truth(f.Space.DiskShort) })},
+	{"quorate_blocked_connections", gauge, nil, "Connections of this node that are not read because of an alarm of any node", one(func(f *Figures) int64 { return f.Traffic.Blocked })},
+
 	{"rabbitmq_unreachable_cluster_peers_count", gauge, nil, "Other nodes that are down", one(func(f *Figures) int {
 		n := 0
 		for _, p := range f.Peers {

@@ -82,7 +82,11 @@ type Node interface {
 // Operator is what the API needs of the node for those who keep it running.
 type Operator interface {
 	// Nodes lists the nodes of the cluster.
-	Nodes() []api.Node
+	Nodes(ctx context.Context) []api.Node
+	// SetLimit changes vm_memory_high_watermark or disk_free_limit of this
+	// node, until it is restarted. An error that is a *fsm.Refusal is the
+	// caller's fault.
+	SetLimit(name string, to api.Limit) error
 	// Alarms lists the alarms in effect in the cluster.
 	Alarms(ctx context.Context) []api.Alarm
 	// Draining reports whether this node is about to stop.

@@ -10,8 +10,16 @@ import (
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
-func (s *Server) nodes(w http.ResponseWriter, _ *request) {
-	s.answer(w, http.StatusOK, orEmpty(s.node.Nodes()))
+func (s *Server) nodes(w http.ResponseWriter, r *request) {
+	s.answer(w, http.StatusOK, orEmpty(s.node.Nodes(r.Context())))
+}
+
+// setLimit changes a limit of this node.
+func (s *Server) setLimit(w http.ResponseWriter, r *request) {
+	var to api.Limit
+	if s.read(w, r, &to) {
+		s.changed(w, s.node.SetLimit(r.PathValue("name"), to), false)
+	}
 }
 
 // members lists the replicas of a queue.

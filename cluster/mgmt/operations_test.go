@@ -23,8 +23,30 @@ type operator struct {
 	moved     string // what was asked of the node last
 }
 
-func (o *operator) Nodes() []api.Node {
-	return []api.Node{{Name: "n1", Type: "disc", Running: true, BeingDrained: o.draining}}
+func (o *operator) Nodes(context.Context) []api.Node {
+	return []api.Node{{Name: "n1", Type: "disc", Running: true, BeingDrained: o.draining, MemoryUsed: 1, MemoryLimit: 2, DiskFree: 3, DiskFreeLimit: 4, DiskFreeAlarm: true}}
+}
+
+func (o *operator) SetLimit(name string, to api.Limit) error {
+	if name != "disk_free_limit" {
+		return fsm.Refuse(fsm.NotFoundKind, "no limit")
+	}
+	o.moved = name + " " + to.Absolute
+	return nil
+}
+
+func TestLimits(t *testing.T) {
+	w := newWorld(t)
+	const path = "/api/quorate/limits/"
+	w.check(
+		want{"mona", "PUT", path + "disk_free_limit", `{"absolute":"5GB"}`, 401, "…"},
+		want{"root", "PUT", path + "disk_free_limit", `{"absolute":"5GB"}`, 204, ""},
+		want{"root", "PUT", path + "disk_free_limit", `{"absolut":"5GB"}`, 400, "…not_json"},
+		want{"root", "PUT", path + "none", `{"relative":0.5}`, 404, "…"},
+	)
+	if w.operator.moved != "disk_free_limit 5GB" {
+		t.Errorf("set: %s", w.operator.moved)
+	}
 }
 
 func (o *operator) Alarms(context.Context) []api.Alarm { return o.alarms }
@@ -80,7 +102,7 @@ func TestDrain(t *testing.T) {
 	const path = "/api/quorate/"
 	w.check(
 		want{"mona", "POST", path + "drain", "", 401, "…"},
-		want{"root", "GET", "/api/nodes", "", 200, `[{"name":"n1","type":"disc","running":true,"being_drained":false}]`},
+		want{"root", "GET", "/api/nodes", "", 200, `[{"name":"n1","type":"disc","running":true,"being_drained":false,"mem_used":1,"mem_limit":2,"mem_alarm":false,"disk_free":3,"disk_free_limit":4,"disk_free_alarm":true}]`},
 		want{"maggie", "GET", "/api/nodes", "", 401, "…"},
 		want{"root", "POST", path + "drain", "", 200, `{"node":"n1","moved":3,"left":1}`},
 		want{"mona", "GET", "/api/nodes", "", 200, `…"being_drained":true`},

@@ -81,6 +81,7 @@ func (s *Server) operations() []resource {
 		{"/api/rebalance/queues", []endpoint{post(administrator, s.rebalanceAll)}},
 		{"/api/quorate/rebalance", []endpoint{post(administrator, s.rebalance)}},
 		{"/api/quorate/queues/{vhost}/{name}/leader", []endpoint{put(administrator, s.transfer)}},
+		{"/api/quorate/limits/{name}", []endpoint{put(administrator, s.setLimit)}},
 		{"/api/quorate/drain", []endpoint{post(administrator, s.drain)}},
 		{"/api/quorate/revive", []endpoint{post(administrator, s.revive)}},
 	}

@@ -131,6 +131,9 @@ func (d *door) Connections() []api.Connection {
 // Expel implements cluster.Door.
 func (d *door) Expel(reason func(vhost string) string) { d.front.Expel(reason) }
 
+// SetAlarm implements cluster.Door.
+func (d *door) SetAlarm(reason string) { d.front.SetAlarm(reason) }
+
 // CloseConnection implements cluster.Door.
 func (d *door) CloseConnection(name, reason string) bool {
 	return d.front.CloseConnection(name, reason)
@@ -138,8 +141,11 @@ func (d *door) CloseConnection(name, reason string) bool {
 
 func describe(c *amqp.ConnectionInfo) api.Connection {
 	state := "running"
-	if c.Closing {
+	switch {
+	case c.Closing:
 		state = "closing"
+	case c.Blocked:
+		state = "blocked"
 	}
 	optional := func(s string) *string {
 		if s == "" {

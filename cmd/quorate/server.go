@@ -193,6 +193,11 @@ func serve(s *settings, logger *slog.Logger, stop <-chan os.Signal) error {
 	})
 	clients := newDoor(front, ways.clients, failed)
 	node.SetDoor(clients)
+	node.Metrics().SetTraffic(func() metrics.Traffic {
+		t := counts.read()
+		t.Blocked = front.Blocked()
+		return t
+	})
 	joining, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	joined := make(chan error, 1)
@@ -288,5 +293,6 @@ func nodeConfig(s *settings, peers net.Listener, wall func() time.Time, logger *
 		DefaultVHost: s.vhost, DefaultUser: s.user, DefaultPassword: s.password, LoopbackUsers: s.loopbackUsers,
 		MemTableBytes: int64(s.walSize), Heartbeat: s.raftHeartbeat, LeaderlessGrace: s.leaderlessGrace, GroupSize: s.groupSize,
 		LeaderLocator: catalog.Locator(s.leaderLocator),
+		MemoryLimit:   s.memoryLimit, DiskLimit: s.diskLimit,
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/quorate/quorate/cluster/alarm"
 )
 
 // settings is what a node runs with.
@@ -48,6 +50,8 @@ type settings struct {
 	groupSize       int
 	leaderLocator   string
 	walSize         int
+
+	memoryLimit, diskLimit alarm.Limit
 
 	logFile, logLevel, logFormat string
 
@@ -99,6 +103,10 @@ var table = []setting{
 	{"queue_leader_locator", "client-local", "client-local: the leader of a new queue is the node where it is declared; balanced: the member that leads the fewest", oneOf(func(s *settings) *string { return &s.leaderLocator }, "client-local", "balanced")},
 	{"raft.heartbeat_timeout", "0", "ms, 0 … 60000: safety net of queue groups, failures are noticed sooner; 0: 30000, or 100000 while the node has more than 2000 replicas", duration(time.Millisecond, 0, 60_000, func(s *settings) *time.Duration { return &s.raftHeartbeat })},
 	{"raft.wal_max_size_bytes", "134217728", "bytes, 1048576 … 1073741824: queue log written before it goes to a table; about six times as much lies on disk", number(1<<20, 1<<30, func(s *settings) *int { return &s.walSize })},
+	{"vm_memory_high_watermark.relative", "0.6", "0 to 100: part of the memory of the machine, or of the control group of the process, that the node may use; beyond it there is a memory alarm, and all nodes block publishers", limit(alarm.ParsePart, func(s *settings) *alarm.Limit { return &s.memoryLimit })},
+	{"vm_memory_high_watermark.absolute", "", "the same in bytes, or with a unit: kB, MB, GB, KiB, MiB, GiB; of the two the one given last counts", limit(alarm.ParseSize, func(s *settings) *alarm.Limit { return &s.memoryLimit })},
+	{"disk_free_limit.absolute", "50MB", "bytes, or with a unit, that must be free on the disk of data_dir; below it there is a disk alarm, and all nodes block publishers", limit(alarm.ParseSize, func(s *settings) *alarm.Limit { return &s.diskLimit })},
+	{"disk_free_limit.relative", "", "0 to 100: the same as a part of the machine's memory; of the two the one given last counts", limit(alarm.ParsePart, func(s *settings) *alarm.Limit { return &s.diskLimit })},
 	{"log.file", "", "file to append to; empty: standard error", text(func(s *settings) *string { return &s.logFile })},
 	{"log.console.level", "info", "debug, info, warning or error", oneOf(func(s *settings) *string { return &s.logLevel }, "debug", "info", "warning", "error")},
 	{"log.console.formatter", "plaintext", "plaintext or json", oneOf(func(s *settings) *string { return &s.logFormat }, "plaintext", "json")},
@@ -143,6 +151,20 @@ func duration(unit time.Duration, low, high int64, field func(*settings) *time.D
 		}
 		*field(s) = time.Duration(n) * unit
 		return nil
+	}
+}
+
+// limit has an empty value change nothing.
+func limit(parse func(string) (alarm.Limit, error), field func(*settings) *alarm.Limit) func(*settings, string) error {
+	return func(s *settings, v string) error {
+		if v == "" {
+			return nil
+		}
+		l, err := parse(v)
+		if err == nil {
+			*field(s) = l
+		}
+		return err
 	}
 }
 

@@ -140,6 +140,10 @@ func TestChanges(t *testing.T) {
 		want string
 	}{
 		{[]string{"set_cluster_setting", "max_clock_skew", "250"}, `PUT /api/quorate/settings/max_clock_skew {"value":250}`},
+		{[]string{"set_vm_memory_high_watermark", "0.4"}, `PUT /api/quorate/limits/vm_memory_high_watermark {"relative":0.4}`},
+		{[]string{"set_vm_memory_high_watermark", "absolute", "2GiB"}, `PUT /api/quorate/limits/vm_memory_high_watermark {"absolute":"2GiB"}`},
+		{[]string{"set_disk_free_limit", "5GB"}, `PUT /api/quorate/limits/disk_free_limit {"absolute":"5GB"}`},
+		{[]string{"set_disk_free_limit", "mem_relative", "1.5"}, `PUT /api/quorate/limits/disk_free_limit {"relative":1.5}`},
 		{[]string{"close_connection", "h:1 -> h:2", "for a test"}, "DELETE /api/connections/h:1%20-%3E%20h:2 for a test"},
 		{[]string{"close_all_user_connections", "u", "for a test"}, "DELETE /api/connections/username/u for a test"},
 		{[]string{"clear_cluster_setting", "max_clock_skew"}, "DELETE /api/quorate/settings/max_clock_skew "},

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -30,6 +31,8 @@ func operationVerbs() []verb {
 		{name: "check_for_quorum_queues_without_an_elected_leader", about: "fails if a queue has no leader", run: checkLeaders},
 		{name: "check_alarms", about: "fails if an alarm is in effect in the cluster", run: checkAlarms},
 		{name: "check_local_alarms", about: "fails if an alarm is in effect at the node", run: checkLocalAlarms},
+		{name: "set_vm_memory_high_watermark", arguments: "FRACTION | absolute SIZE", least: 1, most: 2, about: "how much memory the node may use, until its next start: a part of the machine's, or a SIZE such as 2GiB", run: setMemoryLimit},
+		{name: "set_disk_free_limit", arguments: "SIZE | mem_relative FRACTION", least: 1, most: 2, about: "how much of the node's disk must be free, until its next start: a SIZE such as 5GB, or a part of the machine's memory", run: setDiskLimit},
 		{name: "quorum_status", arguments: "QUEUE", least: 1, most: 1, about: "how each replica of a queue stands", run: quorumStatus},
 		{name: "transfer_leadership", arguments: "QUEUE NODE", least: 2, most: 2, about: "makes a node the leader of a queue", run: transferLeadership},
 		{
@@ -43,6 +46,12 @@ var nodeColumns = []column[api.Node]{
 	{"name", "", func(n api.Node) any { return n.Name }},
 	{"running", "is up", func(n api.Node) any { return n.Running }},
 	{"being_drained", "is about to stop", func(n api.Node) any { return n.BeingDrained }},
+	{"mem_used", "bytes", func(n api.Node) any { return n.MemoryUsed }},
+	{"mem_limit", "from here on there is an alarm", func(n api.Node) any { return n.MemoryLimit }},
+	{"mem_alarm", "", func(n api.Node) any { return n.MemoryAlarm }},
+	{"disk_free", "bytes", func(n api.Node) any { return n.DiskFree }},
+	{"disk_free_limit", "below it there is an alarm", func(n api.Node) any { return n.DiskFreeLimit }},
+	{"disk_free_alarm", "", func(n api.Node) any { return n.DiskFreeAlarm }},
 }
 
 func listNodes(c *call) error {
@@ -171,6 +180,41 @@ func checkAlarms(c *call) error { return c.checked("alarms", "No alarm is in eff
 
 func checkLocalAlarms(c *call) error {
 	return c.checked("local-alarms", "No alarm is in effect on node "+c.options.node)
+}
+
+// setLimit changes a limit of the node to a part of its memory, or to a size.
+func (c *call) setLimit(name, value string, relative bool) error {
+	to := api.Limit{Absolute: value}
+	if relative {
+		part, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			return usageError("FRACTION is a number such as 0.4, not %q", value)
+		}
+		to = api.Limit{Relative: &part}
+	}
+	return c.put(path("quorate", "limits", name), to)
+}
+
+func setMemoryLimit(c *call) error {
+	value, relative := c.words[0], len(c.words) == 1
+	if !relative {
+		if value != "absolute" {
+			return usageError("set_vm_memory_high_watermark takes FRACTION or absolute SIZE")
+		}
+		value = c.words[1]
+	}
+	return c.setLimit("vm_memory_high_watermark", value, relative)
+}
+
+func setDiskLimit(c *call) error {
+	value, relative := c.words[0], len(c.words) == 2
+	if relative {
+		if value != "mem_relative" {
+			return usageError("set_disk_free_limit takes SIZE or mem_relative FRACTION")
+		}
+		value = c.words[1]
+	}
+	return c.setLimit("disk_free_limit", value, relative)
 }
 
 var memberColumns = []column[api.Member]{

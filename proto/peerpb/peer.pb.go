@@ -2426,6 +2426,7 @@ type ReplicasReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Replicas      []*Replica             `protobuf:"bytes,1,rep,name=replicas,proto3" json:"replicas,omitempty"`
 	Alarms        []string               `protobuf:"bytes,2,rep,name=alarms,proto3" json:"alarms,omitempty"` // in effect at the node
+	Figures       *NodeFigures           `protobuf:"bytes,3,opt,name=figures,proto3" json:"figures,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2474,6 +2475,127 @@ func (x *ReplicasReply) GetAlarms() []string {
 	return nil
 }
 
+func (x *ReplicasReply) GetFigures() *NodeFigures {
+	if x != nil {
+		return x.Figures
+	}
+	return nil
+}
+
+// NodeFigures are how a node stands. Sizes are bytes.
+type NodeFigures struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	MemoryUsed    int64                  `protobuf:"varint,1,opt,name=memory_used,json=memoryUsed,proto3" json:"memory_used,omitempty"`
+	MemoryLimit   int64                  `protobuf:"varint,2,opt,name=memory_limit,json=memoryLimit,proto3" json:"memory_limit,omitempty"`
+	DiskFree      int64                  `protobuf:"varint,3,opt,name=disk_free,json=diskFree,proto3" json:"disk_free,omitempty"`
+	DiskLimit     int64                  `protobuf:"varint,4,opt,name=disk_limit,json=diskLimit,proto3" json:"disk_limit,omitempty"` // that must be free
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeFigures) Reset() {
+	*x = NodeFigures{}
+	mi := &file_peer_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeFigures) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeFigures) ProtoMessage() {}
+
+func (x *NodeFigures) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeFigures.ProtoReflect.Descriptor instead.
+func (*NodeFigures) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *NodeFigures) GetMemoryUsed() int64 {
+	if x != nil {
+		return x.MemoryUsed
+	}
+	return 0
+}
+
+func (x *NodeFigures) GetMemoryLimit() int64 {
+	if x != nil {
+		return x.MemoryLimit
+	}
+	return 0
+}
+
+func (x *NodeFigures) GetDiskFree() int64 {
+	if x != nil {
+		return x.DiskFree
+	}
+	return 0
+}
+
+func (x *NodeFigures) GetDiskLimit() int64 {
+	if x != nil {
+		return x.DiskLimit
+	}
+	return 0
+}
+
+// Shortage says what a node has too little of: memory, disk.
+type Shortage struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Resources     []string               `protobuf:"bytes,1,rep,name=resources,proto3" json:"resources,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Shortage) Reset() {
+	*x = Shortage{}
+	mi := &file_peer_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Shortage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Shortage) ProtoMessage() {}
+
+func (x *Shortage) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Shortage.ProtoReflect.Descriptor instead.
+func (*Shortage) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *Shortage) GetResources() []string {
+	if x != nil {
+		return x.Resources
+	}
+	return nil
+}
+
 type Replica struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Group         uint32                 `protobuf:"varint,1,opt,name=group,proto3" json:"group,omitempty"`
@@ -2490,7 +2612,7 @@ type Replica struct {
 
 func (x *Replica) Reset() {
 	*x = Replica{}
-	mi := &file_peer_proto_msgTypes[28]
+	mi := &file_peer_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2502,7 +2624,7 @@ func (x *Replica) String() string {
 func (*Replica) ProtoMessage() {}
 
 func (x *Replica) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[28]
+	mi := &file_peer_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2515,7 +2637,7 @@ func (x *Replica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replica.ProtoReflect.Descriptor instead.
 func (*Replica) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{28}
+	return file_peer_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Replica) GetGroup() uint32 {
@@ -2585,7 +2707,7 @@ type TransferRequest struct {
 
 func (x *TransferRequest) Reset() {
 	*x = TransferRequest{}
-	mi := &file_peer_proto_msgTypes[29]
+	mi := &file_peer_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2597,7 +2719,7 @@ func (x *TransferRequest) String() string {
 func (*TransferRequest) ProtoMessage() {}
 
 func (x *TransferRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[29]
+	mi := &file_peer_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2610,7 +2732,7 @@ func (x *TransferRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferRequest.ProtoReflect.Descriptor instead.
 func (*TransferRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{29}
+	return file_peer_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *TransferRequest) GetGroup() uint32 {
@@ -2636,7 +2758,7 @@ type TransferReply struct {
 
 func (x *TransferReply) Reset() {
 	*x = TransferReply{}
-	mi := &file_peer_proto_msgTypes[30]
+	mi := &file_peer_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2648,7 +2770,7 @@ func (x *TransferReply) String() string {
 func (*TransferReply) ProtoMessage() {}
 
 func (x *TransferReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[30]
+	mi := &file_peer_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2661,7 +2783,7 @@ func (x *TransferReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferReply.ProtoReflect.Descriptor instead.
 func (*TransferReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{30}
+	return file_peer_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *TransferReply) GetError() string {
@@ -2680,7 +2802,7 @@ type CatalogRequest struct {
 
 func (x *CatalogRequest) Reset() {
 	*x = CatalogRequest{}
-	mi := &file_peer_proto_msgTypes[31]
+	mi := &file_peer_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2692,7 +2814,7 @@ func (x *CatalogRequest) String() string {
 func (*CatalogRequest) ProtoMessage() {}
 
 func (x *CatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[31]
+	mi := &file_peer_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2705,7 +2827,7 @@ func (x *CatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogRequest.ProtoReflect.Descriptor instead.
 func (*CatalogRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{31}
+	return file_peer_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CatalogRequest) GetEntry() []byte {
@@ -2728,7 +2850,7 @@ type CatalogReply struct {
 
 func (x *CatalogReply) Reset() {
 	*x = CatalogReply{}
-	mi := &file_peer_proto_msgTypes[32]
+	mi := &file_peer_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2740,7 +2862,7 @@ func (x *CatalogReply) String() string {
 func (*CatalogReply) ProtoMessage() {}
 
 func (x *CatalogReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[32]
+	mi := &file_peer_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2753,7 +2875,7 @@ func (x *CatalogReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogReply.ProtoReflect.Descriptor instead.
 func (*CatalogReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{32}
+	return file_peer_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *CatalogReply) GetOk() bool {
@@ -2805,7 +2927,7 @@ type PeekRequest struct {
 
 func (x *PeekRequest) Reset() {
 	*x = PeekRequest{}
-	mi := &file_peer_proto_msgTypes[33]
+	mi := &file_peer_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2817,7 +2939,7 @@ func (x *PeekRequest) String() string {
 func (*PeekRequest) ProtoMessage() {}
 
 func (x *PeekRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[33]
+	mi := &file_peer_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2830,7 +2952,7 @@ func (x *PeekRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeekRequest.ProtoReflect.Descriptor instead.
 func (*PeekRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{33}
+	return file_peer_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PeekRequest) GetGroup() uint32 {
@@ -2880,7 +3002,7 @@ type PeekReply struct {
 
 func (x *PeekReply) Reset() {
 	*x = PeekReply{}
-	mi := &file_peer_proto_msgTypes[34]
+	mi := &file_peer_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2892,7 +3014,7 @@ func (x *PeekReply) String() string {
 func (*PeekReply) ProtoMessage() {}
 
 func (x *PeekReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[34]
+	mi := &file_peer_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2905,7 +3027,7 @@ func (x *PeekReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeekReply.ProtoReflect.Descriptor instead.
 func (*PeekReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{34}
+	return file_peer_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PeekReply) GetLeader() bool {
@@ -2955,7 +3077,7 @@ type Peeked struct {
 
 func (x *Peeked) Reset() {
 	*x = Peeked{}
-	mi := &file_peer_proto_msgTypes[35]
+	mi := &file_peer_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2967,7 +3089,7 @@ func (x *Peeked) String() string {
 func (*Peeked) ProtoMessage() {}
 
 func (x *Peeked) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[35]
+	mi := &file_peer_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2980,7 +3102,7 @@ func (x *Peeked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peeked.ProtoReflect.Descriptor instead.
 func (*Peeked) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{35}
+	return file_peer_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Peeked) GetNumber() uint64 {
@@ -3288,10 +3410,20 @@ const file_peer_proto_rawDesc = "" +
 	"message_id\x18\x06 \x01(\tR\tmessageId\x12\x18\n" +
 	"\aheaders\x18\a \x01(\fR\aheaders\")\n" +
 	"\x0fReplicasRequest\x12\x16\n" +
-	"\x06groups\x18\x01 \x03(\rR\x06groups\"]\n" +
+	"\x06groups\x18\x01 \x03(\rR\x06groups\"\x95\x01\n" +
 	"\rReplicasReply\x124\n" +
 	"\breplicas\x18\x01 \x03(\v2\x18.quorate.peer.v1.ReplicaR\breplicas\x12\x16\n" +
-	"\x06alarms\x18\x02 \x03(\tR\x06alarms\"\xbf\x01\n" +
+	"\x06alarms\x18\x02 \x03(\tR\x06alarms\x126\n" +
+	"\afigures\x18\x03 \x01(\v2\x1c.quorate.peer.v1.NodeFiguresR\afigures\"\x8d\x01\n" +
+	"\vNodeFigures\x12\x1f\n" +
+	"\vmemory_used\x18\x01 \x01(\x03R\n" +
+	"memoryUsed\x12!\n" +
+	"\fmemory_limit\x18\x02 \x01(\x03R\vmemoryLimit\x12\x1b\n" +
+	"\tdisk_free\x18\x03 \x01(\x03R\bdiskFree\x12\x1d\n" +
+	"\n" +
+	"disk_limit\x18\x04 \x01(\x03R\tdiskLimit\"(\n" +
+	"\bShortage\x12\x1c\n" +
+	"\tresources\x18\x01 \x03(\tR\tresources\"\xbf\x01\n" +
 	"\aReplica\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x12\n" +
@@ -3357,7 +3489,7 @@ func file_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_peer_proto_goTypes = []any{
 	(Notice_Kind)(0),         // 0: quorate.peer.v1.Notice.Kind
 	(*Hello)(nil),            // 1: quorate.peer.v1.Hello
@@ -3388,14 +3520,16 @@ var file_peer_proto_goTypes = []any{
 	(*ScheduledMessage)(nil), // 26: quorate.peer.v1.ScheduledMessage
 	(*ReplicasRequest)(nil),  // 27: quorate.peer.v1.ReplicasRequest
 	(*ReplicasReply)(nil),    // 28: quorate.peer.v1.ReplicasReply
-	(*Replica)(nil),          // 29: quorate.peer.v1.Replica
-	(*TransferRequest)(nil),  // 30: quorate.peer.v1.TransferRequest
-	(*TransferReply)(nil),    // 31: quorate.peer.v1.TransferReply
-	(*CatalogRequest)(nil),   // 32: quorate.peer.v1.CatalogRequest
-	(*CatalogReply)(nil),     // 33: quorate.peer.v1.CatalogReply
-	(*PeekRequest)(nil),      // 34: quorate.peer.v1.PeekRequest
-	(*PeekReply)(nil),        // 35: quorate.peer.v1.PeekReply
-	(*Peeked)(nil),           // 36: quorate.peer.v1.Peeked
+	(*NodeFigures)(nil),      // 29: quorate.peer.v1.NodeFigures
+	(*Shortage)(nil),         // 30: quorate.peer.v1.Shortage
+	(*Replica)(nil),          // 31: quorate.peer.v1.Replica
+	(*TransferRequest)(nil),  // 32: quorate.peer.v1.TransferRequest
+	(*TransferReply)(nil),    // 33: quorate.peer.v1.TransferReply
+	(*CatalogRequest)(nil),   // 34: quorate.peer.v1.CatalogRequest
+	(*CatalogReply)(nil),     // 35: quorate.peer.v1.CatalogReply
+	(*PeekRequest)(nil),      // 36: quorate.peer.v1.PeekRequest
+	(*PeekReply)(nil),        // 37: quorate.peer.v1.PeekReply
+	(*Peeked)(nil),           // 38: quorate.peer.v1.Peeked
 }
 var file_peer_proto_depIdxs = []int32{
 	4,  // 0: quorate.peer.v1.Told.members:type_name -> quorate.peer.v1.Member
@@ -3406,19 +3540,20 @@ var file_peer_proto_depIdxs = []int32{
 	22, // 5: quorate.peer.v1.ConsumersReply.consumers:type_name -> quorate.peer.v1.QueueConsumer
 	23, // 6: quorate.peer.v1.ConsumersReply.sessions:type_name -> quorate.peer.v1.ConsumingSession
 	26, // 7: quorate.peer.v1.ScheduledReply.messages:type_name -> quorate.peer.v1.ScheduledMessage
-	29, // 8: quorate.peer.v1.ReplicasReply.replicas:type_name -> quorate.peer.v1.Replica
-	36, // 9: quorate.peer.v1.PeekReply.messages:type_name -> quorate.peer.v1.Peeked
-	5,  // 10: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
-	5,  // 11: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
-	5,  // 12: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
-	5,  // 13: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
-	5,  // 14: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
-	5,  // 15: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
-	13, // [13:16] is the sub-list for method output_type
-	10, // [10:13] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	31, // 8: quorate.peer.v1.ReplicasReply.replicas:type_name -> quorate.peer.v1.Replica
+	29, // 9: quorate.peer.v1.ReplicasReply.figures:type_name -> quorate.peer.v1.NodeFigures
+	38, // 10: quorate.peer.v1.PeekReply.messages:type_name -> quorate.peer.v1.Peeked
+	5,  // 11: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
+	5,  // 12: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
+	5,  // 13: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
+	5,  // 14: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
+	5,  // 15: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
+	5,  // 16: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
+	14, // [14:17] is the sub-list for method output_type
+	11, // [11:14] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_peer_proto_init() }
@@ -3432,7 +3567,7 @@ func file_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_proto_rawDesc), len(file_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   36,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

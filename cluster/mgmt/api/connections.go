@@ -10,7 +10,7 @@ type Connection struct {
 	VHost            string         `json:"vhost"`
 	Protocol         string         `json:"protocol"`
 	Type             string         `json:"type"`
-	State            string         `json:"state"`        // running or closing
+	State            string         `json:"state"`        // running, blocked or closing
 	ConnectedAt      int64          `json:"connected_at"` // ms since 1970
 	Host             string         `json:"host"`
 	Port             uint16         `json:"port"`

@@ -6,6 +6,21 @@ type Node struct {
 	Type         string `json:"type"` // disc
 	Running      bool   `json:"running"`
 	BeingDrained bool   `json:"being_drained"`
+
+	// Bytes, and whether there is an alarm; zero if the node does not answer.
+	MemoryUsed    int64 `json:"mem_used"`
+	MemoryLimit   int64 `json:"mem_limit"`
+	MemoryAlarm   bool  `json:"mem_alarm"`
+	DiskFree      int64 `json:"disk_free"`
+	DiskFreeLimit int64 `json:"disk_free_limit"`
+	DiskFreeAlarm bool  `json:"disk_free_alarm"`
+}
+
+// Limit is the body of PUT /api/quorate/limits/{name}: either a part of the
+// machine's memory, or a size such as 50MB.
+type Limit struct {
+	Relative *float64 `json:"relative,omitempty"`
+	Absolute string   `json:"absolute,omitempty"`
 }
 
 // Drained is answered by POST /api/quorate/drain: what has become of the

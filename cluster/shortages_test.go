@@ -1,0 +1,134 @@
+package cluster
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/quorate/quorate/cluster/alarm"
+	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm"
+)
+
+// machine pretends to be a node's machine, with 1000 bytes of memory and a
+// limit of 500.
+type machine struct{ used, free atomic.Int64 }
+
+func newMachine() *machine {
+	m := &machine{}
+	m.free.Store(1000)
+	return m
+}
+
+func (m *machine) MemoryTotal() int64       { return 1000 }
+func (m *machine) MemoryUsed() int64        { return m.used.Load() }
+func (m *machine) DiskFree() (int64, error) { return m.free.Load(), nil }
+func (m *machine) Release()                 {}
+func (m *machine) LimitHeap(int64)          {}
+
+// guard is a door that notes the alarm.
+type guard struct {
+	Door
+	mu     sync.Mutex
+	reason string
+}
+
+func (g *guard) SetAlarm(reason string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.reason = reason
+}
+
+func (g *guard) alarm() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.reason
+}
+
+// TestShortages has nodes run short in turn: all block, until none is short
+// any more or the one that is has died.
+func TestShortages(t *testing.T) {
+	c := mustCluster(t)
+	guards := map[string]*guard{}
+	guardNode := func(name string) {
+		guards[name] = &guard{}
+		c.all[name].shortages.serve(guards[name])
+	}
+	for _, name := range names {
+		guardNode(name)
+	}
+	expect := func(want string) {
+		t.Helper()
+		until(t, "all nodes say "+want, func() bool {
+			for name := range c.all {
+				if guards[name].alarm() != want {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	c.machines["n1"].used.Store(500)
+	expect("low on memory")
+	if a := c.all["n2"].Alarms(t.Context()); !slices.Equal(a, []api.Alarm{{Node: "n1", Resource: "memory"}}) {
+		t.Errorf("alarms %v", a)
+	}
+	if err := c.all["n2"].SetLimit("disk_free_limit", api.Limit{Absolute: "1001"}); err != nil {
+		t.Fatal(err)
+	}
+	expect("low on memory & disk")
+	nodes := c.all["n3"].Nodes(t.Context())
+	want := []api.Node{
+		{Name: "n1", Type: "disc", Running: true, MemoryUsed: 500, MemoryLimit: 500, MemoryAlarm: true, DiskFree: 1000},
+		{Name: "n2", Type: "disc", Running: true, MemoryLimit: 500, DiskFree: 1000, DiskFreeLimit: 1001, DiskFreeAlarm: true},
+		{Name: "n3", Type: "disc", Running: true, MemoryLimit: 500, DiskFree: 1000},
+	}
+	if !slices.Equal(nodes, want) {
+		t.Errorf("nodes %+v", nodes)
+	}
+	c.machines["n1"].used.Store(499)
+	expect("low on disk")
+
+	// A link that breaks and a node that is not heard of for a while: what
+	// they missed, they learn.
+	c.net.cut("n3")
+	expect("low on disk")
+	c.net.setSilent("n3", true)
+	until(t, "n3 counts no alarm of nodes that it cannot reach", func() bool { return guards["n3"].alarm() == "" })
+	c.net.setSilent("n3", false)
+	expect("low on disk")
+
+	// The alarm of a node that dies is over, and begins again with it.
+	c.crash("n2")
+	expect("")
+	c.machines["n2"].free.Store(-1)
+	c.mustOpen("n2")
+	guardNode("n2")
+	expect("low on disk")
+	c.machines["n2"].free.Store(0)
+	expect("")
+}
+
+func TestSetLimit(t *testing.T) {
+	w := alarm.New(alarm.Config{Probe: newMachine()})
+	n := &Node{shortages: &shortages{watch: w}}
+	half, bad := 0.5, -1.0
+	for _, test := range []struct {
+		name string
+		to   api.Limit
+		kind fsm.Kind
+	}{
+		{"none", api.Limit{Relative: &half}, fsm.NotFoundKind},
+		{"disk_free_limit", api.Limit{}, fsm.Precondition},
+		{"disk_free_limit", api.Limit{Relative: &half, Absolute: "1"}, fsm.Precondition},
+		{"disk_free_limit", api.Limit{Relative: &bad}, fsm.Precondition},
+		{"vm_memory_high_watermark", api.Limit{Absolute: "much"}, fsm.Precondition},
+	} {
+		r := (*fsm.Refusal)(nil)
+		if err := n.SetLimit(test.name, test.to); !errors.As(err, &r) || r.Kind != test.kind {
+			t.Errorf("%s to %+v: %v", test.name, test.to, err)
+		}
+	}
+}
