@@ -158,10 +158,7 @@ var names = []string{"n1", "n2", "n3"}
 // if a goroutine of theirs is left.
 func mustCluster(t testing.TB, options ...func(*nodes)) *nodes {
 	t.Helper()
-	c := &nodes{t: t, net: newNetwork(), dir: t.TempDir(), all: map[string]*Node{}, machines: map[string]*machine{}, silentGrace: time.Minute}
-	for _, name := range names {
-		c.machines[name] = newMachine()
-	}
+	c := &nodes{t: t, net: newNetwork(), dir: t.TempDir(), all: map[string]*Node{}, silentGrace: time.Minute}
 	for _, o := range options {
 		o(c)
 	}
@@ -219,7 +216,7 @@ func (c *nodes) config(name string) Config {
 		c.t.Fatal(err)
 	}
 	return Config{
-		Probe: c.machines[name], MemoryLimit: memory,
+		Probe: c.machine(name), MemoryLimit: memory,
 		Contacts: contacts,
 		Name:     name, ClusterName: "test", DataDir: filepath.Join(c.dir, name), Nodes: static,
 		Listener: c.net.listen(c.t, name), Dial: c.net.dialer(name),
@@ -229,6 +226,17 @@ func (c *nodes) config(name string) Config {
 		DefaultVHost: "/", DefaultUser: "guest", DefaultPassword: "guest",
 		LeaderlessGrace: 5 * time.Second, Defaults: catalog.Defaults{DisconnectedTimeout: fsm.Millis(c.silentGrace.Milliseconds())}, GroupSize: 3, Versions: c.versions[name],
 	}
+}
+
+// machine is what a node runs on.
+func (c *nodes) machine(name string) *machine {
+	if c.machines == nil {
+		c.machines = map[string]*machine{}
+	}
+	if c.machines[name] == nil {
+		c.machines[name] = newMachine()
+	}
+	return c.machines[name]
 }
 
 func (c *nodes) wrongBy(name string) time.Duration {

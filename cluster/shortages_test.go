@@ -70,7 +70,7 @@ func TestShortages(t *testing.T) {
 			return true
 		})
 	}
-	c.machines["n1"].used.Store(500)
+	c.machine("n1").used.Store(500)
 	expect("low on memory")
 	if a := c.all["n2"].Alarms(t.Context()); !slices.Equal(a, []api.Alarm{{Node: "n1", Resource: "memory"}}) {
 		t.Errorf("alarms %v", a)
@@ -88,7 +88,7 @@ func TestShortages(t *testing.T) {
 	if !slices.Equal(nodes, want) {
 		t.Errorf("nodes %+v", nodes)
 	}
-	c.machines["n1"].used.Store(499)
+	c.machine("n1").used.Store(499)
 	expect("low on disk")
 
 	// A link that breaks and a node that is not heard of for a while: what
@@ -103,11 +103,11 @@ func TestShortages(t *testing.T) {
 	// The alarm of a node that dies is over, and begins again with it.
 	c.crash("n2")
 	expect("")
-	c.machines["n2"].free.Store(-1)
+	c.machine("n2").free.Store(-1)
 	c.mustOpen("n2")
 	guardNode("n2")
 	expect("low on disk")
-	c.machines["n2"].free.Store(0)
+	c.machine("n2").free.Store(0)
 	expect("")
 }
 

@@ -475,7 +475,7 @@ var frameRows = []row{
 		t.must(t.conn(0).UpdateSecret("new", "because"))
 		t.must(t.open().Close())
 	}},
-	{id: "A044", what: "connection.blocked and unblocked", but: "there are no alarms yet"},
+	{id: "A044", what: "connection.blocked and unblocked", test: "TestCluster/C31"},
 	{id: "A045", what: "a connection is closed through the HTTP API of another node", run: func(t *T) {
 		conn := t.connect(1)
 		closed := conn.NotifyClose(make(chan *amqp.Error, 1))

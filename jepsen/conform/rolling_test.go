@@ -90,6 +90,10 @@ var clusterRows = suite{test: "TestCluster", title: "Nodes restart, die or freez
 	}},
 	{id: "C20", what: "rolling restart with drains under load: no confirmed message lost, none twice without a mark", test: "jepsen: TestRollingRestart/drain"},
 	{id: "C21", what: "the same with SIGKILL, each node when no queue needs it", test: "jepsen: TestRollingRestart/kill"},
+	{id: "C31", what: "an alarm of one node blocks the publishers of all, loses nothing, and ends with its reason or its node", run: func(t *T) {
+		memoryAlarm(t)
+		diskAlarm(t)
+	}},
 }, outageRows)}
 
 // publishUntil publishes to a queue, each message after the confirm of the one
