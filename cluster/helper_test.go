@@ -228,17 +228,6 @@ func (c *nodes) config(name string) Config {
 	}
 }
 
-// machine is what a node runs on.
-func (c *nodes) machine(name string) *machine {
-	if c.machines == nil {
-		c.machines = map[string]*machine{}
-	}
-	if c.machines[name] == nil {
-		c.machines[name] = newMachine()
-	}
-	return c.machines[name]
-}
-
 func (c *nodes) wrongBy(name string) time.Duration {
 	if by := c.ahead[name]; by != nil {
 		return time.Duration(by.Load())

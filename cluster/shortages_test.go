@@ -28,6 +28,17 @@ func (m *machine) DiskFree() (int64, error) { return m.free.Load(), nil }
 func (m *machine) Release()                 {}
 func (m *machine) LimitHeap(int64)          {}
 
+// machine is what a node runs on.
+func (c *nodes) machine(name string) *machine {
+	if c.machines == nil {
+		c.machines = map[string]*machine{}
+	}
+	if c.machines[name] == nil {
+		c.machines[name] = newMachine()
+	}
+	return c.machines[name]
+}
+
 // guard is a door that notes the alarm.
 type guard struct {
 	Door
