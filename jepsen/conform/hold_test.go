@@ -283,7 +283,7 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 	}},
 	{id: "T-49", what: "Symfony Messenger's delay and retry queues, declared literally", run: symfony},
 	{id: "T-50", what: "kombu's 28 levels of delay, declared literally: 5 s and 1 s", run: kombu},
-	{id: "T-7", what: "a lock that ends after the TTL", but: "there is no x-lock-duration"},
+	{id: "T-7", what: "a lock that ends after the TTL", but: "there is no x-lock-duration; the same end of a consumer timeout is row T-8"},
 	{id: "T-23", what: "looking at messages by HTTP never shows an expired one", run: func(t *T) {
 		q := t.queue("q")
 		const n = 200
@@ -340,7 +340,7 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 		t.readyUntil(d, 0, at.Add(ms(2500)))
 		t.take(d, 1)
 	}},
-	{id: "T-130", what: "message.settle with a reason", but: "there is no command exchange"},
+	{id: "T-130", what: "message.settle with a reason", but: "message.settle belongs to locks that are settled by token, which are not there"},
 	{id: "T-53", what: "the dead-letter exchange is away at the expiry and comes back: the letter arrives", run: func(t *T) {
 		x := t.exchange("x", "fanout")
 		q := t.queue("q", "x-message-ttl", int32(300), "x-dead-letter-exchange", x, "x-dead-letter-strategy", "at-least-once")
