@@ -34,6 +34,7 @@ var commands = []command{
 	{"ttl", "let messages expire into a dead-letter queue and see how late they are", runTTL},
 	{"expiry", "let a million messages die at once and see how long that takes", runMortality},
 	{"timeouts", "let the consumers of a node time out at once and see when their messages are with others", runTimeouts},
+	{"connections", "open thousands of connections and channels that do nothing, and see what they cost in memory", runIdle},
 	{"backlog", "fill a queue and see what a waiting message costs in memory", runBacklog},
 	{"pinned", "leave one message unsettled and pass many through behind it", runPinned},
 	{"suite", "start a three-node cluster on loopback and measure all of it", runSuite},
@@ -80,7 +81,7 @@ func dispatch(ctx context.Context, args []string) error {
 func usage(w io.Writer) {
 	fmt.Fprintln(w, "usage: quorate-bench COMMAND [flags]; COMMAND -h prints the flags")
 	for _, c := range commands {
-		fmt.Fprintf(w, "  %-11s%s\n", c.name, c.help)
+		fmt.Fprintf(w, "  %-12s%s\n", c.name, c.help)
 	}
 }
 

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+const (
+	// idleDialers open connections at the same time.
+	idleDialers = 16
+	// idleHeartbeat is longer than the run: idle connections are silent.
+	idleHeartbeat = 10 * time.Minute
+	// idleCalm is how long memory may take to become what it stays.
+	idleCalm = 3 * time.Second
+	maxIdle  = 15_000
+)
+
+// idle is connections to one node that do nothing.
+type idle struct {
+	connections, channels int
+}
+
+func idleFlags(fs *flag.FlagSet) *idle {
+	i := &idle{}
+	fs.IntVar(&i.connections, "connections", 5000, "idle `connections` to the first node")
+	fs.IntVar(&i.channels, "channels", 20_000, "`channels` that they open together")
+	return i
+}
+
+func (i *idle) check() error {
+	if i.connections < 1 || i.connections > maxIdle || i.channels < i.connections {
+		return fmt.Errorf("-connections must be between 1 and %d, and -channels at least as many", maxIdle)
+	}
+	return nil
+}
+
+func runIdle(ctx context.Context, fs *flag.FlagSet, args []string) error {
+	t, i := targetFlags(fs), idleFlags(fs)
+	if err := errors.Join(parse(fs, args), i.check()); err != nil {
+		return err
+	}
+	if len(t.pids) == 0 {
+		return errors.New("-pid must name the servers; the first is the one that -uri names first")
+	}
+	r, err := i.run(ctx, t)
+	if err != nil {
+		return err
+	}
+	return publishResults([]result{r}, t.json)
+}
+
+// run opens the connections and then the channels, and looks after each how
+// much more memory the node has resident. What a node keeps for its first
+// connections, it has opened some before.
+func (i *idle) run(ctx context.Context, t *target) (r result, err error) {
+	r.Name = fmt.Sprintf("%d idle connections with %d channels", i.connections, i.channels)
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%s: %w", r.Name, err)
+		}
+	}()
+	node := t.pids[:1]
+	resident := func() (int64, error) {
+		if err := pause(ctx, idleCalm); err != nil {
+			return 0, err
+		}
+		return residentBytes(node)
+	}
+	all := make([]*amqp.Connection, i.connections)
+	defer func() {
+		for _, c := range all {
+			if c != nil {
+				_ = c.CloseDeadline(time.Now().Add(dialTimeout)) // the node may be gone
+			}
+		}
+	}()
+	before, err := resident()
+	if err != nil {
+		return r, err
+	}
+	m, err := startMeter(t.pids)
+	if err != nil {
+		return r, err
+	}
+	began := clock()
+	err = each(ctx, i.connections, func(k int) (err error) {
+		all[k], err = amqp.DialConfig(t.uri(0), amqp.Config{Heartbeat: idleHeartbeat, Dial: amqp.DefaultDial(dialTimeout)})
+		return err
+	})
+	if err != nil {
+		return r, err
+	}
+	opened := clock() - began
+	connected, err := resident()
+	if err != nil {
+		return r, err
+	}
+	err = each(ctx, i.channels, func(k int) error {
+		_, err := all[k%i.connections].Channel()
+		return err
+	})
+	if err != nil {
+		return r, err
+	}
+	with, err := resident()
+	if err = errors.Join(err, m.end(&r, i.connections)); err != nil {
+		return r, err
+	}
+	r.note("connections opened", float64(i.connections)/opened.Seconds(), "/s")
+	r.note("resident memory of the node per connection", float64(connected-before)/float64(i.connections)/1024, "KiB")
+	r.note("resident memory of the node per channel", float64(with-connected)/float64(i.channels)/1024, "KiB")
+	return r, nil
+}
+
+// each does something for every number below n, several at a time.
+func each(ctx context.Context, n int, do func(k int) error) error {
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	var next atomic.Int64
+	var work sync.WaitGroup
+	for range idleDialers {
+		work.Go(func() {
+			for k := next.Add(1) - 1; k < int64(n) && ctx.Err() == nil; k = next.Add(1) - 1 {
+				if err := do(int(k)); err != nil {
+					fail(err)
+				}
+			}
+		})
+	}
+	work.Wait()
+	return context.Cause(ctx)
+}
