@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -49,7 +50,7 @@ func (c *Consumer) Run(ctx context.Context, h *history.History) error {
 		}
 		select {
 		case <-ctx.Done():
-			if err == nil {
+			if err == nil || errors.Is(err, context.Canceled) { // it was about to connect again
 				return nil
 			}
 			return fmt.Errorf("consumer %s: %w", c.Name, err)
