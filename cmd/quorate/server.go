@@ -188,16 +188,11 @@ func serve(s *settings, logger *slog.Logger, stop <-chan os.Signal) error {
 	}
 	node.Metrics().SetTraffic(func() metrics.Traffic {
 		t := counts.read()
-		t.Timeouts = metrics.Timeouts(front.Timeouts())
+		t.Timeouts, t.Blocked = metrics.Timeouts(front.Timeouts()), front.Blocked()
 		return t
 	})
 	clients := newDoor(front, ways.clients, failed)
 	node.SetDoor(clients)
-	node.Metrics().SetTraffic(func() metrics.Traffic {
-		t := counts.read()
-		t.Blocked = front.Blocked()
-		return t
-	})
 	joining, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	joined := make(chan error, 1)
