@@ -18,7 +18,7 @@ PLAIN_PKGS = $(shell $(GO) list ./... | grep -Ev '/(fsm|amqp|cluster|jepsen)(/|$
 JEPSEN_PKGS = ./jepsen/...
 GENERATED = '*.pb.go' '*_vtproto.pb.go' '*_gen.go'
 
-.PHONY: help run build test check bench bench-queues bench-growth bench-soak bench-peers client-suite chaos fuzz generate
+.PHONY: help run build test check bench bench-queues bench-connections bench-growth bench-soak bench-peers client-suite chaos fuzz generate
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ bench: build ## the benchmarks on a three-node loopback cluster, with a table (R
 
 bench-queues: build ## thousands of queues: declare, idle, lose a node, restart it (QUEUES=10000)
 	bin/quorate-bench queues --binary bin/quorate --queues $(QUEUES) $(BENCH_FLAGS)
+
+bench-connections: build ## thousands of connections and channels that do nothing: what they cost in memory
+	bin/quorate-bench connections --binary bin/quorate $(BENCH_FLAGS)
 
 bench-growth: build ## what a message costs with many active queues and with a backlog (RUNS=1: medians of so many)
 	bin/quorate-bench growth --binary bin/quorate --runs $(RUNS) $(BENCH_FLAGS)

@@ -27,38 +27,31 @@ type idle struct {
 	connections, channels int
 }
 
-func idleFlags(fs *flag.FlagSet) *idle {
-	i := &idle{}
+func runIdle(ctx context.Context, fs *flag.FlagSet, args []string) error {
+	var i idle
+	l := labFlags(fs)
 	fs.IntVar(&i.connections, "connections", 5000, "idle `connections` to the first node")
 	fs.IntVar(&i.channels, "channels", 20_000, "`channels` that they open together")
-	return i
-}
-
-func (i *idle) check() error {
+	if err := parse(fs, args); err != nil {
+		return err
+	}
 	if i.connections < 1 || i.connections > maxIdle || i.channels < i.connections {
 		return fmt.Errorf("-connections must be between 1 and %d, and -channels at least as many", maxIdle)
 	}
-	return nil
-}
-
-func runIdle(ctx context.Context, fs *flag.FlagSet, args []string) error {
-	t, i := targetFlags(fs), idleFlags(fs)
-	if err := errors.Join(parse(fs, args), i.check()); err != nil {
+	var r result
+	err := l.with(ctx, func() (err error) {
+		r, err = i.run(ctx, l.target)
 		return err
-	}
-	if len(t.pids) == 0 {
-		return errors.New("-pid must name the servers; the first is the one that -uri names first")
-	}
-	r, err := i.run(ctx, t)
+	})
 	if err != nil {
 		return err
 	}
-	return publishResults([]result{r}, t.json)
+	return publishResults([]result{r}, l.json)
 }
 
 // run opens the connections and then the channels, and looks after each how
-// much more memory the node has resident. What a node keeps for its first
-// connections, it has opened some before.
+// much more memory the node has resident. The node has just started: one that
+// has worked has memory to spare, which would not show.
 func (i *idle) run(ctx context.Context, t *target) (r result, err error) {
 	r.Name = fmt.Sprintf("%d idle connections with %d channels", i.connections, i.channels)
 	defer func() {

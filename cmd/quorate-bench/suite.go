@@ -120,7 +120,6 @@ type suite struct {
 	mortal   int
 	slow     int
 	queues   int
-	idle     *idle
 	only     string
 }
 
@@ -133,7 +132,6 @@ func runSuite(ctx context.Context, fs *flag.FlagSet, args []string) (err error) 
 	fs.IntVar(&s.mortal, "mortal", 1_000_000, "`messages` that die at once in the runs expiry; 0: no such runs")
 	fs.IntVar(&s.slow, "timeouts", 10_000, "`consumers` that time out at once in the run timeouts, 1 … 100000; 0: no such run")
 	fs.IntVar(&s.queues, "queues", 10_000, "`number` of queues in the run queues, which -only asks for")
-	s.idle = idleFlags(fs)
 	fs.StringVar(&s.only, "only", "", "run only the measurements whose names hold one of these comma-separated `texts`")
 	if err := parse(fs, args); err != nil {
 		return err
@@ -143,9 +141,6 @@ func runSuite(ctx context.Context, fs *flag.FlagSet, args []string) (err error) 
 	}
 	if s.slow < 0 || s.slow > maxSlow {
 		return fmt.Errorf("-timeouts must be between 0 and %d", maxSlow)
-	}
-	if err := s.idle.check(); err != nil {
-		return err
 	}
 	if s.only == "queues" {
 		return manyQueues(ctx, s.lab, s.queues)
@@ -196,13 +191,6 @@ func (s *suite) round(ctx context.Context, all *collection) error {
 			return err
 		}
 		r, err := timeouts(ctx, s.target, s.slow)
-		if err != nil {
-			return err
-		}
-		all.add("", r)
-	}
-	if selected("idle connections", s.only) {
-		r, err := s.idle.run(ctx, s.target)
 		if err != nil {
 			return err
 		}
