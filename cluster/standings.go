@@ -11,6 +11,7 @@ import (
 	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/peerpb"
 )
@@ -30,7 +31,7 @@ type standings map[string]map[fsm.GroupID]*peerpb.Replica
 
 // listen registers for what other nodes ask.
 func (n *Node) listen() {
-	n.mesh.HandleCall(broker.KindReplicas, n.onReplicas)
+	peer.HandleAsk(n.mesh, broker.KindReplicas, n.replicas)
 	n.mesh.Handle(broker.KindShortage, n.shortages.hear)
 	n.mesh.HandleCall(broker.KindTransfer, n.onTransfer)
 	n.mesh.HandleCall(broker.KindNodes, n.onNodes)
@@ -100,24 +101,7 @@ func byGroup(r *peerpb.ReplicasReply) map[fsm.GroupID]*peerpb.Replica {
 }
 
 func (n *Node) askReplicas(ctx context.Context, node string, req *peerpb.ReplicasRequest) (*peerpb.ReplicasReply, error) {
-	encoded, err := req.MarshalVT()
-	if err != nil {
-		return nil, err
-	}
-	answer, err := n.mesh.Call(ctx, node, broker.KindReplicas, encoded)
-	if err != nil {
-		return nil, err
-	}
-	r := &peerpb.ReplicasReply{}
-	return r, r.UnmarshalVT(answer)
-}
-
-func (n *Node) onReplicas(_ context.Context, _ string, req []byte) ([]byte, error) {
-	var m peerpb.ReplicasRequest
-	if err := m.UnmarshalVT(req); err != nil {
-		return nil, err
-	}
-	return n.replicas(&m).MarshalVT()
+	return peer.Ask[peerpb.ReplicasReply](ctx, n.mesh, node, broker.KindReplicas, req)
 }
 
 // replicas says how the replicas on this node stand. Snapshots are looked up

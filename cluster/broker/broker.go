@@ -171,13 +171,13 @@ func (b *Broker) Listen(host *group.Host) {
 	b.mesh.Handle(kindNotice, b.onNotice)
 	b.mesh.Handle(kindResync, b.onResync)
 	b.mesh.HandleCall(kindStats, b.onStats)
-	b.mesh.HandleCall(kindFigures, b.onFigures)
-	b.mesh.HandleCall(kindPeek, b.onPeek)
-	b.mesh.HandleCall(kindCounts, b.onCounts)
+	peer.HandleAsk(b.mesh, kindFigures, b.figures)
+	peer.HandleAsk(b.mesh, kindPeek, b.peek)
+	peer.HandleAsk(b.mesh, kindCounts, b.counts)
 	b.mesh.Handle(kindReply, b.onReply)
 	b.mesh.HandleCall(kindRequester, b.onRequester)
-	b.mesh.HandleCall(kindConsumers, b.onConsumers)
-	b.mesh.HandleCall(kindScheduled, b.onScheduled)
+	peer.HandleAsk(b.mesh, kindConsumers, b.consumers)
+	peer.HandleAsk(b.mesh, kindScheduled, b.scheduled)
 }
 
 // Serve starts the broker under the numbers the catalog gave this node.

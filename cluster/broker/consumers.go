@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"sync"
 
+	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/peerpb"
@@ -64,25 +65,12 @@ func (b *Broker) Consumers(ctx context.Context, ids ...fsm.QueueID) []Consumer {
 
 // askConsumers asks one node. Failure is a node that knows of none.
 func (b *Broker) askConsumers(ctx context.Context, node string, req *peerpb.ConsumersRequest) *peerpb.ConsumersReply {
-	encoded, err := req.MarshalVT()
+	r, err := peer.Ask[peerpb.ConsumersReply](ctx, b.mesh, node, kindConsumers, req)
 	if err != nil {
-		return &peerpb.ConsumersReply{}
-	}
-	answer, err := b.mesh.Call(ctx, node, kindConsumers, encoded)
-	r := &peerpb.ConsumersReply{}
-	if err != nil || r.UnmarshalVT(answer) != nil {
 		b.slog.Debug("no consumers from peer", "node", node, "error", err)
 		return &peerpb.ConsumersReply{}
 	}
 	return r
-}
-
-func (b *Broker) onConsumers(_ context.Context, _ string, req []byte) ([]byte, error) {
-	var m peerpb.ConsumersRequest
-	if err := m.UnmarshalVT(req); err != nil {
-		return nil, err
-	}
-	return b.consumers(&m).MarshalVT()
 }
 
 // consumers lists the consumers of the queues that this node leads, and the

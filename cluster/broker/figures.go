@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/peerpb"
@@ -56,25 +57,12 @@ func (b *Broker) Figures(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueI
 
 // askFigures asks one node. Failure is a node that leads nothing.
 func (b *Broker) askFigures(ctx context.Context, node string, req *peerpb.FiguresRequest) *peerpb.FiguresReply {
-	r := &peerpb.FiguresReply{}
-	encoded, err := req.MarshalVT()
+	r, err := peer.Ask[peerpb.FiguresReply](ctx, b.mesh, node, kindFigures, req)
 	if err != nil {
-		return r
-	}
-	answer, err := b.mesh.Call(ctx, node, kindFigures, encoded)
-	if err != nil || r.UnmarshalVT(answer) != nil {
 		b.slog.Debug("no figures from peer", "node", node, "error", err)
 		return &peerpb.FiguresReply{}
 	}
 	return r
-}
-
-func (b *Broker) onFigures(_ context.Context, _ string, req []byte) ([]byte, error) {
-	var m peerpb.FiguresRequest
-	if err := m.UnmarshalVT(req); err != nil {
-		return nil, err
-	}
-	return b.figures(&m).MarshalVT()
 }
 
 // figures reads the figures of queues that this node leads. What is due in

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -81,26 +82,16 @@ func (b *Broker) askPeek(ctx context.Context, node string, req *peerpb.PeekReque
 	if node == b.config.Node {
 		return b.peek(req)
 	}
-	r := &peerpb.PeekReply{}
-	encoded, err := req.MarshalVT()
-	if err != nil || !b.mesh.Alive(node) {
-		return r
+	if !b.mesh.Alive(node) {
+		return &peerpb.PeekReply{}
 	}
 	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
 	defer cancel()
-	answer, err := b.mesh.Call(ctx, node, kindPeek, encoded)
-	if err != nil || r.UnmarshalVT(answer) != nil {
+	r, err := peer.Ask[peerpb.PeekReply](ctx, b.mesh, node, kindPeek, req)
+	if err != nil {
 		return &peerpb.PeekReply{}
 	}
 	return r
-}
-
-func (b *Broker) onPeek(_ context.Context, _ string, req []byte) ([]byte, error) {
-	var m peerpb.PeekRequest
-	if err := m.UnmarshalVT(req); err != nil {
-		return nil, err
-	}
-	return b.peek(&m).MarshalVT()
 }
 
 // peek reads a led queue. The empty entry that goes before makes sure that this

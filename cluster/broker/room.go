@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/peerpb"
@@ -83,10 +84,6 @@ func (b *Broker) countAll(ctx context.Context, c *Connection) *peerpb.CountsRepl
 	defer cancel()
 	req := &peerpb.CountsRequest{Vhost: c.vhost, User: c.user}
 	sum := b.counts(req)
-	encoded, err := req.MarshalVT()
-	if err != nil {
-		return sum
-	}
 	var mu sync.Mutex
 	var asked sync.WaitGroup
 	for _, p := range b.mesh.Peers() {
@@ -94,9 +91,8 @@ func (b *Broker) countAll(ctx context.Context, c *Connection) *peerpb.CountsRepl
 			continue
 		}
 		asked.Go(func() {
-			var r peerpb.CountsReply
-			answer, err := b.mesh.Call(ctx, p.Node, kindCounts, encoded)
-			if err != nil || r.UnmarshalVT(answer) != nil {
+			r, err := peer.Ask[peerpb.CountsReply](ctx, b.mesh, p.Node, kindCounts, req)
+			if err != nil {
 				b.slog.Warn("clients of peer not counted", "node", p.Node, "error", err)
 				return
 			}
@@ -107,14 +103,6 @@ func (b *Broker) countAll(ctx context.Context, c *Connection) *peerpb.CountsRepl
 	}
 	asked.Wait()
 	return sum
-}
-
-func (b *Broker) onCounts(_ context.Context, _ string, req []byte) ([]byte, error) {
-	var m peerpb.CountsRequest
-	if err := m.UnmarshalVT(req); err != nil {
-		return nil, err
-	}
-	return b.counts(&m).MarshalVT()
 }
 
 // counts counts the clients of this node.

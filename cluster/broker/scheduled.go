@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 
+	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -29,28 +30,12 @@ func (b *Broker) Scheduled(ctx context.Context, q *catalog.Queue, m *peerpb.Sche
 		}
 		return nil, b.leaderless(q)
 	}
-	req, err := m.MarshalVT()
-	if err != nil {
-		return nil, err
-	}
-	answer, err := b.mesh.Call(ctx, leader, kindScheduled, req)
-	var r peerpb.ScheduledReply
-	if err == nil {
-		err = r.UnmarshalVT(answer)
-	}
+	r, err := peer.Ask[peerpb.ScheduledReply](ctx, b.mesh, leader, kindScheduled, m)
 	if err != nil || !r.Leader {
 		b.slog.Debug("no scheduled messages from peer", "node", leader, "error", err)
 		return nil, b.leaderless(q)
 	}
 	return r.Messages, nil
-}
-
-func (b *Broker) onScheduled(_ context.Context, _ string, req []byte) ([]byte, error) {
-	var m peerpb.ScheduledRequest
-	if err := m.UnmarshalVT(req); err != nil {
-		return nil, err
-	}
-	return b.scheduled(&m).MarshalVT()
 }
 
 // scheduled reads a page if this node leads the queue, once nothing is due in

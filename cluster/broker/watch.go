@@ -270,13 +270,11 @@ func (b *Broker) askStats(t *target, node string) *peerpb.StatsReply {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), statsTimeout)
 	defer cancel()
-	req, err := (&peerpb.StatsRequest{Group: uint32(t.group), Queue: uint64(t.id)}).MarshalVT()
-	if err != nil || !b.mesh.Alive(node) {
+	if !b.mesh.Alive(node) {
 		return &peerpb.StatsReply{}
 	}
-	answer, err := b.mesh.Call(ctx, node, kindStats, req)
-	r := &peerpb.StatsReply{}
-	if err != nil || r.UnmarshalVT(answer) != nil {
+	r, err := peer.Ask[peerpb.StatsReply](ctx, b.mesh, node, kindStats, &peerpb.StatsRequest{Group: uint32(t.group), Queue: uint64(t.id)})
+	if err != nil {
 		return &peerpb.StatsReply{}
 	}
 	return r
