@@ -201,7 +201,10 @@ func (ch *channel) header(payload []byte) error {
 	encoded := ch.readProperties(m, &properties, h.Properties)
 	ch.content.total = fsm.PayloadSize(len(m.publish.Exchange), len(m.publish.RoutingKey), len(encoded), int(m.size)) + fsm.BlindSize(m.blind)
 	room := ch.content.total - int(m.size) + min(int(m.size), eagerBody)
-	m.publish.Payload = fsm.AppendBlindHead(make([]byte, 0, room), m.publish.Exchange, m.publish.RoutingKey, encoded, m.blind)
+	m.publish.Payload, err = fsm.AppendHead(make([]byte, 0, room), m.publish.Exchange, m.publish.RoutingKey, encoded, m.blind)
+	if err != nil {
+		return err
+	}
 	ch.content.stage = contentBody
 	return ch.complete()
 }

@@ -1,6 +1,10 @@
 package fsm
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+)
 
 // Payload is one message as it lies in the log, verbatim from publish to
 // delivery:
@@ -39,29 +43,65 @@ func BlindSize(keys []string) int {
 	return n
 }
 
-// AppendPayloadHead appends everything but the body, which the caller appends.
-// exchange and routingKey are at most 255 bytes long.
-func AppendPayloadHead(dst []byte, exchange, routingKey string, properties []byte) []byte {
+// ErrHead is returned for parts of a payload that are longer than their lengths
+// can say.
+var ErrHead = errors.New("part of a message is longer than a payload can hold")
+
+// AppendHead appends everything but the body, which the caller appends. It
+// returns ErrHead, and dst, if exchange, routingKey or one of the blind keys is
+// longer than MaxShort, or if all blind keys together do not fit.
+func AppendHead(dst []byte, exchange, routingKey string, properties []byte, blind []string) ([]byte, error) {
+	if !headFits(exchange, routingKey, properties, blind) {
+		return dst, ErrHead
+	}
 	dst = append(append(dst, byte(len(exchange))), exchange...)
 	dst = append(append(dst, byte(len(routingKey))), routingKey...)
-	dst = binary.BigEndian.AppendUint32(dst, uint32(len(properties)))
-	return append(dst, properties...)
-}
-
-// AppendBlindHead is AppendPayloadHead with blind keys, each at most 255 bytes
-// long and all of them at most 65,535 with a byte for each.
-func AppendBlindHead(dst []byte, exchange, routingKey string, properties []byte, keys []string) []byte {
-	at := len(dst) + 1 + len(exchange) + 1 + len(routingKey)
-	dst = AppendPayloadHead(dst, exchange, routingKey, properties)
-	if len(keys) == 0 {
-		return dst
+	size := uint32(len(properties))
+	if len(blind) > 0 {
+		size |= blindBit
 	}
-	dst[at] |= blindBit >> 24
-	dst = binary.BigEndian.AppendUint16(dst, uint16(BlindSize(keys)-2))
-	for _, k := range keys {
+	dst = append(binary.BigEndian.AppendUint32(dst, size), properties...)
+	if len(blind) == 0 {
+		return dst, nil
+	}
+	dst = binary.BigEndian.AppendUint16(dst, uint16(BlindSize(blind)-2))
+	for _, k := range blind {
 		dst = append(append(dst, byte(len(k))), k...)
 	}
+	return dst, nil
+}
+
+func headFits(exchange, routingKey string, properties []byte, blind []string) bool {
+	if len(exchange) > MaxShort || len(routingKey) > MaxShort || len(properties) >= blindBit || BlindSize(blind)-2 > math.MaxUint16 {
+		return false
+	}
+	for _, k := range blind {
+		if len(k) > MaxShort {
+			return false
+		}
+	}
+	return true
+}
+
+// AppendPayloadHead is AppendHead for parts that are known to fit; it panics if
+// they do not.
+func AppendPayloadHead(dst []byte, exchange, routingKey string, properties []byte) []byte {
+	dst, err := AppendHead(dst, exchange, routingKey, properties, nil)
+	if err != nil {
+		panic(err)
+	}
 	return dst
+}
+
+// Readable returns p if it is valid. Of bytes that are no payload it makes one
+// without exchange, routing key and properties, whose body they are: a log or a
+// link may hold what an older program wrote wrongly, and its message must reach
+// somebody who can look at it.
+func Readable(p []byte) Payload {
+	if Payload(p).Valid() {
+		return p
+	}
+	return append(AppendPayloadHead(make([]byte, 0, PayloadSize(0, 0, 0, len(p))), "", "", nil), p...)
 }
 
 // Valid reports whether all lengths inside p fit into p.
@@ -100,7 +140,7 @@ func validKeys(b []byte) bool {
 }
 
 // Exchange returns the name of the exchange the message was published to.
-func (p Payload) Exchange() []byte { return p[1 : 1+p[0]] }
+func (p Payload) Exchange() []byte { return p[1 : 1+int(p[0])] }
 
 // RoutingKey returns the key the message was published with.
 func (p Payload) RoutingKey() []byte {

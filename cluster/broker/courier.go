@@ -49,12 +49,13 @@ func (c *courier) send(from source, letters []fsm.DeadLetter) {
 			lost++
 			continue
 		}
-		targets, limits := c.broker.deadTargets(view, spec.VHost, config, l, raw)
+		p := fsm.Readable(raw)
+		targets, limits := c.broker.deadTargets(view, spec.VHost, config, l, p)
 		if len(targets) == 0 {
 			c.missed.Add(1)
 			continue
 		}
-		payload := c.broker.deadPayload(config, l, raw)
+		payload := c.broker.deadPayload(config, l, p)
 		c.mu.Lock()
 		for _, q := range targets {
 			lane := c.lane(c.broker.target(q))
@@ -62,7 +63,7 @@ func (c *courier) send(from source, letters []fsm.DeadLetter) {
 				lost++
 				continue
 			}
-			e := c.broker.reenqueue(config, l, raw, payload, limits.PlusOne(q))
+			e := c.broker.reenqueue(config, l, p, payload, limits.PlusOne(q))
 			c.broker.delayAt(q, e, payload)
 			lane.add(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: e}, op{payload: payload})
 			c.bytes += len(payload)

@@ -273,7 +273,7 @@ func (f *forwarder) routeLetter(v *catalog.View, c *logpb.QueueConfig, l *queue.
 // deadTargets returns the queues that a dead message goes to, and how long the
 // exchanges on its way let it live there.
 func (b *Broker) deadTargets(v *catalog.View, vhost string, c *logpb.QueueConfig, l *fsm.DeadLetter, p fsm.Payload) ([]*catalog.Queue, catalog.Ceilings) {
-	keys := []string{c.DeadLetterRoutingKey}
+	keys := []string{fsm.Short(c.DeadLetterRoutingKey)}
 	if !c.HasDeadLetterRoutingKey {
 		keys = append(b.keys(p), p.BlindKeys()...)
 	}
@@ -300,7 +300,7 @@ func (f *forwarder) payload(l *queue.Letter) (fsm.Payload, error) {
 		f.broker.slog.Error("dead letter has no payload", "queue", f.group.Spec().Name, "letter", l.Number, "error", err)
 		return nil, err
 	}
-	return raw, nil
+	return fsm.Readable(raw), nil
 }
 
 // cycle reports whether a letter would come back to a queue where it has died
@@ -454,7 +454,9 @@ func (f *forwarder) sendLetter(tr *transfers, o *queue.Outgoing, p fsm.Payload, 
 	tr.bytes += len(out)
 }
 
-// deadPayload returns a message as its dead letter carries it.
+// deadPayload returns a message as its dead letter carries it. What the queue's
+// settings say may be longer than a short string: declares and policies of
+// former versions were not checked. Then the letter carries as much as it can.
 func (b *Broker) deadPayload(c *logpb.QueueConfig, l *fsm.DeadLetter, p fsm.Payload) fsm.Payload {
 	properties := p.Properties()
 	if c.DelayedStore {
@@ -465,9 +467,9 @@ func (b *Broker) deadPayload(c *logpb.QueueConfig, l *fsm.DeadLetter, p fsm.Payl
 	}
 	key, blind := string(p.RoutingKey()), p.BlindKeys()
 	if c.HasDeadLetterRoutingKey {
-		key, blind = c.DeadLetterRoutingKey, nil
+		key, blind = fsm.Short(c.DeadLetterRoutingKey), nil
 	}
-	return repack(p, c.DeadLetterExchange, key, properties, blind)
+	return repack(p, fsm.Short(c.DeadLetterExchange), key, properties, blind)
 }
 
 // reenqueue returns what brings a dead message, which is out now and was p, to
@@ -482,10 +484,15 @@ func (b *Broker) reenqueue(c *logpb.QueueConfig, l *fsm.DeadLetter, p, out fsm.P
 	}
 }
 
-// repack returns a payload with the body of p.
+// repack returns a payload with the body of p, which is valid. The other parts
+// are from a payload or short strings: they fit. Should they not, the payload
+// stays as it is.
 func repack(p fsm.Payload, exchange, key string, properties []byte, blind []string) fsm.Payload {
 	size := fsm.PayloadSize(len(exchange), len(key), len(properties), len(p.Body())) + fsm.BlindSize(blind)
-	out := fsm.AppendBlindHead(make([]byte, 0, size), exchange, key, properties, blind)
+	out, err := fsm.AppendHead(make([]byte, 0, size), exchange, key, properties, blind)
+	if err != nil {
+		return p
+	}
 	return append(out, p.Body()...)
 }
 

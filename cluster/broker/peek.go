@@ -69,7 +69,7 @@ func peekedFrom(messages []*peerpb.Peeked) ([]Peeked, error) {
 			return nil, err
 		}
 		list = append(list, Peeked{
-			Message: fsm.Message{Payload: p.Payload, Acquired: p.Acquired, Failed: p.Failed, Deaths: deaths, ScheduledFor: fsm.Time(p.ScheduledFor)},
+			Message: fsm.Message{Payload: fsm.Readable(p.Payload), Acquired: p.Acquired, Failed: p.Failed, Deaths: deaths, ScheduledFor: fsm.Time(p.ScheduledFor)},
 			Number:  p.Number, Place: queue.Place(p.Place), ExpireAt: fsm.Time(p.ExpireAt), DueAt: fsm.Time(p.DueAt),
 			Deadline: fsm.Time(p.Deadline), ScheduleID: p.ScheduleId,
 		})

@@ -127,11 +127,12 @@ func (b *Broker) push(from payloads, queue fsm.QueueID, s fsm.SessionID, ds []fs
 // add reads a delivery's payload and adds it to d. One whose payload is gone is
 // left out: the session notices the gap, if the delivery still means anything.
 func (b *Broker) add(d *delivered, from payloads, of *fsm.Delivery) {
-	p, err := from.Payload(of.Ref)
+	raw, err := from.Payload(of.Ref)
 	if err != nil {
 		b.slog.Debug("payload is gone", "ref", of.Ref, "error", err)
 		return
 	}
+	p := fsm.Readable(raw)
 	d.consumer = append(d.consumer, of.To.Number)
 	d.messages = append(d.messages, fsm.Message{
 		ID: of.ID, Payload: p, Acquired: of.Acquired, Failed: of.Failed, Deaths: of.Deaths, Ready: of.Ready, ScheduledFor: of.ScheduledFor,

@@ -87,7 +87,7 @@ func (b *Broker) onDeliveries(from string, head, payload []byte) {
 		d.consumer = append(d.consumer, p.Consumer)
 		message := fsm.Message{ID: p.Id, Acquired: p.Acquired, Failed: p.Failed, Deaths: deaths, Ready: p.Ready, ScheduledFor: fsm.Time(p.ScheduledFor)}
 		if p.Size > 0 {
-			message.Payload = payload[:p.Size:p.Size]
+			message.Payload = fsm.Readable(payload[:p.Size:p.Size])
 		}
 		d.messages = append(d.messages, message)
 		payload = payload[p.Size:]

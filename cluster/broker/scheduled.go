@@ -60,7 +60,7 @@ func (b *Broker) scheduled(m *peerpb.ScheduledRequest) *peerpb.ScheduledReply {
 		if err != nil {
 			continue // it has gone meanwhile
 		}
-		p := fsm.Payload(raw)
+		p := fsm.Readable(raw)
 		s := &peerpb.ScheduledMessage{
 			Message: x.Seq, Id: x.ScheduleID, DueAt: int64(x.DueAt), Bytes: uint64(len(p.Body())),
 			RoutingKey: string(p.RoutingKey()), MessageId: string(b.config.Properties.Property(p.Properties(), catalog.PropertyMessageID)),

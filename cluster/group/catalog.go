@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -260,12 +261,34 @@ func (k *Catalog) lead(entry []byte) ([]*logpb.CatalogResult, uint64, error) {
 	if !k.Started() {
 		return nil, 0, errNoCatalogLeader
 	}
+	if refused, err := k.admit(entry); err != nil || refused != nil {
+		return refused, 0, err
+	}
 	f := endingWith(k.raft.Load().Apply(entry, catalogApplyWait), k.ending)
 	if err := f.Error(); err != nil {
 		return nil, 0, err
 	}
 	k.tellFollowers()
 	return f.Response().([]*logpb.CatalogResult), f.Index(), nil
+}
+
+// admit looks at an entry, which may be another node's, before it enters the log.
+// There every replica has to apply it, for ever. An entry with a command that is
+// not admitted is answered so as a whole, and proposed not at all.
+func (k *Catalog) admit(entry []byte) (refused []*logpb.CatalogResult, err error) {
+	var e logpb.CatalogEntry
+	if err := e.UnmarshalVT(entry); err != nil {
+		return nil, fmt.Errorf("catalog entry cannot be decoded: %w", err)
+	}
+	if known := k.View().FSMVersion(); e.Version == 0 || e.Version > known {
+		return nil, fmt.Errorf("catalog entry of version %d, the cluster has %d", e.Version, known)
+	}
+	for _, c := range e.Commands {
+		if err := catalog.Admit(c); err != nil {
+			return slices.Repeat([]*logpb.CatalogResult{catalog.Refuse(err)}, len(e.Commands)), nil
+		}
+	}
+	return nil, nil
 }
 
 // tellFollowers commits an empty entry behind the last one: followers learn of

@@ -53,7 +53,7 @@ func (c *Catalog) Apply(index uint64, e *logpb.CatalogEntry) []*logpb.CatalogRes
 		d.position = i
 		r, err := d.perform(command)
 		if err != nil {
-			r = refused(err)
+			r = Refuse(err)
 		}
 		results[i] = r
 	}
@@ -128,13 +128,13 @@ func (d *draft) perform(c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
 	return nil, refuse(fsm.Internal, "unknown catalog command")
 }
 
-// refused returns err, which is a refusal, as an answer.
-func refused(err error) *logpb.CatalogResult {
+// Refuse returns err, which is a refusal, as an answer.
+func Refuse(err error) *logpb.CatalogResult {
 	r := err.(*fsm.Refusal)
 	return &logpb.CatalogResult{Refusal: uint32(r.Kind), Text: r.Text}
 }
 
-// Refused returns the refusal that an answer is, or nil.
+// Refused is the inverse of Refuse: nil if the answer is no refusal.
 func Refused(r *logpb.CatalogResult) error {
 	if r.GetRefusal() == 0 {
 		return nil

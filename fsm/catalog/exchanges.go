@@ -85,7 +85,10 @@ func (v *View) PassiveExchange(by Client, vhost, name string) error {
 func (v *View) CheckDeclareExchange(by Client, d *logpb.DeclareExchange) (*Exchange, error) {
 	x, err := v.checkDeclareExchange(v.access(by.User, d.GetVhost()), d)
 	if x == nil && err == nil {
-		err = v.checkExchangeIdle(resource(kindExchange, d.GetVhost(), d.GetName()), d.GetArguments())
+		where := resource(kindExchange, d.GetVhost(), d.GetName())
+		if err = checkShort(where, d.GetArguments(), shortInExchanges); err == nil {
+			err = v.checkExchangeIdle(where, d.GetArguments())
+		}
 	}
 	return x, err
 }

@@ -199,9 +199,12 @@ func (x *Exchange) settle() {
 
 // ValidatePolicy says why a policy cannot be set; nil: it can. Proposers ask
 // it; Apply asks all of it but the pattern, for the reason given at
-// ValidatePattern.
+// ValidatePattern, and the bounds of names, for the one given at Admit.
 func (v *View) ValidatePolicy(m *logpb.PutPolicy) error {
 	if err := v.checkPolicy(m); err != nil {
+		return err
+	}
+	if err := checkShortKeys(m.GetDefinition()); err != nil {
 		return err
 	}
 	if _, err := regexp.Compile(m.GetPattern()); err != nil {

@@ -152,7 +152,7 @@ func among(values ...string) value {
 }
 
 var (
-	anyText = value{func(v *logpb.Value) bool { _, ok := text(v); return ok }, "a string"}
+	anyText = value{func(v *logpb.Value) bool { _, ok := text(v); return ok }, "a string of at most 255 bytes"} // see shortInPolicies
 	yesOrNo = value{func(v *logpb.Value) bool { return v.GetTag() == 't' }, "`true`, `false`"}
 	age     = value{isAge, "a number and Y, M, D, h, m or s"}
 )

@@ -20,7 +20,7 @@ const (
 	// GeneratedPrefix starts the names that brokers make for queues without
 	// a name.
 	GeneratedPrefix = "amq.gen-"
-	maxName         = 255
+	maxName         = fsm.MaxShort
 )
 
 // locked is the refusal of a queue that belongs to another connection.
@@ -119,7 +119,10 @@ func NamePrefix(args *fsm.Table) (prefix string, given bool, err error) {
 func (v *View) CheckDeclareQueue(by Client, d *logpb.DeclareQueue, generated bool) (*Queue, error) {
 	q, err := v.checkDeclareQueue(v.access(by.User, d.GetVhost()), d, generated)
 	if q == nil && err == nil {
-		err = checkRetry(resource(kindQueue, d.GetVhost(), d.GetName()), d.GetArguments())
+		where := resource(kindQueue, d.GetVhost(), d.GetName())
+		if err = checkShort(where, d.GetArguments(), shortInQueues); err == nil {
+			err = checkRetry(where, d.GetArguments())
+		}
 	}
 	return q, err
 }
