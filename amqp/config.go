@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/amqp/wire"
+	"github.com/quorate/quorate/fsm"
 )
 
 // Config is what a Server is made of. The zero value of a limit stands for
@@ -47,7 +48,7 @@ type Config struct {
 const (
 	// maxUnsettled and maxUnsettledBytes bound the publishes of a connection
 	// that the broker has not settled. At the bound the reader stops.
-	maxUnsettled      = 4096
+	maxUnsettled      = fsm.MaxUnanswered
 	maxUnsettledBytes = 8 << 20
 
 	// maxOwed bounds the bytes a client is owed for what it asked: replies,

@@ -63,6 +63,11 @@ type Delay struct {
 	Err      error // why the exchange must refuse the message; nil: it need not
 }
 
+// MaxUnanswered is how many publishes of one session, to all queues together,
+// may be without an answer. Queues remember of a session what the repetition of
+// so many needs.
+const MaxUnanswered = 4096
+
 // QueueSpec is what queue.declare says.
 type QueueSpec struct {
 	Name       string // empty: the broker makes one

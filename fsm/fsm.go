@@ -111,6 +111,7 @@ const (
 	NotFound       // no such consumer
 	Invalid        // a command no client can cause; it changed nothing
 	Reserved       // get: the queue serves one consumer at a time
+	Late           // the first command of a stream is too old: stamp it with Result.Next
 )
 
 // Result answers one command.
@@ -121,7 +122,7 @@ type Result struct {
 	Count uint64
 	// Consumers at the queue after a touch.
 	Consumers uint64
-	// Next sequence number wanted, with Gap.
+	// Next sequence number wanted, with Gap; the queue's clock, with Late.
 	Next uint64
 }
 

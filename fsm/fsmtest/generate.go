@@ -18,6 +18,7 @@ type client struct {
 	id        fsm.SessionID
 	next      uint64 // sequence number of its next command
 	consumers uint64 // the last number it gave to a consumer
+	opened    fsm.Time // when its first command is made; 0: it does not say
 	sent      []*logpb.Command
 }
 
@@ -170,6 +171,9 @@ func (g *generator) newClient() *client {
 	if len(g.clients)%5 == 4 {
 		c.id = fsm.SessionID{Boot: g.boots} // another queue's dead letters
 	}
+	if g.oneIn("opened", 3) {
+		c.opened = g.meta.Now + fsm.Time(g.n("opened at", 4)-1)*beginWithin
+	}
 	g.clients = append(g.clients, c)
 	return c
 }
@@ -191,12 +195,15 @@ func (g *generator) client() *client {
 
 // ended reports whether the queue refuses the session of cl.
 func (g *generator) ended(cl *client) bool {
-	return g.q.session(cl.id) == nil && (cl.next > 1 || g.q.isDown(cl.id) || slices.Contains(g.q.ended, cl.id))
+	return g.q.session(cl.id) == nil && (cl.next > 1 || g.q.isDown(cl.id) || g.q.hasEnded(cl.id))
 }
 
 // send makes c the next command of a session's stream.
 func (cl *client) send(c *logpb.Command) *logpb.Command {
 	c.Session, c.Seq = cl.id.Proto(), cl.next
+	if cl.next == 1 {
+		c.OpenedAt = int64(cl.opened)
+	}
 	cl.next++
 	cl.sent = append(cl.sent, c)
 	return c

@@ -91,30 +91,53 @@ func (g *generator) choice() choice {
 	return choice{restore: kind >= 9 && kind <= 10 || kind >= 20 && kind <= 21, snapshot: kind == 11 || kind == 22, restart: kind == 13}
 }
 
-// TestEndedSessions: a queue remembers sessions that have ended, so that a
-// command of theirs that was held up does not begin them anew; but not all of
-// them for ever.
+// TestEndedSessions: the first command of a session that has ended does not
+// begin it anew, however late it comes and however many sessions have ended
+// since; and the queue does not remember them all for ever.
 func TestEndedSessions(t *testing.T) {
 	r := newTrial()
 	id := func(n uint64) *logpb.Session { return fsm.SessionID{Node: 1, Boot: 1, Num: n}.Proto() }
-	index := uint64(0)
-	apply := func(c *logpb.Command) {
+	index, now, opened := uint64(0), start, start
+	apply := func(c *logpb.Command) fsm.Result {
 		t.Helper()
 		index++
-		m := fsm.Meta{Index: index, Term: 1, Now: start, Session: fsm.SessionFrom(c.Session)}
+		m := fsm.Meta{Index: index, Term: 1, Now: now, Session: fsm.SessionFrom(c.Session)}
 		if d := r.step(step{m, c, false}); len(d) > 0 {
 			t.Fatal(strings.Join(d, "\n"))
 		}
+		return r.results[0]
 	}
-	const more = 5
-	for n := range uint64(endedSessions + more) {
+	begin := func(n uint64) fsm.Result {
+		t.Helper()
+		return apply(&logpb.Command{Kind: logpb.Command_ENQUEUE, Session: id(n), Seq: 1, OpenedAt: int64(opened), Enqueue: &logpb.Enqueue{Size: 9}})
+	}
+	const many = 3000
+	for n := range uint64(many) {
 		apply(&logpb.Command{Kind: logpb.Command_SESSION_DOWN, Session: id(n + 1)})
 	}
-	for n := range uint64(2 * more) {
-		apply(&logpb.Command{Kind: logpb.Command_ENQUEUE, Session: id(n + 1), Seq: 1, Enqueue: &logpb.Enqueue{Size: 9}})
+	for _, passed := range []fsm.Time{0, beginWithin, beginWithin + 1, endedFor + 1, 100 * endedFor} {
+		now = start + passed
+		apply(&logpb.Command{Kind: logpb.Command_SESSION_DOWN, Session: id(2*many + uint64(passed))})
+		for _, n := range []uint64{1, 2, many / 2, many} {
+			if got := begin(n); got.Code != fsm.NoSession && got.Code != fsm.Late {
+				t.Errorf("%d ms later: the first command of session %d, which has ended, answers %v", passed, n, got)
+			}
+		}
 	}
-	if n := len(r.straight.Sessions()); n != more {
-		t.Fatalf("%d sessions began anew, want %d", n, more)
+	if text := r.straight.String(); strings.Count(text, "ended") > many {
+		t.Errorf("%d ended sessions are remembered for good", strings.Count(text, "ended"))
+	}
+	// What was made too early or too late is told the time, and may begin with it.
+	for _, opened = range []fsm.Time{now - beginWithin - 1, now + beginWithin + 1, -1} {
+		if got := begin(many + 1); got.Code != fsm.Late || got.Next != uint64(now) {
+			t.Errorf("made %d ms from now: %v", opened-now, got)
+		}
+	}
+	for i, made := range []fsm.Time{now - beginWithin, now + beginWithin, now} {
+		opened = made
+		if got := begin(many + 2 + uint64(i)); got.Code != fsm.OK {
+			t.Errorf("made %d ms from now: %v", opened-now, got)
+		}
 	}
 }
 

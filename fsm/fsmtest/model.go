@@ -18,7 +18,8 @@ const (
 	dueInTick       = 4096 // due actions of a tick
 	dropsAtOnce     = 4096 // messages that a command drops from the head
 	sweepInTick     = 16384
-	endedSessions   = 1024 // remembered, so that they do not begin anew
+	beginWithin     = 60_000  // how old the first command of a stream may be
+	endedFor        = 120_000 // how long an ended session is remembered, at least
 	lateConsumers   = 64   // of a session, cancelled, kept for what is late
 	drainTime       = fsm.Millis(60_000)
 )
@@ -73,7 +74,7 @@ type model struct {
 	service   []*consumer // who gets the next message, highest priority first
 	down      []nodeDown
 	silent    []silence
-	ended     []fsm.SessionID // the newest ones, oldest first
+	ended     []ended // all, oldest first
 	targets   []*target
 	counters  queue.Counters
 

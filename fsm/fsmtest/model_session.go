@@ -22,8 +22,11 @@ func (q *model) stream(m fsm.Meta, c *logpb.Command) (r fsm.Result, performed bo
 		return q.do(m, c, nil), true
 	}
 	if s == nil {
-		if c.Seq != 1 || q.isDown(m.Session) || slices.Contains(q.ended, m.Session) {
+		if c.Seq != 1 || q.isDown(m.Session) || q.hasEnded(m.Session) {
 			return fsm.Result{Code: fsm.NoSession}, false
+		}
+		if at := c.OpenedAt; at != 0 && (at < int64(q.clock)-beginWithin || at > int64(q.clock)+beginWithin) {
+			return fsm.Result{Code: fsm.Late, Next: uint64(q.clock)}, false
 		}
 		s = &session{id: m.Session, nextSeq: 1}
 		q.sessions = append(q.sessions, s)
@@ -394,11 +397,26 @@ func (q *model) sessionDown(id fsm.SessionID) fsm.Result {
 		return fsm.Result{Code: fsm.Invalid}
 	}
 	q.endSessions(func(other fsm.SessionID) bool { return id == other })
-	if !q.isDown(id) && !slices.Contains(q.ended, id) {
-		q.ended = append(q.ended, id)
-		q.ended = q.ended[max(0, len(q.ended)-endedSessions):]
+	if !q.isDown(id) && !q.hasEnded(id) {
+		for range 64 {
+			if len(q.ended) > 0 && q.ended[0].at+endedFor < q.clock {
+				q.ended = q.ended[1:]
+			}
+		}
+		q.ended = append(q.ended, ended{id, q.clock})
 	}
 	return fsm.Result{}
+}
+
+// ended is a session that has ended, and when.
+type ended struct {
+	id fsm.SessionID
+	at fsm.Time
+}
+
+// hasEnded reports whether it is remembered that a session has ended.
+func (q *model) hasEnded(id fsm.SessionID) bool {
+	return slices.ContainsFunc(q.ended, func(e ended) bool { return e.id == id })
 }
 
 func (q *model) nodeDown(n *logpb.NodeDown) fsm.Result {
@@ -414,7 +432,6 @@ func (q *model) nodeDown(n *logpb.NodeDown) fsm.Result {
 	}
 	q.silent = slices.DeleteFunc(q.silent, func(x silence) bool { return q.isDown(fsm.SessionID{Node: x.of.Node, Boot: x.of.Boot}) })
 	q.endSessions(q.isDown)
-	q.ended = slices.DeleteFunc(q.ended, q.isDown)
 	return fsm.Result{}
 }
 

@@ -351,9 +351,11 @@ func (k *checker) sessions() {
 		consumers += len(s.consumers)
 	}
 	k.that(consumers == len(m.consumers), "%d consumers have sessions", consumers)
-	k.that(m.ended.len() == len(m.isEnded) && m.ended.len() <= endedSessions, "ended sessions are miscounted")
+	k.that(m.ended.len() == len(m.isEnded), "ended sessions are miscounted")
 	for i := range m.ended.len() {
-		k.that(m.isEnded[*m.ended.item(i)], "session %v has not ended", *m.ended.item(i))
+		e := m.ended.item(i)
+		k.that(m.isEnded[e.id], "session %v has not ended", e.id)
+		k.that(e.at <= m.clock && (i == 0 || m.ended.item(i-1).at <= e.at), "session %v ended at %d", e.id, e.at)
 	}
 	for i, x := range m.silent {
 		at, ok := m.findSilent(x.of)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"unsafe"
 
@@ -195,30 +194,34 @@ func TestCreditCeiling(t *testing.T) {
 	}
 }
 
-// TestEndedSessionsAreBounded: so many are remembered, the latest.
-func TestEndedSessionsAreBounded(t *testing.T) {
+// TestEndedSessionsAreForgotten: those that ended long ago go with those that
+// end now, some at a time.
+func TestEndedSessionsAreForgotten(t *testing.T) {
 	d := newDriver(&logpb.QueueConfig{})
 	session := func(n int) fsm.SessionID { return fsm.SessionID{Node: 1, Boot: 1, Num: uint64(n)} }
-	begin := func(n int) fsm.Code {
-		d.meta.Index++
-		d.meta.Session = session(n)
-		return d.m.Apply(d.meta, &logpb.Command{Kind: logpb.Command_TOUCH, Seq: 1}, &d.eff).Code
-	}
-	for n := range endedSessions + 10 {
+	end := func(n int) {
+		t.Helper()
 		d.cmd = logpb.Command{Kind: logpb.Command_SESSION_DOWN}
 		d.do(t, session(n))
 	}
-	mustCheck(t, d.m)
-	if a, b, c := begin(9), begin(10), begin(endedSessions+9); a != fsm.OK || b != fsm.NoSession || c != fsm.NoSession {
-		t.Fatalf("codes %d %d %d", a, b, c)
+	const many = 3 * forgetAtOnce
+	for n := range many {
+		end(n)
 	}
-	// The death of the node makes remembering them needless.
-	d.cmd = logpb.Command{Kind: logpb.Command_NODE_DOWN, NodeDown: &logpb.NodeDown{Node: 1, Boot: 1}}
-	d.do(t, fsm.SessionID{})
+	d.meta.Now += fsm.Time(endedFor)
+	end(many)
 	mustCheck(t, d.m)
-	if strings.Contains(d.m.String(), "ended") || begin(9) != fsm.NoSession {
-		t.Fatal(d.m)
+	if n := d.m.ended.len(); n != many+1 {
+		t.Fatalf("%d sessions are remembered after %d ms", n, endedFor)
 	}
+	d.meta.Now++
+	for n := range 3 {
+		end(many + 1 + n)
+		if have, want := d.m.ended.len(), many+1-(n+1)*(forgetAtOnce-1); have != want {
+			t.Fatalf("%d sessions are remembered, not %d", have, want)
+		}
+	}
+	mustCheck(t, d.m)
 }
 
 // TestMessageSize: the arena's records are small and have no pointers, so that

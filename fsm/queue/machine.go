@@ -62,7 +62,7 @@ type Machine struct {
 
 	sessions map[fsm.SessionID]*session
 	recent   *session // the last one looked up; nil: none
-	ended    deque[fsm.SessionID]
+	ended    deque[ended] // by time
 	isEnded  map[fsm.SessionID]bool
 	dead     []Boot // highest boot declared down, by node
 	silent   []silence
@@ -123,7 +123,7 @@ func (m *Machine) clear() {
 	m.schedules, m.named = timeIndex[uint32]{}, map[string]uint32{}
 	m.expiries, m.timeouts, m.live = timeIndex[uint32]{}, timeIndex[holding]{}, liveIndexes{}
 	m.sessions, m.recent = map[fsm.SessionID]*session{}, nil
-	m.ended, m.isEnded, m.dead, m.silent = deque[fsm.SessionID]{}, map[fsm.SessionID]bool{}, nil, nil
+	m.ended, m.isEnded, m.dead, m.silent = deque[ended]{}, map[fsm.SessionID]bool{}, nil, nil
 	m.consumers, m.attached, m.serving, m.getsHeld = nil, 0, 0, 0
 	m.exclusive, m.levels, m.serviced = nil, nil, 0
 	m.single, m.quiescing = nil, false

@@ -130,8 +130,12 @@ func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
 	for _, t := range h.Targets {
 		m.targets = append(m.targets, &target{id: fsm.QueueID(t.Target), next: t.Next, settled: t.Settled})
 	}
-	for _, s := range h.Ended {
-		m.ended.push(fsm.SessionFrom(s))
+	for i, s := range h.Ended {
+		at := m.clock // if the snapshot does not say
+		if i < len(h.EndedAt) {
+			at = fsm.Time(h.EndedAt[i])
+		}
+		m.ended.push(ended{fsm.SessionFrom(s), at})
 		m.isEnded[fsm.SessionFrom(s)] = true
 	}
 	for _, d := range h.Dead {

@@ -8,9 +8,25 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// endedSessions is how many ended sessions are remembered, so that a command
-// of theirs that was held up on its way does not begin them anew.
-const endedSessions = 1024
+// A stream begins only with a command that was made at most beginWithin before
+// or after the queue's clock, and a session that has ended is remembered for
+// endedFor. So a command that was held up for however long does not begin its
+// session anew: it is too old, or the end of the session is known.
+//
+// Invariant: 2 × beginWithin ≤ endedFor.
+const (
+	beginWithin = fsm.Millis(60_000)
+	endedFor    = 2 * beginWithin
+)
+
+// forgetAtOnce bounds how many ended sessions one that ends makes forgotten.
+const forgetAtOnce = 64
+
+// ended is a session that has ended, and when.
+type ended struct {
+	id fsm.SessionID
+	at fsm.Time
+}
 
 // session is the stream of one channel's commands to this queue.
 type session struct {
@@ -25,13 +41,14 @@ type session struct {
 // run is a run of command numbers.
 type run struct{ first, length uint64 }
 
-// refusedRuns bounds what a session remembers of refused commands.
-const refusedRuns = 1024
+// refusedRuns bounds what a session remembers of refused commands: as many runs
+// as there can be among the commands that may be repeated, which are those
+// without an answer.
+const refusedRuns = fsm.MaxUnanswered/2 + 1
 
 // refuse remembers that command seq was refused, so that its repetition is
 // answered the same. When there are too many runs the two oldest become one,
-// together with what lies between: to refuse twice is better than to confirm
-// what is not there, and nobody repeats commands that old.
+// together with what lies between: all of that has been answered.
 func (s *session) refuse(seq uint64) {
 	if n := len(s.refused); n > 0 && s.refused[n-1].first+s.refused[n-1].length == seq {
 		s.refused[n-1].length++
@@ -86,6 +103,8 @@ func (m *Machine) admit(meta *fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) (s
 		return s, r, true
 	case s == nil && (cmd.Seq != 1 || m.over(meta.Session)):
 		return nil, fsm.Result{Code: fsm.NoSession}, false
+	case s == nil && m.isLate(fsm.Time(cmd.OpenedAt)):
+		return nil, fsm.Result{Code: fsm.Late, Next: uint64(m.clock)}, false
 	case s == nil:
 		s = &session{id: meta.Session, next: 1, silent: m.isSilent(meta.Session)}
 		m.sessions[s.id] = s
@@ -157,6 +176,12 @@ func (m *Machine) over(id fsm.SessionID) bool {
 	return m.isDown(Boot{id.Node, id.Boot}) || m.isEnded[id]
 }
 
+// isLate reports whether no stream may begin with a command made at that time;
+// 0: it does not say when.
+func (m *Machine) isLate(at fsm.Time) bool {
+	return at < 0 || at != 0 && (at.Add(beginWithin) < m.clock || m.clock.Add(beginWithin) < at)
+}
+
 // isDown reports whether a life of a node was declared down.
 func (m *Machine) isDown(b Boot) bool {
 	i, ok := m.findDead(b.Node)
@@ -172,11 +197,14 @@ func (m *Machine) bury(id fsm.SessionID) {
 	if m.over(id) {
 		return
 	}
-	if m.ended.len() == endedSessions {
-		delete(m.isEnded, *m.ended.item(0))
+	for range forgetAtOnce {
+		if m.ended.len() == 0 || m.ended.item(0).at.Add(endedFor) >= m.clock {
+			break
+		}
+		delete(m.isEnded, m.ended.item(0).id)
 		m.ended.pop()
 	}
-	m.ended.push(id)
+	m.ended.push(ended{id, m.clock})
 	m.isEnded[id] = true
 }
 
@@ -213,15 +241,6 @@ func (m *Machine) nodeDown(cmd *logpb.NodeDown, eff *fsm.Effects) fsm.Result {
 		}
 	}
 	m.endSessions(down, eff)
-	for range m.ended.len() {
-		id := *m.ended.item(0)
-		m.ended.pop()
-		if gone(id) {
-			delete(m.isEnded, id)
-		} else {
-			m.ended.push(id)
-		}
-	}
 	return fsm.Result{}
 }
 

@@ -75,7 +75,8 @@ func (m *Machine) head() *logpb.QueueSnapshot {
 		h.Targets = append(h.Targets, &logpb.DeadTarget{Target: uint64(t.id), Next: t.next, Settled: t.settled})
 	}
 	for i := range m.ended.len() {
-		h.Ended = append(h.Ended, m.ended.item(i).Proto())
+		h.Ended = append(h.Ended, m.ended.item(i).id.Proto())
+		h.EndedAt = append(h.EndedAt, int64(m.ended.item(i).at))
 	}
 	for _, b := range m.dead {
 		h.Dead = append(h.Dead, &logpb.NodeDown{Node: uint32(b.Node), Boot: b.Boot})

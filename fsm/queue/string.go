@@ -57,7 +57,7 @@ func (m *Machine) String() string {
 		fmt.Fprintf(&b, "session %s next=%d\n", sessionText(id), m.sessions[id].next)
 	}
 	for i := range m.ended.len() {
-		fmt.Fprintf(&b, "ended %s\n", sessionText(*m.ended.item(i)))
+		fmt.Fprintf(&b, "ended %s at=%d\n", sessionText(m.ended.item(i).id), m.ended.item(i).at)
 	}
 	for _, d := range m.dead {
 		fmt.Fprintf(&b, "dead %d/%d\n", d.Node, d.Boot)

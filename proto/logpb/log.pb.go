@@ -615,20 +615,23 @@ type Command struct {
 	Session *Session `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
 	// Sequence number of the command in its session's stream to this queue,
 	// from 1 without gaps; 0: not part of a stream.
-	Seq           uint64      `protobuf:"varint,3,opt,name=seq,proto3" json:"seq,omitempty"`
-	Enqueue       *Enqueue    `protobuf:"bytes,4,opt,name=enqueue,proto3" json:"enqueue,omitempty"`
-	Consume       *Consume    `protobuf:"bytes,5,opt,name=consume,proto3" json:"consume,omitempty"`
-	Cancel        *Cancel     `protobuf:"bytes,6,opt,name=cancel,proto3" json:"cancel,omitempty"`
-	Get           *Get        `protobuf:"bytes,7,opt,name=get,proto3" json:"get,omitempty"`
-	Settle        *Settle     `protobuf:"bytes,8,opt,name=settle,proto3" json:"settle,omitempty"`
-	Configure     *Configure  `protobuf:"bytes,9,opt,name=configure,proto3" json:"configure,omitempty"`
-	Delete        *Delete     `protobuf:"bytes,10,opt,name=delete,proto3" json:"delete,omitempty"`
-	RouteDead     *RouteDead  `protobuf:"bytes,11,opt,name=route_dead,json=routeDead,proto3" json:"route_dead,omitempty"`
-	SettleDead    *SettleDead `protobuf:"bytes,12,opt,name=settle_dead,json=settleDead,proto3" json:"settle_dead,omitempty"`
-	NodeDown      *NodeDown   `protobuf:"bytes,13,opt,name=node_down,json=nodeDown,proto3" json:"node_down,omitempty"`
-	Touch         *Touch      `protobuf:"bytes,14,opt,name=touch,proto3" json:"touch,omitempty"`
-	Schedule      *Schedule   `protobuf:"bytes,15,opt,name=schedule,proto3" json:"schedule,omitempty"`
-	NodeSilent    *NodeSilent `protobuf:"bytes,20,opt,name=node_silent,json=nodeSilent,proto3" json:"node_silent,omitempty"`
+	Seq        uint64      `protobuf:"varint,3,opt,name=seq,proto3" json:"seq,omitempty"`
+	Enqueue    *Enqueue    `protobuf:"bytes,4,opt,name=enqueue,proto3" json:"enqueue,omitempty"`
+	Consume    *Consume    `protobuf:"bytes,5,opt,name=consume,proto3" json:"consume,omitempty"`
+	Cancel     *Cancel     `protobuf:"bytes,6,opt,name=cancel,proto3" json:"cancel,omitempty"`
+	Get        *Get        `protobuf:"bytes,7,opt,name=get,proto3" json:"get,omitempty"`
+	Settle     *Settle     `protobuf:"bytes,8,opt,name=settle,proto3" json:"settle,omitempty"`
+	Configure  *Configure  `protobuf:"bytes,9,opt,name=configure,proto3" json:"configure,omitempty"`
+	Delete     *Delete     `protobuf:"bytes,10,opt,name=delete,proto3" json:"delete,omitempty"`
+	RouteDead  *RouteDead  `protobuf:"bytes,11,opt,name=route_dead,json=routeDead,proto3" json:"route_dead,omitempty"`
+	SettleDead *SettleDead `protobuf:"bytes,12,opt,name=settle_dead,json=settleDead,proto3" json:"settle_dead,omitempty"`
+	NodeDown   *NodeDown   `protobuf:"bytes,13,opt,name=node_down,json=nodeDown,proto3" json:"node_down,omitempty"`
+	Touch      *Touch      `protobuf:"bytes,14,opt,name=touch,proto3" json:"touch,omitempty"`
+	Schedule   *Schedule   `protobuf:"bytes,15,opt,name=schedule,proto3" json:"schedule,omitempty"`
+	NodeSilent *NodeSilent `protobuf:"bytes,20,opt,name=node_silent,json=nodeSilent,proto3" json:"node_silent,omitempty"`
+	// In the first command of a stream: when it was made. A queue begins no
+	// stream with one that is too old, see Code Late. 0: not said.
+	OpenedAt      int64 `protobuf:"zigzag64,21,opt,name=opened_at,json=openedAt,proto3" json:"opened_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -773,6 +776,13 @@ func (x *Command) GetNodeSilent() *NodeSilent {
 		return x.NodeSilent
 	}
 	return nil
+}
+
+func (x *Command) GetOpenedAt() int64 {
+	if x != nil {
+		return x.OpenedAt
+	}
+	return 0
 }
 
 type Enqueue struct {
@@ -2226,8 +2236,9 @@ type QueueSnapshot struct {
 	Service []uint32 `protobuf:"varint,18,rep,packed,name=service,proto3" json:"service,omitempty"`
 	// How many message records follow.
 	Messages uint64 `protobuf:"varint,19,opt,name=messages,proto3" json:"messages,omitempty"`
-	// The sessions that ended last, oldest first: they are not taken up again.
-	Ended []*Session `protobuf:"bytes,21,rep,name=ended,proto3" json:"ended,omitempty"`
+	// The sessions that ended of late, oldest first: they are not taken up again.
+	Ended   []*Session `protobuf:"bytes,21,rep,name=ended,proto3" json:"ended,omitempty"`
+	EndedAt []int64    `protobuf:"zigzag64,27,rep,packed,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"` // of each of them
 	// The highest boot number declared down of each node, by node.
 	Dead []*NodeDown `protobuf:"bytes,22,rep,name=dead,proto3" json:"dead,omitempty"`
 	// The clock of held messages is clock - lock_credit.
@@ -2407,6 +2418,13 @@ func (x *QueueSnapshot) GetMessages() uint64 {
 func (x *QueueSnapshot) GetEnded() []*Session {
 	if x != nil {
 		return x.Ended
+	}
+	return nil
+}
+
+func (x *QueueSnapshot) GetEndedAt() []int64 {
+	if x != nil {
+		return x.EndedAt
 	}
 	return nil
 }
@@ -3486,7 +3504,7 @@ const file_log_proto_rawDesc = "" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x10\n" +
 	"\x03now\x18\x02 \x01(\x12R\x03now\x123\n" +
-	"\bcommands\x18\x04 \x03(\v2\x17.quorate.log.v1.CommandR\bcommands\"\x8e\b\n" +
+	"\bcommands\x18\x04 \x03(\v2\x17.quorate.log.v1.CommandR\bcommands\"\xab\b\n" +
 	"\aCommand\x120\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1c.quorate.log.v1.Command.KindR\x04kind\x121\n" +
 	"\asession\x18\x02 \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x10\n" +
@@ -3507,7 +3525,8 @@ const file_log_proto_rawDesc = "" +
 	"\x05touch\x18\x0e \x01(\v2\x15.quorate.log.v1.TouchR\x05touch\x124\n" +
 	"\bschedule\x18\x0f \x01(\v2\x18.quorate.log.v1.ScheduleR\bschedule\x12;\n" +
 	"\vnode_silent\x18\x14 \x01(\v2\x1a.quorate.log.v1.NodeSilentR\n" +
-	"nodeSilent\"\xe7\x01\n" +
+	"nodeSilent\x12\x1b\n" +
+	"\topened_at\x18\x15 \x01(\x12R\bopenedAt\"\xe7\x01\n" +
 	"\x04Kind\x12\b\n" +
 	"\x04NONE\x10\x00\x12\v\n" +
 	"\aENQUEUE\x10\x01\x12\v\n" +
@@ -3690,7 +3709,7 @@ const file_log_proto_rawDesc = "" +
 	"\aSilence\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x14\n" +
-	"\x05until\x18\x03 \x01(\x12R\x05until\"\xb6\a\n" +
+	"\x05until\x18\x03 \x01(\x12R\x05until\"\xd1\a\n" +
 	"\rQueueSnapshot\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
 	"\x05clock\x18\x02 \x01(\x12R\x05clock\x12\x12\n" +
@@ -3714,7 +3733,8 @@ const file_log_proto_rawDesc = "" +
 	"\tconsumers\x18\x11 \x03(\v2\x1d.quorate.log.v1.ConsumerStateR\tconsumers\x12\x18\n" +
 	"\aservice\x18\x12 \x03(\rR\aservice\x12\x1a\n" +
 	"\bmessages\x18\x13 \x01(\x04R\bmessages\x12-\n" +
-	"\x05ended\x18\x15 \x03(\v2\x17.quorate.log.v1.SessionR\x05ended\x12,\n" +
+	"\x05ended\x18\x15 \x03(\v2\x17.quorate.log.v1.SessionR\x05ended\x12\x19\n" +
+	"\bended_at\x18\x1b \x03(\x12R\aendedAt\x12,\n" +
 	"\x04dead\x18\x16 \x03(\v2\x18.quorate.log.v1.NodeDownR\x04dead\x12\x1f\n" +
 	"\vlock_credit\x18\x17 \x01(\x12R\n" +
 	"lockCredit\x12\x1f\n" +

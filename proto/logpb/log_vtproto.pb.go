@@ -152,6 +152,13 @@ func (m *Command) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.OpenedAt != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64((uint64(m.OpenedAt)<<1)^uint64((m.OpenedAt>>63))))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xa8
+	}
 	if m.NodeSilent != nil {
 		size, err := m.NodeSilent.MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
@@ -1613,6 +1620,29 @@ func (m *QueueSnapshot) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 			dAtA[i] = 0xf2
 		}
 	}
+	if len(m.EndedAt) > 0 {
+		var pksize2 int
+		for _, num := range m.EndedAt {
+			pksize2 += protohelpers.SizeOfZigzag(uint64(num))
+		}
+		i -= pksize2
+		j1 := i
+		for _, num := range m.EndedAt {
+			x3 := (uint64(num) << 1) ^ uint64((num >> 63))
+			for x3 >= 1<<7 {
+				dAtA[j1] = uint8(uint64(x3)&0x7f | 0x80)
+				j1++
+				x3 >>= 7
+			}
+			dAtA[j1] = uint8(x3)
+			j1++
+		}
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(pksize2))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xda
+	}
 	if m.SingleActive != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.SingleActive))
 		i--
@@ -1670,22 +1700,22 @@ func (m *QueueSnapshot) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		dAtA[i] = 0x98
 	}
 	if len(m.Service) > 0 {
-		var pksize2 int
+		var pksize5 int
 		for _, num := range m.Service {
-			pksize2 += protohelpers.SizeOfVarint(uint64(num))
+			pksize5 += protohelpers.SizeOfVarint(uint64(num))
 		}
-		i -= pksize2
-		j1 := i
+		i -= pksize5
+		j4 := i
 		for _, num := range m.Service {
 			for num >= 1<<7 {
-				dAtA[j1] = uint8(uint64(num)&0x7f | 0x80)
+				dAtA[j4] = uint8(uint64(num)&0x7f | 0x80)
 				num >>= 7
-				j1++
+				j4++
 			}
-			dAtA[j1] = uint8(num)
-			j1++
+			dAtA[j4] = uint8(num)
+			j4++
 		}
-		i = protohelpers.EncodeVarint(dAtA, i, uint64(pksize2))
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(pksize5))
 		i--
 		dAtA[i] = 0x1
 		i--
@@ -3015,6 +3045,9 @@ func (m *Command) SizeVT() (n int) {
 		l = m.NodeSilent.SizeVT()
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
+	if m.OpenedAt != 0 {
+		n += 2 + protohelpers.SizeOfZigzag(uint64(m.OpenedAt))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -3599,6 +3632,13 @@ func (m *QueueSnapshot) SizeVT() (n int) {
 	}
 	if m.SingleActive != 0 {
 		n += 2 + protohelpers.SizeOfVarint(uint64(m.SingleActive))
+	}
+	if len(m.EndedAt) > 0 {
+		l = 0
+		for _, e := range m.EndedAt {
+			l += protohelpers.SizeOfZigzag(uint64(e))
+		}
+		n += 2 + protohelpers.SizeOfVarint(uint64(l)) + l
 	}
 	if len(m.Silent) > 0 {
 		for _, e := range m.Silent {
@@ -4815,6 +4855,27 @@ func (m *Command) UnmarshalVT(dAtA []byte) error {
 				return err
 			}
 			iNdEx = postIndex
+		case 21:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field OpenedAt", wireType)
+			}
+			var v uint64
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			v = (v >> 1) ^ uint64((int64(v&1)<<63)>>63)
+			m.OpenedAt = int64(v)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -8576,6 +8637,84 @@ func (m *QueueSnapshot) UnmarshalVT(dAtA []byte) error {
 				if b < 0x80 {
 					break
 				}
+			}
+		case 27:
+			if wireType == 0 {
+				var v uint64
+				for shift := uint(0); ; shift += 7 {
+					if shift >= 64 {
+						return protohelpers.ErrIntOverflow
+					}
+					if iNdEx >= l {
+						return io.ErrUnexpectedEOF
+					}
+					b := dAtA[iNdEx]
+					iNdEx++
+					v |= uint64(b&0x7F) << shift
+					if b < 0x80 {
+						break
+					}
+				}
+				v = (v >> 1) ^ uint64((int64(v&1)<<63)>>63)
+				m.EndedAt = append(m.EndedAt, int64(v))
+			} else if wireType == 2 {
+				var packedLen int
+				for shift := uint(0); ; shift += 7 {
+					if shift >= 64 {
+						return protohelpers.ErrIntOverflow
+					}
+					if iNdEx >= l {
+						return io.ErrUnexpectedEOF
+					}
+					b := dAtA[iNdEx]
+					iNdEx++
+					packedLen |= int(b&0x7F) << shift
+					if b < 0x80 {
+						break
+					}
+				}
+				if packedLen < 0 {
+					return protohelpers.ErrInvalidLength
+				}
+				postIndex := iNdEx + packedLen
+				if postIndex < 0 {
+					return protohelpers.ErrInvalidLength
+				}
+				if postIndex > l {
+					return io.ErrUnexpectedEOF
+				}
+				var elementCount int
+				var count int
+				for _, integer := range dAtA[iNdEx:postIndex] {
+					if integer < 128 {
+						count++
+					}
+				}
+				elementCount = count
+				if elementCount != 0 && len(m.EndedAt) == 0 {
+					m.EndedAt = make([]int64, 0, elementCount)
+				}
+				for iNdEx < postIndex {
+					var v uint64
+					for shift := uint(0); ; shift += 7 {
+						if shift >= 64 {
+							return protohelpers.ErrIntOverflow
+						}
+						if iNdEx >= l {
+							return io.ErrUnexpectedEOF
+						}
+						b := dAtA[iNdEx]
+						iNdEx++
+						v |= uint64(b&0x7F) << shift
+						if b < 0x80 {
+							break
+						}
+					}
+					v = (v >> 1) ^ uint64((int64(v&1)<<63)>>63)
+					m.EndedAt = append(m.EndedAt, int64(v))
+				}
+			} else {
+				return fmt.Errorf("proto: wrong wireType = %d for field EndedAt", wireType)
 			}
 		case 30:
 			if wireType != 2 {
