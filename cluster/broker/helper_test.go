@@ -39,6 +39,7 @@ func newWorld(t fatal) *world {
 	w.broker = New(Config{
 		Node: "n1", Catalog: w, Properties: noProperties{}, Logger: slog.New(slog.DiscardHandler),
 		Clock:           func() fsm.Time { return fsm.Time(w.clock.Load()) },
+		Stamp:           func() fsm.Time { return fsm.Time(w.clock.Load()) },
 		LeaderlessGrace: time.Minute, GroupSize: 3,
 	})
 	w.broker.boot.Store(7)

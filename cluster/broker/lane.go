@@ -50,6 +50,7 @@ type lane struct {
 	dirty     bool   // on the target's list
 	gone      bool   // the queue is gone
 	lost      bool   // the queue has ended the session
+	ending    bool   // SESSION_DOWN is among its commands
 	chunk     []byte
 	consumers map[uint64]*consumer
 	unseen    []settle // to be queued once the answers at hand are taken
@@ -126,6 +127,10 @@ func (l *lane) waiting() int { return len(l.pending) - l.head }
 // add queues a command. The lock is held.
 func (l *lane) add(c *logpb.Command, o op) *op {
 	c.Session, c.Seq = l.proto, l.next
+	if l.next == 1 {
+		c.OpenedAt = int64(l.target.broker.config.Stamp())
+	}
+	l.ending = l.ending || c.Kind == logpb.Command_SESSION_DOWN
 	o.seq = l.next
 	o.encoded = l.encode(c)
 	return l.push(o)
@@ -304,6 +309,9 @@ func (l *lane) answered(first, run uint64, r fsm.Result) {
 		// The command that begins the stream was lost, later ones were not.
 		l.gap(1)
 		return
+	case r.Code == fsm.Late:
+		l.reopen(fsm.Time(r.Next))
+		return
 	case r.Code == fsm.NoSession:
 		l.owner.lost(l)
 		return
@@ -331,6 +339,29 @@ func (l *lane) answered(first, run uint64, r fsm.Result) {
 	}
 	l.unseen = nil
 	l.compact()
+}
+
+// reopen begins a stream whose first command has waited for too long, with the
+// queue's own time. The queue has never begun it, unless the stream has come to
+// its end and the queue has forgotten that.
+func (l *lane) reopen(at fsm.Time) {
+	first := &l.pending[l.head]
+	if first.seq != 1 {
+		return // an answer to a former try
+	}
+	if l.ending {
+		l.owner.lost(l)
+		return
+	}
+	var e logpb.Entry
+	if err := e.UnmarshalVT(first.encoded); err != nil {
+		panic(err) // it was encoded here
+	}
+	c := e.Commands[0]
+	c.OpenedAt = int64(at)
+	first.encoded = l.encode(c)
+	l.progress = l.target.broker.now()
+	l.resend()
 }
 
 // compact drops answered commands from the front of the list.

@@ -52,12 +52,18 @@ type streamRules struct {
 	next    uint64 // 0: no session
 	applied []string
 	last    uint64 // the last call; it is answered with its number, also when repeated
+	clock   int64
 }
+
+// oldest is how old the first command of a stream may be.
+const oldest = 60_000
 
 func (m *streamRules) apply(c *logpb.Command) fsm.Result {
 	switch {
 	case m.next == 0 && c.Seq != 1:
 		return fsm.Result{Code: fsm.NoSession}
+	case m.next == 0 && c.OpenedAt < m.clock-oldest:
+		return fsm.Result{Code: fsm.Late, Next: uint64(m.clock)}
 	case m.next != 0 && c.Seq < m.next && c.Seq == m.last:
 		return fsm.Result{Count: c.Seq}
 	case m.next != 0 && c.Seq < m.next:
@@ -177,6 +183,7 @@ func TestLaneProperty(t *testing.T) {
 				l.resend()
 				s.mu.Unlock()
 			},
+			"queue's clock runs ahead": func() { m.clock = w.clock.Load() + 2*oldest },
 			"time": func() {
 				w.clock.Add(gapPause)
 				s.mu.Lock()
@@ -269,6 +276,46 @@ func TestLaneAnswers(t *testing.T) {
 				t.Errorf("%d settled, %d sent again, lost %v; want %d, %d", len(c.settled), again, c.lost, tc.settled, tc.resends)
 			}
 		})
+	}
+}
+
+// A stream that has waited for long begins with the queue's time. One that has
+// ended as far as its session knows does not begin again.
+func TestLateLane(t *testing.T) {
+	opened := func(b []group.Batch) (at []int64) {
+		for _, b := range b {
+			for _, c := range commands(t, b) {
+				at = append(at, c.OpenedAt)
+			}
+		}
+		return at
+	}
+	late := group.Outcome{First: 1, Run: 1, Result: fsm.Result{Code: fsm.Late, Next: 12345}}
+	w, c, s, l := mustLane(t)
+	publish(s, l, 1, "m")
+	publish(s, l, 2, "m")
+	if got, want := opened(take(l)), []int64{w.clock.Load(), 0}; !slices.Equal(got, want) {
+		t.Fatalf("the commands were made at %v, not %v", got, want)
+	}
+	tell(l, late, code(2, fsm.NoSession))
+	if got, want := opened(take(l)), []int64{12345, 0}; !slices.Equal(got, want) {
+		t.Fatalf("sent again with %v, not %v", got, want)
+	}
+	tell(l, ok(1, 1), late)
+	if len(c.settled) != 1 || len(take(l)) != 0 {
+		t.Fatalf("an answer to a former try: settled %v", c.settled)
+	}
+
+	_, c, s, l = mustLane(t)
+	publish(s, l, 1, "m")
+	s.mu.Lock()
+	s.closing = true
+	s.mu.Unlock()
+	k := addCall(s, l, &logpb.Command{Kind: logpb.Command_SESSION_DOWN})
+	take(l)
+	tell(l, late)
+	if !isDone(k) || len(take(l)) != 0 || len(c.settled) != 0 {
+		t.Fatalf("ended: answered %v, settled %v", isDone(k), c.settled)
 	}
 }
 
