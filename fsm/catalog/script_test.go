@@ -394,7 +394,7 @@ func parseCommand(t testing.TB, w []string) *logpb.CatalogCommand {
 	switch w[0] {
 	case "node":
 		o := parseOptions(t, w[3:])
-		m := &logpb.RegisterNode{Name: w[1], Incarnation: []byte(w[2]), PeerAddress: o.values["peer"]}
+		m := &logpb.RegisterNode{Name: w[1], Incarnation: []byte(w[2]), PeerAddress: o.values["peer"], Identity: []byte(o.values["identity"])}
 		if v, ok := o.values["versions"]; ok {
 			if _, err := fmt.Sscanf(v, "%d-%d", &m.OldestVersion, &m.NewestVersion); err != nil {
 				t.Fatalf("versions %q: %v", v, err)

@@ -16,8 +16,8 @@ const start = fsm.Time(1_700_000_000_000)
 // client is a session as its node knows it.
 type client struct {
 	id        fsm.SessionID
-	next      uint64 // sequence number of its next command
-	consumers uint64 // the last number it gave to a consumer
+	next      uint64   // sequence number of its next command
+	consumers uint64   // the last number it gave to a consumer
 	opened    fsm.Time // when its first command is made; 0: it does not say
 	sent      []*logpb.Command
 }
@@ -378,6 +378,10 @@ func (g *generator) config() *logpb.QueueConfig {
 		c.DeliveryDelay = uint64(of(g, "delivery delay", 0, 0, 500))
 		c.DeadLetterMaxPlusOne = uint64(of(g, "max pending", 0, 2, 1, 4))
 		c.AutoDeleteOnIdle = uint64(of(g, "idle", 0, 5000, 60_000, 1))
+	}
+	c.Revision = g.q.config.Revision
+	if g.oneIn("another revision", 8) {
+		c.Revision = max(c.Revision+uint64(g.n("revision", 4)), 1) - 1
 	}
 	c.SingleActive = g.single != g.oneIn("other service", 20)
 	if g.oneIn("with retry", 4) {

@@ -20,7 +20,7 @@ const (
 	sweepInTick     = 16384
 	beginWithin     = 60_000  // how old the first command of a stream may be
 	endedFor        = 120_000 // how long an ended session is remembered, at least
-	lateConsumers   = 64   // of a session, cancelled, kept for what is late
+	lateConsumers   = 64      // of a session, cancelled, kept for what is late
 	drainTime       = fsm.Millis(60_000)
 )
 

@@ -14,6 +14,7 @@ import (
 type trial struct {
 	model    *model
 	straight *queue.Machine
+	witness  *witness    // of straight
 	eff      fsm.Effects // of the entry under way
 	results  []fsm.Result
 	history  history
@@ -30,8 +31,9 @@ type trial struct {
 }
 
 func newTrial() *trial {
+	straight := newMachine()
 	return &trial{
-		model: newModel(), straight: newMachine(), restored: newMachine(), follower: newMachine(), wired: newMachine(),
+		model: newModel(), straight: straight, witness: newWitness(straight), restored: newMachine(), follower: newMachine(), wired: newMachine(),
 	}
 }
 
@@ -49,13 +51,14 @@ func (r *trial) step(s step) diffs {
 	r.eff.Outbox, r.eff.Gone = false, false
 	got := r.straight.Apply(s.meta, s.cmd, &r.eff)
 	r.results = append(r.results, got)
-	var d diffs
-	compareAnswer(&d, r.model, want, got, &fsm.Effects{
+	caused := fsm.Effects{
 		Deliveries: r.eff.Deliveries[len(own.Deliveries):], Timeouts: r.eff.Timeouts[len(own.Timeouts):],
 		LateAcks:    r.eff.LateAcks[len(own.LateAcks):],
 		DeadLetters: r.eff.DeadLetters[len(own.DeadLetters):],
 		Cancelled:   r.eff.Cancelled[len(own.Cancelled):], Outbox: r.eff.Outbox, Gone: r.eff.Gone,
-	})
+	}
+	d := r.witness.judge(s, got, &caused)
+	compareAnswer(&d, r.model, want, got, &caused)
 	compareState(&d, r.model, r.straight)
 	return d
 }

@@ -61,7 +61,7 @@ type Machine struct {
 	live      liveIndexes
 
 	sessions map[fsm.SessionID]*session
-	recent   *session // the last one looked up; nil: none
+	recent   *session     // the last one looked up; nil: none
 	ended    deque[ended] // by time
 	isEnded  map[fsm.SessionID]bool
 	dead     []Boot // highest boot declared down, by node

@@ -269,7 +269,7 @@ func (a arguments) config() *logpb.QueueConfig {
 		DeadLetterMaxPlusOne: a.plusOne("max-pending"),
 		SingleActive:         a.has("single"), RetryMin: a.number("retry-min", 0), RetryMax: a.number("retry-max", 0),
 		MaxPriorityPlusOne:         uint32(a.plusOne("max-priority")),
-		DisconnectedTimeoutPlusOne: a.plusOne("disconnected"),
+		DisconnectedTimeoutPlusOne: a.plusOne("disconnected"), Revision: a.number("revision", 0),
 	}
 	enum := func(key string, of map[string]int32) int32 {
 		return of[strings.ToUpper(strings.ReplaceAll(a.text(key), "-", "_"))]
