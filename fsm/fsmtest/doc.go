@@ -9,6 +9,11 @@
 // wire encoding), and everything that can be seen is compared after every
 // command. A failing history is shrunk, printed, and kept below testdata.
 //
+// A rule that is misread in the model and in the machine alike shows to neither.
+// So a witness follows the machine as well, which knows no rules but the promises
+// to users: what was refused is never delivered, what was confirmed is held or
+// accounted for, nothing is early, nothing is handed out past its end.
+//
 // The package also simulates what surrounds dead letters: several queues, and
 // a forwarder between them that loses, repeats and reorders.
 //

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -81,7 +82,7 @@ func TestWitnessCounts(t *testing.T) {
 	m := newMachine()
 	w := newWitness(m)
 	ref := fsm.Ref{Index: 9, Size: 8}
-	w.held.live[ref] = w.held.live[ref] // a message that is not there any more
+	w.held.live[ref] = queue.Message{Ref: ref} // it is not there any more
 	w.born[ref] = &life{}
 	w.ways[4] = map[copyOf]way{{target: 500, number: 1}: underWay}
 	var eff fsm.Effects
