@@ -74,6 +74,8 @@ type channel struct {
 	lastTag      uint64 // delivery tag
 	unacked      unacked
 	gets         map[uint64]struct{} // tokens of gets
+	deleting     bool                // queue.delete is under way
+	ended        []uint64            // deleting: consumers whose queue went meanwhile
 }
 
 type channelState uint8

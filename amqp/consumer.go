@@ -252,10 +252,37 @@ func (ch *channel) Cancelled(number uint64) {
 	case ch.closed || cons == nil:
 	case !cons.started:
 		cons.gone = true
+	case ch.deleting:
+		ch.ended = append(ch.ended, number)
 	default:
 		ch.conn.out.lock()
 		ch.cancelByServer(cons)
 		ch.conn.out.unlock()
+	}
+}
+
+// holdCancels puts off what Cancelled tells the client until tellCancels: a
+// client that deletes a queue it consumes from expects the answer first.
+func (ch *channel) holdCancels() {
+	ch.mu.Lock()
+	ch.deleting = true
+	ch.mu.Unlock()
+}
+
+func (ch *channel) tellCancels() {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	ended := ch.ended
+	ch.deleting, ch.ended = false, nil
+	if ch.closed {
+		return
+	}
+	ch.conn.out.lock()
+	defer ch.conn.out.unlock()
+	for _, number := range ended {
+		if cons := ch.consumers[number]; cons != nil {
+			ch.cancelByServer(cons)
+		}
 	}
 }
 

@@ -155,6 +155,8 @@ func (ch *channel) deleteQueue(ctx context.Context, m *wire.QueueDelete) error {
 	if err != nil {
 		return err
 	}
+	ch.holdCancels()
+	defer ch.tellCancels()
 	n, err := ch.session.DeleteQueue(ctx, queue, m.IfUnused, m.IfEmpty)
 	return ch.answer(m.NoWait, &wire.QueueDeleteOK{MessageCount: count32(n)}, err)
 }

@@ -323,7 +323,8 @@ func (s *session) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.Que
 	return fsm.QueueInfo{Name: q.name, Ready: uint64(len(q.ready)), Consumers: uint64(len(q.consumers))}, nil
 }
 
-// DeleteQueue deletes a queue; a missing one is fine.
+// DeleteQueue deletes a queue; a missing one is fine. The channel hears of its
+// consumers' end before it has the answer.
 func (s *session) DeleteQueue(ctx context.Context, name string, ifUnused, ifEmpty bool) (uint64, error) {
 	q, err := s.find(ctx, "DeleteQueue", name)
 	if r, ok := err.(*fsm.Refusal); ok && r.Kind == fsm.NotFoundKind {
@@ -340,6 +341,9 @@ func (s *session) DeleteQueue(ctx context.Context, name string, ifUnused, ifEmpt
 		return 0, fsm.Refuse(fsm.Precondition, "queue '"+name+"' in vhost '/' not empty")
 	}
 	s.broker.deleteQueue(name)
+	for len(s.events) > 0 || s.calling {
+		s.broker.changed.Wait()
+	}
 	return uint64(len(q.ready)), nil
 }
 
