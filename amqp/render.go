@@ -9,8 +9,13 @@ import (
 // changesProperties reports whether m goes out with other properties than it
 // came in with.
 func changesProperties(m *fsm.Message) bool {
-	return m.Acquired > 0 || len(m.Deaths) > 0 || m.ScheduledFor != 0
+	return tellsCounts(m) || len(m.Deaths) > 0 || m.ScheduledFor != 0
 }
+
+// tellsCounts reports whether m goes out with the headers that count how often
+// it was handed out. Some clients cannot decode them, so they are added only
+// where the peer adds them, too: not by queues that are not replicated.
+func tellsCounts(m *fsm.Message) bool { return m.Acquired > 0 && !m.Local }
 
 // renderProperties appends the property list of a message that was handed out
 // before, is a dead letter or was scheduled: raw and what the broker knows of
@@ -21,10 +26,10 @@ func renderProperties(dst, raw []byte, m *fsm.Message) []byte {
 		e.Remove = wire.FlagExpiration
 		e.SetHeaders = deathHeaders(m.Deaths)
 	}
-	if m.Acquired > 0 {
+	if tellsCounts(m) {
 		e.SetHeaders = append(e.SetHeaders, wire.Field{Name: "x-acquired-count", Value: wire.Int64(int64(m.Acquired))})
 	}
-	if m.Acquired > 0 && m.Failed > 0 {
+	if tellsCounts(m) && m.Failed > 0 {
 		e.SetHeaders = append(e.SetHeaders, wire.Field{Name: "x-delivery-count", Value: wire.Int64(int64(m.Failed))})
 	}
 	if m.ScheduledFor != 0 {

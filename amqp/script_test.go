@@ -241,9 +241,9 @@ func deadLetter(how string) fsm.Message {
 		m.Deaths = []*logpb.Death{expired}
 	case "twice":
 		m.Deaths = []*logpb.Death{rejected, expired}
-	case "cycled": // the first death has moved to the front
+	case "cycled", "local": // the first death has moved to the front
 		m.Deaths = []*logpb.Death{expired, rejected}
-		m.Acquired, m.Failed = 3, 2
+		m.Acquired, m.Failed, m.Local = 3, 2, how == "local"
 	default:
 		panic(fmt.Sprintf("no death %s", how))
 	}

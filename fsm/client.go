@@ -133,6 +133,7 @@ type Message struct {
 	Payload  Payload
 	Acquired uint32 // earlier hand-outs: redelivered if > 0
 	Failed   uint32 // earlier failures
+	Local    bool   // the queue is not replicated: receivers are not told these counts
 	Deaths   []*logpb.Death
 	Ready    uint64 // gets only: ready messages left
 	// ScheduledFor is when the message was to become ready; 0: it never was

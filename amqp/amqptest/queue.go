@@ -18,6 +18,7 @@ type queue struct {
 type message struct {
 	payload  fsm.Payload
 	acquired uint32
+	local    bool // as of a queue that is not replicated
 	failed   uint32
 	deaths   []*logpb.Death
 }

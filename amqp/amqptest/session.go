@@ -82,7 +82,7 @@ func (s *session) hold(token uint64, q *queue, m *message) fsm.Message {
 	h.last++
 	h.messages[h.last] = m
 	return fsm.Message{
-		Consumer: token, ID: h.last, Payload: m.payload, Acquired: m.acquired, Failed: m.failed, Deaths: m.deaths,
+		Consumer: token, ID: h.last, Payload: m.payload, Acquired: m.acquired, Failed: m.failed, Local: m.local, Deaths: m.deaths,
 		Ready: uint64(len(q.ready)),
 	}
 }

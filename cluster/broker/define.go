@@ -178,7 +178,11 @@ func (s *Session) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.Que
 		if err != nil {
 			return fsm.QueueInfo{}, err
 		}
-		info, gone, err := b.count(ctx, q)
+		ask := b.count
+		if q.Local {
+			ask = s.touch // the peer renews the leases of queues that are not replicated
+		}
+		info, gone, err := ask(ctx, q)
 		if gone {
 			// Who hears that there is no queue will find none: publishes go by the view.
 			err = b.awaitGone(ctx, q)
@@ -451,9 +455,29 @@ func (s *Session) Cancel(ctx context.Context, number uint64) error {
 	}
 	k := l.addCall(&logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: number}})
 	s.mu.Unlock()
-	err := s.broker().await(ctx, &catalog.Queue{}, l.target, k)
+	b := s.broker()
+	q, known := b.view().QueueByID(l.target.id)
+	err := b.await(ctx, &catalog.Queue{}, l.target, k)
 	s.forgetConsumer(l, number)
+	if known && q.AutoDelete && err == nil {
+		b.awaitEnd(ctx, q)
+	}
 	return err
+}
+
+// endWait bounds how long a consumer's cancellation waits for the end of its
+// queue.
+const endWait = time.Second
+
+// awaitEnd returns when an auto-delete queue that has just lost a consumer is
+// gone from the catalog, if it is to go: a client that has cancelled the last
+// one may declare the name anew at once.
+func (b *Broker) awaitEnd(ctx context.Context, q *catalog.Queue) {
+	ctx, cancel := context.WithTimeout(ctx, endWait)
+	defer cancel()
+	if _, gone, err := b.count(ctx, q); gone && err == nil {
+		_ = b.awaitGone(ctx, q) // too late: the name is free a moment later
+	}
 }
 
 // Drop is Cancel without waiting for the answer.

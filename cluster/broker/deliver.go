@@ -29,6 +29,7 @@ func (s *Session) deliver(l *lane, d delivered) {
 	full := false
 	for i, number := range d.consumer {
 		m := d.messages[i]
+		m.Local = l.target.local
 		switch c := l.consumers[number]; {
 		case c == nil:
 			l.addSettle(number, []uint64{m.ID}, fsm.Requeue) // cancelled meanwhile

@@ -45,7 +45,7 @@ func (b *Broker) Peek(ctx context.Context, q *catalog.Queue, in queue.Place, aft
 				if r.Gone {
 					return nil, false, noQueue(q)
 				}
-				list, err := peekedFrom(r.Messages)
+				list, err := peekedFrom(q, r.Messages)
 				return list, r.More, err
 			}
 		}
@@ -61,7 +61,7 @@ func (b *Broker) Peek(ctx context.Context, q *catalog.Queue, in queue.Place, aft
 	}
 }
 
-func peekedFrom(messages []*peerpb.Peeked) ([]Peeked, error) {
+func peekedFrom(q *catalog.Queue, messages []*peerpb.Peeked) ([]Peeked, error) {
 	var list []Peeked
 	for _, p := range messages {
 		deaths, err := decodeDeaths(p.Deaths)
@@ -69,7 +69,9 @@ func peekedFrom(messages []*peerpb.Peeked) ([]Peeked, error) {
 			return nil, err
 		}
 		list = append(list, Peeked{
-			Message: fsm.Message{Payload: fsm.Readable(p.Payload), Acquired: p.Acquired, Failed: p.Failed, Deaths: deaths, ScheduledFor: fsm.Time(p.ScheduledFor)},
+			Message: fsm.Message{
+				Payload: fsm.Readable(p.Payload), Acquired: p.Acquired, Failed: p.Failed, Local: q.Local, Deaths: deaths, ScheduledFor: fsm.Time(p.ScheduledFor),
+			},
 			Number:  p.Number, Place: queue.Place(p.Place), ExpireAt: fsm.Time(p.ExpireAt), DueAt: fsm.Time(p.DueAt),
 			Deadline: fsm.Time(p.Deadline), ScheduleID: p.ScheduleId,
 		})

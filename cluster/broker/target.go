@@ -16,6 +16,7 @@ type target struct {
 	broker *Broker
 	id     fsm.QueueID
 	group  fsm.GroupID
+	local  bool // the queue is not replicated
 	// submit hands a batch to the leader, and reports whether it was taken.
 	submit func(leader string, b group.Batch) bool
 
@@ -35,7 +36,7 @@ type target struct {
 
 func newTarget(b *Broker, q *catalog.Queue) *target {
 	t := &target{
-		broker: b, id: q.ID, group: q.Group, lanes: map[fsm.SessionID]*lane{},
+		broker: b, id: q.ID, group: q.Group, local: q.Local, lanes: map[fsm.SessionID]*lane{},
 		leaderless: b.now(), led: make(chan struct{}),
 	}
 	t.submit = t.submitTo

@@ -94,6 +94,36 @@ var localRows = suite{test: "TestLocal", title: "Local queues, direct reply-to, 
 		})
 		t.refused(amqp.PreconditionFailed, "channel is not transactional", (*amqp.Channel).TxCommit)
 	}},
+	{id: "W66d", what: "a message that comes back from a local queue says that it is redelivered, and counts nothing", run: func(t *T) {
+		q := t.name("q")
+		t.declareAt(1, q, nil)
+		t.publish(q)
+		t.must(t.mustGet(q).Nack(false, true))
+		t.must(t.comesBack(q).Reject(true))
+		_, from := t.consume(q, 1)
+		m := t.next(from)
+		t.equal("redelivered", m.Redelivered, true)
+		t.absent(m.Headers, "x-acquired-count")
+		t.absent(m.Headers, "x-delivery-count")
+	}},
+	{id: "W66e", what: "a passive declare keeps a local queue", run: func(t *T) {
+		q := t.name("q")
+		t.declareAt(1, q, args("x-expires", int32(1500)))
+		last := t.every(ms(700), ms(4000), func() { t.equal("exists", t.existsAt(2, q), true) })
+		t.waitUntil(last.Add(ms(3500)))
+		t.equal("exists", t.existsAt(2, q), false)
+	}},
+	{id: "W66f", what: "an auto-delete queue has ended when its last consumer's cancellation is answered", run: func(t *T) {
+		for i := range 20 {
+			q := t.name(fmt.Sprint("q", i))
+			ch := t.openAt(i % 3)
+			t.declare(ch, q, flags{autoDelete: true}, nil)
+			_, err := ch.Consume(q, "c", true, false, false, false, nil)
+			t.must(err)
+			t.must(ch.Cancel("c", false))
+			t.declare(ch, q, flags{exclusive: true}, nil)
+		}
+	}},
 	{id: "W90b", what: "tx: a TTL counts from the commit", run: func(t *T) {
 		q, tx := t.queue("q", "x-message-ttl", int32(1000)), t.open()
 		t.must(tx.Tx())
