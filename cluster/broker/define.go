@@ -161,7 +161,8 @@ func (s *Session) Unbind(ctx context.Context, spec fsm.BindSpec) error {
 }
 
 // DeclareQueue makes a queue and waits until it has a leader, or reports on
-// the one that is there. An active declare renews the queue's lease.
+// the one that is there. A declare renews the queue's lease, a passive one that
+// of a local queue only.
 func (s *Session) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.QueueInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, leaderWait)
 	defer cancel()
@@ -179,7 +180,7 @@ func (s *Session) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.Que
 			return fsm.QueueInfo{}, err
 		}
 		ask := b.count
-		if q.Local {
+		if q.Local && b.view().Settings(q, b.config.Defaults).Expires != 0 {
 			ask = s.touch // the peer renews the leases of queues that are not replicated
 		}
 		info, gone, err := ask(ctx, q)
@@ -282,7 +283,7 @@ func (b *Broker) awaitLeader(ctx context.Context, q *catalog.Queue) error {
 
 // awaitGone returns when the catalog has lost a queue that has ended.
 func (b *Broker) awaitGone(ctx context.Context, q *catalog.Queue) error {
-	tick := time.NewTicker(10 * time.Millisecond)
+	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		if _, ok := b.view().QueueByID(q.ID); !ok {
