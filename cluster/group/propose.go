@@ -100,16 +100,20 @@ func (g *Group) Submit(b Batch) error {
 	return nil
 }
 
-// proposeTick asks for an entry with a tick unless one is asked for already.
-func (g *Group) proposeTick() {
+// proposeTick asks for an entry with a tick unless one is asked for already. It
+// reports whether there will be one: not while the group takes no commands.
+func (g *Group) proposeTick() bool {
 	p := &g.proposer
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if g.Leading() == 0 || p.tick {
-		return
+	if g.Leading() == 0 {
+		return false
 	}
-	p.tick = true
-	p.start(g)
+	if !p.tick {
+		p.tick = true
+		p.start(g)
+	}
+	return true
 }
 
 // start runs the proposer's goroutine if it does not run. The caller holds mu.

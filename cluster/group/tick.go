@@ -13,14 +13,14 @@ import (
 // the machine has more due work than one tick may do.
 const tickSpacing = 10 * time.Millisecond
 
-// timer is one group's part of the ticker. While the group leads and deadline
-// is not 0, either a tick is in flight or the ticker is armed for it.
+// timer is one group's part of the ticker. While the group leads, does not yield
+// and deadline is not 0, either a tick is in flight or the ticker is armed for it.
 //
 // Whether a deadline is due is decided by the stamp that a tick would get now.
 type timer struct {
 	mu       sync.Mutex    // may be taken under Group.mu, and before proposer.mu
 	deadline fsm.Time      // the machine's, when last looked at
-	inFlight bool          // a tick is proposed and not applied
+	inFlight bool          // a tick has been taken for an entry and is not applied
 	last     time.Duration // when the last tick was proposed, monotonic
 }
 
@@ -66,9 +66,8 @@ func (t *timer) fire(g *Group) {
 		g.host.ticker.arm(g, wait, 0)
 		return
 	}
-	t.inFlight, t.last = true, g.host.clock.Monotonic()
-	t.mu.Unlock()
-	g.proposeTick()
+	t.inFlight, t.last = g.proposeTick(), g.host.clock.Monotonic()
+	t.mu.Unlock() // a group that yields arms again when it goes on, see begin
 }
 
 // lost is told that an entry failed: a tick may have been in it.
@@ -82,7 +81,8 @@ func (t *timer) lost(g *Group) {
 	}
 }
 
-// begin starts a term of office with the machine's present deadline.
+// begin starts a term of office, or goes on with it after a transfer that came
+// to nothing, with the machine's present deadline.
 func (t *timer) begin(g *Group, deadline fsm.Time) {
 	t.mu.Lock()
 	t.deadline, t.inFlight = deadline, false

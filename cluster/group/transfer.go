@@ -76,10 +76,16 @@ func (g *Group) handOver(to string) error {
 	return ErrNotHandedOver
 }
 
-// announceAgain tells everybody that this replica leads after all: those whose
+// announceAgain goes on with an office that was not handed over. Nothing was
+// proposed meanwhile: neither the ticks that were due nor settings that have
+// changed. Everybody is told that this replica leads after all: those whose
 // commands it has refused have taken it for one that does not.
 func (g *Group) announceAgain(term uint64) {
 	g.setYielding(false)
+	g.mu.Lock()
+	g.timer.begin(g, g.machine.NextDeadline()) // under the lock, as in enter
+	g.mu.Unlock()
+	g.configure(true)
 	g.host.outside.Led(g, term)
 	g.host.spawn(g.review) // what was seen of raft meanwhile
 }

@@ -1,0 +1,61 @@
+package group
+
+import (
+	"errors"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/fsm/queue"
+)
+
+// A leader that goes on after a transfer that came to nothing goes on with all
+// of it: what was due meanwhile expires, and settings that have changed
+// meanwhile are taken up.
+func TestGoesOnAfterFailedTransfer(t *testing.T) {
+	n := mustHost(t, t.TempDir())
+	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 5, Revision: 1})
+	mustSubmit(t, g, enqueues(1, 1, "short", "lives"))
+	n.outside.await(t, "answers", func() bool { return answered(n.outside.outcomes) == 2 })
+	expire(t, g)
+
+	mustSubmit(t, g, enqueues(3, 500, "longer", "lives"))
+	n.outside.await(t, "answers", func() bool { return answered(n.outside.outcomes) == 4 })
+	g.setYielding(true) // as Transfer does at its beginning
+	awaitAnswer(t, "the ticker has woken the group", func() bool { return !n.ticker.holds(g) })
+	if ready(g) != 2 {
+		t.Fatal("a leader that yields has proposed a tick")
+	}
+	g.spec.Config.DeliveryLimit, g.spec.Config.Revision = 7, 2
+	n.Reconfigure(nil)
+	if err := g.Transfer("nobody"); !errors.Is(err, ErrNotHandedOver) {
+		t.Fatalf("a transfer to nobody: %v", err)
+	}
+	expire(t, g)
+	awaitAnswer(t, "the settings are those of the catalog", func() (yes bool) {
+		g.View(func(m *queue.Machine) { yes = m.Config().DeliveryLimit == 7 && m.Config().Revision == 2 })
+		return yes
+	})
+}
+
+// holds reports whether the ticker will wake g.
+func (t *ticker) holds(g *Group) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.at[g] != nil
+}
+
+// awaitAnswer waits until it is yes.
+func awaitAnswer(t *testing.T, what string, yes func() bool) {
+	t.Helper()
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	for !yes() {
+		select {
+		case <-limit.C:
+			t.Fatalf("not in time: %s", what)
+		default:
+			runtime.Gosched()
+		}
+	}
+}
