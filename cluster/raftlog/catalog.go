@@ -120,8 +120,18 @@ func (c *Catalog) Get(key []byte) ([]byte, error) {
 	return v, err
 }
 
-// SetUint64 implements raft.StableStore.
+// SetUint64 implements raft.StableStore. As with Group.Set, the term of a new vote
+// takes the candidate of the last one away: in a commit of its own, ahead of it,
+// as raft has stored a current term by then in which nobody asks for that one.
 func (c *Catalog) SetUint64(key []byte, value uint64) error {
+	if string(key) == voteTermKey {
+		if last, err := c.GetUint64(key); err != nil || last == value {
+			return err
+		}
+		if err := c.Set([]byte(votedForKey), nil); err != nil {
+			return err
+		}
+	}
 	return c.written(c.bolt.SetUint64(key, value))
 }
 

@@ -9,10 +9,19 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// termKey is the name under which raft stores its current term.
-const termKey = "CurrentTerm"
+// Names under which raft stores its current term, and its vote: the term of it
+// first, then who got it.
+const (
+	termKey     = "CurrentTerm"
+	voteTermKey = "LastVoteTerm"
+	votedForKey = "LastVoteCand"
+)
 
 // Set stores a value, durably. A value that is stored already costs nothing.
+//
+// The term of a new vote takes the candidate of the last one away with it:
+// stored without its own candidate it is no vote yet. With the old one it would
+// be a vote for that, which raft repeats without comparing logs.
 func (g *Group) Set(key, value []byte) error {
 	g.stableMu.Lock()
 	defer g.stableMu.Unlock()
@@ -28,6 +37,10 @@ func (g *Group) Set(key, value []byte) error {
 	}
 	b := g.s.db.NewBatch()
 	g.s.setSealed(b, g.stableKey(key), value)
+	if string(key) == voteTermKey {
+		g.s.remove(b, g.stableKey([]byte(votedForKey)))
+		delete(g.stable, votedForKey)
+	}
 	g.s.commit(b, pebble.Sync)
 	g.stable[string(key)] = slices.Clone(value)
 	return nil
