@@ -44,7 +44,7 @@ type Session interface {
 	// Publish routes a message. An error is the channel's: the message went
 	// nowhere and SessionEvents.Settled is not called for it. routed false:
 	// no queue wants it, and again Settled is not called. p is the caller's
-	// again on return, all but p.Payload; its strings never change.
+	// again on return, all but p.Payload; its strings, Schedule and Delay never change.
 	Publish(p *fsm.Publish) (routed bool, err error)
 	// Check returns the error that Publish would return, and publishes nothing.
 	// It is called as Publish is.

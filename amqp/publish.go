@@ -88,9 +88,7 @@ func (ch *channel) enqueue(m *message) error {
 		return err // the channel's end releases what was added
 	}
 	if m.mandatory {
-		c.out.lock()
-		c.out.pushMessage(outItem{kind: outReturn, channel: ch, message: fsm.Message{Payload: p.Payload}})
-		c.out.unlock()
+		ch.Returned(p.Payload)
 	}
 	ch.Settled(p.Number, p.Number, true)
 	return nil
@@ -130,6 +128,14 @@ func (ch *channel) Refused(payload fsm.Payload, why *fsm.Refusal) {
 	out := ch.conn.out
 	out.lock()
 	out.pushMessage(outItem{kind: outReturn, channel: ch, message: fsm.Message{Payload: payload}, refusal: why})
+	out.unlock()
+}
+
+// Returned takes a mandatory message that leads nowhere after all.
+func (ch *channel) Returned(payload fsm.Payload) {
+	out := ch.conn.out
+	out.lock()
+	out.pushMessage(outItem{kind: outReturn, channel: ch, message: fsm.Message{Payload: payload}})
 	out.unlock()
 }
 

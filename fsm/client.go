@@ -20,7 +20,7 @@ type Publish struct {
 	// Copies are more routing keys: those of the headers CC and BCC.
 	Copies []string
 	// Schedule says when the message is to become ready; nil: when the queue
-	// says so, at once as a rule.
+	// says so, at once as a rule. Neither it nor Delay ever changes.
 	Schedule *Schedule
 	// Delay says how long the message waits at a delayed exchange; nil: it does
 	// not. Elsewhere it has no meaning.
@@ -146,9 +146,13 @@ type Message struct {
 // block: the channel stores what it is given and returns.
 type SessionEvents interface {
 	// Settled: the publishes numbered first … last have the same outcome.
-	// ok: every queue they were routed to holds them (or is gone);
+	// ok: every queue that they lead to holds them, or none is there to hold them;
 	// otherwise at least one queue refused. Numbers may come in any order, each once.
 	Settled(first, last uint64, ok bool)
+	// Returned: a mandatory publish is about to be settled as ok although no queue
+	// has it: those that it was routed to are gone, and it leads nowhere else. The
+	// payload is never changed by anybody.
+	Returned(payload Payload)
 	// Refused: a mandatory publish is about to be settled as not ok, because
 	// what it asked the broker for was not done. why nil: there is no such thing
 	// to ask for. The payload is never changed by anybody.

@@ -126,7 +126,7 @@ func TestRenew(t *testing.T) {
 			s.mu.Lock()
 			l := s.lane(q)
 			number := uint64(i + 1)
-			l.consumers[number], s.consumers[number] = &consumer{}, l
+			s.addConsumer(l, number, false)
 			s.mu.Unlock()
 		}
 	}
@@ -142,7 +142,7 @@ func TestRenew(t *testing.T) {
 	}
 	for number, want := range map[uint64][]logpb.Command_Kind{1: nil, 2: {logpb.Command_CANCEL}} {
 		var got []logpb.Command_Kind
-		for _, b := range take(s.consumers[number]) {
+		for _, b := range take(s.consumers[number].lane) {
 			for _, c := range commands(t, b) {
 				got = append(got, c.Kind)
 			}

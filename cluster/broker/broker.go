@@ -12,6 +12,8 @@ package broker
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -134,6 +136,8 @@ type Broker struct {
 	// Messages, of queues while this node led them.
 	timedOut, lateAcks atomic.Uint64
 
+	odd atomic.Uint64 // answers that no command should be given
+
 	logins loginCache
 	uses   uses
 
@@ -237,6 +241,14 @@ func (b *Broker) session(num uint64) *Session {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	return b.sessions[num]
+}
+
+// allSessions lists the sessions of this node. The locks of sessions are not
+// taken under the broker's: it is the other way round.
+func (b *Broker) allSessions() []*Session {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return slices.Collect(maps.Values(b.sessions))
 }
 
 // owner finds who on this node waits for answers to a session, or nil.

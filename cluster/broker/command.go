@@ -18,6 +18,7 @@ type asked struct {
 	number    uint64
 	mandatory bool
 	payload   fsm.Payload
+	queue     *catalog.Queue
 	what      string // the thing in question, for refusals
 	late      *time.Timer
 	done      bool // it has been answered
@@ -43,10 +44,14 @@ func (s *Session) command(v *catalog.View, p *fsm.Publish) {
 		s.refuse(a, err)
 		return
 	}
+	a.queue = q
 	s.mu.Lock()
-	if l := s.lane(q); l.over() {
+	switch l := s.lane(q); {
+	case l.gone:
 		s.commandDone(a, fsm.Result{Code: fsm.Gone})
-	} else {
+	case l.lost:
+		s.commandDone(a, fsm.Result{Code: fsm.NoSession})
+	default:
 		a.late = time.AfterFunc(commandWait, func() { s.giveUp(a, q, l.target) })
 		l.add(&logpb.Command{Kind: logpb.Command_SCHEDULE, Schedule: c}, op{asked: a})
 	}
@@ -91,11 +96,11 @@ func (s *Session) giveUp(a *asked, q *catalog.Queue, t *target) {
 
 // commandDone takes a queue's answer to a command. The lock is held.
 func (s *Session) commandDone(a *asked, r fsm.Result) {
-	if r.Code == fsm.OK {
-		s.answerCommand(a, true, nil)
-		return
+	err := s.broker().answerError(logpb.Command_SCHEDULE, a.queue, r.Code)
+	if r.Code == fsm.NotFound {
+		err = fsm.Refuse(fsm.NotFoundKind, "no "+a.what)
 	}
-	s.answerCommand(a, false, fsm.Refuse(fsm.NotFoundKind, "no "+a.what))
+	s.answerCommand(a, err == nil, err)
 }
 
 // scheduleVerbs are the verbs about messages that wait for their time.

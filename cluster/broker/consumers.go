@@ -90,9 +90,7 @@ func (b *Broker) consumers(req *peerpb.ConsumersRequest) *peerpb.ConsumersReply 
 			}
 		})
 	}
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	for _, s := range b.sessions {
+	for _, s := range b.allSessions() {
 		if d := s.describe(); d != nil {
 			r.Sessions = append(r.Sessions, d)
 		}
@@ -117,7 +115,7 @@ func describeConsumer(m *queue.Machine, c *queue.Consumer, now fsm.Time) *peerpb
 // describe says where a session's client is; nil: it has no consumers.
 func (s *Session) describe() *peerpb.ConsumingSession {
 	s.mu.Lock()
-	consuming := len(s.consumers) > 0
+	consuming := len(s.consumers) > 0 // also if some of them are only owed settlements
 	s.mu.Unlock()
 	at, ok := s.client.(located)
 	if !consuming || !ok {

@@ -307,7 +307,10 @@ func (s *Session) touch(ctx context.Context, q *catalog.Queue) (info fsm.QueueIn
 		return info, false, err
 	}
 	r := k.result
-	return fsm.QueueInfo{Name: q.Name, Ready: r.Count, Consumers: r.Consumers}, r.Code == fsm.Gone, nil
+	if r.Code == fsm.Gone {
+		return info, true, nil
+	}
+	return fsm.QueueInfo{Name: q.Name, Ready: r.Count, Consumers: r.Consumers}, false, k.refused
 }
 
 // count asks the leader how a queue stands. gone: it has ended.
@@ -353,10 +356,8 @@ func (s *Session) DeleteQueue(ctx context.Context, name string, ifUnused, ifEmpt
 		return 0, err
 	case err != nil:
 		// Without a leader the record goes all the same; the replicas follow.
-	case k.result.Code == fsm.InUse:
-		return 0, fsm.Refuse(fsm.Precondition, q.String()+" in use")
-	case k.result.Code == fsm.NotEmpty:
-		return 0, fsm.Refuse(fsm.Precondition, q.String()+" not empty")
+	case k.refused != nil:
+		return 0, k.refused
 	default:
 		removed = k.result.Count
 	}
@@ -384,18 +385,8 @@ func (s *Session) PurgeQueue(ctx context.Context, name string) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return k.result.Count, s.gone(k, q)
+	return k.result.Count, k.refused
 }
-
-// gone is the refusal for a queue that has ended meanwhile.
-func (s *Session) gone(k *call, q *catalog.Queue) error {
-	if k.result.Code == fsm.Gone {
-		return noQueue(q)
-	}
-	return nil
-}
-
-func noQueue(q *catalog.Queue) error { return fsm.Refuse(fsm.NotFoundKind, "no "+q.String()) }
 
 // Consume registers a consumer.
 func (s *Session) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
@@ -417,29 +408,24 @@ func (s *Session) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 	}
 	s.mu.Lock()
 	l := s.lane(q)
-	l.consumers[spec.Number] = &consumer{}
-	s.consumers[spec.Number] = l
+	s.addConsumer(l, spec.Number, spec.NoAck)
 	k := l.addCall(&logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{
 		Consumer: spec.Number, Tag: spec.Tag, Prefetch: spec.Prefetch, NoAck: spec.NoAck,
 		Exclusive: spec.Exclusive, Priority: args.Priority, TimeoutPlusOne: args.TimeoutPlusOne,
 	}})
 	s.mu.Unlock()
-	err = b.await(ctx, q, l.target, k)
-	if err == nil {
-		err = s.gone(k, q)
-	}
-	if err == nil && k.result.Code == fsm.InUse {
-		err = fsm.Refuse(fsm.AccessRefused, q.String()+" in exclusive use")
+	if err = b.await(ctx, q, l.target, k); err == nil {
+		err = k.refused
 	}
 	if err != nil {
-		s.forgetConsumer(l, spec.Number)
+		s.endConsumer(spec.Number)
 	}
 	return err
 }
 
-func (s *Session) forgetConsumer(l *lane, number uint64) {
+func (s *Session) endConsumer(number uint64) {
 	s.mu.Lock()
-	delete(l.consumers, number)
+	s.consumerOver(number)
 	s.mu.Unlock()
 }
 
@@ -449,21 +435,28 @@ func (s *Session) Cancel(ctx context.Context, number uint64) error {
 		return nil
 	}
 	s.mu.Lock()
-	l := s.consumers[number]
-	if l == nil || l.consumers[number] == nil {
+	c := s.consumers[number]
+	if c == nil || c.over {
 		s.mu.Unlock()
 		return nil // its queue is gone
 	}
+	l := c.lane
 	k := l.addCall(&logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: number}})
 	s.mu.Unlock()
 	b := s.broker()
 	q, known := b.view().QueueByID(l.target.id)
-	err := b.await(ctx, &catalog.Queue{}, l.target, k)
-	s.forgetConsumer(l, number)
-	if known && q.AutoDelete && err == nil {
+	if !known {
+		q = &catalog.Queue{ID: l.target.id}
+	}
+	err := b.await(ctx, q, l.target, k)
+	s.endConsumer(number)
+	switch {
+	case err != nil:
+		return err
+	case known && q.AutoDelete:
 		b.awaitEnd(ctx, q)
 	}
-	return err
+	return k.refused
 }
 
 // endWait bounds how long a consumer's cancellation waits for the end of its
@@ -485,8 +478,8 @@ func (b *Broker) awaitEnd(ctx context.Context, q *catalog.Queue) {
 func (s *Session) Drop(number uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l := s.consumers[number]; l != nil && l.consumers[number] != nil {
-		l.addCall(&logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: number}})
+	if c := s.consumers[number]; c != nil && !c.over {
+		c.lane.addCall(&logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: number}})
 	}
 }
 
@@ -504,12 +497,8 @@ func (s *Session) Get(ctx context.Context, name string, noAck bool) (fsm.Message
 	if err != nil {
 		return fsm.Message{}, false, err
 	}
-	if err := s.gone(k, q); err != nil {
-		return fsm.Message{}, false, err
-	}
-	if k.result.Code == fsm.Reserved {
-		return fsm.Message{}, false, fsm.Refuse(fsm.Locked, "cannot obtain access to locked "+q.String()+
-			". basic.get operations are not supported by \"quorum\" queues with single active consumer")
+	if k.refused != nil {
+		return fsm.Message{}, false, k.refused
 	}
 	if k.got == nil {
 		if k.result.Code == fsm.OK && !noAck {

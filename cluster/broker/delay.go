@@ -9,11 +9,11 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// mayDelay looks at a publish with a delay whose route is in s.route. It goes
-// nowhere if it is mandatory and would do so if it were due now.
-func (s *Session) mayDelay(v *catalog.View, p *fsm.Publish) error {
+// mayDelay looks at a publish with a delay and where it goes, and returns where
+// it may go: nowhere if it is mandatory and would go nowhere if it were due now.
+func (s *Session) mayDelay(v *catalog.View, p *fsm.Publish, m *catalog.Message, route []*catalog.Queue) ([]*catalog.Queue, error) {
 	stores, must := 0, p.Mandatory
-	for _, q := range s.route {
+	for _, q := range route {
 		if q.StoreOf == "" {
 			continue
 		}
@@ -24,20 +24,20 @@ func (s *Session) mayDelay(v *catalog.View, p *fsm.Publish) error {
 	}
 	switch longest := v.Setting(catalog.ScheduleMaxDelay); {
 	case stores == 0:
-		return nil // the header means nothing here
+		return route, nil // the header means nothing here
 	case p.Delay.Err != nil:
-		return p.Delay.Err
+		return route, p.Delay.Err
 	case int64(p.Delay.For) > longest:
-		return fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid x-delay '%d': it must be at most %d", p.Delay.For, longest))
-	case !must || stores < len(s.route):
-		return nil
+		return route, fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid x-delay '%d': it must be at most %d", p.Delay.For, longest))
+	case !must || stores < len(route):
+		return route, nil
 	}
-	s.message.Delayed = false
-	now, _, err := v.Route(s.conn.vhost, p.Exchange, &s.message, nil)
+	m.Delayed = false
+	now, _, err := v.Route(s.conn.vhost, p.Exchange, m, nil)
 	if len(now) == 0 {
-		s.route = s.route[:0]
+		route = route[:0]
 	}
-	return err
+	return route, err
 }
 
 // isDue reports whether a letter is a message of a delayed exchange that has

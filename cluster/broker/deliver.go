@@ -1,6 +1,8 @@
 package broker
 
 import (
+	"slices"
+
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/fsm"
 )
@@ -16,6 +18,38 @@ type consumer struct {
 	asked int64  // when the leader was asked for more, ms; 0: it has answered
 	// behind: the leader has something after last that is not on its way.
 	behind bool
+
+	lane      *lane
+	noAck     bool
+	unsettled int  // deliveries that the channel has and has not settled; noAck: 0
+	over      bool // it gets no more; its lane does not know it any longer
+}
+
+// addConsumer makes a consumer known to the session and to its lane. The lock is
+// held.
+func (s *Session) addConsumer(l *lane, number uint64, noAck bool) {
+	c := &consumer{lane: l, noAck: noAck}
+	l.consumers[number], s.consumers[number] = c, c
+}
+
+// consumerOver ends a consumer. The session knows it until what the channel has
+// of it is settled. The lock is held.
+func (s *Session) consumerOver(number uint64) {
+	c := s.consumers[number]
+	if c == nil {
+		return
+	}
+	delete(c.lane.consumers, number)
+	c.over = true
+	s.forgetSettled(number, c)
+}
+
+// forgetSettled forgets a consumer that is over and owes nothing. The lock is
+// held.
+func (s *Session) forgetSettled(number uint64, c *consumer) {
+	if c.over && c.unsettled <= 0 {
+		delete(s.consumers, number)
+	}
 }
 
 // deliver takes messages of one queue.
@@ -37,10 +71,13 @@ func (s *Session) deliver(l *lane, d delivered) {
 			// has been delivered
 		case number == 0:
 			c.last = m.ID
-			m.Consumer = getToken | uint64(l.index)
+			m.Consumer = getToken | l.index
 			l.gotten(m)
 		case m.Payload != nil && (d.resync && !full || m.ID == c.last+1) && s.accept(&m):
 			c.last = m.ID
+			if !c.noAck {
+				c.unsettled++
+			}
 			m.Consumer = number
 			out = append(out, m)
 		default:
@@ -115,17 +152,14 @@ func (s *Session) Written(count, bytes int) {
 		return
 	}
 	s.mu.Lock()
-	lanes := s.byIndex
+	lanes := slices.Clone(s.order)
 	s.turn++
 	first := s.turn
 	s.mu.Unlock()
 	for i := range lanes {
 		s.mu.Lock()
-		var asks []resyncAsk
-		l := s.byIndex[(first+i)%len(lanes)]
-		if l != nil {
-			asks = s.catchUp(l)
-		}
+		l := lanes[(first+i)%len(lanes)]
+		asks := s.catchUp(l)
 		s.mu.Unlock()
 		if len(asks) > 0 {
 			l.target.ask(asks)

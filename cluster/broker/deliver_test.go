@@ -24,7 +24,7 @@ func mustBacklog(t *testing.T, count uint64, size int) (*recorder, *backlog) {
 	t.Helper()
 	_, c, s, l := mustLane(t)
 	s.mu.Lock()
-	l.consumers[5], s.consumers[5] = &consumer{}, l
+	s.addConsumer(l, 5, false)
 	s.mu.Unlock()
 	return c, &backlog{s: s, l: l, number: 5, count: count, size: size}
 }
@@ -103,7 +103,7 @@ func TestHungryConsumersTakeTurns(t *testing.T) {
 	backlogs := map[uint64]*backlog{}
 	for n := uint64(1); n <= 8; n++ {
 		s.mu.Lock()
-		l.consumers[n], s.consumers[n] = &consumer{}, l
+		s.addConsumer(l, n, false)
 		s.mu.Unlock()
 		backlogs[n] = &backlog{s: s, l: l, number: n, count: 40, size: 1 << 20}
 		w.broker.performDeliveries(backlogs[n], q, backlogs[n].deliveries(0))

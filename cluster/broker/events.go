@@ -28,6 +28,7 @@ const (
 	eventLost
 	eventAnswered
 	eventRefused
+	eventReturned
 )
 
 // settledEvent joins a publish to the last event if it continues its run.
@@ -44,6 +45,7 @@ func (s *Session) settledEvent(number uint64, ok bool) {
 // release unlocks the session and makes the calls that wait, unless another
 // goroutine is at it: that one will make these, too.
 func (s *Session) release() {
+	s.routeStrays()
 	if s.calling {
 		s.mu.Unlock()
 		return
@@ -81,5 +83,7 @@ func (s *Session) call(e *event) {
 	case eventRefused:
 		refusal, _ := e.err.(*fsm.Refusal)
 		s.client.Refused(e.payload, refusal)
+	case eventReturned:
+		s.client.Returned(e.payload)
 	}
 }

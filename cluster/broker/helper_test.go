@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -171,6 +172,11 @@ func (r *recorder) Refused(_ fsm.Payload, why *fsm.Refusal) {
 	r.log = append(r.log, fmt.Sprint("refused ", why))
 }
 
+func (r *recorder) Returned(p fsm.Payload) {
+	defer r.enter()()
+	r.log = append(r.log, "returned "+string(p.Body()))
+}
+
 func (r *recorder) Deliver(messages []fsm.Message) {
 	if r.gate != nil {
 		<-r.gate
@@ -238,4 +244,14 @@ func ok(first, run uint64) group.Outcome { return group.Outcome{First: first, Ru
 
 func code(seq uint64, c fsm.Code) group.Outcome {
 	return group.Outcome{First: seq, Run: 1, Result: fsm.Result{Code: c}}
+}
+
+// mustEventually waits for a state that other goroutines bring about.
+func mustEventually(t fatal, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !is(); runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not in time")
+		}
+	}
 }

@@ -39,7 +39,7 @@ type lane struct {
 	id     fsm.SessionID
 	proto  *logpb.Session
 	target *target
-	index  int // position among the session's lanes
+	index  uint64 // among the lanes of its session, from 1
 
 	// Guarded by the owner's lock.
 	next      uint64 // sequence number of the next command
@@ -54,6 +54,7 @@ type lane struct {
 	chunk     []byte
 	consumers map[uint64]*consumer
 	unseen    []settle // to be queued once the answers at hand are taken
+	strays    []stray  // publishes that came too late for the queue; see finished
 	gapAt     uint64   // last gap that was answered by sending again
 	progress  int64    // when something was last answered, ms
 	stalls    int      // how often all was sent again without an answer
@@ -69,9 +70,12 @@ type op struct {
 	payload []byte
 	number  uint64 // of a publish
 	fan     *fanout
-	call    *call
-	asked   *asked
-	settle  settle
+	waits   *waits // of a publish; nil: it asks for no waiting
+	// mandatory: the client of this publish wants to hear if it goes nowhere.
+	mandatory bool
+	call      *call
+	asked     *asked
+	settle    settle
 }
 
 type settle struct {
@@ -82,18 +86,28 @@ type settle struct {
 
 // fanout is shared by the copies of a publish that went to several queues.
 type fanout struct {
-	left    int
-	refused bool
+	left   int           // copies without an answer
+	fate   fate          // of those that have one, the gravest
+	queues []fsm.QueueID // that were sent a copy; other publishes may share the slice
+	chance uint64        // that routed it
+}
+
+// waits is what a publish asks for about its time.
+type waits struct {
+	schedule *fsm.Schedule
+	delay    *fsm.Delay
 }
 
 // call is a command somebody waits for.
 type call struct {
-	done   chan struct{}
-	result fsm.Result
-	cancel uint64 // consumer that is over with the answer
-	get    bool
-	tries  int // how often a get whose message got lost may be repeated
-	got    *fsm.Message
+	kind    logpb.Command_Kind
+	done    chan struct{}
+	result  fsm.Result
+	refused error  // what the client is told of the result, see await; nil: success
+	cancel  uint64 // consumer that is over with the answer
+	get     bool
+	tries   int // how often a get whose message got lost may be repeated
+	got     *fsm.Message
 }
 
 // getTries bounds the repetitions of a get whose message got lost.
@@ -101,7 +115,7 @@ const getTries = 5
 
 func newCall(c *logpb.Command) *call {
 	k := &call{
-		done: make(chan struct{}), get: c.Kind == logpb.Command_GET, cancel: c.GetCancel().GetConsumer(),
+		kind: c.Kind, done: make(chan struct{}), get: c.Kind == logpb.Command_GET, cancel: c.GetCancel().GetConsumer(),
 	}
 	if k.get && !c.GetGet().GetNoAck() {
 		k.tries = getTries // without an acknowledgement the message is gone
@@ -177,7 +191,11 @@ func (l *lane) addPublish(p *fsm.Publish, fan *fanout, ceiling uint64, store boo
 		l.enqueue.ScheduleId, l.enqueue.Conflict = s.ID, s.Conflict
 	}
 	l.command = logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &l.enqueue}
-	l.add(&l.command, op{payload: p.Payload, number: p.Number, fan: fan})
+	o := op{payload: p.Payload, number: p.Number, fan: fan, mandatory: p.Mandatory}
+	if p.Schedule != nil || p.Delay != nil {
+		o.waits = &waits{p.Schedule, p.Delay}
+	}
+	l.add(&l.command, o)
 }
 
 // addSettle queues a settlement, or joins it to the last one that has not

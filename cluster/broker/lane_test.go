@@ -263,7 +263,7 @@ func TestLaneAnswers(t *testing.T) {
 			{First: 3, Run: 1, Result: fsm.Result{Code: fsm.Gap, Next: 1}},
 		}, 0, 3},
 		{"unknown session before the first command", []group.Outcome{code(2, fsm.NoSession), code(3, fsm.NoSession)}, 0, 3},
-		{"the queue is gone", []group.Outcome{code(1, fsm.Gone), code(2, fsm.Gone), code(3, fsm.Gone)}, 3, 0},
+		{"the queue is gone, and not from the view", []group.Outcome{code(1, fsm.Gone), code(2, fsm.Gone), code(3, fsm.Gone)}, 0, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, c, _, l := three(t)
@@ -546,7 +546,7 @@ func TestGoneQueue(t *testing.T) {
 	publish(s, l, 1, "m")
 	k := addCall(s, l, &logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{Consumer: 5}})
 	s.mu.Lock()
-	l.consumers[5], s.consumers[5] = &consumer{}, l
+	s.addConsumer(l, 5, false)
 	s.mu.Unlock()
 	w.deleteQueue(q)
 	if c.settled[1] != 1 || !isDone(k) || k.result.Code != fsm.Gone {
@@ -555,7 +555,7 @@ func TestGoneQueue(t *testing.T) {
 	if want := []string{"settled", "cancelled"}; !slices.Equal(c.log, want) {
 		t.Errorf("told %q, want %q", c.log, want)
 	}
-	s.Settle(getToken|uint64(l.index), []uint64{1}, fsm.Ack) // nowhere to go
+	s.Settle(getToken|l.index, []uint64{1}, fsm.Ack) // nowhere to go
 	s.Settle(5, []uint64{1}, fsm.Ack)
 	// A publisher that still has the old view.
 	s.mu.Lock()

@@ -256,7 +256,7 @@ func (c *Connection) OpenSession(client fsm.SessionEvents) (*Session, error) {
 		conn: c, client: client,
 		id:        fsm.SessionID{Node: self, Boot: b.boot.Load(), Num: b.sessionNumber.Add(1)},
 		lanes:     map[fsm.QueueID]*lane{},
-		consumers: map[uint64]*lane{},
+		consumers: map[uint64]*consumer{},
 		message:   catalog.Message{Local: b.leadsHere, Passed: b.used},
 	}
 	b.mu.Lock()

@@ -202,6 +202,7 @@ type noEvents struct{}
 
 func (noEvents) Settled(uint64, uint64, bool)          {}
 func (noEvents) Refused(fsm.Payload, *fsm.Refusal)     {}
+func (noEvents) Returned(fsm.Payload)                  {}
 func (noEvents) Deliver([]fsm.Message)                 {}
 func (noEvents) Cancelled(uint64)                      {}
 func (noEvents) TimedOut(uint64, []uint64, fsm.Millis) {}

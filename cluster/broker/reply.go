@@ -105,7 +105,7 @@ func (s *Session) publishReply(p *fsm.Publish, suffix string) (done bool) {
 		return false
 	}
 	s.mu.Lock()
-	s.publishDone(p.Number, nil, true)
+	s.settledEvent(p.Number, true)
 	s.release()
 	return true
 }

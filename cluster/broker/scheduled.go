@@ -74,7 +74,8 @@ func (b *Broker) scheduled(m *peerpb.ScheduledRequest) *peerpb.ScheduledReply {
 }
 
 // Command performs commands at a queue as a session of its own would, one after
-// the other, and returns their answers.
+// the other, and returns their answers: OK, or NotFound if what the command is
+// about is not there. Any other is an error.
 func (b *Broker) Command(ctx context.Context, q *catalog.Queue, commands ...*logpb.Command) ([]fsm.Result, error) {
 	conn := &Connection{broker: b, vhost: q.VHost, number: b.connNumber.Add(1)}
 	s, err := conn.OpenSession(noEvents{})
@@ -93,6 +94,9 @@ func (b *Broker) Command(ctx context.Context, q *catalog.Queue, commands ...*log
 	for i, k := range calls {
 		if err := b.await(ctx, q, l.target, k); err != nil {
 			return nil, err
+		}
+		if k.refused != nil && k.result.Code != fsm.NotFound {
+			return nil, k.refused
 		}
 		results[i] = k.result
 	}

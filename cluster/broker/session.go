@@ -1,9 +1,11 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	mathrand "math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,8 +31,9 @@ type Session struct {
 
 	mu        sync.Mutex
 	lanes     map[fsm.QueueID]*lane
-	byIndex   []*lane          // nil: its queue is gone
-	consumers map[uint64]*lane // by consumer number
+	order     []*lane // those whose queue is not known to be gone, by index
+	lastLane  uint64  // index of the newest one
+	consumers map[uint64]*consumer
 	events    []event
 	spare     []event
 	calling   bool
@@ -38,6 +41,7 @@ type Session struct {
 	isLost    bool
 	turn      int // the lane that asks first for what it is behind with
 	replies   replies
+	strays    []stray // to be routed again before the lock is released
 
 	// What the channel has been given of consumers' messages and has not
 	// written, in weight. hungry: somebody is behind and waits for it to fall.
@@ -47,7 +51,8 @@ type Session struct {
 	// Used by the publishing goroutine only.
 	message   catalog.Message // the last one
 	route     []*catalog.Queue
-	allowed   string // exchange that may be written to …
+	fanned    []fsm.QueueID // the last route that led to several queues; never changed
+	allowed   string        // exchange that may be written to …
 	allowedIn *catalog.View
 	topics    *catalog.TopicPermission // … and with which routing keys; nil: with all
 }
@@ -63,12 +68,13 @@ func (s *Session) lane(q *catalog.Queue) *lane {
 	}
 	t := s.broker().target(q)
 	l := newLane(s, s.id, t)
-	l.consumers[0] = &consumer{}
+	l.consumers[0] = &consumer{lane: l}
 	if t.attach(l); l.gone {
 		return l
 	}
-	l.index = len(s.byIndex)
-	s.byIndex = append(s.byIndex, l)
+	s.lastLane++
+	l.index = s.lastLane
+	s.order = append(s.order, l)
 	s.lanes[q.ID] = l
 	return l
 }
@@ -131,7 +137,7 @@ func (s *Session) routePublish(p *fsm.Publish) (limits catalog.Ceilings, err err
 	m.Headers, m.Property, m.Chance, m.Delayed = p.Headers, p.Property, mathrand.Uint64(), p.Delay != nil
 	s.route, limits, err = v.Route(s.conn.vhost, p.Exchange, m, s.route[:0])
 	if err == nil && m.Delayed {
-		err = s.mayDelay(v, p)
+		s.route, err = s.mayDelay(v, p, m, s.route)
 	}
 	return limits, err
 }
@@ -140,31 +146,13 @@ func (s *Session) routePublish(p *fsm.Publish) (limits catalog.Ceilings, err err
 func (s *Session) enqueue(p *fsm.Publish, limits catalog.Ceilings) {
 	var fan *fanout
 	if len(s.route) > 1 {
-		fan = &fanout{left: len(s.route)}
+		fan = s.fanOf(s.route)
 	}
 	s.mu.Lock()
 	for _, q := range s.route {
-		l := s.lane(q)
-		switch {
-		case l.gone:
-			s.publishDone(p.Number, fan, true)
-		case !l.lost: // else the channel is about to end, without a confirm
-			l.addPublish(p, fan, limits.PlusOne(q), q.StoreOf != "")
-		}
+		s.sendCopy(q, p, fan, limits)
 	}
 	s.release()
-}
-
-// publishDone counts one queue's answer to a publish. The lock is held.
-func (s *Session) publishDone(number uint64, fan *fanout, ok bool) {
-	if fan != nil {
-		fan.refused = fan.refused || !ok
-		if fan.left--; fan.left > 0 {
-			return
-		}
-		ok = !fan.refused
-	}
-	s.settledEvent(number, ok)
 }
 
 // Settle ends deliveries.
@@ -172,14 +160,21 @@ func (s *Session) Settle(number uint64, ids []uint64, outcome fsm.Outcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if number&getToken != 0 {
-		if i := int(number &^ getToken); i < len(s.byIndex) && s.byIndex[i] != nil {
-			s.byIndex[i].addSettle(0, ids, outcome)
+		if i, ok := s.findLane(number &^ getToken); ok {
+			s.order[i].addSettle(0, ids, outcome)
 		}
 		return
 	}
-	if l := s.consumers[number]; l != nil {
-		l.addSettle(number, ids, outcome)
+	if c := s.consumers[number]; c != nil {
+		c.lane.addSettle(number, ids, outcome)
+		c.unsettled -= len(ids)
+		s.forgetSettled(number, c)
 	}
+}
+
+// findLane returns the place of a lane in order. The lock is held.
+func (s *Session) findLane(index uint64) (int, bool) {
+	return slices.BinarySearchFunc(s.order, index, func(l *lane, index uint64) int { return cmp.Compare(l.index, index) })
 }
 
 // finished takes the answer to one command. The lock is held.
@@ -188,14 +183,14 @@ func (s *Session) finished(l *lane, o *op, r fsm.Result) {
 	case o.call != nil:
 		if number := o.call.cancel; number != 0 {
 			l.returnUnseen(number)
-			delete(l.consumers, number)
+			s.consumerOver(number)
 		}
 		// Whoever waits goes on after the events that came before the answer.
 		s.events = append(s.events, event{kind: eventAnswered, call: o.call, result: r})
 	case o.asked != nil:
 		s.commandDone(o.asked, r)
 	case o.payload != nil:
-		s.publishDone(o.number, o.fan, r.Code != fsm.Rejected)
+		s.publishAnswered(l, o, r)
 	}
 }
 
@@ -220,30 +215,40 @@ func (s *Session) told(l *lane, n told) {
 	case peerpb.Notice_TIMED_OUT:
 		number := n.consumer
 		if number == 0 {
-			number = getToken | uint64(l.index)
+			number = getToken | l.index
 		}
 		s.events = append(s.events, event{kind: eventTimedOut, consumer: number, ids: n.ids, limit: n.limit})
 	case peerpb.Notice_CANCELLED:
 		s.cancelled(l, n.consumer)
 	case peerpb.Notice_GONE:
-		for number := range l.consumers {
-			s.cancelled(l, number)
-		}
-		if s.lanes[l.target.id] == l {
-			delete(s.lanes, l.target.id)
-			s.byIndex[l.index] = nil
-		}
+		s.queueGone(l)
 	}
 	s.release()
 }
 
-// cancelled forgets a consumer whose queue is gone and tells the client once.
+// queueGone forgets a lane whose queue is gone, and what was known by it. The
+// lock is held.
+func (s *Session) queueGone(l *lane) {
+	for number, c := range s.consumers {
+		if c.lane == l {
+			s.cancelled(l, number)
+			delete(s.consumers, number) // nothing can be settled any more
+		}
+	}
+	if i, ok := s.findLane(l.index); ok && s.lanes[l.target.id] == l {
+		delete(s.lanes, l.target.id)
+		s.order = slices.Delete(s.order, i, i+1)
+	}
+	s.takeStrays(l)
+}
+
+// cancelled ends a consumer that its queue has ended, and tells the client once.
+// The lock is held.
 func (s *Session) cancelled(l *lane, number uint64) {
 	if number == 0 || l.consumers[number] == nil {
 		return
 	}
-	delete(l.consumers, number)
-	delete(s.consumers, number)
+	s.consumerOver(number)
 	s.events = append(s.events, event{kind: eventCancelled, consumer: number})
 }
 
@@ -251,9 +256,10 @@ func (s *Session) cancelled(l *lane, number uint64) {
 // What they hold can still be settled.
 func (s *Session) revoke(v *catalog.View) {
 	s.mu.Lock()
-	for number, l := range s.consumers {
+	for number, c := range s.consumers {
+		l := c.lane
 		q, ok := v.QueueByID(l.target.id)
-		if !ok || l.consumers[number] == nil || v.May(s.conn.user, s.conn.vhost, catalog.Read, q.Name) {
+		if !ok || c.over || v.May(s.conn.user, s.conn.vhost, catalog.Read, q.Name) {
 			continue
 		}
 		l.addCall(&logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: number}})
@@ -271,7 +277,7 @@ func (s *Session) do(ctx context.Context, q *catalog.Queue, c *logpb.Command) (*
 	return k, s.broker().await(ctx, q, l.target, k)
 }
 
-// await waits for a call. It gives up early if for longer than the grace the
+// await waits for the answer to a call, which may be a refusal. It gives up early if for longer than the grace the
 // queue has no leader, or one that may still believe in itself but has lost the
 // majority: the command stays in its stream.
 func (b *Broker) await(ctx context.Context, q *catalog.Queue, t *target, k *call) error {
@@ -284,6 +290,7 @@ func (b *Broker) await(ctx context.Context, q *catalog.Queue, t *target, k *call
 			if k.result.Code == fsm.NoSession {
 				return errLost
 			}
+			k.refused = b.answerError(k.kind, q, k.result.Code)
 			return nil
 		case <-ctx.Done():
 			return b.leaderless(q)
@@ -321,46 +328,80 @@ func (b *Broker) leaderless(q *catalog.Queue) error {
 	return fsm.Refuse(fsm.Unavailable, fmt.Sprintf("queue '%s' in vhost '%s' has no leader", q.Name, q.VHost))
 }
 
-// Close returns what the session holds and ends its consumers.
+// Close returns what the session holds and ends its consumers. Publishes whose
+// queue is gone are routed again first. It does not wait for queues without a
+// leader: they are told when they have one again.
 func (s *Session) Close(ctx context.Context) {
 	s.mu.Lock()
 	if !s.closing {
 		s.conn.channels.Add(-1)
 	}
 	s.closing = true
-	var calls []*call
-	for _, l := range s.byIndex {
-		if l == nil || l.over() || l.next == 1 {
+	calls, strays := s.endLanes()
+	s.mu.Unlock()
+	if len(calls) == 0 && !strays {
+		s.forget()
+		return
+	}
+	done := make(chan struct{})
+	s.broker().spawn(func() {
+		s.finish(calls)
+		close(done)
+	})
+	limit := time.NewTimer(closeWait)
+	defer limit.Stop()
+	select {
+	case <-done:
+	case <-limit.C:
+	case <-ctx.Done():
+	}
+}
+
+// endLanes tells the queues that have not been told that the session ends.
+// strays: some publishes wait for the end of their queue. The lock is held.
+func (s *Session) endLanes() (calls []*call, strays bool) {
+	for _, l := range s.order {
+		strays = strays || len(l.strays) > 0
+		if l.over() || l.ending || l.next == 1 {
 			continue
 		}
 		calls = append(calls, l.addCall(&logpb.Command{Kind: logpb.Command_SESSION_DOWN}))
 	}
-	s.mu.Unlock()
-	limit := time.NewTimer(closeWait)
-	defer limit.Stop()
-	for i, k := range calls {
-		select {
-		case <-k.done:
-			continue
-		case <-limit.C:
-		case <-ctx.Done():
-		}
-		// Queues without a leader are told when they have one again.
-		s.broker().spawn(func() { s.closeLater(calls[i:]) })
-		return
-	}
-	s.forget()
+	return calls, strays
 }
 
-func (s *Session) closeLater(calls []*call) {
-	for _, k := range calls {
-		select {
-		case <-k.done:
-		case <-s.broker().stop:
+// strayRetry is the pause before a session that ends looks again at publishes
+// whose queues end.
+const strayRetry = 50 * time.Millisecond
+
+// finish waits until the queues know that the session has ended.
+func (s *Session) finish(calls []*call) {
+	stop := s.broker().stop
+	for {
+		for _, k := range calls {
+			select {
+			case <-k.done:
+			case <-stop:
+				return
+			}
+		}
+		s.mu.Lock()
+		var strays bool
+		calls, strays = s.endLanes()
+		s.mu.Unlock()
+		switch {
+		case len(calls) > 0:
+		case !strays:
+			s.forget()
 			return
+		default:
+			select {
+			case <-time.After(strayRetry):
+			case <-stop:
+				return
+			}
 		}
 	}
-	s.forget()
 }
 
 // forget removes the session from this node.
@@ -371,9 +412,7 @@ func (s *Session) forget() {
 	b.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, l := range s.byIndex {
-		if l != nil {
-			l.target.detach(l)
-		}
+	for _, l := range s.order {
+		l.target.detach(l)
 	}
 }

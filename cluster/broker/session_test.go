@@ -55,7 +55,7 @@ func TestDeliveries(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			_, c, s, l := mustLane(t)
 			s.mu.Lock()
-			l.consumers[5], s.consumers[5] = &consumer{}, l
+			s.addConsumer(l, 5, false)
 			s.mu.Unlock()
 			for _, d := range tc.come {
 				s.deliver(l, d)
@@ -114,7 +114,7 @@ func TestGetToken(t *testing.T) {
 func TestAskAgain(t *testing.T) {
 	w, _, s, l := mustLane(t)
 	s.mu.Lock()
-	l.consumers[5] = &consumer{}
+	s.addConsumer(l, 5, false)
 	s.mu.Unlock()
 	s.deliver(l, messages(5, 2))
 	s.mu.Lock()
@@ -137,7 +137,7 @@ func TestEventsKeepOrder(t *testing.T) {
 	_, c, s, l := mustLane(t)
 	c.gate = make(chan struct{})
 	s.mu.Lock()
-	l.consumers[5], s.consumers[5] = &consumer{}, l
+	s.addConsumer(l, 5, false)
 	s.mu.Unlock()
 	publish(s, l, 1, "m")
 	k := addCall(s, l, &logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: 5}})
@@ -174,7 +174,7 @@ func TestEventsFromManyGoroutines(t *testing.T) {
 	for i := range queues {
 		s.mu.Lock()
 		l := s.lane(w.mustQueue(fmt.Sprint("q", i)))
-		l.consumers[uint64(i)+1] = &consumer{}
+		s.addConsumer(l, uint64(i)+1, false)
 		s.mu.Unlock()
 		for n := range uint64(each) {
 			publish(s, l, uint64(i)*each+n+1, "m")
@@ -382,7 +382,7 @@ func (p stored) Payload(ref fsm.Ref) ([]byte, error) {
 func TestPerformOrder(t *testing.T) {
 	w, c, s, l := mustLane(t)
 	s.mu.Lock()
-	l.consumers[5], s.consumers[5] = &consumer{}, l
+	s.addConsumer(l, 5, false)
 	s.mu.Unlock()
 	q := l.target.id
 	to := fsm.ConsumerID{Session: s.id, Number: 5}

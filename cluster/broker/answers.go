@@ -1,0 +1,80 @@
+package broker
+
+import (
+	"fmt"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// meaning is what a client is told when a queue has answered its command.
+type meaning uint8
+
+const (
+	unexpected meaning = iota // no command of a client is answered so
+	success
+	queueGone
+	inUse
+	inExclusiveUse
+	notEmpty
+	reserved
+	noneWaits // the message that a command is about is not there
+)
+
+// meanings lists every answer that the commands of clients may be given.
+// NoSession is not in it: it ends the lane, and the client's channel.
+var meanings = map[logpb.Command_Kind]map[fsm.Code]meaning{
+	logpb.Command_CONSUME: {fsm.OK: success, fsm.Gone: queueGone, fsm.InUse: inExclusiveUse},
+	// What is to be over is over.
+	logpb.Command_CANCEL:   {fsm.OK: success, fsm.Gone: success, fsm.NotFound: success},
+	logpb.Command_GET:      {fsm.OK: success, fsm.Empty: success, fsm.Gone: queueGone, fsm.Reserved: reserved},
+	logpb.Command_PURGE:    {fsm.OK: success, fsm.Gone: queueGone},
+	logpb.Command_DELETE:   {fsm.OK: success, fsm.Gone: success, fsm.InUse: inUse, fsm.NotEmpty: notEmpty},
+	logpb.Command_TOUCH:    {fsm.OK: success, fsm.Gone: queueGone},
+	logpb.Command_SCHEDULE: {fsm.OK: success, fsm.NotFound: noneWaits, fsm.Gone: queueGone},
+}
+
+// answerError returns what a client is told of an answer; nil: its command has
+// done what it was to do. An answer that is not listed is a fault of this
+// program: it is logged, and no success.
+func (b *Broker) answerError(kind logpb.Command_Kind, q *catalog.Queue, code fsm.Code) error {
+	if code == fsm.NoSession {
+		return errLost
+	}
+	switch meanings[kind][code] {
+	case success:
+		return nil
+	case queueGone:
+		return noQueue(q)
+	case inUse:
+		return fsm.Refuse(fsm.Precondition, q.String()+" in use")
+	case inExclusiveUse:
+		return fsm.Refuse(fsm.AccessRefused, q.String()+" in exclusive use")
+	case notEmpty:
+		return fsm.Refuse(fsm.Precondition, q.String()+" not empty")
+	case reserved:
+		return fsm.Refuse(fsm.Locked, "cannot obtain access to locked "+q.String()+
+			". basic.get operations are not supported by \"quorum\" queues with single active consumer")
+	case noneWaits:
+		return errNoneWaits
+	}
+	b.oddAnswer(q.ID, kind.String(), code)
+	return fsm.Refuse(fsm.Internal, fmt.Sprintf("%s did not do what it was asked for", q))
+}
+
+// errNoneWaits is the answer to a command about a message that does not wait, or
+// not any more.
+var errNoneWaits = fsm.Refuse(fsm.NotFoundKind, "no such message waits there")
+
+func noQueue(q *catalog.Queue) error { return fsm.Refuse(fsm.NotFoundKind, "no "+q.String()) }
+
+// oddAnswer logs an answer that no command of this node should be given.
+func (b *Broker) oddAnswer(queue fsm.QueueID, command string, code fsm.Code) {
+	b.odd.Add(1)
+	b.slog.Error("unexpected answer of a queue", "queue", uint64(queue), "command", command, "code", int(code))
+}
+
+// OddAnswers counts the answers of queues that no command should be given. Any
+// is a fault of this program.
+func (b *Broker) OddAnswers() uint64 { return b.odd.Load() }

@@ -1,0 +1,199 @@
+package broker
+
+import (
+	mathrand "math/rand/v2"
+	"slices"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// fate is what has become of a publish, or of one copy of it. Of several copies
+// the gravest counts: a publish is nacked if one queue has refused it, and goes
+// nowhere only if no queue has it.
+type fate uint8
+
+const (
+	nowhere fate = iota
+	taken
+	refused
+)
+
+// stray is a publish that was routed to a queue which is gone. It is routed
+// again by a view that does not hold the queue any more.
+type stray struct {
+	publish fsm.Publish // Headers and Property are nil
+	fan     *fanout
+}
+
+// copyOver counts the fate of one copy of a publish, and settles the publish
+// with the last one. What is mandatory and goes nowhere is returned first. The
+// lock is held.
+func (s *Session) copyOver(number uint64, payload fsm.Payload, mandatory bool, fan *fanout, how fate) {
+	if fan != nil {
+		fan.fate = max(fan.fate, how)
+		if fan.left--; fan.left > 0 {
+			return
+		}
+		how = fan.fate
+	}
+	if how == nowhere && mandatory {
+		s.events = append(s.events, event{kind: eventReturned, payload: payload})
+	}
+	s.settledEvent(number, how != refused)
+}
+
+// publishAnswered takes a queue's answer to one copy of a publish. The lock is
+// held.
+func (s *Session) publishAnswered(l *lane, o *op, r fsm.Result) {
+	how := refused
+	switch r.Code {
+	case fsm.OK:
+		how = taken
+	case fsm.Gone:
+		s.strayed(l, o)
+		return
+	case fsm.Rejected:
+	default:
+		s.broker().oddAnswer(l.target.id, "publish", r.Code)
+	}
+	s.copyOver(o.number, o.payload, o.mandatory, o.fan, how)
+}
+
+// strayed keeps a publish whose queue is gone. If the view still holds the queue
+// the publish waits for the end of the lane: a route by that view would lead
+// there again. Strays keep the order in which they were published. The lock is
+// held.
+func (s *Session) strayed(l *lane, o *op) {
+	p, err := o.again(s.broker().config.Properties)
+	if err != nil {
+		s.broker().slog.Error("publish cannot be routed again", "queue", uint64(l.target.id), "error", err)
+		s.copyOver(o.number, o.payload, o.mandatory, o.fan, refused)
+		return
+	}
+	l.strays = append(l.strays, stray{p, o.fan})
+	if l.gone {
+		s.takeStrays(l)
+	}
+}
+
+// takeStrays lets the strays of a lane that has ended go on. The lock is held.
+func (s *Session) takeStrays(l *lane) {
+	s.strays = append(s.strays, l.strays...)
+	l.strays = nil
+}
+
+// again returns the publish that a command was made of.
+func (o *op) again(properties Properties) (fsm.Publish, error) {
+	var entry logpb.Entry
+	if err := entry.UnmarshalVT(o.encoded); err != nil {
+		return fsm.Publish{}, err
+	}
+	e, payload := entry.Commands[0].GetEnqueue(), fsm.Payload(o.payload)
+	p := fsm.Publish{
+		Number: o.number, Exchange: string(payload.Exchange()), RoutingKey: string(payload.RoutingKey()), Payload: payload,
+		TTL: fsm.Millis(e.GetTtlPlusOne()) - 1, Priority: int(e.GetPriorityPlusOne()) - 1, HasExpiration: e.GetHasExpiration(),
+		Copies: append(properties.Copies(payload.Properties()), payload.BlindKeys()...), Mandatory: o.mandatory,
+	}
+	if o.waits != nil {
+		p.Schedule, p.Delay = o.waits.schedule, o.waits.delay
+	}
+	return p, nil
+}
+
+// routeStrays sends strays on. A queue on the new way may be gone as well: then
+// there is a view which knows that by now. The lock is held.
+func (s *Session) routeStrays() {
+	for len(s.strays) > 0 {
+		strays := s.strays
+		s.strays = nil
+		v := s.broker().view()
+		for i := range strays {
+			s.routeStray(v, &strays[i])
+		}
+	}
+}
+
+// routeStray sends one copy of a publish to those queues that it leads to now
+// and that have not been sent one. What the user may publish to was checked when
+// the publish came. The lock is held.
+func (s *Session) routeStray(v *catalog.View, x *stray) {
+	p, fan := &x.publish, x.fan
+	queues, limits, how := s.routeAgain(v, p, fan)
+	switch {
+	case how != taken:
+		s.copyOver(p.Number, p.Payload, p.Mandatory, fan, how)
+		return
+	case fan != nil:
+		fan.left += len(queues) - 1
+		fan.queues = slices.Concat(fan.queues, idsOf(queues))
+	case len(queues) > 1:
+		fan = &fanout{left: len(queues), queues: idsOf(queues), chance: mathrand.Uint64()}
+	}
+	for _, q := range queues {
+		s.sendCopy(q, p, fan, limits)
+	}
+}
+
+// routeAgain returns the queues that a stray leads to and that were not sent a
+// copy of it. how is taken if there are some.
+func (s *Session) routeAgain(v *catalog.View, p *fsm.Publish, fan *fanout) (queues []*catalog.Queue, limits catalog.Ceilings, how fate) {
+	properties := s.broker().config.Properties
+	m := &catalog.Message{
+		Keys:     append([]string{p.RoutingKey}, p.Copies...),
+		Headers:  func() *fsm.Table { return properties.Headers(p.Payload.Properties(), nil) },
+		Property: func(name string) []byte { return properties.Property(p.Payload.Properties(), name) },
+		Chance:   mathrand.Uint64(), Delayed: p.Delay != nil, Local: s.broker().leadsHere, Passed: s.broker().used,
+	}
+	if fan != nil {
+		m.Chance = fan.chance
+	}
+	queues, limits, err := v.Route(s.conn.vhost, p.Exchange, m, nil)
+	if err != nil {
+		return nil, limits, nowhere // the exchange is gone as well
+	}
+	if m.Delayed {
+		if queues, err = s.mayDelay(v, p, m, queues); err != nil {
+			return nil, limits, refused
+		}
+	}
+	if fan != nil {
+		queues = slices.DeleteFunc(queues, func(q *catalog.Queue) bool { return slices.Contains(fan.queues, q.ID) })
+	}
+	if len(queues) == 0 {
+		return nil, limits, nowhere
+	}
+	return queues, limits, taken
+}
+
+// sendCopy sends a publish to one queue. The lock is held.
+func (s *Session) sendCopy(q *catalog.Queue, p *fsm.Publish, fan *fanout, limits catalog.Ceilings) {
+	l := s.lane(q)
+	switch {
+	case l.gone:
+		again := *p
+		again.Headers, again.Property = nil, nil
+		again.Copies = slices.Clone(p.Copies)
+		s.strays = append(s.strays, stray{again, fan})
+	case !l.over() && !l.ending: // else the channel is about to end, without a confirm
+		l.addPublish(p, fan, limits.PlusOne(q), q.StoreOf != "")
+	}
+}
+
+// fanOf returns what the copies of a publish to several queues share.
+func (s *Session) fanOf(route []*catalog.Queue) *fanout {
+	same := slices.EqualFunc(s.fanned, route, func(id fsm.QueueID, q *catalog.Queue) bool { return id == q.ID })
+	if !same {
+		s.fanned = idsOf(route)
+	}
+	return &fanout{left: len(route), queues: s.fanned, chance: s.message.Chance}
+}
+
+func idsOf(queues []*catalog.Queue) []fsm.QueueID {
+	ids := make([]fsm.QueueID, len(queues))
+	for i, q := range queues {
+		ids[i] = q.ID
+	}
+	return ids
+}

@@ -1,0 +1,317 @@
+package broker
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// strays is a session that publishes to queues which come and go.
+type strays struct {
+	*world
+	t *testing.T
+	c *recorder
+	s *Session
+	n uint64
+}
+
+func newStrays(t *testing.T) *strays {
+	w, c := newWorld(t), &recorder{}
+	return &strays{world: w, t: t, c: c, s: w.mustSession(c)}
+}
+
+// publish publishes a message with its number for body.
+func (x *strays) publish(exchange, key string, mandatory bool) {
+	x.t.Helper()
+	x.n++
+	p := fsm.Publish{
+		Number: x.n, Exchange: exchange, RoutingKey: key, Mandatory: mandatory, TTL: 1000, Priority: 3, HasExpiration: true,
+		Payload: append(fsm.AppendPayloadHead(nil, exchange, key, nil), 'm'),
+	}
+	if routed, err := x.s.Publish(&p); err != nil || !routed {
+		x.t.Fatalf("publish: %v, %v", routed, err)
+	}
+}
+
+func (x *strays) bind(exchange string, q *catalog.Queue) {
+	x.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_Bind{Bind: &logpb.Bind{Vhost: "/", Source: exchange, Destination: q.Name}}})
+}
+
+// lane is the session's stream to a queue; nil: there is none.
+func (x *strays) lane(q *catalog.Queue) *lane {
+	x.s.mu.Lock()
+	defer x.s.mu.Unlock()
+	return x.s.lanes[q.ID]
+}
+
+// answer sends what waits for a queue, and answers all of it.
+func (x *strays) answer(q *catalog.Queue, c fsm.Code) (sent []*logpb.Command) {
+	x.t.Helper()
+	l := x.lane(q)
+	if l == nil {
+		return nil
+	}
+	for _, b := range take(l) {
+		sent = append(sent, commands(x.t, b)...)
+	}
+	for _, c := range sent {
+		if c.Kind != logpb.Command_ENQUEUE {
+			x.t.Fatalf("%s is sent to %s", c.Kind, q.Name)
+		}
+	}
+	if n := len(sent); n > 0 {
+		tell(l, group.Outcome{First: sent[0].Seq, Run: uint64(n), Result: fsm.Result{Code: c}})
+	}
+	return sent
+}
+
+func (x *strays) told(want ...string) {
+	x.t.Helper()
+	x.c.mu.Lock()
+	defer x.c.mu.Unlock()
+	if !slices.Equal(x.c.log, want) || x.c.refused != 0 {
+		x.t.Errorf("the client is told %q, %d refused; want %q", x.c.log, x.c.refused, want)
+	}
+}
+
+// A publish that comes too late for its queue goes where a view without that
+// queue leads: to the queue's next life, as it went to the former one, and never
+// before the view has lost that.
+func TestStrayFollowsRedeclare(t *testing.T) {
+	for _, seen := range []string{"answered", "deleted before the answer", "deleted before it is sent"} {
+		t.Run(seen, func(t *testing.T) {
+			x := newStrays(t)
+			q := x.mustQueue("q")
+			for range 3 {
+				x.publish("", "q", true)
+			}
+			var first []*logpb.Command
+			switch seen {
+			case "answered":
+				first = x.answer(q, fsm.Gone)
+				x.publish("", "q", true) // by the same view
+				x.told()
+			case "deleted before the answer":
+				for _, b := range take(x.lane(q)) {
+					first = append(first, commands(t, b)...)
+				}
+			}
+			x.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{Vhost: "/", Name: "q"}}})
+			next := x.mustQueue("q")
+			x.broker.QueueGone(q.ID)
+			again := x.answer(next, fsm.OK)
+			if len(again) != int(x.n) {
+				t.Fatalf("%d messages reach the next life of the queue, want %d", len(again), x.n)
+			}
+			for i := range first {
+				if !proto.Equal(first[i].Enqueue, again[i].Enqueue) {
+					t.Errorf("was %v, is %v", first[i].Enqueue, again[i].Enqueue)
+				}
+			}
+			for n := range x.n {
+				if x.c.settled[n+1] != 1 {
+					t.Errorf("publish %d is settled %d times", n+1, x.c.settled[n+1])
+				}
+			}
+			if x.c.refused != 0 || slices.ContainsFunc(x.c.log, func(e string) bool { return e != "settled" }) {
+				t.Errorf("the client is told %q, %d refused", x.c.log, x.c.refused)
+			}
+		})
+	}
+}
+
+// What leads nowhere once its queue is gone is unroutable.
+func TestStrayUnroutable(t *testing.T) {
+	for _, tc := range []struct {
+		name      string
+		mandatory bool
+		code      fsm.Code // NotFound: none before the queue is deleted
+		want      []string
+	}{
+		{"mandatory, answered", true, fsm.Gone, []string{"returned m", "settled"}},
+		{"mandatory, not answered", true, fsm.NotFound, []string{"returned m", "settled"}},
+		{"answered", false, fsm.Gone, []string{"settled"}},
+		{"not answered", false, fsm.NotFound, []string{"settled"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			x := newStrays(t)
+			q := x.mustQueue("q")
+			x.publish("", "q", tc.mandatory)
+			if tc.code == fsm.Gone {
+				x.answer(q, fsm.Gone)
+			}
+			x.told()
+			x.deleteQueue(q)
+			x.told(tc.want...)
+		})
+	}
+}
+
+// A publish to several queues goes to those of the new route that have not been
+// sent it, and is unroutable only if no queue has it.
+func TestStrayOfSeveral(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		a, b    fsm.Code
+		next    bool // b is declared and bound again
+		later   bool // and another queue is bound
+		want    []string
+		refused bool
+	}{
+		{"the other one has it", fsm.OK, fsm.Gone, false, false, []string{"settled"}, false},
+		{"the next life gets it", fsm.OK, fsm.Gone, true, false, []string{"settled"}, false},
+		{"a new queue gets it", fsm.OK, fsm.Gone, true, true, []string{"settled"}, false},
+		{"the other one refuses", fsm.Rejected, fsm.Gone, true, false, []string{"settled"}, true},
+		{"both are gone", fsm.Gone, fsm.Gone, false, false, []string{"returned m", "settled"}, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			x := newStrays(t)
+			a, b := x.mustQueue("a"), x.mustQueue("b")
+			x.bind("amq.fanout", a)
+			x.bind("amq.fanout", b)
+			x.publish("amq.fanout", "k", true)
+			x.answer(a, tc.a)
+			x.answer(b, tc.b)
+			x.told()
+			x.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{Vhost: "/", Name: "b"}}})
+			var fresh []*catalog.Queue
+			if tc.next {
+				fresh = append(fresh, x.mustQueue("b"))
+			}
+			if tc.later {
+				fresh = append(fresh, x.mustQueue("c"))
+			}
+			for _, q := range fresh {
+				x.bind("amq.fanout", q)
+			}
+			x.broker.QueueGone(b.ID)
+			if tc.a == fsm.Gone {
+				x.deleteQueue(a)
+			}
+			for _, q := range fresh {
+				if got := x.answer(q, fsm.OK); len(got) != 1 {
+					t.Errorf("%s is sent %v", q.Name, got)
+				}
+			}
+			if got := x.answer(a, fsm.OK); len(got) != 0 {
+				t.Errorf("a is sent %v once more", got)
+			}
+			if !slices.Equal(x.c.log, tc.want) || (x.c.refused != 0) != tc.refused {
+				t.Errorf("the client is told %q, %d refused; want %q", x.c.log, x.c.refused, tc.want)
+			}
+		})
+	}
+}
+
+// A stray goes by an alternate exchange as any publish does.
+func TestStrayTakesAlternate(t *testing.T) {
+	x := newStrays(t)
+	x.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareExchange{DeclareExchange: &logpb.DeclareExchange{
+		Vhost: "/", Name: "x", Type: "fanout", Arguments: &fsm.Table{Fields: []*logpb.Field{
+			{Name: "alternate-exchange", Value: &logpb.Value{Tag: 'S', Str: []byte("amq.fanout")}},
+		}},
+	}}})
+	q, other := x.mustQueue("q"), x.mustQueue("other")
+	x.bind("x", q)
+	x.bind("amq.fanout", other)
+	x.publish("x", "k", true)
+	x.answer(q, fsm.Gone)
+	x.deleteQueue(q)
+	if got := x.answer(other, fsm.OK); len(got) != 1 {
+		t.Errorf("the alternate's queue is sent %v", got)
+	}
+	x.told("settled")
+}
+
+// A publish whose queue goes while it is being routed is routed again at once,
+// also if the next view leads to a queue that has gone meanwhile, too.
+func TestStrayWhileRouted(t *testing.T) {
+	x := newStrays(t)
+	q := x.mustQueue("q")
+	p := fsm.Publish{Number: 1, RoutingKey: "q", Payload: payload("m"), TTL: -1, Priority: -1, Mandatory: true}
+	p.Payload = append(fsm.AppendPayloadHead(nil, "", "q", nil), 'm')
+	limits, err := x.s.routePublish(&p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := x.broker.target(q)
+	x.deleteQueue(q)
+	x.broker.mu.Lock()
+	x.broker.targets[q.ID] = ended // found by the publisher a moment before
+	x.broker.mu.Unlock()
+	next := x.mustQueue("q")
+	x.s.enqueue(&p, limits)
+	x.told()
+	if got := x.answer(next, fsm.OK); len(got) != 1 {
+		t.Errorf("the next life is sent %v", got)
+	}
+	x.told("settled")
+}
+
+// No answer but OK confirms a publish.
+func TestOddAnswers(t *testing.T) {
+	for c := fsm.OK; c <= fsm.Reserved; c++ {
+		switch c {
+		case fsm.OK, fsm.Gap, fsm.Gone, fsm.NoSession:
+			continue // see above, and the tests of lanes
+		}
+		x := newStrays(t)
+		q := x.mustQueue("q")
+		x.publish("", "q", true)
+		x.answer(q, c)
+		if x.c.settled[1] != 1 || x.c.refused != 1 {
+			t.Errorf("code %d: settled %d times, %d refused", c, x.c.settled[1], x.c.refused)
+		}
+		if odd := x.broker.OddAnswers(); (odd == 1) != (c != fsm.Rejected) {
+			t.Errorf("code %d: %d unexpected answers counted", c, odd)
+		}
+	}
+}
+
+// A session that is closed sends its strays on before it is forgotten, and
+// leaves nothing behind at the queue that gets them.
+func TestStrayOfClosedSession(t *testing.T) {
+	x := newStrays(t)
+	q := x.mustQueue("q")
+	x.publish("", "q", false)
+	x.answer(q, fsm.Gone)
+	closed := make(chan struct{})
+	go func() {
+		x.s.Close(context.Background())
+		close(closed)
+	}()
+	old := x.lane(q)
+	mustEventually(t, func() bool { return len(take(old)) > 0 })
+	tell(old, code(2, fsm.Gone))
+	x.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{Vhost: "/", Name: "q"}}})
+	next := x.mustQueue("q")
+	x.broker.QueueGone(q.ID)
+	var sent []logpb.Command_Kind
+	mustEventually(t, func() bool {
+		l := x.lane(next)
+		if l == nil {
+			return false
+		}
+		for _, b := range take(l) {
+			for _, c := range commands(t, b) {
+				sent = append(sent, c.Kind)
+				tell(l, ok(c.Seq, 1))
+			}
+		}
+		return len(sent) >= 2
+	})
+	if want := []logpb.Command_Kind{logpb.Command_ENQUEUE, logpb.Command_SESSION_DOWN}; !slices.Equal(sent, want) {
+		t.Errorf("the next life is sent %v, want %v", sent, want)
+	}
+	mustClose(t, closed)
+	if x.broker.session(x.s.id.Num) != nil {
+		t.Error("the session is not forgotten")
+	}
+}
