@@ -282,10 +282,15 @@ func (b *Broker) target(q *catalog.Queue) *target {
 		return t
 	}
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	if t = b.targets[q.ID]; t == nil {
 		t = newTarget(b, q)
 		b.targets[q.ID] = t
+	}
+	b.mu.Unlock()
+	if isOver(b.view(), q.ID) {
+		// It was told before t was made: who asks has an older view. Locks of
+		// sessions may be held here.
+		b.spawn(func() { b.QueueGone(q.ID) })
 	}
 	return t
 }

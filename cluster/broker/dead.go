@@ -59,13 +59,15 @@ type forwarder struct {
 
 // transfers is the stream to one target.
 type transfers struct {
-	lane     *lane    // nil: the target is gone
+	lane     *lane    // nil: there was none, and the target is gone
+	ended    bool     // the target is gone, and nothing in the lane is unanswered
 	sent     uint64   // number of the newest transfer in the lane
 	bytes    int      // of the payloads in the lane
-	answered uint64   // number of the newest transfer that the target has answered
+	answered uint64   // number of the newest transfer that the target has taken or refused
 	refused  []uint64 // transfers that the target has refused, ascending
 	told     uint64   // of the newest one that the source's log was told of
 	toldAt   int64    // ms; 0: never
+	toldGone bool     // the source's log was told that the target is gone
 }
 
 // forward sees to it that a led queue's dead letters move.
@@ -332,30 +334,41 @@ func (f *forwarder) moveTransfers() {
 				f.sendTo(q, t)
 			}
 		case isOver(view, t.ID):
-			f.settleGone(t.ID)
+			f.broker.QueueGone(t.ID) // if nobody has done so yet
+			// What the target took while it was there does not go with it.
+			if !f.settle(t) {
+				f.settleGone(t.ID)
+			}
 		}
 	}
 	f.forget(targets)
 }
 
 // forget drops what is known of targets that the source has settled as gone.
+// The letters that did not arrive there wait for a way by then.
 func (f *forwarder) forget(targets []queue.Target) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for id, tr := range f.streams {
-		if tr.lane == nil && !slices.ContainsFunc(targets, func(t queue.Target) bool { return t.ID == id }) {
+		if tr.ended && !slices.ContainsFunc(targets, func(t queue.Target) bool { return t.ID == id }) {
 			delete(f.streams, id)
+			f.retriedIn, f.again = nil, true
 		}
 	}
 }
 
-// settle tells the source which of its transfers a target holds.
-func (f *forwarder) settle(t queue.Target) {
+// settle tells the source which of its transfers a target has answered, and
+// reports whether there are some that the source's log does not know of.
+func (f *forwarder) settle(t queue.Target) bool {
 	f.mu.Lock()
 	tr := f.streams[t.ID]
-	if tr == nil || tr.answered <= t.Settled || tr.answered == tr.told && f.pending(tr.toldAt) {
+	if tr == nil || tr.answered <= t.Settled {
 		f.mu.Unlock()
-		return
+		return false
+	}
+	if tr.answered == tr.told && f.pending(tr.toldAt) {
+		f.mu.Unlock()
+		return true
 	}
 	upto := tr.answered
 	tr.refused = slices.DeleteFunc(tr.refused, func(n uint64) bool { return n <= t.Settled })
@@ -365,21 +378,23 @@ func (f *forwarder) settle(t queue.Target) {
 	f.propose(&logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{
 		Target: uint64(t.ID), Upto: upto, Refused: refused,
 	}})
+	return true
 }
 
-// settleGone tells the source that a target is gone.
+// settleGone tells the source that a target is gone, and with it every transfer
+// that is not settled. A stream that has not ended may still hold answers.
 func (f *forwarder) settleGone(id fsm.QueueID) {
 	f.mu.Lock()
 	tr := f.streams[id]
-	if tr == nil || tr.lane != nil {
-		tr = &transfers{}
+	if tr == nil {
+		tr = &transfers{ended: true}
 		f.streams[id] = tr
 	}
-	if f.stopped || f.pending(tr.toldAt) {
+	if f.stopped || !tr.ended || tr.toldGone && f.pending(tr.toldAt) {
 		f.mu.Unlock()
 		return
 	}
-	tr.toldAt = f.broker.now()
+	tr.toldGone, tr.toldAt = true, f.broker.now()
 	f.mu.Unlock()
 	f.propose(&logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{
 		Target: uint64(id), Gone: true,
@@ -432,8 +447,16 @@ func (f *forwarder) stream(q *catalog.Queue, settled uint64) *transfers {
 		}
 		f.streams[q.ID] = tr
 	}
-	if tr.lane == nil || tr.lane.over() {
+	if tr.ended || tr.lane.over() {
 		return nil
+	}
+	if tr.sent < settled {
+		// The log knows of answers to somebody else; what this stream has sent
+		// of the same transfers is answered before it goes on behind them.
+		if tr.lane.waiting() > 0 {
+			return nil
+		}
+		tr.sent, tr.lane.sent, tr.lane.next = settled, settled, settled+1
 	}
 	return tr
 }
@@ -515,16 +538,26 @@ func (b *Broker) deaths(l *fsm.DeadLetter, p fsm.Payload) []*logpb.Death {
 	return append([]*logpb.Death{newest}, l.Deaths[1:]...)
 }
 
-// finished takes a target's answer to one transfer: it has it, or it is gone.
-// The lock is held.
+// finished takes a target's answer to one transfer: it has it, or refuses it. A
+// transfer to a target that is gone has not arrived: it stays unsettled until the
+// view has lost the target. The lock is held.
 func (f *forwarder) finished(l *lane, o *op, r fsm.Result) {
-	if tr := f.streams[l.target.id]; tr != nil && tr.lane == l {
-		if r.Code == fsm.Rejected {
-			tr.refused = append(tr.refused, o.number)
-		}
-		tr.answered = max(tr.answered, o.number)
-		tr.bytes -= len(o.payload)
+	tr := f.streams[l.target.id]
+	if tr == nil || tr.lane != l {
+		return
 	}
+	tr.bytes -= len(o.payload)
+	switch r.Code {
+	case fsm.OK:
+	case fsm.Gone:
+		return
+	case fsm.Rejected:
+		tr.refused = append(tr.refused, o.number)
+	default:
+		f.broker.oddAnswer(l.target.id, "transfer", r.Code)
+		tr.refused = append(tr.refused, o.number)
+	}
+	tr.answered = max(tr.answered, o.number)
 }
 
 // release unlocks and goes on with what the answers allow.
@@ -540,7 +573,7 @@ func (f *forwarder) deliver(*lane, delivered) {}
 func (f *forwarder) told(l *lane, _ told) {
 	f.mu.Lock()
 	if tr := f.streams[l.target.id]; tr != nil && tr.lane == l {
-		delete(f.streams, l.target.id)
+		tr.ended = true
 	}
 	f.mu.Unlock()
 	f.kick()

@@ -564,9 +564,11 @@ func TestGoneQueue(t *testing.T) {
 	s.mu.Unlock()
 	w.clock.Add(askAfter + 1)
 	w.broker.watchTarget(late.target, w.broker.now())
-	if c.settled[2] != 1 || w.broker.findTarget(q.ID) != nil {
-		t.Errorf("a late publish is settled %d times; target %v", c.settled[2], w.broker.findTarget(q.ID))
-	}
+	mustEventually(t, func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.settled[2] == 1 && w.broker.findTarget(q.ID) == nil
+	})
 	closed := make(chan struct{})
 	go func() {
 		s.Close(context.Background())

@@ -11,6 +11,7 @@ import (
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
+	"github.com/quorate/quorate/proto/peerpb"
 )
 
 // strays is a session that publishes to queues which come and go.
@@ -210,6 +211,26 @@ func TestStrayOfSeveral(t *testing.T) {
 	}
 }
 
+// A copy that a stray was sent to is not sent again by the next stray of the same
+// publish.
+func TestStraysOfOnePublish(t *testing.T) {
+	x := newStrays(t)
+	a, b := x.mustQueue("a"), x.mustQueue("b")
+	x.bind("amq.fanout", a)
+	x.bind("amq.fanout", b)
+	x.publish("amq.fanout", "k", true)
+	x.answer(a, fsm.Gone)
+	x.answer(b, fsm.Gone)
+	c := x.mustQueue("c")
+	x.bind("amq.fanout", c)
+	x.deleteQueue(a)
+	x.deleteQueue(b)
+	if got := x.answer(c, fsm.OK); len(got) != 1 {
+		t.Errorf("the new queue is sent %v", got)
+	}
+	x.told("settled")
+}
+
 // A stray goes by an alternate exchange as any publish does.
 func TestStrayTakesAlternate(t *testing.T) {
 	x := newStrays(t)
@@ -313,5 +334,65 @@ func TestStrayOfClosedSession(t *testing.T) {
 	mustClose(t, closed)
 	if x.broker.session(x.s.id.Num) != nil {
 		t.Error("the session is not forgotten")
+	}
+}
+
+// Whatever a session consumed from, and whatever it used, is forgotten when that
+// is over: of a consumer with the last settlement of what it was handed.
+func TestSessionForgets(t *testing.T) {
+	x := newStrays(t)
+	for n := range uint64(300) {
+		q := x.mustQueue("q")
+		x.s.mu.Lock()
+		l := x.s.lane(q)
+		for number := 2 * n; number < 2*n+2; number++ {
+			x.s.addConsumer(l, number+1, number%2 == 1)
+		}
+		x.s.mu.Unlock()
+		x.s.deliver(l, messages(2*n+1, 1, 2))
+		x.s.deliver(l, messages(2*n+2, 1))
+		for number := 2 * n; number < 2*n+2; number++ {
+			addCall(x.s, l, &logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: number + 1}})
+		}
+		take(l)
+		tell(l, ok(1, 2))
+		if got := len(x.s.consumers); got != 1 {
+			t.Fatalf("%d consumers are known, want the one that owes settlements", got)
+		}
+		x.s.Settle(2*n+1, []uint64{1}, fsm.Ack)
+		x.s.Settle(2*n+1, []uint64{2}, fsm.Ack)
+		if got := commands(t, take(l)[0]); len(got) != 1 || got[0].Settle.GetConsumer() != 2*n+1 {
+			t.Fatalf("the queue is told %v", got)
+		}
+		if len(x.s.consumers) != 0 || len(l.consumers) != 1 {
+			t.Fatalf("%d consumers are known, %d at the lane", len(x.s.consumers), len(l.consumers))
+		}
+		if n%2 == 0 {
+			x.s.mu.Lock()
+			x.s.addConsumer(l, 2*n+1, false) // that the queue's end finds
+			x.s.mu.Unlock()
+		}
+		x.deleteQueue(q)
+	}
+	if s := x.s; len(s.consumers)+len(s.lanes)+len(s.order) != 0 || len(x.broker.allTargets()) != 0 {
+		t.Errorf("left: %d consumers, %d and %d lanes, %d targets", len(s.consumers), len(s.lanes), len(s.order), len(x.broker.allTargets()))
+	}
+}
+
+// What a consumer holds whose right to consume was taken away can be settled.
+func TestSettleAfterNotice(t *testing.T) {
+	x := newStrays(t)
+	x.s.mu.Lock()
+	l := x.s.lane(x.mustQueue("q"))
+	x.s.addConsumer(l, 5, false)
+	x.s.mu.Unlock()
+	x.s.deliver(l, messages(5, 1))
+	x.s.told(l, told{kind: peerpb.Notice_CANCELLED, consumer: 5})
+	x.s.Settle(5, []uint64{1}, fsm.Ack)
+	if got := take(l); len(got) != 1 || len(commands(t, got[0])) != 1 {
+		t.Errorf("the queue is told %v", got)
+	}
+	if len(x.s.consumers) != 0 {
+		t.Errorf("%d consumers are known", len(x.s.consumers))
 	}
 }

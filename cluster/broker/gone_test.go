@@ -1,0 +1,264 @@
+package broker
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// strategy sets how the source's letters go.
+func (b *letterbox) strategy(t fatal, how logpb.QueueConfig_DeadLetterStrategy) {
+	b.settings(t, b.source, func(c *logpb.QueueConfig) { c.DeadLetterStrategy = how })
+}
+
+// target finds a living target by name.
+func (b *letterbox) target(t fatal, name string) *replicated {
+	t.Helper()
+	q, ok := b.w.View().Queue("/", name)
+	if !ok {
+		t.Fatalf("no queue %s", name)
+	}
+	return b.targets[q.ID]
+}
+
+// end ends a target in its own log: the catalog holds it still.
+func (b *letterbox) end(t fatal, r *replicated) {
+	r.apply(t, commandsOf(&logpb.Command{Kind: logpb.Command_DELETE, Delete: &logpb.Delete{}}))
+}
+
+// lose removes a target from the catalog, and tells the broker.
+func (b *letterbox) lose(r *replicated) {
+	q, _ := b.w.View().QueueByID(r.spec.Queue)
+	b.w.deleteQueue(q)
+	delete(b.targets, q.ID)
+}
+
+func (b *letterbox) counters() (c queue.Counters) {
+	b.source.View(func(m *queue.Machine) { c = m.Stats().Counters })
+	return c
+}
+
+// commit applies all that the forwarder has proposed.
+func (b *letterbox) commit(t fatal) {
+	for len(b.source.waiting) > 0 {
+		b.source.commit(t)
+	}
+}
+
+// onTheWay is a letterbox whose only target has taken one letter, of two that
+// are in the lane. The answer about the first has arrived.
+func onTheWay(t fatal, how logpb.QueueConfig_DeadLetterStrategy) (b *letterbox, to *replicated) {
+	b = newLetterbox(t, "a")
+	b.strategy(t, how)
+	b.die(t, "1")
+	b.run()
+	b.commit(t)
+	b.run()
+	b.carry(t, func() bool { return false })
+	b.die(t, "2")
+	b.run()
+	// What the source is told of the first letter gets lost on its way.
+	for _, p := range b.source.waiting {
+		if c := commands(t, p)[0]; c.Kind == logpb.Command_ROUTE_DEAD {
+			b.source.apply(t, p)
+		}
+	}
+	b.source.waiting = nil
+	b.run()
+	return b, b.target(t, "a")
+}
+
+// A letter that finds its target gone has not arrived. One that must arrive goes
+// to the target's next life; any other one is dropped, and counted so. What the
+// target took before it was deleted has arrived.
+func TestLetterToGoneTarget(t *testing.T) {
+	for _, how := range []logpb.QueueConfig_DeadLetterStrategy{logpb.QueueConfig_AT_LEAST_ONCE, logpb.QueueConfig_TRANSACTIONAL} {
+		for _, answered := range []bool{true, false} {
+			t.Run(fmt.Sprint(how, ", answered ", answered), func(t *testing.T) {
+				b, a := onTheWay(t, how)
+				b.end(t, a)
+				if answered {
+					b.carry(t, func() bool { return false })
+				}
+				for range 3 {
+					b.run()
+					b.commit(t)
+				}
+				if c := b.counters(); c.DeadConfirmed > 1 || c.DeadDropped+c.DeadRefused != 0 {
+					t.Fatalf("while the target is ending: %+v", c)
+				}
+				b.lose(a)
+				next := b.targets[b.addTarget("a").ID]
+				b.settle(t)
+				want, dropped := []string{"2"}, uint64(0)
+				if how != logpb.QueueConfig_AT_LEAST_ONCE {
+					want, dropped = nil, 1
+				}
+				if got := next.bodies(); !slices.Equal(got, want) {
+					t.Errorf("the target's next life holds %q, want %q", got, want)
+				}
+				if c := b.counters(); c.DeadConfirmed != 2-dropped || c.DeadDropped != dropped || c.DeadRefused != 0 {
+					t.Errorf("%d have arrived, %d dropped, %d refused", c.DeadConfirmed, c.DeadDropped, c.DeadRefused)
+				}
+			})
+		}
+	}
+}
+
+// What waits because its target has gone is looked at again at once, not when
+// the catalog changes next.
+func TestGoneTargetIsRetried(t *testing.T) {
+	b, a := onTheWay(t, logpb.QueueConfig_AT_LEAST_ONCE)
+	b.end(t, a)
+	b.carry(t, func() bool { return false })
+	b.lose(a)
+	next := b.targets[b.addTarget("a").ID]
+	b.w.clock.Add(proposeAgain) // what was lost is proposed again
+	for range 6 {
+		b.run() // no time passes
+		b.commit(t)
+		b.carry(t, func() bool { return false })
+	}
+	if got := next.bodies(); !slices.Equal(got, []string{"2"}) {
+		t.Errorf("the target's next life holds %q", got)
+	}
+}
+
+// An answer to a transfer that is neither yes nor no is no arrival.
+func TestOddAnswerToLetter(t *testing.T) {
+	b, a := onTheWay(t, logpb.QueueConfig_AT_LEAST_ONCE)
+	l := b.w.broker.findTarget(a.spec.Queue).all()[0]
+	take(l)
+	tell(l, code(2, fsm.Invalid))
+	b.run()
+	b.commit(t)
+	if c := b.counters(); c.DeadConfirmed != 1 || c.DeadRefused != 1 || b.source.outbox() != 1 || b.w.broker.OddAnswers() != 1 {
+		t.Errorf("%+v, %d in the outbox, %d odd answers", c, b.source.outbox(), b.w.broker.OddAnswers())
+	}
+}
+
+// A forwarder goes on behind what the log knows to have arrived, and sends no
+// letter under the number of another one.
+func TestLettersKeepTheirNumbers(t *testing.T) {
+	b := newLetterbox(t, "a")
+	a := b.target(t, "a")
+	for i := range 3 {
+		b.die(t, fmt.Sprint("old ", i))
+	}
+	b.run()
+	b.commit(t)
+	b.run()
+	b.carry(t, func() bool { return false }) // the answers are with this forwarder
+	b.start()                                // and here is another one
+	q, _ := b.w.View().QueueByID(a.spec.Queue)
+	if b.f.stream(q, 0) == nil { // as of a log that knows of no answers yet
+		t.Fatal("no stream")
+	}
+	b.source.apply(t, commandsOf(&logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{
+		Target: uint64(q.ID), Upto: 3,
+	}}))
+	b.die(t, "new")
+	b.f.routeLetters()
+	b.commit(t)
+	b.f.sendTo(q, queue.Target{ID: q.ID, Next: 5}) // it looked before the log was told
+	if n := b.f.streams[q.ID].lane.waiting(); n != 0 {
+		t.Fatalf("%d letters are sent ahead of those that are missing", n)
+	}
+	b.settle(t)
+	if got, want := a.bodies(), []string{"old 0", "old 1", "old 2", "new"}; !slices.Equal(got, want) {
+		t.Errorf("the target holds %q, want %q", got, want)
+	}
+}
+
+// Letters that must arrive do so although their targets are deleted and declared
+// again all the time; of the others, as many have arrived as are counted.
+func TestForwarderDeletionStorm(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := newLetterbox(t, "a", "b")
+		how := rapid.SampledFrom([]logpb.QueueConfig_DeadLetterStrategy{
+			logpb.QueueConfig_AT_LEAST_ONCE, logpb.QueueConfig_TRANSACTIONAL,
+		}).Draw(t, "strategy")
+		b.strategy(t, how)
+		chance := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
+		lose := func() bool { return chance.IntN(3) == 0 }
+		letters := 0
+		arrived := map[string]bool{}
+		ended := map[*replicated]bool{}
+		note := func(r *replicated) {
+			for _, body := range r.bodies() {
+				arrived[body] = true
+			}
+		}
+		for range rapid.IntRange(1, 120).Draw(t, "steps") {
+			name := []string{"a", "b"}[chance.IntN(2)]
+			switch chance.IntN(9) {
+			case 0, 1:
+				b.die(t, fmt.Sprint("letter ", letters))
+				letters++
+			case 2:
+				b.source.commit(t)
+			case 3:
+				if n := len(b.source.waiting); n > 0 && lose() {
+					b.source.waiting = b.source.waiting[1:]
+				}
+			case 4:
+				b.carry(t, lose)
+			case 5:
+				q, ok := b.w.View().Queue("/", name)
+				switch r := b.targets[idOf(q)]; {
+				case !ok:
+					b.addTarget(name)
+				case !ended[r]:
+					note(r)
+					b.end(t, r)
+					ended[r] = true
+				default:
+					b.lose(r)
+				}
+			case 6:
+				if lose() {
+					b.start()
+				}
+			case 7:
+				b.w.clock.Add(chance.Int64N(proposeAgain))
+			default:
+				b.run()
+			}
+		}
+		for _, name := range []string{"a", "b"} {
+			if q, ok := b.w.View().Queue("/", name); ok && ended[b.targets[q.ID]] {
+				b.lose(b.targets[q.ID])
+			}
+			if _, ok := b.w.View().Queue("/", name); !ok {
+				b.addTarget(name)
+			}
+		}
+		b.settle(t)
+		for _, r := range b.targets {
+			note(r)
+		}
+		c := b.counters()
+		if how == logpb.QueueConfig_AT_LEAST_ONCE && (len(arrived) != letters || c.DeadConfirmed != uint64(letters) || c.DeadDropped != 0) {
+			t.Fatalf("%d of %d letters have arrived; %d confirmed, %d dropped", len(arrived), letters, c.DeadConfirmed, c.DeadDropped)
+		}
+		if c.DeadConfirmed+c.DeadDropped != uint64(letters) || int(c.DeadConfirmed) > len(arrived) {
+			t.Fatalf("%d of %d letters have arrived; %d confirmed, %d dropped", len(arrived), letters, c.DeadConfirmed, c.DeadDropped)
+		}
+	})
+}
+
+// idOf is a queue's id; 0: there is none.
+func idOf(q *catalog.Queue) fsm.QueueID {
+	if q == nil {
+		return 0
+	}
+	return q.ID
+}
