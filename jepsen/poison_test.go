@@ -51,7 +51,9 @@ func TestPoison(t *testing.T) {
 	r := mustStart(t, 3*time.Minute)
 	began := time.Now()
 	var work []*poisoned
-	for _, list := range [][]poison{poisonedLetters, poisonedArguments(), poisonedPolicies()} {
+	for _, list := range [][]poison{
+		poisonedLetters, poisonedArguments(), poisonedPolicies(), poisonedExchanges, poisonedBindings, poisonedMessages, poisonedNames, poisonedDefinitions,
+	} {
 		for i := range list {
 			for _, text := range poisonTexts(list[i].short) {
 				work = append(work, &poisoned{run: r, poison: &list[i], text: text, id: fmt.Sprintf("poison-%d", len(work))})
@@ -62,7 +64,7 @@ func TestPoison(t *testing.T) {
 	for i, n := range r.Nodes {
 		conn, err := client.Connect(r.ctx, n.URI())
 		r.must(err)
-		defer conn.CloseDeadline(time.Now().Add(time.Minute))
+		defer func() { _ = conn.CloseDeadline(time.Now().Add(time.Second)) }() // it may be cut
 		conns[i] = conn
 	}
 	var wg sync.WaitGroup
@@ -124,10 +126,15 @@ func (p *poisoned) judge(t *testing.T) {
 	}
 }
 
-// precondition is a 406 on the channel, with the reply text cut as all are.
+// precondition is a 406 on the channel.
 func precondition(format string, args ...any) string {
+	return reply(406, "PRECONDITION_FAILED", format, args...)
+}
+
+// reply is an error with the reply text cut as all are.
+func reply(code int, name, format string, args ...any) string {
 	const most, dots = 255, "..."
-	s := "PRECONDITION_FAILED - " + fmt.Sprintf(format, args...)
+	s := name + " - " + fmt.Sprintf(format, args...)
 	if len(s) > most {
 		n := most - len(dots)
 		for !utf8.RuneStart(s[n]) {
@@ -135,7 +142,7 @@ func precondition(format string, args ...any) string {
 		}
 		s = s[:n] + dots
 	}
-	return "406 " + s
+	return fmt.Sprintf("%d %s", code, s)
 }
 
 // refusalOf is what err says of a refusal: the code or the status, and the text.
@@ -282,8 +289,8 @@ func (r *run) mustServeEverywhere() {
 		r.must(ch.Confirm(false))
 		var confirms []*amqp.DeferredConfirmation
 		for _, q := range queues {
-			if q.Vhost != "/" {
-				continue
+			if q.Vhost != "/" || strings.HasPrefix(q.Name, "amq.delayed-") {
+				continue // only the broker uses these
 			}
 			c, err := ch.PublishWithDeferredConfirmWithContext(r.ctx, "", q.Name, true, false, amqp.Publishing{})
 			r.must(err)

@@ -17,18 +17,26 @@ const closeTimeout = 200 * time.Millisecond
 
 // Connect makes one try to connect to one broker.
 func Connect(ctx context.Context, uri string) (*amqp.Connection, error) {
-	return amqp.DialConfig(uri, amqp.Config{
-		Heartbeat: 10 * time.Second,
-		Dial: func(network, addr string) (net.Conn, error) {
-			d := net.Dialer{Timeout: dialTimeout}
-			conn, err := d.DialContext(ctx, network, addr)
-			if err != nil {
-				return nil, err
-			}
-			// The client lifts the deadline once the connection is open.
-			return conn, conn.SetDeadline(time.Now().Add(dialTimeout))
-		},
-	})
+	return connect(ctx, uri, amqp.Config{})
+}
+
+// ConnectAs is Connect for another user, or to another vhost.
+func ConnectAs(ctx context.Context, uri, user, password, vhost string) (*amqp.Connection, error) {
+	return connect(ctx, uri, amqp.Config{SASL: []amqp.Authentication{&amqp.PlainAuth{Username: user, Password: password}}, Vhost: vhost})
+}
+
+func connect(ctx context.Context, uri string, c amqp.Config) (*amqp.Connection, error) {
+	c.Heartbeat = 10 * time.Second
+	c.Dial = func(network, addr string) (net.Conn, error) {
+		d := net.Dialer{Timeout: dialTimeout}
+		conn, err := d.DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		// The client lifts the deadline once the connection is open.
+		return conn, conn.SetDeadline(time.Now().Add(dialTimeout))
+	}
+	return amqp.DialConfig(uri, c)
 }
 
 // channel connects to one of the brokers, beginning with number first, and
