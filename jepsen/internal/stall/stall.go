@@ -1,0 +1,120 @@
+// Package stall measures how long this machine keeps waiting those who are due
+// to run: goroutines sleep for a moment again and again and look how late they
+// wake. All nodes of a test run on the same machine, so what the test's own
+// process had to wait stands for what the nodes had to wait.
+//
+// It measures processors only, not disks: who waits for a confirm knows how
+// long that took.
+package stall
+
+import (
+	"runtime"
+	"sync"
+	"time"
+)
+
+const (
+	// every is how long a witness sleeps.
+	every = 10 * time.Millisecond
+	// witnesses sleep side by side, each on a thread of its own: a late wake-up
+	// is then the machine's, and one of them meets a busy processor sooner.
+	witnesses = 2
+)
+
+// Allowance is how late something may be seen that was due while the longest
+// stall was this: a second, for all that takes its time on an idle machine, and
+// three times the stall, since a node, its followers and the test may have been
+// kept waiting one after the other.
+func Allowance(longest time.Duration) time.Duration { return time.Second + 3*longest }
+
+// Meter remembers the stalls since it was started.
+type Meter struct {
+	stop chan struct{}
+	done sync.WaitGroup
+
+	mu sync.Mutex
+	// stalls are in the order of their ends; each is longer than all that ended
+	// after it, so the first one that counts is the longest that counts.
+	stalls []stalled
+	due    [witnesses]time.Time // when each wakes; zero: it has ended
+}
+
+type stalled struct {
+	end    time.Time
+	lasted time.Duration
+}
+
+// Start begins to measure. Stop ends it.
+func Start() *Meter {
+	m := &Meter{stop: make(chan struct{})}
+	now := time.Now()
+	for i := range m.due {
+		m.due[i] = now.Add(every)
+		m.done.Go(func() { m.watch(i) })
+	}
+	return m
+}
+
+// Stop ends the measuring. What was measured can still be asked for.
+func (m *Meter) Stop() {
+	close(m.stop)
+	m.done.Wait()
+}
+
+// Longest is the longest stall of which a part lies after an instant; one that
+// has not ended yet counts with what it has lasted.
+func (m *Meter) Longest(since time.Time) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var longest time.Duration
+	for _, s := range m.stalls {
+		if s.end.After(since) {
+			longest = s.lasted
+			break
+		}
+	}
+	now := time.Now()
+	for _, due := range m.due {
+		if !due.IsZero() {
+			longest = max(longest, now.Sub(due))
+		}
+	}
+	return longest
+}
+
+// watch is one witness.
+func (m *Meter) watch(n int) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	alarm := time.NewTimer(every)
+	defer alarm.Stop()
+	for {
+		select {
+		case <-m.stop:
+			m.woke(n, time.Now(), false)
+			return
+		case <-alarm.C:
+			m.woke(n, time.Now(), true)
+			alarm.Reset(every)
+		}
+	}
+}
+
+// woke records that a witness woke, and whether it sleeps again.
+func (m *Meter) woke(n int, now time.Time, again bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := stalled{end: now, lasted: now.Sub(m.due[n])}
+	m.due[n] = time.Time{}
+	if again {
+		m.due[n] = now.Add(every)
+	}
+	if s.lasted <= 0 {
+		return
+	}
+	keep := len(m.stalls)
+	for keep > 0 && m.stalls[keep-1].lasted <= s.lasted {
+		keep--
+	}
+	m.stalls = append(m.stalls[:keep], s)
+}
