@@ -8,10 +8,13 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/jepsen/checker"
-	"github.com/quorate/quorate/jepsen/history"
 	"github.com/quorate/quorate/jepsen/nemesis"
 	"github.com/quorate/quorate/jepsen/workload"
 )
+
+// recovering is how long a cluster may be late after a fault of TestChaos, all
+// nodes killed among them.
+const recovering = 5 * time.Second
 
 // Faults drawn from a seed hit a cluster that carries a plain queue and an
 // expiring one at the same time. Whatever happens, nothing confirmed is lost,
@@ -34,7 +37,7 @@ func TestChaos(t *testing.T) {
 		URIs: r.URIs(), PublishAt: 1, ConsumeAt: 2, Queue: "dead", Rate: 200,
 		Next: workload.Until(stop, shortLived), Patience: time.Minute,
 	}
-	expired := history.New()
+	expired := r.History.Beside()
 	other := make(chan error, 1)
 	go func() { other <- expiryFlow.Run(r.ctx, expired, nil) }()
 	r.must(plainFlow.Run(r.ctx, r.History, func(ctx context.Context) error {
@@ -48,8 +51,9 @@ func TestChaos(t *testing.T) {
 		len(h.Faults), h.Confirmed(), h.LongestSilence().Round(time.Millisecond),
 		expired.Confirmed(), checker.Percentiles(checker.Lateness(expired)))
 	r.judge(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h), checker.Disorder(h))
+	expired.Faults = h.Faults
 	r.judge(checker.Lost(expired), checker.Unanswered(expired), checker.Ghosts(expired), checker.Doubled(expired),
-		checker.Early(expired), checker.Deaths(expired, checker.Expired("waiting")))
+		checker.Early(expired), r.late(expired, recovering), checker.Deaths(expired, checker.Expired("waiting")))
 	if len(h.Faults) == 0 || h.Confirmed() == 0 || expired.Confirmed() == 0 {
 		t.Error("nothing was tried")
 	}

@@ -40,7 +40,7 @@ func TestDeadLettersUnderKills(t *testing.T) {
 		t.Fatal("nothing was tried")
 	}
 	r.judge(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h),
-		checker.Early(h), checker.Late(h, electionBound), checker.Deaths(h, checker.Expired("waiting")))
+		checker.Early(h), r.late(h, electing), checker.Deaths(h, checker.Expired("waiting")))
 	r.mustConverge()
 }
 

@@ -57,7 +57,7 @@ func TestExpiry(t *testing.T) {
 		Next: workload.Count(expiringMessages, shortLived), Patience: 15 * time.Second,
 	}
 	r.must(f.Run(r.ctx, r.History, nil))
-	r.judgeExpiry(2 * time.Second)
+	r.judgeExpiry()
 	r.mustConverge()
 }
 
@@ -85,16 +85,16 @@ func TestExpiryWithKilledLeader(t *testing.T) {
 	if len(r.Faults) != 1 || r.Faults[0].Node != leader.Number {
 		t.Errorf("faults applied: %+v; wanted one kill of node %d", r.Faults, leader.Number)
 	}
-	r.judgeExpiry(10 * time.Second)
+	r.judgeExpiry()
 	r.mustConverge()
 }
 
-func (r *run) judgeExpiry(late time.Duration) {
+func (r *run) judgeExpiry() {
 	r.Helper()
 	h := r.History
 	r.Logf("lateness: %s", checker.Percentiles(checker.Lateness(h)))
 	r.judge(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Redelivered(h),
-		checker.Early(h), checker.Late(h, late), checker.Deaths(h, checker.Expired("waiting")))
+		checker.Early(h), r.late(h, electing), checker.Deaths(h, checker.Expired("waiting")))
 }
 
 // uris are the addresses of some nodes, by position.

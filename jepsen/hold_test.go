@@ -13,8 +13,9 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// leaseBound is how late a queue may be deleted by its lease.
-const leaseBound = 5 * time.Second
+// leasePatience is how long a test waits for a queue that is to be deleted by
+// its lease.
+const leasePatience = 30 * time.Second
 
 // Delayed delivery by hold queues: each message arrives after its delay,
 // unchanged, in order among those of its delay; the hold queues end by their
@@ -56,7 +57,7 @@ func (r *run) mustHold(w *workload.Hold) {
 	h := r.History
 	r.Logf("lateness: %s", checker.Percentiles(checker.Lateness(h)))
 	r.judge(checker.Lost(h), checker.Ghosts(h), checker.Redelivered(h), checker.Disorder(h),
-		checker.Early(h), checker.Late(h, 2*time.Second),
+		checker.Early(h), r.late(h, electing),
 		checker.Deaths(h, func(a history.Attempt) history.Death {
 			name := w.Name(a.TTL)
 			return history.Death{Queue: name, Reason: "expired", RoutingKeys: []string{name}, Count: 1, Entries: 1}
@@ -76,7 +77,7 @@ func (r *run) mustHold(w *workload.Hold) {
 // not before its lease was over.
 func (r *run) mustEndByLease(queue string, lease time.Time) {
 	r.Helper()
-	ctx, cancel := context.WithDeadline(r.ctx, lease.Add(leaseBound))
+	ctx, cancel := context.WithDeadline(r.ctx, lease.Add(leasePatience))
 	defer cancel()
 	r.must(await.Until(ctx, 10*time.Millisecond, "the lease of "+queue+" to end", func() (bool, error) {
 		for _, n := range r.Nodes {
@@ -92,6 +93,7 @@ func (r *run) mustEndByLease(queue string, lease time.Time) {
 		}
 		return true, nil
 	}))
+	r.notLate("the end of "+queue, lease, 0)
 	if early := time.Until(lease); early > checker.Grain {
 		r.Errorf("queue %s was deleted at least %v before its lease ended", queue, early)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/quorate/quorate/jepsen/cluster"
 	"github.com/quorate/quorate/jepsen/history"
 	"github.com/quorate/quorate/jepsen/internal/await"
+	"github.com/quorate/quorate/jepsen/internal/stall"
 )
 
 var (
@@ -25,6 +26,12 @@ var (
 
 // binary is the server under test.
 var binary string
+
+// machine measures how long this process was kept from running.
+var machine *stall.Meter
+
+// electing is how much later something may be whose leader dies.
+const electing = 2 * time.Second
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -42,6 +49,8 @@ func buildAndRun(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	machine = stall.Start()
+	defer machine.Stop()
 	return m.Run()
 }
 
@@ -50,7 +59,8 @@ type run struct {
 	*testing.T
 	*cluster.Cluster
 	*history.History
-	ctx context.Context
+	ctx   context.Context
+	began time.Time
 }
 
 // mustStart starts a cluster of three. When the test ends it is stopped; no
@@ -71,7 +81,7 @@ func mustStartWith(t *testing.T, limit time.Duration, o cluster.Options) *run {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &run{T: t, Cluster: c, History: history.New(), ctx: ctx}
+	r := &run{T: t, Cluster: c, History: history.New(), ctx: ctx, began: began}
 	t.Cleanup(r.end)
 	t.Logf("cluster ready after %v", time.Since(began).Round(time.Millisecond))
 	return r
@@ -128,6 +138,23 @@ func (r *run) judge(problems ...[]string) {
 		for _, p := range list {
 			r.Error(p)
 		}
+	}
+}
+
+// late finds what a history shows to be late on this machine. recovery is what
+// the cluster may take after a fault.
+func (r *run) late(h *history.History, recovery time.Duration) []string {
+	h.Stall = machine.Longest(r.began)
+	return checker.Late(h, recovery)
+}
+
+// notLate fails the run if an instant is over for longer than is allowed,
+// recovery included.
+func (r *run) notLate(what string, due time.Time, recovery time.Duration) {
+	r.Helper()
+	late, allowed := time.Since(due), recovery+stall.Allowance(machine.Longest(r.began))
+	if r.Logf("%s: %v late", what, late.Round(time.Millisecond)); late > allowed {
+		r.Errorf("%s: %v late, allowed are %v", what, late, allowed)
 	}
 }
 

@@ -50,6 +50,7 @@ type slowWorker struct {
 type handed struct {
 	amqp.Delivery
 	before time.Time
+	got    time.Time
 }
 
 // mustRun reports false if the younger deliveries were not acked well within
@@ -79,6 +80,7 @@ func (s *slowWorker) mustRun() bool {
 	case <-s.r.ctx.Done():
 		s.r.Fatal("no basic.cancel")
 	}
+	s.r.notLate("basic.cancel", old[0].got.Add(consumerTimeout), 0)
 	for _, d := range young {
 		s.r.must(d.Ack(false))
 		if time.Since(d.before) > consumerTimeout*9/10 {
@@ -126,7 +128,7 @@ func (s *slowWorker) mustHand(n, first int) (all []handed, ok bool) {
 		if !ok {
 			return nil, false
 		}
-		all = append(all, handed{d, before})
+		all = append(all, handed{d, before, time.Now()})
 	}
 	return all, true
 }
@@ -165,6 +167,7 @@ func (s *slowWorker) mustReturn(old []handed) {
 		if !d.Redelivered {
 			s.r.Errorf("%q is not marked as redelivered", d.Body)
 		}
+		s.r.notLate("the return", o.got.Add(consumerTimeout), 0)
 		if early := consumerTimeout - time.Since(o.before); early > checker.Grain {
 			s.r.Errorf("%q was taken away %v early", d.Body, early)
 		}

@@ -2,11 +2,13 @@ package checker
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/quorate/quorate/jepsen/history"
+	"github.com/quorate/quorate/jepsen/internal/stall"
 )
 
 // Grain is how much earlier than asked for a timer may be seen to fire: the
@@ -40,16 +42,44 @@ func Early(h *history.History) []string {
 	return p.found()
 }
 
-// Late finds messages that left a queue later than bound after their deadline.
-func Late(h *history.History, bound time.Duration) []string {
+// Late finds messages that left a queue later than is allowed after their
+// deadline: a second, and three times the machine's longest stall. What was due
+// during a fault, or so soon afterwards that the cluster may still recover, is
+// due when it must have recovered.
+func Late(h *history.History, recovery time.Duration) []string {
 	p := problems{name: "late"}
 	first := firstDeliveries(h)
+	allowed := stall.Allowance(h.Stall)
 	for _, a := range h.Attempts {
-		if d, ok := first[a.Key]; ok && a.TTL > 0 && d.At > a.Call+a.TTL+bound {
-			p.add("key %d, published at %v for %v, came %v late (bound %v)", a.Key, a.Call, a.TTL, d.At-a.Call-a.TTL, bound)
+		d, ok := first[a.Key]
+		if !ok || a.TTL == 0 {
+			continue
+		}
+		began := a.Return // the life begins before
+		if a.Result != history.OK {
+			began = excused(h.Faults, a.Call, allowed, recovery)
+		}
+		due := excused(h.Faults, began+a.TTL, allowed, recovery)
+		if d.At > due+allowed {
+			p.add("key %d, published at %v for %v and due at %v, came %v late (allowed %v)", a.Key, a.Call, a.TTL, due, d.At-due, allowed)
 		}
 	}
 	return p.found()
+}
+
+// excused is when something is due that was due at an instant but for faults,
+// which are in order. A fault that began when it was late already is no excuse.
+func excused(faults []history.Fault, due, allowed, recovery time.Duration) time.Duration {
+	for _, f := range faults {
+		if f.At > due+allowed {
+			break
+		}
+		if f.Healed == 0 {
+			return math.MaxInt64 / 2
+		}
+		due = max(due, f.Healed+recovery)
+	}
+	return due
 }
 
 func firstDeliveries(h *history.History) map[uint64]history.Delivery {

@@ -2,11 +2,13 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 )
 
 // ErrNoModule says that no folder above the working directory holds go.mod.
@@ -31,16 +33,68 @@ func Root() (string, error) {
 }
 
 // Build builds the server into dir and returns the path of the binary.
-func Build(ctx context.Context, dir string) (string, error) {
+func Build(ctx context.Context, dir string) (string, error) { return build(ctx, dir, "quorate") }
+
+// Change is a fault put into the source on purpose: a text of a file, which is
+// in it once, and what stands in its place.
+type Change struct {
+	File     string // from the module's root
+	Old, New string
+}
+
+// Apply returns the file and its text with the change.
+func (c Change) Apply() (file, text string, err error) {
+	root, err := Root()
+	if err != nil {
+		return "", "", err
+	}
+	file = filepath.Join(root, filepath.FromSlash(c.File))
+	source, err := os.ReadFile(file)
+	if err != nil {
+		return "", "", err
+	}
+	if n := strings.Count(string(source), c.Old); n != 1 {
+		return "", "", fmt.Errorf("%s has %q %d times", c.File, c.Old, n)
+	}
+	return file, strings.Replace(string(source), c.Old, c.New, 1), nil
+}
+
+// BuildChanged is Build with a change that the tree does not see.
+func BuildChanged(ctx context.Context, dir string, c Change) (string, error) {
+	file, text, err := c.Apply()
+	if err != nil {
+		return "", err
+	}
+	changed, overlay := filepath.Join(dir, "changed.go"), filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(changed, []byte(text), 0o644); err != nil {
+		return "", err
+	}
+	list, err := json.Marshal(map[string]map[string]string{"Replace": {file: changed}})
+	if err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(overlay, list, 0o644); err != nil {
+		return "", err
+	}
+	return build(ctx, dir, "quorate", "-overlay", overlay)
+}
+
+// BuildTool builds the command line tool into dir and returns its path.
+func BuildTool(ctx context.Context, dir string) (string, error) {
+	return build(ctx, dir, "quoratectl")
+}
+
+func build(ctx context.Context, dir, name string, flags ...string) (string, error) {
 	root, err := Root()
 	if err != nil {
 		return "", err
 	}
-	binary := filepath.Join(dir, "quorate")
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", binary, "./cmd/quorate")
+	binary := filepath.Join(dir, name)
+	args := append([]string{"build", "-o", binary}, flags...)
+	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/"+name)...)
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build ./cmd/quorate: %w\n%s", err, out)
+		return "", fmt.Errorf("go build ./cmd/%s: %w\n%s", name, err, out)
 	}
 	return binary, nil
 }

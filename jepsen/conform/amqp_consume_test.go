@@ -221,17 +221,13 @@ var consumeRows = []row{
 		t.publish(q)
 		at := time.Now()
 		d := t.next(from)
-		select {
-		case tag := <-gone:
-			t.equal("tag", tag, d.ConsumerTag)
-		case <-time.After(patience):
-			t.Fatal("no cancel")
-		}
+		tag, _ := within(t.by(time.Now().Add(ms(1000))), "cancel", gone)
+		t.equal("tag", tag, d.ConsumerTag)
 		if took := time.Since(at); took < ms(1000)-slack {
 			t.Errorf("cancelled after %v", took)
 		}
 		_, other := t.consume(q, 1)
-		again := t.next(other)
+		again := t.now().next(other)
 		t.must(again.Ack(false))
 		t.equal("redelivered", []any{again.Redelivered, again.Headers["x-acquired-count"]}, []any{true, int64(1)})
 		// The late ack, and the tag again.
@@ -283,12 +279,9 @@ var consumeRows = []row{
 			}
 			return nil
 		})
-		select {
-		case err := <-closed:
-			t.mustBe(err, amqp.PreconditionFailed, "timed out. Timeout value used: 1000 ms.")
-		case <-time.After(patience):
-			t.Fatal("the channel of the get stays open")
-		}
+		got := time.Now()
+		ended, _ := within(t.by(got.Add(ms(1000))), "end of the get's channel", closed)
+		t.mustBe(ended, amqp.PreconditionFailed, "timed out. Timeout value used: 1000 ms.")
 		t.closesChannel(r, amqp.PreconditionFailed, timeoutText, "0,0")
 	}},
 	{id: "A099", what: "one of three acked before the timeout: two come back", run: func(t *T) {

@@ -434,7 +434,7 @@ var publishRows = []row{
 		t.must(r.Frame(client.FrameHeader, 1, header(0, 0, 0)))
 		t.closes(r, amqp.NotImplemented, "immediate=true", "60,40")
 	}},
-	{id: "A061", what: "expirations that are taken, and that are not", run: func(t *T) {
+	{id: "A061", what: "expirations that are taken, and that are not", lives: true, run: func(t *T) {
 		for _, text := range []string{"+5", "00010", "0", "315360000000"} {
 			t.send("", t.name("none"), expiration(text))
 		}

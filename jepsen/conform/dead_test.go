@@ -44,15 +44,15 @@ var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row
 	}},
 	{id: "D03", what: "queue TTL: expired, no original-expiration", run: func(t *T) {
 		_, d, q := t.mortal(200)
-		t.publish(q)
-		e := t.death(t.take(d, 1)[0], 0)
+		at := t.publish(q)
+		e := t.death(t.by(at.Add(ms(200))).take(d, 1)[0], 0)
 		t.equal("reason", e["reason"], "expired")
 		t.absent(e, "original-expiration")
 	}},
 	{id: "D04", what: "expiration: kept as original-expiration", run: func(t *T) {
 		_, d, q := t.deadly()
-		t.publish(q, expiration("300"))
-		t.expired(t.take(d, 1)[0], "300")
+		at := t.publish(q, expiration("300"))
+		t.expired(t.by(at.Add(ms(300))).take(d, 1)[0], "300")
 	}},
 	{id: "D05", what: "expiration, but rejected", run: func(t *T) {
 		_, d, q := t.deadly()
@@ -183,8 +183,8 @@ var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row
 	{id: "D18", what: "dead once of each reason in one queue: an entry for each, the later first", run: func(t *T) {
 		d := t.queue("D", "x-dead-letter-exchange", "", "x-dead-letter-routing-key", t.name("q"))
 		q := t.queue("q", "x-message-ttl", int32(2000), "x-dead-letter-exchange", "", "x-dead-letter-routing-key", d)
-		t.publish(q)
-		t.must(t.take1(d).Reject(false)) // comes back to q
+		at := t.publish(q)
+		t.must(t.by(at.Add(ms(2000))).take1(d).Reject(false)) // comes back to q
 		t.must(t.take1(q).Reject(false))
 		m := t.take1(d)
 		t.deaths(m, 3)
@@ -213,8 +213,8 @@ var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row
 		t.publish(q)
 		t.must(t.take1(q).Reject(false))
 		m := t.take(d, 1)[0]
-		t.publish(q, expiration("200"), func(p *amqp.Publishing) { p.Headers = m.Headers })
-		m = t.take(d, 1)[0]
+		at := t.publish(q, expiration("200"), func(p *amqp.Publishing) { p.Headers = m.Headers })
+		m = t.by(at.Add(ms(200))).take(d, 1)[0]
 		t.deaths(m, 1)
 		t.equal("reason", t.death(m, 0)["reason"], "expired")
 		t.equal("count", t.death(m, 0)["count"], int64(1))
@@ -224,7 +224,7 @@ var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row
 		at := t.publish(q)
 		t.soonReady(q, 0, at.Add(ms(300)))
 		t.readyUntil(q, 0, time.Now().Add(ms(700)))
-		t.settled(q)
+		t.now().settled(q)
 	}},
 	{id: "D23", what: "a cycle by max-length alone ends at once", run: func(t *T) {
 		q := t.queue("q", "x-max-length", int32(1), "x-dead-letter-exchange", "")
@@ -248,19 +248,20 @@ var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row
 		t.publish(b)
 		for range 3 {
 			t.must(t.take1(b).Reject(false))
+			t.by(time.Now().Add(ms(50+50))).eventually("it is back", func() error { return t.hasCounts(b, func(c counts) bool { return c.Ready == 1 }) })
 		}
 		t.take(b, 1)
 	}},
 	{id: "D26", what: "a forged x-death makes no cycle", run: func(t *T) {
 		_, d, q := t.mortal(200)
-		t.publish(q, forged(d))
-		t.take(d, 1)
+		at := t.publish(q, forged(d))
+		t.by(at.Add(ms(200))).take(d, 1)
 	}},
 	{id: "D27", what: "only the target that would close a cycle is left out", run: func(t *T) {
 		_, d, q := t.mortal(200)
 		t.bind(q, "", t.name("X"))
-		t.publish(q)
-		t.take(d, 1)
+		at := t.publish(q)
+		t.by(at.Add(ms(200))).take(d, 1)
 		t.settled(q)
 	}},
 	{id: "D28", what: "at-most-once: a missing exchange loses the letter", run: func(t *T) {
@@ -276,8 +277,8 @@ var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row
 	}},
 	{id: "D29", what: "at-least-once: a missing exchange keeps the letter until there is one", run: func(t *T) {
 		q := t.queue("q", "x-dead-letter-exchange", t.name("X"), "x-dead-letter-strategy", "at-least-once", "x-overflow", "reject-publish")
-		t.publish(q, expiration("100"))
-		t.pending(q, 1)
+		at := t.publish(q, expiration("100"))
+		t.by(at.Add(ms(100))).pending(q, 1)
 		_, d := t.dead()
 		t.take(d, 1)
 		t.settled(q)
@@ -285,8 +286,8 @@ var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row
 	{id: "D30", what: "at-least-once: no route keeps the letter until there is one", run: func(t *T) {
 		x := t.exchange("X", "fanout")
 		q := t.queue("q", "x-dead-letter-exchange", x, "x-dead-letter-strategy", "at-least-once", "x-overflow", "reject-publish")
-		t.publish(q, expiration("100"))
-		t.pending(q, 1)
+		at := t.publish(q, expiration("100"))
+		t.by(at.Add(ms(100))).pending(q, 1)
 		d := t.queue("D")
 		t.bind(d, "", x)
 		t.take(d, 1)
@@ -343,8 +344,8 @@ var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row
 		d := t.queue("D")
 		q := t.queue("q", "x-message-ttl", int32(100), "x-overflow", "reject-publish",
 			"x-dead-letter-exchange", "", "x-dead-letter-strategy", "at-least-once")
-		t.publish(q)
-		t.pending(q, 1)
+		at := t.publish(q)
+		t.by(at.Add(ms(100))).pending(q, 1)
 		t.policy("p", q, 0, map[string]any{"dead-letter-routing-key": d})
 		t.take(d, 1)
 		t.settled(q)
@@ -404,15 +405,23 @@ var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row
 		t.bind(d2, "", x2)
 		at := t.publish(q)
 		t.readyUntil(d2, 0, at.Add(ms(800)))
-		t.deaths(t.take(d2, 1)[0], 2)
+		t.deaths(t.by(at.Add(ms(800))).take(d2, 1)[0], 2)
 	}},
 	{id: "D45", what: "counts begin anew in the target", run: func(t *T) {
 		_, d, q := t.deadly()
 		t.publish(q)
-		t.must(t.take1(q).Reject(false))
-		m := t.take(d, 1)[0]
+		for range 2 {
+			t.must(t.take1(q).Reject(true))
+		}
+		m := t.take1(q)
+		t.counted(m, "x-delivery-count", 2)
+		t.counted(m, "x-acquired-count", 2)
+		t.equal("redelivered in the source", m.Redelivered, true)
+		t.must(m.Reject(false))
+		m = t.take(d, 1)[0]
 		t.equal("redelivered", m.Redelivered, false)
 		t.absent(m.Headers, "x-delivery-count")
+		t.absent(m.Headers, "x-acquired-count")
 	}},
 	{id: "D46", what: "the exchange's alternate exchange works", run: func(t *T) {
 		ae, d := t.exchange("AE", "fanout"), t.queue("D")
@@ -438,8 +447,8 @@ var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row
 		t.bind(d, "", x, "x-match", "all-with-x", "x-first-death-reason", "expired")
 		t.bind(other, "", x, "x-match", "all-with-x", "x-first-death-reason", "rejected")
 		q := t.queue("q", "x-dead-letter-exchange", x)
-		t.publish(q, expiration("100"))
-		t.take(d, 1)
+		at := t.publish(q, expiration("100"))
+		t.by(at.Add(ms(100))).take(d, 1)
 		t.equal("other", t.ready(other), 0)
 	}},
 }}

@@ -329,7 +329,7 @@ var deliveryRows = suite{test: "TestDelivery", title: "Delivery, settling, order
 		for i, wait := range []int{1000, 2000, 2500} {
 			at := time.Now()
 			t.must(d.Reject(true))
-			d = t.next(in)
+			d = t.by(time.Now().Add(ms(wait))).next(in)
 			if gone := time.Since(at); gone < ms(wait)-slack {
 				t.Errorf("try %d comes after %v", i+2, gone)
 			}
@@ -367,7 +367,7 @@ var deliveryRows = suite{test: "TestDelivery", title: "Delivery, settling, order
 		t.must(held[1].Nack(true, true))
 		dropped := t.take(d, 1)
 		t.equal("reason", t.death(dropped[0], 0)["reason"], "maxlen")
-		again := t.next(in)
+		again := t.by(at.Add(ms(1000))).next(in)
 		if gone := time.Since(at); gone < ms(1000)-slack {
 			t.Errorf("it comes after %v", gone)
 		}

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -15,7 +16,7 @@ import (
 
 	"github.com/quorate/quorate/jepsen/client"
 	"github.com/quorate/quorate/jepsen/cluster"
-	"github.com/quorate/quorate/jepsen/internal/await"
+	"github.com/quorate/quorate/jepsen/internal/stall"
 )
 
 // Bounds of waiting. They are not promises about speed: a machine that does
@@ -23,6 +24,8 @@ import (
 const (
 	patience = 30 * time.Second
 	poll     = 20 * time.Millisecond
+	// rowLimit ends a row that waits for what has no bound of its own.
+	rowLimit = 3 * time.Minute
 	// rowsAtOnce is how many rows run side by side. They mostly wait for an
 	// instant, so it does not depend on the number of processors.
 	rowsAtOnce = "6"
@@ -43,7 +46,8 @@ func buildAndRun(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	if server, err = cluster.Build(context.Background(), dir); err != nil {
+	flag.Parse()
+	if server, err = build(dir); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -52,6 +56,8 @@ func buildAndRun(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	machine = stall.Start()
+	defer machine.Stop()
 	code := m.Run()
 	if err := shared.stop(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -119,17 +125,27 @@ func mustNodes(t *testing.T, nodes int, args ...string) *cluster.Cluster {
 type T struct {
 	*testing.T
 	*cluster.Cluster
+	*links
+	*timing
 	ctx context.Context
 	row string
+	due time.Time // of what it waits for; zero: that has no instant of its own
+}
 
-	mu    sync.Mutex
-	conns []*amqp.Connection // of the nodes, opened when needed
-	main  *amqp.Channel
+// links are a row's connections.
+type links struct {
+	connecting sync.Mutex
+	conns      []*amqp.Connection // of the nodes, opened when needed
+	main       *amqp.Channel
 }
 
 func newT(t *testing.T, c *cluster.Cluster, row string) *T {
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	r := &T{T: t, Cluster: c, ctx: ctx, row: row, conns: make([]*amqp.Connection, len(c.Nodes))}
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), rowLimit)
+	r := &T{
+		T: t, Cluster: c, ctx: ctx, row: row,
+		links: &links{conns: make([]*amqp.Connection, len(c.Nodes))}, timing: &timing{began: began},
+	}
 	t.Cleanup(func() {
 		for _, conn := range r.conns {
 			if conn != nil {
@@ -154,8 +170,8 @@ func (t *T) must(err error) {
 // conn returns the row's connection to node n, counted from 0.
 func (t *T) conn(n int) *amqp.Connection {
 	t.Helper()
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.connecting.Lock()
+	defer t.connecting.Unlock()
 	if t.conns[n] == nil || t.conns[n].IsClosed() {
 		conn, err := client.Connect(t.ctx, t.Nodes[n].URI())
 		t.must(err)
@@ -206,8 +222,11 @@ func with(pairs ...any) amqp.Table {
 // queue declares a durable quorum queue with more arguments.
 func (t *T) queue(name string, pairs ...any) string {
 	t.Helper()
-	q := t.name(name)
-	_, err := t.ch().QueueDeclare(q, true, false, false, false, with(pairs...))
+	q, table := t.name(name), with(pairs...)
+	ch := t.ch()
+	t.asks(table)
+	defer t.begins()()
+	_, err := ch.QueueDeclare(q, true, false, false, false, table)
 	t.must(err)
 	return q
 }
@@ -216,7 +235,10 @@ func (t *T) queue(name string, pairs ...any) string {
 func (t *T) exchange(name, kind string, pairs ...any) string {
 	t.Helper()
 	x := t.name(name)
-	t.must(t.ch().ExchangeDeclare(x, kind, true, false, false, false, args(pairs...)))
+	table, ch := args(pairs...), t.ch()
+	t.asks(table)
+	defer t.begins()()
+	t.must(ch.ExchangeDeclare(x, kind, true, false, false, false, table))
 	return x
 }
 
@@ -236,6 +258,10 @@ func (t *T) dead() (x, d string) {
 // policy sets a policy for the row's queue and waits until it is in force.
 func (t *T) policy(name, queue string, priority int, definition map[string]any) {
 	t.Helper()
+	for key, value := range definition {
+		t.asks(args("x-"+key, value))
+	}
+	defer t.begins()()
 	t.must(t.Nodes[0].SetPolicy(t.ctx, cluster.Policy{
 		Name: t.name(name), Pattern: "^" + queue + "$", ApplyTo: "queues", Priority: priority, Definition: definition,
 	}))
@@ -272,6 +298,7 @@ func headers(pairs ...any) option { return func(p *amqp.Publishing) { p.Headers 
 // send publishes and returns whether the broker confirmed it or refused it.
 func (t *T) send(exchange, key string, options ...option) (acked bool) {
 	t.Helper()
+	defer t.begins()()
 	return t.sendLater(exchange, key, options...)()
 }
 
@@ -281,6 +308,10 @@ func (t *T) sendLater(exchange, key string, options ...option) (acked func() boo
 	p := amqp.Publishing{DeliveryMode: amqp.Persistent}
 	for _, o := range options {
 		o(&p)
+	}
+	t.asks(p.Headers)
+	if life, err := strconv.Atoi(p.Expiration); err == nil {
+		t.asks(args("x-message-ttl", int64(life)))
 	}
 	c, err := t.ch().PublishWithDeferredConfirmWithContext(t.ctx, exchange, key, false, false, p)
 	t.must(err)
@@ -305,6 +336,7 @@ func (t *T) publish(queue string, options ...option) (at time.Time) {
 // publishN sends messages with the bodies 1 … n.
 func (t *T) publishN(queue string, n int, options ...option) (at time.Time) {
 	t.Helper()
+	defer t.begins()()
 	at = time.Now()
 	for i := range n {
 		t.publish(queue, append(options, body(fmt.Sprint(i+1)))...)
@@ -372,42 +404,6 @@ func (t *T) holdsUntil(until time.Time, check func() error) {
 	}
 }
 
-// soonReady waits until a queue has n ready messages, and says how long that
-// took from an instant on.
-func (t *T) soonReady(queue string, n int, from time.Time) {
-	t.Helper()
-	t.eventually(fmt.Sprintf("%s has %d ready messages", queue, n), func() error {
-		if have := t.ready(queue); have != n {
-			return fmt.Errorf("%d", have)
-		}
-		return nil
-	})
-	t.Logf("%s: %d ready %v after its time", queue, n, time.Since(from).Round(time.Millisecond))
-}
-
-// soonGone waits until a queue is deleted.
-func (t *T) soonGone(queue string, from time.Time) {
-	t.Helper()
-	t.eventually(queue+" is gone", func() error {
-		if t.exists(queue) {
-			return errors.New("it exists")
-		}
-		return nil
-	})
-	t.Logf("%s: gone %v after its time", queue, time.Since(from).Round(time.Millisecond))
-}
-
-// eventually repeats a check until it holds.
-func (t *T) eventually(what string, check func() error) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.ctx, patience)
-	defer cancel()
-	t.must(await.Until(ctx, poll, what, func() (bool, error) {
-		err := check()
-		return err == nil, err
-	}))
-}
-
 // waitUntil waits for an instant; nothing is asked of the broker meanwhile.
 func (t *T) waitUntil(at time.Time) {
 	t.Helper()
@@ -447,23 +443,6 @@ func (t *T) mustNotGet(queue string) {
 	}
 }
 
-// take gets and acks n messages, waiting for each.
-func (t *T) take(queue string, n int) []*amqp.Delivery {
-	t.Helper()
-	var all []*amqp.Delivery
-	for range n {
-		t.eventually(fmt.Sprintf("message %d of %d in %s", len(all)+1, n, queue), func() error {
-			d := t.get(queue)
-			if d == nil {
-				return errors.New("it is empty")
-			}
-			all = append(all, d)
-			return d.Ack(false)
-		})
-	}
-	return all
-}
-
 // bodies of messages, joined.
 func bodies(all []*amqp.Delivery) string {
 	var b []string
@@ -478,26 +457,11 @@ func (t *T) consume(queue string, prefetch int, pairs ...any) (*amqp.Channel, <-
 	t.Helper()
 	ch := t.open()
 	t.must(ch.Qos(prefetch, 0, false))
-	d, err := ch.Consume(queue, "", false, false, false, false, args(pairs...))
+	table := args(pairs...)
+	t.asks(table)
+	d, err := ch.Consume(queue, "", false, false, false, false, table)
 	t.must(err)
 	return ch, d
-}
-
-// next is the next delivery of a consumer.
-func (t *T) next(from <-chan amqp.Delivery) amqp.Delivery {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.ctx, patience)
-	defer cancel()
-	select {
-	case d, ok := <-from:
-		if !ok {
-			t.Fatal("the consumer has ended")
-		}
-		return d
-	case <-ctx.Done():
-		t.Fatal("no delivery")
-		return amqp.Delivery{}
-	}
 }
 
 // nothingNext checks that a consumer gets nothing until an instant.

@@ -45,21 +45,27 @@ var idleRows = suite{test: "TestIdle", title: "Deletion of idle queues", rows: [
 		t.existsUntil(q, at.Add(ms(1500)))
 		t.soonGone(q, at.Add(ms(1500)))
 	}},
-	{id: "T-164", what: "binding, unbinding and policies keep a queue", run: func(t *T) {
-		q, x := t.idle("q"), t.exchange("x", "fanout")
+	{id: "T-164", what: "binding, unbinding and policies keep a queue, each by itself", run: func(t *T) {
+		x := t.exchange("x", "fanout")
+		bound, unbound, ruled := t.idle("bound"), t.idle("unbound"), t.idle("ruled")
+		const steps = 6
+		for n := range steps {
+			t.bind(unbound, fmt.Sprint(n), x)
+		}
 		n := 0
-		last := t.every(ms(700), ms(5000), func() {
-			switch n++; n % 3 {
-			case 0:
-				t.must(t.ch().QueueUnbind(q, "", x, nil))
-			case 1:
-				t.bind(q, "", x)
-			case 2:
-				t.policy("p", q, n, definition{"max-length": 100 + n})
-			}
+		last := t.every(ms(1000), ms(1000*(steps-1)), func() {
+			t.bind(bound, fmt.Sprint(n), x)
+			t.must(t.ch().QueueUnbind(unbound, fmt.Sprint(n), x, nil))
+			t.policy("p", ruled, n, definition{"max-length": 100 + n})
+			n++
 		})
-		t.existsUntil(q, last.Add(ms(1500)))
-		t.soonGone(q, last.Add(ms(1500)))
+		ended := time.Now()
+		for _, q := range []string{bound, unbound, ruled} {
+			t.existsUntil(q, last.Add(ms(1500)))
+		}
+		for _, q := range []string{bound, unbound, ruled} {
+			t.soonGone(q, ended.Add(ms(1500)))
+		}
 	}},
 	{id: "T-165", what: "asking for counts does not keep a queue", run: func(t *T) {
 		at := time.Now()
@@ -110,8 +116,10 @@ var idleRows = suite{test: "TestIdle", title: "Deletion of idle queues", rows: [
 			t.equal(x+" is there", t.hasExchange(x), true)
 		}
 		t.exchangeUntil(bound, last.Add(ms(1500)))
+		ended := time.Now().Add(ms(1500))
+		due := map[string]time.Time{quiet: at.Add(ms(1500)), fed: ended, passed: ended, bound: ended, served: ended, delays: at.Add(ms(5000 + 1500))}
 		for _, x := range []string{quiet, fed, passed, bound, served, delays} {
-			t.eventually(x+" is gone", func() error {
+			t.by(due[x]).eventually(x+" is gone", func() error {
 				if t.hasExchange(x) {
 					return errors.New("it exists")
 				}

@@ -19,7 +19,7 @@ var keepRows = suite{test: "TestKeep", title: "What is kept for later", rows: []
 	{id: "DL-13", what: "nobody takes messages from a hold queue: 403; what dies in it goes on", run: func(t *T) {
 		_, d, q := t.deadly("x-hold", true, "x-message-ttl", int32(1000))
 		words := "queue '" + q + "' in vhost '/' is a hold queue"
-		t.publishN(q, 2)
+		at := t.publishN(q, 2)
 		t.refused(amqp.AccessRefused, words, func(ch *amqp.Channel) error {
 			_, err := ch.Consume(q, "", false, false, false, false, nil)
 			return err
@@ -28,7 +28,7 @@ var keepRows = suite{test: "TestKeep", title: "What is kept for later", rows: []
 			_, _, err := ch.Get(q, true)
 			return err
 		})
-		t.equal("dead", bodies(t.take(d, 2)), "1 2")
+		t.equal("dead", bodies(t.by(at.Add(ms(1000))).take(d, 2)), "1 2")
 		t.publish(q)
 		n, err := t.ch().QueuePurge(q, false)
 		t.must(err)
@@ -114,7 +114,8 @@ var keepRows = suite{test: "TestKeep", title: "What is kept for later", rows: []
 			m := t.take1(q)
 			at := time.Now()
 			t.must(m.Reject(false))
-			letter := t.take(d, 1)[0]
+			rejected := time.Now()
+			letter := t.by(rejected.Add(ms(700))).take(d, 1)[0]
 			if early := ms(700) - time.Since(at); early > slack {
 				t.Errorf("%s: %v early", strategy, early)
 			}

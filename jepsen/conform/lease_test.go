@@ -53,7 +53,7 @@ var leaseRows = suite{test: "TestLease", title: "Queue leases", rows: []row{
 	{id: "E08", what: "a publish does not keep a queue", run: func(t *T) {
 		at := time.Now()
 		q := t.queue("q", "x-expires", int32(1500))
-		t.eventually(q+" is gone", func() error {
+		t.by(at.Add(ms(1500))).eventually(q+" is gone", func() error {
 			t.send("", q)
 			if t.exists(q) {
 				return fmt.Errorf("it exists %v after its declaration", time.Since(at))
@@ -74,6 +74,11 @@ var leaseRows = suite{test: "TestLease", title: "Queue leases", rows: []row{
 		t.policy("p", q, 0, map[string]any{"expires": 100000})
 		t.existsUntil(q, at.Add(ms(2500)))
 		t.soonGone(q, at.Add(ms(2500)))
+		q = t.queue("long", "x-expires", int32(100000))
+		at = time.Now()
+		t.policy("short", q, 0, map[string]any{"expires": 1500})
+		t.existsUntil(q, at.Add(ms(1500)))
+		t.soonGone(q, at.Add(ms(1500)))
 	}},
 	{id: "E11", what: "a message that was got and not settled keeps a queue", run: func(t *T) {
 		q := t.queue("q", "x-expires", int32(1000))
@@ -111,13 +116,12 @@ var leaseRows = suite{test: "TestLease", title: "Queue leases", rows: []row{
 		hold := func() string {
 			return t.queue("hold", "x-message-ttl", int32(500), "x-dead-letter-exchange", x, "x-expires", int32(1500))
 		}
-		n := 0
+		var sent []time.Time
 		last := t.every(ms(1000), ms(4500), func() {
-			n++
-			t.publish(hold(), body(fmt.Sprint(n)))
+			sent = append(sent, t.publish(hold(), body(fmt.Sprint(len(sent)+1))))
 		})
-		for i := range n {
-			m := t.next(from)
+		for i := range sent {
+			m := t.by(sent[i].Add(ms(500))).next(from)
 			t.equal("order", string(m.Body), fmt.Sprint(i+1))
 			t.must(m.Ack(false))
 		}

@@ -29,7 +29,7 @@ var localRows = suite{test: "TestLocal", title: "Local queues, direct reply-to, 
 		at := t.publishN(q, 3)
 		t.take(d, 1) // too many
 		t.readyUntil(d, 0, at.Add(ms(300)))
-		m := t.take(d, 2)
+		m := t.by(at.Add(ms(300))).take(d, 2)
 		t.equal("expired", bodies(m), "2 3")
 		t.equal("reason", t.death(m[0], 0)["reason"], "expired")
 	}},
@@ -130,7 +130,9 @@ var localRows = suite{test: "TestLocal", title: "Local queues, direct reply-to, 
 		t.publishOn(tx, q, "m")
 		t.waitUntil(time.Now().Add(ms(1200)))
 		at := time.Now()
+		answered := t.begins()
 		t.must(tx.TxCommit())
+		answered()
 		t.readyUntil(q, 1, at.Add(ms(1000)))
 		t.soonReady(q, 0, at.Add(ms(1000)))
 	}},

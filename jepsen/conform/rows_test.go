@@ -26,6 +26,9 @@ type row struct {
 	// but says what holds instead where the row cannot hold as it was written;
 	// without run, why it does not hold yet.
 	but string
+	// lives says that what the row asks for at a time is not to happen in it,
+	// or that it does not look: otherwise something must be bounded.
+	lives bool
 	// test runs the row if the suite's does not, and it holds.
 	test string
 }
@@ -59,7 +62,14 @@ func (s *suite) run(t *testing.T) {
 			if !s.rough {
 				t.Parallel()
 			}
-			r.run(newT(t, c, r.id))
+			one := newT(t, c, r.id)
+			if s.rough {
+				one.extra = electing
+			}
+			r.run(one)
+			if one.timed && !one.bounded && !r.lives {
+				t.Error("something is due while the row runs, and may be as late as it likes")
+			}
 		})
 	}
 }

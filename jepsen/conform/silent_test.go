@@ -12,6 +12,9 @@ import (
 	"github.com/quorate/quorate/jepsen/cluster"
 )
 
+// proven is how long a node must be gone to count as dead.
+const proven = 2 * time.Second
+
 // silentRows let the nodes of consumers die, or fall silent, while these hold
 // something.
 var silentRows = []row{
@@ -28,7 +31,7 @@ var silentRows = []row{
 		t.next(s.from)
 		_, from := t.consumeAt(others[0], q)
 		t.must(t.Nodes[n].Kill(t.ctx))
-		d := t.next(from)
+		d := t.by(time.Now().Add(proven)).next(from)
 		t.counted(&d, "x-delivery-count", 1)
 		t.must(d.Ack(false))
 		t.must(t.Nodes[n].Restart())
@@ -65,13 +68,12 @@ func leaderDiesBeforeTimeout(t *T) {
 	leader := t.Nodes[others[0]]
 	s := t.slowOn(t.openAt(n), q, "slow", "x-consumer-timeout", int32(timeout))
 	at := t.publish(q)
-	t.next(s.from)
+	s.take(t, timeout)
 	_, from := t.consumeAt(others[1], q)
 	t.waitUntil(at.Add(ms(timeout - 300)))
 	t.must(leader.Kill(t.ctx))
-	d := t.next(from)
+	d := t.by(s.due).next(from)
 	t.notBefore(at, timeout)
-	t.Logf("back %v after its deadline", time.Since(at.Add(ms(timeout))).Round(time.Millisecond))
 	t.equal("acquired", fmt.Sprint(d.Headers["x-acquired-count"]), "1")
 	if v, ok := d.Headers["x-delivery-count"]; ok {
 		t.Errorf("x-delivery-count %v", v)
@@ -113,6 +115,7 @@ func nodeFallsSilent(t *T) {
 
 	stopped := t.Nodes[n]
 	t.must(stopped.Signal(syscall.SIGSTOP))
+	due := time.Now().Add(ms(1000))
 	second := func() (<-chan amqp.Delivery, error) {
 		return t.openAt(others[1]).Consume(alone, "second", false, true, false, false, nil)
 	}
@@ -121,7 +124,7 @@ func nodeFallsSilent(t *T) {
 	}
 	var again []amqp.Delivery
 	for range held {
-		d := t.next(fromShort)
+		d := t.by(due).next(fromShort)
 		t.counted(&d, "x-acquired-count", 1)
 		if v, ok := d.Headers["x-delivery-count"]; ok {
 			t.Errorf("x-delivery-count %v", v)
@@ -129,7 +132,7 @@ func nodeFallsSilent(t *T) {
 		again = append(again, d)
 	}
 	var fromAlone <-chan amqp.Delivery
-	t.eventually("the exclusive consumer makes way", func() (err error) {
+	t.by(due).eventually("the exclusive consumer makes way", func() (err error) {
 		fromAlone, err = second()
 		return err
 	})
@@ -137,12 +140,8 @@ func nodeFallsSilent(t *T) {
 	t.must(stopped.Signal(syscall.SIGCONT))
 	t.must(stopped.AwaitReady(t.ctx))
 
-	select {
-	case tag := <-cancelled:
-		t.equal("cancelled", tag, "first")
-	case <-time.After(patience):
-		t.Error("the exclusive consumer is not told")
-	}
+	tag, _ := within(t.now(), "word to the exclusive consumer", cancelled)
+	t.equal("cancelled", tag, "first")
 	t.publish(alone)
 	d := t.next(fromAlone)
 	for _, d := range slices.Concat(deliveries[0], deliveries[1], again, []amqp.Delivery{d}) {

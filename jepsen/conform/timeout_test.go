@@ -20,7 +20,7 @@ func TestTimeout(t *testing.T) { timeoutRows.run(t) }
 var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: []row{
 	{id: "CT1", what: "basic.cancel after the timeout; another consumer has the message, redelivered", run: func(t *T) {
 		q, s, at := t.late(1000)
-		d := t.other(q)
+		d := t.by(s.due).other(q)
 		t.notBefore(at, 1000)
 		t.equal("redelivered", d.Redelivered, true)
 		s.mustBeCancelled(t)
@@ -36,8 +36,8 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 		_, ok, err := ch.Get(q, false)
 		t.must(err)
 		t.equal("got", ok, true)
-		t.mustBe(t.endedWith(&slow{closed: closed}), amqp.PreconditionFailed, "delivery acknowledgement on channel")
-		t.take(q, 1)
+		t.mustBe(t.by(time.Now().Add(ms(1000))).endedWith(&slow{closed: closed}), amqp.PreconditionFailed, "delivery acknowledgement on channel")
+		t.now().take(q, 1)
 	}},
 	{id: "CT4", what: "the consumer's argument counts, not the queue's", run: func(t *T) {
 		t.fires(1000, []any{"x-consumer-timeout", int32(60000)}, []any{"x-consumer-timeout", int32(1000)}, nil)
@@ -91,7 +91,7 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 	{id: "CT13", what: "what is not due can be acked", run: func(t *T) { t.partial(true) }},
 	{id: "CT14", what: "a late ack is no error and removes nothing", run: func(t *T) {
 		q, s, _ := t.late(1000)
-		d := t.other(q)
+		d := t.by(s.due).other(q)
 		t.must(s.delivery.Ack(false))
 		s.mustLive(t)
 		t.settledTo(q, 1)
@@ -101,7 +101,7 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 	{id: "CT15", what: "a late reject lets nothing die", run: func(t *T) {
 		x, dead := t.dead()
 		q, s, _ := t.late(1000, "x-dead-letter-exchange", x)
-		d := t.other(q)
+		d := t.by(s.due).other(q)
 		t.must(s.delivery.Reject(false))
 		s.mustLive(t)
 		t.readyUntil(dead, 0, time.Now().Add(ms(300)))
@@ -114,11 +114,11 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 		t.publishN(q, 3)
 		s := t.slow(q, "x-consumer-timeout", int32(1000))
 		for range 3 {
-			t.next(s.from)
+			s.take(t, 1000)
 		}
 		t.publish(q, body("4"))
 		s.mustBeCancelled(t)
-		t.equal("order", bodies(t.take(q, 4)), "1 2 3 4")
+		t.equal("order", bodies(t.now().take(q, 4)), "1 2 3 4")
 	}},
 	{id: "CT19", what: "another consumer of the channel goes on", run: func(t *T) {
 		q, s, _ := t.late(1000)
@@ -127,17 +127,17 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 		t.must(err)
 		s.mustBeCancelled(t)
 		t.publish(second)
-		d := t.next(from)
+		d := t.now().next(from)
 		t.must(d.Ack(false))
 		t.settledTo(second, 0)
-		t.take(q, 1)
+		t.now().take(q, 1)
 	}},
 	{id: "CT20", what: "its tag is free at once", run: func(t *T) {
 		q, s, _ := t.late(1000)
 		s.mustBeCancelled(t)
 		from, err := s.ch.Consume(q, "slow", false, false, false, false, nil)
 		t.must(err)
-		d := t.next(from)
+		d := t.now().next(from)
 		t.must(d.Ack(false))
 		t.settledTo(q, 0)
 	}},
@@ -147,12 +147,12 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 		var both [2]*slow
 		for i := range both {
 			both[i] = t.slow(q, "x-consumer-timeout", int32(500))
-			t.next(both[i].from)
+			both[i].take(t.now(), 500)
 			both[i].mustBeCancelled(t)
 		}
 		again := t.slowOn(both[0].ch, q, "again")
 		for range 2 {
-			d := t.next(again.from)
+			d := t.now().next(again.from)
 			t.must(d.Ack(false))
 			if d.Redelivered {
 				t.publish(q)
@@ -162,7 +162,7 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 	}},
 	{id: "CT22", what: "single active consumer: the next one takes over from one that times out", run: func(t *T) {
 		q, s, at := t.late(1000, "x-single-active-consumer", true)
-		d := t.other(q)
+		d := t.by(s.due).other(q)
 		t.notBefore(at, 1000)
 		s.mustBeCancelled(t)
 		t.must(d.Ack(false))
@@ -195,20 +195,20 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 		t.policy("p", q, 1, definition{"consumer-timeout": 1000})
 		t.inherits(q, 1000)
 		t.publish(q, body("new"))
-		t.next(s.from)
+		s.take(t, 1000)
 		s.mustBeCancelled(t)
-		t.equal("back", bodies(t.take(q, 1)), "new")
+		t.equal("back", bodies(t.now().take(q, 1)), "new")
 		t.settledTo(q, 1)
 	}},
 	{id: "CT28", what: "a consumer that the client has cancelled: the message goes back, the channel lives", run: func(t *T) {
 		q, s, _ := t.late(1000)
 		t.must(s.ch.Cancel("slow", false))
-		t.take(q, 1)
+		t.by(s.due).take(q, 1)
 		s.mustLive(t)
 	}},
 	{id: "CT31", what: "timeouts and late acks are counted, shown and logged", run: func(t *T) {
 		q, s, _ := t.late(500, "x-consumer-timeout-action", "suspend")
-		d := t.other(q)
+		d := t.by(s.due).other(q)
 		t.metric(1, "quorate_consumer_timeout_actions_total", `action="suspend"`)
 		t.metric(1, "quorate_consumer_timeouts_total")
 		var figures struct {
@@ -241,7 +241,16 @@ type slow struct {
 	from      <-chan amqp.Delivery
 	cancelled chan string
 	closed    chan *amqp.Error
+	due       time.Time     // for its cancellation; zero: it has no instant
 	delivery  amqp.Delivery // of late
+}
+
+// take takes a delivery that is held for too long from then on.
+func (s *slow) take(t *T, timeout int) amqp.Delivery {
+	t.Helper()
+	d := t.next(s.from)
+	s.due = time.Now().Add(ms(timeout))
+	return d
 }
 
 func (t *T) slow(queue string, pairs ...any) *slow {
@@ -254,7 +263,9 @@ func (t *T) slowOn(ch *amqp.Channel, queue, tag string, pairs ...any) *slow {
 	s := &slow{ch: ch, cancelled: ch.NotifyCancel(make(chan string, 2)), closed: ch.NotifyClose(make(chan *amqp.Error, 1))}
 	t.must(ch.Qos(10, 0, false))
 	var err error
-	s.from, err = ch.Consume(queue, tag, false, false, false, false, args(pairs...))
+	table := args(pairs...)
+	t.asks(table)
+	s.from, err = ch.Consume(queue, tag, false, false, false, false, table)
 	t.must(err)
 	return s
 }
@@ -266,7 +277,7 @@ func (t *T) late(timeout int32, pairs ...any) (q string, s *slow, at time.Time) 
 	q = t.queue("q", pairs...)
 	s = t.slow(q, append([]any{"x-consumer-timeout", timeout}, pairs...)...)
 	at = t.publish(q)
-	s.delivery = t.next(s.from)
+	s.delivery = s.take(t, int(timeout))
 	return q, s, at
 }
 
@@ -286,6 +297,7 @@ func (t *T) notBefore(at time.Time, timeout int) {
 
 func (s *slow) mustBeCancelled(t *T) {
 	t.Helper()
+	began := time.Now()
 	select {
 	case tag := <-s.cancelled:
 		t.equal("cancelled", tag, "slow")
@@ -294,6 +306,7 @@ func (s *slow) mustBeCancelled(t *T) {
 	case <-time.After(patience):
 		t.Fatal("no basic.cancel")
 	}
+	t.by(s.due).inTime("basic.cancel", began)
 	s.mustLive(t)
 }
 
@@ -305,13 +318,8 @@ func (s *slow) mustLive(t *T) {
 
 func (t *T) endedWith(s *slow) error {
 	t.Helper()
-	select {
-	case err := <-s.closed:
-		return err
-	case <-time.After(patience):
-		t.Fatal("the channel stays open")
-		return nil
-	}
+	err, _ := within(t, "end of the channel", s.closed)
+	return err
 }
 
 // fires checks that what decides of these is a timeout.
@@ -324,10 +332,10 @@ func (t *T) fires(timeout int, queue, consumer []any, policy definition) {
 	}
 	s := t.slow(q, consumer...)
 	at := t.publish(q)
-	t.next(s.from)
+	s.take(t, timeout)
 	s.mustBeCancelled(t)
 	t.notBefore(at, timeout)
-	t.take(q, 1)
+	t.now().take(q, 1)
 }
 
 // inForce waits until consumers of a queue inherit a timeout.
@@ -350,21 +358,22 @@ func (t *T) partial(ack bool) {
 	q := t.queue("q")
 	s := t.slow(q, "x-consumer-timeout", int32(timeout))
 	t.publish(q, body("1"))
-	t.next(s.from)
+	s.take(t, timeout)
 	t.waitUntil(time.Now().Add(ms(1500)))
 	at := t.publish(q, body("2"))
 	second := t.next(s.from)
+	due := time.Now().Add(ms(timeout))
 	s.mustBeCancelled(t)
 	if ack {
 		t.must(second.Ack(false))
 		s.mustLive(t)
 	}
-	t.equal("back", bodies(t.take(q, 1)), "1")
+	t.equal("back", bodies(t.now().take(q, 1)), "1")
 	if ack {
 		t.settledTo(q, 0)
 		return
 	}
-	t.take(q, 1)
+	t.by(due).take(q, 1)
 	t.notBefore(at, timeout)
 }
 
@@ -375,10 +384,10 @@ func (t *T) timesOut(n int, pairs ...any) {
 	t.publish(q)
 	for range n {
 		s := t.slow(q, "x-consumer-timeout", int32(200))
-		t.next(s.from)
+		s.take(t.now(), 200)
 		s.mustBeCancelled(t)
 	}
-	d := t.take(q, 1)[0]
+	d := t.now().take(q, 1)[0]
 	t.equal("acquired", fmt.Sprint(d.Headers["x-acquired-count"]), fmt.Sprint(n))
 	if v, ok := d.Headers["x-delivery-count"]; ok {
 		t.Errorf("x-delivery-count %v", v)
@@ -393,15 +402,15 @@ func (t *T) suspended(n int) {
 	t.publishN(q, n)
 	var all []amqp.Delivery
 	for range n {
-		all = append(all, t.next(s.from))
+		all = append(all, s.take(t, 300))
 	}
-	t.take(q, n)
+	t.by(s.due).take(q, n)
 	t.publish(q, body("new"))
 	for _, d := range all {
 		t.nothingNext(s.from, time.Now().Add(ms(300)))
 		t.must(d.Ack(false))
 	}
-	d := t.next(s.from)
+	d := t.now().next(s.from)
 	t.equal("then", string(d.Body), "new")
 	t.must(d.Ack(false))
 }
@@ -416,14 +425,16 @@ func incapable(t *T) {
 	t.publish(q)
 	_, err = r.Expect(60<<16 | 60)
 	t.must(err)
+	due := time.Now().Add(ms(1000))
 	_, err = r.Expect(60<<16 | 30) // a cancel must not come, a close must
 	var closed *client.Closed
 	if words := "delivery acknowledgement on channel 1 timed out. Timeout value used: 1000 ms."; !errors.As(err, &closed) ||
 		closed.Connection || closed.Code != amqp.PreconditionFailed || !strings.Contains(closed.Text, words) {
 		t.Fatalf("the channel ends with %v", err)
 	}
+	t.notLate("the close", due)
 	t.must(r.OpenChannel(2))
-	t.take(q, 1)
+	t.now().take(q, 1)
 }
 
 // keepsPlace lets a single active consumer be late with one of two messages.
@@ -437,9 +448,9 @@ func (t *T) keepsPlace() {
 	t.next(s.from)
 	t.waitUntil(time.Now().Add(ms(1000)))
 	at := t.publish(q, body("2"))
-	t.next(s.from)
+	s.take(t, timeout)
 	for _, want := range []string{"1", "2"} {
-		d := t.next(next)
+		d := t.by(s.due).next(next)
 		t.notBefore(at, timeout)
 		t.equal("delivery", string(d.Body), want)
 		t.must(d.Ack(false))

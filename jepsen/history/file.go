@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 )
 
 // line is one line of a history file: exactly one field is set.
@@ -13,6 +14,11 @@ type line struct {
 	Attempt  *Attempt  `json:"attempt,omitempty"`
 	Delivery *Delivery `json:"delivery,omitempty"`
 	Fault    *Fault    `json:"fault,omitempty"`
+	Stall    *stall    `json:"stall,omitempty"`
+}
+
+type stall struct {
+	Longest time.Duration `json:"longest"`
 }
 
 // Write writes the history as JSON lines.
@@ -30,6 +36,9 @@ func (h *History) Write(w io.Writer) error {
 	}
 	for i := range h.Faults {
 		errs = append(errs, enc.Encode(line{Fault: &h.Faults[i]}))
+	}
+	if h.Stall != 0 {
+		errs = append(errs, enc.Encode(line{Stall: &stall{h.Stall}}))
 	}
 	return errors.Join(errors.Join(errs...), b.Flush())
 }
@@ -54,8 +63,10 @@ func Read(r io.Reader) (*History, error) {
 			h.Deliveries = append(h.Deliveries, *l.Delivery)
 		case l.Fault != nil:
 			h.Faults = append(h.Faults, *l.Fault)
+		case l.Stall != nil:
+			h.Stall = l.Stall.Longest
 		default:
-			return nil, fmt.Errorf("history line %d: neither attempt, delivery nor fault", n)
+			return nil, fmt.Errorf("history line %d: neither attempt, delivery, fault nor stall", n)
 		}
 	}
 	return h, s.Err()

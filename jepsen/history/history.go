@@ -71,6 +71,8 @@ type History struct {
 	Attempts   []Attempt
 	Deliveries []Delivery
 	Faults     []Fault
+	// Stall is the longest time in which this machine kept the test from running.
+	Stall time.Duration
 
 	mu       sync.Mutex
 	start    time.Time
@@ -81,6 +83,13 @@ type History struct {
 // New starts a history; its clock begins now.
 func New() *History {
 	return &History{start: time.Now(), seen: map[string]map[uint64]bool{}}
+}
+
+// Beside starts another history on the same clock.
+func (h *History) Beside() *History {
+	other := New()
+	other.start = h.start
+	return other
 }
 
 // Now is the time on the history's clock, which never runs back.

@@ -17,6 +17,7 @@ func TestFileKeepsEverything(t *testing.T) {
 	h.Acked([]int{at})
 	h.Settled([]int{at})
 	h.Fault("kill", 2)()
+	h.Stall = 20 * time.Millisecond
 	if h.Missing() != 0 || h.Confirmed() != 1 || h.Received("q") != 1 {
 		t.Errorf("missing %d, confirmed %d, received %d", h.Missing(), h.Confirmed(), h.Received("q"))
 	}
@@ -34,6 +35,9 @@ func TestFileKeepsEverything(t *testing.T) {
 	}
 	if !reflect.DeepEqual(back.Attempts, h.Attempts) || !reflect.DeepEqual(back.Deliveries, h.Deliveries) || !reflect.DeepEqual(back.Faults, h.Faults) {
 		t.Errorf("read back %+v %+v %+v", back.Attempts, back.Deliveries, back.Faults)
+	}
+	if back.Stall != h.Stall {
+		t.Errorf("stall %v, read back %v", h.Stall, back.Stall)
 	}
 	if back.LongestSilence() != h.LongestSilence() || h.LongestSilence() <= 0 {
 		t.Errorf("longest silence %v, read back %v", h.LongestSilence(), back.LongestSilence())
