@@ -72,7 +72,7 @@ func leaderDiesBeforeTimeout(t *T) {
 	_, from := t.consumeAt(others[1], q)
 	t.waitUntil(at.Add(ms(timeout - 300)))
 	t.must(leader.Kill(t.ctx))
-	d := t.by(s.due).next(from)
+	d := t.by(s.due.Add(electing)).next(from) // the consumer gets the time back in which nobody led
 	t.notBefore(at, timeout)
 	t.equal("acquired", fmt.Sprint(d.Headers["x-acquired-count"]), "1")
 	if v, ok := d.Headers["x-delivery-count"]; ok {
@@ -115,7 +115,7 @@ func nodeFallsSilent(t *T) {
 
 	stopped := t.Nodes[n]
 	t.must(stopped.Signal(syscall.SIGSTOP))
-	due := time.Now().Add(ms(1000))
+	due := time.Now().Add(proven + ms(1000))
 	second := func() (<-chan amqp.Delivery, error) {
 		return t.openAt(others[1]).Consume(alone, "second", false, true, false, false, nil)
 	}
