@@ -6,6 +6,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -56,24 +57,32 @@ func (c *courier) send(from source, letters []fsm.DeadLetter) {
 			continue
 		}
 		payload := c.broker.deadPayload(config, l, p)
-		c.mu.Lock()
 		for _, q := range targets {
-			lane := c.lane(c.broker.target(q))
-			if lane == nil || lane.over() || c.bytes > courierBytes {
-				lost++
-				continue
-			}
 			e := c.broker.reenqueue(config, l, p, payload, limits.PlusOne(q))
 			c.broker.delayAt(q, e, payload)
-			lane.add(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: e}, op{payload: payload})
-			c.bytes += len(payload)
+			if !c.add(q, e, payload) {
+				lost++
+			}
 		}
-		c.mu.Unlock()
 	}
 	if lost > 0 {
 		c.missed.Add(uint64(lost))
 		c.broker.slog.Warn("dead letters dropped", "queue", spec.Name, "count", lost)
 	}
+}
+
+// add puts a letter into the stream to its target; false: there is none, or no
+// room.
+func (c *courier) add(q *catalog.Queue, e *logpb.Enqueue, payload fsm.Payload) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	lane := c.lane(c.broker.target(q))
+	if lane == nil || lane.over() || c.bytes > courierBytes {
+		return false
+	}
+	lane.add(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: e}, op{payload: payload})
+	c.bytes += len(payload)
+	return true
 }
 
 var _ source = (*group.Group)(nil)

@@ -32,6 +32,8 @@ type source interface {
 	View(f func(m *queue.Machine))
 	Submit(b group.Batch) error
 	Payload(ref fsm.Ref) ([]byte, error)
+	// Guard does something for the group; false: it has panicked.
+	Guard(doing string, f func()) bool
 }
 
 // forwarder brings the dead letters of a queue that this node leads to their
@@ -152,9 +154,17 @@ func (f *forwarder) stop() {
 	}
 }
 
-// run routes, forwards and settles until nothing changes any more. Proposals
-// are not waited for: what they change kicks again.
+// run works for the source. A panic quarantines that: its successor, on another
+// node, begins where the log says.
 func (f *forwarder) run() {
+	if !f.group.Guard("forward dead letters", f.work) {
+		f.stop()
+	}
+}
+
+// work routes, forwards and settles until nothing changes any more. Proposals
+// are not waited for: what they change kicks again.
+func (f *forwarder) work() {
 	for {
 		f.mu.Lock()
 		if !f.again || f.stopped {
@@ -360,25 +370,27 @@ func (f *forwarder) forget(targets []queue.Target) {
 // settle tells the source which of its transfers a target has answered, and
 // reports whether there are some that the source's log does not know of.
 func (f *forwarder) settle(t queue.Target) bool {
+	c, behind := f.settlement(t)
+	if c != nil {
+		f.propose(&logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: c})
+	}
+	return behind
+}
+
+// settlement is what settle tells, nil if that is under way, and what it reports.
+func (f *forwarder) settlement(t queue.Target) (c *logpb.SettleDead, behind bool) {
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	tr := f.streams[t.ID]
-	if tr == nil || tr.answered <= t.Settled {
-		f.mu.Unlock()
-		return false
+	switch {
+	case tr == nil || tr.answered <= t.Settled:
+		return nil, false
+	case tr.answered == tr.told && f.pending(tr.toldAt):
+		return nil, true
 	}
-	if tr.answered == tr.told && f.pending(tr.toldAt) {
-		f.mu.Unlock()
-		return true
-	}
-	upto := tr.answered
 	tr.refused = slices.DeleteFunc(tr.refused, func(n uint64) bool { return n <= t.Settled })
-	refused := slices.Clone(tr.refused)
-	tr.told, tr.toldAt = upto, f.broker.now()
-	f.mu.Unlock()
-	f.propose(&logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{
-		Target: uint64(t.ID), Upto: upto, Refused: refused,
-	}})
-	return true
+	tr.told, tr.toldAt = tr.answered, f.broker.now()
+	return &logpb.SettleDead{Target: uint64(t.ID), Upto: tr.answered, Refused: slices.Clone(tr.refused)}, true
 }
 
 // settleGone tells the source that a target is gone, and with it every transfer

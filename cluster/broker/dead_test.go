@@ -49,6 +49,12 @@ func (r *replicated) View(f func(*queue.Machine)) {
 	f(r.machine)
 }
 
+// Guard lets the test fail.
+func (r *replicated) Guard(_ string, f func()) bool {
+	f()
+	return true
+}
+
 func (r *replicated) Submit(b group.Batch) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

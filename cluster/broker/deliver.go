@@ -54,7 +54,13 @@ func (s *Session) forgetSettled(number uint64, c *consumer) {
 
 // deliver takes messages of one queue.
 func (s *Session) deliver(l *lane, d delivered) {
+	l.target.ask(s.take(l, d))
+}
+
+// take passes on messages of one queue, and lists what is missing.
+func (s *Session) take(l *lane, d delivered) []resyncAsk {
 	s.mu.Lock()
+	defer s.release()
 	out := d.messages[:0]
 	c := l.consumers[d.who]
 	if d.resync && c != nil {
@@ -91,9 +97,7 @@ func (s *Session) deliver(l *lane, d delivered) {
 	if len(out) > 0 {
 		s.events = append(s.events, event{kind: eventDeliver, messages: out})
 	}
-	asks := s.catchUp(l)
-	s.release()
-	l.target.ask(asks)
+	return s.catchUp(l)
 }
 
 // accept counts a message for a consumer, if there is room for it.

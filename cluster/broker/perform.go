@@ -281,13 +281,13 @@ func (b *Broker) answer(from string, queue fsm.QueueID, s fsm.SessionID, outcome
 		return
 	}
 	o.lock().Lock()
+	defer o.release()
 	for i := range outcomes {
 		if outcomes[i].Result.Code == fsm.NoSession && !t.isLeader(from) {
 			continue // of a former leader, about commands that have been sent again since
 		}
 		l.answered(outcomes[i].First, outcomes[i].Run, outcomes[i].Result)
 	}
-	o.release()
 }
 
 // tell passes a notice about a consumer to its session.

@@ -173,6 +173,9 @@ func (b *Broker) stats(id fsm.GroupID, q fsm.QueueID) *peerpb.StatsReply {
 			r.State = stateGone
 		}
 	})
+	if g.Leading() == 0 {
+		return &peerpb.StatsReply{} // it could not be read
+	}
 	return r
 }
 

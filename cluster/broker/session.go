@@ -149,10 +149,10 @@ func (s *Session) enqueue(p *fsm.Publish, limits catalog.Ceilings) {
 		fan = s.fanOf(s.route)
 	}
 	s.mu.Lock()
+	defer s.release()
 	for _, q := range s.route {
 		s.sendCopy(q, p, fan, limits)
 	}
-	s.release()
 }
 
 // Settle ends deliveries.
@@ -211,6 +211,7 @@ var errLost = fsm.Refuse(fsm.Internal, "the cluster took this node for dead and 
 // told takes a notice about a consumer.
 func (s *Session) told(l *lane, n told) {
 	s.mu.Lock()
+	defer s.release()
 	switch n.kind {
 	case peerpb.Notice_TIMED_OUT:
 		number := n.consumer
@@ -223,7 +224,6 @@ func (s *Session) told(l *lane, n told) {
 	case peerpb.Notice_GONE:
 		s.queueGone(l)
 	}
-	s.release()
 }
 
 // queueGone forgets a lane whose queue is gone, and what was known by it. The
@@ -256,6 +256,7 @@ func (s *Session) cancelled(l *lane, number uint64) {
 // What they hold can still be settled.
 func (s *Session) revoke(v *catalog.View) {
 	s.mu.Lock()
+	defer s.release()
 	for number, c := range s.consumers {
 		l := c.lane
 		q, ok := v.QueueByID(l.target.id)
@@ -265,16 +266,20 @@ func (s *Session) revoke(v *catalog.View) {
 		l.addCall(&logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: number}})
 		s.events = append(s.events, event{kind: eventCancelled, consumer: number})
 	}
-	s.release()
 }
 
 // do sends a command and waits for its answer.
 func (s *Session) do(ctx context.Context, q *catalog.Queue, c *logpb.Command) (*call, error) {
+	t, k := s.begin(q, c)
+	return k, s.broker().await(ctx, q, t, k)
+}
+
+// begin sends a command.
+func (s *Session) begin(q *catalog.Queue, c *logpb.Command) (*target, *call) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	l := s.lane(q)
-	k := l.addCall(c)
-	s.mu.Unlock()
-	return k, s.broker().await(ctx, q, l.target, k)
+	return l.target, l.addCall(c)
 }
 
 // await waits for the answer to a call, which may be a refusal. It gives up early if for longer than the grace the

@@ -118,9 +118,7 @@ func (t *target) run() {
 			// Whoever changed that has made the lanes send again, perhaps
 			// before the commands were taken for the former leader.
 			for _, l := range lanes {
-				l.owner.lock().Lock()
-				l.resend()
-				l.owner.lock().Unlock()
+				l.sendAgain()
 			}
 		}
 		clear(lanes)
@@ -144,9 +142,7 @@ func (t *target) submitAll(lanes []*lane, leader string) {
 	b := newLoad()
 	for i := 0; i < len(lanes); {
 		l := lanes[i]
-		l.owner.lock().Lock()
-		full := l.collect(&b)
-		l.owner.lock().Unlock()
+		full := l.take(&b)
 		if !full {
 			i++
 		}
@@ -202,11 +198,7 @@ func (t *target) lead(node string, term uint64) {
 // refresh sends everything unanswered again and asks for lost deliveries.
 func (t *target) refresh() {
 	for _, l := range t.all() {
-		l.owner.lock().Lock()
-		l.resend()
-		asks := l.resync()
-		l.owner.lock().Unlock()
-		t.ask(asks)
+		t.ask(l.restart())
 	}
 	t.mu.Lock()
 	t.start()
@@ -225,9 +217,7 @@ func (t *target) lose(node string) {
 	t.watch()
 	t.mu.Unlock()
 	for _, l := range t.all() {
-		l.owner.lock().Lock()
-		l.resend()
-		l.owner.lock().Unlock()
+		l.sendAgain()
 	}
 }
 
@@ -255,11 +245,41 @@ func (t *target) end() {
 	t.led = make(chan struct{})
 	t.mu.Unlock()
 	for _, l := range lanes {
-		l.owner.lock().Lock()
-		l.end()
-		l.owner.release()
+		l.finish()
 		l.owner.told(l, told{kind: peerpb.Notice_GONE})
 	}
+}
+
+// The four that follow take the owner's lock, and leave it whatever happens: a
+// lane that is broken must not hold up whoever comes next.
+
+// take is collect.
+func (l *lane) take(to *load) (full bool) {
+	l.owner.lock().Lock()
+	defer l.owner.lock().Unlock()
+	return l.collect(to)
+}
+
+// sendAgain is resend.
+func (l *lane) sendAgain() {
+	l.owner.lock().Lock()
+	defer l.owner.lock().Unlock()
+	l.resend()
+}
+
+// restart is resend and resync.
+func (l *lane) restart() []resyncAsk {
+	l.owner.lock().Lock()
+	defer l.owner.lock().Unlock()
+	l.resend()
+	return l.resync()
+}
+
+// finish is end, and passes on what comes of it.
+func (l *lane) finish() {
+	l.owner.lock().Lock()
+	defer l.owner.release()
+	l.end()
 }
 
 // resyncAsk asks a leader for a consumer's deliveries.

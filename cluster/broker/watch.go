@@ -234,13 +234,17 @@ func (b *Broker) watchTarget(t *target, now int64) bool {
 		return ask
 	}
 	for _, l := range t.all() {
-		l.owner.lock().Lock()
-		l.stuck(now, stuckAfter)
-		asks := l.unanswered(now, stuckAfter)
-		l.owner.lock().Unlock()
-		t.ask(asks)
+		t.ask(l.overdue(now))
 	}
 	return ask
+}
+
+// overdue sends again, and lists what to ask again, if that has taken too long.
+func (l *lane) overdue(now int64) []resyncAsk {
+	l.owner.lock().Lock()
+	defer l.owner.lock().Unlock()
+	l.stuck(now, stuckAfter)
+	return l.unanswered(now, stuckAfter)
 }
 
 // findLeader asks the members of a queue which of them serves.

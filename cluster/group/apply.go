@@ -37,17 +37,37 @@ func (a applier) ApplyBatch(logs []*raft.Log) []any {
 
 // serves reports whether effects are to leave. The caller holds g.mu.
 func (g *Group) serves() bool {
-	return g.leading.Load() != 0 && (g.memory != nil || g.raft.State() == raft.Leader)
+	return g.leading.Load() != 0 && !g.barred() && (g.memory != nil || g.raft.State() == raft.Leader)
 }
 
 // apply performs entries, and passes their effects on if this node leads.
 func (g *Group) apply(logs []*raft.Log) {
-	g.mu.Lock()
-	lead, ticked := g.serves(), false
-	if lead {
-		g.outgoing.lock()
+	if deadline, ticked, lead := g.applyAll(logs); lead {
+		defer g.contain("arm the timer")
+		g.timer.applied(g, deadline, ticked)
 	}
-	for _, l := range logs {
+}
+
+// applyAll performs entries. lead: their effects have been passed on. A machine
+// that panics is stopped: entries that come after are stored, not applied.
+func (g *Group) applyAll(logs []*raft.Log) (deadline fsm.Time, ticked, lead bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.stopped {
+		return 0, false, false
+	}
+	if lead = g.serves(); lead {
+		g.outgoing.lock()
+		defer g.outgoing.unlockAndRun(g)
+	}
+	var l *raft.Log
+	defer func() { // first of all: nobody performs the work of a group that is quarantined
+		if p := recover(); p != nil {
+			g.stop(fmt.Sprintf("apply entry %d of term %d", l.Index, l.Term), p)
+			lead = false
+		}
+	}()
+	for _, l = range logs {
 		if l.Type == raft.LogCommand {
 			ticked = g.applyEntry(l, lead) || ticked
 		}
@@ -58,14 +78,7 @@ func (g *Group) apply(logs []*raft.Log) {
 		g.release(g.effects.Released)
 	}
 	g.effects.Reset()
-	deadline := g.machine.NextDeadline()
-	if lead {
-		g.outgoing.unlockAndRun(g)
-	}
-	g.mu.Unlock()
-	if lead {
-		g.timer.applied(g, deadline, ticked)
-	}
+	return g.machine.NextDeadline(), ticked, lead
 }
 
 // Apply performs one entry.
@@ -114,29 +127,49 @@ func (g *Group) noteLateness(now fsm.Time) {
 }
 
 // Snapshot captures the machine; writing it happens elsewhere.
-func (a applier) Snapshot() (raft.FSMSnapshot, error) {
-	a.g.mu.Lock()
-	defer a.g.mu.Unlock()
-	return snapshot{a.g.machine.Snapshot()}, nil
+func (a applier) Snapshot() (_ raft.FSMSnapshot, err error) {
+	g := a.g
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.stopped {
+		return nil, ErrStopped
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			g.stop("capture a snapshot", p)
+			err = ErrStopped
+		}
+	}()
+	return snapshot{g, g.machine.Snapshot()}, nil
 }
 
 // Restore replaces the machine by a snapshot's.
-func (a applier) Restore(rc io.ReadCloser) error {
+//
+// A machine that panics is stopped. The replica opens all the same, or goes on
+// behind the snapshot: its log is whole, so others can count on its votes.
+func (a applier) Restore(rc io.ReadCloser) (err error) {
 	defer rc.Close()
 	state, err := raftlog.ReadState(rc)
 	if err != nil {
 		return err
 	}
-	a.g.mu.Lock()
-	defer a.g.mu.Unlock()
-	m := a.g.host.newMachine(a.g.spec)
+	g := a.g
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	defer func() {
+		if p := recover(); p != nil {
+			g.stop("restore a snapshot", p)
+			err = nil
+		}
+	}()
+	m := g.host.newMachine(g.spec)
 	if err := m.Restore(state); errors.Is(err, queue.ErrVersion) {
-		a.g.host.fail(codeTooOld, fmt.Sprintf("group %d: %v", a.g.spec.Group, err))
+		g.host.fail(codeTooOld, fmt.Sprintf("group %d: %v", g.spec.Group, err))
 	} else if err != nil {
 		return fmt.Errorf("restore the machine: %w", err)
 	}
-	a.g.machine = m
-	a.g.log.Started(m.Live, m.Index())
+	g.machine, g.stopped = m, false
+	g.log.Started(m.Live, m.Index())
 	return nil
 }
 
@@ -144,7 +177,10 @@ func (a applier) Restore(rc io.ReadCloser) error {
 // of live messages.
 type liveSink interface{ SetLive(indexes []uint64) }
 
-type snapshot struct{ view *queue.Snapshot }
+type snapshot struct {
+	group *Group
+	view  *queue.Snapshot
+}
 
 // Persist writes the machine's state without bodies.
 func (s snapshot) Persist(sink raft.SnapshotSink) error {
@@ -156,7 +192,15 @@ func (s snapshot) Persist(sink raft.SnapshotSink) error {
 	return sink.Close()
 }
 
-func (s snapshot) persist(sink raft.SnapshotSink) error {
+func (s snapshot) persist(sink raft.SnapshotSink) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.group.mu.Lock()
+			defer s.group.mu.Unlock()
+			s.group.stop("write a snapshot", p)
+			err = ErrStopped
+		}
+	}()
 	if _, err := s.view.WriteTo(sink); err != nil {
 		return err
 	}

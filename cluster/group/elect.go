@@ -64,6 +64,10 @@ type replica interface {
 	standing() standing // how far the log reaches
 	role() (role raft.RaftState, term uint64)
 	isClosed() bool
+	barred() bool // it is quarantined
+	// yieldTo makes another member the leader, if raft leads here. It does not
+	// block.
+	yieldTo(node string)
 }
 
 type vacancy struct {
@@ -79,13 +83,14 @@ type vacancy struct {
 	campaigned time.Time // last
 	standings  map[string]standing
 	led        map[string]time.Time // when a member said last that there is a leader
+	barred     map[string]bool      // members that must not lead, see Quarantine
 }
 
 func newVacancy(g replica) *vacancy {
 	_, term := g.role()
 	return &vacancy{
 		group: g, leader: g.Leader(), since: term, term: term,
-		standings: map[string]standing{}, led: map[string]time.Time{},
+		standings: map[string]standing{}, led: map[string]time.Time{}, barred: map[string]bool{},
 	}
 }
 
@@ -221,6 +226,9 @@ func (e *elections) look(now time.Time) bool {
 	for _, g := range campaign {
 		e.campaign(g)
 	}
+	for _, y := range l.yield {
+		y.group.yieldTo(y.to)
+	}
 	return some
 }
 
@@ -250,6 +258,13 @@ type look struct {
 	reached map[string]bool
 	room    int           // campaigns that may still begin
 	turn    time.Duration // the shortest
+	yield   []yield
+}
+
+// yield is a leadership, in raft's eyes only, that is to be handed over.
+type yield struct {
+	group replica
+	to    string
 }
 
 // filled reports whether the group has got a leader since the vacancy was
@@ -257,10 +272,10 @@ type look struct {
 // who was lost then does not count, also if its node is back.
 func (v *vacancy) filled(reached map[string]bool) bool {
 	leader := v.group.Leader()
-	if leader == "" || !reached[leader] {
+	role, term := v.group.role()
+	if leader == "" || !reached[leader] || role == raft.Leader && v.group.barred() {
 		return false
 	}
-	_, term := v.group.role()
 	return leader != v.leader || term > v.since
 }
 
@@ -292,18 +307,23 @@ func (e *elections) advance(v *vacancy, l *look) bool {
 	if v.ready.IsZero() {
 		v.ready = now
 	}
+	v.barred[e.node] = v.group.barred()
 	if now.Sub(v.asked) >= standingsEvery {
 		v.asked = now
 		mine := v.group.standing()
 		v.standings[e.node] = mine
 		for _, n := range alive {
 			if n != e.node {
-				l.ask[n] = appendItem(l.ask[n], item{kind: itemAsk, group: v.group.Spec().Group, standing: mine})
+				l.ask[n] = appendItem(l.ask[n], item{kind: itemAsk, group: v.group.Spec().Group, standing: mine, barred: v.barred[e.node]})
 			}
 		}
 	}
 	if !v.decided(alive, now) {
 		v.turns = turns{failed: v.turns.failed}
+		return false
+	}
+	if v.barred[e.node] {
+		e.yield(v, alive, l)
 		return false
 	}
 	p := pace{candidates: v.eligible(alive), shortest: l.turn, spread: rand.N[time.Duration]}
@@ -318,6 +338,27 @@ func (e *elections) advance(v *vacancy, l *look) bool {
 	v.campaigned = now
 	v.turns.taken(now, p)
 	return true
+}
+
+// yield has a member that must not lead, and that raft makes lead all the same,
+// hand over to the one with the longest log among those that may; the first of
+// equals, the preferred leader first. As long as there is none the group has a
+// leader in raft's eyes, and nobody serves.
+func (e *elections) yield(v *vacancy, alive []string, l *look) {
+	if role, _ := v.group.role(); role != raft.Leader || l.now.Sub(v.campaigned) < campaignTime {
+		return
+	}
+	best := ""
+	for _, n := range alive {
+		s, known := v.standings[n]
+		if n != e.node && known && !v.barred[n] && (best == "" || v.standings[best].less(s)) {
+			best = n
+		}
+	}
+	if best != "" {
+		v.campaigned = l.now
+		l.yield = append(l.yield, yield{v.group, best})
+	}
 }
 
 // eligible counts the candidates that can win: those whose log a majority of
@@ -335,6 +376,9 @@ func (v *vacancy) eligible(alive []string) int {
 
 // canWin reports whether a majority of all members can vote for candidate.
 func (v *vacancy) canWin(candidate string, alive []string) bool {
+	if v.barred[candidate] {
+		return false
+	}
 	mine, known := v.standings[candidate]
 	votes := 0
 	for _, m := range alive {
@@ -389,7 +433,7 @@ func (e *elections) rank(v *vacancy, alive []string) int {
 		if d := e.draining(e.node); d != e.draining(n) && v.canWin(n, alive) == v.canWin(e.node, alive) {
 			before = d
 		}
-		if before {
+		if before && !v.barred[n] {
 			rank++
 		}
 	}
@@ -440,7 +484,7 @@ func (e *elections) receive(from string, items []byte, now time.Time) {
 
 // answer says where this replica stands, or that the group has a leader.
 func (e *elections) answer(g replica, from string) item {
-	it := item{kind: itemStanding, group: g.Spec().Group, standing: g.standing()}
+	it := item{kind: itemStanding, group: g.Spec().Group, standing: g.standing(), barred: g.barred()}
 	leader := g.Leader()
 	if leader != "" && leader != from && (leader == e.node || e.links.Alive(leader)) {
 		it.kind = itemLed
@@ -455,7 +499,7 @@ func (e *elections) note(from string, it item, now time.Time) {
 	if v == nil {
 		return
 	}
-	v.standings[from] = it.standing
+	v.standings[from], v.barred[from] = it.standing, it.barred
 	switch it.kind {
 	case itemStanding, itemAsk: // who asks has no leader either, perhaps only since it last said so
 		delete(v.led, from)
@@ -479,17 +523,23 @@ type item struct {
 	kind     byte
 	group    fsm.GroupID
 	standing standing
+	barred   bool // who says so must not lead
 }
 
 const (
 	itemAsk      = 1 // this is where I stand, what about you?
 	itemStanding = 2
-	itemLed      = 3 // the group has a leader that I reach
+	itemLed      = 3    // the group has a leader that I reach
+	itemBarred   = 0x80 // added to the kind
 	itemSize     = 1 + 4 + 8 + 8
 )
 
 func appendItem(dst []byte, it item) []byte {
-	dst = append(dst, it.kind)
+	kind := it.kind
+	if it.barred {
+		kind |= itemBarred
+	}
+	dst = append(dst, kind)
 	dst = binary.BigEndian.AppendUint32(dst, uint32(it.group))
 	dst = binary.BigEndian.AppendUint64(dst, it.standing.term)
 	return binary.BigEndian.AppendUint64(dst, it.standing.index)
@@ -497,7 +547,7 @@ func appendItem(dst []byte, it item) []byte {
 
 func parseItem(b []byte) item {
 	return item{
-		kind: b[0], group: fsm.GroupID(binary.BigEndian.Uint32(b[1:])),
+		kind: b[0] &^ itemBarred, barred: b[0]&itemBarred != 0, group: fsm.GroupID(binary.BigEndian.Uint32(b[1:])),
 		standing: standing{binary.BigEndian.Uint64(b[5:]), binary.BigEndian.Uint64(b[13:])},
 	}
 }

@@ -41,6 +41,8 @@ type pretendNode struct {
 	term      uint64
 	log       standing
 	candidate bool
+
+	quarantined bool
 }
 
 func newPretend(t *testing.T, members ...string) *pretend {
@@ -71,6 +73,7 @@ func (n *pretendNode) Voters() []string                                         
 func (n *pretendNode) Leader() string                                                { return n.leader }
 func (n *pretendNode) standing() standing                                            { return n.log }
 func (n *pretendNode) isClosed() bool                                                { return n.closed }
+func (n *pretendNode) barred() bool                                                  { return n.quarantined }
 
 func (n *pretendNode) role() (raft.RaftState, uint64) {
 	switch {
@@ -83,6 +86,12 @@ func (n *pretendNode) role() (raft.RaftState, uint64) {
 }
 
 func (n *pretendNode) StepDown(fsm.GroupID, uint64, string) { n.candidate = false }
+
+// yieldTo lets the other one campaign.
+func (n *pretendNode) yieldTo(node string) {
+	n.p.stories = append(n.p.stories, fmt.Sprintf("%s %s yields to %s", n.p.now.Sub(time.Unix(1000, 0)), n.name, node))
+	n.p.nodes[node].Campaign(7)
+}
 
 func (n *pretendNode) Peers() (all []peer.PeerStatus) {
 	for _, name := range n.p.order {
@@ -251,6 +260,72 @@ func TestElectDraining(t *testing.T) {
 			p.mustLead(tc.leader)
 		})
 	}
+}
+
+// A quarantined member does not stand, and has no turn that others wait for.
+func TestElectQuarantined(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		barred string
+		longer []string // members with the longest log
+		leader string   // empty: nobody stands
+	}{
+		{"the first", "a", nil, "b"},
+		{"two", "ab", nil, "c"},
+		{"with the longest log", "a", []string{"a"}, "b"},
+		{"all", "abc", nil, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := newPretend(t, "a", "b", "c")
+			for _, name := range p.order {
+				n := p.nodes[name]
+				n.quarantined = strings.Contains(tc.barred, name)
+				if slices.Contains(tc.longer, name) {
+					n.log.index++
+				}
+				n.start()
+			}
+			p.run(time.Second / 2)
+			if tc.leader == "" {
+				p.run(time.Minute)
+				p.mustCampaign()
+				return
+			}
+			p.mustCampaign(tc.leader)
+			p.mustLead(tc.leader)
+		})
+	}
+}
+
+// A leader in raft's eyes that is quarantined hands over at once to a member
+// that is not, and if there is none, as soon as there is.
+func TestElectInsteadOfQuarantined(t *testing.T) {
+	p := newPretend(t, "a", "b", "c")
+	for _, name := range p.order {
+		n := p.nodes[name]
+		n.open, n.leader, n.quarantined = true, "a", name != "c"
+	}
+	p.nodes["c"].log.index--
+	p.nodes["c"].log.term = 2
+	p.nodes["a"].start()
+	p.run(100 * time.Millisecond)
+	if len(p.stories) != 2 || !strings.HasSuffix(p.stories[0], "a yields to c") {
+		t.Fatalf("what happens: %q", p.stories)
+	}
+	p.mustLead("c")
+
+	p.stories = nil
+	p.nodes["c"].quarantined = true
+	p.nodes["c"].start()
+	p.run(10 * time.Second)
+	p.mustCampaign()
+	p.nodes["b"].quarantined = false
+	p.nodes["b"].log = standing{2, 9}
+	p.run(2 * time.Second)
+	if len(p.stories) != 2 || !strings.HasSuffix(p.stories[0], "c yields to b") {
+		t.Fatalf("what happens: %q", p.stories)
+	}
+	p.mustLead("b")
 }
 
 // A member with the longest log is elected although it is about to stop, if
@@ -555,7 +630,10 @@ func TestElectClosed(t *testing.T) {
 
 // Items survive the wire; what is cut short is left alone.
 func TestElectionItems(t *testing.T) {
-	items := []item{{itemAsk, 7, standing{3, 4}}, {itemLed, 1<<32 - 1, standing{1 << 63, 1<<64 - 1}}}
+	items := []item{
+		{itemAsk, 7, standing{3, 4}, false}, {itemStanding, 7, standing{3, 4}, true},
+		{itemLed, 1<<32 - 1, standing{1 << 63, 1<<64 - 1}, false},
+	}
 	var b []byte
 	for _, it := range items {
 		b = appendItem(b, it)

@@ -68,9 +68,12 @@ type Group struct {
 	started chan struct{} // closed once raft is set
 	ending  chan struct{} // closed when close begins
 
-	mu      sync.Mutex // guards machine and effects
+	mu      sync.Mutex // guards machine, effects and stopped
 	machine *queue.Machine
 	effects fsm.Effects
+	stopped bool // the machine has failed: an empty one stands in for it
+
+	quarantined atomic.Pointer[Quarantine] // nil: it may lead
 
 	// term in which this replica serves as leader; 0: it does not.
 	leading  atomic.Uint64
@@ -95,7 +98,7 @@ func (g *Group) Spec() Spec { return g.spec }
 
 // Leading returns the term in which this replica leads and serves, or 0.
 func (g *Group) Leading() uint64 {
-	if g.yielding.Load() {
+	if g.yielding.Load() || g.barred() {
 		return 0
 	}
 	return g.leading.Load()
@@ -119,8 +122,10 @@ func (g *Group) Leader() string {
 }
 
 // View runs f on the machine between two entries. f must be quick, must not
-// change the machine and must not keep it.
+// change the machine and must not keep it. What f has set counts for nothing if
+// the group is quarantined afterwards.
 func (g *Group) View(f func(m *queue.Machine)) {
+	defer g.contain("read the machine")
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	f(g.machine)
@@ -174,6 +179,9 @@ func (g *Group) Settle(timeout time.Duration) error {
 func (g *Group) Expire(timeout time.Duration) error {
 	end := time.Now().Add(timeout)
 	for g.due() {
+		if g.leading.Load() == 0 || g.barred() {
+			return ErrNotLeading
+		}
 		g.proposeTick()
 		if err := g.Settle(timeout); err != nil {
 			return fmt.Errorf("expire due messages: %w", err)
@@ -186,6 +194,7 @@ func (g *Group) Expire(timeout time.Duration) error {
 }
 
 func (g *Group) due() bool {
+	defer g.contain("look for what is due")
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	d := g.machine.NextDeadline()

@@ -82,7 +82,8 @@ type Host struct {
 	expected int  // groups
 	many     bool // there are, or will be, see repace
 
-	localBytes atomic.Int64 // of the payloads of local queues
+	localBytes atomic.Int64  // of the payloads of local queues
+	panics     atomic.Uint64 // in work for groups
 	dead       deaths
 
 	stop chan struct{}
@@ -284,7 +285,7 @@ func (h *Host) observe() {
 }
 
 func (h *Host) leaderSeen(g *Group, leader string) {
-	if leader == "" {
+	if leader == "" || leader == h.config.Node && g.barred() {
 		h.elections.vacant(g)
 		return
 	}

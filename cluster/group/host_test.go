@@ -3,6 +3,7 @@ package group
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"path/filepath"
 	"runtime"
@@ -38,14 +39,18 @@ type outside struct {
 	terms      []uint64
 	performing int
 	overlap    bool
+	// poisoned: performing work of these groups panics.
+	poisoned map[fsm.GroupID]bool
 }
 
 func (o *outside) event(f func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	defer func() {
+		close(o.changed)
+		o.changed = make(chan struct{})
+	}()
 	f()
-	close(o.changed)
-	o.changed = make(chan struct{})
 }
 
 func (o *outside) Perform(g *Group, w *Work) {
@@ -54,6 +59,10 @@ func (o *outside) Perform(g *Group, w *Work) {
 	o.overlap = o.overlap || o.performing > 1
 	o.mu.Unlock()
 	o.event(func() {
+		if o.poisoned[g.Spec().Group] {
+			o.performing--
+			panic("poison")
+		}
 		o.outcomes = append(o.outcomes, w.Outcomes...)
 		o.deliveries = append(o.deliveries, w.Deliveries...)
 		for _, d := range w.Deliveries {
@@ -91,7 +100,7 @@ func (o *outside) await(t *testing.T, what string, f func() bool) {
 	}
 }
 
-// lone is a host of one node.
+// lone is a host and what it stands on.
 type lone struct {
 	*Host
 	outside *outside
@@ -102,14 +111,33 @@ type lone struct {
 	raised  atomic.Uint32 // fsm_version - 1
 }
 
+// mustHost opens the host of a node that is alone.
 func mustHost(t *testing.T, dir string) *lone {
+	t.Helper()
+	return mustHostOf(t, dir, "n1", map[string]net.Listener{"n1": mustListen(t)}, slog.New(slog.DiscardHandler))
+}
+
+func mustListen(t *testing.T) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	logger := slog.New(slog.DiscardHandler)
-	mesh, err := peer.New(peer.Config{Node: "n1", Cluster: "test", Listener: l, Incarnation: [16]byte{1}})
+	return l
+}
+
+// mustHostOf opens the host of one of these nodes.
+func mustHostOf(t *testing.T, dir, node string, nodes map[string]net.Listener, logger *slog.Logger) *lone {
+	t.Helper()
+	names, others := slices.Sorted(maps.Keys(nodes)), map[string]string{}
+	for name, l := range nodes {
+		if name != node {
+			others[name] = l.Addr().String()
+		}
+	}
+	mesh, err := peer.New(peer.Config{
+		Node: node, Cluster: "test", Listener: nodes[node], Peers: others, Incarnation: [16]byte{1 + byte(slices.Index(names, node))},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,9 +148,9 @@ func mustHost(t *testing.T, dir string) *lone {
 	began := time.Now()
 	n := &lone{outside: &outside{changed: make(chan struct{})}, store: store, mesh: mesh, dir: dir}
 	n.Host = NewHost(Config{
-		Node: "n1", Store: store, Mesh: mesh, Logger: logger, Outside: n.outside,
+		Node: node, Store: store, Mesh: mesh, Logger: logger, Outside: n.outside,
 		Clock: clock.New(clock.Config{
-			Node: "n1", Nodes: []string{"n1"}, Logger: logger,
+			Node: node, Nodes: []string{node}, Logger: logger,
 			Wall:      time.Now,
 			Monotonic: func() time.Duration { return time.Since(began) },
 			MaxSkew:   func() fsm.Millis { return 1000 },
@@ -133,6 +161,7 @@ func mustHost(t *testing.T, dir string) *lone {
 		Heartbeat: time.Second, Reclaimable: 32 << 20, KindStanding: 16,
 	})
 	n.Start()
+	mesh.Watch(n.PeerChanged)
 	mesh.Start()
 	t.Cleanup(func() { n.shut(t) })
 	return n

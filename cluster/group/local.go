@@ -42,6 +42,13 @@ func (l *memoryLog) append(payloads []byte) (index uint64, grown int64) {
 	return l.index, grown
 }
 
+// last is the index of the last entry.
+func (l *memoryLog) last() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.index
+}
+
 func (l *memoryLog) payload(ref fsm.Ref) ([]byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,7 +102,7 @@ func (h *Host) OpenLocal(spec Spec) *Group {
 	h.locals[spec.Group] = g
 	h.mu.Unlock()
 	g.configure(true)
-	h.outside.Led(g, LocalTerm)
+	g.announce(LocalTerm)
 	return g
 }
 
@@ -147,5 +154,5 @@ func (g *Group) end() {
 	g.leading.Store(0)
 	g.host.ticker.remove(g)
 	g.host.localBytes.Add(-g.memory.close())
-	g.host.outside.Led(g, 0)
+	g.announce(0)
 }

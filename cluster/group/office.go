@@ -8,62 +8,88 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quorate/quorate/cluster/clock"
+	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
 // review brings the group's role in line with raft's state: a new leader
-// takes office, a former one leaves it.
+// takes office, a former one leaves it. A quarantined one does not take it, and
+// looks for somebody else.
 func (g *Group) review() {
+	defer g.contain("change the leader")
 	g.office.Lock()
 	defer g.office.Unlock()
 	if g.closed.Load() {
 		return
 	}
-	lead := g.raft.State() == raft.Leader
-	if had := g.leading.Load(); had != 0 && (!lead || had != g.raft.CurrentTerm()) {
+	lead := g.memory != nil || g.raft.State() == raft.Leader
+	if had := g.leading.Load(); had != 0 && (!lead || g.barred() || had != g.Term()) {
 		g.leave()
 	}
-	if lead && g.leading.Load() == 0 {
+	switch {
+	case !lead || g.leading.Load() != 0:
+	case !g.barred():
 		g.enter()
+	case g.memory == nil:
+		g.host.elections.vacant(g)
 	}
 }
 
 // enter waits until everything earlier leaders committed has been applied,
 // and then starts to serve.
 func (g *Group) enter() {
-	g.awaitClocks()
-	if err := g.barrier(); err != nil {
-		return // lost again; the next change of state comes here once more
+	if g.memory == nil {
+		g.awaitClocks()
+		if g.barrier() != nil {
+			return // lost again; the next change of state comes here once more
+		}
 	}
-	g.mu.Lock()
-	term := g.raft.CurrentTerm()
-	if g.raft.State() != raft.Leader {
-		g.mu.Unlock()
+	term, deadline := g.begin()
+	if term == 0 {
 		return
 	}
-	g.proposer.mu.Lock()
-	g.proposer.stamper.Begin(g.host.clock, max(g.proposer.stamper.Last(), g.machine.Clock()))
-	g.proposer.mu.Unlock()
-	g.leading.Store(term)
-	g.outgoing.lock()
-	g.effects.Reset()
-	g.machine.Resume(&g.effects)
-	g.outgoing.add(&g.effects)
-	g.effects.Reset()
-	deadline := g.machine.NextDeadline()
-	g.timer.begin(g, deadline) // before entries of this term can change it
-	g.outgoing.unlockAndRun(g)
-	g.mu.Unlock()
-
-	g.host.elections.filled(g.spec.Group)
+	if g.memory != nil && g.closed.Load() { // meanwhile
+		g.leave()
+		return
+	}
+	if g.memory == nil {
+		g.host.elections.filled(g.spec.Group)
+	}
 	g.configure(true)
-	g.host.outside.Led(g, term)
+	g.announce(term)
 	if deadline != 0 {
 		// The first entry of a new term is a tick, so that time that passed
 		// without a leader is accounted for before anything is handed out.
 		g.proposeTick()
 	}
+}
+
+// begin starts a term of office; 0: raft has changed its mind.
+func (g *Group) begin() (term uint64, deadline fsm.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	term = g.Term()
+	if g.memory == nil && g.raft.State() != raft.Leader {
+		return 0, 0
+	}
+	g.effects.Reset()
+	g.machine.Resume(&g.effects)
+	deadline = g.machine.NextDeadline()
+	g.proposer.begin(g.host.clock, g.machine.Clock())
+	g.leading.Store(term)
+	g.outgoing.lock()
+	defer g.outgoing.unlockAndRun(g)
+	g.outgoing.add(&g.effects)
+	g.effects.Reset()
+	g.timer.begin(g, deadline) // before entries of this term can change it
+	return term, deadline
+}
+
+// announce tells the outside that this node leads, or no longer does (0).
+func (g *Group) announce(term uint64) {
+	defer g.contain("announce the leader")
+	g.host.outside.Led(g, term)
 }
 
 // awaitClocks waits until a majority of the wall clocks is known, so that the
@@ -102,6 +128,7 @@ const settingsRetry = 250 * time.Millisecond
 // It proposes nothing while the machine's settings come from a newer view of
 // the catalog than this node's: it is called once more when that has come.
 func (g *Group) configure(again bool) {
+	defer g.contain("bring in the settings")
 	s := &g.settings
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,6 +139,9 @@ func (g *Group) configure(again bool) {
 	last := s.proposed
 	if last == nil {
 		g.View(func(m *queue.Machine) { last = m.Config() })
+	}
+	if last == nil {
+		return // it is quarantined
 	}
 	if want.Revision < last.Revision || proto.Equal(last, want) {
 		return
@@ -179,5 +209,5 @@ func (g *Group) leave() {
 		g.proposer.start(g)
 	}
 	g.proposer.mu.Unlock()
-	g.host.outside.Led(g, 0)
+	g.announce(0)
 }

@@ -127,16 +127,15 @@ func (p *proposer) start(g *Group) {
 
 func (p *proposer) run(g *Group) {
 	defer p.done.Done()
+	defer g.contain("propose an entry")
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	defer p.ended()
 	for {
 		for len(p.flights) >= maxFlights || p.bytes >= maxFlightBytes {
 			p.room.Wait()
 		}
 		if len(p.light) == 0 && len(p.heavy) == 0 && !p.tick {
-			p.running = false
-			p.room.Broadcast()
-			p.rested()
 			return
 		}
 		if g.leading.Load() == 0 {
@@ -147,15 +146,28 @@ func (p *proposer) run(g *Group) {
 	}
 }
 
+// ended notes that the goroutine that builds entries ends. The caller holds mu.
+func (p *proposer) ended() {
+	p.running = false
+	p.room.Broadcast()
+	p.rested()
+}
+
 // giveUp reports everything that waits as undecided. The caller holds mu.
 func (p *proposer) giveUp(g *Group) {
 	from := origins(origins(nil, p.light), p.heavy)
 	p.light, p.heavy, p.tick = drop(p.light, len(p.light)), drop(p.heavy, len(p.heavy)), false
 	p.mu.Unlock()
+	defer p.mu.Lock()
+	g.undecided(from)
+}
+
+// undecided tells nodes that what they have submitted may be lost.
+func (g *Group) undecided(from []string) {
+	defer g.contain("report undecided commands")
 	for _, f := range from {
 		g.host.outside.Undecided(g, f)
 	}
-	p.mu.Lock()
 }
 
 // propose makes one entry of what waits. The caller holds mu, which is
@@ -173,24 +185,30 @@ func (p *proposer) propose(g *Group) {
 	}
 	f := flight{bytes: bytes + len(log.Data), from: origins(origins(nil, light), heavy)}
 	p.light, p.heavy = drop(p.light, len(light)), drop(p.heavy, len(heavy))
-	if g.memory != nil {
-		p.mu.Unlock()
-		g.commit(&log)
-		p.mu.Lock()
+	if f.future = p.enter(g, &log); f.future == nil {
 		p.commits++
 		p.room.Broadcast()
 		return
 	}
 	p.bytes += f.bytes
-	p.mu.Unlock()
-	f.future = endingWith(g.raft.ApplyLog(log, 0), g.ending)
-	p.mu.Lock()
 	p.flights = append(p.flights, f)
 	if !p.waiting {
 		p.waiting = true
 		p.done.Add(1)
 		go p.land(g)
 	}
+}
+
+// enter puts an entry into the log; nil: it has been applied. The caller holds
+// mu, which is released meanwhile.
+func (p *proposer) enter(g *Group, log *raft.Log) raft.ApplyFuture {
+	p.mu.Unlock()
+	defer p.mu.Lock()
+	if g.memory != nil {
+		g.commit(log)
+		return nil
+	}
+	return endingWith(g.raft.ApplyLog(*log, 0), g.ending)
 }
 
 // take returns the first of the batches that fit into an entry which has so
@@ -293,11 +311,16 @@ func (p *proposer) land(g *Group) {
 		if err != nil {
 			g.timer.lost(g)
 			g.settingsLost()
-			for _, from := range f.from {
-				g.host.outside.Undecided(g, from)
-			}
+			g.undecided(f.from)
 		}
 	}
+}
+
+// begin makes the stamps of a term of office begin, not before last.
+func (p *proposer) begin(c *clock.Clock, last fsm.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stamper.Begin(c, max(p.stamper.Last(), last))
 }
 
 // until is how long at least it takes until entries are stamped with t; 0:

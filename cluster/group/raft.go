@@ -51,7 +51,9 @@ func (g *Group) openRaft() error {
 	}
 	g.raft = r
 	g.mu.Lock()
-	g.log.Started(g.machine.Live, g.machine.Index())
+	if !g.stopped { // else nothing is known of what lives
+		g.log.Started(g.machine.Live, g.machine.Index())
+	}
 	g.mu.Unlock()
 	close(g.started)
 	return nil

@@ -72,7 +72,7 @@ func (s *snapshots) look() {
 	var most *Group
 	for _, g := range busy {
 		switch {
-		case g.closed.Load():
+		case g.closed.Load() || g.hasStopped():
 			s.forget(g)
 		case g.log.EntriesSinceSnapshot() >= snapshotEntries || g.log.Reclaimable() >= g.worthwhile(len(busy)):
 			s.take(g, len(busy))

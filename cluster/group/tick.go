@@ -56,6 +56,7 @@ func (g *Group) moreDue() bool {
 
 // fire proposes a tick if one is due and none is under way.
 func (t *timer) fire(g *Group) {
+	defer g.contain("propose a tick")
 	t.mu.Lock()
 	if t.deadline == 0 || t.inFlight || g.leading.Load() == 0 {
 		t.mu.Unlock()

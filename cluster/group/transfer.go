@@ -33,7 +33,7 @@ func (g *Group) Transfer(to string) error {
 	g.office.Lock()
 	defer g.office.Unlock()
 	term := g.leading.Load()
-	if term == 0 || g.memory != nil || g.closed.Load() {
+	if term == 0 || g.barred() || g.memory != nil || g.closed.Load() {
 		return ErrNotLeading
 	}
 	g.setYielding(true)
@@ -82,12 +82,20 @@ func (g *Group) handOver(to string) error {
 // commands it has refused have taken it for one that does not.
 func (g *Group) announceAgain(term uint64) {
 	g.setYielding(false)
-	g.mu.Lock()
-	g.timer.begin(g, g.machine.NextDeadline()) // under the lock, as in enter
-	g.mu.Unlock()
+	defer g.host.spawn(g.review) // what was seen of raft meanwhile
+	if g.barred() {
+		return
+	}
+	g.rearm()
 	g.configure(true)
-	g.host.outside.Led(g, term)
-	g.host.spawn(g.review) // what was seen of raft meanwhile
+	g.announce(term)
+}
+
+// rearm has the ticker look at the deadline anew.
+func (g *Group) rearm() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.timer.begin(g, g.machine.NextDeadline()) // under the lock, as in begin
 }
 
 // setYielding makes the group refuse commands although it leads, or take them

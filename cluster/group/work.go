@@ -144,14 +144,22 @@ func (o *outgoing) run(g *Group) {
 			o.next = &Work{}
 		}
 		o.mu.Unlock()
-		g.host.outside.Perform(g, w)
-		if len(w.released) > 0 {
-			g.release(w.released)
-		}
+		g.perform(w)
 		w.reset()
 		o.mu.Lock()
 		o.spare = w
 		o.mu.Unlock()
+	}
+}
+
+// perform does work, and frees the entries that it releases. A group that is
+// quarantined has no effects: who misses them asks again where it is led next.
+func (g *Group) perform(w *Work) {
+	if !g.barred() {
+		g.Guard("perform effects", func() { g.host.outside.Perform(g, w) })
+	}
+	if len(w.released) > 0 {
+		g.Guard("free payloads", func() { g.release(w.released) })
 	}
 }
 
@@ -165,6 +173,7 @@ var effectsPool = sync.Pool{New: func() any { return new(fsm.Effects) }}
 // an answer allows, and passes it on in its place among the deliveries, with
 // the notice of what was taken from it, or that it is cancelled. Only the leader answers.
 func (g *Group) Resync(to fsm.ConsumerID, after uint64) {
+	defer g.contain("answer a resync")
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.leading.Load() == 0 {
