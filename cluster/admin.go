@@ -140,7 +140,7 @@ func (n *Node) Replicas() []api.Replica {
 		spec := g.Spec()
 		r := api.Replica{
 			VHost: spec.VHost, Name: spec.Name, QueueID: uint64(spec.Queue), Group: uint32(spec.Group),
-			Node: n.config.Name, Leader: g.Leading() != 0, LeaderNode: g.Leader(), Term: g.Term(),
+			Node: n.config.Name, Leader: g.Leading() != 0, LeaderNode: g.Leader(), Term: g.Term(), Quarantined: g.Quarantined() != nil,
 		}
 		g.View(func(m *queue.Machine) {
 			s, h := m.Stats(), m.Hash()

@@ -60,6 +60,7 @@ func (n *Node) Members(ctx context.Context, q *catalog.Queue) []api.Member {
 		if x := s[name][q.Group]; x != nil {
 			m.State, m.Term, m.LastLogIndex, m.LastWritten = x.Role, x.Term, x.Last, x.Last
 			m.CommitIndex, m.LastApplied, m.SnapshotIndex = x.Commit, x.Applied, x.Snapshot
+			m.Quarantined = x.Quarantined
 			if m.Membership = "non_voter"; x.Voter {
 				m.Membership = "voter"
 			}

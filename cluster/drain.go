@@ -249,7 +249,7 @@ func (n *Node) heirs(led map[fsm.GroupID][]string, s standings) []transfer {
 func (n *Node) heir(id fsm.GroupID, members []string, leader string, s standings, load map[string]int) string {
 	best := ""
 	for _, m := range members {
-		if m == leader || n.drains(m) || !n.Online(m) || !s.current(m, id, maxHeirLag) || s[m][id].Role != "follower" {
+		if m == leader || n.drains(m) || !n.Online(m) || !s.current(m, id, maxHeirLag) || s[m][id].Role != "follower" || s[m][id].Quarantined {
 			continue // a candidate does not take notice of being told to campaign
 		}
 		if best == "" || load[m] < load[best] {

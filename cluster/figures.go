@@ -30,6 +30,7 @@ func (n *Node) figures() metrics.Figures {
 	f.Space = n.shortages.watch.Figures()
 	f.TimedOut, f.LateAcks = n.broker.Lateness()
 	f.ExchangesExpired = n.expired.Load()
+	f.Quarantined, f.GroupPanics = len(n.host.Quarantined()), n.host.Panics()
 	f.Deaths, f.LostOnce = n.host.Deaths(), n.broker.LostOnce()
 	return f
 }
@@ -72,7 +73,7 @@ func (n *Node) Status() api.Status {
 	s := api.Status{
 		Node: n.config.Name, Cluster: n.config.ClusterName, ProductVersion: Version, FSMVersion: n.View().FSMVersion(), Ready: n.Ready(),
 		CatalogLeader: n.catalog.Leader(), Queues: n.View().QueueCount(), Replicas: replicas, Leaders: led.Queues,
-		Alarms: n.alarms(), Peers: []api.Peer{},
+		Alarms: n.alarms(), Peers: []api.Peer{}, Quarantined: n.Quarantined(),
 	}
 	for _, p := range n.mesh.Peers() {
 		s.Peers = append(s.Peers, api.Peer{

@@ -145,7 +145,8 @@ type nodes struct {
 
 	machines map[string]*machine
 
-	first       []string // nodes to start with; nil: all
+	properties  map[string]broker.Properties // of a node; not there: none are read
+	first       []string                     // nodes to start with; nil: all
 	through     string   // node through which others join; empty: they are on the list
 	silentGrace time.Duration
 	versions    map[string]fsm.Versions  // that a node supports; not there: those of the program
@@ -222,10 +223,17 @@ func (c *nodes) config(name string) Config {
 		Listener: c.net.listen(c.t, name), Dial: c.net.dialer(name),
 		Clock:  func() time.Time { return time.Now().Add(c.wrongBy(name)) },
 		Exit:   func(code int) { panic(fmt.Sprintf("node %s exits with %d", name, code)) },
-		Logger: logger, Properties: noProperties{},
+		Logger: logger, Properties: c.propertiesOf(name),
 		DefaultVHost: "/", DefaultUser: "guest", DefaultPassword: "guest",
 		LeaderlessGrace: 5 * time.Second, Defaults: catalog.Defaults{DisconnectedTimeout: fsm.Millis(c.silentGrace.Milliseconds())}, GroupSize: 3, Versions: c.versions[name],
 	}
+}
+
+func (c *nodes) propertiesOf(name string) broker.Properties {
+	if p := c.properties[name]; p != nil {
+		return p
+	}
+	return noProperties{}
 }
 
 func (c *nodes) wrongBy(name string) time.Duration {

@@ -105,6 +105,8 @@ func (n *Node) TransferLeadership(ctx context.Context, q *catalog.Queue, to stri
 		return fsm.Refuse(fsm.Precondition, "already_leader")
 	case n.drains(to):
 		return fsm.Refuse(fsm.Precondition, "node '"+to+"' is in maintenance mode")
+	case s[to][q.Group].GetQuarantined():
+		return fsm.Refuse(fsm.Precondition, "the queue is quarantined on node '"+to+"'")
 	case from == "":
 		return errors.New("the queue has no leader")
 	case !n.Online(to) || !s.current(to, q.Group, maxHeirLag):

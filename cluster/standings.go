@@ -111,7 +111,7 @@ func (n *Node) replicas(req *peerpb.ReplicasRequest) *peerpb.ReplicasReply {
 	if len(req.Groups) == 0 {
 		r.Replicas = append(r.Replicas, replicaOf(catalogGroup, n.catalog.Progress()))
 		for _, g := range n.host.Groups() {
-			r.Replicas = append(r.Replicas, replicaOf(g.Spec().Group, g.Progress()))
+			r.Replicas = append(r.Replicas, queueReplica(g))
 		}
 		return r
 	}
@@ -120,11 +120,17 @@ func (n *Node) replicas(req *peerpb.ReplicasRequest) *peerpb.ReplicasReply {
 			r.Replicas = append(r.Replicas, replicaOf(catalogGroup, n.catalog.Progress()))
 		}
 		if g := n.host.Group(fsm.GroupID(id)); g != nil {
-			x := replicaOf(g.Spec().Group, g.Progress())
+			x := queueReplica(g)
 			x.Snapshot = g.SnapshotIndex()
 			r.Replicas = append(r.Replicas, x)
 		}
 	}
+	return r
+}
+
+func queueReplica(g *group.Group) *peerpb.Replica {
+	r := replicaOf(g.Spec().Group, g.Progress())
+	r.Quarantined = g.Quarantined() != nil
 	return r
 }
 
@@ -134,9 +140,17 @@ func replicaOf(id fsm.GroupID, p group.Progress) *peerpb.Replica {
 	}
 }
 
-// leader finds who leads a group: of those that say so the one with the
-// highest term.
+// leader finds who leads a group, if somebody serves: of those that say that
+// they lead the one with the highest term, unless it is quarantined.
 func (s standings) leader(id fsm.GroupID) (node string, r *peerpb.Replica) {
+	if node, r = s.raftLeader(id); r != nil && r.Quarantined {
+		return "", nil
+	}
+	return node, r
+}
+
+// raftLeader finds who leads a group in raft's eyes.
+func (s standings) raftLeader(id fsm.GroupID) (node string, r *peerpb.Replica) {
 	for name, replicas := range s {
 		if x := replicas[id]; x != nil && x.Role == "leader" && (r == nil || x.Term > r.Term) {
 			node, r = name, x
@@ -161,7 +175,7 @@ func (s standings) reach(id fsm.GroupID) (last uint64) {
 // candidate for some time, and has it follow all the same.
 func (s standings) current(node string, id fsm.GroupID, lag uint64) bool {
 	x := s[node][id]
-	_, leader := s.leader(id)
+	_, leader := s.raftLeader(id)
 	return x != nil && leader != nil && x.Voter && x.Term == leader.Term && x.Last+lag >= s.reach(id)
 }
 

@@ -43,6 +43,8 @@ type Figures struct {
 	ExchangesExpired       uint64       // deleted by this node for being idle
 	Deaths                 group.Deaths // in the queues that this node led, since it started
 	LostOnce               uint64       // dead letters, see broker.LostOnce
+	Quarantined            int          // queues, on this node
+	GroupPanics            uint64       // in work for queues
 }
 
 // Led sums up the queues that this node leads.

@@ -173,6 +173,8 @@ var table = []metric{
 	{"quorate_queues_declared", gauge, nil, "Queues in the catalog of the cluster", one(func(f *Figures) int { return f.Queues })},
 	{"quorate_exchanges_expired_total", counter, nil, "Exchanges deleted for being idle, by this node as the leader of the catalog", one(func(f *Figures) uint64 { return f.ExchangesExpired })},
 	{"quorate_queue_replicas", gauge, nil, "Queue replicas on this node", one(func(f *Figures) int { return f.Replicas })},
+	{"quorate_quarantined_groups", gauge, nil, "Queues that do not lead on this node because work for them has panicked here, see operations.md", one(func(f *Figures) int { return f.Quarantined })},
+	{"quorate_group_panics_total", counter, nil, "Panics in work for queues on this node, each of which quarantines its queue here", one(func(f *Figures) uint64 { return f.GroupPanics })},
 
 	{"quorate_clock_offset_ms", gauge, nil, "Milliseconds by which this node's wall clock is ahead of the median of all nodes' clocks", func(f *Figures, add emit) {
 		if f.Clock.Sampled {

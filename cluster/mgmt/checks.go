@@ -57,6 +57,19 @@ func (s *Server) localAlarmCheck(w http.ResponseWriter, _ *request) {
 	s.passed(w, c)
 }
 
+// quarantineCheck fails if there are queues that do not lead on this node
+// because work for them has panicked here.
+func (s *Server) quarantineCheck(w http.ResponseWriter, r *request) {
+	c := api.Check{}
+	for _, x := range s.node.Quarantined() {
+		c.Reason = "There are queues that are quarantined on the node"
+		if q, ok := r.view.Queue(x.VHost, x.Name); ok {
+			c.Queues = append(c.Queues, named(q))
+		}
+	}
+	s.passed(w, c)
+}
+
 // criticalCheck fails if queues, or the catalog, would lose their majority
 // with this node.
 func (s *Server) criticalCheck(w http.ResponseWriter, r *request) {

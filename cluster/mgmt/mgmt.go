@@ -89,6 +89,11 @@ type Operator interface {
 	SetLimit(name string, to api.Limit) error
 	// Alarms lists the alarms in effect in the cluster.
 	Alarms(ctx context.Context) []api.Alarm
+	// Quarantined lists the queues that do not lead on this node because work
+	// for them has panicked here. LiftQuarantine lets one lead again; an error
+	// that is a *fsm.Refusal is the caller's fault.
+	Quarantined() []api.Quarantine
+	LiftQuarantine(q *catalog.Queue) error
 	// Draining reports whether this node is about to stop.
 	Draining() bool
 	// Drain prepares the node for its stop; Revive undoes that.

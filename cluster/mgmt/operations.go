@@ -46,6 +46,16 @@ func (s *Server) transfer(w http.ResponseWriter, r *request) {
 	s.changed(w, s.node.TransferLeadership(r.Context(), q, to.Node), false)
 }
 
+// liftQuarantine lets a queue lead on this node again.
+func (s *Server) liftQuarantine(w http.ResponseWriter, r *request) {
+	q, ok := r.view.Queue(r.PathValue("vhost"), r.PathValue("name"))
+	if !ok {
+		s.notFound(w)
+		return
+	}
+	s.changed(w, s.node.LiftQuarantine(q), false)
+}
+
 // rebalanceAll spreads the leaderships of all queues.
 func (s *Server) rebalanceAll(w http.ResponseWriter, r *request) {
 	_, err := s.node.Rebalance(r.Context(), nil, nil)

@@ -21,6 +21,8 @@ type operator struct {
 	leaders   []string // queues that have one
 	alarms    []api.Alarm
 	moved     string // what was asked of the node last
+
+	quarantined string // queue of the vhost /; empty: none
 }
 
 func (o *operator) Nodes(context.Context) []api.Node {
@@ -47,6 +49,40 @@ func TestLimits(t *testing.T) {
 	if w.operator.moved != "disk_free_limit 5GB" {
 		t.Errorf("set: %s", w.operator.moved)
 	}
+}
+
+func (o *operator) Quarantined() []api.Quarantine {
+	if o.quarantined == "" {
+		return nil
+	}
+	return []api.Quarantine{{VHost: "/", Name: o.quarantined}}
+}
+
+func (o *operator) LiftQuarantine(q *catalog.Queue) error {
+	if q.Name != o.quarantined {
+		return fsm.Refuse(fsm.Precondition, "the queue is not quarantined on this node")
+	}
+	o.quarantined = ""
+	return nil
+}
+
+func TestQuarantine(t *testing.T) {
+	w := newWorld(t)
+	w.queue("/", "a", false)
+	w.queue("/", "b", false)
+	const check, queue = "/api/health/checks/quarantined-queues", "/api/quorate/queues/%2F/a/quarantine"
+	w.check(want{"maggie", "GET", check, "", 200, `{"status":"ok"}`})
+	w.operator.quarantined = "a"
+	w.check(
+		want{"", "GET", check, "", 401, "…"},
+		want{"maggie", "GET", check, "", 503, `{"status":"failed","reason":"There are queues that are quarantined on the node",` +
+			`"queues":[{"name":"a","readable_name":"queue 'a' in vhost '/'","virtual_host":"/","type":"quorum"}]}`},
+		want{"polly", "DELETE", queue, "", 401, "…"},
+		want{"root", "DELETE", "/api/quorate/queues/%2F/none/quarantine", "", 404, "…"},
+		want{"root", "DELETE", "/api/quorate/queues/%2F/b/quarantine", "", 400, "…not quarantined"},
+		want{"root", "DELETE", queue, "", 204, ""},
+		want{"maggie", "GET", check, "", 200, `{"status":"ok"}`},
+	)
 }
 
 func (o *operator) Alarms(context.Context) []api.Alarm { return o.alarms }

@@ -31,6 +31,8 @@ func operationVerbs() []verb {
 		{name: "check_for_quorum_queues_without_an_elected_leader", about: "fails if a queue has no leader", run: checkLeaders},
 		{name: "check_alarms", about: "fails if an alarm is in effect in the cluster", run: checkAlarms},
 		{name: "check_local_alarms", about: "fails if an alarm is in effect at the node", run: checkLocalAlarms},
+		{name: "check_quarantined_queues", about: "fails if a queue is quarantined on the node: it does not lead there, since work for it has panicked", run: checkQuarantined},
+		{name: "release_quarantine", arguments: "QUEUE", least: 1, most: 1, about: "lets a queue that is quarantined on the node lead there again", run: releaseQuarantine},
 		{name: "set_vm_memory_high_watermark", arguments: "FRACTION | absolute SIZE", least: 1, most: 2, about: "how much memory the node may use, until its next start: a part of the machine's, or a SIZE such as 2GiB", run: setMemoryLimit},
 		{name: "set_disk_free_limit", arguments: "SIZE | mem_relative FRACTION", least: 1, most: 2, about: "how much of the node's disk must be free, until its next start: a SIZE such as 5GB, or a part of the machine's memory", run: setDiskLimit},
 		{name: "quorum_status", arguments: "QUEUE", least: 1, most: 1, about: "how each replica of a queue stands", run: quorumStatus},
@@ -182,6 +184,14 @@ func checkLocalAlarms(c *call) error {
 	return c.checked("local-alarms", "No alarm is in effect on node "+c.options.node)
 }
 
+func checkQuarantined(c *call) error {
+	return c.checked("quarantined-queues", "No queue is quarantined on node "+c.options.node)
+}
+
+func releaseQuarantine(c *call) error {
+	return c.delete(path("quorate", "queues", c.options.vhost, c.words[0], "quarantine"))
+}
+
 // setLimit changes a limit of the node to a part of its memory, or to a size.
 func (c *call) setLimit(name, value string, relative bool) error {
 	to := api.Limit{Absolute: value}
@@ -226,6 +236,7 @@ var memberColumns = []column[api.Member]{
 	{"commit_index", "", func(m api.Member) any { return m.CommitIndex }},
 	{"applied_index", "", func(m api.Member) any { return m.LastApplied }},
 	{"snapshot_index", "-1: none", func(m api.Member) any { return m.SnapshotIndex }},
+	{"quarantined", "it must not lead", func(m api.Member) any { return m.Quarantined }},
 }
 
 func quorumStatus(c *call) error {

@@ -128,11 +128,27 @@ func status(c *call) error {
 	c.fields("Status of node "+s.Node+" ...", field{"cluster_name", s.Cluster}, field{"product_version", s.ProductVersion},
 		field{"fsm_version", s.FSMVersion},
 		field{"ready", s.Ready}, field{"alarms", alarms}, field{"catalog_leader", s.CatalogLeader},
-		field{"queues", s.Queues}, field{"replicas", s.Replicas}, field{"leaders", s.Leaders})
+		field{"queues", s.Queues}, field{"replicas", s.Replicas}, field{"leaders", s.Leaders}, field{"quarantined", len(s.Quarantined)})
+	if len(s.Quarantined) > 0 {
+		if err := list(c, "Queues that are quarantined on the node:", quarantineColumns, nil, len(quarantineColumns), s.Quarantined); err != nil {
+			return err
+		}
+	}
 	if len(s.Peers) == 0 {
 		return nil
 	}
 	return list(c, "Other nodes:", peerColumns, nil, len(peerColumns), s.Peers)
+}
+
+var quarantineColumns = []column[api.Quarantine]{
+	{"vhost", "of the queue", func(q api.Quarantine) any { return q.VHost }},
+	{"name", "of the queue", func(q api.Quarantine) any { return q.Name }},
+	{"group", "number of its raft group", func(q api.Quarantine) any { return q.Group }},
+	{"doing", "what panicked", func(q api.Quarantine) any { return q.Doing }},
+	{"panic", "its words", func(q api.Quarantine) any { return q.Panic }},
+	{"term", "of the raft group then", func(q api.Quarantine) any { return q.Term }},
+	{"index", "last entry applied by then", func(q api.Quarantine) any { return q.Index }},
+	{"stopped", "until the node is started again", func(q api.Quarantine) any { return q.Stopped }},
 }
 
 var clockColumns = []column[api.PeerClock]{
@@ -164,6 +180,7 @@ var replicaColumns = []column[api.Replica]{
 	{"name", "of the queue", func(r api.Replica) any { return r.Name }},
 	{"leader", "this replica leads", func(r api.Replica) any { return r.Leader }},
 	{"leader_node", "node that leads", func(r api.Replica) any { return r.LeaderNode }},
+	{"quarantined", "it must not lead", func(r api.Replica) any { return r.Quarantined }},
 	{"term", "of its raft group", func(r api.Replica) any { return r.Term }},
 	{"applied_index", "last entry applied", func(r api.Replica) any { return r.AppliedIndex }},
 	{"state_hash", "equal on all replicas at equal entries", func(r api.Replica) any { return r.StateHash }},

@@ -2606,6 +2606,7 @@ type Replica struct {
 	Applied       uint64                 `protobuf:"varint,6,opt,name=applied,proto3" json:"applied,omitempty"`
 	Snapshot      int64                  `protobuf:"zigzag64,7,opt,name=snapshot,proto3" json:"snapshot,omitempty"` // index; -1: none
 	Voter         bool                   `protobuf:"varint,8,opt,name=voter,proto3" json:"voter,omitempty"`
+	Quarantined   bool                   `protobuf:"varint,9,opt,name=quarantined,proto3" json:"quarantined,omitempty"` // it must not lead, whatever its role
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2692,6 +2693,13 @@ func (x *Replica) GetSnapshot() int64 {
 func (x *Replica) GetVoter() bool {
 	if x != nil {
 		return x.Voter
+	}
+	return false
+}
+
+func (x *Replica) GetQuarantined() bool {
+	if x != nil {
+		return x.Quarantined
 	}
 	return false
 }
@@ -3423,7 +3431,7 @@ const file_peer_proto_rawDesc = "" +
 	"\n" +
 	"disk_limit\x18\x04 \x01(\x03R\tdiskLimit\"(\n" +
 	"\bShortage\x12\x1c\n" +
-	"\tresources\x18\x01 \x03(\tR\tresources\"\xbf\x01\n" +
+	"\tresources\x18\x01 \x03(\tR\tresources\"\xe1\x01\n" +
 	"\aReplica\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x12\n" +
@@ -3432,7 +3440,8 @@ const file_peer_proto_rawDesc = "" +
 	"\x06commit\x18\x05 \x01(\x04R\x06commit\x12\x18\n" +
 	"\aapplied\x18\x06 \x01(\x04R\aapplied\x12\x1a\n" +
 	"\bsnapshot\x18\a \x01(\x12R\bsnapshot\x12\x14\n" +
-	"\x05voter\x18\b \x01(\bR\x05voter\"7\n" +
+	"\x05voter\x18\b \x01(\bR\x05voter\x12 \n" +
+	"\vquarantined\x18\t \x01(\bR\vquarantined\"7\n" +
 	"\x0fTransferRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\tR\x02to\"%\n" +

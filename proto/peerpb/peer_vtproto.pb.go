@@ -2250,6 +2250,16 @@ func (m *Replica) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Quarantined {
+		i--
+		if m.Quarantined {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x48
+	}
 	if m.Voter {
 		i--
 		if m.Voter {
@@ -3778,6 +3788,9 @@ func (m *Replica) SizeVT() (n int) {
 		n += 1 + protohelpers.SizeOfZigzag(uint64(m.Snapshot))
 	}
 	if m.Voter {
+		n += 2
+	}
+	if m.Quarantined {
 		n += 2
 	}
 	n += len(m.unknownFields)
@@ -9939,6 +9952,26 @@ func (m *Replica) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.Voter = bool(v != 0)
+		case 9:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Quarantined", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.Quarantined = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

@@ -23,6 +23,7 @@ type Replica struct {
 	Node           string `json:"node"`
 	Leader         bool   `json:"leader"`
 	LeaderNode     string `json:"leader_node"`
+	Quarantined    bool   `json:"quarantined"` // it must not lead, see Quarantine
 	Term           uint64 `json:"term"` // of the raft group, as this replica knows it
 	AppliedIndex   uint64 `json:"applied_index"`
 	StateHash      string `json:"state_hash"`
@@ -46,6 +47,22 @@ type Status struct {
 	Leaders        int      `json:"leaders"`        // among them
 	Alarms         []string `json:"alarms"`
 	Peers          []Peer   `json:"peers"`
+
+	Quarantined []Quarantine `json:"quarantined"` // queues that do not lead on this node
+}
+
+// Quarantine is a queue that does not lead on a node, because work for it has
+// panicked there.
+type Quarantine struct {
+	VHost   string `json:"vhost"`
+	Name    string `json:"name"`
+	Group   uint32 `json:"group"`
+	SinceMS int64  `json:"since_ms"`
+	Doing   string `json:"doing"`   // what panicked
+	Panic   string `json:"panic"`   // its words; the stack is in the node's log
+	Term    uint64 `json:"term"`    // of the raft group then
+	Index   uint64 `json:"index"`   // of the last entry applied by then
+	Stopped bool   `json:"stopped"` // the replica applies nothing until the node is started again
 }
 
 // Peer is another node.

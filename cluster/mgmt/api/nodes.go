@@ -68,6 +68,7 @@ type Member struct {
 	CommitIndex   uint64 `json:"Commit Index"`
 	SnapshotIndex int64  `json:"Snapshot Index"` // -1: none
 	Term          uint64 `json:"Term"`
+	Quarantined   bool   `json:"Quarantined,omitempty"` // it must not lead, whatever its state
 }
 
 // Check is answered by /api/health/checks/…: status ok, or failed with the
