@@ -147,7 +147,7 @@ type nodes struct {
 
 	properties  map[string]broker.Properties // of a node; not there: none are read
 	first       []string                     // nodes to start with; nil: all
-	through     string   // node through which others join; empty: they are on the list
+	through     string                       // node through which others join; empty: they are on the list
 	silentGrace time.Duration
 	versions    map[string]fsm.Versions  // that a node supports; not there: those of the program
 	ahead       map[string]*atomic.Int64 // ns by which a node's wall clock is ahead; not there: right

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -403,4 +404,70 @@ func breakMachine(g *Group) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.machine = nil
+}
+
+// A quarantined member does not stand, and has no turn that others wait for.
+func TestElectQuarantined(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		barred string
+		longer []string // members with the longest log
+		leader string   // empty: nobody stands
+	}{
+		{"the first", "a", nil, "b"},
+		{"two", "ab", nil, "c"},
+		{"with the longest log", "a", []string{"a"}, "b"},
+		{"all", "abc", nil, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := newPretend(t, "a", "b", "c")
+			for _, name := range p.order {
+				n := p.nodes[name]
+				n.quarantined = strings.Contains(tc.barred, name)
+				if slices.Contains(tc.longer, name) {
+					n.log.index++
+				}
+				n.start()
+			}
+			p.run(time.Second / 2)
+			if tc.leader == "" {
+				p.run(time.Minute)
+				p.mustCampaign()
+				return
+			}
+			p.mustCampaign(tc.leader)
+			p.mustLead(tc.leader)
+		})
+	}
+}
+
+// A leader in raft's eyes that is quarantined hands over at once to a member
+// that is not, and if there is none, as soon as there is.
+func TestElectInsteadOfQuarantined(t *testing.T) {
+	p := newPretend(t, "a", "b", "c")
+	for _, name := range p.order {
+		n := p.nodes[name]
+		n.open, n.leader, n.quarantined = true, "a", name != "c"
+	}
+	p.nodes["c"].log.index--
+	p.nodes["c"].log.term = 2
+	p.nodes["a"].start()
+	p.run(100 * time.Millisecond)
+	if len(p.stories) != 2 || !strings.HasSuffix(p.stories[0], "a yields to c") {
+		t.Fatalf("what happens: %q", p.stories)
+	}
+	p.mustLead("c")
+
+	p.stories = nil
+	p.nodes["c"].quarantined = true
+	p.nodes["c"].start()
+	p.run(10 * time.Second)
+	p.mustCampaign()
+	p.nodes["b"].quarantined = false
+	p.nodes["b"].log = standing{2, 9}
+	p.run(2 * time.Second)
+	if len(p.stories) != 2 || !strings.HasSuffix(p.stories[0], "c yields to b") {
+		t.Fatalf("what happens: %q", p.stories)
+	}
+	p.mustLead("b")
 }

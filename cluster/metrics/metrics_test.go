@@ -65,7 +65,7 @@ func TestPage(t *testing.T) {
 				Local:      queue.Dead{By: [4][4]uint64{{0, 0, 0, 11}}, Dropped: 12},
 			},
 			LostOnce: 13, Quarantined: 14, GroupPanics: 15,
-			Space:    alarm.Figures{MemoryUsed: 11, MemoryLimit: 12, DiskFree: 13, DiskLimit: 14, DiskShort: true},
+			Space: alarm.Figures{MemoryUsed: 11, MemoryLimit: 12, DiskFree: 13, DiskLimit: 14, DiskShort: true},
 		}
 	})
 	m.SetTraffic(func() Traffic {

@@ -26,7 +26,7 @@ func pretendNode(t *testing.T) (address string, changed *[]string) {
 		"/api/version": api.Version{ProductVersion: "1.2.3"},
 		"/api/quorate/status": api.Status{Node: "n1", Cluster: "c", ProductVersion: "1.2.3", FSMVersion: 2, Ready: true, CatalogLeader: "n2", Queues: 3, Replicas: 2, Leaders: 1,
 			Quarantined: []api.Quarantine{{VHost: "/", Name: "q", Group: 7, Doing: "perform effects", Panic: "oh", Term: 3, Index: 9}},
-			Alarms: []string{"clock_skew"}, Peers: []api.Peer{{Node: "n2", Address: "h:1", Alive: true, Linked: true, RoundTripMicro: 300}}},
+			Alarms:      []string{"clock_skew"}, Peers: []api.Peer{{Node: "n2", Address: "h:1", Alive: true, Linked: true, RoundTripMicro: 300}}},
 		"/api/quorate/clock": api.Clock{Node: "n1", NowMS: 1000, OffsetMS: -12, MaxSkewMS: 1000, Sampled: true, Agreed: true,
 			Peers: []api.PeerClock{{Node: "n2", Known: true, OffsetMS: 12, RoundTripMicro: 300, AgeMS: 40}, {Node: "n3"}}},
 		"/api/quorate/replicas": []api.Replica{

@@ -24,7 +24,7 @@ type Replica struct {
 	Leader         bool   `json:"leader"`
 	LeaderNode     string `json:"leader_node"`
 	Quarantined    bool   `json:"quarantined"` // it must not lead, see Quarantine
-	Term           uint64 `json:"term"` // of the raft group, as this replica knows it
+	Term           uint64 `json:"term"`        // of the raft group, as this replica knows it
 	AppliedIndex   uint64 `json:"applied_index"`
 	StateHash      string `json:"state_hash"`
 	Ready          uint64 `json:"ready"`
