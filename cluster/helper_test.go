@@ -422,6 +422,10 @@ func (c *client) Refused(_ fsm.Payload, why *fsm.Refusal) {
 	c.t.Errorf("a publish is refused: %v", why)
 }
 
+func (c *client) Returned(fsm.Payload) {
+	c.t.Error("a message that was routed comes back")
+}
+
 func (c *client) Deliver(messages []fsm.Message) {
 	c.event(func() { c.inbox = append(c.inbox, messages...) })
 	if c.ack {
