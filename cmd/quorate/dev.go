@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -58,6 +59,9 @@ func devCommand(args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if err := devPortsFree(*count, *base); err != nil {
+		return err
+	}
 	if *unsafe {
 		for _, n := range nodes {
 			n.args = append(n.args, "--unsafe-test-options")
@@ -106,6 +110,22 @@ func devNodes(count, base int, dataDir string, sets []string) ([]*devNode, error
 	return nodes, nil
 }
 
+// devPortsFree refuses ports that somebody listens on: what answers there would
+// be taken for the nodes that are started.
+func devPortsFree(count, base int) error {
+	for _, above := range []int{0, devHTTP, devMetrics, devPeers} {
+		for k := range count {
+			address := fmt.Sprintf("127.0.0.1:%d", base+above+k)
+			l, err := net.Listen("tcp", address)
+			if err != nil {
+				return fmt.Errorf("dev: node %d cannot listen: %w; does another cluster run? --base-port moves this one", k+1, err)
+			}
+			l.Close()
+		}
+	}
+	return nil
+}
+
 // devRun starts the nodes, says when they are ready, and waits.
 func devRun(nodes []*devNode, pidFile string, detach bool, out io.Writer) error {
 	stop := make(chan os.Signal, 1)
@@ -135,8 +155,29 @@ func devRun(nodes []*devNode, pidFile string, detach bool, out io.Writer) error 
 	if detach {
 		return nil
 	}
-	<-stop
-	return devStop(nodes)
+	return devWatch(nodes, stop, out)
+}
+
+// devWatch says which nodes end, until it is told to stop the others. It goes on
+// when none is left: nodes may have been started again by their commands.
+func devWatch(nodes []*devNode, stop <-chan os.Signal, out io.Writer) error {
+	ended := make(chan *devNode, len(nodes))
+	for _, n := range nodes {
+		go func() {
+			<-n.ended
+			ended <- n
+		}()
+	}
+	for left := len(nodes); ; {
+		select {
+		case <-stop:
+			return devStop(nodes)
+		case n := <-ended:
+			left--
+			fmt.Fprintf(out, "node %d has ended: %s; its command starts it again, %d of %d still run\n",
+				n.number, n.process.ProcessState, left, len(nodes))
+		}
+	}
 }
 
 // start runs the node in a process group of its own, so that Ctrl-C reaches it
@@ -160,6 +201,11 @@ func (n *devNode) awaitReady(ctx context.Context, stop <-chan os.Signal) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
+		select {
+		case <-n.ended:
+			return fmt.Errorf("node %d has ended: %s", n.number, n.process.ProcessState)
+		default:
+		}
 		if n.ready(ctx) {
 			return nil
 		}

@@ -89,7 +89,7 @@ func openLog(s *settings) (*slog.Logger, func(), error) {
 	if s.logFormat == "json" {
 		h = slog.NewJSONHandler(to, options)
 	}
-	return slog.New(h).With("node", s.nodeName), closeLog, nil
+	return slog.New(h).With("self", s.nodeName), closeLog, nil
 }
 
 // listeners are the node's ways in.

@@ -260,8 +260,9 @@ func (s *settings) apply(key, value string) error {
 	return fmt.Errorf("unknown setting %s", key)
 }
 
-// read applies a file of key = value lines.
+// read applies a file of key = value lines. It reports every mistake in it.
 func (s *settings) read(r io.Reader) error {
+	var errs []error
 	lines := bufio.NewScanner(r)
 	for n := 1; lines.Scan(); n++ {
 		line := strings.TrimSpace(lines.Text())
@@ -270,13 +271,12 @@ func (s *settings) read(r io.Reader) error {
 		}
 		key, value, ok := strings.Cut(line, "=")
 		if !ok {
-			return fmt.Errorf("line %d: not KEY = VALUE", n)
-		}
-		if err := s.apply(strings.TrimSpace(key), strings.TrimSpace(value)); err != nil {
-			return fmt.Errorf("line %d: %w", n, err)
+			errs = append(errs, fmt.Errorf("line %d: not KEY = VALUE", n))
+		} else if err := s.apply(strings.TrimSpace(key), strings.TrimSpace(value)); err != nil {
+			errs = append(errs, fmt.Errorf("line %d: %w", n, err))
 		}
 	}
-	return lines.Err()
+	return errors.Join(append(errs, lines.Err())...)
 }
 
 // variable is the environment's name of a setting: the key in capitals, with
@@ -286,8 +286,9 @@ func variable(key string) string {
 }
 
 // environment applies QUORATE_… variables, given as NAME=VALUE. Others are
-// left alone.
+// left alone. It reports every mistake in them.
 func (s *settings) environment(environ []string) error {
+	var errs []error
 	keys := map[string]string{}
 	for _, row := range table {
 		keys[variable(row.key)] = row.key
@@ -299,11 +300,29 @@ func (s *settings) environment(environ []string) error {
 			key = nodesKey + strings.ToLower(n)
 		}
 		if key == "" {
+			if strings.HasPrefix(name, variable("")) {
+				errs = append(errs, fmt.Errorf("environment %s: there is no such setting", name))
+			}
 			continue
 		}
 		if err := s.apply(key, value); err != nil {
-			return fmt.Errorf("environment %s: %w", name, err)
+			errs = append(errs, fmt.Errorf("environment %s: %w", name, err))
 		}
+	}
+	return errors.Join(errs...)
+}
+
+// maxNodeName is the longest name of a node, in bytes.
+const maxNodeName = 255
+
+// checkNodeName refuses names that cannot stand in an address of the API, a log line
+// or a list of nodes.
+func checkNodeName(name string) error {
+	allowed := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r)
+	}
+	if len(name) > maxNodeName || strings.ContainsFunc(name, func(r rune) bool { return !allowed(r) }) {
+		return fmt.Errorf("node name %q: letters, digits, '.', '_' and '-', at most %d", name, maxNodeName)
 	}
 	return nil
 }
@@ -319,6 +338,11 @@ func (s *settings) validate() error {
 	if s.nodeName == "" || s.cluster == "" {
 		return errors.New("settings node_name and cluster_name must not be empty")
 	}
+	for name := range s.nodes {
+		if err := checkNodeName(name); err != nil {
+			return err
+		}
+	}
 	if s.amqps != "" && (s.tls.cert == "" || s.tls.key == "") {
 		return errors.New("setting listeners.ssl.default needs ssl_options.certfile and ssl_options.keyfile")
 	}
@@ -328,9 +352,11 @@ func (s *settings) validate() error {
 	return nil
 }
 
-// load reads the settings in their order: defaults, file, environment, flags.
+// load reads the settings in their order: defaults, file, environment, flags. It
+// reports every mistake in any of them.
 func load(file string, sets []string) (*settings, error) {
 	s := defaults()
+	var errs []error
 	if file != "" {
 		f, err := os.Open(file)
 		if err != nil {
@@ -338,20 +364,20 @@ func load(file string, sets []string) (*settings, error) {
 		}
 		defer f.Close()
 		if err := s.read(f); err != nil {
-			return nil, fmt.Errorf("%s: %w", file, err)
+			errs = append(errs, fmt.Errorf("%s: %w", file, err))
 		}
 	}
-	if err := s.environment(os.Environ()); err != nil {
-		return nil, err
-	}
+	errs = append(errs, s.environment(os.Environ()))
 	for _, kv := range sets {
 		key, value, ok := strings.Cut(kv, "=")
 		if !ok {
-			return nil, fmt.Errorf("--set %s: not KEY=VALUE", kv)
+			errs = append(errs, fmt.Errorf("--set %s: not KEY=VALUE", kv))
+		} else {
+			errs = append(errs, s.apply(key, value))
 		}
-		if err := s.apply(key, value); err != nil {
-			return nil, err
-		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
 	}
 	return s, s.validate()
 }

@@ -137,6 +137,7 @@ log.file =
 		"\n\nno_such = 1":                "line 3: unknown setting no_such",
 		"channel_max = 0":                `line 1: setting channel_max: "0" is not a whole number from 1 to 65535`,
 		"heartbeat = 1\nheartbeat = one": `line 2: setting heartbeat: "one" is not a whole number from 0 to 65535`,
+		"a = 1\nb\nheartbeat = 1\nc = 1": "line 1: unknown setting a\nline 2: not KEY = VALUE\nline 4: unknown setting c",
 	} {
 		if err := defaults().read(strings.NewReader(text)); err == nil || err.Error() != want {
 			t.Errorf("%q: %v, want %s", text, err, want)
@@ -147,7 +148,7 @@ log.file =
 func TestEnvironment(t *testing.T) {
 	s := defaults()
 	err := s.environment([]string{
-		"PATH=/bin", "QUORATE_NODE_NAME=n2", "QUORATE_LISTENERS_TCP_DEFAULT=1234", "QUORATE_SOMETHING_ELSE=1",
+		"PATH=/bin", "QUORATE_NODE_NAME=n2", "QUORATE_LISTENERS_TCP_DEFAULT=1234", "QUORATES=1",
 		"QUORATE_DEFAULT_PASS=a=b", "QUORATE_CLUSTER_FORMATION_CLASSIC_CONFIG_NODES_1=n1@a:1",
 		"QUORATE_CLUSTER_FORMATION_CLASSIC_CONFIG_NODES_2=n2@b:2",
 	})
@@ -157,9 +158,11 @@ func TestEnvironment(t *testing.T) {
 	if want := map[string]string{"n1": "a:1", "n2": "b:2"}; !maps.Equal(s.nodes, want) {
 		t.Errorf("nodes %v, want %v", s.nodes, want)
 	}
-	err = defaults().environment([]string{"QUORATE_CHANNEL_MAX=x"})
-	if err == nil || !strings.Contains(err.Error(), "QUORATE_CHANNEL_MAX") {
-		t.Errorf("a bad variable: %v", err)
+	err = defaults().environment([]string{"QUORATE_CHANNEL_MAX=x", "QUORATE_SOMETHING_ELSE=1"})
+	for _, want := range []string{"QUORATE_CHANNEL_MAX", "QUORATE_SOMETHING_ELSE: there is no such setting"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("bad variables: %v does not name %s", err, want)
+		}
 	}
 }
 
@@ -212,6 +215,11 @@ func TestValidate(t *testing.T) {
 		{"the same key again", []string{nodesKey + "1=n1@a:1", nodesKey + "1=n1@b:2"}, ""},
 		{"no name", []string{"node_name="}, "must not be empty"},
 		{"no cluster", []string{"cluster_name="}, "must not be empty"},
+		{"a name with a space", []string{"node_name=a b"}, `node name "a b"`},
+		{"a long name", []string{"node_name=" + strings.Repeat("a", 256)}, "at most 255"},
+		{"a long enough name", []string{"node_name=" + strings.Repeat("a", 255)}, ""},
+		{"a slash in the list", []string{nodesKey + "1=n1@a:1", nodesKey + "2=n/2@b:2"}, `"n/2"`},
+		{"several mistakes", []string{"no_such=1", "heartbeat=x"}, `setting heartbeat: "x"`},
 	} {
 		_, err := load("", tc.sets)
 		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
