@@ -7,11 +7,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/peer"
@@ -21,6 +25,9 @@ import (
 
 // nodeFile is the file of the data folder that says whose it is.
 const nodeFile = "node.json"
+
+// lockFile is the file that the process locks which has the folder.
+const lockFile = "node.lock"
 
 // identitySize is the number of bytes of an identity.
 const identitySize = 16
@@ -38,6 +45,7 @@ type member struct {
 // the cluster has given it a new place.
 type directory struct {
 	path string
+	lock *os.File // held as long as the node runs
 
 	mu   sync.Mutex
 	kept record
@@ -45,6 +53,7 @@ type directory struct {
 
 // record is the content of the file.
 type record struct {
+	Name     string            `json:"name,omitempty"` // of the node
 	Identity []byte            `json:"identity"`
 	Index    uint64            `json:"index"` // of the catalog, at which Nodes are the members
 	Nodes    map[string]member `json:"nodes,omitempty"`
@@ -53,24 +62,82 @@ type record struct {
 	Founders []string `json:"founders,omitempty"`
 }
 
-// openDirectory reads the data folder's file, or makes one.
-func openDirectory(dir string) (*directory, error) {
+// owner names the node whose folder it is, empty if the record does not tell.
+func (r *record) owner() string {
+	if r.Name != "" {
+		return r.Name
+	}
+	for name, m := range r.Nodes { // at most one has it
+		if bytes.Equal(m.Identity, r.Identity) {
+			return name
+		}
+	}
+	return ""
+}
+
+// openDirectory takes possession of a data folder for a node, and reads its
+// file, or makes one. It refuses the folder of another node, and one that
+// another process has.
+func openDirectory(dir, name string) (*directory, error) {
 	d := &directory{path: filepath.Join(dir, nodeFile)}
+	if err := d.possess(filepath.Join(dir, lockFile)); err != nil {
+		return nil, err
+	}
+	if err := d.read(name); err != nil {
+		return nil, errors.Join(err, d.close())
+	}
+	return d, nil
+}
+
+// possess locks the folder and leaves the number of this process in the lock's
+// file, for whoever finds it locked. The lock ends with the process.
+func (d *directory) possess(path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		defer f.Close()
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			return fmt.Errorf("lock %s: %w", path, err)
+		}
+		pid, _ := io.ReadAll(io.LimitReader(f, 20)) // without it the text is shorter
+		return fmt.Errorf("data folder %s is in use by process %s", filepath.Dir(path), strings.TrimSpace(string(pid)))
+	}
+	d.lock = f
+	if err := f.Truncate(0); err != nil {
+		return errors.Join(err, d.close())
+	}
+	if _, err := f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0); err != nil {
+		return errors.Join(err, d.close())
+	}
+	return nil
+}
+
+// close gives the folder free.
+func (d *directory) close() error { return d.lock.Close() }
+
+// read reads the file, or makes one.
+func (d *directory) read(name string) error {
 	raw, err := os.ReadFile(d.path)
 	switch {
 	case err == nil:
 		if err := json.Unmarshal(raw, &d.kept); err != nil || len(d.kept.Identity) != identitySize {
-			return nil, fmt.Errorf("%s is damaged: %v", d.path, err)
+			return fmt.Errorf("%s is damaged: %v", d.path, err)
 		}
-		return d, nil
+		if owner := d.kept.owner(); owner != "" && owner != name {
+			return fmt.Errorf("data folder %s belongs to node %s, this one is called %s", filepath.Dir(d.path), owner, name)
+		}
+		d.kept.Name = name
+		return nil
 	case !errors.Is(err, os.ErrNotExist):
-		return nil, err
+		return err
 	}
-	d.kept.Identity = make([]byte, identitySize)
+	d.kept.Name, d.kept.Identity = name, make([]byte, identitySize)
 	if _, err := rand.Read(d.kept.Identity); err != nil {
-		return nil, fmt.Errorf("identity: %w", err)
+		return fmt.Errorf("identity: %w", err)
 	}
-	return d, d.write(d.kept)
+	return d.write(d.kept)
 }
 
 // write replaces the file, durably.
@@ -112,7 +179,7 @@ func (d *directory) learn(index uint64, nodes map[string]member) (changed bool, 
 	if index < d.kept.Index {
 		return false, nil
 	}
-	next := record{Identity: d.kept.Identity, Index: index, Nodes: maps.Clone(nodes)}
+	next := record{Name: d.kept.Name, Identity: d.kept.Identity, Index: index, Nodes: maps.Clone(nodes)}
 	for _, name := range d.kept.Founders {
 		if _, seen := nodes[name]; !seen {
 			next.Founders = append(next.Founders, name)

@@ -133,6 +133,9 @@ func (n *Node) open() error {
 		return fmt.Errorf("data directory: %w", err)
 	}
 	var err error
+	if n.directory, err = openDirectory(c.DataDir, c.Name); err != nil {
+		return fmt.Errorf("open data directory: %w", err)
+	}
 	n.store, err = raftlog.Open(filepath.Join(c.DataDir, "queues"), raftlog.Options{
 		Logger: c.Logger, Exit: c.Exit, MemTableBytes: c.MemTableBytes, TrailingLogs: group.TrailingLogs,
 	})
@@ -142,9 +145,6 @@ func (n *Node) open() error {
 	n.stable, err = raftlog.OpenCatalog(filepath.Join(c.DataDir, "catalog"), raftlog.CatalogOptions{Logger: c.Logger, Exit: c.Exit})
 	if err != nil {
 		return fmt.Errorf("open catalog store: %w", err)
-	}
-	if n.directory, err = openDirectory(c.DataDir); err != nil {
-		return fmt.Errorf("open data directory: %w", err)
 	}
 	n.openClock()
 	if err := n.openMesh(); err != nil {
@@ -394,6 +394,9 @@ func (n *Node) closeStores() error {
 	}
 	if n.store != nil {
 		errs = append(errs, n.store.Close())
+	}
+	if n.directory != nil {
+		errs = append(errs, n.directory.close())
 	}
 	return errors.Join(errs...)
 }

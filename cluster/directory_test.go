@@ -1,0 +1,64 @@
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A data folder has one process at a time, and belongs to one node.
+func TestDirectoryBelongsToOne(t *testing.T) {
+	dir := t.TempDir()
+	mustOpen := func() *directory {
+		t.Helper()
+		d, err := openDirectory(dir, "n1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	refused := func(name, why string) {
+		t.Helper()
+		if d, err := openDirectory(dir, name); err == nil || !strings.Contains(err.Error(), why) || !strings.Contains(err.Error(), dir) {
+			t.Fatalf("%v, %v: want %q", d, err, why)
+		}
+	}
+	d := mustOpen()
+	refused("n1", fmt.Sprintf("is in use by process %d", os.Getpid()))
+	identity := string(d.record().Identity)
+	if err := d.found(map[string]member{"n1": {}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.close(); err != nil {
+		t.Fatal(err)
+	}
+	refused("n2", "belongs to node n1, this one is called n2")
+	d = mustOpen() // what is refused does not keep the folder
+	if _, err := d.learn(7, map[string]member{"n1": {}, "n2": {}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.close(); err != nil {
+		t.Fatal(err)
+	}
+	refused("n2", "belongs to node n1")
+
+	// A folder that does not say whose it is, may know by its identity; else it is
+	// whose name comes first.
+	raw, err := os.ReadFile(filepath.Join(dir, nodeFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, nodeFile), []byte(strings.Replace(string(raw), `"name": "n1",`, "", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d = mustOpen()
+	defer d.close()
+	if owner := (&record{Identity: []byte("a"), Nodes: map[string]member{"n5": {Identity: []byte("a")}, "n6": {}}}).owner(); owner != "n5" {
+		t.Errorf("its owner is %q", owner)
+	}
+	if string(d.record().Identity) != identity || d.record().Name != "n1" {
+		t.Errorf("the folder is another one: %+v", d.record())
+	}
+}
