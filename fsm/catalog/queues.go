@@ -182,6 +182,9 @@ func (d *draft) declareQueue(m *logpb.DeclareQueue) (*logpb.CatalogResult, error
 	if q != nil {
 		return &logpb.CatalogResult{Queue: uint64(q.ID), Group: uint32(q.Group)}, nil
 	}
+	if m.GetStoreOf() != "" {
+		return nil, refuse(fsm.Internal, "%s would be a store without its exchange", resource(kindQueue, m.GetVhost(), m.GetName()))
+	}
 	if err := d.checkPlacement(m); err != nil {
 		return nil, err
 	}
