@@ -10,6 +10,7 @@ import (
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
+	"github.com/quorate/quorate/proto/peerpb"
 )
 
 // longKeys are routing keys that no payload has room for, as the log of a former
@@ -122,5 +123,60 @@ func TestLongKeyRoutes(t *testing.T) {
 		b.die(t, "one")
 		b.settle(t)
 		b.mustHold(t, key, "one")
+	}
+}
+
+// What another node wants in a queue's log is decoded and measured first.
+func TestAdmit(t *testing.T) {
+	enqueue := func(size int) *logpb.Command {
+		return &logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{Size: uint32(size)}}
+	}
+	one, two := payload("one"), payload("second")
+	both := slices.Concat(one, two)
+	commands := commandsOf(enqueue(len(one)), &logpb.Command{Kind: logpb.Command_PURGE}, enqueue(len(two))).Commands
+	stamped, err := (&logpb.Entry{Version: 1}).MarshalVT()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		commands []byte
+		count    uint32
+		payload  []byte
+		ok       bool
+	}{
+		"whole":            {commands, 3, both, true},
+		"no commands":      {nil, 0, nil, true},
+		"garbage":          {[]byte("garbage"), 1, nil, false},
+		"cut short":        {commands[:len(commands)-1], 3, both, false},
+		"another count":    {commands, 2, both, false},
+		"stamped":          {append(stamped, commands...), 3, both, false},
+		"payload short":    {commands, 3, both[:len(both)-1], false},
+		"payload too long": {commands, 3, append(slices.Clone(both), 0), false},
+		"damaged":          {commandsOf(enqueue(len(damaged()))).Commands, 1, damaged(), false},
+		"empty message":    {commandsOf(enqueue(0)).Commands, 1, nil, false},
+		"no message":       {commandsOf(&logpb.Command{Kind: logpb.Command_ENQUEUE}).Commands, 1, nil, false},
+	} {
+		err := admit(&peerpb.Submit{Commands: c.commands, Count: c.count}, c.payload)
+		if (err == nil) != c.ok {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func BenchmarkAdmit(b *testing.B) {
+	p := payload(strings.Repeat("x", 1000))
+	m, all := &peerpb.Submit{Count: 256}, []byte(nil)
+	for seq := range uint64(256) {
+		m.Commands = group.AppendCommand(m.Commands, &logpb.Command{
+			Kind: logpb.Command_ENQUEUE, Session: &logpb.Session{Node: 1, Boot: 7, Num: 3}, Seq: seq + 1,
+			Enqueue: &logpb.Enqueue{Size: uint32(len(p)), Head: 8, Routed: true},
+		})
+		all = append(all, p...)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := admit(m, all); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

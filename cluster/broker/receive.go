@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
@@ -26,6 +27,10 @@ func (b *Broker) onSubmit(from string, head, payload []byte) {
 		b.bad(from, "submit", err)
 		return
 	}
+	if err := admit(&m, payload); err != nil {
+		b.bad(from, "submit", err)
+		return
+	}
 	b.hear(m.Catalog)
 	g := b.host.Group(fsm.GroupID(m.Group))
 	if g != nil && g.Spec().Queue == fsm.QueueID(m.Queue) {
@@ -38,6 +43,34 @@ func (b *Broker) onSubmit(from string, head, payload []byte) {
 		}
 	}
 	b.send(from, kindNotice, &peerpb.Notice{Kind: peerpb.Notice_NOT_LEADER, Queue: m.Queue, Group: m.Group})
+}
+
+// admit says why what another node has submitted must not enter the log: an entry
+// that cannot be decoded ends every replica that applies it, after each restart
+// again, and a payload that is none, or lies elsewhere, all who read it.
+func admit(m *peerpb.Submit, payload []byte) error {
+	e := logpb.EntryFromVTPool()
+	defer e.ReturnToVTPool()
+	if err := e.UnmarshalVT(m.Commands); err != nil {
+		return err
+	}
+	if e.Version != 0 || e.Now != 0 || len(e.Commands) != int(m.Count) {
+		return fmt.Errorf("%d commands and a stamp of version %d where %d commands are announced", len(e.Commands), e.Version, m.Count)
+	}
+	for _, c := range e.Commands {
+		if c.Kind != logpb.Command_ENQUEUE {
+			continue
+		}
+		size := int(c.Enqueue.GetSize())
+		if size > len(payload) || !fsm.Payload(payload[:size]).Valid() {
+			return fmt.Errorf("a payload of %d bytes is no message", size)
+		}
+		payload = payload[size:]
+	}
+	if len(payload) > 0 {
+		return fmt.Errorf("%d bytes belong to no message", len(payload))
+	}
+	return nil
 }
 
 // onOutcomes takes answers for a session of this node.
