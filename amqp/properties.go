@@ -10,7 +10,13 @@ import (
 
 // Properties reads encoded property lists for those who must not know the
 // wire format. Lists that do not decode have no properties.
-type Properties struct{}
+type Properties struct {
+	// ContinueHistory: dead letters are as RabbitMQ made them before version 4.
+	// The first death of a message here continues the history in the header
+	// x-death with which it was published, and a letter that goes by the routing
+	// key of its queue loses the header CC.
+	ContinueHistory bool
+}
 
 // Expiration returns the expiration property in normal decimal form, empty if
 // there is none.

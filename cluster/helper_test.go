@@ -135,6 +135,8 @@ func (noProperties) Property([]byte, string) []byte            { return nil }
 func (noProperties) Describe([]byte, *fsm.Message) *fsm.Table  { return &fsm.Table{} }
 func (noProperties) Delay([]byte) fsm.Millis                   { return 0 }
 func (noProperties) Delayed(properties []byte) []byte          { return properties }
+func (noProperties) Deaths([]byte) []*logpb.Death              { return nil }
+func (noProperties) Redirected(properties []byte) []byte       { return properties }
 
 // nodes is a cluster of three in this process.
 type nodes struct {

@@ -82,6 +82,12 @@ type Properties interface {
 	// Delayed returns the properties with that header negated. The result may be
 	// the argument.
 	Delayed(properties []byte) []byte
+	// Deaths returns the history with which a message was published, newest
+	// first, if its first death is to continue it.
+	Deaths(properties []byte) []*logpb.Death
+	// Redirected returns the properties of a dead letter that goes by the routing
+	// key of its queue. The result may be the argument.
+	Redirected(properties []byte) []byte
 }
 
 // Config is what a Broker needs.

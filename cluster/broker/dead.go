@@ -503,6 +503,7 @@ func (b *Broker) deadPayload(c *logpb.QueueConfig, l *fsm.DeadLetter, p fsm.Payl
 	key, blind := string(p.RoutingKey()), p.BlindKeys()
 	if c.HasDeadLetterRoutingKey {
 		key, blind = fsm.Short(c.DeadLetterRoutingKey), nil
+		properties = b.config.Properties.Redirected(properties)
 	}
 	return repack(p, fsm.Short(c.DeadLetterExchange), key, properties, blind)
 }
@@ -546,6 +547,9 @@ func (b *Broker) deaths(l *fsm.DeadLetter, p fsm.Payload) []*logpb.Death {
 		if l.HasExpiration {
 			newest.OriginalExpiration = b.config.Properties.Expiration(p.Properties())
 		}
+	}
+	if l.Fresh && d.First {
+		return continued(newest, b.config.Properties.Deaths(p.Properties()))
 	}
 	return append([]*logpb.Death{newest}, l.Deaths[1:]...)
 }

@@ -124,6 +124,8 @@ func (noProperties) Property([]byte, string) []byte            { return nil }
 func (noProperties) Describe([]byte, *fsm.Message) *fsm.Table  { return &fsm.Table{} }
 func (noProperties) Delay([]byte) fsm.Millis                   { return 0 }
 func (noProperties) Delayed(properties []byte) []byte          { return properties }
+func (noProperties) Deaths([]byte) []*logpb.Death              { return nil }
+func (noProperties) Redirected(properties []byte) []byte       { return properties }
 
 func payload(body string) fsm.Payload {
 	return append(fsm.AppendPayloadHead(nil, "", "k", nil), body...)

@@ -283,7 +283,7 @@ func nodeConfig(s *settings, peers net.Listener, wall func() time.Time, logger *
 			return dialer.DialContext(ctx, "tcp", address)
 		},
 		Clock: wall,
-		Exit:  os.Exit, Logger: logger, Properties: amqp.Properties{},
+		Exit:  os.Exit, Logger: logger, Properties: amqp.Properties{ContinueHistory: s.deadLetters == "3"},
 		Defaults:     catalog.Defaults{ConsumerTimeout: fsm.Millis(s.consumerTimeout.Milliseconds()), DisconnectedTimeout: fsm.Millis(s.silentGrace.Milliseconds())},
 		DefaultVHost: s.vhost, DefaultUser: s.user, DefaultPassword: s.password, LoopbackUsers: s.loopbackUsers,
 		MemTableBytes: int64(s.walSize), Heartbeat: s.raftHeartbeat, LeaderlessGrace: s.leaderlessGrace, GroupSize: s.groupSize,

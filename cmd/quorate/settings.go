@@ -43,6 +43,7 @@ type settings struct {
 	maxConsumers     int
 	handshakeTimeout time.Duration
 
+	deadLetters     string
 	consumerTimeout time.Duration
 	silentGrace     time.Duration
 	leaderlessGrace time.Duration
@@ -98,6 +99,7 @@ var table = []setting{
 	{"handshake_timeout", "10000", "ms, 100 … 600000: from accept to the open connection", duration(time.Millisecond, 100, 600_000, func(s *settings) *time.Duration { return &s.handshakeTimeout })},
 	{"consumer_timeout", "1800000", "ms, 0 … 315360000000: how long a consumer may hold a message; 0: for ever", duration(time.Millisecond, 0, 315_360_000_000, func(s *settings) *time.Duration { return &s.consumerTimeout })},
 	{"consumer_disconnected_timeout", "60000", "ms, 1000 … 86400000: how long a silent node keeps its clients' messages", duration(time.Millisecond, 1000, 86_400_000, func(s *settings) *time.Duration { return &s.silentGrace })},
+	{"dead_letter_compatibility", "4", "3 or 4; 3: dead letters are as RabbitMQ made them before version 4: the first death of a message continues the header x-death with which it was published, and a dead-letter routing key takes the header CC out", oneOf(func(s *settings) *string { return &s.deadLetters }, "3", "4")},
 	{"leaderless_grace", "5000", "ms, 100 … 600000: how long a request waits for a queue without leader, or without a majority of its members", duration(time.Millisecond, 100, 600_000, func(s *settings) *time.Duration { return &s.leaderlessGrace })},
 	{"quorum_queue.initial_cluster_size", "3", "1 … 7: replicas of a queue; queues with fewer get more where nodes are free", number(1, 7, func(s *settings) *int { return &s.groupSize })},
 	{"queue_leader_locator", "client-local", "client-local: the leader of a new queue is the node where it is declared; balanced: the member that leads the fewest", oneOf(func(s *settings) *string { return &s.leaderLocator }, "client-local", "balanced")},

@@ -1,0 +1,26 @@
+package broker
+
+import (
+	"slices"
+
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// continued puts a message's first death in front of the history with which it
+// was published. If that has the same pair of queue and reason, the two are one.
+func continued(newest *logpb.Death, earlier []*logpb.Death) []*logpb.Death {
+	if len(earlier) > 0 {
+		newest.First = false // the history names another one, or this pair
+	}
+	same := slices.IndexFunc(earlier, func(d *logpb.Death) bool { return d.Queue == newest.Queue && d.Reason == newest.Reason })
+	if same >= 0 {
+		d := earlier[same]
+		newest.Count, newest.First = newest.Count+d.Count, d.First
+		newest.Exchange, newest.RoutingKeys, newest.OriginalExpiration = d.Exchange, d.RoutingKeys, d.OriginalExpiration
+		if d.Time != 0 {
+			newest.Time = d.Time
+		}
+		earlier = slices.Delete(slices.Clone(earlier), same, same+1)
+	}
+	return append([]*logpb.Death{newest}, earlier...)
+}

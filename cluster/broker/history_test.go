@@ -1,0 +1,64 @@
+package broker
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// broughtAlong are properties of messages that were published with a history.
+type broughtAlong struct {
+	noProperties
+	deaths []*logpb.Death
+}
+
+func (b broughtAlong) Deaths([]byte) []*logpb.Death { return b.deaths }
+
+func historyText(deaths []*logpb.Death) (s string) {
+	for _, d := range deaths {
+		s += fmt.Sprintf("%s %v %d at %d by %s", d.Queue, d.Reason, d.Count, d.Time, d.Exchange)
+		if d.First {
+			s += " first"
+		}
+		s += "; "
+	}
+	return s
+}
+
+// The first death of a message continues the history with which it was
+// published; later ones continue what the message has by then.
+func TestHistoryContinues(t *testing.T) {
+	expired := func(queue string, count uint64, at int64, first bool) *logpb.Death {
+		return &logpb.Death{Reason: logpb.Death_EXPIRED, Queue: queue, Count: count, Time: at, First: first, Exchange: "old"}
+	}
+	p := fsm.Payload(fsm.AppendPayloadHead(nil, "x", "key", []byte{0, 0}))
+	for name, c := range map[string]struct {
+		deaths, sent []*logpb.Death
+		fresh        bool
+		want         string
+	}{
+		"none sent":  {[]*logpb.Death{expired("q", 1, 9, true)}, nil, true, "q EXPIRED 1 at 9 by x first; "},
+		"other pair": {[]*logpb.Death{expired("q", 1, 9, true)}, []*logpb.Death{expired("p", 3, 5, true)}, true, "q EXPIRED 1 at 9 by x; p EXPIRED 3 at 5 by old first; "},
+		"same pair": {
+			[]*logpb.Death{expired("q", 1, 9, true)}, []*logpb.Death{expired("p", 1, 6, false), expired("q", 3, 5, true)}, true,
+			"q EXPIRED 4 at 5 by old first; p EXPIRED 1 at 6 by old; ",
+		},
+		"same pair, time unknown": {[]*logpb.Death{expired("q", 1, 9, true)}, []*logpb.Death{expired("q", 3, 0, true)}, true, "q EXPIRED 4 at 9 by old first; "},
+		"second death":            {[]*logpb.Death{expired("q", 1, 9, false), expired("r", 1, 8, true)}, []*logpb.Death{expired("p", 3, 5, true)}, true, "q EXPIRED 1 at 9 by x; r EXPIRED 1 at 8 by old first; "},
+		"first pair again":        {[]*logpb.Death{expired("q", 2, 9, true)}, []*logpb.Death{expired("p", 3, 5, true)}, false, "q EXPIRED 2 at 9 by old first; "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := &Broker{config: Config{Properties: broughtAlong{deaths: c.sent}}}
+			l := &fsm.DeadLetter{Reason: logpb.Death_EXPIRED, Deaths: c.deaths, Fresh: c.fresh}
+			before := historyText(c.sent)
+			if got := historyText(b.deaths(l, p)); got != c.want {
+				t.Errorf("%s\nnot %s", got, c.want)
+			}
+			if got := historyText(c.sent); got != before {
+				t.Errorf("what was sent has become %s", got)
+			}
+		})
+	}
+}
