@@ -2,10 +2,8 @@ package clients
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -18,8 +16,8 @@ const limit = 4 * time.Minute
 // library is a client library under test.
 type library struct {
 	name string
-	// prepare makes its program ready in a folder of its own. A reason why it
-	// cannot run here is an error.
+	// prepare makes its program ready in a folder of its own. A missing error
+	// says what is not installed here.
 	prepare func(ctx context.Context, dir string) (*exec.Cmd, error)
 }
 
@@ -29,11 +27,11 @@ var libraries = []library{
 		cmd.Env = append(os.Environ(), runGoClient+"=1")
 		return cmd, nil
 	}},
-	{"pika", python("pika", "pika_client.py")},
-	{"kombu", python("kombu", "kombu_client.py")},
-	{"bunny", script([]string{"ruby"}, []string{"-e", "require 'bunny'"}, "bunny_client.rb")},
-	{"php-amqplib", script([]string{"php"}, []string{"-r", "exit(@include_once('PhpAmqpLib/autoload.php') ? 0 : 1);"}, "php_client.php")},
-	{"amqplib", node},
+	{"pika", script(python, "pika", "pika_client.py")},
+	{"kombu", script(python, "kombu", "kombu_client.py")},
+	{"bunny", script(ruby, "bunny", "bunny_client.rb")},
+	{"php-amqplib", script(php, "PhpAmqpLib/autoload.php", "php_client.php")},
+	{"amqplib", script(node, "amqplib", "node_client.js")},
 	{"librabbitmq", librabbitmq},
 	{"java", java},
 }
@@ -75,7 +73,7 @@ func TestLibraries(t *testing.T) {
 			defer close(p.ended)
 			defer p.ready()
 			var cmd *exec.Cmd
-			if cmd, p.missing = l.prepare(ctx, folder); p.missing == nil {
+			if cmd, p.err = l.prepare(ctx, folder); p.err == nil {
 				p.err = p.run(cmd, strings.ReplaceAll(l.name, "-", "")+".client")
 			}
 		}()
@@ -88,58 +86,4 @@ func TestLibraries(t *testing.T) {
 	for i, l := range libraries {
 		t.Run(l.name, func(t *testing.T) { programs[i].report(t) })
 	}
-}
-
-// python is a program for the first interpreter that has the module.
-func python(module, file string) func(context.Context, string) (*exec.Cmd, error) {
-	return script([]string{"python3", "/usr/bin/python3"}, []string{"-c", "import " + module}, file)
-}
-
-// script is a program for the first interpreter that passes a check.
-func script(interpreters, check []string, file string) func(context.Context, string) (*exec.Cmd, error) {
-	return func(ctx context.Context, _ string) (*exec.Cmd, error) {
-		var why error
-		for _, i := range interpreters {
-			out, err := exec.CommandContext(ctx, i, check...).CombinedOutput()
-			if err == nil {
-				return exec.CommandContext(ctx, i, filepath.Join("testdata", file)), nil
-			}
-			why = fmt.Errorf("not installed: %s %q: %w %s", i, check, err, out)
-		}
-		return nil, why
-	}
-}
-
-func node(ctx context.Context, _ string) (*exec.Cmd, error) {
-	root, err := exec.CommandContext(ctx, "npm", "root", "--global").Output()
-	if err != nil {
-		return nil, fmt.Errorf("not installed: npm: %w", err)
-	}
-	env := append(os.Environ(), "NODE_PATH="+strings.TrimSpace(string(root)))
-	check := exec.CommandContext(ctx, "node", "-e", "require('amqplib')")
-	check.Env = env
-	if err := check.Run(); err != nil {
-		return nil, fmt.Errorf("not installed: amqplib for node: %w", err)
-	}
-	cmd := exec.CommandContext(ctx, "node", filepath.Join("testdata", "node_client.js"))
-	cmd.Env = env
-	return cmd, nil
-}
-
-func librabbitmq(ctx context.Context, dir string) (*exec.Cmd, error) {
-	binary := filepath.Join(dir, "client")
-	out, err := exec.CommandContext(ctx, "cc", "-Wall", "-o", binary, filepath.Join("testdata", "c_client.c"), "-lrabbitmq").CombinedOutput()
-	if err != nil {
-		return nil, fmt.Errorf("not installed: a C compiler and librabbitmq: %w\n%s", err, out)
-	}
-	return exec.CommandContext(ctx, binary), nil
-}
-
-func java(ctx context.Context, dir string) (*exec.Cmd, error) {
-	const jars = "/usr/share/java/amqp-client.jar:/usr/share/java/slf4j-api.jar:/usr/share/java/slf4j-nop.jar"
-	out, err := exec.CommandContext(ctx, "javac", "-cp", jars, "-d", dir, filepath.Join("testdata", "JavaClient.java")).CombinedOutput()
-	if err != nil {
-		return nil, fmt.Errorf("not installed: a Java compiler and the Java client: %w\n%s", err, out)
-	}
-	return exec.CommandContext(ctx, "java", "-cp", dir+":"+jars, "JavaClient"), nil
 }

@@ -32,16 +32,15 @@ type program struct {
 	ready   func()          // for the kill of the node
 	killed  <-chan struct{} // it is done
 
-	ended   chan struct{}
-	missing error // what is not installed
-	err     error
+	ended chan struct{}
+	err   error
 }
 
 // report waits for the program's end.
 func (p *program) report(t *testing.T) {
 	<-p.ended
-	if p.missing != nil {
-		t.Skip(p.missing)
+	if errors.As(p.err, new(missing)) {
+		t.Skip(p.err)
 	}
 	if p.err != nil {
 		t.Error(p.err)
