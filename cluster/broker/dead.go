@@ -532,28 +532,6 @@ func repack(p fsm.Payload, exchange, key string, properties []byte, blind []stri
 	return append(out, p.Body()...)
 }
 
-// deaths completes the history of a dead message from its payload.
-func (b *Broker) deaths(l *fsm.DeadLetter, p fsm.Payload) []*logpb.Death {
-	if len(l.Deaths) == 0 || isDue(l) {
-		return l.Deaths
-	}
-	d := l.Deaths[0]
-	newest := &logpb.Death{
-		Reason: d.Reason, Queue: d.Queue, Count: d.Count, Time: d.Time, First: d.First, LastExchange: string(p.Exchange()),
-		Exchange: d.Exchange, RoutingKeys: d.RoutingKeys, OriginalExpiration: d.OriginalExpiration,
-	}
-	if l.Fresh {
-		newest.Exchange, newest.RoutingKeys = newest.LastExchange, b.keys(p)
-		if l.HasExpiration {
-			newest.OriginalExpiration = b.config.Properties.Expiration(p.Properties())
-		}
-	}
-	if l.Fresh && d.First {
-		return continued(newest, b.config.Properties.Deaths(p.Properties()))
-	}
-	return append([]*logpb.Death{newest}, l.Deaths[1:]...)
-}
-
 // finished takes a target's answer to one transfer: it has it, or refuses it. A
 // transfer to a target that is gone has not arrived: it stays unsettled until the
 // view has lost the target. The lock is held.

@@ -3,8 +3,31 @@ package broker
 import (
 	"slices"
 
+	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
+
+// deaths completes the history of a dead message from its payload.
+func (b *Broker) deaths(l *fsm.DeadLetter, p fsm.Payload) []*logpb.Death {
+	if len(l.Deaths) == 0 || isDue(l) {
+		return l.Deaths
+	}
+	d := l.Deaths[0]
+	newest := &logpb.Death{
+		Reason: d.Reason, Queue: d.Queue, Count: d.Count, Time: d.Time, First: d.First, LastExchange: string(p.Exchange()),
+		Exchange: d.Exchange, RoutingKeys: d.RoutingKeys, OriginalExpiration: d.OriginalExpiration,
+	}
+	if l.Fresh {
+		newest.Exchange, newest.RoutingKeys = newest.LastExchange, b.keys(p)
+		if l.HasExpiration {
+			newest.OriginalExpiration = b.config.Properties.Expiration(p.Properties())
+		}
+	}
+	if l.Fresh && d.First {
+		return continued(newest, b.config.Properties.Deaths(p.Properties()))
+	}
+	return append([]*logpb.Death{newest}, l.Deaths[1:]...)
+}
 
 // continued puts a message's first death in front of the history with which it
 // was published. If that has the same pair of queue and reason, the two are one.

@@ -1,0 +1,19 @@
+package cluster
+
+import (
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// noProperties reads nothing from properties.
+type noProperties struct{}
+
+func (noProperties) Expiration([]byte) string                  { return "" }
+func (noProperties) Headers([]byte, []*logpb.Death) *fsm.Table { return nil }
+func (noProperties) Copies([]byte) []string                    { return nil }
+func (noProperties) Property([]byte, string) []byte            { return nil }
+func (noProperties) Describe([]byte, *fsm.Message) *fsm.Table  { return &fsm.Table{} }
+func (noProperties) Delay([]byte) fsm.Millis                   { return 0 }
+func (noProperties) Delayed(properties []byte) []byte          { return properties }
+func (noProperties) Deaths([]byte) []*logpb.Death              { return nil }
+func (noProperties) Redirected(properties []byte) []byte       { return properties }
