@@ -172,17 +172,29 @@ func (ch *channel) submit(r *request) error {
 
 // submitLocked is submit with the gate held. It lets go of it.
 func (ch *channel) submitLocked(r *request) error {
+	next, queued := ch.begin(r)
+	if queued {
+		return ch.waitRoom()
+	}
+	if next != nil {
+		ch.conn.tasks.start()
+		go ch.run(next)
+	}
+	return nil
+}
+
+// begin does a request that need not wait, or queues it. If something has to
+// wait for the broker it returns that; busy is set. It lets go of the gate.
+func (ch *channel) begin(r *request) (next *request, queued bool) {
+	defer ch.gate.Unlock()
 	switch {
 	case ch.state != channelOpen:
-		ch.gate.Unlock()
-		return nil
+		return nil, false
 	case ch.busy:
 		ch.queue = append(ch.queue, *r)
 		ch.queueBytes += len(r.message.publish.Payload)
-		ch.gate.Unlock()
-		return ch.waitRoom()
+		return nil, true
 	}
-	next := r
 	if r.blocks() {
 		next = new(request)
 		*next = *r
@@ -192,16 +204,9 @@ func (ch *channel) submitLocked(r *request) error {
 	} else if err != nil {
 		ch.raise(err, r.id())
 		next = ch.next()
-	} else {
-		next = nil
 	}
 	ch.busy = next != nil
-	ch.gate.Unlock()
-	if next != nil {
-		ch.conn.tasks.start()
-		go ch.run(next)
-	}
-	return nil
+	return next, false
 }
 
 // post has a task done on a goroutine of its own. tasks has been started for
@@ -227,15 +232,20 @@ func (ch *channel) post(task func(context.Context) error) {
 // run does a blocking request and all that has queued meanwhile.
 func (ch *channel) run(r *request) {
 	defer ch.conn.tasks.done()
+	defer ch.conn.contain("do a method")
 	for r != nil {
-		err := ch.block(r)
-		ch.gate.Lock()
-		if err != nil {
-			ch.raise(err, r.id())
-		}
-		r = ch.next()
-		ch.gate.Unlock()
+		r = ch.follow(r, ch.block(r))
 	}
+}
+
+// follow takes the outcome of a blocking request, and returns the next one.
+func (ch *channel) follow(r *request, err error) *request {
+	ch.gate.Lock()
+	defer ch.gate.Unlock()
+	if err != nil {
+		ch.raise(err, r.id())
+	}
+	return ch.next()
 }
 
 // next does what is queued up to a request that blocks, and returns that. With

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -86,7 +87,7 @@ func newConn(s *Server, socket net.Conn) *conn {
 // serve runs the connection from the first byte to the last.
 func (c *conn) serve() {
 	defer c.cancel()
-	if err := c.shake(); err != nil {
+	if err := c.guard("handshake", c.shake); err != nil {
 		c.refuse(err)
 		return
 	}
@@ -95,7 +96,7 @@ func (c *conn) serve() {
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
-		if err := newWriter(c).run(); err != nil {
+		if err := c.guard("write", newWriter(c).run); err != nil {
 			c.abort(err)
 		}
 	}()
@@ -106,12 +107,33 @@ func (c *conn) serve() {
 		if err = c.broker.Renew(); err != nil {
 			err = protocolError(err, wire.IDConnectionOpen)
 		} else {
-			err = c.read()
+			err = c.guard("read", c.read)
 		}
 	}
 	c.end(err, written)
 	c.socket.Close()
 	c.log.Info("connection closed", slog.Any("reason", c.reason()))
+}
+
+// errPanic ends a connection whose work has panicked.
+var errPanic = &wire.Error{Code: wire.CodeInternalError, Text: "internal error"}
+
+// guard does a part of the connection's work. A panic is the end of the
+// connection, and of nothing else.
+func (c *conn) guard(doing string, f func() error) (err error) {
+	err = errPanic
+	defer c.contain(doing)
+	return f()
+}
+
+// contain is deferred around what is done for the connection on goroutines that
+// are not its reader's.
+func (c *conn) contain(doing string) {
+	if p := recover(); p != nil {
+		c.server.panics.Add(1)
+		c.log.Error("panic in work for a connection, which ends", slog.String("doing", doing), slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+		c.abort(errPanic)
+	}
 }
 
 // run marks the connection as running. It returns false if it is over already.

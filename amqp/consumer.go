@@ -191,6 +191,7 @@ func (ch *channel) deliver(cons *consumer, m *fsm.Message) {
 
 // Deliver takes messages for consumers.
 func (ch *channel) Deliver(messages []fsm.Message) {
+	defer ch.conn.contain("take what the broker tells")
 	out := ch.conn.out
 	var orphans []fsm.Message
 	ch.mu.Lock()
@@ -245,6 +246,7 @@ func (ch *channel) postLocked(task func(context.Context) error) {
 
 // Cancelled takes the news that the queue of a consumer is gone.
 func (ch *channel) Cancelled(number uint64) {
+	defer ch.conn.contain("take what the broker tells")
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	cons := ch.consumers[number]
@@ -300,6 +302,7 @@ func (ch *channel) cancelByServer(cons *consumer) {
 // and what it still holds can be settled as before. Where the client cannot be
 // told that, and for gets, the channel ends.
 func (ch *channel) TimedOut(number uint64, deliveries []uint64, limit fsm.Millis) {
+	defer ch.conn.contain("take what the broker tells")
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	cons := ch.consumers[number]
@@ -344,6 +347,7 @@ func (ch *channel) holds(consumer uint64, ids []uint64) bool {
 
 // Lost takes the news that the broker has given the session up.
 func (ch *channel) Lost(err error) {
+	defer ch.conn.contain("take what the broker tells")
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	if ch.closed {

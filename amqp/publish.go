@@ -125,6 +125,7 @@ func (ch *channel) publishProperty(name string) []byte {
 
 // Refused takes the answer to a publish that asked the broker for something.
 func (ch *channel) Refused(payload fsm.Payload, why *fsm.Refusal) {
+	defer ch.conn.contain("take what the broker tells")
 	out := ch.conn.out
 	out.lock()
 	out.pushMessage(outItem{kind: outReturn, channel: ch, message: fsm.Message{Payload: payload}, refusal: why})
@@ -133,6 +134,7 @@ func (ch *channel) Refused(payload fsm.Payload, why *fsm.Refusal) {
 
 // Returned takes a mandatory message that leads nowhere after all.
 func (ch *channel) Returned(payload fsm.Payload) {
+	defer ch.conn.contain("take what the broker tells")
 	out := ch.conn.out
 	out.lock()
 	out.pushMessage(outItem{kind: outReturn, channel: ch, message: fsm.Message{Payload: payload}})
@@ -141,6 +143,7 @@ func (ch *channel) Returned(payload fsm.Payload) {
 
 // Settled takes the outcome of publishes.
 func (ch *channel) Settled(first, last uint64, ok bool) {
+	defer ch.conn.contain("take what the broker tells")
 	count, bytes, queue := ch.confirms.settle(first, last, ok)
 	ch.conn.flow.release(count, bytes)
 	if c := ch.committing.Load(); c != nil {

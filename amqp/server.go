@@ -35,7 +35,11 @@ type Server struct {
 	work      sync.WaitGroup           // conns and delayed
 
 	timeouts [4]atomic.Uint64 // by timeoutAction
+	panics   atomic.Uint64
 }
+
+// Panics counts the connections that a panic has ended, or would have.
+func (s *Server) Panics() uint64 { return s.panics.Load() }
 
 // Timeouts counts what clients were told of consumer timeouts.
 type Timeouts struct {

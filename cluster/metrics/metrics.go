@@ -45,6 +45,7 @@ type Figures struct {
 	LostOnce               uint64       // dead letters, see broker.LostOnce
 	Quarantined            int          // queues, on this node
 	GroupPanics            uint64       // in work for queues
+	PeerPanics             uint64       // in what other nodes asked for
 }
 
 // Led sums up the queues that this node leads.
@@ -72,6 +73,7 @@ type Traffic struct {
 	ChannelsOpened, ChannelsClosed       uint64
 	Timeouts                             Timeouts
 	Blocked                              int64 // connections, now
+	Panics                               uint64
 }
 
 // Timeouts counts what clients of this node were told of consumer timeouts.

@@ -7,8 +7,10 @@ import (
 	"sync/atomic"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 )
 
 const (
@@ -19,7 +21,8 @@ const (
 	maxReceive = MaxMessage + 1<<10
 )
 
-func newServer(cfg *Config) *grpc.Server {
+// newServer returns a server whose handlers run within a boundary: gRPC has none.
+func newServer(cfg *Config, contain func(doing, node string)) *grpc.Server {
 	creds := cfg.ServerCredentials
 	if creds == nil {
 		creds = insecure.NewCredentials()
@@ -34,6 +37,16 @@ func newServer(cfg *Config) *grpc.Server {
 		grpc.MaxRecvMsgSize(maxReceive),
 		grpc.MaxSendMsgSize(maxReceive),
 		grpc.WaitForHandlers(true),
+		grpc.StreamInterceptor(func(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
+			err = status.Error(codes.Internal, errPanic.Error())
+			defer contain(info.FullMethod, "")
+			return next(srv, s)
+		}),
+		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (reply any, err error) {
+			err = status.Error(codes.Internal, errPanic.Error())
+			defer contain(info.FullMethod, "")
+			return next(ctx, req)
+		}),
 	)
 }
 

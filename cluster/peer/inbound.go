@@ -207,11 +207,27 @@ func (in *inbound) handleMessage(f frame) error {
 		return err
 	}
 	if h := in.m.messages[f.kind].Load(); h != nil {
-		(*h)(in.p.name, head, payload)
+		in.pass(h, head, payload)
 	} else {
 		in.m.log.Debug("message without handler", slog.Int("kind", int(f.kind)))
 	}
 	return nil
+}
+
+// pass gives a message to its handler.
+func (in *inbound) pass(h *MessageHandler, head, payload []byte) {
+	defer in.m.contain("handle a message", in.p.name)
+	(*h)(in.p.name, head, payload)
+}
+
+// errPanic answers a call whose handler has panicked.
+var errPanic = errors.New("peer: the handler has panicked")
+
+// answer has a call answered.
+func (in *inbound) answer(h *CallHandler, req []byte) (reply []byte, err error) {
+	err = errPanic
+	defer in.m.contain("answer a call", in.p.name)
+	return (*h)(in.ctx, in.p.name, req)
 }
 
 func (in *inbound) handleCall(f frame) {
@@ -231,7 +247,7 @@ func (in *inbound) handleCall(f frame) {
 	}
 	in.m.goFunc(func() {
 		defer func() { <-in.calls }()
-		reply, err := (*h)(in.ctx, in.p.name, f.body)
+		reply, err := in.answer(h, f.body)
 		in.respond(f.number, rawBody(reply), err, urgent)
 	})
 }

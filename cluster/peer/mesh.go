@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -148,6 +149,7 @@ type Mesh struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
+	panics atomic.Uint64
 
 	mu      sync.RWMutex
 	started bool
@@ -182,7 +184,7 @@ func New(cfg Config) (*Mesh, error) {
 	m.held.init(m)
 	m.events.init()
 	m.ctx, m.cancel = context.WithCancel(context.Background())
-	m.server = newServer(&m.cfg)
+	m.server = newServer(&m.cfg, m.contain)
 	peerpb.RegisterPeerServer(m.server, &service{m: m})
 	for name, addr := range cfg.Peers {
 		if err := m.AddPeer(name, addr); err != nil {
@@ -236,6 +238,20 @@ func (m *Mesh) Close() error {
 	m.events.close()
 	m.wg.Wait()
 	return nil
+}
+
+// Panics counts the panics in handlers since the mesh was made.
+func (m *Mesh) Panics() uint64 { return m.panics.Load() }
+
+// contain is deferred around what another node has asked for. A panic costs the
+// message, or the stream, and not the process: the sender would send the same
+// to the next node.
+func (m *Mesh) contain(doing, node string) {
+	if p := recover(); p != nil {
+		m.panics.Add(1)
+		m.log.Error("panic in what another node asked for", slog.String("node", node), slog.String("doing", doing),
+			slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+	}
 }
 
 // goFunc runs f on a goroutine that Close waits for.

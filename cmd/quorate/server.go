@@ -189,6 +189,7 @@ func serve(s *settings, logger *slog.Logger, stop <-chan os.Signal) error {
 	node.Metrics().SetTraffic(func() metrics.Traffic {
 		t := counts.read()
 		t.Timeouts, t.Blocked = metrics.Timeouts(front.Timeouts()), front.Blocked()
+		t.Panics = front.Panics()
 		return t
 	})
 	clients := newDoor(front, ways.clients, failed)
