@@ -218,13 +218,6 @@ func (c *nodes) config(name string) Config {
 	}
 }
 
-func (c *nodes) propertiesOf(name string) broker.Properties {
-	if p := c.properties[name]; p != nil {
-		return p
-	}
-	return noProperties{}
-}
-
 func (c *nodes) wrongBy(name string) time.Duration {
 	if by := c.ahead[name]; by != nil {
 		return time.Duration(by.Load())

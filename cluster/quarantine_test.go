@@ -46,6 +46,13 @@ func poisonable(t *testing.T) (*nodes, map[string]*poison) {
 	return c, all
 }
 
+func (c *nodes) propertiesOf(name string) broker.Properties {
+	if p := c.properties[name]; p != nil {
+		return p
+	}
+	return noProperties{}
+}
+
 // publishMarked publishes a message that panics where it is poison.
 func (c *client) publishMarked(queue, body string) {
 	c.t.Helper()
