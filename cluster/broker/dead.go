@@ -16,6 +16,8 @@ import (
 const (
 	routeAtOnce   = 512
 	forwardAtOnce = 512
+	retryAtOnce   = 4096 // letters that wait, in one run
+	targetsAtOnce = 512  // looked at under the queue's lock
 	forwardBytes  = 4 << 20
 )
 
@@ -57,6 +59,8 @@ type forwarder struct {
 	retriedAs *logpb.QueueConfig
 	retriedIn *catalog.View // where letters that wait were last looked at for a way
 	retriedAt int64         // ms
+	retrying  bool          // those behind letter retried are still to be looked at
+	retried   uint64
 }
 
 // transfers is the stream to one target.
@@ -123,7 +127,7 @@ func (b *Broker) kickForwarders() {
 
 // waiting reports whether the outbox holds anything, or a target that may be gone.
 func (f *forwarder) waiting() (yes bool) {
-	f.group.View(func(m *queue.Machine) { yes = m.Stats().Outbox.Messages > 0 || len(m.Targets()) > 0 })
+	f.group.View(func(m *queue.Machine) { yes = m.Stats().Outbox.Messages > 0 || len(m.Targets(0, 1)) > 0 })
 	return yes
 }
 
@@ -211,29 +215,34 @@ func (f *forwarder) routeLetters() {
 
 // retryLetters looks for ways for letters that had none, when the catalog has
 // changed and every so often: a target that refused may have a place again.
+// It looks at some of them, by number, and goes on with the next ones in the
+// next run, so that neither the queue nor a payload store has to wait for it.
 func (f *forwarder) retryLetters() {
 	var config *logpb.QueueConfig
 	f.group.View(func(m *queue.Machine) { config = m.Config() })
 	view := f.broker.view()
-	passed := f.broker.now() - f.retriedAt
-	if view == f.retriedIn && config == f.retriedAs && passed >= 0 && passed < retryEvery {
-		return
+	if !f.retrying {
+		passed := f.broker.now() - f.retriedAt
+		if view == f.retriedIn && config == f.retriedAs && passed >= 0 && passed < retryEvery {
+			return
+		}
+		f.retriedIn, f.retriedAs, f.retriedAt = view, config, f.broker.now()
+		f.retrying, f.retried = true, 0
 	}
-	f.retriedIn, f.retriedAs, f.retriedAt = view, config, f.broker.now()
 	r := &logpb.RouteDead{Retry: true}
-	for seen := 0; len(r.Routes) < routeAtOnce; seen += routeAtOnce {
+	for seen := 0; f.retrying && seen < retryAtOnce && len(r.Routes) < routeAtOnce; {
 		var letters []queue.Letter
-		f.group.View(func(m *queue.Machine) { letters = m.WaitingLetters(seen, routeAtOnce) })
+		f.group.View(func(m *queue.Machine) { letters = m.WaitingLetters(f.retried, routeAtOnce-len(r.Routes)) })
+		f.retrying = len(letters) > 0
 		for i := range letters {
 			route := f.routeLetter(view, config, &letters[i])
 			route.Letter = letters[i].Number
 			if len(route.Targets) > 0 || config.DelayedStore {
 				r.Routes = append(r.Routes, route)
 			}
+			f.retried = route.Letter
 		}
-		if len(letters) < routeAtOnce {
-			break
-		}
+		seen += len(letters)
 	}
 	if len(r.Routes) > 0 {
 		f.propose(&logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: r})
@@ -332,35 +341,60 @@ func cycle(deaths []*logpb.Death, target string) bool {
 // moveTransfers tells the source what its targets hold, and queues what is
 // routed and not yet on its way.
 func (f *forwarder) moveTransfers() {
-	var targets []queue.Target
-	f.group.View(func(m *queue.Machine) { targets = m.Targets() })
 	view := f.broker.view()
-	for _, t := range targets {
-		q, ok := view.QueueByID(t.ID)
-		switch {
-		case ok:
-			f.settle(t)
-			if t.Settled+1 < t.Next {
-				f.sendTo(q, t)
-			}
-		case isOver(view, t.ID):
-			f.broker.QueueGone(t.ID) // if nobody has done so yet
-			// What the target took while it was there does not go with it.
-			if !f.settle(t) {
-				f.settleGone(t.ID)
-			}
+	for after := fsm.QueueID(0); ; {
+		var targets []queue.Target
+		f.group.View(func(m *queue.Machine) { targets = m.Targets(after, targetsAtOnce) })
+		for _, t := range targets {
+			f.moveTo(view, t)
+		}
+		if len(targets) < targetsAtOnce {
+			break
+		}
+		after = targets[len(targets)-1].ID
+	}
+	f.forget()
+}
+
+// moveTo tells the source what one target holds, and queues what goes there.
+func (f *forwarder) moveTo(view *catalog.View, t queue.Target) {
+	q, ok := view.QueueByID(t.ID)
+	switch {
+	case ok:
+		f.settle(t)
+		if t.Settled+1 < t.Next {
+			f.sendTo(q, t)
+		}
+	case isOver(view, t.ID):
+		f.broker.QueueGone(t.ID) // if nobody has done so yet
+		// What the target took while it was there does not go with it.
+		if !f.settle(t) {
+			f.settleGone(t.ID)
 		}
 	}
-	f.forget(targets)
 }
 
 // forget drops what is known of targets that the source has settled as gone.
 // The letters that did not arrive there wait for a way by then.
-func (f *forwarder) forget(targets []queue.Target) {
+func (f *forwarder) forget() {
+	f.mu.Lock()
+	var gone []fsm.QueueID
+	for id, tr := range f.streams {
+		if tr.ended {
+			gone = append(gone, id)
+		}
+	}
+	f.mu.Unlock()
+	if len(gone) == 0 {
+		return
+	}
+	f.group.View(func(m *queue.Machine) {
+		gone = slices.DeleteFunc(gone, m.HasTarget)
+	})
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for id, tr := range f.streams {
-		if tr.ended && !slices.ContainsFunc(targets, func(t queue.Target) bool { return t.ID == id }) {
+	for _, id := range gone {
+		if tr := f.streams[id]; tr != nil && tr.ended {
 			delete(f.streams, id)
 			f.retriedIn, f.again = nil, true
 		}

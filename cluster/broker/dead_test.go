@@ -311,7 +311,7 @@ func TestForwarderTargetDeleted(t *testing.T) {
 	b.run()
 	b.source.commit(t)
 	b.run()
-	b.source.View(func(m *queue.Machine) { left = m.Targets() })
+	b.source.View(func(m *queue.Machine) { left = m.Targets(0, 100) })
 	if len(left) != 1 || left[0].ID == gone.ID || len(b.f.streams) != 1 {
 		t.Errorf("targets %v and %d streams are left", left, len(b.f.streams))
 	}

@@ -182,6 +182,7 @@ func (b *Broker) watch() {
 	defer tick.Stop()
 	boots := map[uint32]uint64{}
 	var watched []*target
+	var sources *catalog.View // with which the ends of sources were looked for
 	looks := 0
 	for {
 		select {
@@ -204,6 +205,7 @@ func (b *Broker) watch() {
 		}
 		if looks++; looks%reapEvery == 0 { // now and then again, in case a proposal was lost
 			b.reap(false)
+			sources = b.endAllSources(sources)
 		}
 		b.sendAgain()
 		b.kickForwarders()

@@ -72,7 +72,7 @@ func (d *deadDraw) step() {
 
 // forwardSome sends a few transfers, possibly not the oldest ones.
 func (d *deadDraw) forwardSome(q *simQueue) {
-	targets := q.m.Targets()
+	targets := q.m.Targets(0, 1<<20)
 	if len(targets) == 0 {
 		return
 	}

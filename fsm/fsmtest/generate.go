@@ -245,7 +245,7 @@ func (g *generator) enqueue() *logpb.Command {
 func (g *generator) many() *logpb.Command {
 	cl := g.client()
 	if g.oneIn("a burst", 4) {
-		for i := range dueBefore + g.n("burst", 40) {
+		for i := range rules.Before + g.n("burst", 40) {
 			e := &logpb.Enqueue{Size: 9, TtlPlusOne: 101 + uint64(i%3), PriorityPlusOne: uint32(i % 5)}
 			g.burst = append(g.burst, cl.send(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: e}))
 		}

@@ -47,7 +47,11 @@ func TestMain(m *testing.M) {
 func TestModel(t *testing.T) { check(t, 1, modelProperty) }
 
 func modelProperty(t *rapid.T) {
-	r := newTrial()
+	b := rules
+	if rapid.Bool().Draw(t, "small bounds") {
+		b = small
+	}
+	r := newTrial(b)
 	g := newGenerator(t, r.model)
 	fail := func(d diffs) {
 		if len(d) > 0 {
@@ -95,7 +99,7 @@ func (g *generator) choice() choice {
 // begin it anew, however late it comes and however many sessions have ended
 // since; and the queue does not remember them all for ever.
 func TestEndedSessions(t *testing.T) {
-	r := newTrial()
+	r := newTrial(rules)
 	id := func(n uint64) *logpb.Session { return fsm.SessionID{Node: 1, Boot: 1, Num: n}.Proto() }
 	index, now, opened := uint64(0), start, start
 	apply := func(c *logpb.Command) fsm.Result {
@@ -166,7 +170,7 @@ func TestRegressions(t *testing.T) {
 // that may happen to a replica happening after every entry.
 func replay(t *testing.T, h history) {
 	t.Helper()
-	r := newTrial()
+	r := newTrial(rules)
 	for i, e := range h {
 		var d diffs
 		for _, s := range e.steps() {

@@ -14,10 +14,6 @@ const (
 	defaultPriority = 4
 	maxPriority     = 31
 	prefetchCeiling = 65535
-	dueBefore       = 64   // due messages that expire before a command
-	dueInTick       = 4096 // due actions of a tick
-	dropsAtOnce     = 4096 // messages that a command drops from the head
-	sweepInTick     = 16384
 	beginWithin     = 60_000  // how old the first command of a stream may be
 	endedFor        = 120_000 // how long an ended session is remembered, at least
 	lateConsumers   = 64      // of a session, cancelled, kept for what is late
@@ -83,6 +79,11 @@ type model struct {
 	touched bool
 	// budget: due actions that the command under way may still do.
 	budget int
+	// handOuts: messages that the command under way may still hand out.
+	handOuts int
+	bounds   queue.Bounds
+	overdue  *back // what comes back in this command
+	orders   int   // of settlements that were not finished at once
 	// fresh is a message with TTL 0 while it is offered.
 	fresh *message
 	// unneeded is the last entry with a message that was not taken in.
@@ -113,6 +114,8 @@ type message struct {
 	deadline fsm.Time // of the delivery; 0: never
 	limit    fsm.Millis
 	since    fsm.Time // when it was handed out
+	back     *back    // it is on its way back, or being settled
+	failing  bool     // it goes back as failed
 
 	letter    uint64 // number in the outbox
 	reason    logpb.Death_Reason
@@ -131,6 +134,7 @@ type transfer struct {
 // target is a queue that dead letters go to.
 type target struct {
 	id, next, settled uint64
+	gone              bool
 }
 
 type session struct {
@@ -178,7 +182,7 @@ type nodeDown struct {
 }
 
 func newModel() *model {
-	return &model{config: &logpb.QueueConfig{}, nextMessage: 1, nextLetter: 1}
+	return &model{config: &logpb.QueueConfig{}, nextMessage: 1, nextLetter: 1, bounds: rules, overdue: &back{}}
 }
 
 // apply performs one command. The effects are the model's until the next call.
@@ -208,16 +212,24 @@ func (q *model) perform(m fsm.Meta, c *logpb.Command) fsm.Result {
 	if q.phase != live {
 		return q.afterlife(c)
 	}
-	q.budget = dueBefore
+	q.budget, q.handOuts = q.bounds.Before, q.bounds.HandOuts
 	if c.Kind == logpb.Command_TICK {
-		q.budget = dueInTick
+		q.budget = q.bounds.Tick
 	}
 	q.catchUp()
 	if c.Kind != logpb.Command_TICK {
-		q.budget = dueBefore // for what is in the way of the hand-out
+		q.budget = q.bounds.Before // for what is in the way of the hand-out
 	}
 	inUse, consumers := q.inUse(), q.liveConsumers()
 	r, performed := q.stream(m, c)
+	if q.phase != live {
+		return r
+	}
+	q.bringBack(c.Kind)
+	q.goOn(c.Kind)
+	if performed && c.Kind == logpb.Command_TICK {
+		q.endUnused(inUse)
+	}
 	if q.phase != live {
 		return r
 	}
@@ -225,9 +237,7 @@ func (q *model) perform(m fsm.Meta, c *logpb.Command) fsm.Result {
 	q.handOut()
 	q.trim()
 	q.sweep(c.Kind)
-	if performed {
-		q.afterUse(inUse, consumers)
-	}
+	q.afterUse(inUse, consumers)
 	return r
 }
 
@@ -288,11 +298,12 @@ func (q *model) handOut() {
 	if q.phase != live {
 		return
 	}
-	for len(q.service) > 0 {
+	for len(q.service) > 0 && q.handOuts > 0 && q.ending() == nil {
 		x := q.nextWaiting()
 		if x == nil {
 			return
 		}
+		q.handOuts--
 		c := q.service[0]
 		q.service = q.service[1:]
 		q.checkOut(x, c)
@@ -389,7 +400,7 @@ func (q *model) hasCredit(c *consumer) bool {
 func (q *model) held(c *consumer) []*message {
 	var held []*message
 	for _, x := range q.messages {
-		if x.place == checkedOut && x.holder == c {
+		if x.place == checkedOut && x.holder == c && x.back == nil {
 			held = append(held, x)
 		}
 	}

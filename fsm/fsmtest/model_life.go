@@ -12,37 +12,42 @@ import (
 
 // tick does what time alone causes, after the expiries.
 func (q *model) tick() fsm.Result {
-	inUse := q.inUse()
-	back := q.takeBack()
-	back = append(back, q.endSilences(back)...)
-	slices.SortFunc(back, func(a, b *message) int { return cmp.Compare(a.seq, b.seq) })
-	holders := map[*consumer]bool{}
-	for _, x := range back {
-		holders[x.holder] = true
+	if q.unfinished() {
+		return fsm.Result{}
 	}
-	q.giveBack(back, false, false)
-	for _, c := range slices.Clone(q.consumers) {
-		if holders[c] {
-			q.dismiss(c)
-		}
+	for _, x := range q.takeBack() {
+		c := x.holder
+		x.back, x.failing = q.overdue, false
+		q.dismiss(c)
 	}
+	q.endSilences()
+	return fsm.Result{}
+}
+
+// endUnused ends a queue that nobody has used for too long.
+func (q *model) endUnused(inUse bool) {
 	q.afterUse(inUse, 0)
 	if q.idleEnd() != 0 && q.clock >= q.idleEnd() ||
 		q.leaseEnd() != 0 && q.clock >= q.leaseEnd() && q.awaited() == 0 {
 		q.endLease()
 	}
-	return fsm.Result{}
 }
 
 // takeBack returns deliveries that were held for too long.
 func (q *model) takeBack() (back []*message) {
+	var due []*message // earliest first
+	for _, c := range q.consumers {
+		due = append(due, slices.DeleteFunc(q.held(c), func(x *message) bool { return x.deadline == 0 || x.deadline > q.clock })...)
+	}
+	slices.SortFunc(due, func(a, b *message) int { return cmp.Or(cmp.Compare(a.deadline, b.deadline), cmp.Compare(a.seq, b.seq)) })
+	due = due[:min(len(due), q.budget)]
+	q.budget -= len(due)
 	for _, c := range q.consumers {
 		var overdue []late
 		for _, x := range q.held(c) {
-			if x.deadline == 0 || x.deadline > q.clock || q.budget == 0 {
+			if !slices.Contains(due, x) {
 				continue
 			}
-			q.budget--
 			q.counters.TimedOut++
 			overdue = append(overdue, late{x.delivery, x.since, x.limit})
 			back = append(back, x)
@@ -78,7 +83,7 @@ func (q *model) extend(by fsm.Millis) {
 // inUse reports whether the lease is held: by a consumer, a cancelled one that
 // still owes, or a get that is not settled.
 func (q *model) inUse() bool {
-	return q.count(checkedOut) > 0 || q.liveConsumers() > 0
+	return slices.ContainsFunc(q.consumers, func(c *consumer) bool { return len(q.held(c)) > 0 }) || q.liveConsumers() > 0
 }
 
 // afterUse notes the end of use. inUse and consumers are from before.
@@ -129,8 +134,8 @@ func (q *model) endLease() {
 		return
 	}
 	q.cancelAll()
-	for _, x := range q.in(checkedOut) {
-		q.remove(x)
+	for _, c := range q.consumers {
+		q.detach(c, false)
 	}
 	q.dropWaiting()
 	q.sweep(logpb.Command_TICK)
@@ -159,6 +164,7 @@ func (q *model) afterlife(c *logpb.Command) fsm.Result {
 	case logpb.Command_SETTLE_DEAD:
 		r = q.settleDead(c.SettleDead)
 	}
+	q.goOn(c.Kind)
 	if q.total(outbox, waiting).Messages == 0 || c.Kind == logpb.Command_TICK && q.clock >= q.goneAt {
 		q.end()
 	}
@@ -171,7 +177,7 @@ func (q *model) end() {
 	q.counters.DeadDropped += q.total(outbox, waiting).Messages
 	*q = model{
 		phase: gone, clock: q.clock, term: q.term, credit: q.credit, counters: q.counters, nextMessage: q.nextMessage, nextLetter: q.nextLetter,
-		out: q.out, config: q.config, unneeded: q.unneeded,
+		out: q.out, config: q.config, unneeded: q.unneeded, bounds: q.bounds, overdue: q.overdue,
 	}
 	q.out.Gone = true
 }
@@ -236,7 +242,10 @@ func (q *model) nextDeadline() fsm.Time {
 	case gone:
 		return 0
 	case draining:
-		at(q.goneAt)
+		if slices.ContainsFunc(q.targets, func(t *target) bool { return t.gone }) {
+			return max(q.clock, 1)
+		}
+		return q.goneAt
 	}
 	for _, x := range q.messages {
 		if x.waits() {
@@ -255,7 +264,8 @@ func (q *model) nextDeadline() fsm.Time {
 	if q.phase == live {
 		at(q.leaseEnd())
 		at(q.idleEnd())
-		if len(q.purgedOnes) > 0 || q.tooLong() {
+		if len(q.purgedOnes) > 0 || q.tooLong() || q.unfinished() || len(q.service) > 0 && q.front() != nil ||
+			slices.ContainsFunc(q.targets, func(t *target) bool { return t.gone }) {
 			at(q.clock)
 		}
 	}

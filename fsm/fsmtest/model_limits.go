@@ -63,7 +63,7 @@ func (q *model) tooLong() bool {
 
 // trim drops from the head.
 func (q *model) trim() {
-	for n := dropsAtOnce; n > 0 && q.tooLong(); n-- {
+	for n := q.bounds.Drops; n > 0 && q.tooLong(); n-- {
 		x := q.nextWaiting()
 		if x == nil && q.total(ready, returned).Messages == 0 && q.tooLong() {
 			x = q.delayedOnes[0]
@@ -97,9 +97,9 @@ func (q *model) reject(m fsm.Meta) fsm.Result {
 
 // sweep forgets what was purged, some of it at a time.
 func (q *model) sweep(k logpb.Command_Kind) {
-	n := dueBefore
+	n := q.bounds.Before
 	if k == logpb.Command_TICK || k == logpb.Command_PURGE {
-		n = sweepInTick
+		n = q.bounds.Sweep
 	}
 	for ; n > 0 && len(q.purgedOnes) > 0 && q.phase == live; n-- {
 		q.remove(q.purgedOnes[0])

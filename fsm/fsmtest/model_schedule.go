@@ -133,7 +133,7 @@ func (q *model) schedule(s *logpb.Schedule) fsm.Result {
 	}
 	if s.Action == logpb.Schedule_FIRE && s.Id == "" && s.Message == 0 {
 		var r fsm.Result
-		for r.Count < min(s.Count, dueInTick) && q.nextScheduled() != nil {
+		for r.Count < min(s.Count, uint64(q.bounds.Tick)) && q.nextScheduled() != nil {
 			r.Count++
 			x := q.nextScheduled()
 			if x.place == delayed {

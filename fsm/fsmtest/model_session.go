@@ -18,6 +18,9 @@ func (q *model) stream(m fsm.Meta, c *logpb.Command) (r fsm.Result, performed bo
 		return q.do(m, c, nil), true
 	}
 	s := q.session(m.Session)
+	if q.isDown(m.Session) {
+		s = nil
+	}
 	if s == nil && c.Seq == 0 {
 		return q.do(m, c, nil), true
 	}
@@ -73,7 +76,7 @@ func (q *model) repeat(c *logpb.Command, s *session) fsm.Result {
 	}
 	if c.Kind == logpb.Command_GET && s.opDelivery != 0 {
 		for _, x := range q.messages {
-			if x.place == checkedOut && x.holder.id == (fsm.ConsumerID{Session: s.id}) && x.delivery == s.opDelivery {
+			if x.place == checkedOut && x.back == nil && x.holder.id == (fsm.ConsumerID{Session: s.id}) && x.delivery == s.opDelivery {
 				d := q.deliveryOf(x)
 				d.Ready = s.opAnswer.Count
 				q.out.Deliveries = append(q.out.Deliveries, d)
@@ -253,7 +256,7 @@ func (q *model) consume(s *session, c *logpb.Consume) fsm.Result {
 	}
 	var inTheWay []*consumer
 	for _, other := range q.consumers {
-		if other != have && other.id.Number != 0 && !other.cancelled && (c.Exclusive || other.exclusive) {
+		if other != have && other.id.Number != 0 && !other.cancelled && !q.isDown(other.id.Session) && (c.Exclusive || other.exclusive) {
 			if silent := q.silenceOf(other.id.Session); silent == nil || silent.until != 0 {
 				return fsm.Result{Code: fsm.InUse}
 			}
@@ -396,7 +399,13 @@ func (q *model) sessionDown(id fsm.SessionID) fsm.Result {
 	if id == (fsm.SessionID{}) {
 		return fsm.Result{Code: fsm.Invalid}
 	}
-	q.endSessions(func(other fsm.SessionID) bool { return id == other })
+	if !q.isDown(id) {
+		for c := q.newestConsumer(id); c != nil; c = q.newestConsumer(id) {
+			q.detach(c, true)
+			q.forget(c)
+		}
+		q.sessions = slices.DeleteFunc(q.sessions, func(s *session) bool { return s.id == id })
+	}
 	if !q.isDown(id) && !q.hasEnded(id) {
 		for range 64 {
 			if len(q.ended) > 0 && q.ended[0].at+endedFor < q.clock {
@@ -431,22 +440,5 @@ func (q *model) nodeDown(n *logpb.NodeDown) fsm.Result {
 		q.down[i].boot = max(q.down[i].boot, n.Boot)
 	}
 	q.silent = slices.DeleteFunc(q.silent, func(x silence) bool { return q.isDown(fsm.SessionID{Node: x.of.Node, Boot: x.of.Boot}) })
-	q.endSessions(q.isDown)
 	return fsm.Result{}
-}
-
-func (q *model) endSessions(ends func(fsm.SessionID) bool) {
-	var back []*message
-	for _, x := range q.messages {
-		if x.place == checkedOut && ends(x.holder.id.Session) {
-			back = append(back, x)
-		}
-	}
-	q.giveBack(back, true, false)
-	for _, c := range slices.Clone(q.consumers) {
-		if ends(c.id.Session) {
-			q.forget(c)
-		}
-	}
-	q.sessions = slices.DeleteFunc(q.sessions, func(s *session) bool { return ends(s.id) })
 }

@@ -26,7 +26,31 @@ func (q *model) settle(s *session, d *logpb.Settle) fsm.Result {
 	}
 	q.active = q.clock
 	settled := slices.DeleteFunc(q.held(c), func(x *message) bool { return !inRanges(d.Ranges, x.delivery) })
-	switch d.Outcome {
+	n := min(len(settled), q.bounds.Tick)
+	if all := q.coming(); len(all) > 0 && all[0].order != 0 {
+		n = 0
+	}
+	if rest := settled[n:]; len(rest) > 0 {
+		q.orders++
+		b := &back{order: q.orders, outcome: d.Outcome}
+		for _, x := range rest {
+			x.back = b
+		}
+	}
+	q.conclude(d.Outcome, settled[:n])
+	q.settleLate(c, d.Ranges)
+	q.serve(c)
+	q.dismiss(c)
+	return fsm.Result{}
+}
+
+// conclude ends deliveries.
+func (q *model) conclude(outcome logpb.Settle_Outcome, settled []*message) {
+	for _, x := range settled {
+		x.failing = outcome == logpb.Settle_REQUEUE_FAILED
+		x.back = q.overdue
+	}
+	switch outcome {
 	case logpb.Settle_ACK:
 		for _, x := range settled {
 			q.counters.Acked++
@@ -35,10 +59,8 @@ func (q *model) settle(s *session, d *logpb.Settle) fsm.Result {
 			}
 			q.remove(x)
 		}
-	case logpb.Settle_REQUEUE:
-		q.giveBack(settled, false, true)
-	case logpb.Settle_REQUEUE_FAILED:
-		q.giveBack(settled, true, true)
+	case logpb.Settle_REQUEUE, logpb.Settle_REQUEUE_FAILED:
+		q.giveBack(settled, true)
 	case logpb.Settle_DISCARD:
 		for _, x := range settled {
 			x.failed++
@@ -46,10 +68,6 @@ func (q *model) settle(s *session, d *logpb.Settle) fsm.Result {
 			q.die(x, logpb.Death_REJECTED)
 		}
 	}
-	q.settleLate(c, d.Ranges)
-	q.serve(c)
-	q.dismiss(c)
-	return fsm.Result{}
 }
 
 // settleLate forgets deliveries that were taken back, once they are settled.
@@ -89,19 +107,17 @@ func inRanges(ranges []uint64, id uint64) bool {
 // giveBack ends deliveries. Messages that have failed too often die first, in
 // order; then those that are too old, oldest expiry first; the others go on
 // waiting: behind all returned ones, or behind the last one that is older.
-func (q *model) giveBack(back []*message, failed, tail bool) {
-	holders := map[*message]*consumer{}
+func (q *model) giveBack(back []*message, tail bool) {
 	for _, x := range back {
-		holders[x] = x.holder
 		x.acquired++
-		if failed {
+		if x.failing {
 			x.failed++
 		}
-		x.place, x.holder, x.delivery, x.deadline, x.limit, x.since = 0, nil, 0, 0, 0, 0
+		x.place, x.holder, x.back, x.delivery, x.deadline, x.limit, x.since = 0, nil, nil, 0, 0, 0, 0
 	}
 	var rest []*message
 	for _, x := range back {
-		if failed && q.config.DeliveryLimit >= 0 && int64(x.failed) > q.config.DeliveryLimit {
+		if x.failing && q.config.DeliveryLimit >= 0 && int64(x.failed) > q.config.DeliveryLimit {
 			q.die(x, logpb.Death_DELIVERY_LIMIT)
 		} else {
 			rest = append(rest, x)
@@ -119,7 +135,7 @@ func (q *model) giveBack(back []*message, failed, tail bool) {
 			continue
 		}
 		q.counters.Requeued++
-		if due := q.retryAt(x, failed); due != 0 {
+		if due := q.retryAt(x, x.failing); due != 0 {
 			x.place, x.dueAt = delayed, due
 			q.delayedOnes = append(q.delayedOnes, x)
 			continue
@@ -130,9 +146,6 @@ func (q *model) giveBack(back []*message, failed, tail bool) {
 			at--
 		}
 		q.returns = slices.Insert(q.returns, at, x)
-	}
-	for _, x := range back {
-		q.serve(holders[x])
 	}
 }
 
@@ -160,7 +173,7 @@ func (q *model) die(x *message, reason logpb.Death_Reason) {
 		return
 	}
 	q.leave(x)
-	x.place, x.holder, x.delivery, x.deadline, x.limit, x.since, x.dueAt = outbox, nil, 0, 0, 0, 0, 0
+	x.place, x.holder, x.back, x.delivery, x.deadline, x.limit, x.since, x.dueAt = outbox, nil, nil, 0, 0, 0, 0, 0
 	x.reason, x.diedAt = reason, q.clock
 	q.counters.DeadLettered++
 	if fate == queue.SentOnce {
@@ -195,16 +208,15 @@ func (q *model) routeDead(r *logpb.RouteDead) fsm.Result {
 	return fsm.Result{Count: uint64(n)}
 }
 
-// routeWaiting says where letters go that wait, in their order.
+// routeWaiting says where letters go that wait, up to the first that does not.
 func (q *model) routeWaiting(r *logpb.RouteDead) fsm.Result {
 	n := 0
-	for _, x := range q.in(waiting) {
-		if n == len(r.Routes) {
+	for _, route := range r.Routes {
+		i := slices.IndexFunc(q.waitingOnes, func(x *message) bool { return x.letter == route.GetLetter() })
+		if i < 0 {
 			break
 		}
-		if r.Routes[n].GetLetter() != x.letter {
-			continue
-		}
+		x := q.waitingOnes[i]
 		q.leave(x)
 		x.place = outbox
 		at := slices.IndexFunc(q.letters, func(y *message) bool { return !y.routed })
@@ -212,7 +224,7 @@ func (q *model) routeWaiting(r *logpb.RouteDead) fsm.Result {
 			at = len(q.letters)
 		}
 		q.letters = slices.Insert(q.letters, at, x)
-		q.route(x, r.Routes[n])
+		q.route(x, route)
 		n++
 	}
 	return fsm.Result{Count: uint64(n)}
@@ -234,6 +246,9 @@ func (q *model) route(x *message, r *logpb.DeadRoute) {
 		if t == nil {
 			t = &target{id: id, next: 1}
 			q.targets = append(q.targets, t)
+		}
+		if t.gone {
+			continue
 		}
 		f := transfer{target: id, number: t.next}
 		if len(r.TtlCeilingsPlusOne) > i {
@@ -284,28 +299,16 @@ func (q *model) settleDead(s *logpb.SettleDead) fsm.Result {
 	if t == nil {
 		return fsm.Result{}
 	}
-	upto := min(s.Upto, t.next-1)
 	if s.Gone {
-		upto = t.next - 1
+		t.gone = true
+		q.endGone(q.bounds.Tick)
+		return fsm.Result{}
 	}
-	t.settled = max(t.settled, upto)
-	for _, x := range slices.Clone(q.letters) {
-		i := slices.IndexFunc(x.transfers, func(f transfer) bool { return f.target == t.id && f.number <= upto })
-		if i < 0 {
-			continue
-		}
-		switch {
-		case slices.Contains(s.Refused, x.transfers[i].number):
-			q.counters.DeadRefused++
-			x.refused = true
-		case !s.Gone:
-			x.done = append(x.done, t.id)
-		}
-		x.transfers = slices.Delete(x.transfers, i, i+1)
-		q.endLetter(x)
+	for n := q.bounds.Tick; n > 0 && t.settled < min(s.Upto, t.next-1); n-- {
+		t.settled++
+		refused := slices.Contains(s.Refused, t.settled)
+		q.settleTransfer(t, t.settled, !refused, refused)
 	}
-	if s.Gone {
-		q.targets = slices.DeleteFunc(q.targets, func(o *target) bool { return o == t })
-	}
+	q.endGone(0)
 	return fsm.Result{}
 }

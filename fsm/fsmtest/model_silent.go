@@ -27,7 +27,11 @@ func (q *model) nodeSilent(n *logpb.NodeSilent) fsm.Result {
 			return cmp.Or(cmp.Compare(a.of.Node, b.of.Node), cmp.Compare(a.of.Boot, b.of.Boot))
 		})
 	}
-	for _, c := range q.consumers {
+	all := slices.Clone(q.consumers)
+	slices.SortFunc(all, func(a, b *consumer) int {
+		return cmp.Or(a.id.Session.Compare(b.id.Session), cmp.Compare(a.id.Number, b.id.Number))
+	})
+	for _, c := range all {
 		if !q.hasCredit(c) {
 			q.unserve(c)
 		}
@@ -56,22 +60,22 @@ func (q *model) disconnectedTimeout() fsm.Millis {
 // heldUntil is the deadline of what is held from now on for d.
 func (q *model) heldUntil(d fsm.Millis) fsm.Time { return max(q.clock.Add(d), 1) }
 
-// endSilences lists what goes back because nothing was heard from its holder's
-// node for too long, but for what is taken back already.
-func (q *model) endSilences(taken []*message) (back []*message) {
+// endSilences takes from consumers what they hold if nothing was heard from
+// their node for too long.
+func (q *model) endSilences() {
 	for i := range q.silent {
 		x := &q.silent[i]
 		if x.until == 0 || x.until > q.clock {
 			continue
 		}
 		x.until = 0
-		for _, y := range q.messages {
-			if y.place == checkedOut && q.silenceOf(y.holder.id.Session) == x && !slices.Contains(taken, y) {
-				back = append(back, y)
+		for _, c := range slices.Clone(q.consumers) {
+			if q.silenceOf(c.id.Session) == x && len(q.held(c)) > 0 {
+				q.detach(c, false)
+				q.dismiss(c)
 			}
 		}
 	}
-	return back
 }
 
 func (q *model) silentBoots() []queue.Boot {

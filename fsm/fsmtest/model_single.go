@@ -13,7 +13,7 @@ func (q *model) elect() {
 	best := q.firstUp()
 	old := q.single
 	switch {
-	case old == nil || old.cancelled || !slices.Contains(q.consumers, old):
+	case old == nil || old.cancelled || !slices.Contains(q.consumers, old) || q.isDown(old.id.Session):
 		q.single = best
 	case len(q.held(old)) > 0: // it keeps its place
 	case !q.isUp(old) || best.priority > old.priority:
@@ -37,7 +37,7 @@ func (q *model) firstUp() *consumer {
 }
 
 func (q *model) isUp(c *consumer) bool {
-	return c.id.Number != 0 && !c.cancelled && len(c.timedOut) == 0 && q.silenceOf(c.id.Session) == nil
+	return c.id.Number != 0 && !c.cancelled && len(c.timedOut) == 0 && q.silenceOf(c.id.Session) == nil && !q.isDown(c.id.Session)
 }
 
 // quiescing: the active consumer makes way for one with a higher priority.

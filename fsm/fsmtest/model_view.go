@@ -27,6 +27,9 @@ func (q *model) table() []queue.Message {
 	for _, c := range q.consumers {
 		list = append(list, q.held(c)...)
 	}
+	for _, b := range q.coming() {
+		list = append(list, q.of(b)...)
+	}
 	list = append(append(list, q.letters...), q.waitingOnes...)
 	shown := make([]queue.Message, 0, len(list))
 	for _, x := range list {
@@ -49,7 +52,7 @@ func (q *model) table() []queue.Message {
 
 func (q *model) stats() queue.Stats {
 	s := queue.Stats{
-		Phase: queue.Phase(q.phase), Clock: q.clock, Consumers: int(q.liveConsumers()), Sessions: len(q.sessions),
+		Phase: queue.Phase(q.phase), Clock: q.clock, Consumers: int(q.liveConsumers()), Sessions: len(q.sessionIDs()),
 		Counters: q.counters,
 		Ready:    q.total(ready, returned), Unacknowledged: q.total(checkedOut), Scheduled: q.total(scheduled), Delayed: q.total(delayed),
 		Outbox: q.total(outbox, waiting), Waiting: q.total(waiting), Pending: q.pending(),
@@ -70,7 +73,7 @@ func (q *model) listing() []queue.Consumer {
 		switch {
 		case c.cancelled:
 			y.Status = queue.Cancelled
-		case q.silenceOf(c.id.Session) != nil:
+		case q.silenceOf(c.id.Session) != nil || q.isDown(c.id.Session):
 			y.Status = queue.Silent
 		case len(c.timedOut) > 0:
 			y.Status = queue.TimedOut
@@ -92,7 +95,9 @@ func (q *model) listing() []queue.Consumer {
 func (q *model) sessionIDs() []fsm.SessionID {
 	var ids []fsm.SessionID
 	for _, s := range q.sessions {
-		ids = append(ids, s.id)
+		if !q.isDown(s.id) {
+			ids = append(ids, s.id)
+		}
 	}
 	slices.SortFunc(ids, fsm.SessionID.Compare)
 	return ids
@@ -133,6 +138,7 @@ func (q *model) waitingLetters() []queue.Letter {
 	for _, x := range q.waitingOnes {
 		list = append(list, q.letterOf(x))
 	}
+	slices.SortFunc(list, func(a, b queue.Letter) int { return cmp.Compare(a.Number, b.Number) })
 	return list
 }
 

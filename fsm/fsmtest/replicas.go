@@ -13,6 +13,7 @@ import (
 // and to further replicas of the machine, entry by entry.
 type trial struct {
 	model    *model
+	bounds   queue.Bounds
 	straight *queue.Machine
 	witness  *witness    // of straight
 	eff      fsm.Effects // of the entry under way
@@ -30,11 +31,30 @@ type trial struct {
 	enqueued  uint64          // messages before the entry
 }
 
-func newTrial() *trial {
-	straight := newMachine()
-	return &trial{
-		model: newModel(), straight: straight, witness: newWitness(straight), restored: newMachine(), follower: newMachine(), wired: newMachine(),
+func newTrial(b queue.Bounds) *trial {
+	r := &trial{model: newModel(), bounds: b}
+	r.model.bounds = b
+	for _, m := range []**queue.Machine{&r.straight, &r.restored, &r.follower, &r.wired} {
+		*m = r.machine()
 	}
+	r.witness = newWitness(r.straight)
+	return r
+}
+
+// machine returns a new machine of the trial's bounds.
+func (r *trial) machine() *queue.Machine {
+	m := newMachine()
+	m.SetBounds(r.bounds)
+	return m
+}
+
+// mustRestore returns such a machine made from a snapshot.
+func (r *trial) mustRestore(t fataler, snapshot string) *queue.Machine {
+	m := r.machine()
+	if err := m.Restore(strings.NewReader(snapshot)); err != nil {
+		t.Fatalf("restore: %v", err)
+	}
+	return m
 }
 
 // step applies one command to model and machine and says how they differ.
@@ -95,7 +115,7 @@ func (r *trial) endEntry(t fataler, c choice) diffs {
 		}
 	}
 	if c.restore {
-		r.restored = mustRestore(t, mustSnapshot(t, r.restored))
+		r.restored = r.mustRestore(t, mustSnapshot(t, r.restored))
 		if r.restored.Hash() != hash {
 			d.add("hash after a restore", r.straight.String(), r.restored.String())
 		}
@@ -113,7 +133,7 @@ func (r *trial) endEntry(t fataler, c choice) diffs {
 
 // restart starts a replica from the newest snapshot and the entries since.
 func (r *trial) restart(t fataler, d *diffs) {
-	m := newMachine()
+	m := r.machine()
 	if r.view != nil {
 		var late strings.Builder
 		if _, err := r.view.WriteTo(&late); err != nil {
@@ -122,7 +142,7 @@ func (r *trial) restart(t fataler, d *diffs) {
 		if late.String() != r.snapshot {
 			*d = append(*d, "a snapshot has changed while the machine went on")
 		}
-		m = mustRestore(t, r.snapshot)
+		m = r.mustRestore(t, r.snapshot)
 	}
 	for _, e := range r.suffix {
 		applyAll(m, e)

@@ -289,12 +289,15 @@ func (w *witness) letters(b, now holding, c *logpb.Command) {
 	if got := now.counters.DeadConfirmed - b.counters.DeadConfirmed; got > confirmed {
 		w.saw("%d letters count as arrived, targets hold %d", got, confirmed)
 	}
-	for _, t := range w.m.Targets() {
+	for _, t := range w.m.Targets(0, 1<<20) {
 		for _, o := range w.m.PendingTransfers(t.ID, t.Settled+1, int(t.Next-t.Settled)) {
 			if w.ways[o.Letter.Number] == nil {
 				w.ways[o.Letter.Number] = map[copyOf]way{}
 			}
-			w.ways[o.Letter.Number][copyOf{t.ID, o.Number}] = underWay
+			to := copyOf{t.ID, o.Number}
+			if _, known := w.ways[o.Letter.Number][to]; !known { // what is answered may end later
+				w.ways[o.Letter.Number][to] = underWay
+			}
 		}
 	}
 }
@@ -305,12 +308,18 @@ type copyOf struct {
 	number uint64
 }
 
-// answered takes what a target has answered.
+// answered takes what a target has answered, as far as the queue has taken it.
 func (w *witness) answered(s *logpb.SettleDead) {
+	upto := s.Upto
+	for _, t := range w.m.Targets(0, 1<<20) {
+		if uint64(t.ID) == s.Target {
+			upto = min(upto, t.Settled)
+		}
+	}
 	for _, of := range w.ways { // det: each on its own
 		for t, how := range of { // det: as above
 			switch {
-			case how != underWay || uint64(t.target) != s.Target || !s.Gone && t.number > s.Upto:
+			case how != underWay || uint64(t.target) != s.Target || !s.Gone && t.number > upto:
 			case s.Gone || slices.Contains(s.Refused, t.number):
 				of[t] = missed
 			default:

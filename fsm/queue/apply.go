@@ -20,7 +20,7 @@ func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm
 	case logpb.Command_SETTLE:
 		return m.settle(s, cmd.Settle, eff)
 	case logpb.Command_SESSION_DOWN:
-		return m.sessionDown(meta, s, eff)
+		return m.sessionDown(meta, s)
 	case logpb.Command_PURGE:
 		return m.purge()
 	case logpb.Command_CONFIGURE:
@@ -36,7 +36,7 @@ func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm
 	case logpb.Command_SETTLE_DEAD:
 		return m.settleDead(cmd.SettleDead, eff)
 	case logpb.Command_NODE_DOWN:
-		return m.nodeDown(cmd.NodeDown, eff)
+		return m.nodeDown(cmd.NodeDown)
 	case logpb.Command_NODE_SILENT:
 		return m.nodeSilent(cmd.NodeSilent)
 	case logpb.Command_SCHEDULE:

@@ -27,7 +27,9 @@ type checker struct {
 	count [placeCount]Count
 	next  fsm.Time // earliest deadline found
 
-	extras, expiring, deadlines, getsHeld, named int
+	extras, getsHeld, named, timeouts, gone int
+
+	indexed map[*sorted[uint32]]int // nil: returned messages
 }
 
 // that notes a fault unless ok. What is asked for each message goes through
@@ -52,9 +54,11 @@ func (k *checker) deadline(t fsm.Time) {
 
 // Check walks the whole state and reports the first broken invariant.
 func (m *Machine) Check() error {
-	k := &checker{m: m, seen: make([]bool, max(m.messages.top, 1)), live: make([]uint64, 0, m.messages.live())}
+	k := &checker{m: m, indexed: map[*sorted[uint32]]int{}, seen: make([]bool, max(m.messages.top, 1)), live: make([]uint64, 0, m.messages.live())}
 	k.lists()
 	k.consumers()
+	k.returning()
+	k.indexes()
 	k.service()
 	k.outbox()
 	k.sessions()
@@ -92,8 +96,16 @@ func (k *checker) message(h uint32, place Place) {
 		k.extras++
 	}
 	if x.ready() && x.expireAt != 0 {
-		k.expiring++
 		k.deadline(x.expireAt)
+		k.index(&m.expiries, key{x.expireAt, x.seq}, h)
+	}
+}
+
+// index checks that message h is where an index says.
+func (k *checker) index(in *sorted[uint32], at key, h uint32) {
+	k.indexed[in]++
+	if p := in.get(at); p == nil || *p != h {
+		k.fail("message %d is not in its index at %v", k.m.messages.get(h).seq, at)
 	}
 }
 
@@ -120,7 +132,9 @@ func (k *checker) lists() {
 		for h := m.lists[no].head; h != 0 && k.err == nil; h = m.messages.get(h).next {
 			x := m.messages.get(h)
 			k.message(h, place)
-			if x.prev != prev {
+			if no == returnedList {
+				k.returned(h, prev)
+			} else if x.prev != prev {
 				k.fail("message %d: the link back is wrong", x.seq)
 			}
 			if place == Ready {
@@ -139,6 +153,9 @@ func (k *checker) lists() {
 			if place == Delayed {
 				k.delayed(h)
 			}
+			if place == Waiting {
+				k.index(&m.patient, key{seq: m.extraOf(h).letter}, h)
+			}
 			prev = h
 		}
 		k.that(m.lists[no].tail == prev, "list %d: the tail is wrong", no)
@@ -152,6 +169,8 @@ func (k *checker) lists() {
 func (k *checker) scheduled(h uint32) {
 	x := k.m.messages.get(h)
 	k.deadline(x.expireAt)
+	k.index(&k.m.schedules, key{x.expireAt, x.seq}, h)
+	k.index(&k.m.numbers, key{seq: x.seq}, h)
 	if id := k.m.rareOf(h).id; id != "" {
 		k.named++
 		k.that(k.m.named[id] == h, "message %d does not have its name", x.seq)
@@ -162,6 +181,7 @@ func (k *checker) scheduled(h uint32) {
 func (k *checker) delayed(h uint32) {
 	x := k.m.messages.get(h)
 	k.deadline(x.expireAt)
+	k.index(&k.m.delays, key{x.expireAt, x.seq}, h)
 	if x.expireAt == 0 || x.acquired == 0 {
 		k.fail("message %d is never tried again, or was not before", x.seq)
 	}
@@ -186,61 +206,119 @@ func (k *checker) purged() {
 
 func (k *checker) consumers() {
 	m := k.m
-	attached, active, order := 0, 0, uint64(0)
+	attached, active, lasting, order := 0, 0, 0, uint64(0)
 	var exclusive *consumer
 	for i, c := range m.consumers {
 		k.that((i == 0 || c.registered > order) && c.registered < m.nextOrder, "consumer %v is out of order", c.id)
 		order = c.registered
-		k.that(m.sessions[c.id.Session] == c.session && c.session.consumer(c.id.Number) == c, "consumer %v has no session", c.id)
+		k.that(c.session != nil && m.sessions[c.id.Session] == c.session && c.session.consumer(c.id.Number) == c, "consumer %v has no session", c.id)
+		if k.err != nil {
+			return
+		}
 		if !c.isGets() {
 			if !c.dismissed {
 				attached++
 			}
-			k.that(c.dismissed == (c.cancelled && c.held.n == 0) && (!c.dismissed || len(c.late) > 0 || c.revoked) && (c.cancelled || !c.revoked), "consumer %v owes nothing", c.id)
+			k.that(c.dismissed == (c.cancelled && c.held.len() == 0) && (!c.dismissed || len(c.late) > 0 || c.revoked) && (c.cancelled || !c.revoked), "consumer %v owes nothing", c.id)
 			if !c.cancelled {
 				active++
-				if c.exclusive {
+				if !c.session.life.over {
+					lasting++
+				}
+				if c.exclusive && m.exclusive == c {
 					exclusive = c
 				}
 			}
 		} else {
 			k.that(c.level == nil && !c.cancelled && !c.dismissed, "gets of %v are served", c.id)
-			k.getsHeld += c.held.n
+			k.getsHeld += c.held.len()
 		}
 		k.that(slices.IsSortedFunc(c.late, func(a, b lateness) int { return compare(a.id, b.id) }) &&
 			(len(c.late) == 0 || c.late[len(c.late)-1].id < c.next), "consumer %v: late ids", c.id)
-		k.that(c.session.silent == m.isSilent(c.id.Session), "consumer %v: silence", c.id)
-		k.held(c)
+		k.held(c.id, c.next, &c.held, c.late)
+		k.that(c.held.len() <= creditCeiling || c.isGets(), "consumer %v holds %d", c.id, c.held.len())
 	}
 	k.that(attached == m.attached && active == m.serving && k.getsHeld == m.getsHeld, "consumers are miscounted")
-	k.that(exclusive == m.exclusive && (exclusive == nil || active == 1), "the exclusive consumer is not alone")
+	k.that(exclusive == m.exclusive && (exclusive == nil || lasting == 1), "the exclusive consumer is not alone")
 }
 
-// held checks what c holds.
-func (k *checker) held(c *consumer) {
+// held checks what a consumer holds whose next delivery is next.
+func (k *checker) held(of fsm.ConsumerID, next uint64, all *held, lates []lateness) {
 	n, last := 0, uint64(0)
-	for held := range c.held.from(0) {
+	for held := range all.from(0) {
 		if k.err != nil {
 			return
 		}
 		k.message(held.handle, CheckedOut)
-		_, late := slices.BinarySearchFunc(c.late, held.id, compareLate)
+		_, late := slices.BinarySearchFunc(lates, held.id, compareLate)
 		switch {
-		case held.id <= last || held.id >= c.next:
-			k.fail("consumer %v: delivery %d of %d", c.id, held.id, c.next)
+		case held.id <= last || held.id >= next:
+			k.fail("consumer %v: delivery %d of %d", of, held.id, next)
 		case held.deadline < 0 || held.limit < 0 || held.since > max(k.m.clock, 1):
-			k.fail("consumer %v: delivery %d has a wrong deadline", c.id, held.id)
+			k.fail("consumer %v: delivery %d has a wrong deadline", of, held.id)
 		case late:
-			k.fail("consumer %v: delivery %d is held and was taken back", c.id, held.id)
+			k.fail("consumer %v: delivery %d is held and was taken back", of, held.id)
 		}
 		last = held.id
 		n++
-		if held.deadline != 0 {
-			k.deadlines++
+		if held.deadline != 0 && k.m.phase == Active {
+			k.timeouts++
 			k.deadline(k.m.heldUntil(held.deadline))
+			if p := k.m.timeouts.get(key{held.deadline, k.m.messages.get(held.handle).seq}); p == nil || p.id != held.id {
+				k.fail("consumer %v: delivery %d never times out", of, held.id)
+			}
 		}
 	}
-	k.that(n == c.held.n && n <= creditCeiling || c.isGets(), "consumer %v holds %d, counted %d", c.id, n, c.held.n)
+	k.that(n == all.len(), "consumer %v holds %d, counted %d", of, n, all.len())
+}
+
+// returning checks what is on its way back.
+func (k *checker) returning() {
+	m := k.m
+	for at, p := range m.returning.all() {
+		r := *p
+		if r.held.len() == 0 {
+			k.fail("nothing of %v is on its way", r.of)
+			return
+		}
+		k.held(r.of, ^uint64(0), &r.held, nil)
+		k.that(at == m.returningKey(r) && r.order < m.nextOrder && (r.order != 0 || r.outcome == 0), "what %v held is on its way in the wrong place", r.of)
+	}
+}
+
+// returned checks what holds for a message that was returned, and is behind prev.
+func (k *checker) returned(h, prev uint32) {
+	m, r := k.m, &k.m.returns
+	no := m.messages.get(h).prev
+	if int(no) >= len(r.slots) || r.slots[no].block == nil || !slices.Contains(r.slots[no].block.handles[r.slots[no].block.head:r.slots[no].block.tail], h) {
+		k.fail("message %d is in no block", m.messages.get(h).seq)
+		return
+	}
+	at := m.spotOf(h)
+	s := &r.slots[no]
+	if r.before(at) != prev || s.block.seqs[at.at] != m.messages.get(h).seq {
+		k.fail("message %d: the block is wrong", m.messages.get(h).seq)
+	}
+	k.indexed[nil]++
+	if at.at == s.block.head {
+		k.that(s.least == slices.Min(s.block.seqs[s.block.head:s.block.tail]), "block %d: the least is %d", no, s.least)
+	}
+}
+
+// indexes checks that nothing is in an index that should not be.
+func (k *checker) indexes() {
+	m := k.m
+	for _, in := range []*sorted[uint32]{&m.expiries, &m.schedules, &m.delays, &m.numbers, &m.patient} {
+		k.that(in.len() == k.indexed[in], "%d messages in an index of %d", in.len(), k.indexed[in])
+	}
+	k.that(m.timeouts.len() == k.timeouts, "%d timeouts of %d", m.timeouts.len(), k.timeouts)
+	n := 0
+	for _, s := range m.returns.slots {
+		if s.block != nil {
+			n += s.block.len()
+		}
+	}
+	k.that(n == k.indexed[nil], "%d returned messages of %d", n, k.indexed[nil])
 }
 
 func (k *checker) service() {
@@ -248,7 +326,7 @@ func (k *checker) service() {
 	serviced, members := 0, map[*level]int{}
 	for _, c := range m.consumers {
 		wants := m.served(c) && c.credit() > 0
-		k.that(c.serviced == wants, "consumer %v: in service %v", c.id, c.serviced)
+		k.that(c.serviced == wants || c.session.life.over, "consumer %v: in service %v", c.id, c.serviced)
 		k.that((c.level == nil) == (c.cancelled || c.isGets()), "consumer %v: level", c.id)
 		if c.level != nil {
 			members[c.level]++
@@ -272,7 +350,8 @@ func (k *checker) service() {
 	}
 	k.that(serviced == m.serviced && len(members) == len(m.levels), "services are miscounted")
 	if h := m.front(); serviced > 0 && h != 0 {
-		k.that(m.messages.get(h).due(m.clock), "a message waits although somebody has credit")
+		next, _ := m.NextDue()
+		k.that(m.messages.get(h).due(m.clock) || next <= max(m.clock, 1), "a message waits although somebody has credit")
 	}
 }
 
@@ -288,7 +367,7 @@ func (k *checker) single() {
 	k.that(m.single == active && m.quiescing == quiescing, "somebody else should be the active consumer")
 	for _, c := range m.consumers {
 		k.that(m.single != nil || c.level == nil || c.status() != Up, "consumer %v could be served", c.id)
-		k.that(!c.serviced || c == m.single, "consumer %v is served and not the active one", c.id)
+		k.that(!c.serviced || c == m.single || c.session.life.over, "consumer %v is served and not the active one", c.id)
 	}
 	k.that(m.single == nil || m.single.session != nil && m.single.level != nil, "the active consumer has gone")
 }
@@ -332,24 +411,35 @@ func (k *checker) outbox() {
 		k.that(t.id != 0 && (i == 0 || m.targets[i-1].id < t.id), "target %d is out of order", t.id)
 		k.that(t.settled < t.next && t.next-t.settled-1 == uint64(pending[t.id]), "target %d: settled %d, next %d", t.id, t.settled, t.next)
 		k.that(t.pending.len() == pending[t.id], "target %d: %d pending", t.id, t.pending.len())
+		if t.gone {
+			k.gone++
+			k.that(t.pending.len() > 0, "target %d is gone", t.id)
+		}
 	}
+	k.that(k.gone == m.gone, "%d targets are gone, counted %d", k.gone, m.gone)
 }
 
 func (k *checker) sessions() {
 	m := k.m
-	consumers := 0
-	for _, id := range m.Sessions() {
-		s := m.sessions[id]
-		k.that(s.id == id && id != fsm.SessionID{} && s.next > 0 && s.last.seq < s.next, "session %v: next %d, answered %d", id, s.next, s.last.seq)
+	consumers, sessions, ending := 0, 0, 0
+	for s := range m.everySession() {
+		id := s.id
+		k.that(m.sessions[id] == s && id != fsm.SessionID{} && s.next > 0 && s.last.seq < s.next, "session %v: next %d, answered %d", id, s.next, s.last.seq)
 		for i, r := range s.refused {
 			k.that(r.length > 0 && r.first+r.length <= s.next && (i == 0 || s.refused[i-1].first+s.refused[i-1].length < r.first),
 				"session %v: refused commands", id)
 		}
 		k.that(len(s.refused) <= refusedRuns, "session %v: %d runs of refused commands", id, len(s.refused))
-		k.that(!m.over(id), "session %v has ended", id)
+		k.that(!m.isEnded[id] && s.life.over == m.isDown(Boot{id.Node, id.Boot}), "session %v has ended", id)
 		k.that(slices.IsSortedFunc(s.consumers, func(a, b *consumer) int { return compare(a.id.Number, b.id.Number) }), "session %v: consumers", id)
 		consumers += len(s.consumers)
+		sessions++
+		if s.life.over {
+			ending++
+		}
 	}
+	k.lives()
+	k.that(sessions == len(m.sessions) && ending == m.ending, "%d sessions, %d are ending", sessions, ending)
 	k.that(consumers == len(m.consumers), "%d consumers have sessions", consumers)
 	k.that(m.ended.len() == len(m.isEnded), "ended sessions are miscounted")
 	for i := range m.ended.len() {
@@ -367,13 +457,26 @@ func (k *checker) sessions() {
 	k.that(slices.IsSortedFunc(m.dead, func(a, b Boot) int { return compare(a.Node, b.Node) }), "dead nodes are out of order")
 }
 
+// lives checks the lives of nodes that sessions live on.
+func (k *checker) lives() {
+	m := k.m
+	for at, p := range m.lives.all() {
+		l, consumers := *p, 0
+		for no, s := range l.sessions.all() {
+			k.that((*s).life == l && no.seq == (*s).id.Num && at == (Boot{(*s).id.Node, (*s).id.Boot}).key(), "session %v lives elsewhere", (*s).id)
+			consumers += len((*s).consumers)
+		}
+		k.that(l.of.key() == at && l.sessions.len() > 0 && l.consumers == consumers, "%v: %d sessions, %d consumers", l.of, l.sessions.len(), l.consumers)
+		k.that(l.silent == (m.isSilent(fsm.SessionID{Node: l.of.Node, Boot: l.of.Boot})), "%v: silence", l.of)
+	}
+}
+
 // books compares all counts with what was found.
 func (k *checker) books() {
 	m := k.m
 	k.that(k.count == m.counts, "counted %v, found %v", m.counts, k.count)
 	k.that(len(k.live) == m.messages.live(), "%d messages, %d in places", m.messages.live(), len(k.live))
 	k.that(k.extras == m.extras.live(), "%d extras, %d in use", m.extras.live(), k.extras)
-	k.that(k.expiring == m.expiring && k.deadlines == m.deadlines, "time is miscounted")
 	k.that(k.named == len(m.named), "%d scheduled messages have a name, %d names", k.named, len(m.named))
 	k.entries()
 	k.that(m.phase == Active || len(m.consumers) == 0 && len(m.sessions) == 0 && m.readyCount() == 0, "an ended queue serves")
@@ -389,21 +492,18 @@ func (k *checker) books() {
 func (k *checker) entries() {
 	l := &k.m.live
 	slices.Sort(k.live)
-	found, last, zeros := 0, uint64(0), 0
-	for i := range l.len() {
-		e := l.item(i)
+	found, last := 0, uint64(0)
+	for e, count := range l.all() {
 		n := found
-		for n < len(k.live) && k.live[n] == e.index {
+		for n < len(k.live) && k.live[n] == e.seq {
 			n++
 		}
-		if i > 0 && e.index <= last || n-found != int(e.count) {
-			k.fail("entry %d after %d has %d messages, counted %d", e.index, last, n-found, e.count)
+		if found > 0 && e.seq <= last || n-found != int(*count) || *count == 0 {
+			k.fail("entry %d after %d has %d messages, counted %d", e.seq, last, n-found, *count)
 		}
-		if last, found = e.index, n; e.count == 0 {
-			zeros++
-		}
+		last, found = e.seq, n
 	}
-	k.that(found == len(k.live) && zeros == l.zeros, "live entries are miscounted")
+	k.that(found == len(k.live), "live entries are miscounted")
 }
 
 // time compares the earliest deadline with what was found.
@@ -413,11 +513,13 @@ func (k *checker) time() {
 	case Active:
 		k.deadline(m.leaseEnd())
 		k.deadline(m.idleEnd())
-		if m.lists[purgedList].head != 0 || m.tooLong() {
+		if m.lists[purgedList].head != 0 || m.tooLong() || m.unfinished() || m.serviced > 0 && m.front() != 0 || k.gone > 0 {
 			k.deadline(max(m.clock, 1))
 		}
 	case Draining:
-		k.next = m.goneAt
+		if k.next = m.goneAt; k.gone > 0 {
+			k.next = max(m.clock, 1)
+		}
 	default:
 		k.next = 0
 	}
@@ -425,5 +527,4 @@ func (k *checker) time() {
 		next, what := m.NextDue()
 		k.that(next == k.next && (next == 0) == (what == NothingDue), "next deadline is %d (%v), found %d", next, what, k.next)
 	}
-	k.that(m.expiries.len() <= 2*m.expiring+64 || m.expiries.len() <= 2*len(k.live)+64, "%d expiries for %d messages", m.expiries.len(), m.expiring)
 }

@@ -7,13 +7,14 @@ import (
 )
 
 // assign hands ready messages to consumers with credit until one of both has
-// run out.
+// run out, or the command may hand out no more: then the next one goes on.
 func (m *Machine) assign(eff *fsm.Effects) {
-	for m.serviced > 0 {
+	for m.serviced > 0 && m.handOuts > 0 && m.ending == 0 {
 		h := m.first(eff)
 		if h == 0 {
 			return
 		}
+		m.handOuts--
 		c := m.nextConsumer()
 		held := m.checkOut(h, c)
 		eff.Deliveries = append(eff.Deliveries, m.delivery(c, held))
@@ -46,19 +47,17 @@ func (m *Machine) checkOut(h uint32, c *consumer) checkout {
 	if x.acquired > 0 {
 		m.counters.Redelivered++
 	}
-	held := checkout{id: c.next, handle: h, since: max(m.clock, 1)}
+	held := checkout{id: c.next, grip: grip{handle: h, since: max(m.clock, 1)}}
 	c.next++
 	if limit, ok := m.timeout(c); ok {
 		held.limit, held.deadline = limit, m.heldDeadline(limit)
-		m.deadlines++
 	}
 	c.held.push(held)
 	if c.isGets() {
 		m.getsHeld++
 	}
 	if held.deadline != 0 {
-		m.timeouts.push(timed[holding]{held.deadline, x.seq, holding{c, held.id}})
-		m.trimTimeouts()
+		m.timeouts.put(key{held.deadline, x.seq}, holding{c, held.id})
 	}
 	return held
 }
@@ -74,18 +73,26 @@ func (m *Machine) delivery(c *consumer, held checkout) fsm.Delivery {
 }
 
 // take removes the deliveries first … last from what c holds and appends them
-// to m.taken. Their messages are in no place then.
+// to m.taken.
 func (m *Machine) take(c *consumer, first, last uint64) {
 	before := len(m.taken)
 	m.taken = c.held.take(first, last, m.taken)
-	for _, held := range m.taken[before:] {
-		m.setPlace(m.messages.mut(held.handle), 0)
-		if held.deadline != 0 {
-			m.deadlines--
-		}
-	}
 	if c.isGets() {
 		m.getsHeld -= len(m.taken) - before
+	}
+}
+
+// lift takes messages that nobody holds any more out of the books of those
+// that are held: they are in no place then.
+func (m *Machine) lift(taken []checkout) {
+	for i := range taken {
+		held := &taken[i]
+		x := m.messages.mut(held.handle)
+		held.seq = x.seq
+		m.setPlace(x, 0)
+		if held.deadline != 0 {
+			m.timeouts.remove(key{held.deadline, held.seq})
+		}
 	}
 }
 
@@ -116,6 +123,7 @@ func (m *Machine) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Result {
 		m.taken = m.taken[:0]
 		m.take(c, held.id, held.id)
 		m.ack(m.taken, eff)
+		m.taken = m.taken[:0]
 	}
 	return fsm.Result{Count: d.Ready}
 }

@@ -44,7 +44,7 @@ func (m *Machine) configure(cmd *logpb.Configure, eff *fsm.Effects) fsm.Result {
 	}
 	if m.fate(logpb.Death_NONE) != AtLeastOnce {
 		m.counters.DeadDropped += m.counts[Waiting].Messages
-		m.discardList(waitingList, Waiting)
+		m.dropPatient()
 	}
 	eff.Outbox = eff.Outbox || m.letters() > 0 // there may be another way now
 	return fsm.Result{}

@@ -47,7 +47,8 @@ func (m *Machine) consume(s *session, cmd *logpb.Consume, eff *fsm.Effects) fsm.
 // served beside an exclusive one: their nodes have been silent for too long.
 func (m *Machine) replaceable(c *consumer) bool {
 	for _, o := range m.consumers {
-		if o != c && o.level != nil && !m.isOverdue(o.session) {
+		m.steps++
+		if o != c && o.level != nil && !o.session.life.over && !m.isOverdue(o.session) {
 			return false
 		}
 	}
@@ -58,7 +59,7 @@ func (m *Machine) replaceable(c *consumer) bool {
 // told when their node is heard.
 func (m *Machine) revokeAllBut(c *consumer, eff *fsm.Effects) {
 	for _, o := range slices.Clone(m.consumers) {
-		if o == c || o.level == nil {
+		if o == c || o.level == nil || o.session.life.over {
 			continue
 		}
 		m.retire(o)

@@ -48,7 +48,7 @@ type level struct {
 func (c *consumer) isGets() bool { return c.id.Number == 0 }
 
 func (c *consumer) status() Status {
-	if !c.cancelled && c.session.silent {
+	if !c.cancelled && (c.session.life.silent || c.session.life.over) {
 		return Silent
 	}
 	return c.lasting()
@@ -70,7 +70,7 @@ func (c *consumer) credit() int {
 	if limit == 0 {
 		limit = creditCeiling
 	}
-	return limit - c.held.n
+	return limit - c.held.len()
 }
 
 // join puts c into the level of its priority.
@@ -165,6 +165,7 @@ func (m *Machine) register(s *session, number uint64) *consumer {
 	m.consumers = append(m.consumers, c)
 	i, _ := s.search(number)
 	s.consumers = slices.Insert(s.consumers, i, c)
+	s.life.consumers++
 	if number != 0 {
 		m.attached++
 		m.serving++
@@ -201,6 +202,7 @@ func (m *Machine) unregister(c *consumer) {
 	if !c.isGets() && !c.dismissed {
 		m.attached--
 	}
+	c.session.life.consumers--
 	c.session = nil
 }
 
@@ -211,7 +213,7 @@ const lateConsumers = 64
 // dismissIfDone lets a cancelled consumer go that owes nothing more: it holds
 // nothing. It is remembered while something of it is late, and if it is revoked.
 func (m *Machine) dismissIfDone(c *consumer) {
-	if !c.cancelled || c.held.n > 0 {
+	if !c.cancelled || c.held.len() > 0 {
 		return
 	}
 	if !c.dismissed {

@@ -126,15 +126,14 @@ func (m *Machine) UnroutedLetters(limit int) []Letter {
 }
 
 // WaitingLetters returns up to limit letters that have nowhere to go for now,
-// in the order in which RouteDead may name them. The first skip are left out.
-func (m *Machine) WaitingLetters(skip, limit int) []Letter {
+// with a number above after, ascending.
+func (m *Machine) WaitingLetters(after uint64, limit int) []Letter {
 	var letters []Letter
-	for h := m.lists[waitingList].head; h != 0 && len(letters) < limit; h = m.messages.get(h).next {
-		if skip > 0 {
-			skip--
-			continue
+	for _, h := range m.patient.from(key{seq: after + 1}) {
+		if len(letters) == limit {
+			break
 		}
-		letters = append(letters, m.letter(h))
+		letters = append(letters, m.letter(*h))
 	}
 	return letters
 }

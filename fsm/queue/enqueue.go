@@ -35,7 +35,7 @@ func (m *Machine) enqueue(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) 
 	}
 	m.setPlace(x, Ready)
 	m.append(h)
-	if limited || full {
+	if now || full || limited && !m.unfinished() { // what comes back goes before
 		m.offer(h, now, eff)
 	}
 	if full && !m.stays(h, cmd, eff) {

@@ -16,54 +16,29 @@ func (m *Machine) watch(h uint32) {
 	if x.expireAt == 0 {
 		return
 	}
-	m.expiries.push(timed[uint32]{x.expireAt, x.seq, h})
-	m.expiries.first(m.notExpiring)
-	if !m.expiries.tooLong(m.expiring) {
-		return
-	}
-	entries := make([]timed[uint32], 0, m.expiring)
-	for no := range outboxList {
-		for h := m.lists[no].head; h != 0; {
-			x := m.messages.get(h)
-			if x.expireAt != 0 {
-				entries = append(entries, timed[uint32]{x.expireAt, x.seq, h})
-			}
-			h = x.next
-		}
-	}
-	m.expiries.rebuild(entries)
-}
-
-// notExpiring reports whether t stands for no ready message.
-func (m *Machine) notExpiring(t *timed[uint32]) bool {
-	if int(t.v) >= m.messages.top {
-		return true
-	}
-	x := m.messages.get(t.v)
-	return x.seq != t.seq || !x.ready()
+	m.expiries.put(key{x.expireAt, x.seq}, h)
 }
 
 // catchUp expires messages and makes scheduled and delayed ones ready that are
 // due, in the order of their instants, within the budget.
 func (m *Machine) catchUp(eff *fsm.Effects) {
 	for m.timed() > 0 && m.budget > 0 {
-		s := m.schedules.first(m.notScheduled)
-		if s == nil || s.at > m.clock {
+		due, h := m.nextTimed()
+		if due.at > m.clock {
 			break
 		}
-		if e := m.expiries.first(m.notExpiring); e != nil && e.compare(s) < 0 {
-			m.expireNext(eff)
-			continue
+		if m.expiries.len() > 0 {
+			if e, _ := m.expiries.first(); e.before(due) {
+				m.expireNext(eff)
+				continue
+			}
 		}
 		m.budget--
-		if h := s.v; m.messages.get(h).place == Delayed {
+		if m.messages.get(h).place == Delayed {
 			m.retry(h)
 		} else {
 			m.promote(h, eff)
 		}
-	}
-	if m.expiring == 0 {
-		return
 	}
 	for m.expireNext(eff) {
 	}
@@ -72,15 +47,15 @@ func (m *Machine) catchUp(eff *fsm.Effects) {
 // expireNext expires the earliest message that is due. It reports false if
 // there is none or the budget is spent.
 func (m *Machine) expireNext(eff *fsm.Effects) bool {
-	if m.budget == 0 {
+	if m.budget == 0 || m.expiries.len() == 0 {
 		return false
 	}
-	t := m.expiries.first(m.notExpiring)
-	if t == nil || t.at > m.clock {
+	k, p := m.expiries.first()
+	if k.at > m.clock {
 		return false
 	}
 	m.budget--
-	h := t.v
+	h := *p
 	m.remove(h)
 	m.die(h, logpb.Death_EXPIRED, eff)
 	return true

@@ -29,8 +29,11 @@ func (m *Machine) awaited() fsm.Time {
 	if !m.config.ExpiresKeepPending || !m.config.DeadLetter {
 		return 0
 	}
-	if t := m.expiries.first(m.notExpiring); t != nil && t.at <= m.lastUsed.Add(m.lease()).Add(m.lease()) {
-		return t.at
+	if m.expiries.len() == 0 {
+		return 0
+	}
+	if k, _ := m.expiries.first(); k.at <= m.lastUsed.Add(m.lease()).Add(m.lease()) {
+		return k.at
 	}
 	return 0
 }
@@ -78,22 +81,18 @@ func (m *Machine) end(eff *fsm.Effects) {
 	eff.Outbox = true
 }
 
-// dismissAll ends all sessions and consumers; what they hold is dropped.
+// dismissAll ends all sessions and consumers. What they hold goes with the queue.
 func (m *Machine) dismissAll(eff *fsm.Effects) {
-	m.taken = m.taken[:0]
 	for _, c := range m.consumers {
 		if c.status() != Cancelled && !c.isGets() {
 			eff.Cancelled = append(eff.Cancelled, c.id)
 		}
-		m.take(c, 0, c.next)
-	}
-	for _, held := range m.taken {
-		m.free(held.handle, eff)
+		m.detach(c, false)
 	}
 	m.consumers, m.attached, m.serving, m.getsHeld = nil, 0, 0, 0
 	m.exclusive, m.levels, m.serviced = nil, nil, 0
 	m.single, m.quiescing = nil, false
-	clear(m.sessions)
+	m.sessions, m.lives, m.ending = map[fsm.SessionID]*session{}, sorted[*life]{}, 0
 	m.recent, m.silent = nil, nil
 	m.timeouts.clear()
 }
@@ -106,7 +105,7 @@ func (m *Machine) vanish(eff *fsm.Effects) {
 		}
 	}
 	m.counters.DeadDropped += m.letters()
-	for index := range m.live.all() {
+	for index := range m.live.indexes() {
 		eff.Released = append(eff.Released, index)
 	}
 	m.clear()
@@ -126,6 +125,7 @@ func (m *Machine) afterlife(cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
 	case logpb.Command_SETTLE_DEAD:
 		r = m.settleDead(cmd.SettleDead, eff)
 	}
+	m.goOn(cmd.Kind, eff)
 	if m.letters() == 0 || cmd.Kind == logpb.Command_TICK && m.goneAt <= m.clock {
 		m.vanish(eff)
 	}

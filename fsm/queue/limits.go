@@ -96,7 +96,7 @@ func (m *Machine) tooLong() bool {
 // way expires first. If there is more to do than one command
 // may, the next Tick goes on.
 func (m *Machine) trim(eff *fsm.Effects) {
-	for n := dropsAtOnce; n > 0 && m.tooLong(); n-- {
+	for n := m.bounds.Drops; n > 0 && m.tooLong(); n-- {
 		h := m.first(eff)
 		switch {
 		case h == 0 && m.readyCount() > 0:

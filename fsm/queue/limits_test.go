@@ -14,6 +14,13 @@ import (
 
 func (d *driver) stats() Stats { return d.m.Stats() }
 
+// finish ticks until nothing is due.
+func (d *driver) finish(t testing.TB) {
+	for next := d.m.NextDeadline(); next != 0 && next <= d.meta.Now; next = d.m.NextDeadline() {
+		d.tick(t)
+	}
+}
+
 func (d *driver) mustReady(t *testing.T, n uint64) {
 	t.Helper()
 	mustCheck(t, d.m)
@@ -176,6 +183,8 @@ func TestTimeoutsAreBounded(t *testing.T) {
 	d.tick(t)
 	d.mustReady(t, n)
 	d.ack(t, 1, n)
+	d.mustReady(t, n-handOutsAtOnce)
+	d.finish(t)
 	d.mustReady(t, 0)
 	if got := d.stats().Counters; got.LateAcks != n || got.TimedOut != n {
 		t.Fatalf("%+v", got)
@@ -190,6 +199,7 @@ func TestCreditCeiling(t *testing.T) {
 	}
 	for _, prefetch := range []uint32{0, 1 << 31} {
 		d.consume(t, prefetch)
+		d.finish(t)
 		d.mustReady(t, 10)
 	}
 }
@@ -374,6 +384,7 @@ func TestHeldInPieces(t *testing.T) {
 	for range n {
 		d.enqueue(t, 0)
 	}
+	d.finish(t)
 	for id := uint64(2); id < n; id += 2 {
 		d.ack(t, id, 1)
 	}
@@ -385,6 +396,7 @@ func TestHeldInPieces(t *testing.T) {
 	d.set.Ranges = ranges
 	d.cmd = logpb.Command{Kind: logpb.Command_SETTLE, Settle: &d.set}
 	d.do(t, taker)
+	d.finish(t)
 	mustCheck(t, d.m)
 	if got := d.stats().Unacknowledged.Messages; got != n/4+1 {
 		t.Errorf("%d held, want %d", got, n/4+1)

@@ -21,6 +21,9 @@ const (
 	dropsAtOnce = 4096
 	sweepInTick = 16384
 
+	// handOutsAtOnce bounds how many messages one command hands out.
+	handOutsAtOnce = 2048
+
 	// defaultDeliveryLimit holds until the first Configure.
 	defaultDeliveryLimit = 20
 )
@@ -50,19 +53,23 @@ type Machine struct {
 	messages  arena[message]
 	extras    arena[extra]
 	lists     [listCount]list
-	waiting   uint32             // bit p: the list of priority p has messages
-	counts    [placeCount]Count  // by place
-	expiring  int                // ready messages with an expiry
-	deadlines int                // held messages with a consumer timeout
-	expiries  timeIndex[uint32]  // of ready messages, by handle
-	timeouts  timeIndex[holding] // of held messages
-	schedules timeIndex[uint32]  // of scheduled and delayed messages, by handle
-	named     map[string]uint32  // scheduled messages that have a name
+	waiting   uint32            // bit p: the list of priority p has messages
+	counts    [placeCount]Count // by place
+	returns   returns           // index of the list of returned messages
+	expiries  sorted[uint32]    // ready messages with an expiry, by instant
+	timeouts  sorted[holding]   // held messages with a consumer timeout, see heldUntil
+	schedules sorted[uint32]    // scheduled messages, by instant
+	delays    sorted[uint32]    // delayed messages, by instant
+	numbers   sorted[uint32]    // scheduled messages, by number
+	patient   sorted[uint32]    // letters that wait, by number
+	named     map[string]uint32 // scheduled messages that have a name
 	live      liveIndexes
 
 	sessions map[fsm.SessionID]*session
-	recent   *session     // the last one looked up; nil: none
-	ended    deque[ended] // by time
+	lives    sorted[*life] // by node and boot
+	ending   int           // sessions of lives that are over
+	recent   *session      // the last one looked up; nil: none
+	ended    deque[ended]  // by time
 	isEnded  map[fsm.SessionID]bool
 	dead     []Boot // highest boot declared down, by node
 	silent   []silence
@@ -72,6 +79,7 @@ type Machine struct {
 	serving   int         // all but gets and cancelled ones
 	getsHeld  int         // messages held by gets
 	exclusive *consumer
+	returning sorted[*returning]
 	levels    []*level  // highest priority first
 	serviced  int       // consumers in rings
 	single    *consumer // that alone is served, see elect; nil: nobody can be
@@ -79,18 +87,38 @@ type Machine struct {
 
 	unrouted uint32    // first letter of the outbox without a route
 	targets  []*target // by id
+	gone     int       // targets that are
 
 	// What follows is not state: it is of no meaning between two commands.
 	budget    int    // expiries that this command may still perform
+	handOuts  int    // messages that this command may still hand out
+	steps     int    // that this command has taken, for tests
 	fresh     uint32 // a message with TTL 0 that is being offered
 	revivable bool   // the entry being applied has been released
 	contested bool   // elect has to choose
 	delivered uint64 // number of the delivery of a get
 	taken     []checkout
 	overdue   []uint32
+	coming    []*returning // while a snapshot is restored
 
 	newest uint32 // see Supports
+	bounds Bounds
 }
+
+// Bounds are how much one command may do. What it leaves is due at once, and
+// done by ticks. All replicas have the same.
+type Bounds struct {
+	Before   int // due actions before a command, and what others go on with that is left to do
+	Tick     int // due actions of a tick, and what ends a session, a node or deliveries does itself
+	Drops    int // messages dropped from the head of a queue that is too long
+	Sweep    int // purged messages that a tick or a purge forgets
+	HandOuts int // messages handed out
+}
+
+var defaultBounds = Bounds{dueBefore, dueInTick, dropsAtOnce, sweepInTick, handOutsAtOnce}
+
+// SetBounds is for tests, before the first command.
+func (m *Machine) SetBounds(b Bounds) { m.bounds = b }
 
 // holding names one delivery of one consumer.
 type holding struct {
@@ -101,7 +129,7 @@ type holding struct {
 // New returns an empty queue. name is what its dead letters say they died in.
 func New(name string, id fsm.QueueID) *Machine {
 	m := &Machine{
-		name: name, id: id, version: 1, newest: fsm.NewestVersion,
+		name: name, id: id, version: 1, newest: fsm.NewestVersion, bounds: defaultBounds,
 		config:      &logpb.QueueConfig{DeliveryLimit: defaultDeliveryLimit},
 		nextMessage: 1, nextLetter: 1, nextOrder: 1,
 	}
@@ -119,15 +147,16 @@ func (m *Machine) Version() uint32 { return m.version }
 // clear forgets everything that a queue holds.
 func (m *Machine) clear() {
 	m.messages, m.extras, m.lists = arena[message]{}, arena[extra]{}, [listCount]list{}
-	m.waiting, m.counts, m.expiring, m.deadlines = 0, [placeCount]Count{}, 0, 0
-	m.schedules, m.named = timeIndex[uint32]{}, map[string]uint32{}
-	m.expiries, m.timeouts, m.live = timeIndex[uint32]{}, timeIndex[holding]{}, liveIndexes{}
-	m.sessions, m.recent = map[fsm.SessionID]*session{}, nil
+	m.waiting, m.counts, m.returns = 0, [placeCount]Count{}, returns{}
+	m.expiries, m.timeouts, m.live = sorted[uint32]{}, sorted[holding]{}, liveIndexes{}
+	m.schedules, m.delays, m.numbers, m.named = sorted[uint32]{}, sorted[uint32]{}, sorted[uint32]{}, map[string]uint32{}
+	m.patient, m.returning = sorted[uint32]{}, sorted[*returning]{}
+	m.sessions, m.lives, m.ending, m.recent = map[fsm.SessionID]*session{}, sorted[*life]{}, 0, nil
 	m.ended, m.isEnded, m.dead, m.silent = deque[ended]{}, map[fsm.SessionID]bool{}, nil, nil
 	m.consumers, m.attached, m.serving, m.getsHeld = nil, 0, 0, 0
 	m.exclusive, m.levels, m.serviced = nil, nil, 0
 	m.single, m.quiescing = nil, false
-	m.unrouted, m.targets = 0, nil
+	m.unrouted, m.targets, m.gone = 0, nil, 0
 }
 
 // Apply implements fsm.Machine. eff collects over the commands of one entry:
@@ -138,14 +167,14 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 	if m.phase != Active {
 		return m.afterlife(cmd, eff)
 	}
-	m.budget = dueBefore
+	m.budget, m.handOuts, m.steps, m.taken = m.bounds.Before, m.bounds.HandOuts, 0, m.taken[:0]
 	if cmd.Kind == logpb.Command_TICK {
-		m.budget = dueInTick
+		m.budget = m.bounds.Tick
 	}
 	m.catchUp(eff)
 	s, r, ok := m.admit(&meta, cmd, eff)
 	if cmd.Kind != logpb.Command_TICK {
-		m.budget = dueBefore
+		m.budget = m.bounds.Before
 	}
 	inUse, serving := m.inUse(), m.serving
 	if ok {
@@ -155,13 +184,18 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 			s.record(cmd, r, m.delivered)
 		}
 	}
+	if m.phase == Active {
+		m.bringBack(cmd.Kind, eff)
+		m.goOn(cmd.Kind, eff)
+	}
+	if ok && cmd.Kind == logpb.Command_TICK {
+		m.endUnused(inUse, eff)
+	}
 	m.elect()
 	m.assign(eff)
 	m.trim(eff)
 	m.sweep(cmd.Kind, eff)
-	if ok {
-		m.afterUse(inUse, serving, eff)
-	}
+	m.afterUse(inUse, serving, eff)
 	if cap(m.taken) > dueInTick {
 		m.taken, m.overdue = nil, nil
 	}
@@ -169,6 +203,18 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 		m.mustHold()
 	}
 	return r
+}
+
+// goOn ends transfers to targets that are gone, as many as a command of this
+// kind may.
+func (m *Machine) goOn(kind logpb.Command_Kind, eff *fsm.Effects) {
+	switch {
+	case m.gone == 0 || kind == logpb.Command_SETTLE_DEAD:
+	case kind == logpb.Command_TICK:
+		m.endGone(m.bounds.Tick, eff)
+	default:
+		m.endGone(m.bounds.Before, eff)
+	}
 }
 
 // advance moves the clock and notices a new entry and a new term.
@@ -199,6 +245,9 @@ func (m *Machine) NextDeadline() fsm.Time {
 func (m *Machine) NextDue() (fsm.Time, Due) {
 	switch m.phase {
 	case Draining:
+		if m.gone > 0 {
+			return max(m.clock, 1), WorkDue
+		}
 		return m.goneAt, LeaseDue
 	case Gone:
 		return 0, NothingDue
@@ -209,23 +258,26 @@ func (m *Machine) NextDue() (fsm.Time, Due) {
 			next, what = t, w
 		}
 	}
-	if t := m.expiries.first(m.notExpiring); t != nil {
-		earlier(t.at, ExpiryDue)
+	if m.expiries.len() > 0 {
+		k, _ := m.expiries.first()
+		earlier(k.at, ExpiryDue)
 	}
-	if t := m.timeouts.first(notHeld); t != nil {
-		earlier(m.heldUntil(t.at), TimeoutDue)
+	if m.timeouts.len() > 0 {
+		k, _ := m.timeouts.first()
+		earlier(m.heldUntil(k.at), TimeoutDue)
 	}
 	for _, x := range m.silent {
 		if x.until != 0 {
 			earlier(m.heldUntil(x.until), TimeoutDue)
 		}
 	}
-	if t := m.schedules.first(m.notScheduled); t != nil {
-		earlier(t.at, ScheduleDue)
+	if m.timed() > 0 {
+		k, _ := m.nextTimed()
+		earlier(k.at, ScheduleDue)
 	}
 	earlier(m.leaseEnd(), LeaseDue)
 	earlier(m.idleEnd(), LeaseDue)
-	if m.lists[purgedList].head != 0 || m.tooLong() {
+	if m.lists[purgedList].head != 0 || m.tooLong() || m.unfinished() || m.gone > 0 || m.serviced > 0 && m.front() != 0 {
 		earlier(max(m.clock, 1), WorkDue)
 	}
 	return next, what
@@ -242,7 +294,7 @@ func (m *Machine) Resume(eff *fsm.Effects) {
 // may have got lost. Number 0 stands for the gets of a session.
 func (m *Machine) Held(to fsm.ConsumerID, after uint64, eff *fsm.Effects) {
 	s := m.sessions[to.Session]
-	if s == nil {
+	if s == nil || s.life.over {
 		return
 	}
 	c := s.consumer(to.Number)

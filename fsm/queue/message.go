@@ -35,7 +35,7 @@ type message struct {
 	offset   uint32
 	size     uint32
 	next     uint32 // in its list; 0: last, or in no list
-	prev     uint32
+	prev     uint32 // of a returned message: its slot in Machine.returns
 	acquired uint32
 	failed   uint32
 	extra    uint32 // handle in Machine.extras; 0: none
@@ -115,15 +115,10 @@ func (x *message) due(c fsm.Time) bool { return x.expireAt != 0 && x.expireAt <=
 
 // setPlace moves x to another place in the books. Lists are the caller's work.
 func (m *Machine) setPlace(x *message, p Place) {
-	if x.expireAt != 0 && x.ready() {
-		m.expiring--
-	}
+	m.steps++
 	m.counts[x.place].sub(x.count())
 	x.place = p
 	m.counts[p].add(x.count())
-	if x.expireAt != 0 && x.ready() {
-		m.expiring++
-	}
 }
 
 // append puts message h, whose place is set, at the end of its list.
@@ -133,7 +128,7 @@ func (m *Machine) append(h uint32) {
 }
 
 // insertAfter puts message h, whose place is set, behind at in its list; at 0
-// is before the first.
+// is before the first. Returned messages go through insertReturned.
 func (m *Machine) insertAfter(at, h uint32) {
 	x := m.messages.mut(h)
 	no := x.list()
@@ -164,6 +159,11 @@ func (m *Machine) remove(h uint32) {
 	no := x.list()
 	l := &m.lists[no]
 	prev, next := x.prev, x.next
+	m.unindex(h)
+	if no == returnedList {
+		prev = m.removeReturned(h)
+		x = m.messages.mut(h)
+	}
 	x.prev, x.next = 0, 0
 	m.setPlace(x, 0)
 	if prev == 0 {
@@ -173,11 +173,28 @@ func (m *Machine) remove(h uint32) {
 	}
 	if next == 0 {
 		l.tail = prev
-	} else {
+	} else if no != returnedList {
 		m.messages.mut(next).prev = prev
 	}
 	if no <= maxPriority && l.head == 0 {
 		m.waiting &^= 1 << no
+	}
+}
+
+// unindex takes message h out of the indexes that belong to its place.
+func (m *Machine) unindex(h uint32) {
+	switch x := m.messages.get(h); x.place {
+	case Ready, Returned:
+		if x.expireAt != 0 {
+			m.expiries.remove(key{x.expireAt, x.seq})
+		}
+	case Scheduled:
+		m.schedules.remove(key{x.expireAt, x.seq})
+		m.numbers.remove(key{seq: x.seq})
+	case Delayed:
+		m.delays.remove(key{x.expireAt, x.seq})
+	case Waiting:
+		m.patient.remove(key{seq: m.extraOf(h).letter})
 	}
 }
 
@@ -199,6 +216,7 @@ func (m *Machine) readyCount() uint64 {
 
 // free forgets message h, which is in no place.
 func (m *Machine) free(h uint32, eff *fsm.Effects) {
+	m.steps++
 	x := m.messages.get(h)
 	index := x.index
 	m.counts[0].sub(x.count())

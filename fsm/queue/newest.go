@@ -9,7 +9,7 @@ func (m *Machine) Index() uint64 { return m.index }
 // there is no such consumer.
 func (m *Machine) Newest(of fsm.ConsumerID) uint64 {
 	s := m.sessions[of.Session]
-	if s == nil {
+	if s == nil || s.life.over {
 		return 0
 	}
 	c := s.consumer(of.Number)

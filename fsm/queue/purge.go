@@ -12,7 +12,7 @@ func (m *Machine) purge() fsm.Result {
 	m.counters.Purged += n
 	m.counters.Unscheduled += m.counts[Scheduled].Messages
 	m.dropReady()
-	m.discardList(waitingList, Waiting)
+	m.dropPatient()
 	return fsm.Result{Count: n}
 }
 
@@ -23,15 +23,23 @@ func (m *Machine) dropReady() {
 	}
 	m.waiting = 0
 	m.discardList(returnedList, Returned)
+	m.returns = returns{}
 	m.expiries.clear()
-	m.expiring = 0
 	if m.counts[Scheduled].Messages > 0 {
 		m.discardList(scheduledList, Scheduled)
-		clear(m.named)
+		m.named = map[string]uint32{}
 		m.active = m.clock
 	}
 	m.discardList(delayedList, Delayed)
 	m.schedules.clear()
+	m.numbers.clear()
+	m.delays.clear()
+}
+
+// dropPatient forgets all letters that wait.
+func (m *Machine) dropPatient() {
+	m.discardList(waitingList, Waiting)
+	m.patient.clear()
 }
 
 // discardList makes all messages of a place purged ones, of which it moves one
@@ -58,9 +66,9 @@ func (m *Machine) sweep(kind logpb.Command_Kind, eff *fsm.Effects) {
 	if l.head == 0 || m.phase != Active {
 		return
 	}
-	n := dueBefore
+	n := m.bounds.Before
 	if kind == logpb.Command_TICK || kind == logpb.Command_PURGE {
-		n = sweepInTick
+		n = m.bounds.Sweep
 	}
 	for ; n > 0 && l.head != 0; n-- {
 		h := l.head

@@ -28,7 +28,7 @@ const maxRecord = 1 << 30
 // If it fails the machine is as it was.
 func (m *Machine) Restore(r io.Reader) error {
 	n := New(m.name, m.id)
-	n.newest = m.newest
+	n.newest, n.bounds = m.newest, m.bounds
 	if err := n.restore(bufio.NewReaderSize(r, encoderBuffer)); err != nil {
 		return err
 	}
@@ -67,10 +67,15 @@ func (m *Machine) restore(r *bufio.Reader) error {
 	if _, err := r.ReadByte(); err != io.EOF {
 		return fmt.Errorf("%w: something follows it", ErrSnapshot)
 	}
+	if err := m.restoreReturning(); err != nil {
+		return err
+	}
 	if err := m.restoreService(head.Service, head.SingleActive); err != nil {
 		return err
 	}
-	m.restoreIndexes()
+	if err := m.restoreIndexes(); err != nil {
+		return err
+	}
 	if err := m.Check(); err != nil {
 		return fmt.Errorf("%w: %w", ErrSnapshot, err)
 	}
@@ -128,7 +133,10 @@ func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
 		copy(m.counters.Deaths[i][:], c.Deaths[4*i:])
 	}
 	for _, t := range h.Targets {
-		m.targets = append(m.targets, &target{id: fsm.QueueID(t.Target), next: t.Next, settled: t.Settled})
+		m.targets = append(m.targets, &target{id: fsm.QueueID(t.Target), next: t.Next, settled: t.Settled, gone: t.Gone})
+		if t.Gone {
+			m.gone++
+		}
 	}
 	for i, s := range h.Ended {
 		at := m.clock // if the snapshot does not say
@@ -154,14 +162,13 @@ func (m *Machine) restoreConsumers(h *logpb.QueueSnapshot) error {
 			seq: st.LastOpSeq, count: st.LastOpCount, consumers: st.LastOpConsumers,
 			delivery: st.LastOpDelivery, code: fsm.Code(st.LastOpCode),
 		}}
-		s.silent = m.isSilent(s.id)
 		for r := st.Refused; len(r) > 1; r = r[2:] {
 			s.refused = append(s.refused, run{r[0], r[1]})
 		}
-		sessions[i], m.sessions[s.id] = s, s
-	}
-	if len(m.sessions) != len(sessions) {
-		return fmt.Errorf("%w: a session twice", ErrSnapshot)
+		if sessions[i] = s; m.sessions[s.id] != nil {
+			return fmt.Errorf("%w: a session twice", ErrSnapshot)
+		}
+		m.addSession(s)
 	}
 	for _, st := range h.Consumers {
 		if uint64(st.Session) >= uint64(len(sessions)) {
@@ -183,12 +190,18 @@ func (m *Machine) restoreConsumers(h *logpb.QueueSnapshot) error {
 			m.serving--
 		default:
 			m.join(c)
-			if c.exclusive {
+			if c.exclusive && !s.life.over {
 				m.exclusive = c
 			}
 		}
 	}
 	m.nextOrder = h.NextOrder
+	for _, st := range h.Returning {
+		m.coming = append(m.coming, &returning{
+			of:    fsm.ConsumerID{Session: fsm.SessionFrom(st.Session), Number: st.Consumer},
+			order: st.Order, outcome: logpb.Settle_Outcome(st.Outcome), failed: st.Failed,
+		})
+	}
 	return nil
 }
 
@@ -243,6 +256,10 @@ func (m *Machine) restoreMessage(st *logpb.MessageState) error {
 		x = m.messages.mut(h)
 		x.expireAt = fsm.Time(st.DueAt)
 	}
+	if x.place == Returned {
+		m.returnLast(h)
+		return nil
+	}
 	m.append(h)
 	if x.place == Outbox || x.place == Waiting {
 		return m.restoreLetter(st, h)
@@ -264,20 +281,44 @@ func (m *Machine) restoreRare(st *logpb.MessageState, h uint32) {
 }
 
 func (m *Machine) restoreHeld(st *logpb.MessageState, h uint32) error {
-	if uint64(st.Consumer) >= uint64(len(m.consumers)) {
+	var into *held
+	var c *consumer
+	switch no := uint64(st.Consumer); {
+	case no < uint64(len(m.consumers)):
+		c = m.consumers[no]
+		into = &c.held
+	case no < uint64(len(m.consumers)+len(m.coming)):
+		into = &m.coming[no-uint64(len(m.consumers))].held
+	default:
 		return fmt.Errorf("%w: message %d has no holder", ErrSnapshot, st.Seq)
 	}
-	c := m.consumers[st.Consumer]
-	if n := len(c.held.all); n > 0 && c.held.all[n-1].id >= st.Delivery {
-		return fmt.Errorf("%w: deliveries are out of order", ErrSnapshot)
+	if into.len() > 0 {
+		if last, _ := into.last(); last.seq >= st.Delivery {
+			return fmt.Errorf("%w: deliveries are out of order", ErrSnapshot)
+		}
 	}
-	c.held.push(checkout{st.Delivery, fsm.Time(st.Deadline), fsm.Millis(st.Limit), fsm.Time(st.Since), h})
-	if c.isGets() {
+	into.push(checkout{id: st.Delivery, grip: grip{fsm.Time(st.Deadline), fsm.Millis(st.Limit), fsm.Time(st.Since), h, false}})
+	if c != nil && c.isGets() {
 		m.getsHeld++
 	}
-	if st.Deadline != 0 {
-		m.deadlines++
+	if at := (key{fsm.Time(st.Deadline), st.Seq}); st.Deadline != 0 && m.phase == Active {
+		if m.timeouts.get(at) != nil {
+			return fmt.Errorf("%w: message %d is held twice", ErrSnapshot, st.Seq)
+		}
+		m.timeouts.put(at, holding{c, st.Delivery})
 	}
+	return nil
+}
+
+// restoreReturning puts what is on its way back in its order.
+func (m *Machine) restoreReturning() error {
+	for _, r := range m.coming {
+		if r.held.len() == 0 || m.returning.get(m.returningKey(r)) != nil {
+			return fmt.Errorf("%w: nothing of a consumer is on its way", ErrSnapshot)
+		}
+		m.addReturning(r)
+	}
+	m.coming = nil
 	return nil
 }
 
@@ -318,27 +359,52 @@ func (m *Machine) restoreService(order []uint32, single uint32) error {
 }
 
 // restoreIndexes rebuilds what is derived from the messages.
-func (m *Machine) restoreIndexes() {
+func (m *Machine) restoreIndexes() error {
 	indexes := make([]uint64, 0, m.messages.live())
-	expiries := make([]timed[uint32], 0, m.expiring)
 	for h := 1; h < m.messages.top; h++ {
-		x := m.messages.get(uint32(h))
-		indexes = append(indexes, x.index)
-		if x.ready() && x.expireAt != 0 {
-			expiries = append(expiries, timed[uint32]{x.expireAt, x.seq, uint32(h)})
-		}
+		indexes = append(indexes, m.messages.get(uint32(h)).index)
 	}
 	slices.Sort(indexes)
 	for _, index := range indexes {
 		m.live.add(index)
 	}
 	for _, c := range m.consumers {
-		if c.cancelled && c.held.n == 0 {
+		if c.cancelled && c.held.len() == 0 {
 			c.dismissed = true
 			m.attached--
 		}
 	}
-	m.expiries.rebuild(expiries)
-	m.rebuildTimeouts()
-	m.rebuildSchedules()
+	return m.restoreTimes()
+}
+
+// restoreTimes rebuilds the indexes of messages by time and number.
+func (m *Machine) restoreTimes() error {
+	for h := uint32(1); int(h) < m.messages.top; h++ {
+		x := m.messages.get(h)
+		in, at := (*sorted[uint32])(nil), key{x.expireAt, x.seq}
+		switch x.place {
+		case Ready, Returned:
+			if x.expireAt != 0 {
+				in = &m.expiries
+			}
+		case Scheduled:
+			in = &m.schedules
+			if m.numbers.get(key{seq: x.seq}) != nil {
+				return fmt.Errorf("%w: message %d twice", ErrSnapshot, x.seq)
+			}
+			m.numbers.put(key{seq: x.seq}, h)
+		case Delayed:
+			in = &m.delays
+		case Waiting:
+			in, at = &m.patient, key{seq: m.extraOf(h).letter}
+		}
+		if in == nil {
+			continue
+		}
+		if in.get(at) != nil {
+			return fmt.Errorf("%w: message %d twice", ErrSnapshot, x.seq)
+		}
+		in.put(at, h)
+	}
+	return nil
 }

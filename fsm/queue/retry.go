@@ -36,7 +36,7 @@ func (m *Machine) delay(h uint32, until fsm.Time) {
 	x.expireAt = until
 	m.setPlace(x, Delayed)
 	m.append(h)
-	m.watchSchedule(h)
+	m.delays.put(key{until, x.seq}, h)
 }
 
 // undelay takes message h out of those that wait for their next try. It is in
@@ -54,7 +54,6 @@ func (m *Machine) undelay(h uint32) {
 // retry makes message h, which was delayed, the last one of the returned.
 func (m *Machine) retry(h uint32) {
 	m.undelay(h)
-	m.setPlace(m.messages.mut(h), Returned)
-	m.append(h)
+	m.returnLast(h)
 	m.watch(h)
 }

@@ -15,6 +15,7 @@ type target struct {
 	next    uint64
 	settled uint64
 	pending deque[uint32] // letters, by transfer number
+	gone    bool          // it does not exist any more, and some are still pending
 }
 
 func (m *Machine) findTarget(id fsm.QueueID) (int, bool) {
@@ -44,23 +45,22 @@ func (m *Machine) routeDead(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Result {
 	return r
 }
 
-// routeWaiting gives letters that wait somewhere to go. The routes are in the
-// order of WaitingLetters. From the first on that is for a letter that does not
-// wait any more they change nothing: they are of a leader that did not know.
+// routeWaiting gives letters that wait somewhere to go. From the first route on
+// that is for a letter that does not wait any more they change nothing: they
+// are of a leader that did not know.
 func (m *Machine) routeWaiting(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Result {
 	var r fsm.Result
-	routes := cmd.Routes
-	for h := m.lists[waitingList].head; h != 0 && len(routes) > 0; {
-		next := m.messages.get(h).next
-		if routes[0].GetLetter() == m.extraOf(h).letter {
-			m.remove(h)
-			m.setPlace(m.messages.mut(h), Outbox)
-			m.insertAfter(m.lastRouted(), h)
-			m.route(h, routes[0], eff)
-			r.Count++
-			routes = routes[1:]
+	for _, route := range cmd.Routes {
+		p := m.patient.get(key{seq: route.GetLetter()})
+		if p == nil {
+			break
 		}
-		h = next
+		h := *p
+		m.remove(h)
+		m.setPlace(m.messages.mut(h), Outbox)
+		m.insertAfter(m.lastRouted(), h)
+		m.route(h, route, eff)
+		r.Count++
 	}
 	eff.Outbox = eff.Outbox || r.Count > 0
 	return r
@@ -83,6 +83,7 @@ func (m *Machine) wait(h uint32) {
 	m.remove(h)
 	m.setPlace(m.messages.mut(h), Waiting)
 	m.append(h)
+	m.patient.put(key{seq: m.extraOf(h).letter}, h)
 }
 
 // route gives letter h one transfer per target, but none to those that have it
@@ -101,8 +102,8 @@ func (m *Machine) route(h uint32, to *logpb.DeadRoute, eff *fsm.Effects) {
 			m.targets = slices.Insert(m.targets, i, &target{id: fsm.QueueID(id), next: 1})
 		}
 		t := m.targets[i]
-		if n := t.pending.len(); n > 0 && *t.pending.item(n - 1) == h {
-			continue // named twice
+		if n := t.pending.len(); t.gone || n > 0 && *t.pending.item(n - 1) == h {
+			continue // gone, or named twice
 		}
 		t.pending.push(h)
 		transfer := Transfer{Target: t.id, Number: t.next}
@@ -160,28 +161,60 @@ func (m *Machine) settleDead(cmd *logpb.SettleDead, eff *fsm.Effects) fsm.Result
 		return fsm.Result{}
 	}
 	t := m.targets[i]
-	upto := min(cmd.Upto, t.next-1)
 	if cmd.Gone {
-		upto = t.next - 1
+		if !t.gone {
+			t.gone = true
+			m.gone++
+		}
+		m.endGone(m.bounds.Tick, eff)
+		return fsm.Result{}
 	}
+	upto := min(cmd.Upto, t.next-1, t.settled+uint64(m.bounds.Tick))
 	refused := cmd.Refused
 	for t.settled < upto {
-		t.settled++
-		h := *t.pending.item(0)
-		t.pending.pop()
-		for len(refused) > 0 && refused[0] < t.settled {
+		for len(refused) > 0 && refused[0] <= t.settled {
 			refused = refused[1:]
 		}
-		no := len(refused) > 0 && refused[0] == t.settled
+		no := len(refused) > 0 && refused[0] == t.settled+1
 		if no {
 			m.counters.DeadRefused++
 		}
-		m.settleTransfer(h, t.id, !no && !cmd.Gone, no, eff)
+		m.settleNext(t, !no, no, eff)
 	}
-	if cmd.Gone {
-		m.targets = slices.Delete(m.targets, i, i+1)
-	}
+	m.dropGone(t)
 	return fsm.Result{}
+}
+
+// settleNext ends the first transfer to t that is not settled.
+func (m *Machine) settleNext(t *target, has, refused bool, eff *fsm.Effects) {
+	t.settled++
+	h := *t.pending.item(0)
+	t.pending.pop()
+	m.settleTransfer(h, t.id, has, refused, eff)
+}
+
+// endGone ends up to n transfers to targets that are gone.
+func (m *Machine) endGone(n int, eff *fsm.Effects) {
+	for i := 0; i < len(m.targets) && m.gone > 0 && n > 0; i++ {
+		t := m.targets[i]
+		for ; t.gone && n > 0 && t.pending.len() > 0; n-- {
+			m.settleNext(t, false, false, eff)
+		}
+		if m.dropGone(t) {
+			i--
+		}
+	}
+}
+
+// dropGone forgets target t if it is gone and nothing is on its way there.
+func (m *Machine) dropGone(t *target) bool {
+	if !t.gone || t.pending.len() > 0 {
+		return false
+	}
+	i, _ := m.findTarget(t.id)
+	m.targets = slices.Delete(m.targets, i, i+1)
+	m.gone--
+	return true
 }
 
 // settleTransfer ends one transfer of letter h: the target has it, or has
@@ -228,11 +261,23 @@ func (m *Machine) PendingTransfers(to fsm.QueueID, from uint64, limit int) []Out
 	return out
 }
 
-// Targets lists the queues that letters were routed to, ascending.
-func (m *Machine) Targets() []Target {
-	targets := make([]Target, len(m.targets))
-	for i, t := range m.targets {
-		targets[i] = Target{t.id, t.next, t.settled}
+// Targets lists up to limit of the queues that letters were routed to, with an
+// id above after, ascending.
+func (m *Machine) Targets(after fsm.QueueID, limit int) []Target {
+	i, found := m.findTarget(after)
+	if found {
+		i++
+	}
+	targets := make([]Target, 0, min(limit, len(m.targets)-i))
+	for ; i < len(m.targets) && len(targets) < limit; i++ {
+		t := m.targets[i]
+		targets = append(targets, Target{t.id, t.next, t.settled})
 	}
 	return targets
+}
+
+// HasTarget reports whether a queue is one of the targets.
+func (m *Machine) HasTarget(id fsm.QueueID) bool {
+	_, ok := m.findTarget(id)
+	return ok
 }

@@ -1,8 +1,6 @@
 package queue
 
 import (
-	"slices"
-
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -57,41 +55,30 @@ func (m *Machine) enqueueLater(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time,
 	return fsm.Result{}
 }
 
-// watchSchedule makes sure that message h, which is scheduled or delayed,
-// becomes ready.
+// watchSchedule makes sure that message h, which is scheduled, becomes ready.
 func (m *Machine) watchSchedule(h uint32) {
 	x := m.messages.get(h)
-	m.schedules.push(timed[uint32]{x.expireAt, x.seq, h})
-	m.schedules.first(m.notScheduled)
-	if m.schedules.tooLong(m.timed()) {
-		m.rebuildSchedules()
-	}
+	m.schedules.put(key{x.expireAt, x.seq}, h)
+	m.numbers.put(key{seq: x.seq}, h)
 }
 
 // timed is the number of messages that wait for an instant.
-func (m *Machine) timed() int {
-	return int(m.counts[Scheduled].Messages + m.counts[Delayed].Messages)
-}
+func (m *Machine) timed() int { return m.schedules.len() + m.delays.len() }
 
-func (m *Machine) rebuildSchedules() {
-	entries := make([]timed[uint32], 0, m.timed())
-	for _, no := range [2]int{scheduledList, delayedList} {
-		for h := m.lists[no].head; h != 0; {
-			x := m.messages.get(h)
-			entries = append(entries, timed[uint32]{x.expireAt, x.seq, h})
-			h = x.next
+// nextTimed returns the scheduled or delayed message that is due next, and when;
+// there is one.
+func (m *Machine) nextTimed() (key, uint32) {
+	var due key
+	var next *uint32
+	if m.schedules.len() > 0 {
+		due, next = m.schedules.first()
+	}
+	if m.delays.len() > 0 {
+		if k, h := m.delays.first(); next == nil || k.before(due) {
+			due, next = k, h
 		}
 	}
-	m.schedules.rebuild(entries)
-}
-
-// notScheduled reports whether t stands for no scheduled or delayed message.
-func (m *Machine) notScheduled(t *timed[uint32]) bool {
-	if int(t.v) >= m.messages.top {
-		return true
-	}
-	x := m.messages.get(t.v)
-	return x.seq != t.seq || x.place != Scheduled && x.place != Delayed || x.expireAt != t.at
+	return due, *next
 }
 
 // unschedule takes message h out of those that are scheduled. It is in no
@@ -175,10 +162,8 @@ func (m *Machine) findScheduled(id string, seq uint64) uint32 {
 	if id != "" {
 		return m.named[id]
 	}
-	for h := m.lists[scheduledList].head; h != 0; h = m.messages.get(h).next {
-		if m.messages.get(h).seq == seq {
-			return h
-		}
+	if h := m.numbers.get(key{seq: seq}); h != nil {
+		return *h
 	}
 	return 0
 }
@@ -186,56 +171,33 @@ func (m *Machine) findScheduled(id string, seq uint64) uint32 {
 // NextScheduled returns when the first scheduled message is due; 0: there is
 // none.
 func (m *Machine) NextScheduled() fsm.Time {
-	if t := m.schedules.first(m.notScheduled); t != nil {
-		return t.at
-	}
-	return 0
+	first, _ := m.ScheduledSpan()
+	return first
 }
 
 // ScheduledSpan returns when the first and when the last scheduled message is
-// due; 0: there is none. It may look at half of them.
+// due; 0: there is none.
 func (m *Machine) ScheduledSpan() (first, last fsm.Time) {
-	t := m.schedules.first(m.notScheduled)
-	if t == nil {
+	if m.schedules.len() == 0 {
 		return 0, 0
 	}
-	first, last = t.at, t.at
-	for i := m.schedules.fifo.len() - 1; i >= 0; i-- {
-		if t := m.schedules.fifo.item(i); !m.notScheduled(t) {
-			last = max(last, t.at)
-			break
-		}
-	}
-	for i := range m.schedules.heap {
-		if t := &m.schedules.heap[i]; t.at > last && !m.notScheduled(t) {
-			last = t.at
-		}
-	}
-	return first, last
+	from, _ := m.schedules.first()
+	upto, _ := m.schedules.last()
+	return from.at, upto.at
 }
 
 // ScheduledAfter returns up to limit scheduled messages that are due next behind
-// the one with this instant and number, in their order. It looks at all.
+// the one with this instant and number, in their order.
 func (m *Machine) ScheduledAfter(at fsm.Time, number uint64, limit int) []Message {
-	after := timed[uint32]{at: at, seq: number}
-	var page []timed[uint32]
-	least := func() {
-		slices.SortFunc(page, func(a, b timed[uint32]) int { return a.compare(&b) })
-		page = page[:min(len(page), limit)]
-	}
-	for h := m.lists[scheduledList].head; h != 0; {
-		x := m.messages.get(h)
-		if t := (timed[uint32]{x.expireAt, x.seq, h}); after.before(&t) {
-			if page = append(page, t); len(page) > 2*limit+64 {
-				least()
-			}
+	var messages []Message
+	after := key{at, number}
+	for k, h := range m.schedules.from(after) {
+		if len(messages) == limit {
+			break
 		}
-		h = x.next
-	}
-	least()
-	messages := make([]Message, len(page))
-	for i, t := range page {
-		messages[i] = m.describeMessage(t.v)
+		if k != after {
+			messages = append(messages, m.describeMessage(*h))
+		}
 	}
 	return messages
 }
@@ -243,11 +205,13 @@ func (m *Machine) ScheduledAfter(at fsm.Time, number uint64, limit int) []Messag
 // move makes scheduled message h due at another time; in the past is now.
 func (m *Machine) move(h uint32, due fsm.Time) {
 	due = max(due, m.clock, 1)
-	m.messages.mut(h).expireAt = due
+	x := m.messages.mut(h)
+	m.schedules.remove(key{x.expireAt, x.seq})
+	x.expireAt = due
+	m.schedules.put(key{due, x.seq}, h)
 	r := *m.rareOf(h)
 	r.scheduledFor = due
 	m.setRare(h, r)
-	m.watchSchedule(h)
 	m.active = m.clock
 }
 
@@ -255,12 +219,11 @@ func (m *Machine) move(h uint32, due fsm.Time) {
 // or delayed, in their order, and no more than one command may.
 func (m *Machine) fireNext(n uint64, eff *fsm.Effects) fsm.Result {
 	var r fsm.Result
-	for n = min(n, dueInTick); r.Count < n; r.Count++ {
-		t := m.schedules.first(m.notScheduled)
-		if t == nil {
+	for n = min(n, uint64(m.bounds.Tick)); r.Count < n; r.Count++ {
+		if m.timed() == 0 {
 			break
 		}
-		h := t.v
+		_, h := m.nextTimed()
 		if m.messages.get(h).place == Delayed {
 			m.active = m.clock
 			m.retry(h)

@@ -113,7 +113,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	case "letters":
 		return lettersText(s.m.UnroutedLetters(int(a.number("max", 100))))
 	case "waiting":
-		return lettersText(s.m.WaitingLetters(int(a.number("skip", 0)), int(a.number("max", 100))))
+		return lettersText(s.m.WaitingLetters(uint64(a.number("after", 0)), int(a.number("max", 100))))
 	case "deaths":
 		return s.deathCounts()
 	case "transfers":

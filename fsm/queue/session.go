@@ -2,6 +2,7 @@ package queue
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 
 	"github.com/quorate/quorate/fsm"
@@ -35,7 +36,53 @@ type session struct {
 	last      answer
 	consumers []*consumer // by number
 	refused   []run       // commands that were refused, ascending; see refuse
-	silent    bool        // nothing is heard from its node
+	life      *life
+}
+
+// life is one life of a node, or a queue that forwards dead letters, on node 0:
+// with its sessions, of which there is one at least.
+type life struct {
+	of        Boot
+	sessions  sorted[*session] // by number
+	consumers int              // of all of them, gets included
+	silent    bool             // nothing is heard from the node
+	over      bool             // it is down: the sessions end piece by piece, and are not found any more
+}
+
+func (b Boot) key() key { return key{fsm.Time(b.Node), b.Boot} }
+
+// addSession makes a session known.
+func (m *Machine) addSession(s *session) {
+	of := Boot{s.id.Node, s.id.Boot}
+	l := m.lives.get(of.key())
+	if l == nil {
+		m.lives.put(of.key(), &life{of: of, silent: m.isSilent(s.id), over: m.isDown(of)})
+		l = m.lives.get(of.key())
+	}
+	s.life = *l
+	if s.life.over {
+		m.ending++
+	}
+	s.life.sessions.put(key{seq: s.id.Num}, s)
+	m.sessions[s.id] = s
+}
+
+// forgetSession is the end of a session that has no consumers any more.
+func (m *Machine) forgetSession(s *session) {
+	l := s.life
+	l.sessions.remove(key{seq: s.id.Num})
+	if l.sessions.len() == 0 {
+		m.lives.remove(l.of.key())
+	}
+	delete(m.sessions, s.id)
+	if l.over {
+		if m.ending--; m.ending == 0 {
+			m.contested = true
+		}
+	}
+	if m.recent == s {
+		m.recent = nil
+	}
 }
 
 // run is a run of command numbers.
@@ -106,8 +153,8 @@ func (m *Machine) admit(meta *fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) (s
 	case s == nil && m.isLate(fsm.Time(cmd.OpenedAt)):
 		return nil, fsm.Result{Code: fsm.Late, Next: uint64(m.clock)}, false
 	case s == nil:
-		s = &session{id: meta.Session, next: 1, silent: m.isSilent(meta.Session)}
-		m.sessions[s.id] = s
+		s = &session{id: meta.Session, next: 1}
+		m.addSession(s)
 		m.recent = s
 	case cmd.Seq < s.next:
 		return s, m.repeat(s, cmd, eff), false
@@ -124,9 +171,10 @@ func (m *Machine) session(id fsm.SessionID) *session {
 		return m.recent
 	}
 	s := m.sessions[id]
-	if s != nil {
-		m.recent = s
+	if s == nil || s.life.over {
+		return nil
 	}
+	m.recent = s
 	return s
 }
 
@@ -209,19 +257,21 @@ func (m *Machine) bury(id fsm.SessionID) {
 }
 
 // sessionDown ends the session of the command.
-func (m *Machine) sessionDown(meta *fsm.Meta, s *session, eff *fsm.Effects) fsm.Result {
+func (m *Machine) sessionDown(meta *fsm.Meta, s *session) fsm.Result {
 	if meta.Session == (fsm.SessionID{}) {
 		return fsm.Result{Code: fsm.Invalid}
 	}
 	if s != nil {
-		m.endSessions([]*session{s}, eff)
+		m.endSession(s, len(s.consumers)+1)
+		m.dropEnded()
 	}
 	m.bury(meta.Session)
 	return fsm.Result{}
 }
 
-// nodeDown ends all sessions of a node up to a boot number. They stay ended.
-func (m *Machine) nodeDown(cmd *logpb.NodeDown, eff *fsm.Effects) fsm.Result {
+// nodeDown ends all sessions of a node up to a boot number. They stay ended. To
+// take them apart is the work of bringBack.
+func (m *Machine) nodeDown(cmd *logpb.NodeDown) fsm.Result {
 	node, boot := fsm.NodeID(cmd.GetNode()), cmd.GetBoot()
 	if node == 0 || boot == 0 {
 		return fsm.Result{Code: fsm.Invalid}
@@ -233,52 +283,67 @@ func (m *Machine) nodeDown(cmd *logpb.NodeDown, eff *fsm.Effects) fsm.Result {
 	m.dead[i].Boot = max(m.dead[i].Boot, boot)
 	m.silent = slices.DeleteFunc(m.silent, func(x silence) bool { return x.of.Node == node && x.of.Boot <= boot })
 
-	gone := func(id fsm.SessionID) bool { return id.Node == node && id.Boot <= m.dead[i].Boot }
-	var down []*session
-	for _, id := range m.Sessions() {
-		if gone(id) {
-			down = append(down, m.sessions[id])
+	for k, l := range m.lives.from(Boot{Node: node}.key()) {
+		if k.at != fsm.Time(node) || k.seq > m.dead[i].Boot {
+			break
 		}
-	}
-	m.endSessions(down, eff)
-	return fsm.Result{}
-}
-
-// endSessions removes sessions and their consumers. What they hold returns as
-// failed, all of it in one step.
-func (m *Machine) endSessions(down []*session, eff *fsm.Effects) {
-	m.taken = m.taken[:0]
-	for _, s := range down {
-		for _, c := range s.consumers {
-			m.take(c, 0, c.next)
-			m.unregister(c)
+		if !(*l).over {
+			(*l).over, (*l).silent, m.contested = true, false, true
+			m.ending += (*l).sessions.len()
 		}
-		s.consumers = nil
-		delete(m.sessions, s.id)
 	}
 	m.recent = nil
-	m.consumers = slices.DeleteFunc(m.consumers, func(c *consumer) bool { return c.session == nil })
-	m.giveBack(m.taken, true, true, eff)
+	if m.exclusive != nil && m.exclusive.session.life.over {
+		m.exclusive = nil
+	}
+	return fsm.Result{}
 }
 
 // Sessions lists the sessions with a stream, ascending.
 func (m *Machine) Sessions() []fsm.SessionID {
 	ids := make([]fsm.SessionID, 0, len(m.sessions))
-	for id := range m.sessions { // det: sorted below
-		ids = append(ids, id)
+	for s := range m.everySession() {
+		if !s.life.over {
+			ids = append(ids, s.id)
+		}
 	}
-	slices.SortFunc(ids, fsm.SessionID.Compare)
 	return ids
+}
+
+// everySession iterates over the sessions, ascending, with those that are ending.
+func (m *Machine) everySession() iter.Seq[*session] {
+	return func(yield func(*session) bool) {
+		for _, l := range m.lives.all() {
+			for _, s := range (*l).sessions.all() {
+				if !yield(*s) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // SessionNodes lists the boots of nodes that sessions live on, ascending.
 // Queues that forward dead letters live on no node.
 func (m *Machine) SessionNodes() []Boot {
 	var boots []Boot
-	for _, id := range m.Sessions() {
-		if b := (Boot{id.Node, id.Boot}); id.Node != 0 && (len(boots) == 0 || boots[len(boots)-1] != b) {
-			boots = append(boots, b)
+	for _, l := range m.lives.from(key{at: 1}) {
+		if !(*l).over {
+			boots = append(boots, (*l).of)
 		}
 	}
 	return boots
+}
+
+// Sources lists up to limit of the queues that have a session to bring their
+// dead letters here, with an id above after, ascending.
+func (m *Machine) Sources(after fsm.QueueID, limit int) []fsm.QueueID {
+	var ids []fsm.QueueID
+	for k := range m.lives.from(key{seq: uint64(after) + 1}) {
+		if k.at != 0 || len(ids) == limit {
+			break
+		}
+		ids = append(ids, fsm.QueueID(k.seq))
+	}
+	return ids
 }

@@ -39,23 +39,52 @@ func (m *Machine) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) fsm.Re
 			m.contested = true
 		}
 	}
-	m.contested = m.contested || s.silent
+	m.contested = m.contested || s.life.silent
 	if len(late) > 0 {
 		m.settledLate(c, late, eff)
 	}
-	switch outcome {
-	case logpb.Settle_ACK:
-		m.ack(m.taken, eff)
-	case logpb.Settle_REQUEUE:
-		m.giveBack(m.taken, false, false, eff)
-	case logpb.Settle_REQUEUE_FAILED:
-		m.giveBack(m.taken, true, false, eff)
-	case logpb.Settle_DISCARD:
-		m.discard(m.taken, eff)
-	}
+	m.endDeliveries(c, outcome, eff)
 	m.refresh(c)
 	m.dismissIfDone(c)
 	return fsm.Result{}
+}
+
+// endDeliveries ends those in m.taken, which c has settled: as many as one
+// command may. The others follow, and so do all while others before them have
+// not come to an end.
+func (m *Machine) endDeliveries(c *consumer, outcome logpb.Settle_Outcome, eff *fsm.Effects) {
+	n := min(len(m.taken), m.bounds.Tick)
+	if m.returning.len() > 0 {
+		if k, _ := m.returning.first(); k.at == 0 {
+			n = 0
+		}
+	}
+	if rest := m.taken[n:]; len(rest) > 0 {
+		r := &returning{of: c.id, order: m.nextOrder, outcome: outcome}
+		m.nextOrder++
+		slices.SortFunc(rest, func(a, b checkout) int { return compare(a.id, b.id) })
+		for _, held := range rest {
+			r.held.push(held)
+		}
+		m.addReturning(r)
+	}
+	m.conclude(outcome, m.taken[:n], eff)
+	m.taken = m.taken[:0]
+}
+
+// conclude ends deliveries that nobody holds any more.
+func (m *Machine) conclude(outcome logpb.Settle_Outcome, taken []checkout, eff *fsm.Effects) {
+	switch outcome {
+	case logpb.Settle_ACK:
+		m.ack(taken, eff)
+	case logpb.Settle_DISCARD:
+		m.discard(taken, eff)
+	default:
+		for i := range taken {
+			taken[i].failed = outcome == logpb.Settle_REQUEUE_FAILED
+		}
+		m.giveBack(taken, false, eff)
+	}
 }
 
 // settledLate counts and tells what c has settled although it had been taken
@@ -70,6 +99,7 @@ func (m *Machine) settledLate(c *consumer, late []lateness, eff *fsm.Effects) {
 
 // ack ends messages that were taken from their holder.
 func (m *Machine) ack(taken []checkout, eff *fsm.Effects) {
+	m.lift(taken)
 	m.counters.Acked += uint64(len(taken))
 	for _, held := range taken {
 		if m.messages.get(held.handle).due(m.clock) {
@@ -81,6 +111,7 @@ func (m *Machine) ack(taken []checkout, eff *fsm.Effects) {
 
 // discard lets messages die that were taken from their holder, in this order.
 func (m *Machine) discard(taken []checkout, eff *fsm.Effects) {
+	m.lift(taken)
 	for _, held := range taken {
 		x := m.messages.mut(held.handle)
 		bump(&x.acquired)
@@ -94,21 +125,24 @@ func (m *Machine) discard(taken []checkout, eff *fsm.Effects) {
 // that is older. Those that have failed too often die first, in order; then
 // those that are past their expiry, earliest first. The settings may have the
 // others wait before they are ready.
-func (m *Machine) giveBack(taken []checkout, failed, bySeq bool, eff *fsm.Effects) {
-	seq := func(held checkout) uint64 { return m.messages.get(held.handle).seq }
+func (m *Machine) giveBack(taken []checkout, bySeq bool, eff *fsm.Effects) {
+	if len(taken) == 0 {
+		return
+	}
+	m.lift(taken)
 	if bySeq {
-		slices.SortFunc(taken, func(a, b checkout) int { return compare(seq(a), seq(b)) })
+		slices.SortFunc(taken, func(a, b checkout) int { return compare(a.seq, b.seq) })
 	}
 	kept := taken[:0]
 	m.overdue = m.overdue[:0]
 	for _, held := range taken {
 		x := m.messages.mut(held.handle)
 		bump(&x.acquired)
-		if failed {
+		if held.failed {
 			bump(&x.failed)
 		}
 		switch limit := m.config.DeliveryLimit; {
-		case failed && limit >= 0 && int64(x.failed) > limit:
+		case held.failed && limit >= 0 && int64(x.failed) > limit:
 			m.die(held.handle, logpb.Death_DELIVERY_LIMIT, eff)
 		case x.due(m.clock):
 			m.overdue = append(m.overdue, held.handle)
@@ -120,29 +154,36 @@ func (m *Machine) giveBack(taken []checkout, failed, bySeq bool, eff *fsm.Effect
 	m.counters.Requeued += uint64(len(kept))
 	if m.config.Retry != logpb.QueueConfig_AT_ONCE {
 		kept = slices.DeleteFunc(kept, func(held checkout) bool {
-			until := m.retryAt(m.messages.get(held.handle), failed)
+			until := m.retryAt(m.messages.get(held.handle), held.failed)
 			if until != 0 {
 				m.delay(held.handle, until)
 			}
 			return until != 0
 		})
 	}
-	at := m.lists[returnedList].tail
-	for i := range kept {
-		if bySeq {
-			i = len(kept) - 1 - i
-			for at != 0 && m.messages.get(at).seq > seq(kept[i]) {
-				at = m.messages.get(at).prev
-			}
-		}
-		h := kept[i].handle
-		m.setPlace(m.messages.mut(h), Returned)
-		m.insertAfter(at, h)
-		if !bySeq {
-			at = h
-		}
+	if bySeq {
+		m.putBack(kept)
+	} else if len(kept) > 0 {
+		m.insertReturned(m.returns.end(), kept)
 	}
 	for _, held := range kept {
 		m.watch(held.handle)
+	}
+}
+
+// putBack returns messages, ascending by number, each behind the last one
+// there that is older: in one walk from the end, by runs that come to one spot.
+func (m *Machine) putBack(kept []checkout) {
+	at := m.returns.end()
+	for len(kept) > 0 {
+		i := len(kept) - 1
+		spot, steps := m.returns.behindOlder(at, kept[i].seq)
+		m.steps += steps / stepsPerScan
+		older := m.returns.seqBefore(spot)
+		for i > 0 && kept[i-1].seq > older {
+			i--
+		}
+		m.insertReturned(spot, kept[i:])
+		at, kept = m.spotOf(kept[i].handle), kept[:i]
 	}
 }

@@ -48,13 +48,15 @@ func (m *Machine) nodeSilent(cmd *logpb.NodeSilent) fsm.Result {
 	default:
 		m.silent = slices.Insert(m.silent, i, silence{of, m.heldDeadline(m.disconnectedTimeout())})
 	}
-	for id, s := range m.sessions { // det: each on its own
-		if id.Node == of.Node && id.Boot == of.Boot {
-			s.silent = !ok
+	if l := m.lives.get(of.key()); l != nil {
+		(*l).silent = !ok
+		for _, s := range (*l).sessions.all() {
+			m.steps++
+			for _, c := range (*s).consumers {
+				m.steps++
+				m.refresh(c)
+			}
 		}
-	}
-	for _, c := range m.consumers {
-		m.refresh(c)
 	}
 	m.contested = true
 	return fsm.Result{}
@@ -70,7 +72,7 @@ func (m *Machine) disconnectedTimeout() fsm.Millis {
 // renewSilence is told that a session is about to hold something: if it is
 // silent and has lost what it held, the time begins anew.
 func (m *Machine) renewSilence(s *session) {
-	if !s.silent {
+	if !s.life.silent {
 		return
 	}
 	if i, ok := m.findSilent(Boot{s.id.Node, s.id.Boot}); ok && m.silent[i].until == 0 {
@@ -81,15 +83,14 @@ func (m *Machine) renewSilence(s *session) {
 // isOverdue reports whether a session's node has been silent for so long that
 // what it held has gone back.
 func (m *Machine) isOverdue(s *session) bool {
-	if !s.silent {
+	if !s.life.silent {
 		return false
 	}
 	i, ok := m.findSilent(Boot{s.id.Node, s.id.Boot})
 	return ok && m.silent[i].until == 0
 }
 
-// endSilences adds to m.taken what sessions hold whose nodes have been silent
-// for too long.
+// endSilences takes what sessions hold whose nodes have been silent for too long.
 func (m *Machine) endSilences() {
 	for i := range m.silent {
 		x := &m.silent[i]
@@ -97,10 +98,18 @@ func (m *Machine) endSilences() {
 			continue
 		}
 		x.until, m.contested = 0, true
-		for _, c := range slices.Clone(m.consumers) {
-			if c.held.n > 0 && c.id.Session.Node == x.of.Node && c.id.Session.Boot == x.of.Boot {
-				m.take(c, 0, c.next)
-				m.dismissIfDone(c)
+		l := m.lives.get(x.of.key())
+		if l == nil {
+			continue
+		}
+		for _, s := range (*l).sessions.all() {
+			m.steps++
+			for _, c := range slices.Clone((*s).consumers) {
+				m.steps++
+				if c.held.len() > 0 {
+					m.detach(c, false)
+					m.dismissIfDone(c)
+				}
 			}
 		}
 	}
@@ -119,13 +128,9 @@ func (m *Machine) SilentNodes() []Boot {
 // ascending.
 func (m *Machine) ConsumerNodes() []Boot {
 	var boots []Boot
-	for _, c := range m.consumers {
-		of := Boot{c.id.Session.Node, c.id.Session.Boot}
-		at, ok := slices.BinarySearchFunc(boots, of, func(a, b Boot) int {
-			return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Boot, b.Boot))
-		})
-		if !ok {
-			boots = slices.Insert(boots, at, of)
+	for _, l := range m.lives.all() {
+		if (*l).consumers > 0 && !(*l).over {
+			boots = append(boots, (*l).of)
 		}
 	}
 	return boots

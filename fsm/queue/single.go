@@ -26,7 +26,7 @@ func (m *Machine) served(c *consumer) bool {
 // somebody has come, gone, timed out or come back since the last time, or the
 // active consumer is to make way and holds nothing any more.
 func (m *Machine) elect() {
-	if !m.config.SingleActive || !m.contested && !(m.quiescing && m.single.held.n == 0) {
+	if !m.config.SingleActive || !m.contested && !(m.quiescing && m.single.held.len() == 0) {
 		return
 	}
 	m.contested = false
@@ -43,6 +43,7 @@ func (m *Machine) elect() {
 // quiescing: it is to make way for another one.
 func (m *Machine) choose() (active *consumer, quiescing bool) {
 	var best *consumer
+	m.steps += len(m.consumers)
 	for _, c := range m.consumers {
 		if c.level != nil && c.status() == Up && (best == nil || c.outranks(best)) {
 			best = c
@@ -50,11 +51,11 @@ func (m *Machine) choose() (active *consumer, quiescing bool) {
 	}
 	now := m.single
 	switch {
-	case now == nil, now.level == nil, now.status() != Up && now.held.n == 0:
+	case now == nil, now.level == nil, now.session.life.over, now.status() != Up && now.held.len() == 0:
 		return best, false
 	case now.status() != Up, best.priority <= now.priority:
 		return now, false
-	case now.held.n == 0:
+	case now.held.len() == 0:
 		return best, false
 	}
 	return now, true

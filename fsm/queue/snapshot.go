@@ -21,7 +21,7 @@ type Snapshot struct {
 	head      *logpb.QueueSnapshot // sessions and consumers are still missing
 	sessions  []session            // ascending
 	consumers []consumer           // by age
-	held      [][]checkout         // by consumer
+	held      []sorted[grip]       // by consumer, and what is on its way back
 	messages  pages[message]
 	extras    pages[extra]
 	lists     [listCount]list
@@ -33,9 +33,14 @@ type Snapshot struct {
 func (m *Machine) Snapshot() *Snapshot {
 	s := m.view()
 	s.messages, s.extras = m.messages.freeze(), m.extras.freeze()
-	s.live = liveIndexes{deque: m.live.freeze()}
+	s.live = liveIndexes{m.live.freeze()}
 	for i, c := range m.consumers {
-		s.held[i] = c.held.share()
+		s.held[i] = c.held.freeze()
+	}
+	at := len(m.consumers)
+	for _, r := range m.returning.all() {
+		s.held[at] = (*r).held.freeze()
+		at++
 	}
 	for i := range s.sessions {
 		s.sessions[i].refused = slices.Clone(s.sessions[i].refused)
@@ -50,14 +55,17 @@ func (m *Machine) view() *Snapshot {
 		messages: m.messages.pages, extras: m.extras.pages, live: m.live, lists: m.lists,
 		sessions:  make([]session, 0, len(m.sessions)),
 		consumers: make([]consumer, len(m.consumers)),
-		held:      make([][]checkout, len(m.consumers)),
+		held:      make([]sorted[grip], len(m.consumers), len(m.consumers)+m.returning.len()),
 	}
-	for _, id := range m.Sessions() {
-		s.sessions = append(s.sessions, *m.sessions[id])
+	for x := range m.everySession() {
+		s.sessions = append(s.sessions, *x)
 	}
 	for i, c := range m.consumers {
 		s.consumers[i] = *c
-		s.held[i] = c.held.all[c.held.head:]
+		s.held[i] = c.held.sorted
+	}
+	for _, r := range m.returning.all() {
+		s.held = append(s.held, (*r).held.sorted)
 	}
 	return s
 }
@@ -72,7 +80,7 @@ func (m *Machine) head() *logpb.QueueSnapshot {
 		Messages: uint64(m.messages.live()),
 	}
 	for _, t := range m.targets {
-		h.Targets = append(h.Targets, &logpb.DeadTarget{Target: uint64(t.id), Next: t.next, Settled: t.settled})
+		h.Targets = append(h.Targets, &logpb.DeadTarget{Target: uint64(t.id), Next: t.next, Settled: t.settled, Gone: t.gone})
 	}
 	for i := range m.ended.len() {
 		h.Ended = append(h.Ended, m.ended.item(i).id.Proto())
@@ -83,6 +91,12 @@ func (m *Machine) head() *logpb.QueueSnapshot {
 	}
 	for _, x := range m.silent {
 		h.Silent = append(h.Silent, &logpb.Silence{Node: uint32(x.of.Node), Boot: x.of.Boot, Until: int64(x.until)})
+	}
+	for _, p := range m.returning.all() {
+		r := *p
+		h.Returning = append(h.Returning, &logpb.ReturningState{
+			Session: r.of.Session.Proto(), Consumer: r.of.Number, Order: r.order, Outcome: uint32(r.outcome), Failed: r.failed,
+		})
 	}
 	for _, l := range m.levels {
 		for c := l.first; c != nil; c = c.nextRing {
@@ -113,12 +127,13 @@ func (c *Counters) proto() *logpb.QueueCounters {
 }
 
 // LiveIndexes iterates over the entries that had live messages, ascending.
-func (s *Snapshot) LiveIndexes() iter.Seq[uint64] { return s.live.all() }
+func (s *Snapshot) LiveIndexes() iter.Seq[uint64] { return s.live.indexes() }
 
 // WriteTo writes the canonical encoding: a QueueSnapshot and one MessageState
 // per message, each behind its length as a varint. The messages come ready
 // ones first, highest priority first, then the returned, the scheduled and the
-// delayed ones, then those held by consumer and delivery, then the outbox, the letters that
+// delayed ones, then those held by consumer and delivery, those on their way
+// back, then the outbox, the letters that
 // wait, and what was purged. Equal states have equal encodings.
 func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	s.complete()
@@ -131,12 +146,9 @@ func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	s.writeList(e, scheduledList)
 	s.writeList(e, delayedList)
 	for i, all := range s.held {
-		for _, held := range all {
-			if held.handle == 0 {
-				continue
-			}
+		for id, held := range all.all() {
 			st := s.fill(&e.message, held.handle)
-			st.Consumer, st.Delivery = uint32(i), held.id
+			st.Consumer, st.Delivery = uint32(i), id.seq
 			st.Deadline, st.Limit, st.Since = int64(held.deadline), uint64(held.limit), int64(held.since)
 			e.record(st)
 		}

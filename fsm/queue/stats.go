@@ -32,7 +32,7 @@ func (m *Machine) Stats() Stats {
 		},
 		Unacknowledged: m.counts[CheckedOut], Scheduled: m.counts[Scheduled], Delayed: m.counts[Delayed],
 		Outbox: m.counts[Outbox].plus(m.counts[Waiting]), Waiting: m.counts[Waiting], Pending: m.pending(),
-		Consumers: m.serving, Sessions: len(m.sessions), Counters: m.counters,
+		Consumers: m.serving, Sessions: len(m.sessions) - m.ending, Counters: m.counters,
 	}
 }
 
@@ -46,7 +46,7 @@ func (m *Machine) Dead() Dead {
 func (m *Machine) Live(index uint64) bool { return m.live.has(index) }
 
 // LiveIndexes iterates over the entries with live messages, ascending.
-func (m *Machine) LiveIndexes() iter.Seq[uint64] { return m.live.all() }
+func (m *Machine) LiveIndexes() iter.Seq[uint64] { return m.live.indexes() }
 
 // Consumers iterates over the consumers in order of registration, cancelled
 // ones that still owe included.
@@ -81,7 +81,7 @@ func (m *Machine) Lateness() (timedOut int, oldest fsm.Time) {
 func (m *Machine) describe(c *consumer) Consumer {
 	d := Consumer{
 		ID: c.id, Tag: c.tag, Prefetch: c.prefetch, Priority: c.priority, NoAck: c.noAck, Exclusive: c.exclusive,
-		Status: c.status(), Held: c.held.n, TimedOut: len(c.late), NextDelivery: c.next,
+		Status: c.status(), Held: c.held.len(), TimedOut: len(c.late), NextDelivery: c.next,
 		LateAcks: c.lateAcks, Timeout: -1, OwnTimeout: c.timeoutPlusOne > 0,
 	}
 	if limit, ok := m.timeout(c); ok {
@@ -100,7 +100,8 @@ func (m *Machine) describe(c *consumer) Consumer {
 
 // Messages iterates over all messages: the ready ones by priority, highest
 // first, the returned ones, the scheduled ones by number, the delayed ones, the held ones by
-// consumer and delivery, the outbox, the letters that wait.
+// consumer and delivery, those on their way back, the outbox, the letters that
+// wait.
 func (m *Machine) Messages() iter.Seq[Message] {
 	return func(yield func(Message) bool) {
 		for no := maxPriority; no >= 0; no-- {
@@ -115,6 +116,15 @@ func (m *Machine) Messages() iter.Seq[Message] {
 			for held := range c.held.from(0) {
 				d := m.describeMessage(held.handle)
 				d.Holder, d.Delivery, d.Deadline = c.id, held.id, m.heldUntil(held.deadline)
+				if !yield(d) {
+					return
+				}
+			}
+		}
+		for _, r := range m.returning.all() {
+			for held := range (*r).held.from(0) {
+				d := m.describeMessage(held.handle)
+				d.Holder, d.Delivery, d.Deadline = (*r).of, held.id, m.heldUntil(held.deadline)
 				if !yield(d) {
 					return
 				}

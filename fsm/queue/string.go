@@ -72,11 +72,29 @@ func (m *Machine) String() string {
 	for c := range m.Consumers() {
 		consumerText(&b, c)
 	}
+	for _, p := range m.returning.all() {
+		r := *p
+		fmt.Fprintf(&b, "returning %d of %s:%d", r.held.len(), sessionText(r.of.Session), r.of.Number)
+		switch {
+		case r.order != 0:
+			fmt.Fprintf(&b, " order=%d outcome=%s", r.order, strings.ToLower(r.outcome.String()))
+		case r.failed:
+			b.WriteString(" failed")
+		}
+		b.WriteString("\n")
+	}
+	if m.ending > 0 {
+		fmt.Fprintf(&b, "ending %d\n", m.ending)
+	}
 	for x := range m.Messages() {
 		m.messageText(&b, x)
 	}
-	for _, t := range m.Targets() {
-		fmt.Fprintf(&b, "target %d next=%d settled=%d\n", t.ID, t.Next, t.Settled)
+	for _, t := range m.Targets(0, len(m.targets)) {
+		fmt.Fprintf(&b, "target %d next=%d settled=%d", t.ID, t.Next, t.Settled)
+		if i, _ := m.findTarget(t.ID); m.targets[i].gone {
+			b.WriteString(" gone")
+		}
+		b.WriteString("\n")
 	}
 	return b.String()
 }

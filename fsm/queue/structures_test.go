@@ -5,8 +5,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-
-	"github.com/quorate/quorate/fsm"
 )
 
 // TestArena hands out and takes back, and keeps frozen copies, which must not
@@ -155,73 +153,16 @@ func TestLiveIndexes(t *testing.T) {
 				t.Fatalf("step %d: entry %d: live is %v", step, x, l.has(x))
 			}
 		}
-		if l.len() > 2*len(model)+2*chunkLen {
+		if l.len() != len(model) {
 			t.Fatalf("step %d: %d entries for %d live", step, l.len(), len(model))
 		}
 	}
-	if got, want := slices.Collect(l.all()), slices.Sorted(maps.Keys(model)); !slices.Equal(got, want) {
+	if got, want := slices.Collect(l.indexes()), slices.Sorted(maps.Keys(model)); !slices.Equal(got, want) {
 		t.Errorf("live are %v, want %v", got, want)
 	}
 	if l.has(index + 1) {
 		t.Error("an entry that never was is live")
 	}
-}
-
-// TestTimeIndex compares with a sorted slice, for uniform, random and mixed
-// instants, with entries going stale at random.
-func TestTimeIndex(t *testing.T) {
-	for name, at := range map[string]func(r *rand.Rand, step int) fsm.Time{
-		"uniform": func(_ *rand.Rand, step int) fsm.Time { return fsm.Time(step / 3) },
-		"random":  func(r *rand.Rand, _ int) fsm.Time { return fsm.Time(r.IntN(5000)) },
-		"mixed": func(r *rand.Rand, step int) fsm.Time {
-			return fsm.Time(step + []int{10, 10, 10, 500}[r.IntN(4)])
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := rand.New(rand.NewPCG(4, 4))
-			var x timeIndex[uint64]
-			live := map[uint64]fsm.Time{}
-			stale := func(e *timed[uint64]) bool { return live[e.v] != e.at }
-			for step := 1; step < 6_000; step++ {
-				seq := uint64(step)
-				live[seq] = 1 + at(r, step)
-				x.push(timed[uint64]{live[seq], seq, seq})
-				if r.IntN(2) == 0 {
-					delete(live, uint64(1+r.IntN(step)))
-				}
-				if live[seq] != 0 && r.IntN(50) == 0 { // the same message again
-					x.push(timed[uint64]{live[seq], seq, seq})
-				}
-				for len(live) > 300 {
-					e := x.first(stale)
-					if want := earliest(live); e == nil || e.v != want || e.at != live[want] {
-						t.Fatalf("step %d: first is %+v, want %d at %d", step, e, want, live[want])
-					}
-					delete(live, e.v)
-				}
-				if x.tooLong(len(live)) {
-					var entries []timed[uint64]
-					for v, at := range live {
-						entries = append(entries, timed[uint64]{at, v, v})
-					}
-					x.rebuild(entries)
-					if x.len() != len(live) {
-						t.Fatalf("step %d: rebuilt to %d, want %d", step, x.len(), len(live))
-					}
-				}
-			}
-		})
-	}
-}
-
-func earliest(live map[uint64]fsm.Time) uint64 {
-	best := uint64(0)
-	for v, at := range live {
-		if best == 0 || at < live[best] || at == live[best] && v < best {
-			best = v
-		}
-	}
-	return best
 }
 
 func TestHeld(t *testing.T) {
@@ -230,7 +171,7 @@ func TestHeld(t *testing.T) {
 	model := map[uint64]uint32{}
 	id := uint64(0)
 	type view struct {
-		all  []checkout
+		all  sorted[grip]
 		want []uint64
 	}
 	var views []view
@@ -239,7 +180,7 @@ func TestHeld(t *testing.T) {
 		case 0, 1:
 			if len(model) < 400 {
 				id++
-				h.push(checkout{id: id, handle: uint32(id%1000 + 1)})
+				h.push(checkout{id: id, grip: grip{handle: uint32(id%1000 + 1)}})
 				model[id] = uint32(id%1000 + 1)
 			}
 		case 2:
@@ -263,19 +204,17 @@ func TestHeld(t *testing.T) {
 				t.Fatalf("step %d: %d found is %v", step, probe, ok)
 			}
 		}
-		if h.n != len(model) || len(h.all)-h.head > 2*h.n+16 {
-			t.Fatalf("step %d: %d held in %d, want %d", step, h.n, len(h.all)-h.head, len(model))
+		if h.len() != len(model) {
+			t.Fatalf("step %d: %d held, want %d", step, h.len(), len(model))
 		}
 		if r.IntN(1000) == 0 {
-			views = append(views, view{h.share(), idsBetween(model, 0, id)})
+			views = append(views, view{h.freeze(), idsBetween(model, 0, id)})
 		}
 	}
 	for i, v := range views {
 		var got []uint64
-		for _, c := range v.all {
-			if c.handle != 0 {
-				got = append(got, c.id)
-			}
+		for k := range v.all.all() {
+			got = append(got, k.seq)
 		}
 		if !slices.Equal(got, v.want) {
 			t.Fatalf("view %d has changed: %v, want %v", i, got, v.want)

@@ -8,8 +8,12 @@ import (
 )
 
 // tick does what time alone does: expiries have run before it, consumer
-// timeouts and the lease follow here.
+// timeouts follow here, unless what others have lost is still on its way back.
+// What is taken back is in m.taken then, and on its way.
 func (m *Machine) tick(eff *fsm.Effects) fsm.Result {
+	if m.unfinished() {
+		return fsm.Result{}
+	}
 	due := m.takeOverdue()
 	m.taken = m.taken[:0]
 	for len(due) > 0 {
@@ -21,16 +25,17 @@ func (m *Machine) tick(eff *fsm.Effects) fsm.Result {
 		due = due[n:]
 	}
 	m.endSilences()
-	if len(m.taken) > 0 {
-		m.giveBack(m.taken, false, true, eff)
-		if !m.inUse() {
-			m.lastUsed, m.active = m.clock, m.clock // the lease begins here, not before
-		}
+	return fsm.Result{}
+}
+
+// endUnused ends the queue if its lease is over. inUse is from before the tick.
+func (m *Machine) endUnused(inUse bool, eff *fsm.Effects) {
+	if inUse && !m.inUse() {
+		m.lastUsed, m.active = m.clock, m.clock // the lease begins here, not before
 	}
 	if m.isOver() {
 		m.end(eff)
 	}
-	return fsm.Result{}
 }
 
 // overdue is a delivery that was taken back.
@@ -44,15 +49,19 @@ type overdue struct {
 func (m *Machine) takeOverdue() []overdue {
 	var due []overdue
 	for m.budget > 0 {
-		t := m.timeouts.first(notHeld)
-		if t == nil || m.heldUntil(t.at) > m.clock {
+		if m.timeouts.len() == 0 {
+			break
+		}
+		k, t := m.timeouts.first()
+		if m.heldUntil(k.at) > m.clock {
 			break
 		}
 		m.budget--
-		c := t.v.c
+		h := *t
 		m.taken = m.taken[:0]
-		m.take(c, t.v.id, t.v.id)
-		due = append(due, overdue{c, m.taken[0]})
+		m.take(h.c, h.id, h.id)
+		m.timeouts.remove(k)
+		due = append(due, overdue{h.c, m.taken[0]})
 	}
 	slices.SortFunc(due, func(a, b overdue) int {
 		return cmp.Or(cmp.Compare(a.c.registered, b.c.registered), cmp.Compare(a.held.id, b.held.id))
@@ -77,30 +86,4 @@ func (m *Machine) timeOut(c *consumer, due []overdue, eff *fsm.Effects) {
 	m.contested = true
 	m.refresh(c)
 	m.dismissIfDone(c)
-}
-
-// notHeld reports whether t stands for no delivery in hand.
-func notHeld(t *timed[holding]) bool {
-	_, ok := t.v.c.held.find(t.v.id)
-	return !ok
-}
-
-// trimTimeouts keeps the index of timeouts in proportion to what is held.
-func (m *Machine) trimTimeouts() {
-	m.timeouts.first(notHeld)
-	if m.timeouts.tooLong(m.deadlines) {
-		m.rebuildTimeouts()
-	}
-}
-
-func (m *Machine) rebuildTimeouts() {
-	entries := make([]timed[holding], 0, m.deadlines)
-	for _, c := range m.consumers {
-		for held := range c.held.from(0) {
-			if held.deadline != 0 {
-				entries = append(entries, timed[holding]{held.deadline, m.messages.get(held.handle).seq, holding{c, held.id}})
-			}
-		}
-	}
-	m.timeouts.rebuild(entries)
 }

@@ -2245,9 +2245,12 @@ type QueueSnapshot struct {
 	LockCredit int64 `protobuf:"zigzag64,23,opt,name=lock_credit,json=lockCredit,proto3" json:"lock_credit,omitempty"`
 	LastActive int64 `protobuf:"zigzag64,24,opt,name=last_active,json=lastActive,proto3" json:"last_active,omitempty"` // for auto_delete_on_idle
 	// Position + 1 of the consumer that alone is served; 0: none.
-	SingleActive  uint32     `protobuf:"varint,25,opt,name=single_active,json=singleActive,proto3" json:"single_active,omitempty"`
-	Silent        []*Silence `protobuf:"bytes,30,rep,name=silent,proto3" json:"silent,omitempty"`                            // by node and boot
-	FsmVersion    uint32     `protobuf:"varint,40,opt,name=fsm_version,json=fsmVersion,proto3" json:"fsm_version,omitempty"` // 0: 1
+	SingleActive uint32     `protobuf:"varint,25,opt,name=single_active,json=singleActive,proto3" json:"single_active,omitempty"`
+	Silent       []*Silence `protobuf:"bytes,30,rep,name=silent,proto3" json:"silent,omitempty"` // by node and boot
+	// What is on its way back to the queue, or is being settled, in the order in
+	// which the next step takes from it.
+	Returning     []*ReturningState `protobuf:"bytes,31,rep,name=returning,proto3" json:"returning,omitempty"`
+	FsmVersion    uint32            `protobuf:"varint,40,opt,name=fsm_version,json=fsmVersion,proto3" json:"fsm_version,omitempty"` // 0: 1
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2464,6 +2467,13 @@ func (x *QueueSnapshot) GetSilent() []*Silence {
 	return nil
 }
 
+func (x *QueueSnapshot) GetReturning() []*ReturningState {
+	if x != nil {
+		return x.Returning
+	}
+	return nil
+}
+
 func (x *QueueSnapshot) GetFsmVersion() uint32 {
 	if x != nil {
 		return x.FsmVersion
@@ -2674,6 +2684,7 @@ type DeadTarget struct {
 	Target        uint64                 `protobuf:"varint,1,opt,name=target,proto3" json:"target,omitempty"`
 	Next          uint64                 `protobuf:"varint,2,opt,name=next,proto3" json:"next,omitempty"`       // number of the next transfer
 	Settled       uint64                 `protobuf:"varint,3,opt,name=settled,proto3" json:"settled,omitempty"` // the target holds all up to here
+	Gone          bool                   `protobuf:"varint,4,opt,name=gone,proto3" json:"gone,omitempty"`       // it does not exist any more: its transfers are being ended
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2729,6 +2740,92 @@ func (x *DeadTarget) GetSettled() uint64 {
 	return 0
 }
 
+func (x *DeadTarget) GetGone() bool {
+	if x != nil {
+		return x.Gone
+	}
+	return false
+}
+
+// ReturningState is what one consumer held and does not hold any more.
+type ReturningState struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Session  *Session               `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
+	Consumer uint64                 `protobuf:"varint,2,opt,name=consumer,proto3" json:"consumer,omitempty"`
+	// Order of the settlements that are not finished, from 1; 0: the messages go
+	// back because of a loss.
+	Order         uint64 `protobuf:"varint,3,opt,name=order,proto3" json:"order,omitempty"`
+	Outcome       uint32 `protobuf:"varint,4,opt,name=outcome,proto3" json:"outcome,omitempty"` // of a settlement, as in Settle
+	Failed        bool   `protobuf:"varint,5,opt,name=failed,proto3" json:"failed,omitempty"`   // of a loss
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReturningState) Reset() {
+	*x = ReturningState{}
+	mi := &file_log_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReturningState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReturningState) ProtoMessage() {}
+
+func (x *ReturningState) ProtoReflect() protoreflect.Message {
+	mi := &file_log_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReturningState.ProtoReflect.Descriptor instead.
+func (*ReturningState) Descriptor() ([]byte, []int) {
+	return file_log_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ReturningState) GetSession() *Session {
+	if x != nil {
+		return x.Session
+	}
+	return nil
+}
+
+func (x *ReturningState) GetConsumer() uint64 {
+	if x != nil {
+		return x.Consumer
+	}
+	return 0
+}
+
+func (x *ReturningState) GetOrder() uint64 {
+	if x != nil {
+		return x.Order
+	}
+	return 0
+}
+
+func (x *ReturningState) GetOutcome() uint32 {
+	if x != nil {
+		return x.Outcome
+	}
+	return 0
+}
+
+func (x *ReturningState) GetFailed() bool {
+	if x != nil {
+		return x.Failed
+	}
+	return false
+}
+
 type SessionState struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Session         *Session               `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
@@ -2747,7 +2844,7 @@ type SessionState struct {
 
 func (x *SessionState) Reset() {
 	*x = SessionState{}
-	mi := &file_log_proto_msgTypes[23]
+	mi := &file_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2759,7 +2856,7 @@ func (x *SessionState) String() string {
 func (*SessionState) ProtoMessage() {}
 
 func (x *SessionState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[23]
+	mi := &file_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2772,7 +2869,7 @@ func (x *SessionState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionState.ProtoReflect.Descriptor instead.
 func (*SessionState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{23}
+	return file_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SessionState) GetSession() *Session {
@@ -2857,7 +2954,7 @@ type ConsumerState struct {
 
 func (x *ConsumerState) Reset() {
 	*x = ConsumerState{}
-	mi := &file_log_proto_msgTypes[24]
+	mi := &file_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2869,7 +2966,7 @@ func (x *ConsumerState) String() string {
 func (*ConsumerState) ProtoMessage() {}
 
 func (x *ConsumerState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[24]
+	mi := &file_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2882,7 +2979,7 @@ func (x *ConsumerState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumerState.ProtoReflect.Descriptor instead.
 func (*ConsumerState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{24}
+	return file_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ConsumerState) GetSession() uint32 {
@@ -2999,42 +3096,44 @@ func (x *ConsumerState) GetRevoked() bool {
 
 // MessageState is one message record of a queue snapshot.
 type MessageState struct {
-	state             protoimpl.MessageState `protogen:"open.v1"`
-	Seq               uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
-	Index             uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	Offset            uint32                 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
-	Size              uint32                 `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`
-	ExpireAt          int64                  `protobuf:"zigzag64,5,opt,name=expire_at,json=expireAt,proto3" json:"expire_at,omitempty"` // 0: never
-	Acquired          uint32                 `protobuf:"varint,6,opt,name=acquired,proto3" json:"acquired,omitempty"`
-	Failed            uint32                 `protobuf:"varint,7,opt,name=failed,proto3" json:"failed,omitempty"`
-	Priority          uint32                 `protobuf:"varint,8,opt,name=priority,proto3" json:"priority,omitempty"`
-	Place             uint32                 `protobuf:"varint,9,opt,name=place,proto3" json:"place,omitempty"` // as in queue.Place
-	HasExpiration     bool                   `protobuf:"varint,10,opt,name=has_expiration,json=hasExpiration,proto3" json:"has_expiration,omitempty"`
-	Consumer          uint32                 `protobuf:"varint,11,opt,name=consumer,proto3" json:"consumer,omitempty"`                              // position in QueueSnapshot.consumers, checked out only
-	Delivery          uint64                 `protobuf:"varint,12,opt,name=delivery,proto3" json:"delivery,omitempty"`                              // checked out only
-	Deadline          int64                  `protobuf:"zigzag64,13,opt,name=deadline,proto3" json:"deadline,omitempty"`                            // checked out only, on the clock of held messages; 0: never
-	Letter            uint64                 `protobuf:"varint,14,opt,name=letter,proto3" json:"letter,omitempty"`                                  // outbox only: its number
-	Reason            Death_Reason           `protobuf:"varint,15,opt,name=reason,proto3,enum=quorate.log.v1.Death_Reason" json:"reason,omitempty"` // outbox only
-	Transfers         []*DeadTransfer        `protobuf:"bytes,16,rep,name=transfers,proto3" json:"transfers,omitempty"`                             // outbox only, once routed
-	Deaths            []*Death               `protobuf:"bytes,17,rep,name=deaths,proto3" json:"deaths,omitempty"`
-	DiedAt            int64                  `protobuf:"zigzag64,18,opt,name=died_at,json=diedAt,proto3" json:"died_at,omitempty"` // outbox only
-	Limit             uint64                 `protobuf:"varint,19,opt,name=limit,proto3" json:"limit,omitempty"`                   // checked out only: the timeout behind deadline
-	Head              uint32                 `protobuf:"varint,20,opt,name=head,proto3" json:"head,omitempty"`
-	ScheduledFor      int64                  `protobuf:"zigzag64,21,opt,name=scheduled_for,json=scheduledFor,proto3" json:"scheduled_for,omitempty"` // 0: it never was scheduled
-	ScheduleId        string                 `protobuf:"bytes,22,opt,name=schedule_id,json=scheduleId,proto3" json:"schedule_id,omitempty"`          // scheduled only
-	TtlPlusOne        uint64                 `protobuf:"varint,23,opt,name=ttl_plus_one,json=ttlPlusOne,proto3" json:"ttl_plus_one,omitempty"`       // scheduled only: its own, and its ceiling
-	TtlCeilingPlusOne uint64                 `protobuf:"varint,24,opt,name=ttl_ceiling_plus_one,json=ttlCeilingPlusOne,proto3" json:"ttl_ceiling_plus_one,omitempty"`
-	DueAt             int64                  `protobuf:"zigzag64,25,opt,name=due_at,json=dueAt,proto3" json:"due_at,omitempty"` // scheduled and delayed only
-	Done              []uint64               `protobuf:"varint,26,rep,packed,name=done,proto3" json:"done,omitempty"`           // letters only: targets that have it
-	Refused           bool                   `protobuf:"varint,27,opt,name=refused,proto3" json:"refused,omitempty"`            // letters only: a target has refused it
-	Since             int64                  `protobuf:"zigzag64,30,opt,name=since,proto3" json:"since,omitempty"`              // checked out only: when; 0: not known
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	Index         uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	Offset        uint32                 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
+	Size          uint32                 `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`
+	ExpireAt      int64                  `protobuf:"zigzag64,5,opt,name=expire_at,json=expireAt,proto3" json:"expire_at,omitempty"` // 0: never
+	Acquired      uint32                 `protobuf:"varint,6,opt,name=acquired,proto3" json:"acquired,omitempty"`
+	Failed        uint32                 `protobuf:"varint,7,opt,name=failed,proto3" json:"failed,omitempty"`
+	Priority      uint32                 `protobuf:"varint,8,opt,name=priority,proto3" json:"priority,omitempty"`
+	Place         uint32                 `protobuf:"varint,9,opt,name=place,proto3" json:"place,omitempty"` // as in queue.Place
+	HasExpiration bool                   `protobuf:"varint,10,opt,name=has_expiration,json=hasExpiration,proto3" json:"has_expiration,omitempty"`
+	// Checked out only: position in QueueSnapshot.consumers, and behind them in
+	// QueueSnapshot.returning.
+	Consumer          uint32          `protobuf:"varint,11,opt,name=consumer,proto3" json:"consumer,omitempty"`
+	Delivery          uint64          `protobuf:"varint,12,opt,name=delivery,proto3" json:"delivery,omitempty"`                              // checked out only
+	Deadline          int64           `protobuf:"zigzag64,13,opt,name=deadline,proto3" json:"deadline,omitempty"`                            // checked out only, on the clock of held messages; 0: never
+	Letter            uint64          `protobuf:"varint,14,opt,name=letter,proto3" json:"letter,omitempty"`                                  // outbox only: its number
+	Reason            Death_Reason    `protobuf:"varint,15,opt,name=reason,proto3,enum=quorate.log.v1.Death_Reason" json:"reason,omitempty"` // outbox only
+	Transfers         []*DeadTransfer `protobuf:"bytes,16,rep,name=transfers,proto3" json:"transfers,omitempty"`                             // outbox only, once routed
+	Deaths            []*Death        `protobuf:"bytes,17,rep,name=deaths,proto3" json:"deaths,omitempty"`
+	DiedAt            int64           `protobuf:"zigzag64,18,opt,name=died_at,json=diedAt,proto3" json:"died_at,omitempty"` // outbox only
+	Limit             uint64          `protobuf:"varint,19,opt,name=limit,proto3" json:"limit,omitempty"`                   // checked out only: the timeout behind deadline
+	Head              uint32          `protobuf:"varint,20,opt,name=head,proto3" json:"head,omitempty"`
+	ScheduledFor      int64           `protobuf:"zigzag64,21,opt,name=scheduled_for,json=scheduledFor,proto3" json:"scheduled_for,omitempty"` // 0: it never was scheduled
+	ScheduleId        string          `protobuf:"bytes,22,opt,name=schedule_id,json=scheduleId,proto3" json:"schedule_id,omitempty"`          // scheduled only
+	TtlPlusOne        uint64          `protobuf:"varint,23,opt,name=ttl_plus_one,json=ttlPlusOne,proto3" json:"ttl_plus_one,omitempty"`       // scheduled only: its own, and its ceiling
+	TtlCeilingPlusOne uint64          `protobuf:"varint,24,opt,name=ttl_ceiling_plus_one,json=ttlCeilingPlusOne,proto3" json:"ttl_ceiling_plus_one,omitempty"`
+	DueAt             int64           `protobuf:"zigzag64,25,opt,name=due_at,json=dueAt,proto3" json:"due_at,omitempty"` // scheduled and delayed only
+	Done              []uint64        `protobuf:"varint,26,rep,packed,name=done,proto3" json:"done,omitempty"`           // letters only: targets that have it
+	Refused           bool            `protobuf:"varint,27,opt,name=refused,proto3" json:"refused,omitempty"`            // letters only: a target has refused it
+	Since             int64           `protobuf:"zigzag64,30,opt,name=since,proto3" json:"since,omitempty"`              // checked out only: when; 0: not known
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
 
 func (x *MessageState) Reset() {
 	*x = MessageState{}
-	mi := &file_log_proto_msgTypes[25]
+	mi := &file_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3046,7 +3145,7 @@ func (x *MessageState) String() string {
 func (*MessageState) ProtoMessage() {}
 
 func (x *MessageState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[25]
+	mi := &file_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3059,7 +3158,7 @@ func (x *MessageState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageState.ProtoReflect.Descriptor instead.
 func (*MessageState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{25}
+	return file_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *MessageState) GetSeq() uint64 {
@@ -3269,7 +3368,7 @@ type DeadTransfer struct {
 
 func (x *DeadTransfer) Reset() {
 	*x = DeadTransfer{}
-	mi := &file_log_proto_msgTypes[26]
+	mi := &file_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3281,7 +3380,7 @@ func (x *DeadTransfer) String() string {
 func (*DeadTransfer) ProtoMessage() {}
 
 func (x *DeadTransfer) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[26]
+	mi := &file_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3294,7 +3393,7 @@ func (x *DeadTransfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadTransfer.ProtoReflect.Descriptor instead.
 func (*DeadTransfer) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{26}
+	return file_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DeadTransfer) GetTarget() uint64 {
@@ -3328,7 +3427,7 @@ type Table struct {
 
 func (x *Table) Reset() {
 	*x = Table{}
-	mi := &file_log_proto_msgTypes[27]
+	mi := &file_log_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3340,7 +3439,7 @@ func (x *Table) String() string {
 func (*Table) ProtoMessage() {}
 
 func (x *Table) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[27]
+	mi := &file_log_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3353,7 +3452,7 @@ func (x *Table) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Table.ProtoReflect.Descriptor instead.
 func (*Table) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{27}
+	return file_log_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Table) GetFields() []*Field {
@@ -3373,7 +3472,7 @@ type Field struct {
 
 func (x *Field) Reset() {
 	*x = Field{}
-	mi := &file_log_proto_msgTypes[28]
+	mi := &file_log_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3385,7 +3484,7 @@ func (x *Field) String() string {
 func (*Field) ProtoMessage() {}
 
 func (x *Field) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[28]
+	mi := &file_log_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3398,7 +3497,7 @@ func (x *Field) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Field.ProtoReflect.Descriptor instead.
 func (*Field) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{28}
+	return file_log_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Field) GetName() string {
@@ -3429,7 +3528,7 @@ type Value struct {
 
 func (x *Value) Reset() {
 	*x = Value{}
-	mi := &file_log_proto_msgTypes[29]
+	mi := &file_log_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3441,7 +3540,7 @@ func (x *Value) String() string {
 func (*Value) ProtoMessage() {}
 
 func (x *Value) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[29]
+	mi := &file_log_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3454,7 +3553,7 @@ func (x *Value) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Value.ProtoReflect.Descriptor instead.
 func (*Value) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{29}
+	return file_log_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Value) GetTag() uint32 {
@@ -3709,7 +3808,7 @@ const file_log_proto_rawDesc = "" +
 	"\aSilence\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x14\n" +
-	"\x05until\x18\x03 \x01(\x12R\x05until\"\xd1\a\n" +
+	"\x05until\x18\x03 \x01(\x12R\x05until\"\x8f\b\n" +
 	"\rQueueSnapshot\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
 	"\x05clock\x18\x02 \x01(\x12R\x05clock\x12\x12\n" +
@@ -3741,7 +3840,8 @@ const file_log_proto_rawDesc = "" +
 	"\vlast_active\x18\x18 \x01(\x12R\n" +
 	"lastActive\x12#\n" +
 	"\rsingle_active\x18\x19 \x01(\rR\fsingleActive\x12/\n" +
-	"\x06silent\x18\x1e \x03(\v2\x17.quorate.log.v1.SilenceR\x06silent\x12\x1f\n" +
+	"\x06silent\x18\x1e \x03(\v2\x17.quorate.log.v1.SilenceR\x06silent\x12<\n" +
+	"\treturning\x18\x1f \x03(\v2\x1e.quorate.log.v1.ReturningStateR\treturning\x12\x1f\n" +
 	"\vfsm_version\x18( \x01(\rR\n" +
 	"fsmVersionJ\x04\b\x14\x10\x15\"\xf6\x04\n" +
 	"\rQueueCounters\x12\x1a\n" +
@@ -3769,12 +3869,19 @@ const file_log_proto_rawDesc = "" +
 	"\x06deaths\x18\x13 \x03(\x04R\x06deaths\x12\x1e\n" +
 	"\n" +
 	"unroutable\x18\x14 \x01(\x04R\n" +
-	"unroutable\"R\n" +
+	"unroutable\"f\n" +
 	"\n" +
 	"DeadTarget\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\x04R\x06target\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\x04R\x04next\x12\x18\n" +
-	"\asettled\x18\x03 \x01(\x04R\asettled\"\xb2\x02\n" +
+	"\asettled\x18\x03 \x01(\x04R\asettled\x12\x12\n" +
+	"\x04gone\x18\x04 \x01(\bR\x04gone\"\xa7\x01\n" +
+	"\x0eReturningState\x121\n" +
+	"\asession\x18\x01 \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x1a\n" +
+	"\bconsumer\x18\x02 \x01(\x04R\bconsumer\x12\x14\n" +
+	"\x05order\x18\x03 \x01(\x04R\x05order\x12\x18\n" +
+	"\aoutcome\x18\x04 \x01(\rR\aoutcome\x12\x16\n" +
+	"\x06failed\x18\x05 \x01(\bR\x06failed\"\xb2\x02\n" +
 	"\fSessionState\x121\n" +
 	"\asession\x18\x01 \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x19\n" +
 	"\bnext_seq\x18\x02 \x01(\x04R\anextSeq\x12\x1e\n" +
@@ -3866,7 +3973,7 @@ func file_log_proto_rawDescGZIP() []byte {
 }
 
 var file_log_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_log_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_log_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_log_proto_goTypes = []any{
 	(Command_Kind)(0),                   // 0: quorate.log.v1.Command.Kind
 	(Enqueue_Conflict)(0),               // 1: quorate.log.v1.Enqueue.Conflict
@@ -3899,13 +4006,14 @@ var file_log_proto_goTypes = []any{
 	(*QueueSnapshot)(nil),               // 28: quorate.log.v1.QueueSnapshot
 	(*QueueCounters)(nil),               // 29: quorate.log.v1.QueueCounters
 	(*DeadTarget)(nil),                  // 30: quorate.log.v1.DeadTarget
-	(*SessionState)(nil),                // 31: quorate.log.v1.SessionState
-	(*ConsumerState)(nil),               // 32: quorate.log.v1.ConsumerState
-	(*MessageState)(nil),                // 33: quorate.log.v1.MessageState
-	(*DeadTransfer)(nil),                // 34: quorate.log.v1.DeadTransfer
-	(*Table)(nil),                       // 35: quorate.log.v1.Table
-	(*Field)(nil),                       // 36: quorate.log.v1.Field
-	(*Value)(nil),                       // 37: quorate.log.v1.Value
+	(*ReturningState)(nil),              // 31: quorate.log.v1.ReturningState
+	(*SessionState)(nil),                // 32: quorate.log.v1.SessionState
+	(*ConsumerState)(nil),               // 33: quorate.log.v1.ConsumerState
+	(*MessageState)(nil),                // 34: quorate.log.v1.MessageState
+	(*DeadTransfer)(nil),                // 35: quorate.log.v1.DeadTransfer
+	(*Table)(nil),                       // 36: quorate.log.v1.Table
+	(*Field)(nil),                       // 37: quorate.log.v1.Field
+	(*Value)(nil),                       // 38: quorate.log.v1.Value
 }
 var file_log_proto_depIdxs = []int32{
 	10, // 0: quorate.log.v1.Entry.commands:type_name -> quorate.log.v1.Command
@@ -3937,24 +4045,26 @@ var file_log_proto_depIdxs = []int32{
 	20, // 26: quorate.log.v1.QueueSnapshot.config:type_name -> quorate.log.v1.QueueConfig
 	29, // 27: quorate.log.v1.QueueSnapshot.counters:type_name -> quorate.log.v1.QueueCounters
 	30, // 28: quorate.log.v1.QueueSnapshot.targets:type_name -> quorate.log.v1.DeadTarget
-	31, // 29: quorate.log.v1.QueueSnapshot.sessions:type_name -> quorate.log.v1.SessionState
-	32, // 30: quorate.log.v1.QueueSnapshot.consumers:type_name -> quorate.log.v1.ConsumerState
+	32, // 29: quorate.log.v1.QueueSnapshot.sessions:type_name -> quorate.log.v1.SessionState
+	33, // 30: quorate.log.v1.QueueSnapshot.consumers:type_name -> quorate.log.v1.ConsumerState
 	8,  // 31: quorate.log.v1.QueueSnapshot.ended:type_name -> quorate.log.v1.Session
 	25, // 32: quorate.log.v1.QueueSnapshot.dead:type_name -> quorate.log.v1.NodeDown
 	27, // 33: quorate.log.v1.QueueSnapshot.silent:type_name -> quorate.log.v1.Silence
-	8,  // 34: quorate.log.v1.SessionState.session:type_name -> quorate.log.v1.Session
-	3,  // 35: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
-	34, // 36: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
-	14, // 37: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
-	36, // 38: quorate.log.v1.Table.fields:type_name -> quorate.log.v1.Field
-	37, // 39: quorate.log.v1.Field.value:type_name -> quorate.log.v1.Value
-	35, // 40: quorate.log.v1.Value.table:type_name -> quorate.log.v1.Table
-	37, // 41: quorate.log.v1.Value.array:type_name -> quorate.log.v1.Value
-	42, // [42:42] is the sub-list for method output_type
-	42, // [42:42] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	31, // 34: quorate.log.v1.QueueSnapshot.returning:type_name -> quorate.log.v1.ReturningState
+	8,  // 35: quorate.log.v1.ReturningState.session:type_name -> quorate.log.v1.Session
+	8,  // 36: quorate.log.v1.SessionState.session:type_name -> quorate.log.v1.Session
+	3,  // 37: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
+	35, // 38: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
+	14, // 39: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
+	37, // 40: quorate.log.v1.Table.fields:type_name -> quorate.log.v1.Field
+	38, // 41: quorate.log.v1.Field.value:type_name -> quorate.log.v1.Value
+	36, // 42: quorate.log.v1.Value.table:type_name -> quorate.log.v1.Table
+	38, // 43: quorate.log.v1.Value.array:type_name -> quorate.log.v1.Value
+	44, // [44:44] is the sub-list for method output_type
+	44, // [44:44] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_log_proto_init() }
@@ -3968,7 +4078,7 @@ func file_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_log_proto_rawDesc), len(file_log_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   30,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

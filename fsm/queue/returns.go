@@ -1,0 +1,285 @@
+package queue
+
+// returnsLen is how many messages one block of returns may have.
+const returnsLen = 128
+
+// stepsPerScan is how many blocks are looked at in the time of one step.
+const stepsPerScan = 16
+
+// returnsBlock is a run of the returned messages, in their order:
+// handles[head:tail], and their numbers, which are in no order.
+type returnsBlock struct {
+	head, tail int
+	seqs       [returnsLen]uint64
+	handles    [returnsLen]uint32
+}
+
+func (b *returnsBlock) len() int { return b.tail - b.head }
+
+// returnsSlot is a block's place in the ring of blocks. Slot 0 has no block:
+// it is before the first and behind the last.
+type returnsSlot struct {
+	least      uint64 // least number in the block
+	prev, next uint32
+	block      *returnsBlock
+}
+
+// returns is an index of the list of returned messages: it finds the last one
+// there that is older than a message without a walk over the list, and what is
+// before a message. message.prev is the slot of a returned message.
+type returns struct {
+	slots []returnsSlot
+	free  []uint32
+	spare *returnsBlock
+}
+
+// newSlot puts an empty block behind slot at.
+func (r *returns) newSlot(at uint32) uint32 {
+	if len(r.slots) == 0 {
+		r.slots = append(r.slots, returnsSlot{})
+	}
+	no := uint32(len(r.slots))
+	if n := len(r.free); n > 0 {
+		no, r.free = r.free[n-1], r.free[:n-1]
+	} else {
+		r.slots = append(r.slots, returnsSlot{})
+	}
+	b := r.spare
+	if r.spare = nil; b == nil {
+		b = &returnsBlock{}
+	}
+	b.head, b.tail = 0, 0
+	next := r.slots[at].next
+	r.slots[no] = returnsSlot{least: ^uint64(0), prev: at, next: next, block: b}
+	r.slots[at].next, r.slots[next].prev = no, no
+	return no
+}
+
+// drop takes slot no, whose block is empty, out of the ring.
+func (r *returns) drop(no uint32) {
+	s := &r.slots[no]
+	r.slots[s.prev].next, r.slots[s.next].prev = s.next, s.prev
+	r.spare = s.block
+	*s = returnsSlot{}
+	if r.free = append(r.free, no); len(r.free) == len(r.slots)-1 {
+		r.slots, r.free = nil, nil
+	}
+}
+
+// measure finds the least number of slot no.
+func (r *returns) measure(no uint32) {
+	s := &r.slots[no]
+	s.least = ^uint64(0)
+	for _, seq := range s.block.seqs[s.block.head:s.block.tail] {
+		s.least = min(s.least, seq)
+	}
+}
+
+// spot is a position in the order of the returned messages: behind at-1 and
+// before at in the block of a slot. Slot 0 is that of an empty list.
+type spot struct {
+	slot uint32
+	at   int
+}
+
+// end is behind the last message.
+func (r *returns) end() spot {
+	if len(r.slots) == 0 {
+		return spot{}
+	}
+	no := r.slots[0].prev
+	if no == 0 {
+		return spot{}
+	}
+	return spot{no, r.slots[no].block.tail}
+}
+
+// behindOlder returns the spot behind the last message before p that is older
+// than seq, and how many steps it took.
+func (r *returns) behindOlder(p spot, seq uint64) (spot, int) {
+	steps := 0
+	for p.slot != 0 {
+		s := &r.slots[p.slot]
+		if steps++; s.least < seq {
+			for at := p.at; at > s.block.head; at-- {
+				if s.block.seqs[at-1] < seq {
+					return spot{p.slot, at}, steps
+				}
+			}
+		}
+		if p.slot = s.prev; p.slot != 0 {
+			p.at = r.slots[p.slot].block.tail
+		}
+	}
+	if len(r.slots) == 0 {
+		return spot{}, steps
+	}
+	first := r.slots[0].next
+	return spot{first, r.slots[first].block.head}, steps
+}
+
+// seqBefore is the number of the message before a spot; 0: none.
+func (r *returns) seqBefore(p spot) uint64 {
+	if p.slot == 0 || p.at == r.slots[p.slot].block.head {
+		return 0 // behindOlder finds a spot at the head only before all
+	}
+	return r.slots[p.slot].block.seqs[p.at-1]
+}
+
+// before returns the message before a spot; 0: none.
+func (r *returns) before(p spot) uint32 {
+	if p.slot == 0 {
+		return 0
+	}
+	s := &r.slots[p.slot]
+	if p.at > s.block.head {
+		return s.block.handles[p.at-1]
+	}
+	if s.prev == 0 {
+		return 0
+	}
+	b := r.slots[s.prev].block
+	return b.handles[b.tail-1]
+}
+
+// add puts a message into slot no, behind all others there, and returns its
+// slot: another one if that was full.
+func (r *returns) add(no, h uint32, seq uint64) uint32 {
+	if no == 0 || r.slots[no].block.len() == returnsLen {
+		no = r.newSlot(no)
+	}
+	s := &r.slots[no]
+	b := s.block
+	if b.tail == returnsLen {
+		n := copy(b.seqs[:], b.seqs[b.head:])
+		copy(b.handles[:], b.handles[b.head:])
+		b.head, b.tail = 0, n
+	}
+	b.seqs[b.tail], b.handles[b.tail] = seq, h
+	b.tail++
+	s.least = min(s.least, seq)
+	return no
+}
+
+// insertReturned puts messages, which are in no place, in this order at a spot
+// of the returned ones.
+func (m *Machine) insertReturned(p spot, run []checkout) {
+	r, l := &m.returns, &m.lists[returnedList]
+	prev := r.before(p)
+	next := l.head
+	if prev != 0 {
+		next = m.messages.get(prev).next
+	}
+	no := p.slot
+	var rest []uint32
+	if no != 0 {
+		rest = r.splitOff(p)
+	}
+	for _, held := range run {
+		no = m.addReturned(no, held.handle, held.seq)
+		m.setPlace(m.messages.mut(held.handle), Returned)
+		m.link(prev, held.handle)
+		prev = held.handle
+	}
+	m.link(prev, next)
+	if len(rest) > returnsLen/2 && len(rest)+r.slots[no].block.len() > returnsLen {
+		no = r.newSlot(no)
+	}
+	for _, h := range rest {
+		no = m.addReturned(no, h, m.messages.get(h).seq)
+	}
+	m.joinReturned(no)
+	m.joinReturned(r.slots[no].prev)
+}
+
+// joinReturned makes one block of that of a slot and the next, if both are
+// small.
+func (m *Machine) joinReturned(no uint32) {
+	r := &m.returns
+	next := r.slots[no].next
+	if no == 0 || next == 0 || r.slots[no].block.len()+r.slots[next].block.len() > returnsLen/2 {
+		return
+	}
+	b := r.slots[next].block
+	for at := b.head; at < b.tail; at++ {
+		m.addReturned(no, b.handles[at], b.seqs[at])
+	}
+	b.head, b.tail = 0, 0
+	r.drop(next)
+}
+
+// returnLast makes message h, which is in no place, the last of the returned.
+func (m *Machine) returnLast(h uint32) {
+	m.insertReturned(m.returns.end(), []checkout{{grip: grip{handle: h}, seq: m.messages.get(h).seq}})
+}
+
+// addReturned is returns.add for a message that is told its slot.
+func (m *Machine) addReturned(no, h uint32, seq uint64) uint32 {
+	m.steps++
+	no = m.returns.add(no, h, seq)
+	m.messages.mut(h).prev = no
+	return no
+}
+
+// link makes h the returned message behind prev; 0 is the end, either way.
+func (m *Machine) link(prev, h uint32) {
+	l := &m.lists[returnedList]
+	if prev == 0 {
+		l.head = h
+	} else {
+		m.messages.mut(prev).next = h
+	}
+	if h == 0 {
+		l.tail = prev
+	}
+}
+
+// splitOff takes what is behind a spot in its block out of it.
+func (r *returns) splitOff(p spot) []uint32 {
+	b := r.slots[p.slot].block
+	if p.at == b.tail {
+		return nil
+	}
+	rest := append([]uint32(nil), b.handles[p.at:b.tail]...)
+	b.tail = p.at
+	r.measure(p.slot)
+	return rest
+}
+
+// spotOf is the spot before message h, which is one of the returned.
+func (m *Machine) spotOf(h uint32) spot {
+	no := m.messages.get(h).prev
+	b := m.returns.slots[no].block
+	at := b.head
+	for b.handles[at] != h {
+		at++
+	}
+	return spot{no, at}
+}
+
+// removeReturned takes message h out of the order of the returned ones, and
+// returns the message before it; 0: none.
+func (m *Machine) removeReturned(h uint32) (prev uint32) {
+	r, p := &m.returns, m.spotOf(h)
+	no, at := p.slot, p.at
+	s := &r.slots[no]
+	b := s.block
+	prev = r.before(p)
+	seq := b.seqs[at]
+	if at == b.head {
+		b.head++
+	} else {
+		copy(b.seqs[at:], b.seqs[at+1:b.tail])
+		copy(b.handles[at:], b.handles[at+1:b.tail])
+		b.tail--
+	}
+	if b.len() == 0 {
+		r.drop(no)
+		return prev
+	}
+	if s.least == seq {
+		r.measure(no)
+	}
+	m.joinReturned(no)
+	return prev
+}

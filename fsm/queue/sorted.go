@@ -1,0 +1,330 @@
+package queue
+
+import (
+	"iter"
+	"slices"
+	"sort"
+
+	"github.com/quorate/quorate/fsm"
+)
+
+// key orders what a sorted holds: by at, then by seq. No two are equal.
+type key struct {
+	at  fsm.Time
+	seq uint64
+}
+
+// before reports whether k comes before o.
+func (k key) before(o key) bool { return k.at < o.at || k.at == o.at && k.seq < o.seq }
+
+// blockLen is how many entries one block of a sorted may have; firstBlock is
+// the length of a block that begins.
+const (
+	blockLen   = 128
+	firstBlock = 4
+)
+
+// block is a run of entries: keys[head:tail], ascending. keys and vals are of
+// one length.
+type block[V any] struct {
+	keys       []key
+	vals       []V
+	head, tail int
+	epoch      uint64 // shared with a frozen copy unless it is the owner's
+}
+
+func (b *block[V]) len() int { return b.tail - b.head }
+
+// search returns the position of the first entry that is not before k.
+func (b *block[V]) search(k key) int {
+	low, high := b.head, b.tail
+	for low < high {
+		mid := (low + high) / 2
+		if b.keys[mid].before(k) {
+			low = mid + 1
+		} else {
+			high = mid
+		}
+	}
+	return low
+}
+
+// sorted is a map in the order of its keys, in blocks: nothing stale is ever
+// in it, and no operation takes more steps than a block has entries, plus a
+// move of the table of blocks when one of them comes or goes. Entries that
+// come at the end or go from the front, as those of one uniform TTL do, cost
+// O(1). A frozen copy shares the blocks; they are copied before the next write.
+//
+// 1 <= blocks[i].len() <= blockLen and firsts[i] is the first key of blocks[i].
+type sorted[V any] struct {
+	blocks []*block[V]
+	firsts []key
+	n      int
+	epoch  uint64
+	spare  *block[V] // one that has become empty, for the next
+}
+
+func (s *sorted[V]) len() int { return s.n }
+
+// own makes block i one that may be written to.
+func (s *sorted[V]) own(i int) *block[V] {
+	b := s.blocks[i]
+	if b.epoch != s.epoch {
+		b = &block[V]{keys: slices.Clone(b.keys), vals: slices.Clone(b.vals), head: b.head, tail: b.tail, epoch: s.epoch}
+		s.blocks[i] = b
+	}
+	return b
+}
+
+// seek returns the block in which k is or would be.
+func (s *sorted[V]) seek(k key) int {
+	return max(sort.Search(len(s.firsts), func(i int) bool { return k.before(s.firsts[i]) })-1, 0)
+}
+
+// find returns where k is.
+func (s *sorted[V]) find(k key) (i, at int, ok bool) {
+	if s.n == 0 {
+		return 0, 0, false
+	}
+	if s.firsts[0] == k {
+		return 0, s.blocks[0].head, true
+	}
+	i = s.seek(k)
+	b := s.blocks[i]
+	at = b.search(k)
+	return i, at, at < b.tail && b.keys[at] == k
+}
+
+// get returns what is at k, for reading until the next change; nil: nothing.
+func (s *sorted[V]) get(k key) *V {
+	if i, at, ok := s.find(k); ok {
+		return &s.blocks[i].vals[at]
+	}
+	return nil
+}
+
+// edit is get for writing.
+func (s *sorted[V]) edit(k key) *V {
+	if i, at, ok := s.find(k); ok {
+		return &s.own(i).vals[at]
+	}
+	return nil
+}
+
+// first returns the first entry; there is one.
+func (s *sorted[V]) first() (key, *V) {
+	b := s.blocks[0]
+	return b.keys[b.head], &b.vals[b.head]
+}
+
+// last returns the last entry; there is one.
+func (s *sorted[V]) last() (key, *V) {
+	b := s.blocks[len(s.blocks)-1]
+	return b.keys[b.tail-1], &b.vals[b.tail-1]
+}
+
+// put adds v at k, where nothing is.
+func (s *sorted[V]) put(k key, v V) {
+	s.n++
+	if len(s.blocks) == 0 {
+		s.insertBlock(0, k, v)
+		return
+	}
+	i := len(s.blocks) - 1
+	b := s.blocks[i]
+	if b.keys[b.tail-1].before(k) {
+		if b.len() == blockLen {
+			s.insertBlock(i+1, k, v)
+			return
+		}
+		s.own(i).insert(b.tail, k, v)
+		return
+	}
+	i = s.seek(k)
+	if s.blocks[i].len() == blockLen {
+		s.split(i)
+		if !k.before(s.firsts[i+1]) {
+			i++
+		}
+	}
+	b = s.own(i)
+	b.insert(b.search(k), k, v)
+	s.firsts[i] = b.keys[b.head]
+}
+
+// insert puts an entry at a position of a block that is not full.
+func (b *block[V]) insert(at int, k key, v V) {
+	if b.tail == len(b.keys) {
+		at -= b.head
+		if n := b.len(); b.head > n || len(b.keys) == blockLen {
+			b.slide()
+		} else {
+			keys, vals := make([]key, min(2*len(b.keys), blockLen)), make([]V, min(2*len(b.keys), blockLen))
+			copy(keys, b.keys[b.head:b.tail])
+			copy(vals, b.vals[b.head:b.tail])
+			b.keys, b.vals, b.head, b.tail = keys, vals, 0, n
+		}
+		at += b.head
+	}
+	copy(b.keys[at+1:b.tail+1], b.keys[at:b.tail])
+	copy(b.vals[at+1:b.tail+1], b.vals[at:b.tail])
+	b.keys[at], b.vals[at] = k, v
+	b.tail++
+}
+
+// slide moves the entries to the beginning.
+func (b *block[V]) slide() {
+	n := copy(b.keys, b.keys[b.head:b.tail])
+	copy(b.vals, b.vals[b.head:b.tail])
+	clear(b.vals[n:b.tail])
+	b.head, b.tail = 0, n
+}
+
+// insertBlock makes a block with one entry the i-th.
+func (s *sorted[V]) insertBlock(i int, k key, v V) {
+	b := s.spare
+	if s.spare = nil; b == nil {
+		n := firstBlock
+		if len(s.blocks) > 0 {
+			n = blockLen
+		}
+		b = &block[V]{keys: make([]key, n), vals: make([]V, n)}
+	}
+	b.head, b.tail, b.epoch = 0, 1, s.epoch
+	b.keys[0], b.vals[0] = k, v
+	s.blocks = slices.Insert(s.blocks, i, b)
+	s.firsts = slices.Insert(s.firsts, i, k)
+}
+
+// split moves the second half of block i, which is full, into one of its own.
+func (s *sorted[V]) split(i int) {
+	b := s.own(i)
+	mid := b.head + blockLen/2
+	second := &block[V]{keys: make([]key, blockLen), vals: make([]V, blockLen), epoch: s.epoch}
+	second.tail = copy(second.keys, b.keys[mid:b.tail])
+	copy(second.vals, b.vals[mid:b.tail])
+	clear(b.vals[mid:b.tail])
+	b.tail = mid
+	s.blocks = slices.Insert(s.blocks, i+1, second)
+	s.firsts = slices.Insert(s.firsts, i+1, second.keys[0])
+}
+
+// remove takes k out and returns what was there.
+func (s *sorted[V]) remove(k key) (v V, ok bool) {
+	i, at, ok := s.find(k)
+	if !ok {
+		return v, false
+	}
+	b := s.own(i)
+	v = b.vals[at]
+	b.delete(at, at+1)
+	s.n--
+	s.shrunk(i)
+	return v, true
+}
+
+// delete removes the entries from … upto-1 of a block.
+func (b *block[V]) delete(from, upto int) {
+	if from-b.head < b.tail-upto {
+		n := upto - from
+		copy(b.keys[b.head+n:upto], b.keys[b.head:from])
+		copy(b.vals[b.head+n:upto], b.vals[b.head:from])
+		clear(b.vals[b.head : b.head+n])
+		b.head += n
+		return
+	}
+	copy(b.keys[from:], b.keys[upto:b.tail])
+	copy(b.vals[from:], b.vals[upto:b.tail])
+	n := upto - from
+	clear(b.vals[b.tail-n : b.tail])
+	b.tail -= n
+}
+
+// shrunk sets right what is known of block i, which has become shorter and is
+// owned: it goes if it is empty, and joins the next one if both are small.
+func (s *sorted[V]) shrunk(i int) {
+	b := s.blocks[i]
+	if b.len() == 0 {
+		s.spare = b
+		s.dropBlock(i)
+		return
+	}
+	s.firsts[i] = b.keys[b.head]
+	if i+1 < len(s.blocks) && b.len()+s.blocks[i+1].len() <= blockLen/2 {
+		next := s.blocks[i+1]
+		for at := next.head; at < next.tail; at++ {
+			b.insert(b.tail, next.keys[at], next.vals[at])
+		}
+		s.dropBlock(i + 1)
+	}
+}
+
+func (s *sorted[V]) dropBlock(i int) {
+	if i == 0 {
+		s.blocks[0] = nil
+		s.blocks, s.firsts = s.blocks[1:], s.firsts[1:]
+		return
+	}
+	s.blocks, s.firsts = slices.Delete(s.blocks, i, i+1), slices.Delete(s.firsts, i, i+1)
+}
+
+// cut removes the entries from … upto, both included, and gives them to f,
+// ascending.
+func (s *sorted[V]) cut(from, upto key, f func(key, V)) {
+	if s.n == 0 {
+		return
+	}
+	for i := s.seek(from); i < len(s.blocks); {
+		b := s.blocks[i]
+		low, high := b.search(from), b.search(upto)
+		if high < b.tail && b.keys[high] == upto {
+			high++
+		}
+		done := high < b.tail
+		if low < high {
+			b = s.own(i)
+			for at := low; at < high; at++ {
+				f(b.keys[at], b.vals[at])
+			}
+			b.delete(low, high)
+			s.n -= high - low
+			s.shrunk(i) // it may have got what follows: once more, then
+		} else {
+			i++
+		}
+		if done {
+			return
+		}
+	}
+}
+
+// from iterates over the entries from k on. The table must not change meanwhile.
+func (s *sorted[V]) from(k key) iter.Seq2[key, *V] {
+	return func(yield func(key, *V) bool) {
+		if s.n == 0 {
+			return
+		}
+		for i := s.seek(k); i < len(s.blocks); i++ {
+			b := s.blocks[i]
+			for at := b.search(k); at < b.tail; at++ {
+				if !yield(b.keys[at], &b.vals[at]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// all iterates over all entries.
+func (s *sorted[V]) all() iter.Seq2[key, *V] { return s.from(key{at: -1 << 63}) }
+
+func (s *sorted[V]) clear() {
+	*s = sorted[V]{epoch: s.epoch}
+}
+
+// freeze returns the table as it is now. It never changes.
+func (s *sorted[V]) freeze() sorted[V] {
+	s.epoch++
+	s.spare = nil
+	return sorted[V]{blocks: slices.Clone(s.blocks), firsts: slices.Clone(s.firsts), n: s.n}
+}
