@@ -118,6 +118,8 @@ type Broker struct {
 	host   *group.Host
 	mesh   *peer.Mesh
 	slog   *slog.Logger
+	// transmit sends to a node: Mesh.Send.
+	transmit func(node string, k kind, head []byte, payloads ...[]byte) error
 
 	self atomic.Uint32 // number of this node; 0: not known yet
 	boot atomic.Uint64
@@ -157,7 +159,7 @@ type Broker struct {
 // New returns a broker; Serve makes it work.
 func New(c Config) *Broker {
 	b := &Broker{
-		config: c, mesh: c.Mesh, slog: c.Logger,
+		config: c, mesh: c.Mesh, slog: c.Logger, transmit: c.Mesh.Send,
 		sessions:   map[uint64]*Session{},
 		entered:    map[*Connection]struct{}{},
 		targets:    map[fsm.QueueID]*target{},

@@ -328,7 +328,7 @@ func (b *Broker) send(node string, k kind, m vtMessage, payloads ...[]byte) erro
 		b.slog.Error("message cannot be encoded", "error", err)
 		return err
 	}
-	if err = b.mesh.Send(node, k, head, payloads...); err != nil {
+	if err = b.transmit(node, k, head, payloads...); err != nil {
 		b.slog.Debug("message not sent", "node", node, "error", err)
 	}
 	return err

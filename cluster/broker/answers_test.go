@@ -1,0 +1,189 @@
+package broker
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// What a client is told of each answer that its command may get. Whatever is not
+// listed is no success.
+func TestAnswerTable(t *testing.T) {
+	w := newWorld(t)
+	q := w.mustQueue("q")
+	type table map[fsm.Code]fsm.Kind // 0: success
+	for kind, want := range map[logpb.Command_Kind]table{
+		logpb.Command_CONSUME:   {fsm.OK: 0, fsm.Gone: fsm.NotFoundKind, fsm.InUse: fsm.AccessRefused},
+		logpb.Command_CANCEL:    {fsm.OK: 0, fsm.Gone: 0, fsm.NotFound: 0},
+		logpb.Command_GET:       {fsm.OK: 0, fsm.Empty: 0, fsm.Gone: fsm.NotFoundKind, fsm.Reserved: fsm.Locked},
+		logpb.Command_PURGE:     {fsm.OK: 0, fsm.Gone: fsm.NotFoundKind},
+		logpb.Command_DELETE:    {fsm.OK: 0, fsm.Gone: 0, fsm.InUse: fsm.Precondition, fsm.NotEmpty: fsm.Precondition},
+		logpb.Command_TOUCH:     {fsm.OK: 0, fsm.Gone: fsm.NotFoundKind},
+		logpb.Command_SCHEDULE:  {fsm.OK: 0, fsm.NotFound: fsm.NotFoundKind, fsm.Gone: fsm.NotFoundKind},
+		logpb.Command_CONFIGURE: {}, // none of a client's
+	} {
+		for c := fsm.OK; c <= fsm.Late; c++ {
+			want, listed := want[c]
+			if !listed {
+				want = fsm.Internal
+			}
+			odd := w.broker.OddAnswers()
+			err := w.broker.answerError(kind, q, c)
+			if want == 0 && err != nil || want != 0 && !isKind(err, want) {
+				t.Errorf("%s answered with %d: %v", kind, c, err)
+			}
+			if counted := w.broker.OddAnswers() > odd; counted != (!listed && c != fsm.NoSession) {
+				t.Errorf("%s answered with %d: counted as unexpected %v", kind, c, counted)
+			}
+		}
+	}
+}
+
+// No request of a session is done when its queue answers that it was not.
+func TestRequestsTellAnswers(t *testing.T) {
+	ctx := context.Background()
+	for name, request := range map[string]func(*Session) error{
+		"consume": func(s *Session) error { return s.Consume(ctx, fsm.ConsumeSpec{Queue: "q", Number: 1, Tag: "c"}) },
+		"get": func(s *Session) error {
+			_, _, err := s.Get(ctx, "q", false)
+			return err
+		},
+		"purge": func(s *Session) error {
+			_, err := s.PurgeQueue(ctx, "q")
+			return err
+		},
+		"delete": func(s *Session) error {
+			_, err := s.DeleteQueue(ctx, "q", false, false)
+			return err
+		},
+		"command": func(s *Session) error {
+			v := s.broker().view()
+			q, _ := v.Queue("/", "q")
+			_, err := s.broker().Command(ctx, q, &logpb.Command{Kind: logpb.Command_SCHEDULE, Schedule: &logpb.Schedule{}})
+			return err
+		},
+	} {
+		w, c := newWorld(t), &recorder{}
+		s := w.mustSession(c)
+		q := w.mustQueue("q")
+		target := w.broker.target(q)
+		target.submit = func(_ string, b group.Batch) bool {
+			for _, c := range commands(t, b) {
+				id := fsm.SessionFrom(c.Session)
+				w.broker.spawn(func() { w.broker.answer("n1", q.ID, id, []group.Outcome{code(c.Seq, fsm.Invalid)}) })
+			}
+			return true
+		}
+		target.lead("n1", 1)
+		if err := request(s); !isKind(err, fsm.Internal) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, there := w.View().Queue("/", "q"); !there {
+			t.Errorf("%s: the queue's record is gone", name)
+		}
+		s.mu.Lock()
+		if len(s.consumers) != 0 {
+			t.Errorf("%s: a consumer is left", name)
+		}
+		s.mu.Unlock()
+	}
+}
+
+// A publish is confirmed by what the queue's log holds and not before: neither
+// when it is sent, nor when it is applied and nobody has answered.
+func TestConfirmFollowsCommit(t *testing.T) {
+	x := newStrays(t)
+	q := x.mustQueue("q")
+	r := newReplicated(q, x.world)
+	for range 3 {
+		x.publish("", "q", false)
+	}
+	x.told()
+	batches := take(x.lane(q))
+	x.told()
+	if got := r.bodies(); len(batches) != 1 || len(got) != 0 {
+		t.Fatalf("%d batches, the queue holds %q", len(batches), got)
+	}
+	answers := r.apply(t, batches[0])
+	x.told()
+	tell(x.lane(q), answers...)
+	if got := r.bodies(); len(got) != 3 || len(x.c.settled) != 3 || x.c.refused != 0 {
+		t.Errorf("the queue holds %q, settled are %v", got, x.c.settled)
+	}
+}
+
+// An answer to a command that has its answer changes nothing: it ends no stream,
+// and does not pass for progress of those behind it.
+func TestOldAnswers(t *testing.T) {
+	for _, old := range []fsm.Result{{}, {Code: fsm.NoSession}, {Code: fsm.Gap, Next: 1}, {Code: fsm.Gone}} {
+		w, c, s, l := mustLane(t)
+		publish(s, l, 1, "m")
+		take(l)
+		tell(l, ok(1, 1))
+		publish(s, l, 2, "m")
+		take(l)
+		w.clock.Add(stuckAfter / 2)
+		tell(l, group.Outcome{First: 1, Run: 1, Result: old})
+		if n := len(take(l)); n != 0 || len(c.lost) != 0 || len(c.settled) != 1 {
+			t.Errorf("answer %+v: sent again %d, lost %v, settled %v", old, n, c.lost, c.settled)
+		}
+		w.clock.Add(stuckAfter/2 + 1)
+		s.mu.Lock()
+		l.stuck(w.broker.now(), stuckAfter)
+		s.mu.Unlock()
+		if n := len(take(l)); n != 1 {
+			t.Errorf("answer %+v: sent again %d times after a stall", old, n)
+		}
+	}
+}
+
+// An answer that the link to a node has no room for is noted, so that the node
+// is made to ask; and who hears its leader again sends again what is unanswered.
+func TestLostAnswers(t *testing.T) {
+	w, _, s, l := mustLane(t)
+	w.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{
+		Name: "n2", PeerAddress: "n2", Incarnation: []byte("fedcba9876543210"),
+	}}})
+	n, _ := w.View().NodeByName("n2")
+	full := true
+	w.broker.transmit = func(node string, _ kind, _ []byte, _ ...[]byte) error {
+		if node != "n2" {
+			t.Errorf("sent to %q", node)
+		}
+		if full {
+			return peer.ErrBacklog
+		}
+		return nil
+	}
+	for _, full = range []bool{false, true} {
+		to := fsm.SessionID{Node: fsm.NodeID(n.Number), Boot: n.Boot, Num: 1}
+		w.broker.performOutcomes(l.target.id, []group.Outcome{{Session: to, First: 1, Run: 1}})
+		if _, noted := w.broker.unsent[unsent{"n2", l.target.id}]; noted != full {
+			t.Errorf("link full %v, noted %v", full, noted)
+		}
+	}
+	l.target.submit = func(string, group.Batch) bool { return true }
+	publish(s, l, 1, "m")
+	take(l)
+	sends := make(chan int, 10)
+	l.target.submit = func(_ string, b group.Batch) bool {
+		sends <- b.Count
+		return true
+	}
+	for range 2 { // also of the leader that is known
+		l.target.lead("n2", 5)
+		select {
+		case got := <-sends:
+			if got != 1 {
+				t.Errorf("%d commands are sent again", got)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatal("nothing is sent again")
+		}
+	}
+}
