@@ -97,3 +97,19 @@ func TestPolicyTexts(t *testing.T) {
 		}
 	}
 }
+
+// No command makes a store: exchanges bring theirs.
+func TestDeclareStore(t *testing.T) {
+	c := mustFill(t, 0)
+	mustApply(t, c, "exchange / x fanout durable")
+	d := &logpb.DeclareQueue{Vhost: "/", Name: "q", Durable: true, Members: []uint32{1}, StoreOf: "x"}
+	r := c.Apply(c.View().Index()+1, &logpb.CatalogEntry{Version: 1, Commands: []*logpb.CatalogCommand{
+		{Body: &logpb.CatalogCommand_DeclareQueue{DeclareQueue: d}},
+	}})
+	if Refused(r[0]) == nil {
+		t.Error("it was made")
+	}
+	if err := c.Check(); err != nil {
+		t.Error(err)
+	}
+}
