@@ -18,7 +18,7 @@ PLAIN_PKGS = $(shell $(GO) list ./... | grep -Ev '/(fsm|amqp|cluster|jepsen)(/|$
 JEPSEN_PKGS = ./jepsen/...
 GENERATED = '*.pb.go' '*_vtproto.pb.go' '*_gen.go'
 
-.PHONY: help run build test check bench bench-queues bench-connections bench-growth bench-soak bench-peers client-suite chaos fuzz generate
+.PHONY: help run build test check bench bench-queues bench-connections bench-growth bench-soak bench-peers client-suite client-suites chaos fuzz generate
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ bench-peers: build ## the same loads on RabbitMQ and NATS JetStream, side by sid
 
 client-suite: ## the integration tests that ship with amqp091-go, against three nodes (takes port 15672)
 	$(GO) test ./jepsen/clients -run TestSuite -clients.suite -count 1 -v
+
+client-suites: ## the tests that ship with clients in Java and Perl, from Debian's source packages (takes port 5672; docs/clients.md)
+	$(GO) test ./jepsen/clients -run 'TestJavaSuite|TestPerlSuite' -clients.suite -count 1 -v -timeout 0
 
 chaos: ## the long fault run (CHAOS_TIME=30m, CHAOS_SCALE=10, CHAOS_SEED=0: drawn)
 	$(GO) test ./jepsen -count 1 -v -timeout 0 -jepsen.scale $(CHAOS_SCALE) -jepsen.time $(CHAOS_TIME) -jepsen.seed $(CHAOS_SEED)

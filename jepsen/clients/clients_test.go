@@ -41,6 +41,10 @@ func TestMain(m *testing.M) {
 		goClient(strings.Split(os.Args[1], ","), os.Args[2])
 		return
 	}
+	if address := os.Getenv(standInFor); address != "" {
+		standIn(address, os.Args[1:])
+		return
+	}
 	os.Exit(m.Run())
 }
 

@@ -10,11 +10,12 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
 
-var suite = flag.Bool("clients.suite", false, "run the tests that ship with amqp091-go, which take minutes")
+var suite = flag.Bool("clients.suite", false, "run the tests that ship with client libraries, which take minutes")
 
 // httpPort is where those tests look for the HTTP API.
 const httpPort = "127.0.0.1:15672"
@@ -53,14 +54,34 @@ func TestSuite(t *testing.T) {
 	}
 }
 
+// forwarded knows the connections that are forwarded.
+type forwarded struct {
+	mu      sync.Mutex
+	clients map[int]int // port of a client, by the one that its server sees
+}
+
+// clientOf returns a client's own port; 0: it has not come this way.
+func (f *forwarded) clientOf(port int) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.clients[port]
+}
+
+func (f *forwarded) note(in, out net.Conn) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.clients[out.LocalAddr().(*net.TCPAddr).Port] = in.RemoteAddr().(*net.TCPAddr).Port
+}
+
 // mustForward forwards connections for the time of the test.
-func mustForward(t *testing.T, from, to string) {
+func mustForward(t *testing.T, from, to string) *forwarded {
 	t.Helper()
 	l, err := net.Listen("tcp", from)
 	if err != nil {
 		t.Skip(err)
 	}
 	t.Cleanup(func() { l.Close() })
+	f := &forwarded{clients: map[int]int{}}
 	go func() {
 		for {
 			in, err := l.Accept()
@@ -74,12 +95,21 @@ func mustForward(t *testing.T, from, to string) {
 					return
 				}
 				defer out.Close()
+				f.note(in, out)
+				ended := make(chan struct{})
 				go func() {
+					defer close(ended)
 					_, _ = io.Copy(out, in)
 					_ = out.(*net.TCPConn).CloseWrite()
+					// What a server that has closed does not read is still taken:
+					// else the client is reset before it has read the reason.
+					_, _ = io.Copy(io.Discard, in)
 				}()
 				_, _ = io.Copy(in, out)
+				_ = in.(*net.TCPConn).CloseWrite()
+				<-ended
 			}()
 		}
 	}()
+	return f
 }
