@@ -1,0 +1,195 @@
+package queue
+
+import (
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// full is a queue with so much of each kind that a command could take long.
+type full struct {
+	*driver
+	n       int
+	longest time.Duration
+	steps   int
+}
+
+// holder is one of the sessions that hold messages, all of one node.
+func holder(n int) fsm.SessionID { return fsm.SessionID{Node: 3, Boot: 1, Num: uint64(n + 1)} }
+
+func newFull(n int, config *logpb.QueueConfig) *full {
+	return &full{driver: newDriver(config), n: n}
+}
+
+// run applies a command, and then ticks until nothing is due, and notes the
+// longest of them.
+func (f *full) run(t testing.TB, s fsm.SessionID, cmd *logpb.Command) {
+	f.longest, f.steps = 0, 0
+	for {
+		begun := time.Now()
+		f.one(t, s, cmd)
+		f.longest, f.steps = max(f.longest, time.Since(begun)), max(f.steps, f.m.steps)
+		if next := f.m.NextDeadline(); next == 0 || next > f.meta.Now {
+			return
+		}
+		cmd, s = &logpb.Command{Kind: logpb.Command_TICK}, fsm.SessionID{}
+	}
+}
+
+// one applies a command.
+func (f *full) one(t testing.TB, s fsm.SessionID, cmd *logpb.Command) {
+	f.meta.Index++
+	f.meta.Session, cmd.Seq = s, 0
+	if s != (fsm.SessionID{}) {
+		f.seq[s]++
+		cmd.Seq = f.seq[s]
+	}
+	f.eff.Reset()
+	if r := f.m.Apply(f.meta, cmd, &f.eff); r.Code != fsm.OK && r.Code != fsm.NotFound {
+		t.Fatalf("%v: code %d", cmd.Kind, r.Code)
+	}
+}
+
+// hold has sessions hold all messages, so many consumers without prefetch.
+func (f *full) hold(t testing.TB, consumers int) {
+	for c := range consumers {
+		f.run(t, holder(c), &logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{Consumer: 1}})
+	}
+}
+
+func (f *full) publish(t testing.TB, ttlPlusOne uint64) {
+	for range f.n {
+		f.enqueue(t, ttlPlusOne)
+	}
+}
+
+// longRuns are the commands that could take long, each behind what it needs.
+var longRuns = []struct {
+	name   string
+	config *logpb.QueueConfig
+	run    func(t testing.TB, f *full)
+}{
+	{"consume without prefetch", &logpb.QueueConfig{DeliveryLimit: 20}, func(t testing.TB, f *full) {
+		f.publish(t, 0)
+		f.hold(t, 1)
+	}},
+	{"node down", &logpb.QueueConfig{DeliveryLimit: 20, ConsumerTimeoutPlusOne: 1_000_001}, func(t testing.TB, f *full) {
+		f.publish(t, 3_600_001)
+		f.hold(t, 16)
+		f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_NODE_DOWN, NodeDown: &logpb.NodeDown{Node: 3, Boot: 1}})
+	}},
+	{"node down, dead letters", &logpb.QueueConfig{DeadLetter: true}, func(t testing.TB, f *full) {
+		f.publish(t, 0)
+		f.hold(t, 16)
+		f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_NODE_DOWN, NodeDown: &logpb.NodeDown{Node: 3, Boot: 1}})
+	}},
+	{"node silent", &logpb.QueueConfig{DeliveryLimit: 20, DisconnectedTimeoutPlusOne: 11}, func(t testing.TB, f *full) {
+		f.publish(t, 0)
+		f.hold(t, 16)
+		f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_NODE_SILENT, NodeSilent: &logpb.NodeSilent{Node: 3, Boot: 1}})
+		f.meta.Now += 10
+		f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_TICK})
+	}},
+	{"many sessions of a node", &logpb.QueueConfig{DeliveryLimit: 20}, func(t testing.TB, f *full) {
+		for s := range f.n / 10 {
+			f.run(t, holder(s), &logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{Consumer: 1, Prefetch: 2}})
+		}
+		f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_NODE_DOWN, NodeDown: &logpb.NodeDown{Node: 3, Boot: 1}})
+	}},
+	{"unrelated node down", &logpb.QueueConfig{DeliveryLimit: 20}, func(t testing.TB, f *full) {
+		for s := range f.n / 10 {
+			f.run(t, holder(s), &logpb.Command{Kind: logpb.Command_TOUCH})
+		}
+		f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_NODE_DOWN, NodeDown: &logpb.NodeDown{Node: 9, Boot: 1}})
+	}},
+	{"an old message behind many", &logpb.QueueConfig{DeliveryLimit: 20}, func(t testing.TB, f *full) {
+		f.publish(t, 0)
+		f.run(t, taker, &logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{Consumer: 1, Prefetch: 1}})
+		f.hold(t, 16)
+		f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_NODE_DOWN, NodeDown: &logpb.NodeDown{Node: 3, Boot: 1}})
+		f.run(t, taker, &logpb.Command{Kind: logpb.Command_SESSION_DOWN})
+	}},
+	{"settle all: discard", &logpb.QueueConfig{DeadLetter: true}, func(t testing.TB, f *full) {
+		f.publish(t, 0)
+		f.hold(t, 1)
+		f.run(t, holder(0), &logpb.Command{Kind: logpb.Command_SETTLE, Settle: &logpb.Settle{
+			Consumer: 1, Outcome: logpb.Settle_DISCARD, Ranges: []uint64{1, creditCeiling},
+		}})
+	}},
+	{"settle all: ack", &logpb.QueueConfig{}, func(t testing.TB, f *full) {
+		f.publish(t, 0)
+		f.hold(t, 1)
+		f.run(t, holder(0), &logpb.Command{Kind: logpb.Command_SETTLE, Settle: &logpb.Settle{Consumer: 1, Ranges: []uint64{1, creditCeiling}}})
+	}},
+	{"cancel of an unknown schedule", &logpb.QueueConfig{}, func(t testing.TB, f *full) {
+		for i := range f.n {
+			f.one(t, publisher, &logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{Size: 100, DelayPlusOne: uint64(1 + (i*7919)%1_000_000 + 1000)}})
+		}
+		f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_SCHEDULE, Schedule: &logpb.Schedule{Message: 5}})
+	}},
+	{"stale times", &logpb.QueueConfig{DeliveryLimit: 20}, func(t testing.TB, f *full) {
+		f.enqueue(t, 101)
+		f.publish(t, 3_600_001)
+		f.hold(t, 16)
+		f.meta.Now += 100
+		f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_TICK})
+	}},
+	{"target gone", &logpb.QueueConfig{DeadLetter: true}, func(t testing.TB, f *full) {
+		f.publish(t, 2)
+		f.meta.Now += 10
+		f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_TICK})
+		for letters := f.m.UnroutedLetters(4096); len(letters) > 0; letters = f.m.UnroutedLetters(4096) {
+			r := &logpb.RouteDead{First: letters[0].Number}
+			for range letters {
+				r.Routes = append(r.Routes, &logpb.DeadRoute{Targets: []uint64{77}})
+			}
+			f.one(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: r})
+		}
+		f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{Target: 77, Gone: true}})
+	}},
+	{"purge", &logpb.QueueConfig{}, func(t testing.TB, f *full) {
+		f.publish(t, 3_600_001)
+		f.run(t, publisher, &logpb.Command{Kind: logpb.Command_PURGE})
+	}},
+}
+
+// TestStepsAreBounded: whatever a queue holds, no command takes more steps than
+// a few for each of those it may take, and what is left is done by ticks.
+func TestStepsAreBounded(t *testing.T) {
+	for _, c := range longRuns {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFull(120_000, c.config)
+			c.run(t, f)
+			most := 6 * dueInTick
+			if c.name == "purge" {
+				most = 2 * sweepInTick
+			}
+			if f.steps > most {
+				t.Errorf("%d steps, the most is %d", f.steps, most)
+			}
+			mustCheck(t, f.m)
+			if f.m.unfinished() {
+				t.Error("something is left, and nothing due")
+			}
+		})
+	}
+}
+
+// BenchmarkLongest is the longest single command of each kind at a million
+// messages: what it does itself, and the ticks that go on with it.
+func BenchmarkLongest(b *testing.B) {
+	for _, c := range longRuns {
+		b.Run(c.name, func(b *testing.B) {
+			longest, steps := time.Duration(0), 0
+			for range b.N {
+				f := newFull(1_000_000, c.config)
+				c.run(b, f)
+				longest, steps = max(longest, f.longest), max(steps, f.steps)
+			}
+			b.ReportMetric(float64(longest.Microseconds()), "longest-µs")
+			b.ReportMetric(float64(steps), "steps")
+		})
+	}
+}
