@@ -30,9 +30,9 @@ build: ## build the binaries into bin/
 	$(GO) build -o bin/ ./cmd/...
 
 test: ## the whole test suite
-	$(GO) test -race -tags invariants -timeout 8m $(RACE_PKGS)
-	$(GO) test -tags invariants -timeout 4m $(PLAIN_PKGS)
-	$(GO) test -timeout 10m $(JEPSEN_PKGS)
+	$(GO) test -race -tags invariants -timeout 20m $(RACE_PKGS)
+	$(GO) test -tags invariants -timeout 10m $(PLAIN_PKGS)
+	$(GO) test -timeout 30m $(JEPSEN_PKGS)
 
 check: ## formatting, vet, staticcheck, house rules, fresh generated code, tidy go.mod
 	@bad=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$bad" || { echo "gofmt -w these:"; echo "$$bad"; exit 1; }

@@ -46,10 +46,7 @@ func (r *run) roll(kill bool) {
 	published, consumed, leave := r.traffic(names, stop)
 	err := r.awaitConfirms(r.ctx, rollRate)
 	if err == nil {
-		err = r.Cluster.Roll(r.ctx, kill)
-	}
-	if err == nil {
-		err = r.awaitConfirms(r.ctx, rollRate)
+		err = r.cycleAll(kill)
 	}
 	close(stop)
 	r.must(published())
@@ -61,8 +58,35 @@ func (r *run) roll(kill bool) {
 	}
 	h := r.History
 	r.Logf("%d confirmed, %d attempts, longest time without a confirm %v", h.Confirmed(), len(h.Attempts), h.LongestSilence().Round(time.Millisecond))
-	r.judge(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h))
+	h.Stall = machine.Longest(r.began)
+	r.judge(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h), checker.Returned(h, electing))
+	if len(h.Faults) != len(r.Nodes) {
+		r.Errorf("faults applied: %+v", h.Faults)
+	}
 	r.mustConverge()
+}
+
+// cycleAll restarts each node when no queue needs it, and has confirms in
+// between, for so long that acks in the middle of it hold.
+func (r *run) cycleAll(kill bool) error {
+	kind, calm := "drain", rollRate
+	if kill {
+		kind, calm = "kill", 4*rollRate
+	}
+	for _, n := range r.Nodes {
+		if err := r.AwaitQuorumPlusOne(r.ctx); err != nil {
+			return err
+		}
+		healed := r.Fault(kind, n.Number)
+		if err := n.Cycle(r.ctx, kill); err != nil {
+			return fmt.Errorf("node %d: %w", n.Number, err)
+		}
+		healed()
+		if err := r.awaitConfirms(r.ctx, calm); err != nil {
+			return err
+		}
+	}
+	return r.AwaitQuorumPlusOne(r.ctx)
 }
 
 // traffic publishes to queues in turn until stop is closed, and consumes some of

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/jepsen/history"
+	"github.com/quorate/quorate/jepsen/internal/stall"
 )
 
 // limit bounds how many problems one checker describes; it counts the rest.
@@ -136,6 +137,35 @@ func Doubled(h *history.History) []string {
 		}
 	}
 	return p.found()
+}
+
+// Returned finds deliveries of what had been acked in good time before a fault,
+// or after the cluster had recovered from the one before. An ack is sent when
+// its delivery is recorded, and holds when the time that anything may be late
+// is over.
+func Returned(h *history.History, recovery time.Duration) []string {
+	p := problems{name: "returned"}
+	allowed := stall.Allowance(h.Stall)
+	for key, list := range sorted(byKey(h)) {
+		for i, d := range list[1:] {
+			if before := list[i]; before.Acked && !lost(h.Faults, before.At, d.At, allowed, recovery) {
+				p.add("key %d was acked at %v, far from any fault, and came again at %v", key, before.At, d.At)
+				break
+			}
+		}
+	}
+	return p.found()
+}
+
+// lost reports whether an ack may have been lost in a fault that began before
+// its message came again.
+func lost(faults []history.Fault, acked, again, allowed, recovery time.Duration) bool {
+	for _, f := range faults {
+		if f.At < again && f.At <= acked+allowed && (f.Healed == 0 || acked <= f.Healed+recovery) {
+			return true
+		}
+	}
+	return false
 }
 
 // settled is when the first ack among deliveries was known to hold; 0: none.

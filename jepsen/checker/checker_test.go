@@ -23,6 +23,7 @@ var checkers = map[string]func(*history.History) []string{
 	"redelivered": Redelivered,
 	"doubled":     Doubled,
 	"disorder":    Disorder,
+	"returned":    func(h *history.History) []string { return Returned(h, 2*time.Second) },
 	"early":       Early,
 	"late":        func(h *history.History) []string { return Late(h, 2*time.Second) },
 	"deaths":      func(h *history.History) []string { return Deaths(h, Expired("waiting")) },

@@ -68,17 +68,23 @@ func (c *Cluster) Roll(ctx context.Context, kill bool) error {
 		if err := c.AwaitQuorumPlusOne(ctx); err != nil {
 			return err
 		}
-		if err := n.stopOrKill(ctx, kill); err != nil {
+		if err := n.Cycle(ctx, kill); err != nil {
 			return fmt.Errorf("node %d: %w", n.Number, err)
-		}
-		if err := n.Restart(); err != nil {
-			return err
-		}
-		if err := n.AwaitReady(ctx); err != nil {
-			return err
 		}
 	}
 	return c.AwaitQuorumPlusOne(ctx)
+}
+
+// Cycle drains and stops a node, or kills it, starts it again and waits until
+// it is ready.
+func (n *Node) Cycle(ctx context.Context, kill bool) error {
+	if err := n.stopOrKill(ctx, kill); err != nil {
+		return err
+	}
+	if err := n.Restart(); err != nil {
+		return err
+	}
+	return n.AwaitReady(ctx)
 }
 
 func (n *Node) stopOrKill(ctx context.Context, kill bool) error {
