@@ -134,10 +134,17 @@ func queueFigures(f *peerpb.QueueFigures) api.QueueFigures {
 }
 
 // Replicas describes every queue replica on this node.
-func (n *Node) Replicas() []api.Replica {
+func (n *Node) Replicas() []api.Replica { return n.ReplicasOf("") }
+
+// ReplicasOf describes this node's replicas of the queues with a name; "": of
+// all. Nothing is asked of the queues: what is due in them stays due.
+func (n *Node) ReplicasOf(name string) []api.Replica {
 	var list []api.Replica
 	for _, g := range n.host.Groups() {
 		spec := g.Spec()
+		if name != "" && spec.Name != name {
+			continue
+		}
 		r := api.Replica{
 			VHost: spec.VHost, Name: spec.Name, QueueID: uint64(spec.Queue), Group: uint32(spec.Group),
 			Node: n.config.Name, Leader: g.Leading() != 0, LeaderNode: g.Leader(), Term: g.Term(), Quarantined: g.Quarantined() != nil,

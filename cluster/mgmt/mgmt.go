@@ -55,7 +55,7 @@ type Node interface {
 	// Defaults are the node's settings for queues that do not say otherwise.
 	Defaults() catalog.Defaults
 	// Replicas describes every queue replica on this node.
-	Replicas() []api.Replica
+	ReplicasOf(queue string) []api.Replica
 	// Status describes the node and the others as it sees them.
 	Status() api.Status
 	// Clock describes the node's clock.
@@ -184,8 +184,8 @@ func (s *Server) version(w http.ResponseWriter, _ *request) {
 	s.answer(w, http.StatusOK, api.Version{ProductVersion: s.node.Version()})
 }
 
-func (s *Server) replicas(w http.ResponseWriter, _ *request) {
-	s.answer(w, http.StatusOK, orEmpty(s.node.Replicas()))
+func (s *Server) replicas(w http.ResponseWriter, r *request) {
+	s.answer(w, http.StatusOK, orEmpty(s.node.ReplicasOf(r.URL.Query().Get("name"))))
 }
 
 // profile answers Go's profiles: cpu (for ?seconds=30), trace, and the named

@@ -41,6 +41,13 @@ func (n *Node) Replicas(ctx context.Context) ([]Replica, error) {
 	return all, n.Call(ctx, http.MethodGet, "/api/quorate/replicas", nil, &all)
 }
 
+// ReplicasOf asks a node about its replica of a queue, in any vhost. The queue
+// is not asked anything: a request would end what is due in it.
+func (n *Node) ReplicasOf(ctx context.Context, queue string) ([]Replica, error) {
+	var all []Replica
+	return all, n.Call(ctx, http.MethodGet, "/api/quorate/replicas?name="+url.QueryEscape(queue), nil, &all)
+}
+
 // Ready asks a node whether it serves clients.
 func (n *Node) Ready(ctx context.Context) error {
 	return n.Call(ctx, http.MethodGet, "/api/health/checks/ready-to-serve-clients", nil, nil)

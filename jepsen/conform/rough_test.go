@@ -96,7 +96,8 @@ var roughRows = suite{test: "TestRough", title: "Nodes stop or die", rough: true
 		t.awaitQueue(q, func(c counts) bool { return c.Delayed == 1 })
 		t.killLeader(q)
 		t.readyUntil(q, 0, at.Add(ms(4000-50)))
-		t.counted(t.by(at.Add(ms(4000))).take(q, 1)[0], "x-delivery-count", 1)
+		t.soonReady(q, 1, at.Add(ms(4000)))
+		t.counted(t.take(q, 1)[0], "x-delivery-count", 1)
 	}},
 	{id: "T-18", what: "a deadline outlives a restart of each node in turn", run: func(t *T) {
 		_, d, q := t.mortal(20000)
