@@ -23,6 +23,7 @@ var refusalCodes = map[fsm.Kind]uint16{
 	fsm.NotAllowed:     wire.CodeNotAllowed,
 	fsm.NotImplemented: wire.CodeNotImplemented,
 	fsm.Unavailable:    wire.CodePreconditionFailed,
+	fsm.Forced:         wire.CodeConnectionForced,
 }
 
 // endsConnection reports whether an error with this code closes the

@@ -214,7 +214,7 @@ func (s *script) broker(t *testing.T, d *datadriven.TestData) {
 var kinds = map[string]fsm.Kind{
 	"internal": fsm.Internal, "not-found": fsm.NotFoundKind, "access": fsm.AccessRefused, "locked": fsm.Locked,
 	"precondition": fsm.Precondition, "not-allowed": fsm.NotAllowed, "not-implemented": fsm.NotImplemented,
-	"unavailable": fsm.Unavailable,
+	"unavailable": fsm.Unavailable, "forced": fsm.Forced,
 }
 
 func failure(name string) error {

@@ -255,6 +255,7 @@ func TestRefusals(t *testing.T) {
 		{fsm.NotAllowed, "0 connection.close reply-code=530 reply-text=\"NOT_ALLOWED - why\""},
 		{fsm.NotImplemented, "0 connection.close reply-code=540 reply-text=\"NOT_IMPLEMENTED - why\""},
 		{fsm.Unavailable, "1 channel.close reply-code=406 reply-text=\"PRECONDITION_FAILED - why\""},
+		{fsm.Forced, "0 connection.close reply-code=320 reply-text=\"CONNECTION_FORCED - why\""},
 		{99, "0 connection.close reply-code=541 reply-text=\"INTERNAL_ERROR - internal error\""},
 	} {
 		client := s.mustLogin()

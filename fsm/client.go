@@ -181,6 +181,7 @@ const (
 	NotAllowed                     // 530
 	NotImplemented                 // 540
 	Unavailable                    // no leader in time: 406 on the channel
+	Forced                         // 320: the connection ends with its node's boot
 )
 
 // Refusal is an error a client is told about: its text goes onto the wire

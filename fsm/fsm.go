@@ -146,6 +146,9 @@ type Effects struct {
 	// Gone: the queue has ended by itself (lease, auto-delete, delete); its
 	// catalog record must be removed.
 	Gone bool
+	// Silence: the machine takes a node for silent, or takes that back. The
+	// reason may have gone since that was proposed.
+	Silence bool
 }
 
 // Reset empties e and keeps its memory.

@@ -38,6 +38,7 @@ type Work struct {
 	released    []uint64 // entries to free once the work is done
 	Outbox      bool     // dead letters wait
 	Gone        bool     // the queue has ended
+	Silence     bool     // what the queue takes for silent has changed
 }
 
 // Resynced is what a consumer held after some delivery when the machine was
@@ -56,7 +57,7 @@ type Resynced struct {
 
 func (w *Work) empty() bool {
 	return len(w.Outcomes) == 0 && len(w.Deliveries) == 0 && len(w.Timeouts) == 0 && len(w.LateAcks) == 0 && len(w.DeadLetters) == 0 &&
-		len(w.Cancelled) == 0 && len(w.Resyncs) == 0 && len(w.released) == 0 && !w.Outbox && !w.Gone
+		len(w.Cancelled) == 0 && len(w.Resyncs) == 0 && len(w.released) == 0 && !w.Outbox && !w.Gone && !w.Silence
 }
 
 func (w *Work) reset() {
@@ -114,6 +115,7 @@ func (o *outgoing) add(e *fsm.Effects) {
 	w.released = append(w.released, e.Released...)
 	w.Outbox = w.Outbox || e.Outbox
 	w.Gone = w.Gone || e.Gone
+	w.Silence = w.Silence || e.Silence
 }
 
 // unlockAndRun releases the lock and sees to it that the work gets done.

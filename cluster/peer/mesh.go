@@ -490,6 +490,23 @@ func (m *Mesh) Alive(node string) bool {
 	return p != nil && p.isAlive()
 }
 
+// RefusedFor is for how long the host of a node has refused every connection.
+// The Down event comes much earlier: what cannot be reached cannot be used. That
+// the process has ended is certain only if this goes on and nobody hears it.
+func (m *Mesh) RefusedFor(node string) time.Duration {
+	if p := m.peer(node); p != nil {
+		return p.refusedFor()
+	}
+	return 0
+}
+
+// Hears reports whether the process of another node that has this incarnation
+// gives signs of life here, on a link in either direction.
+func (m *Mesh) Hears(node string, incarnation []byte) bool {
+	p := m.peer(node)
+	return p != nil && p.hears(incarnation)
+}
+
 // HasMajority reports whether more than half of these nodes are alive.
 func (m *Mesh) HasMajority(of []string) bool {
 	n := 0

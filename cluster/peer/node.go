@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -45,6 +46,7 @@ type peer struct {
 	lastIn      [16]byte      // incarnation that dialled last
 	received    chan struct{} // closed when the stream before has been received
 	complaint   string        // last dial error logged
+	refused     time.Duration // for how long every attempt to dial was refused
 }
 
 func newPeer(m *Mesh, name, addr string) *peer {
@@ -70,8 +72,8 @@ func (p *peer) address() string {
 
 // evidence is what failed attempts to dial say about a peer that was alive.
 type evidence struct {
-	lost         time.Time // when the link broke
-	refusedSince time.Time // zero: the last attempt was not refused
+	lost      time.Time // when the link broke
+	refusedAt time.Time // the last attempt, if it was refused; else zero
 }
 
 // run dials, serves the link, and dials again, until the mesh or the peer ends.
@@ -118,7 +120,7 @@ func (p *peer) opened(l *link) {
 	}
 	p.alive = true
 	p.incarnation = l.incarnation
-	p.complaint = ""
+	p.complaint, p.refused = "", 0
 	p.link.Store(l)
 	close(p.up)
 	p.announce()
@@ -188,13 +190,18 @@ func (p *peer) judge(ev *evidence, err error) {
 		p.complaint = text
 		p.m.log.Info("cannot reach node", slog.String("node", p.name), slog.String("address", p.addr), slog.Any("error", err))
 	}
-	if !errors.Is(err, syscall.ECONNREFUSED) {
-		ev.refusedSince = time.Time{}
-	} else if ev.refusedSince.IsZero() {
-		ev.refusedSince = now
+	switch {
+	case !errors.Is(err, syscall.ECONNREFUSED):
+		ev.refusedAt, p.refused = time.Time{}, 0
+	case ev.refusedAt.IsZero():
+		ev.refusedAt = now
+	default:
+		// Of a pause in which this process was stopped little counts.
+		p.refused += min(now.Sub(ev.refusedAt), 2*redialMax)
+		ev.refusedAt = now
 	}
 	switch {
-	case !ev.refusedSince.IsZero() && now.Sub(ev.refusedSince) >= p.m.cfg.RefusedAfter:
+	case p.refused >= p.m.cfg.RefusedAfter:
 		p.dead(Refused)
 	case now.Sub(ev.lost) >= p.m.cfg.SilentAfter:
 		p.dead(Silent)
@@ -256,6 +263,21 @@ func (p *peer) remove() {
 	}
 	p.mu.Unlock()
 	p.cancel()
+}
+
+// refusedFor is for how long the peer's host has refused every attempt to dial.
+func (p *peer) refusedFor() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.refused
+}
+
+// hears reports whether the process with this incarnation gives signs of life:
+// by the link to it, or by the stream that it has dialled.
+func (p *peer) hears(incarnation []byte) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.alive && bytes.Equal(p.incarnation[:], incarnation) || p.in != nil && bytes.Equal(p.in.incarnation[:], incarnation)
 }
 
 func (p *peer) isAlive() bool {

@@ -70,6 +70,8 @@ func (d *draft) perform(c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
 	switch m := c.GetBody().(type) {
 	case *logpb.CatalogCommand_RegisterNode:
 		return d.registerNode(m.RegisterNode)
+	case *logpb.CatalogCommand_DeclareDead:
+		return d.declareDead(m.DeclareDead)
 	case *logpb.CatalogCommand_SetDraining:
 		return d.setDraining(m.SetDraining)
 	case *logpb.CatalogCommand_Initialize:

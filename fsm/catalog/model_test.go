@@ -18,6 +18,7 @@ type model struct {
 	bindings  []*logpb.Bind
 	settings  map[string]int64
 	draining  bool // the node
+	dead      bool // the boot of node m
 	// m is the second node's newest process; nil: there is none yet.
 	m              *logpb.RegisterNode
 	index, started uint64 // of the entry, and of the one that registered m
@@ -208,12 +209,12 @@ func (m *model) raise(s *logpb.PutSetting) bool {
 func (m *model) register(r *logpb.RegisterNode) bool {
 	now := uint32(m.settings[FSMVersion])
 	switch {
-	case m.m != nil && (string(r.Incarnation) == string(m.m.Incarnation) || m.started == m.index):
+	case m.m != nil && (string(r.Incarnation) == string(m.m.Incarnation) && !m.dead || m.started == m.index):
 		return false
 	case now < max(1, r.OldestVersion), now > max(1, r.NewestVersion):
 		return false
 	}
-	m.m, m.started = r, m.index
+	m.m, m.started, m.dead = r, m.index, false
 	return true
 }
 
@@ -259,6 +260,10 @@ func (m *model) perform(c *logpb.CatalogCommand) bool {
 		return m.putSetting(b.PutSetting)
 	case *logpb.CatalogCommand_RegisterNode:
 		return m.register(b.RegisterNode)
+	case *logpb.CatalogCommand_DeclareDead:
+		changed := m.m != nil && m.started == b.DeclareDead.Boot && !m.dead
+		m.dead = m.dead || changed
+		return changed
 	case *logpb.CatalogCommand_SetDraining:
 		changed := b.SetDraining.Name == "n" && b.SetDraining.Draining != m.draining
 		m.draining = m.draining != changed

@@ -8,9 +8,10 @@ import (
 )
 
 // registerNode gives a node its number, which it keeps, and its boot number,
-// which is new for each process. What only an earlier process of the node
-// could keep alive goes: the exclusive queues of its connections, and the
-// local queues, whose messages were in its memory.
+// which is new for each process, and for a process whose boot was declared
+// dead. What only an earlier boot could keep alive goes: the exclusive queues of
+// its connections, and after another process the local queues, whose messages
+// were in its memory.
 func (d *draft) registerNode(m *logpb.RegisterNode) (*logpb.CatalogResult, error) {
 	if m.GetName() == "" || len(m.GetIncarnation()) == 0 {
 		return nil, refuse(fsm.Internal, "a node needs a name and an incarnation")
@@ -19,7 +20,7 @@ func (d *draft) registerNode(m *logpb.RegisterNode) (*logpb.CatalogResult, error
 	switch {
 	case known && len(node.Identity) > 0 && len(m.GetIdentity()) > 0 && !bytes.Equal(node.Identity, m.GetIdentity()):
 		return nil, refuse(fsm.Internal, "node %s is known with another data folder", m.GetName())
-	case known && bytes.Equal(node.Incarnation, m.GetIncarnation()):
+	case known && bytes.Equal(node.Incarnation, m.GetIncarnation()) && !node.GetDead():
 		return &logpb.CatalogResult{Node: node.Number, Boot: node.Boot}, nil
 	case known && node.Boot == d.index:
 		return nil, refuse(fsm.Internal, "node %s started twice in one entry", m.GetName())
@@ -40,9 +41,26 @@ func (d *draft) registerNode(m *logpb.RegisterNode) (*logpb.CatalogResult, error
 		d.lastNode++
 		next.Number = d.lastNode
 	}
+	again := known && bytes.Equal(node.Incarnation, m.GetIncarnation())
+	next.Draining = again && node.GetDraining()
 	d.addNode(next)
-	r := d.removeQueues(d.orphans(next))
+	r := d.removeQueues(d.orphans(next.Number, next.Boot-1, !again))
 	r.Changed, r.Node, r.Boot = true, next.Number, next.Boot
+	return r, nil
+}
+
+// declareDead ends the present boot of a node, and with it all that only that
+// boot could keep alive: its connections' exclusive queues and its local queues.
+func (d *draft) declareDead(m *logpb.DeclareDead) (*logpb.CatalogResult, error) {
+	node, known := d.NodeByName(m.GetName())
+	if !known || node.GetBoot() == 0 || node.GetBoot() != m.GetBoot() || node.GetDead() {
+		return &logpb.CatalogResult{}, nil
+	}
+	next := copyNode(node)
+	next.Dead = true
+	d.addNode(next)
+	r := d.removeQueues(d.orphans(node.GetNumber(), node.GetBoot(), true))
+	r.Changed = true
 	return r, nil
 }
 
@@ -56,12 +74,19 @@ func (d *draft) setDraining(m *logpb.SetDraining) (*logpb.CatalogResult, error) 
 	case node.GetDraining() == m.GetDraining():
 		return &logpb.CatalogResult{}, nil
 	}
-	d.addNode(&logpb.NodeState{
-		Number: node.Number, Name: node.Name, PeerAddress: node.PeerAddress,
-		Incarnation: node.Incarnation, Boot: node.Boot, Draining: m.GetDraining(), Identity: node.Identity,
-		OldestVersion: node.OldestVersion, NewestVersion: node.NewestVersion,
-	})
+	next := copyNode(node)
+	next.Draining = m.GetDraining()
+	d.addNode(next)
 	return &logpb.CatalogResult{Changed: true}, nil
+}
+
+// copyNode returns a record that may be changed: the one in the catalog is
+// shared with its views.
+func copyNode(n *logpb.NodeState) *logpb.NodeState {
+	return &logpb.NodeState{
+		Number: n.Number, Name: n.Name, PeerAddress: n.PeerAddress, Incarnation: n.Incarnation, Boot: n.Boot,
+		Draining: n.Draining, Identity: n.Identity, OldestVersion: n.OldestVersion, NewestVersion: n.NewestVersion, Dead: n.Dead,
+	}
 }
 
 func (d *draft) addNode(n *logpb.NodeState) {
@@ -69,12 +94,13 @@ func (d *draft) addNode(n *logpb.NodeState) {
 	d.nodeNames = d.nodeNames.With(n.Name, n)
 }
 
-// orphans returns the queues that ended with earlier processes of a node.
-func (d *draft) orphans(n *logpb.NodeState) []*Queue {
+// orphans returns the queues that end with the boots of a node up to boot: the
+// exclusive ones of its connections, and if its memory is gone the local ones.
+func (d *draft) orphans(number uint32, boot uint64, memory bool) []*Queue {
 	var list []*Queue
 	for _, q := range d.Queues() {
-		owned := q.Exclusive && q.Owner.Node == fsm.NodeID(n.Number) && q.Owner.Boot < n.Boot
-		if owned || q.Local && q.Home() == fsm.NodeID(n.Number) {
+		owned := q.Exclusive && q.Owner.Node == fsm.NodeID(number) && q.Owner.Boot <= boot
+		if owned || memory && q.Local && q.Home() == fsm.NodeID(number) {
 			list = append(list, q)
 		}
 	}

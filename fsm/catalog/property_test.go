@@ -102,6 +102,9 @@ func drawCommand(t *rapid.T) *logpb.CatalogCommand {
 		c.Body = &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{
 			Name: "m", Incarnation: []byte(rapid.StringN(1, 2, -1).Draw(t, "incarnation")),
 			OldestVersion: rapid.Uint32Range(0, 2).Draw(t, "oldest"), NewestVersion: rapid.Uint32Range(0, 3).Draw(t, "newest")}}
+	case n < 22 && rapid.Bool().Draw(t, "dies"):
+		c.Body = &logpb.CatalogCommand_DeclareDead{DeclareDead: &logpb.DeclareDead{
+			Name: "m", Boot: rapid.Uint64Range(1, 30).Draw(t, "boot")}}
 	case n < 22:
 		c.Body = &logpb.CatalogCommand_SetDraining{SetDraining: &logpb.SetDraining{
 			Name: rapid.SampledFrom([]string{"n", "n", "other"}).Draw(t, "node"), Draining: rapid.Bool().Draw(t, "draining")}}

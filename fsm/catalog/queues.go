@@ -211,8 +211,8 @@ func (d *draft) checkPlacement(m *logpb.DeclareQueue) error {
 		return nil
 	}
 	node, ok := d.Node(fsm.NodeID(m.GetOwner().GetNode()))
-	if !ok || node.GetBoot() != m.GetOwner().GetBoot() {
-		return refuse(fsm.Internal, "the node that owns %s has restarted", where)
+	if !ok || node.GetBoot() != m.GetOwner().GetBoot() || node.GetDead() {
+		return refuse(fsm.Forced, "the node that owns %s has restarted, or counts as dead", where)
 	}
 	return nil
 }
@@ -284,13 +284,17 @@ func (v *View) CheckDeleteQueue(by Client, vhost, name string) (*Queue, error) {
 }
 
 // deleteQueue removes a queue. A queue that is gone, or has been declared
-// again under another id, is left alone.
+// again under another id, is left alone; so is one that was lost with its node
+// if that has another boot by now.
 func (d *draft) deleteQueue(m *logpb.DeleteQueue) (*logpb.CatalogResult, error) {
 	q, ok := d.Queue(m.GetVhost(), m.GetName())
 	if m.GetId() != 0 && m.GetName() == "" {
 		q, ok = d.QueueByID(fsm.QueueID(m.GetId()))
 	}
 	if !ok || m.GetId() != 0 && q.ID != fsm.QueueID(m.GetId()) {
+		return &logpb.CatalogResult{}, nil
+	}
+	if home, _ := d.Node(q.Home()); m.GetLostBoot() != 0 && home.GetBoot() != m.GetLostBoot() {
 		return &logpb.CatalogResult{}, nil
 	}
 	if err := q.checkOpen(); err != nil {

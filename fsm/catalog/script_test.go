@@ -218,7 +218,7 @@ func show(state string) string {
 
 var kindNames = map[fsm.Kind]string{
 	fsm.Internal: "internal", fsm.NotFoundKind: "not-found", fsm.AccessRefused: "access-refused", fsm.Locked: "locked",
-	fsm.Precondition: "precondition", fsm.NotAllowed: "not-allowed", fsm.NotImplemented: "not-implemented",
+	fsm.Precondition: "precondition", fsm.NotAllowed: "not-allowed", fsm.NotImplemented: "not-implemented", fsm.Forced: "forced",
 }
 
 func refusalText(err error) string {
@@ -382,11 +382,11 @@ func parseOptions(t testing.TB, words []string) options {
 //	user NAME [hash=TEXT], delete-user NAME
 //	permission USER VHOST CONFIGURE WRITE READ, delete-permission USER VHOST
 //	topic-permission USER VHOST EXCHANGE WRITE READ, delete-topic-permission USER VHOST [EXCHANGE]
-//	draining NODE yes|no
+//	draining NODE yes|no, dead NODE BOOT
 //	[operator-]policy VHOST NAME PATTERN [apply-to=WHAT] [priority=N] [KEY=TYPE:VALUE…], delete-[operator-]policy VHOST NAME
 //	exchange VHOST NAME TYPE [durable] [auto-delete] [internal] [NAME=TYPE:VALUE…], delete-exchange VHOST NAME [if-unused]
 //	queue VHOST NAME [durable] [exclusive] [auto-delete] [local] [members=N,…] [owner=N/B/C] [NAME=TYPE:VALUE…]
-//	delete-queue VHOST NAME [id=INDEX.POSITION], delete-owned N/B/C
+//	delete-queue VHOST NAME [id=INDEX.POSITION] [lost-boot=N], delete-owned N/B/C
 //	bind|unbind|bind-exchange|unbind-exchange VHOST SOURCE DESTINATION KEY [NAME=TYPE:VALUE…]
 func parseCommand(t testing.TB, w []string) *logpb.CatalogCommand {
 	t.Helper()
@@ -403,6 +403,8 @@ func parseCommand(t testing.TB, w []string) *logpb.CatalogCommand {
 		c.Body = &logpb.CatalogCommand_RegisterNode{RegisterNode: m}
 	case "draining":
 		c.Body = &logpb.CatalogCommand_SetDraining{SetDraining: &logpb.SetDraining{Name: w[1], Draining: w[2] == "yes"}}
+	case "dead":
+		c.Body = &logpb.CatalogCommand_DeclareDead{DeclareDead: &logpb.DeclareDead{Name: w[1], Boot: parseBoot(t, w[2])}}
 	case "initialize":
 		c.Body = &logpb.CatalogCommand_Initialize{Initialize: &logpb.Initialize{
 			Vhost: &logpb.PutVhost{Name: w[1]}, User: &logpb.PutUser{Name: w[2], HashAlgorithm: "plain"},
@@ -488,7 +490,11 @@ func parseTopology(t testing.TB, w []string, c *logpb.CatalogCommand) {
 		c.Body = &logpb.CatalogCommand_DeclareQueue{DeclareQueue: parseQueue(t, w)}
 	case "delete-queue":
 		m := &logpb.DeleteQueue{Vhost: w[1], Name: w[2]}
-		if id, ok := parseOptions(t, w[3:]).values["id"]; ok {
+		o := parseOptions(t, w[3:])
+		if boot, ok := o.values["lost-boot"]; ok {
+			m.LostBoot = parseBoot(t, boot)
+		}
+		if id, ok := o.values["id"]; ok {
 			var index, position uint64
 			if _, err := fmt.Sscanf(id, "%d.%d", &index, &position); err != nil {
 				t.Fatalf("id %q: %v", id, err)
@@ -522,4 +528,13 @@ func parseQueue(t testing.TB, w []string) *logpb.DeclareQueue {
 		m.Owner = parseOwner(t, owner)
 	}
 	return m
+}
+
+func parseBoot(t testing.TB, text string) uint64 {
+	t.Helper()
+	boot, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("boot %q: %v", text, err)
+	}
+	return boot
 }

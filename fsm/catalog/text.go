@@ -14,7 +14,7 @@ func (v *View) String() string {
 	fmt.Fprintf(&b, "index %d clock %d next-node %d next-group %d initialized %v\n", v.index, v.clock, v.lastNode+1, max(v.nextGroup, 1), v.initialized)
 	for _, n := range v.Nodes() {
 		fmt.Fprintf(&b, "node %d %s peer=%s boot=%d incarnation=%q%s%s\n", n.Number, n.Name, n.PeerAddress, n.Boot, n.Incarnation,
-			identityText(n)+versionsText(n), flags([]string{"draining"}, n.Draining))
+			identityText(n)+versionsText(n), flags([]string{"draining", "dead"}, n.Draining, n.Dead))
 	}
 	for _, s := range v.settings {
 		fmt.Fprintf(&b, "setting %s=%d\n", s.Name, s.Value)

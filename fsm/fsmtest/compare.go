@@ -55,6 +55,7 @@ func compareAnswer(d *diffs, q *model, wantResult, gotResult fsm.Result, got *fs
 	})
 	equal(d, "cancelled", want.Cancelled, got.Cancelled, identical[fsm.ConsumerID])
 	equalValue(d, "gone", want.Gone, got.Gone)
+	equalValue(d, "silence", want.Silence, got.Silence)
 	switch {
 	case q.touched && !got.Outbox:
 		d.add("outbox effect", "a letter has come or has got a way to go", got.Outbox)

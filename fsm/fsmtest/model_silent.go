@@ -37,6 +37,7 @@ func (q *model) nodeSilent(n *logpb.NodeSilent) fsm.Result {
 		}
 		q.serve(c)
 	}
+	q.out.Silence = true
 	return fsm.Result{}
 }
 

@@ -38,7 +38,7 @@ func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm
 	case logpb.Command_NODE_DOWN:
 		return m.nodeDown(cmd.NodeDown)
 	case logpb.Command_NODE_SILENT:
-		return m.nodeSilent(cmd.NodeSilent)
+		return m.nodeSilent(cmd.NodeSilent, eff)
 	case logpb.Command_SCHEDULE:
 		return m.reschedule(cmd.Schedule, eff)
 	}

@@ -424,6 +424,9 @@ func effectsText(eff *fsm.Effects) string {
 	if eff.Gone {
 		b.WriteString("queue gone\n")
 	}
+	if eff.Silence {
+		b.WriteString("silence\n")
+	}
 	return b.String()
 }
 

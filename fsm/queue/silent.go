@@ -34,7 +34,7 @@ func (m *Machine) isSilent(id fsm.SessionID) bool {
 }
 
 // nodeSilent begins or ends the silence of a node.
-func (m *Machine) nodeSilent(cmd *logpb.NodeSilent) fsm.Result {
+func (m *Machine) nodeSilent(cmd *logpb.NodeSilent, eff *fsm.Effects) fsm.Result {
 	of := Boot{fsm.NodeID(cmd.GetNode()), cmd.GetBoot()}
 	if of.Node == 0 || of.Boot == 0 {
 		return fsm.Result{Code: fsm.Invalid}
@@ -59,6 +59,7 @@ func (m *Machine) nodeSilent(cmd *logpb.NodeSilent) fsm.Result {
 		}
 	}
 	m.contested = true
+	eff.Silence = true
 	return fsm.Result{}
 }
 

@@ -114,6 +114,7 @@ type CatalogCommand struct {
 	//	*CatalogCommand_TouchExchange
 	//	*CatalogCommand_ExpireExchange
 	//	*CatalogCommand_PutLimit
+	//	*CatalogCommand_DeclareDead
 	Body          isCatalogCommand_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -408,6 +409,15 @@ func (x *CatalogCommand) GetPutLimit() *PutLimit {
 	return nil
 }
 
+func (x *CatalogCommand) GetDeclareDead() *DeclareDead {
+	if x != nil {
+		if x, ok := x.Body.(*CatalogCommand_DeclareDead); ok {
+			return x.DeclareDead
+		}
+	}
+	return nil
+}
+
 type isCatalogCommand_Body interface {
 	isCatalogCommand_Body()
 }
@@ -524,6 +534,10 @@ type CatalogCommand_PutLimit struct {
 	PutLimit *PutLimit `protobuf:"bytes,52,opt,name=put_limit,json=putLimit,proto3,oneof"`
 }
 
+type CatalogCommand_DeclareDead struct {
+	DeclareDead *DeclareDead `protobuf:"bytes,60,opt,name=declare_dead,json=declareDead,proto3,oneof"`
+}
+
 func (*CatalogCommand_RegisterNode) isCatalogCommand_Body() {}
 
 func (*CatalogCommand_PutVhost) isCatalogCommand_Body() {}
@@ -580,6 +594,8 @@ func (*CatalogCommand_ExpireExchange) isCatalogCommand_Body() {}
 
 func (*CatalogCommand_PutLimit) isCatalogCommand_Body() {}
 
+func (*CatalogCommand_DeclareDead) isCatalogCommand_Body() {}
+
 // RegisterNode announces that a node has started. The answer is its number
 // and its boot number (the index of the entry). Exclusive queues that
 // connections of its earlier boots owned, and transient queues it hosted, go.
@@ -587,7 +603,7 @@ type RegisterNode struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	Name        string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	PeerAddress string                 `protobuf:"bytes,2,opt,name=peer_address,json=peerAddress,proto3" json:"peer_address,omitempty"`
-	Incarnation []byte                 `protobuf:"bytes,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // chosen by the process; a repeat with the same one changes nothing
+	Incarnation []byte                 `protobuf:"bytes,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // chosen by the process; a repeat with the same one changes nothing, unless its boot was declared dead
 	Identity    []byte                 `protobuf:"bytes,16,opt,name=identity,proto3" json:"identity,omitempty"`      // of the node's data folder; refused if the node is known with another one
 	// The first and the last version of the machines that the process supports;
 	// 0: 1.
@@ -669,6 +685,61 @@ func (x *RegisterNode) GetNewestVersion() uint32 {
 	return 0
 }
 
+// DeclareDead ends one boot of a node for good: its process has ended, or counts
+// as ended. A node that is alive all the same registers once more and gets a
+// new boot number. It changes nothing if the node has another boot by now.
+type DeclareDead struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Boot          uint64                 `protobuf:"varint,2,opt,name=boot,proto3" json:"boot,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeclareDead) Reset() {
+	*x = DeclareDead{}
+	mi := &file_catalog_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeclareDead) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeclareDead) ProtoMessage() {}
+
+func (x *DeclareDead) ProtoReflect() protoreflect.Message {
+	mi := &file_catalog_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeclareDead.ProtoReflect.Descriptor instead.
+func (*DeclareDead) Descriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *DeclareDead) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DeclareDead) GetBoot() uint64 {
+	if x != nil {
+		return x.Boot
+	}
+	return 0
+}
+
 // AdmitNode makes a node a member of the cluster before it has started to
 // serve. A node that is known with another identity has lost its disk: it gets
 // a new number, and the replicas of the old one go, unless one of them is the
@@ -684,7 +755,7 @@ type AdmitNode struct {
 
 func (x *AdmitNode) Reset() {
 	*x = AdmitNode{}
-	mi := &file_catalog_proto_msgTypes[3]
+	mi := &file_catalog_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -696,7 +767,7 @@ func (x *AdmitNode) String() string {
 func (*AdmitNode) ProtoMessage() {}
 
 func (x *AdmitNode) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[3]
+	mi := &file_catalog_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -709,7 +780,7 @@ func (x *AdmitNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdmitNode.ProtoReflect.Descriptor instead.
 func (*AdmitNode) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{3}
+	return file_catalog_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *AdmitNode) GetName() string {
@@ -744,7 +815,7 @@ type ForgetNode struct {
 
 func (x *ForgetNode) Reset() {
 	*x = ForgetNode{}
-	mi := &file_catalog_proto_msgTypes[4]
+	mi := &file_catalog_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -756,7 +827,7 @@ func (x *ForgetNode) String() string {
 func (*ForgetNode) ProtoMessage() {}
 
 func (x *ForgetNode) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[4]
+	mi := &file_catalog_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -769,7 +840,7 @@ func (x *ForgetNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetNode.ProtoReflect.Descriptor instead.
 func (*ForgetNode) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{4}
+	return file_catalog_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ForgetNode) GetName() string {
@@ -796,7 +867,7 @@ type SetMembers struct {
 
 func (x *SetMembers) Reset() {
 	*x = SetMembers{}
-	mi := &file_catalog_proto_msgTypes[5]
+	mi := &file_catalog_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -808,7 +879,7 @@ func (x *SetMembers) String() string {
 func (*SetMembers) ProtoMessage() {}
 
 func (x *SetMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[5]
+	mi := &file_catalog_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -821,7 +892,7 @@ func (x *SetMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMembers.ProtoReflect.Descriptor instead.
 func (*SetMembers) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{5}
+	return file_catalog_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *SetMembers) GetQueue() uint64 {
@@ -863,7 +934,7 @@ type MembersLeft struct {
 
 func (x *MembersLeft) Reset() {
 	*x = MembersLeft{}
-	mi := &file_catalog_proto_msgTypes[6]
+	mi := &file_catalog_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -875,7 +946,7 @@ func (x *MembersLeft) String() string {
 func (*MembersLeft) ProtoMessage() {}
 
 func (x *MembersLeft) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[6]
+	mi := &file_catalog_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -888,7 +959,7 @@ func (x *MembersLeft) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersLeft.ProtoReflect.Descriptor instead.
 func (*MembersLeft) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{6}
+	return file_catalog_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *MembersLeft) GetQueue() uint64 {
@@ -917,7 +988,7 @@ type SetDraining struct {
 
 func (x *SetDraining) Reset() {
 	*x = SetDraining{}
-	mi := &file_catalog_proto_msgTypes[7]
+	mi := &file_catalog_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -929,7 +1000,7 @@ func (x *SetDraining) String() string {
 func (*SetDraining) ProtoMessage() {}
 
 func (x *SetDraining) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[7]
+	mi := &file_catalog_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -942,7 +1013,7 @@ func (x *SetDraining) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDraining.ProtoReflect.Descriptor instead.
 func (*SetDraining) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{7}
+	return file_catalog_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SetDraining) GetName() string {
@@ -971,7 +1042,7 @@ type Initialize struct {
 
 func (x *Initialize) Reset() {
 	*x = Initialize{}
-	mi := &file_catalog_proto_msgTypes[8]
+	mi := &file_catalog_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -983,7 +1054,7 @@ func (x *Initialize) String() string {
 func (*Initialize) ProtoMessage() {}
 
 func (x *Initialize) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[8]
+	mi := &file_catalog_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -996,7 +1067,7 @@ func (x *Initialize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Initialize.ProtoReflect.Descriptor instead.
 func (*Initialize) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{8}
+	return file_catalog_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Initialize) GetVhost() *PutVhost {
@@ -1031,7 +1102,7 @@ type PutVhost struct {
 
 func (x *PutVhost) Reset() {
 	*x = PutVhost{}
-	mi := &file_catalog_proto_msgTypes[9]
+	mi := &file_catalog_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1043,7 +1114,7 @@ func (x *PutVhost) String() string {
 func (*PutVhost) ProtoMessage() {}
 
 func (x *PutVhost) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[9]
+	mi := &file_catalog_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1056,7 +1127,7 @@ func (x *PutVhost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutVhost.ProtoReflect.Descriptor instead.
 func (*PutVhost) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{9}
+	return file_catalog_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PutVhost) GetName() string {
@@ -1089,7 +1160,7 @@ type DeleteVhost struct {
 
 func (x *DeleteVhost) Reset() {
 	*x = DeleteVhost{}
-	mi := &file_catalog_proto_msgTypes[10]
+	mi := &file_catalog_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1101,7 +1172,7 @@ func (x *DeleteVhost) String() string {
 func (*DeleteVhost) ProtoMessage() {}
 
 func (x *DeleteVhost) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[10]
+	mi := &file_catalog_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1114,7 +1185,7 @@ func (x *DeleteVhost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteVhost.ProtoReflect.Descriptor instead.
 func (*DeleteVhost) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{10}
+	return file_catalog_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DeleteVhost) GetName() string {
@@ -1136,7 +1207,7 @@ type PutUser struct {
 
 func (x *PutUser) Reset() {
 	*x = PutUser{}
-	mi := &file_catalog_proto_msgTypes[11]
+	mi := &file_catalog_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1148,7 +1219,7 @@ func (x *PutUser) String() string {
 func (*PutUser) ProtoMessage() {}
 
 func (x *PutUser) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[11]
+	mi := &file_catalog_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1161,7 +1232,7 @@ func (x *PutUser) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutUser.ProtoReflect.Descriptor instead.
 func (*PutUser) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{11}
+	return file_catalog_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PutUser) GetName() string {
@@ -1201,7 +1272,7 @@ type DeleteUser struct {
 
 func (x *DeleteUser) Reset() {
 	*x = DeleteUser{}
-	mi := &file_catalog_proto_msgTypes[12]
+	mi := &file_catalog_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1213,7 +1284,7 @@ func (x *DeleteUser) String() string {
 func (*DeleteUser) ProtoMessage() {}
 
 func (x *DeleteUser) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[12]
+	mi := &file_catalog_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1226,7 +1297,7 @@ func (x *DeleteUser) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteUser.ProtoReflect.Descriptor instead.
 func (*DeleteUser) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{12}
+	return file_catalog_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DeleteUser) GetName() string {
@@ -1249,7 +1320,7 @@ type PutPermission struct {
 
 func (x *PutPermission) Reset() {
 	*x = PutPermission{}
-	mi := &file_catalog_proto_msgTypes[13]
+	mi := &file_catalog_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1261,7 +1332,7 @@ func (x *PutPermission) String() string {
 func (*PutPermission) ProtoMessage() {}
 
 func (x *PutPermission) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[13]
+	mi := &file_catalog_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1274,7 +1345,7 @@ func (x *PutPermission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPermission.ProtoReflect.Descriptor instead.
 func (*PutPermission) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{13}
+	return file_catalog_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PutPermission) GetUser() string {
@@ -1322,7 +1393,7 @@ type DeletePermission struct {
 
 func (x *DeletePermission) Reset() {
 	*x = DeletePermission{}
-	mi := &file_catalog_proto_msgTypes[14]
+	mi := &file_catalog_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1334,7 +1405,7 @@ func (x *DeletePermission) String() string {
 func (*DeletePermission) ProtoMessage() {}
 
 func (x *DeletePermission) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[14]
+	mi := &file_catalog_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1347,7 +1418,7 @@ func (x *DeletePermission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePermission.ProtoReflect.Descriptor instead.
 func (*DeletePermission) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{14}
+	return file_catalog_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DeletePermission) GetUser() string {
@@ -1379,7 +1450,7 @@ type PutTopicPermission struct {
 
 func (x *PutTopicPermission) Reset() {
 	*x = PutTopicPermission{}
-	mi := &file_catalog_proto_msgTypes[15]
+	mi := &file_catalog_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1391,7 +1462,7 @@ func (x *PutTopicPermission) String() string {
 func (*PutTopicPermission) ProtoMessage() {}
 
 func (x *PutTopicPermission) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[15]
+	mi := &file_catalog_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1404,7 +1475,7 @@ func (x *PutTopicPermission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutTopicPermission.ProtoReflect.Descriptor instead.
 func (*PutTopicPermission) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{15}
+	return file_catalog_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PutTopicPermission) GetUser() string {
@@ -1455,7 +1526,7 @@ type DeleteTopicPermission struct {
 
 func (x *DeleteTopicPermission) Reset() {
 	*x = DeleteTopicPermission{}
-	mi := &file_catalog_proto_msgTypes[16]
+	mi := &file_catalog_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1467,7 +1538,7 @@ func (x *DeleteTopicPermission) String() string {
 func (*DeleteTopicPermission) ProtoMessage() {}
 
 func (x *DeleteTopicPermission) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[16]
+	mi := &file_catalog_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1480,7 +1551,7 @@ func (x *DeleteTopicPermission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTopicPermission.ProtoReflect.Descriptor instead.
 func (*DeleteTopicPermission) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{16}
+	return file_catalog_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DeleteTopicPermission) GetUser() string {
@@ -1529,7 +1600,7 @@ type DeclareExchange struct {
 
 func (x *DeclareExchange) Reset() {
 	*x = DeclareExchange{}
-	mi := &file_catalog_proto_msgTypes[17]
+	mi := &file_catalog_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1541,7 +1612,7 @@ func (x *DeclareExchange) String() string {
 func (*DeclareExchange) ProtoMessage() {}
 
 func (x *DeclareExchange) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[17]
+	mi := &file_catalog_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1554,7 +1625,7 @@ func (x *DeclareExchange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclareExchange.ProtoReflect.Descriptor instead.
 func (*DeclareExchange) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{17}
+	return file_catalog_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DeclareExchange) GetVhost() string {
@@ -1624,7 +1695,7 @@ type DeleteExchange struct {
 
 func (x *DeleteExchange) Reset() {
 	*x = DeleteExchange{}
-	mi := &file_catalog_proto_msgTypes[18]
+	mi := &file_catalog_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1636,7 +1707,7 @@ func (x *DeleteExchange) String() string {
 func (*DeleteExchange) ProtoMessage() {}
 
 func (x *DeleteExchange) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[18]
+	mi := &file_catalog_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1649,7 +1720,7 @@ func (x *DeleteExchange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteExchange.ProtoReflect.Descriptor instead.
 func (*DeleteExchange) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{18}
+	return file_catalog_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DeleteExchange) GetVhost() string {
@@ -1687,7 +1758,7 @@ type PutLimit struct {
 
 func (x *PutLimit) Reset() {
 	*x = PutLimit{}
-	mi := &file_catalog_proto_msgTypes[19]
+	mi := &file_catalog_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1699,7 +1770,7 @@ func (x *PutLimit) String() string {
 func (*PutLimit) ProtoMessage() {}
 
 func (x *PutLimit) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[19]
+	mi := &file_catalog_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1712,7 +1783,7 @@ func (x *PutLimit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutLimit.ProtoReflect.Descriptor instead.
 func (*PutLimit) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{19}
+	return file_catalog_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PutLimit) GetUser() bool {
@@ -1762,7 +1833,7 @@ type TouchExchange struct {
 
 func (x *TouchExchange) Reset() {
 	*x = TouchExchange{}
-	mi := &file_catalog_proto_msgTypes[20]
+	mi := &file_catalog_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1774,7 +1845,7 @@ func (x *TouchExchange) String() string {
 func (*TouchExchange) ProtoMessage() {}
 
 func (x *TouchExchange) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[20]
+	mi := &file_catalog_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1787,7 +1858,7 @@ func (x *TouchExchange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TouchExchange.ProtoReflect.Descriptor instead.
 func (*TouchExchange) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{20}
+	return file_catalog_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *TouchExchange) GetVhost() string {
@@ -1824,7 +1895,7 @@ type ExpireExchange struct {
 
 func (x *ExpireExchange) Reset() {
 	*x = ExpireExchange{}
-	mi := &file_catalog_proto_msgTypes[21]
+	mi := &file_catalog_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1836,7 +1907,7 @@ func (x *ExpireExchange) String() string {
 func (*ExpireExchange) ProtoMessage() {}
 
 func (x *ExpireExchange) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[21]
+	mi := &file_catalog_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1849,7 +1920,7 @@ func (x *ExpireExchange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpireExchange.ProtoReflect.Descriptor instead.
 func (*ExpireExchange) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{21}
+	return file_catalog_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ExpireExchange) GetVhost() string {
@@ -1886,7 +1957,7 @@ type ExchangeActivity struct {
 
 func (x *ExchangeActivity) Reset() {
 	*x = ExchangeActivity{}
-	mi := &file_catalog_proto_msgTypes[22]
+	mi := &file_catalog_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1898,7 +1969,7 @@ func (x *ExchangeActivity) String() string {
 func (*ExchangeActivity) ProtoMessage() {}
 
 func (x *ExchangeActivity) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[22]
+	mi := &file_catalog_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1911,7 +1982,7 @@ func (x *ExchangeActivity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExchangeActivity.ProtoReflect.Descriptor instead.
 func (*ExchangeActivity) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{22}
+	return file_catalog_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ExchangeActivity) GetVhost() string {
@@ -1949,7 +2020,7 @@ type Bind struct {
 
 func (x *Bind) Reset() {
 	*x = Bind{}
-	mi := &file_catalog_proto_msgTypes[23]
+	mi := &file_catalog_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1961,7 +2032,7 @@ func (x *Bind) String() string {
 func (*Bind) ProtoMessage() {}
 
 func (x *Bind) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[23]
+	mi := &file_catalog_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1974,7 +2045,7 @@ func (x *Bind) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bind.ProtoReflect.Descriptor instead.
 func (*Bind) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{23}
+	return file_catalog_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Bind) GetVhost() string {
@@ -2041,7 +2112,7 @@ type DeclareQueue struct {
 
 func (x *DeclareQueue) Reset() {
 	*x = DeclareQueue{}
-	mi := &file_catalog_proto_msgTypes[24]
+	mi := &file_catalog_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2053,7 +2124,7 @@ func (x *DeclareQueue) String() string {
 func (*DeclareQueue) ProtoMessage() {}
 
 func (x *DeclareQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[24]
+	mi := &file_catalog_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2066,7 +2137,7 @@ func (x *DeclareQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclareQueue.ProtoReflect.Descriptor instead.
 func (*DeclareQueue) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{24}
+	return file_catalog_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DeclareQueue) GetVhost() string {
@@ -2150,7 +2221,7 @@ type Owner struct {
 
 func (x *Owner) Reset() {
 	*x = Owner{}
-	mi := &file_catalog_proto_msgTypes[25]
+	mi := &file_catalog_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2162,7 +2233,7 @@ func (x *Owner) String() string {
 func (*Owner) ProtoMessage() {}
 
 func (x *Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[25]
+	mi := &file_catalog_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2175,7 +2246,7 @@ func (x *Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Owner.ProtoReflect.Descriptor instead.
 func (*Owner) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{25}
+	return file_catalog_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Owner) GetNode() uint32 {
@@ -2201,17 +2272,20 @@ func (x *Owner) GetConnection() uint64 {
 
 // DeleteQueue removes a queue and its bindings. id 0: whatever has the name.
 type DeleteQueue struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Vhost         string                 `protobuf:"bytes,1,opt,name=vhost,proto3" json:"vhost,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Id            uint64                 `protobuf:"varint,3,opt,name=id,proto3" json:"id,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Vhost string                 `protobuf:"bytes,1,opt,name=vhost,proto3" json:"vhost,omitempty"`
+	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Id    uint64                 `protobuf:"varint,3,opt,name=id,proto3" json:"id,omitempty"`
+	// The boot of the node that a local queue lives on: with another one by now
+	// the queue stays. 0: any.
+	LostBoot      uint64 `protobuf:"varint,60,opt,name=lost_boot,json=lostBoot,proto3" json:"lost_boot,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DeleteQueue) Reset() {
 	*x = DeleteQueue{}
-	mi := &file_catalog_proto_msgTypes[26]
+	mi := &file_catalog_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2223,7 +2297,7 @@ func (x *DeleteQueue) String() string {
 func (*DeleteQueue) ProtoMessage() {}
 
 func (x *DeleteQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[26]
+	mi := &file_catalog_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2236,7 +2310,7 @@ func (x *DeleteQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteQueue.ProtoReflect.Descriptor instead.
 func (*DeleteQueue) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{26}
+	return file_catalog_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DeleteQueue) GetVhost() string {
@@ -2260,6 +2334,13 @@ func (x *DeleteQueue) GetId() uint64 {
 	return 0
 }
 
+func (x *DeleteQueue) GetLostBoot() uint64 {
+	if x != nil {
+		return x.LostBoot
+	}
+	return 0
+}
+
 // DeleteOwned removes all exclusive queues of a connection.
 type DeleteOwned struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2270,7 +2351,7 @@ type DeleteOwned struct {
 
 func (x *DeleteOwned) Reset() {
 	*x = DeleteOwned{}
-	mi := &file_catalog_proto_msgTypes[27]
+	mi := &file_catalog_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2282,7 +2363,7 @@ func (x *DeleteOwned) String() string {
 func (*DeleteOwned) ProtoMessage() {}
 
 func (x *DeleteOwned) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[27]
+	mi := &file_catalog_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2295,7 +2376,7 @@ func (x *DeleteOwned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOwned.ProtoReflect.Descriptor instead.
 func (*DeleteOwned) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{27}
+	return file_catalog_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *DeleteOwned) GetOwner() *Owner {
@@ -2317,7 +2398,7 @@ type PutSetting struct {
 
 func (x *PutSetting) Reset() {
 	*x = PutSetting{}
-	mi := &file_catalog_proto_msgTypes[28]
+	mi := &file_catalog_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2329,7 +2410,7 @@ func (x *PutSetting) String() string {
 func (*PutSetting) ProtoMessage() {}
 
 func (x *PutSetting) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[28]
+	mi := &file_catalog_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2342,7 +2423,7 @@ func (x *PutSetting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutSetting.ProtoReflect.Descriptor instead.
 func (*PutSetting) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{28}
+	return file_catalog_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *PutSetting) GetName() string {
@@ -2382,7 +2463,7 @@ type PutPolicy struct {
 
 func (x *PutPolicy) Reset() {
 	*x = PutPolicy{}
-	mi := &file_catalog_proto_msgTypes[29]
+	mi := &file_catalog_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2394,7 +2475,7 @@ func (x *PutPolicy) String() string {
 func (*PutPolicy) ProtoMessage() {}
 
 func (x *PutPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[29]
+	mi := &file_catalog_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2407,7 +2488,7 @@ func (x *PutPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPolicy.ProtoReflect.Descriptor instead.
 func (*PutPolicy) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{29}
+	return file_catalog_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *PutPolicy) GetVhost() string {
@@ -2470,7 +2551,7 @@ type DeletePolicy struct {
 
 func (x *DeletePolicy) Reset() {
 	*x = DeletePolicy{}
-	mi := &file_catalog_proto_msgTypes[30]
+	mi := &file_catalog_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2482,7 +2563,7 @@ func (x *DeletePolicy) String() string {
 func (*DeletePolicy) ProtoMessage() {}
 
 func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[30]
+	mi := &file_catalog_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2495,7 +2576,7 @@ func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePolicy.ProtoReflect.Descriptor instead.
 func (*DeletePolicy) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{30}
+	return file_catalog_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DeletePolicy) GetVhost() string {
@@ -2539,7 +2620,7 @@ type CatalogResult struct {
 
 func (x *CatalogResult) Reset() {
 	*x = CatalogResult{}
-	mi := &file_catalog_proto_msgTypes[31]
+	mi := &file_catalog_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2551,7 +2632,7 @@ func (x *CatalogResult) String() string {
 func (*CatalogResult) ProtoMessage() {}
 
 func (x *CatalogResult) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[31]
+	mi := &file_catalog_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2564,7 +2645,7 @@ func (x *CatalogResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogResult.ProtoReflect.Descriptor instead.
 func (*CatalogResult) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{31}
+	return file_catalog_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CatalogResult) GetRefusal() uint32 {
@@ -2671,7 +2752,7 @@ type CatalogSnapshot struct {
 
 func (x *CatalogSnapshot) Reset() {
 	*x = CatalogSnapshot{}
-	mi := &file_catalog_proto_msgTypes[32]
+	mi := &file_catalog_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2683,7 +2764,7 @@ func (x *CatalogSnapshot) String() string {
 func (*CatalogSnapshot) ProtoMessage() {}
 
 func (x *CatalogSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[32]
+	mi := &file_catalog_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2696,7 +2777,7 @@ func (x *CatalogSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogSnapshot.ProtoReflect.Descriptor instead.
 func (*CatalogSnapshot) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{32}
+	return file_catalog_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CatalogSnapshot) GetVersion() uint32 {
@@ -2836,13 +2917,14 @@ type NodeState struct {
 	Identity      []byte                 `protobuf:"bytes,16,opt,name=identity,proto3" json:"identity,omitempty"`                                 // of its data folder; empty: not known yet
 	OldestVersion uint32                 `protobuf:"varint,20,opt,name=oldest_version,json=oldestVersion,proto3" json:"oldest_version,omitempty"` // as in RegisterNode
 	NewestVersion uint32                 `protobuf:"varint,21,opt,name=newest_version,json=newestVersion,proto3" json:"newest_version,omitempty"`
+	Dead          bool                   `protobuf:"varint,60,opt,name=dead,proto3" json:"dead,omitempty"` // this boot was declared dead
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeState) Reset() {
 	*x = NodeState{}
-	mi := &file_catalog_proto_msgTypes[33]
+	mi := &file_catalog_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2854,7 +2936,7 @@ func (x *NodeState) String() string {
 func (*NodeState) ProtoMessage() {}
 
 func (x *NodeState) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[33]
+	mi := &file_catalog_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2867,7 +2949,7 @@ func (x *NodeState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeState.ProtoReflect.Descriptor instead.
 func (*NodeState) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{33}
+	return file_catalog_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *NodeState) GetNumber() uint32 {
@@ -2933,6 +3015,13 @@ func (x *NodeState) GetNewestVersion() uint32 {
 	return 0
 }
 
+func (x *NodeState) GetDead() bool {
+	if x != nil {
+		return x.Dead
+	}
+	return false
+}
+
 type QueueState struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Declared *DeclareQueue          `protobuf:"bytes,1,opt,name=declared,proto3" json:"declared,omitempty"`
@@ -2953,7 +3042,7 @@ type QueueState struct {
 
 func (x *QueueState) Reset() {
 	*x = QueueState{}
-	mi := &file_catalog_proto_msgTypes[34]
+	mi := &file_catalog_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2965,7 +3054,7 @@ func (x *QueueState) String() string {
 func (*QueueState) ProtoMessage() {}
 
 func (x *QueueState) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[34]
+	mi := &file_catalog_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2978,7 +3067,7 @@ func (x *QueueState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueState.ProtoReflect.Descriptor instead.
 func (*QueueState) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{34}
+	return file_catalog_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *QueueState) GetDeclared() *DeclareQueue {
@@ -3038,7 +3127,7 @@ const file_catalog_proto_rawDesc = "" +
 	"\fCatalogEntry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x10\n" +
 	"\x03now\x18\x02 \x01(\x12R\x03now\x12:\n" +
-	"\bcommands\x18\x03 \x03(\v2\x1e.quorate.log.v1.CatalogCommandR\bcommands\"\xe5\x0e\n" +
+	"\bcommands\x18\x03 \x03(\v2\x1e.quorate.log.v1.CatalogCommandR\bcommands\"\xa7\x0f\n" +
 	"\x0eCatalogCommand\x12C\n" +
 	"\rregister_node\x18\x01 \x01(\v2\x1c.quorate.log.v1.RegisterNodeH\x00R\fregisterNode\x127\n" +
 	"\tput_vhost\x18\x02 \x01(\v2\x18.quorate.log.v1.PutVhostH\x00R\bputVhost\x12@\n" +
@@ -3076,7 +3165,8 @@ const file_catalog_proto_rawDesc = "" +
 	"\fmembers_left\x18! \x01(\v2\x1b.quorate.log.v1.MembersLeftH\x00R\vmembersLeft\x12F\n" +
 	"\x0etouch_exchange\x182 \x01(\v2\x1d.quorate.log.v1.TouchExchangeH\x00R\rtouchExchange\x12I\n" +
 	"\x0fexpire_exchange\x183 \x01(\v2\x1e.quorate.log.v1.ExpireExchangeH\x00R\x0eexpireExchange\x127\n" +
-	"\tput_limit\x184 \x01(\v2\x18.quorate.log.v1.PutLimitH\x00R\bputLimitB\x06\n" +
+	"\tput_limit\x184 \x01(\v2\x18.quorate.log.v1.PutLimitH\x00R\bputLimit\x12@\n" +
+	"\fdeclare_dead\x18< \x01(\v2\x1b.quorate.log.v1.DeclareDeadH\x00R\vdeclareDeadB\x06\n" +
 	"\x04body\"\xd1\x01\n" +
 	"\fRegisterNode\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
@@ -3084,7 +3174,10 @@ const file_catalog_proto_rawDesc = "" +
 	"\vincarnation\x18\x03 \x01(\fR\vincarnation\x12\x1a\n" +
 	"\bidentity\x18\x10 \x01(\fR\bidentity\x12%\n" +
 	"\x0eoldest_version\x18\x14 \x01(\rR\roldestVersion\x12%\n" +
-	"\x0enewest_version\x18\x15 \x01(\rR\rnewestVersion\"^\n" +
+	"\x0enewest_version\x18\x15 \x01(\rR\rnewestVersion\"5\n" +
+	"\vDeclareDead\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04boot\x18\x02 \x01(\x04R\x04boot\"^\n" +
 	"\tAdmitNode\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
 	"\fpeer_address\x18\x02 \x01(\tR\vpeerAddress\x12\x1a\n" +
@@ -3204,11 +3297,12 @@ const file_catalog_proto_rawDesc = "" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x1e\n" +
 	"\n" +
 	"connection\x18\x03 \x01(\x04R\n" +
-	"connection\"G\n" +
+	"connection\"d\n" +
 	"\vDeleteQueue\x12\x14\n" +
 	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x0e\n" +
-	"\x02id\x18\x03 \x01(\x04R\x02id\":\n" +
+	"\x02id\x18\x03 \x01(\x04R\x02id\x12\x1b\n" +
+	"\tlost_boot\x18< \x01(\x04R\blostBoot\":\n" +
 	"\vDeleteOwned\x12+\n" +
 	"\x05owner\x18\x01 \x01(\v2\x15.quorate.log.v1.OwnerR\x05owner\"L\n" +
 	"\n" +
@@ -3265,7 +3359,7 @@ const file_catalog_proto_rawDesc = "" +
 	"\bpolicies\x18\x0f \x03(\v2\x19.quorate.log.v1.PutPolicyR\bpolicies\x12O\n" +
 	"\x11topic_permissions\x18\x12 \x03(\v2\".quorate.log.v1.PutTopicPermissionR\x10topicPermissions\x124\n" +
 	"\x04idle\x182 \x03(\v2 .quorate.log.v1.ExchangeActivityR\x04idle\x120\n" +
-	"\x06limits\x183 \x03(\v2\x18.quorate.log.v1.PutLimitR\x06limits\"\x96\x02\n" +
+	"\x06limits\x183 \x03(\v2\x18.quorate.log.v1.PutLimitR\x06limits\"\xaa\x02\n" +
 	"\tNodeState\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12!\n" +
@@ -3275,7 +3369,8 @@ const file_catalog_proto_rawDesc = "" +
 	"\bdraining\x18\x0f \x01(\bR\bdraining\x12\x1a\n" +
 	"\bidentity\x18\x10 \x01(\fR\bidentity\x12%\n" +
 	"\x0eoldest_version\x18\x14 \x01(\rR\roldestVersion\x12%\n" +
-	"\x0enewest_version\x18\x15 \x01(\rR\rnewestVersion\"\xd0\x01\n" +
+	"\x0enewest_version\x18\x15 \x01(\rR\rnewestVersion\x12\x12\n" +
+	"\x04dead\x18< \x01(\bR\x04dead\"\xd0\x01\n" +
 	"\n" +
 	"QueueState\x128\n" +
 	"\bdeclared\x18\x01 \x01(\v2\x1c.quorate.log.v1.DeclareQueueR\bdeclared\x12\x0e\n" +
@@ -3298,102 +3393,104 @@ func file_catalog_proto_rawDescGZIP() []byte {
 	return file_catalog_proto_rawDescData
 }
 
-var file_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_catalog_proto_goTypes = []any{
 	(*CatalogEntry)(nil),          // 0: quorate.log.v1.CatalogEntry
 	(*CatalogCommand)(nil),        // 1: quorate.log.v1.CatalogCommand
 	(*RegisterNode)(nil),          // 2: quorate.log.v1.RegisterNode
-	(*AdmitNode)(nil),             // 3: quorate.log.v1.AdmitNode
-	(*ForgetNode)(nil),            // 4: quorate.log.v1.ForgetNode
-	(*SetMembers)(nil),            // 5: quorate.log.v1.SetMembers
-	(*MembersLeft)(nil),           // 6: quorate.log.v1.MembersLeft
-	(*SetDraining)(nil),           // 7: quorate.log.v1.SetDraining
-	(*Initialize)(nil),            // 8: quorate.log.v1.Initialize
-	(*PutVhost)(nil),              // 9: quorate.log.v1.PutVhost
-	(*DeleteVhost)(nil),           // 10: quorate.log.v1.DeleteVhost
-	(*PutUser)(nil),               // 11: quorate.log.v1.PutUser
-	(*DeleteUser)(nil),            // 12: quorate.log.v1.DeleteUser
-	(*PutPermission)(nil),         // 13: quorate.log.v1.PutPermission
-	(*DeletePermission)(nil),      // 14: quorate.log.v1.DeletePermission
-	(*PutTopicPermission)(nil),    // 15: quorate.log.v1.PutTopicPermission
-	(*DeleteTopicPermission)(nil), // 16: quorate.log.v1.DeleteTopicPermission
-	(*DeclareExchange)(nil),       // 17: quorate.log.v1.DeclareExchange
-	(*DeleteExchange)(nil),        // 18: quorate.log.v1.DeleteExchange
-	(*PutLimit)(nil),              // 19: quorate.log.v1.PutLimit
-	(*TouchExchange)(nil),         // 20: quorate.log.v1.TouchExchange
-	(*ExpireExchange)(nil),        // 21: quorate.log.v1.ExpireExchange
-	(*ExchangeActivity)(nil),      // 22: quorate.log.v1.ExchangeActivity
-	(*Bind)(nil),                  // 23: quorate.log.v1.Bind
-	(*DeclareQueue)(nil),          // 24: quorate.log.v1.DeclareQueue
-	(*Owner)(nil),                 // 25: quorate.log.v1.Owner
-	(*DeleteQueue)(nil),           // 26: quorate.log.v1.DeleteQueue
-	(*DeleteOwned)(nil),           // 27: quorate.log.v1.DeleteOwned
-	(*PutSetting)(nil),            // 28: quorate.log.v1.PutSetting
-	(*PutPolicy)(nil),             // 29: quorate.log.v1.PutPolicy
-	(*DeletePolicy)(nil),          // 30: quorate.log.v1.DeletePolicy
-	(*CatalogResult)(nil),         // 31: quorate.log.v1.CatalogResult
-	(*CatalogSnapshot)(nil),       // 32: quorate.log.v1.CatalogSnapshot
-	(*NodeState)(nil),             // 33: quorate.log.v1.NodeState
-	(*QueueState)(nil),            // 34: quorate.log.v1.QueueState
-	(*Table)(nil),                 // 35: quorate.log.v1.Table
+	(*DeclareDead)(nil),           // 3: quorate.log.v1.DeclareDead
+	(*AdmitNode)(nil),             // 4: quorate.log.v1.AdmitNode
+	(*ForgetNode)(nil),            // 5: quorate.log.v1.ForgetNode
+	(*SetMembers)(nil),            // 6: quorate.log.v1.SetMembers
+	(*MembersLeft)(nil),           // 7: quorate.log.v1.MembersLeft
+	(*SetDraining)(nil),           // 8: quorate.log.v1.SetDraining
+	(*Initialize)(nil),            // 9: quorate.log.v1.Initialize
+	(*PutVhost)(nil),              // 10: quorate.log.v1.PutVhost
+	(*DeleteVhost)(nil),           // 11: quorate.log.v1.DeleteVhost
+	(*PutUser)(nil),               // 12: quorate.log.v1.PutUser
+	(*DeleteUser)(nil),            // 13: quorate.log.v1.DeleteUser
+	(*PutPermission)(nil),         // 14: quorate.log.v1.PutPermission
+	(*DeletePermission)(nil),      // 15: quorate.log.v1.DeletePermission
+	(*PutTopicPermission)(nil),    // 16: quorate.log.v1.PutTopicPermission
+	(*DeleteTopicPermission)(nil), // 17: quorate.log.v1.DeleteTopicPermission
+	(*DeclareExchange)(nil),       // 18: quorate.log.v1.DeclareExchange
+	(*DeleteExchange)(nil),        // 19: quorate.log.v1.DeleteExchange
+	(*PutLimit)(nil),              // 20: quorate.log.v1.PutLimit
+	(*TouchExchange)(nil),         // 21: quorate.log.v1.TouchExchange
+	(*ExpireExchange)(nil),        // 22: quorate.log.v1.ExpireExchange
+	(*ExchangeActivity)(nil),      // 23: quorate.log.v1.ExchangeActivity
+	(*Bind)(nil),                  // 24: quorate.log.v1.Bind
+	(*DeclareQueue)(nil),          // 25: quorate.log.v1.DeclareQueue
+	(*Owner)(nil),                 // 26: quorate.log.v1.Owner
+	(*DeleteQueue)(nil),           // 27: quorate.log.v1.DeleteQueue
+	(*DeleteOwned)(nil),           // 28: quorate.log.v1.DeleteOwned
+	(*PutSetting)(nil),            // 29: quorate.log.v1.PutSetting
+	(*PutPolicy)(nil),             // 30: quorate.log.v1.PutPolicy
+	(*DeletePolicy)(nil),          // 31: quorate.log.v1.DeletePolicy
+	(*CatalogResult)(nil),         // 32: quorate.log.v1.CatalogResult
+	(*CatalogSnapshot)(nil),       // 33: quorate.log.v1.CatalogSnapshot
+	(*NodeState)(nil),             // 34: quorate.log.v1.NodeState
+	(*QueueState)(nil),            // 35: quorate.log.v1.QueueState
+	(*Table)(nil),                 // 36: quorate.log.v1.Table
 }
 var file_catalog_proto_depIdxs = []int32{
 	1,  // 0: quorate.log.v1.CatalogEntry.commands:type_name -> quorate.log.v1.CatalogCommand
 	2,  // 1: quorate.log.v1.CatalogCommand.register_node:type_name -> quorate.log.v1.RegisterNode
-	9,  // 2: quorate.log.v1.CatalogCommand.put_vhost:type_name -> quorate.log.v1.PutVhost
-	10, // 3: quorate.log.v1.CatalogCommand.delete_vhost:type_name -> quorate.log.v1.DeleteVhost
-	11, // 4: quorate.log.v1.CatalogCommand.put_user:type_name -> quorate.log.v1.PutUser
-	12, // 5: quorate.log.v1.CatalogCommand.delete_user:type_name -> quorate.log.v1.DeleteUser
-	13, // 6: quorate.log.v1.CatalogCommand.put_permission:type_name -> quorate.log.v1.PutPermission
-	14, // 7: quorate.log.v1.CatalogCommand.delete_permission:type_name -> quorate.log.v1.DeletePermission
-	17, // 8: quorate.log.v1.CatalogCommand.declare_exchange:type_name -> quorate.log.v1.DeclareExchange
-	18, // 9: quorate.log.v1.CatalogCommand.delete_exchange:type_name -> quorate.log.v1.DeleteExchange
-	23, // 10: quorate.log.v1.CatalogCommand.bind:type_name -> quorate.log.v1.Bind
-	23, // 11: quorate.log.v1.CatalogCommand.unbind:type_name -> quorate.log.v1.Bind
-	24, // 12: quorate.log.v1.CatalogCommand.declare_queue:type_name -> quorate.log.v1.DeclareQueue
-	26, // 13: quorate.log.v1.CatalogCommand.delete_queue:type_name -> quorate.log.v1.DeleteQueue
-	8,  // 14: quorate.log.v1.CatalogCommand.initialize:type_name -> quorate.log.v1.Initialize
-	27, // 15: quorate.log.v1.CatalogCommand.delete_owned:type_name -> quorate.log.v1.DeleteOwned
-	28, // 16: quorate.log.v1.CatalogCommand.put_setting:type_name -> quorate.log.v1.PutSetting
-	29, // 17: quorate.log.v1.CatalogCommand.put_policy:type_name -> quorate.log.v1.PutPolicy
-	30, // 18: quorate.log.v1.CatalogCommand.delete_policy:type_name -> quorate.log.v1.DeletePolicy
-	15, // 19: quorate.log.v1.CatalogCommand.put_topic_permission:type_name -> quorate.log.v1.PutTopicPermission
-	16, // 20: quorate.log.v1.CatalogCommand.delete_topic_permission:type_name -> quorate.log.v1.DeleteTopicPermission
-	7,  // 21: quorate.log.v1.CatalogCommand.set_draining:type_name -> quorate.log.v1.SetDraining
-	3,  // 22: quorate.log.v1.CatalogCommand.admit_node:type_name -> quorate.log.v1.AdmitNode
-	4,  // 23: quorate.log.v1.CatalogCommand.forget_node:type_name -> quorate.log.v1.ForgetNode
-	5,  // 24: quorate.log.v1.CatalogCommand.set_members:type_name -> quorate.log.v1.SetMembers
-	6,  // 25: quorate.log.v1.CatalogCommand.members_left:type_name -> quorate.log.v1.MembersLeft
-	20, // 26: quorate.log.v1.CatalogCommand.touch_exchange:type_name -> quorate.log.v1.TouchExchange
-	21, // 27: quorate.log.v1.CatalogCommand.expire_exchange:type_name -> quorate.log.v1.ExpireExchange
-	19, // 28: quorate.log.v1.CatalogCommand.put_limit:type_name -> quorate.log.v1.PutLimit
-	9,  // 29: quorate.log.v1.Initialize.vhost:type_name -> quorate.log.v1.PutVhost
-	11, // 30: quorate.log.v1.Initialize.user:type_name -> quorate.log.v1.PutUser
-	13, // 31: quorate.log.v1.Initialize.permission:type_name -> quorate.log.v1.PutPermission
-	35, // 32: quorate.log.v1.DeclareExchange.arguments:type_name -> quorate.log.v1.Table
-	35, // 33: quorate.log.v1.Bind.arguments:type_name -> quorate.log.v1.Table
-	35, // 34: quorate.log.v1.DeclareQueue.arguments:type_name -> quorate.log.v1.Table
-	25, // 35: quorate.log.v1.DeclareQueue.owner:type_name -> quorate.log.v1.Owner
-	25, // 36: quorate.log.v1.DeleteOwned.owner:type_name -> quorate.log.v1.Owner
-	35, // 37: quorate.log.v1.PutPolicy.definition:type_name -> quorate.log.v1.Table
-	33, // 38: quorate.log.v1.CatalogSnapshot.nodes:type_name -> quorate.log.v1.NodeState
-	9,  // 39: quorate.log.v1.CatalogSnapshot.vhosts:type_name -> quorate.log.v1.PutVhost
-	11, // 40: quorate.log.v1.CatalogSnapshot.users:type_name -> quorate.log.v1.PutUser
-	13, // 41: quorate.log.v1.CatalogSnapshot.permissions:type_name -> quorate.log.v1.PutPermission
-	17, // 42: quorate.log.v1.CatalogSnapshot.exchanges:type_name -> quorate.log.v1.DeclareExchange
-	23, // 43: quorate.log.v1.CatalogSnapshot.bindings:type_name -> quorate.log.v1.Bind
-	34, // 44: quorate.log.v1.CatalogSnapshot.queues:type_name -> quorate.log.v1.QueueState
-	28, // 45: quorate.log.v1.CatalogSnapshot.settings:type_name -> quorate.log.v1.PutSetting
-	29, // 46: quorate.log.v1.CatalogSnapshot.policies:type_name -> quorate.log.v1.PutPolicy
-	15, // 47: quorate.log.v1.CatalogSnapshot.topic_permissions:type_name -> quorate.log.v1.PutTopicPermission
-	22, // 48: quorate.log.v1.CatalogSnapshot.idle:type_name -> quorate.log.v1.ExchangeActivity
-	19, // 49: quorate.log.v1.CatalogSnapshot.limits:type_name -> quorate.log.v1.PutLimit
-	24, // 50: quorate.log.v1.QueueState.declared:type_name -> quorate.log.v1.DeclareQueue
-	51, // [51:51] is the sub-list for method output_type
-	51, // [51:51] is the sub-list for method input_type
-	51, // [51:51] is the sub-list for extension type_name
-	51, // [51:51] is the sub-list for extension extendee
-	0,  // [0:51] is the sub-list for field type_name
+	10, // 2: quorate.log.v1.CatalogCommand.put_vhost:type_name -> quorate.log.v1.PutVhost
+	11, // 3: quorate.log.v1.CatalogCommand.delete_vhost:type_name -> quorate.log.v1.DeleteVhost
+	12, // 4: quorate.log.v1.CatalogCommand.put_user:type_name -> quorate.log.v1.PutUser
+	13, // 5: quorate.log.v1.CatalogCommand.delete_user:type_name -> quorate.log.v1.DeleteUser
+	14, // 6: quorate.log.v1.CatalogCommand.put_permission:type_name -> quorate.log.v1.PutPermission
+	15, // 7: quorate.log.v1.CatalogCommand.delete_permission:type_name -> quorate.log.v1.DeletePermission
+	18, // 8: quorate.log.v1.CatalogCommand.declare_exchange:type_name -> quorate.log.v1.DeclareExchange
+	19, // 9: quorate.log.v1.CatalogCommand.delete_exchange:type_name -> quorate.log.v1.DeleteExchange
+	24, // 10: quorate.log.v1.CatalogCommand.bind:type_name -> quorate.log.v1.Bind
+	24, // 11: quorate.log.v1.CatalogCommand.unbind:type_name -> quorate.log.v1.Bind
+	25, // 12: quorate.log.v1.CatalogCommand.declare_queue:type_name -> quorate.log.v1.DeclareQueue
+	27, // 13: quorate.log.v1.CatalogCommand.delete_queue:type_name -> quorate.log.v1.DeleteQueue
+	9,  // 14: quorate.log.v1.CatalogCommand.initialize:type_name -> quorate.log.v1.Initialize
+	28, // 15: quorate.log.v1.CatalogCommand.delete_owned:type_name -> quorate.log.v1.DeleteOwned
+	29, // 16: quorate.log.v1.CatalogCommand.put_setting:type_name -> quorate.log.v1.PutSetting
+	30, // 17: quorate.log.v1.CatalogCommand.put_policy:type_name -> quorate.log.v1.PutPolicy
+	31, // 18: quorate.log.v1.CatalogCommand.delete_policy:type_name -> quorate.log.v1.DeletePolicy
+	16, // 19: quorate.log.v1.CatalogCommand.put_topic_permission:type_name -> quorate.log.v1.PutTopicPermission
+	17, // 20: quorate.log.v1.CatalogCommand.delete_topic_permission:type_name -> quorate.log.v1.DeleteTopicPermission
+	8,  // 21: quorate.log.v1.CatalogCommand.set_draining:type_name -> quorate.log.v1.SetDraining
+	4,  // 22: quorate.log.v1.CatalogCommand.admit_node:type_name -> quorate.log.v1.AdmitNode
+	5,  // 23: quorate.log.v1.CatalogCommand.forget_node:type_name -> quorate.log.v1.ForgetNode
+	6,  // 24: quorate.log.v1.CatalogCommand.set_members:type_name -> quorate.log.v1.SetMembers
+	7,  // 25: quorate.log.v1.CatalogCommand.members_left:type_name -> quorate.log.v1.MembersLeft
+	21, // 26: quorate.log.v1.CatalogCommand.touch_exchange:type_name -> quorate.log.v1.TouchExchange
+	22, // 27: quorate.log.v1.CatalogCommand.expire_exchange:type_name -> quorate.log.v1.ExpireExchange
+	20, // 28: quorate.log.v1.CatalogCommand.put_limit:type_name -> quorate.log.v1.PutLimit
+	3,  // 29: quorate.log.v1.CatalogCommand.declare_dead:type_name -> quorate.log.v1.DeclareDead
+	10, // 30: quorate.log.v1.Initialize.vhost:type_name -> quorate.log.v1.PutVhost
+	12, // 31: quorate.log.v1.Initialize.user:type_name -> quorate.log.v1.PutUser
+	14, // 32: quorate.log.v1.Initialize.permission:type_name -> quorate.log.v1.PutPermission
+	36, // 33: quorate.log.v1.DeclareExchange.arguments:type_name -> quorate.log.v1.Table
+	36, // 34: quorate.log.v1.Bind.arguments:type_name -> quorate.log.v1.Table
+	36, // 35: quorate.log.v1.DeclareQueue.arguments:type_name -> quorate.log.v1.Table
+	26, // 36: quorate.log.v1.DeclareQueue.owner:type_name -> quorate.log.v1.Owner
+	26, // 37: quorate.log.v1.DeleteOwned.owner:type_name -> quorate.log.v1.Owner
+	36, // 38: quorate.log.v1.PutPolicy.definition:type_name -> quorate.log.v1.Table
+	34, // 39: quorate.log.v1.CatalogSnapshot.nodes:type_name -> quorate.log.v1.NodeState
+	10, // 40: quorate.log.v1.CatalogSnapshot.vhosts:type_name -> quorate.log.v1.PutVhost
+	12, // 41: quorate.log.v1.CatalogSnapshot.users:type_name -> quorate.log.v1.PutUser
+	14, // 42: quorate.log.v1.CatalogSnapshot.permissions:type_name -> quorate.log.v1.PutPermission
+	18, // 43: quorate.log.v1.CatalogSnapshot.exchanges:type_name -> quorate.log.v1.DeclareExchange
+	24, // 44: quorate.log.v1.CatalogSnapshot.bindings:type_name -> quorate.log.v1.Bind
+	35, // 45: quorate.log.v1.CatalogSnapshot.queues:type_name -> quorate.log.v1.QueueState
+	29, // 46: quorate.log.v1.CatalogSnapshot.settings:type_name -> quorate.log.v1.PutSetting
+	30, // 47: quorate.log.v1.CatalogSnapshot.policies:type_name -> quorate.log.v1.PutPolicy
+	16, // 48: quorate.log.v1.CatalogSnapshot.topic_permissions:type_name -> quorate.log.v1.PutTopicPermission
+	23, // 49: quorate.log.v1.CatalogSnapshot.idle:type_name -> quorate.log.v1.ExchangeActivity
+	20, // 50: quorate.log.v1.CatalogSnapshot.limits:type_name -> quorate.log.v1.PutLimit
+	25, // 51: quorate.log.v1.QueueState.declared:type_name -> quorate.log.v1.DeclareQueue
+	52, // [52:52] is the sub-list for method output_type
+	52, // [52:52] is the sub-list for method input_type
+	52, // [52:52] is the sub-list for extension type_name
+	52, // [52:52] is the sub-list for extension extendee
+	0,  // [0:52] is the sub-list for field type_name
 }
 
 func init() { file_catalog_proto_init() }
@@ -3431,6 +3528,7 @@ func file_catalog_proto_init() {
 		(*CatalogCommand_TouchExchange)(nil),
 		(*CatalogCommand_ExpireExchange)(nil),
 		(*CatalogCommand_PutLimit)(nil),
+		(*CatalogCommand_DeclareDead)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3438,7 +3536,7 @@ func file_catalog_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_catalog_proto_rawDesc), len(file_catalog_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   35,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
