@@ -30,8 +30,9 @@ const patience = 30 * time.Second
 // breaks them apart.
 type network struct {
 	mu        sync.Mutex
-	addresses map[string]string // of nodes that listen
-	silent    map[string]bool   // nodes whose bytes get lost
+	addresses map[string]string  // of nodes that listen
+	silent    map[string]bool    // nodes whose bytes get lost
+	refused   map[[2]string]bool // pairs, from and to, whose connections are refused
 	conns     map[*conn]struct{}
 }
 
@@ -43,7 +44,7 @@ type conn struct {
 }
 
 func newNetwork() *network {
-	return &network{addresses: map[string]string{}, silent: map[string]bool{}, conns: map[*conn]struct{}{}}
+	return &network{addresses: map[string]string{}, silent: map[string]bool{}, refused: map[[2]string]bool{}, conns: map[*conn]struct{}{}}
 }
 
 // listen opens a node's listener.
@@ -63,10 +64,10 @@ func (n *network) listen(t testing.TB, node string) net.Listener {
 func (n *network) dialer(from string) func(context.Context, string) (net.Conn, error) {
 	return func(ctx context.Context, to string) (net.Conn, error) {
 		n.mu.Lock()
-		address, silent := n.addresses[to], n.silent[from] || n.silent[to]
+		address, silent, refused := n.addresses[to], n.silent[from] || n.silent[to], n.refused[[2]string{from, to}]
 		n.mu.Unlock()
 		switch {
-		case address == "":
+		case address == "" || refused:
 			return nil, syscall.ECONNREFUSED
 		case silent:
 			return nil, os.ErrDeadlineExceeded
@@ -78,7 +79,7 @@ func (n *network) dialer(from string) func(context.Context, string) (net.Conn, e
 		out := &conn{c, n, from, to}
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		if n.silent[from] || n.silent[to] || n.addresses[to] != address {
+		if n.silent[from] || n.silent[to] || n.addresses[to] != address || n.refused[[2]string{from, to}] {
 			c.Close()
 			return nil, os.ErrDeadlineExceeded
 		}

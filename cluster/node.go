@@ -89,7 +89,6 @@ type Node struct {
 	shortages *shortages
 	ready     atomic.Bool
 	self      fsm.NodeID
-	boot      uint64
 	directory *directory
 	founded   atomic.Bool  // by this process
 	asking    atomic.Bool  // others which nodes there are
@@ -97,6 +96,7 @@ type Node struct {
 	admission sync.Mutex   // one change of the catalog's members at a time
 
 	vhostGone chan struct{} // a vhost may have gone
+	bootGone  chan struct{} // this node may have been declared dead
 	expired   atomic.Uint64 // exchanges deleted for being idle
 
 	incarnation [16]byte // of this process
@@ -116,7 +116,7 @@ func Open(c Config) (*Node, error) {
 	if c.Versions == (fsm.Versions{}) {
 		c.Versions = fsm.Supported
 	}
-	n := &Node{config: c, slog: c.Logger, vhostGone: make(chan struct{}, 1)}
+	n := &Node{config: c, slog: c.Logger, vhostGone: make(chan struct{}, 1), bootGone: make(chan struct{}, 1)}
 	n.life, n.end = context.WithCancel(context.Background())
 	n.metrics = metrics.New(n.figures)
 	if err := n.open(); err != nil {
@@ -273,20 +273,13 @@ func (n *Node) Join(ctx context.Context) error {
 			return err
 		}
 	}
-	results, err := n.catalog.Propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_RegisterNode{
-		RegisterNode: &logpb.RegisterNode{
-			Name: n.config.Name, PeerAddress: n.config.Nodes[n.config.Name], Incarnation: n.incarnation[:], Identity: n.directory.record().Identity,
-			OldestVersion: n.config.Versions.Oldest, NewestVersion: n.config.Versions.Newest,
-		},
-	}})
+	registered, err := n.register(ctx)
 	if err != nil {
 		return fmt.Errorf("register in the catalog: %w", err)
 	}
-	if err := catalog.Refused(results[0]); err != nil {
-		return fmt.Errorf("register in the catalog: %w", err)
-	}
-	n.self, n.boot = fsm.NodeID(results[0].Node), results[0].Boot
-	n.broker.Serve(n.self, n.boot)
+	n.self = fsm.NodeID(registered.Node)
+	n.broker.Serve(n.self, registered.Boot)
+	n.work.Go(n.stayRegistered)
 	if err := n.initialize(ctx); err != nil {
 		return err
 	}

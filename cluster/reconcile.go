@@ -207,6 +207,7 @@ func (n *Node) catalogChanged(c group.CatalogChange) {
 	if c.Nodes || c.Everything {
 		n.learnNodes(view.Index(), n.membersIn(view))
 		n.members.check()
+		n.checkRegistered()
 	}
 	for _, id := range c.Added {
 		if q, ok := view.QueueByID(id); ok {

@@ -49,6 +49,7 @@ const (
 	kindScheduled       // call
 	kindCounts          // call
 	KindShortage        // what a node has too little of, see package cluster
+	kindHears           // call: whether a node hears a process of another one
 )
 
 // Catalog is the replicated catalog as the broker uses it.
@@ -124,7 +125,10 @@ type Broker struct {
 	self atomic.Uint32 // number of this node; 0: not known yet
 	boot atomic.Uint64
 
-	removing atomic.Bool // the local queues of dead nodes, see removeLost
+	served    int64 // since when, ms
+	suspects  suspects
+	unsettled atomic.Bool // some queue may believe of a node what is not so, see noteNodes
+	removing  atomic.Bool // the local queues of lost nodes, see removeLost
 
 	sessionNumber atomic.Uint64
 	connNumber    atomic.Uint64
@@ -135,11 +139,9 @@ type Broker struct {
 	entered    map[*Connection]struct{} // the connections of clients
 	targets    map[fsm.QueueID]*target
 	forwarders map[fsm.QueueID]*forwarder
-	dead       map[string]deadNode // peers that are down, by name
 	// Leaders of queues that this node's catalog does not hold yet.
 	early  map[fsm.QueueID]earlyLeader
 	unsent map[unsent]struct{}
-	heard  atomic.Bool // a node is back, and perhaps not every queue knows
 
 	// Messages, of queues while this node led them.
 	timedOut, lateAcks atomic.Uint64
@@ -164,7 +166,7 @@ func New(c Config) *Broker {
 		entered:    map[*Connection]struct{}{},
 		targets:    map[fsm.QueueID]*target{},
 		forwarders: map[fsm.QueueID]*forwarder{},
-		dead:       map[string]deadNode{},
+		suspects:   suspects{byName: map[string]suspect{}},
 		early:      map[fsm.QueueID]earlyLeader{},
 		unsent:     map[unsent]struct{}{},
 		look:       make(chan struct{}, 1),
@@ -190,12 +192,14 @@ func (b *Broker) Listen(host *group.Host) {
 	b.mesh.HandleCall(kindRequester, b.onRequester)
 	peer.HandleAsk(b.mesh, kindConsumers, b.consumers)
 	peer.HandleAsk(b.mesh, kindScheduled, b.scheduled)
+	peer.HandleAsk(b.mesh, kindHears, b.hears)
 }
 
 // Serve starts the broker under the numbers the catalog gave this node.
 func (b *Broker) Serve(self fsm.NodeID, boot uint64) {
 	b.boot.Store(boot)
 	b.self.Store(uint32(self))
+	b.served = b.now()
 	b.spawn(b.watch)
 }
 

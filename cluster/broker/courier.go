@@ -139,6 +139,15 @@ func (c *courier) lost(l *lane) {
 	c.drop(l)
 }
 
+// restart ends all streams: they belong to a boot that is over.
+func (c *courier) restart() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, l := range c.lanes {
+		c.lost(l)
+	}
+}
+
 // drop forgets a stream. The lock is held.
 func (c *courier) drop(l *lane) {
 	if c.lanes[l.target.id] == l {

@@ -367,7 +367,7 @@ func (s *Session) DeleteQueue(ctx context.Context, name string, ifUnused, ifEmpt
 // removeRecord removes a queue from the catalog.
 func (b *Broker) removeRecord(ctx context.Context, q *catalog.Queue) error {
 	_, err := b.propose(ctx, fmt.Sprintf("delete queue '%s' in vhost '%s'", q.Name, q.VHost),
-		removal(q))
+		removal(q, 0))
 	return err
 }
 

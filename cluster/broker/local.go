@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"time"
@@ -61,64 +62,69 @@ func (s *Session) Refresh(ctx context.Context) error {
 	return s.broker().config.Catalog.Refresh(ctx)
 }
 
-// removeLost removes the local queues of lost nodes: their messages are gone,
-// and so are the connections they belonged to. All nodes do so; a queue is
-// removed once.
+// removeLost removes the local queues of nodes that nobody has heard for so long
+// that what lives there only counts as lost: their messages, and the connections
+// they belonged to. All nodes do so; a queue is removed once. Those of a node
+// that is declared dead go with that.
 func (b *Broker) removeLost() {
-	var lost []*logpb.CatalogCommand
-	v := b.view()
-	over := map[fsm.NodeID]bool{}
-	for _, n := range v.Nodes() {
+	var lost []*logpb.NodeState
+	for _, n := range b.view().Nodes() {
 		if b.givenUp(n) {
-			over[fsm.NodeID(n.Number)] = true
-		}
-	}
-	if len(over) == 0 {
-		return
-	}
-	for _, q := range v.Queues() {
-		if q.Local && over[q.Home()] {
-			lost = append(lost, removal(q))
+			lost = append(lost, n)
 		}
 	}
 	if len(lost) > 0 && b.removing.CompareAndSwap(false, true) {
 		b.spawn(func() {
-			b.removeAll(lost)
-			b.removing.Store(false)
+			defer b.removing.Store(false)
+			for _, n := range lost {
+				b.removeLocal(n)
+			}
 		})
 	}
 }
 
-// givenUp reports whether a node is dead, or has been silent for so long that
-// what lives there only counts as lost.
+// givenUp reports whether a node has been silent for longer than what its
+// clients hold stays with them.
 func (b *Broker) givenUp(n *logpb.NodeState) bool {
-	switch b.stateOf(n, n.Boot) {
-	case nodeOver:
-		return true
-	case nodeSilent:
-		b.mu.RLock()
-		defer b.mu.RUnlock()
-		return b.now()-b.dead[n.Name].since > int64(b.config.Defaults.DisconnectedTimeout)
-	}
-	return false
+	s, suspected := b.suspects.get(n.Name)
+	return suspected && bytes.Equal(s.incarnation[:], n.Incarnation) && b.now()-s.since > int64(b.config.Defaults.DisconnectedTimeout)
 }
 
-func removal(q *catalog.Queue) *logpb.CatalogCommand {
+// removeLocal removes the local queues of a node that is given up, if the other
+// nodes do not hear it either: this one may be who is cut off.
+func (b *Broker) removeLocal(n *logpb.NodeState) {
+	var removals []*logpb.CatalogCommand
+	for _, q := range b.view().Queues() {
+		if q.Local && uint32(q.Home()) == n.Number {
+			removals = append(removals, removal(q, n.Boot))
+		}
+	}
+	if len(removals) == 0 {
+		return
+	}
+	ctx, cancel := b.whileOpen()
+	defer cancel()
+	if b.unheard(ctx, n) {
+		b.removeAll(ctx, removals)
+	}
+}
+
+// removal is the command that removes a queue which was lost with a boot of its
+// node.
+func removal(q *catalog.Queue, boot uint64) *logpb.CatalogCommand {
 	return &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{
-		Vhost: q.VHost, Name: q.Name, Id: uint64(q.ID),
+		Vhost: q.VHost, Name: q.Name, Id: uint64(q.ID), LostBoot: boot,
 	}}}
 }
 
 // removeAll commits the removal of queues, as far as that is possible now.
-func (b *Broker) removeAll(commands []*logpb.CatalogCommand) {
-	ctx, cancel := b.whileOpen()
-	defer cancel()
-	ctx, stop := context.WithTimeout(ctx, leaderWait)
+func (b *Broker) removeAll(ctx context.Context, commands []*logpb.CatalogCommand) {
+	ctx, stop := context.WithTimeout(ctx, declareWait)
 	defer stop()
 	for len(commands) > 0 {
 		n := min(len(commands), removeAtOnce)
 		if _, err := b.config.Catalog.Propose(ctx, commands[:n]...); err != nil {
-			b.slog.Warn("local queues of dead nodes are not removed", "error", err) // the next look does it
+			b.slog.Warn("local queues of lost nodes are not removed", "error", err) // the next look does it
 			return
 		}
 		commands = commands[n:]

@@ -252,6 +252,8 @@ func (c *Connection) OpenSession(client fsm.SessionEvents) (*Session, error) {
 	if err := c.addChannel(); err != nil {
 		return nil, err
 	}
+	b.mu.Lock() // the boot and the list of its sessions, see Renew
+	defer b.mu.Unlock()
 	s := &Session{
 		conn: c, client: client,
 		id:        fsm.SessionID{Node: self, Boot: b.boot.Load(), Num: b.sessionNumber.Add(1)},
@@ -259,8 +261,6 @@ func (c *Connection) OpenSession(client fsm.SessionEvents) (*Session, error) {
 		consumers: map[uint64]*consumer{},
 		message:   catalog.Message{Local: b.leadsHere, Passed: b.used},
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	b.sessions[s.id.Num] = s
 	return s, nil
 }

@@ -59,6 +59,9 @@ func (b *Broker) Perform(g *group.Group, w *group.Work) {
 	if w.Gone {
 		b.removeGone(g)
 	}
+	if w.Silence {
+		b.noteNodes(g)
+	}
 }
 
 // Bounds of what goes to a session in one frame, and at once: it asks for the

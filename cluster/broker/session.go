@@ -39,7 +39,8 @@ type Session struct {
 	calling   bool
 	closing   bool
 	isLost    bool
-	turn      int // the lane that asks first for what it is behind with
+	ended     bool // its boot is over: no queue takes anything from it, see end
+	turn      int  // the lane that asks first for what it is behind with
 	replies   replies
 	strays    []stray // to be routed again before the lock is released
 
@@ -69,6 +70,9 @@ func (s *Session) lane(q *catalog.Queue) *lane {
 	t := s.broker().target(q)
 	l := newLane(s, s.id, t)
 	l.consumers[0] = &consumer{lane: l}
+	if l.lost = s.ended; l.lost {
+		return l
+	}
 	if t.attach(l); l.gone {
 		return l
 	}
@@ -205,8 +209,29 @@ func (s *Session) lost(l *lane) {
 	s.events = append(s.events, event{kind: eventLost, err: errLost})
 }
 
+// end ends the session in all queues: it belongs to a boot that is over.
+func (s *Session) end() {
+	s.mu.Lock()
+	s.ended, s.strays = true, nil
+	for _, l := range s.order {
+		l.strays = nil // nobody waits for them any more
+		if !l.over() {
+			l.abandon()
+		}
+		l.target.detach(l)
+	}
+	if !s.isLost && !s.closing {
+		s.isLost = true
+		s.events = append(s.events, event{kind: eventLost, err: errLost})
+	}
+	s.release()
+}
+
+// LostText says why sessions end with the boot of their node.
+const LostText = "the cluster took this node for dead and has ended its sessions; connect again"
+
 // errLost is what the users of a session are told that a queue has given up.
-var errLost = fsm.Refuse(fsm.Internal, "the cluster took this node for dead and has ended the session")
+var errLost = fsm.Refuse(fsm.Forced, LostText)
 
 // told takes a notice about a consumer.
 func (s *Session) told(l *lane, n told) {

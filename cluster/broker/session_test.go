@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
-	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 	"github.com/quorate/quorate/proto/peerpb"
@@ -314,48 +312,6 @@ func TestFormerLeaderEndsNothing(t *testing.T) {
 	w.broker.answer("n3", l.target.id, s.id, []group.Outcome{code(2, fsm.NoSession)})
 	if len(c.lost) != 1 {
 		t.Error("the leader has not ended the session")
-	}
-}
-
-// What is known of lives of a node: which are over, and which may come back.
-func TestStateOf(t *testing.T) {
-	first, second := [16]byte{1}, [16]byte{2}
-	down := func(incarnation [16]byte, reason string) peer.Event {
-		return peer.Event{Node: "n2", Incarnation: incarnation, Reason: reason}
-	}
-	up := func(incarnation [16]byte) peer.Event {
-		return peer.Event{Node: "n2", Up: true, Incarnation: incarnation}
-	}
-	for _, tc := range []struct {
-		name   string
-		events []peer.Event
-		node   string
-		boot   uint64 // of the sessions; the node has registered 20 with its first incarnation
-		want   nodeState
-	}{
-		{"this node", nil, "n1", 20, nodeHeard},
-		{"this node's earlier boot", nil, "n1", 10, nodeOver},
-		{"not heard of yet", nil, "n2", 20, nodeUnknown},
-		{"an earlier boot", nil, "n2", 10, nodeOver},
-		{"refused", []peer.Event{down(first, peer.Refused)}, "n2", 20, nodeOver},
-		{"silent", []peer.Event{down(first, peer.Silent)}, "n2", 20, nodeSilent},
-		{"silent and back", []peer.Event{down(first, peer.Silent), up(first)}, "n2", 20, nodeUnknown},
-		{"restarted, not registered yet", []peer.Event{down(first, peer.Restarted), up(second)}, "n2", 20, nodeOver},
-		{"an earlier process is refused", []peer.Event{down(second, peer.Refused)}, "n2", 20, nodeUnknown},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			w := newWorld(t)
-			w.broker.closed = true       // no goroutines
-			w.broker.mesh = &peer.Mesh{} // without peers
-			w.broker.host = group.NewHost(group.Config{Clock: w.hostClock(), Logger: w.broker.slog})
-			for _, ev := range tc.events {
-				w.broker.PeerChanged(ev)
-			}
-			n := &logpb.NodeState{Number: 2, Name: tc.node, Boot: 20, Incarnation: bytes.Clone(first[:])}
-			if got := w.broker.stateOf(n, tc.boot); got != tc.want {
-				t.Errorf("state %d, want %d", got, tc.want)
-			}
-		})
 	}
 }
 

@@ -19,19 +19,13 @@ import (
 // Pace of the watch over queues whose leaders are silent.
 const (
 	watchEvery   = 250 * time.Millisecond
-	reapEvery    = 20   // looks of the watch, while a node is dead or silent
+	lookEvery    = 4    // looks of the watch between two at suspects, and at queues that disagree
+	reapEvery    = 20   // looks of the watch between two at all queues, while there are suspects
 	stuckAfter   = 3000 // milliseconds without an answer
 	askAfter     = 500  // milliseconds without a leader
 	statsTimeout = 5 * time.Second
 	maxEarly     = 1 << 16
 )
-
-// deadNode is the last process of a node that was reported dead.
-type deadNode struct {
-	incarnation [16]byte
-	since       int64 // ms
-	gone        bool  // the process is known to have ended; else it is silent
-}
 
 type earlyLeader struct {
 	node string
@@ -139,21 +133,13 @@ func isOver(v *catalog.View, id fsm.QueueID) bool {
 // PeerChanged is told when a node came or went.
 func (b *Broker) PeerChanged(ev peer.Event) {
 	if ev.Up {
-		b.mu.Lock()
-		if b.dead[ev.Node].incarnation == ev.Incarnation {
-			delete(b.dead, ev.Node)
-		}
-		b.mu.Unlock()
-		b.heard.Store(true)
+		b.suspects.up(ev.Node, ev.Incarnation)
+		b.unsettled.Store(true)
 		b.greet(ev.Node)
 		b.spawn(func() { b.reap(false) })
 		return
 	}
-	b.mu.Lock()
-	b.dead[ev.Node] = deadNode{
-		incarnation: ev.Incarnation, since: b.now(), gone: ev.Reason == peer.Refused || ev.Reason == peer.Restarted,
-	}
-	b.mu.Unlock()
+	b.suspects.down(ev.Node, suspect{incarnation: ev.Incarnation, since: b.now(), restarted: ev.Reason == peer.Restarted})
 	for _, t := range b.allTargets() {
 		t.lose(ev.Node)
 	}
@@ -180,7 +166,7 @@ func (b *Broker) greet(node string) {
 func (b *Broker) watch() {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
-	boots := map[uint32]uint64{}
+	boots := map[uint32]uint64{} // the last ones that are over
 	var watched []*target
 	var sources *catalog.View // with which the ends of sources were looked for
 	looks := 0
@@ -203,8 +189,13 @@ func (b *Broker) watch() {
 				b.spawn(func() { b.findLeader(t) })
 			}
 		}
-		if looks++; looks%reapEvery == 0 { // now and then again, in case a proposal was lost
-			b.reap(false)
+		if looks++; looks%lookEvery == 0 {
+			b.watchSuspects(now)
+			if b.unsettled.Load() || looks%reapEvery == 0 { // again, in case a proposal was lost
+				b.reap(false)
+			}
+		}
+		if looks%reapEvery == 0 {
 			sources = b.endAllSources(sources)
 		}
 		b.sendAgain()
@@ -212,11 +203,16 @@ func (b *Broker) watch() {
 	}
 }
 
-// newBoots reports whether a node has started anew since boots was filled.
+// newBoots reports whether a boot of a node has ended since boots was filled:
+// it was declared dead, or the node has registered anew.
 func (b *Broker) newBoots(boots map[uint32]uint64) (changed bool) {
 	for _, n := range b.view().Nodes() {
-		changed = changed || boots[n.Number] != n.Boot
-		boots[n.Number] = n.Boot
+		over := n.Boot
+		if !n.Dead && over > 0 {
+			over--
+		}
+		changed = changed || boots[n.Number] != over
+		boots[n.Number] = over
 	}
 	return changed
 }
@@ -287,26 +283,18 @@ func (b *Broker) askStats(t *target, node string) *peerpb.StatsReply {
 }
 
 // reap tells all queues that this node leads of nodes that are dead, silent or
-// back. rebooted: some node may have started anew.
+// back. rebooted: a boot of some node has ended.
 func (b *Broker) reap(rebooted bool) {
-	heard := b.heard.Swap(false)
-	if !rebooted && !heard && b.deadNodes() == 0 {
+	unsettled := b.unsettled.Swap(false)
+	if !rebooted && !unsettled && b.suspects.count() == 0 {
 		return
 	}
 	for _, g := range b.host.Groups() {
-		if g.Leading() != 0 && b.noteNodes(g) && heard {
-			b.heard.Store(true) // until every queue has taken it up
+		if g.Leading() != 0 {
+			b.noteNodes(g)
 		}
 	}
 	b.removeLost()
-}
-
-// deadNodes counts the nodes that are dead or silent. One that has started
-// anew stays among them: there may be sessions of its former life.
-func (b *Broker) deadNodes() int {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	return len(b.dead)
 }
 
 // CatalogChanged is told after each entry of the catalog: a node may have
@@ -319,15 +307,31 @@ func (b *Broker) CatalogChanged() {
 	}
 }
 
-// noteNodes proposes what a queue does not know of the nodes that its sessions
-// live on: the end of those whose node is dead, or has started anew since, and
-// the silence of those that are not heard of. It reports whether there was
-// something.
-func (b *Broker) noteNodes(g *group.Group) bool {
+// noteNodes compares what a queue believes of the nodes that its sessions live
+// on with what is known of them, and proposes the difference: the end of
+// sessions whose boot is over, and the silence of those that are not heard of.
+//
+// It is called whenever one of the two sides may have changed, also when the
+// queue has just begun to take a node for silent: that may have been proposed
+// long ago. As long as there was a difference the watch comes back.
+func (b *Broker) noteNodes(g *group.Group) {
 	var boots, consuming, silent []queue.Boot
 	g.View(func(m *queue.Machine) {
 		boots, consuming, silent = m.SessionNodes(), m.ConsumerNodes(), m.SilentNodes()
 	})
+	for _, at := range silent { // also without a session: the next one would be silent
+		if !slices.Contains(boots, at) {
+			boots = append(boots, at)
+		}
+	}
+	if commands := b.news(boots, consuming, silent); len(commands) > 0 {
+		b.unsettled.Store(true)
+		_ = g.Submit(commandsOf(commands...)) // a new leader looks again
+	}
+}
+
+// news are the commands by which a queue learns what it does not know of boots.
+func (b *Broker) news(boots, consuming, silent []queue.Boot) []*logpb.Command {
 	var commands []*logpb.Command
 	for _, at := range boots {
 		if at.Node == 0 {
@@ -350,10 +354,7 @@ func (b *Broker) noteNodes(g *group.Group) bool {
 			commands = append(commands, silence(at, true))
 		}
 	}
-	if len(commands) > 0 {
-		_ = g.Submit(commandsOf(commands...)) // a new leader looks again
-	}
-	return len(commands) > 0
+	return commands
 }
 
 func silence(of queue.Boot, back bool) *logpb.Command {
@@ -372,21 +373,19 @@ const (
 	nodeOver // it has ended for good
 )
 
-// stateOf says what this node knows of one life of another.
+// stateOf says what this node knows of one boot of another. That one is over is
+// a fact of the catalog, never of this node's links: it holds for all queues, and
+// whenever the proposal commits that tells one of them.
 func (b *Broker) stateOf(n *logpb.NodeState, boot uint64) nodeState {
-	if boot < n.Boot {
+	if boot < n.Boot || n.Dead && boot == n.Boot {
 		return nodeOver
 	}
 	if n.Name == b.config.Node {
 		return nodeHeard
 	}
-	b.mu.RLock()
-	d, dead := b.dead[n.Name]
-	b.mu.RUnlock()
+	s, suspected := b.suspects.get(n.Name)
 	switch {
-	case dead && bytes.Equal(d.incarnation[:], n.Incarnation) && d.gone:
-		return nodeOver
-	case dead && bytes.Equal(d.incarnation[:], n.Incarnation):
+	case suspected && bytes.Equal(s.incarnation[:], n.Incarnation):
 		return nodeSilent // what is known of another process proves nothing
 	case b.mesh.Alive(n.Name):
 		return nodeHeard

@@ -3190,6 +3190,103 @@ func (x *Peeked) GetScheduleId() string {
 	return ""
 }
 
+// HearsRequest asks a node whether it hears a process of another one.
+type HearsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Incarnation   []byte                 `protobuf:"bytes,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HearsRequest) Reset() {
+	*x = HearsRequest{}
+	mi := &file_peer_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HearsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HearsRequest) ProtoMessage() {}
+
+func (x *HearsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HearsRequest.ProtoReflect.Descriptor instead.
+func (*HearsRequest) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *HearsRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *HearsRequest) GetIncarnation() []byte {
+	if x != nil {
+		return x.Incarnation
+	}
+	return nil
+}
+
+type HearsReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Hears         bool                   `protobuf:"varint,1,opt,name=hears,proto3" json:"hears,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HearsReply) Reset() {
+	*x = HearsReply{}
+	mi := &file_peer_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HearsReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HearsReply) ProtoMessage() {}
+
+func (x *HearsReply) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HearsReply.ProtoReflect.Descriptor instead.
+func (*HearsReply) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *HearsReply) GetHears() bool {
+	if x != nil {
+		return x.Hears
+	}
+	return false
+}
+
 var File_peer_proto protoreflect.FileDescriptor
 
 const file_peer_proto_rawDesc = "" +
@@ -3479,7 +3576,13 @@ const file_peer_proto_rawDesc = "" +
 	"\bdeadline\x18\n" +
 	" \x01(\x12R\bdeadline\x12\x1f\n" +
 	"\vschedule_id\x18\v \x01(\tR\n" +
-	"scheduleId2\xc3\x01\n" +
+	"scheduleId\"D\n" +
+	"\fHearsRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\fR\vincarnation\"\"\n" +
+	"\n" +
+	"HearsReply\x12\x14\n" +
+	"\x05hears\x18\x01 \x01(\bR\x05hears2\xc3\x01\n" +
 	"\x04Peer\x12:\n" +
 	"\x04Link\x12\x16.quorate.peer.v1.Frame\x1a\x16.quorate.peer.v1.Frame(\x010\x01\x12>\n" +
 	"\bSnapshot\x12\x16.quorate.peer.v1.Frame\x1a\x16.quorate.peer.v1.Frame(\x010\x01\x12?\n" +
@@ -3498,7 +3601,7 @@ func file_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_peer_proto_goTypes = []any{
 	(Notice_Kind)(0),         // 0: quorate.peer.v1.Notice.Kind
 	(*Hello)(nil),            // 1: quorate.peer.v1.Hello
@@ -3539,6 +3642,8 @@ var file_peer_proto_goTypes = []any{
 	(*PeekRequest)(nil),      // 36: quorate.peer.v1.PeekRequest
 	(*PeekReply)(nil),        // 37: quorate.peer.v1.PeekReply
 	(*Peeked)(nil),           // 38: quorate.peer.v1.Peeked
+	(*HearsRequest)(nil),     // 39: quorate.peer.v1.HearsRequest
+	(*HearsReply)(nil),       // 40: quorate.peer.v1.HearsReply
 }
 var file_peer_proto_depIdxs = []int32{
 	4,  // 0: quorate.peer.v1.Told.members:type_name -> quorate.peer.v1.Member
@@ -3576,7 +3681,7 @@ func file_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_proto_rawDesc), len(file_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   38,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

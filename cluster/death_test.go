@@ -1,0 +1,140 @@
+package cluster
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/cluster/broker"
+	"github.com/quorate/quorate/fsm"
+)
+
+// exit is a door that notes what clients are told to leave for.
+type exit struct {
+	Door
+	reason atomic.Value
+}
+
+func (x *exit) Expel(reason func(vhost string) string) { x.reason.Store(reason("/")) }
+
+func (x *exit) SetAlarm(string) {}
+
+// refuse makes connections between two nodes be refused, both ways, or takes
+// that back.
+func (n *network) refuse(a, b string, refused bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.refused[[2]string{a, b}], n.refused[[2]string{b, a}] = refused, refused
+	for c := range n.conns {
+		if c.from == a && c.to == b || c.from == b && c.to == a {
+			c.Conn.Close()
+		}
+	}
+}
+
+// declared reports whether a node counts as dead, as another one sees it.
+func (c *nodes) declared(at, node string) bool {
+	n, ok := c.all[at].View().NodeByName(node)
+	return ok && n.Dead
+}
+
+// A node whose host refuses its links is declared dead, though its process
+// lives. Back among the others it registers once more, by itself: all its
+// clients, also those that only wait, are told, and new ones are served.
+func TestDeclaredDeadNodeRegistersAgain(t *testing.T) {
+	c := mustCluster(t)
+	const apart, here = "n3", "n1"
+	x := &exit{}
+	c.all[apart].door = x
+	cl := c.mustClient(here)
+	cl.mustDeclare("q")
+	cl.mustDeclare("idle")
+	idle, holder := c.mustClient(apart), c.mustClient(apart)
+	idle.mustConsume("idle", 1, 10)
+	if _, err := holder.session.DeclareQueue(deadline(t), fsm.QueueSpec{Name: "mine", Exclusive: true}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the exclusive queue is known", func() bool { _, ok := c.all[here].View().Queue("/", "mine"); return ok })
+	holder.mustConsume("q", 1, 10)
+	cl.publish("q", "held")
+	cl.confirmed()
+	holder.await("the message", func() bool { return len(holder.inbox) == 1 })
+	boot := c.all[apart].broker.Boot()
+
+	began := time.Now()
+	for _, other := range []string{"n1", "n2"} {
+		c.net.refuse(apart, other, true)
+	}
+	cl.mustConsume("q", 1, 10)
+	cl.await("what the node held", func() bool { return len(cl.inbox) == 1 })
+	if took := time.Since(began); took < 2*time.Second {
+		t.Errorf("declared dead after %v", took)
+	}
+	if _, ok := c.all[here].View().Queue("/", "mine"); ok || !c.declared(here, apart) {
+		t.Error("it is not declared dead, or its exclusive queue lives on")
+	}
+	if c.all[apart].broker.Boot() != boot || idle.lost != nil {
+		t.Error("it knows already")
+	}
+
+	for _, other := range []string{"n1", "n2"} {
+		c.net.refuse(apart, other, false)
+	}
+	idle.await("the idle client is told", func() bool { return idle.lost != nil })
+	holder.await("the other client is told", func() bool { return holder.lost != nil })
+	if !isRefusal(idle.lost, fsm.Forced) {
+		t.Errorf("told %v", idle.lost)
+	}
+	until(t, "the door is told", func() bool { return x.reason.Load() != nil })
+	if x.reason.Load() != broker.LostText || c.all[apart].broker.Boot() == boot || c.declared(apart, apart) {
+		t.Errorf("told %v; boot %d, then %d", x.reason.Load(), boot, c.all[apart].broker.Boot())
+	}
+	for _, q := range []string{"q", "idle"} {
+		again := c.mustClient(apart)
+		again.ack = true
+		again.mustConsume(q, 1, 10)
+		again.publish(q, "again")
+		again.confirmed()
+		again.close()
+	}
+	cl.close()
+	c.mustAgree()
+}
+
+// Refusals to one node prove nothing while another one hears the process.
+func TestHeardNodeIsNotDead(t *testing.T) {
+	c := mustCluster(t)
+	c.net.refuse("n1", "n3", true)
+	until(t, "refused for longer than it takes", func() bool { return c.all["n1"].mesh.RefusedFor("n3") > 4*time.Second })
+	for _, at := range names {
+		if c.declared(at, "n3") || c.declared(at, "n1") {
+			t.Errorf("%s takes a node for dead that is heard", at)
+		}
+	}
+}
+
+// A process that ended while nobody was up to see it is declared dead by those
+// that come after it.
+func TestAbsentNodeIsDeclaredDead(t *testing.T) {
+	c := mustCluster(t)
+	cl := c.mustClient("n1")
+	cl.mustDeclare("q")
+	holder := c.mustClient("n3")
+	holder.mustConsume("q", 1, 10)
+	cl.publish("q", "held")
+	cl.confirmed()
+	holder.await("the message", func() bool { return len(holder.inbox) == 1 })
+	for _, name := range names {
+		c.net.crash(name)
+		c.net.setSilent(name, true)
+	}
+	for _, name := range names {
+		c.stop(name)
+		c.net.setSilent(name, false)
+	}
+	c.mustOpen("n1", "n2")
+	next := c.mustClient("n2")
+	next.ack = true
+	next.mustConsume("q", 1, 10)
+	next.await("what the absent node held", func() bool { return len(next.inbox) == 1 })
+}
