@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -36,6 +37,9 @@ type Options struct {
 	Nodes  int      // 0: 3
 	More   int      // nodes that AddNode is to add
 	Args   []string // more arguments of "quorate dev"
+	// Links gives the cluster links that can be broken. Its nodes are then
+	// started one by one; Args must be settings.
+	Links bool
 }
 
 // Node is one server.
@@ -57,6 +61,7 @@ func (n *Node) URI() string { return "amqp://guest:guest@" + n.AMQP + "/" }
 // Cluster is a set of servers. Its methods are for one goroutine.
 type Cluster struct {
 	Nodes []*Node
+	Links *Links // nil: nobody asked for them
 
 	dir    string
 	base   int // AMQP port of the first node
@@ -79,10 +84,66 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	c.dev = exec.Command(o.Binary, "dev", "--nodes", strconv.Itoa(o.Nodes),
 		"--base-port", strconv.Itoa(base), "--data-dir", filepath.Join(o.Dir, "data"))
 	c.dev.Args = append(c.dev.Args, o.Args...)
-	if err := c.start(ctx, o.Nodes); err != nil {
+	if o.Links {
+		err = c.startLinked(ctx, o)
+	} else {
+		err = c.start(ctx, o.Nodes)
+	}
+	if err != nil {
 		return nil, errors.Join(err, c.Stop())
 	}
 	return c, nil
+}
+
+// at is the address of a node's listener; see portOffsets.
+func (c *Cluster) at(listener, number int) string {
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(c.base+portOffsets[listener]+number-1))
+}
+
+// startLinked starts nodes that reach each other through proxies.
+func (c *Cluster) startLinked(ctx context.Context, o Options) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, StartTimeout)
+	defer cancel()
+	c.Links, err = newLinks(o.Nodes, c.base+portOffsets[3], func(node int) string { return c.at(3, node) })
+	if err != nil {
+		return err
+	}
+	for k := 1; k <= o.Nodes; k++ {
+		words := slices.Clone(o.Args)
+		for to := 1; to <= o.Nodes; to++ {
+			address := c.at(3, k)
+			if to != k {
+				address = c.Links.address(k, to)
+			}
+			words = append(words, fmt.Sprintf("--set=cluster_formation.classic_config.nodes.%d=n%d@%s", to, to, address))
+		}
+		n := c.newNode(k, words...)
+		if err := n.Restart(); err != nil {
+			return err
+		}
+		c.Nodes = append(c.Nodes, n)
+	}
+	for _, n := range c.Nodes {
+		if err := n.AwaitReady(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// newNode describes a node that is started by itself, with more arguments.
+func (c *Cluster) newNode(number int, more ...string) *Node {
+	name := "n" + strconv.Itoa(number)
+	home := filepath.Join(c.dir, "data", name)
+	n := &Node{Number: number, AMQP: c.at(0, number), HTTP: c.at(1, number), dir: c.dir}
+	for _, word := range append([]string{
+		c.binary, "server", "--node-name", name, "--data-dir", home, "--set=listeners.tcp.default=" + n.AMQP,
+		"--set=management.tcp.listener=" + n.HTTP, "--set=prometheus.tcp.listener=" + c.at(2, number),
+		"--set=cluster.listener=" + c.at(3, number), "--set=log.file=" + filepath.Join(home, "quorate.log"),
+	}, more...) {
+		n.Command += "'" + word + "' "
+	}
+	return n
 }
 
 func (c *Cluster) start(ctx context.Context, nodes int) error {
@@ -180,19 +241,7 @@ func (c *Cluster) complete(nodes int) error {
 // AddNode starts one more node, which joins the cluster through its first one,
 // and waits until it serves clients. Options.More says how many there can be.
 func (c *Cluster) AddNode(ctx context.Context) (*Node, error) {
-	k := len(c.Nodes)
-	at := func(offset int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(c.base+offset)) }
-	name := "n" + strconv.Itoa(k+1)
-	home := filepath.Join(c.dir, "data", name)
-	n := &Node{Number: k + 1, AMQP: at(k), HTTP: at(portOffsets[1] + k), dir: c.dir}
-	for _, word := range []string{
-		c.binary, "server", "--node-name", name, "--data-dir", home, "--set=listeners.tcp.default=" + n.AMQP,
-		"--set=management.tcp.listener=" + n.HTTP, "--set=prometheus.tcp.listener=" + at(portOffsets[2]+k),
-		"--set=cluster.listener=" + at(portOffsets[3]+k), "--set=log.file=" + filepath.Join(home, "quorate.log"),
-		"--set=cluster_formation.join=" + at(portOffsets[3]),
-	} {
-		n.Command += "'" + word + "' "
-	}
+	n := c.newNode(len(c.Nodes)+1, "--set=cluster_formation.join="+c.at(3, 1))
 	if err := n.Restart(); err != nil {
 		return nil, err
 	}
@@ -280,6 +329,9 @@ func (c *Cluster) Stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	var errs []error
+	if c.Links != nil {
+		errs = append(errs, c.Links.Heal())
+	}
 	for _, n := range c.Nodes {
 		if !n.Alive() {
 			errs = append(errs, fmt.Errorf("node %d had ended by itself", n.Number))
@@ -303,6 +355,9 @@ func (c *Cluster) Stop() error {
 			errs = append(errs, c.dev.Process.Kill())
 			<-c.done
 		}
+	}
+	if c.Links != nil {
+		c.Links.close()
 	}
 	return errors.Join(append(errs, c.guard.Close())...)
 }

@@ -23,7 +23,7 @@ var silentRows = []row{
 	{id: "C10", what: "a consumer's node is silent for less than the disconnected timeout: nothing is redelivered; after it acks work", in: "C11"},
 	{id: "C11", what: "the same for longer: redelivered elsewhere, not as failed; late acks are harmless", run: nodeFallsSilent},
 	{id: "C11a", what: "an exclusive consumer whose node stays silent for longer makes way; it is told when its node is back", in: "C11"},
-	{id: "C12", what: "a consumer's node is killed: redelivered at once, as failed", run: func(t *T) {
+	{id: "C12", what: "a consumer's node is killed: redelivered as soon as it is certain, as failed", run: func(t *T) {
 		q := t.queue("q")
 		n, others := t.followers(q)
 		s := t.slowOn(t.openAt(n), q, "slow")

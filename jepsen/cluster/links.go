@@ -1,0 +1,312 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+)
+
+const (
+	// pieceBytes is what a proxy reads at a time, and pieces how many of them it
+	// keeps while they are delayed; then the sender has to wait.
+	pieceBytes, pieces = 64 << 10, 256
+	// proxyDial bounds how long a proxy takes to reach a node.
+	proxyDial = time.Second
+)
+
+// Links are the links between the nodes of a cluster, each of which passes
+// through a proxy of its own, and can be broken. Nodes are named by their
+// numbers. All methods can be called at any time.
+//
+// A link from one node to another is a connection that the first one has
+// dialled; nodes have one in either direction, and on each of them bytes flow
+// both ways. Refuse is about who dials, Cut and Delay about which way bytes flow,
+// on both connections.
+//
+// One thing differs from a network: a node whose process has ended is reached
+// by its proxy only, so others find their connections closed, not refused.
+type Links struct {
+	nodes   int
+	target  func(node int) string
+	port    int
+	mu      sync.Mutex
+	proxies map[pair]*proxy
+	ways    map[pair]*way
+	closed  bool
+	done    sync.WaitGroup
+}
+
+// pair is an ordered pair of nodes.
+type pair struct{ from, to int }
+
+// newLinks opens the proxies for nodes whose peer listeners are at target.
+// Whoever owns port has it on all loopback addresses.
+func newLinks(nodes, port int, target func(node int) string) (*Links, error) {
+	l := &Links{nodes: nodes, target: target, port: port, proxies: map[pair]*proxy{}, ways: map[pair]*way{}}
+	for from := 1; from <= nodes; from++ {
+		for to := 1; to <= nodes; to++ {
+			if from != to {
+				p := pair{from, to}
+				l.proxies[p] = &proxy{links: l, pair: p, conns: map[net.Conn]struct{}{}}
+				l.ways[p] = &way{}
+			}
+		}
+	}
+	for _, p := range l.proxies {
+		if err := p.open(); err != nil {
+			l.close()
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+// address is where a node reaches another one. Each proxy has a loopback
+// address to itself, so that nobody can take its port while it is closed.
+func (l *Links) address(from, to int) string { return fmt.Sprintf("127.1.%d.%d:%d", from, to, l.port) }
+
+// Refuse has the connections that one node dials to another refused, and resets
+// those that are open.
+func (l *Links) Refuse(from, to int) { l.proxies[pair{from, to}].shut() }
+
+// Cut holds back what flows from one node to another. Nothing is lost: it
+// flows on when the cut has healed, as TCP sends again.
+func (l *Links) Cut(from, to int) { l.ways[pair{from, to}].hold() }
+
+// Delay holds back for so long what flows from one node to another.
+func (l *Links) Delay(from, to int, by time.Duration) { l.ways[pair{from, to}].delay(by) }
+
+// RefuseNode has all links of a node refused, in both directions.
+func (l *Links) RefuseNode(node int) { l.each(node, l.Refuse) }
+
+// Isolate cuts all links of a node, in both directions.
+func (l *Links) Isolate(node int) { l.each(node, l.Cut) }
+
+func (l *Links) each(node int, do func(from, to int)) {
+	for other := 1; other <= l.nodes; other++ {
+		if other != node {
+			do(node, other)
+			do(other, node)
+		}
+	}
+}
+
+// Heal ends all that Refuse, Cut and Delay have done.
+func (l *Links) Heal() error {
+	for _, w := range l.ways {
+		w.flow()
+	}
+	var errs []error
+	for _, p := range l.proxies {
+		errs = append(errs, p.open())
+	}
+	return errors.Join(errs...)
+}
+
+func (l *Links) close() {
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
+	for _, p := range l.proxies {
+		p.shut()
+	}
+	for _, w := range l.ways {
+		w.flow()
+	}
+	l.done.Wait()
+}
+
+// proxy passes on the connections that one node dials to another.
+type proxy struct {
+	links *Links
+	pair
+
+	mu       sync.Mutex
+	listener net.Listener // nil: connections are refused
+	conns    map[net.Conn]struct{}
+}
+
+// open accepts connections; it does nothing if it does already.
+func (p *proxy) open() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.listener != nil {
+		return nil
+	}
+	listener, err := net.Listen("tcp", p.links.address(p.from, p.to))
+	if err != nil {
+		return fmt.Errorf("proxy from node %d to node %d: %w", p.from, p.to, err)
+	}
+	p.listener = listener
+	p.links.start(func() { p.accept(listener) })
+	return nil
+}
+
+// start runs f on a goroutine that close waits for.
+func (l *Links) start(f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closed {
+		l.done.Go(f)
+	}
+}
+
+// shut refuses connections and resets those that are open.
+func (p *proxy) shut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.listener != nil {
+		_ = p.listener.Close()
+		p.listener = nil
+	}
+	for c := range p.conns {
+		reset(c)
+	}
+	clear(p.conns)
+}
+
+func reset(c net.Conn) {
+	_ = c.(*net.TCPConn).SetLinger(0)
+	_ = c.Close()
+}
+
+func (p *proxy) accept(listener net.Listener) {
+	for {
+		c, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		p.links.start(func() { p.pass(listener, c) })
+	}
+}
+
+// pass joins a connection to one to the node that was meant.
+func (p *proxy) pass(from net.Listener, c net.Conn) {
+	to, err := net.DialTimeout("tcp", p.links.target(p.to), proxyDial)
+	if err != nil {
+		reset(c)
+		return
+	}
+	p.mu.Lock()
+	if p.listener != from {
+		p.mu.Unlock()
+		reset(c)
+		reset(to)
+		return
+	}
+	p.conns[c], p.conns[to] = struct{}{}, struct{}{}
+	p.mu.Unlock()
+	var both sync.WaitGroup
+	both.Go(func() { p.links.ways[p.pair].carry(to, c) })
+	both.Go(func() { p.links.ways[pair{p.to, p.from}].carry(c, to) })
+	both.Wait()
+	p.mu.Lock()
+	delete(p.conns, c)
+	delete(p.conns, to)
+	p.mu.Unlock()
+	_, _ = c.Close(), to.Close()
+}
+
+// way is how bytes flow from one node to another, on all connections.
+type way struct {
+	mu     sync.Mutex
+	healed chan struct{} // closed when they flow again; nil: they do
+	by     time.Duration
+}
+
+func (w *way) hold() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.healed == nil {
+		w.healed = make(chan struct{})
+	}
+}
+
+func (w *way) delay(by time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.by = by
+}
+
+func (w *way) flow() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.by = 0
+	if w.healed != nil {
+		close(w.healed)
+		w.healed = nil
+	}
+}
+
+// state is for how long bytes are delayed, and what is to be waited for before
+// they flow; nil: nothing.
+func (w *way) state() (time.Duration, <-chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.by, w.healed
+}
+
+// piece is what was read at once; without bytes it is the end.
+type piece struct {
+	bytes []byte
+	due   time.Time
+}
+
+// carry passes on what flows one way on one connection, and its end.
+func (w *way) carry(to, from net.Conn) {
+	queue := make(chan piece, pieces)
+	gone := make(chan struct{}) // nobody takes pieces any more
+	var reader sync.WaitGroup
+	reader.Go(func() { w.read(from, queue, gone) })
+	for p := range queue {
+		w.wait(p.due)
+		if p.bytes == nil {
+			break
+		}
+		if _, err := to.Write(p.bytes); err != nil {
+			break
+		}
+	}
+	close(gone)
+	_, _ = to.Close(), from.Close() // one way without the other is no use to a node
+	reader.Wait()
+}
+
+func (w *way) read(from net.Conn, queue chan<- piece, gone <-chan struct{}) {
+	defer close(queue)
+	for {
+		bytes := make([]byte, pieceBytes)
+		n, err := from.Read(bytes)
+		by, _ := w.state()
+		p := piece{bytes[:n], time.Now().Add(by)}
+		if n == 0 {
+			p.bytes = nil
+		}
+		select {
+		case queue <- p:
+		case <-gone:
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// wait returns when what is due may flow.
+func (w *way) wait(due time.Time) {
+	if left := time.Until(due); left > 0 {
+		timer := time.NewTimer(left)
+		defer timer.Stop()
+		<-timer.C
+	}
+	for {
+		_, healed := w.state()
+		if healed == nil {
+			return
+		}
+		<-healed
+	}
+}

@@ -1,0 +1,119 @@
+package cluster
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// mustLinks opens the links of two nodes that send back what they get.
+func mustLinks(t *testing.T) *Links {
+	t.Helper()
+	base, guard, err := freePorts(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = guard.Close() })
+	echo, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = echo.Close() })
+	go func() {
+		for {
+			c, err := echo.Accept()
+			if err != nil {
+				return
+			}
+			go func() { _, _ = io.Copy(c, c) }()
+		}
+	}()
+	l, err := newLinks(2, base+portOffsets[3], func(int) string { return echo.Addr().String() })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.close)
+	return l
+}
+
+func mustDial(t *testing.T, l *Links, from, to int) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", l.address(from, to))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// echoed sends a byte and waits for it to come back.
+func echoed(c net.Conn, patience time.Duration) error {
+	if _, err := c.Write([]byte{7}); err != nil {
+		return err
+	}
+	_ = c.SetReadDeadline(time.Now().Add(patience))
+	_, err := c.Read(make([]byte, 1))
+	return err
+}
+
+func TestRefusedLink(t *testing.T) {
+	l := mustLinks(t)
+	there, back := mustDial(t, l, 1, 2), mustDial(t, l, 2, 1)
+	if err := echoed(there, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	l.Refuse(1, 2)
+	l.Refuse(1, 2)
+	if err := echoed(there, time.Minute); err == nil {
+		t.Error("an open connection lives on")
+	}
+	if _, err := net.Dial("tcp", l.address(1, 2)); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("a new connection: %v", err)
+	}
+	if err := echoed(back, time.Minute); err != nil {
+		t.Errorf("the other direction: %v", err)
+	}
+	if err := l.Heal(); err != nil {
+		t.Fatal(err)
+	}
+	if err := echoed(mustDial(t, l, 1, 2), time.Minute); err != nil {
+		t.Errorf("after it has healed: %v", err)
+	}
+}
+
+// A cut is about the way of the bytes, whoever dialled, and loses none.
+func TestCutLink(t *testing.T) {
+	l := mustLinks(t)
+	for _, dialled := range []pair{{1, 2}, {2, 1}} {
+		c := mustDial(t, l, dialled.from, dialled.to)
+		l.Cut(1, 2)
+		if err := echoed(c, 50*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%v: %v", dialled, err)
+		}
+		if err := l.Heal(); err != nil {
+			t.Fatal(err)
+		}
+		_ = c.SetReadDeadline(time.Now().Add(time.Minute))
+		if _, err := c.Read(make([]byte, 1)); err != nil {
+			t.Errorf("%v, healed: %v", dialled, err)
+		}
+	}
+}
+
+func TestDelayedLink(t *testing.T) {
+	l := mustLinks(t)
+	c := mustDial(t, l, 1, 2)
+	l.Delay(1, 2, 30*time.Millisecond)
+	l.Delay(2, 1, 30*time.Millisecond)
+	began := time.Now()
+	if err := echoed(c, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took < 60*time.Millisecond {
+		t.Errorf("there and back in %v", took)
+	}
+}
