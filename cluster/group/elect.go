@@ -54,6 +54,7 @@ type links interface {
 	Peers() []peer.PeerStatus
 	Campaign(group fsm.GroupID)
 	StepDown(group fsm.GroupID, term uint64, other string)
+	Resign(group fsm.GroupID, term uint64, other string)
 }
 
 // replica is what elections need of a Group.
@@ -314,7 +315,8 @@ func (e *elections) advance(v *vacancy, l *look) bool {
 		v.standings[e.node] = mine
 		for _, n := range alive {
 			if n != e.node {
-				l.ask[n] = appendItem(l.ask[n], item{kind: itemAsk, group: v.group.Spec().Group, standing: mine, barred: v.barred[e.node]})
+				_, term := v.group.role()
+				l.ask[n] = appendItem(l.ask[n], item{kind: itemAsk, group: v.group.Spec().Group, term: term, standing: mine, barred: v.barred[e.node]})
 			}
 		}
 	}
@@ -472,6 +474,11 @@ func (e *elections) receive(from string, items []byte, now time.Time) {
 		if g == nil {
 			continue
 		}
+		// A leader that raft has not told yet that others have gone on to a later
+		// term gives way: they take nothing from it.
+		if role, term := g.role(); role == raft.Leader && term < it.term {
+			e.links.Resign(it.group, it.term, from)
+		}
 		if it.kind == itemAsk {
 			answer = appendItem(answer, e.answer(g, from))
 		}
@@ -484,7 +491,8 @@ func (e *elections) receive(from string, items []byte, now time.Time) {
 
 // answer says where this replica stands, or that the group has a leader.
 func (e *elections) answer(g replica, from string) item {
-	it := item{kind: itemStanding, group: g.Spec().Group, standing: g.standing(), barred: g.barred()}
+	_, term := g.role()
+	it := item{kind: itemStanding, group: g.Spec().Group, term: term, standing: g.standing(), barred: g.barred()}
 	leader := g.Leader()
 	if leader != "" && leader != from && (leader == e.node || e.links.Alive(leader)) {
 		it.kind = itemLed
@@ -500,10 +508,13 @@ func (e *elections) note(from string, it item, now time.Time) {
 		return
 	}
 	v.standings[from], v.barred[from] = it.standing, it.barred
-	switch it.kind {
-	case itemStanding, itemAsk: // who asks has no leader either, perhaps only since it last said so
+	_, term := v.group.role()
+	switch {
+	case it.kind != itemLed: // who asks has no leader either, perhaps only since it last said so
 		delete(v.led, from)
-	case itemLed:
+	case it.term < term: // raft takes nothing from that leader here
+		delete(v.led, from)
+	default:
 		v.led[from] = now
 		if v.group.Leader() == from {
 			delete(e.vacancies, it.group) // the leader itself says so
@@ -522,6 +533,7 @@ func (e *elections) send(node string, items []byte) {
 type item struct {
 	kind     byte
 	group    fsm.GroupID
+	term     uint64 // that raft is in
 	standing standing
 	barred   bool // who says so must not lead
 }
@@ -531,7 +543,7 @@ const (
 	itemStanding = 2
 	itemLed      = 3    // the group has a leader that I reach
 	itemBarred   = 0x80 // added to the kind
-	itemSize     = 1 + 4 + 8 + 8
+	itemSize     = 1 + 4 + 8 + 8 + 8
 )
 
 func appendItem(dst []byte, it item) []byte {
@@ -541,6 +553,7 @@ func appendItem(dst []byte, it item) []byte {
 	}
 	dst = append(dst, kind)
 	dst = binary.BigEndian.AppendUint32(dst, uint32(it.group))
+	dst = binary.BigEndian.AppendUint64(dst, it.term)
 	dst = binary.BigEndian.AppendUint64(dst, it.standing.term)
 	return binary.BigEndian.AppendUint64(dst, it.standing.index)
 }
@@ -548,6 +561,7 @@ func appendItem(dst []byte, it item) []byte {
 func parseItem(b []byte) item {
 	return item{
 		kind: b[0] &^ itemBarred, barred: b[0]&itemBarred != 0, group: fsm.GroupID(binary.BigEndian.Uint32(b[1:])),
-		standing: standing{binary.BigEndian.Uint64(b[5:]), binary.BigEndian.Uint64(b[13:])},
+		term:     binary.BigEndian.Uint64(b[5:]),
+		standing: standing{binary.BigEndian.Uint64(b[13:]), binary.BigEndian.Uint64(b[21:])},
 	}
 }

@@ -43,6 +43,7 @@ type pretendNode struct {
 	candidate bool
 
 	quarantined bool
+	stubborn    bool // it does not give way
 }
 
 func newPretend(t *testing.T, members ...string) *pretend {
@@ -86,6 +87,14 @@ func (n *pretendNode) role() (raft.RaftState, uint64) {
 }
 
 func (n *pretendNode) StepDown(fsm.GroupID, uint64, string) { n.candidate = false }
+
+// Resign is what raft does in a leader that hears of a later term.
+func (n *pretendNode) Resign(_ fsm.GroupID, term uint64, _ string) {
+	if n.leader == n.name && n.term < term && !n.stubborn {
+		n.leader, n.term = "", term
+		n.elections.vacant(n)
+	}
+}
 
 // yieldTo lets the other one campaign.
 func (n *pretendNode) yieldTo(node string) {
@@ -506,6 +515,33 @@ func TestElectNoticedLater(t *testing.T) {
 	p.mustCampaign("b")
 }
 
+// A leader of an earlier term, which raft's heartbeats have not told, keeps nobody
+// from an election: it hears of the later term and gives way.
+func TestElectStaleLeader(t *testing.T) {
+	for _, stubborn := range []bool{false, true} {
+		p := newPretend(t, "a", "b", "c")
+		for _, n := range p.nodes {
+			n.open, n.term, n.log = true, 3, standing{2, 9}
+		}
+		a := p.nodes["a"]
+		a.leader, a.term, a.stubborn = "a", 2, stubborn
+		p.nodes["b"].elections.vacant(p.nodes["b"])
+		p.nodes["c"].elections.vacant(p.nodes["c"])
+		p.run(100 * time.Millisecond)
+		if (a.leader == "a" && a.term == 2) != stubborn {
+			t.Fatalf("stubborn %v: the leader of term 2 knows %q in term %d", stubborn, a.leader, a.term)
+		}
+		p.run(3 * time.Second)
+		if len(p.campaigners()) == 0 {
+			t.Fatal("nobody campaigns: a leader of an earlier term keeps them from it")
+		}
+		p.mustLead(p.nodes["b"].leader)
+		if p.nodes["b"].leader == "" || p.nodes["b"].term < 4 {
+			t.Errorf("%q leads in term %d", p.nodes["b"].leader, p.nodes["b"].term)
+		}
+	}
+}
+
 // A leader that raft knows of ends the search, also if nobody has told.
 func TestElectUntold(t *testing.T) {
 	p := newPretend(t, "a", "b", "c")
@@ -565,8 +601,8 @@ func TestElectClosed(t *testing.T) {
 // Items survive the wire; what is cut short is left alone.
 func TestElectionItems(t *testing.T) {
 	items := []item{
-		{itemAsk, 7, standing{3, 4}, false}, {itemStanding, 7, standing{3, 4}, true},
-		{itemLed, 1<<32 - 1, standing{1 << 63, 1<<64 - 1}, false},
+		{itemAsk, 7, 5, standing{3, 4}, false}, {itemStanding, 7, 6, standing{3, 4}, true},
+		{itemLed, 1<<32 - 1, 1<<64 - 2, standing{1 << 63, 1<<64 - 1}, false},
 	}
 	var b []byte
 	for _, it := range items {
