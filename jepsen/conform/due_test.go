@@ -142,23 +142,31 @@ const gone = -1
 func (t *T) quietly(queue string, n int) {
 	t.Helper()
 	t.eventually(fmt.Sprintf("%s has %d ready messages by itself", queue, n), func() error {
-		have := gone
-		for _, node := range t.Nodes {
-			replicas, err := node.ReplicasOf(t.ctx, queue)
-			if err != nil {
-				return err
-			}
-			for _, r := range replicas {
-				if r.Leader {
-					have = int(r.Ready)
-				}
-			}
-		}
-		if have != n {
-			return fmt.Errorf("%d", have)
+		if have, led := t.glance(queue); have != n || n != gone && !led {
+			return fmt.Errorf("%d, led: %v", have, led)
 		}
 		return nil
 	})
+}
+
+// quiet is how long before its instant a queue is asked for the last time.
+const quiet = 200 * time.Millisecond
+
+// glance returns how many messages a queue has ready, by its leader's replica
+// if it is led, and gone if no node has a replica.
+func (t *T) glance(queue string) (ready int, led bool) {
+	t.Helper()
+	ready = gone
+	for _, node := range t.Nodes {
+		replicas, err := node.ReplicasOf(t.ctx, queue)
+		t.must(err)
+		for _, r := range replicas {
+			if !led {
+				ready, led = int(r.Ready), r.Leader
+			}
+		}
+	}
+	return ready, led
 }
 
 // eventually repeats a check until it holds.

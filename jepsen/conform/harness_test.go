@@ -368,8 +368,14 @@ func (t *T) exists(queue string) bool {
 // instant.
 func (t *T) readyUntil(queue string, n int, until time.Time) {
 	t.Helper()
-	t.holdsUntil(until, func() error {
+	t.holdsUntil(until.Add(-quiet), func() error {
 		if have := t.ready(queue); have != n {
+			return fmt.Errorf("%s has %d ready messages, not %d", queue, have, n)
+		}
+		return nil
+	})
+	t.holdsUntil(until, func() error {
+		if have, led := t.glance(queue); led && have != n {
 			return fmt.Errorf("%s has %d ready messages, not %d", queue, have, n)
 		}
 		return nil
@@ -379,8 +385,14 @@ func (t *T) readyUntil(queue string, n int, until time.Time) {
 // existsUntil checks that there is a queue all the time until an instant.
 func (t *T) existsUntil(queue string, until time.Time) {
 	t.Helper()
-	t.holdsUntil(until, func() error {
+	t.holdsUntil(until.Add(-quiet), func() error {
 		if !t.exists(queue) {
+			return fmt.Errorf("%s is gone", queue)
+		}
+		return nil
+	})
+	t.holdsUntil(until, func() error {
+		if have, _ := t.glance(queue); have == gone {
 			return fmt.Errorf("%s is gone", queue)
 		}
 		return nil
