@@ -41,7 +41,8 @@ type Connection interface {
 // from one goroutine at a time, never during a blocking call. Written may be
 // called at any time.
 type Session interface {
-	// Publish routes a message. An error is the channel's: the message went
+	// Publish routes a message. fsm.ErrNotFresh: it has to be published again
+	// after Refresh. Any other error is the channel's. Either way the message went
 	// nowhere and SessionEvents.Settled is not called for it. routed false:
 	// no queue wants it, and again Settled is not called. p is the caller's
 	// again on return, all but p.Payload; its strings, Schedule and Delay never change.
@@ -49,11 +50,8 @@ type Session interface {
 	// Check returns the error that Publish would return, and publishes nothing.
 	// It is called as Publish is.
 	Check(p *fsm.Publish) error
-	// Behind reports whether the broker's view lacks what it knows to be
-	// defined: a message that has come from another node may be about that.
-	Behind() bool
-	// Refresh brings the broker's view up to date: it knows then what a client
-	// of any node has been told is done.
+	// Refresh returns when the broker knows all that a client of any node has
+	// been told is done, or with ctx. It may be called during another call.
 	Refresh(ctx context.Context) error
 	// ReplyName is the routing key of replies to this channel. It may be called
 	// at any time.

@@ -53,6 +53,7 @@ type channel struct {
 	queueBytes  int
 	waiting     bool          // the reader waits for room in queue
 	room        chan struct{} // capacity 1
+	adrift      bool          // publishes that wait for routes have been given up
 	settles     []lateSettle  // of deliveries written while busy
 	taken       []held        // scratch
 	ids         []uint64      // scratch
@@ -198,7 +199,7 @@ func (ch *channel) begin(r *request) (next *request, queued bool) {
 	if r.blocks() {
 		next = new(request)
 		*next = *r
-	} else if err := ch.perform(r); errors.Is(err, errUnrouted) {
+	} else if err := ch.perform(r); errors.Is(err, fsm.ErrNotFresh) {
 		next = new(request)
 		*next = *r
 	} else if err != nil {
@@ -273,7 +274,7 @@ func (ch *channel) next() *request {
 		if r.blocks() {
 			return &r
 		}
-		if err := ch.perform(&r); errors.Is(err, errUnrouted) {
+		if err := ch.perform(&r); errors.Is(err, fsm.ErrNotFresh) {
 			return &r
 		} else if err != nil {
 			ch.raise(err, r.id())
@@ -337,13 +338,13 @@ func (ch *channel) block(r *request) error {
 		ch.closeByServer()
 		return nil
 	}
+	if r.kind == requestPublish {
+		return ch.publishLater(&r.message)
+	}
 	ctx, cancel := context.WithTimeout(ch.conn.ctx, ch.conn.server.cfg.OperationTimeout)
 	defer cancel()
-	switch r.kind {
-	case requestTask:
+	if r.kind == requestTask {
 		return r.task(ctx)
-	case requestPublish:
-		return ch.publishLater(ctx, &r.message)
 	}
 	return ch.call(ctx, r.method)
 }

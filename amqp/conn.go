@@ -48,6 +48,7 @@ type conn struct {
 	// ctx ends calls of the broker when nobody is there any more to be told.
 	ctx    context.Context
 	cancel context.CancelFunc
+	leaves atomic.Bool // the reader has stopped
 
 	// Reader only.
 	channels  map[uint16]*channel
@@ -308,6 +309,7 @@ func (c *conn) linger(limit time.Duration) {
 // teardown gives everything behind the connection back. The reader has
 // stopped. orderly: methods under way are waited for.
 func (c *conn) teardown(orderly bool) {
+	c.leaves.Store(true)
 	if orderly {
 		c.tasks.wait()
 	} else {

@@ -27,7 +27,6 @@ const (
 type message struct {
 	publish              fsm.Publish
 	mandatory, immediate bool
-	refreshed            bool   // the broker is known to be up to date about its queue
 	size                 uint64 // of the body
 	// fields are the encoded headers as published, if those in the payload
 	// are not the same; else nil.

@@ -106,7 +106,7 @@ func (ch *channel) call(ctx context.Context, m wire.Method) error {
 	case *wire.BasicGet:
 		return ch.get(ctx, m)
 	case *wire.TxCommit:
-		return ch.commitTx(ctx)
+		return ch.commitTx()
 	}
 	return errUnimplementedMethod(wire.ID(m))
 }

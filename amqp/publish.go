@@ -2,8 +2,8 @@ package amqp
 
 import (
 	"context"
-	"errors"
-	"log/slog"
+	"slices"
+	"time"
 
 	"github.com/quorate/quorate/amqp/wire"
 	"github.com/quorate/quorate/fsm"
@@ -24,40 +24,63 @@ func (ch *channel) publish(m *message) error {
 	return ch.enqueue(m)
 }
 
-// errUnrouted says that a message has to be published once more when the
-// broker's view is up to date: its queue may have been declared, its exchange
-// bound, at another node a moment ago.
-var errUnrouted = errors.New("no queue in this view")
-
 // publishLater publishes a message for which the broker must be asked first.
 // Busy is set, the gate is not held.
-func (ch *channel) publishLater(ctx context.Context, m *message) error {
-	if err := ch.askRequester(ctx, m); err != nil {
-		return err
+func (ch *channel) publishLater(m *message) error {
+	if !ch.awaitRoutes() {
+		return nil
 	}
-	for {
-		ch.gate.Lock()
-		if ch.closing {
-			ch.gate.Unlock()
-			return nil
-		}
-		err := ch.publish(m)
-		ch.gate.Unlock()
-		if !errors.Is(err, errUnrouted) {
+	if m.isReply() {
+		ctx, cancel := context.WithTimeout(ch.conn.ctx, ch.conn.server.cfg.OperationTimeout)
+		defer cancel()
+		if err := ch.askRequester(ctx, m); err != nil {
 			return err
 		}
-		ch.refresh(ctx, m)
 	}
+	ch.gate.Lock()
+	defer ch.gate.Unlock()
+	if ch.closing {
+		return nil
+	}
+	m.publish.Fresh = true
+	return ch.publish(m)
 }
 
-// refresh brings the broker's view up to date for a message. If that fails the
-// present one must do.
-func (ch *channel) refresh(ctx context.Context, m *message) {
-	if err := ch.session.Refresh(ctx); err != nil {
-		ch.conn.log.Debug("view not refreshed", slog.Any("error", err))
+// routesPace is how often who waits for routes looks whether the channel ends.
+const routesPace = time.Second
+
+// awaitRoutes returns when the broker knows for certain where messages go: for
+// as long as it does not, publishes wait, and stay unconfirmed. It returns false
+// if the channel has ended meanwhile, or its client has asked for that and has
+// waited long enough; what is waiting goes nowhere then. Busy is set, the gate
+// is not held.
+func (ch *channel) awaitRoutes() bool {
+	var asked time.Time
+	for !ch.goesAdrift(&asked) {
+		ctx, cancel := context.WithTimeout(ch.conn.ctx, routesPace)
+		err := ch.session.Refresh(ctx)
+		cancel()
+		if err == nil {
+			return true
+		}
 	}
-	m.refreshed = true
+	return false
 }
+
+// goesAdrift reports whether publishes are not to wait for routes any more.
+// asked is when the client was first seen to have asked for the channel's end.
+func (ch *channel) goesAdrift(asked *time.Time) bool {
+	ch.gate.Lock()
+	defer ch.gate.Unlock()
+	if asked.IsZero() && (ch.conn.leaves.Load() || slices.ContainsFunc(ch.queue, isClose)) {
+		*asked = time.Now()
+	}
+	late := !asked.IsZero() && time.Since(*asked) >= ch.conn.server.cfg.OperationTimeout
+	ch.adrift = ch.adrift || late || ch.closing || ch.state != channelOpen || ch.conn.ctx.Err() != nil
+	return ch.adrift
+}
+
+func isClose(r request) bool { return r.kind == requestClose }
 
 // prepare makes m the message that is being published; nil: none is.
 func (ch *channel) prepare(m *message) {
@@ -82,10 +105,8 @@ func (ch *channel) enqueue(m *message) error {
 	switch {
 	case routed:
 		return nil
-	case !m.refreshed && (err == nil && p.Exchange == "" || ch.session.Behind()):
-		return errUnrouted
 	case err != nil:
-		return err // the channel's end releases what was added
+		return err // fsm.ErrNotFresh, or the channel's end releases what was added
 	}
 	if m.mandatory {
 		ch.Returned(p.Payload)

@@ -134,7 +134,7 @@ func (c *commit) finish() {
 
 // commitTx does tx.commit. The settlements go out after all publishes were
 // accepted: if one is refused, or its outcome is not known, nothing is settled.
-func (ch *channel) commitTx(ctx context.Context) error {
+func (ch *channel) commitTx() error {
 	ch.gate.Lock()
 	t := ch.tx
 	ch.gate.Unlock()
@@ -144,7 +144,7 @@ func (ch *channel) commitTx(ctx context.Context) error {
 	// Nobody else touches the transaction while busy is set.
 	publishes := t.publishes
 	*t = transaction{}
-	if err := ch.commitPublishes(ctx, publishes); err != nil {
+	if err := ch.commitPublishes(publishes); err != nil {
 		return err
 	}
 	ch.gate.Lock()
@@ -177,21 +177,21 @@ func (ch *channel) settleTx() {
 
 // commitPublishes publishes messages and returns when all their queues have
 // them. If one cannot be published any more, none is.
-func (ch *channel) commitPublishes(ctx context.Context, publishes []message) error {
+func (ch *channel) commitPublishes(publishes []message) error {
 	if len(publishes) == 0 {
 		return nil
 	}
-	refreshed := false
+	if !ch.awaitRoutes() {
+		return errTxMode(wire.IDTxCommit, "partial tx completion")
+	}
+	ctx, cancel := context.WithTimeout(ch.conn.ctx, ch.conn.server.cfg.OperationTimeout)
+	defer cancel()
 	for i := range publishes {
 		m := &publishes[i]
+		m.publish.Fresh = true
 		if err := ch.askRequester(ctx, m); err != nil {
 			return err
 		}
-		if m.publish.Exchange == "" && !refreshed {
-			ch.refresh(ctx, m)
-			refreshed = true
-		}
-		m.refreshed = refreshed
 	}
 	c, err := ch.publishAll(publishes)
 	if err != nil || c == nil {

@@ -75,7 +75,7 @@ func (n *Node) drains(node string) bool {
 }
 
 func (n *Node) setDraining(ctx context.Context, draining bool) error {
-	r, err := n.Propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_SetDraining{
+	r, err := n.Note(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_SetDraining{
 		SetDraining: &logpb.SetDraining{Name: n.config.Name, Draining: draining},
 	}})
 	if err != nil {

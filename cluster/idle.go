@@ -122,7 +122,7 @@ func (n *Node) expire(i idler, now fsm.Time) {
 func (n *Node) proposeIdle(c *logpb.CatalogCommand) bool {
 	ctx, cancel := context.WithTimeout(n.life, settleWait)
 	defer cancel()
-	r, err := n.Propose(ctx, c)
+	r, err := n.Note(ctx, c)
 	if err != nil {
 		n.slog.Debug("idle exchange: the catalog does not answer", "error", err)
 		return false

@@ -193,7 +193,7 @@ func (n *Node) givePlace(ctx context.Context, ask *peerpb.Ask) error {
 		}
 		n.slog.Info("node is admitted", "node", ask.Node, "address", ask.Address, "replaces", known)
 	}
-	results, err := n.Propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_AdmitNode{
+	results, err := n.Note(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_AdmitNode{
 		AdmitNode: &logpb.AdmitNode{Name: ask.Node, PeerAddress: ask.Address, Identity: ask.Identity},
 	}})
 	if err != nil {

@@ -369,7 +369,7 @@ func numbers(ids []fsm.NodeID) []uint32 {
 func (p *placer) propose(x *plan, c *logpb.CatalogCommand) {
 	ctx, cancel := context.WithTimeout(p.quit, placeCall)
 	defer cancel()
-	results, err := p.node.Propose(ctx, c)
+	results, err := p.node.Note(ctx, c)
 	if err == nil {
 		err = catalog.Refused(results[0])
 	}

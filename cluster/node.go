@@ -171,9 +171,10 @@ func (n *Node) open() error {
 		n.host.PeerChanged(ev)
 		n.broker.PeerChanged(ev)
 		n.shortages.peerChanged(ev)
+		n.catalog.PeerChanged(ev)
 	})
 	n.catalog = group.NewCatalog(group.CatalogConfig{
-		Node: c.Name, Store: n.stable, Mesh: n.mesh, Kind: broker.KindCatalog, Newest: c.Versions.Newest,
+		Node: c.Name, Store: n.stable, Mesh: n.mesh, Kind: broker.KindCatalog, KindApplied: broker.KindApplied, Incarnation: n.incarnation, Newest: c.Versions.Newest,
 		Clock: n.clock.Now, Exit: c.Exit, Logger: c.Logger, Changed: n.catalogChanged,
 	})
 	if err := n.resume(); err != nil {
@@ -345,6 +346,17 @@ func (n *Node) View() *catalog.View { return n.catalog.View() }
 
 // Refresh brings the view up to date, see broker.Catalog.
 func (n *Node) Refresh(ctx context.Context) error { return n.catalog.Refresh(ctx) }
+
+// Fresh reports whether this node may route by its view, see broker.Catalog.
+func (n *Node) Fresh() bool { return n.catalog.Fresh() }
+
+// Converge waits for the other nodes, see broker.Catalog.
+func (n *Node) Converge(ctx context.Context) error { return n.catalog.Converge(ctx) }
+
+// Note commits what nobody is told of, see broker.Catalog.
+func (n *Node) Note(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
+	return n.catalog.Note(ctx, commands...)
+}
 
 // Propose commits catalog commands, see broker.Catalog.
 func (n *Node) Propose(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {

@@ -1,6 +1,14 @@
 package fsm
 
-import "github.com/quorate/quorate/proto/logpb"
+import (
+	"errors"
+
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// ErrNotFresh is what a message is not published for: the broker does not know
+// for certain where it has to go, for now. No client is told of it.
+var ErrNotFresh = errors.New("the routes may be out of date")
 
 // Table is an AMQP field table as the catalog keeps it; nil is empty.
 type Table = logpb.Table
@@ -25,6 +33,9 @@ type Publish struct {
 	// Delay says how long the message waits at a delayed exchange; nil: it does
 	// not. Elsewhere it has no meaning.
 	Delay *Delay
+	// Fresh: the session has been refreshed since the message came in, so it may
+	// be routed by what the broker knows.
+	Fresh bool
 	// Mandatory: the client wants to hear if the message goes nowhere.
 	Mandatory bool
 	// TTLError, HeadersError and UserError are refusals that the front has found

@@ -98,8 +98,6 @@ func notFound(what, name string) error {
 // Refresh: there is one view.
 func (s *session) Refresh(context.Context) error { return nil }
 
-func (s *session) Behind() bool { return false }
-
 // ReplyName is a name for this channel.
 func (s *session) ReplyName() string { return fsm.ReplyName("of-this-channel") }
 

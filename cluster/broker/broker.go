@@ -28,7 +28,7 @@ import (
 // Message kinds between brokers.
 const (
 	KindStanding peer.Kind = 16 + iota // elections, see cluster/group
-	KindCatalog                        // call: a catalog entry for the catalog's leader
+	KindCatalog                        // call: to the catalog's leader, see cluster/group
 	kindSubmit
 	kindOutcomes
 	kindDeliveries
@@ -50,17 +50,25 @@ const (
 	kindCounts          // call
 	KindShortage        // what a node has too little of, see package cluster
 	kindHears           // call: whether a node hears a process of another one
+	KindApplied         // what a node has applied of the catalog, see cluster/group
 )
 
 // Catalog is the replicated catalog as the broker uses it.
 type Catalog interface {
 	// View is the newest view this node has applied.
 	View() *catalog.View
-	// Refresh returns when the view holds what anybody has been told is done.
+	// Fresh reports whether a view that is read after that holds everything
+	// that anybody has been told is done.
+	Fresh() bool
+	// Refresh returns when that is so.
 	Refresh(ctx context.Context) error
+	// Converge returns when all nodes that may route hold what the view holds.
+	Converge(ctx context.Context) error
 	// Propose commits commands in one entry and returns their results once
-	// this node's view holds them.
+	// this node's view holds them, and all nodes' that may route.
 	Propose(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error)
+	// Note is Propose of what nobody is told of: it waits for this node only.
+	Note(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error)
 }
 
 // Properties reads what the broker must know of an encoded AMQP property list.
@@ -114,7 +122,6 @@ type Config struct {
 
 // Broker serves the clients of one node.
 type Broker struct {
-	newest atomic.Uint64 // index of the catalog that other nodes know of
 	config Config
 	host   *group.Host
 	mesh   *peer.Mesh

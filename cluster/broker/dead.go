@@ -195,6 +195,9 @@ func (f *forwarder) propose(c *logpb.Command) {
 // routeLetters decides where the oldest letters without a route go. The
 // decision is in the source's log before anything is forwarded.
 func (f *forwarder) routeLetters() {
+	if !f.broker.config.Catalog.Fresh() {
+		return // the watch comes back to it
+	}
 	var letters []queue.Letter
 	var config *logpb.QueueConfig
 	f.group.View(func(m *queue.Machine) {

@@ -68,9 +68,13 @@ func (b *Broker) propose(ctx context.Context, what string, c *logpb.CatalogComma
 
 // DeclareExchange makes an exchange, or checks the one that is there.
 func (s *Session) DeclareExchange(ctx context.Context, spec fsm.ExchangeSpec) error {
-	v := s.broker().view()
+	v := s.broker().freshView(ctx)
 	if spec.Passive {
-		return v.PassiveExchange(s.by(), s.conn.vhost, spec.Name)
+		err := v.PassiveExchange(s.by(), s.conn.vhost, spec.Name)
+		if err == nil {
+			s.broker().agree(ctx)
+		}
+		return err
 	}
 	d := &logpb.DeclareExchange{
 		Vhost: s.conn.vhost, Name: spec.Name, Type: spec.Type, Durable: spec.Durable,
@@ -79,6 +83,7 @@ func (s *Session) DeclareExchange(ctx context.Context, spec fsm.ExchangeSpec) er
 	x, err := v.CheckDeclareExchange(s.by(), d)
 	if x != nil && err == nil {
 		s.broker().used(x)
+		s.broker().agree(ctx)
 	}
 	if x != nil || err != nil {
 		return err
@@ -94,7 +99,10 @@ func (s *Session) DeclareExchange(ctx context.Context, spec fsm.ExchangeSpec) er
 // DeleteExchange removes an exchange; one that is not there is fine.
 func (s *Session) DeleteExchange(ctx context.Context, name string, ifUnused bool) error {
 	m := &logpb.DeleteExchange{Vhost: s.conn.vhost, Name: name, IfUnused: ifUnused}
-	exists, err := s.broker().view().CheckDeleteExchange(s.by(), m)
+	exists, err := s.broker().freshView(ctx).CheckDeleteExchange(s.by(), m)
+	if err == nil && !exists {
+		s.broker().agree(ctx)
+	}
 	if err != nil || !exists {
 		return err
 	}
@@ -113,13 +121,10 @@ func (s *Session) bind(spec fsm.BindSpec) *logpb.Bind {
 // Bind makes a binding; one that is there already is fine.
 func (s *Session) Bind(ctx context.Context, spec fsm.BindSpec) error {
 	m := s.bind(spec)
-	var exists bool
-	err := s.upToDate(ctx, func() (err error) {
-		exists, err = s.broker().view().CheckBind(s.by(), m)
-		return err
-	})
+	exists, err := s.broker().freshView(ctx).CheckBind(s.by(), m)
 	if exists && err == nil {
 		s.broker().usedEnds(m)
+		s.broker().agree(ctx)
 	}
 	if err != nil || exists {
 		return err
@@ -148,7 +153,10 @@ func (s *Session) used(ctx context.Context, m *logpb.Bind) {
 // Unbind removes a binding; one that is not there is fine.
 func (s *Session) Unbind(ctx context.Context, spec fsm.BindSpec) error {
 	m := s.bind(spec)
-	exists, err := s.broker().view().CheckUnbind(s.by(), m)
+	exists, err := s.broker().freshView(ctx).CheckUnbind(s.by(), m)
+	if err == nil && !exists {
+		s.broker().agree(ctx)
+	}
 	if err != nil || !exists {
 		return err
 	}
@@ -171,14 +179,11 @@ func (s *Session) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.Que
 		return s.declareReplies(ctx, spec.Name)
 	}
 	if spec.Passive {
-		var q *catalog.Queue
-		err := s.upToDate(ctx, func() (err error) {
-			q, err = b.view().PassiveQueue(s.by(), s.conn.vhost, spec.Name)
-			return err
-		})
+		q, err := b.freshView(ctx).PassiveQueue(s.by(), s.conn.vhost, spec.Name)
 		if err != nil {
 			return fsm.QueueInfo{}, err
 		}
+		b.agree(ctx)
 		ask := b.count
 		if q.Local && b.view().Settings(q, b.config.Defaults).Expires != 0 {
 			ask = s.touch // the peer renews the leases of queues that are not replicated
@@ -243,10 +248,9 @@ func (s *Session) declare(ctx context.Context, spec fsm.QueueSpec, generated boo
 		s.conn.owns.Store(true)
 	}
 	d.Members = b.place(d)
-	err = s.upToDate(ctx, func() (err error) {
-		q, err = b.view().CheckDeclareQueue(s.by(), d, generated)
-		return err
-	})
+	if q, err = b.freshView(ctx).CheckDeclareQueue(s.by(), d, generated); q != nil && err == nil {
+		b.agree(ctx)
+	}
 	if q != nil || err != nil {
 		return q, false, err
 	}
@@ -343,7 +347,10 @@ const countRetry = 50 * time.Millisecond
 // DeleteQueue ends a queue, if it is unused and empty where that is asked
 // for, and removes its record.
 func (s *Session) DeleteQueue(ctx context.Context, name string, ifUnused, ifEmpty bool) (uint64, error) {
-	q, err := s.broker().view().CheckDeleteQueue(s.by(), s.conn.vhost, name)
+	q, err := s.broker().freshView(ctx).CheckDeleteQueue(s.by(), s.conn.vhost, name)
+	if q == nil && err == nil {
+		s.broker().agree(ctx)
+	}
 	if q == nil || err != nil {
 		return 0, err
 	}
@@ -373,11 +380,7 @@ func (b *Broker) removeRecord(ctx context.Context, q *catalog.Queue) error {
 
 // PurgeQueue removes the ready messages of a queue.
 func (s *Session) PurgeQueue(ctx context.Context, name string) (uint64, error) {
-	var q *catalog.Queue
-	err := s.upToDate(ctx, func() (err error) {
-		q, err = s.broker().view().UseQueue(s.by(), catalog.Read, s.conn.vhost, name)
-		return err
-	})
+	q, err := s.broker().freshView(ctx).UseQueue(s.by(), catalog.Read, s.conn.vhost, name)
 	if err != nil {
 		return 0, err
 	}
@@ -394,11 +397,7 @@ func (s *Session) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 		return s.consumeReplies(&spec)
 	}
 	b := s.broker()
-	var q *catalog.Queue
-	err := s.upToDate(ctx, func() (err error) {
-		q, err = b.view().TakeFrom(s.by(), s.conn.vhost, spec.Queue)
-		return err
-	})
+	q, err := b.freshView(ctx).TakeFrom(s.by(), s.conn.vhost, spec.Queue)
 	if err != nil {
 		return err
 	}
@@ -485,11 +484,7 @@ func (s *Session) Drop(number uint64) {
 
 // Get takes one message.
 func (s *Session) Get(ctx context.Context, name string, noAck bool) (fsm.Message, bool, error) {
-	var q *catalog.Queue
-	err := s.upToDate(ctx, func() (err error) {
-		q, err = s.broker().view().TakeFrom(s.by(), s.conn.vhost, name)
-		return err
-	})
+	q, err := s.broker().freshView(ctx).TakeFrom(s.by(), s.conn.vhost, name)
 	if err != nil {
 		return fsm.Message{}, false, err
 	}

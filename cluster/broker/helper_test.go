@@ -61,6 +61,14 @@ func (w *world) View() *catalog.View { return w.view.Load() }
 
 func (w *world) Refresh(context.Context) error { return nil }
 
+func (w *world) Fresh() bool { return true }
+
+func (w *world) Converge(context.Context) error { return nil }
+
+func (w *world) Note(ctx context.Context, cs ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
+	return w.Propose(ctx, cs...)
+}
+
 func (w *world) Propose(_ context.Context, cs ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

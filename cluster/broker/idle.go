@@ -92,7 +92,7 @@ func (b *Broker) noteUses() {
 		u.pending = nil
 		u.mu.Unlock()
 		ctx, cancel := context.WithTimeout(ctx, noteWait)
-		if _, err := b.config.Catalog.Propose(ctx, touches...); err != nil {
+		if _, err := b.config.Catalog.Note(ctx, touches...); err != nil {
 			b.slog.Debug("use of exchanges not noted", "exchanges", len(touches), "error", err)
 		}
 		cancel()

@@ -3,10 +3,8 @@ package broker
 import (
 	"bytes"
 	"context"
-	"errors"
 	"time"
 
-	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -14,52 +12,40 @@ import (
 // removeAtOnce bounds how many queues one entry of the catalog removes.
 const removeAtOnce = 1024
 
-// upToDate asks the view, and once more a view that is up to date if the answer
-// is that there is no such thing, or that a queue belongs to another connection:
-// it may have come, or that one may have ended, at another node, which has told
-// its client so before this node knew.
-func (s *Session) upToDate(ctx context.Context, ask func() error) error {
-	err := ask()
-	if r := new(fsm.Refusal); !errors.As(err, &r) || r.Kind != fsm.Locked && r.Kind != fsm.NotFoundKind {
-		return err
-	}
-	if s.Refresh(ctx) != nil {
-		return err
-	}
-	return ask()
-}
-
-// newestKnown is the index of the newest entry of the catalog that this node
-// knows of, whether or not it is in its view. It travels with messages: who
-// answers one may rely on what had been defined when it was sent.
-func (b *Broker) newestKnown() uint64 { return max(b.view().Index(), b.newest.Load()) }
-
-// hear notes an index that another node knows of.
-func (b *Broker) hear(index uint64) {
-	for {
-		was := b.newest.Load()
-		if index <= was || b.newest.CompareAndSwap(was, index) {
-			return
-		}
-	}
-}
-
-// Behind reports whether the view lacks what is known to be defined. Refresh
-// brings it.
-func (s *Session) Behind() bool {
-	b := s.broker()
-	return b.newest.Load() > b.view().Index()
-}
-
-// refreshWait bounds how long the catalog's leader is waited for.
-const refreshWait = time.Second
+const (
+	// refreshWait bounds how long a request waits for a view that is up to date.
+	// The present one must do then.
+	refreshWait = time.Second
+	// agreeWait bounds how long an answer that only repeats what the view says
+	// waits for the other nodes. Who has not seen it by then has lost its lease.
+	agreeWait = 2 * time.Second
+)
 
 // Refresh brings this node's view up to date: what a client of any node has
 // been told is done shows in it.
-func (s *Session) Refresh(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, refreshWait)
+func (s *Session) Refresh(ctx context.Context) error { return s.broker().config.Catalog.Refresh(ctx) }
+
+// freshView is the view after it has been brought up to date, as far as that is
+// possible.
+func (b *Broker) freshView(ctx context.Context) *catalog.View {
+	if !b.config.Catalog.Fresh() {
+		ctx, cancel := context.WithTimeout(ctx, refreshWait)
+		defer cancel()
+		if err := b.config.Catalog.Refresh(ctx); err != nil {
+			b.slog.Debug("view not refreshed", "error", err)
+		}
+	}
+	return b.view()
+}
+
+// agree returns when the other nodes hold what this one's view says: who is
+// told that something is there, or gone, may rely on it at any node.
+func (b *Broker) agree(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, agreeWait)
 	defer cancel()
-	return s.broker().config.Catalog.Refresh(ctx)
+	if err := b.config.Catalog.Converge(ctx); err != nil {
+		b.slog.Debug("other nodes may not hold what this one has answered", "error", err)
+	}
 }
 
 // removeLost removes the local queues of nodes that nobody has heard for so long
@@ -123,7 +109,7 @@ func (b *Broker) removeAll(ctx context.Context, commands []*logpb.CatalogCommand
 	defer stop()
 	for len(commands) > 0 {
 		n := min(len(commands), removeAtOnce)
-		if _, err := b.config.Catalog.Propose(ctx, commands[:n]...); err != nil {
+		if _, err := b.config.Catalog.Note(ctx, commands[:n]...); err != nil {
 			b.slog.Warn("local queues of lost nodes are not removed", "error", err) // the next look does it
 			return
 		}

@@ -110,8 +110,8 @@ var noUser = sync.OnceValue(func() []byte {
 
 // Login checks a password. Users of the loopback list may come from loopback
 // addresses only.
-func (b *Broker) Login(_ context.Context, user, password string, remote netip.Addr) error {
-	u, known := b.view().User(user)
+func (b *Broker) Login(ctx context.Context, user, password string, remote netip.Addr) error {
+	u, known := b.freshView(ctx).User(user)
 	hash, algorithm := noUser(), HashAlgorithm
 	if known {
 		hash, algorithm = u.PasswordHash, u.HashAlgorithm
@@ -122,8 +122,8 @@ func (b *Broker) Login(_ context.Context, user, password string, remote netip.Ad
 
 // LoginCertified is Login for a client that has proved by a certificate who it
 // is. A password is not needed, the user is.
-func (b *Broker) LoginCertified(_ context.Context, user string, remote netip.Addr) error {
-	_, known := b.view().User(user)
+func (b *Broker) LoginCertified(ctx context.Context, user string, remote netip.Addr) error {
+	_, known := b.freshView(ctx).User(user)
 	return b.admit(user, known, true, remote)
 }
 
@@ -209,8 +209,8 @@ func mayOpen(v *catalog.View, user, vhost string) error {
 
 // Connect opens a vhost for a user that has logged in, on behalf of something
 // that is no client's connection: limits do not concern it. See Enter.
-func (b *Broker) Connect(_ context.Context, user, vhost string) (*Connection, error) {
-	if err := mayOpen(b.view(), user, vhost); err != nil {
+func (b *Broker) Connect(ctx context.Context, user, vhost string) (*Connection, error) {
+	if err := mayOpen(b.freshView(ctx), user, vhost); err != nil {
 		return nil, err
 	}
 	return b.connection(user, vhost), nil

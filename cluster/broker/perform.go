@@ -162,7 +162,6 @@ func (b *Broker) hand(queue fsm.QueueID, s fsm.SessionID, d *delivered) {
 	}
 	m := &peerpb.Deliveries{
 		Queue: uint64(queue), Session: s.Num, Boot: s.Boot, Resync: d.resync, Consumer: d.who, Upto: d.upto,
-		Catalog: b.newestKnown(),
 	}
 	all := make([]peerpb.Delivery, len(d.messages))
 	m.Deliveries = make([]*peerpb.Delivery, len(all))

@@ -31,7 +31,6 @@ func (b *Broker) onSubmit(from string, head, payload []byte) {
 		b.bad(from, "submit", err)
 		return
 	}
-	b.hear(m.Catalog)
 	g := b.host.Group(fsm.GroupID(m.Group))
 	if g != nil && g.Spec().Queue == fsm.QueueID(m.Queue) {
 		batch := group.Batch{Commands: m.Commands, Count: int(m.Count), Bytes: len(payload), From: from, Light: m.Light}
@@ -105,7 +104,6 @@ func (b *Broker) onDeliveries(from string, head, payload []byte) {
 		b.bad(from, "deliveries", err)
 		return
 	}
-	b.hear(m.Catalog)
 	d := delivered{resync: m.Resync, who: m.Consumer, upto: m.Upto}
 	for _, p := range m.Deliveries {
 		if int(p.Size) > len(payload) {

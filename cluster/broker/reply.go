@@ -212,6 +212,7 @@ func (b *Broker) onReply(_ string, _, payload []byte) {
 func (s *Session) declareReplies(ctx context.Context, name string) (fsm.QueueInfo, error) {
 	info := fsm.QueueInfo{Name: name, Consumers: 1}
 	suffix, ok := fsm.ReplySuffix(name)
+	s.broker().freshView(ctx) // which knows the nodes
 	if !ok || s.broker().hasRequester(ctx, suffix) {
 		return info, nil
 	}

@@ -10,6 +10,9 @@ import (
 // It looks at some of them, by number, and goes on with the next ones in the
 // next run, so that neither the queue nor a payload store has to wait for it.
 func (f *forwarder) retryLetters() {
+	if !f.broker.config.Catalog.Fresh() {
+		return
+	}
 	var config *logpb.QueueConfig
 	f.group.View(func(m *queue.Machine) { config = m.Config() })
 	view := f.broker.view()

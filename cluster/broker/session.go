@@ -85,6 +85,9 @@ func (s *Session) lane(q *catalog.Queue) *lane {
 
 // Publish routes a message and sends it to every queue that wants it.
 func (s *Session) Publish(p *fsm.Publish) (bool, error) {
+	if err := s.mayRoute(p); err != nil {
+		return false, err
+	}
 	if p.Exchange == catalog.CommandExchange {
 		s.command(s.broker().view(), p)
 		return true, nil
@@ -107,8 +110,20 @@ func (s *Session) Publish(p *fsm.Publish) (bool, error) {
 
 // Check returns the error that Publish would return.
 func (s *Session) Check(p *fsm.Publish) error {
+	if err := s.mayRoute(p); err != nil {
+		return err
+	}
 	_, err := s.routePublish(p)
 	return err
+}
+
+// mayRoute refuses to route by a view that may be out of date. The view is
+// read after that.
+func (s *Session) mayRoute(p *fsm.Publish) error {
+	if !p.Fresh && !s.broker().config.Catalog.Fresh() {
+		return fsm.ErrNotFresh
+	}
+	return nil
 }
 
 // routePublish checks a message and leaves in route where it goes.

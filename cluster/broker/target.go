@@ -171,7 +171,6 @@ func (t *target) submitTo(leader string, b group.Batch) bool {
 	}
 	head, err := (&peerpb.Submit{
 		Group: uint32(t.group), Queue: uint64(t.id), Commands: b.Commands, Count: uint32(b.Count), Light: b.Light,
-		Catalog: t.broker.newestKnown(),
 	}).MarshalVT()
 	// Its lanes are bounded: what waits here holds up their clients, nobody else.
 	return err == nil && t.broker.mesh.SendWait(leader, kindSubmit, head, b.Payloads...) == nil

@@ -36,14 +36,17 @@ const (
 
 // CatalogConfig is what the catalog's group needs.
 type CatalogConfig struct {
-	Node   string
-	Store  *raftlog.Catalog
-	Mesh   *peer.Mesh
-	Kind   peer.Kind // of the calls that forward proposals
-	Clock  func() fsm.Time
-	Newest uint32 // version of the machines that this program supports
-	Exit   func(code int)
-	Logger *slog.Logger
+	Node  string
+	Store *raftlog.Catalog
+	Mesh  *peer.Mesh
+	Kind  peer.Kind // of the calls to the leader, and of questions for leases
+	// KindApplied is that of messages that say what a node has applied.
+	KindApplied peer.Kind
+	Incarnation [16]byte // of this process
+	Clock       func() fsm.Time
+	Newest      uint32 // version of the machines that this program supports
+	Exit        func(code int)
+	Logger      *slog.Logger
 	// Changed is told after each entry. It is called on the applying goroutine
 	// and must not block.
 	Changed func(CatalogChange)
@@ -67,18 +70,32 @@ type Catalog struct {
 	machine *catalog.Catalog          // used by raft's applying goroutine only
 	view    atomic.Pointer[catalog.View]
 
-	mu      sync.Mutex
-	changed sync.Cond // applied has grown
-	applied uint64
-	nudge   bool // a barrier is under way that tells followers what is committed
-	closed  bool
-	ending  chan struct{} // closed when Close begins
-	done    sync.WaitGroup
+	mu          sync.Mutex
+	changed     sync.Cond // something that follows has
+	applied     uint64    // index of the last entry in the view, and its term
+	appliedTerm uint64
+	nodes       []string // of the cluster, by the view
+	notices     map[string]*notice
+	holders     holders
+	held        uint64      // index that all nodes hold that may route
+	timer       *time.Timer // to look at the holders again
+	yielded     time.Time   // the leadership was last given away for a node out of reach
+	closed      bool
+
+	lease  lease
+	life   context.Context // ends when Close begins
+	end    context.CancelFunc
+	ending chan struct{} // closed then
+	done   sync.WaitGroup
 }
 
 // NewCatalog returns an empty catalog; Start makes it the group's.
 func NewCatalog(c CatalogConfig) *Catalog {
-	k := &Catalog{config: c, machine: &catalog.Catalog{}, ending: make(chan struct{})}
+	k := &Catalog{
+		config: c, machine: &catalog.Catalog{}, ending: make(chan struct{}),
+		notices: map[string]*notice{}, lease: newLease(),
+	}
+	k.life, k.end = context.WithCancel(context.Background())
 	k.changed.L = &k.mu
 	k.view.Store(k.machine.View())
 	return k
@@ -126,6 +143,16 @@ func (k *Catalog) Start(founders []string) error {
 		return fmt.Errorf("catalog: start raft: %w", err)
 	}
 	k.raft.Store(r)
+	c.Mesh.Handle(c.KindApplied, k.onApplied)
+	leaders := raft.NewObserver(nil, false, func(o *raft.Observation) bool {
+		if _, changed := o.Data.(raft.LeaderObservation); changed {
+			k.lease.hasten()
+		}
+		return false
+	})
+	r.RegisterObserver(leaders)
+	k.done.Go(k.keepLease)
+	k.done.Go(k.reportApplied)
 	return nil
 }
 
@@ -133,12 +160,17 @@ func (k *Catalog) Start(founders []string) error {
 func (k *Catalog) Close() error {
 	k.mu.Lock()
 	k.closed = true
+	if k.timer != nil {
+		k.timer.Stop()
+	}
 	k.mu.Unlock()
+	k.end()
 	close(k.ending)
 	r := k.raft.Load()
 	if r == nil {
 		return nil
 	}
+	k.dropLease()
 	f := r.Shutdown()
 	k.config.Mesh.DropGroup(catalogGroup) // requests under way to nodes that are gone end now
 	err := f.Error()
@@ -173,16 +205,26 @@ func (k *Catalog) Progress() Progress {
 	return progressOf(r, k.config.Node)
 }
 
-// Propose commits commands in one entry and returns their results when this
-// node's view holds them. Whether an attempt was lost may be unknown, so the
-// commands must be ones that may be repeated.
+// Propose commits commands in one entry and returns their results when all
+// nodes that may route hold it, and this one. Whether an attempt was lost may be
+// unknown, so the commands must be ones that may be repeated.
 func (k *Catalog) Propose(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
+	return k.propose(ctx, false, commands)
+}
+
+// Note is Propose of what nobody is told of: it waits for this node's view
+// only.
+func (k *Catalog) Note(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
+	return k.propose(ctx, true, commands)
+}
+
+func (k *Catalog) propose(ctx context.Context, internal bool, commands []*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
 	entry, err := (&logpb.CatalogEntry{Version: k.View().FSMVersion(), Now: int64(k.config.Clock()), Commands: commands}).MarshalVT()
 	if err != nil {
 		return nil, fmt.Errorf("encode catalog entry: %w", err)
 	}
 	for {
-		results, index, err := k.attempt(ctx, entry)
+		results, index, err := k.attempt(ctx, entry, internal)
 		if err == nil {
 			return results, k.await(ctx, index)
 		}
@@ -196,56 +238,25 @@ func (k *Catalog) Propose(ctx context.Context, commands ...*logpb.CatalogCommand
 
 var errNoCatalogLeader = errors.New("the catalog has no leader")
 
-// Refresh returns when this node's view holds what anybody has been told is
-// committed, as far as the leader can be asked.
-func (k *Catalog) Refresh(ctx context.Context) error {
-	leader := k.Leader()
-	switch leader {
-	case "":
-		return errNoCatalogLeader
-	case k.config.Node:
-		return nil
-	}
-	answer, err := k.config.Mesh.Call(ctx, leader, k.config.Kind, nil)
-	if err != nil {
-		return err
-	}
-	var reply peerpb.CatalogReply
-	if err := reply.UnmarshalVT(answer); err != nil {
-		return err
-	}
-	if !reply.Ok {
-		return errNoCatalogLeader
-	}
-	return k.await(ctx, reply.Index)
-}
-
 // attempt proposes once, here or at the leader.
-func (k *Catalog) attempt(ctx context.Context, entry []byte) ([]*logpb.CatalogResult, uint64, error) {
+func (k *Catalog) attempt(ctx context.Context, entry []byte, internal bool) ([]*logpb.CatalogResult, uint64, error) {
 	leader := k.Leader()
 	switch leader {
 	case "":
 		return nil, 0, errNoCatalogLeader
 	case k.config.Node:
-		return k.lead(entry)
-	}
-	req, err := (&peerpb.CatalogRequest{Entry: entry}).MarshalVT()
-	if err != nil {
-		return nil, 0, err
+		return k.lead(ctx, entry, internal)
 	}
 	ctx, cancel := context.WithTimeout(ctx, catalogApplyWait)
 	defer cancel()
-	answer, err := k.config.Mesh.Call(ctx, leader, k.config.Kind, req)
+	reply, err := peer.Ask[peerpb.CatalogReply](ctx, k.config.Mesh, leader, k.config.Kind, &peerpb.CatalogRequest{Entry: entry, Internal: internal})
 	if err != nil {
-		return nil, 0, err
-	}
-	var reply peerpb.CatalogReply
-	if err := reply.UnmarshalVT(answer); err != nil {
 		return nil, 0, err
 	}
 	if !reply.Ok {
 		return nil, 0, errors.New(reply.Error)
 	}
+	k.learn(reply.Held)
 	results := make([]*logpb.CatalogResult, len(reply.Results))
 	for i, r := range reply.Results {
 		results[i] = &logpb.CatalogResult{}
@@ -256,9 +267,9 @@ func (k *Catalog) attempt(ctx context.Context, entry []byte) ([]*logpb.CatalogRe
 	return results, reply.Index, nil
 }
 
-// lead proposes on this node and lets followers know soon.
-func (k *Catalog) lead(entry []byte) ([]*logpb.CatalogResult, uint64, error) {
-	if !k.Started() {
+// lead proposes on this node and returns when all nodes hold the entry.
+func (k *Catalog) lead(ctx context.Context, entry []byte, internal bool) ([]*logpb.CatalogResult, uint64, error) {
+	if _, ok := k.enterOffice(ctx); !ok {
 		return nil, 0, errNoCatalogLeader
 	}
 	if refused, err := k.admit(entry); err != nil || refused != nil {
@@ -269,6 +280,11 @@ func (k *Catalog) lead(entry []byte) ([]*logpb.CatalogResult, uint64, error) {
 		return nil, 0, err
 	}
 	k.tellFollowers()
+	if !internal {
+		if err := k.awaitHeld(ctx, f.Index()); err != nil {
+			return nil, 0, err
+		}
+	}
 	return f.Response().([]*logpb.CatalogResult), f.Index(), nil
 }
 
@@ -291,25 +307,20 @@ func (k *Catalog) admit(entry []byte) (refused []*logpb.CatalogResult, err error
 	return nil, nil
 }
 
-// tellFollowers commits an empty entry behind the last one: followers learn of
-// a commit from what follows it, and clients wait for their view.
-func (k *Catalog) tellFollowers() {
+// appliedIndex is that of the last entry in the view.
+func (k *Catalog) appliedIndex() uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.nudge || k.closed || len(k.Configuration()) == 1 {
-		return
-	}
-	k.nudge = true
-	k.done.Go(func() {
-		k.mu.Lock()
-		k.nudge = false
-		k.mu.Unlock()
-		_ = endingWith(k.raft.Load().Barrier(catalogApplyWait), k.ending).Error() // without it they learn a little later
-	})
+	return k.applied
 }
 
 // await returns when this node has applied index.
 func (k *Catalog) await(ctx context.Context, index uint64) error {
+	return k.awaitChange(ctx, "an entry", func() bool { return k.applied >= index })
+}
+
+// awaitChange returns when done, which is asked under mu, is true.
+func (k *Catalog) awaitChange(ctx context.Context, what string, done func() bool) error {
 	stop := context.AfterFunc(ctx, func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
@@ -318,29 +329,38 @@ func (k *Catalog) await(ctx context.Context, index uint64) error {
 	defer stop()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for k.applied < index {
+	for !done() {
 		if ctx.Err() != nil {
-			return fmt.Errorf("catalog: wait for index %d: %w", index, ctx.Err())
+			return fmt.Errorf("catalog: wait for %s: %w", what, ctx.Err())
 		}
 		k.changed.Wait()
 	}
 	return nil
 }
 
-// onCall proposes for another node.
-func (k *Catalog) onCall(_ context.Context, _ string, req []byte) ([]byte, error) {
+// onCall does for another node what only the leader can do, or answers its
+// question for a lease.
+func (k *Catalog) onCall(ctx context.Context, from string, req []byte) ([]byte, error) {
 	var m peerpb.CatalogRequest
 	if err := m.UnmarshalVT(req); err != nil {
 		return nil, err
 	}
-	if len(m.Entry) == 0 { // see Refresh
-		return (&peerpb.CatalogReply{Ok: k.Leader() == k.config.Node, Index: k.View().Index()}).MarshalVT()
+	switch {
+	case m.Lease != nil:
+		return k.onLease(ctx, from, m.Lease).MarshalVT()
+	case m.Hold != 0:
+		return k.onHold(ctx, m.Hold).MarshalVT()
 	}
-	results, index, err := k.lead(m.Entry)
+	ctx, cancel := context.WithTimeout(ctx, catalogApplyWait)
+	defer cancel()
+	results, index, err := k.lead(ctx, m.Entry, m.Internal)
 	if err != nil {
 		return (&peerpb.CatalogReply{Error: err.Error()}).MarshalVT()
 	}
 	reply := &peerpb.CatalogReply{Ok: true, Index: index}
+	if !m.Internal {
+		reply.Held = index
+	}
 	for _, r := range results {
 		encoded, err := r.MarshalVT()
 		if err != nil {
@@ -386,15 +406,23 @@ func (m catalogMachine) Apply(l *raft.Log) any {
 		change.Nodes = change.Nodes || r.Changed && (c.GetRegisterNode() != nil || c.GetAdmitNode() != nil || c.GetForgetNode() != nil || c.GetDeclareDead() != nil)
 	}
 	k.config.Changed(change)
-	k.wake(l.Index)
+	k.hasApplied(l.Index, l.Term)
 	return results
 }
 
-// wake lets those go on who wait for an index.
-func (k *Catalog) wake(index uint64) {
+// hasApplied lets those go on who wait for an index.
+func (k *Catalog) hasApplied(index, term uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.applied = index
+	k.applied, k.appliedTerm = index, term
+	k.nodes = k.nodes[:0]
+	for _, n := range k.View().Nodes() {
+		k.nodes = append(k.nodes, n.Name)
+	}
+	if k.holders.open && term == k.holders.term {
+		k.holders.last = index
+		k.recount()
+	}
 	k.changed.Broadcast()
 }
 
@@ -419,7 +447,7 @@ func (m catalogMachine) Restore(rc io.ReadCloser) error {
 	}
 	m.k.view.Store(m.k.machine.View())
 	m.k.config.Changed(CatalogChange{Everything: true})
-	m.k.wake(m.k.machine.View().Index())
+	m.k.hasApplied(m.k.machine.View().Index(), 0)
 	return nil
 }
 

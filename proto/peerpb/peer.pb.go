@@ -483,7 +483,6 @@ type Submit struct {
 	Commands      []byte                 `protobuf:"bytes,3,opt,name=commands,proto3" json:"commands,omitempty"` // the commands field of a logpb.Entry, encoded
 	Count         uint32                 `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`      // how many commands these are
 	Light         bool                   `protobuf:"varint,5,opt,name=light,proto3" json:"light,omitempty"`      // they may overtake what is not light
-	Catalog       uint64                 `protobuf:"varint,6,opt,name=catalog,proto3" json:"catalog,omitempty"`  // index of the newest entry of the catalog that the sender knows of
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -551,13 +550,6 @@ func (x *Submit) GetLight() bool {
 		return x.Light
 	}
 	return false
-}
-
-func (x *Submit) GetCatalog() uint64 {
-	if x != nil {
-		return x.Catalog
-	}
-	return 0
 }
 
 // Outcomes answers commands of one session.
@@ -726,7 +718,6 @@ type Deliveries struct {
 	Resync        bool   `protobuf:"varint,5,opt,name=resync,proto3" json:"resync,omitempty"`
 	Consumer      uint64 `protobuf:"varint,6,opt,name=consumer,proto3" json:"consumer,omitempty"`
 	Upto          uint64 `protobuf:"varint,7,opt,name=upto,proto3" json:"upto,omitempty"`
-	Catalog       uint64 `protobuf:"varint,8,opt,name=catalog,proto3" json:"catalog,omitempty"` // index of the newest entry of the catalog that the sender knows of
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -806,13 +797,6 @@ func (x *Deliveries) GetConsumer() uint64 {
 func (x *Deliveries) GetUpto() uint64 {
 	if x != nil {
 		return x.Upto
-	}
-	return 0
-}
-
-func (x *Deliveries) GetCatalog() uint64 {
-	if x != nil {
-		return x.Catalog
 	}
 	return 0
 }
@@ -2801,9 +2785,14 @@ func (x *TransferReply) GetError() string {
 	return ""
 }
 
+// CatalogRequest is one of three: an entry to be proposed, a question for a
+// lease, or an index that all nodes are to hold before the answer.
 type CatalogRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Entry         []byte                 `protobuf:"bytes,1,opt,name=entry,proto3" json:"entry,omitempty"`
+	Internal      bool                   `protobuf:"varint,2,opt,name=internal,proto3" json:"internal,omitempty"` // nobody is told of the entry: the answer waits for no other node
+	Hold          uint64                 `protobuf:"varint,3,opt,name=hold,proto3" json:"hold,omitempty"`
+	Lease         *Lease                 `protobuf:"bytes,4,opt,name=lease,proto3" json:"lease,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2845,20 +2834,120 @@ func (x *CatalogRequest) GetEntry() []byte {
 	return nil
 }
 
+func (x *CatalogRequest) GetInternal() bool {
+	if x != nil {
+		return x.Internal
+	}
+	return false
+}
+
+func (x *CatalogRequest) GetHold() uint64 {
+	if x != nil {
+		return x.Hold
+	}
+	return 0
+}
+
+func (x *CatalogRequest) GetLease() *Lease {
+	if x != nil {
+		return x.Lease
+	}
+	return nil
+}
+
+// Lease asks for the right to route by the catalog for a while.
+type Lease struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`               // for whom
+	Incarnation   []byte                 `protobuf:"bytes,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // of its process
+	Applied       uint64                 `protobuf:"varint,3,opt,name=applied,proto3" json:"applied,omitempty"`        // index of the last entry in its view
+	Relay         bool                   `protobuf:"varint,4,opt,name=relay,proto3" json:"relay,omitempty"`            // it may be out of the leader's reach: ask that one for it
+	Over          bool                   `protobuf:"varint,5,opt,name=over,proto3" json:"over,omitempty"`              // it gives its lease back
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Lease) Reset() {
+	*x = Lease{}
+	mi := &file_peer_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Lease) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Lease) ProtoMessage() {}
+
+func (x *Lease) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Lease.ProtoReflect.Descriptor instead.
+func (*Lease) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *Lease) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Lease) GetIncarnation() []byte {
+	if x != nil {
+		return x.Incarnation
+	}
+	return nil
+}
+
+func (x *Lease) GetApplied() uint64 {
+	if x != nil {
+		return x.Applied
+	}
+	return 0
+}
+
+func (x *Lease) GetRelay() bool {
+	if x != nil {
+		return x.Relay
+	}
+	return false
+}
+
+func (x *Lease) GetOver() bool {
+	if x != nil {
+		return x.Over
+	}
+	return false
+}
+
 type CatalogReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Ok            bool                   `protobuf:"varint,1,opt,name=ok,proto3" json:"ok,omitempty"`
-	Leader        string                 `protobuf:"bytes,2,opt,name=leader,proto3" json:"leader,omitempty"`
+	Ok            bool                   `protobuf:"varint,1,opt,name=ok,proto3" json:"ok,omitempty"` // for a lease: granted
 	Index         uint64                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
 	Results       [][]byte               `protobuf:"bytes,4,rep,name=results,proto3" json:"results,omitempty"`
 	Error         string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
+	Term          uint64                 `protobuf:"varint,6,opt,name=term,proto3" json:"term,omitempty"`                            // of who answers
+	GrantedIn     uint64                 `protobuf:"varint,7,opt,name=granted_in,json=grantedIn,proto3" json:"granted_in,omitempty"` // term of who granted the lease
+	Held          uint64                 `protobuf:"varint,8,opt,name=held,proto3" json:"held,omitempty"`                            // index that all nodes hold, as far as the leader knows
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CatalogReply) Reset() {
 	*x = CatalogReply{}
-	mi := &file_peer_proto_msgTypes[34]
+	mi := &file_peer_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2870,7 +2959,7 @@ func (x *CatalogReply) String() string {
 func (*CatalogReply) ProtoMessage() {}
 
 func (x *CatalogReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[34]
+	mi := &file_peer_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2883,7 +2972,7 @@ func (x *CatalogReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogReply.ProtoReflect.Descriptor instead.
 func (*CatalogReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{34}
+	return file_peer_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *CatalogReply) GetOk() bool {
@@ -2891,13 +2980,6 @@ func (x *CatalogReply) GetOk() bool {
 		return x.Ok
 	}
 	return false
-}
-
-func (x *CatalogReply) GetLeader() string {
-	if x != nil {
-		return x.Leader
-	}
-	return ""
 }
 
 func (x *CatalogReply) GetIndex() uint64 {
@@ -2921,6 +3003,27 @@ func (x *CatalogReply) GetError() string {
 	return ""
 }
 
+func (x *CatalogReply) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *CatalogReply) GetGrantedIn() uint64 {
+	if x != nil {
+		return x.GrantedIn
+	}
+	return 0
+}
+
+func (x *CatalogReply) GetHeld() uint64 {
+	if x != nil {
+		return x.Held
+	}
+	return 0
+}
+
 // PeekRequest asks the leader of a queue to show messages.
 type PeekRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2935,7 +3038,7 @@ type PeekRequest struct {
 
 func (x *PeekRequest) Reset() {
 	*x = PeekRequest{}
-	mi := &file_peer_proto_msgTypes[35]
+	mi := &file_peer_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2947,7 +3050,7 @@ func (x *PeekRequest) String() string {
 func (*PeekRequest) ProtoMessage() {}
 
 func (x *PeekRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[35]
+	mi := &file_peer_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2960,7 +3063,7 @@ func (x *PeekRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeekRequest.ProtoReflect.Descriptor instead.
 func (*PeekRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{35}
+	return file_peer_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PeekRequest) GetGroup() uint32 {
@@ -3010,7 +3113,7 @@ type PeekReply struct {
 
 func (x *PeekReply) Reset() {
 	*x = PeekReply{}
-	mi := &file_peer_proto_msgTypes[36]
+	mi := &file_peer_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3022,7 +3125,7 @@ func (x *PeekReply) String() string {
 func (*PeekReply) ProtoMessage() {}
 
 func (x *PeekReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[36]
+	mi := &file_peer_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3035,7 +3138,7 @@ func (x *PeekReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeekReply.ProtoReflect.Descriptor instead.
 func (*PeekReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{36}
+	return file_peer_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *PeekReply) GetLeader() bool {
@@ -3085,7 +3188,7 @@ type Peeked struct {
 
 func (x *Peeked) Reset() {
 	*x = Peeked{}
-	mi := &file_peer_proto_msgTypes[37]
+	mi := &file_peer_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3097,7 +3200,7 @@ func (x *Peeked) String() string {
 func (*Peeked) ProtoMessage() {}
 
 func (x *Peeked) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[37]
+	mi := &file_peer_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3110,7 +3213,7 @@ func (x *Peeked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peeked.ProtoReflect.Descriptor instead.
 func (*Peeked) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{37}
+	return file_peer_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Peeked) GetNumber() uint64 {
@@ -3201,7 +3304,7 @@ type HearsRequest struct {
 
 func (x *HearsRequest) Reset() {
 	*x = HearsRequest{}
-	mi := &file_peer_proto_msgTypes[38]
+	mi := &file_peer_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3213,7 +3316,7 @@ func (x *HearsRequest) String() string {
 func (*HearsRequest) ProtoMessage() {}
 
 func (x *HearsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[38]
+	mi := &file_peer_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3226,7 +3329,7 @@ func (x *HearsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HearsRequest.ProtoReflect.Descriptor instead.
 func (*HearsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{38}
+	return file_peer_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *HearsRequest) GetNode() string {
@@ -3252,7 +3355,7 @@ type HearsReply struct {
 
 func (x *HearsReply) Reset() {
 	*x = HearsReply{}
-	mi := &file_peer_proto_msgTypes[39]
+	mi := &file_peer_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3264,7 +3367,7 @@ func (x *HearsReply) String() string {
 func (*HearsReply) ProtoMessage() {}
 
 func (x *HearsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[39]
+	mi := &file_peer_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3277,7 +3380,7 @@ func (x *HearsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HearsReply.ProtoReflect.Descriptor instead.
 func (*HearsReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{39}
+	return file_peer_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *HearsReply) GetHears() bool {
@@ -3322,14 +3425,13 @@ const file_peer_proto_rawDesc = "" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1a\n" +
 	"\bidentity\x18\x03 \x01(\fR\bidentity\"\x1b\n" +
 	"\x05Frame\x12\x12\n" +
-	"\x04data\x18\x01 \x01(\fR\x04data\"\x96\x01\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"\x82\x01\n" +
 	"\x06Submit\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x1a\n" +
 	"\bcommands\x18\x03 \x01(\fR\bcommands\x12\x14\n" +
 	"\x05count\x18\x04 \x01(\rR\x05count\x12\x14\n" +
-	"\x05light\x18\x05 \x01(\bR\x05light\x12\x18\n" +
-	"\acatalog\x18\x06 \x01(\x04R\acatalog\"\x84\x01\n" +
+	"\x05light\x18\x05 \x01(\bR\x05lightJ\x04\b\x06\x10\a\"\x84\x01\n" +
 	"\bOutcomes\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x18\n" +
 	"\asession\x18\x02 \x01(\x04R\asession\x12\x12\n" +
@@ -3341,7 +3443,7 @@ const file_peer_proto_rawDesc = "" +
 	"\x04code\x18\x03 \x01(\rR\x04code\x12\x14\n" +
 	"\x05count\x18\x04 \x01(\x04R\x05count\x12\x1c\n" +
 	"\tconsumers\x18\x05 \x01(\x04R\tconsumers\x12\x12\n" +
-	"\x04next\x18\x06 \x01(\x04R\x04next\"\xed\x01\n" +
+	"\x04next\x18\x06 \x01(\x04R\x04next\"\xd9\x01\n" +
 	"\n" +
 	"Deliveries\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x18\n" +
@@ -3352,8 +3454,7 @@ const file_peer_proto_rawDesc = "" +
 	"deliveries\x12\x16\n" +
 	"\x06resync\x18\x05 \x01(\bR\x06resync\x12\x1a\n" +
 	"\bconsumer\x18\x06 \x01(\x04R\bconsumer\x12\x12\n" +
-	"\x04upto\x18\a \x01(\x04R\x04upto\x12\x18\n" +
-	"\acatalog\x18\b \x01(\x04R\acatalog\"\xd1\x01\n" +
+	"\x04upto\x18\a \x01(\x04R\x04uptoJ\x04\b\b\x10\t\"\xd1\x01\n" +
 	"\bDelivery\x12\x1a\n" +
 	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x12\x12\n" +
@@ -3543,15 +3644,27 @@ const file_peer_proto_rawDesc = "" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\tR\x02to\"%\n" +
 	"\rTransferReply\x12\x14\n" +
-	"\x05error\x18\x01 \x01(\tR\x05error\"&\n" +
+	"\x05error\x18\x01 \x01(\tR\x05error\"\x84\x01\n" +
 	"\x0eCatalogRequest\x12\x14\n" +
-	"\x05entry\x18\x01 \x01(\fR\x05entry\"|\n" +
+	"\x05entry\x18\x01 \x01(\fR\x05entry\x12\x1a\n" +
+	"\binternal\x18\x02 \x01(\bR\binternal\x12\x12\n" +
+	"\x04hold\x18\x03 \x01(\x04R\x04hold\x12,\n" +
+	"\x05lease\x18\x04 \x01(\v2\x16.quorate.peer.v1.LeaseR\x05lease\"\x81\x01\n" +
+	"\x05Lease\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\fR\vincarnation\x12\x18\n" +
+	"\aapplied\x18\x03 \x01(\x04R\aapplied\x12\x14\n" +
+	"\x05relay\x18\x04 \x01(\bR\x05relay\x12\x12\n" +
+	"\x04over\x18\x05 \x01(\bR\x04over\"\xab\x01\n" +
 	"\fCatalogReply\x12\x0e\n" +
-	"\x02ok\x18\x01 \x01(\bR\x02ok\x12\x16\n" +
-	"\x06leader\x18\x02 \x01(\tR\x06leader\x12\x14\n" +
+	"\x02ok\x18\x01 \x01(\bR\x02ok\x12\x14\n" +
 	"\x05index\x18\x03 \x01(\x04R\x05index\x12\x18\n" +
 	"\aresults\x18\x04 \x03(\fR\aresults\x12\x14\n" +
-	"\x05error\x18\x05 \x01(\tR\x05error\"{\n" +
+	"\x05error\x18\x05 \x01(\tR\x05error\x12\x12\n" +
+	"\x04term\x18\x06 \x01(\x04R\x04term\x12\x1d\n" +
+	"\n" +
+	"granted_in\x18\a \x01(\x04R\tgrantedIn\x12\x12\n" +
+	"\x04held\x18\b \x01(\x04R\x04held\"{\n" +
 	"\vPeekRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x14\n" +
@@ -3601,7 +3714,7 @@ func file_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_peer_proto_goTypes = []any{
 	(Notice_Kind)(0),         // 0: quorate.peer.v1.Notice.Kind
 	(*Hello)(nil),            // 1: quorate.peer.v1.Hello
@@ -3638,12 +3751,13 @@ var file_peer_proto_goTypes = []any{
 	(*TransferRequest)(nil),  // 32: quorate.peer.v1.TransferRequest
 	(*TransferReply)(nil),    // 33: quorate.peer.v1.TransferReply
 	(*CatalogRequest)(nil),   // 34: quorate.peer.v1.CatalogRequest
-	(*CatalogReply)(nil),     // 35: quorate.peer.v1.CatalogReply
-	(*PeekRequest)(nil),      // 36: quorate.peer.v1.PeekRequest
-	(*PeekReply)(nil),        // 37: quorate.peer.v1.PeekReply
-	(*Peeked)(nil),           // 38: quorate.peer.v1.Peeked
-	(*HearsRequest)(nil),     // 39: quorate.peer.v1.HearsRequest
-	(*HearsReply)(nil),       // 40: quorate.peer.v1.HearsReply
+	(*Lease)(nil),            // 35: quorate.peer.v1.Lease
+	(*CatalogReply)(nil),     // 36: quorate.peer.v1.CatalogReply
+	(*PeekRequest)(nil),      // 37: quorate.peer.v1.PeekRequest
+	(*PeekReply)(nil),        // 38: quorate.peer.v1.PeekReply
+	(*Peeked)(nil),           // 39: quorate.peer.v1.Peeked
+	(*HearsRequest)(nil),     // 40: quorate.peer.v1.HearsRequest
+	(*HearsReply)(nil),       // 41: quorate.peer.v1.HearsReply
 }
 var file_peer_proto_depIdxs = []int32{
 	4,  // 0: quorate.peer.v1.Told.members:type_name -> quorate.peer.v1.Member
@@ -3656,18 +3770,19 @@ var file_peer_proto_depIdxs = []int32{
 	26, // 7: quorate.peer.v1.ScheduledReply.messages:type_name -> quorate.peer.v1.ScheduledMessage
 	31, // 8: quorate.peer.v1.ReplicasReply.replicas:type_name -> quorate.peer.v1.Replica
 	29, // 9: quorate.peer.v1.ReplicasReply.figures:type_name -> quorate.peer.v1.NodeFigures
-	38, // 10: quorate.peer.v1.PeekReply.messages:type_name -> quorate.peer.v1.Peeked
-	5,  // 11: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
-	5,  // 12: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
-	5,  // 13: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
-	5,  // 14: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
-	5,  // 15: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
-	5,  // 16: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
-	14, // [14:17] is the sub-list for method output_type
-	11, // [11:14] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	35, // 10: quorate.peer.v1.CatalogRequest.lease:type_name -> quorate.peer.v1.Lease
+	39, // 11: quorate.peer.v1.PeekReply.messages:type_name -> quorate.peer.v1.Peeked
+	5,  // 12: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
+	5,  // 13: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
+	5,  // 14: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
+	5,  // 15: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
+	5,  // 16: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
+	5,  // 17: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
+	15, // [15:18] is the sub-list for method output_type
+	12, // [12:15] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_peer_proto_init() }
@@ -3681,7 +3796,7 @@ func file_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_proto_rawDesc), len(file_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   40,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
