@@ -1,0 +1,319 @@
+package group
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+// office is a leader's table of holders with three nodes, in a time of its own.
+type office struct {
+	t *testing.T
+	holders
+	now   time.Time
+	nodes []string
+}
+
+func newOffice(t *testing.T) *office {
+	o := &office{t: t, now: time.Unix(1000, 0), nodes: []string{"n1", "n2", "n3"}}
+	o.holders = newHolders(5, o.now)
+	o.open = true
+	return o
+}
+
+func (o *office) pass(d time.Duration) { o.now = o.now.Add(d) }
+
+func (o *office) ask(node string, applied uint64) bool {
+	return o.grant(&peerpb.Lease{Node: node, Incarnation: []byte("1"), Applied: applied}, o.last, o.now)
+}
+
+func (o *office) expect(want uint64, again time.Duration) {
+	o.t.Helper()
+	index, at := o.held(o.nodes, "n1", o.now)
+	left := time.Duration(0)
+	if !at.IsZero() {
+		left = at.Sub(o.now)
+	}
+	if index != want || left != again {
+		o.t.Errorf("held %d, again after %v; want %d, %v", index, left, want, again)
+	}
+}
+
+const whole = LeaseTime + leaseDrift
+
+// TestHolders follows what a leader waits for.
+func TestHolders(t *testing.T) {
+	for name, run := range map[string]func(o *office){
+		"a new leader waits for whoever an earlier one may have granted a lease": func(o *office) {
+			o.last = 10
+			o.expect(0, whole)
+			o.pass(whole - 1)
+			o.expect(0, 1)
+			o.pass(1)
+			o.expect(10, 0)
+		},
+		"a node that has applied an entry is not waited for": func(o *office) {
+			o.last = 10
+			o.reached("n2", "1", 10)
+			o.expect(0, whole)
+			o.reached("n3", "1", 9)
+			o.expect(9, whole)
+			o.reached("n3", "1", 12)
+			o.expect(10, 0)
+		},
+		"a lease is waited for from its grant on": func(o *office) {
+			o.ask("n2", 0)
+			o.ask("n3", 0)
+			o.pass(time.Second / 2)
+			o.ask("n3", 0)
+			o.pass(time.Second)
+			o.last = 1
+			o.expect(0, whole-time.Second)
+			o.pass(whole - time.Second)
+			o.expect(1, 0)
+		},
+		"a lease that is given back is not waited for": func(o *office) {
+			for _, n := range o.nodes {
+				o.ask(n, 0)
+			}
+			o.last = 1
+			o.reached("n2", "1", 1)
+			o.grant(&peerpb.Lease{Node: "n3", Incarnation: []byte("1"), Over: true}, o.last, o.now)
+			o.expect(1, 0)
+			if !o.ask("n3", 0) {
+				o.t.Error("no new lease")
+			}
+			o.expect(0, whole)
+		},
+		"the lease of a process that has ended is not waited for, that of its successor is": func(o *office) {
+			o.ask("n3", 0)
+			o.last = 1
+			o.reached("n2", "1", 1)
+			o.ended("n3", "other")
+			o.expect(0, whole)
+			o.ended("n3", "1")
+			o.expect(1, 0)
+			o.grant(&peerpb.Lease{Node: "n3", Incarnation: []byte("2")}, o.last, o.now)
+			o.ended("n3", "1")
+			o.reached("n3", "1", 1) // said by the one that has ended
+			o.expect(0, whole)
+		},
+		"a node that does not answer is not waited for again before it has caught up": func(o *office) {
+			o.pass(whole)
+			o.last = 1000
+			o.expect(1000, 0)
+			if o.ask("n3", 1000-leaseSlack-1) {
+				o.t.Error("a lease for a node that lags")
+			}
+			o.expect(1000, 0)
+			if !o.ask("n3", 1000-leaseSlack) {
+				o.t.Error("no lease for a node that has caught up")
+			}
+			o.expect(1000-leaseSlack, whole)
+		},
+		"a node that asks and does not apply loses its lease": func(o *office) {
+			o.ask("n2", 0)
+			o.ask("n3", 0)
+			o.last = 1
+			o.reached("n2", "1", 1)
+			refused := time.Duration(0)
+			for at := time.Duration(0); at < 3*time.Second; at += leaseEvery {
+				if !o.ask("n3", 0) && refused == 0 {
+					refused = at
+				}
+				o.ask("n2", 1)
+				o.pass(leaseEvery)
+			}
+			if refused == 0 || refused > leaseLag+leaseEvery {
+				o.t.Errorf("refused after %v", refused)
+			}
+			o.expect(1, 0)
+			if !o.ask("n3", 1) {
+				o.t.Error("no lease for a node that has caught up")
+			}
+		},
+		"a node that applies and is never quite there keeps its lease": func(o *office) {
+			for range 100 {
+				o.last += 10
+				if !o.ask("n3", o.last-5) {
+					o.t.Fatal("refused")
+				}
+				o.pass(leaseEvery)
+			}
+		},
+		"a node that has a lease and is not in the view is waited for": func(o *office) {
+			o.pass(whole)
+			o.ask("n4", 0)
+			o.last = 1
+			o.expect(0, whole)
+		},
+	} {
+		t.Run(name, func(t *testing.T) { run(newOffice(t)) })
+	}
+}
+
+// member is a node of a simulated cluster.
+type member struct {
+	name    string
+	term    uint64
+	applied uint64
+	until   time.Time // of its lease
+	office  holders   // as the leader that it is, or takes itself for
+	leads   bool
+}
+
+// question is one for a lease, on its way.
+type question struct {
+	of      *member
+	began   time.Time
+	lease   *peerpb.Lease
+	terms   map[string]uint64
+	granted []*peerpb.CatalogReply
+}
+
+// simulation is a cluster whose messages take any time, and whose leaders
+// change without knowing of each other.
+type simulation struct {
+	t         *testing.T
+	random    *rand.Rand
+	now       time.Time
+	nodes     []*member
+	names     []string
+	term      uint64
+	committed uint64
+	under     []func() // messages under way
+	held      int      // entries that were found to be held by all
+}
+
+// TestHeldIsHeld lets leaders come and go, nodes lag and messages be late, and
+// checks that no node has a lease that lacks what any leader says all hold.
+func TestHeldIsHeld(t *testing.T) {
+	held := 0
+	for seed := range uint64(60) {
+		s := &simulation{t: t, random: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1000, 0), names: []string{"n1", "n2", "n3"}}
+		for _, name := range s.names {
+			s.nodes = append(s.nodes, &member{name: name})
+		}
+		for range 4000 {
+			s.step()
+			if s.check(); t.Failed() {
+				t.Fatalf("seed %d", seed)
+			}
+		}
+		held += s.held
+	}
+	if held < 10_000 {
+		t.Errorf("only %d entries were held", held)
+	}
+}
+
+func (s *simulation) any() *member { return s.nodes[s.random.IntN(len(s.nodes))] }
+
+func (s *simulation) step() {
+	m := s.any()
+	switch n := s.random.IntN(100); {
+	case n < 25:
+		s.now = s.now.Add(time.Duration(s.random.IntN(60)) * time.Millisecond)
+	case n < 45:
+		s.ask(m)
+	case n < 85 && len(s.under) > 0:
+		i := s.random.IntN(len(s.under))
+		f := s.under[i]
+		s.under = slices.Delete(s.under, i, i+1)
+		if s.random.IntN(20) > 0 {
+			f()
+		}
+	case n < 90:
+		s.commit()
+	case n < 98:
+		s.apply(m)
+	case n < 99 && s.random.IntN(6) == 0:
+		s.elect(m)
+	}
+}
+
+func (s *simulation) send(f func()) { s.under = append(s.under, f) }
+
+// elect makes m the leader of a new term, with the votes of a majority.
+func (s *simulation) elect(m *member) {
+	s.term++
+	voter := s.any()
+	for voter == m {
+		voter = s.any()
+	}
+	m.term, voter.term, voter.leads = s.term, s.term, false
+	m.leads, m.applied = true, s.committed
+	m.office = newHolders(s.term, s.now)
+	m.office.open, m.office.last = true, m.applied
+}
+
+// commit adds an entry to the log of the newest leader.
+func (s *simulation) commit() {
+	for _, m := range s.nodes {
+		if m.leads && m.term == s.term {
+			s.committed++
+			m.applied, m.office.last = s.committed, s.committed
+		}
+	}
+}
+
+// apply brings a node forward, and lets some leader know.
+func (s *simulation) apply(m *member) {
+	if m.applied < s.committed {
+		m.applied += 1 + s.random.Uint64N(s.committed-m.applied)
+	}
+	applied, to := m.applied, s.any()
+	s.send(func() {
+		if to.leads {
+			to.office.reached(m.name, "", applied)
+		}
+	})
+}
+
+func (s *simulation) ask(m *member) {
+	q := &question{of: m, began: s.now, lease: &peerpb.Lease{Node: m.name, Applied: m.applied}, terms: map[string]uint64{}}
+	for _, to := range s.nodes {
+		s.send(func() {
+			reply := &peerpb.CatalogReply{}
+			if to.leads {
+				reply.Ok = to.office.grant(q.lease, to.applied, s.now)
+				reply.GrantedIn, reply.Index = to.office.term, to.applied
+			}
+			reply.Term = to.term
+			s.send(func() { s.answered(q, to, reply) })
+		})
+	}
+}
+
+func (s *simulation) answered(q *question, from *member, r *peerpb.CatalogReply) {
+	q.terms[from.name] = r.Term
+	if r.Ok {
+		q.granted = append(q.granted, r)
+	}
+	for _, g := range q.granted {
+		if countTerm(q.terms, g.GrantedIn) > len(s.nodes)/2 && q.of.applied >= g.Index && q.began.Add(LeaseTime).After(q.of.until) {
+			q.of.until = q.began.Add(LeaseTime)
+		}
+	}
+}
+
+// check holds what leaders say against the leases.
+func (s *simulation) check() {
+	for _, l := range s.nodes {
+		if !l.leads {
+			continue
+		}
+		held, _ := l.office.held(s.names, l.name, s.now)
+		for _, m := range s.nodes {
+			if m.until.After(s.now) && m.applied < held {
+				s.t.Errorf("%s says that all hold %d; %s routes by %d", l.name, held, m.name, m.applied)
+			}
+		}
+		if l.term == s.term && held == s.committed {
+			s.held++
+		}
+	}
+}
