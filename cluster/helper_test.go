@@ -455,11 +455,19 @@ func (c *client) publishTTL(queue, body string, ttl fsm.Millis) {
 	c.mu.Lock()
 	c.pending++
 	c.mu.Unlock()
-	routed, err := c.session.Publish(&fsm.Publish{
+	p := &fsm.Publish{
 		Number: c.next, RoutingKey: queue, TTL: ttl, Priority: -1,
 		Payload: append(fsm.AppendPayloadHead(nil, "", queue, nil), body...),
 		Headers: func() *fsm.Table { return nil },
-	})
+	}
+	routed, err := c.session.Publish(p)
+	if errors.Is(err, fsm.ErrNotFresh) {
+		if err := c.session.Refresh(deadline(c.t)); err != nil {
+			c.t.Fatal(err)
+		}
+		p.Fresh = true
+		routed, err = c.session.Publish(p)
+	}
 	if err != nil || !routed {
 		c.t.Fatalf("publish to %s: routed %v, %v", queue, routed, err)
 	}

@@ -276,6 +276,9 @@ func (s *simulation) apply(m *member) {
 func (s *simulation) ask(m *member) {
 	q := &question{of: m, began: s.now, lease: &peerpb.Lease{Node: m.name, Applied: m.applied}, terms: map[string]uint64{}}
 	for _, to := range s.nodes {
+		if s.random.IntN(3) == 0 {
+			continue // it is out of reach
+		}
 		s.send(func() {
 			reply := &peerpb.CatalogReply{}
 			if to.leads {
@@ -294,7 +297,7 @@ func (s *simulation) answered(q *question, from *member, r *peerpb.CatalogReply)
 		q.granted = append(q.granted, r)
 	}
 	for _, g := range q.granted {
-		if countTerm(q.terms, g.GrantedIn) > len(s.nodes)/2 && q.of.applied >= g.Index && q.began.Add(LeaseTime).After(q.of.until) {
+		if upTo(q.terms, g.GrantedIn) > len(s.nodes)/2 && q.of.applied >= g.Index && q.began.Add(LeaseTime).After(q.of.until) {
 			q.of.until = q.began.Add(LeaseTime)
 		}
 	}

@@ -131,8 +131,9 @@ type vote struct {
 }
 
 // renew asks all voters for the term they are in, and the one that leads for a
-// lease. A majority in the leader's term, after the question was asked: then
-// there was no later leader, which could have told anybody anything.
+// lease. If a majority has not gone beyond the leader's term after the question
+// was asked, then there was no later leader that could have told anybody
+// anything before.
 func (k *Catalog) renew(relay bool) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(k.life, LeaseTime)
@@ -170,7 +171,7 @@ func (k *Catalog) renew(relay bool) {
 			grants = append(grants, v.reply)
 		}
 		for _, g := range grants {
-			if countTerm(terms, g.GrantedIn) <= len(voters)/2 {
+			if upTo(terms, g.GrantedIn) <= len(voters)/2 {
 				continue
 			}
 			if k.await(ctx, g.Index) == nil {
@@ -182,9 +183,10 @@ func (k *Catalog) renew(relay bool) {
 	}
 }
 
-func countTerm(terms map[string]uint64, term uint64) (n int) {
+// upTo counts the voters that have not gone beyond a term.
+func upTo(terms map[string]uint64, term uint64) (n int) {
 	for _, t := range terms {
-		if t == term {
+		if t <= term {
 			n++
 		}
 	}
