@@ -32,7 +32,11 @@ type network struct {
 	silent    map[string]bool    // nodes whose bytes get lost
 	refused   map[[2]string]bool // pairs, from and to, whose connections are refused
 	conns     map[*conn]struct{}
+	apart     map[pair]bool            // nodes that do not reach each other
+	slow      map[string]time.Duration // how late bytes come to a node; nil: links cannot be slow
 }
+
+type pair struct{ from, to string }
 
 // conn is a dialled connection between two nodes.
 type conn struct {
@@ -62,7 +66,7 @@ func (n *network) listen(t testing.TB, node string) net.Listener {
 func (n *network) dialer(from string) func(context.Context, string) (net.Conn, error) {
 	return func(ctx context.Context, to string) (net.Conn, error) {
 		n.mu.Lock()
-		address, silent, refused := n.addresses[to], n.silent[from] || n.silent[to], n.refused[[2]string{from, to}]
+		address, silent, refused := n.addresses[to], n.silent[from] || n.silent[to] || n.apart[pair{from, to}], n.refused[[2]string{from, to}]
 		n.mu.Unlock()
 		switch {
 		case address == "" || refused:
@@ -75,6 +79,9 @@ func (n *network) dialer(from string) func(context.Context, string) (net.Conn, e
 			return nil, err
 		}
 		out := &conn{c, n, from, to}
+		if n.slow != nil {
+			out.Conn = newLateConn(c, func() time.Duration { return n.late(to) })
+		}
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		if n.silent[from] || n.silent[to] || n.addresses[to] != address || n.refused[[2]string{from, to}] {
