@@ -27,6 +27,7 @@ func (n *Node) figures() metrics.Figures {
 		Clock: n.clock.Status(), Peers: n.mesh.Peers(), Log: n.store.Metrics(), Queues: n.View().QueueCount(),
 	}
 	f.Replicas, f.Led = n.led()
+	f.Lease, f.LeasesLost = n.catalog.LeaseLeft()
 	f.Space = n.shortages.watch.Figures()
 	f.TimedOut, f.LateAcks = n.broker.Lateness()
 	f.ExchangesExpired = n.expired.Load()
@@ -73,7 +74,7 @@ func (n *Node) Status() api.Status {
 	replicas, led := n.led()
 	s := api.Status{
 		Node: n.config.Name, Cluster: n.config.ClusterName, ProductVersion: Version, FSMVersion: n.View().FSMVersion(), Ready: n.Ready(),
-		CatalogLeader: n.catalog.Leader(), Queues: n.View().QueueCount(), Replicas: replicas, Leaders: led.Queues,
+		CatalogLeader: n.catalog.Leader(), RoutesFresh: n.Fresh(), Queues: n.View().QueueCount(), Replicas: replicas, Leaders: led.Queues,
 		Alarms: n.alarms(), Peers: []api.Peer{}, Quarantined: n.Quarantined(),
 	}
 	for _, p := range n.mesh.Peers() {

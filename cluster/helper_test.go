@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -24,112 +23,16 @@ import (
 // patience is how long a test waits for what must happen.
 const patience = 30 * time.Second
 
-// network connects the nodes of a test by their names over loopback, and
-// breaks them apart.
-type network struct {
-	mu        sync.Mutex
-	addresses map[string]string  // of nodes that listen
-	silent    map[string]bool    // nodes whose bytes get lost
-	refused   map[[2]string]bool // pairs, from and to, whose connections are refused
-	conns     map[*conn]struct{}
-	apart     map[pair]bool            // nodes that do not reach each other
-	slow      map[string]time.Duration // how late bytes come to a node; nil: links cannot be slow
-}
+// noProperties reads nothing from properties.
+type noProperties struct{}
 
-type pair struct{ from, to string }
-
-// conn is a dialled connection between two nodes.
-type conn struct {
-	net.Conn
-	n        *network
-	from, to string
-}
-
-func newNetwork() *network {
-	return &network{addresses: map[string]string{}, silent: map[string]bool{}, refused: map[[2]string]bool{}, conns: map[*conn]struct{}{}}
-}
-
-// listen opens a node's listener.
-func (n *network) listen(t testing.TB, node string) net.Listener {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.addresses[node] = l.Addr().String()
-	return l
-}
-
-// dialer is how from reaches the others.
-func (n *network) dialer(from string) func(context.Context, string) (net.Conn, error) {
-	return func(ctx context.Context, to string) (net.Conn, error) {
-		n.mu.Lock()
-		address, silent, refused := n.addresses[to], n.silent[from] || n.silent[to] || n.apart[pair{from, to}], n.refused[[2]string{from, to}]
-		n.mu.Unlock()
-		switch {
-		case address == "" || refused:
-			return nil, syscall.ECONNREFUSED
-		case silent:
-			return nil, os.ErrDeadlineExceeded
-		}
-		c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
-		if err != nil {
-			return nil, err
-		}
-		out := &conn{c, n, from, to}
-		if n.slow != nil {
-			out.Conn = newLateConn(c, func() time.Duration { return n.late(to) })
-		}
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		if n.silent[from] || n.silent[to] || n.addresses[to] != address || n.refused[[2]string{from, to}] {
-			c.Close()
-			return nil, os.ErrDeadlineExceeded
-		}
-		n.conns[out] = struct{}{}
-		return out, nil
-	}
-}
-
-func (c *conn) Close() error {
-	c.n.mu.Lock()
-	delete(c.n.conns, c)
-	c.n.mu.Unlock()
-	return c.Conn.Close()
-}
-
-// cut breaks all connections of a node.
-func (n *network) cut(node string) {
-	n.mu.Lock()
-	var all []*conn
-	for c := range n.conns {
-		if c.from == node || c.to == node {
-			all = append(all, c)
-		}
-	}
-	n.mu.Unlock()
-	for _, c := range all {
-		c.Close()
-	}
-}
-
-// crash makes a node unreachable as the end of its process does.
-func (n *network) crash(node string) {
-	n.mu.Lock()
-	delete(n.addresses, node)
-	n.mu.Unlock()
-	n.cut(node)
-}
-
-// setSilent takes a node off the network, or puts it back.
-func (n *network) setSilent(node string, silent bool) {
-	n.mu.Lock()
-	n.silent[node] = silent
-	n.mu.Unlock()
-	n.cut(node)
-}
+func (noProperties) Expiration([]byte) string                  { return "" }
+func (noProperties) Headers([]byte, []*logpb.Death) *fsm.Table { return nil }
+func (noProperties) Copies([]byte) []string                    { return nil }
+func (noProperties) Property([]byte, string) []byte            { return nil }
+func (noProperties) Describe([]byte, *fsm.Message) *fsm.Table  { return &fsm.Table{} }
+func (noProperties) Delay([]byte) fsm.Millis                   { return 0 }
+func (noProperties) Delayed(properties []byte) []byte          { return properties }
 
 // nodes is a cluster of three in this process.
 type nodes struct {

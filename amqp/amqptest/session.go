@@ -95,8 +95,9 @@ func notFound(what, name string) error {
 	return fsm.Refuse(fsm.NotFoundKind, fmt.Sprintf("no %s '%s' in vhost '/'", what, name))
 }
 
-// Refresh: there is one view.
-func (s *session) Refresh(context.Context) error { return nil }
+// Refresh: there is one view. While it is blocked, nobody knows whether that is
+// up to date.
+func (s *session) Refresh(ctx context.Context) error { return s.broker.enter(ctx, "Refresh") }
 
 // ReplyName is a name for this channel.
 func (s *session) ReplyName() string { return fsm.ReplyName("of-this-channel") }
@@ -108,7 +109,17 @@ func (s *session) Check(p *fsm.Publish) error {
 	return s.check(p)
 }
 
+func (s *session) fresh(p *fsm.Publish) error {
+	if !p.Fresh && s.broker.blocked["Refresh"] != nil {
+		return fsm.ErrNotFresh
+	}
+	return nil
+}
+
 func (s *session) check(p *fsm.Publish) error {
+	if err := s.fresh(p); err != nil {
+		return err
+	}
 	x := s.broker.exchanges[p.Exchange]
 	switch {
 	case x == nil:
@@ -129,6 +140,9 @@ func (s *session) Publish(p *fsm.Publish) (bool, error) {
 	b := s.broker
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if err := s.fresh(p); err != nil {
+		return false, err
+	}
 	b.published++
 	if b.drop {
 		s.dropped = p.Number

@@ -75,8 +75,8 @@ func (k *Catalog) sendNotice(node string, n *notice) bool {
 	me := []byte(k.config.Node)
 	var answer raft.AppendEntriesResponse
 	err := k.config.Mesh.Transport(catalogGroup).AppendEntries(raft.ServerID(node), raft.ServerAddress(node), &raft.AppendEntriesRequest{
-		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: me, Addr: me},
-		Term:      n.leads, Leader: me,
+		RPCHeader:    raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: me, Addr: me},
+		Term:         n.leads,
 		PrevLogEntry: n.index, PrevLogTerm: n.term, LeaderCommitIndex: n.index,
 	}, &answer)
 	return err == nil && (answer.Success || answer.Term > n.leads)

@@ -39,13 +39,15 @@ type Figures struct {
 	Queues                 int // in the catalog
 	Replicas               int // on this node
 	Led                    Led
-	TimedOut, LateAcks     uint64       // messages, while this node led their queues
-	ExchangesExpired       uint64       // deleted by this node for being idle
-	Deaths                 group.Deaths // in the queues that this node led, since it started
-	LostOnce               uint64       // dead letters, see broker.LostOnce
-	Quarantined            int          // queues, on this node
-	GroupPanics            uint64       // in work for queues
-	PeerPanics             uint64       // in what other nodes asked for
+	TimedOut, LateAcks     uint64        // messages, while this node led their queues
+	ExchangesExpired       uint64        // deleted by this node for being idle
+	Deaths                 group.Deaths  // in the queues that this node led, since it started
+	LostOnce               uint64        // dead letters, see broker.LostOnce
+	Quarantined            int           // queues, on this node
+	GroupPanics            uint64        // in work for queues
+	PeerPanics             uint64        // in what other nodes asked for
+	Lease                  time.Duration // see group.Catalog.LeaseLeft
+	LeasesLost             uint64
 }
 
 // Led sums up the queues that this node leads.

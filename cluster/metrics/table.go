@@ -205,6 +205,9 @@ var table = []metric{
 	{"rabbitmq_alarms_free_disk_space_watermark", gauge, nil, "1 while there is a disk alarm at this node", one(func(f *Figures) float64 { return truth(f.Space.DiskShort) })},
 	{"quorate_blocked_connections", gauge, nil, "Connections of this node that are not read because of an alarm of any node", one(func(f *Figures) int64 { return f.Traffic.Blocked })},
 
+	{"quorate_route_lease_seconds", gauge, nil, "For how long this node may route by what it knows of the catalog without asking again; 0: publishes wait", one(func(f *Figures) float64 { return max(f.Lease, 0).Seconds() })},
+	{"quorate_route_leases_lost_total", counter, nil, "Times at which this node was found without a lease, so that publishes waited", one(func(f *Figures) uint64 { return f.LeasesLost })},
+
 	{"rabbitmq_unreachable_cluster_peers_count", gauge, nil, "Other nodes that are down", one(func(f *Figures) int {
 		n := 0
 		for _, p := range f.Peers {

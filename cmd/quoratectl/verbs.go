@@ -127,7 +127,7 @@ func status(c *call) error {
 	}
 	c.fields("Status of node "+s.Node+" ...", field{"cluster_name", s.Cluster}, field{"product_version", s.ProductVersion},
 		field{"fsm_version", s.FSMVersion},
-		field{"ready", s.Ready}, field{"alarms", alarms}, field{"catalog_leader", s.CatalogLeader},
+		field{"ready", s.Ready}, field{"alarms", alarms}, field{"catalog_leader", s.CatalogLeader}, field{"routes_fresh", s.RoutesFresh},
 		field{"queues", s.Queues}, field{"replicas", s.Replicas}, field{"leaders", s.Leaders}, field{"quarantined", len(s.Quarantined)})
 	if len(s.Quarantined) > 0 {
 		if err := list(c, "Queues that are quarantined on the node:", quarantineColumns, nil, len(quarantineColumns), s.Quarantined); err != nil {

@@ -42,6 +42,7 @@ type Status struct {
 	FSMVersion     uint32   `json:"fsm_version"` // of the replicated state
 	Ready          bool     `json:"ready"`
 	CatalogLeader  string   `json:"catalog_leader"` // empty: not known
+	RoutesFresh    bool     `json:"routes_fresh"`   // false: publishes wait until the catalog's leader can be asked
 	Queues         int      `json:"queues"`         // in the catalog
 	Replicas       int      `json:"replicas"`       // on this node
 	Leaders        int      `json:"leaders"`        // among them
