@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -22,17 +21,6 @@ import (
 
 // patience is how long a test waits for what must happen.
 const patience = 30 * time.Second
-
-// noProperties reads nothing from properties.
-type noProperties struct{}
-
-func (noProperties) Expiration([]byte) string                  { return "" }
-func (noProperties) Headers([]byte, []*logpb.Death) *fsm.Table { return nil }
-func (noProperties) Copies([]byte) []string                    { return nil }
-func (noProperties) Property([]byte, string) []byte            { return nil }
-func (noProperties) Describe([]byte, *fsm.Message) *fsm.Table  { return &fsm.Table{} }
-func (noProperties) Delay([]byte) fsm.Millis                   { return 0 }
-func (noProperties) Delayed(properties []byte) []byte          { return properties }
 
 // nodes is a cluster of three in this process.
 type nodes struct {
