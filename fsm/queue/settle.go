@@ -23,6 +23,7 @@ func (m *Machine) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) fsm.Re
 	}
 	m.active = m.clock
 	m.taken = m.taken[:0]
+	var rest held // of what is settled: more than one command may end
 	var late []lateness
 	for ; len(ranges) > 0; ranges = ranges[2:] {
 		first, length := ranges[0], ranges[1]
@@ -33,7 +34,7 @@ func (m *Machine) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) fsm.Re
 		if last < first {
 			last = ^uint64(0)
 		}
-		m.take(c, first, last)
+		m.takeSettled(c, first, last, &rest)
 		if len(c.late) > 0 {
 			late = c.forgive(first, last, late)
 			m.contested = true
@@ -43,30 +44,45 @@ func (m *Machine) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) fsm.Re
 	if len(late) > 0 {
 		m.settledLate(c, late, eff)
 	}
-	m.endDeliveries(c, outcome, eff)
+	m.endDeliveries(c, outcome, rest, eff)
 	m.refresh(c)
 	m.dismissIfDone(c)
 	return fsm.Result{}
 }
 
+// takeSettled is take for what c has settled: of much it leaves to rest what is
+// more than one command may end.
+func (m *Machine) takeSettled(c *consumer, first, last uint64, rest *held) {
+	if c.held.len() <= m.bounds.Tick {
+		m.take(c, first, last)
+		return
+	}
+	part := held{c.held.sever(key{seq: first}, key{seq: last})}
+	if c.isGets() {
+		m.getsHeld -= part.len()
+	}
+	for part.len() > 0 && len(m.taken) < m.bounds.Tick {
+		m.taken = part.takeFirst(m.taken)
+	}
+	rest.join(part.sorted)
+}
+
 // endDeliveries ends those in m.taken, which c has settled: as many as one
-// command may. The others follow, and so do all while others before them have
-// not come to an end.
-func (m *Machine) endDeliveries(c *consumer, outcome logpb.Settle_Outcome, eff *fsm.Effects) {
+// command may. The others follow with rest, and so do all while others before
+// them have not come to an end.
+func (m *Machine) endDeliveries(c *consumer, outcome logpb.Settle_Outcome, rest held, eff *fsm.Effects) {
 	n := min(len(m.taken), m.bounds.Tick)
 	if m.returning.len() > 0 {
 		if k, _ := m.returning.first(); k.at == 0 {
 			n = 0
 		}
 	}
-	if rest := m.taken[n:]; len(rest) > 0 {
-		r := &returning{of: c.id, order: m.nextOrder, outcome: outcome}
+	for _, held := range m.taken[n:] {
+		rest.push(held)
+	}
+	if rest.len() > 0 {
+		m.addReturning(&returning{of: c.id, order: m.nextOrder, outcome: outcome, held: rest})
 		m.nextOrder++
-		slices.SortFunc(rest, func(a, b checkout) int { return compare(a.id, b.id) })
-		for _, held := range rest {
-			r.held.push(held)
-		}
-		m.addReturning(r)
 	}
 	m.conclude(outcome, m.taken[:n], eff)
 	m.taken = m.taken[:0]

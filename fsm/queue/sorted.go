@@ -298,6 +298,84 @@ func (s *sorted[V]) cut(from, upto key, f func(key, V)) {
 	}
 }
 
+// sever removes the entries from … upto, both included, and returns them in a
+// table of their own. It touches no entries but those of the blocks at both ends.
+func (s *sorted[V]) sever(from, upto key) (part sorted[V]) {
+	part.epoch = s.epoch
+	if s.n == 0 || upto.before(from) {
+		return part
+	}
+	behind := key{upto.at, upto.seq + 1}
+	if behind.seq == 0 {
+		behind.at++
+	}
+	i, j := s.breakAt(from), s.breakAt(behind)
+	part.blocks, part.firsts = slices.Clone(s.blocks[i:j]), slices.Clone(s.firsts[i:j])
+	for _, b := range part.blocks {
+		part.n += b.len()
+	}
+	s.n -= part.n
+	s.blocks, s.firsts = slices.Delete(s.blocks, i, j), slices.Delete(s.firsts, i, j)
+	s.close(i)
+	part.close(len(part.blocks) - 1)
+	part.close(0)
+	return part
+}
+
+// close joins block i and its neighbours where they are small: they were broken
+// apart, or others were taken out between them.
+func (s *sorted[V]) close(i int) {
+	for _, i := range []int{i, i - 1, i - 2} {
+		if i >= 0 && i < len(s.blocks) {
+			s.own(i)
+			s.shrunk(i)
+		}
+	}
+}
+
+// breakAt makes a block begin with the first entry that is not before k, and
+// returns its number; one more than there are if all entries are before k.
+// There are some.
+func (s *sorted[V]) breakAt(k key) int {
+	if s.n == 0 || len(s.blocks) == 0 {
+		return 0
+	}
+	i := s.seek(k)
+	b := s.blocks[i]
+	switch at := b.search(k); at {
+	case b.head:
+		return i
+	case b.tail:
+		return i + 1
+	default:
+		b = s.own(i)
+		second := &block[V]{keys: make([]key, blockLen), vals: make([]V, blockLen), epoch: s.epoch}
+		second.tail = copy(second.keys, b.keys[at:b.tail])
+		copy(second.vals, b.vals[at:b.tail])
+		clear(b.vals[at:b.tail])
+		b.tail = at
+		s.blocks, s.firsts = slices.Insert(s.blocks, i+1, second), slices.Insert(s.firsts, i+1, second.keys[0])
+		return i + 1
+	}
+}
+
+// join adds all of part, which was severed from a table of the same epoch. If
+// it lies behind what is there, its entries are not touched.
+func (s *sorted[V]) join(part sorted[V]) {
+	if s.n > 0 && part.n > 0 {
+		if last, _ := s.last(); !last.before(part.firsts[0]) {
+			for k, v := range part.all() {
+				s.put(k, *v)
+			}
+			return
+		}
+	}
+	s.epoch = max(s.epoch, part.epoch)
+	seam := len(s.blocks) - 1
+	s.blocks, s.firsts, s.n = append(s.blocks, part.blocks...), append(s.firsts, part.firsts...), s.n+part.n
+	s.close(seam)
+}
+
 // from iterates over the entries from k on. The table must not change meanwhile.
 func (s *sorted[V]) from(k key) iter.Seq2[key, *V] {
 	return func(yield func(key, *V) bool) {

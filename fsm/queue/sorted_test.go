@@ -146,3 +146,60 @@ func cutSome(t *testing.T, r *rand.Rand, s *sorted[uint64], want map[key]uint64)
 		t.Fatalf("cut too much: %v", cut)
 	}
 }
+
+// Any range comes out as a table of its own, which holds on its own and joins
+// its source, or what was severed before, again; frozen copies keep what they had.
+func TestSortedSeverAndJoin(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 7))
+	for range 300 {
+		s, want := sorted[uint64]{}, map[key]uint64{}
+		for range r.IntN(1200) {
+			k := key{at: fsm.Time(r.IntN(3)), seq: uint64(r.IntN(3000))}
+			if _, known := want[k]; !known {
+				want[k] = r.Uint64()
+				s.put(k, want[k])
+			}
+		}
+		frozen, before := s.freeze(), maps.Clone(want)
+		var rest sorted[uint64]
+		taken := map[key]uint64{}
+		for range 3 {
+			from := key{at: fsm.Time(r.IntN(3)), seq: uint64(r.IntN(3000))}
+			upto := key{at: fsm.Time(r.IntN(3)), seq: uint64(r.IntN(3000))}
+			switch r.IntN(8) {
+			case 0:
+				from = key{}
+			case 1:
+				upto.seq = ^uint64(0)
+			}
+			part := s.sever(from, upto)
+			out := map[key]uint64{}
+			for k, v := range want {
+				if !k.before(from) && !upto.before(k) {
+					out[k] = v
+				}
+			}
+			mustBeSorted(t, &part, out)
+			for k, v := range out {
+				delete(want, k)
+				taken[k] = v
+			}
+			mustBeSorted(t, &s, want)
+			for n := r.IntN(5); n > 0 && part.len() > 0; n-- { // a part is used, too
+				k, _ := part.first()
+				part.remove(k)
+				delete(taken, k)
+			}
+			rest.join(part)
+			mustBeSorted(t, &rest, taken)
+		}
+		k := key{at: 1, seq: 5000}
+		s.put(k, 1)
+		want[k] = 1
+		mustBeSorted(t, &s, want)
+		s.join(rest)
+		maps.Copy(want, taken)
+		mustBeSorted(t, &s, want)
+		mustBeSorted(t, &frozen, before)
+	}
+}
