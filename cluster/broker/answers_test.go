@@ -29,7 +29,11 @@ func TestAnswerTable(t *testing.T) {
 	} {
 		for c := fsm.OK; c <= fsm.Late; c++ {
 			want, listed := want[c]
-			if !listed {
+			switch {
+			case listed:
+			case c == fsm.NoSession:
+				want = fsm.Forced // the connection is to be made anew
+			default:
 				want = fsm.Internal
 			}
 			odd := w.broker.OddAnswers()

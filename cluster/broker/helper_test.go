@@ -27,6 +27,7 @@ type world struct {
 	t       fatal
 	broker  *Broker
 	clock   atomic.Int64                 // ms
+	stale   atomic.Bool                  // the view may be out of date
 	view    atomic.Pointer[catalog.View] // what others may read
 	mu      sync.Mutex                   // guards what follows
 	catalog catalog.Catalog
@@ -59,9 +60,19 @@ func newWorld(t fatal) *world {
 // View and Propose make the world the broker's catalog.
 func (w *world) View() *catalog.View { return w.view.Load() }
 
-func (w *world) Refresh(context.Context) error { return nil }
+func (w *world) Refresh(ctx context.Context) error {
+	for w.stale.Load() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		default:
+			runtime.Gosched()
+		}
+	}
+	return nil
+}
 
-func (w *world) Fresh() bool { return true }
+func (w *world) Fresh() bool { return !w.stale.Load() }
 
 func (w *world) Converge(context.Context) error { return nil }
 

@@ -29,20 +29,21 @@ type Session struct {
 	id     fsm.SessionID
 	client fsm.SessionEvents
 
-	mu        sync.Mutex
-	lanes     map[fsm.QueueID]*lane
-	order     []*lane // those whose queue is not known to be gone, by index
-	lastLane  uint64  // index of the newest one
-	consumers map[uint64]*consumer
-	events    []event
-	spare     []event
-	calling   bool
-	closing   bool
-	isLost    bool
-	ended     bool // its boot is over: no queue takes anything from it, see end
-	turn      int  // the lane that asks first for what it is behind with
-	replies   replies
-	strays    []stray // to be routed again before the lock is released
+	mu         sync.Mutex
+	lanes      map[fsm.QueueID]*lane
+	order      []*lane // those whose queue is not known to be gone, by index
+	lastLane   uint64  // index of the newest one
+	consumers  map[uint64]*consumer
+	events     []event
+	spare      []event
+	calling    bool
+	closing    bool
+	isLost     bool
+	ended      bool // its boot is over: no queue takes anything from it, see end
+	turn       int  // the lane that asks first for what it is behind with
+	replies    replies
+	strays     []stray // to be routed again before the lock is released
+	refreshing bool    // strays wait for a view that is up to date
 
 	// What the channel has been given of consumers' messages and has not
 	// written, in weight. hungry: somebody is behind and waits for it to fall.

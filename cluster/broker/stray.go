@@ -102,10 +102,15 @@ func (o *op) again(properties Properties) (fsm.Publish, error) {
 	return p, nil
 }
 
-// routeStrays sends strays on. A queue on the new way may be gone as well: then
-// there is a view which knows that by now. The lock is held.
+// routeStrays sends strays on, by a view that other publishes would be routed by
+// as well: without one they wait. A queue on the new way may be gone as well:
+// then there is a view which knows that by now. The lock is held.
 func (s *Session) routeStrays() {
 	for len(s.strays) > 0 {
+		if !s.broker().config.Catalog.Fresh() {
+			s.awaitFresh()
+			return
+		}
 		strays := s.strays
 		s.strays = nil
 		v := s.broker().view()
@@ -113,6 +118,26 @@ func (s *Session) routeStrays() {
 			s.routeStray(v, &strays[i])
 		}
 	}
+}
+
+// awaitFresh goes on with strays once the view is up to date. The lock is held.
+func (s *Session) awaitFresh() {
+	if s.refreshing {
+		return
+	}
+	b := s.broker()
+	s.refreshing = b.spawn(func() {
+		ctx, cancel := b.whileOpen()
+		defer cancel()
+		err := b.config.Catalog.Refresh(ctx)
+		s.mu.Lock()
+		s.refreshing = false
+		if err != nil {
+			s.mu.Unlock() // the node stops: what waits stays without an answer
+			return
+		}
+		s.release()
+	})
 }
 
 // routeStray sends one copy of a publish to those queues that it leads to now

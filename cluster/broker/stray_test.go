@@ -2,8 +2,10 @@ package broker
 
 import (
 	"context"
+	"runtime"
 	"slices"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -395,4 +397,29 @@ func TestSettleAfterNotice(t *testing.T) {
 	if len(x.s.consumers) != 0 {
 		t.Errorf("%d consumers are known", len(x.s.consumers))
 	}
+}
+
+// A stray waits for a view that is up to date: by an older one its queue's next
+// life is not there, and the publish would go nowhere.
+func TestStrayWaitsForFreshView(t *testing.T) {
+	x := newStrays(t)
+	q := x.mustQueue("q")
+	x.publish("", "q", true)
+	x.stale.Store(true)
+	x.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{Vhost: "/", Name: "q"}}})
+	x.broker.QueueGone(q.ID)
+	x.told()
+	next := x.mustQueue("q")
+	x.stale.Store(false)
+	limit := time.Now().Add(20 * time.Second)
+	for x.lane(next) == nil {
+		if time.Now().After(limit) {
+			t.Fatal("the stray never goes on")
+		}
+		runtime.Gosched()
+	}
+	if again := x.answer(next, fsm.OK); len(again) != 1 {
+		t.Fatalf("%d messages reach the next life of the queue", len(again))
+	}
+	x.told("settled")
 }
