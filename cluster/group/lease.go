@@ -80,7 +80,7 @@ func (k *Catalog) Refresh(ctx context.Context) error {
 
 // keepLease renews the lease, until the catalog closes.
 func (k *Catalog) keepLease() {
-	had, without, said := false, time.Now(), false
+	had, ever, without, said := false, false, time.Now(), false
 	for {
 		fresh := k.Fresh()
 		switch now := time.Now(); {
@@ -89,11 +89,11 @@ func (k *Catalog) keepLease() {
 		case !fresh && had:
 			k.lease.lost.Add(1)
 			without, said = now, false
-		case !fresh && !said && now.Sub(without) > leaseSilent:
+		case !fresh && ever && !said && now.Sub(without) > leaseSilent: // one that starts has none yet
 			said = true
 			k.config.Logger.Warn("publishes wait: the catalog's leader does not say that this node is up to date")
 		}
-		had = fresh
+		had, ever = fresh, ever || fresh
 		relay := k.lease.left() < LeaseTime/2
 		k.done.Go(func() { k.renew(relay) })
 		pause := leaseRetry
