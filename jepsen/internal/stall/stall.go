@@ -3,12 +3,20 @@
 // wake. All nodes of a test run on the same machine, so what the test's own
 // process had to wait stands for what the nodes had to wait.
 //
+// Who sleeps is woken soon even where others have to wait for long. So it also
+// looks at how long the threads of the nodes that run here, this test's or
+// another's, were ready to run and did not, if the system tells.
+//
 // It measures processors only, not disks: who waits for a confirm knows how
 // long that took.
 package stall
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"time"
 )
@@ -19,6 +27,11 @@ const (
 	// witnesses sleep side by side, each on a thread of its own: a late wake-up
 	// is then the machine's, and one of them meets a busy processor sooner.
 	witnesses = 2
+	// sampled is how often the nodes are looked at; window is for how long what
+	// their threads waited is added up: from before something is due until it is
+	// seen.
+	sampled = 500 * time.Millisecond
+	window  = 10 * time.Second
 )
 
 // Allowance is how late something may be seen that was due while the longest
@@ -37,6 +50,7 @@ type Meter struct {
 	// after it, so the first one that counts is the longest that counts.
 	stalls []stalled
 	due    [witnesses]time.Time // when each wakes; zero: it has ended
+	waited []stalled            // of each sample: the thread that waited longest
 }
 
 type stalled struct {
@@ -46,6 +60,13 @@ type stalled struct {
 
 // Start begins to measure. Stop ends it.
 func Start() *Meter {
+	m := start()
+	m.done.Go(func() { m.sample(nodeWaits) })
+	return m
+}
+
+// start begins to measure without looking at nodes.
+func start() *Meter {
 	m := &Meter{stop: make(chan struct{})}
 	now := time.Now()
 	for i := range m.due {
@@ -62,7 +83,9 @@ func (m *Meter) Stop() {
 }
 
 // Longest is the longest stall of which a part lies after an instant; one that
-// has not ended yet counts with what it has lasted.
+// has not ended yet counts with what it has lasted. What a thread of a node has
+// waited within some seconds counts for a third: it is a sum, to which each step
+// on the way of a message has added already.
 func (m *Meter) Longest(since time.Time) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -79,7 +102,66 @@ func (m *Meter) Longest(since time.Time) time.Duration {
 			longest = max(longest, now.Sub(due))
 		}
 	}
-	return longest
+	return max(longest, m.waits(since)/3)
+}
+
+// waits is the most that was waited within a window after an instant. mu is held.
+func (m *Meter) waits(since time.Time) (most time.Duration) {
+	sum, first := time.Duration(0), 0
+	for i, s := range m.waited {
+		sum += s.lasted
+		for ; s.end.Sub(m.waited[first].end) >= window || !m.waited[first].end.After(since) && first < i; first++ {
+			sum -= m.waited[first].lasted
+		}
+		if s.end.After(since) {
+			most = max(most, sum)
+		}
+	}
+	return most
+}
+
+// sample looks at the nodes again and again.
+func (m *Meter) sample(look func() map[string]time.Duration) {
+	tick := time.NewTicker(sampled)
+	defer tick.Stop()
+	last := look()
+	for {
+		select {
+		case <-m.stop:
+			return
+		case <-tick.C:
+		}
+		next, most := look(), time.Duration(0)
+		for thread, waited := range next {
+			most = max(most, waited-last[thread])
+		}
+		last = next
+		m.mu.Lock()
+		m.waited = append(m.waited, stalled{end: time.Now(), lasted: most})
+		m.mu.Unlock()
+	}
+}
+
+// nodeWaits is how long each thread of each node has waited for a processor
+// since it began; empty where the system does not tell.
+func nodeWaits() map[string]time.Duration {
+	all := map[string]time.Duration{}
+	names, _ := filepath.Glob("/proc/[0-9]*/comm") // the pattern is a good one
+	for _, name := range names {
+		if comm, err := os.ReadFile(name); err != nil || strings.TrimSpace(string(comm)) != "quorate" {
+			continue
+		}
+		threads, _ := filepath.Glob(filepath.Join(filepath.Dir(name), "task", "*", "schedstat"))
+		for _, thread := range threads {
+			var ran, waited int64
+			if text, err := os.ReadFile(thread); err == nil {
+				if n, _ := fmt.Sscan(string(text), &ran, &waited); n == 2 {
+					all[thread] = time.Duration(waited)
+				}
+			}
+		}
+	}
+	return all
 }
 
 // watch is one witness.

@@ -15,7 +15,7 @@ import (
 func TestIdleMachineDoesNotStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		m := Start()
+		m := start()
 		time.Sleep(time.Minute)
 		if longest := m.Longest(began); longest != 0 {
 			t.Errorf("a stall of %v", longest)
@@ -28,7 +28,7 @@ func TestIdleMachineDoesNotStall(t *testing.T) {
 // those who began before it ended.
 func TestLongestSince(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := Start()
+		m := start()
 		defer m.Stop()
 		began := time.Now()
 		var at []time.Time // just before the end of each stall
@@ -54,7 +54,7 @@ func TestLongestSince(t *testing.T) {
 
 func TestStallThatLasts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := Start()
+		m := start()
 		defer m.Stop()
 		m.mu.Lock()
 		m.due[1] = time.Now().Add(-time.Second)
@@ -63,6 +63,54 @@ func TestStallThatLasts(t *testing.T) {
 			t.Errorf("%v", have)
 		}
 	})
+}
+
+// What threads have waited adds up within a window, and counts for a third.
+func TestNodesThatWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := start()
+		began, per := time.Now(), time.Duration(0)
+		total := map[string]time.Duration{"a": time.Hour, "b": 0}
+		m.done.Go(func() {
+			m.sample(func() map[string]time.Duration {
+				total = map[string]time.Duration{"a": total["a"] + per/2, "b": total["b"] + per}
+				return total
+			})
+		})
+		var at []time.Time
+		for _, lasted := range []time.Duration{0, 300, 30, 0} {
+			per = lasted * time.Millisecond // of each half second
+			at = append(at, time.Now())
+			time.Sleep(20 * time.Second)
+		}
+		at = append(at, time.Now())
+		synctest.Wait()
+		for i, want := range []time.Duration{6000, 6000, 0, 0, 0} {
+			have := 3 * m.Longest(at[i])
+			if i == 2 { // the samples of a window, and no others
+				if have < 570*time.Millisecond || have > 900*time.Millisecond {
+					t.Errorf("since %v: %v", at[i].Sub(began), have)
+				}
+				continue
+			}
+			if have != want*time.Millisecond {
+				t.Errorf("since %v: %v, not %v", at[i].Sub(began), have, want*time.Millisecond)
+			}
+		}
+		m.Stop()
+	})
+}
+
+// The system tells how long threads wait, where the tests run.
+func TestNodeWaits(t *testing.T) {
+	if _, err := os.Stat("/proc/self/schedstat"); err != nil {
+		t.Skip("the system does not tell how long threads wait:", err)
+	}
+	for thread, waited := range nodeWaits() {
+		if waited < 0 {
+			t.Errorf("%s has waited %v", thread, waited)
+		}
+	}
 }
 
 var stopped = flag.Bool("stopped", false, "this process is the one that TestStoppedProcess stops")
