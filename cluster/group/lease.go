@@ -277,7 +277,8 @@ func (k *Catalog) enterOffice(ctx context.Context) (term uint64, ok bool) {
 	}
 	if k.holders.term != term {
 		k.holders = newHolders(term, time.Now())
-		k.done.Go(func() { k.openOffice(term) })
+		begun := term // what is returned may be 0
+		k.done.Go(func() { k.openOffice(begun) })
 	}
 	open := k.holders.open
 	k.mu.Unlock()
