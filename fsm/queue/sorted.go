@@ -142,7 +142,7 @@ func (s *sorted[V]) put(k key, v V) {
 	}
 	i = s.seek(k)
 	if s.blocks[i].len() == blockLen {
-		s.split(i)
+		s.split(i, s.blocks[i].head+blockLen/2)
 		if !k.before(s.firsts[i+1]) {
 			i++
 		}
@@ -196,10 +196,10 @@ func (s *sorted[V]) insertBlock(i int, k key, v V) {
 	s.firsts = slices.Insert(s.firsts, i, k)
 }
 
-// split moves the second half of block i, which is full, into one of its own.
-func (s *sorted[V]) split(i int) {
+// split moves the entries of block i from position mid on into a block of their
+// own. On either side there are some.
+func (s *sorted[V]) split(i, mid int) {
 	b := s.own(i)
-	mid := b.head + blockLen/2
 	second := &block[V]{keys: make([]key, blockLen), vals: make([]V, blockLen), epoch: s.epoch}
 	second.tail = copy(second.keys, b.keys[mid:b.tail])
 	copy(second.vals, b.vals[mid:b.tail])
@@ -337,9 +337,6 @@ func (s *sorted[V]) close(i int) {
 // returns its number; one more than there are if all entries are before k.
 // There are some.
 func (s *sorted[V]) breakAt(k key) int {
-	if s.n == 0 || len(s.blocks) == 0 {
-		return 0
-	}
 	i := s.seek(k)
 	b := s.blocks[i]
 	switch at := b.search(k); at {
@@ -348,13 +345,7 @@ func (s *sorted[V]) breakAt(k key) int {
 	case b.tail:
 		return i + 1
 	default:
-		b = s.own(i)
-		second := &block[V]{keys: make([]key, blockLen), vals: make([]V, blockLen), epoch: s.epoch}
-		second.tail = copy(second.keys, b.keys[at:b.tail])
-		copy(second.vals, b.vals[at:b.tail])
-		clear(b.vals[at:b.tail])
-		b.tail = at
-		s.blocks, s.firsts = slices.Insert(s.blocks, i+1, second), slices.Insert(s.firsts, i+1, second.keys[0])
+		s.split(i, at)
 		return i + 1
 	}
 }
