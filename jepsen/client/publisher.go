@@ -66,6 +66,7 @@ func (p *Publisher) Run(ctx context.Context, h *history.History, next func() (Me
 			if err := p.connect(ctx); err != nil {
 				return fmt.Errorf("publisher %s: %w", p.Name, err)
 			}
+			continue // the node may have gone away again
 		}
 		waiting := more || len(p.again) > 0
 		if !waiting && len(p.open) == 0 {
@@ -152,7 +153,7 @@ func (p *Publisher) connect(ctx context.Context) error {
 	p.epoch++
 	if err := ch.Confirm(false); err != nil {
 		_ = conn.CloseDeadline(time.Now().Add(closeTimeout))
-		return nil // try again: the node went away
+		return ctx.Err() // or try again: the node went away
 	}
 	p.conn, p.ch = conn, ch
 	p.answers = ch.NotifyPublish(make(chan amqp.Confirmation, p.Window))
