@@ -62,7 +62,7 @@ func (p *placer) start() {
 		return
 	}
 	p.open = true
-	p.done.Go(p.run)
+	p.done.Go(func() { p.node.keep("change members", p.run) })
 }
 
 // stop ends the work; what is under way may be half done.
@@ -129,7 +129,7 @@ func (p *placer) launch() {
 		p.todo = p.todo[1:]
 		delete(p.listed, id)
 		p.active[id] = time.Now()
-		p.done.Go(func() { p.work(id) })
+		p.done.Go(func() { p.node.attempt("change the members of a group", func() { p.work(id) }) })
 	}
 }
 
@@ -168,9 +168,13 @@ func (p *placer) work(id fsm.GroupID) {
 }
 
 // plan compares the members that a queue should have with those of its group.
+// All of it is of one view: by a later one a member may be leaving that the plan
+// still counts among those that stay.
 type plan struct {
+	view    *catalog.View
 	queue   *catalog.Queue
 	wish    []string
+	leaving []fsm.NodeID
 	config  []group.Member
 	surplus []string // in the group, and should not be
 	missing []string // should be in the group
@@ -184,7 +188,7 @@ func (p *placer) plan(g *group.Group) (*plan, bool) {
 	if !ok || q.Local {
 		return nil, false
 	}
-	x := &plan{queue: q, config: g.Configuration()}
+	x := &plan{view: view, queue: q, leaving: view.Leaving(q), config: g.Configuration()}
 	for _, number := range view.Members(q) {
 		if n, known := view.Node(number); known {
 			x.wish = append(x.wish, n.Name)
@@ -215,16 +219,18 @@ func (p *placer) settled(g *group.Group) bool {
 	if !ok {
 		return true
 	}
-	return len(x.surplus)+len(x.missing)+len(x.silent)+len(p.node.View().Leaving(x.queue)) == 0 && p.grown(x) == nil
+	return len(x.surplus)+len(x.missing)+len(x.silent)+len(x.leaving) == 0 && p.grown(x) == nil
 }
 
 // step takes the next step for a group, and reports whether none is left that
 // can be taken.
 func (p *placer) step(g *group.Group) (done bool) {
 	x, ok := p.plan(g)
-	if !ok {
-		return true
-	}
+	return !ok || p.take(g, x)
+}
+
+// take takes the next step of a plan, and reports whether there is none.
+func (p *placer) take(g *group.Group, x *plan) (done bool) {
 	if dead := p.first(x.surplus, false); dead != "" && p.remove(g, x, dead) {
 		return false
 	}
@@ -241,19 +247,19 @@ func (p *placer) step(g *group.Group) (done bool) {
 	if len(x.surplus) > 0 {
 		return !p.remove(g, x, x.surplus[0])
 	}
-	if leaving := p.node.View().Leaving(x.queue); len(leaving) > 0 {
+	if len(x.leaving) > 0 {
 		if g.Settle(placeCall) != nil {
 			return false // what the configuration says may yet be undone
 		}
 		p.propose(x, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_MembersLeft{MembersLeft: &logpb.MembersLeft{
-			Queue: uint64(x.queue.ID), Nodes: numbers(leaving),
+			Queue: uint64(x.queue.ID), Nodes: numbers(x.leaving),
 		}}})
 		return false
 	}
 	if next := p.grown(x); next != nil {
 		p.node.slog.Info("queue gets members", "queue", x.queue.Name, "vhost", x.queue.VHost, "nodes", next)
 		p.propose(x, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_SetMembers{SetMembers: &logpb.SetMembers{
-			Queue: uint64(x.queue.ID), Members: next, Was: numbers(p.node.View().Members(x.queue)),
+			Queue: uint64(x.queue.ID), Members: next, Was: numbers(x.view.Members(x.queue)),
 		}}})
 		return false
 	}
@@ -325,7 +331,7 @@ func (p *placer) current(g *group.Group, name string) bool {
 // there are no more nodes that are up. It does not stop at an even number
 // unless that is wanted.
 func (p *placer) grown(x *plan) []uint32 {
-	view := p.node.View()
+	view := x.view
 	members := view.Members(x.queue)
 	size, target := len(members), view.TargetSize(x.queue, p.node.config.GroupSize)
 	if size >= target {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
 )
 
 // membersOf returns the names of a queue's members.
@@ -152,4 +153,37 @@ func TestTargetSize(t *testing.T) {
 	cl.confirmed()
 	c.mustMembers("grows", names...)
 	c.mustMembers("stays", "n1")
+}
+
+// A step that was planned before a member had to go does not say that it has
+// gone: raft's configuration may still count its vote.
+func TestPlanIsOfOneView(t *testing.T) {
+	c := mustCluster(t)
+	cl := c.mustClient("n1")
+	cl.mustDeclare("q")
+	n := c.all[c.mustLeader("q")]
+	for _, x := range c.all { // nobody else is to act
+		x.members.stop()
+	}
+	n.members.quit = n.life
+	q, _ := n.View().Queue("/", "q")
+	g := n.host.Group(q.Group)
+	until(t, "the leader serves", func() bool { return g.Leading() != 0 })
+	before, ok := n.members.plan(g)
+	if !ok {
+		t.Fatal("there is no plan")
+	}
+	gone, _ := n.View().NodeByName(c.other(n.config.Name))
+	next := slices.DeleteFunc(slices.Clone(n.View().Members(q)), func(m fsm.NodeID) bool { return m == fsm.NodeID(gone.Number) })
+	if _, err := n.Propose(deadline(t), &logpb.CatalogCommand{Body: &logpb.CatalogCommand_SetMembers{SetMembers: &logpb.SetMembers{
+		Queue: uint64(q.ID), Members: numbers(next), Size: 2,
+	}}}); err != nil {
+		t.Fatal(err)
+	}
+	if !n.members.take(g, before) {
+		t.Error("a plan with nothing to do has done something")
+	}
+	if left := n.View().Leaving(q); len(left) != 1 {
+		t.Errorf("leaving is %v while the group's members are %v", left, g.Configuration())
+	}
 }

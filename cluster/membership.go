@@ -128,11 +128,12 @@ func (n *Node) awaitMembers(ctx context.Context, q *catalog.Queue) error {
 // membersAgree reports whether a queue has a leader and the votes of all of its
 // members that are up.
 func (n *Node) membersAgree(ctx context.Context, q *catalog.Queue) bool {
-	if len(n.View().Leaving(q)) > 0 {
+	view := n.View()
+	if len(view.Leaving(q)) > 0 {
 		return false
 	}
 	s := n.standings(ctx, q.Group)
-	for _, name := range n.memberNames(q) {
+	for _, name := range membersOf(view, q) {
 		if x := s[name][q.Group]; n.Online(name) && (x == nil || !x.Voter) {
 			return false
 		}
@@ -235,7 +236,8 @@ func (n *Node) eachQueue(ctx context.Context, queues []*catalog.Queue, do func(c
 		slots <- struct{}{}
 		go func() {
 			defer func() { <-slots; done <- struct{}{} }()
-			err := do(ctx, q)
+			err := errPanicked
+			n.attempt("change the members of a queue", func() { err = do(ctx, q) })
 			changes[i] = api.MemberChange{VHost: q.VHost, Name: q.Name, Size: len(n.View().Members(q)), Result: "ok"}
 			if err != nil {
 				changes[i].Result = "error: " + err.Error()

@@ -83,10 +83,12 @@ func (n *Node) balance(queues []*catalog.Queue, s standings) (plan []transfer, l
 }
 
 // memberNames are the names of the nodes that hold a queue's replicas.
-func (n *Node) memberNames(q *catalog.Queue) []string {
+func (n *Node) memberNames(q *catalog.Queue) []string { return membersOf(n.View(), q) }
+
+func membersOf(v *catalog.View, q *catalog.Queue) []string {
 	var names []string
-	for _, m := range n.View().Members(q) {
-		if state, ok := n.View().Node(m); ok {
+	for _, m := range v.Members(q) {
+		if state, ok := v.Node(m); ok {
 			names = append(names, state.Name)
 		}
 	}
