@@ -291,7 +291,7 @@ func (n *Node) askDirectory() {
 	if n.asking.Swap(true) {
 		return
 	}
-	go func() {
+	go n.attempt("ask which nodes there are", func() {
 		defer n.asking.Store(false)
 		ctx, cancel := context.WithTimeout(n.life, askWait)
 		defer cancel()
@@ -305,7 +305,7 @@ func (n *Node) askDirectory() {
 				n.learnNodes(told.Index, n.membersTold(&told))
 			}
 		}
-	}()
+	})
 }
 
 func (n *Node) membersTold(t *peerpb.Told) map[string]member {

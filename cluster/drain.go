@@ -164,12 +164,18 @@ func (n *Node) keepAway() {
 		case <-tick.C:
 		}
 		if n.drains(n.config.Name) && n.draining.TryLock() {
-			ctx, cancel := context.WithTimeout(n.life, keepAwayEvery)
-			n.handOver(ctx)
-			cancel()
-			n.draining.Unlock()
+			n.handOverBriefly()
 		}
 	}
+}
+
+// handOverBriefly hands over what can be within a moment. The caller holds
+// draining, which it gives back.
+func (n *Node) handOverBriefly() {
+	defer n.draining.Unlock()
+	ctx, cancel := context.WithTimeout(n.life, keepAwayEvery)
+	defer cancel()
+	n.handOver(ctx)
 }
 
 // transfer is one that is to be made.
@@ -274,7 +280,8 @@ func (n *Node) transferAll(ctx context.Context, plan []transfer, atOnce int) (do
 			break
 		}
 		work.Go(func() {
-			err := n.transfer(ctx, t.group, t.from, t.to)
+			err := errPanicked
+			n.attempt("hand a leadership over", func() { err = n.transfer(ctx, t.group, t.from, t.to) })
 			<-slots
 			mu.Lock()
 			defer mu.Unlock()

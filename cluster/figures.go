@@ -32,7 +32,7 @@ func (n *Node) figures() metrics.Figures {
 	f.TimedOut, f.LateAcks = n.broker.Lateness()
 	f.ExchangesExpired = n.expired.Load()
 	f.Quarantined, f.GroupPanics = len(n.host.Quarantined()), n.host.Panics()
-	f.PeerPanics = n.mesh.Panics()
+	f.PeerPanics, f.LoopPanics = n.mesh.Panics(), n.panics.Load()
 	f.Deaths, f.LostOnce = n.host.Deaths(), n.broker.LostOnce()
 	return f
 }

@@ -98,6 +98,7 @@ type Node struct {
 	vhostGone chan struct{} // a vhost may have gone
 	bootGone  chan struct{} // this node may have been declared dead
 	expired   atomic.Uint64 // exchanges deleted for being idle
+	panics    atomic.Uint64 // in the node's loops
 
 	incarnation [16]byte // of this process
 
@@ -181,11 +182,12 @@ func (n *Node) open() error {
 		return err
 	}
 	n.mesh.Start()
-	n.work.Go(n.tend)
-	n.work.Go(n.keepAway)
-	n.work.Go(n.expireExchanges)
-	n.work.Go(n.expelStrays)
-	n.work.Go(n.shortages.run)
+	for doing, loop := range map[string]func(){
+		"tend the catalog's members": n.tend, "keep leaderships away": n.keepAway, "expire exchanges": n.expireExchanges,
+		"expel strays": n.expelStrays, "check memory and disk": n.shortages.run,
+	} {
+		n.work.Go(func() { n.keep(doing, loop) })
+	}
 	return nil
 }
 
@@ -280,7 +282,7 @@ func (n *Node) Join(ctx context.Context) error {
 	}
 	n.self = fsm.NodeID(registered.Node)
 	n.broker.Serve(n.self, registered.Boot)
-	n.work.Go(n.stayRegistered)
+	n.work.Go(func() { n.keep("stay registered", n.stayRegistered) })
 	if err := n.initialize(ctx); err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package cluster
 import (
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/fsm"
@@ -118,9 +119,20 @@ func (r *reconciler) work() {
 			return
 		}
 		r.mu.Unlock()
-		r.reconcile(id)
+		if !r.node.attempt("start or drop a replica", func() { r.reconcile(id) }) {
+			r.node.work.Go(func() { r.checkLater(id) })
+		}
 		r.mu.Lock()
 		delete(r.busy, id)
+	}
+}
+
+// checkLater looks at a group again after a panic.
+func (r *reconciler) checkLater(id fsm.GroupID) {
+	select {
+	case <-r.node.life.Done():
+	case <-time.After(loopPause):
+		r.check(id)
 	}
 }
 

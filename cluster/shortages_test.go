@@ -14,7 +14,10 @@ import (
 
 // machine pretends to be a node's machine, with 1000 bytes of memory and a
 // limit of 500.
-type machine struct{ used, free atomic.Int64 }
+type machine struct {
+	used, free atomic.Int64
+	fault      atomic.Bool // whoever looks at it panics
+}
 
 func newMachine() *machine {
 	m := &machine{}
@@ -22,8 +25,13 @@ func newMachine() *machine {
 	return m
 }
 
-func (m *machine) MemoryTotal() int64       { return 1000 }
-func (m *machine) MemoryUsed() int64        { return m.used.Load() }
+func (m *machine) MemoryTotal() int64 { return 1000 }
+func (m *machine) MemoryUsed() int64 {
+	if m.fault.Load() {
+		panic("a fault of the machine")
+	}
+	return m.used.Load()
+}
 func (m *machine) DiskFree() (int64, error) { return m.free.Load(), nil }
 func (m *machine) Release()                 {}
 func (m *machine) LimitHeap(int64)          {}

@@ -23,20 +23,25 @@ func (n *Node) openClock() {
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
-		pace := time.NewTicker(clock.Pace)
-		defer pace.Stop()
-		for {
-			select {
-			case <-stop:
-				return
-			case <-pace.C:
-				n.clock.Update()
-			}
-		}
+		keep(stop, func() bool { return n.attempt("keep time", func() { n.keepTime(stop) }) })
 	}()
 	n.stopClock = func() {
 		close(stop)
 		<-stopped
+	}
+}
+
+// keepTime updates the clock until stop is closed.
+func (n *Node) keepTime(stop <-chan struct{}) {
+	pace := time.NewTicker(clock.Pace)
+	defer pace.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-pace.C:
+			n.clock.Update()
+		}
 	}
 }
 

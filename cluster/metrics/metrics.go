@@ -46,6 +46,7 @@ type Figures struct {
 	Quarantined            int           // queues, on this node
 	GroupPanics            uint64        // in work for queues
 	PeerPanics             uint64        // in what other nodes asked for
+	LoopPanics             uint64        // in what the node does of its own accord
 	Lease                  time.Duration // see group.Catalog.LeaseLeft
 	LeasesLost             uint64
 }

@@ -175,9 +175,10 @@ var table = []metric{
 	{"quorate_queue_replicas", gauge, nil, "Queue replicas on this node", one(func(f *Figures) int { return f.Replicas })},
 	{"quorate_quarantined_groups", gauge, nil, "Queues that do not lead on this node because work for them has panicked here, see operations.md", one(func(f *Figures) int { return f.Quarantined })},
 	{"quorate_group_panics_total", counter, nil, "Panics in work for queues on this node, each of which quarantines its queue here", one(func(f *Figures) uint64 { return f.GroupPanics })},
-	{"quorate_panics_total", counter, []string{"where"}, "Panics that ended what they happened in, and nothing else. where: connection (of a client), peer (a message or call of another node)", func(f *Figures, add emit) {
+	{"quorate_panics_total", counter, []string{"where"}, "Panics that ended what they happened in, and nothing else. where: connection (of a client), peer (a message or call of another node), loop (what the node does of its own accord, which goes on after a second)", func(f *Figures, add emit) {
 		add(float64(f.Traffic.Panics), "connection")
 		add(float64(f.PeerPanics), "peer")
+		add(float64(f.LoopPanics), "loop")
 	}},
 
 	{"quorate_clock_offset_ms", gauge, nil, "Milliseconds by which this node's wall clock is ahead of the median of all nodes' clocks", func(f *Figures, add emit) {
