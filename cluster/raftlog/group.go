@@ -26,8 +26,9 @@ const shareFrom = 8 << 10
 // An entry that was stored is shared from then on: nobody may change its Data
 // or Extensions. What GetLog and Payload return must not be changed either.
 type Group struct {
-	s  *Store
-	id fsm.GroupID
+	s     *Store
+	id    fsm.GroupID
+	place *place // in the ledger
 
 	// full: GetLog returns payload sections. See Starting.
 	full atomic.Bool
@@ -43,6 +44,7 @@ type Group struct {
 	mu        sync.Mutex
 	dropped   bool
 	tail      tail
+	lastTerm  uint64 // of the tail's last entry; 0: not known
 	pins      pins
 	meta      *snapshotMeta // nil: no snapshot
 	installed installed
@@ -216,6 +218,7 @@ func (g *Group) StoreLogs(logs []*raft.Log) error {
 	if err := g.makeRoom(logs[0].Index); err != nil {
 		return err
 	}
+	g.place.claim()
 	b := g.s.db.NewBatchWithSize(size)
 	for _, l := range logs {
 		g.putEntry(b, l)
@@ -237,6 +240,8 @@ func (g *Group) StoreLogs(logs []*raft.Log) error {
 		g.tailLive += int64(i.payload)
 	}
 	g.count(g.countable())
+	g.lastTerm = logs[len(logs)-1].Term
+	g.place.acknowledge(g.end())
 	return nil
 }
 

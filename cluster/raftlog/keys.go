@@ -13,6 +13,8 @@ import (
 type kind byte
 
 const (
+	// kindStamp: nothing → which ledger the store belongs to.
+	kindStamp kind = 0x01
 	// kindStable: group, name → value. Raft's term and vote.
 	kindStable kind = 0x10
 	// kindHeader: group, index → header record. Exactly raft's log.
@@ -37,7 +39,7 @@ const (
 	kindDamaged kind = 0xa0
 )
 
-// kinds lists every kind, for what concerns a whole group.
+// kinds lists every kind of a group's records, for what concerns a whole group.
 var kinds = []kind{
 	kindStable, kindHeader, kindPayload, kindPin, kindMeta, kindChunk,
 	kindInstalled, kindForeign, kindForeignPin, kindDamaged,

@@ -30,7 +30,7 @@ func (s *Store) load(id fsm.GroupID) (*Group, error) {
 		return nil, fmt.Errorf("open group %d: %w", id, err)
 	}
 	defer it.Close()
-	g := &Group{s: s, id: id, trailing: s.trailing, stable: make(map[string][]byte)}
+	g := &Group{s: s, id: id, place: s.ledger.place(id), trailing: s.trailing, stable: make(map[string][]byte)}
 	g.epoch.Store(s.epochs.Add(1))
 	l := loader{g, it}
 	for _, step := range []func() error{l.stable, l.snapshot, l.pins, l.headers} {
@@ -42,6 +42,9 @@ func (s *Store) load(id fsm.GroupID) (*Group, error) {
 		}
 	}
 	if err := l.orphans(); err != nil {
+		return nil, fmt.Errorf("open group %d: %w", id, err)
+	}
+	if err := g.judge(l.termAt); err != nil {
 		return nil, fmt.Errorf("open group %d: %w", id, err)
 	}
 	if !g.tail.empty() {
@@ -131,9 +134,19 @@ func (l loader) headers() error {
 		}
 		i := info{payload: binary.BigEndian.Uint32(v[16:]), header: uint32(len(v) + sealSize)}
 		g.tail.push(index, i)
+		g.lastTerm = binary.BigEndian.Uint64(v)
 		g.tailLive += int64(i.payload)
 		return nil
 	})
+}
+
+// termAt returns the term of an entry, 0 if raft cannot see it.
+func (l loader) termAt(index uint64) (term uint64, err error) {
+	err = l.each(indexKey(kindHeader, l.g.id, index), func(_, v []byte) error {
+		term = binary.BigEndian.Uint64(v)
+		return nil
+	})
+	return term, err
 }
 
 // orphans deletes what belongs to snapshots that were never finished, or were

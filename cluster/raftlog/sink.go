@@ -275,6 +275,7 @@ func (k *Sink) install() error {
 	for _, p := range k.pins {
 		g.pins.add(p.index, p.size)
 	}
+	g.place.acknowledge(g.end())
 	return nil
 }
 

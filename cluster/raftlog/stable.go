@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
 )
@@ -35,6 +36,10 @@ func (g *Group) Set(key, value []byte) error {
 	if string(key) == termKey {
 		g.full.Store(true)
 	}
+	var ledger sync.WaitGroup
+	if err := g.note(string(key), value, &ledger); err != nil {
+		return err
+	}
 	b := g.s.db.NewBatch()
 	g.s.setSealed(b, g.stableKey(key), value)
 	if string(key) == voteTermKey {
@@ -42,7 +47,43 @@ func (g *Group) Set(key, value []byte) error {
 		delete(g.stable, votedForKey)
 	}
 	g.s.commit(b, pebble.Sync)
+	ledger.Wait()
 	g.stable[string(key)] = slices.Clone(value)
+	return nil
+}
+
+// note writes a term or vote to the ledger, and begins to sync it beside the
+// store. The term of a vote without its candidate is none yet: nothing waits
+// for it.
+func (g *Group) note(key string, value []byte, w *sync.WaitGroup) error {
+	number := uint64(0)
+	switch key {
+	case termKey, voteTermKey:
+		if len(value) != 8 {
+			return fmt.Errorf("raftlog: group %d: %s is not a number", g.id, key)
+		}
+		number = binary.BigEndian.Uint64(value)
+	case votedForKey:
+		if len(value) > maxCandidate {
+			return fmt.Errorf("raftlog: group %d: the candidate's name is too long", g.id)
+		}
+	default:
+		g.place.claim()
+		return nil
+	}
+	g.place.change(func(r *record) {
+		switch key {
+		case termKey:
+			r.term = number
+		case voteTermKey:
+			r.voteTerm, r.candidate = number, ""
+		case votedForKey:
+			r.candidate = string(value)
+		}
+	})
+	if key != voteTermKey {
+		w.Go(g.s.ledger.sync)
+	}
 	return nil
 }
 

@@ -46,6 +46,7 @@ type Options struct {
 // Store keeps the logs of all queue groups of a node.
 type Store struct {
 	db       *pebble.DB
+	ledger   *ledger
 	log      *slog.Logger
 	exit     func(code int)
 	cache    *cache
@@ -89,17 +90,28 @@ func Open(dir string, o Options) (*Store, error) {
 	}
 	s.cache = newCache(o.CacheBytes)
 	s.flushAt = flushFactor * o.MemTableBytes
+	fs := o.FS
+	if fs == nil {
+		fs = vfs.Default
+	}
 	db, err := pebble.Open(dir, s.pebbleOptions(o))
 	if err != nil {
 		return nil, fmt.Errorf("open log store in %s: %w", dir, err)
 	}
 	s.db = db
+	if err := s.prove(fs, dir); err != nil {
+		return nil, errors.Join(fmt.Errorf("open log store in %s: %w", dir, err), s.Close())
+	}
 	return s, nil
 }
 
 // Close closes the store. No group may be in use and no snapshot open.
 func (s *Store) Close() error {
-	if err := s.db.Close(); err != nil {
+	err := s.db.Close()
+	if s.ledger != nil {
+		err = errors.Join(err, s.ledger.close())
+	}
+	if err != nil {
 		return fmt.Errorf("close log store: %w", err)
 	}
 	return nil
@@ -130,8 +142,20 @@ func (s *Store) Group(id fsm.GroupID) (*Group, error) {
 	return sl.group, sl.err
 }
 
-// GroupIDs lists the groups that have data on disk, ascending.
+// GroupIDs lists the groups that have data on disk, or had according to the
+// ledger, ascending.
 func (s *Store) GroupIDs() ([]fsm.GroupID, error) {
+	ids, err := s.storedGroups()
+	if err != nil {
+		return nil, err
+	}
+	ids = append(ids, s.ledger.groups()...)
+	slices.Sort(ids)
+	return slices.Compact(ids), nil
+}
+
+// storedGroups lists the groups that have data in the store, ascending.
+func (s *Store) storedGroups() ([]fsm.GroupID, error) {
 	it, err := s.db.NewIter(nil)
 	if err != nil {
 		return nil, fmt.Errorf("list groups: %w", err)
@@ -179,6 +203,7 @@ func (s *Store) DropGroup(id fsm.GroupID) error {
 		s.deleteRange(b, p, prefixEnd(p))
 	}
 	s.commit(b, pebble.Sync)
+	s.ledger.forget(id)
 	return nil
 }
 

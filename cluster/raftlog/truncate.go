@@ -116,10 +116,24 @@ func (g *Group) truncateBack(from uint64) {
 	for _, k := range []kind{kindHeader, kindPayload} {
 		g.s.deleteRange(b, indexKey(k, g.id, from), indexKey(k, g.id, last+1))
 	}
-	g.s.commit(b, pebble.NoSync)
 	g.tail.dropBack(from)
+	g.lastTerm = g.termOf(from - 1)
+	g.place.lower(g.end())
+	g.s.commit(b, pebble.NoSync)
 	g.count(g.countable())
 	g.epoch.Store(g.s.epochs.Add(1))
+}
+
+// termOf reads the term of an entry that raft can see, 0 if it cannot be read.
+func (g *Group) termOf(index uint64) uint64 {
+	if g.tail.at(index) == nil {
+		return 0
+	}
+	e, err := g.readEntry(index, false)
+	if err != nil {
+		return 0
+	}
+	return e.term
 }
 
 // Release says that no message of these entries' payload sections is live any

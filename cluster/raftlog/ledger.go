@@ -1,0 +1,299 @@
+package raftlog
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/quorate/quorate/fsm"
+)
+
+// ledgerLag is for how long at most what a ledger says about entries may miss
+// on disk, while it is in the operating system's hands already.
+const ledgerLag = 50 * time.Millisecond
+
+// ledger remembers what the groups of a store have acknowledged, in a file
+// outside the store: a slot per group, of fixed size, written in place. What
+// the store holds is compared with it when a group is loaded. DESIGN.md says
+// when a slot is written, and when synced.
+type ledger struct {
+	file  vfs.File
+	log   *slog.Logger
+	fatal func(why string, attrs ...any)
+
+	mu     sync.Mutex // guards what follows
+	head   ledgerHead
+	places map[fsm.GroupID]*place
+	free   []freeSlot
+	count  uint64 // slots in the file
+
+	syncing syncing
+	dirty   atomic.Bool   // something was written since the last sync began
+	wake    chan struct{} // holds a value after dirty was set
+	end     chan struct{}
+	done    sync.WaitGroup
+}
+
+// syncing makes those that wait for a sync share it.
+type syncing struct {
+	mu          sync.Mutex
+	changed     sync.Cond
+	begun, done uint64 // syncs; done ≤ begun ≤ done+1
+}
+
+// place is a group's slot. It may be without a number: it gets one when
+// something is written to it.
+type place struct {
+	l  *ledger
+	id fsm.GroupID
+
+	mu       sync.Mutex
+	number   uint64
+	numbered bool
+	gone     bool // the group was dropped: nothing is written any more
+	seq      uint64
+	record   record
+	buf      [slotCopy]byte
+}
+
+// freeSlot is a slot that nobody has, and the number of its last record.
+type freeSlot struct{ number, seq uint64 }
+
+// openLedger reads the ledger at path, nil if there is none. A ledger whose
+// head cannot be read has no identity.
+func openLedger(fs vfs.FS, path string, log *slog.Logger, fatal func(string, ...any)) (*ledger, error) {
+	if _, err := fs.Stat(path); err != nil {
+		return nil, err
+	}
+	f, err := fs.OpenReadWrite(path, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return nil, err
+	}
+	l := newLedger(f, log, fatal)
+	if err := l.read(); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return l, nil
+}
+
+// createLedger makes an empty ledger at path.
+func createLedger(fs vfs.FS, path string, log *slog.Logger, fatal func(string, ...any)) (*ledger, error) {
+	f, err := fs.OpenReadWrite(path, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := fs.OpenDir(fs.PathDir(path))
+	if err == nil {
+		err = errors.Join(dir.Sync(), dir.Close())
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return newLedger(f, log, fatal), nil
+}
+
+func newLedger(f vfs.File, log *slog.Logger, fatal func(string, ...any)) *ledger {
+	l := &ledger{
+		file: f, log: log, fatal: fatal,
+		places: make(map[fsm.GroupID]*place),
+		wake:   make(chan struct{}, 1), end: make(chan struct{}),
+	}
+	l.syncing.changed.L = &l.syncing.mu
+	return l
+}
+
+// start begins to sync what is written, in the background.
+func (l *ledger) start() { l.done.Go(l.follow) }
+
+// read takes in head and slots.
+func (l *ledger) read() error {
+	st, err := l.file.Stat()
+	if err != nil {
+		return err
+	}
+	all := make([]byte, st.Size())
+	if n, err := l.file.ReadAt(all, 0); err != nil && !(errors.Is(err, io.EOF) && n == len(all)) {
+		return err
+	}
+	l.head = newerHead(part(all, 0, headCopy), part(all, headSpan, headCopy))
+	unreadable := 0
+	for at := uint64(slotsAt); at < uint64(len(all)); at += slotSpan {
+		number := (at - slotsAt) / slotSpan
+		l.count = number + 1
+		c := readSlot(number, part(all, at, slotCopy), part(all, at+slotCopy, slotCopy))
+		switch p := c.newest; {
+		case p == nil || p.state != slotUsed || l.places[p.group] != nil:
+			f := freeSlot{number: number}
+			if p != nil {
+				f.seq = p.seq
+			}
+			l.free = append(l.free, f)
+		default:
+			l.places[p.group] = &place{l: l, id: p.group, number: number, numbered: true, seq: p.seq, record: p.record}
+		}
+		unreadable += c.unreadable
+	}
+	if unreadable > 0 {
+		l.log.Warn("parts of the ledger cannot be read", slog.Int("parts", unreadable))
+	}
+	return nil
+}
+
+// part returns n bytes of all, as far as there are any.
+func part(all []byte, at, n uint64) []byte {
+	at = min(at, uint64(len(all)))
+	return all[at:min(at+n, uint64(len(all)))]
+}
+
+// place returns a group's slot, a new one without a number if it has none.
+func (l *ledger) place(id fsm.GroupID) *place {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.places[id]
+	if p == nil {
+		p = &place{l: l, id: id}
+		l.places[id] = p
+	}
+	return p
+}
+
+// groups lists the groups that have a numbered slot, ascending.
+func (l *ledger) groups() []fsm.GroupID {
+	var ids []fsm.GroupID
+	for _, p := range l.all() {
+		if p.known() {
+			ids = append(ids, p.id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func (l *ledger) all() []*place {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := make([]*place, 0, len(l.places))
+	for _, p := range l.places {
+		all = append(all, p)
+	}
+	return all
+}
+
+// forget frees a group's slot. What is written to it later goes nowhere.
+func (l *ledger) forget(id fsm.GroupID) {
+	l.mu.Lock()
+	p := l.places[id]
+	delete(l.places, id)
+	l.mu.Unlock()
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.gone = true
+	if !p.numbered {
+		return
+	}
+	p.record = record{}
+	p.write(slotFree)
+	l.mu.Lock()
+	l.free = append(l.free, freeSlot{p.number, p.seq})
+	l.mu.Unlock()
+}
+
+// vacant returns the number of a slot that nobody has, and of its last record.
+func (l *ledger) vacant() (number, seq uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n := len(l.free); n > 0 {
+		f := l.free[n-1]
+		l.free = l.free[:n-1]
+		return f.number, f.seq
+	}
+	l.count++
+	return l.count - 1, 0
+}
+
+// setHead writes the head, durably.
+func (l *ledger) setHead(h ledgerHead) {
+	h.seq = l.head.seq + 1
+	b := h.append(nil)
+	for _, at := range []int64{0, headSpan} {
+		if _, err := l.file.WriteAt(b, at); err != nil {
+			l.fatal("ledger cannot be written", "error", err)
+		}
+	}
+	l.sync()
+	l.head = h
+}
+
+// sync returns when all that was written before is durable.
+func (l *ledger) sync() {
+	s := &l.syncing
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for want := s.begun + 1; s.done < want; {
+		if s.begun > s.done {
+			s.changed.Wait()
+			continue
+		}
+		s.begun++
+		s.mu.Unlock()
+		err := l.file.SyncData()
+		s.mu.Lock()
+		if err != nil {
+			l.fatal("ledger cannot be synced", "error", err)
+		}
+		s.done++
+		s.changed.Broadcast()
+	}
+}
+
+// wrote is told that something was written that nobody waits for.
+func (l *ledger) wrote() {
+	if !l.dirty.Load() && !l.dirty.Swap(true) {
+		select {
+		case l.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// follow syncs what was written, ledgerLag later at most.
+func (l *ledger) follow() {
+	t := time.NewTimer(0)
+	defer t.Stop()
+	for {
+		select {
+		case <-l.end:
+			return
+		case <-l.wake:
+		}
+		t.Reset(ledgerLag)
+		select {
+		case <-l.end:
+			return
+		case <-t.C:
+		}
+		l.dirty.Store(false)
+		l.sync()
+	}
+}
+
+// close syncs and closes the file.
+func (l *ledger) close() error {
+	close(l.end)
+	l.done.Wait()
+	l.sync()
+	if err := l.file.Close(); err != nil {
+		return fmt.Errorf("close ledger: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,283 @@
+package raftlog
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/quorate/quorate/fsm"
+)
+
+// Why a group is in doubt, as operators read it.
+const (
+	doubtLostStore   = "the log store was missing or empty"
+	doubtOtherStore  = "the log store is not the one that its ledger belongs to"
+	doubtLostLedger  = "the ledger beside the log store was missing"
+	doubtBadLedger   = "the ledger beside the log store cannot be read"
+	doubtOldLedger   = "the ledger is older than the log store"
+	doubtBadStamp    = "the log store does not say which ledger it belongs to"
+	doubtNoSlot      = "the ledger has no readable record of it"
+	doubtShort       = "the log ends at entry %d, but entry %d was acknowledged"
+	doubtOtherTerm   = "entry %d is of term %d, but was acknowledged in term %d"
+	doubtDamaged     = "damaged on disk: %s"
+	ledgerNamePrefix = "ledger-"
+)
+
+// stamp is what a store says about itself: the same as its ledger's head.
+type stamp struct {
+	identity identity
+	boot     uint64
+}
+
+var stampKey = []byte{byte(kindStamp)}
+
+func (s *Store) readStamp() (st stamp, err error) {
+	v, err := getSealed(s.db, stampKey)
+	if err != nil {
+		return st, err
+	}
+	if len(v) != len(st.identity)+8 {
+		return st, errShort
+	}
+	copy(st.identity[:], v)
+	st.boot = binary.BigEndian.Uint64(v[len(st.identity):])
+	return st, nil
+}
+
+func (s *Store) writeStamp(st stamp) {
+	b := s.db.NewBatch()
+	s.setSealed(b, stampKey, binary.BigEndian.AppendUint64(st.identity[:], st.boot))
+	s.commit(b, pebble.Sync)
+}
+
+// ledgerPath is where the ledger of the store in dir lies: beside it, so that
+// who loses the one still has the other.
+func ledgerPath(fs vfs.FS, dir string) string {
+	return fs.PathJoin(fs.PathDir(dir), ledgerNamePrefix+fs.PathBase(dir))
+}
+
+// prove opens the ledger and finds out whether it and the store belong
+// together. If not, all groups of both are in doubt from now on.
+func (s *Store) prove(fs vfs.FS, dir string) error {
+	found := true
+	l, err := openLedger(fs, ledgerPath(fs, dir), s.log, s.fatal)
+	if errors.Is(err, os.ErrNotExist) {
+		found = false
+		l, err = createLedger(fs, ledgerPath(fs, dir), s.log, s.fatal)
+	}
+	if err != nil {
+		return fmt.Errorf("ledger: %w", err)
+	}
+	s.ledger = l
+	l.start()
+	st, err := s.readStamp()
+	blank := errors.Is(err, errNoKey)
+	if err != nil && !blank && !isDamage(err) {
+		return fmt.Errorf("stamp: %w", err)
+	}
+	readable := err == nil || blank
+	ids, err := s.storedGroups()
+	if err != nil {
+		return err
+	}
+	head := l.head
+	fresh := blank && (!found || head.founding)
+	switch {
+	case fresh:
+		s.trust(ids)
+	case head.founding && st.identity == head.identity: // it ended before the head was written again
+	default:
+		if why := verdict(found, head, blank, readable, st, len(ids) > 0); why != "" {
+			s.doubtAll(why, ids)
+		}
+	}
+	id := l.head.identity
+	if id == (identity{}) {
+		id = newIdentity()
+	}
+	now := stamp{id, max(l.head.boot, st.boot) + 1}
+	l.setHead(ledgerHead{identity: id, boot: now.boot, founding: fresh})
+	s.writeStamp(now)
+	if fresh {
+		l.setHead(ledgerHead{identity: id, boot: now.boot})
+	}
+	return nil
+}
+
+// verdict compares the head of a ledger with the stamp of a store, and says
+// why groups of either are in doubt, if they are. A store that was opened less
+// often than its ledger says is an older copy of itself, or lost its last
+// records: the groups that miss something have other records in the ledger
+// than in the store, and the others are whole.
+func verdict(found bool, head ledgerHead, blank, readable bool, st stamp, groups bool) string {
+	switch {
+	case !found:
+		return doubtLostLedger
+	case head.identity == identity{}:
+		return doubtBadLedger
+	case blank && !groups:
+		return doubtLostStore
+	case !readable, blank:
+		return doubtBadStamp
+	case st.identity != head.identity:
+		return doubtOtherStore
+	case st.boot > head.boot:
+		return doubtOldLedger
+	}
+	return ""
+}
+
+// trust takes the groups of a store that has no ledger yet at their word.
+func (s *Store) trust(ids []fsm.GroupID) {
+	if s.ledger.head.identity == (identity{}) {
+		s.ledger.setHead(ledgerHead{identity: newIdentity(), founding: true})
+	}
+	for _, id := range ids {
+		s.ledger.place(id).change(func(*record) {})
+	}
+	s.ledger.sync()
+}
+
+// doubtAll puts all groups of the ledger, and those that are in the store, in
+// doubt.
+func (s *Store) doubtAll(why string, ids []fsm.GroupID) {
+	for _, id := range ids {
+		s.ledger.place(id)
+	}
+	all := s.ledger.all()
+	for _, p := range all {
+		p.change(func(r *record) { r.doubt = why })
+	}
+	s.ledger.sync()
+	if len(all) > 0 {
+		s.log.Error("replicas cannot prove what they acknowledged: leaders must bring them up to date",
+			slog.Int("groups", len(all)), slog.String("reason", why))
+	}
+}
+
+// judge compares a group, as it was read from the store, with its record in
+// the ledger. What the store lacks of term and vote it gets back. What it has
+// in addition is noted.
+func (g *Group) judge(termAt func(index uint64) (uint64, error)) error {
+	last, lastTerm := g.end()
+	r := g.place.get()
+	why := ""
+	switch {
+	case !g.place.known():
+		if last == 0 && len(g.stable) == 0 {
+			return nil // a new group
+		}
+		why = doubtNoSlot
+	case r.doubt != "":
+	case r.index > last:
+		why = fmt.Sprintf(doubtShort, last, r.index)
+	case r.index > g.snapshotIndex() && r.indexTerm != 0:
+		term, err := termAt(r.index)
+		if err != nil {
+			return err
+		}
+		if term != r.indexTerm {
+			why = fmt.Sprintf(doubtOtherTerm, r.index, term, r.indexTerm)
+		}
+	}
+	if why != "" {
+		g.s.log.Error("a replica cannot prove what it acknowledged: a leader must bring it up to date",
+			slog.Any("group", g.id), slog.String("reason", why))
+		g.place.change(func(r *record) { r.doubt = why })
+		g.s.ledger.sync()
+	}
+	g.restoreStable(r)
+	g.place.acknowledge(last, lastTerm)
+	return nil
+}
+
+// restoreStable makes store and ledger agree about term and vote: each gets
+// what the other has of later terms.
+func (g *Group) restoreStable(r record) {
+	b := g.s.db.NewBatch()
+	put := func(key string, value []byte) {
+		g.s.setSealed(b, g.stableKey([]byte(key)), value)
+		g.stable[key] = value
+	}
+	term, voteTerm, candidate := g.number(termKey), g.number(voteTermKey), string(g.stable[votedForKey])
+	if r.term > term {
+		put(termKey, binary.BigEndian.AppendUint64(nil, r.term))
+	}
+	if r.candidate != "" && (r.voteTerm > voteTerm || r.voteTerm == voteTerm && candidate == "") {
+		put(voteTermKey, binary.BigEndian.AppendUint64(nil, r.voteTerm))
+		put(votedForKey, []byte(r.candidate))
+	}
+	if b.Empty() {
+		b.Close()
+	} else {
+		g.s.log.Warn("term and vote are restored from the ledger", slog.Any("group", g.id))
+		g.s.commit(b, pebble.Sync)
+	}
+	if term > r.term || voteTerm > r.voteTerm || voteTerm == r.voteTerm && candidate != "" && r.candidate == "" {
+		g.place.change(func(r *record) {
+			r.term = max(r.term, term)
+			if candidate != "" && voteTerm >= r.voteTerm {
+				r.voteTerm, r.candidate = voteTerm, candidate
+			}
+		})
+		g.s.ledger.sync()
+	}
+}
+
+// number returns a number that was read from the store, 0 if there is none.
+func (g *Group) number(key string) uint64 {
+	if v := g.stable[key]; len(v) == 8 {
+		return binary.BigEndian.Uint64(v)
+	}
+	return 0
+}
+
+// Doubt says why the group may hold less than it has acknowledged, in words
+// for an operator; empty: it can prove that it has everything. A replica in
+// doubt must neither vote nor lead. The doubt stays, also over restarts, until
+// Prove.
+func (g *Group) Doubt() string { return g.place.get().doubt }
+
+// Prove ends the doubt, durably. A leader has brought the log up to date: what
+// it holds now counts as everything that was acknowledged.
+func (g *Group) Prove() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.dropped {
+		return ErrDropped
+	}
+	index, term := g.end()
+	g.place.change(func(r *record) { r.index, r.indexTerm, r.doubt = index, term, "" })
+	g.s.ledger.sync()
+	return nil
+}
+
+// Past reports whether the ledger says that this node held a replica of the
+// group that acknowledged something, whether or not the store has any of it.
+func (s *Store) Past(id fsm.GroupID) bool {
+	s.ledger.mu.Lock()
+	p := s.ledger.places[id]
+	s.ledger.mu.Unlock()
+	if p == nil || !p.known() {
+		return false
+	}
+	r := p.get()
+	return r.index > 0 || r.term > 0 || r.doubt != ""
+}
+
+// end is the index and term of what the group ends with: its last entry, or
+// the snapshot behind which there is none. The caller holds mu.
+func (g *Group) end() (index, term uint64) {
+	if last := g.tail.last(); last > g.snapshotIndex() {
+		return last, g.lastTerm
+	}
+	if g.meta == nil {
+		return 0, 0
+	}
+	return g.meta.index, g.meta.term
+}

@@ -1,0 +1,195 @@
+package raftlog
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/quorate/quorate/fsm"
+)
+
+// stopped is a disk with a store that was closed: group 1 with a vote and ten
+// entries, group 2 with a snapshot and without entries, group 3 with a vote.
+func stopped(t testing.TB) *vfs.MemFS {
+	t.Helper()
+	fs := vfs.NewMem()
+	s := mustOpen(t, fs, "db")
+	g := mustGroup(t, s, 1)
+	mustVoteFor(t, g, 4, "a")
+	mustStore(t, g, 1, 10, 4)
+	g = mustGroup(t, s, 2)
+	mustStore(t, g, 1, 5, 3)
+	mustSave(t, g, 5, 3, []byte("state"), 1, 2)
+	must(t, g.DeleteRange(1, 5))
+	mustVoteFor(t, mustGroup(t, s, 3), 7, "c")
+	must(t, s.Close())
+	return fs
+}
+
+func mustVoteFor(t testing.TB, g *Group, term uint64, candidate string) {
+	t.Helper()
+	must(t, g.SetUint64([]byte(termKey), term))
+	must(t, g.SetUint64([]byte(voteTermKey), term))
+	must(t, g.Set([]byte(votedForKey), []byte(candidate)))
+}
+
+func mustHaveVoted(t testing.TB, g *Group, term uint64, candidate string) {
+	t.Helper()
+	now, err := g.GetUint64([]byte(termKey))
+	must(t, err)
+	of, err := g.GetUint64([]byte(voteTermKey))
+	must(t, err)
+	who, err := g.Get([]byte(votedForKey))
+	must(t, err)
+	if now != term || of != term || string(who) != candidate {
+		t.Fatalf("group %d: term %d, vote in %d for %q, want %d for %q", g.id, now, of, who, term, candidate)
+	}
+}
+
+func mustDoubt(t testing.TB, g *Group, why string) {
+	t.Helper()
+	if d := g.Doubt(); !strings.Contains(d, why) || (d == "") != (why == "") {
+		t.Fatalf("group %d is in doubt because of %q, want %q", g.id, d, why)
+	}
+}
+
+// copyDir copies the files of a directory of a disk in memory.
+func copyDir(t testing.TB, from vfs.FS, dir string, to vfs.FS, name string) {
+	t.Helper()
+	_, err := vfs.Clone(from, to, dir, name, vfs.CloneSync)
+	must(t, err)
+}
+
+func TestStoreIsHeldAgainstItsLedger(t *testing.T) {
+	all := []fsm.GroupID{1, 2, 3}
+	for _, c := range []struct {
+		name string
+		act  func(t *testing.T, fs *vfs.MemFS)
+		// doubts of the groups, and of one that the store has never had
+		doubts map[fsm.GroupID]string
+		past   []fsm.GroupID
+	}{
+		{"nothing happened", func(*testing.T, *vfs.MemFS) {}, nil, all},
+		{"store lost", func(t *testing.T, fs *vfs.MemFS) { must(t, fs.RemoveAll("db")) },
+			map[fsm.GroupID]string{1: doubtLostStore, 2: doubtLostStore, 3: doubtLostStore}, all},
+		{"ledger lost", func(t *testing.T, fs *vfs.MemFS) { must(t, fs.Remove("ledger-db")) },
+			map[fsm.GroupID]string{1: doubtLostLedger, 2: doubtLostLedger, 3: doubtLostLedger}, all},
+		{"ledger empty", func(t *testing.T, fs *vfs.MemFS) {
+			f, err := fs.Create("ledger-db", vfs.WriteCategoryUnspecified)
+			must(t, err)
+			must(t, f.Close())
+		}, map[fsm.GroupID]string{1: doubtBadLedger, 2: doubtBadLedger, 3: doubtBadLedger}, all},
+		{"another store", func(t *testing.T, fs *vfs.MemFS) {
+			must(t, fs.RemoveAll("db"))
+			copyDir(t, stopped(t), "db", fs, "db")
+		}, map[fsm.GroupID]string{1: doubtOtherStore, 2: doubtOtherStore, 3: doubtOtherStore}, all},
+		{"store without a stamp", func(t *testing.T, fs *vfs.MemFS) {
+			s := mustOpen(t, fs, "db")
+			b := s.db.NewBatch()
+			s.remove(b, stampKey)
+			s.commit(b, nil)
+			must(t, s.Close())
+		}, map[fsm.GroupID]string{1: doubtBadStamp, 2: doubtBadStamp, 3: doubtBadStamp}, all},
+		{"older store", func(t *testing.T, fs *vfs.MemFS) {
+			old := vfs.NewMem()
+			copyDir(t, fs, "db", old, "db")
+			s := mustOpen(t, fs, "db")
+			mustStore(t, mustGroup(t, s, 1), 11, 12, 4)
+			mustVoteFor(t, mustGroup(t, s, 3), 8, "b")
+			must(t, s.Close())
+			must(t, fs.RemoveAll("db"))
+			copyDir(t, old, "db", fs, "db")
+		}, map[fsm.GroupID]string{1: "ends at entry 10, but entry 12"}, all},
+		{"older ledger", func(t *testing.T, fs *vfs.MemFS) {
+			old := vfs.NewMem()
+			copyDir(t, fs, "ledger-db", old, "ledger-db")
+			must(t, mustOpen(t, fs, "db").Close())
+			copyDir(t, old, "ledger-db", fs, "ledger-db")
+		}, map[fsm.GroupID]string{1: doubtOldLedger, 2: doubtOldLedger, 3: doubtOldLedger}, all},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			fs := stopped(t)
+			c.act(t, fs)
+			for round := range 3 { // a doubt stays, a proof as well
+				s := mustOpen(t, fs, "db")
+				for _, id := range c.past {
+					if round < 2 && !s.Past(id) {
+						t.Errorf("round %d: group %d has no past", round, id)
+					}
+				}
+				if s.Past(9) {
+					t.Error("a group that never was has a past")
+				}
+				for id := range fsm.GroupID(10) {
+					if id == 0 {
+						continue
+					}
+					g := mustGroup(t, s, id)
+					if round < 2 {
+						mustDoubt(t, g, c.doubts[id])
+					} else {
+						mustDoubt(t, g, "")
+					}
+					if round == 1 && g.Doubt() != "" {
+						must(t, g.Prove())
+						mustDoubt(t, g, "")
+					}
+				}
+				if c.name == "nothing happened" || c.name == "store lost" {
+					mustHaveVoted(t, mustGroup(t, s, 1), 4, "a")
+					mustHaveVoted(t, mustGroup(t, s, 3), 7, "c")
+				}
+				if c.name == "older store" {
+					mustHaveVoted(t, mustGroup(t, s, 3), 8, "b")
+				}
+				must(t, s.Close())
+			}
+		})
+	}
+}
+
+// A store of a version without ledgers is taken at its word, once.
+func TestFirstLedger(t *testing.T) {
+	fs := stopped(t)
+	s := mustOpen(t, fs, "db")
+	b := s.db.NewBatch()
+	s.remove(b, stampKey)
+	s.commit(b, nil)
+	must(t, s.Close())
+	must(t, fs.Remove("ledger-db"))
+	s = mustOpen(t, fs, "db")
+	for id := range fsm.GroupID(4) {
+		mustDoubt(t, mustGroup(t, s, id), "")
+	}
+	must(t, s.Close())
+	must(t, fs.RemoveAll("db"))
+	s = mustOpen(t, fs, "db")
+	mustDoubt(t, mustGroup(t, s, 1), doubtLostStore)
+	mustDoubt(t, mustGroup(t, s, 2), doubtLostStore)
+	mustHaveVoted(t, mustGroup(t, s, 3), 7, "c")
+	must(t, s.Close())
+}
+
+func TestDroppedGroupHasNoPast(t *testing.T) {
+	fs := stopped(t)
+	s := mustOpen(t, fs, "db")
+	must(t, s.DropGroup(1))
+	must(t, s.DropGroup(2))
+	mustStore(t, mustGroup(t, s, 8), 1, 3, 1)
+	if s.Past(1) || !s.Past(8) || s.ledger.count != 3 {
+		t.Errorf("past %v and %v, %d slots", s.Past(1), s.Past(8), s.ledger.count)
+	}
+	must(t, s.Close())
+	must(t, fs.RemoveAll("db"))
+	s = mustOpen(t, fs, "db")
+	mustDoubt(t, mustGroup(t, s, 1), "")
+	mustDoubt(t, mustGroup(t, s, 2), "")
+	mustDoubt(t, mustGroup(t, s, 8), doubtLostStore)
+	ids, err := s.GroupIDs()
+	must(t, err)
+	if len(ids) != 2 || ids[0] != 3 || ids[1] != 8 {
+		t.Errorf("groups %v", ids)
+	}
+	must(t, s.Close())
+}
