@@ -285,11 +285,10 @@ func (h *Host) observe() {
 }
 
 func (h *Host) leaderSeen(g *Group, leader string) {
-	if leader == "" || leader == h.config.Node && g.barred() {
-		h.elections.vacant(g)
-		return
-	}
-	if leader == h.config.Node || h.config.Mesh.Alive(leader) {
+	switch {
+	case leader == "", leader == h.config.Node && g.barred(), !h.config.Mesh.Alive(leader):
+		h.elections.vacant(g) // raft may tell of a leader late, whose node has died since
+	default:
 		h.elections.filled(g.spec.Group)
 	}
 }

@@ -39,14 +39,15 @@ func (g *Group) review() {
 // enter waits until everything earlier leaders committed has been applied,
 // and then starts to serve.
 func (g *Group) enter() {
+	term := uint64(LocalTerm)
 	if g.memory == nil {
 		g.awaitClocks()
-		if g.barrier() != nil {
+		if term = g.catchUp(); term == 0 {
 			return // lost again; the next change of state comes here once more
 		}
 	}
-	term, deadline := g.begin()
-	if term == 0 {
+	deadline, ok := g.begin(term)
+	if !ok {
 		return
 	}
 	if g.memory != nil && g.closed.Load() { // meanwhile
@@ -65,13 +66,47 @@ func (g *Group) enter() {
 	}
 }
 
-// begin starts a term of office; 0: raft has changed its mind.
-func (g *Group) begin() (term uint64, deadline fsm.Time) {
+// barrierRetry is the pause after a barrier that raft has refused to a leader.
+const barrierRetry = 50 * time.Millisecond
+
+// catchUp returns when everything that earlier leaders have committed is applied,
+// and the term that this is known for; 0: this replica leads no more.
+func (g *Group) catchUp() (term uint64) {
+	leads := func() bool { return !g.closed.Load() && !g.barred() && g.raft.State() == raft.Leader }
+	return awaitBarrier(g.raft.CurrentTerm, leads, g.barrier, g.ending)
+}
+
+// awaitBarrier returns the term of a leader that a barrier was given in; 0: it
+// leads no more. The term is read first: what a barrier of a later term says is
+// not about that one. Raft refuses a barrier while it hands the leadership over,
+// and may keep it after all.
+func awaitBarrier(term func() uint64, leads func() bool, barrier func() error, ending <-chan struct{}) uint64 {
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select {
+		case <-pause.C:
+		case <-ending:
+			return 0
+		}
+		began := term()
+		err := barrier()
+		switch {
+		case !leads():
+			return 0
+		case err == nil && term() == began:
+			return began
+		}
+		pause.Reset(barrierRetry)
+	}
+}
+
+// begin starts a term of office, unless raft has changed its mind.
+func (g *Group) begin(term uint64) (deadline fsm.Time, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	term = g.Term()
-	if g.memory == nil && g.raft.State() != raft.Leader {
-		return 0, 0
+	if g.memory == nil && (g.raft.State() != raft.Leader || g.raft.CurrentTerm() != term) {
+		return 0, false
 	}
 	g.effects.Reset()
 	g.machine.Resume(&g.effects)
@@ -83,7 +118,7 @@ func (g *Group) begin() (term uint64, deadline fsm.Time) {
 	g.outgoing.add(&g.effects)
 	g.effects.Reset()
 	g.timer.begin(g, deadline) // before entries of this term can change it
-	return term, deadline
+	return deadline, true
 }
 
 // announce tells the outside that this node leads, or no longer does (0).

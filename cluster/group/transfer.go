@@ -53,6 +53,7 @@ func (g *Group) Transfer(to string) error {
 
 // handOver asks raft for a transfer, and resigns if that takes too long.
 func (g *Group) handOver(to string) error {
+	term := g.raft.CurrentTerm()
 	f := endingWith(g.raft.LeadershipTransferToServer(raft.ServerID(to), raft.ServerAddress(to)), g.ending)
 	done := make(chan error, 1)
 	go func() { done <- f.Error() }()
@@ -67,7 +68,8 @@ func (g *Group) handOver(to string) error {
 	case <-limit.C:
 	}
 	g.slog.Warn("leadership transfer takes too long", "to", to)
-	g.host.config.Mesh.Resign(g.spec.Group, g.raft.CurrentTerm()+1, to)
+	// If another one leads by now, that is not later than its term.
+	g.host.config.Mesh.Resign(g.spec.Group, term+1, to)
 	limit.Reset(resignTime)
 	select {
 	case <-done:

@@ -559,3 +559,26 @@ func TestPromptHeartbeats(t *testing.T) {
 		}
 	}
 }
+
+// A leader steps down when a heartbeat's answer shows a later term, although
+// raft itself does not look at that.
+func TestHeartbeatShowsLaterTerm(t *testing.T) {
+	c := newCluster(t, false, 3, nil)
+	c.startAll(nil)
+	replicas := map[string]*replica{}
+	for _, m := range c.members {
+		replicas[m.name] = startReplica(t, m, 1, names(c), func(cfg *raft.Config) {
+			if m.name == "n1" { // often enough for the others, which do not campaign
+				cfg.HeartbeatTimeout, cfg.ElectionTimeout, cfg.LeaderLeaseTimeout = time.Second, time.Minute, time.Second
+			}
+			cfg.CommitTimeout = time.Minute
+		})
+	}
+	old := replicas["n1"]
+	old.mustLead(t)
+	old.mustApply(t, 0, 3)
+	term := old.CurrentTerm()
+	c.members["n2"].Resign(1, term+4, "n3")
+	mustWait(t, func() bool { return replicas["n2"].CurrentTerm() == term+4 }, "n2 does not go on to a later term")
+	mustWait(t, func() bool { return old.State() != raft.Leader && old.CurrentTerm() >= term+4 }, "n1 leads on in term %d", old.CurrentTerm())
+}

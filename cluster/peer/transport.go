@@ -93,7 +93,13 @@ func (t *transport) AppendEntries(id raft.ServerID, _ raft.ServerAddress, args *
 		c = classOwn
 	}
 	lazy := c == classOwn && !t.prompt.Load()
-	return t.request(l, kindAppend, appendBody{args, lazy}, c, urgency(!lazy), resp)
+	err = t.request(l, kindAppend, appendBody{args, lazy}, c, urgency(!lazy), resp)
+	if err == nil && c == classOwn && resp.Term > args.Term {
+		// Raft does not look at the terms in the answers to heartbeats, and would
+		// go on to lead nobody.
+		t.stepDown(resp.Term, string(id), true)
+	}
+	return err
 }
 
 // RequestVote implements raft.Transport.
