@@ -218,8 +218,8 @@ var consumeRows = []row{
 		q := t.queue("q", "x-consumer-timeout", int32(1000))
 		ch, from := t.consume(q, 1)
 		gone := ch.NotifyCancel(make(chan string, 1))
+		at := time.Now() // the message may be handed out before its confirm is here
 		t.publish(q)
-		at := time.Now()
 		d := t.next(from)
 		tag, _ := within(t.by(time.Now().Add(ms(1000))), "cancel", gone)
 		t.equal("tag", tag, d.ConsumerTag)

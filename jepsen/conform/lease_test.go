@@ -109,7 +109,7 @@ var leaseRows = suite{test: "TestLease", title: "Queue leases", rows: []row{
 		x, d := t.dead()
 		_, from := t.consume(d, 10)
 		hold := func() string {
-			return t.queue("hold", "x-message-ttl", int32(500), "x-dead-letter-exchange", x, "x-expires", int32(1500))
+			return t.queue("hold", "x-message-ttl", int32(500), "x-dead-letter-exchange", x, "x-expires", int32(3000))
 		}
 		var sent []time.Time
 		last := t.every(ms(1000), ms(4500), func() {
@@ -120,7 +120,7 @@ var leaseRows = suite{test: "TestLease", title: "Queue leases", rows: []row{
 			t.equal("order", string(m.Body), fmt.Sprint(i+1))
 			t.must(m.Ack(false))
 		}
-		t.soonGone(t.name("hold"), last.Add(ms(1500)))
+		t.soonGone(t.name("hold"), last.Add(ms(3000)))
 	}},
 	{id: "E16", what: "after its end a queue has no route", run: func(t *T) {
 		at := time.Now()

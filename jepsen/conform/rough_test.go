@@ -31,13 +31,14 @@ var roughRows = suite{test: "TestRough", title: "Nodes stop or die", rough: true
 		t.by(at.Add(ms(3000))).mustComeOnce(d, 1000)
 	}},
 	{id: "E14", what: "leases begin anew after an outage of all nodes", run: func(t *T) {
-		q := t.queue("q", "x-expires", int32(4000))
-		t.restartAll(ms(5000))
+		// Longer than nodes take to start on a busy machine, shorter than the outage.
+		q := t.queue("q", "x-expires", int32(6000))
+		t.restartAll(ms(7000))
 		at := time.Now()
 		if !t.exists(q) {
 			t.Fatal("gone at the start")
 		}
-		t.soonGone(q, at.Add(ms(4000)))
+		t.soonGone(q, at.Add(ms(6000)))
 	}},
 	{id: "D49", what: "dead letters arrive once although their queue's leader dies meanwhile", run: func(t *T) {
 		x, d := t.dead()
