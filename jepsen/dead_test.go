@@ -13,15 +13,15 @@ import (
 	"github.com/quorate/quorate/jepsen/workload"
 )
 
-// deadKills is how long TestDeadLettersUnderKills kills leaders.
-const deadKills = time.Minute
+// deadKills is how long TestDeadLettersUnderKills kills leaders, at scale 1.
+const deadKills = 20 * time.Second
 
 // Messages die all the time in one replicated queue and go to another, while
 // the leaders of both are killed in turn: each letter arrives, and once.
 func TestDeadLettersUnderKills(t *testing.T) {
 	r := mustStart(t, 5*time.Minute)
 	r.mustExpireWhile(func(ctx context.Context) error {
-		for end := time.Now().Add(deadKills); time.Now().Before(end); {
+		for end := time.Now().Add(deadKills * time.Duration(*scale)); time.Now().Before(end); {
 			for _, queue := range []string{"waiting", "dead"} {
 				if err := nemesis.KillLeader(queue).Run(ctx, r.Cluster, r.History); err != nil {
 					return err
