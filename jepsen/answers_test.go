@@ -277,6 +277,7 @@ func (q *reborn) mayHaveGone(a *attempt) bool {
 // message that is confirmed was in a queue, or was returned. Dead letters that
 // must arrive do.
 func TestAnswersAroundDeletion(t *testing.T) {
+	t.Parallel()
 	r := mustStart(t, 3*time.Minute)
 	var conns []*amqp.Connection
 	for _, n := range r.Nodes {

@@ -20,6 +20,7 @@ const recovering = 5 * time.Second
 // expiring one at the same time. Whatever happens, nothing confirmed is lost,
 // nothing comes twice without a mark, and nothing expires early.
 func TestChaos(t *testing.T) {
+	t.Parallel()
 	seed := *chaosSeed
 	if seed == 0 {
 		seed = uint64(time.Now().UnixNano())

@@ -28,6 +28,7 @@ var wrongBy = []time.Duration{time.Hour, -time.Hour}
 // has led again if the votes went so, and has handed over. All the time
 // messages die at their time, each arrives once, and replicas stay equal.
 func TestExpiryWithWrongClock(t *testing.T) {
+	t.Parallel()
 	r := mustStart(t, 4*time.Minute, cluster.WrongClocks...)
 	r.mustExpireWhile(func(ctx context.Context) error {
 		for _, ahead := range wrongBy {
@@ -93,6 +94,7 @@ func (r *run) awaitDead(ctx context.Context, n int) error {
 // killed: the message goes back not before its timeout, and later by no more
 // than what the election took from the consumer.
 func TestConsumerTimeoutWithWrongClock(t *testing.T) {
+	t.Parallel()
 	r := mustStart(t, 3*time.Minute, cluster.WrongClocks...)
 	for i, ahead := range wrongBy {
 		queue := fmt.Sprintf("held-%d", i)

@@ -19,6 +19,7 @@ const deadKills = 20 * time.Second
 // Messages die all the time in one replicated queue and go to another, while
 // the leaders of both are killed in turn: each letter arrives, and once.
 func TestDeadLettersUnderKills(t *testing.T) {
+	t.Parallel()
 	r := mustStart(t, 5*time.Minute)
 	r.mustExpireWhile(func(ctx context.Context) error {
 		for end := time.Now().Add(deadKills * time.Duration(*scale)); time.Now().Before(end); {
@@ -47,6 +48,7 @@ func TestDeadLettersUnderKills(t *testing.T) {
 // Queues with a TTL by policy and no messages, some of them used before, write
 // nothing while nobody uses them.
 func TestIdleQueuesWriteNothing(t *testing.T) {
+	t.Parallel()
 	const queues, quiet = 200, 12 * time.Second
 	r := mustStart(t, 3*time.Minute)
 	r.must(r.Nodes[0].SetPolicy(r.ctx, cluster.Policy{

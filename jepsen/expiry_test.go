@@ -64,6 +64,7 @@ func TestExpiry(t *testing.T) {
 // The same, and the leader of the queue is killed while half of its messages
 // are still to die: still each arrives once, late by an election at most.
 func TestExpiryWithKilledLeader(t *testing.T) {
+	t.Parallel()
 	r := mustStart(t, 100*time.Second)
 	r.must(workload.Declare(r.ctx, r.Nodes[0].URI(), expiring...))
 	leader, err := nemesis.AwaitLeader(r.ctx, r.Cluster, "waiting", nil)

@@ -17,6 +17,7 @@ import (
 // has three members in the end without anybody's doing, publishing never
 // fails, and nothing is lost or comes twice.
 func TestGrowFromOneNode(t *testing.T) {
+	t.Parallel()
 	r := mustStartWith(t, 2*time.Minute, cluster.Options{Nodes: 1, More: 2})
 	const queues = 24
 	names := make([]string, queues)

@@ -21,6 +21,7 @@ const leasePatience = 30 * time.Second
 // unchanged, in order among those of its delay; the hold queues end by their
 // lease and come back with the next publish.
 func TestHoldQueues(t *testing.T) {
+	t.Parallel()
 	r := mustStart(t, time.Minute)
 	w := &workload.Hold{
 		URI: r.Nodes[1].URI(), Exchange: "orders", Key: "ship", Queue: "work",

@@ -157,6 +157,7 @@ func (r *run) lasts(d time.Duration) {
 // consume, and those that only wait. When it was taken for dead its clients had
 // to connect again, and that is all they see of it.
 func TestRefusedLinks(t *testing.T) {
+	t.Parallel()
 	meter := stall.Start()
 	t.Cleanup(meter.Stop)
 	r := mustStartWith(t, 2*time.Minute, cluster.Options{Links: true})
@@ -240,6 +241,7 @@ func (r *run) mustServe(w *waiter, until time.Time) {
 // other: afterwards no node takes another one for silent any more, and every
 // consumer at every node gets messages.
 func TestSilenceAfterHeal(t *testing.T) {
+	t.Parallel()
 	const rounds, lasts, prefetch = 4, 3 * time.Second, 5
 	meter := stall.Start()
 	t.Cleanup(meter.Stop)

@@ -46,6 +46,7 @@ const resumeBound = 10 * time.Second
 // nothing confirmed is lost, and what comes twice is marked or was published
 // twice.
 func TestKilledLeader(t *testing.T) {
+	t.Parallel()
 	r := mustStart(t, 100*time.Second)
 	r.must(workload.Declare(r.ctx, r.Nodes[0].URI(), workload.Queue{Name: "orders"}))
 	stop := make(chan struct{})

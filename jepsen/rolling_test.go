@@ -24,6 +24,7 @@ const (
 // and started again, while messages flow through many queues: nothing confirmed
 // is lost, and what comes twice is marked or was published twice.
 func TestRollingRestart(t *testing.T) {
+	t.Parallel()
 	r := mustStart(t, 3*time.Minute)
 	for _, kill := range []bool{false, true} {
 		name := "drain"

@@ -22,6 +22,7 @@ import (
 // higher priority comes and goes. The queue never stands still: in the end all
 // that was confirmed has been handed out, and settled.
 func TestSingleActiveConsumer(t *testing.T) {
+	t.Parallel()
 	seed := *chaosSeed
 	if seed == 0 {
 		seed = uint64(time.Now().UnixNano())

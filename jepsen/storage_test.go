@@ -26,6 +26,7 @@ const (
 // store keeps whatever its traffic is measured by a first pass: the second may
 // add no more than half of its bytes.
 func TestPinnedMessage(t *testing.T) {
+	t.Parallel()
 	r := mustStart(t, 2*time.Minute)
 	r.must(workload.Declare(r.ctx, r.Nodes[0].URI(), workload.Queue{Name: "orders"}))
 	conn := r.mustHoldOne("orders")
@@ -109,6 +110,7 @@ func (r *run) judgeDisk(bound int64) {
 // A queue full of waiting messages comes back with its nodes: each is killed
 // in turn, the whole cluster at the end, and every message is still there once.
 func TestBacklogSurvivesRestarts(t *testing.T) {
+	t.Parallel()
 	r := mustStart(t, 2*time.Minute)
 	r.must(workload.Declare(r.ctx, r.Nodes[0].URI(), workload.Queue{Name: "orders"}))
 	p := client.Publisher{Name: "publisher", URIs: r.URIs()}

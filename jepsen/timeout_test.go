@@ -19,6 +19,7 @@ const consumerTimeout = time.Second
 // and nothing else: another consumer gets it, marked; the client gets a
 // basic.cancel; its channel lives, and its other deliveries are still its own.
 func TestConsumerTimeout(t *testing.T) {
+	t.Parallel()
 	r := mustStart(t, time.Minute)
 	for round := range 5 {
 		queue := fmt.Sprintf("jobs-%d", round)
