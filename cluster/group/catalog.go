@@ -47,6 +47,9 @@ type CatalogConfig struct {
 	Newest      uint32 // version of the machines that this program supports
 	Exit        func(code int)
 	Logger      *slog.Logger
+	// Host brings this node's replica up to date if it is a learner, and those
+	// of others if this one leads; nil: nobody does.
+	Host *Host
 	// Changed is told after each entry. It is called on the applying goroutine
 	// and must not block.
 	Changed func(CatalogChange)
@@ -82,6 +85,7 @@ type Catalog struct {
 	yielded     time.Time   // the leadership was last given away for a node out of reach
 	closed      bool
 
+	trust  trust
 	lease  lease
 	life   context.Context // ends when Close begins
 	end    context.CancelFunc
@@ -116,18 +120,22 @@ func (k *Catalog) Start(founders []string) error {
 	c := k.config
 	rc := raft.DefaultConfig()
 	rc.LocalID = raft.ServerID(c.Node)
-	rc.HeartbeatTimeout, rc.ElectionTimeout = catalogHeartbeat, catalogHeartbeat
 	rc.LeaderLeaseTimeout, rc.CommitTimeout = catalogLease, catalogCommit
 	rc.SnapshotInterval, rc.SnapshotThreshold, rc.TrailingLogs = catalogSnapshots, catalogThreshold, catalogTrailing
 	rc.NoLegacyTelemetry, rc.ShutdownOnRemove, rc.BatchApplyCh = true, false, false
 	rc.Logger = newRaftLogger(c.Logger.With("group", "catalog"))
-	transport := c.Mesh.Transport(catalogGroup)
+	k.trust.open(c.Store, c.Clock())
+	if timers := catalogTimers(raft.ReloadableConfig{}, k.trust.unproven()); true {
+		rc.HeartbeatTimeout, rc.ElectionTimeout = timers.HeartbeatTimeout, timers.ElectionTimeout
+	}
+	transport := modest{c.Mesh.Transport(catalogGroup).(transport), &k.trust}
+	c.Mesh.Withhold(catalogGroup, k.trust.unproven)
 	c.Mesh.Prompt(catalogGroup)
 	past, err := k.HasPast()
 	if err != nil {
 		return fmt.Errorf("catalog: look for existing state: %w", err)
 	}
-	if !past && len(founders) > 0 {
+	if !past && len(founders) > 0 && !k.trust.unproven() {
 		var members raft.Configuration
 		for _, m := range founders {
 			members.Servers = append(members.Servers, raft.Server{ID: raft.ServerID(m), Address: raft.ServerAddress(m)})
@@ -138,7 +146,7 @@ func (k *Catalog) Start(founders []string) error {
 		}
 	}
 	c.Mesh.HandleCall(c.Kind, k.onCall)
-	r, err := raft.NewRaft(rc, catalogMachine{k}, c.Store, c.Store, c.Store.Snapshots(), transport)
+	r, err := raft.NewRaft(rc, catalogMachine{k}, c.Store, ballots{c.Store, &k.trust}, c.Store.Snapshots(), transport)
 	if err != nil {
 		return fmt.Errorf("catalog: start raft: %w", err)
 	}
@@ -153,6 +161,12 @@ func (k *Catalog) Start(founders []string) error {
 	r.RegisterObserver(leaders)
 	k.done.Go(k.keepLease)
 	k.done.Go(k.reportApplied)
+	if h := c.Host; h != nil {
+		h.catalog.Store(k)
+		if k.trust.unproven() {
+			h.lessons.begin(catalogGroup, k)
+		}
+	}
 	return nil
 }
 
@@ -433,10 +447,18 @@ func (m catalogMachine) Snapshot() (raft.FSMSnapshot, error) {
 
 func (m catalogMachine) Restore(rc io.ReadCloser) error {
 	defer rc.Close()
-	raw, err := io.ReadAll(rc)
+	r, err := raftlog.ReadState(rc)
 	if err != nil {
 		return fmt.Errorf("read catalog snapshot: %w", err)
 	}
+	raw, err := io.ReadAll(r)
+	if err != nil {
+		return fmt.Errorf("read catalog snapshot: %w", err)
+	}
+	return m.restore(raw)
+}
+
+func (m catalogMachine) restore(raw []byte) (err error) {
 	var state logpb.CatalogSnapshot
 	if err := state.UnmarshalVT(raw); err != nil {
 		return fmt.Errorf("decode catalog snapshot: %w", err)
@@ -468,6 +490,9 @@ func (m catalogMachine) fail(code int, why string) {
 type catalogSnapshot struct{ state []byte }
 
 func (s catalogSnapshot) Persist(sink raft.SnapshotSink) error {
+	if k, ok := sink.(*raftlog.Sink); ok {
+		k.SetLive(nil) // its entries have no payloads
+	}
 	if _, err := sink.Write(s.state); err != nil {
 		sink.Cancel()
 		return fmt.Errorf("write catalog snapshot: %w", err)

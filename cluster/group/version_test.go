@@ -1,9 +1,7 @@
 package group
 
 import (
-	"bytes"
 	"fmt"
-	"io"
 	"log/slog"
 	"runtime"
 	"testing"
@@ -78,7 +76,7 @@ func TestTooOld(t *testing.T) {
 		}},
 		{"an entry of the catalog", func() { view(1).Apply(raise(2)) }},
 		{"an entry that raises the version", func() { view(1).Apply(raise(1)) }},
-		{"a snapshot of the catalog", func() { _ = view(1).Restore(io.NopCloser(bytes.NewReader(snapshot))) }},
+		{"a snapshot of the catalog", func() { _ = view(1).restore(snapshot) }},
 	} {
 		done := make(chan bool, 1)
 		go func() {
@@ -96,7 +94,7 @@ func TestTooOld(t *testing.T) {
 	if g.machine.Index() != 0 {
 		t.Errorf("the entry is applied: %v", g.machine)
 	}
-	if err := view(2).Restore(io.NopCloser(bytes.NewReader(snapshot))); err != nil {
+	if err := view(2).restore(snapshot); err != nil {
 		t.Error(err)
 	}
 }

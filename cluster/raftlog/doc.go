@@ -8,7 +8,7 @@
 // payload section stays until the machine says, by Release, that no live
 // message is left in it.
 //
-// The catalog's group has a store of its own, Catalog, in bolt.
+// The catalog's group has a store of its own, Catalog.
 //
 // What the package promises: StoreLogs, a changed term, a vote and a closed
 // snapshot are durable when the call returns. A write that fails does not
