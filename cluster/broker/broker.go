@@ -51,6 +51,7 @@ const (
 	KindShortage        // what a node has too little of, see package cluster
 	kindHears           // call: whether a node hears a process of another one
 	KindApplied         // what a node has applied of the catalog, see cluster/group
+	KindLesson          // of replicas that do not vote, see cluster/group
 )
 
 // Catalog is the replicated catalog as the broker uses it.

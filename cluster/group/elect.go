@@ -65,7 +65,8 @@ type replica interface {
 	standing() standing // how far the log reaches
 	role() (role raft.RaftState, term uint64)
 	isClosed() bool
-	barred() bool // it is quarantined
+	barred() bool   // it is quarantined
+	unproven() bool // it is a learner, see DESIGN.md
 	// yieldTo makes another member the leader, if raft leads here. It does not
 	// block.
 	yieldTo(node string)
@@ -85,13 +86,14 @@ type vacancy struct {
 	standings  map[string]standing
 	led        map[string]time.Time // when a member said last that there is a leader
 	barred     map[string]bool      // members that must not lead, see Quarantine
+	unproven   map[string]bool      // members that neither lead nor vote, see trust
 }
 
 func newVacancy(g replica) *vacancy {
 	_, term := g.role()
 	return &vacancy{
 		group: g, leader: g.Leader(), since: term, term: term,
-		standings: map[string]standing{}, led: map[string]time.Time{}, barred: map[string]bool{},
+		standings: map[string]standing{}, led: map[string]time.Time{}, barred: map[string]bool{}, unproven: map[string]bool{},
 	}
 }
 
@@ -308,7 +310,7 @@ func (e *elections) advance(v *vacancy, l *look) bool {
 	if v.ready.IsZero() {
 		v.ready = now
 	}
-	v.barred[e.node] = v.group.barred()
+	v.barred[e.node], v.unproven[e.node] = v.group.barred(), v.group.unproven()
 	if now.Sub(v.asked) >= standingsEvery {
 		v.asked = now
 		mine := v.group.standing()
@@ -316,7 +318,7 @@ func (e *elections) advance(v *vacancy, l *look) bool {
 		for _, n := range alive {
 			if n != e.node {
 				_, term := v.group.role()
-				l.ask[n] = appendItem(l.ask[n], item{kind: itemAsk, group: v.group.Spec().Group, term: term, standing: mine, barred: v.barred[e.node]})
+				l.ask[n] = appendItem(l.ask[n], item{kind: itemAsk, group: v.group.Spec().Group, term: term, standing: mine, barred: v.barred[e.node], unproven: v.unproven[e.node]})
 			}
 		}
 	}
@@ -324,8 +326,11 @@ func (e *elections) advance(v *vacancy, l *look) bool {
 		v.turns = turns{failed: v.turns.failed}
 		return false
 	}
-	if v.barred[e.node] {
+	switch {
+	case v.barred[e.node]:
 		e.yield(v, alive, l)
+		return false
+	case v.unproven[e.node], 2*v.proven(alive) <= len(v.voters): // a campaign would cost terms, and win nothing
 		return false
 	}
 	p := pace{candidates: v.eligible(alive), shortest: l.turn, spread: rand.N[time.Duration]}
@@ -353,7 +358,7 @@ func (e *elections) yield(v *vacancy, alive []string, l *look) {
 	best := ""
 	for _, n := range alive {
 		s, known := v.standings[n]
-		if n != e.node && known && !v.barred[n] && (best == "" || v.standings[best].less(s)) {
+		if n != e.node && known && !v.barred[n] && !v.unproven[n] && (best == "" || v.standings[best].less(s)) {
 			best = n
 		}
 	}
@@ -376,15 +381,25 @@ func (v *vacancy) eligible(alive []string) int {
 	return max(n, 1)
 }
 
+// proven counts those who may vote.
+func (v *vacancy) proven(alive []string) (n int) {
+	for _, m := range alive {
+		if !v.unproven[m] {
+			n++
+		}
+	}
+	return n
+}
+
 // canWin reports whether a majority of all members can vote for candidate.
 func (v *vacancy) canWin(candidate string, alive []string) bool {
-	if v.barred[candidate] {
+	if v.barred[candidate] || v.unproven[candidate] {
 		return false
 	}
 	mine, known := v.standings[candidate]
 	votes := 0
 	for _, m := range alive {
-		if s, told := v.standings[m]; !known || !told || !mine.less(s) {
+		if s, told := v.standings[m]; !v.unproven[m] && (!known || !told || !mine.less(s)) {
 			votes++
 		}
 	}
@@ -435,7 +450,7 @@ func (e *elections) rank(v *vacancy, alive []string) int {
 		if d := e.draining(e.node); d != e.draining(n) && v.canWin(n, alive) == v.canWin(e.node, alive) {
 			before = d
 		}
-		if before && !v.barred[n] {
+		if before && !v.barred[n] && !v.unproven[n] {
 			rank++
 		}
 	}
@@ -445,15 +460,17 @@ func (e *elections) rank(v *vacancy, alive []string) int {
 func (e *elections) draining(node string) bool { return e.drains != nil && e.drains(node) }
 
 // standing reads how far this replica's log reaches.
-func (g *Group) standing() standing {
-	s := standing{index: g.raft.LastIndex()}
+func (g *Group) standing() standing { return standingOf(g.raft, g.log, g.log.Snapshots()) }
+
+func standingOf(r *raft.Raft, log raft.LogStore, snapshots raft.SnapshotStore) standing {
+	s := standing{index: r.LastIndex()}
 	var l raft.Log
-	if g.log.GetLog(s.index, &l) == nil {
+	if log.GetLog(s.index, &l) == nil {
 		s.term = l.Term
 		return s
 	}
 	// Nothing follows the snapshot.
-	if list, err := g.log.Snapshots().List(); err == nil && len(list) > 0 && list[0].Index == s.index {
+	if list, err := snapshots.List(); err == nil && len(list) > 0 && list[0].Index == s.index {
 		s.term = list[0].Term
 	}
 	return s
@@ -492,7 +509,7 @@ func (e *elections) receive(from string, items []byte, now time.Time) {
 // answer says where this replica stands, or that the group has a leader.
 func (e *elections) answer(g replica, from string) item {
 	_, term := g.role()
-	it := item{kind: itemStanding, group: g.Spec().Group, term: term, standing: g.standing(), barred: g.barred()}
+	it := item{kind: itemStanding, group: g.Spec().Group, term: term, standing: g.standing(), barred: g.barred(), unproven: g.unproven()}
 	leader := g.Leader()
 	if leader != "" && leader != from && (leader == e.node || e.links.Alive(leader)) {
 		it.kind = itemLed
@@ -507,7 +524,7 @@ func (e *elections) note(from string, it item, now time.Time) {
 	if v == nil {
 		return
 	}
-	v.standings[from], v.barred[from] = it.standing, it.barred
+	v.standings[from], v.barred[from], v.unproven[from] = it.standing, it.barred, it.unproven
 	_, term := v.group.role()
 	switch {
 	case it.kind != itemLed: // who asks has no leader either, perhaps only since it last said so
@@ -536,6 +553,7 @@ type item struct {
 	term     uint64 // that raft is in
 	standing standing
 	barred   bool // who says so must not lead
+	unproven bool // who says so neither leads nor votes
 }
 
 const (
@@ -543,6 +561,7 @@ const (
 	itemStanding = 2
 	itemLed      = 3    // the group has a leader that I reach
 	itemBarred   = 0x80 // added to the kind
+	itemUnproven = 0x40 // likewise
 	itemSize     = 1 + 4 + 8 + 8 + 8
 )
 
@@ -550,6 +569,9 @@ func appendItem(dst []byte, it item) []byte {
 	kind := it.kind
 	if it.barred {
 		kind |= itemBarred
+	}
+	if it.unproven {
+		kind |= itemUnproven
 	}
 	dst = append(dst, kind)
 	dst = binary.BigEndian.AppendUint32(dst, uint32(it.group))
@@ -560,7 +582,7 @@ func appendItem(dst []byte, it item) []byte {
 
 func parseItem(b []byte) item {
 	return item{
-		kind: b[0] &^ itemBarred, barred: b[0]&itemBarred != 0, group: fsm.GroupID(binary.BigEndian.Uint32(b[1:])),
+		kind: b[0] &^ (itemBarred | itemUnproven), barred: b[0]&itemBarred != 0, unproven: b[0]&itemUnproven != 0, group: fsm.GroupID(binary.BigEndian.Uint32(b[1:])),
 		term:     binary.BigEndian.Uint64(b[5:]),
 		standing: standing{binary.BigEndian.Uint64(b[13:]), binary.BigEndian.Uint64(b[21:])},
 	}

@@ -382,8 +382,8 @@ func TestElectClosed(t *testing.T) {
 // Items survive the wire; what is cut short is left alone.
 func TestElectionItems(t *testing.T) {
 	items := []item{
-		{itemAsk, 7, 5, standing{3, 4}, false}, {itemStanding, 7, 6, standing{3, 4}, true},
-		{itemLed, 1<<32 - 1, 1<<64 - 2, standing{1 << 63, 1<<64 - 1}, false},
+		{itemAsk, 7, 5, standing{3, 4}, false, true}, {itemStanding, 7, 6, standing{3, 4}, true, false},
+		{itemLed, 1<<32 - 1, 1<<64 - 2, standing{1 << 63, 1<<64 - 1}, false, false},
 	}
 	var b []byte
 	for _, it := range items {

@@ -74,6 +74,7 @@ type Group struct {
 	stopped bool // the machine has failed: an empty one stands in for it
 
 	quarantined atomic.Pointer[Quarantine] // nil: it may lead
+	trust       trust
 
 	// term in which this replica serves as leader; 0: it does not.
 	leading  atomic.Uint64

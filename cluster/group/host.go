@@ -59,8 +59,9 @@ type Config struct {
 	// Reclaimable is how many bytes of dead payloads the node may keep before
 	// it writes snapshots to be rid of them.
 	Reclaimable int64
-	// KindStanding is the message kind elections may use.
-	KindStanding peer.Kind
+	// KindStanding is the message kind elections may use, KindLesson that of
+	// learners.
+	KindStanding, KindLesson peer.Kind
 }
 
 // Host runs all queue groups of a node.
@@ -71,7 +72,9 @@ type Host struct {
 	slog      *slog.Logger
 	ticker    *ticker
 	elections *elections
+	lessons   *lessons
 	snapshots *snapshots
+	catalog   atomic.Pointer[Catalog] // nil: this host has nothing to do with it
 	seen      chan raft.Observation
 
 	mu       sync.RWMutex
@@ -103,6 +106,7 @@ func NewHost(c Config) *Host {
 	}
 	c.Clock.WhenAhead(h.ticker.hurry)
 	h.elections = newElections(h)
+	h.lessons = newLessons(h)
 	h.snapshots = newSnapshots(h)
 	return h
 }
@@ -110,9 +114,11 @@ func NewHost(c Config) *Host {
 // Start begins to serve timers, elections and snapshots.
 func (h *Host) Start() {
 	h.elections.listen()
+	h.lessons.listen()
 	for _, run := range []func(){
 		func() { h.ticker.run(h.stop) },
 		func() { h.elections.run(h.stop) },
+		func() { h.lessons.run(h.stop) },
 		func() { h.snapshots.run(h.stop) },
 		h.observe,
 	} {
@@ -200,6 +206,9 @@ func (h *Host) Open(spec Spec) (*Group, error) {
 	h.mu.Unlock()
 	g.repace() // they may have changed while it was not yet in the list
 	g.raft.RegisterObserver(raft.NewObserver(h.seen, true, wanted))
+	if g.trust.unproven() {
+		h.lessons.begin(spec.Group, g)
+	}
 	h.elections.vacant(g)
 	g.review()
 	return g, nil
@@ -285,6 +294,9 @@ func (h *Host) observe() {
 }
 
 func (h *Host) leaderSeen(g *Group, leader string) {
+	if g.trust.unproven() && leader != "" {
+		h.lessons.hasten(g.spec.Group)
+	}
 	switch {
 	case leader == "", leader == h.config.Node && g.barred(), !h.config.Mesh.Alive(leader):
 		h.elections.vacant(g) // raft may tell of a leader late, whose node has died since

@@ -126,6 +126,9 @@ func mustListen(t *testing.T) net.Listener {
 	return l
 }
 
+// processes counts hosts: each is another incarnation of its node.
+var processes atomic.Uint32
+
 // mustHostOf opens the host of one of these nodes.
 func mustHostOf(t *testing.T, dir, node string, nodes map[string]net.Listener, logger *slog.Logger) *lone {
 	t.Helper()
@@ -136,7 +139,8 @@ func mustHostOf(t *testing.T, dir, node string, nodes map[string]net.Listener, l
 		}
 	}
 	mesh, err := peer.New(peer.Config{
-		Node: node, Cluster: "test", Listener: nodes[node], Peers: others, Incarnation: [16]byte{1 + byte(slices.Index(names, node))},
+		Node: node, Cluster: "test", Listener: nodes[node], Peers: others,
+		Incarnation: [16]byte{1 + byte(slices.Index(names, node)), byte(processes.Add(1))},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -158,7 +162,7 @@ func mustHostOf(t *testing.T, dir, node string, nodes map[string]net.Listener, l
 		Exit:    func(code int) { panic(fmt.Sprint("exit ", code)) },
 		Version: func() uint32 { return 1 + n.raised.Load() }, Newest: 2,
 		LockCredit: func() fsm.Millis { return 0 }, Late: func(queue.Due, fsm.Millis) {},
-		Heartbeat: time.Second, Reclaimable: 32 << 20, KindStanding: 16,
+		Heartbeat: time.Second, Reclaimable: 32 << 20, KindStanding: 16, KindLesson: 18,
 	})
 	n.Start()
 	mesh.Watch(n.PeerChanged)

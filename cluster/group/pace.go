@@ -88,6 +88,9 @@ func (h *Host) setTimers(c *raft.Config) {
 func (g *Group) repace() {
 	err := g.reload(func(c *raft.ReloadableConfig) {
 		c.HeartbeatTimeout = g.host.heartbeat()
+		if g.trust.unproven() {
+			c.HeartbeatTimeout = never // it does not stand
+		}
 		c.ElectionTimeout = c.HeartbeatTimeout
 	})
 	if err != nil {

@@ -43,6 +43,7 @@ type pretendNode struct {
 	candidate bool
 
 	quarantined bool
+	learner     bool
 	stubborn    bool // it does not give way
 }
 
@@ -75,6 +76,7 @@ func (n *pretendNode) Leader() string                                           
 func (n *pretendNode) standing() standing                                            { return n.log }
 func (n *pretendNode) isClosed() bool                                                { return n.closed }
 func (n *pretendNode) barred() bool                                                  { return n.quarantined }
+func (n *pretendNode) unproven() bool                                                { return n.learner }
 
 func (n *pretendNode) role() (raft.RaftState, uint64) {
 	switch {

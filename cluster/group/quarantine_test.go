@@ -22,6 +22,7 @@ type trio struct {
 	t     *testing.T
 	hosts []*lone
 	log   *lines
+	nodes map[string]net.Listener
 }
 
 // lines collects what is logged.
@@ -47,13 +48,13 @@ var trioNames = []string{"n1", "n2", "n3"}
 func mustTrio(t *testing.T) *trio {
 	t.Helper()
 	c := &trio{t: t, log: &lines{}}
-	listeners := map[string]net.Listener{}
+	c.nodes = map[string]net.Listener{}
 	for _, name := range trioNames {
-		listeners[name] = mustListen(t)
+		c.nodes[name] = mustListen(t)
 	}
 	dir := t.TempDir()
 	for _, name := range trioNames {
-		c.hosts = append(c.hosts, mustHostOf(t, filepath.Join(dir, name), name, listeners, slog.New(slog.NewTextHandler(c.log, nil))))
+		c.hosts = append(c.hosts, mustHostOf(t, filepath.Join(dir, name), name, c.nodes, slog.New(slog.NewTextHandler(c.log, nil))))
 	}
 	return c
 }

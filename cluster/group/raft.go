@@ -24,8 +24,11 @@ const (
 // openRaft starts the group's raft, creating its first configuration if the
 // group has no past on this node.
 func (g *Group) openRaft() error {
+	g.trust.open(g.log, g.host.clock.Now())
 	c := g.raftConfig()
-	transport := bounded{g.host.config.Mesh.Transport(g.spec.Group).(transport)}
+	transport := bounded{modest{g.host.config.Mesh.Transport(g.spec.Group).(transport), &g.trust}}
+	g.host.config.Mesh.Withhold(g.spec.Group, g.trust.unproven)
+	ballots := ballots{g.log, &g.trust}
 	if c.HeartbeatTimeout < promptHeartbeat {
 		g.host.config.Mesh.Prompt(g.spec.Group)
 	}
@@ -34,7 +37,7 @@ func (g *Group) openRaft() error {
 	if err != nil {
 		return fmt.Errorf("group %d: look for existing state: %w", g.spec.Group, err)
 	}
-	if !past && !g.spec.Joins {
+	if !past && !g.spec.Joins && !g.trust.unproven() {
 		var members raft.Configuration
 		for _, m := range g.spec.Members {
 			members.Servers = append(members.Servers, raft.Server{
@@ -45,7 +48,7 @@ func (g *Group) openRaft() error {
 			return fmt.Errorf("group %d: bootstrap: %w", g.spec.Group, err)
 		}
 	}
-	r, err := raft.NewRaft(c, applier{g}, g.log, g.log, snapshots, transport)
+	r, err := raft.NewRaft(c, applier{g}, g.log, ballots, snapshots, transport)
 	if err != nil {
 		return fmt.Errorf("group %d: start raft: %w", g.spec.Group, err)
 	}
@@ -92,6 +95,9 @@ func (g *Group) raftConfig() *raft.Config {
 	c := raft.DefaultConfig()
 	c.LocalID = raft.ServerID(g.host.config.Node)
 	g.host.setTimers(c)
+	if g.trust.unproven() {
+		c.HeartbeatTimeout, c.ElectionTimeout = never, never
+	}
 	c.MaxAppendEntries = maxAppendEntries
 	// Entries are batches already. And a future that waits in the channel
 	// when raft shuts down is never answered; without a buffer none waits.

@@ -26,6 +26,9 @@ var (
 	// ErrBusy: the node or group has too many requests waiting (in a
 	// RemoteError).
 	ErrBusy = errors.New("too many requests waiting")
+	// ErrLearner: the group's member on that node must not lead (in a
+	// RemoteError).
+	ErrLearner = errors.New("the member must neither vote nor lead")
 	// ErrNoHandler: the node knows no such kind of call (in a RemoteError).
 	ErrNoHandler = errors.New("no handler for this kind of call")
 

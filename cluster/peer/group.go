@@ -76,6 +76,9 @@ func (t *transport) beat(a *raft.AppendEntriesRequest, r *request) bool {
 // enqueue hands r to raft, now or when it has room. A goroutine exists only
 // while requests are unanswered.
 func (t *transport) enqueue(r request) {
+	if t.withholds(&r) {
+		return
+	}
 	t.mu.Lock()
 	var refusal error
 	switch {
@@ -96,6 +99,23 @@ func (t *transport) enqueue(r request) {
 	if refusal != nil {
 		r.respond(nil, refusal)
 	}
+}
+
+// withholds answers what raft is not to see while the member must neither vote
+// nor lead, and reports whether it has.
+func (t *transport) withholds(r *request) bool {
+	if yes := t.withheld.Load(); yes == nil || !(*yes)() {
+		return false
+	}
+	switch cmd := r.cmd.(type) {
+	case *raft.RequestPreVoteRequest:
+		r.respond(&raft.RequestPreVoteResponse{RPCHeader: cmd.RPCHeader, Term: cmd.Term}, nil)
+	case *raft.TimeoutNowRequest:
+		r.respond(nil, ErrLearner)
+	default:
+		return false
+	}
+	return true
 }
 
 // offer gives r to raft if there is room. t.mu is held. The number of requests

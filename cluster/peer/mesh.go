@@ -336,6 +336,19 @@ func (m *Mesh) Prompt(group fsm.GroupID) {
 	}
 }
 
+// Withhold keeps from the local member of a group, while yes says so, what
+// would make it a candidate, whoever asks for that, and answers for it whoever
+// asks whether it would vote. Raft sees what asks for a vote: it learns the
+// term from it, and must find out by its store that it has none to give. The
+// group's transport must exist.
+func (m *Mesh) Withhold(group fsm.GroupID, yes func() bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if t := m.groups[group]; t != nil {
+		t.withheld.Store(&yes)
+	}
+}
+
 // DropGroup forgets a group's transport: everything it has pending fails, and
 // requests for the group are those for an unknown one.
 func (m *Mesh) DropGroup(group fsm.GroupID) {

@@ -21,9 +21,10 @@ type transport struct {
 	consumer  chan raft.RPC
 	answers   chan raft.RPCResponse // of the requests in inflight, in order
 	heartbeat atomic.Pointer[func(raft.RPC)]
-	term      atomic.Uint64   // last one raft showed in an answer
-	prompt    atomic.Bool     // heartbeats do not wait
-	ctx       context.Context // ends with shut
+	term      atomic.Uint64               // last one raft showed in an answer
+	prompt    atomic.Bool                 // heartbeats do not wait
+	withheld  atomic.Pointer[func() bool] // see Mesh.Withhold
+	ctx       context.Context             // ends with shut
 	end       context.CancelFunc
 	shutdown  <-chan struct{} // of ctx
 
