@@ -8,6 +8,7 @@ const (
 	Silent    = "silent"    // no sign of life
 	Restarted = "restarted" // it is back under a new incarnation
 	Removed   = "removed"   // RemovePeer
+	Withdrawn = "withdrawn" // it says so: see Withdraw. To itself, all others are
 )
 
 // Event is a change of a peer.

@@ -89,11 +89,17 @@ type inbound struct {
 // Link serves the stream of a peer that dialled.
 func (s *service) Link(stream grpc.BidiStreamingServer[peerpb.Frame, peerpb.Frame]) error {
 	in, err := s.m.welcome(stream)
+	if errors.Is(err, errWithdrawn) {
+		return statusWithdrawn
+	}
 	if err != nil {
 		s.m.log.Warn("refused a link", slog.Any("error", err))
 		return status.Error(codes.FailedPrecondition, err.Error())
 	}
 	err = in.serve()
+	if errors.Is(err, errWithdrawn) {
+		return statusWithdrawn // before anything else: a log may lie on the disk that hangs
+	}
 	if s.m.ctx.Err() == nil {
 		s.m.log.Info("stream from node ended", slog.String("node", in.p.name), slog.Any("cause", err))
 	}
@@ -114,6 +120,9 @@ func (m *Mesh) welcome(stream grpc.ServerStream) (*inbound, error) {
 	if p == nil {
 		return nil, fmt.Errorf("%w: %q", ErrUnknownNode, h.Node)
 	}
+	if m.withdrawn.Load() {
+		return nil, errWithdrawn
+	}
 	in := &inbound{
 		m: m, p: p, stream: stream, out: newOutbox(m.cfg.LazyDelay),
 		calls:     make(chan struct{}, callsPerPeer),
@@ -129,6 +138,11 @@ func (m *Mesh) welcome(stream grpc.ServerStream) (*inbound, error) {
 	}
 	if err := p.accept(in); err != nil {
 		return nil, err
+	}
+	if m.withdrawn.Load() { // meanwhile
+		p.left(in)
+		close(in.received)
+		return nil, errWithdrawn
 	}
 	if err := stream.SendMsg(hello); err != nil {
 		p.left(in)

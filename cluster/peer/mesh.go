@@ -151,6 +151,9 @@ type Mesh struct {
 	wg     sync.WaitGroup
 	panics atomic.Uint64
 
+	withdrawn atomic.Bool
+	back      atomic.Pointer[chan struct{}] // closed when the node comes back
+
 	mu      sync.RWMutex
 	started bool
 	closed  bool

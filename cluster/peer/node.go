@@ -81,6 +81,9 @@ func (p *peer) run() {
 	var ev evidence
 	delay := redialMin
 	for p.ctx.Err() == nil {
+		if p.m.awaitBack(p.ctx.Done()) {
+			delay = redialMin
+		}
 		l, err := p.dial()
 		if err == nil {
 			p.opened(l)
@@ -113,6 +116,10 @@ func (p *peer) opened(l *link) {
 	defer p.mu.Unlock()
 	if p.removed {
 		l.cancel(ErrClosed)
+		return
+	}
+	if p.m.withdrawn.Load() {
+		l.cancel(errWithdrawn)
 		return
 	}
 	if p.alive && l.incarnation != p.incarnation {
@@ -156,13 +163,16 @@ func (p *peer) unlink(l *link) {
 
 // lost handles the end of a link.
 func (p *peer) lost(cause error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	if p.m.ctx.Err() == nil {
 		p.m.log.Info("link to node broke", slog.String("node", p.name), slog.Any("cause", cause))
 	}
-	if errors.Is(cause, errSilent) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case errors.Is(cause, errSilent):
 		p.dead(Silent)
+	case hasWithdrawn(cause):
+		p.dead(Withdrawn)
 	}
 }
 
@@ -201,6 +211,8 @@ func (p *peer) judge(ev *evidence, err error) {
 		ev.refusedAt = now
 	}
 	switch {
+	case hasWithdrawn(err):
+		p.dead(Withdrawn)
 	case p.refused >= p.m.cfg.RefusedAfter:
 		p.dead(Refused)
 	case now.Sub(ev.lost) >= p.m.cfg.SilentAfter:

@@ -1,0 +1,174 @@
+package vitals
+
+import (
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// writers is how many writes are watched at a time. There are rarely more than
+// a few; of more, those that come last are not watched.
+const writers = 64
+
+// Disk watches what is being written to the disk: files of the queue store that
+// are written, synced, made and removed, and commits of the catalog's.
+type Disk struct {
+	pulse *Pulse
+	gate  func()
+	// since is when a write began, in awake time plus 1; 0: none.
+	since [writers]atomic.Int64
+}
+
+// NewDisk returns a watch. gate is called ahead of each write and may block, as
+// a disk does that hangs; nil: nothing is.
+func NewDisk(pulse *Pulse, gate func()) *Disk { return &Disk{pulse: pulse, gate: gate} }
+
+// Write notes that a write begins; done says that it has ended.
+func (d *Disk) Write() (done func()) {
+	slot := d.begin()
+	return func() { d.end(slot) }
+}
+
+func (d *Disk) begin() (slot int) {
+	now := int64(d.pulse.Awake()) + 1
+	for slot = range d.since {
+		if d.since[slot].CompareAndSwap(0, now) {
+			break
+		}
+		if slot == writers-1 {
+			slot = -1
+		}
+	}
+	if d.gate != nil {
+		d.gate()
+	}
+	return slot
+}
+
+func (d *Disk) end(slot int) {
+	if slot >= 0 {
+		d.since[slot].Store(0)
+	}
+}
+
+// Waiting is for how long the oldest write has been under way; 0: for no time.
+func (d *Disk) Waiting() (longest time.Duration) {
+	now := d.pulse.Awake()
+	for i := range d.since {
+		if since := d.since[i].Load(); since != 0 {
+			longest = max(longest, now-time.Duration(since-1))
+		}
+	}
+	return longest
+}
+
+// FS returns a filesystem whose writes are watched.
+func (d *Disk) FS(fs vfs.FS) vfs.FS { return watchedFS{fs, d} }
+
+type watchedFS struct {
+	vfs.FS
+	d *Disk
+}
+
+func (w watchedFS) file(f vfs.File, err error) (vfs.File, error) {
+	if err != nil {
+		return nil, err
+	}
+	return watchedFile{f, w.d}, nil
+}
+
+func (w watchedFS) do(f func() error) error {
+	defer w.d.end(w.d.begin())
+	return f()
+}
+
+// Create implements vfs.FS.
+func (w watchedFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	defer w.d.end(w.d.begin())
+	return w.file(w.FS.Create(name, c))
+}
+
+// OpenReadWrite implements vfs.FS.
+func (w watchedFS) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
+	return w.file(w.FS.OpenReadWrite(name, c, opts...))
+}
+
+// OpenDir implements vfs.FS.
+func (w watchedFS) OpenDir(name string) (vfs.File, error) { return w.file(w.FS.OpenDir(name)) }
+
+// ReuseForWrite implements vfs.FS.
+func (w watchedFS) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	defer w.d.end(w.d.begin())
+	return w.file(w.FS.ReuseForWrite(oldname, newname, c))
+}
+
+// Link implements vfs.FS.
+func (w watchedFS) Link(oldname, newname string) error {
+	return w.do(func() error { return w.FS.Link(oldname, newname) })
+}
+
+// Remove implements vfs.FS.
+func (w watchedFS) Remove(name string) error {
+	return w.do(func() error { return w.FS.Remove(name) })
+}
+
+// RemoveAll implements vfs.FS.
+func (w watchedFS) RemoveAll(name string) error {
+	return w.do(func() error { return w.FS.RemoveAll(name) })
+}
+
+// Rename implements vfs.FS.
+func (w watchedFS) Rename(oldname, newname string) error {
+	return w.do(func() error { return w.FS.Rename(oldname, newname) })
+}
+
+// MkdirAll implements vfs.FS.
+func (w watchedFS) MkdirAll(dir string, perm os.FileMode) error {
+	return w.do(func() error { return w.FS.MkdirAll(dir, perm) })
+}
+
+// Unwrap implements vfs.FS.
+func (w watchedFS) Unwrap() vfs.FS { return w.FS }
+
+type watchedFile struct {
+	vfs.File
+	d *Disk
+}
+
+// Write implements vfs.File.
+func (w watchedFile) Write(p []byte) (int, error) {
+	defer w.d.end(w.d.begin())
+	return w.File.Write(p)
+}
+
+// WriteAt implements vfs.File.
+func (w watchedFile) WriteAt(p []byte, at int64) (int, error) {
+	defer w.d.end(w.d.begin())
+	return w.File.WriteAt(p, at)
+}
+
+// Preallocate implements vfs.File.
+func (w watchedFile) Preallocate(offset, length int64) error {
+	defer w.d.end(w.d.begin())
+	return w.File.Preallocate(offset, length)
+}
+
+// Sync implements vfs.File.
+func (w watchedFile) Sync() error {
+	defer w.d.end(w.d.begin())
+	return w.File.Sync()
+}
+
+// SyncData implements vfs.File.
+func (w watchedFile) SyncData() error {
+	defer w.d.end(w.d.begin())
+	return w.File.SyncData()
+}
+
+// SyncTo implements vfs.File.
+func (w watchedFile) SyncTo(length int64) (bool, error) {
+	defer w.d.end(w.d.begin())
+	return w.File.SyncTo(length)
+}

@@ -1,0 +1,161 @@
+package vitals
+
+import (
+	"io"
+	"path/filepath"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// Awake time passes as all time does, as long as the process runs. A stall
+// counts as one, and awake time hardly passes in it.
+func TestPulse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, stop := &Pulse{}, make(chan struct{})
+		var done sync.WaitGroup
+		done.Go(func() { p.Run(stop) })
+		time.Sleep(10*time.Second + beat/2)
+		if total, longest := p.Stalls(); p.Awake() != 10*time.Second || total != 0 || longest != 0 {
+			t.Errorf("awake for %v, stalled for %v, at most %v", p.Awake(), total, longest)
+		}
+		close(stop)
+		done.Wait()
+		before := p.Awake()
+		p.passed(beat + 5*time.Second)
+		p.passed(beat + time.Second)
+		p.passed(beat)
+		if total, longest := p.Stalls(); total != 6*time.Second || longest != 5*time.Second {
+			t.Errorf("stalled for %v, at most %v", total, longest)
+		}
+		if d := p.Awake() - before; d != 2*longestBeat+beat {
+			t.Errorf("awake for %v meanwhile", d)
+		}
+	})
+}
+
+// What is being written is watched from its beginning to its end, whatever it is.
+func TestDiskWaits(t *testing.T) {
+	var mu sync.Mutex
+	var hang chan struct{}
+	entered := make(chan struct{}, writers*2)
+	p := &Pulse{}
+	d := NewDisk(p, func() {
+		mu.Lock()
+		h := hang
+		mu.Unlock()
+		if h != nil {
+			entered <- struct{}{}
+			<-h
+		}
+	})
+	dir := t.TempDir()
+	fs := d.FS(vfs.Default)
+	path := func(name string) string { return filepath.Join(dir, name) }
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := fs.Create(path("f"), vfs.WriteCategoryUnspecified)
+	must(err)
+	rw, err := fs.OpenReadWrite(path("f"), vfs.WriteCategoryUnspecified)
+	must(err)
+	folder, err := fs.OpenDir(dir)
+	must(err)
+	for name, write := range map[string]func() error{
+		"write":    func() error { _, err := f.Write([]byte("x")); return err },
+		"write at": func() error { _, err := rw.WriteAt([]byte("x"), 0); return err },
+		"room":     func() error { return f.Preallocate(0, 1) },
+		"sync":     f.Sync,
+		"data":     f.SyncData,
+		"part":     func() error { _, err := f.SyncTo(1); return err },
+		"folder":   folder.Sync,
+		"create":   func() error { g, err := fs.Create(path("g"), vfs.WriteCategoryUnspecified); return closed(g, err) },
+		"make":     func() error { return fs.MkdirAll(path("d"), 0o700) },
+		"link": func() error {
+			_ = fs.Remove(path("l"))
+			return fs.Link(path("f"), path("l"))
+		},
+		"reuse": func() error {
+			g, err := fs.Create(path("old"), vfs.WriteCategoryUnspecified)
+			if err := closed(g, err); err != nil {
+				return err
+			}
+			g, err = fs.ReuseForWrite(path("old"), path("new"), vfs.WriteCategoryUnspecified)
+			return closed(g, err)
+		},
+		"rename": func() error {
+			g, err := fs.Create(path("a"), vfs.WriteCategoryUnspecified)
+			if err := closed(g, err); err != nil {
+				return err
+			}
+			return fs.Rename(path("a"), path("b"))
+		},
+		"remove all": func() error { return fs.RemoveAll(path("nothing")) },
+		"catalog":    func() error { d.Write()(); return nil },
+	} {
+		release := make(chan struct{})
+		mu.Lock()
+		hang = release
+		mu.Unlock()
+		ended := make(chan error)
+		go func() { ended <- write() }()
+		<-entered
+		p.passed(longestBeat)
+		p.passed(beat)
+		if got := d.Waiting(); got != longestBeat+beat {
+			t.Errorf("%s: waiting for %v", name, got)
+		}
+		mu.Lock()
+		hang = nil
+		mu.Unlock()
+		close(release)
+		must(<-ended)
+		if got := d.Waiting(); got != 0 {
+			t.Errorf("%s: waiting for %v after its end", name, got)
+		}
+	}
+	must(f.Close())
+	must(rw.Close())
+	must(folder.Close())
+}
+
+func closed(c io.Closer, err error) error {
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+// More writes than are watched end as well, and leave nothing behind.
+func TestDiskManyWriters(t *testing.T) {
+	p := &Pulse{}
+	d := NewDisk(p, nil)
+	var ends []func()
+	for range writers + 9 {
+		ends = append(ends, d.Write())
+	}
+	p.passed(beat)
+	if d.Waiting() != beat {
+		t.Errorf("waiting for %v", d.Waiting())
+	}
+	for _, end := range ends {
+		end()
+	}
+	if d.Waiting() != 0 {
+		t.Error("something is left")
+	}
+}
+
+func BenchmarkDiskWrite(b *testing.B) {
+	d := NewDisk(&Pulse{}, nil)
+	b.ReportAllocs()
+	for b.Loop() {
+		d.end(d.begin())
+	}
+}
