@@ -33,6 +33,8 @@ func (n *Node) figures() metrics.Figures {
 	f.ExchangesExpired = n.expired.Load()
 	f.Quarantined, f.GroupPanics = len(n.host.Quarantined()), n.host.Panics()
 	f.PeerPanics, f.LoopPanics = n.mesh.Panics(), n.panics.Load()
+	f.DiskHung, f.DiskHangs, f.DiskWaiting = n.watchdog.hung.Load(), n.watchdog.hangs.Load(), n.watchdog.disk.Waiting()
+	f.Stalled, f.LongestStall = n.watchdog.pulse.Stalls()
 	f.Deaths, f.LostOnce = n.host.Deaths(), n.broker.LostOnce()
 	return f
 }
@@ -91,6 +93,9 @@ func (n *Node) alarms() []string {
 	list := []string{}
 	if n.clock.Status().Skewed {
 		list = append(list, "clock_skew")
+	}
+	if n.watchdog.hung.Load() {
+		list = append(list, diskHang)
 	}
 	return append(list, n.shortages.watch.Figures().Short()...)
 }

@@ -37,6 +37,9 @@ type nodes struct {
 	silentGrace time.Duration
 	versions    map[string]fsm.Versions  // that a node supports; not there: those of the program
 	ahead       map[string]*atomic.Int64 // ns by which a node's wall clock is ahead; not there: right
+	gates       map[string]*gate         // to the disk of a node; not there: it never hangs
+	bounds      Bounds
+	exit        func(name string, code int) // nil: no node ends
 }
 
 var names = []string{"n1", "n2", "n3"}
@@ -108,7 +111,13 @@ func (c *nodes) config(name string) Config {
 		Name:     name, ClusterName: "test", DataDir: filepath.Join(c.dir, name), Nodes: static,
 		Listener: c.net.listen(c.t, name), Dial: c.net.dialer(name),
 		Clock:  func() time.Time { return time.Now().Add(c.wrongBy(name)) },
-		Exit:   func(code int) { panic(fmt.Sprintf("node %s exits with %d", name, code)) },
+		Exit: func(code int) {
+			if c.exit == nil {
+				panic(fmt.Sprintf("node %s exits with %d", name, code))
+			}
+			c.exit(name, code)
+		},
+		Watchdog: c.bounds, DiskGate: c.gate(name),
 		Logger: logger, Properties: c.propertiesOf(name),
 		DefaultVHost: "/", DefaultUser: "guest", DefaultPassword: "guest",
 		LeaderlessGrace: 5 * time.Second, Defaults: catalog.Defaults{DisconnectedTimeout: fsm.Millis(c.silentGrace.Milliseconds())}, GroupSize: 3, Versions: c.versions[name],

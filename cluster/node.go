@@ -18,6 +18,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/clock"
@@ -65,6 +67,11 @@ type Config struct {
 	LeaderLocator   catalog.Locator // empty: client-local
 	Versions        fsm.Versions    // of the machines; zero: fsm.Supported
 
+	Watchdog Bounds
+	// DiskGate is called ahead of each write to the stores and may block, as a
+	// disk does that hangs; nil: nothing is.
+	DiskGate func()
+
 	MemoryLimit, DiskLimit alarm.Limit // see alarm.Config
 	Probe                  alarm.Probe // nil: this process and its machine
 }
@@ -87,6 +94,7 @@ type Node struct {
 	replica   *reconciler
 	members   *placer
 	shortages *shortages
+	watchdog  *watchdog
 	ready     atomic.Bool
 	self      fsm.NodeID
 	directory *directory
@@ -133,17 +141,20 @@ func (n *Node) open() error {
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
 		return fmt.Errorf("data directory: %w", err)
 	}
+	n.watchdog = newWatchdog(n)
 	var err error
 	if n.directory, err = openDirectory(c.DataDir, c.Name); err != nil {
 		return fmt.Errorf("open data directory: %w", err)
 	}
 	n.store, err = raftlog.Open(filepath.Join(c.DataDir, "queues"), raftlog.Options{
-		Logger: c.Logger, Exit: c.Exit, MemTableBytes: c.MemTableBytes, TrailingLogs: group.TrailingLogs,
+		Logger: c.Logger, Exit: c.Exit, MemTableBytes: c.MemTableBytes, TrailingLogs: group.TrailingLogs, FS: n.watchdog.disk.FS(vfs.Default),
 	})
 	if err != nil {
 		return fmt.Errorf("open queue store: %w", err)
 	}
-	n.stable, err = raftlog.OpenCatalog(filepath.Join(c.DataDir, "catalog"), raftlog.CatalogOptions{Logger: c.Logger, Exit: c.Exit})
+	n.stable, err = raftlog.OpenCatalog(filepath.Join(c.DataDir, "catalog"), raftlog.CatalogOptions{
+		Logger: c.Logger, Exit: c.Exit, FS: n.watchdog.disk.FS(vfs.Default),
+	})
 	if err != nil {
 		return fmt.Errorf("open catalog store: %w", err)
 	}
@@ -182,6 +193,7 @@ func (n *Node) open() error {
 		return err
 	}
 	n.mesh.Start()
+	n.watchdog.start()
 	for doing, loop := range map[string]func(){
 		"tend the catalog's members": n.tend, "keep leaderships away": n.keepAway, "expire exchanges": n.expireExchanges,
 		"expel strays": n.expelStrays, "check memory and disk": n.shortages.run,
@@ -369,7 +381,7 @@ func (n *Node) Propose(ctx context.Context, commands ...*logpb.CatalogCommand) (
 func (n *Node) Broker() *broker.Broker { return n.broker }
 
 // Ready reports whether the node serves clients.
-func (n *Node) Ready() bool { return n.ready.Load() && !n.Draining() }
+func (n *Node) Ready() bool { return n.ready.Load() && !n.Draining() && n.Unfit() == "" }
 
 // Close ends the node in order. Listeners for clients have been closed before.
 func (n *Node) Close() error {
@@ -404,6 +416,9 @@ func (n *Node) closeStores() error {
 	}
 	if n.directory != nil {
 		errs = append(errs, n.directory.close())
+	}
+	if n.watchdog != nil {
+		n.watchdog.stop()
 	}
 	return errors.Join(errs...)
 }

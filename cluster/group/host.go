@@ -86,6 +86,7 @@ type Host struct {
 	many     bool // there are, or will be, see repace
 
 	localBytes atomic.Int64  // of the payloads of local queues
+	withdrawn  atomic.Bool   // no replica leads here, see Withdraw
 	panics     atomic.Uint64 // in work for groups
 	dead       deaths
 
@@ -259,6 +260,26 @@ func (h *Host) ReconfigureAll() {
 			}
 		}
 	})
+}
+
+// Withdraw ends the office of every replica that leads here, and lets none begin,
+// until Return: the node cannot store what they would have to. It does not wait
+// for the disk. Local queues go on.
+func (h *Host) Withdraw() { h.setWithdrawn(true) }
+
+// Return ends what Withdraw has begun. Replicas that raft still has lead begin
+// their offices anew.
+func (h *Host) Return() { h.setWithdrawn(false) }
+
+func (h *Host) setWithdrawn(yes bool) {
+	if h.withdrawn.Swap(yes) == yes {
+		return
+	}
+	for _, g := range h.Groups() {
+		if g.memory == nil && g.opened() && (g.leading.Load() != 0 || g.raft.State() == raft.Leader) {
+			h.spawn(g.review)
+		}
+	}
 }
 
 // wanted keeps the observations the host acts on.

@@ -140,8 +140,11 @@ func (g *Group) hasStopped() bool {
 	return g.stopped
 }
 
-// barred reports whether the group must not lead on this node.
-func (g *Group) barred() bool { return g.quarantined.Load() != nil }
+// barred reports whether the group must not lead on this node: it is
+// quarantined, or the node has withdrawn.
+func (g *Group) barred() bool {
+	return g.quarantined.Load() != nil || g.memory == nil && g.host.withdrawn.Load()
+}
 
 // yieldTo makes another member the leader in raft's eyes. This replica is, and
 // must not serve.

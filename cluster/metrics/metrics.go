@@ -43,6 +43,10 @@ type Figures struct {
 	ExchangesExpired       uint64        // deleted by this node for being idle
 	Deaths                 group.Deaths  // in the queues that this node led, since it started
 	LostOnce               uint64        // dead letters, see broker.LostOnce
+	DiskHung               bool          // the node has withdrawn
+	DiskHangs              uint64        // how often it has
+	DiskWaiting            time.Duration // of the oldest write under way
+	Stalled, LongestStall  time.Duration // of the process
 	Quarantined            int           // queues, on this node
 	GroupPanics            uint64        // in work for queues
 	PeerPanics             uint64        // in what other nodes asked for

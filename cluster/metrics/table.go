@@ -173,6 +173,11 @@ var table = []metric{
 	{"quorate_queues_declared", gauge, nil, "Queues in the catalog of the cluster", one(func(f *Figures) int { return f.Queues })},
 	{"quorate_exchanges_expired_total", counter, nil, "Exchanges deleted for being idle, by this node as the leader of the catalog", one(func(f *Figures) uint64 { return f.ExchangesExpired })},
 	{"quorate_queue_replicas", gauge, nil, "Queue replicas on this node", one(func(f *Figures) int { return f.Replicas })},
+	{"quorate_disk_hung", gauge, nil, "1 while a write to the node's stores does not return: the node leads nothing and has left the others, see operations.md", one(func(f *Figures) float64 { return truth(f.DiskHung) })},
+	{"quorate_disk_hangs_total", counter, nil, "How often that has happened since the node started", one(func(f *Figures) uint64 { return f.DiskHangs })},
+	{"quorate_disk_write_wait_seconds", gauge, nil, "For how long the oldest write to the node's stores has been under way; 0: none is", one(func(f *Figures) float64 { return f.DiskWaiting.Seconds() })},
+	{"quorate_stall_seconds_total", counter, nil, "Seconds for which the process has been kept waiting, where more than 50 ms in a row", one(func(f *Figures) float64 { return f.Stalled.Seconds() })},
+	{"quorate_stall_seconds_max", gauge, nil, "The longest such wait since the node started", one(func(f *Figures) float64 { return f.LongestStall.Seconds() })},
 	{"quorate_quarantined_groups", gauge, nil, "Queues that do not lead on this node because work for them has panicked here, see operations.md", one(func(f *Figures) int { return f.Quarantined })},
 	{"quorate_group_panics_total", counter, nil, "Panics in work for queues on this node, each of which quarantines its queue here", one(func(f *Figures) uint64 { return f.GroupPanics })},
 	{"quorate_panics_total", counter, []string{"where"}, "Panics that ended what they happened in, and nothing else. where: connection (of a client), peer (a message or call of another node), loop (what the node does of its own accord, which goes on after a second)", func(f *Figures, add emit) {

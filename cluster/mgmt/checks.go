@@ -22,8 +22,8 @@ func (s *Server) readyCheck(w http.ResponseWriter, r *request) {
 		s.serviceCheck(w, r)
 		return
 	}
-	c := api.Check{}
-	if !s.node.Ready() {
+	c := api.Check{Reason: s.node.Unfit()}
+	if c.Reason == "" && !s.node.Ready() {
 		c.Reason = "the node does not serve clients yet"
 	}
 	s.passed(w, c)
@@ -34,6 +34,8 @@ func (s *Server) serviceCheck(w http.ResponseWriter, _ *request) {
 	switch {
 	case s.node.Draining():
 		c.Reason = "the node is in maintenance mode"
+	case s.node.Unfit() != "":
+		c.Reason = s.node.Unfit()
 	case !s.node.Ready():
 		c.Reason = "the node is not running yet"
 	}

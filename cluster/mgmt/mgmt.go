@@ -26,6 +26,8 @@ import (
 type Node interface {
 	// Ready reports whether clients are served.
 	Ready() bool
+	// Unfit says why the node, which runs, cannot serve; empty: it can.
+	Unfit() string
 	// Login checks the credentials of a request.
 	Login(ctx context.Context, user, password string, remote netip.Addr) bool
 	// View is the newest view of the catalog that this node has applied.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -18,6 +20,8 @@ const (
 
 // CatalogOptions says how to open a Catalog. The zero value is good for production.
 type CatalogOptions struct {
+	// FS is the filesystem; nil: the operating system's.
+	FS vfs.FS
 	// Logger takes what goes wrong; nil: nowhere.
 	Logger *slog.Logger
 	// Exit ends the process; nil: os.Exit. See Options.Exit.
@@ -35,7 +39,7 @@ type Catalog struct {
 // OpenCatalog opens the catalog's store in dir, or creates it.
 func OpenCatalog(dir string, o CatalogOptions) (*Catalog, error) {
 	s, err := Open(dir, Options{
-		Logger: o.Logger, Exit: o.Exit, CacheBytes: catalogCache, MemTableBytes: catalogMemTable, TrailingLogs: catalogTrailing,
+		FS: o.FS, Logger: o.Logger, Exit: o.Exit, CacheBytes: catalogCache, MemTableBytes: catalogMemTable, TrailingLogs: catalogTrailing,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open catalog store: %w", err)

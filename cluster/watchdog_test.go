@@ -1,0 +1,216 @@
+package cluster
+
+import (
+	"context"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/raftlog"
+)
+
+// gate is a disk that can hang.
+type gate struct {
+	mu   sync.Mutex
+	shut chan struct{} // nil: it takes what is written
+}
+
+func (g *gate) pass() {
+	g.mu.Lock()
+	shut := g.shut
+	g.mu.Unlock()
+	if shut != nil {
+		<-shut
+	}
+}
+
+// hang makes writes that begin from now on wait, or lets them all go on.
+func (g *gate) hang(yes bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case yes && g.shut == nil:
+		g.shut = make(chan struct{})
+	case !yes && g.shut != nil:
+		close(g.shut)
+		g.shut = nil
+	}
+}
+
+func (c *nodes) gate(name string) func() {
+	if g := c.gates[name]; g != nil {
+		return g.pass
+	}
+	return nil
+}
+
+// mustHangable starts three nodes whose disks can hang.
+func mustHangable(t *testing.T, bounds Bounds, exit func(string, int)) *nodes {
+	t.Helper()
+	c := mustCluster(t, func(c *nodes) {
+		c.bounds, c.exit, c.gates = bounds, exit, map[string]*gate{}
+		for _, name := range names {
+			c.gates[name] = &gate{}
+		}
+	})
+	t.Cleanup(func() { // before the nodes are closed
+		for _, g := range c.gates {
+			g.hang(false)
+		}
+	})
+	return c
+}
+
+const shortBound = 300 * time.Millisecond
+
+// A leader whose disk hangs, without an error, gives way: another node confirms
+// what is published. It says what it has, confirms nothing to its own clients,
+// and follows when its disk is back.
+func TestHungLeader(t *testing.T) {
+	t.Parallel()
+	c := mustHangable(t, Bounds{Disk: shortBound, DiskExit: -1}, nil)
+	c.mustClient("n1").mustDeclare("q")
+	first := c.mustLeader("q")
+	mine, other := c.mustClient(first), c.mustClient(c.other(first))
+	mine.publish("q", "before")
+	mine.confirmed()
+	n := c.all[first]
+	c.gates[first].hang(true)
+	for range 20 {
+		mine.publish("q", "mine")
+		other.publish("q", "other")
+	}
+	other.confirmed()
+	if leader := c.mustLeader("q"); leader == first {
+		t.Error("a node whose disk hangs leads")
+	}
+	until(t, "the node says what it has", func() bool {
+		s := n.Status()
+		return !s.Ready && !n.Ready() && slices.Contains(s.Alarms, diskHang) && strings.Contains(n.Unfit(), "disk hangs") && s.Leaders == 0
+	})
+	for _, name := range names {
+		if name != first && c.all[name].Online(first) {
+			t.Errorf("%s takes it for one that is up", name)
+		}
+	}
+	if f := n.figures(); !f.DiskHung || f.DiskHangs != 1 || f.DiskWaiting < shortBound {
+		t.Errorf("its metrics show %v, %d, %v", f.DiskHung, f.DiskHangs, f.DiskWaiting)
+	}
+	mine.mu.Lock()
+	if mine.pending != 20 {
+		t.Errorf("it has answered %d publishes", 20-mine.pending)
+	}
+	mine.mu.Unlock()
+
+	c.gates[first].hang(false)
+	mine.confirmed()
+	until(t, "the node is well", func() bool { return n.Unfit() == "" && n.Ready() })
+	c.mustAgree()
+	if info, err := other.count("q"); err != nil || info.Ready != 41 {
+		t.Errorf("the queue holds %d messages, want 41; %v", info.Ready, err)
+	}
+	if slices.Contains(n.Status().Alarms, diskHang) {
+		t.Error("the alarm is still in effect")
+	}
+}
+
+// A follower whose disk hangs does not count, and keeps nobody from anything.
+func TestHungFollower(t *testing.T) {
+	t.Parallel()
+	c := mustHangable(t, Bounds{Disk: shortBound, DiskExit: -1}, nil)
+	c.mustClient("n1").mustDeclare("q")
+	leader := c.mustLeader("q")
+	follower := c.other(leader)
+	out := c.mustClient(leader)
+	c.gates[follower].hang(true)
+	for range 20 {
+		out.publish("q", "m")
+	}
+	out.confirmed()
+	until(t, "the follower is taken for down", func() bool { return !c.all[leader].Online(follower) })
+	if at := c.mustLeader("q"); at != leader {
+		t.Errorf("%s leads instead of %s", at, leader)
+	}
+	out.publish("q", "m")
+	out.confirmed()
+	c.gates[follower].hang(false)
+	until(t, "the follower is back", func() bool { return c.all[leader].Online(follower) })
+	c.mustAgree()
+}
+
+// A node that is alone on its disk has nobody to give way to. It leads again when
+// its disk is back, and confirms what was published meanwhile.
+func TestHungEverywhere(t *testing.T) {
+	t.Parallel()
+	c := mustHangable(t, Bounds{Disk: shortBound, DiskExit: -1}, nil)
+	cl := c.mustClient("n1")
+	cl.mustDeclare("q")
+	for _, g := range c.gates {
+		g.hang(true)
+	}
+	cl.publish("q", "m")
+	until(t, "a node notices", func() bool {
+		return c.all["n1"].Unfit() != "" || c.all["n2"].Unfit() != "" || c.all["n3"].Unfit() != ""
+	})
+	for _, g := range c.gates {
+		g.hang(false)
+	}
+	cl.confirmed()
+	c.mustAgree()
+}
+
+// shutDoor notes that clients are turned out.
+type shutDoor struct {
+	mu     sync.Mutex
+	reason string
+}
+
+func (d *shutDoor) Shut(_ context.Context, reason string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.reason = reason
+}
+func (d *shutDoor) Open() error                         { return nil }
+func (d *shutDoor) Expel(func(string) string)           {}
+func (d *shutDoor) Connections() []api.Connection       { return nil }
+func (d *shutDoor) SetAlarm(string)                     {}
+func (d *shutDoor) CloseConnection(string, string) bool { return false }
+
+// A node whose disk does not come back ends itself, after it has turned out its
+// clients and closed its door to the others.
+func TestHungForGood(t *testing.T) {
+	t.Parallel()
+	ended := make(chan int, 1)
+	c := mustHangable(t, Bounds{Disk: shortBound, DiskExit: 3 * shortBound}, func(_ string, code int) { ended <- code })
+	d := &shutDoor{}
+	c.all["n2"].SetDoor(d)
+	address := c.all["n2"].config.Listener.Addr().String()
+	c.mustClient("n1").mustDeclare("q")
+	c.gates["n2"].hang(true)
+	out := c.mustClient("n1")
+	out.publish("q", "m")
+	out.confirmed()
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	select {
+	case code := <-ended:
+		if code != raftlog.ExitCode {
+			t.Errorf("it ends with %d", code)
+		}
+	case <-limit.C:
+		t.Fatal("it does not end")
+	}
+	if conn, err := net.Dial("tcp", address); err == nil {
+		conn.Close()
+		t.Error("other nodes are let in")
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !strings.Contains(d.reason, "disk") {
+		t.Errorf("clients are told %q", d.reason)
+	}
+}
