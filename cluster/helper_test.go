@@ -110,7 +110,7 @@ func (c *nodes) config(name string) Config {
 		Contacts: contacts,
 		Name:     name, ClusterName: "test", DataDir: filepath.Join(c.dir, name), Nodes: static,
 		Listener: c.net.listen(c.t, name), Dial: c.net.dialer(name),
-		Clock:  func() time.Time { return time.Now().Add(c.wrongBy(name)) },
+		Clock: func() time.Time { return time.Now().Add(c.wrongBy(name)) },
 		Exit: func(code int) {
 			if c.exit == nil {
 				panic(fmt.Sprintf("node %s exits with %d", name, code))

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -13,6 +14,9 @@ import (
 
 // Bounds are how long what should go on may stand still. 0: the default.
 type Bounds struct {
+	// Progress is how long a leader with work waiting may stand still before it
+	// gives way to another member.
+	Progress time.Duration
 	// Disk is how long a write to the stores may take before the node withdraws.
 	Disk time.Duration
 	// DiskExit is how long before its process ends; negative: it never does.
@@ -21,6 +25,7 @@ type Bounds struct {
 
 // Defaults of Bounds.
 const (
+	DefaultProgressBound = 2 * time.Second
 	DefaultDiskBound     = 2 * time.Second
 	DefaultDiskExitBound = 30 * time.Second
 )
@@ -60,22 +65,13 @@ type watchdog struct {
 
 	ending  chan struct{}
 	running sync.WaitGroup
-
-	// Of the goroutine that looks, in awake time.
-	since  time.Duration // when the disk was found to hang
-	better time.Duration // since when it has been calm; 0: it is not
-	back   time.Duration // when the node returned last
-	calm   time.Duration // how long the disk must be calm next time
 }
 
 func newWatchdog(n *Node) *watchdog {
-	w := &watchdog{node: n, bounds: n.config.Watchdog, ending: make(chan struct{}), calm: calm}
-	if w.bounds.Disk == 0 {
-		w.bounds.Disk = DefaultDiskBound
-	}
-	if w.bounds.DiskExit == 0 {
-		w.bounds.DiskExit = DefaultDiskExitBound
-	}
+	w := &watchdog{node: n, bounds: n.config.Watchdog, ending: make(chan struct{})}
+	w.bounds.Progress = cmp.Or(w.bounds.Progress, DefaultProgressBound)
+	w.bounds.Disk = cmp.Or(w.bounds.Disk, DefaultDiskBound)
+	w.bounds.DiskExit = cmp.Or(w.bounds.DiskExit, DefaultDiskExitBound)
 	w.disk = vitals.NewDisk(&w.pulse, n.config.DiskGate)
 	return w
 }
@@ -94,36 +90,65 @@ func (w *watchdog) stop() {
 func (w *watchdog) run() {
 	tick := time.NewTicker(diskEvery)
 	defer tick.Stop()
+	v := verdict{bounds: w.bounds, calm: calm}
 	for {
 		select {
 		case <-w.ending:
 			return
 		case <-tick.C:
-			w.look(w.disk.Waiting(), w.pulse.Awake())
+		}
+		waiting, now := w.disk.Waiting(), w.pulse.Awake()
+		switch v.judge(waiting, now) {
+		case withdraws:
+			w.withdraw(waiting)
+		case returns:
+			w.comeBack(now - v.since)
+		case ends:
+			w.end(waiting)
+			return
 		}
 	}
 }
 
-// look acts on how long the disk has kept a write waiting.
-func (w *watchdog) look(waiting, now time.Duration) {
-	switch hung := w.hung.Load(); {
-	case !hung && waiting >= w.bounds.Disk:
-		w.since, w.better = now, 0
-		if now-w.back > goodTime {
-			w.calm = calm
+// verdict is what is known of the disk, in awake time.
+type verdict struct {
+	bounds Bounds
+	hung   bool
+	since  time.Duration // when it was found to hang
+	better time.Duration // since when it has been calm; 0: it is not
+	back   time.Duration // when it was found well again last; 0: never
+	calm   time.Duration // how long it must be calm next time
+}
+
+// What follows from a verdict.
+const (
+	stays = iota
+	withdraws
+	returns
+	ends
+)
+
+// judge takes how long the disk keeps a write waiting.
+func (v *verdict) judge(waiting, now time.Duration) int {
+	switch {
+	case !v.hung && waiting >= v.bounds.Disk:
+		if v.back != 0 && now-v.back > goodTime {
+			v.calm = calm
 		}
-		w.withdraw(waiting)
-	case !hung:
-	case w.bounds.DiskExit > 0 && waiting >= w.bounds.DiskExit:
-		w.end(waiting)
-	case waiting > w.bounds.Disk/2:
-		w.better = 0
-	case w.better == 0:
-		w.better = max(now, 1)
-	case now-w.better >= w.calm:
-		w.calm, w.back = min(2*w.calm, longestCalm), now
-		w.comeBack(now - w.since)
+		v.hung, v.since, v.better = true, now, 0
+		return withdraws
+	case !v.hung:
+	case v.bounds.DiskExit > 0 && waiting >= v.bounds.DiskExit:
+		return ends
+	case waiting > v.bounds.Disk/2:
+		v.better = 0
+	case v.better == 0:
+		v.better = now
+	case now-v.better >= v.calm:
+		v.hung, v.back, v.calm = false, now, min(2*v.calm, longestCalm)
+		return returns
 	}
+	return stays
 }
 
 // withdraw gives up everything that the node leads, and takes it out of the

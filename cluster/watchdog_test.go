@@ -214,3 +214,52 @@ func TestHungForGood(t *testing.T) {
 		t.Errorf("clients are told %q", d.reason)
 	}
 }
+
+// A disk that hangs again soon must be calm for longer before the node returns,
+// and one that was well for long is trusted as at first.
+func TestVerdict(t *testing.T) {
+	v := verdict{bounds: Bounds{Disk: 2 * time.Second, DiskExit: 30 * time.Second}, calm: calm}
+	now := time.Hour
+	for _, step := range []struct {
+		after, waiting time.Duration
+		want           int
+	}{
+		{0, 0, stays},
+		{time.Second, 1900 * time.Millisecond, stays},
+		{time.Second, 2 * time.Second, withdraws},
+		{time.Second, 29 * time.Second, stays},
+		{time.Second, 0, stays},
+		{calm / 2, 1500 * time.Millisecond, stays}, // not calm
+		{calm / 2, time.Second, stays},
+		{calm - 1, 0, stays},
+		{1, 0, returns},
+		{time.Second, 3 * time.Second, withdraws},
+		{time.Second, 0, stays},
+		{calm, 0, stays},
+		{calm, 0, returns},
+		{goodTime + 1, 3 * time.Second, withdraws},
+		{time.Second, 0, stays},
+		{calm, 0, returns},
+		{time.Second, 2 * time.Second, withdraws},
+		{time.Second, 30 * time.Second, ends},
+	} {
+		now += step.after
+		if got := v.judge(step.waiting, now); got != step.want {
+			t.Fatalf("at %v, waiting for %v: %d, want %d", now-time.Hour, step.waiting, got, step.want)
+		}
+	}
+	v = verdict{bounds: Bounds{Disk: 2 * time.Second, DiskExit: -1}, calm: calm}
+	v.judge(3*time.Second, now)
+	if v.judge(time.Hour, now) != stays {
+		t.Error("a node ends that is to wait for ever")
+	}
+	for range 10 {
+		v.judge(0, now)
+		now += time.Minute / 2
+		v.judge(0, now)
+		v.judge(3*time.Second, now)
+	}
+	if v.calm != longestCalm {
+		t.Errorf("it must be calm for %v", v.calm)
+	}
+}

@@ -288,7 +288,7 @@ func nodeConfig(s *settings, peers net.Listener, wall func() time.Time, logger *
 		Defaults:     catalog.Defaults{ConsumerTimeout: fsm.Millis(s.consumerTimeout.Milliseconds()), DisconnectedTimeout: fsm.Millis(s.silentGrace.Milliseconds())},
 		DefaultVHost: s.vhost, DefaultUser: s.user, DefaultPassword: s.password, LoopbackUsers: s.loopbackUsers,
 		MemTableBytes: int64(s.walSize), Heartbeat: s.raftHeartbeat, LeaderlessGrace: s.leaderlessGrace, GroupSize: s.groupSize,
-		LeaderLocator: catalog.Locator(s.leaderLocator),
+		LeaderLocator: catalog.Locator(s.leaderLocator), Watchdog: s.watchdog,
 		MemoryLimit:   s.memoryLimit, DiskLimit: s.diskLimit,
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quorate/quorate/cluster"
 	"github.com/quorate/quorate/cluster/alarm"
 )
 
@@ -48,6 +49,7 @@ type settings struct {
 	silentGrace     time.Duration
 	leaderlessGrace time.Duration
 	raftHeartbeat   time.Duration
+	watchdog        cluster.Bounds
 	groupSize       int
 	leaderLocator   string
 	walSize         int
@@ -104,6 +106,9 @@ var table = []setting{
 	{"quorum_queue.initial_cluster_size", "3", "1 … 7: replicas of a queue; queues with fewer get more where nodes are free", number(1, 7, func(s *settings) *int { return &s.groupSize })},
 	{"queue_leader_locator", "client-local", "client-local: the leader of a new queue is the node where it is declared; balanced: the member that leads the fewest", oneOf(func(s *settings) *string { return &s.leaderLocator }, "client-local", "balanced")},
 	{"raft.heartbeat_timeout", "0", "ms, 0 … 60000: safety net of queue groups, failures are noticed sooner; 0: 30000, or 100000 while the node has more than 2000 replicas", duration(time.Millisecond, 0, 60_000, func(s *settings) *time.Duration { return &s.raftHeartbeat })},
+	{"watchdog.progress_timeout", "2000", "ms, 500 … 600000: a leader of a queue with work waiting that makes no progress for so long gives way to another member", duration(time.Millisecond, 500, 600_000, func(s *settings) *time.Duration { return &s.watchdog.Progress })},
+	{"watchdog.disk_timeout", "2000", "ms, 500 … 600000: a node whose disk does not take a write for so long leads nothing and leaves the others until the disk is back", duration(time.Millisecond, 500, 600_000, func(s *settings) *time.Duration { return &s.watchdog.Disk })},
+	{"watchdog.disk_exit_timeout", "30000", "ms, 0 … 86400000: and ends itself after so long, with code 74; 0: never", diskExit},
 	{"raft.wal_max_size_bytes", "134217728", "bytes, 1048576 … 1073741824: queue log written before it goes to a table; about six times as much lies on disk", number(1<<20, 1<<30, func(s *settings) *int { return &s.walSize })},
 	{"vm_memory_high_watermark.relative", "0.6", "0 to 100: part of the memory of the machine, or of the control group of the process, that the node may use; beyond it there is a memory alarm, and all nodes block publishers", limit(alarm.ParsePart, func(s *settings) *alarm.Limit { return &s.memoryLimit })},
 	{"vm_memory_high_watermark.absolute", "", "the same in bytes, or with a unit: kB, MB, GB, KiB, MiB, GiB; of the two the one given last counts", limit(alarm.ParseSize, func(s *settings) *alarm.Limit { return &s.memoryLimit })},
@@ -168,6 +173,16 @@ func limit(parse func(string) (alarm.Limit, error), field func(*settings) *alarm
 		}
 		return err
 	}
+}
+
+// diskExit has 0 stand for never.
+func diskExit(s *settings, v string) error {
+	at := &s.watchdog.DiskExit
+	err := duration(time.Millisecond, 0, 86_400_000, func(*settings) *time.Duration { return at })(s, v)
+	if err == nil && *at == 0 {
+		*at = -1
+	}
+	return err
 }
 
 func address(field func(*settings) *string) func(*settings, string) error {
