@@ -26,6 +26,7 @@ type rest struct{ Node }
 // world is a node whose catalog is real and whose queues are not. Everybody's
 // password is the name.
 type world struct {
+	unfit string // why it cannot serve
 	rest
 	*operator
 	t         *testing.T
@@ -109,6 +110,7 @@ func (w *world) CloseConnection(_ context.Context, c api.Connection, reason stri
 func (w *world) Online(node string) bool    { return !w.offline[node] }
 func (w *world) Defaults() catalog.Defaults { return w.defaults }
 func (w *world) Ready() bool                { return true }
+func (w *world) Unfit() string              { return w.unfit }
 func (w *world) Version() string            { return "1.2.3" }
 
 // request makes a request as a user; "" is nobody.
@@ -158,6 +160,15 @@ var (
 
 func invalid(reason string) string {
 	return failure("bad_request", "Validation failed\n\n"+reason+"\n")
+}
+
+// A node that runs and cannot serve says why to who asks whether it does.
+func TestUnfit(t *testing.T) {
+	w := newWorld(t)
+	w.unfit = "the disk hangs"
+	for _, check := range []string{"ready-to-serve-clients", "is-in-service"} {
+		w.check(want{"", "GET", "/api/health/checks/" + check, "", 503, `{"status":"failed","reason":"the disk hangs"}`})
+	}
 }
 
 // Who may do what, management.md §1.6 and tests 1 to 3.
