@@ -12,8 +12,8 @@ import (
 // a few; of more, those that come last are not watched.
 const writers = 64
 
-// Disk watches what is being written to the disk: files of the queue store that
-// are written, synced, made and removed, and commits of the catalog's.
+// Disk watches what is being written to the disk: files of the stores that are
+// written, synced, made and removed.
 type Disk struct {
 	pulse *Pulse
 	gate  func()
@@ -25,12 +25,7 @@ type Disk struct {
 // a disk does that hangs; nil: nothing is.
 func NewDisk(pulse *Pulse, gate func()) *Disk { return &Disk{pulse: pulse, gate: gate} }
 
-// Write notes that a write begins; done says that it has ended.
-func (d *Disk) Write() (done func()) {
-	slot := d.begin()
-	return func() { d.end(slot) }
-}
-
+// begin notes that a write begins, and end that it has ended.
 func (d *Disk) begin() (slot int) {
 	now := int64(d.pulse.Awake()) + 1
 	for slot = range d.since {

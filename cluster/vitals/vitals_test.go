@@ -97,7 +97,6 @@ func TestDiskWaits(t *testing.T) {
 			return fs.Rename(path("a"), path("b"))
 		},
 		"remove all": func() error { return fs.RemoveAll(path("nothing")) },
-		"catalog":    func() error { d.Write()(); return nil },
 	} {
 		release := make(chan struct{})
 		mu.Lock()
@@ -136,16 +135,16 @@ func closed(c io.Closer, err error) error {
 func TestDiskManyWriters(t *testing.T) {
 	p := &Pulse{}
 	d := NewDisk(p, nil)
-	var ends []func()
+	var slots []int
 	for range writers + 9 {
-		ends = append(ends, d.Write())
+		slots = append(slots, d.begin())
 	}
 	p.passed(beat)
 	if d.Waiting() != beat {
 		t.Errorf("waiting for %v", d.Waiting())
 	}
-	for _, end := range ends {
-		end()
+	for _, slot := range slots {
+		d.end(slot)
 	}
 	if d.Waiting() != 0 {
 		t.Error("something is left")
