@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -11,43 +12,55 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// DamagedError says that what lies on disk for a group is not what was
-// written. The group must not vote, lead or serve until it was dropped and
-// built anew.
-type DamagedError struct {
-	Group fsm.GroupID
-	What  string // which record, and what is wrong with it
-}
-
-// Error names the group and the record.
-func (e *DamagedError) Error() string {
-	return fmt.Sprintf("group %d is damaged: %s", e.Group, e.What)
-}
-
 // isDamage tells wrong data from data that could not be read this time.
 func isDamage(err error) bool {
-	return errors.Is(err, errChecksum) || errors.Is(err, errShort) || pebble.IsCorruptionError(err)
+	return isRecordDamage(err) || pebble.IsCorruptionError(err)
 }
 
-// markDamaged makes every later Group(id) fail until the group is dropped,
-// and returns the error that says so.
-func (s *Store) markDamaged(id fsm.GroupID, what string) *DamagedError {
-	e := &DamagedError{Group: id, What: what}
+// isRecordDamage tells a wrong record from a file that is damaged: of that,
+// nobody knows how much.
+func isRecordDamage(err error) bool {
+	return (errors.Is(err, errChecksum) || errors.Is(err, errShort)) && !pebble.IsCorruptionError(err)
+}
+
+// condemn puts a group in doubt whose data on disk is not what was written. It
+// is deleted before the group is loaded the next time.
+func (s *Store) condemn(p *place, what string) {
+	s.log.Error("a replica is damaged: a leader must rebuild it", slog.Any("group", p.id), slog.String("damage", what))
+	p.change(func(r *record) { r.doubt, r.wipe = fmt.Sprintf(doubtDamaged, what), true })
+	s.ledger.sync()
+}
+
+// wipe deletes what the store has of a condemned group.
+func (s *Store) wipe(p *place) {
+	s.deleteGroup(p.id)
+	p.change(func(r *record) { r.wipe = false })
+	s.ledger.sync()
+}
+
+// deleteGroup deletes all records of a group, durably.
+func (s *Store) deleteGroup(id fsm.GroupID) {
 	b := s.db.NewBatch()
-	s.setSealed(b, prefixOf(kindDamaged, id), []byte(what))
+	for _, k := range kinds {
+		p := prefixOf(k, id)
+		s.deleteRange(b, p, prefixEnd(p))
+	}
 	s.commit(b, pebble.Sync)
-	return e
 }
 
 // readFailed ends the process because a record that must be there could not
-// be read or is wrong. A group whose data is wrong stays out of service after
-// the restart.
+// be read or is wrong. If it is wrong, the next start makes the group empty; if
+// a file is, the next start finds out which groups it concerns.
 func (s *Store) readFailed(id fsm.GroupID, what string, err error) {
-	if !isDamage(err) {
+	switch {
+	case isRecordDamage(err) || pebble.IsCorruptionError(err) && !s.suspects():
+		s.condemn(s.ledger.place(id), what+": "+err.Error())
+		s.fatal("durable state is damaged: the replica will be rebuilt", "group", id, "record", what, "error", err)
+	case pebble.IsCorruptionError(err):
+		s.fatal("a file of the log store is damaged: it is looked into at the next start", "group", id, "record", what, "error", err)
+	default:
 		s.fatal("durable state cannot be read", "group", id, "record", what, "error", err)
 	}
-	e := s.markDamaged(id, what+": "+err.Error())
-	s.fatal("durable state is damaged; the group stays out of service until its replica is replaced", "group", id, "error", e)
 }
 
 // getSealed returns a copy of the value at key without its checksum. The

@@ -10,11 +10,15 @@
 //
 // The catalog's group has a store of its own, Catalog.
 //
+// Beside each store lies its ledger, a small file with a record per group of
+// what was acknowledged: how far the log went, and which vote was given.
+//
 // What the package promises: StoreLogs, a changed term, a vote and a closed
 // snapshot are durable when the call returns. A write that fails does not
 // return: the reason is logged and the process ends with code 74. Data that
-// fails its checksum is never handed out: the group is marked as damaged, the
-// process ends, and Store.Group refuses the group until it was dropped.
+// fails its checksum is never handed out: it ends the process, and the next one
+// finds the group empty. A group that has less than it acknowledged, for
+// whatever reason, says so: Group.Doubt. Until Group.Prove it must not vote.
 //
 // What it does not do: it decides nothing about raft, and it does not know
 // what a message is.

@@ -1,7 +1,6 @@
 package raftlog
 
 import (
-	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -139,8 +138,8 @@ func damage(t *testing.T, g *Group, key []byte) {
 }
 
 // TestDamage damages each kind of record in turn. What is read when a group
-// is loaded must keep it from loading; the rest must end the process when it
-// is read, and keep the group from loading after that.
+// is loaded makes it empty and in doubt; the rest ends the process when it
+// is read, and makes the group empty and in doubt after that.
 func TestDamage(t *testing.T) {
 	readLog := func(g *Group) { var l raft.Log; _ = g.GetLog(33, &l) }
 	payload := func(i uint64) func(g *Group) { return func(g *Group) { _, _ = g.Payload(refOf(i, 2)) } }
@@ -196,24 +195,44 @@ func TestDamage(t *testing.T) {
 			s.mu.Lock()
 			clear(s.groups)
 			s.mu.Unlock()
-			for range 2 {
-				var d *DamagedError
-				if _, err := s.Group(1); !errors.As(err, &d) || d.Group != 1 || d.What == "" {
-					t.Fatalf("the damaged group loads: %v", err)
-				}
-			}
-			ids, err := s.GroupIDs()
-			must(t, err)
-			if len(ids) != 2 {
-				t.Errorf("groups %v", ids)
-			}
+			mustBeEmptied(t, s, 1)
 			mustPayload(t, mustGroup(t, s, 2), 1, 1, 2, 3, 4)
 			must(t, s.DropGroup(1))
-			mustBounds(t, mustGroup(t, s, 1), 0, 0)
-			if ids, err = s.GroupIDs(); err != nil || len(ids) != 1 || ids[0] != fsm.GroupID(2) {
+			g = mustGroup(t, s, 1)
+			mustBounds(t, g, 0, 0)
+			mustDoubt(t, g, "")
+			if ids, err := s.GroupIDs(); err != nil || len(ids) != 1 || ids[0] != fsm.GroupID(2) {
 				t.Errorf("groups %v, %v", ids, err)
 			}
 		})
+	}
+}
+
+// mustBeEmptied checks that a damaged group has nothing but its term, and is
+// in doubt, in this process and in the next.
+func mustBeEmptied(t *testing.T, s *Store, id fsm.GroupID) {
+	t.Helper()
+	g := mustGroup(t, s, id)
+	mustBounds(t, g, 0, 0)
+	mustDoubt(t, g, "damaged on disk")
+	if g.SnapshotIndex() != 0 || g.LiveBytes() != 0 {
+		t.Errorf("group %d is not empty", id)
+	}
+	if term, err := g.GetUint64([]byte(termKey)); term != 2 || err != nil {
+		t.Errorf("term %d, %v", term, err)
+	}
+	it, err := s.db.NewIter(nil)
+	must(t, err)
+	n := 0
+	for _, k := range kinds {
+		p := prefixOf(k, id)
+		for ok := it.SeekGE(p); ok && hasPrefix(it.Key(), p); ok = it.Next() {
+			n++
+		}
+	}
+	must(t, it.Close())
+	if n != 1 {
+		t.Errorf("%d records, want the term only", n)
 	}
 }
 
@@ -225,8 +244,7 @@ func TestMissingEntryIsDamage(t *testing.T) {
 	must(t, g.s.Close())
 	s := mustOpen(t, fs, "db")
 	defer s.Close()
-	var d *DamagedError
-	if _, err := s.Group(1); !errors.As(err, &d) {
-		t.Errorf("a log with a hole loads: %v", err)
-	}
+	g = mustGroup(t, s, 1)
+	mustBounds(t, g, 0, 0)
+	mustDoubt(t, g, "entry 4 is missing")
 }

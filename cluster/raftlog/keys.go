@@ -35,14 +35,12 @@ const (
 	kindForeign kind = 0x80
 	// kindForeignPin: group, snapshot number, index → its size.
 	kindForeignPin kind = 0x90
-	// kindDamaged: group → why the group must not run.
-	kindDamaged kind = 0xa0
 )
 
 // kinds lists every kind of a group's records, for what concerns a whole group.
 var kinds = []kind{
 	kindStable, kindHeader, kindPayload, kindPin, kindMeta, kindChunk,
-	kindInstalled, kindForeign, kindForeignPin, kindDamaged,
+	kindInstalled, kindForeign, kindForeignPin,
 }
 
 // appendPrefix appends the part of a key that all keys of a kind and a group share.
@@ -70,7 +68,10 @@ func indexKey(k kind, id fsm.GroupID, index uint64) []byte {
 	return appendIndexKey(make([]byte, 0, indexKeySize), k, id, index)
 }
 
-const indexKeySize = 1 + 4 + 8
+const (
+	groupKeySize = 1 + 4
+	indexKeySize = groupKeySize + 8
+)
 
 func appendIndexKey(dst []byte, k kind, id fsm.GroupID, index uint64) []byte {
 	return binary.BigEndian.AppendUint64(appendPrefix(dst, k, id), index)

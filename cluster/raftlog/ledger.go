@@ -28,8 +28,10 @@ type ledger struct {
 	log   *slog.Logger
 	fatal func(why string, attrs ...any)
 
+	heading sync.Mutex // guards head
+	head    ledgerHead
+
 	mu     sync.Mutex // guards what follows
-	head   ledgerHead
 	places map[fsm.GroupID]*place
 	free   []freeSlot
 	count  uint64 // slots in the file
@@ -221,17 +223,26 @@ func (l *ledger) vacant() (number, seq uint64) {
 	return l.count - 1, 0
 }
 
-// setHead writes the head, durably.
-func (l *ledger) setHead(h ledgerHead) {
-	h.seq = l.head.seq + 1
-	b := h.append(nil)
+// getHead returns the head as it is on disk.
+func (l *ledger) getHead() ledgerHead {
+	l.heading.Lock()
+	defer l.heading.Unlock()
+	return l.head
+}
+
+// changeHead writes the head, durably, after f has changed it.
+func (l *ledger) changeHead(f func(h *ledgerHead)) {
+	l.heading.Lock()
+	defer l.heading.Unlock()
+	f(&l.head)
+	l.head.seq++
+	b := l.head.append(nil)
 	for _, at := range []int64{0, headSpan} {
 		if _, err := l.file.WriteAt(b, at); err != nil {
 			l.fatal("ledger cannot be written", "error", err)
 		}
 	}
 	l.sync()
-	l.head = h
 }
 
 // sync returns when all that was written before is durable.

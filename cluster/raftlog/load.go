@@ -2,7 +2,6 @@ package raftlog
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -16,28 +15,37 @@ type loader struct {
 	it *pebble.Iterator
 }
 
-// load builds a Group. Damage is remembered on disk and returned.
+// load builds a Group. What is damaged is deleted, and the group empty.
 func (s *Store) load(id fsm.GroupID) (*Group, error) {
-	what, err := getSealed(s.db, prefixOf(kindDamaged, id))
-	if err == nil {
-		return nil, &DamagedError{Group: id, What: string(what)}
+	p := s.ledger.place(id)
+	if p.get().wipe {
+		s.wipe(p)
 	}
-	if !errors.Is(err, errNoKey) {
-		return nil, fmt.Errorf("open group %d: %w", id, err)
+	g, err := s.readGroup(id, p)
+	if err != nil && isRecordDamage(err) {
+		s.condemn(p, err.Error())
+		s.wipe(p)
+		g, err = s.readGroup(id, p)
 	}
+	if err != nil && isDamage(err) {
+		s.readFailed(id, "its log", err)
+	}
+	return g, err
+}
+
+// readGroup reads what the store has of a group, and holds it against the
+// ledger.
+func (s *Store) readGroup(id fsm.GroupID, p *place) (*Group, error) {
 	it, err := s.db.NewIter(nil)
 	if err != nil {
 		return nil, fmt.Errorf("open group %d: %w", id, err)
 	}
 	defer it.Close()
-	g := &Group{s: s, id: id, place: s.ledger.place(id), trailing: s.trailing, stable: make(map[string][]byte)}
+	g := &Group{s: s, id: id, place: p, trailing: s.trailing, stable: make(map[string][]byte)}
 	g.epoch.Store(s.epochs.Add(1))
 	l := loader{g, it}
 	for _, step := range []func() error{l.stable, l.snapshot, l.pins, l.headers} {
 		if err := step(); err != nil {
-			if isDamage(err) {
-				return nil, s.markDamaged(id, err.Error())
-			}
 			return nil, fmt.Errorf("open group %d: %w", id, err)
 		}
 	}

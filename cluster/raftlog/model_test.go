@@ -309,9 +309,12 @@ func compareRecords(g *Group, m *model) error {
 		for ok := it.SeekGE(prefix); ok && hasPrefix(it.Key(), prefix); ok = it.Next() {
 			n++
 		}
+		if err := it.Error(); err != nil {
+			return err
+		}
 		if n != want[k] {
 			return fmt.Errorf("%d records of kind %#x, want %d", n, k, want[k])
 		}
 	}
-	return it.Error()
+	return nil
 }

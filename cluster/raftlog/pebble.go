@@ -59,10 +59,15 @@ func (s *Store) pebbleOptions(o Options) *pebble.Options {
 func (s *Store) listener() *pebble.EventListener {
 	return &pebble.EventListener{
 		BackgroundError: func(err error) {
-			s.fatal("log store cannot write its tables", "error", err)
+			if s.healing.Load() && pebble.IsCorruptionError(err) {
+				s.log.Warn("log store meets damage that is being taken out", slog.String("error", err.Error()))
+				return
+			}
+			s.fatal("log store cannot write its tables", "error", err.Error()) // not its stack
 		},
 		DataCorruption: func(i pebble.DataCorruptionInfo) {
-			s.log.Error("log store found a damaged file", slog.String("path", i.Path), slog.Any("error", i.Details))
+			s.log.Error("log store found a damaged file", slog.String("path", i.Path), slog.String("error", i.Details.Error()))
+			s.suspected(i.Path)
 		},
 		WriteStallBegin: func(i pebble.WriteStallBeginInfo) {
 			s.log.Warn("log store holds writes back", slog.String("reason", i.Reason))

@@ -16,6 +16,7 @@ import (
 // Why a group is in doubt, as operators read it.
 const (
 	doubtLostStore   = "the log store was missing or empty"
+	doubtUnusable    = "the log store could not be opened and was put aside: %s"
 	doubtOtherStore  = "the log store is not the one that its ledger belongs to"
 	doubtLostLedger  = "the ledger beside the log store was missing"
 	doubtBadLedger   = "the ledger beside the log store cannot be read"
@@ -61,50 +62,53 @@ func ledgerPath(fs vfs.FS, dir string) string {
 	return fs.PathJoin(fs.PathDir(dir), ledgerNamePrefix+fs.PathBase(dir))
 }
 
-// prove opens the ledger and finds out whether it and the store belong
-// together. If not, all groups of both are in doubt from now on.
-func (s *Store) prove(fs vfs.FS, dir string) error {
-	found := true
-	l, err := openLedger(fs, ledgerPath(fs, dir), s.log, s.fatal)
+// healAttempts bounds how often in a row damage is found while a store is opened.
+const healAttempts = 4
+
+// openLedger opens the ledger, and reports whether there was one.
+func (s *Store) openLedger(fs vfs.FS, path string) (found bool, err error) {
+	s.ledger, err = openLedger(fs, path, s.log, s.fatal)
+	found = err == nil
 	if errors.Is(err, os.ErrNotExist) {
-		found = false
-		l, err = createLedger(fs, ledgerPath(fs, dir), s.log, s.fatal)
+		s.ledger, err = createLedger(fs, path, s.log, s.fatal)
 	}
-	if err != nil {
-		return fmt.Errorf("ledger: %w", err)
+	if err == nil {
+		s.ledger.start()
 	}
-	s.ledger = l
-	l.start()
-	st, err := s.readStamp()
-	blank := errors.Is(err, errNoKey)
-	if err != nil && !blank && !isDamage(err) {
-		return fmt.Errorf("stamp: %w", err)
+	return found, err
+}
+
+// prove finds out whether ledger and store belong together. If not, all groups
+// of both are in doubt from now on. found says whether there was a ledger, lost
+// why a store was put aside, unread why there is no stamp.
+func (s *Store) prove(found bool, lost string, st stamp, unread error) error {
+	blank := errors.Is(unread, errNoKey)
+	if unread != nil && !blank && !isDamage(unread) {
+		return fmt.Errorf("stamp: %w", unread)
 	}
-	readable := err == nil || blank
-	ids, err := s.storedGroups()
-	if err != nil {
-		return err
+	head := s.ledger.getHead()
+	fresh := blank && lost == "" && (!found || head.founding)
+	why := ""
+	if lost != "" {
+		why = fmt.Sprintf(doubtUnusable, lost)
+	} else if !fresh && !(head.founding && st.identity == head.identity) {
+		why = s.verdict(found, head, st, unread)
 	}
-	head := l.head
-	fresh := blank && (!found || head.founding)
-	switch {
-	case fresh:
-		s.trust(ids)
-	case head.founding && st.identity == head.identity: // it ended before the head was written again
-	default:
-		if why := verdict(found, head, blank, readable, st, len(ids) > 0); why != "" {
-			s.doubtAll(why, ids)
-		}
-	}
-	id := l.head.identity
-	if id == (identity{}) {
-		id = newIdentity()
-	}
-	now := stamp{id, max(l.head.boot, st.boot) + 1}
-	l.setHead(ledgerHead{identity: id, boot: now.boot, founding: fresh})
-	s.writeStamp(now)
 	if fresh {
-		l.setHead(ledgerHead{identity: id, boot: now.boot})
+		s.trust()
+	} else if why != "" {
+		s.doubtAll(why)
+	}
+	s.ledger.changeHead(func(h *ledgerHead) {
+		if h.identity == (identity{}) {
+			h.identity = newIdentity()
+		}
+		h.boot, h.founding = max(h.boot, st.boot)+1, fresh
+	})
+	head = s.ledger.getHead()
+	s.writeStamp(stamp{head.identity, head.boot})
+	if fresh {
+		s.ledger.changeHead(func(h *ledgerHead) { h.founding = false })
 	}
 	return nil
 }
@@ -114,15 +118,15 @@ func (s *Store) prove(fs vfs.FS, dir string) error {
 // often than its ledger says is an older copy of itself, or lost its last
 // records: the groups that miss something have other records in the ledger
 // than in the store, and the others are whole.
-func verdict(found bool, head ledgerHead, blank, readable bool, st stamp, groups bool) string {
+func (s *Store) verdict(found bool, head ledgerHead, st stamp, unread error) string {
 	switch {
 	case !found:
 		return doubtLostLedger
 	case head.identity == identity{}:
 		return doubtBadLedger
-	case blank && !groups:
+	case errors.Is(unread, errNoKey) && len(s.storedGroups()) == 0:
 		return doubtLostStore
-	case !readable, blank:
+	case unread != nil:
 		return doubtBadStamp
 	case st.identity != head.identity:
 		return doubtOtherStore
@@ -133,11 +137,14 @@ func verdict(found bool, head ledgerHead, blank, readable bool, st stamp, groups
 }
 
 // trust takes the groups of a store that has no ledger yet at their word.
-func (s *Store) trust(ids []fsm.GroupID) {
-	if s.ledger.head.identity == (identity{}) {
-		s.ledger.setHead(ledgerHead{identity: newIdentity(), founding: true})
-	}
-	for _, id := range ids {
+func (s *Store) trust() {
+	s.ledger.changeHead(func(h *ledgerHead) {
+		if h.identity == (identity{}) {
+			h.identity = newIdentity()
+		}
+		h.founding = true
+	})
+	for _, id := range s.storedGroups() {
 		s.ledger.place(id).change(func(*record) {})
 	}
 	s.ledger.sync()
@@ -145,8 +152,8 @@ func (s *Store) trust(ids []fsm.GroupID) {
 
 // doubtAll puts all groups of the ledger, and those that are in the store, in
 // doubt.
-func (s *Store) doubtAll(why string, ids []fsm.GroupID) {
-	for _, id := range ids {
+func (s *Store) doubtAll(why string) {
+	for _, id := range s.storedGroups() {
 		s.ledger.place(id)
 	}
 	all := s.ledger.all()

@@ -20,13 +20,23 @@ func (d rapidDice) upto(n uint64) uint64 { return rapid.Uint64Range(0, n).Draw(d
 
 // actor does to a group and to its model what raft and a machine might do.
 type actor struct {
-	g    *Group
-	m    *model
-	d    dice
-	term uint64
+	g     *Group
+	m     *model
+	d     dice
+	term  uint64
+	small bool // states are
 	// acted is called with what the model will be once the next record is
 	// committed; durable says that all before is then, too.
 	acted func(m *model, durable bool)
+}
+
+// state returns a state, which fills several chunks at times.
+func (a *actor) state() string {
+	size := int(a.d.upto(300))
+	if large := a.d.upto(1) == 1; large && !a.small {
+		size *= 1801
+	}
+	return string(someState(size))
 }
 
 func (a *actor) then(durable bool) { a.acted(a.m.clone(), durable) }
@@ -131,7 +141,7 @@ func (a *actor) save() (string, error) {
 	if index > last || term == 0 {
 		return "nothing to save", nil
 	}
-	state := string(someState(int(a.d.upto(300)) * (1 + int(a.d.upto(1))*1800)))
+	state := a.state()
 	var live []uint64
 	for _, i := range a.m.live(index) {
 		if a.d.upto(4) > 0 {
@@ -167,7 +177,7 @@ func (a *actor) install() (string, error) {
 			live = append(live, i)
 		}
 	}
-	state := string(someState(int(a.d.upto(300)) * (1 + int(a.d.upto(1))*1800)))
+	state := a.state()
 	a.term++
 	a.m.install(index, a.term, state, live)
 	a.then(true)
@@ -180,7 +190,11 @@ func (a *actor) abandon() (string, error) {
 	index := max(a.m.snapIndex, a.m.committed) + 10
 	live := []uint64{index - 1, index}
 	live = slices.DeleteFunc(live, func(i uint64) bool { return i%5 == 0 })
-	stream := streamOf(a.term, string(someState(chunkSize*5)), live)
+	state := someState(chunkSize * 5)
+	if a.small {
+		state = state[:300]
+	}
+	stream := streamOf(a.term, string(state), live)
 	stream = stream[:a.d.upto(uint64(len(stream)-1))]
 	if install(a.g, index, a.term, stream, 70000) == nil {
 		return "abandon", fmt.Errorf("half a stream was installed")

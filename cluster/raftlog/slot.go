@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"hash/crc32"
+	"slices"
 	"strings"
 
 	"github.com/quorate/quorate/fsm"
@@ -27,7 +28,8 @@ const (
 //	sequence   8 bytes, grows with every write
 //	identity   16 bytes
 //	boot       8 bytes
-//	founding   1 byte
+//	flags      1 byte: founding, hopeless
+//	suspects   maxSuspects times: number 8 bytes, times 1 byte, pending 1 byte
 //	zeroes
 //	checksum   4 bytes, CRC-32C of what is before
 const ledgerMagic = "qrledge1"
@@ -46,6 +48,35 @@ type ledgerHead struct {
 	identity identity // zero: the head could not be read
 	boot     uint64   // how often the store was opened
 	founding bool     // the store's groups were taken at their word; it does not bear the identity yet
+	hopeless bool     // the store must be put aside at the next start
+	suspects [maxSuspects]suspect
+}
+
+// maxSuspects is how many damaged tables are told apart. A store with more of
+// them is hopeless.
+const maxSuspects = 16
+
+// suspect is a table file in which damage was found.
+type suspect struct {
+	number  uint64 // 0: none
+	times   uint8  // how often damage was found in it, after what was known had been cut out
+	pending bool   // nobody has looked into it since
+}
+
+// suspect notes that a table is damaged. False: the store is not worth it.
+func (h *ledgerHead) suspect(number uint64) bool {
+	at := slices.IndexFunc(h.suspects[:], func(x suspect) bool { return x.number == number })
+	if at < 0 {
+		at = slices.IndexFunc(h.suspects[:], func(x suspect) bool { return x.number == 0 })
+	}
+	if at < 0 {
+		return false
+	}
+	x := &h.suspects[at]
+	if !x.pending {
+		*x = suspect{number, x.times + 1, true}
+	}
+	return x.times <= 2
 }
 
 func (h *ledgerHead) append(b []byte) []byte {
@@ -53,8 +84,10 @@ func (h *ledgerHead) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(b, h.seq)
 	b = append(b, h.identity[:]...)
 	b = binary.BigEndian.AppendUint64(b, h.boot)
-	if h.founding {
-		b = append(b, 1)
+	b = append(b, bit(h.founding)|bit(h.hopeless)<<1)
+	for _, x := range h.suspects {
+		b = binary.BigEndian.AppendUint64(b, x.number)
+		b = append(b, x.times, bit(x.pending))
 	}
 	b = append(b, make([]byte, headCopy-4-len(b))...)
 	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
@@ -67,8 +100,19 @@ func parseHead(b []byte) (h ledgerHead, ok bool) {
 	h.seq = binary.BigEndian.Uint64(b[8:])
 	copy(h.identity[:], b[16:])
 	h.boot = binary.BigEndian.Uint64(b[32:])
-	h.founding = b[40] != 0
+	h.founding, h.hopeless = b[40]&1 != 0, b[40]&2 != 0
+	for i := range h.suspects {
+		x := b[41+10*i:]
+		h.suspects[i] = suspect{binary.BigEndian.Uint64(x), x[8], x[9] != 0}
+	}
 	return h, true
+}
+
+func bit(set bool) byte {
+	if set {
+		return 1
+	}
+	return 0
 }
 
 // newerHead chooses among two copies, zero if neither is a head.
@@ -139,11 +183,7 @@ func (r *record) put(dst *[slotCopy]byte, number, seq uint64, id fsm.GroupID, st
 	b = binary.BigEndian.AppendUint64(b, seq)
 	b = binary.BigEndian.AppendUint32(b, uint32(id))
 	doubt := cutText(r.doubt)
-	flags := byte(0)
-	if r.wipe {
-		flags = 1
-	}
-	b = append(b, byte(state), flags, byte(len(r.candidate)), byte(len(doubt)))
+	b = append(b, byte(state), bit(r.wipe), byte(len(r.candidate)), byte(len(doubt)))
 	for _, n := range [...]uint64{r.term, r.voteTerm, r.index, r.indexTerm} {
 		b = binary.BigEndian.AppendUint64(b, n)
 	}

@@ -46,6 +46,7 @@ type Options struct {
 // Store keeps the logs of all queue groups of a node.
 type Store struct {
 	db       *pebble.DB
+	lock     *pebble.Lock // of the folder
 	ledger   *ledger
 	log      *slog.Logger
 	exit     func(code int)
@@ -54,6 +55,7 @@ type Store struct {
 
 	epochs      atomic.Uint64 // the last one given out
 	reclaimable atomic.Int64  // over all groups
+	healing     atomic.Bool   // damage is being taken out
 	freed       atomic.Int64  // bytes of pinned sections deleted since the last flush asked for
 	flushAt     int64         // ask for one when freed is above
 
@@ -94,22 +96,57 @@ func Open(dir string, o Options) (*Store, error) {
 	if fs == nil {
 		fs = vfs.Default
 	}
-	db, err := pebble.Open(dir, s.pebbleOptions(o))
-	if err != nil {
-		return nil, fmt.Errorf("open log store in %s: %w", dir, err)
-	}
-	s.db = db
-	if err := s.prove(fs, dir); err != nil {
+	o.FS = fs
+	if err := s.open(fs, dir, o); err != nil {
 		return nil, errors.Join(fmt.Errorf("open log store in %s: %w", dir, err), s.Close())
 	}
 	return s, nil
 }
 
+// open opens ledger and store, heals the store of what is known to be damaged,
+// and holds the two against each other.
+func (s *Store) open(fs vfs.FS, dir string, o Options) error {
+	if err := s.lockDir(fs, dir); err != nil {
+		return err
+	}
+	found, err := s.openLedger(fs, ledgerPath(fs, dir))
+	if err != nil {
+		return fmt.Errorf("ledger: %w", err)
+	}
+	for attempt := 0; ; attempt++ {
+		lost, err := s.openPebble(fs, dir, o)
+		if err != nil {
+			return err
+		}
+		st, unread := stamp{}, error(nil)
+		if !s.suspects() {
+			st, unread = s.readStamp()
+		}
+		if !s.suspects() || attempt == healAttempts {
+			return s.prove(found, lost, st, unread)
+		}
+		if err := s.heal(fs, dir); err != nil {
+			s.log.Error("the log store cannot be healed", slog.String("error", err.Error()))
+			s.ledger.changeHead(func(h *ledgerHead) { h.hopeless = true })
+		}
+		if err := s.db.Close(); err != nil {
+			s.log.Warn("the log store does not close", slog.String("error", err.Error()))
+		}
+		s.db = nil
+	}
+}
+
 // Close closes the store. No group may be in use and no snapshot open.
 func (s *Store) Close() error {
-	err := s.db.Close()
+	var err error
+	if s.db != nil {
+		err = s.db.Close()
+	}
 	if s.ledger != nil {
 		err = errors.Join(err, s.ledger.close())
+	}
+	if s.lock != nil {
+		err = errors.Join(err, s.lock.Close())
 	}
 	if err != nil {
 		return fmt.Errorf("close log store: %w", err)
@@ -121,8 +158,7 @@ func (s *Store) Close() error {
 // It reads all headers once; groups can be loaded in parallel. Every call
 // with the same id returns the same Group, until it is dropped.
 //
-// The error is a *DamagedError if the group's data cannot be trusted. The
-// group must then be dropped and built anew from its other replicas.
+// A group whose data is damaged is empty; its Doubt says so.
 func (s *Store) Group(id fsm.GroupID) (*Group, error) {
 	s.mu.Lock()
 	sl := s.groups[id]
@@ -145,24 +181,33 @@ func (s *Store) Group(id fsm.GroupID) (*Group, error) {
 // GroupIDs lists the groups that have data on disk, or had according to the
 // ledger, ascending.
 func (s *Store) GroupIDs() ([]fsm.GroupID, error) {
-	ids, err := s.storedGroups()
-	if err != nil {
-		return nil, err
+	ids, err := s.listGroups()
+	if err != nil && !isDamage(err) {
+		return nil, fmt.Errorf("list groups: %w", err)
 	}
 	ids = append(ids, s.ledger.groups()...)
 	slices.Sort(ids)
 	return slices.Compact(ids), nil
 }
 
-// storedGroups lists the groups that have data in the store, ascending.
-func (s *Store) storedGroups() ([]fsm.GroupID, error) {
+// storedGroups lists the groups that have data in the store, as far as it can
+// be read.
+func (s *Store) storedGroups() []fsm.GroupID {
+	ids, err := s.listGroups()
+	if err != nil {
+		s.log.Error("the log store cannot be read in full", slog.Any("error", err))
+	}
+	return ids
+}
+
+func (s *Store) listGroups() ([]fsm.GroupID, error) {
 	it, err := s.db.NewIter(nil)
 	if err != nil {
-		return nil, fmt.Errorf("list groups: %w", err)
+		return nil, err
 	}
 	defer it.Close()
 	var ids []fsm.GroupID
-	for _, k := range []kind{kindStable, kindHeader, kindMeta, kindDamaged} {
+	for _, k := range []kind{kindStable, kindHeader, kindMeta} {
 		end := []byte{byte(k) + 1}
 		for ok := it.SeekGE([]byte{byte(k)}); ok && it.Key()[0] == byte(k); {
 			id := groupOf(it.Key())
@@ -174,14 +219,10 @@ func (s *Store) storedGroups() ([]fsm.GroupID, error) {
 			}
 		}
 	}
-	if err := it.Error(); err != nil {
-		return nil, fmt.Errorf("list groups: %w", err)
-	}
-	slices.Sort(ids)
-	return slices.Compact(ids), nil
+	return ids, it.Error()
 }
 
-// DropGroup deletes everything of a group, its snapshots and a mark of damage
+// DropGroup deletes everything of a group, its snapshots and its doubt
 // included, durably. The group's raft must have been shut down; a Group that
 // was handed out before refuses to store anything afterwards.
 func (s *Store) DropGroup(id fsm.GroupID) error {
@@ -197,12 +238,7 @@ func (s *Store) DropGroup(id fsm.GroupID) error {
 		defer g.mu.Unlock()
 		g.forget()
 	}
-	b := s.db.NewBatch()
-	for _, k := range kinds {
-		p := prefixOf(k, id)
-		s.deleteRange(b, p, prefixEnd(p))
-	}
-	s.commit(b, pebble.Sync)
+	s.deleteGroup(id)
 	s.ledger.forget(id)
 	return nil
 }

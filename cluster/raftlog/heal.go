@@ -1,0 +1,240 @@
+package raftlog
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/quorate/quorate/fsm"
+)
+
+// asideSuffix is how the folder of a store that cannot be opened is renamed.
+// There is one such folder: the next takes its place.
+const asideSuffix = ".damaged-1"
+
+var errHopeless = errors.New("damage was found that is not in one of its tables, or again and again")
+
+// openPebble opens Pebble's store in dir, under its lock. What cannot be opened,
+// or was found not to be worth it, is put aside, and lost says why: an empty
+// store takes its place.
+func (s *Store) openPebble(fs vfs.FS, dir string, o Options) (lost string, err error) {
+	if s.ledger.head.hopeless {
+		lost = "damaged beyond its tables"
+		if err := s.putAside(fs, dir, lost); err != nil {
+			return "", err
+		}
+	}
+	for {
+		po := s.pebbleOptions(o)
+		// A compaction must not come across what heal is about to cut out.
+		s.healing.Store(s.suspects())
+		po.DisableAutomaticCompactions = s.healing.Load()
+		s.db, err = openGuarded(dir, po, s.lock)
+		switch {
+		case err == nil:
+			return lost, nil
+		case lost != "" || !isStoreDamage(err):
+			return "", err
+		}
+		lost = err.Error()
+		if err := s.putAside(fs, dir, lost); err != nil {
+			return "", err
+		}
+	}
+}
+
+// openGuarded is pebble.Open, with an error in place of a panic.
+func openGuarded(dir string, po *pebble.Options, lock *pebble.Lock) (db *pebble.DB, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			db, err = nil, fmt.Errorf("panic: %v", p)
+		}
+	}()
+	po.Lock = lock
+	return pebble.Open(dir, po)
+}
+
+// isStoreDamage tells a store that is not what was written from one that
+// cannot be opened here and now, or by this program.
+func isStoreDamage(err error) bool {
+	for _, e := range []error{
+		syscall.EACCES, syscall.EPERM, syscall.EROFS, syscall.ENOSPC, syscall.EDQUOT, syscall.EIO,
+		syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EAGAIN, syscall.EBUSY, syscall.ESTALE,
+	} {
+		if errors.Is(err, e) {
+			return false
+		}
+	}
+	return !strings.Contains(err.Error(), "format major version")
+}
+
+// putAside renames the store's folder, and makes an empty one, under its lock.
+func (s *Store) putAside(fs vfs.FS, dir, why string) error {
+	aside := dir + asideSuffix
+	s.log.Error("the log store cannot be used: it is put aside, and an empty one begun",
+		slog.String("aside", aside), slog.String("reason", why))
+	err := errors.Join(s.lock.Close(), fs.RemoveAll(aside), fs.Rename(dir, aside))
+	if err == nil {
+		err = s.lockDir(fs, dir)
+	}
+	if err != nil {
+		return fmt.Errorf("put the damaged store aside: %w", err)
+	}
+	s.ledger.changeHead(func(h *ledgerHead) { h.hopeless, h.suspects = false, [maxSuspects]suspect{} })
+	return nil
+}
+
+// lockDir makes the folder if there is none, and locks it.
+func (s *Store) lockDir(fs vfs.FS, dir string) (err error) {
+	if err := fs.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	s.lock, err = pebble.LockDirectory(dir, fs)
+	return err
+}
+
+// suspected is told that a file of the store is damaged. The next start looks
+// into it.
+func (s *Store) suspected(path string) {
+	name, isTable := strings.CutSuffix(filepath.Base(path), ".sst")
+	number, err := strconv.ParseUint(name, 10, 64)
+	s.ledger.changeHead(func(h *ledgerHead) {
+		if !isTable || err != nil || !h.suspect(number) {
+			h.hopeless = true
+		}
+	})
+}
+
+// suspects reports whether a file is known to be damaged that was not looked
+// into yet.
+func (s *Store) suspects() bool {
+	h := s.ledger.getHead()
+	return h.hopeless || slices.ContainsFunc(h.suspects[:], func(x suspect) bool { return x.pending })
+}
+
+// heal takes damaged parts out of the store: groups whose records may lie
+// there are condemned, and every key range that a damaged part may hold is cut
+// out of all tables, so that no read and no compaction comes across it again.
+// No group may be loaded.
+func (s *Store) heal(fs vfs.FS, dir string) error {
+	if s.ledger.getHead().hopeless {
+		return errHopeless
+	}
+	levels, err := s.db.SSTables()
+	if err != nil {
+		return fmt.Errorf("list tables: %w", err)
+	}
+	live := map[uint64]bool{}
+	var cuts []pebble.KeyRange
+	h := s.ledger.getHead()
+	for _, t := range slices.Concat(levels...) {
+		number := uint64(t.BackingSSTNum)
+		live[number] = true
+		at := slices.IndexFunc(h.suspects[:], func(x suspect) bool { return x.number == number && x.pending })
+		if at < 0 {
+			continue
+		}
+		low, high := t.Smallest.UserKey, t.Largest.UserKey
+		if h.suspects[at].times == 1 {
+			low, high = s.narrow(fs, dir, number, low, high)
+		}
+		cuts = append(cuts, pebble.KeyRange{Start: aligned(low), End: prefixEnd(aligned(high))})
+	}
+	s.condemnWithin(cuts)
+	for _, c := range cuts {
+		if err := s.db.Excise(context.Background(), c); err != nil {
+			return fmt.Errorf("cut a damaged part out: %w", err)
+		}
+		if bytes.Compare(c.Start, stampKey) <= 0 {
+			s.writeStamp(stamp{h.identity, h.boot})
+		}
+	}
+	s.ledger.changeHead(func(h *ledgerHead) {
+		for i := range h.suspects {
+			if x := &h.suspects[i]; !live[x.number] {
+				*x = suspect{}
+			} else {
+				x.pending = false
+			}
+		}
+	})
+	return nil
+}
+
+// aligned shortens a key to its kind and group.
+func aligned(key []byte) []byte { return key[:min(len(key), groupKeySize)] }
+
+// condemnWithin condemns all groups that have keys within a range.
+func (s *Store) condemnWithin(cuts []pebble.KeyRange) {
+	n := 0
+	for _, id := range s.ledger.groups() {
+		if slices.ContainsFunc(cuts, func(c pebble.KeyRange) bool { return touches(c, id) }) {
+			s.condemn(s.ledger.place(id), "a table of the log store")
+			n++
+		}
+	}
+	s.log.Error("damaged tables are taken out of the log store", slog.Int("ranges", len(cuts)), slog.Int("groups", n))
+}
+
+func touches(c pebble.KeyRange, id fsm.GroupID) bool {
+	return slices.ContainsFunc(kinds, func(k kind) bool {
+		p := prefixOf(k, id)
+		return bytes.Compare(p, c.Start) >= 0 && bytes.Compare(p, c.End) < 0
+	})
+}
+
+// narrow returns the keys on both sides of what is damaged in a table: those
+// that were read last, forwards and backwards. If nothing is found, or there is
+// no reading it, they are the table's bounds.
+func (s *Store) narrow(fs vfs.FS, dir string, number uint64, low, high []byte) (lower, upper []byte) {
+	f, err := fs.Open(fs.PathJoin(dir, fmt.Sprintf("%06d.sst", number)))
+	if err != nil {
+		return low, high
+	}
+	file, err := sstable.NewSimpleReadable(f)
+	if err != nil {
+		return low, high
+	}
+	po := s.pebbleOptions(Options{FS: fs, MemTableBytes: DefaultMemTableBytes})
+	po.EnsureDefaults()
+	r, err := sstable.NewReader(context.Background(), file, po.MakeReaderOptions())
+	if err != nil {
+		return low, high
+	}
+	defer r.Close()
+	it, err := r.NewIter(sstable.NoTransforms, nil, nil, sstable.AssertNoBlobHandles)
+	if err != nil {
+		return low, high
+	}
+	defer it.Close()
+	lower, upper = low, high
+	found := false
+	for kv := it.First(); kv != nil; kv = it.Next() {
+		if _, _, err := kv.Value(nil); err != nil {
+			found = true
+			break
+		}
+		lower = append(lower[:0:0], kv.K.UserKey...)
+	}
+	if it.Error() == nil && !found {
+		return low, high
+	}
+	for kv := it.Last(); kv != nil; kv = it.Prev() {
+		if _, _, err := kv.Value(nil); err != nil {
+			break
+		}
+		upper = append(upper[:0:0], kv.K.UserKey...)
+	}
+	return lower, upper
+}
