@@ -49,6 +49,9 @@ type directory struct {
 
 	mu   sync.Mutex
 	kept record
+	// announced are addresses that members have told this node, and that the
+	// catalog may not know.
+	announced map[string]string
 }
 
 // record is the content of the file.
@@ -205,6 +208,29 @@ func (d *directory) found(nodes map[string]member) error {
 	return d.write(d.kept)
 }
 
+// announce takes a member's word, which its identity proves, for the address at
+// which it is. It reports whether that is news.
+func (d *directory) announce(node string, identity []byte, address string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m, known := d.kept.Nodes[node]
+	if !known || len(m.Identity) == 0 || !bytes.Equal(m.Identity, identity) || address == "" || address == m.Address || address == d.announced[node] {
+		return false
+	}
+	if d.announced == nil {
+		d.announced = map[string]string{}
+	}
+	d.announced[node] = address
+	return true
+}
+
+// addresses are where a node may be, beginning with what is known best.
+func (d *directory) addresses(node string) []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return []string{d.announced[node], d.kept.Nodes[node].Address}
+}
+
 // knows returns the identity under which a node is known.
 func (d *directory) knows(node string) (identity []byte, ok bool) {
 	m, ok := d.record().Nodes[node]
@@ -230,21 +256,25 @@ func (n *Node) admit(node string, identity []byte) error {
 // nodeNames are the names of all nodes, in order.
 func (n *Node) nodeNames() []string { return slices.Sorted(maps.Keys(n.directory.record().Nodes)) }
 
-// membersIn lists the nodes of a view. The addresses of the configuration go
-// before those that nodes have given themselves.
+// membersIn lists the nodes of a view.
 func (n *Node) membersIn(v *catalog.View) map[string]member {
 	nodes := map[string]member{}
 	for _, s := range v.Nodes() {
-		nodes[s.Name] = member{Address: n.addressOf(s.Name, s.PeerAddress), Identity: s.Identity}
+		nodes[s.Name] = member{Address: s.PeerAddress, Identity: s.Identity}
 	}
 	return nodes
 }
 
-func (n *Node) addressOf(node, told string) string {
-	if address := n.config.Nodes[node]; address != "" {
-		return address
+// addressesOf lists where another node may be: where it says it is, and where
+// this node's configuration says so.
+func (n *Node) addressesOf(node string) []string {
+	var all []string
+	for _, a := range append(n.directory.addresses(node), n.config.Nodes[node]) {
+		if a != "" && !slices.Contains(all, a) {
+			all = append(all, a)
+		}
 	}
-	return told
+	return all
 }
 
 // learnNodes takes up which nodes there are.
@@ -274,11 +304,11 @@ func (n *Node) meet(before map[string]member) {
 			n.mesh.RemovePeer(name)
 		}
 	}
-	for name, m := range now {
+	for name := range now {
 		if name == n.config.Name {
 			continue
 		}
-		if err := n.mesh.AddPeer(name, m.Address); err != nil {
+		if err := n.mesh.AddPeer(name, n.addressesOf(name)...); err != nil {
 			n.slog.Error("no link to node", "node", name, "error", err)
 		}
 	}
@@ -311,7 +341,7 @@ func (n *Node) askDirectory() {
 func (n *Node) membersTold(t *peerpb.Told) map[string]member {
 	nodes := map[string]member{}
 	for _, m := range t.Members {
-		nodes[m.Node] = member{Address: n.addressOf(m.Node, m.Address), Identity: m.Identity}
+		nodes[m.Node] = member{Address: m.Address, Identity: m.Identity}
 	}
 	return nodes
 }

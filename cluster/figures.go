@@ -75,10 +75,12 @@ func (n *Node) led() (replicas int, l metrics.Led) {
 func (n *Node) Status() api.Status {
 	replicas, led := n.led()
 	s := api.Status{
-		Node: n.config.Name, Cluster: n.config.ClusterName, ProductVersion: Version, FSMVersion: n.View().FSMVersion(), Ready: n.Ready(),
+		Node: n.config.Name, Cluster: n.config.ClusterName, ProductVersion: Version, FSMVersion: n.View().FSMVersion(), NotReady: n.NotReady(),
 		CatalogLeader: n.catalog.Leader(), RoutesFresh: n.Fresh(), Queues: n.View().QueueCount(), Replicas: replicas, Leaders: led.Queues,
 		Alarms: n.alarms(), Peers: []api.Peer{}, Quarantined: n.Quarantined(),
 	}
+	s.Ready = s.NotReady == ""
+	s.UptimeMS, s.DataDir, s.Listeners = time.Since(n.began).Milliseconds(), n.config.DataDir, n.config.Listeners
 	for _, p := range n.mesh.Peers() {
 		s.Peers = append(s.Peers, api.Peer{
 			Node: p.Node, Address: p.Address, Alive: p.Alive, Linked: p.Linked,

@@ -35,6 +35,9 @@ type nodes struct {
 	first       []string                     // nodes to start with; nil: all
 	through     string                       // node through which others join; empty: they are on the list
 	silentGrace time.Duration
+	moved       map[string]string        // address of a node that the others know under its name
+	listed      bool                     // the lists of all have the addresses that nodes have moved to
+	exits       map[string]chan int      // takes the code with which a node ends; not there: it must not
 	versions    map[string]fsm.Versions  // that a node supports; not there: those of the program
 	ahead       map[string]*atomic.Int64 // ns by which a node's wall clock is ahead; not there: right
 	gates       map[string]*gate         // to the disk of a node; not there: it never hangs
@@ -101,6 +104,15 @@ func (c *nodes) config(name string) Config {
 	if c.through != "" && c.through != name {
 		contacts = []string{c.through}
 	}
+	at := name
+	for n, to := range c.moved {
+		if n == name {
+			at = to
+		}
+		if _, on := static[n]; on && (n == name || c.listed) {
+			static[n] = to
+		}
+	}
 	memory, err := alarm.Part(0.5)
 	if err != nil {
 		c.t.Fatal(err)
@@ -109,9 +121,13 @@ func (c *nodes) config(name string) Config {
 		Probe: c.machine(name), MemoryLimit: memory,
 		Contacts: contacts,
 		Name:     name, ClusterName: "test", DataDir: filepath.Join(c.dir, name), Nodes: static,
-		Listener: c.net.listen(c.t, name), Dial: c.net.dialer(name),
+		Listener: c.net.listen(c.t, at), Dial: c.net.dialer(name),
 		Clock: func() time.Time { return time.Now().Add(c.wrongBy(name)) },
 		Exit: func(code int) {
+			if to := c.exits[name]; to != nil {
+				to <- code
+				return
+			}
 			if c.exit == nil {
 				panic(fmt.Sprintf("node %s exits with %d", name, code))
 			}

@@ -55,14 +55,16 @@ func (n *Node) enterOnce(ctx context.Context) error {
 	me := n.directory.record().Identity
 	founders := map[string]member{n.config.Name: {Address: n.config.Nodes[n.config.Name], Identity: me}}
 	var exists []string
+	var away error
 	for name, address := range n.config.Nodes {
 		if name == n.config.Name {
 			continue
 		}
-		told, err := n.introduce(ctx, address, false)
+		told, err := n.introduce(ctx, address, askWho)
 		switch {
 		case err != nil:
-			return fmt.Errorf("node %s at %s: %w", name, address, err)
+			away = errors.Join(away, fmt.Errorf("node %s at %s: %w", name, address, err))
+			continue
 		case told.Node != name:
 			return fmt.Errorf("node %q answers at the address of %q", told.Node, name)
 		case !told.Fresh && !bytes.Equal(told.Known, me):
@@ -72,6 +74,9 @@ func (n *Node) enterOnce(ctx context.Context) error {
 	}
 	if len(exists) > 0 {
 		return n.joinAt(ctx, exists)
+	}
+	if away != nil {
+		return away
 	}
 	if err := n.directory.found(founders); err != nil {
 		return err
@@ -85,7 +90,7 @@ func (n *Node) enterOnce(ctx context.Context) error {
 func (n *Node) joinAt(ctx context.Context, addresses []string) error {
 	var errs []error
 	for _, address := range addresses {
-		told, err := n.introduce(ctx, address, true)
+		told, err := n.introduce(ctx, address, askToJoin)
 		if err == nil && !told.Admitted {
 			err = errors.New(told.Error)
 		}
@@ -100,13 +105,22 @@ func (n *Node) joinAt(ctx context.Context, addresses []string) error {
 	return errors.Join(errs...)
 }
 
+// errand is what a node that has no link wants of another one.
+type errand int
+
+const (
+	askWho      errand = iota // who it is
+	askToJoin                 // a place in its cluster
+	askForPlace               // see seekPlace
+)
+
 // introduce asks the node at an address.
-func (n *Node) introduce(ctx context.Context, address string, join bool) (*peerpb.Told, error) {
+func (n *Node) introduce(ctx context.Context, address string, what errand) (*peerpb.Told, error) {
 	ctx, cancel := context.WithTimeout(ctx, introduceWait)
 	defer cancel()
 	ask, err := (&peerpb.Ask{
 		Cluster: n.config.ClusterName, Node: n.config.Name, Identity: n.directory.record().Identity,
-		Address: n.config.Nodes[n.config.Name], Version: peer.Version, Join: join,
+		Address: n.config.Nodes[n.config.Name], Version: peer.Version, Join: what == askToJoin, Place: what == askForPlace,
 		OldestVersion: n.config.Versions.Oldest, NewestVersion: n.config.Versions.Newest,
 	}).MarshalVT()
 	if err != nil {
@@ -130,9 +144,13 @@ func (n *Node) onIntroduce(ctx context.Context, req []byte) ([]byte, error) {
 		return nil, fmt.Errorf("node %q of cluster %q, version %d, is none of ours", ask.Node, ask.Cluster, ask.Version)
 	}
 	told := &peerpb.Told{Node: n.config.Name, Identity: n.directory.record().Identity, Fresh: !n.catalog.Started()}
-	told.Known, _ = n.directory.knows(ask.Node)
+	if known, _ := n.directory.knows(ask.Node); bytes.Equal(known, ask.Identity) {
+		told.Known = known // who another folder stands for is nobody's business
+	}
 	leader := n.catalog.Leader()
 	switch {
+	case ask.Place:
+		n.answerPlace(ctx, &ask, told)
 	case !ask.Join:
 	case leader == "":
 		told.Error = "the catalog has no leader"

@@ -94,6 +94,7 @@ func TestLostDisk(t *testing.T) {
 	if err := os.Rename(filepath.Join(c.dir, "lost"), filepath.Join(c.dir, "n3")); err != nil {
 		t.Fatal(err)
 	}
+	c.exits = map[string]chan int{"n3": make(chan int, 8)}
 	ghost, err := Open(c.config("n3"))
 	if err != nil {
 		t.Fatal(err)
@@ -104,6 +105,10 @@ func TestLostDisk(t *testing.T) {
 		if p.Linked || c.all["n1"].mesh.Alive("n3") {
 			t.Errorf("the ghost has a link with %s", p.Node)
 		}
+	}
+	until(t, "the ghost ends", func() bool { return len(c.exits["n3"]) > 0 })
+	if code := <-c.exits["n3"]; code != codeGone {
+		t.Errorf("the ghost ends with code %d", code)
 	}
 	c.crash("n3")
 }

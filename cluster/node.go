@@ -25,6 +25,7 @@ import (
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/metrics"
+	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/fsm"
@@ -72,6 +73,8 @@ type Config struct {
 	// disk does that hangs; nil: nothing is.
 	DiskGate func()
 
+	Listeners []api.Listener // shown to operators
+
 	MemoryLimit, DiskLimit alarm.Limit // see alarm.Config
 	Probe                  alarm.Probe // nil: this process and its machine
 }
@@ -109,6 +112,7 @@ type Node struct {
 	panics    atomic.Uint64 // in the node's loops
 
 	incarnation [16]byte // of this process
+	began       time.Time
 
 	door        Door // nil: there are no clients
 	leaving     atomic.Bool
@@ -125,7 +129,7 @@ func Open(c Config) (*Node, error) {
 	if c.Versions == (fsm.Versions{}) {
 		c.Versions = fsm.Supported
 	}
-	n := &Node{config: c, slog: c.Logger, vhostGone: make(chan struct{}, 1), bootGone: make(chan struct{}, 1)}
+	n := &Node{config: c, slog: c.Logger, began: time.Now(), vhostGone: make(chan struct{}, 1), bootGone: make(chan struct{}, 1)}
 	n.life, n.end = context.WithCancel(context.Background())
 	n.metrics = metrics.New(n.figures)
 	if err := n.open(); err != nil {
@@ -196,7 +200,7 @@ func (n *Node) open() error {
 	n.watchdog.start()
 	for doing, loop := range map[string]func(){
 		"tend the catalog's members": n.tend, "keep leaderships away": n.keepAway, "expire exchanges": n.expireExchanges,
-		"expel strays": n.expelStrays, "check memory and disk": n.shortages.run,
+		"expel strays": n.expelStrays, "check memory and disk": n.shortages.run, "seek this node's place": n.seekPlace,
 	} {
 		n.work.Go(func() { n.keep(doing, loop) })
 	}
@@ -379,9 +383,6 @@ func (n *Node) Propose(ctx context.Context, commands ...*logpb.CatalogCommand) (
 
 // Broker serves the clients of this node.
 func (n *Node) Broker() *broker.Broker { return n.broker }
-
-// Ready reports whether the node serves clients.
-func (n *Node) Ready() bool { return n.ready.Load() && !n.Draining() && n.Unfit() == "" }
 
 // Close ends the node in order. Listeners for clients have been closed before.
 func (n *Node) Close() error {

@@ -61,6 +61,9 @@ type Catalog interface {
 	// Fresh reports whether a view that is read after that holds everything
 	// that anybody has been told is done.
 	Fresh() bool
+	// Isolated says why nothing can be proposed here, and could not for a while;
+	// empty: it can.
+	Isolated() string
 	// Refresh returns when that is so.
 	Refresh(ctx context.Context) error
 	// Converge returns when all nodes that may route hold what the view holds.

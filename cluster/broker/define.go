@@ -54,10 +54,19 @@ const impersonator = "impersonator"
 
 // propose commits one catalog command and turns its refusal into an error.
 func (b *Broker) propose(ctx context.Context, what string, c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
+	if b.config.Catalog.Isolated() != "" {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, b.config.LeaderlessGrace)
+		defer cancel()
+	}
 	results, err := b.config.Catalog.Propose(ctx, c)
 	if err != nil {
 		b.slog.Warn("catalog does not answer", "operation", what, "error", err)
-		return nil, fsm.Refuse(fsm.Internal, fmt.Sprintf("Could not %s on node '%s' because the metadata store operation timed out", what, b.config.Node))
+		text := fmt.Sprintf("Could not %s on node '%s' because the metadata store operation timed out", what, b.config.Node)
+		if why := b.config.Catalog.Isolated(); why != "" {
+			text += ": " + why
+		}
+		return nil, fsm.Refuse(fsm.Internal, text)
 	}
 	r := results[0]
 	if r.Refusal != 0 {

@@ -73,6 +73,11 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request, need level) *requ
 	}
 	name, password, ok := r.BasicAuth()
 	remote, err := netip.ParseAddrPort(r.RemoteAddr)
+	if ok && !s.node.View().Initialized() {
+		// Of a node that has just started, and reaches no majority, nobody is known.
+		s.answer(w, http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: "users are not known yet: " + s.node.NotReady()})
+		return nil
+	}
 	if !ok || err != nil || !s.node.Login(r.Context(), name, password, remote.Addr()) {
 		s.unauthorized(w, "not_authorized", "Not_Authorized")
 		return nil

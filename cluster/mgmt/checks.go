@@ -17,29 +17,8 @@ func (s *Server) passed(w http.ResponseWriter, c api.Check) {
 	s.answer(w, status, c)
 }
 
-func (s *Server) readyCheck(w http.ResponseWriter, r *request) {
-	if s.node.Draining() {
-		s.serviceCheck(w, r)
-		return
-	}
-	c := api.Check{Reason: s.node.Unfit()}
-	if c.Reason == "" && !s.node.Ready() {
-		c.Reason = "the node does not serve clients yet"
-	}
-	s.passed(w, c)
-}
-
-func (s *Server) serviceCheck(w http.ResponseWriter, _ *request) {
-	c := api.Check{}
-	switch {
-	case s.node.Draining():
-		c.Reason = "the node is in maintenance mode"
-	case s.node.Unfit() != "":
-		c.Reason = s.node.Unfit()
-	case !s.node.Ready():
-		c.Reason = "the node is not running yet"
-	}
-	s.passed(w, c)
+func (s *Server) readyCheck(w http.ResponseWriter, _ *request) {
+	s.passed(w, api.Check{Reason: s.node.NotReady()})
 }
 
 func (s *Server) alarmCheck(w http.ResponseWriter, r *request) {

@@ -24,10 +24,8 @@ import (
 
 // Node is what the API needs of the node.
 type Node interface {
-	// Ready reports whether clients are served.
-	Ready() bool
-	// Unfit says why the node, which runs, cannot serve; empty: it can.
-	Unfit() string
+	// NotReady says why clients are not served; empty: they are.
+	NotReady() string
 	// Login checks the credentials of a request.
 	Login(ctx context.Context, user, password string, remote netip.Addr) bool
 	// View is the newest view of the catalog that this node has applied.

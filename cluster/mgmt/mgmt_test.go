@@ -109,9 +109,13 @@ func (w *world) CloseConnection(_ context.Context, c api.Connection, reason stri
 
 func (w *world) Online(node string) bool    { return !w.offline[node] }
 func (w *world) Defaults() catalog.Defaults { return w.defaults }
-func (w *world) Ready() bool                { return true }
-func (w *world) Unfit() string              { return w.unfit }
-func (w *world) Version() string            { return "1.2.3" }
+func (w *world) NotReady() string {
+	if w.draining {
+		return "the node is in maintenance mode"
+	}
+	return w.unfit
+}
+func (w *world) Version() string { return "1.2.3" }
 
 // request makes a request as a user; "" is nobody.
 func (w *world) request(user, method, path, body string) *httptest.ResponseRecorder {

@@ -62,7 +62,7 @@ func (s *Server) checks() []resource {
 	check := []endpoint{get(management, s.leaderlessCheck)}
 	return []resource{
 		{path + "ready-to-serve-clients", []endpoint{get(anybody, s.readyCheck)}},
-		{path + "is-in-service", []endpoint{get(anybody, s.serviceCheck)}},
+		{path + "is-in-service", []endpoint{get(anybody, s.readyCheck)}},
 		{path + "alarms", []endpoint{get(management, s.alarmCheck)}},
 		{path + "local-alarms", []endpoint{get(management, s.localAlarmCheck)}},
 		{path + "quarantined-queues", []endpoint{get(management, s.quarantineCheck)}},

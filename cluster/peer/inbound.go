@@ -93,7 +93,7 @@ func (s *service) Link(stream grpc.BidiStreamingServer[peerpb.Frame, peerpb.Fram
 		return statusWithdrawn
 	}
 	if err != nil {
-		s.m.log.Warn("refused a link", slog.Any("error", err))
+		s.m.refusals.log(s.m.log, err)
 		return status.Error(codes.FailedPrecondition, err.Error())
 	}
 	err = in.serve()

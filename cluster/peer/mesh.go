@@ -153,6 +153,7 @@ type Mesh struct {
 
 	withdrawn atomic.Bool
 	back      atomic.Pointer[chan struct{}] // closed when the node comes back
+	refusals  refusals
 
 	mu      sync.RWMutex
 	started bool
@@ -266,8 +267,9 @@ func (m *Mesh) goFunc(f func()) {
 	}()
 }
 
-// AddPeer adds a node, or changes the address of a known one.
-func (m *Mesh) AddPeer(name, addr string) error {
+// AddPeer adds a node, or changes the addresses of a known one. It is looked
+// for at each of them in turn, the first one first.
+func (m *Mesh) AddPeer(name string, addrs ...string) error {
 	if name == "" || name == m.cfg.Node {
 		return fmt.Errorf("peer: %q cannot be a peer of %q", name, m.cfg.Node)
 	}
@@ -277,10 +279,10 @@ func (m *Mesh) AddPeer(name, addr string) error {
 		return ErrClosed
 	}
 	if p := m.peers[name]; p != nil {
-		p.setAddress(addr)
+		p.setAddresses(addrs)
 		return nil
 	}
-	p := newPeer(m, name, addr)
+	p := newPeer(m, name, addrs)
 	m.peers[name] = p
 	if m.started {
 		m.goFunc(p.run)

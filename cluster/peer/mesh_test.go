@@ -6,9 +6,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -378,7 +381,7 @@ func TestHelloRefusals(t *testing.T) {
 				mustWait(t, func() bool {
 					p.mu.Lock()
 					defer p.mu.Unlock()
-					return p.complaint != ""
+					return len(p.complaints) > 0
 				}, "%s has no complaint", l.name)
 				if p.link.Load() != nil || p.isAlive() {
 					t.Errorf("%s has a link", l.name)
@@ -408,6 +411,44 @@ func TestAddAndRemovePeer(t *testing.T) {
 	if err := m.AddPeer("n1", "somewhere"); err == nil {
 		t.Fatal("a node is its own peer")
 	}
+	m.RemovePeer("n2")
+	mustEvent(t, m, isDown("n2"), "removed")
+	if err := m.AddPeer("n2", c.addrs["n3"], "127.0.0.1:1", c.addrs["n2"]); err != nil {
+		t.Fatal(err)
+	}
+	c.mustUp(m, "n2") // it is found at whichever address it is
+	c.mustUp(c.members["n2"], "n1")
+}
+
+// Being refused where a node has never been proves nothing about it.
+func TestRefusalElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := Config{Logger: slog.New(slog.DiscardHandler)}
+		cfg.setDefaults()
+		m := &Mesh{cfg: cfg, log: cfg.Logger, ctx: t.Context()}
+		m.events.init()
+		p := newPeer(m, "n2", []string{"here", "there"})
+		p.alive, p.was = true, "here"
+		ev := evidence{lost: time.Now()}
+		for range 10 {
+			p.judge(&ev, "there", syscall.ECONNREFUSED)
+			time.Sleep(100 * time.Millisecond)
+		}
+		if !p.isAlive() || p.refusedFor() != 0 {
+			t.Errorf("alive %v, refused for %v", p.isAlive(), p.refusedFor())
+		}
+		for range 5 {
+			p.judge(&ev, "here", syscall.ECONNREFUSED)
+			time.Sleep(100 * time.Millisecond)
+		}
+		if p.isAlive() {
+			t.Error("it is alive though its host refuses")
+		}
+		p.setAddresses([]string{"there"})
+		if p.was != "" || p.address() != "there" {
+			t.Errorf("it is looked for at %s, was at %q", p.address(), p.was)
+		}
+	})
 }
 
 func TestWatchStartsWithWhoIsUp(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -36,38 +37,53 @@ type peer struct {
 	snapshots chan struct{}        // holds a token per snapshot stream to the node
 
 	mu          sync.Mutex
-	addr        string
+	addrs       []string      // where it may be
+	at          int           // index of the one that is dialled
+	was         string        // address of the last link; empty: there was none
 	up          chan struct{} // closed when link is set, and replaced when it is unset
 	alive       bool
 	removed     bool
 	incarnation [16]byte // of the last link
 	epoch       uint64
-	in          *inbound      // the stream it dialled; nil: none
-	lastIn      [16]byte      // incarnation that dialled last
-	received    chan struct{} // closed when the stream before has been received
-	complaint   string        // last dial error logged
-	refused     time.Duration // for how long every attempt to dial was refused
+	in          *inbound          // the stream it dialled; nil: none
+	lastIn      [16]byte          // incarnation that dialled last
+	received    chan struct{}     // closed when the stream before has been received
+	complaints  map[string]string // the last dial error logged, by address
+	refused     time.Duration     // for how long every attempt to dial was refused
 }
 
-func newPeer(m *Mesh, name, addr string) *peer {
+func newPeer(m *Mesh, name string, addrs []string) *peer {
 	p := &peer{
-		m: m, name: name, nameBytes: []byte(name), addr: addr,
+		m: m, name: name, nameBytes: []byte(name), addrs: addrs, complaints: map[string]string{},
 		up: make(chan struct{}), snapshots: make(chan struct{}, snapshotsPerPeer),
 	}
 	p.ctx, p.cancel = context.WithCancel(m.ctx)
 	return p
 }
 
-func (p *peer) setAddress(addr string) {
+func (p *peer) setAddresses(addrs []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.addr = addr
+	if !slices.Equal(p.addrs, addrs) {
+		p.addrs, p.at = addrs, 0
+		if !slices.Contains(addrs, p.was) {
+			p.was = ""
+		}
+	}
 }
 
 func (p *peer) address() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.addr
+	return p.addressNow()
+}
+
+// addressNow is the one that is dialled. p.mu is held.
+func (p *peer) addressNow() string {
+	if len(p.addrs) == 0 {
+		return ""
+	}
+	return p.addrs[p.at%len(p.addrs)]
 }
 
 // evidence is what failed attempts to dial say about a peer that was alive.
@@ -84,16 +100,17 @@ func (p *peer) run() {
 		if p.m.awaitBack(p.ctx.Done()) {
 			delay = redialMin
 		}
-		l, err := p.dial()
+		addr := p.address()
+		l, err := p.dial(addr)
 		if err == nil {
-			p.opened(l)
+			p.opened(l, addr)
 			cause := l.serve()
 			p.lost(cause)
 			ev = evidence{lost: time.Now()}
 			delay = redialMin
 			continue
 		}
-		p.judge(&ev, err)
+		p.judge(&ev, addr, err)
 		select {
 		case <-time.After(delay/2 + rand.N(delay/2)):
 		case <-p.ctx.Done():
@@ -105,13 +122,13 @@ func (p *peer) run() {
 	}
 }
 
-func (p *peer) dial() (*link, error) {
+func (p *peer) dial(addr string) (*link, error) {
 	ctx, cancel := context.WithTimeout(p.ctx, max(p.m.cfg.SilentAfter/2, redialMax))
 	defer cancel()
-	return openLink(ctx, p, p.address())
+	return openLink(ctx, p, addr)
 }
 
-func (p *peer) opened(l *link) {
+func (p *peer) opened(l *link, addr string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.removed {
@@ -127,7 +144,8 @@ func (p *peer) opened(l *link) {
 	}
 	p.alive = true
 	p.incarnation = l.incarnation
-	p.complaint, p.refused = "", 0
+	p.refused, p.was = 0, addr
+	clear(p.complaints)
 	p.link.Store(l)
 	close(p.up)
 	p.announce()
@@ -188,19 +206,24 @@ func (p *peer) dead(reason string) {
 	}
 }
 
-// judge concludes from a failed attempt to dial.
-func (p *peer) judge(ev *evidence, err error) {
+// judge concludes from a failed attempt to dial an address. Where the node has
+// never been it may be refused by anybody's host: that proves nothing.
+func (p *peer) judge(ev *evidence, addr string, err error) {
 	if p.ctx.Err() != nil {
 		return
 	}
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if text := err.Error(); text != p.complaint {
-		p.complaint = text
-		p.m.log.Info("cannot reach node", slog.String("node", p.name), slog.String("address", p.addr), slog.Any("error", err))
+	if text := err.Error(); text != p.complaints[addr] {
+		p.complaints[addr] = text
+		p.m.log.Info("cannot reach node", slog.String("node", p.name), slog.String("address", addr), slog.Any("error", err))
+	}
+	if addr == p.addressNow() {
+		p.at = (p.at + 1) % max(len(p.addrs), 1)
 	}
 	switch {
+	case p.was != "" && addr != p.was:
 	case !errors.Is(err, syscall.ECONNREFUSED):
 		ev.refusedAt, p.refused = time.Time{}, 0
 	case ev.refusedAt.IsZero():
@@ -308,7 +331,7 @@ func (p *peer) status() PeerStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := PeerStatus{
-		Node: p.name, Address: p.addr, Alive: p.alive,
+		Node: p.name, Address: p.addressNow(), Alive: p.alive,
 		Incarnation: p.incarnation, Epoch: p.epoch,
 	}
 	if l := p.link.Load(); l != nil {

@@ -94,7 +94,7 @@ func TestTLSRefusesAWrongName(t *testing.T) {
 	mustWait(t, func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return strings.Contains(p.complaint, "somebody")
+		return strings.Contains(p.complaints[p.addressNow()], "somebody")
 	}, "no complaint about the name")
 	if p.isAlive() {
 		t.Error("somebody passes for n2")

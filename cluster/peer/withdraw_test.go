@@ -31,7 +31,7 @@ func TestWithdraw(t *testing.T) {
 			// The others dial it again and again, and it dials nobody.
 			p := n1.peer("n2")
 			for range 3 {
-				if _, err := p.dial(); !hasWithdrawn(err) {
+				if _, err := p.dial(p.address()); !hasWithdrawn(err) {
 					t.Errorf("a node that has withdrawn answers: %v", err)
 				}
 			}

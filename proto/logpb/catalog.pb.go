@@ -115,6 +115,7 @@ type CatalogCommand struct {
 	//	*CatalogCommand_ExpireExchange
 	//	*CatalogCommand_PutLimit
 	//	*CatalogCommand_DeclareDead
+	//	*CatalogCommand_RecoverCluster
 	Body          isCatalogCommand_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -418,6 +419,15 @@ func (x *CatalogCommand) GetDeclareDead() *DeclareDead {
 	return nil
 }
 
+func (x *CatalogCommand) GetRecoverCluster() *RecoverCluster {
+	if x != nil {
+		if x, ok := x.Body.(*CatalogCommand_RecoverCluster); ok {
+			return x.RecoverCluster
+		}
+	}
+	return nil
+}
+
 type isCatalogCommand_Body interface {
 	isCatalogCommand_Body()
 }
@@ -538,6 +548,10 @@ type CatalogCommand_DeclareDead struct {
 	DeclareDead *DeclareDead `protobuf:"bytes,60,opt,name=declare_dead,json=declareDead,proto3,oneof"`
 }
 
+type CatalogCommand_RecoverCluster struct {
+	RecoverCluster *RecoverCluster `protobuf:"bytes,90,opt,name=recover_cluster,json=recoverCluster,proto3,oneof"`
+}
+
 func (*CatalogCommand_RegisterNode) isCatalogCommand_Body() {}
 
 func (*CatalogCommand_PutVhost) isCatalogCommand_Body() {}
@@ -595,6 +609,8 @@ func (*CatalogCommand_ExpireExchange) isCatalogCommand_Body() {}
 func (*CatalogCommand_PutLimit) isCatalogCommand_Body() {}
 
 func (*CatalogCommand_DeclareDead) isCatalogCommand_Body() {}
+
+func (*CatalogCommand_RecoverCluster) isCatalogCommand_Body() {}
 
 // RegisterNode announces that a node has started. The answer is its number
 // and its boot number (the index of the entry). Exclusive queues that
@@ -850,6 +866,62 @@ func (x *ForgetNode) GetName() string {
 	return ""
 }
 
+// RecoverCluster makes one node the whole cluster: all others, and what only
+// they could keep alive, are given up. It is written into the log of a node that
+// has stopped, when the others are lost for good; nobody proposes it. Queues
+// named as empty have no replica there: they begin anew, without messages.
+type RecoverCluster struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`           // of the node
+	Empty         []uint64               `protobuf:"varint,2,rep,packed,name=empty,proto3" json:"empty,omitempty"` // ids
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecoverCluster) Reset() {
+	*x = RecoverCluster{}
+	mi := &file_catalog_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecoverCluster) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecoverCluster) ProtoMessage() {}
+
+func (x *RecoverCluster) ProtoReflect() protoreflect.Message {
+	mi := &file_catalog_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecoverCluster.ProtoReflect.Descriptor instead.
+func (*RecoverCluster) Descriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RecoverCluster) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RecoverCluster) GetEmpty() []uint64 {
+	if x != nil {
+		return x.Empty
+	}
+	return nil
+}
+
 // SetMembers says which nodes are to hold the replicas of a queue. Members
 // that are to go remain "leaving" until MembersLeft; while some are, none can
 // be added.
@@ -867,7 +939,7 @@ type SetMembers struct {
 
 func (x *SetMembers) Reset() {
 	*x = SetMembers{}
-	mi := &file_catalog_proto_msgTypes[6]
+	mi := &file_catalog_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -879,7 +951,7 @@ func (x *SetMembers) String() string {
 func (*SetMembers) ProtoMessage() {}
 
 func (x *SetMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[6]
+	mi := &file_catalog_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -892,7 +964,7 @@ func (x *SetMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMembers.ProtoReflect.Descriptor instead.
 func (*SetMembers) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{6}
+	return file_catalog_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SetMembers) GetQueue() uint64 {
@@ -934,7 +1006,7 @@ type MembersLeft struct {
 
 func (x *MembersLeft) Reset() {
 	*x = MembersLeft{}
-	mi := &file_catalog_proto_msgTypes[7]
+	mi := &file_catalog_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -946,7 +1018,7 @@ func (x *MembersLeft) String() string {
 func (*MembersLeft) ProtoMessage() {}
 
 func (x *MembersLeft) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[7]
+	mi := &file_catalog_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -959,7 +1031,7 @@ func (x *MembersLeft) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersLeft.ProtoReflect.Descriptor instead.
 func (*MembersLeft) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{7}
+	return file_catalog_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *MembersLeft) GetQueue() uint64 {
@@ -988,7 +1060,7 @@ type SetDraining struct {
 
 func (x *SetDraining) Reset() {
 	*x = SetDraining{}
-	mi := &file_catalog_proto_msgTypes[8]
+	mi := &file_catalog_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1000,7 +1072,7 @@ func (x *SetDraining) String() string {
 func (*SetDraining) ProtoMessage() {}
 
 func (x *SetDraining) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[8]
+	mi := &file_catalog_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1013,7 +1085,7 @@ func (x *SetDraining) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDraining.ProtoReflect.Descriptor instead.
 func (*SetDraining) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{8}
+	return file_catalog_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SetDraining) GetName() string {
@@ -1042,7 +1114,7 @@ type Initialize struct {
 
 func (x *Initialize) Reset() {
 	*x = Initialize{}
-	mi := &file_catalog_proto_msgTypes[9]
+	mi := &file_catalog_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1054,7 +1126,7 @@ func (x *Initialize) String() string {
 func (*Initialize) ProtoMessage() {}
 
 func (x *Initialize) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[9]
+	mi := &file_catalog_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1067,7 +1139,7 @@ func (x *Initialize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Initialize.ProtoReflect.Descriptor instead.
 func (*Initialize) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{9}
+	return file_catalog_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Initialize) GetVhost() *PutVhost {
@@ -1102,7 +1174,7 @@ type PutVhost struct {
 
 func (x *PutVhost) Reset() {
 	*x = PutVhost{}
-	mi := &file_catalog_proto_msgTypes[10]
+	mi := &file_catalog_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1114,7 +1186,7 @@ func (x *PutVhost) String() string {
 func (*PutVhost) ProtoMessage() {}
 
 func (x *PutVhost) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[10]
+	mi := &file_catalog_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1127,7 +1199,7 @@ func (x *PutVhost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutVhost.ProtoReflect.Descriptor instead.
 func (*PutVhost) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{10}
+	return file_catalog_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PutVhost) GetName() string {
@@ -1160,7 +1232,7 @@ type DeleteVhost struct {
 
 func (x *DeleteVhost) Reset() {
 	*x = DeleteVhost{}
-	mi := &file_catalog_proto_msgTypes[11]
+	mi := &file_catalog_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1172,7 +1244,7 @@ func (x *DeleteVhost) String() string {
 func (*DeleteVhost) ProtoMessage() {}
 
 func (x *DeleteVhost) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[11]
+	mi := &file_catalog_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1185,7 +1257,7 @@ func (x *DeleteVhost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteVhost.ProtoReflect.Descriptor instead.
 func (*DeleteVhost) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{11}
+	return file_catalog_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DeleteVhost) GetName() string {
@@ -1207,7 +1279,7 @@ type PutUser struct {
 
 func (x *PutUser) Reset() {
 	*x = PutUser{}
-	mi := &file_catalog_proto_msgTypes[12]
+	mi := &file_catalog_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1219,7 +1291,7 @@ func (x *PutUser) String() string {
 func (*PutUser) ProtoMessage() {}
 
 func (x *PutUser) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[12]
+	mi := &file_catalog_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1232,7 +1304,7 @@ func (x *PutUser) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutUser.ProtoReflect.Descriptor instead.
 func (*PutUser) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{12}
+	return file_catalog_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PutUser) GetName() string {
@@ -1272,7 +1344,7 @@ type DeleteUser struct {
 
 func (x *DeleteUser) Reset() {
 	*x = DeleteUser{}
-	mi := &file_catalog_proto_msgTypes[13]
+	mi := &file_catalog_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1284,7 +1356,7 @@ func (x *DeleteUser) String() string {
 func (*DeleteUser) ProtoMessage() {}
 
 func (x *DeleteUser) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[13]
+	mi := &file_catalog_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1297,7 +1369,7 @@ func (x *DeleteUser) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteUser.ProtoReflect.Descriptor instead.
 func (*DeleteUser) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{13}
+	return file_catalog_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DeleteUser) GetName() string {
@@ -1320,7 +1392,7 @@ type PutPermission struct {
 
 func (x *PutPermission) Reset() {
 	*x = PutPermission{}
-	mi := &file_catalog_proto_msgTypes[14]
+	mi := &file_catalog_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1332,7 +1404,7 @@ func (x *PutPermission) String() string {
 func (*PutPermission) ProtoMessage() {}
 
 func (x *PutPermission) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[14]
+	mi := &file_catalog_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1345,7 +1417,7 @@ func (x *PutPermission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPermission.ProtoReflect.Descriptor instead.
 func (*PutPermission) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{14}
+	return file_catalog_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PutPermission) GetUser() string {
@@ -1393,7 +1465,7 @@ type DeletePermission struct {
 
 func (x *DeletePermission) Reset() {
 	*x = DeletePermission{}
-	mi := &file_catalog_proto_msgTypes[15]
+	mi := &file_catalog_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1405,7 +1477,7 @@ func (x *DeletePermission) String() string {
 func (*DeletePermission) ProtoMessage() {}
 
 func (x *DeletePermission) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[15]
+	mi := &file_catalog_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1418,7 +1490,7 @@ func (x *DeletePermission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePermission.ProtoReflect.Descriptor instead.
 func (*DeletePermission) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{15}
+	return file_catalog_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DeletePermission) GetUser() string {
@@ -1450,7 +1522,7 @@ type PutTopicPermission struct {
 
 func (x *PutTopicPermission) Reset() {
 	*x = PutTopicPermission{}
-	mi := &file_catalog_proto_msgTypes[16]
+	mi := &file_catalog_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1462,7 +1534,7 @@ func (x *PutTopicPermission) String() string {
 func (*PutTopicPermission) ProtoMessage() {}
 
 func (x *PutTopicPermission) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[16]
+	mi := &file_catalog_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1475,7 +1547,7 @@ func (x *PutTopicPermission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutTopicPermission.ProtoReflect.Descriptor instead.
 func (*PutTopicPermission) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{16}
+	return file_catalog_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PutTopicPermission) GetUser() string {
@@ -1526,7 +1598,7 @@ type DeleteTopicPermission struct {
 
 func (x *DeleteTopicPermission) Reset() {
 	*x = DeleteTopicPermission{}
-	mi := &file_catalog_proto_msgTypes[17]
+	mi := &file_catalog_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1538,7 +1610,7 @@ func (x *DeleteTopicPermission) String() string {
 func (*DeleteTopicPermission) ProtoMessage() {}
 
 func (x *DeleteTopicPermission) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[17]
+	mi := &file_catalog_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1551,7 +1623,7 @@ func (x *DeleteTopicPermission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTopicPermission.ProtoReflect.Descriptor instead.
 func (*DeleteTopicPermission) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{17}
+	return file_catalog_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DeleteTopicPermission) GetUser() string {
@@ -1600,7 +1672,7 @@ type DeclareExchange struct {
 
 func (x *DeclareExchange) Reset() {
 	*x = DeclareExchange{}
-	mi := &file_catalog_proto_msgTypes[18]
+	mi := &file_catalog_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1612,7 +1684,7 @@ func (x *DeclareExchange) String() string {
 func (*DeclareExchange) ProtoMessage() {}
 
 func (x *DeclareExchange) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[18]
+	mi := &file_catalog_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1625,7 +1697,7 @@ func (x *DeclareExchange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclareExchange.ProtoReflect.Descriptor instead.
 func (*DeclareExchange) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{18}
+	return file_catalog_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DeclareExchange) GetVhost() string {
@@ -1695,7 +1767,7 @@ type DeleteExchange struct {
 
 func (x *DeleteExchange) Reset() {
 	*x = DeleteExchange{}
-	mi := &file_catalog_proto_msgTypes[19]
+	mi := &file_catalog_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1707,7 +1779,7 @@ func (x *DeleteExchange) String() string {
 func (*DeleteExchange) ProtoMessage() {}
 
 func (x *DeleteExchange) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[19]
+	mi := &file_catalog_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1720,7 +1792,7 @@ func (x *DeleteExchange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteExchange.ProtoReflect.Descriptor instead.
 func (*DeleteExchange) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{19}
+	return file_catalog_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DeleteExchange) GetVhost() string {
@@ -1758,7 +1830,7 @@ type PutLimit struct {
 
 func (x *PutLimit) Reset() {
 	*x = PutLimit{}
-	mi := &file_catalog_proto_msgTypes[20]
+	mi := &file_catalog_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1770,7 +1842,7 @@ func (x *PutLimit) String() string {
 func (*PutLimit) ProtoMessage() {}
 
 func (x *PutLimit) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[20]
+	mi := &file_catalog_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1783,7 +1855,7 @@ func (x *PutLimit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutLimit.ProtoReflect.Descriptor instead.
 func (*PutLimit) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{20}
+	return file_catalog_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PutLimit) GetUser() bool {
@@ -1833,7 +1905,7 @@ type TouchExchange struct {
 
 func (x *TouchExchange) Reset() {
 	*x = TouchExchange{}
-	mi := &file_catalog_proto_msgTypes[21]
+	mi := &file_catalog_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1845,7 +1917,7 @@ func (x *TouchExchange) String() string {
 func (*TouchExchange) ProtoMessage() {}
 
 func (x *TouchExchange) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[21]
+	mi := &file_catalog_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1858,7 +1930,7 @@ func (x *TouchExchange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TouchExchange.ProtoReflect.Descriptor instead.
 func (*TouchExchange) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{21}
+	return file_catalog_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *TouchExchange) GetVhost() string {
@@ -1895,7 +1967,7 @@ type ExpireExchange struct {
 
 func (x *ExpireExchange) Reset() {
 	*x = ExpireExchange{}
-	mi := &file_catalog_proto_msgTypes[22]
+	mi := &file_catalog_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1907,7 +1979,7 @@ func (x *ExpireExchange) String() string {
 func (*ExpireExchange) ProtoMessage() {}
 
 func (x *ExpireExchange) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[22]
+	mi := &file_catalog_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1920,7 +1992,7 @@ func (x *ExpireExchange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpireExchange.ProtoReflect.Descriptor instead.
 func (*ExpireExchange) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{22}
+	return file_catalog_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ExpireExchange) GetVhost() string {
@@ -1957,7 +2029,7 @@ type ExchangeActivity struct {
 
 func (x *ExchangeActivity) Reset() {
 	*x = ExchangeActivity{}
-	mi := &file_catalog_proto_msgTypes[23]
+	mi := &file_catalog_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1969,7 +2041,7 @@ func (x *ExchangeActivity) String() string {
 func (*ExchangeActivity) ProtoMessage() {}
 
 func (x *ExchangeActivity) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[23]
+	mi := &file_catalog_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1982,7 +2054,7 @@ func (x *ExchangeActivity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExchangeActivity.ProtoReflect.Descriptor instead.
 func (*ExchangeActivity) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{23}
+	return file_catalog_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ExchangeActivity) GetVhost() string {
@@ -2020,7 +2092,7 @@ type Bind struct {
 
 func (x *Bind) Reset() {
 	*x = Bind{}
-	mi := &file_catalog_proto_msgTypes[24]
+	mi := &file_catalog_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2032,7 +2104,7 @@ func (x *Bind) String() string {
 func (*Bind) ProtoMessage() {}
 
 func (x *Bind) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[24]
+	mi := &file_catalog_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2045,7 +2117,7 @@ func (x *Bind) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bind.ProtoReflect.Descriptor instead.
 func (*Bind) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{24}
+	return file_catalog_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Bind) GetVhost() string {
@@ -2112,7 +2184,7 @@ type DeclareQueue struct {
 
 func (x *DeclareQueue) Reset() {
 	*x = DeclareQueue{}
-	mi := &file_catalog_proto_msgTypes[25]
+	mi := &file_catalog_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2124,7 +2196,7 @@ func (x *DeclareQueue) String() string {
 func (*DeclareQueue) ProtoMessage() {}
 
 func (x *DeclareQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[25]
+	mi := &file_catalog_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2137,7 +2209,7 @@ func (x *DeclareQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclareQueue.ProtoReflect.Descriptor instead.
 func (*DeclareQueue) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{25}
+	return file_catalog_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DeclareQueue) GetVhost() string {
@@ -2221,7 +2293,7 @@ type Owner struct {
 
 func (x *Owner) Reset() {
 	*x = Owner{}
-	mi := &file_catalog_proto_msgTypes[26]
+	mi := &file_catalog_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2233,7 +2305,7 @@ func (x *Owner) String() string {
 func (*Owner) ProtoMessage() {}
 
 func (x *Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[26]
+	mi := &file_catalog_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2246,7 +2318,7 @@ func (x *Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Owner.ProtoReflect.Descriptor instead.
 func (*Owner) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{26}
+	return file_catalog_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Owner) GetNode() uint32 {
@@ -2285,7 +2357,7 @@ type DeleteQueue struct {
 
 func (x *DeleteQueue) Reset() {
 	*x = DeleteQueue{}
-	mi := &file_catalog_proto_msgTypes[27]
+	mi := &file_catalog_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2297,7 +2369,7 @@ func (x *DeleteQueue) String() string {
 func (*DeleteQueue) ProtoMessage() {}
 
 func (x *DeleteQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[27]
+	mi := &file_catalog_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2310,7 +2382,7 @@ func (x *DeleteQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteQueue.ProtoReflect.Descriptor instead.
 func (*DeleteQueue) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{27}
+	return file_catalog_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *DeleteQueue) GetVhost() string {
@@ -2351,7 +2423,7 @@ type DeleteOwned struct {
 
 func (x *DeleteOwned) Reset() {
 	*x = DeleteOwned{}
-	mi := &file_catalog_proto_msgTypes[28]
+	mi := &file_catalog_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2363,7 +2435,7 @@ func (x *DeleteOwned) String() string {
 func (*DeleteOwned) ProtoMessage() {}
 
 func (x *DeleteOwned) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[28]
+	mi := &file_catalog_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2376,7 +2448,7 @@ func (x *DeleteOwned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOwned.ProtoReflect.Descriptor instead.
 func (*DeleteOwned) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{28}
+	return file_catalog_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DeleteOwned) GetOwner() *Owner {
@@ -2398,7 +2470,7 @@ type PutSetting struct {
 
 func (x *PutSetting) Reset() {
 	*x = PutSetting{}
-	mi := &file_catalog_proto_msgTypes[29]
+	mi := &file_catalog_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2410,7 +2482,7 @@ func (x *PutSetting) String() string {
 func (*PutSetting) ProtoMessage() {}
 
 func (x *PutSetting) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[29]
+	mi := &file_catalog_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2423,7 +2495,7 @@ func (x *PutSetting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutSetting.ProtoReflect.Descriptor instead.
 func (*PutSetting) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{29}
+	return file_catalog_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *PutSetting) GetName() string {
@@ -2463,7 +2535,7 @@ type PutPolicy struct {
 
 func (x *PutPolicy) Reset() {
 	*x = PutPolicy{}
-	mi := &file_catalog_proto_msgTypes[30]
+	mi := &file_catalog_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2475,7 +2547,7 @@ func (x *PutPolicy) String() string {
 func (*PutPolicy) ProtoMessage() {}
 
 func (x *PutPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[30]
+	mi := &file_catalog_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2488,7 +2560,7 @@ func (x *PutPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPolicy.ProtoReflect.Descriptor instead.
 func (*PutPolicy) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{30}
+	return file_catalog_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PutPolicy) GetVhost() string {
@@ -2551,7 +2623,7 @@ type DeletePolicy struct {
 
 func (x *DeletePolicy) Reset() {
 	*x = DeletePolicy{}
-	mi := &file_catalog_proto_msgTypes[31]
+	mi := &file_catalog_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2563,7 +2635,7 @@ func (x *DeletePolicy) String() string {
 func (*DeletePolicy) ProtoMessage() {}
 
 func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[31]
+	mi := &file_catalog_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2576,7 +2648,7 @@ func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePolicy.ProtoReflect.Descriptor instead.
 func (*DeletePolicy) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{31}
+	return file_catalog_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DeletePolicy) GetVhost() string {
@@ -2620,7 +2692,7 @@ type CatalogResult struct {
 
 func (x *CatalogResult) Reset() {
 	*x = CatalogResult{}
-	mi := &file_catalog_proto_msgTypes[32]
+	mi := &file_catalog_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2632,7 +2704,7 @@ func (x *CatalogResult) String() string {
 func (*CatalogResult) ProtoMessage() {}
 
 func (x *CatalogResult) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[32]
+	mi := &file_catalog_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2645,7 +2717,7 @@ func (x *CatalogResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogResult.ProtoReflect.Descriptor instead.
 func (*CatalogResult) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{32}
+	return file_catalog_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CatalogResult) GetRefusal() uint32 {
@@ -2752,7 +2824,7 @@ type CatalogSnapshot struct {
 
 func (x *CatalogSnapshot) Reset() {
 	*x = CatalogSnapshot{}
-	mi := &file_catalog_proto_msgTypes[33]
+	mi := &file_catalog_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2764,7 +2836,7 @@ func (x *CatalogSnapshot) String() string {
 func (*CatalogSnapshot) ProtoMessage() {}
 
 func (x *CatalogSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[33]
+	mi := &file_catalog_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2777,7 +2849,7 @@ func (x *CatalogSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogSnapshot.ProtoReflect.Descriptor instead.
 func (*CatalogSnapshot) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{33}
+	return file_catalog_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *CatalogSnapshot) GetVersion() uint32 {
@@ -2924,7 +2996,7 @@ type NodeState struct {
 
 func (x *NodeState) Reset() {
 	*x = NodeState{}
-	mi := &file_catalog_proto_msgTypes[34]
+	mi := &file_catalog_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2936,7 +3008,7 @@ func (x *NodeState) String() string {
 func (*NodeState) ProtoMessage() {}
 
 func (x *NodeState) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[34]
+	mi := &file_catalog_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2949,7 +3021,7 @@ func (x *NodeState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeState.ProtoReflect.Descriptor instead.
 func (*NodeState) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{34}
+	return file_catalog_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *NodeState) GetNumber() uint32 {
@@ -3036,13 +3108,14 @@ type QueueState struct {
 	Members       []uint32 `protobuf:"varint,16,rep,packed,name=members,proto3" json:"members,omitempty"`
 	Leaving       []uint32 `protobuf:"varint,17,rep,packed,name=leaving,proto3" json:"leaving,omitempty"` // may still be members of its raft group
 	Size          uint32   `protobuf:"varint,18,opt,name=size,proto3" json:"size,omitempty"`              // how many members it should have; 0: by arguments and policies
+	Founder       uint32   `protobuf:"varint,90,opt,name=founder,proto3" json:"founder,omitempty"`        // node that has begun its group anew, with nothing in it; 0: the declaration's members did
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *QueueState) Reset() {
 	*x = QueueState{}
-	mi := &file_catalog_proto_msgTypes[35]
+	mi := &file_catalog_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3054,7 +3127,7 @@ func (x *QueueState) String() string {
 func (*QueueState) ProtoMessage() {}
 
 func (x *QueueState) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[35]
+	mi := &file_catalog_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3067,7 +3140,7 @@ func (x *QueueState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueState.ProtoReflect.Descriptor instead.
 func (*QueueState) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{35}
+	return file_catalog_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *QueueState) GetDeclared() *DeclareQueue {
@@ -3119,6 +3192,13 @@ func (x *QueueState) GetSize() uint32 {
 	return 0
 }
 
+func (x *QueueState) GetFounder() uint32 {
+	if x != nil {
+		return x.Founder
+	}
+	return 0
+}
+
 var File_catalog_proto protoreflect.FileDescriptor
 
 const file_catalog_proto_rawDesc = "" +
@@ -3127,7 +3207,7 @@ const file_catalog_proto_rawDesc = "" +
 	"\fCatalogEntry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x10\n" +
 	"\x03now\x18\x02 \x01(\x12R\x03now\x12:\n" +
-	"\bcommands\x18\x03 \x03(\v2\x1e.quorate.log.v1.CatalogCommandR\bcommands\"\xa7\x0f\n" +
+	"\bcommands\x18\x03 \x03(\v2\x1e.quorate.log.v1.CatalogCommandR\bcommands\"\xf2\x0f\n" +
 	"\x0eCatalogCommand\x12C\n" +
 	"\rregister_node\x18\x01 \x01(\v2\x1c.quorate.log.v1.RegisterNodeH\x00R\fregisterNode\x127\n" +
 	"\tput_vhost\x18\x02 \x01(\v2\x18.quorate.log.v1.PutVhostH\x00R\bputVhost\x12@\n" +
@@ -3166,7 +3246,8 @@ const file_catalog_proto_rawDesc = "" +
 	"\x0etouch_exchange\x182 \x01(\v2\x1d.quorate.log.v1.TouchExchangeH\x00R\rtouchExchange\x12I\n" +
 	"\x0fexpire_exchange\x183 \x01(\v2\x1e.quorate.log.v1.ExpireExchangeH\x00R\x0eexpireExchange\x127\n" +
 	"\tput_limit\x184 \x01(\v2\x18.quorate.log.v1.PutLimitH\x00R\bputLimit\x12@\n" +
-	"\fdeclare_dead\x18< \x01(\v2\x1b.quorate.log.v1.DeclareDeadH\x00R\vdeclareDeadB\x06\n" +
+	"\fdeclare_dead\x18< \x01(\v2\x1b.quorate.log.v1.DeclareDeadH\x00R\vdeclareDead\x12I\n" +
+	"\x0frecover_cluster\x18Z \x01(\v2\x1e.quorate.log.v1.RecoverClusterH\x00R\x0erecoverClusterB\x06\n" +
 	"\x04body\"\xd1\x01\n" +
 	"\fRegisterNode\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
@@ -3184,7 +3265,10 @@ const file_catalog_proto_rawDesc = "" +
 	"\bidentity\x18\x03 \x01(\fR\bidentity\" \n" +
 	"\n" +
 	"ForgetNode\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"b\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\":\n" +
+	"\x0eRecoverCluster\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05empty\x18\x02 \x03(\x04R\x05empty\"b\n" +
 	"\n" +
 	"SetMembers\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x18\n" +
@@ -3370,7 +3454,7 @@ const file_catalog_proto_rawDesc = "" +
 	"\bidentity\x18\x10 \x01(\fR\bidentity\x12%\n" +
 	"\x0eoldest_version\x18\x14 \x01(\rR\roldestVersion\x12%\n" +
 	"\x0enewest_version\x18\x15 \x01(\rR\rnewestVersion\x12\x12\n" +
-	"\x04dead\x18< \x01(\bR\x04dead\"\xd0\x01\n" +
+	"\x04dead\x18< \x01(\bR\x04dead\"\xea\x01\n" +
 	"\n" +
 	"QueueState\x128\n" +
 	"\bdeclared\x18\x01 \x01(\v2\x1c.quorate.log.v1.DeclareQueueR\bdeclared\x12\x0e\n" +
@@ -3379,7 +3463,8 @@ const file_catalog_proto_rawDesc = "" +
 	"\brevision\x18\x04 \x01(\x04R\brevision\x12\x18\n" +
 	"\amembers\x18\x10 \x03(\rR\amembers\x12\x18\n" +
 	"\aleaving\x18\x11 \x03(\rR\aleaving\x12\x12\n" +
-	"\x04size\x18\x12 \x01(\rR\x04sizeB(Z&github.com/quorate/quorate/proto/logpbb\x06proto3"
+	"\x04size\x18\x12 \x01(\rR\x04size\x12\x18\n" +
+	"\afounder\x18Z \x01(\rR\afounderB(Z&github.com/quorate/quorate/proto/logpbb\x06proto3"
 
 var (
 	file_catalog_proto_rawDescOnce sync.Once
@@ -3393,7 +3478,7 @@ func file_catalog_proto_rawDescGZIP() []byte {
 	return file_catalog_proto_rawDescData
 }
 
-var file_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_catalog_proto_goTypes = []any{
 	(*CatalogEntry)(nil),          // 0: quorate.log.v1.CatalogEntry
 	(*CatalogCommand)(nil),        // 1: quorate.log.v1.CatalogCommand
@@ -3401,96 +3486,98 @@ var file_catalog_proto_goTypes = []any{
 	(*DeclareDead)(nil),           // 3: quorate.log.v1.DeclareDead
 	(*AdmitNode)(nil),             // 4: quorate.log.v1.AdmitNode
 	(*ForgetNode)(nil),            // 5: quorate.log.v1.ForgetNode
-	(*SetMembers)(nil),            // 6: quorate.log.v1.SetMembers
-	(*MembersLeft)(nil),           // 7: quorate.log.v1.MembersLeft
-	(*SetDraining)(nil),           // 8: quorate.log.v1.SetDraining
-	(*Initialize)(nil),            // 9: quorate.log.v1.Initialize
-	(*PutVhost)(nil),              // 10: quorate.log.v1.PutVhost
-	(*DeleteVhost)(nil),           // 11: quorate.log.v1.DeleteVhost
-	(*PutUser)(nil),               // 12: quorate.log.v1.PutUser
-	(*DeleteUser)(nil),            // 13: quorate.log.v1.DeleteUser
-	(*PutPermission)(nil),         // 14: quorate.log.v1.PutPermission
-	(*DeletePermission)(nil),      // 15: quorate.log.v1.DeletePermission
-	(*PutTopicPermission)(nil),    // 16: quorate.log.v1.PutTopicPermission
-	(*DeleteTopicPermission)(nil), // 17: quorate.log.v1.DeleteTopicPermission
-	(*DeclareExchange)(nil),       // 18: quorate.log.v1.DeclareExchange
-	(*DeleteExchange)(nil),        // 19: quorate.log.v1.DeleteExchange
-	(*PutLimit)(nil),              // 20: quorate.log.v1.PutLimit
-	(*TouchExchange)(nil),         // 21: quorate.log.v1.TouchExchange
-	(*ExpireExchange)(nil),        // 22: quorate.log.v1.ExpireExchange
-	(*ExchangeActivity)(nil),      // 23: quorate.log.v1.ExchangeActivity
-	(*Bind)(nil),                  // 24: quorate.log.v1.Bind
-	(*DeclareQueue)(nil),          // 25: quorate.log.v1.DeclareQueue
-	(*Owner)(nil),                 // 26: quorate.log.v1.Owner
-	(*DeleteQueue)(nil),           // 27: quorate.log.v1.DeleteQueue
-	(*DeleteOwned)(nil),           // 28: quorate.log.v1.DeleteOwned
-	(*PutSetting)(nil),            // 29: quorate.log.v1.PutSetting
-	(*PutPolicy)(nil),             // 30: quorate.log.v1.PutPolicy
-	(*DeletePolicy)(nil),          // 31: quorate.log.v1.DeletePolicy
-	(*CatalogResult)(nil),         // 32: quorate.log.v1.CatalogResult
-	(*CatalogSnapshot)(nil),       // 33: quorate.log.v1.CatalogSnapshot
-	(*NodeState)(nil),             // 34: quorate.log.v1.NodeState
-	(*QueueState)(nil),            // 35: quorate.log.v1.QueueState
-	(*Table)(nil),                 // 36: quorate.log.v1.Table
+	(*RecoverCluster)(nil),        // 6: quorate.log.v1.RecoverCluster
+	(*SetMembers)(nil),            // 7: quorate.log.v1.SetMembers
+	(*MembersLeft)(nil),           // 8: quorate.log.v1.MembersLeft
+	(*SetDraining)(nil),           // 9: quorate.log.v1.SetDraining
+	(*Initialize)(nil),            // 10: quorate.log.v1.Initialize
+	(*PutVhost)(nil),              // 11: quorate.log.v1.PutVhost
+	(*DeleteVhost)(nil),           // 12: quorate.log.v1.DeleteVhost
+	(*PutUser)(nil),               // 13: quorate.log.v1.PutUser
+	(*DeleteUser)(nil),            // 14: quorate.log.v1.DeleteUser
+	(*PutPermission)(nil),         // 15: quorate.log.v1.PutPermission
+	(*DeletePermission)(nil),      // 16: quorate.log.v1.DeletePermission
+	(*PutTopicPermission)(nil),    // 17: quorate.log.v1.PutTopicPermission
+	(*DeleteTopicPermission)(nil), // 18: quorate.log.v1.DeleteTopicPermission
+	(*DeclareExchange)(nil),       // 19: quorate.log.v1.DeclareExchange
+	(*DeleteExchange)(nil),        // 20: quorate.log.v1.DeleteExchange
+	(*PutLimit)(nil),              // 21: quorate.log.v1.PutLimit
+	(*TouchExchange)(nil),         // 22: quorate.log.v1.TouchExchange
+	(*ExpireExchange)(nil),        // 23: quorate.log.v1.ExpireExchange
+	(*ExchangeActivity)(nil),      // 24: quorate.log.v1.ExchangeActivity
+	(*Bind)(nil),                  // 25: quorate.log.v1.Bind
+	(*DeclareQueue)(nil),          // 26: quorate.log.v1.DeclareQueue
+	(*Owner)(nil),                 // 27: quorate.log.v1.Owner
+	(*DeleteQueue)(nil),           // 28: quorate.log.v1.DeleteQueue
+	(*DeleteOwned)(nil),           // 29: quorate.log.v1.DeleteOwned
+	(*PutSetting)(nil),            // 30: quorate.log.v1.PutSetting
+	(*PutPolicy)(nil),             // 31: quorate.log.v1.PutPolicy
+	(*DeletePolicy)(nil),          // 32: quorate.log.v1.DeletePolicy
+	(*CatalogResult)(nil),         // 33: quorate.log.v1.CatalogResult
+	(*CatalogSnapshot)(nil),       // 34: quorate.log.v1.CatalogSnapshot
+	(*NodeState)(nil),             // 35: quorate.log.v1.NodeState
+	(*QueueState)(nil),            // 36: quorate.log.v1.QueueState
+	(*Table)(nil),                 // 37: quorate.log.v1.Table
 }
 var file_catalog_proto_depIdxs = []int32{
 	1,  // 0: quorate.log.v1.CatalogEntry.commands:type_name -> quorate.log.v1.CatalogCommand
 	2,  // 1: quorate.log.v1.CatalogCommand.register_node:type_name -> quorate.log.v1.RegisterNode
-	10, // 2: quorate.log.v1.CatalogCommand.put_vhost:type_name -> quorate.log.v1.PutVhost
-	11, // 3: quorate.log.v1.CatalogCommand.delete_vhost:type_name -> quorate.log.v1.DeleteVhost
-	12, // 4: quorate.log.v1.CatalogCommand.put_user:type_name -> quorate.log.v1.PutUser
-	13, // 5: quorate.log.v1.CatalogCommand.delete_user:type_name -> quorate.log.v1.DeleteUser
-	14, // 6: quorate.log.v1.CatalogCommand.put_permission:type_name -> quorate.log.v1.PutPermission
-	15, // 7: quorate.log.v1.CatalogCommand.delete_permission:type_name -> quorate.log.v1.DeletePermission
-	18, // 8: quorate.log.v1.CatalogCommand.declare_exchange:type_name -> quorate.log.v1.DeclareExchange
-	19, // 9: quorate.log.v1.CatalogCommand.delete_exchange:type_name -> quorate.log.v1.DeleteExchange
-	24, // 10: quorate.log.v1.CatalogCommand.bind:type_name -> quorate.log.v1.Bind
-	24, // 11: quorate.log.v1.CatalogCommand.unbind:type_name -> quorate.log.v1.Bind
-	25, // 12: quorate.log.v1.CatalogCommand.declare_queue:type_name -> quorate.log.v1.DeclareQueue
-	27, // 13: quorate.log.v1.CatalogCommand.delete_queue:type_name -> quorate.log.v1.DeleteQueue
-	9,  // 14: quorate.log.v1.CatalogCommand.initialize:type_name -> quorate.log.v1.Initialize
-	28, // 15: quorate.log.v1.CatalogCommand.delete_owned:type_name -> quorate.log.v1.DeleteOwned
-	29, // 16: quorate.log.v1.CatalogCommand.put_setting:type_name -> quorate.log.v1.PutSetting
-	30, // 17: quorate.log.v1.CatalogCommand.put_policy:type_name -> quorate.log.v1.PutPolicy
-	31, // 18: quorate.log.v1.CatalogCommand.delete_policy:type_name -> quorate.log.v1.DeletePolicy
-	16, // 19: quorate.log.v1.CatalogCommand.put_topic_permission:type_name -> quorate.log.v1.PutTopicPermission
-	17, // 20: quorate.log.v1.CatalogCommand.delete_topic_permission:type_name -> quorate.log.v1.DeleteTopicPermission
-	8,  // 21: quorate.log.v1.CatalogCommand.set_draining:type_name -> quorate.log.v1.SetDraining
+	11, // 2: quorate.log.v1.CatalogCommand.put_vhost:type_name -> quorate.log.v1.PutVhost
+	12, // 3: quorate.log.v1.CatalogCommand.delete_vhost:type_name -> quorate.log.v1.DeleteVhost
+	13, // 4: quorate.log.v1.CatalogCommand.put_user:type_name -> quorate.log.v1.PutUser
+	14, // 5: quorate.log.v1.CatalogCommand.delete_user:type_name -> quorate.log.v1.DeleteUser
+	15, // 6: quorate.log.v1.CatalogCommand.put_permission:type_name -> quorate.log.v1.PutPermission
+	16, // 7: quorate.log.v1.CatalogCommand.delete_permission:type_name -> quorate.log.v1.DeletePermission
+	19, // 8: quorate.log.v1.CatalogCommand.declare_exchange:type_name -> quorate.log.v1.DeclareExchange
+	20, // 9: quorate.log.v1.CatalogCommand.delete_exchange:type_name -> quorate.log.v1.DeleteExchange
+	25, // 10: quorate.log.v1.CatalogCommand.bind:type_name -> quorate.log.v1.Bind
+	25, // 11: quorate.log.v1.CatalogCommand.unbind:type_name -> quorate.log.v1.Bind
+	26, // 12: quorate.log.v1.CatalogCommand.declare_queue:type_name -> quorate.log.v1.DeclareQueue
+	28, // 13: quorate.log.v1.CatalogCommand.delete_queue:type_name -> quorate.log.v1.DeleteQueue
+	10, // 14: quorate.log.v1.CatalogCommand.initialize:type_name -> quorate.log.v1.Initialize
+	29, // 15: quorate.log.v1.CatalogCommand.delete_owned:type_name -> quorate.log.v1.DeleteOwned
+	30, // 16: quorate.log.v1.CatalogCommand.put_setting:type_name -> quorate.log.v1.PutSetting
+	31, // 17: quorate.log.v1.CatalogCommand.put_policy:type_name -> quorate.log.v1.PutPolicy
+	32, // 18: quorate.log.v1.CatalogCommand.delete_policy:type_name -> quorate.log.v1.DeletePolicy
+	17, // 19: quorate.log.v1.CatalogCommand.put_topic_permission:type_name -> quorate.log.v1.PutTopicPermission
+	18, // 20: quorate.log.v1.CatalogCommand.delete_topic_permission:type_name -> quorate.log.v1.DeleteTopicPermission
+	9,  // 21: quorate.log.v1.CatalogCommand.set_draining:type_name -> quorate.log.v1.SetDraining
 	4,  // 22: quorate.log.v1.CatalogCommand.admit_node:type_name -> quorate.log.v1.AdmitNode
 	5,  // 23: quorate.log.v1.CatalogCommand.forget_node:type_name -> quorate.log.v1.ForgetNode
-	6,  // 24: quorate.log.v1.CatalogCommand.set_members:type_name -> quorate.log.v1.SetMembers
-	7,  // 25: quorate.log.v1.CatalogCommand.members_left:type_name -> quorate.log.v1.MembersLeft
-	21, // 26: quorate.log.v1.CatalogCommand.touch_exchange:type_name -> quorate.log.v1.TouchExchange
-	22, // 27: quorate.log.v1.CatalogCommand.expire_exchange:type_name -> quorate.log.v1.ExpireExchange
-	20, // 28: quorate.log.v1.CatalogCommand.put_limit:type_name -> quorate.log.v1.PutLimit
+	7,  // 24: quorate.log.v1.CatalogCommand.set_members:type_name -> quorate.log.v1.SetMembers
+	8,  // 25: quorate.log.v1.CatalogCommand.members_left:type_name -> quorate.log.v1.MembersLeft
+	22, // 26: quorate.log.v1.CatalogCommand.touch_exchange:type_name -> quorate.log.v1.TouchExchange
+	23, // 27: quorate.log.v1.CatalogCommand.expire_exchange:type_name -> quorate.log.v1.ExpireExchange
+	21, // 28: quorate.log.v1.CatalogCommand.put_limit:type_name -> quorate.log.v1.PutLimit
 	3,  // 29: quorate.log.v1.CatalogCommand.declare_dead:type_name -> quorate.log.v1.DeclareDead
-	10, // 30: quorate.log.v1.Initialize.vhost:type_name -> quorate.log.v1.PutVhost
-	12, // 31: quorate.log.v1.Initialize.user:type_name -> quorate.log.v1.PutUser
-	14, // 32: quorate.log.v1.Initialize.permission:type_name -> quorate.log.v1.PutPermission
-	36, // 33: quorate.log.v1.DeclareExchange.arguments:type_name -> quorate.log.v1.Table
-	36, // 34: quorate.log.v1.Bind.arguments:type_name -> quorate.log.v1.Table
-	36, // 35: quorate.log.v1.DeclareQueue.arguments:type_name -> quorate.log.v1.Table
-	26, // 36: quorate.log.v1.DeclareQueue.owner:type_name -> quorate.log.v1.Owner
-	26, // 37: quorate.log.v1.DeleteOwned.owner:type_name -> quorate.log.v1.Owner
-	36, // 38: quorate.log.v1.PutPolicy.definition:type_name -> quorate.log.v1.Table
-	34, // 39: quorate.log.v1.CatalogSnapshot.nodes:type_name -> quorate.log.v1.NodeState
-	10, // 40: quorate.log.v1.CatalogSnapshot.vhosts:type_name -> quorate.log.v1.PutVhost
-	12, // 41: quorate.log.v1.CatalogSnapshot.users:type_name -> quorate.log.v1.PutUser
-	14, // 42: quorate.log.v1.CatalogSnapshot.permissions:type_name -> quorate.log.v1.PutPermission
-	18, // 43: quorate.log.v1.CatalogSnapshot.exchanges:type_name -> quorate.log.v1.DeclareExchange
-	24, // 44: quorate.log.v1.CatalogSnapshot.bindings:type_name -> quorate.log.v1.Bind
-	35, // 45: quorate.log.v1.CatalogSnapshot.queues:type_name -> quorate.log.v1.QueueState
-	29, // 46: quorate.log.v1.CatalogSnapshot.settings:type_name -> quorate.log.v1.PutSetting
-	30, // 47: quorate.log.v1.CatalogSnapshot.policies:type_name -> quorate.log.v1.PutPolicy
-	16, // 48: quorate.log.v1.CatalogSnapshot.topic_permissions:type_name -> quorate.log.v1.PutTopicPermission
-	23, // 49: quorate.log.v1.CatalogSnapshot.idle:type_name -> quorate.log.v1.ExchangeActivity
-	20, // 50: quorate.log.v1.CatalogSnapshot.limits:type_name -> quorate.log.v1.PutLimit
-	25, // 51: quorate.log.v1.QueueState.declared:type_name -> quorate.log.v1.DeclareQueue
-	52, // [52:52] is the sub-list for method output_type
-	52, // [52:52] is the sub-list for method input_type
-	52, // [52:52] is the sub-list for extension type_name
-	52, // [52:52] is the sub-list for extension extendee
-	0,  // [0:52] is the sub-list for field type_name
+	6,  // 30: quorate.log.v1.CatalogCommand.recover_cluster:type_name -> quorate.log.v1.RecoverCluster
+	11, // 31: quorate.log.v1.Initialize.vhost:type_name -> quorate.log.v1.PutVhost
+	13, // 32: quorate.log.v1.Initialize.user:type_name -> quorate.log.v1.PutUser
+	15, // 33: quorate.log.v1.Initialize.permission:type_name -> quorate.log.v1.PutPermission
+	37, // 34: quorate.log.v1.DeclareExchange.arguments:type_name -> quorate.log.v1.Table
+	37, // 35: quorate.log.v1.Bind.arguments:type_name -> quorate.log.v1.Table
+	37, // 36: quorate.log.v1.DeclareQueue.arguments:type_name -> quorate.log.v1.Table
+	27, // 37: quorate.log.v1.DeclareQueue.owner:type_name -> quorate.log.v1.Owner
+	27, // 38: quorate.log.v1.DeleteOwned.owner:type_name -> quorate.log.v1.Owner
+	37, // 39: quorate.log.v1.PutPolicy.definition:type_name -> quorate.log.v1.Table
+	35, // 40: quorate.log.v1.CatalogSnapshot.nodes:type_name -> quorate.log.v1.NodeState
+	11, // 41: quorate.log.v1.CatalogSnapshot.vhosts:type_name -> quorate.log.v1.PutVhost
+	13, // 42: quorate.log.v1.CatalogSnapshot.users:type_name -> quorate.log.v1.PutUser
+	15, // 43: quorate.log.v1.CatalogSnapshot.permissions:type_name -> quorate.log.v1.PutPermission
+	19, // 44: quorate.log.v1.CatalogSnapshot.exchanges:type_name -> quorate.log.v1.DeclareExchange
+	25, // 45: quorate.log.v1.CatalogSnapshot.bindings:type_name -> quorate.log.v1.Bind
+	36, // 46: quorate.log.v1.CatalogSnapshot.queues:type_name -> quorate.log.v1.QueueState
+	30, // 47: quorate.log.v1.CatalogSnapshot.settings:type_name -> quorate.log.v1.PutSetting
+	31, // 48: quorate.log.v1.CatalogSnapshot.policies:type_name -> quorate.log.v1.PutPolicy
+	17, // 49: quorate.log.v1.CatalogSnapshot.topic_permissions:type_name -> quorate.log.v1.PutTopicPermission
+	24, // 50: quorate.log.v1.CatalogSnapshot.idle:type_name -> quorate.log.v1.ExchangeActivity
+	21, // 51: quorate.log.v1.CatalogSnapshot.limits:type_name -> quorate.log.v1.PutLimit
+	26, // 52: quorate.log.v1.QueueState.declared:type_name -> quorate.log.v1.DeclareQueue
+	53, // [53:53] is the sub-list for method output_type
+	53, // [53:53] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_catalog_proto_init() }
@@ -3529,6 +3616,7 @@ func file_catalog_proto_init() {
 		(*CatalogCommand_ExpireExchange)(nil),
 		(*CatalogCommand_PutLimit)(nil),
 		(*CatalogCommand_DeclareDead)(nil),
+		(*CatalogCommand_RecoverCluster)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3536,7 +3624,7 @@ func file_catalog_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_catalog_proto_rawDesc), len(file_catalog_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   36,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -173,6 +173,9 @@ type Ask struct {
 	Address  string                 `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`  // of its peer listener, for the others
 	Version  uint32                 `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"` // 1
 	Join     bool                   `protobuf:"varint,6,opt,name=join,proto3" json:"join,omitempty"`       // it wants to be a member
+	// It was one, hears nothing of the others, and tells them its address. It
+	// wants to know where they are, and whether it is one still.
+	Place bool `protobuf:"varint,7,opt,name=place,proto3" json:"place,omitempty"`
 	// The first and the last version of the machines that it supports; 0: 1.
 	OldestVersion uint32 `protobuf:"varint,20,opt,name=oldest_version,json=oldestVersion,proto3" json:"oldest_version,omitempty"`
 	NewestVersion uint32 `protobuf:"varint,21,opt,name=newest_version,json=newestVersion,proto3" json:"newest_version,omitempty"`
@@ -252,6 +255,13 @@ func (x *Ask) GetJoin() bool {
 	return false
 }
 
+func (x *Ask) GetPlace() bool {
+	if x != nil {
+		return x.Place
+	}
+	return false
+}
+
 func (x *Ask) GetOldestVersion() uint32 {
 	if x != nil {
 		return x.OldestVersion
@@ -268,15 +278,20 @@ func (x *Ask) GetNewestVersion() uint32 {
 
 // Told answers Ask.
 type Told struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // who answers
-	Identity      []byte                 `protobuf:"bytes,2,opt,name=identity,proto3" json:"identity,omitempty"`
-	Fresh         bool                   `protobuf:"varint,3,opt,name=fresh,proto3" json:"fresh,omitempty"`       // it has no past either
-	Known         []byte                 `protobuf:"bytes,4,opt,name=known,proto3" json:"known,omitempty"`        // identity under which it knows the asking node; empty: not at all
-	Admitted      bool                   `protobuf:"varint,5,opt,name=admitted,proto3" json:"admitted,omitempty"` // the asking node is a member
-	Error         string                 `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`        // why it is not
-	Members       []*Member              `protobuf:"bytes,7,rep,name=members,proto3" json:"members,omitempty"`    // of the cluster
-	Index         uint64                 `protobuf:"varint,8,opt,name=index,proto3" json:"index,omitempty"`       // of the catalog, at which these are the members
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Node     string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // who answers
+	Identity []byte                 `protobuf:"bytes,2,opt,name=identity,proto3" json:"identity,omitempty"`
+	Fresh    bool                   `protobuf:"varint,3,opt,name=fresh,proto3" json:"fresh,omitempty"`       // it has no past either
+	Known    []byte                 `protobuf:"bytes,4,opt,name=known,proto3" json:"known,omitempty"`        // identity under which it knows the asking node; empty: not at all
+	Admitted bool                   `protobuf:"varint,5,opt,name=admitted,proto3" json:"admitted,omitempty"` // the asking node is a member
+	Error    string                 `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`        // why it is not
+	Members  []*Member              `protobuf:"bytes,7,rep,name=members,proto3" json:"members,omitempty"`    // of the cluster
+	Index    uint64                 `protobuf:"varint,8,opt,name=index,proto3" json:"index,omitempty"`       // of the catalog, at which these are the members
+	// Of an answer to who asks for its place. current: what is said holds all that
+	// the catalog's leaders had committed when it was asked; gone: the asking node
+	// is no member by that, neither under its name and identity nor otherwise.
+	Current       bool `protobuf:"varint,9,opt,name=current,proto3" json:"current,omitempty"`
+	Gone          bool `protobuf:"varint,10,opt,name=gone,proto3" json:"gone,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -365,6 +380,20 @@ func (x *Told) GetIndex() uint64 {
 		return x.Index
 	}
 	return 0
+}
+
+func (x *Told) GetCurrent() bool {
+	if x != nil {
+		return x.Current
+	}
+	return false
+}
+
+func (x *Told) GetGone() bool {
+	if x != nil {
+		return x.Gone
+	}
+	return false
 }
 
 // Member is a node of the cluster.
@@ -3401,16 +3430,17 @@ const file_peer_proto_rawDesc = "" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12 \n" +
 	"\vincarnation\x18\x03 \x01(\fR\vincarnation\x12\x18\n" +
 	"\aversion\x18\x04 \x01(\rR\aversion\x12\x1a\n" +
-	"\bidentity\x18\x10 \x01(\fR\bidentity\"\xe5\x01\n" +
+	"\bidentity\x18\x10 \x01(\fR\bidentity\"\xfb\x01\n" +
 	"\x03Ask\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1a\n" +
 	"\bidentity\x18\x03 \x01(\fR\bidentity\x12\x18\n" +
 	"\aaddress\x18\x04 \x01(\tR\aaddress\x12\x18\n" +
 	"\aversion\x18\x05 \x01(\rR\aversion\x12\x12\n" +
-	"\x04join\x18\x06 \x01(\bR\x04join\x12%\n" +
+	"\x04join\x18\x06 \x01(\bR\x04join\x12\x14\n" +
+	"\x05place\x18\a \x01(\bR\x05place\x12%\n" +
 	"\x0eoldest_version\x18\x14 \x01(\rR\roldestVersion\x12%\n" +
-	"\x0enewest_version\x18\x15 \x01(\rR\rnewestVersion\"\xdd\x01\n" +
+	"\x0enewest_version\x18\x15 \x01(\rR\rnewestVersion\"\x8b\x02\n" +
 	"\x04Told\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1a\n" +
 	"\bidentity\x18\x02 \x01(\fR\bidentity\x12\x14\n" +
@@ -3419,7 +3449,10 @@ const file_peer_proto_rawDesc = "" +
 	"\badmitted\x18\x05 \x01(\bR\badmitted\x12\x14\n" +
 	"\x05error\x18\x06 \x01(\tR\x05error\x121\n" +
 	"\amembers\x18\a \x03(\v2\x17.quorate.peer.v1.MemberR\amembers\x12\x14\n" +
-	"\x05index\x18\b \x01(\x04R\x05index\"R\n" +
+	"\x05index\x18\b \x01(\x04R\x05index\x12\x18\n" +
+	"\acurrent\x18\t \x01(\bR\acurrent\x12\x12\n" +
+	"\x04gone\x18\n" +
+	" \x01(\bR\x04gone\"R\n" +
 	"\x06Member\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1a\n" +

@@ -41,6 +41,9 @@ type Status struct {
 	ProductVersion string   `json:"product_version"`
 	FSMVersion     uint32   `json:"fsm_version"` // of the replicated state
 	Ready          bool     `json:"ready"`
+	NotReady       string   `json:"not_ready"` // why; empty: it is
+	UptimeMS       int64    `json:"uptime"`    // of the process
+	DataDir        string   `json:"data_dir"`
 	CatalogLeader  string   `json:"catalog_leader"` // empty: not known
 	RoutesFresh    bool     `json:"routes_fresh"`   // false: publishes wait until the catalog's leader can be asked
 	Queues         int      `json:"queues"`         // in the catalog
@@ -49,7 +52,14 @@ type Status struct {
 	Alarms         []string `json:"alarms"`
 	Peers          []Peer   `json:"peers"`
 
+	Listeners   []Listener   `json:"listeners"`
 	Quarantined []Quarantine `json:"quarantined"` // queues that do not lead on this node
+}
+
+// Listener is an address at which a node listens.
+type Listener struct {
+	Protocol string `json:"protocol"`
+	Address  string `json:"address"`
 }
 
 // Quarantine is a queue that does not lead on a node, because work for it has

@@ -1,0 +1,162 @@
+package cluster
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+// mustEnd starts a node that has no place in the cluster any more, and waits
+// until it ends.
+func (c *nodes) mustEnd(name string) {
+	c.t.Helper()
+	c.exits = map[string]chan int{name: make(chan int, 8)}
+	n, err := Open(c.config(name))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.all[name] = n
+	ctx, cancel := context.WithCancel(context.Background())
+	var joining sync.WaitGroup
+	joining.Go(func() { _ = n.Join(ctx) }) // it cannot
+	until(c.t, name+" ends", func() bool { return len(c.exits[name]) > 0 })
+	if code := <-c.exits[name]; code != codeGone {
+		c.t.Errorf("%s ends with code %d", name, code)
+	}
+	cancel()
+	joining.Wait()
+	c.crash(name)
+	delete(c.exits, name)
+}
+
+// A node that was forgotten while it was away learns of that, and ends.
+func TestForgottenNodeEnds(t *testing.T) {
+	c := mustCluster(t)
+	n := c.all["n1"]
+	c.crash("n3")
+	until(t, "n3 is known to be dead", func() bool { return !n.mesh.Alive("n3") })
+	if err := n.ForgetNode(deadline(t), "n3"); err != nil {
+		t.Fatal(err)
+	}
+	c.mustEnd("n3")
+}
+
+// A node that was forgotten while it was cut off ends once it is heard again;
+// a living one beside it does not.
+func TestForgottenNodeEndsWhileItRuns(t *testing.T) {
+	c := mustCluster(t, func(c *nodes) { c.exits = map[string]chan int{"n3": make(chan int, 8)} })
+	n := c.all["n1"]
+	c.net.setSilent("n3", true)
+	until(t, "n3 is known to be dead", func() bool { return !n.mesh.Alive("n3") })
+	if err := n.ForgetNode(deadline(t), "n3"); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "n3 finds itself cut off", func() bool { return c.all["n3"].Isolated() != "" })
+	if len(c.exits["n3"]) > 0 {
+		t.Fatal("it ends without having heard of anybody")
+	}
+	c.net.setSilent("n3", false)
+	until(t, "n3 ends", func() bool { return len(c.exits["n3"]) > 0 })
+	if code := <-c.exits["n3"]; code != codeGone {
+		t.Errorf("n3 ends with code %d", code)
+	}
+	c.mustClient("n2").mustDeclare("q")
+}
+
+// Who says that a node is no member any more must know what holds now, and
+// nobody who does may say otherwise.
+func TestWhoSaysGone(t *testing.T) {
+	gone := func(index uint64) *peerpb.Told { return &peerpb.Told{Current: true, Gone: true, Index: index} }
+	member := func(index uint64) *peerpb.Told { return &peerpb.Told{Current: true, Index: index, Known: []byte("it")} }
+	for _, x := range []struct {
+		name    string
+		answers map[string]*peerpb.Told
+		want    []string
+	}{
+		{"nobody", nil, nil},
+		{"two", map[string]*peerpb.Told{"a": gone(12), "b": gone(11)}, []string{"a", "b"}},
+		{"one that is stale", map[string]*peerpb.Told{"a": {Gone: true, Index: 12}}, nil},
+		{"one from before", map[string]*peerpb.Told{"a": gone(10)}, nil},
+		{"a liar", map[string]*peerpb.Told{"a": gone(99), "b": member(11)}, nil},
+		{"one that does not know", map[string]*peerpb.Told{"a": gone(12), "b": {Index: 11, Known: []byte("it")}}, []string{"a"}},
+	} {
+		if got := whoSaysGone(x.answers, 10); !slices.Equal(got, x.want) {
+			t.Errorf("%s: %v, not %v", x.name, got, x.want)
+		}
+	}
+}
+
+// A node that is cut off from the others does not say of anybody that he is no
+// member, and a member believes only those whose identity it knows.
+func TestStaleNodeForgetsNobody(t *testing.T) {
+	c := mustCluster(t)
+	n1, n2 := c.all["n1"], c.all["n2"]
+	ask := func() *peerpb.Told {
+		told := &peerpb.Told{}
+		n2.answerPlace(deadline(t), &peerpb.Ask{Node: "n9", Identity: make([]byte, identitySize)}, told)
+		return told
+	}
+	if told := ask(); !told.Current || !told.Gone {
+		t.Errorf("a node in touch with the others: %v", told)
+	}
+	c.net.setSilent("n2", true)
+	until(t, "n2 has no lease", func() bool { return !n2.Fresh() })
+	if told := ask(); told.Current || told.Gone {
+		t.Errorf("a node that is cut off: %v", told)
+	}
+	if known, _ := n1.directory.knows("n2"); !n1.isKnownAs("n2", known) || n1.isKnownAs("n2", make([]byte, identitySize)) || n1.isKnownAs("n9", nil) {
+		t.Error("identities are not compared")
+	}
+}
+
+// Nodes that have other addresses after a restart get back in: one of three,
+// two at a time, and all at once with what their own lists say.
+func TestNodesMove(t *testing.T) {
+	c := mustCluster(t)
+	cl := c.mustClient("n1")
+	cl.mustDeclare("q")
+	cl.publish("q", "a")
+	cl.confirmed()
+	move := func(names ...string) {
+		t.Helper()
+		for _, name := range names {
+			c.crash(name)
+		}
+		for _, name := range names {
+			c.moved[name] += name + "'"
+		}
+		c.mustOpen(names...)
+		for _, name := range names {
+			until(t, name+" is known at its new address", func() bool {
+				for _, n := range c.all {
+					state, _ := n.View().NodeByName(name)
+					if state.PeerAddress != c.moved[name] || !n.mesh.Alive(name) {
+						return false
+					}
+				}
+				return true
+			})
+		}
+		c.mustAgree()
+	}
+	c.moved = map[string]string{}
+	move("n3")
+	move("n2", "n3")
+	cl.publish("q", "b")
+	cl.confirmed()
+	c.listed = true
+	move("n1", "n2", "n3")
+	if info, err := c.mustClient("n2").count("q"); err != nil || info.Ready != 2 {
+		t.Errorf("%d messages, %v", info.Ready, err)
+	}
+	record, err := os.ReadFile(filepath.Join(c.dir, "n1", nodeFile))
+	if err != nil || !strings.Contains(string(record), c.moved["n3"]) {
+		t.Errorf("n1 does not keep where n3 is: %s, %v", record, err)
+	}
+}
