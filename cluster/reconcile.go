@@ -193,7 +193,7 @@ func (r *reconciler) stop() {
 func (n *Node) spec(q *catalog.Queue) group.Spec {
 	s := group.Spec{
 		Group: q.Group, Queue: q.ID, VHost: q.VHost, Name: q.Name, Local: q.Local, Config: n.View().Settings(q, n.config.Defaults),
-		Joins: n.View().HasMoved(q),
+		Joins: n.View().HasMoved(q) && n.View().Founder(q) != n.self,
 	}
 	for _, m := range n.View().Members(q) {
 		if state, ok := n.View().Node(m); ok {

@@ -417,7 +417,7 @@ func (m catalogMachine) Apply(l *raft.Log) any {
 		}
 		c := e.Commands[i]
 		change.VHosts = change.VHosts || r.Changed && c.GetDeleteVhost() != nil
-		change.Nodes = change.Nodes || r.Changed && (c.GetRegisterNode() != nil || c.GetAdmitNode() != nil || c.GetForgetNode() != nil || c.GetDeclareDead() != nil)
+		change.Nodes = change.Nodes || r.Changed && (c.GetRegisterNode() != nil || c.GetAdmitNode() != nil || c.GetForgetNode() != nil || c.GetRecoverCluster() != nil || c.GetDeclareDead() != nil)
 	}
 	k.config.Changed(change)
 	k.hasApplied(l.Index, l.Term)

@@ -27,6 +27,8 @@ func Admit(c *logpb.CatalogCommand) error {
 	switch m := c.GetBody().(type) {
 	case nil:
 		return refuse(fsm.Internal, "unknown catalog command")
+	case *logpb.CatalogCommand_RecoverCluster:
+		return refuse(fsm.Internal, "a cluster is recovered by the log of one node, not by a proposal")
 	case *logpb.CatalogCommand_DeclareQueue:
 		return checkShort(resource(kindQueue, m.DeclareQueue.GetVhost(), m.DeclareQueue.GetName()), m.DeclareQueue.GetArguments(), shortInQueues)
 	case *logpb.CatalogCommand_DeclareExchange:

@@ -116,6 +116,8 @@ func (d *draft) perform(c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
 		return d.admitNode(m.AdmitNode)
 	case *logpb.CatalogCommand_ForgetNode:
 		return d.forgetNode(m.ForgetNode)
+	case *logpb.CatalogCommand_RecoverCluster:
+		return d.recoverCluster(m.RecoverCluster)
 	case *logpb.CatalogCommand_SetMembers:
 		return d.setMembers(m.SetMembers)
 	case *logpb.CatalogCommand_MembersLeft:

@@ -15,6 +15,7 @@ type placement struct {
 	members []fsm.NodeID
 	leaving []fsm.NodeID // ascending
 	size    uint32       // how many members there should be; 0: by arguments and policies
+	founder fsm.NodeID   // the only member, which has begun the group anew; 0: none has
 }
 
 // Members returns the nodes that are to hold the replicas of a queue, the
@@ -140,7 +141,7 @@ func (d *draft) setMembers(m *logpb.SetMembers) (*logpb.CatalogResult, error) {
 		return nil, refuse(fsm.Precondition, "last_node: %s would have no member", q)
 	}
 	p := d.placed.At(q.ID)
-	old := placement{now, p.leaving, p.size}
+	old := placement{members: now, leaving: p.leaving, size: p.size}
 	if m.GetSize() != 0 {
 		p.size = m.GetSize()
 	}
@@ -155,6 +156,9 @@ func (d *draft) setMembers(m *logpb.SetMembers) (*logpb.CatalogResult, error) {
 		return nil, refuse(fsm.Precondition, "cluster_change_not_permitted: a member is just being removed from %s", q)
 	}
 	p.members, p.leaving = next, left(now, next, p.leaving)
+	if !slices.Equal(now, next) {
+		p.founder = 0
+	}
 	if slices.Equal(old.members, p.members) && old.size == p.size {
 		return &logpb.CatalogResult{}, nil
 	}
@@ -271,6 +275,9 @@ func (d *draft) removeNode(n *logpb.NodeState) (*logpb.CatalogResult, error) {
 	r := d.removeQueues(ended)
 	r.Changed = true
 	for _, q := range moved {
+		if _, still := d.QueueByID(q.ID); !still {
+			continue // it has gone with an exchange that only queues which ended were bound to
+		}
 		now, p := d.Members(q), d.placed.At(q.ID)
 		p.members = slices.DeleteFunc(slices.Clone(now), func(n fsm.NodeID) bool { return n == number })
 		p.leaving = left(now, p.members, p.leaving)
@@ -286,6 +293,9 @@ func (v *View) checkPlaced(q *Queue) error {
 	if len(members) == 0 || q.Local && (len(members) != 1 || v.HasMoved(q)) || !slices.IsSorted(leaving) {
 		return fmt.Errorf("%s has members %v, leaving %v", q, members, leaving)
 	}
+	if f := v.Founder(q); f != 0 && !slices.Equal(members, []fsm.NodeID{f}) {
+		return fmt.Errorf("%s was begun anew by node %d, and has members %v", q, f, members)
+	}
 	for i, n := range members {
 		if _, ok := v.Node(n); !ok || slices.Contains(leaving, n) || slices.Contains(members[:i], n) {
 			return fmt.Errorf("%s has the unknown, leaving or repeated member %d", q, n)
@@ -299,7 +309,7 @@ func (d *draft) restorePlacement(s *logpb.QueueState) {
 	if len(s.GetMembers()) == 0 {
 		return
 	}
-	p := placement{members: nodeIDs(s.GetMembers()), size: s.GetSize()}
+	p := placement{members: nodeIDs(s.GetMembers()), size: s.GetSize(), founder: fsm.NodeID(s.GetFounder())}
 	if len(s.GetLeaving()) > 0 {
 		p.leaving = nodeIDs(s.GetLeaving())
 	}
@@ -312,7 +322,7 @@ func (v *View) storePlacement(q *Queue, s *logpb.QueueState) {
 	if !moved {
 		return
 	}
-	s.Size = p.size
+	s.Size, s.Founder = p.size, uint32(p.founder)
 	for _, n := range p.members {
 		s.Members = append(s.Members, uint32(n))
 	}

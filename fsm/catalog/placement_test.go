@@ -14,7 +14,7 @@ import (
 )
 
 // parsePlacement reads the commands about members: "admit NAME IDENTITY",
-// "forget NAME", "members QUEUE-ID NODES [was=NODES] [size=N]", "left QUEUE-ID NODES".
+// "forget NAME", "recover NAME [QUEUE-ID ...]", "members QUEUE-ID NODES [was=NODES] [size=N]", "left QUEUE-ID NODES".
 func parsePlacement(t testing.TB, w []string, c *logpb.CatalogCommand) {
 	t.Helper()
 	numbers := func(list string) (all []uint32) {
@@ -37,6 +37,13 @@ func parsePlacement(t testing.TB, w []string, c *logpb.CatalogCommand) {
 		c.Body = &logpb.CatalogCommand_AdmitNode{AdmitNode: &logpb.AdmitNode{Name: w[1], Identity: []byte(w[2]), PeerAddress: w[1] + ":1"}}
 	case "forget":
 		c.Body = &logpb.CatalogCommand_ForgetNode{ForgetNode: &logpb.ForgetNode{Name: w[1]}}
+	case "recover":
+		m := &logpb.RecoverCluster{Name: w[1]}
+		for _, word := range w[2:] {
+			w[1] = word
+			m.Empty = append(m.Empty, id())
+		}
+		c.Body = &logpb.CatalogCommand_RecoverCluster{RecoverCluster: m}
 	case "members":
 		o := parseOptions(t, w[3:])
 		m := &logpb.SetMembers{Queue: id(), Members: numbers(w[2]), Was: numbers(o.values["was"])}

@@ -447,7 +447,7 @@ func parseCommand(t testing.TB, w []string) *logpb.CatalogCommand {
 		c.Body = &logpb.CatalogCommand_PutPolicy{PutPolicy: parsePolicy(t, w)}
 	case "delete-policy", "delete-operator-policy":
 		c.Body = &logpb.CatalogCommand_DeletePolicy{DeletePolicy: &logpb.DeletePolicy{Vhost: w[1], Name: w[2], Operator: w[0] != "delete-policy"}}
-	case "admit", "forget", "members", "left":
+	case "admit", "forget", "recover", "members", "left":
 		parsePlacement(t, w, c)
 	default:
 		parseTopology(t, w, c)

@@ -77,7 +77,11 @@ func (p placement) line() string {
 	if len(p.members) == 0 {
 		return ""
 	}
-	return fmt.Sprintf(" now=%v leaving=%v size=%d", p.members, p.leaving, p.size)
+	line := fmt.Sprintf(" now=%v leaving=%v size=%d", p.members, p.leaving, p.size)
+	if p.founder != 0 {
+		line += fmt.Sprintf(" founder=%d", p.founder)
+	}
+	return line
 }
 
 // flags joins the names of those flags that are set, each after a blank.

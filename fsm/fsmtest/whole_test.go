@@ -98,7 +98,7 @@ func (s *source) text(message, field protoreflect.Name) string {
 			return oneOf(s, settingNames)
 		case "PutVhost", "DeleteVhost":
 			return oneOf(s, vhosts)
-		case "RegisterNode", "AdmitNode", "ForgetNode", "SetDraining":
+		case "RegisterNode", "AdmitNode", "ForgetNode", "SetDraining", "RecoverCluster":
 			return oneOf(s, []string{"n1", "n2", "n3", "n4", ""})
 		}
 	}
