@@ -58,7 +58,7 @@ func TestRefuse(t *testing.T) {
 	c.members["n2"].Withdraw()
 	c.members["n2"].Refuse()
 	mustWait(t, func() bool {
-		_, err := n1.peer("n2").dial()
+		_, err := n1.peer("n2").dial(c.addrs["n2"])
 		return errors.Is(err, syscall.ECONNREFUSED)
 	}, "the node is not refused")
 	mustWait(t, func() bool { return n1.RefusedFor("n2") > 0 }, "no evidence that it has ended")
