@@ -229,6 +229,12 @@ func (g *Group) StoreLogs(logs []*raft.Log) error {
 	for _, l := range logs {
 		g.s.cache.put(cacheKey{epoch, g.id, l.Index}, cachedCopy(l))
 	}
+	g.place.acknowledge(g.appended(logs))
+	return nil
+}
+
+// appended notes that entries are in the log, and returns its end.
+func (g *Group) appended(logs []*raft.Log) (index, term uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.tail.empty() {
@@ -241,8 +247,7 @@ func (g *Group) StoreLogs(logs []*raft.Log) error {
 	}
 	g.count(g.countable())
 	g.lastTerm = logs[len(logs)-1].Term
-	g.place.acknowledge(g.end())
-	return nil
+	return g.end()
 }
 
 // makeRoom prepares the log for an entry at index.

@@ -62,6 +62,8 @@ type place struct {
 	gone     bool // the group was dropped: nothing is written any more
 	seq      uint64
 	record   record
+	end      uint64 // of the log, whether or not the record says so; and its term
+	endTerm  uint64
 	buf      [slotCopy]byte
 }
 

@@ -253,13 +253,11 @@ func (g *Group) Doubt() string { return g.place.get().doubt }
 // Prove ends the doubt, durably. A leader has brought the log up to date: what
 // it holds now counts as everything that was acknowledged.
 func (g *Group) Prove() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.dropped {
+	if g.isDropped() {
 		return ErrDropped
 	}
-	index, term := g.end()
-	g.place.change(func(r *record) { r.index, r.indexTerm, r.doubt = index, term, "" })
+	p := g.place
+	p.change(func(r *record) { r.index, r.indexTerm, r.doubt = p.end, p.endTerm, "" })
 	g.s.ledger.sync()
 	return nil
 }

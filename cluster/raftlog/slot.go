@@ -262,10 +262,12 @@ func (p *place) claim() {
 	p.l.sync()
 }
 
-// acknowledge notes the log's new end.
+// acknowledge notes the log's new end. While the group is in doubt, its record
+// keeps what was acknowledged before.
 func (p *place) acknowledge(index, term uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.end, p.endTerm = index, term
 	r := &p.record
 	if r.doubt != "" || r.index == index && r.indexTerm == term {
 		return
