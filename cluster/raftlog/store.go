@@ -96,10 +96,12 @@ func Open(dir string, o Options) (*Store, error) {
 	if fs == nil {
 		fs = vfs.Default
 	}
-	o.FS = fs
-	if err := s.open(fs, dir, o); err != nil {
+	stop := &stopper{fatal: s.fatal}
+	o.FS = failStop{fs, stop}
+	if err := s.open(o.FS, dir, o); err != nil {
 		return nil, errors.Join(fmt.Errorf("open log store in %s: %w", dir, err), s.Close())
 	}
+	stop.armed.Store(true)
 	return s, nil
 }
 
