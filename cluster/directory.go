@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,8 +22,11 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-// nodeFile is the file of the data folder that says whose it is.
-const nodeFile = "node.json"
+// nodeFile is the file of the data folder that says whose it is. It has a copy.
+const (
+	nodeFile   = "node.json"
+	copySuffix = ".copy"
+)
 
 // lockFile is the file that the process locks which has the folder.
 const lockFile = "node.lock"
@@ -63,6 +65,10 @@ type record struct {
 	// Founders are nodes that have founded the cluster together with this one
 	// and were not seen in the catalog since.
 	Founders []string `json:"founders,omitempty"`
+	// Rejoins: the folder has lost what its former identity stood for, and has not
+	// joined with this one yet.
+	Rejoins bool   `json:"rejoins,omitempty"`
+	Sum     uint32 `json:"sum,omitempty"` // checksum of the others
 }
 
 // owner names the node whose folder it is, empty if the record does not tell.
@@ -122,34 +128,43 @@ func (d *directory) close() error { return d.lock.Close() }
 
 // read reads the file, or makes one.
 func (d *directory) read(name string) error {
-	raw, err := os.ReadFile(d.path)
+	found, err := d.load()
 	switch {
-	case err == nil:
-		if err := json.Unmarshal(raw, &d.kept); err != nil || len(d.kept.Identity) != identitySize {
-			return fmt.Errorf("%s is damaged: %v", d.path, err)
-		}
+	case err != nil:
+		return err
+	case found:
 		if owner := d.kept.owner(); owner != "" && owner != name {
 			return fmt.Errorf("data folder %s belongs to node %s, this one is called %s", filepath.Dir(d.path), owner, name)
 		}
 		d.kept.Name = name
 		return nil
-	case !errors.Is(err, os.ErrNotExist):
-		return err
 	}
-	d.kept.Name, d.kept.Identity = name, make([]byte, identitySize)
-	if _, err := rand.Read(d.kept.Identity); err != nil {
-		return fmt.Errorf("identity: %w", err)
+	d.kept.Name = name
+	if d.kept.Identity, err = newIdentity(); err != nil {
+		return err
 	}
 	return d.write(d.kept)
 }
 
-// write replaces the file, durably.
+func newIdentity() ([]byte, error) {
+	b := make([]byte, identitySize)
+	if _, err := rand.Read(b); err != nil {
+		return nil, fmt.Errorf("identity: %w", err)
+	}
+	return b, nil
+}
+
+// write replaces the file and then its copy, durably.
 func (d *directory) write(r record) error {
-	raw, err := json.MarshalIndent(r, "", "  ")
+	raw, err := r.encode()
 	if err != nil {
 		return err
 	}
-	next := d.path + ".next"
+	return errors.Join(replace(d.path, raw), replace(d.path+copySuffix, raw))
+}
+
+func replace(path string, raw []byte) error {
+	next := path + ".next"
 	f, err := os.OpenFile(next, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -158,10 +173,10 @@ func (d *directory) write(r record) error {
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return fmt.Errorf("write %s: %w", next, err)
 	}
-	if err := os.Rename(next, d.path); err != nil {
+	if err := os.Rename(next, path); err != nil {
 		return err
 	}
-	folder, err := os.Open(filepath.Dir(d.path))
+	folder, err := os.Open(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
@@ -182,7 +197,7 @@ func (d *directory) learn(index uint64, nodes map[string]member) (changed bool, 
 	if index < d.kept.Index {
 		return false, nil
 	}
-	next := record{Name: d.kept.Name, Identity: d.kept.Identity, Index: index, Nodes: maps.Clone(nodes)}
+	next := record{Name: d.kept.Name, Identity: d.kept.Identity, Rejoins: d.kept.Rejoins, Index: index, Nodes: maps.Clone(nodes)}
 	for _, name := range d.kept.Founders {
 		if _, seen := nodes[name]; !seen {
 			next.Founders = append(next.Founders, name)

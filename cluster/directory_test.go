@@ -1,9 +1,9 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -46,11 +46,9 @@ func TestDirectoryBelongsToOne(t *testing.T) {
 
 	// A folder that does not say whose it is, may know by its identity; else it is
 	// whose name comes first.
-	raw, err := os.ReadFile(filepath.Join(dir, nodeFile))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, nodeFile), []byte(strings.Replace(string(raw), `"name": "n1",`, "", 1)), 0o600); err != nil {
+	d = mustOpen()
+	d.kept.Name = ""
+	if err := errors.Join(d.write(d.kept), d.close()); err != nil {
 		t.Fatal(err)
 	}
 	d = mustOpen()

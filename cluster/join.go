@@ -49,7 +49,10 @@ func (n *Node) enter(ctx context.Context) error {
 }
 
 func (n *Node) enterOnce(ctx context.Context) error {
-	if len(n.config.Contacts) > 0 {
+	switch {
+	case n.directory.record().Rejoins:
+		return n.joinAt(ctx, n.others())
+	case len(n.config.Contacts) > 0:
 		return n.joinAt(ctx, n.config.Contacts)
 	}
 	me := n.directory.record().Identity
@@ -100,6 +103,9 @@ func (n *Node) joinAt(ctx context.Context, addresses []string) error {
 		}
 		n.slog.Info("node has joined a cluster", "through", told.Node, "nodes", len(told.Members))
 		n.learnNodes(told.Index, n.membersTold(told))
+		if err := n.directory.joined(); err != nil {
+			return err
+		}
 		return n.catalog.Start(nil)
 	}
 	return errors.Join(errs...)

@@ -150,13 +150,16 @@ func (n *Node) open() error {
 	if n.directory, err = openDirectory(c.DataDir, c.Name); err != nil {
 		return fmt.Errorf("open data directory: %w", err)
 	}
-	n.store, err = raftlog.Open(filepath.Join(c.DataDir, "queues"), raftlog.Options{
+	if err := n.checkPast(); err != nil {
+		return err
+	}
+	n.store, err = raftlog.Open(filepath.Join(c.DataDir, queuesFolder), raftlog.Options{
 		Logger: c.Logger, Exit: c.Exit, MemTableBytes: c.MemTableBytes, TrailingLogs: group.TrailingLogs, FS: n.watchdog.disk.FS(vfs.Default),
 	})
 	if err != nil {
 		return fmt.Errorf("open queue store: %w", err)
 	}
-	n.stable, err = raftlog.OpenCatalog(filepath.Join(c.DataDir, "catalog"), raftlog.CatalogOptions{
+	n.stable, err = raftlog.OpenCatalog(filepath.Join(c.DataDir, catalogFolder), raftlog.CatalogOptions{
 		Logger: c.Logger, Exit: c.Exit, FS: n.watchdog.disk.FS(vfs.Default),
 	})
 	if err != nil {
@@ -236,10 +239,11 @@ func (n *Node) resume() error {
 	alone := len(n.config.Nodes) == 1 && len(n.config.Contacts) == 0
 	kept := n.directory.record()
 	switch {
-	case !past && kept.Index > 0:
-		// It has joined, or was part of a cluster: its place is that of this
-		// identity, but nothing of what it knew is there.
-		return n.rejoin(kept)
+	case kept.Rejoins:
+		return nil
+	case !past && kept.Index > 0: // it has joined, and got no further
+		n.meet(nil)
+		return n.catalog.Start(nil)
 	case !past && !alone && len(kept.Founders) == 0:
 		return nil
 	case len(kept.Nodes) == 0 || alone && !past:
@@ -259,19 +263,6 @@ func (n *Node) resume() error {
 	}
 	n.meet(nil)
 	return n.catalog.Start(n.directory.record().Founders)
-}
-
-// rejoin goes on with joining, if the node had not got further than that.
-func (n *Node) rejoin(kept record) error {
-	groups, err := n.store.GroupIDs()
-	if err != nil {
-		return err
-	}
-	if len(groups) > 0 {
-		return errors.New("the data folder has lost its catalog: empty it, and the node joins anew")
-	}
-	n.meet(nil)
-	return n.catalog.Start(nil)
 }
 
 // names lists the nodes of the static list in order.

@@ -107,6 +107,9 @@ func NewCatalog(c CatalogConfig) *Catalog {
 
 // HasPast reports whether this node has been part of a catalog before.
 func (k *Catalog) HasPast() (bool, error) {
+	if k.config.Store.Doubt() != "" {
+		return true, nil
+	}
 	return raft.HasExistingState(k.config.Store, k.config.Store, k.config.Store.Snapshots())
 }
 

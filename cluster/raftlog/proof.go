@@ -56,6 +56,9 @@ func (s *Store) writeStamp(st stamp) {
 	s.commit(b, pebble.Sync)
 }
 
+// LedgerPath is where the ledger of the store in dir lies.
+func LedgerPath(dir string) string { return ledgerPath(vfs.Default, dir) }
+
 // ledgerPath is where the ledger of the store in dir lies: beside it, so that
 // who loses the one still has the other.
 func ledgerPath(fs vfs.FS, dir string) string {

@@ -1,0 +1,151 @@
+package cluster
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A node that has lost a part of its data folder comes back without a hand, and
+// elects nobody before it holds what it had: everything confirmed is there when
+// the node that led is gone. It is the member that it was if what is left shows
+// how it voted; else it joins anew.
+func TestLostFolders(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		lost   []string
+		rejoin bool
+	}{
+		{"queues", []string{"queues"}, false},
+		{"catalog", []string{"catalog"}, false},
+		{"both", []string{"queues", "catalog"}, false},
+		{"both ledgers", []string{"ledger-queues", "ledger-catalog"}, false},
+		{"queues and ledger", []string{"queues", "ledger-queues"}, true},
+		{"catalog and ledger", []string{"catalog", "ledger-catalog"}, true},
+		{"all but the node's file", []string{"queues", "ledger-queues", "catalog", "ledger-catalog", "node.lock", "node.json.copy"}, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			lostFolders(t, tc.lost, tc.rejoin)
+		})
+	}
+}
+
+func lostFolders(t *testing.T, lost []string, rejoin bool) {
+	c := mustCluster(t)
+	cl := c.mustClient("n1")
+	cl.mustDeclare("q")
+	publish := func(n int) {
+		for i := range n {
+			cl.publish("q", fmt.Sprint("message ", i))
+		}
+		cl.confirmed()
+	}
+	publish(50)
+	c.mustAgree()
+	old, _ := c.all["n1"].View().NodeByName("n3")
+	c.crash("n3")
+	publish(10)
+	for _, part := range lost {
+		path := filepath.Join(c.dir, "n3", part)
+		if _, err := os.Stat(path); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.RemoveAll(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.mustOpen("n3")
+	c.mustMembers("q", names...)
+	until(t, "all nodes vote on the catalog", func() bool { return len(c.all["n1"].catalog.Voters()) == 3 })
+	n := c.all["n3"]
+	until(t, "nothing is in doubt", func() bool { return len(n.host.Unproven()) == 0 && n.catalog.Doubt() == nil })
+	now, _ := c.all["n1"].View().NodeByName("n3")
+	if anew := !bytes.Equal(now.Identity, old.Identity); anew != rejoin {
+		t.Errorf("it has joined anew: %v", anew)
+	}
+	publish(1)
+	c.mustAgree()
+	c.crash("n1")
+	late := c.mustClient("n3")
+	until(t, "everything is there", func() bool {
+		info, err := late.count("q")
+		return err == nil && info.Ready == 61
+	})
+}
+
+// The only node of a cluster that has lost its past does not begin a new one: it
+// says so.
+func TestLostFoldersOfOne(t *testing.T) {
+	for _, lost := range []string{"queues", "catalog"} {
+		c := mustCluster(t, alone)
+		c.stop("n1")
+		for _, part := range []string{lost, "ledger-" + lost} {
+			if err := os.RemoveAll(filepath.Join(c.dir, "n1", part)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n, err := Open(c.config("n1"))
+		if err == nil {
+			c.all["n1"] = n
+			t.Errorf("a node without %s starts", lost)
+			continue
+		}
+		if !strings.Contains(err.Error(), "has lost its "+lost) {
+			t.Errorf("without %s: %v", lost, err)
+		}
+	}
+}
+
+// A flipped bit in a node's file changes nothing: the file has a checksum and a
+// copy, and is whole again afterwards.
+func TestNodeFileFlips(t *testing.T) {
+	dir := t.TempDir()
+	d, err := openDirectory(dir, "n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.learn(7, map[string]member{"n1": {Address: "a:1", Identity: d.kept.Identity}, "n2": {Address: "b:2"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.close(); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, nodeFile)
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at := 0; at < len(whole); at += 3 {
+		for _, file := range []string{path, path + copySuffix} {
+			flipped := bytes.Clone(whole)
+			flipped[at] ^= 1 << (at % 8)
+			if err := os.WriteFile(file, flipped, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			d, err := openDirectory(dir, "n1")
+			if err != nil {
+				t.Fatalf("byte %d of %s: %v", at, filepath.Base(file), err)
+			}
+			if err := d.close(); err != nil {
+				t.Fatal(err)
+			}
+			for _, file := range []string{path, path + copySuffix} {
+				if now, err := os.ReadFile(file); err != nil || !bytes.Equal(now, whole) {
+					t.Fatalf("byte %d: then %s is %q, %v", at, filepath.Base(file), now, err)
+				}
+			}
+		}
+	}
+	for _, file := range []string{path, path + copySuffix} {
+		if err := os.WriteFile(file, whole[1:], 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if d, err := openDirectory(dir, "n1"); err == nil || !strings.Contains(err.Error(), "is damaged") {
+		t.Errorf("both are damaged: %v, %v", d, err)
+	}
+}
