@@ -7,6 +7,7 @@ package fsm
 
 import (
 	"cmp"
+	"iter"
 
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -112,6 +113,8 @@ const (
 	Invalid        // a command no client can cause; it changed nothing
 	Reserved       // get: the queue serves one consumer at a time
 	Late           // the first command of a stream is too old: stamp it with Result.Next
+	NotYet         // get: what is due comes before what there may be; ticks do it, ask again
+	Crowded        // consume, get: the queue has as many consumers as it may
 )
 
 // Result answers one command.
@@ -141,6 +144,9 @@ type Effects struct {
 	// Released are log indexes whose last live message has gone. Every
 	// replica frees their payloads.
 	Released []uint64
+	// Rest is more of the same, of a queue that has ended: as many as it had
+	// live. It reads what the machine has let go, and nobody else has. nil: none.
+	Rest iter.Seq[uint64]
 	// Outbox: there are dead letters to route or to forward.
 	Outbox bool
 	// Gone: the queue has ended by itself (lease, auto-delete, delete); its

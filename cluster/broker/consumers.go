@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"sync"
 
+	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
@@ -81,14 +82,7 @@ func (b *Broker) consumers(req *peerpb.ConsumersRequest) *peerpb.ConsumersReply 
 		if g == nil || g.Leading() == 0 {
 			continue
 		}
-		now := b.config.Clock()
-		g.View(func(m *queue.Machine) {
-			for c := range m.Consumers() {
-				if c.Status != queue.Cancelled {
-					r.Consumers = append(r.Consumers, describeConsumer(m, &c, max(now, m.Clock())))
-				}
-			}
-		})
+		r.Consumers = append(r.Consumers, consumersOf(g, b.config.Clock())...)
 	}
 	for _, s := range b.allSessions() {
 		if d := s.describe(); d != nil {
@@ -98,11 +92,33 @@ func (b *Broker) consumers(req *peerpb.ConsumersRequest) *peerpb.ConsumersReply 
 	return r
 }
 
-func describeConsumer(m *queue.Machine, c *queue.Consumer, now fsm.Time) *peerpb.QueueConsumer {
+// listAtOnce is how many consumers are listed while a queue waits.
+const listAtOnce = 512
+
+// consumersOf lists the consumers of a queue, piece by piece.
+func consumersOf(g *group.Group, now fsm.Time) (all []*peerpb.QueueConsumer) {
+	var list []queue.Consumer
+	for place, more := uint64(0), true; more; {
+		var singleActive bool
+		list, more = list[:0], false
+		g.View(func(m *queue.Machine) {
+			list, place = m.ConsumersAfter(place, listAtOnce, list)
+			more, now, singleActive = place != 0, max(now, m.Clock()), m.Config().SingleActive
+		})
+		for i := range list {
+			if list[i].Status != queue.Cancelled {
+				all = append(all, describeConsumer(g.Spec().Queue, &list[i], now, singleActive))
+			}
+		}
+	}
+	return all
+}
+
+func describeConsumer(of fsm.QueueID, c *queue.Consumer, now fsm.Time, singleActive bool) *peerpb.QueueConsumer {
 	d := &peerpb.QueueConsumer{
-		Queue: uint64(m.ID()), Node: uint32(c.ID.Session.Node), Boot: c.ID.Session.Boot, Session: c.ID.Session.Num, Number: c.ID.Number,
+		Queue: uint64(of), Node: uint32(c.ID.Session.Node), Boot: c.ID.Session.Boot, Session: c.ID.Session.Num, Number: c.ID.Number,
 		Tag: c.Tag, Prefetch: c.Prefetch, Priority: c.Priority, NoAck: c.NoAck, Exclusive: c.Exclusive, Status: c.Status.String(),
-		Active: c.Active, SingleActive: m.Config().SingleActive,
+		Active: c.Active, SingleActive: singleActive,
 		Held: uint64(c.Held), TimedOut: uint64(c.TimedOut), LateAcks: c.LateAcks,
 		TimeoutPlusOne: uint64(c.Timeout + 1), OwnTimeout: c.OwnTimeout, NextDeadline: int64(c.FirstDeadline),
 	}

@@ -107,10 +107,15 @@ func (b *Broker) peek(req *peerpb.PeekRequest) *peerpb.PeekReply {
 	var list []queue.Message
 	now := g.Now()
 	r.Leader = true
-	g.View(func(m *queue.Machine) {
-		r.Gone = m.Stats().Phase != queue.Active
-		list, r.More = m.Peek(queue.Place(req.Place), req.After, int(req.Limit), now)
-	})
+	p := queue.NewPeek(queue.Place(req.Place), req.After, int(req.Limit), now)
+	for done := false; !done; {
+		done = true // unless the machine says otherwise
+		g.View(func(m *queue.Machine) {
+			r.Gone = m.Stats().Phase != queue.Active
+			done = p.Step(m)
+		})
+	}
+	list, r.More = p.Result()
 	bytes := 0
 	for i := range list {
 		x := &list[i]

@@ -74,11 +74,24 @@ func (g *Group) applyAll(logs []*raft.Log) (deadline fsm.Time, ticked, lead bool
 	}
 	if lead {
 		g.outgoing.add(&g.effects)
-	} else if len(g.effects.Released) > 0 {
-		g.release(g.effects.Released)
+	} else {
+		g.freeOnly(&g.effects)
 	}
 	g.effects.Reset()
 	return g.machine.NextDeadline(), ticked, lead
+}
+
+// freeOnly is what a follower does of effects. What a queue that has ended leaves
+// may be much: that is freed where work is done. The caller holds g.mu.
+func (g *Group) freeOnly(e *fsm.Effects) {
+	if len(e.Released) > 0 {
+		g.release(e.Released)
+	}
+	if e.Rest != nil {
+		g.outgoing.lock()
+		defer g.outgoing.unlockAndRun(g)
+		g.outgoing.next.rest = e.Rest
+	}
 }
 
 // Apply performs one entry.

@@ -1,6 +1,7 @@
 package group
 
 import (
+	"iter"
 	"slices"
 	"sync"
 
@@ -23,6 +24,12 @@ const DeliveryWeight = 128
 // than one delivery: who asks asks again from there.
 const maxResync = 1 << 20
 
+// maxHeld is as many deliveries as may be in such an answer, and one more.
+const maxHeld = maxResync/DeliveryWeight + 1
+
+// releaseAtOnce is how many entries of a queue that has ended are freed at a time.
+const releaseAtOnce = 1024
+
 // Work is what one or more entries want done outside, in log order. A get's
 // delivery stands in Deliveries; its outcome in Outcomes: do deliveries first.
 // Payloads of deliveries can be read until the work is done (Group.Payload).
@@ -35,10 +42,11 @@ type Work struct {
 	// DeadLetters are to be sent once. Their payloads can be read, too.
 	DeadLetters []fsm.DeadLetter
 	Resyncs     []Resynced
-	released    []uint64 // entries to free once the work is done
-	Outbox      bool     // dead letters wait
-	Gone        bool     // the queue has ended
-	Silence     bool     // what the queue takes for silent has changed
+	released    []uint64         // entries to free once the work is done
+	rest        iter.Seq[uint64] // and these, of a queue that has ended; nil: none
+	Outbox      bool             // dead letters wait
+	Gone        bool             // the queue has ended
+	Silence     bool             // what the queue takes for silent has changed
 }
 
 // Resynced is what a consumer held after some delivery when the machine was
@@ -57,7 +65,7 @@ type Resynced struct {
 
 func (w *Work) empty() bool {
 	return len(w.Outcomes) == 0 && len(w.Deliveries) == 0 && len(w.Timeouts) == 0 && len(w.LateAcks) == 0 && len(w.DeadLetters) == 0 &&
-		len(w.Cancelled) == 0 && len(w.Resyncs) == 0 && len(w.released) == 0 && !w.Outbox && !w.Gone && !w.Silence
+		len(w.Cancelled) == 0 && len(w.Resyncs) == 0 && len(w.released) == 0 && w.rest == nil && !w.Outbox && !w.Gone && !w.Silence
 }
 
 func (w *Work) reset() {
@@ -113,6 +121,9 @@ func (o *outgoing) add(e *fsm.Effects) {
 	w.LateAcks = append(w.LateAcks, e.LateAcks...)
 	w.Cancelled = append(w.Cancelled, e.Cancelled...)
 	w.released = append(w.released, e.Released...)
+	if e.Rest != nil {
+		w.rest = e.Rest
+	}
 	w.Outbox = w.Outbox || e.Outbox
 	w.Gone = w.Gone || e.Gone
 	w.Silence = w.Silence || e.Silence
@@ -163,6 +174,21 @@ func (g *Group) perform(w *Work) {
 	if len(w.released) > 0 {
 		g.Guard("free payloads", func() { g.release(w.released) })
 	}
+	if w.rest != nil {
+		g.Guard("free payloads", func() { g.releaseAll(w.rest) })
+	}
+}
+
+// releaseAll is release for as many as a queue may have had.
+func (g *Group) releaseAll(indexes iter.Seq[uint64]) {
+	var some []uint64
+	for index := range indexes {
+		if some = append(some, index); len(some) == releaseAtOnce {
+			g.release(some)
+			some = some[:0]
+		}
+	}
+	g.release(some)
 }
 
 // wait returns when no work is being performed.
@@ -183,7 +209,7 @@ func (g *Group) Resync(to fsm.ConsumerID, after uint64) {
 	}
 	held := effectsPool.Get().(*fsm.Effects)
 	defer effectsPool.Put(held)
-	g.machine.Held(to, after, held)
+	g.machine.Held(to, after, maxHeld, held)
 	r := resynced(to, held.Deliveries, g.machine.Newest(to))
 	g.outgoing.lock()
 	g.outgoing.next.Timeouts = append(g.outgoing.next.Timeouts, held.Timeouts...)

@@ -140,7 +140,7 @@ func compareHeld(d *diffs, q *model, m *queue.Machine) {
 			}
 		}
 		var eff fsm.Effects
-		m.Held(c.id, after, &eff)
+		m.Held(c.id, after, len(want), &eff)
 		var notices []fsm.Timeout
 		if len(c.timedOut) > 0 && !c.cancelled {
 			notices = append(notices, q.timeoutNotice(c, c.timedOut))
@@ -225,8 +225,8 @@ const (
 
 // The bounds of the rules, and small ones, which short histories reach.
 var (
-	rules = queue.Bounds{Before: 64, Tick: 4096, Drops: 4096, Sweep: 16384, HandOuts: 2048}
-	small = queue.Bounds{Before: 1, Tick: 3, Drops: 2, Sweep: 3, HandOuts: 2}
+	rules = queue.Bounds{Before: 64, Tick: 4096, Drops: 4096, Sweep: 16384, HandOuts: 2048, Consumers: 8192}
+	small = queue.Bounds{Before: 1, Tick: 3, Drops: 2, Sweep: 3, HandOuts: 2, Consumers: 9}
 )
 
 func newMachine() *queue.Machine {

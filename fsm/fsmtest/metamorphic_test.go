@@ -74,7 +74,7 @@ func extraTicks(t *rapid.T, g *generator, m *queue.Machine, e entry) {
 		var eff fsm.Effects
 		meta := fsm.Meta{Index: e.index - spare/2 + uint64(i), Term: e.term, Now: now}
 		m.Apply(meta, &logpb.Command{Kind: logpb.Command_TICK}, &eff)
-		if len(eff.Deliveries)+len(eff.Timeouts)+len(eff.Cancelled)+len(eff.Released) > 0 || eff.Gone || eff.Outbox {
+		if len(eff.Deliveries)+len(eff.Timeouts)+len(eff.Cancelled)+len(released(&eff)) > 0 || eff.Gone || eff.Outbox {
 			t.Fatalf("a tick that is not due causes %+v", eff)
 		}
 	}

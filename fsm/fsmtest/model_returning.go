@@ -66,10 +66,11 @@ func (q *model) bringBack(k logpb.Command_Kind) {
 	left := q.bounds.Before
 	switch k {
 	case logpb.Command_TICK:
-		left = q.budget
+		left = min(q.budget, q.bounds.Back())
 	case logpb.Command_NODE_DOWN, logpb.Command_SESSION_DOWN:
-		left = q.bounds.Tick
+		left = q.bounds.Back()
 	}
+	most := left
 	for ; left > 0 && q.ending() != nil; left-- {
 		s := q.ending()
 		if c := q.newestConsumer(s.id); c != nil {
@@ -102,7 +103,7 @@ func (q *model) bringBack(k logpb.Command_Kind) {
 	slices.SortFunc(lost, func(a, b *message) int { return cmp.Compare(a.seq, b.seq) })
 	q.giveBack(lost, false)
 	if k == logpb.Command_TICK {
-		q.budget = left
+		q.budget -= most - left
 	}
 }
 
@@ -140,7 +141,7 @@ func (q *model) goOn(k logpb.Command_Kind) {
 	switch k {
 	case logpb.Command_SETTLE_DEAD:
 	case logpb.Command_TICK:
-		q.endGone(q.bounds.Tick)
+		q.endGone(q.bounds.Back())
 	default:
 		q.endGone(q.bounds.Before)
 	}

@@ -254,6 +254,9 @@ func (q *model) consume(s *session, c *logpb.Consume) fsm.Result {
 	if c.Exclusive && q.config.SingleActive {
 		return fsm.Result{Code: fsm.InUse}
 	}
+	if have == nil && len(q.consumers) >= q.bounds.Consumers {
+		return fsm.Result{Code: fsm.Crowded}
+	}
 	var inTheWay []*consumer
 	for _, other := range q.consumers {
 		if other != have && other.id.Number != 0 && !other.cancelled && !q.isDown(other.id.Session) && (c.Exclusive || other.exclusive) {
@@ -362,12 +365,21 @@ func (q *model) get(s *session, g *logpb.Get) fsm.Result {
 		return fsm.Result{Code: fsm.Reserved}
 	}
 	q.lastUsed, q.active = q.clock, q.clock
+	if q.ending() != nil {
+		return fsm.Result{Code: fsm.NotYet}
+	}
 	x := q.nextWaiting()
 	if x == nil {
+		if y := q.nextScheduled(); q.count(ready)+q.count(returned) > 0 || len(q.coming()) > 0 || y != nil && y.dueAt <= q.clock {
+			return fsm.Result{Code: fsm.NotYet}
+		}
 		return fsm.Result{Code: fsm.Empty}
 	}
 	id := fsm.ConsumerID{Session: s.id}
 	c := q.consumer(id)
+	if c == nil && len(q.consumers) >= q.bounds.Consumers {
+		return fsm.Result{Code: fsm.Crowded}
+	}
 	if c == nil {
 		c = &consumer{id: id, next: 1}
 		q.consumers = append(q.consumers, c)

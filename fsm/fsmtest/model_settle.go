@@ -301,7 +301,7 @@ func (q *model) settleDead(s *logpb.SettleDead) fsm.Result {
 	}
 	if s.Gone {
 		t.gone = true
-		q.endGone(q.bounds.Tick)
+		q.endGone(q.bounds.Back())
 		return fsm.Result{}
 	}
 	for n := q.bounds.Tick; n > 0 && t.settled < min(s.Upto, t.next-1); n-- {

@@ -27,11 +27,7 @@ func (q *model) nodeSilent(n *logpb.NodeSilent) fsm.Result {
 			return cmp.Or(cmp.Compare(a.of.Node, b.of.Node), cmp.Compare(a.of.Boot, b.of.Boot))
 		})
 	}
-	all := slices.Clone(q.consumers)
-	slices.SortFunc(all, func(a, b *consumer) int {
-		return cmp.Or(a.id.Session.Compare(b.id.Session), cmp.Compare(a.id.Number, b.id.Number))
-	})
-	for _, c := range all {
+	for _, c := range q.consumers {
 		if !q.hasCredit(c) {
 			q.unserve(c)
 		}

@@ -164,7 +164,15 @@ func (r *trial) compareEffects(d *diffs, name string, m *queue.Machine, e entry)
 	equal(d, "dead letter by the replica that is "+name, r.eff.DeadLetters, eff.DeadLetters, sameDeadLetter)
 	equal(d, "timeout by the replica that is "+name, r.eff.Timeouts, eff.Timeouts, sameTimeout)
 	equal(d, "cancelled by the replica that is "+name, r.eff.Cancelled, eff.Cancelled, identical[fsm.ConsumerID])
-	equal(d, "released by the replica that is "+name, r.eff.Released, eff.Released, identical[uint64])
+	equal(d, "released by the replica that is "+name, released(&r.eff), released(&eff), identical[uint64])
+}
+
+// released are all entries that effects release.
+func released(eff *fsm.Effects) []uint64 {
+	if eff.Rest == nil {
+		return eff.Released
+	}
+	return slices.AppendSeq(slices.Clone(eff.Released), eff.Rest)
 }
 
 func applyAll(m *queue.Machine, e entry) (results []fsm.Result, eff fsm.Effects) {
@@ -190,7 +198,7 @@ func (r *trial) compareReleased(d *diffs) {
 			want = append(want, index)
 		}
 	}
-	got := slices.Sorted(slices.Values(r.eff.Released))
+	got := slices.Sorted(slices.Values(released(&r.eff)))
 	for i, index := range got {
 		if i > 0 && got[i-1] == index && index != own {
 			d.add("released twice", want, got)

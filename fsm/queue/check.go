@@ -334,8 +334,10 @@ func (k *checker) service() {
 		}
 	}
 	k.single()
-	for i, l := range m.levels {
-		k.that(i == 0 || m.levels[i-1].priority > l.priority, "levels are out of order")
+	for at, p := range m.levels.all() {
+		l := *p
+		k.that(at == levelKey(l.priority), "level %d is out of order", l.priority)
+		k.that(l.first == nil || !at.before(m.top), "level %d is overlooked", l.priority)
 		k.that(l.members > 0 && l.members == members[l], "level %d: %d members", l.priority, l.members)
 		var prev *consumer
 		for c := l.first; c != nil; c = c.nextRing {
@@ -348,7 +350,7 @@ func (k *checker) service() {
 		}
 		k.that(l.last == prev, "level %d: the tail is wrong", l.priority)
 	}
-	k.that(serviced == m.serviced && len(members) == len(m.levels), "services are miscounted")
+	k.that(serviced == m.serviced && len(members) == m.levels.len(), "services are miscounted")
 	if h := m.front(); serviced > 0 && h != 0 {
 		next, _ := m.NextDue()
 		k.that(m.messages.get(h).due(m.clock) || next <= max(m.clock, 1), "a message waits although somebody has credit")

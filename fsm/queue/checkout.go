@@ -96,7 +96,21 @@ func (m *Machine) lift(taken []checkout) {
 	}
 }
 
-// get takes one message for a session. With no-ack it is settled at once.
+// mayHave reports whether a queue from which first hands out nothing may have
+// something all the same: behind what no command so far could expire, make
+// ready, or bring back.
+func (m *Machine) mayHave() bool {
+	if m.timed() > 0 {
+		if next, _ := m.nextTimed(); next.at <= m.clock {
+			return true
+		}
+	}
+	return m.front() != 0 || m.unfinished()
+}
+
+// get takes one message for a session. With no-ack it is settled at once. A
+// queue is empty when there is nothing, and not when to find that out is more
+// than one command may do.
 func (m *Machine) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Result {
 	if s == nil {
 		return fsm.Result{Code: fsm.NoSession}
@@ -105,12 +119,19 @@ func (m *Machine) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Result {
 		return fsm.Result{Code: fsm.Reserved}
 	}
 	m.lastUsed, m.active = m.clock, m.clock
-	h := m.first(eff)
-	if h == 0 {
-		return fsm.Result{Code: fsm.Empty}
+	if m.ending > 0 {
+		return fsm.Result{Code: fsm.NotYet} // something older may be about to come back
 	}
+	h := m.first(eff)
 	c := s.consumer(0)
-	if c == nil {
+	switch {
+	case h == 0 && m.mayHave():
+		return fsm.Result{Code: fsm.NotYet}
+	case h == 0:
+		return fsm.Result{Code: fsm.Empty}
+	case c == nil && m.crowded():
+		return fsm.Result{Code: fsm.Crowded}
+	case c == nil:
 		c = m.register(s, 0)
 	}
 	m.renewSilence(s)

@@ -1,8 +1,6 @@
 package queue
 
 import (
-	"slices"
-
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -18,6 +16,9 @@ func (m *Machine) consume(s *session, cmd *logpb.Consume, eff *fsm.Effects) fsm.
 	}
 	if cmd.Exclusive && m.config.SingleActive {
 		return fsm.Result{Code: fsm.InUse}
+	}
+	if c == nil && m.crowded() {
+		return fsm.Result{Code: fsm.Crowded}
 	}
 	if cmd.Exclusive || m.exclusive != nil && m.exclusive != c {
 		if !m.replaceable(c) {
@@ -58,15 +59,18 @@ func (m *Machine) replaceable(c *consumer) bool {
 // revokeAllBut cancels all consumers but c, which are replaceable. They are
 // told when their node is heard.
 func (m *Machine) revokeAllBut(c *consumer, eff *fsm.Effects) {
-	for _, o := range slices.Clone(m.consumers) {
+	var revoked []*consumer
+	for _, o := range m.consumers {
+		m.steps++
 		if o == c || o.level == nil || o.session.life.over {
 			continue
 		}
 		m.retire(o)
 		o.revoked = true
 		eff.Cancelled = append(eff.Cancelled, o.id)
-		m.dismissIfDone(o)
+		revoked = append(revoked, o)
 	}
+	m.dismiss(revoked...)
 }
 
 // cancel ends the service of a consumer. What it holds stays with it.

@@ -73,13 +73,18 @@ func (c *consumer) credit() int {
 	return limit - c.held.len()
 }
 
+// levelKey is the place of a priority among the levels: the highest is first.
+func levelKey(priority int32) key { return key{at: -fsm.Time(priority)} }
+
 // join puts c into the level of its priority.
 func (m *Machine) join(c *consumer) {
-	i, ok := slices.BinarySearchFunc(m.levels, c.priority, func(l *level, p int32) int { return cmp.Compare(p, l.priority) })
-	if !ok {
-		m.levels = slices.Insert(m.levels, i, &level{priority: c.priority})
+	at := levelKey(c.priority)
+	if l := m.levels.get(at); l != nil {
+		c.level = *l
+	} else {
+		c.level = &level{priority: c.priority}
+		m.levels.put(at, c.level)
 	}
-	c.level = m.levels[i]
 	c.level.members++
 	m.contested = true
 }
@@ -94,7 +99,7 @@ func (m *Machine) leave(c *consumer) {
 	c.level = nil
 	m.contested = true
 	if l.members--; l.members == 0 {
-		m.levels = slices.DeleteFunc(m.levels, func(o *level) bool { return o == l })
+		m.levels.remove(levelKey(l.priority))
 	}
 }
 
@@ -120,6 +125,9 @@ func (m *Machine) serve(c *consumer) {
 	}
 	l.last = c
 	m.serviced++
+	if at := levelKey(l.priority); at.before(m.top) {
+		m.top = at
+	}
 }
 
 // suspend takes c out of its ring.
@@ -147,12 +155,14 @@ func (m *Machine) nextConsumer() *consumer {
 	if m.serviced == 0 {
 		return nil
 	}
-	for _, l := range m.levels {
-		if l.first != nil {
-			return l.first
+	for at, l := range m.levels.from(m.top) {
+		m.steps++
+		if c := (*l).first; c != nil {
+			m.top = at
+			return c
 		}
 	}
-	return nil
+	panic("nobody is in the ring of any level")
 }
 
 // register adds a consumer of s to the tables.
@@ -210,44 +220,70 @@ func (m *Machine) unregister(c *consumer) {
 // to count what they settle late, or to tell that they are revoked.
 const lateConsumers = 64
 
+// crowded reports whether the queue has as many consumers as it may.
+func (m *Machine) crowded() bool { return len(m.consumers) >= m.bounds.Consumers }
+
 // dismissIfDone lets a cancelled consumer go that owes nothing more: it holds
 // nothing. It is remembered while something of it is late, and if it is revoked.
 func (m *Machine) dismissIfDone(c *consumer) {
-	if !c.cancelled || c.held.len() > 0 {
-		return
-	}
-	if !c.dismissed {
-		c.dismissed = true
-		m.attached--
-	}
-	if len(c.late) == 0 && !c.revoked {
-		m.erase(c)
-		return
-	}
-	kept, oldest := 0, (*consumer)(nil)
-	for _, o := range c.session.consumers {
-		if o.dismissed {
-			kept++
-			if oldest == nil {
-				oldest = o
-			}
-		}
-	}
-	if kept > lateConsumers {
-		m.erase(oldest)
+	if c.cancelled && c.held.len() == 0 {
+		m.dismiss(c)
 	}
 }
 
-// erase takes a consumer that holds nothing out of the tables.
-func (m *Machine) erase(c *consumer) {
-	s := c.session
-	m.unregister(c)
-	if i, ok := s.search(c.id.Number); ok {
-		s.consumers = slices.Delete(s.consumers, i, i+1)
+// dismiss is dismissIfDone for many consumers: of all sessions one pass.
+func (m *Machine) dismiss(done ...*consumer) {
+	var sessions []*session
+	for _, c := range done {
+		if !c.cancelled || c.held.len() > 0 {
+			continue
+		}
+		if !c.dismissed {
+			c.dismissed = true
+			m.attached--
+		}
+		if s := c.session; !s.thinning {
+			s.thinning = true
+			sessions = append(sessions, s)
+		}
 	}
-	i := m.position(c)
-	m.consumers = slices.Delete(m.consumers, i, i+1)
+	erased := 0
+	for _, s := range sessions {
+		s.thinning = false
+		erased += m.thin(s)
+	}
+	if erased > 0 {
+		m.dropEnded()
+	}
 }
+
+// thin unregisters the dismissed consumers of a session but for the newest ones
+// that are to be remembered, and returns how many.
+func (m *Machine) thin(s *session) (erased int) {
+	surplus := -lateConsumers
+	for _, c := range s.consumers {
+		if c.dismissed && c.remembered() {
+			surplus++
+		}
+	}
+	m.steps += len(s.consumers)
+	s.consumers = slices.DeleteFunc(s.consumers, func(c *consumer) bool {
+		if !c.dismissed || c.remembered() && surplus <= 0 {
+			return false
+		}
+		if c.remembered() {
+			surplus--
+		}
+		erased++
+		m.unregister(c)
+		return true
+	})
+	return erased
+}
+
+// remembered reports whether there is something to tell of c although it holds
+// nothing.
+func (c *consumer) remembered() bool { return len(c.late) > 0 || c.revoked }
 
 // timeout is the consumer timeout for the next delivery to c; false: none.
 func (m *Machine) timeout(c *consumer) (fsm.Millis, bool) {

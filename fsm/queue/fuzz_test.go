@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/quorate/quorate/fsm"
@@ -189,6 +190,11 @@ func play(t testing.TB, data []byte, restoreEvery int) *Machine {
 		cmd := s.step()
 		var effA, effB fsm.Effects
 		rA, rB := a.Apply(s.meta, cmd, &effA), b.Apply(s.meta, cmd, &effB)
+		for _, eff := range []*fsm.Effects{&effA, &effB} {
+			if eff.Rest != nil {
+				eff.Released, eff.Rest = slices.AppendSeq(eff.Released, eff.Rest), nil
+			}
+		}
 		if rA != rB || !reflect.DeepEqual(effA, effB) {
 			t.Fatalf("step %d: %v\n%v %+v\n%v %+v\n%s", n, cmd, rA, effA, rB, effB, a)
 		}

@@ -90,7 +90,7 @@ func (m *Machine) dismissAll(eff *fsm.Effects) {
 		m.detach(c, false)
 	}
 	m.consumers, m.attached, m.serving, m.getsHeld = nil, 0, 0, 0
-	m.exclusive, m.levels, m.serviced = nil, nil, 0
+	m.exclusive, m.levels, m.top, m.serviced = nil, sorted[*level]{}, key{}, 0
 	m.single, m.quiescing = nil, false
 	m.sessions, m.lives, m.ending = map[fsm.SessionID]*session{}, sorted[*life]{}, 0
 	m.recent, m.silent = nil, nil
@@ -99,14 +99,16 @@ func (m *Machine) dismissAll(eff *fsm.Effects) {
 
 // vanish drops everything at once.
 func (m *Machine) vanish(eff *fsm.Effects) {
+	m.steps += len(m.consumers)
 	for _, c := range m.consumers {
 		if c.status() != Cancelled && !c.isGets() {
 			eff.Cancelled = append(eff.Cancelled, c.id)
 		}
 	}
 	m.counters.DeadDropped += m.letters()
-	for index := range m.live.indexes() {
-		eff.Released = append(eff.Released, index)
+	if m.live.len() > 0 {
+		live := m.live
+		eff.Rest = live.indexes()
 	}
 	m.clear()
 	m.phase, m.goneAt = Gone, 0

@@ -52,7 +52,7 @@ func TestExpiryIsBounded(t *testing.T) {
 	d.meta.Index++
 	d.meta.Session = taker
 	d.eff.Reset()
-	if r := d.m.Apply(d.meta, &d.cmd, &d.eff); r.Code != fsm.Empty || len(d.eff.Deliveries) != 0 {
+	if r := d.m.Apply(d.meta, &d.cmd, &d.eff); r.Code != fsm.NotYet || len(d.eff.Deliveries) != 0 {
 		t.Fatalf("got %+v, %v", r, d.eff.Deliveries)
 	}
 	d.mustReady(t, n-3*dueBefore+1)

@@ -24,6 +24,10 @@ const (
 	// handOutsAtOnce bounds how many messages one command hands out.
 	handOutsAtOnce = 2048
 
+	// maxConsumers bounds the consumers of a queue, gets and cancelled ones that
+	// still owe included: some commands look at all of them.
+	maxConsumers = 8192
+
 	// defaultDeliveryLimit holds until the first Configure.
 	defaultDeliveryLimit = 20
 )
@@ -80,10 +84,11 @@ type Machine struct {
 	getsHeld  int         // messages held by gets
 	exclusive *consumer
 	returning sorted[*returning]
-	levels    []*level  // highest priority first
-	serviced  int       // consumers in rings
-	single    *consumer // that alone is served, see elect; nil: nobody can be
-	quiescing bool      // single gets nothing new
+	levels    sorted[*level] // by priority, highest first
+	top       key            // no level before has anybody in its ring
+	serviced  int            // consumers in rings
+	single    *consumer      // that alone is served, see elect; nil: nobody can be
+	quiescing bool           // single gets nothing new
 
 	unrouted uint32    // first letter of the outbox without a route
 	targets  []*target // by id
@@ -113,9 +118,17 @@ type Bounds struct {
 	Drops    int // messages dropped from the head of a queue that is too long
 	Sweep    int // purged messages that a tick or a purge forgets
 	HandOuts int // messages handed out
+	// Consumers is how many a queue may have, gets and cancelled ones that still
+	// owe included: to look at each of them is what any command may do.
+	Consumers int
 }
 
-var defaultBounds = Bounds{dueBefore, dueInTick, dropsAtOnce, sweepInTick, handOutsAtOnce}
+var defaultBounds = Bounds{dueBefore, dueInTick, dropsAtOnce, sweepInTick, handOutsAtOnce, maxConsumers}
+
+// Back is how many deliveries a tick, or what ends a session or a node, brings
+// back, and how many transfers to targets that are gone it ends. Each may be a
+// death, which costs twice what other actions do.
+func (b Bounds) Back() int { return (b.Tick + 1) / 2 }
 
 // SetBounds is for tests, before the first command.
 func (m *Machine) SetBounds(b Bounds) { m.bounds = b }
@@ -154,7 +167,7 @@ func (m *Machine) clear() {
 	m.sessions, m.lives, m.ending, m.recent = map[fsm.SessionID]*session{}, sorted[*life]{}, 0, nil
 	m.ended, m.isEnded, m.dead, m.silent = deque[ended]{}, map[fsm.SessionID]bool{}, nil, nil
 	m.consumers, m.attached, m.serving, m.getsHeld = nil, 0, 0, 0
-	m.exclusive, m.levels, m.serviced = nil, nil, 0
+	m.exclusive, m.levels, m.top, m.serviced = nil, sorted[*level]{}, key{}, 0
 	m.single, m.quiescing = nil, false
 	m.unrouted, m.targets, m.gone = 0, nil, 0
 }
@@ -211,7 +224,7 @@ func (m *Machine) goOn(kind logpb.Command_Kind, eff *fsm.Effects) {
 	switch {
 	case m.gone == 0 || kind == logpb.Command_SETTLE_DEAD:
 	case kind == logpb.Command_TICK:
-		m.endGone(m.bounds.Tick, eff)
+		m.endGone(m.bounds.Back(), eff)
 	default:
 		m.endGone(m.bounds.Before, eff)
 	}
@@ -289,10 +302,10 @@ func (m *Machine) Resume(eff *fsm.Effects) {
 	eff.Outbox = eff.Outbox || m.letters() > 0
 }
 
-// Held appends the deliveries that a consumer holds with an ID above after,
-// ascending, and the notice of what was taken from it and is not settled: it
-// may have got lost. Number 0 stands for the gets of a session.
-func (m *Machine) Held(to fsm.ConsumerID, after uint64, eff *fsm.Effects) {
+// Held appends the first deliveries that a consumer holds with an ID above
+// after, up to limit, ascending, and the notice of what was taken from it and is
+// not settled: it may have got lost. Number 0 stands for the gets of a session.
+func (m *Machine) Held(to fsm.ConsumerID, after uint64, limit int, eff *fsm.Effects) {
 	s := m.sessions[to.Session]
 	if s == nil || s.life.over {
 		return
@@ -313,6 +326,9 @@ func (m *Machine) Held(to fsm.ConsumerID, after uint64, eff *fsm.Effects) {
 		return
 	}
 	for h := range c.held.from(after + 1) {
+		if limit--; limit < 0 {
+			return
+		}
 		d := m.delivery(c, h)
 		if c.isGets() {
 			d.Ready = m.readyCount()

@@ -7,90 +7,153 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// peekWalk bounds how many messages a Peek walks over.
-const peekWalk = 100_000
+const (
+	// peekWalk bounds how many messages a Peek walks over, and how many
+	// consumers.
+	peekWalk = 100_000
 
-// Peek returns up to limit messages that are Ready (returned ones included),
-// CheckedOut, Scheduled or Delayed, by number, of those with a number above
-// after. Messages that have expired at now are left out. more says that there
-// may be others behind the last one. It walks over the first 100,000 messages
-// of the place: those behind them are not shown.
-func (m *Machine) Peek(in Place, after uint64, limit int, now fsm.Time) (list []Message, more bool) {
-	p := peek{m: m, after: after, now: now, left: peekWalk}
+	// peekStep bounds it for one step.
+	peekStep = 2048
+)
+
+// Peek looks for messages that are Ready (returned ones included), CheckedOut,
+// Scheduled or Delayed, by number, of those with a number above some. Messages
+// that have expired are left out. It walks over the first 100,000 messages of
+// the place, some at a time: those behind them are not shown. Between two steps
+// others may have the machine: of what comes or goes meanwhile some is shown.
+type Peek struct {
+	in    Place
+	after uint64
+	limit int
+	now   fsm.Time
+	left  int // messages and consumers to walk over
+
+	lists []int // still to walk over
+	here  int   // found in the first of them
+	// The message of that list to go on with, 0: the first; and its number.
+	at     uint32
+	seq    uint64
+	purged uint64 // messages the machine had purged by then
+
+	holder, delivery uint64 // go on behind this delivery of this consumer
+	found            []Message
+}
+
+// NewPeek returns a Peek for up to limit messages of a place with a number above
+// after, none of which has expired at now.
+func NewPeek(in Place, after uint64, limit int, now fsm.Time) *Peek {
+	p := &Peek{in: in, after: after, limit: limit, now: now, left: peekWalk}
 	switch in {
 	case Ready:
-		for no := range returnedList { // each is in the order of the numbers
-			p.walk(no, limit+1)
+		for no := range returnedList {
+			p.lists = append(p.lists, no)
 		}
-		p.walk(returnedList, peekWalk)
+		p.lists = append(p.lists, returnedList)
 	case Scheduled:
-		p.walk(scheduledList, peekWalk)
+		p.lists = []int{scheduledList}
 	case Delayed:
-		p.walk(delayedList, peekWalk)
-	case CheckedOut:
-		p.held()
+		p.lists = []int{delayedList}
 	}
-	slices.SortFunc(p.found, func(a, b peeked) int { return cmp.Compare(a.seq, b.seq) })
-	more = len(p.found) > limit
-	for _, f := range p.found[:min(limit, len(p.found))] {
-		d := m.describeMessage(f.h)
-		if f.c != nil {
-			d.Holder, d.Delivery, d.Deadline = f.c.id, f.held.id, m.heldUntil(f.held.deadline)
-		}
-		list = append(list, d)
+	return p
+}
+
+// Step goes on, and reports whether that was all.
+func (p *Peek) Step(m *Machine) (done bool) {
+	n := min(peekStep, p.left)
+	p.left -= n
+	if p.in == CheckedOut {
+		n = p.held(m, n)
+	} else {
+		n = p.walk(m, n)
 	}
-	return list, more
+	p.cut()
+	return n > 0 || p.left == 0
 }
 
-// peek is a walk for Peek.
-type peek struct {
-	m     *Machine
-	after uint64
-	now   fsm.Time
-	left  int // steps
-	found []peeked
+// Result is what has been found. more says that there may be others behind the
+// last one.
+func (p *Peek) Result() (list []Message, more bool) {
+	p.sort()
+	n := min(p.limit, len(p.found))
+	return p.found[:n], len(p.found) > n
 }
 
-type peeked struct {
-	seq  uint64
-	h    uint32
-	c    *consumer // nil: nobody holds it
-	held checkout
+// sort puts what was found in order, and leaves out what was found twice.
+func (p *Peek) sort() {
+	slices.SortFunc(p.found, func(a, b Message) int { return cmp.Compare(a.Seq, b.Seq) })
+	p.found = slices.CompactFunc(p.found, func(a, b Message) bool { return a.Seq == b.Seq })
 }
 
-// walk finds up to limit messages of one list.
-func (p *peek) walk(no, limit int) {
-	for h := p.m.lists[no].head; h != 0 && limit > 0 && p.left > 0; h = p.m.messages.get(h).next {
-		if p.take(peeked{h: h}) {
-			limit--
-		}
+// cut forgets what will not be shown, when that is much.
+func (p *Peek) cut() {
+	if len(p.found) > 2*(p.limit+1) {
+		p.sort()
+		p.found = p.found[:min(p.limit+1, len(p.found))]
 	}
 }
 
-// held finds what consumers hold.
-func (p *peek) held() {
-	for _, c := range p.m.consumers {
-		for held := range c.held.from(0) {
-			if p.left == 0 {
-				return
+// walk goes on with the lists, over up to n messages. It returns how many it
+// might have gone on for: 0 if there are more. Lists of ready messages are in
+// the order of the numbers, so that the first ones will do.
+func (p *Peek) walk(m *Machine, n int) (left int) {
+	for ; len(p.lists) > 0; p.lists, p.at, p.here = p.lists[1:], 0, 0 {
+		no := p.lists[0]
+		for h := p.resume(m, no); h != 0 && (no >= returnedList || p.here <= p.limit); h = m.messages.get(h).next {
+			if n == 0 {
+				p.at, p.seq, p.purged = h, m.messages.get(h).seq, m.counters.Purged
+				return 0
 			}
-			p.take(peeked{h: held.handle, c: c, held: held})
+			n--
+			if x := m.describeMessage(h); p.shows(&x) {
+				p.here++
+				p.found = append(p.found, x)
+			}
 		}
 	}
+	return max(n, 1)
 }
 
-// take takes a message if it is to be shown.
-func (p *peek) take(f peeked) bool {
-	p.left--
-	x := p.m.messages.get(f.h)
-	expireAt := x.expireAt
-	if x.place == Scheduled || x.place == Delayed {
-		expireAt = p.m.rareOf(f.h).expireAt
+// resume returns the message of a list to go on with: where the last step ended,
+// if that one is still there, or else the first.
+func (p *Peek) resume(m *Machine, no int) uint32 {
+	if h := p.at; h != 0 && p.purged == m.counters.Purged && int(h) < m.messages.top {
+		if x := m.messages.get(h); x.seq == p.seq && x.place != CheckedOut && x.list() == no {
+			return h
+		}
 	}
-	if x.seq <= p.after || expireAt != 0 && expireAt <= p.now {
-		return false
+	p.here = 0
+	return m.lists[no].head
+}
+
+// held goes on with what consumers hold, as walk does.
+func (p *Peek) held(m *Machine, n int) (left int) {
+	i, _ := slices.BinarySearchFunc(m.consumers, p.holder, func(c *consumer, r uint64) int { return cmp.Compare(c.registered, r) })
+	for ; i < len(m.consumers); i++ {
+		c := m.consumers[i]
+		if c.registered != p.holder {
+			p.holder, p.delivery = c.registered, 0
+		}
+		for held := range c.held.from(p.delivery + 1) {
+			if n == 0 {
+				return 0
+			}
+			n--
+			p.delivery = held.id
+			x := m.describeMessage(held.handle)
+			x.Holder, x.Delivery, x.Deadline = c.id, held.id, m.heldUntil(held.deadline)
+			if p.shows(&x) {
+				p.found = append(p.found, x)
+			}
+		}
+		if n == 0 {
+			return 0
+		}
+		n--
 	}
-	f.seq = x.seq
-	p.found = append(p.found, f)
-	return true
+	return max(n, 1)
+}
+
+// shows reports whether a message is to be shown.
+func (p *Peek) shows(x *Message) bool {
+	return x.Seq > p.after && (x.ExpireAt == 0 || x.ExpireAt > p.now)
 }

@@ -54,10 +54,11 @@ func (m *Machine) bringBack(kind logpb.Command_Kind, eff *fsm.Effects) {
 	left := m.bounds.Before
 	switch kind {
 	case logpb.Command_TICK:
-		left = m.budget
+		left = min(m.budget, m.bounds.Back())
 	case logpb.Command_NODE_DOWN, logpb.Command_SESSION_DOWN:
-		left = m.bounds.Tick
+		left = m.bounds.Back()
 	}
+	most := left
 	left -= m.endDown(left)
 	if m.ending == 0 {
 		left -= m.finishSettling(left, eff)
@@ -66,7 +67,7 @@ func (m *Machine) bringBack(kind logpb.Command_Kind, eff *fsm.Effects) {
 	m.giveBack(m.taken, true, eff)
 	m.taken = m.taken[:0]
 	if kind == logpb.Command_TICK {
-		m.budget = left
+		m.budget -= most - left
 	}
 }
 
@@ -171,5 +172,6 @@ func (m *Machine) endSession(s *session, n int) (done int) {
 
 // dropEnded takes consumers out of the table whose sessions have ended.
 func (m *Machine) dropEnded() {
+	m.steps += len(m.consumers)
 	m.consumers = slices.DeleteFunc(m.consumers, func(c *consumer) bool { return c.session == nil })
 }

@@ -166,7 +166,7 @@ func (m *Machine) settleDead(cmd *logpb.SettleDead, eff *fsm.Effects) fsm.Result
 			t.gone = true
 			m.gone++
 		}
-		m.endGone(m.bounds.Tick, eff)
+		m.endGone(m.bounds.Back(), eff)
 		return fsm.Result{}
 	}
 	upto := min(cmd.Upto, t.next-1, t.settled+uint64(m.bounds.Tick))

@@ -3,6 +3,7 @@ package queue
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -104,7 +105,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		return s.m.String()
 	case "held":
 		var eff fsm.Effects
-		s.m.Held(fsm.ConsumerID{Session: a.session(), Number: a.number("consumer", 0)}, a.number("after", 0), &eff)
+		s.m.Held(fsm.ConsumerID{Session: a.session(), Number: a.number("consumer", 0)}, a.number("after", 0), int(a.number("limit", 100)), &eff)
 		return effectsText(&eff)
 	case "resume":
 		var eff fsm.Effects
@@ -367,7 +368,7 @@ func (s *script) deaths(a arguments) []*logpb.Death {
 var codeTexts = map[fsm.Code]string{
 	fsm.OK: "ok", fsm.Empty: "empty", fsm.Gap: "gap", fsm.Gone: "gone", fsm.InUse: "in-use", fsm.NotEmpty: "not-empty",
 	fsm.NoSession: "no-session", fsm.Rejected: "rejected", fsm.NotFound: "not-found", fsm.Invalid: "invalid",
-	fsm.Reserved: "reserved",
+	fsm.Reserved: "reserved", fsm.Late: "late", fsm.NotYet: "not-yet", fsm.Crowded: "crowded",
 }
 
 func resultText(r fsm.Result) string {
@@ -415,8 +416,12 @@ func effectsText(eff *fsm.Effects) string {
 	for _, c := range eff.Cancelled {
 		fmt.Fprintf(&b, "cancelled %s:%d\n", sessionText(c.Session), c.Number)
 	}
-	if len(eff.Released) > 0 {
-		fmt.Fprintf(&b, "released %v\n", eff.Released)
+	released := eff.Released
+	if eff.Rest != nil {
+		released = slices.AppendSeq(released, eff.Rest)
+	}
+	if len(released) > 0 {
+		fmt.Fprintf(&b, "released %v\n", released)
 	}
 	if eff.Outbox {
 		b.WriteString("outbox\n")

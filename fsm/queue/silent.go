@@ -50,10 +50,9 @@ func (m *Machine) nodeSilent(cmd *logpb.NodeSilent, eff *fsm.Effects) fsm.Result
 	}
 	if l := m.lives.get(of.key()); l != nil {
 		(*l).silent = !ok
-		for _, s := range (*l).sessions.all() {
+		for _, c := range m.consumers {
 			m.steps++
-			for _, c := range (*s).consumers {
-				m.steps++
+			if c.session.life == *l {
 				m.refresh(c)
 			}
 		}
@@ -93,27 +92,24 @@ func (m *Machine) isOverdue(s *session) bool {
 
 // endSilences takes what sessions hold whose nodes have been silent for too long.
 func (m *Machine) endSilences() {
+	over := false
 	for i := range m.silent {
-		x := &m.silent[i]
-		if x.until == 0 || m.heldUntil(x.until) > m.clock {
-			continue
-		}
-		x.until, m.contested = 0, true
-		l := m.lives.get(x.of.key())
-		if l == nil {
-			continue
-		}
-		for _, s := range (*l).sessions.all() {
-			m.steps++
-			for _, c := range slices.Clone((*s).consumers) {
-				m.steps++
-				if c.held.len() > 0 {
-					m.detach(c, false)
-					m.dismissIfDone(c)
-				}
-			}
+		if x := &m.silent[i]; x.until != 0 && m.heldUntil(x.until) <= m.clock {
+			x.until, m.contested, over = 0, true, true
 		}
 	}
+	if !over {
+		return
+	}
+	var done []*consumer
+	for _, c := range m.consumers {
+		m.steps++
+		if c.held.len() > 0 && m.isOverdue(c.session) {
+			m.detach(c, false)
+			done = append(done, c)
+		}
+	}
+	m.dismiss(done...)
 }
 
 // SilentNodes lists the lives of nodes that are taken to be silent, ascending.

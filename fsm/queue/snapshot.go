@@ -98,7 +98,8 @@ func (m *Machine) head() *logpb.QueueSnapshot {
 			Session: r.of.Session.Proto(), Consumer: r.of.Number, Order: r.order, Outcome: uint32(r.outcome), Failed: r.failed,
 		})
 	}
-	for _, l := range m.levels {
+	for _, p := range m.levels.all() {
+		l := *p
 		for c := l.first; c != nil; c = c.nextRing {
 			h.Service = append(h.Service, uint32(m.position(c)))
 		}

@@ -1,7 +1,9 @@
 package queue
 
 import (
+	"cmp"
 	"iter"
+	"slices"
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
@@ -60,6 +62,23 @@ func (m *Machine) Consumers() iter.Seq[Consumer] {
 	}
 }
 
+// ConsumersAfter appends to list up to limit consumers that follow behind a
+// place in the order of registration, which is 0 at first, and returns the place
+// of the last one; 0: there are no more. So others may have the machine between
+// two pieces of a long list.
+func (m *Machine) ConsumersAfter(place uint64, limit int, list []Consumer) (_ []Consumer, last uint64) {
+	i, _ := slices.BinarySearchFunc(m.consumers, place+1, func(c *consumer, r uint64) int { return cmp.Compare(c.registered, r) })
+	for _, c := range m.consumers[i:] {
+		if limit--; limit < 0 {
+			return list, last
+		}
+		if last = c.registered; !c.isGets() {
+			list = append(list, m.describe(c))
+		}
+	}
+	return list, 0
+}
+
 // Lateness says how many consumers have not settled what was taken back from
 // them, and when the oldest message in anybody's hands was handed out; 0:
 // nobody holds any, or that is not known.
@@ -68,11 +87,11 @@ func (m *Machine) Lateness() (timedOut int, oldest fsm.Time) {
 		if len(c.late) > 0 && !c.cancelled && !c.isGets() {
 			timedOut++
 		}
-		for held := range c.held.from(0) {
-			if held.since != 0 && (oldest == 0 || held.since < oldest) {
-				oldest = held.since
-			}
-			break
+		if c.held.len() == 0 {
+			continue
+		}
+		if _, first := c.held.first(); first.since != 0 && (oldest == 0 || first.since < oldest) {
+			oldest = first.since
 		}
 	}
 	return timedOut, oldest

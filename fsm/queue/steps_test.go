@@ -2,7 +2,7 @@ package queue
 
 import (
 	"runtime"
-	"syscall"
+	"slices"
 	"testing"
 	"time"
 
@@ -23,17 +23,6 @@ func holder(n int) fsm.SessionID { return fsm.SessionID{Node: 3, Boot: 1, Num: u
 
 func newFull(n int, config *logpb.QueueConfig) *full {
 	return &full{driver: newDriver(config), n: n}
-}
-
-// processorTime is what the thread has used, if the system tells: a busy
-// machine does not make a command longer.
-func processorTime() time.Duration {
-	const thread = 1 // RUSAGE_THREAD of Linux
-	var u syscall.Rusage
-	if syscall.Getrusage(thread, &u) != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // run applies a command, and then ticks until nothing is due, and notes the
@@ -78,12 +67,15 @@ func (f *full) publish(t testing.TB, ttlPlusOne uint64) {
 	}
 }
 
-// longRuns are the commands that could take long, each behind what it needs.
-var longRuns = []struct {
+// longRun is a command that could take long, behind what it needs.
+type longRun struct {
 	name   string
 	config *logpb.QueueConfig
 	run    func(t testing.TB, f *full)
-}{
+}
+
+// longRuns are the commands that could take long, each behind what it needs.
+var longRuns = []longRun{
 	{"consume without prefetch", &logpb.QueueConfig{DeliveryLimit: 20}, func(t testing.TB, f *full) {
 		f.publish(t, 0)
 		f.hold(t, 1)
@@ -107,7 +99,7 @@ var longRuns = []struct {
 	}},
 	{"many sessions of a node", &logpb.QueueConfig{DeliveryLimit: 20}, func(t testing.TB, f *full) {
 		for s := range f.n / 10 {
-			f.run(t, holder(s), &logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{Consumer: 1, Prefetch: 2}})
+			f.one(t, holder(s), &logpb.Command{Kind: logpb.Command_TOUCH})
 		}
 		f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_NODE_DOWN, NodeDown: &logpb.NodeDown{Node: 3, Boot: 1}})
 	}},
@@ -142,13 +134,6 @@ var longRuns = []struct {
 		}
 		f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_SCHEDULE, Schedule: &logpb.Schedule{Message: 5}})
 	}},
-	{"stale times", &logpb.QueueConfig{DeliveryLimit: 20}, func(t testing.TB, f *full) {
-		f.enqueue(t, 101)
-		f.publish(t, 3_600_001)
-		f.hold(t, 16)
-		f.meta.Now += 100
-		f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_TICK})
-	}},
 	{"target gone", &logpb.QueueConfig{DeadLetter: true}, func(t testing.TB, f *full) {
 		f.publish(t, 2)
 		f.meta.Now += 10
@@ -168,6 +153,102 @@ var longRuns = []struct {
 	}},
 }
 
+// crowd registers as many consumers as a queue may have: each of a session of
+// its own, or all of one session.
+func (f *full) crowd(t testing.TB, sessions bool, c *logpb.Consume) int {
+	n := min(f.n, maxConsumers-1)
+	for i := range n {
+		c.Consumer = 1
+		s := holder(i)
+		if !sessions {
+			c.Consumer, s = uint64(i+1), holder(0)
+		}
+		f.one(t, s, &logpb.Command{Kind: logpb.Command_CONSUME, Consume: c})
+	}
+	return n
+}
+
+// hear has a queue learn that nothing is heard from the node of the holders any
+// more, or that it is back, and notes the longest step with the steps before.
+func (f *full) hear(t testing.TB, back bool) {
+	longest, steps := f.longest, f.steps
+	f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_NODE_SILENT, NodeSilent: &logpb.NodeSilent{Node: 3, Boot: 1, Back: back}})
+	f.longest, f.steps = max(f.longest, longest), max(f.steps, steps)
+}
+
+// wait lets time pass, and notes the longest step with the steps before.
+func (f *full) wait(t testing.TB, d fsm.Millis) {
+	longest, steps := f.longest, f.steps
+	f.meta.Now = f.meta.Now.Add(d)
+	f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_TICK})
+	f.longest, f.steps = max(f.longest, longest), max(f.steps, steps)
+}
+
+// crowds are what could take long because of many consumers.
+var crowds = []longRun{
+	{"consumers of a session", &logpb.QueueConfig{DeliveryLimit: 20}, func(t testing.TB, f *full) {
+		f.publish(t, 0)
+		f.crowd(t, false, &logpb.Consume{Prefetch: 2})
+		f.run(t, holder(0), &logpb.Command{Kind: logpb.Command_SESSION_DOWN})
+	}},
+	{"consumers of a silent node", &logpb.QueueConfig{DeliveryLimit: 20, DisconnectedTimeoutPlusOne: 11}, func(t testing.TB, f *full) {
+		f.publish(t, 0)
+		f.crowd(t, true, &logpb.Consume{Prefetch: 2})
+		f.steps, f.longest = 0, 0
+		f.hear(t, false)
+		f.wait(t, 10)
+		f.hear(t, true)
+	}},
+	{"an exclusive consumer in the place of many", &logpb.QueueConfig{DeliveryLimit: 20, DisconnectedTimeoutPlusOne: 11}, func(t testing.TB, f *full) {
+		f.crowd(t, false, &logpb.Consume{Prefetch: 2})
+		f.hear(t, false)
+		f.wait(t, 10)
+		f.run(t, taker, &logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{Consumer: 1, Exclusive: true}})
+	}},
+	{"single active consumer", &logpb.QueueConfig{DeliveryLimit: 20, DisconnectedTimeoutPlusOne: 11}, func(t testing.TB, f *full) {
+		f.crowd(t, true, &logpb.Consume{Prefetch: 2})
+		f.publish(t, 0)
+		f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_CONFIGURE, Configure: &logpb.Configure{
+			Config: &logpb.QueueConfig{SingleActive: true, DeliveryLimit: 20, DisconnectedTimeoutPlusOne: 11},
+		}})
+		longest, steps := f.longest, f.steps
+		f.run(t, holder(0), &logpb.Command{Kind: logpb.Command_SESSION_DOWN})
+		f.longest, f.steps = max(f.longest, longest), max(f.steps, steps)
+		f.hear(t, false)
+		f.wait(t, 10)
+		f.hear(t, true)
+	}},
+	{"a priority for each consumer", &logpb.QueueConfig{DeliveryLimit: 20}, func(t testing.TB, f *full) {
+		for i := range min(f.n, maxConsumers-1) {
+			f.one(t, holder(i), &logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{Consumer: 1, Prefetch: 1, Priority: int32(i)}})
+		}
+		f.hear(t, false)
+		f.publish(t, 0)
+		f.steps, f.longest = 0, 0
+		f.hear(t, true)
+		longest, steps := f.longest, f.steps
+		f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_NODE_DOWN, NodeDown: &logpb.NodeDown{Node: 3, Boot: 1}})
+		f.longest, f.steps = max(f.longest, longest), max(f.steps, steps)
+	}},
+	{"cancelled consumers that are late", &logpb.QueueConfig{DeliveryLimit: 20, ConsumerTimeoutPlusOne: 11}, func(t testing.TB, f *full) {
+		n := f.crowd(t, false, &logpb.Consume{Prefetch: 1})
+		for range n {
+			f.enqueue(t, 0)
+		}
+		for i := range n {
+			f.one(t, holder(0), &logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: uint64(i + 1)}})
+		}
+		f.steps, f.longest = 0, 0
+		f.wait(t, 20)
+	}},
+	{"delete", &logpb.QueueConfig{}, func(t testing.TB, f *full) {
+		f.publish(t, 0)
+		f.crowd(t, true, &logpb.Consume{Prefetch: 2})
+		f.meta.Index++
+		f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_DELETE, Delete: &logpb.Delete{}})
+	}},
+}
+
 // TestStepsAreBounded: whatever a queue holds, no command takes more steps than
 // a few for each of those it may take, and what is left is done by ticks.
 func TestStepsAreBounded(t *testing.T) {
@@ -179,21 +260,34 @@ func TestStepsAreBounded(t *testing.T) {
 			if c.name == "purge" {
 				most = 2 * sweepInTick
 			}
-			if f.steps > most {
-				t.Errorf("%d steps, the most is %d", f.steps, most)
-			}
-			mustCheck(t, f.m)
-			if f.m.unfinished() {
-				t.Error("something is left, and nothing due")
-			}
+			f.mustHaveDone(t, most)
 		})
+	}
+	for _, c := range crowds {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFull(20_000, c.config)
+			c.run(t, f)
+			f.mustHaveDone(t, 6*dueInTick+4*maxConsumers)
+		})
+	}
+}
+
+// mustHaveDone: no command took more than most steps, and nothing is left.
+func (f *full) mustHaveDone(t *testing.T, most int) {
+	t.Helper()
+	if f.steps > most {
+		t.Errorf("%d steps, the most is %d", f.steps, most)
+	}
+	mustCheck(t, f.m)
+	if f.m.unfinished() {
+		t.Error("something is left, and nothing due")
 	}
 }
 
 // BenchmarkLongest is the longest single command of each kind at a million
 // messages: what it does itself, and the ticks that go on with it.
 func BenchmarkLongest(b *testing.B) {
-	for _, c := range longRuns {
+	for _, c := range slices.Concat(longRuns, crowds) {
 		b.Run(c.name, func(b *testing.B) {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()

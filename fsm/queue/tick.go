@@ -16,14 +16,17 @@ func (m *Machine) tick(eff *fsm.Effects) fsm.Result {
 	}
 	due := m.takeOverdue()
 	m.taken = m.taken[:0]
+	var late []*consumer
 	for len(due) > 0 {
 		n := 1
 		for n < len(due) && due[n].c == due[0].c {
 			n++
 		}
 		m.timeOut(due[0].c, due[:n], eff)
+		late = append(late, due[0].c)
 		due = due[n:]
 	}
+	m.dismiss(late...)
 	m.endSilences()
 	return fsm.Result{}
 }
@@ -85,5 +88,4 @@ func (m *Machine) timeOut(c *consumer, due []overdue, eff *fsm.Effects) {
 	slices.SortFunc(c.late, func(a, b lateness) int { return cmp.Compare(a.id, b.id) })
 	m.contested = true
 	m.refresh(c)
-	m.dismissIfDone(c)
 }
