@@ -32,9 +32,10 @@ func (n *Node) figures() metrics.Figures {
 	f.TimedOut, f.LateAcks = n.broker.Lateness()
 	f.ExchangesExpired = n.expired.Load()
 	f.Quarantined, f.GroupPanics = len(n.host.Quarantined()), n.host.Panics()
-	f.PeerPanics, f.LoopPanics = n.mesh.Panics(), n.panics.Load()
 	f.DiskHung, f.DiskHangs, f.DiskWaiting = n.watchdog.hung.Load(), n.watchdog.hangs.Load(), n.watchdog.disk.Waiting()
 	f.Stalled, f.LongestStall = n.watchdog.pulse.Stalls()
+	f.PeerPanics, f.LoopPanics, f.BrokerPanics = n.mesh.Panics(), n.panics.Load(), n.broker.Panics()
+	f.OddAnswers = n.broker.OddAnswers()
 	f.Deaths, f.LostOnce = n.host.Deaths(), n.broker.LostOnce()
 	return f
 }

@@ -19,16 +19,17 @@ const (
 	inExclusiveUse
 	notEmpty
 	reserved
+	crowded
 	noneWaits // the message that a command is about is not there
 )
 
 // meanings lists every answer that the commands of clients may be given.
 // NoSession is not in it: it ends the lane, and the client's channel.
 var meanings = map[logpb.Command_Kind]map[fsm.Code]meaning{
-	logpb.Command_CONSUME: {fsm.OK: success, fsm.Gone: queueGone, fsm.InUse: inExclusiveUse},
+	logpb.Command_CONSUME: {fsm.OK: success, fsm.Gone: queueGone, fsm.InUse: inExclusiveUse, fsm.Crowded: crowded},
 	// What is to be over is over.
 	logpb.Command_CANCEL:   {fsm.OK: success, fsm.Gone: success, fsm.NotFound: success},
-	logpb.Command_GET:      {fsm.OK: success, fsm.Empty: success, fsm.Gone: queueGone, fsm.Reserved: reserved},
+	logpb.Command_GET:      {fsm.OK: success, fsm.Empty: success, fsm.NotYet: success, fsm.Gone: queueGone, fsm.Reserved: reserved, fsm.Crowded: crowded},
 	logpb.Command_PURGE:    {fsm.OK: success, fsm.Gone: queueGone},
 	logpb.Command_DELETE:   {fsm.OK: success, fsm.Gone: success, fsm.InUse: inUse, fsm.NotEmpty: notEmpty},
 	logpb.Command_TOUCH:    {fsm.OK: success, fsm.Gone: queueGone},
@@ -56,6 +57,8 @@ func (b *Broker) answerError(kind logpb.Command_Kind, q *catalog.Queue, code fsm
 	case reserved:
 		return fsm.Refuse(fsm.Locked, "cannot obtain access to locked "+q.String()+
 			". basic.get operations are not supported by \"quorum\" queues with single active consumer")
+	case crowded:
+		return fsm.Refuse(fsm.Precondition, q.String()+" has as many consumers as a queue may have")
 	case noneWaits:
 		return errNoneWaits
 	}

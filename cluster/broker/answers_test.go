@@ -18,16 +18,16 @@ func TestAnswerTable(t *testing.T) {
 	q := w.mustQueue("q")
 	type table map[fsm.Code]fsm.Kind // 0: success
 	for kind, want := range map[logpb.Command_Kind]table{
-		logpb.Command_CONSUME:   {fsm.OK: 0, fsm.Gone: fsm.NotFoundKind, fsm.InUse: fsm.AccessRefused},
+		logpb.Command_CONSUME:   {fsm.OK: 0, fsm.Gone: fsm.NotFoundKind, fsm.InUse: fsm.AccessRefused, fsm.Crowded: fsm.Precondition},
 		logpb.Command_CANCEL:    {fsm.OK: 0, fsm.Gone: 0, fsm.NotFound: 0},
-		logpb.Command_GET:       {fsm.OK: 0, fsm.Empty: 0, fsm.Gone: fsm.NotFoundKind, fsm.Reserved: fsm.Locked},
+		logpb.Command_GET:       {fsm.OK: 0, fsm.Empty: 0, fsm.NotYet: 0, fsm.Gone: fsm.NotFoundKind, fsm.Reserved: fsm.Locked, fsm.Crowded: fsm.Precondition},
 		logpb.Command_PURGE:     {fsm.OK: 0, fsm.Gone: fsm.NotFoundKind},
 		logpb.Command_DELETE:    {fsm.OK: 0, fsm.Gone: 0, fsm.InUse: fsm.Precondition, fsm.NotEmpty: fsm.Precondition},
 		logpb.Command_TOUCH:     {fsm.OK: 0, fsm.Gone: fsm.NotFoundKind},
 		logpb.Command_SCHEDULE:  {fsm.OK: 0, fsm.NotFound: fsm.NotFoundKind, fsm.Gone: fsm.NotFoundKind},
 		logpb.Command_CONFIGURE: {}, // none of a client's
 	} {
-		for c := fsm.OK; c <= fsm.Late; c++ {
+		for c := fsm.OK; c <= fsm.Crowded; c++ {
 			want, listed := want[c]
 			switch {
 			case listed:
@@ -79,7 +79,7 @@ func TestRequestsTellAnswers(t *testing.T) {
 		target.submit = func(_ string, b group.Batch) bool {
 			for _, c := range commands(t, b) {
 				id := fsm.SessionFrom(c.Session)
-				w.broker.spawn(func() { w.broker.answer("n1", q.ID, id, []group.Outcome{code(c.Seq, fsm.Invalid)}) })
+				w.broker.spawn("answer", func() { w.broker.answer("n1", q.ID, id, []group.Outcome{code(c.Seq, fsm.Invalid)}) })
 			}
 			return true
 		}

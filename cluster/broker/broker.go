@@ -157,7 +157,8 @@ type Broker struct {
 	// Messages, of queues while this node led them.
 	timedOut, lateAcks atomic.Uint64
 
-	odd atomic.Uint64 // answers that no command should be given
+	odd    atomic.Uint64 // answers that no command should be given
+	panics atomic.Uint64 // see contain
 
 	logins loginCache
 	uses   uses
@@ -211,7 +212,7 @@ func (b *Broker) Serve(self fsm.NodeID, boot uint64) {
 	b.boot.Store(boot)
 	b.self.Store(uint32(self))
 	b.served = b.now()
-	b.spawn(b.watch)
+	b.spawn("watch", b.watch)
 }
 
 // isSelf reports whether n is this node.
@@ -232,12 +233,13 @@ func (b *Broker) Close() {
 }
 
 // spawn runs f on a goroutine that Close waits for, and reports so; not any
-// more once the broker closes.
-func (b *Broker) spawn(f func()) bool {
+// more once the broker closes. A panic ends f, and nothing else: what others
+// wait for f has to release by defer.
+func (b *Broker) spawn(doing string, f func()) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.closed {
-		b.done.Go(f)
+		b.done.Go(func() { b.guard(doing, f) })
 	}
 	return !b.closed
 }
@@ -313,7 +315,7 @@ func (b *Broker) target(q *catalog.Queue) *target {
 	if isOver(b.view(), q.ID) {
 		// It was told before t was made: who asks has an older view. Locks of
 		// sessions may be held here.
-		b.spawn(func() { b.QueueGone(q.ID) })
+		b.spawn("end a queue", func() { b.QueueGone(q.ID) })
 	}
 	return t
 }
@@ -361,7 +363,7 @@ func (b *Broker) DropMissing() {
 // tries again until that is done or somebody else leads the queue.
 func (b *Broker) removeGone(g *group.Group) {
 	spec := g.Spec()
-	b.spawn(func() {
+	b.spawn("remove the record of a queue", func() {
 		ctx, cancel := b.whileOpen()
 		defer cancel()
 		q, ok := b.view().QueueByID(spec.Queue)

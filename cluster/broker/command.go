@@ -52,7 +52,11 @@ func (s *Session) command(v *catalog.View, p *fsm.Publish) {
 	case l.lost:
 		s.commandDone(a, fsm.Result{Code: fsm.NoSession})
 	default:
-		a.late = time.AfterFunc(commandWait, func() { s.giveUp(a, q, l.target) })
+		a.late = time.AfterFunc(commandWait, func() {
+			if !s.broker().guard("give a command up", func() { s.giveUp(a, q, l.target) }) {
+				s.fail()
+			}
+		})
 		l.add(&logpb.Command{Kind: logpb.Command_SCHEDULE, Schedule: c}, op{asked: a})
 	}
 	s.release()

@@ -53,7 +53,7 @@ func (b *Broker) Consumers(ctx context.Context, ids ...fsm.QueueID) []Consumer {
 	var asked sync.WaitGroup
 	for _, p := range b.mesh.Peers() {
 		if b.mesh.Alive(p.Node) {
-			asked.Go(func() { note(p.Node, b.askConsumers(ctx, p.Node, req)) })
+			b.inParallel(&asked, "list consumers", func() { note(p.Node, b.askConsumers(ctx, p.Node, req)) })
 		}
 	}
 	note(b.config.Node, b.consumers(req))

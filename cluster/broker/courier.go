@@ -139,6 +139,9 @@ func (c *courier) lost(l *lane) {
 	c.drop(l)
 }
 
+// failed is lost: what is on its way is gone.
+func (c *courier) failed(l *lane) { c.lost(l) }
+
 // restart ends all streams: they belong to a boot that is over.
 func (c *courier) restart() {
 	c.mu.Lock()

@@ -141,7 +141,7 @@ func (f *forwarder) kick() {
 	f.running = f.running || start
 	f.mu.Unlock()
 	if start {
-		f.broker.spawn(f.run)
+		f.broker.spawn("forward dead letters", f.run)
 	}
 }
 
@@ -580,4 +580,16 @@ func (f *forwarder) lost(l *lane) {
 	f.broker.slog.Error("target refuses the dead letters of a queue",
 		"queue", f.group.Spec().Name, "target", uint64(l.target.id))
 	l.abandon()
+}
+
+// failed ends the forwarder: another one begins where the log says. The lock is
+// held.
+func (f *forwarder) failed(l *lane) {
+	l.abandon()
+	f.broker.spawn("forward dead letters anew", func() {
+		f.broker.dropForwarder(f.group.Spec().Queue)
+		if g, ok := f.group.(*group.Group); ok {
+			f.broker.forward(g)
+		}
+	})
 }

@@ -130,7 +130,7 @@ func (b *Broker) watchSuspects(now int64) {
 			b.suspects.forget(node, s) // it has registered anew
 		case n.Dead || !s.restarted && b.mesh.RefusedFor(node) < deadAfter:
 		case b.suspects.try(node, now):
-			b.spawn(func() { b.declareDead(n, s.restarted) })
+			b.spawn("declare a node dead", func() { b.declareDead(n, s.restarted) })
 		}
 	}
 }
@@ -185,7 +185,7 @@ func (b *Broker) unheard(ctx context.Context, n *logpb.NodeState) bool {
 		if other.Name == b.config.Node || other.Name == n.Name {
 			continue
 		}
-		asked.Go(func() {
+		b.inParallel(&asked, "ask who hears a node", func() {
 			r, err := peer.Ask[peerpb.HearsReply](ctx, b.mesh, other.Name, kindHears, &peerpb.HearsRequest{Node: n.Name, Incarnation: n.Incarnation})
 			switch {
 			case err != nil:

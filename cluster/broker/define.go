@@ -497,12 +497,9 @@ func (s *Session) Get(ctx context.Context, name string, noAck bool) (fsm.Message
 	if err != nil {
 		return fsm.Message{}, false, err
 	}
-	k, err := s.do(ctx, q, &logpb.Command{Kind: logpb.Command_GET, Get: &logpb.Get{NoAck: noAck}})
+	k, err := s.tryGet(ctx, q, noAck)
 	if err != nil {
 		return fsm.Message{}, false, err
-	}
-	if k.refused != nil {
-		return fsm.Message{}, false, k.refused
 	}
 	if k.got == nil {
 		if k.result.Code == fsm.OK && !noAck {
@@ -511,6 +508,28 @@ func (s *Session) Get(ctx context.Context, name string, noAck bool) (fsm.Message
 		return fsm.Message{}, false, nil
 	}
 	return *k.got, true, nil
+}
+
+// getWait is for how long a get is repeated, in milliseconds.
+const getWait = 10_000
+
+// tryGet asks a queue for a message until that is given, or is known not to be
+// there: a queue that has much to end or to bring back does so first, piece by
+// piece.
+func (s *Session) tryGet(ctx context.Context, q *catalog.Queue, noAck bool) (*call, error) {
+	for end := s.broker().now() + getWait; ; {
+		k, err := s.do(ctx, q, &logpb.Command{Kind: logpb.Command_GET, Get: &logpb.Get{NoAck: noAck}})
+		switch {
+		case err != nil:
+			return nil, err
+		case k.refused != nil:
+			return nil, k.refused
+		case k.result.Code != fsm.NotYet:
+			return k, nil
+		case s.broker().now() > end:
+			return nil, fsm.Refuse(fsm.Precondition, q.String()+" is ending messages that are due; ask again")
+		}
+	}
 }
 
 // Close removes the queues that the connection owns. It counts no more.

@@ -45,25 +45,46 @@ func (s *Session) settledEvent(number uint64, ok bool) {
 // release unlocks the session and makes the calls that wait, unless another
 // goroutine is at it: that one will make these, too.
 func (s *Session) release() {
-	s.routeStrays()
+	defer s.mu.Unlock()
+	if len(s.strays) > 0 && !s.broker().guard("route publishes again", s.routeStrays) {
+		s.strays = nil
+		s.fault()
+	}
 	if s.calling {
-		s.mu.Unlock()
 		return
 	}
 	s.calling = true
+	defer func() { s.calling = false }()
 	for len(s.events) > 0 {
-		batch := s.events
-		s.events = s.spare[:0]
-		s.mu.Unlock()
-		for i := range batch {
-			s.call(&batch[i])
-		}
+		s.callAll()
+	}
+}
+
+// callAll tells the client of the events there are. One that panics ends the
+// session; those behind it are told all the same, for others wait for them. The
+// lock is held, but not while the client is told.
+func (s *Session) callAll() {
+	batch, told, ok := s.events, 0, true
+	s.events = s.spare[:0]
+	s.mu.Unlock()
+	defer func() {
 		clear(batch)
 		s.mu.Lock()
 		s.spare = batch
+		if !ok {
+			s.fault()
+		}
+	}()
+	for told < len(batch) {
+		if !s.broker().guard("tell a client", func() {
+			for told < len(batch) {
+				told++
+				s.call(&batch[told-1])
+			}
+		}) {
+			ok = false
+		}
 	}
-	s.calling = false
-	s.mu.Unlock()
 }
 
 func (s *Session) call(e *event) {

@@ -47,7 +47,7 @@ func (b *Broker) Figures(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueI
 	var asked sync.WaitGroup
 	for _, p := range b.mesh.Peers() {
 		if b.mesh.Alive(p.Node) {
-			asked.Go(func() { note(p.Node, b.askFigures(ctx, p.Node, req)) })
+			b.inParallel(&asked, "read figures", func() { note(p.Node, b.askFigures(ctx, p.Node, req)) })
 		}
 	}
 	note(b.config.Node, b.figures(req))

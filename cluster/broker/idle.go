@@ -44,7 +44,7 @@ func (b *Broker) used(x *catalog.Exchange) {
 	}
 	u.pending[name] = now
 	if !u.running {
-		u.running = b.spawn(b.noteUses)
+		u.running = b.spawn("note uses", b.noteUses)
 	}
 }
 
@@ -76,10 +76,16 @@ func (b *Broker) noteUses() {
 	ctx, cancel := b.whileOpen()
 	defer cancel()
 	u := &b.uses
+	done := false
+	defer func() {
+		if !done {
+			u.rest() // a panic: the next use begins again
+		}
+	}()
 	for {
 		u.mu.Lock()
 		if len(u.pending) == 0 || ctx.Err() != nil {
-			u.running, u.noting = false, nil
+			u.running, u.noting, done = false, nil, true
 			u.mu.Unlock()
 			return
 		}
@@ -97,6 +103,13 @@ func (b *Broker) noteUses() {
 		}
 		cancel()
 	}
+}
+
+// rest notes that nobody tells the catalog of uses any more.
+func (u *uses) rest() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.running, u.noting = false, nil
 }
 
 // TouchExchange is the command that notes the use of an exchange.

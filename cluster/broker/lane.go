@@ -29,6 +29,8 @@ type owner interface {
 	told(l *lane, n told)
 	// lost ends the owner: the queue does not know it any more. The lock is held.
 	lost(l *lane)
+	// failed ends the owner: the lane may be half changed. The lock is held.
+	failed(l *lane)
 }
 
 // lane is the stream of one session's commands to one queue. Commands stay in

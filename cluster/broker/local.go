@@ -60,7 +60,7 @@ func (b *Broker) removeLost() {
 		}
 	}
 	if len(lost) > 0 && b.removing.CompareAndSwap(false, true) {
-		b.spawn(func() {
+		b.spawn("remove lost queues", func() {
 			defer b.removing.Store(false)
 			for _, n := range lost {
 				b.removeLocal(n)

@@ -90,7 +90,7 @@ func (b *Broker) countAll(ctx context.Context, c *Connection) *peerpb.CountsRepl
 		if !b.mesh.Alive(p.Node) {
 			continue
 		}
-		asked.Go(func() {
+		b.inParallel(&asked, "count clients", func() {
 			r, err := peer.Ask[peerpb.CountsReply](ctx, b.mesh, p.Node, kindCounts, req)
 			if err != nil {
 				b.slog.Warn("clients of peer not counted", "node", p.Node, "error", err)

@@ -225,6 +225,13 @@ func (s *Session) lost(l *lane) {
 	s.events = append(s.events, event{kind: eventLost, err: errLost})
 }
 
+// failed ends the session: what a lane of it holds may be half changed. The lock
+// is held.
+func (s *Session) failed(l *lane) {
+	l.abandon()
+	s.fault()
+}
+
 // end ends the session in all queues: it belongs to a boot that is over.
 func (s *Session) end() {
 	s.mu.Lock()
@@ -390,9 +397,9 @@ func (s *Session) Close(ctx context.Context) {
 		return
 	}
 	done := make(chan struct{})
-	s.broker().spawn(func() {
+	s.broker().spawn("end a session", func() {
+		defer close(done)
 		s.finish(calls)
-		close(done)
 	})
 	limit := time.NewTimer(closeWait)
 	defer limit.Stop()

@@ -126,18 +126,26 @@ func (s *Session) awaitFresh() {
 		return
 	}
 	b := s.broker()
-	s.refreshing = b.spawn(func() {
-		ctx, cancel := b.whileOpen()
-		defer cancel()
-		err := b.config.Catalog.Refresh(ctx)
-		s.mu.Lock()
-		s.refreshing = false
-		if err != nil {
-			s.mu.Unlock() // the node stops: what waits stays without an answer
-			return
+	s.refreshing = b.spawn("route publishes again", func() {
+		if !b.guard("route publishes again", s.refreshed) {
+			s.fail()
 		}
-		s.release()
 	})
+}
+
+// refreshed waits until the view is up to date, and goes on with strays.
+func (s *Session) refreshed() {
+	b := s.broker()
+	ctx, cancel := b.whileOpen()
+	defer cancel()
+	err := b.config.Catalog.Refresh(ctx)
+	s.mu.Lock()
+	s.refreshing = false
+	if err != nil {
+		s.mu.Unlock() // the node stops: what waits stays without an answer
+		return
+	}
+	s.release()
 }
 
 // routeStray sends one copy of a publish to those queues that it leads to now

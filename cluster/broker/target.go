@@ -101,7 +101,15 @@ func (t *target) start() {
 	}
 }
 
+// run submits as long as there is something. A panic ends the sessions that use
+// the queue here.
 func (t *target) run() {
+	if !t.broker.guard("submit to a queue", t.submitDirty) {
+		t.rebuild()
+	}
+}
+
+func (t *target) submitDirty() {
 	var lanes []*lane
 	for {
 		t.mu.Lock()
@@ -244,8 +252,12 @@ func (t *target) end() {
 	t.led = make(chan struct{})
 	t.mu.Unlock()
 	for _, l := range lanes {
-		l.finish()
-		l.owner.told(l, told{kind: peerpb.Notice_GONE})
+		if !t.broker.guard("end a queue", func() {
+			l.finish()
+			l.owner.told(l, told{kind: peerpb.Notice_GONE})
+		}) {
+			t.broker.guard("end a queue", l.fail)
+		}
 	}
 }
 

@@ -136,14 +136,14 @@ func (b *Broker) PeerChanged(ev peer.Event) {
 		b.suspects.up(ev.Node, ev.Incarnation)
 		b.unsettled.Store(true)
 		b.greet(ev.Node)
-		b.spawn(func() { b.reap(false) })
+		b.spawn("tell queues of nodes", func() { b.reap(false) })
 		return
 	}
 	b.suspects.down(ev.Node, suspect{incarnation: ev.Incarnation, since: b.now(), restarted: ev.Reason == peer.Restarted})
 	for _, t := range b.allTargets() {
 		t.lose(ev.Node)
 	}
-	b.spawn(func() { b.reap(false) })
+	b.spawn("tell queues of nodes", func() { b.reap(false) })
 }
 
 // greet tells a node that is back what this one leads, and starts over with
@@ -166,40 +166,62 @@ func (b *Broker) greet(node string) {
 func (b *Broker) watch() {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
-	boots := map[uint32]uint64{} // the last ones that are over
-	var watched []*target
-	var sources *catalog.View // with which the ends of sources were looked for
-	looks := 0
+	w := watcher{broker: b, boots: map[uint32]uint64{}}
 	for {
 		select {
 		case <-b.stop:
 			return
 		case <-b.look:
-			if b.newBoots(boots) {
-				b.reap(true)
-			}
-			continue
+			b.guard("look for boots that are over", w.lookAtBoots)
 		case <-tick.C:
+			w.look()
 		}
-		now := b.now()
-		watched = b.watched.more(watched)
-		watched = slices.DeleteFunc(watched, (*target).rest)
-		for _, t := range watched {
-			if b.watchTarget(t, now) {
-				b.spawn(func() { b.findLeader(t) })
-			}
+	}
+}
+
+// watcher is what the watch keeps from one look to the next.
+type watcher struct {
+	broker  *Broker
+	boots   map[uint32]uint64 // the last ones that are over
+	watched []*target
+	sources *catalog.View // with which the ends of sources were looked for
+	looks   int
+}
+
+func (w *watcher) lookAtBoots() {
+	if w.broker.newBoots(w.boots) {
+		w.broker.reap(true)
+	}
+}
+
+// look does all that the watch does once. A panic in one thing leaves the others
+// alone.
+func (w *watcher) look() {
+	b, now := w.broker, w.broker.now()
+	w.watched = b.watched.more(w.watched)
+	w.watched = slices.DeleteFunc(w.watched, (*target).rest)
+	for _, t := range w.watched {
+		if !b.guard("watch a queue", func() { b.watchForLeader(t, now) }) {
+			t.rebuild()
 		}
-		if looks++; looks%lookEvery == 0 {
-			b.watchSuspects(now)
-			if b.unsettled.Load() || looks%reapEvery == 0 { // again, in case a proposal was lost
-				b.reap(false)
-			}
+	}
+	if w.looks++; w.looks%lookEvery == 0 {
+		b.guard("watch suspects", func() { b.watchSuspects(now) })
+		if b.unsettled.Load() || w.looks%reapEvery == 0 { // again, in case a proposal was lost
+			b.guard("tell queues of nodes", func() { b.reap(false) })
 		}
-		if looks%reapEvery == 0 {
-			sources = b.endAllSources(sources)
-		}
-		b.sendAgain()
-		b.kickForwarders()
+	}
+	if w.looks%reapEvery == 0 {
+		b.guard("end sources", func() { w.sources = b.endAllSources(w.sources) })
+	}
+	b.guard("send again", b.sendAgain)
+	b.guard("wake forwarders", b.kickForwarders)
+}
+
+// watchForLeader is watchTarget, and sees to it that somebody asks.
+func (b *Broker) watchForLeader(t *target, now int64) {
+	if b.watchTarget(t, now) {
+		b.spawn("ask for a leader", func() { b.findLeader(t) })
 	}
 }
 
@@ -290,8 +312,8 @@ func (b *Broker) reap(rebooted bool) {
 		return
 	}
 	for _, g := range b.host.Groups() {
-		if g.Leading() != 0 {
-			b.noteNodes(g)
+		if g.Leading() != 0 && !b.guard("tell a queue of nodes", func() { b.noteNodes(g) }) {
+			b.unsettled.Store(true)
 		}
 	}
 	b.removeLost()

@@ -51,6 +51,8 @@ type Figures struct {
 	GroupPanics            uint64        // in work for queues
 	PeerPanics             uint64        // in what other nodes asked for
 	LoopPanics             uint64        // in what the node does of its own accord
+	BrokerPanics           uint64        // in work for clients and for queues that others lead
+	OddAnswers             uint64        // of queues, to commands that are not answered so
 	Lease                  time.Duration // see group.Catalog.LeaseLeft
 	LeasesLost             uint64
 }

@@ -180,11 +180,13 @@ var table = []metric{
 	{"quorate_stall_seconds_max", gauge, nil, "The longest such wait since the node started", one(func(f *Figures) float64 { return f.LongestStall.Seconds() })},
 	{"quorate_quarantined_groups", gauge, nil, "Queues that do not lead on this node because work for them has panicked here, see operations.md", one(func(f *Figures) int { return f.Quarantined })},
 	{"quorate_group_panics_total", counter, nil, "Panics in work for queues on this node, each of which quarantines its queue here", one(func(f *Figures) uint64 { return f.GroupPanics })},
-	{"quorate_panics_total", counter, []string{"where"}, "Panics that ended what they happened in, and nothing else. where: connection (of a client), peer (a message or call of another node), loop (what the node does of its own accord, which goes on after a second)", func(f *Figures, add emit) {
+	{"quorate_panics_total", counter, []string{"where"}, "Panics that ended what they happened in, and nothing else. where: connection (of a client), peer (a message or call of another node), loop (what the node does of its own accord, which goes on after a second), broker (work for channels and dead letters: the channels it was for end)", func(f *Figures, add emit) {
 		add(float64(f.Traffic.Panics), "connection")
 		add(float64(f.PeerPanics), "peer")
 		add(float64(f.LoopPanics), "loop")
+		add(float64(f.BrokerPanics), "broker")
 	}},
+	{"quorate_unexpected_answers_total", counter, nil, "Answers of queues that no command should be given: each is a fault of the program, and was no success", one(func(f *Figures) uint64 { return f.OddAnswers })},
 
 	{"quorate_clock_offset_ms", gauge, nil, "Milliseconds by which this node's wall clock is ahead of the median of all nodes' clocks", func(f *Figures, add emit) {
 		if f.Clock.Sampled {

@@ -1,0 +1,274 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// brittle is a channel whose calls panic as long as it is told so.
+type brittle struct {
+	recorder
+	broken atomic.Bool
+}
+
+func (c *brittle) Settled(first, last uint64, ok bool) {
+	if c.broken.Load() {
+		panic("injected")
+	}
+	c.recorder.Settled(first, last, ok)
+}
+
+// mustEnd: the channel is told once that its session is over, with 541.
+func (r *recorder) mustEnd(t *testing.T) {
+	t.Helper()
+	mustEventually(t, func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return len(r.lost) > 0
+	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.lost) != 1 || !isKind(r.lost[0], fsm.Internal) {
+		t.Errorf("the channel is told %v", r.lost)
+	}
+}
+
+// mustSend publishes on a session, and waits until its lane has submitted that.
+func mustSend(t *testing.T, s *Session, q *catalog.Queue, sent <-chan int) {
+	t.Helper()
+	s.mu.Lock()
+	l := s.lane(q)
+	s.mu.Unlock()
+	publish(s, l, 1, "m")
+	if n := <-sent; n != 1 {
+		t.Errorf("%d commands are submitted", n)
+	}
+}
+
+// A panic while commands are submitted to a queue ends the channels that use it
+// here. Who comes next uses it as ever, and other queues do not notice.
+func TestSubmittingPanics(t *testing.T) {
+	w, c, other := newWorld(t), &recorder{}, &recorder{}
+	s, beside := w.mustSession(c), w.mustSession(other)
+	q, q2 := w.mustQueue("q"), w.mustQueue("q2")
+	target, sent := w.broker.target(q), make(chan int, 9)
+	submit := func(_ string, b group.Batch) bool {
+		sent <- b.Count
+		return true
+	}
+	target.submit = func(string, group.Batch) bool { panic("injected") }
+	w.broker.target(q2).submit = submit
+	target.lead("n1", 1)
+	w.broker.target(q2).lead("n1", 1)
+	s.mu.Lock()
+	l := s.lane(q)
+	s.mu.Unlock()
+	publish(s, l, 1, "m")
+	c.mustEnd(t)
+	if n := w.broker.Panics(); n != 1 {
+		t.Errorf("%d panics counted", n)
+	}
+	mustSend(t, beside, q2, sent)
+	mustEventually(t, func() bool { leader, _, _ := target.leaderNow(); return leader == "" })
+	target.submit = submit
+	target.lead("n1", 1)
+	mustSend(t, w.mustSession(&recorder{}), q, sent)
+	if len(other.lost) != 0 {
+		t.Errorf("another channel is told %v", other.lost)
+	}
+	s.Close(context.Background()) // no lock is kept
+}
+
+// A panic of what a channel does with an event ends that channel. What others
+// wait for is answered all the same.
+func TestTellingPanics(t *testing.T) {
+	w, c := newWorld(t), &brittle{}
+	conn, err := w.broker.Connect(context.Background(), "guest", "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := conn.OpenSession(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := w.mustQueue("q")
+	s.mu.Lock()
+	l := s.lane(q)
+	call := l.addCall(&logpb.Command{Kind: logpb.Command_PURGE})
+	s.mu.Unlock()
+	publish(s, l, 1, "m")
+	publish(s, l, 2, "m")
+	take(l)
+	c.broken.Store(true)
+	s.mu.Lock()
+	s.settledEvent(9, true) // before the answer of the call
+	s.mu.Unlock()
+	tell(l, ok(1, 1))
+	<-call.done
+	c.mustEnd(t)
+	c.broken.Store(false)
+	tell(l, ok(2, 1))
+	if c.settled[1] != 1 || w.broker.Panics() != 1 {
+		t.Errorf("settled %v, %d panics", c.settled, w.broker.Panics())
+	}
+}
+
+// The watch goes on after a panic: over other queues at once, and over the one
+// that it has met once that has been made anew.
+func TestWatchPanics(t *testing.T) {
+	w, c := newWorld(t), &recorder{}
+	q, q2 := w.mustQueue("q"), w.mustQueue("q2")
+	broken, whole := w.broker.target(q), w.broker.target(q2)
+	s := w.mustSession(c)
+	for _, q := range []*catalog.Queue{q, q2} {
+		s.mu.Lock()
+		l := s.lane(q)
+		s.mu.Unlock()
+		publish(s, l, 1, "m")
+	}
+	broken.mu.Lock()
+	broken.lanes[fsm.SessionID{Num: 99}] = &lane{} // of nobody
+	broken.mu.Unlock()
+	look := watcher{broker: w.broker, boots: map[uint32]uint64{}}
+	w.clock.Add(2 * askAfter)
+	look.look()
+	c.mustEnd(t)
+	if n := len(broken.all()); n != 0 || w.broker.Panics() == 0 {
+		t.Errorf("%d lanes are left, %d panics", n, w.broker.Panics())
+	}
+	panics := w.broker.Panics()
+	w.clock.Add(2 * askAfter)
+	look.look()
+	if n := len(look.watched); n != 2 || w.broker.Panics() != panics {
+		t.Errorf("%d queues are watched, %d more panics", n, w.broker.Panics()-panics)
+	}
+	if whole.lane(s.id) == nil {
+		t.Error("another queue has lost its lane")
+	}
+}
+
+// brokenCatalog panics instead of talking to the cluster.
+type brokenCatalog struct {
+	*world
+	broken atomic.Bool
+}
+
+var errOnly = errors.New("once")
+
+func (c *brokenCatalog) Refresh(ctx context.Context) error {
+	if c.broken.Load() {
+		panic("injected")
+	}
+	return c.world.Refresh(ctx)
+}
+
+func (c *brokenCatalog) Note(ctx context.Context, cs ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
+	if c.broken.Swap(false) {
+		panic("injected")
+	}
+	return nil, errOnly
+}
+
+// A panic while a channel's publishes are routed again ends the channel.
+func TestRoutingAgainPanics(t *testing.T) {
+	w, c := newWorld(t), &recorder{}
+	k := &brokenCatalog{world: w}
+	w.broker.config.Catalog = k
+	s := w.mustSession(c)
+	k.broken.Store(true)
+	w.stale.Store(true)
+	s.mu.Lock()
+	s.strays = []stray{{}}
+	s.release()
+	c.mustEnd(t)
+	s.mu.Lock()
+	if s.refreshing || len(s.strays) != 0 || w.broker.Panics() != 1 {
+		t.Errorf("refreshing %v, %d strays, %d panics", s.refreshing, len(s.strays), w.broker.Panics())
+	}
+	s.release()
+}
+
+// A panic while uses are noted does not end that for good.
+func TestNotingPanics(t *testing.T) {
+	w := newWorld(t)
+	k := &brokenCatalog{world: w}
+	w.broker.config.Catalog = k
+	k.broken.Store(true)
+	u := &w.broker.uses
+	for range 2 {
+		u.mu.Lock()
+		u.pending = map[exchangeName]fsm.Time{{"/", "x"}: 1}
+		u.running = w.broker.spawn("note uses", w.broker.noteUses)
+		u.mu.Unlock()
+		mustEventually(t, func() bool {
+			u.mu.Lock()
+			defer u.mu.Unlock()
+			return !u.running && u.noting == nil
+		})
+	}
+	if n := w.broker.Panics(); n != 1 {
+		t.Errorf("%d panics", n)
+	}
+}
+
+// One whose lane panics at the end of a queue does not keep it from the others.
+func TestEndOfQueuePanics(t *testing.T) {
+	w := newWorld(t)
+	q := w.mustQueue("q")
+	target := w.broker.target(q)
+	var channels []*recorder
+	for range 3 {
+		c := &recorder{}
+		channels = append(channels, c)
+		s := w.mustSession(c)
+		s.mu.Lock()
+		l := s.lane(q)
+		l.addCall(&logpb.Command{Kind: logpb.Command_PURGE})
+		s.consumers[4] = &consumer{lane: l}
+		l.consumers[4] = s.consumers[4]
+		s.mu.Unlock()
+	}
+	target.mu.Lock()
+	for i := range uint64(20) { // of nobody
+		target.lanes[fsm.SessionID{Num: 100 + i}] = &lane{}
+	}
+	target.mu.Unlock()
+	w.deleteQueue(q)
+	for i, c := range channels {
+		c.mu.Lock()
+		if len(c.log) != 1 || c.log[0] != "cancelled" {
+			t.Errorf("channel %d is told %v", i, c.log)
+		}
+		c.mu.Unlock()
+	}
+}
+
+// A forwarder whose lane panics is replaced: letters are forwarded again from
+// where the log of their queue says.
+func TestForwarderIsReplaced(t *testing.T) {
+	w := newWorld(t)
+	q := w.mustQueue("q")
+	f := newForwarder(w.broker, newReplicated(q, w))
+	w.broker.forwarders[q.ID] = f
+	to := w.broker.target(w.mustQueue("to"))
+	l := newLane(f, f.id, to)
+	to.attach(l)
+	to.rebuild()
+	mustEventually(t, func() bool {
+		w.broker.mu.Lock()
+		defer w.broker.mu.Unlock()
+		return w.broker.forwarders[q.ID] == nil
+	})
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.stopped || !l.lost || to.lane(f.id) != nil {
+		t.Errorf("stopped %v, lane lost %v", f.stopped, l.lost)
+	}
+}
