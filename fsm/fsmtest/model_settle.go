@@ -299,7 +299,7 @@ func (q *model) settleDead(s *logpb.SettleDead) fsm.Result {
 	if t == nil {
 		return fsm.Result{}
 	}
-	if s.Gone {
+	if s.Gone || t.gone {
 		t.gone = true
 		q.endGone(q.bounds.Back())
 		return fsm.Result{}

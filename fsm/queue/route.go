@@ -161,7 +161,7 @@ func (m *Machine) settleDead(cmd *logpb.SettleDead, eff *fsm.Effects) fsm.Result
 		return fsm.Result{}
 	}
 	t := m.targets[i]
-	if cmd.Gone {
+	if cmd.Gone || t.gone { // who is gone has taken nothing since
 		if !t.gone {
 			t.gone = true
 			m.gone++

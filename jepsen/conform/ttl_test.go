@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -251,7 +252,32 @@ var ttlRows = suite{test: "TestTTL", title: "Message TTL", rows: []row{
 		t.refuseDeclare("q", "invalid arg 'x-queue-mode' for queue 'L40.q' in vhost '/' of queue type", "x-queue-mode", "lazy")
 		t.refuseDeclare("q", "invalid arg 'x-max-priority' for queue 'L40.q' in vhost '/' of queue type", "x-max-priority", int32(5))
 	}},
+	{id: "L44", what: "20,000 that expire at one instant hide no message from basic.get", lives: true, run: ttlHidesNothing},
 }}
+
+// ttlHidesNothing publishes many messages that expire together, and one behind
+// them that lives: whoever gets after that instant is not told that nothing is
+// there.
+func ttlHidesNothing(t *T) {
+	const dying = 20_000
+	q := t.queue("q")
+	end := time.Now().Add(10 * time.Second)
+	var answers []func() bool
+	for range dying {
+		life := max(time.Until(end).Milliseconds(), 0)
+		answers = append(answers, t.sendLater("", q, expiration(strconv.FormatInt(life, 10))))
+	}
+	answers = append(answers, t.sendLater("", q, body("lives")))
+	for _, acked := range answers {
+		t.equal("confirmed", acked(), true)
+	}
+	for at := end.Add(-ms(20)); ; at = time.Now() { // those before the instant get what is about to die
+		t.waitUntil(at)
+		if d := t.mustGet(q); string(d.Body) == "lives" {
+			return
+		}
+	}
+}
 
 // ttlTypes declares x-message-ttl as each integer type of the protocol.
 func ttlTypes(t *T) {
