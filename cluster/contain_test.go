@@ -66,6 +66,7 @@ func TestWorkOnReplicasPanics(t *testing.T) {
 
 // A node whose check of memory panics lives on, and checks again.
 func TestNodeSurvivesPanicInLoop(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t, func(c *nodes) { c.first = names[:1]; c.through = "n1" })
 	n := c.all["n1"]
 	c.machine("n1").fault.Store(true)

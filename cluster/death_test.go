@@ -42,6 +42,7 @@ func (c *nodes) declared(at, node string) bool {
 // lives. Back among the others it registers once more, by itself: all its
 // clients, also those that only wait, are told, and new ones are served.
 func TestDeclaredDeadNodeRegistersAgain(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t)
 	const apart, here = "n3", "n1"
 	x := &exit{}
@@ -103,6 +104,7 @@ func TestDeclaredDeadNodeRegistersAgain(t *testing.T) {
 
 // Refusals to one node prove nothing while another one hears the process.
 func TestHeardNodeIsNotDead(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t)
 	boots := map[string]uint64{}
 	for _, name := range names {
@@ -121,6 +123,7 @@ func TestHeardNodeIsNotDead(t *testing.T) {
 // A process that ended while nobody was up to see it is declared dead by those
 // that come after it.
 func TestAbsentNodeIsDeclaredDead(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t)
 	cl := c.mustClient("n1")
 	cl.mustDeclare("q")

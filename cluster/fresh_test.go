@@ -64,6 +64,7 @@ func (c *nodes) catalogLeader() string {
 // TestToldIsTrueEverywhere changes routes at one node, and uses them at another
 // one that learns of everything late.
 func TestToldIsTrueEverywhere(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t, slowLinks)
 	leader := c.catalogLeader()
 	slow := c.other(leader)
@@ -99,6 +100,7 @@ func TestToldIsTrueEverywhere(t *testing.T) {
 // TestRepeatedIsTrueEverywhere tells a client of a queue that another one is just
 // declaring.
 func TestRepeatedIsTrueEverywhere(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t, slowLinks)
 	leader := c.catalogLeader()
 	slow := c.other(leader)
@@ -126,6 +128,7 @@ func TestRepeatedIsTrueEverywhere(t *testing.T) {
 // TestNotFresh takes a node off the network: it routes no more, and nobody waits
 // for it but once.
 func TestNotFresh(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t)
 	leader := c.catalogLeader()
 	cut := c.other(leader)
@@ -169,6 +172,7 @@ func TestNotFresh(t *testing.T) {
 // TestLeaderFromElsewhere lets a new leader change routes before an old lease
 // has ended.
 func TestLeaderFromElsewhere(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t, slowLinks)
 	leader := c.catalogLeader()
 	slow := c.other(leader)
@@ -196,6 +200,7 @@ func TestLeaderFromElsewhere(t *testing.T) {
 // TestBridge takes away the link between the catalog's leader and another node:
 // that one goes on, and learns what is new.
 func TestBridge(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t)
 	leader := c.catalogLeader()
 	far := c.other(leader)
@@ -216,6 +221,7 @@ func TestBridge(t *testing.T) {
 
 // TestStopIsNotWaitedFor stops nodes in order: nobody waits for their leases.
 func TestStopIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t)
 	leader := c.catalogLeader()
 	quickest := time.Hour

@@ -11,6 +11,7 @@ import (
 // A node that has lost the majority says so: it is not ready, and what it cannot
 // do it refuses soon, with the reason. When the majority is back, so is the node.
 func TestNodeWithoutMajorityIsNotReady(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t)
 	n := c.all["n3"]
 	url := mustServe(t, n)

@@ -16,6 +16,7 @@ func alone(c *nodes) { c.first, c.through = names[:1], "n1" }
 // A second and a third node join a node that is in use: nothing stops, and
 // every queue has three members in the end, with equal states.
 func TestGrowFromOne(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t, alone)
 	cl := c.mustClient("n1")
 	const queues = 5
@@ -57,6 +58,7 @@ func TestGrowFromOne(t *testing.T) {
 // A node whose disk is lost comes back as a new member; with its former
 // identity it can do nothing any more.
 func TestLostDisk(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t)
 	cl := c.mustClient("n1")
 	cl.mustDeclare("q")
@@ -116,6 +118,7 @@ func TestLostDisk(t *testing.T) {
 // A node that is gone for good is forgotten: its replicas are made anew where
 // there is room, and what it has alone is not given up silently.
 func TestForget(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t)
 	cl := c.mustClient("n1")
 	cl.mustDeclare("q")

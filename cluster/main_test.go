@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"runtime"
@@ -9,8 +10,15 @@ import (
 	"time"
 )
 
+// sideBySide is how many tests run at a time if the command does not say: most
+// of what they do is wait.
+const sideBySide = "6"
+
 // TestMain fails if anything that a node has started is still running.
 func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", sideBySide); err != nil { // before the command's flags are read
+		panic(err)
+	}
 	code := m.Run()
 	if code == 0 {
 		if left := leftovers(); left != "" {

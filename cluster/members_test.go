@@ -72,6 +72,7 @@ func (c *nodes) mustMembers(queue string, want ...string) {
 // Members are added and removed while messages flow; doing it twice changes
 // nothing; the last one stays.
 func TestMembersChange(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t)
 	cl := c.mustClient("n1")
 	cl.mustDeclare("q", integer("x-quorum-initial-group-size", 1))
@@ -144,6 +145,7 @@ func TestMembersChange(t *testing.T) {
 // A queue gets the members that a new target asks for, and a member that is
 // merely down is not replaced.
 func TestTargetSize(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t)
 	cl := c.mustClient("n1")
 	cl.mustDeclare("grows", integer("x-quorum-initial-group-size", 1), integer("x-quorum-target-group-size", 3))
@@ -158,6 +160,7 @@ func TestTargetSize(t *testing.T) {
 // A step that was planned before a member had to go does not say that it has
 // gone: raft's configuration may still count its vote.
 func TestPlanIsOfOneView(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t)
 	cl := c.mustClient("n1")
 	cl.mustDeclare("q")

@@ -37,6 +37,7 @@ func (c *nodes) mustEnd(name string) {
 
 // A node that was forgotten while it was away learns of that, and ends.
 func TestForgottenNodeEnds(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t)
 	n := c.all["n1"]
 	c.crash("n3")
@@ -50,6 +51,7 @@ func TestForgottenNodeEnds(t *testing.T) {
 // A node that was forgotten while it was cut off ends once it is heard again;
 // a living one beside it does not.
 func TestForgottenNodeEndsWhileItRuns(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t, func(c *nodes) { c.exits = map[string]chan int{"n3": make(chan int, 8)} })
 	n := c.all["n1"]
 	c.net.setSilent("n3", true)
@@ -95,6 +97,7 @@ func TestWhoSaysGone(t *testing.T) {
 // A node that is cut off from the others does not say of anybody that he is no
 // member, and a member believes only those whose identity it knows.
 func TestStaleNodeForgetsNobody(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t)
 	n1, n2 := c.all["n1"], c.all["n2"]
 	ask := func() *peerpb.Told {
@@ -118,6 +121,7 @@ func TestStaleNodeForgetsNobody(t *testing.T) {
 // Nodes that have other addresses after a restart get back in: one of three,
 // two at a time, and all at once with what their own lists say.
 func TestNodesMove(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t)
 	cl := c.mustClient("n1")
 	cl.mustDeclare("q")

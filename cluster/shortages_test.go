@@ -69,6 +69,7 @@ func (g *guard) alarm() string {
 // TestShortages has nodes run short in turn: all block, until none is short
 // any more or the one that is has died.
 func TestShortages(t *testing.T) {
+	t.Parallel()
 	c := mustCluster(t)
 	guards := map[string]*guard{}
 	guardNode := func(name string) {

@@ -63,6 +63,7 @@ func (c *nodes) mustBeRefused(name, words string) {
 // supports nothing else, goes to 2 with the last one, and then neither takes a
 // node back that is too old nor one that is too new.
 func TestMixedVersions(t *testing.T) {
+	t.Parallel()
 	old, both := fsm.Versions{Oldest: 1, Newest: 1}, fsm.Versions{Oldest: 1, Newest: 2}
 	c := mustCluster(t, func(c *nodes) { c.versions = map[string]fsm.Versions{"n1": old, "n2": old, "n3": old} })
 	c.mustClient("n1").mustDeclare("q")
