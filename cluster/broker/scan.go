@@ -1,0 +1,199 @@
+package broker
+
+import (
+	"encoding/binary"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// shape is what the fields of a message look like when they are encoded, by
+// their numbers. It is made from the message's descriptor.
+type shape struct{ fields []fieldShape }
+
+type fieldShape struct {
+	known  bool
+	wire   protowire.Type
+	packed bool   // may also come as a run of varints
+	of     *shape // of a message; nil: no message
+}
+
+// The shapes of what nodes submit, and the fields of it that are looked at.
+var (
+	commandShape, enqueueShape = shapesOfCommands()
+
+	commandsField = number((*logpb.Entry)(nil), "commands")
+	kindField     = number((*logpb.Command)(nil), "kind")
+	enqueueField  = number((*logpb.Command)(nil), "enqueue")
+	sizeField     = number((*logpb.Enqueue)(nil), "size")
+	commandsTag   = uint64(commandsField)<<3 | uint64(protowire.BytesType)
+)
+
+func number(m protoreflect.ProtoMessage, field protoreflect.Name) protowire.Number {
+	return m.ProtoReflect().Descriptor().Fields().ByName(field).Number()
+}
+
+// shapesOfCommands returns the shape of a command, but for what is in a publish,
+// and that of a publish: it is looked at once.
+func shapesOfCommands() (command, enqueue *shape) {
+	made := map[protoreflect.FullName]*shape{}
+	command = shapeOf((*logpb.Command)(nil).ProtoReflect().Descriptor(), made)
+	to := &command.fields[number((*logpb.Command)(nil), "enqueue")]
+	enqueue, to.of = to.of, nil
+	return command, enqueue
+}
+
+func shapeOf(m protoreflect.MessageDescriptor, shapes map[protoreflect.FullName]*shape) *shape {
+	if s := shapes[m.FullName()]; s != nil {
+		return s
+	}
+	s := &shape{}
+	shapes[m.FullName()] = s
+	for i := range m.Fields().Len() {
+		f := m.Fields().Get(i)
+		for len(s.fields) <= int(f.Number()) {
+			s.fields = append(s.fields, fieldShape{})
+		}
+		to := &s.fields[f.Number()]
+		switch f.Kind() {
+		case protoreflect.MessageKind:
+			*to = fieldShape{known: !f.IsMap(), wire: protowire.BytesType, of: shapeOf(f.Message(), shapes)}
+		case protoreflect.StringKind, protoreflect.BytesKind:
+			*to = fieldShape{known: true, wire: protowire.BytesType}
+		case protoreflect.Fixed64Kind, protoreflect.Sfixed64Kind, protoreflect.DoubleKind:
+			*to = fieldShape{known: !f.IsList(), wire: protowire.Fixed64Type}
+		case protoreflect.Fixed32Kind, protoreflect.Sfixed32Kind, protoreflect.FloatKind:
+			*to = fieldShape{known: !f.IsList(), wire: protowire.Fixed32Type}
+		case protoreflect.GroupKind:
+		default:
+			*to = fieldShape{known: true, wire: protowire.VarintType, packed: f.IsList()}
+		}
+	}
+	return s
+}
+
+// varint reads a number of b at a position, and returns what follows it; -1: it
+// is not whole.
+func varint(b []byte, at int) (v uint64, end int) {
+	if at < len(b) && b[at] < 0x80 {
+		return uint64(b[at]), at + 1
+	}
+	v, n := binary.Uvarint(b[at:])
+	if n <= 0 {
+		return 0, -1
+	}
+	return v, at + n
+}
+
+// next reads the field of b at a position, and returns its number, what follows
+// it, and its value if it is a varint or else how many bytes before end it has.
+// end is -1 unless the field is whole, and the decoder takes it for what it is:
+// all of a message in it as well. Where it is not, the decoder may know better.
+func (s *shape) next(b []byte, at int) (number int, value uint64, end int) {
+	tag, at := varint(b, at)
+	if at < 0 || tag>>3 >= uint64(len(s.fields)) {
+		return 0, 0, -1
+	}
+	number = int(tag >> 3)
+	is, wire := &s.fields[number], protowire.Type(tag&7)
+	if !is.known || wire != is.wire && !(is.packed && wire == protowire.BytesType) {
+		return 0, 0, -1
+	}
+	switch wire {
+	case protowire.VarintType:
+		value, end = varint(b, at)
+		return number, value, end
+	case protowire.Fixed64Type:
+		value = 8
+	case protowire.Fixed32Type:
+		value = 4
+	default:
+		if value, at = varint(b, at); at < 0 {
+			return 0, 0, -1
+		}
+	}
+	if value > uint64(len(b)-at) {
+		return 0, 0, -1
+	}
+	end = at + int(value)
+	if is.of != nil && !is.of.holds(b[at:end]) || is.packed && !areVarints(b[at:end]) {
+		end = -1
+	}
+	return number, value, end
+}
+
+// holds reports whether the decoder takes b for a message of this shape. It may
+// say no of what the decoder takes all the same.
+func (s *shape) holds(b []byte) bool {
+	at := 0
+	for at >= 0 && at < len(b) {
+		_, _, at = s.next(b, at)
+	}
+	return at >= 0
+}
+
+func areVarints(b []byte) bool {
+	at := 0
+	for at >= 0 && at < len(b) {
+		_, at = varint(b, at)
+	}
+	return at >= 0
+}
+
+// scanCommand reads what has to be known of one encoded command without decoding
+// it: whether it is a publish, and of which size. ok is false where only the
+// decoder can tell.
+func scanCommand(b []byte) (enqueue bool, size uint64, ok bool) {
+	var publish []byte
+	for at := 0; at < len(b); {
+		number, value, end := commandShape.next(b, at)
+		if end < 0 {
+			return false, 0, false
+		}
+		switch at = end; protowire.Number(number) {
+		case kindField:
+			enqueue = logpb.Command_Kind(value) == logpb.Command_ENQUEUE
+		case enqueueField:
+			if publish != nil {
+				return false, 0, false // the decoder joins them
+			}
+			publish = b[end-int(value) : end]
+		}
+	}
+	for at := 0; at < len(publish); {
+		number, value, end := enqueueShape.next(publish, at)
+		if end < 0 {
+			return false, 0, false
+		}
+		if at = end; protowire.Number(number) == sizeField {
+			size = value & (1<<32 - 1)
+		}
+	}
+	return enqueue, size, true
+}
+
+// scan calls f with what each of the encoded commands is, and returns how many
+// there are; -1: only the decoder can tell. f says whether to go on.
+func scan(commands []byte, f func(enqueue bool, size uint64) bool) (count int) {
+	for at := 0; at < len(commands); count++ {
+		tag, from := varint(commands, at)
+		if from < 0 || tag != commandsTag {
+			return -1
+		}
+		length, from := varint(commands, from)
+		if from < 0 || length > uint64(len(commands)-from) {
+			return -1
+		}
+		at = from + int(length)
+		enqueue, size, ok := scanCommand(commands[from:at])
+		if !ok {
+			return -1
+		}
+		if !f(enqueue, size) {
+			return count
+		}
+	}
+	return count
+}
