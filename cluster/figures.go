@@ -31,7 +31,7 @@ func (n *Node) figures() metrics.Figures {
 	f.Space = n.shortages.watch.Figures()
 	f.TimedOut, f.LateAcks = n.broker.Lateness()
 	f.ExchangesExpired = n.expired.Load()
-	f.Quarantined, f.GroupPanics = len(n.host.Quarantined()), n.host.Panics()
+	f.Quarantined, f.GroupPanics, f.Unproven = len(n.host.Quarantined()), n.host.Panics(), len(n.Unproven())
 	f.DiskHung, f.DiskHangs, f.DiskWaiting = n.watchdog.hung.Load(), n.watchdog.hangs.Load(), n.watchdog.disk.Waiting()
 	f.Stalled, f.LongestStall = n.watchdog.pulse.Stalls()
 	f.PeerPanics, f.LoopPanics, f.BrokerPanics = n.mesh.Panics(), n.panics.Load(), n.broker.Panics()
@@ -78,7 +78,7 @@ func (n *Node) Status() api.Status {
 	s := api.Status{
 		Node: n.config.Name, Cluster: n.config.ClusterName, ProductVersion: Version, FSMVersion: n.View().FSMVersion(), NotReady: n.NotReady(),
 		CatalogLeader: n.catalog.Leader(), RoutesFresh: n.Fresh(), Queues: n.View().QueueCount(), Replicas: replicas, Leaders: led.Queues,
-		Alarms: n.alarms(), Peers: []api.Peer{}, Quarantined: n.Quarantined(),
+		Alarms: n.alarms(), Peers: []api.Peer{}, Quarantined: n.Quarantined(), Unproven: n.Unproven(),
 	}
 	s.Ready = s.NotReady == ""
 	s.UptimeMS, s.DataDir, s.Listeners = time.Since(n.began).Milliseconds(), n.config.DataDir, n.config.Listeners

@@ -25,6 +25,24 @@ func (n *Node) Quarantined() []api.Quarantine {
 	return list
 }
 
+// Unproven lists the replicas on this node that do not vote, because they cannot
+// prove what they acknowledged. The catalog's has no name.
+func (n *Node) Unproven() []api.Unproven {
+	list := []api.Unproven{}
+	add := func(x api.Unproven, d *group.Doubt) {
+		if d != nil {
+			x.SinceMS, x.Reason, x.Stuck = int64(d.Since), d.Why, d.Stuck
+			list = append(list, x)
+		}
+	}
+	add(api.Unproven{}, n.catalog.Doubt())
+	for _, g := range n.host.Unproven() {
+		s := g.Spec()
+		add(api.Unproven{VHost: s.VHost, Name: s.Name, Group: uint32(s.Group)}, g.Doubt())
+	}
+	return list
+}
+
 // LiftQuarantine lets a queue be led by this node again. An error that is a
 // *fsm.Refusal is the caller's fault.
 func (n *Node) LiftQuarantine(q *catalog.Queue) error {

@@ -219,7 +219,9 @@ func (k *Catalog) Progress() Progress {
 	if r == nil {
 		return Progress{}
 	}
-	return progressOf(r, k.config.Node)
+	p := progressOf(r, k.config.Node)
+	p.Voter = p.Voter && !k.trust.unproven()
+	return p
 }
 
 // Propose commits commands in one entry and returns their results when all

@@ -13,7 +13,7 @@ type Progress struct {
 	Last    uint64 // index of the last entry in the log
 	Commit  uint64
 	Applied uint64
-	Voter   bool
+	Voter   bool // and no learner, see Doubt
 }
 
 // Progress says how far the replica is.
@@ -22,7 +22,9 @@ func (g *Group) Progress() Progress {
 		at := g.AppliedIndex()
 		return Progress{Role: "leader", Term: LocalTerm, Last: at, Commit: at, Applied: at, Voter: true}
 	}
-	return progressOf(g.raft, g.host.config.Node)
+	p := progressOf(g.raft, g.host.config.Node)
+	p.Voter = p.Voter && !g.trust.unproven()
+	return p
 }
 
 // SnapshotIndex is the index of the newest snapshot; -1: there is none.

@@ -48,6 +48,7 @@ type Figures struct {
 	DiskWaiting            time.Duration // of the oldest write under way
 	Stalled, LongestStall  time.Duration // of the process
 	Quarantined            int           // queues, on this node
+	Unproven               int           // replicas on this node that do not vote, see group.Doubt
 	GroupPanics            uint64        // in work for queues
 	PeerPanics             uint64        // in what other nodes asked for
 	LoopPanics             uint64        // in what the node does of its own accord

@@ -64,7 +64,7 @@ func TestPage(t *testing.T) {
 				Replicated: queue.Dead{By: [4][4]uint64{{1, 2, 3, 4}, {5}, {6}, {7}}, Confirmed: 8, Dropped: 9, Refused: 10},
 				Local:      queue.Dead{By: [4][4]uint64{{0, 0, 0, 11}}, Dropped: 12},
 			},
-			LostOnce: 13, Quarantined: 14, GroupPanics: 15, PeerPanics: 16, LoopPanics: 18, BrokerPanics: 19, OddAnswers: 20,
+			LostOnce: 13, Quarantined: 14, Unproven: 21, GroupPanics: 15, PeerPanics: 16, LoopPanics: 18, BrokerPanics: 19, OddAnswers: 20,
 			Space: alarm.Figures{MemoryUsed: 11, MemoryLimit: 12, DiskFree: 13, DiskLimit: 14, DiskShort: true},
 		}
 	})
@@ -80,7 +80,7 @@ func TestPage(t *testing.T) {
 		`rabbitmq_connections 3`, `rabbitmq_connections_opened_total 5`, `rabbitmq_channels 7`,
 		`rabbitmq_process_resident_memory_bytes 11`, `rabbitmq_resident_memory_limit_bytes 12`, `rabbitmq_disk_space_available_bytes 13`,
 		`rabbitmq_disk_space_available_limit_bytes 14`, `rabbitmq_alarms_memory_used_watermark 0`, `rabbitmq_alarms_free_disk_space_watermark 1`,
-		`quorate_blocked_connections 3`, `quorate_quarantined_groups 14`, `quorate_group_panics_total 15`,
+		`quorate_blocked_connections 3`, `quorate_quarantined_groups 14`, `quorate_replicas_unproven 21`, `quorate_group_panics_total 15`,
 		`quorate_panics_total{where="peer"} 16`, `quorate_panics_total{where="loop"} 18`, `quorate_panics_total{where="broker"} 19`, `quorate_unexpected_answers_total 20`, `quorate_panics_total{where="connection"} 17`,
 		`rabbitmq_queues 3`, `rabbitmq_queue_messages 14`, `rabbitmq_queue_messages_bytes 1400`, `quorate_queues_declared 9`,
 		`quorate_clock_offset_ms -1.5`, `quorate_clock_skew_alarm 1`, `quorate_clock_agreed 0`, `quorate_clock_jump_refused_total 4`,

@@ -179,6 +179,7 @@ var table = []metric{
 	{"quorate_stall_seconds_total", counter, nil, "Seconds for which the process has been kept waiting, where more than 50 ms in a row", one(func(f *Figures) float64 { return f.Stalled.Seconds() })},
 	{"quorate_stall_seconds_max", gauge, nil, "The longest such wait since the node started", one(func(f *Figures) float64 { return f.LongestStall.Seconds() })},
 	{"quorate_quarantined_groups", gauge, nil, "Queues that do not lead on this node because work for them has panicked here, see operations.md", one(func(f *Figures) int { return f.Quarantined })},
+	{"quorate_replicas_unproven", gauge, nil, "Replicas on this node, the catalog's among them, that cannot prove what they acknowledged and do not vote until a leader has brought them up to date, see operations.md", one(func(f *Figures) int { return f.Unproven })},
 	{"quorate_group_panics_total", counter, nil, "Panics in work for queues on this node, each of which quarantines its queue here", one(func(f *Figures) uint64 { return f.GroupPanics })},
 	{"quorate_panics_total", counter, []string{"where"}, "Panics that ended what they happened in, and nothing else. where: connection (of a client), peer (a message or call of another node), loop (what the node does of its own accord, which goes on after a second), broker (work for channels and dead letters: the channels it was for end)", func(f *Figures, add emit) {
 		add(float64(f.Traffic.Panics), "connection")

@@ -51,6 +51,24 @@ func (s *Server) quarantineCheck(w http.ResponseWriter, r *request) {
 	s.passed(w, c)
 }
 
+// unprovenCheck fails if replicas on this node cannot prove what they
+// acknowledged.
+func (s *Server) unprovenCheck(w http.ResponseWriter, r *request) {
+	c := api.Check{}
+	for _, x := range s.node.Unproven() {
+		c.Reason = "There are replicas on the node that do not vote until they have been brought up to date"
+		if x.Group == 0 {
+			c.Queues = append(c.Queues, catalogNamed)
+		} else if q, ok := r.view.Queue(x.VHost, x.Name); ok {
+			c.Queues = append(c.Queues, named(q))
+		}
+	}
+	s.passed(w, c)
+}
+
+// catalogNamed stands for the catalog among queues.
+var catalogNamed = api.Named{Name: "catalog", ReadableName: "the catalog", Type: "metadata_store"}
+
 // criticalCheck fails if queues, or the catalog, would lose their majority
 // with this node.
 func (s *Server) criticalCheck(w http.ResponseWriter, r *request) {
@@ -62,7 +80,7 @@ func (s *Server) criticalCheck(w http.ResponseWriter, r *request) {
 	for _, q := range s.node.QuorumCritical(r.Context()) {
 		c.Reason = "There are quorum queues that would lose their quorum if the target node is shut down"
 		if q == nil {
-			c.Queues = append(c.Queues, api.Named{Name: "catalog", ReadableName: "the catalog", Type: "metadata_store"})
+			c.Queues = append(c.Queues, catalogNamed)
 			continue
 		}
 		c.Queues = append(c.Queues, named(q))

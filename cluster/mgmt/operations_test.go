@@ -23,6 +23,7 @@ type operator struct {
 	moved     string // what was asked of the node last
 
 	quarantined string // queue of the vhost /; empty: none
+	unproven    []api.Unproven
 }
 
 func (o *operator) Nodes(context.Context) []api.Node {
@@ -82,6 +83,22 @@ func TestQuarantine(t *testing.T) {
 		want{"root", "DELETE", "/api/quorate/queues/%2F/b/quarantine", "", 400, "…not quarantined"},
 		want{"root", "DELETE", queue, "", 204, ""},
 		want{"maggie", "GET", check, "", 200, `{"status":"ok"}`},
+	)
+}
+
+func (o *operator) Unproven() []api.Unproven { return o.unproven }
+
+func TestUnprovenReplicas(t *testing.T) {
+	w := newWorld(t)
+	w.queue("/", "a", false)
+	const check = "/api/health/checks/unproven-replicas"
+	w.check(want{"maggie", "GET", check, "", 200, `{"status":"ok"}`})
+	w.operator.unproven = []api.Unproven{{}, {VHost: "/", Name: "a", Group: 1}, {VHost: "/", Name: "gone", Group: 2}}
+	w.check(
+		want{"", "GET", check, "", 401, "…"},
+		want{"maggie", "GET", check, "", 503, `{"status":"failed","reason":"There are replicas on the node that do not vote until they have been brought up to date",` +
+			`"queues":[{"name":"catalog","readable_name":"the catalog","virtual_host":"","type":"metadata_store"},` +
+			`{"name":"a","readable_name":"queue 'a' in vhost '/'","virtual_host":"/","type":"quorum"}]}`},
 	)
 }
 

@@ -128,9 +128,14 @@ func status(c *call) error {
 	c.fields("Status of node "+s.Node+" ...", field{"cluster_name", s.Cluster}, field{"product_version", s.ProductVersion},
 		field{"fsm_version", s.FSMVersion},
 		field{"ready", s.Ready}, field{"alarms", alarms}, field{"catalog_leader", s.CatalogLeader}, field{"routes_fresh", s.RoutesFresh},
-		field{"queues", s.Queues}, field{"replicas", s.Replicas}, field{"leaders", s.Leaders}, field{"quarantined", len(s.Quarantined)})
+		field{"queues", s.Queues}, field{"replicas", s.Replicas}, field{"leaders", s.Leaders}, field{"quarantined", len(s.Quarantined)}, field{"unproven", len(s.Unproven)})
 	if len(s.Quarantined) > 0 {
 		if err := list(c, "Queues that are quarantined on the node:", quarantineColumns, nil, len(quarantineColumns), s.Quarantined); err != nil {
+			return err
+		}
+	}
+	if shown := s.Unproven[:min(len(s.Unproven), maxUnproven)]; len(shown) > 0 {
+		if err := list(c, "Replicas on the node that do not vote until they have been brought up to date:", unprovenColumns, nil, len(unprovenColumns), shown); err != nil {
 			return err
 		}
 	}
@@ -149,6 +154,18 @@ var quarantineColumns = []column[api.Quarantine]{
 	{"term", "of the raft group then", func(q api.Quarantine) any { return q.Term }},
 	{"index", "last entry applied by then", func(q api.Quarantine) any { return q.Index }},
 	{"stopped", "until the node is started again", func(q api.Quarantine) any { return q.Stopped }},
+}
+
+// maxUnproven is how many replicas the status shows: a lost folder is one cause
+// for all of them.
+const maxUnproven = 20
+
+var unprovenColumns = []column[api.Unproven]{
+	{"vhost", "of the queue", func(u api.Unproven) any { return u.VHost }},
+	{"name", "of the queue; none: the catalog", func(u api.Unproven) any { return u.Name }},
+	{"group", "number of its raft group", func(u api.Unproven) any { return u.Group }},
+	{"stuck", "most replicas cannot prove anything: see recover", func(u api.Unproven) any { return u.Stuck }},
+	{"reason", "why it cannot prove what it acknowledged", func(u api.Unproven) any { return u.Reason }},
 }
 
 var clockColumns = []column[api.PeerClock]{

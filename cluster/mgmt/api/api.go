@@ -54,6 +54,7 @@ type Status struct {
 
 	Listeners   []Listener   `json:"listeners"`
 	Quarantined []Quarantine `json:"quarantined"` // queues that do not lead on this node
+	Unproven    []Unproven   `json:"unproven"`    // replicas on this node that are being rebuilt
 }
 
 // Listener is an address at which a node listens.
@@ -74,6 +75,17 @@ type Quarantine struct {
 	Term    uint64 `json:"term"`    // of the raft group then
 	Index   uint64 `json:"index"`   // of the last entry applied by then
 	Stopped bool   `json:"stopped"` // the replica applies nothing until the node is started again
+}
+
+// Unproven is a replica that cannot prove what it acknowledged. It neither votes
+// nor leads until a leader has brought it up to date.
+type Unproven struct {
+	VHost   string `json:"vhost"`
+	Name    string `json:"name"`  // of the queue; empty: it is the catalog's
+	Group   uint32 `json:"group"` // 0: the catalog's
+	SinceMS int64  `json:"since_ms"`
+	Reason  string `json:"reason"`
+	Stuck   bool   `json:"stuck"` // most replicas are: none can be brought up to date
 }
 
 // Peer is another node.
