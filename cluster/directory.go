@@ -86,7 +86,7 @@ func (r *record) owner() string {
 
 // openDirectory takes possession of a data folder for a node, and reads its
 // file, or makes one. It refuses the folder of another node, and one that
-// another process has.
+// another process has. Without a name it is that of whoever owns the folder.
 func openDirectory(dir, name string) (*directory, error) {
 	d := &directory{path: filepath.Join(dir, nodeFile)}
 	if err := d.possess(filepath.Join(dir, lockFile)); err != nil {
@@ -133,7 +133,11 @@ func (d *directory) read(name string) error {
 	case err != nil:
 		return err
 	case found:
-		if owner := d.kept.owner(); owner != "" && owner != name {
+		owner := d.kept.owner()
+		if name == "" {
+			name = owner
+		}
+		if owner != "" && owner != name {
 			return fmt.Errorf("data folder %s belongs to node %s, this one is called %s", filepath.Dir(d.path), owner, name)
 		}
 		d.kept.Name = name

@@ -84,6 +84,10 @@ func (g *Group) ID() fsm.GroupID { return g.id }
 // So the first term stored that differs from the one on disk ends it.
 func (g *Group) Starting() { g.full.Store(false) }
 
+// Whole makes GetLog return payload sections from now on, on a Group on which no
+// raft runs. See Starting.
+func (g *Group) Whole() { g.full.Store(true) }
+
 // IsMonotonic answers false: a gap between indexes is accepted. What lies
 // before a gap is behind a snapshot and is truncated. (Raft reacts to true by
 // deleting the whole log after it has installed a snapshot. That would lose

@@ -3,6 +3,7 @@
 //
 //	quorate server [--config FILE] [--data-dir DIR] [--node-name NAME] [--set KEY=VALUE …]
 //	quorate dev [--nodes 3] [--data-dir DIR] [--base-port 5672] [--detach] [--pid-file FILE]
+//	quorate recover --data-dir DIR [--also DIR …] [--yes] [--json]
 //	quorate version
 package main
 
@@ -19,6 +20,7 @@ import (
 const usage = `usage:
   quorate server [--config FILE] [--data-dir DIR] [--node-name NAME] [--set KEY=VALUE ...]
   quorate dev [--nodes 3] [--data-dir DIR] [--base-port 5672] [--detach] [--pid-file FILE]
+  quorate recover --data-dir DIR [--also DIR ...] [--yes] [--json]
   quorate settings
   quorate version
 `
@@ -46,7 +48,9 @@ func run(args []string, out io.Writer) error {
 	case "settings":
 		printSettings(out)
 		return nil
-	case "version":
+	case "recover":
+		return recoverCommand(rest, out)
+	case "version", "-version", "--version":
 		fmt.Fprintln(out, cluster.Version)
 		return nil
 	case "help", "-h", "--help":

@@ -289,6 +289,6 @@ func nodeConfig(s *settings, peers net.Listener, wall func() time.Time, logger *
 		DefaultVHost: s.vhost, DefaultUser: s.user, DefaultPassword: s.password, LoopbackUsers: s.loopbackUsers,
 		MemTableBytes: int64(s.walSize), Heartbeat: s.raftHeartbeat, LeaderlessGrace: s.leaderlessGrace, GroupSize: s.groupSize,
 		LeaderLocator: catalog.Locator(s.leaderLocator), Watchdog: s.watchdog,
-		MemoryLimit:   s.memoryLimit, DiskLimit: s.diskLimit,
+		MemoryLimit: s.memoryLimit, DiskLimit: s.diskLimit,
 	}
 }

@@ -60,6 +60,9 @@ type options struct {
 var verbOptions = []string{"priority", "apply-to", "description", "tags", "vhost-pattern", "queue-pattern", "exchange", "queue", "id", "match"}
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "recover" {
+		os.Exit(recoverCluster(os.Args[2:]))
+	}
 	os.Exit(run(os.Args[1:], os.Getenv, os.Stdin, os.Stdout, os.Stderr))
 }
 
@@ -221,6 +224,7 @@ options, before or behind the verb:
   -t, --timeout SECONDS  60, or as the verb says
 
 verbs:
+  recover --data-dir DIR [--also DIR ...] [--yes] [--json] makes a stopped node the whole cluster, when a majority is lost for good; without --yes it only says what may be lost
 `)
 	for _, v := range verbs {
 		fmt.Fprintf(&b, "  %-44s %s\n", strings.TrimSpace(v.name+" "+v.arguments), v.about)

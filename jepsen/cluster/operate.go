@@ -4,6 +4,10 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/quorate/quorate/jepsen/internal/await"
@@ -95,4 +99,23 @@ func (n *Node) stopOrKill(ctx context.Context, kill bool) error {
 		return err
 	}
 	return n.Shutdown(ctx)
+}
+
+// DataDir is the node's data folder.
+func (n *Node) DataDir() string {
+	return filepath.Join(n.dir, "data", "n"+strconv.Itoa(n.Number))
+}
+
+// LoseData removes the data folder of a node that has stopped.
+func (n *Node) LoseData() error { return os.RemoveAll(n.DataDir()) }
+
+// Recover makes the node, which has stopped, the whole cluster, or, without the
+// argument --yes, says what would be lost. tool is quoratectl, beside the
+// server's program. It returns what it has printed.
+func (n *Node) Recover(ctx context.Context, tool string, args ...string) (string, error) {
+	out, err := exec.CommandContext(ctx, tool, append([]string{"recover", "--data-dir", n.DataDir()}, args...)...).CombinedOutput()
+	if err != nil {
+		return string(out), fmt.Errorf("recover: %w\n%s", err, out)
+	}
+	return string(out), nil
 }

@@ -1,0 +1,318 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// RecoverOptions say how a cluster is recovered whose majority is lost for good.
+type RecoverOptions struct {
+	DataDir string   // of the node that is to be the cluster; it has stopped
+	Also    []string // copies of the data folders of other nodes that are left
+	Act     bool     // false: nothing is changed
+	Logger  *slog.Logger
+	Exit    func(code int) // of a node whose stores cannot be written or read
+}
+
+// Recovery says what a node holds, what may be lost if it becomes the whole
+// cluster, and whether it has.
+type Recovery struct {
+	Node    string           `json:"node"`
+	DataDir string           `json:"data_dir"`
+	GivenUp []string         `json:"given_up"` // nodes
+	Catalog RecoveredGroup   `json:"catalog"`
+	Queues  []RecoveredGroup `json:"queues"`
+	// Ended are queues that lived on a node that is given up, or with a
+	// connection to it.
+	Ended []string `json:"ended"`
+	Done  bool     `json:"done"`
+}
+
+// RecoveredGroup is one group of a Recovery.
+type RecoveredGroup struct {
+	VHost  string   `json:"vhost"`
+	Name   string   `json:"name"`
+	Group  uint32   `json:"group"`
+	From   string   `json:"from"` // node whose replica is taken; empty: there is none
+	Last   uint64   `json:"last_index"`
+	Term   uint64   `json:"last_term"`
+	Voters []string `json:"voters"`
+	Doubt  string   `json:"doubt"`  // why the replica may hold less than it has acknowledged
+	Failed string   `json:"failed"` // why its state cannot be computed
+
+	Ready          int `json:"messages_ready"`
+	Unacknowledged int `json:"messages_unacknowledged"`
+	Scheduled      int `json:"messages_scheduled"` // delayed ones included
+	DeadLetters    int `json:"dead_letters"`       // that wait
+
+	// Complete: nothing that was ever confirmed, or answered, is missing.
+	Complete bool `json:"complete"`
+	// Loss is what may be lost, in words; empty: nothing.
+	Loss string `json:"loss"`
+
+	id     fsm.QueueID
+	source *remains
+	stored group.Stored
+}
+
+// remains are the data folder of a node that has stopped.
+type remains struct {
+	node      string
+	directory *directory
+	store     *raftlog.Store
+	groups    []fsm.GroupID // in the store
+	stable    *raftlog.Catalog
+	catalog   group.Stored
+	view      *catalog.View
+}
+
+func openRemains(dir string, o RecoverOptions) (*remains, error) {
+	if _, err := os.Stat(filepath.Join(dir, nodeFile)); err != nil {
+		return nil, fmt.Errorf("%s is no data folder of a node: %w", dir, err)
+	}
+	d, err := openDirectory(dir, "")
+	if err != nil {
+		return nil, err
+	}
+	r := &remains{node: d.record().Name, directory: d}
+	if r.node == "" {
+		return nil, errors.Join(fmt.Errorf("%s does not say which node it belongs to", dir), r.close())
+	}
+	r.store, err = raftlog.Open(filepath.Join(dir, "queues"), raftlog.Options{Logger: o.Logger, Exit: o.Exit, TrailingLogs: group.TrailingLogs})
+	if err == nil {
+		r.groups, err = r.store.GroupIDs()
+	}
+	if err == nil {
+		r.stable, err = raftlog.OpenCatalog(filepath.Join(dir, "catalog"), raftlog.CatalogOptions{Logger: o.Logger, Exit: o.Exit})
+	}
+	if err == nil {
+		r.catalog, r.view, err = group.InspectCatalog(r.stable)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", dir, err), r.close())
+	}
+	if _, known := r.view.NodeByName(r.node); !known {
+		return nil, errors.Join(fmt.Errorf("%s: its catalog does not know node %s: there is nothing to recover", dir, r.node), r.close())
+	}
+	return r, nil
+}
+
+func (r *remains) close() error {
+	var errs []error
+	if r.stable != nil {
+		errs = append(errs, r.stable.Close())
+	}
+	if r.store != nil {
+		errs = append(errs, r.store.Close())
+	}
+	return errors.Join(append(errs, r.directory.close())...)
+}
+
+// Recover makes a node that has stopped the whole cluster, from what is left in
+// its data folder, when a majority of the cluster is lost for good. All other
+// nodes are given up: none of them may be started again with its data. It says
+// what may be lost, and changes something only if it is told to.
+func Recover(o RecoverOptions) (*Recovery, error) {
+	var all []*remains
+	defer func() {
+		for _, r := range all {
+			if err := r.close(); err != nil {
+				o.Logger.Error("data folder not closed", "node", r.node, "error", err)
+			}
+		}
+	}()
+	for _, dir := range append([]string{o.DataDir}, o.Also...) {
+		r, err := openRemains(dir, o)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, r)
+	}
+	main := all[0]
+	for i, r := range all[1:] {
+		if r.node == main.node {
+			return nil, fmt.Errorf("%s is of node %s, too", o.Also[i], r.node)
+		}
+		if r.catalog.Beyond(&main.catalog) {
+			return nil, fmt.Errorf("the catalog of node %s, in %s, goes further (entry %d of term %d) than that of node %s (entry %d of term %d): recover that one, with this one as --also",
+				r.node, o.Also[i], r.catalog.Last, r.catalog.Term, main.node, main.catalog.Last, main.catalog.Term)
+		}
+	}
+	if len(main.view.Nodes()) == 1 && slices.Equal(main.catalog.Voters, []string{main.node}) {
+		return nil, fmt.Errorf("node %s is the whole cluster already: there is nothing to recover", main.node)
+	}
+	rec, err := inspect(main, all)
+	if err != nil || !o.Act {
+		return rec, err
+	}
+	if err := main.take(rec); err != nil {
+		return rec, fmt.Errorf("the recovery has begun and is not complete, run it again: %w", err)
+	}
+	rec.Done = true
+	return rec, nil
+}
+
+// inspect finds out what the folders hold.
+func inspect(main *remains, all []*remains) (*Recovery, error) {
+	rec := &Recovery{Node: main.node, DataDir: filepath.Dir(main.directory.path), GivenUp: []string{}, Ended: []string{}, Queues: []RecoveredGroup{}}
+	for _, n := range main.view.Nodes() {
+		if n.Name != main.node {
+			rec.GivenUp = append(rec.GivenUp, n.Name)
+		}
+	}
+	slices.Sort(rec.GivenUp)
+	self, _ := main.view.NodeByName(main.node)
+	rec.Catalog = RecoveredGroup{Name: "catalog", From: main.node, stored: main.catalog, source: main}
+	rec.Catalog.assess(all)
+	for _, q := range main.view.Queues() {
+		number := fsm.NodeID(self.GetNumber())
+		switch {
+		case q.Exclusive && q.Owner.Node != number || q.Local && q.Home() != number:
+			rec.Ended = append(rec.Ended, q.String())
+		case !q.Local:
+			g, err := inspectQueue(q, all)
+			if err != nil {
+				return nil, err
+			}
+			rec.Queues = append(rec.Queues, g)
+		}
+	}
+	return rec, nil
+}
+
+// inspectQueue chooses the replica of a queue that holds everything which any
+// of the others can prove.
+func inspectQueue(q *catalog.Queue, all []*remains) (RecoveredGroup, error) {
+	g := RecoveredGroup{VHost: q.VHost, Name: q.Name, Group: uint32(q.Group), id: q.ID}
+	for _, r := range all {
+		if !slices.Contains(r.groups, q.Group) {
+			continue
+		}
+		log, err := r.store.Group(q.Group)
+		if err != nil {
+			return g, fmt.Errorf("%s at node %s: %w", q, r.node, err)
+		}
+		s, stats, err := group.InspectQueue(log, q, fsm.Supported.Newest)
+		if err != nil {
+			return g, fmt.Errorf("%s at node %s: %w", q, r.node, err)
+		}
+		if s.Last == 0 || g.source != nil && !s.Beyond(&g.stored) {
+			continue
+		}
+		g.source, g.stored, g.From = r, s, r.node
+		g.Ready, g.Unacknowledged, g.DeadLetters = int(stats.Ready.Messages), int(stats.Unacknowledged.Messages), int(stats.Outbox.Messages)
+		g.Scheduled = int(stats.Scheduled.Messages + stats.Delayed.Messages)
+	}
+	if g.source == nil {
+		g.Voters, g.Loss = []string{}, "all messages: no replica is left, the queue begins anew"
+		return g, nil
+	}
+	g.assess(all)
+	return g, nil
+}
+
+// assess says what may be lost if one replica is taken for the whole group. A
+// confirmed entry is on a majority of the voters. If those that are gone are
+// none, at least one that is left has it, and so has the one whose log goes
+// furthest.
+func (g *RecoveredGroup) assess(all []*remains) {
+	s := &g.stored
+	g.Last, g.Term, g.Voters, g.Doubt, g.Failed = s.Last, s.Term, append([]string{}, s.Voters...), s.Doubt, s.Failed
+	slices.Sort(g.Voters)
+	var gone []string
+	for _, v := range g.Voters {
+		if !slices.ContainsFunc(all, func(r *remains) bool { return r.node == v && r.proves(g) }) {
+			gone = append(gone, v)
+		}
+	}
+	switch {
+	case !slices.Contains(s.Voters, g.From):
+		g.Loss = "whatever node " + g.From + " had not yet copied: its replica was new"
+	case g.Doubt != "" && len(all) == 1:
+		g.Loss = "what node " + g.From + " has lost: " + g.Doubt
+	case 2*len(gone) > len(s.Voters):
+		g.Loss = "what was confirmed and is only on " + strings.Join(gone, ", ")
+	}
+	g.Complete = g.Loss == ""
+}
+
+// proves reports whether a node that is left has a replica of a group which
+// can prove that it holds everything it has acknowledged.
+func (r *remains) proves(g *RecoveredGroup) bool {
+	if g.id == 0 {
+		return true // the catalog
+	}
+	if !slices.Contains(r.groups, fsm.GroupID(g.Group)) {
+		return false
+	}
+	log, err := r.store.Group(fsm.GroupID(g.Group))
+	return err == nil && log.Doubt() == ""
+}
+
+// take makes the node the only member of every group, queues first: as long as
+// the catalog has not got its entry, the recovery can be run again.
+func (r *remains) take(rec *Recovery) error {
+	command := &logpb.RecoverCluster{Name: r.node}
+	for _, q := range rec.Queues {
+		if err := r.takeQueue(&q); err != nil {
+			return fmt.Errorf("queue %s in vhost %s: %w", q.Name, q.VHost, err)
+		}
+		if q.source == nil {
+			command.Empty = append(command.Empty, uint64(q.id))
+		}
+	}
+	entry, err := (&logpb.CatalogEntry{Version: r.view.FSMVersion(), Now: time.Now().UnixMilli(), Commands: []*logpb.CatalogCommand{
+		{Body: &logpb.CatalogCommand_RecoverCluster{RecoverCluster: command}},
+	}}).MarshalVT()
+	if err != nil {
+		return err
+	}
+	last, err := group.TakeOver(r.stable, &r.catalog, r.node, entry)
+	if err != nil {
+		return fmt.Errorf("catalog: %w", err)
+	}
+	return r.directory.alone(last)
+}
+
+func (r *remains) takeQueue(q *RecoveredGroup) error {
+	id := fsm.GroupID(q.Group)
+	switch q.source {
+	case nil:
+		return r.store.DropGroup(id)
+	case r:
+	default:
+		if err := group.CopyQueue(r.store, q.source.store, id); err != nil {
+			return err
+		}
+	}
+	log, err := r.store.Group(id)
+	if err != nil {
+		return err
+	}
+	if _, err := group.TakeOver(log, &q.stored, r.node); err != nil {
+		return err
+	}
+	return log.Prove()
+}
+
+// alone notes that this node is all there is, as of an index of the catalog.
+func (d *directory) alone(index uint64) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	me := d.kept.Nodes[d.kept.Name]
+	d.kept.Index, d.kept.Founders = max(index, d.kept.Index), nil
+	d.kept.Nodes = map[string]member{d.kept.Name: {Address: me.Address, Identity: d.kept.Identity}}
+	return d.write(d.kept)
+}

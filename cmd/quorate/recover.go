@@ -1,0 +1,73 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/quorate/quorate/cluster"
+)
+
+// recoverCommand makes a node that has stopped the whole cluster.
+func recoverCommand(args []string, out io.Writer) error {
+	flags := flag.NewFlagSet("quorate recover", flag.ContinueOnError)
+	flags.SetOutput(out)
+	dataDir := flags.String("data-dir", "", "`folder` of the node that is to go on")
+	act := flags.Bool("yes", false, "do it, and do not only say what may be lost")
+	asJSON := flags.Bool("json", false, "print an object")
+	var also list
+	flags.Var(&also, "also", "copy of the `folder` of another node that is left: what it holds more of, is taken from there; may be repeated")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if *dataDir == "" || flags.NArg() > 0 {
+		return errors.New("recover: --data-dir DIR is needed, and no further words")
+	}
+	rec, err := cluster.Recover(cluster.RecoverOptions{
+		DataDir: *dataDir, Also: also, Act: *act, Exit: os.Exit,
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	})
+	if rec == nil {
+		return err
+	}
+	if *asJSON {
+		e := json.NewEncoder(out)
+		e.SetIndent("", "  ")
+		return errors.Join(err, e.Encode(rec))
+	}
+	printRecovery(out, rec)
+	return err
+}
+
+// printRecovery shows a recovery as a table.
+func printRecovery(out io.Writer, r *cluster.Recovery) {
+	fmt.Fprintf(out, "Recovery of node %s from %s\n", r.Node, r.DataDir)
+	fmt.Fprintf(out, "Nodes that are given up: %s\n", strings.Join(r.GivenUp, ", "))
+	for _, q := range r.Ended {
+		fmt.Fprintf(out, "Ends with its node: %s\n", q)
+	}
+	fmt.Fprintln(out, strings.Join([]string{
+		"vhost", "name", "from", "last_term", "last_index", "ready", "unacknowledged", "scheduled", "dead_letters", "voters", "may_be_lost",
+	}, "\t"))
+	for _, g := range append([]cluster.RecoveredGroup{r.Catalog}, r.Queues...) {
+		loss := g.Loss
+		if loss == "" {
+			loss = "nothing that was confirmed"
+		}
+		if g.Failed != "" {
+			loss += "; its state cannot be computed: " + g.Failed
+		}
+		fmt.Fprintf(out, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%s\n", g.VHost, g.Name, g.From, g.Term, g.Last,
+			g.Ready, g.Unacknowledged, g.Scheduled, g.DeadLetters, strings.Join(g.Voters, " "), loss)
+	}
+	if r.Done {
+		fmt.Fprintf(out, "Node %s is the whole cluster now. Start it; the others join it with empty data folders. Never start them with their old ones.\n", r.Node)
+		return
+	}
+	fmt.Fprintln(out, "Nothing has been changed. With --yes, node "+r.Node+" becomes the whole cluster, and what may be lost is.")
+}

@@ -1,0 +1,38 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// recoverCluster runs the server's program to recover a cluster: it alone knows
+// how the data of its version is stored. It is looked for beside this program
+// first.
+func recoverCluster(args []string) (code int) {
+	program := "quorate"
+	if self, err := os.Executable(); err == nil {
+		if beside := filepath.Join(filepath.Dir(self), program); isProgram(beside) {
+			program = beside
+		}
+	}
+	c := exec.Command(program, append([]string{"recover"}, args...)...)
+	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
+	err := c.Run()
+	var ended *exec.ExitError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &ended):
+		return exitFailed // it has said why
+	}
+	fmt.Fprintln(os.Stderr, "Error: the server's program is needed to recover a cluster:", err)
+	return exitFailed
+}
+
+func isProgram(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
+}
