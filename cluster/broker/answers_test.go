@@ -191,3 +191,37 @@ func TestLostAnswers(t *testing.T) {
 		}
 	}
 }
+
+// A get whose queue cannot say yet whether it has a message asks again, and
+// tells what comes of that: never that the queue is empty when it did not say so.
+func TestGetAsksAgain(t *testing.T) {
+	for name, c := range map[string]struct {
+		answers []fsm.Code
+		asked   int
+		is      fsm.Kind // 0: the queue is empty
+	}{
+		"twice, then empty": {[]fsm.Code{fsm.NotYet, fsm.NotYet, fsm.Empty}, 3, 0},
+		"then gone":         {[]fsm.Code{fsm.NotYet, fsm.Gone}, 2, fsm.NotFoundKind},
+		"for ever":          {[]fsm.Code{fsm.NotYet}, 3, fsm.Precondition},
+	} {
+		w := newWorld(t)
+		s, q := w.mustSession(&recorder{}), w.mustQueue("q")
+		target, asked := w.broker.target(q), 0
+		target.submit = func(_ string, b group.Batch) bool {
+			for _, x := range commands(t, b) {
+				a := code(x.Seq, c.answers[min(asked, len(c.answers)-1)])
+				asked++
+				if name == "for ever" {
+					w.clock.Add(getWait/3 + 1)
+				}
+				w.broker.spawn("answer", func() { w.broker.answer("n1", q.ID, s.id, []group.Outcome{a}) })
+			}
+			return true
+		}
+		target.lead("n1", 1)
+		_, got, err := s.Get(context.Background(), "q", false)
+		if got || (err == nil) != (c.is == 0) || err != nil && !isKind(err, c.is) || asked != c.asked {
+			t.Errorf("%s: %v, %v after %d gets", name, got, err, asked)
+		}
+	}
+}

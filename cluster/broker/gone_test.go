@@ -262,3 +262,29 @@ func idOf(q *catalog.Queue) fsm.QueueID {
 	}
 	return q.ID
 }
+
+// Letters that wait are not routed by a view that may be out of date: their
+// target may be gone by now, or another one bound.
+func TestWaitingLettersNeedFreshView(t *testing.T) {
+	b := newLetterbox(t)
+	b.strategy(t, logpb.QueueConfig_AT_LEAST_ONCE)
+	b.die(t, "one")
+	b.run()
+	b.commit(t)
+	var waiting uint64
+	b.source.View(func(m *queue.Machine) { waiting = m.Stats().Waiting.Messages })
+	if waiting != 1 {
+		t.Fatalf("%d letters wait", waiting)
+	}
+	q := b.addTarget("late")
+	b.w.stale.Store(true)
+	b.f.retryLetters()
+	if n := len(b.source.waiting); n != 0 {
+		t.Errorf("%d proposals by a view that may be out of date", n)
+	}
+	b.w.stale.Store(false)
+	b.settle(t)
+	if got := b.targets[q.ID].bodies(); !slices.Equal(got, []string{"one"}) {
+		t.Errorf("the target holds %q", got)
+	}
+}

@@ -155,6 +155,40 @@ func TestHolders(t *testing.T) {
 	}
 }
 
+// A grant holds when a majority of the voters says that it has not gone beyond
+// its term: what was relayed is a grant, and nobody's word on a term.
+func TestTally(t *testing.T) {
+	in := func(term uint64) *peerpb.CatalogReply { return &peerpb.CatalogReply{Term: term} }
+	grant := func(term uint64) *peerpb.CatalogReply {
+		return &peerpb.CatalogReply{Term: term, Ok: true, GrantedIn: term}
+	}
+	for name, c := range map[string]struct {
+		answers []vote
+		want    uint64 // term of the grant that holds; 0: none
+	}{
+		"a majority of three":       {[]vote{{"n1", grant(5)}, {"n2", in(5)}}, 5},
+		"one of three":              {[]vote{{"n1", grant(5)}, {"n2", nil}}, 0},
+		"two have gone on":          {[]vote{{"n1", grant(5)}, {"n2", in(6)}, {"n3", in(6)}}, 0},
+		"one has gone on":           {[]vote{{"n1", grant(5)}, {"n2", in(6)}, {"n3", in(4)}}, 5},
+		"nobody grants":             {[]vote{{"n1", in(5)}, {"n2", in(5)}, {"n3", in(5)}}, 0},
+		"relayed only":              {[]vote{{"", grant(5)}, {"n2", in(5)}}, 0},
+		"relayed, and a majority":   {[]vote{{"", grant(5)}, {"n2", in(5)}, {"n3", in(5)}}, 5},
+		"a former leader and a new": {[]vote{{"n1", grant(5)}, {"n2", grant(6)}, {"n3", in(6)}}, 6},
+	} {
+		answers := newTally(3)
+		got := uint64(0)
+		for _, v := range c.answers {
+			if g := answers.take(v); g != nil {
+				got = g.GrantedIn
+				break
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s: the grant of term %d holds, want %d", name, got, c.want)
+		}
+	}
+}
+
 // member is a node of a simulated cluster.
 type member struct {
 	name    string
@@ -170,8 +204,7 @@ type question struct {
 	of      *member
 	began   time.Time
 	lease   *peerpb.Lease
-	terms   map[string]uint64
-	granted []*peerpb.CatalogReply
+	answers *tally
 }
 
 // simulation is a cluster whose messages take any time, and whose leaders
@@ -274,7 +307,7 @@ func (s *simulation) apply(m *member) {
 }
 
 func (s *simulation) ask(m *member) {
-	q := &question{of: m, began: s.now, lease: &peerpb.Lease{Node: m.name, Applied: m.applied}, terms: map[string]uint64{}}
+	q := &question{of: m, began: s.now, lease: &peerpb.Lease{Node: m.name, Applied: m.applied}, answers: newTally(len(s.nodes))}
 	for _, to := range s.nodes {
 		if s.random.IntN(3) == 0 {
 			continue // it is out of reach
@@ -292,14 +325,9 @@ func (s *simulation) ask(m *member) {
 }
 
 func (s *simulation) answered(q *question, from *member, r *peerpb.CatalogReply) {
-	q.terms[from.name] = r.Term
-	if r.Ok {
-		q.granted = append(q.granted, r)
-	}
-	for _, g := range q.granted {
-		if upTo(q.terms, g.GrantedIn) > len(s.nodes)/2 && q.of.applied >= g.Index && q.began.Add(LeaseTime).After(q.of.until) {
-			q.of.until = q.began.Add(LeaseTime)
-		}
+	g := q.answers.take(vote{from.name, r})
+	if g != nil && q.of.applied >= g.Index && q.began.Add(LeaseTime).After(q.of.until) {
+		q.of.until = q.began.Add(LeaseTime)
 	}
 }
 

@@ -157,30 +157,47 @@ func (k *Catalog) renew(relay bool) {
 			ask(node, "", true)
 		}
 	}
-	terms := map[string]uint64{}
-	var grants []*peerpb.CatalogReply
+	answers := newTally(len(voters))
 	for ; left > 0; left-- {
-		v := <-votes
-		if v.reply == nil {
+		g := answers.take(<-votes)
+		if g == nil {
 			continue
 		}
-		if v.node != "" {
-			terms[v.node] = v.reply.Term
+		if k.await(ctx, g.Index) == nil {
+			k.lease.extend(began.Add(LeaseTime))
+			k.learn(g.Held)
 		}
-		if v.reply.Ok {
-			grants = append(grants, v.reply)
-		}
-		for _, g := range grants {
-			if upTo(terms, g.GrantedIn) <= len(voters)/2 {
-				continue
-			}
-			if k.await(ctx, g.Index) == nil {
-				k.lease.extend(began.Add(LeaseTime))
-				k.learn(g.Held)
-			}
-			return
+		return
+	}
+}
+
+// tally is what the answers to one question for a lease come to.
+type tally struct {
+	voters int
+	terms  map[string]uint64 // in which voters are
+	grants []*peerpb.CatalogReply
+}
+
+func newTally(voters int) *tally { return &tally{voters: voters, terms: map[string]uint64{}} }
+
+// take takes an answer, and returns a grant that holds: a majority of the voters
+// has not gone beyond its term; nil: there is none so far.
+func (t *tally) take(v vote) *peerpb.CatalogReply {
+	if v.reply == nil {
+		return nil
+	}
+	if v.node != "" {
+		t.terms[v.node] = v.reply.Term
+	}
+	if v.reply.Ok {
+		t.grants = append(t.grants, v.reply)
+	}
+	for _, g := range t.grants {
+		if upTo(t.terms, g.GrantedIn) > t.voters/2 {
+			return g
 		}
 	}
+	return nil
 }
 
 // upTo counts the voters that have not gone beyond a term.
