@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -141,6 +142,9 @@ func learnerElectsNobody(t *testing.T, lose func(t *testing.T, dir, older string
 func mustLose(t *testing.T, n *lone, g, other *Group) {
 	t.Helper()
 	before := g.Term()
+	if other != nil {
+		await(t, "a link", func() bool { return n.linked(other.host.config.Node) })
+	}
 	n.elections.campaign(g)
 	if other == nil {
 		if err := n.mesh.Transport(1).TimeoutNow("n1", "n1", &raft.TimeoutNowRequest{}, &raft.TimeoutNowResponse{}); err == nil {
@@ -177,7 +181,7 @@ func TestLearnerGivesNoVote(t *testing.T) {
 	asks := (lead + 2) % 3
 	asker := c.start(asks, 1)
 	name := raft.ServerID(trioNames[learns])
-	await(t, "a link", func() bool { return c.hosts[asks].mesh.Alive(string(name)) })
+	await(t, "a link", func() bool { return c.hosts[asks].linked(string(name)) })
 	transport := c.hosts[asks].mesh.Transport(1).(transport)
 	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}
 	for _, in := range []uint64{voted, term, term + 5} {
@@ -206,6 +210,11 @@ func TestLearnerGivesNoVote(t *testing.T) {
 	}
 }
 
+// linked reports whether a node can be sent to.
+func (n *lone) linked(node string) bool {
+	return slices.ContainsFunc(n.mesh.Peers(), func(p peer.PeerStatus) bool { return p.Node == node && p.Linked })
+}
+
 // mustVote reads the term of the last vote.
 func mustVote(t *testing.T, g *Group) uint64 {
 	t.Helper()
@@ -230,9 +239,7 @@ func TestLearnerOfIdleQueue(t *testing.T) {
 	learner := c.start(learns, 1)
 	await(t, "the learner votes", func() bool { return learner.Doubt() == nil })
 	mustHold(t, learner, 2)
-	if !strings.Contains(c.log.String(), "replica has been brought up to date") {
-		t.Error("nobody says so")
-	}
+	await(t, "that is said", func() bool { return strings.Contains(c.log.String(), "replica has been brought up to date") })
 }
 
 // Replicas that can prove nothing, and are most of their group's, found no group
