@@ -1,0 +1,214 @@
+package jepsen
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/jepsen/checker"
+	"github.com/quorate/quorate/jepsen/client"
+	"github.com/quorate/quorate/jepsen/cluster"
+	"github.com/quorate/quorate/jepsen/internal/await"
+	"github.com/quorate/quorate/jepsen/workload"
+)
+
+var (
+	flips    = flag.Int("jepsen.flips", 6, "how many bits TestBitFlips flips, each times the scale")
+	flipSeed = flag.Uint64("jepsen.flipseed", 0, "what TestBitFlips draws its bits from; 0: from the clock")
+)
+
+// unprovenMetric counts the replicas on a node that do not vote.
+const unprovenMetric = "quorate_replicas_unproven"
+
+// A node comes back without its queue store while the only other member that is
+// up lacks everything. Nobody leads, and nothing is served, until the third one
+// is there, which has all of it: then everything confirmed is there, on all
+// three, without a hand.
+func TestLostQueueStore(t *testing.T) {
+	t.Parallel()
+	r := mustStart(t, 2*time.Minute)
+	r.must(workload.Declare(r.ctx, r.Nodes[0].URI(), workload.Queue{Name: "orders"}))
+	full, emptied, stale := r.Nodes[0], r.Nodes[1], r.Nodes[2]
+	r.must(stale.Kill(r.ctx))
+	const messages = 100
+	p := client.Publisher{Name: "publisher", URIs: []string{full.URI(), emptied.URI()}}
+	r.must(p.Run(r.ctx, r.History, workload.Count(messages, plain("orders", 512))))
+	r.must(emptied.Kill(r.ctx))
+	r.must(full.Kill(r.ctx))
+	r.must(os.RemoveAll(filepath.Join(emptied.DataDir(), "queues")))
+	for _, n := range []*cluster.Node{emptied, stale} {
+		r.must(n.Restart())
+	}
+	for _, n := range []*cluster.Node{emptied, stale} {
+		r.must(n.AwaitReady(r.ctx))
+	}
+	r.mustHaveUnproven(emptied, 1)
+	r.mustHaveNoLeader(emptied, "orders")
+	r.mustHaveNoLeader(stale, "orders")
+	r.mustHaveUnproven(emptied, 1)
+
+	r.must(full.Restart())
+	r.must(full.AwaitReady(r.ctx))
+	for _, n := range r.Nodes {
+		r.mustHaveUnproven(n, 0)
+	}
+	r.mustConverge()
+	r.must(await.Until(r.ctx, 100*time.Millisecond, "a leader", func() (bool, error) {
+		leader, err := r.Leader(r.ctx, "orders")
+		return err == nil && leader != nil, err
+	}))
+	r.must(full.Kill(r.ctx)) // those that had nothing have everything
+	r.must(await.Until(r.ctx, 100*time.Millisecond, "another leader", func() (bool, error) {
+		leader, err := r.Leader(r.ctx, "orders")
+		return err == nil && leader != nil, err
+	}))
+	r.must(workload.Drain(r.ctx, emptied.URI(), "orders", "last", r.History))
+	h := r.History
+	r.judge(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h), checker.Disorder(h))
+	if len(h.Deliveries) != messages {
+		t.Errorf("%d deliveries of %d messages", len(h.Deliveries), messages)
+	}
+	r.must(full.Restart())
+	r.must(full.AwaitReady(r.ctx))
+	r.mustConverge()
+}
+
+// mustHaveUnproven waits until so many replicas on a node are in doubt.
+func (r *run) mustHaveUnproven(n *cluster.Node, want float64) {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(r.ctx, 40*time.Second)
+	defer cancel()
+	what := fmt.Sprintf("node %d to have %v replicas in doubt", n.Number, want)
+	r.must(await.Until(ctx, 50*time.Millisecond, what, func() (bool, error) {
+		got, err := n.Metric(ctx, unprovenMetric)
+		return err == nil && got == want, err
+	}))
+}
+
+// mustHaveNoLeader has a client ask for a queue's messages: it is told that
+// nobody leads the queue, after as long as a node looks for a leader.
+func (r *run) mustHaveNoLeader(n *cluster.Node, queue string) {
+	r.Helper()
+	conn, err := client.Connect(r.ctx, n.URI())
+	r.must(err)
+	defer conn.Close()
+	ch, err := conn.Channel()
+	r.must(err)
+	if _, ok, err := ch.Get(queue, false); err == nil {
+		r.Fatalf("node %d serves the queue, message: %v", n.Number, ok)
+	}
+	if status, body, err := n.Do(r.ctx, http.MethodGet, "/api/health/checks/quorum-queues-without-elected-leaders/all-vhosts", nil); err != nil || status == http.StatusOK {
+		r.Fatalf("node %d: a queue is led: %d %s, %v", n.Number, status, body, err)
+	}
+}
+
+// One bit after the other is flipped, anywhere in what one of three nodes keeps,
+// while that one is down. Each time it comes back by itself, and has the state of
+// the others soon; nothing confirmed is lost.
+func TestBitFlips(t *testing.T) {
+	t.Parallel()
+	seed := *flipSeed
+	if seed == 0 {
+		seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("-jepsen.flips %d -jepsen.flipseed %d", *flips, seed)
+	draw := rand.New(rand.NewPCG(seed, 0))
+	count := *flips * *scale
+	// Small tables, so that there are some.
+	r := mustStart(t, 2*time.Minute+time.Duration(count / *scale)*20*time.Second, "--set=raft.wal_max_size_bytes=1048576")
+	r.must(workload.Declare(r.ctx, r.Nodes[0].URI(), workload.Queue{Name: "orders"}, workload.Queue{Name: "idle"}, workload.Queue{Name: "other"}))
+	seen := flipped{}
+	for k := range count {
+		r.mustPublish("idle", 10)
+		r.mustPublish("other", 30+draw.IntN(200))
+		r.mustPublish("orders", 30+draw.IntN(200))
+		if k%3 == 2 { // what is settled is deleted
+			r.must(workload.Drain(r.ctx, r.Nodes[draw.IntN(3)].URI(), "other", fmt.Sprint("drain ", k), r.History))
+		}
+		r.mustFlip(draw, k, seen)
+	}
+	t.Logf("%d flips, %d in vain, the node ended by itself %d times, replicas were rebuilt %d times, the slowest node was whole after %v",
+		count, count-seen["rebuilt"], seen["ended"], seen["rebuilt"], time.Duration(seen["slowest"]).Round(time.Millisecond))
+	for _, q := range []string{"orders", "other", "idle"} {
+		r.must(workload.Drain(r.ctx, r.Nodes[1].URI(), q, "last "+q, r.History))
+	}
+	h := r.History
+	r.judge(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h))
+	r.mustConverge()
+}
+
+// flipped counts what became of flips.
+type flipped map[string]int
+
+// mustPublish publishes messages with confirms, through the first node that is up.
+func (r *run) mustPublish(queue string, n int) {
+	r.Helper()
+	p := client.Publisher{Name: "to " + queue, URIs: r.URIs()}
+	r.must(p.Run(r.ctx, r.History, workload.Count(n, plain(queue, 1024))))
+}
+
+// mustFlip flips a bit of one node, which is stopped or killed for that, and
+// waits until the cluster is whole.
+func (r *run) mustFlip(draw *rand.Rand, k int, seen flipped) {
+	r.Helper()
+	n := r.Nodes[draw.IntN(len(r.Nodes))]
+	kill := draw.IntN(2) == 0
+	if kill {
+		r.must(n.Kill(r.ctx))
+	} else {
+		r.must(n.Shutdown(r.ctx))
+	}
+	files, err := n.DataFiles()
+	r.must(err)
+	file := files[draw.IntN(len(files))]
+	info, err := os.Stat(file)
+	r.must(err)
+	bit := draw.Int64N(8 * info.Size())
+	r.must(cluster.FlipBit(file, bit))
+	name, err := filepath.Rel(n.DataDir(), file)
+	r.must(err)
+	r.Logf("flip %d: node %d, killed: %t, %s of %d bytes: bit %d of byte %d", k+1, n.Number, kill, name, info.Size(), bit%8, bit/8)
+	r.mustPublish("orders", 20) // by the other two
+	began := time.Now()
+	r.must(n.Restart())
+	r.mustBeSupervised(n, seen)
+	if doubts, err := n.Metric(r.ctx, unprovenMetric); err == nil && doubts > 0 {
+		seen["rebuilt"]++
+	}
+	for _, n := range r.Nodes {
+		r.mustHaveUnproven(n, 0)
+	}
+	r.mustConverge()
+	took := time.Since(began)
+	seen["slowest"] = max(seen["slowest"], int(took))
+	r.Logf("flip %d: whole after %v", k+1, took.Round(time.Millisecond))
+}
+
+// maxEnds is how often a node may end by itself after one fault. Who supervises
+// it starts it again.
+const maxEnds = 3
+
+// mustBeSupervised waits until a node serves clients.
+func (r *run) mustBeSupervised(n *cluster.Node, seen flipped) {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(r.ctx, cluster.StartTimeout)
+	defer cancel()
+	ends := 0
+	r.must(await.Until(ctx, 50*time.Millisecond, fmt.Sprintf("node %d to serve clients", n.Number), func() (bool, error) {
+		if !n.Alive() {
+			if ends++; ends > maxEnds {
+				r.Fatalf("node %d has ended %d times", n.Number, ends)
+			}
+			seen["ended"]++
+			return false, n.Restart()
+		}
+		err := n.Ready(ctx)
+		return err == nil, err
+	}))
+}
