@@ -58,6 +58,9 @@ type Config struct {
 	DefaultPassword string
 	LoopbackUsers   []string
 
+	// RetainedBytes is how much of the queue logs is kept for members that lag;
+	// 0: group.DefaultRetained.
+	RetainedBytes int64
 	// MemTableBytes is how much the queue store writes before it makes a
 	// table file. Its log takes a few times as much on disk.
 	MemTableBytes int64
@@ -177,7 +180,7 @@ func (n *Node) open() error {
 	})
 	n.host = group.NewHost(group.Config{
 		Node: c.Name, Store: n.store, Mesh: n.mesh, Clock: n.clock, Exit: c.Exit, Logger: c.Logger,
-		Version: func() uint32 { return n.View().FSMVersion() }, Newest: c.Versions.Newest, LockCredit: n.lockCredit, Settings: n.queueSettings, Drains: n.drains, Late: n.late, Outside: outside{n.broker, n}, Heartbeat: c.Heartbeat, Reclaimable: c.MemTableBytes / 2, KindStanding: broker.KindStanding, KindLesson: broker.KindLesson,
+		Version: func() uint32 { return n.View().FSMVersion() }, Newest: c.Versions.Newest, LockCredit: n.lockCredit, Settings: n.queueSettings, Drains: n.drains, Late: n.late, Outside: outside{n.broker, n}, Heartbeat: c.Heartbeat, Reclaimable: c.MemTableBytes / 2, Retained: c.RetainedBytes, KindStanding: broker.KindStanding, KindLesson: broker.KindLesson,
 	})
 	n.broker.Listen(n.host)
 	n.shortages = newShortages(n)

@@ -24,10 +24,12 @@ func (a applier) ApplyBatch(logs []*raft.Log) []any {
 	g := a.g
 	<-g.started
 	g.apply(logs)
-	size := 0
+	size, headers := 0, 0
 	for _, l := range logs {
 		size += len(l.Data) + len(l.Extensions)
+		headers += len(l.Data) + entryOverhead
 	}
+	g.host.snapshots.applies(g, int64(headers))
 	g.applied.Add(uint64(len(logs)))
 	g.entries.Add(uint64(len(logs)))
 	g.bytes.Add(uint64(size))
@@ -94,6 +96,10 @@ func (g *Group) freeOnly(e *fsm.Effects) {
 	}
 }
 
+// entryOverhead is what an entry costs to apply, beside its header, in bytes of
+// headers.
+const entryOverhead = 64
+
 // Apply performs one entry.
 func (a applier) Apply(l *raft.Log) any { return a.ApplyBatch([]*raft.Log{l})[0] }
 
@@ -153,7 +159,9 @@ func (a applier) Snapshot() (_ raft.FSMSnapshot, err error) {
 			err = ErrStopped
 		}
 	}()
-	return snapshot{g, g.machine.Snapshot()}, nil
+	view := g.machine.Snapshot()
+	g.host.snapshots.captured(g)
+	return snapshot{g, view, g.origin}, nil
 }
 
 // Restore replaces the machine by a snapshot's.
@@ -181,18 +189,23 @@ func (a applier) Restore(rc io.ReadCloser) (err error) {
 	} else if err != nil {
 		return fmt.Errorf("restore the machine: %w", err)
 	}
-	g.machine, g.stopped = m, false
+	g.machine, g.stopped, g.origin = m, false, g.log.Origin()
+	g.host.snapshots.captured(g)
 	g.log.Started(m.Live, m.Index())
 	return nil
 }
 
 // liveSink is a snapshot sink that wants to know which entries hold payloads
-// of live messages.
-type liveSink interface{ SetLive(indexes []uint64) }
+// of live messages, and what the machine goes back to.
+type liveSink interface {
+	SetLive(indexes []uint64)
+	SetOrigin(origin uint64)
+}
 
 type snapshot struct {
-	group *Group
-	view  *queue.Snapshot
+	group  *Group
+	view   *queue.Snapshot
+	origin uint64
 }
 
 // Persist writes the machine's state without bodies.
@@ -217,7 +230,9 @@ func (s snapshot) persist(sink raft.SnapshotSink) (err error) {
 	if _, err := s.view.WriteTo(sink); err != nil {
 		return err
 	}
-	sink.(liveSink).SetLive(slices.Collect(s.view.LiveIndexes()))
+	to := sink.(liveSink)
+	to.SetLive(slices.Collect(s.view.LiveIndexes()))
+	to.SetOrigin(s.origin)
 	return nil
 }
 

@@ -67,6 +67,8 @@ type replica interface {
 	isClosed() bool
 	barred() bool   // it is quarantined
 	unproven() bool // it is a learner, see DESIGN.md
+	// asked is told that a member knows no leader, and where its log ends.
+	asked(node string, end uint64)
 	// yieldTo makes another member the leader, if raft leads here. It does not
 	// block.
 	yieldTo(node string)
@@ -137,23 +139,14 @@ func (h *Host) PeerChanged(ev peer.Event) {
 	h.elections.wake()
 }
 
-// triggers is how many groups are triggered at a time.
-const triggers = 8
-
-// trigger commits an empty entry in every group that this node leads and that
-// has a member on a node that is back: raft has given up sending to it, and
-// would try again only after the commit timeout.
+// trigger has raft send to the members on a node that is back, in every group
+// that this node leads: raft has given up sending to them, and would try again
+// only after the commit timeout.
 func (h *Host) trigger(node string) {
-	slots := make(chan struct{}, triggers)
-	for _, g := range h.Groups() {
-		if g.Leading() == 0 || !g.has(node) {
-			continue
+	for _, g := range h.leaders() {
+		if g.has(node) {
+			g.nudge()
 		}
-		slots <- struct{}{}
-		h.done.Go(func() {
-			_ = g.barrier() // a group that no longer leads needs none
-			<-slots
-		})
 	}
 }
 
@@ -497,6 +490,7 @@ func (e *elections) receive(from string, items []byte, now time.Time) {
 			e.links.Resign(it.group, it.term, from)
 		}
 		if it.kind == itemAsk {
+			g.asked(from, it.standing.index)
 			answer = appendItem(answer, e.answer(g, from))
 		}
 		e.note(from, it, now)

@@ -60,10 +60,11 @@ type Group struct {
 	spec Spec
 	host *Host
 	// A replica has raft and log, a local queue has memory.
-	raft   *raft.Raft
-	log    *raftlog.Group
-	memory *memoryLog
-	slog   *slog.Logger
+	raft      *raft.Raft
+	log       *raftlog.Group
+	transport transport
+	memory    *memoryLog
+	slog      *slog.Logger
 
 	started chan struct{} // closed once raft is set
 	ending  chan struct{} // closed when close begins
@@ -71,7 +72,8 @@ type Group struct {
 	mu      sync.Mutex // guards machine, effects and stopped
 	machine *queue.Machine
 	effects fsm.Effects
-	stopped bool // the machine has failed: an empty one stands in for it
+	stopped bool   // the machine has failed: an empty one stands in for it
+	origin  uint64 // of the machine, see raftlog.Group.Origin
 
 	quarantined atomic.Pointer[Quarantine] // nil: it may lead
 	trust       trust
@@ -91,6 +93,8 @@ type Group struct {
 
 	applied        atomic.Uint64 // entries since the snapshot scheduler looked
 	entries, bytes atomic.Uint64 // applied since the last snapshot
+	replay         atomic.Int64  // bytes of headers applied since then
+	refreshing     atomic.Bool   // a member's refusal has it write a snapshot
 	closed         atomic.Bool
 }
 
@@ -214,6 +218,7 @@ func (g *Group) close() {
 		return
 	}
 	close(g.ending)
+	g.host.snapshots.captured(g)
 	f := g.raft.Shutdown()
 	g.host.config.Mesh.DropGroup(g.spec.Group) // requests under way to nodes that are gone end now
 	g.office.Lock()                            // whoever is about to enter has given up

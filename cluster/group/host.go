@@ -28,6 +28,10 @@ const (
 	codeTooOld  = 76 // an entry needs a newer version
 )
 
+// DefaultRetained is how much a node keeps for members that lag unless it is
+// told otherwise: some seconds of the highest rate, little beside a disk.
+const DefaultRetained = 256 << 20
+
 // Config is what a Host needs.
 type Config struct {
 	Node    string
@@ -59,6 +63,9 @@ type Config struct {
 	// Reclaimable is how many bytes of dead payloads the node may keep before
 	// it writes snapshots to be rid of them.
 	Reclaimable int64
+	// Retained is how many bytes of queue logs the node may keep for members of
+	// the groups it leads that lag; 0: DefaultRetained.
+	Retained int64
 	// KindStanding is the message kind elections may use, KindLesson that of
 	// learners.
 	KindStanding, KindLesson peer.Kind
@@ -75,6 +82,7 @@ type Host struct {
 	lessons   *lessons
 	snapshots *snapshots
 	catalog   atomic.Pointer[Catalog] // nil: this host has nothing to do with it
+	laggards  *laggards
 	seen      chan raft.Observation
 
 	mu       sync.RWMutex
@@ -96,6 +104,9 @@ type Host struct {
 
 // NewHost returns a host without groups; Start makes it work.
 func NewHost(c Config) *Host {
+	if c.Retained == 0 {
+		c.Retained = DefaultRetained
+	}
 	h := &Host{
 		config: c, outside: c.Outside, clock: c.Clock, slog: c.Logger,
 		ticker: newTicker(c.Clock.Monotonic),
@@ -109,6 +120,7 @@ func NewHost(c Config) *Host {
 	h.elections = newElections(h)
 	h.lessons = newLessons(h)
 	h.snapshots = newSnapshots(h)
+	h.laggards = newLaggards(h)
 	return h
 }
 
@@ -121,6 +133,7 @@ func (h *Host) Start() {
 		func() { h.elections.run(h.stop) },
 		func() { h.lessons.run(h.stop) },
 		func() { h.snapshots.run(h.stop) },
+		h.watchLaggards,
 		h.observe,
 	} {
 		h.done.Go(run)

@@ -129,8 +129,9 @@ func mustListen(t *testing.T) net.Listener {
 // processes counts hosts: each is another incarnation of its node.
 var processes atomic.Uint32
 
-// mustHostOf opens the host of one of these nodes.
-func mustHostOf(t *testing.T, dir, node string, nodes map[string]net.Listener, logger *slog.Logger) *lone {
+// mustHostOf opens the host of one of these nodes. tune may change the settings
+// of its mesh.
+func mustHostOf(t *testing.T, dir, node string, nodes map[string]net.Listener, logger *slog.Logger, tune ...func(*peer.Config)) *lone {
 	t.Helper()
 	names, others := slices.Sorted(maps.Keys(nodes)), map[string]string{}
 	for name, l := range nodes {
@@ -138,10 +139,14 @@ func mustHostOf(t *testing.T, dir, node string, nodes map[string]net.Listener, l
 			others[name] = l.Addr().String()
 		}
 	}
-	mesh, err := peer.New(peer.Config{
+	links := peer.Config{
 		Node: node, Cluster: "test", Listener: nodes[node], Peers: others,
 		Incarnation: [16]byte{1 + byte(slices.Index(names, node)), byte(processes.Add(1))},
-	})
+	}
+	for _, f := range tune {
+		f(&links)
+	}
+	mesh, err := peer.New(links)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +167,7 @@ func mustHostOf(t *testing.T, dir, node string, nodes map[string]net.Listener, l
 		Exit:    func(code int) { panic(fmt.Sprint("exit ", code)) },
 		Version: func() uint32 { return 1 + n.raised.Load() }, Newest: 2,
 		LockCredit: func() fsm.Millis { return 0 }, Late: func(queue.Due, fsm.Millis) {},
-		Heartbeat: time.Second, Reclaimable: 32 << 20, KindStanding: 16, KindLesson: 18,
+		Heartbeat: time.Second, Reclaimable: 32 << 20, Retained: 64 << 20, KindStanding: 16, KindLesson: 18,
 	})
 	n.Start()
 	mesh.Watch(n.PeerChanged)
@@ -460,7 +465,7 @@ func TestBoundedRequests(t *testing.T) {
 		{"one that is larger behind others", []*raft.Log{entry(1, 0), entry(1, 0), entry(0, limit), entry(1, 0)}, 2},
 	} {
 		k, args := &taker{}, &raft.AppendEntriesRequest{Entries: tc.entries}
-		if err := (bounded{k}).AppendEntries("n2", "n2", args, nil); err != nil {
+		if err := (bounded{transport: k}).AppendEntries("n2", "n2", args, nil); err != nil {
 			t.Fatal(err)
 		}
 		if len(k.took) != tc.want || len(args.Entries) != tc.want {

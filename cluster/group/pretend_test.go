@@ -75,6 +75,7 @@ func (n *pretendNode) Voters() []string                                         
 func (n *pretendNode) Leader() string                                                { return n.leader }
 func (n *pretendNode) standing() standing                                            { return n.log }
 func (n *pretendNode) isClosed() bool                                                { return n.closed }
+func (n *pretendNode) asked(string, uint64)                                          {}
 func (n *pretendNode) barred() bool                                                  { return n.quarantined }
 func (n *pretendNode) unproven() bool                                                { return n.learner }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/clock"
+	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
@@ -45,7 +46,7 @@ func (l *lines) String() string {
 
 var trioNames = []string{"n1", "n2", "n3"}
 
-func mustTrio(t *testing.T) *trio {
+func mustTrio(t *testing.T, tune ...func(*peer.Config)) *trio {
 	t.Helper()
 	c := &trio{t: t, log: &lines{}}
 	c.nodes = map[string]net.Listener{}
@@ -54,7 +55,7 @@ func mustTrio(t *testing.T) *trio {
 	}
 	dir := t.TempDir()
 	for _, name := range trioNames {
-		c.hosts = append(c.hosts, mustHostOf(t, filepath.Join(dir, name), name, c.nodes, slog.New(slog.NewTextHandler(c.log, nil))))
+		c.hosts = append(c.hosts, mustHostOf(t, filepath.Join(dir, name), name, c.nodes, slog.New(slog.NewTextHandler(c.log, nil)), tune...))
 	}
 	return c
 }
@@ -64,13 +65,21 @@ func mustTrio(t *testing.T) *trio {
 func (c *trio) mustOpen(id fsm.GroupID) []*Group {
 	c.t.Helper()
 	for _, h := range c.hosts {
-		spec := Spec{Group: id, Queue: fsm.QueueID(id) << 16, VHost: "/", Name: "q", Members: trioNames, Config: &QueueConfig{DeliveryLimit: 20}}
-		if _, err := h.Open(spec); err != nil {
-			c.t.Fatal(err)
-		}
+		c.mustOpenAt(h, id)
 	}
 	c.mustLead(id)
 	return c.replicas(id)
+}
+
+// mustOpenAt opens one replica of a group.
+func (c *trio) mustOpenAt(h *lone, id fsm.GroupID) *Group {
+	c.t.Helper()
+	spec := Spec{Group: id, Queue: fsm.QueueID(id) << 16, VHost: "/", Name: "q", Members: trioNames, Config: &QueueConfig{DeliveryLimit: 20}}
+	g, err := h.Open(spec)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return g
 }
 
 // replicas returns a group's replicas, the one that leads first.

@@ -2,7 +2,10 @@ package group
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -13,28 +16,41 @@ import (
 // When a snapshot is worth its cost.
 const (
 	snapshotLook       = 50 * time.Millisecond
-	snapshotEntries    = 4096
 	snapshotBytes      = 4 << 20 // shared by busy groups: payloads that die in the memtable cost half
 	nodeGroupMinimum   = 1 << 20
 	snapshotsAtOneTime = 2
+	// A snapshot is written again when as much was applied since the last one
+	// as it takes itself, in bytes of the entries' headers, within these
+	// limits. What was applied since is applied again at the next start, about
+	// 40 MiB a second and core; replayNode bounds it for all groups together,
+	// but for what is less than a replayPart of a group's state.
+	replayLeast = 512 << 10
+	replayMost  = 32 << 20
+	replayNode  = 128 << 20
+	replayPart  = 4
 	// How much raft keeps behind a snapshot for followers that lag: about so
 	// many bytes, shared by busy groups, within these numbers of entries.
 	trailingBytes = 4 << 20
 	trailingFew   = 16
 	trailingMany  = 256
+	// holdLook is how often it is looked at whether members still need what is
+	// held for them.
+	holdLook = time.Second
 )
 
 // snapshots decides which groups write a snapshot, so that log space is freed
 // while it is still cheap to free. An idle group is never looked at.
 type snapshots struct {
-	host  *Host
-	mu    sync.Mutex
-	busy  map[*Group]bool // applied something since the last look
-	slots chan struct{}
+	host   *Host
+	replay atomic.Int64 // bytes that the next start applies again, of all groups
+	mu     sync.Mutex
+	busy   map[*Group]bool // applied something since the last look
+	held   map[*Group]bool // keep entries for members that lag: true if that is much
+	slots  chan struct{}
 }
 
 func newSnapshots(h *Host) *snapshots {
-	return &snapshots{host: h, busy: map[*Group]bool{}, slots: make(chan struct{}, snapshotsAtOneTime)}
+	return &snapshots{host: h, busy: map[*Group]bool{}, held: map[*Group]bool{}, slots: make(chan struct{}, snapshotsAtOneTime)}
 }
 
 // touch notes that a group has applied entries.
@@ -49,55 +65,84 @@ func (s *snapshots) touch(g *Group) {
 }
 
 func (s *snapshots) run(stop <-chan struct{}) {
-	t := time.NewTicker(snapshotLook)
+	t, holds := time.NewTicker(snapshotLook), time.NewTicker(holdLook)
 	defer t.Stop()
+	defer holds.Stop()
 	for {
 		select {
 		case <-stop:
 			return
 		case <-t.C:
 			s.look()
+		case <-holds.C:
+			s.lookAtHeld()
 		}
 	}
 }
 
-// look starts snapshots of groups that have much to reclaim or a long log.
+// look starts snapshots of groups that have much to reclaim or much to apply
+// again.
 func (s *snapshots) look() {
 	s.mu.Lock()
-	busy := make([]*Group, 0, len(s.busy))
-	for g := range s.busy {
-		busy = append(busy, g)
-	}
+	busy := slices.Collect(maps.Keys(s.busy))
 	s.mu.Unlock()
-	var most *Group
+	var dirty, long *Group // those with the most to reclaim, and to apply again
+	var most, longest int64
 	for _, g := range busy {
-		switch {
-		case g.closed.Load() || g.hasStopped():
+		if g.closed.Load() || g.hasStopped() {
 			s.forget(g)
-		case g.log.EntriesSinceSnapshot() >= snapshotEntries || g.log.Reclaimable() >= g.worthwhile(len(busy)):
+			continue
+		}
+		w := g.worth()
+		if w.due(len(busy)) {
 			s.take(g, len(busy))
-		case most == nil || g.log.Reclaimable() > most.log.Reclaimable():
-			most = g
+			continue
+		}
+		if w.reclaimable > max(most, nodeGroupMinimum, w.state/replayPart) {
+			dirty, most = g, w.reclaimable
+		}
+		if w.replay > max(longest, w.state/replayPart) {
+			long, longest = g, w.replay
 		}
 	}
-	if most != nil && s.host.config.Store.Reclaimable() > s.host.config.Reclaimable && most.log.Reclaimable() > nodeGroupMinimum {
-		s.take(most, len(busy))
+	if dirty != nil && s.host.config.Store.Reclaimable() > s.host.config.Reclaimable {
+		s.take(dirty, len(busy))
+	}
+	if long != nil && s.replay.Load() > replayNode {
+		s.take(long, len(busy))
 	}
 }
 
 // bytesPerMessage is about what a message takes in a snapshot.
 const bytesPerMessage = 48
 
-// worthwhile is how much there must be to reclaim for a snapshot to pay: a
-// few times its own size, but not more than what the queue holds alive. busy
-// is how many groups share the memtable.
-func (g *Group) worthwhile(busy int) int64 {
-	var messages int64
+// worth is what a snapshot of a group costs and brings, in bytes.
+type worth struct {
+	state       int64 // its size
+	live        int64 // payloads that stay
+	reclaimable int64 // what it frees
+	replay      int64 // what need not be applied again
+}
+
+func (g *Group) worth() worth {
+	var messages uint64
 	g.View(func(m *queue.Machine) {
 		s := m.Stats()
-		messages = int64(s.Ready.Messages + s.Unacknowledged.Messages + s.Outbox.Messages)
+		messages = s.Ready.Messages + s.Unacknowledged.Messages + s.Outbox.Messages
 	})
-	return max(snapshotBytes/int64(busy), nodeGroupMinimum, min(4*bytesPerMessage*messages, g.log.LiveBytes()))
+	return worth{
+		state: bytesPerMessage * int64(messages), live: g.log.LiveBytes(),
+		reclaimable: g.log.Reclaimable(), replay: g.replay.Load(),
+	}
+}
+
+// due reports whether a snapshot pays: it frees as much as it takes itself, up
+// to four times as much if that is not more than what the queue holds alive; or
+// it saves applying as much again. busy is how many groups share the memtable.
+func (w worth) due(busy int) bool {
+	reclaim := max(snapshotBytes/int64(busy), nodeGroupMinimum, w.state, min(4*w.state, w.live))
+	replay := min(max(replayLeast, w.state), replayMost)
+	return w.reclaimable >= reclaim || w.replay >= replay
 }
 
 func (s *snapshots) forget(g *Group) {
@@ -118,11 +163,102 @@ func (s *snapshots) take(g *Group, busy int) {
 	s.host.done.Go(func() {
 		defer func() { <-s.slots }()
 		g.setTrailing(uint64(busy))
-		err := g.raft.Snapshot().Error()
-		if err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) && !errors.Is(err, raft.ErrRaftShutdown) {
-			g.slog.Warn("snapshot failed", "error", err)
-		}
+		s.holdFor(g)
+		_ = g.snapshot()
 	})
+}
+
+// snapshot writes a snapshot and waits for it.
+func (g *Group) snapshot() error {
+	replay := g.replay.Load()
+	err := g.raft.Snapshot().Error()
+	if err != nil {
+		g.host.snapshots.applies(g, replay)
+	}
+	if err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) && !errors.Is(err, raft.ErrRaftShutdown) {
+		g.slog.Warn("snapshot failed", "error", err)
+	}
+	return err
+}
+
+// applies notes that entries with headers of so many bytes were applied.
+func (s *snapshots) applies(g *Group, bytes int64) {
+	g.replay.Add(bytes)
+	s.replay.Add(bytes)
+}
+
+// captured notes that what was applied so far is in a snapshot that is being
+// written, or in a machine that came with one.
+func (s *snapshots) captured(g *Group) { s.replay.Add(-g.replay.Swap(0)) }
+
+// holdFor keeps the entries of a group that this node leads for members that
+// lag, within the group's share of what the node may keep. A member that lacks
+// more gets a snapshot, so nothing is kept for it.
+func (s *snapshots) holdFor(g *Group) {
+	s.mu.Lock()
+	share := s.host.config.Retained
+	if n := s.lagging(g); n > 0 {
+		share /= int64(n) + 1
+	}
+	s.mu.Unlock()
+	from := g.needed(share)
+	g.log.Hold(from)
+	much := from != 0 && g.log.Held(from, trailingBytes) > trailingBytes
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if from == 0 {
+		delete(s.held, g)
+	} else {
+		s.held[g] = much
+	}
+}
+
+// lagging counts the groups beside g that keep much. s.mu is held.
+func (s *snapshots) lagging(g *Group) (n int) {
+	for other, much := range s.held {
+		if much && other != g {
+			n++
+		}
+	}
+	return n
+}
+
+// needed is the last entry that a member has whom those behind it, which can be
+// kept, still help; 0: there is none. Raft sends entries with the term of the one
+// before them.
+func (g *Group) needed(share int64) (from uint64) {
+	role, term := g.role()
+	if role != raft.Leader {
+		return 0
+	}
+	last := g.last()
+	for _, m := range g.Configuration() {
+		if m.Node == g.host.config.Node {
+			continue
+		}
+		r := g.transport.Reached(m.Node, term)
+		has := max(r.Index, r.Installing, 1)
+		if has < last && (from == 0 || has < from) && g.log.Held(has, share) <= share {
+			from = has
+		}
+	}
+	return from
+}
+
+// lookAtHeld lets go of entries that nobody needs any more.
+func (s *snapshots) lookAtHeld() {
+	s.mu.Lock()
+	held := slices.Collect(maps.Keys(s.held))
+	s.mu.Unlock()
+	for _, g := range held {
+		if g.closed.Load() {
+			s.mu.Lock()
+			delete(s.held, g)
+			s.mu.Unlock()
+			continue
+		}
+		s.holdFor(g)
+	}
 }
 
 // setTrailing fits raft's number of trailing entries to their present size.

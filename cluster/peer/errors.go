@@ -29,6 +29,9 @@ var (
 	// ErrLearner: the group's member on that node must not lead (in a
 	// RemoteError).
 	ErrLearner = errors.New("the member must neither vote nor lead")
+	// ErrSuperseded: the node has a newer snapshot of the group than the one that
+	// it was to install (in a RemoteError).
+	ErrSuperseded = errors.New("a newer snapshot is there already")
 	// ErrNoHandler: the node knows no such kind of call (in a RemoteError).
 	ErrNoHandler = errors.New("no handler for this kind of call")
 
@@ -47,8 +50,8 @@ type RemoteError struct {
 
 func (e *RemoteError) Error() string { return fmt.Sprintf("peer: node %s: %s", e.Node, e.Text) }
 
-// Unwrap returns ErrUnknownGroup, ErrBusy or ErrNoHandler, or nil if the error
-// is the handler's or raft's own.
+// Unwrap returns ErrUnknownGroup, ErrBusy, ErrNoHandler or ErrSuperseded, or nil
+// if the error is the handler's or raft's own.
 func (e *RemoteError) Unwrap() error {
 	if e.code > 0 && int(e.code) < len(failureCodes) {
 		return failureCodes[e.code]
@@ -57,7 +60,7 @@ func (e *RemoteError) Unwrap() error {
 }
 
 // failureCodes are the refusals with a number of their own on the wire.
-var failureCodes = [...]error{nil, ErrUnknownGroup, ErrBusy, ErrNoHandler}
+var failureCodes = [...]error{nil, ErrUnknownGroup, ErrBusy, ErrNoHandler, ErrSuperseded}
 
 func failureCode(err error) uint32 {
 	for i, e := range failureCodes {

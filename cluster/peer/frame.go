@@ -32,6 +32,8 @@ const (
 	kindReply                      // the answer to a request
 	kindFailure                    // its refusal: a text
 	kindPiece                      // a piece of a message too long to be sent at once
+	kindOffer                      // what of a snapshot need not be sent
+	kindSize                       // how much of it will be
 )
 
 type header struct {

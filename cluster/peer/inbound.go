@@ -80,7 +80,6 @@ type inbound struct {
 	stream      grpc.ServerStream
 	out         *outbox
 	calls       chan struct{}         // holds a token per running call
-	snapshots   chan struct{}         // holds a token per snapshot being received
 	beat        chan raft.RPCResponse // of the heartbeat being handled
 	received    chan struct{}         // closed when nothing more is handled
 	previous    chan struct{}         // received of the stream before; nil: none
@@ -125,10 +124,9 @@ func (m *Mesh) welcome(stream grpc.ServerStream) (*inbound, error) {
 	}
 	in := &inbound{
 		m: m, p: p, stream: stream, out: newOutbox(m.cfg.LazyDelay),
-		calls:     make(chan struct{}, callsPerPeer),
-		snapshots: make(chan struct{}, snapshotsPerPeer),
-		beat:      make(chan raft.RPCResponse, 1),
-		received:  make(chan struct{}),
+		calls:    make(chan struct{}, callsPerPeer),
+		beat:     make(chan raft.RPCResponse, 1),
+		received: make(chan struct{}),
 	}
 	copy(in.incarnation[:], h.Incarnation)
 	in.ctx, in.cancel = context.WithCancelCause(stream.Context())

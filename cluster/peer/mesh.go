@@ -162,6 +162,9 @@ type Mesh struct {
 	groups  map[fsm.GroupID]*transport
 	held    heldRequests
 
+	sending, receiving snapshotSlots
+	installs           installs
+
 	messages [256]atomic.Pointer[MessageHandler]
 	calls    [256]atomic.Pointer[CallHandler]
 	events   events
@@ -186,6 +189,8 @@ func New(cfg Config) (*Mesh, error) {
 		groups: make(map[fsm.GroupID]*transport),
 	}
 	m.held.init(m)
+	m.sending.init()
+	m.receiving.init()
 	m.events.init()
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	m.server = newServer(&m.cfg, m.contain)

@@ -17,8 +17,6 @@ const (
 	// redialMin … redialMax: pause between attempts to dial, growing.
 	redialMin = 30 * time.Millisecond
 	redialMax = 250 * time.Millisecond
-	// snapshotsPerPeer bounds the snapshot streams to one node, and from it.
-	snapshotsPerPeer = 2
 )
 
 // peer is another node: the link to it, the stream from it, and the verdict on
@@ -34,7 +32,6 @@ type peer struct {
 	ctx       context.Context
 	cancel    context.CancelFunc
 	link      atomic.Pointer[link] // nil: none
-	snapshots chan struct{}        // holds a token per snapshot stream to the node
 
 	mu          sync.Mutex
 	addrs       []string      // where it may be
@@ -55,7 +52,7 @@ type peer struct {
 func newPeer(m *Mesh, name string, addrs []string) *peer {
 	p := &peer{
 		m: m, name: name, nameBytes: []byte(name), addrs: addrs, complaints: map[string]string{},
-		up: make(chan struct{}), snapshots: make(chan struct{}, snapshotsPerPeer),
+		up: make(chan struct{}),
 	}
 	p.ctx, p.cancel = context.WithCancel(m.ctx)
 	return p

@@ -20,6 +20,7 @@ const (
 type pipeline struct {
 	t      *transport
 	p      *peer
+	f      *follower
 	done   chan raft.AppendFuture
 	closed chan struct{}
 	room   chan struct{} // buffer 1: signalled when something was answered
@@ -35,7 +36,7 @@ type pipeline struct {
 
 func newPipeline(t *transport, p *peer) *pipeline {
 	return &pipeline{
-		t: t, p: p,
+		t: t, p: p, f: t.follower(p.name),
 		done:   make(chan raft.AppendFuture, window),
 		closed: make(chan struct{}),
 		room:   make(chan struct{}, 1),
@@ -108,6 +109,7 @@ func (pl *pipeline) admit(f *appendFuture) error {
 		if pl.requests == 0 || pl.requests < window && pl.bytes+f.bytes <= windowBytes {
 			pl.requests++
 			pl.bytes += f.bytes
+			pl.f.busy.Add(1)
 			f.lazy = len(f.args.Entries) == 0 && f.args.LeaderCommitIndex <= pl.commit
 			pl.mu.Unlock()
 			return nil
@@ -127,6 +129,7 @@ func (pl *pipeline) withdraw(f *appendFuture) {
 	defer pl.mu.Unlock()
 	pl.requests--
 	pl.bytes -= f.bytes
+	pl.f.busy.Add(-1)
 }
 
 // complete is called by the link with the answer. Raft does not look at the
@@ -142,9 +145,11 @@ func (f *appendFuture) complete(fr frame, err error) {
 	defer pl.mu.Unlock()
 	pl.requests--
 	pl.bytes -= f.bytes
+	pl.f.busy.Add(-1)
 	if err != nil || !f.resp.Success {
 		pl.broken = true
 	} else {
+		pl.f.acknowledged(f.args.Term, lastOf(f.args))
 		pl.commit = max(pl.commit, f.args.LeaderCommitIndex)
 	}
 	select {

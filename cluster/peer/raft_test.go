@@ -437,7 +437,7 @@ func TestUnknownGroup(t *testing.T) {
 // A group that does not take its requests is refused more, and disturbs no
 // other.
 func TestStuckGroupIsBounded(t *testing.T) {
-	c := newCluster(t, false, 2, nil)
+	c := newCluster(t, false, 2, func(cfg *Config) { cfg.ReconnectWait = time.Millisecond })
 	c.startAll(echo)
 	m := c.members["n1"]
 	stuck := c.members["n2"].Transport(1)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -19,10 +20,12 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-// A snapshot stream carries, as gRPC messages: the request as one frame, then
-// the snapshot's bytes without frames until all of them are sent; back comes
-// one frame with the answer. The sender names itself in the stream's metadata
-// and is believed only while a link from that node and incarnation is open.
+// A snapshot stream carries, as gRPC messages: the request as one frame; back
+// comes one frame with what of the snapshot need not be sent, or a refusal; then
+// one frame with the length of the rest, and its bytes without frames until all
+// of them are sent; back comes one frame with the answer. The sender names
+// itself in the stream's metadata and is believed only while a link from that
+// node and incarnation is open.
 
 const (
 	// snapshotChunk is the size of one message of a snapshot.
@@ -32,18 +35,39 @@ const (
 	incarnationKey = "quorate-incarnation-bin"
 )
 
+// Snapshots is what a group does about snapshots on their way.
+type Snapshots interface {
+	// Offer is asked before a snapshot up to index is installed here. The list
+	// says what need not be sent, to the reader that the sender was given (see
+	// Abridged); done is called when the snapshot is installed, or given up. If
+	// the group has a newer snapshot it returns the index of that and no done.
+	Offer(index uint64) (list []byte, done func(), newer uint64)
+	// Refused is told that a member has a snapshot up to index, newer than the
+	// one that was sent to it. It must not block.
+	Refused(index uint64)
+}
+
+// Abridged is a reader of a snapshot that can leave out what the receiver has.
+// Without is called before anything is read, and returns how much there is to
+// read then.
+type Abridged interface {
+	Without(list []byte) (size int64, err error)
+}
+
+// Exchange sets what is asked about the group's snapshots.
+func (t *transport) Exchange(s Snapshots) { t.snapshots.Store(&s) }
+
 // snapshotChunks recycles the buffers that snapshots are read into.
 var snapshotChunks = mem.NewTieredBufferPool(snapshotChunk)
 
 // sendSnapshot streams a snapshot to p. It ends with the link, with the
 // transport, or with the answer.
 func (t *transport) sendSnapshot(p *peer, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
-	select {
-	case p.snapshots <- struct{}{}:
-		defer func() { <-p.snapshots }()
-	case <-t.shutdown:
-		return errAbandoned
+	free, err := t.m.sending.take(args.Size, t.shutdown)
+	if err != nil {
+		return err
 	}
+	defer free()
 	l, err := p.waitLink(t.shutdown)
 	if err != nil {
 		return err
@@ -56,34 +80,65 @@ func (t *transport) sendSnapshot(p *peer, args *raft.InstallSnapshotRequest, res
 	if err != nil {
 		return fmt.Errorf("opening snapshot stream: %w", err)
 	}
-	if err := writeSnapshot(stream, t.group, args, data); err != nil && !errors.Is(err, io.EOF) {
+	f, err := t.writeSnapshot(stream, p, args, data)
+	if err != nil {
 		return err
-	}
-	// After io.EOF the receiver has given up early; its reason comes here.
-	var in inMessage
-	if err := stream.RecvMsg(&in); err != nil {
-		return fmt.Errorf("sending snapshot: %w", err)
-	}
-	f, _, err := nextFrame(in.data)
-	switch {
-	case err != nil:
-		return err
-	case f.kind == kindFailure:
-		return &RemoteError{Node: p.name, Text: string(f.body), code: f.arg}
 	}
 	return decodeAnswer(f.body, p.nameBytes, resp)
 }
 
-// writeSnapshot sends the request and args.Size bytes of data.
-func writeSnapshot(stream grpc.ClientStream, group fsm.GroupID, args *raft.InstallSnapshotRequest, data io.Reader) error {
-	b := new(batch)
-	body := snapshotBody{args}
-	header{kind: kindSnapshot, arg: uint32(group)}.put(b.reserve(headerSize), body.size())
-	body.write(b)
-	if err := stream.SendMsg(b); err != nil {
-		return err
+// writeSnapshot sends the request and what the other side lacks of the
+// snapshot, and returns the answer.
+func (t *transport) writeSnapshot(stream grpc.ClientStream, p *peer, args *raft.InstallSnapshotRequest, data io.Reader) (frame, error) {
+	if err := sendFrame(stream, header{kind: kindSnapshot, arg: uint32(t.group)}, snapshotBody{args}); err != nil && !errors.Is(err, io.EOF) {
+		return frame{}, err
 	}
-	for left := args.Size; left > 0; {
+	offer, err := t.answer(stream, p)
+	if err != nil {
+		return frame{}, err
+	}
+	size := args.Size
+	if a, ok := data.(Abridged); ok && len(offer.body) > 0 {
+		if size, err = a.Without(offer.body); err != nil {
+			return frame{}, fmt.Errorf("leaving out of a snapshot what node %s has: %w", p.name, err)
+		}
+	}
+	t.m.installs.sent.Add(1)
+	t.m.installs.sentBytes.Add(uint64(size))
+	t.m.installs.leftOut.Add(uint64(args.Size - size))
+	err = sendFrame(stream, header{kind: kindSize, number: uint64(size)}, noBody{})
+	if err == nil {
+		err = copySnapshot(stream, size, data)
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		return frame{}, err
+	}
+	// After io.EOF the receiver has given up early; its reason comes here.
+	return t.answer(stream, p)
+}
+
+// answer reads a frame from the receiver of a snapshot, or its refusal.
+func (t *transport) answer(stream grpc.ClientStream, p *peer) (frame, error) {
+	var in inMessage
+	if err := stream.RecvMsg(&in); err != nil {
+		return frame{}, fmt.Errorf("sending snapshot: %w", noEOF(err))
+	}
+	f, _, err := nextFrame(in.data)
+	if err != nil || f.kind != kindFailure {
+		return f, err
+	}
+	refusal := &RemoteError{Node: p.name, Text: string(f.body), code: f.arg}
+	if s := t.snapshots.Load(); s != nil && errors.Is(refusal, ErrSuperseded) {
+		(*s).Refused(f.number)
+	}
+	return f, refusal
+}
+
+// copySnapshot sends so many bytes, as fast as the share of an install allows.
+func copySnapshot(stream grpc.ClientStream, size int64, data io.Reader) error {
+	var p pacer
+	for left := size; left > 0; {
+		began := time.Now()
 		buf := snapshotChunks.Get(int(min(left, snapshotChunk)))
 		n, err := io.ReadFull(data, *buf)
 		if err != nil {
@@ -95,8 +150,19 @@ func writeSnapshot(stream grpc.ClientStream, group fsm.GroupID, args *raft.Insta
 		if err := stream.SendMsg(chunk); err != nil {
 			return err
 		}
+		if err := p.worked(stream.Context(), time.Since(began)); err != nil {
+			return err
+		}
 	}
 	return stream.CloseSend()
+}
+
+// sendFrame sends a message that consists of one frame.
+func sendFrame(stream interface{ SendMsg(any) error }, h header, b body) error {
+	message := new(batch)
+	h.put(message.reserve(headerSize), b.size())
+	b.write(message)
+	return stream.SendMsg(message)
 }
 
 // noEOF keeps the end of a file from being taken for the end of a stream.
@@ -116,14 +182,25 @@ func (s *service) Snapshot(stream grpc.BidiStreamingServer[peerpb.Frame, peerpb.
 	answer, err := in.receiveSnapshot(stream)
 	h, b := header{kind: kindReply}, body(answer)
 	if err != nil {
-		s.m.log.Warn("snapshot not installed", slog.String("node", in.p.name), slog.Any("error", err))
-		h, b = header{kind: kindFailure, arg: failureCode(err)}, textBody(err.Error())
+		var newer *supersededError
+		if errors.As(err, &newer) {
+			h.number = newer.index
+		} else {
+			s.m.log.Warn("snapshot not installed", slog.String("node", in.p.name), slog.Any("error", err))
+		}
+		h.kind, h.arg = kindFailure, failureCode(err)
+		b = textBody(err.Error())
 	}
-	reply := new(batch)
-	h.put(reply.reserve(headerSize), b.size())
-	b.write(reply)
-	return stream.SendMsg(reply)
+	return sendFrame(stream, h, b)
 }
+
+// supersededError refuses a snapshot that is older than the one up to index.
+type supersededError struct{ index uint64 }
+
+func (e *supersededError) Error() string {
+	return fmt.Sprintf("%v, up to entry %d", ErrSuperseded, e.index)
+}
+func (e *supersededError) Unwrap() error { return ErrSuperseded }
 
 // snapshotSender returns the stream of the node that opened a snapshot stream.
 func (m *Mesh) snapshotSender(ctx context.Context) *inbound {
@@ -146,22 +223,9 @@ func (m *Mesh) snapshotSender(ctx context.Context) *inbound {
 // receiveSnapshot gives the snapshot to raft, which reads the stream while it
 // handles the request.
 func (in *inbound) receiveSnapshot(stream grpc.ServerStream) (*numbers, error) {
-	select {
-	case in.snapshots <- struct{}{}:
-		defer func() { <-in.snapshots }()
-	default:
-		return nil, ErrBusy
-	}
-	var first inMessage
-	if err := stream.RecvMsg(&first); err != nil {
-		return nil, err
-	}
-	f, rest, err := nextFrame(first.data)
+	f, err := receiveFrame(stream, kindSnapshot)
 	if err != nil {
 		return nil, err
-	}
-	if f.kind != kindSnapshot || len(rest) > 0 {
-		return nil, fmt.Errorf("%w: no snapshot request", errProtocol)
 	}
 	req, err := decodeSnapshot(f.body, in.p.nameBytes)
 	if err != nil {
@@ -173,7 +237,55 @@ func (in *inbound) receiveSnapshot(stream grpc.ServerStream) (*numbers, error) {
 	if t == nil {
 		return nil, ErrUnknownGroup
 	}
+	free, err := in.m.receiving.take(req.Size, stream.Context().Done())
+	if err != nil {
+		return nil, err
+	}
+	defer free()
+	done, err := t.exchange(stream, req)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	f, err = receiveFrame(stream, kindSize)
+	if err != nil {
+		return nil, err
+	}
+	if f.number > uint64(req.Size) {
+		return nil, fmt.Errorf("%w: a snapshot that has grown from %d to %d bytes", errProtocol, req.Size, f.number)
+	}
+	req.Size = int64(f.number)
+	in.m.installs.received.Add(1)
 	return t.install(in, req, &snapshotReader{stream: stream})
+}
+
+// receiveFrame receives a message that consists of one frame of a kind.
+func receiveFrame(stream grpc.ServerStream, k Kind) (frame, error) {
+	var in inMessage
+	if err := stream.RecvMsg(&in); err != nil {
+		return frame{}, err
+	}
+	f, rest, err := nextFrame(in.data)
+	if err == nil && (f.kind != k || len(rest) > 0) {
+		err = fmt.Errorf("%w: kind %d in a snapshot stream", errProtocol, f.kind)
+	}
+	return f, err
+}
+
+// exchange tells the sender of a snapshot what need not be sent.
+func (t *transport) exchange(stream grpc.ServerStream, req *raft.InstallSnapshotRequest) (done func(), err error) {
+	list, done := []byte(nil), func() {}
+	if s := t.snapshots.Load(); s != nil {
+		var newer uint64
+		if list, done, newer = (*s).Offer(req.LastLogIndex); newer > 0 {
+			return nil, &supersededError{newer}
+		}
+	}
+	if err := sendFrame(stream, header{kind: kindOffer}, rawBody(list)); err != nil {
+		done()
+		return nil, err
+	}
+	return done, nil
 }
 
 // install hands a snapshot to raft and waits for its answer.

@@ -3,9 +3,11 @@ package peer
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"runtime"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -22,25 +24,26 @@ func testSnapshotRequest(size int64) *raft.InstallSnapshotRequest {
 	}
 }
 
+// One large snapshot goes at a time, from a node and to it; small ones go beside
+// it. Nobody is refused, those who come later wait.
 func TestSnapshotStreamsAreBounded(t *testing.T) {
-	c := newCluster(t, false, 2, nil)
+	c := newCluster(t, false, 3, nil)
 	c.startAll(nil)
-	data := bytes.Repeat([]byte("snapshot"), snapshotChunk/4) // two messages
-	trans := c.members["n1"].Transport(1)
-	consumer := c.members["n2"].Transport(1).Consumer()
-	results := make(chan error, snapshotsPerPeer+1)
-	for range cap(results) {
+	data := bytes.Repeat([]byte("snapshot"), (smallSnapshot+snapshotChunk)/8)
+	results := make(chan error, 4)
+	send := func(from string, group fsm.GroupID, data []byte) {
 		go func() {
 			resp := new(raft.InstallSnapshotResponse)
-			err := trans.InstallSnapshot("n2", "n2", testSnapshotRequest(int64(len(data))), resp, bytes.NewReader(data))
+			err := c.members[from].Transport(group).InstallSnapshot("n2", "n2", testSnapshotRequest(int64(len(data))), resp, bytes.NewReader(data))
 			if err == nil && (!resp.Success || resp.Term != 1) {
 				t.Errorf("answer %+v", resp)
 			}
 			results <- err
 		}()
 	}
-	take := func() raft.RPC { return mustReceive(t, consumer, "snapshot") }
-	finish := func(rpc raft.RPC) {
+	n2 := c.members["n2"]
+	large, small := n2.Transport(1).Consumer(), n2.Transport(2).Consumer()
+	finish := func(rpc raft.RPC, data []byte) {
 		t.Helper()
 		got, err := io.ReadAll(rpc.Reader)
 		if err != nil || !bytes.Equal(got, data) {
@@ -51,14 +54,133 @@ func TestSnapshotStreamsAreBounded(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	first, second := take(), take()
-	if len(consumer) > 0 || len(c.members["n1"].sortedPeers()[0].snapshots) != snapshotsPerPeer {
-		t.Error("more than two at a time")
+	send("n1", 1, data)
+	first := mustReceive(t, large, "snapshot")
+	send("n1", 1, data)
+	send("n3", 1, data)
+	mustWait(t, func() bool { return len(c.members["n3"].sending.large) == 1 }, "the other node sends nothing")
+	send("n1", 2, data[:100])
+	finish(mustReceive(t, small, "small snapshot"), data[:100])
+	if len(large) > 0 {
+		t.Error("more than one at a time")
 	}
-	finish(first)
-	third := take()
-	finish(second)
-	finish(third)
+	finish(first, data)
+	second := mustReceive(t, large, "snapshot")
+	if len(large) > 0 {
+		t.Error("more than one at a time")
+	}
+	finish(second, data)
+	finish(mustReceive(t, large, "snapshot"), data)
+}
+
+// holder is a group that has something, or something newer.
+type holder struct {
+	list    []byte
+	newer   uint64
+	over    chan struct{}
+	refused chan uint64
+}
+
+func (h *holder) Offer(uint64) ([]byte, func(), uint64) {
+	if h.newer > 0 {
+		return nil, nil, h.newer
+	}
+	return h.list, func() { close(h.over) }, 0
+}
+
+func (h *holder) Refused(index uint64) { h.refused <- index }
+
+// halved is a snapshot of which the receiver has the second half.
+type halved struct {
+	bytes.Reader
+	list []byte
+}
+
+func (h *halved) Without(list []byte) (int64, error) {
+	h.list = list
+	half := make([]byte, h.Len()/2)
+	if _, err := h.Read(half); err != nil {
+		return 0, err
+	}
+	h.Reset(half)
+	return int64(len(half)), nil
+}
+
+// What the receiver has is not sent: it says so before anything is sent, and
+// raft gets the rest, with its length. It keeps what it has until that is over.
+func TestSnapshotWithoutWhatIsThere(t *testing.T) {
+	c := newCluster(t, false, 2, nil)
+	c.startAll(nil)
+	h := &holder{list: []byte("the second half"), over: make(chan struct{})}
+	receiver := c.members["n2"].Transport(1).(*transport)
+	receiver.Exchange(h)
+	whole := bytes.Repeat([]byte("snapshot"), 1000)
+	data, result := &halved{}, make(chan error, 1)
+	data.Reset(whole)
+	resp := new(raft.InstallSnapshotResponse)
+	go func() {
+		result <- c.members["n1"].Transport(1).InstallSnapshot("n2", "n2", testSnapshotRequest(int64(len(whole))), resp, data)
+	}()
+	rpc := mustReceive(t, receiver.Consumer(), "snapshot")
+	got, err := io.ReadAll(rpc.Reader)
+	if size := rpc.Command.(*raft.InstallSnapshotRequest).Size; err != nil || !bytes.Equal(got, whole[:4000]) || size != 4000 {
+		t.Errorf("%d bytes of %d, %v", len(got), size, err)
+	}
+	select {
+	case <-h.over:
+		t.Error("the receiver lets go of what it has before it has the rest")
+	default:
+	}
+	rpc.Respond(&raft.InstallSnapshotResponse{Term: 1, Success: true}, nil)
+	if err := mustReceive(t, result, "answer"); err != nil || !resp.Success || string(data.list) != string(h.list) {
+		t.Errorf("%+v, %q, %v", resp, data.list, err)
+	}
+	mustReceive(t, h.over, "end of the offer")
+	if n := c.members["n1"].SnapshotCounts(); n != (SnapshotCounts{Sent: 1, SentBytes: 4000, LeftOut: 4000}) {
+		t.Errorf("counted %+v", n)
+	}
+	if r := c.members["n1"].Transport(1).(*transport).Reached("n2", 1); r != (Reached{Index: 9}) {
+		t.Errorf("the leader knows of it: %+v", r)
+	}
+}
+
+// A snapshot older than what the receiver has is refused before anything of it
+// is sent, and its sender learns how new it would have to be.
+func TestSupersededSnapshot(t *testing.T) {
+	c := newCluster(t, false, 2, nil)
+	c.startAll(nil)
+	c.members["n2"].Transport(1).(*transport).Exchange(&holder{newer: 12})
+	sender, h := c.members["n1"].Transport(1).(*transport), &holder{refused: make(chan uint64, 1)}
+	sender.Exchange(h)
+	err := sender.InstallSnapshot("n2", "n2", testSnapshotRequest(100<<20), new(raft.InstallSnapshotResponse), &gatedReader{gate: closedGate()})
+	if !errors.Is(err, ErrSuperseded) {
+		t.Error(err)
+	}
+	if at := mustReceive(t, h.refused, "refusal"); at != 12 {
+		t.Errorf("it is told that entry %d is the last", at)
+	}
+	if n := c.members["n1"].SnapshotCounts(); n != (SnapshotCounts{}) {
+		t.Errorf("counted %+v", n)
+	}
+}
+
+// An install pauses as its share demands, however long its pieces take.
+func TestInstallKeepsToItsShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var p pacer
+		began, worked := time.Now(), time.Duration(0)
+		for i := range 1000 {
+			piece := time.Duration(1+i%50) * 100 * time.Microsecond
+			time.Sleep(piece)
+			if err := p.worked(t.Context(), piece); err != nil {
+				t.Fatal(err)
+			}
+			worked += piece
+		}
+		if share := worked.Seconds() / time.Since(began).Seconds(); share < snapshotShare-0.01 || share > snapshotShare+0.01 {
+			t.Errorf("it works %.2f of the time", share)
+		}
+	})
 }
 
 // gatedReader gives one chunk, and the rest when the gate opens.

@@ -34,6 +34,9 @@ type transport struct {
 	queued   int       // bytes of queue
 	inflight []request // handed to raft and not answered, oldest first
 	running  bool      // a goroutine waits for answers
+
+	followers map[string]*follower
+	snapshots atomic.Pointer[Snapshots]
 }
 
 var (
@@ -79,28 +82,41 @@ func (t *transport) Close() error {
 	return nil
 }
 
-// AppendEntries implements raft.Transport. Without a link it waits for one.
+// AppendEntries implements raft.Transport. Without a link it waits for one, and
+// where the other side is not ready for entries, until it is.
 func (t *transport) AppendEntries(id raft.ServerID, _ raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
 	p, err := t.peer(id)
 	if err != nil {
 		return err
 	}
+	if isHeartbeat(args) {
+		err = t.append(p, args, resp, classOwn, !t.prompt.Load())
+		if err == nil && resp.Term > args.Term {
+			// Raft does not look at the terms in the answers to heartbeats, and would
+			// go on to lead nobody.
+			t.stepDown(resp.Term, string(id), true)
+		}
+		return err
+	}
+	f := t.follower(p.name)
+	f.busy.Add(1)
+	defer f.busy.Add(-1)
+	send := func(a *raft.AppendEntriesRequest) error { return t.append(p, a, resp, classRaft, false) }
+	if err = send(args); notReady(err) {
+		err = t.insist(args, resp, send)
+	}
+	if err == nil && resp.Success {
+		f.acknowledged(args.Term, lastOf(args))
+	}
+	return err
+}
+
+func (t *transport) append(p *peer, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse, c class, lazy bool) error {
 	l, err := p.waitLink(t.shutdown)
 	if err != nil {
 		return shutError(err)
 	}
-	c := classRaft
-	if isHeartbeat(args) {
-		c = classOwn
-	}
-	lazy := c == classOwn && !t.prompt.Load()
-	err = t.request(l, kindAppend, appendBody{args, lazy}, c, urgency(!lazy), resp)
-	if err == nil && c == classOwn && resp.Term > args.Term {
-		// Raft does not look at the terms in the answers to heartbeats, and would
-		// go on to lead nobody.
-		t.stepDown(resp.Term, string(id), true)
-	}
-	return err
+	return t.request(l, kindAppend, appendBody{args, lazy}, c, urgency(!lazy), resp)
 }
 
 // RequestVote implements raft.Transport.
@@ -133,7 +149,18 @@ func (t *transport) InstallSnapshot(id raft.ServerID, _ raft.ServerAddress, args
 	if err != nil {
 		return err
 	}
-	return shutError(t.sendSnapshot(p, args, resp, data))
+	f := t.follower(p.name)
+	f.busy.Add(1)
+	defer f.busy.Add(-1)
+	f.installing.Store(args.LastLogIndex)
+	defer f.installing.Store(0)
+	if err := t.sendSnapshot(p, args, resp, data); err != nil {
+		return shutError(err)
+	}
+	if resp.Success { // before it counts as no longer installing
+		f.acknowledged(args.Term, args.LastLogIndex)
+	}
+	return nil
 }
 
 func (t *transport) peer(id raft.ServerID) (*peer, error) {

@@ -49,7 +49,11 @@ type Group struct {
 	meta      *snapshotMeta // nil: no snapshot
 	installed installed
 	// What the last SetLive said, and up to which index. The next one acts on it.
-	lastLive  []uint64
+	lastLive []uint64
+	// offers is how many lists of payload sections were handed out that must
+	// stay valid; what is released meanwhile is in postponed. See Offer.
+	offers    int
+	postponed []uint64
 	lastIndex uint64
 	numbers   uint64 // the last snapshot number given out
 	tailLive  int64  // bytes of payload sections in the tail that are not dead
@@ -58,6 +62,7 @@ type Group struct {
 	counted  uint64
 	reclaim  int64
 	trailing uint64 // entries that raft keeps behind a snapshot
+	hold     hold
 
 	stableMu sync.Mutex
 	stable   map[string][]byte // everything that is on disk
@@ -224,8 +229,9 @@ func (g *Group) StoreLogs(logs []*raft.Log) error {
 	}
 	g.place.claim()
 	b := g.s.db.NewBatchWithSize(size)
-	for _, l := range logs {
-		g.putEntry(b, l)
+	infos := make([]info, len(logs))
+	for i, l := range logs {
+		infos[i] = g.putEntry(b, l)
 	}
 	g.s.commit(b, pebble.Sync)
 
@@ -233,20 +239,19 @@ func (g *Group) StoreLogs(logs []*raft.Log) error {
 	for _, l := range logs {
 		g.s.cache.put(cacheKey{epoch, g.id, l.Index}, cachedCopy(l))
 	}
-	g.place.acknowledge(g.appended(logs))
+	g.place.acknowledge(g.appended(logs, infos))
 	return nil
 }
 
 // appended notes that entries are in the log, and returns its end.
-func (g *Group) appended(logs []*raft.Log) (index, term uint64) {
+func (g *Group) appended(logs []*raft.Log, infos []info) (index, term uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.tail.empty() {
 		g.counted = logs[0].Index - 1
 	}
-	for _, l := range logs {
-		i := info{payload: uint32(len(l.Extensions)), header: uint32(headerSize(l))}
-		g.tail.push(l.Index, i)
+	for at, i := range infos {
+		g.tail.push(logs[at].Index, i)
 		g.tailLive += int64(i.payload)
 	}
 	g.count(g.countable())
@@ -273,17 +278,20 @@ func (g *Group) makeRoom(index uint64) error {
 }
 
 // putEntry adds the records of an entry to a batch.
-func (g *Group) putEntry(b *pebble.Batch, l *raft.Log) {
-	op := b.SetDeferred(indexKeySize, headerSize(l))
-	appendIndexKey(op.Key[:0], kindHeader, g.id, l.Index)
-	putHeader(op.Value, op.Key, l)
-	g.s.must(op.Finish())
-	if len(l.Extensions) > 0 {
+func (g *Group) putEntry(b *pebble.Batch, l *raft.Log) info {
+	i := info{payload: uint32(len(l.Extensions)), header: uint32(headerSize(l))}
+	if i.payload > 0 {
 		op := b.SetDeferred(indexKeySize, len(l.Extensions)+sealSize)
 		appendIndexKey(op.Key[:0], kindPayload, g.id, l.Index)
-		seal(op.Key, append(op.Value[:0], l.Extensions...))
+		sealed := seal(op.Key, append(op.Value[:0], l.Extensions...))
 		g.s.must(op.Finish())
+		i.check = checkOf(sealOf(sealed), l.Term)
 	}
+	op := b.SetDeferred(indexKeySize, headerSize(l))
+	appendIndexKey(op.Key[:0], kindHeader, g.id, l.Index)
+	putHeader(op.Value, op.Key, l, i.check)
+	g.s.must(op.Finish())
+	return i
 }
 
 // cachedCopy is the entry as the cache keeps it.
@@ -344,7 +352,7 @@ func (g *Group) countable() uint64 {
 	if g.tail.empty() {
 		return g.counted
 	}
-	return max(g.tail.first-1, g.tail.last()-min(g.tail.last(), g.trailing))
+	return max(g.tail.first-1, g.hold.limit(g.tail.last()-min(g.tail.last(), g.trailing)))
 }
 
 // SetTrailing says how many entries raft will keep behind this group's next

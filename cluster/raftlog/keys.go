@@ -22,7 +22,7 @@ const (
 	// kindPayload: group, index → payload section of a log entry, or of one
 	// that raft has let go of.
 	kindPayload kind = 0x30
-	// kindPin: group, index → size of a payload section without a header.
+	// kindPin: group, index → size and check of a payload section without a header.
 	kindPin kind = 0x40
 	// kindMeta: group → description of the group's snapshot.
 	kindMeta kind = 0x50
@@ -33,7 +33,7 @@ const (
 	// kindForeign: group, snapshot number, index → payload section that came
 	// with that snapshot.
 	kindForeign kind = 0x80
-	// kindForeignPin: group, snapshot number, index → its size.
+	// kindForeignPin: group, snapshot number, index → its size and check.
 	kindForeignPin kind = 0x90
 )
 
@@ -107,6 +107,9 @@ func sum(key, value []byte) uint32 {
 func seal(key, value []byte) []byte {
 	return binary.BigEndian.AppendUint32(value, sum(key, value))
 }
+
+// sealOf returns the checksum that ends a sealed value.
+func sealOf(sealed []byte) uint32 { return binary.BigEndian.Uint32(sealed[len(sealed)-sealSize:]) }
 
 // unseal checks a sealed value and returns it without its checksum.
 func unseal(key, sealed []byte) ([]byte, error) {

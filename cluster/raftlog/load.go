@@ -1,8 +1,10 @@
 package raftlog
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -110,24 +112,39 @@ func (l loader) snapshot() error {
 	})
 }
 
-// pins reads which payload sections outlive their headers: those that came
-// with a snapshot, then the group's own, which have higher indexes.
+// pins reads which payload sections outlive their headers: the group's own, and
+// those that came with the installed snapshot or with earlier ones. What came
+// with a later one was never finished.
 func (l loader) pins() error {
-	add := func(key, v []byte) error {
-		if len(v) != 4 {
-			return errShort
+	var all []pin
+	add := func(number func(key []byte) uint64) func(key, v []byte) error {
+		return func(key, v []byte) error {
+			if len(v) != 8 {
+				return errShort
+			}
+			p := pin{lastNumber(key), binary.BigEndian.Uint32(v), binary.BigEndian.Uint32(v[4:]), number(key)}
+			if p.number <= l.g.installed.number {
+				all = append(all, p)
+			}
+			return nil
 		}
-		l.g.pins.add(lastNumber(key), binary.BigEndian.Uint32(v))
-		return nil
 	}
-	if l.g.installed.index > 0 {
-		foreign := numberKey(kindForeignPin, l.g.id, l.g.installed.number, 0)
-		if err := l.each(foreign[:len(foreign)-8], add); err != nil {
-			return err
-		}
+	own := func([]byte) uint64 { return 0 }
+	foreign := func(key []byte) uint64 { return lastNumber(key[:len(key)-8]) }
+	if err := l.each(prefixOf(kindPin, l.g.id), add(own)); err != nil {
+		return err
 	}
-	return l.each(prefixOf(kindPin, l.g.id), add)
+	if err := l.each(prefixOf(kindForeignPin, l.g.id), add(foreign)); err != nil {
+		return err
+	}
+	slices.SortFunc(all, byIndex)
+	for _, p := range all {
+		l.g.pins.add(p)
+	}
+	return nil
 }
+
+func byIndex(a, b pin) int { return cmp.Compare(a.index, b.index) }
 
 // headers reads the log, which must not have gaps.
 func (l loader) headers() error {
@@ -140,7 +157,7 @@ func (l loader) headers() error {
 		if !g.tail.empty() && index != g.tail.last()+1 {
 			return fmt.Errorf("entry %d is missing: %w", g.tail.last()+1, errShort)
 		}
-		i := info{payload: binary.BigEndian.Uint32(v[16:]), header: uint32(len(v) + sealSize)}
+		i := info{payload: binary.BigEndian.Uint32(v[16:]), check: binary.BigEndian.Uint32(v[20:]), header: uint32(len(v) + sealSize)}
 		g.tail.push(index, i)
 		g.lastTerm = binary.BigEndian.Uint64(v)
 		g.tailLive += int64(i.payload)
@@ -162,17 +179,17 @@ func (l loader) termAt(index uint64) (term uint64, err error) {
 func (l loader) orphans() error {
 	g := l.g
 	b := g.s.db.NewBatch()
-	keep := map[kind]uint64{kindForeign: g.installed.number, kindForeignPin: g.installed.number}
+	chunks := uint64(0)
 	if g.meta != nil {
-		keep[kindChunk] = g.meta.number
+		chunks = g.meta.number
 	}
-	g.numbers = max(keep[kindForeign], keep[kindChunk])
+	g.numbers = max(g.installed.number, chunks)
 	for _, k := range []kind{kindChunk, kindForeign, kindForeignPin} {
 		prefix := prefixOf(k, g.id)
 		for ok := l.it.SeekGE(prefix); ok && hasPrefix(l.it.Key(), prefix); {
 			number := binary.BigEndian.Uint64(l.it.Key()[len(prefix):])
 			end := prefixEnd(l.it.Key()[:len(prefix)+8])
-			if number != keep[k] {
+			if k == kindChunk && number != chunks || k != kindChunk && number > g.installed.number {
 				g.s.deleteRange(b, l.it.Key()[:len(prefix)+8], end)
 				g.numbers = max(g.numbers, number)
 			}

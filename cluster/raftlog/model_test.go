@@ -18,6 +18,7 @@ type model struct {
 	terms     map[uint64]uint64 // raft's log: index → term
 	dead      map[uint64]bool   // in the log, without live messages
 	pins      map[uint64]uint64 // truncated, with live messages: index → term
+	own       map[uint64]bool   // which of them did not come with a snapshot
 	stable    map[string]uint64
 	snapIndex uint64
 	snapTerm  uint64
@@ -31,13 +32,14 @@ type model struct {
 
 func newModel() *model {
 	return &model{
-		terms: map[uint64]uint64{}, dead: map[uint64]bool{}, pins: map[uint64]uint64{}, stable: map[string]uint64{},
+		terms: map[uint64]uint64{}, dead: map[uint64]bool{}, pins: map[uint64]uint64{}, own: map[uint64]bool{}, stable: map[string]uint64{},
 	}
 }
 
 func (m *model) clone() *model {
 	c := *m
 	c.terms, c.dead, c.pins, c.stable = maps.Clone(m.terms), maps.Clone(m.dead), maps.Clone(m.pins), maps.Clone(m.stable)
+	c.own = maps.Clone(m.own)
 	return &c
 }
 
@@ -69,7 +71,7 @@ func (m *model) truncateFront(upto uint64) {
 			continue
 		}
 		if len(body(i, term)) > 0 && !m.dead[i] {
-			m.pins[i] = term
+			m.pins[i], m.own[i] = term, true
 		}
 		delete(m.terms, i)
 		delete(m.dead, i)
@@ -129,8 +131,14 @@ func (m *model) sweep(next []uint64, upto uint64) {
 	m.release(gone)
 }
 
-// install is a snapshot from a leader whose entries have that term.
-func (m *model) install(index, term uint64, state string, live []uint64) {
+// install is a snapshot from a leader whose entries have these terms. kept are
+// those that the group has already.
+func (m *model) install(index, term uint64, state string, live []uint64, termOf func(uint64) uint64, kept map[uint64]bool) {
+	own := map[uint64]bool{}
+	for i := range kept {
+		_, inLog := m.terms[i]
+		own[i] = inLog || m.own[i]
+	}
 	for i := range m.terms {
 		if i <= index {
 			delete(m.terms, i)
@@ -139,8 +147,9 @@ func (m *model) install(index, term uint64, state string, live []uint64) {
 	}
 	clear(m.pins)
 	for _, i := range live {
-		m.pins[i] = term
+		m.pins[i] = termOf(i)
 	}
+	m.own = own
 	m.snapIndex, m.snapTerm, m.snapState = index, term, state
 	m.lastLive, m.lastIndex = nil, 0
 	m.installed, m.committed = index, max(m.committed, index)
@@ -154,14 +163,27 @@ func (m *model) reopen() {
 
 // streamOf is a leader's stream: its live entries have that term.
 func streamOf(term uint64, state string, live []uint64) []byte {
+	return streamWith(state, live, func(uint64) uint64 { return term }, nil)
+}
+
+// streamWith is a leader's stream without the sections that the receiver has.
+func streamWith(state string, live []uint64, termOf func(uint64) uint64, kept map[uint64]bool) []byte {
 	b := appendStreamHead(nil, uint64(len(state)), sum(nil, []byte(state)))
 	b = append(b, state...)
 	for _, i := range live {
-		section := body(i, term)
-		b = appendSectionHead(b, i, uint32(len(section)), section)
-		b = append(b, section...)
+		if p := pinOf(i, termOf(i)); kept[i] {
+			b = appendPart(b, partKept, p, nil)
+		} else {
+			b = appendPart(b, partSection, p, body(i, termOf(i)))
+		}
 	}
-	return appendSectionHead(b, endIndex, uint32(len(live)), nil)
+	return appendEnd(b, len(live))
+}
+
+// pinOf describes the payload section of an entry of group 1.
+func pinOf(index, term uint64) pin {
+	section := body(index, term)
+	return pin{index: index, size: uint32(len(section)), check: checkOf(sum(indexKey(kindPayload, 1, index), section), term)}
 }
 
 // compare returns the first difference between a group and its model.
@@ -270,9 +292,9 @@ func compareSnapshot(g *Group, m *model) error {
 		if !ok {
 			term = m.pins[i]
 		}
-		want = append(appendSectionHead(want, i, uint32(len(body(i, term))), body(i, term)), body(i, term)...)
+		want = appendPart(want, partSection, pinOf(i, term), body(i, term))
 	}
-	want = appendSectionHead(want, endIndex, uint32(len(live)), nil)
+	want = appendEnd(want, len(live))
 	if !bytes.Equal(stream, want) || meta.Size != int64(len(want)) {
 		return fmt.Errorf("the stream has %d bytes, its description says %d, want %d", len(stream), meta.Size, len(want))
 	}
@@ -288,7 +310,7 @@ func compareRecords(g *Group, m *model) error {
 		}
 	}
 	for i := range m.pins {
-		if i <= m.installed {
+		if !m.own[i] {
 			want[kindForeign]++
 			want[kindForeignPin]++
 		} else {

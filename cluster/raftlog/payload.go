@@ -106,18 +106,27 @@ func (g *Group) locate(index uint64) (key []byte, size uint32) {
 	if at < 0 {
 		return nil, 0
 	}
-	return g.pinKey(index), g.pins.items[at].size
+	p := g.pins.items[at]
+	return g.sectionKey(p), p.size
 }
 
-// pinKey is where the payload section of a pinned entry lies. The caller holds mu.
-func (g *Group) pinKey(index uint64) []byte {
-	if index <= g.installed.index {
-		return numberKey(kindForeign, g.id, g.installed.number, index)
+// sectionKey is where the payload section of a pin lies.
+func (g *Group) sectionKey(p pin) []byte {
+	if p.number != 0 {
+		return numberKey(kindForeign, g.id, p.number, p.index)
 	}
-	return indexKey(kindPayload, g.id, index)
+	return indexKey(kindPayload, g.id, p.index)
 }
 
-// setSized writes a pin: the size of a payload section.
-func (g *Group) setSized(b *pebble.Batch, key []byte, size uint32) {
-	g.s.setSealed(b, key, binary.BigEndian.AppendUint32(nil, size))
+// pinKey is where the pin itself lies.
+func (g *Group) pinKey(p pin) []byte {
+	if p.number != 0 {
+		return numberKey(kindForeignPin, g.id, p.number, p.index)
+	}
+	return indexKey(kindPin, g.id, p.index)
+}
+
+// setPin writes a pin: size and check of a payload section.
+func (g *Group) setPin(b *pebble.Batch, p pin) {
+	g.s.setSealed(b, g.pinKey(p), binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, p.size), p.check))
 }

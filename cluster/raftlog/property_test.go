@@ -2,6 +2,7 @@ package raftlog
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 
@@ -171,18 +172,58 @@ func (a *actor) install() (string, error) {
 	if index == 0 {
 		return "nothing to install", nil
 	}
-	var live []uint64
-	for i := uint64(1); i <= index; i++ {
-		if i%5 != 0 && a.d.upto(5) == 0 {
-			live = append(live, i)
-		}
+	list, done := a.g.Offer(index)
+	defer done()
+	offered, err := a.offered(list, index)
+	if err != nil {
+		return "offer", err
 	}
-	state := a.state()
 	a.term++
-	a.m.install(index, a.term, state, live)
+	var live []uint64
+	terms, kept := map[uint64]uint64{}, map[uint64]bool{}
+	for i := uint64(1); i <= index; i++ {
+		term, has := offered[i]
+		if i%5 == 0 || a.d.upto(5) > 0 && (!has || a.d.upto(2) == 0) {
+			continue
+		}
+		if !has || a.d.upto(3) == 0 {
+			term = a.term // another entry than this member's
+		}
+		live, terms[i] = append(live, i), term
+		kept[i] = has && term == offered[i]
+	}
+	maps.DeleteFunc(kept, func(_ uint64, yes bool) bool { return !yes })
+	termOf := func(i uint64) uint64 { return terms[i] }
+	state := a.state()
+	a.m.install(index, a.term, state, live, termOf, kept)
 	a.then(true)
-	stream := streamOf(a.term, state, live)
-	return fmt.Sprintf("install at %d", index), install(a.g, index, a.term, stream, 1+int(a.d.upto(100000)))
+	stream := streamWith(state, live, termOf, kept)
+	return fmt.Sprintf("install at %d, %d of %d kept", index, len(kept), len(live)), install(a.g, index, a.term, stream, 1+int(a.d.upto(100000)))
+}
+
+// offered reads a list of what the group has up to index, and compares it with
+// the model. It returns the terms of the entries.
+func (a *actor) offered(list []byte, index uint64) (map[uint64]uint64, error) {
+	terms := map[uint64]uint64{}
+	want := a.m.live(index)
+	for p := (pin{}); len(list) > 0; {
+		var err error
+		if p, list, err = nextOffered(p, list); err != nil {
+			return nil, err
+		}
+		term, ok := a.m.terms[p.index]
+		if !ok {
+			term = a.m.pins[p.index]
+		}
+		if len(want) == 0 || want[0] != p.index || p != pinOf(p.index, term) {
+			return nil, fmt.Errorf("%+v is offered in place of %v", p, want)
+		}
+		want, terms[p.index] = want[1:], term
+	}
+	if len(want) > 0 {
+		return nil, fmt.Errorf("%v are not offered", want)
+	}
+	return terms, nil
 }
 
 // abandon begins to install and does not get to the end.

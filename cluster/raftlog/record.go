@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"math"
 	"time"
 
@@ -17,11 +18,12 @@ import (
 //	term          8 bytes
 //	appended at   8 bytes, nanoseconds since the Unix epoch; 0: not known
 //	payload size  4 bytes
+//	payload check 4 bytes, see checkOf; 0 without a payload section
 //	type          1 byte
 //	data          the rest
 //
 // A payload section lies as it is. Both are sealed under their keys.
-const headerFixed = 8 + 8 + 4 + 1
+const headerFixed = 8 + 8 + 4 + 4 + 1
 
 var errShort = errors.New("record is too short")
 
@@ -59,9 +61,18 @@ func entryOf(l *raft.Log) *entry {
 // headerSize is the size of the sealed header record of l.
 func headerSize(l *raft.Log) int { return headerFixed + len(l.Data) + sealSize }
 
+// checkOf is what a payload section is known by to other members: the checksum
+// of its record as a member has it that got the entry by the log, continued over
+// the entry's term. seal is the checksum of the record alone.
+func checkOf(seal uint32, term uint64) uint32 {
+	var b [8]byte
+	binary.BigEndian.PutUint64(b[:], term)
+	return crc32.Update(seal, castagnoli, b[:])
+}
+
 // putHeader writes the sealed header record of l, which will lie at key, to
 // dst, which has headerSize(l) bytes.
-func putHeader(dst, key []byte, l *raft.Log) {
+func putHeader(dst, key []byte, l *raft.Log, check uint32) {
 	at := int64(0)
 	if !l.AppendedAt.IsZero() {
 		at = l.AppendedAt.UnixNano()
@@ -69,6 +80,7 @@ func putHeader(dst, key []byte, l *raft.Log) {
 	b := binary.BigEndian.AppendUint64(dst[:0], l.Term)
 	b = binary.BigEndian.AppendUint64(b, uint64(at))
 	b = binary.BigEndian.AppendUint32(b, uint32(len(l.Extensions)))
+	b = binary.BigEndian.AppendUint32(b, check)
 	b = append(b, byte(l.Type))
 	b = append(b, l.Data...)
 	seal(key, b)
@@ -87,7 +99,7 @@ func parseHeader(key, sealed []byte) (*entry, error) {
 		term:     binary.BigEndian.Uint64(v),
 		appended: int64(binary.BigEndian.Uint64(v[8:])),
 		payload:  binary.BigEndian.Uint32(v[16:]),
-		typ:      raft.LogType(v[20]),
+		typ:      raft.LogType(v[24]),
 		header:   true,
 	}
 	if len(v) > headerFixed {

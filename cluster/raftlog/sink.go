@@ -39,11 +39,13 @@ type Sink struct {
 
 	live    []uint64
 	hasLive bool
+	origin  uint64 // of the state that is written, see Group.Origin
 
 	mode  sinkMode
 	begin []byte // what was written while the mode was open
 	parse streamParser
 	pins  []pin // of a stream
+	kept  []pin // sections of a stream that the group has already
 
 	state   []byte // part of the state that is not a chunk yet
 	chunk   uint64
@@ -76,6 +78,10 @@ func (k *Sink) SetLive(indexes []uint64) {
 	}
 	k.live, k.hasLive = indexes, true
 }
+
+// SetOrigin says what Group.Origin was when the machine whose state is written
+// was restored. Without it, it counts as what it was when the sink was made.
+func (k *Sink) SetOrigin(origin uint64) { k.origin = origin }
 
 // Write implements io.Writer.
 func (k *Sink) Write(p []byte) (int, error) {
@@ -144,14 +150,15 @@ func (k *Sink) addChunk() {
 }
 
 // section stores a payload section of a stream.
-func (k *Sink) section(index uint64, section []byte) {
-	key := numberKey(kindForeign, k.g.id, k.meta.number, index)
+func (k *Sink) section(p pin, section []byte) {
+	p.number = k.meta.number
+	key := k.g.sectionKey(p)
 	op := k.batch().SetDeferred(len(key), len(section)+sealSize)
 	copy(op.Key, key)
 	seal(key, append(op.Value[:0], section...))
 	k.g.s.must(op.Finish())
-	k.g.setSized(k.batch(), numberKey(kindForeignPin, k.g.id, k.meta.number, index), uint32(len(section)))
-	k.pins = append(k.pins, pin{index, uint32(len(section))})
+	k.g.setPin(k.batch(), p)
+	k.pins = append(k.pins, p)
 	k.spill()
 }
 
@@ -246,16 +253,12 @@ func (k *Sink) install() error {
 	}
 	now := installed{number: k.meta.number, index: k.meta.index, term: k.meta.term}
 	b := k.batch()
+	kept, err := g.replace(b, now.index, k.kept)
+	if err != nil {
+		return err
+	}
 	g.dropSnapshot(b, g.meta)
-	for _, kd := range []kind{kindHeader, kindPayload, kindPin} {
-		g.s.deleteRange(b, indexKey(kd, g.id, 0), indexKey(kd, g.id, now.index+1))
-	}
-	if g.installed.index > 0 {
-		for _, kd := range []kind{kindForeign, kindForeignPin} {
-			p := numberKey(kd, g.id, g.installed.number, 0)
-			g.s.deleteRange(b, p[:len(p)-8], prefixEnd(p[:len(p)-8]))
-		}
-	}
+	g.s.deleteRange(b, indexKey(kindHeader, g.id, 0), indexKey(kindHeader, g.id, now.index+1))
 	g.s.setSealed(b, prefixOf(kindMeta, g.id), k.meta.append(nil))
 	g.s.setSealed(b, prefixOf(kindInstalled, g.id), now.append(nil))
 	g.s.commit(b, pebble.Sync)
@@ -272,19 +275,25 @@ func (k *Sink) install() error {
 	}
 	g.meta, g.installed, g.pins = &k.meta, now, pins{}
 	g.lastLive, g.lastIndex = nil, 0
-	for _, p := range k.pins {
-		g.pins.add(p.index, p.size)
+	all := append(kept, k.pins...)
+	slices.SortFunc(all, byIndex)
+	for _, p := range all {
+		g.pins.add(p)
 	}
+	g.postponed = nil // the machine that released them is replaced
 	g.place.acknowledge(g.end())
 	return nil
 }
 
-// admissible refuses what would take the group back. The caller holds mu.
+// admissible refuses what would take the group back, and a state of a machine
+// that an installed snapshot has replaced since it was captured: raft would cut
+// the log up to there, and apply it from the installed one on. The caller holds
+// mu.
 func (k *Sink) admissible() error {
 	switch {
 	case k.g.dropped:
 		return ErrDropped
-	case k.meta.index < k.g.snapshotIndex():
+	case k.meta.index < k.g.snapshotIndex(), k.mode == modeState && k.origin != k.g.installed.number:
 		return errSuperseded
 	}
 	return nil
@@ -333,8 +342,9 @@ type streamParser struct {
 	have     []byte // those that have arrived
 	left     uint64 // bytes of the state that are missing
 	stateSum uint32
-	head     [sectionHead]byte // of the current section
-	last     uint64            // index of the last section
+	head     [partHead]byte // of the current part
+	pin      pin            // it describes
+	last     uint64         // index of the last section
 	count    uint32
 	complete bool
 }
@@ -342,10 +352,10 @@ type streamParser struct {
 type streamPart int
 
 const (
-	partHead streamPart = iota
-	partState
-	partSectionHead
-	partSection
+	inHead streamPart = iota
+	inState
+	inPart
+	inSection
 )
 
 // feed passes what p completes on to the sink.
@@ -354,7 +364,7 @@ func (s *streamParser) feed(k *Sink, p []byte) error {
 		if s.complete {
 			return fmt.Errorf("%w: bytes behind its end", ErrStream)
 		}
-		if s.part == partState {
+		if s.part == inState {
 			n := min(s.left, uint64(len(p)))
 			k.addState(p[:n])
 			p = p[n:]
@@ -385,46 +395,60 @@ func (s *streamParser) stateEnd(k *Sink) error {
 	if k.meta.stateSum != s.stateSum {
 		return fmt.Errorf("%w: the state's checksum does not match", ErrStream)
 	}
-	s.part, s.want = partSectionHead, sectionHead
+	s.part, s.want = inPart, partHead
 	return nil
 }
 
 // item handles a complete head or section.
 func (s *streamParser) item(k *Sink) (err error) {
 	switch s.part {
-	case partHead:
-		s.part = partState
+	case inHead:
+		s.part = inState
 		if s.left, s.stateSum, err = parseStreamHead(s.have); err != nil {
 			return err
 		}
 		return s.stateEnd(k)
-	case partSectionHead:
-		s.head = [sectionHead]byte(s.have)
-		return s.sectionHead(k)
+	case inPart:
+		s.head = [partHead]byte(s.have)
+		return s.partHead(k)
 	default:
-		if sum(s.head[:12], s.have) != binary.BigEndian.Uint32(s.head[12:]) {
+		if !s.sealed(s.have) {
 			return fmt.Errorf("%w: a payload section's checksum does not match", ErrStream)
 		}
-		k.section(s.last, s.have)
-		s.part, s.want = partSectionHead, sectionHead
+		k.section(s.pin, s.have)
+		s.part, s.want = inPart, partHead
 		return nil
 	}
 }
 
-func (s *streamParser) sectionHead(k *Sink) error {
-	index, size := binary.BigEndian.Uint64(s.head[:]), binary.BigEndian.Uint32(s.head[8:])
-	switch {
-	case index == endIndex:
-		if size != s.count || sum(s.head[:12], nil) != binary.BigEndian.Uint32(s.head[12:]) {
+// sealed reports whether the current part's checksum is right.
+func (s *streamParser) sealed(section []byte) bool {
+	return sum(s.head[:partSealed], section) == binary.BigEndian.Uint32(s.head[partSealed:])
+}
+
+// partHead handles the head of a part.
+func (s *streamParser) partHead(k *Sink) error {
+	kind := s.head[0]
+	s.pin = pin{index: binary.BigEndian.Uint64(s.head[1:]), size: binary.BigEndian.Uint32(s.head[9:]), check: binary.BigEndian.Uint32(s.head[13:])}
+	if kind == partEnd {
+		if s.pin.index != endIndex || s.pin.size != s.count || !s.sealed(nil) {
 			return fmt.Errorf("%w: its end does not match", ErrStream)
 		}
 		s.complete = true
-	case index <= s.last || index > k.meta.index || size == 0:
-		return fmt.Errorf("%w: payload section of entry %d after %d", ErrStream, index, s.last)
+		return nil
+	}
+	if s.pin.index <= s.last || s.pin.index > k.meta.index || s.pin.size == 0 {
+		return fmt.Errorf("%w: payload section of entry %d after %d", ErrStream, s.pin.index, s.last)
+	}
+	s.last = s.pin.index
+	s.count++
+	switch {
+	case kind == partSection:
+		s.part, s.want = inSection, int(s.pin.size)
+	case kind != partKept || !s.sealed(nil):
+		return fmt.Errorf("%w: a part of kind %d of entry %d", ErrStream, kind, s.pin.index)
 	default:
-		s.last = index
-		s.count++
-		s.part, s.want = partSection, int(size)
+		k.kept = append(k.kept, s.pin)
 	}
 	return nil
 }

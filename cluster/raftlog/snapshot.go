@@ -81,6 +81,14 @@ func (m *snapshotMeta) raft(size int64) *raft.SnapshotMeta {
 	}
 }
 
+// Origin changes whenever a snapshot from a leader is installed. A machine that
+// was restored before does not stand for what the group holds afterwards.
+func (g *Group) Origin() uint64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.installed.number
+}
+
 // snapshots is the group as raft.SnapshotStore. It holds one snapshot, the
 // newest: an older one is of no use, because the entries between the two may
 // have been truncated.
@@ -115,10 +123,10 @@ func (s snapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	payloads := slices.DeleteFunc(g.pins.live(), func(p pin) bool { return p.index > g.meta.index })
 	for index := g.tail.begin(); index <= min(g.meta.index, g.tail.last()) && index > 0; index++ {
 		if i := g.tail.at(index); i.payload > 0 && !i.dead {
-			payloads = append(payloads, pin{index, i.payload})
+			payloads = append(payloads, pin{index: index, size: i.payload, check: i.check})
 		}
 	}
-	r := &streamReader{g: g, view: g.s.db.NewSnapshot(), meta: g.meta, installed: g.installed, payloads: payloads}
+	r := &streamReader{g: g, view: g.s.db.NewSnapshot(), meta: g.meta, payloads: payloads}
 	return g.meta.raft(r.size()), r, nil
 }
 
@@ -136,7 +144,7 @@ func (s snapshots) Create(version raft.SnapshotVersion, index, term uint64, conf
 		return nil, ErrDropped
 	}
 	g.numbers++
-	return &Sink{g: g, meta: snapshotMeta{
+	return &Sink{g: g, origin: g.installed.number, meta: snapshotMeta{
 		number: g.numbers, index: index, term: term,
 		config: raft.EncodeConfiguration(config), configIndex: configIndex,
 	}}, nil

@@ -237,7 +237,7 @@ func TestBadStreamChangesNothing(t *testing.T) {
 		"cut in sections": good[:len(good)-30],
 		"cut at the end":  good[:len(good)-1],
 		"too long":        append(bytes.Clone(good), 0),
-		"no end":          good[:len(good)-sectionHead],
+		"no end":          good[:len(good)-partHead],
 	}
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 60 {
@@ -312,7 +312,7 @@ func TestOpenSnapshotIsAView(t *testing.T) {
 	if !bytes.Equal(got, want) || meta.Size != int64(len(want)) {
 		t.Error("the stream changed under its reader")
 	}
-	if _, _, now := mustRead(t, g); len(now) != streamHead+4+sectionHead {
+	if _, _, now := mustRead(t, g); len(now) != streamHead+4+partHead {
 		t.Errorf("%d bytes for a snapshot without live payloads", len(now))
 	}
 }

@@ -17,21 +17,31 @@ import (
 //	state size    8 bytes
 //	state sum     4 bytes, CRC-32C
 //	state
-//	payload sections by ascending index, each
+//	parts by ascending index, each
+//	    kind      1 byte
 //	    index     8 bytes
 //	    size      4 bytes
-//	    sum       4 bytes, CRC-32C of the 12 bytes before and the section
-//	    section
-//	end: like a section's head with the highest index, and the number of
-//	    sections in place of the size
+//	    check     4 bytes, see checkOf
+//	    sum       4 bytes, CRC-32C of the 17 bytes before and the section
+//	    section   not if the receiver has it
+//	the last part has the highest index, and the number of parts in place of
+//	    the size
 //
 // The first byte cannot begin a protocol buffer, so no machine's state looks
 // like a stream.
 const (
 	streamMagic = "\xffqrsnap1"
 	streamHead  = len(streamMagic) + 8 + 4
-	sectionHead = 8 + 4 + 4
+	partSealed  = 1 + 8 + 4 + 4
+	partHead    = partSealed + 4
 	endIndex    = math.MaxUint64
+)
+
+// Kinds of parts.
+const (
+	partSection byte = iota + 1 // a payload section
+	partKept                    // a section that the receiver has
+	partEnd
 )
 
 // ErrStream says that a snapshot stream is not what a Store has written.
@@ -50,11 +60,19 @@ func parseStreamHead(b []byte) (stateSize uint64, stateSum uint32, err error) {
 	return binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[8:]), nil
 }
 
-func appendSectionHead(b []byte, index uint64, size uint32, section []byte) []byte {
+// appendPart appends a part of a stream: its head, and the section.
+func appendPart(b []byte, kind byte, p pin, section []byte) []byte {
 	at := len(b)
-	b = binary.BigEndian.AppendUint64(b, index)
-	b = binary.BigEndian.AppendUint32(b, size)
-	return binary.BigEndian.AppendUint32(b, sum(b[at:at+12], section))
+	b = binary.BigEndian.AppendUint64(append(b, kind), p.index)
+	b = binary.BigEndian.AppendUint32(b, p.size)
+	b = binary.BigEndian.AppendUint32(b, p.check)
+	b = binary.BigEndian.AppendUint32(b, sum(b[at:at+partSealed], section))
+	return append(b, section...)
+}
+
+// appendEnd appends the last part, behind so many others.
+func appendEnd(b []byte, parts int) []byte {
+	return appendPart(b, partEnd, pin{index: endIndex, size: uint32(parts)}, nil)
 }
 
 // ReadState returns the machine's state out of a stream. The reader ends with
@@ -103,11 +121,11 @@ func (s *stateReader) Read(p []byte) (int, error) {
 
 // streamReader produces the stream of a snapshot from a view of the store.
 type streamReader struct {
-	g         *Group
-	view      *pebble.Snapshot // nil: closed
-	meta      *snapshotMeta
-	installed installed
-	payloads  []pin
+	g        *Group
+	view     *pebble.Snapshot // nil: closed
+	meta     *snapshotMeta
+	payloads []pin
+	kept     []bool // which of them the receiver has; nil: none
 
 	begun   bool
 	ended   bool
@@ -119,9 +137,11 @@ type streamReader struct {
 
 // size is the length of the whole stream.
 func (r *streamReader) size() int64 {
-	n := int64(streamHead) + int64(r.meta.stateSize) + int64(len(r.payloads)+1)*int64(sectionHead)
-	for _, p := range r.payloads {
-		n += int64(p.size)
+	n := int64(streamHead) + int64(r.meta.stateSize) + int64(len(r.payloads)+1)*int64(partHead)
+	for i, p := range r.payloads {
+		if !r.has(i) {
+			n += int64(p.size)
+		}
 	}
 	return n
 }
@@ -160,11 +180,12 @@ func (r *streamReader) refill() error {
 		b = append(b, c...)
 	case r.payload < len(r.payloads):
 		p := r.payloads[r.payload]
-		key := indexKey(kindPayload, r.g.id, p.index)
-		if p.index <= r.installed.index {
-			key = numberKey(kindForeign, r.g.id, r.installed.number, p.index)
+		if r.has(r.payload) {
+			r.payload++
+			b = appendPart(b, partKept, p, nil)
+			break
 		}
-		section, err := r.get(key, "payload of a snapshot")
+		section, err := r.get(r.g.sectionKey(p), "payload of a snapshot")
 		if err != nil {
 			return err
 		}
@@ -172,11 +193,10 @@ func (r *streamReader) refill() error {
 			r.g.s.readFailed(r.g.id, fmt.Sprintf("payload of entry %d", p.index), errShort)
 		}
 		r.payload++
-		b = appendSectionHead(b, p.index, p.size, section)
-		b = append(b, section...)
+		b = appendPart(b, partSection, p, section)
 	default:
 		r.ended = true
-		b = appendSectionHead(b, endIndex, uint32(len(r.payloads)), nil)
+		b = appendEnd(b, len(r.payloads))
 	}
 	r.own, r.buf = b, b
 	return nil

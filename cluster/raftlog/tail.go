@@ -9,6 +9,7 @@ import (
 type info struct {
 	payload uint32 // bytes of its payload section; 0: it has none
 	header  uint32 // bytes of its header record
+	check   uint32 // of its payload section, see checkOf
 	dead    bool   // no message of its payload section is live any more
 }
 
@@ -81,6 +82,9 @@ func (t *tail) dropBack(from uint64) {
 type pin struct {
 	index uint64
 	size  uint32 // 0: released
+	check uint32 // see checkOf
+	// number of the snapshot with which it came; 0: the group's own.
+	number uint64
 }
 
 // pins holds them by ascending index. Released ones stay in the slice until
@@ -92,9 +96,9 @@ type pins struct {
 }
 
 // add appends a pin. Its index must be above all others.
-func (p *pins) add(index uint64, size uint32) {
-	p.items = append(p.items, pin{index, size})
-	p.bytes += int64(size)
+func (p *pins) add(one pin) {
+	p.items = append(p.items, one)
+	p.bytes += int64(one.size)
 }
 
 // find returns the position of an index among items, -1 if it is not pinned.

@@ -15,7 +15,7 @@ const rangeFrom = 64
 // DeleteRange does one of two things that raft calls by one name.
 //
 // After a snapshot, from the first entry on: the entries up to max become
-// invisible and lose their headers. A payload section goes as well if Release
+// invisible and lose their headers, those excepted that Hold names. A payload section goes as well if Release
 // has named its entry; else it is pinned and stays until Release does.
 //
 // Before entries of another leader, up to the last entry: they are deleted,
@@ -37,13 +37,60 @@ func (g *Group) DeleteRange(minIndex, maxIndex uint64) error {
 	}
 	switch {
 	case lo == first && (hi < last || hi <= g.snapshotIndex()):
-		g.truncateFront(hi)
+		g.hold.asked = hi
+		if hi = g.hold.limit(hi); hi >= first {
+			g.truncateFront(hi)
+		}
 	case hi == last:
 		g.truncateBack(lo)
 	default:
 		return fmt.Errorf("raftlog: group %d: cannot delete entries %d to %d within %d to %d", g.id, minIndex, maxIndex, first, last)
 	}
 	return nil
+}
+
+// hold keeps entries visible that raft has asked to delete.
+type hold struct {
+	from  uint64 // the first of them; 0: none
+	asked uint64 // up to where raft wants them gone
+}
+
+// limit is the last entry up to index that may be deleted.
+func (h hold) limit(index uint64) uint64 {
+	if h.from == 0 {
+		return index
+	}
+	return min(index, h.from-1)
+}
+
+// Hold keeps the entries from from on where they are although a snapshot covers
+// them, because another member needs them; 0: none. What was held only by an
+// earlier call is deleted. Nothing is remembered beyond a restart.
+func (g *Group) Hold(from uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.dropped || g.hold.from == from {
+		return
+	}
+	g.hold.from = from
+	if upto := min(g.hold.limit(g.hold.asked), g.tail.last()); !g.tail.empty() && upto >= g.tail.first {
+		g.truncateFront(upto)
+	}
+	g.count(g.countable())
+}
+
+// Held is how many bytes the deletion of the entries from from on, up to the
+// last one, would free. It counts no further once that is more than limit.
+func (g *Group) Held(from uint64, limit int64) (bytes int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.tail.empty() {
+		return 0
+	}
+	for index := max(from, g.tail.first); index <= g.tail.last() && bytes <= limit; index++ {
+		bytes += g.tail.at(index).reclaimable()
+	}
+	return bytes
 }
 
 // truncateFront makes the entries up to upto invisible. The caller holds mu.
@@ -61,8 +108,9 @@ func (g *Group) truncateFront(upto uint64) {
 		default:
 			g.deleteRun(b, kindPayload, run, index-1, inRun)
 			run, inRun = index+1, 0
-			g.setSized(b, indexKey(kindPin, g.id, index), i.payload)
-			g.pins.add(index, i.payload)
+			p := pin{index: index, size: i.payload, check: i.check}
+			g.setPin(b, p)
+			g.pins.add(p)
 			g.tailLive -= int64(i.payload)
 		}
 	}
@@ -150,6 +198,10 @@ func (g *Group) Release(indexes []uint64) {
 
 // release is Release for a caller that holds mu.
 func (g *Group) release(indexes []uint64) {
+	if g.offers > 0 {
+		g.postponed = append(g.postponed, indexes...)
+		return
+	}
 	var at []int // positions among the pins
 	for _, index := range indexes {
 		if i := g.tail.at(index); i != nil {
@@ -166,10 +218,10 @@ func (g *Group) release(indexes []uint64) {
 	b, before := g.s.db.NewBatch(), g.pins.bytes
 	for len(at) > 0 {
 		n := 1
-		for n < len(at) && at[n] == at[n-1]+1 && g.isForeign(at[n]) == g.isForeign(at[0]) {
+		for n < len(at) && at[n] == at[n-1]+1 && g.pins.items[at[n]].number == g.pins.items[at[0]].number {
 			n++
 		}
-		g.deletePins(b, g.pins.items[at[0]:at[0]+n], g.isForeign(at[0]))
+		g.deletePins(b, g.pins.items[at[0]:at[0]+n])
 		for _, p := range at[:n] {
 			g.pins.release(p)
 		}
@@ -192,26 +244,20 @@ func (g *Group) die(index uint64, i *info) {
 	}
 }
 
-// isForeign reports whether the pin at a position came with a snapshot.
-func (g *Group) isForeign(at int) bool { return g.pins.items[at].index <= g.installed.index }
-
-// deletePins deletes neighbouring pins and their payload sections.
-func (g *Group) deletePins(b *pebble.Batch, run []pin, foreign bool) {
-	payloads, sizes := kindPayload, kindPin
-	key := func(k kind, index uint64) []byte { return indexKey(k, g.id, index) }
-	if foreign {
-		payloads, sizes = kindForeign, kindForeignPin
-		key = func(k kind, index uint64) []byte { return numberKey(k, g.id, g.installed.number, index) }
-	}
+// deletePins deletes neighbouring pins of one origin and their payload sections.
+func (g *Group) deletePins(b *pebble.Batch, run []pin) {
 	if len(run) >= rangeFrom {
-		for _, k := range []kind{payloads, sizes} {
-			g.s.deleteRange(b, key(k, run[0].index), key(k, run[len(run)-1].index+1))
-		}
+		end := run[len(run)-1]
+		end.index++
+		g.s.deleteRange(b, g.sectionKey(run[0]), g.sectionKey(end))
+		g.s.deleteRange(b, g.pinKey(run[0]), g.pinKey(end))
 		return
 	}
 	for _, p := range run {
-		g.s.must(b.DeleteSized(key(payloads, p.index), p.size+sealSize, nil))
-		g.s.remove(b, key(sizes, p.index))
+		if p.size > 0 {
+			g.s.must(b.DeleteSized(g.sectionKey(p), p.size+sealSize, nil))
+			g.s.remove(b, g.pinKey(p))
+		}
 	}
 }
 

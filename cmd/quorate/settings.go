@@ -53,6 +53,7 @@ type settings struct {
 	groupSize       int
 	leaderLocator   string
 	walSize         int
+	retained        int
 
 	memoryLimit, diskLimit alarm.Limit
 
@@ -110,6 +111,7 @@ var table = []setting{
 	{"watchdog.disk_timeout", "2000", "ms, 500 … 600000: a node whose disk does not take a write for so long leads nothing and leaves the others until the disk is back", duration(time.Millisecond, 500, 600_000, func(s *settings) *time.Duration { return &s.watchdog.Disk })},
 	{"watchdog.disk_exit_timeout", "30000", "ms, 0 … 86400000: and ends itself after so long, with code 74; 0: never", diskExit},
 	{"raft.wal_max_size_bytes", "134217728", "bytes, 1048576 … 1073741824: queue log written before it goes to a table; about six times as much lies on disk", number(1<<20, 1<<30, func(s *settings) *int { return &s.walSize })},
+	{"raft.retained_bytes", "268435456", "bytes, 1048576 … 1099511627776: queue log that the node keeps on disk, for all queues that it leads together, so that members that were away need only what they have missed; those that miss more get a snapshot", number(1<<20, 1<<40, func(s *settings) *int { return &s.retained })},
 	{"vm_memory_high_watermark.relative", "0.6", "0 to 100: part of the memory of the machine, or of the control group of the process, that the node may use; beyond it there is a memory alarm, and all nodes block publishers", limit(alarm.ParsePart, func(s *settings) *alarm.Limit { return &s.memoryLimit })},
 	{"vm_memory_high_watermark.absolute", "", "the same in bytes, or with a unit: kB, MB, GB, KiB, MiB, GiB; of the two the one given last counts", limit(alarm.ParseSize, func(s *settings) *alarm.Limit { return &s.memoryLimit })},
 	{"disk_free_limit.absolute", "50MB", "bytes, or with a unit, that must be free on the disk of data_dir; below it there is a disk alarm, and all nodes block publishers", limit(alarm.ParseSize, func(s *settings) *alarm.Limit { return &s.diskLimit })},

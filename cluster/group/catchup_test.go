@@ -1,0 +1,243 @@
+package group
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// mustStop ends a host as a process ends.
+func (c *trio) mustStop(at int) { c.hosts[at].shut(c.t) }
+
+// pour has a leader take so many entries with a message of a size and a life
+// each, from a number on.
+func pour(t *testing.T, g *Group, first uint64, entries, size int, life fsm.Millis) (next uint64) {
+	t.Helper()
+	for range entries {
+		body := fmt.Sprintf("%06d", first)
+		mustSubmit(t, g, enqueues(first, life, body+strings.Repeat("x", size-len(body))))
+		first++
+	}
+	return first
+}
+
+// mustMatch waits until a replica has applied what another has.
+func mustMatch(t *testing.T, g, other *Group) {
+	t.Helper()
+	await(t, "the replica catches up", func() bool { return g.AppliedIndex() >= other.AppliedIndex() && ready(g) == ready(other) })
+}
+
+// sent is how many snapshots hosts have sent.
+func (c *trio) sent() (n peer.SnapshotCounts) {
+	for _, h := range c.hosts {
+		if !h.closed {
+			s := h.mesh.SnapshotCounts()
+			n.Sent, n.SentBytes, n.LeftOut = n.Sent+s.Sent, n.SentBytes+s.SentBytes, n.LeftOut+s.LeftOut
+		}
+	}
+	return n
+}
+
+// leadAt has the first host lead a group.
+func (c *trio) leadAt(id fsm.GroupID) *Group {
+	c.t.Helper()
+	c.mustOpen(id)
+	g := c.hosts[0].Group(id)
+	await(c.t, "the first member leads", func() bool {
+		if g.Leading() == 0 {
+			_ = c.mustLead(id).Transfer("n1")
+		}
+		return g.Leading() != 0
+	})
+	return g
+}
+
+// A member that was away gets the entries that it has missed, although the
+// others have written snapshots meanwhile; when it has them, they go.
+func TestFollowerCatchesUpFromTheLog(t *testing.T) {
+	c := mustTrio(t)
+	for _, h := range c.hosts {
+		h.config.Retained = 1 << 40
+	}
+	g := c.leadAt(1)
+	c.mustStop(2)
+	before := g.last()
+	next := uint64(1)
+	await(t, "a snapshot that covers much", func() bool {
+		next = pour(t, g, next, 20, 64<<10, 1)
+		return g.SnapshotIndex() > int64(before)+100
+	})
+	expire(t, g)
+	if first, err := g.log.FirstIndex(); err != nil || first > before {
+		t.Errorf("the log begins at %d, the member ends at %d (%v)", first, before, err)
+	}
+	if n, all := c.hosts[1].Group(1).log.Held(0, 1<<40), g.log.Held(0, 1<<40); n > all/2 {
+		t.Errorf("a member that does not lead keeps %d bytes, the leader %d", n, all)
+	}
+	back := c.start(2, 1)
+	mustMatch(t, back, g)
+	if n := c.sent(); n.Sent != 0 {
+		t.Errorf("%d snapshots were sent", n.Sent)
+	}
+	pour(t, g, next, 800, 16<<10, 1)
+	expire(t, g)
+	await(t, "what nobody needs to go", func() bool { return g.log.Held(0, 1<<40) < 12<<20 })
+	mustMatch(t, back, g)
+}
+
+// A member that was away for longer than entries are kept gets a snapshot, once,
+// without the payloads that it has, and has all of them afterwards.
+func TestInstallBringsWhatIsMissing(t *testing.T) {
+	const backlog, size, more = 300, 64 << 10, 20
+	c := mustTrio(t)
+	for _, h := range c.hosts {
+		h.config.Retained = 1
+	}
+	g := c.leadAt(1)
+	next := pour(t, g, 1, backlog, size, -1)
+	mustMatch(t, g, g)
+	await(t, "the backlog", func() bool { return ready(g) == backlog })
+	mustMatch(t, c.hosts[2].Group(1), g)
+	c.mustStop(2)
+	before := g.last()
+	next = pour(t, g, next, more, size, -1)
+	next = pour(t, g, next, 1500, 16<<10, 1)
+	await(t, "what was to expire", func() bool { return ready(g) == backlog+more })
+	await(t, "the log to be cut", func() bool {
+		next = pour(t, g, next, 20, 64<<10, 1)
+		first, err := g.log.FirstIndex()
+		return err == nil && first > before+1
+	})
+	await(t, "what was to expire", func() bool { return ready(g) == backlog+more })
+	back := c.start(2, 1)
+	mustMatch(t, back, g)
+	n := c.sent()
+	if n.Sent != 1 || n.LeftOut < backlog*size*9/10 || n.SentBytes > 3*more*size {
+		t.Errorf("sent: %+v", n)
+	}
+	await(t, "the member that was away leads", func() bool { return g.Transfer("n3") == nil || back.Leading() != 0 })
+	await(t, "it serves", func() bool { return back.Leading() != 0 })
+	mustSubmit(t, back, Batch{Count: 1, Commands: AppendCommand(nil, &logpb.Command{
+		Kind: logpb.Command_CONSUME, Session: session.Proto(), Seq: next, Consume: &logpb.Consume{Consumer: 1},
+	})})
+	o := c.hosts[2].outside
+	o.await(t, "all deliveries", func() bool { return len(o.bodies) == backlog+more })
+	for i, body := range o.bodies {
+		if want := fmt.Sprintf("%06d", i+1); len(body) != size || body[:6] != want {
+			t.Fatalf("delivery %d has %d bytes and begins with %.20q", i+1, len(body), body)
+		}
+	}
+}
+
+// A member with a snapshot newer than its leader's refuses that one, and the
+// leader writes one that is new enough although nothing else asks for it.
+func TestRefusedSnapshotIsWrittenAnew(t *testing.T) {
+	c := mustTrio(t)
+	g := c.leadAt(1)
+	next := pour(t, g, 1, 10, 100, -1)
+	await(t, "messages", func() bool { return ready(g) == 10 })
+	if err := g.snapshot(); err != nil {
+		t.Fatal(err)
+	}
+	pour(t, g, next, 10, 100, -1)
+	await(t, "messages", func() bool { return ready(g) == 20 })
+	ahead := c.hosts[2].Group(1)
+	await(t, "the member has them", func() bool { return ready(ahead) == 20 || g.Settle(patience) != nil })
+	await(t, "the member has them", func() bool { return ready(ahead) == 20 })
+	if err := ahead.snapshot(); err != nil {
+		t.Fatal(err)
+	}
+	old, newer := g.SnapshotIndex(), ahead.SnapshotIndex()
+	if old >= newer {
+		t.Fatalf("the leader's snapshot is of entry %d, the member's of %d", old, newer)
+	}
+	install := func() error {
+		list, err := g.log.Snapshots().List()
+		if err != nil {
+			return err
+		}
+		meta, data, err := g.log.Snapshots().Open(list[0].ID)
+		if err != nil {
+			return err
+		}
+		defer data.Close()
+		_, term := g.role()
+		req := &raft.InstallSnapshotRequest{
+			RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte("n1"), Addr: []byte("n1")}, SnapshotVersion: meta.Version,
+			Term: term, LastLogIndex: meta.Index, LastLogTerm: meta.Term, Size: meta.Size,
+			Configuration: raft.EncodeConfiguration(meta.Configuration), ConfigurationIndex: meta.ConfigurationIndex,
+		}
+		return g.transport.InstallSnapshot("n3", "n3", req, &raft.InstallSnapshotResponse{}, data)
+	}
+	if err := install(); !errors.Is(err, peer.ErrSuperseded) {
+		t.Fatalf("an older snapshot: %v", err)
+	}
+	await(t, "a new snapshot", func() bool { return g.SnapshotIndex() >= newer })
+	if err := install(); err != nil {
+		t.Fatal(err)
+	}
+	mustMatch(t, ahead, g)
+	c.mustServe(1, 21)
+	mustMatch(t, ahead, g)
+}
+
+// Snapshots cost in proportion to what has changed: little traffic beside a
+// large backlog writes none, and what a start has to apply again is bounded.
+func TestSnapshotsInProportion(t *testing.T) {
+	const mb = 1 << 20
+	for _, tc := range []struct {
+		name string
+		w    worth
+		busy int
+		due  bool
+	}{
+		{"nothing", worth{}, 1, false},
+		{"an empty queue with a long log", worth{replay: replayLeast}, 1, true},
+		{"an empty queue with much that is dead", worth{reclaimable: snapshotBytes}, 1, true},
+		{"many busy queues", worth{reclaimable: nodeGroupMinimum}, 50, true},
+		{"little traffic beside a large backlog", worth{state: 96 * mb, live: 200 * mb, replay: 10 * mb, reclaimable: 90 * mb}, 1, false},
+		{"as much was applied as the state is large", worth{state: 5 * mb, live: 50 * mb, replay: 5 * mb}, 1, true},
+		{"a start may not take longer", worth{state: 480 * mb, live: 1000 * mb, replay: replayMost}, 1, true},
+		{"a state that is larger than what it frees", worth{state: 96 * mb, live: 10 * mb, reclaimable: 50 * mb}, 1, false},
+		{"payloads as large as the state", worth{state: 96 * mb, live: 10 * mb, reclaimable: 96 * mb}, 1, true},
+		{"large payloads", worth{state: mb, live: 1000 * mb, reclaimable: 4 * mb}, 1, true},
+	} {
+		if got := tc.w.due(tc.busy); got != tc.due {
+			t.Errorf("%s: due %v", tc.name, got)
+		}
+	}
+	n := mustHost(t, t.TempDir())
+	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
+	const messages = 120_000
+	for first := uint64(1); first <= messages; first += 500 {
+		mustSubmit(t, g, enqueues(first, -1, slices.Repeat([]string{"m"}, 500)...))
+	}
+	await(t, "the backlog", func() bool { return ready(g) == messages })
+	if err := g.snapshot(); err != nil {
+		t.Fatal(err)
+	}
+	if g.replay.Load() != 0 || n.snapshots.replay.Load() != 0 {
+		t.Errorf("%d bytes to apply again after a snapshot", g.replay.Load())
+	}
+	at := g.SnapshotIndex()
+	for i := range uint64(4200) { // more than fit into a few entries
+		if err := g.raft.Barrier(0).Error(); err != nil {
+			t.Fatal(err)
+		}
+		if i%600 == 0 {
+			mustSubmit(t, g, enqueues(messages+1+i/600, -1, "m"))
+		}
+	}
+	n.snapshots.look()
+	if now := g.SnapshotIndex(); now != at {
+		t.Errorf("a snapshot of %d messages for 4200 small entries", messages)
+	}
+}

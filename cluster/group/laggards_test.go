@@ -1,0 +1,92 @@
+package group
+
+import (
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/fsm"
+)
+
+// A replica that opens long after its node could be reached gets what it lacks
+// at once, also of a queue in which nothing happens any more: what its leader
+// sent before was refused, and raft itself would try again a minute later.
+func TestReplicaThatOpensLate(t *testing.T) {
+	c := mustTrio(t, func(p *peer.Config) { p.HoldUnknown = -1 })
+	for _, h := range c.hosts {
+		h.config.Heartbeat = 0 // raft's timers are those of production
+	}
+	const groups = 8
+	for id := fsm.GroupID(1); id <= groups; id++ {
+		c.mustOpenAt(c.hosts[0], id)
+		c.mustOpenAt(c.hosts[1], id)
+	}
+	for id := fsm.GroupID(1); id <= groups; id++ {
+		c.mustServe(id, 1)
+	}
+	for id := fsm.GroupID(1); id <= groups; id++ {
+		g := c.mustOpenAt(c.hosts[2], id)
+		await(t, "the replica that opened has the message", func() bool { return ready(g) == 1 })
+	}
+}
+
+// slow is a group with one member that does not get further.
+type slow struct {
+	index, end uint64
+	busy       bool
+	nudged     int
+}
+
+func (s *slow) Spec() Spec                     { return Spec{Group: 3} }
+func (s *slow) role() (raft.RaftState, uint64) { return raft.Leader, 5 }
+func (s *slow) last() uint64                   { return s.end }
+func (s *slow) members() []Member              { return []Member{{Node: "n1"}, {Node: "n2"}, {Node: "n3"}} }
+func (s *slow) nudge()                         { s.nudged++; s.end++ }
+func (s *slow) reached(n string, _ uint64) peer.Reached {
+	if n == "n3" {
+		return peer.Reached{} // it is not alive
+	}
+	return peer.Reached{Index: s.index, Busy: s.busy}
+}
+
+// A member that lacks entries and is sent none is sent some, at first soon and
+// then ever more rarely; one that gets on, or is about to, is left alone.
+func TestLaggards(t *testing.T) {
+	l := &laggards{node: "n1", alive: func(n string) bool { return n == "n2" }, behind: map[laggard]lag{}}
+	s := &slow{index: 4, end: 4}
+	now := time.Unix(1000, 0)
+	during := func(d time.Duration, each func()) (nudged int) {
+		before := s.nudged
+		for end := now.Add(d); now.Before(end); now = now.Add(lagLook) {
+			each()
+			l.look(s, now)
+			l.forget(now)
+		}
+		return s.nudged - before
+	}
+	nothing := func() {}
+	if n := during(time.Minute, nothing); n != 0 {
+		t.Errorf("one that has everything was nudged %d times", n)
+	}
+	s.end = 10
+	if n := during(lagFirst+2*lagLook, nothing); n != 1 {
+		t.Errorf("nudged %d times in the first moment", n)
+	}
+	if n := during(10*time.Minute, nothing); n < 20 || n > 25 {
+		t.Errorf("nudged %d times in ten minutes", n)
+	}
+	if n := during(time.Minute, func() { s.index, s.end = s.index+1, s.end+1 }); n != 0 {
+		t.Errorf("one that gets on was nudged %d times", n)
+	}
+	s.busy = true
+	if n := during(time.Minute, nothing); n != 0 {
+		t.Errorf("one to which something is on its way was nudged %d times", n)
+	}
+	s.busy, s.index = false, s.end
+	during(lagLook, nothing)
+	if len(l.behind) != 0 {
+		t.Errorf("%d are remembered for nothing", len(l.behind))
+	}
+}

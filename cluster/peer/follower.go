@@ -1,0 +1,134 @@
+package peer
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// Pauses before a request that a node had no room or no group for is repeated.
+const (
+	firstPause = 10 * time.Millisecond
+	lastPause  = 500 * time.Millisecond
+)
+
+// Reached is how far a member of a group is, by its answers to this leader.
+type Reached struct {
+	// Index is the last entry that it has acknowledged in the term asked
+	// about; 0: it has not answered in that term.
+	Index uint64
+	// Installing is the last entry of a snapshot that is on its way to it; 0:
+	// there is none.
+	Installing uint64
+	// Busy: a request or a snapshot is on its way to it, or will be sent again.
+	Busy bool
+}
+
+// follower is what a group's transport knows of another member.
+type follower struct {
+	busy       atomic.Int32  // requests and snapshots on their way
+	installing atomic.Uint64 // the last entry of a snapshot among them
+
+	mu    sync.Mutex
+	term  uint64 // of the requests below
+	index uint64 // the last entry acknowledged in it
+}
+
+// acknowledged notes that everything up to index is there.
+func (f *follower) acknowledged(term, index uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case term > f.term:
+		f.term, f.index = term, index
+	case term == f.term:
+		f.index = max(f.index, index)
+	}
+}
+
+// lacks notes that the member's log ends at index, whatever it acknowledged.
+func (f *follower) lacks(term, index uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if term == f.term {
+		f.index = min(f.index, index)
+	}
+}
+
+// lastOf is the last entry that whoever takes a request has. A heartbeat says
+// nothing about entries.
+func lastOf(a *raft.AppendEntriesRequest) uint64 {
+	if n := len(a.Entries); n > 0 {
+		return a.Entries[n-1].Index
+	}
+	return a.PrevLogEntry
+}
+
+// follower returns what is known of a member.
+func (t *transport) follower(node string) *follower {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f := t.followers[node]
+	if f == nil {
+		f = new(follower)
+		if t.followers == nil {
+			t.followers = make(map[string]*follower)
+		}
+		t.followers[node] = f
+	}
+	return f
+}
+
+// Reached says how far a member is, if this node leads in term.
+func (t *transport) Reached(node string, term uint64) Reached {
+	f := t.follower(node)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := Reached{Busy: f.busy.Load() > 0, Installing: f.installing.Load()}
+	if f.term == term {
+		r.Index = f.index
+	}
+	return r
+}
+
+// Lacks is told that a member's log ends at index, by the member itself: it may
+// have less than it acknowledged in term.
+func (t *transport) Lacks(node string, term, index uint64) { t.follower(node).lacks(term, index) }
+
+// insist repeats a request that a node refused because it has no room for it,
+// or has not opened the group yet. Raft would pause, longer with each failure,
+// and then wait for its next trigger. An empty request asks first, for it costs
+// nothing where it is refused again, and waits in the group's queue where that
+// is long. It commits no more than what it names.
+func (t *transport) insist(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse, send func(*raft.AppendEntriesRequest) error) error {
+	timer := time.NewTimer(firstPause)
+	defer timer.Stop()
+	until := time.Now().Add(t.m.cfg.ReconnectWait)
+	for pause := firstPause; ; {
+		select {
+		case <-timer.C:
+		case <-t.shutdown:
+			return ErrClosed
+		}
+		ask := *args
+		ask.Entries, ask.LeaderCommitIndex = nil, min(args.LeaderCommitIndex, args.PrevLogEntry)
+		err := send(&ask)
+		if err == nil && !resp.Success {
+			return nil // so would the request itself be answered
+		}
+		if err == nil {
+			err = send(args)
+		}
+		if !notReady(err) || time.Now().After(until) {
+			return err
+		}
+		pause = min(2*pause, lastPause)
+		timer.Reset(pause)
+	}
+}
+
+// notReady reports whether a refusal will not last.
+func notReady(err error) bool { return errors.Is(err, ErrBusy) || errors.Is(err, ErrUnknownGroup) }

@@ -1,0 +1,93 @@
+package peer
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// appendOf is a request with one entry behind index.
+func appendOf(term, index uint64) *raft.AppendEntriesRequest {
+	return &raft.AppendEntriesRequest{
+		RPCHeader: raft.RPCHeader{ProtocolVersion: 3}, Term: term, PrevLogEntry: index, PrevLogTerm: term, LeaderCommitIndex: index + 5,
+		Entries: []*raft.Log{{Index: index + 1, Term: term, Data: []byte("entry")}},
+	}
+}
+
+// Entries for a group that the other node has not opened yet get there when it
+// has: who sends them does not fail, asks without the entries meanwhile, and
+// commits nothing by asking that the follower may have to replace.
+func TestEntriesWaitForTheGroup(t *testing.T) {
+	c := newCluster(t, false, 2, func(cfg *Config) { cfg.HoldUnknown = -1 })
+	c.startAll(nil)
+	n1, n2 := c.members["n1"], c.members["n2"]
+	leader := n1.Transport(9).(*transport)
+	result, resp := make(chan error, 1), new(raft.AppendEntriesResponse)
+	go func() { result <- leader.AppendEntries("n2", "n2", appendOf(4, 7), resp) }()
+	mustWait(t, func() bool { return leader.Reached("n2", 4).Busy }, "nothing is sent")
+	select {
+	case err := <-result:
+		t.Fatalf("it did not wait: %v", err)
+	case <-time.After(5 * firstPause):
+	}
+	follower := n2.Transport(9)
+	ask := mustReceive(t, follower.Consumer(), "question")
+	if a := ask.Command.(*raft.AppendEntriesRequest); len(a.Entries) != 0 || a.PrevLogEntry != 7 || a.PrevLogTerm != 4 || a.LeaderCommitIndex != 7 {
+		t.Errorf("it asks with %+v", a)
+	}
+	ask.Respond(&raft.AppendEntriesResponse{Term: 4, LastLog: 7, Success: true}, nil)
+	whole := mustReceive(t, follower.Consumer(), "request")
+	if a := whole.Command.(*raft.AppendEntriesRequest); len(a.Entries) != 1 || a.LeaderCommitIndex != 12 {
+		t.Errorf("it sends %+v", a)
+	}
+	whole.Respond(&raft.AppendEntriesResponse{Term: 4, LastLog: 8, Success: true}, nil)
+	if err := mustReceive(t, result, "answer"); err != nil || !resp.Success || resp.LastLog != 8 {
+		t.Errorf("%+v, %v", resp, err)
+	}
+	if r := leader.Reached("n2", 4); r != (Reached{Index: 8}) {
+		t.Errorf("the leader knows of it: %+v", r)
+	}
+}
+
+// A follower whose log ends elsewhere says so to the question already, and the
+// entries are not sent for nothing. One that never opens the group is given up.
+func TestEntriesAreNotSentForNothing(t *testing.T) {
+	c := newCluster(t, false, 2, func(cfg *Config) { cfg.HoldUnknown, cfg.ReconnectWait = -1, 300*time.Millisecond })
+	c.startAll(nil)
+	leader := c.members["n1"].Transport(9).(*transport)
+	resp := new(raft.AppendEntriesResponse)
+	if err := leader.AppendEntries("n2", "n2", appendOf(4, 7), resp); !errors.Is(err, ErrUnknownGroup) {
+		t.Errorf("a group that is never opened: %v", err)
+	}
+	result := make(chan error, 1)
+	go func() { result <- leader.AppendEntries("n2", "n2", appendOf(4, 7), resp) }()
+	mustWait(t, func() bool { return leader.Reached("n2", 4).Busy }, "nothing is sent")
+	rpc := mustReceive(t, c.members["n2"].Transport(9).Consumer(), "question")
+	rpc.Respond(&raft.AppendEntriesResponse{Term: 4, LastLog: 3, NoRetryBackoff: true}, nil)
+	if err := mustReceive(t, result, "answer"); err != nil || resp.Success || resp.LastLog != 3 || !resp.NoRetryBackoff {
+		t.Errorf("%+v, %v", resp, err)
+	}
+	if r := leader.Reached("n2", 4); r != (Reached{}) {
+		t.Errorf("the leader knows of it: %+v", r)
+	}
+}
+
+// What a member has acknowledged counts in the term in which it did, and no
+// longer once it says that its log ends earlier.
+func TestReached(t *testing.T) {
+	f := new(follower)
+	f.acknowledged(3, 10)
+	f.acknowledged(3, 8)
+	if f.acknowledged(2, 20); f.term != 3 || f.index != 10 {
+		t.Errorf("%d in term %d", f.index, f.term)
+	}
+	f.lacks(2, 1)
+	if f.lacks(3, 7); f.index != 7 {
+		t.Errorf("it lacks what follows 7, not %d", f.index)
+	}
+	if f.acknowledged(4, 2); f.term != 4 || f.index != 2 {
+		t.Errorf("%d in term %d", f.index, f.term)
+	}
+}
