@@ -49,6 +49,18 @@ func (w *witness) acted(m *model, durable bool) {
 	}
 }
 
+// noted is told of a term that the ledger may know before the store has what
+// came before it and was not synced.
+func (w *witness) noted(term uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, m := range w.states[w.durable:] {
+		m = m.clone()
+		m.stable["CurrentTerm"] = term
+		w.states = append(w.states, m)
+	}
+}
+
 // settle is told that all commits have happened.
 func (w *witness) settle() []crash {
 	w.mu.Lock()
@@ -141,7 +153,7 @@ func crashRun(t *testing.T, seed int) (points int) {
 	fs := errorfs.Wrap(w.disk, w)
 	s, err := Open("db", crashOptions(t, fs))
 	must(t, err)
-	a := &actor{g: mustGroup(t, s, 1), m: newModel(), d: seedDice{r}, term: 1, acted: w.acted}
+	a := &actor{g: mustGroup(t, s, 1), m: newModel(), d: seedDice{r}, term: 1, acted: w.acted, noted: w.noted}
 	arm := func(on bool) {
 		w.mu.Lock()
 		w.armed = on

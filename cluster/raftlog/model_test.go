@@ -163,15 +163,15 @@ func (m *model) reopen() {
 
 // streamOf is a leader's stream: its live entries have that term.
 func streamOf(term uint64, state string, live []uint64) []byte {
-	return streamWith(state, live, func(uint64) uint64 { return term }, nil)
+	return streamWith(1, state, live, func(uint64) uint64 { return term }, nil)
 }
 
 // streamWith is a leader's stream without the sections that the receiver has.
-func streamWith(state string, live []uint64, termOf func(uint64) uint64, kept map[uint64]bool) []byte {
+func streamWith(group fsm.GroupID, state string, live []uint64, termOf func(uint64) uint64, kept map[uint64]bool) []byte {
 	b := appendStreamHead(nil, uint64(len(state)), sum(nil, []byte(state)))
 	b = append(b, state...)
 	for _, i := range live {
-		if p := pinOf(i, termOf(i)); kept[i] {
+		if p := pinOf(group, i, termOf(i)); kept[i] {
 			b = appendPart(b, partKept, p, nil)
 		} else {
 			b = appendPart(b, partSection, p, body(i, termOf(i)))
@@ -180,10 +180,10 @@ func streamWith(state string, live []uint64, termOf func(uint64) uint64, kept ma
 	return appendEnd(b, len(live))
 }
 
-// pinOf describes the payload section of an entry of group 1.
-func pinOf(index, term uint64) pin {
+// pinOf describes the payload section of an entry.
+func pinOf(group fsm.GroupID, index, term uint64) pin {
 	section := body(index, term)
-	return pin{index: index, size: uint32(len(section)), check: checkOf(sum(indexKey(kindPayload, 1, index), section), term)}
+	return pin{index: index, size: uint32(len(section)), check: checkOf(sum(indexKey(kindPayload, group, index), section), term)}
 }
 
 // compare returns the first difference between a group and its model.
@@ -292,7 +292,7 @@ func compareSnapshot(g *Group, m *model) error {
 		if !ok {
 			term = m.pins[i]
 		}
-		want = appendPart(want, partSection, pinOf(i, term), body(i, term))
+		want = appendPart(want, partSection, pinOf(g.id, i, term), body(i, term))
 	}
 	want = appendEnd(want, len(live))
 	if !bytes.Equal(stream, want) || meta.Size != int64(len(want)) {

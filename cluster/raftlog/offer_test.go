@@ -115,7 +115,7 @@ func TestOfferIsKept(t *testing.T) {
 		t.Error("what was released meanwhile is not")
 	}
 	for what, p := range map[string]pin{
-		"one that was released": pinOf(2, 2), "one of another term": pinOf(4, 1), "one that is not here": pinOf(41, 2),
+		"one that was released": pinOf(1, 2, 2), "one of another term": pinOf(1, 4, 1), "one that is not here": pinOf(1, 41, 2),
 	} {
 		stream := appendPart(append(appendStreamHead(nil, 1, sum(nil, []byte("s"))), 's'), partKept, p, nil)
 		if err := install(g, 50, 2, appendEnd(stream, 1), 100); !errors.Is(err, ErrStream) {

@@ -29,6 +29,8 @@ type actor struct {
 	// acted is called with what the model will be once the next record is
 	// committed; durable says that all before is then, too.
 	acted func(m *model, durable bool)
+	// noted is told of a term before it is stored; nil: nobody.
+	noted func(term uint64)
 }
 
 // state returns a state, which fills several chunks at times.
@@ -101,6 +103,9 @@ func (a *actor) conflict() (string, error) {
 func (a *actor) vote() (string, error) {
 	a.term++
 	a.m.stable["CurrentTerm"] = a.term
+	if a.noted != nil {
+		a.noted(a.term)
+	}
 	a.then(true)
 	return "vote", a.g.SetUint64([]byte("CurrentTerm"), a.term)
 }
@@ -197,7 +202,7 @@ func (a *actor) install() (string, error) {
 	state := a.state()
 	a.m.install(index, a.term, state, live, termOf, kept)
 	a.then(true)
-	stream := streamWith(state, live, termOf, kept)
+	stream := streamWith(a.g.id, state, live, termOf, kept)
 	return fmt.Sprintf("install at %d, %d of %d kept", index, len(kept), len(live)), install(a.g, index, a.term, stream, 1+int(a.d.upto(100000)))
 }
 
@@ -215,7 +220,7 @@ func (a *actor) offered(list []byte, index uint64) (map[uint64]uint64, error) {
 		if !ok {
 			term = a.m.pins[p.index]
 		}
-		if len(want) == 0 || want[0] != p.index || p != pinOf(p.index, term) {
+		if len(want) == 0 || want[0] != p.index || p != pinOf(a.g.id, p.index, term) {
 			return nil, fmt.Errorf("%+v is offered in place of %v", p, want)
 		}
 		want, terms[p.index] = want[1:], term
