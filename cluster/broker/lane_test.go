@@ -13,6 +13,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -559,11 +560,13 @@ func TestGoneQueue(t *testing.T) {
 	s.Settle(5, []uint64{1}, fsm.Ack)
 	// A publisher that still has the old view.
 	s.mu.Lock()
-	late := s.lane(q)
-	late.addPublish(&fsm.Publish{Number: 2, Payload: payload("m"), TTL: -1, Priority: -1}, nil, 0, false)
-	s.mu.Unlock()
+	s.sendCopy(q, &fsm.Publish{Number: 2, Payload: payload("m"), TTL: -1, Priority: -1}, nil, catalog.Ceilings{})
+	late := s.lanes[q.ID]
+	s.release()
 	w.clock.Add(askAfter + 1)
-	w.broker.watchTarget(late.target, w.broker.now())
+	if late != nil { // else the queue's end was here first
+		w.broker.watchTarget(late.target, w.broker.now())
+	}
 	mustEventually(t, func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
