@@ -251,8 +251,8 @@ func (g *RecoveredGroup) assess(all []*remains) {
 // proves reports whether a node that is left has a replica of a group which
 // can prove that it holds everything it has acknowledged.
 func (r *remains) proves(g *RecoveredGroup) bool {
-	if g.id == 0 {
-		return true // the catalog
+	if g.id == 0 { // the catalog
+		return r.catalog.Doubt == ""
 	}
 	if !slices.Contains(r.groups, fsm.GroupID(g.Group)) {
 		return false
@@ -280,6 +280,9 @@ func (r *remains) take(rec *Recovery) error {
 		return err
 	}
 	last, err := group.TakeOver(r.stable, &r.catalog, r.node, entry)
+	if err == nil {
+		err = r.stable.Prove()
+	}
 	if err != nil {
 		return fmt.Errorf("catalog: %w", err)
 	}

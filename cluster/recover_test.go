@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/quorate/quorate/cluster/raftlog"
 )
 
 // recoverAt runs a recovery of a node that has stopped.
@@ -208,4 +210,35 @@ func (c *nodes) mustAgreeOn(queue string) {
 		}
 		return found == len(c.all) && len(states) == 1
 	})
+}
+
+// A node that is left and cannot prove what it had says so, and goes on with
+// what it has, by the operator's word.
+func TestRecoverInDoubt(t *testing.T) {
+	c := mustCluster(t)
+	cl := c.mustClient("n3")
+	cl.mustDeclare("q")
+	cl.publish("q", "a")
+	cl.confirmed()
+	c.mustAgreeOn("q")
+	c.lose("n1", "n2")
+	c.stop("n3")
+	for _, folder := range []string{queuesFolder, catalogFolder} {
+		if err := os.Remove(raftlog.LedgerPath(filepath.Join(c.dir, "n3", folder))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rec := c.mustRecover(false, "n3")
+	if q := rec.queue("q"); q.Complete || q.Doubt == "" || !strings.Contains(q.Loss, q.Doubt) || q.Ready != 1 {
+		t.Errorf("%+v", q)
+	}
+	if k := rec.Catalog; k.Complete || k.Doubt == "" {
+		t.Errorf("%+v", k)
+	}
+	c.mustRecover(true, "n3")
+	c.mustOpen("n3")
+	until(t, "q has a leader", func() bool { return c.leader("q") == "n3" })
+	if info, err := c.mustClient("n3").count("q"); err != nil || info.Ready != 1 {
+		t.Errorf("%d messages, %v", info.Ready, err)
+	}
 }

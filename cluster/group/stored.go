@@ -148,7 +148,11 @@ func applyStored(m *queue.Machine, l *raft.Log, effects *fsm.Effects) error {
 // InspectCatalog reads the catalog of a node, as if all entries were committed.
 func InspectCatalog(from *raftlog.Catalog) (s Stored, view *catalog.View, err error) {
 	c := &catalog.Catalog{}
-	s, err = walk(from, func(r io.Reader) error {
+	s, err = walk(from, func(stream io.Reader) error {
+		r, err := raftlog.ReadState(stream)
+		if err != nil {
+			return err
+		}
 		raw, err := io.ReadAll(r)
 		if err != nil {
 			return err
@@ -167,6 +171,7 @@ func InspectCatalog(from *raftlog.Catalog) (s Stored, view *catalog.View, err er
 		c.Apply(l.Index, &e)
 		return nil
 	})
+	s.Doubt = from.Doubt()
 	if err == nil && s.Failed != "" {
 		err = errors.New(s.Failed)
 	}
