@@ -111,11 +111,7 @@ func (c *Cluster) startLinked(ctx context.Context, o Options) (err error) {
 	for k := 1; k <= o.Nodes; k++ {
 		words := slices.Clone(o.Args)
 		for to := 1; to <= o.Nodes; to++ {
-			address := c.at(3, k)
-			if to != k {
-				address = c.Links.address(k, to)
-			}
-			words = append(words, fmt.Sprintf("--set=cluster_formation.classic_config.nodes.%d=n%d@%s", to, to, address))
+			words = append(words, fmt.Sprintf("--set=cluster_formation.classic_config.nodes.%d=n%d@%s", to, to, c.Links.address(k, to)))
 		}
 		n := c.newNode(k, words...)
 		if err := n.Restart(); err != nil {

@@ -64,7 +64,9 @@ func newLinks(nodes, port int, target func(node int) string) (*Links, error) {
 }
 
 // address is where a node reaches another one. Each proxy has a loopback
-// address to itself, so that nobody can take its port while it is closed.
+// address to itself, so that nobody can take its port while it is closed. What a
+// node calls its own address, and tells the others, is one at which nobody
+// listens: they have no way around their proxies.
 func (l *Links) address(from, to int) string { return fmt.Sprintf("127.1.%d.%d:%d", from, to, l.port) }
 
 // Refuse has the connections that one node dials to another refused, and resets
