@@ -65,13 +65,14 @@ type replica interface {
 	standing() standing // how far the log reaches
 	role() (role raft.RaftState, term uint64)
 	isClosed() bool
-	barred() bool   // it is quarantined
-	unproven() bool // it is a learner, see DESIGN.md
+	barred() bool    // it is quarantined
+	unproven() bool  // it is a learner, see DESIGN.md
+	reluctant() bool // it has resigned lately
 	// asked is told that a member knows no leader, and where its log ends.
 	asked(node string, end uint64)
-	// yieldTo makes another member the leader, if raft leads here. It does not
-	// block.
-	yieldTo(node string)
+	// yieldTo makes another member the leader, if raft leads here; wins: that one
+	// can be elected as it is. It does not block.
+	yieldTo(node string, wins bool)
 }
 
 type vacancy struct {
@@ -223,7 +224,7 @@ func (e *elections) look(now time.Time) bool {
 		e.campaign(g)
 	}
 	for _, y := range l.yield {
-		y.group.yieldTo(y.to)
+		y.group.yieldTo(y.to, y.wins)
 	}
 	return some
 }
@@ -261,6 +262,7 @@ type look struct {
 type yield struct {
 	group replica
 	to    string
+	wins  bool
 }
 
 // filled reports whether the group has got a leader since the vacancy was
@@ -331,7 +333,7 @@ func (e *elections) advance(v *vacancy, l *look) bool {
 		v.term = term
 		v.turns.taken(now, p)
 	}
-	if !v.turns.mine(now, e.rank(v, alive), p) || l.room <= 0 {
+	if !v.turns.mine(now, e.rank(v, alive), p) || l.room <= 0 || p.candidates > 1 && v.group.reluctant() {
 		return false
 	}
 	l.room--
@@ -357,7 +359,7 @@ func (e *elections) yield(v *vacancy, alive []string, l *look) {
 	}
 	if best != "" {
 		v.campaigned = l.now
-		l.yield = append(l.yield, yield{v.group, best})
+		l.yield = append(l.yield, yield{v.group, best, v.canWin(best, alive)})
 	}
 }
 
@@ -505,7 +507,9 @@ func (e *elections) answer(g replica, from string) item {
 	_, term := g.role()
 	it := item{kind: itemStanding, group: g.Spec().Group, term: term, standing: g.standing(), barred: g.barred(), unproven: g.unproven()}
 	leader := g.Leader()
-	if leader != "" && leader != from && (leader == e.node || e.links.Alive(leader)) {
+	switch {
+	case leader == "", leader == from, leader == e.node && it.barred:
+	case leader == e.node || e.links.Alive(leader):
 		it.kind = itemLed
 	}
 	return it

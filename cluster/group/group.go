@@ -83,7 +83,9 @@ type Group struct {
 	yielding atomic.Bool // it leads, and takes no commands: see Transfer. Set under the proposer's lock
 	office   sync.Mutex  // one change of office at a time
 
-	settings settings
+	settings  settings
+	resigning resigning
+	watched   atomic.Bool // see watch
 
 	proposer proposer
 	outgoing outgoing

@@ -60,6 +60,11 @@ type Config struct {
 	// groups. It is a safety net: failures are noticed per node, see
 	// elections. 0: by the number of groups, see fewHeartbeat.
 	Heartbeat time.Duration
+	// Progress is how long a leader with work waiting may stand still before it
+	// gives way, and Awake a time that does not pass while the process is kept
+	// from running. 0, nil: 2 s of any time.
+	Progress time.Duration
+	Awake    func() time.Duration
 	// Reclaimable is how many bytes of dead payloads the node may keep before
 	// it writes snapshots to be rid of them.
 	Reclaimable int64
@@ -81,6 +86,7 @@ type Host struct {
 	elections *elections
 	lessons   *lessons
 	snapshots *snapshots
+	watch     *watch
 	catalog   atomic.Pointer[Catalog] // nil: this host has nothing to do with it
 	laggards  *laggards
 	seen      chan raft.Observation
@@ -121,6 +127,7 @@ func NewHost(c Config) *Host {
 	h.lessons = newLessons(h)
 	h.snapshots = newSnapshots(h)
 	h.laggards = newLaggards(h)
+	h.watch = newWatch(h)
 	return h
 }
 
@@ -134,6 +141,7 @@ func (h *Host) Start() {
 		func() { h.lessons.run(h.stop) },
 		func() { h.snapshots.run(h.stop) },
 		h.watchLaggards,
+		func() { h.watch.run(h.stop) },
 		h.observe,
 	} {
 		h.done.Go(run)
@@ -257,8 +265,8 @@ func (h *Host) Drop(id fsm.GroupID) error {
 func (h *Host) Reconfigure(ids []fsm.GroupID) {
 	h.spawn(func() {
 		for _, id := range ids {
-			if g := h.Group(id); g != nil && g.Leading() != 0 {
-				g.configure(false)
+			if g := h.Group(id); g != nil && g.leading.Load() != 0 {
+				g.reconfigure()
 			}
 		}
 	})
@@ -268,8 +276,8 @@ func (h *Host) Reconfigure(ids []fsm.GroupID) {
 func (h *Host) ReconfigureAll() {
 	h.spawn(func() {
 		for _, g := range h.Groups() {
-			if g.Leading() != 0 {
-				g.configure(false)
+			if g.leading.Load() != 0 {
+				g.reconfigure()
 			}
 		}
 	})
@@ -288,10 +296,15 @@ func (h *Host) setWithdrawn(yes bool) {
 	if h.withdrawn.Swap(yes) == yes {
 		return
 	}
+	led := uint64(0)
 	for _, g := range h.Groups() {
 		if g.memory == nil && g.opened() && (g.leading.Load() != 0 || g.raft.State() == raft.Leader) {
+			led++
 			h.spawn(g.review)
 		}
+	}
+	if yes {
+		h.watch.count(StuckDisk, led)
 	}
 }
 

@@ -129,9 +129,9 @@ func mustListen(t *testing.T) net.Listener {
 // processes counts hosts: each is another incarnation of its node.
 var processes atomic.Uint32
 
-// mustHostOf opens the host of one of these nodes. tune may change the settings
-// of its mesh.
-func mustHostOf(t *testing.T, dir, node string, nodes map[string]net.Listener, logger *slog.Logger, tune ...func(*peer.Config)) *lone {
+// mustHostOf opens the host of one of these nodes. tune may change its settings,
+// a func(*Config), or those of its mesh, a func(*peer.Config).
+func mustHostOf(t *testing.T, dir, node string, nodes map[string]net.Listener, logger *slog.Logger, tune ...any) *lone {
 	t.Helper()
 	names, others := slices.Sorted(maps.Keys(nodes)), map[string]string{}
 	for name, l := range nodes {
@@ -144,7 +144,9 @@ func mustHostOf(t *testing.T, dir, node string, nodes map[string]net.Listener, l
 		Incarnation: [16]byte{1 + byte(slices.Index(names, node)), byte(processes.Add(1))},
 	}
 	for _, f := range tune {
-		f(&links)
+		if f, ok := f.(func(*peer.Config)); ok {
+			f(&links)
+		}
 	}
 	mesh, err := peer.New(links)
 	if err != nil {
@@ -156,7 +158,7 @@ func mustHostOf(t *testing.T, dir, node string, nodes map[string]net.Listener, l
 	}
 	began := time.Now()
 	n := &lone{outside: &outside{changed: make(chan struct{})}, store: store, mesh: mesh, dir: dir}
-	n.Host = NewHost(Config{
+	c := Config{
 		Node: node, Store: store, Mesh: mesh, Logger: logger, Outside: n.outside,
 		Clock: clock.New(clock.Config{
 			Node: node, Nodes: []string{node}, Logger: logger,
@@ -168,7 +170,13 @@ func mustHostOf(t *testing.T, dir, node string, nodes map[string]net.Listener, l
 		Version: func() uint32 { return 1 + n.raised.Load() }, Newest: 2,
 		LockCredit: func() fsm.Millis { return 0 }, Late: func(queue.Due, fsm.Millis) {},
 		Heartbeat: time.Second, Reclaimable: 32 << 20, Retained: 64 << 20, KindStanding: 16, KindLesson: 18,
-	})
+	}
+	for _, f := range tune {
+		if f, ok := f.(func(*Config)); ok {
+			f(&c)
+		}
+	}
+	n.Host = NewHost(c)
 	n.Start()
 	mesh.Watch(n.PeerChanged)
 	mesh.Start()

@@ -2,6 +2,7 @@ package group
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -41,6 +42,7 @@ func (g *Group) review() {
 func (g *Group) enter() {
 	term := uint64(LocalTerm)
 	if g.memory == nil {
+		g.host.watch.add(g)
 		g.awaitClocks()
 		if term = g.catchUp(); term == 0 {
 			return // lost again; the next change of state comes here once more
@@ -147,6 +149,7 @@ func (g *Group) awaitClocks() {
 
 // settings are what a leader has proposed as the queue's settings.
 type settings struct {
+	changed  atomic.Bool // the catalog's, since the log's were last seen to be the same
 	mu       sync.Mutex
 	proposed *QueueConfig // in this term of office; nil: nothing
 	retry    bool         // what was proposed may be lost, and is looked at soon
@@ -187,6 +190,13 @@ func (g *Group) configure(again bool) {
 		return
 	}
 	s.proposed = want
+}
+
+// reconfigure is configure for settings of the catalog that have changed.
+func (g *Group) reconfigure() {
+	g.settings.changed.Store(true)
+	g.host.watch.add(g)
+	g.configure(false)
 }
 
 // settingsLost is told that an entry may be lost. If it could have been the one

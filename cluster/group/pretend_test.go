@@ -43,6 +43,7 @@ type pretendNode struct {
 	candidate bool
 
 	quarantined bool
+	tired       bool // it has resigned lately
 	learner     bool
 	stubborn    bool // it does not give way
 }
@@ -76,6 +77,7 @@ func (n *pretendNode) Leader() string                                           
 func (n *pretendNode) standing() standing                                            { return n.log }
 func (n *pretendNode) isClosed() bool                                                { return n.closed }
 func (n *pretendNode) asked(string, uint64)                                          {}
+func (n *pretendNode) reluctant() bool                                               { return n.tired }
 func (n *pretendNode) barred() bool                                                  { return n.quarantined }
 func (n *pretendNode) unproven() bool                                                { return n.learner }
 
@@ -100,7 +102,7 @@ func (n *pretendNode) Resign(_ fsm.GroupID, term uint64, _ string) {
 }
 
 // yieldTo lets the other one campaign.
-func (n *pretendNode) yieldTo(node string) {
+func (n *pretendNode) yieldTo(node string, _ bool) {
 	n.p.stories = append(n.p.stories, fmt.Sprintf("%s %s yields to %s", n.p.now.Sub(time.Unix(1000, 0)), n.name, node))
 	n.p.nodes[node].Campaign(7)
 }

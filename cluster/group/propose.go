@@ -120,6 +120,7 @@ func (g *Group) proposeTick() bool {
 func (p *proposer) start(g *Group) {
 	if !p.running {
 		p.running = true
+		g.host.watch.add(g)
 		p.done.Add(1)
 		go p.run(g)
 	}

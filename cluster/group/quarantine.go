@@ -141,15 +141,19 @@ func (g *Group) hasStopped() bool {
 }
 
 // barred reports whether the group must not lead on this node: it is
-// quarantined, or the node has withdrawn.
+// quarantined, or has resigned, or the node has withdrawn.
 func (g *Group) barred() bool {
-	return g.quarantined.Load() != nil || g.memory == nil && g.host.withdrawn.Load()
+	return g.quarantined.Load() != nil || g.memory == nil && (g.host.withdrawn.Load() || g.resigned())
 }
 
 // yieldTo makes another member the leader in raft's eyes. This replica is, and
 // must not serve.
-func (g *Group) yieldTo(node string) {
+func (g *Group) yieldTo(node string, wins bool) {
 	g.host.spawn(func() {
+		if g.resigned() && g.Quarantined() == nil {
+			g.giveWay(node, wins) // without the office: who enters it may hang there
+			return
+		}
 		g.office.Lock()
 		defer g.office.Unlock()
 		if g.closed.Load() || !g.barred() || g.raft.State() != raft.Leader {

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/clock"
-	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
@@ -46,7 +45,7 @@ func (l *lines) String() string {
 
 var trioNames = []string{"n1", "n2", "n3"}
 
-func mustTrio(t *testing.T, tune ...func(*peer.Config)) *trio {
+func mustTrio(t *testing.T, tune ...any) *trio {
 	t.Helper()
 	c := &trio{t: t, log: &lines{}}
 	c.nodes = map[string]net.Listener{}

@@ -22,6 +22,7 @@ type timer struct {
 	deadline fsm.Time      // the machine's, when last looked at
 	inFlight bool          // a tick has been taken for an entry and is not applied
 	last     time.Duration // when the last tick was proposed, monotonic
+	ticks    uint64        // that were applied
 }
 
 // applied is told after entries were applied on the leader.
@@ -29,6 +30,7 @@ func (t *timer) applied(g *Group, deadline fsm.Time, ticked bool) {
 	t.mu.Lock()
 	if ticked {
 		t.inFlight = false
+		t.ticks++
 	}
 	changed := deadline != t.deadline || ticked
 	t.deadline = deadline
@@ -43,6 +45,13 @@ func (t *timer) applied(g *Group, deadline fsm.Time, ticked bool) {
 	} else {
 		g.host.ticker.arm(g, wait, last+tickSpacing)
 	}
+}
+
+// count is how many ticks have been applied on the leader.
+func (t *timer) count() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.ticks
 }
 
 // moreDue reports whether the machine still has work that is due at its own

@@ -1,0 +1,350 @@
+package group
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/fsm/queue"
+)
+
+// handClock is a time that only the test lets pass.
+type handClock struct{ at atomic.Int64 }
+
+func (c *handClock) now() time.Duration   { return time.Duration(c.at.Load()) }
+func (c *handClock) pass(d time.Duration) { c.at.Add(int64(d)) }
+func (c *handClock) set(config *Config)   { config.Awake = c.now }
+func quickWatch(c *Config)                { c.Progress = 300 * time.Millisecond }
+func patientRaft(c *Config)               { c.Heartbeat = time.Minute }
+
+// mustResign waits until this replica has resigned once, for this reason, and
+// returns the one that leads instead.
+func (c *trio) mustResign(g *Group, reason string) *Group {
+	c.t.Helper()
+	h := c.host(g)
+	await(c.t, "the leader resigns", func() bool {
+		count, _ := h.Resignations()
+		return count[reason] > 0
+	})
+	var next *Group
+	await(c.t, "another one leads", func() bool {
+		for _, r := range c.replicas(1) {
+			if r != g && r.Leading() != 0 {
+				next = r
+				return true
+			}
+		}
+		return false
+	})
+	count, last := h.Resignations()
+	for _, other := range Reasons {
+		if other != reason && count[other] != 0 {
+			c.t.Errorf("it has resigned for %s", other)
+		}
+	}
+	if s := last[0]; s.Group != g || s.Reason != reason || s.For < h.watch.bound || s.Term == 0 || s.Last < s.Applied {
+		c.t.Errorf("it has resigned as %+v", s)
+	}
+	if g.Leading() != 0 {
+		c.t.Error("it serves all the same")
+	}
+	if log := c.log.String(); !strings.Contains(log, "makes no progress") || !strings.Contains(log, "reason="+reason) {
+		c.t.Errorf("the log does not say why: %s", log)
+	}
+	return next
+}
+
+// A leader whose machine hangs, and with it all that is committed, gives way,
+// although its raft answers every heartbeat. What it took is not lost for the
+// others, and it follows when its machine goes on.
+func TestLeaderHangs(t *testing.T) {
+	c := mustTrio(t, quickWatch)
+	g := c.mustOpen(1)[0]
+	c.mustServe(1, 1)
+	g.mu.Lock()
+	mustSubmit(t, g, enqueues(2, -1, "m"))
+	next := c.mustResign(g, StuckEntries)
+	await(t, "what it had proposed is there", func() bool { return ready(next) == 2 })
+	g.mu.Unlock()
+	await(t, "the former leader follows", func() bool { return ready(g) == 2 && g.raft.State() == raft.Follower })
+	c.mustServe(1, 3)
+}
+
+// A tick that is taken for one that is under way, and is not, stops the time of
+// the queue: its leader gives way, and another one lets pass what is due.
+func TestTickHangs(t *testing.T) {
+	c := mustTrio(t, quickWatch)
+	g := c.mustOpen(1)[0]
+	g.timer.mu.Lock()
+	g.timer.inFlight = true
+	g.timer.mu.Unlock()
+	mustSubmit(t, g, enqueues(1, 1, "short", "lives"))
+	next := c.mustResign(g, StuckTick)
+	expire(t, next)
+}
+
+// Settings that a leader takes for proposed, and that its log does not have, are
+// brought in by another one.
+func TestSettingsHang(t *testing.T) {
+	c := mustTrio(t, quickWatch)
+	for _, h := range c.hosts {
+		h.config.Settings = nil
+	}
+	g := c.mustOpen(1)[0]
+	for _, r := range c.replicas(1) {
+		r.settings.mu.Lock()
+		r.spec.Config.DeliveryLimit, r.spec.Config.Revision = 7, 3
+		r.settings.mu.Unlock()
+	}
+	g.settings.mu.Lock()
+	g.settings.proposed = g.wantSettings()
+	g.settings.mu.Unlock()
+	c.host(g).Reconfigure(nil)
+	g.reconfigure()
+	next := c.mustResign(g, StuckSettings)
+	await(t, "the settings are those of the catalog", func() (yes bool) {
+		next.View(func(m *queue.Machine) { yes = m.Config().DeliveryLimit == 7 })
+		return yes
+	})
+}
+
+// A process that is kept from running blames no leader: no awake time passes.
+func TestStallIsNoHang(t *testing.T) {
+	clock := &handClock{}
+	c := mustTrio(t, quickWatch, clock.set)
+	g := c.mustOpen(1)[0]
+	w := c.host(g).watch
+	g.mu.Lock()
+	mustSubmit(t, g, enqueues(1, -1, "m"))
+	w.look()
+	for range 10 {
+		if w.look(); len(c.host(g).Still()) != 0 {
+			t.Fatal("a leader stands still in no time")
+		}
+	}
+	clock.pass(w.bound - 1)
+	if w.look(); len(c.host(g).Still()) != 0 {
+		t.Fatal("a leader stands still before its time")
+	}
+	clock.pass(1)
+	w.look()
+	g.mu.Unlock()
+	if count, _ := c.host(g).Resignations(); count[StuckEntries] != 1 {
+		t.Errorf("resignations %v", count)
+	}
+}
+
+// A leader that cannot help its group by resigning keeps its office, and says
+// why it stands still: without a majority there is nobody to give way to.
+func TestNobodyToGiveWayTo(t *testing.T) {
+	c := mustTrio(t, quickWatch, patientRaft)
+	g := c.mustOpen(1)[0]
+	h := c.host(g)
+	for _, other := range c.hosts {
+		if other != h {
+			other.shut(t)
+		}
+	}
+	mustSubmit(t, g, enqueues(1, -1, "m"))
+	await(t, "it is seen to stand still", func() bool { return len(h.Still()) == 1 })
+	if s := h.Still()[0]; s.Group != g || s.Reason != StuckEntries || s.Keeps != keepsMajority || s.Last <= s.Commit {
+		t.Errorf("it stands still as %+v", s)
+	}
+	term := g.Term()
+	for range 3 {
+		h.watch.look()
+	}
+	if count, _ := h.Resignations(); count[StuckEntries] != 0 || g.Leading() != term {
+		t.Errorf("resignations %v, leading in %d", count, g.Leading())
+	}
+
+	lone := mustHost(t, t.TempDir())
+	lone.watch.bound = 0
+	g = lone.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	mustSubmit(t, g, enqueues(1, -1, "m"))
+	await(t, "the only member is seen to stand still", func() bool {
+		list := lone.Still()
+		return len(list) == 1 && list[0].Keeps == keepsAlone
+	})
+}
+
+// Who has resigned neither resigns again soon nor takes the office lightly, and
+// each time waits longer.
+func TestPauseAfterResignation(t *testing.T) {
+	clock := &handClock{}
+	clock.pass(time.Hour)
+	c := mustTrio(t, clock.set, patientRaft)
+	g := c.mustOpen(1)[0]
+	h := c.host(g)
+	for _, want := range []time.Duration{shortPause, 2 * shortPause, 4 * shortPause, 8 * shortPause, longestPause, longestPause} {
+		if g.reluctant() || g.keeps(clock.now()) != "" {
+			t.Fatal("it waits although nothing has happened")
+		}
+		h.watch.resign(Still{Group: g, Reason: StuckEntries, Term: g.Term() + 100}, clock.now())
+		clock.pass(want - 1)
+		if !g.reluctant() || g.keeps(clock.now()) != keepsPause {
+			t.Errorf("it does not wait for %v", want)
+		}
+		clock.pass(1)
+	}
+	clock.pass(2*longestPause + 1)
+	h.watch.resign(Still{Group: g, Reason: StuckEntries, Term: g.Term() + 100}, clock.now())
+	if clock.pass(shortPause); g.reluctant() {
+		t.Error("it waits for something that is long ago")
+	}
+	if _, last := h.Resignations(); len(last) != 7 {
+		t.Errorf("%d resignations are remembered", len(last))
+	}
+	for range 2 * keptResignations {
+		h.watch.resign(Still{Group: g, Reason: StuckTick, Term: g.Term() + 100}, clock.now())
+	}
+	if _, last := h.Resignations(); len(last) != keptResignations || last[0].Reason != StuckTick {
+		t.Errorf("%d resignations are remembered", len(last))
+	}
+}
+
+// A leader that has resigned goes on if nobody else can be elected, or nobody
+// takes over.
+func TestResignationInVain(t *testing.T) {
+	clock := &handClock{}
+	clock.pass(time.Hour)
+	c := mustTrio(t, quickWatch, clock.set, patientRaft)
+	g := c.mustOpen(1)[0]
+	h := c.host(g)
+	term := g.Term()
+	h.elections.mu.Lock() // nobody looks for another one
+	g.resigning.term.Store(term)
+	g.resigning.at = clock.now()
+	g.giveWay("n9", false)
+	h.elections.mu.Unlock()
+	await(t, "it serves again", func() bool { return g.Leading() == term })
+
+	g.resigning.term.Store(term)
+	if x := (&watched{}); !g.leadsNobody(clock.now()) {
+		t.Errorf("it is not looked at any more: %+v", x)
+	}
+	clock.pass(3*h.watch.bound + 1)
+	if !g.leadsNobody(clock.now()) || g.resigning.term.Load() != 0 {
+		t.Error("it leads nobody for ever")
+	}
+	await(t, "it serves again", func() bool { return g.Leading() == term })
+}
+
+// One who is told to take over and does not is followed by an election in a later
+// term: the leader steps down.
+func TestNobodyTakesOver(t *testing.T) {
+	c := mustTrio(t, patientRaft)
+	g := c.mustOpen(1)[0]
+	term := g.Term()
+	gone := c.other(g)
+	gone.shut(t)
+	g.resigning.term.Store(term)
+	g.giveWay(gone.config.Node, true)
+	await(t, "raft steps down", func() bool { return g.Term() > term })
+	c.mustServe(1, 1)
+}
+
+// So many leaders that stand still at a time are given more time.
+func TestCrowdIsGivenTime(t *testing.T) {
+	clock := &handClock{}
+	c := mustTrio(t, clock.set, quickWatch)
+	g := c.mustOpen(1)[0]
+	w := c.host(g).watch
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	mustSubmit(t, g, enqueues(1, -1, "m"))
+	w.look()
+	clock.pass(2 * w.bound)
+	w.mu.Lock()
+	w.slow = 2 * slowCrowd
+	w.mu.Unlock()
+	if w.look(); len(c.host(g).Still()) != 0 {
+		t.Error("it stands still among many")
+	}
+	clock.pass(w.bound)
+	w.mu.Lock()
+	w.slow = 2 * slowCrowd
+	w.mu.Unlock()
+	if w.look(); len(c.host(g).Still()) != 1 {
+		t.Error("it is never found to stand still")
+	}
+}
+
+// Groups without work are not looked at, and the watch sleeps.
+func TestIdleGroupsAreNotWatched(t *testing.T) {
+	c := mustTrio(t)
+	g := c.mustOpen(1)[0]
+	c.mustServe(1, 1)
+	w := c.host(g).watch
+	resting := func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return len(w.groups) == 0
+	}
+	await(t, "nothing is watched", resting)
+	mustSubmit(t, g, enqueues(2, 3_600_000, "for an hour"))
+	await(t, "it is answered", func() bool { return ready(g) == 2 })
+	await(t, "nothing is watched", resting)
+	if g.watched.Load() {
+		t.Error("the group would not be looked at again")
+	}
+	local := c.hosts[0].OpenLocal(Spec{Group: 9, Queue: 9 << 16, VHost: "/", Name: "l", Local: true, Config: &QueueConfig{}})
+	mustSubmit(t, local, enqueues(1, -1, "m"))
+	if !resting() || local.watched.Load() {
+		t.Error("a local queue is watched")
+	}
+}
+
+// Work that goes on stands still for no time, whatever else does.
+func TestMark(t *testing.T) {
+	var m mark
+	var got []string
+	for i, step := range []struct {
+		waits    bool
+		progress uint64
+	}{{true, 1}, {true, 1}, {true, 2}, {true, 2}, {true, 2}, {false, 2}, {true, 2}, {true, 2}} {
+		got = append(got, fmt.Sprint(int(m.look(step.waits, step.progress, time.Duration(i)))))
+	}
+	if want := strings.Fields("0 1 0 1 2 0 0 1"); !slices.Equal(got, want) {
+		t.Errorf("it stands still for %q, want %q", got, want)
+	}
+}
+
+// A member that has resigned lately does not stand, unless nobody else can win.
+func TestElectReluctant(t *testing.T) {
+	for _, tc := range []struct {
+		longer []string
+		leader string
+	}{{nil, "b"}, {[]string{"a"}, "b"}, {[]string{"a", "c"}, "c"}} {
+		p := newPretend(t, "a", "b", "c")
+		p.nodes["a"].tired = true
+		for _, n := range p.nodes {
+			if slices.Contains(tc.longer, n.name) {
+				n.log.index++
+			}
+		}
+		for _, name := range p.order {
+			p.nodes[name].start()
+		}
+		p.run(3 * time.Second)
+		p.mustCampaign(tc.leader)
+		p.mustLead(tc.leader)
+	}
+	p := newPretend(t, "a", "b", "c")
+	for _, name := range []string{"a", "b"} {
+		p.nodes[name].unreached["c"], p.nodes["c"].unreached[name] = true, true
+		p.nodes[name].start()
+	}
+	p.nodes["a"].tired = true
+	p.nodes["a"].log.index++
+	p.run(3 * time.Second)
+	p.mustCampaign("a")
+	p.mustLead("a")
+}
