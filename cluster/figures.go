@@ -32,6 +32,8 @@ func (n *Node) figures() metrics.Figures {
 	f.TimedOut, f.LateAcks = n.broker.Lateness()
 	f.ExchangesExpired = n.expired.Load()
 	f.Quarantined, f.GroupPanics, f.Unproven = len(n.host.Quarantined()), n.host.Panics(), len(n.Unproven())
+	f.Resignations, _ = n.host.Resignations()
+	f.Still = len(n.host.Still())
 	f.DiskHung, f.DiskHangs, f.DiskWaiting = n.watchdog.hung.Load(), n.watchdog.hangs.Load(), n.watchdog.disk.Waiting()
 	f.Stalled, f.LongestStall = n.watchdog.pulse.Stalls()
 	f.PeerPanics, f.LoopPanics, f.BrokerPanics = n.mesh.Panics(), n.panics.Load(), n.broker.Panics()
@@ -82,6 +84,7 @@ func (n *Node) Status() api.Status {
 	}
 	s.Ready = s.NotReady == ""
 	s.UptimeMS, s.DataDir, s.Listeners = time.Since(n.began).Milliseconds(), n.config.DataDir, n.config.Listeners
+	n.describeProgress(&s)
 	for _, p := range n.mesh.Peers() {
 		s.Peers = append(s.Peers, api.Peer{
 			Node: p.Node, Address: p.Address, Alive: p.Alive, Linked: p.Linked,

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/cluster/vitals"
 )
@@ -217,4 +219,35 @@ func (n *Node) Unfit() string {
 		return ""
 	}
 	return fmt.Sprintf("the disk hangs: a write has not returned for more than %v", n.watchdog.bounds.Disk)
+}
+
+// StandingStill lists the queues that this node leads and whose work makes no
+// progress.
+func (n *Node) StandingStill() []api.Standstill {
+	list := []api.Standstill{}
+	for _, s := range n.host.Still() {
+		list = append(list, standstill(&s))
+	}
+	return list
+}
+
+// describeProgress says what the watchdog has found and done.
+func (n *Node) describeProgress(s *api.Status) {
+	s.DiskWaitMS = n.watchdog.disk.Waiting().Milliseconds()
+	s.StandingStill, s.Resignations = n.StandingStill(), []api.Resignation{}
+	count, last := n.host.Resignations()
+	for _, c := range count {
+		s.ResignationsTotal += c
+	}
+	for _, r := range last {
+		s.Resignations = append(s.Resignations, api.Resignation{Standstill: standstill(&r.Still), AtMS: int64(r.At)})
+	}
+}
+
+func standstill(s *group.Still) api.Standstill {
+	of := s.Group.Spec()
+	return api.Standstill{
+		VHost: of.VHost, Name: of.Name, Group: uint32(of.Group), Reason: s.Reason, ForMS: s.For.Milliseconds(), Keeps: s.Keeps,
+		Term: s.Term, Last: s.Last, Commit: s.Commit, Applied: s.Applied,
+	}
 }

@@ -39,22 +39,24 @@ type Figures struct {
 	Queues                 int // in the catalog
 	Replicas               int // on this node
 	Led                    Led
-	TimedOut, LateAcks     uint64        // messages, while this node led their queues
-	ExchangesExpired       uint64        // deleted by this node for being idle
-	Deaths                 group.Deaths  // in the queues that this node led, since it started
-	LostOnce               uint64        // dead letters, see broker.LostOnce
-	DiskHung               bool          // the node has withdrawn
-	DiskHangs              uint64        // how often it has
-	DiskWaiting            time.Duration // of the oldest write under way
-	Stalled, LongestStall  time.Duration // of the process
-	Quarantined            int           // queues, on this node
-	Unproven               int           // replicas on this node that do not vote, see group.Doubt
-	GroupPanics            uint64        // in work for queues
-	PeerPanics             uint64        // in what other nodes asked for
-	LoopPanics             uint64        // in what the node does of its own accord
-	BrokerPanics           uint64        // in work for clients and for queues that others lead
-	OddAnswers             uint64        // of queues, to commands that are not answered so
-	Lease                  time.Duration // see group.Catalog.LeaseLeft
+	TimedOut, LateAcks     uint64            // messages, while this node led their queues
+	ExchangesExpired       uint64            // deleted by this node for being idle
+	Deaths                 group.Deaths      // in the queues that this node led, since it started
+	LostOnce               uint64            // dead letters, see broker.LostOnce
+	Resignations           map[string]uint64 // of leaders on this node, by reason
+	Still                  int               // leaders that make no progress
+	DiskHung               bool              // the node has withdrawn
+	DiskHangs              uint64            // how often it has
+	DiskWaiting            time.Duration     // of the oldest write under way
+	Stalled, LongestStall  time.Duration     // of the process
+	Quarantined            int               // queues, on this node
+	Unproven               int               // replicas on this node that do not vote, see group.Doubt
+	GroupPanics            uint64            // in work for queues
+	PeerPanics             uint64            // in what other nodes asked for
+	LoopPanics             uint64            // in what the node does of its own accord
+	BrokerPanics           uint64            // in work for clients and for queues that others lead
+	OddAnswers             uint64            // of queues, to commands that are not answered so
+	Lease                  time.Duration     // see group.Catalog.LeaseLeft
 	LeasesLost             uint64
 }
 

@@ -69,6 +69,18 @@ func (s *Server) unprovenCheck(w http.ResponseWriter, r *request) {
 // catalogNamed stands for the catalog among queues.
 var catalogNamed = api.Named{Name: "catalog", ReadableName: "the catalog", Type: "metadata_store"}
 
+// progressCheck fails if queues that this node leads make no progress.
+func (s *Server) progressCheck(w http.ResponseWriter, r *request) {
+	c := api.Check{}
+	for _, x := range s.node.StandingStill() {
+		c.Reason = "There are queues led by the node whose work makes no progress"
+		if q, ok := r.view.Queue(x.VHost, x.Name); ok {
+			c.Queues = append(c.Queues, named(q))
+		}
+	}
+	s.passed(w, c)
+}
+
 // criticalCheck fails if queues, or the catalog, would lose their majority
 // with this node.
 func (s *Server) criticalCheck(w http.ResponseWriter, r *request) {

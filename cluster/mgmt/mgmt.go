@@ -94,6 +94,9 @@ type Operator interface {
 	// that is a *fsm.Refusal is the caller's fault.
 	Quarantined() []api.Quarantine
 	LiftQuarantine(q *catalog.Queue) error
+	// StandingStill lists the queues that this node leads and whose work makes no
+	// progress.
+	StandingStill() []api.Standstill
 	// Unproven lists the replicas on this node that do not vote, because they
 	// cannot prove what they acknowledged. The catalog's has no name.
 	Unproven() []api.Unproven

@@ -23,6 +23,7 @@ type operator struct {
 	moved     string // what was asked of the node last
 
 	quarantined string // queue of the vhost /; empty: none
+	still       string // likewise
 	unproven    []api.Unproven
 }
 
@@ -57,6 +58,13 @@ func (o *operator) Quarantined() []api.Quarantine {
 		return nil
 	}
 	return []api.Quarantine{{VHost: "/", Name: o.quarantined}}
+}
+
+func (o *operator) StandingStill() []api.Standstill {
+	if o.still == "" {
+		return nil
+	}
+	return []api.Standstill{{VHost: "/", Name: o.still}, {VHost: "/", Name: "deleted since"}}
 }
 
 func (o *operator) LiftQuarantine(q *catalog.Queue) error {
@@ -99,6 +107,19 @@ func TestUnprovenReplicas(t *testing.T) {
 		want{"maggie", "GET", check, "", 503, `{"status":"failed","reason":"There are replicas on the node that do not vote until they have been brought up to date",` +
 			`"queues":[{"name":"catalog","readable_name":"the catalog","virtual_host":"","type":"metadata_store"},` +
 			`{"name":"a","readable_name":"queue 'a' in vhost '/'","virtual_host":"/","type":"quorum"}]}`},
+	)
+}
+
+func TestProgress(t *testing.T) {
+	w := newWorld(t)
+	w.queue("/", "a", false)
+	const check = "/api/health/checks/leaders-make-progress"
+	w.check(want{"maggie", "GET", check, "", 200, `{"status":"ok"}`})
+	w.operator.still = "a"
+	w.check(
+		want{"", "GET", check, "", 401, "…"},
+		want{"maggie", "GET", check, "", 503, `{"status":"failed","reason":"There are queues led by the node whose work makes no progress",` +
+			`"queues":[{"name":"a","readable_name":"queue 'a' in vhost '/'","virtual_host":"/","type":"quorum"}]}`},
 	)
 }
 

@@ -25,9 +25,12 @@ func pretendNode(t *testing.T) (address string, changed *[]string) {
 	answers := map[string]any{
 		"/api/version": api.Version{ProductVersion: "1.2.3"},
 		"/api/quorate/status": api.Status{Node: "n1", Cluster: "c", ProductVersion: "1.2.3", FSMVersion: 2, Ready: true, CatalogLeader: "n2", RoutesFresh: true, Queues: 3, Replicas: 2, Leaders: 1,
-			Quarantined: []api.Quarantine{{VHost: "/", Name: "q", Group: 7, Doing: "perform effects", Panic: "oh", Term: 3, Index: 9}},
-			Unproven:    []api.Unproven{{VHost: "/", Name: "r", Group: 8, Reason: "the log store was missing or empty"}},
-			Alarms:      []string{"clock_skew"}, Peers: []api.Peer{{Node: "n2", Address: "h:1", Alive: true, Linked: true, RoundTripMicro: 300}}},
+			Quarantined:       []api.Quarantine{{VHost: "/", Name: "q", Group: 7, Doing: "perform effects", Panic: "oh", Term: 3, Index: 9}},
+			Unproven:          []api.Unproven{{VHost: "/", Name: "r", Group: 8, Reason: "the log store was missing or empty"}},
+			ResignationsTotal: 3,
+			StandingStill:     []api.Standstill{{VHost: "/", Name: "q", Reason: "tick", ForMS: 2500, Keeps: "alone", Last: 9, Commit: 8, Applied: 7}},
+			Resignations:      []api.Resignation{{Standstill: api.Standstill{VHost: "/", Name: "q", Reason: "entries", ForMS: 2000}, AtMS: 77}},
+			Alarms:            []string{"clock_skew"}, Peers: []api.Peer{{Node: "n2", Address: "h:1", Alive: true, Linked: true, RoundTripMicro: 300}}},
 		"/api/quorate/clock": api.Clock{Node: "n1", NowMS: 1000, OffsetMS: -12, MaxSkewMS: 1000, Sampled: true, Agreed: true,
 			Peers: []api.PeerClock{{Node: "n2", Known: true, OffsetMS: 12, RoundTripMicro: 300, AgeMS: 40}, {Node: "n3"}}},
 		"/api/quorate/replicas": []api.Replica{
@@ -99,9 +102,11 @@ func TestVerbs(t *testing.T) {
 	}{
 		{"version", "1.2.3\n"},
 		{"--formatter json version", "{\n  \"product_version\": \"1.2.3\"\n}\n"},
-		{"status", "Status of node n1 ...\ncluster_name\tc\nproduct_version\t1.2.3\nfsm_version\t2\nready\ttrue\nalarms\tclock_skew\ncatalog_leader\tn2\nroutes_fresh\ttrue\nqueues\t3\nreplicas\t2\nleaders\t1\nquarantined\t1\nunproven\t1\n" +
+		{"status", "Status of node n1 ...\ncluster_name\tc\nproduct_version\t1.2.3\nfsm_version\t2\nready\ttrue\nalarms\tclock_skew\ncatalog_leader\tn2\nroutes_fresh\ttrue\nqueues\t3\nreplicas\t2\nleaders\t1\nquarantined\t1\nresignations_total\t3\nunproven\t1\n" +
 			"Queues that are quarantined on the node:\nvhost\tname\tgroup\tdoing\tpanic\tterm\tindex\tstopped\n/\tq\t7\tperform effects\toh\t3\t9\tfalse\n" +
 			"Replicas on the node that do not vote until they have been brought up to date:\nvhost\tname\tgroup\tstuck\treason\n/\tr\t8\tfalse\tthe log store was missing or empty\n" +
+			"Queues led by the node whose work makes no progress:\nvhost\tname\treason\tfor_ms\tkeeps\tlast\tcommit\tapplied\n/\tq\ttick\t2500\talone\t9\t8\t7\n" +
+			"Leaderships given up last:\nvhost\tname\treason\tfor_ms\tat_ms\n/\tq\tentries\t2000\t77\n" +
 			"Other nodes:\nnode\taddress\talive\tlinked\tround_trip_us\tbacklog_bytes\nn2\th:1\ttrue\ttrue\t300\t0\n"},
 		{"clock_status -q", "now_ms\t1000\noffset_ms\t-12\nmax_skew_ms\t1000\nskewed\tfalse\nsampled\ttrue\nagreed\ttrue\njumps_refused\t0\n" +
 			"node\tknown\toffset_ms\tround_trip_us\tage_ms\nn2\ttrue\t12\t300\t40\nn3\tfalse\t0\t0\t0\n"},

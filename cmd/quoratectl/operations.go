@@ -33,6 +33,7 @@ func operationVerbs() []verb {
 		{name: "check_local_alarms", about: "fails if an alarm is in effect at the node", run: checkLocalAlarms},
 		{name: "check_quarantined_queues", about: "fails if a queue is quarantined on the node: it does not lead there, since work for it has panicked", run: checkQuarantined},
 		{name: "check_unproven_replicas", about: "fails if replicas on the node are being rebuilt: they do not vote until a leader has brought them up to date", run: checkUnproven},
+		{name: "check_leaders_make_progress", about: "fails if work for a queue that the node leads makes no progress", run: checkProgress},
 		{name: "release_quarantine", arguments: "QUEUE", least: 1, most: 1, about: "lets a queue that is quarantined on the node lead there again", run: releaseQuarantine},
 		{name: "set_vm_memory_high_watermark", arguments: "FRACTION | absolute SIZE", least: 1, most: 2, about: "how much memory the node may use, until its next start: a part of the machine's, or a SIZE such as 2GiB", run: setMemoryLimit},
 		{name: "set_disk_free_limit", arguments: "SIZE | mem_relative FRACTION", least: 1, most: 2, about: "how much of the node's disk must be free, until its next start: a SIZE such as 5GB, or a part of the machine's memory", run: setDiskLimit},
@@ -191,6 +192,10 @@ func checkQuarantined(c *call) error {
 
 func checkUnproven(c *call) error {
 	return c.checked("unproven-replicas", "Every replica on node "+c.options.node+" can prove what it has acknowledged")
+}
+
+func checkProgress(c *call) error {
+	return c.checked("leaders-make-progress", "The queues led by node "+c.options.node+" make progress")
 }
 
 func releaseQuarantine(c *call) error {

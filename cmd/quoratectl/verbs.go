@@ -128,7 +128,8 @@ func status(c *call) error {
 	c.fields("Status of node "+s.Node+" ...", field{"cluster_name", s.Cluster}, field{"product_version", s.ProductVersion},
 		field{"fsm_version", s.FSMVersion},
 		field{"ready", s.Ready}, field{"alarms", alarms}, field{"catalog_leader", s.CatalogLeader}, field{"routes_fresh", s.RoutesFresh},
-		field{"queues", s.Queues}, field{"replicas", s.Replicas}, field{"leaders", s.Leaders}, field{"quarantined", len(s.Quarantined)}, field{"unproven", len(s.Unproven)})
+		field{"queues", s.Queues}, field{"replicas", s.Replicas}, field{"leaders", s.Leaders}, field{"quarantined", len(s.Quarantined)},
+		field{"resignations_total", s.ResignationsTotal}, field{"unproven", len(s.Unproven)})
 	if len(s.Quarantined) > 0 {
 		if err := list(c, "Queues that are quarantined on the node:", quarantineColumns, nil, len(quarantineColumns), s.Quarantined); err != nil {
 			return err
@@ -136,6 +137,16 @@ func status(c *call) error {
 	}
 	if shown := s.Unproven[:min(len(s.Unproven), maxUnproven)]; len(shown) > 0 {
 		if err := list(c, "Replicas on the node that do not vote until they have been brought up to date:", unprovenColumns, nil, len(unprovenColumns), shown); err != nil {
+			return err
+		}
+	}
+	if len(s.StandingStill) > 0 {
+		if err := list(c, "Queues led by the node whose work makes no progress:", standstillColumns, nil, len(standstillColumns), s.StandingStill); err != nil {
+			return err
+		}
+	}
+	if len(s.Resignations) > 0 {
+		if err := list(c, "Leaderships given up last:", resignationColumns, nil, len(resignationColumns), s.Resignations); err != nil {
 			return err
 		}
 	}
@@ -166,6 +177,25 @@ var unprovenColumns = []column[api.Unproven]{
 	{"group", "number of its raft group", func(u api.Unproven) any { return u.Group }},
 	{"stuck", "most replicas cannot prove anything: see recover", func(u api.Unproven) any { return u.Stuck }},
 	{"reason", "why it cannot prove what it acknowledged", func(u api.Unproven) any { return u.Reason }},
+}
+
+var standstillColumns = []column[api.Standstill]{
+	{"vhost", "of the queue", func(s api.Standstill) any { return s.VHost }},
+	{"name", "of the queue", func(s api.Standstill) any { return s.Name }},
+	{"reason", "what waits", func(s api.Standstill) any { return s.Reason }},
+	{"for_ms", "without progress", func(s api.Standstill) any { return s.ForMS }},
+	{"keeps", "why the leader does not give way", func(s api.Standstill) any { return s.Keeps }},
+	{"last", "entry in the log", func(s api.Standstill) any { return s.Last }},
+	{"commit", "last entry committed", func(s api.Standstill) any { return s.Commit }},
+	{"applied", "last entry applied", func(s api.Standstill) any { return s.Applied }},
+}
+
+var resignationColumns = []column[api.Resignation]{
+	{"vhost", "of the queue", func(r api.Resignation) any { return r.VHost }},
+	{"name", "of the queue", func(r api.Resignation) any { return r.Name }},
+	{"reason", "what waited", func(r api.Resignation) any { return r.Reason }},
+	{"for_ms", "without progress", func(r api.Resignation) any { return r.ForMS }},
+	{"at_ms", "when, in ms since 1970", func(r api.Resignation) any { return r.AtMS }},
 }
 
 var clockColumns = []column[api.PeerClock]{

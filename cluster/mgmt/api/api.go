@@ -55,6 +55,31 @@ type Status struct {
 	Listeners   []Listener   `json:"listeners"`
 	Quarantined []Quarantine `json:"quarantined"` // queues that do not lead on this node
 	Unproven    []Unproven   `json:"unproven"`    // replicas on this node that are being rebuilt
+
+	DiskWaitMS        int64         `json:"disk_wait_ms"` // for how long the oldest write has been under way
+	StandingStill     []Standstill  `json:"standing_still"`
+	ResignationsTotal uint64        `json:"resignations_total"` // leaderships that the node has given up for lack of progress
+	Resignations      []Resignation `json:"resignations"`       // the last ones, except those for the disk
+}
+
+// Standstill is a queue that a node leads and whose work makes no progress.
+type Standstill struct {
+	VHost   string `json:"vhost"`
+	Name    string `json:"name"`
+	Group   uint32 `json:"group"`
+	Reason  string `json:"reason"`          // what waits: entries, tick or settings
+	ForMS   int64  `json:"for_ms"`          // without progress
+	Keeps   string `json:"keeps,omitempty"` // why the leader does not give way
+	Term    uint64 `json:"term"`            // of the raft group
+	Last    uint64 `json:"last"`            // entry in the log
+	Commit  uint64 `json:"commit"`
+	Applied uint64 `json:"applied"`
+}
+
+// Resignation is a leadership that was given up for lack of progress.
+type Resignation struct {
+	Standstill
+	AtMS int64 `json:"at_ms"`
 }
 
 // Listener is an address at which a node listens.
