@@ -31,28 +31,29 @@ func (c *trio) mustResign(g *Group, reason string) *Group {
 		count, _ := h.Resignations()
 		return count[reason] > 0
 	})
-	var next *Group
-	await(c.t, "another one leads", func() bool {
-		for _, r := range c.replicas(1) {
-			if r != g && r.Leading() != 0 {
-				next = r
-				return true
-			}
-		}
-		return false
-	})
 	count, last := h.Resignations()
 	for _, other := range Reasons {
 		if other != reason && count[other] != 0 {
 			c.t.Errorf("it has resigned for %s", other)
 		}
 	}
-	if s := last[0]; s.Group != g || s.Reason != reason || s.For < h.watch.bound || s.Term == 0 || s.Last < s.Applied {
+	s := last[0]
+	if s.Group != g || s.Reason != reason || s.For < h.watch.bound || s.Term == 0 || s.Last < s.Applied {
 		c.t.Errorf("it has resigned as %+v", s)
 	}
-	if g.Leading() != 0 {
+	if g.Leading() == s.Term {
 		c.t.Error("it serves all the same")
 	}
+	var next *Group
+	await(c.t, "somebody leads in a later term", func() bool {
+		for _, r := range c.replicas(1) {
+			if r.Leading() > s.Term {
+				next = r
+				return true
+			}
+		}
+		return false
+	})
 	if log := c.log.String(); !strings.Contains(log, "makes no progress") || !strings.Contains(log, "reason="+reason) {
 		c.t.Errorf("the log does not say why: %s", log)
 	}
