@@ -210,6 +210,7 @@ func (k *Sink) finish() error {
 		return errNotLive
 	}
 	k.addChunk()
+	k.g.place.claim()
 	k.g.closing.Lock()
 	defer k.g.closing.Unlock()
 	if k.mode == modeStream {

@@ -71,6 +71,7 @@ func (g *Group) note(key string, value []byte, w *sync.WaitGroup) error {
 		g.place.claim()
 		return nil
 	}
+	g.place.claim()
 	g.place.change(func(r *record) {
 		switch key {
 		case termKey:
