@@ -15,10 +15,11 @@ type failStop struct {
 	stop *stopper
 }
 
-// stopper says what happens when a write fails.
+// stopper says what happens when a write fails, and when a manifest was synced.
 type stopper struct {
-	armed atomic.Bool
-	fatal func(why string, attrs ...any)
+	armed  atomic.Bool
+	fatal  func(why string, attrs ...any)
+	synced func(manifest, size uint64)
 }
 
 func (s *stopper) check(doing, path string, err error) error {
@@ -32,7 +33,7 @@ func (f failStop) file(doing, name string, file vfs.File, err error) (vfs.File, 
 	if err := f.stop.check(doing, name, err); err != nil {
 		return nil, err
 	}
-	return failStopFile{file, f.stop, name}, nil
+	return &failStopFile{File: file, stop: f.stop, name: name, manifest: manifestNumber(f.PathBase(name))}, nil
 }
 
 // Create implements vfs.FS.
@@ -74,33 +75,42 @@ func (f failStop) Unwrap() vfs.FS { return f.FS }
 
 type failStopFile struct {
 	vfs.File
-	stop *stopper
-	name string
+	stop     *stopper
+	name     string
+	manifest uint64 // its number; 0: it is another file
+	written  uint64 // of a manifest, by one goroutine at a time
 }
 
 // Write implements vfs.File.
-func (f failStopFile) Write(p []byte) (int, error) {
+func (f *failStopFile) Write(p []byte) (int, error) {
 	n, err := f.File.Write(p)
+	f.written += uint64(n)
 	return n, f.stop.check("write", f.name, err)
 }
 
 // WriteAt implements vfs.File.
-func (f failStopFile) WriteAt(p []byte, at int64) (int, error) {
+func (f *failStopFile) WriteAt(p []byte, at int64) (int, error) {
 	n, err := f.File.WriteAt(p, at)
 	return n, f.stop.check("write", f.name, err)
 }
 
 // Sync implements vfs.File.
-func (f failStopFile) Sync() error { return f.stop.check("sync", f.name, f.File.Sync()) }
+func (f *failStopFile) Sync() error {
+	err := f.stop.check("sync", f.name, f.File.Sync())
+	if err == nil && f.manifest != 0 {
+		f.stop.synced(f.manifest, f.written)
+	}
+	return err
+}
 
 // SyncData implements vfs.File.
-func (f failStopFile) SyncData() error { return f.stop.check("sync", f.name, f.File.SyncData()) }
+func (f *failStopFile) SyncData() error { return f.stop.check("sync", f.name, f.File.SyncData()) }
 
 // SyncTo implements vfs.File.
-func (f failStopFile) SyncTo(length int64) (fullSync bool, err error) {
+func (f *failStopFile) SyncTo(length int64) (fullSync bool, err error) {
 	fullSync, err = f.File.SyncTo(length)
 	return fullSync, f.stop.check("sync", f.name, err)
 }
 
 // Close implements vfs.File.
-func (f failStopFile) Close() error { return f.stop.check("close", f.name, f.File.Close()) }
+func (f *failStopFile) Close() error { return f.stop.check("close", f.name, f.File.Close()) }

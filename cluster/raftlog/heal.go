@@ -40,7 +40,10 @@ func (s *Store) openPebble(fs vfs.FS, dir string, o Options) (lost string, err e
 		// A compaction must not come across what heal is about to cut out.
 		s.healing.Store(s.suspects())
 		po.DisableAutomaticCompactions = s.healing.Load()
-		s.db, err = openGuarded(dir, po, s.lock)
+		err = s.checkManifest(fs, dir)
+		if err == nil {
+			s.db, err = openGuarded(dir, po, s.lock)
+		}
 		switch {
 		case err == nil:
 			return lost, nil
@@ -91,7 +94,7 @@ func (s *Store) putAside(fs vfs.FS, dir, why string) error {
 	if err != nil {
 		return fmt.Errorf("put the damaged store aside: %w", err)
 	}
-	s.ledger.changeHead(func(h *ledgerHead) { h.hopeless, h.suspects = false, [maxSuspects]suspect{} })
+	s.ledger.changeHead(func(h *ledgerHead) { h.hopeless, h.suspects, h.manifest = false, [maxSuspects]suspect{}, 0 })
 	return nil
 }
 

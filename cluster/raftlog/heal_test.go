@@ -340,3 +340,59 @@ func TestStoreThatIsWholeIsNotPutAside(t *testing.T) {
 	mustHoldAllBut(t, s)
 	must(t, s.Close())
 }
+
+// Pebble takes some damage in its manifest for the end of it. The ledger knows
+// how long it was.
+func TestManifestThatSeemsToEnd(t *testing.T) {
+	fs, _ := tabled(t)
+	names, err := fs.List("db")
+	must(t, err)
+	at := slices.IndexFunc(names, func(n string) bool { return manifestNumber(n) != 0 })
+	path := fs.PathJoin("db", names[at])
+	length := size(t, fs, path)
+	f, err := fs.Open(path)
+	must(t, err)
+	all, err := io.ReadAll(f)
+	must(t, err)
+	must(t, f.Close())
+	for keep := range length { // as if the rest had never been written
+		fs := mustClone(t, fs)
+		f, err := fs.Create(path, vfs.WriteCategoryUnspecified)
+		must(t, err)
+		_, err = f.Write(all[:keep])
+		must(t, err)
+		must(t, f.Close())
+		s := mustOpenQuietly(t, fs)
+		mustDoubt(t, mustGroup(t, s, 1), "put aside")
+		must(t, s.Close())
+	}
+	f, err = fs.OpenReadWrite(path, vfs.WriteCategoryUnspecified)
+	must(t, err)
+	_, err = f.WriteAt([]byte("the beginning of a record that power cut short"), length)
+	must(t, err)
+	must(t, f.Close())
+	s := mustOpen(t, fs, "db")
+	mustHoldAllBut(t, s)
+	must(t, s.Close())
+}
+
+func mustOpenQuietly(t *testing.T, fs vfs.FS) *Store {
+	t.Helper()
+	s, err := Open("db", flipOptions(t, fs, func(int) { panic("exit") }))
+	must(t, err)
+	return s
+}
+
+// A log that does not join its snapshot is damaged.
+func TestHoleBehindSnapshotIsDamage(t *testing.T) {
+	fs := vfs.NewMem()
+	g := mustGroup(t, mustOpen(t, fs, "db"), 1)
+	mustStore(t, g, 1, 9, 1)
+	mustSave(t, g, 4, 1, []byte("state"))
+	must(t, g.DeleteRange(1, 4))
+	must(t, g.s.db.Delete(indexKey(kindHeader, 1, 5), pebble.Sync))
+	g = reopen(t, fs, g)
+	mustBounds(t, g, 0, 0)
+	mustDoubt(t, g, "entry 5 is missing")
+	must(t, g.s.Close())
+}

@@ -237,6 +237,21 @@ func (l *ledger) changeHead(f func(h *ledgerHead)) {
 	l.heading.Lock()
 	defer l.heading.Unlock()
 	f(&l.head)
+	l.writeHead()
+	l.sync()
+}
+
+// noteManifest writes how much of a manifest is on disk.
+func (l *ledger) noteManifest(number, size uint64) {
+	l.heading.Lock()
+	defer l.heading.Unlock()
+	l.head.manifest, l.head.manifestSize = number, size
+	l.writeHead()
+	l.wrote()
+}
+
+// writeHead writes the head. The caller holds heading.
+func (l *ledger) writeHead() {
 	l.head.seq++
 	b := l.head.append(nil)
 	for _, at := range []int64{0, headSpan} {
@@ -244,7 +259,6 @@ func (l *ledger) changeHead(f func(h *ledgerHead)) {
 			l.fatal("ledger cannot be written", "error", err)
 		}
 	}
-	l.sync()
 }
 
 // sync returns when all that was written before is durable.

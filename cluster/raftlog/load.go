@@ -54,6 +54,9 @@ func (s *Store) readGroup(id fsm.GroupID, p *place) (*Group, error) {
 	if err := l.orphans(); err != nil {
 		return nil, fmt.Errorf("open group %d: %w", id, err)
 	}
+	if g.meta != nil && g.tail.begin() > g.meta.index+1 {
+		return nil, fmt.Errorf("open group %d: entry %d is missing: %w", id, g.meta.index+1, errShort)
+	}
 	if err := g.judge(l.termAt); err != nil {
 		return nil, fmt.Errorf("open group %d: %w", id, err)
 	}

@@ -30,6 +30,7 @@ const (
 //	boot       8 bytes
 //	flags      1 byte: founding, hopeless
 //	suspects   maxSuspects times: number 8 bytes, times 1 byte, pending 1 byte
+//	manifest   8 bytes, and its size: 8 bytes
 //	zeroes
 //	checksum   4 bytes, CRC-32C of what is before
 const ledgerMagic = "qrledge1"
@@ -50,6 +51,8 @@ type ledgerHead struct {
 	founding bool     // the store's groups were taken at their word; it does not bear the identity yet
 	hopeless bool     // the store must be put aside at the next start
 	suspects [maxSuspects]suspect
+	// The newest manifest of the store that was synced, and how much of it.
+	manifest, manifestSize uint64
 }
 
 // maxSuspects is how many damaged tables are told apart. A store with more of
@@ -89,6 +92,8 @@ func (h *ledgerHead) append(b []byte) []byte {
 		b = binary.BigEndian.AppendUint64(b, x.number)
 		b = append(b, x.times, bit(x.pending))
 	}
+	b = binary.BigEndian.AppendUint64(b, h.manifest)
+	b = binary.BigEndian.AppendUint64(b, h.manifestSize)
 	b = append(b, make([]byte, headCopy-4-len(b))...)
 	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
@@ -105,6 +110,8 @@ func parseHead(b []byte) (h ledgerHead, ok bool) {
 		x := b[41+10*i:]
 		h.suspects[i] = suspect{binary.BigEndian.Uint64(x), x[8], x[9] != 0}
 	}
+	m := b[41+10*maxSuspects:]
+	h.manifest, h.manifestSize = binary.BigEndian.Uint64(m), binary.BigEndian.Uint64(m[8:])
 	return h, true
 }
 

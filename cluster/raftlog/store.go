@@ -96,7 +96,7 @@ func Open(dir string, o Options) (*Store, error) {
 	if fs == nil {
 		fs = vfs.Default
 	}
-	stop := &stopper{fatal: s.fatal}
+	stop := &stopper{fatal: s.fatal, synced: s.manifestSynced}
 	o.FS = failStop{fs, stop}
 	if err := s.open(o.FS, dir, o); err != nil {
 		return nil, errors.Join(fmt.Errorf("open log store in %s: %w", dir, err), s.Close())
