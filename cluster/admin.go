@@ -19,7 +19,7 @@ import (
 )
 
 // Version of the product.
-const Version = "0.1.0"
+const Version = api.ProductVersion
 
 // settleWait bounds how long one group may take to commit an empty entry.
 const settleWait = 5 * time.Second

@@ -173,6 +173,13 @@ type lineLogger struct {
 	lines  int
 }
 
+// usual reports whether a line is about what happens at every start and every
+// join, although raft warns of it: a follower that hears of no leader yet stands
+// for election, and a new one has no entries that could be compared.
+func usual(line string) bool {
+	return strings.Contains(line, "heartbeat timeout reached, starting election") || strings.Contains(line, "failed to get previous log")
+}
+
 func (l *lineLogger) Write(line []byte) (int, error) {
 	if strings.Contains(string(line), errLags.Error()) {
 		return len(line), nil // it is wanted
@@ -187,7 +194,9 @@ func (l *lineLogger) Write(line []byte) (int, error) {
 	l.mu.Unlock()
 	if !drop {
 		text := strings.TrimSpace(string(line))
-		if rest, ok := strings.CutPrefix(text, "[ERROR]"); ok {
+		if usual(text) {
+			l.to.Debug("raft", "line", text)
+		} else if rest, ok := strings.CutPrefix(text, "[ERROR]"); ok {
 			l.to.Error("raft", "line", strings.TrimSpace(rest))
 		} else {
 			l.to.Warn("raft", "line", strings.TrimSpace(strings.TrimPrefix(text, "[WARN]")))

@@ -69,6 +69,14 @@ func (s *Server) putVHost(w http.ResponseWriter, r *request) {
 		return
 	}
 	m.Name = r.PathValue("vhost")
+	if was, known := r.view.VHost(m.Name); known { // what is not said stays
+		if _, said := b["description"]; !said {
+			m.Description = was.GetDescription()
+		}
+		if _, said := b["tags"]; !said {
+			m.Tags = was.GetTags()
+		}
+	}
 	commands := []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_PutVhost{PutVhost: m}}}
 	_, known := r.view.VHost(m.Name)
 	if !known {

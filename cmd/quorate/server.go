@@ -19,6 +19,7 @@ import (
 	"github.com/quorate/quorate/cluster"
 	"github.com/quorate/quorate/cluster/metrics"
 	"github.com/quorate/quorate/cluster/mgmt"
+	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 )
@@ -57,29 +58,24 @@ func serverCommand(args []string, out io.Writer) error {
 	if s.testClockFile != "" && !*unsafe {
 		return errors.New("setting unsafe.test_clock_file: refused without --unsafe-test-options")
 	}
-	logger, closeLog, err := openLog(s)
+	logger, logTo, err := openLog(s)
 	if err != nil {
 		return err
 	}
-	defer closeLog()
+	defer logTo.close()
+	again := make(chan os.Signal, 1)
+	signal.Notify(again, syscall.SIGHUP)
+	go logTo.reopenOn(again, logger)
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM)
 	return serve(s, logger, stop)
 }
 
 // openLog opens the log.
-func openLog(s *settings) (*slog.Logger, func(), error) {
-	var to io.Writer = os.Stderr
-	closeLog := func() {}
-	if s.logFile != "" {
-		if err := os.MkdirAll(filepath.Dir(s.logFile), 0o700); err != nil {
-			return nil, nil, err
-		}
-		f, err := os.OpenFile(s.logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-		if err != nil {
-			return nil, nil, err
-		}
-		to, closeLog = f, func() { f.Close() }
+func openLog(s *settings) (*slog.Logger, *logFile, error) {
+	to := &logFile{path: s.logFile, to: os.Stderr}
+	if err := to.open(); err != nil {
+		return nil, nil, err
 	}
 	levels := map[string]slog.Level{
 		"debug": slog.LevelDebug, "info": slog.LevelInfo, "warning": slog.LevelWarn, "error": slog.LevelError,
@@ -89,7 +85,7 @@ func openLog(s *settings) (*slog.Logger, func(), error) {
 	if s.logFormat == "json" {
 		h = slog.NewJSONHandler(to, options)
 	}
-	return slog.New(h).With("self", s.nodeName), closeLog, nil
+	return slog.New(h).With("self", s.nodeName), to, nil
 }
 
 // listeners are the node's ways in.
@@ -146,6 +142,22 @@ func (l listeners) close() {
 	}
 }
 
+// describe lists the ways in, as operators see them.
+func (l listeners) describe() []api.Listener {
+	all := []api.Listener{
+		{Protocol: "http", Address: l.management.Addr().String()}, {Protocol: "http/prometheus", Address: l.metrics.Addr().String()},
+		{Protocol: "clustering", Address: l.peers.Addr().String()},
+	}
+	for _, w := range l.clients {
+		protocol := "amqp"
+		if w.tls != nil {
+			protocol = "amqp/ssl"
+		}
+		all = append(all, api.Listener{Protocol: protocol, Address: w.address})
+	}
+	return all
+}
+
 // addresses lists where clients come to.
 func addresses(ways []way) string {
 	var all []string
@@ -167,7 +179,9 @@ func serve(s *settings, logger *slog.Logger, stop <-chan os.Signal) error {
 		return err
 	}
 	defer stopClock()
-	node, err := cluster.Open(nodeConfig(s, ways.peers, wall, logger))
+	config := nodeConfig(s, ways.peers, wall, logger)
+	config.Listeners = ways.describe()
+	node, err := cluster.Open(config)
 	if err != nil {
 		return err
 	}

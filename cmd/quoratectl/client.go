@@ -76,7 +76,7 @@ func (c *client) ask(ctx context.Context, method, path string, body, out any, an
 		return 0, &exitError{exitUnavailable, fmt.Errorf("the node's answer breaks off: %w", err)}
 	}
 	if res.StatusCode/100 != 2 && !slices.Contains(and, res.StatusCode) {
-		return res.StatusCode, refused(res.StatusCode, answer)
+		return res.StatusCode, refused(res.StatusCode, path, answer)
 	}
 	if out == nil || res.StatusCode == http.StatusNoContent {
 		return res.StatusCode, nil
@@ -88,11 +88,14 @@ func (c *client) ask(ctx context.Context, method, path string, body, out any, an
 }
 
 // refused turns an answer that is no success into an error.
-func refused(status int, answer []byte) error {
+func refused(status int, path string, answer []byte) error {
 	var f api.Failure
 	reason := http.StatusText(status)
 	if json.Unmarshal(answer, &f) == nil && f.Reason != "" {
 		reason = f.Reason
+	}
+	if object, err := url.PathUnescape(strings.TrimPrefix(path, "/api/")); status == http.StatusNotFound && reason == http.StatusText(status) && err == nil {
+		reason += ": " + object
 	}
 	code := exitFailed
 	switch status {

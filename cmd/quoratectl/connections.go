@@ -1,6 +1,12 @@
 package main
 
-import "github.com/quorate/quorate/cluster/mgmt/api"
+import (
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+)
 
 var connectionColumns = []column[api.Connection]{
 	{"user", "", func(c api.Connection) any { return c.User }},
@@ -35,6 +41,12 @@ func listConnections(c *call) error {
 // second.
 func closeConnections(at ...string) func(*call) error {
 	return func(c *call) error {
+		if slices.Contains(at, "username") {
+			var u api.User // who may not ask for users learns nothing of them
+			if status, err := c.client.ask(c, http.MethodGet, path("users", c.words[0]), nil, &u, http.StatusNotFound); err == nil && status == http.StatusNotFound {
+				return &exitError{exitData, fmt.Errorf("no user %q", c.words[0])}
+			}
+		}
 		c.client.reason = c.words[1]
 		return c.delete(path(append(at, c.words[0])...))
 	}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+	"net/http"
 	"net/url"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
@@ -194,6 +196,15 @@ func listVHosts(c *call) error {
 	return list(c, "Listing vhosts ...", vhostColumns, c.words, 1, rows)
 }
 
+// addVHost makes a vhost. One that is there stays as it is.
 func addVHost(c *call) error {
+	var row api.VHost
+	status, err := c.client.ask(c, http.MethodGet, path("vhosts", c.words[0]), nil, &row, http.StatusNotFound)
+	switch {
+	case err != nil:
+		return err
+	case status == http.StatusOK:
+		return &exitError{exitFailed, fmt.Errorf("vhost %q already exists", c.words[0])}
+	}
 	return c.put(path("vhosts", c.words[0]), map[string]string{"description": c.options.description, "tags": c.options.tags})
 }

@@ -15,6 +15,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
 // Exit codes, as scripts for rabbitmqctl expect them.
@@ -47,6 +49,7 @@ type options struct {
 	vhost                string
 	formatter            string
 	quiet, silent        bool
+	version              bool // of this program
 	timeout              int
 
 	// Options of some verbs only.
@@ -71,8 +74,11 @@ func run(args []string, getenv func(string) string, in io.Reader, out, errOut io
 	o := &options{}
 	words, err := parse(o, args, getenv)
 	switch {
+	case err == nil && o.version:
+		fmt.Fprintln(out, api.ProductVersion)
+		return exitOK
 	case errors.Is(err, flag.ErrHelp) || err == nil && (len(words) == 0 || words[0] == "help"):
-		fmt.Fprint(out, usage())
+		fmt.Fprint(out, help(words))
 		return exitOK
 	case err != nil:
 	default:
@@ -155,6 +161,7 @@ func flags(o *options, getenv func(string) string) *flag.FlagSet {
 	for _, name := range []string{"t", "timeout"} {
 		f.IntVar(&o.timeout, name, 0, "")
 	}
+	f.BoolVar(&o.version, "version", false, "")
 	f.StringVar(&o.formatter, "formatter", "table", "")
 	f.StringVar(&o.priority, "priority", "0", "")
 	f.StringVar(&o.applyTo, "apply-to", "all", "")
@@ -179,7 +186,7 @@ func parse(o *options, args []string, getenv func(string) string) (words []strin
 	}
 	for len(args) > 0 {
 		if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
-			return nil, err
+			return append([]string{"help"}, words...), err
 		} else if err != nil {
 			return nil, usageError("%w", err)
 		}
@@ -209,6 +216,23 @@ func given(f *flag.FlagSet, names ...string) (yes bool) {
 	return yes
 }
 
+// help is what is printed about a verb, the second word, or about all of them.
+func help(words []string) string {
+	if len(words) < 2 {
+		return usage()
+	}
+	i := slices.IndexFunc(verbs, func(v verb) bool { return v.name == words[1] })
+	if i < 0 {
+		return usage()
+	}
+	v := verbs[i]
+	text := fmt.Sprintf("usage: %s\n\n%s\n", strings.TrimSpace("quoratectl [OPTIONS] "+v.name+" "+v.arguments), v.about)
+	for _, name := range v.options {
+		text += "  --" + name + "\n"
+	}
+	return text + "\nOptions of all verbs: quoratectl help\n"
+}
+
 func usage() string {
 	var b strings.Builder
 	b.WriteString(`usage: quoratectl [OPTIONS] VERB [ARGUMENTS]
@@ -222,6 +246,8 @@ options, before or behind the verb:
   -q, --quiet            no title
   -s, --silent           neither title nor names of columns
   -t, --timeout SECONDS  60, or as the verb says
+  --help                 about the verb, or about all
+  --version              of this program
 
 verbs:
   recover --data-dir DIR [--also DIR ...] [--yes] [--json] makes a stopped node the whole cluster, when a majority is lost for good; without --yes it only says what may be lost

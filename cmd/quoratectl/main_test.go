@@ -24,7 +24,7 @@ func pretendNode(t *testing.T) (address string, changed *[]string) {
 	leader := "n2"
 	answers := map[string]any{
 		"/api/version": api.Version{ProductVersion: "1.2.3"},
-		"/api/quorate/status": api.Status{Node: "n1", Cluster: "c", ProductVersion: "1.2.3", FSMVersion: 2, Ready: true, CatalogLeader: "n2", RoutesFresh: true, Queues: 3, Replicas: 2, Leaders: 1,
+		"/api/quorate/status": api.Status{Node: "n1", Cluster: "c", ProductVersion: "1.2.3", FSMVersion: 2, Ready: true, UptimeMS: 3_605_400, DataDir: "/d", Listeners: []api.Listener{{Protocol: "amqp", Address: "h:1"}, {Protocol: "http", Address: "h:2"}}, CatalogLeader: "n2", RoutesFresh: true, Queues: 3, Replicas: 2, Leaders: 1,
 			Quarantined:       []api.Quarantine{{VHost: "/", Name: "q", Group: 7, Doing: "perform effects", Panic: "oh", Term: 3, Index: 9}},
 			Unproven:          []api.Unproven{{VHost: "/", Name: "r", Group: 8, Reason: "the log store was missing or empty"}},
 			ResignationsTotal: 3,
@@ -46,7 +46,7 @@ func pretendNode(t *testing.T) (address string, changed *[]string) {
 		"/api/queues/none":                []api.Queue{},
 		"/api/exchanges/%2F":              []api.Exchange{{Type: "direct"}, {Name: "x", Type: "topic"}},
 		"/api/bindings/%2F":               []api.Binding{{Source: "x", Destination: "a", DestinationType: "queue", RoutingKey: "k", Arguments: map[string]any{}}},
-		"/api/vhosts":                     []api.VHost{{Name: "/", Description: "d", Tags: []string{"t"}}},
+		"/api/vhosts":                     []api.VHost{{Name: "/", Description: "d", Tags: []string{"t"}, ClusterState: map[string]string{"n1": "running"}}},
 		"/api/policies/%2F":               []api.Policy{{VHost: "/", Name: "p", Pattern: "^a", ApplyTo: "queues", Definition: map[string]any{"message-ttl": 5}, Priority: 1}},
 		"/api/operator-policies/a%2Fb":    []api.Policy{},
 		"/api/users":                      []api.User{{Name: "guest", Tags: []string{"administrator"}}, {Name: "u", Tags: []string{}}},
@@ -58,6 +58,8 @@ func pretendNode(t *testing.T) (address string, changed *[]string) {
 		"/api/users/u/topic-permissions":  []api.TopicPermission{{User: "u", VHost: "v", Exchange: "x", Write: "^w", Read: "^r"}},
 		"/api/vhosts/v/topic-permissions": []api.TopicPermission{{User: "u", VHost: "v", Exchange: "x", Write: "^w", Read: "^r"}},
 		"/api/connections":                []api.Connection{{Name: "h:1 -> h:2", User: "u", PeerHost: "h", PeerPort: 1, State: "running", Node: "n2"}},
+		"/api/nodes":                      []api.Node{{Name: "n1"}, {Name: "n2"}},
+		"/api/vhosts/there":               api.VHost{Name: "there", Description: "d"},
 		"/api/quorate/settings":           []api.Setting{{Name: "max_clock_skew", Value: 250, Default: 1000, Low: 10, High: 3600000, About: "ms"}},
 	}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -74,6 +76,8 @@ func pretendNode(t *testing.T) (address string, changed *[]string) {
 			fail(http.StatusNotFound, "no cluster setting 'nonsense'")
 		case r.URL.EscapedPath() == "/api/health/checks/ready-to-serve-clients":
 			fail(http.StatusServiceUnavailable, "the node does not serve clients yet")
+		case strings.HasSuffix(r.URL.EscapedPath(), "/shrink"):
+			_ = json.NewEncoder(w).Encode([]api.MemberChange{{VHost: "/", Name: "a", Result: "ok"}, {VHost: "/", Name: "b", Result: "error: timeout"}})
 		case r.Method != http.MethodGet:
 			*changed = append(*changed, fmt.Sprintf("%s %s %s%s", r.Method, r.URL.EscapedPath(), body, r.Header.Get("X-Reason")))
 			w.WriteHeader(http.StatusNoContent)
@@ -102,7 +106,7 @@ func TestVerbs(t *testing.T) {
 	}{
 		{"version", "1.2.3\n"},
 		{"--formatter json version", "{\n  \"product_version\": \"1.2.3\"\n}\n"},
-		{"status", "Status of node n1 ...\ncluster_name\tc\nproduct_version\t1.2.3\nfsm_version\t2\nready\ttrue\nalarms\tclock_skew\ncatalog_leader\tn2\nroutes_fresh\ttrue\nqueues\t3\nreplicas\t2\nleaders\t1\nquarantined\t1\nresignations_total\t3\nunproven\t1\n" +
+		{"status", "Status of node n1 ...\ncluster_name\tc\nproduct_version\t1.2.3\nfsm_version\t2\nready\ttrue\nnot_ready\t\nuptime\t1h0m5s\ndata_dir\t/d\nlisteners\tamqp=h:1 http=h:2\nalarms\tclock_skew\ncatalog_leader\tn2\nroutes_fresh\ttrue\nqueues\t3\nreplicas\t2\nleaders\t1\nquarantined\t1\nresignations_total\t3\nunproven\t1\n" +
 			"Queues that are quarantined on the node:\nvhost\tname\tgroup\tdoing\tpanic\tterm\tindex\tstopped\n/\tq\t7\tperform effects\toh\t3\t9\tfalse\n" +
 			"Replicas on the node that do not vote until they have been brought up to date:\nvhost\tname\tgroup\tstuck\treason\n/\tr\t8\tfalse\tthe log store was missing or empty\n" +
 			"Queues led by the node whose work makes no progress:\nvhost\tname\treason\tfor_ms\tkeeps\tlast\tcommit\tapplied\n/\tq\ttick\t2500\talone\t9\t8\t7\n" +
@@ -115,7 +119,7 @@ func TestVerbs(t *testing.T) {
 		{"list_queues -s name messages state leader policy members arguments", "a\t5\trunning\tn2\tp\t[\"n1\",\"n2\"]\t{\"x-expires\":5,\"x-overflow\":\"drop-head\"}\nlost\t\tminority\t\t\tnull\tnull\n"},
 		{"list_exchanges -s", "\tdirect\nx\ttopic\n"},
 		{"list_bindings -q", "source_name\tsource_kind\tdestination_name\tdestination_kind\trouting_key\targuments\nx\texchange\ta\tqueue\tk\t{}\n"},
-		{"list_vhosts -s name description tags", "/\td\t[\"t\"]\n"},
+		{"list_vhosts -s name description tags cluster_state", "/\td\t[\"t\"]\t{\"n1\":\"running\"}\n"},
 		{"list_policies", "Listing policies for vhost / ...\nvhost\tname\tpattern\tapply-to\tdefinition\tpriority\n/\tp\t^a\tqueues\t{\"message-ttl\":5}\t1\n"},
 		{"list_operator_policies -p a/b", "Listing operator policies for vhost a/b ...\nvhost\tname\tpattern\tapply-to\tdefinition\tpriority\n"},
 		{"list_users", "Listing users ...\nuser\ttags\nguest\t[\"administrator\"]\nu\t[]\n"},
@@ -181,6 +185,7 @@ func TestChanges(t *testing.T) {
 		{[]string{"clear_topic_permissions", "u", "a/b"}, "DELETE /api/topic-permissions/%2F/u/a%2Fb "},
 		{[]string{"clear_topic_permissions", "-p", "v", "u"}, "DELETE /api/topic-permissions/v/u "},
 		{[]string{"add_vhost", "a/b", "--description", "d", "--tags", "x,y"}, `PUT /api/vhosts/a%2Fb {"description":"d","tags":"x,y"}`},
+		{[]string{"forget_cluster_node", "n2"}, "DELETE /api/nodes/n2 "},
 		{[]string{"delete_vhost", "a/b"}, "DELETE /api/vhosts/a%2Fb "},
 	} {
 		*changed = nil
@@ -222,6 +227,11 @@ func TestExitCodes(t *testing.T) {
 		{"-n 127.0.0.1:1 version", exitUnavailable, ""},
 		{"--password wrong version", exitDenied, "Error: Login failed"},
 		{"set_cluster_setting nonsense 1", exitData, "Error: no cluster setting 'nonsense'"},
+		{"quorum_status a/b", exitData, "Error: Not Found: queues/quorum///a/b/status"},
+		{"forget_cluster_node nope", exitData, `Error: no node "nope"`},
+		{"close_all_user_connections nope x", exitData, `Error: no user "nope"`},
+		{"add_vhost there", exitFailed, `Error: vhost "there" already exists`},
+		{"shrink n2", exitFailed, "Error: 1 of 2 queues could not be changed"},
 		{"ping", exitTemporary, "Error: the node does not serve clients yet"},
 	} {
 		code, out, errOut := command(append([]string{"-n", node}, strings.Fields(test.args)...)...)
@@ -231,6 +241,19 @@ func TestExitCodes(t *testing.T) {
 	}
 	if len(*changed) != 0 {
 		t.Errorf("changed %v", *changed)
+	}
+}
+
+// Help for a verb is about that verb.
+func TestHelpOfVerb(t *testing.T) {
+	for _, args := range []string{"help set_policy", "set_policy --help", "--node x set_policy -h"} {
+		code, out, _ := command(strings.Fields(args)...)
+		if code != exitOK || !strings.Contains(out, "set_policy NAME PATTERN DEFINITION") || !strings.Contains(out, "--apply-to") || strings.Contains(out, "list_queues") {
+			t.Errorf("%s: exit %d, %s", args, code, out)
+		}
+	}
+	if code, out, _ := command("--version"); code != exitOK || out != api.ProductVersion+"\n" {
+		t.Errorf("--version: exit %d, %q", code, out)
 	}
 }
 

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
@@ -36,8 +38,21 @@ func memberVerbs() []verb {
 				return c.changeMembers(http.MethodPost, path("queues", "quorum", "replicas", "grow-to-count"), api.Selection{Count: count})
 			}},
 		{name: "forget_cluster_node", arguments: "NODE", least: 1, most: 1, about: "removes a node that has stopped for good, and its replicas",
-			run: func(c *call) error { return c.delete(path("nodes", c.words[0])) }},
+			run: forgetNode},
 	}
+}
+
+// forgetNode removes a node. The API lets that be repeated; here a name that
+// nobody knows is more likely a mistake.
+func forgetNode(c *call) error {
+	var nodes []api.Node
+	if err := c.get(path("nodes"), &nodes); err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(nodes, func(n api.Node) bool { return n.Name == c.words[0] }) {
+		return &exitError{exitData, fmt.Errorf("no node %q", c.words[0])}
+	}
+	return c.delete(path("nodes", c.words[0]))
 }
 
 var changeColumns = []column[api.MemberChange]{
@@ -54,5 +69,12 @@ func (c *call) changeMembers(method, path string, which api.Selection) error {
 	if err := c.client.do(c, method, path, which, &changes); err != nil {
 		return err
 	}
-	return list(c, "Changing members of queues ...", changeColumns, nil, len(changeColumns), changes)
+	if err := list(c, "Changing members of queues ...", changeColumns, nil, len(changeColumns), changes); err != nil {
+		return err
+	}
+	failed := slices.DeleteFunc(slices.Clone(changes), func(m api.MemberChange) bool { return m.Result == "ok" })
+	if len(failed) > 0 {
+		return &exitError{exitFailed, fmt.Errorf("%d of %d queues could not be changed", len(failed), len(changes))}
+	}
+	return nil
 }

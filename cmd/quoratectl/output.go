@@ -64,7 +64,7 @@ func cell(v any) string {
 	switch v := v.(type) {
 	case nil:
 		return ""
-	case map[string]any, map[string]int64, []string:
+	case map[string]any, map[string]int64, map[string]string, []string:
 		text, err := json.Marshal(v)
 		if err != nil {
 			return err.Error()

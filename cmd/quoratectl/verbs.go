@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
@@ -127,7 +128,8 @@ func status(c *call) error {
 	}
 	c.fields("Status of node "+s.Node+" ...", field{"cluster_name", s.Cluster}, field{"product_version", s.ProductVersion},
 		field{"fsm_version", s.FSMVersion},
-		field{"ready", s.Ready}, field{"alarms", alarms}, field{"catalog_leader", s.CatalogLeader}, field{"routes_fresh", s.RoutesFresh},
+		field{"ready", s.Ready}, field{"not_ready", s.NotReady}, field{"uptime", (time.Duration(s.UptimeMS) * time.Millisecond).Round(time.Second)},
+		field{"data_dir", s.DataDir}, field{"listeners", listenersOf(s)}, field{"alarms", alarms}, field{"catalog_leader", s.CatalogLeader}, field{"routes_fresh", s.RoutesFresh},
 		field{"queues", s.Queues}, field{"replicas", s.Replicas}, field{"leaders", s.Leaders}, field{"quarantined", len(s.Quarantined)},
 		field{"resignations_total", s.ResignationsTotal}, field{"unproven", len(s.Unproven)})
 	if len(s.Quarantined) > 0 {
@@ -154,6 +156,15 @@ func status(c *call) error {
 		return nil
 	}
 	return list(c, "Other nodes:", peerColumns, nil, len(peerColumns), s.Peers)
+}
+
+// listenersOf are a node's listeners in one line.
+func listenersOf(s api.Status) string {
+	var all []string
+	for _, l := range s.Listeners {
+		all = append(all, l.Protocol+"="+l.Address)
+	}
+	return strings.Join(all, " ")
 }
 
 var quarantineColumns = []column[api.Quarantine]{

@@ -8,6 +8,9 @@ type Failure struct {
 	Reason string `json:"reason"`
 }
 
+// ProductVersion is that of the program.
+const ProductVersion = "0.1.0"
+
 // Version is answered by GET /api/version.
 type Version struct {
 	ProductVersion string `json:"product_version"`
