@@ -73,7 +73,9 @@ func mustStart(t *testing.T, limit time.Duration, args ...string) *run {
 // mustStartWith is mustStart for another cluster than three nodes.
 func mustStartWith(t *testing.T, limit time.Duration, o cluster.Options) *run {
 	t.Helper()
-	o.Binary, o.Dir = binary, t.TempDir()
+	if o.Binary = binary; o.Dir == "" {
+		o.Dir = t.TempDir()
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), limit*time.Duration(*scale))
 	t.Cleanup(cancel)
 	began := time.Now()
