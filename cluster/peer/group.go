@@ -84,12 +84,17 @@ func (t *transport) enqueue(r request) {
 	switch {
 	case t.shutting:
 		refusal = ErrUnknownGroup
+	case !t.affordable(r):
+		refusal = ErrBusy
 	case len(t.queue) == 0 && t.offer(r):
 	case len(t.queue) >= maxQueued, len(t.queue) > 0 && t.queued+r.size > maxQueuedBytes:
 		refusal = ErrBusy
 	default:
 		t.queue = append(t.queue, r)
 		t.queued += r.size
+	}
+	if refusal == nil {
+		t.holds(r.size)
 	}
 	if refusal == nil && !t.running {
 		t.running = true
@@ -202,6 +207,7 @@ func (t *transport) answered(a raft.RPCResponse) {
 	n := copy(t.inflight, t.inflight[1:])
 	t.inflight[n] = request{}
 	t.inflight = t.inflight[:n]
+	t.holds(-r.size)
 	t.refill()
 	t.mu.Unlock()
 	if _, term := answerBody(a.Response); term > 0 {
@@ -214,6 +220,7 @@ func (t *transport) answered(a raft.RPCResponse) {
 func (t *transport) refuseAll() {
 	all := append(t.inflight, t.queue...)
 	t.inflight, t.queue, t.queued, t.running = nil, nil, 0, false
+	t.holds(-t.held)
 	t.mu.Unlock()
 	for _, r := range all {
 		r.respond(nil, ErrUnknownGroup)

@@ -164,6 +164,8 @@ type Mesh struct {
 
 	sending, receiving snapshotSlots
 	installs           installs
+	inbound            atomic.Int64 // bytes of requests that groups have not answered
+	inboundLimit       int64
 
 	messages [256]atomic.Pointer[MessageHandler]
 	calls    [256]atomic.Pointer[CallHandler]
@@ -189,6 +191,7 @@ func New(cfg Config) (*Mesh, error) {
 		groups: make(map[fsm.GroupID]*transport),
 	}
 	m.held.init(m)
+	m.inboundLimit = inboundBudget
 	m.sending.init()
 	m.receiving.init()
 	m.events.init()

@@ -32,6 +32,7 @@ type transport struct {
 	shutting bool
 	queue    []request // waiting for room in consumer
 	queued   int       // bytes of queue
+	held     int       // bytes of queue and inflight
 	inflight []request // handed to raft and not answered, oldest first
 	running  bool      // a goroutine waits for answers
 
