@@ -35,6 +35,7 @@ type Figures struct {
 	Space                  alarm.Figures
 	Peers                  []peer.PeerStatus
 	Log                    raftlog.Metrics
+	Snapshots              peer.SnapshotCounts
 	Traffic                Traffic
 	Queues                 int // in the catalog
 	Replicas               int // on this node

@@ -240,6 +240,10 @@ var table = []metric{
 		return f.Peers[i].RoundTrip.Seconds(), f.Peers[i].RoundTrip > 0
 	})},
 
+	{"quorate_raft_snapshots_sent_total", counter, nil, "Snapshots sent to members that lacked more than the log has", one(func(f *Figures) uint64 { return f.Snapshots.Sent })},
+	{"quorate_raft_snapshots_sent_bytes_total", counter, nil, "Bytes of these snapshots", one(func(f *Figures) uint64 { return f.Snapshots.SentBytes })},
+	{"quorate_raft_snapshots_left_out_bytes_total", counter, nil, "Bytes of these snapshots that were not sent, because the members had them", one(func(f *Figures) uint64 { return f.Snapshots.LeftOut })},
+	{"quorate_raft_snapshots_received_total", counter, nil, "Snapshots received from leaders", one(func(f *Figures) uint64 { return f.Snapshots.Received })},
 	{"quorate_raft_log_disk_bytes", gauge, nil, "Disk space of the queues' logs", one(func(f *Figures) uint64 { return f.Log.DiskBytes })},
 	{"quorate_raft_log_written_bytes_total", counter, nil, "Bytes written to disk for the queues' logs", one(func(f *Figures) uint64 { return f.Log.WrittenBytes })},
 	{"quorate_raft_log_reclaimable_bytes", gauge, nil, "Bytes that the next snapshots can free", one(func(f *Figures) int64 { return f.Log.Reclaimable })},

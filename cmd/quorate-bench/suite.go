@@ -120,6 +120,9 @@ type suite struct {
 	mortal   int
 	slow     int
 	queues   int
+	away     time.Duration
+	behind   int
+	restarts int
 	only     string
 }
 
@@ -132,6 +135,9 @@ func runSuite(ctx context.Context, fs *flag.FlagSet, args []string) (err error) 
 	fs.IntVar(&s.mortal, "mortal", 1_000_000, "`messages` that die at once in the runs expiry; 0: no such runs")
 	fs.IntVar(&s.slow, "timeouts", 10_000, "`consumers` that time out at once in the run timeouts, 1 … 100000; 0: no such run")
 	fs.IntVar(&s.queues, "queues", 10_000, "`number` of queues in the run queues, which -only asks for")
+	fs.DurationVar(&s.away, "away", time.Minute, "how `long` a follower is away in the run follower away; 0: no such run")
+	fs.IntVar(&s.behind, "away-backlog", 1_000_000, "`messages` that wait meanwhile")
+	fs.IntVar(&s.restarts, "restart-queues", 300, "`number` of queues in the run restart of all; 0: no such run")
 	fs.StringVar(&s.only, "only", "", "run only the measurements whose names hold one of these comma-separated `texts`")
 	if err := parse(fs, args); err != nil {
 		return err
@@ -196,6 +202,9 @@ func (s *suite) round(ctx context.Context, all *collection) error {
 		}
 		all.add("", r)
 	}
+	if err := s.returns(ctx, all); err != nil {
+		return err
+	}
 	pass, wait := backlogShape, backlogShape
 	pass.messages, wait.messages = s.passed, s.waiting
 	if s.passed > 0 && selected("pinned", s.only) {
@@ -207,6 +216,31 @@ func (s *suite) round(ctx context.Context, all *collection) error {
 	}
 	if s.waiting > 0 && selected("backlog", s.only) {
 		return s.backlog(ctx, wait, all)
+	}
+	return nil
+}
+
+// returns has a follower, and then everybody, go away and come back.
+func (s *suite) returns(ctx context.Context, all *collection) error {
+	if s.away > 0 && selected("follower away", s.only) {
+		if _, err := calm(ctx, s.target.pids, calmTimeout); err != nil {
+			return err
+		}
+		r, err := followerAway(ctx, s.lab, s.behind, s.away)
+		if err != nil {
+			return err
+		}
+		all.add("", r)
+	}
+	if s.restarts > 0 && selected("restart of all", s.only) {
+		if _, err := calm(ctx, s.target.pids, calmTimeout); err != nil {
+			return err
+		}
+		r, err := restartOfAll(ctx, s.lab, s.restarts)
+		if err != nil {
+			return err
+		}
+		all.add("", r)
 	}
 	return nil
 }
