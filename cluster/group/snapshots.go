@@ -21,9 +21,9 @@ const (
 	snapshotsAtOneTime = 2
 	// A snapshot is written again when as much was applied since the last one
 	// as it takes itself, in bytes of the entries' headers, within these
-	// limits. What was applied since is applied again at the next start, about
-	// 40 MiB a second and core; replayNode bounds it for all groups together,
-	// but for what is less than a replayPart of a group's state.
+	// limits. What was applied since is applied again at the next start;
+	// replayNode bounds it for all groups together, but for what is less than a
+	// replayPart of a group's state.
 	replayLeast = 512 << 10
 	replayMost  = 32 << 20
 	replayNode  = 128 << 20
