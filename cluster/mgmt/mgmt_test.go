@@ -519,6 +519,7 @@ func TestVHosts(t *testing.T) {
 			`"messages":0,"messages_ready":0,"messages_unacknowledged":0,"messages_scheduled":0,"messages_delayed":0,"message_bytes_delayed":0,"messages_dlx":0,"messages_dlx_waiting":0,"message_bytes":0,"message_bytes_dlx":0}`},
 		want{"root", "GET", "/api/vhosts/a%2Fb/permissions", "", 200, `[{"user":"root","vhost":"a/b","configure":".*","write":".*","read":".*"}]`},
 		want{"root", "PUT", "/api/vhosts/a%2Fb", ``, 204, ""},
+		want{"root", "GET", "/api/vhosts/a%2Fb?columns=name", "", 200, `…"description":"d","tags":["x","y"]`}, // what is not said stays
 		want{"root", "PUT", "/api/vhosts/c", `{"default_queue_type":"nosuch"}`, 400, invalid("nosuch is not a valid queue type")},
 		want{"maggie", "GET", "/api/vhosts/a%2Fb", "", 404, notThere},
 		want{"root", "DELETE", "/api/vhosts/a%2Fb", "", 204, ""},
