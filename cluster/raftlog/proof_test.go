@@ -101,6 +101,15 @@ func TestStoreIsHeldAgainstItsLedger(t *testing.T) {
 			must(t, fs.RemoveAll("db"))
 			copyDir(t, old, "db", fs, "db")
 		}, map[fsm.GroupID]string{1: "ends at entry 10, but entry 12"}, all},
+		{"store older by one entry", func(t *testing.T, fs *vfs.MemFS) {
+			old := vfs.NewMem()
+			copyDir(t, fs, "db", old, "db")
+			s := mustOpen(t, fs, "db")
+			mustStore(t, mustGroup(t, s, 1), 11, 11, 4)
+			must(t, s.Close())
+			must(t, fs.RemoveAll("db"))
+			copyDir(t, old, "db", fs, "db")
+		}, map[fsm.GroupID]string{1: "ends at entry 10, but entry 11"}, all},
 		{"older ledger", func(t *testing.T, fs *vfs.MemFS) {
 			old := vfs.NewMem()
 			copyDir(t, fs, "ledger-db", old, "ledger-db")
