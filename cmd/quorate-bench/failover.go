@@ -7,7 +7,12 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/quorate/quorate/jepsen/cluster"
 )
+
+// hungDisk begins the names of the runs in which a disk hangs.
+const hungDisk = "failover, disk of the leader hung"
 
 const (
 	// failAfter is how long messages flow before a node fails.
@@ -39,9 +44,17 @@ type faulty interface {
 type failover struct {
 	queues int
 	freeze bool // with SIGSTOP, for a time; otherwise it is killed
+	// disks, by node: that of the leader hangs for a time, instead. nil: none does.
+	disks []*cluster.Disk
 }
 
+// lives says that the node goes on by itself.
+func (f failover) lives() bool { return f.freeze || f.disks != nil }
+
 func (f failover) name() string {
+	if f.disks != nil {
+		return fmt.Sprintf("%s, %d queues", hungDisk, f.queues)
+	}
 	if f.freeze {
 		return fmt.Sprintf("failover, leader frozen, %d queues", f.queues)
 	}
@@ -65,7 +78,7 @@ func (f failover) run(ctx context.Context, on faulty) (result, error) {
 	}
 	l := f.load(on.clients().without(node), queues)
 	published, took, err := f.publish(ctx, l, func() error { return f.fail(ctx, on, node) })
-	if !f.freeze {
+	if !f.lives() {
 		err = errors.Join(err, on.rejoin(ctx, node))
 	}
 	if err == nil {
@@ -88,7 +101,7 @@ func (f failover) run(ctx context.Context, on faulty) (result, error) {
 func (f failover) load(others *target, queues []queue) *load {
 	const size = 1024
 	length := failAfter + flowAfter
-	if f.freeze {
+	if f.lives() {
 		length += frozen
 	}
 	l := &load{ledger: newLedger(f.queues, size)}
@@ -102,6 +115,12 @@ func (f failover) load(others *target, queues []queue) *load {
 }
 
 func (f failover) fail(ctx context.Context, on faulty, node int) error {
+	if f.disks != nil {
+		if err := f.disks[node].Hang(); err != nil {
+			return err
+		}
+		return errors.Join(pause(ctx, frozen), f.disks[node].Go())
+	}
 	if !f.freeze {
 		return on.kill(ctx, node)
 	}

@@ -184,6 +184,15 @@ func (s *suite) round(ctx context.Context, all *collection) error {
 		}
 		all.add("", r)
 	}
+	if selected(hungDisk, s.only) {
+		r, ok, err := s.hang(ctx, 1)
+		if err != nil {
+			return err
+		}
+		if ok {
+			all.add("", r)
+		}
+	}
 	if selected("rolling restart", s.only) {
 		if err := rollBoth(ctx, s.lab, defaultRollQueues, defaultRollRate, all); err != nil {
 			return err
