@@ -174,8 +174,10 @@ func TestTally(t *testing.T) {
 		"relayed only":              {[]vote{{"", grant(5)}, {"n2", in(5)}}, 0},
 		"relayed, and a majority":   {[]vote{{"", grant(5)}, {"n2", in(5)}, {"n3", in(5)}}, 5},
 		"a former leader and a new": {[]vote{{"n1", grant(5)}, {"n2", grant(6)}, {"n3", in(6)}}, 6},
+		"half of four":              {[]vote{{"n1", grant(5)}, {"n2", in(5)}, {"n3", in(6)}, {"n4", in(6)}}, 0},
+		"three of four":             {[]vote{{"n1", grant(5)}, {"n2", in(5)}, {"n3", in(5)}, {"n4", nil}}, 5},
 	} {
-		answers := newTally(3)
+		answers := newTally(max(3, len(c.answers)))
 		got := uint64(0)
 		for _, v := range c.answers {
 			if g := answers.take(v); g != nil {

@@ -1,0 +1,193 @@
+package group
+
+import (
+	"log/slog"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+const kindLease peer.Kind = 16
+
+// asking is a node n2 of three that reaches n3, whose answers are the test's,
+// and not n1. It follows one of them.
+type asking struct {
+	*Catalog
+	asked  sync.Mutex
+	answer func(*peerpb.Lease) *peerpb.CatalogReply
+	// questions have come to n3; relays of them it was to pass on.
+	questions, relays int
+	answered          time.Time // n3 has, last
+}
+
+const askingTerm = 5
+
+func mustAsk(t *testing.T, leader string) *asking {
+	t.Helper()
+	a := &asking{}
+	listeners := map[string]net.Listener{"n2": mustListen(t), "n3": mustListen(t)}
+	mesh, far := mustMesh(t, "n2", "n3", listeners), mustMesh(t, "n3", "n2", listeners)
+	peer.HandleAsk(far, kindLease, a.reply)
+	mesh.Start()
+	far.Start()
+	a.Catalog = NewCatalog(CatalogConfig{Node: "n2", Mesh: mesh, Kind: kindLease, Logger: slog.New(slog.DiscardHandler)})
+	a.raft.Store(mustFollow(t, a.Catalog, leader))
+	t.Cleanup(a.done.Wait)
+	await(t, "n2 reaches n3", func() bool { return mesh.Alive("n3") })
+	return a
+}
+
+// reply is what n3 does with a question.
+func (a *asking) reply(q *peerpb.CatalogRequest) *peerpb.CatalogReply {
+	a.asked.Lock()
+	defer a.asked.Unlock()
+	a.questions++
+	if q.Lease.Relay {
+		a.relays++
+	}
+	r := a.answer(q.Lease)
+	a.answered = time.Now()
+	return r
+}
+
+func mustMesh(t *testing.T, node, other string, listeners map[string]net.Listener) *peer.Mesh {
+	t.Helper()
+	mesh, err := peer.New(peer.Config{
+		Node: node, Cluster: "test", Listener: listeners[node], Incarnation: [16]byte{node[1]},
+		Peers: map[string]string{other: listeners[other].Addr().String()},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { mesh.Close() })
+	return mesh
+}
+
+// mustFollow runs a voter's raft that has just heard of its leader.
+func mustFollow(t *testing.T, k *Catalog, of string) *raft.Raft {
+	t.Helper()
+	config := raft.DefaultConfig()
+	config.LocalID, config.Logger = "n2", newRaftLogger(k.config.Logger)
+	config.HeartbeatTimeout, config.ElectionTimeout = time.Hour, time.Hour // nobody stands for election
+	var voters raft.Configuration
+	for _, n := range []string{"n1", "n2", "n3"} {
+		voters.Servers = append(voters.Servers, raft.Server{ID: raft.ServerID(n), Address: raft.ServerAddress(n)})
+	}
+	store, snapshots := raft.NewInmemStore(), raft.NewInmemSnapshotStore()
+	_, transport := raft.NewInmemTransport("n2")
+	_, leader := raft.NewInmemTransport(raft.ServerAddress(of))
+	if err := raft.BootstrapCluster(config, store, store, snapshots, transport, voters); err != nil {
+		t.Fatal(err)
+	}
+	r, err := raft.NewRaft(config, catalogMachine{k}, store, store, snapshots, transport)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Shutdown().Error(); err != nil {
+			t.Error(err)
+		}
+	})
+	leader.Connect("n2", transport)
+	heartbeat := &raft.AppendEntriesRequest{
+		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(of), Addr: []byte(of)},
+		Term:      askingTerm, Leader: []byte(of),
+	}
+	if err := leader.AppendEntries("n2", "n2", heartbeat, &raft.AppendEntriesResponse{}); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// A node that does not reach the leader gets its lease through another voter,
+// which says its own term, too. It counts from the question. What a voter has
+// passed on says nothing about a term of its own.
+func TestLeaseIsRelayed(t *testing.T) {
+	granted := &peerpb.CatalogReply{Ok: true, GrantedIn: askingTerm, Term: askingTerm}
+	for name, c := range map[string]struct {
+		direct, relayed *peerpb.CatalogReply
+		relay           bool
+		fresh           bool
+	}{
+		"relayed":                 {&peerpb.CatalogReply{Term: askingTerm}, granted, true, true},
+		"the voter has gone on":   {&peerpb.CatalogReply{Term: askingTerm + 1}, granted, true, false},
+		"nobody is to pass it on": {&peerpb.CatalogReply{Term: askingTerm}, granted, false, false},
+		"the leader says no":      {&peerpb.CatalogReply{Term: askingTerm}, &peerpb.CatalogReply{Term: askingTerm}, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := mustAsk(t, "n1")
+			a.answer = func(l *peerpb.Lease) *peerpb.CatalogReply {
+				if l.Relay {
+					return c.relayed
+				}
+				return c.direct
+			}
+			a.renew(c.relay)
+			if a.Fresh() != c.fresh {
+				t.Errorf("the node has a lease: %v", !c.fresh)
+			}
+			if (a.relays == 1) != c.relay {
+				t.Errorf("%d questions are to be passed on", a.relays)
+			}
+			if end := a.lease.begin.Add(time.Duration(a.lease.until.Load())); c.fresh && end.After(a.answered.Add(LeaseTime)) {
+				t.Errorf("the lease ends %v later than one that began with the answer", end.Sub(a.answered.Add(LeaseTime)))
+			}
+		})
+	}
+}
+
+// The leader gives way to a voter that passes on the question of a node which
+// lags and is out of the leader's reach, and to nobody else.
+func TestYield(t *testing.T) {
+	a := mustAsk(t, "n1")
+	for name, c := range map[string]struct {
+		from, of string
+		applied  uint64
+		yields   bool
+	}{
+		"relayed for one out of reach":           {"n3", "n1", 6, true},
+		"relayed for one out of reach and ahead": {"n3", "n1", 7, false},
+		"relayed for one in reach":               {"n1", "n3", 6, false},
+		"asked by itself":                        {"n1", "n1", 6, false},
+	} {
+		a.mu.Lock()
+		a.holders, a.applied, a.yielded = newHolders(askingTerm, time.Now()), 7, time.Time{}
+		a.mu.Unlock()
+		reply := &peerpb.CatalogReply{}
+		a.grant(c.from, &peerpb.Lease{Node: c.of, Applied: c.applied}, askingTerm, reply)
+		if yields := !a.yielded.IsZero(); yields != c.yields {
+			t.Errorf("%s: yields: %v", name, yields)
+		}
+		if !reply.Ok || reply.GrantedIn != askingTerm || reply.Index != 7 {
+			t.Errorf("%s: answered %v", name, reply)
+		}
+	}
+}
+
+// A voter passes a question on to the leader, once, and says its own term.
+func TestRelay(t *testing.T) {
+	a := mustAsk(t, "n3")
+	a.answer = func(*peerpb.Lease) *peerpb.CatalogReply {
+		return &peerpb.CatalogReply{Ok: true, GrantedIn: askingTerm, Term: askingTerm + 1}
+	}
+	for name, c := range map[string]struct {
+		lease  *peerpb.Lease
+		passed int
+	}{
+		"passed on":    {&peerpb.Lease{Node: "n1", Relay: true}, 1},
+		"not asked to": {&peerpb.Lease{Node: "n1"}, 0},
+		"the leader's": {&peerpb.Lease{Node: "n3", Relay: true}, 0},
+	} {
+		a.questions, a.relays = 0, 0
+		reply := a.onLease(t.Context(), "n1", c.lease)
+		if a.questions != c.passed || a.relays != 0 || reply.Ok != (c.passed > 0) || reply.Term != askingTerm {
+			t.Errorf("%s: the leader is asked %d times, %d times to pass it on; answered %v", name, a.questions, a.relays, reply)
+		}
+	}
+}
