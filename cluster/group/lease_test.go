@@ -97,7 +97,7 @@ func mustFollow(t *testing.T, k *Catalog, of string) *raft.Raft {
 	leader.Connect("n2", transport)
 	heartbeat := &raft.AppendEntriesRequest{
 		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(of), Addr: []byte(of)},
-		Term:      askingTerm, Leader: []byte(of),
+		Term:      askingTerm,
 	}
 	if err := leader.AppendEntries("n2", "n2", heartbeat, &raft.AppendEntriesResponse{}); err != nil {
 		t.Fatal(err)
