@@ -263,8 +263,24 @@ func idOf(q *catalog.Queue) fsm.QueueID {
 	return q.ID
 }
 
-// Letters that wait are not routed by a view that may be out of date: their
-// target may be gone by now, or another one bound.
+// Letters are not routed by a view that may be out of date: their target may be
+// gone by now, or another one bound.
+func TestLettersNeedFreshView(t *testing.T) {
+	b := newLetterbox(t, "a")
+	b.die(t, "one")
+	b.w.stale.Store(true)
+	b.f.routeLetters()
+	if n := len(b.source.waiting); n != 0 {
+		t.Errorf("%d proposals by a view that may be out of date", n)
+	}
+	b.w.stale.Store(false)
+	b.settle(t)
+	if got := b.target(t, "a").bodies(); !slices.Equal(got, []string{"one"}) {
+		t.Errorf("the target holds %q", got)
+	}
+}
+
+// The same for those that wait because there was no target.
 func TestWaitingLettersNeedFreshView(t *testing.T) {
 	b := newLetterbox(t)
 	b.strategy(t, logpb.QueueConfig_AT_LEAST_ONCE)

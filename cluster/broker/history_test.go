@@ -62,3 +62,35 @@ func TestHistoryContinues(t *testing.T) {
 		})
 	}
 }
+
+// The expiration with which a message was published goes into the record of its
+// first death in a queue, and stays there: the letter itself has none.
+func TestHistoryKeepsExpiration(t *testing.T) {
+	p := fsm.Payload(fsm.AppendPayloadHead(nil, "x", "key", []byte{0, 0}))
+	old := func(queue string) *logpb.Death {
+		return &logpb.Death{Reason: logpb.Death_EXPIRED, Queue: queue, Count: 2, OriginalExpiration: "old"}
+	}
+	for name, c := range map[string]struct {
+		death      *logpb.Death
+		sent       []*logpb.Death
+		fresh, has bool
+		want       string
+	}{
+		"first death":                 {&logpb.Death{Reason: logpb.Death_EXPIRED, Queue: "q", Count: 1, First: true}, nil, true, true, "published"},
+		"published without":           {&logpb.Death{Reason: logpb.Death_EXPIRED, Queue: "q", Count: 1, First: true}, nil, true, false, ""},
+		"again in the same queue":     {old("q"), nil, false, false, "old"},
+		"published with that history": {&logpb.Death{Reason: logpb.Death_EXPIRED, Queue: "q", Count: 1, First: true}, []*logpb.Death{old("q")}, true, false, "old"},
+		"with that of another queue":  {&logpb.Death{Reason: logpb.Death_EXPIRED, Queue: "q", Count: 1, First: true}, []*logpb.Death{old("p")}, true, true, "published"},
+	} {
+		b := &Broker{config: Config{Properties: expiring{broughtAlong{deaths: c.sent}}}}
+		l := &fsm.DeadLetter{Reason: logpb.Death_EXPIRED, Deaths: []*logpb.Death{c.death}, Fresh: c.fresh, HasExpiration: c.has}
+		if got := b.deaths(l, p)[0].OriginalExpiration; got != c.want {
+			t.Errorf("%s: the original expiration is %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// expiring are properties of messages that have an expiration.
+type expiring struct{ broughtAlong }
+
+func (expiring) Expiration([]byte) string { return "published" }

@@ -158,6 +158,14 @@ func TestWatchPanics(t *testing.T) {
 type brokenCatalog struct {
 	*world
 	broken atomic.Bool
+	blind  atomic.Bool // so does a look at the view
+}
+
+func (c *brokenCatalog) View() *catalog.View {
+	if c.blind.Load() {
+		panic("injected")
+	}
+	return c.world.View()
 }
 
 var errOnly = errors.New("once")
@@ -270,5 +278,57 @@ func TestForwarderIsReplaced(t *testing.T) {
 	defer f.mu.Unlock()
 	if !f.stopped || !l.lost || to.lane(f.id) != nil {
 		t.Errorf("stopped %v, lane lost %v", f.stopped, l.lost)
+	}
+}
+
+// A panic in one thing that the watch does leaves the others alone.
+func TestLookPanics(t *testing.T) {
+	w := newWorld(t)
+	b, q := w.broker, w.mustQueue("q")
+	k := &brokenCatalog{world: w}
+	b.config.Catalog = k
+	b.forwarders[q.ID] = &forwarder{} // of no queue
+	b.unsent[unsent{queue: q.ID}] = struct{}{}
+	b.unsettled.Store(true)
+	k.blind.Store(true)
+	look := watcher{broker: b, boots: map[uint32]uint64{}, looks: reapEvery - 1}
+	look.look() // at suspects, nodes, sources, notices and forwarders
+	if n := b.Panics(); n != 5 {
+		t.Errorf("%d panics", n)
+	}
+}
+
+// The watch goes on after a panic in what a change of the catalog has it do.
+func TestWatchOfCatalogPanics(t *testing.T) {
+	w := newWorld(t)
+	b := w.broker
+	k := &brokenCatalog{world: w}
+	b.config.Catalog = k
+	k.blind.Store(true)
+	if !b.spawn("watch", b.watch) {
+		t.Fatal("no watch")
+	}
+	for n := range uint64(2) {
+		b.CatalogChanged()
+		mustEventually(t, func() bool { return b.Panics() > n })
+	}
+	close(b.stop)
+	b.done.Wait()
+}
+
+// A panic while a channel's publishes are routed that have waited for a view
+// ends the channel.
+func TestRoutingStraysPanics(t *testing.T) {
+	w, c := newWorld(t), &recorder{}
+	s := w.mustSession(c)
+	k := &brokenCatalog{world: w}
+	w.broker.config.Catalog = k
+	k.blind.Store(true)
+	s.mu.Lock()
+	s.strays = []stray{{}}
+	s.release()
+	c.mustEnd(t)
+	if n := w.broker.Panics(); n != 1 {
+		t.Errorf("%d panics", n)
 	}
 }
