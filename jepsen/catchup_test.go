@@ -27,6 +27,7 @@ const (
 // log is kept, catches up while the load goes on: by few snapshots, without what
 // it has, and with nothing lost.
 func TestCatchUp(t *testing.T) {
+	t.Parallel()
 	r := mustStart(t, 2*time.Minute, "--set", "raft.retained_bytes=1048576")
 	r.mustDeclare(0, "orders")
 	p := client.Publisher{Name: "first", URIs: r.URIs()}

@@ -34,6 +34,7 @@ const (
 // other nodes waits for seconds at most. When the disk is back the node follows;
 // when it does not come back the node ends itself.
 func TestHungDisk(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	disks := map[int]*cluster.Disk{}
 	for k := 1; k <= 3; k++ {
