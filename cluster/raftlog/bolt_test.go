@@ -69,6 +69,7 @@ func (p *pair) step() {
 		}
 		from := rapid.Uint64Range(first, last).Draw(p.t, "from")
 		p.both("delete the end", func(l raft.LogStore, _ raft.StableStore) error { return l.DeleteRange(from, last) })
+		p.compare()
 		p.term++
 		p.append(from)
 	case 3: // behind a snapshot
