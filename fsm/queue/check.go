@@ -11,7 +11,7 @@ import (
 
 // mustHold checks small states whole.
 func (m *Machine) mustHold() {
-	if m.messages.live() > 64 || len(m.sessions) > 256 || m.ended.len() > 256 {
+	if m.messages.live() > 64 || len(m.sessions) > 256 || len(m.consumers) > 256 || m.ended.len() > 256 {
 		return
 	}
 	err := m.Check()
