@@ -11,6 +11,9 @@ import (
 // other than what it writes for people to read.
 func (n *Node) DataFiles() (files []string, err error) {
 	err = filepath.WalkDir(n.DataDir(), func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() && strings.Contains(d.Name(), ".damaged-") { // put aside: nobody reads it
+			return fs.SkipDir
+		}
 		if err != nil || !d.Type().IsRegular() || strings.HasPrefix(d.Name(), "quorate") {
 			return err
 		}
