@@ -120,6 +120,7 @@ func TestResignsOfItsOwnTerm(t *testing.T) {
 	g := c.mustOpen(1)[0]
 	heir := c.other(g)
 	term := g.Term()
+	await(t, "the other one has what the leader has", func() bool { return heir.Group(1).raft.LastIndex() >= g.raft.LastIndex() })
 	heir.mesh.Campaign(1)
 	await(t, "the other one leads", func() bool { return heir.Group(1).Leading() > term })
 	c.host(g).mesh.Resign(1, term+1, heir.config.Node)
