@@ -153,6 +153,7 @@ func (g *Group) release(indexes []uint64) {
 		return
 	}
 	g.log.Release(indexes)
+	g.host.snapshots.touch(g)
 }
 
 // AppliedIndex is the index of the last entry the machine has seen.
