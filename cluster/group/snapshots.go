@@ -24,7 +24,7 @@ const (
 	// limits. What was applied since is applied again at the next start;
 	// replayNode bounds it for all groups together, but for what is less than a
 	// replayPart of a group's state.
-	replayLeast = 512 << 10
+	replayLeast = 4 << 20
 	replayMost  = 32 << 20
 	replayNode  = 128 << 20
 	replayPart  = 4
