@@ -194,11 +194,12 @@ func (d *directory) record() record {
 }
 
 // learn takes up which nodes there are, if that is newer than what is known.
-// changed: it is different.
+// changed: it is different. A cluster has nodes: who lists none does not know
+// them yet.
 func (d *directory) learn(index uint64, nodes map[string]member) (changed bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if index < d.kept.Index {
+	if index < d.kept.Index || len(nodes) == 0 {
 		return false, nil
 	}
 	next := record{Name: d.kept.Name, Identity: d.kept.Identity, Rejoins: d.kept.Rejoins, Index: index, Nodes: maps.Clone(nodes)}

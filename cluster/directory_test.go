@@ -39,6 +39,9 @@ func TestDirectoryBelongsToOne(t *testing.T) {
 	if _, err := d.learn(7, map[string]member{"n1": {}, "n2": {}}); err != nil {
 		t.Fatal(err)
 	}
+	if changed, err := d.learn(8, nil); err != nil || changed || len(d.record().Nodes) != 2 {
+		t.Errorf("an empty list is believed: %v, %v", changed, err)
+	}
 	if err := d.close(); err != nil {
 		t.Fatal(err)
 	}

@@ -86,7 +86,8 @@ func New(c Config) *Clock {
 	return k
 }
 
-// SetNodes says which nodes the cluster has from now on, this one included.
+// SetNodes says which nodes the cluster has from now on, this one included; none
+// as long as that is not known.
 func (c *Clock) SetNodes(names []string) {
 	c.mu.Lock()
 	next := map[string]*readings{}
@@ -165,8 +166,16 @@ func (p *readings) best(now time.Duration) (r reading, ok bool) {
 
 // Update looks at the clocks again. It is to be called every Pace.
 func (c *Clock) Update() {
+	for _, f := range c.update() {
+		f()
+	}
+}
+
+// update returns whom to tell that the clock has moved ahead.
+func (c *Clock) update() (ahead []func()) {
 	now := c.config.Monotonic()
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	before := c.state.Load()
 	c.own = wallDuration(c.config.Wall()) - c.anchor - now
 	votes := c.votes(now)
@@ -187,24 +196,20 @@ func (c *Clock) Update() {
 			close(c.sampled)
 		}
 	}
-	var ahead []func()
 	if *next != *before {
 		c.state.Store(next)
 		if next.offset > before.offset || next.agreed != before.agreed {
 			ahead = c.ahead
 		}
 	}
-	c.mu.Unlock()
-	for _, f := range ahead {
-		f()
-	}
+	return ahead
 }
 
 // votes are the wall clocks that can be seen, against the steady clock. A node
 // alone goes by what its clock showed when it started: nobody can tell whether
 // a step made it right or wrong.
 func (c *Clock) votes(now time.Duration) []time.Duration {
-	if len(c.nodes) == 1 {
+	if len(c.nodes) <= 1 { // none: the catalog has nothing yet
 		return []time.Duration{0}
 	}
 	votes := make([]time.Duration, 1, len(c.nodes))

@@ -167,6 +167,16 @@ func TestAlone(t *testing.T) {
 	}
 }
 
+// A node that does not know yet which nodes there are goes by its own clock.
+func TestNobodyKnown(t *testing.T) {
+	w := newWorld(3)
+	w.c.SetNodes(nil)
+	w.pass(5000 * ms)
+	if now := w.c.Now(); now != w.truth() {
+		t.Errorf("the clock shows %d, want %d", now, w.truth())
+	}
+}
+
 // The reading with the shortest round trip counts: a delay on the way back
 // does not move the clock.
 func TestShortestRoundTrip(t *testing.T) {
