@@ -20,6 +20,8 @@ const (
 	catalogFolder = "catalog"
 )
 
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
 // missing names what a data folder that has been in use lacks altogether, store
 // and ledger; empty: nothing. Of what is there in part the ledger, or the store,
 // says what is in doubt.
@@ -107,7 +109,7 @@ func (r record) encode() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.Sum = crc32.Checksum(raw, crc32.MakeTable(crc32.Castagnoli))
+	r.Sum = crc32.Checksum(raw, castagnoli)
 	return json.MarshalIndent(r, "", "  ")
 }
 
@@ -125,7 +127,7 @@ func decodeRecord(raw []byte) (r record, err error) {
 	if err != nil {
 		return record{}, err
 	}
-	if was != 0 && was != crc32.Checksum(plain, crc32.MakeTable(crc32.Castagnoli)) {
+	if was != 0 && was != crc32.Checksum(plain, castagnoli) {
 		return record{}, errors.New("its checksum is another one")
 	}
 	return r, nil

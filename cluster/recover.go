@@ -90,12 +90,12 @@ func openRemains(dir string, o RecoverOptions) (*remains, error) {
 	if r.node == "" {
 		return nil, errors.Join(fmt.Errorf("%s does not say which node it belongs to", dir), r.close())
 	}
-	r.store, err = raftlog.Open(filepath.Join(dir, "queues"), raftlog.Options{Logger: o.Logger, Exit: o.Exit, TrailingLogs: group.TrailingLogs})
+	r.store, err = raftlog.Open(filepath.Join(dir, queuesFolder), raftlog.Options{Logger: o.Logger, Exit: o.Exit, TrailingLogs: group.TrailingLogs})
 	if err == nil {
 		r.groups, err = r.store.GroupIDs()
 	}
 	if err == nil {
-		r.stable, err = raftlog.OpenCatalog(filepath.Join(dir, "catalog"), raftlog.CatalogOptions{Logger: o.Logger, Exit: o.Exit})
+		r.stable, err = raftlog.OpenCatalog(filepath.Join(dir, catalogFolder), raftlog.CatalogOptions{Logger: o.Logger, Exit: o.Exit})
 	}
 	if err == nil {
 		r.catalog, r.view, err = group.InspectCatalog(r.stable)
@@ -179,7 +179,7 @@ func inspect(main *remains, all []*remains) (*Recovery, error) {
 	for _, q := range main.view.Queues() {
 		number := fsm.NodeID(self.GetNumber())
 		switch {
-		case q.Exclusive && q.Owner.Node != number || q.Local && q.Home() != number:
+		case q.NeedsOther(number):
 			rec.Ended = append(rec.Ended, q.String())
 		case !q.Local:
 			g, err := inspectQueue(q, all)

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/jepsen/checker"
-	"github.com/quorate/quorate/jepsen/client"
 	"github.com/quorate/quorate/jepsen/cluster"
 	"github.com/quorate/quorate/jepsen/internal/await"
 	"github.com/quorate/quorate/jepsen/workload"
@@ -27,17 +26,7 @@ func TestGrowFromOneNode(t *testing.T) {
 		declared = append(declared, workload.Queue{Name: names[i]})
 	}
 	r.must(workload.Declare(r.ctx, r.Nodes[0].URI(), declared...))
-	stop := make(chan struct{})
-	next := 0
-	publishing := make(chan error, 1)
-	go func() {
-		p := client.Publisher{Name: "publisher", URIs: r.URIs()[:1], Rate: 1000}
-		publishing <- p.Run(r.ctx, r.History, workload.Until(stop, func() client.Message {
-			next++
-			q := names[next%queues]
-			return client.Message{RoutingKey: q, Queue: q, Size: 256}
-		}))
-	}()
+	stopped := r.publishInTurn(names, 1000, 256)
 	for range 2 {
 		r.must(r.awaitConfirms(r.ctx, 500))
 		_, err := r.AddNode(r.ctx)
@@ -45,8 +34,7 @@ func TestGrowFromOneNode(t *testing.T) {
 	}
 	r.must(r.awaitMembers(r.ctx, names, 3))
 	r.must(r.awaitConfirms(r.ctx, 500))
-	close(stop)
-	r.must(<-publishing)
+	r.must(stopped())
 	for _, q := range names {
 		r.must(workload.Drain(r.ctx, r.Nodes[2].URI(), q, "drain "+q, r.History))
 	}

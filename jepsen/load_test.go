@@ -252,3 +252,21 @@ func all[T any](items []T, f func(T) error) error {
 	tasks.Wait()
 	return errors.Join(errs...)
 }
+
+// publishInTurn publishes to queues in turn, through the first node, until what
+// it returns is called.
+func (r *run) publishInTurn(queues []string, rate, size int) (stopped func() error) {
+	stop, done, next := make(chan struct{}), make(chan error, 1), 0
+	p := client.Publisher{Name: "publisher", URIs: r.URIs()[:1], Rate: rate}
+	go func() {
+		done <- p.Run(r.ctx, r.History, workload.Until(stop, func() client.Message {
+			next++
+			q := queues[next%len(queues)]
+			return client.Message{RoutingKey: q, Queue: q, Size: size}
+		}))
+	}()
+	return func() error {
+		close(stop)
+		return <-done
+	}
+}

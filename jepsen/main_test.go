@@ -167,15 +167,21 @@ func (r *run) mustConverge() {
 	defer cancel()
 	var problems []string
 	err := await.Until(ctx, 100*time.Millisecond, "equal replicas", func() (bool, error) {
-		all, err := r.Cluster.Snapshot(ctx)
-		if err != nil {
-			return false, err
-		}
-		problems = checker.Disagreement(replicas(all), len(r.Nodes))
-		return len(problems) == 0 && len(all) > 0, nil
+		return r.areEqual(ctx, &problems)
 	})
 	r.judge(problems)
 	r.must(err)
+}
+
+// areEqual reports whether all replicas of every queue are in the same state,
+// and sets problems to what differs.
+func (r *run) areEqual(ctx context.Context, problems *[]string) (bool, error) {
+	all, err := r.Cluster.Snapshot(ctx)
+	if err != nil {
+		return false, err
+	}
+	*problems = checker.Disagreement(replicas(all), len(r.Nodes))
+	return len(*problems) == 0 && len(all) > 0, nil
 }
 
 func replicas(all []cluster.Replica) []checker.Replica {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/jepsen/checker"
-	"github.com/quorate/quorate/jepsen/client"
 	"github.com/quorate/quorate/jepsen/cluster"
 	"github.com/quorate/quorate/jepsen/workload"
 )
@@ -27,20 +26,9 @@ func TestRecover(t *testing.T) {
 		names = append(names, fmt.Sprint("kept", i))
 	}
 	r.mustDeclare(0, names...)
-	stop := make(chan struct{})
-	next := 0
-	publishing := make(chan error, 1)
-	go func() {
-		p := client.Publisher{Name: "publisher", URIs: r.URIs()[:1], Rate: 2000}
-		publishing <- p.Run(r.ctx, r.History, workload.Until(stop, func() client.Message {
-			next++
-			q := names[next%queues]
-			return client.Message{RoutingKey: q, Queue: q, Size: 512}
-		}))
-	}()
+	stopped := r.publishInTurn(names, 2000, 512)
 	r.must(r.awaitConfirms(r.ctx, 5000**scale))
-	close(stop)
-	r.must(<-publishing)
+	r.must(stopped())
 	r.mustConverge() // a single replica may lack what the two others had confirmed
 
 	survivor := r.Nodes[2]

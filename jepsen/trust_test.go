@@ -212,12 +212,7 @@ func (r *run) mustBeWhole(seen flipped) {
 				return false, err
 			}
 		}
-		all, err := r.Cluster.Snapshot(ctx)
-		if err != nil {
-			return false, err
-		}
-		problems = checker.Disagreement(replicas(all), len(r.Nodes))
-		return len(problems) == 0 && len(all) > 0, nil
+		return r.areEqual(ctx, &problems)
 	})
 	r.judge(problems)
 	r.must(err)

@@ -128,9 +128,11 @@ func (k *Catalog) Start(founders []string) error {
 	rc.NoLegacyTelemetry, rc.ShutdownOnRemove, rc.BatchApplyCh = true, false, false
 	rc.Logger = newRaftLogger(c.Logger.With("group", "catalog"))
 	k.trust.open(c.Store, c.Clock())
-	if timers := catalogTimers(raft.ReloadableConfig{}, k.trust.unproven()); true {
-		rc.HeartbeatTimeout, rc.ElectionTimeout = timers.HeartbeatTimeout, timers.ElectionTimeout
+	rc.HeartbeatTimeout = catalogHeartbeat
+	if k.trust.unproven() {
+		rc.HeartbeatTimeout = never // it does not stand
 	}
+	rc.ElectionTimeout = rc.HeartbeatTimeout
 	transport := modest{c.Mesh.Transport(catalogGroup).(transport), &k.trust}
 	c.Mesh.Withhold(catalogGroup, k.trust.unproven)
 	c.Mesh.Prompt(catalogGroup)
@@ -138,7 +140,7 @@ func (k *Catalog) Start(founders []string) error {
 	if err != nil {
 		return fmt.Errorf("catalog: look for existing state: %w", err)
 	}
-	if !past && len(founders) > 0 && !k.trust.unproven() {
+	if !past && len(founders) > 0 {
 		var members raft.Configuration
 		for _, m := range founders {
 			members.Servers = append(members.Servers, raft.Server{ID: raft.ServerID(m), Address: raft.ServerAddress(m)})
@@ -452,30 +454,39 @@ func (m catalogMachine) Snapshot() (raft.FSMSnapshot, error) {
 
 func (m catalogMachine) Restore(rc io.ReadCloser) error {
 	defer rc.Close()
-	r, err := raftlog.ReadState(rc)
+	state, err := readCatalogSnapshot(rc)
 	if err != nil {
-		return fmt.Errorf("read catalog snapshot: %w", err)
+		return err
 	}
-	raw, err := io.ReadAll(r)
-	if err != nil {
-		return fmt.Errorf("read catalog snapshot: %w", err)
-	}
-	return m.restore(raw)
+	return m.restore(state)
 }
 
-func (m catalogMachine) restore(raw []byte) (err error) {
-	var state logpb.CatalogSnapshot
-	if err := state.UnmarshalVT(raw); err != nil {
-		return fmt.Errorf("decode catalog snapshot: %w", err)
-	}
-	m.mustSupport(catalog.SnapshotVersion(&state))
-	if m.k.machine, err = catalog.Restore(&state); err != nil {
+func (m catalogMachine) restore(state *logpb.CatalogSnapshot) (err error) {
+	m.mustSupport(catalog.SnapshotVersion(state))
+	if m.k.machine, err = catalog.Restore(state); err != nil {
 		return fmt.Errorf("restore catalog: %w", err)
 	}
 	m.k.view.Store(m.k.machine.View())
 	m.k.config.Changed(CatalogChange{Everything: true})
 	m.k.hasApplied(m.k.machine.View().Index(), 0)
 	return nil
+}
+
+// readCatalogSnapshot reads a state from the stream of a snapshot.
+func readCatalogSnapshot(stream io.Reader) (*logpb.CatalogSnapshot, error) {
+	r, err := raftlog.ReadState(stream)
+	if err != nil {
+		return nil, fmt.Errorf("read catalog snapshot: %w", err)
+	}
+	raw, err := io.ReadAll(r)
+	if err != nil {
+		return nil, fmt.Errorf("read catalog snapshot: %w", err)
+	}
+	state := new(logpb.CatalogSnapshot)
+	if err := state.UnmarshalVT(raw); err != nil {
+		return nil, fmt.Errorf("decode catalog snapshot: %w", err)
+	}
+	return state, nil
 }
 
 // mustSupport ends the process if the cluster has gone on to a version that

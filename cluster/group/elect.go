@@ -17,7 +17,7 @@ import (
 // Pace of elections.
 const (
 	electionLook   = 50 * time.Millisecond  // how often vacancies are looked at
-	electionPause  = 25 * time.Millisecond  // at least, between two looks
+	electionPause  = 25 * time.Millisecond  // at least, between two looks: a node's failure is thousands of kicks
 	maxCampaigns   = 256                    // under way at a time
 	campaignTime   = 2 * time.Second        // after which one no longer counts as under way
 	standingsWait  = 150 * time.Millisecond // how long to wait for others' standings
@@ -40,7 +40,7 @@ type elections struct {
 	// drains reports whether a node is about to stop; nil: none is.
 	drains func(node string) bool
 	slog   *slog.Logger
-	kick   chan struct{}
+	kick   kicks
 
 	mu        sync.Mutex
 	vacancies map[fsm.GroupID]*vacancy
@@ -117,7 +117,7 @@ func newElections(h *Host) *elections {
 			return nil
 		},
 		drains: h.config.Drains,
-		kick:   make(chan struct{}, 1), vacancies: map[fsm.GroupID]*vacancy{},
+		kick:   newKicks(), vacancies: map[fsm.GroupID]*vacancy{},
 	}
 }
 
@@ -168,38 +168,16 @@ func (e *elections) filled(id fsm.GroupID) {
 	e.mu.Unlock()
 }
 
-func (e *elections) wake() {
-	select {
-	case e.kick <- struct{}{}:
-	default:
-	}
-}
+func (e *elections) wake() { e.kick.wake() }
 
 func (e *elections) run(stop <-chan struct{}) {
-	t := time.NewTimer(0)
-	defer t.Stop()
-	for {
-		select {
-		case <-stop:
-			return
-		case <-e.kick:
-		case <-t.C:
-		}
-		if e.look(time.Now()) {
-			t.Reset(electionLook)
-		}
-		select { // a node's failure is thousands of kicks
-		case <-stop:
-			return
-		case <-time.After(electionPause):
-		}
-	}
+	e.kick.serve(stop, electionLook, electionPause, e.look)
 }
 
 // look advances every vacancy and reports whether there are any.
 func (e *elections) look(now time.Time) bool {
 	e.mu.Lock()
-	l := look{now: now, ask: map[string][]byte{}, reached: e.reached(), room: maxCampaigns}
+	l := look{now: now, ask: map[string][]byte{}, reached: reached(e.links, e.node), room: maxCampaigns}
 	l.turn = turnTime + turnTime*time.Duration(len(e.vacancies))/crowd
 	for id, v := range e.vacancies {
 		switch {
@@ -278,9 +256,9 @@ func (v *vacancy) filled(reached map[string]bool) bool {
 }
 
 // reached lists the nodes that can be reached, this one included.
-func (e *elections) reached() map[string]bool {
-	r := map[string]bool{e.node: true}
-	for _, p := range e.links.Peers() {
+func reached(l links, node string) map[string]bool {
+	r := map[string]bool{node: true}
+	for _, p := range l.Peers() {
 		if p.Alive {
 			r[p.Node] = true
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -68,12 +69,6 @@ func (t *trust) setStuck(stuck bool) bool {
 	return t.doubt.CompareAndSwap(d, &next)
 }
 
-// Names under which raft stores its vote.
-const (
-	voteTermKey = "LastVoteTerm"
-	votedForKey = "LastVoteCand"
-)
-
 // ballots is the store of a replica's term and vote. A learner cannot store a
 // vote, not even one for itself: so raft grants none, and wins no election,
 // whatever its configuration. A vote of the past that it is asked for again is
@@ -85,7 +80,7 @@ type ballots struct {
 
 // Set implements raft.StableStore.
 func (b ballots) Set(key, value []byte) error {
-	if string(key) == votedForKey && b.trust.unproven() {
+	if string(key) == raftlog.VotedForKey && b.trust.unproven() {
 		return ErrUnproven
 	}
 	return b.StableStore.Set(key, value)
@@ -93,7 +88,7 @@ func (b ballots) Set(key, value []byte) error {
 
 // SetUint64 implements raft.StableStore. Raft stores the term of a vote first.
 func (b ballots) SetUint64(key []byte, value uint64) error {
-	if string(key) == voteTermKey && b.trust.unproven() {
+	if string(key) == raftlog.VoteTermKey && b.trust.unproven() {
 		return ErrUnproven
 	}
 	return b.StableStore.SetUint64(key, value)
@@ -185,17 +180,9 @@ func (k *Catalog) barrier() error {
 
 func (k *Catalog) proven() {
 	k.config.Logger.Info("this node's catalog has been brought up to date, and it votes again")
-	if err := k.raft.Load().ReloadConfig(catalogTimers(k.raft.Load().ReloadableConfig(), false)); err != nil {
+	c := k.raft.Load().ReloadableConfig()
+	c.HeartbeatTimeout, c.ElectionTimeout = catalogHeartbeat, catalogHeartbeat
+	if err := k.raft.Load().ReloadConfig(c); err != nil {
 		k.config.Logger.Warn("raft timers of the catalog not set", "error", err)
 	}
-}
-
-// catalogTimers sets raft's timers for the catalog. A learner does not stand.
-func catalogTimers(c raft.ReloadableConfig, learns bool) raft.ReloadableConfig {
-	c.HeartbeatTimeout = catalogHeartbeat
-	if learns {
-		c.HeartbeatTimeout = never
-	}
-	c.ElectionTimeout = c.HeartbeatTimeout
-	return c
 }

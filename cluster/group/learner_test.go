@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -225,7 +226,7 @@ func (n *lone) linked(node string) bool {
 // mustVote reads the term of the last vote.
 func mustVote(t *testing.T, g *Group) uint64 {
 	t.Helper()
-	n, err := g.log.GetUint64([]byte(voteTermKey))
+	n, err := g.log.GetUint64([]byte(raftlog.VoteTermKey))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -396,14 +397,7 @@ func TestElectWithLearners(t *testing.T) {
 					n.start()
 				}
 			}
-			p.run(time.Second / 2)
-			if tc.leader == "" {
-				p.run(time.Minute)
-				p.mustCampaign()
-				return
-			}
-			p.mustCampaign(tc.leader)
-			p.mustLead(tc.leader)
+			p.mustElect(tc.leader)
 		})
 	}
 }

@@ -30,7 +30,7 @@ type lessons struct {
 	find  func(fsm.GroupID) participant // nil: there is none
 	spawn func(f func())
 	slog  *slog.Logger
-	kick  chan struct{}
+	kick  kicks
 
 	mu   sync.Mutex
 	list map[fsm.GroupID]*lesson
@@ -66,7 +66,7 @@ const (
 func newLessons(h *Host) *lessons {
 	return &lessons{
 		node: h.config.Node, links: h.config.Mesh, kind: h.config.KindLesson, slog: h.slog, spawn: h.spawn,
-		find: h.participant, kick: make(chan struct{}, 1), list: map[fsm.GroupID]*lesson{},
+		find: h.participant, kick: newKicks(), list: map[fsm.GroupID]*lesson{},
 	}
 }
 
@@ -108,35 +108,16 @@ func (s *lessons) hasten(ids ...fsm.GroupID) {
 	s.wake()
 }
 
-func (s *lessons) wake() {
-	select {
-	case s.kick <- struct{}{}:
-	default:
-	}
-}
+func (s *lessons) wake() { s.kick.wake() }
 
-func (s *lessons) run(stop <-chan struct{}) {
-	t := time.NewTimer(0)
-	defer t.Stop()
-	for {
-		select {
-		case <-stop:
-			return
-		case <-s.kick:
-		case <-t.C:
-		}
-		if s.look(time.Now()) {
-			t.Reset(lessonLook)
-		}
-	}
-}
+func (s *lessons) run(stop <-chan struct{}) { s.kick.serve(stop, lessonLook, 0, s.look) }
 
 // look advances every lesson and reports whether there are any.
 func (s *lessons) look(now time.Time) bool {
 	ask := map[string][]byte{}
 	var learnt []*lesson
 	s.mu.Lock()
-	reached := s.reached()
+	reached := reached(s.links, s.node)
 	for id, l := range s.list {
 		switch {
 		case l.member.isClosed():
@@ -193,14 +174,6 @@ func (s *lessons) judge(id fsm.GroupID, l *lesson) {
 // acknowledged before: see DESIGN.md.
 func (l *lesson) reached() bool {
 	return l.goal != standing{} && l.member.lastIndex() > 0 && !l.member.standing().less(l.goal)
-}
-
-func (s *lessons) reached() map[string]bool {
-	r := map[string]bool{}
-	for _, p := range s.links.Peers() {
-		r[p.Node] = p.Alive
-	}
-	return r
 }
 
 // receive takes questions and answers.

@@ -230,3 +230,17 @@ func (p *pretend) mustLead(name string) {
 		}
 	}
 }
+
+// mustElect fails unless one node campaigns at once and leads; empty: none does,
+// ever.
+func (p *pretend) mustElect(leader string) {
+	p.t.Helper()
+	p.run(time.Second / 2)
+	if leader == "" {
+		p.run(time.Minute)
+		p.mustCampaign()
+		return
+	}
+	p.mustCampaign(leader)
+	p.mustLead(leader)
+}

@@ -438,14 +438,7 @@ func TestElectQuarantined(t *testing.T) {
 				}
 				n.start()
 			}
-			p.run(time.Second / 2)
-			if tc.leader == "" {
-				p.run(time.Minute)
-				p.mustCampaign()
-				return
-			}
-			p.mustCampaign(tc.leader)
-			p.mustLead(tc.leader)
+			p.mustElect(tc.leader)
 		})
 	}
 }

@@ -14,9 +14,6 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// currentTerm is the name under which raft stores the term it is in.
-const currentTerm = "CurrentTerm"
-
 // Stored is what the store of a node that has stopped holds of a group.
 type Stored struct {
 	Last, Term uint64 // of the last entry; 0: there is none
@@ -149,19 +146,11 @@ func applyStored(m *queue.Machine, l *raft.Log, effects *fsm.Effects) error {
 func InspectCatalog(from *raftlog.Catalog) (s Stored, view *catalog.View, err error) {
 	c := &catalog.Catalog{}
 	s, err = walk(from, func(stream io.Reader) error {
-		r, err := raftlog.ReadState(stream)
+		state, err := readCatalogSnapshot(stream)
 		if err != nil {
 			return err
 		}
-		raw, err := io.ReadAll(r)
-		if err != nil {
-			return err
-		}
-		var state logpb.CatalogSnapshot
-		if err := state.UnmarshalVT(raw); err != nil {
-			return err
-		}
-		c, err = catalog.Restore(&state)
+		c, err = catalog.Restore(state)
 		return err
 	}, func(l *raft.Log) error {
 		var e logpb.CatalogEntry
@@ -186,7 +175,7 @@ func InspectCatalog(from *raftlog.Catalog) (s Stored, view *catalog.View, err er
 // had them. Commands follow it. The term is one that nobody has been in, as far
 // as this log knows: none of the former members can have such entries.
 func TakeOver(group disk, at *Stored, node string, commands ...[]byte) (last uint64, err error) {
-	term, err := group.GetUint64([]byte(currentTerm))
+	term, err := group.GetUint64([]byte(raftlog.TermKey))
 	if err != nil {
 		return 0, err
 	}
@@ -196,7 +185,7 @@ func TakeOver(group disk, at *Stored, node string, commands ...[]byte) (last uin
 	for _, c := range commands {
 		logs = append(logs, &raft.Log{Index: at.Last + 1 + uint64(len(logs)), Term: term, Type: raft.LogCommand, Data: c})
 	}
-	if err := group.SetUint64([]byte(currentTerm), term); err != nil {
+	if err := group.SetUint64([]byte(raftlog.TermKey), term); err != nil {
 		return 0, err
 	}
 	return at.Last + uint64(len(logs)), group.StoreLogs(logs)
@@ -245,11 +234,11 @@ func CopyQueue(to, from *raftlog.Store, id fsm.GroupID) error {
 			return err
 		}
 	}
-	term, err := source.GetUint64([]byte(currentTerm))
+	term, err := source.GetUint64([]byte(raftlog.TermKey))
 	if err != nil {
 		return err
 	}
-	return target.SetUint64([]byte(currentTerm), term)
+	return target.SetUint64([]byte(raftlog.TermKey), term)
 }
 
 // copySnapshot copies the newest snapshot, if there is one, and returns the

@@ -109,7 +109,7 @@ type ticker struct {
 	mu    sync.Mutex
 	queue wakes
 	at    map[*Group]*wake
-	kick  chan struct{}
+	kick  kicks
 	now   func() time.Duration
 }
 
@@ -120,7 +120,7 @@ type wake struct {
 }
 
 func newTicker(now func() time.Duration) *ticker {
-	return &ticker{at: map[*Group]*wake{}, kick: make(chan struct{}, 1), now: now}
+	return &ticker{at: map[*Group]*wake{}, kick: newKicks(), now: now}
 }
 
 // arm wakes g in a while, but not before the given instant; or earlier if it
@@ -155,12 +155,7 @@ func (t *ticker) hurry() {
 	t.look()
 }
 
-func (t *ticker) look() {
-	select {
-	case t.kick <- struct{}{}:
-	default:
-	}
-}
+func (t *ticker) look() { t.kick.wake() }
 
 func (t *ticker) remove(g *Group) {
 	t.mu.Lock()

@@ -2,6 +2,7 @@ package group
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -73,7 +74,7 @@ type watch struct {
 	// now does not pass while the process is kept from running: a stalled leader
 	// is not to blame.
 	now  func() time.Duration
-	kick chan struct{}
+	kick kicks
 
 	mu     sync.Mutex
 	groups map[*Group]*watched
@@ -104,7 +105,7 @@ func (m *mark) look(waits bool, progress uint64, now time.Duration) time.Duratio
 
 func newWatch(h *Host) *watch {
 	w := &watch{
-		host: h, bound: cmp.Or(h.config.Progress, 2*time.Second), now: h.config.Awake, kick: make(chan struct{}, 1),
+		host: h, bound: cmp.Or(h.config.Progress, 2*time.Second), now: h.config.Awake, kick: newKicks(),
 		groups: map[*Group]*watched{}, still: map[*Group]Still{}, given: map[string]uint64{},
 	}
 	if w.now == nil {
@@ -123,10 +124,7 @@ func (w *watch) add(g *Group) {
 	first := len(w.groups) == 1
 	w.mu.Unlock()
 	if first {
-		select {
-		case w.kick <- struct{}{}:
-		default:
-		}
+		w.kick.wake()
 	}
 }
 
@@ -155,10 +153,7 @@ func (w *watch) run(stop <-chan struct{}) {
 // any.
 func (w *watch) look() bool {
 	w.mu.Lock()
-	all := make(map[*Group]*watched, len(w.groups))
-	for g, x := range w.groups {
-		all[g] = x
-	}
+	all := maps.Clone(w.groups)
 	bound := w.bound + w.bound*time.Duration(w.slow/slowCrowd)
 	w.mu.Unlock()
 	slow, now := 0, w.now()

@@ -38,15 +38,21 @@ func (s *Server) localAlarmCheck(w http.ResponseWriter, _ *request) {
 	s.passed(w, c)
 }
 
+// appendNamed adds a queue to a list, unless it has gone.
+func (r *request) appendNamed(list []api.Named, vhost, name string) []api.Named {
+	if q, ok := r.view.Queue(vhost, name); ok {
+		list = append(list, named(q))
+	}
+	return list
+}
+
 // quarantineCheck fails if there are queues that do not lead on this node
 // because work for them has panicked here.
 func (s *Server) quarantineCheck(w http.ResponseWriter, r *request) {
 	c := api.Check{}
 	for _, x := range s.node.Quarantined() {
 		c.Reason = "There are queues that are quarantined on the node"
-		if q, ok := r.view.Queue(x.VHost, x.Name); ok {
-			c.Queues = append(c.Queues, named(q))
-		}
+		c.Queues = r.appendNamed(c.Queues, x.VHost, x.Name)
 	}
 	s.passed(w, c)
 }
@@ -59,8 +65,8 @@ func (s *Server) unprovenCheck(w http.ResponseWriter, r *request) {
 		c.Reason = "There are replicas on the node that do not vote until they have been brought up to date"
 		if x.Group == 0 {
 			c.Queues = append(c.Queues, catalogNamed)
-		} else if q, ok := r.view.Queue(x.VHost, x.Name); ok {
-			c.Queues = append(c.Queues, named(q))
+		} else {
+			c.Queues = r.appendNamed(c.Queues, x.VHost, x.Name)
 		}
 	}
 	s.passed(w, c)
@@ -74,9 +80,7 @@ func (s *Server) progressCheck(w http.ResponseWriter, r *request) {
 	c := api.Check{}
 	for _, x := range s.node.StandingStill() {
 		c.Reason = "There are queues led by the node whose work makes no progress"
-		if q, ok := r.view.Queue(x.VHost, x.Name); ok {
-			c.Queues = append(c.Queues, named(q))
-		}
+		c.Queues = r.appendNamed(c.Queues, x.VHost, x.Name)
 	}
 	s.passed(w, c)
 }

@@ -125,9 +125,9 @@ func (c *crash) recovered(t *testing.T, again bool, r *rand.Rand) (err error) {
 // state is the ith right state, with the term of a later one if the group has
 // that: the ledger gives it back though the store has lost it.
 func (c *crash) state(i int, g *Group) *model {
-	term, _ := g.GetUint64([]byte(termKey))
+	term, _ := g.GetUint64([]byte(TermKey))
 	for _, later := range c.want[i:] {
-		if later.stable[termKey] == term {
+		if later.stable[TermKey] == term {
 			m := c.want[i].clone()
 			m.stable = later.stable
 			return m

@@ -93,7 +93,7 @@ func TestDyingDisk(t *testing.T) {
 func busy(g *Group) {
 	for i := uint64(11); i < 400; i++ {
 		l := &raft.Log{Index: i, Term: i, Data: []byte("header"), Extensions: make([]byte, 8<<10)}
-		if g.StoreLog(l) != nil || g.SetUint64([]byte(termKey), i) != nil {
+		if g.StoreLog(l) != nil || g.SetUint64([]byte(TermKey), i) != nil {
 			return
 		}
 		if i%10 == 0 {

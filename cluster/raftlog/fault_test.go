@@ -218,7 +218,7 @@ func mustBeEmptied(t *testing.T, s *Store, id fsm.GroupID) {
 	if g.SnapshotIndex() != 0 || g.LiveBytes() != 0 {
 		t.Errorf("group %d is not empty", id)
 	}
-	if term, err := g.GetUint64([]byte(termKey)); term != 2 || err != nil {
+	if term, err := g.GetUint64([]byte(TermKey)); term != 2 || err != nil {
 		t.Errorf("term %d, %v", term, err)
 	}
 	it, err := s.db.NewIter(nil)

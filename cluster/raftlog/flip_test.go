@@ -211,7 +211,7 @@ func isWhole(g *Group, past []*model) error {
 		_, last := m.bounds()
 		_, wantLast := end.bounds()
 		last, wantLast = max(last, m.snapIndex), max(wantLast, end.snapIndex)
-		if last != wantLast || m.terms[last] != end.terms[last] || m.stable[termKey] != end.stable[termKey] {
+		if last != wantLast || m.terms[last] != end.terms[last] || m.stable[TermKey] != end.stable[TermKey] {
 			continue
 		}
 		err := compare(g, m)

@@ -228,3 +228,16 @@ func install(g *Group, index, term uint64, stream []byte, piece int) error {
 	}
 	return k.Close()
 }
+
+// Past reports whether the ledger says that this node held a replica of the
+// group that acknowledged something, whether or not the store has any of it.
+func (s *Store) Past(id fsm.GroupID) bool {
+	s.ledger.mu.Lock()
+	p := s.ledger.places[id]
+	s.ledger.mu.Unlock()
+	if p == nil || !p.known() {
+		return false
+	}
+	r := p.get()
+	return r.index > 0 || r.term > 0 || r.doubt != ""
+}

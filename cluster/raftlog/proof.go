@@ -9,8 +9,6 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
-
-	"github.com/quorate/quorate/fsm"
 )
 
 // Why a group is in doubt, as operators read it.
@@ -214,13 +212,13 @@ func (g *Group) restoreStable(r record) {
 		g.s.setSealed(b, g.stableKey([]byte(key)), value)
 		g.stable[key] = value
 	}
-	term, voteTerm, candidate := g.number(termKey), g.number(voteTermKey), string(g.stable[votedForKey])
+	term, voteTerm, candidate := g.number(TermKey), g.number(VoteTermKey), string(g.stable[VotedForKey])
 	if r.term > term {
-		put(termKey, binary.BigEndian.AppendUint64(nil, r.term))
+		put(TermKey, binary.BigEndian.AppendUint64(nil, r.term))
 	}
 	if r.candidate != "" && (r.voteTerm > voteTerm || r.voteTerm == voteTerm && candidate == "") {
-		put(voteTermKey, binary.BigEndian.AppendUint64(nil, r.voteTerm))
-		put(votedForKey, []byte(r.candidate))
+		put(VoteTermKey, binary.BigEndian.AppendUint64(nil, r.voteTerm))
+		put(VotedForKey, []byte(r.candidate))
 	}
 	if b.Empty() {
 		b.Close()
@@ -263,19 +261,6 @@ func (g *Group) Prove() error {
 	p.change(func(r *record) { r.index, r.indexTerm, r.doubt = p.end, p.endTerm, "" })
 	g.s.ledger.sync()
 	return nil
-}
-
-// Past reports whether the ledger says that this node held a replica of the
-// group that acknowledged something, whether or not the store has any of it.
-func (s *Store) Past(id fsm.GroupID) bool {
-	s.ledger.mu.Lock()
-	p := s.ledger.places[id]
-	s.ledger.mu.Unlock()
-	if p == nil || !p.known() {
-		return false
-	}
-	r := p.get()
-	return r.index > 0 || r.term > 0 || r.doubt != ""
 }
 
 // end is the index and term of what the group ends with: its last entry, or

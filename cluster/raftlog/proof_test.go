@@ -29,18 +29,18 @@ func stopped(t testing.TB) *vfs.MemFS {
 
 func mustVoteFor(t testing.TB, g *Group, term uint64, candidate string) {
 	t.Helper()
-	must(t, g.SetUint64([]byte(termKey), term))
-	must(t, g.SetUint64([]byte(voteTermKey), term))
-	must(t, g.Set([]byte(votedForKey), []byte(candidate)))
+	must(t, g.SetUint64([]byte(TermKey), term))
+	must(t, g.SetUint64([]byte(VoteTermKey), term))
+	must(t, g.Set([]byte(VotedForKey), []byte(candidate)))
 }
 
 func mustHaveVoted(t testing.TB, g *Group, term uint64, candidate string) {
 	t.Helper()
-	now, err := g.GetUint64([]byte(termKey))
+	now, err := g.GetUint64([]byte(TermKey))
 	must(t, err)
-	of, err := g.GetUint64([]byte(voteTermKey))
+	of, err := g.GetUint64([]byte(VoteTermKey))
 	must(t, err)
-	who, err := g.Get([]byte(votedForKey))
+	who, err := g.Get([]byte(VotedForKey))
 	must(t, err)
 	if now != term || of != term || string(who) != candidate {
 		t.Fatalf("group %d: term %d, vote in %d for %q, want %d for %q", g.id, now, of, who, term, candidate)

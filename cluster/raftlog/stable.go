@@ -13,9 +13,9 @@ import (
 // Names under which raft stores its current term, and its vote: the term of it
 // first, then who got it.
 const (
-	termKey     = "CurrentTerm"
-	voteTermKey = "LastVoteTerm"
-	votedForKey = "LastVoteCand"
+	TermKey     = "CurrentTerm"
+	VoteTermKey = "LastVoteTerm"
+	VotedForKey = "LastVoteCand"
 )
 
 // Set stores a value, durably. A value that is stored already costs nothing.
@@ -33,7 +33,7 @@ func (g *Group) Set(key, value []byte) error {
 	if g.isDropped() {
 		return ErrDropped
 	}
-	if string(key) == termKey {
+	if string(key) == TermKey {
 		g.full.Store(true)
 	}
 	var ledger sync.WaitGroup
@@ -42,9 +42,9 @@ func (g *Group) Set(key, value []byte) error {
 	}
 	b := g.s.db.NewBatch()
 	g.s.setSealed(b, g.stableKey(key), value)
-	if string(key) == voteTermKey {
-		g.s.remove(b, g.stableKey([]byte(votedForKey)))
-		delete(g.stable, votedForKey)
+	if string(key) == VoteTermKey {
+		g.s.remove(b, g.stableKey([]byte(VotedForKey)))
+		delete(g.stable, VotedForKey)
 	}
 	g.s.commit(b, pebble.Sync)
 	ledger.Wait()
@@ -58,12 +58,12 @@ func (g *Group) Set(key, value []byte) error {
 func (g *Group) note(key string, value []byte, w *sync.WaitGroup) error {
 	number := uint64(0)
 	switch key {
-	case termKey, voteTermKey:
+	case TermKey, VoteTermKey:
 		if len(value) != 8 {
 			return fmt.Errorf("raftlog: group %d: %s is not a number", g.id, key)
 		}
 		number = binary.BigEndian.Uint64(value)
-	case votedForKey:
+	case VotedForKey:
 		if len(value) > maxCandidate {
 			return fmt.Errorf("raftlog: group %d: the candidate's name is too long", g.id)
 		}
@@ -74,15 +74,15 @@ func (g *Group) note(key string, value []byte, w *sync.WaitGroup) error {
 	g.place.claim()
 	g.place.change(func(r *record) {
 		switch key {
-		case termKey:
+		case TermKey:
 			r.term = number
-		case voteTermKey:
+		case VoteTermKey:
 			r.voteTerm, r.candidate = number, ""
-		case votedForKey:
+		case VotedForKey:
 			r.candidate = string(value)
 		}
 	})
-	if key != voteTermKey {
+	if key != VoteTermKey {
 		w.Go(g.s.ledger.sync)
 	}
 	return nil

@@ -34,27 +34,27 @@ func TestVoteIsWholeOrNone(t *testing.T) {
 			s := open(nil)
 			mustVote := func(term uint64, candidate string) {
 				t.Helper()
-				gotTerm, err := s.GetUint64([]byte(voteTermKey))
+				gotTerm, err := s.GetUint64([]byte(VoteTermKey))
 				must(t, err)
-				got, err := s.Get([]byte(votedForKey))
+				got, err := s.Get([]byte(VotedForKey))
 				must(t, err)
 				if gotTerm != term || string(got) != candidate || candidate == "" && got != nil {
 					t.Fatalf("the vote of term %d is for %q (nil: %v), want term %d, %q", gotTerm, got, got == nil, term, candidate)
 				}
 			}
-			must(t, s.SetUint64([]byte(termKey), 5))
-			must(t, s.SetUint64([]byte(voteTermKey), 5))
-			must(t, s.Set([]byte(votedForKey), []byte("a")))
+			must(t, s.SetUint64([]byte(TermKey), 5))
+			must(t, s.SetUint64([]byte(VoteTermKey), 5))
+			must(t, s.Set([]byte(VotedForKey), []byte("a")))
 			s = open(s)
 			mustVote(5, "a")
-			must(t, s.SetUint64([]byte(termKey), 6))
+			must(t, s.SetUint64([]byte(TermKey), 6))
 			mustVote(5, "a") // a term that nobody has asked in yet
-			must(t, s.SetUint64([]byte(voteTermKey), 6))
+			must(t, s.SetUint64([]byte(VoteTermKey), 6))
 			mustVote(6, "")
 			s = open(s) // the crash
 			mustVote(6, "")
-			must(t, s.Set([]byte(votedForKey), []byte("b")))
-			must(t, s.SetUint64([]byte(voteTermKey), 6)) // once more for the same one
+			must(t, s.Set([]byte(VotedForKey), []byte("b")))
+			must(t, s.SetUint64([]byte(VoteTermKey), 6)) // once more for the same one
 			mustVote(6, "b")
 			s = open(s)
 			mustVote(6, "b")

@@ -12,6 +12,12 @@ import (
 // have had a replica since.
 func (v *View) Founder(q *Queue) fsm.NodeID { return v.placed.At(q.ID).founder }
 
+// NeedsOther reports whether a queue ends when one node is all that is left: it
+// belongs to a connection to another one, or lives there alone.
+func (q *Queue) NeedsOther(node fsm.NodeID) bool {
+	return q.Exclusive && q.Owner.Node != node || q.Local && q.Home() != node
+}
+
 // recoverCluster makes one node the whole cluster. The other nodes go, and
 // with them the queues that are on them alone because they are local, or belong
 // to one of their connections. Every replicated queue has one member then, and
@@ -25,7 +31,7 @@ func (d *draft) recoverCluster(m *logpb.RecoverCluster) (*logpb.CatalogResult, e
 	self := fsm.NodeID(survivor.GetNumber())
 	var ended []*Queue
 	for _, q := range d.Queues() {
-		if q.Exclusive && q.Owner.Node != self || q.Local && q.Home() != self {
+		if q.NeedsOther(self) {
 			ended = append(ended, q)
 		}
 	}
