@@ -56,9 +56,9 @@ type Config struct {
 	Drains func(node string) bool
 	// Late is told how late a tick was for what was due. It must not block.
 	Late func(what queue.Due, late fsm.Millis)
-	// Heartbeat is raft's heartbeat, election and commit timeout for queue
-	// groups. It is a safety net: failures are noticed per node, see
-	// elections. 0: by the number of groups, see fewHeartbeat.
+	// Heartbeat is raft's heartbeat and election timeout for queue groups, and
+	// up to 1 s its commit timeout. It is a safety net: failures are noticed per
+	// node, see elections. 0: by the number of groups, see fewHeartbeat.
 	Heartbeat time.Duration
 	// Progress is how long a leader with work waiting may stand still before it
 	// gives way, and Awake a time that does not pass while the process is kept

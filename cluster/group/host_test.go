@@ -140,7 +140,7 @@ func mustHostOf(t *testing.T, dir, node string, nodes map[string]net.Listener, l
 		}
 	}
 	links := peer.Config{
-		Node: node, Cluster: "test", Listener: nodes[node], Peers: others,
+		Node: node, Cluster: "test", Listener: nodes[node], Peers: others, SilentAfter: 10 * time.Second,
 		Incarnation: [16]byte{1 + byte(slices.Index(names, node)), byte(processes.Add(1))},
 	}
 	for _, f := range tune {
@@ -169,7 +169,7 @@ func mustHostOf(t *testing.T, dir, node string, nodes map[string]net.Listener, l
 		Exit:    func(code int) { panic(fmt.Sprint("exit ", code)) },
 		Version: func() uint32 { return 1 + n.raised.Load() }, Newest: 2,
 		LockCredit: func() fsm.Millis { return 0 }, Late: func(queue.Due, fsm.Millis) {},
-		Heartbeat: time.Second, Reclaimable: 32 << 20, Retained: 64 << 20, KindStanding: 16, KindLesson: 18,
+		Heartbeat: 4 * time.Second, Reclaimable: 32 << 20, Retained: 64 << 20, KindStanding: 16, KindLesson: 18,
 	}
 	for _, f := range tune {
 		if f, ok := f.(func(*Config)); ok {

@@ -140,8 +140,16 @@ func (g *Group) nudge() { g.raft.Barrier(nudgeWait) }
 // nudgeWait bounds how long raft may take to accept such an entry.
 const nudgeWait = time.Second
 
-// nudgeSoon is nudge for who must not wait.
-func (g *Group) nudgeSoon() { g.host.spawn(g.nudge) }
+// nudgeSoon is nudge for who must not wait. What comes before a nudge has begun
+// needs no second one.
+func (g *Group) nudgeSoon() {
+	if g.nudging.CompareAndSwap(false, true) {
+		g.host.spawn(func() {
+			g.nudging.Store(false)
+			g.nudge()
+		})
+	}
+}
 
 // asked has raft send to a member that knows no leader: it has just opened,
 // for example, and what was sent before is lost.

@@ -90,3 +90,51 @@ func TestLaggards(t *testing.T) {
 		t.Errorf("%d are remembered for nothing", len(l.behind))
 	}
 }
+
+// longGroup is a group with a log so long; it counts how often raft is to be
+// triggered.
+type longGroup struct {
+	end    uint64
+	nudges int
+}
+
+func (g *longGroup) last() uint64 { return g.end }
+func (g *longGroup) nudgeSoon()   { g.nudges++ }
+
+// openPipe takes every request.
+type openPipe struct {
+	raft.AppendPipeline
+	taken int
+}
+
+func (p *openPipe) AppendEntries(*raft.AppendEntriesRequest, *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
+	p.taken++
+	return nil, nil
+}
+
+// A pipeline goes on by itself as long as entries are left, and gives way to
+// one request after the other when they are many.
+func TestPipelineGoesOn(t *testing.T) {
+	for _, tc := range []struct {
+		entries     int
+		left        uint64
+		nudge, take int
+	}{
+		{maxAppendEntries, 0, 0, 1},
+		{maxAppendEntries, 1, 1, 1},
+		{maxAppendEntries, lagging, 1, 1},
+		{maxAppendEntries, lagging + 1, 1, 0},
+		{maxAppendEntries - 1, 0, 0, 1},
+		{0, 0, 0, 1},
+	} {
+		g, pipe := &longGroup{end: 1000 + tc.left}, &openPipe{}
+		args := &raft.AppendEntriesRequest{Entries: make([]*raft.Log, tc.entries)}
+		if tc.entries > 0 {
+			args.Entries[tc.entries-1] = &raft.Log{Index: 1000}
+		}
+		_, err := upToDate{pipe, bounded{g: g}}.AppendEntries(args, &raft.AppendEntriesResponse{})
+		if (err == nil) != (tc.take == 1) || g.nudges != tc.nudge || pipe.taken != tc.take {
+			t.Errorf("%d entries, %d left: %v, triggered %d times, %d requests sent", tc.entries, tc.left, err, g.nudges, pipe.taken)
+		}
+	}
+}

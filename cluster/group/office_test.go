@@ -14,12 +14,16 @@ import (
 // A leader that raft does not give a barrier, because it is handing over and
 // will not succeed, begins its office when raft goes on.
 func TestOfficeBeginsAfterRefusedBarrier(t *testing.T) {
+	t.Parallel()
 	c := mustTrio(t)
 	g := c.mustOpen(1)[0]
 	lost := c.other(g)
 	lost.shut(t)
+	mustSubmit(t, g, enqueues(1, -1, "m"))
+	await(t, "an entry that the lost one does not have", func() bool { return ready(g) == 1 })
 	term := g.Term()
-	// Raft refuses everything until it finds that nobody takes over.
+	// Raft hands over to a member that has everything, and refuses everything
+	// until it finds that this one does not get there.
 	transfer := g.raft.LeadershipTransferToServer(raft.ServerID(lost.config.Node), raft.ServerAddress(lost.config.Node))
 	g.office.Lock()
 	g.leave()

@@ -77,7 +77,7 @@ func (h *Host) setTimers(c *raft.Config) {
 	c.ElectionTimeout = c.HeartbeatTimeout
 	if h.config.Heartbeat > 0 {
 		c.LeaderLeaseTimeout = c.HeartbeatTimeout * 45 / 100
-		c.CommitTimeout = c.HeartbeatTimeout
+		c.CommitTimeout = min(c.HeartbeatTimeout, time.Second)
 		return
 	}
 	c.LeaderLeaseTimeout = leaderLease

@@ -110,27 +110,33 @@ func (b bounded) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAddre
 	return upToDate{p, b}, err
 }
 
-// upToDate is a pipeline to a follower that does not lag. Each time raft is
+// upToDate is a pipeline to a follower that does not lag much. Each time raft is
 // triggered it sends one request through a pipeline, of maxAppendEntries at
-// most: in a queue in which nothing happens any more a follower that lags would
-// get so many each minute. Without a pipeline raft sends one request after the
-// other, up to the last entry.
+// most: in a queue in which nothing happens any more nothing would trigger the
+// next one. Without a pipeline raft sends one request after the other, up to the
+// last entry, and waits for each answer.
 type upToDate struct {
 	raft.AppendPipeline
 	b bounded
 }
 
-// lagging is how many entries behind a follower lags.
+// lagging is how many entries behind a follower lags much.
 const lagging = 8 * maxAppendEntries
 
 // errLags makes raft give the pipeline up.
 var errLags = errors.New("the follower lags: it gets its entries without a pipeline")
 
-// AppendEntries implements raft.AppendPipeline.
+// AppendEntries implements raft.AppendPipeline. If entries are left behind a full
+// request, raft is triggered again.
 func (p upToDate) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
-	if n := len(args.Entries); n == maxAppendEntries && p.b.g.last() > args.Entries[n-1].Index+lagging {
-		p.b.g.nudgeSoon() // raft waits for a trigger before it goes on
-		return nil, errLags
+	if n := len(args.Entries); n == maxAppendEntries {
+		sent, last := args.Entries[n-1].Index, p.b.g.last()
+		if last > sent {
+			p.b.g.nudgeSoon()
+		}
+		if last > sent+lagging {
+			return nil, errLags
+		}
 	}
 	return p.AppendPipeline.AppendEntries(args, resp)
 }

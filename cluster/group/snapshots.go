@@ -172,10 +172,11 @@ func (s *snapshots) take(g *Group, busy int) {
 func (g *Group) snapshot() error {
 	replay := g.replay.Load()
 	err := g.raft.Snapshot().Error()
-	if err != nil {
-		g.host.snapshots.applies(g, replay)
+	if err == nil {
+		return nil
 	}
-	if err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) && !errors.Is(err, raft.ErrRaftShutdown) {
+	g.host.snapshots.applies(g, replay)
+	if !errors.Is(err, raft.ErrNothingNewToSnapshot) && !errors.Is(err, raft.ErrRaftShutdown) {
 		g.slog.Warn("snapshot failed", "error", err)
 	}
 	return err
@@ -258,6 +259,7 @@ func (s *snapshots) lookAtHeld() {
 			continue
 		}
 		s.holdFor(g)
+		s.touch(g) // what was held counts as reclaimable from now on
 	}
 }
 

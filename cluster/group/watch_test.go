@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -68,10 +69,12 @@ func TestLeaderHangs(t *testing.T) {
 	g := c.mustOpen(1)[0]
 	c.mustServe(1, 1)
 	g.mu.Lock()
+	goOn := sync.OnceFunc(g.mu.Unlock)
+	defer goOn() // a machine that hangs for ever cannot be closed
 	mustSubmit(t, g, enqueues(2, -1, "m"))
 	next := c.mustResign(g, StuckEntries)
 	await(t, "what it had proposed is there", func() bool { return ready(next) == 2 })
-	g.mu.Unlock()
+	goOn()
 	await(t, "the former leader follows", func() bool { return ready(g) == 2 && g.raft.State() == raft.Follower })
 	c.mustServe(1, 3)
 }
