@@ -11,6 +11,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/mgmt"
+	"github.com/quorate/quorate/cluster/origin"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -21,7 +22,11 @@ func mustServe(t *testing.T, n *Node) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := mgmt.New(n, slog.New(slog.DiscardHandler))
+	guard, err := origin.New(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := mgmt.New(n, slog.New(slog.DiscardHandler), guard)
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(l) }()
 	t.Cleanup(func() {

@@ -19,6 +19,7 @@ func mustSend(t *testing.T, method, url, body string, status int) map[string]any
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.Header.Set("Content-Type", "application/json")
 	r.SetBasicAuth("guest", "guest")
 	res, err := http.DefaultClient.Do(r)
 	if err != nil {

@@ -132,6 +132,7 @@ func TestClusterSettings(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		r.Header.Set("Content-Type", "application/json")
 		r.SetBasicAuth("guest", "guest")
 		res, err := http.DefaultClient.Do(r)
 		if err != nil {

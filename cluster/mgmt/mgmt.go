@@ -1,6 +1,6 @@
 // Package mgmt is the HTTP API of a node. It answers health checks to
 // everybody and everything else to users with a tag: routes.go says which
-// request needs which.
+// request needs which. Pages of other sites get nothing, see cluster/origin.
 package mgmt
 
 import (
@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/origin"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -157,14 +158,15 @@ const (
 
 // Server serves the API.
 type Server struct {
-	node Node
-	slog *slog.Logger
-	http *http.Server
+	node  Node
+	slog  *slog.Logger
+	guard *origin.Guard
+	http  *http.Server
 }
 
-// New returns a server for a node.
-func New(node Node, logger *slog.Logger) *Server {
-	s := &Server{node: node, slog: logger}
+// New returns a server for a node that answers what guard lets through.
+func New(node Node, logger *slog.Logger, guard *origin.Guard) *Server {
+	s := &Server{node: node, slog: logger, guard: guard}
 	s.http = &http.Server{
 		Handler: http.MaxBytesHandler(s.router(), maxBody), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug),

@@ -15,6 +15,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/origin"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -37,13 +38,19 @@ type world struct {
 	consumers []Consumer
 	defaults  catalog.Defaults
 	closed    []string // connections, and why
+	server    *Server
 	handler   http.Handler
 }
 
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, figures: map[string]Figures{}, offline: map[string]bool{}}
 	w.operator = &operator{world: w}
-	w.handler = New(w, slog.New(slog.DiscardHandler)).Handler()
+	guard, err := origin.New(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.server = New(w, slog.New(slog.DiscardHandler), guard)
+	w.handler = w.server.Handler()
 	for _, n := range []string{"n1", "n2", "n3"} {
 		w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{Name: n, Incarnation: []byte(n)}}})
 	}
@@ -121,6 +128,7 @@ func (w *world) Version() string { return "1.2.3" }
 func (w *world) request(user, method, path, body string) *httptest.ResponseRecorder {
 	w.t.Helper()
 	r := httptest.NewRequest(method, path, strings.NewReader(body))
+	r.Header.Set("Content-Type", "application/json")
 	if user != "" {
 		r.SetBasicAuth(user, user)
 	}

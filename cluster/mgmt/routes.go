@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/origin"
 )
 
 // endpoint is one method of a path.
@@ -171,7 +172,8 @@ func (s *Server) router() http.Handler {
 		rows = append(rows, row{strings.Split(x.path, "/"), x.endpoints})
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		headers(w)
+		origin.SetHeaders(w.Header())
+		w.Header().Set("Vary", "accept, accept-encoding, origin")
 		segments := strings.Split(strings.TrimSuffix(r.URL.EscapedPath(), "/"), "/")
 		for _, x := range rows {
 			if names, ok := match(x.segments, segments); ok {
@@ -206,31 +208,58 @@ func match(pattern, segments []string) (names map[string]string, ok bool) {
 	return names, true
 }
 
-func headers(w http.ResponseWriter) {
-	w.Header().Set("Cache-Control", "no-cache")
-	w.Header().Set("Vary", "accept, accept-encoding, origin")
-}
-
-// serve finds the method and lets those use it who may.
+// serve finds the method and lets those use it who may. What everybody may use
+// is answered to every page, too: it tells no more than that the node runs.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request, endpoints []endpoint) {
 	method := r.Method
 	if method == http.MethodHead {
 		method = http.MethodGet
 	}
-	allowed := []string{http.MethodOptions}
-	for _, e := range endpoints {
+	need := management // even to be told what there is
+	var found *endpoint
+	var allowed []string
+	for i, e := range endpoints {
 		if e.method == method {
-			if in := s.login(w, r, e.need); in != nil {
-				e.answer(w, in)
-			}
-			return
+			found = &endpoints[i]
+		}
+		if e.method == method || e.need == anybody {
+			need = e.need
 		}
 		allowed = append(allowed, e.method)
 		if e.method == http.MethodGet {
 			allowed = append(allowed, http.MethodHead)
 		}
 	}
-	w.Header().Set("Allow", strings.Join(allowed, ", "))
+	if need != anybody && !s.lets(w, r) {
+		return
+	}
+	in := s.login(w, r, need)
+	switch {
+	case in == nil:
+	case found != nil:
+		found.answer(w, in)
+	default:
+		s.noMethod(w, method, allowed)
+	}
+}
+
+// lets reports whether a request may come from where it does, with the body it
+// has; else it is answered.
+func (s *Server) lets(w http.ResponseWriter, r *http.Request) bool {
+	if err := s.guard.Check(r); err != nil {
+		s.answer(w, http.StatusForbidden, api.Failure{Error: "forbidden", Reason: err.Error()})
+		return false
+	}
+	if !origin.IsJSON(r) {
+		s.answer(w, http.StatusUnsupportedMediaType, api.Failure{Error: "unsupported_media_type", Reason: "a body must have the header Content-Type: application/json"})
+		return false
+	}
+	return true
+}
+
+// noMethod answers a method that a path does not have.
+func (s *Server) noMethod(w http.ResponseWriter, method string, allowed []string) {
+	w.Header().Set("Allow", strings.Join(append(allowed, http.MethodOptions), ", "))
 	if method == http.MethodOptions {
 		w.WriteHeader(http.StatusOK)
 		return

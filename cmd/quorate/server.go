@@ -20,6 +20,7 @@ import (
 	"github.com/quorate/quorate/cluster/metrics"
 	"github.com/quorate/quorate/cluster/mgmt"
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/origin"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 )
@@ -185,8 +186,12 @@ func serve(s *settings, logger *slog.Logger, stop <-chan os.Signal) error {
 	if err != nil {
 		return err
 	}
+	guard, err := s.guard()
+	if err != nil {
+		return errors.Join(err, node.Close())
+	}
 	counts := &traffic{}
-	api, page := mgmt.New(node, logger), node.Metrics().Server(logger)
+	api, page := mgmt.New(node, logger, guard), node.Metrics().Server(logger)
 	failed := make(chan error, 5)
 	go func() { failed <- api.Serve(ways.management) }()
 	go func() { failed <- page.Serve(ways.metrics) }()
@@ -254,6 +259,23 @@ func shutdown(logger *slog.Logger, stop <-chan os.Signal, parts ...func(context.
 	}
 	logger.Info("node has stopped")
 	return errors.Join(errs...)
+}
+
+// guard knows the names that URLs of this node may hold: besides the listed
+// ones those of its host, long and short, and those that nodes are given by.
+func (s *settings) guard() (*origin.Guard, error) {
+	name, err := os.Hostname()
+	if err != nil {
+		return nil, err
+	}
+	short, _, _ := strings.Cut(name, ".")
+	own := []string{name, short}
+	for _, at := range s.nodes {
+		if host, _, err := net.SplitHostPort(at); err == nil {
+			own = append(own, host)
+		}
+	}
+	return origin.New(own, s.hosts)
 }
 
 // frontHeartbeat turns the setting into the front's value, where negative is none.

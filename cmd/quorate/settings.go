@@ -14,6 +14,7 @@ import (
 
 	"github.com/quorate/quorate/cluster"
 	"github.com/quorate/quorate/cluster/alarm"
+	"github.com/quorate/quorate/cluster/origin"
 )
 
 // settings is what a node runs with.
@@ -26,6 +27,7 @@ type settings struct {
 	tls        tlsFiles
 	management string
 	metrics    string
+	hosts      []string // names that the node is reached by over HTTP
 	peers      string
 	nodes      map[string]string // name → peer address
 	nodeOf     map[string]string // setting → name
@@ -83,6 +85,7 @@ var table = []setting{
 	{"ssl_options.fail_if_no_peer_cert", "false", "true or false: whether those without are refused, if they are asked", oneOf(func(s *settings) *string { return &s.tls.insist }, "true", "false")},
 	{"ssl_cert_login_from", "distinguished_name", "distinguished_name, common_name or subject_alternative_name: what in a client's certificate is its user's name, for the mechanism EXTERNAL", oneOf(func(s *settings) *string { return &s.tls.loginFrom }, "distinguished_name", "common_name", "subject_alternative_name")},
 	{"management.tcp.listener", "127.0.0.1:15672", "HTTP: IP:PORT, or a port for all interfaces", address(func(s *settings) *string { return &s.management })},
+	{"management.allowed_hosts", "", "comma-separated names in URLs of HTTP and metrics, besides addresses, localhost, the host's name and the names in the list of nodes: NAME, *.NAME for all below it, or * for any; empty: those who come neither from a browser nor over loopback may use any", setHosts},
 	{"prometheus.tcp.listener", "127.0.0.1:15692", "metrics at /metrics, for everybody who can reach it: IP:PORT, or a port for all interfaces", address(func(s *settings) *string { return &s.metrics })},
 	{"cluster.listener", "127.0.0.1:25672", "other nodes: IP:PORT; not encrypted, keep it on a private network", address(func(s *settings) *string { return &s.peers })},
 	{"cluster_formation.classic_config.nodes.N", "this node alone", "NAME@HOST:PORT of each node's cluster.listener, this one included; new nodes with equal lists found a cluster together, once all are there", setNode},
@@ -236,6 +239,18 @@ func setContacts(s *settings, v string) error {
 		s.contacts = append(s.contacts, address)
 	}
 	return nil
+}
+
+func setHosts(s *settings, v string) error {
+	s.hosts = nil
+	if v == "" {
+		return nil
+	}
+	for name := range strings.SplitSeq(v, ",") {
+		s.hosts = append(s.hosts, strings.TrimSpace(name))
+	}
+	_, err := origin.New(nil, s.hosts)
+	return err
 }
 
 func setLoopback(s *settings, v string) error {

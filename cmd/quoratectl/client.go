@@ -35,6 +35,9 @@ func newClient(o *options) (*client, error) {
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, usageError("--node is an http or https URL, or HOST:PORT, not %q", o.node)
 	}
+	if u.User != nil {
+		return nil, usageError("--node must not hold a user or a password: these are --username, --password, QUORATECTL_USERNAME and QUORATECTL_PASSWORD")
+	}
 	if u.Port() == "" && !strings.Contains(o.node, "://") {
 		u.Host += ":15672"
 	}
@@ -61,6 +64,9 @@ func (c *client) ask(ctx context.Context, method, path string, body, out any, an
 	req, err := http.NewRequestWithContext(ctx, method, c.base+path, send)
 	if err != nil {
 		return 0, err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
 	}
 	if c.reason != "" {
 		req.Header.Set("X-Reason", c.reason)

@@ -72,6 +72,8 @@ func pretendNode(t *testing.T) (address string, changed *[]string) {
 		switch {
 		case user != "guest" || password != "guest":
 			fail(http.StatusUnauthorized, "Login failed")
+		case len(body) > 0 && r.Header.Get("Content-Type") != "application/json":
+			fail(http.StatusUnsupportedMediaType, "a body must have the header Content-Type: application/json")
 		case r.URL.EscapedPath() == "/api/quorate/settings/nonsense":
 			fail(http.StatusNotFound, "no cluster setting 'nonsense'")
 		case r.URL.EscapedPath() == "/api/health/checks/ready-to-serve-clients":
@@ -223,6 +225,8 @@ func TestExitCodes(t *testing.T) {
 		{"--formatter xml version", exitUsage, `Error: --formatter is table or json, not "xml"`},
 		{"-t 0 version", exitUsage, "Error: --timeout is a number of seconds from 1"},
 		{"-x version", exitUsage, "Error: flag provided but not defined: -x"},
+		{"-n http://guest:guest@x version", exitUsage, "Error: --node must not hold a user or a password: these are --username, --password, QUORATECTL_USERNAME and QUORATECTL_PASSWORD"},
+		{"-n guest@x version", exitUsage, "Error: --node must not hold a user or a password: these are --username, --password, QUORATECTL_USERNAME and QUORATECTL_PASSWORD"},
 		{"-n ftp://x version", exitUsage, `Error: --node is an http or https URL, or HOST:PORT, not "ftp://x"`},
 		{"-n 127.0.0.1:1 version", exitUnavailable, ""},
 		{"--password wrong version", exitDenied, "Error: Login failed"},

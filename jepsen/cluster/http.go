@@ -139,6 +139,9 @@ func (n *Node) Do(ctx context.Context, method, path string, in any) (status int,
 	if err != nil {
 		return 0, nil, err
 	}
+	if in != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
 	req.SetBasicAuth("guest", "guest")
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
