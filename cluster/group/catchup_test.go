@@ -246,3 +246,24 @@ func TestSnapshotsInProportion(t *testing.T) {
 		t.Errorf("a snapshot of %d messages for 4200 small entries", messages)
 	}
 }
+
+// Entries are held for members that lack more than is kept in any case, or soon
+// will: a member that keeps up holds nothing.
+func TestWhoLags(t *testing.T) {
+	for _, tc := range []struct {
+		has, last, trailing uint64
+		lags                bool
+	}{
+		{100, 100, 16, false},
+		{92, 100, 16, false},
+		{91, 100, 16, true},
+		{1, 100, 256, false},
+		{1, 1000, 256, true},
+		{99, 100, 0, true},
+		{100, 100, 0, false},
+	} {
+		if got := lags(tc.has, tc.last, tc.trailing); got != tc.lags {
+			t.Errorf("a member with entry %d of %d, %d are kept: %v", tc.has, tc.last, tc.trailing, got)
+		}
+	}
+}

@@ -232,19 +232,23 @@ func (g *Group) needed(share int64) (from uint64) {
 	if role != raft.Leader {
 		return 0
 	}
-	last := g.last()
+	last, trailing := g.last(), g.raft.ReloadableConfig().TrailingLogs
 	for _, m := range g.Configuration() {
 		if m.Node == g.host.config.Node {
 			continue
 		}
 		r := g.transport.Reached(m.Node, term)
 		has := max(r.Index, r.Installing, 1)
-		if has < last && (from == 0 || has < from) && g.log.Held(has, share) <= share {
+		if lags(has, last, trailing) && (from == 0 || has < from) && g.log.Held(has, share) <= share {
 			from = has
 		}
 	}
 	return from
 }
+
+// lags reports whether a member needs more than raft keeps for it anyway. What is
+// under way to a member that keeps up is less; to hold it would free nothing.
+func lags(has, last, trailing uint64) bool { return has+trailing/2 < last }
 
 // lookAtHeld lets go of entries that nobody needs any more.
 func (s *snapshots) lookAtHeld() {
