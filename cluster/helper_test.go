@@ -20,7 +20,11 @@ import (
 )
 
 // patience is how long a test waits for what must happen.
-const patience = 30 * time.Second
+const patience = 90 * time.Second
+
+// starting is held while nodes start: what they need of the processors would let
+// those of other tests, which start at the same time, find no leader.
+var starting sync.Mutex
 
 // nodes is a cluster of three in this process.
 type nodes struct {
@@ -66,6 +70,8 @@ func mustCluster(t testing.TB, options ...func(*nodes)) *nodes {
 // mustOpen starts nodes, for the first time or again.
 func (c *nodes) mustOpen(names ...string) {
 	c.t.Helper()
+	starting.Lock()
+	defer starting.Unlock()
 	for _, name := range names {
 		n, err := Open(c.config(name))
 		if err != nil {

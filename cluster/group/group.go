@@ -93,6 +93,7 @@ type Group struct {
 
 	reloading sync.Mutex // one change of raft's settings at a time
 
+	pursuits       pursuits
 	nudging        atomic.Bool   // a nudge is about to begin
 	applied        atomic.Uint64 // entries since the snapshot scheduler looked
 	entries, bytes atomic.Uint64 // applied since the last snapshot

@@ -92,14 +92,17 @@ func TestLaggards(t *testing.T) {
 }
 
 // longGroup is a group with a log so long; it counts how often raft is to be
-// triggered.
+// triggered, and how often it pauses.
 type longGroup struct {
-	end    uint64
-	nudges int
+	end           uint64
+	nudges, paced int
 }
 
 func (g *longGroup) last() uint64 { return g.end }
 func (g *longGroup) nudgeSoon()   { g.nudges++ }
+func (g *longGroup) pace(raft.ServerID, time.Duration, int) {
+	g.paced++
+}
 
 // openPipe takes every request.
 type openPipe struct {
@@ -135,6 +138,58 @@ func TestPipelineGoesOn(t *testing.T) {
 		_, err := upToDate{pipe, bounded{g: g}}.AppendEntries(args, &raft.AppendEntriesResponse{})
 		if (err == nil) != (tc.take == 1) || g.nudges != tc.nudge || pipe.taken != tc.take {
 			t.Errorf("%d entries, %d left: %v, triggered %d times, %d requests sent", tc.entries, tc.left, err, g.nudges, pipe.taken)
+		}
+	}
+}
+
+// A member that lags much is sent no more than its share, but gets on faster
+// than the log grows; one that is nearly there is not kept waiting.
+func TestPursuit(t *testing.T) {
+	const ms = time.Millisecond
+	start := time.Unix(1000, 0)
+	for _, tc := range []struct {
+		name  string
+		over  time.Duration // since the last request
+		took  time.Duration
+		n     int
+		grown uint64
+		pause time.Duration
+	}{
+		{"the log does not grow", 20 * ms, 10 * ms, 32, 0, 15 * ms},
+		{"it grows slowly", 20 * ms, 10 * ms, 32, 2, 15 * ms},
+		{"it grows half as fast", 20 * ms, 10 * ms, 32, 16, 10 * ms},
+		{"it grows as fast", 20 * ms, 10 * ms, 32, 32, 0},
+		{"it grows faster", 20 * ms, 10 * ms, 32, 320, 0},
+		{"the last request was long ago", 2 * time.Second, 10 * ms, 32, 320, 15 * ms},
+		{"not worth a pause", 20 * ms, ms, 32, 0, 0},
+		{"a hung disk", 900 * ms, 800 * ms, 32, 0, mostPause},
+	} {
+		p := &pursuit{}
+		p.sent(start.Add(-tc.over), 0, tc.n, 1000)
+		if got := p.sent(start, tc.took, tc.n, 1000+tc.grown); got != tc.pause {
+			t.Errorf("%s: a pause of %v, want %v", tc.name, got, tc.pause)
+		}
+	}
+	p := &pursuit{}
+	p.sent(start, ms, 1, 1)
+	if got := p.sent(start.Add(ms), ms, 1, 1); got != 3*ms {
+		t.Errorf("what was owed comes to %v", got)
+	}
+}
+
+// Pauses are made between requests to a member that lags much, not at the end.
+func TestWhoIsPaced(t *testing.T) {
+	for _, tc := range []struct {
+		entries int
+		left    uint64
+		paced   int
+	}{{32, lagging + 1, 1}, {32, lagging, 0}, {1, lagging + 1, 1}, {0, lagging + 1, 0}} {
+		g, args := &longGroup{end: 1000 + tc.left}, &raft.AppendEntriesRequest{}
+		for i := range tc.entries {
+			args.Entries = append(args.Entries, &raft.Log{Index: uint64(1001 - tc.entries + i)})
+		}
+		if err := (bounded{&taker{}, g}).AppendEntries("n2", "n2", args, nil); err != nil || g.paced != tc.paced {
+			t.Errorf("%d entries, %d left: paced %d times (%v)", tc.entries, tc.left, g.paced, err)
 		}
 	}
 }

@@ -84,6 +84,7 @@ type bounded struct {
 	g interface {
 		last() uint64
 		nudgeSoon()
+		pace(id raft.ServerID, took time.Duration, entries int)
 	}
 }
 
@@ -101,7 +102,12 @@ func (b bounded) AppendEntries(id raft.ServerID, target raft.ServerAddress, args
 			break
 		}
 	}
-	return b.transport.AppendEntries(id, target, args, resp)
+	began, n := time.Now(), len(args.Entries)
+	err := b.transport.AppendEntries(id, target, args, resp)
+	if err == nil && n > 0 && b.g.last() > args.Entries[n-1].Index+lagging {
+		b.g.pace(id, time.Since(began), n)
+	}
+	return err
 }
 
 // AppendEntriesPipeline implements raft.Transport.

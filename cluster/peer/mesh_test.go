@@ -315,6 +315,25 @@ func TestFrozenNodeIsDown(t *testing.T) {
 	mustEvent(t, m, isUp("n2"), "up again")
 }
 
+// Nodes whose connections take longer than the first attempt to dial is given
+// find each other all the same.
+func TestSlowConnectionIsWaitedFor(t *testing.T) {
+	const silent = 400 * time.Millisecond
+	c := newCluster(t, false, 2, func(cfg *Config) {
+		cfg.SilentAfter = silent
+		dial := cfg.Dial
+		cfg.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+			select {
+			case <-time.After(silent):
+				return dial(ctx, addr)
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+	})
+	c.startAll(nil)
+}
+
 func TestQuickRestartIsNoticed(t *testing.T) {
 	onBoth(t, func(t *testing.T, tcp bool) {
 		// Refusals prove nothing here, so only the incarnation can tell.

@@ -92,22 +92,25 @@ type evidence struct {
 // run dials, serves the link, and dials again, until the mesh or the peer ends.
 func (p *peer) run() {
 	var ev evidence
-	delay := redialMin
+	delay, slow := redialMin, 0
 	for p.ctx.Err() == nil {
 		if p.m.awaitBack(p.ctx.Done()) {
 			delay = redialMin
 		}
 		addr := p.address()
-		l, err := p.dial(addr)
+		l, err := p.dial(addr, slow)
 		if err == nil {
 			p.opened(l, addr)
 			cause := l.serve()
 			p.lost(cause)
 			ev = evidence{lost: time.Now()}
-			delay = redialMin
+			delay, slow = redialMin, 0
 			continue
 		}
 		p.judge(&ev, addr, err)
+		if slow++; p.isAlive() || errors.Is(err, syscall.ECONNREFUSED) {
+			slow = 0
+		}
 		select {
 		case <-time.After(delay/2 + rand.N(delay/2)):
 		case <-p.ctx.Done():
@@ -119,8 +122,12 @@ func (p *peer) run() {
 	}
 }
 
-func (p *peer) dial(addr string) (*link, error) {
-	ctx, cancel := context.WithTimeout(p.ctx, max(p.m.cfg.SilentAfter/2, redialMax))
+// dial opens a link. After slow attempts in vain the next may take longer, up to
+// four times as long: nodes that are short of processor time would never get
+// through, and each attempt costs them more of it.
+func (p *peer) dial(addr string, slow int) (*link, error) {
+	limit := max(p.m.cfg.SilentAfter/2, redialMax) << min(slow, 2)
+	ctx, cancel := context.WithTimeout(p.ctx, limit)
 	defer cancel()
 	return openLink(ctx, p, addr)
 }

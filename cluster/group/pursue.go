@@ -1,0 +1,99 @@
+package group
+
+import (
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// A member that lags much gets its entries one request after the other. To get
+// them as fast as it can would take processors, disk and links from clients.
+const (
+	// pursuitShare is which part of the time it is worked on, at least; and
+	// pursuitSpeed is how many times faster than the log grows it gets on, at
+	// least: one that lags by a minute has caught up after about another one.
+	pursuitShare = 0.4
+	pursuitSpeed = 2
+	// leastPause is what is worth a pause, and mostPause bounds one.
+	leastPause = 2 * time.Millisecond
+	mostPause  = 250 * time.Millisecond
+)
+
+// pursuits are how far the members of a group that lag are on their way.
+type pursuits struct {
+	mu      sync.Mutex
+	members map[raft.ServerID]*pursuit
+}
+
+// pursuit is what a member was sent last.
+type pursuit struct {
+	at   time.Time     // when it had it
+	last uint64        // the end of the log then
+	owed time.Duration // of a pause
+}
+
+// of returns a member's pursuit.
+func (p *pursuits) of(id raft.ServerID) *pursuit {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.members == nil {
+		p.members = map[raft.ServerID]*pursuit{}
+	}
+	if p.members[id] == nil {
+		p.members[id] = &pursuit{}
+	}
+	return p.members[id]
+}
+
+// sent notes that a request with so many entries was under way for a time, and
+// returns the pause before the next one. last is the end of the log.
+func (p *pursuit) sent(now time.Time, took time.Duration, entries int, last uint64) (pause time.Duration) {
+	over, grown := now.Sub(p.at), last-min(p.last, last)
+	if p.at.IsZero() || over > time.Second {
+		over = 0 // nothing is known of how the log grows
+	}
+	p.at, p.last = now, last
+	pause = time.Duration(float64(took) * (1 - pursuitShare) / pursuitShare)
+	if over > 0 && grown > 0 {
+		pause = min(pause, max(0, over*time.Duration(entries)/time.Duration(pursuitSpeed*grown)-took))
+	}
+	p.owed += pause
+	if p.owed < leastPause {
+		return 0
+	}
+	pause = min(p.owed, mostPause)
+	p.owed = 0
+	return pause
+}
+
+// pace pauses before a member that lags much is sent more, unless what waits to
+// be committed may need it.
+func (g *Group) pace(id raft.ServerID, took time.Duration, entries int) {
+	pause := g.pursuits.of(id).sent(time.Now(), took, entries, g.last())
+	if pause == 0 || g.needs(string(id)) {
+		return
+	}
+	t := time.NewTimer(pause)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-g.host.stop:
+	}
+}
+
+// needs reports whether the members that can be reached are no majority without
+// this one.
+func (g *Group) needs(node string) bool {
+	up, voters := 0, 0
+	for _, m := range g.Configuration() {
+		if !m.Voter {
+			continue
+		}
+		voters++
+		if m.Node == g.host.config.Node || m.Node != node && g.host.config.Mesh.Alive(m.Node) {
+			up++
+		}
+	}
+	return up <= voters/2
+}
