@@ -250,7 +250,7 @@ func (s *Server) lets(w http.ResponseWriter, r *http.Request) bool {
 		s.answer(w, http.StatusForbidden, api.Failure{Error: "forbidden", Reason: err.Error()})
 		return false
 	}
-	if !origin.IsJSON(r) {
+	if !origin.HasType(r) {
 		s.answer(w, http.StatusUnsupportedMediaType, api.Failure{Error: "unsupported_media_type", Reason: "a body must have the header Content-Type: application/json"})
 		return false
 	}

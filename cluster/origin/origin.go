@@ -118,18 +118,25 @@ func overLoopback(r *http.Request) bool {
 	return ok && at.IP.IsLoopback()
 }
 
-// IsJSON reports whether a request says that its body is JSON, or has none.
-// Pages can send other types to any site without asking it first.
-func IsJSON(r *http.Request) bool {
-	if r.ContentLength == 0 {
+// HasType reports whether a request's body has a type that is read. Pages can
+// send what forms send to any site without asking it first, so a browser's body
+// must be JSON by name. Programs need not say what they send, or say what their
+// library does of its own accord, as curl does; but not what only forms send.
+func HasType(r *http.Request) bool {
+	kinds := r.Header.Values("Content-Type")
+	if r.ContentLength == 0 || len(kinds) == 0 && !fromBrowser(r) {
 		return true
 	}
-	kinds := r.Header.Values("Content-Type")
 	if len(kinds) != 1 {
 		return false
 	}
-	kind, _, err := mime.ParseMediaType(kinds[0])
-	return err == nil && kind == "application/json"
+	switch kind, _, err := mime.ParseMediaType(kinds[0]); kind {
+	case "application/json":
+		return err == nil
+	case "application/x-www-form-urlencoded":
+		return err == nil && !fromBrowser(r)
+	}
+	return false
 }
 
 // SetHeaders has browsers do nothing with an answer but show its text: not run

@@ -89,31 +89,47 @@ func TestAllowed(t *testing.T) {
 	}
 }
 
-func TestIsJSON(t *testing.T) {
-	for kind, want := range map[string]bool{
-		"application/json": true, "Application/JSON; charset=utf-8": true,
-		"": false, "text/plain": false, "application/x-www-form-urlencoded": false, "multipart/form-data; boundary=b": false,
-		"text/plain; application/json": false, "application/jsonp": false, "application/json, text/plain": false,
+func TestHasType(t *testing.T) {
+	for _, tc := range []struct {
+		kind              string
+		programs, browser bool
+	}{
+		{"application/json", true, true},
+		{"Application/JSON; charset=utf-8", true, true},
+		{"", true, false},
+		{"application/x-www-form-urlencoded", true, false},
+		{"text/plain", false, false},
+		{"text/plain;charset=UTF-8", false, false},
+		{"multipart/form-data; boundary=b", false, false},
+		{"text/plain; application/json", false, false},
+		{"application/jsonp", false, false},
+		{"application/json, text/plain", false, false},
 	} {
-		r := httptest.NewRequest("PUT", "/", strings.NewReader("{}"))
-		if kind != "" {
-			r.Header.Set("Content-Type", kind)
-		}
-		if IsJSON(r) != want {
-			t.Errorf("%q is JSON: %t", kind, !want)
-		}
-		r.ContentLength = -1 // chunks
-		if IsJSON(r) != want {
-			t.Errorf("%q in chunks is JSON: %t", kind, !want)
-		}
-		r.ContentLength = 0
-		if !IsJSON(r) {
-			t.Errorf("%q is refused although there is no body", kind)
+		for _, mark := range []string{"", "Origin", "Sec-Fetch-Site"} {
+			r, want := httptest.NewRequest("PUT", "/", strings.NewReader("{}")), tc.programs
+			if mark != "" {
+				r.Header.Set(mark, "same-origin")
+				want = tc.browser
+			}
+			if tc.kind != "" {
+				r.Header.Set("Content-Type", tc.kind)
+			}
+			if HasType(r) != want {
+				t.Errorf("%q with %q is read: %t", tc.kind, mark, !want)
+			}
+			r.ContentLength = -1 // chunks
+			if HasType(r) != want {
+				t.Errorf("%q in chunks with %q is read: %t", tc.kind, mark, !want)
+			}
+			r.ContentLength = 0
+			if !HasType(r) {
+				t.Errorf("%q is refused although there is no body", tc.kind)
+			}
 		}
 	}
 	r := httptest.NewRequest("PUT", "/", strings.NewReader("{}"))
 	r.Header["Content-Type"] = []string{"application/json", "text/plain"}
-	if IsJSON(r) {
-		t.Error("two types are JSON")
+	if HasType(r) {
+		t.Error("two types are read")
 	}
 }
