@@ -25,7 +25,7 @@ import (
 )
 
 // patience is how long a test waits for what must happen.
-const patience = 20 * time.Second
+const patience = 60 * time.Second
 
 // outside records what groups do.
 type outside struct {
