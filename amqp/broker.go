@@ -10,8 +10,9 @@ import (
 // Broker is all that the AMQP front knows of the cluster. Errors that a
 // client is told about are *fsm.Refusal; any other error is internal.
 type Broker interface {
-	// Login checks a password. Every refusal is the same error, so that a
-	// client learns nothing about which users exist; the reason is logged.
+	// Login checks a password. Every refused login is the same error, so that a
+	// client learns nothing about which users exist; the reason is logged. A
+	// *fsm.Refusal says that no password could be checked.
 	Login(ctx context.Context, user, password string, remote netip.Addr) error
 	// LoginCertified is Login for a client whose certificate says who it is.
 	LoginCertified(ctx context.Context, user string, remote netip.Addr) error

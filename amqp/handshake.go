@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/amqp/wire"
+	"github.com/quorate/quorate/fsm"
 )
 
 const (
@@ -153,11 +154,10 @@ func (h *handshake) start() error {
 	h.mechanism, h.clientProperties = ok.Mechanism, ok.ClientProperties
 	h.readClientProperties(ok.ClientProperties)
 	user, err := h.login(ok.Mechanism, ok.Response)
-	if e := (*wire.Error)(nil); errors.As(err, &e) {
-		return err
+	if e, r := (*wire.Error)(nil), (*fsm.Refusal)(nil); errors.As(err, &e) || errors.As(err, &r) {
+		return protocolError(err, wire.IDConnectionStartOK)
 	}
 	if err != nil {
-		h.log.Warn("login refused", slog.String("user", user), slog.Any("error", err))
 		if h.capable.authenticationFailureClose {
 			if err := h.send(closeMethod(errLoginRefused(ok.Mechanism))); err != nil {
 				return err

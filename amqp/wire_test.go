@@ -128,6 +128,18 @@ func expectClose(t *testing.T, m *wire.ConnectionClose, want string) {
 	}
 }
 
+// A login that could not be looked at is no wrong password: the client is told
+// to come again.
+func TestBusyLogin(t *testing.T) {
+	s := mustServe(t, nil)
+	s.broker.Fail("Login", fsm.Refuse(fsm.Forced, "too many logins wait, try again later"))
+	c := s.mustDial()
+	c.Write([]byte(protocolHeader))
+	amqptest.Expect[*wire.ConnectionStart](c)
+	c.Send(0, amqptest.StartOK("PLAIN", "\x00guest\x00guest"))
+	expectClose(t, amqptest.Expect[*wire.ConnectionClose](c), `320 "CONNECTION_FORCED - too many logins wait, try again later" 10 11`)
+}
+
 func TestAMQPLAIN(t *testing.T) {
 	s := mustServe(t, nil)
 	c := s.mustDial()

@@ -30,8 +30,13 @@ var _ mgmt.Node = (*Node)(nil)
 func (n *Node) Version() string { return Version }
 
 // Login checks a password.
-func (n *Node) Login(ctx context.Context, user, password string, remote netip.Addr) bool {
-	return n.broker.Login(ctx, user, password, remote) == nil
+func (n *Node) Login(ctx context.Context, user, password string, remote netip.Addr) error {
+	return n.broker.Login(ctx, user, password, remote)
+}
+
+// HashPassword makes the hash of a new password.
+func (n *Node) HashPassword(ctx context.Context, password string) ([]byte, error) {
+	return n.broker.HashPassword(ctx, password)
 }
 
 // Online reports whether a node is up as far as this one knows.

@@ -9,7 +9,7 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/quorate/quorate/cluster/broker"
+	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/cluster/mgmt"
 	"github.com/quorate/quorate/cluster/origin"
 	"github.com/quorate/quorate/proto/logpb"
@@ -100,12 +100,8 @@ func TestHealth(t *testing.T) {
 func TestAuthentication(t *testing.T) {
 	t.Parallel()
 	c := mustCluster(t)
-	hash, err := broker.HashPassword("secret")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = c.all["n1"].Propose(deadline(t), &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutUser{PutUser: &logpb.PutUser{
-		Name: "plain", PasswordHash: hash, HashAlgorithm: broker.HashAlgorithm,
+	_, err := c.all["n1"].Propose(deadline(t), &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutUser{PutUser: &logpb.PutUser{
+		Name: "plain", PasswordHash: login.HashPassword("secret"), HashAlgorithm: login.HashAlgorithm,
 	}}})
 	if err != nil {
 		t.Fatal(err)

@@ -24,6 +24,7 @@ import (
 	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/cluster/metrics"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/peer"
@@ -57,6 +58,7 @@ type Config struct {
 	DefaultUser     string
 	DefaultPassword string
 	LoopbackUsers   []string
+	Logins          login.Config
 
 	// RetainedBytes is how much of the queue logs is kept for members that lag;
 	// 0: group.DefaultRetained.
@@ -174,7 +176,7 @@ func (n *Node) open() error {
 	}
 	n.broker = broker.New(broker.Config{
 		Node: c.Name, ClusterName: c.ClusterName, Mesh: n.mesh, Catalog: n, Properties: c.Properties,
-		Clock: n.clock.Steady, Stamp: n.clock.Now, Logger: c.Logger, Defaults: c.Defaults, LoopbackUsers: c.LoopbackUsers,
+		Clock: n.clock.Steady, Stamp: n.clock.Now, Logger: c.Logger, Defaults: c.Defaults, LoopbackUsers: c.LoopbackUsers, Logins: c.Logins,
 		LeaderlessGrace: c.LeaderlessGrace, GroupSize: c.GroupSize,
 		LeaderLocator: cmp.Or(c.LeaderLocator, catalog.ClientLocal),
 	})
@@ -313,14 +315,10 @@ func (n *Node) initialize(ctx context.Context) error {
 		return nil
 	}
 	c := n.config
-	hash, err := broker.HashPassword(c.DefaultPassword)
-	if err != nil {
-		return err
-	}
-	_, err = n.catalog.Propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_Initialize{Initialize: &logpb.Initialize{
+	_, err := n.catalog.Propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_Initialize{Initialize: &logpb.Initialize{
 		Vhost: &logpb.PutVhost{Name: c.DefaultVHost, Description: "Default virtual host"},
 		User: &logpb.PutUser{
-			Name: c.DefaultUser, PasswordHash: hash, HashAlgorithm: broker.HashAlgorithm, Tags: []string{"administrator"},
+			Name: c.DefaultUser, PasswordHash: login.HashPassword(c.DefaultPassword), HashAlgorithm: login.HashAlgorithm, Tags: []string{"administrator"},
 		},
 		Permission: &logpb.PutPermission{User: c.DefaultUser, Vhost: c.DefaultVHost, Configure: ".*", Write: ".*", Read: ".*"},
 	}}})

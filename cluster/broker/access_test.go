@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -31,14 +32,11 @@ func (w *world) mustConnect(user string) *Connection {
 
 func TestLoopbackUsers(t *testing.T) {
 	w := newWorld(t)
-	hash, err := HashPassword("p")
-	if err != nil {
-		t.Fatal(err)
-	}
+	hash := login.HashPassword("p")
 	w.broker.config.LoopbackUsers = []string{"guest"}
 	for _, user := range []string{"guest", "ann"} {
 		w.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutUser{PutUser: &logpb.PutUser{
-			Name: user, PasswordHash: hash, HashAlgorithm: HashAlgorithm,
+			Name: user, PasswordHash: hash, HashAlgorithm: login.HashAlgorithm,
 		}}})
 	}
 	for _, c := range []struct {

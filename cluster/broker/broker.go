@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -116,6 +117,8 @@ type Config struct {
 	Defaults    catalog.Defaults
 	// LoopbackUsers may log in from loopback addresses only.
 	LoopbackUsers []string
+	// Logins says what logins with passwords may cost.
+	Logins login.Config
 	// LeaderlessGrace is how long a request waits for a queue without leader.
 	LeaderlessGrace time.Duration
 	// GroupSize is the number of replicas of a queue unless it says otherwise.
@@ -160,7 +163,7 @@ type Broker struct {
 	odd    atomic.Uint64 // answers that no command should be given
 	panics atomic.Uint64 // see contain
 
-	logins loginCache
+	logins *login.Gate
 	uses   uses
 
 	courier *courier
@@ -183,6 +186,7 @@ func New(c Config) *Broker {
 		unsent:     map[unsent]struct{}{},
 		look:       make(chan struct{}, 1),
 		stop:       make(chan struct{}),
+		logins:     login.New(c.Logins),
 	}
 	b.courier = &courier{broker: b, lanes: map[fsm.QueueID]*lane{}}
 	return b

@@ -2,122 +2,67 @@ package broker
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/pbkdf2"
-	"crypto/rand"
-	"crypto/sha256"
-	"crypto/sha512"
-	"crypto/subtle"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
-	"sync"
 	"sync/atomic"
+	"time"
 
+	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
-)
-
-// HashAlgorithm names how passwords are kept: PBKDF2 with HMAC-SHA-256. A
-// hash is the number of iterations (4 bytes), the salt (16) and the key (32).
-const HashAlgorithm = "pbkdf2_sha256"
-
-// Names of the hashes that come with users from RabbitMQ: a salt of 4 bytes,
-// and the digest of it and the password.
-const (
-	ImportedSHA256 = "rabbit_password_hashing_sha256"
-	ImportedSHA512 = "rabbit_password_hashing_sha512"
-	importedSalt   = 4
-)
-
-const (
-	hashIterations = 100_000
-	saltBytes      = 16
-	keyBytes       = 32
+	"github.com/quorate/quorate/proto/logpb"
 )
 
 // errLogin is the one answer to every failed login.
 var errLogin = errors.New("login was refused")
 
-// HashPassword makes the hash of a new password.
-func HashPassword(password string) ([]byte, error) {
-	salt := make([]byte, saltBytes)
-	if _, err := rand.Read(salt); err != nil {
-		return nil, err
-	}
-	return hashWith(password, salt, hashIterations)
-}
+// errBusyLogin is the answer to a login that was not looked at in time.
+var errBusyLogin = fsm.Refuse(fsm.Forced, "too many logins wait, try again later")
 
-func hashWith(password string, salt []byte, iterations uint32) ([]byte, error) {
-	key, err := pbkdf2.Key(sha256.New, password, salt, int(iterations), keyBytes)
-	if err != nil {
-		return nil, fmt.Errorf("hash a password: %w", err)
-	}
-	out := binary.BigEndian.AppendUint32(nil, iterations)
-	return append(append(out, salt...), key...), nil
-}
-
-// maxIterations bounds what a hash that was given may cost.
-const maxIterations = 10_000_000
-
-// ValidHash reports whether a hash could be one made with an algorithm.
-func ValidHash(hash []byte, algorithm string) bool {
-	switch algorithm {
-	case HashAlgorithm:
-		return len(hash) == 4+saltBytes+keyBytes && binary.BigEndian.Uint32(hash) <= maxIterations
-	case ImportedSHA256:
-		return len(hash) == importedSalt+sha256.Size
-	case ImportedSHA512:
-		return len(hash) == importedSalt+sha512.Size
-	}
-	return false
-}
-
-// passwordMatches compares in constant time. Other algorithms, and users without
-// a hash, never match.
-func passwordMatches(hash []byte, algorithm, password string) bool {
-	if !ValidHash(hash, algorithm) {
-		return false
-	}
-	var again []byte
-	switch algorithm {
-	case ImportedSHA256:
-		sum := sha256.Sum256(append(slices.Clone(hash[:importedSalt]), password...))
-		again = append(slices.Clone(hash[:importedSalt]), sum[:]...)
-	case ImportedSHA512:
-		sum := sha512.Sum512(append(slices.Clone(hash[:importedSalt]), password...))
-		again = append(slices.Clone(hash[:importedSalt]), sum[:]...)
-	default:
-		var err error
-		if again, err = hashWith(password, hash[4:4+saltBytes], binary.BigEndian.Uint32(hash)); err != nil {
-			return false
-		}
-	}
-	return subtle.ConstantTimeCompare(hash, again) == 1
-}
-
-// noUser is what the password of an unknown user is compared with, so that a
-// refusal takes equally long whether the user exists or not.
-var noUser = sync.OnceValue(func() []byte {
-	h, err := HashPassword("")
-	if err != nil {
-		panic(err) // the random source of the system does not fail
-	}
-	return h
-})
+// replaceWait bounds how long the catalog may take to replace a hash.
+const replaceWait = 30 * time.Second
 
 // Login checks a password. Users of the loopback list may come from loopback
-// addresses only.
+// addresses only. A refusal says that too many logins wait; any other error is
+// the one answer to all that fails.
 func (b *Broker) Login(ctx context.Context, user, password string, remote netip.Addr) error {
 	u, known := b.freshView(ctx).User(user)
-	hash, algorithm := noUser(), HashAlgorithm
-	if known {
-		hash, algorithm = u.PasswordHash, u.HashAlgorithm
+	a := &login.Attempt{
+		User: user, Password: password, Remote: remote, Hash: u.GetPasswordHash(), Algorithm: u.GetHashAlgorithm(),
+		Barred: b.barred(user, remote),
 	}
-	matches := b.logins.check(hash, algorithm, password)
-	return b.admit(user, known, matches, remote)
+	good, renewed, err := b.logins.Check(ctx, a)
+	switch {
+	case errors.Is(err, login.ErrBusy):
+		return errBusyLogin
+	case err != nil:
+		return b.refuseLogin(user, remote, err.Error())
+	}
+	if renewed != nil {
+		b.replaceHash(a, renewed)
+	}
+	return b.admit(user, known, good, remote)
+}
+
+// replaceHash gives a user who has logged in a hash of this program's own for
+// the imported one. Should that fail, the next login tries again.
+func (b *Broker) replaceHash(a *login.Attempt, renewed []byte) {
+	b.spawn("replace an imported hash", func() {
+		open, cancel := b.whileOpen()
+		defer cancel()
+		ctx, cancelWait := context.WithTimeout(open, replaceWait)
+		defer cancelWait()
+		_, err := b.config.Catalog.Note(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_ReplaceHash{ReplaceHash: &logpb.ReplaceHash{
+			Name: a.User, Was: a.Hash, PasswordHash: renewed, HashAlgorithm: login.HashAlgorithm,
+		}}})
+		if err != nil {
+			b.slog.Warn("imported hash of a password not replaced", "user", a.User, "error", err)
+			return
+		}
+		b.logins.Remember(renewed, a.Password)
+	})
 }
 
 // LoginCertified is Login for a client that has proved by a certificate who it
@@ -127,62 +72,35 @@ func (b *Broker) LoginCertified(ctx context.Context, user string, remote netip.A
 	return b.admit(user, known, true, remote)
 }
 
+// barred reports whether a user may not log in from an address.
+func (b *Broker) barred(user string, remote netip.Addr) bool {
+	return slices.Contains(b.config.LoopbackUsers, user) && !remote.Unmap().IsLoopback()
+}
+
 // admit decides about a login and says in the log why one is refused.
 func (b *Broker) admit(user string, known, proved bool, remote netip.Addr) error {
-	reason := ""
 	switch {
 	case !known:
-		reason = "no such user"
+		return b.refuseLogin(user, remote, "no such user")
+	case b.barred(user, remote):
+		return b.refuseLogin(user, remote, "user may connect from loopback only")
 	case !proved:
-		reason = "wrong password"
-	case slices.Contains(b.config.LoopbackUsers, user) && !remote.Unmap().IsLoopback():
-		reason = "user may connect from loopback only"
-	default:
-		return nil
+		return b.refuseLogin(user, remote, "wrong password")
 	}
-	b.slog.Warn("login refused", "user", user, "remote", remote, "reason", reason)
+	return nil
+}
+
+func (b *Broker) refuseLogin(user string, remote netip.Addr, reason string) error {
+	b.slog.Warn("login refused", "user", fsm.Short(user), "remote", remote, "reason", reason)
 	return errLogin
 }
 
-// loginCache remembers which passwords matched, so that a client that
-// reconnects does not cost a slow hash each time. It holds no password: the
-// key of an entry is a keyed digest that only this process can make.
-type loginCache struct {
-	once sync.Once
-	key  [32]byte
-	mu   sync.Mutex
-	good map[[32]byte]struct{}
-}
+// Logins says how logins with passwords have ended.
+func (b *Broker) Logins() login.Counts { return b.logins.Counts() }
 
-const maxLogins = 1024
-
-func (c *loginCache) check(hash []byte, algorithm, password string) bool {
-	c.once.Do(func() {
-		if _, err := rand.Read(c.key[:]); err != nil {
-			panic(err) // the random source of the system does not fail
-		}
-		c.good = map[[32]byte]struct{}{}
-	})
-	mac := hmac.New(sha256.New, c.key[:])
-	mac.Write(hash)
-	mac.Write([]byte(password))
-	digest := [32]byte(mac.Sum(nil))
-	c.mu.Lock()
-	_, good := c.good[digest]
-	c.mu.Unlock()
-	if good {
-		return true
-	}
-	if !passwordMatches(hash, algorithm, password) {
-		return false
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.good) >= maxLogins {
-		clear(c.good)
-	}
-	c.good[digest] = struct{}{}
-	return true
+// HashPassword makes the hash of a new password.
+func (b *Broker) HashPassword(ctx context.Context, password string) ([]byte, error) {
+	return b.logins.Hash(ctx, password)
 }
 
 // Connection is one client's connection to one vhost.

@@ -23,6 +23,7 @@ import (
 	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/fsm"
@@ -37,6 +38,7 @@ type Figures struct {
 	Log                    raftlog.Metrics
 	Snapshots              peer.SnapshotCounts
 	Traffic                Traffic
+	Logins                 login.Counts
 	Queues                 int // in the catalog
 	Replicas               int // on this node
 	Led                    Led

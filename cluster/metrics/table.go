@@ -219,6 +219,12 @@ var table = []metric{
 	{"rabbitmq_disk_space_available_limit_bytes", gauge, nil, "Below it there is a disk alarm, see disk_free_limit", one(func(f *Figures) int64 { return f.Space.DiskLimit })},
 	{"rabbitmq_alarms_memory_used_watermark", gauge, nil, "1 while there is a memory alarm at this node", one(func(f *Figures) float64 { return truth(f.Space.MemoryShort) })},
 	{"rabbitmq_alarms_free_disk_space_watermark", gauge, nil, "1 while there is a disk alarm at this node", one(func(f *Figures) float64 { return truth(f.Space.DiskShort) })},
+	{"quorate_logins_total", counter, []string{"outcome"}, "Logins with a password. outcome: accepted, refused, held_back (not looked at, after too many failures), busy (not looked at, too many wait)", func(f *Figures, add emit) {
+		add(float64(f.Logins.Accepted), "accepted")
+		add(float64(f.Logins.Refused), "refused")
+		add(float64(f.Logins.HeldBack), "held_back")
+		add(float64(f.Logins.Busy), "busy")
+	}},
 	{"quorate_blocked_connections", gauge, nil, "Connections of this node that are not read because of an alarm of any node", one(func(f *Figures) int64 { return f.Traffic.Blocked })},
 
 	{"quorate_route_lease_seconds", gauge, nil, "For how long this node may route by what it knows of the catalog without asking again; 0: publishes wait", one(func(f *Figures) float64 { return max(f.Lease, 0).Seconds() })},

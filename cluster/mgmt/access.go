@@ -1,11 +1,13 @@
 package mgmt
 
 import (
+	"errors"
 	"net/http"
 	"net/netip"
 	"slices"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -78,7 +80,14 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request, need level) *requ
 		s.answer(w, http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: "users are not known yet: " + s.node.NotReady()})
 		return nil
 	}
-	if !ok || err != nil || !s.node.Login(r.Context(), name, password, remote.Addr()) {
+	if ok && err == nil {
+		err = s.node.Login(r.Context(), name, password, remote.Addr())
+	}
+	switch busy := (*fsm.Refusal)(nil); {
+	case errors.As(err, &busy):
+		s.answer(w, http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: busy.Text})
+		return nil
+	case !ok || err != nil:
 		s.unauthorized(w, "not_authorized", "Not_Authorized")
 		return nil
 	}

@@ -27,8 +27,11 @@ import (
 type Node interface {
 	// NotReady says why clients are not served; empty: they are.
 	NotReady() string
-	// Login checks the credentials of a request.
-	Login(ctx context.Context, user, password string, remote netip.Addr) bool
+	// Login checks the credentials of a request. A *fsm.Refusal says that it
+	// could not, at the moment.
+	Login(ctx context.Context, user, password string, remote netip.Addr) error
+	// HashPassword makes the hash of a new password.
+	HashPassword(ctx context.Context, password string) ([]byte, error)
 	// View is the newest view of the catalog that this node has applied.
 	View() *catalog.View
 	// Propose commits commands to the catalog and returns their answers once

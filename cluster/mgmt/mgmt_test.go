@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -13,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quorate/quorate/cluster/broker"
+	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/origin"
 	"github.com/quorate/quorate/fsm"
@@ -40,6 +41,7 @@ type world struct {
 	closed    []string // connections, and why
 	server    *Server
 	handler   http.Handler
+	busy      error // what logins with the right password get
 }
 
 func newWorld(t *testing.T) *world {
@@ -90,9 +92,15 @@ func (w *world) Propose(_ context.Context, commands ...*logpb.CatalogCommand) ([
 	return w.catalog.Apply(w.View().Index()+1, &logpb.CatalogEntry{Version: 1, Commands: commands}), nil
 }
 
-func (w *world) Login(_ context.Context, user, password string, _ netip.Addr) bool {
-	_, known := w.View().User(user)
-	return known && password == user
+func (w *world) Login(_ context.Context, user, password string, _ netip.Addr) error {
+	if _, known := w.View().User(user); !known || password != user {
+		return errors.New("login was refused")
+	}
+	return w.busy
+}
+
+func (w *world) HashPassword(_ context.Context, password string) ([]byte, error) {
+	return login.HashPassword(password), nil
 }
 
 func (w *world) Figures(_ context.Context, ids ...fsm.QueueID) map[fsm.QueueID]Figures {
@@ -237,6 +245,16 @@ func (w *world) names(user, path string) []string {
 		names = append(names, r.Name)
 	}
 	return names
+}
+
+// A login that could not be looked at is no wrong password.
+func TestBusyLogin(t *testing.T) {
+	w := newWorld(t)
+	w.busy = fsm.Refuse(fsm.Forced, "too many logins wait")
+	w.check(
+		want{user: "root", method: "GET", path: "/api/whoami", status: 503, answer: `{"error":"unavailable","reason":"too many logins wait"}`},
+		want{user: "eve", method: "GET", path: "/api/whoami", status: 401, answer: `{"error":"not_authorized","reason":"Not_Authorized"}`},
+	)
 }
 
 // lifetime.md P05 to P08, P12, P20; management.md 3.8 and tests 28 and 29.
@@ -512,7 +530,7 @@ func TestUsers(t *testing.T) {
 		want{"root", "DELETE", "/api/users/u", "", 204, ""},
 		want{"root", "DELETE", "/api/users/u", "", 404, notThere},
 	)
-	if u, _ := w.View().User("i"); !broker.ValidHash(u.PasswordHash, u.HashAlgorithm) {
+	if u, _ := w.View().User("i"); !login.ValidHash(u.PasswordHash, u.HashAlgorithm) {
 		t.Error("an imported hash is not valid")
 	}
 }

@@ -1,10 +1,11 @@
 package mgmt
 
 import (
+	"context"
 	"encoding/base64"
 	"net/http"
 
-	"github.com/quorate/quorate/cluster/broker"
+	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -55,7 +56,7 @@ func (s *Server) putUser(w http.ResponseWriter, r *request) {
 		s.badRequest(w, "tags_not_present")
 		return
 	}
-	m, err := userFrom(b)
+	m, err := s.userFrom(r.Context(), b)
 	if err != nil {
 		s.failed(w, err)
 		return
@@ -65,7 +66,7 @@ func (s *Server) putUser(w http.ResponseWriter, r *request) {
 	s.changed(w, s.propose(r.Context(), &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutUser{PutUser: m}}), !known)
 }
 
-func userFrom(b body) (*logpb.PutUser, error) {
+func (s *Server) userFrom(ctx context.Context, b body) (*logpb.PutUser, error) {
 	tags, err := b.words("tags")
 	if err != nil {
 		return nil, err
@@ -82,18 +83,18 @@ func userFrom(b body) (*logpb.PutUser, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &logpb.PutUser{Tags: tags, HashAlgorithm: broker.HashAlgorithm}
+	m := &logpb.PutUser{Tags: tags, HashAlgorithm: login.HashAlgorithm}
 	switch {
 	case password != "" && hash != "":
 		return nil, fsm.Refuse(fsm.Precondition, "password and password_hash exclude each other")
 	case password != "":
-		m.PasswordHash, err = broker.HashPassword(password)
+		m.PasswordHash, err = s.node.HashPassword(ctx, password)
 	case hash != "":
 		if algorithm == "" {
-			algorithm = broker.ImportedSHA256
+			algorithm = login.ImportedSHA256
 		}
 		m.HashAlgorithm = algorithm
-		if m.PasswordHash, err = base64.StdEncoding.DecodeString(hash); err != nil || !broker.ValidHash(m.PasswordHash, algorithm) {
+		if m.PasswordHash, err = base64.StdEncoding.DecodeString(hash); err != nil || !login.ValidHash(m.PasswordHash, algorithm) {
 			return nil, fsm.Refuse(fsm.Precondition, "password_hash is not the base64 of a hash made with "+algorithm)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/quorate/quorate/cluster"
 	"github.com/quorate/quorate/cluster/alarm"
+	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/cluster/origin"
 )
 
@@ -36,6 +37,7 @@ type settings struct {
 
 	user, password, vhost string
 	loopbackUsers         []string
+	logins                login.Config
 
 	heartbeat        time.Duration
 	frameMax         int
@@ -95,6 +97,9 @@ var table = []setting{
 	{"default_pass", "guest", "and its password", text(func(s *settings) *string { return &s.password })},
 	{"default_vhost", "/", "vhost created in an empty cluster", text(func(s *settings) *string { return &s.vhost })},
 	{"loopback_users", "guest", "comma-separated users that may connect from loopback only; none: nobody", setLoopback},
+	{"login.hashes_at_once", "1", "1 … 64: passwords that are hashed at a time, each on one processor; further logins wait in turn, address by address", number(1, 64, func(s *settings) *int { return &s.logins.AtOnce })},
+	{"login.free_failures", "10", "1 … 1000000: failed logins of a user from an address that slow nobody down, one more every 30 s; beyond them the address may try that user again only after 500 ms, then twice as long each time. Five times as many from one address slow down all users there who have not logged in from it before", number(1, 1_000_000, func(s *settings) *int { return &s.logins.FreeFailures })},
+	{"login.max_delay", "30000", "ms, 0 … 3600000: the longest such time; 0: nobody is slowed down", duration(time.Millisecond, 0, 3_600_000, func(s *settings) *time.Duration { return &s.logins.MaxDelay })},
 	{"heartbeat", "60", "seconds, 0 … 65535: heartbeat offered to clients; 0: none", duration(time.Second, 0, 65535, func(s *settings) *time.Duration { return &s.heartbeat })},
 	{"frame_max", "131072", "bytes, 4096 … 16777216: largest frame", number(4096, 16<<20, func(s *settings) *int { return &s.frameMax })},
 	{"initial_frame_max", "8192", "bytes, 4096 … 131072: largest frame before login", number(4096, 131072, func(s *settings) *int { return &s.initialFrameMax })},

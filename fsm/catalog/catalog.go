@@ -84,6 +84,8 @@ func (d *draft) perform(c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
 		return d.putUser(m.PutUser)
 	case *logpb.CatalogCommand_DeleteUser:
 		return d.deleteUser(m.DeleteUser)
+	case *logpb.CatalogCommand_ReplaceHash:
+		return d.replaceHash(m.ReplaceHash)
 	case *logpb.CatalogCommand_PutPermission:
 		return d.putPermission(m.PutPermission)
 	case *logpb.CatalogCommand_DeletePermission:

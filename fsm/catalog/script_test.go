@@ -427,6 +427,11 @@ func parseCommand(t testing.TB, w []string) *logpb.CatalogCommand {
 		c.Body = &logpb.CatalogCommand_DeleteVhost{DeleteVhost: &logpb.DeleteVhost{Name: w[1]}}
 	case "user":
 		c.Body = &logpb.CatalogCommand_PutUser{PutUser: &logpb.PutUser{Name: w[1], PasswordHash: []byte(parseOptions(t, w[2:]).values["hash"])}}
+	case "rehash":
+		o := parseOptions(t, w[2:])
+		c.Body = &logpb.CatalogCommand_ReplaceHash{ReplaceHash: &logpb.ReplaceHash{
+			Name: w[1], Was: []byte(o.values["was"]), PasswordHash: []byte(o.values["hash"]), HashAlgorithm: o.values["algorithm"],
+		}}
 	case "delete-user":
 		c.Body = &logpb.CatalogCommand_DeleteUser{DeleteUser: &logpb.DeleteUser{Name: w[1]}}
 	case "permission":

@@ -1,6 +1,8 @@
 package catalog
 
 import (
+	"bytes"
+
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -83,6 +85,18 @@ func (d *draft) putUser(m *logpb.PutUser) (*logpb.CatalogResult, error) {
 	}
 	d.users = d.users.With(m.GetName(), m)
 	return &logpb.CatalogResult{Changed: true}, nil
+}
+
+// replaceHash gives a user another hash of the same password, unless the user
+// has another password by now, or is gone.
+func (d *draft) replaceHash(m *logpb.ReplaceHash) (*logpb.CatalogResult, error) {
+	u, ok := d.User(m.GetName())
+	if !ok || !bytes.Equal(u.GetPasswordHash(), m.GetWas()) {
+		return &logpb.CatalogResult{}, nil
+	}
+	return d.putUser(&logpb.PutUser{
+		Name: u.GetName(), PasswordHash: m.GetPasswordHash(), HashAlgorithm: m.GetHashAlgorithm(), Tags: u.GetTags(),
+	})
 }
 
 // deleteUser removes a user and the user's permissions.

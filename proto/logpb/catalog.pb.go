@@ -115,6 +115,7 @@ type CatalogCommand struct {
 	//	*CatalogCommand_ExpireExchange
 	//	*CatalogCommand_PutLimit
 	//	*CatalogCommand_DeclareDead
+	//	*CatalogCommand_ReplaceHash
 	//	*CatalogCommand_RecoverCluster
 	Body          isCatalogCommand_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
@@ -419,6 +420,15 @@ func (x *CatalogCommand) GetDeclareDead() *DeclareDead {
 	return nil
 }
 
+func (x *CatalogCommand) GetReplaceHash() *ReplaceHash {
+	if x != nil {
+		if x, ok := x.Body.(*CatalogCommand_ReplaceHash); ok {
+			return x.ReplaceHash
+		}
+	}
+	return nil
+}
+
 func (x *CatalogCommand) GetRecoverCluster() *RecoverCluster {
 	if x != nil {
 		if x, ok := x.Body.(*CatalogCommand_RecoverCluster); ok {
@@ -548,6 +558,10 @@ type CatalogCommand_DeclareDead struct {
 	DeclareDead *DeclareDead `protobuf:"bytes,60,opt,name=declare_dead,json=declareDead,proto3,oneof"`
 }
 
+type CatalogCommand_ReplaceHash struct {
+	ReplaceHash *ReplaceHash `protobuf:"bytes,80,opt,name=replace_hash,json=replaceHash,proto3,oneof"`
+}
+
 type CatalogCommand_RecoverCluster struct {
 	RecoverCluster *RecoverCluster `protobuf:"bytes,90,opt,name=recover_cluster,json=recoverCluster,proto3,oneof"`
 }
@@ -609,6 +623,8 @@ func (*CatalogCommand_ExpireExchange) isCatalogCommand_Body() {}
 func (*CatalogCommand_PutLimit) isCatalogCommand_Body() {}
 
 func (*CatalogCommand_DeclareDead) isCatalogCommand_Body() {}
+
+func (*CatalogCommand_ReplaceHash) isCatalogCommand_Body() {}
 
 func (*CatalogCommand_RecoverCluster) isCatalogCommand_Body() {}
 
@@ -1379,6 +1395,76 @@ func (x *DeleteUser) GetName() string {
 	return ""
 }
 
+// ReplaceHash gives a user another hash of the same password. It changes nothing
+// if the user is gone or has another hash by now.
+type ReplaceHash struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Was           []byte                 `protobuf:"bytes,2,opt,name=was,proto3" json:"was,omitempty"`
+	PasswordHash  []byte                 `protobuf:"bytes,3,opt,name=password_hash,json=passwordHash,proto3" json:"password_hash,omitempty"`
+	HashAlgorithm string                 `protobuf:"bytes,4,opt,name=hash_algorithm,json=hashAlgorithm,proto3" json:"hash_algorithm,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplaceHash) Reset() {
+	*x = ReplaceHash{}
+	mi := &file_catalog_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplaceHash) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplaceHash) ProtoMessage() {}
+
+func (x *ReplaceHash) ProtoReflect() protoreflect.Message {
+	mi := &file_catalog_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplaceHash.ProtoReflect.Descriptor instead.
+func (*ReplaceHash) Descriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ReplaceHash) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ReplaceHash) GetWas() []byte {
+	if x != nil {
+		return x.Was
+	}
+	return nil
+}
+
+func (x *ReplaceHash) GetPasswordHash() []byte {
+	if x != nil {
+		return x.PasswordHash
+	}
+	return nil
+}
+
+func (x *ReplaceHash) GetHashAlgorithm() string {
+	if x != nil {
+		return x.HashAlgorithm
+	}
+	return ""
+}
+
 type PutPermission struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	User          string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
@@ -1392,7 +1478,7 @@ type PutPermission struct {
 
 func (x *PutPermission) Reset() {
 	*x = PutPermission{}
-	mi := &file_catalog_proto_msgTypes[15]
+	mi := &file_catalog_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1404,7 +1490,7 @@ func (x *PutPermission) String() string {
 func (*PutPermission) ProtoMessage() {}
 
 func (x *PutPermission) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[15]
+	mi := &file_catalog_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1417,7 +1503,7 @@ func (x *PutPermission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPermission.ProtoReflect.Descriptor instead.
 func (*PutPermission) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{15}
+	return file_catalog_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PutPermission) GetUser() string {
@@ -1465,7 +1551,7 @@ type DeletePermission struct {
 
 func (x *DeletePermission) Reset() {
 	*x = DeletePermission{}
-	mi := &file_catalog_proto_msgTypes[16]
+	mi := &file_catalog_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1477,7 +1563,7 @@ func (x *DeletePermission) String() string {
 func (*DeletePermission) ProtoMessage() {}
 
 func (x *DeletePermission) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[16]
+	mi := &file_catalog_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1490,7 +1576,7 @@ func (x *DeletePermission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePermission.ProtoReflect.Descriptor instead.
 func (*DeletePermission) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{16}
+	return file_catalog_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DeletePermission) GetUser() string {
@@ -1522,7 +1608,7 @@ type PutTopicPermission struct {
 
 func (x *PutTopicPermission) Reset() {
 	*x = PutTopicPermission{}
-	mi := &file_catalog_proto_msgTypes[17]
+	mi := &file_catalog_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1534,7 +1620,7 @@ func (x *PutTopicPermission) String() string {
 func (*PutTopicPermission) ProtoMessage() {}
 
 func (x *PutTopicPermission) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[17]
+	mi := &file_catalog_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1547,7 +1633,7 @@ func (x *PutTopicPermission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutTopicPermission.ProtoReflect.Descriptor instead.
 func (*PutTopicPermission) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{17}
+	return file_catalog_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PutTopicPermission) GetUser() string {
@@ -1598,7 +1684,7 @@ type DeleteTopicPermission struct {
 
 func (x *DeleteTopicPermission) Reset() {
 	*x = DeleteTopicPermission{}
-	mi := &file_catalog_proto_msgTypes[18]
+	mi := &file_catalog_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1610,7 +1696,7 @@ func (x *DeleteTopicPermission) String() string {
 func (*DeleteTopicPermission) ProtoMessage() {}
 
 func (x *DeleteTopicPermission) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[18]
+	mi := &file_catalog_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1623,7 +1709,7 @@ func (x *DeleteTopicPermission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTopicPermission.ProtoReflect.Descriptor instead.
 func (*DeleteTopicPermission) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{18}
+	return file_catalog_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DeleteTopicPermission) GetUser() string {
@@ -1672,7 +1758,7 @@ type DeclareExchange struct {
 
 func (x *DeclareExchange) Reset() {
 	*x = DeclareExchange{}
-	mi := &file_catalog_proto_msgTypes[19]
+	mi := &file_catalog_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1684,7 +1770,7 @@ func (x *DeclareExchange) String() string {
 func (*DeclareExchange) ProtoMessage() {}
 
 func (x *DeclareExchange) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[19]
+	mi := &file_catalog_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1697,7 +1783,7 @@ func (x *DeclareExchange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclareExchange.ProtoReflect.Descriptor instead.
 func (*DeclareExchange) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{19}
+	return file_catalog_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DeclareExchange) GetVhost() string {
@@ -1767,7 +1853,7 @@ type DeleteExchange struct {
 
 func (x *DeleteExchange) Reset() {
 	*x = DeleteExchange{}
-	mi := &file_catalog_proto_msgTypes[20]
+	mi := &file_catalog_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1779,7 +1865,7 @@ func (x *DeleteExchange) String() string {
 func (*DeleteExchange) ProtoMessage() {}
 
 func (x *DeleteExchange) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[20]
+	mi := &file_catalog_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1792,7 +1878,7 @@ func (x *DeleteExchange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteExchange.ProtoReflect.Descriptor instead.
 func (*DeleteExchange) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{20}
+	return file_catalog_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DeleteExchange) GetVhost() string {
@@ -1830,7 +1916,7 @@ type PutLimit struct {
 
 func (x *PutLimit) Reset() {
 	*x = PutLimit{}
-	mi := &file_catalog_proto_msgTypes[21]
+	mi := &file_catalog_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1842,7 +1928,7 @@ func (x *PutLimit) String() string {
 func (*PutLimit) ProtoMessage() {}
 
 func (x *PutLimit) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[21]
+	mi := &file_catalog_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1855,7 +1941,7 @@ func (x *PutLimit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutLimit.ProtoReflect.Descriptor instead.
 func (*PutLimit) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{21}
+	return file_catalog_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PutLimit) GetUser() bool {
@@ -1905,7 +1991,7 @@ type TouchExchange struct {
 
 func (x *TouchExchange) Reset() {
 	*x = TouchExchange{}
-	mi := &file_catalog_proto_msgTypes[22]
+	mi := &file_catalog_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1917,7 +2003,7 @@ func (x *TouchExchange) String() string {
 func (*TouchExchange) ProtoMessage() {}
 
 func (x *TouchExchange) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[22]
+	mi := &file_catalog_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1930,7 +2016,7 @@ func (x *TouchExchange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TouchExchange.ProtoReflect.Descriptor instead.
 func (*TouchExchange) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{22}
+	return file_catalog_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *TouchExchange) GetVhost() string {
@@ -1967,7 +2053,7 @@ type ExpireExchange struct {
 
 func (x *ExpireExchange) Reset() {
 	*x = ExpireExchange{}
-	mi := &file_catalog_proto_msgTypes[23]
+	mi := &file_catalog_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1979,7 +2065,7 @@ func (x *ExpireExchange) String() string {
 func (*ExpireExchange) ProtoMessage() {}
 
 func (x *ExpireExchange) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[23]
+	mi := &file_catalog_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1992,7 +2078,7 @@ func (x *ExpireExchange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpireExchange.ProtoReflect.Descriptor instead.
 func (*ExpireExchange) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{23}
+	return file_catalog_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ExpireExchange) GetVhost() string {
@@ -2029,7 +2115,7 @@ type ExchangeActivity struct {
 
 func (x *ExchangeActivity) Reset() {
 	*x = ExchangeActivity{}
-	mi := &file_catalog_proto_msgTypes[24]
+	mi := &file_catalog_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2041,7 +2127,7 @@ func (x *ExchangeActivity) String() string {
 func (*ExchangeActivity) ProtoMessage() {}
 
 func (x *ExchangeActivity) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[24]
+	mi := &file_catalog_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2054,7 +2140,7 @@ func (x *ExchangeActivity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExchangeActivity.ProtoReflect.Descriptor instead.
 func (*ExchangeActivity) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{24}
+	return file_catalog_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ExchangeActivity) GetVhost() string {
@@ -2092,7 +2178,7 @@ type Bind struct {
 
 func (x *Bind) Reset() {
 	*x = Bind{}
-	mi := &file_catalog_proto_msgTypes[25]
+	mi := &file_catalog_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2104,7 +2190,7 @@ func (x *Bind) String() string {
 func (*Bind) ProtoMessage() {}
 
 func (x *Bind) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[25]
+	mi := &file_catalog_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2117,7 +2203,7 @@ func (x *Bind) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bind.ProtoReflect.Descriptor instead.
 func (*Bind) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{25}
+	return file_catalog_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Bind) GetVhost() string {
@@ -2184,7 +2270,7 @@ type DeclareQueue struct {
 
 func (x *DeclareQueue) Reset() {
 	*x = DeclareQueue{}
-	mi := &file_catalog_proto_msgTypes[26]
+	mi := &file_catalog_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2196,7 +2282,7 @@ func (x *DeclareQueue) String() string {
 func (*DeclareQueue) ProtoMessage() {}
 
 func (x *DeclareQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[26]
+	mi := &file_catalog_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2209,7 +2295,7 @@ func (x *DeclareQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclareQueue.ProtoReflect.Descriptor instead.
 func (*DeclareQueue) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{26}
+	return file_catalog_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DeclareQueue) GetVhost() string {
@@ -2293,7 +2379,7 @@ type Owner struct {
 
 func (x *Owner) Reset() {
 	*x = Owner{}
-	mi := &file_catalog_proto_msgTypes[27]
+	mi := &file_catalog_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2305,7 +2391,7 @@ func (x *Owner) String() string {
 func (*Owner) ProtoMessage() {}
 
 func (x *Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[27]
+	mi := &file_catalog_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2318,7 +2404,7 @@ func (x *Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Owner.ProtoReflect.Descriptor instead.
 func (*Owner) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{27}
+	return file_catalog_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Owner) GetNode() uint32 {
@@ -2357,7 +2443,7 @@ type DeleteQueue struct {
 
 func (x *DeleteQueue) Reset() {
 	*x = DeleteQueue{}
-	mi := &file_catalog_proto_msgTypes[28]
+	mi := &file_catalog_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2369,7 +2455,7 @@ func (x *DeleteQueue) String() string {
 func (*DeleteQueue) ProtoMessage() {}
 
 func (x *DeleteQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[28]
+	mi := &file_catalog_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2382,7 +2468,7 @@ func (x *DeleteQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteQueue.ProtoReflect.Descriptor instead.
 func (*DeleteQueue) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{28}
+	return file_catalog_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DeleteQueue) GetVhost() string {
@@ -2423,7 +2509,7 @@ type DeleteOwned struct {
 
 func (x *DeleteOwned) Reset() {
 	*x = DeleteOwned{}
-	mi := &file_catalog_proto_msgTypes[29]
+	mi := &file_catalog_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2435,7 +2521,7 @@ func (x *DeleteOwned) String() string {
 func (*DeleteOwned) ProtoMessage() {}
 
 func (x *DeleteOwned) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[29]
+	mi := &file_catalog_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2448,7 +2534,7 @@ func (x *DeleteOwned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOwned.ProtoReflect.Descriptor instead.
 func (*DeleteOwned) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{29}
+	return file_catalog_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DeleteOwned) GetOwner() *Owner {
@@ -2470,7 +2556,7 @@ type PutSetting struct {
 
 func (x *PutSetting) Reset() {
 	*x = PutSetting{}
-	mi := &file_catalog_proto_msgTypes[30]
+	mi := &file_catalog_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2482,7 +2568,7 @@ func (x *PutSetting) String() string {
 func (*PutSetting) ProtoMessage() {}
 
 func (x *PutSetting) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[30]
+	mi := &file_catalog_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2495,7 +2581,7 @@ func (x *PutSetting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutSetting.ProtoReflect.Descriptor instead.
 func (*PutSetting) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{30}
+	return file_catalog_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PutSetting) GetName() string {
@@ -2535,7 +2621,7 @@ type PutPolicy struct {
 
 func (x *PutPolicy) Reset() {
 	*x = PutPolicy{}
-	mi := &file_catalog_proto_msgTypes[31]
+	mi := &file_catalog_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2547,7 +2633,7 @@ func (x *PutPolicy) String() string {
 func (*PutPolicy) ProtoMessage() {}
 
 func (x *PutPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[31]
+	mi := &file_catalog_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2560,7 +2646,7 @@ func (x *PutPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPolicy.ProtoReflect.Descriptor instead.
 func (*PutPolicy) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{31}
+	return file_catalog_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PutPolicy) GetVhost() string {
@@ -2623,7 +2709,7 @@ type DeletePolicy struct {
 
 func (x *DeletePolicy) Reset() {
 	*x = DeletePolicy{}
-	mi := &file_catalog_proto_msgTypes[32]
+	mi := &file_catalog_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2635,7 +2721,7 @@ func (x *DeletePolicy) String() string {
 func (*DeletePolicy) ProtoMessage() {}
 
 func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[32]
+	mi := &file_catalog_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2648,7 +2734,7 @@ func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePolicy.ProtoReflect.Descriptor instead.
 func (*DeletePolicy) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{32}
+	return file_catalog_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *DeletePolicy) GetVhost() string {
@@ -2692,7 +2778,7 @@ type CatalogResult struct {
 
 func (x *CatalogResult) Reset() {
 	*x = CatalogResult{}
-	mi := &file_catalog_proto_msgTypes[33]
+	mi := &file_catalog_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2704,7 +2790,7 @@ func (x *CatalogResult) String() string {
 func (*CatalogResult) ProtoMessage() {}
 
 func (x *CatalogResult) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[33]
+	mi := &file_catalog_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2717,7 +2803,7 @@ func (x *CatalogResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogResult.ProtoReflect.Descriptor instead.
 func (*CatalogResult) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{33}
+	return file_catalog_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *CatalogResult) GetRefusal() uint32 {
@@ -2824,7 +2910,7 @@ type CatalogSnapshot struct {
 
 func (x *CatalogSnapshot) Reset() {
 	*x = CatalogSnapshot{}
-	mi := &file_catalog_proto_msgTypes[34]
+	mi := &file_catalog_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2836,7 +2922,7 @@ func (x *CatalogSnapshot) String() string {
 func (*CatalogSnapshot) ProtoMessage() {}
 
 func (x *CatalogSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[34]
+	mi := &file_catalog_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2849,7 +2935,7 @@ func (x *CatalogSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogSnapshot.ProtoReflect.Descriptor instead.
 func (*CatalogSnapshot) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{34}
+	return file_catalog_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *CatalogSnapshot) GetVersion() uint32 {
@@ -2996,7 +3082,7 @@ type NodeState struct {
 
 func (x *NodeState) Reset() {
 	*x = NodeState{}
-	mi := &file_catalog_proto_msgTypes[35]
+	mi := &file_catalog_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3008,7 +3094,7 @@ func (x *NodeState) String() string {
 func (*NodeState) ProtoMessage() {}
 
 func (x *NodeState) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[35]
+	mi := &file_catalog_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3021,7 +3107,7 @@ func (x *NodeState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeState.ProtoReflect.Descriptor instead.
 func (*NodeState) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{35}
+	return file_catalog_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *NodeState) GetNumber() uint32 {
@@ -3115,7 +3201,7 @@ type QueueState struct {
 
 func (x *QueueState) Reset() {
 	*x = QueueState{}
-	mi := &file_catalog_proto_msgTypes[36]
+	mi := &file_catalog_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3127,7 +3213,7 @@ func (x *QueueState) String() string {
 func (*QueueState) ProtoMessage() {}
 
 func (x *QueueState) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[36]
+	mi := &file_catalog_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3140,7 +3226,7 @@ func (x *QueueState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueState.ProtoReflect.Descriptor instead.
 func (*QueueState) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{36}
+	return file_catalog_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *QueueState) GetDeclared() *DeclareQueue {
@@ -3207,7 +3293,7 @@ const file_catalog_proto_rawDesc = "" +
 	"\fCatalogEntry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x10\n" +
 	"\x03now\x18\x02 \x01(\x12R\x03now\x12:\n" +
-	"\bcommands\x18\x03 \x03(\v2\x1e.quorate.log.v1.CatalogCommandR\bcommands\"\xf2\x0f\n" +
+	"\bcommands\x18\x03 \x03(\v2\x1e.quorate.log.v1.CatalogCommandR\bcommands\"\xb4\x10\n" +
 	"\x0eCatalogCommand\x12C\n" +
 	"\rregister_node\x18\x01 \x01(\v2\x1c.quorate.log.v1.RegisterNodeH\x00R\fregisterNode\x127\n" +
 	"\tput_vhost\x18\x02 \x01(\v2\x18.quorate.log.v1.PutVhostH\x00R\bputVhost\x12@\n" +
@@ -3246,7 +3332,8 @@ const file_catalog_proto_rawDesc = "" +
 	"\x0etouch_exchange\x182 \x01(\v2\x1d.quorate.log.v1.TouchExchangeH\x00R\rtouchExchange\x12I\n" +
 	"\x0fexpire_exchange\x183 \x01(\v2\x1e.quorate.log.v1.ExpireExchangeH\x00R\x0eexpireExchange\x127\n" +
 	"\tput_limit\x184 \x01(\v2\x18.quorate.log.v1.PutLimitH\x00R\bputLimit\x12@\n" +
-	"\fdeclare_dead\x18< \x01(\v2\x1b.quorate.log.v1.DeclareDeadH\x00R\vdeclareDead\x12I\n" +
+	"\fdeclare_dead\x18< \x01(\v2\x1b.quorate.log.v1.DeclareDeadH\x00R\vdeclareDead\x12@\n" +
+	"\freplace_hash\x18P \x01(\v2\x1b.quorate.log.v1.ReplaceHashH\x00R\vreplaceHash\x12I\n" +
 	"\x0frecover_cluster\x18Z \x01(\v2\x1e.quorate.log.v1.RecoverClusterH\x00R\x0erecoverClusterB\x06\n" +
 	"\x04body\"\xd1\x01\n" +
 	"\fRegisterNode\x12\x12\n" +
@@ -3301,7 +3388,12 @@ const file_catalog_proto_rawDesc = "" +
 	"\x04tags\x18\x04 \x03(\tR\x04tags\" \n" +
 	"\n" +
 	"DeleteUser\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\x81\x01\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\x7f\n" +
+	"\vReplaceHash\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
+	"\x03was\x18\x02 \x01(\fR\x03was\x12#\n" +
+	"\rpassword_hash\x18\x03 \x01(\fR\fpasswordHash\x12%\n" +
+	"\x0ehash_algorithm\x18\x04 \x01(\tR\rhashAlgorithm\"\x81\x01\n" +
 	"\rPutPermission\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x14\n" +
 	"\x05vhost\x18\x02 \x01(\tR\x05vhost\x12\x1c\n" +
@@ -3478,7 +3570,7 @@ func file_catalog_proto_rawDescGZIP() []byte {
 	return file_catalog_proto_rawDescData
 }
 
-var file_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_catalog_proto_goTypes = []any{
 	(*CatalogEntry)(nil),          // 0: quorate.log.v1.CatalogEntry
 	(*CatalogCommand)(nil),        // 1: quorate.log.v1.CatalogCommand
@@ -3495,29 +3587,30 @@ var file_catalog_proto_goTypes = []any{
 	(*DeleteVhost)(nil),           // 12: quorate.log.v1.DeleteVhost
 	(*PutUser)(nil),               // 13: quorate.log.v1.PutUser
 	(*DeleteUser)(nil),            // 14: quorate.log.v1.DeleteUser
-	(*PutPermission)(nil),         // 15: quorate.log.v1.PutPermission
-	(*DeletePermission)(nil),      // 16: quorate.log.v1.DeletePermission
-	(*PutTopicPermission)(nil),    // 17: quorate.log.v1.PutTopicPermission
-	(*DeleteTopicPermission)(nil), // 18: quorate.log.v1.DeleteTopicPermission
-	(*DeclareExchange)(nil),       // 19: quorate.log.v1.DeclareExchange
-	(*DeleteExchange)(nil),        // 20: quorate.log.v1.DeleteExchange
-	(*PutLimit)(nil),              // 21: quorate.log.v1.PutLimit
-	(*TouchExchange)(nil),         // 22: quorate.log.v1.TouchExchange
-	(*ExpireExchange)(nil),        // 23: quorate.log.v1.ExpireExchange
-	(*ExchangeActivity)(nil),      // 24: quorate.log.v1.ExchangeActivity
-	(*Bind)(nil),                  // 25: quorate.log.v1.Bind
-	(*DeclareQueue)(nil),          // 26: quorate.log.v1.DeclareQueue
-	(*Owner)(nil),                 // 27: quorate.log.v1.Owner
-	(*DeleteQueue)(nil),           // 28: quorate.log.v1.DeleteQueue
-	(*DeleteOwned)(nil),           // 29: quorate.log.v1.DeleteOwned
-	(*PutSetting)(nil),            // 30: quorate.log.v1.PutSetting
-	(*PutPolicy)(nil),             // 31: quorate.log.v1.PutPolicy
-	(*DeletePolicy)(nil),          // 32: quorate.log.v1.DeletePolicy
-	(*CatalogResult)(nil),         // 33: quorate.log.v1.CatalogResult
-	(*CatalogSnapshot)(nil),       // 34: quorate.log.v1.CatalogSnapshot
-	(*NodeState)(nil),             // 35: quorate.log.v1.NodeState
-	(*QueueState)(nil),            // 36: quorate.log.v1.QueueState
-	(*Table)(nil),                 // 37: quorate.log.v1.Table
+	(*ReplaceHash)(nil),           // 15: quorate.log.v1.ReplaceHash
+	(*PutPermission)(nil),         // 16: quorate.log.v1.PutPermission
+	(*DeletePermission)(nil),      // 17: quorate.log.v1.DeletePermission
+	(*PutTopicPermission)(nil),    // 18: quorate.log.v1.PutTopicPermission
+	(*DeleteTopicPermission)(nil), // 19: quorate.log.v1.DeleteTopicPermission
+	(*DeclareExchange)(nil),       // 20: quorate.log.v1.DeclareExchange
+	(*DeleteExchange)(nil),        // 21: quorate.log.v1.DeleteExchange
+	(*PutLimit)(nil),              // 22: quorate.log.v1.PutLimit
+	(*TouchExchange)(nil),         // 23: quorate.log.v1.TouchExchange
+	(*ExpireExchange)(nil),        // 24: quorate.log.v1.ExpireExchange
+	(*ExchangeActivity)(nil),      // 25: quorate.log.v1.ExchangeActivity
+	(*Bind)(nil),                  // 26: quorate.log.v1.Bind
+	(*DeclareQueue)(nil),          // 27: quorate.log.v1.DeclareQueue
+	(*Owner)(nil),                 // 28: quorate.log.v1.Owner
+	(*DeleteQueue)(nil),           // 29: quorate.log.v1.DeleteQueue
+	(*DeleteOwned)(nil),           // 30: quorate.log.v1.DeleteOwned
+	(*PutSetting)(nil),            // 31: quorate.log.v1.PutSetting
+	(*PutPolicy)(nil),             // 32: quorate.log.v1.PutPolicy
+	(*DeletePolicy)(nil),          // 33: quorate.log.v1.DeletePolicy
+	(*CatalogResult)(nil),         // 34: quorate.log.v1.CatalogResult
+	(*CatalogSnapshot)(nil),       // 35: quorate.log.v1.CatalogSnapshot
+	(*NodeState)(nil),             // 36: quorate.log.v1.NodeState
+	(*QueueState)(nil),            // 37: quorate.log.v1.QueueState
+	(*Table)(nil),                 // 38: quorate.log.v1.Table
 }
 var file_catalog_proto_depIdxs = []int32{
 	1,  // 0: quorate.log.v1.CatalogEntry.commands:type_name -> quorate.log.v1.CatalogCommand
@@ -3526,58 +3619,59 @@ var file_catalog_proto_depIdxs = []int32{
 	12, // 3: quorate.log.v1.CatalogCommand.delete_vhost:type_name -> quorate.log.v1.DeleteVhost
 	13, // 4: quorate.log.v1.CatalogCommand.put_user:type_name -> quorate.log.v1.PutUser
 	14, // 5: quorate.log.v1.CatalogCommand.delete_user:type_name -> quorate.log.v1.DeleteUser
-	15, // 6: quorate.log.v1.CatalogCommand.put_permission:type_name -> quorate.log.v1.PutPermission
-	16, // 7: quorate.log.v1.CatalogCommand.delete_permission:type_name -> quorate.log.v1.DeletePermission
-	19, // 8: quorate.log.v1.CatalogCommand.declare_exchange:type_name -> quorate.log.v1.DeclareExchange
-	20, // 9: quorate.log.v1.CatalogCommand.delete_exchange:type_name -> quorate.log.v1.DeleteExchange
-	25, // 10: quorate.log.v1.CatalogCommand.bind:type_name -> quorate.log.v1.Bind
-	25, // 11: quorate.log.v1.CatalogCommand.unbind:type_name -> quorate.log.v1.Bind
-	26, // 12: quorate.log.v1.CatalogCommand.declare_queue:type_name -> quorate.log.v1.DeclareQueue
-	28, // 13: quorate.log.v1.CatalogCommand.delete_queue:type_name -> quorate.log.v1.DeleteQueue
+	16, // 6: quorate.log.v1.CatalogCommand.put_permission:type_name -> quorate.log.v1.PutPermission
+	17, // 7: quorate.log.v1.CatalogCommand.delete_permission:type_name -> quorate.log.v1.DeletePermission
+	20, // 8: quorate.log.v1.CatalogCommand.declare_exchange:type_name -> quorate.log.v1.DeclareExchange
+	21, // 9: quorate.log.v1.CatalogCommand.delete_exchange:type_name -> quorate.log.v1.DeleteExchange
+	26, // 10: quorate.log.v1.CatalogCommand.bind:type_name -> quorate.log.v1.Bind
+	26, // 11: quorate.log.v1.CatalogCommand.unbind:type_name -> quorate.log.v1.Bind
+	27, // 12: quorate.log.v1.CatalogCommand.declare_queue:type_name -> quorate.log.v1.DeclareQueue
+	29, // 13: quorate.log.v1.CatalogCommand.delete_queue:type_name -> quorate.log.v1.DeleteQueue
 	10, // 14: quorate.log.v1.CatalogCommand.initialize:type_name -> quorate.log.v1.Initialize
-	29, // 15: quorate.log.v1.CatalogCommand.delete_owned:type_name -> quorate.log.v1.DeleteOwned
-	30, // 16: quorate.log.v1.CatalogCommand.put_setting:type_name -> quorate.log.v1.PutSetting
-	31, // 17: quorate.log.v1.CatalogCommand.put_policy:type_name -> quorate.log.v1.PutPolicy
-	32, // 18: quorate.log.v1.CatalogCommand.delete_policy:type_name -> quorate.log.v1.DeletePolicy
-	17, // 19: quorate.log.v1.CatalogCommand.put_topic_permission:type_name -> quorate.log.v1.PutTopicPermission
-	18, // 20: quorate.log.v1.CatalogCommand.delete_topic_permission:type_name -> quorate.log.v1.DeleteTopicPermission
+	30, // 15: quorate.log.v1.CatalogCommand.delete_owned:type_name -> quorate.log.v1.DeleteOwned
+	31, // 16: quorate.log.v1.CatalogCommand.put_setting:type_name -> quorate.log.v1.PutSetting
+	32, // 17: quorate.log.v1.CatalogCommand.put_policy:type_name -> quorate.log.v1.PutPolicy
+	33, // 18: quorate.log.v1.CatalogCommand.delete_policy:type_name -> quorate.log.v1.DeletePolicy
+	18, // 19: quorate.log.v1.CatalogCommand.put_topic_permission:type_name -> quorate.log.v1.PutTopicPermission
+	19, // 20: quorate.log.v1.CatalogCommand.delete_topic_permission:type_name -> quorate.log.v1.DeleteTopicPermission
 	9,  // 21: quorate.log.v1.CatalogCommand.set_draining:type_name -> quorate.log.v1.SetDraining
 	4,  // 22: quorate.log.v1.CatalogCommand.admit_node:type_name -> quorate.log.v1.AdmitNode
 	5,  // 23: quorate.log.v1.CatalogCommand.forget_node:type_name -> quorate.log.v1.ForgetNode
 	7,  // 24: quorate.log.v1.CatalogCommand.set_members:type_name -> quorate.log.v1.SetMembers
 	8,  // 25: quorate.log.v1.CatalogCommand.members_left:type_name -> quorate.log.v1.MembersLeft
-	22, // 26: quorate.log.v1.CatalogCommand.touch_exchange:type_name -> quorate.log.v1.TouchExchange
-	23, // 27: quorate.log.v1.CatalogCommand.expire_exchange:type_name -> quorate.log.v1.ExpireExchange
-	21, // 28: quorate.log.v1.CatalogCommand.put_limit:type_name -> quorate.log.v1.PutLimit
+	23, // 26: quorate.log.v1.CatalogCommand.touch_exchange:type_name -> quorate.log.v1.TouchExchange
+	24, // 27: quorate.log.v1.CatalogCommand.expire_exchange:type_name -> quorate.log.v1.ExpireExchange
+	22, // 28: quorate.log.v1.CatalogCommand.put_limit:type_name -> quorate.log.v1.PutLimit
 	3,  // 29: quorate.log.v1.CatalogCommand.declare_dead:type_name -> quorate.log.v1.DeclareDead
-	6,  // 30: quorate.log.v1.CatalogCommand.recover_cluster:type_name -> quorate.log.v1.RecoverCluster
-	11, // 31: quorate.log.v1.Initialize.vhost:type_name -> quorate.log.v1.PutVhost
-	13, // 32: quorate.log.v1.Initialize.user:type_name -> quorate.log.v1.PutUser
-	15, // 33: quorate.log.v1.Initialize.permission:type_name -> quorate.log.v1.PutPermission
-	37, // 34: quorate.log.v1.DeclareExchange.arguments:type_name -> quorate.log.v1.Table
-	37, // 35: quorate.log.v1.Bind.arguments:type_name -> quorate.log.v1.Table
-	37, // 36: quorate.log.v1.DeclareQueue.arguments:type_name -> quorate.log.v1.Table
-	27, // 37: quorate.log.v1.DeclareQueue.owner:type_name -> quorate.log.v1.Owner
-	27, // 38: quorate.log.v1.DeleteOwned.owner:type_name -> quorate.log.v1.Owner
-	37, // 39: quorate.log.v1.PutPolicy.definition:type_name -> quorate.log.v1.Table
-	35, // 40: quorate.log.v1.CatalogSnapshot.nodes:type_name -> quorate.log.v1.NodeState
-	11, // 41: quorate.log.v1.CatalogSnapshot.vhosts:type_name -> quorate.log.v1.PutVhost
-	13, // 42: quorate.log.v1.CatalogSnapshot.users:type_name -> quorate.log.v1.PutUser
-	15, // 43: quorate.log.v1.CatalogSnapshot.permissions:type_name -> quorate.log.v1.PutPermission
-	19, // 44: quorate.log.v1.CatalogSnapshot.exchanges:type_name -> quorate.log.v1.DeclareExchange
-	25, // 45: quorate.log.v1.CatalogSnapshot.bindings:type_name -> quorate.log.v1.Bind
-	36, // 46: quorate.log.v1.CatalogSnapshot.queues:type_name -> quorate.log.v1.QueueState
-	30, // 47: quorate.log.v1.CatalogSnapshot.settings:type_name -> quorate.log.v1.PutSetting
-	31, // 48: quorate.log.v1.CatalogSnapshot.policies:type_name -> quorate.log.v1.PutPolicy
-	17, // 49: quorate.log.v1.CatalogSnapshot.topic_permissions:type_name -> quorate.log.v1.PutTopicPermission
-	24, // 50: quorate.log.v1.CatalogSnapshot.idle:type_name -> quorate.log.v1.ExchangeActivity
-	21, // 51: quorate.log.v1.CatalogSnapshot.limits:type_name -> quorate.log.v1.PutLimit
-	26, // 52: quorate.log.v1.QueueState.declared:type_name -> quorate.log.v1.DeclareQueue
-	53, // [53:53] is the sub-list for method output_type
-	53, // [53:53] is the sub-list for method input_type
-	53, // [53:53] is the sub-list for extension type_name
-	53, // [53:53] is the sub-list for extension extendee
-	0,  // [0:53] is the sub-list for field type_name
+	15, // 30: quorate.log.v1.CatalogCommand.replace_hash:type_name -> quorate.log.v1.ReplaceHash
+	6,  // 31: quorate.log.v1.CatalogCommand.recover_cluster:type_name -> quorate.log.v1.RecoverCluster
+	11, // 32: quorate.log.v1.Initialize.vhost:type_name -> quorate.log.v1.PutVhost
+	13, // 33: quorate.log.v1.Initialize.user:type_name -> quorate.log.v1.PutUser
+	16, // 34: quorate.log.v1.Initialize.permission:type_name -> quorate.log.v1.PutPermission
+	38, // 35: quorate.log.v1.DeclareExchange.arguments:type_name -> quorate.log.v1.Table
+	38, // 36: quorate.log.v1.Bind.arguments:type_name -> quorate.log.v1.Table
+	38, // 37: quorate.log.v1.DeclareQueue.arguments:type_name -> quorate.log.v1.Table
+	28, // 38: quorate.log.v1.DeclareQueue.owner:type_name -> quorate.log.v1.Owner
+	28, // 39: quorate.log.v1.DeleteOwned.owner:type_name -> quorate.log.v1.Owner
+	38, // 40: quorate.log.v1.PutPolicy.definition:type_name -> quorate.log.v1.Table
+	36, // 41: quorate.log.v1.CatalogSnapshot.nodes:type_name -> quorate.log.v1.NodeState
+	11, // 42: quorate.log.v1.CatalogSnapshot.vhosts:type_name -> quorate.log.v1.PutVhost
+	13, // 43: quorate.log.v1.CatalogSnapshot.users:type_name -> quorate.log.v1.PutUser
+	16, // 44: quorate.log.v1.CatalogSnapshot.permissions:type_name -> quorate.log.v1.PutPermission
+	20, // 45: quorate.log.v1.CatalogSnapshot.exchanges:type_name -> quorate.log.v1.DeclareExchange
+	26, // 46: quorate.log.v1.CatalogSnapshot.bindings:type_name -> quorate.log.v1.Bind
+	37, // 47: quorate.log.v1.CatalogSnapshot.queues:type_name -> quorate.log.v1.QueueState
+	31, // 48: quorate.log.v1.CatalogSnapshot.settings:type_name -> quorate.log.v1.PutSetting
+	32, // 49: quorate.log.v1.CatalogSnapshot.policies:type_name -> quorate.log.v1.PutPolicy
+	18, // 50: quorate.log.v1.CatalogSnapshot.topic_permissions:type_name -> quorate.log.v1.PutTopicPermission
+	25, // 51: quorate.log.v1.CatalogSnapshot.idle:type_name -> quorate.log.v1.ExchangeActivity
+	22, // 52: quorate.log.v1.CatalogSnapshot.limits:type_name -> quorate.log.v1.PutLimit
+	27, // 53: quorate.log.v1.QueueState.declared:type_name -> quorate.log.v1.DeclareQueue
+	54, // [54:54] is the sub-list for method output_type
+	54, // [54:54] is the sub-list for method input_type
+	54, // [54:54] is the sub-list for extension type_name
+	54, // [54:54] is the sub-list for extension extendee
+	0,  // [0:54] is the sub-list for field type_name
 }
 
 func init() { file_catalog_proto_init() }
@@ -3616,6 +3710,7 @@ func file_catalog_proto_init() {
 		(*CatalogCommand_ExpireExchange)(nil),
 		(*CatalogCommand_PutLimit)(nil),
 		(*CatalogCommand_DeclareDead)(nil),
+		(*CatalogCommand_ReplaceHash)(nil),
 		(*CatalogCommand_RecoverCluster)(nil),
 	}
 	type x struct{}
@@ -3624,7 +3719,7 @@ func file_catalog_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_catalog_proto_rawDesc), len(file_catalog_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   37,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

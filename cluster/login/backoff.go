@@ -1,0 +1,167 @@
+package login
+
+import (
+	"hash/maphash"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// backoff slows down whoever guesses. Failures are counted for a user at an
+// address, for the address, and for the user; one is forgiven every
+// forgiveEvery. Beyond those that are free:
+//
+//   - the user at that address is not looked at for a while, which doubles with
+//     each failure;
+//   - nor is anybody at an address with shareFactor times as many failures, but
+//     those who have logged in there before;
+//   - logins of a user with shareFactor times as many failures wait for a moment,
+//     wherever they come from, but for those who have logged in from there. They
+//     are never turned away: nobody locks a user out from elsewhere.
+//
+// Failures of a user at an address that are not free count for these two only.
+// So a client that repeats one mistake for ever shuts nobody else out.
+type backoff struct {
+	free float64
+	most time.Duration // 0: nobody is slowed down
+	seed maphash.Seed
+
+	mu      sync.Mutex
+	records map[uint64]record // by key; at most maxRecords
+}
+
+// record is what is known of a user, an address, or a user at an address.
+type record struct {
+	failures float64 // as they were at the time of the last
+	last     time.Time
+	until    time.Time // is not looked at before
+	good     time.Time // last login, of a user at an address
+}
+
+// key says of whom a record is. A user's has no address, an address's no user.
+type key struct {
+	from netip.Prefix
+	user string
+}
+
+const (
+	maxRecords   = 16_384
+	sampled      = 16 // records of which the oldest goes when there are too many
+	forgiveEvery = 30 * time.Second
+	maxExcess    = 16 // failures beyond the free ones that are remembered
+	shareFactor  = 5
+	firstDelay   = 500 * time.Millisecond
+	firstWait    = 25 * time.Millisecond // of a user who logs in from elsewhere
+	mostWait     = time.Second
+	goodFor      = 24 * time.Hour // that somebody has logged in is remembered
+)
+
+func newBackoff(free int, most time.Duration) *backoff {
+	return &backoff{free: float64(free), most: most, seed: maphash.MakeSeed(), records: map[uint64]record{}}
+}
+
+// sourceOf is what counts as one address: hosts have at least a /64 of IPv6.
+func sourceOf(a netip.Addr) netip.Prefix {
+	a = a.Unmap().WithZone("")
+	bits := a.BitLen()
+	if a.Is6() {
+		bits = 64
+	}
+	p, _ := a.Prefix(bits)
+	return p
+}
+
+// find returns a record as it is now. The lock is held.
+func (b *backoff) find(k key, now time.Time) (id uint64, r record) {
+	id = maphash.Comparable(b.seed, k)
+	r = b.records[id]
+	r.failures = max(0, r.failures-float64(now.Sub(r.last))/float64(forgiveEvery))
+	return id, r
+}
+
+// put keeps a record. The lock is held.
+func (b *backoff) put(id uint64, r record) {
+	if _, known := b.records[id]; !known && len(b.records) >= maxRecords {
+		var oldest uint64
+		n := 0
+		for other, o := range b.records {
+			if n == 0 || o.last.Before(b.records[oldest].last) {
+				oldest = other
+			}
+			if n++; n == sampled {
+				break
+			}
+		}
+		delete(b.records, oldest)
+	}
+	b.records[id] = r
+}
+
+// holds says that somebody is not looked at now, or only after a wait.
+func (b *backoff) holds(from netip.Prefix, user string) (refuse bool, wait time.Duration) {
+	if b.most == 0 {
+		return false, 0
+	}
+	now := time.Now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, both := b.find(key{from, user}, now)
+	_, address := b.find(key{from: from}, now)
+	_, name := b.find(key{user: user}, now)
+	trusted := !both.good.IsZero() && now.Sub(both.good) < goodFor
+	if now.Before(both.until) || !trusted && now.Before(address.until) {
+		return true, 0
+	}
+	if excess := name.failures - b.free*shareFactor; excess > 0 && !trusted {
+		wait = doubled(firstWait, excess, min(mostWait, b.most))
+	}
+	return false, wait
+}
+
+// failed counts a login that was looked at and refused.
+func (b *backoff) failed(from netip.Prefix, user string) {
+	if b.most == 0 {
+		return
+	}
+	now := time.Now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.count(key{from, user}, b.free, now) {
+		b.count(key{from: from}, b.free*shareFactor, now)
+		b.count(key{user: user}, b.free*shareFactor, now)
+	}
+}
+
+// count adds a failure and reports whether it is one too many.
+func (b *backoff) count(k key, free float64, now time.Time) bool {
+	id, r := b.find(k, now)
+	r.failures, r.last = min(r.failures+1, free+maxExcess), now
+	excess := r.failures - free
+	if excess > 0 {
+		r.until = now.Add(doubled(firstDelay, excess, b.most))
+	}
+	b.put(id, r)
+	return excess > 0
+}
+
+// succeeded notes that a user has logged in from an address. Failures stay: who
+// knows one password may guess others.
+func (b *backoff) succeeded(from netip.Prefix, user string) {
+	if b.most == 0 {
+		return
+	}
+	now := time.Now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	id, r := b.find(key{from, user}, now)
+	r.good, r.last = now, now
+	b.put(id, r)
+}
+
+// doubled is a time that doubles with each failure beyond the free ones.
+func doubled(first time.Duration, excess float64, most time.Duration) time.Duration {
+	for ; excess > 1 && first < most; excess-- {
+		first *= 2
+	}
+	return min(first, most)
+}

@@ -1,0 +1,125 @@
+package login
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/sha512"
+	"crypto/subtle"
+	"encoding/binary"
+	"runtime"
+	"slices"
+	"sync/atomic"
+)
+
+// HashAlgorithm names how passwords are kept: PBKDF2 with HMAC-SHA-256. A
+// hash is the number of iterations (4 bytes), the salt (16) and the key (32).
+const HashAlgorithm = "pbkdf2_sha256"
+
+// Names of the hashes that come with users from RabbitMQ: a salt of 4 bytes,
+// and the digest of it and the password.
+const (
+	ImportedSHA256 = "rabbit_password_hashing_sha256"
+	ImportedSHA512 = "rabbit_password_hashing_sha512"
+	importedSalt   = 4
+)
+
+const (
+	// hashIterations is what every hash costs that is made or compared with.
+	hashIterations = 100_000
+	saltBytes      = 16
+	keyBytes       = sha256.Size // one block of PBKDF2, see derive
+
+	// giveWayEvery is after how many iterations, a fraction of a millisecond,
+	// a goroutine that hashes lets others run.
+	giveWayEvery = 1_000
+)
+
+// iterated counts what the hashes of this process have cost.
+var iterated atomic.Uint64
+
+// HashPassword makes the hash of a new password.
+func HashPassword(password string) []byte {
+	salt := make([]byte, saltBytes)
+	rand.Read(salt) // never fails
+	return hashWith(password, salt)
+}
+
+func hashWith(password string, salt []byte) []byte {
+	out := binary.BigEndian.AppendUint32(nil, hashIterations)
+	return append(append(out, salt...), derive(password, salt, hashIterations)...)
+}
+
+// derive is PBKDF2 for a key of one block. The standard library's does not let
+// others run: where there are few processors, clients would wait for a refused
+// login to be computed.
+func derive(password string, salt []byte, iterations uint32) []byte {
+	prf := hmac.New(sha256.New, []byte(password))
+	prf.Write(salt)
+	prf.Write([]byte{0, 0, 0, 1}) // number of the block
+	step := prf.Sum(nil)
+	key := slices.Clone(step)
+	for i := uint32(1); i < iterations; i++ {
+		if i%giveWayEvery == 0 {
+			runtime.Gosched()
+		}
+		prf.Reset()
+		prf.Write(step)
+		step = prf.Sum(step[:0])
+		subtle.XORBytes(key, key, step)
+	}
+	iterated.Add(uint64(iterations))
+	return key
+}
+
+// ValidHash reports whether a hash could be one made with an algorithm. A hash
+// that costs more than this program's own is none: a login of its user would
+// take longer than that of others.
+func ValidHash(hash []byte, algorithm string) bool {
+	switch algorithm {
+	case HashAlgorithm:
+		n := uint32(0)
+		if len(hash) == 4+saltBytes+keyBytes {
+			n = binary.BigEndian.Uint32(hash)
+		}
+		return n > 0 && n <= hashIterations
+	case ImportedSHA256:
+		return len(hash) == importedSalt+sha256.Size
+	case ImportedSHA512:
+		return len(hash) == importedSalt+sha512.Size
+	}
+	return false
+}
+
+// examine compares a password with a hash in constant time. Whatever the hash
+// is, hashIterations are computed: for nobody's hash (nil), a broken one and one
+// of another kind, those of the password's own hash, which is returned as new
+// if an imported hash matches.
+func examine(hash []byte, algorithm, password string) (matches bool, renewed []byte) {
+	if algorithm == HashAlgorithm && ValidHash(hash, algorithm) {
+		n := binary.BigEndian.Uint32(hash)
+		salt := hash[4 : 4+saltBytes]
+		matches = subtle.ConstantTimeCompare(hash[4+saltBytes:], derive(password, salt, n)) == 1
+		if n < hashIterations {
+			derive(password, salt, hashIterations-n)
+		}
+		return matches, nil
+	}
+	renewed = HashPassword(password)
+	if !ValidHash(hash, algorithm) {
+		return false, nil
+	}
+	salted := append(slices.Clone(hash[:importedSalt]), password...)
+	var digest []byte
+	if algorithm == ImportedSHA256 {
+		sum := sha256.Sum256(salted)
+		digest = sum[:]
+	} else {
+		sum := sha512.Sum512(salted)
+		digest = sum[:]
+	}
+	if subtle.ConstantTimeCompare(hash[importedSalt:], digest) != 1 {
+		return false, nil
+	}
+	return true, renewed
+}
