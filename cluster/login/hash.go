@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 )
 
@@ -91,6 +92,10 @@ func ValidHash(hash []byte, algorithm string) bool {
 	return false
 }
 
+// ValidPassword reports whether a password can be one. To PBKDF2 zero octets at
+// the end of a short one are as good as none.
+func ValidPassword(password string) bool { return !strings.Contains(password, "\x00") }
+
 // examine compares a password with a hash in constant time. Whatever the hash
 // is, hashIterations are computed: for nobody's hash (nil), a broken one and one
 // of another kind, those of the password's own hash, which is returned as new
@@ -99,7 +104,7 @@ func examine(hash []byte, algorithm, password string) (matches bool, renewed []b
 	if algorithm == HashAlgorithm && ValidHash(hash, algorithm) {
 		n := binary.BigEndian.Uint32(hash)
 		salt := hash[4 : 4+saltBytes]
-		matches = subtle.ConstantTimeCompare(hash[4+saltBytes:], derive(password, salt, n)) == 1
+		matches = subtle.ConstantTimeCompare(hash[4+saltBytes:], derive(password, salt, n)) == 1 && ValidPassword(password)
 		if n < hashIterations {
 			derive(password, salt, hashIterations-n)
 		}

@@ -48,6 +48,7 @@ func TestExamine(t *testing.T) {
 	}{
 		{"own", HashAlgorithm, own, "test12", true},
 		{"own, wrong", HashAlgorithm, own, "test13", false},
+		{"own, with a zero octet behind it", HashAlgorithm, own, "test12\x00", false},
 		{"own, of fewer iterations", HashAlgorithm, cheap, "test12", true},
 		{"own, of fewer iterations, wrong", HashAlgorithm, cheap, "", false},
 		{"own, of too many iterations", HashAlgorithm, costly, "test12", false},

@@ -470,6 +470,7 @@ func TestUsers(t *testing.T) {
 		want{"root", "PUT", "/api/users/n", `{"tags":""}`, 201, ""},
 		want{"root", "GET", "/api/users/n", "", 200, `…"password_hash":"",`},
 		want{"root", "PUT", "/api/users/x", `{"password":"p"}`, 400, failure("bad_request", "tags_not_present")},
+		want{"root", "PUT", "/api/users/x", `{"password":"a\u0000","tags":""}`, 400, failure("bad_request", "password holds a zero octet")},
 		want{"root", "PUT", "/api/users/x", `{"password":5,"tags":""}`, 400, failure("bad_request", "password should be a string, actually was 5")},
 		want{"root", "PUT", "/api/users/x", `{"password":"p","tags":[5]}`, 400, failure("bad_request", "tags should be strings, actually was 5")},
 		want{"root", "PUT", "/api/users/x", `{"password":"p","password_hash":"p","tags":""}`, 400, "…exclude each other"},

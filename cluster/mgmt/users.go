@@ -87,6 +87,8 @@ func (s *Server) userFrom(ctx context.Context, b body) (*logpb.PutUser, error) {
 	switch {
 	case password != "" && hash != "":
 		return nil, fsm.Refuse(fsm.Precondition, "password and password_hash exclude each other")
+	case !login.ValidPassword(password):
+		return nil, fsm.Refuse(fsm.Precondition, "password holds a zero octet")
 	case password != "":
 		m.PasswordHash, err = s.node.HashPassword(ctx, password)
 	case hash != "":

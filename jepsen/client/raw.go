@@ -43,8 +43,15 @@ func (c *Closed) Error() string {
 }
 
 // Dial connects to addr and says nothing.
-func Dial(ctx context.Context, addr string) (*Raw, error) {
-	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", addr)
+func Dial(ctx context.Context, addr string) (*Raw, error) { return DialFrom(ctx, "", addr) }
+
+// DialFrom is Dial from one of this host's addresses; "": from any.
+func DialFrom(ctx context.Context, local, addr string) (*Raw, error) {
+	d := net.Dialer{Timeout: dialTimeout}
+	if local != "" {
+		d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(local)}
+	}
+	conn, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
