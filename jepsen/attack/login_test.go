@@ -165,7 +165,7 @@ func TestLogins(t *testing.T) {
 			}
 			best[name] = time.Hour
 			attack(t, "login", how+", "+name, func(t *testing.T) {
-				for range 5 {
+				for range 3 {
 					began := time.Now()
 					if got := try.do(t, w.user, w.password); got != try.want {
 						t.Fatalf("%q, want %q", got, try.want)
@@ -178,7 +178,7 @@ func TestLogins(t *testing.T) {
 			times := slices.Sorted(maps.Values(best))
 			t.Log(best)
 			if fastest, slowest := times[0], times[len(times)-1]; slowest > 5*fastest {
-				t.Errorf("the fastest of five takes from %v to %v: %v", fastest, slowest, best)
+				t.Errorf("the fastest of three takes from %v to %v: %v", fastest, slowest, best)
 			}
 		})
 	}
