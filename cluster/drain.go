@@ -62,6 +62,9 @@ func (n *Node) SetDoor(d Door) {
 	n.shortages.serve(d)
 }
 
+// commit commits catalog commands.
+type commit func(context.Context, ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error)
+
 // Draining reports whether this node is about to stop.
 func (n *Node) Draining() bool { return n.drains(n.config.Name) }
 
@@ -74,8 +77,10 @@ func (n *Node) drains(node string) bool {
 	return known && state.Draining
 }
 
-func (n *Node) setDraining(ctx context.Context, draining bool) error {
-	r, err := n.Note(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_SetDraining{
+// setDraining marks this node, or takes the mark away. commit is Propose if
+// somebody is told of it, else Note.
+func (n *Node) setDraining(ctx context.Context, commit commit, draining bool) error {
+	r, err := commit(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_SetDraining{
 		SetDraining: &logpb.SetDraining{Name: n.config.Name, Draining: draining},
 	}})
 	if err != nil {
@@ -93,7 +98,7 @@ func (n *Node) Drain(ctx context.Context) (api.Drained, error) {
 	defer n.draining.Unlock()
 	mark, cancel := context.WithTimeout(ctx, settleWait)
 	defer cancel()
-	if err := n.setDraining(mark, true); err != nil {
+	if err := n.setDraining(mark, n.Propose, true); err != nil {
 		return api.Drained{}, fmt.Errorf("mark the node as draining: %w", err)
 	}
 	n.slog.Info("node drains")
@@ -117,7 +122,7 @@ func (n *Node) Revive(ctx context.Context) error {
 	defer n.draining.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, settleWait)
 	defer cancel()
-	if err := n.setDraining(ctx, false); err != nil {
+	if err := n.setDraining(ctx, n.Propose, false); err != nil {
 		return fmt.Errorf("unmark the node: %w", err)
 	}
 	if n.door == nil || !n.ready.Load() {
@@ -143,7 +148,7 @@ func (n *Node) Leave(ctx context.Context) {
 	}
 	mark, cancel := context.WithTimeout(ctx, markWait)
 	defer cancel()
-	if err := n.setDraining(mark, true); err != nil {
+	if err := n.setDraining(mark, n.Note, true); err != nil {
 		n.slog.Debug("the other nodes are not told that this one stops", "error", err)
 	}
 	ctx, cancel = context.WithTimeout(ctx, leaveWait)

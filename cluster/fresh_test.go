@@ -97,6 +97,24 @@ func TestToldIsTrueEverywhere(t *testing.T) {
 	there.confirmed()
 }
 
+// What an operator was told at one node is so at every other one.
+func TestOperatorsAreToldWhatIsSo(t *testing.T) {
+	t.Parallel()
+	c := mustCluster(t, slowLinks)
+	leader := c.catalogLeader()
+	slow := c.other(leader)
+	here, there := c.all[c.other(leader, slow)], c.all[slow]
+	c.net.setLate(slow, 250*time.Millisecond)
+	for range 3 {
+		if _, err := here.Drain(deadline(t)); err != nil || !there.drains(here.config.Name) {
+			t.Errorf("drained (%v), and another node does not know", err)
+		}
+		if err := here.Revive(deadline(t)); err != nil || there.drains(here.config.Name) {
+			t.Errorf("revived (%v), and another node does not know", err)
+		}
+	}
+}
+
 // TestRepeatedIsTrueEverywhere tells a client of a queue that another one is just
 // declaring.
 func TestRepeatedIsTrueEverywhere(t *testing.T) {

@@ -92,7 +92,7 @@ func (n *Node) deleteMember(ctx context.Context, q *catalog.Queue, id fsm.NodeID
 func (n *Node) changeMembers(ctx context.Context, q *catalog.Queue, next []fsm.NodeID, size int) error {
 	ctx, cancel := context.WithTimeout(ctx, memberWait)
 	defer cancel()
-	results, err := n.Note(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_SetMembers{SetMembers: &logpb.SetMembers{
+	results, err := n.Propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_SetMembers{SetMembers: &logpb.SetMembers{
 		Queue: uint64(q.ID), Members: numbers(next), Was: numbers(n.View().Members(q)), Size: uint32(size),
 	}}})
 	if err != nil {
