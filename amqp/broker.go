@@ -27,9 +27,10 @@ type Connection interface {
 	// OpenSession starts the session of a channel. events must be ready to
 	// be called before OpenSession returns.
 	OpenSession(events fsm.SessionEvents) (Session, error)
-	// Renew looks again at what the user may do, after the client has sent a
-	// new secret. Consumers whose queue may no longer be read are told
-	// SessionEvents.Cancelled. It does not block. An error is the connection's.
+	// Renew looks again at what the user may do: rights may have changed, or the
+	// client has sent a new secret. Consumers whose queue may no longer be read are
+	// told SessionEvents.Revoked. It does not block, and may be called at any time.
+	// An error is the connection's.
 	Renew() error
 	// Close deletes what the connection owns exclusively. Its sessions have
 	// been closed before.

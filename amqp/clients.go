@@ -83,12 +83,21 @@ func (s *Server) CloseConnection(name, reason string) bool {
 	return false
 }
 
-// Expel ends the connections to vhosts for which there is a reason: their
-// clients are told 320 with it. It does not wait.
-func (s *Server) Expel(reason func(vhost string) string) {
+// Expel ends all connections: their clients are told 320 with the reason. It
+// does not wait.
+func (s *Server) Expel(reason string) {
 	for _, c := range s.open() {
-		if why := reason(c.vhost); why != "" {
-			c.fail(errForced(why))
+		c.fail(errForced(reason))
+	}
+}
+
+// Renew looks at what the clients of all connections may do now, see
+// Connection.Renew. Those who may not be connected any more are told so. It does
+// not wait.
+func (s *Server) Renew() {
+	for _, c := range s.open() {
+		if err := c.broker.Renew(); err != nil {
+			c.fail(protocolError(err, 0))
 		}
 	}
 }

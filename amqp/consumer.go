@@ -263,6 +263,29 @@ func (ch *channel) Cancelled(number uint64) {
 	}
 }
 
+// Revoked takes the news that the user may not read the queue of a consumer any
+// more. The consumer gets nothing from now on. Where the client cannot be told
+// that, the channel ends.
+func (ch *channel) Revoked(number uint64, why error) {
+	defer ch.conn.contain("take what the broker tells")
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	cons := ch.consumers[number]
+	if ch.closed || cons == nil {
+		return
+	}
+	if cons.started {
+		ch.conn.out.lock()
+		ch.cancelByServer(cons)
+		ch.conn.out.unlock()
+	} else {
+		cons.gone = true
+	}
+	if !ch.conn.capable.consumerCancelNotify {
+		ch.postLocked(func(context.Context) error { return why })
+	}
+}
+
 // holdCancels puts off what Cancelled tells the client until tellCancels: a
 // client that deletes a queue it consumes from expects the answer first.
 func (ch *channel) holdCancels() {

@@ -19,6 +19,7 @@ import (
 // basic.consume is still under way. It keeps what is settled.
 type early struct {
 	*amqptest.Broker
+	quiet   bool // consumers get nothing
 	mu      sync.Mutex
 	events  fsm.SessionEvents
 	settled chan string
@@ -48,8 +49,10 @@ func (c *earlyConnection) OpenSession(events fsm.SessionEvents) (amqp.Session, e
 }
 
 func (s *earlySession) Consume(_ context.Context, spec fsm.ConsumeSpec) error {
-	s.events.Deliver([]fsm.Message{aMessage(spec.Number, 1), aMessage(spec.Number, 2)})
-	s.events.Cancelled(spec.Number)
+	if !s.quiet {
+		s.events.Deliver([]fsm.Message{aMessage(spec.Number, 1), aMessage(spec.Number, 2)})
+		s.events.Cancelled(spec.Number)
+	}
 	return nil
 }
 
@@ -101,6 +104,69 @@ func TestEarlyEvents(t *testing.T) {
 	broker.events.TimedOut(77, []uint64{1}, 1000)
 	c.Send(1, &wire.ChannelFlow{Active: true})
 	amqptest.Expect[*wire.ChannelFlowOK](c)
+}
+
+// TestRevoked checks that a consumer that may not read its queue any more gets
+// nothing, and that the client is told so, one way or the other.
+func TestRevoked(t *testing.T) {
+	for _, capability := range []string{"consumer_cancel_notify", "none"} {
+		t.Run(capability, func(t *testing.T) { revoke(t, capability) })
+	}
+}
+
+func revoke(t *testing.T, capability string) {
+	broker := &early{quiet: true, settled: make(chan string, 10)}
+	s := mustServe(t, func(c *amqp.Config) {
+		broker.Broker = c.Broker.(*amqptest.Broker)
+		c.Broker = broker
+	})
+	c := s.mustLogin(capability)
+	c.Send(1, &wire.ChannelOpen{})
+	c.Send(1, &wire.BasicConsume{Queue: "q", ConsumerTag: "c"})
+	amqptest.Expect[*wire.ChannelOpenOK](c)
+	amqptest.Expect[*wire.BasicConsumeOK](c)
+	why := fsm.Refuse(fsm.AccessRefused, "read access refused")
+	broker.events.Revoked(1, why)
+	broker.events.Revoked(1, why)
+	broker.events.Deliver([]fsm.Message{aMessage(1, 3)})
+	if capability == "none" {
+		if m := amqptest.Expect[*wire.ChannelClose](c); m.ReplyCode != 403 || m.ReplyText != "ACCESS_REFUSED - read access refused" {
+			t.Errorf("%+v", m)
+		}
+		return
+	}
+	if m := amqptest.Expect[*wire.BasicCancel](c); m.ConsumerTag != "c" || !m.NoWait {
+		t.Errorf("%+v", m)
+	}
+	if got := receive(t, broker.settled); got != "1 [3] REQUEUE" {
+		t.Errorf("settled %s", got)
+	}
+	c.Send(1, &wire.ChannelFlow{Active: true})
+	amqptest.Expect[*wire.ChannelFlowOK](c)
+}
+
+// TestRenewAll: a client whose connection could not be opened any more is sent
+// away with what the broker says, one who may stay stays.
+func TestRenewAll(t *testing.T) {
+	for kind, want := range map[fsm.Kind]uint16{0: 0, fsm.NotAllowed: 530, fsm.Forced: 320} {
+		t.Run(fmt.Sprint(want), func(t *testing.T) {
+			s := mustServe(t, nil)
+			c := s.mustLogin("none")
+			c.Send(1, &wire.ChannelOpen{})
+			amqptest.Expect[*wire.ChannelOpenOK](c)
+			if want == 0 {
+				s.Renew()
+				c.Send(1, &wire.ChannelFlow{Active: true})
+				amqptest.Expect[*wire.ChannelFlowOK](c)
+				return
+			}
+			s.broker.Fail("Renew", fsm.Refuse(kind, "no more"))
+			s.Renew()
+			if m := amqptest.Expect[*wire.ConnectionClose](c); m.ReplyCode != want || m.FailedMethod != 0 {
+				t.Errorf("%+v, want %d", m, want)
+			}
+		})
+	}
 }
 
 // TestChurn opens, uses, breaks and closes channels from many goroutines while

@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -75,32 +74,25 @@ func (n *Node) Connections(ctx context.Context) []api.Connection {
 	return all
 }
 
-// vhostsChanged is told when vhosts may have gone. It does not wait.
-func (n *Node) vhostsChanged() {
+// rightsChanged is told when users may do less than before. It does not wait.
+func (n *Node) rightsChanged() {
 	select {
-	case n.vhostGone <- struct{}{}:
+	case n.rights <- struct{}{}:
 	default:
 	}
 }
 
-// expelStrays sends clients away whose vhost has been deleted.
-func (n *Node) expelStrays() {
+// renewClients has clients looked at again whenever their rights have changed.
+func (n *Node) renewClients() {
 	for {
 		select {
 		case <-n.life.Done():
 			return
-		case <-n.vhostGone:
+		case <-n.rights:
 		}
-		if n.door == nil || !n.ready.Load() {
-			continue // nobody is in
+		if n.door != nil && n.ready.Load() { // else nobody is in
+			n.door.Renew()
 		}
-		v := n.View()
-		n.door.Expel(func(vhost string) string {
-			if _, ok := v.VHost(vhost); ok {
-				return ""
-			}
-			return fmt.Sprintf("vhost '%s' is down", vhost)
-		})
 	}
 }
 

@@ -15,7 +15,9 @@ type exit struct {
 	reason atomic.Value
 }
 
-func (x *exit) Expel(reason func(vhost string) string) { x.reason.Store(reason("/")) }
+func (x *exit) Expel(reason string) { x.reason.Store(reason) }
+
+func (x *exit) Renew() {}
 
 func (x *exit) SetAlarm(string) {}
 

@@ -43,9 +43,11 @@ type Door interface {
 	Shut(ctx context.Context, reason string)
 	// Open lets clients in again. It does nothing if they are let in.
 	Open() error
-	// Expel tells clients to leave for whose vhost there is a reason; empty:
-	// there is none. It does not wait.
-	Expel(reason func(vhost string) string)
+	// Expel tells all clients to leave. It does not wait.
+	Expel(reason string)
+	// Renew looks at what each client that is in may do now: who may not be there
+	// any more is told to leave. It does not wait.
+	Renew()
 	// Connections describes who is in.
 	Connections() []api.Connection
 	// SetAlarm says why nobody may publish for now; empty: everybody may. It

@@ -349,6 +349,8 @@ func (c *client) Cancelled(consumer uint64) {
 	c.event(func() { c.cancelled = append(c.cancelled, consumer) })
 }
 
+func (c *client) Revoked(consumer uint64, _ error) { c.Cancelled(consumer) }
+
 func (c *client) TimedOut(uint64, []uint64, fsm.Millis) { c.event(func() { c.timedOut++ }) }
 
 func (c *client) Lost(err error) { c.event(func() { c.lost = err }) }

@@ -111,10 +111,10 @@ type Node struct {
 	refused   atomic.Int64 // nodes that came with another data folder
 	admission sync.Mutex   // one change of the catalog's members at a time
 
-	vhostGone chan struct{} // a vhost may have gone
-	bootGone  chan struct{} // this node may have been declared dead
-	expired   atomic.Uint64 // exchanges deleted for being idle
-	panics    atomic.Uint64 // in the node's loops
+	rights   chan struct{} // what users may do may have changed
+	bootGone chan struct{} // this node may have been declared dead
+	expired  atomic.Uint64 // exchanges deleted for being idle
+	panics   atomic.Uint64 // in the node's loops
 
 	incarnation [16]byte // of this process
 	began       time.Time
@@ -134,7 +134,7 @@ func Open(c Config) (*Node, error) {
 	if c.Versions == (fsm.Versions{}) {
 		c.Versions = fsm.Supported
 	}
-	n := &Node{config: c, slog: c.Logger, began: time.Now(), vhostGone: make(chan struct{}, 1), bootGone: make(chan struct{}, 1)}
+	n := &Node{config: c, slog: c.Logger, began: time.Now(), rights: make(chan struct{}, 1), bootGone: make(chan struct{}, 1)}
 	n.life, n.end = context.WithCancel(context.Background())
 	n.metrics = metrics.New(n.figures)
 	if err := n.open(); err != nil {
@@ -208,7 +208,7 @@ func (n *Node) open() error {
 	n.watchdog.start()
 	for doing, loop := range map[string]func(){
 		"tend the catalog's members": n.tend, "keep leaderships away": n.keepAway, "expire exchanges": n.expireExchanges,
-		"expel strays": n.expelStrays, "check memory and disk": n.shortages.run, "seek this node's place": n.seekPlace,
+		"renew clients": n.renewClients, "check memory and disk": n.shortages.run, "seek this node's place": n.seekPlace,
 	} {
 		n.work.Go(func() { n.keep(doing, loop) })
 	}

@@ -256,8 +256,9 @@ func (n *Node) catalogChanged(c group.CatalogChange) {
 		n.replica.checkOpen()
 		n.members.checkAll()
 	}
-	if c.VHosts || c.Everything {
-		n.vhostsChanged()
+	if c.Rights || c.Everything {
+		n.broker.Departed(c.Users, c.VHosts)
+		n.rightsChanged()
 	}
 	n.settingsChanged(view)
 	n.broker.CatalogChanged()

@@ -84,7 +84,7 @@ func (n *Node) registerAgain() (done bool) {
 		"boot", n.broker.Boot(), "new_boot", registered.Boot)
 	n.broker.Renew(registered.Boot)
 	if n.door != nil {
-		n.door.Expel(func(string) string { return broker.LostText })
+		n.door.Expel(broker.LostText)
 	}
 	return true
 }

@@ -175,7 +175,8 @@ func (d *shutDoor) Shut(_ context.Context, reason string) {
 	d.reason = reason
 }
 func (d *shutDoor) Open() error                         { return nil }
-func (d *shutDoor) Expel(func(string) string)           {}
+func (d *shutDoor) Expel(string)                        {}
+func (d *shutDoor) Renew()                              {}
 func (d *shutDoor) Connections() []api.Connection       { return nil }
 func (d *shutDoor) SetAlarm(string)                     {}
 func (d *shutDoor) CloseConnection(string, string) bool { return false }

@@ -171,8 +171,11 @@ type SessionEvents interface {
 	// Deliver hands over messages in order. The slice is the broker's, the
 	// messages are the channel's; payloads are never changed by anybody.
 	Deliver(messages []Message)
-	// Cancelled: the queue of this consumer is gone, or may not be read any more.
+	// Cancelled: the queue of this consumer is gone.
 	Cancelled(consumer uint64)
+	// Revoked: the user may not read the queue of this consumer any more; why is
+	// what the user would be refused with now.
+	Revoked(consumer uint64, why error)
 	// TimedOut: deliveries were held longer than limit and have gone back to
 	// the queue. consumer may be one that was cancelled, or a get token.
 	TimedOut(consumer uint64, deliveries []uint64, limit Millis)

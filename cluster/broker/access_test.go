@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"slices"
 	"testing"
 
 	"github.com/quorate/quorate/cluster/login"
@@ -102,55 +101,4 @@ func textOf(err error) string {
 		return ""
 	}
 	return err.Error()
-}
-
-// TestRenew: consumers of queues that may not be read any more end, the others
-// and those of other connections go on.
-func TestRenew(t *testing.T) {
-	w := newWorld(t)
-	w.permit("ann", nil, "", "", ".*")
-	conn, c, far := w.mustConnect("ann"), &recorder{}, &recorder{}
-	s, err := conn.OpenSession(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	other, err := w.mustConnect("ann").OpenSession(far)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, name := range []string{"open", "shut"} {
-		q := w.mustQueue(name)
-		for _, s := range []*Session{s, other} {
-			s.mu.Lock()
-			l := s.lane(q)
-			number := uint64(i + 1)
-			s.addConsumer(l, number, false)
-			s.mu.Unlock()
-		}
-	}
-	if err := conn.Renew(); err != nil || len(c.log) != 0 {
-		t.Fatalf("nothing has changed: %v, told %v", err, c.log)
-	}
-	w.permit("ann", nil, "", "", "^open$")
-	if err := conn.Renew(); err != nil {
-		t.Fatal(err)
-	}
-	if !slices.Equal(c.log, []string{"cancelled"}) || len(far.log) != 0 {
-		t.Errorf("told %v, the other one %v", c.log, far.log)
-	}
-	for number, want := range map[uint64][]logpb.Command_Kind{1: nil, 2: {logpb.Command_CANCEL}} {
-		var got []logpb.Command_Kind
-		for _, b := range take(s.consumers[number].lane) {
-			for _, c := range commands(t, b) {
-				got = append(got, c.Kind)
-			}
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("consumer %d: sent %v, want %v", number, got, want)
-		}
-	}
-	w.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeletePermission{DeletePermission: &logpb.DeletePermission{User: "ann", Vhost: "/"}}})
-	if got := textOf(conn.Renew()); got != "access to vhost '/' refused for user 'ann'" {
-		t.Errorf("without permission: %q", got)
-	}
 }

@@ -425,6 +425,11 @@ func (s *Session) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 	if err = b.await(ctx, q, l.target, k); err == nil {
 		err = k.refused
 	}
+	if err == nil {
+		if err = s.stillReads(q); err != nil { // Renew may not have seen it
+			s.Drop(spec.Number)
+		}
+	}
 	if err != nil {
 		s.endConsumer(spec.Number)
 	}
@@ -526,6 +531,8 @@ func (s *Session) tryGet(ctx context.Context, q *catalog.Queue, noAck bool) (*ca
 			return nil, k.refused
 		case k.result.Code != fsm.NotYet:
 			return k, nil
+		case s.stillReads(q) != nil:
+			return nil, s.stillReads(q)
 		case s.broker().now() > end:
 			return nil, fsm.Refuse(fsm.Precondition, q.String()+" is ending messages that are due; ask again")
 		}

@@ -23,6 +23,7 @@ type consumer struct {
 	noAck     bool
 	unsettled int  // deliveries that the channel has and has not settled; noAck: 0
 	over      bool // it gets no more; its lane does not know it any longer
+	revoked   bool // its queue has been asked to end it, for its user may not read any more
 }
 
 // addConsumer makes a consumer known to the session and to its lane. The lock is

@@ -24,6 +24,7 @@ const (
 	eventSettled eventKind = iota
 	eventDeliver
 	eventCancelled
+	eventRevoked
 	eventTimedOut
 	eventLost
 	eventAnswered
@@ -95,6 +96,8 @@ func (s *Session) call(e *event) {
 		s.client.Deliver(e.messages)
 	case eventCancelled:
 		s.client.Cancelled(e.consumer)
+	case eventRevoked:
+		s.client.Revoked(e.consumer, e.err)
 	case eventTimedOut:
 		s.client.TimedOut(e.consumer, e.ids, e.limit)
 	case eventLost:

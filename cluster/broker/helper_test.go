@@ -214,6 +214,11 @@ func (r *recorder) Cancelled(uint64) {
 	r.log = append(r.log, "cancelled")
 }
 
+func (r *recorder) Revoked(_ uint64, why error) {
+	defer r.enter()()
+	r.log = append(r.log, "revoked: "+why.Error())
+}
+
 func (r *recorder) TimedOut(uint64, []uint64, fsm.Millis) {
 	defer r.enter()()
 	r.log = append(r.log, "timed out")

@@ -3,15 +3,12 @@ package broker
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/fsm"
-	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -101,84 +98,4 @@ func (b *Broker) Logins() login.Counts { return b.logins.Counts() }
 // HashPassword makes the hash of a new password.
 func (b *Broker) HashPassword(ctx context.Context, password string) ([]byte, error) {
 	return b.logins.Hash(ctx, password)
-}
-
-// Connection is one client's connection to one vhost.
-type Connection struct {
-	broker *Broker
-	user   string
-	vhost  string
-	number uint64
-	owns   atomic.Bool // an exclusive queue was declared
-
-	channels atomic.Int64 // that are open
-}
-
-// mayOpen refuses a vhost that is not there, or not for this user.
-func mayOpen(v *catalog.View, user, vhost string) error {
-	if _, ok := v.VHost(vhost); !ok {
-		return fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("vhost %s not found", vhost))
-	}
-	if _, ok := v.Permission(user, vhost); !ok {
-		return fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("access to vhost '%s' refused for user '%s'", vhost, user))
-	}
-	return nil
-}
-
-// Connect opens a vhost for a user that has logged in, on behalf of something
-// that is no client's connection: limits do not concern it. See Enter.
-func (b *Broker) Connect(ctx context.Context, user, vhost string) (*Connection, error) {
-	if err := mayOpen(b.freshView(ctx), user, vhost); err != nil {
-		return nil, err
-	}
-	return b.connection(user, vhost), nil
-}
-
-func (b *Broker) connection(user, vhost string) *Connection {
-	return &Connection{broker: b, user: user, vhost: vhost, number: b.connNumber.Add(1)}
-}
-
-// Renew looks again at what the user may do: open the vhost, and read the
-// queues it consumes from.
-func (c *Connection) Renew() error {
-	b := c.broker
-	v := b.view()
-	if err := mayOpen(v, c.user, c.vhost); err != nil {
-		return err
-	}
-	b.mu.RLock()
-	var mine []*Session
-	for _, s := range b.sessions {
-		if s.conn == c {
-			mine = append(mine, s)
-		}
-	}
-	b.mu.RUnlock()
-	for _, s := range mine {
-		s.revoke(v)
-	}
-	return nil
-}
-
-// OpenSession starts the session of a channel.
-func (c *Connection) OpenSession(client fsm.SessionEvents) (*Session, error) {
-	b := c.broker
-	self := fsm.NodeID(b.self.Load())
-	if self == 0 {
-		return nil, fsm.Refuse(fsm.Internal, "this node has not joined the cluster yet")
-	}
-	if err := c.addChannel(); err != nil {
-		return nil, err
-	}
-	b.mu.Lock() // the boot and the list of its sessions, see Renew
-	defer b.mu.Unlock()
-	s := &Session{
-		conn: c, client: client,
-		id:        fsm.SessionID{Node: self, Boot: b.boot.Load(), Num: b.sessionNumber.Add(1)},
-		lanes:     map[fsm.QueueID]*lane{},
-		consumers: map[uint64]*consumer{},
-		message:   catalog.Message{Local: b.leadsHere, Passed: b.used},
-	}
-	b.sessions[s.id.Num] = s
-	return s, nil
 }

@@ -210,5 +210,6 @@ func (noEvents) Refused(fsm.Payload, *fsm.Refusal)     {}
 func (noEvents) Returned(fsm.Payload)                  {}
 func (noEvents) Deliver([]fsm.Message)                 {}
 func (noEvents) Cancelled(uint64)                      {}
+func (noEvents) Revoked(uint64, error)                 {}
 func (noEvents) TimedOut(uint64, []uint64, fsm.Millis) {}
 func (noEvents) Lost(error)                            {}

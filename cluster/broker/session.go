@@ -300,22 +300,6 @@ func (s *Session) cancelled(l *lane, number uint64) {
 	s.events = append(s.events, event{kind: eventCancelled, consumer: number})
 }
 
-// revoke ends the consumers of queues that the user may not read any more.
-// What they hold can still be settled.
-func (s *Session) revoke(v *catalog.View) {
-	s.mu.Lock()
-	defer s.release()
-	for number, c := range s.consumers {
-		l := c.lane
-		q, ok := v.QueueByID(l.target.id)
-		if !ok || c.over || v.May(s.conn.user, s.conn.vhost, catalog.Read, q.Name) {
-			continue
-		}
-		l.addCall(&logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: number}})
-		s.events = append(s.events, event{kind: eventCancelled, consumer: number})
-	}
-}
-
 // do sends a command and waits for its answer.
 func (s *Session) do(ctx context.Context, q *catalog.Queue, c *logpb.Command) (*call, error) {
 	t, k := s.begin(q, c)
@@ -462,6 +446,7 @@ func (s *Session) forget() {
 	b := s.broker()
 	b.mu.Lock()
 	delete(b.sessions, s.id.Num)
+	delete(s.conn.sessions, s)
 	b.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -60,7 +60,8 @@ type CatalogChange struct {
 	Added, Removed []fsm.QueueID
 	Configured     []fsm.QueueID // their effective settings have changed
 	Moved          []fsm.QueueID // their members have changed
-	VHosts         bool          // vhosts have gone
+	Rights         bool          // what users may do has changed
+	Users, VHosts  []string      // that have gone
 	Nodes          bool          // nodes have come, started anew, or gone
 	// Everything is set when the whole view was replaced by a snapshot.
 	Everything bool
@@ -423,12 +424,29 @@ func (m catalogMachine) Apply(l *raft.Log) any {
 			change.Moved = append(change.Moved, fsm.QueueID(id))
 		}
 		c := e.Commands[i]
-		change.VHosts = change.VHosts || r.Changed && c.GetDeleteVhost() != nil
+		change.noteRights(c, r)
 		change.Nodes = change.Nodes || r.Changed && (c.GetRegisterNode() != nil || c.GetAdmitNode() != nil || c.GetForgetNode() != nil || c.GetRecoverCluster() != nil || c.GetDeclareDead() != nil)
 	}
 	k.config.Changed(change)
 	k.hasApplied(l.Index, l.Term)
 	return results
+}
+
+// noteRights notes what a command has changed of what users may do.
+func (change *CatalogChange) noteRights(c *logpb.CatalogCommand, r *logpb.CatalogResult) {
+	if !r.Changed {
+		return
+	}
+	switch m := c.Body.(type) {
+	case *logpb.CatalogCommand_DeleteVhost:
+		change.VHosts = append(change.VHosts, m.DeleteVhost.GetName())
+	case *logpb.CatalogCommand_DeleteUser:
+		change.Users = append(change.Users, m.DeleteUser.GetName())
+	case *logpb.CatalogCommand_PutPermission, *logpb.CatalogCommand_DeletePermission:
+	default:
+		return
+	}
+	change.Rights = true
 }
 
 // hasApplied lets those go on who wait for an index.

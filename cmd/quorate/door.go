@@ -129,7 +129,10 @@ func (d *door) Connections() []api.Connection {
 }
 
 // Expel implements cluster.Door.
-func (d *door) Expel(reason func(vhost string) string) { d.front.Expel(reason) }
+func (d *door) Expel(reason string) { d.front.Expel(reason) }
+
+// Renew implements cluster.Door.
+func (d *door) Renew() { d.front.Renew() }
 
 // SetAlarm implements cluster.Door.
 func (d *door) SetAlarm(reason string) { d.front.SetAlarm(reason) }

@@ -57,6 +57,11 @@ func (v *View) UseQueue(by Client, verb Verb, vhost, name string) (*Queue, error
 	return q, err
 }
 
+// CheckRead refuses a user who may not read a queue.
+func (v *View) CheckRead(user string, q *Queue) error {
+	return v.access(user, q.VHost)(Read, kindQueue, q.Name)
+}
+
 // TakeFrom is UseQueue for a client that wants to take messages out.
 func (v *View) TakeFrom(by Client, vhost, name string) (*Queue, error) {
 	q, err := v.UseQueue(by, Read, vhost, name)

@@ -1,0 +1,185 @@
+package broker
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+const (
+	noRead  = "read access to queue 'shut' in vhost '/' refused for user 'ann'"
+	noVHost = "access to vhost '/' refused for user 'ann'"
+)
+
+// reader is a connection of ann's that consumes from two queues, open and shut.
+func (w *world) reader(c *recorder) (*Connection, *Session) {
+	w.t.Helper()
+	conn, err := w.broker.Enter(context.Background(), "ann", "/")
+	if err != nil {
+		w.t.Fatalf("%v", err)
+	}
+	s, err := conn.OpenSession(c)
+	if err != nil {
+		w.t.Fatalf("%v", err)
+	}
+	for i, name := range []string{"open", "shut"} {
+		q, ok := w.View().Queue("/", name)
+		if !ok {
+			q = w.mustQueue(name)
+		}
+		s.mu.Lock()
+		s.addConsumer(s.lane(q), uint64(i+1), false)
+		s.mu.Unlock()
+	}
+	return conn, s
+}
+
+// kinds lists the commands that a consumer's lane has to send.
+func kinds(t fatal, c *consumer) (all []logpb.Command_Kind) {
+	t.Helper()
+	for _, b := range take(c.lane) {
+		for _, c := range commands(t, b) {
+			all = append(all, c.Kind)
+		}
+	}
+	return all
+}
+
+func drop(user string) *logpb.CatalogCommand {
+	return &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteUser{DeleteUser: &logpb.DeleteUser{Name: user}}}
+}
+
+// TestRenew: consumers of queues that may not be read any more end, once, the
+// others and those of other connections go on.
+func TestRenew(t *testing.T) {
+	w := newWorld(t)
+	w.permit("ann", nil, "", "", ".*")
+	c, far := &recorder{}, &recorder{}
+	conn, s := w.reader(c)
+	w.reader(far)
+	if err := conn.Renew(); err != nil || len(c.log) != 0 {
+		t.Fatalf("nothing has changed: %v, told %v", err, c.log)
+	}
+	w.permit("ann", nil, "", "", "^open$")
+	for range 2 {
+		if err := conn.Renew(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.permit("ann", nil, "", "^x$", "^open$")
+	if err := conn.Renew(); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(c.log, []string{"revoked: " + noRead}) || len(far.log) != 0 {
+		t.Errorf("told %v, the other one %v", c.log, far.log)
+	}
+	for number, want := range map[uint64][]logpb.Command_Kind{1: nil, 2: {logpb.Command_CANCEL}} {
+		if got := kinds(t, s.consumers[number]); !slices.Equal(got, want) {
+			t.Errorf("consumer %d: sent %v, want %v", number, got, want)
+		}
+	}
+	w.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeletePermission{DeletePermission: &logpb.DeletePermission{User: "ann", Vhost: "/"}}})
+	if got := textOf(conn.Renew()); got != noVHost {
+		t.Errorf("without permission: %q", got)
+	}
+}
+
+// TestRenewOfTheGone: a client has to leave whose user or vhost is gone, also if
+// there is another one of that name by the time somebody looks.
+func TestRenewOfTheGone(t *testing.T) {
+	dropVHost := &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteVhost{DeleteVhost: &logpb.DeleteVhost{Name: "/"}}}
+	makeVHost := &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: "/"}}}
+	for _, c := range []struct {
+		what          string
+		gone          *logpb.CatalogCommand
+		users, vhosts []string
+		comeAgain     bool
+		want          string
+	}{
+		{"the user", drop("ann"), nil, nil, false, "user 'ann' was deleted"},
+		{"the vhost", dropVHost, nil, nil, false, "vhost '/' is down"},
+		{"the user, who is there again", drop("ann"), []string{"ann"}, nil, true, "user 'ann' was deleted"},
+		{"the vhost, which is there again", dropVHost, nil, []string{"/"}, true, "vhost '/' is down"},
+		{"another user", drop("bob"), []string{"bob"}, nil, true, ""},
+	} {
+		w := newWorld(t)
+		w.permit("bob", nil, ".*", ".*", ".*")
+		w.permit("ann", nil, ".*", ".*", ".*")
+		conn, _ := w.reader(&recorder{})
+		w.commit(c.gone)
+		w.broker.Departed(c.users, c.vhosts)
+		if c.comeAgain {
+			w.commit(makeVHost)
+			w.permit("ann", nil, ".*", ".*", ".*")
+			next, _ := w.reader(&recorder{})
+			if err := next.Renew(); err != nil {
+				t.Errorf("%s: one who came later: %v", c.what, err)
+			}
+		}
+		if got := textOf(conn.Renew()); got != c.want {
+			t.Errorf("%s: %q, want %q", c.what, got, c.want)
+		}
+	}
+}
+
+// TestRevokedWhileAsking: a right that is taken away while a consumer is being
+// registered, or a get repeated, is missed by neither.
+func TestRevokedWhileAsking(t *testing.T) {
+	ctx := context.Background()
+	for name, c := range map[string]struct {
+		ask  func(*Session) error
+		code fsm.Code
+		want []logpb.Command_Kind
+	}{
+		"consume": {
+			func(s *Session) error { return s.Consume(ctx, fsm.ConsumeSpec{Queue: "shut", Number: 1, Tag: "c"}) },
+			fsm.OK, []logpb.Command_Kind{logpb.Command_CONSUME, logpb.Command_CANCEL},
+		},
+		"get": {
+			func(s *Session) error {
+				_, _, err := s.Get(ctx, "shut", false)
+				return err
+			},
+			fsm.NotYet, []logpb.Command_Kind{logpb.Command_GET},
+		},
+	} {
+		w := newWorld(t)
+		w.permit("ann", nil, "", "", ".*")
+		q := w.mustQueue("shut")
+		s, err := w.mustConnect("ann").OpenSession(&recorder{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent := make(chan logpb.Command_Kind, 10)
+		target := w.broker.target(q)
+		target.submit = func(_ string, b group.Batch) bool {
+			for _, m := range commands(t, b) {
+				sent <- m.Kind
+				id, seq := fsm.SessionFrom(m.Session), m.Seq
+				w.broker.spawn("answer", func() {
+					w.permit("ann", nil, "", "", "^open$")
+					w.broker.answer("n1", q.ID, id, []group.Outcome{code(seq, c.code)})
+				})
+			}
+			return true
+		}
+		target.lead("n1", 1)
+		if got := textOf(c.ask(s)); got != noRead {
+			t.Errorf("%s: %q", name, got)
+		}
+		for _, want := range c.want {
+			if got := <-sent; got != want {
+				t.Errorf("%s: sent %v, want %v", name, got, want)
+			}
+		}
+		s.mu.Lock()
+		if len(s.consumers) != 0 {
+			t.Errorf("%s: a consumer is left", name)
+		}
+		s.mu.Unlock()
+	}
+}
