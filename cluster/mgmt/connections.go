@@ -3,6 +3,7 @@ package mgmt
 import (
 	"cmp"
 	"net/http"
+	"slices"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
@@ -40,11 +41,18 @@ func (s *Server) getConnection(w http.ResponseWriter, r *request) {
 	s.notFound(w)
 }
 
-// closeConnections closes one connection, or all of a user.
+// closeConnections closes one connection, or all of a user: the caller's own,
+// others' take an administrator.
 func (s *Server) closeConnections(w http.ResponseWriter, r *request) {
+	me, of := r.user.GetName(), r.PathValue("user")
 	found := s.connections(r)
-	if len(found) == 0 && r.PathValue("user") == "" {
+	if len(found) == 0 && of == "" {
 		s.notFound(w)
+		return
+	}
+	others := of != "" && of != me || slices.ContainsFunc(found, func(c api.Connection) bool { return c.User != me })
+	if others && !r.has(administrator) {
+		s.unauthorized(w, "not_authorised", levels[administrator].reason)
 		return
 	}
 	for _, c := range found {

@@ -69,6 +69,9 @@ func (s *Server) putPolicy(k policyKind) func(http.ResponseWriter, *request) {
 			m.Vhost, m.Name, m.Operator = r.PathValue("vhost"), r.PathValue("name"), k.operator
 			err = r.view.ValidatePolicy(m)
 		}
+		if err == nil && !r.has(administrator) {
+			err = r.view.MayPutPolicy(r.user.GetName(), m)
+		}
 		if err != nil {
 			s.invalid(w, err)
 			return

@@ -17,30 +17,22 @@ import (
 const largestScheduled = 1000
 
 // place finds the queue whose scheduled messages a path is about, for a user who
-// may change them or, with by nil, who may see the vhost.
-type place func(r *request, by *catalog.Client) (*catalog.Queue, error)
+// may see them, or change them.
+type place func(r *request, by catalog.Client, change bool) (*catalog.Queue, error)
 
-// exchangeStore finds the store of an exchange.
-func exchangeStore(r *request, by *catalog.Client) (*catalog.Queue, error) {
+// exchangeStore finds the store of an exchange: whoever may write there may see
+// what waits.
+func exchangeStore(r *request, by catalog.Client, change bool) (*catalog.Queue, error) {
 	vhost, name := r.PathValue("vhost"), r.PathValue("name")
-	if by != nil {
-		return r.view.UseStore(*by, vhost, name)
+	if change {
+		return r.view.UseStore(by, vhost, name)
 	}
-	if x, ok := r.view.Exchange(vhost, name); ok && x.Store != nil {
-		return x.Store, nil
-	}
-	return nil, fsm.Refuse(fsm.NotFoundKind, "no messages wait there")
+	return r.view.SeeStore(by, vhost, name)
 }
 
-func namedQueue(r *request, by *catalog.Client) (*catalog.Queue, error) {
-	vhost, name := r.PathValue("vhost"), r.PathValue("name")
-	if by != nil {
-		return r.view.UseQueue(*by, catalog.Read, vhost, name)
-	}
-	if q, ok := r.view.Queue(vhost, name); ok {
-		return q, nil
-	}
-	return nil, fsm.Refuse(fsm.NotFoundKind, "no such queue")
+// namedQueue finds a queue: whoever may read it may see what waits, and change it.
+func namedQueue(r *request, by catalog.Client, _ bool) (*catalog.Queue, error) {
+	return r.view.UseQueue(by, catalog.Read, r.PathValue("vhost"), r.PathValue("name"))
 }
 
 // scheduled are the resources of the messages that wait at one kind of place.
@@ -61,11 +53,7 @@ func (s *Server) find(w http.ResponseWriter, r *request, at place, change bool) 
 		s.notFound(w)
 		return nil
 	}
-	var by *catalog.Client
-	if change {
-		by = &catalog.Client{User: r.user.GetName()}
-	}
-	q, err := at(r, by)
+	q, err := at(r, catalog.Client{User: r.user.GetName()}, change)
 	if err != nil {
 		s.failed(w, err)
 		return nil

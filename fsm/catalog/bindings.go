@@ -16,6 +16,9 @@ func (v *View) CheckBind(by Client, m *logpb.Bind) (exists bool, err error) {
 	if err := v.mayChangeBinding(by, m); err != nil {
 		return false, err
 	}
+	if _, ok := v.openTo(v.access(by.User, m.GetVhost()), m.GetVhost(), m.GetDestination()); !ok && !m.GetToExchange() {
+		return false, noQueue(m.GetVhost(), m.GetDestination())
+	}
 	return v.checkBind(m)
 }
 
@@ -60,7 +63,7 @@ func (v *View) mayBind(ask access, m *logpb.Bind) error {
 	if m.GetSource() == CommandExchange || m.GetToExchange() && m.GetDestination() == CommandExchange {
 		return refuse(fsm.AccessRefused, "operation not permitted on %s", resource(kindExchange, m.GetVhost(), CommandExchange))
 	}
-	if q, ok := v.Queue(m.GetVhost(), m.GetDestination()); ok && !m.GetToExchange() {
+	if q, ok := v.openTo(ask, m.GetVhost(), m.GetDestination()); ok && !m.GetToExchange() {
 		if err := q.checkOpen(); err != nil {
 			return err
 		}

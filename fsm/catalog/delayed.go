@@ -72,6 +72,16 @@ func checkDelayed(vhost string, d *logpb.DeclareExchange) error {
 	return nil
 }
 
+// openTo finds a queue by name. To a user who has no right at all on an exchange
+// its store is not there: it would tell that the exchange is, and delays.
+func (v *View) openTo(ask access, vhost, name string) (*Queue, bool) {
+	q, ok := v.Queue(vhost, name)
+	if ok && q.StoreOf != "" && anyOf(ask, kindExchange, q.StoreOf) != nil {
+		return nil, false
+	}
+	return q, ok
+}
+
 // checkOpen refuses to clients what only the broker does with a store.
 func (q *Queue) checkOpen() error {
 	if q.StoreOf != "" {
@@ -86,6 +96,19 @@ func (v *View) UseStore(by Client, vhost, exchange string) (*Queue, error) {
 	if err := v.CheckPublish(by.User, vhost, exchange); err != nil {
 		return nil, err
 	}
+	return v.store(vhost, exchange)
+}
+
+// SeeStore is UseStore for a client that wants to look into it. Nobody publishes
+// to an internal exchange, but what waits there can be seen.
+func (v *View) SeeStore(by Client, vhost, exchange string) (*Queue, error) {
+	if err := v.access(by.User, vhost)(Write, kindExchange, exchange); err != nil {
+		return nil, err
+	}
+	return v.store(vhost, exchange)
+}
+
+func (v *View) store(vhost, exchange string) (*Queue, error) {
 	x, ok := v.Exchange(vhost, exchange)
 	if !ok || x.Store == nil {
 		return nil, refuse(fsm.NotFoundKind, "no messages wait in %s", resource(kindExchange, vhost, exchange))

@@ -65,6 +65,11 @@ func (v *View) CheckPublish(user, vhost, exchange string) error {
 	return nil
 }
 
+// CheckCommand refuses a publish to the command exchange by a user.
+func (v *View) CheckCommand(user, vhost string) error {
+	return v.access(user, vhost)(Write, kindExchange, CommandExchange)
+}
+
 // PassiveExchange answers a client that asks whether an exchange is there.
 func (v *View) PassiveExchange(by Client, vhost, name string) error {
 	if name == "" {

@@ -80,7 +80,7 @@ func (v *View) PassiveQueue(by Client, vhost, name string) (*Queue, error) {
 }
 
 func (v *View) ownQueue(by Client, vhost, name string) (*Queue, error) {
-	q, ok := v.Queue(vhost, name)
+	q, ok := v.openTo(v.access(by.User, vhost), vhost, name)
 	if !ok {
 		return nil, noQueue(vhost, name)
 	}
@@ -89,12 +89,16 @@ func (v *View) ownQueue(by Client, vhost, name string) (*Queue, error) {
 
 // mayAny refuses a user without any permission for a name.
 func (v *View) mayAny(user, vhost, kind, name string) error {
+	return anyOf(v.access(user, vhost), kind, name)
+}
+
+func anyOf(ask access, kind, name string) error {
 	for _, verb := range []Verb{Write, Read} {
-		if v.May(user, vhost, verb, name) {
+		if ask(verb, kind, name) == nil {
 			return nil
 		}
 	}
-	return v.access(user, vhost)(Configure, kind, name)
+	return ask(Configure, kind, name)
 }
 
 // maxNamePrefix is the longest prefix of a generated name, in bytes.
@@ -137,11 +141,13 @@ func (v *View) checkDeclareQueue(ask access, d *logpb.DeclareQueue, generated bo
 	if _, ok := v.VHost(vhost); !ok {
 		return nil, noVhost(vhost)
 	}
-	q, exists := v.Queue(vhost, name)
-	if !exists && !generated && strings.HasPrefix(name, reserved) {
+	q, exists := v.openTo(ask, vhost, name)
+	err := ask(Configure, kindQueue, name)
+	if !generated && strings.HasPrefix(name, reserved) && (!exists || err != nil) {
+		// Whether there is one is told to those only who might declare it.
 		return nil, refuse(fsm.AccessRefused, "queue name '%s' contains reserved prefix 'amq.*'", name)
 	}
-	if err := ask(Configure, kindQueue, name); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	if exists {
@@ -278,7 +284,7 @@ func (v *View) CheckDeleteQueue(by Client, vhost, name string) (*Queue, error) {
 	if err := v.access(by.User, vhost)(Configure, kindQueue, name); err != nil {
 		return nil, err
 	}
-	q, ok := v.Queue(vhost, name)
+	q, ok := v.openTo(v.access(by.User, vhost), vhost, name)
 	if !ok {
 		return nil, nil
 	}

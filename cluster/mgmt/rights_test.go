@@ -1,0 +1,278 @@
+package mgmt
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// need is what an endpoint asks of its caller: a tag, and beside it a right on
+// the vhost in the path, which is another one's: to see it, or to read or write
+// the thing that the path names.
+type need struct {
+	tag   level
+	right string
+}
+
+// needs says for every endpoint what it asks for. Whoever adds one adds a row.
+var needs = map[string]need{
+	"GET /api/version":                    {tag: management},
+	"GET /api/overview":                   {tag: management},
+	"GET /api/whoami":                     {tag: management},
+	"GET /api/quorate/replicas":           {tag: administrator},
+	"GET /api/quorate/status":             {tag: administrator},
+	"GET /api/quorate/clock":              {tag: administrator},
+	"GET /api/quorate/settings":           {tag: administrator},
+	"PUT /api/quorate/settings/{name}":    {tag: administrator},
+	"DELETE /api/quorate/settings/{name}": {tag: administrator},
+	"POST /api/quorate/settle":            {tag: administrator},
+	"GET /api/quorate/pprof/{profile}":    {tag: administrator},
+
+	"GET /api/health/checks/ready-to-serve-clients":                                                {},
+	"GET /api/health/checks/is-in-service":                                                         {},
+	"GET /api/health/checks/alarms":                                                                {tag: management},
+	"GET /api/health/checks/local-alarms":                                                          {tag: management},
+	"GET /api/health/checks/quarantined-queues":                                                    {tag: management},
+	"GET /api/health/checks/unproven-replicas":                                                     {tag: management},
+	"GET /api/health/checks/leaders-make-progress":                                                 {tag: management},
+	"GET /api/health/checks/node-is-quorum-critical":                                               {tag: management},
+	"GET /api/health/checks/quorum-queues-without-elected-leaders/all-vhosts":                      {tag: management},
+	"GET /api/health/checks/quorum-queues-without-elected-leaders/all-vhosts/pattern/{pattern}":    {tag: management},
+	"GET /api/health/checks/quorum-queues-without-elected-leaders/vhost/{vhost}":                   {management, "see"},
+	"GET /api/health/checks/quorum-queues-without-elected-leaders/vhost/{vhost}/pattern/{pattern}": {management, "see"},
+
+	"GET /api/nodes": {tag: monitoring},
+	"GET /api/queues/quorum/{vhost}/{name}/status":             {management, "see"},
+	"POST /api/rebalance/queues":                               {tag: administrator},
+	"POST /api/quorate/rebalance":                              {tag: administrator},
+	"PUT /api/quorate/queues/{vhost}/{name}/leader":            {tag: administrator},
+	"DELETE /api/quorate/queues/{vhost}/{name}/quarantine":     {tag: administrator},
+	"PUT /api/quorate/limits/{name}":                           {tag: administrator},
+	"POST /api/quorate/drain":                                  {tag: administrator},
+	"POST /api/quorate/revive":                                 {tag: administrator},
+	"POST /api/queues/quorum/{vhost}/{name}/replicas/add":      {tag: administrator},
+	"DELETE /api/queues/quorum/{vhost}/{name}/replicas/delete": {tag: administrator},
+	"POST /api/queues/quorum/replicas/on/{node}/grow":          {tag: administrator},
+	"DELETE /api/queues/quorum/replicas/on/{node}/shrink":      {tag: administrator},
+	"POST /api/queues/quorum/replicas/grow-to-count":           {tag: administrator},
+	"DELETE /api/nodes/{node}":                                 {tag: administrator},
+
+	"GET /api/vhosts":                     {tag: management},
+	"GET /api/vhosts/{vhost}":             {management, "see"},
+	"PUT /api/vhosts/{vhost}":             {tag: administrator},
+	"DELETE /api/vhosts/{vhost}":          {tag: administrator},
+	"GET /api/vhosts/{vhost}/permissions": {tag: administrator},
+	"GET /api/vhosts/{vhost}/connections": {management, "see"},
+
+	"GET /api/queues":                                        {tag: management},
+	"GET /api/queues/{vhost}":                                {management, "see"},
+	"GET /api/queues/{vhost}/{name}":                         {management, "see"},
+	"GET /api/queues/{vhost}/{name}/bindings":                {management, "see"},
+	"POST /api/queues/{vhost}/{name}/get":                    {management, "see"}, // Node.Take asks for read
+	"GET /api/queues/{vhost}/{name}/messages/peek":           {management, "read"},
+	"GET /api/queues/{vhost}/{name}/scheduled":               {management, "read"},
+	"DELETE /api/queues/{vhost}/{name}/scheduled":            {management, "read"},
+	"DELETE /api/queues/{vhost}/{name}/scheduled/{id}":       {management, "read"},
+	"PATCH /api/queues/{vhost}/{name}/scheduled/{id}":        {management, "read"},
+	"POST /api/queues/{vhost}/{name}/scheduled/{id}/fire":    {management, "read"},
+	"GET /api/consumers":                                     {tag: management},
+	"GET /api/consumers/{vhost}":                             {management, "see"},
+	"GET /api/exchanges":                                     {tag: management},
+	"GET /api/exchanges/{vhost}":                             {management, "see"},
+	"GET /api/exchanges/{vhost}/{name}":                      {management, "see"},
+	"GET /api/exchanges/{vhost}/{name}/bindings/source":      {management, "see"},
+	"GET /api/exchanges/{vhost}/{name}/bindings/destination": {management, "see"},
+	"GET /api/exchanges/{vhost}/{name}/delayed":              {management, "write"},
+	"DELETE /api/exchanges/{vhost}/{name}/delayed":           {management, "write"},
+	"DELETE /api/exchanges/{vhost}/{name}/delayed/{id}":      {management, "write"},
+	"PATCH /api/exchanges/{vhost}/{name}/delayed/{id}":       {management, "write"},
+	"POST /api/exchanges/{vhost}/{name}/delayed/{id}/fire":   {management, "write"},
+	"GET /api/bindings":                                      {tag: management},
+	"GET /api/bindings/{vhost}":                              {management, "see"},
+	"GET /api/connections":                                   {tag: management},
+	"GET /api/connections/{name}":                            {tag: monitoring}, // root's
+	"DELETE /api/connections/{name}":                         {tag: administrator},
+	"GET /api/connections/username/{user}":                   {tag: management}, // others see none
+	"DELETE /api/connections/username/{user}":                {tag: administrator},
+
+	"GET /api/policies":                            {tag: management},
+	"GET /api/policies/{vhost}":                    {management, "see"},
+	"GET /api/policies/{vhost}/{name}":             {management, "see"},
+	"PUT /api/policies/{vhost}/{name}":             {policymaker, "see"},
+	"DELETE /api/policies/{vhost}/{name}":          {policymaker, "see"},
+	"GET /api/operator-policies":                   {tag: policymaker},
+	"GET /api/operator-policies/{vhost}":           {policymaker, "see"},
+	"GET /api/operator-policies/{vhost}/{name}":    {policymaker, "see"},
+	"PUT /api/operator-policies/{vhost}/{name}":    {tag: administrator},
+	"DELETE /api/operator-policies/{vhost}/{name}": {tag: administrator},
+
+	"GET /api/users":                                          {tag: administrator},
+	"GET /api/users/{user}":                                   {tag: administrator},
+	"PUT /api/users/{user}":                                   {tag: administrator},
+	"DELETE /api/users/{user}":                                {tag: administrator},
+	"GET /api/users/{user}/permissions":                       {tag: administrator},
+	"GET /api/users/{user}/topic-permissions":                 {tag: administrator},
+	"GET /api/vhosts/{vhost}/topic-permissions":               {tag: administrator},
+	"GET /api/topic-permissions":                              {tag: administrator},
+	"GET /api/topic-permissions/{vhost}/{user}":               {tag: administrator},
+	"PUT /api/topic-permissions/{vhost}/{user}":               {tag: administrator},
+	"DELETE /api/topic-permissions/{vhost}/{user}":            {tag: administrator},
+	"GET /api/topic-permissions/{vhost}/{user}/{exchange}":    {tag: administrator},
+	"DELETE /api/topic-permissions/{vhost}/{user}/{exchange}": {tag: administrator},
+	"GET /api/permissions":                                    {tag: administrator},
+	"GET /api/permissions/{vhost}/{user}":                     {tag: administrator},
+	"PUT /api/permissions/{vhost}/{user}":                     {tag: administrator},
+	"DELETE /api/permissions/{vhost}/{user}":                  {tag: administrator},
+	"GET /api/vhost-limits":                                   {tag: management},
+	"GET /api/vhost-limits/{vhost}":                           {management, "see"},
+	"PUT /api/vhost-limits/{vhost}/{name}":                    {tag: administrator},
+	"DELETE /api/vhost-limits/{vhost}/{name}":                 {tag: administrator},
+	"GET /api/user-limits":                                    {tag: administrator},
+	"GET /api/user-limits/{user}":                             {tag: administrator},
+	"PUT /api/user-limits/{user}/{name}":                      {tag: administrator},
+	"DELETE /api/user-limits/{user}/{name}":                   {tag: administrator},
+}
+
+// caller is a user with a tag and, unless it has none, rights in the vhost.
+type caller struct {
+	name, tag string
+	rights    []string // see, read, write
+}
+
+// passes reports whether an endpoint lets a caller in.
+func (c caller) passes(n need) bool {
+	tagged := n.tag == anybody || slices.Contains(levels[n.tag].tags, c.tag)
+	switch n.right {
+	case "":
+		return tagged
+	case "see":
+		return tagged && (len(c.rights) > 0 || slices.Contains(levels[monitoring].tags, c.tag))
+	}
+	return tagged && slices.Contains(c.rights, n.right)
+}
+
+// things makes all that paths name in a vhost of somebody else's, and the callers.
+func (w *world) things(callers []caller) {
+	w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: "v"}}})
+	delayed := &fsm.Table{Fields: []*logpb.Field{{Name: "x-delayed-type", Value: &logpb.Value{Tag: 'S', Str: []byte("direct")}}}}
+	w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareExchange{DeclareExchange: &logpb.DeclareExchange{Vhost: "v", Name: "thing", Type: catalog.Delayed, Durable: true, Arguments: delayed}}})
+	w.queue("v", "thing", false)
+	for _, c := range callers {
+		w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutUser{PutUser: &logpb.PutUser{Name: c.name, Tags: []string{c.tag}}}})
+		if len(c.rights) == 0 {
+			continue
+		}
+		p := &logpb.PutPermission{User: c.name, Vhost: "v"}
+		if slices.Contains(c.rights, "read") {
+			p.Read = "^thing$"
+		}
+		if slices.Contains(c.rights, "write") {
+			p.Write = "^thing$"
+		}
+		w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutPermission{PutPermission: p}})
+	}
+	definition := &fsm.Table{Fields: []*logpb.Field{{Name: "max-length", Value: &logpb.Value{Tag: 'l', Int: 1}}}}
+	for _, operator := range []bool{false, true} {
+		w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutPolicy{PutPolicy: &logpb.PutPolicy{Vhost: "v", Name: "thing", Operator: operator, ApplyTo: "all", Definition: definition}}})
+	}
+	w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutTopicPermission{PutTopicPermission: &logpb.PutTopicPermission{User: "root", Vhost: "v", Exchange: "thing"}}})
+	w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutPermission{PutPermission: &logpb.PutPermission{User: "root", Vhost: "v", Configure: ".*", Write: ".*", Read: ".*"}}})
+	w.clients = []api.Connection{{Name: "thing", Node: "n1", User: "root", VHost: "v"}}
+}
+
+// TestRightsAtEveryEndpoint: who gets in where. Those who are kept out get 401 or 404 and
+// nothing else; those who get in get neither.
+func TestRightsAtEveryEndpoint(t *testing.T) {
+	callers := []caller{
+		{name: "untagged", rights: []string{"see", "read", "write"}}, {name: "stranger", tag: "management"},
+		{"seer", "management", []string{"see"}}, {"reader", "management", []string{"see", "read"}}, {"writer", "management", []string{"see", "write"}},
+		{"maker", "policymaker", []string{"see"}}, {name: "outside", tag: "policymaker"}, {name: "watch", tag: "monitoring"},
+	}
+	all := append([]caller{{}, {"root", "administrator", []string{"see", "read", "write"}}}, callers...)
+	paths := strings.NewReplacer("{vhost}", "v", "{name}", "thing", "{user}", "root", "{exchange}", "thing", "{id}", "1", "{pattern}", ".", "{node}", "n3", "{profile}", "symbol")
+	bodies := map[string]string{
+		"PUT /api/policies/{vhost}/{name}":    `{"pattern":"^thing$","definition":{"max-length":2}}`,
+		"POST /api/queues/{vhost}/{name}/get": `{"count":0,"ackmode":"ack_requeue_true","encoding":"auto"}`,
+	}
+	for _, x := range newWorld(t).server.resources() {
+		for _, e := range x.endpoints {
+			what := e.method + " " + x.path
+			n, known := needs[what]
+			if !known {
+				t.Errorf("%s: nobody has said who gets in", what)
+				continue
+			}
+			for _, c := range all {
+				w := newWorld(t)
+				w.things(callers)
+				body := bodies[what]
+				if body == "" && e.method != http.MethodGet {
+					body = "{}"
+				}
+				status := w.statusOf(c.name, e.method, paths.Replace(x.path), body)
+				if kept := status == 401 || status == 404; kept == c.passes(n) {
+					t.Errorf("%s by %q: %d", what, c.name, status)
+				}
+			}
+		}
+	}
+}
+
+// statusOf makes a request. What needs more of a node than there is here answers 0:
+// it has been let in.
+func (w *world) statusOf(user, method, path, body string) (status int) {
+	defer func() {
+		if recover() != nil {
+			status = 0
+		}
+	}()
+	return w.request(user, method, path, body).Code
+}
+
+// TestAuthorsOfPolicies: nobody has messages go elsewhere by a policy who could
+// not have them go there by a declare.
+func TestAuthorsOfPolicies(t *testing.T) {
+	refused := failure("not_authorised", "Access refused.")
+	for _, c := range []struct {
+		write, read, pattern, applyTo, definition string
+		ok                                        bool
+	}{
+		{".*", ".*", "", "all", `"dead-letter-exchange":"x","alternate-exchange":"y"`, true},
+		{"", ".*", "", "all", `"max-length":1,"message-ttl":1`, true},
+		{"", ".*", "", "queues", `"dead-letter-exchange":"x"`, false},
+		{"^x$", ".*", "", "queues", `"dead-letter-exchange":"x"`, true},
+		{"^x$", ".*", "", "queues", `"dead-letter-exchange":""`, false},
+		{"^amq.default$", ".*", "", "queues", `"dead-letter-exchange":"","dead-letter-routing-key":"mine"`, true},
+		{"^x$", "", "", "queues", `"dead-letter-exchange":"x"`, false},
+		{"^x$", "^mine", "", "queues", `"dead-letter-exchange":"x"`, false},
+		{"^x$", "^mine", "^mine\\\\.", "queues", `"dead-letter-exchange":"x"`, true},
+		{"^x$", "^mine", "^mine|^yours", "queues", `"dead-letter-exchange":"x"`, false},
+		{"^x$", "^mine$", "^mine", "queues", `"dead-letter-exchange":"x"`, false},
+		{"", "^mine", "^yours", "queues", `"dead-letter-routing-key":"mine"`, false},
+		{"^x$", "", "", "exchanges", `"dead-letter-exchange":"x"`, true}, // means nothing there
+		{"", ".*", "", "exchanges", `"alternate-exchange":"x"`, false},
+		{"^x$", "", "", "exchanges", `"alternate-exchange":"x"`, false},
+		{"^x$", ".*", "", "exchanges", `"alternate-exchange":"x"`, true},
+		{"", "", "", "classic_queues", `"alternate-exchange":"x"`, true}, // means nothing there
+	} {
+		w := newWorld(t)
+		w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutPermission{PutPermission: &logpb.PutPermission{User: "polly", Vhost: "/", Write: c.write, Read: c.read}}})
+		x := want{"polly", "PUT", "/api/policies/%2F/p", fmt.Sprintf(`{"pattern":"%s","apply-to":"%s","definition":{%s}}`, c.pattern, c.applyTo, c.definition), 401, refused}
+		if c.ok {
+			x.status, x.answer = 201, ""
+		}
+		w.check(x)
+		x.user, x.status, x.answer = "root", 201, ""
+		if c.ok {
+			x.status = 204
+		}
+		w.check(x)
+	}
+}
