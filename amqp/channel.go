@@ -360,6 +360,9 @@ func (ch *channel) raise(err error, id uint32) {
 		ch.conn.log.Error("method failed", slog.Int("channel", int(ch.number)), slog.Any("error", err))
 	}
 	e := protocolError(err, id)
+	if e.Code == wire.CodeAccessRefused {
+		ch.conn.refused(e)
+	}
 	if endsConnection(e.Code) {
 		ch.conn.fail(e)
 		return

@@ -96,8 +96,11 @@ func (s *Server) Expel(reason string) {
 // not wait.
 func (s *Server) Renew() {
 	for _, c := range s.open() {
-		if err := c.broker.Renew(); err != nil {
-			c.fail(protocolError(err, 0))
+		if c.isDone() {
+			continue
+		}
+		if e := c.renew(0); e != nil {
+			c.fail(e)
 		}
 	}
 }

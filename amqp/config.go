@@ -38,6 +38,9 @@ type Config struct {
 	// CertificateUser names the user that a verified client certificate stands
 	// for. nil: certificates log nobody in, and EXTERNAL is not offered.
 	CertificateUser func(*x509.Certificate) string
+	// Refused is told what clients are refused for want of a right, and what they
+	// lose; nil: nobody is. It must not block.
+	Refused func(Refusal)
 	// Version is announced in the server properties.
 	Version string
 	// ServerProperties replace or extend what is announced to clients.

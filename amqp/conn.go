@@ -105,8 +105,8 @@ func (c *conn) serve() {
 	if open {
 		c.log.Info("connection open")
 		// Whoever was told to expel it before it was running has missed it.
-		if err = c.broker.Renew(); err != nil {
-			err = protocolError(err, wire.IDConnectionOpen)
+		if e := c.renew(wire.IDConnectionOpen); e != nil {
+			err = e
 		} else {
 			err = c.guard("read", c.read)
 		}
@@ -158,6 +158,9 @@ func (c *conn) refuse(err error) {
 		return
 	}
 	if e := new(wire.Error); errors.As(err, &e) {
+		if methodOf(e) == wire.IDConnectionOpen {
+			c.refused(e)
+		}
 		if _, err := c.socket.Write(wire.AppendMethod(nil, 0, closeMethod(e))); err == nil {
 			c.linger(lingerTime)
 		}
@@ -169,7 +172,7 @@ func (c *conn) refuse(err error) {
 	if errors.Is(err, io.EOF) {
 		level = slog.LevelDebug
 	}
-	c.log.Log(c.ctx, level, "handshake failed", slog.Any("error", err))
+	c.server.noise.log(c, level, "handshake failed", slog.Any("error", err))
 }
 
 // fail ends the connection with connection.close, unless it is ending already.

@@ -274,6 +274,7 @@ func (ch *channel) Revoked(number uint64, why error) {
 	if ch.closed || cons == nil {
 		return
 	}
+	ch.conn.refused(protocolError(why, wire.IDBasicConsume))
 	if cons.started {
 		ch.conn.out.lock()
 		ch.cancelByServer(cons)

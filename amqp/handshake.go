@@ -95,7 +95,7 @@ func (h *handshake) header() error {
 		answer = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n" +
 			"This is an AMQP port. The HTTP API listens on the management port, 15672 by default.\n"
 	}
-	h.log.Info("unknown protocol header", slog.String("header", fmt.Sprintf("%q", got[:])))
+	h.server.noise.log(h.conn, slog.LevelInfo, "unknown protocol header", slog.String("header", fmt.Sprintf("%q", got[:])))
 	if _, err := io.WriteString(h.socket, answer); err != nil {
 		return err
 	}

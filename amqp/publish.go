@@ -147,6 +147,7 @@ func (ch *channel) publishProperty(name string) []byte {
 // Refused takes the answer to a publish that asked the broker for something.
 func (ch *channel) Refused(payload fsm.Payload, why *fsm.Refusal) {
 	defer ch.conn.contain("take what the broker tells")
+	ch.noteRefused(why)
 	out := ch.conn.out
 	out.lock()
 	out.pushMessage(outItem{kind: outReturn, channel: ch, message: fsm.Message{Payload: payload}, refusal: why})

@@ -86,8 +86,8 @@ func (c *conn) method(f wire.Frame) error {
 		return errClientClosed
 	case *wire.ConnectionCloseOK:
 	case *wire.ConnectionUpdateSecret:
-		if err := c.broker.Renew(); err != nil {
-			return protocolError(err, wire.IDConnectionUpdateSecret)
+		if e := c.renew(wire.IDConnectionUpdateSecret); e != nil {
+			return e
 		}
 		c.out.push(0, &wire.ConnectionUpdateSecretOK{})
 	default:

@@ -36,6 +36,7 @@ type Server struct {
 
 	timeouts [4]atomic.Uint64 // by timeoutAction
 	panics   atomic.Uint64
+	noise    noise
 }
 
 // Panics counts the connections that a panic has ended, or would have.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/quorate/quorate/cluster/audit"
 	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
@@ -225,6 +226,12 @@ func (n *Node) givePlace(ctx context.Context, ask *peerpb.Ask) error {
 	}
 	if err := catalog.Refused(results[0]); err != nil {
 		return err
+	}
+	if !same {
+		n.config.Audit.Write(audit.Event{
+			Kind: audit.Cluster, Action: "node.join", Origin: audit.Origin{Protocol: "cluster", Address: ask.Address},
+			Target: map[string]string{"node": ask.Node}, Outcome: audit.OK,
+		})
 	}
 	if slices.ContainsFunc(n.catalog.Configuration(), func(m group.Member) bool { return m.Node == ask.Node }) {
 		return nil

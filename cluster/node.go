@@ -21,6 +21,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/quorate/quorate/cluster/alarm"
+	"github.com/quorate/quorate/cluster/audit"
 	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
@@ -51,6 +52,7 @@ type Config struct {
 	Clock      func() time.Time // this node's wall clock, right or wrong
 	Exit       func(code int)
 	Logger     *slog.Logger
+	Audit      *audit.Log // nil: nothing is audited
 	Properties broker.Properties
 	Defaults   catalog.Defaults
 
@@ -176,7 +178,7 @@ func (n *Node) open() error {
 	}
 	n.broker = broker.New(broker.Config{
 		Node: c.Name, ClusterName: c.ClusterName, Mesh: n.mesh, Catalog: n, Properties: c.Properties,
-		Clock: n.clock.Steady, Stamp: n.clock.Now, Logger: c.Logger, Defaults: c.Defaults, LoopbackUsers: c.LoopbackUsers, Logins: c.Logins,
+		Clock: n.clock.Steady, Stamp: n.clock.Now, Logger: c.Logger, Audit: c.Audit, Defaults: c.Defaults, LoopbackUsers: c.LoopbackUsers, Logins: c.Logins,
 		LeaderlessGrace: c.LeaderlessGrace, GroupSize: c.GroupSize,
 		LeaderLocator: cmp.Or(c.LeaderLocator, catalog.ClientLocal),
 	})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -92,6 +93,13 @@ func TestPublishAccess(t *testing.T) {
 	try("another rule", "", fsm.Publish{Exchange: "amq.topic", RoutingKey: "bad"})
 	w.permit("ann", []string{"impersonator"}, "", ".*", "")
 	try("an impersonator", "", fsm.Publish{Exchange: "amq.topic", RoutingKey: "bad", UserError: foreign})
+	command := fsm.Publish{Exchange: catalog.CommandExchange, RoutingKey: "schedule.cancel", HeadersError: fsm.Refuse(fsm.Precondition, "bad headers")}
+	try("a command, which is answered otherwise", "", command)
+	command.UserError = foreign
+	w.permit("ann", nil, "", ".*", "")
+	try("a command in the name of another user", "foreign user", command)
+	w.permit("ann", nil, "", "^amq.topic$", "")
+	try("a command without write", "write access to exchange 'amq.quorate.command' in vhost '/' refused for user 'ann'", command)
 	w.permit("ann", nil, "", "", "")
 	try("no permission any more", "write access to exchange 'amq.topic' in vhost '/' refused for user 'ann'", fsm.Publish{Exchange: "amq.topic", RoutingKey: "bad"})
 }

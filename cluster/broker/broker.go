@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quorate/quorate/cluster/audit"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/cluster/peer"
@@ -114,6 +115,7 @@ type Config struct {
 	Clock       func() fsm.Time // for durations
 	Stamp       func() fsm.Time // the instant, as entries of logs are stamped
 	Logger      *slog.Logger
+	Audit       *audit.Log // nil: nothing is audited
 	Defaults    catalog.Defaults
 	// LoopbackUsers may log in from loopback addresses only.
 	LoopbackUsers []string
@@ -163,8 +165,9 @@ type Broker struct {
 	odd    atomic.Uint64 // answers that no command should be given
 	panics atomic.Uint64 // see contain
 
-	logins *login.Gate
-	uses   uses
+	logins  *login.Gate
+	refusal refusals
+	uses    uses
 
 	courier *courier
 	look    chan struct{} // the catalog has changed

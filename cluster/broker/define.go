@@ -30,8 +30,17 @@ func (s *Session) mayPublish(v *catalog.View, exchange string) error {
 	return v.CheckPublish(s.conn.user, s.conn.vhost, exchange)
 }
 
+// mayCommand refuses a command by a user who may not give any. What a verb does
+// to a queue or an exchange needs rights on that, too.
+func (s *Session) mayCommand(v *catalog.View, p *fsm.Publish) error {
+	if err := v.CheckCommand(s.conn.user, s.conn.vhost); err != nil {
+		return err
+	}
+	return s.mayClaim(v, p)
+}
+
 // mayPublishWith refuses routing keys that a user may not publish with, and a
-// user-id that is not the user's own unless the user may impersonate.
+// user-id as mayClaim does.
 func (s *Session) mayPublishWith(v *catalog.View, p *fsm.Publish) error {
 	if s.topics != nil {
 		for _, key := range s.message.Keys {
@@ -40,6 +49,12 @@ func (s *Session) mayPublishWith(v *catalog.View, p *fsm.Publish) error {
 			}
 		}
 	}
+	return s.mayClaim(v, p)
+}
+
+// mayClaim refuses a user-id that is not the user's own unless the user may
+// impersonate.
+func (s *Session) mayClaim(v *catalog.View, p *fsm.Publish) error {
 	if p.UserError == nil {
 		return nil
 	}
@@ -100,7 +115,7 @@ func (s *Session) DeclareExchange(ctx context.Context, spec fsm.ExchangeSpec) er
 	if d.Type == catalog.Delayed {
 		d.StoreMembers = s.broker().place(&logpb.DeclareQueue{})
 	}
-	_, err = s.broker().propose(ctx, fmt.Sprintf("declare exchange '%s' in vhost '%s'", spec.Name, s.conn.vhost),
+	_, err = s.propose(ctx, fmt.Sprintf("declare exchange '%s' in vhost '%s'", spec.Name, s.conn.vhost),
 		&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareExchange{DeclareExchange: d}})
 	return err
 }
@@ -115,7 +130,7 @@ func (s *Session) DeleteExchange(ctx context.Context, name string, ifUnused bool
 	if err != nil || !exists {
 		return err
 	}
-	_, err = s.broker().propose(ctx, fmt.Sprintf("delete exchange '%s' in vhost '%s'", name, s.conn.vhost),
+	_, err = s.propose(ctx, fmt.Sprintf("delete exchange '%s' in vhost '%s'", name, s.conn.vhost),
 		&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteExchange{DeleteExchange: m}})
 	return err
 }
@@ -138,7 +153,7 @@ func (s *Session) Bind(ctx context.Context, spec fsm.BindSpec) error {
 	if err != nil || exists {
 		return err
 	}
-	_, err = s.broker().propose(ctx, fmt.Sprintf("bind to exchange '%s' in vhost '%s'", spec.Source, s.conn.vhost),
+	_, err = s.propose(ctx, fmt.Sprintf("bind to exchange '%s' in vhost '%s'", spec.Source, s.conn.vhost),
 		&logpb.CatalogCommand{Body: &logpb.CatalogCommand_Bind{Bind: m}})
 	if err == nil {
 		s.used(ctx, m)
@@ -169,7 +184,7 @@ func (s *Session) Unbind(ctx context.Context, spec fsm.BindSpec) error {
 	if err != nil || !exists {
 		return err
 	}
-	_, err = s.broker().propose(ctx, fmt.Sprintf("unbind from exchange '%s' in vhost '%s'", spec.Source, s.conn.vhost),
+	_, err = s.propose(ctx, fmt.Sprintf("unbind from exchange '%s' in vhost '%s'", spec.Source, s.conn.vhost),
 		&logpb.CatalogCommand{Body: &logpb.CatalogCommand_Unbind{Unbind: m}})
 	if err == nil {
 		s.used(ctx, m)
@@ -263,7 +278,7 @@ func (s *Session) declare(ctx context.Context, spec fsm.QueueSpec, generated boo
 	if q != nil || err != nil {
 		return q, false, err
 	}
-	r, err := b.propose(ctx, fmt.Sprintf("declare queue '%s' in vhost '%s'", spec.Name, s.conn.vhost),
+	r, err := s.propose(ctx, fmt.Sprintf("declare queue '%s' in vhost '%s'", spec.Name, s.conn.vhost),
 		&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareQueue{DeclareQueue: d}})
 	if err != nil {
 		return nil, false, err
@@ -377,7 +392,9 @@ func (s *Session) DeleteQueue(ctx context.Context, name string, ifUnused, ifEmpt
 	default:
 		removed = k.result.Count
 	}
-	return removed, s.broker().removeRecord(ctx, q)
+	err = s.broker().removeRecord(ctx, q)
+	s.audit(removal(q, 0), nil, err)
+	return removed, err
 }
 
 // removeRecord removes a queue from the catalog.

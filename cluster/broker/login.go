@@ -35,12 +35,12 @@ func (b *Broker) Login(ctx context.Context, user, password string, remote netip.
 	case errors.Is(err, login.ErrBusy):
 		return errBusyLogin
 	case err != nil:
-		return b.refuseLogin(user, remote, err.Error())
+		return b.refuseLogin(ctx, user, remote, err.Error())
 	}
 	if renewed != nil {
 		b.replaceHash(a, renewed)
 	}
-	return b.admit(user, known, good, remote)
+	return b.admit(ctx, user, known, good, remote)
 }
 
 // replaceHash gives a user who has logged in a hash of this program's own for
@@ -66,7 +66,7 @@ func (b *Broker) replaceHash(a *login.Attempt, renewed []byte) {
 // is. A password is not needed, the user is.
 func (b *Broker) LoginCertified(ctx context.Context, user string, remote netip.Addr) error {
 	_, known := b.freshView(ctx).User(user)
-	return b.admit(user, known, true, remote)
+	return b.admit(ctx, user, known, true, remote)
 }
 
 // barred reports whether a user may not log in from an address.
@@ -75,21 +75,16 @@ func (b *Broker) barred(user string, remote netip.Addr) bool {
 }
 
 // admit decides about a login and says in the log why one is refused.
-func (b *Broker) admit(user string, known, proved bool, remote netip.Addr) error {
+func (b *Broker) admit(ctx context.Context, user string, known, proved bool, remote netip.Addr) error {
 	switch {
 	case !known:
-		return b.refuseLogin(user, remote, "no such user")
+		return b.refuseLogin(ctx, user, remote, "no such user")
 	case b.barred(user, remote):
-		return b.refuseLogin(user, remote, "user may connect from loopback only")
+		return b.refuseLogin(ctx, user, remote, "user may connect from loopback only")
 	case !proved:
-		return b.refuseLogin(user, remote, "wrong password")
+		return b.refuseLogin(ctx, user, remote, "wrong password")
 	}
 	return nil
-}
-
-func (b *Broker) refuseLogin(user string, remote netip.Addr, reason string) error {
-	b.slog.Warn("login refused", "user", fsm.Short(user), "remote", remote, "reason", reason)
-	return errLogin
 }
 
 // Logins says how logins with passwords have ended.

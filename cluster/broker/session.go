@@ -90,7 +90,11 @@ func (s *Session) Publish(p *fsm.Publish) (bool, error) {
 		return false, err
 	}
 	if p.Exchange == catalog.CommandExchange {
-		s.command(s.broker().view(), p)
+		v := s.broker().view()
+		if err := s.mayCommand(v, p); err != nil {
+			return false, err
+		}
+		s.command(v, p)
 		return true, nil
 	}
 	limits, err := s.routePublish(p)

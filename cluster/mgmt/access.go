@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/quorate/quorate/cluster/audit"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -39,6 +40,8 @@ type request struct {
 	*http.Request
 	view *catalog.View // as it is when the request begins
 	user *logpb.PutUser
+	// detail is what the request asks for, as far as it is no secret.
+	detail map[string]any
 }
 
 func (r *request) has(l level) bool {
@@ -81,7 +84,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request, need level) *requ
 		return nil
 	}
 	if ok && err == nil {
-		err = s.node.Login(r.Context(), name, password, remote.Addr())
+		err = s.node.Login(audit.With(r.Context(), audit.Origin{Protocol: "http", Address: r.RemoteAddr}), name, password, remote.Addr())
 	}
 	switch busy := (*fsm.Refusal)(nil); {
 	case errors.As(err, &busy):
@@ -95,6 +98,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request, need level) *requ
 	in.user, _ = in.view.User(name)
 	for _, l := range []level{management, need} {
 		if !in.has(l) {
+			s.note(in, audit.Refused, levels[l].reason)
 			s.unauthorized(w, "not_authorised", levels[l].reason)
 			return nil
 		}

@@ -121,6 +121,7 @@ func (s *Server) body(w http.ResponseWriter, r *request) (body, bool) {
 				delete(v, key)
 			}
 		}
+		r.noteBody(v)
 		return v, true
 	case string:
 		s.badRequest(w, "invalid payload: the request body JSON-decoded to a string. Is the input doubly-JSON-encoded?")

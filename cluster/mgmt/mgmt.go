@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"time"
 
+	"github.com/quorate/quorate/cluster/audit"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/origin"
 	"github.com/quorate/quorate/fsm"
@@ -164,6 +165,7 @@ type Server struct {
 	node  Node
 	slog  *slog.Logger
 	guard *origin.Guard
+	audit *audit.Log // nil: nothing is audited
 	http  *http.Server
 }
 

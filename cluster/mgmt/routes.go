@@ -164,12 +164,13 @@ func (s *Server) accounts() []resource {
 // such a segment for the end of the path, cannot do.
 func (s *Server) router() http.Handler {
 	type row struct {
+		path      string
 		segments  []string
 		endpoints []endpoint
 	}
 	var rows []row
 	for _, x := range s.resources() {
-		rows = append(rows, row{strings.Split(x.path, "/"), x.endpoints})
+		rows = append(rows, row{x.path, strings.Split(x.path, "/"), x.endpoints})
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		origin.SetHeaders(w.Header())
@@ -177,6 +178,7 @@ func (s *Server) router() http.Handler {
 		segments := strings.Split(strings.TrimSuffix(r.URL.EscapedPath(), "/"), "/")
 		for _, x := range rows {
 			if names, ok := match(x.segments, segments); ok {
+				r.Pattern = x.path
 				for name, value := range names {
 					r.SetPathValue(name, value)
 				}
@@ -237,7 +239,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, endpoints []endpo
 	switch {
 	case in == nil:
 	case found != nil:
-		found.answer(w, in)
+		s.perform(w, in, found)
 	default:
 		s.noMethod(w, method, allowed)
 	}

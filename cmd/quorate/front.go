@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/quorate/quorate/amqp"
+	"github.com/quorate/quorate/cluster/audit"
 	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/metrics"
 	"github.com/quorate/quorate/fsm"
@@ -32,11 +33,31 @@ func (t *traffic) read() metrics.Traffic {
 }
 
 func (f frontBroker) Login(ctx context.Context, user, password string, remote netip.Addr) error {
-	return f.b.Login(ctx, user, password, remote)
+	return f.b.Login(byAMQP(ctx), user, password, remote)
 }
 
 func (f frontBroker) LoginCertified(ctx context.Context, user string, remote netip.Addr) error {
-	return f.b.LoginCertified(ctx, user, remote)
+	return f.b.LoginCertified(byAMQP(ctx), user, remote)
+}
+
+// byAMQP notes for the audit log how a client has come.
+func byAMQP(ctx context.Context) context.Context {
+	return audit.With(ctx, audit.Origin{Protocol: "amqp"})
+}
+
+// auditRefusals notes what clients are refused.
+func auditRefusals(l *audit.Log) func(amqp.Refusal) {
+	return func(r amqp.Refusal) {
+		action := r.Method
+		if action == "" {
+			action = "revoke"
+		}
+		l.Write(audit.Event{
+			Kind: audit.Access, Action: action, User: r.User,
+			Origin: audit.Origin{Protocol: "amqp", Address: r.Peer.String(), Connection: r.Connection},
+			Target: map[string]string{"vhost": r.VHost}, Outcome: audit.Refused, Reason: r.Text,
+		})
+	}
 }
 
 func (f frontBroker) ClusterName() string { return f.b.ClusterName() }

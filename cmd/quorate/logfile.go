@@ -1,11 +1,15 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
+
+	"github.com/quorate/quorate/cluster/audit"
 )
 
 // logFile is where the log goes: a file that can be opened again, after
@@ -23,6 +27,16 @@ func (l *logFile) Write(line []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.to.Write(line)
+}
+
+// asciiWriter escapes in lines of JSON what terminals would obey.
+type asciiWriter struct{ to io.Writer }
+
+func (w asciiWriter) Write(line []byte) (int, error) {
+	if _, err := w.to.Write(audit.ASCII(line)); err != nil {
+		return 0, err
+	}
+	return len(line), nil
 }
 
 // open opens the file, for the first time or again. If that fails the log goes
@@ -47,16 +61,37 @@ func (l *logFile) open() error {
 	return nil
 }
 
-// reopenOn opens the file again at each signal: the process goes on whether or
-// not that works.
-func (l *logFile) reopenOn(signals <-chan os.Signal, logger *slog.Logger) {
+// reopenOn opens files again at each signal: the process goes on whether or not
+// that works.
+func reopenOn(signals <-chan os.Signal, logger *slog.Logger, files ...*logFile) {
 	for s := range signals {
-		if err := l.open(); err != nil {
-			logger.Error("log file is not opened again", "error", err)
-			continue
+		for _, l := range files {
+			if err := l.open(); err != nil {
+				logger.Error("log file is not opened again", "file", l.path, "error", err)
+			} else if l.path != "" {
+				logger.Info("log file is opened again", "file", l.path, "signal", s.String())
+			}
 		}
-		logger.Info("log file is opened again", "signal", s.String())
 	}
+}
+
+// openAudit opens the audit log; nil: there is none. to is its file.
+func openAudit(s *settings, logger *slog.Logger) (l *audit.Log, to *logFile, err error) {
+	to = &logFile{}
+	switch s.auditFile {
+	case "":
+		return nil, to, nil
+	case "stdout":
+		to.to = os.Stdout
+	case "stderr":
+		to.to = os.Stderr
+	default:
+		to.path = s.auditFile
+	}
+	if err := to.open(); err != nil {
+		return nil, nil, fmt.Errorf("setting log.audit.file: %w", err)
+	}
+	return audit.New(s.nodeName, to, time.Now, func(err error) { logger.Error("audit log not written", "error", err) }), to, nil
 }
 
 func (l *logFile) close() {

@@ -24,7 +24,7 @@ func TestLogFileIsOpenedAgain(t *testing.T) {
 	signals := make(chan os.Signal, 1)
 	signals <- syscall.SIGHUP
 	close(signals)
-	file.reopenOn(signals, logger)
+	reopenOn(signals, logger, file)
 	logger.Info("after")
 	for name, want := range map[string]string{path: "after", path + ".1": "before"} {
 		text, err := os.ReadFile(name)

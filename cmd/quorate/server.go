@@ -17,6 +17,8 @@ import (
 
 	"github.com/quorate/quorate/amqp"
 	"github.com/quorate/quorate/cluster"
+	"github.com/quorate/quorate/cluster/audit"
+	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/metrics"
 	"github.com/quorate/quorate/cluster/mgmt"
 	"github.com/quorate/quorate/cluster/mgmt/api"
@@ -64,12 +66,18 @@ func serverCommand(args []string, out io.Writer) error {
 		return err
 	}
 	defer logTo.close()
+	records, recordsTo, err := openAudit(s, logger)
+	if err != nil {
+		return err
+	}
+	defer recordsTo.close()
+	defer records.Close()
 	again := make(chan os.Signal, 1)
 	signal.Notify(again, syscall.SIGHUP)
-	go logTo.reopenOn(again, logger)
+	go reopenOn(again, logger, logTo, recordsTo)
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM)
-	return serve(s, logger, stop)
+	return serve(s, logger, records, stop)
 }
 
 // openLog opens the log.
@@ -84,7 +92,7 @@ func openLog(s *settings) (*slog.Logger, *logFile, error) {
 	options := &slog.HandlerOptions{Level: levels[s.logLevel]}
 	var h slog.Handler = slog.NewTextHandler(to, options)
 	if s.logFormat == "json" {
-		h = slog.NewJSONHandler(to, options)
+		h = slog.NewJSONHandler(asciiWriter{to}, options)
 	}
 	return slog.New(h).With("self", s.nodeName), to, nil
 }
@@ -169,7 +177,7 @@ func addresses(ways []way) string {
 }
 
 // serve runs a node until it is told to stop.
-func serve(s *settings, logger *slog.Logger, stop <-chan os.Signal) error {
+func serve(s *settings, logger *slog.Logger, records *audit.Log, stop <-chan os.Signal) error {
 	ways, err := listen(s)
 	if err != nil {
 		return err
@@ -181,7 +189,7 @@ func serve(s *settings, logger *slog.Logger, stop <-chan os.Signal) error {
 	}
 	defer stopClock()
 	config := nodeConfig(s, ways.peers, wall, logger)
-	config.Listeners = ways.describe()
+	config.Listeners, config.Audit = ways.describe(), records
 	node, err := cluster.Open(config)
 	if err != nil {
 		return err
@@ -192,16 +200,11 @@ func serve(s *settings, logger *slog.Logger, stop <-chan os.Signal) error {
 	}
 	counts := &traffic{}
 	api, page := mgmt.New(node, logger, guard), node.Metrics().Server(logger)
+	api.SetAudit(records)
 	failed := make(chan error, 5)
 	go func() { failed <- api.Serve(ways.management) }()
 	go func() { failed <- page.Serve(ways.metrics) }()
-	front, err := amqp.New(amqp.Config{
-		Broker: frontBroker{node.Broker(), counts}, Logger: logger,
-		FrameMax: uint32(s.frameMax), InitialFrameMax: uint32(s.initialFrameMax), ChannelMax: uint16(s.channelMax),
-		Heartbeat: frontHeartbeat(s.heartbeat), HandshakeTimeout: s.handshakeTimeout,
-		MaxMessageSize: s.maxMessageSize, MaxConsumers: s.maxConsumers, Version: cluster.Version,
-		CertificateUser: s.tls.user, ServerProperties: map[string]string{"product": s.product},
-	})
+	front, err := amqp.New(frontConfig(s, node.Broker(), counts, logger, records))
 	if err != nil {
 		return errors.Join(err, page.Close(context.Background()), api.Close(context.Background()), node.Close())
 	}
@@ -238,6 +241,18 @@ func serve(s *settings, logger *slog.Logger, stop <-chan os.Signal) error {
 	}
 	return errors.Join(err, shutdown(logger, stop, front.Shutdown, page.Close, api.Close,
 		func(ctx context.Context) error { node.Leave(ctx); return nil }, func(context.Context) error { return node.Close() }))
+}
+
+// frontConfig is what the AMQP front runs with.
+func frontConfig(s *settings, b *broker.Broker, counts *traffic, logger *slog.Logger, records *audit.Log) amqp.Config {
+	return amqp.Config{
+		Broker: frontBroker{b, counts}, Logger: logger,
+		FrameMax: uint32(s.frameMax), InitialFrameMax: uint32(s.initialFrameMax), ChannelMax: uint16(s.channelMax),
+		Heartbeat: frontHeartbeat(s.heartbeat), HandshakeTimeout: s.handshakeTimeout,
+		MaxMessageSize: s.maxMessageSize, MaxConsumers: s.maxConsumers, Version: cluster.Version,
+		CertificateUser: s.tls.user, ServerProperties: map[string]string{"product": s.product},
+		Refused: auditRefusals(records),
+	}
 }
 
 // shutdown ends the parts of the node in order: clients first, then what it

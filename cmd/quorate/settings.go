@@ -62,6 +62,7 @@ type settings struct {
 	memoryLimit, diskLimit alarm.Limit
 
 	logFile, logLevel, logFormat string
+	auditFile                    string // empty: none
 
 	testClockFile string
 }
@@ -125,6 +126,7 @@ var table = []setting{
 	{"disk_free_limit.absolute", "50MB", "bytes, or with a unit, that must be free on the disk of data_dir; below it there is a disk alarm, and all nodes block publishers", limit(alarm.ParseSize, func(s *settings) *alarm.Limit { return &s.diskLimit })},
 	{"disk_free_limit.relative", "", "0 to 100: the same as a part of the machine's memory; of the two the one given last counts", limit(alarm.ParsePart, func(s *settings) *alarm.Limit { return &s.diskLimit })},
 	{"log.file", "", "file to append to; empty: standard error", text(func(s *settings) *string { return &s.logFile })},
+	{"log.audit.file", "none", "file to which the audit log is appended, or stdout or stderr; none: nothing is audited", optional(text(func(s *settings) *string { return &s.auditFile }))},
 	{"log.console.level", "info", "debug, info, warning or error", oneOf(func(s *settings) *string { return &s.logLevel }, "debug", "info", "warning", "error")},
 	{"log.console.formatter", "plaintext", "plaintext or json", oneOf(func(s *settings) *string { return &s.logFormat }, "plaintext", "json")},
 	{"unsafe.test_clock_file", "", "for tests, needs --unsafe-test-options: a file, relative to data_dir, with the milliseconds that this node's wall clock is to be ahead, and a rate; read every 50 ms", text(func(s *settings) *string { return &s.testClockFile })},

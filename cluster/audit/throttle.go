@@ -1,0 +1,99 @@
+package audit
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Bounds of what a Throttle lets through.
+const (
+	window   = 10 * time.Second
+	perKey   = 10   // in a window
+	maxKeys  = 1024 // those beyond are one
+	otherKey = "others"
+)
+
+// Throttle bounds how often something is said of each of many keys, and counts
+// what is not. It is not for use by several goroutines at a time.
+type Throttle struct {
+	clock func() time.Time
+	keys  map[string]*tally
+}
+
+type tally struct {
+	since time.Time
+	said  int
+	left  uint64
+}
+
+// Left is how often a key was left out.
+type Left struct {
+	Key   string
+	Count uint64
+}
+
+// NewThrottle returns a throttle that has seen nothing.
+func NewThrottle(clock func() time.Time) *Throttle {
+	return &Throttle{clock: clock, keys: map[string]*tally{}}
+}
+
+// Allow reports whether it may be said, and how often it was not before. as is the
+// key under which it counts.
+func (t *Throttle) Allow(key string) (as string, ok bool, before uint64) {
+	now := t.clock()
+	k := t.keys[key]
+	if k == nil {
+		if len(t.keys) >= maxKeys {
+			key = otherKey
+			k = t.keys[key]
+		}
+		if k == nil {
+			k = &tally{since: now}
+			t.keys[key] = k
+		}
+	}
+	if now.Sub(k.since) >= window {
+		k.since, k.said = now, 0
+	}
+	if k.said >= perKey {
+		k.left++
+		return key, false, 0
+	}
+	k.said++
+	before, k.left = k.left, 0
+	return key, true, before
+}
+
+// Expired forgets the keys whose window is over, and lists those of them that
+// were left out, by key.
+func (t *Throttle) Expired() []Left {
+	now := t.clock()
+	return t.forget(func(k *tally) bool { return now.Sub(k.since) >= window })
+}
+
+// All is Expired for all keys.
+func (t *Throttle) All() []Left { return t.forget(func(*tally) bool { return true }) }
+
+func (t *Throttle) forget(over func(*tally) bool) (left []Left) {
+	for key, k := range t.keys {
+		if !over(k) {
+			continue
+		}
+		if k.left > 0 {
+			left = append(left, Left{key, k.left})
+		}
+		delete(t.keys, key)
+	}
+	slices.SortFunc(left, func(a, b Left) int { return cmp.Compare(a.Key, b.Key) })
+	return left
+}
+
+// place is an address without its port.
+func place(address string) string {
+	if a, err := netip.ParseAddrPort(address); err == nil {
+		return a.Addr().Unmap().String()
+	}
+	return address
+}

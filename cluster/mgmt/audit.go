@@ -1,0 +1,107 @@
+package mgmt
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/quorate/quorate/cluster/audit"
+)
+
+// SetAudit says where requests that change something, and those that are
+// refused, are noted. It is called before Serve.
+func (s *Server) SetAudit(l *audit.Log) { s.audit = l }
+
+// shown are the keys of bodies whose values the audit log shows. Whatever else a
+// body holds may be a secret.
+var shown = []string{
+	"tags", "configure", "write", "read", "exchange", "pattern", "definition", "apply-to", "priority", "value",
+	"description", "default_queue_type", "count", "ackmode", "due_at", "delay",
+}
+
+// noteBody keeps what a request asks for, for the audit log.
+func (r *request) noteBody(b body) {
+	for _, key := range shown {
+		if v, ok := b[key]; ok {
+			if r.detail == nil {
+				r.detail = map[string]any{}
+			}
+			r.detail[key] = v
+		}
+	}
+}
+
+// recorder notes the status of an answer.
+type recorder struct {
+	http.ResponseWriter
+	status int
+}
+
+func (w *recorder) WriteHeader(status int) {
+	if w.status == 0 {
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap implements what http.ResponseController asks for.
+func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// perform answers a request, and notes it if it may have changed something or was
+// refused.
+func (s *Server) perform(w http.ResponseWriter, r *request, e *endpoint) {
+	if s.audit == nil {
+		e.answer(w, r)
+		return
+	}
+	out := &recorder{ResponseWriter: w}
+	e.answer(out, r)
+	refused := out.status == http.StatusUnauthorized || out.status == http.StatusForbidden
+	switch {
+	case refused:
+		s.note(r, audit.Refused, "no right")
+	case e.method == http.MethodGet:
+	case out.status >= http.StatusBadRequest:
+		s.note(r, audit.Failed, http.StatusText(out.status))
+	default:
+		s.note(r, audit.OK, "")
+	}
+}
+
+// note writes a line about a request of a user who has logged in.
+func (s *Server) note(r *request, outcome audit.Outcome, reason string) {
+	e := audit.Event{
+		Kind: kindOf(r.Pattern), Action: r.Method + " " + r.Pattern, User: r.user.GetName(),
+		Origin: audit.Origin{Protocol: "http", Address: r.RemoteAddr}, Target: targets(r.Request), Detail: r.detail, Outcome: outcome, Reason: reason,
+	}
+	if outcome == audit.Refused {
+		e.Kind = audit.Access
+	}
+	s.audit.Write(e)
+}
+
+// operative begin the paths of what defines nothing.
+var operative = []string{"/api/quorate/", "/api/rebalance/", "/api/connections/", "/api/queues/"}
+
+func kindOf(path string) audit.Kind {
+	if strings.HasPrefix(path, "/api/nodes/") {
+		return audit.Cluster
+	}
+	for _, p := range operative {
+		if strings.HasPrefix(path, p) {
+			return audit.Operation
+		}
+	}
+	return audit.Definition
+}
+
+// targets are the names in a request's path.
+func targets(r *http.Request) map[string]string {
+	names := map[string]string{}
+	for segment := range strings.SplitSeq(r.Pattern, "/") {
+		if name, ok := strings.CutPrefix(segment, "{"); ok {
+			name = strings.TrimSuffix(name, "}")
+			names[name] = r.PathValue(name)
+		}
+	}
+	return names
+}
