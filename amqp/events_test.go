@@ -116,7 +116,9 @@ func TestRevoked(t *testing.T) {
 
 func revoke(t *testing.T, capability string) {
 	broker := &early{quiet: true, settled: make(chan string, 10)}
+	refused := make(chan amqp.Refusal, 10)
 	s := mustServe(t, func(c *amqp.Config) {
+		c.Refused = func(r amqp.Refusal) { refused <- r }
 		broker.Broker = c.Broker.(*amqptest.Broker)
 		c.Broker = broker
 	})
@@ -129,6 +131,9 @@ func revoke(t *testing.T, capability string) {
 	broker.events.Revoked(1, why)
 	broker.events.Revoked(1, why)
 	broker.events.Deliver([]fsm.Message{aMessage(1, 3)})
+	if r := receive(t, refused); r.User != "guest" || r.VHost != "/" || r.Method != "basic.consume" || r.Text != "ACCESS_REFUSED - read access refused" || !r.Peer.IsValid() {
+		t.Errorf("%+v", r)
+	}
 	if capability == "none" {
 		if m := amqptest.Expect[*wire.ChannelClose](c); m.ReplyCode != 403 || m.ReplyText != "ACCESS_REFUSED - read access refused" {
 			t.Errorf("%+v", m)
@@ -150,7 +155,8 @@ func revoke(t *testing.T, capability string) {
 func TestRenewAll(t *testing.T) {
 	for kind, want := range map[fsm.Kind]uint16{0: 0, fsm.NotAllowed: 530, fsm.Forced: 320} {
 		t.Run(fmt.Sprint(want), func(t *testing.T) {
-			s := mustServe(t, nil)
+			refused := make(chan amqp.Refusal, 10)
+			s := mustServe(t, func(c *amqp.Config) { c.Refused = func(r amqp.Refusal) { refused <- r } })
 			c := s.mustLogin("none")
 			c.Send(1, &wire.ChannelOpen{})
 			amqptest.Expect[*wire.ChannelOpenOK](c)
@@ -164,6 +170,9 @@ func TestRenewAll(t *testing.T) {
 			s.Renew()
 			if m := amqptest.Expect[*wire.ConnectionClose](c); m.ReplyCode != want || m.FailedMethod != 0 {
 				t.Errorf("%+v, want %d", m, want)
+			}
+			if r := receive(t, refused); r.User != "guest" || r.Method != "" {
+				t.Errorf("%+v", r)
 			}
 		})
 	}

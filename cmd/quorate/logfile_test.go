@@ -1,11 +1,15 @@
 package main
 
 import (
+	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/quorate/quorate/cluster/audit"
 )
 
 // SIGHUP opens the log file again: who has renamed it gets a new one, and the
@@ -44,5 +48,72 @@ func TestLogFileIsOpenedAgain(t *testing.T) {
 	}
 	if _, err := file.Write([]byte("x")); err != nil {
 		t.Errorf("the former file: %v", err)
+	}
+}
+
+// The audit log goes where the setting says, is opened again like the log, and
+// nobody but the user of the process may read it.
+func TestAuditFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	s := defaults()
+	if err := s.apply("log.audit.file", path); err != nil {
+		t.Fatal(err)
+	}
+	logger := slog.New(slog.DiscardHandler)
+	log, file, err := openAudit(s, logger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.close()
+	event := audit.Event{Kind: audit.Cluster, Action: "before", Outcome: audit.OK}
+	log.Write(event)
+	if err := os.Rename(path, path+".1"); err != nil {
+		t.Fatal(err)
+	}
+	signals := make(chan os.Signal, 1)
+	signals <- syscall.SIGHUP
+	close(signals)
+	reopenOn(signals, logger, &logFile{}, file)
+	event.Action = "after"
+	log.Write(event)
+	for name, want := range map[string]string{path: "after", path + ".1": "before"} {
+		text, err := os.ReadFile(name)
+		info, statErr := os.Stat(name)
+		if err != nil || statErr != nil || strings.Count(string(text), "\n") != 1 || !strings.Contains(string(text), `"action":"`+want+`"`) || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %s, %v, %v", name, text, err, info)
+		}
+	}
+	for value, want := range map[string]*os.File{"stdout": os.Stdout, "stderr": os.Stderr} {
+		if log, file, err := openAudit(&settings{auditFile: value}, logger); err != nil || log == nil || file.to != want {
+			t.Errorf("%s: %v", value, err)
+		}
+	}
+	if log, _, err := openAudit(defaults(), logger); log != nil || err != nil {
+		t.Errorf("by default: %v, %v", log, err)
+	}
+	if _, _, err := openAudit(&settings{auditFile: filepath.Join(path, "x")}, logger); err == nil {
+		t.Error("a file in a file")
+	}
+}
+
+// A line of the log in JSON holds nothing that a terminal obeys.
+func TestLogOfHostileNames(t *testing.T) {
+	for _, format := range []string{"plaintext", "json"} {
+		path := filepath.Join(t.TempDir(), "log")
+		logger, file, err := openLog(&settings{logFile: path, logFormat: format})
+		if err != nil {
+			t.Fatal(err)
+		}
+		logger.Info("m", "name", "a\nb\x1b[31m\x00\u009b31m\u202e\x7f\xff", "error", errors.New("x\ny"))
+		file.close()
+		text, err := os.ReadFile(path)
+		if err != nil || strings.Count(string(text), "\n") != 1 {
+			t.Errorf("%s: %q, %v", format, text, err)
+		}
+		for _, b := range strings.TrimSuffix(string(text), "\n") {
+			if b < ' ' || b > '~' {
+				t.Errorf("%s: %q holds %q", format, text, b)
+			}
+		}
 	}
 }
