@@ -1,6 +1,30 @@
 package peer
 
-import "context"
+import (
+	"context"
+	"fmt"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// maxFields bounds the fields of a message: an empty one of a list takes two
+// bytes, and hundreds when it is decoded.
+const maxFields = 1 << 18
+
+// tame says why a message is not to be decoded.
+func tame(p []byte) error {
+	for n := 0; len(p) > 0; n++ {
+		_, _, size := protowire.ConsumeField(p)
+		if size < 0 {
+			return fmt.Errorf("%w: %w", errProtocol, protowire.ParseError(size))
+		}
+		if n >= maxFields {
+			return fmt.Errorf("%w: more than %d fields", errTooMuch, maxFields)
+		}
+		p = p[size:]
+	}
+	return nil
+}
 
 // encodes is a protobuf message to be sent.
 type encodes interface{ MarshalVT() ([]byte, error) }
@@ -22,15 +46,25 @@ func Ask[R any, P decodes[R]](ctx context.Context, m *Mesh, node string, k Kind,
 		return nil, err
 	}
 	r := P(new(R))
-	return r, r.UnmarshalVT(answer)
+	if err = tame(answer); err == nil {
+		err = r.UnmarshalVT(answer)
+	}
+	if err != nil {
+		m.distrust(node, err)
+	}
+	return r, err
 }
 
 // HandleAsk sets the function that answers a kind of Ask.
 func HandleAsk[Q any, P decodes[Q], R encodes](m *Mesh, k Kind, answer func(req P) R) {
 	m.HandleCall(k, func(_ context.Context, _ string, req []byte) ([]byte, error) {
 		q := P(new(Q))
-		if err := q.UnmarshalVT(req); err != nil {
-			return nil, err
+		err := tame(req)
+		if err == nil {
+			err = q.UnmarshalVT(req)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", errProtocol, err)
 		}
 		return answer(q).MarshalVT()
 	})

@@ -7,7 +7,8 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// MaxMessage bounds a gRPC message, and so a frame with everything in it.
+// MaxMessage bounds a frame with everything in it. What is longer than
+// longMessage goes in pieces, so gRPC's messages are shorter.
 const MaxMessage = 64 << 20
 
 // rawCodec passes bytes through gRPC: batches on the way out, one freshly

@@ -35,11 +35,23 @@ var (
 	// ErrNoHandler: the node knows no such kind of call (in a RemoteError).
 	ErrNoHandler = errors.New("no handler for this kind of call")
 
+	// errStranger: the other side is of another version or cluster.
+	errStranger = errors.New("peer: not of this cluster")
 	// errAbandoned: the waiting side gave up.
 	errAbandoned = errors.New("peer: abandoned")
 	// errProtocol: the other side sent something that cannot be.
 	errProtocol = errors.New("peer: protocol violation")
 )
+
+// misbehaved reports whether a stream ended because of what came over it.
+func misbehaved(err error) bool {
+	for _, wrong := range []error{errProtocol, errShort, errTooMuch, errCrowded, ErrBacklog} {
+		if errors.Is(err, wrong) {
+			return true
+		}
+	}
+	return false
+}
 
 // RemoteError is a refusal that came from another node.
 type RemoteError struct {

@@ -33,6 +33,14 @@ func (r *request) respond(response any, err error) {
 	}
 }
 
+// from names the node that asks.
+func (r *request) from() string {
+	if r.in != nil {
+		return r.in.p.name
+	}
+	return ""
+}
+
 // deliver hands a request to its group. It does not block.
 func (m *Mesh) deliver(group fsm.GroupID, r request) {
 	m.mu.RLock()
@@ -76,6 +84,11 @@ func (t *transport) beat(a *raft.AppendEntriesRequest, r *request) bool {
 // enqueue hands r to raft, now or when it has room. A goroutine exists only
 // while requests are unanswered.
 func (t *transport) enqueue(r request) {
+	if err := t.vet(r.cmd); err != nil {
+		t.m.Complain(r.from(), "refused a request of raft", err)
+		r.respond(nil, err)
+		return
+	}
 	if t.withholds(&r) {
 		return
 	}
@@ -246,6 +259,33 @@ func (t *transport) campaign() {
 func (t *transport) stepDown(term uint64, other string, agreed bool) {
 	h := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(other), Addr: []byte(other)}
 	t.enqueue(request{cmd: &raft.RequestVoteRequest{RPCHeader: h, Term: term, LeadershipTransfer: agreed}})
+}
+
+// Transport returns the raft transport of a group; the same one until the
+// group is dropped. Its ServerID and ServerAddress are both the node's name.
+//
+// Entries handed to it are kept by reference until sent: nobody may change
+// their Data and Extensions. AppendEntries and InstallSnapshot wait for a broken
+// link (Config.ReconnectWait), so DropGroup must be called between
+// Raft.Shutdown and waiting for its future, or that wait may take as long.
+func (m *Mesh) Transport(group fsm.GroupID) raft.Transport { return m.TransportFor(group, nil) }
+
+// TransportFor is Transport for a group whose judge says what it takes; that
+// counts where the transport is made.
+func (m *Mesh) TransportFor(group fsm.GroupID, judge Judge) raft.Transport {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if t := m.groups[group]; t != nil {
+		return t
+	}
+	t := newTransport(m, group, judge)
+	if m.closed {
+		t.shut()
+		return t
+	}
+	m.groups[group] = t
+	m.held.release(t)
+	return t
 }
 
 const (

@@ -5,20 +5,28 @@ import (
 	"errors"
 	"net"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 )
 
 const (
-	streamWindow = 16 << 20
+	streamWindow = 8 << 20
 	connWindow   = 32 << 20
 	socketBuffer = 128 << 10
-	// maxReceive leaves room for what gRPC counts beside the frames.
-	maxReceive = MaxMessage + 1<<10
+	// maxReceive is what one message of a stream comes to, with room for what gRPC
+	// counts beside the frames; a snapshot's receiver may have more to say.
+	maxReceive = longMessage + headerSize + 1<<10
+	maxOffer   = 32<<20 + 1<<10
+	// maxHeaders bounds the metadata of a stream.
+	maxHeaders = 8 << 10
+	// idleConnection is for how long a connection may have no stream.
+	idleConnection = time.Minute
 )
 
 // newServer returns a server whose handlers run within a boundary: gRPC has none.
@@ -35,7 +43,11 @@ func newServer(cfg *Config, contain func(doing, node string)) *grpc.Server {
 		grpc.ReadBufferSize(socketBuffer),
 		grpc.WriteBufferSize(socketBuffer),
 		grpc.MaxRecvMsgSize(maxReceive),
-		grpc.MaxSendMsgSize(maxReceive),
+		grpc.MaxSendMsgSize(maxOffer),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.MaxHeaderListSize(maxHeaders),
+		grpc.ConnectionTimeout(helloWait),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleConnection}),
 		grpc.WaitForHandlers(true),
 		grpc.StreamInterceptor(func(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
 			err = status.Error(codes.Internal, errPanic.Error())

@@ -16,9 +16,6 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-// callsPerPeer bounds the calls of one node that run at a time.
-const callsPerPeer = 256
-
 // service is the gRPC side of a mesh.
 type service struct {
 	peerpb.UnimplementedPeerServer
@@ -57,9 +54,9 @@ func (m *Mesh) checkHello(msg []byte) (*peerpb.Hello, error) {
 	}
 	switch {
 	case h.Version != Version:
-		return nil, fmt.Errorf("peer: node %q speaks version %d, this one %d", h.Node, h.Version, Version)
+		return nil, fmt.Errorf("%w: node %q speaks version %d, this one %d", errStranger, h.Node, h.Version, Version)
 	case h.Cluster != m.cfg.Cluster:
-		return nil, fmt.Errorf("peer: node %q belongs to cluster %q, this one to %q", h.Node, h.Cluster, m.cfg.Cluster)
+		return nil, fmt.Errorf("%w: node %q belongs to cluster %q, this one to %q", errStranger, h.Node, h.Cluster, m.cfg.Cluster)
 	case len(h.Incarnation) != 16:
 		return nil, fmt.Errorf("%w: incarnation of %d bytes", errProtocol, len(h.Incarnation))
 	}
@@ -79,7 +76,6 @@ type inbound struct {
 	cancel      context.CancelCauseFunc
 	stream      grpc.ServerStream
 	out         *outbox
-	calls       chan struct{}         // holds a token per running call
 	beat        chan raft.RPCResponse // of the heartbeat being handled
 	received    chan struct{}         // closed when nothing more is handled
 	previous    chan struct{}         // received of the stream before; nil: none
@@ -92,14 +88,17 @@ func (s *service) Link(stream grpc.BidiStreamingServer[peerpb.Frame, peerpb.Fram
 		return statusWithdrawn
 	}
 	if err != nil {
-		s.m.refusals.log(s.m.log, err)
+		s.m.Complain(host(stream.Context()), "refused a link", err)
 		return status.Error(codes.FailedPrecondition, err.Error())
 	}
+	defer in.p.links.put()
 	err = in.serve()
 	if errors.Is(err, errWithdrawn) {
 		return statusWithdrawn // before anything else: a log may lie on the disk that hangs
 	}
-	if s.m.ctx.Err() == nil {
+	if misbehaved(err) {
+		s.m.Complain(in.p.name, "ended the stream of a node that sends what makes no sense", err)
+	} else if s.m.ctx.Err() == nil && s.m.refusals.first(in.p.name, "ended") {
 		s.m.log.Info("stream from node ended", slog.String("node", in.p.name), slog.Any("cause", err))
 	}
 	return status.Error(codes.Unavailable, "link closed")
@@ -107,11 +106,11 @@ func (s *service) Link(stream grpc.BidiStreamingServer[peerpb.Frame, peerpb.Fram
 
 // welcome exchanges hellos.
 func (m *Mesh) welcome(stream grpc.ServerStream) (*inbound, error) {
-	var first inMessage
-	if err := stream.RecvMsg(&first); err != nil {
+	first, err := m.first(stream)
+	if err != nil {
 		return nil, err
 	}
-	h, err := m.checkHello(first.data)
+	h, err := m.checkHello(first)
 	if err != nil {
 		return nil, err
 	}
@@ -124,30 +123,40 @@ func (m *Mesh) welcome(stream grpc.ServerStream) (*inbound, error) {
 	}
 	in := &inbound{
 		m: m, p: p, stream: stream, out: newOutbox(m.cfg.LazyDelay),
-		calls:    make(chan struct{}, callsPerPeer),
 		beat:     make(chan raft.RPCResponse, 1),
 		received: make(chan struct{}),
 	}
 	copy(in.incarnation[:], h.Incarnation)
 	in.ctx, in.cancel = context.WithCancelCause(stream.Context())
-	hello, err := m.hello()
-	if err != nil {
-		return nil, err
+	if !p.links.take(linksPerPeer) {
+		return nil, fmt.Errorf("%w: links of node %q", errCrowded, p.name)
 	}
-	if err := p.accept(in); err != nil {
-		return nil, err
-	}
-	if m.withdrawn.Load() { // meanwhile
-		p.left(in)
-		close(in.received)
-		return nil, errWithdrawn
-	}
-	if err := stream.SendMsg(hello); err != nil {
-		p.left(in)
-		close(in.received)
+	if err := in.begin(); err != nil {
+		p.links.put()
 		return nil, err
 	}
 	return in, nil
+}
+
+// begin makes the stream the peer's, and says hello.
+func (in *inbound) begin() error {
+	hello, err := in.m.hello()
+	if err != nil {
+		return err
+	}
+	if err := in.p.accept(in); err != nil {
+		return err
+	}
+	if in.m.withdrawn.Load() { // meanwhile
+		err = errWithdrawn
+	} else {
+		err = in.stream.SendMsg(hello)
+	}
+	if err != nil {
+		in.p.left(in)
+		close(in.received)
+	}
+	return err
 }
 
 // serve runs until the stream breaks or is cancelled. gRPC ends the stream, and
@@ -174,7 +183,8 @@ func (in *inbound) serve() error {
 
 func (in *inbound) receive() error {
 	var msg inMessage
-	var a assembler
+	a := assembler{holdings: &in.m.holdings}
+	defer a.end()
 	for {
 		if err := in.stream.RecvMsg(&msg); err != nil {
 			return err
@@ -194,12 +204,7 @@ func (in *inbound) handle(f frame) error {
 	case f.kind >= FirstKind:
 		return in.handleMessage(f)
 	case f.kind == kindPing:
-		var b body = noBody{}
-		if wall := in.m.cfg.WallClock; wall != nil {
-			b = clockBody(wall())
-		}
-		_ = in.out.push(header{kind: kindPong, number: f.number}, b, classOwn, urgent)
-		return nil
+		return in.pong(f)
 	case f.kind == kindCall:
 		in.handleCall(f)
 		return nil
@@ -208,8 +213,28 @@ func (in *inbound) handle(f frame) error {
 	if err != nil {
 		return err
 	}
+	if err := vetCommand(cmd); err != nil {
+		return err
+	}
 	r := request{in: in, number: f.number, cmd: cmd, size: len(f.body), urgency: urgency(!idle)}
 	in.m.deliver(fsm.GroupID(f.arg), r)
+	return nil
+}
+
+// pong answers a ping. Pings cost those who send them nothing, so whoever does
+// not take the answers is not asked to.
+func (in *inbound) pong(f frame) error {
+	if len(f.body) > maxPing {
+		return fmt.Errorf("%w: a ping of %d bytes", errTooMuch, len(f.body))
+	}
+	if in.out.backlogOf(classOwn) > maxOwnAnswers {
+		return fmt.Errorf("%w: pings whose answers are not taken", errTooMuch)
+	}
+	var b body = noBody{}
+	if wall := in.m.cfg.WallClock; wall != nil {
+		b = clockBody(wall())
+	}
+	_ = in.out.push(header{kind: kindPong, number: f.number}, b, classOwn, urgent)
 	return nil
 }
 
@@ -217,6 +242,9 @@ func (in *inbound) handleMessage(f frame) error {
 	head, payload, err := f.message()
 	if err != nil {
 		return err
+	}
+	if most := in.m.bounds[f.kind]; !most.holds(head, payload) {
+		return fmt.Errorf("%w: %d and %d bytes of kind %d", errTooMuch, len(head), len(payload), f.kind)
 	}
 	if h := in.m.messages[f.kind].Load(); h != nil {
 		in.pass(h, head, payload)
@@ -247,18 +275,20 @@ func (in *inbound) handleCall(f frame) {
 	if f.arg < uint32(len(in.m.calls)) {
 		h = in.m.calls[f.arg].Load()
 	}
-	if h == nil {
+	switch {
+	case h == nil:
 		in.respond(f.number, nil, ErrNoHandler, urgent)
 		return
-	}
-	select {
-	case in.calls <- struct{}{}:
-	default:
+	case !in.m.bounds[f.arg].holds(f.body, nil):
+		in.m.Complain(in.p.name, "refused a call", errTooMuch)
+		in.respond(f.number, nil, errTooMuch, urgent)
+		return
+	case !in.p.calls.take(len(f.body)):
 		in.respond(f.number, nil, ErrBusy, urgent)
 		return
 	}
 	in.m.goFunc(func() {
-		defer func() { <-in.calls }()
+		defer in.p.calls.put(len(f.body))
 		reply, err := in.answer(h, f.body)
 		in.respond(f.number, rawBody(reply), err, urgent)
 	})

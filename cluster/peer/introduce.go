@@ -15,11 +15,12 @@ import (
 
 // Introduce serves a node that has no link.
 func (s *service) Introduce(stream grpc.BidiStreamingServer[peerpb.Frame, peerpb.Frame]) error {
-	var in inMessage
-	if err := stream.RecvMsg(&in); err != nil {
-		return err
+	first, err := s.m.first(stream)
+	if err != nil {
+		s.m.Complain(host(stream.Context()), "refused an introduction", err)
+		return status.Error(codes.ResourceExhausted, err.Error())
 	}
-	f, rest, err := nextFrame(in.data)
+	f, rest, err := nextFrame(first)
 	switch {
 	case err != nil || f.kind != kindHello || len(rest) > 0:
 		return status.Error(codes.InvalidArgument, "peer: no introduction")

@@ -190,7 +190,8 @@ func (l *link) ping() {
 // receive handles what the peer answers, until the stream ends.
 func (l *link) receive() error {
 	var in inMessage
-	var a assembler
+	a := assembler{holdings: &l.p.m.holdings}
+	defer a.end()
 	for {
 		if err := l.stream.RecvMsg(&in); err != nil {
 			return err
@@ -210,6 +211,9 @@ func (l *link) handle(f frame) error {
 			c.complete(f, nil)
 		}
 	case kindFailure:
+		if len(f.body) > maxText {
+			return fmt.Errorf("%w: a refusal of %d bytes", errTooMuch, len(f.body))
+		}
 		if c := l.unregister(f.number); c != nil {
 			text := string(bytes.ToValidUTF8(f.body, nil))
 			c.complete(frame{}, &RemoteError{Node: l.p.name, Text: text, code: f.arg})
@@ -223,6 +227,9 @@ func (l *link) handle(f frame) error {
 // pong takes the answer to a ping.
 func (l *link) pong(f frame) error {
 	roundTrip := time.Since(l.opened) - time.Duration(f.number)
+	if f.number >= maxIndex || roundTrip < 0 || len(f.body) > maxPing {
+		return fmt.Errorf("%w: the answer to a ping that was not sent", errProtocol)
+	}
 	l.roundTrip.Store(int64(roundTrip))
 	wall, told, err := decodeClock(f.body)
 	if heard := l.p.m.cfg.HeardClock; told && heard != nil {
@@ -293,6 +300,20 @@ type answer struct {
 }
 
 func (w waiter) complete(f frame, err error) { w <- answer{f, err} }
+
+// answered reads raft's answer to a request of a term. One that makes no sense
+// ends the link.
+func (l *link) answered(f frame, resp any, asked uint64) error {
+	err := decodeAnswer(f.body, l.p.nameBytes, resp)
+	if err == nil {
+		err = vetAnswer(resp, asked)
+	}
+	if err != nil {
+		l.p.m.Complain(l.p.name, "a node's answer makes no sense", err)
+		l.cancel(err)
+	}
+	return err
+}
 
 // exchange sends a request and waits for its answer or for stop.
 func (l *link) exchange(stop <-chan struct{}, h header, b body, c class, u urgency) (frame, error) {

@@ -32,8 +32,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/peerpb"
 )
@@ -87,6 +85,9 @@ type Config struct {
 	// raft itself wait longer, up to 10 s.
 	ReconnectWait time.Duration
 
+	// SnapshotSilent is how long the sender of a snapshot may send nothing. 0: 30 s.
+	SnapshotSilent time.Duration
+
 	// WallClock is this node's wall clock in milliseconds since the epoch,
 	// which answers to pings carry. nil: they carry none.
 	WallClock func() int64
@@ -106,6 +107,7 @@ func (c *Config) setDefaults() {
 		{&c.HoldUnknown, time.Second},
 		{&c.RequestTimeout, 10 * time.Second},
 		{&c.ReconnectWait, 30 * time.Second},
+		{&c.SnapshotSilent, 30 * time.Second},
 	} {
 		if *d.v == 0 {
 			*d.v = d.d
@@ -162,6 +164,8 @@ type Mesh struct {
 	groups  map[fsm.GroupID]*transport
 	held    heldRequests
 
+	holdings           holdings
+	bounds             [256]Bounds
 	sending, receiving snapshotSlots
 	installs           installs
 	inbound            atomic.Int64 // bytes of requests that groups have not answered
@@ -191,6 +195,10 @@ func New(cfg Config) (*Mesh, error) {
 		groups: make(map[fsm.GroupID]*transport),
 	}
 	m.held.init(m)
+	m.holdings.init()
+	for k := range m.bounds {
+		m.bounds[k] = defaultBounds
+	}
 	m.inboundLimit = inboundBudget
 	m.sending.init()
 	m.receiving.init()
@@ -216,7 +224,8 @@ func (m *Mesh) Start() {
 	m.started = true
 	m.goFunc(m.events.run)
 	m.goFunc(func() {
-		if err := m.server.Serve(m.cfg.Listener); err != nil && m.ctx.Err() == nil {
+		l := &limitedListener{Listener: m.cfg.Listener, log: func(err error) { m.Complain("", "refused a connection", err) }}
+		if err := m.server.Serve(l); err != nil && m.ctx.Err() == nil {
 			m.log.Error("peer listener failed", slog.Any("error", err))
 		}
 	})
@@ -261,6 +270,9 @@ func (m *Mesh) Panics() uint64 { return m.panics.Load() }
 func (m *Mesh) contain(doing, node string) {
 	if p := recover(); p != nil {
 		m.panics.Add(1)
+		if !m.refusals.first(node, "panic: "+doing) {
+			return
+		}
 		m.log.Error("panic in what another node asked for", slog.String("node", node), slog.String("doing", doing),
 			slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
 	}
@@ -314,29 +326,6 @@ func (m *Mesh) peer(name string) *peer {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return m.peers[name]
-}
-
-// Transport returns the raft transport of a group; the same one until the
-// group is dropped. Its ServerID and ServerAddress are both the node's name.
-//
-// Entries handed to it are kept by reference until sent: nobody may change
-// their Data and Extensions. AppendEntries and InstallSnapshot wait for a broken
-// link (Config.ReconnectWait), so DropGroup must be called between
-// Raft.Shutdown and waiting for its future, or that wait may take as long.
-func (m *Mesh) Transport(group fsm.GroupID) raft.Transport {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if t := m.groups[group]; t != nil {
-		return t
-	}
-	t := newTransport(m, group)
-	if m.closed {
-		t.shut()
-		return t
-	}
-	m.groups[group] = t
-	m.held.release(t)
-	return t
 }
 
 // Prompt makes the heartbeats of a group urgent: its timers are too short to

@@ -33,6 +33,11 @@ type peer struct {
 	cancel    context.CancelFunc
 	link      atomic.Pointer[link] // nil: none
 
+	// What the peer makes this node hold.
+	links     tokens
+	snapshots tokens
+	calls     callRoom
+
 	mu          sync.Mutex
 	addrs       []string      // where it may be
 	at          int           // index of the one that is dialled

@@ -294,6 +294,13 @@ func (o *outbox) take(r *rate) []*batch {
 	return o.turn
 }
 
+// backlogOf is how much of a class waits to be sent.
+func (o *outbox) backlogOf(c class) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.queued[c]
+}
+
 func (o *outbox) sent(charged [classes]int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

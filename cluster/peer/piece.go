@@ -60,49 +60,79 @@ func (b *batch) unpooled() [][]byte {
 // assembler puts the pieces of a stream's messages together, and splits
 // messages into frames.
 type assembler struct {
-	begun [classes][]byte // of a message per class; nil: none
+	holdings *holdings        // that what is begun counts in; nil: none
+	begun    [classOwn][]byte // of a message per class that has long ones; nil: none
+	total    [classOwn]uint64 // size of the message
 }
 
 // frames calls handle for each frame of a message that has arrived, and of the
 // one that it completes. Frames point into the message.
 func (a *assembler) frames(msg []byte, handle func(frame) error) error {
+	return eachFrame(msg, func(f frame) error {
+		if f.kind != kindPiece {
+			return handle(f)
+		}
+		whole, err := a.piece(f)
+		if err != nil {
+			return err
+		}
+		return eachFrame(whole, func(f frame) error {
+			if f.kind == kindPiece {
+				return fmt.Errorf("%w: a piece within a piece", errProtocol)
+			}
+			return handle(f)
+		})
+	})
+}
+
+// eachFrame calls handle for each frame of a message.
+func eachFrame(msg []byte, handle func(frame) error) error {
 	for len(msg) > 0 {
 		f, rest, err := nextFrame(msg)
+		if err == nil {
+			err = handle(f)
+		}
 		if err != nil {
 			return err
 		}
 		msg = rest
-		if f.kind != kindPiece {
-			err = handle(f)
-		} else if whole, e := a.piece(f); e != nil {
-			err = e
-		} else if whole != nil {
-			err = (&assembler{}).frames(whole, handle)
-		}
-		if err != nil {
-			return err
-		}
 	}
 	return nil
 }
 
-// piece adds a piece, and returns the message if it is complete.
+// piece adds a piece, and returns the message if it is complete. Memory is taken
+// for what has come, not for what is announced.
 func (a *assembler) piece(f frame) (whole []byte, err error) {
-	if f.arg >= uint32(classes) || f.number > MaxMessage {
+	if f.arg >= uint32(classOwn) || f.number > MaxMessage {
 		return nil, fmt.Errorf("%w: a piece of class %d, message of %d bytes", errProtocol, f.arg, f.number)
 	}
 	b := a.begun[f.arg]
-	if b == nil {
-		b = make([]byte, 0, f.number)
+	if len(b) == 0 {
+		a.total[f.arg] = f.number
 	}
-	if len(f.body) == 0 || cap(b) != int(f.number) || len(b)+len(f.body) > cap(b) {
+	size := uint64(len(b) + len(f.body))
+	if len(f.body) == 0 || len(f.body) > longMessage || a.total[f.arg] != f.number || size > f.number {
 		return nil, fmt.Errorf("%w: a piece of %d bytes behind %d of %d", errProtocol, len(f.body), len(b), f.number)
 	}
+	if err := a.holdings.keep(len(f.body)); err != nil {
+		return nil, err
+	}
+	if size > uint64(cap(b)) {
+		b = append(make([]byte, 0, min(f.number, max(2*size, 2*pieceSize))), b...)
+	}
 	b = append(b, f.body...)
-	if len(b) < cap(b) {
-		a.begun[f.arg] = b
+	if a.begun[f.arg] = b; size < f.number {
 		return nil, nil
 	}
 	a.begun[f.arg] = nil
+	a.holdings.drop(len(b))
 	return b, nil
+}
+
+// end gives back what has been begun.
+func (a *assembler) end() {
+	for c, b := range a.begun {
+		a.holdings.drop(len(b))
+		a.begun[c] = nil
+	}
 }

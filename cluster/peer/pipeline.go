@@ -47,6 +47,7 @@ func newPipeline(t *transport, p *peer) *pipeline {
 // completes, and what is written into the batch.
 type appendFuture struct {
 	pipe  *pipeline
+	link  *link // that it was sent over
 	args  *raft.AppendEntriesRequest
 	resp  *raft.AppendEntriesResponse
 	start time.Time
@@ -82,6 +83,7 @@ func (pl *pipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.Ap
 		pl.withdraw(f)
 		return nil, ErrDown
 	}
+	f.link = l
 	number, err := l.register(f, true)
 	if err != nil {
 		pl.withdraw(f)
@@ -137,7 +139,7 @@ func (pl *pipeline) withdraw(f *appendFuture) {
 func (f *appendFuture) complete(fr frame, err error) {
 	pl := f.pipe
 	if err == nil {
-		err = decodeAnswer(fr.body, pl.p.nameBytes, f.resp)
+		err = f.link.answered(fr, f.resp, f.args.Term)
 	}
 	f.err = err
 	f.ready.Done()

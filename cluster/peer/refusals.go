@@ -1,31 +1,105 @@
 package peer
 
 import (
+	"context"
+	"errors"
 	"log/slog"
+	"net"
 	"sync"
+	"time"
+
+	grpcpeer "google.golang.org/grpc/peer"
 )
 
-// maxRefusals bounds how many reasons are remembered.
-const maxRefusals = 256
+const (
+	// refusalEvery is how often it is logged that a node did the same wrong thing
+	// again.
+	refusalEvery = time.Minute
+	// maxRefusals bounds how many things are remembered.
+	maxRefusals = 1024
+)
 
-// refusals remembers why links were refused: whoever is refused dials again
-// several times a second, and the log needs to say so once.
+// refusals remembers what was logged about other nodes: who is refused dials
+// again several times a second, and the log needs to say so once a minute.
 type refusals struct {
-	mu   sync.Mutex
-	said map[string]struct{}
+	mu    sync.Mutex
+	said  map[refusal]time.Time
+	swept time.Time // what is a minute old was last forgotten
 }
 
-// log says why a link is refused, unless that was said.
-func (r *refusals) log(to *slog.Logger, err error) {
+// refusal is what a node, or an address that has not said who it is, did wrong.
+type refusal struct{ who, cause string }
+
+// first reports whether that is to be logged. With too much to remember nothing
+// new is, until a minute has passed: names cost nothing.
+func (r *refusals) first(who, cause string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	text := err.Error()
-	if _, said := r.said[text]; said {
-		return
+	now, key := time.Now(), refusal{who, cause}
+	if at, said := r.said[key]; said && now.Sub(at) < refusalEvery {
+		return false
 	}
-	if r.said == nil || len(r.said) >= maxRefusals {
-		r.said = map[string]struct{}{}
+	if len(r.said) >= maxRefusals && now.Sub(r.swept) >= refusalEvery/10 {
+		r.swept = now
+		for k, at := range r.said {
+			if now.Sub(at) >= refusalEvery {
+				delete(r.said, k)
+			}
+		}
 	}
-	r.said[text] = struct{}{}
-	to.Warn("refused a link; further ones for the same reason are not logged", slog.Any("error", err))
+	if len(r.said) >= maxRefusals {
+		return false
+	}
+	if r.said == nil {
+		r.said = map[refusal]time.Time{}
+	}
+	r.said[key] = now
+	return true
+}
+
+// causes are what errors are told apart by where they are counted together. The
+// text of an error may be the other node's.
+var causes = []error{
+	errProtocol, errShort, errTooMuch, errCrowded, errLate, errFar, errEntry, ErrUnknownNode, ErrUnknownGroup, ErrBacklog, ErrBusy,
+	errStranger, ErrBroken, ErrClosed, errPanic, context.Canceled,
+}
+
+func causeOf(err error) string {
+	for _, c := range causes {
+		if errors.Is(err, c) {
+			return c.Error()
+		}
+	}
+	return "other"
+}
+
+// Complain logs what another node has done wrong, once a minute for each node
+// and cause: what is a constant text.
+func (m *Mesh) Complain(node, what string, err error) {
+	if m.refusals.first(node, what+": "+causeOf(err)) {
+		m.log.Warn(what, slog.String("node", node), slog.Any("error", err))
+	}
+}
+
+// distrust breaks the link to a node that gives answers which make no sense.
+func (m *Mesh) distrust(node string, err error) {
+	m.Complain(node, "a node's answer makes no sense", err)
+	if p := m.peer(node); p != nil {
+		if l := p.link.Load(); l != nil {
+			l.cancel(err)
+		}
+	}
+}
+
+// host is where a stream comes from, for what has not said who it is.
+func host(ctx context.Context) string {
+	p, ok := grpcpeer.FromContext(ctx)
+	if !ok {
+		return ""
+	}
+	h, _, err := net.SplitHostPort(p.Addr.String())
+	if err != nil {
+		return p.Addr.String()
+	}
+	return h
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"time"
 
 	"google.golang.org/grpc"
@@ -30,6 +29,8 @@ import (
 const (
 	// snapshotChunk is the size of one message of a snapshot.
 	snapshotChunk = 256 << 10
+	// maxSnapshot bounds what a snapshot is said to be.
+	maxSnapshot = 1 << 40
 
 	nodeKey        = "quorate-node"
 	incarnationKey = "quorate-incarnation-bin"
@@ -76,7 +77,7 @@ func (t *transport) sendSnapshot(p *peer, args *raft.InstallSnapshotRequest, res
 		nodeKey, t.m.cfg.Node, incarnationKey, string(t.m.cfg.Incarnation[:])))
 	defer cancel()
 	defer context.AfterFunc(t.ctx, cancel)()
-	stream, err := l.client.Snapshot(ctx)
+	stream, err := l.client.Snapshot(ctx, grpc.MaxCallRecvMsgSize(maxOffer))
 	if err != nil {
 		return fmt.Errorf("opening snapshot stream: %w", err)
 	}
@@ -84,7 +85,7 @@ func (t *transport) sendSnapshot(p *peer, args *raft.InstallSnapshotRequest, res
 	if err != nil {
 		return err
 	}
-	return decodeAnswer(f.body, p.nameBytes, resp)
+	return l.answered(f, resp, args.Term)
 }
 
 // writeSnapshot sends the request and what the other side lacks of the
@@ -93,7 +94,7 @@ func (t *transport) writeSnapshot(stream grpc.ClientStream, p *peer, args *raft.
 	if err := sendFrame(stream, header{kind: kindSnapshot, arg: uint32(t.group)}, snapshotBody{args}); err != nil && !errors.Is(err, io.EOF) {
 		return frame{}, err
 	}
-	offer, err := t.answer(stream, p)
+	offer, err := t.answer(stream, p, kindOffer)
 	if err != nil {
 		return frame{}, err
 	}
@@ -114,18 +115,23 @@ func (t *transport) writeSnapshot(stream grpc.ClientStream, p *peer, args *raft.
 		return frame{}, err
 	}
 	// After io.EOF the receiver has given up early; its reason comes here.
-	return t.answer(stream, p)
+	return t.answer(stream, p, kindReply)
 }
 
-// answer reads a frame from the receiver of a snapshot, or its refusal.
-func (t *transport) answer(stream grpc.ClientStream, p *peer) (frame, error) {
+// answer reads a frame of a kind from the receiver of a snapshot, or its refusal.
+func (t *transport) answer(stream grpc.ClientStream, p *peer, k Kind) (frame, error) {
 	var in inMessage
 	if err := stream.RecvMsg(&in); err != nil {
 		return frame{}, fmt.Errorf("sending snapshot: %w", noEOF(err))
 	}
-	f, _, err := nextFrame(in.data)
-	if err != nil || f.kind != kindFailure {
-		return f, err
+	f, rest, err := nextFrame(in.data)
+	switch {
+	case err != nil:
+		return frame{}, err
+	case f.kind == k && len(rest) == 0:
+		return f, nil
+	case f.kind != kindFailure || len(f.body) > maxText:
+		return frame{}, fmt.Errorf("%w: kind %d of %d bytes in answer to a snapshot", errProtocol, f.kind, len(in.data))
 	}
 	refusal := &RemoteError{Node: p.name, Text: string(f.body), code: f.arg}
 	if s := t.snapshots.Load(); s != nil && errors.Is(refusal, ErrSuperseded) {
@@ -177,8 +183,13 @@ func noEOF(err error) error {
 func (s *service) Snapshot(stream grpc.BidiStreamingServer[peerpb.Frame, peerpb.Frame]) error {
 	in := s.m.snapshotSender(stream.Context())
 	if in == nil {
+		s.m.Complain(host(stream.Context()), "refused a snapshot", ErrUnknownNode)
 		return status.Error(codes.FailedPrecondition, "peer: no link from this node")
 	}
+	if !in.p.snapshots.take(snapshotsPerPeer) {
+		return status.Error(codes.ResourceExhausted, errCrowded.Error())
+	}
+	defer in.p.snapshots.put()
 	answer, err := in.receiveSnapshot(stream)
 	h, b := header{kind: kindReply}, body(answer)
 	if err != nil {
@@ -186,7 +197,7 @@ func (s *service) Snapshot(stream grpc.BidiStreamingServer[peerpb.Frame, peerpb.
 		if errors.As(err, &newer) {
 			h.number = newer.index
 		} else {
-			s.m.log.Warn("snapshot not installed", slog.String("node", in.p.name), slog.Any("error", err))
+			s.m.Complain(in.p.name, "snapshot not installed", err)
 		}
 		h.kind, h.arg = kindFailure, failureCode(err)
 		b = textBody(err.Error())
@@ -223,12 +234,17 @@ func (m *Mesh) snapshotSender(ctx context.Context) *inbound {
 // receiveSnapshot gives the snapshot to raft, which reads the stream while it
 // handles the request.
 func (in *inbound) receiveSnapshot(stream grpc.ServerStream) (*numbers, error) {
-	f, err := receiveFrame(stream, kindSnapshot)
+	r := in.m.readSnapshot(stream)
+	f, err := r.frame(kindSnapshot)
 	if err != nil {
 		return nil, err
 	}
 	req, err := decodeSnapshot(f.body, in.p.nameBytes)
+	if err == nil {
+		err = vetCommand(req)
+	}
 	if err != nil {
+		in.cancel(err) // that is no node of this program
 		return nil, err
 	}
 	in.m.mu.RLock()
@@ -236,6 +252,9 @@ func (in *inbound) receiveSnapshot(stream grpc.ServerStream) (*numbers, error) {
 	in.m.mu.RUnlock()
 	if t == nil {
 		return nil, ErrUnknownGroup
+	}
+	if err := t.vet(req); err != nil {
+		return nil, err
 	}
 	free, err := in.m.receiving.take(req.Size, stream.Context().Done())
 	if err != nil {
@@ -247,7 +266,7 @@ func (in *inbound) receiveSnapshot(stream grpc.ServerStream) (*numbers, error) {
 		return nil, err
 	}
 	defer done()
-	f, err = receiveFrame(stream, kindSize)
+	f, err = r.frame(kindSize)
 	if err != nil {
 		return nil, err
 	}
@@ -256,20 +275,7 @@ func (in *inbound) receiveSnapshot(stream grpc.ServerStream) (*numbers, error) {
 	}
 	req.Size = int64(f.number)
 	in.m.installs.received.Add(1)
-	return t.install(in, req, &snapshotReader{stream: stream})
-}
-
-// receiveFrame receives a message that consists of one frame of a kind.
-func receiveFrame(stream grpc.ServerStream, k Kind) (frame, error) {
-	var in inMessage
-	if err := stream.RecvMsg(&in); err != nil {
-		return frame{}, err
-	}
-	f, rest, err := nextFrame(in.data)
-	if err == nil && (f.kind != k || len(rest) > 0) {
-		err = fmt.Errorf("%w: kind %d in a snapshot stream", errProtocol, f.kind)
-	}
-	return f, err
+	return t.install(in, req, r)
 }
 
 // exchange tells the sender of a snapshot what need not be sent.
@@ -314,19 +320,72 @@ func (t *transport) install(in *inbound, req *raft.InstallSnapshotRequest, data 
 	}
 }
 
-// snapshotReader reads the bytes of a snapshot off its stream.
+// snapshotReader reads the messages of a snapshot off its stream. Each has to
+// come soon: the group takes nothing else meanwhile, and no other snapshot may
+// come.
 type snapshotReader struct {
-	stream grpc.ServerStream
-	rest   []byte
+	come chan []byte // closed at the end
+	err  error       // why; may be read then
+	wait time.Duration
+	rest []byte
 }
 
+func (m *Mesh) readSnapshot(stream grpc.ServerStream) *snapshotReader {
+	r := &snapshotReader{come: make(chan []byte), wait: m.cfg.SnapshotSilent}
+	m.goFunc(func() {
+		defer close(r.come)
+		for {
+			var in inMessage
+			if r.err = stream.RecvMsg(&in); r.err != nil {
+				return
+			}
+			select {
+			case r.come <- in.data:
+			case <-stream.Context().Done():
+				r.err = stream.Context().Err()
+				return
+			}
+		}
+	})
+	return r
+}
+
+// message returns the next message.
+func (r *snapshotReader) message() ([]byte, error) {
+	timer := time.NewTimer(r.wait)
+	defer timer.Stop()
+	select {
+	case msg, more := <-r.come:
+		if !more {
+			return nil, r.err
+		}
+		return msg, nil
+	case <-timer.C:
+		return nil, errLate
+	}
+}
+
+// frame returns the next message, which consists of one frame of a kind.
+func (r *snapshotReader) frame(k Kind) (frame, error) {
+	msg, err := r.message()
+	if err != nil {
+		return frame{}, err
+	}
+	f, rest, err := nextFrame(msg)
+	if err == nil && (f.kind != k || len(rest) > 0) {
+		err = fmt.Errorf("%w: kind %d in a snapshot stream", errProtocol, f.kind)
+	}
+	return f, err
+}
+
+// Read implements io.Reader.
 func (r *snapshotReader) Read(p []byte) (int, error) {
 	for len(r.rest) == 0 {
-		var in inMessage
-		if err := r.stream.RecvMsg(&in); err != nil {
+		msg, err := r.message()
+		if err != nil {
 			return 0, err
 		}
-		r.rest = in.data
+		r.rest = msg
 	}
 	n := copy(p, r.rest)
 	r.rest = r.rest[n:]

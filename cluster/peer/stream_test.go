@@ -20,8 +20,17 @@ import (
 func testSnapshotRequest(size int64) *raft.InstallSnapshotRequest {
 	return &raft.InstallSnapshotRequest{
 		RPCHeader: raft.RPCHeader{ProtocolVersion: 3}, SnapshotVersion: 1, Term: 1, LastLogIndex: 9, LastLogTerm: 1,
-		Configuration: []byte("configuration"), Size: size,
+		Configuration: testConfiguration("n1"), Size: size,
 	}
+}
+
+// testConfiguration is that of a group with these voters.
+func testConfiguration(voters ...raft.ServerID) []byte {
+	var c raft.Configuration
+	for _, v := range voters {
+		c.Servers = append(c.Servers, raft.Server{ID: v, Address: raft.ServerAddress(v)})
+	}
+	return raft.EncodeConfiguration(c)
 }
 
 // One large snapshot goes at a time, from a node and to it; small ones go beside
@@ -257,8 +266,8 @@ func TestIdleGroupsHaveNoGoroutines(t *testing.T) {
 	mustWait(t, func() bool { return runtime.NumGoroutine() < before+groups/4 }, "goroutines stay behind")
 }
 
-// rawLink speaks to a node without a mesh.
-func rawLink(t *testing.T, c *cluster, to string) grpc.ClientStream {
+// rawConn is a connection to a node without a mesh.
+func rawConn(t *testing.T, c *cluster, to string) *grpc.ClientConn {
 	t.Helper()
 	conn, err := c.net.dialer("raw")(t.Context(), c.addrs[to])
 	if err != nil {
@@ -268,9 +277,16 @@ func rawLink(t *testing.T, c *cluster, to string) grpc.ClientStream {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { cc.Close() })
+	return cc
+}
+
+// rawLink speaks to a node without a mesh.
+func rawLink(t *testing.T, c *cluster, to string) grpc.ClientStream {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	t.Cleanup(func() { cancel(); cc.Close() })
-	stream, err := peerpb.NewPeerClient(cc).Link(ctx)
+	t.Cleanup(cancel)
+	stream, err := peerpb.NewPeerClient(rawConn(t, c, to)).Link(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 type transport struct {
 	m     *Mesh
 	group fsm.GroupID
+	judge Judge // nil: everything that makes sense is taken
 
 	consumer  chan raft.RPC
 	answers   chan raft.RPCResponse // of the requests in inflight, in order
@@ -46,9 +47,9 @@ var (
 	_ raft.WithClose   = (*transport)(nil)
 )
 
-func newTransport(m *Mesh, group fsm.GroupID) *transport {
+func newTransport(m *Mesh, group fsm.GroupID, judge Judge) *transport {
 	t := &transport{
-		m: m, group: group,
+		m: m, group: group, judge: judge,
 		consumer: make(chan raft.RPC, depth),
 		answers:  make(chan raft.RPCResponse, depth),
 	}
@@ -117,22 +118,22 @@ func (t *transport) append(p *peer, args *raft.AppendEntriesRequest, resp *raft.
 	if err != nil {
 		return shutError(err)
 	}
-	return t.request(l, kindAppend, appendBody{args, lazy}, c, urgency(!lazy), resp)
+	return t.request(l, kindAppend, appendBody{args, lazy}, c, urgency(!lazy), resp, args.Term)
 }
 
 // RequestVote implements raft.Transport.
 func (t *transport) RequestVote(id raft.ServerID, _ raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
-	return t.ask(id, kindVote, voteBody(args), resp)
+	return t.ask(id, kindVote, voteBody(args), resp, args.Term)
 }
 
 // RequestPreVote implements raft.WithPreVote.
 func (t *transport) RequestPreVote(id raft.ServerID, _ raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
-	return t.ask(id, kindPreVote, preVoteBody(args), resp)
+	return t.ask(id, kindPreVote, preVoteBody(args), resp, args.Term)
 }
 
 // TimeoutNow implements raft.Transport.
 func (t *transport) TimeoutNow(id raft.ServerID, _ raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
-	return t.ask(id, kindTimeoutNow, timeoutNowBody(args), resp)
+	return t.ask(id, kindTimeoutNow, timeoutNowBody(args), resp, 0)
 }
 
 // AppendEntriesPipeline implements raft.Transport.
@@ -172,20 +173,20 @@ func (t *transport) peer(id raft.ServerID) (*peer, error) {
 }
 
 // ask makes a request that is no use later: without a link it fails at once.
-func (t *transport) ask(id raft.ServerID, k Kind, b body, resp any) error {
+func (t *transport) ask(id raft.ServerID, k Kind, b body, resp any, term uint64) error {
 	l, err := t.m.link(string(id))
 	if err != nil {
 		return err
 	}
-	return t.request(l, k, b, classOwn, urgent, resp)
+	return t.request(l, k, b, classOwn, urgent, resp, term)
 }
 
-func (t *transport) request(l *link, k Kind, b body, c class, u urgency, resp any) error {
+func (t *transport) request(l *link, k Kind, b body, c class, u urgency, resp any, term uint64) error {
 	f, err := l.exchange(t.shutdown, header{kind: k, arg: uint32(t.group)}, b, c, u)
 	if err != nil {
 		return shutError(err)
 	}
-	return decodeAnswer(f.body, l.p.nameBytes, resp)
+	return l.answered(f, resp, term)
 }
 
 // shutError turns the end of a wait into what it means for raft.

@@ -305,7 +305,7 @@ func decodeSnapshot(p, name []byte) (*raft.InstallSnapshotRequest, error) {
 	if err := r.done(); err != nil {
 		return nil, err
 	}
-	if req.Size < 0 || req.SnapshotVersion < 1 {
+	if req.Size < 0 || req.Size > maxSnapshot || req.SnapshotVersion < 1 {
 		return nil, fmt.Errorf("%w: snapshot of size %d, version %d", errProtocol, req.Size, req.SnapshotVersion)
 	}
 	return req, nil

@@ -1,0 +1,209 @@
+package peer
+
+import (
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+)
+
+// What another node can make this one hold. A node that has proven its name is
+// believed to be that node, and nothing else: DESIGN.md has the table.
+//
+//	connections                 ≤ maxConnections
+//	streams of a connection     ≤ maxStreams, each with ≤ streamWindow unread
+//	streams without a hello     ≤ maxStrangers, for ≤ helloWait
+//	links from a node           ≤ linksPerPeer, snapshots ≤ snapshotsPerPeer
+//	one gRPC message            ≤ maxReceive
+//	pieces of long messages     ≤ 2 × MaxMessage for a stream, ≤ assemblyBudget
+//	calls of a node             ≤ callsPerPeer, with ≤ callBytes of requests and
+//	                            one request more
+//	requests of raft            ≤ 2 × inboundBudget, and ≤ maxHeldBytes for
+//	                            groups that there are not
+//	answers that are not taken  ≤ 2 × maxBacklog, ≤ maxOwnAnswers of them pongs
+const (
+	maxConnections   = 1024
+	maxStreams       = 16
+	maxStrangers     = 32
+	linksPerPeer     = 3 // one that is served, one that replaces it, one more
+	snapshotsPerPeer = maxStreams
+	maxHello         = 4 << 10
+	helloWait        = 5 * time.Second
+	assemblyBudget   = 512 << 20
+	callsPerPeer     = 256
+	callBytes        = 64 << 20
+	maxOwnAnswers    = 1 << 20
+	// maxPing bounds what a ping or a pong carries: more may follow the clock.
+	maxPing = 64
+	// maxText bounds the text of a refusal.
+	maxText = copyLimit
+)
+
+var (
+	errCrowded = errors.New("peer: the node holds as much as it may for others")
+	errLate    = errors.New("peer: nothing was said in time")
+)
+
+// holdings is what a mesh holds for other nodes.
+type holdings struct {
+	strangers  chan struct{} // a token per stream that has not said who it is
+	patience   time.Duration // with them
+	assembling atomic.Int64  // bytes of pieces
+	limit      int64         // of assembling
+}
+
+func (h *holdings) init() {
+	h.strangers, h.patience = make(chan struct{}, maxStrangers), helloWait
+	h.limit = assemblyBudget
+}
+
+// keep counts so many bytes more that are being put together, if there is room.
+func (h *holdings) keep(bytes int) error {
+	if h != nil && h.assembling.Add(int64(bytes)) > h.limit {
+		h.assembling.Add(int64(-bytes))
+		return errCrowded
+	}
+	return nil
+}
+
+func (h *holdings) drop(bytes int) {
+	if h != nil {
+		h.assembling.Add(int64(-bytes))
+	}
+}
+
+// tokens bounds how many of something there are.
+type tokens struct{ taken atomic.Int32 }
+
+// take reports whether there was room for one more; put gives it back.
+func (t *tokens) take(most int32) bool {
+	if t.taken.Add(1) > most {
+		t.taken.Add(-1)
+		return false
+	}
+	return true
+}
+
+func (t *tokens) put() { t.taken.Add(-1) }
+
+// callRoom bounds the calls of one node that run at a time.
+type callRoom struct {
+	mu    sync.Mutex
+	calls int
+	bytes int
+}
+
+// take reports whether a call with a request of this size may run.
+func (c *callRoom) take(size int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.calls >= callsPerPeer || c.bytes >= callBytes {
+		return false
+	}
+	c.calls++
+	c.bytes += size
+	return true
+}
+
+func (c *callRoom) put(size int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls--
+	c.bytes -= size
+}
+
+// first receives the first message of a stream, which says who it is. It must be
+// short, and come soon; few may be waited for.
+func (m *Mesh) first(stream grpc.ServerStream) ([]byte, error) {
+	select {
+	case m.holdings.strangers <- struct{}{}:
+		defer func() { <-m.holdings.strangers }()
+	default:
+		return nil, errCrowded
+	}
+	msg, err := m.receiveWithin(stream, m.holdings.patience)
+	if err == nil && len(msg) > maxHello {
+		err = errTooMuch
+	}
+	return msg, err
+}
+
+// errTooMuch: the other side sent more than there can be of such a kind.
+var errTooMuch = errors.New("peer: too much for a message of this kind")
+
+// receiveWithin receives a message that must come soon. If it does not, the
+// stream is of no use any more: it is ended by returning from its handler.
+func (m *Mesh) receiveWithin(stream grpc.ServerStream, wait time.Duration) ([]byte, error) {
+	type received struct {
+		data []byte
+		err  error
+	}
+	come := make(chan received, 1)
+	m.goFunc(func() {
+		var in inMessage
+		err := stream.RecvMsg(&in)
+		come <- received{in.data, err}
+	})
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case r := <-come:
+		return r.data, r.err
+	case <-timer.C:
+		return nil, errLate
+	}
+}
+
+// limitedListener closes connections above a number at once.
+type limitedListener struct {
+	net.Listener
+	most tokens
+	log  func(error)
+}
+
+// Accept implements net.Listener.
+func (l *limitedListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if l.most.take(maxConnections) {
+			return &limitedConn{Conn: conn, l: l}, nil
+		}
+		conn.Close()
+		l.log(errCrowded)
+	}
+}
+
+type limitedConn struct {
+	net.Conn
+	l    *limitedListener
+	once sync.Once
+}
+
+// Close implements net.Conn.
+func (c *limitedConn) Close() error {
+	c.once.Do(c.l.most.put)
+	return c.Conn.Close()
+}
+
+// Bounds of messages of a kind, in bytes. For calls, Head is that of the request.
+type Bounds struct{ Head, Payload int }
+
+// defaultBounds are those of kinds that nothing else is said of.
+var defaultBounds = Bounds{Head: 1 << 20, Payload: MaxMessage}
+
+func (b Bounds) holds(head, payload []byte) bool {
+	return len(head) <= b.Head && len(payload) <= b.Payload
+}
+
+// Bound sets the bounds of a kind of messages or calls. It is called before
+// Start.
+func (m *Mesh) Bound(k Kind, b Bounds) {
+	mustApplicationKind(k)
+	m.bounds[k] = b
+}
