@@ -1,0 +1,190 @@
+// Package certs makes, keeps and reads the certificates by which the nodes of a
+// cluster know each other: an authority of the cluster's own, and for each node
+// a certificate that is bound to the node's name.
+//
+// It promises that a certificate counts only if the authority has signed it for
+// both ends of a connection, and if it names the node exactly: no wildcard, no
+// common name. It knows nothing of files that nobody has named to it, never
+// prints a key, and has no list of certificates taken back: they are short-lived,
+// and a new authority takes all of them back at once.
+package certs
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/big"
+	"slices"
+	"time"
+)
+
+// How long certificates are good for, unless something else is asked for.
+const (
+	AuthorityLife = 10 * 365 * 24 * time.Hour
+	NodeLife      = 365 * 24 * time.Hour
+)
+
+// skew is how much earlier a certificate is good than it is made: the clocks of
+// nodes differ.
+const skew = time.Hour
+
+// Algorithm is what keys are made for.
+type Algorithm string
+
+// Algorithms of keys.
+const (
+	ECDSA   Algorithm = "ecdsa" // on the curve P-256
+	Ed25519 Algorithm = "ed25519"
+)
+
+// generate makes a key.
+func (a Algorithm) generate() (crypto.Signer, error) {
+	switch a {
+	case ECDSA:
+		return ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	case Ed25519:
+		_, key, err := ed25519.GenerateKey(rand.Reader)
+		return key, err
+	}
+	return nil, fmt.Errorf("%q is none of %s, %s", a, ECDSA, Ed25519)
+}
+
+// algorithmOf is that of a key; ECDSA for one of another kind.
+func algorithmOf(key crypto.Signer) Algorithm {
+	if _, ok := key.(ed25519.PrivateKey); ok {
+		return Ed25519
+	}
+	return ECDSA
+}
+
+// Authority signs the certificates of a cluster's nodes.
+type Authority struct {
+	Certificate *x509.Certificate
+	key         crypto.Signer
+}
+
+// Pair is a certificate and its key.
+type Pair struct {
+	Certificate *x509.Certificate
+	key         crypto.Signer
+}
+
+// NewAuthority makes an authority. The name is for people.
+func NewAuthority(name string, a Algorithm, now time.Time, life time.Duration) (*Authority, error) {
+	key, err := a.generate()
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.Certificate{
+		Subject:   pkix.Name{Organization: []string{"quorate"}, CommonName: name},
+		NotBefore: now.Add(-skew), NotAfter: now.Add(life),
+		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	c, err := sign(template, template, key.Public(), key)
+	if err != nil {
+		return nil, err
+	}
+	return &Authority{c, key}, nil
+}
+
+// Issue makes a key for a node and signs its certificate.
+func (a *Authority) Issue(node string, now time.Time, life time.Duration) (*Pair, error) {
+	key, err := algorithmOf(a.key).generate()
+	if err != nil {
+		return nil, err
+	}
+	c, err := a.Sign(node, key.Public(), now, life)
+	if err != nil {
+		return nil, err
+	}
+	return &Pair{c, key}, nil
+}
+
+// Sign makes a certificate that is bound to a node's name. It is not good for
+// longer than the authority's own.
+func (a *Authority) Sign(node string, public crypto.PublicKey, now time.Time, life time.Duration) (*x509.Certificate, error) {
+	end := now.Add(life)
+	if a.Certificate.NotAfter.Before(end) {
+		end = a.Certificate.NotAfter
+	}
+	if !now.Before(end) {
+		return nil, fmt.Errorf("the authority's certificate was good until %s", day(a.Certificate.NotAfter))
+	}
+	c, err := sign(&x509.Certificate{
+		Subject:   pkix.Name{Organization: []string{"quorate"}, CommonName: node},
+		DNSNames:  []string{node},
+		NotBefore: now.Add(-skew), NotAfter: end,
+		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}, a.Certificate, public, a.key)
+	if err != nil {
+		return nil, fmt.Errorf("a certificate for the name %q: %w", node, err)
+	}
+	return c, nil
+}
+
+// sign makes a certificate with a serial number of its own.
+func sign(template, parent *x509.Certificate, public crypto.PublicKey, key crypto.Signer) (*x509.Certificate, error) {
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return nil, err
+	}
+	template.SerialNumber = serial
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, public, key)
+	if err != nil {
+		return nil, err
+	}
+	return x509.ParseCertificate(der)
+}
+
+// Fingerprint tells certificates apart: the SHA-256 of one, for people and for
+// tokens.
+func Fingerprint(c *x509.Certificate) string {
+	sum := sha256.Sum256(c.Raw)
+	return hex.EncodeToString(sum[:])
+}
+
+// day is a point in time for people.
+func day(t time.Time) string { return t.UTC().Format(time.DateTime) + " UTC" }
+
+// errNoCertificate means that the other side has shown none.
+var errNoCertificate = errors.New("no certificate")
+
+// usages are what a node's certificate must be good for: each node dials, and
+// is dialled.
+var usages = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+
+// verify checks that one of the roots has signed a certificate, the first of a
+// chain, for a node; empty: for whichever.
+func verify(chain []*x509.Certificate, roots *x509.CertPool, node string, now time.Time) error {
+	if len(chain) == 0 {
+		return errNoCertificate
+	}
+	leaf, between := chain[0], x509.NewCertPool()
+	for _, c := range chain[1:] {
+		between.AddCert(c)
+	}
+	for _, usage := range usages {
+		_, err := leaf.Verify(x509.VerifyOptions{
+			Roots: roots, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage},
+		})
+		if err != nil {
+			return fmt.Errorf("certificate for %q: %w", leaf.DNSNames, err)
+		}
+	}
+	switch {
+	case leaf.IsCA || len(leaf.DNSNames) == 0:
+		return errors.New("certificate for no node")
+	case node != "" && !slices.Contains(leaf.DNSNames, node):
+		return fmt.Errorf("certificate for %q, not for node %q", leaf.DNSNames, node)
+	}
+	return nil
+}
