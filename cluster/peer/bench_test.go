@@ -8,12 +8,21 @@ import (
 	"github.com/hashicorp/raft"
 )
 
+// eachSecurity runs a benchmark over plain links and over TLS.
+func eachSecurity(b *testing.B, name string, run func(b *testing.B, tune func(*Config))) {
+	b.Run("plain/"+name, func(b *testing.B) { run(b, nil) })
+	b.Run("TLS/"+name, func(b *testing.B) {
+		a := mustAuthority(b)
+		run(b, func(cfg *Config) { cfg.Security = &Security{Keys: a.mustKeys(cfg.Node)} })
+	})
+}
+
 // BenchmarkAppend pipelines requests of one entry over loopback TCP to a
 // consumer that answers at once.
 func BenchmarkAppend(b *testing.B) {
 	for _, size := range []int{300, 64 << 10} {
-		b.Run(fmt.Sprintf("%dB", size), func(b *testing.B) {
-			c := newCluster(b, true, 2, nil)
+		eachSecurity(b, fmt.Sprintf("%dB", size), func(b *testing.B, tune func(*Config)) {
+			c := newCluster(b, true, 2, tune)
 			c.startAll(nil)
 			pl, err := c.members["n1"].Transport(1).AppendEntriesPipeline("n2", "n2")
 			if err != nil {
@@ -48,7 +57,7 @@ func BenchmarkAppend(b *testing.B) {
 			for i := range b.N {
 				req := &raft.AppendEntriesRequest{
 					RPCHeader: raft.RPCHeader{ProtocolVersion: 3}, Term: 1,
-					Entries: []*raft.Log{{Index: uint64(i), Term: 1, Data: data}},
+					PrevLogEntry: uint64(i), Entries: []*raft.Log{{Index: uint64(i) + 1, Term: 1, Data: data}},
 				}
 				if _, err := pl.AppendEntries(req, new(raft.AppendEntriesResponse)); err != nil {
 					b.Fatal(err)

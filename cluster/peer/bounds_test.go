@@ -241,7 +241,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cc, err := newClientConn(conn, "n1", nil)
+	cc, err := newClientConn(conn)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,6 +39,13 @@ var (
 	errStranger = errors.New("peer: not of this cluster")
 	// errAbandoned: the waiting side gave up.
 	errAbandoned = errors.New("peer: abandoned")
+	// errUnproven: the other side says that it is a node that it has not proved
+	// to be.
+	errUnproven = errors.New("peer: name without proof")
+	// errHandshake: a connection has not proved to be a node's.
+	errHandshake = errors.New("peer: handshake failed")
+	// errCrowd: too many connections have not proved anything yet.
+	errCrowd = errors.New("peer: too many connections that have not proved to be nodes")
 	// errProtocol: the other side sent something that cannot be.
 	errProtocol = errors.New("peer: protocol violation")
 )

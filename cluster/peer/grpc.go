@@ -3,16 +3,19 @@ package peer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
+
+	"github.com/quorate/quorate/proto/peerpb"
 )
 
 const (
@@ -27,16 +30,17 @@ const (
 	maxHeaders = 8 << 10
 	// idleConnection is for how long a connection may have no stream.
 	idleConnection = time.Minute
+	// pingsEvery is how often the other side may send HTTP/2 pings: no node does.
+	pingsEvery = 10 * time.Second
 )
 
 // newServer returns a server whose handlers run within a boundary: gRPC has none.
-func newServer(cfg *Config, contain func(doing, node string)) *grpc.Server {
-	creds := cfg.ServerCredentials
-	if creds == nil {
-		creds = insecure.NewCredentials()
-	}
+func newServer(m *Mesh) *grpc.Server {
+	contain := m.contain
 	return grpc.NewServer(
-		grpc.Creds(creds),
+		grpc.Creds(newEntrance(m.cfg.Security, m.Complain)),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingsEvery}),
+		grpc.InTapHandle(m.tap),
 		grpc.ForceServerCodecV2(rawCodec{}),
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(connWindow),
@@ -66,21 +70,17 @@ var errConnUsed = errors.New("peer: the link's connection is gone")
 
 // newClientConn speaks gRPC over conn and only over conn: when it breaks, so
 // does the client. Redialling is the business of the peer, which judges from
-// it. With credentials, node is the name that the other side must prove.
-func newClientConn(conn net.Conn, node string, creds credentials.TransportCredentials) (*grpc.ClientConn, error) {
-	if creds == nil {
-		creds, node = insecure.NewCredentials(), "peer"
-	}
+// it. What the other side has to prove it has proved on conn.
+func newClientConn(conn net.Conn) (*grpc.ClientConn, error) {
 	var used atomic.Bool
 	return grpc.NewClient("passthrough:///peer",
-		grpc.WithAuthority(node),
 		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
 			if used.Swap(true) {
 				return nil, errConnUsed
 			}
 			return conn, nil
 		}),
-		grpc.WithTransportCredentials(creds),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithNoProxy(),
 		grpc.WithDisableRetry(),
 		grpc.WithDisableServiceConfig(),
@@ -96,4 +96,26 @@ func newClientConn(conn net.Conn, node string, creds credentials.TransportCreden
 			grpc.MaxCallSendMsgSize(maxReceive),
 		),
 	)
+}
+
+// tap refuses streams before anything is kept for them: only questions without
+// a link may come from who is no member.
+func (m *Mesh) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
+	p := proofOf(ctx)
+	if p.plain || info.FullMethodName == peerpb.Peer_Introduce_FullMethodName {
+		return ctx, nil
+	}
+	for _, name := range p.names {
+		if m.peer(name) != nil {
+			return ctx, nil
+		}
+	}
+	if m.cfg.Admit != nil {
+		for _, name := range p.names {
+			_ = m.cfg.Admit(name, nil) // whoever answers it may find out that this node is behind
+		}
+	}
+	err := fmt.Errorf("%w: %q", ErrUnknownNode, p.names)
+	m.Complain(host(ctx), "refused a link", err)
+	return nil, status.Error(codes.PermissionDenied, err.Error())
 }

@@ -60,10 +60,15 @@ func (m *Mesh) checkHello(msg []byte) (*peerpb.Hello, error) {
 	case len(h.Incarnation) != 16:
 		return nil, fmt.Errorf("%w: incarnation of %d bytes", errProtocol, len(h.Incarnation))
 	}
-	if admit := m.cfg.Admit; admit != nil {
-		return h, admit(h.Node, h.Identity)
-	}
 	return h, nil
+}
+
+// admits says why the node that says hello may have no link.
+func (m *Mesh) admits(h *peerpb.Hello) error {
+	if m.cfg.Admit == nil {
+		return nil
+	}
+	return m.cfg.Admit(h.Node, h.Identity)
 }
 
 // inbound is the stream that a peer dialled: its requests and messages come
@@ -112,6 +117,12 @@ func (m *Mesh) welcome(stream grpc.ServerStream) (*inbound, error) {
 	}
 	h, err := m.checkHello(first)
 	if err != nil {
+		return nil, err
+	}
+	if err := proofOf(stream.Context()).is(h.Node); err != nil {
+		return nil, err
+	}
+	if err := m.admits(h); err != nil {
 		return nil, err
 	}
 	p := m.peer(h.Node)

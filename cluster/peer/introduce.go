@@ -7,7 +7,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
 	"github.com/quorate/quorate/proto/peerpb"
@@ -27,8 +26,9 @@ func (s *service) Introduce(stream grpc.BidiStreamingServer[peerpb.Frame, peerpb
 	case s.m.cfg.Introduce == nil:
 		return status.Error(codes.Unimplemented, "peer: nodes are not introduced here")
 	}
-	answer, err := s.m.cfg.Introduce(stream.Context(), f.body)
+	answer, err := s.m.cfg.Introduce(stream.Context(), proofOf(stream.Context()).is, f.body)
 	if err != nil {
+		s.m.Complain(host(stream.Context()), "refused an introduction", err)
 		return status.Error(codes.Unavailable, err.Error())
 	}
 	return stream.SendMsg(single(kindHello, answer))
@@ -43,18 +43,24 @@ func single(k Kind, body []byte) *batch {
 }
 
 // Introduce asks the node at an address, without a link: one question, one
-// answer, which that node's Config.Introduce gives.
-func Introduce(ctx context.Context, dial func(context.Context, string) (net.Conn, error), creds credentials.TransportCredentials, address string, ask []byte) ([]byte, error) {
-	conn, err := dial(ctx, address)
+// answer, which that node's Config.Introduce gives. is says why the answering
+// node has not proved to have a name; nil: it has.
+func Introduce(ctx context.Context, dial func(context.Context, string) (net.Conn, error), s *Security, address string, ask []byte) (answer []byte, is func(node string) error, err error) {
+	conn, p, err := s.connect(ctx, func() (net.Conn, error) { return dial(ctx, address) }, "")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer conn.Close()
-	cc, err := newClientConn(conn, "peer", creds)
+	cc, err := newClientConn(conn)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer cc.Close()
+	answer, err = askAt(ctx, cc, ask)
+	return answer, p.is, err
+}
+
+func askAt(ctx context.Context, cc *grpc.ClientConn, ask []byte) ([]byte, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := peerpb.NewPeerClient(cc).Introduce(ctx)

@@ -71,11 +71,17 @@ func openLink(ctx context.Context, p *peer, addr string) (*link, error) {
 		p: p, out: newOutbox(p.m.cfg.LazyDelay), opened: time.Now(),
 		pending: make(map[uint64]pending),
 	}
-	conn, err := p.m.cfg.Dial(ctx, addr)
+	var err error
+	l.conn, _, err = p.m.cfg.Security.connect(ctx, func() (net.Conn, error) {
+		conn, err := p.m.cfg.Dial(ctx, addr)
+		if err != nil {
+			return nil, err
+		}
+		return &heardConn{Conn: conn, heard: &l.heard}, nil
+	}, p.name)
 	if err != nil {
 		return nil, err
 	}
-	l.conn = &heardConn{Conn: conn, heard: &l.heard}
 	l.ctx, l.cancel = context.WithCancelCause(p.ctx)
 	stop := context.AfterFunc(ctx, func() { l.cancel(context.Cause(ctx)) })
 	err = l.handshake()
@@ -91,7 +97,7 @@ func openLink(ctx context.Context, p *peer, addr string) (*link, error) {
 
 func (l *link) handshake() error {
 	var err error
-	if l.cc, err = newClientConn(l.conn, l.p.name, l.p.m.cfg.ClientCredentials); err != nil {
+	if l.cc, err = newClientConn(l.conn); err != nil {
 		return err
 	}
 	l.client = peerpb.NewPeerClient(l.cc)
@@ -114,6 +120,9 @@ func (l *link) handshake() error {
 	}
 	if h.Node != l.p.name {
 		return fmt.Errorf("peer: node %q answers at the address of %q", h.Node, l.p.name)
+	}
+	if err := l.p.m.admits(h); err != nil {
+		return err
 	}
 	copy(l.incarnation[:], h.Incarnation)
 	return nil

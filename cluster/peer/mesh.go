@@ -30,7 +30,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/peerpb"
@@ -52,8 +51,10 @@ type Config struct {
 	// Admit says whether a node with this identity may have a link; nil: all
 	// nodes that are peers may. It must not block.
 	Admit func(node string, identity []byte) error
-	// Introduce answers nodes that have no link, see Introduce. nil: refused.
-	Introduce func(ctx context.Context, ask []byte) ([]byte, error)
+	// Introduce answers nodes that have no link, see Introduce. is says why the
+	// asking node has not proved to have a name; nil: it has. A nil Introduce
+	// refuses them.
+	Introduce func(ctx context.Context, is func(node string) error, ask []byte) ([]byte, error)
 	// Listener accepts the other nodes' connections. The Mesh closes it.
 	Listener net.Listener
 	// Dial connects to an address out of Peers. An error that wraps
@@ -62,11 +63,10 @@ type Config struct {
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 	// Peers maps the names of the other nodes to their addresses.
 	Peers map[string]string
-	// ServerCredentials and ClientCredentials secure the links; a node proves
-	// its name. nil: plain.
-	ServerCredentials credentials.TransportCredentials
-	ClientCredentials credentials.TransportCredentials
-	Logger            *slog.Logger // nil: discarded
+	// Security has nodes prove their names, and hides what they say. nil: links
+	// are plain, and whoever reaches the listener is believed.
+	Security *Security
+	Logger   *slog.Logger // nil: discarded
 
 	PingInterval time.Duration // 0: 150 ms
 	SilentAfter  time.Duration // 0: 2 s
@@ -204,7 +204,7 @@ func New(cfg Config) (*Mesh, error) {
 	m.receiving.init()
 	m.events.init()
 	m.ctx, m.cancel = context.WithCancel(context.Background())
-	m.server = newServer(&m.cfg, m.contain)
+	m.server = newServer(m)
 	peerpb.RegisterPeerServer(m.server, &service{m: m})
 	for name, addr := range cfg.Peers {
 		if err := m.AddPeer(name, addr); err != nil {

@@ -22,7 +22,7 @@ func startPipeline(t *testing.T) (*cluster, raft.AppendPipeline, <-chan raft.RPC
 func pipelined(i int, size int) *raft.AppendEntriesRequest {
 	return &raft.AppendEntriesRequest{
 		RPCHeader: raft.RPCHeader{ProtocolVersion: 3}, Term: 1,
-		Entries: []*raft.Log{{Index: uint64(i), Term: 1, Data: make([]byte, size)}},
+		PrevLogEntry: uint64(i), Entries: []*raft.Log{{Index: uint64(i) + 1, Term: 1, Data: make([]byte, size)}},
 	}
 }
 
@@ -49,7 +49,7 @@ func TestPipelineOrderAndOverflow(t *testing.T) {
 		if err := f.Error(); err != nil {
 			t.Fatal(err)
 		}
-		if f.Request().Entries[0].Index != uint64(i) || f.Response().LastLog != uint64(i) || f.Start().IsZero() {
+		if f.Request().Entries[0].Index != uint64(i)+1 || f.Response().LastLog != uint64(i)+1 || f.Start().IsZero() {
 			t.Fatalf("answer %d is for %d", i, f.Request().Entries[0].Index)
 		}
 	}

@@ -60,7 +60,7 @@ func (r *refusals) first(who, cause string) bool {
 // causes are what errors are told apart by where they are counted together. The
 // text of an error may be the other node's.
 var causes = []error{
-	errProtocol, errShort, errTooMuch, errCrowded, errLate, errFar, errEntry, ErrUnknownNode, ErrUnknownGroup, ErrBacklog, ErrBusy,
+	errCrowd, errHandshake, errUnproven, errProtocol, errShort, errTooMuch, errCrowded, errLate, errFar, errEntry, ErrUnknownNode, ErrUnknownGroup, ErrBacklog, ErrBusy,
 	errStranger, ErrBroken, ErrClosed, errPanic, context.Canceled,
 }
 

@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"log/slog"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -18,8 +19,8 @@ type rogue struct {
 
 func newRogue(t *testing.T, c *cluster, name string, answer func(uint64) *batch) *rogue {
 	t.Helper()
-	r := &rogue{m: &Mesh{cfg: c.configs[name]}, answer: answer, ended: make(chan struct{}, 100)}
-	server := newServer(&r.m.cfg, func(string, string) {})
+	r := &rogue{m: &Mesh{cfg: c.configs[name], log: slog.New(slog.DiscardHandler)}, answer: answer, ended: make(chan struct{}, 100)}
+	server := newServer(r.m)
 	peerpb.RegisterPeerServer(server, r)
 	done := make(chan struct{})
 	go func() {

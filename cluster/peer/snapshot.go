@@ -217,7 +217,7 @@ func (e *supersededError) Unwrap() error { return ErrSuperseded }
 func (m *Mesh) snapshotSender(ctx context.Context) *inbound {
 	md, _ := metadata.FromIncomingContext(ctx)
 	node, incarnation := md.Get(nodeKey), md.Get(incarnationKey)
-	if len(node) != 1 || len(incarnation) != 1 {
+	if len(node) != 1 || len(incarnation) != 1 || proofOf(ctx).is(node[0]) != nil {
 		return nil
 	}
 	p := m.peer(node[0])

@@ -273,7 +273,7 @@ func rawConn(t *testing.T, c *cluster, to string) *grpc.ClientConn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cc, err := newClientConn(conn, to, nil)
+	cc, err := newClientConn(conn)
 	if err != nil {
 		t.Fatal(err)
 	}

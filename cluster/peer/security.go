@@ -1,0 +1,256 @@
+package peer
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"syscall"
+
+	"google.golang.org/grpc/credentials"
+	grpcpeer "google.golang.org/grpc/peer"
+)
+
+const (
+	// maxUnproven and maxUnprovenHost bound the connections, in all and of one
+	// address, that have not proved who they are. Further ones are closed.
+	maxUnproven     = 256
+	maxUnprovenHost = 64
+)
+
+// Keys are what a node proves its name by, and has others prove theirs. They
+// are asked anew for each connection.
+type Keys interface {
+	// Server is for a connection that somebody has dialled, whoever it is.
+	Server() (*tls.Config, error)
+	// Client is for a connection that this node has dialled, to the node whose
+	// name the other side must prove; empty: whichever node answers.
+	Client(node string) (*tls.Config, error)
+}
+
+// Security is how links are secured by TLS: both ends prove who they are, and
+// a node is believed no name but one that its certificate has.
+type Security struct {
+	Keys Keys
+	// Mixed has links without TLS accepted, and dialled to nodes that know no
+	// TLS, for as long as a cluster changes over from one to the other.
+	Mixed bool
+}
+
+// proof is what a connection has proved about the node at its other end.
+type proof struct {
+	credentials.CommonAuthInfo
+	names []string // one of which is the node's
+	plain bool     // it could prove nothing
+}
+
+// AuthType implements credentials.AuthInfo.
+func (p *proof) AuthType() string { return "quorate" }
+
+// is says why the node at the other end is none with this name; nil: it may be.
+func (p *proof) is(node string) error {
+	if p.plain || slices.Contains(p.names, node) {
+		return nil
+	}
+	return fmt.Errorf("%w: it says that it is node %q, its certificate is for %q", errUnproven, node, p.names)
+}
+
+// unproved is what a connection proves that is not secured.
+func unproved() *proof { return &proof{plain: true} }
+
+// proved is what a connection has proved once its ends have shaken hands.
+func proved(c *tls.Conn) *proof {
+	return &proof{
+		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
+		names:          c.ConnectionState().PeerCertificates[0].DNSNames,
+	}
+}
+
+// proofOf returns what the connection of a stream has proved. One that says
+// nothing about it has proved to be nobody.
+func proofOf(ctx context.Context) *proof {
+	if p, ok := grpcpeer.FromContext(ctx); ok {
+		if proof, ok := p.AuthInfo.(*proof); ok {
+			return proof
+		}
+	}
+	return &proof{}
+}
+
+// secure shakes hands on a connection that this node has dialled; empty node:
+// to whichever. s may be nil.
+func (s *Security) secure(ctx context.Context, conn net.Conn, node string) (net.Conn, *proof, error) {
+	if s == nil {
+		return conn, unproved(), nil
+	}
+	config, err := s.Keys.Client(node)
+	if err != nil {
+		return nil, nil, err
+	}
+	c := tls.Client(conn, config)
+	if err := c.HandshakeContext(ctx); err != nil {
+		return nil, nil, err
+	}
+	return &secured{c}, proved(c), nil
+}
+
+// secured is a connection whose Close does not wait for a farewell to pass a
+// full socket. An end without one is noticed: every stream ends with a status.
+type secured struct{ *tls.Conn }
+
+// Close implements net.Conn.
+func (c *secured) Close() error { return c.NetConn().Close() }
+
+// knowsNoTLS reports whether a handshake failed as it does with a node that
+// knows no TLS: it answers something else, or hangs up.
+func knowsNoTLS(err error) bool {
+	var header tls.RecordHeaderError
+	return errors.As(err, &header) || errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// connect dials an address and shakes hands, and dials again without TLS if
+// that is mixed and the other side knows none. wrap is put around what is
+// dialled.
+func (s *Security) connect(ctx context.Context, dial func() (net.Conn, error), node string) (net.Conn, *proof, error) {
+	raw, err := dial()
+	if err != nil {
+		return nil, nil, err
+	}
+	conn, p, err := s.secure(ctx, raw, node)
+	if err == nil {
+		return conn, p, nil
+	}
+	raw.Close()
+	if s.Mixed && knowsNoTLS(err) {
+		if raw, err = dial(); err != nil {
+			return nil, nil, err
+		}
+		return raw, unproved(), nil
+	}
+	return nil, nil, fmt.Errorf("peer: TLS: %w", err)
+}
+
+// entrance has who dials prove who it is, before gRPC reads a byte.
+type entrance struct {
+	credentials.TransportCredentials // only to be one: nothing of it is called
+	security                         *Security
+	complain                         func(node, what string, err error)
+
+	mu       sync.Mutex
+	unproven map[netip.Addr]int
+	all      int
+}
+
+func newEntrance(s *Security, complain func(node, what string, err error)) *entrance {
+	return &entrance{security: s, complain: complain, unproven: map[netip.Addr]int{}}
+}
+
+// refusedConnection is what is logged of connections.
+const refusedConnection = "refused a connection of who has not proved to be a node"
+
+// Clone implements credentials.TransportCredentials.
+func (e *entrance) Clone() credentials.TransportCredentials { return e }
+
+// Info implements credentials.TransportCredentials.
+func (e *entrance) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "quorate"}
+}
+
+// ServerHandshake implements credentials.TransportCredentials. gRPC ends the
+// connection after helloWait. Who is refused is told nothing, and is nobody yet:
+// one address after the other does not fill the log.
+func (e *entrance) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	host := hostOf(raw)
+	if !e.enter(host) {
+		e.complain("", refusedConnection, fmt.Errorf("%w: %v", errCrowd, raw.RemoteAddr()))
+		return nil, nil, errCrowd
+	}
+	defer e.leave(host)
+	conn, p, err := e.shake(raw)
+	if err != nil {
+		err = fmt.Errorf("%w: %v: %w", errHandshake, raw.RemoteAddr(), err)
+		e.complain("", refusedConnection, err)
+		return nil, nil, err
+	}
+	return conn, p, nil
+}
+
+func (e *entrance) shake(raw net.Conn) (net.Conn, *proof, error) {
+	s := e.security
+	if s == nil {
+		return raw, unproved(), nil
+	}
+	if s.Mixed {
+		first := bufio.NewReaderSize(raw, 16)
+		b, err := first.Peek(1)
+		if err != nil {
+			return nil, nil, err
+		}
+		raw = &peeked{raw, first}
+		if b[0] != tlsHandshake {
+			return raw, unproved(), nil
+		}
+	}
+	config, err := s.Keys.Server()
+	if err != nil {
+		return nil, nil, err
+	}
+	c := tls.Server(raw, config)
+	if err := c.Handshake(); err != nil {
+		return nil, nil, err
+	}
+	return &secured{c}, proved(c), nil
+}
+
+// tlsHandshake is the first byte of a connection that is secured by TLS. HTTP/2
+// begins with a letter.
+const tlsHandshake = 0x16
+
+// peeked is a connection whose first bytes have been looked at.
+type peeked struct {
+	net.Conn
+	first *bufio.Reader // holds them until they are read
+}
+
+// Read implements net.Conn.
+func (c *peeked) Read(p []byte) (int, error) {
+	if c.first.Buffered() > 0 {
+		return c.first.Read(p)
+	}
+	return c.Conn.Read(p)
+}
+
+// enter counts a connection in, unless there are too many.
+func (e *entrance) enter(host netip.Addr) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.all >= maxUnproven || e.unproven[host] >= maxUnprovenHost {
+		return false
+	}
+	e.all++
+	e.unproven[host]++
+	return true
+}
+
+func (e *entrance) leave(host netip.Addr) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.all--
+	if e.unproven[host]--; e.unproven[host] == 0 {
+		delete(e.unproven, host)
+	}
+}
+
+// hostOf is the address at the other end; the zero one, if it has none.
+func hostOf(c net.Conn) netip.Addr {
+	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
+		return a.AddrPort().Addr()
+	}
+	return netip.Addr{}
+}
