@@ -133,18 +133,25 @@ func (n *Node) introduce(ctx context.Context, address string, what errand) (*pee
 	if err != nil {
 		return nil, err
 	}
-	answer, err := peer.Introduce(ctx, n.config.Dial, nil, address, ask)
+	answer, is, err := peer.Introduce(ctx, n.config.Dial, n.config.Security, address, ask)
 	if err != nil {
 		return nil, err
 	}
 	told := &peerpb.Told{}
-	return told, told.UnmarshalVT(answer)
+	if err := told.UnmarshalVT(answer); err != nil {
+		return nil, err
+	}
+	return told, is(told.Node)
 }
 
-// onIntroduce answers a node that has no link.
-func (n *Node) onIntroduce(ctx context.Context, req []byte) ([]byte, error) {
+// onIntroduce answers a node that has no link; is says whether it has the name
+// that it says it has.
+func (n *Node) onIntroduce(ctx context.Context, is func(node string) error, req []byte) ([]byte, error) {
 	var ask peerpb.Ask
 	if err := ask.UnmarshalVT(req); err != nil {
+		return nil, err
+	}
+	if err := is(ask.Node); err != nil {
 		return nil, err
 	}
 	if ask.Cluster != n.config.ClusterName || ask.Version != peer.Version || ask.Node == "" || len(ask.Identity) != identitySize {

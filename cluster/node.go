@@ -46,8 +46,10 @@ type Config struct {
 	Nodes map[string]string
 	// Contacts are addresses of nodes of a cluster that this node joins if it
 	// is new. It founds none then.
-	Contacts   []string
-	Listener   net.Listener // for peers
+	Contacts []string
+	Listener net.Listener // for peers
+	// Security is how the links to other nodes are secured; nil: not at all.
+	Security   *peer.Security
 	Dial       func(ctx context.Context, address string) (net.Conn, error)
 	Clock      func() time.Time // this node's wall clock, right or wrong
 	Exit       func(code int)
@@ -220,7 +222,7 @@ func (n *Node) open() error {
 func (n *Node) openMesh() error {
 	c := n.config
 	pc := peer.Config{
-		Node: c.Name, Cluster: c.ClusterName, Listener: c.Listener, Dial: c.Dial, Logger: c.Logger,
+		Node: c.Name, Cluster: c.ClusterName, Listener: c.Listener, Dial: c.Dial, Security: c.Security, Logger: c.Logger,
 		Identity: n.directory.record().Identity, Admit: n.admit, Introduce: n.onIntroduce,
 		WallClock: func() int64 { return c.Clock().UnixMilli() }, HeardClock: n.heardClock,
 	}

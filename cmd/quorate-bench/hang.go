@@ -37,8 +37,8 @@ func (l *lab) hang(ctx context.Context, queues int) (r result, ok bool, err erro
 		}
 		disks = append(disks, d)
 	}
-	own := &lab{binary: l.binary, dir: dir, data: filepath.Join(dir, "data")}
-	if own.cluster, err = cluster.Start(ctx, cluster.Options{Binary: l.binary, Dir: dir}); err != nil {
+	own := &lab{binary: l.binary, links: l.links, dir: dir, data: filepath.Join(dir, "data")}
+	if own.cluster, err = own.start(ctx, dir); err != nil {
 		return r, false, err
 	}
 	defer func() { err = errors.Join(err, own.cluster.Stop()) }()

@@ -17,6 +17,7 @@ type lab struct {
 	binary string
 	dir    string // parent of the clusters' folders
 	json   string
+	links  string // between nodes: tls or plain
 
 	data    string // folder of the running cluster's data
 	cluster *cluster.Cluster
@@ -29,7 +30,36 @@ func labFlags(fs *flag.FlagSet) *lab {
 	fs.StringVar(&l.binary, "binary", "bin/quorate", "the server `binary`")
 	fs.StringVar(&l.dir, "dir", "", "`folder` for clusters' data and logs; empty: that for temporary files")
 	fs.StringVar(&l.json, "json", "", "write the results to this `file` as JSON, too")
+	fs.StringVar(&l.links, "links", linksTLS, "links between the nodes: tls or plain")
 	return l
+}
+
+// Values of the flag links.
+const (
+	linksTLS   = "tls"
+	linksPlain = "plain"
+)
+
+// options are those of the clusters to start.
+func (l *lab) options(dir string) (cluster.Options, error) {
+	o := cluster.Options{Binary: l.binary, Dir: dir}
+	switch l.links {
+	case linksTLS:
+	case linksPlain:
+		o.Args = []string{"--set=cluster.ssl=none"}
+	default:
+		return o, fmt.Errorf("-links is %s or %s, not %q", linksTLS, linksPlain, l.links)
+	}
+	return o, nil
+}
+
+// start starts a cluster in a folder.
+func (l *lab) start(ctx context.Context, dir string) (*cluster.Cluster, error) {
+	o, err := l.options(dir)
+	if err != nil {
+		return nil, err
+	}
+	return cluster.Start(ctx, o)
 }
 
 // inFolder calls do with a new folder in parent, which stays if anything goes wrong.
@@ -48,7 +78,7 @@ func inFolder(parent string, do func(dir string) error) error {
 func (l *lab) with(ctx context.Context, do func() error) error {
 	return inFolder(l.dir, func(dir string) (err error) {
 		l.data = filepath.Join(dir, "data")
-		if l.cluster, err = cluster.Start(ctx, cluster.Options{Binary: l.binary, Dir: dir}); err != nil {
+		if l.cluster, err = l.start(ctx, dir); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, l.cluster.Stop()) }()

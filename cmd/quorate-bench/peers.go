@@ -51,6 +51,10 @@ func knownBrokers() []*broker {
 			b.about = "quorate, replicated queues"
 			return nil
 		}},
+		{name: "quorate-plain", with: withPlainQuorate, install: func(_ context.Context, b *broker) error {
+			b.about = "quorate, links between nodes not encrypted"
+			return nil
+		}},
 		{name: "rabbitmq", with: withRabbit, install: func(ctx context.Context, b *broker) error {
 			version, err := installRabbit(ctx)
 			b.about = "RabbitMQ " + version + ", quorum queues; newer releases differ"
@@ -187,6 +191,12 @@ func (p *peers) report() error {
 
 func withQuorate(ctx context.Context, p *peers, do func(*target, faulty) error) error {
 	return p.with(ctx, func() error { return do(p.target, p.lab) })
+}
+
+func withPlainQuorate(ctx context.Context, p *peers, do func(*target, faulty) error) error {
+	plain := *p.lab
+	plain.links = linksPlain
+	return plain.with(ctx, func() error { return do(plain.target, &plain) })
 }
 
 func withRabbit(ctx context.Context, p *peers, do func(*target, faulty) error) error {

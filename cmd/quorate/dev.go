@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -16,6 +17,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/quorate/quorate/cluster/certs"
 )
 
 // Where the ports of a development cluster lie above its base port.
@@ -55,11 +58,18 @@ func devCommand(args []string, out io.Writer) error {
 	if *count < 1 || *count > 7 || *base < 1 || *base+devPeers+*count > 65536 {
 		return errors.New("dev: 1 to 7 nodes, and ports below 65536")
 	}
-	nodes, err := devNodes(*count, *base, *dataDir, sets)
+	dir, err := filepath.Abs(*dataDir)
+	if err != nil {
+		return err
+	}
+	nodes, err := devNodes(*count, *base, dir, sets)
 	if err != nil {
 		return err
 	}
 	if err := devPortsFree(*count, *base); err != nil {
+		return err
+	}
+	if err := devCertificates(filepath.Join(dir, certsFolder), *count); err != nil {
 		return err
 	}
 	if *unsafe {
@@ -75,18 +85,14 @@ func devCommand(args []string, out io.Writer) error {
 }
 
 // devNodes prepares the children's command lines.
-func devNodes(count, base int, dataDir string, sets []string) ([]*devNode, error) {
+func devNodes(count, base int, dir string, sets []string) ([]*devNode, error) {
 	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	dir, err := filepath.Abs(dataDir)
 	if err != nil {
 		return nil, err
 	}
 	var members []string
 	for k := 1; k <= count; k++ {
-		members = append(members, fmt.Sprintf("--set=%s%d=n%d@127.0.0.1:%d", nodesKey, k, k, base+devPeers+k-1))
+		members = append(members, fmt.Sprintf("--set=%s%d=%s@127.0.0.1:%d", nodesKey, k, devName(k), base+devPeers+k-1))
 	}
 	var nodes []*devNode
 	for k := 1; k <= count; k++ {
@@ -94,13 +100,16 @@ func devNodes(count, base int, dataDir string, sets []string) ([]*devNode, error
 			number: k, ended: make(chan struct{}),
 			amqp: "127.0.0.1:" + strconv.Itoa(base+k-1), http: "127.0.0.1:" + strconv.Itoa(base+devHTTP+k-1),
 		}
-		home := filepath.Join(dir, fmt.Sprintf("n%d", k))
+		home := filepath.Join(dir, devName(k))
 		n.args = append([]string{
-			self, "server", "--node-name", fmt.Sprintf("n%d", k), "--data-dir", home,
+			self, "server", "--node-name", devName(k), "--data-dir", home,
 			"--set=listeners.tcp.default=" + n.amqp, "--set=management.tcp.listener=" + n.http,
 			fmt.Sprintf("--set=prometheus.tcp.listener=127.0.0.1:%d", base+devMetrics+k-1),
 			fmt.Sprintf("--set=cluster.listener=127.0.0.1:%d", base+devPeers+k-1),
 			"--set=log.file=" + filepath.Join(home, "quorate.log"),
+			"--set=cluster.ssl_options.cacertfile=" + filepath.Join(dir, certsFolder, certs.AuthorityFile),
+			"--set=cluster.ssl_options.certfile=" + filepath.Join(dir, certsFolder, devName(k)+".pem"),
+			"--set=cluster.ssl_options.keyfile=" + filepath.Join(dir, certsFolder, devName(k)+".key"),
 		}, members...)
 		for _, s := range sets {
 			n.args = append(n.args, "--set="+s)
@@ -108,6 +117,36 @@ func devNodes(count, base int, dataDir string, sets []string) ([]*devNode, error
 		nodes = append(nodes, n)
 	}
 	return nodes, nil
+}
+
+// devName is the name of a node.
+func devName(k int) string { return "n" + strconv.Itoa(k) }
+
+// devRenew is how long before its end a certificate is replaced.
+const devRenew = 30 * 24 * time.Hour
+
+// devCertificates makes the authority and the nodes' certificates in a folder,
+// as far as they are not there and good for a while.
+func devCertificates(dir string, count int) error {
+	authority, node := certs.NewTerms(certs.AuthorityLife), certs.NewTerms(certs.NodeLife)
+	if _, err := os.Stat(filepath.Join(dir, certs.AuthorityFile)); errors.Is(err, fs.ErrNotExist) {
+		if _, err := certs.Init(dir, authority); err != nil {
+			return fmt.Errorf("dev: certificates: %w", err)
+		}
+	}
+	for k := 1; k <= count; k++ {
+		have, err := certs.List(filepath.Join(dir, devName(k)+".pem"))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			_, err = certs.Node(dir, devName(k), node)
+		case err == nil && time.Until(have[0].Certificate.NotAfter) < devRenew:
+			_, err = certs.RotateNode(dir, devName(k), node)
+		}
+		if err != nil {
+			return fmt.Errorf("dev: certificates: %w", err)
+		}
+	}
+	return nil
 }
 
 // devPortsFree refuses ports that somebody listens on: what answers there would

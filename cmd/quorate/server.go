@@ -178,7 +178,7 @@ func addresses(ways []way) string {
 
 // serve runs a node until it is told to stop.
 func serve(s *settings, logger *slog.Logger, records *audit.Log, stop <-chan os.Signal) error {
-	ways, err := listen(s)
+	ways, security, err := prepare(s, logger)
 	if err != nil {
 		return err
 	}
@@ -189,7 +189,7 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, stop <-chan os.
 	}
 	defer stopClock()
 	config := nodeConfig(s, ways.peers, wall, logger)
-	config.Listeners, config.Audit = ways.describe(), records
+	config.Listeners, config.Audit, config.Security = ways.describe(), records, security
 	node, err := cluster.Open(config)
 	if err != nil {
 		return err

@@ -30,6 +30,7 @@ type settings struct {
 	metrics    string
 	hosts      []string // names that the node is reached by over HTTP
 	peers      string
+	links      linkSettings
 	nodes      map[string]string // name → peer address
 	nodeOf     map[string]string // setting → name
 	contacts   []string          // of a cluster to join
@@ -90,7 +91,12 @@ var table = []setting{
 	{"management.tcp.listener", "127.0.0.1:15672", "HTTP: IP:PORT, or a port for all interfaces", address(func(s *settings) *string { return &s.management })},
 	{"management.allowed_hosts", "", "comma-separated names in URLs of HTTP and metrics, besides addresses, localhost, the host's name and the names in the list of nodes: NAME, *.NAME for all below it, or * for any; empty: those who come neither from a browser nor over loopback may use any", setHosts},
 	{"prometheus.tcp.listener", "127.0.0.1:15692", "metrics at /metrics, for everybody who can reach it: IP:PORT, or a port for all interfaces", address(func(s *settings) *string { return &s.metrics })},
-	{"cluster.listener", "127.0.0.1:25672", "other nodes: IP:PORT; not encrypted, keep it on a private network", address(func(s *settings) *string { return &s.peers })},
+	{"cluster.listener", "127.0.0.1:25672", "other nodes: IP:PORT", address(func(s *settings) *string { return &s.peers })},
+	{"cluster.ssl", linksAuto, "auto, on, prefer or none: whether links to other nodes are encrypted and prove their names by certificates. auto: on; a node without a certificate that is a cluster by itself takes no links. prefer: plain links, too, while a cluster changes over. none: plain links only", oneOf(func(s *settings) *string { return &s.links.mode }, linksAuto, linksOn, linksPrefer, linksNone)},
+	{"cluster.ssl_options.cacertfile", "", "PEM file with the authorities of the nodes' certificates; empty, with the next two: certs/ca.pem, certs/node.pem and certs/node.key in data_dir. The three are read again when they have changed", text(func(s *settings) *string { return &s.links.roots })},
+	{"cluster.ssl_options.certfile", "", "PEM file with this node's certificate, whose subject alternative name is the node's name, and what leads to its authority", text(func(s *settings) *string { return &s.links.cert })},
+	{"cluster.ssl_options.keyfile", "", "PEM file with its private key", text(func(s *settings) *string { return &s.links.key })},
+	{"cluster.allow_plain_links", "false", "true or false: whether cluster.ssl may be none or prefer although cluster.listener is not on loopback", oneOf(func(s *settings) *string { return &s.links.allowPlain }, "true", "false")},
 	{"cluster_formation.classic_config.nodes.N", "this node alone", "NAME@HOST:PORT of each node's cluster.listener, this one included; new nodes with equal lists found a cluster together, once all are there", setNode},
 	{"cluster_formation.join", "", "comma-separated HOST:PORT of the cluster.listener of running nodes: a new node joins their cluster instead of founding one", setContacts},
 	{"cluster_name", "quorate", "nodes of different clusters refuse each other", text(func(s *settings) *string { return &s.cluster })},
@@ -383,6 +389,9 @@ func (s *settings) validate() error {
 		if err := checkNodeName(name); err != nil {
 			return err
 		}
+	}
+	if err := s.checkLinks(); err != nil {
+		return err
 	}
 	if s.amqps != "" && (s.tls.cert == "" || s.tls.key == "") {
 		return errors.New("setting listeners.ssl.default needs ssl_options.certfile and ssl_options.keyfile")

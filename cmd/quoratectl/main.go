@@ -56,11 +56,12 @@ type options struct {
 	priority, applyTo, description, tags string
 	vhostPattern, queuePattern           string
 	exchange, queue, id, match           string
+	dir, days, algorithm                 string
 	given                                []string // the names of those that were given
 }
 
 // verbOptions are the options that not every verb takes.
-var verbOptions = []string{"priority", "apply-to", "description", "tags", "vhost-pattern", "queue-pattern", "exchange", "queue", "id", "match"}
+var verbOptions = []string{"priority", "apply-to", "description", "tags", "vhost-pattern", "queue-pattern", "exchange", "queue", "id", "match", "dir", "days", "algorithm"}
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == "recover" {
@@ -171,6 +172,9 @@ func flags(o *options, getenv func(string) string) *flag.FlagSet {
 	f.StringVar(&o.queue, "queue", "", "")
 	f.StringVar(&o.id, "id", "", "")
 	f.StringVar(&o.match, "match", "", "")
+	f.StringVar(&o.dir, "dir", "certs", "")
+	f.StringVar(&o.days, "days", "", "")
+	f.StringVar(&o.algorithm, "algorithm", "", "")
 	f.StringVar(&o.vhostPattern, "vhost-pattern", "", "")
 	f.StringVar(&o.queuePattern, "queue-pattern", "", "")
 	return f

@@ -108,8 +108,15 @@ func (c *Cluster) startLinked(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
+	authority, err := NewAuthority(filepath.Join(c.dir, "data", certsFolder))
+	if err != nil {
+		return err
+	}
 	for k := 1; k <= o.Nodes; k++ {
-		words := slices.Clone(o.Args)
+		if err := authority.CertifyNode(nodeName(k)); err != nil {
+			return err
+		}
+		words := slices.Concat(c.certificateOf(nodeName(k)), o.Args)
 		for to := 1; to <= o.Nodes; to++ {
 			words = append(words, fmt.Sprintf("--set=cluster_formation.classic_config.nodes.%d=n%d@%s", to, to, c.Links.address(k, to)))
 		}
@@ -127,9 +134,12 @@ func (c *Cluster) startLinked(ctx context.Context, o Options) (err error) {
 	return nil
 }
 
+// nodeName is the name of a node.
+func nodeName(number int) string { return "n" + strconv.Itoa(number) }
+
 // newNode describes a node that is started by itself, with more arguments.
 func (c *Cluster) newNode(number int, more ...string) *Node {
-	name := "n" + strconv.Itoa(number)
+	name := nodeName(number)
 	home := filepath.Join(c.dir, "data", name)
 	n := &Node{Number: number, AMQP: c.at(0, number), HTTP: c.at(1, number), dir: c.dir}
 	for _, word := range append([]string{
@@ -237,7 +247,15 @@ func (c *Cluster) complete(nodes int) error {
 // AddNode starts one more node, which joins the cluster through its first one,
 // and waits until it serves clients. Options.More says how many there can be.
 func (c *Cluster) AddNode(ctx context.Context) (*Node, error) {
-	n := c.newNode(len(c.Nodes)+1, "--set=cluster_formation.join="+c.at(3, 1))
+	name := nodeName(len(c.Nodes) + 1)
+	authority, err := c.Authority()
+	if err != nil {
+		return nil, err
+	}
+	if err := authority.CertifyNode(name); err != nil {
+		return nil, err
+	}
+	n := c.newNode(len(c.Nodes)+1, append(c.certificateOf(name), "--set=cluster_formation.join="+c.at(3, 1))...)
 	if err := n.Restart(); err != nil {
 		return nil, err
 	}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// Certificates are made, shown and replaced without a node, and nothing is
+// written over.
+func TestCerts(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "certs")
+	one := `\d{4}-\d\d-\d\d, sha256 [0-9a-f]{64}\n`
+	for _, test := range []struct {
+		args string
+		code int
+		want string // regular expression
+	}{
+		{"certs node n1", exitData, `no such file`},
+		{"certs init --algorithm rsa", exitUsage, `--algorithm is ecdsa or ed25519, not "rsa"`},
+		{"certs init --days 0", exitUsage, `--days is a number from 1 to 36500, not "0"`},
+		{"certs init --days 30 --algorithm ed25519", exitOK, `^quorate authority of \S+, good until ` + one + `$`},
+		{"certs init", exitData, `ca.pem: file already exists`},
+		{"certs node n1 n2 --days 7", exitOK, `^n1, good until ` + one + `n2, good until ` + one + `$`},
+		{"certs node n1", exitData, `n1.pem: file already exists`},
+		{"certs node ../n1", exitFailed, `cannot be the name of a node`},
+		{"certs show -s", exitOK, `^quorate authority of \S+\tauthority\t\S+\t[0-9a-f]{64}\t\S+/ca.pem\nn1\tnode\t\S+\t[0-9a-f]{64}\t\S+/n1.pem\nn2\tnode\t.*\n$`},
+		{"certs rotate ca", exitOK, `^quorate authority of`},
+		{"certs retire", exitFailed, `n1.pem is signed by an earlier authority: rotate it first`},
+		{"certs rotate n1 n2 -q", exitOK, `^$`},
+		{"certs rotate n3", exitData, `no such file`},
+		{"certs show -s", exitOK, `^(quorate authority of .*\n){2}n1\t.*\nn2\t.*\n$`},
+		{"certs retire", exitOK, `^quorate authority of`},
+		{"certs show -s", exitOK, `^(quorate authority of .*\n){1}n1\t.*\nn2\t.*\n$`},
+		{"certs node", exitUsage, `certs node takes NODE`},
+		{"certs retire now", exitUsage, `certs retire takes nothing`},
+		{"certs revoke n1", exitUsage, `certs init, node, rotate, retire or show, not "revoke"`},
+		{"certs show nowhere", exitData, `no such file`},
+		{"version --dir x", exitUsage, `version has no option --dir`},
+	} {
+		args := strings.Fields(test.args)
+		if args[0] == "certs" {
+			args = append(args, "--dir", dir)
+		}
+		code, out, errOut := command(args...)
+		if text := out + errOut; code != test.code || !regexp.MustCompile(test.want).MatchString(text) {
+			t.Errorf("%s: exit %d, %q, want %d, %s", test.args, code, text, test.code, test.want)
+		}
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil || len(files) != 6 {
+		t.Fatal(files, err)
+	}
+	for _, f := range files {
+		if info, err := f.Info(); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: mode %v, %v", f.Name(), info.Mode(), err)
+		}
+	}
+}
