@@ -57,7 +57,7 @@ func TestChangeToTLS(t *testing.T) {
 	t.Logf("%d confirmed, %d attempts, longest time without a confirm %v", h.Confirmed(), len(h.Attempts), h.LongestSilence().Round(time.Millisecond))
 	r.judge(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h))
 	r.mustConverge()
-	for words, least := range map[string]int{"cluster.ssl = none": 3, "cluster.ssl = prefer": 3, "refused a link": 1} {
+	for words, least := range map[string]int{"cluster.ssl = none": 3, "cluster.ssl = prefer": 3, "refused a connection": 1} {
 		if n := r.Logged("level=WARN", words); n < least {
 			t.Errorf("%d warnings of %q", n, words)
 		}
