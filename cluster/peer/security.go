@@ -93,19 +93,13 @@ func (s *Security) secure(ctx context.Context, conn net.Conn, node string) (net.
 	if err != nil {
 		return nil, nil, err
 	}
-	c := tls.Client(conn, config)
+	r := newRecords(conn)
+	c := tls.Client(r, config)
 	if err := c.HandshakeContext(ctx); err != nil {
 		return nil, nil, err
 	}
-	return &secured{c}, proved(c), nil
+	return &secured{c, r}, proved(c), nil
 }
-
-// secured is a connection whose Close does not wait for a farewell to pass a
-// full socket. An end without one is noticed: every stream ends with a status.
-type secured struct{ *tls.Conn }
-
-// Close implements net.Conn.
-func (c *secured) Close() error { return c.NetConn().Close() }
 
 // knowsNoTLS reports whether a handshake failed as it does with a node that
 // knows no TLS: it answers something else, or hangs up.
@@ -201,11 +195,12 @@ func (e *entrance) shake(raw net.Conn) (net.Conn, *proof, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	c := tls.Server(raw, config)
+	r := newRecords(raw)
+	c := tls.Server(r, config)
 	if err := c.Handshake(); err != nil {
 		return nil, nil, err
 	}
-	return &secured{c}, proved(c), nil
+	return &secured{c, r}, proved(c), nil
 }
 
 // tlsHandshake is the first byte of a connection that is secured by TLS. HTTP/2
