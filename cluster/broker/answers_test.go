@@ -2,7 +2,9 @@ package broker
 
 import (
 	"context"
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/quorate/quorate/cluster/group"
@@ -224,4 +226,42 @@ func TestGetAsksAgain(t *testing.T) {
 			t.Errorf("%s: %v, %v after %d gets", name, got, err, asked)
 		}
 	}
+}
+
+// Each try of a get is an entry in the queue's log: they become rarer, and end
+// with the client that waits.
+func TestGetRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		s, q := w.mustSession(&recorder{}), w.mustQueue("q")
+		target, began, zero := w.broker.target(q), time.Now(), w.clock.Load()
+		var tries []time.Duration
+		target.submit = func(_ string, b group.Batch) bool {
+			for _, x := range commands(t, b) {
+				passed := time.Since(began)
+				tries = append(tries, passed)
+				w.clock.Store(zero + passed.Milliseconds())
+				w.broker.spawn("answer", func() { w.broker.answer("n1", q.ID, s.id, []group.Outcome{code(x.Seq, fsm.NotYet)}) })
+			}
+			return true
+		}
+		target.lead("n1", 1)
+		if _, _, err := s.Get(context.Background(), "q", false); !isKind(err, fsm.Precondition) {
+			t.Errorf("it ends with %v", err)
+		}
+		const ms = time.Millisecond
+		if want := []time.Duration{0, 5 * ms, 15 * ms, 35 * ms, 75 * ms, 155 * ms, 255 * ms}; len(tries) < 7 || !slices.Equal(tries[:7], want) {
+			t.Errorf("it begins with tries at %v, want %v", tries[:min(7, len(tries))], want)
+		}
+		if n := len(tries); n < 90 || n > 120 {
+			t.Errorf("%d tries in %v", n, time.Since(began))
+		}
+		tries = nil
+		began, zero = time.Now(), w.clock.Load()
+		ctx, cancel := context.WithTimeout(context.Background(), 170*ms)
+		defer cancel()
+		if _, _, err := s.Get(ctx, "q", false); err == nil || time.Since(began) != 170*ms || len(tries) != 6 {
+			t.Errorf("a client that waits no longer: %v after %v, %d tries", err, time.Since(began), len(tries))
+		}
+	})
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/encoding/protowire"
+
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
@@ -220,6 +222,28 @@ func TestScanIsDecoding(t *testing.T) {
 	}
 	if known < 1000 {
 		t.Errorf("only %d were known", known)
+	}
+}
+
+// A size has 32 bits. Of a longer number the decoder takes the lowest ones.
+func TestScanOfLongSize(t *testing.T) {
+	for _, size := range []uint64{0, 5, 1<<32 - 1, 1 << 32, 1<<32 + 5, 1<<63 + 7, 1<<64 - 1} {
+		enqueue := protowire.AppendVarint(protowire.AppendTag(nil, sizeField, protowire.VarintType), size)
+		command := protowire.AppendVarint(protowire.AppendTag(nil, kindField, protowire.VarintType), uint64(logpb.Command_ENQUEUE))
+		command = protowire.AppendBytes(protowire.AppendTag(command, enqueueField, protowire.BytesType), enqueue)
+		all := protowire.AppendBytes(protowire.AppendTag(nil, commandsField, protowire.BytesType), command)
+		var scanned, decoded []uint64
+		n := scan(all, func(_ bool, size uint64) bool {
+			scanned = append(scanned, size)
+			return true
+		})
+		m, err := decodeAll(all, func(_ bool, size uint64) bool {
+			decoded = append(decoded, size)
+			return true
+		})
+		if n != 1 || m != 1 || err != nil || !slices.Equal(scanned, decoded) || scanned[0] != size&(1<<32-1) {
+			t.Errorf("size %d: scanned %v, decoded %v, %v", size, scanned, decoded, err)
+		}
 	}
 }
 

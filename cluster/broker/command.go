@@ -46,6 +46,7 @@ func (s *Session) command(v *catalog.View, p *fsm.Publish) {
 	}
 	a.queue = q
 	s.mu.Lock()
+	defer s.release()
 	switch l := s.lane(q); {
 	case l.gone:
 		s.commandDone(a, fsm.Result{Code: fsm.Gone})
@@ -59,14 +60,13 @@ func (s *Session) command(v *catalog.View, p *fsm.Publish) {
 		})
 		l.add(&logpb.Command{Kind: logpb.Command_SCHEDULE, Schedule: c}, op{asked: a})
 	}
-	s.release()
 }
 
 // refuse answers a command that is not passed on.
 func (s *Session) refuse(a *asked, why error) {
 	s.mu.Lock()
+	defer s.release()
 	s.answerCommand(a, false, why)
-	s.release()
 }
 
 // answerCommand tells the client about a command, once. why nil: there is no
@@ -90,12 +90,12 @@ func (s *Session) answerCommand(a *asked, ok bool, why error) {
 func (s *Session) giveUp(a *asked, q *catalog.Queue, t *target) {
 	leader, _, _ := t.leaderNow()
 	s.mu.Lock()
+	defer s.release()
 	if leader == "" {
 		s.answerCommand(a, false, s.broker().leaderless(q))
 	} else if !a.done && !s.closing && !s.isLost {
 		a.late.Reset(commandWait)
 	}
-	s.release()
 }
 
 // commandDone takes a queue's answer to a command. The lock is held.

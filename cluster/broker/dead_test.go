@@ -352,6 +352,48 @@ func TestForwarderUnknownTarget(t *testing.T) {
 	}
 }
 
+// What the log settles that a stream has not got to yet, by a former leader's
+// answers, is left out; but not before the stream has heard of what it has sent.
+func TestForwarderBehindItsLog(t *testing.T) {
+	b := newLetterbox(t, "a")
+	a := b.target(t, "a")
+	b.die(t, "1")
+	b.run()
+	b.source.commit(t)
+	b.run() // letter 1 is in the lane
+	l := b.w.broker.findTarget(a.spec.Queue).all()[0]
+	b.die(t, "2")
+	b.die(t, "3")
+	to := &logpb.DeadRoute{Targets: []uint64{uint64(a.spec.Queue)}}
+	b.source.apply(t, commandsOf(
+		&logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: &logpb.RouteDead{First: 2, Routes: []*logpb.DeadRoute{to, to}}},
+		&logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{Target: uint64(a.spec.Queue), Upto: 2}},
+	))
+	for seq, body := range []string{"1", "2"} { // what the former leader has sent
+		p := payload(body)
+		batch := commandsOf(&logpb.Command{
+			Kind: logpb.Command_ENQUEUE, Session: b.f.id.Proto(), Seq: uint64(seq + 1), Enqueue: &logpb.Enqueue{Size: uint32(len(p))},
+		})
+		batch.Payloads, batch.Bytes = [][]byte{p}, len(p)
+		a.apply(t, batch)
+	}
+	b.run()
+	b.f.mu.Lock()
+	waiting := l.waiting()
+	b.f.mu.Unlock()
+	if waiting != 1 {
+		t.Errorf("%d letters wait for answers, want the first one only", waiting)
+	}
+	for range 2 { // no time passes
+		b.carry(t, func() bool { return false })
+		b.run()
+	}
+	b.carry(t, func() bool { return false })
+	if got := a.bodies(); !slices.Equal(got, []string{"1", "2", "3"}) {
+		t.Errorf("the target holds %q", got)
+	}
+}
+
 // What is on its way to one target is bounded by bytes.
 func TestForwarderBytes(t *testing.T) {
 	b := newLetterbox(t, "a")

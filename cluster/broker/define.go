@@ -535,11 +535,19 @@ func (s *Session) Get(ctx context.Context, name string, noAck bool) (fsm.Message
 // getWait is for how long a get is repeated, in milliseconds.
 const getWait = 10_000
 
+// Pauses before a get is repeated: each is an entry in the queue's log. The first
+// is shorter than what a tick takes, and each twice as long as the one before.
+const (
+	getPause     = 5 * time.Millisecond
+	longGetPause = 100 * time.Millisecond
+)
+
 // tryGet asks a queue for a message until that is given, or is known not to be
 // there: a queue that has much to end or to bring back does so first, piece by
 // piece.
 func (s *Session) tryGet(ctx context.Context, q *catalog.Queue, noAck bool) (*call, error) {
-	for end := s.broker().now() + getWait; ; {
+	pause := getPause
+	for end := s.broker().now() + getWait; ; pause = min(2*pause, longGetPause) {
 		k, err := s.do(ctx, q, &logpb.Command{Kind: logpb.Command_GET, Get: &logpb.Get{NoAck: noAck}})
 		switch {
 		case err != nil:
@@ -548,11 +556,24 @@ func (s *Session) tryGet(ctx context.Context, q *catalog.Queue, noAck bool) (*ca
 			return nil, k.refused
 		case k.result.Code != fsm.NotYet:
 			return k, nil
-		case s.stillReads(q) != nil:
-			return nil, s.stillReads(q)
-		case s.broker().now() > end:
+		case s.broker().now() > end || !rest(ctx, pause):
 			return nil, fsm.Refuse(fsm.Precondition, q.String()+" is ending messages that are due; ask again")
 		}
+		if err := s.stillReads(q); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// rest waits for a while; false: ctx has ended.
+func rest(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/fsm"
@@ -338,5 +340,50 @@ func TestRoutingStraysPanics(t *testing.T) {
 	c.mustEnd(t)
 	if n := w.broker.Panics(); n != 1 {
 		t.Errorf("%d panics", n)
+	}
+}
+
+// A panic while a command is given up ends the channel: only a timer would hear
+// of it. No lock is kept, wherever it panics.
+func TestGivingUpPanics(t *testing.T) {
+	for name, spoil := range map[string]func(l *lane){
+		"before the lock": func(l *lane) { l.target = nil },
+		"under the lock":  func(l *lane) { l.pending[l.head].asked.late = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, c := newWorld(t), &recorder{}
+				s, q := w.mustSession(c), w.mustQueue("q")
+				target, sent := w.broker.target(q), make(chan int, 9)
+				target.submit = func(_ string, b group.Batch) bool {
+					sent <- b.Count
+					return true
+				}
+				target.lead("n1", 1)
+				routed, err := s.Publish(&fsm.Publish{
+					Number: 1, Exchange: catalog.CommandExchange, RoutingKey: "schedule.cancel", Payload: payload(""),
+					Headers: func() *fsm.Table {
+						return &fsm.Table{Fields: []*logpb.Field{
+							{Name: "x-queue", Value: &logpb.Value{Tag: 'S', Str: []byte("q")}},
+							{Name: "x-schedule-id", Value: &logpb.Value{Tag: 'S', Str: []byte("id")}},
+						}}
+					},
+				})
+				if !routed || err != nil || <-sent != 1 {
+					t.Fatalf("the command is not sent: %v, %v", routed, err)
+				}
+				synctest.Wait()
+				s.mu.Lock()
+				spoil(s.lanes[q.ID])
+				s.mu.Unlock()
+				time.Sleep(commandWait)
+				synctest.Wait()
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				if len(c.lost) != 1 || !isKind(c.lost[0], fsm.Internal) || w.broker.Panics() != 1 {
+					t.Errorf("the channel is told %v, %d panics", c.lost, w.broker.Panics())
+				}
+			})
+		})
 	}
 }
