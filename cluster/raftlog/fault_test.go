@@ -62,7 +62,7 @@ func (e exits) mustExit(t *testing.T, f func()) {
 		}
 	case <-returned:
 		t.Fatal("it returned")
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("no exit")
 	}
 	select {

@@ -207,12 +207,14 @@ func (s *Store) narrow(fs vfs.FS, dir string, number uint64, low, high []byte) (
 	}
 	file, err := sstable.NewSimpleReadable(f)
 	if err != nil {
+		f.Close()
 		return low, high
 	}
 	po := s.pebbleOptions(Options{FS: fs, MemTableBytes: DefaultMemTableBytes})
 	po.EnsureDefaults()
 	r, err := sstable.NewReader(context.Background(), file, po.MakeReaderOptions())
 	if err != nil {
+		file.Close()
 		return low, high
 	}
 	defer r.Close()

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -219,6 +220,74 @@ func TestDamageThatCannotBeNarrowed(t *testing.T) {
 		t.Error("the table is still suspected")
 	}
 	must(t, s.Close())
+}
+
+// reading counts the files of a filesystem that are open to be read.
+type reading struct {
+	vfs.FS
+	open   atomic.Int64
+	noStat bool // of those that are opened
+}
+
+func (r *reading) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
+	f, err := r.FS.Open(name, opts...)
+	if err != nil {
+		return nil, err
+	}
+	r.open.Add(1)
+	return &readFile{f, r}, nil
+}
+
+type readFile struct {
+	vfs.File
+	of *reading
+}
+
+func (f *readFile) Stat() (vfs.FileInfo, error) {
+	if f.of.noStat {
+		return nil, syscall.EIO
+	}
+	return f.File.Stat()
+}
+
+func (f *readFile) Close() error {
+	f.of.open.Add(-1)
+	return f.File.Close()
+}
+
+// Whatever a damaged table looks like, it is closed again: a start looks into many.
+func TestDamagedTableIsClosed(t *testing.T) {
+	for name, damage := range map[string]func(t *testing.T, r *reading, table string) (found bool){
+		"nothing is found": func(*testing.T, *reading, string) bool { return false },
+		"a block": func(t *testing.T, r *reading, table string) bool {
+			flip(t, r.FS, table, mustFind(t, r.FS, table, "<group 7, entry 3>"), 0)
+			return true
+		},
+		"its end": func(t *testing.T, r *reading, table string) bool {
+			flip(t, r.FS, table, size(t, r.FS, table)-1, 0)
+			return false
+		},
+		"its size": func(_ *testing.T, r *reading, _ string) bool {
+			r.noStat = true
+			return false
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fs, table := tabled(t)
+			s := mustOpen(t, fs, "db")
+			defer s.Close()
+			r := &reading{FS: fs}
+			found := damage(t, r, table)
+			low, high := prefixOf(kindStable, 1), prefixOf(kindPayload, tabledGroups)
+			lower, upper := s.narrow(r, "db", manifestNumber(manifestPrefix+strings.TrimSuffix(fs.PathBase(table), ".sst")), low, high)
+			if within := !bytes.Equal(lower, low) && !bytes.Equal(upper, high); within != found {
+				t.Errorf("between %x and %x", lower, upper)
+			}
+			if n := r.open.Load(); n != 0 {
+				t.Errorf("%d files are left open", n)
+			}
+		})
+	}
 }
 
 func TestManySuspectsAreHopeless(t *testing.T) {

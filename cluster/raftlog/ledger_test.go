@@ -1,10 +1,16 @@
 package raftlog
 
 import (
+	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/quorate/quorate/fsm"
 )
 
 // TestLedgerAfterPowerLoss takes all that was not synced away, and the store's
@@ -73,6 +79,10 @@ func TestLedgerCopiesAreChecked(t *testing.T) {
 	head := h.append(nil)
 	if got, ok := parseHead(head); !ok || got != h {
 		t.Fatalf("read %+v", got)
+	}
+	h.seq++
+	if newer := h.append(nil); newerHead(head, newer) != h || newerHead(newer, head) != h {
+		t.Error("of two copies of the head the older one counts")
 	}
 	for bit := range 8 * slotCopy {
 		b[bit/8] ^= 1 << (bit % 8)
@@ -143,5 +153,96 @@ func TestSlotIsUsedAgain(t *testing.T) {
 		t.Errorf("%d slots, past %v and %v", s.ledger.count, s.Past(1), s.Past(2))
 	}
 	mustDoubt(t, mustGroup(t, s, 2), doubtLostStore)
+	must(t, s.Close())
+}
+
+// A slot of a dropped group has one writer: its new group. That has it from its
+// first record on, whichever of the copies the former one has written last.
+func TestSlotOfDroppedGroup(t *testing.T) {
+	for entries := range uint64(4) {
+		fs := vfs.NewMem()
+		s := mustOpen(t, fs, "db")
+		former := mustGroup(t, s, 1)
+		must(t, former.SetUint64([]byte("other"), 1)) // it has a slot
+		for i := range entries {
+			must(t, former.StoreLog(makeLog(i+1, 1)))
+		}
+		must(t, s.DropGroup(1))
+		mustGroup(t, s, 2).place.claim()
+		former.place.acknowledge(99, 9) // of an append that was under way
+		must(t, s.Close())
+		s = mustOpen(t, fs, "db")
+		if ids := s.ledger.groups(); !slices.Equal(ids, []fsm.GroupID{2}) || s.Past(2) || s.ledger.count != 1 {
+			t.Errorf("after %d entries: the slot is of %v, with a past: %v; %d slots", entries, ids, s.Past(2), s.ledger.count)
+		}
+		must(t, s.Close())
+	}
+}
+
+// What nobody waits for is on disk a moment later, and at the latest when the
+// ledger is closed.
+func TestLedgerIsSyncedInTheBackground(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fatal := func(why string, _ ...any) { t.Error(why) }
+		fs := vfs.NewCrashableMem()
+		l, err := createLedger(fs, "ledger", slog.New(slog.DiscardHandler), fatal)
+		must(t, err)
+		l.start()
+		mustSay := func(index, manifest uint64) {
+			t.Helper()
+			crashed, err := openLedger(fs.CrashClone(vfs.CrashCloneCfg{}), "ledger", l.log, fatal)
+			must(t, err)
+			if got := crashed.place(1).get().index; got != index || crashed.head.manifestSize != manifest {
+				t.Errorf("the ledger says entry %d, and %d bytes; want %d, %d", got, crashed.head.manifestSize, index, manifest)
+			}
+		}
+		p := l.place(1)
+		p.claim()
+		mustSay(0, 0)
+		p.acknowledge(7, 2)
+		time.Sleep(ledgerLag)
+		synctest.Wait()
+		mustSay(7, 0)
+		l.noteManifest(5, 100)
+		time.Sleep(ledgerLag)
+		synctest.Wait()
+		mustSay(7, 100)
+		p.acknowledge(8, 2)
+		must(t, l.close())
+		mustSay(8, 100)
+	})
+}
+
+// What a group found out about itself when it was loaded survives a power loss at
+// once, and with it what it had acknowledged.
+func TestDoubtIsRemembered(t *testing.T) {
+	fs := stopped(t)
+	old := vfs.NewMem()
+	copyDir(t, fs, "db", old, "db")
+	s := mustOpen(t, fs, "db")
+	mustStore(t, mustGroup(t, s, 1), 11, 11, 4)
+	must(t, s.Close())
+	must(t, fs.RemoveAll("db"))
+	copyDir(t, old, "db", fs, "db")
+
+	disk := crashable(t, fs)
+	s = mustOpen(t, disk, "db")
+	g := mustGroup(t, s, 1)
+	mustDoubt(t, g, "entry 11")
+	mustSay := func(end uint64) {
+		t.Helper()
+		l, err := openLedger(disk.CrashClone(vfs.CrashCloneCfg{}), "ledger-db", s.log, s.fatal)
+		must(t, err)
+		if r := l.place(1).get(); r.doubt != g.Doubt() || r.index != 11 || g.place.end != end {
+			t.Errorf("the ledger has %+v, the log ends at %d", r, g.place.end)
+		}
+	}
+	mustSay(10)
+	mustStore(t, g, 11, 14, 5) // by a leader that has not come to the end
+	g.s.ledger.sync()
+	mustSay(14)
+	must(t, s.Close())
+	s = mustOpen(t, disk, "db")
+	mustDoubt(t, mustGroup(t, s, 1), "entry 11")
 	must(t, s.Close())
 }

@@ -225,7 +225,7 @@ func TestDroppedGroupRefuses(t *testing.T) {
 	must(t, g.DeleteRange(1, 3))
 	mustStore(t, g, 5, 9, 1)
 	must(t, g.s.DropGroup(1))
-	if g.StoreLog(makeLog(10, 1)) == nil || g.Set([]byte("a"), []byte("b")) == nil || save(g, 9, 1, nil, nil) == nil {
+	if g.StoreLog(makeLog(10, 1)) == nil || g.Set([]byte("a"), []byte("b")) == nil || save(g, 9, 1, nil, nil) == nil || g.Prove() == nil {
 		t.Error("a dropped group stores")
 	}
 	g.Release([]uint64{1, 6})

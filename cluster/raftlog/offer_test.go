@@ -126,6 +126,20 @@ func TestOfferIsKept(t *testing.T) {
 	}
 }
 
+// What a machine has released while something was offered, and a snapshot was
+// installed meanwhile, is another machine's to release.
+func TestReleaseOfReplacedMachine(t *testing.T) {
+	from := source(t)
+	_, g := copyOf(t, 25)
+	list, done := g.Offer(30)
+	g.Release([]uint64{2, 13})
+	must(t, install(g, 30, 2, without(t, from, list), 100))
+	done()
+	mustPayload(t, g, 2, 2, 4, 13, 22)
+	g.Release([]uint64{2})
+	mustNoPayload(t, g, 2)
+}
+
 // Lists that nobody has written are refused.
 func TestBadOffer(t *testing.T) {
 	from := source(t)

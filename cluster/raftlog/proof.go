@@ -88,7 +88,9 @@ func (s *Store) prove(found bool, lost string, st stamp, unread error) error {
 		return fmt.Errorf("stamp: %w", unread)
 	}
 	head := s.ledger.getHead()
-	fresh := blank && lost == "" && (!found || head.founding)
+	// A ledger without a head and without slots was made by an opening that got no further.
+	begun := head.founding || head.identity == (identity{}) && len(s.ledger.groups()) == 0
+	fresh := blank && lost == "" && (!found || begun)
 	why := ""
 	if lost != "" {
 		why = fmt.Sprintf(doubtUnusable, lost)

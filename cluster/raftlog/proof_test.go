@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/quorate/quorate/fsm"
@@ -201,4 +202,60 @@ func TestDroppedGroupHasNoPast(t *testing.T) {
 		t.Errorf("groups %v", ids)
 	}
 	must(t, s.Close())
+}
+
+// An entry of another term than the one that was acknowledged is another entry,
+// unless a snapshot stands in its place.
+func TestEntryOfAnotherTerm(t *testing.T) {
+	fs := stopped(t)
+	s := mustOpen(t, fs, "db")
+	for _, id := range []fsm.GroupID{1, 2} {
+		mustGroup(t, s, id).place.change(func(r *record) { r.indexTerm++ })
+	}
+	must(t, s.Close())
+	s = mustOpen(t, fs, "db")
+	mustDoubt(t, mustGroup(t, s, 1), "entry 10 is of term 4, but was acknowledged in term 5")
+	mustDoubt(t, mustGroup(t, s, 2), "")
+	must(t, s.Close())
+}
+
+// Of term and vote the later ones count, whoever has them, and the other one
+// gets them: each alone has them afterwards.
+func TestLaterVoteCounts(t *testing.T) {
+	for name, c := range map[string]struct {
+		act       func(t *testing.T, g *Group)
+		term      uint64
+		candidate string
+	}{
+		"store is ahead": {func(t *testing.T, g *Group) {
+			b := g.s.db.NewBatch()
+			for key, value := range map[string][]byte{TermKey: {7: 9}, VoteTermKey: {7: 9}, VotedForKey: []byte("z")} {
+				g.s.setSealed(b, g.stableKey([]byte(key)), value)
+			}
+			g.s.commit(b, pebble.Sync)
+		}, 9, "z"},
+		"ledger is ahead": {func(t *testing.T, g *Group) {
+			g.place.change(func(r *record) { r.term, r.voteTerm, r.candidate = 9, 9, "z" })
+		}, 9, "z"},
+		"both": {func(t *testing.T, g *Group) { mustVoteFor(t, g, 9, "z") }, 9, "z"},
+	} {
+		for _, lost := range []string{"db", "ledger-db"} {
+			t.Run(name+", then without "+lost, func(t *testing.T) {
+				fs := crashable(t, stopped(t))
+				s := mustOpen(t, fs, "db")
+				c.act(t, mustGroup(t, s, 1))
+				if name != "both" {
+					must(t, s.Close())
+					s = mustOpen(t, fs, "db")
+					mustHaveVoted(t, mustGroup(t, s, 1), c.term, c.candidate)
+				}
+				crashed := fs.CrashClone(vfs.CrashCloneCfg{})
+				must(t, s.Close())
+				must(t, crashed.RemoveAll(lost))
+				s = mustOpen(t, crashed, "db")
+				mustHaveVoted(t, mustGroup(t, s, 1), c.term, c.candidate)
+				must(t, s.Close())
+			})
+		}
+	}
 }

@@ -224,6 +224,10 @@ func TestInstalledSnapshotAnswersForItsLastEntry(t *testing.T) {
 		t.Errorf("entry %+v", l)
 	}
 	mustMissing(t, g, 29)
+	if g.StoreLog(makeLog(30, 3)) == nil || g.StoreLog(makeLog(7, 3)) == nil {
+		t.Error("entries that the snapshot stands for are stored anew")
+	}
+	mustBounds(t, g, 31, 36)
 	must(t, g.DeleteRange(31, 36))
 	mustMissing(t, g, 30, 31)
 }
