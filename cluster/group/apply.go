@@ -29,7 +29,9 @@ func (a applier) ApplyBatch(logs []*raft.Log) []any {
 		size += len(l.Data) + len(l.Extensions)
 		headers += len(l.Data) + entryOverhead
 	}
-	g.host.snapshots.applies(g, int64(headers))
+	if !g.hasStopped() { // else no snapshot will cover them
+		g.host.snapshots.applies(g, int64(headers))
+	}
 	g.applied.Add(uint64(len(logs)))
 	g.entries.Add(uint64(len(logs)))
 	g.bytes.Add(uint64(size))
@@ -160,8 +162,7 @@ func (a applier) Snapshot() (_ raft.FSMSnapshot, err error) {
 		}
 	}()
 	view := g.machine.Snapshot()
-	g.host.snapshots.captured(g)
-	return snapshot{g, view, g.origin}, nil
+	return &snapshot{group: g, view: view, origin: g.origin, replay: g.host.snapshots.captured(g)}, nil
 }
 
 // Restore replaces the machine by a snapshot's.
@@ -203,22 +204,26 @@ type liveSink interface {
 }
 
 type snapshot struct {
-	group  *Group
-	view   *queue.Snapshot
-	origin uint64
+	group   *Group
+	view    *queue.Snapshot
+	origin  uint64
+	replay  int64 // what need not be applied again once it is written, in bytes of headers
+	written bool
 }
 
 // Persist writes the machine's state without bodies.
-func (s snapshot) Persist(sink raft.SnapshotSink) error {
+func (s *snapshot) Persist(sink raft.SnapshotSink) error {
 	err := s.persist(sink)
 	if err != nil {
 		sink.Cancel()
 		return fmt.Errorf("write snapshot: %w", err)
 	}
-	return sink.Close()
+	err = sink.Close()
+	s.written = err == nil
+	return err
 }
 
-func (s snapshot) persist(sink raft.SnapshotSink) (err error) {
+func (s *snapshot) persist(sink raft.SnapshotSink) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.group.mu.Lock()
@@ -236,4 +241,13 @@ func (s snapshot) persist(sink raft.SnapshotSink) (err error) {
 	return nil
 }
 
-func (s snapshot) Release() {}
+// Release notes what has to be applied again all the same: the snapshot was not
+// written. Of a machine that has failed or was replaced meanwhile nothing is.
+func (s *snapshot) Release() {
+	g := s.group
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !s.written && s.origin == g.origin && !g.stopped {
+		g.host.snapshots.applies(g, s.replay)
+	}
+}

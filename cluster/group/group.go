@@ -223,7 +223,6 @@ func (g *Group) close() {
 		return
 	}
 	close(g.ending)
-	g.host.snapshots.captured(g)
 	f := g.raft.Shutdown()
 	g.host.config.Mesh.DropGroup(g.spec.Group) // requests under way to nodes that are gone end now
 	g.office.Lock()                            // whoever is about to enter has given up
@@ -233,6 +232,7 @@ func (g *Group) close() {
 	if err := f.Error(); err != nil {
 		g.slog.Warn("raft shutdown", "error", err)
 	}
+	g.host.snapshots.captured(g) // nothing is applied any more
 	g.proposer.wait()
 	g.outgoing.wait()
 }

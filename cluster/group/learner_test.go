@@ -247,6 +247,7 @@ func TestLearnerOfIdleQueue(t *testing.T) {
 	learner := c.start(learns, 1)
 	await(t, "the learner votes", func() bool { return learner.Doubt() == nil })
 	mustHold(t, learner, 2)
+	await(t, "it stands by raft's timers", func() bool { return learner.raft.ReloadableConfig().HeartbeatTimeout < never })
 	await(t, "that is said", func() bool { return strings.Contains(c.log.String(), "replica has been brought up to date") })
 }
 
@@ -355,21 +356,41 @@ func TestLessonReached(t *testing.T) {
 	}
 }
 
-// pupil is a learner that does nothing.
+// pupil is a replica that does nothing.
 type pupil struct {
-	trust trust
-	term  uint64
-	log   standing
+	trust    trust
+	members  []string // nil: trioNames
+	leads    bool
+	term     uint64
+	log      standing
+	barriers int
+	told     int // how often that it votes
 }
 
-func (p *pupil) trusted() *trust                { return &p.trust }
-func (p *pupil) founders() []string             { return trioNames }
-func (p *pupil) role() (raft.RaftState, uint64) { return raft.Follower, p.term }
-func (p *pupil) lastIndex() uint64              { return p.log.index }
-func (p *pupil) standing() standing             { return p.log }
-func (p *pupil) barrier() error                 { return nil }
-func (p *pupil) proven()                        {}
-func (p *pupil) isClosed() bool                 { return false }
+func (p *pupil) trusted() *trust    { return &p.trust }
+func (p *pupil) lastIndex() uint64  { return p.log.index }
+func (p *pupil) standing() standing { return p.log }
+func (p *pupil) proven()            { p.told++ }
+func (p *pupil) isClosed() bool     { return false }
+
+func (p *pupil) founders() []string {
+	if p.members == nil {
+		return trioNames
+	}
+	return p.members
+}
+
+func (p *pupil) role() (raft.RaftState, uint64) {
+	if p.leads {
+		return raft.Leader, p.term
+	}
+	return raft.Follower, p.term
+}
+
+func (p *pupil) barrier() error {
+	p.barriers++
+	return nil
+}
 
 // A learner never stands, has no turn, and its vote counts for nobody: who would
 // need it does not stand either.

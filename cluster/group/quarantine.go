@@ -72,6 +72,7 @@ func (g *Group) contain(doing string) {
 // rather than half of something. The caller holds g.mu, and recovers.
 func (g *Group) stop(doing string, panicked any) {
 	g.stopped = true
+	g.host.snapshots.captured(g) // there is nothing to write
 	g.machine = g.host.newMachine(g.spec)
 	g.effects.Reset()
 	g.quarantine(doing, panicked, true)

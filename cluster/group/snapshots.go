@@ -170,13 +170,8 @@ func (s *snapshots) take(g *Group, busy int) {
 
 // snapshot writes a snapshot and waits for it.
 func (g *Group) snapshot() error {
-	replay := g.replay.Load()
 	err := g.raft.Snapshot().Error()
-	if err == nil {
-		return nil
-	}
-	g.host.snapshots.applies(g, replay)
-	if !errors.Is(err, raft.ErrNothingNewToSnapshot) && !errors.Is(err, raft.ErrRaftShutdown) {
+	if err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) && !errors.Is(err, raft.ErrRaftShutdown) {
 		g.slog.Warn("snapshot failed", "error", err)
 	}
 	return err
@@ -189,8 +184,12 @@ func (s *snapshots) applies(g *Group, bytes int64) {
 }
 
 // captured notes that what was applied so far is in a snapshot that is being
-// written, or in a machine that came with one.
-func (s *snapshots) captured(g *Group) { s.replay.Add(-g.replay.Swap(0)) }
+// written, or in a machine that came with one, and returns how much that is.
+func (s *snapshots) captured(g *Group) int64 {
+	n := g.replay.Swap(0)
+	s.replay.Add(-n)
+	return n
+}
 
 // holdFor keeps the entries of a group that this node leads for members that
 // lag, within the group's share of what the node may keep. A member that lacks

@@ -61,7 +61,7 @@ func mustSnapshot(t *testing.T, log *raftlog.Group, m *queue.Machine, at *raft.L
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := (snapshot{view: m.Snapshot()}).persist(sink); err != nil {
+	if err := (&snapshot{view: m.Snapshot()}).persist(sink); err != nil {
 		t.Fatal(err)
 	}
 	if err := sink.Close(); err != nil {

@@ -1,0 +1,248 @@
+package group
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/fsm"
+)
+
+// wires are links to some nodes that keep what is sent.
+type wires struct {
+	links
+	alive []string
+	sent  map[string][]item // by node
+}
+
+func (w *wires) Peers() (all []peer.PeerStatus) {
+	for _, n := range []string{"n2", "n3", "n4", "n5"} {
+		all = append(all, peer.PeerStatus{Node: n, Alive: slices.Contains(w.alive, n)})
+	}
+	return all
+}
+
+func (w *wires) Send(node string, _ peer.Kind, head []byte, _ ...[]byte) error {
+	if w.sent == nil {
+		w.sent = map[string][]item{}
+	}
+	for ; len(head) >= itemSize; head = head[itemSize:] {
+		w.sent[node] = append(w.sent[node], parseItem(head))
+	}
+	return nil
+}
+
+// evidence is what a store knows of a past.
+type evidence struct {
+	doubt  string
+	err    error
+	proofs int
+}
+
+func (e *evidence) Doubt() string { return e.doubt }
+
+func (e *evidence) Prove() error {
+	e.proofs++
+	return e.err
+}
+
+// mustLearn returns lessons on n1 about one replica of group 7, a learner if its
+// store has a doubt, and their log.
+func mustLearn(m *pupil, e *evidence, alive ...string) (*lessons, *wires, *bytes.Buffer) {
+	log, w := &bytes.Buffer{}, &wires{alive: alive}
+	m.trust.open(e, 1)
+	s := &lessons{
+		node: "n1", links: w, spawn: func(f func()) { f() }, slog: slog.New(slog.NewTextHandler(log, nil)),
+		find: func(fsm.GroupID) participant { return m }, kick: newKicks(), list: map[fsm.GroupID]*lesson{},
+	}
+	if m.trust.unproven() {
+		s.begin(7, m)
+	}
+	return s, w, log
+}
+
+// Where its log ends says who leads in the learner's term or a later one, and
+// sends an entry. Other voters say nothing, and learners that they are some.
+func TestLessonAnswers(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		member   *pupil
+		doubt    string
+		kind     byte // 0: no answer
+		barriers int
+	}{
+		{"leader", &pupil{leads: true, term: 5, log: standing{5, 9}}, "", lessonGoal, 1},
+		{"leader of a later term", &pupil{leads: true, term: 6, log: standing{6, 9}}, "", lessonGoal, 1},
+		{"leader of an earlier term", &pupil{leads: true, term: 4, log: standing{4, 9}}, "", 0, 0},
+		{"follower", &pupil{term: 5, log: standing{5, 9}}, "", 0, 0},
+		{"learner", &pupil{term: 5, log: standing{5, 9}}, "lost", lessonLearner, 0},
+		{"learner that leads in raft's eyes", &pupil{leads: true, term: 5, log: standing{5, 9}}, "lost", lessonLearner, 0},
+	} {
+		m := tc.member
+		s, w, _ := mustLearn(m, &evidence{doubt: tc.doubt})
+		s.receive("n2", appendItem(nil, item{kind: lessonAsk, group: 7, term: 5}), nil)
+		var want []item
+		switch tc.kind {
+		case lessonGoal:
+			want = []item{{kind: lessonGoal, group: 7, term: m.term, standing: m.log}}
+		case lessonLearner:
+			want = []item{{kind: lessonLearner, group: 7, term: m.term}}
+		}
+		if got := w.sent["n2"]; !slices.Equal(got, want) || m.barriers != tc.barriers {
+			t.Errorf("%s: answers %+v and appends %d entries, want %+v, %d", tc.name, got, m.barriers, want, tc.barriers)
+		}
+	}
+}
+
+// Questions go to those members that can be reached, and become rarer: thousands
+// may ask. Each is asked again at once when somebody may answer.
+func TestLessonsBecomeRarer(t *testing.T) {
+	m := &pupil{term: 5}
+	s, w, _ := mustLearn(m, &evidence{doubt: "lost"}, "n3")
+	now := time.Unix(1000, 0)
+	during := func(d time.Duration) (asked []string) {
+		before := len(w.sent["n3"])
+		for end := now.Add(d); now.Before(end); now = now.Add(lessonLook) {
+			s.look(now)
+			if n := len(w.sent["n3"]); n > before {
+				asked, before = append(asked, now.Sub(time.Unix(1000, 0)).String()), n
+			}
+		}
+		return asked
+	}
+	if got, want := during(time.Minute), strings.Fields("0s 1s 3s 7s 15s 31s 47s"); !slices.Equal(got, want) {
+		t.Errorf("asked at %v, want %v", got, want)
+	}
+	s.hasten(8)
+	if got := during(time.Second); len(got) != 0 {
+		t.Errorf("asked at %v for another group's sake", got)
+	}
+	s.hasten(7)
+	if got, want := during(4*time.Second), strings.Fields("1m1s 1m2s 1m4s"); !slices.Equal(got, want) {
+		t.Errorf("asked at %v, want %v", got, want)
+	}
+	if len(w.sent["n2"]) != 0 {
+		t.Error("a node that is down is asked")
+	}
+}
+
+// A group stands still when those that can prove something are no majority, and
+// that is said once; a leader that answers ends it.
+func TestLessonsJudge(t *testing.T) {
+	names := []string{"n1", "n2", "n3", "n4", "n5"}
+	for _, tc := range []struct {
+		members, others int // that are learners, too
+		stuck           bool
+	}{{1, 0, true}, {2, 0, true}, {3, 0, false}, {3, 1, true}, {4, 1, true}, {5, 1, false}, {5, 2, true}} {
+		m := &pupil{term: 5, members: names[:tc.members]}
+		s, _, log := mustLearn(m, &evidence{doubt: "lost"}, names[1:tc.members]...)
+		now := time.Unix(1000, 0)
+		for range 4 {
+			s.look(now)
+			for _, n := range names[1 : 1+tc.others] {
+				s.receive(n, appendItem(nil, item{kind: lessonLearner, group: 7, term: 5}), nil)
+			}
+			now = now.Add(lessonLongest)
+		}
+		name := fmt.Sprintf("%d of %d", 1+tc.others, tc.members)
+		if d := m.trust.doubt.Load(); d.Stuck != tc.stuck {
+			t.Errorf("%s are learners: it stands still: %v", name, d.Stuck)
+		}
+		if said := strings.Count(log.String(), "stands still"); said != map[bool]int{true: 1}[tc.stuck] {
+			t.Errorf("%s are learners: that is said %d times", name, said)
+		}
+		s.receive("n2", appendItem(nil, item{kind: lessonGoal, group: 7, term: 5, standing: standing{5, 9}}), nil)
+		if m.trust.doubt.Load().Stuck {
+			t.Errorf("%s are learners: it stands still although there is a leader", name)
+		}
+	}
+}
+
+// A learner that has come as far as its leader votes once that is durable, and
+// not before.
+func TestLessonEnds(t *testing.T) {
+	for _, err := range []error{nil, errors.New("the group is dropped")} {
+		m, e := &pupil{term: 5, log: standing{4, 20}}, &evidence{doubt: "lost", err: err}
+		s, _, _ := mustLearn(m, e, "n2", "n3")
+		now := time.Unix(1000, 0)
+		s.look(now)
+		s.receive("n2", appendItem(nil, item{kind: lessonGoal, group: 7, term: 5, standing: standing{5, 9}}), nil)
+		if s.look(now); e.proofs != 0 || m.told != 0 || len(s.list) != 1 {
+			t.Errorf("it is proven before it has anything: %d times", e.proofs)
+		}
+		m.log = standing{5, 9}
+		s.look(now)
+		if proven := err == nil; e.proofs != 1 || m.trust.unproven() == proven || (m.told == 1) != proven || len(s.list) != 0 {
+			t.Errorf("%v: it votes: %v, and is told so %d times", err, !m.trust.unproven(), m.told)
+		}
+	}
+}
+
+// box counts requests for votes.
+type box struct {
+	transport
+	raft.StableStore
+	asked  int
+	stored []string
+}
+
+func (b *box) RequestVote(raft.ServerID, raft.ServerAddress, *raft.RequestVoteRequest, *raft.RequestVoteResponse) error {
+	b.asked++
+	return nil
+}
+
+func (b *box) RequestPreVote(raft.ServerID, raft.ServerAddress, *raft.RequestPreVoteRequest, *raft.RequestPreVoteResponse) error {
+	b.asked++
+	return nil
+}
+
+func (b *box) Set(key, _ []byte) error {
+	b.stored = append(b.stored, string(key))
+	return nil
+}
+
+func (b *box) SetUint64(key []byte, _ uint64) error {
+	b.stored = append(b.stored, string(key))
+	return nil
+}
+
+// A learner asks nobody for a vote, and stores none: neither its term nor its
+// candidate. It stores terms. A voter does all of that.
+func TestLearnerHasNoVote(t *testing.T) {
+	for _, doubt := range []string{"lost", ""} {
+		tr, b := &trust{}, &box{}
+		tr.open(&evidence{doubt: doubt}, 1)
+		asks, stores := modest{b, tr}, ballots{b, tr}
+		for what, err := range map[string]error{
+			"asks for a vote":               asks.RequestVote("n2", "n2", nil, nil),
+			"asks whether it would get one": asks.RequestPreVote("n2", "n2", nil, nil),
+			"stores a vote's term":          stores.SetUint64([]byte(raftlog.VoteTermKey), 5),
+			"stores a candidate":            stores.Set([]byte(raftlog.VotedForKey), []byte("n2")),
+		} {
+			if (err == nil) != (doubt == "") || err != nil && !errors.Is(err, ErrUnproven) {
+				t.Errorf("in doubt %q, it %s: %v", doubt, what, err)
+			}
+		}
+		if err := stores.SetUint64([]byte(raftlog.TermKey), 5); err != nil {
+			t.Error(err)
+		}
+		asked, stored := 0, []string{raftlog.TermKey}
+		if doubt == "" {
+			asked, stored = 2, []string{raftlog.VoteTermKey, raftlog.VotedForKey, raftlog.TermKey}
+		}
+		slices.Sort(b.stored)
+		slices.Sort(stored)
+		if b.asked != asked || !slices.Equal(b.stored, stored) {
+			t.Errorf("in doubt %q: %d requests, stored %q", doubt, b.asked, b.stored)
+		}
+	}
+}
