@@ -20,6 +20,7 @@ const (
 type Throttle struct {
 	clock func() time.Time
 	keys  map[string]*tally
+	swept time.Time // by Expired
 }
 
 type tally struct {
@@ -67,9 +68,13 @@ func (t *Throttle) Allow(key string) (as string, ok bool, before uint64) {
 }
 
 // Expired forgets the keys whose window is over, and lists those of them that
-// were left out, by key.
+// were left out, by key. It looks at them once a second.
 func (t *Throttle) Expired() []Left {
 	now := t.clock()
+	if now.Sub(t.swept) < time.Second {
+		return nil
+	}
+	t.swept = now
 	return t.forget(func(k *tally) bool { return now.Sub(k.since) >= window })
 }
 
