@@ -103,7 +103,7 @@ type body map[string]any
 func (s *Server) body(w http.ResponseWriter, r *request) (body, bool) {
 	raw, err := io.ReadAll(r.Body)
 	if err != nil {
-		s.answer(w, http.StatusRequestEntityTooLarge, api.Failure{Error: "payload_too_large", Reason: fmt.Sprintf("the body is longer than %d bytes", maxBody)})
+		s.unread(w, err)
 		return nil, false
 	}
 	if len(strings.TrimSpace(string(raw))) == 0 {
@@ -129,6 +129,16 @@ func (s *Server) body(w http.ResponseWriter, r *request) (body, bool) {
 		s.badRequest(w, "invalid payload: the request body is not a JSON object")
 	}
 	return nil, false
+}
+
+// unread answers a request whose body could not be read.
+func (s *Server) unread(w http.ResponseWriter, err error) {
+	var long *http.MaxBytesError
+	if errors.As(err, &long) {
+		s.answer(w, http.StatusRequestEntityTooLarge, api.Failure{Error: "payload_too_large", Reason: fmt.Sprintf("the body is longer than %d bytes", long.Limit)})
+		return
+	}
+	s.badRequest(w, "the body breaks off")
 }
 
 // decode reads one JSON value and keeps numbers as they are written.

@@ -166,6 +166,9 @@ func isAge(v *logpb.Value) bool {
 	return err == nil && n > 0
 }
 
+// maxUnknownKeys bounds how many keys a refusal tells.
+const maxUnknownKeys = 16
+
 // checkDefinition says why a table is no definition of a policy.
 func checkDefinition(t *fsm.Table, operator bool) error {
 	fields := t.GetFields()
@@ -179,7 +182,9 @@ func checkDefinition(t *fsm.Table, operator bool) error {
 		case i > 0 && fields[i-1].GetName() >= f.GetName():
 			return refuse(fsm.Internal, "the keys of a policy are not in order")
 		case k == nil || operator && k.merge == nil:
-			unknown = append(unknown, "{"+Term(&logpb.Value{Tag: 'S', Str: []byte(f.GetName())})+","+Term(f.GetValue())+"}")
+			if len(unknown) < maxUnknownKeys {
+				unknown = append(unknown, "{"+Term(&logpb.Value{Tag: 'S', Str: []byte(f.GetName())})+","+Term(f.GetValue())+"}")
+			}
 		case !k.valid(f.GetValue()):
 			return refuse(fsm.Precondition, "%s is not %s", Term(f.GetValue()), k.what)
 		}
@@ -194,27 +199,70 @@ func checkDefinition(t *fsm.Table, operator bool) error {
 	return nil
 }
 
-// Term shows a value of a definition as texts about policies do.
+// termRoom is about how many bytes of a value are shown.
+const termRoom = 1024
+
+// Term shows a value of a definition as texts about policies do. Of one that is
+// long, or deep, it shows the beginning: who sent it knows the rest.
 func Term(v *logpb.Value) string {
+	var b strings.Builder
+	appendTerm(&b, v)
+	return b.String()
+}
+
+func appendTerm(b *strings.Builder, v *logpb.Value) {
 	switch classOf(v) {
 	case route.String:
-		return `<<"` + string(v.GetStr()) + `">>`
+		appendTermText(b, v.GetStr())
 	case route.Array:
-		parts := make([]string, len(v.GetArray()))
+		b.WriteByte('[')
 		for i, e := range v.GetArray() {
-			parts[i] = Term(e)
+			if !appendTermComma(b, i) {
+				break
+			}
+			appendTerm(b, e)
 		}
-		return "[" + strings.Join(parts, ",") + "]"
+		b.WriteByte(']')
 	case route.Nested:
-		parts := make([]string, len(v.GetTable().GetFields()))
+		b.WriteString("#{")
 		for i, f := range v.GetTable().GetFields() {
-			parts[i] = `<<"` + f.GetName() + `">> => ` + Term(f.GetValue())
+			if !appendTermComma(b, i) {
+				break
+			}
+			appendTermText(b, []byte(f.GetName()))
+			b.WriteString(" => ")
+			appendTerm(b, f.GetValue())
 		}
-		return "#{" + strings.Join(parts, ",") + "}"
+		b.WriteByte('}')
 	case route.Void:
-		return "null"
+		b.WriteString("null")
+	default:
+		b.WriteString(render(v))
 	}
-	return render(v)
+}
+
+// appendTermComma separates the parts of a term. It returns false if the term is
+// as long as it may be.
+func appendTermComma(b *strings.Builder, i int) (more bool) {
+	if b.Len() >= termRoom {
+		b.WriteString("...")
+		return false
+	}
+	if i > 0 {
+		b.WriteByte(',')
+	}
+	return true
+}
+
+func appendTermText(b *strings.Builder, text []byte) {
+	b.WriteString(`<<"`)
+	if len(text) > termRoom {
+		b.Write(text[:termRoom])
+		b.WriteString("...")
+	} else {
+		b.Write(text)
+	}
+	b.WriteString(`">>`)
 }
 
 // mergeDefinitions makes one definition of a policy's and an operator
