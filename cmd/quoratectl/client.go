@@ -3,12 +3,15 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 
@@ -23,13 +26,18 @@ type client struct {
 	base           string
 	user, password string
 	reason         string // why something is closed; empty: not given
+	http           *http.Client
 }
 
-// newClient takes an URL, or a host with or without a port.
+// newClient takes an URL, or a host with or without a port: that is HTTPS if
+// there are roots to check its certificate by.
 func newClient(o *options) (*client, error) {
-	base := o.node
+	base, scheme, port := o.node, "http", ":15672"
+	if o.caFile != "" {
+		scheme, port = "https", ":15671"
+	}
 	if !strings.Contains(base, "://") {
-		base = "http://" + base
+		base = scheme + "://" + base
 	}
 	u, err := url.Parse(base)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
@@ -39,9 +47,44 @@ func newClient(o *options) (*client, error) {
 		return nil, usageError("--node must not hold a user or a password: these are --username, --password, QUORATECTL_USERNAME and QUORATECTL_PASSWORD")
 	}
 	if u.Port() == "" && !strings.Contains(o.node, "://") {
-		u.Host += ":15672"
+		u.Host += port
 	}
-	return &client{base: strings.TrimSuffix(u.String(), "/"), user: o.user, password: o.password}, nil
+	if u.Scheme == "http" && (o.caFile != "" || o.certFile != "") {
+		return nil, usageError("--ca-file and --cert-file are for https, and --node is %q", o.node)
+	}
+	secure, err := o.tls()
+	if err != nil {
+		return nil, err
+	}
+	way := http.DefaultTransport.(*http.Transport).Clone()
+	way.TLSClientConfig = secure
+	return &client{
+		base: strings.TrimSuffix(u.String(), "/"), user: o.user, password: o.password, http: &http.Client{Transport: way},
+	}, nil
+}
+
+// tls is how a node is spoken to over HTTPS. Its certificate is checked by the
+// roots given, or by those of this machine.
+func (o *options) tls() (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
+	if o.caFile != "" {
+		text, err := os.ReadFile(o.caFile)
+		if err != nil {
+			return nil, usageError("--ca-file: %w", err)
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(text) {
+			return nil, usageError("--ca-file: no certificate in %s", o.caFile)
+		}
+	}
+	if o.certFile != "" || o.keyFile != "" {
+		pair, err := tls.LoadX509KeyPair(o.certFile, o.keyFile)
+		if err != nil {
+			return nil, usageError("--cert-file and --key-file: %w", err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
 }
 
 // do sends body, if any, and reads the answer into out, if any.
@@ -72,7 +115,7 @@ func (c *client) ask(ctx context.Context, method, path string, body, out any, an
 		req.Header.Set("X-Reason", c.reason)
 	}
 	req.SetBasicAuth(c.user, c.password)
-	res, err := http.DefaultClient.Do(req)
+	res, err := c.http.Do(req)
 	if err != nil {
 		return 0, &exitError{exitUnavailable, fmt.Errorf("the node does not answer: %w", err)}
 	}

@@ -46,6 +46,8 @@ func usageError(format string, args ...any) error {
 // options stand before or behind the verb.
 type options struct {
 	node, user, password string
+	caFile               string // PEM file of roots; empty: this machine's
+	certFile, keyFile    string // PEM files of a client's certificate; empty: none
 	vhost                string
 	formatter            string
 	quiet, silent        bool
@@ -150,6 +152,9 @@ func flags(o *options, getenv func(string) string) *flag.FlagSet {
 		f.StringVar(&o.user, name, or("QUORATECTL_USERNAME", "guest"), "")
 	}
 	f.StringVar(&o.password, "password", or("QUORATECTL_PASSWORD", "guest"), "")
+	f.StringVar(&o.caFile, "ca-file", getenv("QUORATECTL_CA_FILE"), "")
+	f.StringVar(&o.certFile, "cert-file", getenv("QUORATECTL_CERT_FILE"), "")
+	f.StringVar(&o.keyFile, "key-file", getenv("QUORATECTL_KEY_FILE"), "")
 	for _, name := range []string{"p", "vhost"} {
 		f.StringVar(&o.vhost, name, "/", "")
 	}
@@ -245,6 +250,8 @@ options, before or behind the verb:
   -n, --node URL         of the node's HTTP API, or HOST:PORT; QUORATECTL_NODE; 127.0.0.1:15672
   -u, --username NAME    QUORATECTL_USERNAME; guest
   --password PASSWORD    QUORATECTL_PASSWORD; guest
+  --ca-file FILE         roots of the node's certificate, PEM; has HOST:PORT mean https, port 15671; QUORATECTL_CA_FILE; this machine's
+  --cert-file FILE       certificate for nodes that ask for one, PEM, with --key-file FILE; QUORATECTL_CERT_FILE, QUORATECTL_KEY_FILE
   -p, --vhost VHOST      /
   --formatter FORMAT     table or json
   -q, --quiet            no title
