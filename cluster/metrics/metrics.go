@@ -10,6 +10,7 @@ package metrics
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -24,6 +25,7 @@ import (
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/login"
+	"github.com/quorate/quorate/cluster/origin"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/fsm"
@@ -154,16 +156,39 @@ const (
 // Server serves the page at /metrics.
 type Server struct{ http *http.Server }
 
+// Access says whose requests for the page are answered.
+type Access struct {
+	Guard *origin.Guard
+	// Login reports whether a request may see the page, else answers it.
+	Login func(w http.ResponseWriter, r *http.Request) bool
+}
+
 // Server returns a server of the page.
-func (m *Metrics) Server(logger *slog.Logger) *Server {
+func (m *Metrics) Server(logger *slog.Logger, access Access) *Server {
 	mux := http.NewServeMux()
 	errorLog := slog.NewLogLogger(logger.Handler(), slog.LevelDebug)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
 		ErrorLog: errorLog, MaxRequestsInFlight: maxScrapes,
 	}))
 	return &Server{&http.Server{
-		Handler: mux, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, ErrorLog: errorLog,
+		Handler: access.before(mux), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, ErrorLog: errorLog,
 	}}
+}
+
+// before has only those reach a handler who may.
+func (a Access) before(page http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		origin.SetHeaders(w.Header())
+		if err := a.Guard.Check(r); err != nil {
+			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+			w.WriteHeader(http.StatusForbidden)
+			fmt.Fprintln(w, err)
+			return
+		}
+		if a.Login(w, r) {
+			page.ServeHTTP(w, r)
+		}
+	})
 }
 
 // Serve answers on a listener until Close.

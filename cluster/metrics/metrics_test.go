@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"strings"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/origin"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/cmd/tidy/page"
@@ -134,6 +136,44 @@ func TestBeforeAnythingIsKnown(t *testing.T) {
 	}
 }
 
+// The page is for those who may see it, and for no page of another site.
+func TestAccess(t *testing.T) {
+	guard, err := origin.New(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New(func() Figures { return Figures{} }).Server(slog.New(slog.DiscardHandler), Access{Guard: guard, Login: func(w http.ResponseWriter, r *http.Request) bool {
+		if _, _, in := r.BasicAuth(); !in {
+			w.WriteHeader(http.StatusUnauthorized)
+			return false
+		}
+		return true
+	}})
+	for _, c := range []struct {
+		name, header, value string
+		in                  bool
+		status              int
+	}{
+		{"a login", "", "", true, 200},
+		{"no login", "", "", false, 401},
+		{"another site", "Sec-Fetch-Site", "cross-site", true, 403},
+		{"another site in an old browser", "Origin", "http://evil.example", true, 403},
+	} {
+		r := httptest.NewRequest(http.MethodGet, "http://127.0.0.1:15692/metrics", http.NoBody)
+		if c.header != "" {
+			r.Header.Set(c.header, c.value)
+		}
+		if c.in {
+			r.SetBasicAuth("u", "p")
+		}
+		out := httptest.NewRecorder()
+		s.http.Handler.ServeHTTP(out, r)
+		if out.Code != c.status || out.Header().Get("X-Content-Type-Options") != "nosniff" || out.Header().Get("Cache-Control") != "no-store" {
+			t.Errorf("%s: %d %v, want %d", c.name, out.Code, out.Header(), c.status)
+		}
+	}
+}
+
 // mustScrape serves the page and reads it.
 func mustScrape(t *testing.T, m *Metrics) string {
 	t.Helper()
@@ -141,7 +181,11 @@ func mustScrape(t *testing.T, m *Metrics) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := m.Server(slog.New(slog.DiscardHandler))
+	guard, err := origin.New(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := m.Server(slog.New(slog.DiscardHandler), Access{Guard: guard, Login: func(http.ResponseWriter, *http.Request) bool { return true }})
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(l) }()
 	res, err := http.Get("http://" + l.Addr().String() + "/metrics")

@@ -106,6 +106,12 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request, need level) *requ
 	return in
 }
 
+// LetsMonitor reports whether a request that is not for the API may see what is
+// for monitoring; else it is answered.
+func (s *Server) LetsMonitor(w http.ResponseWriter, r *http.Request) bool {
+	return s.login(w, r, monitoring) != nil
+}
+
 func (s *Server) unauthorized(w http.ResponseWriter, what, reason string) {
 	w.Header().Set("WWW-Authenticate", `Basic realm="quorate"`)
 	s.answer(w, http.StatusUnauthorized, api.Failure{Error: what, Reason: reason})

@@ -100,7 +100,7 @@ func (s *Store) putAside(fs vfs.FS, dir, why string) error {
 
 // lockDir makes the folder if there is none, and locks it.
 func (s *Store) lockDir(fs vfs.FS, dir string) (err error) {
-	if err := fs.MkdirAll(dir, 0o755); err != nil {
+	if err := fs.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	s.lock, err = pebble.LockDirectory(dir, fs)

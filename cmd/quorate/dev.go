@@ -49,7 +49,7 @@ func devCommand(args []string, out io.Writer) error {
 	base := flags.Int("base-port", 5672, "AMQP `port` of the first node")
 	detach := flags.Bool("detach", false, "return when the cluster is ready and leave it running")
 	pidFile := flags.String("pid-file", "", "`file` for the nodes' process ids, one a line")
-	unsafe := flags.Bool("unsafe-test-options", false, "allow settings that break what the server promises")
+	test := testFlags(flags)
 	var sets list
 	flags.Var(&sets, "set", "a setting for all nodes, `KEY=VALUE`; may be repeated")
 	if err := flags.Parse(args); err != nil {
@@ -72,7 +72,7 @@ func devCommand(args []string, out io.Writer) error {
 	if err := devCertificates(filepath.Join(dir, certsFolder), *count); err != nil {
 		return err
 	}
-	if *unsafe {
+	if *test {
 		for _, n := range nodes {
 			n.args = append(n.args, "--unsafe-test-options")
 		}

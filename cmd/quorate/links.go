@@ -93,6 +93,9 @@ func (s *settings) security(logger *slog.Logger) (*peer.Security, error) {
 		}
 		return nil, fmt.Errorf("settings cluster.ssl_options: nodes know each other by certificates, and there is none at %s; quoratectl certs makes them", files.Certificate)
 	}
+	if err := checkPrivate(files.Key); err != nil {
+		return nil, fmt.Errorf("settings cluster.ssl_options: %w", err)
+	}
 	keys, err := certs.Open(s.nodeName, files, func(err error) {
 		logger.Error("certificate of this node is not read again", "error", err)
 	})
@@ -107,8 +110,12 @@ func (s *settings) security(logger *slog.Logger) (*peer.Security, error) {
 	return &peer.Security{Keys: keys, Mixed: mode == linksPrefer}, nil
 }
 
-// prepare opens the node's ways in, and what those of other nodes are secured with.
+// prepare sees to the node's data, then opens its ways in, and what those of other nodes are secured with.
 func prepare(s *settings, logger *slog.Logger) (ways listeners, security *peer.Security, err error) {
+	warnOfRoot(logger)
+	if err = closeData(s.dataDir, logger); err != nil {
+		return ways, nil, err
+	}
 	if security, err = s.security(logger); err == nil {
 		ways, err = listen(s)
 	}

@@ -26,7 +26,10 @@ const usage = `usage:
 `
 
 func main() {
-	err := run(os.Args[1:], os.Stdout)
+	err := keepPrivate()
+	if err == nil {
+		err = run(os.Args[1:], os.Stdout)
+	}
 	switch {
 	case err == nil || errors.Is(err, flag.ErrHelp):
 	default:

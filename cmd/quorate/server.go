@@ -8,9 +8,10 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/netip"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -21,7 +22,6 @@ import (
 	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/metrics"
 	"github.com/quorate/quorate/cluster/mgmt"
-	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/origin"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -42,7 +42,7 @@ func serverCommand(args []string, out io.Writer) error {
 	file := flags.String("config", "", "`file` of settings, one KEY = VALUE a line")
 	dataDir := flags.String("data-dir", "", "`folder` of everything durable (setting data_dir)")
 	name := flags.String("node-name", "", "`name` of this node (setting node_name)")
-	unsafe := flags.Bool("unsafe-test-options", false, "allow settings that break what the server promises")
+	test := testFlags(flags)
 	var sets list
 	flags.Var(&sets, "set", "a setting, `KEY=VALUE`; may be repeated")
 	if err := flags.Parse(args); err != nil {
@@ -58,8 +58,8 @@ func serverCommand(args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if s.testClockFile != "" && !*unsafe {
-		return errors.New("setting unsafe.test_clock_file: refused without --unsafe-test-options")
+	if err := s.test.check(*test); err != nil {
+		return err
 	}
 	logger, logTo, err := openLog(s)
 	if err != nil {
@@ -97,85 +97,6 @@ func openLog(s *settings) (*slog.Logger, *logFile, error) {
 	return slog.New(h).With("self", s.nodeName), to, nil
 }
 
-// listeners are the node's ways in.
-type listeners struct {
-	management, metrics, peers net.Listener
-	clients                    []way
-}
-
-func listen(s *settings) (l listeners, err error) {
-	for _, at := range []struct {
-		to      *net.Listener
-		address string
-	}{{&l.peers, s.peers}, {&l.management, s.management}, {&l.metrics, s.metrics}} {
-		if *at.to, err = net.Listen("tcp", at.address); err != nil {
-			l.close()
-			return l, err
-		}
-	}
-	if err := l.listenClients(s); err != nil {
-		l.close()
-		return l, err
-	}
-	return l, nil
-}
-
-func (l *listeners) listenClients(s *settings) error {
-	w, err := listenAt(s.amqp, nil)
-	if err != nil {
-		return err
-	}
-	l.clients = append(l.clients, w)
-	if s.amqps == "" {
-		return nil
-	}
-	secure, err := s.tls.config()
-	if err != nil {
-		return fmt.Errorf("settings ssl_options: %w", err)
-	}
-	if w, err = listenAt(s.amqps, secure); err != nil {
-		return err
-	}
-	l.clients = append(l.clients, w)
-	return nil
-}
-
-func (l listeners) close() {
-	for _, x := range []net.Listener{l.management, l.metrics, l.peers} {
-		if x != nil {
-			x.Close()
-		}
-	}
-	for i := range l.clients {
-		l.clients[i].shut()
-	}
-}
-
-// describe lists the ways in, as operators see them.
-func (l listeners) describe() []api.Listener {
-	all := []api.Listener{
-		{Protocol: "http", Address: l.management.Addr().String()}, {Protocol: "http/prometheus", Address: l.metrics.Addr().String()},
-		{Protocol: "clustering", Address: l.peers.Addr().String()},
-	}
-	for _, w := range l.clients {
-		protocol := "amqp"
-		if w.tls != nil {
-			protocol = "amqp/ssl"
-		}
-		all = append(all, api.Listener{Protocol: protocol, Address: w.address})
-	}
-	return all
-}
-
-// addresses lists where clients come to.
-func addresses(ways []way) string {
-	var all []string
-	for _, w := range ways {
-		all = append(all, w.address)
-	}
-	return strings.Join(all, " ")
-}
-
 // serve runs a node until it is told to stop.
 func serve(s *settings, logger *slog.Logger, records *audit.Log, stop <-chan os.Signal) error {
 	ways, security, err := prepare(s, logger)
@@ -194,16 +115,11 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, stop <-chan os.
 	if err != nil {
 		return err
 	}
-	guard, err := s.guard()
+	counts, failed := &traffic{}, make(chan error, 8)
+	api, page, err := serveHTTP(s, node, ways, logger, records, failed)
 	if err != nil {
 		return errors.Join(err, node.Close())
 	}
-	counts := &traffic{}
-	api, page := mgmt.New(node, logger, guard), node.Metrics().Server(logger)
-	api.SetAudit(records)
-	failed := make(chan error, 5)
-	go func() { failed <- api.Serve(ways.management) }()
-	go func() { failed <- page.Serve(ways.metrics) }()
 	front, err := amqp.New(frontConfig(s, node.Broker(), counts, logger, records))
 	if err != nil {
 		return errors.Join(err, page.Close(context.Background()), api.Close(context.Background()), node.Close())
@@ -220,7 +136,7 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, stop <-chan os.
 	defer cancel()
 	joined := make(chan error, 1)
 	go func() { joined <- node.Join(joining) }()
-	logger.Info("node started", "version", cluster.Version, "peers", ways.peers.Addr().String(), "http", ways.management.Addr().String())
+	logger.Info("node started", "version", cluster.Version, "peers", ways.peers.Addr().String(), "http", addresses(ways.management))
 	for {
 		select {
 		case err = <-joined:
@@ -250,7 +166,7 @@ func frontConfig(s *settings, b *broker.Broker, counts *traffic, logger *slog.Lo
 		FrameMax: uint32(s.frameMax), InitialFrameMax: uint32(s.initialFrameMax), ChannelMax: uint16(s.channelMax),
 		Heartbeat: frontHeartbeat(s.heartbeat), HandshakeTimeout: s.handshakeTimeout,
 		MaxMessageSize: s.maxMessageSize, MaxConsumers: s.maxConsumers, Version: cluster.Version,
-		CertificateUser: s.tls.user, ServerProperties: map[string]string{"product": s.product},
+		CertificateUser: certificateUser(s.loginFrom), ServerProperties: map[string]string{"product": s.product},
 		Refused: auditRefusals(records),
 	}
 }
@@ -276,6 +192,37 @@ func shutdown(logger *slog.Logger, stop <-chan os.Signal, parts ...func(context.
 	return errors.Join(errs...)
 }
 
+// serveHTTP serves the API and the metrics of a node.
+func serveHTTP(s *settings, node *cluster.Node, ways listeners, logger *slog.Logger, records *audit.Log, failed chan<- error) (*mgmt.Server, *metrics.Server, error) {
+	guard, err := s.guard()
+	if err != nil {
+		return nil, nil, err
+	}
+	api := mgmt.New(node, logger, guard)
+	api.SetAudit(records)
+	page := node.Metrics().Server(logger, metrics.Access{Guard: guard, Login: metricsLogin(s.metricsLogin, api)})
+	serveAt(ways.management, api.Serve, failed)
+	serveAt(ways.metrics, page.Serve, failed)
+	return api, page, nil
+}
+
+// serveAt serves at ways in until the server is closed.
+func serveAt(ways []way, serve func(net.Listener) error, failed chan<- error) {
+	for _, w := range ways {
+		go func() { failed <- serve(w.listener) }()
+	}
+}
+
+// metricsLogin lets those see the metrics who may, by the setting
+// prometheus.authentication.enabled, and answers the others.
+func metricsLogin(whom string, api *mgmt.Server) func(http.ResponseWriter, *http.Request) bool {
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		from, err := netip.ParseAddrPort(r.RemoteAddr)
+		local := err == nil && from.Addr().Unmap().IsLoopback()
+		return whom == "false" || whom == "remote" && local || api.LetsMonitor(w, r)
+	}
+}
+
 // guard knows the names that URLs of this node may hold: besides the listed
 // ones those of its host, long and short, and those that nodes are given by.
 func (s *settings) guard() (*origin.Guard, error) {
@@ -299,31 +246,6 @@ func frontHeartbeat(d time.Duration) time.Duration {
 		return -1
 	}
 	return d
-}
-
-// wallClock is the node's wall clock; stop ends what it runs.
-func wallClock(s *settings, logger *slog.Logger) (wall func() time.Time, stop func(), err error) {
-	if s.testClockFile == "" {
-		return time.Now, func() {}, nil
-	}
-	path := s.testClockFile
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(s.dataDir, path)
-	}
-	c, err := newTestClock(path, time.Now)
-	if err != nil {
-		return nil, nil, fmt.Errorf("setting unsafe.test_clock_file: %w", err)
-	}
-	logger.Warn("wall clock is set by a file", "file", path)
-	end, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		c.run(end, logger)
-	}()
-	return c.wall, func() {
-		close(end)
-		<-ended
-	}, nil
 }
 
 func nodeConfig(s *settings, peers net.Listener, wall func() time.Time, logger *slog.Logger) cluster.Config {

@@ -23,18 +23,23 @@ type settings struct {
 	nodeName string
 	dataDir  string
 
-	amqp       string
-	amqps      string // empty: none
-	tls        tlsFiles
-	management string
-	metrics    string
-	hosts      []string // names that the node is reached by over HTTP
-	peers      string
-	links      linkSettings
-	nodes      map[string]string // name → peer address
-	nodeOf     map[string]string // setting → name
-	contacts   []string          // of a cluster to join
-	cluster    string
+	amqp          string // empty: none, as of the other listeners
+	amqps         string
+	tls           tlsFiles
+	tlsVersions   tlsVersions
+	loginFrom     string // what in a client's certificate names its user
+	management    string
+	managementTLS httpsSettings
+	metrics       string
+	metricsTLS    httpsSettings
+	metricsLogin  string   // remote, true or false
+	hosts         []string // names that the node is reached by over HTTP
+	peers         string
+	links         linkSettings
+	nodes         map[string]string // name → peer address
+	nodeOf        map[string]string // setting → name
+	contacts      []string          // of a cluster to join
+	cluster       string
 
 	user, password, vhost string
 	loopbackUsers         []string
@@ -65,7 +70,9 @@ type settings struct {
 	logFile, logLevel, logFormat string
 	auditFile                    string // empty: none
 
-	testClockFile string
+	secret string // the first setting in the file that nobody else may read; empty: none
+
+	test testSettings
 }
 
 // setting is one row of the table of settings.
@@ -77,20 +84,23 @@ type setting struct {
 }
 
 // table lists every setting. Names follow rabbitmq.conf where it has one.
-var table = []setting{
+var table = slices.Concat([]setting{
 	{"node_name", "n1", "name of this node; must stand in the list of nodes", text(func(s *settings) *string { return &s.nodeName })},
 	{"data_dir", "data", "folder of everything durable", text(func(s *settings) *string { return &s.dataDir })},
-	{"listeners.tcp.default", "127.0.0.1:5672", "AMQP: IP:PORT, or a port for all interfaces", address(func(s *settings) *string { return &s.amqp })},
-	{"listeners.ssl.default", "none", "AMQP over TLS: IP:PORT, or a port for all interfaces, usually 5671; none: not at all", optional(address(func(s *settings) *string { return &s.amqps }))},
+	{"listeners.tcp.default", "127.0.0.1:5672", "AMQP: IP:PORT, or a port for all interfaces; none: not at all", optional(address, func(s *settings) *string { return &s.amqp })},
+	{"listeners.tcp", "", "none: the same as listeners.tcp.default = none", noListener(func(s *settings) *string { return &s.amqp })},
+	{"listeners.ssl.default", "none", "AMQP over TLS: IP:PORT, or a port for all interfaces, usually 5671; none: not at all", optional(address, func(s *settings) *string { return &s.amqps })},
+	{"ssl_options.versions", "tlsv1.2,tlsv1.3", "versions of TLS that all listeners for clients speak, HTTP and metrics included: tlsv1.2, tlsv1.3 or both", setVersions},
 	{"ssl_options.certfile", "", "PEM file with the server's certificate and what leads to its root; read again when it has changed", text(func(s *settings) *string { return &s.tls.cert })},
-	{"ssl_options.keyfile", "", "PEM file with its private key", text(func(s *settings) *string { return &s.tls.key })},
-	{"ssl_options.cacertfile", "", "PEM file with the roots of clients' certificates", text(func(s *settings) *string { return &s.tls.roots })},
+	{"ssl_options.keyfile", "", "PEM file with its private key, which other users of the host must not be able to read", text(func(s *settings) *string { return &s.tls.key })},
+	{"ssl_options.cacertfile", "", "PEM file with the roots of clients' certificates; read again when it has changed", text(func(s *settings) *string { return &s.tls.roots })},
 	{"ssl_options.verify", "verify_none", "verify_none or verify_peer: whether clients are asked for a certificate", oneOf(func(s *settings) *string { return &s.tls.verify }, "verify_none", "verify_peer")},
 	{"ssl_options.fail_if_no_peer_cert", "false", "true or false: whether those without are refused, if they are asked", oneOf(func(s *settings) *string { return &s.tls.insist }, "true", "false")},
-	{"ssl_cert_login_from", "distinguished_name", "distinguished_name, common_name or subject_alternative_name: what in a client's certificate is its user's name, for the mechanism EXTERNAL", oneOf(func(s *settings) *string { return &s.tls.loginFrom }, "distinguished_name", "common_name", "subject_alternative_name")},
-	{"management.tcp.listener", "127.0.0.1:15672", "HTTP: IP:PORT, or a port for all interfaces", address(func(s *settings) *string { return &s.management })},
+	{"ssl_cert_login_from", "distinguished_name", "distinguished_name, common_name or subject_alternative_name: what in a client's certificate is its user's name, for the mechanism EXTERNAL", oneOf(func(s *settings) *string { return &s.loginFrom }, "distinguished_name", "common_name", "subject_alternative_name")},
+	{"management.tcp.listener", "127.0.0.1:15672", "HTTP: IP:PORT, or a port for all interfaces; none: not at all", optional(address, func(s *settings) *string { return &s.management })},
 	{"management.allowed_hosts", "", "comma-separated names in URLs of HTTP and metrics, besides addresses, localhost, the host's name and the names in the list of nodes: NAME, *.NAME for all below it, or * for any; empty: those who come neither from a browser nor over loopback may use any", setHosts},
-	{"prometheus.tcp.listener", "127.0.0.1:15692", "metrics at /metrics, for everybody who can reach it: IP:PORT, or a port for all interfaces", address(func(s *settings) *string { return &s.metrics })},
+	{"prometheus.tcp.listener", "127.0.0.1:15692", "metrics at /metrics: IP:PORT, or a port for all interfaces; none: not at all", optional(address, func(s *settings) *string { return &s.metrics })},
+	{"prometheus.authentication.enabled", "remote", "whether metrics are for users with the tag monitoring or administrator only: true, false, or remote: for those who do not come over loopback", oneOf(func(s *settings) *string { return &s.metricsLogin }, "remote", "true", "false")},
 	{"cluster.listener", "127.0.0.1:25672", "other nodes: IP:PORT", address(func(s *settings) *string { return &s.peers })},
 	{"cluster.ssl", linksAuto, "auto, on, prefer or none: whether links to other nodes are encrypted and prove their names by certificates. auto: on; a node without a certificate that is a cluster by itself takes no links. prefer: plain links, too, while a cluster changes over. none: plain links only", oneOf(func(s *settings) *string { return &s.links.mode }, linksAuto, linksOn, linksPrefer, linksNone)},
 	{"cluster.ssl_options.cacertfile", "", "PEM file with the authorities of the nodes' certificates; empty, with the next two: certs/ca.pem, certs/node.pem and certs/node.key in data_dir. The three are read again when they have changed", text(func(s *settings) *string { return &s.links.roots })},
@@ -132,11 +142,14 @@ var table = []setting{
 	{"disk_free_limit.absolute", "50MB", "bytes, or with a unit, that must be free on the disk of data_dir; below it there is a disk alarm, and all nodes block publishers", limit(alarm.ParseSize, func(s *settings) *alarm.Limit { return &s.diskLimit })},
 	{"disk_free_limit.relative", "", "0 to 100: the same as a part of the machine's memory; of the two the one given last counts", limit(alarm.ParsePart, func(s *settings) *alarm.Limit { return &s.diskLimit })},
 	{"log.file", "", "file to append to; empty: standard error", text(func(s *settings) *string { return &s.logFile })},
-	{"log.audit.file", "none", "file to which the audit log is appended, or stdout or stderr; none: nothing is audited", optional(text(func(s *settings) *string { return &s.auditFile }))},
+	{"log.audit.file", "none", "file to which the audit log is appended, or stdout or stderr; none: nothing is audited", optional(text, func(s *settings) *string { return &s.auditFile })},
 	{"log.console.level", "info", "debug, info, warning or error", oneOf(func(s *settings) *string { return &s.logLevel }, "debug", "info", "warning", "error")},
 	{"log.console.formatter", "plaintext", "plaintext or json", oneOf(func(s *settings) *string { return &s.logFormat }, "plaintext", "json")},
-	{"unsafe.test_clock_file", "", "for tests, needs --unsafe-test-options: a file, relative to data_dir, with the milliseconds that this node's wall clock is to be ahead, and a rate; read every 50 ms", text(func(s *settings) *string { return &s.testClockFile })},
-}
+}, httpsRows("management.ssl", "15671", func(s *settings) *httpsSettings { return &s.managementTLS }),
+	httpsRows("prometheus.ssl", "15691", func(s *settings) *httpsSettings { return &s.metricsTLS }), testRows)
+
+// secrets are the settings that are nobody else's business.
+var secrets = []string{"default_pass"}
 
 const nodesKey = "cluster_formation.classic_config.nodes."
 
@@ -217,10 +230,12 @@ func address(field func(*settings) *string) func(*settings, string) error {
 	}
 }
 
-// optional has none stand for nothing.
-func optional(set func(*settings, string) error) func(*settings, string) error {
+// optional is a kind of value of which none stands for nothing.
+func optional(kind func(field func(*settings) *string) func(*settings, string) error, field func(*settings) *string) func(*settings, string) error {
+	set := kind(field)
 	return func(s *settings, v string) error {
 		if v == "none" {
+			*field(s) = ""
 			return nil
 		}
 		return set(s, v)
@@ -321,6 +336,8 @@ func (s *settings) read(r io.Reader) error {
 			errs = append(errs, fmt.Errorf("line %d: not KEY = VALUE", n))
 		} else if err := s.apply(strings.TrimSpace(key), strings.TrimSpace(value)); err != nil {
 			errs = append(errs, fmt.Errorf("line %d: %w", n, err))
+		} else if key = strings.TrimSpace(key); slices.Contains(secrets, key) {
+			s.secret = key
 		}
 	}
 	return errors.Join(append(errs, lines.Err())...)
@@ -399,7 +416,7 @@ func (s *settings) validate() error {
 	if s.tls.verify == "verify_peer" && s.tls.roots == "" {
 		return errors.New("setting ssl_options.verify needs ssl_options.cacertfile")
 	}
-	return nil
+	return errors.Join(s.managementTLS.check("management.ssl", s.tls), s.metricsTLS.check("prometheus.ssl", s.tls))
 }
 
 // load reads the settings in their order: defaults, file, environment, flags. It
@@ -416,6 +433,11 @@ func load(file string, sets []string) (*settings, error) {
 		if err := s.read(f); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", file, err))
 		}
+		info, err := f.Stat()
+		if err != nil {
+			return nil, err
+		}
+		errs = append(errs, private(file, info.Mode(), s.secret != ""))
 	}
 	errs = append(errs, s.environment(os.Environ()))
 	for _, kv := range sets {

@@ -1,16 +1,64 @@
+//go:build testoptions
+
 package main
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 )
+
+// testSettings are the settings for tests: they break what the server promises.
+type testSettings struct{ clockFile string }
+
+var testRows = []setting{
+	{"unsafe.test_clock_file", "", "for tests, needs --unsafe-test-options: a file, relative to data_dir, with the milliseconds that this node's wall clock is to be ahead, and a rate; read every 50 ms", text(func(s *settings) *string { return &s.test.clockFile })},
+}
+
+// testFlags adds the flag without which these settings are refused.
+func testFlags(flags *flag.FlagSet) *bool {
+	return flags.Bool("unsafe-test-options", false, "allow settings that break what the server promises")
+}
+
+func (t testSettings) check(allowed bool) error {
+	if t.clockFile != "" && !allowed {
+		return errors.New("setting unsafe.test_clock_file: refused without --unsafe-test-options")
+	}
+	return nil
+}
+
+// wallClock is the node's wall clock; stop ends what it runs.
+func wallClock(s *settings, logger *slog.Logger) (wall func() time.Time, stop func(), err error) {
+	if s.test.clockFile == "" {
+		return time.Now, func() {}, nil
+	}
+	path := s.test.clockFile
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(s.dataDir, path)
+	}
+	c, err := newTestClock(path, time.Now)
+	if err != nil {
+		return nil, nil, fmt.Errorf("setting unsafe.test_clock_file: %w", err)
+	}
+	logger.Warn("wall clock is set by a file", "file", path)
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		c.run(end, logger)
+	}()
+	return c.wall, func() {
+		close(end)
+		<-ended
+	}, nil
+}
 
 // testClockPace is how often the file of a test clock is read.
 const testClockPace = 50 * time.Millisecond

@@ -1,3 +1,5 @@
+//go:build testoptions
+
 package main
 
 import (
@@ -7,13 +9,6 @@ import (
 	"testing"
 	"time"
 )
-
-func mustWrite(t *testing.T, path, text string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
 
 func TestTestClock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "clock")

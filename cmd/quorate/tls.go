@@ -3,102 +3,155 @@ package main
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 )
 
-// tlsFiles is how clients are served by TLS.
+// tlsFiles is how a listener is served by TLS.
 type tlsFiles struct {
 	cert, key, roots string
 	verify           string // verify_none or verify_peer
 	insist           string // true or false
-	loginFrom        string
 }
 
-// config reads the files. The certificate is read again when its file has
-// changed; the roots are not.
-func (f *tlsFiles) config() (*tls.Config, error) {
-	k := &keyPair{cert: f.cert, key: f.key}
-	if _, err := k.get(nil); err != nil {
+// or takes what is missing from others.
+func (f tlsFiles) or(others tlsFiles) tlsFiles {
+	if f.cert == "" && f.key == "" {
+		f.cert, f.key = others.cert, others.key
+	}
+	if f.roots == "" {
+		f.roots = others.roots
+	}
+	return f
+}
+
+// tlsVersions are the oldest and the newest version that is spoken.
+type tlsVersions struct{ oldest, newest uint16 }
+
+// config reads the files. They are read again when they have changed, so who
+// connects later meets the new certificate, and is held to the new roots.
+func (f tlsFiles) config(v tlsVersions) (*tls.Config, error) {
+	if err := checkPrivate(f.key); err != nil {
 		return nil, err
 	}
-	c := &tls.Config{GetCertificate: k.get, MinVersion: tls.VersionTLS12}
+	pair := &watched[*tls.Certificate]{files: []string{f.cert, f.key}, load: func() (*tls.Certificate, error) {
+		c, err := tls.LoadX509KeyPair(f.cert, f.key)
+		return &c, err
+	}}
+	if _, err := pair.get(); err != nil {
+		return nil, err
+	}
+	c := &tls.Config{
+		MinVersion: v.oldest, MaxVersion: v.newest,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return pair.get() },
+	}
 	if f.verify != "verify_peer" {
 		return c, nil
 	}
-	roots, err := os.ReadFile(f.roots)
-	if err != nil {
+	roots := &watched[*x509.CertPool]{files: []string{f.roots}, load: func() (*x509.CertPool, error) { return readRoots(f.roots) }}
+	if _, err := roots.get(); err != nil {
 		return nil, err
-	}
-	c.ClientCAs = x509.NewCertPool()
-	if !c.ClientCAs.AppendCertsFromPEM(roots) {
-		return nil, fmt.Errorf("%s: no certificate in it", f.roots)
 	}
 	c.ClientAuth = tls.VerifyClientCertIfGiven
 	if f.insist == "true" {
 		c.ClientAuth = tls.RequireAndVerifyClientCert
 	}
+	c.SessionTicketsDisabled = true // a session that is taken up again was let in by roots that may have gone
+	each := c.Clone()
+	c.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		pool, err := roots.get()
+		if err != nil {
+			return nil, err
+		}
+		now := each.Clone()
+		now.ClientCAs = pool
+		return now, nil
+	}
 	return c, nil
 }
 
-// user names the user of a client's certificate; empty: it has no such name.
-func (f *tlsFiles) user(c *x509.Certificate) string {
-	switch f.loginFrom {
-	case "common_name":
-		return c.Subject.CommonName
-	case "subject_alternative_name":
-		for _, names := range [][]string{c.DNSNames, c.EmailAddresses} {
-			if len(names) > 0 {
-				return names[0]
-			}
-		}
-		for _, u := range c.URIs {
-			return u.String()
-		}
-		return ""
-	}
-	return c.Subject.String()
-}
-
-// keyPair is a certificate in files that may be replaced.
-type keyPair struct {
-	cert, key string
-
-	mu      sync.Mutex
-	changed [2]time.Time
-	loaded  *tls.Certificate
-}
-
-// get returns the certificate of the files; the last good one if they do not
-// fit together, as while they are being replaced.
-func (k *keyPair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	changed, err := k.changes()
-	if err == nil && k.loaded != nil && changed == k.changed {
-		return k.loaded, nil
-	}
-	c, loadErr := tls.LoadX509KeyPair(k.cert, k.key)
-	if err = errors.Join(err, loadErr); err != nil {
-		if k.loaded != nil {
-			return k.loaded, nil
-		}
+func readRoots(file string) (*x509.CertPool, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
 		return nil, err
 	}
-	k.loaded, k.changed = &c, changed
-	return k.loaded, nil
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("%s: no certificate in it", file)
+	}
+	return pool, nil
 }
 
-func (k *keyPair) changes() (at [2]time.Time, err error) {
-	for i, name := range []string{k.cert, k.key} {
+// certificateUser returns what names the user of a client's certificate, by the
+// setting ssl_cert_login_from; empty: the certificate has no such name.
+func certificateUser(from string) func(*x509.Certificate) string {
+	return func(c *x509.Certificate) string {
+		switch from {
+		case "common_name":
+			return c.Subject.CommonName
+		case "subject_alternative_name":
+			for _, names := range [][]string{c.DNSNames, c.EmailAddresses} {
+				if len(names) > 0 {
+					return names[0]
+				}
+			}
+			for _, u := range c.URIs {
+				return u.String()
+			}
+			return ""
+		}
+		return c.Subject.String()
+	}
+}
+
+// watched is what is loaded from files that may be replaced.
+type watched[T any] struct {
+	files []string
+	load  func() (T, error)
+
+	mu     sync.Mutex
+	have   bool
+	loaded T
+	state  []fileState // of the files, when they were loaded
+}
+
+// fileState changes when a file is replaced.
+type fileState struct {
+	changed time.Time
+	size    int64
+}
+
+// get returns what the files hold; the last good thing if they do not fit
+// together, as while they are being replaced.
+func (w *watched[T]) get() (T, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	state, err := w.look()
+	if err == nil && w.have && slices.Equal(state, w.state) {
+		return w.loaded, nil
+	}
+	if err == nil {
+		var t T
+		if t, err = w.load(); err == nil {
+			w.have, w.loaded, w.state = true, t, state
+		}
+	}
+	if w.have {
+		return w.loaded, nil
+	}
+	return w.loaded, err
+}
+
+func (w *watched[T]) look() (state []fileState, err error) {
+	for _, name := range w.files {
 		info, err := os.Stat(name)
 		if err != nil {
-			return at, err
+			return nil, err
 		}
-		at[i] = info.ModTime()
+		state = append(state, fileState{info.ModTime(), info.Size()})
 	}
-	return at, nil
+	return state, nil
 }

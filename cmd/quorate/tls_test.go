@@ -5,15 +5,21 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"io"
+	"io/fs"
 	"net"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/quorate/quorate/amqp/amqptest"
 )
+
+var bothVersions = tlsVersions{tls.VersionTLS12, tls.VersionTLS13}
 
 // mustWritePair writes a certificate and its key, as of a time.
 func mustWritePair(t *testing.T, dir string, c tls.Certificate, at time.Time) {
@@ -41,7 +47,7 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	first, second := authority.Issue("127.0.0.1"), authority.Issue("127.0.0.1")
 	mustWritePair(t, dir, first, now)
 	files := tlsFiles{cert: filepath.Join(dir, "cert.pem"), key: filepath.Join(dir, "key.pem")}
-	config, err := files.config()
+	config, err := files.config(bothVersions)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,6 +86,140 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	serves(second)
 }
 
+// mustListen serves by TLS what files say, and says who came.
+func mustListen(t *testing.T, files tlsFiles, v tlsVersions) (address string) {
+	t.Helper()
+	config, err := files.config(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := listenAt("127.0.0.1:0", config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			c, err := w.listener.Accept()
+			if err != nil {
+				return
+			}
+			if c.(*tls.Conn).Handshake() == nil {
+				_, _ = c.Write([]byte("in"))
+			}
+			c.Close()
+		}
+	})
+	t.Cleanup(func() {
+		w.shut()
+		serving.Wait()
+	})
+	return w.address
+}
+
+// dial reports how a server ends a client's attempt; nil: it is let in.
+func dial(address string, config *tls.Config) error {
+	c, err := tls.Dial("tcp", address, config)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_, err = io.ReadFull(c, make([]byte, 2)) // a client learns here what was made of its certificate
+	return err
+}
+
+// TestRootsAreReadAgain replaces the roots of clients' certificates under a
+// listener. Sessions of before do not help those who are not trusted any more.
+func TestRootsAreReadAgain(t *testing.T) {
+	dir, now := t.TempDir(), time.Now()
+	authority, first, second := amqptest.NewAuthority(t), amqptest.NewAuthority(t), amqptest.NewAuthority(t)
+	mustWritePair(t, dir, authority.Issue("127.0.0.1"), now)
+	files := tlsFiles{
+		cert: filepath.Join(dir, "cert.pem"), key: filepath.Join(dir, "key.pem"), roots: filepath.Join(dir, "roots.pem"), verify: "verify_peer", insist: "true",
+	}
+	trust := func(a *amqptest.Authority, at time.Time) {
+		t.Helper()
+		mustWrite(t, files.roots, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.Root()})))
+		if err := os.Chtimes(files.roots, at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	trust(first, now)
+	address := mustListen(t, files, bothVersions)
+	client := func(a *amqptest.Authority) *tls.Config {
+		return &tls.Config{
+			RootCAs: authority.Roots(), ServerName: "127.0.0.1", Certificates: []tls.Certificate{a.Issue("client")}, ClientSessionCache: tls.NewLRUClientSessionCache(8),
+		}
+	}
+	a, b := client(first), client(second)
+	expect := func(name string, config *tls.Config, in bool) {
+		t.Helper()
+		for _, newest := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+			config.MaxVersion = newest
+			if err := dial(address, config); (err == nil) != in {
+				t.Errorf("%s by %s: %v", name, tls.VersionName(newest), err)
+			}
+		}
+	}
+	expect("trusted", a, true)
+	expect("not trusted", b, false)
+	trust(second, now.Add(time.Second))
+	expect("not trusted any more", a, false)
+	expect("trusted now", b, true)
+	mustWrite(t, files.roots, "half a fi")
+	expect("trusted by the last good file", b, true)
+	expect("not trusted by the last good file", a, false)
+}
+
+func TestVersionsOfTLS(t *testing.T) {
+	dir, authority := t.TempDir(), amqptest.NewAuthority(t)
+	mustWritePair(t, dir, authority.Issue("127.0.0.1"), time.Now())
+	files := tlsFiles{cert: filepath.Join(dir, "cert.pem"), key: filepath.Join(dir, "key.pem")}
+	for value, spoken := range map[string][]uint16{
+		"tlsv1.2,tlsv1.3": {tls.VersionTLS12, tls.VersionTLS13}, "tlsv1.3": {tls.VersionTLS13}, "tlsv1.2": {tls.VersionTLS12},
+	} {
+		s := defaults()
+		if err := s.apply("ssl_options.versions", value); err != nil {
+			t.Fatal(err)
+		}
+		address := mustListen(t, files, s.tlsVersions)
+		for _, v := range []uint16{tls.VersionTLS10, tls.VersionTLS11, tls.VersionTLS12, tls.VersionTLS13} {
+			err := dial(address, &tls.Config{RootCAs: authority.Roots(), ServerName: "127.0.0.1", MinVersion: v, MaxVersion: v})
+			if (err == nil) != slices.Contains(spoken, v) {
+				t.Errorf("%s: %s: %v", value, tls.VersionName(v), err)
+			}
+		}
+	}
+}
+
+// A key that every user of the host can read is not taken.
+func TestKeyOfOthers(t *testing.T) {
+	dir := t.TempDir()
+	mustWritePair(t, dir, amqptest.NewAuthority(t).Issue("127.0.0.1"), time.Now())
+	files := tlsFiles{cert: filepath.Join(dir, "cert.pem"), key: filepath.Join(dir, "key.pem")}
+	for mode, good := range map[fs.FileMode]bool{0o600: true, 0o640: true, 0o400: true, 0o644: false, 0o606: false} {
+		mustMode(t, files.key, mode)
+		if _, err := files.config(bothVersions); (err == nil) != good {
+			t.Errorf("%v: %v", mode, err)
+		}
+	}
+}
+
+// Files of one listener stand in for those that another has not.
+func TestFilesStandIn(t *testing.T) {
+	common := tlsFiles{cert: "c", key: "k", roots: "r", verify: "verify_peer"}
+	for _, c := range []struct{ of, want tlsFiles }{
+		{tlsFiles{verify: "verify_none"}, tlsFiles{cert: "c", key: "k", roots: "r", verify: "verify_none"}},
+		{tlsFiles{cert: "own", key: "own"}, tlsFiles{cert: "own", key: "own", roots: "r"}},
+		{tlsFiles{cert: "own"}, tlsFiles{cert: "own", roots: "r"}}, // a certificate has one key
+		{tlsFiles{roots: "own"}, tlsFiles{cert: "c", key: "k", roots: "own"}},
+	} {
+		if got := c.of.or(common); got != c.want {
+			t.Errorf("%+v: %+v, want %+v", c.of, got, c.want)
+		}
+	}
+}
+
 func TestCertificateUser(t *testing.T) {
 	c := &x509.Certificate{}
 	c.Subject.CommonName, c.Subject.Organization = "app", []string{"Firm"}
@@ -95,7 +235,7 @@ func TestCertificateUser(t *testing.T) {
 		{"subject_alternative_name", "app.firm", func() { c.DNSNames = []string{"app.firm", "other"} }},
 	} {
 		at.change()
-		if got := (&tlsFiles{loginFrom: at.from}).user(c); got != at.want {
+		if got := certificateUser(at.from)(c); got != at.want {
 			t.Errorf("%s: %q, want %q", at.from, got, at.want)
 		}
 	}
@@ -107,6 +247,8 @@ func TestTLSSettings(t *testing.T) {
 		want string
 	}{
 		{[]string{"listeners.ssl.default=5671"}, "setting listeners.ssl.default needs ssl_options.certfile and ssl_options.keyfile"},
+		{[]string{"management.ssl.port=15671"}, "setting management.ssl.port needs management.ssl.certfile and management.ssl.keyfile, or those of ssl_options"},
+		{[]string{"prometheus.ssl.verify=verify_peer"}, "setting prometheus.ssl.verify needs prometheus.ssl.cacertfile, or that of ssl_options"},
 		{[]string{"ssl_options.verify=verify_peer"}, "setting ssl_options.verify needs ssl_options.cacertfile"},
 		{[]string{"ssl_options.verify=verify_all"}, `setting ssl_options.verify: "verify_all" is none of verify_none, verify_peer`},
 	} {
@@ -114,7 +256,7 @@ func TestTLSSettings(t *testing.T) {
 			t.Errorf("%v: %v, want %s", c.sets, err, c.want)
 		}
 	}
-	if _, err := (&tlsFiles{cert: "missing", key: "missing"}).config(); !errors.Is(err, os.ErrNotExist) {
+	if _, err := (&tlsFiles{cert: "missing", key: "missing"}).config(bothVersions); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%v", err)
 	}
 }

@@ -33,7 +33,7 @@ func buildAndRun(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	if server, err = cluster.Build(context.Background(), dir); err != nil {
+	if server, err = cluster.BuildRelease(context.Background(), dir); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

@@ -32,8 +32,17 @@ func Root() (string, error) {
 	}
 }
 
-// Build builds the server into dir and returns the path of the binary.
-func Build(ctx context.Context, dir string) (string, error) { return build(ctx, dir, "quorate") }
+// Build builds the server, with what tests may set wrong in it, into dir and
+// returns the path of the binary.
+func Build(ctx context.Context, dir string) (string, error) {
+	return build(ctx, dir, "quorate", testOptions...)
+}
+
+// testOptions are what tests may set wrong; see WrongClocks.
+var testOptions = []string{"-tags", "testoptions"}
+
+// BuildRelease is Build of what users run.
+func BuildRelease(ctx context.Context, dir string) (string, error) { return build(ctx, dir, "quorate") }
 
 // Change is a fault put into the source on purpose: a text of a file, which is
 // in it once, and what stands in its place.
@@ -76,7 +85,7 @@ func BuildChanged(ctx context.Context, dir string, c Change) (string, error) {
 	if err := os.WriteFile(overlay, list, 0o644); err != nil {
 		return "", err
 	}
-	return build(ctx, dir, "quorate", "-overlay", overlay)
+	return build(ctx, dir, "quorate", append([]string{"-overlay", overlay}, testOptions...)...)
 }
 
 // BuildTool builds the command line tool into dir and returns its path.

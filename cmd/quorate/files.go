@@ -1,0 +1,103 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// keepPrivate has whatever this process and its children write be their user's
+// alone, and has nothing of their memory be written when they crash.
+func keepPrivate() error {
+	syscall.Umask(0o077)
+	if err := syscall.Setrlimit(syscall.RLIMIT_CORE, &syscall.Rlimit{}); err != nil {
+		return fmt.Errorf("core dumps: %w", err)
+	}
+	return nil
+}
+
+// What users that are not the owner, and of its group, can do with a file.
+const (
+	othersRead  fs.FileMode = 0o004
+	othersWrite fs.FileMode = 0o002
+	notOwner    fs.FileMode = 0o077
+)
+
+// checkPrivate refuses a file with a secret that every user of this host can
+// read or write.
+func checkPrivate(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	return private(path, info.Mode(), true)
+}
+
+// private refuses a file that every user of this host can write or, if there is
+// a secret in it, read. Its group is the operator's choice.
+func private(path string, mode fs.FileMode, secret bool) error {
+	switch {
+	case mode&othersWrite != 0:
+		return fmt.Errorf("%s: every user of this host can write it (%v); chmod o-w", path, mode.Perm())
+	case secret && mode&othersRead != 0:
+		return fmt.Errorf("%s: every user of this host can read the secret in it (%v); chmod o-r", path, mode.Perm())
+	}
+	return nil
+}
+
+// closeData takes from everybody but the owner what they could do with a node's
+// data, if there is some already: older files, or some that were copied. What
+// cannot be changed is told, and left.
+func closeData(dir string, logger *slog.Logger) error {
+	root, err := filepath.EvalSymlinks(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("setting data_dir: %w", err)
+	}
+	if info, err := os.Stat(root); err == nil && info.Mode()&fs.ModeSticky != 0 {
+		return fmt.Errorf("setting data_dir: %s is everybody's folder (%v); a node needs one of its own", dir, info.Mode())
+	}
+	var closed int
+	var failed error
+	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && !d.Type().IsRegular() {
+			return nil
+		}
+		var info fs.FileInfo
+		if err == nil {
+			info, err = d.Info()
+		}
+		if err == nil && info.Mode()&notOwner != 0 {
+			if err = os.Chmod(path, info.Mode().Perm()&^notOwner); err == nil {
+				closed++
+			}
+		}
+		if err != nil && failed == nil {
+			failed = err
+		}
+		if err != nil && d != nil && d.IsDir() {
+			return fs.SkipDir
+		}
+		return nil
+	})
+	if closed > 0 {
+		logger.Warn("data was open to other users of this host, and is not any more", "dir", dir, "files", closed)
+	}
+	if err = errors.Join(err, failed); err != nil {
+		logger.Warn("data may be open to other users of this host", "dir", dir, "error", err)
+	}
+	return nil
+}
+
+// warnOfRoot tells that the node could do with less.
+func warnOfRoot(logger *slog.Logger) {
+	if os.Geteuid() == 0 {
+		logger.Warn("the node runs as root; a user of its own is enough")
+	}
+}

@@ -1,0 +1,24 @@
+//go:build !testoptions
+
+package main
+
+import (
+	"flag"
+	"log/slog"
+	"time"
+)
+
+// testSettings would be settings for tests. They exist with the build tag
+// testoptions only: what users run has no switch that breaks a promise.
+type testSettings struct{}
+
+var testRows []setting
+
+func testFlags(*flag.FlagSet) *bool { return new(bool) }
+
+func (testSettings) check(bool) error { return nil }
+
+// wallClock is the node's wall clock; stop ends what it runs.
+func wallClock(*settings, *slog.Logger) (wall func() time.Time, stop func(), err error) {
+	return time.Now, func() {}, nil
+}
