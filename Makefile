@@ -16,9 +16,12 @@ FUZZ_TIME ?= 10m
 RACE_PKGS = ./fsm/... ./amqp/... ./cluster/...
 PLAIN_PKGS = $(shell $(GO) list ./... | grep -Ev '/(fsm|amqp|cluster|jepsen)(/|$$)')
 JEPSEN_PKGS = ./jepsen/...
+# How a release is built: without C, and without where and from which checkout it is built.
+RELEASE = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false
+SBOM = github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.9.0
 GENERATED = '*.pb.go' '*_vtproto.pb.go' '*_gen.go'
 
-.PHONY: help run build test check bench bench-queues bench-connections bench-growth bench-soak bench-peers client-suite client-suites chaos fuzz generate
+.PHONY: help run build test check vulncheck reproducible sbom bench bench-queues bench-connections bench-growth bench-soak bench-peers client-suite client-suites chaos fuzz generate
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,15 +29,15 @@ help: ## print the targets
 run: build ## build and start a three-node cluster on loopback (NODES=3, DATA=data)
 	bin/quorate dev --nodes $(NODES) --data-dir $(DATA)
 
-build: ## build the binaries into bin/
-	$(GO) build -o bin/ ./cmd/...
+build: ## build the binaries into bin/: static, and the same bytes wherever they are built
+	$(RELEASE) -o bin/ ./cmd/...
 
 test: ## the whole test suite
 	$(GO) test -race -tags invariants -timeout 20m $(RACE_PKGS)
 	$(GO) test -tags invariants,testoptions -timeout 10m $(PLAIN_PKGS)
 	$(GO) test -timeout 30m $(JEPSEN_PKGS)
 
-check: ## formatting, vet, staticcheck, house rules, fresh generated code, tidy go.mod
+check: ## formatting, vet, staticcheck, house rules, fresh generated code, go.mod, vulnerabilities, a reproducible build
 	@bad=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$bad" || { echo "gofmt -w these:"; echo "$$bad"; exit 1; }
 	$(GO) vet ./...
 	$(GO) vet -tags invariants ./fsm/... ./amqp/... ./cluster/...
@@ -44,6 +47,25 @@ check: ## formatting, vet, staticcheck, house rules, fresh generated code, tidy 
 	$(GO) generate ./...
 	git diff --exit-code -- $(GENERATED)
 	$(GO) mod tidy -diff
+	$(GO) mod verify
+	$(MAKE) --no-print-directory vulncheck reproducible
+
+vulncheck: ## known vulnerabilities in what is called, if a database of them can be reached (GOVULNDB)
+	@case "$$($(GO) tool govulncheck -scan module 2>&1)" in *"fetching vulnerabilities"*) \
+		echo "NOT CHECKED for known vulnerabilities: the database cannot be reached"; exit;; esac; $(GO) tool govulncheck ./...
+
+reproducible: ## build the server in two folders and compare the bytes (CACHE=new: compile all anew for the second)
+	@set -e; at=$$(mktemp -d); trap 'chmod -R u+w '$$at'; rm -rf '$$at EXIT; \
+	for d in a bb/ccc; do git checkout-index -a --prefix=$$at/$$d/; done; \
+	(cd $$at/a && $(RELEASE) -o $$at/first ./cmd/quorate); \
+	(cd $$at/bb/ccc && GOCACHE=$(if $(CACHE),$$at/cache,$$($(GO) env GOCACHE)) $(RELEASE) -o $$at/second ./cmd/quorate); \
+	cmp $$at/first $$at/second; \
+	$(GO) version -m $$at/first | grep -q 'CGO_ENABLED=0'; \
+	sha256sum < $$at/first | sed 's/ .*/ quorate, twice/'
+
+sbom: ## list what the server is linked from, as CycloneDX, in bin/quorate.cdx.json
+	mkdir -p bin
+	CGO_ENABLED=0 $(GO) run $(SBOM) app -json -licenses -noserial -main cmd/quorate -output bin/quorate.cdx.json .
 
 bench: build ## the benchmarks on a three-node loopback cluster, with a table (RUNS=1: medians of so many, BENCH_FLAGS=)
 	bin/quorate-bench suite --binary bin/quorate --runs $(RUNS) $(BENCH_FLAGS)

@@ -10,7 +10,7 @@ import (
 // topLevel is what may lie at the root of the repository.
 var topLevel = []string{
 	"cmd", "fsm", "amqp", "cluster", "proto", "jepsen", "docs", "deploy",
-	"go.mod", "go.sum", "Makefile", "README*", "CHANGELOG*", "LICENSE",
+	"go.mod", "go.sum", "Makefile", "README*", "CHANGELOG*", "LICENSE", "SECURITY*",
 	".ci", ".git", ".gitignore",
 }
 

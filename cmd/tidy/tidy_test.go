@@ -3,6 +3,7 @@ package tidy
 import (
 	"bytes"
 	"flag"
+	"fmt"
 	"go/token"
 	"os"
 	"os/exec"
@@ -13,6 +14,8 @@ import (
 	"testing"
 
 	"golang.org/x/tools/go/packages"
+
+	"github.com/quorate/quorate/cmd/tidy/page"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write testdata/deps.txt anew")
@@ -128,14 +131,7 @@ func TestDeterminism(t *testing.T) {
 // against a golden file: a new dependency is a decision, seen in review.
 func TestDependencies(t *testing.T) {
 	cmd := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", "./cmd/quorate")
-	cmd.Dir = root
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%v: %v\n%s", cmd, err, stderr.Bytes())
-	}
-	modules := moduleList(string(out))
+	modules := moduleList(mustRun(t, cmd))
 	golden := filepath.Join("testdata", "deps.txt")
 	if *rewrite {
 		if err := os.WriteFile(golden, []byte(strings.Join(modules, "\n")+"\n"), 0o644); err != nil {
@@ -148,4 +144,67 @@ func TestDependencies(t *testing.T) {
 		t.Fatalf("%v; write it with -rewrite", err)
 	}
 	report(t, differences(moduleList(string(want)), modules))
+}
+
+// mustRun runs the go command in the project as a release is built, and returns
+// what it prints.
+func mustRun(t *testing.T, cmd *exec.Cmd) string {
+	t.Helper()
+	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %v\n%s", cmd, err, stderr.Bytes())
+	}
+	return string(out)
+}
+
+// TestLicenses holds the documentation's list of licences against what stands in
+// the modules that the server is linked from.
+func TestLicenses(t *testing.T) {
+	modules, err := os.ReadFile(filepath.Join("testdata", "deps.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := append([]string{"list", "-m", "-f", "{{.Path}} {{.Version}} {{.Dir}}"}, moduleList(string(modules))...)
+	var list strings.Builder
+	list.WriteString("\n| module | version | licence |\n|---|---|---|\n")
+	for line := range strings.Lines(mustRun(t, exec.Command("go", args...))) {
+		words := strings.Fields(line)
+		if len(words) != 3 {
+			t.Fatalf("not in the module cache: %s", line)
+		}
+		files, err := os.ReadDir(words[2])
+		if err != nil {
+			t.Fatal(err)
+		}
+		var found []string
+		for _, f := range files {
+			if !f.Type().IsRegular() || !isLicense(f.Name()) {
+				continue
+			}
+			text, err := os.ReadFile(filepath.Join(words[2], f.Name()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			found = append(found, licenseOf(string(text)))
+		}
+		if len(found) == 0 || slices.Contains(found, "") {
+			t.Errorf("%s has the licences %q; which ones may be linked stands in licenses.go", words[0], found)
+		}
+		fmt.Fprintf(&list, "| %s | %s | %s |\n", words[0], words[1], strings.Join(found, ", "))
+	}
+	page.Hold(t, "../../docs/dependencies.md", "licences", list.String()+"\n")
+}
+
+func TestLicenseOf(t *testing.T) {
+	for text, want := range map[string]string{
+		"Apache License\n   Version 2.0, January 2004": "Apache-2.0", "Mozilla Public License, version\n2.0": "MPL-2.0",
+		"Redistribution and use in source and binary\nforms, with or without": "BSD-2-Clause", "GNU GENERAL PUBLIC LICENSE": "", "": "",
+	} {
+		if got := licenseOf(text); got != want {
+			t.Errorf("%q is %q, want %q", text, got, want)
+		}
+	}
 }
