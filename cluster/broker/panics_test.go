@@ -347,8 +347,7 @@ func TestRoutingStraysPanics(t *testing.T) {
 // of it. No lock is kept, wherever it panics.
 func TestGivingUpPanics(t *testing.T) {
 	for name, spoil := range map[string]func(l *lane){
-		"before the lock": func(l *lane) { l.target = nil },
-		"under the lock":  func(l *lane) { l.pending[l.head].asked.late = nil },
+		"under the lock": func(l *lane) { l.pending[l.head].asked.late = nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
