@@ -21,6 +21,14 @@ func validation(format string, args ...any) string {
 	return fmt.Sprintf("400 Validation failed\n\n"+format+"\n", args...)
 }
 
+// shown is as much of a text as a refusal tells.
+func shown(text string) string {
+	if len(text) <= 1024 {
+		return text
+	}
+	return text[:1024] + "..."
+}
+
 // poisonedPolicies are what policies and operator policies have as texts.
 func poisonedPolicies() []poison {
 	var list []poison
@@ -77,13 +85,13 @@ func keyTooLong(key string) func(*poisoned, string) string {
 func poisonedKeys(kind string) []poison {
 	unknown := func(key string) func(*poisoned, string) string {
 		return func(_ *poisoned, text string) string {
-			return validation(`[{<<"%s">>,<<"%s">>}] are not recognised policy settings`, key, text)
+			return validation(`[{<<"%s">>,<<"%s">>}] are not recognised policy settings`, key, shown(text))
 		}
 	}
 	list := []poison{{name: kind + ", a key", try: func(p *poisoned, text string) error {
 		return p.policy(kind, map[string]any{"definition": map[string]any{text: 1}})
 	}, refusal: func(_ *poisoned, text string) string {
-		return validation(`[{<<"%s">>,1}] are not recognised policy settings`, text)
+		return validation(`[{<<"%s">>,1}] are not recognised policy settings`, shown(text))
 	}}}
 	for _, k := range []struct {
 		key, what string
@@ -108,7 +116,7 @@ func poisonedKeys(kind string) []poison {
 		case k.what == "":
 			one.refusal = keyTooLong(k.key)
 		default:
-			one.refusal = func(_ *poisoned, text string) string { return validation(`<<"%s">> is not %s`, text, k.what) }
+			one.refusal = func(_ *poisoned, text string) string { return validation(`<<"%s">> is not %s`, shown(text), k.what) }
 		}
 		list = append(list, one)
 	}
