@@ -98,9 +98,10 @@ func mustListen(t *testing.T, files tlsFiles, v tlsVersions) (address string) {
 		t.Fatal(err)
 	}
 	var serving sync.WaitGroup
+	l := w.listener // shut takes it out of w
 	serving.Go(func() {
 		for {
-			c, err := w.listener.Accept()
+			c, err := l.Accept()
 			if err != nil {
 				return
 			}
