@@ -137,6 +137,29 @@ func TestAddressOfPort(t *testing.T) {
 	}
 }
 
+// None takes back what an earlier source has said, and what stands in for it.
+func TestNoListeners(t *testing.T) {
+	s := defaults()
+	for _, kv := range []string{
+		"listeners.tcp.default=5672", "listeners.tcp=none", "listeners.ssl.default=5671", "listeners.ssl.default=none", "management.tcp.listener=none",
+		"management.ssl.port=15671", "management.ssl.port=none", "prometheus.tcp.listener=none", "prometheus.ssl.port=15691", "prometheus.ssl.ip=::1",
+	} {
+		key, value, _ := strings.Cut(kv, "=")
+		if err := s.apply(key, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if all := s.amqp + s.amqps + s.management + s.managementTLS.address() + s.metrics; all != "" {
+		t.Errorf("it listens at %s", all)
+	}
+	if at := s.metricsTLS.address(); at != "[::1]:15691" {
+		t.Errorf("metrics are at %q", at)
+	}
+	if err := s.apply("listeners.tcp.default", "none"); err != nil || s.amqp != "" {
+		t.Errorf("%q, %v", s.amqp, err)
+	}
+}
+
 func TestLoopbackUsers(t *testing.T) {
 	for value, want := range map[string][]string{"none": nil, "guest": {"guest"}, "a,b": {"a", "b"}} {
 		s := defaults()

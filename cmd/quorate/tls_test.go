@@ -163,6 +163,9 @@ func TestRootsAreReadAgain(t *testing.T) {
 		}
 	}
 	expect("trusted", a, true)
+	if _, ok := a.ClientSessionCache.Get("127.0.0.1"); ok {
+		t.Error("a client is given a session to take up again, certificate and all")
+	}
 	expect("not trusted", b, false)
 	trust(second, now.Add(time.Second))
 	expect("not trusted any more", a, false)
