@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/fsm"
@@ -172,8 +173,13 @@ func TestRevokedWhileAsking(t *testing.T) {
 			t.Errorf("%s: %q", name, got)
 		}
 		for _, want := range c.want {
-			if got := <-sent; got != want {
-				t.Errorf("%s: sent %v, want %v", name, got, want)
+			select {
+			case got := <-sent:
+				if got != want {
+					t.Errorf("%s: sent %v, want %v", name, got, want)
+				}
+			case <-time.After(10 * time.Second):
+				t.Errorf("%s: %v is not sent", name, want)
 			}
 		}
 		s.mu.Lock()
