@@ -18,7 +18,6 @@ PLAIN_PKGS = $(shell $(GO) list ./... | grep -Ev '/(fsm|amqp|cluster|jepsen)(/|$
 JEPSEN_PKGS = ./jepsen/...
 # How a release is built: without C, and without where and from which checkout it is built.
 RELEASE = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false
-SBOM = github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.9.0
 GENERATED = '*.pb.go' '*_vtproto.pb.go' '*_gen.go'
 
 .PHONY: help run build test check vulncheck reproducible sbom bench bench-queues bench-connections bench-growth bench-soak bench-peers client-suite client-suites chaos fuzz generate
@@ -51,7 +50,7 @@ check: ## formatting, vet, staticcheck, house rules, fresh generated code, go.mo
 	$(MAKE) --no-print-directory vulncheck reproducible
 
 vulncheck: ## known vulnerabilities in what is called, if a database of them can be reached (GOVULNDB)
-	@case "$$($(GO) tool govulncheck -scan module 2>&1)" in *"fetching vulnerabilities"*) \
+	@case "$$($(GO) tool govulncheck -C cmd/quorate -scan module 2>&1)" in *"fetching vulnerabilities"*) \
 		echo "NOT CHECKED for known vulnerabilities: the database cannot be reached"; exit;; esac; $(GO) tool govulncheck ./...
 
 reproducible: ## build the server in two folders and compare the bytes (CACHE=new: compile all anew for the second)
@@ -65,7 +64,7 @@ reproducible: ## build the server in two folders and compare the bytes (CACHE=ne
 
 sbom: ## list what the server is linked from, as CycloneDX, in bin/quorate.cdx.json
 	mkdir -p bin
-	CGO_ENABLED=0 $(GO) run $(SBOM) app -json -licenses -noserial -main cmd/quorate -output bin/quorate.cdx.json .
+	CGO_ENABLED=0 $(GO) tool -modfile=cmd/tidy/sbom/go.mod cyclonedx-gomod app -json -licenses -noserial -main cmd/quorate -output bin/quorate.cdx.json .
 
 bench: build ## the benchmarks on a three-node loopback cluster, with a table (RUNS=1: medians of so many, BENCH_FLAGS=)
 	bin/quorate-bench suite --binary bin/quorate --runs $(RUNS) $(BENCH_FLAGS)
