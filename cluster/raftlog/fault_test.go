@@ -236,6 +236,40 @@ func mustBeEmptied(t *testing.T, s *Store, id fsm.GroupID) {
 	}
 }
 
+// A payload section that is not of the size that its header says is damaged,
+// although its checksum is right.
+func TestPayloadOfAnotherSize(t *testing.T) {
+	e := make(exits, 1)
+	o := testOptions(t, vfs.NewMem())
+	o.Exit = e.exit
+	s, err := Open("db", o)
+	must(t, err)
+	g := mustGroup(t, s, 1)
+	lead(t, g, 2)
+	mustStore(t, g, 1, 4, 2)
+	key := indexKey(kindPayload, 1, 3)
+	must(t, s.db.Set(key, seal(key, []byte("another")), pebble.Sync))
+	forgetCache(g)
+	e.mustExit(t, func() { var l raft.Log; _ = g.GetLog(3, &l) })
+}
+
+// A record under another record's key is damaged, although it is whole.
+func TestRecordOfAnotherKey(t *testing.T) {
+	e := make(exits, 1)
+	o := testOptions(t, vfs.NewMem())
+	o.Exit = e.exit
+	s, err := Open("db", o)
+	must(t, err)
+	g := mustGroup(t, s, 1)
+	mustStore(t, g, 1, 8, 1)
+	v, closer, err := s.db.Get(indexKey(kindPayload, 1, 1))
+	must(t, err)
+	must(t, s.db.Set(indexKey(kindPayload, 1, 8), v, pebble.Sync)) // of the same size
+	must(t, closer.Close())
+	forgetCache(g)
+	e.mustExit(t, func() { _, _ = g.Payload(refOf(8, 1)) })
+}
+
 func TestMissingEntryIsDamage(t *testing.T) {
 	fs := vfs.NewMem()
 	g := mustGroup(t, mustOpen(t, fs, "db"), 1)

@@ -162,6 +162,8 @@ func TestConflictFromTheFirstEntryDeletes(t *testing.T) {
 	must(t, g.DeleteRange(1, 4))
 	mustBounds(t, g, 0, 0)
 	mustNoPayload(t, g, 1, 2, 3, 4)
+	mustRecords(t, g, kindHeader, 0)
+	mustRecords(t, g, kindPayload, 0)
 	mustStore(t, g, 1, 2, 2)
 	mustPayload(t, g, 2, 1, 2)
 }

@@ -3,7 +3,9 @@ package raftlog
 import (
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -134,6 +136,15 @@ func TestPowerLossWhileOpening(t *testing.T) {
 			mustBounds(t, g, 0, 0)
 			mustHaveVoted(t, g, 4, "a")
 		}},
+		{"first records of groups", 1, func(*testing.T) *vfs.MemFS { return vfs.NewMem() }, func(t *testing.T, s *Store) {
+			mustStore(t, mustGroup(t, s, 1), 1, 3, 1)
+			must(t, install(mustGroup(t, s, 2), 50, 2, streamOf(2, "state", []uint64{3, 4}), 100))
+			mustVoteFor(t, mustGroup(t, s, 3), 7, "c")
+		}, func(t *testing.T, s *Store) {
+			for id := fsm.GroupID(1); id < 4; id++ {
+				mustDoubt(t, mustGroup(t, s, id), "")
+			}
+		}},
 		{"drop", 1, func(t *testing.T) *vfs.MemFS { return stopped(t) }, func(t *testing.T, s *Store) {
 			mustGroup(t, s, 1)
 			must(t, s.DropGroup(1))
@@ -168,5 +179,49 @@ func TestPowerLossWhileOpening(t *testing.T) {
 			}
 			t.Logf("%d pictures", len(pictures))
 		})
+	}
+}
+
+// before does something before each write of the ledger.
+type before struct{ act atomic.Pointer[func()] }
+
+// MaybeError implements errorfs.Injector. It never injects an error.
+func (b *before) MaybeError(op errorfs.Op) error {
+	if act := b.act.Load(); act != nil && op.Kind == errorfs.OpFileWriteAt && strings.Contains(op.Path, "ledger") {
+		(*act)()
+	}
+	return nil
+}
+
+// String implements fmt.Stringer.
+func (b *before) String() string { return "(before)" }
+
+// The ledger is lowered before entries are deleted: a power loss between the two
+// leaves a log that is longer, and no doubt.
+func TestLedgerIsLoweredFirst(t *testing.T) {
+	b, disk := &before{}, vfs.NewCrashableMem()
+	s := mustOpen(t, errorfs.Wrap(disk, b), "db")
+	g := mustGroup(t, s, 1)
+	mustStore(t, g, 1, 10, 1)
+	s.ledger.sync()
+	var mu sync.Mutex
+	var pictures []*vfs.MemFS
+	act := func() {
+		mu.Lock()
+		defer mu.Unlock()
+		must(t, s.db.LogData(nil, pebble.Sync)) // whatever the store was told by now is durable
+		pictures = append(pictures, disk.CrashClone(vfs.CrashCloneCfg{}))
+	}
+	b.act.Store(&act)
+	must(t, g.DeleteRange(6, 10))
+	b.act.Store(nil)
+	must(t, s.Close())
+	if len(pictures) == 0 {
+		t.Error("the ledger is not lowered")
+	}
+	for _, fs := range pictures {
+		s := mustOpenQuietly(t, fs)
+		mustDoubt(t, mustGroup(t, s, 1), "")
+		must(t, s.Close())
 	}
 }

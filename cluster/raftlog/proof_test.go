@@ -219,6 +219,28 @@ func TestEntryOfAnotherTerm(t *testing.T) {
 	must(t, s.Close())
 }
 
+// Raft counts what it finds in the log as acknowledged: the ledger takes it up
+// before raft starts.
+func TestLedgerIsRaised(t *testing.T) {
+	fs := stopped(t)
+	s := mustOpen(t, fs, "db")
+	mustGroup(t, s, 1).place.change(func(r *record) { r.index, r.indexTerm = 8, 3 })
+	must(t, s.Close())
+	s = mustOpen(t, fs, "db")
+	g := mustGroup(t, s, 1)
+	mustDoubt(t, g, "entry 8 is of term 4, but was acknowledged in term 3")
+	must(t, g.Prove())
+	g.place.change(func(r *record) { r.index = 8 })
+	must(t, s.Close())
+	s = mustOpen(t, fs, "db")
+	g = mustGroup(t, s, 1)
+	mustDoubt(t, g, "")
+	if r := g.place.get(); r.index != 10 || r.indexTerm != 4 {
+		t.Errorf("the ledger has entry %d of term %d, the log ends at 10 of term 4", r.index, r.indexTerm)
+	}
+	must(t, s.Close())
+}
+
 // Of term and vote the later ones count, whoever has them, and the other one
 // gets them: each alone has them afterwards.
 func TestLaterVoteCounts(t *testing.T) {
@@ -237,6 +259,14 @@ func TestLaterVoteCounts(t *testing.T) {
 		"ledger is ahead": {func(t *testing.T, g *Group) {
 			g.place.change(func(r *record) { r.term, r.voteTerm, r.candidate = 9, 9, "z" })
 		}, 9, "z"},
+		"store has lost the candidate": {func(t *testing.T, g *Group) {
+			b := g.s.db.NewBatch()
+			g.s.remove(b, g.stableKey([]byte(VotedForKey)))
+			g.s.commit(b, pebble.Sync)
+		}, 4, "a"},
+		"ledger has lost the candidate": {func(t *testing.T, g *Group) {
+			g.place.change(func(r *record) { r.candidate = "" })
+		}, 4, "a"},
 		"both": {func(t *testing.T, g *Group) { mustVoteFor(t, g, 9, "z") }, 9, "z"},
 	} {
 		for _, lost := range []string{"db", "ledger-db"} {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/hashicorp/raft"
 )
@@ -243,6 +244,10 @@ func TestBadStreamChangesNothing(t *testing.T) {
 		"too long":        append(bytes.Clone(good), 0),
 		"no end":          good[:len(good)-partHead],
 	}
+	bad["another count"] = append(bytes.Clone(good[:len(good)-partHead]), appendEnd(nil, 5)...)
+	leftOut := appendPart(append(appendStreamHead(nil, 1, sum(nil, []byte("s"))), 's'), partKept, pinOf(1, 7, 1), nil)
+	leftOut[len(leftOut)-1] ^= 1
+	bad["a section that is left out, and flipped"] = appendEnd(leftOut, 1)
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 60 {
 		b := bytes.Clone(good)
@@ -273,6 +278,29 @@ func TestBadStreamChangesNothing(t *testing.T) {
 	if install(g, 7, 1, good, 4096) == nil {
 		t.Error("a snapshot older than the own one is installed")
 	}
+}
+
+// What an install that was never finished has left is deleted, and counts for
+// nothing before.
+func TestLeftoversOfInstall(t *testing.T) {
+	fs := vfs.NewMem()
+	g := mustGroup(t, mustOpen(t, fs, "db"), 1)
+	mustStore(t, g, 1, 4, 1)
+	b := g.s.db.NewBatch()
+	p := pin{index: 9, size: 5, check: 1, number: 1}
+	g.setPin(b, p)
+	g.s.setSealed(b, g.sectionKey(p), []byte("other"))
+	g.s.setSealed(b, numberKey(kindChunk, 1, 1, 0), []byte("state"))
+	g.s.commit(b, pebble.Sync)
+	g = reopen(t, fs, g)
+	mustNoPayload(t, g, 9)
+	if n := g.LiveBytes(); n != g.tailLive {
+		t.Errorf("%d live bytes, %d of them in the log", n, g.tailLive)
+	}
+	for _, k := range []kind{kindForeign, kindForeignPin, kindChunk} {
+		mustRecords(t, g, k, 0)
+	}
+	must(t, g.s.Close())
 }
 
 func TestReadStateRefuses(t *testing.T) {

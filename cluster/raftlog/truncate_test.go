@@ -77,6 +77,27 @@ func mustRecords(t testing.TB, g *Group, k kind, want int) {
 	}
 }
 
+// Also when nothing follows the snapshot, what is deleted behind it keeps its
+// live payloads, and the log's end stays acknowledged.
+func TestWholeLogBehindSnapshot(t *testing.T) {
+	fs := vfs.NewMem()
+	g := mustGroup(t, mustOpen(t, fs, "db"), 1)
+	mustStore(t, g, 1, 7, 2)
+	mustSave(t, g, 7, 2, []byte("state"), 1, 2, 3, 4, 6, 7)
+	must(t, g.DeleteRange(1, 7))
+	for range 2 {
+		forgetCache(g)
+		mustBounds(t, g, 0, 0)
+		mustPayload(t, g, 2, 1, 2, 3, 4, 6, 7)
+		if r := g.place.get(); r.index != 7 || r.indexTerm != 2 {
+			t.Errorf("the ledger has entry %d of term %d", r.index, r.indexTerm)
+		}
+		g = reopen(t, fs, g)
+		mustDoubt(t, g, "")
+	}
+	must(t, g.s.Close())
+}
+
 func TestReleaseOrderDoesNotMatter(t *testing.T) {
 	g := newGroup(t)
 	mustStore(t, g, 1, 400, 1)
@@ -116,6 +137,7 @@ func TestSetLiveIsAuthoritative(t *testing.T) {
 	// Nobody released the others, but they may still be read.
 	mustSave(t, g, 30, 1, []byte("state"), 3, 12, 29)
 	must(t, g.DeleteRange(11, 20))
+	forgetCache(g)
 	mustPayload(t, g, 1, 1, 2, 3, 11, 12, 28, 29)
 	g.Release([]uint64{12})
 	mustSave(t, g, 35, 1, []byte("state"), 3, 29)
@@ -160,6 +182,7 @@ func TestReclaimable(t *testing.T) {
 	none := func(uint64) bool { return false }
 	want("headers", sizes(logs[:8], none), sizes(logs[:8], none))
 	g.Release([]uint64{2, 3, 11})
+	g.Release([]uint64{2, 3, 11, 11})
 	dead := func(i uint64) bool { return i == 2 || i == 3 || i == 11 }
 	want("dead", sizes(logs[:8], dead), sizes(logs[:8], dead))
 	must(t, g.StoreLogs(logs[12:]))
