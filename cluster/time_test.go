@@ -94,6 +94,40 @@ func TestDowntimeCounts(t *testing.T) {
 	c.mustAgree()
 }
 
+// What was to die while the whole cluster had no power is late, and arrives once:
+// as soon as its queue is led, although nobody else uses that.
+func TestLettersDueWithoutPower(t *testing.T) {
+	t.Parallel()
+	c := mustCluster(t, withClocks)
+	s := c.mustClient("n1")
+	s.mustDeclare("hold", text("x-dead-letter-exchange", ""), text("x-dead-letter-routing-key", "work"))
+	c.mustClient("n2").mustDeclare("work")
+	due, later := numbered(0, 100), numbered(100, 150)
+	for _, body := range due {
+		s.publishTTL("hold", body, 30_000)
+	}
+	for _, body := range later {
+		s.publishTTL("hold", body, 3_600_000)
+	}
+	s.confirmed()
+	for _, name := range names {
+		c.crash(name)
+		c.ahead[name].Store(int64(time.Minute))
+	}
+	c.mustOpen(names...)
+	in := c.mustClient("n3")
+	in.ack = true
+	in.mustConsume("work", 1, 10)
+	in.await("all letters", func() bool { return len(in.inbox) >= len(due) })
+	until(t, "both queues are at rest", func() bool {
+		n, led := c.ready("hold")
+		work, alsoLed := c.ready("work")
+		return led && alsoLed && n == uint64(len(later)) && work == 0
+	})
+	c.mustAgree()
+	mustBodies(t, in.bodies(), due)
+}
+
 // A setting of the cluster reaches the groups, and is shown by every node.
 func TestClusterSettings(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
@@ -11,21 +12,33 @@ import (
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/fsm"
 )
 
-// gate is a disk that can hang.
+// gate is a disk that can hang, or be slow.
 type gate struct {
 	mu   sync.Mutex
 	shut chan struct{} // nil: it takes what is written
+	each time.Duration // that a write takes
 }
 
 func (g *gate) pass() {
 	g.mu.Lock()
-	shut := g.shut
+	shut, each := g.shut, g.each
 	g.mu.Unlock()
 	if shut != nil {
 		<-shut
 	}
+	if each > 0 {
+		<-time.After(each)
+	}
+}
+
+// slow makes each write that begins from now on take so long.
+func (g *gate) slow(each time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.each = each
 }
 
 // hang makes writes that begin from now on wait, or lets them all go on.
@@ -161,6 +174,52 @@ func TestHungEverywhere(t *testing.T) {
 	}
 	cl.confirmed()
 	c.mustAgree()
+}
+
+// A member of many groups that their leader does not reach for a while, and that
+// comes back on a slow disk, costs no leader its office: nobody who has work for
+// it blames himself. All serve meanwhile, and it gets everything.
+func TestManyGroupsComeBackSlowly(t *testing.T) {
+	t.Parallel()
+	const groups = 120
+	c := mustHangable(t, Bounds{DiskExit: -1}, nil)
+	cl := c.mustClient("n1")
+	queues := make([]string, groups)
+	var declaring sync.WaitGroup
+	for part := range 10 {
+		declaring.Go(func() {
+			for i := part; i < groups; i += 10 {
+				queues[i] = fmt.Sprint("q", i)
+				if _, err := cl.session.DeclareQueue(deadline(t), fsm.QueueSpec{Name: queues[i], Durable: true}); err != nil {
+					t.Errorf("declare %s: %v", queues[i], err)
+				}
+			}
+		})
+	}
+	declaring.Wait()
+	serve := func() {
+		t.Helper()
+		for _, q := range queues {
+			cl.publish(q, "m")
+		}
+		cl.confirmed()
+	}
+	serve()
+	c.net.setApart("n1", "n3", true)
+	until(t, "the first node has lost the third", func() bool { return !c.all["n1"].Online("n3") })
+	serve()
+	c.crash("n3")
+	serve()
+	c.gates["n3"].slow(2 * time.Millisecond)
+	c.net.setApart("n1", "n3", false)
+	c.mustOpen("n3")
+	serve()
+	c.mustAgree()
+	for name, n := range c.all {
+		if count, last := n.host.Resignations(); len(last) != 0 || n.watchdog.hangs.Load() != 0 {
+			t.Errorf("on %s leaders resign: %v, %+v; its disk has hung %d times", name, count, last, n.watchdog.hangs.Load())
+		}
+	}
 }
 
 // shutDoor notes that clients are turned out.
