@@ -67,6 +67,9 @@ func (c *conn) shake() error {
 	if err := h.open(); err != nil {
 		return err
 	}
+	if counted, ok := transport(c.socket).(interface{ Settled() }); ok {
+		counted.Settled() // whoever bounds connections may know clients from strangers
+	}
 	return c.socket.SetDeadline(time.Time{})
 }
 

@@ -120,7 +120,9 @@ func (s *Server) Serve(l net.Listener) error {
 }
 
 func setKeepAlive(socket net.Conn) {
-	if tcp, ok := transport(socket).(*net.TCPConn); ok {
+	if tcp, ok := transport(socket).(interface {
+		SetKeepAliveConfig(net.KeepAliveConfig) error
+	}); ok {
 		// Best effort: the heartbeat is what counts.
 		_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{
 			Enable: true, Idle: keepAliveIdle, Interval: keepAliveEvery, Count: keepAliveCount,

@@ -70,6 +70,11 @@ type Config struct {
 	// MemTableBytes is how much the queue store writes before it makes a
 	// table file. Its log takes a few times as much on disk.
 	MemTableBytes int64
+	// OpenFiles is how many files of the queue store are open at a time; 0: the
+	// store's own default.
+	OpenFiles int
+	// MaxConnections is how many clients may be connected to this node; 0: any.
+	MaxConnections int
 
 	Heartbeat       time.Duration // of queue groups
 	LeaderlessGrace time.Duration
@@ -163,7 +168,7 @@ func (n *Node) open() error {
 		return err
 	}
 	n.store, err = raftlog.Open(filepath.Join(c.DataDir, queuesFolder), raftlog.Options{
-		Logger: c.Logger, Exit: c.Exit, MemTableBytes: c.MemTableBytes, TrailingLogs: group.TrailingLogs, FS: n.watchdog.disk.FS(vfs.Default),
+		Logger: c.Logger, Exit: c.Exit, MemTableBytes: c.MemTableBytes, TrailingLogs: group.TrailingLogs, OpenFiles: c.OpenFiles, FS: n.watchdog.disk.FS(vfs.Default),
 	})
 	if err != nil {
 		return fmt.Errorf("open queue store: %w", err)
@@ -180,7 +185,7 @@ func (n *Node) open() error {
 	}
 	n.broker = broker.New(broker.Config{
 		Node: c.Name, ClusterName: c.ClusterName, Mesh: n.mesh, Catalog: n, Properties: c.Properties,
-		Clock: n.clock.Steady, Stamp: n.clock.Now, Logger: c.Logger, Audit: c.Audit, Defaults: c.Defaults, LoopbackUsers: c.LoopbackUsers, Logins: c.Logins,
+		Clock: n.clock.Steady, Stamp: n.clock.Now, Logger: c.Logger, Audit: c.Audit, Defaults: c.Defaults, LoopbackUsers: c.LoopbackUsers, Logins: c.Logins, MaxConnections: c.MaxConnections,
 		LeaderlessGrace: c.LeaderlessGrace, GroupSize: c.GroupSize,
 		LeaderLocator: cmp.Or(c.LeaderLocator, catalog.ClientLocal),
 	})

@@ -121,6 +121,8 @@ type Config struct {
 	LoopbackUsers []string
 	// Logins says what logins with passwords may cost.
 	Logins login.Config
+	// MaxConnections is how many clients may be connected to the node; 0: any.
+	MaxConnections int
 	// LeaderlessGrace is how long a request waits for a queue without leader.
 	LeaderlessGrace time.Duration
 	// GroupSize is the number of replicas of a queue unless it says otherwise.

@@ -423,7 +423,11 @@ func (s *Session) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 		return s.consumeReplies(&spec)
 	}
 	b := s.broker()
-	q, err := b.freshView(ctx).TakeFrom(s.by(), s.conn.vhost, spec.Queue)
+	v := b.freshView(ctx)
+	q, err := v.TakeFrom(s.by(), s.conn.vhost, spec.Queue)
+	if err == nil {
+		err = v.FitsArguments("arguments of consumer", spec.Tag, spec.Arguments)
+	}
 	if err != nil {
 		return err
 	}

@@ -23,15 +23,20 @@ const countsWait = 2 * time.Second
 // than the limit among nodes that hear each other; of two that come at once
 // for the last place, both may be refused.
 func (b *Broker) Enter(ctx context.Context, user, vhost string) (*Connection, error) {
-	v := b.view()
-	if _, ok := v.VHost(vhost); !ok {
-		return nil, mayOpen(v, user, vhost)
-	}
 	c := b.connection(user, vhost)
 	b.mu.Lock()
 	b.entered[c] = struct{}{}
+	here := len(b.entered)
 	b.mu.Unlock()
-	err := b.hasRoom(ctx, v, c)
+	v := b.view()
+	var err error
+	if most := b.config.MaxConnections; most > 0 && here > most {
+		err = fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("connection refused: node connection limit (%d) is reached", most))
+	} else if _, ok := v.VHost(vhost); !ok {
+		err = mayOpen(v, user, vhost)
+	} else {
+		err = b.hasRoom(ctx, v, c)
+	}
 	if err == nil {
 		err = mayOpen(b.view(), user, vhost)
 	}

@@ -318,11 +318,16 @@ func (k *Catalog) admit(entry []byte) (refused []*logpb.CatalogResult, err error
 	if err := e.UnmarshalVT(entry); err != nil {
 		return nil, fmt.Errorf("catalog entry cannot be decoded: %w", err)
 	}
-	if known := k.View().FSMVersion(); e.Version == 0 || e.Version > known {
+	view := k.View()
+	if known := view.FSMVersion(); e.Version == 0 || e.Version > known {
 		return nil, fmt.Errorf("catalog entry of version %d, the cluster has %d", e.Version, known)
 	}
 	for _, c := range e.Commands {
-		if err := catalog.Admit(c); err != nil {
+		err := catalog.Admit(c)
+		if err == nil {
+			err = view.Fits(c)
+		}
+		if err != nil {
 			return slices.Repeat([]*logpb.CatalogResult{catalog.Refuse(err)}, len(e.Commands)), nil
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/quorate/quorate/cluster/alarm"
+	"github.com/quorate/quorate/cluster/ceiling"
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/login"
@@ -91,6 +92,7 @@ type Traffic struct {
 	Timeouts                             Timeouts
 	Blocked                              int64 // connections, now
 	Panics                               uint64
+	Listeners                            []ceiling.Status
 }
 
 // Timeouts counts what clients of this node were told of consumer timeouts.
@@ -148,9 +150,12 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 
 // Limits of the listener.
 const (
-	headerTimeout = 10 * time.Second
-	idleTimeout   = 2 * time.Minute
-	maxScrapes    = 4 // at a time
+	headerTimeout  = 10 * time.Second
+	requestTimeout = 30 * time.Second // header and body
+	answerTimeout  = time.Minute
+	idleTimeout    = 2 * time.Minute
+	maxHeader      = 16 << 10
+	maxScrapes     = 4 // at a time
 )
 
 // Server serves the page at /metrics.
@@ -171,7 +176,8 @@ func (m *Metrics) Server(logger *slog.Logger, access Access) *Server {
 		ErrorLog: errorLog, MaxRequestsInFlight: maxScrapes,
 	}))
 	return &Server{&http.Server{
-		Handler: access.before(mux), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, ErrorLog: errorLog,
+		Handler: access.before(mux), ReadHeaderTimeout: headerTimeout, ReadTimeout: requestTimeout, WriteTimeout: answerTimeout,
+		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, ErrorLog: errorLog,
 	}}
 }
 

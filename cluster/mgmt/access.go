@@ -94,6 +94,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request, need level) *requ
 		s.unauthorized(w, "not_authorized", "Not_Authorized")
 		return nil
 	}
+	settle(r.Context())
 	in := &request{Request: r, view: s.node.View()}
 	in.user, _ = in.view.User(name)
 	for _, l := range []level{management, need} {

@@ -102,6 +102,10 @@ type body map[string]any
 // empty object.
 func (s *Server) body(w http.ResponseWriter, r *request) (body, bool) {
 	raw, err := io.ReadAll(r.Body)
+	if err != nil && !errors.As(err, new(*http.MaxBytesError)) {
+		s.answer(w, http.StatusRequestTimeout, api.Failure{Error: "request_timeout", Reason: "the body has not come"})
+		return nil, false
+	}
 	if err != nil {
 		s.unread(w, err)
 		return nil, false

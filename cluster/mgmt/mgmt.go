@@ -155,6 +155,8 @@ type Consumer struct {
 // Limits of a request.
 const (
 	headerTimeout = 10 * time.Second
+	bodyTimeout   = 30 * time.Second // from the header to the end of the body
+	writeTimeout  = 30 * time.Second // for each part of an answer
 	idleTimeout   = 2 * time.Minute
 	maxHeader     = 64 << 10
 	maxBody       = 1 << 20
@@ -173,7 +175,8 @@ type Server struct {
 func New(node Node, logger *slog.Logger, guard *origin.Guard) *Server {
 	s := &Server{node: node, slog: logger, guard: guard}
 	s.http = &http.Server{
-		Handler: http.MaxBytesHandler(s.router(), maxBody), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
+		Handler: http.MaxBytesHandler(bounded(s.router()), maxBody), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
+		ConnContext:    withSocket,
 		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 	}
 	return s

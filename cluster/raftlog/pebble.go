@@ -1,6 +1,7 @@
 package raftlog
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"runtime"
@@ -26,6 +27,8 @@ const (
 	// rangeDelay is how long the deletion of a long run may keep its disk
 	// space when nothing else is written.
 	rangeDelay = time.Minute
+	// openFiles is how many table files are open unless fewer are allowed.
+	openFiles = 1000
 )
 
 func (s *Store) pebbleOptions(o Options) *pebble.Options {
@@ -40,7 +43,7 @@ func (s *Store) pebbleOptions(o Options) *pebble.Options {
 		BytesPerSync:                syncStep,
 		FlushDelayDeleteRange:       rangeDelay,
 		CacheSize:                   blockCacheBytes,
-		MaxOpenFiles:                1000,
+		MaxOpenFiles:                cmp.Or(o.OpenFiles, openFiles),
 		Logger:                      pebbleLogger{s},
 		EventListener:               s.listener(),
 		CompactionConcurrencyRange:  func() (int, int) { return 1, max(1, runtime.NumCPU()/2) },

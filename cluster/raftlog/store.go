@@ -41,6 +41,8 @@ type Options struct {
 	// TrailingLogs is what raft's configuration says: how many entries raft
 	// keeps behind a snapshot. Reclaimable does not count them.
 	TrailingLogs uint64
+	// OpenFiles is how many table files are open at a time; 0: 1000.
+	OpenFiles int
 }
 
 // Store keeps the logs of all queue groups of a node.

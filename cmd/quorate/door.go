@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/amqp"
+	"github.com/quorate/quorate/cluster/ceiling"
 	"github.com/quorate/quorate/cluster/mgmt"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
@@ -26,13 +27,14 @@ type door struct {
 // way is one address that clients come to.
 type way struct {
 	address  string
-	tls      *tls.Config  // nil: not encrypted
+	tls      *tls.Config // nil: not encrypted
+	below    *ceiling.Ceiling
 	listener net.Listener // nil: shut
 }
 
 // listenAt opens a way for the first time.
-func listenAt(address string, secure *tls.Config) (way, error) {
-	w := way{address: address, tls: secure}
+func listenAt(address string, secure *tls.Config, below *ceiling.Ceiling) (way, error) {
+	w := way{address: address, tls: secure, below: below}
 	if err := w.listen(); err != nil {
 		return way{}, err
 	}
@@ -41,7 +43,7 @@ func listenAt(address string, secure *tls.Config) (way, error) {
 }
 
 func (w *way) listen() error {
-	l, err := net.Listen("tcp", w.address)
+	l, err := listenBelow(w.below, w.address)
 	if err != nil {
 		return err
 	}

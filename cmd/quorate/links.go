@@ -117,7 +117,7 @@ func prepare(s *settings, logger *slog.Logger) (ways listeners, security *peer.S
 		return ways, nil, err
 	}
 	if security, err = s.security(logger); err == nil {
-		ways, err = listen(s)
+		ways, err = listen(s, logger)
 	}
 	return ways, security, err
 }

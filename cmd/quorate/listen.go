@@ -3,9 +3,11 @@ package main
 import (
 	"crypto/tls"
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 
+	"github.com/quorate/quorate/cluster/ceiling"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
@@ -14,11 +16,17 @@ type listeners struct {
 	peers               net.Listener
 	management, metrics []way
 	clients             []way
+	ceilings            *ceilings
 }
 
 // listen opens all ways in, or none.
-func listen(s *settings) (l listeners, err error) {
-	if l.peers, err = net.Listen("tcp", s.peers); err != nil {
+func listen(s *settings, logger *slog.Logger) (l listeners, err error) {
+	c, err := newCeilings(logger)
+	if err != nil {
+		return l, err
+	}
+	l.ceilings = c
+	if l.peers, err = listenBelow(c.bound("clustering", s.maxLinks, c.shares.Links, ceiling.Config{}), s.peers); err != nil {
 		return l, err
 	}
 	for _, x := range []struct {
@@ -26,10 +34,11 @@ func listen(s *settings) (l listeners, err error) {
 		plain, secure string
 		files         tlsFiles
 		prefix        string // of the settings of TLS
+		below         bounds
 	}{
-		{&l.management, s.management, s.managementTLS.address(), s.managementTLS.or(s.tls), "management.ssl"},
-		{&l.metrics, s.metrics, s.metricsTLS.address(), s.metricsTLS.or(s.tls), "prometheus.ssl"},
-		{&l.clients, s.amqp, s.amqps, s.tls, "ssl_options"},
+		{&l.management, s.management, s.managementTLS.address(), s.managementTLS.or(s.tls), "management.ssl", bounds{"http", s.maxHTTP, c.shares.HTTP, ceiling.Config{Logins: true, Answer: tooManyRequests}}},
+		{&l.metrics, s.metrics, s.metricsTLS.address(), s.metricsTLS.or(s.tls), "prometheus.ssl", bounds{"http/prometheus", s.maxScrapers, c.shares.Metrics, ceiling.Config{Answer: tooManyRequests}}},
+		{&l.clients, s.amqp, s.amqps, s.tls, "ssl_options", bounds{"amqp", 0, c.shares.Clients, ceiling.Config{Logins: true}}},
 	} {
 		var config *tls.Config
 		if x.secure != "" {
@@ -38,7 +47,7 @@ func listen(s *settings) (l listeners, err error) {
 				return l, fmt.Errorf("settings %s: %w", x.prefix, err)
 			}
 		}
-		if *x.to, err = listenBoth(x.plain, x.secure, config); err != nil {
+		if *x.to, err = c.listenBoth(x.plain, x.secure, config, x.below); err != nil {
 			l.close()
 			return l, err
 		}
@@ -47,7 +56,10 @@ func listen(s *settings) (l listeners, err error) {
 }
 
 // listenBoth opens a plain way and one by TLS; an empty address is none.
-func listenBoth(plain, secure string, config *tls.Config) (ways []way, err error) {
+func (c *ceilings) listenBoth(plain, secure string, config *tls.Config, b bounds) (ways []way, err error) {
+	if plain != "" && secure != "" {
+		b.setting, b.share = (b.setting+1)/2, b.share/2
+	}
 	for _, x := range []struct {
 		address string
 		config  *tls.Config
@@ -55,7 +67,7 @@ func listenBoth(plain, secure string, config *tls.Config) (ways []way, err error
 		if x.address == "" {
 			continue
 		}
-		w, err := listenAt(x.address, x.config)
+		w, err := listenAt(x.address, x.config, c.below(b, x.config != nil))
 		if err != nil {
 			for i := range ways {
 				ways[i].shut()

@@ -111,6 +111,7 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, stop <-chan os.
 	defer stopClock()
 	config := nodeConfig(s, ways.peers, wall, logger)
 	config.Listeners, config.Audit, config.Security = ways.describe(), records, security
+	config.OpenFiles, config.MaxConnections = ways.ceilings.shares.Tables, ways.ceilings.maxClients(s.maxConnections)
 	node, err := cluster.Open(config)
 	if err != nil {
 		return err
@@ -127,7 +128,7 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, stop <-chan os.
 	node.Metrics().SetTraffic(func() metrics.Traffic {
 		t := counts.read()
 		t.Timeouts, t.Blocked = metrics.Timeouts(front.Timeouts()), front.Blocked()
-		t.Panics = front.Panics()
+		t.Panics, t.Listeners = front.Panics(), ways.ceilings.status()
 		return t
 	})
 	clients := newDoor(front, ways.clients, failed)

@@ -52,6 +52,10 @@ type settings struct {
 	maxMessageSize   int
 	product          string
 	maxConsumers     int
+	maxConnections   int
+	maxHTTP          int
+	maxScrapers      int
+	maxLinks         int
 	handshakeTimeout time.Duration
 
 	deadLetters     string
@@ -124,6 +128,10 @@ var table = slices.Concat([]setting{
 	{"max_message_size", "16777216", "bytes, 1 … 33554432: largest message body", number(1, 32<<20, func(s *settings) *int { return &s.maxMessageSize })},
 	{"server_properties.product", "quorate", "what clients are told that the server is: applications may insist on RabbitMQ", text(func(s *settings) *string { return &s.product })},
 	{"consumer_max_per_channel", "0", "0 … 1000000: consumers of a channel; 0: no limit", number(0, 1_000_000, func(s *settings) *int { return &s.maxConsumers })},
+	{"max_connections", "0", "0 … 1000000: AMQP connections to this node, more are refused; 0, and at most: seven eighths of the sockets that the limit of open files leaves for clients. Sockets beyond these, and beyond half of them before login, are closed at once", number(0, 1_000_000, func(s *settings) *int { return &s.maxConnections })},
+	{"management.max_connections", "0", "0 … 1000000: connections to the HTTP API, half of them without a login; 0, and at most: a tenth of the limit of open files, 8 to 4096", number(0, 1_000_000, func(s *settings) *int { return &s.maxHTTP })},
+	{"prometheus.max_connections", "0", "0 … 1000000: connections to the metrics; 0, and at most: a twentieth of the limit of open files, 4 to 64", number(0, 1_000_000, func(s *settings) *int { return &s.maxScrapers })},
+	{"cluster.max_connections", "0", "0 … 1000000: connections from other nodes; 0, and at most: a tenth of the limit of open files, 8 to 256", number(0, 1_000_000, func(s *settings) *int { return &s.maxLinks })},
 	{"handshake_timeout", "10000", "ms, 100 … 600000: from accept to the open connection", duration(time.Millisecond, 100, 600_000, func(s *settings) *time.Duration { return &s.handshakeTimeout })},
 	{"consumer_timeout", "1800000", "ms, 0 … 315360000000: how long a consumer may hold a message; 0: for ever", duration(time.Millisecond, 0, 315_360_000_000, func(s *settings) *time.Duration { return &s.consumerTimeout })},
 	{"consumer_disconnected_timeout", "60000", "ms, 1000 … 86400000: how long a silent node keeps its clients' messages", duration(time.Millisecond, 1000, 86_400_000, func(s *settings) *time.Duration { return &s.silentGrace })},

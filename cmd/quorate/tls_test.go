@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"log/slog"
 	"net"
 	"net/url"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/amqp/amqptest"
+	"github.com/quorate/quorate/cluster/ceiling"
 )
 
 var bothVersions = tlsVersions{tls.VersionTLS12, tls.VersionTLS13}
@@ -51,7 +53,7 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := listenAt("127.0.0.1:0", config)
+	w, err := listenAt("127.0.0.1:0", config, ceiling.New(ceiling.Config{Most: 100, Logger: slog.New(slog.DiscardHandler)}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +95,7 @@ func mustListen(t *testing.T, files tlsFiles, v tlsVersions) (address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := listenAt("127.0.0.1:0", config)
+	w, err := listenAt("127.0.0.1:0", config, ceiling.New(ceiling.Config{Most: 100, Logger: slog.New(slog.DiscardHandler)}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,16 @@ const (
 	LockCredit = "leader_change_lock_credit"
 	// ScheduleMaxDelay is the longest x-delay in milliseconds.
 	ScheduleMaxDelay = "schedule_max_delay"
+	// MaxArgumentBytes and MaxArgumentValues bound the arguments of one queue,
+	// exchange or binding, and what else is given to something as a whole.
+	MaxArgumentBytes  = "max_argument_bytes"
+	MaxArgumentValues = "max_argument_values"
+	// MaxBindings bounds the bindings of one exchange, and those to one place.
+	MaxBindings = "max_bindings"
+	// The most queues, exchanges and vhosts.
+	ClusterQueueLimit    = "cluster_queue_limit"
+	ClusterExchangeLimit = "cluster_exchange_limit"
+	VHostMax             = "vhost_max"
 )
 
 // Setting is a setting of the whole cluster: a whole number from Low to High.
@@ -34,10 +44,16 @@ type Setting struct {
 // settings lists all there are, by name.
 var settings = []Setting{
 	{AutoDeleteOnIdleMin, 300_000, 1, MaxTTL, "ms that queues declared from now on must at least be idle before they are deleted"},
+	{ClusterExchangeLimit, 100_000, 0, 1 << 32, "exchanges of all vhosts together"},
+	{ClusterQueueLimit, 200_000, 0, 1 << 32, "queues of all vhosts together"},
 	{FSMVersion, 1, 1, 1 << 16, "version of the replicated state; it rises by itself when all nodes support the next one, and never falls"},
 	{LockCredit, 30_000, 0, 86_400_000, "ms before the first entry of a new leader that are not counted against consumer timeouts, at most"},
+	{MaxArgumentBytes, 4096, 0, 1 << 20, "bytes, as encoded, of the arguments of a queue, an exchange, a binding or a consumer, of a policy's definition, and of the tags and descriptions of users and vhosts"},
+	{MaxArgumentValues, 256, 0, 1 << 20, "values in any of these, nested ones included"},
+	{MaxBindings, 200_000, 0, 1 << 32, "bindings of an exchange, and bindings to a queue or an exchange"},
 	{MaxClockSkew, 1000, 10, 3_600_000, "ms by which the nodes' wall clocks may differ before an alarm is raised; larger steps forward wait for a new leader"},
 	{ScheduleMaxDelay, MaxTTL, 1, 1 << 53, "ms that the header x-delay may ask for at a delayed exchange, at most"},
+	{VHostMax, 10_000, 0, 1 << 32, "vhosts"},
 }
 
 // Settings lists the settings of the whole cluster by name.

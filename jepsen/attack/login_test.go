@@ -19,7 +19,6 @@ import (
 
 	"github.com/quorate/quorate/jepsen/client"
 	"github.com/quorate/quorate/jepsen/cluster"
-	"github.com/quorate/quorate/jepsen/internal/await"
 )
 
 // importedHash is the example of RabbitMQ's documentation: the password test12.
@@ -233,9 +232,7 @@ func TestImportedHash(t *testing.T) {
 		if got := mustAsk(t, from, n, "imported", "test12"); !strings.HasPrefix(got, "200 ") {
 			t.Fatalf("the right password: %s", got)
 		}
-		if err := await.Until(t.Context(), 20*time.Millisecond, "another hash", func() (bool, error) { return hash() != importedHash, nil }); err != nil {
-			t.Fatal(err)
-		}
+		mustAwait(t, "another hash", func() (bool, error) { return hash() != importedHash, nil })
 		raw, err := base64.StdEncoding.DecodeString(u.Hash)
 		if err != nil || u.Algorithm != "pbkdf2_sha256" || len(raw) < 4 || binary.BigEndian.Uint32(raw) < 100_000 {
 			t.Errorf("the new hash is %s of %s", u.Hash, u.Algorithm)
@@ -336,9 +333,7 @@ func TestGuessing(t *testing.T) {
 		}
 		before := logins(t, n, "refused")
 		busy := func() (bool, error) { return logins(t, n, "refused") >= before+50, nil }
-		if err := await.Until(t.Context(), 20*time.Millisecond, "guesses", busy); err != nil {
-			t.Error(err)
-		}
+		mustAwait(t, "guesses", busy)
 		if got := mustLogin(t, newHost(), n, "PLAIN", plain("victim", "right")); got != "tune" {
 			t.Errorf("the user, from elsewhere: %s", got)
 		}

@@ -55,8 +55,11 @@ func DialFrom(ctx context.Context, local, addr string) (*Raw, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Raw{conn: conn, in: bufio.NewReader(conn)}, nil
+	return NewRaw(conn), nil
 }
+
+// NewRaw is a raw connection over what is open already.
+func NewRaw(conn net.Conn) *Raw { return &Raw{conn: conn, in: bufio.NewReader(conn)} }
 
 // DialRaw connects to addr, logs in as guest and opens channel 1.
 func DialRaw(ctx context.Context, addr string) (*Raw, error) {

@@ -40,6 +40,9 @@ type Options struct {
 	// Links gives the cluster links that can be broken. Its nodes are then
 	// started one by one; Args must be settings.
 	Links bool
+	// OpenFiles is how many files each of the nodes that "quorate dev" starts may
+	// have open; 0: as many as this process.
+	OpenFiles int
 }
 
 // Node is one server.
@@ -84,6 +87,10 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	c.dev = exec.Command(o.Binary, "dev", "--nodes", strconv.Itoa(o.Nodes),
 		"--base-port", strconv.Itoa(base), "--data-dir", filepath.Join(o.Dir, "data"))
 	c.dev.Args = append(c.dev.Args, o.Args...)
+	if o.OpenFiles > 0 {
+		limited := []string{"-c", fmt.Sprintf(`ulimit -n %d; exec "$0" "$@"`, o.OpenFiles)}
+		c.dev = exec.Command("sh", append(limited, c.dev.Args...)...)
+	}
 	if o.Links {
 		err = c.startLinked(ctx, o)
 	} else {

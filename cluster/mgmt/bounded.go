@@ -1,0 +1,78 @@
+package mgmt
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"time"
+)
+
+// bounded gives a request's body a time to come, and its answer a time to go. A
+// connection whose request is answered before the body has come is closed:
+// nobody waits for the rest.
+func bounded(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := http.NewResponseController(w)
+		if r.ContentLength != 0 {
+			_ = c.SetReadDeadline(time.Now().Add(bodyTimeout)) // fails in tests without a socket
+			w.Header().Set("Connection", "close")
+			r.Body = &timedBody{r.Body, w.Header(), c}
+		}
+		h.ServeHTTP(&timedWriter{w, c}, r)
+	})
+}
+
+// timedBody is a request's body that has a time to come.
+type timedBody struct {
+	io.ReadCloser
+	answer     http.Header
+	controller *http.ResponseController
+}
+
+// Read implements io.Reader. The connection stays once the body is read, and its
+// deadline goes, as the server watches from now on whether the client hangs up.
+func (b *timedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		b.answer.Del("Connection")
+		_ = b.controller.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}
+
+// timedWriter writes an answer to a client that must read it.
+type timedWriter struct {
+	http.ResponseWriter
+	controller *http.ResponseController
+}
+
+// Write implements io.Writer.
+func (w *timedWriter) Write(p []byte) (int, error) {
+	_ = w.controller.SetWriteDeadline(time.Now().Add(writeTimeout))
+	return w.ResponseWriter.Write(p)
+}
+
+// Unwrap is for http.ResponseController.
+func (w *timedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+type socketKey struct{}
+
+// withSocket keeps a request's connection for settle.
+func withSocket(ctx context.Context, socket net.Conn) context.Context {
+	return context.WithValue(ctx, socketKey{}, socket)
+}
+
+// settle tells whoever bounds connections that the client of this one has
+// logged in.
+func settle(ctx context.Context) {
+	socket, _ := ctx.Value(socketKey{}).(net.Conn)
+	if secure, ok := socket.(*tls.Conn); ok {
+		socket = secure.NetConn()
+	}
+	if counted, ok := socket.(interface{ Settled() }); ok {
+		counted.Settled()
+	}
+}

@@ -1,0 +1,89 @@
+package mgmt
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// pipes is a listener without a network.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	if k, ok := <-p; ok {
+		return k, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (p pipes) Close() error   { return nil }
+func (p pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
+
+// peerOf is a pipe with an address.
+type peerOf struct{ net.Conn }
+
+func (peerOf) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} }
+
+// A body that does not come is waited for only so long, and not at all if nobody
+// wants it; a request that is whole leaves the connection open.
+func TestBodiesThatDoNotCome(t *testing.T) {
+	const login = "Authorization: Basic cm9vdDpyb290\r\n" // root:root
+	for name, try := range map[string]struct {
+		request string
+		after   time.Duration // when the connection ends
+		status  int           // 0: no answer
+	}{
+		"nobody logs in":  {"PUT /api/users/u HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n", 0, 401},
+		"somebody":        {"PUT /api/users/u HTTP/1.1\r\nHost: h\r\n" + login + "Content-Length: 10\r\n\r\n{", bodyTimeout, 408},
+		"chunks":          {"PUT /api/users/u HTTP/1.1\r\nHost: h\r\n" + login + "Transfer-Encoding: chunked\r\n\r\n", bodyTimeout, 408},
+		"unread":          {"GET /api/whoami HTTP/1.1\r\nHost: h\r\n" + login + "Content-Length: 10\r\n\r\n", 0, 200},
+		"no end of lines": {"GET /api/whoami HTTP/1.1\r\nHost: h\r\n", headerTimeout, 0},
+		"whole":           {"PUT /api/users/u HTTP/1.1\r\nHost: h\r\n" + login + "Content-Length: 11\r\n\r\n" + `{"tags":""}`, idleTimeout, 201},
+		"without a body":  {"GET /api/whoami HTTP/1.1\r\nHost: h\r\n" + login + "\r\n", idleTimeout, 200},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newWorld(t).server
+				l := make(pipes, 1)
+				served := make(chan error, 1)
+				go func() { served <- s.Serve(l) }()
+				client, server := net.Pipe()
+				l <- peerOf{server}
+				began := time.Now()
+				go io.Copy(client, strings.NewReader(try.request))
+				in := bufio.NewReader(client)
+				if try.status != 0 {
+					answer, err := http.ReadResponse(in, nil)
+					if err != nil || answer.StatusCode != try.status {
+						t.Fatalf("%v, %v, want %d", answer, err, try.status)
+					}
+					if _, err := io.Copy(io.Discard, answer.Body); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if n, err := io.Copy(io.Discard, in); n != 0 || err != nil {
+					t.Errorf("then %d bytes, %v", n, err)
+				}
+				// A server that hangs up early lingers for half a second.
+				if took := time.Since(began); took < try.after || took > try.after+time.Second {
+					t.Errorf("the connection ends after %v, want %v", took, try.after)
+				}
+				client.Close()
+				close(l)
+				if err := <-served; !errors.Is(err, net.ErrClosed) {
+					t.Error(err)
+				}
+				if err := s.Close(context.Background()); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}

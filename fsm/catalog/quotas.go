@@ -1,0 +1,133 @@
+package catalog
+
+import (
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// What clients and operators put into the catalog lies in the memory of every
+// node. So it has limits, which are settings of the whole cluster. The leader
+// asks for every command before it enters the log; Apply does not, as the log
+// may hold what an earlier value of a setting has allowed, and what exists stays.
+
+// Fits says why a command asks for more than the cluster allows; nil: it does
+// not. What exists may be declared again.
+func (v *View) Fits(c *logpb.CatalogCommand) error {
+	switch m := c.GetBody().(type) {
+	case *logpb.CatalogCommand_DeclareQueue:
+		return v.fitsQueue(m.DeclareQueue)
+	case *logpb.CatalogCommand_DeclareExchange:
+		return v.fitsExchange(m.DeclareExchange)
+	case *logpb.CatalogCommand_Bind:
+		return v.fitsBinding(m.Bind)
+	case *logpb.CatalogCommand_PutPolicy:
+		return v.FitsArguments("definition of policy", m.PutPolicy.GetName(), m.PutPolicy.GetDefinition())
+	case *logpb.CatalogCommand_PutUser:
+		return v.fitsText("tags of user", m.PutUser.GetName(), m.PutUser.GetTags()...)
+	case *logpb.CatalogCommand_PutVhost:
+		if _, exists := v.VHost(m.PutVhost.GetName()); !exists && int64(v.vhosts.Len()) >= v.Setting(VHostMax) {
+			return refuse(fsm.Precondition, "cannot create vhost '%s': vhost limit of %d is reached", m.PutVhost.GetName(), v.Setting(VHostMax))
+		}
+		return v.fitsText("description and tags of vhost", m.PutVhost.GetName(), append(m.PutVhost.GetTags(), m.PutVhost.GetDescription())...)
+	}
+	return nil
+}
+
+func (v *View) fitsQueue(m *logpb.DeclareQueue) error {
+	vh, ok := v.vhosts.Get(m.GetVhost())
+	if !ok || vh.queues.At(m.GetName()) != nil {
+		return nil
+	}
+	if most := v.Setting(ClusterQueueLimit); int64(v.QueueCount()) >= most {
+		return refuse(fsm.Precondition, "cannot declare queue '%s': queue limit in cluster (%d) is reached", m.GetName(), most)
+	}
+	return v.FitsArguments("arguments of queue", m.GetName(), m.GetArguments())
+}
+
+func (v *View) fitsExchange(m *logpb.DeclareExchange) error {
+	vh, ok := v.vhosts.Get(m.GetVhost())
+	if !ok || vh.exchanges.At(m.GetName()) != nil {
+		return nil
+	}
+	count := 0
+	for other := range v.vhosts.Values() {
+		count += other.exchanges.Len()
+	}
+	if most := v.Setting(ClusterExchangeLimit); int64(count) >= most {
+		return refuse(fsm.Precondition, "cannot declare exchange '%s' in vhost '%s': exchange limit of %d is reached", m.GetName(), m.GetVhost(), most)
+	}
+	return v.FitsArguments("arguments of exchange", m.GetName(), m.GetArguments())
+}
+
+func (v *View) fitsBinding(m *logpb.Bind) error {
+	vh, ok := v.vhosts.Get(m.GetVhost())
+	if !ok {
+		return nil
+	}
+	most := v.Setting(MaxBindings)
+	if x := vh.exchanges.At(m.GetSource()); x != nil && int64(x.bindings.Len()) >= most {
+		return refuse(fsm.Precondition, "cannot bind to exchange '%s' in vhost '%s': binding limit of %d is reached", m.GetSource(), m.GetVhost(), most)
+	}
+	if to := vh.inbound.At(endpoint{m.GetDestination(), m.GetToExchange()}); int64(to.Len()) >= most {
+		return refuse(fsm.Precondition, "cannot bind '%s' in vhost '%s': binding limit of %d is reached", m.GetDestination(), m.GetVhost(), most)
+	}
+	return v.FitsArguments("arguments of binding to", m.GetDestination(), m.GetArguments())
+}
+
+// FitsArguments refuses a table that is too large. what and name say whose.
+func (v *View) FitsArguments(what, name string, t *fsm.Table) error {
+	var s size
+	s.table(t)
+	return v.fitsSize(what, name, s)
+}
+
+// fitsText is FitsArguments for texts.
+func (v *View) fitsText(what, name string, texts ...string) error {
+	s := size{values: len(texts)}
+	for _, t := range texts {
+		s.octets += len(t)
+	}
+	return v.fitsSize(what, name, s)
+}
+
+func (v *View) fitsSize(what, name string, s size) error {
+	if most := v.Setting(MaxArgumentBytes); int64(s.octets) > most {
+		return refuse(fsm.Precondition, "%s '%s' have %d bytes, at most %d are allowed", what, fsm.Short(name), s.octets, most)
+	}
+	if most := v.Setting(MaxArgumentValues); int64(s.values) > most {
+		return refuse(fsm.Precondition, "%s '%s' have %d values, at most %d are allowed", what, fsm.Short(name), s.values, most)
+	}
+	return nil
+}
+
+// size is what a table takes as AMQP encodes it, its own length left out, and
+// how many values are in it, those that hold others included.
+type size struct{ octets, values int }
+
+func (s *size) table(t *fsm.Table) {
+	for _, f := range t.GetFields() {
+		s.octets += 1 + len(f.GetName())
+		s.value(f.GetValue())
+	}
+}
+
+func (s *size) value(v *logpb.Value) {
+	s.values++
+	s.octets++ // its tag
+	switch v.GetTag() {
+	case 't', 'b', 'B':
+		s.octets++
+	case 's', 'u':
+		s.octets += 2
+	case 'I', 'i', 'f':
+		s.octets += 4
+	case 'l', 'L', 'T', 'd':
+		s.octets += 8
+	default: // a text, a decimal, or what holds others
+		s.octets += 4 + len(v.GetStr())
+		s.table(v.GetTable())
+		for _, one := range v.GetArray() {
+			s.value(one)
+		}
+	}
+}
