@@ -16,12 +16,19 @@ import (
 func bounded(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := http.NewResponseController(w)
-		if r.ContentLength != 0 {
-			_ = c.SetReadDeadline(time.Now().Add(bodyTimeout)) // fails in tests without a socket
-			w.Header().Set("Connection", "close")
-			r.Body = &timedBody{r.Body, w.Header(), c}
+		out := &timedWriter{w, c}
+		if r.ContentLength == 0 {
+			h.ServeHTTP(out, r)
+			return
 		}
-		h.ServeHTTP(&timedWriter{w, c}, r)
+		_ = c.SetReadDeadline(time.Now().Add(bodyTimeout)) // fails in tests without a socket
+		w.Header().Set("Connection", "close")
+		b := &timedBody{ReadCloser: r.Body, answer: w.Header(), controller: c}
+		r.Body = b
+		h.ServeHTTP(out, r)
+		if !b.whole { // the server reads on, for a client that is still sending
+			_ = c.SetReadDeadline(time.Now().Add(restTimeout))
+		}
 	})
 }
 
@@ -30,6 +37,7 @@ type timedBody struct {
 	io.ReadCloser
 	answer     http.Header
 	controller *http.ResponseController
+	whole      bool
 }
 
 // Read implements io.Reader. The connection stays once the body is read, and its
@@ -37,6 +45,7 @@ type timedBody struct {
 func (b *timedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if errors.Is(err, io.EOF) {
+		b.whole = true
 		b.answer.Del("Connection")
 		_ = b.controller.SetReadDeadline(time.Time{})
 	}

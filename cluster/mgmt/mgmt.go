@@ -156,6 +156,7 @@ type Consumer struct {
 const (
 	headerTimeout = 10 * time.Second
 	bodyTimeout   = 30 * time.Second // from the header to the end of the body
+	restTimeout   = time.Second      // for the rest of one that nobody wants
 	writeTimeout  = 30 * time.Second // for each part of an answer
 	idleTimeout   = 2 * time.Minute
 	maxHeader     = 64 << 10

@@ -110,7 +110,7 @@ func TestFitsSize(t *testing.T) {
 
 // So is one more than the cluster allows; what exists may be declared again.
 func TestFitsCount(t *testing.T) {
-	c := small(t, map[string]int64{ClusterQueueLimit: 3, ClusterExchangeLimit: 9, MaxBindings: 2, VHostMax: 1})
+	c := small(t, map[string]int64{ClusterQueueLimit: 3, ClusterExchangeLimit: int64(len(predeclared)) + 2, MaxBindings: 2, VHostMax: 1})
 	put := func(command *logpb.CatalogCommand) error {
 		if err := c.View().Fits(command); err != nil {
 			return err
@@ -128,7 +128,7 @@ func TestFitsCount(t *testing.T) {
 	}
 	queue := func(i int) *logpb.CatalogCommand { return declareQueueCommand(fmt.Sprint("q", i), nil) }
 	expect("cannot declare queue 'q3': queue limit in cluster (3) is reached", queue(1), queue(2), queue(0), queue(3))
-	expect("cannot declare exchange 'x2' in vhost '/': exchange limit of 9 is reached",
+	expect(fmt.Sprintf("cannot declare exchange 'x2' in vhost '/': exchange limit of %d is reached", len(predeclared)+2),
 		declareExchangeCommand("x0", nil), declareExchangeCommand("x1", nil), declareExchangeCommand("x2", nil))
 	expect("cannot bind to exchange 'amq.direct' in vhost '/': binding limit of 2 is reached", bindCommand("a", nil), bindCommand("b", nil), bindCommand("c", nil))
 	other := bindCommand("a", nil)
