@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/alarm"
+	"github.com/quorate/quorate/cluster/ceiling"
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/origin"
@@ -71,7 +72,7 @@ func TestPage(t *testing.T) {
 		}
 	})
 	m.SetTraffic(func() Traffic {
-		return Traffic{ConnectionsOpened: 5, ConnectionsClosed: 2, ChannelsOpened: 7, Timeouts: Timeouts{1, 2, 3, 4}, Blocked: 3, Panics: 17}
+		return Traffic{ConnectionsOpened: 5, ConnectionsClosed: 2, ChannelsOpened: 7, Timeouts: Timeouts{1, 2, 3, 4}, Blocked: 3, Panics: 17, Listeners: []ceiling.Status{{Name: "amqp", Open: 9, Pending: 2, Most: 50, Refused: 22}}}
 	})
 	m.Late("message", 30*time.Millisecond)
 	m.Late("message", 3*time.Millisecond)
@@ -104,6 +105,8 @@ func TestPage(t *testing.T) {
 		`quorate_queue_messages_scheduled 6`, `quorate_delayed_messages{exchange="x",vhost="/"} 5`,
 		`quorate_delayed_next_due_seconds{exchange="x",vhost="/"} 1.5`,
 		`quorate_dead_letters_refused_total{queue_type="rabbit_quorum_queue"} 10`,
+		`quorate_listener_connections{listener="amqp",state="settled"} 7`, `quorate_listener_connections{listener="amqp",state="pending"} 2`,
+		`quorate_listener_connections_max{listener="amqp"} 50`, `quorate_listener_connections_refused_total{listener="amqp"} 22`,
 		`quorate_dead_letters_lost_total{way="outbox"} 21`, `quorate_dead_letters_lost_total{way="once"} 13`,
 	} {
 		if !strings.Contains(page, "\n"+line+"\n") {

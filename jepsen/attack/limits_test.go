@@ -204,3 +204,109 @@ func TestFewFiles(t *testing.T) {
 		}
 	})
 }
+
+// raw opens a channel as guest.
+func raw(t *testing.T, n *cluster.Node) *client.Raw {
+	t.Helper()
+	r, err := client.DialRaw(t.Context(), n.AMQP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	return r
+}
+
+// table is a table as it stands in a method.
+func table(fields ...[]byte) []byte { return client.LongString(string(client.Join(fields...))) }
+
+// Methods with a table of arguments at their end; each names something anew.
+var withArguments = map[string]func(r *client.Raw, arguments []byte) error{
+	"queue": func(r *client.Raw, arguments []byte) error {
+		return r.Method(1, 50<<16|10, client.Join([]byte{0, 0}, client.ShortString("large"), []byte{2}, arguments))
+	},
+	"exchange": func(r *client.Raw, arguments []byte) error {
+		return r.Method(1, 40<<16|10, client.Join([]byte{0, 0}, client.ShortString("large"), client.ShortString("fanout"), []byte{2}, arguments))
+	},
+	"binding to": func(r *client.Raw, arguments []byte) error {
+		return r.Method(1, 50<<16|20, client.Join([]byte{0, 0}, client.ShortString("bound"), client.ShortString("amq.headers"), client.ShortString("k"), []byte{0}, arguments))
+	},
+	"consumer": func(r *client.Raw, arguments []byte) error {
+		return r.Method(1, 60<<16|20, client.Join([]byte{0, 0}, client.ShortString("bound"), client.ShortString("c"), []byte{0}, arguments))
+	},
+}
+
+// TestArguments: what is kept of a declare on every node is small.
+func TestArguments(t *testing.T) {
+	n := shared.mustGet(t).Nodes[0]
+	r := raw(t, n)
+	if err := r.Declare("bound", nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Expect(50<<16 | 11); err != nil {
+		t.Fatal(err)
+	}
+	text := func(size int) []byte {
+		return table(client.Field("k", 'S', client.LongString(strings.Repeat("x", size))...))
+	}
+	numbers := func(count int) []byte {
+		return table(client.Field("k", 'A', client.LongString(strings.Repeat("b\x01", count))...))
+	}
+	nest := func(depth int) []byte {
+		inner := client.Field("k", 't', 1)
+		for range depth {
+			inner = client.Field("k", 'F', client.LongString(string(inner))...)
+		}
+		return table(inner)
+	}
+	names := map[string]string{"queue": "large", "exchange": "large", "binding to": "bound", "consumer": "c"}
+	for what, declare := range withArguments {
+		for size, test := range map[string]struct {
+			arguments []byte
+			want      string
+		}{
+			"125 kB":     {text(125_000), "have 125007 bytes, at most 4096 are allowed"},
+			"1 too long": {text(4090), "have 4097 bytes, at most 4096 are allowed"},
+			"257 values": {numbers(256), "have 257 values, at most 256 are allowed"},
+			"60,000":     {numbers(60_000), "have 120007 bytes, at most 4096 are allowed"},
+			"nested":     {nest(300), ""},
+		} {
+			attack(t, "limits", "arguments of a "+what+", "+size, func(t *testing.T) {
+				r := raw(t, n)
+				if err := declare(r, test.arguments); err != nil {
+					t.Fatal(err)
+				}
+				_, err := r.Expect(0)
+				var closed *client.Closed
+				if !errors.As(err, &closed) {
+					t.Fatal(err)
+				}
+				if size == "nested" { // refused either for its depth or for its values
+					if closed.Code != 406 && closed.Code != 502 {
+						t.Errorf("%v", closed)
+					}
+					return
+				}
+				want := fmt.Sprintf("PRECONDITION_FAILED - arguments of %s '%s' %s", what, names[what], test.want)
+				if closed.Connection || closed.Code != 406 || closed.Text != want {
+					t.Errorf("%v, want 406 %s", closed, want)
+				}
+			})
+		}
+	}
+	long := strings.Repeat("x", 5000)
+	for path, test := range map[string]struct {
+		body map[string]any
+		want string
+	}{
+		"/api/policies/%2F/large": {map[string]any{"pattern": "none", "definition": map[string]any{"alternate-exchange": long}}, "at most"},
+		"/api/users/large":        {map[string]any{"tags": long, "password": "p"}, "tags of user 'large' have 5000 bytes, at most 4096 are allowed"},
+		"/api/vhosts/large":       {map[string]any{"description": long}, "description and tags of vhost 'large' have 5000 bytes, at most 4096 are allowed"},
+	} {
+		attack(t, "limits", "PUT of 5 kB to "+path, func(t *testing.T) {
+			status, answer, err := n.Do(t.Context(), "PUT", path, test.body)
+			if err != nil || status != 400 || !strings.Contains(string(answer), test.want) {
+				t.Errorf("%d %s, %v, want 400 …%s…", status, answer, err, test.want)
+			}
+		})
+	}
+}
