@@ -52,7 +52,7 @@ var poisonedDefinitions = []poison{
 			return err
 		}
 		return p.same("users", "tags", []any{text})
-	}},
+	}, refusal: func(p *poisoned, text string) string { return tooLargeAs(badRequest, "tags of user", p.id, len(text)) }},
 	{name: "hashing algorithm", try: func(p *poisoned, text string) error {
 		return p.put(path("users", p.id), map[string]any{"password_hash": "YWFhYQ==", "hashing_algorithm": text, "tags": ""})
 	}, refusal: func(_ *poisoned, text string) string {
@@ -69,13 +69,13 @@ var poisonedDefinitions = []poison{
 			return err
 		}
 		return p.same("vhosts", "description", text)
-	}},
+	}, refusal: vhostTooLarge},
 	{name: "tag of a vhost", try: func(p *poisoned, text string) error {
 		if err := p.put(path("vhosts", p.id), map[string]any{"tags": []string{text}}); err != nil {
 			return err
 		}
 		return p.same("vhosts", "tags", []any{text})
-	}},
+	}, refusal: vhostTooLarge},
 	{name: "default queue type", try: func(p *poisoned, text string) error {
 		return p.put(path("vhosts", p.id), map[string]any{"default_queue_type": text})
 	}, refusal: func(_ *poisoned, text string) string { return validation("%s is not a valid queue type", text) }},
@@ -97,6 +97,10 @@ var poisonedDefinitions = []poison{
 	{name: "setting of the cluster", path: true, try: func(p *poisoned, text string) error {
 		return p.put(path("quorate/settings", text), map[string]any{"value": 1})
 	}, refusal: func(_ *poisoned, text string) string { return fmt.Sprintf("404 no cluster setting '%s'", text) }},
+}
+
+func vhostTooLarge(p *poisoned, text string) string {
+	return tooLargeAs(badRequest, "description and tags of vhost", p.id, len(text))
 }
 
 func badRequestInvalid(format string, args ...any) string { return badRequest(format, args...) }

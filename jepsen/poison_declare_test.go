@@ -26,6 +26,20 @@ func notAmong(name, reason string) func(*poisoned, string) string {
 	}
 }
 
+// tooLarge is the refusal of what is kept of a whole that has more bytes than
+// all of it may have. beside is how many there are beside the text.
+func tooLarge(what string, beside int) func(*poisoned, string) string {
+	return func(p *poisoned, text string) string { return tooLargeAs(precondition, what, p.id, beside+len(text)) }
+}
+
+func tooLargeAs(refusal func(string, ...any) string, what, name string, octets int) string {
+	const most = 4096
+	if octets <= most {
+		return ""
+	}
+	return refusal("%s '%s' have %d bytes, at most %d are allowed", what, name, octets, most)
+}
+
 // poisonedLetters are strings that dead letters go by.
 var poisonedLetters = []poison{
 	{name: "dead-letter routing key", refusal: tooLong("x-dead-letter-routing-key"), try: func(p *poisoned, text string) error {
@@ -74,11 +88,13 @@ func poisonedArguments() []poison {
 		}, refusal: func(_ *poisoned, text string) string {
 			return precondition("Queue name prefix '%s' exceeds the 64-byte limit", text)
 		}},
-		{name: "unknown argument", try: func(p *poisoned, text string) error { return p.twice(amqp.Table{"x-unknown": text}) }},
-		{name: "x-queue-mode", try: func(p *poisoned, text string) error { return p.twice(amqp.Table{"x-queue-mode": text}) }},
+		{name: "unknown argument", try: func(p *poisoned, text string) error { return p.twice(amqp.Table{"x-unknown": text}) },
+			refusal: tooLarge("arguments of queue", 15)},
+		{name: "x-queue-mode", try: func(p *poisoned, text string) error { return p.twice(amqp.Table{"x-queue-mode": text}) },
+			refusal: tooLarge("arguments of queue", 18)},
 		{name: "nested argument", try: func(p *poisoned, text string) error {
 			return p.twice(amqp.Table{"x-nested": amqp.Table{"in": []any{"one", text}}})
-		}},
+		}, refusal: tooLarge("arguments of queue", 14+8+8+5)},
 	}
 	for name, reason := range reasons {
 		list = append(list, poison{name: name, try: declareWith(name), refusal: notAmong(name, reason)})

@@ -39,7 +39,7 @@ var poisonedExchanges = []poison{
 	{name: "hash-property", try: exchangeArgument("x-consistent-hash", "hash-property", nil), refusal: func(_ *poisoned, text string) string {
 		return precondition("Unsupported property: %s", text)
 	}},
-	{name: "unknown argument of an exchange", try: exchangeArgument("fanout", "x-unknown", nil)},
+	{name: "unknown argument of an exchange", try: exchangeArgument("fanout", "x-unknown", nil), refusal: tooLarge("arguments of exchange", 15)},
 	{name: "x-delayed-type", try: exchangeArgument("x-delayed-message", "x-delayed-type", nil), refusal: func(*poisoned, string) string {
 		return precondition("Invalid argument, 'x-delayed-type' must be an existing exchange type")
 	}},

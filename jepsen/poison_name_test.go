@@ -67,6 +67,8 @@ var poisonedBindings = []poison{
 			_, err = p.take(ch, p.id+"-sink")
 		}
 		return err
+	}, refusal: func(p *poisoned, text string) string {
+		return tooLargeAs(precondition, "arguments of binding to", p.id+"-sink", 16+10+len(text))
 	}},
 	{name: "name of a header to match", short: true, try: func(p *poisoned, text string) error {
 		ch, err := p.bound("headers", "", amqp.Table{text: "here"})
@@ -119,7 +121,7 @@ var poisonedNames = []poison{
 		return reply(404, "NOT_FOUND", "no exchange '%s' in vhost '/'", ending(text, "n"))
 	}},
 	{name: "consumer tag", short: true, try: consumeAs},
-	{name: "argument of a consumer", try: consumeWith("x-unknown")},
+	{name: "argument of a consumer", try: consumeWith("x-unknown"), refusal: tooLarge("arguments of a consumer of", 15)},
 	{name: "x-consumer-timeout-action", try: consumeWith("x-consumer-timeout-action"), refusal: notAmong("x-consumer-timeout-action", "invalid_consumer_timeout_action")},
 	{name: "x-priority of a consumer", try: consumeWith("x-priority"), refusal: notAmong("x-priority", `"expected integer, got longstr"`)},
 }

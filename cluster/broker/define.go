@@ -425,13 +425,13 @@ func (s *Session) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 	b := s.broker()
 	v := b.freshView(ctx)
 	q, err := v.TakeFrom(s.by(), s.conn.vhost, spec.Queue)
-	if err == nil {
-		err = v.FitsArguments("arguments of consumer", spec.Tag, spec.Arguments)
-	}
 	if err != nil {
 		return err
 	}
 	args, err := catalog.ParseConsumeArguments(q.VHost, q.Name, spec.Arguments)
+	if err == nil {
+		err = v.FitsArguments("arguments of a consumer of", q.Name, spec.Arguments)
+	}
 	if err != nil {
 		return err
 	}

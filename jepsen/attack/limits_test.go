@@ -230,7 +230,7 @@ var withArguments = map[string]func(r *client.Raw, arguments []byte) error{
 	"binding to": func(r *client.Raw, arguments []byte) error {
 		return r.Method(1, 50<<16|20, client.Join([]byte{0, 0}, client.ShortString("bound"), client.ShortString("amq.headers"), client.ShortString("k"), []byte{0}, arguments))
 	},
-	"consumer": func(r *client.Raw, arguments []byte) error {
+	"a consumer of": func(r *client.Raw, arguments []byte) error {
 		return r.Method(1, 60<<16|20, client.Join([]byte{0, 0}, client.ShortString("bound"), client.ShortString("c"), []byte{0}, arguments))
 	},
 }
@@ -258,7 +258,7 @@ func TestArguments(t *testing.T) {
 		}
 		return table(inner)
 	}
-	names := map[string]string{"queue": "large", "exchange": "large", "binding to": "bound", "consumer": "c"}
+	names := map[string]string{"queue": "large", "exchange": "large", "binding to": "bound", "a consumer of": "bound"}
 	for what, declare := range withArguments {
 		for size, test := range map[string]struct {
 			arguments []byte
@@ -270,7 +270,7 @@ func TestArguments(t *testing.T) {
 			"60,000":     {numbers(60_000), "have 120007 bytes, at most 4096 are allowed"},
 			"nested":     {nest(300), ""},
 		} {
-			attack(t, "limits", "arguments of a "+what+", "+size, func(t *testing.T) {
+			attack(t, "limits", "arguments of "+what+", "+size, func(t *testing.T) {
 				r := raw(t, n)
 				if err := declare(r, test.arguments); err != nil {
 					t.Fatal(err)
