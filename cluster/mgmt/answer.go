@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"time"
 
@@ -102,10 +103,6 @@ type body map[string]any
 // empty object.
 func (s *Server) body(w http.ResponseWriter, r *request) (body, bool) {
 	raw, err := io.ReadAll(r.Body)
-	if err != nil && !errors.As(err, new(*http.MaxBytesError)) {
-		s.answer(w, http.StatusRequestTimeout, api.Failure{Error: "request_timeout", Reason: "the body has not come"})
-		return nil, false
-	}
 	if err != nil {
 		s.unread(w, err)
 		return nil, false
@@ -137,6 +134,10 @@ func (s *Server) body(w http.ResponseWriter, r *request) (body, bool) {
 
 // unread answers a request whose body could not be read.
 func (s *Server) unread(w http.ResponseWriter, err error) {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		s.answer(w, http.StatusRequestTimeout, api.Failure{Error: "request_timeout", Reason: "the body has not come"})
+		return
+	}
 	var long *http.MaxBytesError
 	if errors.As(err, &long) {
 		s.answer(w, http.StatusRequestEntityTooLarge, api.Failure{Error: "payload_too_large", Reason: fmt.Sprintf("the body is longer than %d bytes", long.Limit)})

@@ -33,17 +33,17 @@ func newCeilings(logger *slog.Logger) (*ceilings, error) {
 	return &ceilings{shares: shares, logger: logger}, nil
 }
 
-// bounds are those of a plain listener and one by TLS, which share them equally.
-type bounds struct {
-	name           string
+// allotment is what a plain listener and one by TLS may have, in equal parts.
+type allotment struct {
+	name, secure   string
 	setting, share int
 	config         ceiling.Config
 }
 
 // below returns the ceiling of one of the two. By TLS nobody can be answered.
-func (c *ceilings) below(b bounds, secure bool) *ceiling.Ceiling {
+func (c *ceilings) below(b allotment, secure bool) *ceiling.Ceiling {
 	if secure {
-		b.name, b.config.Answer = b.name+"/tls", ""
+		b.name, b.config.Answer = b.secure, ""
 	}
 	return c.bound(b.name, b.setting, b.share, b.config)
 }

@@ -34,11 +34,11 @@ func listen(s *settings, logger *slog.Logger) (l listeners, err error) {
 		plain, secure string
 		files         tlsFiles
 		prefix        string // of the settings of TLS
-		below         bounds
+		below         allotment
 	}{
-		{&l.management, s.management, s.managementTLS.address(), s.managementTLS.or(s.tls), "management.ssl", bounds{"http", s.maxHTTP, c.shares.HTTP, ceiling.Config{Logins: true, Answer: tooManyRequests}}},
-		{&l.metrics, s.metrics, s.metricsTLS.address(), s.metricsTLS.or(s.tls), "prometheus.ssl", bounds{"http/prometheus", s.maxScrapers, c.shares.Metrics, ceiling.Config{Answer: tooManyRequests}}},
-		{&l.clients, s.amqp, s.amqps, s.tls, "ssl_options", bounds{"amqp", 0, c.shares.Clients, ceiling.Config{Logins: true}}},
+		{&l.management, s.management, s.managementTLS.address(), s.managementTLS.or(s.tls), "management.ssl", allotment{"http", "https", s.maxHTTP, c.shares.HTTP, ceiling.Config{Logins: true, Answer: tooManyRequests}}},
+		{&l.metrics, s.metrics, s.metricsTLS.address(), s.metricsTLS.or(s.tls), "prometheus.ssl", allotment{"http/prometheus", "https/prometheus", s.maxScrapers, c.shares.Metrics, ceiling.Config{Answer: tooManyRequests}}},
+		{&l.clients, s.amqp, s.amqps, s.tls, "ssl_options", allotment{"amqp", "amqp/ssl", 0, c.shares.Clients, ceiling.Config{Logins: true}}},
 	} {
 		var config *tls.Config
 		if x.secure != "" {
@@ -56,7 +56,7 @@ func listen(s *settings, logger *slog.Logger) (l listeners, err error) {
 }
 
 // listenBoth opens a plain way and one by TLS; an empty address is none.
-func (c *ceilings) listenBoth(plain, secure string, config *tls.Config, b bounds) (ways []way, err error) {
+func (c *ceilings) listenBoth(plain, secure string, config *tls.Config, b allotment) (ways []way, err error) {
 	if plain != "" && secure != "" {
 		b.setting, b.share = (b.setting+1)/2, b.share/2
 	}

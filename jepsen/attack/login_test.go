@@ -174,10 +174,10 @@ func TestLogins(t *testing.T) {
 			})
 		}
 		attack(t, "login", how+", times", func(t *testing.T) {
+			// On a busy machine some take longer; none is answered out of hand.
 			times := slices.Sorted(maps.Values(best))
-			t.Log(best)
-			if fastest, slowest := times[0], times[len(times)-1]; slowest > 5*fastest {
-				t.Errorf("the fastest of three takes from %v to %v: %v", fastest, slowest, best)
+			if fastest, usual := times[0], times[len(times)/2]; fastest < usual/4 {
+				t.Errorf("the fastest of three takes %v, usual are %v: %v", fastest, usual, best)
 			}
 		})
 	}
