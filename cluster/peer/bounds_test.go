@@ -214,11 +214,12 @@ func TestBeforeTheHello(t *testing.T) {
 	}
 }
 
-// A connection has so many streams, a node so many that have not said who they
-// are, and so many links from one peer.
+// A node has so many streams that have not said who they are, and so many links
+// from one peer.
 func TestStreamsAreBounded(t *testing.T) {
 	c := newCluster(t, false, 2, nil)
 	m := c.create("n1")
+	m.holdings.patience = time.Hour // nobody's time is over meanwhile
 	m.Start()
 	for range maxStrangers {
 		rawLink(t, c, "n1")
@@ -237,34 +238,38 @@ func TestStreamsAreBounded(t *testing.T) {
 	if !p.take(4) || p.taken.Load() != 4 {
 		t.Error("what is given back is not there")
 	}
-	conn, err := c.net.dialer("raw")(t.Context(), "n1")
-	if err != nil {
-		t.Fatal(err)
+}
+
+// A connection has so many streams, and one more once one of them has ended.
+func TestStreamsOfAConnection(t *testing.T) {
+	c := newCluster(t, false, 2, nil)
+	m := c.create("n1")
+	m.holdings.patience = time.Hour
+	m.Start()
+	cc := rawConn(t, c, "n1")
+	open := func(ctx context.Context) error {
+		_, err := cc.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, peerpb.Peer_Introduce_FullMethodName)
+		return err
 	}
-	cc, err := newClientConn(conn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer cc.Close()
-	ctx, cancel := context.WithCancel(t.Context())
+	first, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	opened := make(chan error, maxStreams+1)
-	for range maxStreams + 1 {
-		go func() {
-			stream, err := cc.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, peerpb.Peer_Introduce_FullMethodName)
-			_ = stream
-			opened <- err
-		}()
+	if err := open(first); err != nil {
+		t.Fatal(err)
 	}
-	for range maxStreams {
-		if err := mustReceive(t, opened, "stream"); err != nil {
+	for range maxStreams - 1 {
+		if err := open(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	select {
-	case <-opened:
-		t.Errorf("more than %d streams", maxStreams)
-	default:
+	mustWait(t, func() bool { return len(m.holdings.strangers) == maxStreams }, "not all streams are there")
+	short, end := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer end()
+	if err := open(short); status.Code(err) != codes.DeadlineExceeded {
+		t.Errorf("more than %d streams: %v", maxStreams, err)
+	}
+	cancel()
+	if err := open(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 
