@@ -46,66 +46,19 @@ func (b *Broker) onSubmit(from string, head, payload []byte) {
 
 // admit says why what another node has submitted must not enter the log: an entry
 // that cannot be decoded ends every replica that applies it, after each restart
-// again, and a payload that is none, or lies elsewhere, all who read it.
-//
-// Commands are decoded only where to look at their bytes does not tell.
+// again, and a payload that is none, or lies elsewhere, all who read it. Nobody
+// submits more than makes a batch.
 func admit(m *peerpb.Submit, payload []byte) error {
-	x := measure{payload: payload}
-	count := scan(m.Commands, x.command)
-	if count < 0 {
-		x = measure{payload: payload}
-		var err error
-		if count, err = decodeAll(m.Commands, x.command); err != nil {
-			return err
-		}
-	}
+	count, err := group.Measure(m.Commands, payload)
 	switch {
-	case x.err != nil:
-		return x.err
+	case err != nil:
+		return err
 	case count != int(m.Count):
 		return fmt.Errorf("%d commands where %d are announced", count, m.Count)
-	case len(x.payload) > 0:
-		return fmt.Errorf("%d bytes belong to no message", len(x.payload))
+	case count > maxBatchCommands:
+		return fmt.Errorf("%d commands at once", count)
 	}
 	return nil
-}
-
-// measure gives commands their payloads.
-type measure struct {
-	payload []byte // what is left
-	err     error
-}
-
-// command takes the payload of a command, and reports whether there was one, or
-// need be none.
-func (x *measure) command(enqueue bool, size uint64) bool {
-	if !enqueue {
-		return true
-	}
-	if size > uint64(len(x.payload)) || !fsm.Payload(x.payload[:size]).Valid() {
-		x.err = fmt.Errorf("a payload of %d bytes is no message", size)
-		return false
-	}
-	x.payload = x.payload[size:]
-	return true
-}
-
-// decodeAll is scan for commands that have to be decoded.
-func decodeAll(commands []byte, f func(enqueue bool, size uint64) bool) (count int, err error) {
-	e := logpb.EntryFromVTPool()
-	defer e.ReturnToVTPool()
-	if err := e.UnmarshalVT(commands); err != nil {
-		return 0, err
-	}
-	if e.Version != 0 || e.Now != 0 {
-		return 0, fmt.Errorf("commands have a stamp of version %d", e.Version)
-	}
-	for _, c := range e.Commands {
-		if count++; !f(c.Kind == logpb.Command_ENQUEUE, uint64(c.Enqueue.GetSize())) {
-			break
-		}
-	}
-	return count, nil
 }
 
 // onOutcomes takes answers for a session of this node.

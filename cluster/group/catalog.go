@@ -134,7 +134,8 @@ func (k *Catalog) Start(founders []string) error {
 		rc.HeartbeatTimeout = never // it does not stand
 	}
 	rc.ElectionTimeout = rc.HeartbeatTimeout
-	transport := modest{c.Mesh.Transport(catalogGroup).(transport), &k.trust}
+	judge := newJudge(c.Store, c.Newest, admitCatalogEntry)
+	transport := modest{c.Mesh.TransportFor(catalogGroup, judge).(transport), &k.trust}
 	c.Mesh.Withhold(catalogGroup, k.trust.unproven)
 	c.Mesh.Prompt(catalogGroup)
 	past, err := k.HasPast()
@@ -156,6 +157,7 @@ func (k *Catalog) Start(founders []string) error {
 	if err != nil {
 		return fmt.Errorf("catalog: start raft: %w", err)
 	}
+	judge.raft.Store(r)
 	k.raft.Store(r)
 	c.Mesh.Handle(c.KindApplied, k.onApplied)
 	leaders := raft.NewObserver(nil, false, func(o *raft.Observation) bool {
@@ -247,6 +249,9 @@ func (k *Catalog) propose(ctx context.Context, internal bool, commands []*logpb.
 	}
 	for {
 		results, index, err := k.attempt(ctx, entry, internal)
+		if err == nil && len(results) != len(commands) { // a node that lies: callers look at their results
+			err = fmt.Errorf("%d results of %d commands", len(results), len(commands))
+		}
 		if err == nil {
 			return results, k.await(ctx, index)
 		}
@@ -314,13 +319,14 @@ func (k *Catalog) lead(ctx context.Context, entry []byte, internal bool) ([]*log
 // There every replica has to apply it, for ever. An entry with a command that is
 // not admitted is answered so as a whole, and proposed not at all.
 func (k *Catalog) admit(entry []byte) (refused []*logpb.CatalogResult, err error) {
-	var e logpb.CatalogEntry
-	if err := e.UnmarshalVT(entry); err != nil {
-		return nil, fmt.Errorf("catalog entry cannot be decoded: %w", err)
-	}
 	view := k.View()
-	if known := view.FSMVersion(); e.Version == 0 || e.Version > known {
-		return nil, fmt.Errorf("catalog entry of version %d, the cluster has %d", e.Version, known)
+	known := view.FSMVersion()
+	e, err := decodeCatalog(entry, known)
+	if err != nil {
+		return nil, err
+	}
+	if e.Version == 0 {
+		return nil, fmt.Errorf("catalog entry of version 0, the cluster has %d", known)
 	}
 	for _, c := range e.Commands {
 		err := catalog.Admit(c)

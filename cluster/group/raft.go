@@ -27,7 +27,8 @@ const (
 func (g *Group) openRaft() error {
 	g.trust.open(g.log, g.host.clock.Now())
 	c := g.raftConfig()
-	g.transport = g.host.config.Mesh.Transport(g.spec.Group).(transport)
+	judge := newJudge(g.log, g.host.config.Newest, admitEntry)
+	g.transport = g.host.config.Mesh.TransportFor(g.spec.Group, judge).(transport)
 	g.transport.Exchange(exchange{g})
 	transport := bounded{modest{g.transport, &g.trust}, g}
 	g.host.config.Mesh.Withhold(g.spec.Group, g.trust.unproven)
@@ -56,6 +57,7 @@ func (g *Group) openRaft() error {
 		return fmt.Errorf("group %d: start raft: %w", g.spec.Group, err)
 	}
 	g.raft = r
+	judge.raft.Store(r)
 	g.mu.Lock()
 	if !g.stopped { // else nothing is known of what lives
 		g.log.Started(g.machine.Live, g.machine.Index())

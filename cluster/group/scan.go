@@ -1,4 +1,4 @@
-package broker
+package group
 
 import (
 	"encoding/binary"

@@ -1,0 +1,207 @@
+package group
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// Measure says how many commands there are in what another node has sent, and
+// why they must not enter a log with these payloads.
+func Measure(commands, payload []byte) (count int, err error) {
+	count, rest, err := measureAll(commands, payload, true)
+	if err == nil && len(rest) > 0 {
+		err = fmt.Errorf("%d bytes belong to no message", len(rest))
+	}
+	return count, err
+}
+
+// measureAll counts commands and gives them their payloads. They are decoded only where
+// to look at their bytes does not tell. strict: each payload is a message.
+func measureAll(commands, payload []byte, strict bool) (count int, rest []byte, err error) {
+	x := measure{payload: payload, strict: strict}
+	if count = scan(commands, x.command); count < 0 {
+		x = measure{payload: payload, strict: strict}
+		if count, err = decodeAll(commands, x.command); err != nil {
+			return 0, nil, err
+		}
+	}
+	if x.err == nil && (count > maxCommands || len(commands) > MaxCommandBytes) {
+		x.err = fmt.Errorf("%d commands of %d bytes", count, len(commands))
+	}
+	return count, x.payload, x.err
+}
+
+// measure gives commands their payloads.
+type measure struct {
+	payload []byte // what is left
+	strict  bool
+	err     error
+}
+
+// command takes the payload of a command, and reports whether there was one, or
+// need be none.
+func (x *measure) command(enqueue bool, size uint64) bool {
+	if !enqueue {
+		return true
+	}
+	if size > uint64(len(x.payload)) || x.strict && !fsm.Payload(x.payload[:size]).Valid() {
+		x.err = fmt.Errorf("a payload of %d bytes is no message", size)
+		return false
+	}
+	x.payload = x.payload[size:]
+	return true
+}
+
+// decodeAll is scan for commands that have to be decoded.
+func decodeAll(commands []byte, f func(enqueue bool, size uint64) bool) (count int, err error) {
+	if !few(commands, maxCommands) {
+		return 0, errMany
+	}
+	e := logpb.EntryFromVTPool()
+	defer e.ReturnToVTPool()
+	if err := e.UnmarshalVT(commands); err != nil {
+		return 0, err
+	}
+	if e.Version != 0 || e.Now != 0 {
+		return 0, fmt.Errorf("commands have a stamp of version %d", e.Version)
+	}
+	for _, c := range e.Commands {
+		if count++; !f(c.Kind == logpb.Command_ENQUEUE, uint64(c.Enqueue.GetSize())) {
+			break
+		}
+	}
+	return count, nil
+}
+
+// errMany refuses a message that would be many times as long when decoded.
+var errMany = errors.New("more commands than an entry has")
+
+const (
+	// maxCommands is above what an entry holds: the commands of two batches.
+	maxCommands = 64 * maxEntryCommands
+	// MaxCommandBytes bounds the commands of an entry: what a consumer that holds
+	// millions of messages settles at once.
+	MaxCommandBytes = 16 << 20
+	// MaxCatalogEntry and maxCatalogCommands bound an entry of the catalog.
+	MaxCatalogEntry    = 2 << 20
+	maxCatalogCommands = 1 << 14
+)
+
+// few reports whether a message has at most so many fields: an empty command of
+// a list takes two bytes, and a hundred when it is decoded.
+func few(message []byte, most int) bool {
+	for n, at := 0, 0; at < len(message); n++ {
+		tag, from := varint(message, at)
+		value, end := uint64(0), -1
+		if from >= 0 {
+			value, end = varint(message, from)
+		}
+		switch {
+		case n >= most:
+			return false
+		case end < 0 || tag&7 != 0 && tag&7 != 2:
+			return true // the decoder says why not
+		case tag&7 == 2:
+			if value > uint64(len(message)-end) {
+				return true
+			}
+			end += int(value)
+		}
+		at = end
+	}
+	return true
+}
+
+// judge says what a replica takes from other nodes, see peer.Judge.
+type judge struct {
+	stored uint64                    // term before raft has been opened
+	raft   atomic.Pointer[raft.Raft] // nil: it is being opened
+	newest uint32                    // version that this program supports
+	admits func(l *raft.Log, newest uint32) error
+}
+
+// newJudge takes up the term that the store holds.
+func newJudge(store raft.StableStore, newest uint32, admits func(*raft.Log, uint32) error) *judge {
+	term, err := store.GetUint64([]byte(raftlog.TermKey))
+	if err != nil {
+		term = 0 // there is none yet
+	}
+	return &judge{stored: term, newest: newest, admits: admits}
+}
+
+// Term implements peer.Judge.
+func (j *judge) Term() uint64 {
+	if r := j.raft.Load(); r != nil {
+		return r.CurrentTerm()
+	}
+	return j.stored
+}
+
+// Entry implements peer.Judge.
+func (j *judge) Entry(l *raft.Log) error { return j.admits(l, j.newest) }
+
+// admitEntry says why an entry that a leader has sent could not be applied: that
+// is where it would end this replica, after each restart again.
+func admitEntry(l *raft.Log, newest uint32) error {
+	data := l.Data
+	for len(data) > 0 {
+		tag, from := varint(data, 0)
+		if from < 0 || tag != fieldVersion<<3 && tag != fieldNow<<3 {
+			break
+		}
+		value, end := varint(data, from)
+		if end < 0 {
+			return errors.New("the stamp of an entry is cut short")
+		}
+		if tag == fieldVersion<<3 && value > uint64(newest) {
+			return fmt.Errorf("an entry of version %d, this program supports up to %d", value, newest)
+		}
+		data = data[end:]
+	}
+	_, _, err := measureAll(data, l.Extensions, false) // who reads a payload that is no message makes one of it
+	return err
+}
+
+// decodeCatalog reads an entry of the catalog that another node has sent.
+func decodeCatalog(entry []byte, newest uint32) (*logpb.CatalogEntry, error) {
+	if len(entry) > MaxCatalogEntry || !few(entry, maxCatalogCommands) {
+		return nil, fmt.Errorf("catalog entry of %d bytes: %w", len(entry), errMany)
+	}
+	e := new(logpb.CatalogEntry)
+	if err := e.UnmarshalVT(entry); err != nil {
+		return nil, fmt.Errorf("catalog entry cannot be decoded: %w", err)
+	}
+	if e.Version > newest {
+		return nil, fmt.Errorf("catalog entry of version %d, the newest is %d", e.Version, newest)
+	}
+	return e, nil
+}
+
+// admitCatalogEntry is admitEntry for the catalog. What this program is too old
+// for is refused before it is stored.
+func admitCatalogEntry(l *raft.Log, newest uint32) error {
+	if len(l.Extensions) > 0 {
+		return fmt.Errorf("%d bytes belong to no message", len(l.Extensions))
+	}
+	e, err := decodeCatalog(l.Data, newest)
+	if err != nil {
+		return err
+	}
+	for _, c := range e.Commands {
+		if c.GetBody() == nil {
+			return errors.New("unknown catalog command")
+		}
+		if s := c.GetPutSetting(); s != nil && s.Name == catalog.FSMVersion && s.Value > int64(newest) {
+			return fmt.Errorf("version %d for the cluster, this program supports up to %d", s.Value, newest)
+		}
+	}
+	return nil
+}
