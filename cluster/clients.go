@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"slices"
@@ -28,6 +29,31 @@ func (n *Node) handleClients() {
 		}
 		return json.Marshal(n.door != nil && n.door.CloseConnection(c.Name, c.Reason))
 	})
+}
+
+// maxListed bounds how many connections a node is believed to have: an empty one
+// in a list takes three bytes, and hundreds when it is decoded.
+const maxListed = 1 << 17
+
+// decodeConnections reads another node's list.
+func decodeConnections(answer []byte) (list []api.Connection, err error) {
+	d := json.NewDecoder(bytes.NewReader(answer))
+	switch first, err := d.Token(); {
+	case err != nil || first == nil: // it takes no clients
+		return nil, err
+	case first != json.Delim('['):
+		return nil, fmt.Errorf("a list of connections begins with %v", first)
+	}
+	for d.More() {
+		if len(list) == maxListed {
+			return nil, fmt.Errorf("more than %d connections", maxListed)
+		}
+		list = append(list, api.Connection{})
+		if err := d.Decode(&list[len(list)-1]); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
 }
 
 // closing asks a node to close a connection.
@@ -59,7 +85,7 @@ func (n *Node) Connections(ctx context.Context) []api.Connection {
 			var theirs []api.Connection
 			answer, err := n.mesh.Call(ctx, p.Node, broker.KindConnections, nil)
 			if err == nil {
-				err = json.Unmarshal(answer, &theirs)
+				theirs, err = decodeConnections(answer)
 			}
 			if err != nil {
 				n.slog.Debug("no connections from peer", "node", p.Node, "error", err)

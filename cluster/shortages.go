@@ -102,7 +102,7 @@ func (s *shortages) peerChanged(ev peer.Event) {
 func (s *shortages) hear(from string, message, _ []byte) {
 	var m peerpb.Shortage
 	if err := m.UnmarshalVT(message); err != nil {
-		s.node.slog.Error("shortage of a node is not understood", "node", from, "error", err)
+		s.node.mesh.Complain(from, "shortage of a node is not understood", err)
 		return
 	}
 	s.mu.Lock()
@@ -110,7 +110,7 @@ func (s *shortages) hear(from string, message, _ []byte) {
 	if len(m.Resources) == 0 {
 		delete(s.others, from)
 	} else {
-		s.others[from] = m.Resources
+		s.others[from] = slices.DeleteFunc(m.Resources, func(what string) bool { return what != alarm.Memory && what != alarm.Disk })
 	}
 	s.judge()
 }

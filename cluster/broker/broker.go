@@ -56,6 +56,21 @@ const (
 	KindLesson          // of replicas that do not vote, see cluster/group
 )
 
+// bounds are those of kinds that are longer than others, or never have a payload.
+var bounds = map[peer.Kind]peer.Bounds{
+	KindStanding:   {Head: 4 << 20}, // of a hundred thousand groups
+	KindLesson:     {Head: 4 << 20},
+	KindCatalog:    {Head: group.MaxCatalogEntry + 1<<10},
+	kindSubmit:     {Head: group.MaxCommandBytes + 1<<10, Payload: peer.MaxMessage},
+	kindOutcomes:   {Head: 4 << 20},
+	kindDeliveries: {Head: 16 << 20, Payload: peer.MaxMessage}, // with how messages died
+	kindNotice:     {Head: 1 << 20},
+	kindResync:     {Head: 1 << 10},
+	kindReply:      {Payload: peer.MaxMessage},
+	KindShortage:   {Head: 1 << 10},
+	KindApplied:    {Head: 1 << 10},
+}
+
 // Catalog is the replicated catalog as the broker uses it.
 type Catalog interface {
 	// View is the newest view this node has applied.
@@ -200,6 +215,9 @@ func New(c Config) *Broker {
 // Listen registers the broker's handlers. It is called before the mesh starts.
 func (b *Broker) Listen(host *group.Host) {
 	b.host = host
+	for k, most := range bounds {
+		b.mesh.Bound(k, most)
+	}
 	b.mesh.Handle(kindSubmit, b.onSubmit)
 	b.mesh.Handle(kindOutcomes, b.onOutcomes)
 	b.mesh.Handle(kindDeliveries, b.onDeliveries)

@@ -17,7 +17,15 @@ type kind = peer.Kind
 
 // bad logs a message of another node that makes no sense.
 func (b *Broker) bad(from, what string, err error) {
-	b.slog.Warn("bad message from peer", "node", from, "message", what, "error", err)
+	b.mesh.Complain(from, "bad message from peer: "+what, err)
+}
+
+// decode reads a message of which there may be many things in a list.
+func decode(head []byte, m interface{ UnmarshalVT(b []byte) error }) error {
+	if err := peer.Tame(head); err != nil {
+		return err
+	}
+	return m.UnmarshalVT(head)
 }
 
 // onSubmit takes commands for a queue that this node should lead.
@@ -64,7 +72,7 @@ func admit(m *peerpb.Submit, payload []byte) error {
 // onOutcomes takes answers for a session of this node.
 func (b *Broker) onOutcomes(from string, head, _ []byte) {
 	var m peerpb.Outcomes
-	if err := m.UnmarshalVT(head); err != nil {
+	if err := decode(head, &m); err != nil {
 		b.bad(from, "outcomes", err)
 		return
 	}
@@ -89,7 +97,7 @@ func (b *Broker) sessionID(num, boot uint64) fsm.SessionID {
 // onDeliveries takes messages for a session of this node.
 func (b *Broker) onDeliveries(from string, head, payload []byte) {
 	var m peerpb.Deliveries
-	if err := m.UnmarshalVT(head); err != nil {
+	if err := decode(head, &m); err != nil {
 		b.bad(from, "deliveries", err)
 		return
 	}

@@ -461,7 +461,7 @@ func (e *elections) receive(from string, items []byte, now time.Time) {
 		it := parseItem(items)
 		items = items[itemSize:]
 		g := e.find(it.group)
-		if g == nil {
+		if g == nil || !it.sound() {
 			continue
 		}
 		// A leader that raft has not told yet that others have gone on to a later
@@ -540,6 +540,12 @@ const (
 	itemUnproven = 0x40 // likewise
 	itemSize     = 1 + 4 + 8 + 8 + 8
 )
+
+// sound reports whether a log can be as the item says.
+func (it item) sound() bool {
+	const most = 1 << 62
+	return it.term < most && it.standing.index < most && it.standing.term <= it.term
+}
 
 func appendItem(dst []byte, it item) []byte {
 	kind := it.kind

@@ -89,6 +89,7 @@ type Host struct {
 	watch     *watch
 	catalog   atomic.Pointer[Catalog] // nil: this host has nothing to do with it
 	laggards  *laggards
+	intake    *intake
 	seen      chan raft.Observation
 
 	mu       sync.RWMutex
@@ -128,6 +129,7 @@ func NewHost(c Config) *Host {
 	h.snapshots = newSnapshots(h)
 	h.laggards = newLaggards(h)
 	h.watch = newWatch(h)
+	h.intake = newIntake()
 	return h
 }
 

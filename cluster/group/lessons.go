@@ -183,7 +183,7 @@ func (s *lessons) receive(from string, items []byte, _ []byte) {
 	for ; len(items) >= itemSize; items = items[itemSize:] {
 		it := parseItem(items)
 		m := s.find(it.group)
-		if m == nil {
+		if m == nil || !it.sound() {
 			continue
 		}
 		if it.kind != lessonAsk {

@@ -91,6 +91,9 @@ func (g *Group) Submit(b Batch) error {
 	if g.Leading() == 0 {
 		return ErrNotLeading
 	}
+	if !g.host.intake.take(&b) {
+		return ErrFull
+	}
 	if b.Light {
 		p.light = append(p.light, b)
 	} else {
@@ -157,6 +160,8 @@ func (p *proposer) ended() {
 // giveUp reports everything that waits as undecided. The caller holds mu.
 func (p *proposer) giveUp(g *Group) {
 	from := origins(origins(nil, p.light), p.heavy)
+	g.host.intake.put(p.light)
+	g.host.intake.put(p.heavy)
 	p.light, p.heavy, p.tick = drop(p.light, len(p.light)), drop(p.heavy, len(p.heavy)), false
 	p.mu.Unlock()
 	defer p.mu.Lock()
@@ -185,6 +190,8 @@ func (p *proposer) propose(g *Group) {
 		log.Extensions = joinPayloads(heavy, bytes)
 	}
 	f := flight{bytes: bytes + len(log.Data), from: origins(origins(nil, light), heavy)}
+	g.host.intake.put(light)
+	g.host.intake.put(heavy)
 	p.light, p.heavy = drop(p.light, len(light)), drop(p.heavy, len(heavy))
 	if f.future = p.enter(g, &log); f.future == nil {
 		p.commits++

@@ -2,6 +2,7 @@ package peer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -11,8 +12,8 @@ import (
 // bytes, and hundreds when it is decoded.
 const maxFields = 1 << 18
 
-// tame says why a message is not to be decoded.
-func tame(p []byte) error {
+// Tame says why a message from another node is not to be decoded; nil: it may.
+func Tame(p []byte) error {
 	for n := 0; len(p) > 0; n++ {
 		_, _, size := protowire.ConsumeField(p)
 		if size < 0 {
@@ -46,7 +47,11 @@ func Ask[R any, P decodes[R]](ctx context.Context, m *Mesh, node string, k Kind,
 		return nil, err
 	}
 	r := P(new(R))
-	if err = tame(answer); err == nil {
+	err = Tame(answer)
+	if errors.Is(err, errTooMuch) {
+		return nil, err // there may be as much
+	}
+	if err == nil {
 		err = r.UnmarshalVT(answer)
 	}
 	if err != nil {
@@ -59,7 +64,7 @@ func Ask[R any, P decodes[R]](ctx context.Context, m *Mesh, node string, k Kind,
 func HandleAsk[Q any, P decodes[Q], R encodes](m *Mesh, k Kind, answer func(req P) R) {
 	m.HandleCall(k, func(_ context.Context, _ string, req []byte) ([]byte, error) {
 		q := P(new(Q))
-		err := tame(req)
+		err := Tame(req)
 		if err == nil {
 			err = q.UnmarshalVT(req)
 		}

@@ -34,7 +34,7 @@ const (
 	helloWait        = 5 * time.Second
 	assemblyBudget   = 512 << 20
 	callsPerPeer     = 256
-	callBytes        = 64 << 20
+	callBytes        = 16 << 20
 	maxOwnAnswers    = 1 << 20
 	// maxPing bounds what a ping or a pong carries: more may follow the clock.
 	maxPing = 64
