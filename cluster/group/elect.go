@@ -544,7 +544,7 @@ const (
 // sound reports whether a log can be as the item says.
 func (it item) sound() bool {
 	const most = 1 << 62
-	return it.term < most && it.standing.index < most && it.standing.term <= it.term
+	return it.term < most && it.standing.term < most && it.standing.index < most
 }
 
 func appendItem(dst []byte, it item) []byte {
