@@ -226,7 +226,11 @@ func messageCases() []bytesCase {
 		kindStanding: "standings", kindSubmit: "commands", kindOutcomes: "outcomes", kindDeliveries: "deliveries", kindNotice: "a notice",
 		kindResync: "a resync", kindDirectReply: "a reply", kindShortage: "a shortage", kindApplied: "what is applied", kindLesson: "a lesson",
 	} {
-		add(what+" of garbage", ignored, frame(kind, uint32(len(garbage)), 0, garbage))
+		head := len(garbage)
+		if kind == kindDirectReply {
+			head = 0 // it is all payload
+		}
+		add(what+" of garbage", ignored, frame(kind, uint32(head), 0, garbage))
 		add(what+" with a head longer than all", ended, frame(kind, 100, 0, garbage))
 		add(what+" with a head of 20 MiB", ended, long(kind, 20*mib, 20*mib)...)
 	}
@@ -255,7 +259,7 @@ func commandCases(group uint32, queue uint64) []bytesCase {
 		{"a proposal of garbage", propose([]byte("garbage")), expected{refused: "catalog"}},
 		{"a proposal of a later version", propose([]byte{1 << 3, 99}), expected{refused: "catalog"}},
 		{"a proposal of no version", propose([]byte{3<<3 | 2, 0}), expected{refused: "catalog"}},
-		{"a proposal of many commands", propose(bytes.Repeat([]byte{3<<3 | 2, 0}, 400_000)), expected{refused: "catalog"}},
+		{"a proposal of many commands", propose(bytes.Repeat([]byte{3<<3 | 2, 0}, 200_000)), expected{refused: "catalog"}},
 		{"commands of garbage", [][]byte{submit(group, queue, 1, []byte("garbage"), nil)}, ignored},
 		{"commands with a stamp", [][]byte{submit(group, queue, 1, append([]byte{1 << 3, 1}, command...), nil)}, ignored},
 		{"more commands than announced", [][]byte{submit(group, queue, 1, bytes.Repeat(command, 2), nil)}, ignored},
@@ -372,6 +376,15 @@ func TestBytesBetweenNodes(t *testing.T) {
 		if n := c.Logged("ended the stream of a node that sends what makes no sense"); n == 0 || n > 40 {
 			t.Errorf("%d lines about streams", n)
 		}
+	})
+	attack(t, "bytes", "the node that was played comes back", func(t *testing.T) {
+		if err := c.Nodes[2].Restart(); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Nodes[2].AwaitReady(ctx); err != nil {
+			t.Fatal(err)
+		}
+		mustServe(t, ctx, c)
 	})
 }
 
