@@ -222,7 +222,7 @@ func (k *Catalog) askLease(ctx context.Context, node string, l *peerpb.Lease) (*
 // onLease answers a node that wants a lease.
 func (k *Catalog) onLease(ctx context.Context, from string, l *peerpb.Lease) *peerpb.CatalogReply {
 	r := k.raft.Load()
-	if r == nil || !k.mayHold(l) {
+	if r == nil || !k.mayHold(from, l) {
 		return &peerpb.CatalogReply{}
 	}
 	reply := &peerpb.CatalogReply{}
@@ -240,12 +240,12 @@ func (k *Catalog) onLease(ctx context.Context, from string, l *peerpb.Lease) *pe
 
 // mayHold reports whether there is such a node: what is committed waits for all
 // that may hold a lease.
-func (k *Catalog) mayHold(l *peerpb.Lease) bool {
-	known := l.Node == k.config.Node
+func (k *Catalog) mayHold(from string, l *peerpb.Lease) bool {
+	known := l.Node == from || l.Node == k.config.Node
 	for _, p := range k.config.Mesh.Peers() {
 		known = known || p.Node == l.Node
 	}
-	return known && len(l.Incarnation) == len(k.config.Incarnation)
+	return known && len(l.Incarnation) <= len(k.config.Incarnation)
 }
 
 // grant decides as the leader.

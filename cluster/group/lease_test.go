@@ -191,3 +191,21 @@ func TestRelay(t *testing.T) {
 		}
 	}
 }
+
+// A node that there is not gets no lease, and nothing is kept of it: what is
+// committed would wait for it.
+func TestLeaseOfNobody(t *testing.T) {
+	a := mustAsk(t, "n1")
+	for _, l := range []*peerpb.Lease{
+		{Node: "nobody"}, {Node: "nobody", Relay: true}, {}, {Node: "n3", Incarnation: make([]byte, 17)},
+	} {
+		if reply := a.onLease(t.Context(), "n3", l); reply.Ok || reply.Term != 0 {
+			t.Errorf("%v: answered %v", l, reply)
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.holders.all) != 0 {
+		t.Errorf("kept: %v", a.holders.all)
+	}
+}
