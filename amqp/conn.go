@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/quorate/quorate/amqp/wire"
 )
 
@@ -324,19 +326,18 @@ func (c *conn) teardown(orderly bool) {
 	c.tasks.wait()
 	ctx, cancel := context.WithTimeout(c.server.ctx, c.server.cfg.OperationTimeout)
 	defer cancel()
-	var work sync.WaitGroup
-	free := make(chan struct{}, closeWorkers)
+	var work errgroup.Group
+	work.SetLimit(closeWorkers)
 	for _, ch := range c.channels {
 		if !ch.beginClose() {
 			continue
 		}
-		free <- struct{}{}
-		work.Go(func() {
+		work.Go(func() error {
 			ch.session.Close(ctx)
-			<-free
+			return nil
 		})
 	}
-	work.Wait()
+	_ = work.Wait() // a session ends without errors
 	c.broker.Close(ctx)
 }
 

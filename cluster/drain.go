@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/fsm"
@@ -275,30 +277,24 @@ func (n *Node) heir(id fsm.GroupID, members []string, leader string, s standings
 // transferAll makes transfers, some at a time, until ctx ends, and returns how
 // many have been made.
 func (n *Node) transferAll(ctx context.Context, plan []transfer, atOnce int) (done int) {
-	var mu sync.Mutex
-	var work sync.WaitGroup
-	slots := make(chan struct{}, atOnce)
+	var made atomic.Int64
+	var work errgroup.Group
+	work.SetLimit(atOnce)
 	for _, t := range plan {
-		select {
-		case slots <- struct{}{}:
-		case <-ctx.Done():
-		}
-		if ctx.Err() != nil {
-			break
-		}
-		work.Go(func() {
+		work.Go(func() error {
+			if ctx.Err() != nil {
+				return nil
+			}
 			err := errPanicked
 			n.attempt("hand a leadership over", func() { err = n.transfer(ctx, t.group, t.from, t.to) })
-			<-slots
-			mu.Lock()
-			defer mu.Unlock()
 			if err == nil {
-				done++
+				made.Add(1)
 			} else {
 				n.slog.Warn("leadership not handed over", "group", t.group, "from", t.from, "to", t.to, "error", err)
 			}
+			return nil
 		})
 	}
-	work.Wait()
-	return done
+	_ = work.Wait() // each says itself what went wrong
+	return int(made.Load())
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -231,21 +233,19 @@ func (n *Node) GrowTo(ctx context.Context, count int, s Selection) ([]api.Member
 // went.
 func (n *Node) eachQueue(ctx context.Context, queues []*catalog.Queue, do func(context.Context, *catalog.Queue) error) []api.MemberChange {
 	changes := make([]api.MemberChange, len(queues))
-	slots, done := make(chan struct{}, shrinkAtOnce), make(chan struct{}, len(queues))
+	var work errgroup.Group
+	work.SetLimit(shrinkAtOnce)
 	for i, q := range queues {
-		slots <- struct{}{}
-		go func() {
-			defer func() { <-slots; done <- struct{}{} }()
+		work.Go(func() error {
 			err := errPanicked
 			n.attempt("change the members of a queue", func() { err = do(ctx, q) })
 			changes[i] = api.MemberChange{VHost: q.VHost, Name: q.Name, Size: len(n.View().Members(q)), Result: "ok"}
 			if err != nil {
 				changes[i].Result = "error: " + err.Error()
 			}
-		}()
+			return nil
+		})
 	}
-	for range queues {
-		<-done
-	}
+	_ = work.Wait() // the changes say what went wrong
 	return changes
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/peer"
@@ -175,16 +176,15 @@ func (h *Host) spawn(f func()) {
 
 // inParallel runs f on each group, a few at a time.
 func inParallel(groups map[fsm.GroupID]*Group, f func(*Group)) {
-	var wait sync.WaitGroup
-	slots := make(chan struct{}, 8)
+	var work errgroup.Group
+	work.SetLimit(8)
 	for _, g := range groups {
-		slots <- struct{}{}
-		wait.Go(func() {
+		work.Go(func() error {
 			f(g)
-			<-slots
+			return nil
 		})
 	}
-	wait.Wait()
+	_ = work.Wait() // f has no errors
 }
 
 // Group returns a group that is open on this node, or nil.

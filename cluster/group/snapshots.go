@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/quorate/quorate/fsm/queue"
 )
@@ -46,11 +47,11 @@ type snapshots struct {
 	mu     sync.Mutex
 	busy   map[*Group]bool // applied something since the last look
 	held   map[*Group]bool // keep entries for members that lag: true if that is much
-	slots  chan struct{}
+	slots  *semaphore.Weighted
 }
 
 func newSnapshots(h *Host) *snapshots {
-	return &snapshots{host: h, busy: map[*Group]bool{}, held: map[*Group]bool{}, slots: make(chan struct{}, snapshotsAtOneTime)}
+	return &snapshots{host: h, busy: map[*Group]bool{}, held: map[*Group]bool{}, slots: semaphore.NewWeighted(snapshotsAtOneTime)}
 }
 
 // touch notes that a group has applied entries.
@@ -154,14 +155,12 @@ func (s *snapshots) forget(g *Group) {
 // take writes a snapshot of g, one of so many busy groups, in the background
 // if a slot is free.
 func (s *snapshots) take(g *Group, busy int) {
-	select {
-	case s.slots <- struct{}{}:
-	default:
+	if !s.slots.TryAcquire(1) {
 		return // the next look comes soon
 	}
 	s.forget(g)
 	s.host.done.Go(func() {
-		defer func() { <-s.slots }()
+		defer s.slots.Release(1)
 		g.setTrailing(uint64(busy))
 		s.holdFor(g)
 		_ = g.snapshot()
