@@ -178,7 +178,7 @@ func TestReport(t *testing.T) {
 
 func TestCommandLine(t *testing.T) {
 	for _, args := range [][]string{nil, {"nothing"}} {
-		if err := dispatch(t.Context(), args); !errors.Is(err, errUsage) {
+		if err := dispatch(t.Context(), args, io.Discard); !errors.Is(err, errUsage) {
 			t.Errorf("%q: %v", args, err)
 		}
 	}

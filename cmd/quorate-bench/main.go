@@ -17,6 +17,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
 // command is one verb of the program.
@@ -53,7 +55,7 @@ func main() {
 	debug.SetGCPercent(gcPercent)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	err := dispatch(ctx, os.Args[1:])
+	err := dispatch(ctx, os.Args[1:], os.Stdout)
 	switch {
 	case err == nil, errors.Is(err, flag.ErrHelp):
 	case errors.Is(err, errUsage):
@@ -67,9 +69,13 @@ func main() {
 
 var errUsage = errors.New("usage")
 
-func dispatch(ctx context.Context, args []string) error {
+func dispatch(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) == 0 {
 		return errUsage
+	}
+	if slices.Contains([]string{"version", "-version", "--version"}, args[0]) {
+		_, err := fmt.Fprintln(out, api.ProductVersion)
+		return err
 	}
 	i := slices.IndexFunc(commands, func(c command) bool { return c.name == args[0] })
 	if i < 0 {
@@ -79,7 +85,7 @@ func dispatch(ctx context.Context, args []string) error {
 }
 
 func usage(w io.Writer) {
-	fmt.Fprintln(w, "usage: quorate-bench COMMAND [flags]; COMMAND -h prints the flags")
+	fmt.Fprintln(w, "usage: quorate-bench COMMAND [flags]; COMMAND -h prints the flags, --version the version")
 	for _, c := range commands {
 		fmt.Fprintf(w, "  %-12s%s\n", c.name, c.help)
 	}

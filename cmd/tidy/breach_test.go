@@ -124,6 +124,7 @@ func TestImportBreaches(t *testing.T) {
 		{"cmd/quoratectl/x.go", own + "cluster/broker", false},
 		{"cmd/quorate-bench/x.go", "github.com/rabbitmq/amqp091-go", true},
 		{"cmd/quorate-bench/x.go", own + "fsm", false},
+		{"cmd/quorate-bench/x.go", own + "cluster/mgmt/api", true},
 		{"cmd/quorate-bench/x.go", own + "jepsen/cluster", true},
 		{"cmd/quorate-bench/x.go", own + "jepsen/workload", false},
 		{"cmd/quorate-bench/x.go", "google.golang.org/grpc", false},
