@@ -33,7 +33,7 @@ func (n *Node) figures() metrics.Figures {
 	f.ExchangesExpired = n.expired.Load()
 	f.Quarantined, f.GroupPanics, f.Unproven = len(n.host.Quarantined()), n.host.Panics(), len(n.Unproven())
 	f.Resignations, _ = n.host.Resignations()
-	f.Still = len(n.host.Still())
+	f.Still = len(n.StandingStill())
 	f.DiskHung, f.DiskHangs, f.DiskWaiting = n.watchdog.hung.Load(), n.watchdog.hangs.Load(), n.watchdog.disk.Waiting()
 	f.Stalled, f.LongestStall = n.watchdog.pulse.Stalls()
 	f.PeerPanics, f.LoopPanics, f.BrokerPanics = n.mesh.Panics(), n.panics.Load(), n.broker.Panics()

@@ -222,9 +222,12 @@ func (n *Node) Unfit() string {
 }
 
 // StandingStill lists the queues that this node leads and whose work makes no
-// progress.
+// progress, the catalog before them.
 func (n *Node) StandingStill() []api.Standstill {
 	list := []api.Standstill{}
+	if s := n.catalog.Still(); s != nil {
+		list = append(list, standstill(s))
+	}
 	for _, s := range n.host.Still() {
 		list = append(list, standstill(&s))
 	}
@@ -245,7 +248,10 @@ func (n *Node) describeProgress(s *api.Status) {
 }
 
 func standstill(s *group.Still) api.Standstill {
-	of := s.Group.Spec()
+	var of group.Spec
+	if s.Group != nil { // else it is the catalog
+		of = s.Group.Spec()
+	}
 	return api.Standstill{
 		VHost: of.VHost, Name: of.Name, Group: uint32(of.Group), Reason: s.Reason, ForMS: s.For.Milliseconds(), Keeps: s.Keeps,
 		Term: s.Term, Last: s.Last, Commit: s.Commit, Applied: s.Applied,

@@ -48,7 +48,8 @@ type CatalogConfig struct {
 	Exit        func(code int)
 	Logger      *slog.Logger
 	// Host brings this node's replica up to date if it is a learner, and those
-	// of others if this one leads; nil: nobody does.
+	// of others if this one leads, and says when a leader makes no progress;
+	// nil: nobody does.
 	Host *Host
 	// Changed is told after each entry. It is called on the applying goroutine
 	// and must not block.
@@ -86,12 +87,13 @@ type Catalog struct {
 	yielded     time.Time   // the leadership was last given away for a node out of reach
 	closed      bool
 
-	trust  trust
-	lease  lease
-	life   context.Context // ends when Close begins
-	end    context.CancelFunc
-	ending chan struct{} // closed then
-	done   sync.WaitGroup
+	trust   trust
+	steward steward
+	lease   lease
+	life    context.Context // ends when Close begins
+	end     context.CancelFunc
+	ending  chan struct{} // closed then
+	done    sync.WaitGroup
 }
 
 // NewCatalog returns an empty catalog; Start makes it the group's.
@@ -135,7 +137,7 @@ func (k *Catalog) Start(founders []string) error {
 	}
 	rc.ElectionTimeout = rc.HeartbeatTimeout
 	judge := newJudge(c.Store, c.Newest, admitCatalogEntry)
-	transport := modest{c.Mesh.TransportFor(catalogGroup, judge).(transport), &k.trust}
+	transport := modest{c.Mesh.TransportFor(catalogGroup, judge).(transport), k.refuses}
 	c.Mesh.Withhold(catalogGroup, k.trust.unproven)
 	c.Mesh.Prompt(catalogGroup)
 	past, err := k.HasPast()
@@ -170,6 +172,7 @@ func (k *Catalog) Start(founders []string) error {
 	k.done.Go(k.keepLease)
 	k.done.Go(k.reportApplied)
 	if h := c.Host; h != nil {
+		k.done.Go(k.keepProgress)
 		h.catalog.Store(k)
 		if k.trust.unproven() {
 			h.lessons.begin(catalogGroup, k)
@@ -302,8 +305,8 @@ func (k *Catalog) lead(ctx context.Context, entry []byte, internal bool) ([]*log
 	if refused, err := k.admit(entry); err != nil || refused != nil {
 		return refused, 0, err
 	}
-	f := endingWith(k.raft.Load().Apply(entry, catalogApplyWait), k.ending)
-	if err := f.Error(); err != nil {
+	f := k.raft.Load().Apply(entry, catalogApplyWait)
+	if err := k.ask(f); err != nil {
 		return nil, 0, err
 	}
 	k.tellFollowers()

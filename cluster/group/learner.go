@@ -49,6 +49,14 @@ func (t *trust) open(p proof, now fsm.Time) {
 
 func (t *trust) unproven() bool { return t.doubt.Load() != nil }
 
+// refuses is why the replica should not stand for election.
+func (t *trust) refuses() error {
+	if t.unproven() {
+		return ErrUnproven
+	}
+	return nil
+}
+
 // prove makes a voter of a learner that has been brought up to date.
 func (t *trust) prove() error {
 	if err := t.proof.Prove(); err != nil {
@@ -94,25 +102,26 @@ func (b ballots) SetUint64(key []byte, value uint64) error {
 	return b.StableStore.SetUint64(key, value)
 }
 
-// modest is a transport over which a learner asks for no votes: it could not
-// take them, and those it asks would go on to another term.
+// modest is a transport over which a replica asks for no votes that should not
+// stand. A learner could not take them, and those it asks would go on to another
+// term.
 type modest struct {
 	transport
-	trust *trust
+	refuses func() error // why it should not; nil: it may
 }
 
 // RequestVote implements raft.Transport.
 func (m modest) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
-	if m.trust.unproven() {
-		return ErrUnproven
+	if err := m.refuses(); err != nil {
+		return err
 	}
 	return m.transport.RequestVote(id, target, args, resp)
 }
 
 // RequestPreVote implements raft.WithPreVote.
 func (m modest) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
-	if m.trust.unproven() {
-		return ErrUnproven
+	if err := m.refuses(); err != nil {
+		return err
 	}
 	return m.transport.RequestPreVote(id, target, args, resp)
 }

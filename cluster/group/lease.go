@@ -327,7 +327,7 @@ func (k *Catalog) holdersOf(term uint64) bool {
 
 // openOffice makes this node hold all that earlier leaders have committed.
 func (k *Catalog) openOffice(term uint64) {
-	err := endingWith(k.raft.Load().Barrier(0), k.ending).Error()
+	err := k.ask(k.raft.Load().Barrier(0))
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.holders.term != term {

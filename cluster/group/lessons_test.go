@@ -221,7 +221,7 @@ func TestLearnerHasNoVote(t *testing.T) {
 	for _, doubt := range []string{"lost", ""} {
 		tr, b := &trust{}, &box{}
 		tr.open(&evidence{doubt: doubt}, 1)
-		asks, stores := modest{b, tr}, ballots{b, tr}
+		asks, stores := modest{b, tr.refuses}, ballots{b, tr}
 		for what, err := range map[string]error{
 			"asks for a vote":               asks.RequestVote("n2", "n2", nil, nil),
 			"asks whether it would get one": asks.RequestPreVote("n2", "n2", nil, nil),

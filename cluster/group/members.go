@@ -93,7 +93,7 @@ func (k *Catalog) Voters() []string { return votersOf(k.raft.Load(), nil) }
 // was committed before.
 func (k *Catalog) Leads() bool {
 	r := k.raft.Load()
-	return r != nil && r.State() == raft.Leader && endingWith(r.Barrier(changeWait), k.ending).Error() == nil
+	return r != nil && r.State() == raft.Leader && k.ask(r.Barrier(changeWait)) == nil
 }
 
 // Add makes a node a member of the catalog's group that does not vote. Only

@@ -30,7 +30,7 @@ func (g *Group) openRaft() error {
 	judge := newJudge(g.log, g.host.config.Newest, admitEntry)
 	g.transport = g.host.config.Mesh.TransportFor(g.spec.Group, judge).(transport)
 	g.transport.Exchange(exchange{g})
-	transport := bounded{modest{g.transport, &g.trust}, g}
+	transport := bounded{modest{g.transport, g.trust.refuses}, g}
 	g.host.config.Mesh.Withhold(g.spec.Group, g.trust.unproven)
 	ballots := ballots{g.log, &g.trust}
 	if c.HeartbeatTimeout < promptHeartbeat {

@@ -2,6 +2,7 @@ package group
 
 import (
 	"cmp"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -17,6 +18,8 @@ import (
 const (
 	// watchEvery is how often leaders with work waiting are looked at.
 	watchEvery = 250 * time.Millisecond
+	// resignLook is how often it is looked whether somebody has taken over.
+	resignLook = 50 * time.Millisecond
 	// slowCrowd: with so many more leaders that stand still, all are given one
 	// more bound. Many at a time are a busy machine more often than a fault of
 	// each, and elections make it busier.
@@ -36,14 +39,15 @@ const (
 	StuckTick     = "tick"     // something is due, and no tick is applied
 	StuckSettings = "settings" // of the queue, in a new revision
 	StuckDisk     = "disk"     // of the node, see Host.Withdraw
+	StuckCatalog  = "catalog"  // its entries
 )
 
 // Reasons are all those, in the order in which they are shown.
-var Reasons = []string{StuckEntries, StuckTick, StuckSettings, StuckDisk}
+var Reasons = []string{StuckEntries, StuckTick, StuckSettings, StuckDisk, StuckCatalog}
 
 // Still is a leader that stands still.
 type Still struct {
-	Group  *Group
+	Group  *Group // nil: it is the catalog's
 	Reason string
 	For    time.Duration
 	// Keeps says why it does not give way; empty: it does.
@@ -192,8 +196,12 @@ func (w *watch) drop(g *Group) {
 
 // resign ends the office of a leader that stands still.
 func (w *watch) resign(s Still, now time.Duration) {
-	g := s.Group
-	g.resign(s, now)
+	s.Group.resign(s, now)
+	w.note(s)
+}
+
+// note remembers an office that was given up.
+func (w *watch) note(s Still) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.given[s.Reason]++
@@ -232,12 +240,22 @@ func (h *Host) Resignations() (count map[string]uint64, last []Resignation) {
 	return count, slices.Clone(h.watch.last)
 }
 
-// resigning is what a group remembers of offices that it has given up here.
+// resigning is what a replica remembers of offices that it has given up here.
 type resigning struct {
 	term  atomic.Uint64 // in which it has resigned; 0: in none
 	until atomic.Int64  // it neither resigns nor takes office lightly, by the watch's time
 	pause time.Duration // the last one; of the watch's goroutine
 	at    time.Duration // when it began; likewise
+}
+
+// begin notes that the office of a term is given up.
+func (r *resigning) begin(term uint64, now time.Duration) {
+	if now-r.at > longestPause+r.pause {
+		r.pause = 0
+	}
+	r.at, r.pause = now, min(max(2*r.pause, shortPause), longestPause)
+	r.until.Store(int64(now + r.pause))
+	r.term.Store(term)
 }
 
 // stands returns how a group stands: for how long what work, and whether it has
@@ -338,13 +356,7 @@ func (g *Group) keeps(now time.Duration) string {
 // nothing is asked of it: the group is served here no more in this term, the
 // members are asked who can be elected, and that one is told to stand.
 func (g *Group) resign(s Still, now time.Duration) {
-	r := &g.resigning
-	if now-r.at > longestPause+r.pause {
-		r.pause = 0
-	}
-	r.at, r.pause = now, min(max(2*r.pause, shortPause), longestPause)
-	r.until.Store(int64(now + r.pause))
-	r.term.Store(s.Term)
+	g.resigning.begin(s.Term, now)
 	g.slog.Warn("a leader makes no progress and gives way", "reason", s.Reason, "for", s.For.Round(time.Millisecond),
 		"term", s.Term, "last", s.Last, "commit", s.Commit, "applied", s.Applied)
 	g.host.spawn(g.review)
@@ -374,20 +386,38 @@ func (g *Group) giveWay(node string, wins bool) {
 		g.review()
 		return
 	}
-	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(g.host.config.Node), Addr: []byte(g.host.config.Node)}
-	err := g.host.config.Mesh.Transport(g.spec.Group).TimeoutNow(raft.ServerID(node), raft.ServerAddress(node),
-		&raft.TimeoutNowRequest{RPCHeader: header}, &raft.TimeoutNowResponse{})
-	if err == nil {
-		limit := time.NewTimer(resignTime)
-		defer limit.Stop()
-		select {
-		case <-limit.C:
-		case <-g.ending:
-			return
-		}
-	}
-	if g.raft.State() == raft.Leader && g.raft.CurrentTerm() == term {
+	leads := func() bool { return g.raft.State() == raft.Leader && g.raft.CurrentTerm() == term }
+	err := tellToStand(g.host.config.Mesh.Transport(g.spec.Group), g.host.config.Node, node, leads, g.ending, g.host.spawn)
+	if leads() && !g.closed.Load() {
 		g.slog.Warn("nobody has taken over from a leader that makes no progress: it steps down", "to", node, "error", err)
 		g.host.config.Mesh.Resign(g.spec.Group, term+1, node)
 	}
+}
+
+// tellToStand tells a member to stand for election at once, and returns when this
+// node leads no more, or after a time in which that one should have won. It may
+// not even answer: its raft may hang, too.
+func tellToStand(t raft.Transport, self, to string, leads func() bool, ending <-chan struct{}, spawn func(func())) error {
+	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(self), Addr: []byte(self)}
+	told := make(chan error, 1)
+	spawn(func() {
+		told <- t.TimeoutNow(raft.ServerID(to), raft.ServerAddress(to), &raft.TimeoutNowRequest{RPCHeader: header}, &raft.TimeoutNowResponse{})
+	})
+	limit, look := time.NewTimer(resignTime), time.NewTicker(resignLook)
+	defer limit.Stop()
+	defer look.Stop()
+	for leads() {
+		select {
+		case err := <-told:
+			if told = nil; err != nil {
+				return err
+			}
+		case <-look.C:
+		case <-limit.C:
+			return errors.New("it has not won in time")
+		case <-ending:
+			return nil
+		}
+	}
+	return nil
 }

@@ -255,6 +255,42 @@ func TestNobodyTakesOver(t *testing.T) {
 	c.mustServe(1, 1)
 }
 
+// One who is told to take over and does not answer, since its raft hangs as well,
+// keeps nobody: the leader steps down.
+func TestHeirHangs(t *testing.T) {
+	c := mustTrio(t, patientRaft)
+	g := c.mustOpen(1)[0]
+	term := g.Term()
+	heir := c.other(g)
+	heir.mesh.DropGroup(1)
+	heir.mesh.Transport(1) // of which nothing is taken
+	g.resigning.term.Store(term)
+	g.giveWay(heir.config.Node, true)
+	await(t, "raft steps down", func() bool { return g.Term() > term })
+}
+
+// A leader gives way although its change of office hangs, too.
+func TestOfficeHangs(t *testing.T) {
+	c := mustTrio(t, quickWatch)
+	g := c.mustOpen(1)[0]
+	term := g.Term()
+	g.office.Lock()
+	leave := sync.OnceFunc(g.office.Unlock)
+	defer leave()
+	g.mu.Lock()
+	goOn := sync.OnceFunc(g.mu.Unlock)
+	defer goOn()
+	mustSubmit(t, g, enqueues(1, -1, "m"))
+	await(t, "another one leads", func() bool {
+		for _, r := range c.replicas(1) {
+			if r != g && r.Leading() > term {
+				return true
+			}
+		}
+		return false
+	})
+}
+
 // So many leaders that stand still at a time are given more time.
 func TestCrowdIsGivenTime(t *testing.T) {
 	clock := &handClock{}

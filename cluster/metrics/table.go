@@ -184,12 +184,12 @@ var table = []metric{
 	{"quorate_queues_declared", gauge, nil, "Queues in the catalog of the cluster", one(func(f *Figures) int { return f.Queues })},
 	{"quorate_exchanges_expired_total", counter, nil, "Exchanges deleted for being idle, by this node as the leader of the catalog", one(func(f *Figures) uint64 { return f.ExchangesExpired })},
 	{"quorate_queue_replicas", gauge, nil, "Queue replicas on this node", one(func(f *Figures) int { return f.Replicas })},
-	{"quorate_leader_resignations_total", counter, []string{"reason"}, "Leaderships that this node has given up because work for the queue made no progress. reason: entries (not committed or not applied), tick (something is due), settings (a new revision is not taken up), disk (the node's disk hangs)", func(f *Figures, add emit) {
+	{"quorate_leader_resignations_total", counter, []string{"reason"}, "Leaderships that this node has given up because work for the queue made no progress. reason: entries (not committed or not applied), tick (something is due), settings (a new revision is not taken up), disk (the node's disk hangs), catalog (its entries are not committed or not applied)", func(f *Figures, add emit) {
 		for _, reason := range group.Reasons {
 			add(float64(f.Resignations[reason]), reason)
 		}
 	}},
-	{"quorate_leaders_standing_still", gauge, nil, "Queues led by this node whose work makes no progress, see operations.md", one(func(f *Figures) int { return f.Still })},
+	{"quorate_leaders_standing_still", gauge, nil, "Queues led by this node, or the catalog, whose work makes no progress, see operations.md", one(func(f *Figures) int { return f.Still })},
 	{"quorate_disk_hung", gauge, nil, "1 while a write to the node's stores does not return: the node leads nothing and has left the others, see operations.md", one(func(f *Figures) float64 { return truth(f.DiskHung) })},
 	{"quorate_disk_hangs_total", counter, nil, "How often that has happened since the node started", one(func(f *Figures) uint64 { return f.DiskHangs })},
 	{"quorate_disk_write_wait_seconds", gauge, nil, "For how long the oldest write to the node's stores has been under way; 0: none is", one(func(f *Figures) float64 { return f.DiskWaiting.Seconds() })},

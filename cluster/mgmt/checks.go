@@ -80,7 +80,11 @@ func (s *Server) progressCheck(w http.ResponseWriter, r *request) {
 	c := api.Check{}
 	for _, x := range s.node.StandingStill() {
 		c.Reason = "There are queues led by the node whose work makes no progress"
-		c.Queues = r.appendNamed(c.Queues, x.VHost, x.Name)
+		if x.Group == 0 {
+			c.Queues = append(c.Queues, catalogNamed)
+		} else {
+			c.Queues = r.appendNamed(c.Queues, x.VHost, x.Name)
+		}
 	}
 	s.passed(w, c)
 }

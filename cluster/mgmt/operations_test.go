@@ -64,7 +64,7 @@ func (o *operator) StandingStill() []api.Standstill {
 	if o.still == "" {
 		return nil
 	}
-	return []api.Standstill{{VHost: "/", Name: o.still}, {VHost: "/", Name: "deleted since"}}
+	return []api.Standstill{{Reason: "catalog"}, {VHost: "/", Name: o.still, Group: 1}, {VHost: "/", Name: "deleted since", Group: 2}}
 }
 
 func (o *operator) LiftQuarantine(q *catalog.Queue) error {
@@ -119,7 +119,8 @@ func TestProgress(t *testing.T) {
 	w.check(
 		want{"", "GET", check, "", 401, "…"},
 		want{"maggie", "GET", check, "", 503, `{"status":"failed","reason":"There are queues led by the node whose work makes no progress",` +
-			`"queues":[{"name":"a","readable_name":"queue 'a' in vhost '/'","virtual_host":"/","type":"quorum"}]}`},
+			`"queues":[{"name":"catalog","readable_name":"the catalog","virtual_host":"","type":"metadata_store"},` +
+			`{"name":"a","readable_name":"queue 'a' in vhost '/'","virtual_host":"/","type":"quorum"}]}`},
 	)
 }
 

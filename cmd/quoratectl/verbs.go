@@ -192,7 +192,7 @@ var unprovenColumns = []column[api.Unproven]{
 
 var standstillColumns = []column[api.Standstill]{
 	{"vhost", "of the queue", func(s api.Standstill) any { return s.VHost }},
-	{"name", "of the queue", func(s api.Standstill) any { return s.Name }},
+	{"name", "of the queue; none: the catalog", func(s api.Standstill) any { return s.Name }},
 	{"reason", "what waits", func(s api.Standstill) any { return s.Reason }},
 	{"for_ms", "without progress", func(s api.Standstill) any { return s.ForMS }},
 	{"keeps", "why the leader does not give way", func(s api.Standstill) any { return s.Keeps }},

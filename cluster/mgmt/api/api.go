@@ -65,12 +65,13 @@ type Status struct {
 	Resignations      []Resignation `json:"resignations"`       // the last ones, except those for the disk
 }
 
-// Standstill is a queue that a node leads and whose work makes no progress.
+// Standstill is a queue that a node leads, or the catalog, whose work makes no
+// progress.
 type Standstill struct {
 	VHost   string `json:"vhost"`
-	Name    string `json:"name"`
-	Group   uint32 `json:"group"`
-	Reason  string `json:"reason"`          // what waits: entries, tick or settings
+	Name    string `json:"name"`            // of the queue; empty: it is the catalog
+	Group   uint32 `json:"group"`           // 0: the catalog's
+	Reason  string `json:"reason"`          // what waits: entries, tick or settings; or catalog
 	ForMS   int64  `json:"for_ms"`          // without progress
 	Keeps   string `json:"keeps,omitempty"` // why the leader does not give way
 	Term    uint64 `json:"term"`            // of the raft group

@@ -1,0 +1,305 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// catalogs are the members of a catalog's group on the hosts of a trio.
+type catalogs struct {
+	*trio
+	all   []*Catalog
+	gates []sync.Mutex // held: the machine hangs when it has applied an entry
+	ends  []func()     // close a member
+}
+
+func mustCatalogs(t *testing.T, tune ...any) *catalogs {
+	t.Helper()
+	c := &catalogs{trio: mustTrio(t, tune...), gates: make([]sync.Mutex, len(trioNames))}
+	for i, h := range c.hosts {
+		k, end := mustStart(t, h, trioNames, &c.gates[i])
+		c.all, c.ends = append(c.all, k), append(c.ends, end)
+	}
+	return c
+}
+
+// mustStart starts a member of the catalog's group on a host; end closes it.
+func mustStart(t *testing.T, h *lone, founders []string, gate *sync.Mutex, tune ...func(*CatalogConfig)) (k *Catalog, end func()) {
+	t.Helper()
+	store, err := raftlog.OpenCatalog(filepath.Join(h.dir, "catalog"), raftlog.CatalogOptions{Exit: h.config.Exit})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := CatalogConfig{
+		Node: h.config.Node, Store: store, Mesh: h.mesh, Kind: 20, KindApplied: 21, Incarnation: [16]byte{h.config.Node[1]},
+		Clock: h.config.Clock.Now, Newest: 2, Exit: h.config.Exit, Logger: h.config.Logger, Host: h.Host,
+		Changed: func(CatalogChange) {
+			gate.Lock()
+			defer gate.Unlock()
+		},
+	}
+	for _, f := range tune {
+		f(&config)
+	}
+	k = NewCatalog(config)
+	if err := k.Start(founders); err != nil {
+		t.Fatal(err)
+	}
+	end = sync.OnceFunc(func() {
+		if err := errors.Join(k.Close(), store.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(end)
+	return k, end
+}
+
+// mustDefine has one member propose a vhost and waits until it has that.
+func mustDefine(t *testing.T, k *Catalog, name string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	c := &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: name}}}
+	if _, err := k.Propose(ctx, c); err != nil {
+		t.Fatal(err)
+	}
+	if !defines(k, name) {
+		t.Errorf("%s does not have vhost %s", k.config.Node, name)
+	}
+}
+
+func defines(k *Catalog, name string) bool {
+	_, yes := k.View().VHost(name)
+	return yes
+}
+
+// mustLead waits until exactly one member leads, and returns its place.
+func (c *catalogs) mustLead() (at int) {
+	c.t.Helper()
+	await(c.t, "the catalog has a leader", func() bool {
+		at = slices.IndexFunc(c.all, func(k *Catalog) bool { return k.raft.Load().State() == raft.Leader })
+		return at >= 0
+	})
+	return at
+}
+
+// A leader of the catalog whose machine hangs gives way, although its raft answers
+// every heartbeat, and says why. What it was to commit is committed, and it
+// follows when its machine goes on. It does not stand for a while.
+func TestCatalogLeaderHangs(t *testing.T) {
+	c := mustCatalogs(t, quickWatch)
+	mustDefine(t, c.all[0], "first")
+	at := c.mustLead()
+	k, h, other := c.all[at], c.hosts[at], c.all[(at+1)%len(c.all)]
+	term, _ := k.leadsIn()
+	c.gates[at].Lock()
+	goOn := sync.OnceFunc(c.gates[at].Unlock)
+	defer goOn() // a machine that hangs for ever cannot be closed
+	mustDefine(t, other, "second")
+	count, last := h.Resignations()
+	if count[StuckCatalog] != 1 || len(last) != 1 {
+		t.Fatalf("resignations %v, %+v", count, last)
+	}
+	if s := last[0]; s.Group != nil || s.Reason != StuckCatalog || s.For < h.watch.bound || s.Term != term {
+		t.Errorf("it has resigned as %+v", s)
+	}
+	if log := c.log.String(); !strings.Contains(log, "the catalog's leader makes no progress and gives way") {
+		t.Errorf("the log does not say why: %s", log)
+	}
+	if err := k.refuses(); !errors.Is(err, errReluctant) {
+		t.Errorf("it would stand again: %v", err)
+	}
+	if now := c.mustLead(); now == at {
+		t.Error("it leads again")
+	}
+	goOn()
+	await(t, "the former leader follows", func() bool {
+		return defines(k, "second") && k.raft.Load().State() == raft.Follower && k.Still() == nil
+	})
+	mustDefine(t, k, "third")
+}
+
+// A node whose machine hangs already when it is elected gives way as well: it
+// waits for the entries of earlier terms.
+func TestCatalogHangsBeforeItLeads(t *testing.T) {
+	c := mustCatalogs(t, quickWatch)
+	mustDefine(t, c.all[0], "first")
+	lead := c.mustLead()
+	at, other := (lead+1)%3, (lead+2)%3
+	c.gates[at].Lock()
+	goOn := sync.OnceFunc(c.gates[at].Unlock)
+	defer goOn()
+	mustDefine(t, c.all[lead], "second")
+	await(t, "it leads", func() bool {
+		_ = c.all[lead].Transfer(trioNames[at])
+		return c.all[at].raft.Load().State() == raft.Leader
+	})
+	mustDefine(t, c.all[other], "third")
+	if count, _ := c.hosts[at].Resignations(); count[StuckCatalog] == 0 {
+		t.Error("it has not given way")
+	}
+}
+
+// Who is told first is the one that has acknowledged most. If one does not answer
+// the next is told, and after a resignation in vain another one first.
+func TestCatalogHeirs(t *testing.T) {
+	c := mustCatalogs(t)
+	mustDefine(t, c.all[0], "first")
+	lead := c.mustLead()
+	k := c.all[lead]
+	gone, other := (lead+1)%3, (lead+2)%3
+	c.ends[gone]()
+	c.hosts[gone].mesh.Transport(catalogGroup) // of which nothing is taken
+	mustDefine(t, k, "second")
+	term, _ := k.leadsIn()
+	if got, want := k.heirs(term), []string{trioNames[other], trioNames[gone]}; !slices.Equal(got, want) {
+		t.Fatalf("the heirs are %v, want %v", got, want)
+	}
+	k.giveWay(term, 1)
+	if log := c.log.String(); !strings.Contains(log, "does not take the catalog over") || !strings.Contains(log, "to="+trioNames[gone]) {
+		t.Errorf("%s was not told: %s", trioNames[gone], log)
+	}
+	await(t, "the other one leads", func() bool {
+		now, leads := c.all[other].leadsIn()
+		return leads && now > term
+	})
+}
+
+// A leader to whom nobody stands steps down all the same.
+func TestCatalogHasNoHeir(t *testing.T) {
+	c := mustCatalogs(t)
+	mustDefine(t, c.all[0], "first")
+	lead := c.mustLead()
+	k := c.all[lead]
+	term, _ := k.leadsIn()
+	for i, other := range c.all {
+		if i != lead {
+			other.trust.doubt.Store(&Doubt{})
+		}
+	}
+	k.giveWay(term, 0)
+	await(t, "raft goes on to another term", func() bool { return k.raft.Load().CurrentTerm() > term })
+	if said := strings.Count(c.log.String(), "does not take the catalog over"); said != told {
+		t.Errorf("%d were told", said)
+	}
+	for _, other := range c.all {
+		other.trust.doubt.Store(nil)
+	}
+	mustDefine(t, k, "second")
+}
+
+// A leader keeps the catalog as long as giving it up would not help.
+func TestCatalogKeeps(t *testing.T) {
+	clock := &handClock{}
+	clock.pass(time.Hour)
+	c := mustCatalogs(t, clock.set)
+	lead := c.mustLead()
+	k := c.all[lead]
+	await(t, "all are up", func() bool { return len(k.heirs(0)) == 2 && k.keeps(clock.now()) == "" })
+	k.steward.resigning.until.Store(int64(clock.now()) + 1)
+	if why := k.keeps(clock.now()); why != keepsPause {
+		t.Errorf("right after it has resigned: %q", why)
+	}
+	clock.pass(1)
+	if why := k.keeps(clock.now()); why != "" {
+		t.Errorf("after the pause: %q", why)
+	}
+	k.steward.until.Store(int64(clock.now()) + 1)
+	if k.refuses() == nil {
+		t.Error("it stands for election")
+	}
+	if clock.pass(1); k.refuses() != nil {
+		t.Errorf("it stands no more: %v", k.refuses())
+	}
+	for i, h := range c.hosts {
+		if i != lead {
+			c.ends[i]()
+			h.shut(t)
+		}
+	}
+	await(t, "it is seen that nobody is up", func() bool { return k.keeps(clock.now()) == keepsMajority })
+	if heirs := k.heirs(0); len(heirs) != 0 {
+		t.Errorf("its heirs are %v", heirs)
+	}
+}
+
+// The work of a leader makes progress when raft hands something to the machine,
+// and when the machine has applied that.
+func TestCatalogStands(t *testing.T) {
+	h, gate := mustHost(t, t.TempDir()), &sync.Mutex{}
+	k, _ := mustStart(t, h, []string{"n1"}, gate, func(c *CatalogConfig) { c.Host = nil }) // nobody else looks
+	mustDefine(t, k, "first")
+	stands := func(at time.Duration, want time.Duration) {
+		t.Helper()
+		if s := k.stands(at); s.For != want {
+			t.Errorf("at %v it stands still for %v, want %v: %+v", at, s.For, want, s)
+		}
+	}
+	await(t, "nothing waits", func() bool { return k.steward.waiting.Load() == 0 && k.stands(1).For == 0 && !k.steward.entries.waits })
+	stands(9, 0)
+	k.steward.waiting.Add(1)
+	stands(10, 0)
+	stands(12, 2)
+	k.hasApplied(k.appliedIndex()+1, 1)
+	stands(13, 0)
+	stands(15, 2)
+	k.steward.waiting.Add(-1)
+	stands(16, 0)
+	stands(18, 0)
+
+	// Raft hands over what fits into a channel, and waits.
+	gate.Lock()
+	entry, err := (&logpb.CatalogEntry{Version: 1, Commands: []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: "v"}}}}}).MarshalVT()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := time.Duration(20)
+	await(t, "entries wait for the machine", func() bool {
+		k.raft.Load().Apply(entry, time.Millisecond)
+		at += 10
+		s := k.stands(at)
+		return s.Last > s.Applied && s.For >= 30
+	})
+	gate.Unlock()
+	await(t, "all is applied", func() bool { return k.stands(at).For == 0 && !k.steward.entries.waits })
+}
+
+// A leader that cannot help the catalog by giving it up keeps it, and says that
+// it stands still.
+func TestCatalogHasNobodyToGiveWayTo(t *testing.T) {
+	h, gate := mustHost(t, t.TempDir()), &sync.Mutex{}
+	h.watch.bound = 300 * time.Millisecond
+	k, _ := mustStart(t, h, []string{"n1"}, gate)
+	mustDefine(t, k, "first")
+	if k.Still() != nil {
+		t.Errorf("it stands still as %+v", k.Still())
+	}
+	term, _ := k.leadsIn()
+	gate.Lock()
+	goOn := sync.OnceFunc(gate.Unlock)
+	defer goOn()
+	k.done.Go(func() { mustDefine(t, k, "second") })
+	await(t, "it is seen to stand still", func() bool { return k.Still() != nil })
+	if s := k.Still(); s.Keeps != keepsAlone || s.Reason != StuckCatalog || s.For < h.watch.bound {
+		t.Errorf("it stands still as %+v", s)
+	}
+	if now, leads := k.leadsIn(); !leads || now != term {
+		t.Errorf("it leads: %v, in term %d", leads, now)
+	}
+	if count, _ := h.Resignations(); count[StuckCatalog] != 0 {
+		t.Errorf("resignations %v", count)
+	}
+	goOn()
+	await(t, "it goes on", func() bool { return k.Still() == nil && defines(k, "second") })
+}
