@@ -41,7 +41,7 @@ func (a applier) ApplyBatch(logs []*raft.Log) []any {
 
 // serves reports whether effects are to leave. The caller holds g.mu.
 func (g *Group) serves() bool {
-	return g.leading.Load() != 0 && !g.barred() && (g.memory != nil || g.raft.State() == raft.Leader)
+	return g.leading.Load() != 0 && !g.barred() && g.order.leads()
 }
 
 // apply performs entries, and passes their effects on if this node leads.
@@ -89,7 +89,7 @@ func (g *Group) applyAll(logs []*raft.Log) (deadline fsm.Time, ticked, lead bool
 // may be much: that is freed where work is done. The caller holds g.mu.
 func (g *Group) freeOnly(e *fsm.Effects) {
 	if len(e.Released) > 0 {
-		g.release(e.Released)
+		g.order.release(e.Released)
 	}
 	if e.Rest != nil {
 		g.outgoing.lock()

@@ -57,17 +57,18 @@ type Spec struct {
 
 // Group is this node's replica of one queue.
 type Group struct {
-	spec Spec
-	host *Host
-	// A replica has raft and log, a local queue has memory.
+	spec  Spec
+	host  *Host
+	order order
+	// A replica has these; a local queue does not.
 	raft      *raft.Raft
 	log       *raftlog.Group
 	transport transport
-	memory    *memoryLog
-	slog      *slog.Logger
+	started   chan struct{} // closed once raft is set
 
-	started chan struct{} // closed once raft is set
-	ending  chan struct{} // closed when close begins
+	slog *slog.Logger
+
+	ending chan struct{} // closed when close begins
 
 	mu      sync.Mutex // guards machine, effects and stopped
 	machine *queue.Machine
@@ -114,21 +115,10 @@ func (g *Group) Leading() uint64 {
 }
 
 // Term returns the raft term this replica is in.
-func (g *Group) Term() uint64 {
-	if g.memory != nil {
-		return LocalTerm
-	}
-	return g.raft.CurrentTerm()
-}
+func (g *Group) Term() uint64 { return g.order.term() }
 
 // Leader returns the name of the node that leads as far as this replica knows.
-func (g *Group) Leader() string {
-	if g.memory != nil {
-		return g.host.config.Node
-	}
-	_, id := g.raft.LeaderWithID()
-	return string(id)
-}
+func (g *Group) Leader() string { return g.order.leader() }
 
 // View runs f on the machine between two entries. f must be quick, must not
 // change the machine and must not keep it. What f has set counts for nothing if
@@ -141,31 +131,10 @@ func (g *Group) View(f func(m *queue.Machine)) {
 }
 
 // Payload reads one message's payload. It may be gone if the message is.
-func (g *Group) Payload(ref fsm.Ref) ([]byte, error) {
-	if g.memory != nil {
-		return g.memory.payload(ref)
-	}
-	return g.log.Payload(ref)
-}
-
-// release frees the payloads of entries.
-func (g *Group) release(indexes []uint64) {
-	if g.memory != nil {
-		g.host.localBytes.Add(-g.memory.release(indexes))
-		return
-	}
-	g.log.Release(indexes)
-	g.host.snapshots.touch(g)
-}
+func (g *Group) Payload(ref fsm.Ref) ([]byte, error) { return g.order.payload(ref) }
 
 // AppliedIndex is the index of the last entry the machine has seen.
-func (g *Group) AppliedIndex() (index uint64) {
-	if g.memory != nil {
-		g.View(func(m *queue.Machine) { index = m.Index() })
-		return index
-	}
-	return g.raft.AppliedIndex()
-}
+func (g *Group) AppliedIndex() uint64 { return g.order.applied() }
 
 // Now is what an entry would be stamped with. Only the leader knows.
 func (g *Group) Now() fsm.Time {
@@ -176,13 +145,7 @@ func (g *Group) Now() fsm.Time {
 
 // Settle makes followers learn what is committed: it commits an entry without
 // content. Only the leader can.
-func (g *Group) Settle(timeout time.Duration) error {
-	if g.memory != nil {
-		g.settleLocal()
-		return nil
-	}
-	return endingWith(g.raft.Barrier(timeout), g.ending).Error()
-}
+func (g *Group) Settle(timeout time.Duration) error { return g.order.settle(timeout) }
 
 // Expire proposes ticks until nothing is due, so that counts read afterwards
 // hold no message whose time has passed. It gives up after timeout.
@@ -213,26 +176,7 @@ func (g *Group) due() bool {
 
 // close ends the replica and leaves its data.
 func (g *Group) close() {
-	if g.memory != nil {
-		g.end()
-		g.proposer.wait()
-		g.outgoing.wait()
-		return
-	}
-	if g.closed.Swap(true) {
-		return
-	}
-	close(g.ending)
-	f := g.raft.Shutdown()
-	g.host.config.Mesh.DropGroup(g.spec.Group) // requests under way to nodes that are gone end now
-	g.office.Lock()                            // whoever is about to enter has given up
-	g.leading.Store(0)
-	g.office.Unlock()
-	g.host.ticker.remove(g)
-	if err := f.Error(); err != nil {
-		g.slog.Warn("raft shutdown", "error", err)
-	}
-	g.host.snapshots.captured(g) // nothing is applied any more
+	g.order.end()
 	g.proposer.wait()
 	g.outgoing.wait()
 }

@@ -218,6 +218,7 @@ func (h *Host) Open(spec Spec) (*Group, error) {
 		machine: h.newMachine(spec),
 		slog:    h.slog.With("queue", spec.Name, "vhost", spec.VHost, "group", spec.Group),
 	}
+	g.order = replicated{g}
 	g.proposer.room.L = &g.proposer.mu
 	if err := g.openRaft(); err != nil {
 		h.config.Mesh.DropGroup(spec.Group)
@@ -300,7 +301,7 @@ func (h *Host) setWithdrawn(yes bool) {
 	}
 	led := uint64(0)
 	for _, g := range h.Groups() {
-		if g.memory == nil && g.opened() && (g.leading.Load() != 0 || g.raft.State() == raft.Leader) {
+		if !g.IsLocal() && g.order.opened() && (g.leading.Load() != 0 || g.order.leads()) {
 			led++
 			h.spawn(g.review)
 		}

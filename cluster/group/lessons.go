@@ -78,7 +78,7 @@ func (h *Host) participant(id fsm.GroupID) participant {
 		}
 		return nil
 	}
-	if g := h.Group(id); g != nil && g.memory == nil {
+	if g := h.Group(id); g != nil && !g.IsLocal() {
 		return g
 	}
 	return nil

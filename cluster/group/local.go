@@ -3,10 +3,12 @@ package group
 import (
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
 )
 
 // LocalTerm is the term of a local queue: its one member leads from the
@@ -88,9 +90,10 @@ func (l *memoryLog) close() (freed int64) {
 // without anything on disk. It serves when this returns.
 func (h *Host) OpenLocal(spec Spec) *Group {
 	g := &Group{
-		spec: spec, host: h, memory: &memoryLog{}, ending: make(chan struct{}),
+		spec: spec, host: h, ending: make(chan struct{}),
 		machine: h.newMachine(spec), slog: h.slog,
 	}
+	g.order = &local{g: g}
 	g.proposer.room.L = &g.proposer.mu
 	g.proposer.stamper.Begin(h.clock, 0)
 	g.leading.Store(LocalTerm)
@@ -113,7 +116,7 @@ func (h *Host) DropLocal(id fsm.GroupID) bool {
 	delete(h.locals, id)
 	h.mu.Unlock()
 	if g != nil {
-		g.end()
+		g.order.end()
 	}
 	return g != nil
 }
@@ -122,37 +125,82 @@ func (h *Host) DropLocal(id fsm.GroupID) bool {
 func (h *Host) LocalBytes() int64 { return h.localBytes.Load() }
 
 // IsLocal reports whether the group is a local queue's.
-func (g *Group) IsLocal() bool { return g.memory != nil }
-
-// commit makes an entry of a local queue: there is nobody to agree with.
-func (g *Group) commit(l *raft.Log) {
-	var grown int64
-	l.Type, l.Term = raft.LogCommand, LocalTerm
-	l.Index, grown = g.memory.append(l.Extensions)
-	g.host.localBytes.Add(grown)
-	g.apply([]*raft.Log{l})
+func (g *Group) IsLocal() bool {
+	_, is := g.order.(*local)
+	return is
 }
 
-// settleLocal returns when a tick that has been asked for is applied. An entry
-// that is being applied may have been made before.
-func (g *Group) settleLocal() {
-	p := &g.proposer
+// local is the order of a local queue: there is nobody to agree with.
+type local struct {
+	g   *Group
+	log memoryLog
+}
+
+func (o *local) commit(l *raft.Log) raft.ApplyFuture {
+	var grown int64
+	l.Type, l.Term = raft.LogCommand, LocalTerm
+	l.Index, grown = o.log.append(l.Extensions)
+	o.g.host.localBytes.Add(grown)
+	o.g.apply([]*raft.Log{l})
+	return nil
+}
+
+// settle returns when a tick that has been asked for is applied. An entry that
+// is being applied may have been made before.
+func (o *local) settle(time.Duration) error {
+	p := &o.g.proposer
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for end := p.commits + 2; p.running && p.commits < end; {
 		p.room.Wait()
 	}
+	return nil
 }
+
+func (o *local) payload(ref fsm.Ref) ([]byte, error) { return o.log.payload(ref) }
+
+func (o *local) release(indexes []uint64) { o.g.host.localBytes.Add(-o.log.release(indexes)) }
+
+func (o *local) opened() bool { return true }
+
+func (o *local) term() uint64 { return LocalTerm }
+
+func (o *local) leader() string { return o.g.host.config.Node }
+
+func (o *local) applied() (index uint64) {
+	o.g.View(func(m *queue.Machine) { index = m.Index() })
+	return index
+}
+
+func (o *local) position() (term, index uint64) { return LocalTerm, o.log.last() }
+
+func (o *local) progress() Progress {
+	at := o.applied()
+	return Progress{Role: "leader", Term: LocalTerm, Last: at, Commit: at, Applied: at, Voter: true}
+}
+
+func (o *local) snapshot() int64 { return -1 }
+
+func (o *local) leads() bool { return true }
+
+func (o *local) withdrawn() bool { return false }
+
+func (o *local) takeOver() uint64 { return LocalTerm }
+
+func (o *local) filled() {}
+
+func (o *local) vacant() {}
 
 // end makes a local queue take nothing more and forgets its payloads. What
 // goes on in its goroutines comes to nothing.
-func (g *Group) end() {
+func (o *local) end() {
+	g := o.g
 	if g.closed.Swap(true) {
 		return
 	}
 	close(g.ending)
 	g.leading.Store(0)
 	g.host.ticker.remove(g)
-	g.host.localBytes.Add(-g.memory.close())
+	g.host.localBytes.Add(-o.log.close())
 	g.announce(0)
 }

@@ -24,7 +24,7 @@ func (g *Group) review() {
 	if g.closed.Load() {
 		return
 	}
-	lead := g.memory != nil || g.raft.State() == raft.Leader
+	lead := g.order.leads()
 	if had := g.leading.Load(); had != 0 && (!lead || g.barred() || had != g.Term()) {
 		g.leave()
 	}
@@ -32,33 +32,27 @@ func (g *Group) review() {
 	case !lead || g.leading.Load() != 0:
 	case !g.barred():
 		g.enter()
-	case g.memory == nil:
-		g.host.elections.vacant(g)
+	default:
+		g.order.vacant()
 	}
 }
 
 // enter waits until everything earlier leaders committed has been applied,
 // and then starts to serve.
 func (g *Group) enter() {
-	term := uint64(LocalTerm)
-	if g.memory == nil {
-		g.host.watch.add(g)
-		g.awaitClocks()
-		if term = g.catchUp(); term == 0 {
-			return // lost again; the next change of state comes here once more
-		}
+	term := g.order.takeOver()
+	if term == 0 {
+		return // lost again; the next change of state comes here once more
 	}
 	deadline, ok := g.begin(term)
 	if !ok {
 		return
 	}
-	if g.memory != nil && g.closed.Load() { // meanwhile
+	if g.IsLocal() && g.closed.Load() { // meanwhile; the end of a replica waits for the office
 		g.leave()
 		return
 	}
-	if g.memory == nil {
-		g.host.elections.filled(g.spec.Group)
-	}
+	g.order.filled()
 	g.configure(true)
 	g.announce(term)
 	if deadline != 0 {
@@ -107,7 +101,7 @@ func awaitBarrier(term func() uint64, leads func() bool, barrier func() error, e
 func (g *Group) begin(term uint64) (deadline fsm.Time, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.memory == nil && (g.raft.State() != raft.Leader || g.raft.CurrentTerm() != term) {
+	if !g.order.leads() || g.order.term() != term {
 		return 0, false
 	}
 	g.effects.Reset()

@@ -100,9 +100,6 @@ func (g *Group) repace() {
 
 // reload changes settings of the running raft.
 func (g *Group) reload(change func(c *raft.ReloadableConfig)) error {
-	if g.memory != nil {
-		return nil
-	}
 	g.reloading.Lock()
 	defer g.reloading.Unlock()
 	was := g.raft.ReloadableConfig()

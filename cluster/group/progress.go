@@ -17,27 +17,10 @@ type Progress struct {
 }
 
 // Progress says how far the replica is.
-func (g *Group) Progress() Progress {
-	if g.memory != nil {
-		at := g.AppliedIndex()
-		return Progress{Role: "leader", Term: LocalTerm, Last: at, Commit: at, Applied: at, Voter: true}
-	}
-	p := progressOf(g.raft, g.host.config.Node)
-	p.Voter = p.Voter && !g.trust.unproven()
-	return p
-}
+func (g *Group) Progress() Progress { return g.order.progress() }
 
 // SnapshotIndex is the index of the newest snapshot; -1: there is none.
-func (g *Group) SnapshotIndex() int64 {
-	if g.memory != nil {
-		return -1
-	}
-	list, err := g.log.Snapshots().List()
-	if err != nil || len(list) == 0 {
-		return -1
-	}
-	return int64(list[0].Index)
-}
+func (g *Group) SnapshotIndex() int64 { return g.order.snapshot() }
 
 func progressOf(r *raft.Raft, node string) Progress {
 	p := Progress{

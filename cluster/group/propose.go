@@ -212,11 +212,7 @@ func (p *proposer) propose(g *Group) {
 func (p *proposer) enter(g *Group, log *raft.Log) raft.ApplyFuture {
 	p.mu.Unlock()
 	defer p.mu.Lock()
-	if g.memory != nil {
-		g.commit(log)
-		return nil
-	}
-	return endingWith(g.raft.ApplyLog(*log, 0), g.ending)
+	return g.order.commit(log)
 }
 
 // take returns the first of the batches that fit into an entry which has so

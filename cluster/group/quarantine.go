@@ -85,12 +85,9 @@ func (g *Group) quarantine(doing string, panicked any, stopped bool) {
 	h := g.host
 	h.panics.Add(1)
 	q := &Quarantine{Since: h.clock.Now(), Doing: doing, Panic: fmt.Sprint(panicked), Stopped: stopped}
-	opened := g.opened()
-	switch {
-	case g.memory != nil:
-		q.Term, q.Index = LocalTerm, g.memory.last()
-	case opened:
-		q.Term, q.Index = g.raft.CurrentTerm(), g.raft.AppliedIndex()
+	opened := g.order.opened()
+	if opened {
+		q.Term, q.Index = g.order.position()
 	}
 	h.slog.Error("panic in work for a queue, which is quarantined on this node", "queue", g.spec.Name, "vhost", g.spec.VHost,
 		"group", g.spec.Group, "doing", doing, "panic", q.Panic, "term", q.Term, "index", q.Index, "stopped", stopped, "stack", string(debug.Stack()))
@@ -100,19 +97,6 @@ func (g *Group) quarantine(doing string, panicked any, stopped bool) {
 	}
 	if first && opened { // else Open does it
 		h.spawn(g.review)
-	}
-}
-
-// opened reports whether the group has its raft, if it is to have one.
-func (g *Group) opened() bool {
-	if g.memory != nil {
-		return true
-	}
-	select {
-	case <-g.started:
-		return true
-	default:
-		return false
 	}
 }
 
@@ -129,8 +113,8 @@ func (g *Group) LiftQuarantine() error {
 	}
 	g.host.slog.Info("quarantine lifted", "queue", g.spec.Name, "vhost", g.spec.VHost, "group", g.spec.Group)
 	g.review()
-	if g.memory == nil && g.Leader() == "" {
-		g.host.elections.vacant(g)
+	if g.Leader() == "" {
+		g.order.vacant()
 	}
 	return nil
 }
@@ -144,7 +128,7 @@ func (g *Group) hasStopped() bool {
 // barred reports whether the group must not lead on this node: it is
 // quarantined, or has resigned, or the node has withdrawn.
 func (g *Group) barred() bool {
-	return g.quarantined.Load() != nil || g.memory == nil && (g.host.withdrawn.Load() || g.resigned())
+	return g.quarantined.Load() != nil || g.order.withdrawn()
 }
 
 // yieldTo makes another member the leader in raft's eyes. This replica is, and

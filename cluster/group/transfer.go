@@ -33,7 +33,7 @@ func (g *Group) Transfer(to string) error {
 	g.office.Lock()
 	defer g.office.Unlock()
 	term := g.leading.Load()
-	if term == 0 || g.barred() || g.memory != nil || g.closed.Load() {
+	if term == 0 || g.barred() || g.IsLocal() || g.closed.Load() {
 		return ErrNotLeading
 	}
 	g.setYielding(true)

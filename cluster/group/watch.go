@@ -120,7 +120,7 @@ func newWatch(h *Host) *watch {
 
 // add has a group looked at, which has something to do.
 func (w *watch) add(g *Group) {
-	if g.watched.Load() || g.memory != nil || g.watched.Swap(true) {
+	if g.watched.Load() || g.IsLocal() || g.watched.Swap(true) {
 		return
 	}
 	w.mu.Lock()

@@ -172,7 +172,7 @@ func (g *Group) perform(w *Work) {
 		g.Guard("perform effects", func() { g.host.outside.Perform(g, w) })
 	}
 	if len(w.released) > 0 {
-		g.Guard("free payloads", func() { g.release(w.released) })
+		g.Guard("free payloads", func() { g.order.release(w.released) })
 	}
 	if w.rest != nil {
 		g.Guard("free payloads", func() { g.releaseAll(w.rest) })
@@ -184,11 +184,11 @@ func (g *Group) releaseAll(indexes iter.Seq[uint64]) {
 	var some []uint64
 	for index := range indexes {
 		if some = append(some, index); len(some) == releaseAtOnce {
-			g.release(some)
+			g.order.release(some)
 			some = some[:0]
 		}
 	}
-	g.release(some)
+	g.order.release(some)
 }
 
 // wait returns when no work is being performed.

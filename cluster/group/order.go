@@ -1,0 +1,136 @@
+package group
+
+import (
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/fsm"
+)
+
+// order decides which entry of a queue comes next, and keeps what entries
+// carry. In nothing else do a replica and a local queue differ.
+type order interface {
+	// commit gives an entry its place. nil: it has it, and is applied.
+	commit(l *raft.Log) raft.ApplyFuture
+	// settle returns when what is committed has been applied on this node.
+	settle(timeout time.Duration) error
+	// payload reads what an entry carried; release frees it.
+	payload(ref fsm.Ref) ([]byte, error)
+	release(indexes []uint64)
+
+	// opened reports whether the methods below can be called.
+	opened() bool
+	term() uint64
+	leader() string
+	// applied is the index of the last entry that the machine has seen, and
+	// position about the same and the term, whatever locks of the group are held.
+	applied() uint64
+	position() (term, index uint64)
+	progress() Progress
+	// snapshot is the index of the newest snapshot; -1: there is none.
+	snapshot() int64
+
+	// leads reports whether this node may lead in the term that is; withdrawn,
+	// whether it must not, whoever else could.
+	leads() bool
+	withdrawn() bool
+	// takeOver returns when all of earlier terms is applied, and the term that
+	// this is known for; 0: this node leads no more.
+	takeOver() uint64
+	// filled and vacant note that the queue has a leader, or is to get one.
+	filled()
+	vacant()
+
+	// end has the group take nothing more. What goes on in its goroutines may
+	// go on for a moment.
+	end()
+}
+
+// replicated is the order that raft keeps.
+type replicated struct{ g *Group }
+
+func (r replicated) commit(l *raft.Log) raft.ApplyFuture {
+	return endingWith(r.g.raft.ApplyLog(*l, 0), r.g.ending)
+}
+
+// settle makes followers learn what is committed: it commits an entry without
+// content.
+func (r replicated) settle(timeout time.Duration) error {
+	return endingWith(r.g.raft.Barrier(timeout), r.g.ending).Error()
+}
+
+func (r replicated) payload(ref fsm.Ref) ([]byte, error) { return r.g.log.Payload(ref) }
+
+func (r replicated) release(indexes []uint64) {
+	r.g.log.Release(indexes)
+	r.g.host.snapshots.touch(r.g)
+}
+
+func (r replicated) opened() bool {
+	select {
+	case <-r.g.started:
+		return true
+	default:
+		return false
+	}
+}
+
+func (r replicated) term() uint64 { return r.g.raft.CurrentTerm() }
+
+func (r replicated) leader() string {
+	_, id := r.g.raft.LeaderWithID()
+	return string(id)
+}
+
+func (r replicated) applied() uint64 { return r.g.raft.AppliedIndex() }
+
+func (r replicated) position() (term, index uint64) {
+	return r.g.raft.CurrentTerm(), r.g.raft.AppliedIndex()
+}
+
+func (r replicated) progress() Progress {
+	p := progressOf(r.g.raft, r.g.host.config.Node)
+	p.Voter = p.Voter && !r.g.trust.unproven()
+	return p
+}
+
+func (r replicated) snapshot() int64 {
+	list, err := r.g.log.Snapshots().List()
+	if err != nil || len(list) == 0 {
+		return -1
+	}
+	return int64(list[0].Index)
+}
+
+func (r replicated) leads() bool { return r.g.raft.State() == raft.Leader }
+
+func (r replicated) withdrawn() bool { return r.g.host.withdrawn.Load() || r.g.resigned() }
+
+func (r replicated) takeOver() uint64 {
+	r.g.host.watch.add(r.g)
+	r.g.awaitClocks()
+	return r.g.catchUp()
+}
+
+func (r replicated) filled() { r.g.host.elections.filled(r.g.spec.Group) }
+
+func (r replicated) vacant() { r.g.host.elections.vacant(r.g) }
+
+func (r replicated) end() {
+	g := r.g
+	if g.closed.Swap(true) {
+		return
+	}
+	close(g.ending)
+	f := g.raft.Shutdown()
+	g.host.config.Mesh.DropGroup(g.spec.Group) // requests under way to nodes that are gone end now
+	g.office.Lock()                            // whoever is about to enter has given up
+	g.leading.Store(0)
+	g.office.Unlock()
+	g.host.ticker.remove(g)
+	if err := f.Error(); err != nil {
+		g.slog.Warn("raft shutdown", "error", err)
+	}
+	g.host.snapshots.captured(g) // nothing is applied any more
+}
