@@ -130,6 +130,10 @@ func (d *draft) perform(c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
 		return d.expireExchange(m.ExpireExchange)
 	case *logpb.CatalogCommand_PutLimit:
 		return d.putLimit(m.PutLimit)
+	case *logpb.CatalogCommand_PutJoinToken:
+		return d.putJoinToken(m.PutJoinToken)
+	case *logpb.CatalogCommand_DeleteJoinToken:
+		return d.deleteJoinToken(m.DeleteJoinToken)
 	}
 	return nil, refuse(fsm.Internal, "unknown catalog command")
 }

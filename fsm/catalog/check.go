@@ -24,6 +24,9 @@ func (v *View) Check() error {
 	if err := v.checkLimits(); err != nil {
 		return err
 	}
+	if err := v.checkTokens(); err != nil {
+		return err
+	}
 	queues, owned := 0, 0
 	for name, vh := range v.vhosts.All() {
 		if vh.row.GetName() != name {

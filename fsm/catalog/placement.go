@@ -210,15 +210,21 @@ func (d *draft) admitNode(m *logpb.AdmitNode) (*logpb.CatalogResult, error) {
 	}
 	r := &logpb.CatalogResult{Changed: true}
 	old, known := d.NodeByName(m.GetName())
-	switch {
-	case known && slices.Equal(old.GetIdentity(), m.GetIdentity()):
-		return &logpb.CatalogResult{Node: old.GetNumber(), Boot: old.GetBoot()}, nil
-	case known:
-		var err error
+	left, err := d.tokensAfter(m)
+	if err != nil {
+		return nil, err
+	}
+	if known && slices.Equal(old.GetIdentity(), m.GetIdentity()) {
+		used := !slices.Equal(left, d.tokens)
+		d.tokens = left
+		return &logpb.CatalogResult{Changed: used, Node: old.GetNumber(), Boot: old.GetBoot()}, nil
+	}
+	if known {
 		if r, err = d.removeNode(old); err != nil {
 			return nil, err
 		}
 	}
+	d.tokens = left
 	d.lastNode++
 	d.addNode(&logpb.NodeState{Number: d.lastNode, Name: m.GetName(), PeerAddress: m.GetPeerAddress(), Identity: m.GetIdentity()})
 	r.Node = d.lastNode

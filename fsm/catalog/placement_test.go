@@ -13,7 +13,7 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// parsePlacement reads the commands about members: "admit NAME IDENTITY",
+// parsePlacement reads the commands about members: "admit NAME IDENTITY [token=NAME]",
 // "forget NAME", "recover NAME [QUEUE-ID ...]", "members QUEUE-ID NODES [was=NODES] [size=N]", "left QUEUE-ID NODES".
 func parsePlacement(t testing.TB, w []string, c *logpb.CatalogCommand) {
 	t.Helper()
@@ -34,7 +34,11 @@ func parsePlacement(t testing.TB, w []string, c *logpb.CatalogCommand) {
 	}
 	switch w[0] {
 	case "admit":
-		c.Body = &logpb.CatalogCommand_AdmitNode{AdmitNode: &logpb.AdmitNode{Name: w[1], Identity: []byte(w[2]), PeerAddress: w[1] + ":1"}}
+		m := &logpb.AdmitNode{Name: w[1], Identity: []byte(w[2]), PeerAddress: w[1] + ":1"}
+		if token := parseOptions(t, w[3:]).values["token"]; token != "" {
+			m.Token = tokenHash(token)
+		}
+		c.Body = &logpb.CatalogCommand_AdmitNode{AdmitNode: m}
 	case "forget":
 		c.Body = &logpb.CatalogCommand_ForgetNode{ForgetNode: &logpb.ForgetNode{Name: w[1]}}
 	case "recover":

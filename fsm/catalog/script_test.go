@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -383,6 +384,7 @@ func parseOptions(t testing.TB, words []string) options {
 //	permission USER VHOST CONFIGURE WRITE READ, delete-permission USER VHOST
 //	topic-permission USER VHOST EXCHANGE WRITE READ, delete-topic-permission USER VHOST [EXCHANGE]
 //	draining NODE yes|no, dead NODE BOOT
+//	token NAME ttl=N [for=NODE], delete-token NAME
 //	[operator-]policy VHOST NAME PATTERN [apply-to=WHAT] [priority=N] [KEY=TYPE:VALUE…], delete-[operator-]policy VHOST NAME
 //	exchange VHOST NAME TYPE [durable] [auto-delete] [internal] [NAME=TYPE:VALUE…], delete-exchange VHOST NAME [if-unused]
 //	queue VHOST NAME [durable] [exclusive] [auto-delete] [local] [members=N,…] [owner=N/B/C] [NAME=TYPE:VALUE…]
@@ -421,6 +423,12 @@ func parseCommand(t testing.TB, w []string) *logpb.CatalogCommand {
 			m.Value = parseValue(t, 'l', w[4]).Int
 		}
 		c.Body = &logpb.CatalogCommand_PutLimit{PutLimit: m}
+	case "token":
+		o := parseOptions(t, w[2:])
+		c.Body = &logpb.CatalogCommand_PutJoinToken{PutJoinToken: &logpb.PutJoinToken{
+			Hash: tokenHash(w[1]), Ttl: uint64(parseValue(t, 'l', o.values["ttl"]).Int), Node: o.values["for"]}}
+	case "delete-token":
+		c.Body = &logpb.CatalogCommand_DeleteJoinToken{DeleteJoinToken: &logpb.DeleteJoinToken{Hash: tokenHash(w[1])}}
 	case "vhost":
 		c.Body = &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: w[1], Description: parseOptions(t, w[2:]).values["description"]}}
 	case "delete-vhost":
@@ -458,6 +466,15 @@ func parseCommand(t testing.TB, w []string) *logpb.CatalogCommand {
 		parseTopology(t, w, c)
 	}
 	return c
+}
+
+// tokenHash is that of the token with a short name.
+func tokenHash(name string) []byte {
+	if name == "short" {
+		return []byte(name)
+	}
+	h := sha256.Sum256([]byte(name))
+	return h[:]
 }
 
 func parsePolicy(t testing.TB, w []string) *logpb.PutPolicy {

@@ -15,7 +15,7 @@ func (v *View) Snapshot() *logpb.CatalogSnapshot {
 		Version: snapshotVersion, Index: v.index, Clock: int64(v.clock),
 		Nodes: v.Nodes(), Vhosts: v.VHosts(), Users: v.Users(),
 		NextNode: v.lastNode + 1, NextGroup: max(v.nextGroup, 1), Initialized: v.initialized,
-		Settings: v.settings,
+		Settings: v.settings, Tokens: v.tokens,
 	}
 	s.Limits = append(v.Limits(false), v.Limits(true)...)
 	s.Policies, s.Idle = v.policyRows(s.Vhosts), v.idleRows(s.Vhosts)
@@ -62,7 +62,7 @@ func Restore(s *logpb.CatalogSnapshot) (*Catalog, error) {
 	d := draft{View: View{
 		index: s.GetIndex(), clock: fsm.Time(s.GetClock()), initialized: s.GetInitialized(),
 		lastNode: max(s.GetNextNode(), 1) - 1, nextGroup: s.GetNextGroup(),
-		settings: s.GetSettings(),
+		settings: s.GetSettings(), tokens: s.GetTokens(),
 	}}
 	if err := d.restore(s); err != nil {
 		return nil, fmt.Errorf("catalog snapshot at %d: %w", s.GetIndex(), err)

@@ -19,6 +19,9 @@ func (v *View) String() string {
 	for _, s := range v.settings {
 		fmt.Fprintf(&b, "setting %s=%d\n", s.Name, s.Value)
 	}
+	for _, t := range v.tokens {
+		fmt.Fprintf(&b, "join-token %x expires=%d node=%q used-by=%q\n", t.Hash[:4], t.Expires, t.Node, t.UsedBy)
+	}
 	for _, u := range v.Users() {
 		fmt.Fprintf(&b, "user %s algorithm=%s tags=%v\n", u.Name, u.HashAlgorithm, u.Tags)
 	}

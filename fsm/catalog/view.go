@@ -27,6 +27,7 @@ type View struct {
 	settings  []*logpb.PutSetting // that have a value, by name; replaced as a whole
 
 	limits route.Map[limited, *logpb.PutLimit]
+	tokens []*logpb.JoinToken // by hash; replaced as a whole
 
 	// All queues, in three more orders than their vhosts know them.
 	byID    route.Map[fsm.QueueID, *Queue]

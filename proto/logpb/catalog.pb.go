@@ -117,6 +117,8 @@ type CatalogCommand struct {
 	//	*CatalogCommand_DeclareDead
 	//	*CatalogCommand_ReplaceHash
 	//	*CatalogCommand_RecoverCluster
+	//	*CatalogCommand_PutJoinToken
+	//	*CatalogCommand_DeleteJoinToken
 	Body          isCatalogCommand_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -438,6 +440,24 @@ func (x *CatalogCommand) GetRecoverCluster() *RecoverCluster {
 	return nil
 }
 
+func (x *CatalogCommand) GetPutJoinToken() *PutJoinToken {
+	if x != nil {
+		if x, ok := x.Body.(*CatalogCommand_PutJoinToken); ok {
+			return x.PutJoinToken
+		}
+	}
+	return nil
+}
+
+func (x *CatalogCommand) GetDeleteJoinToken() *DeleteJoinToken {
+	if x != nil {
+		if x, ok := x.Body.(*CatalogCommand_DeleteJoinToken); ok {
+			return x.DeleteJoinToken
+		}
+	}
+	return nil
+}
+
 type isCatalogCommand_Body interface {
 	isCatalogCommand_Body()
 }
@@ -566,6 +586,14 @@ type CatalogCommand_RecoverCluster struct {
 	RecoverCluster *RecoverCluster `protobuf:"bytes,90,opt,name=recover_cluster,json=recoverCluster,proto3,oneof"`
 }
 
+type CatalogCommand_PutJoinToken struct {
+	PutJoinToken *PutJoinToken `protobuf:"bytes,110,opt,name=put_join_token,json=putJoinToken,proto3,oneof"`
+}
+
+type CatalogCommand_DeleteJoinToken struct {
+	DeleteJoinToken *DeleteJoinToken `protobuf:"bytes,111,opt,name=delete_join_token,json=deleteJoinToken,proto3,oneof"`
+}
+
 func (*CatalogCommand_RegisterNode) isCatalogCommand_Body() {}
 
 func (*CatalogCommand_PutVhost) isCatalogCommand_Body() {}
@@ -627,6 +655,10 @@ func (*CatalogCommand_DeclareDead) isCatalogCommand_Body() {}
 func (*CatalogCommand_ReplaceHash) isCatalogCommand_Body() {}
 
 func (*CatalogCommand_RecoverCluster) isCatalogCommand_Body() {}
+
+func (*CatalogCommand_PutJoinToken) isCatalogCommand_Body() {}
+
+func (*CatalogCommand_DeleteJoinToken) isCatalogCommand_Body() {}
 
 // RegisterNode announces that a node has started. The answer is its number
 // and its boot number (the index of the entry). Exclusive queues that
@@ -777,10 +809,14 @@ func (x *DeclareDead) GetBoot() uint64 {
 // a new number, and the replicas of the old one go, unless one of them is the
 // only one of its queue.
 type AdmitNode struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	PeerAddress   string                 `protobuf:"bytes,2,opt,name=peer_address,json=peerAddress,proto3" json:"peer_address,omitempty"`
-	Identity      []byte                 `protobuf:"bytes,3,opt,name=identity,proto3" json:"identity,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Name        string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	PeerAddress string                 `protobuf:"bytes,2,opt,name=peer_address,json=peerAddress,proto3" json:"peer_address,omitempty"`
+	Identity    []byte                 `protobuf:"bytes,3,opt,name=identity,proto3" json:"identity,omitempty"`
+	// Hash of the token that lets the node in, which is used up by that; empty: it
+	// needs none. Refused unless it is good for this node: not used yet, or used by
+	// this node with this identity before.
+	Token         []byte `protobuf:"bytes,110,opt,name=token,proto3" json:"token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -836,6 +872,197 @@ func (x *AdmitNode) GetIdentity() []byte {
 	return nil
 }
 
+func (x *AdmitNode) GetToken() []byte {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+// PutJoinToken lets one more node in, if it comes in time.
+type PutJoinToken struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Hash          []byte                 `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"` // SHA-256 of the token's secret
+	Ttl           uint64                 `protobuf:"varint,2,opt,name=ttl,proto3" json:"ttl,omitempty"`  // ms, by the catalog's clock
+	Node          string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"` // the only name that it is good for; empty: any that is not known
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutJoinToken) Reset() {
+	*x = PutJoinToken{}
+	mi := &file_catalog_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutJoinToken) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutJoinToken) ProtoMessage() {}
+
+func (x *PutJoinToken) ProtoReflect() protoreflect.Message {
+	mi := &file_catalog_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutJoinToken.ProtoReflect.Descriptor instead.
+func (*PutJoinToken) Descriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *PutJoinToken) GetHash() []byte {
+	if x != nil {
+		return x.Hash
+	}
+	return nil
+}
+
+func (x *PutJoinToken) GetTtl() uint64 {
+	if x != nil {
+		return x.Ttl
+	}
+	return 0
+}
+
+func (x *PutJoinToken) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+// DeleteJoinToken takes a token back, used or not.
+type DeleteJoinToken struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Hash          []byte                 `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteJoinToken) Reset() {
+	*x = DeleteJoinToken{}
+	mi := &file_catalog_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteJoinToken) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteJoinToken) ProtoMessage() {}
+
+func (x *DeleteJoinToken) ProtoReflect() protoreflect.Message {
+	mi := &file_catalog_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteJoinToken.ProtoReflect.Descriptor instead.
+func (*DeleteJoinToken) Descriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *DeleteJoinToken) GetHash() []byte {
+	if x != nil {
+		return x.Hash
+	}
+	return nil
+}
+
+// JoinToken is one whose time is not over.
+type JoinToken struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Hash    []byte                 `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"`
+	Expires int64                  `protobuf:"zigzag64,2,opt,name=expires,proto3" json:"expires,omitempty"` // ms, the catalog's clock
+	Node    string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`          // as in PutJoinToken
+	// Who has used it; empty: nobody has.
+	UsedBy        string `protobuf:"bytes,4,opt,name=used_by,json=usedBy,proto3" json:"used_by,omitempty"`
+	Identity      []byte `protobuf:"bytes,5,opt,name=identity,proto3" json:"identity,omitempty"` // of that node's data folder
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JoinToken) Reset() {
+	*x = JoinToken{}
+	mi := &file_catalog_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JoinToken) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JoinToken) ProtoMessage() {}
+
+func (x *JoinToken) ProtoReflect() protoreflect.Message {
+	mi := &file_catalog_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JoinToken.ProtoReflect.Descriptor instead.
+func (*JoinToken) Descriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *JoinToken) GetHash() []byte {
+	if x != nil {
+		return x.Hash
+	}
+	return nil
+}
+
+func (x *JoinToken) GetExpires() int64 {
+	if x != nil {
+		return x.Expires
+	}
+	return 0
+}
+
+func (x *JoinToken) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *JoinToken) GetUsedBy() string {
+	if x != nil {
+		return x.UsedBy
+	}
+	return ""
+}
+
+func (x *JoinToken) GetIdentity() []byte {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
+}
+
 // ForgetNode removes a node and its replicas. It is refused while the node has
 // the only replica of a queue.
 type ForgetNode struct {
@@ -847,7 +1074,7 @@ type ForgetNode struct {
 
 func (x *ForgetNode) Reset() {
 	*x = ForgetNode{}
-	mi := &file_catalog_proto_msgTypes[5]
+	mi := &file_catalog_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -859,7 +1086,7 @@ func (x *ForgetNode) String() string {
 func (*ForgetNode) ProtoMessage() {}
 
 func (x *ForgetNode) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[5]
+	mi := &file_catalog_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -872,7 +1099,7 @@ func (x *ForgetNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetNode.ProtoReflect.Descriptor instead.
 func (*ForgetNode) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{5}
+	return file_catalog_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ForgetNode) GetName() string {
@@ -896,7 +1123,7 @@ type RecoverCluster struct {
 
 func (x *RecoverCluster) Reset() {
 	*x = RecoverCluster{}
-	mi := &file_catalog_proto_msgTypes[6]
+	mi := &file_catalog_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -908,7 +1135,7 @@ func (x *RecoverCluster) String() string {
 func (*RecoverCluster) ProtoMessage() {}
 
 func (x *RecoverCluster) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[6]
+	mi := &file_catalog_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -921,7 +1148,7 @@ func (x *RecoverCluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverCluster.ProtoReflect.Descriptor instead.
 func (*RecoverCluster) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{6}
+	return file_catalog_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RecoverCluster) GetName() string {
@@ -955,7 +1182,7 @@ type SetMembers struct {
 
 func (x *SetMembers) Reset() {
 	*x = SetMembers{}
-	mi := &file_catalog_proto_msgTypes[7]
+	mi := &file_catalog_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -967,7 +1194,7 @@ func (x *SetMembers) String() string {
 func (*SetMembers) ProtoMessage() {}
 
 func (x *SetMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[7]
+	mi := &file_catalog_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -980,7 +1207,7 @@ func (x *SetMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMembers.ProtoReflect.Descriptor instead.
 func (*SetMembers) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{7}
+	return file_catalog_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SetMembers) GetQueue() uint64 {
@@ -1022,7 +1249,7 @@ type MembersLeft struct {
 
 func (x *MembersLeft) Reset() {
 	*x = MembersLeft{}
-	mi := &file_catalog_proto_msgTypes[8]
+	mi := &file_catalog_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1034,7 +1261,7 @@ func (x *MembersLeft) String() string {
 func (*MembersLeft) ProtoMessage() {}
 
 func (x *MembersLeft) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[8]
+	mi := &file_catalog_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1047,7 +1274,7 @@ func (x *MembersLeft) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersLeft.ProtoReflect.Descriptor instead.
 func (*MembersLeft) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{8}
+	return file_catalog_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *MembersLeft) GetQueue() uint64 {
@@ -1076,7 +1303,7 @@ type SetDraining struct {
 
 func (x *SetDraining) Reset() {
 	*x = SetDraining{}
-	mi := &file_catalog_proto_msgTypes[9]
+	mi := &file_catalog_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1088,7 +1315,7 @@ func (x *SetDraining) String() string {
 func (*SetDraining) ProtoMessage() {}
 
 func (x *SetDraining) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[9]
+	mi := &file_catalog_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1101,7 +1328,7 @@ func (x *SetDraining) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDraining.ProtoReflect.Descriptor instead.
 func (*SetDraining) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{9}
+	return file_catalog_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SetDraining) GetName() string {
@@ -1130,7 +1357,7 @@ type Initialize struct {
 
 func (x *Initialize) Reset() {
 	*x = Initialize{}
-	mi := &file_catalog_proto_msgTypes[10]
+	mi := &file_catalog_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1142,7 +1369,7 @@ func (x *Initialize) String() string {
 func (*Initialize) ProtoMessage() {}
 
 func (x *Initialize) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[10]
+	mi := &file_catalog_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1155,7 +1382,7 @@ func (x *Initialize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Initialize.ProtoReflect.Descriptor instead.
 func (*Initialize) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{10}
+	return file_catalog_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Initialize) GetVhost() *PutVhost {
@@ -1190,7 +1417,7 @@ type PutVhost struct {
 
 func (x *PutVhost) Reset() {
 	*x = PutVhost{}
-	mi := &file_catalog_proto_msgTypes[11]
+	mi := &file_catalog_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1202,7 +1429,7 @@ func (x *PutVhost) String() string {
 func (*PutVhost) ProtoMessage() {}
 
 func (x *PutVhost) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[11]
+	mi := &file_catalog_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1215,7 +1442,7 @@ func (x *PutVhost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutVhost.ProtoReflect.Descriptor instead.
 func (*PutVhost) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{11}
+	return file_catalog_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PutVhost) GetName() string {
@@ -1248,7 +1475,7 @@ type DeleteVhost struct {
 
 func (x *DeleteVhost) Reset() {
 	*x = DeleteVhost{}
-	mi := &file_catalog_proto_msgTypes[12]
+	mi := &file_catalog_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1260,7 +1487,7 @@ func (x *DeleteVhost) String() string {
 func (*DeleteVhost) ProtoMessage() {}
 
 func (x *DeleteVhost) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[12]
+	mi := &file_catalog_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1273,7 +1500,7 @@ func (x *DeleteVhost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteVhost.ProtoReflect.Descriptor instead.
 func (*DeleteVhost) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{12}
+	return file_catalog_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DeleteVhost) GetName() string {
@@ -1295,7 +1522,7 @@ type PutUser struct {
 
 func (x *PutUser) Reset() {
 	*x = PutUser{}
-	mi := &file_catalog_proto_msgTypes[13]
+	mi := &file_catalog_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1307,7 +1534,7 @@ func (x *PutUser) String() string {
 func (*PutUser) ProtoMessage() {}
 
 func (x *PutUser) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[13]
+	mi := &file_catalog_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1320,7 +1547,7 @@ func (x *PutUser) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutUser.ProtoReflect.Descriptor instead.
 func (*PutUser) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{13}
+	return file_catalog_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PutUser) GetName() string {
@@ -1360,7 +1587,7 @@ type DeleteUser struct {
 
 func (x *DeleteUser) Reset() {
 	*x = DeleteUser{}
-	mi := &file_catalog_proto_msgTypes[14]
+	mi := &file_catalog_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1372,7 +1599,7 @@ func (x *DeleteUser) String() string {
 func (*DeleteUser) ProtoMessage() {}
 
 func (x *DeleteUser) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[14]
+	mi := &file_catalog_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1385,7 +1612,7 @@ func (x *DeleteUser) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteUser.ProtoReflect.Descriptor instead.
 func (*DeleteUser) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{14}
+	return file_catalog_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DeleteUser) GetName() string {
@@ -1409,7 +1636,7 @@ type ReplaceHash struct {
 
 func (x *ReplaceHash) Reset() {
 	*x = ReplaceHash{}
-	mi := &file_catalog_proto_msgTypes[15]
+	mi := &file_catalog_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1421,7 +1648,7 @@ func (x *ReplaceHash) String() string {
 func (*ReplaceHash) ProtoMessage() {}
 
 func (x *ReplaceHash) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[15]
+	mi := &file_catalog_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1434,7 +1661,7 @@ func (x *ReplaceHash) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplaceHash.ProtoReflect.Descriptor instead.
 func (*ReplaceHash) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{15}
+	return file_catalog_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReplaceHash) GetName() string {
@@ -1478,7 +1705,7 @@ type PutPermission struct {
 
 func (x *PutPermission) Reset() {
 	*x = PutPermission{}
-	mi := &file_catalog_proto_msgTypes[16]
+	mi := &file_catalog_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1490,7 +1717,7 @@ func (x *PutPermission) String() string {
 func (*PutPermission) ProtoMessage() {}
 
 func (x *PutPermission) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[16]
+	mi := &file_catalog_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1503,7 +1730,7 @@ func (x *PutPermission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPermission.ProtoReflect.Descriptor instead.
 func (*PutPermission) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{16}
+	return file_catalog_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PutPermission) GetUser() string {
@@ -1551,7 +1778,7 @@ type DeletePermission struct {
 
 func (x *DeletePermission) Reset() {
 	*x = DeletePermission{}
-	mi := &file_catalog_proto_msgTypes[17]
+	mi := &file_catalog_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1563,7 +1790,7 @@ func (x *DeletePermission) String() string {
 func (*DeletePermission) ProtoMessage() {}
 
 func (x *DeletePermission) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[17]
+	mi := &file_catalog_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1576,7 +1803,7 @@ func (x *DeletePermission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePermission.ProtoReflect.Descriptor instead.
 func (*DeletePermission) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{17}
+	return file_catalog_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DeletePermission) GetUser() string {
@@ -1608,7 +1835,7 @@ type PutTopicPermission struct {
 
 func (x *PutTopicPermission) Reset() {
 	*x = PutTopicPermission{}
-	mi := &file_catalog_proto_msgTypes[18]
+	mi := &file_catalog_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1620,7 +1847,7 @@ func (x *PutTopicPermission) String() string {
 func (*PutTopicPermission) ProtoMessage() {}
 
 func (x *PutTopicPermission) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[18]
+	mi := &file_catalog_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1633,7 +1860,7 @@ func (x *PutTopicPermission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutTopicPermission.ProtoReflect.Descriptor instead.
 func (*PutTopicPermission) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{18}
+	return file_catalog_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PutTopicPermission) GetUser() string {
@@ -1684,7 +1911,7 @@ type DeleteTopicPermission struct {
 
 func (x *DeleteTopicPermission) Reset() {
 	*x = DeleteTopicPermission{}
-	mi := &file_catalog_proto_msgTypes[19]
+	mi := &file_catalog_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1696,7 +1923,7 @@ func (x *DeleteTopicPermission) String() string {
 func (*DeleteTopicPermission) ProtoMessage() {}
 
 func (x *DeleteTopicPermission) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[19]
+	mi := &file_catalog_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1709,7 +1936,7 @@ func (x *DeleteTopicPermission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTopicPermission.ProtoReflect.Descriptor instead.
 func (*DeleteTopicPermission) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{19}
+	return file_catalog_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DeleteTopicPermission) GetUser() string {
@@ -1758,7 +1985,7 @@ type DeclareExchange struct {
 
 func (x *DeclareExchange) Reset() {
 	*x = DeclareExchange{}
-	mi := &file_catalog_proto_msgTypes[20]
+	mi := &file_catalog_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1770,7 +1997,7 @@ func (x *DeclareExchange) String() string {
 func (*DeclareExchange) ProtoMessage() {}
 
 func (x *DeclareExchange) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[20]
+	mi := &file_catalog_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1783,7 +2010,7 @@ func (x *DeclareExchange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclareExchange.ProtoReflect.Descriptor instead.
 func (*DeclareExchange) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{20}
+	return file_catalog_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DeclareExchange) GetVhost() string {
@@ -1853,7 +2080,7 @@ type DeleteExchange struct {
 
 func (x *DeleteExchange) Reset() {
 	*x = DeleteExchange{}
-	mi := &file_catalog_proto_msgTypes[21]
+	mi := &file_catalog_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1865,7 +2092,7 @@ func (x *DeleteExchange) String() string {
 func (*DeleteExchange) ProtoMessage() {}
 
 func (x *DeleteExchange) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[21]
+	mi := &file_catalog_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1878,7 +2105,7 @@ func (x *DeleteExchange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteExchange.ProtoReflect.Descriptor instead.
 func (*DeleteExchange) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{21}
+	return file_catalog_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DeleteExchange) GetVhost() string {
@@ -1916,7 +2143,7 @@ type PutLimit struct {
 
 func (x *PutLimit) Reset() {
 	*x = PutLimit{}
-	mi := &file_catalog_proto_msgTypes[22]
+	mi := &file_catalog_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1928,7 +2155,7 @@ func (x *PutLimit) String() string {
 func (*PutLimit) ProtoMessage() {}
 
 func (x *PutLimit) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[22]
+	mi := &file_catalog_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1941,7 +2168,7 @@ func (x *PutLimit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutLimit.ProtoReflect.Descriptor instead.
 func (*PutLimit) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{22}
+	return file_catalog_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PutLimit) GetUser() bool {
@@ -1991,7 +2218,7 @@ type TouchExchange struct {
 
 func (x *TouchExchange) Reset() {
 	*x = TouchExchange{}
-	mi := &file_catalog_proto_msgTypes[23]
+	mi := &file_catalog_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2003,7 +2230,7 @@ func (x *TouchExchange) String() string {
 func (*TouchExchange) ProtoMessage() {}
 
 func (x *TouchExchange) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[23]
+	mi := &file_catalog_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2016,7 +2243,7 @@ func (x *TouchExchange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TouchExchange.ProtoReflect.Descriptor instead.
 func (*TouchExchange) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{23}
+	return file_catalog_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *TouchExchange) GetVhost() string {
@@ -2053,7 +2280,7 @@ type ExpireExchange struct {
 
 func (x *ExpireExchange) Reset() {
 	*x = ExpireExchange{}
-	mi := &file_catalog_proto_msgTypes[24]
+	mi := &file_catalog_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2065,7 +2292,7 @@ func (x *ExpireExchange) String() string {
 func (*ExpireExchange) ProtoMessage() {}
 
 func (x *ExpireExchange) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[24]
+	mi := &file_catalog_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2078,7 +2305,7 @@ func (x *ExpireExchange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpireExchange.ProtoReflect.Descriptor instead.
 func (*ExpireExchange) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{24}
+	return file_catalog_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ExpireExchange) GetVhost() string {
@@ -2115,7 +2342,7 @@ type ExchangeActivity struct {
 
 func (x *ExchangeActivity) Reset() {
 	*x = ExchangeActivity{}
-	mi := &file_catalog_proto_msgTypes[25]
+	mi := &file_catalog_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2127,7 +2354,7 @@ func (x *ExchangeActivity) String() string {
 func (*ExchangeActivity) ProtoMessage() {}
 
 func (x *ExchangeActivity) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[25]
+	mi := &file_catalog_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2140,7 +2367,7 @@ func (x *ExchangeActivity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExchangeActivity.ProtoReflect.Descriptor instead.
 func (*ExchangeActivity) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{25}
+	return file_catalog_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ExchangeActivity) GetVhost() string {
@@ -2178,7 +2405,7 @@ type Bind struct {
 
 func (x *Bind) Reset() {
 	*x = Bind{}
-	mi := &file_catalog_proto_msgTypes[26]
+	mi := &file_catalog_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2190,7 +2417,7 @@ func (x *Bind) String() string {
 func (*Bind) ProtoMessage() {}
 
 func (x *Bind) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[26]
+	mi := &file_catalog_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2203,7 +2430,7 @@ func (x *Bind) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bind.ProtoReflect.Descriptor instead.
 func (*Bind) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{26}
+	return file_catalog_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Bind) GetVhost() string {
@@ -2270,7 +2497,7 @@ type DeclareQueue struct {
 
 func (x *DeclareQueue) Reset() {
 	*x = DeclareQueue{}
-	mi := &file_catalog_proto_msgTypes[27]
+	mi := &file_catalog_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2282,7 +2509,7 @@ func (x *DeclareQueue) String() string {
 func (*DeclareQueue) ProtoMessage() {}
 
 func (x *DeclareQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[27]
+	mi := &file_catalog_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2295,7 +2522,7 @@ func (x *DeclareQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclareQueue.ProtoReflect.Descriptor instead.
 func (*DeclareQueue) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{27}
+	return file_catalog_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DeclareQueue) GetVhost() string {
@@ -2379,7 +2606,7 @@ type Owner struct {
 
 func (x *Owner) Reset() {
 	*x = Owner{}
-	mi := &file_catalog_proto_msgTypes[28]
+	mi := &file_catalog_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2391,7 +2618,7 @@ func (x *Owner) String() string {
 func (*Owner) ProtoMessage() {}
 
 func (x *Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[28]
+	mi := &file_catalog_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2404,7 +2631,7 @@ func (x *Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Owner.ProtoReflect.Descriptor instead.
 func (*Owner) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{28}
+	return file_catalog_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Owner) GetNode() uint32 {
@@ -2443,7 +2670,7 @@ type DeleteQueue struct {
 
 func (x *DeleteQueue) Reset() {
 	*x = DeleteQueue{}
-	mi := &file_catalog_proto_msgTypes[29]
+	mi := &file_catalog_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2455,7 +2682,7 @@ func (x *DeleteQueue) String() string {
 func (*DeleteQueue) ProtoMessage() {}
 
 func (x *DeleteQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[29]
+	mi := &file_catalog_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2468,7 +2695,7 @@ func (x *DeleteQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteQueue.ProtoReflect.Descriptor instead.
 func (*DeleteQueue) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{29}
+	return file_catalog_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DeleteQueue) GetVhost() string {
@@ -2509,7 +2736,7 @@ type DeleteOwned struct {
 
 func (x *DeleteOwned) Reset() {
 	*x = DeleteOwned{}
-	mi := &file_catalog_proto_msgTypes[30]
+	mi := &file_catalog_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2521,7 +2748,7 @@ func (x *DeleteOwned) String() string {
 func (*DeleteOwned) ProtoMessage() {}
 
 func (x *DeleteOwned) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[30]
+	mi := &file_catalog_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2534,7 +2761,7 @@ func (x *DeleteOwned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOwned.ProtoReflect.Descriptor instead.
 func (*DeleteOwned) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{30}
+	return file_catalog_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *DeleteOwned) GetOwner() *Owner {
@@ -2556,7 +2783,7 @@ type PutSetting struct {
 
 func (x *PutSetting) Reset() {
 	*x = PutSetting{}
-	mi := &file_catalog_proto_msgTypes[31]
+	mi := &file_catalog_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2568,7 +2795,7 @@ func (x *PutSetting) String() string {
 func (*PutSetting) ProtoMessage() {}
 
 func (x *PutSetting) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[31]
+	mi := &file_catalog_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2581,7 +2808,7 @@ func (x *PutSetting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutSetting.ProtoReflect.Descriptor instead.
 func (*PutSetting) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{31}
+	return file_catalog_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PutSetting) GetName() string {
@@ -2621,7 +2848,7 @@ type PutPolicy struct {
 
 func (x *PutPolicy) Reset() {
 	*x = PutPolicy{}
-	mi := &file_catalog_proto_msgTypes[32]
+	mi := &file_catalog_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2633,7 +2860,7 @@ func (x *PutPolicy) String() string {
 func (*PutPolicy) ProtoMessage() {}
 
 func (x *PutPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[32]
+	mi := &file_catalog_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2646,7 +2873,7 @@ func (x *PutPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPolicy.ProtoReflect.Descriptor instead.
 func (*PutPolicy) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{32}
+	return file_catalog_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PutPolicy) GetVhost() string {
@@ -2709,7 +2936,7 @@ type DeletePolicy struct {
 
 func (x *DeletePolicy) Reset() {
 	*x = DeletePolicy{}
-	mi := &file_catalog_proto_msgTypes[33]
+	mi := &file_catalog_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2721,7 +2948,7 @@ func (x *DeletePolicy) String() string {
 func (*DeletePolicy) ProtoMessage() {}
 
 func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[33]
+	mi := &file_catalog_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2734,7 +2961,7 @@ func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePolicy.ProtoReflect.Descriptor instead.
 func (*DeletePolicy) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{33}
+	return file_catalog_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *DeletePolicy) GetVhost() string {
@@ -2778,7 +3005,7 @@ type CatalogResult struct {
 
 func (x *CatalogResult) Reset() {
 	*x = CatalogResult{}
-	mi := &file_catalog_proto_msgTypes[34]
+	mi := &file_catalog_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2790,7 +3017,7 @@ func (x *CatalogResult) String() string {
 func (*CatalogResult) ProtoMessage() {}
 
 func (x *CatalogResult) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[34]
+	mi := &file_catalog_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2803,7 +3030,7 @@ func (x *CatalogResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogResult.ProtoReflect.Descriptor instead.
 func (*CatalogResult) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{34}
+	return file_catalog_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *CatalogResult) GetRefusal() uint32 {
@@ -2902,15 +3129,16 @@ type CatalogSnapshot struct {
 	Settings         []*PutSetting          `protobuf:"bytes,14,rep,name=settings,proto3" json:"settings,omitempty"`
 	Policies         []*PutPolicy           `protobuf:"bytes,15,rep,name=policies,proto3" json:"policies,omitempty"`
 	TopicPermissions []*PutTopicPermission  `protobuf:"bytes,18,rep,name=topic_permissions,json=topicPermissions,proto3" json:"topic_permissions,omitempty"`
-	Idle             []*ExchangeActivity    `protobuf:"bytes,50,rep,name=idle,proto3" json:"idle,omitempty"`     // by vhost and name
-	Limits           []*PutLimit            `protobuf:"bytes,51,rep,name=limits,proto3" json:"limits,omitempty"` // of vhosts, then of users; by name
+	Idle             []*ExchangeActivity    `protobuf:"bytes,50,rep,name=idle,proto3" json:"idle,omitempty"`      // by vhost and name
+	Limits           []*PutLimit            `protobuf:"bytes,51,rep,name=limits,proto3" json:"limits,omitempty"`  // of vhosts, then of users; by name
+	Tokens           []*JoinToken           `protobuf:"bytes,110,rep,name=tokens,proto3" json:"tokens,omitempty"` // by hash
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
 
 func (x *CatalogSnapshot) Reset() {
 	*x = CatalogSnapshot{}
-	mi := &file_catalog_proto_msgTypes[35]
+	mi := &file_catalog_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2922,7 +3150,7 @@ func (x *CatalogSnapshot) String() string {
 func (*CatalogSnapshot) ProtoMessage() {}
 
 func (x *CatalogSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[35]
+	mi := &file_catalog_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2935,7 +3163,7 @@ func (x *CatalogSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogSnapshot.ProtoReflect.Descriptor instead.
 func (*CatalogSnapshot) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{35}
+	return file_catalog_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *CatalogSnapshot) GetVersion() uint32 {
@@ -3064,6 +3292,13 @@ func (x *CatalogSnapshot) GetLimits() []*PutLimit {
 	return nil
 }
 
+func (x *CatalogSnapshot) GetTokens() []*JoinToken {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
 type NodeState struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Number        uint32                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
@@ -3082,7 +3317,7 @@ type NodeState struct {
 
 func (x *NodeState) Reset() {
 	*x = NodeState{}
-	mi := &file_catalog_proto_msgTypes[36]
+	mi := &file_catalog_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3094,7 +3329,7 @@ func (x *NodeState) String() string {
 func (*NodeState) ProtoMessage() {}
 
 func (x *NodeState) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[36]
+	mi := &file_catalog_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3107,7 +3342,7 @@ func (x *NodeState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeState.ProtoReflect.Descriptor instead.
 func (*NodeState) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{36}
+	return file_catalog_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *NodeState) GetNumber() uint32 {
@@ -3201,7 +3436,7 @@ type QueueState struct {
 
 func (x *QueueState) Reset() {
 	*x = QueueState{}
-	mi := &file_catalog_proto_msgTypes[37]
+	mi := &file_catalog_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3213,7 +3448,7 @@ func (x *QueueState) String() string {
 func (*QueueState) ProtoMessage() {}
 
 func (x *QueueState) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[37]
+	mi := &file_catalog_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3226,7 +3461,7 @@ func (x *QueueState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueState.ProtoReflect.Descriptor instead.
 func (*QueueState) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{37}
+	return file_catalog_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *QueueState) GetDeclared() *DeclareQueue {
@@ -3293,7 +3528,7 @@ const file_catalog_proto_rawDesc = "" +
 	"\fCatalogEntry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x10\n" +
 	"\x03now\x18\x02 \x01(\x12R\x03now\x12:\n" +
-	"\bcommands\x18\x03 \x03(\v2\x1e.quorate.log.v1.CatalogCommandR\bcommands\"\xb4\x10\n" +
+	"\bcommands\x18\x03 \x03(\v2\x1e.quorate.log.v1.CatalogCommandR\bcommands\"\xc9\x11\n" +
 	"\x0eCatalogCommand\x12C\n" +
 	"\rregister_node\x18\x01 \x01(\v2\x1c.quorate.log.v1.RegisterNodeH\x00R\fregisterNode\x127\n" +
 	"\tput_vhost\x18\x02 \x01(\v2\x18.quorate.log.v1.PutVhostH\x00R\bputVhost\x12@\n" +
@@ -3334,7 +3569,9 @@ const file_catalog_proto_rawDesc = "" +
 	"\tput_limit\x184 \x01(\v2\x18.quorate.log.v1.PutLimitH\x00R\bputLimit\x12@\n" +
 	"\fdeclare_dead\x18< \x01(\v2\x1b.quorate.log.v1.DeclareDeadH\x00R\vdeclareDead\x12@\n" +
 	"\freplace_hash\x18P \x01(\v2\x1b.quorate.log.v1.ReplaceHashH\x00R\vreplaceHash\x12I\n" +
-	"\x0frecover_cluster\x18Z \x01(\v2\x1e.quorate.log.v1.RecoverClusterH\x00R\x0erecoverClusterB\x06\n" +
+	"\x0frecover_cluster\x18Z \x01(\v2\x1e.quorate.log.v1.RecoverClusterH\x00R\x0erecoverCluster\x12D\n" +
+	"\x0eput_join_token\x18n \x01(\v2\x1c.quorate.log.v1.PutJoinTokenH\x00R\fputJoinToken\x12M\n" +
+	"\x11delete_join_token\x18o \x01(\v2\x1f.quorate.log.v1.DeleteJoinTokenH\x00R\x0fdeleteJoinTokenB\x06\n" +
 	"\x04body\"\xd1\x01\n" +
 	"\fRegisterNode\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
@@ -3345,11 +3582,24 @@ const file_catalog_proto_rawDesc = "" +
 	"\x0enewest_version\x18\x15 \x01(\rR\rnewestVersion\"5\n" +
 	"\vDeclareDead\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
-	"\x04boot\x18\x02 \x01(\x04R\x04boot\"^\n" +
+	"\x04boot\x18\x02 \x01(\x04R\x04boot\"t\n" +
 	"\tAdmitNode\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
 	"\fpeer_address\x18\x02 \x01(\tR\vpeerAddress\x12\x1a\n" +
-	"\bidentity\x18\x03 \x01(\fR\bidentity\" \n" +
+	"\bidentity\x18\x03 \x01(\fR\bidentity\x12\x14\n" +
+	"\x05token\x18n \x01(\fR\x05token\"H\n" +
+	"\fPutJoinToken\x12\x12\n" +
+	"\x04hash\x18\x01 \x01(\fR\x04hash\x12\x10\n" +
+	"\x03ttl\x18\x02 \x01(\x04R\x03ttl\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\"%\n" +
+	"\x0fDeleteJoinToken\x12\x12\n" +
+	"\x04hash\x18\x01 \x01(\fR\x04hash\"\x82\x01\n" +
+	"\tJoinToken\x12\x12\n" +
+	"\x04hash\x18\x01 \x01(\fR\x04hash\x12\x18\n" +
+	"\aexpires\x18\x02 \x01(\x12R\aexpires\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x12\x17\n" +
+	"\aused_by\x18\x04 \x01(\tR\x06usedBy\x12\x1a\n" +
+	"\bidentity\x18\x05 \x01(\fR\bidentity\" \n" +
 	"\n" +
 	"ForgetNode\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\":\n" +
@@ -3514,7 +3764,7 @@ const file_catalog_proto_rawDesc = "" +
 	"configured\x12\x14\n" +
 	"\x05added\x18\n" +
 	" \x03(\x04R\x05added\x12\x14\n" +
-	"\x05moved\x18\x10 \x03(\x04R\x05moved\"\xd5\x06\n" +
+	"\x05moved\x18\x10 \x03(\x04R\x05moved\"\x88\a\n" +
 	"\x0fCatalogSnapshot\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x14\n" +
@@ -3535,7 +3785,8 @@ const file_catalog_proto_rawDesc = "" +
 	"\bpolicies\x18\x0f \x03(\v2\x19.quorate.log.v1.PutPolicyR\bpolicies\x12O\n" +
 	"\x11topic_permissions\x18\x12 \x03(\v2\".quorate.log.v1.PutTopicPermissionR\x10topicPermissions\x124\n" +
 	"\x04idle\x182 \x03(\v2 .quorate.log.v1.ExchangeActivityR\x04idle\x120\n" +
-	"\x06limits\x183 \x03(\v2\x18.quorate.log.v1.PutLimitR\x06limits\"\xaa\x02\n" +
+	"\x06limits\x183 \x03(\v2\x18.quorate.log.v1.PutLimitR\x06limits\x121\n" +
+	"\x06tokens\x18n \x03(\v2\x19.quorate.log.v1.JoinTokenR\x06tokens\"\xaa\x02\n" +
 	"\tNodeState\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12!\n" +
@@ -3570,108 +3821,114 @@ func file_catalog_proto_rawDescGZIP() []byte {
 	return file_catalog_proto_rawDescData
 }
 
-var file_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_catalog_proto_goTypes = []any{
 	(*CatalogEntry)(nil),          // 0: quorate.log.v1.CatalogEntry
 	(*CatalogCommand)(nil),        // 1: quorate.log.v1.CatalogCommand
 	(*RegisterNode)(nil),          // 2: quorate.log.v1.RegisterNode
 	(*DeclareDead)(nil),           // 3: quorate.log.v1.DeclareDead
 	(*AdmitNode)(nil),             // 4: quorate.log.v1.AdmitNode
-	(*ForgetNode)(nil),            // 5: quorate.log.v1.ForgetNode
-	(*RecoverCluster)(nil),        // 6: quorate.log.v1.RecoverCluster
-	(*SetMembers)(nil),            // 7: quorate.log.v1.SetMembers
-	(*MembersLeft)(nil),           // 8: quorate.log.v1.MembersLeft
-	(*SetDraining)(nil),           // 9: quorate.log.v1.SetDraining
-	(*Initialize)(nil),            // 10: quorate.log.v1.Initialize
-	(*PutVhost)(nil),              // 11: quorate.log.v1.PutVhost
-	(*DeleteVhost)(nil),           // 12: quorate.log.v1.DeleteVhost
-	(*PutUser)(nil),               // 13: quorate.log.v1.PutUser
-	(*DeleteUser)(nil),            // 14: quorate.log.v1.DeleteUser
-	(*ReplaceHash)(nil),           // 15: quorate.log.v1.ReplaceHash
-	(*PutPermission)(nil),         // 16: quorate.log.v1.PutPermission
-	(*DeletePermission)(nil),      // 17: quorate.log.v1.DeletePermission
-	(*PutTopicPermission)(nil),    // 18: quorate.log.v1.PutTopicPermission
-	(*DeleteTopicPermission)(nil), // 19: quorate.log.v1.DeleteTopicPermission
-	(*DeclareExchange)(nil),       // 20: quorate.log.v1.DeclareExchange
-	(*DeleteExchange)(nil),        // 21: quorate.log.v1.DeleteExchange
-	(*PutLimit)(nil),              // 22: quorate.log.v1.PutLimit
-	(*TouchExchange)(nil),         // 23: quorate.log.v1.TouchExchange
-	(*ExpireExchange)(nil),        // 24: quorate.log.v1.ExpireExchange
-	(*ExchangeActivity)(nil),      // 25: quorate.log.v1.ExchangeActivity
-	(*Bind)(nil),                  // 26: quorate.log.v1.Bind
-	(*DeclareQueue)(nil),          // 27: quorate.log.v1.DeclareQueue
-	(*Owner)(nil),                 // 28: quorate.log.v1.Owner
-	(*DeleteQueue)(nil),           // 29: quorate.log.v1.DeleteQueue
-	(*DeleteOwned)(nil),           // 30: quorate.log.v1.DeleteOwned
-	(*PutSetting)(nil),            // 31: quorate.log.v1.PutSetting
-	(*PutPolicy)(nil),             // 32: quorate.log.v1.PutPolicy
-	(*DeletePolicy)(nil),          // 33: quorate.log.v1.DeletePolicy
-	(*CatalogResult)(nil),         // 34: quorate.log.v1.CatalogResult
-	(*CatalogSnapshot)(nil),       // 35: quorate.log.v1.CatalogSnapshot
-	(*NodeState)(nil),             // 36: quorate.log.v1.NodeState
-	(*QueueState)(nil),            // 37: quorate.log.v1.QueueState
-	(*Table)(nil),                 // 38: quorate.log.v1.Table
+	(*PutJoinToken)(nil),          // 5: quorate.log.v1.PutJoinToken
+	(*DeleteJoinToken)(nil),       // 6: quorate.log.v1.DeleteJoinToken
+	(*JoinToken)(nil),             // 7: quorate.log.v1.JoinToken
+	(*ForgetNode)(nil),            // 8: quorate.log.v1.ForgetNode
+	(*RecoverCluster)(nil),        // 9: quorate.log.v1.RecoverCluster
+	(*SetMembers)(nil),            // 10: quorate.log.v1.SetMembers
+	(*MembersLeft)(nil),           // 11: quorate.log.v1.MembersLeft
+	(*SetDraining)(nil),           // 12: quorate.log.v1.SetDraining
+	(*Initialize)(nil),            // 13: quorate.log.v1.Initialize
+	(*PutVhost)(nil),              // 14: quorate.log.v1.PutVhost
+	(*DeleteVhost)(nil),           // 15: quorate.log.v1.DeleteVhost
+	(*PutUser)(nil),               // 16: quorate.log.v1.PutUser
+	(*DeleteUser)(nil),            // 17: quorate.log.v1.DeleteUser
+	(*ReplaceHash)(nil),           // 18: quorate.log.v1.ReplaceHash
+	(*PutPermission)(nil),         // 19: quorate.log.v1.PutPermission
+	(*DeletePermission)(nil),      // 20: quorate.log.v1.DeletePermission
+	(*PutTopicPermission)(nil),    // 21: quorate.log.v1.PutTopicPermission
+	(*DeleteTopicPermission)(nil), // 22: quorate.log.v1.DeleteTopicPermission
+	(*DeclareExchange)(nil),       // 23: quorate.log.v1.DeclareExchange
+	(*DeleteExchange)(nil),        // 24: quorate.log.v1.DeleteExchange
+	(*PutLimit)(nil),              // 25: quorate.log.v1.PutLimit
+	(*TouchExchange)(nil),         // 26: quorate.log.v1.TouchExchange
+	(*ExpireExchange)(nil),        // 27: quorate.log.v1.ExpireExchange
+	(*ExchangeActivity)(nil),      // 28: quorate.log.v1.ExchangeActivity
+	(*Bind)(nil),                  // 29: quorate.log.v1.Bind
+	(*DeclareQueue)(nil),          // 30: quorate.log.v1.DeclareQueue
+	(*Owner)(nil),                 // 31: quorate.log.v1.Owner
+	(*DeleteQueue)(nil),           // 32: quorate.log.v1.DeleteQueue
+	(*DeleteOwned)(nil),           // 33: quorate.log.v1.DeleteOwned
+	(*PutSetting)(nil),            // 34: quorate.log.v1.PutSetting
+	(*PutPolicy)(nil),             // 35: quorate.log.v1.PutPolicy
+	(*DeletePolicy)(nil),          // 36: quorate.log.v1.DeletePolicy
+	(*CatalogResult)(nil),         // 37: quorate.log.v1.CatalogResult
+	(*CatalogSnapshot)(nil),       // 38: quorate.log.v1.CatalogSnapshot
+	(*NodeState)(nil),             // 39: quorate.log.v1.NodeState
+	(*QueueState)(nil),            // 40: quorate.log.v1.QueueState
+	(*Table)(nil),                 // 41: quorate.log.v1.Table
 }
 var file_catalog_proto_depIdxs = []int32{
 	1,  // 0: quorate.log.v1.CatalogEntry.commands:type_name -> quorate.log.v1.CatalogCommand
 	2,  // 1: quorate.log.v1.CatalogCommand.register_node:type_name -> quorate.log.v1.RegisterNode
-	11, // 2: quorate.log.v1.CatalogCommand.put_vhost:type_name -> quorate.log.v1.PutVhost
-	12, // 3: quorate.log.v1.CatalogCommand.delete_vhost:type_name -> quorate.log.v1.DeleteVhost
-	13, // 4: quorate.log.v1.CatalogCommand.put_user:type_name -> quorate.log.v1.PutUser
-	14, // 5: quorate.log.v1.CatalogCommand.delete_user:type_name -> quorate.log.v1.DeleteUser
-	16, // 6: quorate.log.v1.CatalogCommand.put_permission:type_name -> quorate.log.v1.PutPermission
-	17, // 7: quorate.log.v1.CatalogCommand.delete_permission:type_name -> quorate.log.v1.DeletePermission
-	20, // 8: quorate.log.v1.CatalogCommand.declare_exchange:type_name -> quorate.log.v1.DeclareExchange
-	21, // 9: quorate.log.v1.CatalogCommand.delete_exchange:type_name -> quorate.log.v1.DeleteExchange
-	26, // 10: quorate.log.v1.CatalogCommand.bind:type_name -> quorate.log.v1.Bind
-	26, // 11: quorate.log.v1.CatalogCommand.unbind:type_name -> quorate.log.v1.Bind
-	27, // 12: quorate.log.v1.CatalogCommand.declare_queue:type_name -> quorate.log.v1.DeclareQueue
-	29, // 13: quorate.log.v1.CatalogCommand.delete_queue:type_name -> quorate.log.v1.DeleteQueue
-	10, // 14: quorate.log.v1.CatalogCommand.initialize:type_name -> quorate.log.v1.Initialize
-	30, // 15: quorate.log.v1.CatalogCommand.delete_owned:type_name -> quorate.log.v1.DeleteOwned
-	31, // 16: quorate.log.v1.CatalogCommand.put_setting:type_name -> quorate.log.v1.PutSetting
-	32, // 17: quorate.log.v1.CatalogCommand.put_policy:type_name -> quorate.log.v1.PutPolicy
-	33, // 18: quorate.log.v1.CatalogCommand.delete_policy:type_name -> quorate.log.v1.DeletePolicy
-	18, // 19: quorate.log.v1.CatalogCommand.put_topic_permission:type_name -> quorate.log.v1.PutTopicPermission
-	19, // 20: quorate.log.v1.CatalogCommand.delete_topic_permission:type_name -> quorate.log.v1.DeleteTopicPermission
-	9,  // 21: quorate.log.v1.CatalogCommand.set_draining:type_name -> quorate.log.v1.SetDraining
+	14, // 2: quorate.log.v1.CatalogCommand.put_vhost:type_name -> quorate.log.v1.PutVhost
+	15, // 3: quorate.log.v1.CatalogCommand.delete_vhost:type_name -> quorate.log.v1.DeleteVhost
+	16, // 4: quorate.log.v1.CatalogCommand.put_user:type_name -> quorate.log.v1.PutUser
+	17, // 5: quorate.log.v1.CatalogCommand.delete_user:type_name -> quorate.log.v1.DeleteUser
+	19, // 6: quorate.log.v1.CatalogCommand.put_permission:type_name -> quorate.log.v1.PutPermission
+	20, // 7: quorate.log.v1.CatalogCommand.delete_permission:type_name -> quorate.log.v1.DeletePermission
+	23, // 8: quorate.log.v1.CatalogCommand.declare_exchange:type_name -> quorate.log.v1.DeclareExchange
+	24, // 9: quorate.log.v1.CatalogCommand.delete_exchange:type_name -> quorate.log.v1.DeleteExchange
+	29, // 10: quorate.log.v1.CatalogCommand.bind:type_name -> quorate.log.v1.Bind
+	29, // 11: quorate.log.v1.CatalogCommand.unbind:type_name -> quorate.log.v1.Bind
+	30, // 12: quorate.log.v1.CatalogCommand.declare_queue:type_name -> quorate.log.v1.DeclareQueue
+	32, // 13: quorate.log.v1.CatalogCommand.delete_queue:type_name -> quorate.log.v1.DeleteQueue
+	13, // 14: quorate.log.v1.CatalogCommand.initialize:type_name -> quorate.log.v1.Initialize
+	33, // 15: quorate.log.v1.CatalogCommand.delete_owned:type_name -> quorate.log.v1.DeleteOwned
+	34, // 16: quorate.log.v1.CatalogCommand.put_setting:type_name -> quorate.log.v1.PutSetting
+	35, // 17: quorate.log.v1.CatalogCommand.put_policy:type_name -> quorate.log.v1.PutPolicy
+	36, // 18: quorate.log.v1.CatalogCommand.delete_policy:type_name -> quorate.log.v1.DeletePolicy
+	21, // 19: quorate.log.v1.CatalogCommand.put_topic_permission:type_name -> quorate.log.v1.PutTopicPermission
+	22, // 20: quorate.log.v1.CatalogCommand.delete_topic_permission:type_name -> quorate.log.v1.DeleteTopicPermission
+	12, // 21: quorate.log.v1.CatalogCommand.set_draining:type_name -> quorate.log.v1.SetDraining
 	4,  // 22: quorate.log.v1.CatalogCommand.admit_node:type_name -> quorate.log.v1.AdmitNode
-	5,  // 23: quorate.log.v1.CatalogCommand.forget_node:type_name -> quorate.log.v1.ForgetNode
-	7,  // 24: quorate.log.v1.CatalogCommand.set_members:type_name -> quorate.log.v1.SetMembers
-	8,  // 25: quorate.log.v1.CatalogCommand.members_left:type_name -> quorate.log.v1.MembersLeft
-	23, // 26: quorate.log.v1.CatalogCommand.touch_exchange:type_name -> quorate.log.v1.TouchExchange
-	24, // 27: quorate.log.v1.CatalogCommand.expire_exchange:type_name -> quorate.log.v1.ExpireExchange
-	22, // 28: quorate.log.v1.CatalogCommand.put_limit:type_name -> quorate.log.v1.PutLimit
+	8,  // 23: quorate.log.v1.CatalogCommand.forget_node:type_name -> quorate.log.v1.ForgetNode
+	10, // 24: quorate.log.v1.CatalogCommand.set_members:type_name -> quorate.log.v1.SetMembers
+	11, // 25: quorate.log.v1.CatalogCommand.members_left:type_name -> quorate.log.v1.MembersLeft
+	26, // 26: quorate.log.v1.CatalogCommand.touch_exchange:type_name -> quorate.log.v1.TouchExchange
+	27, // 27: quorate.log.v1.CatalogCommand.expire_exchange:type_name -> quorate.log.v1.ExpireExchange
+	25, // 28: quorate.log.v1.CatalogCommand.put_limit:type_name -> quorate.log.v1.PutLimit
 	3,  // 29: quorate.log.v1.CatalogCommand.declare_dead:type_name -> quorate.log.v1.DeclareDead
-	15, // 30: quorate.log.v1.CatalogCommand.replace_hash:type_name -> quorate.log.v1.ReplaceHash
-	6,  // 31: quorate.log.v1.CatalogCommand.recover_cluster:type_name -> quorate.log.v1.RecoverCluster
-	11, // 32: quorate.log.v1.Initialize.vhost:type_name -> quorate.log.v1.PutVhost
-	13, // 33: quorate.log.v1.Initialize.user:type_name -> quorate.log.v1.PutUser
-	16, // 34: quorate.log.v1.Initialize.permission:type_name -> quorate.log.v1.PutPermission
-	38, // 35: quorate.log.v1.DeclareExchange.arguments:type_name -> quorate.log.v1.Table
-	38, // 36: quorate.log.v1.Bind.arguments:type_name -> quorate.log.v1.Table
-	38, // 37: quorate.log.v1.DeclareQueue.arguments:type_name -> quorate.log.v1.Table
-	28, // 38: quorate.log.v1.DeclareQueue.owner:type_name -> quorate.log.v1.Owner
-	28, // 39: quorate.log.v1.DeleteOwned.owner:type_name -> quorate.log.v1.Owner
-	38, // 40: quorate.log.v1.PutPolicy.definition:type_name -> quorate.log.v1.Table
-	36, // 41: quorate.log.v1.CatalogSnapshot.nodes:type_name -> quorate.log.v1.NodeState
-	11, // 42: quorate.log.v1.CatalogSnapshot.vhosts:type_name -> quorate.log.v1.PutVhost
-	13, // 43: quorate.log.v1.CatalogSnapshot.users:type_name -> quorate.log.v1.PutUser
-	16, // 44: quorate.log.v1.CatalogSnapshot.permissions:type_name -> quorate.log.v1.PutPermission
-	20, // 45: quorate.log.v1.CatalogSnapshot.exchanges:type_name -> quorate.log.v1.DeclareExchange
-	26, // 46: quorate.log.v1.CatalogSnapshot.bindings:type_name -> quorate.log.v1.Bind
-	37, // 47: quorate.log.v1.CatalogSnapshot.queues:type_name -> quorate.log.v1.QueueState
-	31, // 48: quorate.log.v1.CatalogSnapshot.settings:type_name -> quorate.log.v1.PutSetting
-	32, // 49: quorate.log.v1.CatalogSnapshot.policies:type_name -> quorate.log.v1.PutPolicy
-	18, // 50: quorate.log.v1.CatalogSnapshot.topic_permissions:type_name -> quorate.log.v1.PutTopicPermission
-	25, // 51: quorate.log.v1.CatalogSnapshot.idle:type_name -> quorate.log.v1.ExchangeActivity
-	22, // 52: quorate.log.v1.CatalogSnapshot.limits:type_name -> quorate.log.v1.PutLimit
-	27, // 53: quorate.log.v1.QueueState.declared:type_name -> quorate.log.v1.DeclareQueue
-	54, // [54:54] is the sub-list for method output_type
-	54, // [54:54] is the sub-list for method input_type
-	54, // [54:54] is the sub-list for extension type_name
-	54, // [54:54] is the sub-list for extension extendee
-	0,  // [0:54] is the sub-list for field type_name
+	18, // 30: quorate.log.v1.CatalogCommand.replace_hash:type_name -> quorate.log.v1.ReplaceHash
+	9,  // 31: quorate.log.v1.CatalogCommand.recover_cluster:type_name -> quorate.log.v1.RecoverCluster
+	5,  // 32: quorate.log.v1.CatalogCommand.put_join_token:type_name -> quorate.log.v1.PutJoinToken
+	6,  // 33: quorate.log.v1.CatalogCommand.delete_join_token:type_name -> quorate.log.v1.DeleteJoinToken
+	14, // 34: quorate.log.v1.Initialize.vhost:type_name -> quorate.log.v1.PutVhost
+	16, // 35: quorate.log.v1.Initialize.user:type_name -> quorate.log.v1.PutUser
+	19, // 36: quorate.log.v1.Initialize.permission:type_name -> quorate.log.v1.PutPermission
+	41, // 37: quorate.log.v1.DeclareExchange.arguments:type_name -> quorate.log.v1.Table
+	41, // 38: quorate.log.v1.Bind.arguments:type_name -> quorate.log.v1.Table
+	41, // 39: quorate.log.v1.DeclareQueue.arguments:type_name -> quorate.log.v1.Table
+	31, // 40: quorate.log.v1.DeclareQueue.owner:type_name -> quorate.log.v1.Owner
+	31, // 41: quorate.log.v1.DeleteOwned.owner:type_name -> quorate.log.v1.Owner
+	41, // 42: quorate.log.v1.PutPolicy.definition:type_name -> quorate.log.v1.Table
+	39, // 43: quorate.log.v1.CatalogSnapshot.nodes:type_name -> quorate.log.v1.NodeState
+	14, // 44: quorate.log.v1.CatalogSnapshot.vhosts:type_name -> quorate.log.v1.PutVhost
+	16, // 45: quorate.log.v1.CatalogSnapshot.users:type_name -> quorate.log.v1.PutUser
+	19, // 46: quorate.log.v1.CatalogSnapshot.permissions:type_name -> quorate.log.v1.PutPermission
+	23, // 47: quorate.log.v1.CatalogSnapshot.exchanges:type_name -> quorate.log.v1.DeclareExchange
+	29, // 48: quorate.log.v1.CatalogSnapshot.bindings:type_name -> quorate.log.v1.Bind
+	40, // 49: quorate.log.v1.CatalogSnapshot.queues:type_name -> quorate.log.v1.QueueState
+	34, // 50: quorate.log.v1.CatalogSnapshot.settings:type_name -> quorate.log.v1.PutSetting
+	35, // 51: quorate.log.v1.CatalogSnapshot.policies:type_name -> quorate.log.v1.PutPolicy
+	21, // 52: quorate.log.v1.CatalogSnapshot.topic_permissions:type_name -> quorate.log.v1.PutTopicPermission
+	28, // 53: quorate.log.v1.CatalogSnapshot.idle:type_name -> quorate.log.v1.ExchangeActivity
+	25, // 54: quorate.log.v1.CatalogSnapshot.limits:type_name -> quorate.log.v1.PutLimit
+	7,  // 55: quorate.log.v1.CatalogSnapshot.tokens:type_name -> quorate.log.v1.JoinToken
+	30, // 56: quorate.log.v1.QueueState.declared:type_name -> quorate.log.v1.DeclareQueue
+	57, // [57:57] is the sub-list for method output_type
+	57, // [57:57] is the sub-list for method input_type
+	57, // [57:57] is the sub-list for extension type_name
+	57, // [57:57] is the sub-list for extension extendee
+	0,  // [0:57] is the sub-list for field type_name
 }
 
 func init() { file_catalog_proto_init() }
@@ -3712,6 +3969,8 @@ func file_catalog_proto_init() {
 		(*CatalogCommand_DeclareDead)(nil),
 		(*CatalogCommand_ReplaceHash)(nil),
 		(*CatalogCommand_RecoverCluster)(nil),
+		(*CatalogCommand_PutJoinToken)(nil),
+		(*CatalogCommand_DeleteJoinToken)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3719,7 +3978,7 @@ func file_catalog_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_catalog_proto_rawDesc), len(file_catalog_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   38,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -179,6 +179,13 @@ type Ask struct {
 	// The first and the last version of the machines that it supports; 0: 1.
 	OldestVersion uint32 `protobuf:"varint,20,opt,name=oldest_version,json=oldestVersion,proto3" json:"oldest_version,omitempty"`
 	NewestVersion uint32 `protobuf:"varint,21,opt,name=newest_version,json=newestVersion,proto3" json:"newest_version,omitempty"`
+	Token         []byte `protobuf:"bytes,110,opt,name=token,proto3" json:"token,omitempty"` // secret of the token that lets it in; empty: it has none
+	// A PKCS #10 request for the certificate that it has not; empty: it has one.
+	CertificateRequest []byte `protobuf:"bytes,111,opt,name=certificate_request,json=certificateRequest,proto3" json:"certificate_request,omitempty"`
+	// Said by the node that was asked when it passes the question on: the token's
+	// hash, in place of the secret, and that the asking node has proved no name.
+	TokenHash     []byte `protobuf:"bytes,112,opt,name=token_hash,json=tokenHash,proto3" json:"token_hash,omitempty"`
+	Unproven      bool   `protobuf:"varint,113,opt,name=unproven,proto3" json:"unproven,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -276,6 +283,34 @@ func (x *Ask) GetNewestVersion() uint32 {
 	return 0
 }
 
+func (x *Ask) GetToken() []byte {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+func (x *Ask) GetCertificateRequest() []byte {
+	if x != nil {
+		return x.CertificateRequest
+	}
+	return nil
+}
+
+func (x *Ask) GetTokenHash() []byte {
+	if x != nil {
+		return x.TokenHash
+	}
+	return nil
+}
+
+func (x *Ask) GetUnproven() bool {
+	if x != nil {
+		return x.Unproven
+	}
+	return false
+}
+
 // Told answers Ask.
 type Told struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -290,8 +325,12 @@ type Told struct {
 	// Of an answer to who asks for its place. current: what is said holds all that
 	// the catalog's leaders had committed when it was asked; gone: the asking node
 	// is no member by that, neither under its name and identity nor otherwise.
-	Current       bool `protobuf:"varint,9,opt,name=current,proto3" json:"current,omitempty"`
-	Gone          bool `protobuf:"varint,10,opt,name=gone,proto3" json:"gone,omitempty"`
+	Current bool `protobuf:"varint,9,opt,name=current,proto3" json:"current,omitempty"`
+	Gone    bool `protobuf:"varint,10,opt,name=gone,proto3" json:"gone,omitempty"`
+	// Answer to a certificate_request: the certificate, and the authorities that
+	// count. Both are PEM.
+	Certificate   []byte `protobuf:"bytes,110,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	Authorities   []byte `protobuf:"bytes,111,opt,name=authorities,proto3" json:"authorities,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -394,6 +433,20 @@ func (x *Told) GetGone() bool {
 		return x.Gone
 	}
 	return false
+}
+
+func (x *Told) GetCertificate() []byte {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
+func (x *Told) GetAuthorities() []byte {
+	if x != nil {
+		return x.Authorities
+	}
+	return nil
 }
 
 // Member is a node of the cluster.
@@ -3430,7 +3483,7 @@ const file_peer_proto_rawDesc = "" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12 \n" +
 	"\vincarnation\x18\x03 \x01(\fR\vincarnation\x12\x18\n" +
 	"\aversion\x18\x04 \x01(\rR\aversion\x12\x1a\n" +
-	"\bidentity\x18\x10 \x01(\fR\bidentity\"\xfb\x01\n" +
+	"\bidentity\x18\x10 \x01(\fR\bidentity\"\xfd\x02\n" +
 	"\x03Ask\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1a\n" +
@@ -3440,7 +3493,12 @@ const file_peer_proto_rawDesc = "" +
 	"\x04join\x18\x06 \x01(\bR\x04join\x12\x14\n" +
 	"\x05place\x18\a \x01(\bR\x05place\x12%\n" +
 	"\x0eoldest_version\x18\x14 \x01(\rR\roldestVersion\x12%\n" +
-	"\x0enewest_version\x18\x15 \x01(\rR\rnewestVersion\"\x8b\x02\n" +
+	"\x0enewest_version\x18\x15 \x01(\rR\rnewestVersion\x12\x14\n" +
+	"\x05token\x18n \x01(\fR\x05token\x12/\n" +
+	"\x13certificate_request\x18o \x01(\fR\x12certificateRequest\x12\x1d\n" +
+	"\n" +
+	"token_hash\x18p \x01(\fR\ttokenHash\x12\x1a\n" +
+	"\bunproven\x18q \x01(\bR\bunproven\"\xcf\x02\n" +
 	"\x04Told\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1a\n" +
 	"\bidentity\x18\x02 \x01(\fR\bidentity\x12\x14\n" +
@@ -3452,7 +3510,9 @@ const file_peer_proto_rawDesc = "" +
 	"\x05index\x18\b \x01(\x04R\x05index\x12\x18\n" +
 	"\acurrent\x18\t \x01(\bR\acurrent\x12\x12\n" +
 	"\x04gone\x18\n" +
-	" \x01(\bR\x04gone\"R\n" +
+	" \x01(\bR\x04gone\x12 \n" +
+	"\vcertificate\x18n \x01(\fR\vcertificate\x12 \n" +
+	"\vauthorities\x18o \x01(\fR\vauthorities\"R\n" +
 	"\x06Member\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1a\n" +
