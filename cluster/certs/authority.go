@@ -65,6 +65,17 @@ func algorithmOf(key crypto.Signer) Algorithm {
 	return ECDSA
 }
 
+// algorithmOfPublic is that of a public key, if it is one of those above.
+func algorithmOfPublic(key crypto.PublicKey) (a Algorithm, known bool) {
+	switch k := key.(type) {
+	case *ecdsa.PublicKey:
+		return ECDSA, k.Curve == elliptic.P256()
+	case ed25519.PublicKey:
+		return Ed25519, true
+	}
+	return "", false
+}
+
 // Authority signs the certificates of a cluster's nodes.
 type Authority struct {
 	Certificate *x509.Certificate
@@ -147,9 +158,11 @@ func sign(template, parent *x509.Certificate, public crypto.PublicKey, key crypt
 
 // Fingerprint tells certificates apart: the SHA-256 of one, for people and for
 // tokens.
-func Fingerprint(c *x509.Certificate) string {
+func Fingerprint(c *x509.Certificate) string { return hex.EncodeToString(fingerprint(c)) }
+
+func fingerprint(c *x509.Certificate) []byte {
 	sum := sha256.Sum256(c.Raw)
-	return hex.EncodeToString(sum[:])
+	return sum[:]
 }
 
 // day is a point in time for people.

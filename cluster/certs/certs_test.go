@@ -37,7 +37,7 @@ func mustFolder(t *testing.T, nodes ...string) *folder {
 }
 
 func (f *folder) files(node string) Files {
-	return Files{filepath.Join(f.dir, AuthorityFile), filepath.Join(f.dir, node+".pem"), filepath.Join(f.dir, node+".key")}
+	return Files{Authorities: filepath.Join(f.dir, AuthorityFile), Certificate: filepath.Join(f.dir, node+".pem"), Key: filepath.Join(f.dir, node+".key")}
 }
 
 // mustKeys opens the keys of a node. Every complaint is an error of the test.
@@ -187,7 +187,7 @@ func TestRefused(t *testing.T) {
 		"the authority": {cert: tls.Certificate{Certificate: [][]byte{own.Certificate.Raw}, PrivateKey: own.key}, says: "no node"},
 		"nothing":       {says: "certificate"},
 	} {
-		stranger := &tls.Config{InsecureSkipVerify: true, NextProtos: protocols}
+		stranger := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{LinkProtocol}}
 		if tc.cert.Certificate != nil {
 			stranger.Certificates = []tls.Certificate{tc.cert}
 			stranger.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &tc.cert, nil }

@@ -1,7 +1,6 @@
 package certs
 
 import (
-	"crypto"
 	"crypto/x509"
 	"fmt"
 	"os"
@@ -66,7 +65,7 @@ func LoadAuthority(certFile, keyFile string) (*Authority, error) {
 		return nil, err
 	}
 	for _, c := range all {
-		if same, ok := c.PublicKey.(interface{ Equal(x crypto.PublicKey) bool }); ok && c.IsCA && same.Equal(key.Public()) {
+		if c.IsCA && samePublic(c.PublicKey, key) {
 			return &Authority{c, key}, nil
 		}
 	}

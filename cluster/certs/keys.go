@@ -1,7 +1,6 @@
 package certs
 
 import (
-	"crypto"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -16,6 +15,9 @@ type Files struct {
 	Authorities string // PEM: whoever signed the nodes' certificates
 	Certificate string // PEM: the node's, and what leads from it to an authority
 	Key         string
+	// AuthorityKey is the key of one of the authorities, which lets this node sign
+	// the certificates of nodes that join; empty: it signs none.
+	AuthorityKey string
 }
 
 // Keys hands out what Files hold. They are read again when they have changed.
@@ -23,9 +25,12 @@ type Keys struct {
 	node     string
 	files    Files
 	complain func(error)
+	// Changed is told that other files have been taken. It is set before the keys
+	// are used; nil: nobody is told.
+	Changed func(*x509.Certificate)
 
 	mu    sync.Mutex
-	seen  [3]stamp // of the files, when they were read last
+	seen  [4]stamp // of the files, when they were read last
 	about *about   // what they held when they fitted together
 }
 
@@ -37,9 +42,12 @@ type stamp struct {
 
 // about is what one reading of the files has given. It does not change.
 type about struct {
-	roots *x509.CertPool
-	pair  tls.Certificate
-	ends  time.Time
+	authorities []*x509.Certificate
+	roots       *x509.CertPool // of these
+	chain       []*x509.Certificate
+	pair        tls.Certificate // of chain
+	// signer is the authority that this node has the key of; nil: none.
+	signer *Authority
 }
 
 // Open reads the files of a node. complain is told why files that have changed
@@ -55,19 +63,23 @@ func Open(node string, f Files, complain func(error)) (*Keys, error) {
 }
 
 // Expires is when the node's certificate ceases to be good.
-func (k *Keys) Expires() time.Time { return k.current().ends }
+func (k *Keys) Expires() time.Time { return k.current().chain[0].NotAfter }
 
 // Server is for a connection that somebody has dialled. Whoever it is must prove
 // to be a node, whichever.
 func (k *Keys) Server() (*tls.Config, error) {
 	a := k.current()
-	return &tls.Config{
+	c := &tls.Config{
 		Certificates: []tls.Certificate{a.pair},
 		ClientCAs:    a.roots, ClientAuth: tls.RequireAndVerifyClientCert,
-		VerifyConnection: a.proves(""),
-		MinVersion:       tls.VersionTLS13, NextProtos: protocols, SessionTicketsDisabled: true,
+		VerifyConnection: proves(a.roots, ""),
+		MinVersion:       tls.VersionTLS13, NextProtos: []string{LinkProtocol}, SessionTicketsDisabled: true,
 		DynamicRecordSizingDisabled: true,
-	}, nil
+	}
+	if a.signer != nil {
+		c.GetConfigForClient = a.invite(c)
+	}
+	return c, nil
 }
 
 // Client is for a connection that this node has dialled, to a node that must
@@ -79,22 +91,27 @@ func (k *Keys) Client(node string) (*tls.Config, error) {
 		// Names of nodes need not be names of hosts, and count as they are
 		// written: VerifyConnection verifies all there is.
 		InsecureSkipVerify: true,
-		VerifyConnection:   a.proves(node),
-		MinVersion:         tls.VersionTLS13, NextProtos: protocols,
+		VerifyConnection:   proves(a.roots, node),
+		MinVersion:         tls.VersionTLS13, NextProtos: []string{LinkProtocol},
 		DynamicRecordSizingDisabled: true,
 	}, nil
 }
 
-// protocols is what links speak.
-var protocols = []string{"h2"}
+// Protocols that connections between nodes speak, as ALPN names them.
+const (
+	// LinkProtocol is for nodes that prove their names.
+	LinkProtocol = "h2"
+	// JoinProtocol is for who has no certificate yet, and may ask for one only.
+	JoinProtocol = "quorate-join"
+)
 
 // proves checks what the other side has shown.
-func (a *about) proves(node string) func(tls.ConnectionState) error {
+func proves(roots *x509.CertPool, node string) func(tls.ConnectionState) error {
 	return func(s tls.ConnectionState) error {
-		if s.NegotiatedProtocol != protocols[0] {
+		if s.NegotiatedProtocol != LinkProtocol {
 			return fmt.Errorf("protocol %q: no link", s.NegotiatedProtocol)
 		}
-		return verify(s.PeerCertificates, a.roots, node, time.Now())
+		return verify(s.PeerCertificates, roots, node, time.Now())
 	}
 }
 
@@ -111,7 +128,11 @@ func (k *Keys) current() *about {
 	if err == nil {
 		var a *about
 		if a, err = k.read(); err == nil {
+			was := k.about.chain[0]
 			k.about = a
+			if k.Changed != nil && !was.Equal(a.chain[0]) {
+				k.Changed(a.chain[0])
+			}
 			return a
 		}
 	}
@@ -122,8 +143,11 @@ func (k *Keys) current() *about {
 }
 
 // stamps looks at the files. Of one that cannot be found it has none.
-func (k *Keys) stamps() (all [3]stamp, err error) {
-	for i, path := range []string{k.files.Authorities, k.files.Certificate, k.files.Key} {
+func (k *Keys) stamps() (all [4]stamp, err error) {
+	for i, path := range []string{k.files.Authorities, k.files.Certificate, k.files.Key, k.files.AuthorityKey} {
+		if path == "" {
+			continue
+		}
 		info, e := os.Stat(path)
 		if e != nil {
 			err = errors.Join(err, e)
@@ -148,11 +172,8 @@ func (k *Keys) read() (*about, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &about{roots: x509.NewCertPool(), ends: chain[0].NotAfter}
-	for _, c := range authorities {
-		a.roots.AddCert(c)
-	}
-	if same, ok := chain[0].PublicKey.(interface{ Equal(x crypto.PublicKey) bool }); !ok || !same.Equal(key.Public()) {
+	a := &about{authorities: authorities, roots: pool(authorities...), chain: chain}
+	if !samePublic(chain[0].PublicKey, key) {
 		return nil, fmt.Errorf("%s is not the key of %s", k.files.Key, k.files.Certificate)
 	}
 	if err := verify(chain, a.roots, k.node, time.Now()); err != nil {
@@ -161,6 +182,11 @@ func (k *Keys) read() (*about, error) {
 	a.pair = tls.Certificate{PrivateKey: key, Leaf: chain[0]}
 	for _, c := range chain {
 		a.pair.Certificate = append(a.pair.Certificate, c.Raw)
+	}
+	if k.files.AuthorityKey != "" {
+		if a.signer, err = LoadAuthority(k.files.Authorities, k.files.AuthorityKey); err != nil {
+			return nil, err
+		}
 	}
 	return a, nil
 }

@@ -1,0 +1,240 @@
+package certs
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// Authority is the fingerprint of the authority that has signed this node's
+// certificate, for tokens to pin.
+func (k *Keys) Authority() ([]byte, error) {
+	a := k.current()
+	for _, c := range a.authorities {
+		if verify(a.chain, pool(c), k.node, time.Now()) == nil {
+			return fingerprint(c), nil
+		}
+	}
+	return nil, errors.New("none of the authorities has signed this node's certificate")
+}
+
+func pool(all ...*x509.Certificate) *x509.CertPool {
+	p := x509.NewCertPool()
+	for _, c := range all {
+		p.AddCert(c)
+	}
+	return p
+}
+
+// Invited is Client for a node that joins a cluster by a token: the other side
+// must prove to be a node, whichever, to the one authority that the token pins.
+func (k *Keys) Invited(pin []byte) (*tls.Config, error) {
+	a := k.current()
+	at := slices.IndexFunc(a.authorities, func(c *x509.Certificate) bool { return bytes.Equal(fingerprint(c), pin) })
+	if at < 0 {
+		return nil, fmt.Errorf("the token is for a cluster whose authority has the fingerprint %s, and that is none in %s", hex.EncodeToString(pin), k.files.Authorities)
+	}
+	c, err := k.Client("")
+	if err == nil {
+		c.VerifyConnection = proves(pool(a.authorities[at]), "")
+	}
+	return c, err
+}
+
+// invite has who wants to join, and says so, come without a certificate. Such a
+// connection shows the authorities, too: a token pins one of them.
+func (a *about) invite(links *tls.Config) func(*tls.ClientHelloInfo) (*tls.Config, error) {
+	return func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		if !slices.Equal(hello.SupportedProtos, []string{JoinProtocol}) {
+			return nil, nil
+		}
+		c := links.Clone()
+		c.ClientCAs, c.ClientAuth, c.VerifyConnection, c.GetConfigForClient = nil, tls.NoClientCert, nil, nil
+		c.NextProtos = []string{JoinProtocol}
+		shown := a.pair
+		shown.Certificate = slices.Clone(shown.Certificate)
+		for _, x := range a.authorities {
+			shown.Certificate = append(shown.Certificate, x.Raw)
+		}
+		c.Certificates = []tls.Certificate{shown}
+		return c, nil
+	}
+}
+
+// provesPin checks that the other side is a node to the authority that has a
+// fingerprint, and that it has shown.
+func provesPin(pin []byte) func(tls.ConnectionState) error {
+	return func(s tls.ConnectionState) error {
+		for _, c := range s.PeerCertificates {
+			if c.IsCA && bytes.Equal(fingerprint(c), pin) {
+				return verify(s.PeerCertificates, pool(c), "", time.Now())
+			}
+		}
+		return fmt.Errorf("the token is for a cluster whose authority has the fingerprint %s, and the node that answers is of another one", hex.EncodeToString(pin))
+	}
+}
+
+// errSignsNone: this node has no key to sign with.
+var errSignsNone = errors.New("this node signs no certificates: it has no cluster.ssl_options.cakeyfile")
+
+// Sign makes a certificate for a node that joins, out of its request. It returns
+// that and the authorities that count, as PEM.
+func (k *Keys) Sign(node string, request []byte) (made *x509.Certificate, certificate, authorities []byte, err error) {
+	a := k.current()
+	if a.signer == nil {
+		return nil, nil, nil, errSignsNone
+	}
+	r, err := x509.ParseCertificateRequest(request)
+	if err == nil {
+		err = r.CheckSignature()
+	}
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("request for a certificate: %w", err)
+	}
+	if _, known := algorithmOfPublic(r.PublicKey); !known {
+		return nil, nil, nil, errors.New("request for a certificate: a key that is neither of ECDSA on P-256 nor of Ed25519")
+	}
+	if made, err = a.signer.Sign(node, r.PublicKey, time.Now(), NodeLife); err != nil {
+		return nil, nil, nil, err
+	}
+	return made, encode(made), encode(a.authorities...), nil
+}
+
+// Waiting is Keys of a node that has none yet. It has them once it was let in by
+// a token.
+type Waiting struct {
+	node  string
+	files Files
+	open  func() (*Keys, error)
+	key   crypto.Signer // that the certificate is asked for
+	keys  atomic.Pointer[Keys]
+}
+
+// Wait returns the keys of a node that joins: open reads the files once they are
+// there.
+func Wait(node string, f Files, open func() (*Keys, error)) *Waiting {
+	return &Waiting{node: node, files: f, open: open}
+}
+
+var errWaiting = errors.New("this node has no certificate yet: it has not joined")
+
+// Server implements peer.Keys.
+func (w *Waiting) Server() (*tls.Config, error) {
+	if k := w.keys.Load(); k != nil {
+		return k.Server()
+	}
+	return nil, errWaiting
+}
+
+// Client implements peer.Keys.
+func (w *Waiting) Client(node string) (*tls.Config, error) {
+	if k := w.keys.Load(); k != nil {
+		return k.Client(node)
+	}
+	return nil, errWaiting
+}
+
+// Authority implements peer.Keys.
+func (w *Waiting) Authority() ([]byte, error) {
+	if k := w.keys.Load(); k != nil {
+		return k.Authority()
+	}
+	return nil, errWaiting
+}
+
+// Invited is for a connection to a cluster that this node joins. It proves
+// nothing before it has a certificate.
+func (w *Waiting) Invited(pin []byte) (*tls.Config, error) {
+	if k := w.keys.Load(); k != nil {
+		return k.Invited(pin)
+	}
+	return &tls.Config{
+		InsecureSkipVerify: true, // VerifyConnection verifies all there is
+		VerifyConnection:   provesPin(pin),
+		MinVersion:         tls.VersionTLS13, NextProtos: []string{JoinProtocol},
+	}, nil
+}
+
+// Keys are the node's, once it has some; nil before.
+func (w *Waiting) Keys() *Keys { return w.keys.Load() }
+
+// Request asks for a certificate; nil: the node has one. The key is made once and
+// kept, as whoever has asked may ask again.
+func (w *Waiting) Request() ([]byte, error) {
+	if w.keys.Load() != nil {
+		return nil, nil
+	}
+	if w.key == nil {
+		if err := w.loadKey(); err != nil {
+			return nil, err
+		}
+	}
+	return x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: w.node}}, w.key)
+}
+
+func (w *Waiting) loadKey() error {
+	key, err := readKey(w.files.Key)
+	if errors.Is(err, fs.ErrNotExist) {
+		if key, err = ECDSA.generate(); err != nil {
+			return err
+		}
+		var text []byte
+		if text, err = encodeKey(key); err != nil {
+			return err
+		}
+		if err = os.MkdirAll(filepath.Dir(w.files.Key), 0o700); err == nil {
+			err = create(w.files.Key, text)
+		}
+	}
+	w.key = key
+	return err
+}
+
+// Accept takes what Sign has returned, and keeps it in the node's files.
+func (w *Waiting) Accept(certificate, authorities []byte) error {
+	chain, err := decode(certificate)
+	if err != nil {
+		return fmt.Errorf("certificate of this node: %w", err)
+	}
+	roots, err := decode(authorities)
+	if err == nil {
+		err = verify(chain, pool(roots...), w.node, time.Now())
+	}
+	if err == nil && !samePublic(chain[0].PublicKey, w.key) {
+		err = errors.New("it is for another key")
+	}
+	if err != nil {
+		return fmt.Errorf("certificate of this node: %w", err)
+	}
+	// The certificate last: with it the node counts as one that has all three.
+	if err := replace(w.files.Authorities, authorities); err != nil {
+		return err
+	}
+	if err := replace(w.files.Certificate, certificate); err != nil {
+		return err
+	}
+	k, err := w.open()
+	if err != nil {
+		return fmt.Errorf("certificate of this node: %w", err)
+	}
+	w.keys.Store(k)
+	return nil
+}
+
+// samePublic reports whether a public key is that of a key.
+func samePublic(public crypto.PublicKey, key crypto.Signer) bool {
+	same, ok := public.(interface{ Equal(x crypto.PublicKey) bool })
+	return ok && key != nil && same.Equal(key.Public())
+}
