@@ -14,6 +14,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/broker"
+	"github.com/quorate/quorate/cluster/certs"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -47,6 +48,7 @@ type nodes struct {
 	gates       map[string]*gate         // to the disk of a node; not there: it never hangs
 	bounds      Bounds
 	exit        func(name string, code int) // nil: no node ends
+	change      func(*Config)               // of each node; nil: nothing is
 }
 
 var names = []string{"n1", "n2", "n3"}
@@ -123,7 +125,7 @@ func (c *nodes) config(name string) Config {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	return Config{
+	config := Config{
 		Probe: c.machine(name), MemoryLimit: memory,
 		Contacts: contacts,
 		Name:     name, ClusterName: "test", DataDir: filepath.Join(c.dir, name), Nodes: static,
@@ -142,8 +144,30 @@ func (c *nodes) config(name string) Config {
 		Watchdog: c.bounds, DiskGate: c.gate(name),
 		Logger: logger, Properties: c.propertiesOf(name),
 		DefaultVHost: "/", DefaultUser: "guest", DefaultPassword: "guest",
+		Token:           c.tokenFor(name),
 		LeaderlessGrace: 5 * time.Second, Defaults: catalog.Defaults{DisconnectedTimeout: fsm.Millis(c.silentGrace.Milliseconds())}, GroupSize: 3, Versions: c.versions[name],
 	}
+	if c.change != nil {
+		c.change(&config)
+	}
+	return config
+}
+
+// tokenFor is what lets a new node in through another one.
+func (c *nodes) tokenFor(name string) (t certs.Token) {
+	c.t.Helper()
+	host := c.all[c.through]
+	if _, err := os.Stat(filepath.Join(c.dir, name)); host == nil || name == c.through || err == nil {
+		return t
+	}
+	made, err := host.CreateToken(deadline(c.t), fsm.Millis(time.Hour.Milliseconds()), "")
+	if err == nil {
+		t, err = certs.ParseToken(made.Token)
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return t
 }
 
 func (c *nodes) wrongBy(name string) time.Duration {

@@ -9,8 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/quorate/quorate/cluster/audit"
-	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/fsm"
@@ -102,6 +100,9 @@ func (n *Node) joinAt(ctx context.Context, addresses []string) error {
 			errs = append(errs, fmt.Errorf("%s: %w", address, err))
 			continue
 		}
+		if err := n.takeCertificate(told); err != nil {
+			return err
+		}
 		n.slog.Info("node has joined a cluster", "through", told.Node, "nodes", len(told.Members))
 		n.learnNodes(told.Index, n.membersTold(told))
 		if err := n.directory.joined(); err != nil {
@@ -125,15 +126,23 @@ const (
 func (n *Node) introduce(ctx context.Context, address string, what errand) (*peerpb.Told, error) {
 	ctx, cancel := context.WithTimeout(ctx, introduceWait)
 	defer cancel()
-	ask, err := (&peerpb.Ask{
+	ask := &peerpb.Ask{
 		Cluster: n.config.ClusterName, Node: n.config.Name, Identity: n.directory.record().Identity,
 		Address: n.config.Nodes[n.config.Name], Version: peer.Version, Join: what == askToJoin, Place: what == askForPlace,
 		OldestVersion: n.config.Versions.Oldest, NewestVersion: n.config.Versions.Newest,
-	}).MarshalVT()
+	}
+	var by *peer.Invitation
+	if ask.Join {
+		var err error
+		if by, err = n.invitation(ask); err != nil {
+			return nil, err
+		}
+	}
+	encoded, err := ask.MarshalVT()
 	if err != nil {
 		return nil, err
 	}
-	answer, is, err := peer.Introduce(ctx, n.config.Dial, n.config.Security, address, ask)
+	answer, is, err := peer.Introduce(ctx, n.config.Dial, n.config.Security, by, address, encoded)
 	if err != nil {
 		return nil, err
 	}
@@ -144,14 +153,13 @@ func (n *Node) introduce(ctx context.Context, address string, what errand) (*pee
 	return told, is(told.Node)
 }
 
-// onIntroduce answers a node that has no link; is says whether it has the name
-// that it says it has.
-func (n *Node) onIntroduce(ctx context.Context, is func(node string) error, req []byte) ([]byte, error) {
+// onIntroduce answers a node that has no link.
+func (n *Node) onIntroduce(ctx context.Context, who peer.Caller, req []byte) ([]byte, error) {
 	var ask peerpb.Ask
 	if err := ask.UnmarshalVT(req); err != nil {
 		return nil, err
 	}
-	if err := is(ask.Node); err != nil {
+	if err := checkCaller(who, &ask); err != nil {
 		return nil, err
 	}
 	if ask.Cluster != n.config.ClusterName || ask.Version != peer.Version || ask.Node == "" || len(ask.Identity) != identitySize {
@@ -161,17 +169,13 @@ func (n *Node) onIntroduce(ctx context.Context, is func(node string) error, req 
 	if known, _ := n.directory.knows(ask.Node); bytes.Equal(known, ask.Identity) {
 		told.Known = known // who another folder stands for is nobody's business
 	}
-	leader := n.catalog.Leader()
 	switch {
 	case ask.Place:
 		n.answerPlace(ctx, &ask, told)
-	case !ask.Join:
-	case leader == "":
-		told.Error = "the catalog has no leader"
-	case leader != n.config.Name:
-		return n.mesh.Call(ctx, leader, broker.KindAdmit, req)
-	default:
-		n.answerJoin(ctx, &ask, told)
+	case ask.Join:
+		if err := n.letIn(ctx, who, &ask, told); err != nil {
+			return nil, err
+		}
 	}
 	return told.MarshalVT()
 }
@@ -190,7 +194,6 @@ func (n *Node) onAdmit(ctx context.Context, _ string, req []byte) ([]byte, error
 func (n *Node) answerJoin(ctx context.Context, ask *peerpb.Ask, told *peerpb.Told) {
 	if err := n.givePlace(ctx, ask); err != nil {
 		told.Error = err.Error()
-		n.slog.Warn("node does not join", "node", ask.Node, "address", ask.Address, "reason", err)
 		return
 	}
 	told.Admitted = true
@@ -205,6 +208,10 @@ func (n *Node) givePlace(ctx context.Context, ask *peerpb.Ask) error {
 	defer n.admission.Unlock()
 	if !n.catalog.Leads() {
 		return errors.New("the catalog has a new leader")
+	}
+	admit, err := n.mayJoin(ask)
+	if err != nil {
+		return err
 	}
 	if err := n.View().CheckVersions(ask.Node, fsm.Announced(ask)); err != nil {
 		return err
@@ -225,9 +232,7 @@ func (n *Node) givePlace(ctx context.Context, ask *peerpb.Ask) error {
 		}
 		n.slog.Info("node is admitted", "node", ask.Node, "address", ask.Address, "replaces", known)
 	}
-	results, err := n.Note(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_AdmitNode{
-		AdmitNode: &logpb.AdmitNode{Name: ask.Node, PeerAddress: ask.Address, Identity: ask.Identity},
-	}})
+	results, err := n.Note(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_AdmitNode{AdmitNode: admit}})
 	if err != nil {
 		return err
 	}
@@ -235,10 +240,7 @@ func (n *Node) givePlace(ctx context.Context, ask *peerpb.Ask) error {
 		return err
 	}
 	if !same {
-		n.config.Audit.Write(audit.Event{
-			Kind: audit.Cluster, Action: "node.join", Origin: audit.Origin{Protocol: "cluster", Address: ask.Address},
-			Target: map[string]string{"node": ask.Node}, Outcome: audit.OK,
-		})
+		n.auditJoin(admit)
 	}
 	if slices.ContainsFunc(n.catalog.Configuration(), func(m group.Member) bool { return m.Node == ask.Node }) {
 		return nil

@@ -23,6 +23,7 @@ import (
 	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/audit"
 	"github.com/quorate/quorate/cluster/broker"
+	"github.com/quorate/quorate/cluster/certs"
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/login"
@@ -47,6 +48,15 @@ type Config struct {
 	// Contacts are addresses of nodes of a cluster that this node joins if it
 	// is new. It founds none then.
 	Contacts []string
+	// Token lets this node into their cluster; zero: it is on their list, or known.
+	Token certs.Token
+	// PlainTokens has it go over plain links to other hosts, too.
+	PlainTokens bool
+	// Enrolment gets this node a certificate when it joins; nil: it has one, or its
+	// links are plain.
+	Enrolment Enrolment
+	// Signer makes certificates for nodes that join; nil: they bring their own.
+	Signer   Signer
 	Listener net.Listener // for peers
 	// Security is how the links to other nodes are secured; nil: not at all.
 	Security   *peer.Security

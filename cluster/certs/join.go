@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -120,6 +121,8 @@ type Waiting struct {
 	open  func() (*Keys, error)
 	key   crypto.Signer // that the certificate is asked for
 	keys  atomic.Pointer[Keys]
+	// changed is what Keys.SetChanged is to be given.
+	changed func(*x509.Certificate)
 }
 
 // Wait returns the keys of a node that joins: open reads the files once they are
@@ -229,12 +232,35 @@ func (w *Waiting) Accept(certificate, authorities []byte) error {
 	if err != nil {
 		return fmt.Errorf("certificate of this node: %w", err)
 	}
+	k.SetChanged(w.changed)
 	w.keys.Store(k)
+	if w.changed != nil {
+		w.changed(chain[0])
+	}
 	return nil
 }
+
+// SetChanged has a function be told of each certificate that is taken. It is
+// called before Accept.
+func (w *Waiting) SetChanged(f func(*x509.Certificate)) { w.changed = f }
 
 // samePublic reports whether a public key is that of a key.
 func samePublic(public crypto.PublicKey, key crypto.Signer) bool {
 	same, ok := public.(interface{ Equal(x crypto.PublicKey) bool })
 	return ok && key != nil && same.Equal(key.Public())
+}
+
+// maxNodeName is the longest name of a node, in bytes.
+const maxNodeName = 255
+
+// CheckNode refuses names of nodes that cannot stand in a certificate, an address
+// of the API, a log line or a list of nodes.
+func CheckNode(name string) error {
+	other := func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("._-", r)
+	}
+	if name == "" || len(name) > maxNodeName || strings.ContainsFunc(name, other) {
+		return fmt.Errorf("node name %.300q: letters, digits, '.', '_' and '-', at most %d", name, maxNodeName)
+	}
+	return nil
 }

@@ -25,13 +25,12 @@ type Keys struct {
 	node     string
 	files    Files
 	complain func(error)
-	// Changed is told that other files have been taken. It is set before the keys
-	// are used; nil: nobody is told.
-	Changed func(*x509.Certificate)
 
 	mu    sync.Mutex
 	seen  [4]stamp // of the files, when they were read last
 	about *about   // what they held when they fitted together
+	// changed is told of another certificate; nil: nobody is.
+	changed func(*x509.Certificate)
 }
 
 // stamp tells whether a file has changed.
@@ -64,6 +63,14 @@ func Open(node string, f Files, complain func(error)) (*Keys, error) {
 
 // Expires is when the node's certificate ceases to be good.
 func (k *Keys) Expires() time.Time { return k.current().chain[0].NotAfter }
+
+// SetChanged has a function be told of each other certificate that is taken. It
+// must not use the keys.
+func (k *Keys) SetChanged(f func(*x509.Certificate)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.changed = f
+}
 
 // Server is for a connection that somebody has dialled. Whoever it is must prove
 // to be a node, whichever.
@@ -130,8 +137,8 @@ func (k *Keys) current() *about {
 		if a, err = k.read(); err == nil {
 			was := k.about.chain[0]
 			k.about = a
-			if k.Changed != nil && !was.Equal(a.chain[0]) {
-				k.Changed(a.chain[0])
+			if k.changed != nil && !was.Equal(a.chain[0]) {
+				k.changed(a.chain[0])
 			}
 			return a
 		}

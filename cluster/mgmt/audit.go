@@ -83,7 +83,7 @@ func (s *Server) note(r *request, outcome audit.Outcome, reason string) {
 var operative = []string{"/api/quorate/", "/api/rebalance/", "/api/connections/", "/api/queues/"}
 
 func kindOf(path string) audit.Kind {
-	if strings.HasPrefix(path, "/api/nodes/") {
+	if strings.HasPrefix(path, "/api/nodes/") || strings.HasPrefix(path, tokensPath) {
 		return audit.Cluster
 	}
 	for _, p := range operative {

@@ -82,6 +82,7 @@ type Node interface {
 	Version() string
 	Operator
 	Membership
+	Tokens
 }
 
 // Operator is what the API needs of the node for those who keep it running.

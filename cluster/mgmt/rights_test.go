@@ -64,6 +64,9 @@ var needs = map[string]need{
 	"DELETE /api/queues/quorum/replicas/on/{node}/shrink":      {tag: administrator},
 	"POST /api/queues/quorum/replicas/grow-to-count":           {tag: administrator},
 	"DELETE /api/nodes/{node}":                                 {tag: administrator},
+	"GET /api/quorate/tokens":                                  {tag: administrator},
+	"POST /api/quorate/tokens":                                 {tag: administrator},
+	"DELETE /api/quorate/tokens/{id}":                          {tag: administrator},
 
 	"GET /api/vhosts":                     {tag: management},
 	"GET /api/vhosts/{vhost}":             {management, "see"},

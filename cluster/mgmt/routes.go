@@ -53,7 +53,7 @@ func (s *Server) resources() []resource {
 		{"/api/quorate/settings/{name}", []endpoint{put(administrator, s.putSetting), remove(administrator, s.deleteSetting)}},
 		{"/api/quorate/settle", []endpoint{post(administrator, s.settle)}},
 		{"/api/quorate/pprof/{profile}", []endpoint{get(administrator, s.profile)}},
-	}, s.checks(), s.operations(), s.definitions(), s.membership(), s.accounts())
+	}, s.checks(), s.operations(), s.definitions(), s.membership(), s.tokens(), s.accounts())
 }
 
 // checks are the health checks.

@@ -46,6 +46,8 @@ var (
 	errHandshake = errors.New("peer: handshake failed")
 	// errCrowd: too many connections have not proved anything yet.
 	errCrowd = errors.New("peer: too many connections that have not proved to be nodes")
+	// errInvitation: a token must not be shown to the node that answers.
+	errInvitation = errors.New("peer: token kept back")
 	// errProtocol: the other side sent something that cannot be.
 	errProtocol = errors.New("peer: protocol violation")
 )

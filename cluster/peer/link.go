@@ -78,7 +78,7 @@ func openLink(ctx context.Context, p *peer, addr string) (*link, error) {
 			return nil, err
 		}
 		return &heardConn{Conn: conn, heard: &l.heard}, nil
-	}, p.name)
+	}, destination{node: p.name})
 	if err != nil {
 		return nil, err
 	}

@@ -51,10 +51,9 @@ type Config struct {
 	// Admit says whether a node with this identity may have a link; nil: all
 	// nodes that are peers may. It must not block.
 	Admit func(node string, identity []byte) error
-	// Introduce answers nodes that have no link, see Introduce. is says why the
-	// asking node has not proved to have a name; nil: it has. A nil Introduce
-	// refuses them.
-	Introduce func(ctx context.Context, is func(node string) error, ask []byte) ([]byte, error)
+	// Introduce answers nodes that have no link, see Introduce. nil: they are
+	// refused.
+	Introduce func(ctx context.Context, who Caller, ask []byte) ([]byte, error)
 	// Listener accepts the other nodes' connections. The Mesh closes it.
 	Listener net.Listener
 	// Dial connects to an address out of Peers. An error that wraps

@@ -32,6 +32,12 @@ type Keys interface {
 	// Client is for a connection that this node has dialled, to the node whose
 	// name the other side must prove; empty: whichever node answers.
 	Client(node string) (*tls.Config, error)
+	// Invited is Client for a node that joins by a token: whichever node answers
+	// must be signed by the authority whose fingerprint is given. A node that has
+	// no certificate yet proves nothing then, and may only ask to join.
+	Invited(authority []byte) (*tls.Config, error)
+	// Authority is the fingerprint of the authority that this node is signed by.
+	Authority() ([]byte, error)
 }
 
 // Security is how links are secured by TLS: both ends prove who they are, and
@@ -48,6 +54,7 @@ type proof struct {
 	credentials.CommonAuthInfo
 	names []string // one of which is the node's
 	plain bool     // it could prove nothing
+	guest bool     // it has no certificate yet, and wants one
 }
 
 // AuthType implements credentials.AuthInfo.
@@ -66,10 +73,13 @@ func unproved() *proof { return &proof{plain: true} }
 
 // proved is what a connection has proved once its ends have shaken hands.
 func proved(c *tls.Conn) *proof {
-	return &proof{
-		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
-		names:          c.ConnectionState().PeerCertificates[0].DNSNames,
+	p := &proof{CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}
+	if shown := c.ConnectionState().PeerCertificates; len(shown) > 0 {
+		p.names = shown[0].DNSNames
+	} else {
+		p.guest = true
 	}
+	return p
 }
 
 // proofOf returns what the connection of a stream has proved. One that says
@@ -83,13 +93,26 @@ func proofOf(ctx context.Context) *proof {
 	return &proof{}
 }
 
-// secure shakes hands on a connection that this node has dialled; empty node:
-// to whichever. s may be nil.
-func (s *Security) secure(ctx context.Context, conn net.Conn, node string) (net.Conn, *proof, error) {
+// destination is whom a connection is dialled to: a node, empty: whichever
+// answers; with a pin to one that this authority has signed.
+type destination struct {
+	node string
+	pin  []byte
+}
+
+func (d destination) config(k Keys) (*tls.Config, error) {
+	if d.pin != nil {
+		return k.Invited(d.pin)
+	}
+	return k.Client(d.node)
+}
+
+// secure shakes hands on a connection that this node has dialled. s may be nil.
+func (s *Security) secure(ctx context.Context, conn net.Conn, to destination) (net.Conn, *proof, error) {
 	if s == nil {
 		return conn, unproved(), nil
 	}
-	config, err := s.Keys.Client(node)
+	config, err := to.config(s.Keys)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -111,12 +134,12 @@ func knowsNoTLS(err error) bool {
 // connect dials an address and shakes hands, and dials again without TLS if
 // that is mixed and the other side knows none. wrap is put around what is
 // dialled.
-func (s *Security) connect(ctx context.Context, dial func() (net.Conn, error), node string) (net.Conn, *proof, error) {
+func (s *Security) connect(ctx context.Context, dial func() (net.Conn, error), to destination) (net.Conn, *proof, error) {
 	raw, err := dial()
 	if err != nil {
 		return nil, nil, err
 	}
-	conn, p, err := s.secure(ctx, raw, node)
+	conn, p, err := s.secure(ctx, raw, to)
 	if err == nil {
 		return conn, p, nil
 	}
@@ -139,10 +162,11 @@ type entrance struct {
 	mu       sync.Mutex
 	unproven map[netip.Addr]int
 	all      int
+	guests   map[netip.Addr]int
 }
 
 func newEntrance(s *Security, complain func(node, what string, err error)) *entrance {
-	return &entrance{security: s, complain: complain, unproven: map[netip.Addr]int{}}
+	return &entrance{security: s, complain: complain, unproven: map[netip.Addr]int{}, guests: map[netip.Addr]int{}}
 }
 
 // refusedConnection is what is logged of connections.
@@ -171,6 +195,12 @@ func (e *entrance) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo
 		err = fmt.Errorf("%w: %v: %w", errHandshake, raw.RemoteAddr(), err)
 		e.complain("", refusedConnection, err)
 		return nil, nil, err
+	}
+	if p.guest {
+		if conn, err = e.receive(conn, host); err != nil {
+			e.complain("", refusedConnection, fmt.Errorf("%w: %v", err, raw.RemoteAddr()))
+			return nil, nil, err
+		}
 	}
 	return conn, p, nil
 }

@@ -112,7 +112,7 @@ func (l *logged) lines(with string) (n int) {
 // stranger speaks gRPC to a node, on a connection that it has secured as s says.
 func stranger(t *testing.T, c *cluster, to string, s *Security) peerpb.PeerClient {
 	t.Helper()
-	conn, _, err := s.connect(t.Context(), func() (net.Conn, error) { return c.net.dialer("raw")(t.Context(), c.addrs[to]) }, to)
+	conn, _, err := s.connect(t.Context(), func() (net.Conn, error) { return c.net.dialer("raw")(t.Context(), c.addrs[to]) }, destination{node: to})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,8 +148,8 @@ func TestNamesAreBoundToCertificates(t *testing.T) {
 			}
 			return nil
 		}
-		cfg.Introduce = func(_ context.Context, is func(string) error, ask []byte) ([]byte, error) {
-			return []byte("welcome"), is(string(ask))
+		cfg.Introduce = func(_ context.Context, who Caller, ask []byte) ([]byte, error) {
+			return []byte("welcome"), who.Is(string(ask))
 		}
 	})
 	m := c.create("n1")
@@ -284,6 +284,9 @@ var errNone = errors.New("no keys")
 func (noKeys) Server() (*tls.Config, error)       { return nil, errNone }
 func (noKeys) Client(string) (*tls.Config, error) { return nil, errNone }
 
+func (noKeys) Invited([]byte) (*tls.Config, error) { return nil, errors.New("none") }
+func (noKeys) Authority() ([]byte, error)          { return nil, errors.New("none") }
+
 // Nodes with plain links, mixed ones and secured ones find each other, as far
 // as one side knows what the other one wants.
 func TestMixedLinks(t *testing.T) {
@@ -347,3 +350,70 @@ func TestUnprovenAreBounded(t *testing.T) {
 		t.Errorf("the place of one that has left is not given away: %v", e.unproven)
 	}
 }
+
+// Guests are bounded, for one address and in all; who leaves makes room, once.
+func TestGuestsAreBounded(t *testing.T) {
+	e := newEntrance(nil, nil)
+	host := func(k int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(k)}) }
+	var in []net.Conn
+	receive := func(k int) error {
+		a, b := net.Pipe()
+		t.Cleanup(func() { a.Close(); b.Close() })
+		g, err := e.receive(a, host(k))
+		if err == nil {
+			in = append(in, g)
+		}
+		return err
+	}
+	for k := range maxGuests {
+		if err := receive(k / maxGuestsHost); err != nil {
+			t.Fatalf("guest %d: %v", k+1, err)
+		}
+		if k == maxGuestsHost-1 && receive(0) == nil {
+			t.Error("one too many of an address")
+		}
+	}
+	if receive(200) == nil {
+		t.Error("one too many of all")
+	}
+	for range 2 {
+		_ = in[0].Close()
+	}
+	if receive(200) != nil || receive(201) == nil {
+		t.Error("who has left twice makes room for two, or for none")
+	}
+}
+
+// A token goes to nobody who may not see it.
+func TestInvitationIsChecked(t *testing.T) {
+	away := &remoteConn{to: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 1}}
+	near := &remoteConn{to: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1}}
+	pin := []byte("pin")
+	for _, tc := range []struct {
+		by   *Invitation
+		p    *proof
+		conn net.Conn
+		says string
+	}{
+		{nil, unproved(), away, ""},
+		{&Invitation{}, unproved(), near, ""},
+		{&Invitation{}, unproved(), away, "cluster.allow_plain_links"},
+		{&Invitation{Plain: true}, unproved(), away, ""},
+		{&Invitation{Authority: pin}, unproved(), near, "the link is plain"},
+		{&Invitation{Authority: pin, Plain: true}, unproved(), near, "the link is plain"},
+		{&Invitation{Authority: pin}, &proof{}, away, ""},
+		{&Invitation{}, &proof{}, near, "whose links are plain"},
+	} {
+		if err := tc.by.check(tc.p, tc.conn); (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%+v, %+v to %v: %v, want %q", tc.by, tc.p, tc.conn.RemoteAddr(), err, tc.says)
+		}
+	}
+}
+
+// remoteConn is a connection to somewhere.
+type remoteConn struct {
+	net.Conn
+	to net.Addr
+}
+
+func (c *remoteConn) RemoteAddr() net.Addr { return c.to }

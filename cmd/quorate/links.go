@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/quorate/quorate/cluster"
 	"github.com/quorate/quorate/cluster/certs"
 	"github.com/quorate/quorate/cluster/peer"
 )
@@ -26,6 +27,7 @@ const (
 type linkSettings struct {
 	mode             string
 	roots, cert, key string
+	authorityKey     string // empty: none
 	allowPlain       string // true or false
 }
 
@@ -37,7 +39,7 @@ const certsFolder = "certs"
 // has provided them.
 func (s *settings) certificates() (f certs.Files, ok bool, err error) {
 	l := s.links
-	f = certs.Files{Authorities: l.roots, Certificate: l.cert, Key: l.key}
+	f = certs.Files{Authorities: l.roots, Certificate: l.cert, Key: l.key, AuthorityKey: l.authorityKey}
 	switch {
 	case l.roots != "" && l.cert != "" && l.key != "":
 		return f, true, nil
@@ -47,7 +49,7 @@ func (s *settings) certificates() (f certs.Files, ok bool, err error) {
 	dir := filepath.Join(s.dataDir, certsFolder)
 	f = certs.Files{
 		Authorities: filepath.Join(dir, certs.AuthorityFile),
-		Certificate: filepath.Join(dir, certs.NodeFile), Key: filepath.Join(dir, certs.NodeKeyFile),
+		Certificate: filepath.Join(dir, certs.NodeFile), Key: filepath.Join(dir, certs.NodeKeyFile), AuthorityKey: l.authorityKey,
 	}
 	if _, err := os.Stat(f.Certificate); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -86,15 +88,38 @@ func (s *settings) security(logger *slog.Logger) (*peer.Security, error) {
 	if err != nil {
 		return nil, err
 	}
+	open := func() (*certs.Keys, error) { return s.openKeys(files, logger) }
 	if !ok {
-		if mode == linksAuto && len(s.nodes) <= 1 && len(s.contacts) == 0 {
+		switch {
+		case len(s.contacts) > 0 && s.hasToken():
+			logger.Info("node has no certificate: it asks for one when it joins")
+			return &peer.Security{Keys: certs.Wait(s.nodeName, files, open), Mixed: mode == linksPrefer}, nil
+		case mode == linksAuto && len(s.nodes) <= 1 && len(s.contacts) == 0:
 			logger.Info("node has no certificate, so it takes no links to other nodes")
 			return &peer.Security{Keys: noKeys{}}, nil
 		}
 		return nil, fmt.Errorf("settings cluster.ssl_options: nodes know each other by certificates, and there is none at %s; quoratectl certs makes them", files.Certificate)
 	}
-	if err := checkPrivate(files.Key); err != nil {
-		return nil, fmt.Errorf("settings cluster.ssl_options: %w", err)
+	keys, err := open()
+	if err != nil {
+		return nil, err
+	}
+	if mode == linksPrefer {
+		logger.Warn("links to other nodes may be plain: whoever reaches the listener is taken for a node, and may do everything",
+			"listener", s.peers, "setting", "cluster.ssl = prefer")
+	}
+	return &peer.Security{Keys: keys, Mixed: mode == linksPrefer}, nil
+}
+
+// openKeys reads a node's certificate, its key and the authorities.
+func (s *settings) openKeys(files certs.Files, logger *slog.Logger) (*certs.Keys, error) {
+	for _, key := range []string{files.Key, files.AuthorityKey} {
+		if key == "" {
+			continue
+		}
+		if err := checkPrivate(key); err != nil {
+			return nil, fmt.Errorf("settings cluster.ssl_options: %w", err)
+		}
 	}
 	keys, err := certs.Open(s.nodeName, files, func(err error) {
 		logger.Error("certificate of this node is not read again", "error", err)
@@ -102,12 +127,67 @@ func (s *settings) security(logger *slog.Logger) (*peer.Security, error) {
 	if err != nil {
 		return nil, fmt.Errorf("settings cluster.ssl_options: %w", err)
 	}
-	if mode == linksPrefer {
-		logger.Warn("links to other nodes may be plain: whoever reaches the listener is taken for a node, and may do everything",
-			"listener", s.peers, "setting", "cluster.ssl = prefer")
-	}
 	logger.Info("certificate of this node is read", "file", files.Certificate, "expires", keys.Expires())
-	return &peer.Security{Keys: keys, Mixed: mode == linksPrefer}, nil
+	return keys, nil
+}
+
+// hasToken reports whether the node has been given a token.
+func (s *settings) hasToken() bool { return s.token != "" || s.tokenFile != "" }
+
+// joinToken is the token of a node that joins; zero: it has none.
+func (s *settings) joinToken() (certs.Token, error) {
+	text := s.token
+	if s.tokenFile != "" {
+		if text != "" {
+			return certs.Token{}, errors.New("settings cluster_formation.token and cluster_formation.token_file: one of them")
+		}
+		if err := checkPrivate(s.tokenFile); err != nil {
+			return certs.Token{}, fmt.Errorf("setting cluster_formation.token_file: %w", err)
+		}
+		raw, err := os.ReadFile(s.tokenFile)
+		if err != nil {
+			return certs.Token{}, fmt.Errorf("setting cluster_formation.token_file: %w", err)
+		}
+		text = string(raw)
+	}
+	if text == "" {
+		return certs.Token{}, nil
+	}
+	t, err := certs.ParseToken(text)
+	if err != nil {
+		return t, fmt.Errorf("setting cluster_formation.token: %w", err)
+	}
+	return t, nil
+}
+
+// admission has a node join by its token, and let others join.
+func (s *settings) admission(c *cluster.Config, security *peer.Security) (err error) {
+	c.Security, c.PlainTokens = security, s.links.allowPlain == "true"
+	if c.Token, err = s.joinToken(); err != nil || security == nil {
+		return err
+	}
+	switch k := security.Keys.(type) {
+	case *certs.Waiting:
+		c.Enrolment = k
+	case *certs.Keys:
+		if s.links.authorityKey != "" {
+			c.Signer = k
+		}
+	}
+	return nil
+}
+
+// watchKeys has the node note when its certificate is replaced.
+func watchKeys(security *peer.Security, node *cluster.Node) {
+	if security == nil {
+		return
+	}
+	switch k := security.Keys.(type) {
+	case *certs.Waiting:
+		k.SetChanged(node.CertificateTaken)
+	case *certs.Keys:
+		k.SetChanged(node.CertificateTaken)
+	}
 }
 
 // prepare sees to the node's data, then opens its ways in, and what those of other nodes are secured with.
@@ -132,3 +212,9 @@ func (noKeys) Server() (*tls.Config, error) { return nil, errNoKeys }
 
 // Client implements peer.Keys.
 func (noKeys) Client(string) (*tls.Config, error) { return nil, errNoKeys }
+
+// Invited implements peer.Keys.
+func (noKeys) Invited([]byte) (*tls.Config, error) { return nil, errNoKeys }
+
+// Authority implements peer.Keys.
+func (noKeys) Authority() ([]byte, error) { return nil, errNoKeys }

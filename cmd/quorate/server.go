@@ -110,12 +110,16 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, stop <-chan os.
 	}
 	defer stopClock()
 	config := nodeConfig(s, ways.peers, wall, logger)
-	config.Listeners, config.Audit, config.Security = ways.describe(), records, security
+	config.Listeners, config.Audit = ways.describe(), records
 	config.OpenFiles, config.MaxConnections = ways.ceilings.shares.Tables, ways.ceilings.maxClients(s.maxConnections)
+	if err := s.admission(&config, security); err != nil {
+		return err
+	}
 	node, err := cluster.Open(config)
 	if err != nil {
 		return err
 	}
+	watchKeys(security, node)
 	counts, failed := &traffic{}, make(chan error, 8)
 	api, page, err := serveHTTP(s, node, ways, logger, records, failed)
 	if err != nil {

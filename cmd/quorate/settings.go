@@ -14,6 +14,7 @@ import (
 
 	"github.com/quorate/quorate/cluster"
 	"github.com/quorate/quorate/cluster/alarm"
+	"github.com/quorate/quorate/cluster/certs"
 	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/cluster/origin"
 )
@@ -39,6 +40,8 @@ type settings struct {
 	nodes         map[string]string // name → peer address
 	nodeOf        map[string]string // setting → name
 	contacts      []string          // of a cluster to join
+	token         string            // that lets the node in; empty: none, or in tokenFile
+	tokenFile     string
 	cluster       string
 
 	user, password, vhost string
@@ -110,9 +113,12 @@ var table = slices.Concat([]setting{
 	{"cluster.ssl_options.cacertfile", "", "PEM file with the authorities of the nodes' certificates; empty, with the next two: certs/ca.pem, certs/node.pem and certs/node.key in data_dir. The three are read again when they have changed", text(func(s *settings) *string { return &s.links.roots })},
 	{"cluster.ssl_options.certfile", "", "PEM file with this node's certificate, whose subject alternative name is the node's name, and what leads to its authority", text(func(s *settings) *string { return &s.links.cert })},
 	{"cluster.ssl_options.keyfile", "", "PEM file with its private key", text(func(s *settings) *string { return &s.links.key })},
-	{"cluster.allow_plain_links", "false", "true or false: whether cluster.ssl may be none or prefer although cluster.listener is not on loopback", oneOf(func(s *settings) *string { return &s.links.allowPlain }, "true", "false")},
+	{"cluster.ssl_options.cakeyfile", "", "PEM file with the key of one of the authorities in cluster.ssl_options.cacertfile: this node makes certificates for nodes that join by a token and have none; empty: it makes none", text(func(s *settings) *string { return &s.links.authorityKey })},
+	{"cluster.allow_plain_links", "false", "true or false: whether cluster.ssl may be none or prefer although cluster.listener is not on loopback, and tokens go over plain links to other hosts", oneOf(func(s *settings) *string { return &s.links.allowPlain }, "true", "false")},
 	{"cluster_formation.classic_config.nodes.N", "this node alone", "NAME@HOST:PORT of each node's cluster.listener, this one included; new nodes with equal lists found a cluster together, once all are there", setNode},
 	{"cluster_formation.join", "", "comma-separated HOST:PORT of the cluster.listener of running nodes: a new node joins their cluster instead of founding one", setContacts},
+	{"cluster_formation.token", "", "token that lets a new node join, from quoratectl token create; used once, and then of no use to anybody", setToken},
+	{"cluster_formation.token_file", "", "file that holds such a token, which other users of the host must not be able to read", text(func(s *settings) *string { return &s.tokenFile })},
 	{"cluster_name", "quorate", "nodes of different clusters refuse each other", text(func(s *settings) *string { return &s.cluster })},
 	{"default_user", "guest", "user created in an empty cluster", text(func(s *settings) *string { return &s.user })},
 	{"default_pass", "guest", "and its password", text(func(s *settings) *string { return &s.password })},
@@ -157,7 +163,7 @@ var table = slices.Concat([]setting{
 	httpsRows("prometheus.ssl", "15691", func(s *settings) *httpsSettings { return &s.metricsTLS }), testRows)
 
 // secrets are the settings that are nobody else's business.
-var secrets = []string{"default_pass"}
+var secrets = []string{"default_pass", "cluster_formation.token"}
 
 const nodesKey = "cluster_formation.classic_config.nodes."
 
@@ -277,6 +283,16 @@ func setContacts(s *settings, v string) error {
 	return nil
 }
 
+// setToken does not repeat in an error what it was given: it may be a secret.
+func setToken(s *settings, v string) error {
+	s.token = v
+	if v == "" {
+		return nil
+	}
+	_, err := certs.ParseToken(v)
+	return err
+}
+
 func setHosts(s *settings, v string) error {
 	s.hosts = nil
 	if v == "" {
@@ -384,21 +400,6 @@ func (s *settings) environment(environ []string) error {
 	return errors.Join(errs...)
 }
 
-// maxNodeName is the longest name of a node, in bytes.
-const maxNodeName = 255
-
-// checkNodeName refuses names that cannot stand in an address of the API, a log line
-// or a list of nodes.
-func checkNodeName(name string) error {
-	allowed := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r)
-	}
-	if len(name) > maxNodeName || strings.ContainsFunc(name, func(r rune) bool { return !allowed(r) }) {
-		return fmt.Errorf("node name %q: letters, digits, '.', '_' and '-', at most %d", name, maxNodeName)
-	}
-	return nil
-}
-
 // validate checks what no single setting can.
 func (s *settings) validate() error {
 	if len(s.nodes) == 0 {
@@ -411,7 +412,7 @@ func (s *settings) validate() error {
 		return errors.New("settings node_name and cluster_name must not be empty")
 	}
 	for name := range s.nodes {
-		if err := checkNodeName(name); err != nil {
+		if err := certs.CheckNode(name); err != nil {
 			return err
 		}
 	}

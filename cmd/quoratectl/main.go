@@ -59,11 +59,12 @@ type options struct {
 	vhostPattern, queuePattern           string
 	exchange, queue, id, match           string
 	dir, days, algorithm                 string
+	ttl, forNode                         string
 	given                                []string // the names of those that were given
 }
 
 // verbOptions are the options that not every verb takes.
-var verbOptions = []string{"priority", "apply-to", "description", "tags", "vhost-pattern", "queue-pattern", "exchange", "queue", "id", "match", "dir", "days", "algorithm"}
+var verbOptions = []string{"priority", "apply-to", "description", "tags", "vhost-pattern", "queue-pattern", "exchange", "queue", "id", "match", "dir", "days", "algorithm", "ttl", "for-node"}
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == "recover" {
@@ -180,6 +181,8 @@ func flags(o *options, getenv func(string) string) *flag.FlagSet {
 	f.StringVar(&o.dir, "dir", "certs", "")
 	f.StringVar(&o.days, "days", "", "")
 	f.StringVar(&o.algorithm, "algorithm", "", "")
+	f.StringVar(&o.ttl, "ttl", "10m", "")
+	f.StringVar(&o.forNode, "for-node", "", "")
 	f.StringVar(&o.vhostPattern, "vhost-pattern", "", "")
 	f.StringVar(&o.queuePattern, "queue-pattern", "", "")
 	return f

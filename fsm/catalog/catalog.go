@@ -68,12 +68,6 @@ func (d *draft) perform(c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
 		return nil, refuse(fsm.Internal, "more than %d commands in one entry", maxCommands)
 	}
 	switch m := c.GetBody().(type) {
-	case *logpb.CatalogCommand_RegisterNode:
-		return d.registerNode(m.RegisterNode)
-	case *logpb.CatalogCommand_DeclareDead:
-		return d.declareDead(m.DeclareDead)
-	case *logpb.CatalogCommand_SetDraining:
-		return d.setDraining(m.SetDraining)
 	case *logpb.CatalogCommand_Initialize:
 		return d.initialize(m.Initialize)
 	case *logpb.CatalogCommand_PutVhost:
@@ -114,12 +108,6 @@ func (d *draft) perform(c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
 		return d.putPolicy(m.PutPolicy)
 	case *logpb.CatalogCommand_DeletePolicy:
 		return d.deletePolicy(m.DeletePolicy)
-	case *logpb.CatalogCommand_AdmitNode:
-		return d.admitNode(m.AdmitNode)
-	case *logpb.CatalogCommand_ForgetNode:
-		return d.forgetNode(m.ForgetNode)
-	case *logpb.CatalogCommand_RecoverCluster:
-		return d.recoverCluster(m.RecoverCluster)
 	case *logpb.CatalogCommand_SetMembers:
 		return d.setMembers(m.SetMembers)
 	case *logpb.CatalogCommand_MembersLeft:
@@ -130,6 +118,25 @@ func (d *draft) perform(c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
 		return d.expireExchange(m.ExpireExchange)
 	case *logpb.CatalogCommand_PutLimit:
 		return d.putLimit(m.PutLimit)
+	}
+	return d.performOnNodes(c)
+}
+
+// performOnNodes does one command about nodes.
+func (d *draft) performOnNodes(c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
+	switch m := c.GetBody().(type) {
+	case *logpb.CatalogCommand_RegisterNode:
+		return d.registerNode(m.RegisterNode)
+	case *logpb.CatalogCommand_DeclareDead:
+		return d.declareDead(m.DeclareDead)
+	case *logpb.CatalogCommand_SetDraining:
+		return d.setDraining(m.SetDraining)
+	case *logpb.CatalogCommand_AdmitNode:
+		return d.admitNode(m.AdmitNode)
+	case *logpb.CatalogCommand_ForgetNode:
+		return d.forgetNode(m.ForgetNode)
+	case *logpb.CatalogCommand_RecoverCluster:
+		return d.recoverCluster(m.RecoverCluster)
 	case *logpb.CatalogCommand_PutJoinToken:
 		return d.putJoinToken(m.PutJoinToken)
 	case *logpb.CatalogCommand_DeleteJoinToken:

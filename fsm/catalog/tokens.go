@@ -13,8 +13,9 @@ import (
 const (
 	// MaxJoinTokens bounds the tokens whose time is not over.
 	MaxJoinTokens = 64
-	// MinJoinTokenTTL and MaxJoinTokenTTL bound the time for which one is good.
+	// MinJoinTokenTTL is the shortest time for which one is good.
 	MinJoinTokenTTL fsm.Millis = 1000
+	// MaxJoinTokenTTL is the longest.
 	MaxJoinTokenTTL fsm.Millis = 7 * 24 * 3600 * 1000
 	// maxNodeName is the longest name that a token can be for, in bytes.
 	maxNodeName = 255
@@ -83,26 +84,34 @@ func (d *draft) deleteJoinToken(m *logpb.DeleteJoinToken) (*logpb.CatalogResult,
 	return &logpb.CatalogResult{Changed: true}, nil
 }
 
-func (d *draft) tokenExpired(t *logpb.JoinToken) bool { return t.GetExpires() <= int64(d.clock) }
+func (v *View) tokenExpired(t *logpb.JoinToken) bool { return t.GetExpires() <= int64(v.clock) }
+
+// CheckJoinToken says why a node would not be admitted by its token at a time.
+func (v *View) CheckJoinToken(m *logpb.AdmitNode, now fsm.Time) error {
+	at := *v
+	at.clock = max(at.clock, now)
+	_, err := at.tokensAfter(m)
+	return err
+}
 
 // tokensAfter is the list of tokens when a node has been admitted. A token that
 // this node with this data folder has used is good for it until its time is over:
 // the answer may have been lost.
-func (d *draft) tokensAfter(m *logpb.AdmitNode) ([]*logpb.JoinToken, error) {
+func (v *View) tokensAfter(m *logpb.AdmitNode) ([]*logpb.JoinToken, error) {
 	if len(m.GetToken()) == 0 {
-		return d.tokens, nil
+		return v.tokens, nil
 	}
-	at, found := slices.BinarySearchFunc(d.tokens, m.GetToken(), byHash)
-	if !found || d.tokenExpired(d.tokens[at]) {
+	at, found := slices.BinarySearchFunc(v.tokens, m.GetToken(), byHash)
+	if !found || v.tokenExpired(v.tokens[at]) {
 		return nil, refuse(fsm.AccessRefused, tokenUnknown)
 	}
-	t := d.tokens[at]
-	node, known := d.NodeByName(m.GetName())
+	t := v.tokens[at]
+	node, known := v.NodeByName(m.GetName())
 	again := t.GetUsedBy() == m.GetName() && bytes.Equal(t.GetIdentity(), m.GetIdentity()) &&
 		known && bytes.Equal(node.GetIdentity(), m.GetIdentity())
 	switch {
 	case again:
-		return d.tokens, nil
+		return v.tokens, nil
 	case t.GetUsedBy() != "": // or by this one, which was forgotten since
 		return nil, refuse(fsm.AccessRefused, tokenUsed)
 	case t.GetNode() != "" && t.GetNode() != m.GetName():
@@ -110,7 +119,7 @@ func (d *draft) tokensAfter(m *logpb.AdmitNode) ([]*logpb.JoinToken, error) {
 	case t.GetNode() == "" && known:
 		return nil, refuse(fsm.AccessRefused, tokenKnownName)
 	}
-	left := slices.Clone(d.tokens)
+	left := slices.Clone(v.tokens)
 	left[at] = &logpb.JoinToken{Hash: t.GetHash(), Expires: t.GetExpires(), Node: t.GetNode(), UsedBy: m.GetName(), Identity: m.GetIdentity()}
 	return left, nil
 }

@@ -55,7 +55,12 @@ func secured(cert *tls.Certificate) *tls.Config {
 // something is read.
 func dialLink(t *testing.T, number int, config *tls.Config) (net.Conn, error) {
 	t.Helper()
-	conn, err := net.DialTimeout("tcp", shared.mustGet(t).LinkAddress(number), linkWait())
+	return dialLinkOf(t, shared.mustGet(t), number, config)
+}
+
+func dialLinkOf(t *testing.T, c *cluster.Cluster, number int, config *tls.Config) (net.Conn, error) {
+	t.Helper()
+	conn, err := net.DialTimeout("tcp", c.LinkAddress(number), linkWait())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,8 +71,8 @@ func dialLink(t *testing.T, number int, config *tls.Config) (net.Conn, error) {
 	if config == nil {
 		return conn, nil
 	}
-	c := tls.Client(conn, config)
-	return c, c.Handshake()
+	secure := tls.Client(conn, config)
+	return secure, secure.Handshake()
 }
 
 // refusedBefore is what a connection gets to read that ends before anything was
@@ -110,7 +115,12 @@ func (asIs) Unmarshal(data mem.BufferSlice, v any) error {
 // mustSpeak opens a stream of the link protocol.
 func mustSpeak(t *testing.T, number int, config *tls.Config, method string, pairs ...string) (grpc.ClientStream, error) {
 	t.Helper()
-	conn, err := dialLink(t, number, config)
+	return mustSpeakTo(t, shared.mustGet(t), number, config, method, pairs...)
+}
+
+func mustSpeakTo(t *testing.T, c *cluster.Cluster, number int, config *tls.Config, method string, pairs ...string) (grpc.ClientStream, error) {
+	t.Helper()
+	conn, err := dialLinkOf(t, c, number, config)
 	if err != nil {
 		return nil, err
 	}

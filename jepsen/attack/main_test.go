@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -73,7 +74,9 @@ type sharedCluster struct {
 func (s *sharedCluster) mustGet(t *testing.T) *cluster.Cluster {
 	t.Helper()
 	s.once.Do(func() {
-		s.c, s.err = cluster.Start(context.Background(), cluster.Options{Binary: server, Dir: s.dir})
+		s.c, s.err = cluster.Start(context.Background(), cluster.Options{Binary: server, Dir: s.dir, Args: []string{
+			"--set=cluster.ssl_options.cakeyfile=" + filepath.Join(s.dir, "data", "certs", "ca.key"), // or nodes would not hear who has no certificate
+		}})
 	})
 	if s.err != nil {
 		t.Fatal(s.err)
@@ -91,7 +94,12 @@ func (s *sharedCluster) stop() error {
 // mustStart starts a cluster for one test.
 func mustStart(t *testing.T, o cluster.Options) *cluster.Cluster {
 	t.Helper()
-	o.Binary, o.Dir = server, t.TempDir()
+	return mustStartIn(t, t.TempDir(), o)
+}
+
+func mustStartIn(t *testing.T, dir string, o cluster.Options) *cluster.Cluster {
+	t.Helper()
+	o.Binary, o.Dir = server, dir
 	c, err := cluster.Start(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
