@@ -91,6 +91,7 @@ type Host struct {
 	catalog   atomic.Pointer[Catalog] // nil: this host has nothing to do with it
 	laggards  *laggards
 	intake    *intake
+	pursued   allowance
 	seen      chan raft.Observation
 
 	mu       sync.RWMutex
@@ -131,6 +132,7 @@ func NewHost(c Config) *Host {
 	h.laggards = newLaggards(h)
 	h.watch = newWatch(h)
 	h.intake = newIntake()
+	h.pursued.free = pursuitBytes
 	return h
 }
 

@@ -96,6 +96,17 @@ func TestLaggards(t *testing.T) {
 type longGroup struct {
 	end           uint64
 	nudges, paced int
+	shares        []int // bytes of each request that waits for its turn
+	given         int   // turns that are over, each after its pause
+}
+
+func (g *longGroup) share(_ raft.ServerID, bytes int) func() {
+	g.shares = append(g.shares, bytes)
+	return func() {
+		if g.given++; g.paced != len(g.shares) {
+			g.given = -1
+		}
+	}
 }
 
 func (g *longGroup) last() uint64 { return g.end }
@@ -188,8 +199,87 @@ func TestWhoIsPaced(t *testing.T) {
 		for i := range tc.entries {
 			args.Entries = append(args.Entries, &raft.Log{Index: uint64(1001 - tc.entries + i)})
 		}
-		if err := (bounded{&taker{}, g}).AppendEntries("n2", "n2", args, nil); err != nil || g.paced != tc.paced {
-			t.Errorf("%d entries, %d left: paced %d times (%v)", tc.entries, tc.left, g.paced, err)
+		if err := (bounded{&taker{}, g}).AppendEntries("n2", "n2", args, nil); err != nil || g.paced != tc.paced || len(g.shares) != tc.paced || g.given != tc.paced {
+			t.Errorf("%d entries, %d left: paced %d times, shares %v, %d given back after that (%v)", tc.entries, tc.left, g.paced, g.shares, g.given, err)
 		}
 	}
+}
+
+// Who comes first is served first, however little others want, and no more is
+// under way than there is. A turn that is given up before it comes costs nobody
+// anything.
+func TestAllowance(t *testing.T) {
+	a := &allowance{free: 10}
+	came := func(turns ...*turn) (yes string) {
+		for _, x := range turns {
+			select {
+			case <-x.come:
+				yes += "y"
+			default:
+				yes += "n"
+			}
+		}
+		return yes
+	}
+	first, second, third, fourth := a.take(6), a.take(6), a.take(6), a.take(1)
+	if got := came(first, second, third, fourth); got != "ynnn" {
+		t.Errorf("at first: %s", got)
+	}
+	a.give(third)
+	a.give(first)
+	if got := came(second, third, fourth); got != "yny" || a.free != 3 {
+		t.Errorf("then: %s, %d are free", got, a.free)
+	}
+	a.give(second)
+	a.give(fourth)
+	if a.free != 10 || len(a.waiting) != 0 {
+		t.Errorf("%d are free, %d wait", a.free, len(a.waiting))
+	}
+}
+
+// All groups of a node share what it sends to members that lag, however many there
+// are. A member without which nothing is committed does not wait for its turn.
+func TestPursuitsShare(t *testing.T) {
+	c := mustTrio(t)
+	g := c.leadAt(1)
+	h := c.hosts[0]
+	await(t, "all are up", func() bool { return h.mesh.Alive("n2") && h.mesh.Alive("n3") })
+	a := &h.pursued
+	left := func(bytes, waiting int) {
+		t.Helper()
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.free != bytes || len(a.waiting) != waiting {
+			t.Errorf("%d bytes are free, %d wait; want %d, %d", a.free, len(a.waiting), bytes, waiting)
+		}
+	}
+	for sent, counts := range map[int]int{1: leastPursuit, maxRequestBytes: maxRequestBytes, 100 * maxRequestBytes: pursuitBytes} {
+		done := g.share("n2", sent)
+		left(pursuitBytes-counts, 0)
+		done()
+	}
+	share := func() <-chan func() {
+		taken := make(chan func(), 1)
+		h.done.Go(func() { taken <- g.share("n2", 1) })
+		await(t, "it waits", func() bool {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return len(a.waiting) == 1
+		})
+		return taken
+	}
+	all := a.take(pursuitBytes)
+	taken := share()
+	left(0, 1)
+	a.give(all)
+	done := <-taken
+	left(pursuitBytes-leastPursuit, 0)
+	done()
+	all = a.take(pursuitBytes)
+	taken = share()
+	c.mustStop(2)
+	(<-taken)()
+	left(0, 0)
+	a.give(all)
+	left(pursuitBytes, 0)
 }

@@ -1,6 +1,7 @@
 package group
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -18,7 +19,63 @@ const (
 	// leastPause is what is worth a pause, and mostPause bounds one.
 	leastPause = 2 * time.Millisecond
 	mostPause  = 250 * time.Millisecond
+	// pursuitBytes is what a node sends at a time to all members that lag, of
+	// all groups that it leads, the pauses behind included: with hundreds of
+	// them each one's share is no bound. A request counts as leastPursuit at
+	// least.
+	pursuitBytes = 2 * maxRequestBytes
+	leastPursuit = 64 << 10
+	// pursuitLook is how often one that waits for its turn looks whether its
+	// member is needed by now.
+	pursuitLook = 100 * time.Millisecond
 )
+
+// allowance is what all of a node's pursuits share. Who comes first is served
+// first.
+//
+//	0 ≤ free ≤ what there is; free < waiting[0].bytes
+type allowance struct {
+	mu      sync.Mutex
+	free    int
+	waiting []*turn
+}
+
+// turn is somebody's place among those that wait.
+type turn struct {
+	bytes int
+	come  chan struct{} // closed: it has come
+}
+
+// take takes a part of the allowance, if it is free. Else the turn comes later.
+func (a *allowance) take(bytes int) (come *turn) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	t := &turn{bytes, make(chan struct{})}
+	a.waiting = append(a.waiting, t)
+	a.serve()
+	return t
+}
+
+// give gives a part back, whether or not its turn had come.
+func (a *allowance) give(t *turn) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if i := slices.Index(a.waiting, t); i >= 0 {
+		a.waiting = slices.Delete(a.waiting, i, i+1)
+	} else {
+		a.free += t.bytes
+	}
+	a.serve()
+}
+
+// serve serves those whose turn it is. The caller holds mu.
+func (a *allowance) serve() {
+	for len(a.waiting) > 0 && a.free >= a.waiting[0].bytes {
+		a.free -= a.waiting[0].bytes
+		close(a.waiting[0].come)
+		a.waiting = a.waiting[1:]
+	}
+}
 
 // pursuits are how far the members of a group that lag are on their way.
 type pursuits struct {
@@ -79,6 +136,30 @@ func (g *Group) pace(id raft.ServerID, took time.Duration, entries int) {
 	select {
 	case <-t.C:
 	case <-g.host.stop:
+	}
+}
+
+// share waits until the node may send so much to a member that lags, unless what
+// waits to be committed may need that one; done is called after the pause.
+func (g *Group) share(id raft.ServerID, bytes int) (done func()) {
+	if g.needs(string(id)) {
+		return func() {}
+	}
+	a := &g.host.pursued
+	t := a.take(min(max(bytes, leastPursuit), pursuitBytes))
+	look := time.NewTicker(pursuitLook)
+	defer look.Stop()
+	for {
+		select {
+		case <-t.come:
+		case <-g.ending:
+		case <-g.host.stop:
+		case <-look.C:
+			if !g.needs(string(id)) {
+				continue
+			}
+		}
+		return func() { a.give(t) }
 	}
 }
 

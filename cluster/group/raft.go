@@ -86,6 +86,7 @@ type bounded struct {
 	g interface {
 		last() uint64
 		nudgeSoon()
+		share(id raft.ServerID, bytes int) (done func())
 		pace(id raft.ServerID, took time.Duration, entries int)
 	}
 }
@@ -101,10 +102,15 @@ func (b bounded) AppendEntries(id raft.ServerID, target raft.ServerAddress, args
 		size += len(l.Data) + len(l.Extensions)
 		if i > 0 && size > maxRequestBytes {
 			args.Entries = args.Entries[:i]
+			size -= len(l.Data) + len(l.Extensions)
 			break
 		}
 	}
-	began, n := time.Now(), len(args.Entries)
+	n := len(args.Entries)
+	if n > 0 && b.g.last() > args.Entries[n-1].Index+lagging {
+		defer b.g.share(id, size)()
+	}
+	began := time.Now()
 	err := b.transport.AppendEntries(id, target, args, resp)
 	if err == nil && n > 0 && b.g.last() > args.Entries[n-1].Index+lagging {
 		b.g.pace(id, time.Since(began), n)

@@ -342,6 +342,52 @@ func TestIdleGroupsAreNotWatched(t *testing.T) {
 	}
 }
 
+// A group that has got something to do while it was found to have nothing is
+// looked at again.
+func TestBusyGroupStaysWatched(t *testing.T) {
+	clock := &handClock{}
+	c := mustTrio(t, clock.set, patientRaft)
+	g := c.mustOpen(1)[0]
+	w := c.host(g).watch
+	g.mu.Lock()
+	goOn := sync.OnceFunc(g.mu.Unlock)
+	defer goOn()
+	mustSubmit(t, g, enqueues(1, -1, "m"))
+	await(t, "it is busy", g.busy)
+	w.drop(g)
+	w.mu.Lock()
+	watched := w.groups[g] != nil
+	w.mu.Unlock()
+	if !watched || !g.watched.Load() {
+		t.Error("it is not looked at any more")
+	}
+}
+
+// A leader that hands its office over stands still meanwhile, and is not to blame.
+func TestHandoverIsNoHang(t *testing.T) {
+	clock := &handClock{}
+	c := mustTrio(t, clock.set, patientRaft)
+	g := c.mustOpen(1)[0]
+	g.mu.Lock()
+	goOn := sync.OnceFunc(g.mu.Unlock)
+	defer goOn()
+	mustSubmit(t, g, enqueues(1, -1, "m"))
+	await(t, "it is busy", g.busy)
+	x := &watched{}
+	g.stands(x, 0)
+	if s, _ := g.stands(x, 7); s.For != 7 {
+		t.Fatalf("it stands still for %v, want 7", s.For)
+	}
+	g.setYielding(true)
+	if s, busy := g.stands(x, 9); s.For != 0 || !busy {
+		t.Errorf("it stands still for %v, busy %v", s.For, busy)
+	}
+	g.setYielding(false)
+	if s, _ := g.stands(x, 11); s.For != 0 {
+		t.Errorf("afterwards it stands still for %v", s.For)
+	}
+}
+
 // Work that goes on stands still for no time, whatever else does.
 func TestMark(t *testing.T) {
 	var m mark
