@@ -400,6 +400,7 @@ func floods(t *testing.T, x *thief, n *cluster.Node) {
 	} {
 		attack(t, "bytes", "a flood of "+name, func(t *testing.T) {
 			l := x.link(t, n)
+			defer time.AfterFunc(2*time.Second, l.cancel).Stop() // the node does not read on while nobody reads its answers
 			for i, sent := 0, 0; sent < 40*mib && i < 20_000; i++ {
 				m := next(i)
 				if sent += len(m); l.stream.SendMsg(&m) != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"sync"
 	"testing"
 	"time"
 
@@ -386,10 +387,14 @@ func TestRevokedRequests(t *testing.T) {
 		p := newParty(t)
 		p.connect(1).Close()
 		p.admin("PUT", p.path("users", p.user), map[string]any{"password": "another", "tags": ""})
+		var all sync.WaitGroup
 		for _, n := range p.c.Nodes {
-			if _, err := client.ConnectAs(t.Context(), n.URI(), p.user, p.user, p.vhost); err == nil {
-				t.Errorf("node %d lets in with the old password", n.Number)
-			}
+			all.Go(func() { // is answered late
+				if _, err := client.ConnectAs(t.Context(), n.URI(), p.user, p.user, p.vhost); err == nil {
+					t.Errorf("node %d lets in with the old password", n.Number)
+				}
+			})
 		}
+		all.Wait()
 	})
 }
