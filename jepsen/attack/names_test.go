@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"unicode"
 
@@ -25,6 +26,7 @@ var hostileNames = []string{
 // hostile uses hostile names for all that has one, and looks at what has become
 // of logs, files and answers.
 func hostile(t *testing.T, p *party, auditLog string) {
+	var logins sync.WaitGroup
 	for i, name := range hostileNames {
 		conn, err := amqp.DialConfig(p.c.Nodes[0].URI(), amqp.Config{
 			SASL: []amqp.Authentication{&amqp.PlainAuth{Username: p.user, Password: p.user}}, Vhost: p.vhost,
@@ -53,12 +55,13 @@ func hostile(t *testing.T, p *party, auditLog string) {
 			}
 		}
 		conn.Close()
-		_, _ = client.ConnectAs(t.Context(), p.c.Nodes[0].URI(), name, name, name)
+		logins.Go(func() { _, _ = client.ConnectAs(t.Context(), p.c.Nodes[0].URI(), name, name, name) }) // is answered late
 		p.web = httpFrom(t, newHost())
 		p.askAs(name, name, 0, "GET", "/api/whoami", "")
 		p.askAs("guest", "guest", 0, "PUT", p.path("users", name), `{"password":"x","tags":""}`)
 		p.askAs("guest", "guest", 0, "DELETE", p.path("users", name), "")
 	}
+	logins.Wait()
 	cleanAnswers(t, p)
 	cleanLogs(t, p)
 	cleanFiles(t, p)
@@ -188,6 +191,13 @@ func secrets(t *testing.T, p *party, auditLog string) {
 	}
 	where["audit"] = string(text)
 	where["metrics"] = p.metrics()
+	for _, path := range []string{"/api/quorate/status", "/api/quorate/pprof/goroutine?debug=2", "/api/overview", "/api/connections", "/api/queues", "/api/exchanges"} {
+		status, answer := p.askAs("guest", "guest", 0, "GET", path, "")
+		if status != 200 {
+			t.Errorf("%s: %d", path, status)
+		}
+		where[path] = answer
+	}
 	for name, text := range where {
 		for _, secret := range []string{password, wrong, body, header, updated, user.PasswordHash} {
 			if strings.Contains(text, secret) {
@@ -195,7 +205,7 @@ func secrets(t *testing.T, p *party, auditLog string) {
 			}
 		}
 	}
-	if len(where) < 4 || len(where["metrics"]) == 0 {
+	if len(where) < 10 || len(where["metrics"]) == 0 {
 		t.Errorf("only %d things were looked at", len(where))
 	}
 }
