@@ -38,7 +38,10 @@ func DiskBytes(dir string) (int64, error) {
 	return total, err
 }
 
-var rssLine = regexp.MustCompile(`(?m)^VmRSS:\s+(\d+) kB$`)
+var (
+	rssLine  = regexp.MustCompile(`(?m)^VmRSS:\s+(\d+) kB$`)
+	peakLine = regexp.MustCompile(`(?m)^VmHWM:\s+(\d+) kB$`)
+)
 
 // ErrNoRSS says that the system does not tell a process's memory.
 var ErrNoRSS = errors.New("no VmRSS")
@@ -46,13 +49,19 @@ var ErrNoRSS = errors.New("no VmRSS")
 // RSSBytes is the memory that the node's process has resident.
 func (n *Node) RSSBytes() (int64, error) { return RSSBytes(n.PID) }
 
+// PeakRSSBytes is the most memory that the node's process has ever had resident.
+func (n *Node) PeakRSSBytes() (int64, error) { return statusBytes(n.PID, peakLine) }
+
 // RSSBytes is the memory that a process has resident.
-func RSSBytes(pid int) (int64, error) {
+func RSSBytes(pid int) (int64, error) { return statusBytes(pid, rssLine) }
+
+// statusBytes reads a figure of a process.
+func statusBytes(pid int, line *regexp.Regexp) (int64, error) {
 	status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	if err != nil {
 		return 0, err
 	}
-	m := rssLine.FindSubmatch(status)
+	m := line.FindSubmatch(status)
 	if m == nil {
 		return 0, ErrNoRSS
 	}
