@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/quorate/quorate/jepsen/cluster"
@@ -21,8 +23,11 @@ var server string
 // machine measures how long this process was kept from running.
 var machine *stall.Meter
 
-// attacks counts the cases that were run.
-var attacks atomic.Int64
+// attacks are the names of the cases that were run.
+var attacks struct {
+	mu    sync.Mutex
+	names []string
+}
 
 func TestMain(m *testing.M) { os.Exit(buildAndRun(m)) }
 
@@ -47,7 +52,13 @@ func buildAndRun(m *testing.M) int {
 		code = max(code, 1)
 	}
 	if testing.Verbose() {
-		fmt.Println(attacks.Load(), "attacks")
+		fmt.Printf("%d attacks; the nodes of the shared cluster had %d MiB, at most\n", len(attacks.names), shared.peak>>20)
+	}
+	if flag.Lookup("test.run").Value.String() == "" && flag.Lookup("test.skip").Value.String() == "" {
+		if err := listed("../../docs/security.md", attacks.names); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = max(code, 1)
+		}
 	}
 	return code
 }
@@ -56,9 +67,37 @@ func buildAndRun(m *testing.M) int {
 func attack(t *testing.T, class, name string, try func(t *testing.T)) {
 	t.Helper()
 	t.Run(class+"/"+name, func(t *testing.T) {
-		attacks.Add(1)
+		attacks.mu.Lock()
+		attacks.names = append(attacks.names, class+"/"+name)
+		attacks.mu.Unlock()
 		try(t)
 	})
+}
+
+// listing is the name of a case as a page lists it: its class, what is known of
+// it, and "…" for the rest.
+var listing = regexp.MustCompile("`((?:[a-z]+)/[^`]*)`")
+
+// listed says which cases of a page there are not among those that were run.
+func listed(page string, names []string) error {
+	text, err := os.ReadFile(page)
+	if err != nil {
+		return err
+	}
+	classes := map[string]bool{}
+	for _, name := range names {
+		class, _, _ := strings.Cut(name, "/")
+		classes[class] = true
+	}
+	for _, m := range listing.FindAllStringSubmatch(string(text), -1) {
+		class, _, _ := strings.Cut(m[1], "/")
+		start, open := strings.CutSuffix(m[1], "…")
+		is := func(name string) bool { return name == start || open && strings.HasPrefix(name, start) }
+		if classes[class] && !slices.ContainsFunc(names, is) {
+			err = errors.Join(err, fmt.Errorf("%s lists the case %q, which there is not", page, m[1]))
+		}
+	}
+	return err
 }
 
 // shared is the cluster of all cases that leave the nodes alone.
@@ -69,7 +108,12 @@ type sharedCluster struct {
 	once sync.Once
 	c    *cluster.Cluster
 	err  error
+	peak int64 // bytes, of the node that had most; set by stop
 }
+
+// mostMemory is what a node of the shared cluster may ever have had resident,
+// whatever was done to it.
+const mostMemory = 512 << 20
 
 func (s *sharedCluster) mustGet(t *testing.T) *cluster.Cluster {
 	t.Helper()
@@ -88,7 +132,15 @@ func (s *sharedCluster) stop() error {
 	if s.c == nil {
 		return nil
 	}
-	return whole(s.c)
+	var err error
+	for _, n := range s.c.Nodes {
+		peak, failed := n.PeakRSSBytes()
+		if s.peak = max(s.peak, peak); failed == nil && peak > mostMemory {
+			failed = fmt.Errorf("node %d had %d MiB resident, %d are allowed", n.Number, peak>>20, mostMemory>>20)
+		}
+		err = errors.Join(err, failed)
+	}
+	return errors.Join(err, whole(s.c))
 }
 
 // mustStart starts a cluster for one test.
