@@ -171,6 +171,7 @@ func (s *suite) round(ctx context.Context, all *collection) error {
 	steps = append(steps, ttlSteps(s.target, 10_000, 5*time.Second, time.Second, 30*time.Second)...)
 	steps = append(steps, failoverSteps(s.lab, failover{queues: 1}, failover{queues: 10},
 		failover{queues: 1, freeze: true}, failover{queues: 10, freeze: true})...)
+	steps = append(steps, step{"wrong logins", func(ctx context.Context) (result, error) { return s.wrongLogins(ctx, 3*s.duration) }})
 	for _, st := range steps {
 		if !selected(st.name, s.only) {
 			continue
