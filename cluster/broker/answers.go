@@ -24,7 +24,7 @@ const (
 )
 
 // meanings lists every answer that the commands of clients may be given.
-// NoSession is not in it: it ends the lane, and the client's channel.
+// NoSession is not in it: it ends the stream, and the client's channel.
 var meanings = map[logpb.Command_Kind]map[fsm.Code]meaning{
 	logpb.Command_CONSUME: {fsm.OK: success, fsm.Gone: queueGone, fsm.InUse: inExclusiveUse, fsm.Crowded: crowded},
 	// What is to be over is over.

@@ -77,15 +77,15 @@ func TestRequestsTellAnswers(t *testing.T) {
 		w, c := newWorld(t), &recorder{}
 		s := w.mustSession(c)
 		q := w.mustQueue("q")
-		target := w.broker.target(q)
-		target.submit = func(_ string, b group.Batch) bool {
+		target := w.broker.routes.Route(q)
+		w.submits(q.ID, func(_ string, b group.Batch) bool {
 			for _, c := range commands(t, b) {
 				id := fsm.SessionFrom(c.Session)
 				w.broker.spawn("answer", func() { w.broker.answer("n1", q.ID, id, []group.Outcome{code(c.Seq, fsm.Invalid)}) })
 			}
 			return true
-		}
-		target.lead("n1", 1)
+		})
+		target.Lead("n1", 1)
 		if err := request(s); !isKind(err, fsm.Internal) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -110,48 +110,23 @@ func TestConfirmFollowsCommit(t *testing.T) {
 		x.publish("", "q", false)
 	}
 	x.told()
-	batches := take(x.lane(q))
+	batches := take(x.stream(q))
 	x.told()
 	if got := r.bodies(); len(batches) != 1 || len(got) != 0 {
 		t.Fatalf("%d batches, the queue holds %q", len(batches), got)
 	}
 	answers := r.apply(t, batches[0])
 	x.told()
-	tell(x.lane(q), answers...)
+	tell(x.stream(q), answers...)
 	if got := r.bodies(); len(got) != 3 || len(x.c.settled) != 3 || x.c.refused != 0 {
 		t.Errorf("the queue holds %q, settled are %v", got, x.c.settled)
-	}
-}
-
-// An answer to a command that has its answer changes nothing: it ends no stream,
-// and does not pass for progress of those behind it.
-func TestOldAnswers(t *testing.T) {
-	for _, old := range []fsm.Result{{}, {Code: fsm.NoSession}, {Code: fsm.Gap, Next: 1}, {Code: fsm.Gone}} {
-		w, c, s, l := mustLane(t)
-		publish(s, l, 1, "m")
-		take(l)
-		tell(l, ok(1, 1))
-		publish(s, l, 2, "m")
-		take(l)
-		w.clock.Add(stuckAfter / 2)
-		tell(l, group.Outcome{First: 1, Run: 1, Result: old})
-		if n := len(take(l)); n != 0 || len(c.lost) != 0 || len(c.settled) != 1 {
-			t.Errorf("answer %+v: sent again %d, lost %v, settled %v", old, n, c.lost, c.settled)
-		}
-		w.clock.Add(stuckAfter/2 + 1)
-		s.mu.Lock()
-		l.stuck(w.broker.now(), stuckAfter)
-		s.mu.Unlock()
-		if n := len(take(l)); n != 1 {
-			t.Errorf("answer %+v: sent again %d times after a stall", old, n)
-		}
 	}
 }
 
 // An answer that the link to a node has no room for is noted, so that the node
 // is made to ask; and who hears its leader again sends again what is unanswered.
 func TestLostAnswers(t *testing.T) {
-	w, _, s, l := mustLane(t)
+	w, _, s, l := mustStream(t)
 	w.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{
 		Name: "n2", PeerAddress: "n2", Incarnation: []byte("fedcba9876543210"),
 	}}})
@@ -168,21 +143,21 @@ func TestLostAnswers(t *testing.T) {
 	}
 	for _, full = range []bool{false, true} {
 		to := fsm.SessionID{Node: fsm.NodeID(n.Number), Boot: n.Boot, Num: 1}
-		w.broker.performOutcomes(l.target.id, []group.Outcome{{Session: to, First: 1, Run: 1}})
-		if _, noted := w.broker.unsent[unsent{"n2", l.target.id}]; noted != full {
+		w.broker.performOutcomes(l.Queue(), []group.Outcome{{Session: to, First: 1, Run: 1}})
+		if _, noted := w.broker.unsent[unsent{"n2", l.Queue()}]; noted != full {
 			t.Errorf("link full %v, noted %v", full, noted)
 		}
 	}
-	l.target.submit = func(string, group.Batch) bool { return true }
+	w.submits(l.Queue(), func(string, group.Batch) bool { return true })
 	publish(s, l, 1, "m")
 	take(l)
 	sends := make(chan int, 10)
-	l.target.submit = func(_ string, b group.Batch) bool {
+	w.submits(l.Queue(), func(_ string, b group.Batch) bool {
 		sends <- b.Count
 		return true
-	}
+	})
 	for range 2 { // also of the leader that is known
-		l.target.lead("n2", 5)
+		l.Route().Lead("n2", 5)
 		select {
 		case got := <-sends:
 			if got != 1 {
@@ -208,8 +183,8 @@ func TestGetAsksAgain(t *testing.T) {
 	} {
 		w := newWorld(t)
 		s, q := w.mustSession(&recorder{}), w.mustQueue("q")
-		target, asked := w.broker.target(q), 0
-		target.submit = func(_ string, b group.Batch) bool {
+		target, asked := w.broker.routes.Route(q), 0
+		w.submits(q.ID, func(_ string, b group.Batch) bool {
 			for _, x := range commands(t, b) {
 				a := code(x.Seq, c.answers[min(asked, len(c.answers)-1)])
 				asked++
@@ -219,8 +194,8 @@ func TestGetAsksAgain(t *testing.T) {
 				w.broker.spawn("answer", func() { w.broker.answer("n1", q.ID, s.id, []group.Outcome{a}) })
 			}
 			return true
-		}
-		target.lead("n1", 1)
+		})
+		target.Lead("n1", 1)
 		_, got, err := s.Get(context.Background(), "q", false)
 		if got || (err == nil) != (c.is == 0) || err != nil && !isKind(err, c.is) || asked != c.asked {
 			t.Errorf("%s: %v, %v after %d gets", name, got, err, asked)
@@ -234,9 +209,9 @@ func TestGetRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		s, q := w.mustSession(&recorder{}), w.mustQueue("q")
-		target, began, zero := w.broker.target(q), time.Now(), w.clock.Load()
+		target, began, zero := w.broker.routes.Route(q), time.Now(), w.clock.Load()
 		var tries []time.Duration
-		target.submit = func(_ string, b group.Batch) bool {
+		w.submits(q.ID, func(_ string, b group.Batch) bool {
 			for _, x := range commands(t, b) {
 				passed := time.Since(began)
 				tries = append(tries, passed)
@@ -244,8 +219,8 @@ func TestGetRests(t *testing.T) {
 				w.broker.spawn("answer", func() { w.broker.answer("n1", q.ID, s.id, []group.Outcome{code(x.Seq, fsm.NotYet)}) })
 			}
 			return true
-		}
-		target.lead("n1", 1)
+		})
+		target.Lead("n1", 1)
 		if _, _, err := s.Get(context.Background(), "q", false); !isKind(err, fsm.Precondition) {
 			t.Errorf("it ends with %v", err)
 		}

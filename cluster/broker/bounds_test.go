@@ -96,10 +96,10 @@ func TestDamagedPayload(t *testing.T) {
 	}
 
 	w := newWorld(t)
-	var d delivered
+	var d deliveryBatch
 	w.broker.add(&d, sections{raw}, &fsm.Delivery{ID: 1, Ref: fsm.Ref{Size: uint32(len(raw))}})
-	if len(d.messages) != 1 || !d.messages[0].Payload.Valid() || !bytes.Equal(d.messages[0].Payload.Body(), raw) || len(d.parts[0]) != len(d.messages[0].Payload) {
-		t.Errorf("handed out: %v", d.messages)
+	if len(d.Messages) != 1 || !d.Messages[0].Payload.Valid() || !bytes.Equal(d.Messages[0].Payload.Body(), raw) || len(d.parts[0]) != len(d.Messages[0].Payload) {
+		t.Errorf("handed out: %v", d.Messages)
 	}
 }
 

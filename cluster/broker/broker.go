@@ -22,6 +22,7 @@ import (
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -170,11 +171,8 @@ type Broker struct {
 	closed     bool
 	sessions   map[uint64]*Session
 	entered    map[*Connection]struct{} // the connections of clients
-	targets    map[fsm.QueueID]*target
 	forwarders map[fsm.QueueID]*forwarder
-	// Leaders of queues that this node's catalog does not hold yet.
-	early  map[fsm.QueueID]earlyLeader
-	unsent map[unsent]struct{}
+	unsent     map[unsent]struct{}
 
 	// Messages, of queues while this node led them.
 	timedOut, lateAcks atomic.Uint64
@@ -186,9 +184,9 @@ type Broker struct {
 	refusal refusals
 	uses    uses
 
+	routes  *stream.Table
 	courier *courier
 	look    chan struct{} // the catalog has changed
-	watched watchlist
 	stop    chan struct{}
 	done    sync.WaitGroup
 }
@@ -199,16 +197,15 @@ func New(c Config) *Broker {
 		config: c, mesh: c.Mesh, slog: c.Logger, transmit: c.Mesh.Send,
 		sessions:   map[uint64]*Session{},
 		entered:    map[*Connection]struct{}{},
-		targets:    map[fsm.QueueID]*target{},
 		forwarders: map[fsm.QueueID]*forwarder{},
 		suspects:   suspects{byName: map[string]suspect{}},
-		early:      map[fsm.QueueID]earlyLeader{},
 		unsent:     map[unsent]struct{}{},
 		look:       make(chan struct{}, 1),
 		stop:       make(chan struct{}),
 		logins:     login.New(c.Logins),
 	}
-	b.courier = &courier{broker: b, lanes: map[fsm.QueueID]*lane{}}
+	b.routes = stream.NewTable((*streamHost)(b))
+	b.courier = &courier{broker: b, streams: map[fsm.QueueID]*onceStream{}}
 	return b
 }
 
@@ -303,85 +300,12 @@ func (b *Broker) allSessions() []*Session {
 	return slices.Collect(maps.Values(b.sessions))
 }
 
-// owner finds who on this node waits for answers to a session, or nil.
-func (b *Broker) owner(id fsm.SessionID) owner {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	if id.Node == 0 {
-		if f := b.forwarders[fsm.QueueID(id.Boot)]; f != nil {
-			return f
-		}
-		return nil
-	}
-	if !b.isSelf(id.Node) || id.Boot != b.boot.Load() {
-		return nil
-	}
-	if id.Num == courierNumber {
-		return b.courier
-	}
-	if s := b.sessions[id.Num]; s != nil {
-		return s
-	}
-	return nil
-}
-
-// target finds or makes the way to a queue's leader.
-func (b *Broker) target(q *catalog.Queue) *target {
-	b.mu.RLock()
-	t := b.targets[q.ID]
-	b.mu.RUnlock()
-	if t != nil {
-		return t
-	}
-	b.mu.Lock()
-	if t = b.targets[q.ID]; t == nil {
-		t = newTarget(b, q)
-		b.targets[q.ID] = t
-	}
-	b.mu.Unlock()
-	if isOver(b.view(), q.ID) {
-		// It was told before t was made: who asks has an older view. Locks of
-		// sessions may be held here.
-		b.spawn("end a queue", func() { b.QueueGone(q.ID) })
-	}
-	return t
-}
-
-// findTarget returns the way to a queue's leader if there is one already.
-func (b *Broker) findTarget(id fsm.QueueID) *target {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	return b.targets[id]
-}
-
-func (b *Broker) allTargets() []*target {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	all := make([]*target, 0, len(b.targets))
-	for _, t := range b.targets {
-		all = append(all, t)
-	}
-	return all
-}
-
-// QueueAdded is told when the catalog holds a new queue.
-func (b *Broker) QueueAdded(q *catalog.Queue) {
-	t := b.target(q)
-	b.mu.Lock()
-	l, known := b.early[q.ID]
-	delete(b.early, q.ID)
-	b.mu.Unlock()
-	if known {
-		t.lead(l.node, l.term)
-	}
-}
-
 // DropMissing forgets the queues that the catalog does not hold any more.
 func (b *Broker) DropMissing() {
 	view := b.view()
-	for _, t := range b.allTargets() {
-		if _, ok := view.QueueByID(t.id); !ok {
-			b.QueueGone(t.id)
+	for _, r := range b.routes.All() {
+		if _, ok := view.QueueByID(r.Queue()); !ok {
+			b.QueueGone(r.Queue())
 		}
 	}
 }
@@ -403,18 +327,15 @@ func (b *Broker) removeGone(g *group.Group) {
 	})
 }
 
+// QueueAdded is told when the catalog holds a new queue.
+func (b *Broker) QueueAdded(q *catalog.Queue) { b.routes.QueueAdded(q) }
+
 // QueueGone is told when the catalog has lost a queue: what waits for it is
 // answered, its consumers are cancelled.
 func (b *Broker) QueueGone(id fsm.QueueID) {
-	b.mu.Lock()
-	t, f := b.targets[id], b.forwarders[id]
-	delete(b.targets, id)
-	delete(b.forwarders, id)
-	b.mu.Unlock()
-	if f != nil {
-		f.stop()
-	}
-	if t != nil {
-		t.end()
-	}
+	b.dropForwarder(id)
+	b.routes.QueueGone(id)
 }
+
+// leadsHere reports whether this node serves a queue.
+func (b *Broker) leadsHere(q *catalog.Queue) bool { return b.routes.Route(q).IsLeader(b.config.Node) }

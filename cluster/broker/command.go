@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -45,27 +46,27 @@ func (s *Session) command(v *catalog.View, p *fsm.Publish) {
 		return
 	}
 	a.queue = q
-	s.mu.Lock()
-	defer s.release()
-	switch l := s.lane(q); {
-	case l.gone:
+	s.lock()
+	defer s.unlock()
+	switch to := s.queue(q).stream; {
+	case to.Gone():
 		s.commandDone(a, fsm.Result{Code: fsm.Gone})
-	case l.lost:
+	case to.Over():
 		s.commandDone(a, fsm.Result{Code: fsm.NoSession})
 	default:
 		a.late = time.AfterFunc(commandWait, func() {
-			if !s.broker().guard("give a command up", func() { s.giveUp(a, q, l.target) }) {
+			if !s.broker().guard("give a command up", func() { s.giveUp(a, q, to.Route()) }) {
 				s.fail()
 			}
 		})
-		l.add(&logpb.Command{Kind: logpb.Command_SCHEDULE, Schedule: c}, op{asked: a})
+		to.Add(&logpb.Command{Kind: logpb.Command_SCHEDULE, Schedule: c}, stream.Pending{Note: a})
 	}
 }
 
 // refuse answers a command that is not passed on.
 func (s *Session) refuse(a *asked, why error) {
-	s.mu.Lock()
-	defer s.release()
+	s.lock()
+	defer s.unlock()
 	s.answerCommand(a, false, why)
 }
 
@@ -87,10 +88,10 @@ func (s *Session) answerCommand(a *asked, ok bool, why error) {
 
 // giveUp answers a command whose queue has no leader. If it has one, the command
 // is on its way: that is looked at again later.
-func (s *Session) giveUp(a *asked, q *catalog.Queue, t *target) {
-	leader, _, _ := t.leaderNow()
-	s.mu.Lock()
-	defer s.release()
+func (s *Session) giveUp(a *asked, q *catalog.Queue, to *stream.Route) {
+	leader, _, _ := to.Leader()
+	s.lock()
+	defer s.unlock()
 	if leader == "" {
 		s.answerCommand(a, false, s.broker().leaderless(q))
 	} else if !a.done && !s.closing && !s.isLost {

@@ -63,7 +63,7 @@ func (c *Connection) OpenSession(client fsm.SessionEvents) (*Session, error) {
 	s := &Session{
 		conn: c, client: client,
 		id:        fsm.SessionID{Node: self, Boot: b.boot.Load(), Num: b.sessionNumber.Add(1)},
-		lanes:     map[fsm.QueueID]*lane{},
+		queues:    map[fsm.QueueID]*sessionQueue{},
 		consumers: map[uint64]*consumer{},
 		message:   catalog.Message{Local: b.leadsHere, Passed: b.used},
 	}

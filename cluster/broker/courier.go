@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -25,9 +26,9 @@ const (
 type courier struct {
 	broker *Broker
 
-	mu    sync.Mutex
-	lanes map[fsm.QueueID]*lane
-	bytes int // of the payloads in the lanes
+	mu      sync.Mutex
+	streams map[fsm.QueueID]*onceStream
+	bytes   int // of the payloads in the streams
 
 	missed atomic.Uint64 // letters with nowhere to go, copies that did not arrive
 }
@@ -76,84 +77,89 @@ func (c *courier) send(from source, letters []fsm.DeadLetter) {
 func (c *courier) add(q *catalog.Queue, e *logpb.Enqueue, payload fsm.Payload) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	lane := c.lane(c.broker.target(q))
-	if lane == nil || lane.over() || c.bytes > courierBytes {
+	x := c.stream(c.broker.routes.Route(q))
+	if x == nil || x.stream.Over() || c.bytes > courierBytes {
 		return false
 	}
-	lane.add(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: e}, op{payload: payload})
+	x.stream.Add(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: e}, stream.Pending{Payload: payload})
 	c.bytes += len(payload)
 	return true
 }
 
 var _ source = (*group.Group)(nil)
 
-// lane finds or makes the stream to a queue; nil: this node has no number yet.
+// onceStream is the stream to one target. It is owned under the courier's lock.
+type onceStream struct {
+	courier *courier
+	stream  *stream.Stream
+}
+
+// stream finds or makes the stream to a queue; nil: this node has no number yet.
 // The lock is held.
-func (c *courier) lane(t *target) *lane {
-	if l := c.lanes[t.id]; l != nil {
-		return l
+func (c *courier) stream(r *stream.Route) *onceStream {
+	if x := c.streams[r.Queue()]; x != nil {
+		return x
 	}
 	self := fsm.NodeID(c.broker.self.Load())
 	if self == 0 {
 		return nil
 	}
-	l := newLane(c, fsm.SessionID{Node: self, Boot: c.broker.boot.Load(), Num: courierNumber}, t)
-	if t.attach(l); !l.gone {
-		c.lanes[t.id] = l
+	x := &onceStream{courier: c}
+	x.stream = stream.New(x, nil, fsm.SessionID{Node: self, Boot: c.broker.boot.Load(), Num: courierNumber}, r)
+	if r.Attach(x.stream); !x.stream.Gone() {
+		c.streams[r.Queue()] = x
 	}
-	return l
+	return x
 }
-
-func (c *courier) lock() *sync.Mutex { return &c.mu }
-
-// finished: the target has the message, or has refused it, or is gone. The
-// lock is held.
-func (c *courier) finished(_ *lane, o *op, r fsm.Result) {
-	c.bytes -= len(o.payload)
-	if r.Code != fsm.OK {
-		c.missed.Add(1)
-	}
-}
-
-func (c *courier) release() { c.mu.Unlock() }
-
-// deliver: nobody hands messages to the courier.
-func (c *courier) deliver(*lane, delivered) {}
-
-// told takes the end of a target.
-func (c *courier) told(l *lane, _ told) {
-	c.mu.Lock()
-	c.drop(l)
-	c.mu.Unlock()
-}
-
-// lost: the target took this node for dead. What is on its way is gone; the
-// next message begins a new stream, if the node has a new boot number.
-func (c *courier) lost(l *lane) {
-	for _, o := range l.pending[l.head:] {
-		c.bytes -= len(o.payload)
-		c.missed.Add(1)
-	}
-	l.abandon()
-	l.target.detach(l)
-	c.drop(l)
-}
-
-// failed is lost: what is on its way is gone.
-func (c *courier) failed(l *lane) { c.lost(l) }
 
 // restart ends all streams: they belong to a boot that is over.
 func (c *courier) restart() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, l := range c.lanes {
-		c.lost(l)
+	for _, x := range c.streams {
+		x.Lost()
 	}
 }
 
-// drop forgets a stream. The lock is held.
-func (c *courier) drop(l *lane) {
-	if c.lanes[l.target.id] == l {
-		delete(c.lanes, l.target.id)
+// Lock takes the courier's lock.
+func (x *onceStream) Lock() { x.courier.mu.Lock() }
+
+// Unlock gives it back.
+func (x *onceStream) Unlock() { x.courier.mu.Unlock() }
+
+// Answered: the target has the message, or has refused it, or is gone.
+func (x *onceStream) Answered(p *stream.Pending, r fsm.Result) {
+	x.courier.bytes -= len(p.Payload)
+	if r.Code != fsm.OK {
+		x.courier.missed.Add(1)
+	}
+}
+
+// Noticed takes the end of the target.
+func (x *onceStream) Noticed(stream.Notice) {
+	x.Lock()
+	defer x.Unlock()
+	x.drop()
+}
+
+// Lost: the target took this node for dead. What is on its way is gone; the next
+// message begins a new stream, if the node has a new boot number.
+func (x *onceStream) Lost() {
+	for p := range x.stream.Unanswered() {
+		x.courier.bytes -= len(p.Payload)
+		x.courier.missed.Add(1)
+	}
+	x.stream.Abandon()
+	x.stream.Route().Detach(x.stream)
+	x.drop()
+}
+
+// Failed is Lost: what is on its way is gone.
+func (x *onceStream) Failed() { x.Lost() }
+
+// drop forgets the stream. The lock is held.
+func (x *onceStream) drop() {
+	if c := x.courier; c.streams[x.stream.Queue()] == x {
+		delete(c.streams, x.stream.Queue())
 	}
 }

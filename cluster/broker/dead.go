@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -63,19 +64,6 @@ type forwarder struct {
 	retried   uint64
 }
 
-// transfers is the stream to one target.
-type transfers struct {
-	lane     *lane    // nil: there was none, and the target is gone
-	ended    bool     // the target is gone, and nothing in the lane is unanswered
-	sent     uint64   // number of the newest transfer in the lane
-	bytes    int      // of the payloads in the lane
-	answered uint64   // number of the newest transfer that the target has taken or refused
-	refused  []uint64 // transfers that the target has refused, ascending
-	told     uint64   // of the newest one that the source's log was told of
-	toldAt   int64    // ms; 0: never
-	toldGone bool     // the source's log was told that the target is gone
-}
-
 // forward sees to it that a led queue's dead letters move.
 func (b *Broker) forward(g *group.Group) {
 	id := g.Spec().Queue
@@ -131,18 +119,11 @@ func (f *forwarder) waiting() (yes bool) {
 	return yes
 }
 
-func (f *forwarder) lock() *sync.Mutex { return &f.mu }
-
 // kick runs the forwarder, once more if it is running.
 func (f *forwarder) kick() {
-	f.mu.Lock()
+	f.lock()
+	defer f.unlock()
 	f.again = true
-	start := !f.running && !f.stopped
-	f.running = f.running || start
-	f.mu.Unlock()
-	if start {
-		f.broker.spawn("forward dead letters", f.run)
-	}
 }
 
 func (f *forwarder) stop() {
@@ -152,8 +133,8 @@ func (f *forwarder) stop() {
 	f.streams = map[fsm.QueueID]*transfers{}
 	f.mu.Unlock()
 	for _, t := range streams {
-		if t.lane != nil {
-			t.lane.target.detach(t.lane)
+		if t.stream != nil {
+			t.stream.Route().Detach(t.stream)
 		}
 	}
 }
@@ -332,7 +313,7 @@ func (f *forwarder) moveTo(view *catalog.View, t queue.Target) {
 		if t.Settled+1 < t.Next {
 			f.sendTo(q, t)
 		}
-	case isOver(view, t.ID):
+	case stream.IsOver(view, t.ID):
 		f.broker.QueueGone(t.ID) // if nobody has done so yet
 		// What the target took while it was there does not go with it.
 		if !f.settle(t) {
@@ -400,7 +381,7 @@ func (f *forwarder) settleGone(id fsm.QueueID) {
 	f.mu.Lock()
 	tr := f.streams[id]
 	if tr == nil {
-		tr = &transfers{ended: true}
+		tr = &transfers{from: f, ended: true}
 		f.streams[id] = tr
 	}
 	if f.stopped || !tr.ended || tr.toldGone && f.pending(tr.toldAt) {
@@ -421,7 +402,7 @@ func (f *forwarder) sendTo(q *catalog.Queue, t queue.Target) {
 		return
 	}
 	f.mu.Lock()
-	from, room, bytes := tr.sent+1, forwardAtOnce-tr.lane.waiting(), tr.bytes
+	from, room, bytes := tr.sent+1, forwardAtOnce-tr.stream.Waiting(), tr.bytes
 	f.mu.Unlock()
 	if room <= 0 || bytes >= forwardBytes || from >= t.Next {
 		return
@@ -452,24 +433,26 @@ func (f *forwarder) stream(q *catalog.Queue, settled uint64) *transfers {
 	}
 	tr := f.streams[q.ID]
 	if tr == nil {
-		tr = &transfers{lane: newLane(f, f.id, f.broker.target(q)), sent: settled}
-		tr.lane.next = settled + 1
-		tr.lane.sent = settled
-		if tr.lane.target.attach(tr.lane); tr.lane.gone {
+		r := f.broker.routes.Route(q)
+		tr = &transfers{from: f, sent: settled}
+		tr.stream = stream.New(tr, nil, f.id, r)
+		tr.stream.Skip(settled)
+		if r.Attach(tr.stream); tr.stream.Gone() {
 			return nil // the next look finds it gone from the view, too
 		}
 		f.streams[q.ID] = tr
 	}
-	if tr.ended || tr.lane.over() {
+	if tr.ended || tr.stream.Over() {
 		return nil
 	}
 	if tr.sent < settled {
 		// The log knows of answers to somebody else; what this stream has sent
 		// of the same transfers is answered before it goes on behind them.
-		if tr.lane.waiting() > 0 {
+		if tr.stream.Waiting() > 0 {
 			return nil
 		}
-		tr.sent, tr.lane.sent, tr.lane.next = settled, settled, settled+1
+		tr.sent = settled
+		tr.stream.Skip(settled)
 	}
 	return tr
 }
@@ -482,10 +465,10 @@ func (f *forwarder) sendLetter(tr *transfers, o *queue.Outgoing, p fsm.Payload, 
 	f.broker.delayAt(to, e, out)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.stopped || tr.lane.over() || o.Number != tr.lane.next {
+	if f.stopped || tr.stream.Over() || o.Number != tr.stream.Next() {
 		return
 	}
-	tr.lane.add(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: e}, op{payload: out, number: o.Number})
+	tr.stream.Add(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: e}, stream.Pending{Payload: out, Number: o.Number})
 	tr.sent = o.Number
 	tr.bytes += len(out)
 }
@@ -533,63 +516,15 @@ func repack(p fsm.Payload, exchange, key string, properties []byte, blind []stri
 	return append(out, p.Body()...)
 }
 
-// finished takes a target's answer to one transfer: it has it, or refuses it. A
-// transfer to a target that is gone has not arrived: it stays unsettled until the
-// view has lost the target. The lock is held.
-func (f *forwarder) finished(l *lane, o *op, r fsm.Result) {
-	tr := f.streams[l.target.id]
-	if tr == nil || tr.lane != l {
-		return
-	}
-	tr.bytes -= len(o.payload)
-	switch r.Code {
-	case fsm.OK:
-	case fsm.Gone:
-		return
-	case fsm.Rejected:
-		tr.refused = append(tr.refused, o.number)
-	default:
-		f.broker.oddAnswer(l.target.id, "transfer", r.Code)
-		tr.refused = append(tr.refused, o.number)
-	}
-	tr.answered = max(tr.answered, o.number)
-}
+// lock takes the forwarder's lock.
+func (f *forwarder) lock() { f.mu.Lock() }
 
-// release unlocks and goes on with what the answers allow.
-func (f *forwarder) release() {
+// unlock gives it back, and goes on with what has been answered meanwhile.
+func (f *forwarder) unlock() {
+	start := f.again && !f.running && !f.stopped
+	f.running = f.running || start
 	f.mu.Unlock()
-	f.kick()
-}
-
-// deliver: nobody hands messages to a forwarder.
-func (f *forwarder) deliver(*lane, delivered) {}
-
-// told takes the end of a target.
-func (f *forwarder) told(l *lane, _ told) {
-	f.mu.Lock()
-	if tr := f.streams[l.target.id]; tr != nil && tr.lane == l {
-		tr.ended = true
+	if start {
+		f.broker.spawn("forward dead letters", f.run)
 	}
-	f.mu.Unlock()
-	f.kick()
-}
-
-// lost: a target that knows other transfers of this source than its log
-// says. Nothing is sent there any more.
-func (f *forwarder) lost(l *lane) {
-	f.broker.slog.Error("target refuses the dead letters of a queue",
-		"queue", f.group.Spec().Name, "target", uint64(l.target.id))
-	l.abandon()
-}
-
-// failed ends the forwarder: another one begins where the log says. The lock is
-// held.
-func (f *forwarder) failed(l *lane) {
-	l.abandon()
-	f.broker.spawn("forward dead letters anew", func() {
-		f.broker.dropForwarder(f.group.Spec().Queue)
-		if g, ok := f.group.(*group.Group); ok {
-			f.broker.forward(g)
-		}
-	})
 }

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -122,6 +123,7 @@ type letterbox struct {
 	source  *replicated
 	targets map[fsm.QueueID]*replicated
 	f       *forwarder
+	watched []*stream.Route
 }
 
 func newLetterbox(t fatal, targets ...string) *letterbox {
@@ -186,11 +188,11 @@ func (b *letterbox) die(t fatal, body string) {
 // each with the chance that lose does not lose it.
 func (b *letterbox) carry(t fatal, lose func() bool) {
 	for id, r := range b.targets {
-		target := b.w.broker.findTarget(id)
+		target := b.w.broker.routes.Find(id)
 		if target == nil {
 			continue
 		}
-		for _, l := range target.all() {
+		for _, l := range target.Streams() {
 			for _, batch := range take(l) {
 				if lose() {
 					continue
@@ -203,6 +205,10 @@ func (b *letterbox) carry(t fatal, lose func() bool) {
 	}
 }
 
+// longStall is as long as a stream waits at most before it sends again, in
+// milliseconds.
+const longStall = 48_000
+
 // settle lets everything come to an end, without any more losses.
 func (b *letterbox) settle(t fatal) {
 	t.Helper()
@@ -210,12 +216,8 @@ func (b *letterbox) settle(t fatal) {
 		if b.source.outbox() == 0 {
 			return
 		}
-		b.w.clock.Add(proposeAgain + stuckAfter<<maxStalls)
-		for id := range b.targets {
-			if target := b.w.broker.findTarget(id); target != nil {
-				b.w.broker.watchTarget(target, b.w.broker.now())
-			}
-		}
+		b.w.clock.Add(proposeAgain + longStall)
+		b.watched = b.w.broker.routes.Watch(b.watched)
 		b.run()
 		for len(b.source.waiting) > 0 {
 			b.source.commit(t)
@@ -360,8 +362,8 @@ func TestForwarderBehindItsLog(t *testing.T) {
 	b.die(t, "1")
 	b.run()
 	b.source.commit(t)
-	b.run() // letter 1 is in the lane
-	l := b.w.broker.findTarget(a.spec.Queue).all()[0]
+	b.run() // letter 1 is in the stream
+	l := b.w.broker.routes.Find(a.spec.Queue).Streams()[0]
 	b.die(t, "2")
 	b.die(t, "3")
 	to := &logpb.DeadRoute{Targets: []uint64{uint64(a.spec.Queue)}}
@@ -379,7 +381,7 @@ func TestForwarderBehindItsLog(t *testing.T) {
 	}
 	b.run()
 	b.f.mu.Lock()
-	waiting := l.waiting()
+	waiting := l.Waiting()
 	b.f.mu.Unlock()
 	if waiting != 1 {
 		t.Errorf("%d letters wait for answers, want the first one only", waiting)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -146,27 +147,27 @@ func must(t *testing.T, err error) {
 // With a new boot number all sessions of the one before end at once, and new
 // ones are served.
 func TestRenewEndsSessions(t *testing.T) {
-	w, c, s, l := mustLane(t)
-	l.target.submit = func(string, group.Batch) bool { return true }
+	w, c, s, l := mustStream(t)
+	w.submits(l.Queue(), func(string, group.Batch) bool { return true })
 	publish(s, l, 1, "m")
-	k := addCall(s, l, &logpb.Command{Kind: logpb.Command_PURGE})
+	k := request(s, l, &logpb.Command{Kind: logpb.Command_PURGE})
 	take(l)
 	w.broker.Renew(9)
 	w.broker.Renew(9)
 	if len(c.lost) != 1 || !isKind(c.lost[0], fsm.Forced) {
 		t.Errorf("told %v", c.lost)
 	}
-	if !isDone(k) || k.result.Code != fsm.NoSession || len(l.target.all()) != 0 {
+	if !isDone(k) || k.Result.Code != fsm.NoSession || len(l.Route().Streams()) != 0 {
 		t.Error("its stream goes on")
 	}
-	w.broker.answer("n1", l.target.id, s.id, []group.Outcome{ok(1, 1)})
+	w.broker.answer("n1", l.Queue(), s.id, []group.Outcome{ok(1, 1)})
 	if c.settled[1] != 0 {
 		t.Error("a publish of a boot that is over is confirmed")
 	}
 	other := w.mustQueue("other")
 	s.route = []*catalog.Queue{other}
 	s.enqueue(&fsm.Publish{Number: 2, Payload: payload("m"), TTL: -1, Priority: -1}, catalog.Ceilings{})
-	if len(w.broker.target(other).all()) != 0 || len(c.settled) != 0 {
+	if len(w.broker.routes.Route(other).Streams()) != 0 || len(c.settled) != 0 {
 		t.Error("it begins new streams")
 	}
 	began := time.Now()
@@ -176,7 +177,7 @@ func TestRenewEndsSessions(t *testing.T) {
 	}
 
 	next := &recorder{}
-	if s := w.mustSession(next); s.id.Boot != 9 || w.broker.owner(s.id) != s {
+	if s := w.mustSession(next); s.id.Boot != 9 || w.broker.session(s.id.Num) != s {
 		t.Errorf("a new session is %+v", s.id)
 	}
 	if len(next.lost) != 0 {
@@ -187,24 +188,24 @@ func TestRenewEndsSessions(t *testing.T) {
 // The courier's streams begin anew with the boot.
 func TestRenewRestartsCourier(t *testing.T) {
 	w := newWorld(t)
-	way := w.broker.target(w.mustQueue("q"))
-	way.submit = func(string, group.Batch) bool { return true }
+	way := w.broker.routes.Route(w.mustQueue("q"))
+	w.submits(way.Queue(), func(string, group.Batch) bool { return true })
 	c := w.broker.courier
-	open := func() *lane {
+	open := func() *onceStream {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return c.lane(way)
+		return c.stream(way)
 	}
 	l := open()
 	c.mu.Lock()
-	l.add(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{}}, op{payload: payload("m")})
+	l.stream.Add(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{}}, stream.Pending{Payload: payload("m")})
 	c.bytes += len(payload("m"))
 	c.mu.Unlock()
 	w.broker.Renew(9)
-	if c.bytes != 0 || w.broker.LostOnce() != 1 || !l.over() {
+	if c.bytes != 0 || w.broker.LostOnce() != 1 || !l.stream.Over() {
 		t.Errorf("%d bytes, %d lost: the stream goes on", c.bytes, w.broker.LostOnce())
 	}
-	if next := open(); next == l || next.id.Boot != 9 {
-		t.Errorf("the next stream is %+v", next.id)
+	if next := open(); next == l || next.stream.ID().Boot != 9 {
+		t.Errorf("the next stream is %+v", next.stream.ID())
 	}
 }

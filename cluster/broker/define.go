@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -292,13 +293,13 @@ func (s *Session) declare(ctx context.Context, spec fsm.QueueSpec, generated boo
 
 // awaitLeader returns when a queue serves.
 func (b *Broker) awaitLeader(ctx context.Context, q *catalog.Queue) error {
-	t := b.target(q)
+	to := b.routes.Route(q)
 	for {
-		leader, _, led := t.leaderNow()
+		leader, _, led := to.Leader()
 		if leader != "" {
 			return nil
 		}
-		if isOver(b.view(), q.ID) {
+		if stream.IsOver(b.view(), q.ID) {
 			return noQueue(q)
 		}
 		select {
@@ -334,26 +335,26 @@ func (s *Session) touch(ctx context.Context, q *catalog.Queue) (info fsm.QueueIn
 	if err != nil {
 		return info, false, err
 	}
-	r := k.result
+	r := k.Result
 	if r.Code == fsm.Gone {
 		return info, true, nil
 	}
-	return fsm.QueueInfo{Name: q.Name, Ready: r.Count, Consumers: r.Consumers}, false, k.refused
+	return fsm.QueueInfo{Name: q.Name, Ready: r.Count, Consumers: r.Consumers}, false, k.Refused
 }
 
 // count asks the leader how a queue stands. gone: it has ended.
 func (b *Broker) count(ctx context.Context, q *catalog.Queue) (info fsm.QueueInfo, gone bool, err error) {
-	t := b.target(q)
+	to := b.routes.Route(q)
 	wait, cancel := context.WithTimeout(ctx, b.config.LeaderlessGrace)
 	defer cancel()
 	for {
-		leader, _, led := t.leaderNow()
+		leader, _, led := to.Leader()
 		if leader != "" {
-			if r := b.askStats(t, leader); r.Leader {
+			if r := b.askStats(to, leader); r.Leader {
 				return fsm.QueueInfo{Name: q.Name, Ready: r.Ready, Consumers: r.Consumers}, r.State == stateGone, nil
 			}
 		}
-		if isOver(b.view(), q.ID) {
+		if stream.IsOver(b.view(), q.ID) {
 			return fsm.QueueInfo{}, true, nil
 		}
 		select {
@@ -387,10 +388,10 @@ func (s *Session) DeleteQueue(ctx context.Context, name string, ifUnused, ifEmpt
 		return 0, err
 	case err != nil:
 		// Without a leader the record goes all the same; the replicas follow.
-	case k.refused != nil:
-		return 0, k.refused
+	case k.Refused != nil:
+		return 0, k.Refused
 	default:
-		removed = k.result.Count
+		removed = k.Result.Count
 	}
 	err = s.broker().removeRecord(ctx, q)
 	s.audit(removal(q, 0), nil, err)
@@ -414,7 +415,7 @@ func (s *Session) PurgeQueue(ctx context.Context, name string) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return k.result.Count, k.refused
+	return k.Result.Count, k.Refused
 }
 
 // Consume registers a consumer.
@@ -436,15 +437,15 @@ func (s *Session) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 		return err
 	}
 	s.mu.Lock()
-	l := s.lane(q)
-	s.addConsumer(l, spec.Number, spec.NoAck)
-	k := l.addCall(&logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{
+	u := s.queue(q)
+	s.addConsumer(u, spec.Number, spec.NoAck)
+	k := u.stream.Request(&logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{
 		Consumer: spec.Number, Tag: spec.Tag, Prefetch: spec.Prefetch, NoAck: spec.NoAck,
 		Exclusive: spec.Exclusive, Priority: args.Priority, TimeoutPlusOne: args.TimeoutPlusOne,
 	}})
 	s.mu.Unlock()
-	if err = b.await(ctx, q, l.target, k); err == nil {
-		err = k.refused
+	if err = b.await(ctx, q, u.stream.Route(), k); err == nil {
+		err = k.Refused
 	}
 	if err == nil {
 		if err = s.stillReads(q); err != nil { // Renew may not have seen it
@@ -474,15 +475,15 @@ func (s *Session) Cancel(ctx context.Context, number uint64) error {
 		s.mu.Unlock()
 		return nil // its queue is gone
 	}
-	l := c.lane
-	k := l.addCall(&logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: number}})
+	to := c.at.stream
+	k := to.Request(&logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: number}})
 	s.mu.Unlock()
 	b := s.broker()
-	q, known := b.view().QueueByID(l.target.id)
+	q, known := b.view().QueueByID(to.Queue())
 	if !known {
-		q = &catalog.Queue{ID: l.target.id}
+		q = &catalog.Queue{ID: to.Queue()}
 	}
-	err := b.await(ctx, q, l.target, k)
+	err := b.await(ctx, q, to.Route(), k)
 	s.endConsumer(number)
 	switch {
 	case err != nil:
@@ -490,7 +491,7 @@ func (s *Session) Cancel(ctx context.Context, number uint64) error {
 	case known && q.AutoDelete:
 		b.awaitEnd(ctx, q)
 	}
-	return k.refused
+	return k.Refused
 }
 
 // endWait bounds how long a consumer's cancellation waits for the end of its
@@ -513,7 +514,7 @@ func (s *Session) Drop(number uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c := s.consumers[number]; c != nil && !c.over {
-		c.lane.addCall(&logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: number}})
+		c.at.stream.Request(&logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: number}})
 	}
 }
 
@@ -527,13 +528,13 @@ func (s *Session) Get(ctx context.Context, name string, noAck bool) (fsm.Message
 	if err != nil {
 		return fsm.Message{}, false, err
 	}
-	if k.got == nil {
-		if k.result.Code == fsm.OK && !noAck {
+	if k.Got == nil {
+		if k.Result.Code == fsm.OK && !noAck {
 			return fsm.Message{}, false, s.broker().leaderless(q) // held, but out of reach
 		}
 		return fsm.Message{}, false, nil
 	}
-	return *k.got, true, nil
+	return *k.Got, true, nil
 }
 
 // getWait is for how long a get is repeated, in milliseconds.
@@ -549,16 +550,16 @@ const (
 // tryGet asks a queue for a message until that is given, or is known not to be
 // there: a queue that has much to end or to bring back does so first, piece by
 // piece.
-func (s *Session) tryGet(ctx context.Context, q *catalog.Queue, noAck bool) (*call, error) {
+func (s *Session) tryGet(ctx context.Context, q *catalog.Queue, noAck bool) (*stream.Call, error) {
 	pause := getPause
 	for end := s.broker().now() + getWait; ; pause = min(2*pause, longGetPause) {
 		k, err := s.do(ctx, q, &logpb.Command{Kind: logpb.Command_GET, Get: &logpb.Get{NoAck: noAck}})
 		switch {
 		case err != nil:
 			return nil, err
-		case k.refused != nil:
-			return nil, k.refused
-		case k.result.Code != fsm.NotYet:
+		case k.Refused != nil:
+			return nil, k.Refused
+		case k.Result.Code != fsm.NotYet:
 			return k, nil
 		case s.broker().now() > end || !rest(ctx, pause):
 			return nil, fsm.Refuse(fsm.Precondition, q.String()+" is ending messages that are due; ask again")

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -14,7 +15,7 @@ import (
 // bytes: it answers what a session asks.
 type backlog struct {
 	s      *Session
-	l      *lane
+	l      *stream.Stream
 	number uint64
 	count  uint64
 	size   int
@@ -22,10 +23,8 @@ type backlog struct {
 
 func mustBacklog(t *testing.T, count uint64, size int) (*recorder, *backlog) {
 	t.Helper()
-	_, c, s, l := mustLane(t)
-	s.mu.Lock()
-	s.addConsumer(l, 5, false)
-	s.mu.Unlock()
+	_, c, s, l := mustStream(t)
+	addConsumer(s, l, 5, false)
 	return c, &backlog{s: s, l: l, number: 5, count: count, size: size}
 }
 
@@ -44,8 +43,7 @@ func (b *backlog) deliveries(after uint64) []fsm.Delivery {
 // answer does what the leader does with a question that is under way, if any.
 func (b *backlog) answer() bool {
 	b.s.mu.Lock()
-	c := b.l.consumers[b.number]
-	asked, after := c.asked != 0, c.last
+	after, asked, _ := b.s.consumers[b.number].Position()
 	b.s.mu.Unlock()
 	if !asked {
 		return false
@@ -55,7 +53,7 @@ func (b *backlog) answer() bool {
 	if most := max(1, maxFrameBytes/(b.size+group.DeliveryWeight)); len(held) > most {
 		r.Held, r.UpTo, r.More = held[:most], held[most-1].ID, held[most].ID
 	}
-	b.s.broker().performResync(b, b.l.target.id, r)
+	b.s.broker().performResync(b, b.l.Queue(), r)
 	return true
 }
 
@@ -66,7 +64,7 @@ func TestDeliveriesAreBounded(t *testing.T) {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			count := uint64(max(8, 20<<20/(size+group.DeliveryWeight)))
 			c, b := mustBacklog(t, count, size)
-			b.s.broker().performDeliveries(b, b.l.target.id, b.deliveries(0))
+			b.s.broker().performDeliveries(b, b.l.Queue(), b.deliveries(0))
 			next, most := 0, int64(0)
 			for next < int(count) {
 				for b.answer() {
@@ -87,9 +85,9 @@ func TestDeliveriesAreBounded(t *testing.T) {
 			if bound := int64(maxUnwritten + size + group.DeliveryWeight); most > bound {
 				t.Errorf("%d bytes given and not written, bound %d", most, bound)
 			}
-			if len(c.messages) != int(count) || b.s.unwritten.Load() != 0 || b.l.consumers[5].behind {
+			if _, _, behind := b.s.consumers[5].Position(); len(c.messages) != int(count) || b.s.unwritten.Load() != 0 || behind {
 				t.Errorf("%d of %d delivered, %d unwritten, behind: %v",
-					len(c.messages), count, b.s.unwritten.Load(), b.l.consumers[5].behind)
+					len(c.messages), count, b.s.unwritten.Load(), behind)
 			}
 		})
 	}
@@ -98,13 +96,11 @@ func TestDeliveriesAreBounded(t *testing.T) {
 // One consumer that is behind does not keep another one of its session, which
 // has room: it is asked for in its turn.
 func TestHungryConsumersTakeTurns(t *testing.T) {
-	w, c, s, l := mustLane(t)
-	q := l.target.id
+	w, c, s, l := mustStream(t)
+	q := l.Queue()
 	backlogs := map[uint64]*backlog{}
 	for n := uint64(1); n <= 8; n++ {
-		s.mu.Lock()
-		s.addConsumer(l, n, false)
-		s.mu.Unlock()
+		addConsumer(s, l, n, false)
 		backlogs[n] = &backlog{s: s, l: l, number: n, count: 40, size: 1 << 20}
 		w.broker.performDeliveries(backlogs[n], q, backlogs[n].deliveries(0))
 	}
@@ -132,41 +128,17 @@ func TestHungryConsumersTakeTurns(t *testing.T) {
 // What a cancelled consumer was handed and never got goes back to the queue.
 func TestUnseenGoesBack(t *testing.T) {
 	_, b := mustBacklog(t, 9, 1<<20)
-	b.s.broker().performDeliveries(b, b.l.target.id, b.deliveries(0))
-	last := b.l.consumers[5].last
+	b.s.broker().performDeliveries(b, b.l.Queue(), b.deliveries(0))
+	last, _, _ := b.s.consumers[5].Position()
 	if last == 0 || last == 9 {
 		t.Fatalf("%d of 9 have come", last)
 	}
-	addCall(b.s, b.l, &logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: 5}})
+	request(b.s, b.l, &logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: 5}})
 	take(b.l)
 	tell(b.l, ok(1, 1))
 	told := commands(t, take(b.l)[0])
 	if len(told) != 1 || told[0].Settle.GetOutcome() != fsm.Requeue || told[0].Settle.GetConsumer() != 5 ||
 		!slices.Equal(told[0].Settle.GetRanges(), []uint64{last + 1, ^uint64(0) - last}) {
 		t.Errorf("the queue is told %v", told)
-	}
-}
-
-// A lane with much under way is not taken for stuck as soon as an empty one.
-func TestStuckByBytes(t *testing.T) {
-	for _, tc := range []struct {
-		size   int
-		passed int64
-		again  bool
-	}{
-		{100, stuckAfter, false},
-		{100, stuckAfter + 10, true},
-		{16 << 20, stuckAfter + 10, false},
-		{16 << 20, stuckAfter + 8300, true},
-	} {
-		w, _, s, l := mustLane(t)
-		publish(s, l, 1, string(make([]byte, tc.size)))
-		take(l)
-		s.mu.Lock()
-		l.stuck(w.broker.now()+tc.passed, stuckAfter)
-		s.mu.Unlock()
-		if again := len(take(l)) > 0; again != tc.again {
-			t.Errorf("%d bytes after %d ms: sent again: %v", tc.size, tc.passed, again)
-		}
 	}
 }

@@ -1,6 +1,9 @@
 package broker
 
-import "github.com/quorate/quorate/fsm"
+import (
+	"github.com/quorate/quorate/cluster/stream"
+	"github.com/quorate/quorate/fsm"
+)
 
 // event is one call of SessionEvents that waits to be made. Calls are made
 // without the session's lock, one at a time, in the order of the events.
@@ -13,7 +16,7 @@ type event struct {
 	ids         []uint64
 	limit       fsm.Millis
 	err         error
-	call        *call
+	call        *stream.Call
 	result      fsm.Result
 	payload     fsm.Payload
 }
@@ -43,49 +46,53 @@ func (s *Session) settledEvent(number uint64, ok bool) {
 	s.events = append(s.events, event{kind: eventSettled, first: number, last: number, ok: ok})
 }
 
-// release unlocks the session and makes the calls that wait, unless another
-// goroutine is at it: that one will make these, too.
-func (s *Session) release() {
-	defer s.mu.Unlock()
+// lock takes the session's lock, for what may have something to tell the client.
+func (s *Session) lock() { s.mu.Lock() }
+
+// unlock ends what lock began. Publishes that have lost their queue are routed
+// again; then the calls that wait are made, without the lock, unless another
+// goroutine is at it: that one makes these, too. A call that panics ends the
+// session; those behind it are made all the same, for others wait for them.
+func (s *Session) unlock() {
 	if len(s.strays) > 0 && !s.broker().guard("route publishes again", s.routeStrays) {
 		s.strays = nil
-		s.fault()
+		s.lose(errFault)
 	}
 	if s.calling {
+		s.mu.Unlock()
 		return
 	}
 	s.calling = true
-	defer func() { s.calling = false }()
 	for len(s.events) > 0 {
-		s.callAll()
-	}
-}
-
-// callAll tells the client of the events there are. One that panics ends the
-// session; those behind it are told all the same, for others wait for them. The
-// lock is held, but not while the client is told.
-func (s *Session) callAll() {
-	batch, told, ok := s.events, 0, true
-	s.events = s.spare[:0]
-	s.mu.Unlock()
-	defer func() {
+		batch := s.events
+		s.events = s.spare[:0]
+		s.mu.Unlock()
+		whole := s.callAll(batch)
 		clear(batch)
 		s.mu.Lock()
 		s.spare = batch
-		if !ok {
-			s.fault()
+		if !whole {
+			s.lose(errFault)
 		}
-	}()
-	for told < len(batch) {
+	}
+	s.calling = false
+	s.mu.Unlock()
+}
+
+// callAll tells the client of events, and reports whether no call has panicked.
+func (s *Session) callAll(batch []event) (whole bool) {
+	whole = true
+	for told := 0; told < len(batch); {
 		if !s.broker().guard("tell a client", func() {
 			for told < len(batch) {
 				told++
 				s.call(&batch[told-1])
 			}
 		}) {
-			ok = false
+			whole = false
 		}
 	}
+	return whole
 }
 
 func (s *Session) call(e *event) {
@@ -103,7 +110,7 @@ func (s *Session) call(e *event) {
 	case eventLost:
 		s.client.Lost(e.err)
 	case eventAnswered:
-		e.call.answered(e.result)
+		e.call.Finish(e.result)
 	case eventRefused:
 		refusal, _ := e.err.(*fsm.Refusal)
 		s.client.Refused(e.payload, refusal)

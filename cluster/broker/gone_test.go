@@ -54,7 +54,7 @@ func (b *letterbox) commit(t fatal) {
 }
 
 // onTheWay is a letterbox whose only target has taken one letter, of two that
-// are in the lane. The answer about the first has arrived.
+// are in the stream. The answer about the first has arrived.
 func onTheWay(t fatal, how logpb.QueueConfig_DeadLetterStrategy) (b *letterbox, to *replicated) {
 	b = newLetterbox(t, "a")
 	b.strategy(t, how)
@@ -135,7 +135,7 @@ func TestGoneTargetIsRetried(t *testing.T) {
 // An answer to a transfer that is neither yes nor no is no arrival.
 func TestOddAnswerToLetter(t *testing.T) {
 	b, a := onTheWay(t, logpb.QueueConfig_AT_LEAST_ONCE)
-	l := b.w.broker.findTarget(a.spec.Queue).all()[0]
+	l := b.w.broker.routes.Find(a.spec.Queue).Streams()[0]
 	take(l)
 	tell(l, code(2, fsm.Invalid))
 	b.run()
@@ -169,7 +169,7 @@ func TestLettersKeepTheirNumbers(t *testing.T) {
 	b.f.routeLetters()
 	b.commit(t)
 	b.f.sendTo(q, queue.Target{ID: q.ID, Next: 5}) // it looked before the log was told
-	if n := b.f.streams[q.ID].lane.waiting(); n != 0 {
+	if n := b.f.streams[q.ID].stream.Waiting(); n != 0 {
 		t.Fatalf("%d letters are sent ahead of those that are missing", n)
 	}
 	b.settle(t)

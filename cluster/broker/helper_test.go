@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -26,6 +27,7 @@ type fatal interface {
 type world struct {
 	t       fatal
 	broker  *Broker
+	host    *testedHost
 	clock   atomic.Int64                 // ms
 	stale   atomic.Bool                  // the view may be out of date
 	view    atomic.Pointer[catalog.View] // what others may read
@@ -44,6 +46,8 @@ func newWorld(t fatal) *world {
 		Stamp:           func() fsm.Time { return fsm.Time(w.clock.Load()) },
 		LeaderlessGrace: time.Minute, GroupSize: 3,
 	})
+	w.host = &testedHost{Host: (*streamHost)(w.broker), submit: map[fsm.QueueID]func(string, group.Batch) bool{}}
+	w.broker.routes = stream.NewTable(w.host)
 	w.broker.boot.Store(7)
 	w.broker.self.Store(1)
 	w.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{
@@ -230,22 +234,6 @@ func (r *recorder) Lost(err error) {
 	r.log = append(r.log, "lost")
 }
 
-// take collects what a lane has to send, as the target does.
-func take(l *lane) []group.Batch {
-	var all []group.Batch
-	for full := true; full; {
-		b := newLoad()
-		l.owner.lock().Lock()
-		full = l.collect(&b)
-		l.owner.lock().Unlock()
-		b.submit(func(b group.Batch) bool {
-			all = append(all, b)
-			return true
-		})
-	}
-	return all
-}
-
 // commands decodes a batch.
 func commands(t fatal, b group.Batch) []*logpb.Command {
 	t.Helper()
@@ -257,15 +245,6 @@ func commands(t fatal, b group.Batch) []*logpb.Command {
 		t.Fatalf("a batch has %d commands and says %d", len(e.Commands), b.Count)
 	}
 	return e.Commands
-}
-
-// tell gives answers to a lane.
-func tell(l *lane, answers ...group.Outcome) {
-	l.owner.lock().Lock()
-	for _, a := range answers {
-		l.answered(a.First, a.Run, a.Result)
-	}
-	l.owner.release()
 }
 
 func ok(first, run uint64) group.Outcome { return group.Outcome{First: first, Run: run} }
@@ -282,4 +261,94 @@ func mustEventually(t fatal, is func() bool) {
 			t.Fatalf("not in time")
 		}
 	}
+}
+
+// take collects what a stream has to send, as its route does.
+func take(s *stream.Stream) []group.Batch {
+	var all []group.Batch
+	for full := true; full; {
+		b := stream.NewLoad()
+		full = s.Take(&b)
+		b.Submit(func(b group.Batch) bool {
+			all = append(all, b)
+			return true
+		})
+	}
+	return all
+}
+
+// tell gives a stream answers of its leader.
+func tell(s *stream.Stream, answers ...group.Outcome) {
+	leader, _, _ := s.Route().Leader()
+	s.Answer(leader, answers)
+}
+
+// mustStream opens a session with one stream.
+func mustStream(t fatal) (*world, *recorder, *Session, *stream.Stream) {
+	t.Helper()
+	w, c := newWorld(t), &recorder{}
+	s := w.mustSession(c)
+	return w, c, s, streamTo(s, w.mustQueue("q"))
+}
+
+// streamTo is the session's stream to a queue.
+func streamTo(s *Session, q *catalog.Queue) *stream.Stream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.queue(q).stream
+}
+
+func publish(s *Session, to *stream.Stream, number uint64, body string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queues[to.Queue()].publish(&fsm.Publish{Number: number, Payload: payload(body), TTL: -1, Priority: -1}, nil, 0, false)
+}
+
+func request(s *Session, to *stream.Stream, c *logpb.Command) *stream.Call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return to.Request(c)
+}
+
+func addConsumer(s *Session, to *stream.Stream, number uint64, noAck bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.addConsumer(s.queues[to.Queue()], number, noAck)
+}
+
+// messages of one consumer, by their delivery numbers.
+func messages(consumer uint64, ids ...uint64) stream.Deliveries {
+	var d stream.Deliveries
+	for _, id := range ids {
+		d.Consumers = append(d.Consumers, consumer)
+		d.Messages = append(d.Messages, fsm.Message{ID: id, Payload: payload(fmt.Sprint(id))})
+	}
+	return d
+}
+
+// testedHost is the broker's host of streams, whose batches a test may take.
+type testedHost struct {
+	stream.Host
+	mu     sync.Mutex
+	submit map[fsm.QueueID]func(leader string, b group.Batch) bool
+}
+
+func (h *testedHost) Submit(to *stream.Route, leader string, b group.Batch) bool {
+	h.mu.Lock()
+	submit := h.submit[to.Queue()]
+	h.mu.Unlock()
+	if submit != nil {
+		return submit(leader, b)
+	}
+	return h.Host.Submit(to, leader, b)
+}
+
+// Leads: there is nobody to ask.
+func (h *testedHost) Leads(*stream.Route, string) uint64 { return 0 }
+
+// submits sets what becomes of a queue's batches.
+func (w *world) submits(q fsm.QueueID, f func(leader string, b group.Batch) bool) {
+	w.host.mu.Lock()
+	defer w.host.mu.Unlock()
+	w.host.submit[q] = f
 }

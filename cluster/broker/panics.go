@@ -38,41 +38,8 @@ var errFault = fsm.Refuse(fsm.Internal, "the node has failed in work for this ch
 // fail ends the session: work for it has panicked, and what it knows may be half
 // changed. Its queues are told as for a channel that is closed.
 func (s *Session) fail() {
-	s.mu.Lock()
-	defer s.release()
+	s.lock()
+	defer s.unlock()
 	s.refreshing, s.strays = false, nil
-	s.fault()
-}
-
-// fault tells the client, once, that the session is over. The lock is held.
-func (s *Session) fault() {
-	if s.isLost || s.closing {
-		return
-	}
-	s.isLost = true
-	s.events = append(s.events, event{kind: eventLost, err: errFault})
-}
-
-// rebuild begins anew after a panic: what the target and its lanes hold may be
-// half changed. Their sessions end, dead letters are forwarded again from where
-// their queue's log says, and the leader is asked for once more.
-func (t *target) rebuild() {
-	t.mu.Lock()
-	lanes := t.lanes
-	t.lanes, t.dirty, t.running, t.asking = map[fsm.SessionID]*lane{}, nil, false, false
-	if !t.local {
-		t.leader, t.leaderless = "", t.broker.now()
-	}
-	t.watch()
-	t.mu.Unlock()
-	for _, l := range lanes {
-		t.broker.guard("end what a queue was used by", l.fail)
-	}
-}
-
-// fail ends a lane whose target has panicked, and what it belongs to.
-func (l *lane) fail() {
-	l.owner.lock().Lock()
-	defer l.owner.release()
-	l.owner.failed(l)
+	s.lose(errFault)
 }

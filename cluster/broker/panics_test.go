@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -42,12 +43,10 @@ func (r *recorder) mustEnd(t *testing.T) {
 	}
 }
 
-// mustSend publishes on a session, and waits until its lane has submitted that.
+// mustSend publishes on a session, and waits until its stream has submitted that.
 func mustSend(t *testing.T, s *Session, q *catalog.Queue, sent <-chan int) {
 	t.Helper()
-	s.mu.Lock()
-	l := s.lane(q)
-	s.mu.Unlock()
+	l := streamTo(s, q)
 	publish(s, l, 1, "m")
 	if n := <-sent; n != 1 {
 		t.Errorf("%d commands are submitted", n)
@@ -60,27 +59,25 @@ func TestSubmittingPanics(t *testing.T) {
 	w, c, other := newWorld(t), &recorder{}, &recorder{}
 	s, beside := w.mustSession(c), w.mustSession(other)
 	q, q2 := w.mustQueue("q"), w.mustQueue("q2")
-	target, sent := w.broker.target(q), make(chan int, 9)
+	target, sent := w.broker.routes.Route(q), make(chan int, 9)
 	submit := func(_ string, b group.Batch) bool {
 		sent <- b.Count
 		return true
 	}
-	target.submit = func(string, group.Batch) bool { panic("injected") }
-	w.broker.target(q2).submit = submit
-	target.lead("n1", 1)
-	w.broker.target(q2).lead("n1", 1)
-	s.mu.Lock()
-	l := s.lane(q)
-	s.mu.Unlock()
+	w.submits(q.ID, func(string, group.Batch) bool { panic("injected") })
+	w.submits(q2.ID, submit)
+	target.Lead("n1", 1)
+	w.broker.routes.Route(q2).Lead("n1", 1)
+	l := streamTo(s, q)
 	publish(s, l, 1, "m")
 	c.mustEnd(t)
 	if n := w.broker.Panics(); n != 1 {
 		t.Errorf("%d panics counted", n)
 	}
 	mustSend(t, beside, q2, sent)
-	mustEventually(t, func() bool { leader, _, _ := target.leaderNow(); return leader == "" })
-	target.submit = submit
-	target.lead("n1", 1)
+	mustEventually(t, func() bool { leader, _, _ := target.Leader(); return leader == "" })
+	w.submits(q.ID, submit)
+	target.Lead("n1", 1)
 	mustSend(t, w.mustSession(&recorder{}), q, sent)
 	if len(other.lost) != 0 {
 		t.Errorf("another channel is told %v", other.lost)
@@ -102,8 +99,8 @@ func TestTellingPanics(t *testing.T) {
 	}
 	q := w.mustQueue("q")
 	s.mu.Lock()
-	l := s.lane(q)
-	call := l.addCall(&logpb.Command{Kind: logpb.Command_PURGE})
+	l := s.queue(q).stream
+	call := l.Request(&logpb.Command{Kind: logpb.Command_PURGE})
 	s.mu.Unlock()
 	publish(s, l, 1, "m")
 	publish(s, l, 2, "m")
@@ -113,54 +110,12 @@ func TestTellingPanics(t *testing.T) {
 	s.settledEvent(9, true) // before the answer of the call
 	s.mu.Unlock()
 	tell(l, ok(1, 1))
-	<-call.done
+	<-call.Done()
 	c.mustEnd(t)
 	c.broken.Store(false)
 	tell(l, ok(2, 1))
 	if c.settled[1] != 1 || w.broker.Panics() != 1 {
 		t.Errorf("settled %v, %d panics", c.settled, w.broker.Panics())
-	}
-}
-
-// The watch goes on after a panic: over other queues at once, and over the one
-// that it has met once that has been made anew.
-func TestWatchPanics(t *testing.T) {
-	w, c := newWorld(t), &recorder{}
-	q, q2 := w.mustQueue("q"), w.mustQueue("q2")
-	broken, whole := w.broker.target(q), w.broker.target(q2)
-	s := w.mustSession(c)
-	for _, q := range []*catalog.Queue{q, q2} {
-		s.mu.Lock()
-		l := s.lane(q)
-		s.mu.Unlock()
-		publish(s, l, 1, "m")
-	}
-	broken.mu.Lock()
-	broken.lanes[fsm.SessionID{Num: 99}] = &lane{} // of nobody
-	broken.mu.Unlock()
-	look := watcher{broker: w.broker, boots: map[uint32]uint64{}}
-	w.clock.Add(2 * askAfter)
-	look.look()
-	c.mustEnd(t)
-	if n := len(broken.all()); n != 0 || w.broker.Panics() == 0 {
-		t.Errorf("%d lanes are left, %d panics", n, w.broker.Panics())
-	}
-	again := 0
-	for ; again < 20; again++ { // who asks for a leader panics as well, at any time: there are no other nodes
-		panics := w.broker.Panics()
-		w.clock.Add(2 * askAfter)
-		if look.look(); w.broker.Panics() == panics {
-			break
-		}
-	}
-	if again == 20 {
-		t.Error("each look panics")
-	}
-	if n := len(look.watched); n != 2 {
-		t.Errorf("%d queues are watched", n)
-	}
-	if whole.lane(s.id) == nil {
-		t.Error("another queue has lost its lane")
 	}
 }
 
@@ -204,13 +159,13 @@ func TestRoutingAgainPanics(t *testing.T) {
 	w.stale.Store(true)
 	s.mu.Lock()
 	s.strays = []stray{{}}
-	s.release()
+	s.unlock()
 	c.mustEnd(t)
 	s.mu.Lock()
 	if s.refreshing || len(s.strays) != 0 || w.broker.Panics() != 1 {
 		t.Errorf("refreshing %v, %d strays, %d panics", s.refreshing, len(s.strays), w.broker.Panics())
 	}
-	s.release()
+	s.unlock()
 }
 
 // A panic while uses are noted does not end that for good.
@@ -236,58 +191,37 @@ func TestNotingPanics(t *testing.T) {
 	}
 }
 
-// One whose lane panics at the end of a queue does not keep it from the others.
-func TestEndOfQueuePanics(t *testing.T) {
-	w := newWorld(t)
-	q := w.mustQueue("q")
-	target := w.broker.target(q)
-	var channels []*recorder
-	for range 3 {
-		c := &recorder{}
-		channels = append(channels, c)
-		s := w.mustSession(c)
-		s.mu.Lock()
-		l := s.lane(q)
-		l.addCall(&logpb.Command{Kind: logpb.Command_PURGE})
-		s.consumers[4] = &consumer{lane: l}
-		l.consumers[4] = s.consumers[4]
-		s.mu.Unlock()
-	}
-	target.mu.Lock()
-	for i := range uint64(20) { // of nobody
-		target.lanes[fsm.SessionID{Num: 100 + i}] = &lane{}
-	}
-	target.mu.Unlock()
-	w.deleteQueue(q)
-	for i, c := range channels {
-		c.mu.Lock()
-		if len(c.log) != 1 || c.log[0] != "cancelled" {
-			t.Errorf("channel %d is told %v", i, c.log)
-		}
-		c.mu.Unlock()
-	}
-}
-
-// A forwarder whose lane panics is replaced: letters are forwarded again from
+// A forwarder whose stream panics is replaced: letters are forwarded again from
 // where the log of their queue says.
 func TestForwarderIsReplaced(t *testing.T) {
 	w := newWorld(t)
 	q := w.mustQueue("q")
 	f := newForwarder(w.broker, newReplicated(q, w))
 	w.broker.forwarders[q.ID] = f
-	to := w.broker.target(w.mustQueue("to"))
-	l := newLane(f, f.id, to)
-	to.attach(l)
-	to.rebuild()
+	to := w.broker.routes.Route(w.mustQueue("to"))
+	tr := &transfers{from: f}
+	tr.stream = stream.New(tr, nil, f.id, to)
+	f.streams[to.Queue()] = tr
+	to.Attach(tr.stream)
+	w.submits(to.Queue(), func(string, group.Batch) bool { panic("injected") })
+	f.mu.Lock()
+	tr.stream.Add(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{}}, stream.Pending{Payload: payload("m")})
+	f.mu.Unlock()
+	to.Lead("n2", 1)
 	mustEventually(t, func() bool {
 		w.broker.mu.Lock()
 		defer w.broker.mu.Unlock()
 		return w.broker.forwarders[q.ID] == nil
 	})
+	mustEventually(t, func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.stopped
+	})
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.stopped || !l.lost || to.lane(f.id) != nil {
-		t.Errorf("stopped %v, lane lost %v", f.stopped, l.lost)
+	if !tr.stream.Over() || to.Stream(f.id) != nil {
+		t.Errorf("the stream is over: %v", tr.stream.Over())
 	}
 }
 
@@ -336,7 +270,7 @@ func TestRoutingStraysPanics(t *testing.T) {
 	k.blind.Store(true)
 	s.mu.Lock()
 	s.strays = []stray{{}}
-	s.release()
+	s.unlock()
 	c.mustEnd(t)
 	if n := w.broker.Panics(); n != 1 {
 		t.Errorf("%d panics", n)
@@ -346,19 +280,19 @@ func TestRoutingStraysPanics(t *testing.T) {
 // A panic while a command is given up ends the channel: only a timer would hear
 // of it. No lock is kept, wherever it panics.
 func TestGivingUpPanics(t *testing.T) {
-	for name, spoil := range map[string]func(l *lane){
-		"under the lock": func(l *lane) { l.pending[l.head].asked.late = nil },
+	for name, spoil := range map[string]func(p *stream.Pending){
+		"under the lock": func(p *stream.Pending) { p.Note.(*asked).late = nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w, c := newWorld(t), &recorder{}
 				s, q := w.mustSession(c), w.mustQueue("q")
-				target, sent := w.broker.target(q), make(chan int, 9)
-				target.submit = func(_ string, b group.Batch) bool {
+				target, sent := w.broker.routes.Route(q), make(chan int, 9)
+				w.submits(q.ID, func(_ string, b group.Batch) bool {
 					sent <- b.Count
 					return true
-				}
-				target.lead("n1", 1)
+				})
+				target.Lead("n1", 1)
 				routed, err := s.Publish(&fsm.Publish{
 					Number: 1, Exchange: catalog.CommandExchange, RoutingKey: "schedule.cancel", Payload: payload(""),
 					Headers: func() *fsm.Table {
@@ -373,7 +307,9 @@ func TestGivingUpPanics(t *testing.T) {
 				}
 				synctest.Wait()
 				s.mu.Lock()
-				spoil(s.lanes[q.ID])
+				for p := range s.queues[q.ID].stream.Unanswered() {
+					spoil(p)
+				}
 				s.mu.Unlock()
 				time.Sleep(commandWait)
 				synctest.Wait()

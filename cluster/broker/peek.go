@@ -6,6 +6,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -35,11 +36,11 @@ type Peeked struct {
 // says that there may be others. It is use that keeps an idle queue.
 func (b *Broker) Peek(ctx context.Context, q *catalog.Queue, in queue.Place, after uint64, limit int) (list []Peeked, more bool, err error) {
 	req := &peerpb.PeekRequest{Group: uint32(q.Group), Queue: uint64(q.ID), Place: uint32(in), After: after, Limit: uint32(limit)}
-	t := b.target(q)
+	to := b.routes.Route(q)
 	wait, cancel := context.WithTimeout(ctx, b.config.LeaderlessGrace)
 	defer cancel()
 	for {
-		leader, _, led := t.leaderNow()
+		leader, _, led := to.Leader()
 		if leader != "" {
 			if r := b.askPeek(ctx, leader, req); r.Leader {
 				if r.Gone {
@@ -49,7 +50,7 @@ func (b *Broker) Peek(ctx context.Context, q *catalog.Queue, in queue.Place, aft
 				return list, r.More, err
 			}
 		}
-		if isOver(b.view(), q.ID) {
+		if stream.IsOver(b.view(), q.ID) {
 			return nil, false, noQueue(q)
 		}
 		select {
@@ -148,24 +149,13 @@ func (b *Broker) touchPeeked(g *group.Group) {
 	}
 	var idle uint64
 	g.View(func(m *queue.Machine) { idle = m.Config().GetAutoDeleteOnIdle() })
-	t := b.findTarget(g.Spec().Queue)
-	if idle == 0 || t == nil || !t.peeked(b.now(), int64(catalog.TouchEvery(fsm.Millis(min(idle, catalog.MaxTTL))))) {
+	to := b.routes.Find(g.Spec().Queue)
+	if idle == 0 || to == nil || !to.Peeked(b.now(), int64(catalog.TouchEvery(fsm.Millis(min(idle, catalog.MaxTTL))))) {
 		return
 	}
 	c := commandsOf(&logpb.Command{Kind: logpb.Command_TOUCH, Touch: &logpb.Touch{IdleOnly: true}})
 	c.Light = true
 	_ = g.Submit(c) // another leader hears of the next look
-}
-
-// peeked reports whether a look at the queue is to be noted.
-func (t *target) peeked(now, every int64) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if passed := now - t.peekedAt; passed >= 0 && passed < every {
-		return false
-	}
-	t.peekedAt = now
-	return true
 }
 
 // Take gets up to count messages for a user, and then settles all of them at

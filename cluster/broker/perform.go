@@ -5,29 +5,17 @@ import (
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-// delivered are messages for one session, from one queue. One without a
-// payload is only announced: the session has to ask for it.
-type delivered struct {
-	consumer []uint64 // numbers, one for each message
-	messages []fsm.Message
-	parts    [][]byte // the payloads that are there
-	weight   int      // of the messages
-	resync   bool
-	upto     uint64
-	who      uint64 // resync: the consumer
-}
-
-// told is a notice for one session about one of its consumers.
-type told struct {
-	kind     peerpb.Notice_Kind
-	consumer uint64
-	ids      []uint64
-	limit    fsm.Millis
+// deliveryBatch is what goes to one session at a time.
+type deliveryBatch struct {
+	stream.Deliveries
+	parts  [][]byte // the payloads that are there
+	weight int      // of the messages
 }
 
 // Perform acts on what a group that this node leads has committed. Messages
@@ -44,11 +32,11 @@ func (b *Broker) Perform(g *group.Group, w *group.Work) {
 	b.performDeliveries(g, queue, w.Deliveries[from:])
 	b.noteLateness(g, w)
 	for _, t := range w.Timeouts {
-		b.tell(g, t.To, told{kind: peerpb.Notice_TIMED_OUT, consumer: t.To.Number, ids: t.Deliveries, limit: t.Limit})
+		b.tell(g, t.To, stream.Notice{Kind: peerpb.Notice_TIMED_OUT, Consumer: t.To.Number, IDs: t.Deliveries, Limit: t.Limit})
 	}
 	b.performOutcomes(queue, w.Outcomes)
 	for _, c := range w.Cancelled {
-		b.tell(g, c, told{kind: peerpb.Notice_CANCELLED, consumer: c.Number})
+		b.tell(g, c, stream.Notice{Kind: peerpb.Notice_CANCELLED, Consumer: c.Number})
 	}
 	if len(w.DeadLetters) > 0 {
 		b.courier.send(g, w.DeadLetters)
@@ -99,7 +87,7 @@ func (b *Broker) performDeliveries(from payloads, queue fsm.QueueID, ds []fsm.De
 // rest it is told the last one of each consumer. Gets have no bound: each is
 // waited for.
 func (b *Broker) push(from payloads, queue fsm.QueueID, s fsm.SessionID, ds []fsm.Delivery, which []int) {
-	var d delivered
+	var d deliveryBatch
 	var cut map[uint64]int
 	pushed := 0
 	for _, i := range which {
@@ -116,28 +104,28 @@ func (b *Broker) push(from payloads, queue fsm.QueueID, s fsm.SessionID, ds []fs
 		pushed += d.weight - before
 		if d.weight >= maxFrameBytes {
 			b.hand(queue, s, &d)
-			d = delivered{}
+			d = deliveryBatch{}
 		}
 	}
 	for number, i := range cut {
 		d.announce(number, ds[i].ID)
 	}
-	if len(d.messages) > 0 {
+	if len(d.Messages) > 0 {
 		b.hand(queue, s, &d)
 	}
 }
 
 // add reads a delivery's payload and adds it to d. One whose payload is gone is
 // left out: the session notices the gap, if the delivery still means anything.
-func (b *Broker) add(d *delivered, from payloads, of *fsm.Delivery) {
+func (b *Broker) add(d *deliveryBatch, from payloads, of *fsm.Delivery) {
 	raw, err := from.Payload(of.Ref)
 	if err != nil {
 		b.slog.Debug("payload is gone", "ref", of.Ref, "error", err)
 		return
 	}
 	p := fsm.Readable(raw)
-	d.consumer = append(d.consumer, of.To.Number)
-	d.messages = append(d.messages, fsm.Message{
+	d.Consumers = append(d.Consumers, of.To.Number)
+	d.Messages = append(d.Messages, fsm.Message{
 		ID: of.ID, Payload: p, Acquired: of.Acquired, Failed: of.Failed, Deaths: of.Deaths, Ready: of.Ready, ScheduledFor: of.ScheduledFor,
 	})
 	d.parts = append(d.parts, p)
@@ -145,15 +133,15 @@ func (b *Broker) add(d *delivered, from payloads, of *fsm.Delivery) {
 }
 
 // announce adds a delivery without its message.
-func (d *delivered) announce(consumer, id uint64) {
-	d.consumer = append(d.consumer, consumer)
-	d.messages = append(d.messages, fsm.Message{ID: id})
+func (d *deliveryBatch) announce(consumer, id uint64) {
+	d.Consumers = append(d.Consumers, consumer)
+	d.Messages = append(d.Messages, fsm.Message{ID: id})
 }
 
 // hand gives a session what it has to be given, here or at its node.
-func (b *Broker) hand(queue fsm.QueueID, s fsm.SessionID, d *delivered) {
+func (b *Broker) hand(queue fsm.QueueID, s fsm.SessionID, d *deliveryBatch) {
 	if b.isSelf(s.Node) {
-		b.deliver(queue, s, *d)
+		b.deliver(queue, s, d.Deliveries)
 		return
 	}
 	node := b.nodeName(s.Node)
@@ -161,13 +149,13 @@ func (b *Broker) hand(queue fsm.QueueID, s fsm.SessionID, d *delivered) {
 		return
 	}
 	m := &peerpb.Deliveries{
-		Queue: uint64(queue), Session: s.Num, Boot: s.Boot, Resync: d.resync, Consumer: d.who, Upto: d.upto,
+		Queue: uint64(queue), Session: s.Num, Boot: s.Boot, Resync: d.Resync, Consumer: d.Who, Upto: d.UpTo,
 	}
-	all := make([]peerpb.Delivery, len(d.messages))
+	all := make([]peerpb.Delivery, len(d.Messages))
 	m.Deliveries = make([]*peerpb.Delivery, len(all))
-	for i := range d.messages {
-		of := &d.messages[i]
-		all[i].Consumer, all[i].Id, all[i].Size = d.consumer[i], of.ID, uint32(len(of.Payload))
+	for i := range d.Messages {
+		of := &d.Messages[i]
+		all[i].Consumer, all[i].Id, all[i].Size = d.Consumers[i], of.ID, uint32(len(of.Payload))
 		all[i].Acquired, all[i].Failed, all[i].Ready = of.Acquired, of.Failed, of.Ready
 		all[i].ScheduledFor = int64(of.ScheduledFor)
 		if len(of.Deaths) > 0 {
@@ -179,13 +167,9 @@ func (b *Broker) hand(queue fsm.QueueID, s fsm.SessionID, d *delivered) {
 }
 
 // deliver gives a session of this node what is for it.
-func (b *Broker) deliver(queue fsm.QueueID, s fsm.SessionID, d delivered) {
-	o, t := b.owner(s), b.findTarget(queue)
-	if o == nil || t == nil {
-		return
-	}
-	if l := t.lane(s); l != nil {
-		o.deliver(l, d)
+func (b *Broker) deliver(queue fsm.QueueID, s fsm.SessionID, d stream.Deliveries) {
+	if to := b.routes.Stream(queue, s); to != nil {
+		to.Receive(d)
 	}
 }
 
@@ -208,7 +192,7 @@ func decodeDeaths(in []byte) ([]*logpb.Death, error) {
 
 // performResync sends a session what a consumer of it holds.
 func (b *Broker) performResync(from payloads, queue fsm.QueueID, r *group.Resynced) {
-	d := delivered{resync: true, who: r.To.Number, upto: r.UpTo}
+	d := deliveryBatch{Deliveries: stream.Deliveries{Resync: true, Who: r.To.Number, UpTo: r.UpTo}}
 	for i := range r.Held {
 		b.add(&d, from, &r.Held[i])
 	}
@@ -264,49 +248,39 @@ func (b *Broker) answerTo(s fsm.SessionID) string {
 	if s.Node != 0 {
 		return b.nodeName(s.Node)
 	}
-	t := b.findTarget(fsm.QueueID(s.Boot))
-	if t == nil {
+	r := b.routes.Find(fsm.QueueID(s.Boot))
+	if r == nil {
 		return ""
 	}
-	leader, _, _ := t.leaderNow()
+	leader, _, _ := r.Leader()
 	return leader
 }
 
-// answer passes outcomes, which came from a node, to the lane they belong to.
+// answer passes outcomes, which came from a node, to the stream they belong to.
 func (b *Broker) answer(from string, queue fsm.QueueID, s fsm.SessionID, outcomes []group.Outcome) {
-	o, t := b.owner(s), b.findTarget(queue)
-	if o == nil || t == nil {
-		return
+	if to := b.routes.Stream(queue, s); to != nil {
+		to.Answer(from, outcomes)
 	}
-	l := t.lane(s)
-	if l == nil {
-		return
-	}
-	o.lock().Lock()
-	defer o.release()
-	for i := range outcomes {
-		if outcomes[i].Result.Code == fsm.NoSession && !t.isLeader(from) {
-			continue // of a former leader, about commands that have been sent again since
-		}
-		l.answered(outcomes[i].First, outcomes[i].Run, outcomes[i].Result)
+}
+
+// notice passes on what a queue's leader has to say to a session of this node.
+func (b *Broker) notice(queue fsm.QueueID, s fsm.SessionID, n stream.Notice) {
+	if to := b.routes.Stream(queue, s); to != nil {
+		to.Notice(n)
 	}
 }
 
 // tell passes a notice about a consumer to its session.
-func (b *Broker) tell(g *group.Group, to fsm.ConsumerID, n told) {
+func (b *Broker) tell(g *group.Group, to fsm.ConsumerID, n stream.Notice) {
 	queue := g.Spec().Queue
 	if b.isSelf(to.Session.Node) {
-		if o, t := b.owner(to.Session), b.findTarget(queue); o != nil && t != nil {
-			if l := t.lane(to.Session); l != nil {
-				o.told(l, n)
-			}
-		}
+		b.notice(queue, to.Session, n)
 		return
 	}
 	if node := b.nodeName(to.Session.Node); node != "" {
 		b.send(node, kindNotice, &peerpb.Notice{
-			Kind: n.kind, Queue: uint64(queue), Session: to.Session.Num, Boot: to.Session.Boot,
-			Consumer: n.consumer, Deliveries: n.ids, Timeout: uint64(n.limit),
+			Kind: n.Kind, Queue: uint64(queue), Session: to.Session.Num, Boot: to.Session.Boot,
+			Consumer: n.Consumer, Deliveries: n.IDs, Timeout: uint64(n.Limit),
 		})
 	}
 }
@@ -372,9 +346,7 @@ func (b *Broker) Undecided(g *group.Group, from string) {
 	if from == "" {
 		// If this node leads all the same, as after a transfer that failed,
 		// the watch finds it in a moment. Sending again at once would spin.
-		if t := b.findTarget(g.Spec().Queue); t != nil {
-			t.lose(b.config.Node)
-		}
+		b.routes.Lose(g.Spec().Queue, b.config.Node)
 		return
 	}
 	b.send(from, kindNotice, &peerpb.Notice{

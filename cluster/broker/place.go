@@ -79,8 +79,8 @@ func (b *Broker) mayLead(number uint32, name string) bool {
 func (b *Broker) leadFirst(members []uint32) {
 	leads := map[string]int{}
 	if b.view().QueueCount() <= countedQueues {
-		for _, t := range b.allTargets() {
-			leader, _, _ := t.leaderNow()
+		for _, r := range b.routes.All() {
+			leader, _, _ := r.Leader()
 			leads[leader]++
 		}
 	}

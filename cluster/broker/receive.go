@@ -7,6 +7,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
@@ -63,7 +64,7 @@ func admit(m *peerpb.Submit, payload []byte) error {
 		return err
 	case count != int(m.Count):
 		return fmt.Errorf("%d commands where %d are announced", count, m.Count)
-	case count > maxBatchCommands:
+	case count > stream.MaxBatchCommands:
 		return fmt.Errorf("%d commands at once", count)
 	}
 	return nil
@@ -101,7 +102,7 @@ func (b *Broker) onDeliveries(from string, head, payload []byte) {
 		b.bad(from, "deliveries", err)
 		return
 	}
-	d := delivered{resync: m.Resync, who: m.Consumer, upto: m.Upto}
+	d := stream.Deliveries{Resync: m.Resync, Who: m.Consumer, UpTo: m.Upto}
 	for _, p := range m.Deliveries {
 		if int(p.Size) > len(payload) {
 			b.bad(from, "deliveries", errors.New("payload is cut short"))
@@ -112,12 +113,12 @@ func (b *Broker) onDeliveries(from string, head, payload []byte) {
 			b.bad(from, "deliveries", err)
 			return
 		}
-		d.consumer = append(d.consumer, p.Consumer)
+		d.Consumers = append(d.Consumers, p.Consumer)
 		message := fsm.Message{ID: p.Id, Acquired: p.Acquired, Failed: p.Failed, Deaths: deaths, Ready: p.Ready, ScheduledFor: fsm.Time(p.ScheduledFor)}
 		if p.Size > 0 {
 			message.Payload = fsm.Readable(payload[:p.Size:p.Size])
 		}
-		d.messages = append(d.messages, message)
+		d.Messages = append(d.Messages, message)
 		payload = payload[p.Size:]
 	}
 	b.deliver(fsm.QueueID(m.Queue), b.sessionID(m.Session, m.Boot), d)
@@ -133,20 +134,13 @@ func (b *Broker) onNotice(from string, head, _ []byte) {
 	id := fsm.QueueID(m.Queue)
 	switch m.Kind {
 	case peerpb.Notice_LEADER:
-		b.noteLeader(id, from, m.Term)
+		b.routes.Lead(id, from, m.Term)
 	case peerpb.Notice_NOT_LEADER:
-		if t := b.findTarget(id); t != nil {
-			t.lose(from)
-		}
+		b.routes.Lose(id, from)
 	default:
-		s := b.sessionID(m.Session, m.Boot)
-		o, t := b.owner(s), b.findTarget(id)
-		if o == nil || t == nil {
-			return
-		}
-		if l := t.lane(s); l != nil {
-			o.told(l, told{kind: m.Kind, consumer: m.Consumer, ids: m.Deliveries, limit: fsm.Millis(m.Timeout)})
-		}
+		b.notice(id, b.sessionID(m.Session, m.Boot), stream.Notice{
+			Kind: m.Kind, Consumer: m.Consumer, IDs: m.Deliveries, Limit: fsm.Millis(m.Timeout),
+		})
 	}
 }
 
@@ -161,16 +155,16 @@ func (b *Broker) onResync(from string, head, _ []byte) {
 	if !ok {
 		return
 	}
-	b.answerResync(fsm.GroupID(m.Group), resyncAsk{
-		session:  fsm.SessionID{Node: fsm.NodeID(n.Number), Boot: m.Boot, Num: m.Session},
-		consumer: m.Consumer, after: m.After,
+	b.answerResync(fsm.GroupID(m.Group), stream.Resync{
+		Session:  fsm.SessionID{Node: fsm.NodeID(n.Number), Boot: m.Boot, Num: m.Session},
+		Consumer: m.Consumer, After: m.After,
 	})
 }
 
 // answerResync asks the machine, if this node leads the group.
-func (b *Broker) answerResync(id fsm.GroupID, a resyncAsk) {
+func (b *Broker) answerResync(id fsm.GroupID, q stream.Resync) {
 	if g := b.host.Group(id); g != nil {
-		g.Resync(fsm.ConsumerID{Session: a.session, Number: a.consumer}, a.after)
+		g.Resync(fsm.ConsumerID{Session: q.Session, Number: q.Consumer}, q.After)
 	}
 }
 

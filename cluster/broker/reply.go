@@ -104,9 +104,9 @@ func (s *Session) publishReply(p *fsm.Publish, suffix string) (done bool) {
 	if p.RequesterGone || !s.broker().reply(suffix, p.Payload) || len(s.route) > 0 {
 		return false
 	}
-	s.mu.Lock()
+	s.lock()
+	defer s.unlock()
 	s.settledEvent(p.Number, true)
-	s.release()
 	return true
 }
 
@@ -176,13 +176,12 @@ func (b *Broker) requesterNode(r *requester) string {
 // deliverReply gives the channel a reply, or drops it if the channel has too
 // much to write already.
 func (s *Session) deliverReply(payload fsm.Payload) {
-	s.mu.Lock()
+	s.lock()
+	defer s.unlock()
 	if s.replies.consumer == 0 {
-		s.mu.Unlock()
 		return
 	}
 	if s.unwritten.Load() >= maxReplies {
-		s.mu.Unlock()
 		s.broker().slog.Debug("reply dropped: its channel does not read", "session", s.id.Num)
 		return
 	}
@@ -190,7 +189,6 @@ func (s *Session) deliverReply(payload fsm.Payload) {
 	s.events = append(s.events, event{kind: eventDeliver, messages: []fsm.Message{{
 		Consumer: s.replies.consumer, Payload: payload,
 	}}})
-	s.release()
 }
 
 // onReply takes a reply for a channel of this node.

@@ -80,16 +80,16 @@ func (c *Connection) Renew() error {
 // revoke ends the consumers of queues that the user may not read any more.
 // What they hold can still be settled.
 func (s *Session) revoke(v *catalog.View) {
-	s.mu.Lock()
-	defer s.release()
+	s.lock()
+	defer s.unlock()
 	for number, c := range s.consumers {
-		q, ok := v.QueueByID(c.lane.target.id)
+		q, ok := v.QueueByID(c.at.stream.Queue())
 		if !ok || c.over || c.revoked {
 			continue
 		}
 		if err := v.CheckRead(s.conn.user, q); err != nil {
 			c.revoked = true
-			c.lane.addCall(&logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: number}})
+			c.at.stream.Request(&logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: number}})
 			s.events = append(s.events, event{kind: eventRevoked, consumer: number, err: err})
 		}
 	}

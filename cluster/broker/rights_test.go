@@ -33,16 +33,16 @@ func (w *world) reader(c *recorder) (*Connection, *Session) {
 			q = w.mustQueue(name)
 		}
 		s.mu.Lock()
-		s.addConsumer(s.lane(q), uint64(i+1), false)
+		s.addConsumer(s.queue(q), uint64(i+1), false)
 		s.mu.Unlock()
 	}
 	return conn, s
 }
 
-// kinds lists the commands that a consumer's lane has to send.
+// kinds lists the commands that a consumer's stream has to send.
 func kinds(t fatal, c *consumer) (all []logpb.Command_Kind) {
 	t.Helper()
-	for _, b := range take(c.lane) {
+	for _, b := range take(c.at.stream) {
 		for _, c := range commands(t, b) {
 			all = append(all, c.Kind)
 		}
@@ -156,8 +156,8 @@ func TestRevokedWhileAsking(t *testing.T) {
 			t.Fatal(err)
 		}
 		sent := make(chan logpb.Command_Kind, 10)
-		target := w.broker.target(q)
-		target.submit = func(_ string, b group.Batch) bool {
+		target := w.broker.routes.Route(q)
+		w.submits(q.ID, func(_ string, b group.Batch) bool {
 			for _, m := range commands(t, b) {
 				sent <- m.Kind
 				id, seq := fsm.SessionFrom(m.Session), m.Seq
@@ -167,8 +167,8 @@ func TestRevokedWhileAsking(t *testing.T) {
 				})
 			}
 			return true
-		}
-		target.lead("n1", 1)
+		})
+		target.Lead("n1", 1)
 		if got := textOf(c.ask(s)); got != noRead {
 			t.Errorf("%s: %q", name, got)
 		}

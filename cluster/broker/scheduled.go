@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -23,7 +24,7 @@ func (b *Broker) Scheduled(ctx context.Context, q *catalog.Queue, m *peerpb.Sche
 	if err := b.awaitLeader(ctx, q); err != nil {
 		return nil, err
 	}
-	leader, _, _ := b.target(q).leaderNow()
+	leader, _, _ := b.routes.Route(q).Leader()
 	if leader == b.config.Node {
 		if r := b.scheduled(m); r.Leader {
 			return r.Messages, nil
@@ -84,21 +85,21 @@ func (b *Broker) Command(ctx context.Context, q *catalog.Queue, commands ...*log
 	}
 	defer s.Close(ctx)
 	s.mu.Lock()
-	l := s.lane(q)
-	calls := make([]*call, len(commands))
+	to := s.queue(q).stream
+	calls := make([]*stream.Call, len(commands))
 	for i, c := range commands {
-		calls[i] = l.addCall(c)
+		calls[i] = to.Request(c)
 	}
 	s.mu.Unlock()
 	results := make([]fsm.Result, len(calls))
 	for i, k := range calls {
-		if err := b.await(ctx, q, l.target, k); err != nil {
+		if err := b.await(ctx, q, to.Route(), k); err != nil {
 			return nil, err
 		}
-		if k.refused != nil && k.result.Code != fsm.NotFound {
-			return nil, k.refused
+		if k.Refused != nil && k.Result.Code != fsm.NotFound {
+			return nil, k.Refused
 		}
-		results[i] = k.result
+		results[i] = k.Result
 	}
 	return results, nil
 }

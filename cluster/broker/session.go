@@ -10,14 +10,14 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
-	"github.com/quorate/quorate/proto/peerpb"
 )
 
 // getToken marks the consumer numbers that stand for a session's gets at one
-// of its queues: the rest of the number is the lane's position.
+// of its queues: the rest of the number is that queue's index.
 const getToken = 1 << 63
 
 // closeWait bounds how long closing a session waits for its queues.
@@ -30,9 +30,9 @@ type Session struct {
 	client fsm.SessionEvents
 
 	mu         sync.Mutex
-	lanes      map[fsm.QueueID]*lane
-	order      []*lane // those whose queue is not known to be gone, by index
-	lastLane   uint64  // index of the newest one
+	queues     map[fsm.QueueID]*sessionQueue
+	order      []*sessionQueue // those that are not known to be gone, by index
+	lastIndex  uint64          // of the newest one
 	consumers  map[uint64]*consumer
 	events     []event
 	spare      []event
@@ -40,7 +40,7 @@ type Session struct {
 	closing    bool
 	isLost     bool
 	ended      bool // its boot is over: no queue takes anything from it, see end
-	turn       int  // the lane that asks first for what it is behind with
+	turn       int  // the queue that is asked first for what it is behind with
 	replies    replies
 	strays     []stray // to be routed again before the lock is released
 	refreshing bool    // strays wait for a view that is up to date
@@ -59,29 +59,29 @@ type Session struct {
 	topics    *catalog.TopicPermission // … and with which routing keys; nil: with all
 }
 
-func (s *Session) lock() *sync.Mutex { return &s.mu }
-
 func (s *Session) broker() *Broker { return s.conn.broker }
 
-// lane finds or makes the stream to a queue. The lock is held.
-func (s *Session) lane(q *catalog.Queue) *lane {
-	if l := s.lanes[q.ID]; l != nil {
-		return l
+// queue finds or makes what the session knows of a queue, and its stream there.
+// The lock is held.
+func (s *Session) queue(q *catalog.Queue) *sessionQueue {
+	if u := s.queues[q.ID]; u != nil {
+		return u
 	}
-	t := s.broker().target(q)
-	l := newLane(s, s.id, t)
-	l.consumers[0] = &consumer{lane: l}
-	if l.lost = s.ended; l.lost {
-		return l
+	r := s.broker().routes.Route(q)
+	u := &sessionQueue{session: s}
+	u.stream = stream.New(u, u, s.id, r)
+	if s.ended {
+		u.stream.Abandon()
+		return u
 	}
-	if t.attach(l); l.gone {
-		return l
+	if r.Attach(u.stream); u.stream.Gone() {
+		return u
 	}
-	s.lastLane++
-	l.index = s.lastLane
-	s.order = append(s.order, l)
-	s.lanes[q.ID] = l
-	return l
+	s.lastIndex++
+	u.index = s.lastIndex
+	s.order = append(s.order, u)
+	s.queues[q.ID] = u
+	return u
 }
 
 // Publish routes a message and sends it to every queue that wants it.
@@ -170,10 +170,10 @@ func (s *Session) routePublish(p *fsm.Publish) (limits catalog.Ceilings, err err
 func (s *Session) enqueue(p *fsm.Publish, limits catalog.Ceilings) {
 	var fan *fanout
 	if len(s.route) > 1 {
-		fan = s.fanOf(s.route)
+		fan = s.newFanout(s.route)
 	}
-	s.mu.Lock()
-	defer s.release()
+	s.lock()
+	defer s.unlock()
 	for _, q := range s.route {
 		s.sendCopy(q, p, fan, limits)
 	}
@@ -184,74 +184,45 @@ func (s *Session) Settle(number uint64, ids []uint64, outcome fsm.Outcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if number&getToken != 0 {
-		if i, ok := s.findLane(number &^ getToken); ok {
-			s.order[i].addSettle(0, ids, outcome)
+		if i, ok := s.findQueue(number &^ getToken); ok {
+			s.order[i].stream.AddSettle(0, ids, outcome)
 		}
 		return
 	}
 	if c := s.consumers[number]; c != nil {
-		c.lane.addSettle(number, ids, outcome)
-		c.unsettled -= len(ids)
+		c.at.stream.AddSettle(number, ids, outcome)
+		c.Unsettled -= len(ids)
 		s.forgetSettled(number, c)
 	}
 }
 
-// findLane returns the place of a lane in order. The lock is held.
-func (s *Session) findLane(index uint64) (int, bool) {
-	return slices.BinarySearchFunc(s.order, index, func(l *lane, index uint64) int { return cmp.Compare(l.index, index) })
+// findQueue returns the place of a queue in order. The lock is held.
+func (s *Session) findQueue(index uint64) (int, bool) {
+	return slices.BinarySearchFunc(s.order, index, func(q *sessionQueue, index uint64) int { return cmp.Compare(q.index, index) })
 }
 
-// finished takes the answer to one command. The lock is held.
-func (s *Session) finished(l *lane, o *op, r fsm.Result) {
-	switch {
-	case o.call != nil:
-		if number := o.call.cancel; number != 0 {
-			l.returnUnseen(number)
-			s.consumerOver(number)
-		}
-		// Whoever waits goes on after the events that came before the answer.
-		s.events = append(s.events, event{kind: eventAnswered, call: o.call, result: r})
-	case o.asked != nil:
-		s.commandDone(o.asked, r)
-	case o.payload != nil:
-		s.publishAnswered(l, o, r)
-	}
-}
-
-// lost ends the session: a queue has given it up, and with it what it held.
-// After SESSION_DOWN that is how the repeated command is answered.
-func (s *Session) lost(l *lane) {
-	l.abandon()
+// lose tells the client, once, that the session is over. The lock is held.
+func (s *Session) lose(why error) {
 	if s.isLost || s.closing {
 		return
 	}
 	s.isLost = true
-	s.events = append(s.events, event{kind: eventLost, err: errLost})
-}
-
-// failed ends the session: what a lane of it holds may be half changed. The lock
-// is held.
-func (s *Session) failed(l *lane) {
-	l.abandon()
-	s.fault()
+	s.events = append(s.events, event{kind: eventLost, err: why})
 }
 
 // end ends the session in all queues: it belongs to a boot that is over.
 func (s *Session) end() {
-	s.mu.Lock()
+	s.lock()
+	defer s.unlock()
 	s.ended, s.strays = true, nil
-	for _, l := range s.order {
-		l.strays = nil // nobody waits for them any more
-		if !l.over() {
-			l.abandon()
+	for _, q := range s.order {
+		q.strays = nil // nobody waits for them any more
+		if !q.stream.Over() {
+			q.stream.Abandon()
 		}
-		l.target.detach(l)
+		q.stream.Route().Detach(q.stream)
 	}
-	if !s.isLost && !s.closing {
-		s.isLost = true
-		s.events = append(s.events, event{kind: eventLost, err: errLost})
-	}
-	s.release()
+	s.lose(errLost)
 }
 
 // LostText says why sessions end with the boot of their node.
@@ -260,44 +231,26 @@ const LostText = "the cluster took this node for dead and has ended its sessions
 // errLost is what the users of a session are told that a queue has given up.
 var errLost = fsm.Refuse(fsm.Forced, LostText)
 
-// told takes a notice about a consumer.
-func (s *Session) told(l *lane, n told) {
-	s.mu.Lock()
-	defer s.release()
-	switch n.kind {
-	case peerpb.Notice_TIMED_OUT:
-		number := n.consumer
-		if number == 0 {
-			number = getToken | l.index
-		}
-		s.events = append(s.events, event{kind: eventTimedOut, consumer: number, ids: n.ids, limit: n.limit})
-	case peerpb.Notice_CANCELLED:
-		s.cancelled(l, n.consumer)
-	case peerpb.Notice_GONE:
-		s.queueGone(l)
-	}
-}
-
-// queueGone forgets a lane whose queue is gone, and what was known by it. The
-// lock is held.
-func (s *Session) queueGone(l *lane) {
+// queueGone forgets a queue that is gone, and what was known by it. The lock is
+// held.
+func (s *Session) queueGone(q *sessionQueue) {
 	for number, c := range s.consumers {
-		if c.lane == l {
-			s.cancelled(l, number)
+		if c.at == q {
+			s.cancelled(q, number)
 			delete(s.consumers, number) // nothing can be settled any more
 		}
 	}
-	if i, ok := s.findLane(l.index); ok && s.lanes[l.target.id] == l {
-		delete(s.lanes, l.target.id)
+	if i, ok := s.findQueue(q.index); ok && s.queues[q.stream.Queue()] == q {
+		delete(s.queues, q.stream.Queue())
 		s.order = slices.Delete(s.order, i, i+1)
 	}
-	s.takeStrays(l)
+	s.takeStrays(q)
 }
 
 // cancelled ends a consumer that its queue has ended, and tells the client once.
 // The lock is held.
-func (s *Session) cancelled(l *lane, number uint64) {
-	if number == 0 || l.consumers[number] == nil {
+func (s *Session) cancelled(q *sessionQueue, number uint64) {
+	if c := s.consumers[number]; c == nil || c.at != q || c.over {
 		return
 	}
 	s.consumerOver(number)
@@ -305,38 +258,38 @@ func (s *Session) cancelled(l *lane, number uint64) {
 }
 
 // do sends a command and waits for its answer.
-func (s *Session) do(ctx context.Context, q *catalog.Queue, c *logpb.Command) (*call, error) {
-	t, k := s.begin(q, c)
-	return k, s.broker().await(ctx, q, t, k)
+func (s *Session) do(ctx context.Context, q *catalog.Queue, c *logpb.Command) (*stream.Call, error) {
+	r, k := s.begin(q, c)
+	return k, s.broker().await(ctx, q, r, k)
 }
 
 // begin sends a command.
-func (s *Session) begin(q *catalog.Queue, c *logpb.Command) (*target, *call) {
+func (s *Session) begin(q *catalog.Queue, c *logpb.Command) (*stream.Route, *stream.Call) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := s.lane(q)
-	return l.target, l.addCall(c)
+	to := s.queue(q).stream
+	return to.Route(), to.Request(c)
 }
 
-// await waits for the answer to a call, which may be a refusal. It gives up early if for longer than the grace the
-// queue has no leader, or one that may still believe in itself but has lost the
-// majority: the command stays in its stream.
-func (b *Broker) await(ctx context.Context, q *catalog.Queue, t *target, k *call) error {
+// await waits for the answer to a call, which may be a refusal. It gives up early
+// if for longer than the grace the queue has no leader, or one that may still
+// believe in itself but has lost the majority: the command stays in its stream.
+func (b *Broker) await(ctx context.Context, q *catalog.Queue, to *stream.Route, k *stream.Call) error {
 	grace := time.NewTicker(b.config.LeaderlessGrace / 5)
 	defer grace.Stop()
 	alone := int64(0) // since when too few members are alive; 0: enough are
 	for {
 		select {
-		case <-k.done:
-			if k.result.Code == fsm.NoSession {
+		case <-k.Done():
+			if k.Result.Code == fsm.NoSession {
 				return errLost
 			}
-			k.refused = b.answerError(k.kind, q, k.result.Code)
+			k.Refused = b.answerError(k.Kind, q, k.Result.Code)
 			return nil
 		case <-ctx.Done():
 			return b.leaderless(q)
 		case <-grace.C:
-			leader, since, _ := t.leaderNow()
+			leader, since, _ := to.Leader()
 			if b.hasMajority(q) {
 				alone = 0
 			} else if alone == 0 {
@@ -378,7 +331,7 @@ func (s *Session) Close(ctx context.Context) {
 		s.conn.channels.Add(-1)
 	}
 	s.closing = true
-	calls, strays := s.endLanes()
+	calls, strays := s.endStreams()
 	s.mu.Unlock()
 	if len(calls) == 0 && !strays {
 		s.forget()
@@ -398,15 +351,15 @@ func (s *Session) Close(ctx context.Context) {
 	}
 }
 
-// endLanes tells the queues that have not been told that the session ends.
+// endStreams tells the queues that have not been told that the session ends.
 // strays: some publishes wait for the end of their queue. The lock is held.
-func (s *Session) endLanes() (calls []*call, strays bool) {
-	for _, l := range s.order {
-		strays = strays || len(l.strays) > 0
-		if l.over() || l.ending || l.next == 1 {
+func (s *Session) endStreams() (calls []*stream.Call, strays bool) {
+	for _, q := range s.order {
+		strays = strays || len(q.strays) > 0
+		if to := q.stream; to.Over() || to.Ending() || to.Next() == 1 {
 			continue
 		}
-		calls = append(calls, l.addCall(&logpb.Command{Kind: logpb.Command_SESSION_DOWN}))
+		calls = append(calls, q.stream.Request(&logpb.Command{Kind: logpb.Command_SESSION_DOWN}))
 	}
 	return calls, strays
 }
@@ -416,19 +369,19 @@ func (s *Session) endLanes() (calls []*call, strays bool) {
 const strayRetry = 50 * time.Millisecond
 
 // finish waits until the queues know that the session has ended.
-func (s *Session) finish(calls []*call) {
+func (s *Session) finish(calls []*stream.Call) {
 	stop := s.broker().stop
 	for {
 		for _, k := range calls {
 			select {
-			case <-k.done:
+			case <-k.Done():
 			case <-stop:
 				return
 			}
 		}
 		s.mu.Lock()
 		var strays bool
-		calls, strays = s.endLanes()
+		calls, strays = s.endStreams()
 		s.mu.Unlock()
 		switch {
 		case len(calls) > 0:
@@ -454,7 +407,7 @@ func (s *Session) forget() {
 	b.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, l := range s.order {
-		l.target.detach(l)
+	for _, q := range s.order {
+		q.stream.Route().Detach(q.stream)
 	}
 }

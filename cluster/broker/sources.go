@@ -2,6 +2,7 @@ package broker
 
 import (
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -31,7 +32,7 @@ func endSources(g letterTarget, v *catalog.View) (more bool) {
 		var ids []fsm.QueueID
 		g.View(func(m *queue.Machine) { ids = m.Sources(after, sourcesAtOnce) })
 		for _, id := range ids {
-			if after = id; len(ends) < endSourcesAtOnce && isOver(v, id) {
+			if after = id; len(ends) < endSourcesAtOnce && stream.IsOver(v, id) {
 				ends = append(ends, &logpb.Command{
 					Kind: logpb.Command_SESSION_DOWN, Session: fsm.SessionID{Boot: uint64(id)}.Proto(),
 				})

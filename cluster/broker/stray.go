@@ -4,9 +4,9 @@ import (
 	mathrand "math/rand/v2"
 	"slices"
 
+	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
-	"github.com/quorate/quorate/proto/logpb"
 )
 
 // fate is what has become of a publish, or of one copy of it. Of several copies
@@ -25,6 +25,44 @@ const (
 type stray struct {
 	publish fsm.Publish // Headers and Property are nil
 	fan     *fanout
+}
+
+// fanout is shared by the copies of a publish that went to several queues.
+type fanout struct {
+	left   int           // copies without an answer
+	fate   fate          // of those that have one, the gravest
+	queues []fsm.QueueID // that were sent a copy; other publishes may share the slice
+	chance uint64        // that routed it
+}
+
+// waits is the note of a publish that asks for something about its time.
+type waits struct {
+	schedule *fsm.Schedule
+	delay    *fsm.Delay
+	fan      *fanout
+}
+
+// noteOf returns what has to be known of a publish when it is answered; nil:
+// nothing but what its command says.
+func noteOf(p *fsm.Publish, fan *fanout) any {
+	switch {
+	case p.Schedule != nil || p.Delay != nil:
+		return &waits{p.Schedule, p.Delay, fan}
+	case fan != nil:
+		return fan
+	}
+	return nil
+}
+
+// fanOf returns the fanout that a copy belongs to; nil: it is the only one.
+func fanOf(p *stream.Pending) *fanout {
+	switch n := p.Note.(type) {
+	case *fanout:
+		return n
+	case *waits:
+		return n.fan
+	}
+	return nil
 }
 
 // copyOver counts the fate of one copy of a publish, and settles the publish
@@ -46,58 +84,58 @@ func (s *Session) copyOver(number uint64, payload fsm.Payload, mandatory bool, f
 
 // publishAnswered takes a queue's answer to one copy of a publish. The lock is
 // held.
-func (s *Session) publishAnswered(l *lane, o *op, r fsm.Result) {
+func (s *Session) publishAnswered(q *sessionQueue, p *stream.Pending, r fsm.Result) {
 	how := refused
 	switch r.Code {
 	case fsm.OK:
 		how = taken
 	case fsm.Gone:
-		s.strayed(l, o)
+		s.strayed(q, p)
 		return
 	case fsm.Rejected:
 	default:
-		s.broker().oddAnswer(l.target.id, "publish", r.Code)
+		s.broker().oddAnswer(q.stream.Queue(), "publish", r.Code)
 	}
-	s.copyOver(o.number, o.payload, o.mandatory, o.fan, how)
+	s.copyOver(p.Number, p.Payload, p.Mandatory, fanOf(p), how)
 }
 
 // strayed keeps a publish whose queue is gone. If the view still holds the queue
-// the publish waits for the end of the lane: a route by that view would lead
+// the publish waits for the end of the stream: a route by that view would lead
 // there again. Strays keep the order in which they were published. The lock is
 // held.
-func (s *Session) strayed(l *lane, o *op) {
-	p, err := o.again(s.broker().config.Properties)
+func (s *Session) strayed(q *sessionQueue, p *stream.Pending) {
+	again, err := publishOf(p, s.broker().config.Properties)
 	if err != nil {
-		s.broker().slog.Error("publish cannot be routed again", "queue", uint64(l.target.id), "error", err)
-		s.copyOver(o.number, o.payload, o.mandatory, o.fan, refused)
+		s.broker().slog.Error("publish cannot be routed again", "queue", uint64(q.stream.Queue()), "error", err)
+		s.copyOver(p.Number, p.Payload, p.Mandatory, fanOf(p), refused)
 		return
 	}
-	l.strays = append(l.strays, stray{p, o.fan})
-	if l.gone {
-		s.takeStrays(l)
+	q.strays = append(q.strays, stray{again, fanOf(p)})
+	if q.stream.Gone() {
+		s.takeStrays(q)
 	}
 }
 
-// takeStrays lets the strays of a lane that has ended go on. The lock is held.
-func (s *Session) takeStrays(l *lane) {
-	s.strays = append(s.strays, l.strays...)
-	l.strays = nil
+// takeStrays lets the strays of a queue that is gone go on. The lock is held.
+func (s *Session) takeStrays(q *sessionQueue) {
+	s.strays = append(s.strays, q.strays...)
+	q.strays = nil
 }
 
-// again returns the publish that a command was made of.
-func (o *op) again(properties Properties) (fsm.Publish, error) {
-	var entry logpb.Entry
-	if err := entry.UnmarshalVT(o.encoded); err != nil {
+// publishOf returns the publish that a command was made of.
+func publishOf(of *stream.Pending, properties Properties) (fsm.Publish, error) {
+	c, err := of.Command()
+	if err != nil {
 		return fsm.Publish{}, err
 	}
-	e, payload := entry.Commands[0].GetEnqueue(), fsm.Payload(o.payload)
+	e, payload := c.GetEnqueue(), fsm.Payload(of.Payload)
 	p := fsm.Publish{
-		Number: o.number, Exchange: string(payload.Exchange()), RoutingKey: string(payload.RoutingKey()), Payload: payload,
+		Number: of.Number, Exchange: string(payload.Exchange()), RoutingKey: string(payload.RoutingKey()), Payload: payload,
 		TTL: fsm.Millis(e.GetTtlPlusOne()) - 1, Priority: int(e.GetPriorityPlusOne()) - 1, HasExpiration: e.GetHasExpiration(),
-		Copies: append(properties.Copies(payload.Properties()), payload.BlindKeys()...), Mandatory: o.mandatory,
+		Copies: append(properties.Copies(payload.Properties()), payload.BlindKeys()...), Mandatory: of.Mandatory,
 	}
-	if o.waits != nil {
-		p.Schedule, p.Delay = o.waits.schedule, o.waits.delay
+	if w, is := of.Note.(*waits); is {
+		p.Schedule, p.Delay = w.schedule, w.delay
 	}
 	return p, nil
 }
@@ -139,13 +177,13 @@ func (s *Session) refreshed() {
 	ctx, cancel := b.whileOpen()
 	defer cancel()
 	err := b.config.Catalog.Refresh(ctx)
-	s.mu.Lock()
+	s.lock()
 	s.refreshing = false
 	if err != nil {
 		s.mu.Unlock() // the node stops: what waits stays without an answer
 		return
 	}
-	s.release()
+	s.unlock()
 }
 
 // routeStray sends one copy of a publish to those queues that it leads to now
@@ -202,20 +240,20 @@ func (s *Session) routeAgain(v *catalog.View, p *fsm.Publish, fan *fanout) (queu
 
 // sendCopy sends a publish to one queue. The lock is held.
 func (s *Session) sendCopy(q *catalog.Queue, p *fsm.Publish, fan *fanout, limits catalog.Ceilings) {
-	l := s.lane(q)
-	switch {
-	case l.gone:
+	u := s.queue(q)
+	switch to := u.stream; {
+	case to.Gone():
 		again := *p
 		again.Headers, again.Property = nil, nil
 		again.Copies = slices.Clone(p.Copies)
 		s.strays = append(s.strays, stray{again, fan})
-	case !l.over() && !l.ending: // else the channel is about to end, without a confirm
-		l.addPublish(p, fan, limits.PlusOne(q), q.StoreOf != "")
+	case !to.Over() && !to.Ending(): // else the channel is about to end, without a confirm
+		u.publish(p, fan, limits.PlusOne(q), q.StoreOf != "")
 	}
 }
 
-// fanOf returns what the copies of a publish to several queues share.
-func (s *Session) fanOf(route []*catalog.Queue) *fanout {
+// newFanout returns what the copies of a publish to several queues share.
+func (s *Session) newFanout(route []*catalog.Queue) *fanout {
 	same := slices.EqualFunc(s.fanned, route, func(id fsm.QueueID, q *catalog.Queue) bool { return id == q.ID })
 	if !same {
 		s.fanned = idsOf(route)

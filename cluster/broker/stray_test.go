@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -47,17 +48,20 @@ func (x *strays) bind(exchange string, q *catalog.Queue) {
 	x.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_Bind{Bind: &logpb.Bind{Vhost: "/", Source: exchange, Destination: q.Name}}})
 }
 
-// lane is the session's stream to a queue; nil: there is none.
-func (x *strays) lane(q *catalog.Queue) *lane {
+// stream is the session's stream to a queue; nil: there is none.
+func (x *strays) stream(q *catalog.Queue) *stream.Stream {
 	x.s.mu.Lock()
 	defer x.s.mu.Unlock()
-	return x.s.lanes[q.ID]
+	if u := x.s.queues[q.ID]; u != nil {
+		return u.stream
+	}
+	return nil
 }
 
 // answer sends what waits for a queue, and answers all of it.
 func (x *strays) answer(q *catalog.Queue, c fsm.Code) (sent []*logpb.Command) {
 	x.t.Helper()
-	l := x.lane(q)
+	l := x.stream(q)
 	if l == nil {
 		return nil
 	}
@@ -102,7 +106,7 @@ func TestStrayFollowsRedeclare(t *testing.T) {
 				x.publish("", "q", true) // by the same view
 				x.told()
 			case "deleted before the answer":
-				for _, b := range take(x.lane(q)) {
+				for _, b := range take(x.stream(q)) {
 					first = append(first, commands(t, b)...)
 				}
 			}
@@ -264,11 +268,12 @@ func TestStrayWhileRouted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ended := x.broker.target(q)
+	ended := x.broker.routes.Route(q)
 	x.deleteQueue(q)
-	x.broker.mu.Lock()
-	x.broker.targets[q.ID] = ended // found by the publisher a moment before
-	x.broker.mu.Unlock()
+	u := &sessionQueue{session: x.s} // the publisher has found the route a moment before
+	u.stream = stream.New(u, u, x.s.id, ended)
+	ended.Attach(u.stream)
+	x.s.queues[q.ID] = u
 	next := x.mustQueue("q")
 	x.s.enqueue(&p, limits)
 	x.told()
@@ -283,7 +288,7 @@ func TestOddAnswers(t *testing.T) {
 	for c := fsm.OK; c <= fsm.Crowded; c++ {
 		switch c {
 		case fsm.OK, fsm.Gap, fsm.Gone, fsm.NoSession, fsm.Late:
-			continue // see above, and the tests of lanes
+			continue // see above, and the tests of streams
 		}
 		x := newStrays(t)
 		q := x.mustQueue("q")
@@ -310,7 +315,7 @@ func TestStrayOfClosedSession(t *testing.T) {
 		x.s.Close(context.Background())
 		close(closed)
 	}()
-	old := x.lane(q)
+	old := x.stream(q)
 	mustEventually(t, func() bool { return len(take(old)) > 0 })
 	tell(old, code(2, fsm.Gone))
 	x.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{Vhost: "/", Name: "q"}}})
@@ -318,7 +323,7 @@ func TestStrayOfClosedSession(t *testing.T) {
 	x.broker.QueueGone(q.ID)
 	var sent []logpb.Command_Kind
 	mustEventually(t, func() bool {
-		l := x.lane(next)
+		l := x.stream(next)
 		if l == nil {
 			return false
 		}
@@ -346,15 +351,16 @@ func TestSessionForgets(t *testing.T) {
 	for n := range uint64(300) {
 		q := x.mustQueue("q")
 		x.s.mu.Lock()
-		l := x.s.lane(q)
+		u := x.s.queue(q)
 		for number := 2 * n; number < 2*n+2; number++ {
-			x.s.addConsumer(l, number+1, number%2 == 1)
+			x.s.addConsumer(u, number+1, number%2 == 1)
 		}
 		x.s.mu.Unlock()
-		x.s.deliver(l, messages(2*n+1, 1, 2))
-		x.s.deliver(l, messages(2*n+2, 1))
+		l := u.stream
+		l.Receive(messages(2*n+1, 1, 2))
+		l.Receive(messages(2*n+2, 1))
 		for number := 2 * n; number < 2*n+2; number++ {
-			addCall(x.s, l, &logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: number + 1}})
+			request(x.s, l, &logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: number + 1}})
 		}
 		take(l)
 		tell(l, ok(1, 2))
@@ -366,18 +372,18 @@ func TestSessionForgets(t *testing.T) {
 		if got := commands(t, take(l)[0]); len(got) != 1 || got[0].Settle.GetConsumer() != 2*n+1 {
 			t.Fatalf("the queue is told %v", got)
 		}
-		if len(x.s.consumers) != 0 || len(l.consumers) != 1 {
-			t.Fatalf("%d consumers are known, %d at the lane", len(x.s.consumers), len(l.consumers))
+		if len(x.s.consumers) != 0 {
+			t.Fatalf("%d consumers are known", len(x.s.consumers))
 		}
 		if n%2 == 0 {
 			x.s.mu.Lock()
-			x.s.addConsumer(l, 2*n+1, false) // that the queue's end finds
+			x.s.addConsumer(u, 2*n+1, false) // that the queue's end finds
 			x.s.mu.Unlock()
 		}
 		x.deleteQueue(q)
 	}
-	if s := x.s; len(s.consumers)+len(s.lanes)+len(s.order) != 0 || len(x.broker.allTargets()) != 0 {
-		t.Errorf("left: %d consumers, %d and %d lanes, %d targets", len(s.consumers), len(s.lanes), len(s.order), len(x.broker.allTargets()))
+	if s := x.s; len(s.consumers)+len(s.queues)+len(s.order) != 0 || len(x.broker.routes.All()) != 0 {
+		t.Errorf("left: %d consumers, %d and %d queues, %d routes", len(s.consumers), len(s.queues), len(s.order), len(x.broker.routes.All()))
 	}
 }
 
@@ -385,11 +391,12 @@ func TestSessionForgets(t *testing.T) {
 func TestSettleAfterNotice(t *testing.T) {
 	x := newStrays(t)
 	x.s.mu.Lock()
-	l := x.s.lane(x.mustQueue("q"))
-	x.s.addConsumer(l, 5, false)
+	u := x.s.queue(x.mustQueue("q"))
+	x.s.addConsumer(u, 5, false)
+	l := u.stream
 	x.s.mu.Unlock()
-	x.s.deliver(l, messages(5, 1))
-	x.s.told(l, told{kind: peerpb.Notice_CANCELLED, consumer: 5})
+	l.Receive(messages(5, 1))
+	l.Notice(stream.Notice{Kind: peerpb.Notice_CANCELLED, Consumer: 5})
 	x.s.Settle(5, []uint64{1}, fsm.Ack)
 	if got := take(l); len(got) != 1 || len(commands(t, got[0])) != 1 {
 		t.Errorf("the queue is told %v", got)
@@ -412,7 +419,7 @@ func TestStrayWaitsForFreshView(t *testing.T) {
 	next := x.mustQueue("q")
 	x.stale.Store(false)
 	limit := time.Now().Add(20 * time.Second)
-	for x.lane(next) == nil {
+	for x.stream(next) == nil {
 		if time.Now().After(limit) {
 			t.Fatal("the stray never goes on")
 		}

@@ -2,14 +2,12 @@ package broker
 
 import (
 	"bytes"
-	"context"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
-	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
@@ -19,56 +17,10 @@ import (
 // Pace of the watch over queues whose leaders are silent.
 const (
 	watchEvery   = 250 * time.Millisecond
-	lookEvery    = 4    // looks of the watch between two at suspects, and at queues that disagree
-	reapEvery    = 20   // looks of the watch between two at all queues, while there are suspects
-	stuckAfter   = 3000 // milliseconds without an answer
-	askAfter     = 500  // milliseconds without a leader
+	lookEvery    = 4  // looks of the watch between two at suspects, and at queues that disagree
+	reapEvery    = 20 // looks of the watch between two at all queues, while there are suspects
 	statsTimeout = 5 * time.Second
-	maxEarly     = 1 << 16
 )
-
-type earlyLeader struct {
-	node string
-	term uint64
-}
-
-// watchlist passes targets to the watch: those that have no leader, or a lane.
-// Of thousands of queues that nobody uses the watch knows nothing.
-type watchlist struct {
-	mu  sync.Mutex // may be taken under target.mu
-	new []*target
-}
-
-// more appends those that are new.
-func (w *watchlist) more(to []*target) []*target {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	to = append(to, w.new...)
-	w.new = nil
-	return to
-}
-
-// watch puts the target on the list, unless it is there. mu is held.
-func (t *target) watch() {
-	if t.watched {
-		return
-	}
-	t.watched = true
-	w := &t.broker.watched
-	w.mu.Lock()
-	w.new = append(w.new, t)
-	w.mu.Unlock()
-}
-
-// rest takes the target off the list if there is nothing to watch.
-func (t *target) rest() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.ended || t.leader != "" && len(t.lanes) == 0 {
-		t.watched = false
-	}
-	return !t.watched
-}
 
 func (b *Broker) now() int64 { return int64(b.config.Clock()) }
 
@@ -78,12 +30,10 @@ func (b *Broker) Led(g *group.Group, term uint64) {
 	spec := g.Spec()
 	if term == 0 {
 		b.dropForwarder(spec.Queue)
-		if t := b.findTarget(spec.Queue); t != nil {
-			t.lose(b.config.Node)
-		}
+		b.routes.Lose(spec.Queue, b.config.Node)
 		return
 	}
-	b.noteLeader(spec.Queue, b.config.Node, term)
+	b.routes.Lead(spec.Queue, b.config.Node, term)
 	if g.IsLocal() {
 		return // everybody knows, and it has no past
 	}
@@ -103,33 +53,6 @@ func (b *Broker) announce(g *group.Group, node string, term uint64) {
 	}
 }
 
-// noteLeader records who serves a queue.
-func (b *Broker) noteLeader(id fsm.QueueID, node string, term uint64) {
-	if q := b.queueOrEarly(id, earlyLeader{node, term}); q != nil {
-		b.target(q).lead(node, term)
-	}
-}
-
-// queueOrEarly returns the queue, or keeps l until the catalog holds it here.
-// QueueAdded comes after the view has changed, and takes the lock.
-func (b *Broker) queueOrEarly(id fsm.QueueID, l earlyLeader) *catalog.Queue {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	v := b.view()
-	q, ok := v.QueueByID(id)
-	if !ok && !isOver(v, id) && len(b.early) < maxEarly {
-		b.early[id] = l
-	}
-	return q
-}
-
-// isOver reports whether a queue that v does not hold is gone, and not only
-// unknown here so far: its id tells which entry of the catalog created it.
-func isOver(v *catalog.View, id fsm.QueueID) bool {
-	_, ok := v.QueueByID(id)
-	return !ok && uint64(id)>>16 <= v.Index()
-}
-
 // PeerChanged is told when a node came or went.
 func (b *Broker) PeerChanged(ev peer.Event) {
 	if ev.Up {
@@ -140,9 +63,7 @@ func (b *Broker) PeerChanged(ev peer.Event) {
 		return
 	}
 	b.suspects.down(ev.Node, suspect{incarnation: ev.Incarnation, since: b.now(), restarted: ev.Reason == peer.Restarted})
-	for _, t := range b.allTargets() {
-		t.lose(ev.Node)
-	}
+	b.routes.NodeDown(ev.Node)
 	b.spawn("tell queues of nodes", func() { b.reap(false) })
 }
 
@@ -154,11 +75,7 @@ func (b *Broker) greet(node string) {
 			b.announce(g, node, term)
 		}
 	}
-	for _, t := range b.allTargets() {
-		if leader, _, _ := t.leaderNow(); leader == node {
-			t.refresh()
-		}
-	}
+	b.routes.NodeUp(node)
 }
 
 // watch asks for leaders that nobody has announced, sends again what is not
@@ -183,7 +100,7 @@ func (b *Broker) watch() {
 type watcher struct {
 	broker  *Broker
 	boots   map[uint32]uint64 // the last ones that are over
-	watched []*target
+	watched []*stream.Route
 	sources *catalog.View // with which the ends of sources were looked for
 	looks   int
 }
@@ -198,13 +115,7 @@ func (w *watcher) lookAtBoots() {
 // alone.
 func (w *watcher) look() {
 	b, now := w.broker, w.broker.now()
-	w.watched = b.watched.more(w.watched)
-	w.watched = slices.DeleteFunc(w.watched, (*target).rest)
-	for _, t := range w.watched {
-		if !b.guard("watch a queue", func() { b.watchForLeader(t, now) }) {
-			t.rebuild()
-		}
-	}
+	w.watched = b.routes.Watch(w.watched)
 	if w.looks++; w.looks%lookEvery == 0 {
 		b.guard("watch suspects", func() { b.watchSuspects(now) })
 		if b.unsettled.Load() || w.looks%reapEvery == 0 { // again, in case a proposal was lost
@@ -216,13 +127,6 @@ func (w *watcher) look() {
 	}
 	b.guard("send again", b.sendAgain)
 	b.guard("wake forwarders", b.kickForwarders)
-}
-
-// watchForLeader is watchTarget, and sees to it that somebody asks.
-func (b *Broker) watchForLeader(t *target, now int64) {
-	if b.watchTarget(t, now) {
-		b.spawn("ask for a leader", func() { b.findLeader(t) })
-	}
 }
 
 // newBoots reports whether a boot of a node has ended since boots was filled:
@@ -237,71 +141,6 @@ func (b *Broker) newBoots(boots map[uint32]uint64) (changed bool) {
 		boots[n.Number] = over
 	}
 	return changed
-}
-
-// watchTarget reports whether somebody must ask who leads the queue.
-func (b *Broker) watchTarget(t *target, now int64) bool {
-	t.mu.Lock()
-	lanes, leader, since := len(t.lanes), t.leader, t.leaderless
-	ask := leader == "" && lanes > 0 && now-since > askAfter && !t.asking
-	t.asking = t.asking || ask
-	t.mu.Unlock()
-	if leader == "" && isOver(b.view(), t.id) {
-		b.QueueGone(t.id) // somebody with an older view has made this target
-		return false
-	}
-	if lanes == 0 {
-		return ask
-	}
-	for _, l := range t.all() {
-		t.ask(l.overdue(now))
-	}
-	return ask
-}
-
-// overdue sends again, and lists what to ask again, if that has taken too long.
-func (l *lane) overdue(now int64) []resyncAsk {
-	l.owner.lock().Lock()
-	defer l.owner.lock().Unlock()
-	l.stuck(now, stuckAfter)
-	return l.unanswered(now, stuckAfter)
-}
-
-// findLeader asks the members of a queue which of them serves.
-func (b *Broker) findLeader(t *target) {
-	defer func() {
-		t.mu.Lock()
-		t.asking = false
-		t.mu.Unlock()
-	}()
-	q, ok := b.view().QueueByID(t.id)
-	if !ok {
-		return
-	}
-	for _, m := range b.view().Members(q) {
-		if r := b.askStats(t, b.nodeName(m)); r.Leader {
-			t.lead(b.nodeName(m), r.Index)
-			return
-		}
-	}
-}
-
-// askStats asks one node for a queue's figures. Failure is a node that does
-// not lead.
-func (b *Broker) askStats(t *target, node string) *peerpb.StatsReply {
-	if node == b.config.Node {
-		return b.stats(t.group, t.id)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), statsTimeout)
-	defer cancel()
-	if !b.mesh.Alive(node) {
-		return &peerpb.StatsReply{}
-	}
-	r, err := peer.Ask[peerpb.StatsReply](ctx, b.mesh, node, kindStats, &peerpb.StatsRequest{Group: uint32(t.group), Queue: uint64(t.id)})
-	if err != nil {
-		return &peerpb.StatsReply{}
-	}
-	return r
 }
 
 // reap tells all queues that this node leads of nodes that are dead, silent or

@@ -1,0 +1,98 @@
+package broker
+
+import (
+	"context"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/stream"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+// streamHost is the broker as its command streams use it.
+type streamHost Broker
+
+var _ stream.Host = (*streamHost)(nil)
+
+func (h *streamHost) broker() *Broker { return (*Broker)(h) }
+
+// Name is the name of this node.
+func (h *streamHost) Name() string { return h.config.Node }
+
+// NodeName is the name of a node; empty: it is unknown.
+func (h *streamHost) NodeName(id fsm.NodeID) string { return h.broker().nodeName(id) }
+
+// View is the newest view of the catalog.
+func (h *streamHost) View() *catalog.View { return h.broker().view() }
+
+// Now is for durations, in milliseconds.
+func (h *streamHost) Now() int64 { return h.broker().now() }
+
+// Stamp is the instant, as entries of logs are stamped.
+func (h *streamHost) Stamp() fsm.Time { return h.config.Stamp() }
+
+// Guard contains a panic.
+func (h *streamHost) Guard(doing string, f func()) bool { return h.broker().guard(doing, f) }
+
+// Spawn runs f until the broker closes.
+func (h *streamHost) Spawn(doing string, f func()) bool { return h.broker().spawn(doing, f) }
+
+// QueueGone ends all that the broker knows of a queue.
+func (h *streamHost) QueueGone(id fsm.QueueID) { h.broker().QueueGone(id) }
+
+// Submit hands a batch to a queue's leader, through the group that is here or over
+// the link to its node.
+func (h *streamHost) Submit(to *stream.Route, leader string, b group.Batch) bool {
+	if leader == h.config.Node {
+		g := h.host.Group(to.Group())
+		return g != nil && g.Submit(b) == nil
+	}
+	head, err := (&peerpb.Submit{
+		Group: uint32(to.Group()), Queue: uint64(to.Queue()), Commands: b.Commands, Count: uint32(b.Count), Light: b.Light,
+	}).MarshalVT()
+	// Its streams are bounded: what waits here holds up their clients, nobody else.
+	return err == nil && h.mesh.SendWait(leader, kindSubmit, head, b.Payloads...) == nil
+}
+
+// Ask asks a queue's leader for deliveries.
+func (h *streamHost) Ask(to *stream.Route, leader string, q stream.Resync) {
+	if leader == h.config.Node {
+		h.broker().answerResync(to.Group(), q)
+		return
+	}
+	head, err := (&peerpb.Resync{
+		Group: uint32(to.Group()), Queue: uint64(to.Queue()), Session: q.Session.Num, Boot: q.Session.Boot,
+		Consumer: q.Consumer, After: q.After,
+	}).MarshalVT()
+	if err == nil {
+		_ = h.mesh.Send(leader, kindResync, head) // a broken link starts all over
+	}
+}
+
+// Leads asks a node whether it leads a queue.
+func (h *streamHost) Leads(of *stream.Route, node string) (term uint64) {
+	if r := h.broker().askStats(of, node); r.Leader {
+		return r.Index
+	}
+	return 0
+}
+
+// askStats asks one node for a queue's figures. Failure is a node that does
+// not lead.
+func (b *Broker) askStats(of *stream.Route, node string) *peerpb.StatsReply {
+	if node == b.config.Node {
+		return b.stats(of.Group(), of.Queue())
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), statsTimeout)
+	defer cancel()
+	if !b.mesh.Alive(node) {
+		return &peerpb.StatsReply{}
+	}
+	r, err := peer.Ask[peerpb.StatsReply](ctx, b.mesh, node, kindStats, &peerpb.StatsRequest{Group: uint32(of.Group()), Queue: uint64(of.Queue())})
+	if err != nil {
+		return &peerpb.StatsReply{}
+	}
+	return r
+}

@@ -1,0 +1,88 @@
+package broker
+
+import (
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/stream"
+	"github.com/quorate/quorate/fsm"
+)
+
+// transfers are the letters on their way to one target, in a stream that they own
+// under the forwarder's lock. The number of a transfer is that of its command.
+//
+// Invariant: told ≤ answered ≤ sent.
+type transfers struct {
+	from     *forwarder
+	stream   *stream.Stream // nil: there was none, and the target is gone
+	ended    bool           // the target is gone, and nothing in the stream is unanswered
+	sent     uint64         // number of the newest transfer in the stream
+	bytes    int            // of the payloads in the stream
+	answered uint64         // number of the newest transfer that the target has taken or refused
+	refused  []uint64       // transfers that the target has refused, ascending
+	told     uint64         // of the newest one that the source's log was told of
+	toldAt   int64          // ms; 0: never
+	toldGone bool           // the source's log was told that the target is gone
+}
+
+// Lock takes the forwarder's lock.
+func (tr *transfers) Lock() { tr.from.lock() }
+
+// Unlock gives it back.
+func (tr *transfers) Unlock() { tr.from.unlock() }
+
+// known reports whether the forwarder has this stream still. The lock is held.
+func (tr *transfers) known() bool { return tr.from.streams[tr.stream.Queue()] == tr }
+
+// Answered takes a target's answer to one transfer: it has it, or refuses it. A
+// transfer to a target that is gone has not arrived: it stays unsettled until the
+// view has lost the target.
+func (tr *transfers) Answered(p *stream.Pending, r fsm.Result) {
+	if !tr.known() {
+		return
+	}
+	tr.from.again = true
+	tr.bytes -= len(p.Payload)
+	switch r.Code {
+	case fsm.OK:
+	case fsm.Gone:
+		return
+	case fsm.Rejected:
+		tr.refused = append(tr.refused, p.Number)
+	default:
+		tr.from.broker.oddAnswer(tr.stream.Queue(), "transfer", r.Code)
+		tr.refused = append(tr.refused, p.Number)
+	}
+	tr.answered = max(tr.answered, p.Number)
+}
+
+// Noticed takes the end of the target.
+func (tr *transfers) Noticed(stream.Notice) {
+	f := tr.from
+	f.lock()
+	defer f.unlock()
+	if tr.known() {
+		tr.ended = true
+	}
+	f.again = true
+}
+
+// Lost: a target that knows other transfers of this source than its log says.
+// Nothing is sent there any more.
+func (tr *transfers) Lost() {
+	f := tr.from
+	f.broker.slog.Error("target refuses the dead letters of a queue",
+		"queue", f.group.Spec().Name, "target", uint64(tr.stream.Queue()))
+	tr.stream.Abandon()
+	f.again = true
+}
+
+// Failed ends the forwarder: another one begins where the log says.
+func (tr *transfers) Failed() {
+	f := tr.from
+	tr.stream.Abandon()
+	f.broker.spawn("forward dead letters anew", func() {
+		f.broker.dropForwarder(f.group.Spec().Queue)
+		if g, ok := f.group.(*group.Group); ok {
+			f.broker.forward(g)
+		}
+	})
+}

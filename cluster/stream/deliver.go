@@ -1,0 +1,165 @@
+package stream
+
+import "github.com/quorate/quorate/fsm"
+
+// Consumer is how far the deliveries of a queue to one consumer have come; of
+// number 0, those to gets.
+type Consumer struct {
+	NoAck     bool
+	Unsettled int // deliveries that the receiver has and has not settled; NoAck: 0
+
+	last  uint64 // newest delivery that has arrived, and all before it
+	asked int64  // when the leader was asked for more, ms; 0: it has answered
+	// behind: the leader has something after last that is not on its way.
+	behind bool
+}
+
+// Position says which delivery is the last one that has arrived in order, whether
+// the leader has been asked for more, and whether it has something that is not on
+// its way.
+func (c *Consumer) Position() (last uint64, asked, behind bool) {
+	return c.last, c.asked != 0, c.behind
+}
+
+// AddConsumer makes a consumer known. The lock is held.
+func (s *Stream) AddConsumer(number uint64, c *Consumer) { s.consumers[number] = c }
+
+// RemoveConsumer forgets a consumer: what comes for it goes back. The lock is held.
+func (s *Stream) RemoveConsumer(number uint64) { delete(s.consumers, number) }
+
+// Receive takes messages of the queue. It takes the owner's lock.
+func (s *Stream) Receive(d Deliveries) {
+	if s.receiver != nil {
+		s.route.ask(s.take(d))
+	}
+}
+
+// take passes on messages, and lists what is missing.
+func (s *Stream) take(d Deliveries) []Resync {
+	s.owner.Lock()
+	defer s.owner.Unlock()
+	out := d.Messages[:0]
+	c := s.consumers[d.Who]
+	if d.Resync && c != nil {
+		c.asked, c.behind = 0, false
+	}
+	full := false
+	for i, number := range d.Consumers {
+		m := d.Messages[i]
+		m.Local = s.route.local
+		switch c := s.consumers[number]; {
+		case c == nil:
+			s.AddSettle(number, []uint64{m.ID}, fsm.Requeue) // cancelled meanwhile
+		case m.ID <= c.last:
+			// has been delivered
+		case number == 0:
+			c.last = m.ID
+			s.gotten(m)
+		case m.Payload != nil && (d.Resync && !full || m.ID == c.last+1) && s.receiver.Accept(len(m.Payload)):
+			c.last = m.ID
+			if !c.NoAck {
+				c.Unsettled++
+			}
+			m.Consumer = number
+			out = append(out, m)
+		default:
+			c.behind = true
+			full = full || m.Payload != nil
+		}
+	}
+	if d.Resync && c != nil && !full && d.Who != 0 {
+		c.last = max(c.last, d.UpTo)
+	}
+	if len(out) > 0 {
+		s.receiver.Deliver(out)
+	}
+	return s.catchUp()
+}
+
+// gotten gives a message to the oldest get that waits. The lock is held.
+func (s *Stream) gotten(m fsm.Message) {
+	for p := range s.Unanswered() {
+		if k := p.Call; k != nil && k.get && k.Got == nil {
+			k.Got = &m
+			return
+		}
+	}
+	s.AddSettle(0, []uint64{m.ID}, fsm.Requeue)
+}
+
+// CatchUp asks for what consumers are behind with, as far as the receiver has
+// room for the answers. It takes the owner's lock.
+func (s *Stream) CatchUp() {
+	s.owner.Lock()
+	asks := s.catchUp()
+	s.owner.Unlock()
+	s.route.ask(asks)
+}
+
+func (s *Stream) catchUp() []Resync {
+	var asks []Resync
+	for number, c := range s.consumers {
+		if !c.behind || c.asked != 0 {
+			continue
+		}
+		if !s.receiver.HasRoom(len(asks)) {
+			break
+		}
+		c.asked = s.route.host.Now()
+		asks = append(asks, Resync{s.id, number, c.last})
+	}
+	return asks
+}
+
+// ReturnUnseen gives back what a consumer that is cancelled holds and what has
+// not come here: nobody could settle it. It is called by Answered.
+func (s *Stream) ReturnUnseen(number uint64) {
+	if c := s.consumers[number]; c != nil && (c.behind || c.asked != 0) {
+		s.unseen = append(s.unseen, settlement{number, fsm.Requeue, []uint64{c.last + 1, ^uint64(0) - c.last}})
+	}
+}
+
+// restart sends all again, and lists what to ask after a change of leader.
+func (s *Stream) restart() []Resync {
+	s.owner.Lock()
+	defer s.owner.Unlock()
+	s.resend()
+	var asks []Resync
+	for number, c := range s.consumers {
+		if number != 0 || c.last != 0 {
+			c.asked = s.route.host.Now()
+			asks = append(asks, s.askFor(number, c))
+		}
+	}
+	return asks
+}
+
+// askFor asks what a consumer has missed. Gets miss notices only: one whose
+// message got lost is repeated.
+func (s *Stream) askFor(number uint64, c *Consumer) Resync {
+	if number == 0 {
+		return Resync{s.id, 0, ^uint64(0)}
+	}
+	return Resync{s.id, number, c.last}
+}
+
+// overdue sends again, and lists what to ask again, if that has taken too long.
+func (s *Stream) overdue(now int64) []Resync {
+	s.owner.Lock()
+	defer s.owner.Unlock()
+	s.stuck(now, stuckAfter)
+	return s.unanswered(now, stuckAfter)
+}
+
+// unanswered lists what was asked longer than limit ago and has to be asked
+// again. The lock is held.
+func (s *Stream) unanswered(now, limit int64) []Resync {
+	var asks []Resync
+	for number, c := range s.consumers {
+		if c.asked != 0 && now-c.asked > limit {
+			c.asked = now
+			asks = append(asks, s.askFor(number, c))
+		}
+	}
+	return asks
+}

@@ -1,0 +1,131 @@
+package stream
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// messages of one consumer, by their delivery numbers.
+func messages(consumer uint64, ids ...uint64) Deliveries {
+	var d Deliveries
+	for _, id := range ids {
+		d.Consumers = append(d.Consumers, consumer)
+		d.Messages = append(d.Messages, fsm.Message{ID: id, Payload: payload(fmt.Sprint(id))})
+	}
+	return d
+}
+
+func answerOf(consumer, upto uint64, ids ...uint64) Deliveries {
+	d := messages(consumer, ids...)
+	d.Resync, d.Who, d.UpTo = true, consumer, upto
+	return d
+}
+
+func TestDeliveries(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		come  []Deliveries
+		want  []uint64
+		asked bool // the leader is asked and has not answered
+	}{
+		{"in order", []Deliveries{messages(5, 1, 2), messages(5, 3)}, []uint64{1, 2, 3}, false},
+		{"twice", []Deliveries{messages(5, 1, 2), messages(5, 1, 2, 3)}, []uint64{1, 2, 3}, false},
+		{"a gap", []Deliveries{messages(5, 1), messages(5, 3, 4)}, []uint64{1}, true},
+		{"a gap is closed", []Deliveries{messages(5, 1), messages(5, 3, 4), answerOf(5, 4, 2, 3, 4), messages(5, 5)}, []uint64{1, 2, 3, 4, 5}, false},
+		{"what is settled stays away", []Deliveries{messages(5, 3), answerOf(5, 4, 2, 4), messages(5, 5)}, []uint64{2, 4, 5}, false},
+		{"nothing is held", []Deliveries{messages(5, 3), answerOf(5, 3), messages(5, 4)}, []uint64{4}, false},
+		{"an answer in two parts", []Deliveries{messages(5, 9), answerOf(5, 2, 1, 2), answerOf(5, 9, 7, 9), messages(5, 10)}, []uint64{1, 2, 7, 9, 10}, false},
+		{"an answer that comes late", []Deliveries{messages(5, 1, 2), answerOf(5, 1, 1), messages(5, 3)}, []uint64{1, 2, 3}, false},
+		{"the next one before the answer", []Deliveries{messages(5, 2), messages(5, 1), messages(5, 2), answerOf(5, 2, 1, 2)}, []uint64{1, 2}, false},
+		{"a gap behind an answer", []Deliveries{answerOf(5, 2, 1, 2), messages(5, 4)}, []uint64{1, 2}, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := &client{}
+			s := newHost(t).mustStream(c)
+			x := c.consumer(5)
+			for _, d := range tc.come {
+				s.Receive(d)
+			}
+			var got []uint64
+			for _, m := range c.messages {
+				got = append(got, m.ID)
+				if m.Consumer != 5 || string(m.Payload.Body()) != fmt.Sprint(m.ID) {
+					t.Errorf("delivery %d is %+v", m.ID, m)
+				}
+			}
+			if _, asked, _ := x.Position(); !slices.Equal(got, tc.want) || asked != tc.asked || x.Unsettled != len(got) {
+				t.Errorf("delivered %v, asked %v, %d to be settled; want %v, %v", got, asked, x.Unsettled, tc.want, tc.asked)
+			}
+		})
+	}
+}
+
+// What comes for a consumer that is no more goes back to the queue.
+func TestUnknownConsumer(t *testing.T) {
+	c := &client{}
+	s := newHost(t).mustStream(c)
+	s.Receive(messages(5, 1, 2))
+	got := commands(t, take(s)[0])
+	if len(got) != 1 || got[0].Settle.GetOutcome() != fsm.Requeue || !slices.Equal(ids(got[0].Settle.Ranges), []uint64{1, 2}) {
+		t.Errorf("the queue is told %v", got)
+	}
+	if len(c.messages) != 0 {
+		t.Errorf("the client is given %v", c.messages)
+	}
+}
+
+// What the receiver has no room for stays with the leader, and is asked for when
+// there is room.
+func TestNoRoom(t *testing.T) {
+	h, c := newHost(t), &client{full: true}
+	s := h.mustStream(c)
+	x := c.consumer(5)
+	s.route.Lead("n2", 1)
+	h.asked = nil
+	s.Receive(answerOf(5, 0))
+	s.Receive(messages(5, 1, 2))
+	if last, asked, behind := x.Position(); last != 0 || asked || !behind || len(h.asked) != 0 || len(c.messages) != 0 {
+		t.Errorf("last %d, asked %v, behind %v, questions %v, messages %v", last, asked, behind, h.asked, c.messages)
+	}
+	c.full = false
+	s.CatchUp()
+	if want := []Resync{{s.id, 5, 0}}; !slices.Equal(h.asked, want) {
+		t.Errorf("asks %v, want %v", h.asked, want)
+	}
+}
+
+// A question to the leader that is not answered is asked again.
+func TestAskAgain(t *testing.T) {
+	h, c := newHost(t), &client{}
+	s := h.mustStream(c)
+	c.consumer(5)
+	s.Receive(messages(5, 2))
+	now := h.Now()
+	if asks := s.overdue(now + stuckAfter); len(asks) != 0 {
+		t.Errorf("asked too early: %v", asks)
+	}
+	if asks := s.overdue(now + stuckAfter + 1); len(asks) != 1 || asks[0] != (Resync{s.id, 5, 0}) {
+		t.Errorf("asks %v", asks)
+	}
+	if asks := s.overdue(now + stuckAfter + 2); len(asks) != 0 {
+		t.Errorf("asked twice: %v", asks)
+	}
+}
+
+// A session without a receiver is handed nothing.
+func TestNoReceiver(t *testing.T) {
+	h, c := newHost(t), &client{}
+	r := h.table.Route(h.mustQueue("q"))
+	c.stream = New(c, nil, fsm.SessionID{Boot: 9}, r)
+	r.Attach(c.stream)
+	c.stream.Receive(messages(5, 1))
+	k := c.request(&logpb.Command{Kind: logpb.Command_TOUCH})
+	r.Lead("n2", 1)
+	if len(c.messages)+len(h.asked) != 0 || isDone(k) {
+		t.Errorf("messages %v, questions %v", c.messages, h.asked)
+	}
+}

@@ -1,0 +1,320 @@
+package stream
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// fatal is what fails a test: a testing.TB or a rapid.T.
+type fatal interface {
+	Helper()
+	Fatalf(format string, args ...any)
+	Errorf(format string, args ...any)
+}
+
+// host is a node alone, in a time of its own.
+type host struct {
+	t      fatal
+	table  *Table
+	clock  atomic.Int64 // ms
+	panics atomic.Int64
+	view   atomic.Pointer[catalog.View]
+
+	mu      sync.Mutex // guards what follows
+	catalog catalog.Catalog
+	index   uint64
+	submit  func(leader string, b group.Batch) bool // nil: everything is taken
+	asked   []Resync
+	serves  map[string]uint64 // what a node that is asked says; absent: it does not lead
+}
+
+func newHost(t fatal) *host {
+	h := &host{t: t}
+	h.view.Store(h.catalog.View())
+	h.clock.Store(1_000_000)
+	h.table = NewTable(h)
+	h.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{
+		Name: "n1", PeerAddress: "n1", Incarnation: []byte("0123456789abcdef"),
+	}}})
+	h.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_Initialize{Initialize: &logpb.Initialize{
+		Vhost:      &logpb.PutVhost{Name: "/"},
+		User:       &logpb.PutUser{Name: "guest", Tags: []string{"administrator"}},
+		Permission: &logpb.PutPermission{User: "guest", Vhost: "/", Configure: ".*", Write: ".*", Read: ".*"},
+	}}})
+	return h
+}
+
+func (h *host) Name() string               { return "n1" }
+func (h *host) NodeName(fsm.NodeID) string { return "n1" }
+func (h *host) View() *catalog.View        { return h.view.Load() }
+func (h *host) Now() int64                 { return h.clock.Load() }
+func (h *host) Stamp() fsm.Time            { return fsm.Time(h.clock.Load()) }
+
+func (h *host) Guard(_ string, f func()) (ok bool) {
+	defer func() {
+		if recover() != nil {
+			h.panics.Add(1)
+		}
+	}()
+	f()
+	return true
+}
+
+func (h *host) Spawn(doing string, f func()) bool {
+	go h.Guard(doing, f)
+	return true
+}
+
+func (h *host) Submit(_ *Route, leader string, b group.Batch) bool {
+	h.mu.Lock()
+	submit := h.submit
+	h.mu.Unlock()
+	return submit == nil || submit(leader, b)
+}
+
+func (h *host) Ask(_ *Route, _ string, q Resync) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.asked = append(h.asked, q)
+}
+
+func (h *host) Leads(_ *Route, node string) uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.serves[node]
+}
+
+func (h *host) QueueGone(id fsm.QueueID) { h.table.QueueGone(id) }
+
+// submits sets what becomes of batches.
+func (h *host) submits(f func(leader string, b group.Batch) bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.submit = f
+}
+
+func (h *host) commit(c *logpb.CatalogCommand) *logpb.CatalogResult {
+	h.t.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.index++
+	r := h.catalog.Apply(h.index, &logpb.CatalogEntry{Version: 1, Now: h.clock.Load(), Commands: []*logpb.CatalogCommand{c}})
+	h.view.Store(h.catalog.View())
+	if r[0].Refusal != 0 {
+		h.t.Fatalf("catalog refuses: %s", r[0].Text)
+	}
+	return r[0]
+}
+
+// mustQueue makes a queue in the catalog.
+func (h *host) mustQueue(name string) *catalog.Queue {
+	h.t.Helper()
+	r := h.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareQueue{DeclareQueue: &logpb.DeclareQueue{
+		Vhost: "/", Name: name, Durable: true, Members: []uint32{1},
+	}}})
+	q, ok := h.View().QueueByID(fsm.QueueID(r.Queue))
+	if !ok {
+		h.t.Fatalf("queue %s is not there", name)
+	}
+	return q
+}
+
+// deleteQueue removes a queue from the catalog, and tells the table.
+func (h *host) deleteQueue(q *catalog.Queue) {
+	h.t.Helper()
+	h.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{
+		Vhost: "/", Name: q.Name, Id: uint64(q.ID),
+	}}})
+	h.table.QueueGone(q.ID)
+}
+
+// mustStream attaches a stream to a new queue, owned by c.
+func (h *host) mustStream(c *client) *Stream {
+	h.t.Helper()
+	return h.attach(c, h.table.Route(h.mustQueue("q")), 1)
+}
+
+// attach makes the stream of session num to a queue.
+func (h *host) attach(c *client, r *Route, num uint64) *Stream {
+	c.stream = New(c, c, fsm.SessionID{Node: 1, Boot: 7, Num: num}, r)
+	r.Attach(c.stream)
+	return c.stream
+}
+
+// client is an owner that keeps what it is told.
+type client struct {
+	sync.Mutex
+	stream   *Stream
+	answered map[uint64]int // publishes, by number: how often
+	refused  int            // publishes that were not answered with OK
+	lost     int
+	failed   int
+	notices  []Notice
+	messages []fsm.Message
+	full     bool
+}
+
+func (c *client) Answered(p *Pending, r fsm.Result) {
+	if p.Call != nil {
+		p.Call.Finish(r)
+	}
+	if p.Payload == nil {
+		return
+	}
+	if c.answered == nil {
+		c.answered = map[uint64]int{}
+	}
+	c.answered[p.Number]++
+	if r.Code != fsm.OK {
+		c.refused++
+	}
+}
+
+func (c *client) Lost() {
+	c.stream.Abandon()
+	c.lost++
+}
+
+func (c *client) Failed() {
+	c.stream.Abandon()
+	c.failed++
+}
+
+func (c *client) Noticed(n Notice) {
+	c.Lock()
+	defer c.Unlock()
+	c.notices = append(c.notices, n)
+}
+
+func (c *client) Accept(int) bool           { return !c.full }
+func (c *client) HasRoom(int) bool          { return !c.full }
+func (c *client) Deliver(all []fsm.Message) { c.messages = append(c.messages, all...) }
+
+func (c *client) publish(number uint64, body string) {
+	c.Lock()
+	defer c.Unlock()
+	p := payload(body)
+	c.stream.Add(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{Size: uint32(len(p))}}, Pending{Payload: p, Number: number})
+}
+
+func (c *client) settle(outcome fsm.Outcome, ids ...uint64) {
+	c.Lock()
+	defer c.Unlock()
+	c.stream.AddSettle(0, ids, outcome)
+}
+
+func (c *client) request(k *logpb.Command) *Call {
+	c.Lock()
+	defer c.Unlock()
+	return c.stream.Request(k)
+}
+
+func (c *client) consumer(number uint64) *Consumer {
+	c.Lock()
+	defer c.Unlock()
+	x := &Consumer{}
+	c.stream.AddConsumer(number, x)
+	return x
+}
+
+// stuck is what the watch does.
+func (c *client) stuck() {
+	c.Lock()
+	defer c.Unlock()
+	c.stream.stuck(c.stream.route.host.Now(), stuckAfter)
+}
+
+// mustBeWhole checks the invariant of a stream.
+func (c *client) mustBeWhole(t fatal) {
+	t.Helper()
+	c.Lock()
+	defer c.Unlock()
+	s := c.stream
+	front := s.next - uint64(s.pending.len())
+	for i := range s.pending.len() {
+		if seq := s.pending.at(i).seq; seq != front+uint64(i) {
+			t.Fatalf("command %d is in place %d behind %d", seq, i, front)
+		}
+	}
+	if s.sent >= s.next || s.heavy >= s.next || s.progress.stalls > maxStalls {
+		t.Fatalf("front %d, sent %d, heavy %d, next %d, %d stalls", front, s.sent, s.heavy, s.next, s.progress.stalls)
+	}
+}
+
+func payload(body string) fsm.Payload {
+	return append(fsm.AppendPayloadHead(nil, "", "k", nil), body...)
+}
+
+func isDone(k *Call) bool {
+	select {
+	case <-k.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// take collects what a stream has to send, as its route does.
+func take(s *Stream) []group.Batch {
+	var all []group.Batch
+	for full := true; full; {
+		b := NewLoad()
+		full = s.Take(&b)
+		b.Submit(func(b group.Batch) bool {
+			all = append(all, b)
+			return true
+		})
+	}
+	return all
+}
+
+// commands decodes a batch.
+func commands(t fatal, b group.Batch) []*logpb.Command {
+	t.Helper()
+	var e logpb.Entry
+	if err := e.UnmarshalVT(b.Commands); err != nil {
+		t.Fatalf("a batch cannot be decoded: %v", err)
+	}
+	if len(e.Commands) != b.Count {
+		t.Fatalf("a batch has %d commands and says %d", len(e.Commands), b.Count)
+	}
+	return e.Commands
+}
+
+func ids(ranges []uint64) (all []uint64) {
+	for ; len(ranges) > 0; ranges = ranges[2:] {
+		for i := range ranges[1] {
+			all = append(all, ranges[0]+i)
+		}
+	}
+	return all
+}
+
+// tell gives a stream answers of its leader.
+func tell(s *Stream, answers ...group.Outcome) {
+	leader, _, _ := s.route.Leader()
+	s.Answer(leader, answers)
+}
+
+func ok(first, run uint64) group.Outcome { return group.Outcome{First: first, Run: run} }
+
+func code(seq uint64, c fsm.Code) group.Outcome {
+	return group.Outcome{First: seq, Run: 1, Result: fsm.Result{Code: c}}
+}
+
+// mustEventually waits for a state that other goroutines bring about.
+func mustEventually(t fatal, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !is(); runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not in time")
+		}
+	}
+}

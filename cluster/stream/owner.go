@@ -1,0 +1,92 @@
+package stream
+
+import (
+	"sync"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+// Owner is whose commands a stream carries: a session at one queue, or a queue
+// that sends dead letters to one. Its lock guards the stream. Unlock passes on
+// what the calls since Lock have gathered.
+type Owner interface {
+	sync.Locker
+	// Answered is called with the lock held, once for each command, in order. p is
+	// not valid any more afterwards.
+	Answered(p *Pending, r fsm.Result)
+	// Lost: the queue does not know the session any more. The lock is held.
+	Lost()
+	// Failed: work for the stream has panicked, and it may be half changed. The
+	// lock is held.
+	Failed()
+	// Noticed takes a notice of the leader, or the end of the queue. The lock is
+	// not held.
+	Noticed(n Notice)
+}
+
+// Receiver takes the deliveries of a stream. It is called with the owner's lock
+// held.
+type Receiver interface {
+	// Accept counts a message that would be delivered, with a payload of so many
+	// bytes, if there is room for it.
+	Accept(bytes int) bool
+	// HasRoom reports whether there is room for the answer to one question more
+	// than those that were just asked. If not, CatchUp is called when there is.
+	HasRoom(asked int) bool
+	// Deliver takes messages in order. The slice is the receiver's.
+	Deliver(messages []fsm.Message)
+}
+
+// Host is the node that streams begin at.
+type Host interface {
+	// Name is the name of this node, and NodeName that of any; empty: unknown.
+	Name() string
+	NodeName(fsm.NodeID) string
+	// View is the newest view of the catalog.
+	View() *catalog.View
+	// Now is for durations, in milliseconds; Stamp is the instant, as entries of
+	// logs are stamped.
+	Now() int64
+	Stamp() fsm.Time
+	// Guard does something and reports whether there was no panic.
+	Guard(doing string, f func()) bool
+	// Spawn does it on a goroutine of its own, unless the node closes.
+	Spawn(doing string, f func()) bool
+	// Submit hands a batch to a queue's leader, which may be this node, and reports
+	// whether it was taken.
+	Submit(to *Route, leader string, b group.Batch) bool
+	// Ask asks a queue's leader for deliveries. A question may get lost.
+	Ask(to *Route, leader string, q Resync)
+	// Leads asks a node whether it leads a queue, and returns the term; 0: no.
+	Leads(of *Route, node string) (term uint64)
+	// QueueGone ends a route, and all else that the node knows of the queue, which
+	// the catalog has lost.
+	QueueGone(id fsm.QueueID)
+}
+
+// Notice is what a queue's leader has to say about a consumer of a session.
+type Notice struct {
+	Kind     peerpb.Notice_Kind
+	Consumer uint64
+	IDs      []uint64
+	Limit    fsm.Millis
+}
+
+// Deliveries are messages for one session, from one queue. One without a payload
+// is only announced: the session has to ask for it.
+type Deliveries struct {
+	Consumers []uint64 // numbers, one for each message
+	Messages  []fsm.Message
+	Resync    bool   // they answer a question about a consumer …
+	Who       uint64 // … which is this one …
+	UpTo      uint64 // … and are all that it holds up to this number
+}
+
+// Resync asks a leader for what a consumer holds after a delivery.
+type Resync struct {
+	Session         fsm.SessionID
+	Consumer, After uint64
+}

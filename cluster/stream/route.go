@@ -1,0 +1,288 @@
+package stream
+
+import (
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+)
+
+// Route is this node's way to the leader of one queue. It carries the streams of
+// all sessions that use the queue; the goroutine that submits their commands
+// lives only while there are some.
+type Route struct {
+	table *Table
+	host  Host
+	id    fsm.QueueID
+	group fsm.GroupID
+	local bool // the queue is not replicated
+
+	mu         sync.Mutex // may be taken under the lock of an owner
+	leader     string     // name of the node that serves; empty: unknown
+	term       uint64     // of the newest leader that is known; it only grows
+	leaderless int64      // since when there is no leader, ms
+	led        chan struct{}
+	streams    map[fsm.SessionID]*Stream
+	dirty      []*Stream // have something to send
+	running    bool      // the submitting goroutine is there
+	asking     bool      // somebody asks the members who leads
+	watched    bool      // it is on the table's list, or in the hands of Watch
+	ended      bool      // the queue is gone: there are no streams any more
+	peekedAt   int64     // when the queue was last told of a look at it, ms
+}
+
+func newRoute(t *Table, q *catalog.Queue) *Route {
+	r := &Route{
+		table: t, host: t.host, id: q.ID, group: q.Group, local: q.Local, streams: map[fsm.SessionID]*Stream{},
+		leaderless: t.host.Now(), led: make(chan struct{}),
+	}
+	if q.Local {
+		r.leader, r.term = r.host.NodeName(q.Home()), group.LocalTerm // and nobody else, ever
+		return r
+	}
+	r.watch() // nobody else has it yet
+	return r
+}
+
+// Queue is the queue's id.
+func (r *Route) Queue() fsm.QueueID { return r.id }
+
+// Group is the id of the queue's group.
+func (r *Route) Group() fsm.GroupID { return r.group }
+
+// Attach adds a stream, whose owner's lock is held. A stream to a queue that is
+// gone is over from the start.
+func (r *Route) Attach(s *Stream) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended {
+		s.gone = true
+		return
+	}
+	r.streams[s.id] = s
+	r.watch()
+}
+
+// Detach removes a stream.
+func (r *Route) Detach(s *Stream) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.streams[s.id] == s {
+		delete(r.streams, s.id)
+	}
+}
+
+// Stream finds the stream of a session; nil: there is none.
+func (r *Route) Stream(id fsm.SessionID) *Stream {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.streams[id]
+}
+
+// Streams lists all streams.
+func (r *Route) Streams() []*Stream {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Values(r.streams))
+}
+
+// wake submits what s has, now or as soon as there is a leader.
+func (r *Route) wake(s *Stream) {
+	r.mu.Lock()
+	r.dirty = append(r.dirty, s)
+	r.start()
+	r.mu.Unlock()
+}
+
+// start runs the submitting goroutine if there is a leader. mu is held.
+func (r *Route) start() {
+	if !r.running && r.leader != "" && len(r.dirty) > 0 {
+		r.running = true
+		go r.run()
+	}
+}
+
+// run submits as long as there is something. A panic ends the sessions that use
+// the queue here.
+func (r *Route) run() {
+	if !r.host.Guard("submit to a queue", r.submitDirty) {
+		r.rebuild()
+	}
+}
+
+func (r *Route) submitDirty() {
+	var streams []*Stream
+	for {
+		r.mu.Lock()
+		if r.leader == "" || len(r.dirty) == 0 {
+			r.running = false
+			r.mu.Unlock()
+			return
+		}
+		leader, term := r.leader, r.term
+		streams, r.dirty = r.dirty, streams[:0]
+		r.mu.Unlock()
+		r.submitAll(streams, leader)
+		if !r.leads(leader, term) {
+			// Whoever changed that has made the streams send again, perhaps
+			// before the commands were taken for the former leader.
+			for _, s := range streams {
+				s.sendAgain()
+			}
+		}
+		clear(streams)
+	}
+}
+
+// submitAll sends what the streams hold, in as few batches as the bounds allow.
+func (r *Route) submitAll(streams []*Stream, leader string) {
+	b := NewLoad()
+	for i := 0; i < len(streams); {
+		full := streams[i].Take(&b)
+		if !full {
+			i++
+		}
+		if full || i == len(streams) {
+			if !b.Submit(func(b group.Batch) bool { return r.host.Submit(r, leader, b) }) {
+				r.Lose(leader)
+				r.keep(streams[i:])
+				return
+			}
+			b = NewLoad()
+		}
+	}
+}
+
+// keep puts streams back that have not been looked at.
+func (r *Route) keep(streams []*Stream) {
+	r.mu.Lock()
+	r.dirty = append(r.dirty, streams...)
+	r.mu.Unlock()
+}
+
+// Leader returns the serving node, or since when there is none and a channel that
+// is closed when there is one.
+func (r *Route) Leader() (node string, since int64, led <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.leader, r.leaderless, r.led
+}
+
+// IsLeader reports whether a node serves the queue.
+func (r *Route) IsLeader(node string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.leader == node
+}
+
+func (r *Route) leads(node string, term uint64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.leader == node && r.term == term
+}
+
+// Lead is told who serves the queue. The leader gets everything that is
+// unanswered, and is asked for deliveries: also one that is known already, for
+// it says so again when it could not send something.
+func (r *Route) Lead(node string, term uint64) {
+	r.mu.Lock()
+	if r.ended || term < r.term {
+		r.mu.Unlock()
+		return
+	}
+	if r.leader == "" {
+		close(r.led)
+		r.led = make(chan struct{})
+	}
+	r.leader, r.term = node, term
+	r.mu.Unlock()
+	r.Refresh()
+}
+
+// Refresh sends everything unanswered again and asks for lost deliveries.
+func (r *Route) Refresh() {
+	for _, s := range r.Streams() {
+		r.ask(s.restart())
+	}
+	r.mu.Lock()
+	r.start()
+	r.mu.Unlock()
+}
+
+// Lose forgets a leader that does not serve, or cannot be reached.
+func (r *Route) Lose(node string) {
+	r.mu.Lock()
+	if r.leader != node {
+		r.mu.Unlock()
+		return
+	}
+	r.leader = ""
+	r.leaderless = r.host.Now()
+	r.watch()
+	r.mu.Unlock()
+	for _, s := range r.Streams() {
+		s.sendAgain()
+	}
+}
+
+// end ends all streams: the queue is gone.
+func (r *Route) end() {
+	r.mu.Lock()
+	r.ended = true
+	streams := r.streams
+	r.streams, r.dirty = map[fsm.SessionID]*Stream{}, nil
+	close(r.led)
+	r.led = make(chan struct{})
+	r.mu.Unlock()
+	for _, s := range streams {
+		if !r.host.Guard("end a queue", s.end) {
+			r.host.Guard("end a queue", s.fail)
+		}
+	}
+}
+
+// rebuild begins anew after a panic: what the route and its streams hold may be
+// half changed. Their sessions end, dead letters are sent again from where their
+// queue's log says, and the leader is asked for once more.
+func (r *Route) rebuild() {
+	r.mu.Lock()
+	streams := r.streams
+	r.streams, r.dirty, r.running, r.asking = map[fsm.SessionID]*Stream{}, nil, false, false
+	if !r.local {
+		r.leader, r.leaderless = "", r.host.Now()
+	}
+	r.watch()
+	r.mu.Unlock()
+	for _, s := range streams {
+		r.host.Guard("end what a queue was used by", s.fail)
+	}
+}
+
+// ask sends questions to the leader.
+func (r *Route) ask(asks []Resync) {
+	if len(asks) == 0 {
+		return
+	}
+	leader, _, _ := r.Leader()
+	if leader == "" {
+		return
+	}
+	for _, a := range asks {
+		r.host.Ask(r, leader, a)
+	}
+}
+
+// Peeked reports whether a look at the queue is to be noted: at most once in
+// every milliseconds.
+func (r *Route) Peeked(now, every int64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if passed := now - r.peekedAt; passed >= 0 && passed < every {
+		return false
+	}
+	r.peekedAt = now
+	return true
+}

@@ -1,0 +1,180 @@
+package stream
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+// submissions records what a route hands to leaders.
+type submissions struct {
+	mu   sync.Mutex
+	made []string
+	gate chan struct{}
+	came chan struct{}
+	ok   bool
+}
+
+func (s *submissions) submit(t fatal) func(string, group.Batch) bool {
+	return func(leader string, b group.Batch) bool {
+		s.came <- struct{}{}
+		<-s.gate
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, c := range commands(t, b) {
+			s.made = append(s.made, fmt.Sprint(leader, " ", c.Seq))
+		}
+		return s.ok
+	}
+}
+
+func (r *Route) isRunning() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.running
+}
+
+// Commands that were on their way to a leader when another one took over are
+// sent to that one too, whether the former took them or not.
+func TestLeaderMovesDuringSubmit(t *testing.T) {
+	for _, taken := range []bool{true, false} {
+		t.Run(fmt.Sprint("taken ", taken), func(t *testing.T) {
+			h, c := newHost(t), &client{}
+			s := h.mustStream(c)
+			sub := &submissions{gate: make(chan struct{}), came: make(chan struct{}, 10), ok: taken}
+			h.submits(sub.submit(t))
+			s.route.Lead("n2", 5)
+			c.publish(1, "m")
+			<-sub.came
+			s.route.Lead("n3", 6)
+			sub.gate <- struct{}{}
+			<-sub.came
+			sub.mu.Lock()
+			sub.ok = true
+			sub.mu.Unlock()
+			close(sub.gate)
+			mustEventually(t, func() bool { return !s.route.isRunning() })
+			if want := []string{"n2 1", "n3 1"}; !slices.Equal(sub.made, want) {
+				t.Errorf("submitted %q, want %q", sub.made, want)
+			}
+		})
+	}
+}
+
+// A route takes the leader of the highest term it has heard of.
+func TestLeaders(t *testing.T) {
+	h := newHost(t)
+	r := h.mustStream(&client{}).route
+	for _, step := range []struct {
+		do   func()
+		want string
+	}{
+		{func() { r.Lead("n2", 5) }, "n2"},
+		{func() { r.Lead("n3", 4) }, "n2"},
+		{func() { r.Lose("n3") }, "n2"},
+		{func() { h.table.NodeDown("n2") }, ""},
+		{func() { r.Lead("n2", 5) }, "n2"},
+		{func() { h.table.Lead(r.id, "n3", 6) }, "n3"},
+		{func() { r.Lead("n2", 5) }, "n3"},
+		{func() { h.table.Lose(r.id, "n3") }, ""},
+	} {
+		step.do()
+		if got, _, _ := r.Leader(); got != step.want {
+			t.Fatalf("leader is %q, want %q", got, step.want)
+		}
+	}
+}
+
+// A leader that this node hears of before the catalog holds its queue is
+// remembered; one of a queue that is gone is not.
+func TestEarlyLeader(t *testing.T) {
+	h := newHost(t)
+	old := h.mustQueue("old")
+	h.deleteQueue(old)
+	h.table.Lead(old.ID, "n2", 3)
+	next := fsm.QueueID((h.index + 1) << 16)
+	h.table.Lead(next, "n3", 4)
+	q := h.mustQueue("new")
+	if q.ID != next {
+		t.Fatalf("the queue has the id %d, expected %d", q.ID, next)
+	}
+	h.table.QueueAdded(q)
+	if !h.table.Find(next).IsLeader("n3") {
+		t.Error("the leader is forgotten")
+	}
+	if len(h.table.early) != 0 || h.table.Find(old.ID) != nil {
+		t.Errorf("left behind: %v, %v", h.table.early, h.table.Find(old.ID))
+	}
+}
+
+// With its queue each stream ends: everything is answered and its owner told,
+// also beside one that panics. Nothing begins anew.
+func TestEndOfQueue(t *testing.T) {
+	h := newHost(t)
+	q := h.mustQueue("q")
+	r := h.table.Route(q)
+	var clients []*client
+	var calls []*Call
+	for n := range uint64(3) {
+		c := &client{}
+		h.attach(c, r, n+1)
+		clients = append(clients, c)
+		c.publish(1, "m")
+		calls = append(calls, c.request(&logpb.Command{Kind: logpb.Command_PURGE}))
+	}
+	r.mu.Lock()
+	for i := range uint64(20) { // of nobody
+		r.streams[fsm.SessionID{Num: 100 + i}] = &Stream{}
+	}
+	r.mu.Unlock()
+	h.deleteQueue(q)
+	for i, c := range clients {
+		if !isDone(calls[i]) || calls[i].Result.Code != fsm.Gone || c.answered[1] != 1 || c.refused != 1 || !c.stream.Gone() {
+			t.Errorf("stream %d: %+v, answered %v", i, calls[i].Result, c.answered)
+		}
+		if len(c.notices) != 1 || c.notices[0].Kind != peerpb.Notice_GONE {
+			t.Errorf("stream %d is told %v", i, c.notices)
+		}
+	}
+	late := &client{}
+	if s := h.attach(late, r, 9); !s.Over() || !isDone(late.request(&logpb.Command{Kind: logpb.Command_PURGE})) {
+		t.Error("a stream to a queue that is gone goes on")
+	}
+}
+
+// A panic while commands are submitted ends the streams of that route; the next
+// ones use it as ever, once it has a leader again.
+func TestSubmittingPanics(t *testing.T) {
+	h, c := newHost(t), &client{}
+	s := h.mustStream(c)
+	h.submits(func(string, group.Batch) bool { panic("injected") })
+	s.route.Lead("n2", 1)
+	c.publish(1, "m")
+	mustEventually(t, func() bool { return !s.route.isRunning() })
+	mustEventually(t, func() bool {
+		c.Lock()
+		defer c.Unlock()
+		return c.failed == 1
+	})
+	if s.route.IsLeader("n2") || len(s.route.Streams()) != 0 || h.panics.Load() != 1 {
+		t.Errorf("%d streams, %d panics", len(s.route.Streams()), h.panics.Load())
+	}
+	sent := make(chan int, 1)
+	h.submits(func(_ string, b group.Batch) bool {
+		sent <- b.Count
+		return true
+	})
+	next := &client{}
+	h.attach(next, s.route, 2)
+	next.publish(1, "m")
+	s.route.Lead("n2", 1)
+	if n := <-sent; n != 1 {
+		t.Errorf("%d commands are submitted", n)
+	}
+}

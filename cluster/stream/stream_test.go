@@ -1,0 +1,187 @@
+package stream
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// Whatever gets lost, late or doubled on the way: every command is applied
+// once and in order, and every publish and call is answered once.
+func TestStreamProperty(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		h, c := newHost(t), &client{}
+		s := h.mustStream(c)
+		m := &streamRules{}
+		var wire []group.Batch
+		var answers []group.Outcome
+		var want []string
+		var calls []*Call
+		var seqs []uint64 // of the calls
+		publishes, settles := uint64(0), uint64(0)
+		actions := map[string]func(){
+			"publish": func() {
+				publishes++
+				body := fmt.Sprint("message ", publishes)
+				c.publish(publishes, body)
+				want = append(want, fmt.Sprintf("enqueue %d", len(payload(body))))
+			},
+			"settle": func() {
+				settles++
+				c.settle(fsm.Ack, 2*settles)
+				want = append(want, fmt.Sprint("settle ", 2*settles))
+			},
+			"call": func() {
+				if n := len(calls); n == 0 || isDone(calls[n-1]) {
+					seqs = append(seqs, s.Next())
+					calls = append(calls, c.request(&logpb.Command{Kind: logpb.Command_TOUCH}))
+					want = append(want, "TOUCH")
+				}
+			},
+			"send": func() { wire = append(wire, take(s)...) },
+			"arrive": func() {
+				if len(wire) > 0 {
+					answers = append(answers, m.outcomes(t, wire[0])...)
+					wire = wire[1:]
+				}
+			},
+			"arrive out of order or twice": func() {
+				if len(wire) > 0 {
+					answers = append(answers, m.outcomes(t, wire[len(wire)-1])...)
+				}
+			},
+			"lose batch": func() {
+				if len(wire) > 0 {
+					wire = wire[1:]
+				}
+			},
+			"answer": func() {
+				if len(answers) > 0 {
+					s.Answer("", answers[:1])
+					answers = answers[1:]
+				}
+			},
+			"lose answer": func() {
+				if len(answers) > 0 {
+					answers = answers[1:]
+				}
+			},
+			"new leader":               s.sendAgain,
+			"queue's clock runs ahead": func() { m.clock = h.clock.Load() + 2*oldest },
+			"time": func() {
+				h.clock.Add(gapPause)
+				c.stuck()
+			},
+		}
+		names := slices.Sorted(maps.Keys(actions))
+		names = append(names, "publish", "call", "send", "send", "arrive", "arrive", "answer", "answer", "answer")
+		chance := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0)) // rapid prefers the first of a list
+		for range rapid.IntRange(1, 300).Draw(t, "steps") {
+			actions[names[chance.IntN(len(names))]]()
+			c.mustBeWhole(t)
+		}
+		// Nothing gets lost any more.
+		for _, b := range wire {
+			answers = append(answers, m.outcomes(t, b)...)
+		}
+		s.Answer("", answers)
+		for i := 0; s.Waiting() > 0; i++ {
+			if i == 5 {
+				t.Fatalf("%d commands are never answered", s.Waiting())
+			}
+			h.clock.Add(stuckAfter<<maxStalls + 1)
+			c.stuck()
+			for _, b := range take(s) {
+				s.Answer("", m.outcomes(t, b))
+			}
+		}
+		if !slices.Equal(m.applied, want) {
+			t.Fatalf("applied:\n%q\nwant:\n%q", m.applied, want)
+		}
+		for n := uint64(1); n <= publishes; n++ {
+			if c.answered[n] != 1 {
+				t.Fatalf("publish %d is answered %d times", n, c.answered[n])
+			}
+		}
+		for i, k := range calls {
+			if !isDone(k) {
+				t.Fatalf("call %d is never answered", i)
+			}
+			if k.Result.Count != seqs[i] {
+				t.Fatalf("call %d has the answer of command %d", seqs[i], k.Result.Count)
+			}
+		}
+		if c.lost > 0 || c.refused > 0 || len(c.answered) != int(publishes) {
+			t.Fatalf("lost %d times, %d refused, %d answered of %d", c.lost, c.refused, len(c.answered), publishes)
+		}
+	})
+}
+
+// streamRules is a machine that knows nothing but the rules of a stream.
+type streamRules struct {
+	next    uint64 // 0: no session
+	applied []string
+	last    uint64 // the last call; it is answered with its number, also when repeated
+	clock   int64
+}
+
+// oldest is how old the first command of a stream may be.
+const oldest = 60_000
+
+func (m *streamRules) apply(c *logpb.Command) fsm.Result {
+	switch {
+	case m.next == 0 && c.Seq != 1:
+		return fsm.Result{Code: fsm.NoSession}
+	case m.next == 0 && c.OpenedAt < m.clock-oldest:
+		return fsm.Result{Code: fsm.Late, Next: uint64(m.clock)}
+	case m.next != 0 && c.Seq < m.next && c.Seq == m.last:
+		return fsm.Result{Count: c.Seq}
+	case m.next != 0 && c.Seq < m.next:
+		return fsm.Result{}
+	case m.next != 0 && c.Seq > m.next:
+		return fsm.Result{Code: fsm.Gap, Next: m.next}
+	}
+	m.next = c.Seq + 1
+	m.applied = append(m.applied, describe(c)...)
+	if c.Kind == logpb.Command_TOUCH {
+		m.last = c.Seq
+		return fsm.Result{Count: c.Seq}
+	}
+	return fsm.Result{}
+}
+
+// describe says what a command does, each settled delivery for itself.
+func describe(c *logpb.Command) (all []string) {
+	switch c.Kind {
+	case logpb.Command_ENQUEUE:
+		return []string{fmt.Sprintf("enqueue %d", c.Enqueue.Size)}
+	case logpb.Command_SETTLE:
+		for _, id := range ids(c.Settle.Ranges) {
+			all = append(all, fmt.Sprint("settle ", id))
+		}
+		return all
+	}
+	return []string{c.Kind.String()}
+}
+
+// outcomes applies a batch and answers as a group does.
+func (m *streamRules) outcomes(t fatal, b group.Batch) []group.Outcome {
+	var all []group.Outcome
+	for _, c := range commands(t, b) {
+		r := m.apply(c)
+		if n := len(all); n > 0 && r == (fsm.Result{}) && all[n-1].Result == r {
+			all[n-1].Run++
+			continue
+		}
+		all = append(all, group.Outcome{First: c.Seq, Run: 1, Result: r})
+	}
+	return all
+}

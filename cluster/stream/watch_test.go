@@ -1,0 +1,86 @@
+package stream
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/quorate/quorate/fsm"
+)
+
+// The watch knows exactly those queues that have no leader or a stream, through
+// every way in which that can change.
+func TestWatchList(t *testing.T) {
+	h, c := newHost(t), &client{}
+	s := h.mustStream(c)
+	r := s.route
+	var watched []*Route
+	look := func(what string, want bool) {
+		t.Helper()
+		watched = slices.DeleteFunc(h.table.watchlist.more(watched), (*Route).rest)
+		n := 0
+		for _, other := range watched {
+			if other == r {
+				n++
+			}
+		}
+		if want != (n == 1) || n > 1 {
+			t.Errorf("%s: it is %d times on the list, want %v", what, n, want)
+		}
+	}
+	look("a stream and no leader", true)
+	r.Lead("n1", 1)
+	look("a stream and a leader", true)
+	r.Detach(s)
+	look("a leader and no stream", false)
+	look("the same", false)
+	r.Lose("n2")
+	look("another node is lost", false)
+	r.Lose("n1")
+	look("neither", true)
+	r.Lead("n1", 2)
+	r.Lose("n1")
+	look("found and lost again", true)
+	r.Lead("n1", 3)
+	look("found again", false)
+	r.Attach(s)
+	r.Detach(s)
+	r.Attach(s)
+	look("two streams came, one went", true)
+	r.end()
+	look("the queue is gone", false)
+}
+
+// Where nobody has announced anything for a while the members are asked.
+func TestWatchAsks(t *testing.T) {
+	h, c := newHost(t), &client{}
+	s := h.mustStream(c)
+	h.serves = map[string]uint64{"n1": 4}
+	h.clock.Add(askAfter)
+	watched := h.table.Watch(nil)
+	if s.route.IsLeader("n1") {
+		t.Error("asked too early")
+	}
+	h.clock.Add(1)
+	h.table.Watch(watched)
+	mustEventually(t, func() bool { return s.route.IsLeader("n1") })
+}
+
+// A panic about one route leaves the others alone. That one is made anew, and
+// watched on.
+func TestWatchPanics(t *testing.T) {
+	h, c, other := newHost(t), &client{}, &client{}
+	broken, whole := h.table.Route(h.mustQueue("broken")), h.table.Route(h.mustQueue("whole"))
+	h.attach(c, broken, 1)
+	h.attach(other, whole, 1)
+	broken.mu.Lock()
+	broken.streams[fsm.SessionID{Num: 99}] = &Stream{} // of nobody
+	broken.mu.Unlock()
+	watched := h.table.Watch(nil)
+	if c.failed != 1 || other.failed != 0 || len(broken.Streams()) != 0 || whole.Stream(other.stream.id) == nil || h.panics.Load() == 0 {
+		t.Errorf("failed %d and %d, %d streams, %d panics", c.failed, other.failed, len(broken.Streams()), h.panics.Load())
+	}
+	panics := h.panics.Load()
+	if watched = h.table.Watch(watched); len(watched) != 2 || h.panics.Load() != panics {
+		t.Errorf("%d queues are watched, %d panics more", len(watched), h.panics.Load()-panics)
+	}
+}
