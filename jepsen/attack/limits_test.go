@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -106,6 +108,16 @@ func gauge(t *testing.T, n *cluster.Node, name string, words ...string) int {
 	return int(v)
 }
 
+// tables are the table files of a node's log.
+func tables(t *testing.T, n *cluster.Node) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(n.DataDir(), "queues", "*.sst"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
 const basicGuest = "Authorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n"
 
 // TestFloods: however many come, and whatever they leave unsaid, a node with few
@@ -134,10 +146,10 @@ func TestFloods(t *testing.T) {
 		{"AMQP clients that do not log in", n.AMQP, "amqp", client.ProtocolHeader, ""},
 	} {
 		attack(t, "limits", flood.name, func(t *testing.T) {
-			before := gauge(t, n, "quorate_listener_connections_refused_total", `listener="`+flood.listener+`"`)
+			refused := gauge(t, n, "quorate_listener_connections_refused_total", `listener="`+flood.listener+`"`)
 			all := mustOpen(t, crowd, newHost(), flood.to, flood.sent)
 			mustAwait(t, "most to be refused", func() (bool, error) {
-				return gauge(t, n, "quorate_listener_connections_refused_total", `listener="`+flood.listener+`"`) > before+crowd/2, nil
+				return gauge(t, n, "quorate_listener_connections_refused_total", `listener="`+flood.listener+`"`) > refused+crowd/2, nil
 			})
 			if flood.answered != "" {
 				r := client.NewRaw(all[crowd-1])
@@ -146,7 +158,14 @@ func TestFloods(t *testing.T) {
 					t.Errorf("the last is answered with %q, %v", answer, err)
 				}
 			}
+			before := tables(t, n)
 			mustWork(t, n, "honest")
+			mustAwait(t, "tables of the log to be made, and others to go", func() (bool, error) {
+				after := tables(t, n)
+				made := slices.ContainsFunc(after, func(f string) bool { return !slices.Contains(before, f) })
+				gone := slices.ContainsFunc(before, func(f string) bool { return !slices.Contains(after, f) })
+				return made && (gone || len(before) == 0), nil
+			})
 		})
 	}
 	attack(t, "limits", "a crowd at the metrics", func(t *testing.T) {

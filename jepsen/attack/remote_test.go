@@ -103,7 +103,7 @@ func remoteGuest(ctx context.Context, dir string) (wrong error) {
 		{elsewhere, "127.0.0.1:5672", refusedLogin("PLAIN")},
 	} {
 		if got, err := guestLogin(ctx, c.from, c.to); err != nil || got != c.want {
-			wrong = errors.Join(wrong, fmt.Errorf("from %s to %s: %q, %w, want %q", c.from, c.to, got, err, c.want))
+			wrong = errors.Join(wrong, fmt.Errorf("from %s to %s: %q, %v, want %q", c.from, c.to, got, err, c.want))
 		}
 	}
 	for from, want := range map[string]int{elsewhere: http.StatusUnauthorized, "127.0.0.1": http.StatusOK} {
@@ -115,7 +115,7 @@ func remoteGuest(ctx context.Context, dir string) (wrong error) {
 		r.Header.Set("X-Forwarded-For", "127.0.0.1")
 		status, err := ask(r, from)
 		if err != nil || status != want {
-			wrong = errors.Join(wrong, fmt.Errorf("by HTTP from %s: %d, %w, want %d", from, status, err, want))
+			wrong = errors.Join(wrong, fmt.Errorf("by HTTP from %s: %d, %v, want %d", from, status, err, want))
 		}
 	}
 	return wrong
