@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/quorate/quorate/cluster/metrics"
@@ -39,8 +40,31 @@ func (n *Node) figures() metrics.Figures {
 	f.PeerPanics, f.LoopPanics, f.BrokerPanics = n.mesh.Panics(), n.panics.Load(), n.broker.Panics()
 	f.Logins = n.broker.Logins()
 	f.OddAnswers = n.broker.OddAnswers()
+	f.Certificates = n.certificateEnds()
 	f.Deaths, f.LostOnce = n.host.Deaths(), n.broker.LostOnce()
 	return f
+}
+
+// Certificates lists when what the node shows, and checks others by, ends.
+func (n *Node) Certificates() []api.Certificate {
+	if n.config.Certificates == nil {
+		return nil
+	}
+	return n.config.Certificates()
+}
+
+// certificateEnds is the same for metrics: each protocol comes once.
+func (n *Node) certificateEnds() (all []metrics.Certificate) {
+	for _, c := range n.Certificates() {
+		if c.Ends.IsZero() || slices.ContainsFunc(all, func(m metrics.Certificate) bool { return m.Protocol == c.Protocol }) {
+			continue
+		}
+		all = append(all, metrics.Certificate{Protocol: c.Protocol, Ends: c.Ends})
+		if !c.AuthoritiesEnd.IsZero() {
+			all = append(all, metrics.Certificate{Protocol: c.Protocol, Authority: true, Ends: c.AuthoritiesEnd})
+		}
+	}
+	return all
 }
 
 // led counts the replicas on this node, and sums up those that lead.

@@ -56,8 +56,10 @@ type Config struct {
 	// links are plain.
 	Enrolment Enrolment
 	// Signer makes certificates for nodes that join; nil: they bring their own.
-	Signer   Signer
-	Listener net.Listener // for peers
+	Signer Signer
+	// Certificates lists when what the node shows ends; nil: it shows none.
+	Certificates func() []api.Certificate
+	Listener     net.Listener // for peers
 	// Security is how the links to other nodes are secured; nil: not at all.
 	Security   *peer.Security
 	Dial       func(ctx context.Context, address string) (net.Conn, error)

@@ -72,6 +72,23 @@ func (k *Keys) SetChanged(f func(*x509.Certificate)) {
 	k.changed = f
 }
 
+// Ends are when the first certificate of this node's chain ends, and the first of
+// the authorities.
+func (k *Keys) Ends() (own, authorities time.Time) {
+	a := k.current()
+	return firstEnd(a.chain), firstEnd(a.authorities)
+}
+
+func firstEnd(all []*x509.Certificate) time.Time {
+	first := all[0].NotAfter
+	for _, c := range all {
+		if c.NotAfter.Before(first) {
+			first = c.NotAfter
+		}
+	}
+	return first
+}
+
 // Server is for a connection that somebody has dialled. Whoever it is must prove
 // to be a node, whichever.
 func (k *Keys) Server() (*tls.Config, error) {

@@ -42,6 +42,7 @@ type Figures struct {
 	Snapshots              peer.SnapshotCounts
 	Traffic                Traffic
 	Logins                 login.Counts
+	Certificates           []Certificate
 	Queues                 int // in the catalog
 	Replicas               int // on this node
 	Led                    Led
@@ -64,6 +65,13 @@ type Figures struct {
 	OddAnswers             uint64            // of queues, to commands that are not answered so
 	Lease                  time.Duration     // see group.Catalog.LeaseLeft
 	LeasesLost             uint64
+}
+
+// Certificate is one that the node shows, or that it checks others by.
+type Certificate struct {
+	Protocol  string
+	Authority bool
+	Ends      time.Time
 }
 
 // Led sums up the queues that this node leads.

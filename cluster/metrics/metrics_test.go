@@ -67,7 +67,8 @@ func TestPage(t *testing.T) {
 				Replicated: queue.Dead{By: [4][4]uint64{{1, 2, 3, 4}, {5}, {6}, {7}}, Confirmed: 8, Dropped: 9, Refused: 10},
 				Local:      queue.Dead{By: [4][4]uint64{{0, 0, 0, 11}}, Dropped: 12},
 			},
-			LostOnce: 13, Quarantined: 14, Unproven: 21, GroupPanics: 15, PeerPanics: 16, LoopPanics: 18, BrokerPanics: 19, OddAnswers: 20,
+			Certificates: []Certificate{{"clustering", false, time.Unix(77, 0)}, {"clustering", true, time.Unix(88, 0)}},
+			LostOnce:     13, Quarantined: 14, Unproven: 21, GroupPanics: 15, PeerPanics: 16, LoopPanics: 18, BrokerPanics: 19, OddAnswers: 20,
 			Space: alarm.Figures{MemoryUsed: 11, MemoryLimit: 12, DiskFree: 13, DiskLimit: 14, DiskShort: true},
 		}
 	})
@@ -104,6 +105,7 @@ func TestPage(t *testing.T) {
 		`rabbitmq_global_messages_dead_lettered_confirmed_total{queue_type="rabbit_quorum_queue"} 8`,
 		`quorate_queue_messages_scheduled 6`, `quorate_delayed_messages{exchange="x",vhost="/"} 5`,
 		`quorate_delayed_next_due_seconds{exchange="x",vhost="/"} 1.5`,
+		`quorate_certificate_expires_timestamp_seconds{of="node",protocol="clustering"} 77`, `quorate_certificate_expires_timestamp_seconds{of="authorities",protocol="clustering"} 88`,
 		`quorate_dead_letters_refused_total{queue_type="rabbit_quorum_queue"} 10`,
 		`quorate_listener_connections{listener="amqp",state="settled"} 7`, `quorate_listener_connections{listener="amqp",state="pending"} 2`,
 		`quorate_listener_connections_max{listener="amqp"} 50`, `quorate_listener_connections_refused_total{listener="amqp"} 22`,

@@ -241,6 +241,15 @@ var table = []metric{
 		add(float64(f.Logins.HeldBack), "held_back")
 		add(float64(f.Logins.Busy), "busy")
 	}},
+	{"quorate_certificate_expires_timestamp_seconds", gauge, []string{"protocol", "of"}, "When a certificate ends, since the epoch. protocol: clustering (links to other nodes), amqp/ssl, https, https/prometheus. of: node (the first one to end of what this node shows), authorities (of those by which others are checked)", func(f *Figures, add emit) {
+		for _, c := range f.Certificates {
+			of := "node"
+			if c.Authority {
+				of = "authorities"
+			}
+			add(float64(c.Ends.Unix()), c.Protocol, of)
+		}
+	}},
 	{"quorate_blocked_connections", gauge, nil, "Connections of this node that are not read because of an alarm of any node", one(func(f *Figures) int64 { return f.Traffic.Blocked })},
 
 	{"quorate_route_lease_seconds", gauge, nil, "For how long this node may route by what it knows of the catalog without asking again; 0: publishes wait", one(func(f *Figures) float64 { return max(f.Lease, 0).Seconds() })},

@@ -93,6 +93,8 @@ type Operator interface {
 	// node, until it is restarted. An error that is a *fsm.Refusal is the
 	// caller's fault.
 	SetLimit(name string, to api.Limit) error
+	// Certificates lists when what the node shows, and checks others by, ends.
+	Certificates() []api.Certificate
 	// Alarms lists the alarms in effect in the cluster.
 	Alarms(ctx context.Context) []api.Alarm
 	// Quarantined lists the queues that do not lead on this node because work

@@ -31,17 +31,18 @@ type world struct {
 	unfit string // why it cannot serve
 	rest
 	*operator
-	t         *testing.T
-	catalog   catalog.Catalog
-	figures   map[string]Figures // by name of the queue
-	offline   map[string]bool
-	clients   []api.Connection
-	consumers []Consumer
-	defaults  catalog.Defaults
-	closed    []string // connections, and why
-	server    *Server
-	handler   http.Handler
-	busy      error // what logins with the right password get
+	t            *testing.T
+	catalog      catalog.Catalog
+	figures      map[string]Figures // by name of the queue
+	offline      map[string]bool
+	clients      []api.Connection
+	consumers    []Consumer
+	defaults     catalog.Defaults
+	closed       []string // connections, and why
+	server       *Server
+	handler      http.Handler
+	certificates []api.Certificate
+	busy         error // what logins with the right password get
 }
 
 func newWorld(t *testing.T) *world {

@@ -43,6 +43,7 @@ var needs = map[string]need{
 	"GET /api/health/checks/quarantined-queues":                                                    {tag: management},
 	"GET /api/health/checks/unproven-replicas":                                                     {tag: management},
 	"GET /api/health/checks/leaders-make-progress":                                                 {tag: management},
+	"GET /api/health/checks/certificate-expiration/{within}/{unit}":                                {tag: management},
 	"GET /api/health/checks/node-is-quorum-critical":                                               {tag: management},
 	"GET /api/health/checks/quorum-queues-without-elected-leaders/all-vhosts":                      {tag: management},
 	"GET /api/health/checks/quorum-queues-without-elected-leaders/all-vhosts/pattern/{pattern}":    {tag: management},

@@ -69,6 +69,7 @@ func (s *Server) checks() []resource {
 		{path + "quarantined-queues", []endpoint{get(management, s.quarantineCheck)}},
 		{path + "unproven-replicas", []endpoint{get(management, s.unprovenCheck)}},
 		{path + "leaders-make-progress", []endpoint{get(management, s.progressCheck)}},
+		{path + "certificate-expiration/{within}/{unit}", []endpoint{get(management, s.expiryCheck)}},
 		{path + "node-is-quorum-critical", []endpoint{get(management, s.criticalCheck)}},
 		{leaderless + "/all-vhosts", check},
 		{leaderless + "/all-vhosts/pattern/{pattern}", check},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/quorate/quorate/cluster"
 	"github.com/quorate/quorate/cluster/certs"
+	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/peer"
 )
 
@@ -160,9 +161,11 @@ func (s *settings) joinToken() (certs.Token, error) {
 	return t, nil
 }
 
-// admission has a node join by its token, and let others join.
-func (s *settings) admission(c *cluster.Config, security *peer.Security) (err error) {
+// admission has a node join by its token, let others join, and know when
+// certificates end.
+func (s *settings) admission(c *cluster.Config, ways listeners, security *peer.Security) (err error) {
 	c.Security, c.PlainTokens = security, s.links.allowPlain == "true"
+	c.Certificates = func() []api.Certificate { return s.certificateEnds(ways, security) }
 	if c.Token, err = s.joinToken(); err != nil || security == nil {
 		return err
 	}

@@ -112,7 +112,7 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, stop <-chan os.
 	config := nodeConfig(s, ways.peers, wall, logger)
 	config.Listeners, config.Audit = ways.describe(), records
 	config.OpenFiles, config.MaxConnections = ways.ceilings.shares.Tables, ways.ceilings.maxClients(s.maxConnections)
-	if err := s.admission(&config, security); err != nil {
+	if err := s.admission(&config, ways, security); err != nil {
 		return err
 	}
 	node, err := cluster.Open(config)

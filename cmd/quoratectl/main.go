@@ -59,12 +59,12 @@ type options struct {
 	vhostPattern, queuePattern           string
 	exchange, queue, id, match           string
 	dir, days, algorithm                 string
-	ttl, forNode                         string
+	ttl, forNode, within, unit           string
 	given                                []string // the names of those that were given
 }
 
 // verbOptions are the options that not every verb takes.
-var verbOptions = []string{"priority", "apply-to", "description", "tags", "vhost-pattern", "queue-pattern", "exchange", "queue", "id", "match", "dir", "days", "algorithm", "ttl", "for-node"}
+var verbOptions = []string{"priority", "apply-to", "description", "tags", "vhost-pattern", "queue-pattern", "exchange", "queue", "id", "match", "dir", "days", "algorithm", "ttl", "for-node", "within", "unit"}
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == "recover" {
@@ -182,6 +182,8 @@ func flags(o *options, getenv func(string) string) *flag.FlagSet {
 	f.StringVar(&o.days, "days", "", "")
 	f.StringVar(&o.algorithm, "algorithm", "", "")
 	f.StringVar(&o.ttl, "ttl", "10m", "")
+	f.StringVar(&o.within, "within", "", "")
+	f.StringVar(&o.unit, "unit", "", "")
 	f.StringVar(&o.forNode, "for-node", "", "")
 	f.StringVar(&o.vhostPattern, "vhost-pattern", "", "")
 	f.StringVar(&o.queuePattern, "queue-pattern", "", "")

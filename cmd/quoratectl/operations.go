@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -31,6 +32,7 @@ func operationVerbs() []verb {
 		{name: "check_for_quorum_queues_without_an_elected_leader", about: "fails if a queue has no leader", run: checkLeaders},
 		{name: "check_alarms", about: "fails if an alarm is in effect in the cluster", run: checkAlarms},
 		{name: "check_local_alarms", about: "fails if an alarm is in effect at the node", run: checkLocalAlarms},
+		{name: "check_certificate_expiration", about: "fails if a certificate that the node shows, or checks others by, ends within --within N of --unit days, weeks, months or years", run: checkExpiration, options: []string{"within", "unit"}},
 		{name: "check_quarantined_queues", about: "fails if a queue is quarantined on the node: it does not lead there, since work for it has panicked", run: checkQuarantined},
 		{name: "check_unproven_replicas", about: "fails if replicas on the node are being rebuilt: they do not vote until a leader has brought them up to date", run: checkUnproven},
 		{name: "check_leaders_make_progress", about: "fails if work for a queue that the node leads makes no progress", run: checkProgress},
@@ -184,6 +186,14 @@ func checkAlarms(c *call) error { return c.checked("alarms", "No alarm is in eff
 
 func checkLocalAlarms(c *call) error {
 	return c.checked("local-alarms", "No alarm is in effect on node "+c.options.node)
+}
+
+func checkExpiration(c *call) error {
+	if c.options.within == "" || c.options.unit == "" {
+		return usageError("check_certificate_expiration needs --within N and --unit days, weeks, months or years")
+	}
+	within, unit := url.PathEscape(c.options.within), url.PathEscape(c.options.unit)
+	return c.checked("certificate-expiration/"+within+"/"+unit, "No certificate of node "+c.options.node+" ends within "+c.options.within+" "+c.options.unit)
 }
 
 func checkQuarantined(c *call) error {

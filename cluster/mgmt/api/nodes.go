@@ -78,6 +78,8 @@ type Check struct {
 	Reason string  `json:"reason,omitempty"`
 	Queues []Named `json:"queues,omitempty"`
 	Alarms []Alarm `json:"alarms,omitempty"`
+	// Expired are those of certificate-expiration.
+	Expired []Expiring `json:"expired,omitempty"`
 }
 
 // Named is a queue that a health check names.
