@@ -54,11 +54,8 @@ func (s *Session) command(v *catalog.View, p *fsm.Publish) {
 	case to.Over():
 		s.commandDone(a, fsm.Result{Code: fsm.NoSession})
 	default:
-		a.late = time.AfterFunc(commandWait, func() {
-			if !s.broker().guard("give a command up", func() { s.giveUp(a, q, to.Route()) }) {
-				s.fail()
-			}
-		})
+		route := to.Route()
+		a.late = time.AfterFunc(commandWait, func() { s.commandLate(a, q, route) })
 		to.Add(&logpb.Command{Kind: logpb.Command_SCHEDULE, Schedule: c}, stream.Pending{Note: a})
 	}
 }
@@ -84,6 +81,14 @@ func (s *Session) answerCommand(a *asked, ok bool, why error) {
 		s.events = append(s.events, event{kind: eventRefused, payload: a.payload, err: why})
 	}
 	s.settledEvent(a.number, ok)
+}
+
+// commandLate looks at a command that has waited for long. It is the work of a
+// timer: a panic ends the channel, as nobody else would hear of it.
+func (s *Session) commandLate(a *asked, q *catalog.Queue, to *stream.Route) {
+	if !s.broker().guard("give a command up", func() { s.giveUp(a, q, to) }) {
+		s.fail()
+	}
 }
 
 // giveUp answers a command whose queue has no leader. If it has one, the command

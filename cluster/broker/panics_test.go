@@ -280,8 +280,16 @@ func TestRoutingStraysPanics(t *testing.T) {
 // A panic while a command is given up ends the channel: only a timer would hear
 // of it. No lock is kept, wherever it panics.
 func TestGivingUpPanics(t *testing.T) {
-	for name, spoil := range map[string]func(p *stream.Pending){
-		"under the lock": func(p *stream.Pending) { p.Note.(*asked).late = nil },
+	for name, spoil := range map[string]func(s *Session, a *asked){
+		"before the lock": func(s *Session, a *asked) {
+			s.commandLate(a, a.queue, nil) // as its timer does, and without a way to the leader
+		},
+		"under the lock": func(s *Session, a *asked) {
+			s.mu.Lock()
+			a.late = nil
+			s.mu.Unlock()
+			time.Sleep(commandWait)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -307,11 +315,12 @@ func TestGivingUpPanics(t *testing.T) {
 				}
 				synctest.Wait()
 				s.mu.Lock()
+				var late *asked
 				for p := range s.queues[q.ID].stream.Unanswered() {
-					spoil(p)
+					late = p.Note.(*asked)
 				}
 				s.mu.Unlock()
-				time.Sleep(commandWait)
+				spoil(s, late)
 				synctest.Wait()
 				s.mu.Lock()
 				defer s.mu.Unlock()
