@@ -267,3 +267,27 @@ func TestWhoLags(t *testing.T) {
 		}
 	}
 }
+
+// Of members that lag the log is kept for the one that lags most.
+func TestNeededByTwo(t *testing.T) {
+	c := mustTrio(t)
+	g := c.leadAt(1)
+	for i := range uint64(20) {
+		c.mustServe(1, i+1) // an entry each
+	}
+	if err := g.reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = 4 }); err != nil {
+		t.Fatal(err)
+	}
+	term := g.Term()
+	for _, h := range c.hosts[1:] {
+		mustMatch(t, h.Group(1), g)
+	}
+	await(t, "nothing is on its way", func() bool { return !g.reached("n2", term).Busy && !g.reached("n3", term).Busy })
+	for _, tc := range [][3]uint64{{9, 5, 5}, {4, 5, 4}} {
+		g.transport.Lacks("n2", term, tc[0])
+		g.transport.Lacks("n3", term, tc[1])
+		if from := g.needed(1 << 30); from != tc[2] {
+			t.Errorf("members that have %d and %d need what follows %d", tc[0], tc[1], from)
+		}
+	}
+}

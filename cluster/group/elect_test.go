@@ -401,3 +401,89 @@ func TestElectionItems(t *testing.T) {
 		t.Error("half a question is answered")
 	}
 }
+
+// What others say of their leader counts for a while: they may not have noticed
+// yet that it is gone.
+func TestVacancyDecided(t *testing.T) {
+	now := time.Unix(1000, 0)
+	all := []string{"a", "b", "c"}
+	v := &vacancy{voters: all, standings: map[string]standing{"a": {}, "b": {}, "c": {}}, led: map[string]time.Time{}}
+	if !v.decided(all, now) {
+		t.Error("nobody has a leader")
+	}
+	v.led["b"] = now.Add(-ledPause + 1)
+	if v.decided(all, now) {
+		t.Error("one has a leader")
+	}
+	if !v.decided(all, now.Add(1)) {
+		t.Error("one had a leader long ago")
+	}
+}
+
+// A vacancy is filled by a leader that can be reached, and may lead, unless it is
+// the one that was lost.
+func TestVacancyFilled(t *testing.T) {
+	for _, tc := range []struct {
+		leader  string
+		reached bool
+		term    uint64
+		barred  bool
+		want    bool
+	}{
+		{"b", true, 5, false, true},
+		{"b", false, 5, false, false},
+		{"", false, 5, false, false},
+		{"c", true, 4, false, false}, // the one that was lost
+		{"c", true, 5, false, true},
+		{"a", true, 5, false, true},
+		{"a", true, 5, true, false},
+	} {
+		n := newPretend(t, "a", "b", "c").nodes["a"]
+		n.leader, n.term, n.quarantined = tc.leader, tc.term, tc.barred
+		v := &vacancy{group: n, leader: "c", since: 4}
+		if got := v.filled(map[string]bool{tc.leader: tc.reached}); got != tc.want {
+			t.Errorf("%+v: filled %v", tc, got)
+		}
+	}
+}
+
+// Who cannot lead cannot win, and nobody has a learner's vote, or that of one
+// whose log is longer.
+func TestVacancyCanWin(t *testing.T) {
+	all := []string{"a", "b", "c"}
+	for _, tc := range []struct {
+		name             string
+		barred, unproven string
+		longer           string
+		want             bool
+	}{
+		{"equals", "", "", "", true},
+		{"quarantined", "a", "", "", false},
+		{"a learner", "", "a", "", false},
+		{"one longer log", "", "", "b", true},
+		{"a learner and a longer log", "", "b", "c", false},
+		{"the vote of one that is quarantined", "b", "", "c", true},
+	} {
+		v := &vacancy{voters: all, standings: map[string]standing{}, barred: map[string]bool{tc.barred: true}, unproven: map[string]bool{tc.unproven: true}}
+		for _, n := range all {
+			v.standings[n] = standing{1, 1}
+		}
+		v.standings[tc.longer] = standing{1, 2}
+		if got := v.canWin("a", all); got != tc.want {
+			t.Errorf("%s: it can win: %v", tc.name, got)
+		}
+	}
+}
+
+// Without a majority nothing is counted: a majority that comes is given its time
+// to speak.
+func TestElectMinorityWaits(t *testing.T) {
+	p := newPretend(t, "a", "b", "c")
+	n := p.nodes["a"]
+	n.unreached["b"], n.unreached["c"] = true, true
+	n.start()
+	p.run(time.Second)
+	if v := n.elections.vacancies[7]; !v.ready.IsZero() || len(v.standings) != 0 {
+		t.Errorf("a minority is ready since %v, with %v", v.ready, v.standings)
+	}
+}

@@ -283,3 +283,39 @@ func TestPursuitsShare(t *testing.T) {
 	a.give(all)
 	left(pursuitBytes, 0)
 }
+
+// A member that asks who leads says where its log ends: that is what its leader
+// takes it to have from then on, and it is sent something. One to which something
+// is on its way waits for that.
+func TestAskedBySomebodyWhoLags(t *testing.T) {
+	c := mustTrio(t)
+	g := c.leadAt(1)
+	term, last := g.Term(), uint64(0)
+	await(t, "all have everything", func() bool {
+		last = g.last()
+		for _, n := range []string{"n2", "n3"} {
+			if r := g.reached(n, term); r.Busy || r.Index < last {
+				return false
+			}
+		}
+		return last == g.last()
+	})
+	g.nudging.Store(true) // nothing is sent
+	g.asked("n2", last-1)
+	if r := g.reached("n2", term); r.Index != last-1 {
+		t.Errorf("it is taken to have entry %d, its log ends at %d", r.Index, last-1)
+	}
+	g.nudging.Store(false)
+	g.asked("n2", last-1)
+	await(t, "it is sent something", func() bool { return g.last() > last && g.reached("n2", term).Index > last })
+
+	c.hosts[1].mesh.DropGroup(1)
+	c.hosts[1].mesh.Transport(1) // of which nothing is taken
+	g.nudge()
+	await(t, "something is on its way", func() bool { return g.reached("n2", term).Busy })
+	was := g.reached("n2", term).Index
+	g.asked("n2", 1)
+	if r := g.reached("n2", term); r.Index != was {
+		t.Errorf("it is taken to have entry %d, not %d, although something is on its way", r.Index, was)
+	}
+}

@@ -133,7 +133,11 @@ func (p *pretend) arrive(from, to *pretendNode, head []byte, due time.Time) {
 	to.elections.receive(from.name, head, p.now)
 }
 
+// Campaign is what raft does when it is told to stand; a candidate does nothing.
 func (n *pretendNode) Campaign(fsm.GroupID) {
+	if n.candidate {
+		return
+	}
 	n.p.stories = append(n.p.stories, fmt.Sprintf("%s %s", n.p.now.Sub(time.Unix(1000, 0)), n.name))
 	n.term++
 	n.candidate = true
