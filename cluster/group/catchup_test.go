@@ -3,6 +3,7 @@ package group
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -289,5 +290,49 @@ func TestNeededByTwo(t *testing.T) {
 		if from := g.needed(1 << 30); from != tc[2] {
 			t.Errorf("members that have %d and %d need what follows %d", tc[0], tc[1], from)
 		}
+	}
+}
+
+// What a node keeps for members that lag is shared by the groups that keep much.
+func TestGroupsShareWhatIsKept(t *testing.T) {
+	c := mustTrio(t)
+	g, h := c.leadAt(1), c.hosts[0]
+	for i := range uint64(20) {
+		c.mustServe(1, i+1) // an entry each
+	}
+	if err := g.reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = 4 }); err != nil {
+		t.Fatal(err)
+	}
+	term, s := g.Term(), h.snapshots
+	mustMatch(t, c.hosts[1].Group(1), g)
+	await(t, "nothing is on its way", func() bool { return !g.reached("n2", term).Busy })
+	for _, tc := range []struct {
+		others []bool // much
+		kept   bool
+	}{{nil, true}, {[]bool{false, false}, true}, {[]bool{true}, false}} {
+		for intact := false; !intact; { // the scheduler lets go of groups that are closed
+			g.transport.Lacks("n2", term, 3)
+			all := g.log.Held(3, 1<<30)
+			s.mu.Lock()
+			h.config.Retained = all + all/2
+			clear(s.held)
+			for _, much := range tc.others {
+				x := &Group{}
+				x.closed.Store(true)
+				s.held[x] = much
+			}
+			s.mu.Unlock()
+			s.holdFor(g)
+			s.mu.Lock()
+			others := maps.Clone(s.held)
+			delete(others, g)
+			intact = len(others) == len(tc.others)
+			s.mu.Unlock()
+		}
+		s.mu.Lock()
+		if _, kept := s.held[g]; kept != tc.kept {
+			t.Errorf("beside %v: kept %v, want %v", tc.others, kept, tc.kept)
+		}
+		s.mu.Unlock()
 	}
 }

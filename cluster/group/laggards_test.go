@@ -139,6 +139,7 @@ func TestPipelineGoesOn(t *testing.T) {
 		{maxAppendEntries, lagging, 1, 1},
 		{maxAppendEntries, lagging + 1, 1, 0},
 		{maxAppendEntries - 1, 0, 0, 1},
+		{maxAppendEntries - 1, 5, 0, 1},
 		{0, 0, 0, 1},
 	} {
 		g, pipe := &longGroup{end: 1000 + tc.left}, &openPipe{}

@@ -274,6 +274,9 @@ func TestLearnersStandStill(t *testing.T) {
 		}
 	}
 	for _, g := range learners {
+		if c := g.raft.ReloadableConfig(); c.HeartbeatTimeout != never || c.ElectionTimeout != never {
+			t.Errorf("it would stand by raft's timers, after %v and %v", c.HeartbeatTimeout, c.ElectionTimeout)
+		}
 		await(t, "it stands still", func() bool {
 			d := g.Doubt()
 			if d == nil {

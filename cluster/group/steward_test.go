@@ -260,6 +260,8 @@ func TestCatalogStands(t *testing.T) {
 
 	// Raft hands over what fits into a channel, and waits.
 	gate.Lock()
+	goOn := sync.OnceFunc(gate.Unlock)
+	defer goOn()
 	entry, err := (&logpb.CatalogEntry{Version: 1, Commands: []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: "v"}}}}}).MarshalVT()
 	if err != nil {
 		t.Fatal(err)
@@ -271,7 +273,7 @@ func TestCatalogStands(t *testing.T) {
 		s := k.stands(at)
 		return s.Last > s.Applied && s.For >= 30
 	})
-	gate.Unlock()
+	goOn()
 	await(t, "all is applied", func() bool { return k.stands(at).For == 0 && !k.steward.entries.waits })
 }
 

@@ -267,6 +267,9 @@ func TestHeirHangs(t *testing.T) {
 	g.resigning.term.Store(term)
 	g.giveWay(heir.config.Node, true)
 	await(t, "raft steps down", func() bool { return g.Term() > term })
+	if log := c.log.String(); !strings.Contains(log, "it has not won in time") {
+		t.Errorf("the log does not say why: %s", log)
+	}
 }
 
 // A leader gives way although its change of office hangs, too.
