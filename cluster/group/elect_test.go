@@ -487,3 +487,14 @@ func TestElectMinorityWaits(t *testing.T) {
 		t.Errorf("a minority is ready since %v, with %v", v.ready, v.standings)
 	}
 }
+
+// A candidate that has lost stands again: raft takes no notice of who tells a
+// candidate to, so it is made a follower first.
+func TestLostCandidateStandsAgain(t *testing.T) {
+	p := newPretend(t, "a", "b", "c")
+	n := p.nodes["a"]
+	n.start()
+	n.candidate = true
+	n.elections.campaign(n)
+	p.mustCampaign("a")
+}
