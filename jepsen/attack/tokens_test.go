@@ -166,7 +166,11 @@ func TestJoinsNeedTokens(t *testing.T) {
 	} {
 		attack(t, "tokens", name, func(t *testing.T) {
 			came := answerTo(t, c, 1, tc.as, tc.message)
-			mustHold(t, came, tc.says)
+			ends := []string{tc.says}
+			if tc.says == "certificate required" { // who is still writing may find the connection closed first
+				ends = append(ends, "broken pipe", "connection reset")
+			}
+			mustHold(t, came, ends...)
 			for _, not := range []string{"CERTIFICATE", "127.0.0.1:"} {
 				if strings.Contains(came, not) && !strings.Contains(came, guestsJoin) && !strings.Contains(came, "Unavailable") {
 					t.Errorf("the answer tells more: %q", came)
