@@ -281,6 +281,10 @@ func TestPursuitsShare(t *testing.T) {
 	c.mustStop(2)
 	(<-taken)()
 	left(0, 0)
+	done = g.share("n2", 1) // has no turn to wait for
+	left(0, 0)
+	done()
+	left(0, 0)
 	a.give(all)
 	left(pursuitBytes, 0)
 }

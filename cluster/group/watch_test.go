@@ -437,3 +437,26 @@ func TestElectReluctant(t *testing.T) {
 	p.mustCampaign("a")
 	p.mustLead("a")
 }
+
+// A host that withdraws leads nothing, and counts what it led; when it is back it
+// may lead again.
+func TestWithdraw(t *testing.T) {
+	c := mustTrio(t)
+	g := c.mustOpen(1)[0]
+	h := c.host(g)
+	h.Withdraw()
+	await(t, "another one leads", func() bool {
+		l := c.mustLead(1)
+		return g.Leading() == 0 && l != g
+	})
+	if count, _ := h.Resignations(); count[StuckDisk] != 1 {
+		t.Errorf("resignations %v", count)
+	}
+	h.Return()
+	await(t, "it leads again", func() bool {
+		if l := c.mustLead(1); l != g {
+			_ = l.Transfer(h.config.Node)
+		}
+		return g.Leading() != 0
+	})
+}
