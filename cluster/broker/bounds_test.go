@@ -8,65 +8,9 @@ import (
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/fsm"
-	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 	"github.com/quorate/quorate/proto/peerpb"
 )
-
-// longKeys are routing keys that no payload has room for, as the log of a former
-// version may have them in a queue's settings.
-var longKeys = []string{strings.Repeat("é", 150), strings.Repeat("k", 300), strings.Repeat("k", 70_000)}
-
-// mustHold checks that every queue that letters went to holds these bodies, all
-// with the key as far as there is room for it.
-func (b *letterbox) mustHold(t *testing.T, key string, bodies ...string) {
-	t.Helper()
-	for _, r := range b.targets {
-		if got := r.bodies(); !slices.Equal(got, bodies) {
-			t.Errorf("%s holds %q, want %q", r.spec.Name, got, bodies)
-		}
-		r.View(func(m *queue.Machine) {
-			for x := range m.Messages() {
-				raw, _ := r.Payload(x.Ref)
-				p := fsm.Payload(raw)
-				if !p.Valid() || string(p.RoutingKey()) != fsm.Short(key) || x.Ref.Size != uint32(len(raw)) {
-					t.Errorf("%s: valid %v, key %.20q …", r.spec.Name, p.Valid(), p.RoutingKey())
-				}
-			}
-		})
-	}
-}
-
-// A replicated queue whose dead-letter routing key is too long forwards its
-// letters, those that were routed already too, with as much of it as fits.
-func TestForwarderLongKey(t *testing.T) {
-	for _, key := range longKeys {
-		b := newLetterbox(t, "a", "b")
-		b.settings(t, b.source, func(c *logpb.QueueConfig) { c.DeadLetterRoutingKey, c.HasDeadLetterRoutingKey = key, true })
-		b.die(t, "one")
-		b.run()
-		b.source.commit(t) // it is routed, and its leader has changed
-		b.start()
-		b.die(t, "two")
-		b.settle(t)
-		b.mustHold(t, key, "one", "two")
-	}
-}
-
-// The same for letters of no outbox.
-func TestCourierLongKey(t *testing.T) {
-	for _, key := range longKeys {
-		b := newLetterbox(t, "a", "b")
-		b.settings(t, b.source, func(c *logpb.QueueConfig) {
-			c.DeadLetterRoutingKey, c.HasDeadLetterRoutingKey = key, true
-			c.DeadLetterStrategy = logpb.QueueConfig_AT_MOST_ONCE
-		})
-		b.die(t, "one")
-		b.w.broker.courier.send(b.source, b.source.sent)
-		b.carry(t, func() bool { return false })
-		b.mustHold(t, key, "one")
-	}
-}
 
 // damaged is a payload as it was written behind the length of its routing key
 // modulo 256.
@@ -75,26 +19,13 @@ func damaged() []byte {
 	return append(append([]byte{0, byte(len(key) & 0xff)}, key...), 0, 0, 0, 0, 'x')
 }
 
-// A message that lies damaged in the log is a letter like any other when it
-// dies, and can be handed out, here and at another node: as a body.
-func TestDamagedPayload(t *testing.T) {
+// A message that lies damaged in the log can be handed out, here and at another
+// node: as a body.
+func TestDamagedDelivery(t *testing.T) {
 	raw := damaged()
 	if fsm.Payload(raw).Valid() {
 		t.Fatal("it is not damaged")
 	}
-	for _, strategy := range []logpb.QueueConfig_DeadLetterStrategy{logpb.QueueConfig_TRANSACTIONAL, logpb.QueueConfig_AT_MOST_ONCE} {
-		b := newLetterbox(t, "a")
-		b.settings(t, b.source, func(c *logpb.QueueConfig) { c.DeadLetterStrategy = strategy })
-		b.source.apply(t, group.Batch{
-			Commands: group.AppendCommand(nil, &logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{Size: uint32(len(raw))}}),
-			Count:    1, Payloads: [][]byte{raw}, Bytes: len(raw),
-		})
-		b.w.broker.courier.send(b.source, b.source.sent)
-		b.carry(t, func() bool { return false })
-		b.settle(t)
-		b.mustHold(t, "", string(raw))
-	}
-
 	w := newWorld(t)
 	var d deliveryBatch
 	w.broker.add(&d, sections{raw}, &fsm.Delivery{ID: 1, Ref: fsm.Ref{Size: uint32(len(raw))}})
@@ -108,24 +39,6 @@ type sections [][]byte
 
 func (s sections) Payload(r fsm.Ref) ([]byte, error) { return s[r.Index], nil }
 
-// A letter is routed by the key that it carries.
-func TestLongKeyRoutes(t *testing.T) {
-	for _, key := range longKeys {
-		b := newLetterbox(t)
-		q := b.w.mustQueue("bound")
-		b.w.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_Bind{Bind: &logpb.Bind{
-			Vhost: "/", Source: "amq.direct", Destination: "bound", RoutingKey: fsm.Short(key),
-		}}})
-		b.targets[q.ID] = newReplicated(q, b.w)
-		b.settings(t, b.source, func(c *logpb.QueueConfig) {
-			c.DeadLetterExchange, c.DeadLetterRoutingKey, c.HasDeadLetterRoutingKey = "amq.direct", key, true
-		})
-		b.die(t, "one")
-		b.settle(t)
-		b.mustHold(t, key, "one")
-	}
-}
-
 // What another node wants in a queue's log is decoded and measured first.
 func TestAdmit(t *testing.T) {
 	enqueue := func(size int) *logpb.Command {
@@ -133,7 +46,7 @@ func TestAdmit(t *testing.T) {
 	}
 	one, two := payload("one"), payload("second")
 	both := slices.Concat(one, two)
-	commands := commandsOf(enqueue(len(one)), &logpb.Command{Kind: logpb.Command_PURGE}, enqueue(len(two))).Commands
+	commands := group.BatchOf(enqueue(len(one)), &logpb.Command{Kind: logpb.Command_PURGE}, enqueue(len(two))).Commands
 	stamped, err := (&logpb.Entry{Version: 1}).MarshalVT()
 	if err != nil {
 		t.Fatal(err)
@@ -152,9 +65,9 @@ func TestAdmit(t *testing.T) {
 		"stamped":          {append(stamped, commands...), 3, both, false},
 		"payload short":    {commands, 3, both[:len(both)-1], false},
 		"payload too long": {commands, 3, append(slices.Clone(both), 0), false},
-		"damaged":          {commandsOf(enqueue(len(damaged()))).Commands, 1, damaged(), false},
-		"empty message":    {commandsOf(enqueue(0)).Commands, 1, nil, false},
-		"no message":       {commandsOf(&logpb.Command{Kind: logpb.Command_ENQUEUE}).Commands, 1, nil, false},
+		"damaged":          {group.BatchOf(enqueue(len(damaged()))).Commands, 1, damaged(), false},
+		"empty message":    {group.BatchOf(enqueue(0)).Commands, 1, nil, false},
+		"no message":       {group.BatchOf(&logpb.Command{Kind: logpb.Command_ENQUEUE}).Commands, 1, nil, false},
 	} {
 		err := admit(&peerpb.Submit{Commands: c.commands, Count: c.count}, c.payload)
 		if (err == nil) != c.ok {

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/audit"
+	"github.com/quorate/quorate/cluster/deadletter"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/cluster/peer"
@@ -95,30 +96,10 @@ type Catalog interface {
 
 // Properties reads what the broker must know of an encoded AMQP property list.
 type Properties interface {
-	// Expiration returns the expiration property, empty if there is none.
-	Expiration(properties []byte) string
-	// Headers returns the headers property, nil if there is none. deaths, if
-	// any, show in it as in a delivery.
-	Headers(properties []byte, deaths []*logpb.Death) *fsm.Table
-	// Copies returns the routing keys of the header CC.
-	Copies(properties []byte) []string
-	// Property returns the text of one of the properties that exchanges may ask
-	// for, nil if there is none.
-	Property(properties []byte, name string) []byte
+	deadletter.Properties
 	// Describe returns all properties of a message, by name, as a delivery of
 	// it shows them.
 	Describe(properties []byte, m *fsm.Message) *fsm.Table
-	// Delay returns what the header x-delay asks for in milliseconds; 0: nothing.
-	Delay(properties []byte) fsm.Millis
-	// Delayed returns the properties with that header negated. The result may be
-	// the argument.
-	Delayed(properties []byte) []byte
-	// Deaths returns the history with which a message was published, newest
-	// first, if its first death is to continue it.
-	Deaths(properties []byte) []*logpb.Death
-	// Redirected returns the properties of a dead letter that goes by the routing
-	// key of its queue. The result may be the argument.
-	Redirected(properties []byte) []byte
 }
 
 // Config is what a Broker needs.
@@ -167,12 +148,11 @@ type Broker struct {
 	sessionNumber atomic.Uint64
 	connNumber    atomic.Uint64
 
-	mu         sync.RWMutex
-	closed     bool
-	sessions   map[uint64]*Session
-	entered    map[*Connection]struct{} // the connections of clients
-	forwarders map[fsm.QueueID]*forwarder
-	unsent     map[unsent]struct{}
+	mu       sync.RWMutex
+	closed   bool
+	sessions map[uint64]*Session
+	entered  map[*Connection]struct{} // the connections of clients
+	unsent   map[unsent]struct{}
 
 	// Messages, of queues while this node led them.
 	timedOut, lateAcks atomic.Uint64
@@ -185,7 +165,7 @@ type Broker struct {
 	uses    uses
 
 	routes  *stream.Table
-	courier *courier
+	letters *deadletter.Sender
 	look    chan struct{} // the catalog has changed
 	stop    chan struct{}
 	done    sync.WaitGroup
@@ -195,17 +175,18 @@ type Broker struct {
 func New(c Config) *Broker {
 	b := &Broker{
 		config: c, mesh: c.Mesh, slog: c.Logger, transmit: c.Mesh.Send,
-		sessions:   map[uint64]*Session{},
-		entered:    map[*Connection]struct{}{},
-		forwarders: map[fsm.QueueID]*forwarder{},
-		suspects:   suspects{byName: map[string]suspect{}},
-		unsent:     map[unsent]struct{}{},
-		look:       make(chan struct{}, 1),
-		stop:       make(chan struct{}),
-		logins:     login.New(c.Logins),
+		sessions: map[uint64]*Session{},
+		entered:  map[*Connection]struct{}{},
+		suspects: suspects{byName: map[string]suspect{}},
+		unsent:   map[unsent]struct{}{},
+		look:     make(chan struct{}, 1),
+		stop:     make(chan struct{}),
+		logins:   login.New(c.Logins),
 	}
-	b.routes = stream.NewTable((*streamHost)(b))
-	b.courier = &courier{broker: b, streams: map[fsm.QueueID]*onceStream{}}
+	b.routes = stream.NewTable((*host)(b))
+	b.letters = deadletter.New(deadletter.Config{
+		Node: c.Node, Host: (*host)(b), Routes: b.routes, Properties: c.Properties, Logger: c.Logger,
+	})
 	return b
 }
 
@@ -246,13 +227,9 @@ func (b *Broker) isSelf(n fsm.NodeID) bool { return uint32(n) == b.self.Load() }
 func (b *Broker) Close() {
 	b.mu.Lock()
 	b.closed = true
-	forwarders := b.forwarders
-	b.forwarders = map[fsm.QueueID]*forwarder{}
 	b.mu.Unlock()
 	close(b.stop)
-	for _, f := range forwarders {
-		f.stop()
-	}
+	b.letters.Close()
 	b.done.Wait()
 }
 
@@ -333,9 +310,13 @@ func (b *Broker) QueueAdded(q *catalog.Queue) { b.routes.QueueAdded(q) }
 // QueueGone is told when the catalog has lost a queue: what waits for it is
 // answered, its consumers are cancelled.
 func (b *Broker) QueueGone(id fsm.QueueID) {
-	b.dropForwarder(id)
+	b.letters.Drop(id)
 	b.routes.QueueGone(id)
 }
+
+// LostOnce counts the dead letters of no outbox that did not arrive, see
+// deadletter.Sender.
+func (b *Broker) LostOnce() uint64 { return b.letters.LostOnce() }
 
 // leadsHere reports whether this node serves a queue.
 func (b *Broker) leadsHere(q *catalog.Queue) bool { return b.routes.Route(q).IsLeader(b.config.Node) }

@@ -222,7 +222,7 @@ func (b *Broker) Renew(boot uint64) {
 		}
 	}
 	b.mu.Unlock()
-	b.courier.restart()
+	b.letters.Restart()
 	for _, s := range former {
 		s.end()
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
-	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -116,13 +115,13 @@ func TestLateSilenceIsTakenBack(t *testing.T) {
 		g := host.OpenLocal(group.Spec{Group: q.Group, Queue: q.ID, VHost: "/", Name: "q", Local: true, Members: []string{"n1"}, Config: &logpb.QueueConfig{DeliveryLimit: -1}})
 		here := queue.Boot{Node: 1, Boot: 1} // which the catalog has, and this node hears: it is it
 		if sessions {
-			must(t, g.Submit(commandsOf(&logpb.Command{
+			must(t, g.Submit(group.BatchOf(&logpb.Command{
 				Kind: logpb.Command_CONSUME, Session: fsm.SessionID{Node: 1, Boot: 1, Num: 1}.Proto(), Seq: 1, Consume: &logpb.Consume{Consumer: 1, Prefetch: 1},
 			})))
 		}
 		must(t, g.Settle(10*time.Second))
 		before := g.AppliedIndex()
-		must(t, g.Submit(commandsOf(silence(here, false))))
+		must(t, g.Submit(group.BatchOf(silence(here, false))))
 		silent := func() (of []queue.Boot) {
 			g.View(func(m *queue.Machine) { of = m.SilentNodes() })
 			return of
@@ -185,27 +184,25 @@ func TestRenewEndsSessions(t *testing.T) {
 	}
 }
 
-// The courier's streams begin anew with the boot.
-func TestRenewRestartsCourier(t *testing.T) {
+// What is sent at most once begins anew with the boot.
+func TestRenewRestartsLetters(t *testing.T) {
 	w := newWorld(t)
-	way := w.broker.routes.Route(w.mustQueue("q"))
-	w.submits(way.Queue(), func(string, group.Batch) bool { return true })
-	c := w.broker.courier
-	open := func() *onceStream {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return c.stream(way)
+	w.mustQueue("to")
+	from := newReplicated(w.mustQueue("from"), w)
+	from.apply(t, group.BatchOf(&logpb.Command{Kind: logpb.Command_CONFIGURE, Configure: &logpb.Configure{Config: &logpb.QueueConfig{
+		DeadLetter: true, DeadLetterRoutingKey: "to", HasDeadLetterRoutingKey: true, DeadLetterStrategy: logpb.QueueConfig_AT_MOST_ONCE,
+	}}}))
+	p := payload("m")
+	from.apply(t, group.Batch{
+		Commands: group.AppendCommand(nil, &logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{Size: uint32(len(p))}}),
+		Count:    1, Payloads: [][]byte{p}, Bytes: len(p),
+	})
+	w.broker.letters.SendOnce(from, []fsm.DeadLetter{{Reason: logpb.Death_EXPIRED, Ref: fsm.Ref{Index: from.index, Size: uint32(len(p))}}})
+	if n := w.broker.LostOnce(); n != 0 {
+		t.Fatalf("%d letters are lost before", n)
 	}
-	l := open()
-	c.mu.Lock()
-	l.stream.Add(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{}}, stream.Pending{Payload: payload("m")})
-	c.bytes += len(payload("m"))
-	c.mu.Unlock()
 	w.broker.Renew(9)
-	if c.bytes != 0 || w.broker.LostOnce() != 1 || !l.stream.Over() {
-		t.Errorf("%d bytes, %d lost: the stream goes on", c.bytes, w.broker.LostOnce())
-	}
-	if next := open(); next == l || next.stream.ID().Boot != 9 {
-		t.Errorf("the next stream is %+v", next.stream.ID())
+	if n := w.broker.LostOnce(); n != 1 {
+		t.Errorf("%d letters are lost with the boot", n)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quorate/quorate/cluster/deadletter"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
@@ -46,8 +47,11 @@ func newWorld(t fatal) *world {
 		Stamp:           func() fsm.Time { return fsm.Time(w.clock.Load()) },
 		LeaderlessGrace: time.Minute, GroupSize: 3,
 	})
-	w.host = &testedHost{Host: (*streamHost)(w.broker), submit: map[fsm.QueueID]func(string, group.Batch) bool{}}
+	w.host = &testedHost{Host: (*host)(w.broker), submit: map[fsm.QueueID]func(string, group.Batch) bool{}}
 	w.broker.routes = stream.NewTable(w.host)
+	w.broker.letters = deadletter.New(deadletter.Config{
+		Node: "n1", Host: (*host)(w.broker), Routes: w.broker.routes, Properties: noProperties{}, Logger: w.broker.slog,
+	})
 	w.broker.boot.Store(7)
 	w.broker.self.Store(1)
 	w.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/group"
-	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -191,52 +190,18 @@ func TestNotingPanics(t *testing.T) {
 	}
 }
 
-// A forwarder whose stream panics is replaced: letters are forwarded again from
-// where the log of their queue says.
-func TestForwarderIsReplaced(t *testing.T) {
-	w := newWorld(t)
-	q := w.mustQueue("q")
-	f := newForwarder(w.broker, newReplicated(q, w))
-	w.broker.forwarders[q.ID] = f
-	to := w.broker.routes.Route(w.mustQueue("to"))
-	tr := &transfers{from: f}
-	tr.stream = stream.New(tr, nil, f.id, to)
-	f.streams[to.Queue()] = tr
-	to.Attach(tr.stream)
-	w.submits(to.Queue(), func(string, group.Batch) bool { panic("injected") })
-	f.mu.Lock()
-	tr.stream.Add(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{}}, stream.Pending{Payload: payload("m")})
-	f.mu.Unlock()
-	to.Lead("n2", 1)
-	mustEventually(t, func() bool {
-		w.broker.mu.Lock()
-		defer w.broker.mu.Unlock()
-		return w.broker.forwarders[q.ID] == nil
-	})
-	mustEventually(t, func() bool {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		return f.stopped
-	})
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !tr.stream.Over() || to.Stream(f.id) != nil {
-		t.Errorf("the stream is over: %v", tr.stream.Over())
-	}
-}
-
 // A panic in one thing that the watch does leaves the others alone.
 func TestLookPanics(t *testing.T) {
 	w := newWorld(t)
 	b, q := w.broker, w.mustQueue("q")
 	k := &brokenCatalog{world: w}
 	b.config.Catalog = k
-	b.forwarders[q.ID] = &forwarder{} // of no queue
+	b.letters = nil
 	b.unsent[unsent{queue: q.ID}] = struct{}{}
 	b.unsettled.Store(true)
 	k.blind.Store(true)
 	look := watcher{broker: b, boots: map[uint32]uint64{}, looks: reapEvery - 1}
-	look.look() // at suspects, nodes, sources, notices and forwarders
+	look.look() // at suspects, nodes, sources, notices and dead letters
 	if n := b.Panics(); n != 5 {
 		t.Errorf("%d panics", n)
 	}

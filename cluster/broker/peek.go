@@ -153,7 +153,7 @@ func (b *Broker) touchPeeked(g *group.Group) {
 	if idle == 0 || to == nil || !to.Peeked(b.now(), int64(catalog.TouchEvery(fsm.Millis(min(idle, catalog.MaxTTL))))) {
 		return
 	}
-	c := commandsOf(&logpb.Command{Kind: logpb.Command_TOUCH, Touch: &logpb.Touch{IdleOnly: true}})
+	c := group.BatchOf(&logpb.Command{Kind: logpb.Command_TOUCH, Touch: &logpb.Touch{IdleOnly: true}})
 	c.Light = true
 	_ = g.Submit(c) // another leader hears of the next look
 }

@@ -39,10 +39,10 @@ func (b *Broker) Perform(g *group.Group, w *group.Work) {
 		b.tell(g, c, stream.Notice{Kind: peerpb.Notice_CANCELLED, Consumer: c.Number})
 	}
 	if len(w.DeadLetters) > 0 {
-		b.courier.send(g, w.DeadLetters)
+		b.letters.SendOnce(g, w.DeadLetters)
 	}
 	if w.Outbox {
-		b.forward(g)
+		b.letters.Forward(g)
 	}
 	if w.Gone {
 		b.removeGone(g)

@@ -10,7 +10,6 @@ import (
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
-	"github.com/quorate/quorate/proto/logpb"
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
@@ -199,13 +198,4 @@ func (b *Broker) stats(id fsm.GroupID, q fsm.QueueID) *peerpb.StatsReply {
 		return &peerpb.StatsReply{} // it could not be read
 	}
 	return r
-}
-
-func commandsOf(cs ...*logpb.Command) group.Batch {
-	var b group.Batch
-	for _, c := range cs {
-		b.Commands = group.AppendCommand(b.Commands, c)
-		b.Count++
-	}
-	return b
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/quorate/quorate/cluster/deadletter"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/stream"
@@ -29,7 +30,7 @@ func (b *Broker) now() int64 { return int64(b.config.Clock()) }
 func (b *Broker) Led(g *group.Group, term uint64) {
 	spec := g.Spec()
 	if term == 0 {
-		b.dropForwarder(spec.Queue)
+		b.letters.Drop(spec.Queue)
 		b.routes.Lose(spec.Queue, b.config.Node)
 		return
 	}
@@ -123,10 +124,10 @@ func (w *watcher) look() {
 		}
 	}
 	if w.looks%reapEvery == 0 {
-		b.guard("end sources", func() { w.sources = b.endAllSources(w.sources) })
+		b.guard("end sources", func() { w.sources = b.endSources(w.sources) })
 	}
 	b.guard("send again", b.sendAgain)
-	b.guard("wake forwarders", b.kickForwarders)
+	b.guard("wake dead letters", func() { b.letters.Wake() })
 }
 
 // newBoots reports whether a boot of a node has ended since boots was filled:
@@ -158,6 +159,26 @@ func (b *Broker) reap(rebooted bool) {
 	b.removeLost()
 }
 
+// endSources ends the sessions of queues that are gone at all queues that this
+// node leads, if the catalog has changed since seen. It returns the view of the
+// last time at which all were seen to have none.
+func (b *Broker) endSources(seen *catalog.View) *catalog.View {
+	v := b.view()
+	if v == seen {
+		return seen
+	}
+	more := false
+	for _, g := range b.host.Groups() {
+		if g.Leading() != 0 && deadletter.EndSources(g, v) {
+			more = true
+		}
+	}
+	if more {
+		return seen
+	}
+	return v
+}
+
 // CatalogChanged is told after each entry of the catalog: a node may have
 // started anew, and sessions of its earlier lives are over; dead letters may
 // have found a way.
@@ -187,7 +208,7 @@ func (b *Broker) noteNodes(g *group.Group) {
 	}
 	if commands := b.news(boots, consuming, silent); len(commands) > 0 {
 		b.unsettled.Store(true)
-		_ = g.Submit(commandsOf(commands...)) // a new leader looks again
+		_ = g.Submit(group.BatchOf(commands...)) // a new leader looks again
 	}
 }
 

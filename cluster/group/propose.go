@@ -58,6 +58,16 @@ func AppendCommand(dst []byte, c *logpb.Command) []byte {
 	return dst
 }
 
+// BatchOf returns a batch of commands without payloads.
+func BatchOf(cs ...*logpb.Command) Batch {
+	var b Batch
+	for _, c := range cs {
+		b.Commands = AppendCommand(b.Commands, c)
+		b.Count++
+	}
+	return b
+}
+
 // proposer gathers what arrives while earlier entries are under way. Its two
 // goroutines live only while there is something to do: one builds entries,
 // the other waits for them.

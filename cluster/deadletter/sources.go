@@ -1,4 +1,4 @@
-package broker
+package deadletter
 
 import (
 	"github.com/quorate/quorate/cluster/group"
@@ -15,18 +15,18 @@ const (
 	endSourcesAtOnce = 512 // sessions that one look ends
 )
 
-// letterTarget is the group that dead letters come to: *group.Group.
-type letterTarget interface {
+// Target is the group that dead letters come to: *group.Group.
+type Target interface {
 	View(f func(m *queue.Machine))
 	Submit(b group.Batch) error
 }
 
-// endSources ends the sessions of queues that are gone: nobody else does, for
+// EndSources ends the sessions of queues that are gone: nobody else does, for
 // they live on no node. What such a queue has sent and is still on its way
 // does not begin its session anew: the target remembers the end for as long as
 // the first command of a stream is taken, and every later one needs a session.
 // It reports whether there may be more to end.
-func endSources(g letterTarget, v *catalog.View) (more bool) {
+func EndSources(g Target, v *catalog.View) (more bool) {
 	var ends []*logpb.Command
 	for after := fsm.QueueID(0); len(ends) < endSourcesAtOnce; {
 		var ids []fsm.QueueID
@@ -45,26 +45,6 @@ func endSources(g letterTarget, v *catalog.View) (more bool) {
 	if len(ends) == 0 {
 		return false
 	}
-	_ = g.Submit(commandsOf(ends...)) // the next look finds what was lost
+	_ = g.Submit(group.BatchOf(ends...)) // the next look finds what was lost
 	return true
-}
-
-// endAllSources does that for all queues that this node leads, if the catalog
-// has changed since seen, and returns the view of the last time at which all
-// were seen to have none.
-func (b *Broker) endAllSources(seen *catalog.View) *catalog.View {
-	v := b.view()
-	if v == seen {
-		return seen
-	}
-	more := false
-	for _, g := range b.host.Groups() {
-		if g.Leading() != 0 && endSources(g, v) {
-			more = true
-		}
-	}
-	if more {
-		return seen
-	}
-	return v
 }

@@ -1,4 +1,4 @@
-package broker
+package deadletter
 
 import (
 	"fmt"
@@ -50,7 +50,7 @@ func TestHistoryContinues(t *testing.T) {
 		"first pair again":        {[]*logpb.Death{expired("q", 2, 9, true)}, []*logpb.Death{expired("p", 3, 5, true)}, false, "q EXPIRED 2 at 9 by old first; "},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := &Broker{config: Config{Properties: broughtAlong{deaths: c.sent}}}
+			b := &Sender{properties: broughtAlong{deaths: c.sent}}
 			l := &fsm.DeadLetter{Reason: logpb.Death_EXPIRED, Deaths: c.deaths, Fresh: c.fresh}
 			before := historyText(c.sent)
 			if got := historyText(b.deaths(l, p)); got != c.want {
@@ -82,7 +82,7 @@ func TestHistoryKeepsExpiration(t *testing.T) {
 		"published with that history": {&logpb.Death{Reason: logpb.Death_EXPIRED, Queue: "q", Count: 1, First: true}, []*logpb.Death{old("q")}, true, false, "old"},
 		"with that of another queue":  {&logpb.Death{Reason: logpb.Death_EXPIRED, Queue: "q", Count: 1, First: true}, []*logpb.Death{old("p")}, true, true, "published"},
 	} {
-		b := &Broker{config: Config{Properties: expiring{broughtAlong{deaths: c.sent}}}}
+		b := &Sender{properties: expiring{broughtAlong{deaths: c.sent}}}
 		l := &fsm.DeadLetter{Reason: logpb.Death_EXPIRED, Deaths: []*logpb.Death{c.death}, Fresh: c.fresh, HasExpiration: c.has}
 		if got := b.deaths(l, p)[0].OriginalExpiration; got != c.want {
 			t.Errorf("%s: the original expiration is %q, want %q", name, got, c.want)

@@ -1,4 +1,4 @@
-package broker
+package deadletter
 
 import (
 	"slices"
@@ -8,7 +8,7 @@ import (
 )
 
 // deaths completes the history of a dead message from its payload.
-func (b *Broker) deaths(l *fsm.DeadLetter, p fsm.Payload) []*logpb.Death {
+func (s *Sender) deaths(l *fsm.DeadLetter, p fsm.Payload) []*logpb.Death {
 	if len(l.Deaths) == 0 || isDue(l) {
 		return l.Deaths
 	}
@@ -18,13 +18,13 @@ func (b *Broker) deaths(l *fsm.DeadLetter, p fsm.Payload) []*logpb.Death {
 		Exchange: d.Exchange, RoutingKeys: d.RoutingKeys, OriginalExpiration: d.OriginalExpiration,
 	}
 	if l.Fresh {
-		newest.Exchange, newest.RoutingKeys = newest.LastExchange, b.keys(p)
+		newest.Exchange, newest.RoutingKeys = newest.LastExchange, s.keys(p)
 		if l.HasExpiration {
-			newest.OriginalExpiration = b.config.Properties.Expiration(p.Properties())
+			newest.OriginalExpiration = s.properties.Expiration(p.Properties())
 		}
 	}
 	if l.Fresh && d.First {
-		return continued(newest, b.config.Properties.Deaths(p.Properties()))
+		return continued(newest, s.properties.Deaths(p.Properties()))
 	}
 	return append([]*logpb.Death{newest}, l.Deaths[1:]...)
 }

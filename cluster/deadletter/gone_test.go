@@ -1,4 +1,4 @@
-package broker
+package deadletter
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -31,7 +32,7 @@ func (b *letterbox) target(t fatal, name string) *replicated {
 
 // end ends a target in its own log: the catalog holds it still.
 func (b *letterbox) end(t fatal, r *replicated) {
-	r.apply(t, commandsOf(&logpb.Command{Kind: logpb.Command_DELETE, Delete: &logpb.Delete{}}))
+	r.apply(t, group.BatchOf(&logpb.Command{Kind: logpb.Command_DELETE, Delete: &logpb.Delete{}}))
 }
 
 // lose removes a target from the catalog, and tells the broker.
@@ -46,7 +47,7 @@ func (b *letterbox) counters() (c queue.Counters) {
 	return c
 }
 
-// commit applies all that the forwarder has proposed.
+// commit applies all that the sender has proposed.
 func (b *letterbox) commit(t fatal) {
 	for len(b.source.waiting) > 0 {
 		b.source.commit(t)
@@ -135,17 +136,17 @@ func TestGoneTargetIsRetried(t *testing.T) {
 // An answer to a transfer that is neither yes nor no is no arrival.
 func TestOddAnswerToLetter(t *testing.T) {
 	b, a := onTheWay(t, logpb.QueueConfig_AT_LEAST_ONCE)
-	l := b.w.broker.routes.Find(a.spec.Queue).Streams()[0]
+	l := b.w.table.Find(a.spec.Queue).Streams()[0]
 	take(l)
 	tell(l, code(2, fsm.Invalid))
 	b.run()
 	b.commit(t)
-	if c := b.counters(); c.DeadConfirmed != 1 || c.DeadRefused != 1 || b.source.outbox() != 1 || b.w.broker.OddAnswers() != 1 {
-		t.Errorf("%+v, %d in the outbox, %d odd answers", c, b.source.outbox(), b.w.broker.OddAnswers())
+	if c := b.counters(); c.DeadConfirmed != 1 || c.DeadRefused != 1 || b.source.outbox() != 1 || b.w.odd.Load() != 1 {
+		t.Errorf("%+v, %d in the outbox, %d odd answers", c, b.source.outbox(), b.w.odd.Load())
 	}
 }
 
-// A forwarder goes on behind what the log knows to have arrived, and sends no
+// A sender goes on behind what the log knows to have arrived, and sends no
 // letter under the number of another one.
 func TestLettersKeepTheirNumbers(t *testing.T) {
 	b := newLetterbox(t, "a")
@@ -156,13 +157,13 @@ func TestLettersKeepTheirNumbers(t *testing.T) {
 	b.run()
 	b.commit(t)
 	b.run()
-	b.carry(t, func() bool { return false }) // the answers are with this forwarder
+	b.carry(t, func() bool { return false }) // the answers are with this sender
 	b.start()                                // and here is another one
 	q, _ := b.w.View().QueueByID(a.spec.Queue)
 	if b.f.stream(q, 0) == nil { // as of a log that knows of no answers yet
 		t.Fatal("no stream")
 	}
-	b.source.apply(t, commandsOf(&logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{
+	b.source.apply(t, group.BatchOf(&logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{
 		Target: uint64(q.ID), Upto: 3,
 	}}))
 	b.die(t, "new")
@@ -180,7 +181,7 @@ func TestLettersKeepTheirNumbers(t *testing.T) {
 
 // Letters that must arrive do so although their targets are deleted and declared
 // again all the time; of the others, as many have arrived as are counted.
-func TestForwarderDeletionStorm(t *testing.T) {
+func TestOutboxDeletionStorm(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := newLetterbox(t, "a", "b")
 		how := rapid.SampledFrom([]logpb.QueueConfig_DeadLetterStrategy{

@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 
+	"github.com/quorate/quorate/cluster/deadletter"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/stream"
@@ -11,40 +12,59 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-// streamHost is the broker as its command streams use it.
-type streamHost Broker
+// host is the broker as command streams and dead letters use it.
+type host Broker
 
-var _ stream.Host = (*streamHost)(nil)
+var (
+	_ stream.Host     = (*host)(nil)
+	_ deadletter.Host = (*host)(nil)
+)
 
-func (h *streamHost) broker() *Broker { return (*Broker)(h) }
+func (h *host) broker() *Broker { return (*Broker)(h) }
 
 // Name is the name of this node.
-func (h *streamHost) Name() string { return h.config.Node }
+func (h *host) Name() string { return h.config.Node }
 
 // NodeName is the name of a node; empty: it is unknown.
-func (h *streamHost) NodeName(id fsm.NodeID) string { return h.broker().nodeName(id) }
+func (h *host) NodeName(id fsm.NodeID) string { return h.broker().nodeName(id) }
 
 // View is the newest view of the catalog.
-func (h *streamHost) View() *catalog.View { return h.broker().view() }
+func (h *host) View() *catalog.View { return h.broker().view() }
+
+// Fresh reports whether the view holds all that anybody has been told.
+func (h *host) Fresh() bool { return h.config.Catalog.Fresh() }
+
+// Self is the number of this node and of its boot; 0: it has none yet.
+func (h *host) Self() (node fsm.NodeID, boot uint64) {
+	return fsm.NodeID(h.self.Load()), h.boot.Load()
+}
+
+// Used is told of each exchange that a letter passes.
+func (h *host) Used(x *catalog.Exchange) { h.broker().used(x) }
+
+// OddAnswer notes an answer that no command should be given.
+func (h *host) OddAnswer(queue fsm.QueueID, command string, code fsm.Code) {
+	h.broker().oddAnswer(queue, command, code)
+}
 
 // Now is for durations, in milliseconds.
-func (h *streamHost) Now() int64 { return h.broker().now() }
+func (h *host) Now() int64 { return h.broker().now() }
 
 // Stamp is the instant, as entries of logs are stamped.
-func (h *streamHost) Stamp() fsm.Time { return h.config.Stamp() }
+func (h *host) Stamp() fsm.Time { return h.config.Stamp() }
 
 // Guard contains a panic.
-func (h *streamHost) Guard(doing string, f func()) bool { return h.broker().guard(doing, f) }
+func (h *host) Guard(doing string, f func()) bool { return h.broker().guard(doing, f) }
 
 // Spawn runs f until the broker closes.
-func (h *streamHost) Spawn(doing string, f func()) bool { return h.broker().spawn(doing, f) }
+func (h *host) Spawn(doing string, f func()) bool { return h.broker().spawn(doing, f) }
 
 // QueueGone ends all that the broker knows of a queue.
-func (h *streamHost) QueueGone(id fsm.QueueID) { h.broker().QueueGone(id) }
+func (h *host) QueueGone(id fsm.QueueID) { h.broker().QueueGone(id) }
 
 // Submit hands a batch to a queue's leader, through the group that is here or over
 // the link to its node.
-func (h *streamHost) Submit(to *stream.Route, leader string, b group.Batch) bool {
+func (h *host) Submit(to *stream.Route, leader string, b group.Batch) bool {
 	if leader == h.config.Node {
 		g := h.host.Group(to.Group())
 		return g != nil && g.Submit(b) == nil
@@ -57,7 +77,7 @@ func (h *streamHost) Submit(to *stream.Route, leader string, b group.Batch) bool
 }
 
 // Ask asks a queue's leader for deliveries.
-func (h *streamHost) Ask(to *stream.Route, leader string, q stream.Resync) {
+func (h *host) Ask(to *stream.Route, leader string, q stream.Resync) {
 	if leader == h.config.Node {
 		h.broker().answerResync(to.Group(), q)
 		return
@@ -72,7 +92,7 @@ func (h *streamHost) Ask(to *stream.Route, leader string, q stream.Resync) {
 }
 
 // Leads asks a node whether it leads a queue.
-func (h *streamHost) Leads(of *stream.Route, node string) (term uint64) {
+func (h *host) Leads(of *stream.Route, node string) (term uint64) {
 	if r := h.broker().askStats(of, node); r.Leader {
 		return r.Index
 	}

@@ -1,17 +1,16 @@
-package broker
+package deadletter
 
 import (
-	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 )
 
 // transfers are the letters on their way to one target, in a stream that they own
-// under the forwarder's lock. The number of a transfer is that of its command.
+// under the sender's lock. The number of a transfer is that of its command.
 //
 // Invariant: told ≤ answered ≤ sent.
 type transfers struct {
-	from     *forwarder
+	from     *outboxSender
 	stream   *stream.Stream // nil: there was none, and the target is gone
 	ended    bool           // the target is gone, and nothing in the stream is unanswered
 	sent     uint64         // number of the newest transfer in the stream
@@ -23,13 +22,13 @@ type transfers struct {
 	toldGone bool           // the source's log was told that the target is gone
 }
 
-// Lock takes the forwarder's lock.
+// Lock takes the sender's lock.
 func (tr *transfers) Lock() { tr.from.lock() }
 
 // Unlock gives it back.
 func (tr *transfers) Unlock() { tr.from.unlock() }
 
-// known reports whether the forwarder has this stream still. The lock is held.
+// known reports whether the sender has this stream still. The lock is held.
 func (tr *transfers) known() bool { return tr.from.streams[tr.stream.Queue()] == tr }
 
 // Answered takes a target's answer to one transfer: it has it, or refuses it. A
@@ -48,7 +47,7 @@ func (tr *transfers) Answered(p *stream.Pending, r fsm.Result) {
 	case fsm.Rejected:
 		tr.refused = append(tr.refused, p.Number)
 	default:
-		tr.from.broker.oddAnswer(tr.stream.Queue(), "transfer", r.Code)
+		tr.from.sender.host.OddAnswer(tr.stream.Queue(), "transfer", r.Code)
 		tr.refused = append(tr.refused, p.Number)
 	}
 	tr.answered = max(tr.answered, p.Number)
@@ -56,33 +55,31 @@ func (tr *transfers) Answered(p *stream.Pending, r fsm.Result) {
 
 // Noticed takes the end of the target.
 func (tr *transfers) Noticed(stream.Notice) {
-	f := tr.from
-	f.lock()
-	defer f.unlock()
+	x := tr.from
+	x.lock()
+	defer x.unlock()
 	if tr.known() {
 		tr.ended = true
 	}
-	f.again = true
+	x.again = true
 }
 
 // Lost: a target that knows other transfers of this source than its log says.
 // Nothing is sent there any more.
 func (tr *transfers) Lost() {
-	f := tr.from
-	f.broker.slog.Error("target refuses the dead letters of a queue",
-		"queue", f.group.Spec().Name, "target", uint64(tr.stream.Queue()))
+	x := tr.from
+	x.sender.slog.Error("target refuses the dead letters of a queue",
+		"queue", x.group.Spec().Name, "target", uint64(tr.stream.Queue()))
 	tr.stream.Abandon()
-	f.again = true
+	x.again = true
 }
 
-// Failed ends the forwarder: another one begins where the log says.
+// Failed ends the sender: another one begins where the log says.
 func (tr *transfers) Failed() {
-	f := tr.from
+	x := tr.from
 	tr.stream.Abandon()
-	f.broker.spawn("forward dead letters anew", func() {
-		f.broker.dropForwarder(f.group.Spec().Queue)
-		if g, ok := f.group.(*group.Group); ok {
-			f.broker.forward(g)
-		}
+	x.sender.host.Spawn("send dead letters anew", func() {
+		x.sender.Drop(x.group.Spec().Queue)
+		x.sender.Forward(x.group)
 	})
 }

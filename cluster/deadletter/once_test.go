@@ -1,4 +1,4 @@
-package broker
+package deadletter
 
 import (
 	"slices"
@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -14,12 +15,12 @@ import (
 func (b *letterbox) settings(t fatal, r *replicated, change func(*logpb.QueueConfig)) {
 	config := proto.Clone(r.machine.Config()).(*logpb.QueueConfig)
 	change(config)
-	r.apply(t, commandsOf(&logpb.Command{Kind: logpb.Command_CONFIGURE, Configure: &logpb.Configure{Config: config}}))
+	r.apply(t, group.BatchOf(&logpb.Command{Kind: logpb.Command_CONFIGURE, Configure: &logpb.Configure{Config: config}}))
 }
 
 // What is sent once arrives everywhere, with its history; the outbox has no
 // part in it, and a target that is gone or full does not hold it up.
-func TestCourier(t *testing.T) {
+func TestOnce(t *testing.T) {
 	b := newLetterbox(t, "a", "b", "gone")
 	b.settings(t, b.source, func(c *logpb.QueueConfig) { c.DeadLetterStrategy = logpb.QueueConfig_AT_MOST_ONCE })
 	gone, _ := b.w.View().Queue("/", "gone")
@@ -40,8 +41,7 @@ func TestCourier(t *testing.T) {
 			delete(b.targets, id)
 		}
 	}
-	courier := b.w.broker.courier
-	courier.send(b.source, b.source.sent)
+	b.w.sender.SendOnce(b.source, b.source.sent)
 	b.carry(t, func() bool { return false })
 	for _, r := range b.targets {
 		want := []string{"one", "two", "three"}
@@ -60,13 +60,13 @@ func TestCourier(t *testing.T) {
 			}
 		})
 	}
-	if courier.bytes != 0 {
-		t.Errorf("%d bytes are under way for ever", courier.bytes)
+	if b.w.sender.once.bytes != 0 {
+		t.Errorf("%d bytes are under way for ever", b.w.sender.once.bytes)
 	}
 }
 
 // A letter that is delivered at least once waits for a way, and for a place.
-func TestForwarderWaits(t *testing.T) {
+func TestOutboxWaits(t *testing.T) {
 	b := newLetterbox(t, "a")
 	var a *replicated
 	for _, r := range b.targets {
@@ -113,7 +113,7 @@ func TestForwarderWaits(t *testing.T) {
 	if got := a.bodies(); !slices.Equal(got, []string{"one"}) || waiting() != 1 {
 		t.Fatalf("%q have arrived, %d wait", got, waiting())
 	}
-	a.apply(t, commandsOf(&logpb.Command{Kind: logpb.Command_PURGE}))
+	a.apply(t, group.BatchOf(&logpb.Command{Kind: logpb.Command_PURGE}))
 	for range 15 {
 		step()
 	}

@@ -1,4 +1,4 @@
-package broker
+package deadletter
 
 import (
 	"testing"
@@ -68,7 +68,7 @@ func TestEndSources(t *testing.T) {
 		box.bring(v.Index()<<16 - 1 - n)
 	}
 	looks := 1
-	for ; endSources(box, v); looks++ {
+	for ; EndSources(box, v); looks++ {
 	}
 	if box.ended != gone || looks != 4 {
 		t.Fatalf("%d have ended in %d looks", box.ended, looks)

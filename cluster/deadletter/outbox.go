@@ -1,0 +1,396 @@
+package deadletter
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/stream"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// Bounds of what is routed, and is on its way to one target, at a time.
+const (
+	routeAtOnce   = 512
+	sendAtOnce    = 512
+	retryAtOnce   = 4096 // letters that wait, in one run
+	targetsAtOnce = 512  // looked at under the queue's lock
+	sendBytes     = 4 << 20
+)
+
+// proposeAgain is when a proposal of the sender that has had no effect is
+// taken for lost.
+const proposeAgain = 1000 // milliseconds
+
+// retryEvery is how often ways are looked for again if nothing has changed.
+const retryEvery = 10_000 // milliseconds
+
+// outboxSender brings the dead letters of a queue that this node leads to their
+// targets. It is a session of its own kind: its stream to each target is
+// numbered by the source's log, so a successor on another node sends the same
+// letters under the same numbers, and each target takes each letter once.
+type outboxSender struct {
+	sender *Sender
+	group  Group
+	id     fsm.SessionID
+
+	mu      sync.Mutex
+	streams map[fsm.QueueID]*transfers
+	again   bool // something has changed since run looked
+	running bool
+	stopped bool
+
+	// Used by run only.
+	routing   uint64 // first letter of the route that was proposed last
+	routedAt  int64  // ms
+	retriedAs *logpb.QueueConfig
+	retriedIn *catalog.View // where letters that wait were last looked at for a way
+	retriedAt int64         // ms
+	retrying  bool          // those behind letter retried are still to be looked at
+	retried   uint64
+}
+
+func newOutboxSender(s *Sender, from Group) *outboxSender {
+	return &outboxSender{
+		sender: s, group: from, id: fsm.SessionID{Boot: uint64(from.Spec().Queue)},
+		streams: map[fsm.QueueID]*transfers{},
+	}
+}
+
+// waiting reports whether the outbox holds anything, or a target that may be gone.
+func (x *outboxSender) waiting() (yes bool) {
+	x.group.View(func(m *queue.Machine) { yes = m.Stats().Outbox.Messages > 0 || len(m.Targets(0, 1)) > 0 })
+	return yes
+}
+
+// wake runs the sender, once more if it is running.
+func (x *outboxSender) wake() {
+	x.lock()
+	defer x.unlock()
+	x.again = true
+}
+
+func (x *outboxSender) stop() {
+	x.mu.Lock()
+	x.stopped = true
+	streams := x.streams
+	x.streams = map[fsm.QueueID]*transfers{}
+	x.mu.Unlock()
+	for _, t := range streams {
+		if t.stream != nil {
+			t.stream.Route().Detach(t.stream)
+		}
+	}
+}
+
+// run works for the source. A panic quarantines that: its successor, on another
+// node, begins where the log says.
+func (x *outboxSender) run() {
+	if !x.group.Guard("send dead letters", x.work) {
+		x.stop()
+	}
+}
+
+// work routes, sends and settles until nothing changes any more. Proposals
+// are not waited for: what they change wakes it again.
+func (x *outboxSender) work() {
+	for {
+		x.mu.Lock()
+		if !x.again || x.stopped {
+			x.running = false
+			x.mu.Unlock()
+			return
+		}
+		x.again = false
+		x.mu.Unlock()
+		x.routeLetters()
+		x.retryLetters()
+		x.moveTransfers()
+	}
+}
+
+// propose submits a command of the source queue. If this node has lost the
+// lead, its successor does the same again.
+func (x *outboxSender) propose(c *logpb.Command) {
+	b := group.BatchOf(c)
+	b.Light = true // it need not wait for what clients publish
+	_ = x.group.Submit(b)
+}
+
+// routeLetters decides where the oldest letters without a route go. The
+// decision is in the source's log before anything is sent.
+func (x *outboxSender) routeLetters() {
+	if !x.sender.host.Fresh() {
+		return // the watch comes back to it
+	}
+	var letters []queue.Letter
+	var config *logpb.QueueConfig
+	x.group.View(func(m *queue.Machine) {
+		if letters = m.UnroutedLetters(1); len(letters) > 0 && x.mayRoute(letters[0].Number) {
+			letters, config = m.UnroutedLetters(routeAtOnce), m.Config()
+		}
+	})
+	if config == nil {
+		return
+	}
+	view := x.sender.host.View()
+	r := &logpb.RouteDead{First: letters[0].Number}
+	for i := range letters {
+		r.Routes = append(r.Routes, x.routeLetter(view, config, &letters[i]))
+	}
+	x.propose(&logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: r})
+}
+
+// pending reports whether a proposal of that time may still have an effect.
+func (x *outboxSender) pending(at int64) bool {
+	passed := x.sender.host.Now() - at
+	return passed >= 0 && passed < proposeAgain
+}
+
+// mayRoute reports whether no proposal that routes this letter is under way.
+func (x *outboxSender) mayRoute(first uint64) bool {
+	if first == x.routing && x.pending(x.routedAt) {
+		return false
+	}
+	x.routing, x.routedAt = first, x.sender.host.Now()
+	return true
+}
+
+// routeLetter says where a letter goes.
+func (x *outboxSender) routeLetter(v *catalog.View, c *logpb.QueueConfig, l *queue.Letter) *logpb.DeadRoute {
+	r := &logpb.DeadRoute{}
+	p, err := x.payload(l)
+	if err != nil {
+		return r
+	}
+	var queues []*catalog.Queue
+	var limits catalog.Ceilings
+	if isDue(&l.DeadLetter) {
+		queues, limits = x.sender.dueTargets(v, x.group.Spec().Queue, &l.DeadLetter, p)
+		r.Unroutable = len(queues) == 0
+	}
+	if len(queues) == 0 && c.GetDeadLetter() {
+		queues, limits = x.sender.deadTargets(v, x.group.Spec().VHost, c, &l.DeadLetter, p)
+	}
+	for i, q := range queues {
+		r.Targets = append(r.Targets, uint64(q.ID))
+		if limit := limits.PlusOne(q); limit != 0 {
+			r.TtlCeilingsPlusOne = append(r.TtlCeilingsPlusOne, make([]uint64, i-len(r.TtlCeilingsPlusOne))...)
+			r.TtlCeilingsPlusOne = append(r.TtlCeilingsPlusOne, limit)
+		}
+	}
+	r.Unroutable = r.Unroutable && len(queues) > 0
+	return r
+}
+
+func (x *outboxSender) payload(l *queue.Letter) (fsm.Payload, error) {
+	raw, err := x.group.Payload(l.Ref)
+	if err != nil {
+		x.sender.slog.Error("dead letter has no payload", "queue", x.group.Spec().Name, "letter", l.Number, "error", err)
+		return nil, err
+	}
+	return fsm.Readable(raw), nil
+}
+
+// moveTransfers tells the source what its targets hold, and queues what is
+// routed and not yet on its way.
+func (x *outboxSender) moveTransfers() {
+	view := x.sender.host.View()
+	for after := fsm.QueueID(0); ; {
+		var targets []queue.Target
+		x.group.View(func(m *queue.Machine) { targets = m.Targets(after, targetsAtOnce) })
+		for _, t := range targets {
+			x.moveTo(view, t)
+		}
+		if len(targets) < targetsAtOnce {
+			break
+		}
+		after = targets[len(targets)-1].ID
+	}
+	x.forget()
+}
+
+// moveTo tells the source what one target holds, and queues what goes there.
+func (x *outboxSender) moveTo(view *catalog.View, t queue.Target) {
+	q, ok := view.QueueByID(t.ID)
+	switch {
+	case ok:
+		x.settle(t)
+		if t.Settled+1 < t.Next {
+			x.sendTo(q, t)
+		}
+	case stream.IsOver(view, t.ID):
+		x.sender.host.QueueGone(t.ID) // if nobody has done so yet
+		// What the target took while it was there does not go with it.
+		if !x.settle(t) {
+			x.settleGone(t.ID)
+		}
+	}
+}
+
+// forget drops what is known of targets that the source has settled as gone.
+// The letters that did not arrive there wait for a way by then.
+func (x *outboxSender) forget() {
+	x.mu.Lock()
+	var gone []fsm.QueueID
+	for id, tr := range x.streams {
+		if tr.ended {
+			gone = append(gone, id)
+		}
+	}
+	x.mu.Unlock()
+	if len(gone) == 0 {
+		return
+	}
+	x.group.View(func(m *queue.Machine) {
+		gone = slices.DeleteFunc(gone, m.HasTarget)
+	})
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, id := range gone {
+		if tr := x.streams[id]; tr != nil && tr.ended {
+			delete(x.streams, id)
+			x.retriedIn, x.again = nil, true
+		}
+	}
+}
+
+// settle tells the source which of its transfers a target has answered, and
+// reports whether there are some that the source's log does not know of.
+func (x *outboxSender) settle(t queue.Target) bool {
+	c, behind := x.settlement(t)
+	if c != nil {
+		x.propose(&logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: c})
+	}
+	return behind
+}
+
+// settlement is what settle tells, nil if that is under way, and what it reports.
+func (x *outboxSender) settlement(t queue.Target) (c *logpb.SettleDead, behind bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	tr := x.streams[t.ID]
+	switch {
+	case tr == nil || tr.answered <= t.Settled:
+		return nil, false
+	case tr.answered == tr.told && x.pending(tr.toldAt):
+		return nil, true
+	}
+	tr.refused = slices.DeleteFunc(tr.refused, func(n uint64) bool { return n <= t.Settled })
+	tr.told, tr.toldAt = tr.answered, x.sender.host.Now()
+	return &logpb.SettleDead{Target: uint64(t.ID), Upto: tr.answered, Refused: slices.Clone(tr.refused)}, true
+}
+
+// settleGone tells the source that a target is gone, and with it every transfer
+// that is not settled. A stream that has not ended may still hold answers.
+func (x *outboxSender) settleGone(id fsm.QueueID) {
+	x.mu.Lock()
+	tr := x.streams[id]
+	if tr == nil {
+		tr = &transfers{from: x, ended: true}
+		x.streams[id] = tr
+	}
+	if x.stopped || !tr.ended || tr.toldGone && x.pending(tr.toldAt) {
+		x.mu.Unlock()
+		return
+	}
+	tr.toldGone, tr.toldAt = true, x.sender.host.Now()
+	x.mu.Unlock()
+	x.propose(&logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{
+		Target: uint64(id), Gone: true,
+	}})
+}
+
+// sendTo fills the stream to one target.
+func (x *outboxSender) sendTo(q *catalog.Queue, t queue.Target) {
+	tr := x.stream(q, t.Settled)
+	if tr == nil {
+		return
+	}
+	x.mu.Lock()
+	from, room, bytes := tr.sent+1, sendAtOnce-tr.stream.Waiting(), tr.bytes
+	x.mu.Unlock()
+	if room <= 0 || bytes >= sendBytes || from >= t.Next {
+		return
+	}
+	var out []queue.Outgoing
+	var config *logpb.QueueConfig
+	x.group.View(func(m *queue.Machine) {
+		out, config = m.PendingTransfers(t.ID, from, room), m.Config()
+	})
+	for i := 0; i < len(out) && bytes < sendBytes; i++ {
+		o := &out[i]
+		p, err := x.payload(&o.Letter)
+		if err != nil {
+			return
+		}
+		x.sendLetter(tr, o, p, config, q)
+		bytes += len(p)
+	}
+}
+
+// stream finds or makes the stream to a target; settled is the number of the
+// last transfer that is known to be there. nil: there can be none.
+func (x *outboxSender) stream(q *catalog.Queue, settled uint64) *transfers {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.stopped {
+		return nil
+	}
+	tr := x.streams[q.ID]
+	if tr == nil {
+		r := x.sender.routes.Route(q)
+		tr = &transfers{from: x, sent: settled}
+		tr.stream = stream.New(tr, nil, x.id, r)
+		tr.stream.Skip(settled)
+		if r.Attach(tr.stream); tr.stream.Gone() {
+			return nil // the next look finds it gone from the view, too
+		}
+		x.streams[q.ID] = tr
+	}
+	if tr.ended || tr.stream.Over() {
+		return nil
+	}
+	if tr.sent < settled {
+		// The log knows of answers to somebody else; what this stream has sent
+		// of the same transfers is answered before it goes on behind them.
+		if tr.stream.Waiting() > 0 {
+			return nil
+		}
+		tr.sent = settled
+		tr.stream.Skip(settled)
+	}
+	return tr
+}
+
+// sendLetter queues one transfer. Its number in the source's log is its number
+// in the stream; a gap between the two cannot be mended and is not sent.
+func (x *outboxSender) sendLetter(tr *transfers, o *queue.Outgoing, p fsm.Payload, c *logpb.QueueConfig, to *catalog.Queue) {
+	out := x.sender.deadPayload(c, &o.Letter.DeadLetter, p)
+	e := x.sender.reenqueue(c, &o.Letter.DeadLetter, p, out, o.CeilingPlusOne)
+	x.sender.delayAt(to, e, out)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.stopped || tr.stream.Over() || o.Number != tr.stream.Next() {
+		return
+	}
+	tr.stream.Add(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: e}, stream.Pending{Payload: out, Number: o.Number})
+	tr.sent = o.Number
+	tr.bytes += len(out)
+}
+
+// lock takes the sender's lock.
+func (x *outboxSender) lock() { x.mu.Lock() }
+
+// unlock gives it back, and goes on with what has been answered meanwhile.
+func (x *outboxSender) unlock() {
+	start := x.again && !x.running && !x.stopped
+	x.running = x.running || start
+	x.mu.Unlock()
+	if start {
+		x.sender.host.Spawn("send dead letters", x.run)
+	}
+}
