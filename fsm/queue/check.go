@@ -254,7 +254,7 @@ func (k *checker) held(of fsm.ConsumerID, next uint64, all *held, lates []latene
 		switch {
 		case held.id <= last || held.id >= next:
 			k.fail("consumer %v: delivery %d of %d", of, held.id, next)
-		case held.deadline < 0 || held.limit < 0 || held.since > max(k.m.clock, 1):
+		case held.deadline < 0 || held.limit < 0 || held.since > k.m.clock.atOnce():
 			k.fail("consumer %v: delivery %d has a wrong deadline", of, held.id)
 		case late:
 			k.fail("consumer %v: delivery %d is held and was taken back", of, held.id)
@@ -263,7 +263,7 @@ func (k *checker) held(of fsm.ConsumerID, next uint64, all *held, lates []latene
 		n++
 		if held.deadline != 0 && k.m.phase == Active {
 			k.timeouts++
-			k.deadline(k.m.heldUntil(held.deadline))
+			k.deadline(k.m.clock.heldUntil(held.deadline))
 			if p := k.m.timeouts.get(key{held.deadline, k.m.messages.get(held.handle).seq}); p == nil || p.id != held.id {
 				k.fail("consumer %v: delivery %d never times out", of, held.id)
 			}
@@ -353,7 +353,7 @@ func (k *checker) service() {
 	k.that(serviced == m.serviced && len(members) == m.levels.len(), "services are miscounted")
 	if h := m.front(); serviced > 0 && h != 0 {
 		next, _ := m.NextDue()
-		k.that(m.messages.get(h).due(m.clock) || next <= max(m.clock, 1), "a message waits although somebody has credit")
+		k.that(m.messages.get(h).due(m.clock.now()) || next <= m.clock.atOnce(), "a message waits although somebody has credit")
 	}
 }
 
@@ -361,7 +361,7 @@ func (k *checker) service() {
 // somebody is.
 func (k *checker) single() {
 	m := k.m
-	if !m.config.SingleActive {
+	if !m.settings.SingleActive {
 		k.that(m.single == nil && !m.quiescing, "a single consumer is served")
 		return
 	}
@@ -447,13 +447,13 @@ func (k *checker) sessions() {
 	for i := range m.ended.len() {
 		e := m.ended.item(i)
 		k.that(m.isEnded[e.id], "session %v has not ended", e.id)
-		k.that(e.at <= m.clock && (i == 0 || m.ended.item(i-1).at <= e.at), "session %v ended at %d", e.id, e.at)
+		k.that(e.at <= m.clock.now() && (i == 0 || m.ended.item(i-1).at <= e.at), "session %v ended at %d", e.id, e.at)
 	}
 	for i, x := range m.silent {
 		at, ok := m.findSilent(x.of)
 		k.that(ok && at == i && !m.isDown(x.of), "silence of %v", x.of)
 		if x.until != 0 {
-			k.deadline(m.heldUntil(x.until))
+			k.deadline(m.clock.heldUntil(x.until))
 		}
 	}
 	k.that(slices.IsSortedFunc(m.dead, func(a, b Boot) int { return compare(a.Node, b.Node) }), "dead nodes are out of order")
@@ -485,9 +485,9 @@ func (k *checker) books() {
 	k.that((m.phase == Draining) == (m.goneAt != 0), "phase %d ends at %d", m.phase, m.goneAt)
 	k.that(m.phase != Draining || len(k.live) > 0, "nothing to drain")
 	k.that(m.phase != Gone || len(k.live) == 0, "a queue that is gone has messages")
-	k.that(m.clock >= 0 && m.clock <= fsm.MaxTime && m.lastUsed >= 0 && m.lastUsed <= m.clock, "clock %d, last used %d", m.clock, m.lastUsed)
-	k.that(m.active >= 0 && m.active <= m.clock, "clock %d, last active %d", m.clock, m.active)
-	k.that(m.credit >= 0 && m.credit <= m.clock, "clock %d, credit %d", m.clock, m.credit)
+	m.clock.check(k)
+	k.that(m.lastUsed >= 0 && m.lastUsed <= m.clock.now(), "clock %d, last used %d", m.clock.now(), m.lastUsed)
+	k.that(m.active >= 0 && m.active <= m.clock.now(), "clock %d, last active %d", m.clock.now(), m.active)
 }
 
 // entries compares the live messages per log entry with what was found.
@@ -516,11 +516,11 @@ func (k *checker) time() {
 		k.deadline(m.leaseEnd())
 		k.deadline(m.idleEnd())
 		if m.lists[purgedList].head != 0 || m.tooLong() || m.unfinished() || m.serviced > 0 && m.front() != 0 || k.gone > 0 {
-			k.deadline(max(m.clock, 1))
+			k.deadline(m.clock.atOnce())
 		}
 	case Draining:
 		if k.next = m.goneAt; k.gone > 0 {
-			k.next = max(m.clock, 1)
+			k.next = m.clock.atOnce()
 		}
 	default:
 		k.next = 0

@@ -9,12 +9,12 @@ import (
 // assign hands ready messages to consumers with credit until one of both has
 // run out, or the command may hand out no more: then the next one goes on.
 func (m *Machine) assign(eff *fsm.Effects) {
-	for m.serviced > 0 && m.handOuts > 0 && m.ending == 0 {
+	for m.serviced > 0 && m.scratch.handOuts > 0 && m.ending == 0 {
 		h := m.first(eff)
 		if h == 0 {
 			return
 		}
-		m.handOuts--
+		m.scratch.handOuts--
 		c := m.nextConsumer()
 		held := m.checkOut(h, c)
 		eff.Deliveries = append(eff.Deliveries, m.delivery(c, held))
@@ -28,7 +28,7 @@ func (m *Machine) assign(eff *fsm.Effects) {
 func (m *Machine) first(eff *fsm.Effects) uint32 {
 	for {
 		h := m.front()
-		if h == 0 || h == m.fresh || !m.messages.get(h).due(m.clock) {
+		if h == 0 || h == m.scratch.fresh || !m.messages.get(h).due(m.clock.now()) {
 			return h
 		}
 		if !m.expireNext(eff) {
@@ -41,16 +41,16 @@ func (m *Machine) first(eff *fsm.Effects) uint32 {
 func (m *Machine) checkOut(h uint32, c *consumer) checkout {
 	m.remove(h)
 	x := m.messages.mut(h)
-	invariants.Assert(!x.due(m.clock) || h == m.fresh, "no message is handed out past its expiry")
+	invariants.Assert(!x.due(m.clock.now()) || h == m.scratch.fresh, "no message is handed out past its expiry")
 	m.setPlace(x, CheckedOut)
 	m.counters.Delivered++
 	if x.acquired > 0 {
 		m.counters.Redelivered++
 	}
-	held := checkout{id: c.next, grip: grip{handle: h, since: max(m.clock, 1)}}
+	held := checkout{id: c.next, grip: grip{handle: h, since: m.clock.atOnce()}}
 	c.next++
-	if limit, ok := m.timeout(c); ok {
-		held.limit, held.deadline = limit, m.heldDeadline(limit)
+	if limit := m.settings.timeout(c); limit.given {
+		held.limit, held.deadline = limit.value, m.clock.heldDeadline(limit.value)
 	}
 	c.held.push(held)
 	if c.isGets() {
@@ -75,10 +75,10 @@ func (m *Machine) delivery(c *consumer, held checkout) fsm.Delivery {
 // take removes the deliveries first … last from what c holds and appends them
 // to m.taken.
 func (m *Machine) take(c *consumer, first, last uint64) {
-	before := len(m.taken)
-	m.taken = c.held.take(first, last, m.taken)
+	before := len(m.scratch.taken)
+	m.scratch.taken = c.held.take(first, last, m.scratch.taken)
 	if c.isGets() {
-		m.getsHeld -= len(m.taken) - before
+		m.getsHeld -= len(m.scratch.taken) - before
 	}
 }
 
@@ -101,7 +101,7 @@ func (m *Machine) lift(taken []checkout) {
 // ready, or bring back.
 func (m *Machine) mayHave() bool {
 	if m.timed() > 0 {
-		if next, _ := m.nextTimed(); next.at <= m.clock {
+		if next, _ := m.nextTimed(); next.at <= m.clock.now() {
 			return true
 		}
 	}
@@ -115,10 +115,10 @@ func (m *Machine) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Result {
 	if s == nil {
 		return fsm.Result{Code: fsm.NoSession}
 	}
-	if m.config.SingleActive {
+	if m.settings.SingleActive {
 		return fsm.Result{Code: fsm.Reserved}
 	}
-	m.lastUsed, m.active = m.clock, m.clock
+	m.lastUsed, m.active = m.clock.now(), m.clock.now()
 	if m.ending > 0 {
 		return fsm.Result{Code: fsm.NotYet} // something older may be about to come back
 	}
@@ -139,12 +139,12 @@ func (m *Machine) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Result {
 	d := m.delivery(c, held)
 	d.Ready = m.readyCount()
 	eff.Deliveries = append(eff.Deliveries, d)
-	m.delivered = held.id
+	m.scratch.delivered = held.id
 	if cmd.GetNoAck() {
-		m.taken = m.taken[:0]
+		m.scratch.taken = m.scratch.taken[:0]
 		m.take(c, held.id, held.id)
-		m.ack(m.taken, eff)
-		m.taken = m.taken[:0]
+		m.ack(m.scratch.taken, eff)
+		m.scratch.taken = m.scratch.taken[:0]
 	}
 	return fsm.Result{Count: d.Ready}
 }

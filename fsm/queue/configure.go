@@ -16,26 +16,15 @@ func (m *Machine) configure(cmd *logpb.Configure, eff *fsm.Effects) fsm.Result {
 	if c == nil {
 		return fsm.Result{Code: fsm.Invalid}
 	}
-	if c.Revision < m.config.Revision {
+	if c.Revision < m.settings.Revision {
 		return fsm.Result{}
 	}
-	if c.Expires != m.config.Expires {
-		m.lastUsed = m.clock
+	if c.Expires != m.settings.Expires {
+		m.lastUsed = m.clock.now()
 	}
-	single := m.config.SingleActive
-	m.config = &logpb.QueueConfig{
-		TtlPlusOne: c.TtlPlusOne, Expires: c.Expires, ConsumerTimeoutPlusOne: c.ConsumerTimeoutPlusOne,
-		DeadLetter: c.DeadLetter, DeadLetterExchange: c.DeadLetterExchange,
-		HasDeadLetterRoutingKey: c.HasDeadLetterRoutingKey, DeadLetterRoutingKey: c.DeadLetterRoutingKey,
-		DeliveryLimit: c.DeliveryLimit, AutoDelete: c.AutoDelete,
-		MaxLengthPlusOne: c.MaxLengthPlusOne, MaxLengthBytesPlusOne: c.MaxLengthBytesPlusOne,
-		LockCredit: c.LockCredit, MessageTtlFirst: c.MessageTtlFirst, DeadLetterStrategy: c.DeadLetterStrategy,
-		Overflow: c.Overflow, AutoDeleteOnIdle: c.AutoDeleteOnIdle, IdleCountsRouted: c.IdleCountsRouted,
-		ExpiresKeepPending: c.ExpiresKeepPending, DeliveryDelay: c.DeliveryDelay, DelayedStore: c.DelayedStore, DeadLetterMaxPlusOne: c.DeadLetterMaxPlusOne, Revision: c.Revision,
-		SingleActive: c.SingleActive, Retry: c.Retry, RetryMin: c.RetryMin, RetryMax: c.RetryMax,
-		MaxPriorityPlusOne: c.MaxPriorityPlusOne, DisconnectedTimeoutPlusOne: c.DisconnectedTimeoutPlusOne,
-	}
-	m.active = m.clock
+	single := m.settings.SingleActive
+	m.settings = newSettings(c)
+	m.active = m.clock.now()
 	if c.SingleActive != single {
 		m.single, m.quiescing, m.contested = nil, false, true
 		for _, c := range m.consumers {
@@ -54,9 +43,9 @@ func (m *Machine) configure(cmd *logpb.Configure, eff *fsm.Effects) fsm.Result {
 // something that keeps the queue from being idle. It answers what a
 // redeclaration shows.
 func (m *Machine) touch(cmd *logpb.Touch) fsm.Result {
-	m.active = m.clock
+	m.active = m.clock.now()
 	if !cmd.GetIdleOnly() {
-		m.lastUsed = m.clock
+		m.lastUsed = m.clock.now()
 	}
 	return fsm.Result{Count: m.readyCount(), Consumers: uint64(m.serving)}
 }

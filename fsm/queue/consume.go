@@ -14,7 +14,7 @@ func (m *Machine) consume(s *session, cmd *logpb.Consume, eff *fsm.Effects) fsm.
 	if cmd.GetConsumer() == 0 || c != nil && c.cancelled {
 		return fsm.Result{Code: fsm.Invalid}
 	}
-	if cmd.Exclusive && m.config.SingleActive {
+	if cmd.Exclusive && m.settings.SingleActive {
 		return fsm.Result{Code: fsm.InUse}
 	}
 	if c == nil && m.crowded() {
@@ -48,7 +48,7 @@ func (m *Machine) consume(s *session, cmd *logpb.Consume, eff *fsm.Effects) fsm.
 // served beside an exclusive one: their nodes have been silent for too long.
 func (m *Machine) replaceable(c *consumer) bool {
 	for _, o := range m.consumers {
-		m.steps++
+		m.scratch.steps++
 		if o != c && o.level != nil && !o.session.life.over && !m.isOverdue(o.session) {
 			return false
 		}
@@ -61,7 +61,7 @@ func (m *Machine) replaceable(c *consumer) bool {
 func (m *Machine) revokeAllBut(c *consumer, eff *fsm.Effects) {
 	var revoked []*consumer
 	for _, o := range m.consumers {
-		m.steps++
+		m.scratch.steps++
 		if o == c || o.level == nil || o.session.life.over {
 			continue
 		}

@@ -156,7 +156,7 @@ func (m *Machine) nextConsumer() *consumer {
 		return nil
 	}
 	for at, l := range m.levels.from(m.top) {
-		m.steps++
+		m.scratch.steps++
 		if c := (*l).first; c != nil {
 			m.top = at
 			return c
@@ -266,7 +266,7 @@ func (m *Machine) thin(s *session) (erased int) {
 			surplus++
 		}
 	}
-	m.steps += len(s.consumers)
+	m.scratch.steps += len(s.consumers)
 	s.consumers = slices.DeleteFunc(s.consumers, func(c *consumer) bool {
 		if !c.dismissed || c.remembered() && surplus <= 0 {
 			return false
@@ -284,19 +284,6 @@ func (m *Machine) thin(s *session) (erased int) {
 // remembered reports whether there is something to tell of c although it holds
 // nothing.
 func (c *consumer) remembered() bool { return len(c.late) > 0 || c.revoked }
-
-// timeout is the consumer timeout for the next delivery to c; false: none.
-func (m *Machine) timeout(c *consumer) (fsm.Millis, bool) {
-	switch {
-	case c.noAck:
-		return 0, false
-	case c.timeoutPlusOne > 0:
-		return millis(c.timeoutPlusOne), true
-	case m.config.ConsumerTimeoutPlusOne > 0:
-		return millis(m.config.ConsumerTimeoutPlusOne), true
-	}
-	return 0, false
-}
 
 // forgive removes the ids first … last from what c holds too long and appends
 // them to forgiven.

@@ -11,10 +11,10 @@ import (
 // the strategy. What a queue drops because it is too long does not go through
 // the outbox, which would grow then, and nothing does while that is full.
 func (m *Machine) fate(reason logpb.Death_Reason) Fate {
-	switch strategy := m.config.DeadLetterStrategy; {
-	case m.config.DelayedStore:
+	switch strategy := m.settings.DeadLetterStrategy; {
+	case m.settings.DelayedStore:
 		return AtLeastOnce
-	case !m.config.DeadLetter:
+	case !m.settings.DeadLetter:
 		return Dropped
 	case reason == logpb.Death_MAXLEN || strategy == logpb.QueueConfig_AT_MOST_ONCE:
 		return SentOnce
@@ -28,7 +28,7 @@ func (m *Machine) fate(reason logpb.Death_Reason) Fate {
 
 // outboxFull reports whether the outbox may take no more letters.
 func (m *Machine) outboxFull() bool {
-	return m.config.DeadLetterMaxPlusOne != 0 && m.letters() >= m.config.DeadLetterMaxPlusOne-1
+	return m.settings.maxLetters.given && m.letters() >= m.settings.maxLetters.value
 }
 
 // die ends message h, which is in no place: it becomes a letter of the outbox,
@@ -45,7 +45,7 @@ func (m *Machine) die(h uint32, reason logpb.Death_Reason, eff *fsm.Effects) {
 	}
 	m.counters.DeadLettered++
 	e := m.mutExtra(h)
-	e.reason, e.diedAt = reason, m.clock
+	e.reason, e.diedAt = reason, m.clock.now()
 	e.deaths = m.addDeath(e.deaths, reason)
 	if fate == SentOnce {
 		eff.DeadLetters = append(eff.DeadLetters, m.deadLetter(h))
@@ -71,7 +71,7 @@ func (m *Machine) post(h uint32, eff *fsm.Effects) {
 // The history of a new pair of queue and reason is filled in by whoever
 // forwards the letter, from the payload.
 func (m *Machine) addDeath(history []*logpb.Death, reason logpb.Death_Reason) []*logpb.Death {
-	now := &logpb.Death{Reason: reason, Queue: m.name, Count: 1, Time: int64(m.clock), First: len(history) == 0}
+	now := &logpb.Death{Reason: reason, Queue: m.name, Count: 1, Time: int64(m.clock.now()), First: len(history) == 0}
 	i := slices.IndexFunc(history, func(d *logpb.Death) bool { return d.Reason == reason && d.Queue == m.name })
 	if i < 0 {
 		return slices.Concat([]*logpb.Death{now}, history)

@@ -12,30 +12,30 @@ func (m *Machine) enqueue(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) 
 	if cmd.GetSize() == 0 || cmd.Head > cmd.Size || cmd.Head >= expirationBit {
 		return fsm.Result{Code: fsm.Invalid}
 	}
-	if !cmd.Routed || m.config.IdleCountsRouted {
-		m.active = m.clock
+	if !cmd.Routed || m.settings.IdleCountsRouted {
+		m.active = m.clock.now()
 	}
-	due := m.dueAt(cmd.DueAt, cmd.DelayPlusOne, m.config.DeliveryDelay)
-	if due > m.clock || m.config.DelayedStore {
-		return m.enqueueLater(meta, cmd, max(due, m.clock, 1), eff)
+	due := m.dueAt(cmd.DueAt, cmd.DelayPlusOne, m.settings.DeliveryDelay)
+	if due > m.clock.now() || m.settings.DelayedStore {
+		return m.enqueueLater(meta, cmd, max(due, m.clock.now(), 1), eff)
 	}
-	ttl, limited := m.ttl(cmd.TtlPlusOne, cmd.TtlCeilingPlusOne)
-	if limited && ttl > 0 && cmd.TtlFrom > 0 && m.expiry(cmd.TtlFrom, ttl) <= m.clock {
+	ttl := m.settings.messageTTL(cmd.TtlPlusOne, cmd.TtlCeilingPlusOne)
+	if ttl.given && ttl.value > 0 && cmd.TtlFrom > 0 && m.expiry(cmd.TtlFrom, ttl.value) <= m.clock.now() {
 		return m.enqueueExpired(meta, cmd, due, eff)
 	}
-	now := limited && ttl == 0
+	now := ttl.given && ttl.value == 0
 	full := !now && m.full(cmd, 0)
 	if full && m.serviced == 0 {
 		return m.refuse(meta, cmd, eff)
 	}
 	h := m.store(meta, cmd, due, eff)
 	x := m.messages.mut(h)
-	if limited {
-		x.expireAt = m.expiry(cmd.TtlFrom, ttl)
+	if ttl.given {
+		x.expireAt = m.expiry(cmd.TtlFrom, ttl.value)
 	}
 	m.setPlace(x, Ready)
 	m.append(h)
-	if now || full || limited && !m.unfinished() { // what comes back goes before
+	if now || full || ttl.given && !m.unfinished() { // what comes back goes before
 		m.offer(h, now, eff)
 	}
 	if full && !m.stays(h, cmd, eff) {
@@ -62,7 +62,7 @@ func (m *Machine) store(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time, eff *f
 	x := m.messages.mut(h)
 	*x = message{
 		seq: m.nextMessage, index: meta.Index, offset: meta.Offset, size: cmd.Size,
-		head: uint16(cmd.Head), priority: m.priority(cmd.PriorityPlusOne),
+		head: uint16(cmd.Head), priority: m.settings.priority(cmd.PriorityPlusOne),
 	}
 	if cmd.HasExpiration {
 		x.head |= expirationBit
@@ -86,10 +86,10 @@ func (m *Machine) store(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time, eff *f
 // expires unless somebody takes it.
 func (m *Machine) offer(h uint32, now bool, eff *fsm.Effects) {
 	if now {
-		m.fresh = h
+		m.scratch.fresh = h
 	}
 	m.assign(eff)
-	m.fresh = 0
+	m.scratch.fresh = 0
 	if now && m.messages.get(h).ready() {
 		m.remove(h)
 		m.die(h, logpb.Death_EXPIRED, eff)
@@ -110,44 +110,4 @@ func (m *Machine) stays(h uint32, cmd *logpb.Enqueue, eff *fsm.Effects) bool {
 	m.setPlace(m.messages.mut(h), Ready)
 	m.append(h) // it was the last one
 	return true
-}
-
-// expiry is when a message expires whose TTL counts from an instant that has
-// passed; 0: from now.
-func (m *Machine) expiry(from int64, ttl fsm.Millis) fsm.Time {
-	if from <= 0 {
-		return m.deadline(ttl)
-	}
-	return max(min(fsm.Time(from), m.clock).Add(ttl), 1)
-}
-
-// ttl is the TTL of a message with its own TTL and a ceiling, both + 1: the
-// smallest of these and the queue's, unless its own comes before the queue's.
-func (m *Machine) ttl(own, ceiling uint64) (d fsm.Millis, limited bool) {
-	plusOne := m.config.TtlPlusOne
-	if own != 0 && m.config.MessageTtlFirst {
-		plusOne = own
-	}
-	for _, other := range [2]uint64{own, ceiling} {
-		if other != 0 && (plusOne == 0 || other < plusOne) {
-			plusOne = other
-		}
-	}
-	if plusOne == 0 {
-		return 0, false
-	}
-	return millis(plusOne), true
-}
-
-// priority is that of a message with this one of its own + 1: no higher than
-// the queue has.
-func (m *Machine) priority(plusOne uint32) uint8 {
-	highest := uint32(maxPriority)
-	if most := m.config.MaxPriorityPlusOne; most != 0 {
-		highest = min(most-1, highest)
-	}
-	if plusOne == 0 {
-		plusOne = defaultPriority + 1
-	}
-	return uint8(min(plusOne-1, highest))
 }

@@ -22,9 +22,9 @@ func (m *Machine) watch(h uint32) {
 // catchUp expires messages and makes scheduled and delayed ones ready that are
 // due, in the order of their instants, within the budget.
 func (m *Machine) catchUp(eff *fsm.Effects) {
-	for m.timed() > 0 && m.budget > 0 {
+	for m.timed() > 0 && m.scratch.budget > 0 {
 		due, h := m.nextTimed()
-		if due.at > m.clock {
+		if due.at > m.clock.now() {
 			break
 		}
 		if m.expiries.len() > 0 {
@@ -33,7 +33,7 @@ func (m *Machine) catchUp(eff *fsm.Effects) {
 				continue
 			}
 		}
-		m.budget--
+		m.scratch.budget--
 		if m.messages.get(h).place == Delayed {
 			m.retry(h)
 		} else {
@@ -47,14 +47,14 @@ func (m *Machine) catchUp(eff *fsm.Effects) {
 // expireNext expires the earliest message that is due. It reports false if
 // there is none or the budget is spent.
 func (m *Machine) expireNext(eff *fsm.Effects) bool {
-	if m.budget == 0 || m.expiries.len() == 0 {
+	if m.scratch.budget == 0 || m.expiries.len() == 0 {
 		return false
 	}
 	k, p := m.expiries.first()
-	if k.at > m.clock {
+	if k.at > m.clock.now() {
 		return false
 	}
-	m.budget--
+	m.scratch.budget--
 	h := *p
 	m.remove(h)
 	m.die(h, logpb.Death_EXPIRED, eff)
@@ -63,11 +63,11 @@ func (m *Machine) expireNext(eff *fsm.Effects) bool {
 
 // expireReturned ends the messages of m.overdue, which are in no place.
 func (m *Machine) expireReturned(eff *fsm.Effects) {
-	slices.SortFunc(m.overdue, func(a, b uint32) int {
+	slices.SortFunc(m.scratch.overdue, func(a, b uint32) int {
 		x, y := m.messages.get(a), m.messages.get(b)
 		return cmp.Or(cmp.Compare(x.expireAt, y.expireAt), cmp.Compare(x.seq, y.seq))
 	})
-	for _, h := range m.overdue {
+	for _, h := range m.scratch.overdue {
 		m.die(h, logpb.Death_EXPIRED, eff)
 	}
 }

@@ -15,24 +15,22 @@ func (m *Machine) Activity() (last fsm.Time, inUse bool) { return m.active, m.in
 
 // leaseEnd is the first instant at which an unused queue ends; 0: never.
 func (m *Machine) leaseEnd() fsm.Time {
-	if m.config.Expires == 0 || m.inUse() {
+	if m.settings.lease == 0 || m.inUse() {
 		return 0
 	}
-	return max(m.lastUsed.Add(m.lease()).Add(1), m.awaited())
+	return max(m.lastUsed.Add(m.settings.lease).Add(1), m.awaited())
 }
-
-func (m *Machine) lease() fsm.Millis { return fsm.Millis(min(m.config.Expires, uint64(fsm.MaxTime))) }
 
 // awaited is when the message dies for which the lease is put off; 0: it is
 // not. Two lengths of the lease after the last use it is put off no more.
 func (m *Machine) awaited() fsm.Time {
-	if !m.config.ExpiresKeepPending || !m.config.DeadLetter {
+	if !m.settings.ExpiresKeepPending || !m.settings.DeadLetter {
 		return 0
 	}
 	if m.expiries.len() == 0 {
 		return 0
 	}
-	if k, _ := m.expiries.first(); k.at <= m.lastUsed.Add(m.lease()).Add(m.lease()) {
+	if k, _ := m.expiries.first(); k.at <= m.lastUsed.Add(m.settings.lease).Add(m.settings.lease) {
 		return k.at
 	}
 	return 0
@@ -41,28 +39,28 @@ func (m *Machine) awaited() fsm.Time {
 // idleEnd is the first instant at which an idle queue ends; 0: never. A queue
 // with scheduled messages, or one that forwards dead letters, is not idle.
 func (m *Machine) idleEnd() fsm.Time {
-	if m.config.AutoDeleteOnIdle == 0 || m.inUse() || m.config.DeadLetter || m.counts[Scheduled].Messages > 0 {
+	if m.settings.idle == 0 || m.inUse() || m.settings.DeadLetter || m.counts[Scheduled].Messages > 0 {
 		return 0
 	}
-	return m.active.Add(fsm.Millis(min(m.config.AutoDeleteOnIdle, uint64(fsm.MaxTime)))).Add(1)
+	return m.active.Add(m.settings.idle).Add(1)
 }
 
 // isOver reports whether nobody has used the queue for too long.
 func (m *Machine) isOver() bool {
-	if end := m.idleEnd(); end != 0 && end <= m.clock {
+	if end := m.idleEnd(); end != 0 && end <= m.clock.now() {
 		return true
 	}
 	end := m.leaseEnd()
-	return end != 0 && end <= m.clock && m.awaited() == 0
+	return end != 0 && end <= m.clock.now() && m.awaited() == 0
 }
 
 // afterUse notes the end of use, and ends an auto-delete queue whose last
 // consumer has gone. inUse and serving are from before the command.
 func (m *Machine) afterUse(inUse bool, serving int, eff *fsm.Effects) {
 	if inUse && !m.inUse() {
-		m.lastUsed, m.active = m.clock, m.clock
+		m.lastUsed, m.active = m.clock.now(), m.clock.now()
 	}
-	if m.phase == Active && m.config.AutoDelete && serving > 0 && m.serving == 0 {
+	if m.phase == Active && m.settings.AutoDelete && serving > 0 && m.serving == 0 {
 		m.end(eff)
 	}
 }
@@ -77,7 +75,7 @@ func (m *Machine) end(eff *fsm.Effects) {
 	m.dismissAll(eff)
 	m.dropReady()
 	m.sweep(logpb.Command_TICK, eff) // the rest goes with the queue
-	m.phase, m.goneAt = Draining, m.deadline(drainTimeout)
+	m.phase, m.goneAt = Draining, m.clock.deadline(drainTimeout)
 	eff.Outbox = true
 }
 
@@ -99,7 +97,7 @@ func (m *Machine) dismissAll(eff *fsm.Effects) {
 
 // vanish drops everything at once.
 func (m *Machine) vanish(eff *fsm.Effects) {
-	m.steps += len(m.consumers)
+	m.scratch.steps += len(m.consumers)
 	for _, c := range m.consumers {
 		if c.status() != Cancelled && !c.isGets() {
 			eff.Cancelled = append(eff.Cancelled, c.id)
@@ -128,7 +126,7 @@ func (m *Machine) afterlife(cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
 		r = m.settleDead(cmd.SettleDead, eff)
 	}
 	m.goOn(cmd.Kind, eff)
-	if m.letters() == 0 || cmd.Kind == logpb.Command_TICK && m.goneAt <= m.clock {
+	if m.letters() == 0 || cmd.Kind == logpb.Command_TICK && m.goneAt <= m.clock.now() {
 		m.vanish(eff)
 	}
 	return r

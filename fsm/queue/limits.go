@@ -5,17 +5,6 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// limitedLength reports whether the queue has a length limit.
-func (m *Machine) limitedLength() bool {
-	return m.config.MaxLengthPlusOne != 0 || m.config.MaxLengthBytesPlusOne != 0
-}
-
-// fits reports whether c is within the limits.
-func (m *Machine) fits(c Count) bool {
-	return (m.config.MaxLengthPlusOne == 0 || c.Messages < m.config.MaxLengthPlusOne) &&
-		(m.config.MaxLengthBytesPlusOne == 0 || c.Bytes < m.config.MaxLengthBytesPlusOne)
-}
-
 // kept is what counts in the limits and is never dropped to stay within them:
 // scheduled messages, and letters that are delivered at least once.
 func (m *Machine) kept() Count { return m.counts[Scheduled].plus(m.pending()) }
@@ -37,7 +26,7 @@ func (m *Machine) counted() Count {
 // that of scheduled message old if that is not 0. A queue that drops is full
 // if the message would have a place were it not for what cannot be dropped.
 func (m *Machine) full(cmd *logpb.Enqueue, old uint32) bool {
-	if !m.limitedLength() {
+	if !m.settings.limited() {
 		return false
 	}
 	size := Count{1, uint64(cmd.Size - cmd.Head)}
@@ -47,20 +36,20 @@ func (m *Machine) full(cmd *logpb.Enqueue, old uint32) bool {
 		kept.sub(less)
 		all.sub(less)
 	}
-	if m.config.Overflow != logpb.QueueConfig_DROP_HEAD {
-		return !m.fits(all.plus(size))
+	if m.settings.Overflow != logpb.QueueConfig_DROP_HEAD {
+		return !m.settings.fits(all.plus(size))
 	}
-	return kept.Messages > 0 && m.fits(size) && !m.fits(kept.plus(size))
+	return kept.Messages > 0 && m.settings.fits(size) && !m.settings.fits(kept.plus(size))
 }
 
 // refuse answers a message that is not taken in because the queue is full.
 func (m *Machine) refuse(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) fsm.Result {
-	if m.config.Overflow == logpb.QueueConfig_REJECT_PUBLISH_DLX && m.config.DeadLetter {
+	if m.settings.Overflow == logpb.QueueConfig_REJECT_PUBLISH_DLX && m.settings.DeadLetter {
 		m.counters.Deaths[logpb.Death_MAXLEN-1][SentOnce]++
 		deaths := m.addDeath(copyDeaths(cmd.Deaths), logpb.Death_MAXLEN)
 		eff.DeadLetters = append(eff.DeadLetters, fsm.DeadLetter{
 			Ref:    fsm.Ref{Index: meta.Index, Offset: meta.Offset, Size: cmd.Size},
-			Reason: logpb.Death_MAXLEN, DiedAt: m.clock, Priority: m.priority(cmd.PriorityPlusOne),
+			Reason: logpb.Death_MAXLEN, DiedAt: m.clock.now(), Priority: m.settings.priority(cmd.PriorityPlusOne),
 			ScheduledFor: fsm.Time(cmd.ScheduledFor), HasExpiration: cmd.HasExpiration, Fresh: deaths[0].Count == 1, Deaths: deaths,
 		})
 	}
@@ -87,8 +76,8 @@ func (m *Machine) notNeeded(eff *fsm.Effects) {
 
 // tooLong reports whether the queue has something to drop.
 func (m *Machine) tooLong() bool {
-	return m.limitedLength() && m.config.Overflow == logpb.QueueConfig_DROP_HEAD &&
-		m.readyCount()+m.counts[Delayed].Messages > 0 && !m.fits(m.counted())
+	return m.settings.dropsHead() &&
+		m.readyCount()+m.counts[Delayed].Messages > 0 && !m.settings.fits(m.counted())
 }
 
 // trim drops what would be handed out next while the queue is too long, and

@@ -7,26 +7,8 @@ import (
 )
 
 const (
-	// dueBefore bounds the expiries before a command, and once more those
-	// that its assignment runs into; a Tick has dueInTick for all it does.
-	dueBefore = 64
-	dueInTick = 4096
-
 	// drainTimeout bounds how long a queue that has ended keeps its outbox.
 	drainTimeout fsm.Millis = 60_000
-
-	// dropsAtOnce bounds what one command drops from the head of a queue that
-	// is too long; sweepInTick and dueBefore what a Tick or a Purge, and any
-	// other command, forget of what was purged.
-	dropsAtOnce = 4096
-	sweepInTick = 16384
-
-	// handOutsAtOnce bounds how many messages one command hands out.
-	handOutsAtOnce = 2048
-
-	// maxConsumers bounds the consumers of a queue, gets and cancelled ones that
-	// still owe included: some commands look at all of them.
-	maxConsumers = 8192
 
 	// defaultDeliveryLimit holds until the first Configure.
 	defaultDeliveryLimit = 20
@@ -35,20 +17,15 @@ const (
 // Machine is one queue. It implements fsm.Machine; the other methods read.
 // A Machine is used by one goroutine at a time.
 type Machine struct {
-	name string
-	id   fsm.QueueID
+	*shared
+	id fsm.QueueID
 
-	clock    fsm.Time
-	credit   fsm.Time // how far the clock of held messages is behind
 	index    uint64   // of the last entry
-	term     uint64
 	version  uint32   // highest of its entries, at least 1
 	lastUsed fsm.Time // for the lease
 	active   fsm.Time // the last activity, for auto-delete on idle
 	phase    Phase
 	goneAt   fsm.Time // end of draining
-	config   *logpb.QueueConfig
-	counters Counters
 
 	nextMessage uint64
 	nextLetter  uint64
@@ -95,40 +72,12 @@ type Machine struct {
 	gone     int       // targets that are
 
 	// What follows is not state: it is of no meaning between two commands.
-	budget    int    // expiries that this command may still perform
-	handOuts  int    // messages that this command may still hand out
-	steps     int    // that this command has taken, for tests
-	fresh     uint32 // a message with TTL 0 that is being offered
-	revivable bool   // the entry being applied has been released
-	contested bool   // elect has to choose
-	delivered uint64 // number of the delivery of a get
-	taken     []checkout
-	overdue   []uint32
+	revivable bool         // the entry being applied has been released
+	contested bool         // elect has to choose
 	coming    []*returning // while a snapshot is restored
 
 	newest uint32 // see Supports
-	bounds Bounds
 }
-
-// Bounds are how much one command may do. What it leaves is due at once, and
-// done by ticks. All replicas have the same.
-type Bounds struct {
-	Before   int // due actions before a command, and what others go on with that is left to do
-	Tick     int // due actions of a tick, and what ends a session, a node or deliveries does itself
-	Drops    int // messages dropped from the head of a queue that is too long
-	Sweep    int // purged messages that a tick or a purge forgets
-	HandOuts int // messages handed out
-	// Consumers is how many a queue may have, gets and cancelled ones that still
-	// owe included: to look at each of them is what any command may do.
-	Consumers int
-}
-
-var defaultBounds = Bounds{dueBefore, dueInTick, dropsAtOnce, sweepInTick, handOutsAtOnce, maxConsumers}
-
-// Back is how many deliveries a tick, or what ends a session or a node, brings
-// back, and how many transfers to targets that are gone it ends. Each may be a
-// death, which costs twice what other actions do.
-func (b Bounds) Back() int { return (b.Tick + 1) / 2 }
 
 // SetBounds is for tests, before the first command.
 func (m *Machine) SetBounds(b Bounds) { m.bounds = b }
@@ -142,8 +91,8 @@ type holding struct {
 // New returns an empty queue. name is what its dead letters say they died in.
 func New(name string, id fsm.QueueID) *Machine {
 	m := &Machine{
-		name: name, id: id, version: 1, newest: fsm.NewestVersion, bounds: defaultBounds,
-		config:      &logpb.QueueConfig{DeliveryLimit: defaultDeliveryLimit},
+		shared: &shared{name: name, bounds: defaultBounds, settings: newSettings(&logpb.QueueConfig{DeliveryLimit: defaultDeliveryLimit})},
+		id:     id, version: 1, newest: fsm.NewestVersion,
 		nextMessage: 1, nextLetter: 1, nextOrder: 1,
 	}
 	m.clear()
@@ -180,21 +129,18 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 	if m.phase != Active {
 		return m.afterlife(cmd, eff)
 	}
-	m.budget, m.handOuts, m.steps, m.taken = m.bounds.Before, m.bounds.HandOuts, 0, m.taken[:0]
-	if cmd.Kind == logpb.Command_TICK {
-		m.budget = m.bounds.Tick
-	}
+	m.scratch.begin(cmd.Kind, &m.bounds)
 	m.catchUp(eff)
 	s, r, ok := m.admit(&meta, cmd, eff)
 	if cmd.Kind != logpb.Command_TICK {
-		m.budget = m.bounds.Before
+		m.scratch.budget = m.bounds.Before
 	}
 	inUse, serving := m.inUse(), m.serving
 	if ok {
-		m.delivered = 0
+		m.scratch.delivered = 0
 		r = m.apply(&meta, cmd, s, eff)
 		if s != nil {
-			s.record(cmd, r, m.delivered)
+			s.record(cmd, r, m.scratch.delivered)
 		}
 	}
 	if m.phase == Active {
@@ -209,9 +155,7 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 	m.trim(eff)
 	m.sweep(cmd.Kind, eff)
 	m.afterUse(inUse, serving, eff)
-	if cap(m.taken) > dueInTick {
-		m.taken, m.overdue = nil, nil
-	}
+	m.scratch.end()
 	if invariants.Enabled {
 		m.mustHold()
 	}
@@ -233,18 +177,12 @@ func (m *Machine) goOn(kind logpb.Command_Kind, eff *fsm.Effects) {
 // advance moves the clock and notices a new entry and a new term.
 func (m *Machine) advance(meta *fsm.Meta) {
 	invariants.Assert(meta.Index >= m.index, "log indexes grow")
-	before := m.clock
-	m.clock = max(m.clock, min(meta.Now, fsm.MaxTime))
 	m.version = max(m.version, meta.Version)
 	if meta.Index != m.index {
 		m.index, m.revivable = meta.Index, false
 	}
-	if meta.Term != m.term && m.term != 0 {
-		// No consumer could act while there was no leader.
-		m.credit += min(m.clock-before, fsm.Time(min(m.config.LockCredit, uint64(fsm.MaxTime))))
-	}
-	if meta.Term != m.term || m.lastUsed == 0 {
-		m.term, m.lastUsed, m.active = meta.Term, m.clock, m.clock
+	if m.clock.advance(meta, duration(m.settings.LockCredit)) || m.lastUsed == 0 {
+		m.lastUsed, m.active = m.clock.now(), m.clock.now()
 	}
 }
 
@@ -259,7 +197,7 @@ func (m *Machine) NextDue() (fsm.Time, Due) {
 	switch m.phase {
 	case Draining:
 		if m.gone > 0 {
-			return max(m.clock, 1), WorkDue
+			return m.clock.atOnce(), WorkDue
 		}
 		return m.goneAt, LeaseDue
 	case Gone:
@@ -277,11 +215,11 @@ func (m *Machine) NextDue() (fsm.Time, Due) {
 	}
 	if m.timeouts.len() > 0 {
 		k, _ := m.timeouts.first()
-		earlier(m.heldUntil(k.at), TimeoutDue)
+		earlier(m.clock.heldUntil(k.at), TimeoutDue)
 	}
 	for _, x := range m.silent {
 		if x.until != 0 {
-			earlier(m.heldUntil(x.until), TimeoutDue)
+			earlier(m.clock.heldUntil(x.until), TimeoutDue)
 		}
 	}
 	if m.timed() > 0 {
@@ -291,7 +229,7 @@ func (m *Machine) NextDue() (fsm.Time, Due) {
 	earlier(m.leaseEnd(), LeaseDue)
 	earlier(m.idleEnd(), LeaseDue)
 	if m.lists[purgedList].head != 0 || m.tooLong() || m.unfinished() || m.gone > 0 || m.serviced > 0 && m.front() != 0 {
-		earlier(max(m.clock, 1), WorkDue)
+		earlier(m.clock.atOnce(), WorkDue)
 	}
 	return next, what
 }
@@ -319,7 +257,7 @@ func (m *Machine) Held(to fsm.ConsumerID, after uint64, limit int, eff *fsm.Effe
 	}
 	if len(c.late) > 0 && !c.cancelled {
 		t := fsm.Timeout{To: to, Tag: c.tag, Again: true}
-		t.Deliveries, t.Limit, t.Held = describeLate(c.late, m.clock)
+		t.Deliveries, t.Limit, t.Held = describeLate(c.late, m.clock.now())
 		eff.Timeouts = append(eff.Timeouts, t)
 	}
 	if after+1 == 0 {

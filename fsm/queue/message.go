@@ -115,7 +115,7 @@ func (x *message) due(c fsm.Time) bool { return x.expireAt != 0 && x.expireAt <=
 
 // setPlace moves x to another place in the books. Lists are the caller's work.
 func (m *Machine) setPlace(x *message, p Place) {
-	m.steps++
+	m.scratch.steps++
 	m.counts[x.place].sub(x.count())
 	x.place = p
 	m.counts[p].add(x.count())
@@ -216,7 +216,7 @@ func (m *Machine) readyCount() uint64 {
 
 // free forgets message h, which is in no place.
 func (m *Machine) free(h uint32, eff *fsm.Effects) {
-	m.steps++
+	m.scratch.steps++
 	x := m.messages.get(h)
 	index := x.index
 	m.counts[0].sub(x.count())
@@ -271,27 +271,6 @@ func (m *Machine) mutExtra(h uint32) *extra {
 		x.extra = m.extras.alloc()
 	}
 	return m.extras.mut(x.extra)
-}
-
-// deadline is the instant d from now. It is never 0, which means never.
-func (m *Machine) deadline(d fsm.Millis) fsm.Time { return max(m.clock.Add(d), 1) }
-
-// heldDeadline is the instant d from now on the clock of held messages, which
-// is the clock less the credit. It is never 0.
-func (m *Machine) heldDeadline(d fsm.Millis) fsm.Time { return max((m.clock - m.credit).Add(d), 1) }
-
-// heldUntil is when the clock reaches t, an instant on the clock of held
-// messages, unless more credit is given. 0 stays 0.
-func (m *Machine) heldUntil(t fsm.Time) fsm.Time {
-	if t == 0 {
-		return 0
-	}
-	return t.Add(fsm.Millis(m.credit))
-}
-
-// millis turns a duration of the log, v-1, into one that can be added.
-func millis(plusOne uint64) fsm.Millis {
-	return fsm.Millis(min(plusOne-1, uint64(fsm.MaxTime)))
 }
 
 // bump adds one and saturates.

@@ -140,7 +140,7 @@ func (p *Peek) held(m *Machine, n int) (left int) {
 			n--
 			p.delivery = held.id
 			x := m.describeMessage(held.handle)
-			x.Holder, x.Delivery, x.Deadline = c.id, held.id, m.heldUntil(held.deadline)
+			x.Holder, x.Delivery, x.Deadline = c.id, held.id, m.clock.heldUntil(held.deadline)
 			if p.shows(&x) {
 				p.found = append(p.found, x)
 			}

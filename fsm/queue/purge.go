@@ -28,7 +28,7 @@ func (m *Machine) dropReady() {
 	if m.counts[Scheduled].Messages > 0 {
 		m.discardList(scheduledList, Scheduled)
 		m.named = map[string]uint32{}
-		m.active = m.clock
+		m.active = m.clock.now()
 	}
 	m.discardList(delayedList, Delayed)
 	m.schedules.clear()

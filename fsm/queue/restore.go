@@ -113,8 +113,8 @@ func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
 		return fmt.Errorf("%w: its head is incomplete", ErrSnapshot)
 	}
 	m.configure(&logpb.Configure{Config: h.Config}, &fsm.Effects{})
-	m.clock, m.credit = fsm.Time(h.Clock), fsm.Time(h.LockCredit)
-	m.term, m.index, m.version = h.Term, h.Index, max(h.FsmVersion, 1)
+	m.clock = clock{fsm.Time(h.Clock), fsm.Time(h.LockCredit), h.Term}
+	m.index, m.version = h.Index, max(h.FsmVersion, 1)
 	m.active = fsm.Time(h.LastActive)
 	m.lastUsed, m.phase, m.goneAt = fsm.Time(h.LastUsed), Phase(h.State), fsm.Time(h.GoneAt)
 	m.nextMessage, m.nextLetter, m.nextOrder = h.NextMessage, h.NextLetter, h.NextOrder
@@ -139,7 +139,7 @@ func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
 		}
 	}
 	for i, s := range h.Ended {
-		at := m.clock // if the snapshot does not say
+		at := m.clock.now() // if the snapshot does not say
 		if i < len(h.EndedAt) {
 			at = fsm.Time(h.EndedAt[i])
 		}

@@ -2,27 +2,7 @@ package queue
 
 import (
 	"github.com/quorate/quorate/fsm"
-	"github.com/quorate/quorate/proto/logpb"
 )
-
-// retryAt is when a message that is being returned may be tried again; 0: at
-// once. Its failures count with this one.
-func (m *Machine) retryAt(x *message, failed bool) fsm.Time {
-	c := m.config
-	delayed := c.Retry == logpb.QueueConfig_ALL || c.Retry == logpb.QueueConfig_FAILED && failed ||
-		c.Retry == logpb.QueueConfig_RETURNED && !failed
-	if !delayed || c.RetryMin == 0 {
-		return 0
-	}
-	wait, times := c.RetryMax, max(uint64(x.failed), 1)
-	if wait == 0 {
-		wait = c.RetryMin
-	}
-	if c.RetryMin <= wait/times {
-		wait = c.RetryMin * times
-	}
-	return m.deadline(fsm.Millis(min(wait, uint64(fsm.MaxTime))))
-}
 
 // delay lets message h, which is in no place, wait until an instant. It does
 // not expire meanwhile.

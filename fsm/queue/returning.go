@@ -54,7 +54,7 @@ func (m *Machine) bringBack(kind logpb.Command_Kind, eff *fsm.Effects) {
 	left := m.bounds.Before
 	switch kind {
 	case logpb.Command_TICK:
-		left = min(m.budget, m.bounds.Back())
+		left = min(m.scratch.budget, m.bounds.Back())
 	case logpb.Command_NODE_DOWN, logpb.Command_SESSION_DOWN:
 		left = m.bounds.Back()
 	}
@@ -64,10 +64,10 @@ func (m *Machine) bringBack(kind logpb.Command_Kind, eff *fsm.Effects) {
 		left -= m.finishSettling(left, eff)
 		left -= m.takeLost(left)
 	}
-	m.giveBack(m.taken, true, eff)
-	m.taken = m.taken[:0]
+	m.giveBack(m.scratch.taken, true, eff)
+	m.scratch.taken = m.scratch.taken[:0]
 	if kind == logpb.Command_TICK {
-		m.budget -= most - left
+		m.scratch.budget -= most - left
 	}
 }
 
@@ -105,8 +105,8 @@ func (m *Machine) takeLost(n int) (done int) {
 			next, _ = m.returning.first()
 		}
 		for done < n && r.held.len() > 0 && m.returningKey(r).before(next) {
-			m.taken = r.held.takeFirst(m.taken)
-			m.taken[len(m.taken)-1].failed = r.failed
+			m.scratch.taken = r.held.takeFirst(m.scratch.taken)
+			m.scratch.taken[len(m.scratch.taken)-1].failed = r.failed
 			done++
 		}
 		if r.held.len() > 0 {
@@ -160,18 +160,18 @@ func (m *Machine) endSession(s *session, n int) (done int) {
 		m.unregister(c)
 		s.consumers = s.consumers[:i]
 		done++
-		m.steps++
+		m.scratch.steps++
 	}
 	if done == n {
 		return done
 	}
 	m.forgetSession(s)
-	m.steps++
+	m.scratch.steps++
 	return done + 1
 }
 
 // dropEnded takes consumers out of the table whose sessions have ended.
 func (m *Machine) dropEnded() {
-	m.steps += len(m.consumers)
+	m.scratch.steps += len(m.consumers)
 	m.consumers = slices.DeleteFunc(m.consumers, func(c *consumer) bool { return c.session == nil })
 }

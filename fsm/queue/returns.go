@@ -215,7 +215,7 @@ func (m *Machine) returnLast(h uint32) {
 
 // addReturned is returns.add for a message that is told its slot.
 func (m *Machine) addReturned(no, h uint32, seq uint64) uint32 {
-	m.steps++
+	m.scratch.steps++
 	no = m.returns.add(no, h, seq)
 	m.messages.mut(h).prev = no
 	return no

@@ -118,7 +118,7 @@ func (m *Machine) route(h uint32, to *logpb.DeadRoute, eff *fsm.Effects) {
 		m.mutExtra(h).transfers = transfers
 	case len(done) > 0:
 		m.arrived(h, eff)
-	case m.fate(logpb.Death_NONE) == AtLeastOnce && !m.config.DelayedStore:
+	case m.fate(logpb.Death_NONE) == AtLeastOnce && !m.settings.DelayedStore:
 		m.wait(h)
 	default:
 		m.drop(h, eff)
@@ -128,14 +128,14 @@ func (m *Machine) route(h uint32, to *logpb.DeadRoute, eff *fsm.Effects) {
 // noteUnroutable counts letter h of a delayed exchange that had no way when it
 // was due. It dies of that, if there is somewhere for the dead to go.
 func (m *Machine) noteUnroutable(h uint32, route *logpb.DeadRoute) {
-	if !m.config.DelayedStore || m.extraOf(h).reason != logpb.Death_NONE || len(m.rareOf(h).done) > 0 ||
+	if !m.settings.DelayedStore || m.extraOf(h).reason != logpb.Death_NONE || len(m.rareOf(h).done) > 0 ||
 		len(route.GetTargets()) > 0 && !route.GetUnroutable() {
 		return
 	}
 	m.counters.Unroutable++
 	if route.GetUnroutable() {
 		e := m.mutExtra(h)
-		e.reason, e.diedAt, e.deaths = logpb.Death_UNROUTABLE, m.clock, m.addDeath(e.deaths, logpb.Death_UNROUTABLE)
+		e.reason, e.diedAt, e.deaths = logpb.Death_UNROUTABLE, m.clock.now(), m.addDeath(e.deaths, logpb.Death_UNROUTABLE)
 	}
 }
 

@@ -5,20 +5,6 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// dueAt is when a message becomes ready: at an instant, or so long from now,
-// or as long as the queue lets messages wait. 0: it was asked for neither.
-func (m *Machine) dueAt(at int64, delayPlusOne, delay uint64) fsm.Time {
-	switch {
-	case at > 0:
-		return min(fsm.Time(at), fsm.MaxTime)
-	case delayPlusOne > 0:
-		return m.deadline(millis(delayPlusOne))
-	case delay > 0:
-		return m.deadline(fsm.Millis(min(delay, uint64(fsm.MaxTime))))
-	}
-	return 0
-}
-
 // enqueueLater takes a message in that becomes ready at due. One of the same
 // name makes way, or stays and is told of.
 func (m *Machine) enqueueLater(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time, eff *fsm.Effects) fsm.Result {
@@ -88,7 +74,7 @@ func (m *Machine) unschedule(h uint32) {
 		delete(m.named, id)
 	}
 	m.remove(h)
-	m.active = m.clock
+	m.active = m.clock.now()
 }
 
 // promote makes scheduled message h ready, as if it had come just now; only its
@@ -98,21 +84,21 @@ func (m *Machine) promote(h uint32, eff *fsm.Effects) {
 	r := *m.rareOf(h)
 	due := m.messages.get(h).expireAt
 	m.unschedule(h)
-	if m.config.DelayedStore {
+	if m.settings.DelayedStore {
 		m.depart(h, due, r, eff)
 		return
 	}
 	m.setRare(h, rare{scheduledFor: r.scheduledFor})
-	ttl, limited := m.ttl(r.ttl, r.ceiling)
+	ttl := m.settings.messageTTL(r.ttl, r.ceiling)
 	x := m.messages.mut(h)
 	x.seq, x.expireAt = m.nextMessage, 0
 	m.nextMessage++
-	if limited {
-		x.expireAt = max(due.Add(ttl), 1)
+	if ttl.given {
+		x.expireAt = max(due.Add(ttl.value), 1)
 	}
 	m.setPlace(x, Ready)
 	m.append(h)
-	if limited && ttl == 0 {
+	if ttl.given && ttl.value == 0 {
 		m.offer(h, true, eff)
 	} else {
 		m.watch(h)
@@ -125,7 +111,7 @@ func (m *Machine) depart(h uint32, due fsm.Time, r rare, eff *fsm.Effects) {
 	m.setRare(h, rare{scheduledFor: due, ttl: r.ttl, ceiling: r.ceiling})
 	m.messages.mut(h).expireAt = 0
 	e := m.mutExtra(h)
-	e.reason, e.diedAt = logpb.Death_NONE, m.clock
+	e.reason, e.diedAt = logpb.Death_NONE, m.clock.now()
 	m.post(h, eff)
 }
 
@@ -150,7 +136,7 @@ func (m *Machine) reschedule(cmd *logpb.Schedule, eff *fsm.Effects) fsm.Result {
 	case logpb.Schedule_MOVE:
 		m.move(h, m.dueAt(cmd.DueAt, cmd.DelayPlusOne, 0))
 	case logpb.Schedule_FIRE:
-		m.move(h, m.clock)
+		m.move(h, m.clock.now())
 	}
 	m.catchUp(eff)
 	return fsm.Result{Count: 1}
@@ -204,7 +190,7 @@ func (m *Machine) ScheduledAfter(at fsm.Time, number uint64, limit int) []Messag
 
 // move makes scheduled message h due at another time; in the past is now.
 func (m *Machine) move(h uint32, due fsm.Time) {
-	due = max(due, m.clock, 1)
+	due = max(due, m.clock.now(), 1)
 	x := m.messages.mut(h)
 	m.schedules.remove(key{x.expireAt, x.seq})
 	x.expireAt = due
@@ -212,7 +198,7 @@ func (m *Machine) move(h uint32, due fsm.Time) {
 	r := *m.rareOf(h)
 	r.scheduledFor = due
 	m.setRare(h, r)
-	m.active = m.clock
+	m.active = m.clock.now()
 }
 
 // fireNext makes up to n of those messages ready that are due next, scheduled
@@ -225,11 +211,11 @@ func (m *Machine) fireNext(n uint64, eff *fsm.Effects) fsm.Result {
 		}
 		_, h := m.nextTimed()
 		if m.messages.get(h).place == Delayed {
-			m.active = m.clock
+			m.active = m.clock.now()
 			m.retry(h)
 			continue
 		}
-		m.move(h, m.clock)
+		m.move(h, m.clock.now())
 		m.promote(h, eff)
 	}
 	return r

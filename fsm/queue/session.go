@@ -152,7 +152,7 @@ func (m *Machine) admit(meta *fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) (s
 	case s == nil && (cmd.Seq != 1 || m.over(meta.Session)):
 		return nil, fsm.Result{Code: fsm.NoSession}, false
 	case s == nil && m.isLate(fsm.Time(cmd.OpenedAt)):
-		return nil, fsm.Result{Code: fsm.Late, Next: uint64(m.clock)}, false
+		return nil, fsm.Result{Code: fsm.Late, Next: uint64(m.clock.now())}, false
 	case s == nil:
 		s = &session{id: meta.Session, next: 1}
 		m.addSession(s)
@@ -228,7 +228,7 @@ func (m *Machine) over(id fsm.SessionID) bool {
 // isLate reports whether no stream may begin with a command made at that time;
 // 0: it does not say when.
 func (m *Machine) isLate(at fsm.Time) bool {
-	return at < 0 || at != 0 && (at.Add(beginWithin) < m.clock || m.clock.Add(beginWithin) < at)
+	return at < 0 || at != 0 && (at.Add(beginWithin) < m.clock.now() || m.clock.now().Add(beginWithin) < at)
 }
 
 // isDown reports whether a life of a node was declared down.
@@ -247,13 +247,13 @@ func (m *Machine) bury(id fsm.SessionID) {
 		return
 	}
 	for range forgetAtOnce {
-		if m.ended.len() == 0 || m.ended.item(0).at.Add(endedFor) >= m.clock {
+		if m.ended.len() == 0 || m.ended.item(0).at.Add(endedFor) >= m.clock.now() {
 			break
 		}
 		delete(m.isEnded, m.ended.item(0).id)
 		m.ended.pop()
 	}
-	m.ended.push(ended{id, m.clock})
+	m.ended.push(ended{id, m.clock.now()})
 	m.isEnded[id] = true
 }
 

@@ -21,8 +21,8 @@ func (m *Machine) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) fsm.Re
 	if c == nil {
 		return fsm.Result{Code: fsm.NotFound}
 	}
-	m.active = m.clock
-	m.taken = m.taken[:0]
+	m.active = m.clock.now()
+	m.scratch.taken = m.scratch.taken[:0]
 	var rest held // of what is settled: more than one command may end
 	var late []lateness
 	for ; len(ranges) > 0; ranges = ranges[2:] {
@@ -61,8 +61,8 @@ func (m *Machine) takeSettled(c *consumer, first, last uint64, rest *held) {
 	if c.isGets() {
 		m.getsHeld -= part.len()
 	}
-	for part.len() > 0 && len(m.taken) < m.bounds.Tick {
-		m.taken = part.takeFirst(m.taken)
+	for part.len() > 0 && len(m.scratch.taken) < m.bounds.Tick {
+		m.scratch.taken = part.takeFirst(m.scratch.taken)
 	}
 	rest.join(part.sorted)
 }
@@ -71,21 +71,21 @@ func (m *Machine) takeSettled(c *consumer, first, last uint64, rest *held) {
 // command may. The others follow with rest, and so do all while others before
 // them have not come to an end.
 func (m *Machine) endDeliveries(c *consumer, outcome logpb.Settle_Outcome, rest held, eff *fsm.Effects) {
-	n := min(len(m.taken), m.bounds.Tick)
+	n := min(len(m.scratch.taken), m.bounds.Tick)
 	if m.returning.len() > 0 {
 		if k, _ := m.returning.first(); k.at == 0 {
 			n = 0
 		}
 	}
-	for _, held := range m.taken[n:] {
+	for _, held := range m.scratch.taken[n:] {
 		rest.push(held)
 	}
 	if rest.len() > 0 {
 		m.addReturning(&returning{of: c.id, order: m.nextOrder, outcome: outcome, held: rest})
 		m.nextOrder++
 	}
-	m.conclude(outcome, m.taken[:n], eff)
-	m.taken = m.taken[:0]
+	m.conclude(outcome, m.scratch.taken[:n], eff)
+	m.scratch.taken = m.scratch.taken[:0]
 }
 
 // conclude ends deliveries that nobody holds any more.
@@ -107,7 +107,7 @@ func (m *Machine) conclude(outcome logpb.Settle_Outcome, taken []checkout, eff *
 // back.
 func (m *Machine) settledLate(c *consumer, late []lateness, eff *fsm.Effects) {
 	told := fsm.LateAck{Of: c.id, Tag: c.tag, First: c.lateAcks == 0}
-	told.Deliveries, told.Limit, told.Held = describeLate(late, m.clock)
+	told.Deliveries, told.Limit, told.Held = describeLate(late, m.clock.now())
 	eff.LateAcks = append(eff.LateAcks, told)
 	c.lateAcks += uint64(len(late))
 	m.counters.LateAcks += uint64(len(late))
@@ -118,7 +118,7 @@ func (m *Machine) ack(taken []checkout, eff *fsm.Effects) {
 	m.lift(taken)
 	m.counters.Acked += uint64(len(taken))
 	for _, held := range taken {
-		if m.messages.get(held.handle).due(m.clock) {
+		if m.messages.get(held.handle).due(m.clock.now()) {
 			m.counters.SettledExpired++
 		}
 		m.free(held.handle, eff)
@@ -150,31 +150,31 @@ func (m *Machine) giveBack(taken []checkout, bySeq bool, eff *fsm.Effects) {
 		slices.SortFunc(taken, func(a, b checkout) int { return compare(a.seq, b.seq) })
 	}
 	kept := taken[:0]
-	m.overdue = m.overdue[:0]
+	m.scratch.overdue = m.scratch.overdue[:0]
 	for _, held := range taken {
 		x := m.messages.mut(held.handle)
 		bump(&x.acquired)
 		if held.failed {
 			bump(&x.failed)
 		}
-		switch limit := m.config.DeliveryLimit; {
+		switch limit := m.settings.DeliveryLimit; {
 		case held.failed && limit >= 0 && int64(x.failed) > limit:
 			m.die(held.handle, logpb.Death_DELIVERY_LIMIT, eff)
-		case x.due(m.clock):
-			m.overdue = append(m.overdue, held.handle)
+		case x.due(m.clock.now()):
+			m.scratch.overdue = append(m.scratch.overdue, held.handle)
 		default:
 			kept = append(kept, held)
 		}
 	}
 	m.expireReturned(eff)
 	m.counters.Requeued += uint64(len(kept))
-	if m.config.Retry != logpb.QueueConfig_AT_ONCE {
+	if m.settings.Retry != logpb.QueueConfig_AT_ONCE {
 		kept = slices.DeleteFunc(kept, func(held checkout) bool {
-			until := m.retryAt(m.messages.get(held.handle), held.failed)
-			if until != 0 {
-				m.delay(held.handle, until)
+			wait := m.settings.retryAfter(m.messages.get(held.handle).failed, held.failed)
+			if wait != 0 {
+				m.delay(held.handle, m.clock.deadline(wait))
 			}
-			return until != 0
+			return wait != 0
 		})
 	}
 	if bySeq {
@@ -194,7 +194,7 @@ func (m *Machine) putBack(kept []checkout) {
 	for len(kept) > 0 {
 		i := len(kept) - 1
 		spot, steps := m.returns.behindOlder(at, kept[i].seq)
-		m.steps += steps / stepsPerScan
+		m.scratch.steps += steps / stepsPerScan
 		older := m.returns.seqBefore(spot)
 		for i > 0 && kept[i-1].seq > older {
 			i--

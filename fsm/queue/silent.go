@@ -8,9 +8,6 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// defaultDisconnectedTimeout holds where settings do not name one.
-const defaultDisconnectedTimeout fsm.Millis = 60_000
-
 // silence is one life of a node from which nothing is heard. Its sessions go
 // on, but their consumers get nothing; what they hold goes back at until, on
 // the clock of held messages. 0: it has gone back.
@@ -46,12 +43,12 @@ func (m *Machine) nodeSilent(cmd *logpb.NodeSilent, eff *fsm.Effects) fsm.Result
 	case ok:
 		m.silent = slices.Delete(m.silent, i, i+1)
 	default:
-		m.silent = slices.Insert(m.silent, i, silence{of, m.heldDeadline(m.disconnectedTimeout())})
+		m.silent = slices.Insert(m.silent, i, silence{of, m.clock.heldDeadline(m.settings.disconnected)})
 	}
 	if l := m.lives.get(of.key()); l != nil {
 		(*l).silent = !ok
 		for _, c := range m.consumers {
-			m.steps++
+			m.scratch.steps++
 			if c.session.life == *l {
 				m.refresh(c)
 			}
@@ -62,13 +59,6 @@ func (m *Machine) nodeSilent(cmd *logpb.NodeSilent, eff *fsm.Effects) fsm.Result
 	return fsm.Result{}
 }
 
-func (m *Machine) disconnectedTimeout() fsm.Millis {
-	if m.config.DisconnectedTimeoutPlusOne == 0 {
-		return defaultDisconnectedTimeout
-	}
-	return millis(m.config.DisconnectedTimeoutPlusOne)
-}
-
 // renewSilence is told that a session is about to hold something: if it is
 // silent and has lost what it held, the time begins anew.
 func (m *Machine) renewSilence(s *session) {
@@ -76,7 +66,7 @@ func (m *Machine) renewSilence(s *session) {
 		return
 	}
 	if i, ok := m.findSilent(Boot{s.id.Node, s.id.Boot}); ok && m.silent[i].until == 0 {
-		m.silent[i].until = m.heldDeadline(m.disconnectedTimeout())
+		m.silent[i].until = m.clock.heldDeadline(m.settings.disconnected)
 	}
 }
 
@@ -94,7 +84,7 @@ func (m *Machine) isOverdue(s *session) bool {
 func (m *Machine) endSilences() {
 	over := false
 	for i := range m.silent {
-		if x := &m.silent[i]; x.until != 0 && m.heldUntil(x.until) <= m.clock {
+		if x := &m.silent[i]; x.until != 0 && m.clock.heldUntil(x.until) <= m.clock.now() {
 			x.until, m.contested, over = 0, true, true
 		}
 	}
@@ -103,7 +93,7 @@ func (m *Machine) endSilences() {
 	}
 	var done []*consumer
 	for _, c := range m.consumers {
-		m.steps++
+		m.scratch.steps++
 		if c.held.len() > 0 && m.isOverdue(c.session) {
 			m.detach(c, false)
 			done = append(done, c)

@@ -19,14 +19,14 @@ func (c *consumer) outranks(o *consumer) bool {
 
 // served reports whether c may get messages when it has credit.
 func (m *Machine) served(c *consumer) bool {
-	return c.level != nil && c.status() == Up && (!m.config.SingleActive || c == m.single && !m.quiescing)
+	return c.level != nil && c.status() == Up && (!m.settings.SingleActive || c == m.single && !m.quiescing)
 }
 
 // elect decides who is the single active consumer. It costs nothing unless
 // somebody has come, gone, timed out or come back since the last time, or the
 // active consumer is to make way and holds nothing any more.
 func (m *Machine) elect() {
-	if !m.config.SingleActive || !m.contested && !(m.quiescing && m.single.held.len() == 0) {
+	if !m.settings.SingleActive || !m.contested && !(m.quiescing && m.single.held.len() == 0) {
 		return
 	}
 	m.contested = false
@@ -43,7 +43,7 @@ func (m *Machine) elect() {
 // quiescing: it is to make way for another one.
 func (m *Machine) choose() (active *consumer, quiescing bool) {
 	var best *consumer
-	m.steps += len(m.consumers)
+	m.scratch.steps += len(m.consumers)
 	for _, c := range m.consumers {
 		if c.level != nil && c.status() == Up && (best == nil || c.outranks(best)) {
 			best = c

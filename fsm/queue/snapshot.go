@@ -74,8 +74,8 @@ func (m *Machine) view() *Snapshot {
 func (m *Machine) head() *logpb.QueueSnapshot {
 	h := &logpb.QueueSnapshot{
 		Version: snapshotVersion, Name: []byte(m.name), QueueId: uint64(m.id),
-		Clock: int64(m.clock), LockCredit: int64(m.credit), Term: m.term, Index: m.index, LastUsed: int64(m.lastUsed), LastActive: int64(m.active),
-		State: uint32(m.phase), GoneAt: int64(m.goneAt), Config: m.config, Counters: m.counters.proto(),
+		Clock: int64(m.clock.now()), LockCredit: int64(m.clock.credit), Term: m.clock.term, Index: m.index, LastUsed: int64(m.lastUsed), LastActive: int64(m.active),
+		State: uint32(m.phase), GoneAt: int64(m.goneAt), Config: m.settings.QueueConfig, Counters: m.counters.proto(),
 		NextMessage: m.nextMessage, NextLetter: m.nextLetter, NextOrder: m.nextOrder,
 		Messages: uint64(m.messages.live()),
 	}

@@ -16,18 +16,18 @@ func (m *Machine) Name() string { return m.name }
 func (m *Machine) ID() fsm.QueueID { return m.id }
 
 // Clock is the machine's time: the latest stamp it has seen.
-func (m *Machine) Clock() fsm.Time { return m.clock }
+func (m *Machine) Clock() fsm.Time { return m.clock.now() }
 
 // LockCredit is how far the clock of held messages is behind Clock.
-func (m *Machine) LockCredit() fsm.Millis { return fsm.Millis(m.credit) }
+func (m *Machine) LockCredit() fsm.Millis { return m.clock.lockCredit() }
 
 // Config returns the settings in force. Nobody changes the value.
-func (m *Machine) Config() *logpb.QueueConfig { return m.config }
+func (m *Machine) Config() *logpb.QueueConfig { return m.settings.QueueConfig }
 
 // Stats returns the figures of the moment.
 func (m *Machine) Stats() Stats {
 	return Stats{
-		Phase: m.phase, Clock: m.clock,
+		Phase: m.phase, Clock: m.clock.now(),
 		Ready: Count{
 			m.counts[Ready].Messages + m.counts[Returned].Messages,
 			m.counts[Ready].Bytes + m.counts[Returned].Bytes,
@@ -101,17 +101,14 @@ func (m *Machine) describe(c *consumer) Consumer {
 	d := Consumer{
 		ID: c.id, Tag: c.tag, Prefetch: c.prefetch, Priority: c.priority, NoAck: c.noAck, Exclusive: c.exclusive,
 		Status: c.status(), Held: c.held.len(), TimedOut: len(c.late), NextDelivery: c.next,
-		LateAcks: c.lateAcks, Timeout: -1, OwnTimeout: c.timeoutPlusOne > 0,
+		LateAcks: c.lateAcks, Timeout: m.settings.timeout(c).or(-1), OwnTimeout: c.timeoutPlusOne > 0,
 	}
-	if limit, ok := m.timeout(c); ok {
-		d.Timeout = limit
-	}
-	d.Active = c.level != nil && (!m.config.SingleActive || c == m.single)
+	d.Active = c.level != nil && (!m.settings.SingleActive || c == m.single)
 	if d.Active && m.quiescing && d.Status == Up {
 		d.Status = Quiescing
 	}
 	for held := range c.held.from(0) {
-		d.FirstDeadline, d.HeldSince = m.heldUntil(held.deadline), held.since
+		d.FirstDeadline, d.HeldSince = m.clock.heldUntil(held.deadline), held.since
 		break
 	}
 	return d
@@ -134,7 +131,7 @@ func (m *Machine) Messages() iter.Seq[Message] {
 		for _, c := range m.consumers {
 			for held := range c.held.from(0) {
 				d := m.describeMessage(held.handle)
-				d.Holder, d.Delivery, d.Deadline = c.id, held.id, m.heldUntil(held.deadline)
+				d.Holder, d.Delivery, d.Deadline = c.id, held.id, m.clock.heldUntil(held.deadline)
 				if !yield(d) {
 					return
 				}
@@ -143,7 +140,7 @@ func (m *Machine) Messages() iter.Seq[Message] {
 		for _, r := range m.returning.all() {
 			for held := range (*r).held.from(0) {
 				d := m.describeMessage(held.handle)
-				d.Holder, d.Delivery, d.Deadline = (*r).of, held.id, m.heldUntil(held.deadline)
+				d.Holder, d.Delivery, d.Deadline = (*r).of, held.id, m.clock.heldUntil(held.deadline)
 				if !yield(d) {
 					return
 				}

@@ -32,7 +32,7 @@ func (f *full) run(t testing.TB, s fsm.SessionID, cmd *logpb.Command) {
 	for {
 		begun := processorTime()
 		f.one(t, s, cmd)
-		f.longest, f.steps = max(f.longest, processorTime()-begun), max(f.steps, f.m.steps)
+		f.longest, f.steps = max(f.longest, processorTime()-begun), max(f.steps, f.m.scratch.steps)
 		if next := f.m.NextDeadline(); next == 0 || next > f.meta.Now {
 			return
 		}

@@ -31,12 +31,12 @@ func (s Status) String() string { return statuses[s] }
 func (m *Machine) String() string {
 	var b strings.Builder
 	st := m.Stats()
-	fmt.Fprintf(&b, "queue %q %d %s clock=%d used=%d next-deadline=%d", m.name, m.id, m.phase, m.clock, m.lastUsed, m.NextDeadline())
+	fmt.Fprintf(&b, "queue %q %d %s clock=%d used=%d next-deadline=%d", m.name, m.id, m.phase, m.clock.now(), m.lastUsed, m.NextDeadline())
 	if m.version > 1 {
 		fmt.Fprintf(&b, " version=%d", m.version)
 	}
-	if m.credit != 0 {
-		fmt.Fprintf(&b, " credit=%d", m.credit)
+	if m.clock.lockCredit() != 0 {
+		fmt.Fprintf(&b, " credit=%d", m.clock.lockCredit())
 	}
 	b.WriteString("\n")
 	fmt.Fprintf(&b, "ready=%d held=%d outbox=%d consumers=%d", st.Ready.Messages, st.Unacknowledged.Messages, st.Outbox.Messages, st.Consumers)
@@ -65,7 +65,7 @@ func (m *Machine) String() string {
 	for _, x := range m.silent {
 		fmt.Fprintf(&b, "silent %d/%d", x.of.Node, x.of.Boot)
 		if x.until != 0 {
-			fmt.Fprintf(&b, " until=%d", m.heldUntil(x.until))
+			fmt.Fprintf(&b, " until=%d", m.clock.heldUntil(x.until))
 		}
 		b.WriteString("\n")
 	}

@@ -15,7 +15,7 @@ func (m *Machine) tick(eff *fsm.Effects) fsm.Result {
 		return fsm.Result{}
 	}
 	due := m.takeOverdue()
-	m.taken = m.taken[:0]
+	m.scratch.taken = m.scratch.taken[:0]
 	var late []*consumer
 	for len(due) > 0 {
 		n := 1
@@ -34,7 +34,7 @@ func (m *Machine) tick(eff *fsm.Effects) fsm.Result {
 // endUnused ends the queue if its lease is over. inUse is from before the tick.
 func (m *Machine) endUnused(inUse bool, eff *fsm.Effects) {
 	if inUse && !m.inUse() {
-		m.lastUsed, m.active = m.clock, m.clock // the lease begins here, not before
+		m.lastUsed, m.active = m.clock.now(), m.clock.now() // the lease begins here, not before
 	}
 	if m.isOver() {
 		m.end(eff)
@@ -51,20 +51,20 @@ type overdue struct {
 // within the budget, and returns it by consumer and delivery.
 func (m *Machine) takeOverdue() []overdue {
 	var due []overdue
-	for m.budget > 0 {
+	for m.scratch.budget > 0 {
 		if m.timeouts.len() == 0 {
 			break
 		}
 		k, t := m.timeouts.first()
-		if m.heldUntil(k.at) > m.clock {
+		if m.clock.heldUntil(k.at) > m.clock.now() {
 			break
 		}
-		m.budget--
+		m.scratch.budget--
 		h := *t
-		m.taken = m.taken[:0]
+		m.scratch.taken = m.scratch.taken[:0]
 		m.take(h.c, h.id, h.id)
 		m.timeouts.remove(k)
-		due = append(due, overdue{h.c, m.taken[0]})
+		due = append(due, overdue{h.c, m.scratch.taken[0]})
 	}
 	slices.SortFunc(due, func(a, b overdue) int {
 		return cmp.Or(cmp.Compare(a.c.registered, b.c.registered), cmp.Compare(a.held.id, b.held.id))
@@ -78,10 +78,10 @@ func (m *Machine) timeOut(c *consumer, due []overdue, eff *fsm.Effects) {
 	late := make([]lateness, len(due))
 	for i, d := range due {
 		late[i] = lateness{d.held.id, d.held.since, d.held.limit}
-		m.taken = append(m.taken, d.held)
+		m.scratch.taken = append(m.scratch.taken, d.held)
 	}
 	t := fsm.Timeout{To: c.id, Tag: c.tag, First: len(c.late) == 0 && c.lateAcks == 0 && !c.cancelled}
-	t.Deliveries, t.Limit, t.Held = describeLate(late, m.clock)
+	t.Deliveries, t.Limit, t.Held = describeLate(late, m.clock.now())
 	eff.Timeouts = append(eff.Timeouts, t)
 	m.counters.TimedOut += uint64(len(late))
 	c.late = slices.Concat(c.late, late)

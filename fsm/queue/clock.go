@@ -1,0 +1,57 @@
+package queue
+
+import "github.com/quorate/quorate/fsm"
+
+// clock is the machine's time: the latest stamp it has seen. Held messages live
+// by a second time, which is behind it by the lock credit: nobody can settle
+// while nobody leads, and that while is given to whoever holds something.
+//
+// Invariant: 0 ≤ credit ≤ time ≤ fsm.MaxTime. Neither ever falls.
+type clock struct {
+	time   fsm.Time
+	credit fsm.Time
+	term   uint64 // of the last entry; 0: there was none
+}
+
+// advance moves the clock to the stamp of an entry. most is the lock credit
+// that a change of term may give. It reports whether the term is a new one.
+func (c *clock) advance(meta *fsm.Meta, most fsm.Millis) (newTerm bool) {
+	before := c.time
+	c.time = max(c.time, min(meta.Now, fsm.MaxTime))
+	if meta.Term == c.term {
+		return false
+	}
+	if c.term != 0 {
+		c.credit += min(c.time-before, fsm.Time(most))
+	}
+	c.term = meta.Term
+	return true
+}
+
+func (c *clock) now() fsm.Time { return c.time }
+
+// lockCredit is how far the time of held messages is behind.
+func (c *clock) lockCredit() fsm.Millis { return fsm.Millis(c.credit) }
+
+// deadline is the instant d from now. It is never 0, which means never.
+func (c *clock) deadline(d fsm.Millis) fsm.Time { return max(c.time.Add(d), 1) }
+
+// atOnce is the deadline of what is due already.
+func (c *clock) atOnce() fsm.Time { return max(c.time, 1) }
+
+// heldDeadline is the instant d from now on the time of held messages. It is
+// never 0.
+func (c *clock) heldDeadline(d fsm.Millis) fsm.Time { return max((c.time - c.credit).Add(d), 1) }
+
+// heldUntil is when the clock reaches t, an instant on the time of held
+// messages, unless more credit is given. 0 stays 0.
+func (c *clock) heldUntil(t fsm.Time) fsm.Time {
+	if t == 0 {
+		return 0
+	}
+	return t.Add(fsm.Millis(c.credit))
+}
+
+func (c *clock) check(k *checker) {
+	k.that(0 <= c.credit && c.credit <= c.time && c.time <= fsm.MaxTime, "clock %d, credit %d", c.time, c.credit)
+}

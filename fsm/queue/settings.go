@@ -1,0 +1,156 @@
+package queue
+
+import (
+	"cmp"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// defaultDisconnectedTimeout holds where settings do not name one.
+const defaultDisconnectedTimeout fsm.Millis = 60_000
+
+// optional is a value that need not be given. The log and the snapshots store
+// it plus one, and 0 for none.
+type optional[T cmp.Ordered] struct {
+	value T
+	given bool
+}
+
+// millis decodes a duration. One that is too long to be added to an instant
+// becomes fsm.MaxTime.
+func millis(plusOne uint64) optional[fsm.Millis] {
+	if plusOne == 0 {
+		return optional[fsm.Millis]{}
+	}
+	return optional[fsm.Millis]{duration(plusOne - 1), true}
+}
+
+// number decodes a number.
+func number(plusOne uint64) optional[uint64] {
+	return optional[uint64]{plusOne - min(plusOne, 1), plusOne != 0}
+}
+
+// or is the value, or the other one if there is none.
+func (o optional[T]) or(other T) T {
+	if o.given {
+		return o.value
+	}
+	return other
+}
+
+// least is the smaller one of those that are given.
+func (o optional[T]) least(p optional[T]) optional[T] {
+	if !o.given || p.given && p.value < o.value {
+		return p
+	}
+	return o
+}
+
+// allows reports whether v is within a limit. Without one everything is.
+func (o optional[T]) allows(v T) bool { return !o.given || v <= o.value }
+
+// duration is one that can be added to an instant.
+func duration(d uint64) fsm.Millis { return fsm.Millis(min(d, uint64(fsm.MaxTime))) }
+
+// settings are the queue's settings in force, in the form of the log and
+// decoded. They are replaced as a whole and never changed, so that what has been
+// read of them may be kept.
+type settings struct {
+	*logpb.QueueConfig
+
+	ttl             optional[fsm.Millis] // of messages
+	consumerTimeout optional[fsm.Millis]
+	disconnected    fsm.Millis // how long a silent node's consumers keep what they hold
+	lease           fsm.Millis // 0: the queue has none
+	idle            fsm.Millis // 0: it does not end for idleness
+	maxMessages     optional[uint64]
+	maxBytes        optional[uint64]
+	maxLetters      optional[uint64] // in the outbox
+	maxPriority     uint8            // ≤ maxPriority, the constant
+}
+
+// newSettings decodes c, and keeps nothing of it.
+func newSettings(c *logpb.QueueConfig) settings {
+	return settings{
+		QueueConfig: &logpb.QueueConfig{
+			TtlPlusOne: c.TtlPlusOne, Expires: c.Expires, ConsumerTimeoutPlusOne: c.ConsumerTimeoutPlusOne,
+			DeadLetter: c.DeadLetter, DeadLetterExchange: c.DeadLetterExchange,
+			HasDeadLetterRoutingKey: c.HasDeadLetterRoutingKey, DeadLetterRoutingKey: c.DeadLetterRoutingKey,
+			DeliveryLimit: c.DeliveryLimit, AutoDelete: c.AutoDelete,
+			MaxLengthPlusOne: c.MaxLengthPlusOne, MaxLengthBytesPlusOne: c.MaxLengthBytesPlusOne,
+			LockCredit: c.LockCredit, MessageTtlFirst: c.MessageTtlFirst, DeadLetterStrategy: c.DeadLetterStrategy,
+			Overflow: c.Overflow, AutoDeleteOnIdle: c.AutoDeleteOnIdle, IdleCountsRouted: c.IdleCountsRouted,
+			ExpiresKeepPending: c.ExpiresKeepPending, DeliveryDelay: c.DeliveryDelay, DelayedStore: c.DelayedStore, DeadLetterMaxPlusOne: c.DeadLetterMaxPlusOne, Revision: c.Revision,
+			SingleActive: c.SingleActive, Retry: c.Retry, RetryMin: c.RetryMin, RetryMax: c.RetryMax,
+			MaxPriorityPlusOne: c.MaxPriorityPlusOne, DisconnectedTimeoutPlusOne: c.DisconnectedTimeoutPlusOne,
+		},
+		ttl: millis(c.TtlPlusOne), consumerTimeout: millis(c.ConsumerTimeoutPlusOne),
+		disconnected: millis(c.DisconnectedTimeoutPlusOne).or(defaultDisconnectedTimeout),
+		lease:        duration(c.Expires), idle: duration(c.AutoDeleteOnIdle),
+		maxMessages: number(c.MaxLengthPlusOne), maxBytes: number(c.MaxLengthBytesPlusOne),
+		maxLetters:  number(c.DeadLetterMaxPlusOne),
+		maxPriority: uint8(min(number(uint64(c.MaxPriorityPlusOne)).or(maxPriority), maxPriority)),
+	}
+}
+
+// messageTTL is the TTL of a message with its own TTL and a ceiling, both as the
+// log has them: the smallest of these and the queue's, unless the message's own
+// comes before the queue's.
+func (s *settings) messageTTL(own, ceiling uint64) optional[fsm.Millis] {
+	mine := millis(own)
+	if mine.given && s.MessageTtlFirst {
+		return mine.least(millis(ceiling))
+	}
+	return s.ttl.least(mine).least(millis(ceiling))
+}
+
+// priority is that of a message with this one of its own, as the log has it: no
+// higher than the queue has.
+func (s *settings) priority(plusOne uint32) uint8 {
+	return uint8(min(number(uint64(plusOne)).or(defaultPriority), uint64(s.maxPriority)))
+}
+
+// timeout is the consumer timeout for the next delivery to c.
+func (s *settings) timeout(c *consumer) optional[fsm.Millis] {
+	switch {
+	case c.noAck:
+		return optional[fsm.Millis]{}
+	case c.timeoutPlusOne > 0:
+		return millis(c.timeoutPlusOne)
+	}
+	return s.consumerTimeout
+}
+
+// limited reports whether the queue has a length limit.
+func (s *settings) limited() bool { return s.maxMessages.given || s.maxBytes.given }
+
+// fits reports whether c is within the length limits.
+func (s *settings) fits(c Count) bool {
+	return s.maxMessages.allows(c.Messages) && s.maxBytes.allows(c.Bytes)
+}
+
+// dropsHead reports whether the queue has a length limit and keeps within it by
+// dropping what would be handed out next.
+func (s *settings) dropsHead() bool {
+	return s.limited() && s.Overflow == logpb.QueueConfig_DROP_HEAD
+}
+
+// retryAfter is how long a message waits that was handed out in vain before it
+// may be tried again; 0: it does not. failures count with the one at hand, and
+// failed says whether this was one.
+func (s *settings) retryAfter(failures uint32, failed bool) fsm.Millis {
+	delayed := s.Retry == logpb.QueueConfig_ALL || s.Retry == logpb.QueueConfig_FAILED && failed ||
+		s.Retry == logpb.QueueConfig_RETURNED && !failed
+	if !delayed || s.RetryMin == 0 {
+		return 0
+	}
+	wait, times := s.RetryMax, max(uint64(failures), 1)
+	if wait == 0 {
+		wait = s.RetryMin
+	}
+	if s.RetryMin <= wait/times {
+		wait = s.RetryMin * times
+	}
+	return duration(wait)
+}
