@@ -27,9 +27,9 @@ type checker struct {
 	count [placeCount]Count
 	next  fsm.Time // earliest deadline found
 
-	extras, getsHeld, named, timeouts, gone int
+	timed [placeCount]int // messages that wait for an instant
 
-	indexed map[*sorted[uint32]]int // nil: returned messages
+	extras, named, numbered, returned, patient, getsHeld, timeouts, gone int
 }
 
 // that notes a fault unless ok. What is asked for each message goes through
@@ -46,6 +46,16 @@ func (k *checker) fail(format string, args ...any) {
 	}
 }
 
+// note counts message h, which is in a place.
+func (k *checker) note(x *message, h uint32, place Place) {
+	k.seen[h] = true
+	k.live = append(k.live, x.index)
+	k.count[place].add(x.count())
+	if x.extra != 0 {
+		k.extras++
+	}
+}
+
 func (k *checker) deadline(t fsm.Time) {
 	if t != 0 && (k.next == 0 || t < k.next) {
 		k.next = t
@@ -54,154 +64,16 @@ func (k *checker) deadline(t fsm.Time) {
 
 // Check walks the whole state and reports the first broken invariant.
 func (m *Machine) Check() error {
-	k := &checker{m: m, indexed: map[*sorted[uint32]]int{}, seen: make([]bool, max(m.messages.top, 1)), live: make([]uint64, 0, m.messages.live())}
-	k.lists()
+	k := &checker{m: m, seen: make([]bool, max(m.messages.top, 1)), live: make([]uint64, 0, m.messages.live())}
+	m.messages.checkLists(k)
 	k.consumers()
 	k.returning()
-	k.indexes()
 	k.service()
 	k.outbox()
 	k.sessions()
 	k.books()
 	k.time()
 	return k.err
-}
-
-// message checks what holds for a message wherever it is.
-func (k *checker) message(h uint32, place Place) {
-	m, x := k.m, k.m.messages.get(h)
-	switch e := m.extraOf(h); {
-	case k.seen[h]:
-		k.fail("message %d is in two places", x.seq)
-	case x.place != place:
-		k.fail("message %d says %v and is in %v", x.seq, x.place, place)
-	case x.seq == 0 || x.seq >= m.nextMessage:
-		k.fail("message %d of %d", x.seq, m.nextMessage)
-	case x.size == 0 || x.index > m.index || x.expireAt < 0 || uint32(x.head&^expirationBit) > x.size:
-		k.fail("message %d: size %d, entry %d, expiry %d", x.seq, x.size, x.index, x.expireAt)
-	case x.extra != 0 && len(e.deaths) == 0 && e.rare == nil:
-		k.fail("message %d has an empty extra", x.seq)
-	case place != Scheduled && m.rareOf(h).id != "":
-		k.fail("message %d is not scheduled", x.seq)
-	case place != Delayed && m.rareOf(h).expireAt != 0:
-		k.fail("message %d is not delayed", x.seq)
-	case place != Outbox && place != Waiting && (e.letter != 0 || e.transfers != nil || e.diedAt != 0 || e.reason != 0):
-		k.fail("message %d is no letter", x.seq)
-	}
-	k.seen[h] = true
-	k.live = append(k.live, x.index)
-	k.count[place].Messages++
-	k.count[place].Bytes += x.bytes()
-	if x.extra != 0 {
-		k.extras++
-	}
-	if x.ready() && x.expireAt != 0 {
-		k.deadline(x.expireAt)
-		k.index(&m.expiries, key{x.expireAt, x.seq}, h)
-	}
-}
-
-// index checks that message h is where an index says.
-func (k *checker) index(in *sorted[uint32], at key, h uint32) {
-	k.indexed[in]++
-	if p := in.get(at); p == nil || *p != h {
-		k.fail("message %d is not in its index at %v", k.m.messages.get(h).seq, at)
-	}
-}
-
-func (k *checker) lists() {
-	m := k.m
-	for no := range m.lists {
-		place := Ready
-		switch no {
-		case returnedList:
-			place = Returned
-		case outboxList:
-			place = Outbox
-		case scheduledList:
-			place = Scheduled
-		case waitingList:
-			place = Waiting
-		case delayedList:
-			place = Delayed
-		case purgedList:
-			k.purged()
-			continue
-		}
-		prev, last := uint32(0), uint64(0)
-		for h := m.lists[no].head; h != 0 && k.err == nil; h = m.messages.get(h).next {
-			x := m.messages.get(h)
-			k.message(h, place)
-			if no == returnedList {
-				k.returned(h, prev)
-			} else if x.prev != prev {
-				k.fail("message %d: the link back is wrong", x.seq)
-			}
-			if place == Ready {
-				if int(x.priority) != no || x.seq <= last || x.acquired != 0 || x.failed != 0 {
-					k.fail("message %d is out of order or was handed out before", x.seq)
-				}
-				last = x.seq
-			}
-			if place == Scheduled {
-				if x.expireAt == 0 || x.seq <= last {
-					k.fail("message %d is out of order or never due", x.seq)
-				}
-				last = x.seq
-				k.scheduled(h)
-			}
-			if place == Delayed {
-				k.delayed(h)
-			}
-			if place == Waiting {
-				k.index(&m.patient, key{seq: m.extraOf(h).letter}, h)
-			}
-			prev = h
-		}
-		k.that(m.lists[no].tail == prev, "list %d: the tail is wrong", no)
-		if no <= maxPriority {
-			k.that((m.waiting>>no&1 == 1) == (m.lists[no].head != 0), "list %d: the bit is wrong", no)
-		}
-	}
-}
-
-// scheduled checks what holds for a scheduled message.
-func (k *checker) scheduled(h uint32) {
-	x := k.m.messages.get(h)
-	k.deadline(x.expireAt)
-	k.index(&k.m.schedules, key{x.expireAt, x.seq}, h)
-	k.index(&k.m.numbers, key{seq: x.seq}, h)
-	if id := k.m.rareOf(h).id; id != "" {
-		k.named++
-		k.that(k.m.named[id] == h, "message %d does not have its name", x.seq)
-	}
-}
-
-// delayed checks what holds for a message that waits for its next try.
-func (k *checker) delayed(h uint32) {
-	x := k.m.messages.get(h)
-	k.deadline(x.expireAt)
-	k.index(&k.m.delays, key{x.expireAt, x.seq}, h)
-	if x.expireAt == 0 || x.acquired == 0 {
-		k.fail("message %d is never tried again, or was not before", x.seq)
-	}
-}
-
-// purged counts what was purged; the records keep saying where they were.
-func (k *checker) purged() {
-	m, last := k.m, uint32(0)
-	for h := m.lists[purgedList].head; h != 0 && k.err == nil; h = m.messages.get(h).next {
-		x := m.messages.get(h)
-		k.that(!k.seen[h], "message %d is purged and somewhere", x.seq)
-		k.seen[h] = true
-		k.live = append(k.live, x.index)
-		k.count[Purged].add(x.count())
-		if x.extra != 0 {
-			k.extras++
-		}
-		last = h
-	}
-	k.that(m.lists[purgedList].tail == last, "the tail of what was purged is wrong")
 }
 
 func (k *checker) consumers() {
@@ -249,7 +121,7 @@ func (k *checker) held(of fsm.ConsumerID, next uint64, all *held, lates []latene
 		if k.err != nil {
 			return
 		}
-		k.message(held.handle, CheckedOut)
+		k.m.messages.checkOne(k, held.handle, CheckedOut)
 		_, late := slices.BinarySearchFunc(lates, held.id, compareLate)
 		switch {
 		case held.id <= last || held.id >= next:
@@ -264,7 +136,7 @@ func (k *checker) held(of fsm.ConsumerID, next uint64, all *held, lates []latene
 		if held.deadline != 0 && k.m.phase == Active {
 			k.timeouts++
 			k.deadline(k.m.clock.heldUntil(held.deadline))
-			if p := k.m.timeouts.get(key{held.deadline, k.m.messages.get(held.handle).seq}); p == nil || p.id != held.id {
+			if of, ok := k.m.timers.held(held.deadline, k.m.messages.get(held.handle).seq); !ok || of.id != held.id {
 				k.fail("consumer %v: delivery %d never times out", of, held.id)
 			}
 		}
@@ -284,41 +156,6 @@ func (k *checker) returning() {
 		k.held(r.of, ^uint64(0), &r.held, nil)
 		k.that(at == m.returningKey(r) && r.order < m.nextOrder && (r.order != 0 || r.outcome == 0), "what %v held is on its way in the wrong place", r.of)
 	}
-}
-
-// returned checks what holds for a message that was returned, and is behind prev.
-func (k *checker) returned(h, prev uint32) {
-	m, r := k.m, &k.m.returns
-	no := m.messages.get(h).prev
-	if int(no) >= len(r.slots) || r.slots[no].block == nil || !slices.Contains(r.slots[no].block.handles[r.slots[no].block.head:r.slots[no].block.tail], h) {
-		k.fail("message %d is in no block", m.messages.get(h).seq)
-		return
-	}
-	at := m.spotOf(h)
-	s := &r.slots[no]
-	if r.before(at) != prev || s.block.seqs[at.at] != m.messages.get(h).seq {
-		k.fail("message %d: the block is wrong", m.messages.get(h).seq)
-	}
-	k.indexed[nil]++
-	if at.at == s.block.head {
-		k.that(s.least == slices.Min(s.block.seqs[s.block.head:s.block.tail]), "block %d: the least is %d", no, s.least)
-	}
-}
-
-// indexes checks that nothing is in an index that should not be.
-func (k *checker) indexes() {
-	m := k.m
-	for _, in := range []*sorted[uint32]{&m.expiries, &m.schedules, &m.delays, &m.numbers, &m.patient} {
-		k.that(in.len() == k.indexed[in], "%d messages in an index of %d", in.len(), k.indexed[in])
-	}
-	k.that(m.timeouts.len() == k.timeouts, "%d timeouts of %d", m.timeouts.len(), k.timeouts)
-	n := 0
-	for _, s := range m.returns.slots {
-		if s.block != nil {
-			n += s.block.len()
-		}
-	}
-	k.that(n == k.indexed[nil], "%d returned messages of %d", n, k.indexed[nil])
 }
 
 func (k *checker) service() {
@@ -351,7 +188,7 @@ func (k *checker) service() {
 		k.that(l.last == prev, "level %d: the tail is wrong", l.priority)
 	}
 	k.that(serviced == m.serviced && len(members) == m.levels.len(), "services are miscounted")
-	if h := m.front(); serviced > 0 && h != 0 {
+	if h := m.messages.front(); serviced > 0 && h != 0 {
 		next, _ := m.NextDue()
 		k.that(m.messages.get(h).due(m.clock.now()) || next <= m.clock.atOnce(), "a message waits although somebody has credit")
 	}
@@ -378,12 +215,12 @@ func (k *checker) outbox() {
 	m := k.m
 	unrouted, last := uint32(0), uint64(0)
 	pending := map[fsm.QueueID]int{}
-	for h := m.lists[outboxList].head; h != 0 && k.err == nil; h = m.messages.get(h).next {
-		e := m.extraOf(h)
+	for h := m.messages.head(outboxList); h != 0 && k.err == nil; h = m.messages.get(h).next {
+		e := m.messages.extraOf(h)
 		k.that(e.letter > 0 && e.letter < m.nextLetter, "letter %d of %d", e.letter, m.nextLetter)
 		k.that(unrouted == 0 || len(e.transfers) == 0 && e.letter == last+1, "letter %d is routed too early", e.letter)
 		last = e.letter
-		k.that(e.reason == logpb.Death_NONE && m.rareOf(h).scheduledFor != 0 ||
+		k.that(e.reason == logpb.Death_NONE && m.messages.rareOf(h).scheduledFor != 0 ||
 			len(e.deaths) > 0 && e.deaths[0].Queue == m.name && e.deaths[0].Reason == e.reason, "letter %d has no death", e.letter)
 		if len(e.transfers) == 0 && unrouted == 0 {
 			unrouted = h
@@ -399,12 +236,16 @@ func (k *checker) outbox() {
 			pending[t.Target]++
 		}
 	}
-	for h := m.lists[waitingList].head; h != 0; h = m.messages.get(h).next {
-		e := m.extraOf(h)
+	for h := m.messages.head(waitingList); h != 0; h = m.messages.get(h).next {
+		e := m.messages.extraOf(h)
 		k.that(e.letter > 0 && e.letter < m.nextLetter && (len(e.deaths) > 0 || e.reason == logpb.Death_NONE) && len(e.transfers) == 0,
 			"letter %d does not wait", e.letter)
+		p := m.patient.get(key{seq: e.letter})
+		k.that(p != nil && *p == h, "letter %d is not found", e.letter)
+		k.patient++
 	}
-	k.that(m.counts[Waiting].Messages == 0 || m.fate(logpb.Death_NONE) == AtLeastOnce, "letters wait for nothing")
+	k.that(m.patient.len() == k.patient, "%d letters wait, of %d", m.patient.len(), k.patient)
+	k.that(m.messages.count(Waiting).Messages == 0 || m.fate(logpb.Death_NONE) == AtLeastOnce, "letters wait for nothing")
 	k.that(unrouted == m.unrouted, "the first unrouted letter is wrong")
 	if unrouted != 0 {
 		k.that(last == m.nextLetter-1, "letter %d is missing", m.nextLetter-1)
@@ -476,36 +317,16 @@ func (k *checker) lives() {
 // books compares all counts with what was found.
 func (k *checker) books() {
 	m := k.m
-	k.that(k.count == m.counts, "counted %v, found %v", m.counts, k.count)
-	k.that(len(k.live) == m.messages.live(), "%d messages, %d in places", m.messages.live(), len(k.live))
-	k.that(k.extras == m.extras.live(), "%d extras, %d in use", m.extras.live(), k.extras)
-	k.that(k.named == len(m.named), "%d scheduled messages have a name, %d names", k.named, len(m.named))
-	k.entries()
-	k.that(m.phase == Active || len(m.consumers) == 0 && len(m.sessions) == 0 && m.readyCount() == 0, "an ended queue serves")
+	m.timers.check(k)
+	m.messages.check(k)
+	m.entries.check(k)
+	k.that(m.phase == Active || len(m.consumers) == 0 && len(m.sessions) == 0 && m.messages.readyCount() == 0, "an ended queue serves")
 	k.that((m.phase == Draining) == (m.goneAt != 0), "phase %d ends at %d", m.phase, m.goneAt)
 	k.that(m.phase != Draining || len(k.live) > 0, "nothing to drain")
 	k.that(m.phase != Gone || len(k.live) == 0, "a queue that is gone has messages")
 	m.clock.check(k)
 	k.that(m.lastUsed >= 0 && m.lastUsed <= m.clock.now(), "clock %d, last used %d", m.clock.now(), m.lastUsed)
 	k.that(m.active >= 0 && m.active <= m.clock.now(), "clock %d, last active %d", m.clock.now(), m.active)
-}
-
-// entries compares the live messages per log entry with what was found.
-func (k *checker) entries() {
-	l := &k.m.live
-	slices.Sort(k.live)
-	found, last := 0, uint64(0)
-	for e, count := range l.all() {
-		n := found
-		for n < len(k.live) && k.live[n] == e.seq {
-			n++
-		}
-		if found > 0 && e.seq <= last || n-found != int(*count) || *count == 0 {
-			k.fail("entry %d after %d has %d messages, counted %d", e.seq, last, n-found, *count)
-		}
-		last, found = e.seq, n
-	}
-	k.that(found == len(k.live), "live entries are miscounted")
 }
 
 // time compares the earliest deadline with what was found.
@@ -515,7 +336,7 @@ func (k *checker) time() {
 	case Active:
 		k.deadline(m.leaseEnd())
 		k.deadline(m.idleEnd())
-		if m.lists[purgedList].head != 0 || m.tooLong() || m.unfinished() || m.serviced > 0 && m.front() != 0 || k.gone > 0 {
+		if m.messages.head(purgedList) != 0 || m.tooLong() || m.unfinished() || m.serviced > 0 && m.messages.front() != 0 || k.gone > 0 {
 			k.deadline(m.clock.atOnce())
 		}
 	case Draining:

@@ -27,7 +27,7 @@ func (m *Machine) assign(eff *fsm.Effects) {
 // way, and gives up when that is more than this command may expire.
 func (m *Machine) first(eff *fsm.Effects) uint32 {
 	for {
-		h := m.front()
+		h := m.messages.front()
 		if h == 0 || h == m.scratch.fresh || !m.messages.get(h).due(m.clock.now()) {
 			return h
 		}
@@ -39,10 +39,10 @@ func (m *Machine) first(eff *fsm.Effects) uint32 {
 
 // checkOut hands message h, which is ready, to c.
 func (m *Machine) checkOut(h uint32, c *consumer) checkout {
-	m.remove(h)
+	m.messages.remove(h)
 	x := m.messages.mut(h)
 	invariants.Assert(!x.due(m.clock.now()) || h == m.scratch.fresh, "no message is handed out past its expiry")
-	m.setPlace(x, CheckedOut)
+	m.messages.setPlace(x, CheckedOut)
 	m.counters.Delivered++
 	if x.acquired > 0 {
 		m.counters.Redelivered++
@@ -56,9 +56,7 @@ func (m *Machine) checkOut(h uint32, c *consumer) checkout {
 	if c.isGets() {
 		m.getsHeld++
 	}
-	if held.deadline != 0 {
-		m.timeouts.put(key{held.deadline, x.seq}, holding{c, held.id})
-	}
+	m.timers.hold(held.deadline, x.seq, holding{c, held.id})
 	return held
 }
 
@@ -67,7 +65,7 @@ func (m *Machine) delivery(c *consumer, held checkout) fsm.Delivery {
 	x := m.messages.get(held.handle)
 	d := fsm.Delivery{To: c.id, ID: held.id, Ref: x.ref(), Acquired: x.acquired, Failed: x.failed, ExpireAt: x.expireAt}
 	if x.extra != 0 {
-		d.Deaths, d.ScheduledFor = m.extras.get(x.extra).deaths, m.rareOf(held.handle).scheduledFor
+		d.Deaths, d.ScheduledFor = m.messages.extraOf(held.handle).deaths, m.messages.rareOf(held.handle).scheduledFor
 	}
 	return d
 }
@@ -89,10 +87,8 @@ func (m *Machine) lift(taken []checkout) {
 		held := &taken[i]
 		x := m.messages.mut(held.handle)
 		held.seq = x.seq
-		m.setPlace(x, 0)
-		if held.deadline != 0 {
-			m.timeouts.remove(key{held.deadline, held.seq})
-		}
+		m.messages.setPlace(x, 0)
+		m.timers.letGo(held.deadline, held.seq)
 	}
 }
 
@@ -100,12 +96,10 @@ func (m *Machine) lift(taken []checkout) {
 // something all the same: behind what no command so far could expire, make
 // ready, or bring back.
 func (m *Machine) mayHave() bool {
-	if m.timed() > 0 {
-		if next, _ := m.nextTimed(); next.at <= m.clock.now() {
-			return true
-		}
+	if next, _, ok := m.timers.nextTimed(); ok && next.at <= m.clock.now() {
+		return true
 	}
-	return m.front() != 0 || m.unfinished()
+	return m.messages.front() != 0 || m.unfinished()
 }
 
 // get takes one message for a session. With no-ack it is settled at once. A
@@ -137,7 +131,7 @@ func (m *Machine) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Result {
 	m.renewSilence(s)
 	held := m.checkOut(h, c)
 	d := m.delivery(c, held)
-	d.Ready = m.readyCount()
+	d.Ready = m.messages.readyCount()
 	eff.Deliveries = append(eff.Deliveries, d)
 	m.scratch.delivered = held.id
 	if cmd.GetNoAck() {

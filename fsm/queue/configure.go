@@ -32,7 +32,7 @@ func (m *Machine) configure(cmd *logpb.Configure, eff *fsm.Effects) fsm.Result {
 		}
 	}
 	if m.fate(logpb.Death_NONE) != AtLeastOnce {
-		m.counters.DeadDropped += m.counts[Waiting].Messages
+		m.counters.DeadDropped += m.messages.count(Waiting).Messages
 		m.dropPatient()
 	}
 	eff.Outbox = eff.Outbox || m.letters() > 0 // there may be another way now
@@ -47,5 +47,5 @@ func (m *Machine) touch(cmd *logpb.Touch) fsm.Result {
 	if !cmd.GetIdleOnly() {
 		m.lastUsed = m.clock.now()
 	}
-	return fsm.Result{Count: m.readyCount(), Consumers: uint64(m.serving)}
+	return fsm.Result{Count: m.messages.readyCount(), Consumers: uint64(m.serving)}
 }

@@ -40,16 +40,16 @@ func (m *Machine) die(h uint32, reason logpb.Death_Reason, eff *fsm.Effects) {
 	fate := m.fate(reason)
 	m.counters.Deaths[reason-1][fate]++
 	if fate == Dropped {
-		m.free(h, eff)
+		m.messages.free(h, eff)
 		return
 	}
 	m.counters.DeadLettered++
-	e := m.mutExtra(h)
+	e := m.messages.mutExtra(h)
 	e.reason, e.diedAt = reason, m.clock.now()
 	e.deaths = m.addDeath(e.deaths, reason)
 	if fate == SentOnce {
 		eff.DeadLetters = append(eff.DeadLetters, m.deadLetter(h))
-		m.free(h, eff)
+		m.messages.free(h, eff)
 		return
 	}
 	m.post(h, eff)
@@ -57,10 +57,9 @@ func (m *Machine) die(h uint32, reason logpb.Death_Reason, eff *fsm.Effects) {
 
 // post puts message h, which is in no place, at the end of the outbox.
 func (m *Machine) post(h uint32, eff *fsm.Effects) {
-	m.mutExtra(h).letter = m.nextLetter
+	m.messages.mutExtra(h).letter = m.nextLetter
 	m.nextLetter++
-	m.setPlace(m.messages.mut(h), Outbox)
-	m.append(h)
+	m.messages.put(h, Outbox)
 	if m.unrouted == 0 {
 		m.unrouted = h
 	}
@@ -97,7 +96,7 @@ func copyDeaths(from []*logpb.Death) []*logpb.Death {
 
 // deadLetter describes message h, which has died.
 func (m *Machine) deadLetter(h uint32) fsm.DeadLetter {
-	x, e, r := m.messages.get(h), m.extraOf(h), m.rareOf(h)
+	x, e, r := m.messages.get(h), m.messages.extraOf(h), m.messages.rareOf(h)
 	return fsm.DeadLetter{
 		Ref: x.ref(), Reason: e.reason, DiedAt: e.diedAt, Priority: x.priority, ScheduledFor: r.scheduledFor,
 		HasExpiration: x.hasExpiration(), Deaths: e.deaths, Fresh: e.reason != logpb.Death_NONE && e.deaths[0].Count == 1,
@@ -107,13 +106,13 @@ func (m *Machine) deadLetter(h uint32) fsm.DeadLetter {
 
 // letter describes letter h.
 func (m *Machine) letter(h uint32) Letter {
-	e := m.extraOf(h)
-	return Letter{Number: e.letter, DeadLetter: m.deadLetter(h), Done: m.rareOf(h).done, Transfers: e.transfers}
+	e := m.messages.extraOf(h)
+	return Letter{Number: e.letter, DeadLetter: m.deadLetter(h), Done: m.messages.rareOf(h).done, Transfers: e.transfers}
 }
 
 // letters is the number of letters that have not come to an end.
 func (m *Machine) letters() uint64 {
-	return m.counts[Outbox].Messages + m.counts[Waiting].Messages
+	return m.messages.count(Outbox).Messages + m.messages.count(Waiting).Messages
 }
 
 // UnroutedLetters returns up to limit letters without a route, oldest first.

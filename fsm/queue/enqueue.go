@@ -29,12 +29,10 @@ func (m *Machine) enqueue(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) 
 		return m.refuse(meta, cmd, eff)
 	}
 	h := m.store(meta, cmd, due, eff)
-	x := m.messages.mut(h)
 	if ttl.given {
-		x.expireAt = m.expiry(cmd.TtlFrom, ttl.value)
+		m.messages.mut(h).expireAt = m.expiry(cmd.TtlFrom, ttl.value)
 	}
-	m.setPlace(x, Ready)
-	m.append(h)
+	m.messages.put(h, Ready)
 	if now || full || ttl.given && !m.unfinished() { // what comes back goes before
 		m.offer(h, now, eff)
 	}
@@ -42,7 +40,7 @@ func (m *Machine) enqueue(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) 
 		return m.refuse(meta, cmd, eff)
 	}
 	if m.messages.get(h).ready() {
-		m.watch(h) // all others need none
+		m.messages.watch(h) // all others need none
 	}
 	m.counters.Enqueued++
 	return fsm.Result{}
@@ -56,32 +54,6 @@ func (m *Machine) enqueueExpired(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Tim
 	return fsm.Result{}
 }
 
-// store makes a record of a message, in no place and without an expiry.
-func (m *Machine) store(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time, eff *fsm.Effects) uint32 {
-	h := m.messages.alloc()
-	x := m.messages.mut(h)
-	*x = message{
-		seq: m.nextMessage, index: meta.Index, offset: meta.Offset, size: cmd.Size,
-		head: uint16(cmd.Head), priority: m.settings.priority(cmd.PriorityPlusOne),
-	}
-	if cmd.HasExpiration {
-		x.head |= expirationBit
-	}
-	m.nextMessage++
-	m.counts[0].add(x.count())
-	m.keepEntry(eff)
-	if len(cmd.Deaths) > 0 {
-		m.mutExtra(h).deaths = copyDeaths(cmd.Deaths)
-	}
-	if due == 0 {
-		due = fsm.Time(max(cmd.ScheduledFor, 0))
-	}
-	if due != 0 {
-		m.setRare(h, rare{scheduledFor: due})
-	}
-	return h
-}
-
 // offer hands out what there is, message h among it. If it is now or never, h
 // expires unless somebody takes it.
 func (m *Machine) offer(h uint32, now bool, eff *fsm.Effects) {
@@ -91,7 +63,7 @@ func (m *Machine) offer(h uint32, now bool, eff *fsm.Effects) {
 	m.assign(eff)
 	m.scratch.fresh = 0
 	if now && m.messages.get(h).ready() {
-		m.remove(h)
+		m.messages.remove(h)
 		m.die(h, logpb.Death_EXPIRED, eff)
 	}
 }
@@ -102,12 +74,33 @@ func (m *Machine) stays(h uint32, cmd *logpb.Enqueue, eff *fsm.Effects) bool {
 	if !m.messages.get(h).ready() {
 		return true
 	}
-	m.remove(h)
+	m.messages.remove(h)
 	if m.full(cmd, 0) {
-		m.free(h, eff)
+		m.messages.free(h, eff)
 		return false
 	}
-	m.setPlace(m.messages.mut(h), Ready)
-	m.append(h) // it was the last one
+	m.messages.put(h, Ready) // it was the last one
 	return true
+}
+
+// store makes a record of a message, in no place and without an expiry.
+func (m *Machine) store(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time, eff *fsm.Effects) uint32 {
+	x := message{
+		index: meta.Index, offset: meta.Offset, size: cmd.Size,
+		head: uint16(cmd.Head), priority: m.settings.priority(cmd.PriorityPlusOne),
+	}
+	if cmd.HasExpiration {
+		x.head |= expirationBit
+	}
+	h := m.messages.add(x, eff)
+	if len(cmd.Deaths) > 0 {
+		m.messages.mutExtra(h).deaths = copyDeaths(cmd.Deaths)
+	}
+	if due == 0 {
+		due = fsm.Time(max(cmd.ScheduledFor, 0))
+	}
+	if due != 0 {
+		m.messages.setRare(h, rare{scheduledFor: due})
+	}
+	return h
 }

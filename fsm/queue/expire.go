@@ -10,28 +10,17 @@ import (
 
 func compare[T cmp.Ordered](a, b T) int { return cmp.Compare(a, b) }
 
-// watch makes sure that message h, which is ready, expires.
-func (m *Machine) watch(h uint32) {
-	x := m.messages.get(h)
-	if x.expireAt == 0 {
-		return
-	}
-	m.expiries.put(key{x.expireAt, x.seq}, h)
-}
-
 // catchUp expires messages and makes scheduled and delayed ones ready that are
 // due, in the order of their instants, within the budget.
 func (m *Machine) catchUp(eff *fsm.Effects) {
-	for m.timed() > 0 && m.scratch.budget > 0 {
-		due, h := m.nextTimed()
-		if due.at > m.clock.now() {
+	for m.scratch.budget > 0 {
+		due, h, ok := m.timers.nextTimed()
+		if !ok || due.at > m.clock.now() {
 			break
 		}
-		if m.expiries.len() > 0 {
-			if e, _ := m.expiries.first(); e.before(due) {
-				m.expireNext(eff)
-				continue
-			}
+		if e, _, ok := m.timers.expiry(); ok && e.before(due) {
+			m.expireNext(eff)
+			continue
 		}
 		m.scratch.budget--
 		if m.messages.get(h).place == Delayed {
@@ -47,16 +36,15 @@ func (m *Machine) catchUp(eff *fsm.Effects) {
 // expireNext expires the earliest message that is due. It reports false if
 // there is none or the budget is spent.
 func (m *Machine) expireNext(eff *fsm.Effects) bool {
-	if m.scratch.budget == 0 || m.expiries.len() == 0 {
+	if m.scratch.budget == 0 {
 		return false
 	}
-	k, p := m.expiries.first()
-	if k.at > m.clock.now() {
+	k, h, ok := m.timers.expiry()
+	if !ok || k.at > m.clock.now() {
 		return false
 	}
 	m.scratch.budget--
-	h := *p
-	m.remove(h)
+	m.messages.remove(h)
 	m.die(h, logpb.Death_EXPIRED, eff)
 	return true
 }

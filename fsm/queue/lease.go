@@ -27,10 +27,7 @@ func (m *Machine) awaited() fsm.Time {
 	if !m.settings.ExpiresKeepPending || !m.settings.DeadLetter {
 		return 0
 	}
-	if m.expiries.len() == 0 {
-		return 0
-	}
-	if k, _ := m.expiries.first(); k.at <= m.lastUsed.Add(m.settings.lease).Add(m.settings.lease) {
+	if k, _, ok := m.timers.expiry(); ok && k.at <= m.lastUsed.Add(m.settings.lease).Add(m.settings.lease) {
 		return k.at
 	}
 	return 0
@@ -39,7 +36,7 @@ func (m *Machine) awaited() fsm.Time {
 // idleEnd is the first instant at which an idle queue ends; 0: never. A queue
 // with scheduled messages, or one that forwards dead letters, is not idle.
 func (m *Machine) idleEnd() fsm.Time {
-	if m.settings.idle == 0 || m.inUse() || m.settings.DeadLetter || m.counts[Scheduled].Messages > 0 {
+	if m.settings.idle == 0 || m.inUse() || m.settings.DeadLetter || m.messages.count(Scheduled).Messages > 0 {
 		return 0
 	}
 	return m.active.Add(m.settings.idle).Add(1)
@@ -92,7 +89,7 @@ func (m *Machine) dismissAll(eff *fsm.Effects) {
 	m.single, m.quiescing = nil, false
 	m.sessions, m.lives, m.ending = map[fsm.SessionID]*session{}, sorted[*life]{}, 0
 	m.recent, m.silent = nil, nil
-	m.timeouts.clear()
+	m.timers.clear()
 }
 
 // vanish drops everything at once.
@@ -104,10 +101,7 @@ func (m *Machine) vanish(eff *fsm.Effects) {
 		}
 	}
 	m.counters.DeadDropped += m.letters()
-	if m.live.len() > 0 {
-		live := m.live
-		eff.Rest = live.indexes()
-	}
+	eff.Rest = m.entries.abandon()
 	m.clear()
 	m.phase, m.goneAt = Gone, 0
 	eff.Gone = true
@@ -134,7 +128,7 @@ func (m *Machine) afterlife(cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
 
 // delete ends the queue on request, with its outbox.
 func (m *Machine) delete(cmd *logpb.Delete, eff *fsm.Effects) fsm.Result {
-	switch n := m.readyCount(); {
+	switch n := m.messages.readyCount(); {
 	case cmd.GetIfUnused() && m.serving > 0:
 		return fsm.Result{Code: fsm.InUse}
 	case cmd.GetIfEmpty() && n > 0:

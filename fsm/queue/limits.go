@@ -7,19 +7,19 @@ import (
 
 // kept is what counts in the limits and is never dropped to stay within them:
 // scheduled messages, and letters that are delivered at least once.
-func (m *Machine) kept() Count { return m.counts[Scheduled].plus(m.pending()) }
+func (m *Machine) kept() Count { return m.messages.count(Scheduled).plus(m.pending()) }
 
 // pending are the letters that count as messages of the queue.
 func (m *Machine) pending() Count {
 	if m.fate(logpb.Death_NONE) != AtLeastOnce {
 		return Count{}
 	}
-	return m.counts[Outbox].plus(m.counts[Waiting])
+	return m.messages.count(Outbox).plus(m.messages.count(Waiting))
 }
 
 // counted is all that counts in the limits.
 func (m *Machine) counted() Count {
-	return m.kept().plus(m.counts[Ready]).plus(m.counts[Returned]).plus(m.counts[Delayed])
+	return m.kept().plus(m.messages.count(Ready)).plus(m.messages.count(Returned)).plus(m.messages.count(Delayed))
 }
 
 // full reports whether there is no place for one more message, which takes
@@ -59,25 +59,14 @@ func (m *Machine) refuse(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) f
 // reject answers a message that is not taken in.
 func (m *Machine) reject(eff *fsm.Effects) fsm.Result {
 	m.counters.Refused++
-	m.notNeeded(eff)
+	m.entries.refuse(eff)
 	return fsm.Result{Code: fsm.Rejected}
-}
-
-// notNeeded releases the entry that is being applied, unless it holds messages.
-func (m *Machine) notNeeded(eff *fsm.Effects) {
-	if m.live.has(m.index) {
-		return
-	}
-	if n := len(eff.Released); n == 0 || eff.Released[n-1] != m.index {
-		eff.Released = append(eff.Released, m.index)
-	}
-	m.revivable = true
 }
 
 // tooLong reports whether the queue has something to drop.
 func (m *Machine) tooLong() bool {
 	return m.settings.dropsHead() &&
-		m.readyCount()+m.counts[Delayed].Messages > 0 && !m.settings.fits(m.counted())
+		m.messages.readyCount()+m.messages.count(Delayed).Messages > 0 && !m.settings.fits(m.counted())
 }
 
 // trim drops what would be handed out next while the queue is too long, and
@@ -88,15 +77,15 @@ func (m *Machine) trim(eff *fsm.Effects) {
 	for n := m.bounds.Drops; n > 0 && m.tooLong(); n-- {
 		h := m.first(eff)
 		switch {
-		case h == 0 && m.readyCount() > 0:
+		case h == 0 && m.messages.readyCount() > 0:
 			return
 		case !m.tooLong():
 		case h == 0:
-			h = m.lists[delayedList].head
-			m.undelay(h)
+			h = m.messages.head(delayedList)
+			m.messages.undelay(h)
 			m.die(h, logpb.Death_MAXLEN, eff)
 		default:
-			m.remove(h)
+			m.messages.remove(h)
 			m.die(h, logpb.Death_MAXLEN, eff)
 		}
 	}

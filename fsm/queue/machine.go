@@ -20,31 +20,20 @@ type Machine struct {
 	*shared
 	id fsm.QueueID
 
-	index    uint64   // of the last entry
 	version  uint32   // highest of its entries, at least 1
 	lastUsed fsm.Time // for the lease
 	active   fsm.Time // the last activity, for auto-delete on idle
 	phase    Phase
 	goneAt   fsm.Time // end of draining
 
-	nextMessage uint64
-	nextLetter  uint64
-	nextOrder   uint64 // of consumers
+	nextLetter uint64
+	nextOrder  uint64 // of consumers
 
-	messages  arena[message]
-	extras    arena[extra]
-	lists     [listCount]list
-	waiting   uint32            // bit p: the list of priority p has messages
-	counts    [placeCount]Count // by place
-	returns   returns           // index of the list of returned messages
-	expiries  sorted[uint32]    // ready messages with an expiry, by instant
-	timeouts  sorted[holding]   // held messages with a consumer timeout, see heldUntil
-	schedules sorted[uint32]    // scheduled messages, by instant
-	delays    sorted[uint32]    // delayed messages, by instant
-	numbers   sorted[uint32]    // scheduled messages, by number
-	patient   sorted[uint32]    // letters that wait, by number
-	named     map[string]uint32 // scheduled messages that have a name
-	live      liveIndexes
+	timers   *timers
+	entries  *entries
+	messages *messages
+
+	patient sorted[uint32] // letters that wait, by number
 
 	sessions map[fsm.SessionID]*session
 	lives    sorted[*life] // by node and boot
@@ -72,7 +61,6 @@ type Machine struct {
 	gone     int       // targets that are
 
 	// What follows is not state: it is of no meaning between two commands.
-	revivable bool         // the entry being applied has been released
 	contested bool         // elect has to choose
 	coming    []*returning // while a snapshot is restored
 
@@ -82,19 +70,15 @@ type Machine struct {
 // SetBounds is for tests, before the first command.
 func (m *Machine) SetBounds(b Bounds) { m.bounds = b }
 
-// holding names one delivery of one consumer.
-type holding struct {
-	c  *consumer
-	id uint64
-}
-
 // New returns an empty queue. name is what its dead letters say they died in.
 func New(name string, id fsm.QueueID) *Machine {
 	m := &Machine{
 		shared: &shared{name: name, bounds: defaultBounds, settings: newSettings(&logpb.QueueConfig{DeliveryLimit: defaultDeliveryLimit})},
 		id:     id, version: 1, newest: fsm.NewestVersion,
-		nextMessage: 1, nextLetter: 1, nextOrder: 1,
+		timers: &timers{}, entries: &entries{},
+		nextLetter: 1, nextOrder: 1,
 	}
+	m.messages = newMessages(m.shared, m.timers, m.entries)
 	m.clear()
 	return m
 }
@@ -108,10 +92,8 @@ func (m *Machine) Version() uint32 { return m.version }
 
 // clear forgets everything that a queue holds.
 func (m *Machine) clear() {
-	m.messages, m.extras, m.lists = arena[message]{}, arena[extra]{}, [listCount]list{}
-	m.waiting, m.counts, m.returns = 0, [placeCount]Count{}, returns{}
-	m.expiries, m.timeouts, m.live = sorted[uint32]{}, sorted[holding]{}, liveIndexes{}
-	m.schedules, m.delays, m.numbers, m.named = sorted[uint32]{}, sorted[uint32]{}, sorted[uint32]{}, map[string]uint32{}
+	m.timers.clear()
+	m.messages.clear()
 	m.patient, m.returning = sorted[uint32]{}, sorted[*returning]{}
 	m.sessions, m.lives, m.ending, m.recent = map[fsm.SessionID]*session{}, sorted[*life]{}, 0, nil
 	m.ended, m.isEnded, m.dead, m.silent = deque[ended]{}, map[fsm.SessionID]bool{}, nil, nil
@@ -176,11 +158,8 @@ func (m *Machine) goOn(kind logpb.Command_Kind, eff *fsm.Effects) {
 
 // advance moves the clock and notices a new entry and a new term.
 func (m *Machine) advance(meta *fsm.Meta) {
-	invariants.Assert(meta.Index >= m.index, "log indexes grow")
 	m.version = max(m.version, meta.Version)
-	if meta.Index != m.index {
-		m.index, m.revivable = meta.Index, false
-	}
+	m.entries.begin(meta.Index)
 	if m.clock.advance(meta, duration(m.settings.LockCredit)) || m.lastUsed == 0 {
 		m.lastUsed, m.active = m.clock.now(), m.clock.now()
 	}
@@ -209,12 +188,10 @@ func (m *Machine) NextDue() (fsm.Time, Due) {
 			next, what = t, w
 		}
 	}
-	if m.expiries.len() > 0 {
-		k, _ := m.expiries.first()
+	if k, _, ok := m.timers.expiry(); ok {
 		earlier(k.at, ExpiryDue)
 	}
-	if m.timeouts.len() > 0 {
-		k, _ := m.timeouts.first()
+	if k, _, ok := m.timers.timeout(); ok {
 		earlier(m.clock.heldUntil(k.at), TimeoutDue)
 	}
 	for _, x := range m.silent {
@@ -222,13 +199,12 @@ func (m *Machine) NextDue() (fsm.Time, Due) {
 			earlier(m.clock.heldUntil(x.until), TimeoutDue)
 		}
 	}
-	if m.timed() > 0 {
-		k, _ := m.nextTimed()
+	if k, _, ok := m.timers.nextTimed(); ok {
 		earlier(k.at, ScheduleDue)
 	}
 	earlier(m.leaseEnd(), LeaseDue)
 	earlier(m.idleEnd(), LeaseDue)
-	if m.lists[purgedList].head != 0 || m.tooLong() || m.unfinished() || m.gone > 0 || m.serviced > 0 && m.front() != 0 {
+	if m.messages.head(purgedList) != 0 || m.tooLong() || m.unfinished() || m.gone > 0 || m.serviced > 0 && m.messages.front() != 0 {
 		earlier(m.clock.atOnce(), WorkDue)
 	}
 	return next, what
@@ -269,7 +245,7 @@ func (m *Machine) Held(to fsm.ConsumerID, after uint64, limit int, eff *fsm.Effe
 		}
 		d := m.delivery(c, h)
 		if c.isGets() {
-			d.Ready = m.readyCount()
+			d.Ready = m.messages.readyCount()
 		}
 		eff.Deliveries = append(eff.Deliveries, d)
 	}

@@ -3,7 +3,7 @@ package queue
 import "github.com/quorate/quorate/fsm"
 
 // Index is the index of the last entry that was applied.
-func (m *Machine) Index() uint64 { return m.index }
+func (m *Machine) Index() uint64 { return m.entries.last() }
 
 // Newest is the number of the newest delivery of a consumer; 0: none yet, or
 // there is no such consumer.

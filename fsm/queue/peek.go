@@ -104,7 +104,7 @@ func (p *Peek) walk(m *Machine, n int) (left int) {
 				return 0
 			}
 			n--
-			if x := m.describeMessage(h); p.shows(&x) {
+			if x := m.messages.describe(h); p.shows(&x) {
 				p.here++
 				p.found = append(p.found, x)
 			}
@@ -122,7 +122,7 @@ func (p *Peek) resume(m *Machine, no int) uint32 {
 		}
 	}
 	p.here = 0
-	return m.lists[no].head
+	return m.messages.head(no)
 }
 
 // held goes on with what consumers hold, as walk does.
@@ -139,7 +139,7 @@ func (p *Peek) held(m *Machine, n int) (left int) {
 			}
 			n--
 			p.delivery = held.id
-			x := m.describeMessage(held.handle)
+			x := m.messages.describe(held.handle)
 			x.Holder, x.Delivery, x.Deadline = c.id, held.id, m.clock.heldUntil(held.deadline)
 			if p.shows(&x) {
 				p.found = append(p.found, x)

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
@@ -73,9 +72,7 @@ func (m *Machine) restore(r *bufio.Reader) error {
 	if err := m.restoreService(head.Service, head.SingleActive); err != nil {
 		return err
 	}
-	if err := m.restoreIndexes(); err != nil {
-		return err
-	}
+	m.restoreIndexes()
 	if err := m.Check(); err != nil {
 		return fmt.Errorf("%w: %w", ErrSnapshot, err)
 	}
@@ -114,10 +111,12 @@ func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
 	}
 	m.configure(&logpb.Configure{Config: h.Config}, &fsm.Effects{})
 	m.clock = clock{fsm.Time(h.Clock), fsm.Time(h.LockCredit), h.Term}
-	m.index, m.version = h.Index, max(h.FsmVersion, 1)
+	m.entries.begin(h.Index)
+	m.messages.restoreHead(h)
+	m.version = max(h.FsmVersion, 1)
 	m.active = fsm.Time(h.LastActive)
 	m.lastUsed, m.phase, m.goneAt = fsm.Time(h.LastUsed), Phase(h.State), fsm.Time(h.GoneAt)
-	m.nextMessage, m.nextLetter, m.nextOrder = h.NextMessage, h.NextLetter, h.NextOrder
+	m.nextLetter, m.nextOrder = h.NextLetter, h.NextOrder
 	c := h.Counters
 	if len(c.Deaths) != 16 {
 		return fmt.Errorf("%w: deaths are not counted", ErrSnapshot)
@@ -219,65 +218,17 @@ func restoreLate(st *logpb.ConsumerState) []lateness {
 
 // restoreMessage adds the next message, in the order of the encoding.
 func (m *Machine) restoreMessage(st *logpb.MessageState) error {
-	if st.Priority > maxPriority || st.Place < uint32(Ready) || st.Place >= placeCount {
-		return fmt.Errorf("%w: message %d is nowhere", ErrSnapshot, st.Seq)
+	h, err := m.messages.restore(st)
+	if err != nil {
+		return err
 	}
-	if st.Head > st.Size || st.Head >= expirationBit {
-		return fmt.Errorf("%w: message %d has a wrong size", ErrSnapshot, st.Seq)
-	}
-	h := m.messages.alloc()
-	x := m.messages.mut(h)
-	*x = message{
-		seq: st.Seq, index: st.Index, offset: st.Offset, size: st.Size, expireAt: fsm.Time(st.ExpireAt),
-		acquired: st.Acquired, failed: st.Failed, head: uint16(st.Head), priority: uint8(st.Priority),
-	}
-	if st.HasExpiration {
-		x.head |= expirationBit
-	}
-	m.counts[0].add(x.count())
-	m.setPlace(x, Place(st.Place))
-	if len(st.Deaths) > 0 {
-		m.mutExtra(h).deaths = st.Deaths
-	}
-	m.restoreRare(st, h)
-	switch x.place {
+	switch Place(st.Place) {
 	case CheckedOut:
 		return m.restoreHeld(st, h)
-	case Scheduled:
-		x.expireAt = fsm.Time(st.DueAt)
-		if st.ScheduleId != "" {
-			m.named[st.ScheduleId] = h
-		}
-	case Delayed:
-		if r := *m.rareOf(h); x.expireAt != 0 {
-			r.expireAt = x.expireAt
-			m.setRare(h, r)
-		}
-		x = m.messages.mut(h)
-		x.expireAt = fsm.Time(st.DueAt)
-	}
-	if x.place == Returned {
-		m.returnLast(h)
-		return nil
-	}
-	m.append(h)
-	if x.place == Outbox || x.place == Waiting {
+	case Outbox, Waiting:
 		return m.restoreLetter(st, h)
 	}
 	return nil
-}
-
-func (m *Machine) restoreRare(st *logpb.MessageState, h uint32) {
-	r := rare{
-		scheduledFor: fsm.Time(st.ScheduledFor), id: st.ScheduleId, refused: st.Refused,
-		ttl: st.TtlPlusOne, ceiling: st.TtlCeilingPlusOne,
-	}
-	for _, id := range st.Done {
-		r.done = append(r.done, fsm.QueueID(id))
-	}
-	if r.scheduledFor != 0 || r.id != "" || r.refused || r.ttl != 0 || r.ceiling != 0 || r.done != nil {
-		m.setRare(h, r)
-	}
 }
 
 func (m *Machine) restoreHeld(st *logpb.MessageState, h uint32) error {
@@ -301,11 +252,11 @@ func (m *Machine) restoreHeld(st *logpb.MessageState, h uint32) error {
 	if c != nil && c.isGets() {
 		m.getsHeld++
 	}
-	if at := (key{fsm.Time(st.Deadline), st.Seq}); st.Deadline != 0 && m.phase == Active {
-		if m.timeouts.get(at) != nil {
+	if m.phase == Active {
+		if _, twice := m.timers.held(fsm.Time(st.Deadline), st.Seq); twice {
 			return fmt.Errorf("%w: message %d is held twice", ErrSnapshot, st.Seq)
 		}
-		m.timeouts.put(at, holding{c, st.Delivery})
+		m.timers.hold(fsm.Time(st.Deadline), st.Seq, holding{c, st.Delivery})
 	}
 	return nil
 }
@@ -323,7 +274,7 @@ func (m *Machine) restoreReturning() error {
 }
 
 func (m *Machine) restoreLetter(st *logpb.MessageState, h uint32) error {
-	e := m.mutExtra(h)
+	e := m.messages.mutExtra(h)
 	e.letter, e.reason, e.diedAt = st.Letter, st.Reason, fsm.Time(st.DiedAt)
 	for _, t := range st.Transfers {
 		i, ok := m.findTarget(fsm.QueueID(t.Target))
@@ -332,6 +283,12 @@ func (m *Machine) restoreLetter(st *logpb.MessageState, h uint32) error {
 		}
 		m.targets[i].pending.push(h)
 		e.transfers = append(e.transfers, Transfer{m.targets[i].id, t.Number, t.TtlCeilingPlusOne})
+	}
+	if st.Place == uint32(Waiting) {
+		if m.patient.get(key{seq: st.Letter}) != nil {
+			return fmt.Errorf("%w: letter %d twice", ErrSnapshot, st.Letter)
+		}
+		m.patient.put(key{seq: st.Letter}, h)
 	}
 	if m.unrouted == 0 && len(e.transfers) == 0 && st.Place == uint32(Outbox) {
 		m.unrouted = h
@@ -359,52 +316,12 @@ func (m *Machine) restoreService(order []uint32, single uint32) error {
 }
 
 // restoreIndexes rebuilds what is derived from the messages.
-func (m *Machine) restoreIndexes() error {
-	indexes := make([]uint64, 0, m.messages.live())
-	for h := 1; h < m.messages.top; h++ {
-		indexes = append(indexes, m.messages.get(uint32(h)).index)
-	}
-	slices.Sort(indexes)
-	for _, index := range indexes {
-		m.live.add(index)
-	}
+func (m *Machine) restoreIndexes() {
+	m.messages.restoreEntries()
 	for _, c := range m.consumers {
 		if c.cancelled && c.held.len() == 0 {
 			c.dismissed = true
 			m.attached--
 		}
 	}
-	return m.restoreTimes()
-}
-
-// restoreTimes rebuilds the indexes of messages by time and number.
-func (m *Machine) restoreTimes() error {
-	for h := uint32(1); int(h) < m.messages.top; h++ {
-		x := m.messages.get(h)
-		in, at := (*sorted[uint32])(nil), key{x.expireAt, x.seq}
-		switch x.place {
-		case Ready, Returned:
-			if x.expireAt != 0 {
-				in = &m.expiries
-			}
-		case Scheduled:
-			in = &m.schedules
-			if m.numbers.get(key{seq: x.seq}) != nil {
-				return fmt.Errorf("%w: message %d twice", ErrSnapshot, x.seq)
-			}
-			m.numbers.put(key{seq: x.seq}, h)
-		case Delayed:
-			in = &m.delays
-		case Waiting:
-			in, at = &m.patient, key{seq: m.extraOf(h).letter}
-		}
-		if in == nil {
-			continue
-		}
-		if in.get(at) != nil {
-			return fmt.Errorf("%w: message %d twice", ErrSnapshot, x.seq)
-		}
-		in.put(at, h)
-	}
-	return nil
 }

@@ -163,12 +163,12 @@ func (r *returns) add(no, h uint32, seq uint64) uint32 {
 
 // insertReturned puts messages, which are in no place, in this order at a spot
 // of the returned ones.
-func (m *Machine) insertReturned(p spot, run []checkout) {
-	r, l := &m.returns, &m.lists[returnedList]
+func (ms *messages) insertReturned(p spot, run []checkout) {
+	r, l := &ms.returns, &ms.lists[returnedList]
 	prev := r.before(p)
 	next := l.head
 	if prev != 0 {
-		next = m.messages.get(prev).next
+		next = ms.get(prev).next
 	}
 	no := p.slot
 	var rest []uint32
@@ -176,58 +176,58 @@ func (m *Machine) insertReturned(p spot, run []checkout) {
 		rest = r.splitOff(p)
 	}
 	for _, held := range run {
-		no = m.addReturned(no, held.handle, held.seq)
-		m.setPlace(m.messages.mut(held.handle), Returned)
-		m.link(prev, held.handle)
+		no = ms.addReturned(no, held.handle, held.seq)
+		ms.setPlace(ms.mut(held.handle), Returned)
+		ms.link(prev, held.handle)
 		prev = held.handle
 	}
-	m.link(prev, next)
+	ms.link(prev, next)
 	if len(rest) > returnsLen/2 && len(rest)+r.slots[no].block.len() > returnsLen {
 		no = r.newSlot(no)
 	}
 	for _, h := range rest {
-		no = m.addReturned(no, h, m.messages.get(h).seq)
+		no = ms.addReturned(no, h, ms.get(h).seq)
 	}
-	m.joinReturned(no)
-	m.joinReturned(r.slots[no].prev)
+	ms.joinReturned(no)
+	ms.joinReturned(r.slots[no].prev)
 }
 
 // joinReturned makes one block of that of a slot and the next, if both are
 // small.
-func (m *Machine) joinReturned(no uint32) {
-	r := &m.returns
+func (ms *messages) joinReturned(no uint32) {
+	r := &ms.returns
 	next := r.slots[no].next
 	if no == 0 || next == 0 || r.slots[no].block.len()+r.slots[next].block.len() > returnsLen/2 {
 		return
 	}
 	b := r.slots[next].block
 	for at := b.head; at < b.tail; at++ {
-		m.addReturned(no, b.handles[at], b.seqs[at])
+		ms.addReturned(no, b.handles[at], b.seqs[at])
 	}
 	b.head, b.tail = 0, 0
 	r.drop(next)
 }
 
 // returnLast makes message h, which is in no place, the last of the returned.
-func (m *Machine) returnLast(h uint32) {
-	m.insertReturned(m.returns.end(), []checkout{{grip: grip{handle: h}, seq: m.messages.get(h).seq}})
+func (ms *messages) returnLast(h uint32) {
+	ms.insertReturned(ms.returns.end(), []checkout{{grip: grip{handle: h}, seq: ms.get(h).seq}})
 }
 
 // addReturned is returns.add for a message that is told its slot.
-func (m *Machine) addReturned(no, h uint32, seq uint64) uint32 {
-	m.scratch.steps++
-	no = m.returns.add(no, h, seq)
-	m.messages.mut(h).prev = no
+func (ms *messages) addReturned(no, h uint32, seq uint64) uint32 {
+	ms.scratch.steps++
+	no = ms.returns.add(no, h, seq)
+	ms.mut(h).prev = no
 	return no
 }
 
 // link makes h the returned message behind prev; 0 is the end, either way.
-func (m *Machine) link(prev, h uint32) {
-	l := &m.lists[returnedList]
+func (ms *messages) link(prev, h uint32) {
+	l := &ms.lists[returnedList]
 	if prev == 0 {
 		l.head = h
 	} else {
-		m.messages.mut(prev).next = h
+		ms.mut(prev).next = h
 	}
 	if h == 0 {
 		l.tail = prev
@@ -247,9 +247,9 @@ func (r *returns) splitOff(p spot) []uint32 {
 }
 
 // spotOf is the spot before message h, which is one of the returned.
-func (m *Machine) spotOf(h uint32) spot {
-	no := m.messages.get(h).prev
-	b := m.returns.slots[no].block
+func (ms *messages) spotOf(h uint32) spot {
+	no := ms.get(h).prev
+	b := ms.returns.slots[no].block
 	at := b.head
 	for b.handles[at] != h {
 		at++
@@ -259,8 +259,8 @@ func (m *Machine) spotOf(h uint32) spot {
 
 // removeReturned takes message h out of the order of the returned ones, and
 // returns the message before it; 0: none.
-func (m *Machine) removeReturned(h uint32) (prev uint32) {
-	r, p := &m.returns, m.spotOf(h)
+func (ms *messages) removeReturned(h uint32) (prev uint32) {
+	r, p := &ms.returns, ms.spotOf(h)
 	no, at := p.slot, p.at
 	s := &r.slots[no]
 	b := s.block
@@ -280,6 +280,23 @@ func (m *Machine) removeReturned(h uint32) (prev uint32) {
 	if s.least == seq {
 		r.measure(no)
 	}
-	m.joinReturned(no)
+	ms.joinReturned(no)
 	return prev
+}
+
+// putBack returns messages, ascending by number, each behind the last one
+// there that is older: in one walk from the end, by runs that come to one spot.
+func (ms *messages) putBack(kept []checkout) {
+	at := ms.returns.end()
+	for len(kept) > 0 {
+		i := len(kept) - 1
+		spot, steps := ms.returns.behindOlder(at, kept[i].seq)
+		ms.scratch.steps += steps / stepsPerScan
+		older := ms.returns.seqBefore(spot)
+		for i > 0 && kept[i-1].seq > older {
+			i--
+		}
+		ms.insertReturned(spot, kept[i:])
+		at, kept = ms.spotOf(kept[i].handle), kept[:i]
+	}
 }

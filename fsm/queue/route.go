@@ -28,7 +28,7 @@ func (m *Machine) routeDead(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Result {
 	if cmd.GetRetry() {
 		return m.routeWaiting(cmd, eff)
 	}
-	if m.unrouted == 0 || m.extraOf(m.unrouted).letter != cmd.GetFirst() {
+	if m.unrouted == 0 || m.messages.extraOf(m.unrouted).letter != cmd.GetFirst() {
 		return fsm.Result{}
 	}
 	var r fsm.Result
@@ -56,9 +56,9 @@ func (m *Machine) routeWaiting(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Resul
 			break
 		}
 		h := *p
-		m.remove(h)
-		m.setPlace(m.messages.mut(h), Outbox)
-		m.insertAfter(m.lastRouted(), h)
+		m.patient.remove(key{seq: route.GetLetter()})
+		m.messages.remove(h)
+		m.messages.putAfter(m.lastRouted(), h, Outbox)
 		m.route(h, route, eff)
 		r.Count++
 	}
@@ -69,21 +69,20 @@ func (m *Machine) routeWaiting(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Resul
 // lastRouted is the last letter of the outbox that has a route; 0: none has.
 func (m *Machine) lastRouted() uint32 {
 	if m.unrouted == 0 {
-		return m.lists[outboxList].tail
+		return m.messages.tail(outboxList)
 	}
 	return m.messages.get(m.unrouted).prev
 }
 
 // wait makes letter h, which is in the outbox and goes nowhere, one that waits.
 func (m *Machine) wait(h uint32) {
-	r := *m.rareOf(h)
+	r := *m.messages.rareOf(h)
 	r.refused = false
-	m.setRare(h, r)
-	m.mutExtra(h).transfers = nil
-	m.remove(h)
-	m.setPlace(m.messages.mut(h), Waiting)
-	m.append(h)
-	m.patient.put(key{seq: m.extraOf(h).letter}, h)
+	m.messages.setRare(h, r)
+	m.messages.mutExtra(h).transfers = nil
+	m.messages.remove(h)
+	m.messages.put(h, Waiting)
+	m.patient.put(key{seq: m.messages.extraOf(h).letter}, h)
 }
 
 // route gives letter h one transfer per target, but none to those that have it
@@ -91,7 +90,7 @@ func (m *Machine) wait(h uint32) {
 // always is.
 func (m *Machine) route(h uint32, to *logpb.DeadRoute, eff *fsm.Effects) {
 	var transfers []Transfer
-	done := m.rareOf(h).done
+	done := m.messages.rareOf(h).done
 	m.noteUnroutable(h, to)
 	for n, id := range to.GetTargets() {
 		if id == 0 || slices.Contains(done, fsm.QueueID(id)) {
@@ -115,7 +114,7 @@ func (m *Machine) route(h uint32, to *logpb.DeadRoute, eff *fsm.Effects) {
 	}
 	switch {
 	case len(transfers) > 0:
-		m.mutExtra(h).transfers = transfers
+		m.messages.mutExtra(h).transfers = transfers
 	case len(done) > 0:
 		m.arrived(h, eff)
 	case m.fate(logpb.Death_NONE) == AtLeastOnce && !m.settings.DelayedStore:
@@ -128,13 +127,13 @@ func (m *Machine) route(h uint32, to *logpb.DeadRoute, eff *fsm.Effects) {
 // noteUnroutable counts letter h of a delayed exchange that had no way when it
 // was due. It dies of that, if there is somewhere for the dead to go.
 func (m *Machine) noteUnroutable(h uint32, route *logpb.DeadRoute) {
-	if !m.settings.DelayedStore || m.extraOf(h).reason != logpb.Death_NONE || len(m.rareOf(h).done) > 0 ||
+	if !m.settings.DelayedStore || m.messages.extraOf(h).reason != logpb.Death_NONE || len(m.messages.rareOf(h).done) > 0 ||
 		len(route.GetTargets()) > 0 && !route.GetUnroutable() {
 		return
 	}
 	m.counters.Unroutable++
 	if route.GetUnroutable() {
-		e := m.mutExtra(h)
+		e := m.messages.mutExtra(h)
 		e.reason, e.diedAt, e.deaths = logpb.Death_UNROUTABLE, m.clock.now(), m.addDeath(e.deaths, logpb.Death_UNROUTABLE)
 	}
 }
@@ -142,15 +141,15 @@ func (m *Machine) noteUnroutable(h uint32, route *logpb.DeadRoute) {
 // drop forgets letter h, which no target has.
 func (m *Machine) drop(h uint32, eff *fsm.Effects) {
 	m.counters.DeadDropped++
-	m.remove(h)
-	m.free(h, eff)
+	m.messages.remove(h)
+	m.messages.free(h, eff)
 }
 
 // arrived forgets letter h, which the targets have.
 func (m *Machine) arrived(h uint32, eff *fsm.Effects) {
 	m.counters.DeadConfirmed++
-	m.remove(h)
-	m.free(h, eff)
+	m.messages.remove(h)
+	m.messages.free(h, eff)
 }
 
 // settleDead notes that a target holds its transfers up to a number, but for
@@ -221,17 +220,17 @@ func (m *Machine) dropGone(t *target) bool {
 // refused it, or is gone. With the last transfer the letter ends, unless it has
 // to arrive everywhere and does not.
 func (m *Machine) settleTransfer(h uint32, id fsm.QueueID, has, refused bool, eff *fsm.Effects) {
-	left, r := m.extraOf(h).transfers, *m.rareOf(h)
+	left, r := m.messages.extraOf(h).transfers, *m.messages.rareOf(h)
 	if has && (len(left) > 1 || r.refused) || refused {
 		if has {
 			r.done = slices.Concat(r.done, []fsm.QueueID{id})
 		}
 		r.refused = r.refused || refused
-		m.setRare(h, r)
+		m.messages.setRare(h, r)
 	}
 	if len(left) > 1 {
 		i := slices.IndexFunc(left, func(t Transfer) bool { return t.Target == id })
-		m.mutExtra(h).transfers = slices.Concat(left[:i], left[i+1:])
+		m.messages.mutExtra(h).transfers = slices.Concat(left[:i], left[i+1:])
 		return
 	}
 	switch some := has || len(r.done) > 0; {

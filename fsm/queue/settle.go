@@ -121,7 +121,7 @@ func (m *Machine) ack(taken []checkout, eff *fsm.Effects) {
 		if m.messages.get(held.handle).due(m.clock.now()) {
 			m.counters.SettledExpired++
 		}
-		m.free(held.handle, eff)
+		m.messages.free(held.handle, eff)
 	}
 }
 
@@ -172,34 +172,17 @@ func (m *Machine) giveBack(taken []checkout, bySeq bool, eff *fsm.Effects) {
 		kept = slices.DeleteFunc(kept, func(held checkout) bool {
 			wait := m.settings.retryAfter(m.messages.get(held.handle).failed, held.failed)
 			if wait != 0 {
-				m.delay(held.handle, m.clock.deadline(wait))
+				m.messages.delay(held.handle, m.clock.deadline(wait))
 			}
 			return wait != 0
 		})
 	}
 	if bySeq {
-		m.putBack(kept)
+		m.messages.putBack(kept)
 	} else if len(kept) > 0 {
-		m.insertReturned(m.returns.end(), kept)
+		m.messages.insertReturned(m.messages.returns.end(), kept)
 	}
 	for _, held := range kept {
-		m.watch(held.handle)
-	}
-}
-
-// putBack returns messages, ascending by number, each behind the last one
-// there that is older: in one walk from the end, by runs that come to one spot.
-func (m *Machine) putBack(kept []checkout) {
-	at := m.returns.end()
-	for len(kept) > 0 {
-		i := len(kept) - 1
-		spot, steps := m.returns.behindOlder(at, kept[i].seq)
-		m.scratch.steps += steps / stepsPerScan
-		older := m.returns.seqBefore(spot)
-		for i > 0 && kept[i-1].seq > older {
-			i--
-		}
-		m.insertReturned(spot, kept[i:])
-		at, kept = m.spotOf(kept[i].handle), kept[:i]
+		m.messages.watch(held.handle)
 	}
 }

@@ -22,9 +22,7 @@ type Snapshot struct {
 	sessions  []session            // ascending
 	consumers []consumer           // by age
 	held      []sorted[grip]       // by consumer, and what is on its way back
-	messages  pages[message]
-	extras    pages[extra]
-	lists     [listCount]list
+	messages  frozen
 	live      liveIndexes
 }
 
@@ -32,8 +30,8 @@ type Snapshot struct {
 // shared, and copied in pieces when the machine changes it.
 func (m *Machine) Snapshot() *Snapshot {
 	s := m.view()
-	s.messages, s.extras = m.messages.freeze(), m.extras.freeze()
-	s.live = liveIndexes{m.live.freeze()}
+	s.messages = m.messages.freeze()
+	s.live = m.entries.freeze()
 	for i, c := range m.consumers {
 		s.held[i] = c.held.freeze()
 	}
@@ -52,7 +50,7 @@ func (m *Machine) Snapshot() *Snapshot {
 func (m *Machine) view() *Snapshot {
 	s := &Snapshot{
 		head:     m.head(),
-		messages: m.messages.pages, extras: m.extras.pages, live: m.live, lists: m.lists,
+		messages: m.messages.view(), live: m.entries.view(),
 		sessions:  make([]session, 0, len(m.sessions)),
 		consumers: make([]consumer, len(m.consumers)),
 		held:      make([]sorted[grip], len(m.consumers), len(m.consumers)+m.returning.len()),
@@ -74,11 +72,11 @@ func (m *Machine) view() *Snapshot {
 func (m *Machine) head() *logpb.QueueSnapshot {
 	h := &logpb.QueueSnapshot{
 		Version: snapshotVersion, Name: []byte(m.name), QueueId: uint64(m.id),
-		Clock: int64(m.clock.now()), LockCredit: int64(m.clock.credit), Term: m.clock.term, Index: m.index, LastUsed: int64(m.lastUsed), LastActive: int64(m.active),
+		Clock: int64(m.clock.now()), LockCredit: int64(m.clock.credit), Term: m.clock.term, Index: m.entries.last(), LastUsed: int64(m.lastUsed), LastActive: int64(m.active),
 		State: uint32(m.phase), GoneAt: int64(m.goneAt), Config: m.settings.QueueConfig, Counters: m.counters.proto(),
-		NextMessage: m.nextMessage, NextLetter: m.nextLetter, NextOrder: m.nextOrder,
-		Messages: uint64(m.messages.live()),
+		NextLetter: m.nextLetter, NextOrder: m.nextOrder,
 	}
+	m.messages.save(h)
 	for _, t := range m.targets {
 		h.Targets = append(h.Targets, &logpb.DeadTarget{Target: uint64(t.id), Next: t.next, Settled: t.settled, Gone: t.gone})
 	}
@@ -141,22 +139,22 @@ func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	e := &encoder{w: w}
 	e.record(s.head)
 	for no := maxPriority; no >= 0; no-- {
-		s.writeList(e, no)
+		s.messages.writeList(e, no)
 	}
-	s.writeList(e, returnedList)
-	s.writeList(e, scheduledList)
-	s.writeList(e, delayedList)
+	s.messages.writeList(e, returnedList)
+	s.messages.writeList(e, scheduledList)
+	s.messages.writeList(e, delayedList)
 	for i, all := range s.held {
 		for id, held := range all.all() {
-			st := s.fill(&e.message, held.handle)
+			st := s.messages.fill(&e.message, held.handle)
 			st.Consumer, st.Delivery = uint32(i), id.seq
 			st.Deadline, st.Limit, st.Since = int64(held.deadline), uint64(held.limit), int64(held.since)
 			e.record(st)
 		}
 	}
-	s.writeList(e, outboxList)
-	s.writeList(e, waitingList)
-	s.writePurged(e)
+	s.messages.writeList(e, outboxList)
+	s.messages.writeList(e, waitingList)
+	s.messages.writePurged(e)
 	e.flush(0)
 	return e.written, e.err
 }
@@ -191,61 +189,12 @@ func (s *Snapshot) complete() {
 	}
 }
 
-func (s *Snapshot) writeList(e *encoder, no int) {
-	for h := s.lists[no].head; h != 0; h = s.messages.at(int(h)).next {
-		e.record(s.fill(&e.message, h))
-	}
-}
-
-// writePurged writes of purged messages what forgetting them takes.
-func (s *Snapshot) writePurged(e *encoder) {
-	for h := s.lists[purgedList].head; h != 0; {
-		x := s.messages.at(int(h))
-		e.message = logpb.MessageState{
-			Seq: x.seq, Index: x.index, Size: x.size, Head: uint32(x.head &^ expirationBit), Place: uint32(Purged),
-		}
-		e.record(&e.message)
-		h = x.next
-	}
-}
-
 func encodeRuns(runs []run) []uint64 {
 	var out []uint64
 	for _, r := range runs {
 		out = append(out, r.first, r.length)
 	}
 	return out
-}
-
-// fill describes message h in st.
-func (s *Snapshot) fill(st *logpb.MessageState, h uint32) *logpb.MessageState {
-	x := s.messages.at(int(h))
-	*st = logpb.MessageState{
-		Seq: x.seq, Index: x.index, Offset: x.offset, Size: x.size, ExpireAt: int64(x.expireAt),
-		Acquired: x.acquired, Failed: x.failed, Priority: uint32(x.priority), Place: uint32(x.place),
-		HasExpiration: x.hasExpiration(), Head: uint32(x.head &^ expirationBit),
-	}
-	if x.place == Scheduled || x.place == Delayed {
-		st.ExpireAt, st.DueAt = 0, int64(x.expireAt)
-	}
-	if x.extra != 0 {
-		e := s.extras.at(int(x.extra))
-		st.Letter, st.Reason, st.DiedAt, st.Deaths = e.letter, e.reason, int64(e.diedAt), e.deaths
-		for _, t := range e.transfers {
-			st.Transfers = append(st.Transfers, &logpb.DeadTransfer{Target: uint64(t.Target), Number: t.Number, TtlCeilingPlusOne: t.CeilingPlusOne})
-		}
-		if r := e.rare; r != nil {
-			st.ScheduledFor, st.ScheduleId, st.Refused = int64(r.scheduledFor), r.id, r.refused
-			st.TtlPlusOne, st.TtlCeilingPlusOne = r.ttl, r.ceiling
-			if r.expireAt != 0 {
-				st.ExpireAt = int64(r.expireAt)
-			}
-			for _, id := range r.done {
-				st.Done = append(st.Done, uint64(id))
-			}
-		}
-	}
-	return st
 }
 
 // record is what a snapshot consists of.

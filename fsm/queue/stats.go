@@ -29,11 +29,11 @@ func (m *Machine) Stats() Stats {
 	return Stats{
 		Phase: m.phase, Clock: m.clock.now(),
 		Ready: Count{
-			m.counts[Ready].Messages + m.counts[Returned].Messages,
-			m.counts[Ready].Bytes + m.counts[Returned].Bytes,
+			m.messages.count(Ready).Messages + m.messages.count(Returned).Messages,
+			m.messages.count(Ready).Bytes + m.messages.count(Returned).Bytes,
 		},
-		Unacknowledged: m.counts[CheckedOut], Scheduled: m.counts[Scheduled], Delayed: m.counts[Delayed],
-		Outbox: m.counts[Outbox].plus(m.counts[Waiting]), Waiting: m.counts[Waiting], Pending: m.pending(),
+		Unacknowledged: m.messages.count(CheckedOut), Scheduled: m.messages.count(Scheduled), Delayed: m.messages.count(Delayed),
+		Outbox: m.messages.count(Outbox).plus(m.messages.count(Waiting)), Waiting: m.messages.count(Waiting), Pending: m.pending(),
 		Consumers: m.serving, Sessions: len(m.sessions) - m.ending, Counters: m.counters,
 	}
 }
@@ -45,10 +45,10 @@ func (m *Machine) Dead() Dead {
 }
 
 // Live reports whether the entry at index has live messages.
-func (m *Machine) Live(index uint64) bool { return m.live.has(index) }
+func (m *Machine) Live(index uint64) bool { return m.entries.has(index) }
 
 // LiveIndexes iterates over the entries with live messages, ascending.
-func (m *Machine) LiveIndexes() iter.Seq[uint64] { return m.live.indexes() }
+func (m *Machine) LiveIndexes() iter.Seq[uint64] { return m.entries.indexes() }
 
 // Consumers iterates over the consumers in order of registration, cancelled
 // ones that still owe included.
@@ -121,16 +121,16 @@ func (m *Machine) describe(c *consumer) Consumer {
 func (m *Machine) Messages() iter.Seq[Message] {
 	return func(yield func(Message) bool) {
 		for no := maxPriority; no >= 0; no-- {
-			if !m.walk(no, yield) {
+			if !m.messages.walk(no, yield) {
 				return
 			}
 		}
-		if !m.walk(returnedList, yield) || !m.walk(scheduledList, yield) || !m.walk(delayedList, yield) {
+		if !m.messages.walk(returnedList, yield) || !m.messages.walk(scheduledList, yield) || !m.messages.walk(delayedList, yield) {
 			return
 		}
 		for _, c := range m.consumers {
 			for held := range c.held.from(0) {
-				d := m.describeMessage(held.handle)
+				d := m.messages.describe(held.handle)
 				d.Holder, d.Delivery, d.Deadline = c.id, held.id, m.clock.heldUntil(held.deadline)
 				if !yield(d) {
 					return
@@ -139,38 +139,15 @@ func (m *Machine) Messages() iter.Seq[Message] {
 		}
 		for _, r := range m.returning.all() {
 			for held := range (*r).held.from(0) {
-				d := m.describeMessage(held.handle)
+				d := m.messages.describe(held.handle)
 				d.Holder, d.Delivery, d.Deadline = (*r).of, held.id, m.clock.heldUntil(held.deadline)
 				if !yield(d) {
 					return
 				}
 			}
 		}
-		if m.walk(outboxList, yield) {
-			m.walk(waitingList, yield)
+		if m.messages.walk(outboxList, yield) {
+			m.messages.walk(waitingList, yield)
 		}
 	}
-}
-
-// walk yields the messages of one list.
-func (m *Machine) walk(no int, yield func(Message) bool) bool {
-	for h := m.lists[no].head; h != 0; h = m.messages.get(h).next {
-		if !yield(m.describeMessage(h)) {
-			return false
-		}
-	}
-	return true
-}
-
-func (m *Machine) describeMessage(h uint32) Message {
-	x, e, r := m.messages.get(h), m.extraOf(h), m.rareOf(h)
-	d := Message{
-		Seq: x.seq, Ref: x.ref(), Place: x.place, Priority: x.priority, ExpireAt: x.expireAt,
-		Acquired: x.acquired, Failed: x.failed, HasExpiration: x.hasExpiration(), Deaths: e.deaths, Letter: e.letter,
-		ScheduleID: r.id, ScheduledFor: r.scheduledFor,
-	}
-	if x.place == Scheduled || x.place == Delayed {
-		d.ExpireAt, d.DueAt = r.expireAt, x.expireAt
-	}
-	return d
 }

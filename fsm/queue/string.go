@@ -49,7 +49,7 @@ func (m *Machine) String() string {
 	if n := st.Waiting.Messages; n > 0 {
 		fmt.Fprintf(&b, " waiting=%d", n)
 	}
-	if n := m.counts[Purged].Messages; n > 0 {
+	if n := m.messages.count(Purged).Messages; n > 0 {
 		fmt.Fprintf(&b, " purged=%d", n)
 	}
 	b.WriteString("\n")

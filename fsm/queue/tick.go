@@ -52,18 +52,14 @@ type overdue struct {
 func (m *Machine) takeOverdue() []overdue {
 	var due []overdue
 	for m.scratch.budget > 0 {
-		if m.timeouts.len() == 0 {
-			break
-		}
-		k, t := m.timeouts.first()
-		if m.clock.heldUntil(k.at) > m.clock.now() {
+		k, h, ok := m.timers.timeout()
+		if !ok || m.clock.heldUntil(k.at) > m.clock.now() {
 			break
 		}
 		m.scratch.budget--
-		h := *t
 		m.scratch.taken = m.scratch.taken[:0]
 		m.take(h.c, h.id, h.id)
-		m.timeouts.remove(k)
+		m.timers.letGo(k.at, k.seq)
 		due = append(due, overdue{h.c, m.scratch.taken[0]})
 	}
 	slices.SortFunc(due, func(a, b overdue) int {

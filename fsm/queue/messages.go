@@ -1,0 +1,332 @@
+package queue
+
+import (
+	"math/bits"
+
+	"github.com/quorate/quorate/fsm"
+)
+
+// messages are all messages of the queue, each in exactly one place, and what
+// finds them: a list for each priority and place, a table by number and one by
+// name for the scheduled ones. What finds them by time is in timers, which
+// follows every change of place made here.
+//
+// A method that takes a message out leaves it in no place (0); the caller puts
+// it somewhere, or frees it, before it does anything else.
+//
+// Invariants, for every place p:
+//
+//	counts[p] = number and bytes of the messages with place p
+//	counts[0] = 0 between two commands
+//	live() = Σ counts[p].Messages
+//	1 ≤ seq < next for every message, and seqs ascend in each list of ready and
+//	of scheduled messages
+//	bit i of waiting = list i has messages, 0 ≤ i ≤ maxPriority
+//	returns has exactly the messages of the list of the returned, in its order
+//	numbers has exactly the scheduled ones, named those of them with a name
+type messages struct {
+	*shared
+	timers  *timers
+	entries *entries
+
+	arena[message]
+	extras  arena[extra]
+	next    uint64 // number of the next message
+	lists   [listCount]list
+	waiting uint32            // the priorities that have messages
+	counts  [placeCount]Count // by place
+	returns returns           // order of the list of returned messages
+	numbers sorted[uint32]    // scheduled messages, by number
+	named   map[string]uint32 // scheduled messages that have a name
+}
+
+func newMessages(s *shared, t *timers, e *entries) *messages {
+	return &messages{shared: s, timers: t, entries: e, next: 1, named: map[string]uint32{}}
+}
+
+// clear forgets all messages.
+func (ms *messages) clear() {
+	*ms = messages{shared: ms.shared, timers: ms.timers, entries: ms.entries, next: ms.next, named: map[string]uint32{}}
+}
+
+// add makes a record of a new message, in no place and without an expiry.
+func (ms *messages) add(x message, eff *fsm.Effects) uint32 {
+	h := ms.alloc()
+	x.seq = ms.next
+	ms.next++
+	*ms.mut(h) = x
+	ms.counts[0].add(x.count())
+	ms.entries.keep(eff)
+	return h
+}
+
+// setPlace moves x to another place in the books. Lists are the caller's work.
+func (ms *messages) setPlace(x *message, p Place) {
+	ms.scratch.steps++
+	ms.counts[x.place].sub(x.count())
+	x.place = p
+	ms.counts[p].add(x.count())
+}
+
+// append puts message h, whose place is set, at the end of its list.
+func (ms *messages) append(h uint32) {
+	x := ms.get(h)
+	ms.insertAfter(ms.lists[x.list()].tail, h)
+}
+
+// insertAfter puts message h, whose place is set, behind at in its list; at 0
+// is before the first. Returned messages go through insertReturned.
+func (ms *messages) insertAfter(at, h uint32) {
+	x := ms.mut(h)
+	no := x.list()
+	l := &ms.lists[no]
+	next := l.head
+	if at != 0 {
+		next = ms.get(at).next
+	}
+	x.prev, x.next = at, next
+	if at == 0 {
+		l.head = h
+	} else {
+		ms.mut(at).next = h
+	}
+	if next == 0 {
+		l.tail = h
+	} else {
+		ms.mut(next).prev = h
+	}
+	if no <= maxPriority {
+		ms.waiting |= 1 << no
+	}
+}
+
+// remove takes message h out of its list and leaves it in no place.
+func (ms *messages) remove(h uint32) {
+	x := ms.mut(h)
+	no := x.list()
+	l := &ms.lists[no]
+	prev, next := x.prev, x.next
+	ms.timers.forget(x)
+	if x.place == Scheduled {
+		ms.unname(h)
+	}
+	if no == returnedList {
+		prev = ms.removeReturned(h)
+		x = ms.mut(h)
+	}
+	x.prev, x.next = 0, 0
+	ms.setPlace(x, 0)
+	if prev == 0 {
+		l.head = next
+	} else {
+		ms.mut(prev).next = next
+	}
+	if next == 0 {
+		l.tail = prev
+	} else if no != returnedList {
+		ms.mut(next).prev = prev
+	}
+	if no <= maxPriority && l.head == 0 {
+		ms.waiting &^= 1 << no
+	}
+}
+
+// front is the message to hand out next, due or not; 0: none.
+func (ms *messages) front() uint32 {
+	if h := ms.lists[returnedList].head; h != 0 {
+		return h
+	}
+	if ms.waiting == 0 {
+		return 0
+	}
+	return ms.lists[bits.Len32(ms.waiting)-1].head
+}
+
+// readyCount is the number of ready messages, returned ones included.
+func (ms *messages) readyCount() uint64 {
+	return ms.counts[Ready].Messages + ms.counts[Returned].Messages
+}
+
+// free forgets message h, which is in no place.
+func (ms *messages) free(h uint32, eff *fsm.Effects) {
+	ms.scratch.steps++
+	x := ms.get(h)
+	index := x.index
+	ms.counts[0].sub(x.count())
+	if x.extra != 0 {
+		ms.extras.release(x.extra)
+	}
+	ms.release(h)
+	ms.entries.drop(index, eff)
+}
+
+// findScheduled returns the message with this name or, if that is empty, with
+// this number; 0: none.
+func (ms *messages) findScheduled(id string, seq uint64) uint32 {
+	if id != "" {
+		return ms.named[id]
+	}
+	if h := ms.numbers.get(key{seq: seq}); h != nil {
+		return *h
+	}
+	return 0
+}
+
+// put puts message h, which is in no place, at the end of the list of a place.
+// What finds it by time is for the caller to tell, see timers.watch.
+func (ms *messages) put(h uint32, p Place) {
+	ms.setPlace(ms.mut(h), p)
+	ms.append(h)
+}
+
+// putAfter is put for a spot behind message at of the same place; 0: before all.
+func (ms *messages) putAfter(at, h uint32, p Place) {
+	ms.setPlace(ms.mut(h), p)
+	ms.insertAfter(at, h)
+}
+
+// watch has message h expire, which is ready.
+func (ms *messages) watch(h uint32) { ms.timers.watch(ms.get(h), h) }
+
+// schedule makes message h, which is in no place, one that becomes ready at due.
+func (ms *messages) schedule(h uint32, due fsm.Time, id string) {
+	ms.mut(h).expireAt = due
+	ms.put(h, Scheduled)
+	ms.watch(h)
+	ms.numbers.put(key{seq: ms.get(h).seq}, h)
+	if id != "" {
+		ms.named[id] = h
+	}
+}
+
+// move makes scheduled message h due at another instant.
+func (ms *messages) move(h uint32, due fsm.Time) {
+	x := ms.mut(h)
+	ms.timers.forget(x)
+	x.expireAt = due
+	ms.timers.watch(x, h)
+	r := *ms.rareOf(h)
+	r.scheduledFor = due
+	ms.setRare(h, r)
+}
+
+// unname takes scheduled message h out of the tables of numbers and names.
+func (ms *messages) unname(h uint32) {
+	ms.numbers.remove(key{seq: ms.get(h).seq})
+	if id := ms.rareOf(h).id; id != "" {
+		delete(ms.named, id)
+	}
+}
+
+// renew gives message h, which is in no place, a new number: it comes behind
+// all there are.
+func (ms *messages) renew(h uint32) {
+	ms.mut(h).seq = ms.next
+	ms.next++
+}
+
+// delay lets message h, which is in no place, wait until an instant. It does
+// not expire meanwhile.
+func (ms *messages) delay(h uint32, until fsm.Time) {
+	x := ms.mut(h)
+	if x.expireAt != 0 {
+		r := *ms.rareOf(h)
+		r.expireAt = x.expireAt
+		ms.setRare(h, r)
+	}
+	ms.mut(h).expireAt = until
+	ms.put(h, Delayed)
+	ms.watch(h)
+}
+
+// undelay takes message h out of those that wait for their next try. It is in
+// no place then.
+func (ms *messages) undelay(h uint32) {
+	ms.remove(h)
+	x := ms.mut(h)
+	x.expireAt = 0
+	if r := *ms.rareOf(h); r.expireAt != 0 {
+		x.expireAt, r.expireAt = r.expireAt, 0
+		ms.setRare(h, r)
+	}
+}
+
+// dropReady makes all messages purged ones that are ready, scheduled or delayed.
+func (ms *messages) dropReady() {
+	for no := range returnedList {
+		ms.discardList(no, Ready)
+	}
+	ms.waiting = 0
+	ms.discardList(returnedList, Returned)
+	ms.returns = returns{}
+	if ms.counts[Scheduled].Messages > 0 {
+		ms.discardList(scheduledList, Scheduled)
+		ms.named = map[string]uint32{}
+	}
+	ms.discardList(delayedList, Delayed)
+	ms.numbers.clear()
+	ms.timers.forgetWaiting()
+}
+
+// discardList makes all messages of a place purged ones, of which it moves one
+// list. That takes no longer for many of them: their records are not touched,
+// and keep saying where they were.
+func (ms *messages) discardList(no int, p Place) {
+	ms.counts[Purged].add(ms.counts[p])
+	ms.counts[p] = Count{}
+	from, to := &ms.lists[no], &ms.lists[purgedList]
+	switch {
+	case from.head == 0:
+	case to.head == 0:
+		*to = *from
+	default:
+		ms.mut(to.tail).next = from.head
+		to.tail = from.tail
+	}
+	*from = list{}
+}
+
+// sweep forgets up to n purged messages for good.
+func (ms *messages) sweep(n int, eff *fsm.Effects) {
+	l := &ms.lists[purgedList]
+	for ; n > 0 && l.head != 0; n-- {
+		h := l.head
+		x := ms.get(h)
+		if l.head = x.next; l.head == 0 {
+			l.tail = 0
+		}
+		ms.counts[Purged].sub(x.count())
+		ms.counts[0].add(x.count())
+		ms.free(h, eff)
+	}
+}
+
+// count is what is in a place.
+func (ms *messages) count(p Place) Count { return ms.counts[p] }
+
+// head is the first message of a list, and tail the last one; 0: none.
+func (ms *messages) head(list int) uint32 { return ms.lists[list].head }
+func (ms *messages) tail(list int) uint32 { return ms.lists[list].tail }
+
+// walk yields the messages of one list.
+func (ms *messages) walk(no int, yield func(Message) bool) bool {
+	for h := ms.lists[no].head; h != 0; h = ms.get(h).next {
+		if !yield(ms.describe(h)) {
+			return false
+		}
+	}
+	return true
+}
+
+func (ms *messages) describe(h uint32) Message {
+	x, e, r := ms.get(h), ms.extraOf(h), ms.rareOf(h)
+	d := Message{
+		Seq: x.seq, Ref: x.ref(), Place: x.place, Priority: x.priority, ExpireAt: x.expireAt,
+		Acquired: x.acquired, Failed: x.failed, HasExpiration: x.hasExpiration(), Deaths: e.deaths, Letter: e.letter,
+		ScheduleID: r.id, ScheduledFor: r.scheduledFor,
+	}
+	if x.place == Scheduled || x.place == Delayed {
+		d.ExpireAt, d.DueAt = r.expireAt, x.expireAt
+	}
+	return d
+}

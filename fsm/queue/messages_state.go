@@ -1,0 +1,283 @@
+package queue
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// frozen is what messages were at one moment.
+type frozen struct {
+	records pages[message]
+	extras  pages[extra]
+	lists   [listCount]list
+}
+
+// view is good until the next change.
+func (ms *messages) view() frozen { return frozen{ms.pages, ms.extras.pages, ms.lists} }
+
+// freeze never changes. What is large is shared, and copied in pieces when the
+// messages change.
+func (ms *messages) freeze() frozen { return frozen{ms.arena.freeze(), ms.extras.freeze(), ms.lists} }
+
+// save is the section of the messages in the head of a snapshot.
+func (ms *messages) save(h *logpb.QueueSnapshot) {
+	h.NextMessage, h.Messages = ms.next, uint64(ms.live())
+}
+
+// restoreHead is the inverse of save.
+func (ms *messages) restoreHead(h *logpb.QueueSnapshot) { ms.next = h.NextMessage }
+
+// writeList writes the messages of one list.
+func (f *frozen) writeList(e *encoder, no int) {
+	for h := f.lists[no].head; h != 0; h = f.records.at(int(h)).next {
+		e.record(f.fill(&e.message, h))
+	}
+}
+
+// writePurged writes of purged messages what forgetting them takes.
+func (f *frozen) writePurged(e *encoder) {
+	for h := f.lists[purgedList].head; h != 0; {
+		x := f.records.at(int(h))
+		e.message = logpb.MessageState{
+			Seq: x.seq, Index: x.index, Size: x.size, Head: uint32(x.head &^ expirationBit), Place: uint32(Purged),
+		}
+		e.record(&e.message)
+		h = x.next
+	}
+}
+
+// fill describes message h in st.
+func (f *frozen) fill(st *logpb.MessageState, h uint32) *logpb.MessageState {
+	x := f.records.at(int(h))
+	*st = logpb.MessageState{
+		Seq: x.seq, Index: x.index, Offset: x.offset, Size: x.size, ExpireAt: int64(x.expireAt),
+		Acquired: x.acquired, Failed: x.failed, Priority: uint32(x.priority), Place: uint32(x.place),
+		HasExpiration: x.hasExpiration(), Head: uint32(x.head &^ expirationBit),
+	}
+	if x.place == Scheduled || x.place == Delayed {
+		st.ExpireAt, st.DueAt = 0, int64(x.expireAt)
+	}
+	if x.extra != 0 {
+		f.extras.at(int(x.extra)).fill(st)
+	}
+	return st
+}
+
+func (e *extra) fill(st *logpb.MessageState) {
+	st.Letter, st.Reason, st.DiedAt, st.Deaths = e.letter, e.reason, int64(e.diedAt), e.deaths
+	for _, t := range e.transfers {
+		st.Transfers = append(st.Transfers, &logpb.DeadTransfer{Target: uint64(t.Target), Number: t.Number, TtlCeilingPlusOne: t.CeilingPlusOne})
+	}
+	r := e.rare
+	if r == nil {
+		return
+	}
+	st.ScheduledFor, st.ScheduleId, st.Refused = int64(r.scheduledFor), r.id, r.refused
+	st.TtlPlusOne, st.TtlCeilingPlusOne = r.ttl, r.ceiling
+	if r.expireAt != 0 {
+		st.ExpireAt = int64(r.expireAt)
+	}
+	for _, id := range r.done {
+		st.Done = append(st.Done, uint64(id))
+	}
+}
+
+// restore adds the next message, in the order of the encoding, to its place. Who
+// holds it, and where it goes as a letter, is for others to restore.
+func (ms *messages) restore(st *logpb.MessageState) (uint32, error) {
+	if st.Priority > maxPriority || st.Place < uint32(Ready) || st.Place >= placeCount {
+		return 0, fmt.Errorf("%w: message %d is nowhere", ErrSnapshot, st.Seq)
+	}
+	if st.Head > st.Size || st.Head >= expirationBit {
+		return 0, fmt.Errorf("%w: message %d has a wrong size", ErrSnapshot, st.Seq)
+	}
+	h := ms.alloc()
+	x := ms.mut(h)
+	*x = message{
+		seq: st.Seq, index: st.Index, offset: st.Offset, size: st.Size, expireAt: fsm.Time(st.ExpireAt),
+		acquired: st.Acquired, failed: st.Failed, head: uint16(st.Head), priority: uint8(st.Priority),
+	}
+	if st.HasExpiration {
+		x.head |= expirationBit
+	}
+	ms.counts[0].add(x.count())
+	if len(st.Deaths) > 0 {
+		ms.mutExtra(h).deaths = st.Deaths
+	}
+	ms.restoreRare(st, h)
+	return h, ms.restorePlace(st, h)
+}
+
+func (ms *messages) restoreRare(st *logpb.MessageState, h uint32) {
+	r := rare{
+		scheduledFor: fsm.Time(st.ScheduledFor), id: st.ScheduleId, refused: st.Refused,
+		ttl: st.TtlPlusOne, ceiling: st.TtlCeilingPlusOne,
+	}
+	for _, id := range st.Done {
+		r.done = append(r.done, fsm.QueueID(id))
+	}
+	if r.scheduledFor != 0 || r.id != "" || r.refused || r.ttl != 0 || r.ceiling != 0 || r.done != nil {
+		ms.setRare(h, r)
+	}
+}
+
+func (ms *messages) restorePlace(st *logpb.MessageState, h uint32) error {
+	x := ms.mut(h)
+	place := Place(st.Place)
+	at := x.expireAt
+	if place == Scheduled || place == Delayed {
+		at = fsm.Time(st.DueAt)
+	}
+	if ms.timers.has(place, at, st.Seq) || place == Scheduled && ms.findScheduled("", st.Seq) != 0 {
+		return fmt.Errorf("%w: message %d twice", ErrSnapshot, st.Seq)
+	}
+	switch place {
+	case Scheduled:
+		ms.schedule(h, fsm.Time(st.DueAt), st.ScheduleId)
+	case Delayed:
+		ms.delay(h, fsm.Time(st.DueAt))
+	case Returned:
+		ms.returnLast(h)
+		ms.watch(h)
+	case CheckedOut:
+		ms.setPlace(x, place)
+	default:
+		ms.put(h, place)
+		ms.watch(h)
+	}
+	return nil
+}
+
+// restoreEntries counts the restored messages by the entries they are of.
+func (ms *messages) restoreEntries() {
+	indexes := make([]uint64, 0, ms.live())
+	for h := 1; h < ms.top; h++ {
+		indexes = append(indexes, ms.get(uint32(h)).index)
+	}
+	ms.entries.restore(indexes)
+}
+
+// check walks over the lists, and compares the counts with all that was found:
+// also by those who look at what is held, which is in no list. It comes last.
+func (ms *messages) check(k *checker) {
+	k.that(k.count == ms.counts, "counted %v, found %v", ms.counts, k.count)
+	k.that(len(k.live) == ms.live(), "%d messages, %d in places", ms.live(), len(k.live))
+	k.that(k.extras == ms.extras.live(), "%d extras, %d in use", ms.extras.live(), k.extras)
+	k.that(k.named == len(ms.named), "%d scheduled messages have a name, %d names", k.named, len(ms.named))
+	k.that(k.numbered == ms.numbers.len(), "%d scheduled messages, %d numbers", k.numbered, ms.numbers.len())
+	n := 0
+	for _, s := range ms.returns.slots {
+		if s.block != nil {
+			n += s.block.len()
+		}
+	}
+	k.that(n == k.returned, "%d returned messages of %d", n, k.returned)
+}
+
+// checkLists walks over the lists.
+func (ms *messages) checkLists(k *checker) {
+	for no := range ms.lists {
+		if no == purgedList {
+			ms.checkPurged(k)
+			continue
+		}
+		prev, last := uint32(0), uint64(0)
+		for h := ms.lists[no].head; h != 0 && k.err == nil; h = ms.get(h).next {
+			x := ms.get(h)
+			ms.checkOne(k, h, placeOf(no))
+			switch {
+			case no == returnedList:
+				ms.checkReturned(k, h, prev)
+			case x.prev != prev:
+				k.fail("message %d: the link back is wrong", x.seq)
+			}
+			if no <= maxPriority && (int(x.priority) != no || x.seq <= last || x.acquired != 0 || x.failed != 0) {
+				k.fail("message %d is out of order or was handed out before", x.seq)
+			}
+			if no == scheduledList && x.seq <= last {
+				k.fail("message %d is out of order", x.seq)
+			}
+			prev, last = h, x.seq
+		}
+		k.that(ms.lists[no].tail == prev, "list %d: the tail is wrong", no)
+		if no <= maxPriority {
+			k.that((ms.waiting>>no&1 == 1) == (ms.lists[no].head != 0), "list %d: the bit is wrong", no)
+		}
+	}
+}
+
+// checkOne checks what holds for a message wherever it is.
+func (ms *messages) checkOne(k *checker, h uint32, place Place) {
+	x := ms.get(h)
+	switch e := ms.extraOf(h); {
+	case k.seen[h]:
+		k.fail("message %d is in two places", x.seq)
+	case x.place != place:
+		k.fail("message %d says %v and is in %v", x.seq, x.place, place)
+	case x.seq == 0 || x.seq >= ms.next:
+		k.fail("message %d of %d", x.seq, ms.next)
+	case x.size == 0 || x.expireAt < 0 || uint32(x.head&^expirationBit) > x.size:
+		k.fail("message %d: size %d, entry %d, expiry %d", x.seq, x.size, x.index, x.expireAt)
+	case x.extra != 0 && len(e.deaths) == 0 && e.rare == nil:
+		k.fail("message %d has an empty extra", x.seq)
+	case place != Scheduled && ms.rareOf(h).id != "":
+		k.fail("message %d is not scheduled", x.seq)
+	case place != Delayed && ms.rareOf(h).expireAt != 0:
+		k.fail("message %d is not delayed", x.seq)
+	case place != Outbox && place != Waiting && (e.letter != 0 || e.transfers != nil || e.diedAt != 0 || e.reason != 0):
+		k.fail("message %d is no letter", x.seq)
+	}
+	k.note(x, h, place)
+	ms.timers.checkOne(k, x, h)
+	switch place {
+	case Scheduled:
+		ms.checkScheduled(k, h)
+	case Delayed:
+		k.that(x.expireAt != 0 && x.acquired != 0, "message %d is never tried again, or was not before", x.seq)
+	}
+}
+
+// checkScheduled checks what holds for a scheduled message.
+func (ms *messages) checkScheduled(k *checker, h uint32) {
+	x := ms.get(h)
+	k.numbered++
+	k.that(x.expireAt != 0 && ms.findScheduled("", x.seq) == h, "message %d is never due, or not found", x.seq)
+	if id := ms.rareOf(h).id; id != "" {
+		k.named++
+		k.that(ms.named[id] == h, "message %d does not have its name", x.seq)
+	}
+}
+
+// checkPurged counts what was purged; the records keep saying where they were.
+func (ms *messages) checkPurged(k *checker) {
+	last := uint32(0)
+	for h := ms.lists[purgedList].head; h != 0 && k.err == nil; h = ms.get(h).next {
+		x := ms.get(h)
+		k.that(!k.seen[h], "message %d is purged and somewhere", x.seq)
+		k.note(x, h, Purged)
+		last = h
+	}
+	k.that(ms.lists[purgedList].tail == last, "the tail of what was purged is wrong")
+}
+
+// checkReturned checks what holds for a message that was returned, and is behind prev.
+func (ms *messages) checkReturned(k *checker, h, prev uint32) {
+	r, x := &ms.returns, ms.get(h)
+	no := x.prev
+	if int(no) >= len(r.slots) || r.slots[no].block == nil || !slices.Contains(r.slots[no].block.handles[r.slots[no].block.head:r.slots[no].block.tail], h) {
+		k.fail("message %d is in no block", x.seq)
+		return
+	}
+	at := ms.spotOf(h)
+	s := &r.slots[no]
+	if r.before(at) != prev || s.block.seqs[at.at] != x.seq {
+		k.fail("message %d: the block is wrong", x.seq)
+	}
+	k.returned++
+	if at.at == s.block.head {
+		k.that(s.least == slices.Min(s.block.seqs[s.block.head:s.block.tail]), "block %d: the least is %d", no, s.least)
+	}
+}
