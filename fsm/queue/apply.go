@@ -32,9 +32,9 @@ func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm
 	case logpb.Command_TOUCH:
 		return m.touch(cmd.Touch)
 	case logpb.Command_ROUTE_DEAD:
-		return m.routeDead(cmd.RouteDead, eff)
+		return m.outbox.routeDead(cmd.RouteDead, eff)
 	case logpb.Command_SETTLE_DEAD:
-		return m.settleDead(cmd.SettleDead, eff)
+		return m.outbox.settleDead(cmd.SettleDead, eff)
 	case logpb.Command_NODE_DOWN:
 		return m.nodeDown(cmd.NodeDown)
 	case logpb.Command_NODE_SILENT:

@@ -6,7 +6,6 @@ import (
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/invariants"
-	"github.com/quorate/quorate/proto/logpb"
 )
 
 // mustHold checks small states whole.
@@ -29,7 +28,7 @@ type checker struct {
 
 	timed [placeCount]int // messages that wait for an instant
 
-	extras, named, numbered, returned, patient, getsHeld, timeouts, gone int
+	extras, named, numbered, returned, getsHeld, timeouts int
 }
 
 // that notes a fault unless ok. What is asked for each message goes through
@@ -69,7 +68,7 @@ func (m *Machine) Check() error {
 	k.consumers()
 	k.returning()
 	k.service()
-	k.outbox()
+	m.outbox.check(k)
 	k.sessions()
 	k.books()
 	k.time()
@@ -211,57 +210,6 @@ func (k *checker) single() {
 	k.that(m.single == nil || m.single.session != nil && m.single.level != nil, "the active consumer has gone")
 }
 
-func (k *checker) outbox() {
-	m := k.m
-	unrouted, last := uint32(0), uint64(0)
-	pending := map[fsm.QueueID]int{}
-	for h := m.messages.head(outboxList); h != 0 && k.err == nil; h = m.messages.get(h).next {
-		e := m.messages.extraOf(h)
-		k.that(e.letter > 0 && e.letter < m.nextLetter, "letter %d of %d", e.letter, m.nextLetter)
-		k.that(unrouted == 0 || len(e.transfers) == 0 && e.letter == last+1, "letter %d is routed too early", e.letter)
-		last = e.letter
-		k.that(e.reason == logpb.Death_NONE && m.messages.rareOf(h).scheduledFor != 0 ||
-			len(e.deaths) > 0 && e.deaths[0].Queue == m.name && e.deaths[0].Reason == e.reason, "letter %d has no death", e.letter)
-		if len(e.transfers) == 0 && unrouted == 0 {
-			unrouted = h
-		}
-		for _, t := range e.transfers {
-			i, ok := m.findTarget(t.Target)
-			if k.that(ok, "letter %d goes to nobody", e.letter); !ok {
-				continue
-			}
-			n := pending[t.Target]
-			k.that(n < m.targets[i].pending.len() && *m.targets[i].pending.item(n) == h &&
-				t.Number == m.targets[i].settled+1+uint64(n), "letter %d: transfer %d is not pending", e.letter, t.Number)
-			pending[t.Target]++
-		}
-	}
-	for h := m.messages.head(waitingList); h != 0; h = m.messages.get(h).next {
-		e := m.messages.extraOf(h)
-		k.that(e.letter > 0 && e.letter < m.nextLetter && (len(e.deaths) > 0 || e.reason == logpb.Death_NONE) && len(e.transfers) == 0,
-			"letter %d does not wait", e.letter)
-		p := m.patient.get(key{seq: e.letter})
-		k.that(p != nil && *p == h, "letter %d is not found", e.letter)
-		k.patient++
-	}
-	k.that(m.patient.len() == k.patient, "%d letters wait, of %d", m.patient.len(), k.patient)
-	k.that(m.messages.count(Waiting).Messages == 0 || m.fate(logpb.Death_NONE) == AtLeastOnce, "letters wait for nothing")
-	k.that(unrouted == m.unrouted, "the first unrouted letter is wrong")
-	if unrouted != 0 {
-		k.that(last == m.nextLetter-1, "letter %d is missing", m.nextLetter-1)
-	}
-	for i, t := range m.targets {
-		k.that(t.id != 0 && (i == 0 || m.targets[i-1].id < t.id), "target %d is out of order", t.id)
-		k.that(t.settled < t.next && t.next-t.settled-1 == uint64(pending[t.id]), "target %d: settled %d, next %d", t.id, t.settled, t.next)
-		k.that(t.pending.len() == pending[t.id], "target %d: %d pending", t.id, t.pending.len())
-		if t.gone {
-			k.gone++
-			k.that(t.pending.len() > 0, "target %d is gone", t.id)
-		}
-	}
-	k.that(k.gone == m.gone, "%d targets are gone, counted %d", k.gone, m.gone)
-}
-
 func (k *checker) sessions() {
 	m := k.m
 	consumers, sessions, ending := 0, 0, 0
@@ -336,11 +284,11 @@ func (k *checker) time() {
 	case Active:
 		k.deadline(m.leaseEnd())
 		k.deadline(m.idleEnd())
-		if m.messages.head(purgedList) != 0 || m.tooLong() || m.unfinished() || m.serviced > 0 && m.messages.front() != 0 || k.gone > 0 {
+		if m.messages.head(purgedList) != 0 || m.tooLong() || m.unfinished() || m.serviced > 0 && m.messages.front() != 0 || m.outbox.hasWork() {
 			k.deadline(m.clock.atOnce())
 		}
 	case Draining:
-		if k.next = m.goneAt; k.gone > 0 {
+		if k.next = m.goneAt; m.outbox.hasWork() {
 			k.next = m.clock.atOnce()
 		}
 	default:

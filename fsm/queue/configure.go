@@ -31,11 +31,10 @@ func (m *Machine) configure(cmd *logpb.Configure, eff *fsm.Effects) fsm.Result {
 			m.refresh(c)
 		}
 	}
-	if m.fate(logpb.Death_NONE) != AtLeastOnce {
-		m.counters.DeadDropped += m.messages.count(Waiting).Messages
-		m.dropPatient()
+	if m.outbox.strategy() != AtLeastOnce {
+		m.counters.DeadDropped += m.outbox.purge()
 	}
-	eff.Outbox = eff.Outbox || m.letters() > 0 // there may be another way now
+	eff.Outbox = eff.Outbox || m.outbox.letters() > 0 // there may be another way now
 	return fsm.Result{}
 }
 

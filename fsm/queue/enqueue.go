@@ -50,7 +50,7 @@ func (m *Machine) enqueue(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) 
 func (m *Machine) enqueueExpired(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time, eff *fsm.Effects) fsm.Result {
 	h := m.store(meta, cmd, due, eff)
 	m.counters.Enqueued++
-	m.die(h, logpb.Death_EXPIRED, eff)
+	m.outbox.die(h, logpb.Death_EXPIRED, eff)
 	return fsm.Result{}
 }
 
@@ -64,7 +64,7 @@ func (m *Machine) offer(h uint32, now bool, eff *fsm.Effects) {
 	m.scratch.fresh = 0
 	if now && m.messages.get(h).ready() {
 		m.messages.remove(h)
-		m.die(h, logpb.Death_EXPIRED, eff)
+		m.outbox.die(h, logpb.Death_EXPIRED, eff)
 	}
 }
 

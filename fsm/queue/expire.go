@@ -45,7 +45,7 @@ func (m *Machine) expireNext(eff *fsm.Effects) bool {
 	}
 	m.scratch.budget--
 	m.messages.remove(h)
-	m.die(h, logpb.Death_EXPIRED, eff)
+	m.outbox.die(h, logpb.Death_EXPIRED, eff)
 	return true
 }
 
@@ -56,6 +56,6 @@ func (m *Machine) expireReturned(eff *fsm.Effects) {
 		return cmp.Or(cmp.Compare(x.expireAt, y.expireAt), cmp.Compare(x.seq, y.seq))
 	})
 	for _, h := range m.scratch.overdue {
-		m.die(h, logpb.Death_EXPIRED, eff)
+		m.outbox.die(h, logpb.Death_EXPIRED, eff)
 	}
 }

@@ -65,7 +65,7 @@ func (m *Machine) afterUse(inUse bool, serving int, eff *fsm.Effects) {
 // end lets the queue go by itself. Its messages are dropped, not dead-lettered;
 // letters that already are in the outbox have a while to be forwarded.
 func (m *Machine) end(eff *fsm.Effects) {
-	if m.letters() == 0 {
+	if m.outbox.letters() == 0 {
 		m.vanish(eff)
 		return
 	}
@@ -100,7 +100,7 @@ func (m *Machine) vanish(eff *fsm.Effects) {
 			eff.Cancelled = append(eff.Cancelled, c.id)
 		}
 	}
-	m.counters.DeadDropped += m.letters()
+	m.counters.DeadDropped += m.outbox.letters()
 	eff.Rest = m.entries.abandon()
 	m.clear()
 	m.phase, m.goneAt = Gone, 0
@@ -115,12 +115,12 @@ func (m *Machine) afterlife(cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
 	r := fsm.Result{Code: fsm.Gone}
 	switch cmd.Kind {
 	case logpb.Command_ROUTE_DEAD:
-		r = m.routeDead(cmd.RouteDead, eff)
+		r = m.outbox.routeDead(cmd.RouteDead, eff)
 	case logpb.Command_SETTLE_DEAD:
-		r = m.settleDead(cmd.SettleDead, eff)
+		r = m.outbox.settleDead(cmd.SettleDead, eff)
 	}
-	m.goOn(cmd.Kind, eff)
-	if m.letters() == 0 || cmd.Kind == logpb.Command_TICK && m.goneAt <= m.clock.now() {
+	m.outbox.goOn(cmd.Kind, eff)
+	if m.outbox.letters() == 0 || cmd.Kind == logpb.Command_TICK && m.goneAt <= m.clock.now() {
 		m.vanish(eff)
 	}
 	return r

@@ -7,15 +7,7 @@ import (
 
 // kept is what counts in the limits and is never dropped to stay within them:
 // scheduled messages, and letters that are delivered at least once.
-func (m *Machine) kept() Count { return m.messages.count(Scheduled).plus(m.pending()) }
-
-// pending are the letters that count as messages of the queue.
-func (m *Machine) pending() Count {
-	if m.fate(logpb.Death_NONE) != AtLeastOnce {
-		return Count{}
-	}
-	return m.messages.count(Outbox).plus(m.messages.count(Waiting))
-}
+func (m *Machine) kept() Count { return m.messages.count(Scheduled).plus(m.outbox.counted()) }
 
 // counted is all that counts in the limits.
 func (m *Machine) counted() Count {
@@ -46,7 +38,7 @@ func (m *Machine) full(cmd *logpb.Enqueue, old uint32) bool {
 func (m *Machine) refuse(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) fsm.Result {
 	if m.settings.Overflow == logpb.QueueConfig_REJECT_PUBLISH_DLX && m.settings.DeadLetter {
 		m.counters.Deaths[logpb.Death_MAXLEN-1][SentOnce]++
-		deaths := m.addDeath(copyDeaths(cmd.Deaths), logpb.Death_MAXLEN)
+		deaths := m.outbox.addDeath(copyDeaths(cmd.Deaths), logpb.Death_MAXLEN)
 		eff.DeadLetters = append(eff.DeadLetters, fsm.DeadLetter{
 			Ref:    fsm.Ref{Index: meta.Index, Offset: meta.Offset, Size: cmd.Size},
 			Reason: logpb.Death_MAXLEN, DiedAt: m.clock.now(), Priority: m.settings.priority(cmd.PriorityPlusOne),
@@ -83,10 +75,10 @@ func (m *Machine) trim(eff *fsm.Effects) {
 		case h == 0:
 			h = m.messages.head(delayedList)
 			m.messages.undelay(h)
-			m.die(h, logpb.Death_MAXLEN, eff)
+			m.outbox.die(h, logpb.Death_MAXLEN, eff)
 		default:
 			m.messages.remove(h)
-			m.die(h, logpb.Death_MAXLEN, eff)
+			m.outbox.die(h, logpb.Death_MAXLEN, eff)
 		}
 	}
 }

@@ -26,14 +26,12 @@ type Machine struct {
 	phase    Phase
 	goneAt   fsm.Time // end of draining
 
-	nextLetter uint64
-	nextOrder  uint64 // of consumers
+	nextOrder uint64 // of consumers
 
 	timers   *timers
 	entries  *entries
 	messages *messages
-
-	patient sorted[uint32] // letters that wait, by number
+	outbox   *outbox
 
 	sessions map[fsm.SessionID]*session
 	lives    sorted[*life] // by node and boot
@@ -56,10 +54,6 @@ type Machine struct {
 	single    *consumer      // that alone is served, see elect; nil: nobody can be
 	quiescing bool           // single gets nothing new
 
-	unrouted uint32    // first letter of the outbox without a route
-	targets  []*target // by id
-	gone     int       // targets that are
-
 	// What follows is not state: it is of no meaning between two commands.
 	contested bool         // elect has to choose
 	coming    []*returning // while a snapshot is restored
@@ -76,9 +70,10 @@ func New(name string, id fsm.QueueID) *Machine {
 		shared: &shared{name: name, bounds: defaultBounds, settings: newSettings(&logpb.QueueConfig{DeliveryLimit: defaultDeliveryLimit})},
 		id:     id, version: 1, newest: fsm.NewestVersion,
 		timers: &timers{}, entries: &entries{},
-		nextLetter: 1, nextOrder: 1,
+		nextOrder: 1,
 	}
 	m.messages = newMessages(m.shared, m.timers, m.entries)
+	m.outbox = newOutbox(m.shared, m.messages)
 	m.clear()
 	return m
 }
@@ -94,13 +89,13 @@ func (m *Machine) Version() uint32 { return m.version }
 func (m *Machine) clear() {
 	m.timers.clear()
 	m.messages.clear()
-	m.patient, m.returning = sorted[uint32]{}, sorted[*returning]{}
+	m.outbox.clear()
+	m.returning = sorted[*returning]{}
 	m.sessions, m.lives, m.ending, m.recent = map[fsm.SessionID]*session{}, sorted[*life]{}, 0, nil
 	m.ended, m.isEnded, m.dead, m.silent = deque[ended]{}, map[fsm.SessionID]bool{}, nil, nil
 	m.consumers, m.attached, m.serving, m.getsHeld = nil, 0, 0, 0
 	m.exclusive, m.levels, m.top, m.serviced = nil, sorted[*level]{}, key{}, 0
 	m.single, m.quiescing = nil, false
-	m.unrouted, m.targets, m.gone = 0, nil, 0
 }
 
 // Apply implements fsm.Machine. eff collects over the commands of one entry:
@@ -127,7 +122,7 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 	}
 	if m.phase == Active {
 		m.bringBack(cmd.Kind, eff)
-		m.goOn(cmd.Kind, eff)
+		m.outbox.goOn(cmd.Kind, eff)
 	}
 	if ok && cmd.Kind == logpb.Command_TICK {
 		m.endUnused(inUse, eff)
@@ -142,18 +137,6 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 		m.mustHold()
 	}
 	return r
-}
-
-// goOn ends transfers to targets that are gone, as many as a command of this
-// kind may.
-func (m *Machine) goOn(kind logpb.Command_Kind, eff *fsm.Effects) {
-	switch {
-	case m.gone == 0 || kind == logpb.Command_SETTLE_DEAD:
-	case kind == logpb.Command_TICK:
-		m.endGone(m.bounds.Back(), eff)
-	default:
-		m.endGone(m.bounds.Before, eff)
-	}
 }
 
 // advance moves the clock and notices a new entry and a new term.
@@ -175,7 +158,7 @@ func (m *Machine) NextDeadline() fsm.Time {
 func (m *Machine) NextDue() (fsm.Time, Due) {
 	switch m.phase {
 	case Draining:
-		if m.gone > 0 {
+		if m.outbox.hasWork() {
 			return m.clock.atOnce(), WorkDue
 		}
 		return m.goneAt, LeaseDue
@@ -204,7 +187,7 @@ func (m *Machine) NextDue() (fsm.Time, Due) {
 	}
 	earlier(m.leaseEnd(), LeaseDue)
 	earlier(m.idleEnd(), LeaseDue)
-	if m.messages.head(purgedList) != 0 || m.tooLong() || m.unfinished() || m.gone > 0 || m.serviced > 0 && m.messages.front() != 0 {
+	if m.messages.head(purgedList) != 0 || m.tooLong() || m.unfinished() || m.outbox.hasWork() || m.serviced > 0 && m.messages.front() != 0 {
 		earlier(m.clock.atOnce(), WorkDue)
 	}
 	return next, what
@@ -213,7 +196,7 @@ func (m *Machine) NextDue() (fsm.Time, Due) {
 // Resume implements fsm.Machine.
 func (m *Machine) Resume(eff *fsm.Effects) {
 	eff.Gone = eff.Gone || m.phase == Gone
-	eff.Outbox = eff.Outbox || m.letters() > 0
+	eff.Outbox = eff.Outbox || m.outbox.letters() > 0
 }
 
 // Held appends the first deliveries that a consumer holds with an ID above

@@ -12,7 +12,7 @@ func (m *Machine) purge() fsm.Result {
 	m.counters.Purged += n
 	m.counters.Unscheduled += m.messages.count(Scheduled).Messages
 	m.dropReady()
-	m.dropPatient()
+	m.outbox.purge()
 	return fsm.Result{Count: n}
 }
 
@@ -23,12 +23,6 @@ func (m *Machine) dropReady() {
 		m.active = m.clock.now()
 	}
 	m.messages.dropReady()
-}
-
-// dropPatient forgets all letters that wait.
-func (m *Machine) dropPatient() {
-	m.messages.discardList(waitingList, Waiting)
-	m.patient.clear()
 }
 
 // sweep forgets purged messages for good: so many as one command of this kind may.

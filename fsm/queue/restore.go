@@ -116,7 +116,8 @@ func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
 	m.version = max(h.FsmVersion, 1)
 	m.active = fsm.Time(h.LastActive)
 	m.lastUsed, m.phase, m.goneAt = fsm.Time(h.LastUsed), Phase(h.State), fsm.Time(h.GoneAt)
-	m.nextLetter, m.nextOrder = h.NextLetter, h.NextOrder
+	m.outbox.restoreHead(h)
+	m.nextOrder = h.NextOrder
 	c := h.Counters
 	if len(c.Deaths) != 16 {
 		return fmt.Errorf("%w: deaths are not counted", ErrSnapshot)
@@ -130,12 +131,6 @@ func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
 	}
 	for i := range m.counters.Deaths {
 		copy(m.counters.Deaths[i][:], c.Deaths[4*i:])
-	}
-	for _, t := range h.Targets {
-		m.targets = append(m.targets, &target{id: fsm.QueueID(t.Target), next: t.Next, settled: t.Settled, gone: t.Gone})
-		if t.Gone {
-			m.gone++
-		}
 	}
 	for i, s := range h.Ended {
 		at := m.clock.now() // if the snapshot does not say
@@ -226,7 +221,7 @@ func (m *Machine) restoreMessage(st *logpb.MessageState) error {
 	case CheckedOut:
 		return m.restoreHeld(st, h)
 	case Outbox, Waiting:
-		return m.restoreLetter(st, h)
+		return m.outbox.restore(st, h)
 	}
 	return nil
 }
@@ -270,29 +265,6 @@ func (m *Machine) restoreReturning() error {
 		m.addReturning(r)
 	}
 	m.coming = nil
-	return nil
-}
-
-func (m *Machine) restoreLetter(st *logpb.MessageState, h uint32) error {
-	e := m.messages.mutExtra(h)
-	e.letter, e.reason, e.diedAt = st.Letter, st.Reason, fsm.Time(st.DiedAt)
-	for _, t := range st.Transfers {
-		i, ok := m.findTarget(fsm.QueueID(t.Target))
-		if !ok || t.Number != m.targets[i].settled+1+uint64(m.targets[i].pending.len()) {
-			return fmt.Errorf("%w: letter %d has a wrong transfer", ErrSnapshot, st.Letter)
-		}
-		m.targets[i].pending.push(h)
-		e.transfers = append(e.transfers, Transfer{m.targets[i].id, t.Number, t.TtlCeilingPlusOne})
-	}
-	if st.Place == uint32(Waiting) {
-		if m.patient.get(key{seq: st.Letter}) != nil {
-			return fmt.Errorf("%w: letter %d twice", ErrSnapshot, st.Letter)
-		}
-		m.patient.put(key{seq: st.Letter}, h)
-	}
-	if m.unrouted == 0 && len(e.transfers) == 0 && st.Place == uint32(Outbox) {
-		m.unrouted = h
-	}
 	return nil
 }
 

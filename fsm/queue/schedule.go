@@ -74,7 +74,7 @@ func (m *Machine) depart(h uint32, due fsm.Time, r rare, eff *fsm.Effects) {
 	m.messages.mut(h).expireAt = 0
 	e := m.messages.mutExtra(h)
 	e.reason, e.diedAt = logpb.Death_NONE, m.clock.now()
-	m.post(h, eff)
+	m.outbox.post(h, eff)
 }
 
 // reschedule cancels scheduled messages or moves them to another time. Count

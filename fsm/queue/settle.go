@@ -132,7 +132,7 @@ func (m *Machine) discard(taken []checkout, eff *fsm.Effects) {
 		x := m.messages.mut(held.handle)
 		bump(&x.acquired)
 		bump(&x.failed)
-		m.die(held.handle, logpb.Death_REJECTED, eff)
+		m.outbox.die(held.handle, logpb.Death_REJECTED, eff)
 	}
 }
 
@@ -159,7 +159,7 @@ func (m *Machine) giveBack(taken []checkout, bySeq bool, eff *fsm.Effects) {
 		}
 		switch limit := m.settings.DeliveryLimit; {
 		case held.failed && limit >= 0 && int64(x.failed) > limit:
-			m.die(held.handle, logpb.Death_DELIVERY_LIMIT, eff)
+			m.outbox.die(held.handle, logpb.Death_DELIVERY_LIMIT, eff)
 		case x.due(m.clock.now()):
 			m.scratch.overdue = append(m.scratch.overdue, held.handle)
 		default:

@@ -74,12 +74,10 @@ func (m *Machine) head() *logpb.QueueSnapshot {
 		Version: snapshotVersion, Name: []byte(m.name), QueueId: uint64(m.id),
 		Clock: int64(m.clock.now()), LockCredit: int64(m.clock.credit), Term: m.clock.term, Index: m.entries.last(), LastUsed: int64(m.lastUsed), LastActive: int64(m.active),
 		State: uint32(m.phase), GoneAt: int64(m.goneAt), Config: m.settings.QueueConfig, Counters: m.counters.proto(),
-		NextLetter: m.nextLetter, NextOrder: m.nextOrder,
+		NextOrder: m.nextOrder,
 	}
 	m.messages.save(h)
-	for _, t := range m.targets {
-		h.Targets = append(h.Targets, &logpb.DeadTarget{Target: uint64(t.id), Next: t.next, Settled: t.settled, Gone: t.gone})
-	}
+	m.outbox.save(h)
 	for i := range m.ended.len() {
 		h.Ended = append(h.Ended, m.ended.item(i).id.Proto())
 		h.EndedAt = append(h.EndedAt, int64(m.ended.item(i).at))

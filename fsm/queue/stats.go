@@ -33,7 +33,7 @@ func (m *Machine) Stats() Stats {
 			m.messages.count(Ready).Bytes + m.messages.count(Returned).Bytes,
 		},
 		Unacknowledged: m.messages.count(CheckedOut), Scheduled: m.messages.count(Scheduled), Delayed: m.messages.count(Delayed),
-		Outbox: m.messages.count(Outbox).plus(m.messages.count(Waiting)), Waiting: m.messages.count(Waiting), Pending: m.pending(),
+		Outbox: m.messages.count(Outbox).plus(m.messages.count(Waiting)), Waiting: m.messages.count(Waiting), Pending: m.outbox.counted(),
 		Consumers: m.serving, Sessions: len(m.sessions) - m.ending, Counters: m.counters,
 	}
 }
@@ -150,4 +150,29 @@ func (m *Machine) Messages() iter.Seq[Message] {
 			m.messages.walk(waitingList, yield)
 		}
 	}
+}
+
+// UnroutedLetters returns up to limit letters without a route, oldest first.
+func (m *Machine) UnroutedLetters(limit int) []Letter { return m.outbox.unroutedLetters(limit) }
+
+// WaitingLetters returns up to limit letters that have nowhere to go for now,
+// with a number above after, ascending.
+func (m *Machine) WaitingLetters(after uint64, limit int) []Letter {
+	return m.outbox.waitingLetters(after, limit)
+}
+
+// PendingTransfers returns up to limit transfers to a target that are not
+// settled, from number from on, ascending.
+func (m *Machine) PendingTransfers(to fsm.QueueID, from uint64, limit int) []Outgoing {
+	return m.outbox.pendingTransfers(to, from, limit)
+}
+
+// Targets lists up to limit of the queues that letters were routed to, with an
+// id above after, ascending.
+func (m *Machine) Targets(after fsm.QueueID, limit int) []Target { return m.outbox.list(after, limit) }
+
+// HasTarget reports whether a queue is one of the targets.
+func (m *Machine) HasTarget(id fsm.QueueID) bool {
+	known, _ := m.outbox.has(id)
+	return known
 }

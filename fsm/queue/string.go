@@ -2,6 +2,7 @@ package queue
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/quorate/quorate/fsm"
@@ -89,9 +90,9 @@ func (m *Machine) String() string {
 	for x := range m.Messages() {
 		m.messageText(&b, x)
 	}
-	for _, t := range m.Targets(0, len(m.targets)) {
+	for _, t := range m.outbox.list(0, math.MaxInt) {
 		fmt.Fprintf(&b, "target %d next=%d settled=%d", t.ID, t.Next, t.Settled)
-		if i, _ := m.findTarget(t.ID); m.targets[i].gone {
+		if _, gone := m.outbox.has(t.ID); gone {
 			b.WriteString(" gone")
 		}
 		b.WriteString("\n")

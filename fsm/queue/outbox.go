@@ -1,0 +1,253 @@
+package queue
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// outbox is what becomes of messages that die, or depart: the letters, which are
+// messages in the places Outbox and Waiting, and the queues they go to. dead.go
+// says who becomes one, route.go what happens to it then.
+//
+// Letters are numbered in the order in which they die. Those with a route come
+// first in the list of the outbox, the unrouted ones follow without a gap:
+//
+// Invariants:
+//
+//	1 ≤ letter < next for every letter
+//	unrouted = the first letter in the list without transfers; behind it no
+//	letter has any, and their numbers are consecutive and end at next-1
+//	waiting has exactly the letters with place Waiting, none of which has transfers;
+//	there are none unless letters are delivered at least once
+//	for every target t: t.settled < t.next, and t.pending has the letters of the
+//	transfers settled+1 … next-1, in this order
+//	gone = number of targets that are gone; such a target has pending transfers
+type outbox struct {
+	*shared
+	messages *messages
+
+	next     uint64         // number of the next letter
+	unrouted uint32         // first letter without a route; 0: none
+	waiting  sorted[uint32] // letters that have nowhere to go for now, by number
+	targets  []*target      // by id
+	gone     int            // targets that are
+}
+
+// target is a queue that letters go to. The transfers to it that are not
+// settled are numbered settled+1 … next-1.
+type target struct {
+	id      fsm.QueueID
+	next    uint64
+	settled uint64
+	pending deque[uint32] // letters, by transfer number
+	gone    bool          // it does not exist any more, and some are still pending
+}
+
+func newOutbox(s *shared, ms *messages) *outbox { return &outbox{shared: s, messages: ms, next: 1} }
+
+// clear forgets all letters and targets. Their numbers are not used again.
+func (o *outbox) clear() { *o = outbox{shared: o.shared, messages: o.messages, next: o.next} }
+
+// letters is the number of letters that have not come to an end.
+func (o *outbox) letters() uint64 {
+	return o.messages.count(Outbox).Messages + o.messages.count(Waiting).Messages
+}
+
+// counted are the letters that count as messages of the queue: all of them, if
+// it delivers at least once.
+func (o *outbox) counted() Count {
+	if o.strategy() != AtLeastOnce {
+		return Count{}
+	}
+	return o.messages.count(Outbox).plus(o.messages.count(Waiting))
+}
+
+// hasWork reports whether transfers to targets that are gone have to be ended.
+func (o *outbox) hasWork() bool { return o.gone > 0 }
+
+func (o *outbox) find(id fsm.QueueID) (int, bool) {
+	return slices.BinarySearchFunc(o.targets, id, func(t *target, id fsm.QueueID) int { return cmp.Compare(t.id, id) })
+}
+
+// has reports whether a queue is one of the targets, and whether it is gone.
+func (o *outbox) has(id fsm.QueueID) (known, gone bool) {
+	i, ok := o.find(id)
+	return ok, ok && o.targets[i].gone
+}
+
+// deadLetter describes message h, which has died.
+func (o *outbox) deadLetter(h uint32) fsm.DeadLetter {
+	x, e, r := o.messages.get(h), o.messages.extraOf(h), o.messages.rareOf(h)
+	return fsm.DeadLetter{
+		Ref: x.ref(), Reason: e.reason, DiedAt: e.diedAt, Priority: x.priority, ScheduledFor: r.scheduledFor,
+		HasExpiration: x.hasExpiration(), Deaths: e.deaths, Fresh: e.reason != logpb.Death_NONE && e.deaths[0].Count == 1,
+		TTLPlusOne: r.ttl, CeilingPlusOne: r.ceiling,
+	}
+}
+
+// letter describes letter h.
+func (o *outbox) letter(h uint32) Letter {
+	e := o.messages.extraOf(h)
+	return Letter{Number: e.letter, DeadLetter: o.deadLetter(h), Done: o.messages.rareOf(h).done, Transfers: e.transfers}
+}
+
+// unroutedLetters returns up to limit letters without a route, oldest first.
+func (o *outbox) unroutedLetters(limit int) []Letter {
+	var letters []Letter
+	for h := o.unrouted; h != 0 && len(letters) < limit; h = o.messages.get(h).next {
+		letters = append(letters, o.letter(h))
+	}
+	return letters
+}
+
+// waitingLetters returns up to limit letters that have nowhere to go for now,
+// with a number above after, ascending.
+func (o *outbox) waitingLetters(after uint64, limit int) []Letter {
+	var letters []Letter
+	for _, h := range o.waiting.from(key{seq: after + 1}) {
+		if len(letters) == limit {
+			break
+		}
+		letters = append(letters, o.letter(*h))
+	}
+	return letters
+}
+
+// pendingTransfers returns up to limit transfers to a target that are not
+// settled, from number from on, ascending.
+func (o *outbox) pendingTransfers(to fsm.QueueID, from uint64, limit int) []Outgoing {
+	i, ok := o.find(to)
+	if !ok {
+		return nil
+	}
+	var out []Outgoing
+	t := o.targets[i]
+	for n := max(t.settled+1, from); n < t.next && len(out) < limit; n++ {
+		l := o.letter(*t.pending.item(int(n - t.settled - 1)))
+		at := slices.IndexFunc(l.Transfers, func(x Transfer) bool { return x.Target == to })
+		out = append(out, Outgoing{l.Transfers[at], l})
+	}
+	return out
+}
+
+// list lists up to limit targets with an id above after, ascending.
+func (o *outbox) list(after fsm.QueueID, limit int) []Target {
+	i, found := o.find(after)
+	if found {
+		i++
+	}
+	targets := make([]Target, 0, min(limit, len(o.targets)-i))
+	for ; i < len(o.targets) && len(targets) < limit; i++ {
+		t := o.targets[i]
+		targets = append(targets, Target{t.id, t.next, t.settled})
+	}
+	return targets
+}
+
+// save is the section of the outbox in the head of a snapshot.
+func (o *outbox) save(h *logpb.QueueSnapshot) {
+	h.NextLetter = o.next
+	for _, t := range o.targets {
+		h.Targets = append(h.Targets, &logpb.DeadTarget{Target: uint64(t.id), Next: t.next, Settled: t.settled, Gone: t.gone})
+	}
+}
+
+// restoreHead is the inverse of save. Letters follow, see restore.
+func (o *outbox) restoreHead(h *logpb.QueueSnapshot) {
+	o.next = h.NextLetter
+	for _, t := range h.Targets {
+		o.targets = append(o.targets, &target{id: fsm.QueueID(t.Target), next: t.Next, settled: t.Settled, gone: t.Gone})
+		if t.Gone {
+			o.gone++
+		}
+	}
+}
+
+// restore adds message h, which has its place, as a letter.
+func (o *outbox) restore(st *logpb.MessageState, h uint32) error {
+	e := o.messages.mutExtra(h)
+	e.letter, e.reason, e.diedAt = st.Letter, st.Reason, fsm.Time(st.DiedAt)
+	for _, t := range st.Transfers {
+		i, ok := o.find(fsm.QueueID(t.Target))
+		if !ok || t.Number != o.targets[i].settled+1+uint64(o.targets[i].pending.len()) {
+			return fmt.Errorf("%w: letter %d has a wrong transfer", ErrSnapshot, st.Letter)
+		}
+		o.targets[i].pending.push(h)
+		e.transfers = append(e.transfers, Transfer{o.targets[i].id, t.Number, t.TtlCeilingPlusOne})
+	}
+	switch {
+	case st.Place == uint32(Waiting):
+		if o.waiting.get(key{seq: st.Letter}) != nil {
+			return fmt.Errorf("%w: letter %d twice", ErrSnapshot, st.Letter)
+		}
+		o.waiting.put(key{seq: st.Letter}, h)
+	case o.unrouted == 0 && len(e.transfers) == 0:
+		o.unrouted = h
+	}
+	return nil
+}
+
+func (o *outbox) check(k *checker) {
+	unrouted, last := uint32(0), uint64(0)
+	pending := map[fsm.QueueID]int{}
+	for h := o.messages.head(outboxList); h != 0 && k.err == nil; h = o.messages.get(h).next {
+		e := o.messages.extraOf(h)
+		k.that(e.letter > 0 && e.letter < o.next, "letter %d of %d", e.letter, o.next)
+		k.that(unrouted == 0 || len(e.transfers) == 0 && e.letter == last+1, "letter %d is routed too early", e.letter)
+		last = e.letter
+		k.that(e.reason == logpb.Death_NONE && o.messages.rareOf(h).scheduledFor != 0 ||
+			len(e.deaths) > 0 && e.deaths[0].Queue == o.name && e.deaths[0].Reason == e.reason, "letter %d has no death", e.letter)
+		if len(e.transfers) == 0 && unrouted == 0 {
+			unrouted = h
+		}
+		o.checkTransfers(k, h, pending)
+	}
+	k.that(unrouted == o.unrouted, "the first unrouted letter is wrong")
+	k.that(unrouted == 0 || last == o.next-1, "letter %d is missing", o.next-1)
+	o.checkWaiting(k)
+	gone := 0
+	for i, t := range o.targets {
+		k.that(t.id != 0 && (i == 0 || o.targets[i-1].id < t.id), "target %d is out of order", t.id)
+		k.that(t.settled < t.next && t.next-t.settled-1 == uint64(pending[t.id]), "target %d: settled %d, next %d", t.id, t.settled, t.next)
+		k.that(t.pending.len() == pending[t.id], "target %d: %d pending", t.id, t.pending.len())
+		if t.gone {
+			gone++
+			k.that(t.pending.len() > 0, "target %d is gone", t.id)
+		}
+	}
+	k.that(gone == o.gone, "%d targets are gone, counted %d", gone, o.gone)
+}
+
+// checkTransfers checks those of letter h. pending counts them by target.
+func (o *outbox) checkTransfers(k *checker, h uint32, pending map[fsm.QueueID]int) {
+	e := o.messages.extraOf(h)
+	for _, t := range e.transfers {
+		i, ok := o.find(t.Target)
+		if k.that(ok, "letter %d goes to nobody", e.letter); !ok {
+			continue
+		}
+		n, to := pending[t.Target], o.targets[i]
+		k.that(n < to.pending.len() && *to.pending.item(n) == h && t.Number == to.settled+1+uint64(n),
+			"letter %d: transfer %d is not pending", e.letter, t.Number)
+		pending[t.Target]++
+	}
+}
+
+// checkWaiting checks the letters that wait.
+func (o *outbox) checkWaiting(k *checker) {
+	n := 0
+	for h := o.messages.head(waitingList); h != 0; h = o.messages.get(h).next {
+		e := o.messages.extraOf(h)
+		k.that(e.letter > 0 && e.letter < o.next && (len(e.deaths) > 0 || e.reason == logpb.Death_NONE) && len(e.transfers) == 0,
+			"letter %d does not wait", e.letter)
+		p := o.waiting.get(key{seq: e.letter})
+		k.that(p != nil && *p == h, "letter %d is not found", e.letter)
+		n++
+	}
+	k.that(o.waiting.len() == n, "%d letters wait, of %d", o.waiting.len(), n)
+	k.that(n == 0 || o.strategy() == AtLeastOnce, "letters wait for nothing")
+}
