@@ -10,7 +10,7 @@ import (
 
 // mustHold checks small states whole.
 func (m *Machine) mustHold() {
-	if m.messages.live() > 64 || len(m.sessions) > 256 || len(m.consumers) > 256 || m.ended.len() > 256 {
+	if m.messages.live() > 64 || m.sessions.size() > 256 || len(m.consumers) > 256 {
 		return
 	}
 	err := m.Check()
@@ -28,7 +28,7 @@ type checker struct {
 
 	timed [placeCount]int // messages that wait for an instant
 
-	extras, named, numbered, returned, getsHeld, timeouts int
+	extras, named, numbered, returned, attached, getsHeld, timeouts int
 }
 
 // that notes a fault unless ok. What is asked for each message goes through
@@ -69,7 +69,8 @@ func (m *Machine) Check() error {
 	k.returning()
 	k.service()
 	m.outbox.check(k)
-	k.sessions()
+	m.sessions.check(k)
+	k.that(k.attached == len(m.consumers), "%d consumers have sessions", k.attached)
 	k.books()
 	k.time()
 	return k.err
@@ -82,7 +83,7 @@ func (k *checker) consumers() {
 	for i, c := range m.consumers {
 		k.that((i == 0 || c.registered > order) && c.registered < m.nextOrder, "consumer %v is out of order", c.id)
 		order = c.registered
-		k.that(c.session != nil && m.sessions[c.id.Session] == c.session && c.session.consumer(c.id.Number) == c, "consumer %v has no session", c.id)
+		k.that(c.session != nil && m.sessions.has(c.session) && c.session.consumer(c.id.Number) == c, "consumer %v has no session", c.id)
 		if k.err != nil {
 			return
 		}
@@ -210,65 +211,13 @@ func (k *checker) single() {
 	k.that(m.single == nil || m.single.session != nil && m.single.level != nil, "the active consumer has gone")
 }
 
-func (k *checker) sessions() {
-	m := k.m
-	consumers, sessions, ending := 0, 0, 0
-	for s := range m.everySession() {
-		id := s.id
-		k.that(m.sessions[id] == s && id != fsm.SessionID{} && s.next > 0 && s.last.seq < s.next, "session %v: next %d, answered %d", id, s.next, s.last.seq)
-		for i, r := range s.refused {
-			k.that(r.length > 0 && r.first+r.length <= s.next && (i == 0 || s.refused[i-1].first+s.refused[i-1].length < r.first),
-				"session %v: refused commands", id)
-		}
-		k.that(len(s.refused) <= refusedRuns, "session %v: %d runs of refused commands", id, len(s.refused))
-		k.that(!m.isEnded[id] && s.life.over == m.isDown(Boot{id.Node, id.Boot}), "session %v has ended", id)
-		k.that(slices.IsSortedFunc(s.consumers, func(a, b *consumer) int { return compare(a.id.Number, b.id.Number) }), "session %v: consumers", id)
-		consumers += len(s.consumers)
-		sessions++
-		if s.life.over {
-			ending++
-		}
-	}
-	k.lives()
-	k.that(sessions == len(m.sessions) && ending == m.ending, "%d sessions, %d are ending", sessions, ending)
-	k.that(consumers == len(m.consumers), "%d consumers have sessions", consumers)
-	k.that(m.ended.len() == len(m.isEnded), "ended sessions are miscounted")
-	for i := range m.ended.len() {
-		e := m.ended.item(i)
-		k.that(m.isEnded[e.id], "session %v has not ended", e.id)
-		k.that(e.at <= m.clock.now() && (i == 0 || m.ended.item(i-1).at <= e.at), "session %v ended at %d", e.id, e.at)
-	}
-	for i, x := range m.silent {
-		at, ok := m.findSilent(x.of)
-		k.that(ok && at == i && !m.isDown(x.of), "silence of %v", x.of)
-		if x.until != 0 {
-			k.deadline(m.clock.heldUntil(x.until))
-		}
-	}
-	k.that(slices.IsSortedFunc(m.dead, func(a, b Boot) int { return compare(a.Node, b.Node) }), "dead nodes are out of order")
-}
-
-// lives checks the lives of nodes that sessions live on.
-func (k *checker) lives() {
-	m := k.m
-	for at, p := range m.lives.all() {
-		l, consumers := *p, 0
-		for no, s := range l.sessions.all() {
-			k.that((*s).life == l && no.seq == (*s).id.Num && at == (Boot{(*s).id.Node, (*s).id.Boot}).key(), "session %v lives elsewhere", (*s).id)
-			consumers += len((*s).consumers)
-		}
-		k.that(l.of.key() == at && l.sessions.len() > 0 && l.consumers == consumers, "%v: %d sessions, %d consumers", l.of, l.sessions.len(), l.consumers)
-		k.that(l.silent == (m.isSilent(fsm.SessionID{Node: l.of.Node, Boot: l.of.Boot})), "%v: silence", l.of)
-	}
-}
-
 // books compares all counts with what was found.
 func (k *checker) books() {
 	m := k.m
 	m.timers.check(k)
 	m.messages.check(k)
 	m.entries.check(k)
-	k.that(m.phase == Active || len(m.consumers) == 0 && len(m.sessions) == 0 && m.messages.readyCount() == 0, "an ended queue serves")
+	k.that(m.phase == Active || len(m.consumers) == 0 && m.sessions.len() == 0 && m.messages.readyCount() == 0, "an ended queue serves")
 	k.that((m.phase == Draining) == (m.goneAt != 0), "phase %d ends at %d", m.phase, m.goneAt)
 	k.that(m.phase != Draining || len(k.live) > 0, "nothing to drain")
 	k.that(m.phase != Gone || len(k.live) == 0, "a queue that is gone has messages")

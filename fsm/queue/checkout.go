@@ -9,7 +9,7 @@ import (
 // assign hands ready messages to consumers with credit until one of both has
 // run out, or the command may hand out no more: then the next one goes on.
 func (m *Machine) assign(eff *fsm.Effects) {
-	for m.serviced > 0 && m.scratch.handOuts > 0 && m.ending == 0 {
+	for m.serviced > 0 && m.scratch.handOuts > 0 && !m.sessions.isEnding() {
 		h := m.first(eff)
 		if h == 0 {
 			return
@@ -113,7 +113,7 @@ func (m *Machine) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Result {
 		return fsm.Result{Code: fsm.Reserved}
 	}
 	m.lastUsed, m.active = m.clock.now(), m.clock.now()
-	if m.ending > 0 {
+	if m.sessions.isEnding() {
 		return fsm.Result{Code: fsm.NotYet} // something older may be about to come back
 	}
 	h := m.first(eff)
@@ -128,7 +128,7 @@ func (m *Machine) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Result {
 	case c == nil:
 		c = m.register(s, 0)
 	}
-	m.renewSilence(s)
+	m.sessions.renewSilence(s)
 	held := m.checkOut(h, c)
 	d := m.delivery(c, held)
 	d.Ready = m.messages.readyCount()

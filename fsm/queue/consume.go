@@ -49,7 +49,7 @@ func (m *Machine) consume(s *session, cmd *logpb.Consume, eff *fsm.Effects) fsm.
 func (m *Machine) replaceable(c *consumer) bool {
 	for _, o := range m.consumers {
 		m.scratch.steps++
-		if o != c && o.level != nil && !o.session.life.over && !m.isOverdue(o.session) {
+		if o != c && o.level != nil && !o.session.life.over && !m.sessions.isOverdue(o.session) {
 			return false
 		}
 	}

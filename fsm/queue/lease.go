@@ -87,8 +87,7 @@ func (m *Machine) dismissAll(eff *fsm.Effects) {
 	m.consumers, m.attached, m.serving, m.getsHeld = nil, 0, 0, 0
 	m.exclusive, m.levels, m.top, m.serviced = nil, sorted[*level]{}, key{}, 0
 	m.single, m.quiescing = nil, false
-	m.sessions, m.lives, m.ending = map[fsm.SessionID]*session{}, sorted[*life]{}, 0
-	m.recent, m.silent = nil, nil
+	m.sessions.dismiss()
 	m.timers.clear()
 }
 

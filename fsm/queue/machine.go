@@ -33,14 +33,7 @@ type Machine struct {
 	messages *messages
 	outbox   *outbox
 
-	sessions map[fsm.SessionID]*session
-	lives    sorted[*life] // by node and boot
-	ending   int           // sessions of lives that are over
-	recent   *session      // the last one looked up; nil: none
-	ended    deque[ended]  // by time
-	isEnded  map[fsm.SessionID]bool
-	dead     []Boot // highest boot declared down, by node
-	silent   []silence
+	sessions *sessions
 
 	consumers []*consumer // all, gets included, by age
 	attached  int         // all but gets
@@ -74,6 +67,7 @@ func New(name string, id fsm.QueueID) *Machine {
 	}
 	m.messages = newMessages(m.shared, m.timers, m.entries)
 	m.outbox = newOutbox(m.shared, m.messages)
+	m.sessions = newSessions(m.shared)
 	m.clear()
 	return m
 }
@@ -91,8 +85,7 @@ func (m *Machine) clear() {
 	m.messages.clear()
 	m.outbox.clear()
 	m.returning = sorted[*returning]{}
-	m.sessions, m.lives, m.ending, m.recent = map[fsm.SessionID]*session{}, sorted[*life]{}, 0, nil
-	m.ended, m.isEnded, m.dead, m.silent = deque[ended]{}, map[fsm.SessionID]bool{}, nil, nil
+	m.sessions.clear()
 	m.consumers, m.attached, m.serving, m.getsHeld = nil, 0, 0, 0
 	m.exclusive, m.levels, m.top, m.serviced = nil, sorted[*level]{}, key{}, 0
 	m.single, m.quiescing = nil, false
@@ -177,11 +170,7 @@ func (m *Machine) NextDue() (fsm.Time, Due) {
 	if k, _, ok := m.timers.timeout(); ok {
 		earlier(m.clock.heldUntil(k.at), TimeoutDue)
 	}
-	for _, x := range m.silent {
-		if x.until != 0 {
-			earlier(m.clock.heldUntil(x.until), TimeoutDue)
-		}
-	}
+	earlier(m.sessions.silenceEnds(), TimeoutDue)
 	if k, _, ok := m.timers.nextTimed(); ok {
 		earlier(k.at, ScheduleDue)
 	}
@@ -203,8 +192,8 @@ func (m *Machine) Resume(eff *fsm.Effects) {
 // after, up to limit, ascending, and the notice of what was taken from it and is
 // not settled: it may have got lost. Number 0 stands for the gets of a session.
 func (m *Machine) Held(to fsm.ConsumerID, after uint64, limit int, eff *fsm.Effects) {
-	s := m.sessions[to.Session]
-	if s == nil || s.life.over {
+	s := m.sessions.get(to.Session)
+	if s == nil {
 		return
 	}
 	c := s.consumer(to.Number)

@@ -8,8 +8,8 @@ func (m *Machine) Index() uint64 { return m.entries.last() }
 // Newest is the number of the newest delivery of a consumer; 0: none yet, or
 // there is no such consumer.
 func (m *Machine) Newest(of fsm.ConsumerID) uint64 {
-	s := m.sessions[of.Session]
-	if s == nil || s.life.over {
+	s := m.sessions.get(of.Session)
+	if s == nil {
 		return 0
 	}
 	c := s.consumer(of.Number)

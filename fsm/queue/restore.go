@@ -132,37 +132,18 @@ func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
 	for i := range m.counters.Deaths {
 		copy(m.counters.Deaths[i][:], c.Deaths[4*i:])
 	}
-	for i, s := range h.Ended {
-		at := m.clock.now() // if the snapshot does not say
-		if i < len(h.EndedAt) {
-			at = fsm.Time(h.EndedAt[i])
-		}
-		m.ended.push(ended{fsm.SessionFrom(s), at})
-		m.isEnded[fsm.SessionFrom(s)] = true
-	}
-	for _, d := range h.Dead {
-		m.dead = append(m.dead, Boot{fsm.NodeID(d.Node), d.Boot})
-	}
-	for _, x := range h.Silent {
-		m.silent = append(m.silent, silence{Boot{fsm.NodeID(x.Node), x.Boot}, fsm.Time(x.Until)})
-	}
+	m.sessions.restoreHead(h)
 	return m.restoreConsumers(h)
 }
 
 func (m *Machine) restoreConsumers(h *logpb.QueueSnapshot) error {
 	sessions := make([]*session, len(h.Sessions))
 	for i, st := range h.Sessions {
-		s := &session{id: fsm.SessionFrom(st.Session), next: st.NextSeq, last: answer{
-			seq: st.LastOpSeq, count: st.LastOpCount, consumers: st.LastOpConsumers,
-			delivery: st.LastOpDelivery, code: fsm.Code(st.LastOpCode),
-		}}
-		for r := st.Refused; len(r) > 1; r = r[2:] {
-			s.refused = append(s.refused, run{r[0], r[1]})
+		s, err := m.sessions.restore(st)
+		if err != nil {
+			return err
 		}
-		if sessions[i] = s; m.sessions[s.id] != nil {
-			return fmt.Errorf("%w: a session twice", ErrSnapshot)
-		}
-		m.addSession(s)
+		sessions[i] = s
 	}
 	for _, st := range h.Consumers {
 		if uint64(st.Session) >= uint64(len(sessions)) {

@@ -44,7 +44,7 @@ func (m *Machine) detach(c *consumer, failed bool) {
 }
 
 // unfinished reports whether something is on its way back.
-func (m *Machine) unfinished() bool { return m.ending > 0 || m.returning.len() > 0 }
+func (m *Machine) unfinished() bool { return m.sessions.isEnding() || m.returning.len() > 0 }
 
 // bringBack ends sessions of nodes that are down, and brings back what is on
 // its way and what m.taken holds besides. It stops when the command may do no
@@ -60,7 +60,7 @@ func (m *Machine) bringBack(kind logpb.Command_Kind, eff *fsm.Effects) {
 	}
 	most := left
 	left -= m.endDown(left)
-	if m.ending == 0 {
+	if !m.sessions.isEnding() {
 		left -= m.finishSettling(left, eff)
 		left -= m.takeLost(left)
 	}
@@ -119,8 +119,8 @@ func (m *Machine) takeLost(n int) (done int) {
 // endDown ends sessions of nodes that are down, in at most n steps: one for
 // each session and for each consumer. It returns how many it took.
 func (m *Machine) endDown(n int) (done int) {
-	for done < n && m.ending > 0 {
-		l := m.firstDown()
+	for done < n && m.sessions.isEnding() {
+		l := m.sessions.firstDown()
 		for done < n && l.sessions.len() > 0 {
 			_, s := l.sessions.first()
 			done += m.endSession(*s, n-done)
@@ -130,20 +130,6 @@ func (m *Machine) endDown(n int) (done int) {
 		m.dropEnded()
 	}
 	return done
-}
-
-// firstDown returns the first life of a node that is down and has sessions;
-// there is one.
-func (m *Machine) firstDown() *life {
-	for _, b := range m.dead {
-		for k, l := range m.lives.from(key{at: fsm.Time(b.Node)}) {
-			if k.at == fsm.Time(b.Node) && k.seq <= b.Boot {
-				return *l
-			}
-			break
-		}
-	}
-	panic("no node is down")
 }
 
 // endSession removes a session with its consumers, what they hold goes back
@@ -165,7 +151,9 @@ func (m *Machine) endSession(s *session, n int) (done int) {
 	if done == n {
 		return done
 	}
-	m.forgetSession(s)
+	if m.sessions.remove(s) {
+		m.contested = true
+	}
 	m.scratch.steps++
 	return done + 1
 }

@@ -2,7 +2,6 @@ package queue
 
 import (
 	"cmp"
-	"iter"
 	"slices"
 
 	"github.com/quorate/quorate/fsm"
@@ -51,40 +50,6 @@ type life struct {
 }
 
 func (b Boot) key() key { return key{fsm.Time(b.Node), b.Boot} }
-
-// addSession makes a session known.
-func (m *Machine) addSession(s *session) {
-	of := Boot{s.id.Node, s.id.Boot}
-	l := m.lives.get(of.key())
-	if l == nil {
-		m.lives.put(of.key(), &life{of: of, silent: m.isSilent(s.id), over: m.isDown(of)})
-		l = m.lives.get(of.key())
-	}
-	s.life = *l
-	if s.life.over {
-		m.ending++
-	}
-	s.life.sessions.put(key{seq: s.id.Num}, s)
-	m.sessions[s.id] = s
-}
-
-// forgetSession is the end of a session that has no consumers any more.
-func (m *Machine) forgetSession(s *session) {
-	l := s.life
-	l.sessions.remove(key{seq: s.id.Num})
-	if l.sessions.len() == 0 {
-		m.lives.remove(l.of.key())
-	}
-	delete(m.sessions, s.id)
-	if l.over {
-		if m.ending--; m.ending == 0 {
-			m.contested = true
-		}
-	}
-	if m.recent == s {
-		m.recent = nil
-	}
-}
 
 // run is a run of command numbers.
 type run struct{ first, length uint64 }
@@ -145,18 +110,16 @@ func (m *Machine) admit(meta *fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) (s
 		}
 		return nil, r, true
 	}
-	s = m.session(meta.Session)
+	s = m.sessions.find(meta.Session)
 	switch {
 	case cmd.Seq == 0:
 		return s, r, true
-	case s == nil && (cmd.Seq != 1 || m.over(meta.Session)):
+	case s == nil && (cmd.Seq != 1 || m.sessions.hasEnded(meta.Session)):
 		return nil, fsm.Result{Code: fsm.NoSession}, false
-	case s == nil && m.isLate(fsm.Time(cmd.OpenedAt)):
+	case s == nil && m.sessions.isLate(fsm.Time(cmd.OpenedAt)):
 		return nil, fsm.Result{Code: fsm.Late, Next: uint64(m.clock.now())}, false
 	case s == nil:
-		s = &session{id: meta.Session, next: 1}
-		m.addSession(s)
-		m.recent = s
+		s = m.sessions.begin(meta.Session)
 	case cmd.Seq < s.next:
 		return s, m.repeat(s, cmd, eff), false
 	case cmd.Seq > s.next:
@@ -164,19 +127,6 @@ func (m *Machine) admit(meta *fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) (s
 	}
 	s.next++
 	return s, r, true
-}
-
-// session looks a session up. Runs of commands of one session are the rule.
-func (m *Machine) session(id fsm.SessionID) *session {
-	if m.recent != nil && m.recent.id == id {
-		return m.recent
-	}
-	s := m.sessions[id]
-	if s == nil || s.life.over {
-		return nil
-	}
-	m.recent = s
-	return s
 }
 
 // repeat answers a command that has been performed before. A get whose message
@@ -220,43 +170,6 @@ func (s *session) record(cmd *logpb.Command, r fsm.Result, delivery uint64) {
 	}
 }
 
-// over reports whether a session is known to have ended.
-func (m *Machine) over(id fsm.SessionID) bool {
-	return m.isDown(Boot{id.Node, id.Boot}) || m.isEnded[id]
-}
-
-// isLate reports whether no stream may begin with a command made at that time;
-// 0: it does not say when.
-func (m *Machine) isLate(at fsm.Time) bool {
-	return at < 0 || at != 0 && (at.Add(beginWithin) < m.clock.now() || m.clock.now().Add(beginWithin) < at)
-}
-
-// isDown reports whether a life of a node was declared down.
-func (m *Machine) isDown(b Boot) bool {
-	i, ok := m.findDead(b.Node)
-	return ok && b.Boot <= m.dead[i].Boot
-}
-
-func (m *Machine) findDead(n fsm.NodeID) (int, bool) {
-	return slices.BinarySearchFunc(m.dead, n, func(b Boot, n fsm.NodeID) int { return cmp.Compare(b.Node, n) })
-}
-
-// bury remembers that a session has ended.
-func (m *Machine) bury(id fsm.SessionID) {
-	if m.over(id) {
-		return
-	}
-	for range forgetAtOnce {
-		if m.ended.len() == 0 || m.ended.item(0).at.Add(endedFor) >= m.clock.now() {
-			break
-		}
-		delete(m.isEnded, m.ended.item(0).id)
-		m.ended.pop()
-	}
-	m.ended.push(ended{id, m.clock.now()})
-	m.isEnded[id] = true
-}
-
 // sessionDown ends the session of the command.
 func (m *Machine) sessionDown(meta *fsm.Meta, s *session) fsm.Result {
 	if meta.Session == (fsm.SessionID{}) {
@@ -266,7 +179,7 @@ func (m *Machine) sessionDown(meta *fsm.Meta, s *session) fsm.Result {
 		m.endSession(s, len(s.consumers)+1)
 		m.dropEnded()
 	}
-	m.bury(meta.Session)
+	m.sessions.remember(meta.Session)
 	return fsm.Result{}
 }
 
@@ -277,74 +190,11 @@ func (m *Machine) nodeDown(cmd *logpb.NodeDown) fsm.Result {
 	if node == 0 || boot == 0 {
 		return fsm.Result{Code: fsm.Invalid}
 	}
-	i, ok := m.findDead(node)
-	if !ok {
-		m.dead = slices.Insert(m.dead, i, Boot{Node: node})
+	if m.sessions.declareDown(node, boot) {
+		m.contested = true
 	}
-	m.dead[i].Boot = max(m.dead[i].Boot, boot)
-	m.silent = slices.DeleteFunc(m.silent, func(x silence) bool { return x.of.Node == node && x.of.Boot <= boot })
-
-	for k, l := range m.lives.from(Boot{Node: node}.key()) {
-		if k.at != fsm.Time(node) || k.seq > m.dead[i].Boot {
-			break
-		}
-		if !(*l).over {
-			(*l).over, (*l).silent, m.contested = true, false, true
-			m.ending += (*l).sessions.len()
-		}
-	}
-	m.recent = nil
 	if m.exclusive != nil && m.exclusive.session.life.over {
 		m.exclusive = nil
 	}
 	return fsm.Result{}
-}
-
-// Sessions lists the sessions with a stream, ascending.
-func (m *Machine) Sessions() []fsm.SessionID {
-	ids := make([]fsm.SessionID, 0, len(m.sessions))
-	for s := range m.everySession() {
-		if !s.life.over {
-			ids = append(ids, s.id)
-		}
-	}
-	return ids
-}
-
-// everySession iterates over the sessions, ascending, with those that are ending.
-func (m *Machine) everySession() iter.Seq[*session] {
-	return func(yield func(*session) bool) {
-		for _, l := range m.lives.all() {
-			for _, s := range (*l).sessions.all() {
-				if !yield(*s) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// SessionNodes lists the boots of nodes that sessions live on, ascending.
-// Queues that forward dead letters live on no node.
-func (m *Machine) SessionNodes() []Boot {
-	var boots []Boot
-	for _, l := range m.lives.from(key{at: 1}) {
-		if !(*l).over {
-			boots = append(boots, (*l).of)
-		}
-	}
-	return boots
-}
-
-// Sources lists up to limit of the queues that have a session to bring their
-// dead letters here, with an id above after, ascending.
-func (m *Machine) Sources(after fsm.QueueID, limit int) []fsm.QueueID {
-	var ids []fsm.QueueID
-	for k := range m.lives.from(key{seq: uint64(after) + 1}) {
-		if k.at != 0 || len(ids) == limit {
-			break
-		}
-		ids = append(ids, fsm.QueueID(k.seq))
-	}
-	return ids
 }

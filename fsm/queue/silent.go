@@ -16,18 +16,58 @@ type silence struct {
 	until fsm.Time
 }
 
-func (m *Machine) findSilent(of Boot) (int, bool) {
-	return slices.BinarySearchFunc(m.silent, of, func(x silence, of Boot) int {
+func (ss *sessions) findSilent(of Boot) (int, bool) {
+	return slices.BinarySearchFunc(ss.silent, of, func(x silence, of Boot) int {
 		return cmp.Or(cmp.Compare(x.of.Node, of.Node), cmp.Compare(x.of.Boot, of.Boot))
 	})
 }
 
-func (m *Machine) isSilent(id fsm.SessionID) bool {
-	if len(m.silent) == 0 {
+func (ss *sessions) isSilent(id fsm.SessionID) bool {
+	if len(ss.silent) == 0 {
 		return false
 	}
-	_, ok := m.findSilent(Boot{id.Node, id.Boot})
+	_, ok := ss.findSilent(Boot{id.Node, id.Boot})
 	return ok
+}
+
+// setSilent begins or ends the silence of a life, and returns it if sessions
+// live on it. ok: it was not so before.
+func (ss *sessions) setSilent(of Boot, silent bool) (l *life, ok bool) {
+	i, was := ss.findSilent(of)
+	switch {
+	case was == silent || ss.isDown(of):
+		return nil, false
+	case was:
+		ss.silent = slices.Delete(ss.silent, i, i+1)
+	default:
+		ss.silent = slices.Insert(ss.silent, i, silence{of, ss.clock.heldDeadline(ss.settings.disconnected)})
+	}
+	if p := ss.lives.get(of.key()); p != nil {
+		l = *p
+		l.silent = silent
+	}
+	return l, true
+}
+
+// overdue ends the wait for those that have been silent for too long, see
+// isOverdue, and reports whether there are such.
+func (ss *sessions) overdue() (some bool) {
+	for i := range ss.silent {
+		if x := &ss.silent[i]; x.until != 0 && ss.clock.heldUntil(x.until) <= ss.clock.now() {
+			x.until, some = 0, true
+		}
+	}
+	return some
+}
+
+// silenceEnds is when the first one has been silent for too long; 0: never.
+func (ss *sessions) silenceEnds() (at fsm.Time) {
+	for _, x := range ss.silent {
+		if t := ss.clock.heldUntil(x.until); t != 0 && (at == 0 || t < at) {
+			at = t
+		}
+	}
+	return at
 }
 
 // nodeSilent begins or ends the silence of a node.
@@ -36,20 +76,14 @@ func (m *Machine) nodeSilent(cmd *logpb.NodeSilent, eff *fsm.Effects) fsm.Result
 	if of.Node == 0 || of.Boot == 0 {
 		return fsm.Result{Code: fsm.Invalid}
 	}
-	i, ok := m.findSilent(of)
-	switch {
-	case ok != cmd.GetBack() || m.isDown(of):
+	l, ok := m.sessions.setSilent(of, !cmd.GetBack())
+	if !ok {
 		return fsm.Result{} // known
-	case ok:
-		m.silent = slices.Delete(m.silent, i, i+1)
-	default:
-		m.silent = slices.Insert(m.silent, i, silence{of, m.clock.heldDeadline(m.settings.disconnected)})
 	}
-	if l := m.lives.get(of.key()); l != nil {
-		(*l).silent = !ok
+	if l != nil {
 		for _, c := range m.consumers {
 			m.scratch.steps++
-			if c.session.life == *l {
+			if c.session.life == l {
 				m.refresh(c)
 			}
 		}
@@ -61,40 +95,35 @@ func (m *Machine) nodeSilent(cmd *logpb.NodeSilent, eff *fsm.Effects) fsm.Result
 
 // renewSilence is told that a session is about to hold something: if it is
 // silent and has lost what it held, the time begins anew.
-func (m *Machine) renewSilence(s *session) {
+func (ss *sessions) renewSilence(s *session) {
 	if !s.life.silent {
 		return
 	}
-	if i, ok := m.findSilent(Boot{s.id.Node, s.id.Boot}); ok && m.silent[i].until == 0 {
-		m.silent[i].until = m.clock.heldDeadline(m.settings.disconnected)
+	if i, ok := ss.findSilent(Boot{s.id.Node, s.id.Boot}); ok && ss.silent[i].until == 0 {
+		ss.silent[i].until = ss.clock.heldDeadline(ss.settings.disconnected)
 	}
 }
 
 // isOverdue reports whether a session's node has been silent for so long that
 // what it held has gone back.
-func (m *Machine) isOverdue(s *session) bool {
+func (ss *sessions) isOverdue(s *session) bool {
 	if !s.life.silent {
 		return false
 	}
-	i, ok := m.findSilent(Boot{s.id.Node, s.id.Boot})
-	return ok && m.silent[i].until == 0
+	i, ok := ss.findSilent(Boot{s.id.Node, s.id.Boot})
+	return ok && ss.silent[i].until == 0
 }
 
 // endSilences takes what sessions hold whose nodes have been silent for too long.
 func (m *Machine) endSilences() {
-	over := false
-	for i := range m.silent {
-		if x := &m.silent[i]; x.until != 0 && m.clock.heldUntil(x.until) <= m.clock.now() {
-			x.until, m.contested, over = 0, true, true
-		}
-	}
-	if !over {
+	if !m.sessions.overdue() {
 		return
 	}
+	m.contested = true
 	var done []*consumer
 	for _, c := range m.consumers {
 		m.scratch.steps++
-		if c.held.len() > 0 && m.isOverdue(c.session) {
+		if c.held.len() > 0 && m.sessions.isOverdue(c.session) {
 			m.detach(c, false)
 			done = append(done, c)
 		}
@@ -102,23 +131,11 @@ func (m *Machine) endSilences() {
 	m.dismiss(done...)
 }
 
-// SilentNodes lists the lives of nodes that are taken to be silent, ascending.
-func (m *Machine) SilentNodes() []Boot {
+// silentNodes lists the lives of nodes that are taken to be silent, ascending.
+func (ss *sessions) silentNodes() []Boot {
 	var boots []Boot
-	for _, x := range m.silent {
+	for _, x := range ss.silent {
 		boots = append(boots, x.of)
-	}
-	return boots
-}
-
-// ConsumerNodes lists the lives of nodes that consumers, or gets, live on,
-// ascending.
-func (m *Machine) ConsumerNodes() []Boot {
-	var boots []Boot
-	for _, l := range m.lives.all() {
-		if (*l).consumers > 0 && !(*l).over {
-			boots = append(boots, (*l).of)
-		}
 	}
 	return boots
 }

@@ -40,9 +40,7 @@ func (m *Machine) Snapshot() *Snapshot {
 		s.held[at] = (*r).held.freeze()
 		at++
 	}
-	for i := range s.sessions {
-		s.sessions[i].refused = slices.Clone(s.sessions[i].refused)
-	}
+	s.sessions = m.sessions.freeze()
 	return s
 }
 
@@ -51,12 +49,9 @@ func (m *Machine) view() *Snapshot {
 	s := &Snapshot{
 		head:     m.head(),
 		messages: m.messages.view(), live: m.entries.view(),
-		sessions:  make([]session, 0, len(m.sessions)),
+		sessions:  m.sessions.view(),
 		consumers: make([]consumer, len(m.consumers)),
 		held:      make([]sorted[grip], len(m.consumers), len(m.consumers)+m.returning.len()),
-	}
-	for x := range m.everySession() {
-		s.sessions = append(s.sessions, *x)
 	}
 	for i, c := range m.consumers {
 		s.consumers[i] = *c
@@ -78,16 +73,7 @@ func (m *Machine) head() *logpb.QueueSnapshot {
 	}
 	m.messages.save(h)
 	m.outbox.save(h)
-	for i := range m.ended.len() {
-		h.Ended = append(h.Ended, m.ended.item(i).id.Proto())
-		h.EndedAt = append(h.EndedAt, int64(m.ended.item(i).at))
-	}
-	for _, b := range m.dead {
-		h.Dead = append(h.Dead, &logpb.NodeDown{Node: uint32(b.Node), Boot: b.Boot})
-	}
-	for _, x := range m.silent {
-		h.Silent = append(h.Silent, &logpb.Silence{Node: uint32(x.of.Node), Boot: x.of.Boot, Until: int64(x.until)})
-	}
+	m.sessions.save(h)
 	for _, p := range m.returning.all() {
 		r := *p
 		h.Returning = append(h.Returning, &logpb.ReturningState{
@@ -163,12 +149,7 @@ func (s *Snapshot) complete() {
 		return
 	}
 	for i := range s.sessions {
-		x := &s.sessions[i]
-		s.head.Sessions = append(s.head.Sessions, &logpb.SessionState{
-			Session: x.id.Proto(), NextSeq: x.next, LastOpSeq: x.last.seq, LastOpCount: x.last.count,
-			LastOpCode: uint32(x.last.code), LastOpDelivery: x.last.delivery, LastOpConsumers: x.last.consumers,
-			Refused: encodeRuns(x.refused),
-		})
+		s.head.Sessions = append(s.head.Sessions, s.sessions[i].save())
 	}
 	for i := range s.consumers {
 		c := &s.consumers[i]
@@ -185,14 +166,6 @@ func (s *Snapshot) complete() {
 		}
 		s.head.Consumers = append(s.head.Consumers, st)
 	}
-}
-
-func encodeRuns(runs []run) []uint64 {
-	var out []uint64
-	for _, r := range runs {
-		out = append(out, r.first, r.length)
-	}
-	return out
 }
 
 // record is what a snapshot consists of.

@@ -34,7 +34,7 @@ func (m *Machine) Stats() Stats {
 		},
 		Unacknowledged: m.messages.count(CheckedOut), Scheduled: m.messages.count(Scheduled), Delayed: m.messages.count(Delayed),
 		Outbox: m.messages.count(Outbox).plus(m.messages.count(Waiting)), Waiting: m.messages.count(Waiting), Pending: m.outbox.counted(),
-		Consumers: m.serving, Sessions: len(m.sessions) - m.ending, Counters: m.counters,
+		Consumers: m.serving, Sessions: m.sessions.len(), Counters: m.counters,
 	}
 }
 
@@ -175,4 +175,24 @@ func (m *Machine) Targets(after fsm.QueueID, limit int) []Target { return m.outb
 func (m *Machine) HasTarget(id fsm.QueueID) bool {
 	known, _ := m.outbox.has(id)
 	return known
+}
+
+// Sessions lists the sessions with a stream, ascending.
+func (m *Machine) Sessions() []fsm.SessionID { return m.sessions.ids() }
+
+// SessionNodes lists the boots of nodes that sessions live on, ascending.
+// Queues that forward dead letters live on no node.
+func (m *Machine) SessionNodes() []Boot { return m.sessions.nodes() }
+
+// SilentNodes lists the lives of nodes that are taken to be silent, ascending.
+func (m *Machine) SilentNodes() []Boot { return m.sessions.silentNodes() }
+
+// ConsumerNodes lists the lives of nodes that consumers, or gets, live on,
+// ascending.
+func (m *Machine) ConsumerNodes() []Boot { return m.sessions.consumerNodes() }
+
+// Sources lists up to limit of the queues that have a session to bring their
+// dead letters here, with an id above after, ascending.
+func (m *Machine) Sources(after fsm.QueueID, limit int) []fsm.QueueID {
+	return m.sessions.sources(after, limit)
 }

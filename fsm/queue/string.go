@@ -54,22 +54,7 @@ func (m *Machine) String() string {
 		fmt.Fprintf(&b, " purged=%d", n)
 	}
 	b.WriteString("\n")
-	for _, id := range m.Sessions() {
-		fmt.Fprintf(&b, "session %s next=%d\n", sessionText(id), m.sessions[id].next)
-	}
-	for i := range m.ended.len() {
-		fmt.Fprintf(&b, "ended %s at=%d\n", sessionText(m.ended.item(i).id), m.ended.item(i).at)
-	}
-	for _, d := range m.dead {
-		fmt.Fprintf(&b, "dead %d/%d\n", d.Node, d.Boot)
-	}
-	for _, x := range m.silent {
-		fmt.Fprintf(&b, "silent %d/%d", x.of.Node, x.of.Boot)
-		if x.until != 0 {
-			fmt.Fprintf(&b, " until=%d", m.clock.heldUntil(x.until))
-		}
-		b.WriteString("\n")
-	}
+	m.sessions.describe(&b)
 	for c := range m.Consumers() {
 		consumerText(&b, c)
 	}
@@ -84,8 +69,8 @@ func (m *Machine) String() string {
 		}
 		b.WriteString("\n")
 	}
-	if m.ending > 0 {
-		fmt.Fprintf(&b, "ending %d\n", m.ending)
+	if n := m.sessions.toEnd(); n > 0 {
+		fmt.Fprintf(&b, "ending %d\n", n)
 	}
 	for x := range m.Messages() {
 		m.messageText(&b, x)

@@ -1,0 +1,169 @@
+package queue
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// save is the section of what is remembered of ended sessions and of nodes in
+// the head of a snapshot. The sessions themselves are copied, see view.
+func (ss *sessions) save(h *logpb.QueueSnapshot) {
+	for i := range ss.ended.len() {
+		h.Ended = append(h.Ended, ss.ended.item(i).id.Proto())
+		h.EndedAt = append(h.EndedAt, int64(ss.ended.item(i).at))
+	}
+	for _, b := range ss.down {
+		h.Dead = append(h.Dead, &logpb.NodeDown{Node: uint32(b.Node), Boot: b.Boot})
+	}
+	for _, x := range ss.silent {
+		h.Silent = append(h.Silent, &logpb.Silence{Node: uint32(x.of.Node), Boot: x.of.Boot, Until: int64(x.until)})
+	}
+}
+
+// view returns copies of all sessions, ascending, that share what they remember
+// with the originals.
+func (ss *sessions) view() []session {
+	all := make([]session, 0, len(ss.byID))
+	for s := range ss.all() {
+		all = append(all, *s)
+	}
+	return all
+}
+
+// freeze returns copies of all sessions, ascending.
+func (ss *sessions) freeze() []session {
+	all := ss.view()
+	for i := range all {
+		all[i].refused = slices.Clone(all[i].refused)
+	}
+	return all
+}
+
+// save describes a session.
+func (s *session) save() *logpb.SessionState {
+	return &logpb.SessionState{
+		Session: s.id.Proto(), NextSeq: s.next, LastOpSeq: s.last.seq, LastOpCount: s.last.count,
+		LastOpCode: uint32(s.last.code), LastOpDelivery: s.last.delivery, LastOpConsumers: s.last.consumers,
+		Refused: encodeRuns(s.refused),
+	}
+}
+
+func encodeRuns(runs []run) []uint64 {
+	var out []uint64
+	for _, r := range runs {
+		out = append(out, r.first, r.length)
+	}
+	return out
+}
+
+// restoreHead is the inverse of save.
+func (ss *sessions) restoreHead(h *logpb.QueueSnapshot) {
+	for i, s := range h.Ended {
+		at := ss.clock.now() // if the snapshot does not say
+		if i < len(h.EndedAt) {
+			at = fsm.Time(h.EndedAt[i])
+		}
+		ss.ended.push(ended{fsm.SessionFrom(s), at})
+		ss.isEnded[fsm.SessionFrom(s)] = true
+	}
+	for _, d := range h.Dead {
+		ss.down = append(ss.down, Boot{fsm.NodeID(d.Node), d.Boot})
+	}
+	for _, x := range h.Silent {
+		ss.silent = append(ss.silent, silence{Boot{fsm.NodeID(x.Node), x.Boot}, fsm.Time(x.Until)})
+	}
+}
+
+// restore adds a session, without consumers.
+func (ss *sessions) restore(st *logpb.SessionState) (*session, error) {
+	s := &session{id: fsm.SessionFrom(st.Session), next: st.NextSeq, last: answer{
+		seq: st.LastOpSeq, count: st.LastOpCount, consumers: st.LastOpConsumers,
+		delivery: st.LastOpDelivery, code: fsm.Code(st.LastOpCode),
+	}}
+	for r := st.Refused; len(r) > 1; r = r[2:] {
+		s.refused = append(s.refused, run{r[0], r[1]})
+	}
+	if ss.byID[s.id] != nil {
+		return nil, fmt.Errorf("%w: a session twice", ErrSnapshot)
+	}
+	ss.add(s)
+	return s, nil
+}
+
+// describe writes what String shows.
+func (ss *sessions) describe(b *strings.Builder) {
+	for s := range ss.all() {
+		if !s.life.over {
+			fmt.Fprintf(b, "session %s next=%d\n", sessionText(s.id), s.next)
+		}
+	}
+	for i := range ss.ended.len() {
+		fmt.Fprintf(b, "ended %s at=%d\n", sessionText(ss.ended.item(i).id), ss.ended.item(i).at)
+	}
+	for _, d := range ss.down {
+		fmt.Fprintf(b, "dead %d/%d\n", d.Node, d.Boot)
+	}
+	for _, x := range ss.silent {
+		fmt.Fprintf(b, "silent %d/%d", x.of.Node, x.of.Boot)
+		if x.until != 0 {
+			fmt.Fprintf(b, " until=%d", ss.clock.heldUntil(x.until))
+		}
+		b.WriteString("\n")
+	}
+}
+
+func (ss *sessions) check(k *checker) {
+	sessions, ending := 0, 0
+	for s := range ss.all() {
+		k.that(ss.byID[s.id] == s && !ss.isEnded[s.id] && s.life.over == ss.isDown(Boot{s.id.Node, s.id.Boot}), "session %v has ended", s.id)
+		s.check(k)
+		sessions++
+		if s.life.over {
+			ending++
+		}
+	}
+	ss.checkLives(k)
+	k.that(sessions == len(ss.byID) && ending == ss.ending, "%d sessions, %d are ending", sessions, ending)
+	k.that(ss.ended.len() == len(ss.isEnded), "ended sessions are miscounted")
+	for i := range ss.ended.len() {
+		e := ss.ended.item(i)
+		k.that(ss.isEnded[e.id], "session %v has not ended", e.id)
+		k.that(e.at <= ss.clock.now() && (i == 0 || ss.ended.item(i-1).at <= e.at), "session %v ended at %d", e.id, e.at)
+	}
+	for i, x := range ss.silent {
+		at, ok := ss.findSilent(x.of)
+		k.that(ok && at == i && !ss.isDown(x.of), "silence of %v", x.of)
+		k.deadline(ss.clock.heldUntil(x.until))
+	}
+	k.that(slices.IsSortedFunc(ss.down, func(a, b Boot) int { return compare(a.Node, b.Node) }), "dead nodes are out of order")
+}
+
+// check checks one session by itself.
+func (s *session) check(k *checker) {
+	k.that(s.id != fsm.SessionID{} && s.next > 0 && s.last.seq < s.next, "session %v: next %d, answered %d", s.id, s.next, s.last.seq)
+	for i, r := range s.refused {
+		k.that(r.length > 0 && r.first+r.length <= s.next && (i == 0 || s.refused[i-1].first+s.refused[i-1].length < r.first),
+			"session %v: refused commands", s.id)
+	}
+	k.that(len(s.refused) <= refusedRuns, "session %v: %d runs of refused commands", s.id, len(s.refused))
+	k.that(slices.IsSortedFunc(s.consumers, func(a, b *consumer) int { return compare(a.id.Number, b.id.Number) }), "session %v: consumers", s.id)
+	k.attached += len(s.consumers)
+}
+
+// checkLives checks the lives of nodes that sessions live on.
+func (ss *sessions) checkLives(k *checker) {
+	for at, p := range ss.lives.all() {
+		l, consumers := *p, 0
+		for no, p := range l.sessions.all() {
+			s := *p
+			k.that(s.life == l && no.seq == s.id.Num && at == (Boot{s.id.Node, s.id.Boot}).key(), "session %v lives elsewhere", s.id)
+			consumers += len(s.consumers)
+		}
+		k.that(l.of.key() == at && l.sessions.len() > 0 && l.consumers == consumers, "%v: %d sessions, %d consumers", l.of, l.sessions.len(), l.consumers)
+		k.that(l.silent == (ss.isSilent(fsm.SessionID{Node: l.of.Node, Boot: l.of.Boot})), "%v: silence", l.of)
+	}
+}
