@@ -9,17 +9,16 @@ import (
 // assign hands ready messages to consumers with credit until one of both has
 // run out, or the command may hand out no more: then the next one goes on.
 func (m *Machine) assign(eff *fsm.Effects) {
-	for m.serviced > 0 && m.scratch.handOuts > 0 && !m.sessions.isEnding() {
+	for m.consumers.service.any() && m.scratch.handOuts > 0 && !m.sessions.isEnding() {
 		h := m.first(eff)
 		if h == 0 {
 			return
 		}
 		m.scratch.handOuts--
-		c := m.nextConsumer()
+		c := m.consumers.service.next()
 		held := m.checkOut(h, c)
 		eff.Deliveries = append(eff.Deliveries, m.delivery(c, held))
-		m.suspend(c)
-		m.refresh(c)
+		m.consumers.handedOut(c)
 	}
 }
 
@@ -53,9 +52,7 @@ func (m *Machine) checkOut(h uint32, c *consumer) checkout {
 		held.limit, held.deadline = limit.value, m.clock.heldDeadline(limit.value)
 	}
 	c.held.push(held)
-	if c.isGets() {
-		m.getsHeld++
-	}
+	m.consumers.holds(c, 1)
 	m.timers.hold(held.deadline, x.seq, holding{c, held.id})
 	return held
 }
@@ -75,9 +72,7 @@ func (m *Machine) delivery(c *consumer, held checkout) fsm.Delivery {
 func (m *Machine) take(c *consumer, first, last uint64) {
 	before := len(m.scratch.taken)
 	m.scratch.taken = c.held.take(first, last, m.scratch.taken)
-	if c.isGets() {
-		m.getsHeld -= len(m.scratch.taken) - before
-	}
+	m.consumers.holds(c, before-len(m.scratch.taken))
 }
 
 // lift takes messages that nobody holds any more out of the books of those
@@ -123,10 +118,10 @@ func (m *Machine) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Result {
 		return fsm.Result{Code: fsm.NotYet}
 	case h == 0:
 		return fsm.Result{Code: fsm.Empty}
-	case c == nil && m.crowded():
+	case c == nil && m.consumers.crowded():
 		return fsm.Result{Code: fsm.Crowded}
 	case c == nil:
-		c = m.register(s, 0)
+		c = m.consumers.register(s, 0)
 	}
 	m.sessions.renewSilence(s)
 	held := m.checkOut(h, c)

@@ -26,10 +26,7 @@ func (m *Machine) configure(cmd *logpb.Configure, eff *fsm.Effects) fsm.Result {
 	m.settings = newSettings(c)
 	m.active = m.clock.now()
 	if c.SingleActive != single {
-		m.single, m.quiescing, m.contested = nil, false, true
-		for _, c := range m.consumers {
-			m.refresh(c)
-		}
+		m.consumers.reconsider()
 	}
 	if m.outbox.strategy() != AtLeastOnce {
 		m.counters.DeadDropped += m.outbox.purge()
@@ -46,5 +43,5 @@ func (m *Machine) touch(cmd *logpb.Touch) fsm.Result {
 	if !cmd.GetIdleOnly() {
 		m.lastUsed = m.clock.now()
 	}
-	return fsm.Result{Count: m.messages.readyCount(), Consumers: uint64(m.serving)}
+	return fsm.Result{Count: m.messages.readyCount(), Consumers: uint64(m.consumers.active())}
 }

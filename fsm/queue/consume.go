@@ -17,60 +17,20 @@ func (m *Machine) consume(s *session, cmd *logpb.Consume, eff *fsm.Effects) fsm.
 	if cmd.Exclusive && m.settings.SingleActive {
 		return fsm.Result{Code: fsm.InUse}
 	}
-	if c == nil && m.crowded() {
+	if c == nil && m.consumers.crowded() {
 		return fsm.Result{Code: fsm.Crowded}
 	}
-	if cmd.Exclusive || m.exclusive != nil && m.exclusive != c {
-		if !m.replaceable(c) {
+	if cmd.Exclusive || m.consumers.excludes(c) {
+		if !m.consumers.replaceable(c) {
 			return fsm.Result{Code: fsm.InUse}
 		}
-		m.revokeAllBut(c, eff)
+		m.consumers.revokeAllBut(c, eff)
 	}
 	if c == nil {
-		c = m.register(s, cmd.Consumer)
+		c = m.consumers.register(s, cmd.Consumer)
 	}
-	if c.level != nil && c.priority != cmd.Priority {
-		m.leave(c)
-	}
-	c.tag, c.prefetch, c.priority = cmd.Tag, cmd.Prefetch, cmd.Priority
-	c.noAck, c.exclusive, c.timeoutPlusOne = cmd.NoAck, cmd.Exclusive, cmd.TimeoutPlusOne
-	if m.exclusive = nil; c.exclusive {
-		m.exclusive = c
-	}
-	if c.level == nil {
-		m.join(c)
-	}
-	m.refresh(c)
+	m.consumers.update(c, cmd)
 	return fsm.Result{}
-}
-
-// replaceable reports whether all consumers but c have lost their right to be
-// served beside an exclusive one: their nodes have been silent for too long.
-func (m *Machine) replaceable(c *consumer) bool {
-	for _, o := range m.consumers {
-		m.scratch.steps++
-		if o != c && o.level != nil && !o.session.life.over && !m.sessions.isOverdue(o.session) {
-			return false
-		}
-	}
-	return true
-}
-
-// revokeAllBut cancels all consumers but c, which are replaceable. They are
-// told when their node is heard.
-func (m *Machine) revokeAllBut(c *consumer, eff *fsm.Effects) {
-	var revoked []*consumer
-	for _, o := range m.consumers {
-		m.scratch.steps++
-		if o == c || o.level == nil || o.session.life.over {
-			continue
-		}
-		m.retire(o)
-		o.revoked = true
-		eff.Cancelled = append(eff.Cancelled, o.id)
-		revoked = append(revoked, o)
-	}
-	m.dismiss(revoked...)
 }
 
 // cancel ends the service of a consumer. What it holds stays with it.
@@ -82,7 +42,7 @@ func (m *Machine) cancel(s *session, cmd *logpb.Cancel) fsm.Result {
 	if c == nil || c.isGets() || c.cancelled {
 		return fsm.Result{Code: fsm.NotFound}
 	}
-	m.retire(c)
-	m.dismissIfDone(c)
+	m.consumers.retire(c)
+	m.consumers.dismissIfDone(c)
 	return fsm.Result{}
 }

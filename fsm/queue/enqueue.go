@@ -25,7 +25,7 @@ func (m *Machine) enqueue(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) 
 	}
 	now := ttl.given && ttl.value == 0
 	full := !now && m.full(cmd, 0)
-	if full && m.serviced == 0 {
+	if full && !m.consumers.service.any() {
 		return m.refuse(meta, cmd, eff)
 	}
 	h := m.store(meta, cmd, due, eff)

@@ -5,17 +5,13 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// inUse reports whether somebody keeps the queue from ending by its lease: a
-// consumer, also a cancelled one that still owes, or a get that is not settled.
-func (m *Machine) inUse() bool { return m.attached > 0 || m.getsHeld > 0 }
-
 // Activity says when something was last done with the queue, and whether
 // somebody keeps it in use all the time.
-func (m *Machine) Activity() (last fsm.Time, inUse bool) { return m.active, m.inUse() }
+func (m *Machine) Activity() (last fsm.Time, inUse bool) { return m.active, m.consumers.inUse() }
 
 // leaseEnd is the first instant at which an unused queue ends; 0: never.
 func (m *Machine) leaseEnd() fsm.Time {
-	if m.settings.lease == 0 || m.inUse() {
+	if m.settings.lease == 0 || m.consumers.inUse() {
 		return 0
 	}
 	return max(m.lastUsed.Add(m.settings.lease).Add(1), m.awaited())
@@ -36,7 +32,7 @@ func (m *Machine) awaited() fsm.Time {
 // idleEnd is the first instant at which an idle queue ends; 0: never. A queue
 // with scheduled messages, or one that forwards dead letters, is not idle.
 func (m *Machine) idleEnd() fsm.Time {
-	if m.settings.idle == 0 || m.inUse() || m.settings.DeadLetter || m.messages.count(Scheduled).Messages > 0 {
+	if m.settings.idle == 0 || m.consumers.inUse() || m.settings.DeadLetter || m.messages.count(Scheduled).Messages > 0 {
 		return 0
 	}
 	return m.active.Add(m.settings.idle).Add(1)
@@ -54,10 +50,10 @@ func (m *Machine) isOver() bool {
 // afterUse notes the end of use, and ends an auto-delete queue whose last
 // consumer has gone. inUse and serving are from before the command.
 func (m *Machine) afterUse(inUse bool, serving int, eff *fsm.Effects) {
-	if inUse && !m.inUse() {
+	if inUse && !m.consumers.inUse() {
 		m.lastUsed, m.active = m.clock.now(), m.clock.now()
 	}
-	if m.phase == Active && m.settings.AutoDelete && serving > 0 && m.serving == 0 {
+	if m.phase == Active && m.settings.AutoDelete && serving > 0 && m.consumers.active() == 0 {
 		m.end(eff)
 	}
 }
@@ -78,23 +74,21 @@ func (m *Machine) end(eff *fsm.Effects) {
 
 // dismissAll ends all sessions and consumers. What they hold goes with the queue.
 func (m *Machine) dismissAll(eff *fsm.Effects) {
-	for _, c := range m.consumers {
+	for c := range m.consumers.from(0) {
 		if c.status() != Cancelled && !c.isGets() {
 			eff.Cancelled = append(eff.Cancelled, c.id)
 		}
 		m.detach(c, false)
 	}
-	m.consumers, m.attached, m.serving, m.getsHeld = nil, 0, 0, 0
-	m.exclusive, m.levels, m.top, m.serviced = nil, sorted[*level]{}, key{}, 0
-	m.single, m.quiescing = nil, false
+	m.consumers.clear()
 	m.sessions.dismiss()
-	m.timers.clear()
+	m.timers.forgetHeld()
 }
 
 // vanish drops everything at once.
 func (m *Machine) vanish(eff *fsm.Effects) {
-	m.scratch.steps += len(m.consumers)
-	for _, c := range m.consumers {
+	m.scratch.steps += m.consumers.len()
+	for c := range m.consumers.from(0) {
 		if c.status() != Cancelled && !c.isGets() {
 			eff.Cancelled = append(eff.Cancelled, c.id)
 		}
@@ -128,7 +122,7 @@ func (m *Machine) afterlife(cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
 // delete ends the queue on request, with its outbox.
 func (m *Machine) delete(cmd *logpb.Delete, eff *fsm.Effects) fsm.Result {
 	switch n := m.messages.readyCount(); {
-	case cmd.GetIfUnused() && m.serving > 0:
+	case cmd.GetIfUnused() && m.consumers.active() > 0:
 		return fsm.Result{Code: fsm.InUse}
 	case cmd.GetIfEmpty() && n > 0:
 		return fsm.Result{Code: fsm.NotEmpty}

@@ -26,8 +26,6 @@ type Machine struct {
 	phase    Phase
 	goneAt   fsm.Time // end of draining
 
-	nextOrder uint64 // of consumers
-
 	timers   *timers
 	entries  *entries
 	messages *messages
@@ -35,21 +33,11 @@ type Machine struct {
 
 	sessions *sessions
 
-	consumers []*consumer // all, gets included, by age
-	attached  int         // all but gets
-	serving   int         // all but gets and cancelled ones
-	getsHeld  int         // messages held by gets
-	exclusive *consumer
+	consumers *consumers
 	returning sorted[*returning]
-	levels    sorted[*level] // by priority, highest first
-	top       key            // no level before has anybody in its ring
-	serviced  int            // consumers in rings
-	single    *consumer      // that alone is served, see elect; nil: nobody can be
-	quiescing bool           // single gets nothing new
 
 	// What follows is not state: it is of no meaning between two commands.
-	contested bool         // elect has to choose
-	coming    []*returning // while a snapshot is restored
+	coming []*returning // while a snapshot is restored
 
 	newest uint32 // see Supports
 }
@@ -63,11 +51,11 @@ func New(name string, id fsm.QueueID) *Machine {
 		shared: &shared{name: name, bounds: defaultBounds, settings: newSettings(&logpb.QueueConfig{DeliveryLimit: defaultDeliveryLimit})},
 		id:     id, version: 1, newest: fsm.NewestVersion,
 		timers: &timers{}, entries: &entries{},
-		nextOrder: 1,
 	}
 	m.messages = newMessages(m.shared, m.timers, m.entries)
 	m.outbox = newOutbox(m.shared, m.messages)
 	m.sessions = newSessions(m.shared)
+	m.consumers = newConsumers(m.shared, m.sessions)
 	m.clear()
 	return m
 }
@@ -86,9 +74,7 @@ func (m *Machine) clear() {
 	m.outbox.clear()
 	m.returning = sorted[*returning]{}
 	m.sessions.clear()
-	m.consumers, m.attached, m.serving, m.getsHeld = nil, 0, 0, 0
-	m.exclusive, m.levels, m.top, m.serviced = nil, sorted[*level]{}, key{}, 0
-	m.single, m.quiescing = nil, false
+	m.consumers.clear()
 }
 
 // Apply implements fsm.Machine. eff collects over the commands of one entry:
@@ -105,7 +91,7 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 	if cmd.Kind != logpb.Command_TICK {
 		m.scratch.budget = m.bounds.Before
 	}
-	inUse, serving := m.inUse(), m.serving
+	inUse, serving := m.consumers.inUse(), m.consumers.active()
 	if ok {
 		m.scratch.delivered = 0
 		r = m.apply(&meta, cmd, s, eff)
@@ -120,7 +106,7 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 	if ok && cmd.Kind == logpb.Command_TICK {
 		m.endUnused(inUse, eff)
 	}
-	m.elect()
+	m.consumers.elect()
 	m.assign(eff)
 	m.trim(eff)
 	m.sweep(cmd.Kind, eff)
@@ -176,7 +162,7 @@ func (m *Machine) NextDue() (fsm.Time, Due) {
 	}
 	earlier(m.leaseEnd(), LeaseDue)
 	earlier(m.idleEnd(), LeaseDue)
-	if m.messages.head(purgedList) != 0 || m.tooLong() || m.unfinished() || m.outbox.hasWork() || m.serviced > 0 && m.messages.front() != 0 {
+	if m.messages.head(purgedList) != 0 || m.tooLong() || m.unfinished() || m.outbox.hasWork() || m.consumers.service.any() && m.messages.front() != 0 {
 		earlier(m.clock.atOnce(), WorkDue)
 	}
 	return next, what

@@ -127,9 +127,7 @@ func (p *Peek) resume(m *Machine, no int) uint32 {
 
 // held goes on with what consumers hold, as walk does.
 func (p *Peek) held(m *Machine, n int) (left int) {
-	i, _ := slices.BinarySearchFunc(m.consumers, p.holder, func(c *consumer, r uint64) int { return cmp.Compare(c.registered, r) })
-	for ; i < len(m.consumers); i++ {
-		c := m.consumers[i]
+	for c := range m.consumers.from(p.holder) {
 		if c.registered != p.holder {
 			p.holder, p.delivery = c.registered, 0
 		}

@@ -69,10 +69,10 @@ func (m *Machine) restore(r *bufio.Reader) error {
 	if err := m.restoreReturning(); err != nil {
 		return err
 	}
-	if err := m.restoreService(head.Service, head.SingleActive); err != nil {
+	if err := m.consumers.restoreService(head.Service, head.SingleActive); err != nil {
 		return err
 	}
-	m.restoreIndexes()
+	m.messages.restoreEntries()
 	if err := m.Check(); err != nil {
 		return fmt.Errorf("%w: %w", ErrSnapshot, err)
 	}
@@ -117,7 +117,7 @@ func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
 	m.active = fsm.Time(h.LastActive)
 	m.lastUsed, m.phase, m.goneAt = fsm.Time(h.LastUsed), Phase(h.State), fsm.Time(h.GoneAt)
 	m.outbox.restoreHead(h)
-	m.nextOrder = h.NextOrder
+	m.consumers.next = h.NextOrder
 	c := h.Counters
 	if len(c.Deaths) != 16 {
 		return fmt.Errorf("%w: deaths are not counted", ErrSnapshot)
@@ -149,28 +149,11 @@ func (m *Machine) restoreConsumers(h *logpb.QueueSnapshot) error {
 		if uint64(st.Session) >= uint64(len(sessions)) {
 			return fmt.Errorf("%w: a consumer without session", ErrSnapshot)
 		}
-		s := sessions[st.Session]
-		if s.consumer(st.Consumer) != nil {
-			return fmt.Errorf("%w: a consumer twice", ErrSnapshot)
-		}
-		c := m.register(s, st.Consumer)
-		c.registered, c.next, c.lateAcks = st.Registered, st.NextDelivery, st.LateAcks
-		c.late = restoreLate(st)
-		c.tag, c.prefetch, c.priority = st.Tag, st.Prefetch, st.Priority
-		c.noAck, c.exclusive, c.timeoutPlusOne = st.NoAck, st.Exclusive, st.TimeoutPlusOne
-		switch {
-		case c.isGets():
-		case st.Status == uint32(Cancelled):
-			c.cancelled, c.revoked = true, st.Revoked
-			m.serving--
-		default:
-			m.join(c)
-			if c.exclusive && !s.life.over {
-				m.exclusive = c
-			}
+		if err := m.consumers.restore(sessions[st.Session], st); err != nil {
+			return err
 		}
 	}
-	m.nextOrder = h.NextOrder
+	m.consumers.restoreHead(h)
 	for _, st := range h.Returning {
 		m.coming = append(m.coming, &returning{
 			of:    fsm.ConsumerID{Session: fsm.SessionFrom(st.Session), Number: st.Consumer},
@@ -178,18 +161,6 @@ func (m *Machine) restoreConsumers(h *logpb.QueueSnapshot) error {
 		})
 	}
 	return nil
-}
-
-func restoreLate(st *logpb.ConsumerState) []lateness {
-	var late []lateness
-	for i, id := range st.TimedOut {
-		l := lateness{id: id}
-		if i < len(st.TimedOutSince) && i < len(st.TimedOutLimits) {
-			l.since, l.limit = fsm.Time(st.TimedOutSince[i]), fsm.Millis(st.TimedOutLimits[i])
-		}
-		late = append(late, l)
-	}
-	return late
 }
 
 // restoreMessage adds the next message, in the order of the encoding.
@@ -211,11 +182,11 @@ func (m *Machine) restoreHeld(st *logpb.MessageState, h uint32) error {
 	var into *held
 	var c *consumer
 	switch no := uint64(st.Consumer); {
-	case no < uint64(len(m.consumers)):
-		c = m.consumers[no]
+	case no < uint64(m.consumers.len()):
+		c = m.consumers.at(int(no))
 		into = &c.held
-	case no < uint64(len(m.consumers)+len(m.coming)):
-		into = &m.coming[no-uint64(len(m.consumers))].held
+	case no < uint64(m.consumers.len()+len(m.coming)):
+		into = &m.coming[no-uint64(m.consumers.len())].held
 	default:
 		return fmt.Errorf("%w: message %d has no holder", ErrSnapshot, st.Seq)
 	}
@@ -225,8 +196,8 @@ func (m *Machine) restoreHeld(st *logpb.MessageState, h uint32) error {
 		}
 	}
 	into.push(checkout{id: st.Delivery, grip: grip{fsm.Time(st.Deadline), fsm.Millis(st.Limit), fsm.Time(st.Since), h, false}})
-	if c != nil && c.isGets() {
-		m.getsHeld++
+	if c != nil {
+		m.consumers.holds(c, 1)
 	}
 	if m.phase == Active {
 		if _, twice := m.timers.held(fsm.Time(st.Deadline), st.Seq); twice {
@@ -247,34 +218,4 @@ func (m *Machine) restoreReturning() error {
 	}
 	m.coming = nil
 	return nil
-}
-
-// restoreService puts consumers into their rings. single is the position + 1
-// of the one that alone is served.
-func (m *Machine) restoreService(order []uint32, single uint32) error {
-	if uint64(single) > uint64(len(m.consumers)) {
-		return fmt.Errorf("%w: nobody is served", ErrSnapshot)
-	}
-	if single > 0 {
-		m.single = m.consumers[single-1]
-		_, m.quiescing = m.choose()
-	}
-	for _, i := range order {
-		if uint64(i) >= uint64(len(m.consumers)) || m.consumers[i].level == nil || m.consumers[i].serviced {
-			return fmt.Errorf("%w: wrong service order", ErrSnapshot)
-		}
-		m.serve(m.consumers[i])
-	}
-	return nil
-}
-
-// restoreIndexes rebuilds what is derived from the messages.
-func (m *Machine) restoreIndexes() {
-	m.messages.restoreEntries()
-	for _, c := range m.consumers {
-		if c.cancelled && c.held.len() == 0 {
-			c.dismissed = true
-			m.attached--
-		}
-	}
 }

@@ -1,8 +1,6 @@
 package queue
 
 import (
-	"slices"
-
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -36,9 +34,7 @@ func (m *Machine) detach(c *consumer, failed bool) {
 	if c.held.len() == 0 {
 		return
 	}
-	if c.isGets() {
-		m.getsHeld -= c.held.len()
-	}
+	m.consumers.holds(c, -c.held.len())
 	m.addReturning(&returning{of: c.id, failed: failed, held: c.held})
 	c.held = held{}
 }
@@ -127,7 +123,7 @@ func (m *Machine) endDown(n int) (done int) {
 		}
 	}
 	if done > 0 {
-		m.dropEnded()
+		m.consumers.dropEnded()
 	}
 	return done
 }
@@ -143,7 +139,7 @@ func (m *Machine) endSession(s *session, n int) (done int) {
 		}
 		c := s.consumers[i]
 		m.detach(c, true)
-		m.unregister(c)
+		m.consumers.unregister(c)
 		s.consumers = s.consumers[:i]
 		done++
 		m.scratch.steps++
@@ -152,14 +148,8 @@ func (m *Machine) endSession(s *session, n int) (done int) {
 		return done
 	}
 	if m.sessions.remove(s) {
-		m.contested = true
+		m.consumers.contest()
 	}
 	m.scratch.steps++
 	return done + 1
-}
-
-// dropEnded takes consumers out of the table whose sessions have ended.
-func (m *Machine) dropEnded() {
-	m.scratch.steps += len(m.consumers)
-	m.consumers = slices.DeleteFunc(m.consumers, func(c *consumer) bool { return c.session == nil })
 }

@@ -177,7 +177,7 @@ func (m *Machine) sessionDown(meta *fsm.Meta, s *session) fsm.Result {
 	}
 	if s != nil {
 		m.endSession(s, len(s.consumers)+1)
-		m.dropEnded()
+		m.consumers.dropEnded()
 	}
 	m.sessions.remember(meta.Session)
 	return fsm.Result{}
@@ -191,10 +191,7 @@ func (m *Machine) nodeDown(cmd *logpb.NodeDown) fsm.Result {
 		return fsm.Result{Code: fsm.Invalid}
 	}
 	if m.sessions.declareDown(node, boot) {
-		m.contested = true
-	}
-	if m.exclusive != nil && m.exclusive.session.life.over {
-		m.exclusive = nil
+		m.consumers.livesEnded()
 	}
 	return fsm.Result{}
 }

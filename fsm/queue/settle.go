@@ -37,16 +37,18 @@ func (m *Machine) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) fsm.Re
 		m.takeSettled(c, first, last, &rest)
 		if len(c.late) > 0 {
 			late = c.forgive(first, last, late)
-			m.contested = true
+			m.consumers.contest()
 		}
 	}
-	m.contested = m.contested || s.life.silent
+	if s.life.silent {
+		m.consumers.contest()
+	}
 	if len(late) > 0 {
 		m.settledLate(c, late, eff)
 	}
 	m.endDeliveries(c, outcome, rest, eff)
-	m.refresh(c)
-	m.dismissIfDone(c)
+	m.consumers.refresh(c)
+	m.consumers.dismissIfDone(c)
 	return fsm.Result{}
 }
 
@@ -58,9 +60,7 @@ func (m *Machine) takeSettled(c *consumer, first, last uint64, rest *held) {
 		return
 	}
 	part := held{c.held.sever(key{seq: first}, key{seq: last})}
-	if c.isGets() {
-		m.getsHeld -= part.len()
-	}
+	m.consumers.holds(c, -part.len())
 	for part.len() > 0 && len(m.scratch.taken) < m.bounds.Tick {
 		m.scratch.taken = part.takeFirst(m.scratch.taken)
 	}
@@ -81,8 +81,7 @@ func (m *Machine) endDeliveries(c *consumer, outcome logpb.Settle_Outcome, rest 
 		rest.push(held)
 	}
 	if rest.len() > 0 {
-		m.addReturning(&returning{of: c.id, order: m.nextOrder, outcome: outcome, held: rest})
-		m.nextOrder++
+		m.addReturning(&returning{of: c.id, order: m.consumers.order(), outcome: outcome, held: rest})
 	}
 	m.conclude(outcome, m.scratch.taken[:n], eff)
 	m.scratch.taken = m.scratch.taken[:0]

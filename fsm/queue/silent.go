@@ -80,15 +80,7 @@ func (m *Machine) nodeSilent(cmd *logpb.NodeSilent, eff *fsm.Effects) fsm.Result
 	if !ok {
 		return fsm.Result{} // known
 	}
-	if l != nil {
-		for _, c := range m.consumers {
-			m.scratch.steps++
-			if c.session.life == l {
-				m.refresh(c)
-			}
-		}
-	}
-	m.contested = true
+	m.consumers.refreshLife(l)
 	eff.Silence = true
 	return fsm.Result{}
 }
@@ -119,16 +111,16 @@ func (m *Machine) endSilences() {
 	if !m.sessions.overdue() {
 		return
 	}
-	m.contested = true
+	m.consumers.contest()
 	var done []*consumer
-	for _, c := range m.consumers {
+	for c := range m.consumers.from(0) {
 		m.scratch.steps++
 		if c.held.len() > 0 && m.sessions.isOverdue(c.session) {
 			m.detach(c, false)
 			done = append(done, c)
 		}
 	}
-	m.dismiss(done...)
+	m.consumers.dismiss(done...)
 }
 
 // silentNodes lists the lives of nodes that are taken to be silent, ascending.

@@ -18,38 +18,38 @@ func (c *consumer) outranks(o *consumer) bool {
 }
 
 // served reports whether c may get messages when it has credit.
-func (m *Machine) served(c *consumer) bool {
-	return c.level != nil && c.status() == Up && (!m.settings.SingleActive || c == m.single && !m.quiescing)
+func (cs *consumers) served(c *consumer) bool {
+	return c.level != nil && c.status() == Up && (!cs.settings.SingleActive || c == cs.single && !cs.quiescing)
 }
 
 // elect decides who is the single active consumer. It costs nothing unless
 // somebody has come, gone, timed out or come back since the last time, or the
 // active consumer is to make way and holds nothing any more.
-func (m *Machine) elect() {
-	if !m.settings.SingleActive || !m.contested && !(m.quiescing && m.single.held.len() == 0) {
+func (cs *consumers) elect() {
+	if !cs.settings.SingleActive || !cs.contested && !(cs.quiescing && cs.single.held.len() == 0) {
 		return
 	}
-	m.contested = false
-	before := m.single
-	m.single, m.quiescing = m.choose()
-	for _, c := range [2]*consumer{before, m.single} {
+	cs.contested = false
+	before := cs.single
+	cs.single, cs.quiescing = cs.choose()
+	for _, c := range [2]*consumer{before, cs.single} {
 		if c != nil {
-			m.refresh(c)
+			cs.refresh(c)
 		}
 	}
 }
 
 // choose returns who is to be the single active consumer; nil: nobody can be.
 // quiescing: it is to make way for another one.
-func (m *Machine) choose() (active *consumer, quiescing bool) {
+func (cs *consumers) choose() (active *consumer, quiescing bool) {
 	var best *consumer
-	m.scratch.steps += len(m.consumers)
-	for _, c := range m.consumers {
+	cs.scratch.steps += len(cs.all)
+	for _, c := range cs.all {
 		if c.level != nil && c.status() == Up && (best == nil || c.outranks(best)) {
 			best = c
 		}
 	}
-	now := m.single
+	now := cs.single
 	switch {
 	case now == nil, now.level == nil, now.session.life.over, now.status() != Up && now.held.len() == 0:
 		return best, false

@@ -32,13 +32,9 @@ func (m *Machine) Snapshot() *Snapshot {
 	s := m.view()
 	s.messages = m.messages.freeze()
 	s.live = m.entries.freeze()
-	for i, c := range m.consumers {
-		s.held[i] = c.held.freeze()
-	}
-	at := len(m.consumers)
+	s.consumers, s.held = m.consumers.freeze()
 	for _, r := range m.returning.all() {
-		s.held[at] = (*r).held.freeze()
-		at++
+		s.held = append(s.held, (*r).held.freeze())
 	}
 	s.sessions = m.sessions.freeze()
 	return s
@@ -49,14 +45,9 @@ func (m *Machine) view() *Snapshot {
 	s := &Snapshot{
 		head:     m.head(),
 		messages: m.messages.view(), live: m.entries.view(),
-		sessions:  m.sessions.view(),
-		consumers: make([]consumer, len(m.consumers)),
-		held:      make([]sorted[grip], len(m.consumers), len(m.consumers)+m.returning.len()),
+		sessions: m.sessions.view(),
 	}
-	for i, c := range m.consumers {
-		s.consumers[i] = *c
-		s.held[i] = c.held.sorted
-	}
+	s.consumers, s.held = m.consumers.view()
 	for _, r := range m.returning.all() {
 		s.held = append(s.held, (*r).held.sorted)
 	}
@@ -69,28 +60,19 @@ func (m *Machine) head() *logpb.QueueSnapshot {
 		Version: snapshotVersion, Name: []byte(m.name), QueueId: uint64(m.id),
 		Clock: int64(m.clock.now()), LockCredit: int64(m.clock.credit), Term: m.clock.term, Index: m.entries.last(), LastUsed: int64(m.lastUsed), LastActive: int64(m.active),
 		State: uint32(m.phase), GoneAt: int64(m.goneAt), Config: m.settings.QueueConfig, Counters: m.counters.proto(),
-		NextOrder: m.nextOrder,
 	}
 	m.messages.save(h)
 	m.outbox.save(h)
 	m.sessions.save(h)
+	m.consumers.save(h)
 	for _, p := range m.returning.all() {
 		r := *p
 		h.Returning = append(h.Returning, &logpb.ReturningState{
 			Session: r.of.Session.Proto(), Consumer: r.of.Number, Order: r.order, Outcome: uint32(r.outcome), Failed: r.failed,
 		})
 	}
-	for _, p := range m.levels.all() {
-		l := *p
-		for c := l.first; c != nil; c = c.nextRing {
-			h.Service = append(h.Service, uint32(m.position(c)))
-		}
-	}
 	if m.version > 1 {
 		h.FsmVersion = m.version
-	}
-	if m.single != nil {
-		h.SingleActive = uint32(m.position(m.single)) + 1
 	}
 	return h
 }
@@ -154,17 +136,7 @@ func (s *Snapshot) complete() {
 	for i := range s.consumers {
 		c := &s.consumers[i]
 		at, _ := slices.BinarySearchFunc(s.sessions, c.id.Session, func(x session, id fsm.SessionID) int { return x.id.Compare(id) })
-		st := &logpb.ConsumerState{
-			Session: uint32(at), Consumer: c.id.Number, Tag: c.tag, Prefetch: c.prefetch, NoAck: c.noAck,
-			Exclusive: c.exclusive, Priority: c.priority, TimeoutPlusOne: c.timeoutPlusOne, Status: uint32(c.lasting()),
-			NextDelivery: c.next, Registered: c.registered, LateAcks: c.lateAcks, Revoked: c.revoked,
-		}
-		for _, l := range c.late {
-			st.TimedOut = append(st.TimedOut, l.id)
-			st.TimedOutSince = append(st.TimedOutSince, int64(l.since))
-			st.TimedOutLimits = append(st.TimedOutLimits, uint64(l.limit))
-		}
-		s.head.Consumers = append(s.head.Consumers, st)
+		s.head.Consumers = append(s.head.Consumers, c.save(at))
 	}
 }
 

@@ -1,9 +1,7 @@
 package queue
 
 import (
-	"cmp"
 	"iter"
-	"slices"
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
@@ -34,7 +32,7 @@ func (m *Machine) Stats() Stats {
 		},
 		Unacknowledged: m.messages.count(CheckedOut), Scheduled: m.messages.count(Scheduled), Delayed: m.messages.count(Delayed),
 		Outbox: m.messages.count(Outbox).plus(m.messages.count(Waiting)), Waiting: m.messages.count(Waiting), Pending: m.outbox.counted(),
-		Consumers: m.serving, Sessions: m.sessions.len(), Counters: m.counters,
+		Consumers: m.consumers.active(), Sessions: m.sessions.len(), Counters: m.counters,
 	}
 }
 
@@ -54,8 +52,8 @@ func (m *Machine) LiveIndexes() iter.Seq[uint64] { return m.entries.indexes() }
 // ones that still owe included.
 func (m *Machine) Consumers() iter.Seq[Consumer] {
 	return func(yield func(Consumer) bool) {
-		for _, c := range m.consumers {
-			if !c.isGets() && !yield(m.describe(c)) {
+		for c := range m.consumers.from(0) {
+			if !c.isGets() && !yield(m.consumers.describe(c)) {
 				return
 			}
 		}
@@ -67,13 +65,12 @@ func (m *Machine) Consumers() iter.Seq[Consumer] {
 // of the last one; 0: there are no more. So others may have the machine between
 // two pieces of a long list.
 func (m *Machine) ConsumersAfter(place uint64, limit int, list []Consumer) (_ []Consumer, last uint64) {
-	i, _ := slices.BinarySearchFunc(m.consumers, place+1, func(c *consumer, r uint64) int { return cmp.Compare(c.registered, r) })
-	for _, c := range m.consumers[i:] {
+	for c := range m.consumers.from(place + 1) {
 		if limit--; limit < 0 {
 			return list, last
 		}
 		if last = c.registered; !c.isGets() {
-			list = append(list, m.describe(c))
+			list = append(list, m.consumers.describe(c))
 		}
 	}
 	return list, 0
@@ -83,7 +80,7 @@ func (m *Machine) ConsumersAfter(place uint64, limit int, list []Consumer) (_ []
 // them, and when the oldest message in anybody's hands was handed out; 0:
 // nobody holds any, or that is not known.
 func (m *Machine) Lateness() (timedOut int, oldest fsm.Time) {
-	for _, c := range m.consumers {
+	for c := range m.consumers.from(0) {
 		if len(c.late) > 0 && !c.cancelled && !c.isGets() {
 			timedOut++
 		}
@@ -97,18 +94,18 @@ func (m *Machine) Lateness() (timedOut int, oldest fsm.Time) {
 	return timedOut, oldest
 }
 
-func (m *Machine) describe(c *consumer) Consumer {
+func (cs *consumers) describe(c *consumer) Consumer {
 	d := Consumer{
 		ID: c.id, Tag: c.tag, Prefetch: c.prefetch, Priority: c.priority, NoAck: c.noAck, Exclusive: c.exclusive,
 		Status: c.status(), Held: c.held.len(), TimedOut: len(c.late), NextDelivery: c.next,
-		LateAcks: c.lateAcks, Timeout: m.settings.timeout(c).or(-1), OwnTimeout: c.timeoutPlusOne > 0,
+		LateAcks: c.lateAcks, Timeout: cs.settings.timeout(c).or(-1), OwnTimeout: c.timeoutPlusOne > 0,
 	}
-	d.Active = c.level != nil && (!m.settings.SingleActive || c == m.single)
-	if d.Active && m.quiescing && d.Status == Up {
+	d.Active = c.level != nil && (!cs.settings.SingleActive || c == cs.single)
+	if d.Active && cs.quiescing && d.Status == Up {
 		d.Status = Quiescing
 	}
 	for held := range c.held.from(0) {
-		d.FirstDeadline, d.HeldSince = m.clock.heldUntil(held.deadline), held.since
+		d.FirstDeadline, d.HeldSince = cs.clock.heldUntil(held.deadline), held.since
 		break
 	}
 	return d
@@ -128,7 +125,7 @@ func (m *Machine) Messages() iter.Seq[Message] {
 		if !m.messages.walk(returnedList, yield) || !m.messages.walk(scheduledList, yield) || !m.messages.walk(delayedList, yield) {
 			return
 		}
-		for _, c := range m.consumers {
+		for c := range m.consumers.from(0) {
 			for held := range c.held.from(0) {
 				d := m.messages.describe(held.handle)
 				d.Holder, d.Delivery, d.Deadline = c.id, held.id, m.clock.heldUntil(held.deadline)

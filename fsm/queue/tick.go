@@ -26,14 +26,14 @@ func (m *Machine) tick(eff *fsm.Effects) fsm.Result {
 		late = append(late, due[0].c)
 		due = due[n:]
 	}
-	m.dismiss(late...)
+	m.consumers.dismiss(late...)
 	m.endSilences()
 	return fsm.Result{}
 }
 
 // endUnused ends the queue if its lease is over. inUse is from before the tick.
 func (m *Machine) endUnused(inUse bool, eff *fsm.Effects) {
-	if inUse && !m.inUse() {
+	if inUse && !m.consumers.inUse() {
 		m.lastUsed, m.active = m.clock.now(), m.clock.now() // the lease begins here, not before
 	}
 	if m.isOver() {
@@ -82,6 +82,6 @@ func (m *Machine) timeOut(c *consumer, due []overdue, eff *fsm.Effects) {
 	m.counters.TimedOut += uint64(len(late))
 	c.late = slices.Concat(c.late, late)
 	slices.SortFunc(c.late, func(a, b lateness) int { return cmp.Compare(a.id, b.id) })
-	m.contested = true
-	m.refresh(c)
+	m.consumers.contest()
+	m.consumers.refresh(c)
 }

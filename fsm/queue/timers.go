@@ -76,6 +76,9 @@ func (t *timers) forgetWaiting() {
 	t.delays.clear()
 }
 
+// forgetHeld takes out all deliveries.
+func (t *timers) forgetHeld() { t.timeouts.clear() }
+
 // expiry is the message that expires first; false: none ever does.
 func (t *timers) expiry() (at key, h uint32, ok bool) { return firstOf(&t.expiries) }
 

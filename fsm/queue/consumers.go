@@ -1,0 +1,316 @@
+package queue
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// consumers are all consumers of the queue, the gets of sessions among them, by
+// age. Who of them may be served is decided here, single.go has the rules for a
+// queue with a single active one; in which order is that of service.
+//
+// Invariants:
+//
+//	all ascends by registered, which is < next; each is in its session's table
+//	serving ≤ attached ≤ len(all): attached counts all but gets and those that were
+//	dismissed, serving of these the ones that are not cancelled
+//	getsHeld = Σ held.len() of gets
+//	exclusive is nil, or the only one that is not cancelled and whose session's
+//	life is not over
+//	c is in service ⇔ served(c) and c.credit() > 0, unless its session is ending
+//	single, quiescing = choose(), once elect has run; nobody is single unless the
+//	settings say so
+type consumers struct {
+	*shared
+	sessions *sessions
+	service  service
+
+	all       []*consumer
+	next      uint64 // orders consumers by age, and settlements that wait
+	attached  int
+	serving   int
+	getsHeld  int
+	exclusive *consumer
+	single    *consumer // that alone is served; nil: nobody can be
+	quiescing bool      // single gets nothing new
+	contested bool      // elect has to choose
+}
+
+func newConsumers(s *shared, ss *sessions) *consumers {
+	return &consumers{shared: s, sessions: ss, service: service{shared: s}, next: 1}
+}
+
+// clear forgets all consumers. Their age goes on.
+func (cs *consumers) clear() {
+	cs.service.clear()
+	*cs = consumers{shared: cs.shared, sessions: cs.sessions, service: cs.service, next: cs.next}
+}
+
+// inUse reports whether somebody keeps the queue from ending by its lease: a
+// consumer, also a cancelled one that still owes, or a get that is not settled.
+func (cs *consumers) inUse() bool { return cs.attached > 0 || cs.getsHeld > 0 }
+
+// len is the number of consumers, gets and those that only owe included.
+func (cs *consumers) len() int { return len(cs.all) }
+
+// active is the number of those that are not cancelled, and no gets.
+func (cs *consumers) active() int { return cs.serving }
+
+// contest has elect choose: something has changed for somebody who may be served.
+func (cs *consumers) contest() { cs.contested = true }
+
+// holds counts what gets hold, n more or less.
+func (cs *consumers) holds(c *consumer, n int) {
+	if c.isGets() {
+		cs.getsHeld += n
+	}
+}
+
+// order is the next place in the order of age, for settlements that wait.
+func (cs *consumers) order() uint64 {
+	cs.next++
+	return cs.next - 1
+}
+
+// join makes c one that may be served.
+func (cs *consumers) join(c *consumer) {
+	cs.service.join(c)
+	cs.contested = true
+}
+
+// leave takes c out of service for good, or until it joins again.
+func (cs *consumers) leave(c *consumer) {
+	if c.level != nil {
+		cs.service.leave(c)
+		cs.contested = true
+	}
+}
+
+// from iterates over those with a place in the order of age of at least n.
+func (cs *consumers) from(n uint64) iter.Seq[*consumer] {
+	i, _ := slices.BinarySearchFunc(cs.all, n, func(c *consumer, r uint64) int { return cmp.Compare(c.registered, r) })
+	return slices.Values(cs.all[i:])
+}
+
+// refresh puts c at the end of its ring or takes it out, as its credit wants.
+func (cs *consumers) refresh(c *consumer) {
+	wants := cs.served(c) && c.credit() > 0
+	switch {
+	case !wants:
+		cs.service.suspend(c)
+	case !c.serviced:
+		cs.service.serve(c)
+	}
+}
+
+// register adds a consumer of s to the tables.
+func (cs *consumers) register(s *session, number uint64) *consumer {
+	c := &consumer{
+		id:      fsm.ConsumerID{Session: s.id, Number: number},
+		session: s, registered: cs.next, next: 1,
+	}
+	cs.next++
+	cs.all = append(cs.all, c)
+	i, _ := s.search(number)
+	s.consumers = slices.Insert(s.consumers, i, c)
+	s.life.consumers++
+	if number != 0 {
+		cs.attached++
+		cs.serving++
+	}
+	return c
+}
+
+// retire ends the service of c, which stays for what it holds.
+func (cs *consumers) retire(c *consumer) {
+	if c.cancelled || c.isGets() {
+		return
+	}
+	cs.leave(c)
+	c.cancelled = true
+	cs.serving--
+	if cs.exclusive == c {
+		cs.exclusive = nil
+	}
+	if cs.single == c {
+		cs.single, cs.quiescing = nil, false
+	}
+}
+
+// at is the i-th consumer in the order of age.
+func (cs *consumers) at(i int) *consumer { return cs.all[i] }
+
+// position of c among the consumers, which are ordered by age.
+func (cs *consumers) position(c *consumer) int {
+	i, _ := slices.BinarySearchFunc(cs.all, c.registered, func(o *consumer, r uint64) int { return cmp.Compare(o.registered, r) })
+	return i
+}
+
+// unregister ends c, which holds nothing. It is left to the caller to take it
+// out of the tables: its session is nil then.
+func (cs *consumers) unregister(c *consumer) {
+	cs.retire(c)
+	if !c.isGets() && !c.dismissed {
+		cs.attached--
+	}
+	c.session.life.consumers--
+	c.session = nil
+}
+
+// crowded reports whether the queue has as many consumers as it may.
+func (cs *consumers) crowded() bool { return len(cs.all) >= cs.bounds.Consumers }
+
+// dismissIfDone lets a cancelled consumer go that owes nothing more: it holds
+// nothing. It is remembered while something of it is late, and if it is revoked.
+func (cs *consumers) dismissIfDone(c *consumer) {
+	if c.cancelled && c.held.len() == 0 {
+		cs.dismiss(c)
+	}
+}
+
+// dismiss is dismissIfDone for many consumers: of all sessions one pass.
+func (cs *consumers) dismiss(done ...*consumer) {
+	var sessions []*session
+	for _, c := range done {
+		if !c.cancelled || c.held.len() > 0 {
+			continue
+		}
+		if !c.dismissed {
+			c.dismissed = true
+			cs.attached--
+		}
+		if s := c.session; !s.thinning {
+			s.thinning = true
+			sessions = append(sessions, s)
+		}
+	}
+	erased := 0
+	for _, s := range sessions {
+		s.thinning = false
+		erased += cs.thin(s)
+	}
+	if erased > 0 {
+		cs.dropEnded()
+	}
+}
+
+// thin unregisters the dismissed consumers of a session but for the newest ones
+// that are to be remembered, and returns how many.
+func (cs *consumers) thin(s *session) (erased int) {
+	surplus := -lateConsumers
+	for _, c := range s.consumers {
+		if c.dismissed && c.remembered() {
+			surplus++
+		}
+	}
+	cs.scratch.steps += len(s.consumers)
+	s.consumers = slices.DeleteFunc(s.consumers, func(c *consumer) bool {
+		if !c.dismissed || c.remembered() && surplus <= 0 {
+			return false
+		}
+		if c.remembered() {
+			surplus--
+		}
+		erased++
+		cs.unregister(c)
+		return true
+	})
+	return erased
+}
+
+// dropEnded takes consumers out of the table whose sessions have ended.
+func (cs *consumers) dropEnded() {
+	cs.scratch.steps += len(cs.all)
+	cs.all = slices.DeleteFunc(cs.all, func(c *consumer) bool { return c.session == nil })
+}
+
+// replaceable reports whether all consumers but c have lost their right to be
+// served beside an exclusive one: their nodes have been silent for too long.
+func (cs *consumers) replaceable(c *consumer) bool {
+	for _, o := range cs.all {
+		cs.scratch.steps++
+		if o != c && o.level != nil && !o.session.life.over && !cs.sessions.isOverdue(o.session) {
+			return false
+		}
+	}
+	return true
+}
+
+// revokeAllBut cancels all consumers but c, which are replaceable. They are
+// told when their node is heard.
+func (cs *consumers) revokeAllBut(c *consumer, eff *fsm.Effects) {
+	var revoked []*consumer
+	for _, o := range cs.all {
+		cs.scratch.steps++
+		if o == c || o.level == nil || o.session.life.over {
+			continue
+		}
+		cs.retire(o)
+		o.revoked = true
+		eff.Cancelled = append(eff.Cancelled, o.id)
+		revoked = append(revoked, o)
+	}
+	cs.dismiss(revoked...)
+}
+
+// update gives c, which is new or not cancelled, what a Consume asks for.
+func (cs *consumers) update(c *consumer, cmd *logpb.Consume) {
+	if c.level != nil && c.priority != cmd.Priority {
+		cs.leave(c)
+	}
+	c.tag, c.prefetch, c.priority = cmd.Tag, cmd.Prefetch, cmd.Priority
+	c.noAck, c.exclusive, c.timeoutPlusOne = cmd.NoAck, cmd.Exclusive, cmd.TimeoutPlusOne
+	if cs.exclusive = nil; c.exclusive {
+		cs.exclusive = c
+	}
+	if c.level == nil {
+		cs.join(c)
+	}
+	cs.refresh(c)
+}
+
+// excludes reports whether c, or the consumer to come that is nil here, is not
+// the exclusive one, and somebody else is.
+func (cs *consumers) excludes(c *consumer) bool { return cs.exclusive != nil && cs.exclusive != c }
+
+// reconsider is told that the settings about a single active consumer have
+// changed: nobody is it until somebody is chosen.
+func (cs *consumers) reconsider() {
+	cs.single, cs.quiescing, cs.contested = nil, false, true
+	for _, c := range cs.all {
+		cs.refresh(c)
+	}
+}
+
+// livesEnded is told that lives of nodes are over.
+func (cs *consumers) livesEnded() {
+	cs.contested = true
+	if cs.exclusive != nil && cs.exclusive.session.life.over {
+		cs.exclusive = nil
+	}
+}
+
+// refreshLife is told that a life has begun or ended to be silent; nil: one
+// without sessions.
+func (cs *consumers) refreshLife(l *life) {
+	cs.contested = true
+	if l == nil {
+		return
+	}
+	for _, c := range cs.all {
+		cs.scratch.steps++
+		if c.session.life == l {
+			cs.refresh(c)
+		}
+	}
+}
+
+// handedOut is told that c has got a delivery: it goes to the end of its ring.
+func (cs *consumers) handedOut(c *consumer) {
+	cs.service.suspend(c)
+	cs.refresh(c)
+}

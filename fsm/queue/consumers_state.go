@@ -1,0 +1,197 @@
+package queue
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// save is the section of the order of service in the head of a snapshot. The
+// consumers themselves are copied, see view.
+func (cs *consumers) save(h *logpb.QueueSnapshot) {
+	h.NextOrder = cs.next
+	cs.service.order(func(c *consumer) { h.Service = append(h.Service, uint32(cs.position(c))) })
+	if cs.single != nil {
+		h.SingleActive = uint32(cs.position(cs.single)) + 1
+	}
+}
+
+// view returns copies of all consumers, by age, and what they hold, which is
+// good until the next change.
+func (cs *consumers) view() (all []consumer, held []sorted[grip]) {
+	all, held = make([]consumer, len(cs.all)), make([]sorted[grip], len(cs.all))
+	for i, c := range cs.all {
+		all[i], held[i] = *c, c.held.sorted
+	}
+	return all, held
+}
+
+// freeze is view, and what is held never changes.
+func (cs *consumers) freeze() (all []consumer, held []sorted[grip]) {
+	all, held = cs.view()
+	for i, c := range cs.all {
+		held[i] = c.held.freeze()
+	}
+	return all, held
+}
+
+// save describes a consumer whose session is the at-th of the snapshot.
+func (c *consumer) save(at int) *logpb.ConsumerState {
+	st := &logpb.ConsumerState{
+		Session: uint32(at), Consumer: c.id.Number, Tag: c.tag, Prefetch: c.prefetch, NoAck: c.noAck,
+		Exclusive: c.exclusive, Priority: c.priority, TimeoutPlusOne: c.timeoutPlusOne, Status: uint32(c.lasting()),
+		NextDelivery: c.next, Registered: c.registered, LateAcks: c.lateAcks, Revoked: c.revoked,
+	}
+	for _, l := range c.late {
+		st.TimedOut = append(st.TimedOut, l.id)
+		st.TimedOutSince = append(st.TimedOutSince, int64(l.since))
+		st.TimedOutLimits = append(st.TimedOutLimits, uint64(l.limit))
+	}
+	return st
+}
+
+// restore adds a consumer of a session, which holds nothing yet.
+func (cs *consumers) restore(s *session, st *logpb.ConsumerState) error {
+	if s.consumer(st.Consumer) != nil {
+		return fmt.Errorf("%w: a consumer twice", ErrSnapshot)
+	}
+	c := cs.register(s, st.Consumer)
+	c.registered, c.next, c.lateAcks = st.Registered, st.NextDelivery, st.LateAcks
+	c.late = restoreLate(st)
+	c.tag, c.prefetch, c.priority = st.Tag, st.Prefetch, st.Priority
+	c.noAck, c.exclusive, c.timeoutPlusOne = st.NoAck, st.Exclusive, st.TimeoutPlusOne
+	switch {
+	case c.isGets():
+	case st.Status == uint32(Cancelled):
+		c.cancelled, c.revoked = true, st.Revoked
+		cs.serving--
+	default:
+		cs.join(c)
+		if c.exclusive && !s.life.over {
+			cs.exclusive = c
+		}
+	}
+	return nil
+}
+
+func restoreLate(st *logpb.ConsumerState) []lateness {
+	var late []lateness
+	for i, id := range st.TimedOut {
+		l := lateness{id: id}
+		if i < len(st.TimedOutSince) && i < len(st.TimedOutLimits) {
+			l.since, l.limit = fsm.Time(st.TimedOutSince[i]), fsm.Millis(st.TimedOutLimits[i])
+		}
+		late = append(late, l)
+	}
+	return late
+}
+
+// restoreHead sets the order of age, once all consumers are there.
+func (cs *consumers) restoreHead(h *logpb.QueueSnapshot) { cs.next = h.NextOrder }
+
+// restoreService puts consumers into their rings, once they hold what they hold.
+// single is the position + 1 of the one that alone is served.
+func (cs *consumers) restoreService(order []uint32, single uint32) error {
+	if uint64(single) > uint64(len(cs.all)) {
+		return fmt.Errorf("%w: nobody is served", ErrSnapshot)
+	}
+	if single > 0 {
+		cs.single = cs.all[single-1]
+		_, cs.quiescing = cs.choose()
+	}
+	for _, i := range order {
+		if uint64(i) >= uint64(len(cs.all)) || cs.all[i].level == nil || cs.all[i].serviced {
+			return fmt.Errorf("%w: wrong service order", ErrSnapshot)
+		}
+		cs.service.serve(cs.all[i])
+	}
+	for _, c := range cs.all {
+		if c.cancelled && c.held.len() == 0 {
+			c.dismissed = true
+			cs.attached--
+		}
+	}
+	return nil
+}
+
+func (cs *consumers) check(k *checker) {
+	attached, active, lasting, getsHeld, order := 0, 0, 0, 0, uint64(0)
+	var exclusive *consumer
+	for i, c := range cs.all {
+		k.that((i == 0 || c.registered > order) && c.registered < cs.next, "consumer %v is out of order", c.id)
+		order = c.registered
+		k.that(c.session != nil && cs.sessions.has(c.session) && c.session.consumer(c.id.Number) == c, "consumer %v has no session", c.id)
+		if k.err != nil {
+			return
+		}
+		c.check(k)
+		switch {
+		case c.isGets():
+			getsHeld += c.held.len()
+			continue
+		case !c.dismissed:
+			attached++
+		}
+		if c.cancelled {
+			continue
+		}
+		active++
+		if !c.session.life.over {
+			lasting++
+		}
+		if c.exclusive && cs.exclusive == c {
+			exclusive = c
+		}
+	}
+	k.that(attached == cs.attached && active == cs.serving && getsHeld == cs.getsHeld, "consumers are miscounted")
+	k.that(k.attached == len(cs.all), "%d consumers have sessions", k.attached)
+	k.that(exclusive == cs.exclusive && (exclusive == nil || lasting == 1), "the exclusive consumer is not alone")
+	cs.checkService(k)
+}
+
+// check checks one consumer by itself, and what it holds.
+func (c *consumer) check(k *checker) {
+	if c.isGets() {
+		k.that(c.level == nil && !c.cancelled && !c.dismissed, "gets of %v are served", c.id)
+	} else {
+		k.that(c.dismissed == (c.cancelled && c.held.len() == 0) && (!c.dismissed || len(c.late) > 0 || c.revoked) && (c.cancelled || !c.revoked), "consumer %v owes nothing", c.id)
+		k.that(c.held.len() <= creditCeiling, "consumer %v holds %d", c.id, c.held.len())
+	}
+	k.that(slices.IsSortedFunc(c.late, func(a, b lateness) int { return compare(a.id, b.id) }) &&
+		(len(c.late) == 0 || c.late[len(c.late)-1].id < c.next), "consumer %v: late ids", c.id)
+	k.held(c.id, c.next, &c.held, c.late)
+}
+
+// checkService checks who is served, and that the rings say so.
+func (cs *consumers) checkService(k *checker) {
+	members := map[*level]int{}
+	for _, c := range cs.all {
+		wants := cs.served(c) && c.credit() > 0
+		k.that(c.serviced == wants || c.session.life.over, "consumer %v: in service %v", c.id, c.serviced)
+		k.that((c.level == nil) == (c.cancelled || c.isGets()), "consumer %v: level", c.id)
+		if c.level != nil {
+			members[c.level]++
+			k.that(c.level.priority == c.priority, "consumer %v: wrong level", c.id)
+		}
+	}
+	cs.checkSingle(k)
+	cs.service.check(k, members)
+}
+
+// checkSingle checks who is the single active consumer: if anybody can be
+// served, somebody is.
+func (cs *consumers) checkSingle(k *checker) {
+	if !cs.settings.SingleActive {
+		k.that(cs.single == nil && !cs.quiescing, "a single consumer is served")
+		return
+	}
+	active, quiescing := cs.choose()
+	k.that(cs.single == active && cs.quiescing == quiescing, "somebody else should be the active consumer")
+	for _, c := range cs.all {
+		k.that(cs.single != nil || c.level == nil || c.status() != Up, "consumer %v could be served", c.id)
+		k.that(!c.serviced || c == cs.single || c.session.life.over, "consumer %v is served and not the active one", c.id)
+	}
+	k.that(cs.single == nil || cs.single.session != nil && cs.single.level != nil, "the active consumer has gone")
+}

@@ -1,0 +1,142 @@
+package queue
+
+import "github.com/quorate/quorate/fsm"
+
+// service is the order in which consumers with credit are served: those of the
+// highest priority first, and of one priority in a ring. A consumer comes to the
+// end of its ring when it gets credit, and again with each delivery.
+//
+// Invariants:
+//
+//	levels has a level for each priority that a consumer in service, or one that
+//	waits for credit, has: 1 ≤ members
+//	c.level = nil ⇔ c is not to be served at all: cancelled, or gets
+//	c.serviced ⇔ c is in the ring of c.level, and in it once
+//	n = Σ lengths of the rings; no level before top has anybody in its ring
+type service struct {
+	*shared
+	levels sorted[*level] // by priority, highest first
+	top    key
+	n      int
+}
+
+// level is all consumers of one priority. Those with credit are in its ring,
+// in the order in which they will be served.
+type level struct {
+	priority    int32
+	members     int
+	first, last *consumer
+}
+
+// levelKey is the place of a priority among the levels: the highest is first.
+func levelKey(priority int32) key { return key{at: -fsm.Time(priority)} }
+
+// clear lets go of all consumers, and touches none.
+func (v *service) clear() { *v = service{shared: v.shared} }
+
+// any reports whether anybody has credit.
+func (v *service) any() bool { return v.n > 0 }
+
+// join puts c, which is in no level, into that of its priority.
+func (v *service) join(c *consumer) {
+	at := levelKey(c.priority)
+	if l := v.levels.get(at); l != nil {
+		c.level = *l
+	} else {
+		c.level = &level{priority: c.priority}
+		v.levels.put(at, c.level)
+	}
+	c.level.members++
+}
+
+// leave takes c, which is in a level, out of it and of its ring.
+func (v *service) leave(c *consumer) {
+	v.suspend(c)
+	l := c.level
+	c.level = nil
+	if l.members--; l.members == 0 {
+		v.levels.remove(levelKey(l.priority))
+	}
+}
+
+// serve puts c, which is in no ring, at the end of its ring.
+func (v *service) serve(c *consumer) {
+	l := c.level
+	c.serviced, c.prevRing, c.nextRing = true, l.last, nil
+	if l.last == nil {
+		l.first = c
+	} else {
+		l.last.nextRing = c
+	}
+	l.last = c
+	v.n++
+	if at := levelKey(l.priority); at.before(v.top) {
+		v.top = at
+	}
+}
+
+// suspend takes c out of its ring.
+func (v *service) suspend(c *consumer) {
+	if !c.serviced {
+		return
+	}
+	l := c.level
+	if c.prevRing == nil {
+		l.first = c.nextRing
+	} else {
+		c.prevRing.nextRing = c.nextRing
+	}
+	if c.nextRing == nil {
+		l.last = c.prevRing
+	} else {
+		c.nextRing.prevRing = c.prevRing
+	}
+	c.serviced, c.prevRing, c.nextRing = false, nil, nil
+	v.n--
+}
+
+// nextConsumer is the one to serve next; nil: nobody has credit.
+func (v *service) next() *consumer {
+	if v.n == 0 {
+		return nil
+	}
+	for at, l := range v.levels.from(v.top) {
+		v.scratch.steps++
+		if c := (*l).first; c != nil {
+			v.top = at
+			return c
+		}
+	}
+	panic("nobody is in the ring of any level")
+}
+
+// order calls f with the consumers in rings, in the order of service.
+func (v *service) order(f func(*consumer)) {
+	for _, p := range v.levels.all() {
+		for c := (*p).first; c != nil; c = c.nextRing {
+			f(c)
+		}
+	}
+}
+
+// check checks the rings. members counts those that have a level.
+func (v *service) check(k *checker, members map[*level]int) {
+	serviced := 0
+	for at, p := range v.levels.all() {
+		l := *p
+		k.that(at == levelKey(l.priority), "level %d is out of order", l.priority)
+		k.that(l.first == nil || !at.before(v.top), "level %d is overlooked", l.priority)
+		k.that(l.members > 0 && l.members == members[l], "level %d: %d members", l.priority, l.members)
+		var prev *consumer
+		for c := l.first; c != nil; c = c.nextRing {
+			k.that(c.level == l && c.serviced && c.prevRing == prev, "consumer %v: wrong ring", c.id)
+			prev = c
+			if serviced++; serviced > v.n {
+				k.fail("a ring never ends, or consumers are miscounted")
+				return
+			}
+		}
+		k.that(l.last == prev, "level %d: the tail is wrong", l.priority)
+	}
+	k.that(serviced == v.n && len(members) == v.levels.len(), "services are miscounted")
+}
