@@ -10,23 +10,23 @@ import (
 func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm.Effects) fsm.Result {
 	switch cmd.Kind {
 	case logpb.Command_ENQUEUE:
-		return m.enqueue(meta, cmd.Enqueue, eff)
+		return m.intake.enqueue(meta, cmd.Enqueue, eff)
 	case logpb.Command_CONSUME:
 		return m.consume(s, cmd.Consume, eff)
 	case logpb.Command_CANCEL:
 		return m.cancel(s, cmd.Cancel)
 	case logpb.Command_GET:
-		return m.get(s, cmd.Get, eff)
+		return m.deliveries.get(s, cmd.Get, eff)
 	case logpb.Command_SETTLE:
-		return m.settle(s, cmd.Settle, eff)
+		return m.deliveries.settle(s, cmd.Settle, eff)
 	case logpb.Command_SESSION_DOWN:
-		return m.sessionDown(meta, s)
+		return m.deliveries.sessionDown(meta, s)
 	case logpb.Command_PURGE:
-		return m.purge()
+		return m.intake.purge()
 	case logpb.Command_CONFIGURE:
 		return m.configure(cmd.Configure, eff)
 	case logpb.Command_TICK:
-		return m.tick(eff)
+		return m.deliveries.tick(eff)
 	case logpb.Command_DELETE:
 		return m.delete(cmd.Delete, eff)
 	case logpb.Command_TOUCH:
@@ -40,7 +40,7 @@ func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm
 	case logpb.Command_NODE_SILENT:
 		return m.nodeSilent(cmd.NodeSilent, eff)
 	case logpb.Command_SCHEDULE:
-		return m.reschedule(cmd.Schedule, eff)
+		return m.intake.reschedule(cmd.Schedule, eff)
 	}
 	return fsm.Result{Code: fsm.Invalid}
 }

@@ -2,7 +2,6 @@ package queue
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/invariants"
@@ -65,57 +64,13 @@ func (k *checker) deadline(t fsm.Time) {
 func (m *Machine) Check() error {
 	k := &checker{m: m, seen: make([]bool, max(m.messages.top, 1)), live: make([]uint64, 0, m.messages.live())}
 	m.messages.checkLists(k)
-	k.returning()
+	m.deliveries.check(k)
 	m.outbox.check(k)
 	m.sessions.check(k)
 	m.consumers.check(k)
 	k.books()
 	k.time()
 	return k.err
-}
-
-// held checks what a consumer holds whose next delivery is next.
-func (k *checker) held(of fsm.ConsumerID, next uint64, all *held, lates []lateness) {
-	n, last := 0, uint64(0)
-	for held := range all.from(0) {
-		if k.err != nil {
-			return
-		}
-		k.m.messages.checkOne(k, held.handle, CheckedOut)
-		_, late := slices.BinarySearchFunc(lates, held.id, compareLate)
-		switch {
-		case held.id <= last || held.id >= next:
-			k.fail("consumer %v: delivery %d of %d", of, held.id, next)
-		case held.deadline < 0 || held.limit < 0 || held.since > k.m.clock.atOnce():
-			k.fail("consumer %v: delivery %d has a wrong deadline", of, held.id)
-		case late:
-			k.fail("consumer %v: delivery %d is held and was taken back", of, held.id)
-		}
-		last = held.id
-		n++
-		if held.deadline != 0 && k.m.phase == Active {
-			k.timeouts++
-			k.deadline(k.m.clock.heldUntil(held.deadline))
-			if of, ok := k.m.timers.held(held.deadline, k.m.messages.get(held.handle).seq); !ok || of.id != held.id {
-				k.fail("consumer %v: delivery %d never times out", of, held.id)
-			}
-		}
-	}
-	k.that(n == all.len(), "consumer %v holds %d, counted %d", of, n, all.len())
-}
-
-// returning checks what is on its way back.
-func (k *checker) returning() {
-	m := k.m
-	for at, p := range m.returning.all() {
-		r := *p
-		if r.held.len() == 0 {
-			k.fail("nothing of %v is on its way", r.of)
-			return
-		}
-		k.held(r.of, ^uint64(0), &r.held, nil)
-		k.that(at == m.returningKey(r) && r.order < m.consumers.next && (r.order != 0 || r.outcome == 0), "what %v held is on its way in the wrong place", r.of)
-	}
 }
 
 // books compares all counts with what was found.
@@ -128,27 +83,23 @@ func (k *checker) books() {
 		next, _ := m.NextDue()
 		k.that(m.messages.get(h).due(m.clock.now()) || next <= m.clock.atOnce(), "a message waits although somebody has credit")
 	}
-	k.that(m.phase == Active || m.consumers.len() == 0 && m.sessions.len() == 0 && m.messages.readyCount() == 0, "an ended queue serves")
-	k.that((m.phase == Draining) == (m.goneAt != 0), "phase %d ends at %d", m.phase, m.goneAt)
-	k.that(m.phase != Draining || len(k.live) > 0, "nothing to drain")
-	k.that(m.phase != Gone || len(k.live) == 0, "a queue that is gone has messages")
+	k.that(m.lease.phase() == Active || m.consumers.len() == 0 && m.sessions.len() == 0 && m.messages.readyCount() == 0, "an ended queue serves")
+	m.lease.check(k)
 	m.clock.check(k)
-	k.that(m.lastUsed >= 0 && m.lastUsed <= m.clock.now(), "clock %d, last used %d", m.clock.now(), m.lastUsed)
-	k.that(m.active >= 0 && m.active <= m.clock.now(), "clock %d, last active %d", m.clock.now(), m.active)
 }
 
 // time compares the earliest deadline with what was found.
 func (k *checker) time() {
 	m := k.m
-	switch m.phase {
+	switch m.lease.phase() {
 	case Active:
-		k.deadline(m.leaseEnd())
-		k.deadline(m.idleEnd())
-		if m.messages.head(purgedList) != 0 || m.tooLong() || m.unfinished() || m.consumers.service.any() && m.messages.front() != 0 || m.outbox.hasWork() {
+		k.deadline(m.lease.leaseEnd())
+		k.deadline(m.lease.idleEnd())
+		if m.messages.head(purgedList) != 0 || m.intake.tooLong() || m.deliveries.unfinished() || m.consumers.service.any() && m.messages.front() != 0 || m.outbox.hasWork() {
 			k.deadline(m.clock.atOnce())
 		}
 	case Draining:
-		if k.next = m.goneAt; m.outbox.hasWork() {
+		if k.next = m.lease.drainedAt(); m.outbox.hasWork() {
 			k.next = m.clock.atOnce()
 		}
 	default:

@@ -20,11 +20,11 @@ func (m *Machine) configure(cmd *logpb.Configure, eff *fsm.Effects) fsm.Result {
 		return fsm.Result{}
 	}
 	if c.Expires != m.settings.Expires {
-		m.lastUsed = m.clock.now()
+		m.lease.renew()
 	}
 	single := m.settings.SingleActive
 	m.settings = newSettings(c)
-	m.active = m.clock.now()
+	m.lease.touch()
 	if c.SingleActive != single {
 		m.consumers.reconsider()
 	}
@@ -39,9 +39,9 @@ func (m *Machine) configure(cmd *logpb.Configure, eff *fsm.Effects) fsm.Result {
 // something that keeps the queue from being idle. It answers what a
 // redeclaration shows.
 func (m *Machine) touch(cmd *logpb.Touch) fsm.Result {
-	m.active = m.clock.now()
+	m.lease.touch()
 	if !cmd.GetIdleOnly() {
-		m.lastUsed = m.clock.now()
+		m.lease.renew()
 	}
 	return fsm.Result{Count: m.messages.readyCount(), Consumers: uint64(m.consumers.active())}
 }

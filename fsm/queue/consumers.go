@@ -76,6 +76,9 @@ func (cs *consumers) order() uint64 {
 	return cs.next - 1
 }
 
+// passed reports whether a place in the order of age has been given, or is 0.
+func (cs *consumers) passed(order uint64) bool { return order < cs.next }
+
 // join makes c one that may be served.
 func (cs *consumers) join(c *consumer) {
 	cs.service.join(c)

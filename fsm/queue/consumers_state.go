@@ -151,7 +151,7 @@ func (cs *consumers) check(k *checker) {
 	cs.checkService(k)
 }
 
-// check checks one consumer by itself, and what it holds.
+// check checks one consumer by itself.
 func (c *consumer) check(k *checker) {
 	if c.isGets() {
 		k.that(c.level == nil && !c.cancelled && !c.dismissed, "gets of %v are served", c.id)
@@ -161,7 +161,6 @@ func (c *consumer) check(k *checker) {
 	}
 	k.that(slices.IsSortedFunc(c.late, func(a, b lateness) int { return compare(a.id, b.id) }) &&
 		(len(c.late) == 0 || c.late[len(c.late)-1].id < c.next), "consumer %v: late ids", c.id)
-	k.held(c.id, c.next, &c.held, c.late)
 }
 
 // checkService checks who is served, and that the rings say so.

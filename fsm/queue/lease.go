@@ -5,25 +5,83 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// Activity says when something was last done with the queue, and whether
-// somebody keeps it in use all the time.
-func (m *Machine) Activity() (last fsm.Time, inUse bool) { return m.active, m.consumers.inUse() }
+// drainTimeout bounds how long a queue that has ended keeps its outbox.
+const drainTimeout fsm.Millis = 60_000
+
+// lease is the life of the queue: what it has been used for last, when it ends
+// for want of use, and what becomes of it then. Use is what the lease counts;
+// activity is use and all else that keeps a queue from being idle.
+//
+// Invariants:
+//
+//	0 ≤ used ≤ clock, 0 ≤ active ≤ clock; both are the clock at the beginning of a
+//	term at least
+//	goneAt ≠ 0 ⇔ the queue is draining
+//	a queue that is not Active has no consumers and no sessions, and nothing ready;
+//	one that is Draining has messages, and one that is Gone has none
+type lease struct {
+	*shared
+	timers    *timers
+	messages  *messages
+	consumers *consumers
+
+	used   fsm.Time
+	active fsm.Time
+	life   Phase
+	goneAt fsm.Time // end of draining
+}
+
+func newLease(s *shared, t *timers, ms *messages, cs *consumers) *lease {
+	return &lease{shared: s, timers: t, messages: ms, consumers: cs}
+}
+
+func (l *lease) phase() Phase { return l.life }
+
+// begin is told of a new term: leases begin again, since nobody could use the
+// queue while nobody led.
+func (l *lease) begin(newTerm bool) {
+	if newTerm || l.used == 0 {
+		l.use()
+	}
+}
+
+// use is told of a use of the queue.
+func (l *lease) use() { l.used, l.active = l.clock.now(), l.clock.now() }
+
+// touch is told of an activity that is no use.
+func (l *lease) touch() { l.active = l.clock.now() }
+
+// renew begins the lease anew, which is no activity.
+func (l *lease) renew() { l.used = l.clock.now() }
+
+// drain is the end of the queue but for its outbox.
+func (l *lease) drain() { l.life, l.goneAt = Draining, l.clock.deadline(drainTimeout) }
+
+// end is the end of the queue.
+func (l *lease) end() { l.life, l.goneAt = Gone, 0 }
+
+// drainedAt is when the time is up that a queue has for its outbox; 0: it is not
+// draining.
+func (l *lease) drainedAt() fsm.Time { return l.goneAt }
+
+// drained reports whether the time is up that a queue has for its outbox.
+func (l *lease) drained() bool { return l.goneAt <= l.clock.now() }
 
 // leaseEnd is the first instant at which an unused queue ends; 0: never.
-func (m *Machine) leaseEnd() fsm.Time {
-	if m.settings.lease == 0 || m.consumers.inUse() {
+func (l *lease) leaseEnd() fsm.Time {
+	if l.settings.lease == 0 || l.consumers.inUse() {
 		return 0
 	}
-	return max(m.lastUsed.Add(m.settings.lease).Add(1), m.awaited())
+	return max(l.used.Add(l.settings.lease).Add(1), l.awaited())
 }
 
 // awaited is when the message dies for which the lease is put off; 0: it is
 // not. Two lengths of the lease after the last use it is put off no more.
-func (m *Machine) awaited() fsm.Time {
-	if !m.settings.ExpiresKeepPending || !m.settings.DeadLetter {
+func (l *lease) awaited() fsm.Time {
+	if !l.settings.ExpiresKeepPending || !l.settings.DeadLetter {
 		return 0
 	}
-	if k, _, ok := m.timers.expiry(); ok && k.at <= m.lastUsed.Add(m.settings.lease).Add(m.settings.lease) {
+	if k, _, ok := l.timers.expiry(); ok && k.at <= l.used.Add(l.settings.lease).Add(l.settings.lease) {
 		return k.at
 	}
 	return 0
@@ -31,103 +89,42 @@ func (m *Machine) awaited() fsm.Time {
 
 // idleEnd is the first instant at which an idle queue ends; 0: never. A queue
 // with scheduled messages, or one that forwards dead letters, is not idle.
-func (m *Machine) idleEnd() fsm.Time {
-	if m.settings.idle == 0 || m.consumers.inUse() || m.settings.DeadLetter || m.messages.count(Scheduled).Messages > 0 {
+func (l *lease) idleEnd() fsm.Time {
+	if l.settings.idle == 0 || l.consumers.inUse() || l.settings.DeadLetter || l.messages.count(Scheduled).Messages > 0 {
 		return 0
 	}
-	return m.active.Add(m.settings.idle).Add(1)
+	return l.active.Add(l.settings.idle).Add(1)
 }
+
+// lastUsed and lastActive are when there was the last use, and activity.
+func (l *lease) lastUsed() fsm.Time   { return l.used }
+func (l *lease) lastActive() fsm.Time { return l.active }
 
 // isOver reports whether nobody has used the queue for too long.
-func (m *Machine) isOver() bool {
-	if end := m.idleEnd(); end != 0 && end <= m.clock.now() {
+func (l *lease) isOver() bool {
+	if end := l.idleEnd(); end != 0 && end <= l.clock.now() {
 		return true
 	}
-	end := m.leaseEnd()
-	return end != 0 && end <= m.clock.now() && m.awaited() == 0
+	end := l.leaseEnd()
+	return end != 0 && end <= l.clock.now() && l.awaited() == 0
 }
 
-// afterUse notes the end of use, and ends an auto-delete queue whose last
-// consumer has gone. inUse and serving are from before the command.
-func (m *Machine) afterUse(inUse bool, serving int, eff *fsm.Effects) {
-	if inUse && !m.consumers.inUse() {
-		m.lastUsed, m.active = m.clock.now(), m.clock.now()
-	}
-	if m.phase == Active && m.settings.AutoDelete && serving > 0 && m.consumers.active() == 0 {
-		m.end(eff)
-	}
+// save is the section of the lease in the head of a snapshot.
+func (l *lease) save(h *logpb.QueueSnapshot) {
+	h.LastUsed, h.LastActive = int64(l.used), int64(l.active)
+	h.State, h.GoneAt = uint32(l.life), int64(l.goneAt)
 }
 
-// end lets the queue go by itself. Its messages are dropped, not dead-lettered;
-// letters that already are in the outbox have a while to be forwarded.
-func (m *Machine) end(eff *fsm.Effects) {
-	if m.outbox.letters() == 0 {
-		m.vanish(eff)
-		return
-	}
-	m.dismissAll(eff)
-	m.dropReady()
-	m.sweep(logpb.Command_TICK, eff) // the rest goes with the queue
-	m.phase, m.goneAt = Draining, m.clock.deadline(drainTimeout)
-	eff.Outbox = true
+// restore is the inverse of save.
+func (l *lease) restore(h *logpb.QueueSnapshot) {
+	l.used, l.active = fsm.Time(h.LastUsed), fsm.Time(h.LastActive)
+	l.life, l.goneAt = Phase(h.State), fsm.Time(h.GoneAt)
 }
 
-// dismissAll ends all sessions and consumers. What they hold goes with the queue.
-func (m *Machine) dismissAll(eff *fsm.Effects) {
-	for c := range m.consumers.from(0) {
-		if c.status() != Cancelled && !c.isGets() {
-			eff.Cancelled = append(eff.Cancelled, c.id)
-		}
-		m.detach(c, false)
-	}
-	m.consumers.clear()
-	m.sessions.dismiss()
-	m.timers.forgetHeld()
-}
-
-// vanish drops everything at once.
-func (m *Machine) vanish(eff *fsm.Effects) {
-	m.scratch.steps += m.consumers.len()
-	for c := range m.consumers.from(0) {
-		if c.status() != Cancelled && !c.isGets() {
-			eff.Cancelled = append(eff.Cancelled, c.id)
-		}
-	}
-	m.counters.DeadDropped += m.outbox.letters()
-	eff.Rest = m.entries.abandon()
-	m.clear()
-	m.phase, m.goneAt = Gone, 0
-	eff.Gone = true
-}
-
-// afterlife is Apply for a queue that has ended: only its outbox moves.
-func (m *Machine) afterlife(cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
-	if m.phase == Gone {
-		return fsm.Result{Code: fsm.Gone}
-	}
-	r := fsm.Result{Code: fsm.Gone}
-	switch cmd.Kind {
-	case logpb.Command_ROUTE_DEAD:
-		r = m.outbox.routeDead(cmd.RouteDead, eff)
-	case logpb.Command_SETTLE_DEAD:
-		r = m.outbox.settleDead(cmd.SettleDead, eff)
-	}
-	m.outbox.goOn(cmd.Kind, eff)
-	if m.outbox.letters() == 0 || cmd.Kind == logpb.Command_TICK && m.goneAt <= m.clock.now() {
-		m.vanish(eff)
-	}
-	return r
-}
-
-// delete ends the queue on request, with its outbox.
-func (m *Machine) delete(cmd *logpb.Delete, eff *fsm.Effects) fsm.Result {
-	switch n := m.messages.readyCount(); {
-	case cmd.GetIfUnused() && m.consumers.active() > 0:
-		return fsm.Result{Code: fsm.InUse}
-	case cmd.GetIfEmpty() && n > 0:
-		return fsm.Result{Code: fsm.NotEmpty}
-	default:
-		m.vanish(eff)
-		return fsm.Result{Count: n}
-	}
+func (l *lease) check(k *checker) {
+	k.that(0 <= l.used && l.used <= l.clock.now(), "clock %d, last used %d", l.clock.now(), l.used)
+	k.that(0 <= l.active && l.active <= l.clock.now(), "clock %d, last active %d", l.clock.now(), l.active)
+	k.that((l.life == Draining) == (l.goneAt != 0), "phase %d ends at %d", l.life, l.goneAt)
+	k.that(l.life != Draining || len(k.live) > 0, "nothing to drain")
+	k.that(l.life != Gone || len(k.live) == 0, "a queue that is gone has messages")
 }

@@ -7,9 +7,6 @@ import (
 )
 
 const (
-	// drainTimeout bounds how long a queue that has ended keeps its outbox.
-	drainTimeout fsm.Millis = 60_000
-
 	// defaultDeliveryLimit holds until the first Configure.
 	defaultDeliveryLimit = 20
 )
@@ -20,24 +17,18 @@ type Machine struct {
 	*shared
 	id fsm.QueueID
 
-	version  uint32   // highest of its entries, at least 1
-	lastUsed fsm.Time // for the lease
-	active   fsm.Time // the last activity, for auto-delete on idle
-	phase    Phase
-	goneAt   fsm.Time // end of draining
+	version uint32 // highest of its entries, at least 1
 
 	timers   *timers
 	entries  *entries
 	messages *messages
 	outbox   *outbox
 
-	sessions *sessions
-
-	consumers *consumers
-	returning sorted[*returning]
-
-	// What follows is not state: it is of no meaning between two commands.
-	coming []*returning // while a snapshot is restored
+	sessions   *sessions
+	consumers  *consumers
+	lease      *lease
+	deliveries *deliveries
+	intake     *intake
 
 	newest uint32 // see Supports
 }
@@ -56,6 +47,15 @@ func New(name string, id fsm.QueueID) *Machine {
 	m.outbox = newOutbox(m.shared, m.messages)
 	m.sessions = newSessions(m.shared)
 	m.consumers = newConsumers(m.shared, m.sessions)
+	m.lease = newLease(m.shared, m.timers, m.messages, m.consumers)
+	m.deliveries = &deliveries{
+		shared: m.shared, timers: m.timers, messages: m.messages, outbox: m.outbox,
+		sessions: m.sessions, consumers: m.consumers, lease: m.lease,
+	}
+	m.intake = &intake{
+		shared: m.shared, timers: m.timers, entries: m.entries, messages: m.messages, outbox: m.outbox,
+		consumers: m.consumers, lease: m.lease, deliveries: m.deliveries,
+	}
 	m.clear()
 	return m
 }
@@ -72,9 +72,9 @@ func (m *Machine) clear() {
 	m.timers.clear()
 	m.messages.clear()
 	m.outbox.clear()
-	m.returning = sorted[*returning]{}
 	m.sessions.clear()
 	m.consumers.clear()
+	m.deliveries.clear()
 }
 
 // Apply implements fsm.Machine. eff collects over the commands of one entry:
@@ -82,11 +82,11 @@ func (m *Machine) clear() {
 // Deliveries names has been read.
 func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
 	m.advance(&meta)
-	if m.phase != Active {
+	if m.lease.phase() != Active {
 		return m.afterlife(cmd, eff)
 	}
 	m.scratch.begin(cmd.Kind, &m.bounds)
-	m.catchUp(eff)
+	m.intake.catchUp(eff)
 	s, r, ok := m.admit(&meta, cmd, eff)
 	if cmd.Kind != logpb.Command_TICK {
 		m.scratch.budget = m.bounds.Before
@@ -99,17 +99,17 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 			s.record(cmd, r, m.scratch.delivered)
 		}
 	}
-	if m.phase == Active {
-		m.bringBack(cmd.Kind, eff)
+	if m.lease.phase() == Active {
+		m.deliveries.bringBack(cmd.Kind, eff)
 		m.outbox.goOn(cmd.Kind, eff)
 	}
 	if ok && cmd.Kind == logpb.Command_TICK {
 		m.endUnused(inUse, eff)
 	}
 	m.consumers.elect()
-	m.assign(eff)
-	m.trim(eff)
-	m.sweep(cmd.Kind, eff)
+	m.deliveries.assign(eff)
+	m.intake.trim(eff)
+	m.intake.sweep(cmd.Kind, eff)
 	m.afterUse(inUse, serving, eff)
 	m.scratch.end()
 	if invariants.Enabled {
@@ -122,9 +122,7 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 func (m *Machine) advance(meta *fsm.Meta) {
 	m.version = max(m.version, meta.Version)
 	m.entries.begin(meta.Index)
-	if m.clock.advance(meta, duration(m.settings.LockCredit)) || m.lastUsed == 0 {
-		m.lastUsed, m.active = m.clock.now(), m.clock.now()
-	}
+	m.lease.begin(m.clock.advance(meta, duration(m.settings.LockCredit)))
 }
 
 // NextDeadline implements fsm.Machine.
@@ -135,12 +133,12 @@ func (m *Machine) NextDeadline() fsm.Time {
 
 // NextDue is NextDeadline and what will be due then.
 func (m *Machine) NextDue() (fsm.Time, Due) {
-	switch m.phase {
+	switch m.lease.phase() {
 	case Draining:
 		if m.outbox.hasWork() {
 			return m.clock.atOnce(), WorkDue
 		}
-		return m.goneAt, LeaseDue
+		return m.lease.drainedAt(), LeaseDue
 	case Gone:
 		return 0, NothingDue
 	}
@@ -160,9 +158,9 @@ func (m *Machine) NextDue() (fsm.Time, Due) {
 	if k, _, ok := m.timers.nextTimed(); ok {
 		earlier(k.at, ScheduleDue)
 	}
-	earlier(m.leaseEnd(), LeaseDue)
-	earlier(m.idleEnd(), LeaseDue)
-	if m.messages.head(purgedList) != 0 || m.tooLong() || m.unfinished() || m.outbox.hasWork() || m.consumers.service.any() && m.messages.front() != 0 {
+	earlier(m.lease.leaseEnd(), LeaseDue)
+	earlier(m.lease.idleEnd(), LeaseDue)
+	if m.messages.head(purgedList) != 0 || m.intake.tooLong() || m.deliveries.unfinished() || m.outbox.hasWork() || m.consumers.service.any() && m.messages.front() != 0 {
 		earlier(m.clock.atOnce(), WorkDue)
 	}
 	return next, what
@@ -170,7 +168,7 @@ func (m *Machine) NextDue() (fsm.Time, Due) {
 
 // Resume implements fsm.Machine.
 func (m *Machine) Resume(eff *fsm.Effects) {
-	eff.Gone = eff.Gone || m.phase == Gone
+	eff.Gone = eff.Gone || m.lease.phase() == Gone
 	eff.Outbox = eff.Outbox || m.outbox.letters() > 0
 }
 
@@ -201,7 +199,7 @@ func (m *Machine) Held(to fsm.ConsumerID, after uint64, limit int, eff *fsm.Effe
 		if limit--; limit < 0 {
 			return
 		}
-		d := m.delivery(c, h)
+		d := m.deliveries.delivery(c, h)
 		if c.isGets() {
 			d.Ready = m.messages.readyCount()
 		}

@@ -7,31 +7,31 @@ import (
 
 // purge removes all messages that are ready, scheduled, delayed, or letters that have
 // nowhere to go. They are not dead-lettered.
-func (m *Machine) purge() fsm.Result {
-	n := m.messages.readyCount() + uint64(m.timers.timed()) + m.messages.count(Waiting).Messages
-	m.counters.Purged += n
-	m.counters.Unscheduled += m.messages.count(Scheduled).Messages
-	m.dropReady()
-	m.outbox.purge()
+func (it *intake) purge() fsm.Result {
+	n := it.messages.readyCount() + uint64(it.timers.timed()) + it.messages.count(Waiting).Messages
+	it.counters.Purged += n
+	it.counters.Unscheduled += it.messages.count(Scheduled).Messages
+	it.dropReady()
+	it.outbox.purge()
 	return fsm.Result{Count: n}
 }
 
 // dropReady forgets all messages that are ready, scheduled or delayed. A queue
 // whose last scheduled message goes has been active until now.
-func (m *Machine) dropReady() {
-	if m.messages.count(Scheduled).Messages > 0 {
-		m.active = m.clock.now()
+func (it *intake) dropReady() {
+	if it.messages.count(Scheduled).Messages > 0 {
+		it.lease.touch()
 	}
-	m.messages.dropReady()
+	it.messages.dropReady()
 }
 
 // sweep forgets purged messages for good: so many as one command of this kind may.
-func (m *Machine) sweep(kind logpb.Command_Kind, eff *fsm.Effects) {
+func (it *intake) sweep(kind logpb.Command_Kind, eff *fsm.Effects) {
 	switch {
-	case m.phase != Active:
+	case it.lease.phase() != Active:
 	case kind == logpb.Command_TICK || kind == logpb.Command_PURGE:
-		m.messages.sweep(m.bounds.Sweep, eff)
+		it.messages.sweep(it.bounds.Sweep, eff)
 	default:
-		m.messages.sweep(m.bounds.Before, eff)
+		it.messages.sweep(it.bounds.Before, eff)
 	}
 }

@@ -66,7 +66,7 @@ func (m *Machine) restore(r *bufio.Reader) error {
 	if _, err := r.ReadByte(); err != io.EOF {
 		return fmt.Errorf("%w: something follows it", ErrSnapshot)
 	}
-	if err := m.restoreReturning(); err != nil {
+	if err := m.deliveries.restoreReturning(); err != nil {
 		return err
 	}
 	if err := m.consumers.restoreService(head.Service, head.SingleActive); err != nil {
@@ -114,10 +114,8 @@ func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
 	m.entries.begin(h.Index)
 	m.messages.restoreHead(h)
 	m.version = max(h.FsmVersion, 1)
-	m.active = fsm.Time(h.LastActive)
-	m.lastUsed, m.phase, m.goneAt = fsm.Time(h.LastUsed), Phase(h.State), fsm.Time(h.GoneAt)
+	m.lease.restore(h)
 	m.outbox.restoreHead(h)
-	m.consumers.next = h.NextOrder
 	c := h.Counters
 	if len(c.Deaths) != 16 {
 		return fmt.Errorf("%w: deaths are not counted", ErrSnapshot)
@@ -154,12 +152,7 @@ func (m *Machine) restoreConsumers(h *logpb.QueueSnapshot) error {
 		}
 	}
 	m.consumers.restoreHead(h)
-	for _, st := range h.Returning {
-		m.coming = append(m.coming, &returning{
-			of:    fsm.ConsumerID{Session: fsm.SessionFrom(st.Session), Number: st.Consumer},
-			order: st.Order, outcome: logpb.Settle_Outcome(st.Outcome), failed: st.Failed,
-		})
-	}
+	m.deliveries.restoreHead(h)
 	return nil
 }
 
@@ -171,51 +164,9 @@ func (m *Machine) restoreMessage(st *logpb.MessageState) error {
 	}
 	switch Place(st.Place) {
 	case CheckedOut:
-		return m.restoreHeld(st, h)
+		return m.deliveries.restore(st, h)
 	case Outbox, Waiting:
 		return m.outbox.restore(st, h)
 	}
-	return nil
-}
-
-func (m *Machine) restoreHeld(st *logpb.MessageState, h uint32) error {
-	var into *held
-	var c *consumer
-	switch no := uint64(st.Consumer); {
-	case no < uint64(m.consumers.len()):
-		c = m.consumers.at(int(no))
-		into = &c.held
-	case no < uint64(m.consumers.len()+len(m.coming)):
-		into = &m.coming[no-uint64(m.consumers.len())].held
-	default:
-		return fmt.Errorf("%w: message %d has no holder", ErrSnapshot, st.Seq)
-	}
-	if into.len() > 0 {
-		if last, _ := into.last(); last.seq >= st.Delivery {
-			return fmt.Errorf("%w: deliveries are out of order", ErrSnapshot)
-		}
-	}
-	into.push(checkout{id: st.Delivery, grip: grip{fsm.Time(st.Deadline), fsm.Millis(st.Limit), fsm.Time(st.Since), h, false}})
-	if c != nil {
-		m.consumers.holds(c, 1)
-	}
-	if m.phase == Active {
-		if _, twice := m.timers.held(fsm.Time(st.Deadline), st.Seq); twice {
-			return fmt.Errorf("%w: message %d is held twice", ErrSnapshot, st.Seq)
-		}
-		m.timers.hold(fsm.Time(st.Deadline), st.Seq, holding{c, st.Delivery})
-	}
-	return nil
-}
-
-// restoreReturning puts what is on its way back in its order.
-func (m *Machine) restoreReturning() error {
-	for _, r := range m.coming {
-		if r.held.len() == 0 || m.returning.get(m.returningKey(r)) != nil {
-			return fmt.Errorf("%w: nothing of a consumer is on its way", ErrSnapshot)
-		}
-		m.addReturning(r)
-	}
-	m.coming = nil
 	return nil
 }

@@ -3,8 +3,8 @@ package queue
 import ()
 
 // retry makes message h, which was delayed, the last one of the returned.
-func (m *Machine) retry(h uint32) {
-	m.messages.undelay(h)
-	m.messages.returnLast(h)
-	m.messages.watch(h)
+func (it *intake) retry(h uint32) {
+	it.messages.undelay(h)
+	it.messages.returnLast(h)
+	it.messages.watch(h)
 }

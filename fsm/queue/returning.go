@@ -19,59 +19,59 @@ type returning struct {
 
 // key is the place of r among those that are on their way back: settlements
 // first, then the oldest message that comes next.
-func (m *Machine) returningKey(r *returning) key {
+func (ds *deliveries) returningKey(r *returning) key {
 	if r.order != 0 {
 		return key{0, r.order}
 	}
 	_, g := r.held.first()
-	return key{1, m.messages.get(g.handle).seq}
+	return key{1, ds.messages.get(g.handle).seq}
 }
 
-func (m *Machine) addReturning(r *returning) { m.returning.put(m.returningKey(r), r) }
+func (ds *deliveries) addReturning(r *returning) { ds.returning.put(ds.returningKey(r), r) }
 
 // detach takes all that c holds from it. The messages go back.
-func (m *Machine) detach(c *consumer, failed bool) {
+func (ds *deliveries) detach(c *consumer, failed bool) {
 	if c.held.len() == 0 {
 		return
 	}
-	m.consumers.holds(c, -c.held.len())
-	m.addReturning(&returning{of: c.id, failed: failed, held: c.held})
+	ds.consumers.holds(c, -c.held.len())
+	ds.addReturning(&returning{of: c.id, failed: failed, held: c.held})
 	c.held = held{}
 }
 
 // unfinished reports whether something is on its way back.
-func (m *Machine) unfinished() bool { return m.sessions.isEnding() || m.returning.len() > 0 }
+func (ds *deliveries) unfinished() bool { return ds.sessions.isEnding() || ds.returning.len() > 0 }
 
 // bringBack ends sessions of nodes that are down, and brings back what is on
 // its way and what m.taken holds besides. It stops when the command may do no
 // more; the next one goes on. While sessions are left that have to end nobody
 // is served: so all that comes back comes in its order.
-func (m *Machine) bringBack(kind logpb.Command_Kind, eff *fsm.Effects) {
-	left := m.bounds.Before
+func (ds *deliveries) bringBack(kind logpb.Command_Kind, eff *fsm.Effects) {
+	left := ds.bounds.Before
 	switch kind {
 	case logpb.Command_TICK:
-		left = min(m.scratch.budget, m.bounds.Back())
+		left = min(ds.scratch.budget, ds.bounds.Back())
 	case logpb.Command_NODE_DOWN, logpb.Command_SESSION_DOWN:
-		left = m.bounds.Back()
+		left = ds.bounds.Back()
 	}
 	most := left
-	left -= m.endDown(left)
-	if !m.sessions.isEnding() {
-		left -= m.finishSettling(left, eff)
-		left -= m.takeLost(left)
+	left -= ds.endDown(left)
+	if !ds.sessions.isEnding() {
+		left -= ds.finishSettling(left, eff)
+		left -= ds.takeLost(left)
 	}
-	m.giveBack(m.scratch.taken, true, eff)
-	m.scratch.taken = m.scratch.taken[:0]
+	ds.giveBack(ds.scratch.taken, true, eff)
+	ds.scratch.taken = ds.scratch.taken[:0]
 	if kind == logpb.Command_TICK {
-		m.scratch.budget -= most - left
+		ds.scratch.budget -= most - left
 	}
 }
 
 // finishSettling ends up to n deliveries of settlements, in their order, and
 // returns how many.
-func (m *Machine) finishSettling(n int, eff *fsm.Effects) (done int) {
-	for done < n && m.returning.len() > 0 {
-		k, p := m.returning.first()
+func (ds *deliveries) finishSettling(n int, eff *fsm.Effects) (done int) {
+	for done < n && ds.returning.len() > 0 {
+		k, p := ds.returning.first()
 		r := *p
 		if r.order == 0 {
 			break
@@ -81,9 +81,9 @@ func (m *Machine) finishSettling(n int, eff *fsm.Effects) (done int) {
 			some = r.held.takeFirst(some)
 		}
 		if r.held.len() == 0 {
-			m.returning.remove(k)
+			ds.returning.remove(k)
 		}
-		m.conclude(r.outcome, some, eff)
+		ds.conclude(r.outcome, some, eff)
 		done += len(some)
 	}
 	return done
@@ -91,22 +91,22 @@ func (m *Machine) finishSettling(n int, eff *fsm.Effects) (done int) {
 
 // takeLost moves up to n messages that are lost to their holders to m.taken,
 // oldest first as far as each holder got them in this order, and returns how many.
-func (m *Machine) takeLost(n int) (done int) {
-	for done < n && m.returning.len() > 0 {
-		k, p := m.returning.first()
+func (ds *deliveries) takeLost(n int) (done int) {
+	for done < n && ds.returning.len() > 0 {
+		k, p := ds.returning.first()
 		r := *p
-		m.returning.remove(k)
+		ds.returning.remove(k)
 		next := key{at: 2}
-		if m.returning.len() > 0 {
-			next, _ = m.returning.first()
+		if ds.returning.len() > 0 {
+			next, _ = ds.returning.first()
 		}
-		for done < n && r.held.len() > 0 && m.returningKey(r).before(next) {
-			m.scratch.taken = r.held.takeFirst(m.scratch.taken)
-			m.scratch.taken[len(m.scratch.taken)-1].failed = r.failed
+		for done < n && r.held.len() > 0 && ds.returningKey(r).before(next) {
+			ds.scratch.taken = r.held.takeFirst(ds.scratch.taken)
+			ds.scratch.taken[len(ds.scratch.taken)-1].failed = r.failed
 			done++
 		}
 		if r.held.len() > 0 {
-			m.addReturning(r)
+			ds.addReturning(r)
 		}
 	}
 	return done
@@ -114,16 +114,16 @@ func (m *Machine) takeLost(n int) (done int) {
 
 // endDown ends sessions of nodes that are down, in at most n steps: one for
 // each session and for each consumer. It returns how many it took.
-func (m *Machine) endDown(n int) (done int) {
-	for done < n && m.sessions.isEnding() {
-		l := m.sessions.firstDown()
+func (ds *deliveries) endDown(n int) (done int) {
+	for done < n && ds.sessions.isEnding() {
+		l := ds.sessions.firstDown()
 		for done < n && l.sessions.len() > 0 {
 			_, s := l.sessions.first()
-			done += m.endSession(*s, n-done)
+			done += ds.endSession(*s, n-done)
 		}
 	}
 	if done > 0 {
-		m.consumers.dropEnded()
+		ds.consumers.dropEnded()
 	}
 	return done
 }
@@ -132,24 +132,24 @@ func (m *Machine) endDown(n int) (done int) {
 // as failed; in at most n steps, which must do for the consumers of a session
 // before it goes itself. It returns how many it took. The consumers are left in
 // Machine.consumers, see dropEnded.
-func (m *Machine) endSession(s *session, n int) (done int) {
+func (ds *deliveries) endSession(s *session, n int) (done int) {
 	for i := len(s.consumers) - 1; i >= 0; i-- {
 		if done == n {
 			return done
 		}
 		c := s.consumers[i]
-		m.detach(c, true)
-		m.consumers.unregister(c)
+		ds.detach(c, true)
+		ds.consumers.unregister(c)
 		s.consumers = s.consumers[:i]
 		done++
-		m.scratch.steps++
+		ds.scratch.steps++
 	}
 	if done == n {
 		return done
 	}
-	if m.sessions.remove(s) {
-		m.consumers.contest()
+	if ds.sessions.remove(s) {
+		ds.consumers.contest()
 	}
-	m.scratch.steps++
+	ds.scratch.steps++
 	return done + 1
 }

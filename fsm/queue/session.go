@@ -142,7 +142,7 @@ func (m *Machine) repeat(s *session, cmd *logpb.Command, eff *fsm.Effects) fsm.R
 	if id := s.last.delivery; id != 0 {
 		if c := s.consumer(0); c != nil {
 			if held, ok := c.held.find(id); ok {
-				d := m.delivery(c, held)
+				d := m.deliveries.delivery(c, held)
 				d.Ready = s.last.count
 				eff.Deliveries = append(eff.Deliveries, d)
 			}
@@ -171,15 +171,15 @@ func (s *session) record(cmd *logpb.Command, r fsm.Result, delivery uint64) {
 }
 
 // sessionDown ends the session of the command.
-func (m *Machine) sessionDown(meta *fsm.Meta, s *session) fsm.Result {
+func (ds *deliveries) sessionDown(meta *fsm.Meta, s *session) fsm.Result {
 	if meta.Session == (fsm.SessionID{}) {
 		return fsm.Result{Code: fsm.Invalid}
 	}
 	if s != nil {
-		m.endSession(s, len(s.consumers)+1)
-		m.consumers.dropEnded()
+		ds.endSession(s, len(s.consumers)+1)
+		ds.consumers.dropEnded()
 	}
-	m.sessions.remember(meta.Session)
+	ds.sessions.remember(meta.Session)
 	return fsm.Result{}
 }
 

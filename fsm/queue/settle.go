@@ -9,7 +9,7 @@ import (
 
 // settle ends deliveries of a consumer. Ids that it does not hold are ignored;
 // those that were taken back from it for lateness are forgiven.
-func (m *Machine) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) fsm.Result {
+func (ds *deliveries) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) fsm.Result {
 	if s == nil {
 		return fsm.Result{Code: fsm.NoSession}
 	}
@@ -21,8 +21,8 @@ func (m *Machine) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) fsm.Re
 	if c == nil {
 		return fsm.Result{Code: fsm.NotFound}
 	}
-	m.active = m.clock.now()
-	m.scratch.taken = m.scratch.taken[:0]
+	ds.lease.touch()
+	ds.scratch.taken = ds.scratch.taken[:0]
 	var rest held // of what is settled: more than one command may end
 	var late []lateness
 	for ; len(ranges) > 0; ranges = ranges[2:] {
@@ -34,35 +34,35 @@ func (m *Machine) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) fsm.Re
 		if last < first {
 			last = ^uint64(0)
 		}
-		m.takeSettled(c, first, last, &rest)
+		ds.takeSettled(c, first, last, &rest)
 		if len(c.late) > 0 {
 			late = c.forgive(first, last, late)
-			m.consumers.contest()
+			ds.consumers.contest()
 		}
 	}
 	if s.life.silent {
-		m.consumers.contest()
+		ds.consumers.contest()
 	}
 	if len(late) > 0 {
-		m.settledLate(c, late, eff)
+		ds.settledLate(c, late, eff)
 	}
-	m.endDeliveries(c, outcome, rest, eff)
-	m.consumers.refresh(c)
-	m.consumers.dismissIfDone(c)
+	ds.endDeliveries(c, outcome, rest, eff)
+	ds.consumers.refresh(c)
+	ds.consumers.dismissIfDone(c)
 	return fsm.Result{}
 }
 
 // takeSettled is take for what c has settled: of much it leaves to rest what is
 // more than one command may end.
-func (m *Machine) takeSettled(c *consumer, first, last uint64, rest *held) {
-	if c.held.len() <= m.bounds.Tick {
-		m.take(c, first, last)
+func (ds *deliveries) takeSettled(c *consumer, first, last uint64, rest *held) {
+	if c.held.len() <= ds.bounds.Tick {
+		ds.take(c, first, last)
 		return
 	}
 	part := held{c.held.sever(key{seq: first}, key{seq: last})}
-	m.consumers.holds(c, -part.len())
-	for part.len() > 0 && len(m.scratch.taken) < m.bounds.Tick {
-		m.scratch.taken = part.takeFirst(m.scratch.taken)
+	ds.consumers.holds(c, -part.len())
+	for part.len() > 0 && len(ds.scratch.taken) < ds.bounds.Tick {
+		ds.scratch.taken = part.takeFirst(ds.scratch.taken)
 	}
 	rest.join(part.sorted)
 }
@@ -70,68 +70,68 @@ func (m *Machine) takeSettled(c *consumer, first, last uint64, rest *held) {
 // endDeliveries ends those in m.taken, which c has settled: as many as one
 // command may. The others follow with rest, and so do all while others before
 // them have not come to an end.
-func (m *Machine) endDeliveries(c *consumer, outcome logpb.Settle_Outcome, rest held, eff *fsm.Effects) {
-	n := min(len(m.scratch.taken), m.bounds.Tick)
-	if m.returning.len() > 0 {
-		if k, _ := m.returning.first(); k.at == 0 {
+func (ds *deliveries) endDeliveries(c *consumer, outcome logpb.Settle_Outcome, rest held, eff *fsm.Effects) {
+	n := min(len(ds.scratch.taken), ds.bounds.Tick)
+	if ds.returning.len() > 0 {
+		if k, _ := ds.returning.first(); k.at == 0 {
 			n = 0
 		}
 	}
-	for _, held := range m.scratch.taken[n:] {
+	for _, held := range ds.scratch.taken[n:] {
 		rest.push(held)
 	}
 	if rest.len() > 0 {
-		m.addReturning(&returning{of: c.id, order: m.consumers.order(), outcome: outcome, held: rest})
+		ds.addReturning(&returning{of: c.id, order: ds.consumers.order(), outcome: outcome, held: rest})
 	}
-	m.conclude(outcome, m.scratch.taken[:n], eff)
-	m.scratch.taken = m.scratch.taken[:0]
+	ds.conclude(outcome, ds.scratch.taken[:n], eff)
+	ds.scratch.taken = ds.scratch.taken[:0]
 }
 
 // conclude ends deliveries that nobody holds any more.
-func (m *Machine) conclude(outcome logpb.Settle_Outcome, taken []checkout, eff *fsm.Effects) {
+func (ds *deliveries) conclude(outcome logpb.Settle_Outcome, taken []checkout, eff *fsm.Effects) {
 	switch outcome {
 	case logpb.Settle_ACK:
-		m.ack(taken, eff)
+		ds.ack(taken, eff)
 	case logpb.Settle_DISCARD:
-		m.discard(taken, eff)
+		ds.discard(taken, eff)
 	default:
 		for i := range taken {
 			taken[i].failed = outcome == logpb.Settle_REQUEUE_FAILED
 		}
-		m.giveBack(taken, false, eff)
+		ds.giveBack(taken, false, eff)
 	}
 }
 
 // settledLate counts and tells what c has settled although it had been taken
 // back.
-func (m *Machine) settledLate(c *consumer, late []lateness, eff *fsm.Effects) {
+func (ds *deliveries) settledLate(c *consumer, late []lateness, eff *fsm.Effects) {
 	told := fsm.LateAck{Of: c.id, Tag: c.tag, First: c.lateAcks == 0}
-	told.Deliveries, told.Limit, told.Held = describeLate(late, m.clock.now())
+	told.Deliveries, told.Limit, told.Held = describeLate(late, ds.clock.now())
 	eff.LateAcks = append(eff.LateAcks, told)
 	c.lateAcks += uint64(len(late))
-	m.counters.LateAcks += uint64(len(late))
+	ds.counters.LateAcks += uint64(len(late))
 }
 
 // ack ends messages that were taken from their holder.
-func (m *Machine) ack(taken []checkout, eff *fsm.Effects) {
-	m.lift(taken)
-	m.counters.Acked += uint64(len(taken))
+func (ds *deliveries) ack(taken []checkout, eff *fsm.Effects) {
+	ds.lift(taken)
+	ds.counters.Acked += uint64(len(taken))
 	for _, held := range taken {
-		if m.messages.get(held.handle).due(m.clock.now()) {
-			m.counters.SettledExpired++
+		if ds.messages.get(held.handle).due(ds.clock.now()) {
+			ds.counters.SettledExpired++
 		}
-		m.messages.free(held.handle, eff)
+		ds.messages.free(held.handle, eff)
 	}
 }
 
 // discard lets messages die that were taken from their holder, in this order.
-func (m *Machine) discard(taken []checkout, eff *fsm.Effects) {
-	m.lift(taken)
+func (ds *deliveries) discard(taken []checkout, eff *fsm.Effects) {
+	ds.lift(taken)
 	for _, held := range taken {
-		x := m.messages.mut(held.handle)
+		x := ds.messages.mut(held.handle)
 		bump(&x.acquired)
 		bump(&x.failed)
-		m.outbox.die(held.handle, logpb.Death_REJECTED, eff)
+		ds.outbox.die(held.handle, logpb.Death_REJECTED, eff)
 	}
 }
 
@@ -140,48 +140,48 @@ func (m *Machine) discard(taken []checkout, eff *fsm.Effects) {
 // that is older. Those that have failed too often die first, in order; then
 // those that are past their expiry, earliest first. The settings may have the
 // others wait before they are ready.
-func (m *Machine) giveBack(taken []checkout, bySeq bool, eff *fsm.Effects) {
+func (ds *deliveries) giveBack(taken []checkout, bySeq bool, eff *fsm.Effects) {
 	if len(taken) == 0 {
 		return
 	}
-	m.lift(taken)
+	ds.lift(taken)
 	if bySeq {
 		slices.SortFunc(taken, func(a, b checkout) int { return compare(a.seq, b.seq) })
 	}
 	kept := taken[:0]
-	m.scratch.overdue = m.scratch.overdue[:0]
+	ds.scratch.overdue = ds.scratch.overdue[:0]
 	for _, held := range taken {
-		x := m.messages.mut(held.handle)
+		x := ds.messages.mut(held.handle)
 		bump(&x.acquired)
 		if held.failed {
 			bump(&x.failed)
 		}
-		switch limit := m.settings.DeliveryLimit; {
+		switch limit := ds.settings.DeliveryLimit; {
 		case held.failed && limit >= 0 && int64(x.failed) > limit:
-			m.outbox.die(held.handle, logpb.Death_DELIVERY_LIMIT, eff)
-		case x.due(m.clock.now()):
-			m.scratch.overdue = append(m.scratch.overdue, held.handle)
+			ds.outbox.die(held.handle, logpb.Death_DELIVERY_LIMIT, eff)
+		case x.due(ds.clock.now()):
+			ds.scratch.overdue = append(ds.scratch.overdue, held.handle)
 		default:
 			kept = append(kept, held)
 		}
 	}
-	m.expireReturned(eff)
-	m.counters.Requeued += uint64(len(kept))
-	if m.settings.Retry != logpb.QueueConfig_AT_ONCE {
+	ds.expireReturned(eff)
+	ds.counters.Requeued += uint64(len(kept))
+	if ds.settings.Retry != logpb.QueueConfig_AT_ONCE {
 		kept = slices.DeleteFunc(kept, func(held checkout) bool {
-			wait := m.settings.retryAfter(m.messages.get(held.handle).failed, held.failed)
+			wait := ds.settings.retryAfter(ds.messages.get(held.handle).failed, held.failed)
 			if wait != 0 {
-				m.messages.delay(held.handle, m.clock.deadline(wait))
+				ds.messages.delay(held.handle, ds.clock.deadline(wait))
 			}
 			return wait != 0
 		})
 	}
 	if bySeq {
-		m.messages.putBack(kept)
+		ds.messages.putBack(kept)
 	} else if len(kept) > 0 {
-		m.messages.insertReturned(m.messages.returns.end(), kept)
+		ds.messages.insertReturned(ds.messages.returns.end(), kept)
 	}
 	for _, held := range kept {
-		m.messages.watch(held.handle)
+		ds.messages.watch(held.handle)
 	}
 }

@@ -107,20 +107,20 @@ func (ss *sessions) isOverdue(s *session) bool {
 }
 
 // endSilences takes what sessions hold whose nodes have been silent for too long.
-func (m *Machine) endSilences() {
-	if !m.sessions.overdue() {
+func (ds *deliveries) endSilences() {
+	if !ds.sessions.overdue() {
 		return
 	}
-	m.consumers.contest()
+	ds.consumers.contest()
 	var done []*consumer
-	for c := range m.consumers.from(0) {
-		m.scratch.steps++
-		if c.held.len() > 0 && m.sessions.isOverdue(c.session) {
-			m.detach(c, false)
+	for c := range ds.consumers.from(0) {
+		ds.scratch.steps++
+		if c.held.len() > 0 && ds.sessions.isOverdue(c.session) {
+			ds.detach(c, false)
 			done = append(done, c)
 		}
 	}
-	m.consumers.dismiss(done...)
+	ds.consumers.dismiss(done...)
 }
 
 // silentNodes lists the lives of nodes that are taken to be silent, ascending.

@@ -33,9 +33,7 @@ func (m *Machine) Snapshot() *Snapshot {
 	s.messages = m.messages.freeze()
 	s.live = m.entries.freeze()
 	s.consumers, s.held = m.consumers.freeze()
-	for _, r := range m.returning.all() {
-		s.held = append(s.held, (*r).held.freeze())
-	}
+	s.held = m.deliveries.freeze(s.held)
 	s.sessions = m.sessions.freeze()
 	return s
 }
@@ -48,9 +46,7 @@ func (m *Machine) view() *Snapshot {
 		sessions: m.sessions.view(),
 	}
 	s.consumers, s.held = m.consumers.view()
-	for _, r := range m.returning.all() {
-		s.held = append(s.held, (*r).held.sorted)
-	}
+	s.held = m.deliveries.view(s.held)
 	return s
 }
 
@@ -58,19 +54,15 @@ func (m *Machine) view() *Snapshot {
 func (m *Machine) head() *logpb.QueueSnapshot {
 	h := &logpb.QueueSnapshot{
 		Version: snapshotVersion, Name: []byte(m.name), QueueId: uint64(m.id),
-		Clock: int64(m.clock.now()), LockCredit: int64(m.clock.credit), Term: m.clock.term, Index: m.entries.last(), LastUsed: int64(m.lastUsed), LastActive: int64(m.active),
-		State: uint32(m.phase), GoneAt: int64(m.goneAt), Config: m.settings.QueueConfig, Counters: m.counters.proto(),
+		Clock: int64(m.clock.now()), LockCredit: int64(m.clock.credit), Term: m.clock.term, Index: m.entries.last(),
+		Config: m.settings.QueueConfig, Counters: m.counters.proto(),
 	}
 	m.messages.save(h)
 	m.outbox.save(h)
 	m.sessions.save(h)
 	m.consumers.save(h)
-	for _, p := range m.returning.all() {
-		r := *p
-		h.Returning = append(h.Returning, &logpb.ReturningState{
-			Session: r.of.Session.Proto(), Consumer: r.of.Number, Order: r.order, Outcome: uint32(r.outcome), Failed: r.failed,
-		})
-	}
+	m.lease.save(h)
+	m.deliveries.save(h)
 	if m.version > 1 {
 		h.FsmVersion = m.version
 	}

@@ -25,7 +25,7 @@ func (m *Machine) Config() *logpb.QueueConfig { return m.settings.QueueConfig }
 // Stats returns the figures of the moment.
 func (m *Machine) Stats() Stats {
 	return Stats{
-		Phase: m.phase, Clock: m.clock.now(),
+		Phase: m.lease.phase(), Clock: m.clock.now(),
 		Ready: Count{
 			m.messages.count(Ready).Messages + m.messages.count(Returned).Messages,
 			m.messages.count(Ready).Bytes + m.messages.count(Returned).Bytes,
@@ -134,7 +134,7 @@ func (m *Machine) Messages() iter.Seq[Message] {
 				}
 			}
 		}
-		for _, r := range m.returning.all() {
+		for _, r := range m.deliveries.returning.all() {
 			for held := range (*r).held.from(0) {
 				d := m.messages.describe(held.handle)
 				d.Holder, d.Delivery, d.Deadline = (*r).of, held.id, m.clock.heldUntil(held.deadline)

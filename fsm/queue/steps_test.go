@@ -279,7 +279,7 @@ func (f *full) mustHaveDone(t *testing.T, most int) {
 		t.Errorf("%d steps, the most is %d", f.steps, most)
 	}
 	mustCheck(t, f.m)
-	if f.m.unfinished() {
+	if f.m.deliveries.unfinished() {
 		t.Error("something is left, and nothing due")
 	}
 }

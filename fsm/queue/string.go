@@ -32,7 +32,7 @@ func (s Status) String() string { return statuses[s] }
 func (m *Machine) String() string {
 	var b strings.Builder
 	st := m.Stats()
-	fmt.Fprintf(&b, "queue %q %d %s clock=%d used=%d next-deadline=%d", m.name, m.id, m.phase, m.clock.now(), m.lastUsed, m.NextDeadline())
+	fmt.Fprintf(&b, "queue %q %d %s clock=%d used=%d next-deadline=%d", m.name, m.id, m.lease.phase(), m.clock.now(), m.lease.lastUsed(), m.NextDeadline())
 	if m.version > 1 {
 		fmt.Fprintf(&b, " version=%d", m.version)
 	}
@@ -58,7 +58,7 @@ func (m *Machine) String() string {
 	for c := range m.Consumers() {
 		consumerText(&b, c)
 	}
-	for _, p := range m.returning.all() {
+	for _, p := range m.deliveries.returning.all() {
 		r := *p
 		fmt.Fprintf(&b, "returning %d of %s:%d", r.held.len(), sessionText(r.of.Session), r.of.Number)
 		switch {

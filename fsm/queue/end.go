@@ -1,0 +1,97 @@
+package queue
+
+import (
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// Activity says when something was last done with the queue, and whether
+// somebody keeps it in use all the time.
+func (m *Machine) Activity() (last fsm.Time, inUse bool) {
+	return m.lease.lastActive(), m.consumers.inUse()
+}
+
+// afterUse notes the end of use, and ends an auto-delete queue whose last
+// consumer has gone. inUse and serving are from before the command.
+func (m *Machine) afterUse(inUse bool, serving int, eff *fsm.Effects) {
+	if inUse && !m.consumers.inUse() {
+		m.lease.use()
+	}
+	if m.lease.phase() == Active && m.settings.AutoDelete && serving > 0 && m.consumers.active() == 0 {
+		m.end(eff)
+	}
+}
+
+// end lets the queue go by itself. Its messages are dropped, not dead-lettered;
+// letters that already are in the outbox have a while to be forwarded.
+func (m *Machine) end(eff *fsm.Effects) {
+	if m.outbox.letters() == 0 {
+		m.vanish(eff)
+		return
+	}
+	m.dismissAll(eff)
+	m.intake.dropReady()
+	m.intake.sweep(logpb.Command_TICK, eff) // the rest goes with the queue
+	m.lease.drain()
+	eff.Outbox = true
+}
+
+// dismissAll ends all sessions and consumers. What they hold goes with the queue.
+func (m *Machine) dismissAll(eff *fsm.Effects) {
+	for c := range m.consumers.from(0) {
+		if c.status() != Cancelled && !c.isGets() {
+			eff.Cancelled = append(eff.Cancelled, c.id)
+		}
+		m.deliveries.detach(c, false)
+	}
+	m.consumers.clear()
+	m.sessions.dismiss()
+	m.timers.forgetHeld()
+}
+
+// vanish drops everything at once.
+func (m *Machine) vanish(eff *fsm.Effects) {
+	m.scratch.steps += m.consumers.len()
+	for c := range m.consumers.from(0) {
+		if c.status() != Cancelled && !c.isGets() {
+			eff.Cancelled = append(eff.Cancelled, c.id)
+		}
+	}
+	m.counters.DeadDropped += m.outbox.letters()
+	eff.Rest = m.entries.abandon()
+	m.clear()
+	m.lease.end()
+	eff.Gone = true
+}
+
+// afterlife is Apply for a queue that has ended: only its outbox moves.
+func (m *Machine) afterlife(cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
+	if m.lease.phase() == Gone {
+		return fsm.Result{Code: fsm.Gone}
+	}
+	r := fsm.Result{Code: fsm.Gone}
+	switch cmd.Kind {
+	case logpb.Command_ROUTE_DEAD:
+		r = m.outbox.routeDead(cmd.RouteDead, eff)
+	case logpb.Command_SETTLE_DEAD:
+		r = m.outbox.settleDead(cmd.SettleDead, eff)
+	}
+	m.outbox.goOn(cmd.Kind, eff)
+	if m.outbox.letters() == 0 || cmd.Kind == logpb.Command_TICK && m.lease.drained() {
+		m.vanish(eff)
+	}
+	return r
+}
+
+// delete ends the queue on request, with its outbox.
+func (m *Machine) delete(cmd *logpb.Delete, eff *fsm.Effects) fsm.Result {
+	switch n := m.messages.readyCount(); {
+	case cmd.GetIfUnused() && m.consumers.active() > 0:
+		return fsm.Result{Code: fsm.InUse}
+	case cmd.GetIfEmpty() && n > 0:
+		return fsm.Result{Code: fsm.NotEmpty}
+	default:
+		m.vanish(eff)
+		return fsm.Result{Count: n}
+	}
+}
