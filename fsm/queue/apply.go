@@ -12,9 +12,9 @@ func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm
 	case logpb.Command_ENQUEUE:
 		return m.intake.enqueue(meta, cmd.Enqueue, eff)
 	case logpb.Command_CONSUME:
-		return m.consume(s, cmd.Consume, eff)
+		return m.consumers.consume(s, cmd.Consume, eff)
 	case logpb.Command_CANCEL:
-		return m.cancel(s, cmd.Cancel)
+		return m.consumers.cancel(s, cmd.Cancel)
 	case logpb.Command_GET:
 		return m.deliveries.get(s, cmd.Get, eff)
 	case logpb.Command_SETTLE:
@@ -36,11 +36,81 @@ func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm
 	case logpb.Command_SETTLE_DEAD:
 		return m.outbox.settleDead(cmd.SettleDead, eff)
 	case logpb.Command_NODE_DOWN:
-		return m.nodeDown(cmd.NodeDown)
+		return m.consumers.nodeDown(cmd.NodeDown)
 	case logpb.Command_NODE_SILENT:
-		return m.nodeSilent(cmd.NodeSilent, eff)
+		return m.consumers.nodeSilent(cmd.NodeSilent, eff)
 	case logpb.Command_SCHEDULE:
 		return m.intake.reschedule(cmd.Schedule, eff)
 	}
 	return fsm.Result{Code: fsm.Invalid}
+}
+
+// admit finds the session of a command and its place in the stream. ok says
+// that the command is to be performed; if not, r answers it. s is nil for a
+// command outside of any stream whose session is unknown.
+func (m *Machine) admit(meta *fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) (s *session, r fsm.Result, ok bool) {
+	if meta.Session == (fsm.SessionID{}) {
+		if cmd.Seq != 0 {
+			return nil, fsm.Result{Code: fsm.Invalid}, false
+		}
+		return nil, r, true
+	}
+	s = m.sessions.find(meta.Session)
+	switch {
+	case cmd.Seq == 0:
+		return s, r, true
+	case s == nil && (cmd.Seq != 1 || m.sessions.hasEnded(meta.Session)):
+		return nil, fsm.Result{Code: fsm.NoSession}, false
+	case s == nil && m.sessions.isLate(fsm.Time(cmd.OpenedAt)):
+		return nil, fsm.Result{Code: fsm.Late, Next: uint64(m.clock.now())}, false
+	case s == nil:
+		s = m.sessions.begin(meta.Session)
+	case cmd.Seq < s.next:
+		return s, m.deliveries.repeat(s, cmd, eff), false
+	case cmd.Seq > s.next:
+		return s, fsm.Result{Code: fsm.Gap, Next: s.next}, false
+	}
+	s.next++
+	return s, r, true
+}
+
+// configure replaces the settings. A new lease starts now. Message expiries,
+// schedules and deadlines that are running keep what they were given. A new
+// length limit acts at once, and letters that wait for somewhere to go are
+// dropped if the queue does not deliver at least once any more. Settings of an
+// older revision than those in force change nothing: they come from a leader
+// that did not know better.
+func (m *Machine) configure(cmd *logpb.Configure, eff *fsm.Effects) fsm.Result {
+	c := cmd.GetConfig()
+	if c == nil {
+		return fsm.Result{Code: fsm.Invalid}
+	}
+	if c.Revision < m.settings.Revision {
+		return fsm.Result{}
+	}
+	if c.Expires != m.settings.Expires {
+		m.lease.renew()
+	}
+	single := m.settings.SingleActive
+	m.settings = newSettings(c)
+	m.lease.touch()
+	if c.SingleActive != single {
+		m.consumers.reconsider()
+	}
+	if m.outbox.strategy() != AtLeastOnce {
+		m.counters.DeadDropped += m.outbox.purge()
+	}
+	eff.Outbox = eff.Outbox || m.outbox.letters() > 0 // there may be another way now
+	return fsm.Result{}
+}
+
+// touch notes use: an active redeclaration, which also renews the lease, or
+// something that keeps the queue from being idle. It answers what a
+// redeclaration shows.
+func (m *Machine) touch(cmd *logpb.Touch) fsm.Result {
+	m.lease.touch()
+	if !cmd.GetIdleOnly() {
+		m.lease.renew()
+	}
+	return fsm.Result{Count: m.messages.readyCount(), Consumers: uint64(m.consumers.active())}
 }

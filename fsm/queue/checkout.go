@@ -137,3 +137,74 @@ func (ds *deliveries) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Resu
 	}
 	return fsm.Result{Count: d.Ready}
 }
+
+// repeat answers a command that has been performed before. A get whose message
+// is still held is handed out again.
+func (ds *deliveries) repeat(s *session, cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
+	ds.counters.Duplicates++
+	if cmd.Seq != s.last.seq {
+		if s.wasRefused(cmd.Seq) {
+			return fsm.Result{Code: fsm.Rejected}
+		}
+		return fsm.Result{}
+	}
+	if id := s.last.delivery; id != 0 {
+		if c := s.consumer(0); c != nil {
+			if held, ok := c.held.find(id); ok {
+				d := ds.delivery(c, held)
+				d.Ready = s.last.count
+				eff.Deliveries = append(eff.Deliveries, d)
+			}
+		}
+	}
+	return fsm.Result{Code: s.last.code, Count: s.last.count, Consumers: s.last.consumers}
+}
+
+// expireNext expires the earliest message that is due. It reports false if
+// there is none or the budget is spent.
+func (ds *deliveries) expireNext(eff *fsm.Effects) bool {
+	if ds.scratch.budget == 0 {
+		return false
+	}
+	k, h, ok := ds.timers.expiry()
+	if !ok || k.at > ds.clock.now() {
+		return false
+	}
+	ds.scratch.budget--
+	ds.messages.remove(h)
+	ds.outbox.die(h, logpb.Death_EXPIRED, eff)
+	return true
+}
+
+// resend is Machine.Held.
+func (ds *deliveries) resend(to fsm.ConsumerID, after uint64, limit int, eff *fsm.Effects) {
+	s := ds.sessions.get(to.Session)
+	if s == nil {
+		return
+	}
+	c := s.consumer(to.Number)
+	if c == nil {
+		return
+	}
+	if c.revoked {
+		eff.Cancelled = append(eff.Cancelled, to)
+	}
+	if len(c.late) > 0 && !c.cancelled {
+		t := fsm.Timeout{To: to, Tag: c.tag, Again: true}
+		t.Deliveries, t.Limit, t.Held = describeLate(c.late, ds.clock.now())
+		eff.Timeouts = append(eff.Timeouts, t)
+	}
+	if after+1 == 0 {
+		return
+	}
+	for h := range c.held.from(after + 1) {
+		if limit--; limit < 0 {
+			return
+		}
+		d := ds.delivery(c, h)
+		if c.isGets() {
+			d.Ready = ds.messages.readyCount()
+		}
+		eff.Deliveries = append(eff.Deliveries, d)
+	}
+}

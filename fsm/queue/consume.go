@@ -6,7 +6,7 @@ import (
 )
 
 // consume registers a consumer of s, or changes one.
-func (m *Machine) consume(s *session, cmd *logpb.Consume, eff *fsm.Effects) fsm.Result {
+func (cs *consumers) consume(s *session, cmd *logpb.Consume, eff *fsm.Effects) fsm.Result {
 	if s == nil {
 		return fsm.Result{Code: fsm.NoSession}
 	}
@@ -14,27 +14,27 @@ func (m *Machine) consume(s *session, cmd *logpb.Consume, eff *fsm.Effects) fsm.
 	if cmd.GetConsumer() == 0 || c != nil && c.cancelled {
 		return fsm.Result{Code: fsm.Invalid}
 	}
-	if cmd.Exclusive && m.settings.SingleActive {
+	if cmd.Exclusive && cs.settings.SingleActive {
 		return fsm.Result{Code: fsm.InUse}
 	}
-	if c == nil && m.consumers.crowded() {
+	if c == nil && cs.crowded() {
 		return fsm.Result{Code: fsm.Crowded}
 	}
-	if cmd.Exclusive || m.consumers.excludes(c) {
-		if !m.consumers.replaceable(c) {
+	if cmd.Exclusive || cs.excludes(c) {
+		if !cs.replaceable(c) {
 			return fsm.Result{Code: fsm.InUse}
 		}
-		m.consumers.revokeAllBut(c, eff)
+		cs.revokeAllBut(c, eff)
 	}
 	if c == nil {
-		c = m.consumers.register(s, cmd.Consumer)
+		c = cs.register(s, cmd.Consumer)
 	}
-	m.consumers.update(c, cmd)
+	cs.update(c, cmd)
 	return fsm.Result{}
 }
 
 // cancel ends the service of a consumer. What it holds stays with it.
-func (m *Machine) cancel(s *session, cmd *logpb.Cancel) fsm.Result {
+func (cs *consumers) cancel(s *session, cmd *logpb.Cancel) fsm.Result {
 	if s == nil {
 		return fsm.Result{Code: fsm.NoSession}
 	}
@@ -42,7 +42,69 @@ func (m *Machine) cancel(s *session, cmd *logpb.Cancel) fsm.Result {
 	if c == nil || c.isGets() || c.cancelled {
 		return fsm.Result{Code: fsm.NotFound}
 	}
-	m.consumers.retire(c)
-	m.consumers.dismissIfDone(c)
+	cs.retire(c)
+	cs.dismissIfDone(c)
+	return fsm.Result{}
+}
+
+// replaceable reports whether all consumers but c have lost their right to be
+// served beside an exclusive one: their nodes have been silent for too long.
+func (cs *consumers) replaceable(c *consumer) bool {
+	for _, o := range cs.all {
+		cs.scratch.steps++
+		if o != c && o.level != nil && !o.session.life.over && !cs.sessions.isOverdue(o.session) {
+			return false
+		}
+	}
+	return true
+}
+
+// revokeAllBut cancels all consumers but c, which are replaceable. They are
+// told when their node is heard.
+func (cs *consumers) revokeAllBut(c *consumer, eff *fsm.Effects) {
+	var revoked []*consumer
+	for _, o := range cs.all {
+		cs.scratch.steps++
+		if o == c || o.level == nil || o.session.life.over {
+			continue
+		}
+		cs.retire(o)
+		o.revoked = true
+		eff.Cancelled = append(eff.Cancelled, o.id)
+		revoked = append(revoked, o)
+	}
+	cs.dismiss(revoked...)
+}
+
+// update gives c, which is new or not cancelled, what a Consume asks for.
+func (cs *consumers) update(c *consumer, cmd *logpb.Consume) {
+	if c.level != nil && c.priority != cmd.Priority {
+		cs.leave(c)
+	}
+	c.tag, c.prefetch, c.priority = cmd.Tag, cmd.Prefetch, cmd.Priority
+	c.noAck, c.exclusive, c.timeoutPlusOne = cmd.NoAck, cmd.Exclusive, cmd.TimeoutPlusOne
+	if cs.exclusive = nil; c.exclusive {
+		cs.exclusive = c
+	}
+	if c.level == nil {
+		cs.join(c)
+	}
+	cs.refresh(c)
+}
+
+// excludes reports whether c, or the consumer to come that is nil here, is not
+// the exclusive one, and somebody else is.
+func (cs *consumers) excludes(c *consumer) bool { return cs.exclusive != nil && cs.exclusive != c }
+
+// nodeDown ends all sessions of a node up to a boot number. They stay ended. To
+// take them apart is the work of bringBack.
+func (cs *consumers) nodeDown(cmd *logpb.NodeDown) fsm.Result {
+	node, boot := fsm.NodeID(cmd.GetNode()), cmd.GetBoot()
+	if node == 0 || boot == 0 {
+		return fsm.Result{Code: fsm.Invalid}
+	}
+	if cs.sessions.declareDown(node, boot) {
+		cs.livesEnded()
+	}
 	return fsm.Result{}
 }

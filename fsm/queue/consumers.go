@@ -231,55 +231,6 @@ func (cs *consumers) dropEnded() {
 	cs.all = slices.DeleteFunc(cs.all, func(c *consumer) bool { return c.session == nil })
 }
 
-// replaceable reports whether all consumers but c have lost their right to be
-// served beside an exclusive one: their nodes have been silent for too long.
-func (cs *consumers) replaceable(c *consumer) bool {
-	for _, o := range cs.all {
-		cs.scratch.steps++
-		if o != c && o.level != nil && !o.session.life.over && !cs.sessions.isOverdue(o.session) {
-			return false
-		}
-	}
-	return true
-}
-
-// revokeAllBut cancels all consumers but c, which are replaceable. They are
-// told when their node is heard.
-func (cs *consumers) revokeAllBut(c *consumer, eff *fsm.Effects) {
-	var revoked []*consumer
-	for _, o := range cs.all {
-		cs.scratch.steps++
-		if o == c || o.level == nil || o.session.life.over {
-			continue
-		}
-		cs.retire(o)
-		o.revoked = true
-		eff.Cancelled = append(eff.Cancelled, o.id)
-		revoked = append(revoked, o)
-	}
-	cs.dismiss(revoked...)
-}
-
-// update gives c, which is new or not cancelled, what a Consume asks for.
-func (cs *consumers) update(c *consumer, cmd *logpb.Consume) {
-	if c.level != nil && c.priority != cmd.Priority {
-		cs.leave(c)
-	}
-	c.tag, c.prefetch, c.priority = cmd.Tag, cmd.Prefetch, cmd.Priority
-	c.noAck, c.exclusive, c.timeoutPlusOne = cmd.NoAck, cmd.Exclusive, cmd.TimeoutPlusOne
-	if cs.exclusive = nil; c.exclusive {
-		cs.exclusive = c
-	}
-	if c.level == nil {
-		cs.join(c)
-	}
-	cs.refresh(c)
-}
-
-// excludes reports whether c, or the consumer to come that is nil here, is not
-// the exclusive one, and somebody else is.
-func (cs *consumers) excludes(c *consumer) bool { return cs.exclusive != nil && cs.exclusive != c }
-
 // reconsider is told that the settings about a single active consumer have
 // changed: nobody is it until somebody is chosen.
 func (cs *consumers) reconsider() {
@@ -316,4 +267,19 @@ func (cs *consumers) refreshLife(l *life) {
 func (cs *consumers) handedOut(c *consumer) {
 	cs.service.suspend(c)
 	cs.refresh(c)
+}
+
+// nodeSilent begins or ends the silence of a node.
+func (cs *consumers) nodeSilent(cmd *logpb.NodeSilent, eff *fsm.Effects) fsm.Result {
+	of := Boot{fsm.NodeID(cmd.GetNode()), cmd.GetBoot()}
+	if of.Node == 0 || of.Boot == 0 {
+		return fsm.Result{Code: fsm.Invalid}
+	}
+	l, ok := cs.sessions.setSilent(of, !cmd.GetBack())
+	if !ok {
+		return fsm.Result{} // known
+	}
+	cs.refreshLife(l)
+	eff.Silence = true
+	return fsm.Result{}
 }

@@ -88,9 +88,6 @@ func restoreLate(st *logpb.ConsumerState) []lateness {
 	return late
 }
 
-// restoreHead sets the order of age, once all consumers are there.
-func (cs *consumers) restoreHead(h *logpb.QueueSnapshot) { cs.next = h.NextOrder }
-
 // restoreService puts consumers into their rings, once they hold what they hold.
 // single is the position + 1 of the one that alone is served.
 func (cs *consumers) restoreService(order []uint32, single uint32) error {
@@ -193,4 +190,26 @@ func (cs *consumers) checkSingle(k *checker) {
 		k.that(!c.serviced || c == cs.single || c.session.life.over, "consumer %v is served and not the active one", c.id)
 	}
 	k.that(cs.single == nil || cs.single.session != nil && cs.single.level != nil, "the active consumer has gone")
+}
+
+// restoreAll adds all sessions and consumers of a snapshot, which hold nothing yet.
+func (cs *consumers) restoreAll(h *logpb.QueueSnapshot) error {
+	sessions := make([]*session, len(h.Sessions))
+	for i, st := range h.Sessions {
+		s, err := cs.sessions.restore(st)
+		if err != nil {
+			return err
+		}
+		sessions[i] = s
+	}
+	for _, st := range h.Consumers {
+		if uint64(st.Session) >= uint64(len(sessions)) {
+			return fmt.Errorf("%w: a consumer without session", ErrSnapshot)
+		}
+		if err := cs.restore(sessions[st.Session], st); err != nil {
+			return err
+		}
+	}
+	cs.next = h.NextOrder
+	return nil
 }

@@ -5,12 +5,6 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// Activity says when something was last done with the queue, and whether
-// somebody keeps it in use all the time.
-func (m *Machine) Activity() (last fsm.Time, inUse bool) {
-	return m.lease.lastActive(), m.consumers.inUse()
-}
-
 // afterUse notes the end of use, and ends an auto-delete queue whose last
 // consumer has gone. inUse and serving are from before the command.
 func (m *Machine) afterUse(inUse bool, serving int, eff *fsm.Effects) {
@@ -93,5 +87,15 @@ func (m *Machine) delete(cmd *logpb.Delete, eff *fsm.Effects) fsm.Result {
 	default:
 		m.vanish(eff)
 		return fsm.Result{Count: n}
+	}
+}
+
+// endUnused ends the queue if its lease is over. inUse is from before the tick.
+func (m *Machine) endUnused(inUse bool, eff *fsm.Effects) {
+	if inUse && !m.consumers.inUse() {
+		m.lease.use() // the lease begins here, not before
+	}
+	if m.lease.isOver() {
+		m.end(eff)
 	}
 }

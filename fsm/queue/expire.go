@@ -2,10 +2,8 @@ package queue
 
 import (
 	"cmp"
-	"slices"
 
 	"github.com/quorate/quorate/fsm"
-	"github.com/quorate/quorate/proto/logpb"
 )
 
 func compare[T cmp.Ordered](a, b T) int { return cmp.Compare(a, b) }
@@ -30,32 +28,5 @@ func (it *intake) catchUp(eff *fsm.Effects) {
 		}
 	}
 	for it.deliveries.expireNext(eff) {
-	}
-}
-
-// expireNext expires the earliest message that is due. It reports false if
-// there is none or the budget is spent.
-func (ds *deliveries) expireNext(eff *fsm.Effects) bool {
-	if ds.scratch.budget == 0 {
-		return false
-	}
-	k, h, ok := ds.timers.expiry()
-	if !ok || k.at > ds.clock.now() {
-		return false
-	}
-	ds.scratch.budget--
-	ds.messages.remove(h)
-	ds.outbox.die(h, logpb.Death_EXPIRED, eff)
-	return true
-}
-
-// expireReturned ends the messages of m.overdue, which are in no place.
-func (ds *deliveries) expireReturned(eff *fsm.Effects) {
-	slices.SortFunc(ds.scratch.overdue, func(a, b uint32) int {
-		x, y := ds.messages.get(a), ds.messages.get(b)
-		return cmp.Or(cmp.Compare(x.expireAt, y.expireAt), cmp.Compare(x.seq, y.seq))
-	})
-	for _, h := range ds.scratch.overdue {
-		ds.outbox.die(h, logpb.Death_EXPIRED, eff)
 	}
 }

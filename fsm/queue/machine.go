@@ -81,7 +81,9 @@ func (m *Machine) clear() {
 // what Released names may be freed after the last of them, and after what
 // Deliveries names has been read.
 func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
-	m.advance(&meta)
+	m.version = max(m.version, meta.Version)
+	m.entries.begin(meta.Index)
+	m.lease.begin(m.clock.advance(&meta, duration(m.settings.LockCredit)))
 	if m.lease.phase() != Active {
 		return m.afterlife(cmd, eff)
 	}
@@ -116,13 +118,6 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 		m.mustHold()
 	}
 	return r
-}
-
-// advance moves the clock and notices a new entry and a new term.
-func (m *Machine) advance(meta *fsm.Meta) {
-	m.version = max(m.version, meta.Version)
-	m.entries.begin(meta.Index)
-	m.lease.begin(m.clock.advance(meta, duration(m.settings.LockCredit)))
 }
 
 // NextDeadline implements fsm.Machine.
@@ -176,33 +171,5 @@ func (m *Machine) Resume(eff *fsm.Effects) {
 // after, up to limit, ascending, and the notice of what was taken from it and is
 // not settled: it may have got lost. Number 0 stands for the gets of a session.
 func (m *Machine) Held(to fsm.ConsumerID, after uint64, limit int, eff *fsm.Effects) {
-	s := m.sessions.get(to.Session)
-	if s == nil {
-		return
-	}
-	c := s.consumer(to.Number)
-	if c == nil {
-		return
-	}
-	if c.revoked {
-		eff.Cancelled = append(eff.Cancelled, to)
-	}
-	if len(c.late) > 0 && !c.cancelled {
-		t := fsm.Timeout{To: to, Tag: c.tag, Again: true}
-		t.Deliveries, t.Limit, t.Held = describeLate(c.late, m.clock.now())
-		eff.Timeouts = append(eff.Timeouts, t)
-	}
-	if after+1 == 0 {
-		return
-	}
-	for h := range c.held.from(after + 1) {
-		if limit--; limit < 0 {
-			return
-		}
-		d := m.deliveries.delivery(c, h)
-		if c.isGets() {
-			d.Ready = m.messages.readyCount()
-		}
-		eff.Deliveries = append(eff.Deliveries, d)
-	}
+	m.deliveries.resend(to, after, limit, eff)
 }

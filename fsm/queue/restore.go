@@ -131,29 +131,8 @@ func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
 		copy(m.counters.Deaths[i][:], c.Deaths[4*i:])
 	}
 	m.sessions.restoreHead(h)
-	return m.restoreConsumers(h)
-}
-
-func (m *Machine) restoreConsumers(h *logpb.QueueSnapshot) error {
-	sessions := make([]*session, len(h.Sessions))
-	for i, st := range h.Sessions {
-		s, err := m.sessions.restore(st)
-		if err != nil {
-			return err
-		}
-		sessions[i] = s
-	}
-	for _, st := range h.Consumers {
-		if uint64(st.Session) >= uint64(len(sessions)) {
-			return fmt.Errorf("%w: a consumer without session", ErrSnapshot)
-		}
-		if err := m.consumers.restore(sessions[st.Session], st); err != nil {
-			return err
-		}
-	}
-	m.consumers.restoreHead(h)
 	m.deliveries.restoreHead(h)
-	return nil
+	return m.consumers.restoreAll(h)
 }
 
 // restoreMessage adds the next message, in the order of the encoding.

@@ -153,3 +153,33 @@ func (ds *deliveries) endSession(s *session, n int) (done int) {
 	ds.scratch.steps++
 	return done + 1
 }
+
+// sessionDown ends the session of the command.
+func (ds *deliveries) sessionDown(meta *fsm.Meta, s *session) fsm.Result {
+	if meta.Session == (fsm.SessionID{}) {
+		return fsm.Result{Code: fsm.Invalid}
+	}
+	if s != nil {
+		ds.endSession(s, len(s.consumers)+1)
+		ds.consumers.dropEnded()
+	}
+	ds.sessions.remember(meta.Session)
+	return fsm.Result{}
+}
+
+// endSilences takes what sessions hold whose nodes have been silent for too long.
+func (ds *deliveries) endSilences() {
+	if !ds.sessions.overdue() {
+		return
+	}
+	ds.consumers.contest()
+	var done []*consumer
+	for c := range ds.consumers.from(0) {
+		ds.scratch.steps++
+		if c.held.len() > 0 && ds.sessions.isOverdue(c.session) {
+			ds.detach(c, false)
+			done = append(done, c)
+		}
+	}
+	ds.consumers.dismiss(done...)
+}

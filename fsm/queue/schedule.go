@@ -104,35 +104,6 @@ func (it *intake) reschedule(cmd *logpb.Schedule, eff *fsm.Effects) fsm.Result {
 	return fsm.Result{Count: 1}
 }
 
-// NextScheduled returns when the first scheduled message is due; 0: there is
-// none.
-func (m *Machine) NextScheduled() fsm.Time {
-	first, _ := m.ScheduledSpan()
-	return first
-}
-
-// ScheduledSpan returns when the first and when the last scheduled message is
-// due; 0: there is none.
-func (m *Machine) ScheduledSpan() (first, last fsm.Time) {
-	return m.timers.scheduledSpan()
-}
-
-// ScheduledAfter returns up to limit scheduled messages that are due next behind
-// the one with this instant and number, in their order.
-func (m *Machine) ScheduledAfter(at fsm.Time, number uint64, limit int) []Message {
-	var messages []Message
-	after := key{at, number}
-	for k, h := range m.timers.scheduled(after) {
-		if len(messages) == limit {
-			break
-		}
-		if k != after {
-			messages = append(messages, m.messages.describe(*h))
-		}
-	}
-	return messages
-}
-
 // move makes scheduled message h due at another time; in the past is now.
 func (it *intake) move(h uint32, due fsm.Time) {
 	it.messages.move(h, max(due, it.clock.atOnce()))

@@ -100,57 +100,6 @@ func (s *session) consumer(number uint64) *consumer {
 	return nil
 }
 
-// admit finds the session of a command and its place in the stream. ok says
-// that the command is to be performed; if not, r answers it. s is nil for a
-// command outside of any stream whose session is unknown.
-func (m *Machine) admit(meta *fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) (s *session, r fsm.Result, ok bool) {
-	if meta.Session == (fsm.SessionID{}) {
-		if cmd.Seq != 0 {
-			return nil, fsm.Result{Code: fsm.Invalid}, false
-		}
-		return nil, r, true
-	}
-	s = m.sessions.find(meta.Session)
-	switch {
-	case cmd.Seq == 0:
-		return s, r, true
-	case s == nil && (cmd.Seq != 1 || m.sessions.hasEnded(meta.Session)):
-		return nil, fsm.Result{Code: fsm.NoSession}, false
-	case s == nil && m.sessions.isLate(fsm.Time(cmd.OpenedAt)):
-		return nil, fsm.Result{Code: fsm.Late, Next: uint64(m.clock.now())}, false
-	case s == nil:
-		s = m.sessions.begin(meta.Session)
-	case cmd.Seq < s.next:
-		return s, m.repeat(s, cmd, eff), false
-	case cmd.Seq > s.next:
-		return s, fsm.Result{Code: fsm.Gap, Next: s.next}, false
-	}
-	s.next++
-	return s, r, true
-}
-
-// repeat answers a command that has been performed before. A get whose message
-// is still held is handed out again.
-func (m *Machine) repeat(s *session, cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
-	m.counters.Duplicates++
-	if cmd.Seq != s.last.seq {
-		if s.wasRefused(cmd.Seq) {
-			return fsm.Result{Code: fsm.Rejected}
-		}
-		return fsm.Result{}
-	}
-	if id := s.last.delivery; id != 0 {
-		if c := s.consumer(0); c != nil {
-			if held, ok := c.held.find(id); ok {
-				d := m.deliveries.delivery(c, held)
-				d.Ready = s.last.count
-				eff.Deliveries = append(eff.Deliveries, d)
-			}
-		}
-	}
-	return fsm.Result{Code: s.last.code, Count: s.last.count, Consumers: s.last.consumers}
-}
-
 // record remembers the answer to a synchronous command of a stream, and that
 // a message was refused.
 func (s *session) record(cmd *logpb.Command, r fsm.Result, delivery uint64) {
@@ -168,30 +117,4 @@ func (s *session) record(cmd *logpb.Command, r fsm.Result, delivery uint64) {
 			s.refuse(cmd.Seq)
 		}
 	}
-}
-
-// sessionDown ends the session of the command.
-func (ds *deliveries) sessionDown(meta *fsm.Meta, s *session) fsm.Result {
-	if meta.Session == (fsm.SessionID{}) {
-		return fsm.Result{Code: fsm.Invalid}
-	}
-	if s != nil {
-		ds.endSession(s, len(s.consumers)+1)
-		ds.consumers.dropEnded()
-	}
-	ds.sessions.remember(meta.Session)
-	return fsm.Result{}
-}
-
-// nodeDown ends all sessions of a node up to a boot number. They stay ended. To
-// take them apart is the work of bringBack.
-func (m *Machine) nodeDown(cmd *logpb.NodeDown) fsm.Result {
-	node, boot := fsm.NodeID(cmd.GetNode()), cmd.GetBoot()
-	if node == 0 || boot == 0 {
-		return fsm.Result{Code: fsm.Invalid}
-	}
-	if m.sessions.declareDown(node, boot) {
-		m.consumers.livesEnded()
-	}
-	return fsm.Result{}
 }

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/quorate/quorate/fsm"
@@ -183,5 +184,16 @@ func (ds *deliveries) giveBack(taken []checkout, bySeq bool, eff *fsm.Effects) {
 	}
 	for _, held := range kept {
 		ds.messages.watch(held.handle)
+	}
+}
+
+// expireReturned ends the messages of m.overdue, which are in no place.
+func (ds *deliveries) expireReturned(eff *fsm.Effects) {
+	slices.SortFunc(ds.scratch.overdue, func(a, b uint32) int {
+		x, y := ds.messages.get(a), ds.messages.get(b)
+		return cmp.Or(cmp.Compare(x.expireAt, y.expireAt), cmp.Compare(x.seq, y.seq))
+	})
+	for _, h := range ds.scratch.overdue {
+		ds.outbox.die(h, logpb.Death_EXPIRED, eff)
 	}
 }

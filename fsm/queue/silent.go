@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/quorate/quorate/fsm"
-	"github.com/quorate/quorate/proto/logpb"
 )
 
 // silence is one life of a node from which nothing is heard. Its sessions go
@@ -70,21 +69,6 @@ func (ss *sessions) silenceEnds() (at fsm.Time) {
 	return at
 }
 
-// nodeSilent begins or ends the silence of a node.
-func (m *Machine) nodeSilent(cmd *logpb.NodeSilent, eff *fsm.Effects) fsm.Result {
-	of := Boot{fsm.NodeID(cmd.GetNode()), cmd.GetBoot()}
-	if of.Node == 0 || of.Boot == 0 {
-		return fsm.Result{Code: fsm.Invalid}
-	}
-	l, ok := m.sessions.setSilent(of, !cmd.GetBack())
-	if !ok {
-		return fsm.Result{} // known
-	}
-	m.consumers.refreshLife(l)
-	eff.Silence = true
-	return fsm.Result{}
-}
-
 // renewSilence is told that a session is about to hold something: if it is
 // silent and has lost what it held, the time begins anew.
 func (ss *sessions) renewSilence(s *session) {
@@ -104,23 +88,6 @@ func (ss *sessions) isOverdue(s *session) bool {
 	}
 	i, ok := ss.findSilent(Boot{s.id.Node, s.id.Boot})
 	return ok && ss.silent[i].until == 0
-}
-
-// endSilences takes what sessions hold whose nodes have been silent for too long.
-func (ds *deliveries) endSilences() {
-	if !ds.sessions.overdue() {
-		return
-	}
-	ds.consumers.contest()
-	var done []*consumer
-	for c := range ds.consumers.from(0) {
-		ds.scratch.steps++
-		if c.held.len() > 0 && ds.sessions.isOverdue(c.session) {
-			ds.detach(c, false)
-			done = append(done, c)
-		}
-	}
-	ds.consumers.dismiss(done...)
 }
 
 // silentNodes lists the lives of nodes that are taken to be silent, ascending.

@@ -168,12 +168,6 @@ func (m *Machine) PendingTransfers(to fsm.QueueID, from uint64, limit int) []Out
 // id above after, ascending.
 func (m *Machine) Targets(after fsm.QueueID, limit int) []Target { return m.outbox.list(after, limit) }
 
-// HasTarget reports whether a queue is one of the targets.
-func (m *Machine) HasTarget(id fsm.QueueID) bool {
-	known, _ := m.outbox.has(id)
-	return known
-}
-
 // Sessions lists the sessions with a stream, ascending.
 func (m *Machine) Sessions() []fsm.SessionID { return m.sessions.ids() }
 
@@ -192,4 +186,62 @@ func (m *Machine) ConsumerNodes() []Boot { return m.sessions.consumerNodes() }
 // dead letters here, with an id above after, ascending.
 func (m *Machine) Sources(after fsm.QueueID, limit int) []fsm.QueueID {
 	return m.sessions.sources(after, limit)
+}
+
+// NextScheduled returns when the first scheduled message is due; 0: there is
+// none.
+func (m *Machine) NextScheduled() fsm.Time {
+	first, _ := m.ScheduledSpan()
+	return first
+}
+
+// ScheduledSpan returns when the first and when the last scheduled message is
+// due; 0: there is none.
+func (m *Machine) ScheduledSpan() (first, last fsm.Time) {
+	return m.timers.scheduledSpan()
+}
+
+// ScheduledAfter returns up to limit scheduled messages that are due next behind
+// the one with this instant and number, in their order.
+func (m *Machine) ScheduledAfter(at fsm.Time, number uint64, limit int) []Message {
+	var messages []Message
+	after := key{at, number}
+	for k, h := range m.timers.scheduled(after) {
+		if len(messages) == limit {
+			break
+		}
+		if k != after {
+			messages = append(messages, m.messages.describe(*h))
+		}
+	}
+	return messages
+}
+
+// Index is the index of the last entry that was applied.
+func (m *Machine) Index() uint64 { return m.entries.last() }
+
+// Newest is the number of the newest delivery of a consumer; 0: none yet, or
+// there is no such consumer.
+func (m *Machine) Newest(of fsm.ConsumerID) uint64 {
+	s := m.sessions.get(of.Session)
+	if s == nil {
+		return 0
+	}
+	c := s.consumer(of.Number)
+	if c == nil {
+		return 0
+	}
+	return c.next - 1
+}
+
+// Activity says when something was last done with the queue, and whether
+// somebody keeps it in use all the time.
+func (m *Machine) Activity() (last fsm.Time, inUse bool) {
+	return m.lease.lastActive(), m.consumers.inUse()
+}
+
+// HasTarget reports whether a queue is one of the targets.
+func (m *Machine) HasTarget(id fsm.QueueID) bool {
+	known, _ := m.outbox.has(id)
+	return known
 }

@@ -73,7 +73,7 @@ func (m *Machine) String() string {
 		fmt.Fprintf(&b, "ending %d\n", n)
 	}
 	for x := range m.Messages() {
-		m.messageText(&b, x)
+		messageText(&b, x)
 	}
 	for _, t := range m.outbox.list(0, math.MaxInt) {
 		fmt.Fprintf(&b, "target %d next=%d settled=%d", t.ID, t.Next, t.Settled)
@@ -115,7 +115,7 @@ func consumerText(b *strings.Builder, c Consumer) {
 	b.WriteString("\n")
 }
 
-func (m *Machine) messageText(b *strings.Builder, x Message) {
+func messageText(b *strings.Builder, x Message) {
 	fmt.Fprintf(b, "%s m%d at %d+%d", x.Place, x.Seq, x.Ref.Index, x.Ref.Offset)
 	if x.Priority != defaultPriority {
 		fmt.Fprintf(b, " priority=%d", x.Priority)

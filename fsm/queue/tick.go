@@ -31,16 +31,6 @@ func (ds *deliveries) tick(eff *fsm.Effects) fsm.Result {
 	return fsm.Result{}
 }
 
-// endUnused ends the queue if its lease is over. inUse is from before the tick.
-func (m *Machine) endUnused(inUse bool, eff *fsm.Effects) {
-	if inUse && !m.consumers.inUse() {
-		m.lease.use() // the lease begins here, not before
-	}
-	if m.lease.isOver() {
-		m.end(eff)
-	}
-}
-
 // overdue is a delivery that was taken back.
 type overdue struct {
 	c    *consumer
