@@ -62,7 +62,7 @@ func (k *checker) deadline(t fsm.Time) {
 
 // Check walks the whole state and reports the first broken invariant.
 func (m *Machine) Check() error {
-	k := &checker{m: m, seen: make([]bool, max(m.messages.top, 1)), live: make([]uint64, 0, m.messages.live())}
+	k := &checker{m: m, seen: make([]bool, max(m.messages.end(), 1)), live: make([]uint64, 0, m.messages.live())}
 	m.messages.checkLists(k)
 	m.deliveries.check(k)
 	m.outbox.check(k)
@@ -79,7 +79,7 @@ func (k *checker) books() {
 	m.timers.check(k)
 	m.messages.check(k)
 	m.entries.check(k)
-	if h := m.messages.front(); m.consumers.service.any() && h != 0 {
+	if h := m.messages.front(); m.consumers.anyServed() && h != 0 {
 		next, _ := m.NextDue()
 		k.that(m.messages.get(h).due(m.clock.now()) || next <= m.clock.atOnce(), "a message waits although somebody has credit")
 	}
@@ -95,7 +95,7 @@ func (k *checker) time() {
 	case Active:
 		k.deadline(m.lease.leaseEnd())
 		k.deadline(m.lease.idleEnd())
-		if m.messages.head(purgedList) != 0 || m.intake.tooLong() || m.deliveries.unfinished() || m.consumers.service.any() && m.messages.front() != 0 || m.outbox.hasWork() {
+		if m.messages.head(purgedList) != 0 || m.intake.tooLong() || m.deliveries.unfinished() || m.consumers.anyServed() && m.messages.front() != 0 || m.outbox.hasWork() {
 			k.deadline(m.clock.atOnce())
 		}
 	case Draining:

@@ -9,13 +9,13 @@ import (
 // assign hands ready messages to consumers with credit until one of both has
 // run out, or the command may hand out no more: then the next one goes on.
 func (ds *deliveries) assign(eff *fsm.Effects) {
-	for ds.consumers.service.any() && ds.scratch.handOuts > 0 && !ds.sessions.isEnding() {
+	for ds.consumers.anyServed() && ds.scratch.handOuts > 0 && !ds.sessions.isEnding() {
 		h := ds.first(eff)
 		if h == 0 {
 			return
 		}
 		ds.scratch.handOuts--
-		c := ds.consumers.service.next()
+		c := ds.consumers.nextServed()
 		held := ds.checkOut(h, c)
 		eff.Deliveries = append(eff.Deliveries, ds.delivery(c, held))
 		ds.consumers.handedOut(c)

@@ -1,6 +1,9 @@
 package queue
 
-import "github.com/quorate/quorate/fsm"
+import (
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
 
 // clock is the machine's time: the latest stamp it has seen. Held messages live
 // by a second time, which is behind it by the lock credit: nobody can settle
@@ -50,6 +53,16 @@ func (c *clock) heldUntil(t fsm.Time) fsm.Time {
 		return 0
 	}
 	return t.Add(fsm.Millis(c.credit))
+}
+
+// save is the section of the clock in the head of a snapshot.
+func (c *clock) save(h *logpb.QueueSnapshot) {
+	h.Clock, h.LockCredit, h.Term = int64(c.time), int64(c.credit), c.term
+}
+
+// restore is the inverse of save.
+func (c *clock) restore(h *logpb.QueueSnapshot) {
+	*c = clock{fsm.Time(h.Clock), fsm.Time(h.LockCredit), h.Term}
 }
 
 func (c *clock) check(k *checker) {

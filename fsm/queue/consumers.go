@@ -118,9 +118,7 @@ func (cs *consumers) register(s *session, number uint64) *consumer {
 	}
 	cs.next++
 	cs.all = append(cs.all, c)
-	i, _ := s.search(number)
-	s.consumers = slices.Insert(s.consumers, i, c)
-	s.life.consumers++
+	s.attach(c)
 	if number != 0 {
 		cs.attached++
 		cs.serving++
@@ -160,7 +158,7 @@ func (cs *consumers) unregister(c *consumer) {
 	if !c.isGets() && !c.dismissed {
 		cs.attached--
 	}
-	c.session.life.consumers--
+	c.session.life.detached()
 	c.session = nil
 }
 
@@ -211,7 +209,7 @@ func (cs *consumers) thin(s *session) (erased int) {
 		}
 	}
 	cs.scratch.steps += len(s.consumers)
-	s.consumers = slices.DeleteFunc(s.consumers, func(c *consumer) bool {
+	s.prune(func(c *consumer) bool {
 		if !c.dismissed || c.remembered() && surplus <= 0 {
 			return false
 		}
@@ -262,6 +260,12 @@ func (cs *consumers) refreshLife(l *life) {
 		}
 	}
 }
+
+// anyServed reports whether somebody has credit.
+func (cs *consumers) anyServed() bool { return cs.service.any() }
+
+// nextServed is the one to serve next; nil: nobody has credit.
+func (cs *consumers) nextServed() *consumer { return cs.service.next() }
 
 // handedOut is told that c has got a delivery: it goes to the end of its ring.
 func (cs *consumers) handedOut(c *consumer) {

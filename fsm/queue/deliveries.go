@@ -2,6 +2,7 @@ package queue
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 
 	"github.com/quorate/quorate/fsm"
@@ -34,6 +35,17 @@ type deliveries struct {
 
 // clear forgets what is on its way back.
 func (ds *deliveries) clear() { ds.returning = sorted[*returning]{} }
+
+// lost iterates over what is on its way back, in the order in which it comes.
+func (ds *deliveries) lost() iter.Seq[*returning] {
+	return func(yield func(*returning) bool) {
+		for _, p := range ds.returning.all() {
+			if !yield(*p) {
+				return
+			}
+		}
+	}
+}
 
 // save is the section of what is on its way back in the head of a snapshot. What
 // is held follows what consumers hold, see view.

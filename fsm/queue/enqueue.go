@@ -25,7 +25,7 @@ func (it *intake) enqueue(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) 
 	}
 	now := ttl.given && ttl.value == 0
 	full := !now && it.full(cmd, 0)
-	if full && !it.consumers.service.any() {
+	if full && !it.consumers.anyServed() {
 		return it.refuse(meta, cmd, eff)
 	}
 	h := it.store(meta, cmd, due, eff)

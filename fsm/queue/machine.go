@@ -155,7 +155,7 @@ func (m *Machine) NextDue() (fsm.Time, Due) {
 	}
 	earlier(m.lease.leaseEnd(), LeaseDue)
 	earlier(m.lease.idleEnd(), LeaseDue)
-	if m.messages.head(purgedList) != 0 || m.intake.tooLong() || m.deliveries.unfinished() || m.outbox.hasWork() || m.consumers.service.any() && m.messages.front() != 0 {
+	if m.messages.head(purgedList) != 0 || m.intake.tooLong() || m.deliveries.unfinished() || m.outbox.hasWork() || m.consumers.anyServed() && m.messages.front() != 0 {
 		earlier(m.clock.atOnce(), WorkDue)
 	}
 	return next, what

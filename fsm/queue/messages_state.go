@@ -154,8 +154,8 @@ func (ms *messages) restorePlace(st *logpb.MessageState, h uint32) error {
 // restoreEntries counts the restored messages by the entries they are of.
 func (ms *messages) restoreEntries() {
 	indexes := make([]uint64, 0, ms.live())
-	for h := 1; h < ms.top; h++ {
-		indexes = append(indexes, ms.get(uint32(h)).index)
+	for h := uint32(1); h < ms.end(); h++ {
+		indexes = append(indexes, ms.get(h).index)
 	}
 	ms.entries.restore(indexes)
 }

@@ -99,6 +99,9 @@ func (a *arena[T]) get(h uint32) *T { return a.at(int(h)) }
 // mut is for writing. Pointers from before may be stale afterwards.
 func (a *arena[T]) mut(h uint32) *T { return a.own(int(h)) }
 
+// end is above all handles that have been handed out.
+func (a *arena[T]) end() uint32 { return uint32(a.top) }
+
 func (a *arena[T]) live() int { return max(a.top-1, 0) - len(a.free) }
 
 // alloc returns the handle of a zero item.

@@ -116,7 +116,7 @@ func (p *Peek) walk(m *Machine, n int) (left int) {
 // resume returns the message of a list to go on with: where the last step ended,
 // if that one is still there, or else the first.
 func (p *Peek) resume(m *Machine, no int) uint32 {
-	if h := p.at; h != 0 && p.purged == m.counters.Purged && int(h) < m.messages.top {
+	if h := p.at; h != 0 && p.purged == m.counters.Purged && h < m.messages.end() {
 		if x := m.messages.get(h); x.seq == p.seq && x.place != CheckedOut && x.list() == no {
 			return h
 		}

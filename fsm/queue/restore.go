@@ -110,7 +110,7 @@ func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
 		return fmt.Errorf("%w: its head is incomplete", ErrSnapshot)
 	}
 	m.configure(&logpb.Configure{Config: h.Config}, &fsm.Effects{})
-	m.clock = clock{fsm.Time(h.Clock), fsm.Time(h.LockCredit), h.Term}
+	m.clock.restore(h)
 	m.entries.begin(h.Index)
 	m.messages.restoreHead(h)
 	m.version = max(h.FsmVersion, 1)

@@ -208,9 +208,13 @@ func (ms *messages) joinReturned(no uint32) {
 	r.drop(next)
 }
 
+// returnAll makes messages, which are in no place, the last of the returned, in
+// this order. There are some.
+func (ms *messages) returnAll(run []checkout) { ms.insertReturned(ms.returns.end(), run) }
+
 // returnLast makes message h, which is in no place, the last of the returned.
 func (ms *messages) returnLast(h uint32) {
-	ms.insertReturned(ms.returns.end(), []checkout{{grip: grip{handle: h}, seq: ms.get(h).seq}})
+	ms.returnAll([]checkout{{grip: grip{handle: h}, seq: ms.get(h).seq}})
 }
 
 // addReturned is returns.add for a message that is told its slot.

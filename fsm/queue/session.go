@@ -88,6 +88,21 @@ type answer struct {
 	code                  fsm.Code
 }
 
+// attach adds c, whose number nobody has here.
+func (s *session) attach(c *consumer) {
+	i, _ := s.search(c.id.Number)
+	s.consumers = slices.Insert(s.consumers, i, c)
+	s.life.consumers++
+}
+
+// prune takes consumers out of the table. They have been unregistered.
+func (s *session) prune(gone func(*consumer) bool) {
+	s.consumers = slices.DeleteFunc(s.consumers, gone)
+}
+
+// detached is told that a consumer of one of the sessions was unregistered.
+func (l *life) detached() { l.consumers-- }
+
 func (s *session) search(number uint64) (int, bool) {
 	return slices.BinarySearchFunc(s.consumers, number, func(c *consumer, n uint64) int { return cmp.Compare(c.id.Number, n) })
 }

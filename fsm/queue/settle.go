@@ -180,7 +180,7 @@ func (ds *deliveries) giveBack(taken []checkout, bySeq bool, eff *fsm.Effects) {
 	if bySeq {
 		ds.messages.putBack(kept)
 	} else if len(kept) > 0 {
-		ds.messages.insertReturned(ds.messages.returns.end(), kept)
+		ds.messages.returnAll(kept)
 	}
 	for _, held := range kept {
 		ds.messages.watch(held.handle)

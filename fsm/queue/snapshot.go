@@ -54,9 +54,10 @@ func (m *Machine) view() *Snapshot {
 func (m *Machine) head() *logpb.QueueSnapshot {
 	h := &logpb.QueueSnapshot{
 		Version: snapshotVersion, Name: []byte(m.name), QueueId: uint64(m.id),
-		Clock: int64(m.clock.now()), LockCredit: int64(m.clock.credit), Term: m.clock.term, Index: m.entries.last(),
+		Index:  m.entries.last(),
 		Config: m.settings.QueueConfig, Counters: m.counters.proto(),
 	}
+	m.clock.save(h)
 	m.messages.save(h)
 	m.outbox.save(h)
 	m.sessions.save(h)

@@ -134,10 +134,10 @@ func (m *Machine) Messages() iter.Seq[Message] {
 				}
 			}
 		}
-		for _, r := range m.deliveries.returning.all() {
-			for held := range (*r).held.from(0) {
+		for r := range m.deliveries.lost() {
+			for held := range r.held.from(0) {
 				d := m.messages.describe(held.handle)
-				d.Holder, d.Delivery, d.Deadline = (*r).of, held.id, m.clock.heldUntil(held.deadline)
+				d.Holder, d.Delivery, d.Deadline = r.of, held.id, m.clock.heldUntil(held.deadline)
 				if !yield(d) {
 					return
 				}

@@ -58,8 +58,7 @@ func (m *Machine) String() string {
 	for c := range m.Consumers() {
 		consumerText(&b, c)
 	}
-	for _, p := range m.deliveries.returning.all() {
-		r := *p
+	for r := range m.deliveries.lost() {
 		fmt.Fprintf(&b, "returning %d of %s:%d", r.held.len(), sessionText(r.of.Session), r.of.Number)
 		switch {
 		case r.order != 0:
