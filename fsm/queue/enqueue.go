@@ -92,7 +92,7 @@ func (it *intake) store(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time, eff *f
 	if cmd.HasExpiration {
 		x.head |= expirationBit
 	}
-	h := it.messages.add(x, eff)
+	h := it.messages.add(&x, eff)
 	if len(cmd.Deaths) > 0 {
 		it.messages.mutExtra(h).deaths = copyDeaths(cmd.Deaths)
 	}

@@ -11,9 +11,9 @@ func compare[T cmp.Ordered](a, b T) int { return cmp.Compare(a, b) }
 // catchUp expires messages and makes scheduled and delayed ones ready that are
 // due, in the order of their instants, within the budget.
 func (it *intake) catchUp(eff *fsm.Effects) {
-	for it.scratch.budget > 0 {
-		due, h, ok := it.timers.nextTimed()
-		if !ok || due.at > it.clock.now() {
+	for it.timers.timed() > 0 && it.scratch.budget > 0 {
+		due, h, _ := it.timers.nextTimed()
+		if due.at > it.clock.now() {
 			break
 		}
 		if e, _, ok := it.timers.expiry(); ok && e.before(due) {

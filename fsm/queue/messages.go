@@ -49,12 +49,12 @@ func (ms *messages) clear() {
 	*ms = messages{shared: ms.shared, timers: ms.timers, entries: ms.entries, next: ms.next, named: map[string]uint32{}}
 }
 
-// add makes a record of a new message, in no place and without an expiry.
-func (ms *messages) add(x message, eff *fsm.Effects) uint32 {
+// add makes a record of a new message like x, in no place, and gives it its number.
+func (ms *messages) add(x *message, eff *fsm.Effects) uint32 {
 	h := ms.alloc()
 	x.seq = ms.next
 	ms.next++
-	*ms.mut(h) = x
+	*ms.mut(h) = *x
 	ms.counts[0].add(x.count())
 	ms.entries.keep(eff)
 	return h
@@ -106,7 +106,9 @@ func (ms *messages) remove(h uint32) {
 	no := x.list()
 	l := &ms.lists[no]
 	prev, next := x.prev, x.next
-	ms.timers.forget(x)
+	if x.expireAt != 0 {
+		ms.timers.forget(x)
+	}
 	if x.place == Scheduled {
 		ms.unname(h)
 	}
