@@ -68,7 +68,7 @@ func (ds *deliveries) delivery(c *consumer, held checkout) fsm.Delivery {
 }
 
 // take removes the deliveries first … last from what c holds and appends them
-// to m.taken.
+// to scratch.taken.
 func (ds *deliveries) take(c *consumer, first, last uint64) {
 	before := len(ds.scratch.taken)
 	ds.scratch.taken = c.held.take(first, last, ds.scratch.taken)

@@ -10,6 +10,17 @@ import (
 const creditCeiling = 65535
 
 // consumer is one registered consumer, or the gets of a session (number 0).
+// Its tables and its service are kept by consumers, what it holds and what is
+// late by deliveries. It is up to the session whether it can be reached.
+//
+// Invariants:
+//
+//	1 ≤ next; ids of held and of late ascend, are < next, and none is in both
+//	held.len() ≤ creditCeiling, but for gets, which nobody counts
+//	timed out ⇔ len(late) > 0 and it is not cancelled
+//	dismissed ⇔ cancelled and held.len() = 0; it stays while late or revoked tell
+//	something, and is forgotten otherwise
+//	revoked ⇒ cancelled; gets are neither cancelled, dismissed nor in a level
 type consumer struct {
 	id         fsm.ConsumerID
 	session    *session
@@ -38,6 +49,8 @@ type consumer struct {
 
 func (c *consumer) isGets() bool { return c.id.Number == 0 }
 
+// status is what listings show, but for Quiescing, which is the single active
+// consumer's. Only one that is Up is handed anything.
 func (c *consumer) status() Status {
 	if !c.cancelled && (c.session.life.silent || c.session.life.over) {
 		return Silent
@@ -56,6 +69,8 @@ func (c *consumer) lasting() Status {
 	return Up
 }
 
+// credit is how many more messages c may hold. It is not positive when c has
+// lowered its prefetch below what it holds.
 func (c *consumer) credit() int {
 	limit := int(min(c.prefetch, creditCeiling))
 	if limit == 0 {

@@ -44,7 +44,7 @@ func (e *entries) keep(eff *fsm.Effects) {
 	eff.Released = slices.DeleteFunc(eff.Released, func(index uint64) bool { return index == e.index })
 }
 
-// drop counts one message less of an entry.
+// drop counts one message less of an entry, which has some.
 func (e *entries) drop(index uint64, eff *fsm.Effects) {
 	if e.live.drop(index) {
 		eff.Released = append(eff.Released, index)

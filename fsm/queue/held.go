@@ -7,20 +7,23 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// grip is what is known of one message in the hands of a consumer.
+// grip is what is known of one message in the hands of a consumer. Its deadline
+// is fixed when it is handed out: settings that come later do not touch it.
+// limit ≠ 0 ⇐ deadline ≠ 0.
 type grip struct {
-	deadline fsm.Time   // of the consumer timeout, see Machine.heldUntil; 0: never
+	deadline fsm.Time   // of the consumer timeout, see clock.heldUntil; 0: never
 	limit    fsm.Millis // the timeout behind deadline
 	since    fsm.Time   // when it was handed out; 0: not known
 	handle   uint32
 	failed   bool // it goes back as failed
 }
 
-// checkout is one delivery.
+// checkout is one delivery: of what a consumer holds, or held. Its seq is known
+// once the message was lifted, see deliveries.lift.
 type checkout struct {
 	id uint64
 	grip
-	seq uint64 // of the message, see Machine.lift
+	seq uint64 // of the message, see deliveries.lift
 }
 
 // lateness is a delivery that was taken back from a consumer.

@@ -13,6 +13,14 @@ const (
 
 // Machine is one queue. It implements fsm.Machine; the other methods read.
 // A Machine is used by one goroutine at a time.
+//
+// It owns nothing but its name, its version and the order in which its parts do
+// their work, see Apply. The parts and what each keeps true are in DESIGN.md. A
+// part knows those above it in the order below, and is told of facts that only
+// one beneath it can see.
+//
+// Invariant: once a command is over nobody waits with credit while a message is
+// ready that is not due, unless NextDue says WorkDue.
 type Machine struct {
 	*shared
 	id fsm.QueueID
@@ -80,6 +88,11 @@ func (m *Machine) clear() {
 // Apply implements fsm.Machine. eff collects over the commands of one entry:
 // what Released names may be freed after the last of them, and after what
 // Deliveries names has been read.
+//
+// The order matters. What is due goes before the command, which must not see it;
+// what was lost comes back before anything is handed out, so that nothing newer
+// overtakes it; who is served is decided before that, and what is too long is
+// dropped after it, so that what somebody takes at once needs no room.
 func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
 	m.version = max(m.version, meta.Version)
 	m.entries.begin(meta.Index)

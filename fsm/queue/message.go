@@ -26,6 +26,18 @@ const (
 )
 
 // message is one record of the arena: 56 bytes, no pointers.
+//
+// Invariants:
+//
+//	1 ≤ seq; offset and size name bytes of the entry at index, 1 ≤ size
+//	0 ≤ head&^expirationBit ≤ size
+//	expireAt ≠ 0 in the places Scheduled and Delayed, where it is the due time
+//	acquired = failed = 0 in the place Ready; failed ≤ acquired, until one of them
+//	saturates
+//	place = 0 only while a command has the message in hand
+//
+// Whoever keeps a handle keeps the seq too if the message may go meanwhile:
+// handles are used again at once.
 type message struct {
 	seq      uint64
 	index    uint64   // of the log entry with the payload
@@ -33,16 +45,17 @@ type message struct {
 	offset   uint32
 	size     uint32
 	next     uint32 // in its list; 0: last, or in no list
-	prev     uint32 // of a returned message: its slot in Machine.returns
+	prev     uint32 // of a returned message: its slot in messages.returns
 	acquired uint32
 	failed   uint32
-	extra    uint32 // handle in Machine.extras; 0: none
+	extra    uint32 // handle in messages.extras; 0: none
 	head     uint16 // bytes of the payload that no limit counts, and expirationBit
 	priority uint8
 	place    Place
 }
 
-// extra holds what few messages have.
+// extra holds what few messages have. A message has none unless something is in
+// it: a death, or a rare part.
 type extra struct {
 	deaths []*logpb.Death // newest first; shared, never changed
 
@@ -74,7 +87,8 @@ type rare struct {
 var noRare rare
 
 // list is a doubly linked list of messages: taking one out of the middle
-// leaves nothing behind.
+// leaves nothing behind. head = 0 ⇔ tail = 0 ⇔ it is empty. The list of the
+// returned has no links back: its order is in returns.
 type list struct{ head, tail uint32 }
 
 func (x *message) ref() fsm.Ref { return fsm.Ref{Index: x.index, Offset: x.offset, Size: x.size} }

@@ -60,7 +60,8 @@ func (ms *messages) add(x *message, eff *fsm.Effects) uint32 {
 	return h
 }
 
-// setPlace moves x to another place in the books. Lists are the caller's work.
+// setPlace moves x to another place in the books. Lists are the caller's work:
+// others than this part use it for the places without one, CheckedOut and 0.
 func (ms *messages) setPlace(x *message, p Place) {
 	ms.scratch.steps++
 	ms.counts[x.place].sub(x.count())
@@ -149,7 +150,8 @@ func (ms *messages) readyCount() uint64 {
 	return ms.counts[Ready].Messages + ms.counts[Returned].Messages
 }
 
-// free forgets message h, which is in no place.
+// free forgets message h, which is in no place. Its handle may be given to
+// another message at once, and its entry be released.
 func (ms *messages) free(h uint32, eff *fsm.Effects) {
 	ms.scratch.steps++
 	x := ms.get(h)

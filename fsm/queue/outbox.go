@@ -38,7 +38,8 @@ type outbox struct {
 }
 
 // target is a queue that letters go to. The transfers to it that are not
-// settled are numbered settled+1 … next-1.
+// settled are numbered settled+1 … next-1. Numbers are those of the stream there,
+// so none is ever given twice, and none is left out.
 type target struct {
 	id      fsm.QueueID
 	next    uint64
@@ -49,7 +50,7 @@ type target struct {
 
 func newOutbox(s *shared, ms *messages) *outbox { return &outbox{shared: s, messages: ms, next: 1} }
 
-// clear forgets all letters and targets. Their numbers are not used again.
+// clear is the end of the queue: it forgets all letters and targets. Their numbers are not used again.
 func (o *outbox) clear() { *o = outbox{shared: o.shared, messages: o.messages, next: o.next} }
 
 // letters is the number of letters that have not come to an end.

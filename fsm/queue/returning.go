@@ -9,6 +9,10 @@ import (
 // has ended, its node was silent for too long, or it has settled more at once
 // than one command may end. The messages stay checked out, and come out of it
 // piece by piece. held is never empty.
+//
+// Settlements come first, in their order: what was settled before a session
+// ended is not lost with it. order ≠ 0 ⇔ it is a settlement, and failed says
+// something of losses only.
 type returning struct {
 	of      fsm.ConsumerID
 	held    held
@@ -43,7 +47,7 @@ func (ds *deliveries) detach(c *consumer, failed bool) {
 func (ds *deliveries) unfinished() bool { return ds.sessions.isEnding() || ds.returning.len() > 0 }
 
 // bringBack ends sessions of nodes that are down, and brings back what is on
-// its way and what m.taken holds besides. It stops when the command may do no
+// its way and what scratch.taken holds besides. It stops when the command may do no
 // more; the next one goes on. While sessions are left that have to end nobody
 // is served: so all that comes back comes in its order.
 func (ds *deliveries) bringBack(kind logpb.Command_Kind, eff *fsm.Effects) {
@@ -89,7 +93,7 @@ func (ds *deliveries) finishSettling(n int, eff *fsm.Effects) (done int) {
 	return done
 }
 
-// takeLost moves up to n messages that are lost to their holders to m.taken,
+// takeLost moves up to n messages that are lost to their holders to scratch.taken,
 // oldest first as far as each holder got them in this order, and returns how many.
 func (ds *deliveries) takeLost(n int) (done int) {
 	for done < n && ds.returning.len() > 0 {
@@ -131,7 +135,7 @@ func (ds *deliveries) endDown(n int) (done int) {
 // endSession removes a session with its consumers, what they hold goes back
 // as failed; in at most n steps, which must do for the consumers of a session
 // before it goes itself. It returns how many it took. The consumers are left in
-// Machine.consumers, see dropEnded.
+// consumers.all, see dropEnded.
 func (ds *deliveries) endSession(s *session, n int) (done int) {
 	for i := len(s.consumers) - 1; i >= 0; i-- {
 		if done == n {

@@ -28,7 +28,16 @@ type ended struct {
 	at fsm.Time
 }
 
-// session is the stream of one channel's commands to this queue.
+// session is the stream of one channel's commands to this queue. Commands are
+// numbered from 1, and the next one is performed; those before it are answered
+// as they were, as far as that is remembered, and those behind it are a Gap.
+//
+// Invariants:
+//
+//	1 ≤ next, last.seq < next
+//	refused: runs ascend, do not touch, and end at next at most; there are no more
+//	than refusedRuns
+//	consumers ascends by number, and each of them says that this is its session
 type session struct {
 	id        fsm.SessionID
 	next      uint64 // number of the next command
@@ -40,7 +49,10 @@ type session struct {
 }
 
 // life is one life of a node, or a queue that forwards dead letters, on node 0:
-// with its sessions, of which there is one at least.
+// with its sessions, of which there is one at least. What is true of the node is
+// true of all of them, and costs one record.
+//
+// Invariants: consumers = Σ len(consumers of sessions); over ⇒ not silent.
 type life struct {
 	of        Boot
 	sessions  sorted[*session] // by number
@@ -81,7 +93,8 @@ func (s *session) wasRefused(seq uint64) bool {
 	return found || i > 0 && seq-s.refused[i-1].first < s.refused[i-1].length
 }
 
-// answer is what the last synchronous command of a stream was told.
+// answer is what the last synchronous command of a stream was told. A channel
+// has one such call under way, so one is enough.
 type answer struct {
 	seq, count, consumers uint64
 	delivery              uint64 // of a get

@@ -68,7 +68,7 @@ func (ds *deliveries) takeSettled(c *consumer, first, last uint64, rest *held) {
 	rest.join(part.sorted)
 }
 
-// endDeliveries ends those in m.taken, which c has settled: as many as one
+// endDeliveries ends those in scratch.taken, which c has settled: as many as one
 // command may. The others follow with rest, and so do all while others before
 // them have not come to an end.
 func (ds *deliveries) endDeliveries(c *consumer, outcome logpb.Settle_Outcome, rest held, eff *fsm.Effects) {
@@ -88,7 +88,8 @@ func (ds *deliveries) endDeliveries(c *consumer, outcome logpb.Settle_Outcome, r
 	ds.scratch.taken = ds.scratch.taken[:0]
 }
 
-// conclude ends deliveries that nobody holds any more.
+// conclude ends deliveries that nobody holds any more: as many as the caller has
+// counted against the bounds of the command. taken is used up.
 func (ds *deliveries) conclude(outcome logpb.Settle_Outcome, taken []checkout, eff *fsm.Effects) {
 	switch outcome {
 	case logpb.Settle_ACK:

@@ -26,7 +26,9 @@ const (
 )
 
 // shared is what all parts of a machine read, and where they count what they
-// do. It has no rules of its own.
+// do. It has no rules of its own. There is one of each machine, and every part
+// points to it; only the machine changes clock, settings and bounds, between two
+// rules, and a part changes of scratch what its contract says.
 type shared struct {
 	name     string // of the queue: deaths tell it
 	clock    clock

@@ -9,7 +9,7 @@ import (
 
 // tick does what time alone does: expiries have run before it, consumer
 // timeouts follow here, unless what others have lost is still on its way back.
-// What is taken back is in m.taken then, and on its way.
+// What is taken back is in scratch.taken then, and on its way.
 func (ds *deliveries) tick(eff *fsm.Effects) fsm.Result {
 	if ds.unfinished() {
 		return fsm.Result{}
@@ -59,7 +59,7 @@ func (ds *deliveries) takeOverdue() []overdue {
 }
 
 // timeOut suspends c for the deliveries that were taken back, and adds them to
-// m.taken.
+// scratch.taken.
 func (ds *deliveries) timeOut(c *consumer, due []overdue, eff *fsm.Effects) {
 	late := make([]lateness, len(due))
 	for i, d := range due {
