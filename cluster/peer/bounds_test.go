@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -323,12 +324,15 @@ func TestSilentSnapshot(t *testing.T) {
 	c.startAll(nil)
 	gate := make(chan struct{})
 	defer close(gate)
-	result := make(chan error, 1)
+	var began atomic.Bool
 	go func() {
-		result <- c.members["n1"].Transport(1).InstallSnapshot("n2", "n2",
-			testSnapshotRequest(100<<20), new(raft.InstallSnapshotResponse), &gatedReader{gate: gate})
+		for !began.Load() { // on a busy machine one may be late with its first byte, too
+			_ = c.members["n1"].Transport(1).InstallSnapshot("n2", "n2",
+				testSnapshotRequest(100<<20), new(raft.InstallSnapshotResponse), &gatedReader{gate: gate})
+		}
 	}()
 	rpc := mustReceive(t, c.members["n2"].Transport(1).Consumer(), "snapshot")
+	began.Store(true)
 	if _, err := io.ReadAll(rpc.Reader); !errors.Is(err, errLate) {
 		t.Errorf("the reader ends with %v", err)
 	}
