@@ -1,12 +1,12 @@
-// Package broker does what clients ask for: it routes on the catalog's view,
-// finds the leaders of queues, and keeps the sessions of the clients that are
-// connected to this node.
+// Package broker does what clients ask for: it keeps definitions, routes on the
+// catalog's view, and keeps the sessions of the clients that are connected to this
+// node.
 //
-// It promises: each session's commands reach a queue once and in order, also
-// across leader changes and broken links; a confirm is given only after the
-// commands it stands for were applied; deliveries that get lost between a
-// leader and a session are asked for again. It knows neither AMQP frames nor
-// raft.
+// It promises: a confirm is given only after the commands it stands for were
+// applied; what a session is told comes one call at a time, in order; a publish
+// whose queue is gone is routed again. That commands and deliveries arrive once
+// and in order is cluster/stream's, that dead letters do is cluster/deadletter's.
+// It knows neither AMQP frames nor raft.
 package broker
 
 import (

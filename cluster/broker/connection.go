@@ -65,7 +65,7 @@ func (c *Connection) OpenSession(client fsm.SessionEvents) (*Session, error) {
 		id:        fsm.SessionID{Node: self, Boot: b.boot.Load(), Num: b.sessionNumber.Add(1)},
 		queues:    map[fsm.QueueID]*sessionQueue{},
 		consumers: map[uint64]*consumer{},
-		message:   catalog.Message{Local: b.leadsHere, Passed: b.used},
+		publisher: publisher{message: catalog.Message{Local: b.leadsHere, Passed: b.used}},
 	}
 	b.sessions[s.id.Num] = s
 	if c.sessions == nil {

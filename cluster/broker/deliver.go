@@ -2,6 +2,7 @@ package broker
 
 import (
 	"slices"
+	"sync/atomic"
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/stream"
@@ -11,6 +12,41 @@ import (
 // written. What comes above it stays with the queue's leader, and is asked for
 // as soon as there is room for an answer.
 const maxUnwritten = 4 << 20
+
+// window is what a channel has been given of consumers' messages and has not
+// written.
+//
+// Invariant: unwritten ≥ 0, and what is accepted begins below maxUnwritten.
+type window struct {
+	unwritten atomic.Int64 // weight of the messages
+	hungry    atomic.Bool  // somebody is behind and waits for unwritten to fall
+}
+
+// accept counts a message, if there is room for it.
+func (w *window) accept(bytes int) bool {
+	if w.unwritten.Load() >= maxUnwritten {
+		return false
+	}
+	w.unwritten.Add(int64(bytes + group.DeliveryWeight))
+	return true
+}
+
+// fits reports whether there is room for so many answers of a frame each. If not,
+// written will report that somebody is hungry.
+func (w *window) fits(answers int) bool {
+	most := int64(maxUnwritten - answers*maxFrameBytes)
+	if w.unwritten.Load() <= most {
+		return true
+	}
+	w.hungry.Store(true)
+	return w.unwritten.Load() <= most // it may have fallen before hungry was set
+}
+
+// written takes messages out, and reports whether somebody hungry has room again.
+func (w *window) written(count, bytes int) bool {
+	left := w.unwritten.Add(-int64(bytes + count*group.DeliveryWeight))
+	return left <= maxUnwritten-maxFrameBytes && w.hungry.Swap(false)
+}
 
 // consumer is what a session knows of its consumer at a queue.
 type consumer struct {
@@ -51,8 +87,7 @@ func (s *Session) forgetSettled(number uint64, c *consumer) {
 // Written says that the channel has written messages of consumers, or given
 // them back, and how many bytes their payloads had.
 func (s *Session) Written(count, bytes int) {
-	left := s.unwritten.Add(-int64(bytes + count*group.DeliveryWeight))
-	if left > maxUnwritten-maxFrameBytes || !s.hungry.Swap(false) {
+	if !s.written(count, bytes) {
 		return
 	}
 	s.mu.Lock()

@@ -21,6 +21,13 @@ type event struct {
 	payload     fsm.Payload
 }
 
+// eventQueue holds the events of a session. Session.mu guards it.
+type eventQueue struct {
+	events  []event
+	spare   []event // for reuse
+	calling bool    // a goroutine makes the calls of events
+}
+
 type eventKind uint8
 
 const (

@@ -7,7 +7,6 @@ import (
 	mathrand "math/rand/v2"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/quorate/quorate/cluster/stream"
@@ -29,14 +28,12 @@ type Session struct {
 	id     fsm.SessionID
 	client fsm.SessionEvents
 
-	mu         sync.Mutex
-	queues     map[fsm.QueueID]*sessionQueue
-	order      []*sessionQueue // those that are not known to be gone, by index
-	lastIndex  uint64          // of the newest one
-	consumers  map[uint64]*consumer
-	events     []event
-	spare      []event
-	calling    bool
+	mu        sync.Mutex
+	queues    map[fsm.QueueID]*sessionQueue
+	order     []*sessionQueue // those that are not known to be gone, by index
+	lastIndex uint64          // of the newest one
+	consumers map[uint64]*consumer
+	eventQueue
 	closing    bool
 	isLost     bool
 	ended      bool // its boot is over: no queue takes anything from it, see end
@@ -45,12 +42,12 @@ type Session struct {
 	strays     []stray // to be routed again before the lock is released
 	refreshing bool    // strays wait for a view that is up to date
 
-	// What the channel has been given of consumers' messages and has not
-	// written, in weight. hungry: somebody is behind and waits for it to fall.
-	unwritten atomic.Int64
-	hungry    atomic.Bool
+	window
+	publisher // used by the publishing goroutine only
+}
 
-	// Used by the publishing goroutine only.
+// publisher is what a session keeps from one publish to the next.
+type publisher struct {
 	message   catalog.Message // the last one
 	route     []*catalog.Queue
 	fanned    []fsm.QueueID // the last route that led to several queues; never changed

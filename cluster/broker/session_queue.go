@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
@@ -104,26 +103,11 @@ func (q *sessionQueue) Noticed(n stream.Notice) {
 }
 
 // Accept counts a message for a consumer, if the channel has room for it.
-func (q *sessionQueue) Accept(bytes int) bool {
-	s := q.session
-	if s.unwritten.Load() >= maxUnwritten {
-		return false
-	}
-	s.unwritten.Add(int64(bytes + group.DeliveryWeight))
-	return true
-}
+func (q *sessionQueue) Accept(bytes int) bool { return q.session.window.accept(bytes) }
 
 // HasRoom reports whether there is room for one answer more than those that are
 // on their way. If not, Written will find somebody hungry.
-func (q *sessionQueue) HasRoom(asked int) bool {
-	s := q.session
-	most := int64(maxUnwritten - (asked+1)*maxFrameBytes)
-	if s.unwritten.Load() <= most {
-		return true
-	}
-	s.hungry.Store(true)
-	return s.unwritten.Load() <= most // it may have fallen before hungry was set
-}
+func (q *sessionQueue) HasRoom(asked int) bool { return q.session.window.fits(asked + 1) }
 
 // Deliver passes messages on to the channel.
 func (q *sessionQueue) Deliver(messages []fsm.Message) {
