@@ -125,7 +125,8 @@ func TestNoReceiver(t *testing.T) {
 	c.stream.Receive(messages(5, 1))
 	k := c.request(&logpb.Command{Kind: logpb.Command_TOUCH})
 	r.Lead("n2", 1)
-	if len(c.messages)+len(h.asked) != 0 || isDone(k) {
-		t.Errorf("messages %v, questions %v", c.messages, h.asked)
+	mustEventually(t, func() bool { return !r.isRunning() })
+	if len(c.messages)+len(h.asked) != 0 || isDone(k) || c.stream.Next() != 2 {
+		t.Errorf("messages %v, questions %v, %d commands", c.messages, h.asked, c.stream.Next()-1)
 	}
 }

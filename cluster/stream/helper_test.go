@@ -21,11 +21,12 @@ type fatal interface {
 
 // host is a node alone, in a time of its own.
 type host struct {
-	t      fatal
-	table  *Table
-	clock  atomic.Int64 // ms
-	panics atomic.Int64
-	view   atomic.Pointer[catalog.View]
+	t       fatal
+	table   *Table
+	clock   atomic.Int64 // ms
+	panics  atomic.Int64
+	spawned atomic.Int64
+	view    atomic.Pointer[catalog.View]
 
 	mu      sync.Mutex // guards what follows
 	catalog catalog.Catalog
@@ -68,6 +69,7 @@ func (h *host) Guard(_ string, f func()) (ok bool) {
 }
 
 func (h *host) Spawn(doing string, f func()) bool {
+	h.spawned.Add(1)
 	go h.Guard(doing, f)
 	return true
 }
@@ -159,6 +161,7 @@ type client struct {
 	notices  []Notice
 	messages []fsm.Message
 	full     bool
+	brittle  bool // notices panic
 }
 
 func (c *client) Answered(p *Pending, r fsm.Result) {
@@ -188,6 +191,9 @@ func (c *client) Failed() {
 }
 
 func (c *client) Noticed(n Notice) {
+	if c.brittle {
+		panic("injected")
+	}
 	c.Lock()
 	defer c.Unlock()
 	c.notices = append(c.notices, n)

@@ -128,6 +128,8 @@ func TestEndOfQueue(t *testing.T) {
 		c.publish(1, "m")
 		calls = append(calls, c.request(&logpb.Command{Kind: logpb.Command_PURGE}))
 	}
+	brittle := &client{brittle: true}
+	h.attach(brittle, r, 4)
 	r.mu.Lock()
 	for i := range uint64(20) { // of nobody
 		r.streams[fsm.SessionID{Num: 100 + i}] = &Stream{}
@@ -141,6 +143,9 @@ func TestEndOfQueue(t *testing.T) {
 		if len(c.notices) != 1 || c.notices[0].Kind != peerpb.Notice_GONE {
 			t.Errorf("stream %d is told %v", i, c.notices)
 		}
+	}
+	if brittle.failed != 1 {
+		t.Errorf("one that panics has failed %d times", brittle.failed)
 	}
 	late := &client{}
 	if s := h.attach(late, r, 9); !s.Over() || !isDone(late.request(&logpb.Command{Kind: logpb.Command_PURGE})) {
