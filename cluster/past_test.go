@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // A node that has lost a part of its data folder comes back without a hand, and
@@ -75,6 +76,56 @@ func lostFolders(t *testing.T, lost []string, rejoin bool) {
 		info, err := late.count("q")
 		return err == nil && info.Ready == 61
 	})
+}
+
+// A node that has lost its catalog elects nobody while the only node that has
+// all of it is down: with its vote, one that has missed a declaration could
+// begin a history without it. When the third one is back, all goes on.
+func TestLearnerElectsNobodyAlone(t *testing.T) {
+	c := mustCluster(t)
+	c.crash("n2")
+	c.mustClient("n1").mustDeclare("missed by n2")
+	c.crash("n1")
+	c.crash("n3")
+	if err := os.RemoveAll(filepath.Join(c.dir, "n3", "catalog")); err != nil {
+		t.Fatal(err)
+	}
+	joined := make(chan error, 2)
+	for _, name := range []string{"n2", "n3"} {
+		n, err := Open(c.config(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.all[name] = n
+		go func() { joined <- n.Join(t.Context()) }()
+	}
+	learner := c.all["n3"].catalog
+	until(t, "n3 knows that it has lost its catalog", func() bool { return learner.Doubt() != nil })
+	until(t, "they are linked", func() bool { return c.all["n2"].Online("n3") && c.all["n3"].Online("n2") })
+	<-time.After(5 * time.Second) // n2 stands every second or two
+	for _, name := range []string{"n2", "n3"} {
+		if leader := c.all[name].catalog.Leader(); leader != "" {
+			t.Errorf("%s leads the catalog, says %s", leader, name)
+		}
+	}
+	if learner.Doubt() == nil {
+		t.Error("n3 believes itself")
+	}
+	c.mustOpen("n1")
+	for range cap(joined) {
+		if err := <-joined; err != nil {
+			t.Error(err)
+		}
+	}
+	until(t, "n3 is up to date", func() bool { return learner.Doubt() == nil })
+	for _, name := range names {
+		until(t, "the queue is known at "+name, func() bool {
+			_, ok := c.all[name].View().Queue("/", "missed by n2")
+			return ok
+		})
+	}
+	c.mustClient("n1").mustDeclare("later")
+	c.mustAgree()
 }
 
 // The only node of a cluster that has lost its past does not begin a new one: it
