@@ -27,7 +27,7 @@ type checker struct {
 
 	timed [placeCount]int // messages that wait for an instant
 
-	extras, named, numbered, returned, attached, timeouts int
+	infos, named, numbered, returned, attached, timeouts int
 }
 
 // that notes a fault unless ok. What is asked for each message goes through
@@ -49,8 +49,8 @@ func (k *checker) note(x *message, h uint32, place Place) {
 	k.seen[h] = true
 	k.live = append(k.live, x.index)
 	k.count[place].add(x.count())
-	if x.extra != 0 {
-		k.extras++
+	if x.info != 0 {
+		k.infos++
 	}
 }
 

@@ -61,8 +61,8 @@ func (ds *deliveries) checkOut(h uint32, c *consumer) checkout {
 func (ds *deliveries) delivery(c *consumer, held checkout) fsm.Delivery {
 	x := ds.messages.get(held.handle)
 	d := fsm.Delivery{To: c.id, ID: held.id, Ref: x.ref(), Acquired: x.acquired, Failed: x.failed, ExpireAt: x.expireAt}
-	if x.extra != 0 {
-		d.Deaths, d.ScheduledFor = ds.messages.extraOf(held.handle).deaths, ds.messages.rareOf(held.handle).scheduledFor
+	if x.info != 0 {
+		d.Deaths, d.ScheduledFor = ds.messages.deadLetterInfo(held.handle).deaths, ds.messages.scheduleInfo(held.handle).scheduledFor
 	}
 	return d
 }

@@ -16,16 +16,16 @@ type clock struct {
 	term   uint64 // of the last entry; 0: there was none
 }
 
-// advance moves the clock to the stamp of an entry. most is the lock credit
+// advance moves the clock to the stamp of an entry. limit is the lock credit
 // that a change of term may give. It reports whether the term is a new one.
-func (c *clock) advance(meta *fsm.Meta, most fsm.Millis) (newTerm bool) {
+func (c *clock) advance(meta *fsm.Meta, limit fsm.Millis) (newTerm bool) {
 	before := c.time
 	c.time = max(c.time, min(meta.Now, fsm.MaxTime))
 	if meta.Term == c.term {
 		return false
 	}
 	if c.term != 0 {
-		c.credit += min(c.time-before, fsm.Time(most))
+		c.credit += min(c.time-before, fsm.Time(limit))
 	}
 	c.term = meta.Term
 	return true

@@ -43,7 +43,7 @@ func (cs *consumers) cancel(s *session, cmd *logpb.Cancel) fsm.Result {
 		return fsm.Result{Code: fsm.NotFound}
 	}
 	cs.retire(c)
-	cs.dismissIfDone(c)
+	cs.removeIfDone(c)
 	return fsm.Result{}
 }
 
@@ -73,7 +73,7 @@ func (cs *consumers) revokeAllBut(c *consumer, eff *fsm.Effects) {
 		eff.Cancelled = append(eff.Cancelled, o.id)
 		revoked = append(revoked, o)
 	}
-	cs.dismiss(revoked...)
+	cs.removeFinished(revoked...)
 }
 
 // update gives c, which is new or not cancelled, what a Consume asks for.

@@ -18,9 +18,9 @@ const creditCeiling = 65535
 //	1 ≤ next; ids of held and of late ascend, are < next, and none is in both
 //	held.len() ≤ creditCeiling, but for gets, which nobody counts
 //	timed out ⇔ len(late) > 0 and it is not cancelled
-//	dismissed ⇔ cancelled and held.len() = 0; it stays while late or revoked tell
+//	finished ⇔ cancelled and held.len() = 0; it stays while late or revoked tell
 //	something, and is forgotten otherwise
-//	revoked ⇒ cancelled; gets are neither cancelled, dismissed nor in a level
+//	revoked ⇒ cancelled; gets are neither cancelled, finished nor in a level
 type consumer struct {
 	id         fsm.ConsumerID
 	session    *session
@@ -39,7 +39,7 @@ type consumer struct {
 	exclusive      bool
 	cancelled      bool
 	revoked        bool   // cancelled by the queue, see revokeAllBut: its session may not know
-	dismissed      bool   // cancelled and holds nothing: it only remembers what is late or to be told
+	finished       bool   // cancelled and holds nothing: it only remembers what is late or to be told
 	timeoutPlusOne uint64 // 0: inherited
 
 	level              *level // nil: cancelled, or gets

@@ -17,7 +17,7 @@ import (
 //
 //	all ascends by registered, which is < next; each is in its session's table
 //	serving ≤ attached ≤ len(all): attached counts all but gets and those that were
-//	dismissed, serving of these the ones that are not cancelled
+//	finished, serving of these the ones that are not cancelled
 //	getsHeld = Σ held.len() of gets
 //	exclusive is nil, or the only one that is not cancelled and whose session's
 //	life is not over
@@ -155,7 +155,7 @@ func (cs *consumers) position(c *consumer) int {
 // out of the tables: its session is nil then.
 func (cs *consumers) unregister(c *consumer) {
 	cs.retire(c)
-	if !c.isGets() && !c.dismissed {
+	if !c.isGets() && !c.finished {
 		cs.attached--
 	}
 	c.session.life.detached()
@@ -165,23 +165,23 @@ func (cs *consumers) unregister(c *consumer) {
 // crowded reports whether the queue has as many consumers as it may.
 func (cs *consumers) crowded() bool { return len(cs.all) >= cs.bounds.Consumers }
 
-// dismissIfDone lets a cancelled consumer go that owes nothing more: it holds
+// removeIfDone lets a cancelled consumer go that owes nothing more: it holds
 // nothing. It is remembered while something of it is late, and if it is revoked.
-func (cs *consumers) dismissIfDone(c *consumer) {
+func (cs *consumers) removeIfDone(c *consumer) {
 	if c.cancelled && c.held.len() == 0 {
-		cs.dismiss(c)
+		cs.removeFinished(c)
 	}
 }
 
-// dismiss is dismissIfDone for many consumers: of all sessions one pass.
-func (cs *consumers) dismiss(done ...*consumer) {
+// removeFinished is removeIfDone for many consumers: of all sessions one pass.
+func (cs *consumers) removeFinished(done ...*consumer) {
 	var sessions []*session
 	for _, c := range done {
 		if !c.cancelled || c.held.len() > 0 {
 			continue
 		}
-		if !c.dismissed {
-			c.dismissed = true
+		if !c.finished {
+			c.finished = true
 			cs.attached--
 		}
 		if s := c.session; !s.thinning {
@@ -189,38 +189,38 @@ func (cs *consumers) dismiss(done ...*consumer) {
 			sessions = append(sessions, s)
 		}
 	}
-	erased := 0
+	removed := 0
 	for _, s := range sessions {
 		s.thinning = false
-		erased += cs.thin(s)
+		removed += cs.thin(s)
 	}
-	if erased > 0 {
+	if removed > 0 {
 		cs.dropEnded()
 	}
 }
 
-// thin unregisters the dismissed consumers of a session but for the newest ones
+// thin unregisters the finished consumers of a session but for the newest ones
 // that are to be remembered, and returns how many.
-func (cs *consumers) thin(s *session) (erased int) {
+func (cs *consumers) thin(s *session) (removed int) {
 	surplus := -lateConsumers
 	for _, c := range s.consumers {
-		if c.dismissed && c.remembered() {
+		if c.finished && c.remembered() {
 			surplus++
 		}
 	}
 	cs.scratch.steps += len(s.consumers)
 	s.prune(func(c *consumer) bool {
-		if !c.dismissed || c.remembered() && surplus <= 0 {
+		if !c.finished || c.remembered() && surplus <= 0 {
 			return false
 		}
 		if c.remembered() {
 			surplus--
 		}
-		erased++
+		removed++
 		cs.unregister(c)
 		return true
 	})
-	return erased
+	return removed
 }
 
 // dropEnded takes consumers out of the table whose sessions have ended.

@@ -106,7 +106,7 @@ func (cs *consumers) restoreService(order []uint32, single uint32) error {
 	}
 	for _, c := range cs.all {
 		if c.cancelled && c.held.len() == 0 {
-			c.dismissed = true
+			c.finished = true
 			cs.attached--
 		}
 	}
@@ -128,7 +128,7 @@ func (cs *consumers) check(k *checker) {
 		case c.isGets():
 			getsHeld += c.held.len()
 			continue
-		case !c.dismissed:
+		case !c.finished:
 			attached++
 		}
 		if c.cancelled {
@@ -151,9 +151,9 @@ func (cs *consumers) check(k *checker) {
 // check checks one consumer by itself.
 func (c *consumer) check(k *checker) {
 	if c.isGets() {
-		k.that(c.level == nil && !c.cancelled && !c.dismissed, "gets of %v are served", c.id)
+		k.that(c.level == nil && !c.cancelled && !c.finished, "gets of %v are served", c.id)
 	} else {
-		k.that(c.dismissed == (c.cancelled && c.held.len() == 0) && (!c.dismissed || len(c.late) > 0 || c.revoked) && (c.cancelled || !c.revoked), "consumer %v owes nothing", c.id)
+		k.that(c.finished == (c.cancelled && c.held.len() == 0) && (!c.finished || len(c.late) > 0 || c.revoked) && (c.cancelled || !c.revoked), "consumer %v owes nothing", c.id)
 		k.that(c.held.len() <= creditCeiling, "consumer %v holds %d", c.id, c.held.len())
 	}
 	k.that(slices.IsSortedFunc(c.late, func(a, b lateness) int { return compare(a.id, b.id) }) &&

@@ -51,7 +51,7 @@ func (o *outbox) die(h uint32, reason logpb.Death_Reason, eff *fsm.Effects) {
 		return
 	}
 	o.counters.DeadLettered++
-	e := o.messages.mutExtra(h)
+	e := o.messages.editDeadLetterInfo(h)
 	e.reason, e.diedAt = reason, o.clock.now()
 	e.deaths = o.addDeath(e.deaths, reason)
 	if what == SentOnce {
@@ -64,7 +64,7 @@ func (o *outbox) die(h uint32, reason logpb.Death_Reason, eff *fsm.Effects) {
 
 // post puts message h, which is in no place, at the end of the outbox.
 func (o *outbox) post(h uint32, eff *fsm.Effects) {
-	o.messages.mutExtra(h).letter = o.next
+	o.messages.editDeadLetterInfo(h).letter = o.next
 	o.next++
 	o.messages.put(h, Outbox)
 	if o.unrouted == 0 {

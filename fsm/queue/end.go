@@ -20,18 +20,18 @@ func (m *Machine) afterUse(inUse bool, serving int, eff *fsm.Effects) {
 // letters that already are in the outbox have a while to be forwarded.
 func (m *Machine) end(eff *fsm.Effects) {
 	if m.outbox.letters() == 0 {
-		m.vanish(eff)
+		m.dropAll(eff)
 		return
 	}
-	m.dismissAll(eff)
+	m.endSessions(eff)
 	m.intake.dropReady()
 	m.intake.sweep(logpb.Command_TICK, eff) // the rest goes with the queue
 	m.lease.drain()
 	eff.Outbox = true
 }
 
-// dismissAll ends all sessions and consumers. What they hold goes with the queue.
-func (m *Machine) dismissAll(eff *fsm.Effects) {
+// endSessions ends all sessions and consumers. What they hold goes with the queue.
+func (m *Machine) endSessions(eff *fsm.Effects) {
 	for c := range m.consumers.from(0) {
 		if c.status() != Cancelled && !c.isGets() {
 			eff.Cancelled = append(eff.Cancelled, c.id)
@@ -39,12 +39,12 @@ func (m *Machine) dismissAll(eff *fsm.Effects) {
 		m.deliveries.detach(c, false)
 	}
 	m.consumers.clear()
-	m.sessions.dismiss()
+	m.sessions.endAll()
 	m.timers.forgetHeld()
 }
 
-// vanish drops everything at once.
-func (m *Machine) vanish(eff *fsm.Effects) {
+// dropAll drops everything at once.
+func (m *Machine) dropAll(eff *fsm.Effects) {
 	m.scratch.steps += m.consumers.len()
 	for c := range m.consumers.from(0) {
 		if c.status() != Cancelled && !c.isGets() {
@@ -58,8 +58,8 @@ func (m *Machine) vanish(eff *fsm.Effects) {
 	eff.Gone = true
 }
 
-// afterlife is Apply for a queue that has ended: only its outbox moves.
-func (m *Machine) afterlife(cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
+// applyEnded is Apply for a queue that has ended: only its outbox moves.
+func (m *Machine) applyEnded(cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
 	if m.lease.phase() == Gone {
 		return fsm.Result{Code: fsm.Gone}
 	}
@@ -72,7 +72,7 @@ func (m *Machine) afterlife(cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
 	}
 	m.outbox.goOn(cmd.Kind, eff)
 	if m.outbox.letters() == 0 || cmd.Kind == logpb.Command_TICK && m.lease.drained() {
-		m.vanish(eff)
+		m.dropAll(eff)
 	}
 	return r
 }
@@ -85,7 +85,7 @@ func (m *Machine) delete(cmd *logpb.Delete, eff *fsm.Effects) fsm.Result {
 	case cmd.GetIfEmpty() && n > 0:
 		return fsm.Result{Code: fsm.NotEmpty}
 	default:
-		m.vanish(eff)
+		m.dropAll(eff)
 		return fsm.Result{Count: n}
 	}
 }

@@ -94,13 +94,13 @@ func (it *intake) store(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time, eff *f
 	}
 	h := it.messages.add(&x, eff)
 	if len(cmd.Deaths) > 0 {
-		it.messages.mutExtra(h).deaths = copyDeaths(cmd.Deaths)
+		it.messages.editDeadLetterInfo(h).deaths = copyDeaths(cmd.Deaths)
 	}
 	if due == 0 {
 		due = fsm.Time(max(cmd.ScheduledFor, 0))
 	}
 	if due != 0 {
-		it.messages.setRare(h, rare{scheduledFor: due})
+		it.messages.setScheduleInfo(h, scheduleInfo{scheduledFor: due})
 	}
 	return h
 }

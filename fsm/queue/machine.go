@@ -98,7 +98,7 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 	m.entries.begin(meta.Index)
 	m.lease.begin(m.clock.advance(&meta, duration(m.settings.LockCredit)))
 	if m.lease.phase() != Active {
-		return m.afterlife(cmd, eff)
+		return m.applyEnded(cmd, eff)
 	}
 	m.scratch.begin(cmd.Kind, &m.bounds)
 	m.intake.catchUp(eff)

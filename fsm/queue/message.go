@@ -48,15 +48,15 @@ type message struct {
 	prev     uint32 // of a returned message: its slot in messages.returns
 	acquired uint32
 	failed   uint32
-	extra    uint32 // handle in messages.extras; 0: none
+	info     uint32 // handle in messages.infos; 0: none
 	head     uint16 // bytes of the payload that no limit counts, and expirationBit
 	priority uint8
 	place    Place
 }
 
-// extra holds what few messages have. A message has none unless something is in
-// it: a death, or a rare part.
-type extra struct {
+// deadLetterInfo is what few messages have. A message has none unless something
+// is in it: a death, or a schedule.
+type deadLetterInfo struct {
 	deaths []*logpb.Death // newest first; shared, never changed
 
 	// The rest belongs to letters of the outbox.
@@ -65,11 +65,12 @@ type extra struct {
 	transfers []Transfer // not settled; replaced, never changed
 	reason    logpb.Death_Reason
 
-	rare *rare // replaced, never changed; nil: nothing of it
+	schedule *scheduleInfo // replaced, never changed; nil: nothing of it
 }
 
-// rare is the part of an extra that even fewer messages have.
-type rare struct {
+// scheduleInfo is what even fewer messages have: those that were scheduled or
+// delayed, and letters that not all targets have.
+type scheduleInfo struct {
 	scheduledFor fsm.Time // when it was to become ready; 0: it never was scheduled
 
 	expireAt fsm.Time // of a delayed message: when it expires; 0: never
@@ -84,7 +85,7 @@ type rare struct {
 	refused bool
 }
 
-var noRare rare
+var noScheduleInfo scheduleInfo
 
 // list is a doubly linked list of messages: taking one out of the middle
 // leaves nothing behind. head = 0 ⇔ tail = 0 ⇔ it is empty. The list of the
@@ -144,34 +145,34 @@ func (x *message) ready() bool { return x.place == Ready || x.place == Returned 
 
 func (x *message) due(c fsm.Time) bool { return x.expireAt != 0 && x.expireAt <= c }
 
-// extraOf returns the extra of message h for reading; never nil.
-func (ms *messages) extraOf(h uint32) *extra {
-	if e := ms.get(h).extra; e != 0 {
-		return ms.extras.get(e)
+// deadLetterInfo is that of message h for reading; never nil.
+func (ms *messages) deadLetterInfo(h uint32) *deadLetterInfo {
+	if e := ms.get(h).info; e != 0 {
+		return ms.infos.get(e)
 	}
-	return &noExtra
+	return &noDeadLetterInfo
 }
 
-var noExtra extra
+var noDeadLetterInfo deadLetterInfo
 
-// rareOf returns the rare part of message h for reading; never nil.
-func (ms *messages) rareOf(h uint32) *rare {
-	if r := ms.extraOf(h).rare; r != nil {
+// scheduleInfo is that of message h for reading; never nil.
+func (ms *messages) scheduleInfo(h uint32) *scheduleInfo {
+	if r := ms.deadLetterInfo(h).schedule; r != nil {
 		return r
 	}
-	return &noRare
+	return &noScheduleInfo
 }
 
-// setRare replaces the rare part of message h.
-func (ms *messages) setRare(h uint32, r rare) { ms.mutExtra(h).rare = &r }
+// setScheduleInfo replaces that of message h.
+func (ms *messages) setScheduleInfo(h uint32, r scheduleInfo) { ms.editDeadLetterInfo(h).schedule = &r }
 
-// mutExtra returns the extra of message h for writing, a new one if needed.
-func (ms *messages) mutExtra(h uint32) *extra {
+// editDeadLetterInfo is that of message h for writing, a new one if needed.
+func (ms *messages) editDeadLetterInfo(h uint32) *deadLetterInfo {
 	x := ms.mut(h)
-	if x.extra == 0 {
-		x.extra = ms.extras.alloc()
+	if x.info == 0 {
+		x.info = ms.infos.alloc()
 	}
-	return ms.extras.mut(x.extra)
+	return ms.infos.mut(x.info)
 }
 
 // bump adds one and saturates.

@@ -30,7 +30,7 @@ type messages struct {
 	entries *entries
 
 	arena[message]
-	extras  arena[extra]
+	infos   arena[deadLetterInfo]
 	next    uint64 // number of the next message
 	lists   [listCount]list
 	waiting uint32            // the priorities that have messages
@@ -157,8 +157,8 @@ func (ms *messages) free(h uint32, eff *fsm.Effects) {
 	x := ms.get(h)
 	index := x.index
 	ms.counts[0].sub(x.count())
-	if x.extra != 0 {
-		ms.extras.release(x.extra)
+	if x.info != 0 {
+		ms.infos.release(x.info)
 	}
 	ms.release(h)
 	ms.entries.drop(index, eff)
@@ -209,15 +209,15 @@ func (ms *messages) move(h uint32, due fsm.Time) {
 	ms.timers.forget(x)
 	x.expireAt = due
 	ms.timers.watch(x, h)
-	r := *ms.rareOf(h)
+	r := *ms.scheduleInfo(h)
 	r.scheduledFor = due
-	ms.setRare(h, r)
+	ms.setScheduleInfo(h, r)
 }
 
 // unname takes scheduled message h out of the tables of numbers and names.
 func (ms *messages) unname(h uint32) {
 	ms.numbers.remove(key{seq: ms.get(h).seq})
-	if id := ms.rareOf(h).id; id != "" {
+	if id := ms.scheduleInfo(h).id; id != "" {
 		delete(ms.named, id)
 	}
 }
@@ -234,9 +234,9 @@ func (ms *messages) renew(h uint32) {
 func (ms *messages) delay(h uint32, until fsm.Time) {
 	x := ms.mut(h)
 	if x.expireAt != 0 {
-		r := *ms.rareOf(h)
+		r := *ms.scheduleInfo(h)
 		r.expireAt = x.expireAt
-		ms.setRare(h, r)
+		ms.setScheduleInfo(h, r)
 	}
 	ms.mut(h).expireAt = until
 	ms.put(h, Delayed)
@@ -249,9 +249,9 @@ func (ms *messages) undelay(h uint32) {
 	ms.remove(h)
 	x := ms.mut(h)
 	x.expireAt = 0
-	if r := *ms.rareOf(h); r.expireAt != 0 {
+	if r := *ms.scheduleInfo(h); r.expireAt != 0 {
 		x.expireAt, r.expireAt = r.expireAt, 0
-		ms.setRare(h, r)
+		ms.setScheduleInfo(h, r)
 	}
 }
 
@@ -323,7 +323,7 @@ func (ms *messages) walk(no int, yield func(Message) bool) bool {
 }
 
 func (ms *messages) describe(h uint32) Message {
-	x, e, r := ms.get(h), ms.extraOf(h), ms.rareOf(h)
+	x, e, r := ms.get(h), ms.deadLetterInfo(h), ms.scheduleInfo(h)
 	d := Message{
 		Seq: x.seq, Ref: x.ref(), Place: x.place, Priority: x.priority, ExpireAt: x.expireAt,
 		Acquired: x.acquired, Failed: x.failed, HasExpiration: x.hasExpiration(), Deaths: e.deaths, Letter: e.letter,

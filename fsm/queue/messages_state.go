@@ -11,16 +11,16 @@ import (
 // frozen is what messages were at one moment.
 type frozen struct {
 	records pages[message]
-	extras  pages[extra]
+	infos   pages[deadLetterInfo]
 	lists   [listCount]list
 }
 
 // view is good until the next change.
-func (ms *messages) view() frozen { return frozen{ms.pages, ms.extras.pages, ms.lists} }
+func (ms *messages) view() frozen { return frozen{ms.pages, ms.infos.pages, ms.lists} }
 
 // freeze never changes. What is large is shared, and copied in pieces when the
 // messages change.
-func (ms *messages) freeze() frozen { return frozen{ms.arena.freeze(), ms.extras.freeze(), ms.lists} }
+func (ms *messages) freeze() frozen { return frozen{ms.arena.freeze(), ms.infos.freeze(), ms.lists} }
 
 // save is the section of the messages in the head of a snapshot.
 func (ms *messages) save(h *logpb.QueueSnapshot) {
@@ -60,18 +60,18 @@ func (f *frozen) fill(st *logpb.MessageState, h uint32) *logpb.MessageState {
 	if x.place == Scheduled || x.place == Delayed {
 		st.ExpireAt, st.DueAt = 0, int64(x.expireAt)
 	}
-	if x.extra != 0 {
-		f.extras.at(int(x.extra)).fill(st)
+	if x.info != 0 {
+		f.infos.at(int(x.info)).fill(st)
 	}
 	return st
 }
 
-func (e *extra) fill(st *logpb.MessageState) {
+func (e *deadLetterInfo) fill(st *logpb.MessageState) {
 	st.Letter, st.Reason, st.DiedAt, st.Deaths = e.letter, e.reason, int64(e.diedAt), e.deaths
 	for _, t := range e.transfers {
 		st.Transfers = append(st.Transfers, &logpb.DeadTransfer{Target: uint64(t.Target), Number: t.Number, TtlCeilingPlusOne: t.CeilingPlusOne})
 	}
-	r := e.rare
+	r := e.schedule
 	if r == nil {
 		return
 	}
@@ -105,14 +105,14 @@ func (ms *messages) restore(st *logpb.MessageState) (uint32, error) {
 	}
 	ms.counts[0].add(x.count())
 	if len(st.Deaths) > 0 {
-		ms.mutExtra(h).deaths = st.Deaths
+		ms.editDeadLetterInfo(h).deaths = st.Deaths
 	}
-	ms.restoreRare(st, h)
+	ms.restoreScheduleInfo(st, h)
 	return h, ms.restorePlace(st, h)
 }
 
-func (ms *messages) restoreRare(st *logpb.MessageState, h uint32) {
-	r := rare{
+func (ms *messages) restoreScheduleInfo(st *logpb.MessageState, h uint32) {
+	r := scheduleInfo{
 		scheduledFor: fsm.Time(st.ScheduledFor), id: st.ScheduleId, refused: st.Refused,
 		ttl: st.TtlPlusOne, ceiling: st.TtlCeilingPlusOne,
 	}
@@ -120,7 +120,7 @@ func (ms *messages) restoreRare(st *logpb.MessageState, h uint32) {
 		r.done = append(r.done, fsm.QueueID(id))
 	}
 	if r.scheduledFor != 0 || r.id != "" || r.refused || r.ttl != 0 || r.ceiling != 0 || r.done != nil {
-		ms.setRare(h, r)
+		ms.setScheduleInfo(h, r)
 	}
 }
 
@@ -165,7 +165,7 @@ func (ms *messages) restoreEntries() {
 func (ms *messages) check(k *checker) {
 	k.that(k.count == ms.counts, "counted %v, found %v", ms.counts, k.count)
 	k.that(len(k.live) == ms.live(), "%d messages, %d in places", ms.live(), len(k.live))
-	k.that(k.extras == ms.extras.live(), "%d extras, %d in use", ms.extras.live(), k.extras)
+	k.that(k.infos == ms.infos.live(), "%d infos, %d in use", ms.infos.live(), k.infos)
 	k.that(k.named == len(ms.named), "%d scheduled messages have a name, %d names", k.named, len(ms.named))
 	k.that(k.numbered == ms.numbers.len(), "%d scheduled messages, %d numbers", k.numbered, ms.numbers.len())
 	n := 0
@@ -212,7 +212,7 @@ func (ms *messages) checkLists(k *checker) {
 // checkOne checks what holds for a message wherever it is.
 func (ms *messages) checkOne(k *checker, h uint32, place Place) {
 	x := ms.get(h)
-	switch e := ms.extraOf(h); {
+	switch e := ms.deadLetterInfo(h); {
 	case k.seen[h]:
 		k.fail("message %d is in two places", x.seq)
 	case x.place != place:
@@ -221,11 +221,11 @@ func (ms *messages) checkOne(k *checker, h uint32, place Place) {
 		k.fail("message %d of %d", x.seq, ms.next)
 	case x.size == 0 || x.expireAt < 0 || uint32(x.head&^expirationBit) > x.size:
 		k.fail("message %d: size %d, entry %d, expiry %d", x.seq, x.size, x.index, x.expireAt)
-	case x.extra != 0 && len(e.deaths) == 0 && e.rare == nil:
-		k.fail("message %d has an empty extra", x.seq)
-	case place != Scheduled && ms.rareOf(h).id != "":
+	case x.info != 0 && len(e.deaths) == 0 && e.schedule == nil:
+		k.fail("message %d has empty info", x.seq)
+	case place != Scheduled && ms.scheduleInfo(h).id != "":
 		k.fail("message %d is not scheduled", x.seq)
-	case place != Delayed && ms.rareOf(h).expireAt != 0:
+	case place != Delayed && ms.scheduleInfo(h).expireAt != 0:
 		k.fail("message %d is not delayed", x.seq)
 	case place != Outbox && place != Waiting && (e.letter != 0 || e.transfers != nil || e.diedAt != 0 || e.reason != 0):
 		k.fail("message %d is no letter", x.seq)
@@ -245,7 +245,7 @@ func (ms *messages) checkScheduled(k *checker, h uint32) {
 	x := ms.get(h)
 	k.numbered++
 	k.that(x.expireAt != 0 && ms.findScheduled("", x.seq) == h, "message %d is never due, or not found", x.seq)
-	if id := ms.rareOf(h).id; id != "" {
+	if id := ms.scheduleInfo(h).id; id != "" {
 		k.named++
 		k.that(ms.named[id] == h, "message %d does not have its name", x.seq)
 	}

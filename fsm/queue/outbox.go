@@ -82,7 +82,7 @@ func (o *outbox) has(id fsm.QueueID) (known, gone bool) {
 
 // deadLetter describes message h, which has died.
 func (o *outbox) deadLetter(h uint32) fsm.DeadLetter {
-	x, e, r := o.messages.get(h), o.messages.extraOf(h), o.messages.rareOf(h)
+	x, e, r := o.messages.get(h), o.messages.deadLetterInfo(h), o.messages.scheduleInfo(h)
 	return fsm.DeadLetter{
 		Ref: x.ref(), Reason: e.reason, DiedAt: e.diedAt, Priority: x.priority, ScheduledFor: r.scheduledFor,
 		HasExpiration: x.hasExpiration(), Deaths: e.deaths, Fresh: e.reason != logpb.Death_NONE && e.deaths[0].Count == 1,
@@ -92,8 +92,8 @@ func (o *outbox) deadLetter(h uint32) fsm.DeadLetter {
 
 // letter describes letter h.
 func (o *outbox) letter(h uint32) Letter {
-	e := o.messages.extraOf(h)
-	return Letter{Number: e.letter, DeadLetter: o.deadLetter(h), Done: o.messages.rareOf(h).done, Transfers: e.transfers}
+	e := o.messages.deadLetterInfo(h)
+	return Letter{Number: e.letter, DeadLetter: o.deadLetter(h), Done: o.messages.scheduleInfo(h).done, Transfers: e.transfers}
 }
 
 // unroutedLetters returns up to limit letters without a route, oldest first.
@@ -170,7 +170,7 @@ func (o *outbox) restoreHead(h *logpb.QueueSnapshot) {
 
 // restore adds message h, which has its place, as a letter.
 func (o *outbox) restore(st *logpb.MessageState, h uint32) error {
-	e := o.messages.mutExtra(h)
+	e := o.messages.editDeadLetterInfo(h)
 	e.letter, e.reason, e.diedAt = st.Letter, st.Reason, fsm.Time(st.DiedAt)
 	for _, t := range st.Transfers {
 		i, ok := o.find(fsm.QueueID(t.Target))
@@ -196,11 +196,11 @@ func (o *outbox) check(k *checker) {
 	unrouted, last := uint32(0), uint64(0)
 	pending := map[fsm.QueueID]int{}
 	for h := o.messages.head(outboxList); h != 0 && k.err == nil; h = o.messages.get(h).next {
-		e := o.messages.extraOf(h)
+		e := o.messages.deadLetterInfo(h)
 		k.that(e.letter > 0 && e.letter < o.next, "letter %d of %d", e.letter, o.next)
 		k.that(unrouted == 0 || len(e.transfers) == 0 && e.letter == last+1, "letter %d is routed too early", e.letter)
 		last = e.letter
-		k.that(e.reason == logpb.Death_NONE && o.messages.rareOf(h).scheduledFor != 0 ||
+		k.that(e.reason == logpb.Death_NONE && o.messages.scheduleInfo(h).scheduledFor != 0 ||
 			len(e.deaths) > 0 && e.deaths[0].Queue == o.name && e.deaths[0].Reason == e.reason, "letter %d has no death", e.letter)
 		if len(e.transfers) == 0 && unrouted == 0 {
 			unrouted = h
@@ -225,7 +225,7 @@ func (o *outbox) check(k *checker) {
 
 // checkTransfers checks those of letter h. pending counts them by target.
 func (o *outbox) checkTransfers(k *checker, h uint32, pending map[fsm.QueueID]int) {
-	e := o.messages.extraOf(h)
+	e := o.messages.deadLetterInfo(h)
 	for _, t := range e.transfers {
 		i, ok := o.find(t.Target)
 		if k.that(ok, "letter %d goes to nobody", e.letter); !ok {
@@ -242,7 +242,7 @@ func (o *outbox) checkTransfers(k *checker, h uint32, pending map[fsm.QueueID]in
 func (o *outbox) checkWaiting(k *checker) {
 	n := 0
 	for h := o.messages.head(waitingList); h != 0; h = o.messages.get(h).next {
-		e := o.messages.extraOf(h)
+		e := o.messages.deadLetterInfo(h)
 		k.that(e.letter > 0 && e.letter < o.next && (len(e.deaths) > 0 || e.reason == logpb.Death_NONE) && len(e.transfers) == 0,
 			"letter %d does not wait", e.letter)
 		p := o.waiting.get(key{seq: e.letter})

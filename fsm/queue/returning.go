@@ -58,7 +58,7 @@ func (ds *deliveries) bringBack(kind logpb.Command_Kind, eff *fsm.Effects) {
 	case logpb.Command_NODE_DOWN, logpb.Command_SESSION_DOWN:
 		left = ds.bounds.Back()
 	}
-	most := left
+	allowed := left
 	left -= ds.endDown(left)
 	if !ds.sessions.isEnding() {
 		left -= ds.finishSettling(left, eff)
@@ -67,7 +67,7 @@ func (ds *deliveries) bringBack(kind logpb.Command_Kind, eff *fsm.Effects) {
 	ds.giveBack(ds.scratch.taken, true, eff)
 	ds.scratch.taken = ds.scratch.taken[:0]
 	if kind == logpb.Command_TICK {
-		ds.scratch.budget -= most - left
+		ds.scratch.budget -= allowed - left
 	}
 }
 
@@ -185,5 +185,5 @@ func (ds *deliveries) endSilences() {
 			done = append(done, c)
 		}
 	}
-	ds.consumers.dismiss(done...)
+	ds.consumers.removeFinished(done...)
 }

@@ -13,7 +13,7 @@ func (o *outbox) routeDead(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Result {
 	if cmd.GetRetry() {
 		return o.routeWaiting(cmd, eff)
 	}
-	if o.unrouted == 0 || o.messages.extraOf(o.unrouted).letter != cmd.GetFirst() {
+	if o.unrouted == 0 || o.messages.deadLetterInfo(o.unrouted).letter != cmd.GetFirst() {
 		return fsm.Result{}
 	}
 	var r fsm.Result
@@ -61,13 +61,13 @@ func (o *outbox) lastRouted() uint32 {
 
 // wait makes letter h, which is in the outbox and goes nowhere, one that waits.
 func (o *outbox) wait(h uint32) {
-	r := *o.messages.rareOf(h)
+	r := *o.messages.scheduleInfo(h)
 	r.refused = false
-	o.messages.setRare(h, r)
-	o.messages.mutExtra(h).transfers = nil
+	o.messages.setScheduleInfo(h, r)
+	o.messages.editDeadLetterInfo(h).transfers = nil
 	o.messages.remove(h)
 	o.messages.put(h, Waiting)
-	o.waiting.put(key{seq: o.messages.extraOf(h).letter}, h)
+	o.waiting.put(key{seq: o.messages.deadLetterInfo(h).letter}, h)
 }
 
 // route gives letter h one transfer per target, but none to those that have it
@@ -75,7 +75,7 @@ func (o *outbox) wait(h uint32) {
 // always is.
 func (o *outbox) route(h uint32, to *logpb.DeadRoute, eff *fsm.Effects) {
 	var transfers []Transfer
-	done := o.messages.rareOf(h).done
+	done := o.messages.scheduleInfo(h).done
 	o.noteUnroutable(h, to)
 	for n, id := range to.GetTargets() {
 		if id == 0 || slices.Contains(done, fsm.QueueID(id)) {
@@ -99,7 +99,7 @@ func (o *outbox) route(h uint32, to *logpb.DeadRoute, eff *fsm.Effects) {
 	}
 	switch {
 	case len(transfers) > 0:
-		o.messages.mutExtra(h).transfers = transfers
+		o.messages.editDeadLetterInfo(h).transfers = transfers
 	case len(done) > 0:
 		o.arrived(h, eff)
 	case o.strategy() == AtLeastOnce && !o.settings.DelayedStore:
@@ -112,13 +112,13 @@ func (o *outbox) route(h uint32, to *logpb.DeadRoute, eff *fsm.Effects) {
 // noteUnroutable counts letter h of a delayed exchange that had no way when it
 // was due. It dies of that, if there is somewhere for the dead to go.
 func (o *outbox) noteUnroutable(h uint32, route *logpb.DeadRoute) {
-	if !o.settings.DelayedStore || o.messages.extraOf(h).reason != logpb.Death_NONE || len(o.messages.rareOf(h).done) > 0 ||
+	if !o.settings.DelayedStore || o.messages.deadLetterInfo(h).reason != logpb.Death_NONE || len(o.messages.scheduleInfo(h).done) > 0 ||
 		len(route.GetTargets()) > 0 && !route.GetUnroutable() {
 		return
 	}
 	o.counters.Unroutable++
 	if route.GetUnroutable() {
-		e := o.messages.mutExtra(h)
+		e := o.messages.editDeadLetterInfo(h)
 		e.reason, e.diedAt, e.deaths = logpb.Death_UNROUTABLE, o.clock.now(), o.addDeath(e.deaths, logpb.Death_UNROUTABLE)
 	}
 }
@@ -153,9 +153,9 @@ func (o *outbox) settleDead(cmd *logpb.SettleDead, eff *fsm.Effects) fsm.Result 
 		o.endGone(o.bounds.Back(), eff)
 		return fsm.Result{}
 	}
-	upto := min(cmd.Upto, t.next-1, t.settled+uint64(o.bounds.Tick))
+	last := min(cmd.Upto, t.next-1, t.settled+uint64(o.bounds.Tick))
 	refused := cmd.Refused
-	for t.settled < upto {
+	for t.settled < last {
 		for len(refused) > 0 && refused[0] <= t.settled {
 			refused = refused[1:]
 		}
@@ -205,17 +205,17 @@ func (o *outbox) dropGone(t *target) bool {
 // refused it, or is gone. With the last transfer the letter ends, unless it has
 // to arrive everywhere and does not.
 func (o *outbox) settleTransfer(h uint32, id fsm.QueueID, has, refused bool, eff *fsm.Effects) {
-	left, r := o.messages.extraOf(h).transfers, *o.messages.rareOf(h)
+	left, r := o.messages.deadLetterInfo(h).transfers, *o.messages.scheduleInfo(h)
 	if has && (len(left) > 1 || r.refused) || refused {
 		if has {
 			r.done = slices.Concat(r.done, []fsm.QueueID{id})
 		}
 		r.refused = r.refused || refused
-		o.messages.setRare(h, r)
+		o.messages.setScheduleInfo(h, r)
 	}
 	if len(left) > 1 {
 		i := slices.IndexFunc(left, func(t Transfer) bool { return t.Target == id })
-		o.messages.mutExtra(h).transfers = slices.Concat(left[:i], left[i+1:])
+		o.messages.editDeadLetterInfo(h).transfers = slices.Concat(left[:i], left[i+1:])
 		return
 	}
 	switch some := has || len(r.done) > 0; {

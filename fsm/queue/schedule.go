@@ -27,7 +27,7 @@ func (it *intake) enqueueLater(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time,
 		it.counters.Unscheduled++
 	}
 	h := it.store(meta, cmd, due, eff)
-	it.messages.setRare(h, rare{scheduledFor: due, id: cmd.ScheduleId, ttl: cmd.TtlPlusOne, ceiling: cmd.TtlCeilingPlusOne})
+	it.messages.setScheduleInfo(h, scheduleInfo{scheduledFor: due, id: cmd.ScheduleId, ttl: cmd.TtlPlusOne, ceiling: cmd.TtlCeilingPlusOne})
 	it.messages.schedule(h, due, cmd.ScheduleId)
 	it.counters.Enqueued++
 	it.counters.Scheduled++
@@ -45,14 +45,14 @@ func (it *intake) unschedule(h uint32) {
 // TTL counts from the instant it was scheduled for. The message of a delayed
 // exchange departs.
 func (it *intake) promote(h uint32, eff *fsm.Effects) {
-	r := *it.messages.rareOf(h)
+	r := *it.messages.scheduleInfo(h)
 	due := it.messages.get(h).expireAt
 	it.unschedule(h)
 	if it.settings.DelayedStore {
 		it.depart(h, due, r, eff)
 		return
 	}
-	it.messages.setRare(h, rare{scheduledFor: r.scheduledFor})
+	it.messages.setScheduleInfo(h, scheduleInfo{scheduledFor: r.scheduledFor})
 	ttl := it.settings.messageTTL(r.ttl, r.ceiling)
 	it.messages.renew(h)
 	it.messages.mut(h).expireAt = 0
@@ -69,10 +69,10 @@ func (it *intake) promote(h uint32, eff *fsm.Effects) {
 
 // depart makes message h of a delayed exchange, which is in no place and has
 // become due, a letter: not a dead one. It keeps what its TTL will be made of.
-func (it *intake) depart(h uint32, due fsm.Time, r rare, eff *fsm.Effects) {
-	it.messages.setRare(h, rare{scheduledFor: due, ttl: r.ttl, ceiling: r.ceiling})
+func (it *intake) depart(h uint32, due fsm.Time, r scheduleInfo, eff *fsm.Effects) {
+	it.messages.setScheduleInfo(h, scheduleInfo{scheduledFor: due, ttl: r.ttl, ceiling: r.ceiling})
 	it.messages.mut(h).expireAt = 0
-	e := it.messages.mutExtra(h)
+	e := it.messages.editDeadLetterInfo(h)
 	e.reason, e.diedAt = logpb.Death_NONE, it.clock.now()
 	it.outbox.post(h, eff)
 }

@@ -45,7 +45,7 @@ type session struct {
 	consumers []*consumer // by number
 	refused   []run       // commands that were refused, ascending; see refuse
 	life      *life
-	thinning  bool // while some of its consumers are dismissed
+	thinning  bool // while some of its consumers are finished
 }
 
 // life is one life of a node, or a queue that forwards dead letters, on node 0:

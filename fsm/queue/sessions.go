@@ -49,8 +49,8 @@ func (ss *sessions) clear() {
 	*ss = sessions{shared: ss.shared, byID: map[fsm.SessionID]*session{}, isEnded: map[fsm.SessionID]bool{}}
 }
 
-// dismiss forgets all sessions, but not those that have ended before.
-func (ss *sessions) dismiss() {
+// endAll forgets all sessions, but not those that have ended before.
+func (ss *sessions) endAll() {
 	ss.byID, ss.lives, ss.ending = map[fsm.SessionID]*session{}, sorted[*life]{}, 0
 	ss.recent, ss.silent = nil, nil
 }

@@ -49,7 +49,7 @@ func (ds *deliveries) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) fs
 	}
 	ds.endDeliveries(c, outcome, rest, eff)
 	ds.consumers.refresh(c)
-	ds.consumers.dismissIfDone(c)
+	ds.consumers.removeIfDone(c)
 	return fsm.Result{}
 }
 
@@ -107,9 +107,9 @@ func (ds *deliveries) conclude(outcome logpb.Settle_Outcome, taken []checkout, e
 // settledLate counts and tells what c has settled although it had been taken
 // back.
 func (ds *deliveries) settledLate(c *consumer, late []lateness, eff *fsm.Effects) {
-	told := fsm.LateAck{Of: c.id, Tag: c.tag, First: c.lateAcks == 0}
-	told.Deliveries, told.Limit, told.Held = describeLate(late, ds.clock.now())
-	eff.LateAcks = append(eff.LateAcks, told)
+	notice := fsm.LateAck{Of: c.id, Tag: c.tag, First: c.lateAcks == 0}
+	notice.Deliveries, notice.Limit, notice.Held = describeLate(late, ds.clock.now())
+	eff.LateAcks = append(eff.LateAcks, notice)
 	c.lateAcks += uint64(len(late))
 	ds.counters.LateAcks += uint64(len(late))
 }

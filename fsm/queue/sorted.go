@@ -223,19 +223,19 @@ func (s *sorted[V]) remove(k key) (v V, ok bool) {
 	return v, true
 }
 
-// delete removes the entries from … upto-1 of a block.
-func (b *block[V]) delete(from, upto int) {
-	if from-b.head < b.tail-upto {
-		n := upto - from
-		copy(b.keys[b.head+n:upto], b.keys[b.head:from])
-		copy(b.vals[b.head+n:upto], b.vals[b.head:from])
+// delete removes the entries from … to-1 of a block.
+func (b *block[V]) delete(from, to int) {
+	if from-b.head < b.tail-to {
+		n := to - from
+		copy(b.keys[b.head+n:to], b.keys[b.head:from])
+		copy(b.vals[b.head+n:to], b.vals[b.head:from])
 		clear(b.vals[b.head : b.head+n])
 		b.head += n
 		return
 	}
-	copy(b.keys[from:], b.keys[upto:b.tail])
-	copy(b.vals[from:], b.vals[upto:b.tail])
-	n := upto - from
+	copy(b.keys[from:], b.keys[to:b.tail])
+	copy(b.vals[from:], b.vals[to:b.tail])
+	n := to - from
 	clear(b.vals[b.tail-n : b.tail])
 	b.tail -= n
 }
@@ -268,16 +268,16 @@ func (s *sorted[V]) dropBlock(i int) {
 	s.blocks, s.firsts = slices.Delete(s.blocks, i, i+1), slices.Delete(s.firsts, i, i+1)
 }
 
-// cut removes the entries from … upto, both included, and gives them to f,
+// cut removes the entries from … to, both included, and gives them to f,
 // ascending.
-func (s *sorted[V]) cut(from, upto key, f func(key, V)) {
+func (s *sorted[V]) cut(from, to key, f func(key, V)) {
 	if s.n == 0 {
 		return
 	}
 	for i := s.seek(from); i < len(s.blocks); {
 		b := s.blocks[i]
-		low, high := b.search(from), b.search(upto)
-		if high < b.tail && b.keys[high] == upto {
+		low, high := b.search(from), b.search(to)
+		if high < b.tail && b.keys[high] == to {
 			high++
 		}
 		done := high < b.tail
@@ -298,14 +298,14 @@ func (s *sorted[V]) cut(from, upto key, f func(key, V)) {
 	}
 }
 
-// sever removes the entries from … upto, both included, and returns them in a
+// sever removes the entries from … to, both included, and returns them in a
 // table of their own. It touches no entries but those of the blocks at both ends.
-func (s *sorted[V]) sever(from, upto key) (part sorted[V]) {
+func (s *sorted[V]) sever(from, to key) (part sorted[V]) {
 	part.epoch = s.epoch
-	if s.n == 0 || upto.before(from) {
+	if s.n == 0 || to.before(from) {
 		return part
 	}
-	behind := key{upto.at, upto.seq + 1}
+	behind := key{to.at, to.seq + 1}
 	if behind.seq == 0 {
 		behind.at++
 	}

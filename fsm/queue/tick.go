@@ -26,7 +26,7 @@ func (ds *deliveries) tick(eff *fsm.Effects) fsm.Result {
 		late = append(late, due[0].c)
 		due = due[n:]
 	}
-	ds.consumers.dismiss(late...)
+	ds.consumers.removeFinished(late...)
 	ds.endSilences()
 	return fsm.Result{}
 }

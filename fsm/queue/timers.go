@@ -105,8 +105,8 @@ func (t *timers) scheduledSpan() (first, last fsm.Time) {
 		return 0, 0
 	}
 	from, _ := t.schedules.first()
-	upto, _ := t.schedules.last()
-	return from.at, upto.at
+	till, _ := t.schedules.last()
+	return from.at, till.at
 }
 
 // hold adds a delivery of message seq that times out.

@@ -130,8 +130,8 @@ func (d Dead) Minus(o Dead) Dead { return d.with(o, func(a, b uint64) uint64 { r
 
 func (d Dead) with(o Dead, f func(a, b uint64) uint64) Dead {
 	for reason := range d.By {
-		for fate := range d.By[reason] {
-			d.By[reason][fate] = f(d.By[reason][fate], o.By[reason][fate])
+		for disposition := range d.By[reason] {
+			d.By[reason][disposition] = f(d.By[reason][disposition], o.By[reason][disposition])
 		}
 	}
 	d.Confirmed, d.Dropped, d.Refused = f(d.Confirmed, o.Confirmed), f(d.Dropped, o.Dropped), f(d.Refused, o.Refused)
@@ -154,7 +154,7 @@ const (
 
 var fates = [...]string{Dropped: "disabled", SentOnce: "at_most_once", Transactional: "transactional", AtLeastOnce: "at_least_once"}
 
-// String is the dead-letter strategy that has the fate, as metrics name it.
+// String is the dead-letter strategy that has the disposition, as metrics name it.
 func (f Fate) String() string { return fates[f] }
 
 // Status of a consumer.
