@@ -38,6 +38,8 @@ func (k *checker) that(ok bool, format string, args ...any) {
 	}
 }
 
+// fail notes a fault. Only the first one is kept: those behind it may be its
+// consequences.
 func (k *checker) fail(format string, args ...any) {
 	if k.err == nil {
 		k.err = fmt.Errorf(format, args...)
@@ -54,6 +56,7 @@ func (k *checker) note(x *message, h uint32, place Place) {
 	}
 }
 
+// deadline is told of an instant at which a tick has something to do; 0: of none.
 func (k *checker) deadline(t fsm.Time) {
 	if t != 0 && (k.next == 0 || t < k.next) {
 		k.next = t
@@ -61,6 +64,10 @@ func (k *checker) deadline(t fsm.Time) {
 }
 
 // Check walks the whole state and reports the first broken invariant.
+//
+// Parts that hold messages come first, since each message they find is counted,
+// and those that only count come last. It changes nothing, and no order in which
+// maps are walked is seen.
 func (m *Machine) Check() error {
 	k := &checker{m: m, seen: make([]bool, max(m.messages.end(), 1)), live: make([]uint64, 0, m.messages.live())}
 	m.messages.checkLists(k)

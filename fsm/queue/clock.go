@@ -31,6 +31,8 @@ func (c *clock) advance(meta *fsm.Meta, limit fsm.Millis) (newTerm bool) {
 	return true
 }
 
+// now is never behind the stamp of any entry so far, but for stamps above
+// fsm.MaxTime.
 func (c *clock) now() fsm.Time { return c.time }
 
 // lockCredit is how far the time of held messages is behind.
@@ -65,6 +67,7 @@ func (c *clock) restore(h *logpb.QueueSnapshot) {
 	*c = clock{fsm.Time(h.Clock), fsm.Time(h.LockCredit), h.Term}
 }
 
+// check asks for the invariant.
 func (c *clock) check(k *checker) {
 	k.that(0 <= c.credit && c.credit <= c.time && c.time <= fsm.MaxTime, "clock %d, credit %d", c.time, c.credit)
 }

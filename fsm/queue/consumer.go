@@ -47,6 +47,8 @@ type consumer struct {
 	nextRing, prevRing *consumer
 }
 
+// isGets reports whether c stands for the gets of its session: it is never
+// served, but asked.
 func (c *consumer) isGets() bool { return c.id.Number == 0 }
 
 // status is what listings show, but for Quiescing, which is the single active

@@ -40,6 +40,8 @@ type consumers struct {
 	contested bool      // elect has to choose
 }
 
+// newConsumers returns a queue without consumers. The order of age begins with 1,
+// since 0 is no settlement, see returning.
 func newConsumers(s *shared, ss *sessions) *consumers {
 	return &consumers{shared: s, sessions: ss, service: service{shared: s}, next: 1}
 }

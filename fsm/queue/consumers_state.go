@@ -76,6 +76,8 @@ func (cs *consumers) restore(s *session, st *logpb.ConsumerState) error {
 	return nil
 }
 
+// restoreLate is what a consumer has not settled. Snapshots that do not say since
+// when, or of which limit, give ids only.
 func restoreLate(st *logpb.ConsumerState) []lateness {
 	var late []lateness
 	for i, id := range st.TimedOut {
@@ -113,6 +115,8 @@ func (cs *consumers) restoreService(order []uint32, single uint32) error {
 	return nil
 }
 
+// check asks for the invariants, after the sessions have been checked: they have
+// counted the consumers in their tables.
 func (cs *consumers) check(k *checker) {
 	attached, active, lasting, getsHeld, order := 0, 0, 0, 0, uint64(0)
 	var exclusive *consumer

@@ -6,6 +6,7 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
+// compare is cmp.Compare, for sorting by one value.
 func compare[T cmp.Ordered](a, b T) int { return cmp.Compare(a, b) }
 
 // catchUp expires messages and makes scheduled and delayed ones ready that are

@@ -33,6 +33,7 @@ type lateness struct {
 	limit fsm.Millis // its timeout; 0: not known
 }
 
+// compareLate orders late deliveries by their ids.
 func compareLate(l lateness, id uint64) int { return cmp.Compare(l.id, id) }
 
 // describeLate lists the ids of late deliveries, of which there are some, their
@@ -51,6 +52,7 @@ func describeLate(late []lateness, now fsm.Time) (ids []uint64, limit, held fsm.
 // held is what a consumer holds, ascending by delivery id.
 type held struct{ sorted[grip] }
 
+// push adds a checkout with an id above all others.
 func (d *held) push(c checkout) { d.put(key{seq: c.id}, c.grip) }
 
 // find returns the checkout with this id.

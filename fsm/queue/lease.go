@@ -31,10 +31,13 @@ type lease struct {
 	goneAt fsm.Time // end of draining
 }
 
+// newLease returns the lease of a queue that nobody has used. It begins with the
+// first entry.
 func newLease(s *shared, t *timers, ms *messages, cs *consumers) *lease {
 	return &lease{shared: s, timers: t, messages: ms, consumers: cs}
 }
 
+// phase goes from Active to Draining to Gone, or to Gone at once, and never back.
 func (l *lease) phase() Phase { return l.life }
 
 // begin is told of a new term: leases begin again, since nobody could use the
@@ -121,6 +124,7 @@ func (l *lease) restore(h *logpb.QueueSnapshot) {
 	l.life, l.goneAt = Phase(h.State), fsm.Time(h.GoneAt)
 }
 
+// check asks for the invariants, once all messages have been found.
 func (l *lease) check(k *checker) {
 	k.that(0 <= l.used && l.used <= l.clock.now(), "clock %d, last used %d", l.clock.now(), l.used)
 	k.that(0 <= l.active && l.active <= l.clock.now(), "clock %d, last active %d", l.clock.now(), l.active)

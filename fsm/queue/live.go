@@ -35,6 +35,7 @@ func (l *liveIndexes) drop(index uint64) bool {
 	return true
 }
 
+// has reports whether the entry at index has messages.
 func (l *liveIndexes) has(index uint64) bool { return l.get(key{seq: index}) != nil }
 
 // indexes iterates over the indexes with live messages, ascending.

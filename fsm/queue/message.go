@@ -92,6 +92,7 @@ var noScheduleInfo scheduleInfo
 // returned has no links back: its order is in returns.
 type list struct{ head, tail uint32 }
 
+// ref says where the payload is; the machine never reads it.
 func (x *message) ref() fsm.Ref { return fsm.Ref{Index: x.index, Offset: x.offset, Size: x.size} }
 
 // list is the number of the list a message with this place is in.
@@ -138,11 +139,14 @@ func (x *message) bytes() uint64 { return uint64(x.size) - uint64(x.head&^expira
 // hasExpiration reports whether the payload has an expiration property.
 func (x *message) hasExpiration() bool { return x.head&expirationBit != 0 }
 
+// count is what the message adds to the counts of its place. It never changes.
 func (x *message) count() Count { return Count{1, x.bytes()} }
 
 // ready reports whether the message may be handed out, and may expire.
 func (x *message) ready() bool { return x.place == Ready || x.place == Returned }
 
+// due reports whether the instant of the message has come: of a ready one, that
+// it is to be handed to nobody.
 func (x *message) due(c fsm.Time) bool { return x.expireAt != 0 && x.expireAt <= c }
 
 // deadLetterInfo is that of message h for reading; never nil.

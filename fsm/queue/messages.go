@@ -40,6 +40,7 @@ type messages struct {
 	named   map[string]uint32 // scheduled messages that have a name
 }
 
+// newMessages returns a queue without messages. Their numbers begin with 1.
 func newMessages(s *shared, t *timers, e *entries) *messages {
 	return &messages{shared: s, timers: t, entries: e, next: 1, named: map[string]uint32{}}
 }
@@ -322,6 +323,7 @@ func (ms *messages) walk(no int, yield func(Message) bool) bool {
 	return true
 }
 
+// describe is message h for listings. Who holds it is for the caller to add.
 func (ms *messages) describe(h uint32) Message {
 	x, e, r := ms.get(h), ms.deadLetterInfo(h), ms.scheduleInfo(h)
 	d := Message{

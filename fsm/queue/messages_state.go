@@ -66,6 +66,7 @@ func (f *frozen) fill(st *logpb.MessageState, h uint32) *logpb.MessageState {
 	return st
 }
 
+// fill adds what few messages have to st. Slices are shared: nobody changes them.
 func (e *deadLetterInfo) fill(st *logpb.MessageState) {
 	st.Letter, st.Reason, st.DiedAt, st.Deaths = e.letter, e.reason, int64(e.diedAt), e.deaths
 	for _, t := range e.transfers {
@@ -111,6 +112,8 @@ func (ms *messages) restore(st *logpb.MessageState) (uint32, error) {
 	return h, ms.restorePlace(st, h)
 }
 
+// restoreScheduleInfo gives message h one only if it says something, so that equal
+// states have equal records.
 func (ms *messages) restoreScheduleInfo(st *logpb.MessageState, h uint32) {
 	r := scheduleInfo{
 		scheduledFor: fsm.Time(st.ScheduledFor), id: st.ScheduleId, refused: st.Refused,
@@ -124,6 +127,8 @@ func (ms *messages) restoreScheduleInfo(st *logpb.MessageState, h uint32) {
 	}
 }
 
+// restorePlace puts message h where it was, and into the tables of that place. A
+// number that is there already is the mark of a damaged snapshot.
 func (ms *messages) restorePlace(st *logpb.MessageState, h uint32) error {
 	x := ms.mut(h)
 	place := Place(st.Place)

@@ -48,6 +48,7 @@ type target struct {
 	gone    bool          // it does not exist any more, and some are still pending
 }
 
+// newOutbox returns an empty one. Letters are numbered from 1.
 func newOutbox(s *shared, ms *messages) *outbox { return &outbox{shared: s, messages: ms, next: 1} }
 
 // clear is the end of the queue: it forgets all letters and targets. Their numbers are not used again.
@@ -70,6 +71,7 @@ func (o *outbox) counted() Count {
 // hasWork reports whether transfers to targets that are gone have to be ended.
 func (o *outbox) hasWork() bool { return o.gone > 0 }
 
+// find returns where a target is, or would be.
 func (o *outbox) find(id fsm.QueueID) (int, bool) {
 	return slices.BinarySearchFunc(o.targets, id, func(t *target, id fsm.QueueID) int { return cmp.Compare(t.id, id) })
 }
@@ -192,6 +194,7 @@ func (o *outbox) restore(st *logpb.MessageState, h uint32) error {
 	return nil
 }
 
+// check walks over the letters and compares them with the targets.
 func (o *outbox) check(k *checker) {
 	unrouted, last := uint32(0), uint64(0)
 	pending := map[fsm.QueueID]int{}

@@ -13,6 +13,12 @@ const (
 // and the chunks it shares with the living one are copied before the next
 // write to them. at is for reading; a pointer from own may be written to until
 // the next freeze or extend.
+//
+// Invariants:
+//
+//	len(chunks) = len(epochs); 0 ≤ epochs[i] ≤ epoch
+//	an only chunk has firstChunk … chunkLen items, several have chunkLen each
+//	a chunk that is shared is never written to
 type pages[T any] struct {
 	chunks [][]T
 	epochs []uint64 // chunk i is shared unless epochs[i] == epoch
@@ -20,8 +26,11 @@ type pages[T any] struct {
 	spare  []T // a chunk that was dropped, for the next extend
 }
 
+// at returns item i, for reading.
 func (p *pages[T]) at(i int) *T { return &p.chunks[i/chunkLen][i%chunkLen] }
 
+// own returns item i for writing. A chunk that is shared is copied before, so
+// that the first write to each after a freeze costs a chunk.
 func (p *pages[T]) own(i int) *T {
 	c := i / chunkLen
 	if p.epochs[c] != p.epoch {
@@ -87,6 +96,9 @@ func (p *pages[T]) freeze() pages[T] {
 }
 
 // arena hands out items by handle. Handle 0 names none.
+//
+// Invariants: top = 0, or 1 ≤ top ≤ capacity(); free has handles below top, each
+// once, and their items are zero. An arena that is empty keeps one chunk at most.
 type arena[T any] struct {
 	pages[T]
 	top  int      // handles below have been handed out; 0 before the first
@@ -102,6 +114,7 @@ func (a *arena[T]) mut(h uint32) *T { return a.own(int(h)) }
 // end is above all handles that have been handed out.
 func (a *arena[T]) end() uint32 { return uint32(a.top) }
 
+// live is the number of items that are handed out.
 func (a *arena[T]) live() int { return max(a.top-1, 0) - len(a.free) }
 
 // alloc returns the handle of a zero item.
@@ -144,15 +157,21 @@ func (a *arena[T]) reset() {
 }
 
 // deque is a queue in chunks. Item 0 is the front.
+//
+// Invariants: 0 ≤ head < chunkLen, head + n ≤ capacity(); items before the head
+// and behind the last are zero, so that nothing is kept alive by them.
 type deque[T any] struct {
 	pages[T]
 	head, n int
 }
 
-func (d *deque[T]) len() int      { return d.n }
+func (d *deque[T]) len() int { return d.n }
+
+// item is for reading, edit for writing, until the next change.
 func (d *deque[T]) item(i int) *T { return d.at(d.head + i) }
 func (d *deque[T]) edit(i int) *T { return d.own(d.head + i) }
 
+// push adds v at the end.
 func (d *deque[T]) push(v T) {
 	if d.head+d.n == d.capacity() {
 		if len(d.chunks) == 1 && d.head > d.n {
@@ -174,6 +193,7 @@ func (d *deque[T]) slide() {
 	d.head = 0
 }
 
+// pop removes the front; there is one.
 func (d *deque[T]) pop() {
 	var zero T
 	*d.edit(0) = zero

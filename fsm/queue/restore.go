@@ -35,6 +35,9 @@ func (m *Machine) Restore(r io.Reader) error {
 	return nil
 }
 
+// restore reads into a new machine. The order is that of the encoding: consumers
+// before what they hold, messages before what finds them, and Check at last, so
+// that no damage gets by.
 func (m *Machine) restore(r *bufio.Reader) error {
 	var buf bytes.Buffer
 	var head logpb.QueueSnapshot
@@ -98,6 +101,7 @@ func readRecord(r *bufio.Reader, buf *bytes.Buffer, into interface{ UnmarshalVT(
 	return nil
 }
 
+// noEOF makes of the end within a record what it is: an error.
 func noEOF(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
@@ -105,6 +109,8 @@ func noEOF(err error) error {
 	return err
 }
 
+// restoreHead restores all that is not about single messages. Settings come first:
+// they say what the rest means, and configure acts on a machine that is empty.
 func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
 	if h.Config == nil || h.Counters == nil || h.State > uint32(Gone) {
 		return fmt.Errorf("%w: its head is incomplete", ErrSnapshot)

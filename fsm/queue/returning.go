@@ -31,6 +31,7 @@ func (ds *deliveries) returningKey(r *returning) key {
 	return key{1, ds.messages.get(g.handle).seq}
 }
 
+// addReturning adds r, which holds something, to what is on its way back.
 func (ds *deliveries) addReturning(r *returning) { ds.returning.put(ds.returningKey(r), r) }
 
 // detach takes all that c holds from it. The messages go back.

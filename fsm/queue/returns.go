@@ -27,6 +27,13 @@ type returnsSlot struct {
 // returns is an index of the list of returned messages: it finds the last one
 // there that is older than a message without a walk over the list, and what is
 // before a message. message.prev is the slot of a returned message.
+//
+// Invariants:
+//
+//	slots form a ring by prev and next, through slot 0, in the order of the list
+//	1 ≤ block.len() ≤ returnsLen, and no block at slot 0 and at those in free
+//	least = the least of seqs[head:tail]
+//	a message of the list is in the block of the slot that its prev names
 type returns struct {
 	slots []returnsSlot
 	free  []uint32

@@ -61,6 +61,7 @@ type life struct {
 	over      bool             // it is down: the sessions end piece by piece, and are not found any more
 }
 
+// key is the place of a life among lives.
 func (b Boot) key() key { return key{fsm.Time(b.Node), b.Boot} }
 
 // run is a run of command numbers.
@@ -116,6 +117,7 @@ func (s *session) prune(gone func(*consumer) bool) {
 // detached is told that a consumer of one of the sessions was unregistered.
 func (l *life) detached() { l.consumers-- }
 
+// search returns where the consumer with this number is, or would be.
 func (s *session) search(number uint64) (int, bool) {
 	return slices.BinarySearchFunc(s.consumers, number, func(c *consumer, n uint64) int { return cmp.Compare(c.id.Number, n) })
 }

@@ -38,6 +38,7 @@ type sessions struct {
 	silent  []silence
 }
 
+// newSessions returns a queue that has heard of nobody.
 func newSessions(s *shared) *sessions {
 	ss := &sessions{shared: s}
 	ss.clear()
@@ -172,6 +173,7 @@ func (ss *sessions) isDown(b Boot) bool {
 	return ok && b.Boot <= ss.down[i].Boot
 }
 
+// findDown returns where a node is among those that were declared down, or would be.
 func (ss *sessions) findDown(n fsm.NodeID) (int, bool) {
 	return slices.BinarySearchFunc(ss.down, n, func(b Boot, n fsm.NodeID) int { return cmp.Compare(b.Node, n) })
 }

@@ -52,6 +52,7 @@ func (s *session) save() *logpb.SessionState {
 	}
 }
 
+// encodeRuns is how a snapshot has them: first, length, first, length …
 func encodeRuns(runs []run) []uint64 {
 	var out []uint64
 	for _, r := range runs {
@@ -116,6 +117,7 @@ func (ss *sessions) describe(b *strings.Builder) {
 	}
 }
 
+// check asks for the invariants, and counts the consumers of all sessions.
 func (ss *sessions) check(k *checker) {
 	sessions, ending := 0, 0
 	for s := range ss.all() {

@@ -15,12 +15,14 @@ type silence struct {
 	until fsm.Time
 }
 
+// findSilent returns where a silence is, or would be.
 func (ss *sessions) findSilent(of Boot) (int, bool) {
 	return slices.BinarySearchFunc(ss.silent, of, func(x silence, of Boot) int {
 		return cmp.Or(cmp.Compare(x.of.Node, of.Node), cmp.Compare(x.of.Boot, of.Boot))
 	})
 }
 
+// isSilent reports whether nothing is heard from the node of a session.
 func (ss *sessions) isSilent(id fsm.SessionID) bool {
 	if len(ss.silent) == 0 {
 		return false

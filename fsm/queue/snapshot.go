@@ -70,6 +70,7 @@ func (m *Machine) head() *logpb.QueueSnapshot {
 	return h
 }
 
+// proto is the form of the snapshot.
 func (c *Counters) proto() *logpb.QueueCounters {
 	deaths := make([]uint64, 0, 16)
 	for _, d := range c.Deaths {
@@ -150,6 +151,8 @@ type encoder struct {
 
 const encoderBuffer = 64 << 10
 
+// record writes one record behind its length. Errors are remembered, and nothing
+// is written after one.
 func (e *encoder) record(r record) {
 	size := r.SizeVT()
 	e.buf = binary.AppendUvarint(e.buf, uint64(size))

@@ -55,7 +55,11 @@ func (b *block[V]) search(k key) int {
 // come at the end or go from the front, as those of one uniform TTL do, cost
 // O(1). A frozen copy shares the blocks; they are copied before the next write.
 //
-// 1 <= blocks[i].len() <= blockLen and firsts[i] is the first key of blocks[i].
+// Invariants:
+//
+//	1 ≤ blocks[i].len() ≤ blockLen, firsts[i] is the first key of blocks[i]
+//	n = Σ blocks[i].len(); keys ascend over all blocks, and none is there twice
+//	a block whose epoch is not the table's is shared, and never written to
 type sorted[V any] struct {
 	blocks []*block[V]
 	firsts []key
@@ -259,6 +263,7 @@ func (s *sorted[V]) shrunk(i int) {
 	}
 }
 
+// dropBlock takes block i out of the table.
 func (s *sorted[V]) dropBlock(i int) {
 	if i == 0 {
 		s.blocks[0] = nil
@@ -387,6 +392,7 @@ func (s *sorted[V]) from(k key) iter.Seq2[key, *V] {
 // all iterates over all entries.
 func (s *sorted[V]) all() iter.Seq2[key, *V] { return s.from(key{at: -1 << 63}) }
 
+// clear removes all entries. Blocks that were shared stay as they are.
 func (s *sorted[V]) clear() {
 	*s = sorted[V]{epoch: s.epoch}
 }

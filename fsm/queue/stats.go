@@ -94,6 +94,7 @@ func (m *Machine) Lateness() (timedOut int, oldest fsm.Time) {
 	return timedOut, oldest
 }
 
+// describe is c for listings.
 func (cs *consumers) describe(c *consumer) Consumer {
 	d := Consumer{
 		ID: c.id, Tag: c.tag, Prefetch: c.prefetch, Priority: c.priority, NoAck: c.noAck, Exclusive: c.exclusive,

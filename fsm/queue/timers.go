@@ -137,6 +137,7 @@ func (t *timers) timeout() (at key, of holding, ok bool) { return firstOf(&t.tim
 // clear forgets everything.
 func (t *timers) clear() { *t = timers{} }
 
+// firstOf is the first entry of a table; false: it is empty.
 func firstOf[V any](s *sorted[V]) (k key, v V, ok bool) {
 	if s.len() == 0 {
 		return k, v, false

@@ -128,6 +128,7 @@ func (d Dead) Plus(o Dead) Dead { return d.with(o, func(a, b uint64) uint64 { re
 // Minus is what has been added to an earlier o.
 func (d Dead) Minus(o Dead) Dead { return d.with(o, func(a, b uint64) uint64 { return a - b }) }
 
+// with applies f to each pair of counters.
 func (d Dead) with(o Dead, f func(a, b uint64) uint64) Dead {
 	for reason := range d.By {
 		for disposition := range d.By[reason] {
