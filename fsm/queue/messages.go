@@ -64,16 +64,11 @@ func (ms *messages) add(x *message, eff *fsm.Effects) uint32 {
 // setPlace moves x to another place in the books. Lists are the caller's work:
 // others than this part use it for the places without one, CheckedOut and 0.
 func (ms *messages) setPlace(x *message, p Place) {
-	ms.scratch.steps++
-	ms.counts[x.place].sub(x.count())
+	c := x.count()
+	ms.counts[x.place].sub(c)
+	ms.counts[p].add(c)
 	x.place = p
-	ms.counts[p].add(x.count())
-}
-
-// append puts message h, whose place is set, at the end of its list.
-func (ms *messages) append(h uint32) {
-	x := ms.get(h)
-	ms.insertAfter(ms.lists[x.list()].tail, h)
+	ms.scratch.steps++
 }
 
 // insertAfter puts message h, whose place is set, behind at in its list; at 0
@@ -180,8 +175,9 @@ func (ms *messages) findScheduled(id string, seq uint64) uint32 {
 // put puts message h, which is in no place, at the end of the list of a place.
 // What finds it by time is for the caller to tell, see timers.watch.
 func (ms *messages) put(h uint32, p Place) {
-	ms.setPlace(ms.mut(h), p)
-	ms.append(h)
+	x := ms.mut(h)
+	ms.setPlace(x, p)
+	ms.insertAfter(ms.lists[x.list()].tail, h)
 }
 
 // putAfter is put for a spot behind message at of the same place; 0: before all.

@@ -98,6 +98,13 @@ func newSettings(c *logpb.QueueConfig) settings {
 // log has them: the smallest of these and the queue's, unless the message's own
 // comes before the queue's.
 func (s *settings) messageTTL(own, ceiling uint64) optional[fsm.Millis] {
+	if own|ceiling == 0 {
+		return s.ttl
+	}
+	return s.leastTTL(own, ceiling)
+}
+
+func (s *settings) leastTTL(own, ceiling uint64) optional[fsm.Millis] {
 	mine := millis(own)
 	if mine.given && s.MessageTtlFirst {
 		return mine.least(millis(ceiling))

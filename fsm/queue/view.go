@@ -62,11 +62,10 @@ const (
 // Count is a number of messages and the bytes of their properties and bodies.
 type Count struct{ Messages, Bytes uint64 }
 
-func (c *Count) add(o Count) { *c = c.plus(o) }
-func (c *Count) sub(o Count) { *c = c.minus(o) }
+func (c *Count) add(o Count) { c.Messages, c.Bytes = c.Messages+o.Messages, c.Bytes+o.Bytes }
+func (c *Count) sub(o Count) { c.Messages, c.Bytes = c.Messages-o.Messages, c.Bytes-o.Bytes }
 
-func (c Count) plus(o Count) Count  { return Count{c.Messages + o.Messages, c.Bytes + o.Bytes} }
-func (c Count) minus(o Count) Count { return Count{c.Messages - o.Messages, c.Bytes - o.Bytes} }
+func (c Count) plus(o Count) Count { return Count{c.Messages + o.Messages, c.Bytes + o.Bytes} }
 
 // Stats are the figures of a queue at one moment.
 type Stats struct {
