@@ -18,6 +18,9 @@ import (
 
 const (
 	answersTime = 20 * time.Second
+	// enoughLives is how often a queue is made and ends at least, however slow the
+	// machine is.
+	enoughLives = 12
 	answersPace = 40 * time.Millisecond // between the publishes of one publisher
 )
 
@@ -245,7 +248,7 @@ func (q *reborn) judgeAnswers() {
 	}
 	q.Logf("%s: %d lives, %d publishes: %d arrived, %d returned, %d may have gone with the queue",
 		q.name, len(q.lives), len(q.attempts), arrived, returned, between)
-	if len(q.lives) < 10 || arrived == 0 || returned == 0 {
+	if len(q.lives) < enoughLives || arrived == 0 || returned == 0 {
 		q.Error("too little was tried")
 	}
 }
@@ -315,7 +318,7 @@ func TestAnswersAroundDeletion(t *testing.T) {
 	end := time.Now().Add(answersTime)
 	for _, x := range []*reborn{q, dead} {
 		spawn(func() error {
-			for n := 0; time.Now().Before(end) && ctx.Err() == nil; n++ {
+			for n := 0; (n < enoughLives || time.Now().Before(end)) && ctx.Err() == nil; n++ {
 				ending := deleted
 				if x == q {
 					ending = n % endings
@@ -353,7 +356,7 @@ func (q *reborn) mustArrive() {
 		}
 	}
 	q.Logf("%s: %d lives, %d letters", q.name, len(q.lives), len(q.attempts))
-	if len(q.lives) < 10 || len(q.attempts) < 100 {
+	if len(q.lives) < enoughLives || len(q.attempts) < 100 {
 		q.Error("too little was tried")
 	}
 }
