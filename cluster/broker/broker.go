@@ -148,6 +148,8 @@ type Broker struct {
 	sessionNumber atomic.Uint64
 	connNumber    atomic.Uint64
 
+	tallies tallies
+
 	mu       sync.RWMutex
 	closed   bool
 	sessions map[uint64]*Session
@@ -177,6 +179,7 @@ func New(c Config) *Broker {
 		config: c, mesh: c.Mesh, slog: c.Logger, transmit: c.Mesh.Send,
 		sessions: map[uint64]*Session{},
 		entered:  map[*Connection]struct{}{},
+		tallies:  tallies{by: map[tallied]*tally{}},
 		suspects: suspects{byName: map[string]suspect{}},
 		unsent:   map[unsent]struct{}{},
 		look:     make(chan struct{}, 1),

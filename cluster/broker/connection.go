@@ -17,7 +17,9 @@ type Connection struct {
 	number uint64
 	owns   atomic.Bool // an exclusive queue was declared
 
-	channels atomic.Int64 // that are open
+	// Of Broker.tallies.
+	channels int64 // that are open
+	counted  bool
 
 	sessions map[*Session]struct{}              // Broker.mu guards it
 	expelled atomic.Pointer[string]             // why its client has to leave; nil: it may stay

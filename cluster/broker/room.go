@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,6 +29,7 @@ func (b *Broker) Enter(ctx context.Context, user, vhost string) (*Connection, er
 	b.entered[c] = struct{}{}
 	here := len(b.entered)
 	b.mu.Unlock()
+	b.tallies.enter(c)
 	v := b.view()
 	var err error
 	if most := b.config.MaxConnections; most > 0 && here > most {
@@ -48,6 +50,7 @@ func (b *Broker) Enter(ctx context.Context, user, vhost string) (*Connection, er
 }
 
 func (b *Broker) leave(c *Connection) {
+	b.tallies.leave(c)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.entered, c)
@@ -55,17 +58,13 @@ func (b *Broker) leave(c *Connection) {
 
 // hasRoom refuses a connection, which is counted, if there are too many.
 func (b *Broker) hasRoom(ctx context.Context, v *catalog.View, c *Connection) error {
-	ofVHost, limited := v.VHostLimit(c.vhost, catalog.MaxConnections)
-	ofUser, limitedUser := v.UserLimit(c.user, catalog.MaxConnections)
-	if !limited && !limitedUser {
-		return nil
+	ofVHost, ofUser := v.VHostQuota(c.vhost, catalog.MaxConnections), v.UserQuota(c.user, catalog.MaxConnections)
+	n := b.countsFor(ctx, c, ofVHost, ofUser)
+	if ofVHost.Exceeded(n(ofVHost).OfVhost) {
+		return fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("access to vhost '%s' refused for user '%s': connection limit (%d) is reached", c.vhost, c.user, ofVHost.Most))
 	}
-	n := b.countAll(ctx, c)
-	if limited && n.OfVhost > uint64(ofVHost) {
-		return fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("access to vhost '%s' refused for user '%s': connection limit (%d) is reached", c.vhost, c.user, ofVHost))
-	}
-	if limitedUser && n.OfUser > uint64(ofUser) {
-		return fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("connection refused for user '%s': user connection limit (%d) is reached", c.user, ofUser))
+	if ofUser.Exceeded(n(ofUser).OfUser) {
+		return fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("connection refused for user '%s': user connection limit (%d) is reached", c.user, ofUser.Most))
 	}
 	return nil
 }
@@ -73,13 +72,31 @@ func (b *Broker) hasRoom(ctx context.Context, v *catalog.View, c *Connection) er
 // addChannel counts one more channel, unless the user has too many. As with
 // connections, it is counted first.
 func (c *Connection) addChannel() error {
-	c.channels.Add(1)
-	most, limited := c.broker.view().UserLimit(c.user, catalog.MaxChannels)
-	if !limited || c.broker.countAll(context.Background(), c).Channels <= uint64(most) {
+	b := c.broker
+	b.tallies.channel(c, 1)
+	most := b.view().UserQuota(c.user, catalog.MaxChannels)
+	if !most.Exceeded(b.countsFor(context.Background(), c, most)(most).Channels) {
 		return nil
 	}
-	c.channels.Add(-1)
-	return fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("number of channels opened for user '%s' has reached the maximum allowed user limit of %d", c.user, most))
+	b.tallies.channel(c, -1)
+	return fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("number of channels opened for user '%s' has reached the maximum allowed user limit of %d", c.user, most.Most))
+}
+
+// countsFor counts the clients of a connection's vhost and user for each of some
+// quotas: at this node, or at all that answer. The others are asked only if one of
+// the quotas needs it.
+func (b *Broker) countsFor(ctx context.Context, c *Connection, quotas ...catalog.Quota) func(catalog.Quota) *peerpb.CountsReply {
+	here := b.counts(&peerpb.CountsRequest{Vhost: c.vhost, User: c.user})
+	whole := here
+	if slices.ContainsFunc(quotas, func(q catalog.Quota) bool { return q.Whole && q.Most >= 0 }) {
+		whole = b.countAll(ctx, c)
+	}
+	return func(q catalog.Quota) *peerpb.CountsReply {
+		if q.Whole {
+			return whole
+		}
+		return here
+	}
 }
 
 // countAll counts the clients of a connection's vhost and user at all nodes
@@ -112,17 +129,9 @@ func (b *Broker) countAll(ctx context.Context, c *Connection) *peerpb.CountsRepl
 
 // counts counts the clients of this node.
 func (b *Broker) counts(m *peerpb.CountsRequest) *peerpb.CountsReply {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	r := &peerpb.CountsReply{}
-	for c := range b.entered {
-		if c.vhost == m.Vhost {
-			r.OfVhost++
-		}
-		if c.user == m.User {
-			r.OfUser++
-			r.Channels += uint64(max(c.channels.Load(), 0))
-		}
+	user := b.tallies.of(tallied{true, m.User})
+	return &peerpb.CountsReply{
+		OfVhost: uint64(b.tallies.of(tallied{false, m.Vhost}).connections),
+		OfUser:  uint64(user.connections), Channels: uint64(user.channels),
 	}
-	return r
 }

@@ -325,7 +325,7 @@ func (b *Broker) leaderless(q *catalog.Queue) error {
 func (s *Session) Close(ctx context.Context) {
 	s.mu.Lock()
 	if !s.closing {
-		s.conn.channels.Add(-1)
+		s.conn.broker.tallies.channel(s.conn, -1)
 	}
 	s.closing = true
 	calls, strays := s.endStreams()

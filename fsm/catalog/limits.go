@@ -42,6 +42,38 @@ func (v *View) limit(l limited) (int64, bool) {
 	return m.GetValue(), ok && m.GetValue() >= 0
 }
 
+// defaults are the settings that hold where there is no limit.
+var defaults = map[limited]string{
+	{false, "", MaxQueues}:      VHostMaxQueues,
+	{false, "", MaxConnections}: VHostMaxConnections,
+	{true, "", MaxConnections}:  UserMaxConnections,
+	{true, "", MaxChannels}:     UserMaxChannels,
+}
+
+// Quota is how many a vhost or a user may have: as many as its limit says, of
+// all nodes together, or else as a setting says, at each node.
+type Quota struct {
+	Most  int64 // negative: any number
+	Whole bool  // of all nodes together
+}
+
+// Exceeded reports whether n is too many.
+func (q Quota) Exceeded(n uint64) bool { return q.Most >= 0 && n > uint64(q.Most) }
+
+// VHostQuota is what a vhost may have.
+func (v *View) VHostQuota(vhost, name string) Quota { return v.quota(limited{false, vhost, name}) }
+
+// UserQuota is what a user may have.
+func (v *View) UserQuota(user, name string) Quota { return v.quota(limited{true, user, name}) }
+
+func (v *View) quota(l limited) Quota {
+	if m, ok := v.limits.Get(l); ok {
+		return Quota{m.GetValue(), true}
+	}
+	l.of = ""
+	return Quota{Most: v.Setting(defaults[l])}
+}
+
 // Limits lists what was given to vhosts, or to users, by whom it is of and by
 // name. A negative one is no limit.
 func (v *View) Limits(user bool) []*logpb.PutLimit {
@@ -55,8 +87,15 @@ func (v *View) Limits(user bool) []*logpb.PutLimit {
 // exchanges do not count.
 func (v *View) checkQueueLimit(vhost, name string) error {
 	most, ok := v.VHostLimit(vhost, MaxQueues)
+	if !ok {
+		return nil
+	}
+	return v.checkQueuesOf(vhost, name, most)
+}
+
+func (v *View) checkQueuesOf(vhost, name string, most int64) error {
 	vh := v.vhosts.At(vhost)
-	if !ok || int64(vh.queues.Len()) < most {
+	if int64(vh.queues.Len()) < most {
 		return nil
 	}
 	count := int64(vh.queues.Len())

@@ -41,6 +41,11 @@ func (v *View) fitsQueue(m *logpb.DeclareQueue) error {
 	if most := v.Setting(ClusterQueueLimit); int64(v.QueueCount()) >= most {
 		return refuse(fsm.Precondition, "cannot declare queue '%s': queue limit in cluster (%d) is reached", m.GetName(), most)
 	}
+	if q := v.VHostQuota(m.GetVhost(), MaxQueues); !q.Whole {
+		if err := v.checkQueuesOf(m.GetVhost(), m.GetName(), q.Most); err != nil {
+			return err
+		}
+	}
 	return v.FitsArguments("arguments of queue", m.GetName(), m.GetArguments())
 }
 

@@ -139,3 +139,63 @@ func TestFitsCount(t *testing.T) {
 	}
 	expect("cannot create vhost 'v': vhost limit of 1 is reached", vhost("/"), vhost("v"))
 }
+
+// A vhost without a limit of its own has as many queues as the cluster's setting
+// says; with one that counts, be it more, or none.
+func TestQuotaOfVHost(t *testing.T) {
+	c := small(t, map[string]int64{VHostMaxQueues: 1})
+	if err := Refused(c.Apply(c.View().Index()+1, &logpb.CatalogEntry{Version: 1, Commands: []*logpb.CatalogCommand{declareQueueCommand("q0", nil)}})[0]); err != nil {
+		t.Fatal(err)
+	}
+	limit := func(m *logpb.PutLimit) {
+		t.Helper()
+		m.Of, m.Name = "/", MaxQueues
+		command := &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutLimit{PutLimit: m}}
+		if err := Refused(c.Apply(c.View().Index()+1, &logpb.CatalogEntry{Version: 1, Commands: []*logpb.CatalogCommand{command}})[0]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect := func(when, want string) {
+		t.Helper()
+		got := ""
+		if err := c.View().Fits(declareQueueCommand("q1", nil)); err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", when, got, want)
+		}
+	}
+	const full = "cannot declare queue 'q1': queue limit in vhost '/' (1) is reached"
+	expect("by the setting", full)
+	if err := c.View().Fits(declareQueueCommand("q0", nil)); err != nil {
+		t.Errorf("the one that is there: %v", err)
+	}
+	limit(&logpb.PutLimit{Value: 2})
+	expect("with a limit of its own", "")
+	limit(&logpb.PutLimit{Value: -1})
+	expect("without any", "")
+	limit(&logpb.PutLimit{Unset: true})
+	expect("by the setting again", full)
+}
+
+func TestQuotas(t *testing.T) {
+	c := small(t, map[string]int64{UserMaxChannels: 7})
+	v := c.View()
+	for _, test := range []struct {
+		what string
+		got  Quota
+		want Quota
+	}{
+		{"channels of a user", v.UserQuota("nobody", MaxChannels), Quota{Most: 7}},
+		{"connections of a user", v.UserQuota("nobody", MaxConnections), Quota{Most: 20_000}},
+		{"connections to a vhost", v.VHostQuota("/", MaxConnections), Quota{Most: 50_000}},
+		{"queues of a vhost", v.VHostQuota("/", MaxQueues), Quota{Most: 100_000}},
+	} {
+		if test.got != test.want {
+			t.Errorf("%s: %+v, want %+v", test.what, test.got, test.want)
+		}
+	}
+	if q := (Quota{Most: 2}); q.Exceeded(2) || !q.Exceeded(3) || (Quota{Most: -1}).Exceeded(1<<40) {
+		t.Error("what is exceeded is wrong")
+	}
+}

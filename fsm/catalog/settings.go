@@ -32,6 +32,11 @@ const (
 	ClusterQueueLimit    = "cluster_queue_limit"
 	ClusterExchangeLimit = "cluster_exchange_limit"
 	VHostMax             = "vhost_max"
+	// What vhosts and users may have that were given no limit of their own.
+	VHostMaxQueues      = "vhost_max_queues"
+	VHostMaxConnections = "vhost_max_connections"
+	UserMaxConnections  = "user_max_connections"
+	UserMaxChannels     = "user_max_channels"
 )
 
 // Setting is a setting of the whole cluster: a whole number from Low to High.
@@ -53,7 +58,11 @@ var settings = []Setting{
 	{MaxBindings, 200_000, 0, 1 << 32, "bindings of an exchange, and bindings to a queue or an exchange"},
 	{MaxClockSkew, 1000, 10, 3_600_000, "ms by which the nodes' wall clocks may differ before an alarm is raised; larger steps forward wait for a new leader"},
 	{ScheduleMaxDelay, MaxTTL, 1, 1 << 53, "ms that the header x-delay may ask for at a delayed exchange, at most"},
+	{UserMaxChannels, 200_000, 0, 1 << 32, "channels of a user at each node, if the user has no limit of its own"},
+	{UserMaxConnections, 20_000, 0, 1 << 32, "connections of a user at each node, if the user has no limit of its own"},
 	{VHostMax, 10_000, 0, 1 << 32, "vhosts"},
+	{VHostMaxConnections, 50_000, 0, 1 << 32, "connections to a vhost at each node, if the vhost has no limit of its own"},
+	{VHostMaxQueues, 100_000, 0, 1 << 32, "queues of a vhost, if it has no limit of its own"},
 }
 
 // Settings lists the settings of the whole cluster by name.
