@@ -167,13 +167,14 @@ func TestPursuit(t *testing.T) {
 		grown uint64
 		pause time.Duration
 	}{
-		{"the log does not grow", 20 * ms, 10 * ms, 32, 0, 15 * ms},
-		{"it grows slowly", 20 * ms, 10 * ms, 32, 2, 15 * ms},
-		{"it grows half as fast", 20 * ms, 10 * ms, 32, 16, 10 * ms},
-		{"it grows as fast", 20 * ms, 10 * ms, 32, 32, 0},
+		{"the log does not grow", 20 * ms, 10 * ms, 32, 0, 90 * ms},
+		{"it grows slowly", 20 * ms, 10 * ms, 32, 2, 90 * ms},
+		{"it grows a third as fast", 20 * ms, 10 * ms, 32, 10, 32666666},
+		{"it grows two thirds as fast", 20 * ms, 10 * ms, 48, 32, 10 * ms},
+		{"it grows as fast", 20 * ms, 14 * ms, 32, 32, 0},
 		{"it grows faster", 20 * ms, 10 * ms, 32, 320, 0},
-		{"the last request was long ago", 2 * time.Second, 10 * ms, 32, 320, 15 * ms},
-		{"not worth a pause", 20 * ms, ms, 32, 0, 0},
+		{"the last request was long ago", 2 * time.Second, 10 * ms, 32, 320, 90 * ms},
+		{"not worth a pause", 20 * ms, ms / 8, 32, 0, 0},
 		{"a hung disk", 900 * ms, 800 * ms, 32, 0, mostPause},
 	} {
 		p := &pursuit{}
@@ -183,8 +184,8 @@ func TestPursuit(t *testing.T) {
 		}
 	}
 	p := &pursuit{}
-	p.sent(start, ms, 1, 1)
-	if got := p.sent(start.Add(ms), ms, 1, 1); got != 3*ms {
+	p.sent(start, ms/8, 1, 1)
+	if got := p.sent(start.Add(ms), ms/8, 1, 1); got != 2250*time.Microsecond {
 		t.Errorf("what was owed comes to %v", got)
 	}
 }

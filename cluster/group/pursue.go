@@ -13,9 +13,9 @@ import (
 const (
 	// pursuitShare is which part of the time it is worked on, at least; and
 	// pursuitSpeed is how many times faster than the log grows it gets on, at
-	// least: one that lags by a minute has caught up after about another one.
-	pursuitShare = 0.4
-	pursuitSpeed = 2
+	// least: one that lags by a minute has caught up after two or three.
+	pursuitShare = 0.1
+	pursuitSpeed = 1.5
 	// leastPause is what is worth a pause, and mostPause bounds one.
 	leastPause = 2 * time.Millisecond
 	mostPause  = 250 * time.Millisecond
@@ -113,7 +113,7 @@ func (p *pursuit) sent(now time.Time, took time.Duration, entries int, last uint
 	p.at, p.last = now, last
 	pause = time.Duration(float64(took) * (1 - pursuitShare) / pursuitShare)
 	if over > 0 && grown > 0 {
-		pause = min(pause, max(0, over*time.Duration(entries)/time.Duration(pursuitSpeed*grown)-took))
+		pause = min(pause, max(0, time.Duration(float64(over)*float64(entries)/(pursuitSpeed*float64(grown)))-took))
 	}
 	p.owed += pause
 	if p.owed < leastPause {

@@ -7,10 +7,10 @@ import (
 	"crypto/sha512"
 	"crypto/subtle"
 	"encoding/binary"
-	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 )
 
 // HashAlgorithm names how passwords are kept: PBKDF2 with HMAC-SHA-256. A
@@ -31,9 +31,11 @@ const (
 	saltBytes      = 16
 	keyBytes       = sha256.Size // one block of PBKDF2, see derive
 
-	// giveWayEvery is after how many iterations, a fraction of a millisecond,
-	// a goroutine that hashes lets others run.
-	giveWayEvery = 1_000
+	// giveWayEvery is after how many iterations, half a millisecond,
+	// a goroutine that hashes lets others run, and giveWayFor how long: a yield
+	// is none to other processes, nor to who is about to wake up.
+	giveWayEvery = 2_000
+	giveWayFor   = 100 * time.Microsecond
 )
 
 // iterated counts what the hashes of this process have cost.
@@ -62,7 +64,7 @@ func derive(password string, salt []byte, iterations uint32) []byte {
 	key := slices.Clone(step)
 	for i := uint32(1); i < iterations; i++ {
 		if i%giveWayEvery == 0 {
-			runtime.Gosched()
+			time.Sleep(giveWayFor)
 		}
 		prf.Reset()
 		prf.Write(step)
