@@ -171,7 +171,7 @@ func (n *Node) Settle(context.Context) error {
 	var errs []error
 	for _, g := range n.host.Groups() {
 		if g.Leading() != 0 {
-			errs = append(errs, g.Settle(settleWait))
+			errs = append(errs, g.Barrier(settleWait))
 		}
 	}
 	return errors.Join(errs...)

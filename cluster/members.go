@@ -248,7 +248,7 @@ func (p *placer) take(g *group.Group, x *plan) (done bool) {
 		return !p.remove(g, x, x.surplus[0])
 	}
 	if len(x.leaving) > 0 {
-		if g.Settle(placeCall) != nil {
+		if g.Barrier(placeCall) != nil {
 			return false // what the configuration says may yet be undone
 		}
 		p.propose(x, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_MembersLeft{MembersLeft: &logpb.MembersLeft{

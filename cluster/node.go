@@ -203,7 +203,7 @@ func (n *Node) open() error {
 	})
 	n.host = group.NewHost(group.Config{
 		Node: c.Name, Store: n.store, Mesh: n.mesh, Clock: n.clock, Exit: c.Exit, Logger: c.Logger,
-		Version: func() uint32 { return n.View().FSMVersion() }, Newest: c.Versions.Newest, LockCredit: n.lockCredit, Settings: n.queueSettings, Drains: n.drains, Late: n.late, Outside: outside{n.broker, n}, Heartbeat: c.Heartbeat, Progress: n.watchdog.bounds.Progress, Awake: n.watchdog.pulse.Awake, Reclaimable: c.MemTableBytes / 2, Retained: c.RetainedBytes, KindStanding: broker.KindStanding, KindLesson: broker.KindLesson,
+		Version: func() uint32 { return n.View().FSMVersion() }, Newest: c.Versions.Newest, LockCredit: n.lockCredit, Settings: n.queueSettings, Drains: n.drains, Late: n.late, Outside: outside{n.broker, n}, Heartbeat: c.Heartbeat, Progress: n.watchdog.bounds.Progress, Awake: n.watchdog.pulse.Awake, Reclaimable: c.MemTableBytes / 2, Retained: c.RetainedBytes, KindElection: broker.KindElection, KindLearner: broker.KindLearner,
 	})
 	n.broker.Listen(n.host)
 	n.shortages = newShortages(n)

@@ -63,7 +63,7 @@ func lostFolders(t *testing.T, lost []string, rejoin bool) {
 	c.mustMembers("q", names...)
 	until(t, "all nodes vote on the catalog", func() bool { return len(c.all["n1"].catalog.Voters()) == 3 })
 	n := c.all["n3"]
-	until(t, "nothing is in doubt", func() bool { return len(n.host.Unproven()) == 0 && n.catalog.Doubt() == nil })
+	until(t, "nothing is in doubt", func() bool { return len(n.host.Learners()) == 0 && n.catalog.Doubt() == nil })
 	now, _ := c.all["n1"].View().NodeByName("n3")
 	if anew := !bytes.Equal(now.Identity, old.Identity); anew != rejoin {
 		t.Errorf("it has joined anew: %v", anew)

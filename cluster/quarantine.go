@@ -36,7 +36,7 @@ func (n *Node) Unproven() []api.Unproven {
 		}
 	}
 	add(api.Unproven{}, n.catalog.Doubt())
-	for _, g := range n.host.Unproven() {
+	for _, g := range n.host.Learners() {
 		s := g.Spec()
 		add(api.Unproven{VHost: s.VHost, Name: s.Name, Group: uint32(s.Group)}, g.Doubt())
 	}

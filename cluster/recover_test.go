@@ -142,7 +142,7 @@ func TestRecoverWithAnotherFolder(t *testing.T) {
 	cl.confirmed()
 	leader := c.all[c.mustLeader("q")]
 	q, _ := leader.View().Queue("/", "q")
-	if err := leader.host.Group(q.Group).Settle(settleWait); err != nil {
+	if err := leader.host.Group(q.Group).Barrier(settleWait); err != nil {
 		t.Fatal(err)
 	}
 	c.stop("n2")

@@ -225,10 +225,10 @@ func (n *Node) Unfit() string {
 // progress, the catalog before them.
 func (n *Node) StandingStill() []api.Standstill {
 	list := []api.Standstill{}
-	if s := n.catalog.Still(); s != nil {
+	if s := n.catalog.Stall(); s != nil {
 		list = append(list, standstill(s))
 	}
-	for _, s := range n.host.Still() {
+	for _, s := range n.host.Stalls() {
 		list = append(list, standstill(&s))
 	}
 	return list
@@ -243,11 +243,11 @@ func (n *Node) describeProgress(s *api.Status) {
 		s.ResignationsTotal += c
 	}
 	for _, r := range last {
-		s.Resignations = append(s.Resignations, api.Resignation{Standstill: standstill(&r.Still), AtMS: int64(r.At)})
+		s.Resignations = append(s.Resignations, api.Resignation{Standstill: standstill(&r.Stall), AtMS: int64(r.At)})
 	}
 }
 
-func standstill(s *group.Still) api.Standstill {
+func standstill(s *group.Stall) api.Standstill {
 	var of group.Spec
 	if s.Group != nil { // else it is the catalog
 		of = s.Group.Spec()

@@ -119,7 +119,7 @@ func TestLateSilenceIsTakenBack(t *testing.T) {
 				Kind: logpb.Command_CONSUME, Session: fsm.SessionID{Node: 1, Boot: 1, Num: 1}.Proto(), Seq: 1, Consume: &logpb.Consume{Consumer: 1, Prefetch: 1},
 			})))
 		}
-		must(t, g.Settle(10*time.Second))
+		must(t, g.Barrier(10*time.Second))
 		before := g.AppliedIndex()
 		must(t, g.Submit(group.BatchOf(silence(here, false))))
 		silent := func() (of []queue.Boot) {

@@ -102,7 +102,7 @@ func (b *Broker) askPeek(ctx context.Context, node string, req *peerpb.PeekReque
 func (b *Broker) peek(req *peerpb.PeekRequest) *peerpb.PeekReply {
 	r := &peerpb.PeekReply{}
 	g := b.host.Group(fsm.GroupID(req.Group))
-	if g == nil || g.Spec().Queue != fsm.QueueID(req.Queue) || g.Leading() == 0 || g.Settle(statsTimeout) != nil || g.Expire(statsTimeout) != nil {
+	if g == nil || g.Spec().Queue != fsm.QueueID(req.Queue) || g.Leading() == 0 || g.Barrier(statsTimeout) != nil || g.Expire(statsTimeout) != nil {
 		return r
 	}
 	var list []queue.Message

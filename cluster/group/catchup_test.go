@@ -156,7 +156,7 @@ func TestRefusedSnapshotIsWrittenAnew(t *testing.T) {
 	pour(t, g, next, 10, 100, -1)
 	await(t, "messages", func() bool { return ready(g) == 20 })
 	ahead := c.hosts[2].Group(1)
-	await(t, "the member has them", func() bool { return ready(ahead) == 20 || g.Settle(patience) != nil })
+	await(t, "the member has them", func() bool { return ready(ahead) == 20 || g.Barrier(patience) != nil })
 	await(t, "the member has them", func() bool { return ready(ahead) == 20 })
 	if err := ahead.snapshot(); err != nil {
 		t.Fatal(err)

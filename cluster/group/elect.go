@@ -109,7 +109,7 @@ func (s standing) less(o standing) bool {
 
 func newElections(h *Host) *elections {
 	return &elections{
-		node: h.config.Node, links: h.config.Mesh, kind: h.config.KindStanding, slog: h.slog,
+		node: h.config.Node, links: h.config.Mesh, kind: h.config.KindElection, slog: h.slog,
 		find: func(id fsm.GroupID) replica {
 			if g := h.Group(id); g != nil {
 				return g

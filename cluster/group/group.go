@@ -143,9 +143,9 @@ func (g *Group) Now() fsm.Time {
 	return g.proposer.stamper.Peek()
 }
 
-// Settle makes followers learn what is committed: it commits an entry without
+// Barrier makes followers learn what is committed: it commits an entry without
 // content. Only the leader can.
-func (g *Group) Settle(timeout time.Duration) error { return g.order.settle(timeout) }
+func (g *Group) Barrier(timeout time.Duration) error { return g.order.barrier(timeout) }
 
 // Expire proposes ticks until nothing is due, so that counts read afterwards
 // hold no message whose time has passed. It gives up after timeout.
@@ -156,7 +156,7 @@ func (g *Group) Expire(timeout time.Duration) error {
 			return ErrNotLeading
 		}
 		g.proposeTick()
-		if err := g.Settle(timeout); err != nil {
+		if err := g.Barrier(timeout); err != nil {
 			return fmt.Errorf("expire due messages: %w", err)
 		}
 		if time.Now().After(end) {

@@ -72,9 +72,9 @@ type Config struct {
 	// Retained is how many bytes of queue logs the node may keep for members of
 	// the groups it leads that lag; 0: DefaultRetained.
 	Retained int64
-	// KindStanding is the message kind elections may use, KindLesson that of
+	// KindElection is the message kind elections may use, KindLearner that of
 	// learners.
-	KindStanding, KindLesson peer.Kind
+	KindElection, KindLearner peer.Kind
 }
 
 // Host runs all queue groups of a node.

@@ -169,7 +169,7 @@ func mustHostOf(t *testing.T, dir, node string, nodes map[string]net.Listener, l
 		Exit:    func(code int) { panic(fmt.Sprint("exit ", code)) },
 		Version: func() uint32 { return 1 + n.raised.Load() }, Newest: 2,
 		LockCredit: func() fsm.Millis { return 0 }, Late: func(queue.Due, fsm.Millis) {},
-		Heartbeat: 4 * time.Second, Reclaimable: 32 << 20, Retained: 64 << 20, KindStanding: 16, KindLesson: 18,
+		Heartbeat: 4 * time.Second, Reclaimable: 32 << 20, Retained: 64 << 20, KindElection: 16, KindLearner: 18,
 	}
 	for _, f := range tune {
 		if f, ok := f.(func(*Config)); ok {
@@ -409,7 +409,7 @@ func TestConfigureOnOpen(t *testing.T) {
 	for _, limit := range []int64{5, 5, 7} {
 		n := mustHost(t, dir)
 		g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: limit})
-		if err := g.Settle(patience); err != nil {
+		if err := g.Barrier(patience); err != nil {
 			t.Fatal(err)
 		}
 		mustSubmit(t, g, Batch{Count: 1, Commands: AppendCommand(nil, &logpb.Command{Kind: logpb.Command_TOUCH, Session: session.Proto(), Seq: 1})})

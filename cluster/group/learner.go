@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// ErrUnproven is returned for a vote that a learner is asked for.
-var ErrUnproven = errors.New("the replica cannot prove what it has acknowledged, and does not vote until a leader has brought it up to date")
+// ErrLearner is returned for a vote that a learner is asked for.
+var ErrLearner = errors.New("the replica cannot prove what it has acknowledged, and does not vote until a leader has brought it up to date")
 
 // proof is what a store knows of a replica's past.
 type proof interface {
@@ -52,7 +52,7 @@ func (t *trust) unproven() bool { return t.doubt.Load() != nil }
 // refuses is why the replica should not stand for election.
 func (t *trust) refuses() error {
 	if t.unproven() {
-		return ErrUnproven
+		return ErrLearner
 	}
 	return nil
 }
@@ -89,7 +89,7 @@ type ballots struct {
 // Set implements raft.StableStore.
 func (b ballots) Set(key, value []byte) error {
 	if string(key) == raftlog.VotedForKey && b.trust.unproven() {
-		return ErrUnproven
+		return ErrLearner
 	}
 	return b.StableStore.Set(key, value)
 }
@@ -97,7 +97,7 @@ func (b ballots) Set(key, value []byte) error {
 // SetUint64 implements raft.StableStore. Raft stores the term of a vote first.
 func (b ballots) SetUint64(key []byte, value uint64) error {
 	if string(key) == raftlog.VoteTermKey && b.trust.unproven() {
-		return ErrUnproven
+		return ErrLearner
 	}
 	return b.StableStore.SetUint64(key, value)
 }
@@ -129,9 +129,9 @@ func (m modest) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args
 // Doubt says why the replica does not vote on this node; nil: it does.
 func (g *Group) Doubt() *Doubt { return g.trust.doubt.Load() }
 
-// Unproven returns the groups whose replicas on this node do not vote, in order
+// Learners returns the groups whose replicas on this node do not vote, in order
 // of their numbers.
-func (h *Host) Unproven() (list []*Group) {
+func (h *Host) Learners() (list []*Group) {
 	for _, g := range h.Groups() {
 		if g.trust.unproven() {
 			list = append(list, g)

@@ -110,7 +110,7 @@ func learnerElectsNobody(t *testing.T, lose func(t *testing.T, dir, older string
 	c.hosts[lead].shut(t)
 	lose(t, dir, older)
 	learner, lagging := c.start(learns, 1), c.start(lags, 1)
-	if learner.Doubt() == nil || len(c.hosts[learns].Unproven()) != 1 || lagging.Doubt() != nil {
+	if learner.Doubt() == nil || len(c.hosts[learns].Learners()) != 1 || lagging.Doubt() != nil {
 		t.Fatalf("in doubt: %v, and %v", learner.Doubt(), lagging.Doubt())
 	}
 	for range 3 {

@@ -65,7 +65,7 @@ const (
 
 func newLessons(h *Host) *lessons {
 	return &lessons{
-		node: h.config.Node, links: h.config.Mesh, kind: h.config.KindLesson, slog: h.slog, spawn: h.spawn,
+		node: h.config.Node, links: h.config.Mesh, kind: h.config.KindLearner, slog: h.slog, spawn: h.spawn,
 		find: h.participant, kick: newKicks(), list: map[fsm.GroupID]*lesson{},
 	}
 }

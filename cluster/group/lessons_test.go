@@ -228,7 +228,7 @@ func TestLearnerHasNoVote(t *testing.T) {
 			"stores a vote's term":          stores.SetUint64([]byte(raftlog.VoteTermKey), 5),
 			"stores a candidate":            stores.Set([]byte(raftlog.VotedForKey), []byte("n2")),
 		} {
-			if (err == nil) != (doubt == "") || err != nil && !errors.Is(err, ErrUnproven) {
+			if (err == nil) != (doubt == "") || err != nil && !errors.Is(err, ErrLearner) {
 				t.Errorf("in doubt %q, it %s: %v", doubt, what, err)
 			}
 		}

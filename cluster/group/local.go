@@ -145,9 +145,9 @@ func (o *local) commit(l *raft.Log) raft.ApplyFuture {
 	return nil
 }
 
-// settle returns when a tick that has been asked for is applied. An entry that
+// barrier returns when a tick that has been asked for is applied. An entry that
 // is being applied may have been made before.
-func (o *local) settle(time.Duration) error {
+func (o *local) barrier(time.Duration) error {
 	p := &o.g.proposer
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -140,7 +140,7 @@ func TestResignsOfItsOwnTerm(t *testing.T) {
 		return false
 	})
 	c.host(g).mesh.Resign(1, term+1, heir.config.Node)
-	if err := heir.Group(1).Settle(time.Second); err != nil || heir.Group(1).Leading() == 0 {
+	if err := heir.Group(1).Barrier(time.Second); err != nil || heir.Group(1).Leading() == 0 {
 		t.Errorf("the leader of a later term is disturbed: %v", err)
 	}
 }

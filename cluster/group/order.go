@@ -13,8 +13,8 @@ import (
 type order interface {
 	// commit gives an entry its place. nil: it has it, and is applied.
 	commit(l *raft.Log) raft.ApplyFuture
-	// settle returns when what is committed has been applied on this node.
-	settle(timeout time.Duration) error
+	// barrier returns when what is committed has been applied on this node.
+	barrier(timeout time.Duration) error
 	// payload reads what an entry carried; release frees it.
 	payload(ref fsm.Ref) ([]byte, error)
 	release(indexes []uint64)
@@ -54,9 +54,9 @@ func (r replicated) commit(l *raft.Log) raft.ApplyFuture {
 	return endingWith(r.g.raft.ApplyLog(*l, 0), r.g.ending)
 }
 
-// settle makes followers learn what is committed: it commits an entry without
+// barrier makes followers learn what is committed: it commits an entry without
 // content.
-func (r replicated) settle(timeout time.Duration) error {
+func (r replicated) barrier(timeout time.Duration) error {
 	return endingWith(r.g.raft.Barrier(timeout), r.g.ending).Error()
 }
 

@@ -142,7 +142,7 @@ func (c *trio) mustServe(id fsm.GroupID, seq uint64) *Group {
 		if leader = c.mustLead(id); leader.Submit(enqueues(seq, -1, "m")) != nil {
 			return false
 		}
-		return leader.Settle(patience) == nil && ready(leader) == seq
+		return leader.Barrier(patience) == nil && ready(leader) == seq
 	})
 	return leader
 }
@@ -277,7 +277,7 @@ func TestMachineStops(t *testing.T) {
 			await(t, "the machine stops", func() bool {
 				leader := c.mustLead(1)
 				if leader.Submit(enqueues(2, -1, "m")) == nil {
-					_ = leader.Settle(patience)
+					_ = leader.Barrier(patience)
 				}
 				return broken.hasStopped()
 			})

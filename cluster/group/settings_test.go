@@ -63,7 +63,7 @@ func TestSettingsFollowTheCatalog(t *testing.T) {
 	ids := []fsm.GroupID{1}
 	settle := func() {
 		t.Helper()
-		if err := g.Settle(patience); err != nil {
+		if err := g.Barrier(patience); err != nil {
 			t.Fatal(err)
 		}
 	}

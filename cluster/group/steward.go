@@ -20,7 +20,7 @@ const told = 2
 // elections but raft's own here, so the leader itself names its successors.
 type steward struct {
 	waiting atomic.Int64          // for answers of raft as the leader
-	still   atomic.Pointer[Still] // beyond the bound; nil: it makes progress
+	still   atomic.Pointer[Stall] // beyond the bound; nil: it makes progress
 	until   atomic.Int64          // it does not stand for election, by the watch's time
 
 	// Of the goroutine that looks.
@@ -75,13 +75,13 @@ func (k *Catalog) look(now time.Duration) {
 
 // stands returns for how long the leader's work has stood still: what its log
 // has, or is to take, is not applied.
-func (k *Catalog) stands(now time.Duration) Still {
+func (k *Catalog) stands(now time.Duration) Stall {
 	r := k.raft.Load()
 	if r.State() != raft.Leader {
 		k.steward.entries = mark{}
-		return Still{}
+		return Stall{}
 	}
-	s := Still{Reason: StuckCatalog, Term: r.CurrentTerm(), Last: r.LastIndex(), Commit: r.CommitIndex(), Applied: r.AppliedIndex()}
+	s := Stall{Reason: StuckCatalog, Term: r.CurrentTerm(), Last: r.LastIndex(), Commit: r.CommitIndex(), Applied: r.AppliedIndex()}
 	// Raft counts as applied what it has handed to the machine.
 	s.For = k.steward.entries.look(s.Last > s.Applied || k.steward.waiting.Load() > 0, s.Applied+k.appliedIndex(), now)
 	return s
@@ -145,6 +145,6 @@ func (k *Catalog) giveWay(term uint64, turn int) {
 	}
 }
 
-// Still says how the catalog stands still, if this node leads it and its work
+// Stall says how the catalog stands still, if this node leads it and its work
 // makes no progress; nil: it makes progress.
-func (k *Catalog) Still() *Still { return k.steward.still.Load() }
+func (k *Catalog) Stall() *Stall { return k.steward.still.Load() }

@@ -125,7 +125,7 @@ func TestCatalogLeaderHangs(t *testing.T) {
 	}
 	goOn()
 	await(t, "the former leader follows", func() bool {
-		return defines(k, "second") && k.raft.Load().State() == raft.Follower && k.Still() == nil
+		return defines(k, "second") && k.raft.Load().State() == raft.Follower && k.Stall() == nil
 	})
 	mustDefine(t, k, "third")
 }
@@ -284,16 +284,16 @@ func TestCatalogHasNobodyToGiveWayTo(t *testing.T) {
 	h.watch.bound = 300 * time.Millisecond
 	k, _ := mustStart(t, h, []string{"n1"}, gate)
 	mustDefine(t, k, "first")
-	if k.Still() != nil {
-		t.Errorf("it stands still as %+v", k.Still())
+	if k.Stall() != nil {
+		t.Errorf("it stands still as %+v", k.Stall())
 	}
 	term, _ := k.leadsIn()
 	gate.Lock()
 	goOn := sync.OnceFunc(gate.Unlock)
 	defer goOn()
 	k.done.Go(func() { mustDefine(t, k, "second") })
-	await(t, "it is seen to stand still", func() bool { return k.Still() != nil })
-	if s := k.Still(); s.Keeps != keepsAlone || s.Reason != StuckCatalog || s.For < h.watch.bound {
+	await(t, "it is seen to stand still", func() bool { return k.Stall() != nil })
+	if s := k.Stall(); s.Keeps != keepsAlone || s.Reason != StuckCatalog || s.For < h.watch.bound {
 		t.Errorf("it stands still as %+v", s)
 	}
 	if now, leads := k.leadsIn(); !leads || now != term {
@@ -303,5 +303,5 @@ func TestCatalogHasNobodyToGiveWayTo(t *testing.T) {
 		t.Errorf("resignations %v", count)
 	}
 	goOn()
-	await(t, "it goes on", func() bool { return k.Still() == nil && defines(k, "second") })
+	await(t, "it goes on", func() bool { return k.Stall() == nil && defines(k, "second") })
 }

@@ -32,7 +32,7 @@ func TestVersionOfEntries(t *testing.T) {
 	n.shut(t)
 	n = mustHost(t, dir)
 	g = n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
-	if err := g.Settle(patience); err != nil {
+	if err := g.Barrier(patience); err != nil {
 		t.Fatal(err)
 	}
 	if got := versionOf(g); got != 2 {

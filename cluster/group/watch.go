@@ -45,8 +45,8 @@ const (
 // Reasons are all those, in the order in which they are shown.
 var Reasons = []string{StuckEntries, StuckTick, StuckSettings, StuckDisk, StuckCatalog}
 
-// Still is a leader that stands still.
-type Still struct {
+// Stall is a leader that stands still.
+type Stall struct {
 	Group  *Group // nil: it is the catalog's
 	Reason string
 	For    time.Duration
@@ -65,7 +65,7 @@ const (
 
 // Resignation is an office that was given up.
 type Resignation struct {
-	Still
+	Stall
 	At fsm.Time
 }
 
@@ -83,7 +83,7 @@ type watch struct {
 	mu     sync.Mutex
 	groups map[*Group]*watched
 	slow   int               // of them, leaders that stood still at the last look
-	still  map[*Group]Still  // beyond the bound
+	still  map[*Group]Stall  // beyond the bound
 	given  map[string]uint64 // resignations by reason
 	last   []Resignation     // the newest last
 }
@@ -110,7 +110,7 @@ func (m *mark) look(waits bool, progress uint64, now time.Duration) time.Duratio
 func newWatch(h *Host) *watch {
 	w := &watch{
 		host: h, bound: cmp.Or(h.config.Progress, 2*time.Second), now: h.config.Awake, kick: newKicks(),
-		groups: map[*Group]*watched{}, still: map[*Group]Still{}, given: map[string]uint64{},
+		groups: map[*Group]*watched{}, still: map[*Group]Stall{}, given: map[string]uint64{},
 	}
 	if w.now == nil {
 		w.now = h.clock.Monotonic
@@ -161,7 +161,7 @@ func (w *watch) look() bool {
 	bound := w.bound + w.bound*time.Duration(w.slow/slowCrowd)
 	w.mu.Unlock()
 	slow, now := 0, w.now()
-	still := map[*Group]Still{}
+	still := map[*Group]Stall{}
 	for g, x := range all {
 		s, busy := g.stands(x, now)
 		if s.For > 0 {
@@ -195,17 +195,17 @@ func (w *watch) drop(g *Group) {
 }
 
 // resign ends the office of a leader that stands still.
-func (w *watch) resign(s Still, now time.Duration) {
+func (w *watch) resign(s Stall, now time.Duration) {
 	s.Group.resign(s, now)
 	w.note(s)
 }
 
 // note remembers an office that was given up.
-func (w *watch) note(s Still) {
+func (w *watch) note(s Stall) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.given[s.Reason]++
-	w.last = append(w.last, Resignation{Still: s, At: w.host.clock.Now()})
+	w.last = append(w.last, Resignation{Stall: s, At: w.host.clock.Now()})
 	w.last = w.last[max(0, len(w.last)-keptResignations):]
 }
 
@@ -216,15 +216,15 @@ func (w *watch) count(reason string, n uint64) {
 	w.given[reason] += n
 }
 
-// Still lists the leaders that stand still on this node, in order of their
+// Stalls lists the leaders that stand still on this node, in order of their
 // numbers.
-func (h *Host) Still() (list []Still) {
+func (h *Host) Stalls() (list []Stall) {
 	h.watch.mu.Lock()
 	defer h.watch.mu.Unlock()
 	for _, s := range h.watch.still {
 		list = append(list, s)
 	}
-	slices.SortFunc(list, func(a, b Still) int { return int(a.Group.spec.Group) - int(b.Group.spec.Group) })
+	slices.SortFunc(list, func(a, b Stall) int { return int(a.Group.spec.Group) - int(b.Group.spec.Group) })
 	return list
 }
 
@@ -260,12 +260,12 @@ func (r *resigning) begin(term uint64, now time.Duration) {
 
 // stands returns how a group stands: for how long what work, and whether it has
 // any.
-func (g *Group) stands(x *watched, now time.Duration) (s Still, busy bool) {
+func (g *Group) stands(x *watched, now time.Duration) (s Stall, busy bool) {
 	if g.closed.Load() || g.raft.State() != raft.Leader || g.barred() {
 		*x = watched{}
-		return Still{}, g.leadsNobody(now)
+		return Stall{}, g.leadsNobody(now)
 	}
-	s = Still{Group: g, Term: g.raft.CurrentTerm(), Last: g.raft.LastIndex(), Commit: g.raft.CommitIndex(), Applied: g.raft.AppliedIndex()}
+	s = Stall{Group: g, Term: g.raft.CurrentTerm(), Last: g.raft.LastIndex(), Commit: g.raft.CommitIndex(), Applied: g.raft.AppliedIndex()}
 	serves := g.leading.Load() != 0
 	entries := s.Last > s.Applied || g.proposer.busy()
 	if g.yielding.Load() { // which has bounds of its own
@@ -355,7 +355,7 @@ func (g *Group) keeps(now time.Duration) string {
 // resign gives up the office of a leader that stands still. Its raft may hang, so
 // nothing is asked of it: the group is served here no more in this term, the
 // members are asked who can be elected, and that one is told to stand.
-func (g *Group) resign(s Still, now time.Duration) {
+func (g *Group) resign(s Stall, now time.Duration) {
 	g.resigning.begin(s.Term, now)
 	g.slog.Warn("a leader makes no progress and gives way", "reason", s.Reason, "for", s.For.Round(time.Millisecond),
 		"term", s.Term, "last", s.Last, "commit", s.Commit, "applied", s.Applied)

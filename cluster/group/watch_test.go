@@ -127,12 +127,12 @@ func TestStallIsNoHang(t *testing.T) {
 	mustSubmit(t, g, enqueues(1, -1, "m"))
 	w.look()
 	for range 10 {
-		if w.look(); len(c.host(g).Still()) != 0 {
+		if w.look(); len(c.host(g).Stalls()) != 0 {
 			t.Fatal("a leader stands still in no time")
 		}
 	}
 	clock.pass(w.bound - 1)
-	if w.look(); len(c.host(g).Still()) != 0 {
+	if w.look(); len(c.host(g).Stalls()) != 0 {
 		t.Fatal("a leader stands still before its time")
 	}
 	clock.pass(1)
@@ -155,8 +155,8 @@ func TestNobodyToGiveWayTo(t *testing.T) {
 		}
 	}
 	mustSubmit(t, g, enqueues(1, -1, "m"))
-	await(t, "it is seen to stand still", func() bool { return len(h.Still()) == 1 })
-	if s := h.Still()[0]; s.Group != g || s.Reason != StuckEntries || s.Keeps != keepsMajority || s.Last <= s.Commit {
+	await(t, "it is seen to stand still", func() bool { return len(h.Stalls()) == 1 })
+	if s := h.Stalls()[0]; s.Group != g || s.Reason != StuckEntries || s.Keeps != keepsMajority || s.Last <= s.Commit {
 		t.Errorf("it stands still as %+v", s)
 	}
 	term := g.Term()
@@ -174,7 +174,7 @@ func TestNobodyToGiveWayTo(t *testing.T) {
 	defer g.mu.Unlock()
 	mustSubmit(t, g, enqueues(1, -1, "m"))
 	await(t, "the only member is seen to stand still", func() bool {
-		list := lone.Still()
+		list := lone.Stalls()
 		return len(list) == 1 && list[0].Keeps == keepsAlone
 	})
 }
@@ -191,7 +191,7 @@ func TestPauseAfterResignation(t *testing.T) {
 		if g.reluctant() || g.keeps(clock.now()) != "" {
 			t.Fatal("it waits although nothing has happened")
 		}
-		h.watch.resign(Still{Group: g, Reason: StuckEntries, Term: g.Term() + 100}, clock.now())
+		h.watch.resign(Stall{Group: g, Reason: StuckEntries, Term: g.Term() + 100}, clock.now())
 		clock.pass(want - 1)
 		if !g.reluctant() || g.keeps(clock.now()) != keepsPause {
 			t.Errorf("it does not wait for %v", want)
@@ -199,7 +199,7 @@ func TestPauseAfterResignation(t *testing.T) {
 		clock.pass(1)
 	}
 	clock.pass(2*longestPause + 1)
-	h.watch.resign(Still{Group: g, Reason: StuckEntries, Term: g.Term() + 100}, clock.now())
+	h.watch.resign(Stall{Group: g, Reason: StuckEntries, Term: g.Term() + 100}, clock.now())
 	if clock.pass(shortPause); g.reluctant() {
 		t.Error("it waits for something that is long ago")
 	}
@@ -207,7 +207,7 @@ func TestPauseAfterResignation(t *testing.T) {
 		t.Errorf("%d resignations are remembered", len(last))
 	}
 	for range 2 * keptResignations {
-		h.watch.resign(Still{Group: g, Reason: StuckTick, Term: g.Term() + 100}, clock.now())
+		h.watch.resign(Stall{Group: g, Reason: StuckTick, Term: g.Term() + 100}, clock.now())
 	}
 	if _, last := h.Resignations(); len(last) != keptResignations || last[0].Reason != StuckTick {
 		t.Errorf("%d resignations are remembered", len(last))
@@ -308,14 +308,14 @@ func TestCrowdIsGivenTime(t *testing.T) {
 	w.mu.Lock()
 	w.slow = 2 * slowCrowd
 	w.mu.Unlock()
-	if w.look(); len(c.host(g).Still()) != 0 {
+	if w.look(); len(c.host(g).Stalls()) != 0 {
 		t.Error("it stands still among many")
 	}
 	clock.pass(w.bound)
 	w.mu.Lock()
 	w.slow = 2 * slowCrowd
 	w.mu.Unlock()
-	if w.look(); len(c.host(g).Still()) != 1 {
+	if w.look(); len(c.host(g).Stalls()) != 1 {
 		t.Error("it is never found to stand still")
 	}
 }
