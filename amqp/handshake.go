@@ -67,8 +67,8 @@ func (c *conn) shake() error {
 	if err := h.open(); err != nil {
 		return err
 	}
-	if counted, ok := transport(c.socket).(interface{ Settled() }); ok {
-		counted.Settled() // whoever bounds connections may know clients from strangers
+	if counted, ok := transport(c.socket).(interface{ LoggedIn() }); ok {
+		counted.LoggedIn() // the listener's limit counts clients and strangers apart
 	}
 	return c.socket.SetDeadline(time.Time{})
 }

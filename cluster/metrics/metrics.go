@@ -22,9 +22,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/quorate/quorate/cluster/alarm"
-	"github.com/quorate/quorate/cluster/ceiling"
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/limit"
 	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/cluster/origin"
 	"github.com/quorate/quorate/cluster/peer"
@@ -100,7 +100,7 @@ type Traffic struct {
 	Timeouts                             Timeouts
 	Blocked                              int64 // connections, now
 	Panics                               uint64
-	Listeners                            []ceiling.Status
+	Listeners                            []limit.Status
 }
 
 // Timeouts counts what clients of this node were told of consumer timeouts.

@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/alarm"
-	"github.com/quorate/quorate/cluster/ceiling"
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/limit"
 	"github.com/quorate/quorate/cluster/origin"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
@@ -73,7 +73,7 @@ func TestPage(t *testing.T) {
 		}
 	})
 	m.SetTraffic(func() Traffic {
-		return Traffic{ConnectionsOpened: 5, ConnectionsClosed: 2, ChannelsOpened: 7, Timeouts: Timeouts{1, 2, 3, 4}, Blocked: 3, Panics: 17, Listeners: []ceiling.Status{{Name: "amqp", Open: 9, Pending: 2, Most: 50, Refused: 22}}}
+		return Traffic{ConnectionsOpened: 5, ConnectionsClosed: 2, ChannelsOpened: 7, Timeouts: Timeouts{1, 2, 3, 4}, Blocked: 3, Panics: 17, Listeners: []limit.Status{{Name: "amqp", Open: 9, Pending: 2, Max: 50, Refused: 22}}}
 	})
 	m.Late("message", 30*time.Millisecond)
 	m.Late("message", 3*time.Millisecond)

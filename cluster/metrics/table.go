@@ -6,8 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/quorate/quorate/cluster/ceiling"
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/limit"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -60,7 +60,7 @@ func eachPeer(value func(f *Figures, i int) (float64, bool)) func(*Figures, emit
 }
 
 // eachListener is a metric with values per listener.
-func eachListener(values func(l *ceiling.Status, add emit)) func(*Figures, emit) {
+func eachListener(values func(l *limit.Status, add emit)) func(*Figures, emit) {
 	return func(f *Figures, add emit) {
 		for i := range f.Traffic.Listeners {
 			values(&f.Traffic.Listeners[i], add)
@@ -229,12 +229,12 @@ var table = []metric{
 	{"rabbitmq_disk_space_available_limit_bytes", gauge, nil, "Below it there is a disk alarm, see disk_free_limit", one(func(f *Figures) int64 { return f.Space.DiskLimit })},
 	{"rabbitmq_alarms_memory_used_watermark", gauge, nil, "1 while there is a memory alarm at this node", one(func(f *Figures) float64 { return truth(f.Space.MemoryShort) })},
 	{"rabbitmq_alarms_free_disk_space_watermark", gauge, nil, "1 while there is a disk alarm at this node", one(func(f *Figures) float64 { return truth(f.Space.DiskShort) })},
-	{"quorate_listener_connections", gauge, []string{"listener", "state"}, "Connections that clients and nodes have to a listener. state: settled (somebody has logged in), pending (nobody yet, or there are no logins)", eachListener(func(l *ceiling.Status, add emit) {
+	{"quorate_listener_connections", gauge, []string{"listener", "state"}, "Connections that clients and nodes have to a listener. state: settled (somebody has logged in), pending (nobody yet, or there are no logins)", eachListener(func(l *limit.Status, add emit) {
 		add(float64(l.Open-l.Pending), l.Name, "settled")
 		add(float64(l.Pending), l.Name, "pending")
 	})},
-	{"quorate_listener_connections_max", gauge, []string{"listener"}, "How many there may be, see max_connections and its like", eachListener(func(l *ceiling.Status, add emit) { add(float64(l.Most), l.Name) })},
-	{"quorate_listener_connections_refused_total", counter, []string{"listener"}, "Connections closed because there were too many", eachListener(func(l *ceiling.Status, add emit) { add(float64(l.Refused), l.Name) })},
+	{"quorate_listener_connections_max", gauge, []string{"listener"}, "How many there may be, see max_connections and its like", eachListener(func(l *limit.Status, add emit) { add(float64(l.Max), l.Name) })},
+	{"quorate_listener_connections_refused_total", counter, []string{"listener"}, "Connections closed because there were too many", eachListener(func(l *limit.Status, add emit) { add(float64(l.Refused), l.Name) })},
 	{"quorate_logins_total", counter, []string{"outcome"}, "Logins with a password. outcome: accepted, refused, held_back (not looked at, after too many failures), busy (not looked at, too many wait)", func(f *Figures, add emit) {
 		add(float64(f.Logins.Accepted), "accepted")
 		add(float64(f.Logins.Refused), "refused")

@@ -81,7 +81,7 @@ func settle(ctx context.Context) {
 	if secure, ok := socket.(*tls.Conn); ok {
 		socket = secure.NetConn()
 	}
-	if counted, ok := socket.(interface{ Settled() }); ok {
-		counted.Settled()
+	if counted, ok := socket.(interface{ LoggedIn() }); ok {
+		counted.LoggedIn()
 	}
 }

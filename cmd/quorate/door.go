@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/amqp"
-	"github.com/quorate/quorate/cluster/ceiling"
+	"github.com/quorate/quorate/cluster/limit"
 	"github.com/quorate/quorate/cluster/mgmt"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
@@ -28,13 +28,13 @@ type door struct {
 type way struct {
 	address  string
 	tls      *tls.Config // nil: not encrypted
-	below    *ceiling.Ceiling
+	limiter  *limit.Limiter
 	listener net.Listener // nil: shut
 }
 
 // listenAt opens a way for the first time.
-func listenAt(address string, secure *tls.Config, below *ceiling.Ceiling) (way, error) {
-	w := way{address: address, tls: secure, below: below}
+func listenAt(address string, secure *tls.Config, limiter *limit.Limiter) (way, error) {
+	w := way{address: address, tls: secure, limiter: limiter}
 	if err := w.listen(); err != nil {
 		return way{}, err
 	}
@@ -43,7 +43,7 @@ func listenAt(address string, secure *tls.Config, below *ceiling.Ceiling) (way, 
 }
 
 func (w *way) listen() error {
-	l, err := listenBelow(w.below, w.address)
+	l, err := listenWithin(w.limiter, w.address)
 	if err != nil {
 		return err
 	}

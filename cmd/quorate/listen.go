@@ -7,7 +7,7 @@ import (
 	"net"
 	"strings"
 
-	"github.com/quorate/quorate/cluster/ceiling"
+	"github.com/quorate/quorate/cluster/limit"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
@@ -16,17 +16,17 @@ type listeners struct {
 	peers               net.Listener
 	management, metrics []way
 	clients             []way
-	ceilings            *ceilings
+	limits              *limits
 }
 
 // listen opens all ways in, or none.
 func listen(s *settings, logger *slog.Logger) (l listeners, err error) {
-	c, err := newCeilings(logger)
+	c, err := newLimits(logger)
 	if err != nil {
 		return l, err
 	}
-	l.ceilings = c
-	if l.peers, err = listenBelow(c.bound("clustering", s.maxLinks, c.shares.Links, ceiling.Config{}), s.peers); err != nil {
+	l.limits = c
+	if l.peers, err = listenWithin(c.bound("clustering", s.maxLinks, c.descriptors.Links, limit.Config{}), s.peers); err != nil {
 		return l, err
 	}
 	for _, x := range []struct {
@@ -34,11 +34,11 @@ func listen(s *settings, logger *slog.Logger) (l listeners, err error) {
 		plain, secure string
 		files         tlsFiles
 		prefix        string // of the settings of TLS
-		below         allotment
+		limiter       allotment
 	}{
-		{&l.management, s.management, s.managementTLS.address(), s.managementTLS.or(s.tls), "management.ssl", allotment{"http", "https", s.maxHTTP, c.shares.HTTP, ceiling.Config{Logins: true, Answer: tooManyRequests}}},
-		{&l.metrics, s.metrics, s.metricsTLS.address(), s.metricsTLS.or(s.tls), "prometheus.ssl", allotment{"http/prometheus", "https/prometheus", s.maxScrapers, c.shares.Metrics, ceiling.Config{Answer: tooManyRequests}}},
-		{&l.clients, s.amqp, s.amqps, s.tls, "ssl_options", allotment{"amqp", "amqp/ssl", 0, c.shares.Clients, ceiling.Config{Logins: true}}},
+		{&l.management, s.management, s.managementTLS.address(), s.managementTLS.or(s.tls), "management.ssl", allotment{"http", "https", s.maxHTTP, c.descriptors.HTTP, limit.Config{Logins: true, Answer: tooManyRequests}}},
+		{&l.metrics, s.metrics, s.metricsTLS.address(), s.metricsTLS.or(s.tls), "prometheus.ssl", allotment{"http/prometheus", "https/prometheus", s.maxScrapers, c.descriptors.Metrics, limit.Config{Answer: tooManyRequests}}},
+		{&l.clients, s.amqp, s.amqps, s.tls, "ssl_options", allotment{"amqp", "amqp/ssl", 0, c.descriptors.Clients, limit.Config{Logins: true}}},
 	} {
 		var config *tls.Config
 		if x.secure != "" {
@@ -47,7 +47,7 @@ func listen(s *settings, logger *slog.Logger) (l listeners, err error) {
 				return l, fmt.Errorf("settings %s: %w", x.prefix, err)
 			}
 		}
-		if *x.to, err = c.listenBoth(x.plain, x.secure, config, x.below); err != nil {
+		if *x.to, err = c.listenBoth(x.plain, x.secure, config, x.limiter); err != nil {
 			l.close()
 			return l, err
 		}
@@ -56,7 +56,7 @@ func listen(s *settings, logger *slog.Logger) (l listeners, err error) {
 }
 
 // listenBoth opens a plain way and one by TLS; an empty address is none.
-func (c *ceilings) listenBoth(plain, secure string, config *tls.Config, b allotment) (ways []way, err error) {
+func (c *limits) listenBoth(plain, secure string, config *tls.Config, b allotment) (ways []way, err error) {
 	if plain != "" && secure != "" {
 		b.setting, b.share = (b.setting+1)/2, b.share/2
 	}
@@ -67,7 +67,7 @@ func (c *ceilings) listenBoth(plain, secure string, config *tls.Config, b allotm
 		if x.address == "" {
 			continue
 		}
-		w, err := listenAt(x.address, x.config, c.below(b, x.config != nil))
+		w, err := listenAt(x.address, x.config, c.limiter(b, x.config != nil))
 		if err != nil {
 			for i := range ways {
 				ways[i].shut()

@@ -111,7 +111,7 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, stop <-chan os.
 	defer stopClock()
 	config := nodeConfig(s, ways.peers, wall, logger)
 	config.Listeners, config.Audit = ways.describe(), records
-	config.OpenFiles, config.MaxConnections = ways.ceilings.shares.Tables, ways.ceilings.maxClients(s.maxConnections)
+	config.OpenFiles, config.MaxConnections = ways.limits.descriptors.Tables, ways.limits.maxClients(s.maxConnections)
 	if err := s.admission(&config, ways, security); err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, stop <-chan os.
 	node.Metrics().SetTraffic(func() metrics.Traffic {
 		t := counts.read()
 		t.Timeouts, t.Blocked = metrics.Timeouts(front.Timeouts()), front.Blocked()
-		t.Panics, t.Listeners = front.Panics(), ways.ceilings.status()
+		t.Panics, t.Listeners = front.Panics(), ways.limits.status()
 		return t
 	})
 	clients := newDoor(front, ways.clients, failed)

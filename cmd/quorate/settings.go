@@ -151,10 +151,10 @@ var table = slices.Concat([]setting{
 	{"watchdog.disk_exit_timeout", "30000", "ms, 0 … 86400000: and ends itself after so long, with code 74; 0: never", diskExit},
 	{"raft.wal_max_size_bytes", "134217728", "bytes, 1048576 … 1073741824: queue log written before it goes to a table; about six times as much lies on disk", number(1<<20, 1<<30, func(s *settings) *int { return &s.walSize })},
 	{"raft.retained_bytes", "268435456", "bytes, 1048576 … 1099511627776: queue log that the node keeps on disk, for all queues that it leads together, so that members that were away need only what they have missed; those that miss more get a snapshot", number(1<<20, 1<<40, func(s *settings) *int { return &s.retained })},
-	{"vm_memory_high_watermark.relative", "0.6", "0 to 100: part of the memory of the machine, or of the control group of the process, that the node may use; beyond it there is a memory alarm, and all nodes block publishers", limit(alarm.ParsePart, func(s *settings) *alarm.Limit { return &s.memoryLimit })},
-	{"vm_memory_high_watermark.absolute", "", "the same in bytes, or with a unit: kB, MB, GB, KiB, MiB, GiB; of the two the one given last counts", limit(alarm.ParseSize, func(s *settings) *alarm.Limit { return &s.memoryLimit })},
-	{"disk_free_limit.absolute", "50MB", "bytes, or with a unit, that must be free on the disk of data_dir; below it there is a disk alarm, and all nodes block publishers", limit(alarm.ParseSize, func(s *settings) *alarm.Limit { return &s.diskLimit })},
-	{"disk_free_limit.relative", "", "0 to 100: the same as a part of the machine's memory; of the two the one given last counts", limit(alarm.ParsePart, func(s *settings) *alarm.Limit { return &s.diskLimit })},
+	{"vm_memory_high_watermark.relative", "0.6", "0 to 100: part of the memory of the machine, or of the control group of the process, that the node may use; beyond it there is a memory alarm, and all nodes block publishers", alarmLimit(alarm.ParsePart, func(s *settings) *alarm.Limit { return &s.memoryLimit })},
+	{"vm_memory_high_watermark.absolute", "", "the same in bytes, or with a unit: kB, MB, GB, KiB, MiB, GiB; of the two the one given last counts", alarmLimit(alarm.ParseSize, func(s *settings) *alarm.Limit { return &s.memoryLimit })},
+	{"disk_free_limit.absolute", "50MB", "bytes, or with a unit, that must be free on the disk of data_dir; below it there is a disk alarm, and all nodes block publishers", alarmLimit(alarm.ParseSize, func(s *settings) *alarm.Limit { return &s.diskLimit })},
+	{"disk_free_limit.relative", "", "0 to 100: the same as a part of the machine's memory; of the two the one given last counts", alarmLimit(alarm.ParsePart, func(s *settings) *alarm.Limit { return &s.diskLimit })},
 	{"log.file", "", "file to append to; empty: standard error", text(func(s *settings) *string { return &s.logFile })},
 	{"log.audit.file", "none", "file to which the audit log is appended, or stdout or stderr; none: nothing is audited", optional(text, func(s *settings) *string { return &s.auditFile })},
 	{"log.console.level", "info", "debug, info, warning or error", oneOf(func(s *settings) *string { return &s.logLevel }, "debug", "info", "warning", "error")},
@@ -206,8 +206,8 @@ func duration(unit time.Duration, low, high int64, field func(*settings) *time.D
 	}
 }
 
-// limit has an empty value change nothing.
-func limit(parse func(string) (alarm.Limit, error), field func(*settings) *alarm.Limit) func(*settings, string) error {
+// alarmLimit has an empty value change nothing.
+func alarmLimit(parse func(string) (alarm.Limit, error), field func(*settings) *alarm.Limit) func(*settings, string) error {
 	return func(s *settings, v string) error {
 		if v == "" {
 			return nil

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/amqp/amqptest"
-	"github.com/quorate/quorate/cluster/ceiling"
+	"github.com/quorate/quorate/cluster/limit"
 )
 
 var bothVersions = tlsVersions{tls.VersionTLS12, tls.VersionTLS13}
@@ -53,7 +53,7 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := listenAt("127.0.0.1:0", config, ceiling.New(ceiling.Config{Most: 100, Logger: slog.New(slog.DiscardHandler)}))
+	w, err := listenAt("127.0.0.1:0", config, limit.New(limit.Config{Max: 100, Logger: slog.New(slog.DiscardHandler)}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func mustListen(t *testing.T, files tlsFiles, v tlsVersions) (address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := listenAt("127.0.0.1:0", config, ceiling.New(ceiling.Config{Most: 100, Logger: slog.New(slog.DiscardHandler)}))
+	w, err := listenAt("127.0.0.1:0", config, limit.New(limit.Config{Max: 100, Logger: slog.New(slog.DiscardHandler)}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package ceiling
+package limit
 
 import (
 	"errors"
@@ -13,10 +13,10 @@ import (
 // patience bounds what has to happen.
 const patience = time.Minute
 
-// world is a listener below a ceiling, and what has been let in.
+// world is a listener below a limiter, and what has been let in.
 type world struct {
 	t       *testing.T
-	ceiling *Ceiling
+	limiter *Limiter
 	at      string
 	in      chan net.Conn
 }
@@ -24,13 +24,13 @@ type world struct {
 func newWorld(t *testing.T, c Config) *world {
 	t.Helper()
 	c.Logger = slog.New(slog.DiscardHandler)
-	w := &world{t: t, ceiling: New(c), in: make(chan net.Conn, 100)}
+	w := &world{t: t, limiter: New(c), in: make(chan net.Conn, 100)}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.at = l.Addr().String()
-	l = w.ceiling.Listen(l)
+	l = w.limiter.Listen(l)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -68,7 +68,7 @@ func (w *world) mustEnter(from string) (outside, inside net.Conn) {
 	case inside = <-w.in:
 		return outside, inside
 	case <-time.After(patience):
-		w.t.Fatalf("the connection from %s is not let in: %+v", from, w.ceiling.Status())
+		w.t.Fatalf("the connection from %s is not let in: %+v", from, w.limiter.Status())
 		return nil, nil
 	}
 }
@@ -87,8 +87,8 @@ func (w *world) mustEnd(outside net.Conn, answer string) {
 
 func (w *world) mustStand(want Status) {
 	w.t.Helper()
-	want.Name = w.ceiling.config.Name
-	if got := w.ceiling.Status(); got != want {
+	want.Name = w.limiter.config.Name
+	if got := w.limiter.Status(); got != want {
 		w.t.Fatalf("%+v, want %+v", got, want)
 	}
 }
@@ -98,16 +98,16 @@ const one, two = "127.0.0.1", "127.0.0.2"
 // Beyond the limit connections are answered and closed; a closed one leaves its
 // place, once.
 func TestLimit(t *testing.T) {
-	w := newWorld(t, Config{Name: "l", Most: 3, Answer: "no"})
+	w := newWorld(t, Config{Name: "l", Max: 3, Answer: "no"})
 	var inside net.Conn
 	for range 3 {
 		_, inside = w.mustEnter(one)
 	}
 	w.mustEnd(w.mustDial(one), "no")
-	w.mustStand(Status{Open: 3, Pending: 3, Most: 3, Refused: 1})
+	w.mustStand(Status{Open: 3, Pending: 3, Max: 3, Refused: 1})
 	inside.Close()
 	inside.Close()
-	w.mustStand(Status{Open: 2, Pending: 2, Most: 3, Refused: 1})
+	w.mustStand(Status{Open: 2, Pending: 2, Max: 3, Refused: 1})
 	w.mustEnter(one)
 	w.mustEnd(w.mustDial(one), "no")
 }
@@ -115,7 +115,7 @@ func TestLimit(t *testing.T) {
 // The address that has most loses its newest one to others, until they have as
 // many.
 func TestCrowdedAddress(t *testing.T) {
-	w := newWorld(t, Config{Most: 4})
+	w := newWorld(t, Config{Max: 4})
 	var outside []net.Conn
 	for range 4 {
 		k, _ := w.mustEnter(one)
@@ -127,39 +127,39 @@ func TestCrowdedAddress(t *testing.T) {
 	w.mustEnd(outside[2], "")
 	w.mustEnd(w.mustDial(two), "")
 	w.mustEnd(w.mustDial(one), "")
-	w.mustStand(Status{Open: 4, Pending: 4, Most: 4, Refused: 4})
+	w.mustStand(Status{Open: 4, Pending: 4, Max: 4, Refused: 4})
 }
 
 // Those who have not logged in have half of the places, and never one of those
 // who have.
 func TestSettled(t *testing.T) {
-	w := newWorld(t, Config{Most: 4, Logins: true})
-	settle := func(inside net.Conn) { inside.(interface{ Settled() }).Settled() }
+	w := newWorld(t, Config{Max: 4, Logins: true})
+	settle := func(inside net.Conn) { inside.(interface{ LoggedIn() }).LoggedIn() }
 	_, first := w.mustEnter(one)
 	_, second := w.mustEnter(one)
 	w.mustEnd(w.mustDial(one), "")
 	settle(first)
 	settle(first)
 	settle(second)
-	w.mustStand(Status{Open: 2, Most: 4, Refused: 1})
+	w.mustStand(Status{Open: 2, Max: 4, Refused: 1})
 	_, third := w.mustEnter(one)
 	_, fourth := w.mustEnter(one)
 	settle(third)
 	settle(fourth)
 	w.mustEnd(w.mustDial(two), "")
-	w.mustStand(Status{Open: 4, Most: 4, Refused: 2})
+	w.mustStand(Status{Open: 4, Max: 4, Refused: 2})
 	first.Close()
 	settle(first)
-	w.mustStand(Status{Open: 3, Most: 4, Refused: 2})
+	w.mustStand(Status{Open: 3, Max: 4, Refused: 2})
 	w.mustEnter(two)
 }
 
-func TestShare(t *testing.T) {
-	if _, err := Share(127); err == nil {
+func TestDivide(t *testing.T) {
+	if _, err := Divide(127); err == nil {
 		t.Error("a node with 127 files starts")
 	}
 	for _, files := range []int{128, 256, 300, 1024, 4096, 65536, maxFiles, 1 << 30} {
-		s, err := Share(files)
+		s, err := Divide(files)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -170,7 +170,7 @@ func TestShare(t *testing.T) {
 			t.Errorf("%d: %+v is %d", files, s, sum)
 		}
 	}
-	if Of(0, 7) != 7 || Of(5, 7) != 5 || Of(9, 7) != 7 {
+	if Smaller(0, 7) != 7 || Smaller(5, 7) != 5 || Smaller(9, 7) != 7 {
 		t.Error("a setting is not the smaller of itself and the share")
 	}
 }

@@ -1,4 +1,4 @@
-package ceiling
+package limit
 
 import (
 	"fmt"
@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// Shares are the file descriptors that each part of a node may hold.
-type Shares struct {
+// Descriptors says how many file descriptors each part of a node may hold.
+type Descriptors struct {
 	Clients int // sockets of AMQP listeners together
 	HTTP    int
 	Metrics int
@@ -18,14 +18,14 @@ type Shares struct {
 const (
 	// minFiles is how many descriptors a node needs to serve anybody.
 	minFiles = 128
-	// maxFiles is what no limit, or a huge one, counts as.
+	// maxFiles is assumed when the system sets no limit, or a huge one.
 	maxFiles = 1 << 20
-	// others are descriptors of logs, of what is being written, of links to other
-	// nodes, and of the Go runtime.
+	// others is what logs, table files being written, outgoing links and the Go
+	// runtime need.
 	others = 48
 )
 
-// Files is how many descriptors this process may have.
+// Files returns how many descriptors this process may have.
 func Files() (int, error) {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
@@ -34,15 +34,15 @@ func Files() (int, error) {
 	return int(min(l.Cur, math.MaxInt32)), nil
 }
 
-// Share divides descriptors among the parts of a node. What is not given to
-// listeners is kept for the stores.
-func Share(files int) (Shares, error) {
+// Divide divides descriptors among the parts of a node. What listeners do not get is
+// kept for the stores.
+func Divide(files int) (Descriptors, error) {
 	if files < minFiles {
-		return Shares{}, fmt.Errorf("the limit of open files is %d, a node needs at least %d", files, minFiles)
+		return Descriptors{}, fmt.Errorf("the limit of open files is %d, a node needs at least %d", files, minFiles)
 	}
 	files = min(files, maxFiles)
 	between := func(low, n, high int) int { return max(low, min(n, high)) }
-	s := Shares{
+	s := Descriptors{
 		Tables:  between(16, files/5, 1000),
 		Links:   between(8, files/10, 256),
 		HTTP:    between(8, files/10, 4096),
@@ -52,8 +52,8 @@ func Share(files int) (Shares, error) {
 	return s, nil
 }
 
-// Of is the smaller of what a setting asks for (0: nothing) and a share.
-func Of(setting, share int) int {
+// Smaller is the smaller of a setting (0: none was made) and a share.
+func Smaller(setting, share int) int {
 	if setting == 0 {
 		return share
 	}

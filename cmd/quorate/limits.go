@@ -5,64 +5,64 @@ import (
 	"log/slog"
 	"net"
 
-	"github.com/quorate/quorate/cluster/ceiling"
+	"github.com/quorate/quorate/cluster/limit"
 )
 
-// ceilings bound the connections to a node, so that there are always file
+// limits bound the connections to a node, so that there are always file
 // descriptors for its stores and links. The zero of a setting stands for the
 // part of the system's limit that is its listener's.
-type ceilings struct {
-	shares ceiling.Shares
-	logger *slog.Logger
-	all    []*ceiling.Ceiling
+type limits struct {
+	descriptors limit.Descriptors
+	logger      *slog.Logger
+	all         []*limit.Limiter
 }
 
 // tooManyRequests is what HTTP clients are told of whom there are too many.
 const tooManyRequests = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\nRetry-After: 10\r\n" +
 	"Content-Length: 62\r\n\r\n" + `{"error":"unavailable","reason":"there are too many clients"}` + "\n"
 
-func newCeilings(logger *slog.Logger) (*ceilings, error) {
-	files, err := ceiling.Files()
+func newLimits(logger *slog.Logger) (*limits, error) {
+	files, err := limit.Files()
 	if err != nil {
 		return nil, err
 	}
-	shares, err := ceiling.Share(files)
+	descriptors, err := limit.Divide(files)
 	if err != nil {
 		return nil, err
 	}
-	return &ceilings{shares: shares, logger: logger}, nil
+	return &limits{descriptors: descriptors, logger: logger}, nil
 }
 
 // allotment is what a plain listener and one by TLS may have, in equal parts.
 type allotment struct {
 	name, secure   string
 	setting, share int
-	config         ceiling.Config
+	config         limit.Config
 }
 
-// below returns the ceiling of one of the two. By TLS nobody can be answered.
-func (c *ceilings) below(b allotment, secure bool) *ceiling.Ceiling {
+// limiter returns the limit of one of the two. By TLS nobody can be answered.
+func (c *limits) limiter(b allotment, secure bool) *limit.Limiter {
 	if secure {
 		b.name, b.config.Answer = b.secure, ""
 	}
 	return c.bound(b.name, b.setting, b.share, b.config)
 }
 
-// bound returns a ceiling for a listener. setting is how many connections its
+// bound returns a limit for a listener. setting is how many connections its
 // setting allows, share how many the system does.
-func (c *ceilings) bound(name string, setting, share int, more ceiling.Config) *ceiling.Ceiling {
+func (c *limits) bound(name string, setting, share int, more limit.Config) *limit.Limiter {
 	if setting > share {
 		c.logger.Warn("the limit of open files allows fewer connections than the setting", "listener", name, "setting", setting, "allowed", share)
 	}
-	more.Name, more.Most, more.Logger = name, ceiling.Of(setting, share), c.logger
-	one := ceiling.New(more)
+	more.Name, more.Max, more.Logger = name, limit.Smaller(setting, share), c.logger
+	one := limit.New(more)
 	c.all = append(c.all, one)
 	return one
 }
 
-// status says how the ceilings stand.
-func (c *ceilings) status() []ceiling.Status {
-	list := make([]ceiling.Status, len(c.all))
+// status says how the limits stand.
+func (c *limits) status() []limit.Status {
+	list := make([]limit.Status, len(c.all))
 	for i, one := range c.all {
 		list[i] = one.Status()
 	}
@@ -71,12 +71,12 @@ func (c *ceilings) status() []ceiling.Status {
 
 // maxClients is how many clients may be connected, so that those beyond can be
 // told before sockets are short.
-func (c *ceilings) maxClients(setting int) int {
-	return ceiling.Of(setting, c.shares.Clients-c.shares.Clients/8)
+func (c *limits) maxClients(setting int) int {
+	return limit.Smaller(setting, c.descriptors.Clients-c.descriptors.Clients/8)
 }
 
-// listenBelow listens at an address below a ceiling.
-func listenBelow(c *ceiling.Ceiling, address string) (net.Listener, error) {
+// listenWithin listens at an address with its connections limited.
+func listenWithin(c *limit.Limiter, address string) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
