@@ -22,9 +22,9 @@ import (
 // Failures of a user at an address that are not free count for these two only.
 // So a client that repeats one mistake for ever shuts nobody else out.
 type backoff struct {
-	free float64
-	most time.Duration // 0: nobody is slowed down
-	seed maphash.Seed
+	free     float64
+	maxDelay time.Duration // 0: nobody is slowed down
+	seed     maphash.Seed
 
 	mu      sync.Mutex
 	records map[uint64]record // by key; at most maxRecords
@@ -52,12 +52,12 @@ const (
 	shareFactor  = 5
 	firstDelay   = 500 * time.Millisecond
 	firstWait    = 25 * time.Millisecond // of a user who logs in from elsewhere
-	mostWait     = time.Second
+	maxWait      = time.Second
 	goodFor      = 24 * time.Hour // that somebody has logged in is remembered
 )
 
-func newBackoff(free int, most time.Duration) *backoff {
-	return &backoff{free: float64(free), most: most, seed: maphash.MakeSeed(), records: map[uint64]record{}}
+func newBackoff(free int, maxDelay time.Duration) *backoff {
+	return &backoff{free: float64(free), maxDelay: maxDelay, seed: maphash.MakeSeed(), records: map[uint64]record{}}
 }
 
 // sourceOf is what counts as one address: hosts have at least a /64 of IPv6.
@@ -99,7 +99,7 @@ func (b *backoff) put(id uint64, r record) {
 
 // holds says that somebody is not looked at now, or only after a wait.
 func (b *backoff) holds(from netip.Prefix, user string) (refuse bool, wait time.Duration) {
-	if b.most == 0 {
+	if b.maxDelay == 0 {
 		return false, 0
 	}
 	now := time.Now()
@@ -113,14 +113,14 @@ func (b *backoff) holds(from netip.Prefix, user string) (refuse bool, wait time.
 		return true, 0
 	}
 	if excess := name.failures - b.free*shareFactor; excess > 0 && !trusted {
-		wait = doubled(firstWait, excess, min(mostWait, b.most))
+		wait = doubled(firstWait, excess, min(maxWait, b.maxDelay))
 	}
 	return false, wait
 }
 
 // failed counts a login that was looked at and refused.
 func (b *backoff) failed(from netip.Prefix, user string) {
-	if b.most == 0 {
+	if b.maxDelay == 0 {
 		return
 	}
 	now := time.Now()
@@ -138,7 +138,7 @@ func (b *backoff) count(k key, free float64, now time.Time) bool {
 	r.failures, r.last = min(r.failures+1, free+maxExcess), now
 	excess := r.failures - free
 	if excess > 0 {
-		r.until = now.Add(doubled(firstDelay, excess, b.most))
+		r.until = now.Add(doubled(firstDelay, excess, b.maxDelay))
 	}
 	b.put(id, r)
 	return excess > 0
@@ -147,7 +147,7 @@ func (b *backoff) count(k key, free float64, now time.Time) bool {
 // succeeded notes that a user has logged in from an address. Failures stay: who
 // knows one password may guess others.
 func (b *backoff) succeeded(from netip.Prefix, user string) {
-	if b.most == 0 {
+	if b.maxDelay == 0 {
 		return
 	}
 	now := time.Now()
@@ -159,9 +159,9 @@ func (b *backoff) succeeded(from netip.Prefix, user string) {
 }
 
 // doubled is a time that doubles with each failure beyond the free ones.
-func doubled(first time.Duration, excess float64, most time.Duration) time.Duration {
-	for ; excess > 1 && first < most; excess-- {
+func doubled(first time.Duration, excess float64, limit time.Duration) time.Duration {
+	for ; excess > 1 && first < limit; excess-- {
 		first *= 2
 	}
-	return min(first, most)
+	return min(first, limit)
 }

@@ -31,11 +31,11 @@ const (
 	saltBytes      = 16
 	keyBytes       = sha256.Size // one block of PBKDF2, see derive
 
-	// giveWayEvery is after how many iterations, half a millisecond,
-	// a goroutine that hashes lets others run, and giveWayFor how long: a yield
+	// pauseEvery is after how many iterations, half a millisecond,
+	// a goroutine that hashes lets others run, and pauseFor how long: a yield
 	// is none to other processes, nor to who is about to wake up.
-	giveWayEvery = 2_000
-	giveWayFor   = 100 * time.Microsecond
+	pauseEvery = 2_000
+	pauseFor   = 100 * time.Microsecond
 )
 
 // iterated counts what the hashes of this process have cost.
@@ -63,8 +63,8 @@ func derive(password string, salt []byte, iterations uint32) []byte {
 	step := prf.Sum(nil)
 	key := slices.Clone(step)
 	for i := uint32(1); i < iterations; i++ {
-		if i%giveWayEvery == 0 {
-			time.Sleep(giveWayFor)
+		if i%pauseEvery == 0 {
+			time.Sleep(pauseFor)
 		}
 		prf.Reset()
 		prf.Write(step)

@@ -85,7 +85,7 @@ func TestExamine(t *testing.T) {
 
 func TestDerive(t *testing.T) {
 	for _, password := range []string{"", "p", string(bytes.Repeat([]byte("long"), 100))} {
-		for _, n := range []int{1, 2, giveWayEvery, 2*giveWayEvery + 1} {
+		for _, n := range []int{1, 2, pauseEvery, 2*pauseEvery + 1} {
 			want, err := pbkdf2.Key(sha256.New, password, []byte("salt"), n, keyBytes)
 			if err != nil {
 				t.Fatal(err)

@@ -50,7 +50,7 @@ type Counts struct{ Accepted, Refused, HeldBack, Busy uint64 }
 
 // Gate is where passwords are looked at.
 type Gate struct {
-	turns   *turns
+	queue   *fairQueue
 	backoff *backoff
 	counts  [4]atomic.Uint64 // as in Counts
 
@@ -71,7 +71,7 @@ const (
 
 // New returns a gate.
 func New(c Config) *Gate {
-	g := &Gate{turns: newTurns(max(c.AtOnce, 1)), backoff: newBackoff(c.FreeFailures, c.MaxDelay), good: map[[32]byte]struct{}{}}
+	g := &Gate{queue: newFairQueue(max(c.AtOnce, 1)), backoff: newBackoff(c.FreeFailures, c.MaxDelay), good: map[[32]byte]struct{}{}}
 	rand.Read(g.key[:]) // never fails
 	return g
 }
@@ -116,10 +116,10 @@ func (g *Gate) check(ctx context.Context, a *Attempt) (good bool, renewed []byte
 	if err := pause(ctx, wait); err != nil {
 		return false, nil, err
 	}
-	if err := g.turns.take(ctx, from); err != nil {
+	if err := g.queue.take(ctx, from); err != nil {
 		return false, nil, err
 	}
-	defer g.turns.give()
+	defer g.queue.give()
 	if refuse, _ = g.backoff.holds(from, user); refuse { // others have failed meanwhile
 		return false, nil, ErrHeldBack
 	}
@@ -152,10 +152,10 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // Hash makes the hash of a new password, in its turn.
 func (g *Gate) Hash(ctx context.Context, password string) ([]byte, error) {
-	if err := g.turns.take(ctx, netip.Prefix{}); err != nil {
+	if err := g.queue.take(ctx, netip.Prefix{}); err != nil {
 		return nil, err
 	}
-	defer g.turns.give()
+	defer g.queue.give()
 	return HashPassword(password), nil
 }
 

@@ -14,7 +14,7 @@ import (
 var here = netip.MustParseAddr("192.0.2.1")
 
 // hashing is how long a hash lets others run.
-const hashing = (hashIterations - 1) / giveWayEvery * giveWayFor
+const hashing = (hashIterations - 1) / pauseEvery * pauseFor
 
 // mustRefuse has a gate look at an attempt and refuse it.
 func mustRefuse(t *testing.T, g *Gate, a *Attempt) {
@@ -153,8 +153,8 @@ func TestBackoffOfUser(t *testing.T) {
 		g.mu.Lock()
 		clear(g.good)
 		g.mu.Unlock()
-		if d := took("198.51.100.2"); d != mostWait+hashing {
-			t.Errorf("from a new address: waited for %v, want %v", d, mostWait+hashing)
+		if d := took("198.51.100.2"); d != maxWait+hashing {
+			t.Errorf("from a new address: waited for %v, want %v", d, maxWait+hashing)
 		}
 		if d := took("198.51.100.1"); d != 0 {
 			t.Errorf("from a known address: waited for %v", d)
@@ -174,17 +174,17 @@ func TestBackoffIsBounded(t *testing.T) {
 }
 
 // Addresses take turns, however many come from one of them.
-func TestTurns(t *testing.T) {
+func TestAddressesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := newTurns(1)
+		queue := newFairQueue(1)
 		from := func(n byte) netip.Prefix { return sourceOf(netip.AddrFrom4([4]byte{192, 0, 2, n})) }
-		if err := turns.take(t.Context(), from(1)); err != nil {
+		if err := queue.take(t.Context(), from(1)); err != nil {
 			t.Fatal(err)
 		}
 		order := make(chan byte, 5)
 		for _, n := range []byte{1, 1, 1, 2, 3} {
 			go func() {
-				if err := turns.take(t.Context(), from(n)); err != nil {
+				if err := queue.take(t.Context(), from(n)); err != nil {
 					t.Error(err)
 				}
 				order <- n
@@ -192,32 +192,32 @@ func TestTurns(t *testing.T) {
 			synctest.Wait()
 		}
 		for _, want := range []byte{1, 2, 3, 1, 1} {
-			turns.give()
+			queue.give()
 			if got := <-order; got != want {
 				t.Errorf("address %d, want %d", got, want)
 			}
 		}
-		turns.give()
-		if turns.free != 1 || turns.waiting != 0 || len(turns.lines) != 0 || len(turns.order) != 0 {
-			t.Errorf("%+v, though nobody waits", turns)
+		queue.give()
+		if queue.free != 1 || queue.waiting != 0 || len(queue.lines) != 0 || len(queue.order) != 0 {
+			t.Errorf("%+v, though nobody waits", queue)
 		}
 	})
 }
 
 // Beyond the bound, the address from which most wait loses one; who waits too
 // long goes.
-func TestTurnsAreBounded(t *testing.T) {
+func TestQueueIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := newTurns(1)
+		queue := newFairQueue(1)
 		many, few := sourceOf(here), sourceOf(netip.MustParseAddr("192.0.2.2"))
-		if err := turns.take(t.Context(), many); err != nil {
+		if err := queue.take(t.Context(), many); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		refused := make(chan netip.Prefix, 2*maxWaiting)
 		wait := func(from netip.Prefix) {
 			go func() {
-				if err := turns.take(ctx, from); errors.Is(err, ErrBusy) {
+				if err := queue.take(ctx, from); errors.Is(err, ErrBusy) {
 					refused <- from
 				}
 			}()
@@ -226,8 +226,8 @@ func TestTurnsAreBounded(t *testing.T) {
 			wait(many)
 		}
 		synctest.Wait()
-		if len(refused) != 0 || turns.waiting != maxWaiting {
-			t.Fatalf("%d refused, %d wait", len(refused), turns.waiting)
+		if len(refused) != 0 || queue.waiting != maxWaiting {
+			t.Fatalf("%d refused, %d wait", len(refused), queue.waiting)
 		}
 		wait(few)
 		wait(many)
@@ -235,16 +235,16 @@ func TestTurnsAreBounded(t *testing.T) {
 		if len(refused) != 2 || <-refused != many || <-refused != many {
 			t.Fatal("others were refused than the two last of many")
 		}
-		turns.give() // to the first of many
-		turns.give() // to the one of few
+		queue.give() // to the first of many
+		queue.give() // to the one of few
 		synctest.Wait()
-		if len(turns.lines[few]) != 0 {
+		if len(queue.lines[few]) != 0 {
 			t.Error("the one has to wait for all")
 		}
 		cancel()
 		synctest.Wait()
-		if len(refused) != maxWaiting-2 || turns.waiting != 0 || len(turns.order) != 0 {
-			t.Errorf("%d refused, %d wait", len(refused), turns.waiting)
+		if len(refused) != maxWaiting-2 || queue.waiting != 0 || len(queue.order) != 0 {
+			t.Errorf("%d refused, %d wait", len(refused), queue.waiting)
 		}
 	})
 }
