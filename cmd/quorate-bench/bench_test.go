@@ -321,7 +321,7 @@ func TestLeaderIn(t *testing.T) {
 func TestTermGrowth(t *testing.T) {
 	var r result
 	noteGrowth(&r, map[string]uint64{"a": 2, "b": 2, "c": 5}, map[string]uint64{"a": 3, "b": 2, "c": 6})
-	want := []figure{{"raft terms grew by 0 in", 1, "queues"}, {"raft terms grew by 1 in", 2, "queues"}}
+	want := []note{{"raft terms grew by 0 in", 1, "queues"}, {"raft terms grew by 1 in", 2, "queues"}}
 	if !slices.Equal(r.Notes, want) {
 		t.Errorf("%+v", r.Notes)
 	}
@@ -380,8 +380,8 @@ func TestSelected(t *testing.T) {
 	}
 }
 
-func TestPace(t *testing.T) {
-	p := publisher{pace: 2 * time.Millisecond}
+func TestInterval(t *testing.T) {
+	p := publisher{interval: 2 * time.Millisecond}
 	if got := p.due(time.Second, 500); got != 2*time.Second {
 		t.Errorf("message 500 is due at %v", got)
 	}

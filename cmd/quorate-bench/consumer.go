@@ -23,19 +23,19 @@ type consumer struct {
 	ledger   *ledger
 	// late, if set, gets how long after its due time each message came.
 	late *samples
-	// pace is the time from one delivery taken to the next; 0: as they come.
-	pace time.Duration
+	// interval is the time from one delivery taken to the next; 0: as they come.
+	interval time.Duration
 	// shared, if set, is a connection that others use, too, and that stays open.
 	shared *amqp.Connection
 
-	in   inlet
+	in   receiver
 	took uint64 // deliveries
 	last uint64 // newest delivery tag
 	open int    // deliveries not acked
 }
 
 func (c *consumer) subscribe() (err error) {
-	c.in, err = openInlet(c.uri, c.shared, c.queue, c.prefetch)
+	c.in, err = openReceiver(c.uri, c.shared, c.queue, c.prefetch)
 	return err
 }
 
@@ -57,8 +57,8 @@ func (c *consumer) run(ctx context.Context) error {
 			if c.open == 1 {
 				lull.Reset(ackLull)
 			}
-			if c.pace > 0 {
-				_ = pause(ctx, began+time.Duration(c.took)*c.pace-clock()) // the end of ctx is seen below
+			if c.interval > 0 {
+				_ = pause(ctx, began+time.Duration(c.took)*c.interval-clock()) // the end of ctx is seen below
 			}
 		case <-lull.C:
 			if err := c.ack(); err != nil {

@@ -108,7 +108,7 @@ func (f failover) load(others *target, queues []queue) *load {
 	for i, q := range queues {
 		l.publishers = append(l.publishers, &publisher{
 			id: uint32(i), uri: others.uri(i), queues: []string{q.name}, size: size,
-			window: failRate * 20, more: during(length), pace: time.Second * time.Duration(f.queues) / failRate,
+			window: failRate * 20, more: during(length), interval: time.Second * time.Duration(f.queues) / failRate,
 		})
 	}
 	return l

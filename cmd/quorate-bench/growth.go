@@ -163,7 +163,7 @@ func (g *growth) active(ctx context.Context, n int) (result, error) {
 		}
 		l.publishers = append(l.publishers, &publisher{
 			id: uint32(k), uri: g.target.uri(k), queues: part, size: g.size, window: 5000,
-			more: upTo(g.count() / clients), pace: time.Second * time.Duration(clients) / time.Duration(g.rate),
+			more: upTo(g.count() / clients), interval: time.Second * time.Duration(clients) / time.Duration(g.rate),
 		})
 		conn, _, err := connect(g.target.uri(k+1), true)
 		if err != nil {
@@ -200,9 +200,9 @@ func (g *growth) waiting(ctx context.Context, n int) (result, error) {
 	if n > 0 {
 		progress("%d messages wait after %.0f s", n, (clock() - began).Seconds())
 	}
-	pace := time.Second / time.Duration(g.rate)
-	flow := publisher{id: 0, uri: g.target.uri(0), queues: []string{q.name}, size: g.size, window: 5000, more: upTo(g.count()), pace: pace}
-	c := consumer{uri: g.target.uri(1), queue: q.name, prefetch: 500, ackEvery: 50, ledger: l.ledger, pace: pace}
+	interval := time.Second / time.Duration(g.rate)
+	flow := publisher{id: 0, uri: g.target.uri(0), queues: []string{q.name}, size: g.size, window: 5000, more: upTo(g.count()), interval: interval}
+	c := consumer{uri: g.target.uri(1), queue: q.name, prefetch: 500, ackEvery: 50, ledger: l.ledger, interval: interval}
 	flowed, err := g.row(ctx, &r, []queue{q}, func() (uint64, error) { return g.pass(ctx, &flow, &c, &r) })
 	if err == nil {
 		err = g.target.drain(ctx, l.ledger, append([]uint64{flowed}, filled...), q)
@@ -228,7 +228,7 @@ func (g *growth) fill(ctx context.Context, q queue, n int) ([]uint64, error) {
 	return l.publish(ctx, fail), context.Cause(ctx)
 }
 
-// pass publishes and consumes at the same pace and ends both together.
+// pass publishes and consumes at the same interval and ends both together.
 func (g *growth) pass(ctx context.Context, p *publisher, c *consumer, r *result) (uint64, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -58,8 +58,8 @@ type guesses struct {
 
 // try tries passwords until ctx ends.
 func (g *guesses) try(ctx context.Context, n *cluster.Node) {
-	pace := time.NewTicker(time.Second / wrongRate)
-	defer pace.Stop()
+	interval := time.NewTicker(time.Second / wrongRate)
+	defer interval.Stop()
 	var all sync.WaitGroup
 	defer all.Wait()
 	places := make(chan struct{}, wrongPending)
@@ -67,7 +67,7 @@ func (g *guesses) try(ctx context.Context, n *cluster.Node) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-pace.C:
+		case <-interval.C:
 		}
 		select {
 		case places <- struct{}{}:

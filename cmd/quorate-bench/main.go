@@ -34,7 +34,7 @@ var commands = []command{
 	{"latency", "publish one message at a time and wait for its confirm", runLatency},
 	{"rate", "publish at a fixed rate and see how long messages take to their consumer", runRate},
 	{"ttl", "let messages expire into a dead-letter queue and see how late they are", runTTL},
-	{"expiry", "let a million messages die at once and see how long that takes", runMortality},
+	{"expiry", "let a million messages die at once and see how long that takes", runExpiry},
 	{"timeouts", "let the consumers of a node time out at once and see when their messages are with others", runTimeouts},
 	{"connections", "open thousands of connections and channels that do nothing, and see what they cost in memory", runIdle},
 	{"backlog", "fill a queue and see what a waiting message costs in memory", runBacklog},

@@ -133,9 +133,9 @@ func (p *peers) measure(ctx context.Context) error {
 // What the peers' runs of expiry and failure look like: short, so that a round
 // of all brokers takes few minutes.
 const (
-	peerCalm    = 4 * time.Second
-	peerTTL     = 2 * time.Second
-	peerTTLMost = 5 * time.Second
+	peerCalm   = 4 * time.Second
+	peerTTL    = 2 * time.Second
+	peerTTLMax = 5 * time.Second
 )
 
 func (p *peers) steps(ctx context.Context, label string, b *broker, t *target, on faulty) error {
@@ -145,7 +145,7 @@ func (p *peers) steps(ctx context.Context, label string, b *broker, t *target, o
 	all := commonSteps(t, p.duration)
 	if on != nil {
 		messages := int(p.duration.Seconds() * ttlRate)
-		all = append(all, ttlSteps(t, messages, peerTTL, time.Second, peerTTLMost)...)
+		all = append(all, ttlSteps(t, messages, peerTTL, time.Second, peerTTLMax)...)
 		all = append(all, failoverSteps(on, failover{queues: 1}, failover{queues: 10})...)
 	}
 	for _, st := range all {

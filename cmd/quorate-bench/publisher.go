@@ -23,8 +23,8 @@ type publisher struct {
 	more func(n uint64) bool
 	// ttl, if set, draws how long a message lives; always more than 0.
 	ttl func() time.Duration
-	// pace is the time from one publish to the next; 0: as fast as the window allows.
-	pace time.Duration
+	// interval is the time from one publish to the next; 0: as fast as the window allows.
+	interval time.Duration
 	// taken, if set, gets the time from each publish to its confirm.
 	taken *samples
 	// gap is the longest time without a confirm, known when run has returned.
@@ -33,7 +33,7 @@ type publisher struct {
 
 // run publishes until more ends it, and returns how many were confirmed.
 func (p *publisher) run(ctx context.Context) (uint64, error) {
-	out, err := openOutlet(p.uri, p.window)
+	out, err := openSender(p.uri, p.window)
 	if err != nil {
 		return 0, err
 	}
@@ -45,7 +45,7 @@ func (p *publisher) run(ctx context.Context) (uint64, error) {
 	return confirmed, err
 }
 
-func (p *publisher) drive(ctx context.Context, out outlet) (confirmed uint64, err error) {
+func (p *publisher) drive(ctx context.Context, out sender) (confirmed uint64, err error) {
 	answers := out.answers()
 	body, calls := make([]byte, p.size), make([]time.Duration, p.window)
 	wake := time.NewTimer(0)
@@ -92,11 +92,11 @@ func (p *publisher) drive(ctx context.Context, out outlet) (confirmed uint64, er
 
 // due is when message n is published at the earliest.
 func (p *publisher) due(began time.Duration, n uint64) time.Duration {
-	return began + time.Duration(n)*p.pace
+	return began + time.Duration(n)*p.interval
 }
 
-// publish writes body again: the outlet has done with it before it returns.
-func (p *publisher) publish(out outlet, body []byte, n uint64, call time.Duration) error {
+// publish writes body again: the sender has done with it before it returns.
+func (p *publisher) publish(out sender, body []byte, n uint64, call time.Duration) error {
 	due := call
 	var ttl time.Duration
 	if p.ttl != nil {

@@ -27,19 +27,19 @@ type result struct {
 	// PeakRSS is the highest sum over all servers.
 	PeakRSS int64 `json:"peak_rss_bytes,omitempty"`
 	// Written is the bytes that all servers wrote to disk, per message.
-	Written float64  `json:"written_per_message,omitempty"`
-	Notes   []figure `json:"notes,omitempty"`
+	Written float64 `json:"written_per_message,omitempty"`
+	Notes   []note  `json:"notes,omitempty"`
 }
 
-// figure is a number that only one kind of run has.
-type figure struct {
+// note is a number that only one kind of run has.
+type note struct {
 	Name  string  `json:"name"`
 	Value float64 `json:"value"`
 	Unit  string  `json:"unit"`
 }
 
 func (r *result) note(name string, value float64, unit string) {
-	r.Notes = append(r.Notes, figure{name, value, unit})
+	r.Notes = append(r.Notes, note{name, value, unit})
 }
 
 // quantiles of times in milliseconds.

@@ -119,7 +119,7 @@ func (r rolling) run(ctx context.Context, l *lab) (result, error) {
 func (r rolling) rollers(t *target, c *crowd) []*roller {
 	all := make([]*roller, rollPublishers)
 	for i := range all {
-		p := &roller{id: uint32(i), uris: t.uris, next: i, pace: time.Second * rollPublishers / time.Duration(r.rate)}
+		p := &roller{id: uint32(i), uris: t.uris, next: i, interval: time.Second * rollPublishers / time.Duration(r.rate)}
 		for q := i; q < r.queues; q += rollPublishers {
 			p.queues = append(p.queues, c.name(q))
 		}
@@ -190,11 +190,11 @@ func (l *ledger) holds(rollers []*roller) error {
 // connection is lost it connects to the next node and publishes again what was
 // not confirmed, each as a new attempt.
 type roller struct {
-	id     uint32
-	uris   []string
-	next   int // node to connect to
-	queues []string
-	pace   time.Duration
+	id       uint32
+	uris     []string
+	next     int // node to connect to
+	queues   []string
+	interval time.Duration
 
 	conn     *amqp.Connection
 	ch       *amqp.Channel
@@ -221,7 +221,7 @@ func (p *roller) run(ctx context.Context, stop <-chan struct{}) error {
 			_ = p.conn.Close()
 		}
 	}()
-	tick := time.NewTicker(max(p.pace, time.Millisecond))
+	tick := time.NewTicker(max(p.interval, time.Millisecond))
 	defer tick.Stop()
 	began, sent := clock(), 0
 	for {
@@ -241,8 +241,8 @@ func (p *roller) run(ctx context.Context, stop <-chan struct{}) error {
 		case a, ok := <-p.answers:
 			p.take(a, ok)
 		case <-tick.C:
-			for stop != nil && p.ch != nil && began+time.Duration(sent)*p.pace <= clock() && len(p.open) < rollWindow {
-				p.publish(sent%len(p.queues), began+time.Duration(sent)*p.pace)
+			for stop != nil && p.ch != nil && began+time.Duration(sent)*p.interval <= clock() && len(p.open) < rollWindow {
+				p.publish(sent%len(p.queues), began+time.Duration(sent)*p.interval)
 				sent++
 			}
 		}

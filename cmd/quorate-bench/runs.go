@@ -191,7 +191,7 @@ func fixedRate(ctx context.Context, t *target, more func(uint64) bool, size, rat
 	l := &load{ledger: newLedger(1, size)}
 	l.publishers = []*publisher{{
 		uri: t.uri(0), queues: []string{q.name}, size: size, window: 10_000, more: more,
-		pace: time.Second / time.Duration(rate), taken: &confirms,
+		interval: time.Second / time.Duration(rate), taken: &confirms,
 	}}
 	l.consumers = []*consumer{{
 		uri: t.uri(1), queue: q.name, prefetch: 500, ackEvery: 50, ledger: l.ledger, late: &late,
@@ -246,7 +246,7 @@ func lateness(ctx context.Context, t *target, n int, from, to time.Duration) (re
 	var late samples
 	l := &load{ledger: newLedger(1, size)}
 	l.publishers = []*publisher{{
-		uri: t.uri(0), queues: []string{source.name}, size: size, window: 1000, more: upTo(n), pace: time.Second / ttlRate,
+		uri: t.uri(0), queues: []string{source.name}, size: size, window: 1000, more: upTo(n), interval: time.Second / ttlRate,
 		ttl: func() time.Duration { return (from + rand.N(to-from+1)).Truncate(time.Millisecond) },
 	}}
 	l.consumers = []*consumer{{

@@ -88,7 +88,7 @@ func (s *soak) hold(ctx context.Context, rate float64) (result, error) {
 		queues = append(queues, q)
 		l.publishers = append(l.publishers, &publisher{
 			id: uint32(i), uri: s.target.uri(i), queues: []string{q.name}, size: s.size, window: 5000,
-			more: during(s.duration), pace: time.Duration(soakQueues / rate * float64(time.Second)), taken: &s.confirms,
+			more: during(s.duration), interval: time.Duration(soakQueues / rate * float64(time.Second)), taken: &s.confirms,
 		})
 		l.consumers = append(l.consumers, &consumer{
 			uri: s.target.uri(i + 1), queue: q.name, prefetch: 500, ackEvery: 50, ledger: s.ledger,

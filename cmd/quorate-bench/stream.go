@@ -128,9 +128,9 @@ func (f *firstError) reason() error {
 	return f.err
 }
 
-// streamOutlet publishes without waiting for the answers, which the library
+// streamSender publishes without waiting for the answers, which the library
 // hands over one by one.
-type streamOutlet struct {
+type streamSender struct {
 	firstError
 	conn    *nats.Conn
 	js      jetstream.JetStream
@@ -141,9 +141,9 @@ type streamOutlet struct {
 	sent   uint64
 }
 
-func openStreamOutlet(uri string, window int) (*streamOutlet, error) {
+func openStreamSender(uri string, window int) (*streamSender, error) {
 	// One place more than messages can be unanswered is for the end of the connection.
-	o := &streamOutlet{results: make(chan amqp.Confirmation, window+1), bodies: make([][]byte, window)}
+	o := &streamSender{results: make(chan amqp.Confirmation, window+1), bodies: make([][]byte, window)}
 	var err error
 	o.conn, o.js, err = connectStreams(uri, func(err error) { o.refuse(errors.Join(errClosed, err)) },
 		jetstream.WithPublishAsyncMaxPending(2*window),
@@ -157,22 +157,22 @@ func openStreamOutlet(uri string, window int) (*streamOutlet, error) {
 	return o, nil
 }
 
-func (o *streamOutlet) refuse(err error) {
+func (o *streamSender) refuse(err error) {
 	o.set(err)
 	o.answer(amqp.Confirmation{})
 }
 
 // answer never waits: once there is no place, a refusal has ended the run.
-func (o *streamOutlet) answer(c amqp.Confirmation) {
+func (o *streamSender) answer(c amqp.Confirmation) {
 	select {
 	case o.results <- c:
 	default:
 	}
 }
 
-func (o *streamOutlet) answers() <-chan amqp.Confirmation { return o.results }
+func (o *streamSender) answers() <-chan amqp.Confirmation { return o.results }
 
-func (o *streamOutlet) publish(queue string, body []byte, ttl time.Duration) error {
+func (o *streamSender) publish(queue string, body []byte, ttl time.Duration) error {
 	if ttl > 0 {
 		return errNoStreamTTL
 	}
@@ -183,16 +183,16 @@ func (o *streamOutlet) publish(queue string, body []byte, ttl time.Duration) err
 	return err
 }
 
-func (o *streamOutlet) finish() error {
+func (o *streamSender) finish() error {
 	err := o.conn.FlushTimeout(streamTimeout)
 	o.conn.Close()
 	return err
 }
 
-func (o *streamOutlet) drop() { o.conn.Close() }
+func (o *streamSender) drop() { o.conn.Close() }
 
-// streamInlet pulls, always with as many asked for as may be unacknowledged.
-type streamInlet struct {
+// streamReceiver pulls, always with as many asked for as may be unacknowledged.
+type streamReceiver struct {
 	firstError
 	conn    *nats.Conn
 	pulling jetstream.ConsumeContext
@@ -204,12 +204,12 @@ type streamInlet struct {
 	tag   uint64          // of the newest delivery
 }
 
-func openStreamInlet(uri, queue string, prefetch int) (*streamInlet, error) {
+func openStreamReceiver(uri, queue string, prefetch int) (*streamReceiver, error) {
 	if prefetch != streamPrefetch {
 		return nil, fmt.Errorf("%s: streams have a prefetch of %d, not %d", queue, streamPrefetch, prefetch)
 	}
 	// There is room for all that may be unacknowledged: take never waits.
-	i := &streamInlet{from: make(chan amqp.Delivery, streamPrefetch)}
+	i := &streamReceiver{from: make(chan amqp.Delivery, streamPrefetch)}
 	conn, js, err := connectStreams(uri, i.set)
 	if err != nil {
 		return nil, err
@@ -237,7 +237,7 @@ func openStreamInlet(uri, queue string, prefetch int) (*streamInlet, error) {
 	return i, nil
 }
 
-func (i *streamInlet) take(m jetstream.Msg) {
+func (i *streamReceiver) take(m jetstream.Msg) {
 	i.mu.Lock()
 	i.open = append(i.open, m)
 	i.tag++
@@ -246,11 +246,11 @@ func (i *streamInlet) take(m jetstream.Msg) {
 	i.from <- d
 }
 
-func (i *streamInlet) deliveries() <-chan amqp.Delivery { return i.from }
+func (i *streamReceiver) deliveries() <-chan amqp.Delivery { return i.from }
 
 // ack acks each message: streams with retention by work queue know no acks of
 // several at once. The connection sends them together.
-func (i *streamInlet) ack(tag uint64) error {
+func (i *streamReceiver) ack(tag uint64) error {
 	i.mu.Lock()
 	n := tag - i.acked
 	part := i.open[:n:n]
@@ -264,12 +264,12 @@ func (i *streamInlet) ack(tag uint64) error {
 	return nil
 }
 
-func (i *streamInlet) finish() error {
+func (i *streamReceiver) finish() error {
 	i.pulling.Stop()
 	return i.conn.FlushTimeout(streamTimeout)
 }
 
-func (i *streamInlet) drop() {
+func (i *streamReceiver) drop() {
 	i.pulling.Stop()
 	i.conn.Close()
 }

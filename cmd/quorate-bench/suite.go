@@ -117,7 +117,7 @@ type suite struct {
 	rounds   int
 	waiting  int
 	passed   int
-	mortal   int
+	expiring int
 	slow     int
 	queues   int
 	away     time.Duration
@@ -132,7 +132,7 @@ func runSuite(ctx context.Context, fs *flag.FlagSet, args []string) (err error) 
 	fs.IntVar(&s.rounds, "runs", 1, "`rounds`, of which the table shows the medians")
 	fs.IntVar(&s.waiting, "backlog", 1_000_000, "`messages` left waiting in the backlog run; 0: no such run")
 	fs.IntVar(&s.passed, "pinned", 1_000_000, "`messages` passed through behind the pinned one; 0: no such run")
-	fs.IntVar(&s.mortal, "mortal", 1_000_000, "`messages` that die at once in the runs expiry; 0: no such runs")
+	fs.IntVar(&s.expiring, "mortal", 1_000_000, "`messages` that die at once in the runs expiry; 0: no such runs")
 	fs.IntVar(&s.slow, "timeouts", 10_000, "`consumers` that time out at once in the run timeouts, 1 … 100000; 0: no such run")
 	fs.IntVar(&s.queues, "queues", 10_000, "`number` of queues in the run queues, which -only asks for")
 	fs.DurationVar(&s.away, "away", time.Minute, "how `long` a follower is away in the run follower away; 0: no such run")
@@ -267,14 +267,14 @@ func (s *suite) deaths(ctx context.Context, all *collection) error {
 			all.add("", r)
 		}
 	}
-	if s.mortal == 0 || !selected("expiry", s.only) {
+	if s.expiring == 0 || !selected("expiry", s.only) {
 		return nil
 	}
 	for _, deadLetter := range []bool{false, true} {
 		if _, err := calm(ctx, s.target.pids, calmTimeout); err != nil {
 			return err
 		}
-		r, err := mortality(ctx, s.target, s.mortal, deadLetter)
+		r, err := expireAll(ctx, s.target, s.expiring, deadLetter)
 		if err != nil {
 			return err
 		}

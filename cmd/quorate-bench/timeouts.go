@@ -59,7 +59,7 @@ func timeouts(ctx context.Context, t *target, n int) (r result, err error) {
 	r.Name = fmt.Sprintf("%d consumers time out at once", n)
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	s := &slowRun{target: t, n: n, told: make([]atomic.Int32, n), changed: make(chan struct{}, 1)}
+	s := &slowRun{target: t, n: n, notices: make([]atomic.Int32, n), changed: make(chan struct{}, 1)}
 	defer func() {
 		s.close()
 		if err != nil {
@@ -74,7 +74,7 @@ func timeouts(ctx context.Context, t *target, n int) (r result, err error) {
 	var over atomic.Bool
 	var probing sync.WaitGroup
 	probing.Go(func() {
-		p := publisher{uri: t.uri(0), queues: []string{slowElsewhere}, size: slowSize, window: slowWindow, pace: slowProbe, taken: &probed,
+		p := publisher{uri: t.uri(0), queues: []string{slowElsewhere}, size: slowSize, window: slowWindow, interval: slowProbe, taken: &probed,
 			more: func(uint64) bool { return !over.Load() }}
 		if _, err := p.run(ctx); err != nil {
 			fail(fmt.Errorf("another queue: %w", err))
@@ -112,7 +112,7 @@ func timeouts(ctx context.Context, t *target, n int) (r result, err error) {
 		return r, errors.New("another queue confirmed nothing")
 	}
 	r.note("the last message is with another consumer after", (time.Duration(s.lastBack.Load()) - s.due).Seconds(), "s")
-	r.note("the last client is told after", (time.Duration(s.lastTold.Load()) - s.due).Seconds(), "s")
+	r.note("the last client is told after", (time.Duration(s.lastNotice.Load()) - s.due).Seconds(), "s")
 	r.note("clients that were told once", float64(n), "")
 	r.note("confirms of another queue meanwhile", float64(len(meanwhile)), "")
 	r.note("normally, confirms of another queue p50", before.P50, "ms")
@@ -131,10 +131,10 @@ type slowRun struct {
 	conns []*amqp.Connection
 	chans []*amqp.Channel // of the slow consumers
 
-	told               []atomic.Int32 // by consumer
-	toldAll, back      atomic.Int32
-	lastTold, lastBack atomic.Int64 // by clock
-	changed            chan struct{}
+	notices              []atomic.Int32 // by consumer
+	noticedAll, back     atomic.Int32
+	lastNotice, lastBack atomic.Int64 // by clock
+	changed              chan struct{}
 }
 
 func (s *slowRun) queue(i int) string { return fmt.Sprintf("bench-slow-%d", i%min(slowQueues, s.n)) }
@@ -239,10 +239,10 @@ func (s *slowRun) beSlow(ctx context.Context, ch *amqp.Channel, first, last int)
 // tell notes that a consumer was cancelled.
 func (s *slowRun) tell(tag string) {
 	if i, err := strconv.Atoi(tag); err == nil && i < s.n {
-		s.told[i].Add(1)
+		s.notices[i].Add(1)
 	}
-	s.lastTold.Store(int64(clock()))
-	s.toldAll.Add(1)
+	s.lastNotice.Store(int64(clock()))
+	s.noticedAll.Add(1)
 	s.wake()
 }
 
@@ -280,12 +280,12 @@ func (s *slowRun) wake() {
 func (s *slowRun) await(ctx context.Context) error {
 	quiet := time.NewTimer(stall)
 	defer quiet.Stop()
-	for int(s.back.Load()) < s.n || int(s.toldAll.Load()) < s.n {
+	for int(s.back.Load()) < s.n || int(s.noticedAll.Load()) < s.n {
 		select {
 		case <-s.changed:
 			quiet.Reset(stall)
 		case <-quiet.C:
-			return fmt.Errorf("%d messages of %d are back, %d clients told: %w", s.back.Load(), s.n, s.toldAll.Load(), errStalled)
+			return fmt.Errorf("%d messages of %d are back, %d clients told: %w", s.back.Load(), s.n, s.noticedAll.Load(), errStalled)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -301,8 +301,8 @@ func (s *slowRun) check() error {
 			return err
 		}
 	}
-	for i := range s.told {
-		if times := s.told[i].Load(); times != 1 {
+	for i := range s.notices {
+		if times := s.notices[i].Load(); times != 1 {
 			return fmt.Errorf("the client of consumer %d was told %d times", i, times)
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// outlet is a publisher's way into a broker, for one goroutine.
-type outlet interface {
+// sender is one publisher of a broker, used by one goroutine.
+type sender interface {
 	// publish hands over a persistent message; body is the caller's again when
 	// it returns. ttl 0: none.
 	publish(queue string, body []byte, ttl time.Duration) error
@@ -24,8 +24,8 @@ type outlet interface {
 	drop()
 }
 
-// inlet is a consumer's way out of a broker. Deliveries carry body and tag.
-type inlet interface {
+// receiver is one consumer of a broker. Deliveries carry body and tag.
+type receiver interface {
 	// deliveries is closed when the broker is gone.
 	deliveries() <-chan amqp.Delivery
 	// ack acks the delivery with this tag and all before it.
@@ -38,10 +38,10 @@ type inlet interface {
 // isNATS says which protocol a broker speaks.
 func isNATS(uri string) bool { return strings.HasPrefix(uri, "nats://") }
 
-// openOutlet connects a publisher that has at most window messages unanswered.
-func openOutlet(uri string, window int) (outlet, error) {
+// openSender connects a publisher that has at most window messages unanswered.
+func openSender(uri string, window int) (sender, error) {
 	if isNATS(uri) {
-		return openStreamOutlet(uri, window)
+		return openStreamSender(uri, window)
 	}
 	conn, ch, err := connect(uri, window > 1)
 	if err != nil {
@@ -50,16 +50,16 @@ func openOutlet(uri string, window int) (outlet, error) {
 	if err := ch.Confirm(false); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	return &channelOutlet{
+	return &channelSender{
 		channel:  newChannel(conn, ch),
 		confirms: ch.NotifyPublish(make(chan amqp.Confirmation, window)),
 	}, nil
 }
 
-// openInlet connects a consumer; shared, if set, is the connection to use.
-func openInlet(uri string, shared *amqp.Connection, queue string, prefetch int) (inlet, error) {
+// openReceiver connects a consumer; shared, if set, is the connection to use.
+func openReceiver(uri string, shared *amqp.Connection, queue string, prefetch int) (receiver, error) {
 	if isNATS(uri) {
-		return openStreamInlet(uri, queue, prefetch)
+		return openStreamReceiver(uri, queue, prefetch)
 	}
 	var conn *amqp.Connection
 	var ch *amqp.Channel
@@ -72,7 +72,7 @@ func openInlet(uri string, shared *amqp.Connection, queue string, prefetch int) 
 	if err != nil {
 		return nil, err
 	}
-	in := &channelInlet{channel: newChannel(conn, ch)}
+	in := &channelReceiver{channel: newChannel(conn, ch)}
 	if err = ch.Qos(prefetch, 0, false); err == nil {
 		in.from, err = ch.Consume(queue, "", false, false, false, false, nil)
 	}
@@ -116,15 +116,15 @@ func reason(closed <-chan *amqp.Error) error {
 	return nil
 }
 
-type channelOutlet struct {
+type channelSender struct {
 	channel
 	confirms <-chan amqp.Confirmation
 }
 
-func (o *channelOutlet) answers() <-chan amqp.Confirmation { return o.confirms }
+func (o *channelSender) answers() <-chan amqp.Confirmation { return o.confirms }
 
 // publish relies on the client library to copy the body before it returns.
-func (o *channelOutlet) publish(queue string, body []byte, ttl time.Duration) error {
+func (o *channelSender) publish(queue string, body []byte, ttl time.Duration) error {
 	out := amqp.Publishing{DeliveryMode: amqp.Persistent, Body: body}
 	if ttl > 0 {
 		out.Expiration = strconv.FormatInt(ttl.Milliseconds(), 10)
@@ -132,11 +132,11 @@ func (o *channelOutlet) publish(queue string, body []byte, ttl time.Duration) er
 	return o.ch.Publish("", queue, false, false, out)
 }
 
-type channelInlet struct {
+type channelReceiver struct {
 	channel
 	from <-chan amqp.Delivery
 }
 
-func (i *channelInlet) deliveries() <-chan amqp.Delivery { return i.from }
+func (i *channelReceiver) deliveries() <-chan amqp.Delivery { return i.from }
 
-func (i *channelInlet) ack(tag uint64) error { return i.ch.Ack(tag, true) }
+func (i *channelReceiver) ack(tag uint64) error { return i.ch.Ack(tag, true) }

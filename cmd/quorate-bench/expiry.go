@@ -13,48 +13,48 @@ import (
 )
 
 const (
-	// mortalSize is the size of messages that are published to die.
-	mortalSize = 100
-	// mortalFillers publish them, at mortalFillRate at least, all together.
-	mortalFillers  = 4
-	mortalFillRate = 30_000
-	// mortalSpan is within how long all of them die.
-	mortalSpan = time.Second
-	// mortalPoll is how often it is looked how many are left.
-	mortalPoll = 20 * time.Millisecond
+	// expirySize is the size of messages that are published to expire.
+	expirySize = 100
+	// expiryFillers publish them, at expiryFillRate at least, all together.
+	expiryFillers  = 4
+	expiryFillRate = 30_000
+	// expirySpan is the time within which all of them expire.
+	expirySpan = time.Second
+	// expiryPoll is how often the number of those left is read.
+	expiryPoll = 20 * time.Millisecond
 )
 
 var errFillTooSlow = errors.New("the messages died before all of them were published")
 
-func runMortality(ctx context.Context, fs *flag.FlagSet, args []string) error {
+func runExpiry(ctx context.Context, fs *flag.FlagSet, args []string) error {
 	t := targetFlags(fs)
 	n := fs.Int("messages", 1_000_000, "`messages` to publish")
 	dead := fs.Bool("dead-letter", false, "the messages go to another queue when they die")
 	if err := parse(fs, args); err != nil {
 		return err
 	}
-	r, err := mortality(ctx, t, *n, *dead)
+	r, err := expireAll(ctx, t, *n, *dead)
 	if err != nil {
 		return err
 	}
 	return publishResults([]result{r}, t.json)
 }
 
-// mortality fills a queue with messages whose deadlines are drawn from one
+// expireAll fills a queue with messages whose deadlines are drawn from one
 // second, and measures how fast they leave it, for another queue or for good,
 // and how long a publish and a get at that queue take meanwhile.
-func mortality(ctx context.Context, t *target, n int, deadLetter bool) (result, error) {
-	r := result{Name: fmt.Sprintf("%d messages die within %v, dropped", n, mortalSpan)}
+func expireAll(ctx context.Context, t *target, n int, deadLetter bool) (result, error) {
+	r := result{Name: fmt.Sprintf("%d messages die within %v, dropped", n, expirySpan)}
 	dead := queue{name: "bench-mortal-dead"}
 	source := queue{name: "bench-mortal"}
 	if deadLetter {
-		r.Name = fmt.Sprintf("%d messages die within %v, dead-lettered", n, mortalSpan)
+		r.Name = fmt.Sprintf("%d messages die within %v, dead-lettered", n, expirySpan)
 		source.args = amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead.name}
 	}
 	if err := t.declare(dead, source); err != nil {
 		return r, err
 	}
-	due, err := fillMortals(ctx, t, source.name, n)
+	due, err := fillExpiring(ctx, t, source.name, n)
 	if err != nil {
 		return r, fmt.Errorf("%s: %w", r.Name, err)
 	}
@@ -85,19 +85,19 @@ func mortality(ctx context.Context, t *target, n int, deadLetter bool) (result, 
 	return r, t.remove(source, dead)
 }
 
-// fillMortals publishes messages that die within a span from the instant it
+// fillExpiring publishes messages that die within a span from the instant it
 // returns.
-func fillMortals(ctx context.Context, t *target, name string, n int) (due time.Duration, err error) {
-	due = clock() + time.Duration(n)*time.Second/mortalFillRate + 3*time.Second
+func fillExpiring(ctx context.Context, t *target, name string, n int) (due time.Duration, err error) {
+	due = clock() + time.Duration(n)*time.Second/expiryFillRate + 3*time.Second
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	l := &load{}
-	for i := range mortalFillers {
+	for i := range expiryFillers {
 		l.publishers = append(l.publishers, &publisher{
-			id: uint32(i), uri: t.uri(i), queues: []string{name}, size: mortalSize, window: 2000,
-			more: upTo(n*(i+1)/mortalFillers - n*i/mortalFillers),
+			id: uint32(i), uri: t.uri(i), queues: []string{name}, size: expirySize, window: 2000,
+			more: upTo(n*(i+1)/expiryFillers - n*i/expiryFillers),
 			ttl: func() time.Duration {
-				return max(due-clock()+rand.N(mortalSpan), time.Millisecond).Truncate(time.Millisecond) + time.Millisecond
+				return max(due-clock()+rand.N(expirySpan), time.Millisecond).Truncate(time.Millisecond) + time.Millisecond
 			},
 		})
 	}
@@ -121,7 +121,7 @@ func useUntil(ctx context.Context, t *target, name string, done func() (bool, er
 	var using sync.WaitGroup
 	over := make(chan struct{})
 	using.Go(func() { useErr = use(ctx, t, name, &taken, over) })
-	poll := time.NewTicker(mortalPoll)
+	poll := time.NewTicker(expiryPoll)
 	defer poll.Stop()
 	err := func() error {
 		for {
@@ -200,7 +200,7 @@ func heldThroughKill(ctx context.Context, on faulty, n int, from, to time.Durati
 	var late samples
 	l := &load{ledger: newLedger(1, size)}
 	l.publishers = []*publisher{{
-		uri: others.uri(0), queues: []string{source.name}, size: size, window: 1000, more: upTo(n), pace: time.Second / ttlRate,
+		uri: others.uri(0), queues: []string{source.name}, size: size, window: 1000, more: upTo(n), interval: time.Second / ttlRate,
 		ttl: func() time.Duration { return (from + rand.N(to-from+1)).Truncate(time.Millisecond) },
 	}}
 	l.consumers = []*consumer{{uri: others.uri(1), queue: dead.name, prefetch: 1000, ackEvery: 1, ledger: l.ledger, late: &late}}
