@@ -20,8 +20,8 @@ const (
 	answersTime = 20 * time.Second
 	// enoughLives is how often a queue is made and ends at least, however slow the
 	// machine is.
-	enoughLives = 12
-	answersPace = 40 * time.Millisecond // between the publishes of one publisher
+	enoughLives     = 12
+	answersInterval = 40 * time.Millisecond // between the publishes of one publisher
 )
 
 // How a life of a queue ends.
@@ -189,7 +189,7 @@ func (q *reborn) publish(ctx context.Context, node int, exchange, key string, st
 		return err
 	}
 	returns := ch.NotifyReturn(make(chan amqp.Return, 16))
-	pace := time.NewTicker(answersPace)
+	pace := time.NewTicker(answersInterval)
 	defer pace.Stop()
 	for i := 0; ; i++ {
 		select {
@@ -222,8 +222,8 @@ func (q *reborn) publish(ctx context.Context, node int, exchange, key string, st
 	}
 }
 
-// judgeAnswers holds each publish against the lives of the queue.
-func (q *reborn) judgeAnswers() {
+// checkAnswers holds each publish against the lives of the queue.
+func (q *reborn) checkAnswers() {
 	q.Helper()
 	returned, arrived, between := 0, 0, 0
 	for _, a := range q.attempts {
@@ -340,7 +340,7 @@ func TestAnswersAroundDeletion(t *testing.T) {
 	if t.Failed() {
 		return
 	}
-	q.judgeAnswers()
+	q.checkAnswers()
 	dead.mustArrive()
 }
 

@@ -48,7 +48,7 @@ func TestCatchUp(t *testing.T) {
 		return r.awayAndBack(ctx, passed)
 	}))
 	h := r.History
-	r.judge(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h))
+	r.check(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h))
 	r.mustConverge()
 	var installs, sent, leftOut float64
 	for _, n := range r.Nodes[:2] {

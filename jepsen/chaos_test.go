@@ -49,11 +49,11 @@ func TestChaos(t *testing.T) {
 
 	h := r.History
 	t.Logf("%d faults; plain queue: %d confirmed, longest time without a confirm %v; expiring queue: %d confirmed, lateness %s",
-		len(h.Faults), h.Confirmed(), h.LongestSilence().Round(time.Millisecond),
+		len(h.Faults), h.Confirmed(), h.LongestGap().Round(time.Millisecond),
 		expired.Confirmed(), checker.Percentiles(checker.Lateness(expired)))
-	r.judge(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h), checker.Disorder(h))
+	r.check(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h), checker.Disorder(h))
 	expired.Faults = h.Faults
-	r.judge(checker.Lost(expired), checker.Unanswered(expired), checker.Ghosts(expired), checker.Doubled(expired),
+	r.check(checker.Lost(expired), checker.Unanswered(expired), checker.Ghosts(expired), checker.Doubled(expired),
 		checker.Early(expired), r.late(expired, recovering), checker.Deaths(expired, checker.Expired("waiting")))
 	if len(h.Faults) == 0 || h.Confirmed() == 0 || expired.Confirmed() == 0 {
 		t.Error("nothing was tried")

@@ -47,7 +47,7 @@ func TestExpiryWithWrongClock(t *testing.T) {
 	if late[0] < -clockError {
 		t.Errorf("a message died %v early", -late[0])
 	}
-	r.judge(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h),
+	r.check(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h),
 		r.late(h, electing), checker.Deaths(h, checker.Expired("waiting")))
 	r.mustConverge()
 }

@@ -40,7 +40,7 @@ func TestDeadLettersUnderKills(t *testing.T) {
 	if len(late) == 0 || len(h.Faults) < 4 {
 		t.Fatal("nothing was tried")
 	}
-	r.judge(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h),
+	r.check(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h),
 		checker.Early(h), r.late(h, electing), checker.Deaths(h, checker.Expired("waiting")))
 	r.mustConverge()
 }
@@ -63,7 +63,7 @@ func TestIdleQueuesWriteNothing(t *testing.T) {
 	r.must(workload.Use(r.ctx, r.Nodes[0].URI(), "idle-0", "idle-1", "idle-2"))
 
 	r.mustConverge()
-	before := r.mustFallSilent()
+	before := r.mustStopAnswering()
 	select {
 	case <-r.ctx.Done():
 		t.Fatal(r.ctx.Err())
@@ -80,9 +80,9 @@ func TestIdleQueuesWriteNothing(t *testing.T) {
 	}
 }
 
-// mustFallSilent waits until no queue writes any more, and returns where their
+// mustStopAnswering waits until no queue writes any more, and returns where their
 // logs are.
-func (r *run) mustFallSilent() (at map[string]uint64) {
+func (r *run) mustStopAnswering() (at map[string]uint64) {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(r.ctx, 30*time.Second)
 	defer cancel()

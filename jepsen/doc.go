@@ -1,5 +1,5 @@
 // Package jepsen tests quorate from outside: it starts real nodes, breaks
-// them, and judges what clients saw. It knows the binary, its HTTP API and an
+// them, and checks what clients saw. It knows the binary, its HTTP API and an
 // AMQP client, and imports nothing of the project.
 //
 // The folders carry the names of Jepsen's parts: cluster (processes), client

@@ -57,7 +57,7 @@ func TestExpiry(t *testing.T) {
 		Next: workload.Count(expiringMessages, shortLived), Patience: 15 * time.Second,
 	}
 	r.must(f.Run(r.ctx, r.History, nil))
-	r.judgeExpiry()
+	r.checkExpiry()
 	r.mustConverge()
 }
 
@@ -86,15 +86,15 @@ func TestExpiryWithKilledLeader(t *testing.T) {
 	if len(r.Faults) != 1 || r.Faults[0].Node != leader.Number {
 		t.Errorf("faults applied: %+v; wanted one kill of node %d", r.Faults, leader.Number)
 	}
-	r.judgeExpiry()
+	r.checkExpiry()
 	r.mustConverge()
 }
 
-func (r *run) judgeExpiry() {
+func (r *run) checkExpiry() {
 	r.Helper()
 	h := r.History
 	r.Logf("lateness: %s", checker.Percentiles(checker.Lateness(h)))
-	r.judge(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Redelivered(h),
+	r.check(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Redelivered(h),
 		checker.Early(h), r.late(h, electing), checker.Deaths(h, checker.Expired("waiting")))
 }
 

@@ -39,9 +39,9 @@ func TestGrowFromOneNode(t *testing.T) {
 		r.must(workload.Drain(r.ctx, r.Nodes[2].URI(), q, "drain "+q, r.History))
 	}
 	h := r.History
-	r.judge(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Redelivered(h))
+	r.check(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Redelivered(h))
 	t.Logf("%d attempts, %d confirmed, %d deliveries, longest time without a confirm %v",
-		len(h.Attempts), h.Confirmed(), len(h.Deliveries), h.LongestSilence().Round(time.Millisecond))
+		len(h.Attempts), h.Confirmed(), len(h.Deliveries), h.LongestGap().Round(time.Millisecond))
 	if n := len(h.Attempts); n != h.Confirmed() {
 		t.Errorf("%d publishes, %d confirmed", n, h.Confirmed())
 	}

@@ -96,7 +96,7 @@ func TestHungDisk(t *testing.T) {
 	r.must(second.AwaitReady(r.ctx))
 	r.must(workload.Drain(r.ctx, first.URI(), "orders", "last", r.History))
 	h := r.History
-	r.judge(checker.Lost(h), checker.Ghosts(h), checker.Doubled(h))
+	r.check(checker.Lost(h), checker.Ghosts(h), checker.Doubled(h))
 	r.mustConverge()
 }
 
@@ -142,7 +142,7 @@ func (r *run) mustPublishOn(queue string, not *cluster.Node, during func(context
 	r.must(done)
 	r.must(<-ended)
 	gap := r.longestGap(at, until)
-	bound := hungGap + stall.Allowance(machine.Longest(began)) - time.Second
+	bound := hungGap + stall.Tolerance(machine.Longest(began)) - time.Second
 	if r.Logf("node %d: longest time without a confirm %v, bound %v", not.Number, gap.Round(time.Millisecond), bound.Round(time.Millisecond)); gap > bound {
 		r.Errorf("nothing is confirmed for %v", gap)
 	}

@@ -57,7 +57,7 @@ func (r *run) mustHold(w *workload.Hold) {
 
 	h := r.History
 	r.Logf("lateness: %s", checker.Percentiles(checker.Lateness(h)))
-	r.judge(checker.Lost(h), checker.Ghosts(h), checker.Redelivered(h), checker.Disorder(h),
+	r.check(checker.Lost(h), checker.Ghosts(h), checker.Redelivered(h), checker.Disorder(h),
 		checker.Early(h), r.late(h, electing),
 		checker.Deaths(h, func(a history.Attempt) history.Death {
 			name := w.Name(a.TTL)

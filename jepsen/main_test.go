@@ -133,8 +133,8 @@ func (r *run) must(err error) {
 	}
 }
 
-// judge fails the test for every problem.
-func (r *run) judge(problems ...[]string) {
+// check fails the test for every problem.
+func (r *run) check(problems ...[]string) {
 	r.Helper()
 	for _, list := range problems {
 		for _, p := range list {
@@ -154,7 +154,7 @@ func (r *run) late(h *history.History, recovery time.Duration) []string {
 // recovery included.
 func (r *run) notLate(what string, due time.Time, recovery time.Duration) {
 	r.Helper()
-	late, allowed := time.Since(due), recovery+stall.Allowance(machine.Longest(r.began))
+	late, allowed := time.Since(due), recovery+stall.Tolerance(machine.Longest(r.began))
 	if r.Logf("%s: %v late", what, late.Round(time.Millisecond)); late > allowed {
 		r.Errorf("%s: %v late, allowed are %v", what, late, allowed)
 	}
@@ -169,7 +169,7 @@ func (r *run) mustConverge() {
 	err := await.Until(ctx, 100*time.Millisecond, "equal replicas", func() (bool, error) {
 		return r.areEqual(ctx, &problems)
 	})
-	r.judge(problems)
+	r.check(problems)
 	r.must(err)
 }
 

@@ -71,7 +71,7 @@ func (r *run) slowConsumers() {
 	r.mustDoErrands("near", "far")
 	tap.turnOn()
 	r.must(r.takeUntil(from, false, map[uint64]bool{}, slowBacklog))
-	m.judge(memoryBound)
+	m.check(memoryBound)
 	r.mustDelete("deep")
 }
 
@@ -191,7 +191,7 @@ func TestHugeMessages(t *testing.T) {
 		r.Errorf("%d huge messages confirmed, %d received", f.confirmed.Load(), received)
 	}
 	r.Logf("%d huge messages", received)
-	m.judge(hugeBound)
+	m.check(hugeBound)
 }
 
 // hugeBound is what a node may have resident in TestHugeMessages: several
@@ -236,7 +236,7 @@ func (r *run) heldPublisher() {
 	r.must(f.more(1000))
 	r.must(f.stop())
 	r.Logf("%d messages confirmed", f.confirmed.Load())
-	m.judge(memoryBound)
+	m.check(memoryBound)
 	q, err := r.mustChannel(r.mustConnect(0)).QueueDeclarePassive("outrun", true, false, false, false, nil)
 	r.must(err)
 	if int64(q.Messages) != f.confirmed.Load() {
@@ -328,14 +328,14 @@ type memory struct {
 // watchMemory begins to note each node's peak.
 func (r *run) watchMemory() *memory {
 	m := &memory{r: r, peak: make([]int64, len(r.Nodes)), stop: make(chan struct{})}
-	m.look()
+	m.sample()
 	m.done.Go(func() {
 		tick := time.NewTicker(20 * time.Millisecond)
 		defer tick.Stop()
 		for {
 			select {
 			case <-tick.C:
-				m.look()
+				m.sample()
 			case <-m.stop:
 				return
 			}
@@ -344,7 +344,7 @@ func (r *run) watchMemory() *memory {
 	return m
 }
 
-func (m *memory) look() {
+func (m *memory) sample() {
 	for i, n := range m.r.Nodes {
 		if rss, err := n.RSSBytes(); err == nil {
 			m.peak[i] = max(m.peak[i], rss)
@@ -352,8 +352,8 @@ func (m *memory) look() {
 	}
 }
 
-// judge fails the test if a node had more than bound bytes resident.
-func (m *memory) judge(bound int64) {
+// check fails the test if a node had more than bound bytes resident.
+func (m *memory) check(bound int64) {
 	m.r.Helper()
 	close(m.stop)
 	m.done.Wait()

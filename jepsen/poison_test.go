@@ -74,7 +74,7 @@ func TestPoison(t *testing.T) {
 		go func() {
 			defer wg.Done()
 			for p := range next {
-				p.judge(t)
+				p.check(t)
 			}
 		}()
 	}
@@ -110,8 +110,8 @@ type poisoned struct {
 	conn     *amqp.Connection
 }
 
-// judge tries the poison and compares the answer with the one it should get.
-func (p *poisoned) judge(t *testing.T) {
+// check tries the poison and compares the answer with the one it should get.
+func (p *poisoned) check(t *testing.T) {
 	want := ""
 	if p.refusal != nil {
 		want = p.refusal(p, p.text)

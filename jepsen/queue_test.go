@@ -31,7 +31,7 @@ func TestHealthyQueue(t *testing.T) {
 	r.must(f.Run(r.ctx, r.History, nil))
 	t.Logf("%d messages in %v", r.Confirmed(), time.Since(began).Round(time.Millisecond))
 	h := r.History
-	r.judge(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Redelivered(h), checker.Disorder(h))
+	r.check(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Redelivered(h), checker.Disorder(h))
 	if n := len(h.Deliveries); n != 20_000**scale {
 		t.Errorf("%d deliveries", n)
 	}
@@ -69,8 +69,8 @@ func TestKilledLeader(t *testing.T) {
 		return r.awaitConfirms(ctx, 500)
 	}))
 	h := r.History
-	r.judge(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h), checker.Disorder(h))
-	silence := h.LongestSilence()
+	r.check(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h), checker.Disorder(h))
+	silence := h.LongestGap()
 	t.Logf("%d kills, %d attempts, %d confirmed, %d deliveries, longest time without a confirm %v",
 		len(h.Faults), len(h.Attempts), h.Confirmed(), len(h.Deliveries), silence.Round(time.Millisecond))
 	if silence > resumeBound {

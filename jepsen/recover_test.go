@@ -64,6 +64,6 @@ func TestRecover(t *testing.T) {
 		r.must(workload.Drain(r.ctx, r.Nodes[0].URI(), q, "drain "+q, r.History))
 	}
 	h := r.History
-	r.judge(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h))
+	r.check(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h))
 	r.mustConverge()
 }

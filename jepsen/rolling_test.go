@@ -58,9 +58,9 @@ func (r *run) roll(kill bool) {
 		r.must(workload.Drain(r.ctx, r.Nodes[0].URI(), name, "drain "+name, r.History))
 	}
 	h := r.History
-	r.Logf("%d confirmed, %d attempts, longest time without a confirm %v", h.Confirmed(), len(h.Attempts), h.LongestSilence().Round(time.Millisecond))
+	r.Logf("%d confirmed, %d attempts, longest time without a confirm %v", h.Confirmed(), len(h.Attempts), h.LongestGap().Round(time.Millisecond))
 	h.Stall = machine.Longest(r.began)
-	r.judge(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h), checker.Returned(h, electing))
+	r.check(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h), checker.Returned(h, electing))
 	if len(h.Faults) != len(r.Nodes) {
 		r.Errorf("faults applied: %+v", h.Faults)
 	}

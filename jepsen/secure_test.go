@@ -54,8 +54,8 @@ func TestChangeToTLS(t *testing.T) {
 	r.must(stopped())
 	r.drainAll(names)
 	h := r.History
-	t.Logf("%d confirmed, %d attempts, longest time without a confirm %v", h.Confirmed(), len(h.Attempts), h.LongestSilence().Round(time.Millisecond))
-	r.judge(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h))
+	t.Logf("%d confirmed, %d attempts, longest time without a confirm %v", h.Confirmed(), len(h.Attempts), h.LongestGap().Round(time.Millisecond))
+	r.check(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h))
 	r.mustConverge()
 	for words, least := range map[string]int{"cluster.ssl = none": 3, "cluster.ssl = prefer": 3, "refused a connection": 1} {
 		if n := r.Logged("level=WARN", words); n < least {
@@ -110,12 +110,12 @@ func TestRotateCertificates(t *testing.T) {
 	r.must(stopped())
 	r.drainAll(names)
 	h := r.History
-	longest, allowed := h.LongestSilence(), stall.Allowance(machine.Longest(r.began))
+	longest, allowed := h.LongestGap(), stall.Tolerance(machine.Longest(r.began))
 	t.Logf("%d confirmed, %d attempts, longest time without a confirm %v", h.Confirmed(), len(h.Attempts), longest.Round(time.Millisecond))
 	if longest > allowed {
 		t.Errorf("no confirm for %v, allowed are %v", longest, allowed)
 	}
-	r.judge(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h))
+	r.check(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h))
 	r.mustConverge()
 	old, err := first.Certify("n2", nil)
 	r.must(err)

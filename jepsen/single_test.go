@@ -36,7 +36,7 @@ func TestSingleActiveConsumer(t *testing.T) {
 
 	h := w.History
 	t.Logf("%d faults, %d timeouts, %d visits; %d confirmed, %d delivered", len(h.Faults), w.stalls.Load(), w.visits, h.Confirmed(), len(h.Deliveries))
-	w.judge(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h))
+	w.check(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h))
 	if len(h.Faults) == 0 || w.stalls.Load() == 0 || w.visits == 0 {
 		t.Error("not everything was tried")
 	}

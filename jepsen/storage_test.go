@@ -35,7 +35,7 @@ func TestPinnedMessage(t *testing.T) {
 	before, err := r.DiskBytes()
 	r.must(err)
 	r.mustPass("orders", messages)
-	r.judgeDisk(before + int64(len(r.Nodes))*passedSize*int64(messages)/2)
+	r.checkDisk(before + int64(len(r.Nodes))*passedSize*int64(messages)/2)
 
 	r.must(conn.Close()) // the message is ready again
 	r.must(nemesis.KillLeader("orders").Run(r.ctx, r.Cluster, r.History))
@@ -44,7 +44,7 @@ func TestPinnedMessage(t *testing.T) {
 	if last := h.Deliveries[len(h.Deliveries)-1]; last.Key != 1 || !last.Redelivered {
 		t.Errorf("the message that stayed came back as %+v", last)
 	}
-	r.judge(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h))
+	r.check(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h))
 	r.mustConverge()
 }
 
@@ -85,9 +85,9 @@ func (r *run) mustHoldOne(queue string) *amqp.Connection {
 	return conn
 }
 
-// judgeDisk gives the nodes a little time to free what is dead, and fails the
+// checkDisk gives the nodes a little time to free what is dead, and fails the
 // test if their data then takes more than bound.
-func (r *run) judgeDisk(bound int64) {
+func (r *run) checkDisk(bound int64) {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(r.ctx, 20*time.Second)
 	defer cancel()
@@ -127,7 +127,7 @@ func TestBacklogSurvivesRestarts(t *testing.T) {
 	}
 	r.must(f.Run(r.ctx, r.History, nil))
 	h := r.History
-	r.judge(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Redelivered(h), checker.Disorder(h))
+	r.check(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Redelivered(h), checker.Disorder(h))
 	r.mustConverge()
 }
 

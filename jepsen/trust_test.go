@@ -70,7 +70,7 @@ func TestLostQueueStore(t *testing.T) {
 	}))
 	r.must(workload.Drain(r.ctx, emptied.URI(), "orders", "last", r.History))
 	h := r.History
-	r.judge(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h), checker.Disorder(h))
+	r.check(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h), checker.Disorder(h))
 	if len(h.Deliveries) != messages {
 		t.Errorf("%d deliveries of %d messages", len(h.Deliveries), messages)
 	}
@@ -141,7 +141,7 @@ func TestBitFlips(t *testing.T) {
 		r.mustDrain(q, r.Nodes[1], seen)
 	}
 	h := r.History
-	r.judge(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h))
+	r.check(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h))
 	r.mustBeWhole(seen)
 }
 
@@ -214,7 +214,7 @@ func (r *run) mustBeWhole(seen flipped) {
 		}
 		return r.areEqual(ctx, &problems)
 	})
-	r.judge(problems)
+	r.check(problems)
 	r.must(err)
 }
 

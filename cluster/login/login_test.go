@@ -174,7 +174,7 @@ func TestBackoffIsBounded(t *testing.T) {
 }
 
 // Addresses take turns, however many come from one of them.
-func TestAddressesTakeTurns(t *testing.T) {
+func TestAddressesAreServedInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		queue := newFairQueue(1)
 		from := func(n byte) netip.Prefix { return sourceOf(netip.AddrFrom4([4]byte{192, 0, 2, n})) }

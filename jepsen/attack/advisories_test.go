@@ -104,7 +104,7 @@ func TestAdvisories(t *testing.T) {
 				t.Errorf("%s: %d %s", filter, status, text)
 			}
 		}
-		if took, allowed := time.Since(began), stall.Allowance(machine.Longest(began)); took > allowed {
+		if took, allowed := time.Since(began), stall.Tolerance(machine.Longest(began)); took > allowed {
 			t.Errorf("the filters take %v, allowed are %v", took, allowed)
 		}
 	})

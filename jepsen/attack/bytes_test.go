@@ -20,11 +20,11 @@ import (
 
 const (
 	mib = 1 << 20
-	// mostHeld is what all that is sent here may make a node hold: 512 MiB of
+	// maxHeld is what all that is sent here may make a node hold: 512 MiB of
 	// pieces is the largest of the bounds in cluster/peer, and what is sent is
 	// less.
-	mostHeld = 768 * mib
-	victim   = "attacked" // queue
+	maxHeld = 768 * mib
+	victim  = "attacked" // queue
 )
 
 // numbers joins 64-bit numbers.
@@ -200,8 +200,8 @@ func raftCases(group uint32, term uint64) []bytesCase {
 		{"a question of the last term", ask(kindPreVote, voteRequest(math.MaxUint64, 1, 1)), ended},
 		{"a question of a far term", ask(kindPreVote, voteRequest(far, 1, 1)), refused("too far")},
 		{"an order to stand with a byte too many", ask(kindTimeoutNow, []byte{3, 0, 0}), ended},
-		{"standings of the last term", [][]byte{frame(kindStanding, 29, 0, item(1, group, math.MaxUint64, math.MaxUint64, math.MaxUint64))}, ignored},
-		{"standings of a far term", [][]byte{frame(kindStanding, 29, 0, item(1, group, far, far, 1))}, ignored},
+		{"standings of the last term", [][]byte{frame(kindPosition, 29, 0, item(1, group, math.MaxUint64, math.MaxUint64, math.MaxUint64))}, ignored},
+		{"standings of a far term", [][]byte{frame(kindPosition, 29, 0, item(1, group, far, far, 1))}, ignored},
 		{"a lesson of the last term", [][]byte{frame(kindLesson, 29, 0, item(2, group, math.MaxUint64, math.MaxUint64, math.MaxUint64))}, ignored},
 	}
 }
@@ -223,8 +223,8 @@ func messageCases() []bytesCase {
 		return sent
 	}
 	for kind, what := range map[byte]string{
-		kindStanding: "standings", kindSubmit: "commands", kindOutcomes: "outcomes", kindDeliveries: "deliveries", kindNotice: "a notice",
-		kindResync: "a resync", kindDirectReply: "a reply", kindShortage: "a shortage", kindApplied: "what is applied", kindLesson: "a lesson",
+		kindPosition: "standings", kindSubmit: "commands", kindOutcomes: "outcomes", kindDeliveries: "deliveries", kindNotice: "a notice",
+		kindResync: "a resync", kindDirectReply: "a reply", kindAlarm: "a shortage", kindApplied: "what is applied", kindLesson: "a lesson",
 	} {
 		head := len(garbage)
 		if kind == kindDirectReply {
@@ -235,7 +235,7 @@ func messageCases() []bytesCase {
 		add(what+" with a head of 20 MiB", ended, long(kind, 20*mib, 20*mib)...)
 	}
 	for kind, what := range map[uint32]string{
-		kindCatalog: "a proposal", kindStats: "stats", kindFigures: "figures", kindReplicas: "replicas", kindTransfer: "a transfer", kindAdmit: "an admission",
+		kindCatalog: "a proposal", kindStats: "stats", kindQueueStats: "figures", kindReplicas: "replicas", kindTransfer: "a transfer", kindAdmit: "an admission",
 		kindPeek: "a peek", kindConsumers: "consumers", kindCloseConnection: "an end of a connection", kindScheduled: "scheduled messages",
 		kindCounts: "counts", kindHears: "who is heard",
 	} {
@@ -369,7 +369,7 @@ func TestBytesBetweenNodes(t *testing.T) {
 			}
 		}
 		now, err := one.RSSBytes()
-		if err != nil || now > held+mostHeld {
+		if err != nil || now > held+maxHeld {
 			t.Errorf("%d MiB held, %d at first, %v", now/mib, held/mib, err)
 		}
 		t.Logf("%d MiB held, %d at first; %d lines about streams", now/mib, held/mib, c.Logged("makes no sense"))

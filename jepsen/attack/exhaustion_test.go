@@ -123,7 +123,7 @@ func mustConfirm(t *testing.T, n *cluster.Node, count int, others ...func(ctx co
 			}
 		})
 	}
-	for i := 0; i < count || busy.Load() > 0 && i < mostHonest; i++ {
+	for i := 0; i < count || busy.Load() > 0 && i < maxHonest; i++ {
 		began := time.Now()
 		d, err := ch.PublishWithDeferredConfirm("", "honest", false, false, amqp.Publishing{Body: make([]byte, 100)})
 		if err != nil {
@@ -133,7 +133,7 @@ func mustConfirm(t *testing.T, n *cluster.Node, count int, others ...func(ctx co
 		within, cancel := context.WithTimeout(t.Context(), patience)
 		ok, err := d.WaitContext(within)
 		cancel()
-		if took, allowed := time.Since(began), stall.Allowance(machine.Longest(began)); !ok || err != nil || took > allowed {
+		if took, allowed := time.Since(began), stall.Tolerance(machine.Longest(began)); !ok || err != nil || took > allowed {
 			t.Errorf("confirm %d: %v, %v, after %v, allowed are %v", i, ok, err, took, allowed)
 			break
 		}
@@ -142,8 +142,8 @@ func mustConfirm(t *testing.T, n *cluster.Node, count int, others ...func(ctx co
 	all.Wait()
 }
 
-// mostHonest is how many messages the honest publish at most.
-const mostHonest = 1000
+// maxHonest is how many messages the honest publish at most.
+const maxHonest = 1000
 
 // TestLoggedIn: whatever a user does that they may, others are served.
 func TestLoggedIn(t *testing.T) {
@@ -390,7 +390,7 @@ func TestHalfOpen(t *testing.T) {
 	for range slow {
 		e := <-ends
 		attack(t, "login", "nothing but "+e.name, func(t *testing.T) {
-			late, allowed := e.took-handshake, stall.Allowance(machine.Longest(began))
+			late, allowed := e.took-handshake, stall.Tolerance(machine.Longest(began))
 			if timeout, ok := e.err.(net.Error); ok && timeout.Timeout() || late > allowed {
 				t.Errorf("ends %v late, %v, allowed are %v", late, e.err, allowed)
 			}

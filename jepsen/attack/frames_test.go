@@ -27,8 +27,8 @@ func mustEndWith(t *testing.T, r *client.Raw, connection bool, words string, cod
 	}
 }
 
-// mustGreet sends the protocol header and reads start.
-func mustGreet(t *testing.T, n *cluster.Node) *client.Raw {
+// mustHandshake sends the protocol header and reads start.
+func mustHandshake(t *testing.T, n *cluster.Node) *client.Raw {
 	t.Helper()
 	r, err := client.Dial(t.Context(), n.AMQP)
 	if err != nil {
@@ -142,7 +142,7 @@ func TestFrames(t *testing.T) {
 		"start-ok without anything": {frameOf(1, 0, 4, "\x00\x0a\x00\x0b", end), 501, ""},
 	} {
 		attack(t, "frames", "before the login: "+name, func(t *testing.T) {
-			r := mustGreet(t, n)
+			r := mustHandshake(t, n)
 			if err := r.Write(test.sent); err != nil {
 				t.Fatal(err)
 			}
@@ -333,7 +333,7 @@ var everyMethod = func() (all []uint32) {
 func TestEveryMethod(t *testing.T) {
 	n := shared.mustGet(t).Nodes[2]
 	tuned := func(t *testing.T) *client.Raw {
-		r := mustGreet(t, n)
+		r := mustHandshake(t, n)
 		if err := r.Method(0, 10<<16|11, client.Join(client.LongString(""), client.ShortString("PLAIN"), client.LongString(plain("guest", "guest")), client.ShortString("en_US"))); err != nil {
 			t.Fatal(err)
 		}
@@ -348,8 +348,8 @@ func TestEveryMethod(t *testing.T) {
 		fits    []uint32 // those that may be answered otherwise
 		codes   []int
 	}{
-		"before the login":         {func(t *testing.T) *client.Raw { return mustGreet(t, n) }, 0, []uint32{10<<16 | 50}, []int{501, 502, 504}},
-		"channel before the login": {func(t *testing.T) *client.Raw { return mustGreet(t, n) }, 1, nil, []int{505}},
+		"before the login":         {func(t *testing.T) *client.Raw { return mustHandshake(t, n) }, 0, []uint32{10<<16 | 50}, []int{501, 502, 504}},
+		"channel before the login": {func(t *testing.T) *client.Raw { return mustHandshake(t, n) }, 1, nil, []int{505}},
 		"before tune-ok":           {tuned, 0, []uint32{10<<16 | 50}, []int{501, 502, 504}},
 		"before open": {func(t *testing.T) *client.Raw {
 			r := tuned(t)
@@ -372,7 +372,7 @@ func TestEveryMethod(t *testing.T) {
 						t.Fatal(err)
 					}
 					what := fmt.Sprintf("%d,%d with %d octets", id>>16, id&0xffff, len(args))
-					judgeMethod(t, r, what, state.codes, state.codes == nil || slices.Contains(state.fits, id))
+					checkMethod(t, r, what, state.codes, state.codes == nil || slices.Contains(state.fits, id))
 					r.Close()
 				}
 			}
@@ -381,9 +381,9 @@ func TestEveryMethod(t *testing.T) {
 	}
 }
 
-// judgeMethod has a method end the connection with one of the codes. Where one
+// checkMethod has a method end the connection with one of the codes. Where one
 // may fit, the node goes on or ends it with any code there is.
-func judgeMethod(t *testing.T, r *client.Raw, what string, codes []int, fits bool) {
+func checkMethod(t *testing.T, r *client.Raw, what string, codes []int, fits bool) {
 	t.Helper()
 	if !fits {
 		_, err := r.Expect(0)

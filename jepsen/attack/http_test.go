@@ -400,7 +400,7 @@ func TestSlowHeader(t *testing.T) {
 		}
 		var said bytes.Buffer
 		_, err = io.Copy(&said, c)
-		if late, limit := time.Since(began)-bound, stall.Allowance(machine.Longest(began)); err != nil || late > limit {
+		if late, limit := time.Since(began)-bound, stall.Tolerance(machine.Longest(began)); err != nil || late > limit {
 			t.Errorf("%v late, %v allowed: %q, %v", late, limit, &said, err)
 		}
 	})

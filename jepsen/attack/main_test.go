@@ -111,9 +111,9 @@ type sharedCluster struct {
 	peak int64 // bytes, of the node that had most; set by stop
 }
 
-// mostMemory is what a node of the shared cluster may ever have had resident,
+// maxMemory is what a node of the shared cluster may ever have had resident,
 // whatever was done to it.
-const mostMemory = 512 << 20
+const maxMemory = 512 << 20
 
 func (s *sharedCluster) mustGet(t *testing.T) *cluster.Cluster {
 	t.Helper()
@@ -135,8 +135,8 @@ func (s *sharedCluster) stop() error {
 	var err error
 	for _, n := range s.c.Nodes {
 		peak, failed := n.PeakRSSBytes()
-		if s.peak = max(s.peak, peak); failed == nil && peak > mostMemory {
-			failed = fmt.Errorf("node %d had %d MiB resident, %d are allowed", n.Number, peak>>20, mostMemory>>20)
+		if s.peak = max(s.peak, peak); failed == nil && peak > maxMemory {
+			failed = fmt.Errorf("node %d had %d MiB resident, %d are allowed", n.Number, peak>>20, maxMemory>>20)
 		}
 		err = errors.Join(err, failed)
 	}

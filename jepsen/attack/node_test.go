@@ -51,7 +51,7 @@ const (
 
 // Kinds of messages and calls.
 const (
-	kindStanding = iota + 16
+	kindPosition = iota + 16
 	kindCatalog
 	kindSubmit
 	kindOutcomes
@@ -59,7 +59,7 @@ const (
 	kindNotice
 	kindResync
 	kindStats
-	kindFigures
+	kindQueueStats
 	kindReplicas
 	kindTransfer
 	kindNodes
@@ -72,7 +72,7 @@ const (
 	kindCloseConnection
 	kindScheduled
 	kindCounts
-	kindShortage
+	kindAlarm
 	kindHears
 	kindApplied
 	kindLesson

@@ -174,7 +174,7 @@ func soon[V any](p *party, since time.Time, what string, from <-chan V) (v V) {
 	case <-limit.C:
 		p.Fatalf("%s: nothing has come", what)
 	}
-	if took, allowed := time.Since(since), stall.Allowance(machine.Longest(since)); took > allowed {
+	if took, allowed := time.Since(since), stall.Tolerance(machine.Longest(since)); took > allowed {
 		p.Errorf("%s: after %v, allowed are %v", what, took, allowed)
 	}
 	return v

@@ -46,7 +46,7 @@ func (p *party) consume(queue string, noAck bool) (all []consumer) {
 }
 
 // silent checks that what is published from now on stays in the queue.
-func (p *party) silent(queue string, all []consumer) {
+func (p *party) mustHaveNothing(queue string, all []consumer) {
 	p.Helper()
 	before := p.ready(queue)
 	p.publish("", queue, amqp.Publishing{Body: []byte("secret")})
@@ -79,7 +79,7 @@ func TestRevokedConsumers(t *testing.T) {
 					t.Errorf("node %d cancels %s", node+1, tag)
 				}
 			}
-			p.silent("q", all)
+			p.mustHaveNothing("q", all)
 			_, err := all[0].ch.Consume("q", "again", true, false, false, false, nil)
 			p.refused(err, 403, "read access to queue 'q'")
 		})
@@ -94,7 +94,7 @@ func TestRevokedConsumers(t *testing.T) {
 		since := time.Now()
 		p.grant(".*", ".*", "")
 		p.closedRaw(r, since, false, 403, "ACCESS_REFUSED - read access to queue 'q' in vhost '"+p.vhost+"' refused for user '"+p.user+"'")
-		p.silent("q", nil)
+		p.mustHaveNothing("q", nil)
 	})
 	attack(t, "revoke", "read of one of two queues", func(t *testing.T) {
 		p := newParty(t)
@@ -114,7 +114,7 @@ func TestRevokedConsumers(t *testing.T) {
 				t.Errorf("%s", d.Body)
 			}
 		}
-		p.silent("q", lost)
+		p.mustHaveNothing("q", lost)
 	})
 	attack(t, "revoke", "read, with a delivery that is not settled", func(t *testing.T) {
 		p := newParty(t)

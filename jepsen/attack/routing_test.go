@@ -60,7 +60,7 @@ func TestRoutes(t *testing.T) {
 				t.Fatalf("publish: %v", err)
 			}
 		}
-		if took, allowed := time.Since(began), stall.Allowance(machine.Longest(began)); took > allowed {
+		if took, allowed := time.Since(began), stall.Tolerance(machine.Longest(began)); took > allowed {
 			t.Errorf("100 publishes take %v, allowed are %v", took, allowed)
 		}
 	})

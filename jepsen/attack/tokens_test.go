@@ -107,9 +107,9 @@ func answerTo(t *testing.T, c *cluster.Cluster, number int, config *tls.Config, 
 }
 
 const (
-	noSuchToken = "the token is none of this cluster's, was revoked, or its time is over"
-	guestsJoin  = "without a certificate a node may only ask to join"
-	needsToken  = "a node that is new joins with a token"
+	noSuchToken   = "the token is none of this cluster's, was revoked, or its time is over"
+	strangersJoin = "without a certificate a node may only ask to join"
+	needsToken    = "a node that is new joins with a token"
 )
 
 // Without a token that is good for it nobody becomes a member, with a
@@ -146,22 +146,22 @@ func TestJoinsNeedTokens(t *testing.T) {
 		"certificate, token in text":       {named, with(askToJoin("mallory"), token([]byte(good.Token))), noSuchToken},
 		"certificate, stolen hash":         {named, with(askToJoin("mallory"), protoField(112, stolen[:])), needsToken},
 		"certificate, hash as the secret":  {named, with(askToJoin("mallory"), token(stolen[:])), noSuchToken},
-		"no certificate, no token":         {guest(), with(askToJoin("mallory"), request), guestsJoin},
+		"no certificate, no token":         {guest(), with(askToJoin("mallory"), request), strangersJoin},
 		"no certificate, wrong token":      {guest(), with(askToJoin("mallory"), token(random), request), noSuchToken},
 		"no certificate, revoked":          {guest(), with(askToJoin("mallory"), token(secretOf(t, revoked.Token)), request), noSuchToken},
 		"no certificate, over":             {guest(), with(askToJoin("mallory"), token(secretOf(t, over.Token)), request), noSuchToken},
 		"no certificate, for another name": {guest(), with(askToJoin("mallory"), token(secretOf(t, good.Token)), request), "the token is for another node name"},
-		"no certificate, half a token":     {guest(), with(askToJoin("mallory"), token(random[:16]), request), guestsJoin},
-		"no certificate, stolen hash":      {guest(), with(askToJoin("mallory"), protoField(112, stolen[:]), request), guestsJoin},
+		"no certificate, half a token":     {guest(), with(askToJoin("mallory"), token(random[:16]), request), strangersJoin},
+		"no certificate, stolen hash":      {guest(), with(askToJoin("mallory"), protoField(112, stolen[:]), request), strangersJoin},
 		"no certificate, says it has one":  {guest(), with(askToJoin("n3"), token(random), request, protoNumber(113, 0)), noSuchToken},
 		"no certificate, a running member": {guest(), with(askToJoin("n2"), token(secretOf(t, member.Token)), request), "a node named n2 is running"},
 		"no certificate, a known name":     {guest(), with(askToJoin("n3"), token(secretOf(t, unnamed.Token)), request), "a node with this name is known"},
-		"no certificate, no request":       {guest(), with(askToJoin("nobody"), token(secretOf(t, good.Token))), guestsJoin},
+		"no certificate, no request":       {guest(), with(askToJoin("nobody"), token(secretOf(t, good.Token))), strangersJoin},
 		"no certificate, half a request":   {guest(), with(askToJoin("nobody"), token(secretOf(t, good.Token)), protoField(111, mustRequest(t)[:40])), "request for a certificate"},
 		"no certificate, name of a folder": {guest(), with(askToJoin("../n1"), token(secretOf(t, unnamed.Token)), request), "letters, digits"},
 		"no certificate, wild card":        {guest(), with(askToJoin("*"), token(secretOf(t, unnamed.Token)), request), "letters, digits"},
-		"no certificate, only a question":  {guest(), who, guestsJoin},
-		"no certificate, seeks its place":  {guest(), with(askToJoin("n2"), token(random), request, protoNumber(7, 1)), guestsJoin},
+		"no certificate, only a question":  {guest(), who, strangersJoin},
+		"no certificate, seeks its place":  {guest(), with(askToJoin("n2"), token(random), request, protoNumber(7, 1)), strangersJoin},
 		"both protocols":                   {both, with(askToJoin("mallory"), token(random), request), "certificate required"},
 	} {
 		attack(t, "tokens", name, func(t *testing.T) {
@@ -172,7 +172,7 @@ func TestJoinsNeedTokens(t *testing.T) {
 			}
 			mustHold(t, came, ends...)
 			for _, not := range []string{"CERTIFICATE", "127.0.0.1:"} {
-				if strings.Contains(came, not) && !strings.Contains(came, guestsJoin) && !strings.Contains(came, "Unavailable") {
+				if strings.Contains(came, not) && !strings.Contains(came, strangersJoin) && !strings.Contains(came, "Unavailable") {
 					t.Errorf("the answer tells more: %q", came)
 				}
 			}

@@ -145,7 +145,7 @@ func Doubled(h *history.History) []string {
 // is over.
 func Returned(h *history.History, recovery time.Duration) []string {
 	p := problems{name: "returned"}
-	allowed := stall.Allowance(h.Stall)
+	allowed := stall.Tolerance(h.Stall)
 	for key, list := range sorted(byKey(h)) {
 		for i, d := range list[1:] {
 			if before := list[i]; before.Acked && !lost(h.Faults, before.At, d.At, allowed, recovery) {

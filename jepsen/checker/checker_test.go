@@ -39,7 +39,7 @@ func TestGoldenHistories(t *testing.T) {
 		}
 		good, bad := 0, 0
 		for _, path := range files {
-			found := judge(t, path, check)
+			found := verify(t, path, check)
 			switch kind := filepath.Base(path); {
 			case strings.HasPrefix(kind, "good-"):
 				good++
@@ -61,8 +61,8 @@ func TestGoldenHistories(t *testing.T) {
 	}
 }
 
-// judge compares what a checker finds with what the file says, or records it.
-func judge(t *testing.T, path string, check func(*history.History) []string) []string {
+// check compares what a checker finds with what the file says, or records it.
+func verify(t *testing.T, path string, check func(*history.History) []string) []string {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	if err != nil {

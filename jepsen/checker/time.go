@@ -49,7 +49,7 @@ func Early(h *history.History) []string {
 func Late(h *history.History, recovery time.Duration) []string {
 	p := problems{name: "late"}
 	first := firstDeliveries(h)
-	allowed := stall.Allowance(h.Stall)
+	allowed := stall.Tolerance(h.Stall)
 	for _, a := range h.Attempts {
 		d, ok := first[a.Key]
 		if !ok || a.TTL == 0 {

@@ -58,7 +58,7 @@ func (p *Publisher) Run(ctx context.Context, h *history.History, next func() (Me
 	if p.Window == 0 {
 		p.Window = 256
 	}
-	pace := newPace(p.Rate)
+	pace := newPacer(p.Rate)
 	defer pace.stop()
 	more := true
 	for {
@@ -183,29 +183,29 @@ func (p *Publisher) close() error {
 	return nil
 }
 
-// pace hands out turns at a rate. A pause is not made up for.
-type pace struct {
+// pacer hands out turns at a rate. A pause is not made up for.
+type pacer struct {
 	ticker *time.Ticker
 	always chan time.Time
 }
 
-func newPace(perSecond int) *pace {
+func newPacer(perSecond int) *pacer {
 	if perSecond > 0 {
-		return &pace{ticker: time.NewTicker(time.Second / time.Duration(perSecond))}
+		return &pacer{ticker: time.NewTicker(time.Second / time.Duration(perSecond))}
 	}
 	always := make(chan time.Time)
 	close(always)
-	return &pace{always: always}
+	return &pacer{always: always}
 }
 
-func (p *pace) turn() <-chan time.Time {
+func (p *pacer) turn() <-chan time.Time {
 	if p.ticker != nil {
 		return p.ticker.C
 	}
 	return p.always
 }
 
-func (p *pace) stop() {
+func (p *pacer) stop() {
 	if p.ticker != nil {
 		p.ticker.Stop()
 	}

@@ -31,7 +31,7 @@ func goClient(addresses []string, prefix string) {
 	g.consume()
 	g.expiry()
 	g.cancel()
-	g.silence()
+	g.lostHeartbeat()
 	g.reconnect()
 }
 
@@ -162,7 +162,7 @@ func (g *goSteps) cancel() {
 	done("cancel")
 }
 
-func (g *goSteps) silence() {
+func (g *goSteps) lostHeartbeat() {
 	silent := g.dial(g.addresses[1], 2*time.Second)
 	lost := silent.NotifyClose(make(chan *amqp.Error, 1))
 	g.publish(g.name("x"), "k", "held")

@@ -33,7 +33,7 @@ type Links struct {
 	port    int
 	mu      sync.Mutex
 	proxies map[pair]*proxy
-	ways    map[pair]*way
+	ways    map[pair]*direction
 	closed  bool
 	done    sync.WaitGroup
 }
@@ -44,13 +44,13 @@ type pair struct{ from, to int }
 // newLinks opens the proxies for nodes whose peer listeners are at target.
 // Whoever owns port has it on all loopback addresses.
 func newLinks(nodes, port int, target func(node int) string) (*Links, error) {
-	l := &Links{nodes: nodes, target: target, port: port, proxies: map[pair]*proxy{}, ways: map[pair]*way{}}
+	l := &Links{nodes: nodes, target: target, port: port, proxies: map[pair]*proxy{}, ways: map[pair]*direction{}}
 	for from := 1; from <= nodes; from++ {
 		for to := 1; to <= nodes; to++ {
 			if from != to {
 				p := pair{from, to}
 				l.proxies[p] = &proxy{links: l, pair: p, conns: map[net.Conn]struct{}{}}
-				l.ways[p] = &way{}
+				l.ways[p] = &direction{}
 			}
 		}
 	}
@@ -212,13 +212,13 @@ func (p *proxy) pass(from net.Listener, c net.Conn) {
 }
 
 // way is how bytes flow from one node to another, on all connections.
-type way struct {
+type direction struct {
 	mu     sync.Mutex
 	healed chan struct{} // closed when they flow again; nil: they do
 	by     time.Duration
 }
 
-func (w *way) hold() {
+func (w *direction) hold() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.healed == nil {
@@ -226,13 +226,13 @@ func (w *way) hold() {
 	}
 }
 
-func (w *way) delay(by time.Duration) {
+func (w *direction) delay(by time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.by = by
 }
 
-func (w *way) flow() {
+func (w *direction) flow() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.by = 0
@@ -244,7 +244,7 @@ func (w *way) flow() {
 
 // state is for how long bytes are delayed, and what is to be waited for before
 // they flow; nil: nothing.
-func (w *way) state() (time.Duration, <-chan struct{}) {
+func (w *direction) state() (time.Duration, <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.by, w.healed
@@ -257,7 +257,7 @@ type piece struct {
 }
 
 // carry passes on what flows one way on one connection, and its end.
-func (w *way) carry(to, from net.Conn) {
+func (w *direction) carry(to, from net.Conn) {
 	queue := make(chan piece, pieces)
 	gone := make(chan struct{}) // nobody takes pieces any more
 	var reader sync.WaitGroup
@@ -276,7 +276,7 @@ func (w *way) carry(to, from net.Conn) {
 	reader.Wait()
 }
 
-func (w *way) read(from net.Conn, queue chan<- piece, gone <-chan struct{}) {
+func (w *direction) read(from net.Conn, queue chan<- piece, gone <-chan struct{}) {
 	defer close(queue)
 	for {
 		bytes := make([]byte, pieceBytes)
@@ -298,7 +298,7 @@ func (w *way) read(from net.Conn, queue chan<- piece, gone <-chan struct{}) {
 }
 
 // wait returns when what is due may flow.
-func (w *way) wait(due time.Time) {
+func (w *direction) wait(due time.Time) {
 	if left := time.Until(due); left > 0 {
 		timer := time.NewTimer(left)
 		defer timer.Stop()

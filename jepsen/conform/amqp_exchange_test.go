@@ -126,7 +126,7 @@ var exchangeRows = []row{
 		t.refuseExchange(amqp.PreconditionFailed, "hash-header and hash-property are mutually exclusive", t.name("y"), "x-consistent-hash", true, "hash-header", "h", "hash-property", "message_id")
 		t.refuseExchange(amqp.PreconditionFailed, "Unsupported property: app_id", t.name("y"), "x-consistent-hash", true, "hash-property", "app_id")
 	}},
-	{id: "A056", what: "10,000 keys over three equal weights; the same queue for a key on every node", run: equalShares},
+	{id: "A056", what: "10,000 keys over three equal weights; the same queue for a key on every node", run: equalWeights},
 	{id: "A057", what: "x-delayed-message", test: "TestDelayed/T-60 to T-71"},
 	{id: "A058", what: "mandatory and unroutable: returned, then confirmed", run: func(t *T) {
 		if !t.returned("", t.name("none")) || !t.returned(t.exchange("x", "direct"), "k") {
@@ -345,7 +345,7 @@ func (t *T) oneQueueEach(exchange string, queues []string, set func(p *amqp.Publ
 	}
 }
 
-func equalShares(t *T) {
+func equalWeights(t *T) {
 	x := t.exchange("x", "x-consistent-hash")
 	queues := []string{t.local("a"), t.local("b"), t.local("c")}
 	for _, q := range queues {

@@ -101,9 +101,9 @@ func (t *T) answersWith(sent, want string) {
 	}
 }
 
-// silentUntil checks that the broker sends nothing and hangs up, not before an
+// quietUntil checks that the broker sends nothing and hangs up, not before an
 // instant.
-func (t *T) silentUntil(r *client.Raw, at time.Time) {
+func (t *T) quietUntil(r *client.Raw, at time.Time) {
 	t.Helper()
 	got, err := r.Bytes(patience + time.Until(at))
 	t.must(err)
@@ -165,8 +165,8 @@ var handshakeRows = []row{
 		t.must(r.Write([]byte(client.ProtocolHeader)))
 		_, err := r.Expect(10<<16 | 10)
 		t.must(err)
-		t.silentUntil(mute, at.Add(ms(10000)))
-		t.silentUntil(r, at.Add(ms(10000)))
+		t.quietUntil(mute, at.Add(ms(10000)))
+		t.quietUntil(r, at.Add(ms(10000)))
 	}},
 	{id: "A006", what: "and so who says nothing after start", in: "A005"},
 	{id: "A007", what: "a wrong password: 403 at once, if the client can be told", run: func(t *T) {
@@ -177,7 +177,7 @@ var handshakeRows = []row{
 	}},
 	{id: "A008", what: "otherwise silence, and the end after 3 s", run: func(t *T) {
 		at := time.Now()
-		t.silentUntil(t.started("PLAIN", "\x00guest\x00wrong"), at.Add(ms(3000)))
+		t.quietUntil(t.started("PLAIN", "\x00guest\x00wrong"), at.Add(ms(3000)))
 	}},
 	{id: "A009", what: "AMQPLAIN", run: func(t *T) {
 		login := client.Join(client.Field("LOGIN", 'S', client.LongString("guest")...), client.Field("PASSWORD", 'S', client.LongString("guest")...))

@@ -52,7 +52,7 @@ func (t *T) now() *T { return t.by(time.Now()) }
 func (t *T) allowed() time.Duration {
 	t.answers.Lock()
 	defer t.answers.Unlock()
-	return stall.Allowance(machine.Longest(t.began)) + t.longest + t.extra
+	return stall.Tolerance(machine.Longest(t.began)) + t.longest + t.extra
 }
 
 // begins is called before a request that begins a time, what it returns after

@@ -118,7 +118,7 @@ func deathsAtOnce(t *T) {
 	_, d, q := t.deadly()
 	t.publish(q, body("eternal"))
 	eternal := t.mustGet(q)
-	due := t.publishMortals(q, n, time.Now().Add(20*time.Second))
+	due := t.publishExpiring(q, n, time.Now().Add(20*time.Second))
 	_, from := t.consume(d, 1000)
 	t.waitUntil(due.Add(slack))
 	first := t.by(due).next(from)
@@ -138,7 +138,7 @@ func deathsAtOnce(t *T) {
 		came += t.drain(from, n-came)
 	}
 	t.equal("letters", came, n)
-	if bound := stall.Allowance(machine.Longest(began)); longest > bound {
+	if bound := stall.Tolerance(machine.Longest(began)); longest > bound {
 		t.Errorf("a publish or a get took %v, allowed are %v", longest, bound)
 	}
 	t.Logf("a publish or a get took at most %v; the last letter came %v after the deadline",
@@ -149,9 +149,9 @@ func deathsAtOnce(t *T) {
 	t.settled(q)
 }
 
-// publishMortals publishes messages that die at about an instant, and returns
+// publishExpiring publishes messages that die at about an instant, and returns
 // when the last of them is due.
-func (t *T) publishMortals(queue string, n int, at time.Time) (due time.Time) {
+func (t *T) publishExpiring(queue string, n int, at time.Time) (due time.Time) {
 	t.Helper()
 	due = at
 	for sent := 0; sent < n; sent += 1000 {

@@ -295,7 +295,7 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 			page := t.peek(q, "limit=1000")
 			seen := time.Now()
 			for _, m := range page.Items {
-				if shown := page.asked; m.ExpiresAt <= shown.UnixMilli() {
+				if shown := page.requested; m.ExpiresAt <= shown.UnixMilli() {
 					t.Fatalf("message %d is shown %d ms after its time", m.Number, shown.UnixMilli()-m.ExpiresAt)
 				}
 			}

@@ -197,9 +197,9 @@ func (t *T) metric(least float64, name string, words ...string) {
 
 // peekPage is what a peek shows.
 type peekPage struct {
-	Items []peekItem `json:"items"`
-	Next  uint64     `json:"next"`
-	asked time.Time
+	Items     []peekItem `json:"items"`
+	Next      uint64     `json:"next"`
+	requested time.Time
 }
 
 type peekItem struct {
@@ -230,7 +230,7 @@ func (t *T) peek(queue, query string) *peekPage {
 // tryPeek is peek at a queue that may be gone.
 func (t *T) tryPeek(queue, query string) (*peekPage, int) {
 	t.Helper()
-	p := &peekPage{asked: time.Now()}
+	p := &peekPage{requested: time.Now()}
 	status, answer, err := t.Nodes[0].Do(t.ctx, "GET", "/api/queues/%2F/"+queue+"/messages/peek?"+query, nil)
 	t.must(err)
 	if status == 200 {

@@ -20,18 +20,18 @@ var policyRows = suite{test: "TestPolicies", title: "Policies", rows: []row{
 		q := t.queue("q")
 		t.setPolicy(cluster.Policy{Name: "low", Pattern: t.row, Priority: 1, Definition: definition{"max-length": 5, "message-ttl": 60000}})
 		t.setPolicy(cluster.Policy{Name: "high", Pattern: t.row, Priority: 5, Definition: definition{"max-length": 7}})
-		t.inForce(q, "high", definition{"max-length": 7})
+		t.mustApply(q, "high", definition{"max-length": 7})
 	}},
 	{id: "P02", what: "of equal priority, the one whose name comes first", run: func(t *T) {
 		q := t.queue("q")
 		t.setPolicy(cluster.Policy{Name: "b", Pattern: t.row, Definition: definition{"max-length": 5}})
 		t.setPolicy(cluster.Policy{Name: "a", Pattern: t.row, Definition: definition{"max-length": 7}})
-		t.inForce(q, "a", definition{"max-length": 7})
+		t.mustApply(q, "a", definition{"max-length": 7})
 	}},
 	{id: "P03", what: "a pattern matches anywhere in the name", run: func(t *T) {
 		q := t.queue("xabcx")
 		t.setPolicy(cluster.Policy{Name: "p", Pattern: "P03.xabc", Definition: definition{"max-length": 5}})
-		t.inForce(q, "p", definition{"max-length": 5})
+		t.mustApply(q, "p", definition{"max-length": 5})
 	}},
 	{id: "P04", what: "apply-to: what concerns a quorum queue", run: func(t *T) {
 		q := t.queue("q")
@@ -39,14 +39,14 @@ var policyRows = suite{test: "TestPolicies", title: "Policies", rows: []row{
 			name := "p-" + applyTo
 			t.setPolicy(cluster.Policy{Name: name, Pattern: t.row, ApplyTo: applyTo, Definition: definition{"max-length": 5}})
 			if matches {
-				t.inForce(q, name, definition{"max-length": 5})
+				t.mustApply(q, name, definition{"max-length": 5})
 			} else {
 				t.setPolicy(cluster.Policy{Name: "other", Pattern: t.row, Priority: -1, Definition: definition{"max-length": 9}})
-				t.inForce(q, "other", definition{"max-length": 9})
+				t.mustApply(q, "other", definition{"max-length": 9})
 				t.must(t.Nodes[0].ClearPolicy(t.ctx, cluster.Policy{Name: t.name("other")}))
 			}
 			t.must(t.Nodes[0].ClearPolicy(t.ctx, cluster.Policy{Name: t.name(name)}))
-			t.inForce(q, "", definition{})
+			t.mustApply(q, "", definition{})
 		}
 	}},
 	{id: "P05", what: "a wrong apply-to or pattern: 400", run: func(t *T) {
@@ -97,7 +97,7 @@ var policyRows = suite{test: "TestPolicies", title: "Policies", rows: []row{
 		q := t.queue("q")
 		t.setPolicy(cluster.Policy{Name: "lazy", Pattern: t.row, Priority: 9, Definition: definition{"message-ttl": 300, "queue-mode": "lazy"}})
 		t.setPolicy(cluster.Policy{Name: "plain", Pattern: t.row, Priority: 1, Definition: definition{"message-ttl": 60000}})
-		t.inForce(q, "plain", definition{"message-ttl": 60000})
+		t.mustApply(q, "plain", definition{"message-ttl": 60000})
 	}},
 	{id: "P10", what: "operator 5, policy 10, argument 20: 5", run: func(t *T) { t.effectiveLength(5, 10, 20, 5) }},
 	{id: "P11", what: "operator 50, policy 20: 20", run: func(t *T) { t.effectiveLength(50, 20, 100, 20) }},
@@ -123,7 +123,7 @@ var policyRows = suite{test: "TestPolicies", title: "Policies", rows: []row{
 		t.publish(q)
 		t.equal("acked", t.send("", q), true)
 		t.setPolicy(cluster.Policy{Name: "o", Operator: true, Pattern: t.row, Definition: definition{"overflow": "reject-publish"}})
-		t.inForce(q, "p", definition{"overflow": "reject-publish"})
+		t.mustApply(q, "p", definition{"overflow": "reject-publish"})
 		t.equal("acked", t.send("", q), false)
 	}},
 	{id: "P15", what: "delivery-limit: argument -1, policy 1: 1", run: func(t *T) {
@@ -162,7 +162,7 @@ var policyRows = suite{test: "TestPolicies", title: "Policies", rows: []row{
 		q := t.queue("q", "x-message-ttl", int32(100000))
 		t.policy("p", q, 0, definition{"max-length": 10, "message-ttl": 50000})
 		t.setPolicy(cluster.Policy{Name: "o", Operator: true, Pattern: t.row, Definition: definition{"max-length": 5}})
-		t.inForce(q, "p", definition{"max-length": 5, "message-ttl": 50000})
+		t.mustApply(q, "p", definition{"max-length": 5, "message-ttl": 50000})
 		info, err := t.Nodes[1].Queue(t.ctx, q)
 		t.must(err)
 		t.equal("operator policy", info.OperatorPolicy, t.name("o"))
@@ -186,7 +186,7 @@ func (t *T) setPolicy(p cluster.Policy) {
 }
 
 // inForce waits until a queue goes by a policy, and by exactly this definition.
-func (t *T) inForce(queue, policy string, want definition) {
+func (t *T) mustApply(queue, policy string, want definition) {
 	t.Helper()
 	if policy != "" {
 		policy = t.name(policy)
@@ -216,7 +216,7 @@ func (t *T) effectiveLength(operator, policy, argument, want int) {
 	q := t.queue("q", "x-max-length", int32(argument))
 	t.policy("p", q, 0, definition{"max-length": policy})
 	t.setPolicy(cluster.Policy{Name: "o", Operator: true, Pattern: t.row, Definition: definition{"max-length": operator}})
-	t.inForce(q, "p", definition{"max-length": min(operator, policy)})
+	t.mustApply(q, "p", definition{"max-length": min(operator, policy)})
 	t.publishN(q, argument+1)
 	t.soonReady(q, want, time.Now())
 }

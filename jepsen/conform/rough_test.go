@@ -179,7 +179,7 @@ var roughRows = suite{test: "TestRough", title: "Nodes stop or die", rough: true
 		t.killLeader(hold)
 		t.by(at.Add(ms(2000))).mustComeOnce(work, 200)
 	}},
-}, slices.Concat(stopRows, silentRows)...)}
+}, slices.Concat(stopRows, hungNodeRows)...)}
 
 // shortLivesOutliveLeader kills the leader between the first death and the next.
 func shortLivesOutliveLeader(t *T) {

@@ -198,9 +198,9 @@ func (h *History) Received(queue string) int {
 	return len(h.seen[queue])
 }
 
-// LongestSilence is the longest time between two confirms, the first publish
+// LongestGap is the longest time between two confirms, the first publish
 // counting as one: how long publishing stood still. 0: nothing was confirmed.
-func (h *History) LongestSilence() time.Duration {
+func (h *History) LongestGap() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var returns []time.Duration

@@ -39,8 +39,8 @@ func TestFileKeepsEverything(t *testing.T) {
 	if back.Stall != h.Stall {
 		t.Errorf("stall %v, read back %v", h.Stall, back.Stall)
 	}
-	if back.LongestSilence() != h.LongestSilence() || h.LongestSilence() <= 0 {
-		t.Errorf("longest silence %v, read back %v", h.LongestSilence(), back.LongestSilence())
+	if back.LongestGap() != h.LongestGap() || h.LongestGap() <= 0 {
+		t.Errorf("longest silence %v, read back %v", h.LongestGap(), back.LongestGap())
 	}
 }
 

@@ -34,11 +34,11 @@ const (
 	window  = 10 * time.Second
 )
 
-// Allowance is how late something may be seen that was due while the longest
+// Tolerance is how late something may be seen that was due while the longest
 // stall was this: a second, for all that takes its time on an idle machine, and
 // three times the stall, since a node, its followers and the test may have been
 // kept waiting one after the other.
-func Allowance(longest time.Duration) time.Duration { return time.Second + 3*longest }
+func Tolerance(longest time.Duration) time.Duration { return time.Second + 3*longest }
 
 // Meter remembers the stalls since it was started.
 type Meter struct {

@@ -165,8 +165,8 @@ func TestRealClock(t *testing.T) {
 	}
 }
 
-func TestAllowance(t *testing.T) {
-	if have := Allowance(200 * time.Millisecond); have != 1600*time.Millisecond {
+func TestTolerance(t *testing.T) {
+	if have := Tolerance(200 * time.Millisecond); have != 1600*time.Millisecond {
 		t.Errorf("%v", have)
 	}
 }

@@ -15,13 +15,13 @@ import (
 // proven is how long a node must be gone to count as dead.
 const proven = 2 * time.Second
 
-// silentRows let the nodes of consumers die, or fall silent, while these hold
+// hungNodeRows let the nodes of consumers die, or fall silent, while these hold
 // something.
-var silentRows = []row{
+var hungNodeRows = []row{
 	{id: "CT29", what: "the leader dies 300 ms before the deadline: one return, one cancel, not early", run: leaderDiesBeforeTimeout},
 	{id: "CT30", what: "clocks of nodes differ, the leader moves: never early, nothing twice, replicas equal", test: "jepsen: TestConsumerTimeoutWithWrongClock"},
 	{id: "C10", what: "a consumer's node is silent for less than the disconnected timeout: nothing is redelivered; after it acks work", in: "C11"},
-	{id: "C11", what: "the same for longer: redelivered elsewhere, not as failed; late acks are harmless", run: nodeFallsSilent},
+	{id: "C11", what: "the same for longer: redelivered elsewhere, not as failed; late acks are harmless", run: nodeHangs},
 	{id: "C11a", what: "an exclusive consumer whose node stays silent for longer makes way; it is told when its node is back", in: "C11"},
 	{id: "C12", what: "a consumer's node is killed: redelivered as soon as it is certain, as failed", run: func(t *T) {
 		q := t.queue("q")
@@ -90,9 +90,9 @@ func leaderDiesBeforeTimeout(t *T) {
 	t.settledTo(q, 0)
 }
 
-// nodeFallsSilent stops a process that serves consumers of three queues: what
+// nodeHangs stops a process that serves consumers of three queues: what
 // it holds stays with it, or goes back after a second; an exclusive one.
-func nodeFallsSilent(t *T) {
+func nodeHangs(t *T) {
 	const held = 5
 	n, others := t.followers(t.queue("q"))
 	short := t.queueAt(others[0], "short", "x-consumer-disconnected-timeout", int32(1000))
