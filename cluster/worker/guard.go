@@ -1,0 +1,47 @@
+package worker
+
+import (
+	"errors"
+	"log/slog"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+)
+
+// PanicPause is how long work that has panicked waits before it goes on.
+const PanicPause = time.Second
+
+// ErrPanicked stands for the result of work that has panicked.
+var ErrPanicked = errors.New("the node's program has failed, its log says how")
+
+// Guard runs what the node does of its own accord. A panic costs that attempt and
+// not the process: its queues and clients do not depend on it.
+type Guard struct {
+	slog   *slog.Logger
+	panics atomic.Uint64
+}
+
+// NewGuard returns a guard that logs panics.
+func NewGuard(log *slog.Logger) *Guard { return &Guard{slog: log} }
+
+// Panics counts the panics so far.
+func (g *Guard) Panics() uint64 { return g.panics.Load() }
+
+// Try runs f and reports whether it has returned.
+func (g *Guard) Try(doing string, f func()) (returned bool) {
+	defer func() {
+		if p := recover(); p != nil {
+			g.panics.Add(1)
+			g.slog.Error("panic in what the node does of its own accord", "doing", doing, "panic", p, "stack", string(debug.Stack()))
+		}
+	}()
+	f()
+	return true
+}
+
+// Loop runs a loop that returns when done is closed, and runs it again after a
+// panic.
+func (g *Guard) Loop(done <-chan struct{}, doing string, loop func()) {
+	for !g.Try(doing, loop) && wait(done, PanicPause) {
+	}
+}

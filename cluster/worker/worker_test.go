@@ -1,0 +1,184 @@
+package worker
+
+import (
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// run is a worker that notes when it works.
+type run struct {
+	*Worker
+	began time.Time
+	at    []time.Duration // since began
+	again time.Duration
+	takes time.Duration
+	done  chan struct{}
+	ended sync.WaitGroup
+}
+
+func begin(t *testing.T, o Options, again time.Duration) *run {
+	r := &run{Worker: New(o), began: time.Now(), again: again, done: make(chan struct{})}
+	r.ended.Go(func() {
+		r.Run(r.done, func(now time.Time) time.Duration {
+			r.at = append(r.at, now.Sub(r.began))
+			time.Sleep(r.takes)
+			return r.again
+		})
+	})
+	t.Cleanup(r.end)
+	synctest.Wait()
+	return r
+}
+
+func (r *run) end() {
+	select {
+	case <-r.done:
+	default:
+		close(r.done)
+	}
+	r.ended.Wait()
+}
+
+// expect waits and holds when the worker has worked against what it should.
+func (r *run) expect(t *testing.T, wait time.Duration, want ...time.Duration) {
+	t.Helper()
+	time.Sleep(wait)
+	synctest.Wait()
+	if len(r.at) != len(want) {
+		t.Fatalf("it worked at %v, want %v", r.at, want)
+	}
+	for i := range want {
+		if r.at[i] != want[i] {
+			t.Fatalf("it worked at %v, want %v", r.at, want)
+		}
+	}
+}
+
+// A worker works once at the start, and once for all wakes that came before it
+// could work again.
+func TestWake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := begin(t, Options{}, 0)
+		r.expect(t, time.Hour, 0)
+		r.Wake()
+		r.Wake()
+		r.expect(t, time.Second, 0, time.Hour)
+	})
+}
+
+// A wake that comes while the worker works is not lost.
+func TestWakeWhileWorking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := begin(t, Options{}, 0)
+		r.takes = 3 * time.Second
+		r.Wake()
+		r.expect(t, time.Second, 0, 0)
+		r.Wake()
+		r.Wake()
+		r.expect(t, time.Minute, 0, 0, 3*time.Second)
+	})
+}
+
+// A worker works again by itself for as long as it asks for that, counted from
+// its last run.
+func TestAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := begin(t, Options{}, 10*time.Second)
+		r.expect(t, 11*time.Second, 0, 10*time.Second)
+		r.Wake()
+		r.expect(t, 9*time.Second, 0, 10*time.Second, 11*time.Second)
+		r.again = 0
+		r.expect(t, time.Hour, 0, 10*time.Second, 11*time.Second, 21*time.Second)
+	})
+}
+
+// A wake takes the place of the run that was asked for before it.
+func TestWakeCancelsAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := begin(t, Options{}, 10*time.Second)
+		r.again = 0
+		time.Sleep(time.Second)
+		r.Wake()
+		r.expect(t, time.Hour, 0, time.Second)
+	})
+}
+
+// Between two runs is a pause, and no wake in it is lost.
+func TestPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := begin(t, Options{Pause: time.Second}, 0)
+		r.Wake()
+		r.Wake()
+		r.expect(t, time.Minute, 0, time.Second)
+		r.Wake()
+		r.expect(t, time.Minute, 0, time.Second, time.Minute)
+	})
+}
+
+// A run waits for more wakes, and answers those that come meanwhile.
+func TestDelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := begin(t, Options{Delay: time.Second}, 0)
+		r.Wake()
+		r.expect(t, time.Second/2, 0)
+		r.Wake()
+		r.expect(t, time.Minute, 0, time.Second)
+	})
+}
+
+// A worker ends wherever it waits.
+func TestEnd(t *testing.T) {
+	for name, o := range map[string]Options{"idle": {}, "in a delay": {Delay: time.Hour}, "in a pause": {Pause: time.Hour}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := begin(t, o, 0)
+				r.Wake()
+				synctest.Wait()
+				r.end()
+				r.Wake() // nobody is there, and it does not block
+				r.Wake()
+				if time.Since(r.began) != 0 {
+					t.Error("it has ended late")
+				}
+			})
+		})
+	}
+}
+
+func TestEvery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		done, runs := make(chan struct{}), 0
+		Every(done, time.Second, func() {
+			if runs++; runs == 3 {
+				close(done)
+			}
+		})
+		if runs != 3 {
+			t.Errorf("%d runs", runs)
+		}
+	})
+}
+
+// A loop that panics goes on after a pause, and ends when it has to.
+func TestLoopGoesOnAfterPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, done := NewGuard(slog.New(slog.DiscardHandler)), make(chan struct{})
+		began, rounds := time.Now(), 0
+		g.Loop(done, "test", func() {
+			if rounds++; rounds < 3 {
+				panic("a fault of the program")
+			}
+		})
+		if took := time.Since(began); rounds != 3 || took != 2*PanicPause || g.Panics() != 2 {
+			t.Errorf("%d rounds in %v, %d panics", rounds, took, g.Panics())
+		}
+		close(done)
+		g.Loop(done, "test", func() { panic("a fault of the program") })
+		if time.Since(began) != 2*PanicPause {
+			t.Error("a loop that has to end goes on")
+		}
+	})
+}
