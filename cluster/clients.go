@@ -101,26 +101,14 @@ func (n *Node) Connections(ctx context.Context) []api.Connection {
 	return all
 }
 
-// rightsChanged is told when users may do less than before. It does not wait.
-func (n *Node) rightsChanged() {
-	select {
-	case n.rights <- struct{}{}:
-	default:
-	}
-}
-
 // renewClients has clients looked at again whenever their rights have changed.
 func (n *Node) renewClients() {
-	for {
-		select {
-		case <-n.life.Done():
-			return
-		case <-n.rights:
-		}
+	n.rights.Run(n.life.Done(), func(time.Time) (again time.Duration) {
 		if n.door != nil && n.ready.Load() { // else nobody is in
 			n.door.Renew()
 		}
-	}
+		return 0
+	})
 }
 
 // CloseConnection has the node that a client is connected to send it away,

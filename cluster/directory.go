@@ -341,7 +341,7 @@ func (n *Node) askDirectory() {
 	if n.asking.Swap(true) {
 		return
 	}
-	go n.attempt("ask which nodes there are", func() {
+	go n.guard.Try("ask which nodes there are", func() {
 		defer n.asking.Store(false)
 		ctx, cancel := context.WithTimeout(n.life, askWait)
 		defer cancel()

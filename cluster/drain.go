@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -164,18 +165,11 @@ func (n *Node) Leave(ctx context.Context) {
 
 // keepAway hands over, time and again, what a draining node has come to lead.
 func (n *Node) keepAway() {
-	tick := time.NewTicker(keepAwayEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-n.life.Done():
-			return
-		case <-tick.C:
-		}
+	worker.Every(n.life.Done(), keepAwayEvery, func() {
 		if n.drains(n.config.Name) && n.draining.TryLock() {
 			n.handOverBriefly()
 		}
-	}
+	})
 }
 
 // handOverBriefly hands over what can be within a moment. The caller holds
@@ -285,8 +279,8 @@ func (n *Node) transferAll(ctx context.Context, plan []transfer, atOnce int) (do
 			if ctx.Err() != nil {
 				return nil
 			}
-			err := errPanicked
-			n.attempt("hand a leadership over", func() { err = n.transfer(ctx, t.group, t.from, t.to) })
+			err := worker.ErrPanicked
+			n.guard.Try("hand a leadership over", func() { err = n.transfer(ctx, t.group, t.from, t.to) })
 			if err == nil {
 				made.Add(1)
 			} else {

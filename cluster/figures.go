@@ -37,7 +37,7 @@ func (n *Node) figures() metrics.Figures {
 	f.Still = len(n.StandingStill())
 	f.DiskHung, f.DiskHangs, f.DiskWaiting = n.watchdog.hung.Load(), n.watchdog.hangs.Load(), n.watchdog.disk.Waiting()
 	f.Stalled, f.LongestStall = n.watchdog.pulse.Stalls()
-	f.PeerPanics, f.LoopPanics, f.BrokerPanics = n.mesh.Panics(), n.panics.Load(), n.broker.Panics()
+	f.PeerPanics, f.LoopPanics, f.BrokerPanics = n.mesh.Panics(), n.guard.Panics(), n.broker.Panics()
 	f.Logins = n.broker.Logins()
 	f.OddAnswers = n.broker.OddAnswers()
 	f.Certificates = n.certificateEnds()

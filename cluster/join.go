@@ -11,6 +11,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -287,18 +288,11 @@ func (n *Node) ForgetNode(ctx context.Context, name string) error {
 // tend keeps the members of the catalog's group in line with its nodes, while
 // this node leads it.
 func (n *Node) tend() {
-	tick := time.NewTicker(tendEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-n.life.Done():
-			return
-		case <-tick.C:
-		}
+	worker.Every(n.life.Done(), tendEvery, func() {
 		if n.catalog.Leader() == n.config.Name && n.strayed() {
 			n.tendOnce()
 		}
-	}
+	})
 }
 
 // strayed reports whether tendOnce might have something to do.

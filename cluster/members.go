@@ -8,6 +8,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -39,7 +40,7 @@ type placer struct {
 	again  map[fsm.GroupID]bool      // active, and to be looked at once more
 	open   bool
 
-	kick chan struct{}
+	wake *worker.Worker
 	quit context.Context
 	end  context.CancelFunc
 	done sync.WaitGroup
@@ -48,7 +49,7 @@ type placer struct {
 func newPlacer(n *Node) *placer {
 	p := &placer{
 		node: n, listed: map[fsm.GroupID]bool{}, active: map[fsm.GroupID]time.Time{}, again: map[fsm.GroupID]bool{},
-		kick: make(chan struct{}, 1),
+		wake: worker.New(worker.Options{}),
 	}
 	p.quit, p.end = context.WithCancel(context.Background())
 	return p
@@ -62,7 +63,7 @@ func (p *placer) start() {
 		return
 	}
 	p.open = true
-	p.done.Go(func() { p.node.keep("change members", p.run) })
+	p.done.Go(func() { p.node.guard.Loop(p.quit.Done(), "change members", p.run) })
 }
 
 // stop ends the work; what is under way may be half done.
@@ -86,10 +87,7 @@ func (p *placer) check(ids ...fsm.GroupID) {
 		}
 	}
 	p.mu.Unlock()
-	select {
-	case p.kick <- struct{}{}:
-	default:
-	}
+	p.wake.Wake()
 }
 
 // checkAll looks at all groups that this node leads and whose members are not
@@ -105,19 +103,15 @@ func (p *placer) checkAll() {
 }
 
 func (p *placer) run() {
-	all := time.NewTicker(placeEvery)
-	defer all.Stop()
-	p.checkAll()
-	for {
-		select {
-		case <-p.quit.Done():
-			return
-		case <-p.kick:
-		case <-all.C:
+	var all time.Time // when all groups were looked at
+	p.wake.Run(p.quit.Done(), func(now time.Time) (again time.Duration) {
+		if now.Sub(all) >= placeEvery {
+			all = now
 			p.checkAll()
 		}
 		p.launch()
-	}
+		return placeEvery - now.Sub(all)
+	})
 }
 
 // launch begins to work on groups while there is room.
@@ -129,7 +123,7 @@ func (p *placer) launch() {
 		p.todo = p.todo[1:]
 		delete(p.listed, id)
 		p.active[id] = time.Now()
-		p.done.Go(func() { p.node.attempt("change the members of a group", func() { p.work(id) }) })
+		p.done.Go(func() { p.node.guard.Try("change the members of a group", func() { p.work(id) }) })
 	}
 }
 

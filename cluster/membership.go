@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -237,8 +238,8 @@ func (n *Node) eachQueue(ctx context.Context, queues []*catalog.Queue, do func(c
 	work.SetLimit(shrinkAtOnce)
 	for i, q := range queues {
 		work.Go(func() error {
-			err := errPanicked
-			n.attempt("change the members of a queue", func() { err = do(ctx, q) })
+			err := worker.ErrPanicked
+			n.guard.Try("change the members of a queue", func() { err = do(ctx, q) })
 			changes[i] = api.MemberChange{VHost: q.VHost, Name: q.Name, Size: len(n.View().Members(q)), Result: "ok"}
 			if err != nil {
 				changes[i].Result = "error: " + err.Error()

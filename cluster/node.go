@@ -31,6 +31,7 @@ import (
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -132,10 +133,10 @@ type Node struct {
 	refused   atomic.Int64 // nodes that came with another data folder
 	admission sync.Mutex   // one change of the catalog's members at a time
 
-	rights   chan struct{} // what users may do may have changed
-	bootGone chan struct{} // this node may have been declared dead
-	expired  atomic.Uint64 // exchanges deleted for being idle
-	panics   atomic.Uint64 // in the node's loops
+	rights       *worker.Worker // checks clients when what users may do has changed
+	registration *worker.Worker // keeps this node registered
+	expired      atomic.Uint64  // exchanges deleted for being idle
+	guard        *worker.Guard  // of the node's loops
 
 	incarnation [16]byte // of this process
 	began       time.Time
@@ -155,7 +156,7 @@ func Open(c Config) (*Node, error) {
 	if c.Versions == (fsm.Versions{}) {
 		c.Versions = fsm.Supported
 	}
-	n := &Node{config: c, slog: c.Logger, began: time.Now(), rights: make(chan struct{}, 1), bootGone: make(chan struct{}, 1)}
+	n := &Node{config: c, slog: c.Logger, began: time.Now(), rights: worker.New(worker.Options{}), registration: worker.New(worker.Options{Pause: registerPause}), guard: worker.NewGuard(c.Logger)}
 	n.life, n.end = context.WithCancel(context.Background())
 	n.metrics = metrics.New(n.figures)
 	if err := n.open(); err != nil {
@@ -231,7 +232,7 @@ func (n *Node) open() error {
 		"tend the catalog's members": n.tend, "keep leaderships away": n.keepAway, "expire exchanges": n.expireExchanges,
 		"renew clients": n.renewClients, "check memory and disk": n.shortages.run, "seek this node's place": n.seekPlace,
 	} {
-		n.work.Go(func() { n.keep(doing, loop) })
+		n.work.Go(func() { n.guard.Loop(n.life.Done(), doing, loop) })
 	}
 	return nil
 }
@@ -315,7 +316,7 @@ func (n *Node) Join(ctx context.Context) error {
 	}
 	n.self = fsm.NodeID(registered.Node)
 	n.broker.Serve(n.self, registered.Boot)
-	n.work.Go(func() { n.keep("stay registered", n.stayRegistered) })
+	n.work.Go(func() { n.guard.Loop(n.life.Done(), "stay registered", n.stayRegistered) })
 	if err := n.initialize(ctx); err != nil {
 		return err
 	}

@@ -7,55 +7,35 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 )
-
-// A loop of the node that panics goes on after a pause, and ends with the node.
-func TestLoopGoesOnAfterPanic(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := &Node{slog: slog.New(slog.DiscardHandler)}
-		n.life, n.end = context.WithCancel(context.Background())
-		began, turns := time.Now(), 0
-		n.keep("test", func() {
-			if turns++; turns < 3 {
-				panic("a fault of the program")
-			}
-		})
-		if took := time.Since(began); turns != 3 || took != 2*loopPause || n.panics.Load() != 2 {
-			t.Errorf("%d turns in %v, %d panics", turns, took, n.panics.Load())
-		}
-		n.end()
-		n.keep("test", func() { panic("a fault of the program") })
-		if time.Since(began) != 2*loopPause {
-			t.Error("a node that has ended goes on")
-		}
-	})
-}
 
 // Work on one replica that panics leaves the work on others alone, and is done
 // again.
 func TestWorkOnReplicasPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &Node{slog: slog.New(slog.DiscardHandler)} // without a host and a catalog: all work on replicas panics
+		log := slog.New(slog.DiscardHandler)
+		n := &Node{slog: log, guard: worker.NewGuard(log)} // without a host and a catalog: all work on replicas panics
 		n.life, n.end = context.WithCancel(context.Background())
 		p := newPlacer(n)
 		p.open = true
 		p.check(1, 2)
 		p.launch()
 		p.done.Wait()
-		if got := n.panics.Load(); got != 2 || len(p.active) > 0 {
+		if got := n.guard.Panics(); got != 2 || len(p.active) > 0 {
 			t.Errorf("placer: %d panics, active %v", got, p.active)
 		}
 		r := newReconciler(n)
 		r.self = fsm.NodeID(1)
 		r.check(1, 2)
 		synctest.Wait()
-		if got := n.panics.Load(); got != 4 {
+		if got := n.guard.Panics(); got != 4 {
 			t.Errorf("reconciler: %d panics", got)
 		}
-		time.Sleep(loopPause)
+		time.Sleep(worker.PanicPause)
 		synctest.Wait()
-		if got := n.panics.Load(); got != 6 {
+		if got := n.guard.Panics(); got != 6 {
 			t.Errorf("reconciler a second later: %d panics", got)
 		}
 		n.end()

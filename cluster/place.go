@@ -61,7 +61,7 @@ func (n *Node) askPlace() []string {
 	answers := map[string]*peerpb.Told{} // by node
 	for _, address := range n.addresses() {
 		asked.Go(func() {
-			n.attempt("ask for this node's place", func() {
+			n.guard.Try("ask for this node's place", func() {
 				told, err := n.introduce(ctx, address, askForPlace)
 				if err != nil || !n.isKnownAs(told.Node, told.Identity) {
 					return

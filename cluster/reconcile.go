@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 )
@@ -119,7 +120,7 @@ func (r *reconciler) work() {
 			return
 		}
 		r.mu.Unlock()
-		if !r.node.attempt("start or drop a replica", func() { r.reconcile(id) }) {
+		if !r.node.guard.Try("start or drop a replica", func() { r.reconcile(id) }) {
 			r.node.work.Go(func() { r.checkLater(id) })
 		}
 		r.mu.Lock()
@@ -131,7 +132,7 @@ func (r *reconciler) work() {
 func (r *reconciler) checkLater(id fsm.GroupID) {
 	select {
 	case <-r.node.life.Done():
-	case <-time.After(loopPause):
+	case <-time.After(worker.PanicPause):
 		r.check(id)
 	}
 }
@@ -219,7 +220,7 @@ func (n *Node) catalogChanged(c group.CatalogChange) {
 	if c.Nodes || c.Everything {
 		n.learnNodes(view.Index(), n.membersIn(view))
 		n.members.check()
-		n.checkRegistered()
+		n.registration.Wake()
 	}
 	for _, id := range c.Added {
 		if q, ok := view.QueueByID(id); ok {
@@ -258,7 +259,7 @@ func (n *Node) catalogChanged(c group.CatalogChange) {
 	}
 	if c.Rights || c.Everything {
 		n.broker.Departed(c.Users, c.VHosts)
-		n.rightsChanged()
+		n.rights.Wake()
 	}
 	n.settingsChanged(view)
 	n.broker.CatalogChanged()

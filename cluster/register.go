@@ -40,45 +40,26 @@ func (n *Node) isRegistered() bool {
 	return !state.Dead && state.Boot == n.broker.Boot()
 }
 
-// checkRegistered is told that something about nodes has changed. It does not
-// wait.
-func (n *Node) checkRegistered() {
-	select {
-	case n.bootGone <- struct{}{}:
-	default:
-	}
-}
-
 // stayRegistered registers the node once more whenever it was declared dead
 // and lives all the same. The clients of its former boot have to connect again:
 // what they held is no longer theirs.
 func (n *Node) stayRegistered() {
-	pause := time.NewTicker(registerPause)
-	defer pause.Stop()
-	for {
-		for !n.isRegistered() && n.life.Err() == nil {
-			if !n.registerAgain() {
-				select {
-				case <-n.life.Done():
-				case <-pause.C:
-				}
-			}
+	n.registration.Run(n.life.Done(), func(time.Time) (again time.Duration) {
+		if n.isRegistered() {
+			return 0
 		}
-		select {
-		case <-n.life.Done():
-			return
-		case <-n.bootGone:
-		}
-	}
+		n.registerAgain()
+		return registerPause
+	})
 }
 
-func (n *Node) registerAgain() (done bool) {
+func (n *Node) registerAgain() {
 	ctx, cancel := context.WithTimeout(n.life, registerWait)
 	defer cancel()
 	registered, err := n.register(ctx)
 	if err != nil {
 		n.slog.Warn("this node was declared dead and cannot register again", "error", err)
-		return false
+		return
 	}
 	n.slog.Warn("this node was declared dead: it has registered again, and its clients connect again",
 		"boot", n.broker.Boot(), "new_boot", registered.Boot)
@@ -86,5 +67,4 @@ func (n *Node) registerAgain() (done bool) {
 	if n.door != nil {
 		n.door.Expel(broker.LostText)
 	}
-	return true
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/clock"
+	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 )
@@ -23,25 +24,11 @@ func (n *Node) openClock() {
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
-		keep(stop, func() bool { return n.attempt("keep time", func() { n.keepTime(stop) }) })
+		n.guard.Loop(stop, "keep time", func() { worker.Every(stop, clock.Pace, n.clock.Update) })
 	}()
 	n.stopClock = func() {
 		close(stop)
 		<-stopped
-	}
-}
-
-// keepTime updates the clock until stop is closed.
-func (n *Node) keepTime(stop <-chan struct{}) {
-	pace := time.NewTicker(clock.Pace)
-	defer pace.Stop()
-	for {
-		select {
-		case <-stop:
-			return
-		case <-pace.C:
-			n.clock.Update()
-		}
 	}
 }
 
