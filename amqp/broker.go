@@ -45,8 +45,8 @@ type Connection interface {
 type Session interface {
 	// Publish routes a message. fsm.ErrNotFresh: it has to be published again
 	// after Refresh. Any other error is the channel's. Either way the message went
-	// nowhere and SessionEvents.Settled is not called for it. routed false:
-	// no queue wants it, and again Settled is not called. p is the caller's
+	// nowhere and SessionEvents.Confirmed is not called for it. routed false:
+	// no queue wants it, and again Confirmed is not called. p is the caller's
 	// again on return, all but p.Payload; its strings, Schedule and Delay never change.
 	Publish(p *fsm.Publish) (routed bool, err error)
 	// Check returns the error that Publish would return, and publishes nothing.

@@ -111,7 +111,7 @@ func (ch *channel) enqueue(m *message) error {
 	if m.mandatory {
 		ch.Returned(p.Payload)
 	}
-	ch.Settled(p.Number, p.Number, true)
+	ch.Confirmed(p.Number, p.Number, true)
 	return nil
 }
 
@@ -163,8 +163,8 @@ func (ch *channel) Returned(payload fsm.Payload) {
 	out.unlock()
 }
 
-// Settled takes the outcome of publishes.
-func (ch *channel) Settled(first, last uint64, ok bool) {
+// Confirmed takes the outcome of publishes.
+func (ch *channel) Confirmed(first, last uint64, ok bool) {
 	defer ch.conn.contain("take what the broker tells")
 	count, bytes, queue := ch.confirms.settle(first, last, ok)
 	ch.conn.flow.release(count, bytes)

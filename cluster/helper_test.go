@@ -340,7 +340,7 @@ func (c *client) event(f func()) {
 	c.changed = make(chan struct{})
 }
 
-func (c *client) Settled(first, last uint64, ok bool) {
+func (c *client) Confirmed(first, last uint64, ok bool) {
 	c.event(func() {
 		for n := first; n <= last; n++ {
 			if _, twice := c.settled[n]; twice {

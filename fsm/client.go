@@ -16,7 +16,7 @@ type Table = logpb.Table
 // Publish is one message on its way in.
 type Publish struct {
 	// Number of the publish on its session, from 1, growing by 1. Every routed publish
-	// is answered by one SessionEvents.Settled that covers Number.
+	// is answered by one SessionEvents.Confirmed that covers Number.
 	Number     uint64
 	Exchange   string
 	RoutingKey string
@@ -156,10 +156,10 @@ type Message struct {
 // broker's goroutines, never two at a time for one session, and must not
 // block: the channel stores what it is given and returns.
 type SessionEvents interface {
-	// Settled: the publishes numbered first … last have the same outcome.
+	// Confirmed: the publishes numbered first … last have the same outcome.
 	// ok: every queue that they lead to holds them, or none is there to hold them;
 	// otherwise at least one queue refused. Numbers may come in any order, each once.
-	Settled(first, last uint64, ok bool)
+	Confirmed(first, last uint64, ok bool)
 	// Returned: a mandatory publish is about to be settled as ok although no queue
 	// has it: those that it was routed to are gone, and it leads nowhere else. The
 	// payload is never changed by anybody.

@@ -52,7 +52,7 @@ func (s *session) run() {
 			e(s.out)
 		}
 		if last >= first {
-			s.out.Settled(first, last, true)
+			s.out.Confirmed(first, last, true)
 		}
 		b.mu.Lock()
 		s.calling = false
@@ -69,7 +69,7 @@ func (s *session) event(e func(fsm.SessionEvents)) {
 }
 
 func (s *session) settled(number uint64, ok bool) {
-	s.event(func(e fsm.SessionEvents) { e.Settled(number, number, ok) })
+	s.event(func(e fsm.SessionEvents) { e.Confirmed(number, number, ok) })
 }
 
 // hold takes a message into a consumer's hand, or a get's.

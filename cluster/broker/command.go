@@ -80,7 +80,7 @@ func (s *Session) answerCommand(a *asked, ok bool, why error) {
 	if !ok && a.mandatory {
 		s.events = append(s.events, event{kind: eventRefused, payload: a.payload, err: why})
 	}
-	s.settledEvent(a.number, ok)
+	s.confirmedEvent(a.number, ok)
 }
 
 // commandLate looks at a command that has waited for long. It is the work of a

@@ -31,7 +31,7 @@ type eventQueue struct {
 type eventKind uint8
 
 const (
-	eventSettled eventKind = iota
+	eventConfirmed eventKind = iota
 	eventDeliver
 	eventCancelled
 	eventRevoked
@@ -42,15 +42,15 @@ const (
 	eventReturned
 )
 
-// settledEvent joins a publish to the last event if it continues its run.
-func (s *Session) settledEvent(number uint64, ok bool) {
+// confirmedEvent joins a publish to the last event if it continues its run.
+func (s *Session) confirmedEvent(number uint64, ok bool) {
 	if n := len(s.events); n > 0 {
-		if e := &s.events[n-1]; e.kind == eventSettled && e.ok == ok && e.last+1 == number {
+		if e := &s.events[n-1]; e.kind == eventConfirmed && e.ok == ok && e.last+1 == number {
 			e.last = number
 			return
 		}
 	}
-	s.events = append(s.events, event{kind: eventSettled, first: number, last: number, ok: ok})
+	s.events = append(s.events, event{kind: eventConfirmed, first: number, last: number, ok: ok})
 }
 
 // lock takes the session's lock, for what may have something to tell the client.
@@ -104,8 +104,8 @@ func (s *Session) callAll(batch []event) (whole bool) {
 
 func (s *Session) call(e *event) {
 	switch e.kind {
-	case eventSettled:
-		s.client.Settled(e.first, e.last, e.ok)
+	case eventConfirmed:
+		s.client.Confirmed(e.first, e.last, e.ok)
 	case eventDeliver:
 		s.client.Deliver(e.messages)
 	case eventCancelled:

@@ -184,7 +184,7 @@ func (r *recorder) enter() func() {
 	}
 }
 
-func (r *recorder) Settled(first, last uint64, ok bool) {
+func (r *recorder) Confirmed(first, last uint64, ok bool) {
 	defer r.enter()()
 	if r.settled == nil {
 		r.settled = map[uint64]int{}

@@ -20,11 +20,11 @@ type brittle struct {
 	broken atomic.Bool
 }
 
-func (c *brittle) Settled(first, last uint64, ok bool) {
+func (c *brittle) Confirmed(first, last uint64, ok bool) {
 	if c.broken.Load() {
 		panic("injected")
 	}
-	c.recorder.Settled(first, last, ok)
+	c.recorder.Confirmed(first, last, ok)
 }
 
 // mustEnd: the channel is told once that its session is over, with 541.
@@ -106,7 +106,7 @@ func TestTellingPanics(t *testing.T) {
 	take(l)
 	c.broken.Store(true)
 	s.mu.Lock()
-	s.settledEvent(9, true) // before the answer of the call
+	s.confirmedEvent(9, true) // before the answer of the call
 	s.mu.Unlock()
 	tell(l, ok(1, 1))
 	<-call.Done()

@@ -195,7 +195,7 @@ func (b *Broker) Take(ctx context.Context, user, vhost, name string, count int, 
 // noEvents is the client of a session that only waits for answers.
 type noEvents struct{}
 
-func (noEvents) Settled(uint64, uint64, bool)          {}
+func (noEvents) Confirmed(uint64, uint64, bool)        {}
 func (noEvents) Refused(fsm.Payload, *fsm.Refusal)     {}
 func (noEvents) Returned(fsm.Payload)                  {}
 func (noEvents) Deliver([]fsm.Message)                 {}

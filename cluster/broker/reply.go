@@ -106,7 +106,7 @@ func (s *Session) publishReply(p *fsm.Publish, suffix string) (done bool) {
 	}
 	s.lock()
 	defer s.unlock()
-	s.settledEvent(p.Number, true)
+	s.confirmedEvent(p.Number, true)
 	return true
 }
 

@@ -79,7 +79,7 @@ func (s *Session) copyOver(number uint64, payload fsm.Payload, mandatory bool, f
 	if how == nowhere && mandatory {
 		s.events = append(s.events, event{kind: eventReturned, payload: payload})
 	}
-	s.settledEvent(number, how != refused)
+	s.confirmedEvent(number, how != refused)
 }
 
 // publishAnswered takes a queue's answer to one copy of a publish. The lock is

@@ -132,24 +132,24 @@ func TestCrowdedAddress(t *testing.T) {
 
 // Those who have not logged in have half of the places, and never one of those
 // who have.
-func TestSettled(t *testing.T) {
+func TestLoggedIn(t *testing.T) {
 	w := newWorld(t, Config{Max: 4, Logins: true})
-	settle := func(inside net.Conn) { inside.(interface{ LoggedIn() }).LoggedIn() }
+	login := func(inside net.Conn) { inside.(interface{ LoggedIn() }).LoggedIn() }
 	_, first := w.mustEnter(one)
 	_, second := w.mustEnter(one)
 	w.mustEnd(w.mustDial(one), "")
-	settle(first)
-	settle(first)
-	settle(second)
+	login(first)
+	login(first)
+	login(second)
 	w.mustStand(Status{Open: 2, Max: 4, Refused: 1})
 	_, third := w.mustEnter(one)
 	_, fourth := w.mustEnter(one)
-	settle(third)
-	settle(fourth)
+	login(third)
+	login(fourth)
 	w.mustEnd(w.mustDial(two), "")
 	w.mustStand(Status{Open: 4, Max: 4, Refused: 2})
 	first.Close()
-	settle(first)
+	login(first)
 	w.mustStand(Status{Open: 3, Max: 4, Refused: 2})
 	w.mustEnter(two)
 }
