@@ -57,17 +57,16 @@ func BenchmarkDeliver(b *testing.B) {
 	s, q := mustQuietSession(b, w), w.mustQueue("q")
 	to := streamTo(s, q)
 	addConsumer(s, to, 5, true)
-	var d stream.Deliveries
+	var d stream.DeliveryBatch
 	body := payload("message")
 	b.ReportAllocs()
 	b.ResetTimer()
 	id := uint64(0)
 	for n := 0; n < b.N; n += benchRun {
-		d.Consumers, d.Messages = d.Consumers[:0], d.Messages[:0]
+		d.Messages = d.Messages[:0]
 		for range benchRun {
 			id++
-			d.Consumers = append(d.Consumers, 5)
-			d.Messages = append(d.Messages, fsm.Message{ID: id, Payload: body})
+			d.Messages = append(d.Messages, fsm.Message{Consumer: 5, ID: id, Payload: body})
 		}
 		w.broker.deliver(q.ID, s.id, d)
 		s.Written(benchRun, benchRun*len(body))

@@ -27,9 +27,9 @@ func TestDamagedDelivery(t *testing.T) {
 		t.Fatal("it is not damaged")
 	}
 	w := newWorld(t)
-	var d deliveryBatch
+	var d weighedBatch
 	w.broker.add(&d, sections{raw}, &fsm.Delivery{ID: 1, Ref: fsm.Ref{Size: uint32(len(raw))}})
-	if len(d.Messages) != 1 || !d.Messages[0].Payload.Valid() || !bytes.Equal(d.Messages[0].Payload.Body(), raw) || len(d.parts[0]) != len(d.Messages[0].Payload) {
+	if len(d.Messages) != 1 || !d.Messages[0].Payload.Valid() || !bytes.Equal(d.Messages[0].Payload.Body(), raw) || d.weight != len(d.Messages[0].Payload)+group.DeliveryWeight {
 		t.Errorf("handed out: %v", d.Messages)
 	}
 }

@@ -321,11 +321,10 @@ func addConsumer(s *Session, to *stream.Stream, number uint64, noAck bool) {
 }
 
 // messages of one consumer, by their delivery numbers.
-func messages(consumer uint64, ids ...uint64) stream.Deliveries {
-	var d stream.Deliveries
+func messages(consumer uint64, ids ...uint64) stream.DeliveryBatch {
+	var d stream.DeliveryBatch
 	for _, id := range ids {
-		d.Consumers = append(d.Consumers, consumer)
-		d.Messages = append(d.Messages, fsm.Message{ID: id, Payload: payload(fmt.Sprint(id))})
+		d.Messages = append(d.Messages, fsm.Message{Consumer: consumer, ID: id, Payload: payload(fmt.Sprint(id))})
 	}
 	return d
 }

@@ -11,11 +11,10 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-// deliveryBatch is what goes to one session at a time.
-type deliveryBatch struct {
-	stream.Deliveries
-	parts  [][]byte // the payloads that are there
-	weight int      // of the messages
+// weighedBatch is a delivery batch that is being filled, and what its messages cost.
+type weighedBatch struct {
+	stream.DeliveryBatch
+	weight int
 }
 
 // Perform acts on what a group that this node leads has committed. Messages
@@ -87,7 +86,7 @@ func (b *Broker) performDeliveries(from payloads, queue fsm.QueueID, ds []fsm.De
 // rest it is told the last one of each consumer. Gets have no bound: each is
 // waited for.
 func (b *Broker) push(from payloads, queue fsm.QueueID, s fsm.SessionID, ds []fsm.Delivery, which []int) {
-	var d deliveryBatch
+	var d weighedBatch
 	var cut map[uint64]int
 	pushed := 0
 	for _, i := range which {
@@ -103,45 +102,42 @@ func (b *Broker) push(from payloads, queue fsm.QueueID, s fsm.SessionID, ds []fs
 		b.add(&d, from, &ds[i])
 		pushed += d.weight - before
 		if d.weight >= maxFrameBytes {
-			b.hand(queue, s, &d)
-			d = deliveryBatch{}
+			b.hand(queue, s, d.DeliveryBatch)
+			d = weighedBatch{}
 		}
 	}
 	for number, i := range cut {
 		d.announce(number, ds[i].ID)
 	}
 	if len(d.Messages) > 0 {
-		b.hand(queue, s, &d)
+		b.hand(queue, s, d.DeliveryBatch)
 	}
 }
 
 // add reads a delivery's payload and adds it to d. One whose payload is gone is
 // left out: the session notices the gap, if the delivery still means anything.
-func (b *Broker) add(d *deliveryBatch, from payloads, of *fsm.Delivery) {
+func (b *Broker) add(d *weighedBatch, from payloads, of *fsm.Delivery) {
 	raw, err := from.Payload(of.Ref)
 	if err != nil {
 		b.slog.Debug("payload is gone", "ref", of.Ref, "error", err)
 		return
 	}
 	p := fsm.Readable(raw)
-	d.Consumers = append(d.Consumers, of.To.Number)
 	d.Messages = append(d.Messages, fsm.Message{
-		ID: of.ID, Payload: p, Acquired: of.Acquired, Failed: of.Failed, Deaths: of.Deaths, Ready: of.Ready, ScheduledFor: of.ScheduledFor,
+		Consumer: of.To.Number, ID: of.ID, Payload: p, Acquired: of.Acquired, Failed: of.Failed, Deaths: of.Deaths, Ready: of.Ready, ScheduledFor: of.ScheduledFor,
 	})
-	d.parts = append(d.parts, p)
 	d.weight += len(p) + group.DeliveryWeight
 }
 
 // announce adds a delivery without its message.
-func (d *deliveryBatch) announce(consumer, id uint64) {
-	d.Consumers = append(d.Consumers, consumer)
-	d.Messages = append(d.Messages, fsm.Message{ID: id})
+func (d *weighedBatch) announce(consumer, id uint64) {
+	d.Messages = append(d.Messages, fsm.Message{Consumer: consumer, ID: id})
 }
 
 // hand gives a session what it has to be given, here or at its node.
-func (b *Broker) hand(queue fsm.QueueID, s fsm.SessionID, d *deliveryBatch) {
+func (b *Broker) hand(queue fsm.QueueID, s fsm.SessionID, d stream.DeliveryBatch) {
 	if b.isSelf(s.Node) {
-		b.deliver(queue, s, d.Deliveries)
+		b.deliver(queue, s, d)
 		return
 	}
 	node := b.nodeName(s.Node)
@@ -149,25 +145,29 @@ func (b *Broker) hand(queue fsm.QueueID, s fsm.SessionID, d *deliveryBatch) {
 		return
 	}
 	m := &peerpb.Deliveries{
-		Queue: uint64(queue), Session: s.Num, Boot: s.Boot, Resync: d.Resync, Consumer: d.Who, Upto: d.UpTo,
+		Queue: uint64(queue), Session: s.Num, Boot: s.Boot, Resync: d.Resync, Consumer: d.Consumer, Upto: d.Last,
 	}
 	all := make([]peerpb.Delivery, len(d.Messages))
 	m.Deliveries = make([]*peerpb.Delivery, len(all))
+	payloads := make([][]byte, 0, len(all))
 	for i := range d.Messages {
 		of := &d.Messages[i]
-		all[i].Consumer, all[i].Id, all[i].Size = d.Consumers[i], of.ID, uint32(len(of.Payload))
+		all[i].Consumer, all[i].Id, all[i].Size = of.Consumer, of.ID, uint32(len(of.Payload))
 		all[i].Acquired, all[i].Failed, all[i].Ready = of.Acquired, of.Failed, of.Ready
 		all[i].ScheduledFor = int64(of.ScheduledFor)
 		if len(of.Deaths) > 0 {
 			all[i].Deaths = encodeDeaths(of.Deaths)
 		}
 		m.Deliveries[i] = &all[i]
+		if len(of.Payload) > 0 {
+			payloads = append(payloads, of.Payload)
+		}
 	}
-	b.sendOrRepeat(node, queue, kindDeliveries, m, d.parts...)
+	b.sendOrRepeat(node, queue, kindDeliveries, m, payloads...)
 }
 
 // deliver gives a session of this node what is for it.
-func (b *Broker) deliver(queue fsm.QueueID, s fsm.SessionID, d stream.Deliveries) {
+func (b *Broker) deliver(queue fsm.QueueID, s fsm.SessionID, d stream.DeliveryBatch) {
 	if to := b.routes.Stream(queue, s); to != nil {
 		to.Receive(d)
 	}
@@ -192,14 +192,14 @@ func decodeDeaths(in []byte) ([]*logpb.Death, error) {
 
 // performResync sends a session what a consumer of it holds.
 func (b *Broker) performResync(from payloads, queue fsm.QueueID, r *group.Resynced) {
-	d := deliveryBatch{Deliveries: stream.Deliveries{Resync: true, Who: r.To.Number, UpTo: r.UpTo}}
+	d := weighedBatch{DeliveryBatch: stream.DeliveryBatch{Resync: true, Consumer: r.To.Number, Last: r.UpTo}}
 	for i := range r.Held {
 		b.add(&d, from, &r.Held[i])
 	}
 	if r.More != 0 {
 		d.announce(r.To.Number, r.More)
 	}
-	b.hand(queue, r.To.Session, &d)
+	b.hand(queue, r.To.Session, d.DeliveryBatch)
 }
 
 // performOutcomes answers the sessions whose commands were applied.

@@ -101,7 +101,7 @@ func (b *Broker) onDeliveries(from string, head, payload []byte) {
 		b.bad(from, "deliveries", err)
 		return
 	}
-	d := stream.Deliveries{Resync: m.Resync, Who: m.Consumer, UpTo: m.Upto}
+	d := stream.DeliveryBatch{Resync: m.Resync, Consumer: m.Consumer, Last: m.Upto}
 	for _, p := range m.Deliveries {
 		if int(p.Size) > len(payload) {
 			b.bad(from, "deliveries", errors.New("payload is cut short"))
@@ -112,8 +112,7 @@ func (b *Broker) onDeliveries(from string, head, payload []byte) {
 			b.bad(from, "deliveries", err)
 			return
 		}
-		d.Consumers = append(d.Consumers, p.Consumer)
-		message := fsm.Message{ID: p.Id, Acquired: p.Acquired, Failed: p.Failed, Deaths: deaths, Ready: p.Ready, ScheduledFor: fsm.Time(p.ScheduledFor)}
+		message := fsm.Message{Consumer: p.Consumer, ID: p.Id, Acquired: p.Acquired, Failed: p.Failed, Deaths: deaths, Ready: p.Ready, ScheduledFor: fsm.Time(p.ScheduledFor)}
 		if p.Size > 0 {
 			message.Payload = fsm.Readable(payload[:p.Size:p.Size])
 		}

@@ -28,31 +28,30 @@ func (s *Stream) AddConsumer(number uint64, c *Consumer) { s.consumers[number] =
 func (s *Stream) RemoveConsumer(number uint64) { delete(s.consumers, number) }
 
 // Receive takes messages of the queue. It takes the owner's lock.
-func (s *Stream) Receive(d Deliveries) {
+func (s *Stream) Receive(d DeliveryBatch) {
 	if s.receiver != nil {
 		s.route.ask(s.take(d))
 	}
 }
 
 // take passes on messages, and lists what is missing.
-func (s *Stream) take(d Deliveries) []Resync {
+func (s *Stream) take(d DeliveryBatch) []Resync {
 	s.owner.Lock()
 	defer s.owner.Unlock()
 	out := d.Messages[:0]
-	c := s.consumers[d.Who]
+	c := s.consumers[d.Consumer]
 	if d.Resync && c != nil {
 		c.asked, c.behind = 0, false
 	}
 	full := false
-	for i, number := range d.Consumers {
-		m := d.Messages[i]
+	for _, m := range d.Messages {
 		m.Local = s.route.local
-		switch c := s.consumers[number]; {
+		switch c := s.consumers[m.Consumer]; {
 		case c == nil:
-			s.AddSettle(number, []uint64{m.ID}, fsm.Requeue) // cancelled meanwhile
+			s.AddSettle(m.Consumer, []uint64{m.ID}, fsm.Requeue) // cancelled meanwhile
 		case m.ID <= c.last:
 			// has been delivered
-		case number == 0:
+		case m.Consumer == 0:
 			c.last = m.ID
 			s.gotten(m)
 		case m.Payload != nil && (d.Resync && !full || m.ID == c.last+1) && s.receiver.Accept(len(m.Payload)):
@@ -60,15 +59,14 @@ func (s *Stream) take(d Deliveries) []Resync {
 			if !c.NoAck {
 				c.Unsettled++
 			}
-			m.Consumer = number
 			out = append(out, m)
 		default:
 			c.behind = true
 			full = full || m.Payload != nil
 		}
 	}
-	if d.Resync && c != nil && !full && d.Who != 0 {
-		c.last = max(c.last, d.UpTo)
+	if d.Resync && c != nil && !full && d.Consumer != 0 {
+		c.last = max(c.last, d.Last)
 	}
 	if len(out) > 0 {
 		s.receiver.Deliver(out)

@@ -10,38 +10,37 @@ import (
 )
 
 // messages of one consumer, by their delivery numbers.
-func messages(consumer uint64, ids ...uint64) Deliveries {
-	var d Deliveries
+func messages(consumer uint64, ids ...uint64) DeliveryBatch {
+	var d DeliveryBatch
 	for _, id := range ids {
-		d.Consumers = append(d.Consumers, consumer)
-		d.Messages = append(d.Messages, fsm.Message{ID: id, Payload: payload(fmt.Sprint(id))})
+		d.Messages = append(d.Messages, fsm.Message{Consumer: consumer, ID: id, Payload: payload(fmt.Sprint(id))})
 	}
 	return d
 }
 
-func answerOf(consumer, upto uint64, ids ...uint64) Deliveries {
+func answerOf(consumer, last uint64, ids ...uint64) DeliveryBatch {
 	d := messages(consumer, ids...)
-	d.Resync, d.Who, d.UpTo = true, consumer, upto
+	d.Resync, d.Consumer, d.Last = true, consumer, last
 	return d
 }
 
 func TestDeliveries(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
-		come  []Deliveries
+		come  []DeliveryBatch
 		want  []uint64
 		asked bool // the leader is asked and has not answered
 	}{
-		{"in order", []Deliveries{messages(5, 1, 2), messages(5, 3)}, []uint64{1, 2, 3}, false},
-		{"twice", []Deliveries{messages(5, 1, 2), messages(5, 1, 2, 3)}, []uint64{1, 2, 3}, false},
-		{"a gap", []Deliveries{messages(5, 1), messages(5, 3, 4)}, []uint64{1}, true},
-		{"a gap is closed", []Deliveries{messages(5, 1), messages(5, 3, 4), answerOf(5, 4, 2, 3, 4), messages(5, 5)}, []uint64{1, 2, 3, 4, 5}, false},
-		{"what is settled stays away", []Deliveries{messages(5, 3), answerOf(5, 4, 2, 4), messages(5, 5)}, []uint64{2, 4, 5}, false},
-		{"nothing is held", []Deliveries{messages(5, 3), answerOf(5, 3), messages(5, 4)}, []uint64{4}, false},
-		{"an answer in two parts", []Deliveries{messages(5, 9), answerOf(5, 2, 1, 2), answerOf(5, 9, 7, 9), messages(5, 10)}, []uint64{1, 2, 7, 9, 10}, false},
-		{"an answer that comes late", []Deliveries{messages(5, 1, 2), answerOf(5, 1, 1), messages(5, 3)}, []uint64{1, 2, 3}, false},
-		{"the next one before the answer", []Deliveries{messages(5, 2), messages(5, 1), messages(5, 2), answerOf(5, 2, 1, 2)}, []uint64{1, 2}, false},
-		{"a gap behind an answer", []Deliveries{answerOf(5, 2, 1, 2), messages(5, 4)}, []uint64{1, 2}, true},
+		{"in order", []DeliveryBatch{messages(5, 1, 2), messages(5, 3)}, []uint64{1, 2, 3}, false},
+		{"twice", []DeliveryBatch{messages(5, 1, 2), messages(5, 1, 2, 3)}, []uint64{1, 2, 3}, false},
+		{"a gap", []DeliveryBatch{messages(5, 1), messages(5, 3, 4)}, []uint64{1}, true},
+		{"a gap is closed", []DeliveryBatch{messages(5, 1), messages(5, 3, 4), answerOf(5, 4, 2, 3, 4), messages(5, 5)}, []uint64{1, 2, 3, 4, 5}, false},
+		{"what is settled stays away", []DeliveryBatch{messages(5, 3), answerOf(5, 4, 2, 4), messages(5, 5)}, []uint64{2, 4, 5}, false},
+		{"nothing is held", []DeliveryBatch{messages(5, 3), answerOf(5, 3), messages(5, 4)}, []uint64{4}, false},
+		{"an answer in two parts", []DeliveryBatch{messages(5, 9), answerOf(5, 2, 1, 2), answerOf(5, 9, 7, 9), messages(5, 10)}, []uint64{1, 2, 7, 9, 10}, false},
+		{"an answer that comes late", []DeliveryBatch{messages(5, 1, 2), answerOf(5, 1, 1), messages(5, 3)}, []uint64{1, 2, 3}, false},
+		{"the next one before the answer", []DeliveryBatch{messages(5, 2), messages(5, 1), messages(5, 2), answerOf(5, 2, 1, 2)}, []uint64{1, 2}, false},
+		{"a gap behind an answer", []DeliveryBatch{answerOf(5, 2, 1, 2), messages(5, 4)}, []uint64{1, 2}, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := &client{}

@@ -75,14 +75,14 @@ type Notice struct {
 	Limit    fsm.Millis
 }
 
-// Deliveries are messages for one session, from one queue. One without a payload
-// is only announced: the session has to ask for it.
-type Deliveries struct {
-	Consumers []uint64 // numbers, one for each message
-	Messages  []fsm.Message
-	Resync    bool   // they answer a question about a consumer …
-	Who       uint64 // … which is this one …
-	UpTo      uint64 // … and are all that it holds up to this number
+// DeliveryBatch is messages for one session, from one queue. Consumer of a message
+// is the number of its consumer, 0 for a get. A message without a payload is only
+// announced: the session has to ask for it.
+type DeliveryBatch struct {
+	Messages []fsm.Message // the receiver's
+	Resync   bool          // the batch answers a Resync about a consumer …
+	Consumer uint64        // … which is this one, …
+	Last     uint64        // … and is all that it holds up to this delivery
 }
 
 // Resync asks a leader for what a consumer holds after a delivery.
