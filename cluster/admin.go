@@ -71,7 +71,7 @@ func (n *Node) Consumers(ctx context.Context, ids ...fsm.QueueID) []mgmt.Consume
 // activity is a consumer's status in the words of other brokers' tools.
 func activity(c *peerpb.QueueConsumer) string {
 	switch {
-	case c.Status == queue.Silent.String():
+	case c.Status == queue.Suspected.String():
 		return "suspected_down"
 	case c.Status == queue.TimedOut.String():
 		return "timeout"
@@ -133,7 +133,7 @@ func queueFigures(f *peerpb.QueueFigures) api.QueueFigures {
 		if r.Deaths[reason] == nil {
 			r.Deaths[reason] = map[string]uint64{}
 		}
-		r.Deaths[reason][queue.Fate(i%fates).String()] = n
+		r.Deaths[reason][queue.Disposition(i%fates).String()] = n
 	}
 	return r
 }

@@ -327,7 +327,7 @@ func (p *placer) current(g *group.Group, name string) bool {
 func (p *placer) grown(x *plan) []uint32 {
 	view := x.view
 	members := view.Members(x.queue)
-	size, target := len(members), view.TargetSize(x.queue, p.node.config.GroupSize)
+	size, target := len(members), view.GroupSize(x.queue, p.node.config.GroupSize)
 	if size >= target {
 		return nil
 	}

@@ -152,9 +152,9 @@ type Effects struct {
 	// Gone: the queue has ended by itself (lease, auto-delete, delete); its
 	// catalog record must be removed.
 	Gone bool
-	// Silence: the machine takes a node for silent, or takes that back. The
+	// SuspicionChanged: the machine suspects a node, or no longer does. The
 	// reason may have gone since that was proposed.
-	Silence bool
+	SuspicionChanged bool
 }
 
 // Reset empties e and keeps its memory.

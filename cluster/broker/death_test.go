@@ -123,7 +123,7 @@ func TestLateSilenceIsTakenBack(t *testing.T) {
 		before := g.AppliedIndex()
 		must(t, g.Submit(group.BatchOf(silence(here, false))))
 		silent := func() (of []queue.Boot) {
-			g.View(func(m *queue.Machine) { of = m.SilentNodes() })
+			g.View(func(m *queue.Machine) { of = m.SuspectedNodes() })
 			return of
 		}
 		for end := time.Now().Add(10 * time.Second); g.AppliedIndex() < before+2 || len(silent()) > 0; {

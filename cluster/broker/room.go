@@ -61,10 +61,10 @@ func (b *Broker) hasRoom(ctx context.Context, v *catalog.View, c *Connection) er
 	ofVHost, ofUser := v.VHostQuota(c.vhost, catalog.MaxConnections), v.UserQuota(c.user, catalog.MaxConnections)
 	n := b.countsFor(ctx, c, ofVHost, ofUser)
 	if ofVHost.Exceeded(n(ofVHost).OfVhost) {
-		return fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("access to vhost '%s' refused for user '%s': connection limit (%d) is reached", c.vhost, c.user, ofVHost.Most))
+		return fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("access to vhost '%s' refused for user '%s': connection limit (%d) is reached", c.vhost, c.user, ofVHost.Limit))
 	}
 	if ofUser.Exceeded(n(ofUser).OfUser) {
-		return fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("connection refused for user '%s': user connection limit (%d) is reached", c.user, ofUser.Most))
+		return fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("connection refused for user '%s': user connection limit (%d) is reached", c.user, ofUser.Limit))
 	}
 	return nil
 }
@@ -79,7 +79,7 @@ func (c *Connection) addChannel() error {
 		return nil
 	}
 	b.tallies.channel(c, -1)
-	return fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("number of channels opened for user '%s' has reached the maximum allowed user limit of %d", c.user, most.Most))
+	return fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("number of channels opened for user '%s' has reached the maximum allowed user limit of %d", c.user, most.Limit))
 }
 
 // countsFor counts the clients of a connection's vhost and user for each of some
@@ -88,7 +88,7 @@ func (c *Connection) addChannel() error {
 func (b *Broker) countsFor(ctx context.Context, c *Connection, quotas ...catalog.Quota) func(catalog.Quota) *peerpb.CountsReply {
 	here := b.counts(&peerpb.CountsRequest{Vhost: c.vhost, User: c.user})
 	whole := here
-	if slices.ContainsFunc(quotas, func(q catalog.Quota) bool { return q.Whole && q.Most >= 0 }) {
+	if slices.ContainsFunc(quotas, func(q catalog.Quota) bool { return q.Whole && q.Limit >= 0 }) {
 		whole = b.countAll(ctx, c)
 	}
 	return func(q catalog.Quota) *peerpb.CountsReply {

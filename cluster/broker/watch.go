@@ -199,7 +199,7 @@ func (b *Broker) CatalogChanged() {
 func (b *Broker) noteNodes(g *group.Group) {
 	var boots, consuming, silent []queue.Boot
 	g.View(func(m *queue.Machine) {
-		boots, consuming, silent = m.SessionNodes(), m.ConsumerNodes(), m.SilentNodes()
+		boots, consuming, silent = m.SessionNodes(), m.ConsumerNodes(), m.SuspectedNodes()
 	})
 	for _, at := range silent { // also without a session: the next one would be silent
 		if !slices.Contains(boots, at) {

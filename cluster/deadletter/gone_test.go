@@ -169,7 +169,7 @@ func TestLettersKeepTheirNumbers(t *testing.T) {
 	b.die(t, "new")
 	b.f.routeLetters()
 	b.commit(t)
-	b.f.sendTo(q, queue.Target{ID: q.ID, Next: 5}) // it looked before the log was told
+	b.f.sendTo(q, queue.DeadLetterTarget{ID: q.ID, Next: 5}) // it looked before the log was told
 	if n := b.f.streams[q.ID].stream.Waiting(); n != 0 {
 		t.Fatalf("%d letters are sent ahead of those that are missing", n)
 	}

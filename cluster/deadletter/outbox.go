@@ -62,7 +62,7 @@ func newOutboxSender(s *Sender, from Group) *outboxSender {
 
 // waiting reports whether the outbox holds anything, or a target that may be gone.
 func (x *outboxSender) waiting() (yes bool) {
-	x.group.View(func(m *queue.Machine) { yes = m.Stats().Outbox.Messages > 0 || len(m.Targets(0, 1)) > 0 })
+	x.group.View(func(m *queue.Machine) { yes = m.Stats().Outbox.Messages > 0 || len(m.DeadLetterTargets(0, 1)) > 0 })
 	return yes
 }
 
@@ -200,8 +200,8 @@ func (x *outboxSender) payload(l *queue.Letter) (fsm.Payload, error) {
 func (x *outboxSender) moveTransfers() {
 	view := x.sender.host.View()
 	for after := fsm.QueueID(0); ; {
-		var targets []queue.Target
-		x.group.View(func(m *queue.Machine) { targets = m.Targets(after, targetsAtOnce) })
+		var targets []queue.DeadLetterTarget
+		x.group.View(func(m *queue.Machine) { targets = m.DeadLetterTargets(after, targetsAtOnce) })
 		for _, t := range targets {
 			x.moveTo(view, t)
 		}
@@ -214,12 +214,12 @@ func (x *outboxSender) moveTransfers() {
 }
 
 // moveTo tells the source what one target holds, and queues what goes there.
-func (x *outboxSender) moveTo(view *catalog.View, t queue.Target) {
+func (x *outboxSender) moveTo(view *catalog.View, t queue.DeadLetterTarget) {
 	q, ok := view.QueueByID(t.ID)
 	switch {
 	case ok:
 		x.settle(t)
-		if t.Settled+1 < t.Next {
+		if t.Confirmed+1 < t.Next {
 			x.sendTo(q, t)
 		}
 	case stream.IsOver(view, t.ID):
@@ -246,7 +246,7 @@ func (x *outboxSender) forget() {
 		return
 	}
 	x.group.View(func(m *queue.Machine) {
-		gone = slices.DeleteFunc(gone, m.HasTarget)
+		gone = slices.DeleteFunc(gone, m.HasDeadLetterTarget)
 	})
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -260,7 +260,7 @@ func (x *outboxSender) forget() {
 
 // settle tells the source which of its transfers a target has answered, and
 // reports whether there are some that the source's log does not know of.
-func (x *outboxSender) settle(t queue.Target) bool {
+func (x *outboxSender) settle(t queue.DeadLetterTarget) bool {
 	c, behind := x.settlement(t)
 	if c != nil {
 		x.propose(&logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: c})
@@ -269,17 +269,17 @@ func (x *outboxSender) settle(t queue.Target) bool {
 }
 
 // settlement is what settle tells, nil if that is under way, and what it reports.
-func (x *outboxSender) settlement(t queue.Target) (c *logpb.SettleDead, behind bool) {
+func (x *outboxSender) settlement(t queue.DeadLetterTarget) (c *logpb.SettleDead, behind bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	tr := x.streams[t.ID]
 	switch {
-	case tr == nil || tr.answered <= t.Settled:
+	case tr == nil || tr.answered <= t.Confirmed:
 		return nil, false
 	case tr.answered == tr.told && x.pending(tr.toldAt):
 		return nil, true
 	}
-	tr.refused = slices.DeleteFunc(tr.refused, func(n uint64) bool { return n <= t.Settled })
+	tr.refused = slices.DeleteFunc(tr.refused, func(n uint64) bool { return n <= t.Confirmed })
 	tr.told, tr.toldAt = tr.answered, x.sender.host.Now()
 	return &logpb.SettleDead{Target: uint64(t.ID), Upto: tr.answered, Refused: slices.Clone(tr.refused)}, true
 }
@@ -305,8 +305,8 @@ func (x *outboxSender) settleGone(id fsm.QueueID) {
 }
 
 // sendTo fills the stream to one target.
-func (x *outboxSender) sendTo(q *catalog.Queue, t queue.Target) {
-	tr := x.stream(q, t.Settled)
+func (x *outboxSender) sendTo(q *catalog.Queue, t queue.DeadLetterTarget) {
+	tr := x.stream(q, t.Confirmed)
 	if tr == nil {
 		return
 	}

@@ -95,12 +95,12 @@ func TestOutboxTargetDeleted(t *testing.T) {
 	b.w.deleteQueue(gone)
 	b.die(t, "2")
 	b.settle(t)
-	var left []queue.Target
+	var left []queue.DeadLetterTarget
 	b.w.clock.Add(proposeAgain)
 	b.run()
 	b.source.commit(t)
 	b.run()
-	b.source.View(func(m *queue.Machine) { left = m.Targets(0, 100) })
+	b.source.View(func(m *queue.Machine) { left = m.DeadLetterTargets(0, 100) })
 	if len(left) != 1 || left[0].ID == gone.ID || len(b.f.streams) != 1 {
 		t.Errorf("targets %v and %d streams are left", left, len(b.f.streams))
 	}

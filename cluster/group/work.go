@@ -126,7 +126,7 @@ func (o *outgoing) add(e *fsm.Effects) {
 	}
 	w.Outbox = w.Outbox || e.Outbox
 	w.Gone = w.Gone || e.Gone
-	w.Silence = w.Silence || e.Silence
+	w.Silence = w.Silence || e.SuspicionChanged
 }
 
 // unlockAndRun releases the lock and sees to it that the work gets done.

@@ -112,7 +112,7 @@ func died(reason logpb.Death_Reason, name, help string) metric {
 	return metric{deadLettered + name + "_total", counter, []string{"queue_type", "dead_letter_strategy"}, help, func(f *Figures, add emit) {
 		eachType(f, func(kind string, d *queue.Dead) {
 			for fate, n := range d.By[reason-1] {
-				add(float64(n), kind, queue.Fate(fate).String())
+				add(float64(n), kind, queue.Disposition(fate).String())
 			}
 		})
 	}}

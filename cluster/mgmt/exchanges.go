@@ -31,7 +31,7 @@ func commandExchange(vhost string) api.Exchange {
 
 // describeExchange shows an exchange. figures are those of the stores.
 func describeExchange(x *catalog.Exchange, figures map[fsm.QueueID]Figures) api.Exchange {
-	policies := x.Policies()
+	policies := x.EffectivePolicy()
 	d := api.Exchange{
 		Name: x.Name, VHost: x.VHost, Type: x.DeclaredType(), Durable: x.Durable, AutoDelete: x.AutoDelete, Internal: x.Internal,
 		Arguments: ObjectOf(x.Arguments), Policy: policies.Policy, OperatorPolicy: policies.Operator,

@@ -40,7 +40,7 @@ func (s *Server) getQueue(w http.ResponseWriter, r *request) {
 }
 
 func (s *Server) describeQueue(v *catalog.View, q *catalog.Queue, figures map[fsm.QueueID]Figures) api.Queue {
-	policies, settings := v.PoliciesOf(q), v.Settings(q, s.node.Defaults())
+	policies, settings := v.EffectivePolicy(q), v.Settings(q, s.node.Defaults())
 	d := api.Queue{
 		Name: q.Name, VHost: q.VHost, Type: q.Type(), Durable: q.Durable, AutoDelete: q.AutoDelete, Exclusive: q.Exclusive,
 		Arguments: ObjectOf(q.Arguments), Policy: policies.Policy, OperatorPolicy: policies.Operator,

@@ -53,12 +53,12 @@ var defaults = map[limited]string{
 // Quota is how many a vhost or a user may have: as many as its limit says, of
 // all nodes together, or else as a setting says, at each node.
 type Quota struct {
-	Most  int64 // negative: any number
+	Limit int64 // negative: any number
 	Whole bool  // of all nodes together
 }
 
 // Exceeded reports whether n is too many.
-func (q Quota) Exceeded(n uint64) bool { return q.Most >= 0 && n > uint64(q.Most) }
+func (q Quota) Exceeded(n uint64) bool { return q.Limit >= 0 && n > uint64(q.Limit) }
 
 // VHostQuota is what a vhost may have.
 func (v *View) VHostQuota(vhost, name string) Quota { return v.quota(limited{false, vhost, name}) }
@@ -71,7 +71,7 @@ func (v *View) quota(l limited) Quota {
 		return Quota{m.GetValue(), true}
 	}
 	l.of = ""
-	return Quota{Most: v.Setting(defaults[l])}
+	return Quota{Limit: v.Setting(defaults[l])}
 }
 
 // Limits lists what was given to vhosts, or to users, by whom it is of and by

@@ -78,11 +78,11 @@ func groupSize(v *logpb.Value, otherwise int) int {
 	return otherwise
 }
 
-// TargetSize is how many members a queue should have: the larger of its
-// targets by policy and by argument; without any, what it was left with when
+// GroupSize is how many members a queue should have: the larger of its target
+// group sizes by policy and by argument; without any, what it was left with when
 // its members were last changed on request, else its initial size. base is the
 // node's setting. Local queues have one.
-func (v *View) TargetSize(q *Queue, base int) int {
+func (v *View) GroupSize(q *Queue, base int) int {
 	if q.Local {
 		return 1
 	}

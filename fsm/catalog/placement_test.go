@@ -66,7 +66,7 @@ func sizeOf(t testing.TB, v *View, w []string) string {
 	if !ok {
 		t.Fatalf("no queue %s", w[1])
 	}
-	return fmt.Sprintf("%d of %d", len(v.Members(q)), v.TargetSize(q, 3))
+	return fmt.Sprintf("%d of %d", len(v.Members(q)), v.GroupSize(q, 3))
 }
 
 // placed is the naive model of one queue's members.

@@ -337,16 +337,16 @@ func (v *View) Policies(vhost string, operator bool) []*Policy {
 	return nil
 }
 
-// InForce is what policies make of a queue or an exchange.
-type InForce struct {
+// EffectivePolicy is what policies make of a queue or an exchange.
+type EffectivePolicy struct {
 	// Policy and Operator are the names of those in force; empty: none.
 	Policy, Operator string
 	// Definition is what both say together, by key.
 	Definition *fsm.Table
 }
 
-func (f force) inForce() InForce {
-	r := InForce{Definition: f.definition()}
+func (f force) inForce() EffectivePolicy {
+	r := EffectivePolicy{Definition: f.definition()}
 	if f.policy != nil {
 		r.Policy = f.policy.Name
 	}
@@ -356,11 +356,11 @@ func (f force) inForce() InForce {
 	return r
 }
 
-// PoliciesOf returns what policies make of a queue.
-func (v *View) PoliciesOf(q *Queue) InForce { return v.force(q).inForce() }
+// EffectivePolicy returns what policies make of a queue.
+func (v *View) EffectivePolicy(q *Queue) EffectivePolicy { return v.force(q).inForce() }
 
-// Policies returns what policies make of the exchange.
-func (x *Exchange) Policies() InForce { return x.force.inForce() }
+// EffectivePolicy returns what policies make of the exchange.
+func (x *Exchange) EffectivePolicy() EffectivePolicy { return x.force.inForce() }
 
 func (v *View) force(q *Queue) force {
 	if vh := v.vhosts.At(q.VHost); vh != nil {

@@ -42,7 +42,7 @@ func (v *View) fitsQueue(m *logpb.DeclareQueue) error {
 		return refuse(fsm.Precondition, "cannot declare queue '%s': queue limit in cluster (%d) is reached", m.GetName(), most)
 	}
 	if q := v.VHostQuota(m.GetVhost(), MaxQueues); !q.Whole {
-		if err := v.checkQueuesOf(m.GetVhost(), m.GetName(), q.Most); err != nil {
+		if err := v.checkQueuesOf(m.GetVhost(), m.GetName(), q.Limit); err != nil {
 			return err
 		}
 	}

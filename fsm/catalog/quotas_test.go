@@ -186,16 +186,16 @@ func TestQuotas(t *testing.T) {
 		got  Quota
 		want Quota
 	}{
-		{"channels of a user", v.UserQuota("nobody", MaxChannels), Quota{Most: 7}},
-		{"connections of a user", v.UserQuota("nobody", MaxConnections), Quota{Most: 20_000}},
-		{"connections to a vhost", v.VHostQuota("/", MaxConnections), Quota{Most: 50_000}},
-		{"queues of a vhost", v.VHostQuota("/", MaxQueues), Quota{Most: 100_000}},
+		{"channels of a user", v.UserQuota("nobody", MaxChannels), Quota{Limit: 7}},
+		{"connections of a user", v.UserQuota("nobody", MaxConnections), Quota{Limit: 20_000}},
+		{"connections to a vhost", v.VHostQuota("/", MaxConnections), Quota{Limit: 50_000}},
+		{"queues of a vhost", v.VHostQuota("/", MaxQueues), Quota{Limit: 100_000}},
 	} {
 		if test.got != test.want {
 			t.Errorf("%s: %+v, want %+v", test.what, test.got, test.want)
 		}
 	}
-	if q := (Quota{Most: 2}); q.Exceeded(2) || !q.Exceeded(3) || (Quota{Most: -1}).Exceeded(1<<40) {
+	if q := (Quota{Limit: 2}); q.Exceeded(2) || !q.Exceeded(3) || (Quota{Limit: -1}).Exceeded(1<<40) {
 		t.Error("what is exceeded is wrong")
 	}
 }

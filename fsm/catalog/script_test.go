@@ -182,11 +182,11 @@ func (s *script) route(v *View, d *datadriven.TestData, w []string) string {
 
 func inForce(t testing.TB, v *View, w []string) string {
 	t.Helper()
-	var f InForce
+	var f EffectivePolicy
 	if x, ok := v.Exchange(w[0], w[2]); ok && w[1] == kindExchange {
-		f = x.Policies()
+		f = x.EffectivePolicy()
 	} else if q, ok := v.Queue(w[0], w[2]); ok && w[1] == kindQueue {
-		f = v.PoliciesOf(q)
+		f = v.EffectivePolicy(q)
 	} else {
 		t.Fatalf("no %s %s", w[1], w[2])
 	}

@@ -55,7 +55,7 @@ func compareAnswer(d *diffs, q *model, wantResult, gotResult fsm.Result, got *fs
 	})
 	equal(d, "cancelled", want.Cancelled, got.Cancelled, identical[fsm.ConsumerID])
 	equalValue(d, "gone", want.Gone, got.Gone)
-	equalValue(d, "silence", want.Silence, got.Silence)
+	equalValue(d, "silence", want.SuspicionChanged, got.SuspicionChanged)
 	switch {
 	case q.touched && !got.Outbox:
 		d.add("outbox effect", "a letter has come or has got a way to go", got.Outbox)
@@ -106,11 +106,11 @@ func compareState(d *diffs, q *model, m *queue.Machine) {
 	equal(d, "consumer", q.listing(), slices.Collect(m.Consumers()), identical[queue.Consumer])
 	equal(d, "session", q.sessionIDs(), m.Sessions(), identical[fsm.SessionID])
 	equal(d, "session's boot", q.boots(), m.SessionNodes(), identical[queue.Boot])
-	equal(d, "silent node", q.silentBoots(), m.SilentNodes(), identical[queue.Boot])
+	equal(d, "silent node", q.silentBoots(), m.SuspectedNodes(), identical[queue.Boot])
 	equal(d, "consumer's boot", q.consumerBoots(), m.ConsumerNodes(), identical[queue.Boot])
 	equal(d, "live index", q.liveIndexes(), slices.Collect(m.LiveIndexes()), identical[uint64])
 	compareHeld(d, q, m)
-	equal(d, "target", q.targetList(), m.Targets(0, 1<<20), identical[queue.Target])
+	equal(d, "target", q.targetList(), m.DeadLetterTargets(0, 1<<20), identical[queue.DeadLetterTarget])
 	equal(d, "unrouted letter", q.unrouted(), m.UnroutedLetters(1<<20), sameLetter)
 	equal(d, "letter that waits", q.waitingLetters(), m.WaitingLetters(0, 1<<20), sameLetter)
 	for _, t := range q.targets {
@@ -180,7 +180,7 @@ func visible(m *queue.Machine) string {
 	for c := range m.Consumers() {
 		fmt.Fprintf(&b, "%+v\n", c)
 	}
-	fmt.Fprintf(&b, "%+v\n%+v\n%+v\n", m.Stats(), m.Targets(0, 1<<20), m.Sessions())
+	fmt.Fprintf(&b, "%+v\n%+v\n%+v\n", m.Stats(), m.DeadLetterTargets(0, 1<<20), m.Sessions())
 	return b.String()
 }
 

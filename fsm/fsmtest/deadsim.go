@@ -297,7 +297,7 @@ func (s *deadSim) settle(choose func(q *simQueue) []uint64) {
 			idle = false
 			s.retry(q, func() []uint64 { return choose(q) })
 			s.route(q, 1<<20, func() []uint64 { return choose(q) })
-			for _, t := range q.m.Targets(0, 1<<20) {
+			for _, t := range q.m.DeadLetterTargets(0, 1<<20) {
 				s.forward(q, t.ID, 0, 5)
 			}
 		}

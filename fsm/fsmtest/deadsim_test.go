@@ -72,10 +72,10 @@ func (d *deadDraw) step() {
 
 // forwardSome sends a few transfers, possibly not the oldest ones.
 func (d *deadDraw) forwardSome(q *simQueue) {
-	targets := q.m.Targets(0, 1<<20)
+	targets := q.m.DeadLetterTargets(0, 1<<20)
 	if len(targets) == 0 {
 		return
 	}
 	to := targets[d.g.n("target", len(targets))]
-	d.forward(q, to.ID, to.Settled+uint64(d.g.n("from", 3)), 1+d.g.n("transfers", 4))
+	d.forward(q, to.ID, to.Confirmed+uint64(d.g.n("from", 3)), 1+d.g.n("transfers", 4))
 }

@@ -55,7 +55,7 @@ func (q *model) conclude(outcome logpb.Settle_Outcome, settled []*message) {
 		for _, x := range settled {
 			q.counters.Acked++
 			if x.expireAt != 0 && x.expireAt <= q.clock {
-				q.counters.SettledExpired++
+				q.counters.AckedExpired++
 			}
 			q.remove(x)
 		}

@@ -33,7 +33,7 @@ func (q *model) nodeSilent(n *logpb.NodeSilent) fsm.Result {
 		}
 		q.serve(c)
 	}
-	q.out.Silence = true
+	q.out.SuspicionChanged = true
 	return fsm.Result{}
 }
 

@@ -74,7 +74,7 @@ func (q *model) listing() []queue.Consumer {
 		case c.cancelled:
 			y.Status = queue.Cancelled
 		case q.silenceOf(c.id.Session) != nil || q.isDown(c.id.Session):
-			y.Status = queue.Silent
+			y.Status = queue.Suspected
 		case len(c.timedOut) > 0:
 			y.Status = queue.TimedOut
 		case c == q.single && q.quiescing():
@@ -114,12 +114,12 @@ func (q *model) boots() []queue.Boot {
 	return list
 }
 
-func (q *model) targetList() []queue.Target {
-	var list []queue.Target
+func (q *model) targetList() []queue.DeadLetterTarget {
+	var list []queue.DeadLetterTarget
 	for _, t := range q.targets {
-		list = append(list, queue.Target{ID: fsm.QueueID(t.id), Next: t.next, Settled: t.settled})
+		list = append(list, queue.DeadLetterTarget{ID: fsm.QueueID(t.id), Next: t.next, Confirmed: t.settled})
 	}
-	slices.SortFunc(list, func(a, b queue.Target) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(list, func(a, b queue.DeadLetterTarget) int { return cmp.Compare(a.ID, b.ID) })
 	return list
 }
 

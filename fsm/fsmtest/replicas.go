@@ -68,14 +68,14 @@ func (r *trial) step(s step) diffs {
 	r.entry.add(s)
 	want, _ := r.model.apply(s.meta, s.cmd)
 	own := r.eff // what the commands before have caused
-	r.eff.Outbox, r.eff.Gone, r.eff.Silence = false, false, false
+	r.eff.Outbox, r.eff.Gone, r.eff.SuspicionChanged = false, false, false
 	got := r.straight.Apply(s.meta, s.cmd, &r.eff)
 	r.results = append(r.results, got)
 	caused := fsm.Effects{
 		Deliveries: r.eff.Deliveries[len(own.Deliveries):], Timeouts: r.eff.Timeouts[len(own.Timeouts):],
 		LateAcks:    r.eff.LateAcks[len(own.LateAcks):],
 		DeadLetters: r.eff.DeadLetters[len(own.DeadLetters):],
-		Cancelled:   r.eff.Cancelled[len(own.Cancelled):], Outbox: r.eff.Outbox, Gone: r.eff.Gone, Silence: r.eff.Silence,
+		Cancelled:   r.eff.Cancelled[len(own.Cancelled):], Outbox: r.eff.Outbox, Gone: r.eff.Gone, SuspicionChanged: r.eff.SuspicionChanged,
 	}
 	d := r.witness.judge(s, got, &caused)
 	compareAnswer(&d, r.model, want, got, &caused)

@@ -296,8 +296,8 @@ func (w *witness) letters(b, now holding, c *logpb.Command) {
 	if got := now.counters.DeadConfirmed - b.counters.DeadConfirmed; got > confirmed {
 		w.saw("%d letters count as arrived, targets hold %d", got, confirmed)
 	}
-	for _, t := range w.m.Targets(0, 1<<20) {
-		for _, o := range w.m.PendingTransfers(t.ID, t.Settled+1, int(t.Next-t.Settled)) {
+	for _, t := range w.m.DeadLetterTargets(0, 1<<20) {
+		for _, o := range w.m.PendingTransfers(t.ID, t.Confirmed+1, int(t.Next-t.Confirmed)) {
 			if w.ways[o.Letter.Number] == nil {
 				w.ways[o.Letter.Number] = map[copyOf]way{}
 			}
@@ -318,9 +318,9 @@ type copyOf struct {
 // answered takes what a target has answered, as far as the queue has taken it.
 func (w *witness) answered(s *logpb.SettleDead) {
 	upto := s.Upto
-	for _, t := range w.m.Targets(0, 1<<20) {
+	for _, t := range w.m.DeadLetterTargets(0, 1<<20) {
 		if uint64(t.ID) == s.Target {
-			upto = min(upto, t.Settled)
+			upto = min(upto, t.Confirmed)
 		}
 	}
 	for _, of := range w.ways { // det: each on its own

@@ -55,7 +55,7 @@ func (c *consumer) isGets() bool { return c.id.Number == 0 }
 // consumer's. Only one that is Up is handed anything.
 func (c *consumer) status() Status {
 	if !c.cancelled && (c.session.life.silent || c.session.life.over) {
-		return Silent
+		return Suspected
 	}
 	return c.lasting()
 }

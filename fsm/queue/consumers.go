@@ -286,6 +286,6 @@ func (cs *consumers) nodeSilent(cmd *logpb.NodeSilent, eff *fsm.Effects) fsm.Res
 		return fsm.Result{} // known
 	}
 	cs.refreshLife(l)
-	eff.Silence = true
+	eff.SuspicionChanged = true
 	return fsm.Result{}
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // strategy is the dead-letter strategy in force.
-func (o *outbox) strategy() Fate {
+func (o *outbox) strategy() Disposition {
 	switch {
 	case o.settings.DelayedStore:
 		return AtLeastOnce
@@ -25,7 +25,7 @@ func (o *outbox) strategy() Fate {
 // disposition is what becomes of those that die for this reason. What a queue
 // drops because it is too long does not go through the outbox, which would grow
 // then, and nothing does while that is full.
-func (o *outbox) disposition(reason logpb.Death_Reason) Fate {
+func (o *outbox) disposition(reason logpb.Death_Reason) Disposition {
 	s := o.strategy()
 	if s > SentOnce && !o.settings.DelayedStore && (reason == logpb.Death_MAXLEN || o.full()) {
 		return SentOnce

@@ -138,15 +138,15 @@ func (o *outbox) pendingTransfers(to fsm.QueueID, from uint64, limit int) []Outg
 }
 
 // list lists up to limit targets with an id above after, ascending.
-func (o *outbox) list(after fsm.QueueID, limit int) []Target {
+func (o *outbox) list(after fsm.QueueID, limit int) []DeadLetterTarget {
 	i, found := o.find(after)
 	if found {
 		i++
 	}
-	targets := make([]Target, 0, min(limit, len(o.targets)-i))
+	targets := make([]DeadLetterTarget, 0, min(limit, len(o.targets)-i))
 	for ; i < len(o.targets) && len(targets) < limit; i++ {
 		t := o.targets[i]
-		targets = append(targets, Target{t.id, t.next, t.settled})
+		targets = append(targets, DeadLetterTarget{t.id, t.next, t.settled})
 	}
 	return targets
 }

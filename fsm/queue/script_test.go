@@ -297,7 +297,7 @@ func (s *script) deathCounts() string {
 		}
 	}
 	fmt.Fprintf(&b, "refused=%d dropped=%d confirmed=%d refusals=%d settled-expired=%d\n",
-		c.Refused, c.DeadDropped, c.DeadConfirmed, c.DeadRefused, c.SettledExpired)
+		c.Refused, c.DeadDropped, c.DeadConfirmed, c.DeadRefused, c.AckedExpired)
 	return b.String()
 }
 
@@ -429,7 +429,7 @@ func effectsText(eff *fsm.Effects) string {
 	if eff.Gone {
 		b.WriteString("queue gone\n")
 	}
-	if eff.Silence {
+	if eff.SuspicionChanged {
 		b.WriteString("silence\n")
 	}
 	return b.String()

@@ -120,7 +120,7 @@ func (ds *deliveries) ack(taken []checkout, eff *fsm.Effects) {
 	ds.counters.Acked += uint64(len(taken))
 	for _, held := range taken {
 		if ds.messages.get(held.handle).due(ds.clock.now()) {
-			ds.counters.SettledExpired++
+			ds.counters.AckedExpired++
 		}
 		ds.messages.free(held.handle, eff)
 	}

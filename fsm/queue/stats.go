@@ -165,9 +165,11 @@ func (m *Machine) PendingTransfers(to fsm.QueueID, from uint64, limit int) []Out
 	return m.outbox.pendingTransfers(to, from, limit)
 }
 
-// Targets lists up to limit of the queues that letters were routed to, with an
+// DeadLetterTargets lists up to limit of the queues that letters were routed to, with an
 // id above after, ascending.
-func (m *Machine) Targets(after fsm.QueueID, limit int) []Target { return m.outbox.list(after, limit) }
+func (m *Machine) DeadLetterTargets(after fsm.QueueID, limit int) []DeadLetterTarget {
+	return m.outbox.list(after, limit)
+}
 
 // Sessions lists the sessions with a stream, ascending.
 func (m *Machine) Sessions() []fsm.SessionID { return m.sessions.ids() }
@@ -176,8 +178,8 @@ func (m *Machine) Sessions() []fsm.SessionID { return m.sessions.ids() }
 // Queues that forward dead letters live on no node.
 func (m *Machine) SessionNodes() []Boot { return m.sessions.nodes() }
 
-// SilentNodes lists the lives of nodes that are taken to be silent, ascending.
-func (m *Machine) SilentNodes() []Boot { return m.sessions.silentNodes() }
+// SuspectedNodes lists the lives of nodes that are suspected, ascending.
+func (m *Machine) SuspectedNodes() []Boot { return m.sessions.silentNodes() }
 
 // ConsumerNodes lists the lives of nodes that consumers, or gets, live on,
 // ascending.
@@ -241,8 +243,8 @@ func (m *Machine) Activity() (last fsm.Time, inUse bool) {
 	return m.lease.lastActive(), m.consumers.inUse()
 }
 
-// HasTarget reports whether a queue is one of the targets.
-func (m *Machine) HasTarget(id fsm.QueueID) bool {
+// HasDeadLetterTarget reports whether a queue is one of the targets.
+func (m *Machine) HasDeadLetterTarget(id fsm.QueueID) bool {
 	known, _ := m.outbox.has(id)
 	return known
 }

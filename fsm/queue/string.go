@@ -13,7 +13,7 @@ var (
 	phases   = [...]string{Active: "active", Draining: "draining", Gone: "gone"}
 	places   = [...]string{Ready: "ready", Returned: "returned", CheckedOut: "held", Outbox: "outbox", Scheduled: "scheduled", Waiting: "waiting", Purged: "purged", Delayed: "delayed"}
 	dues     = [...]string{NothingDue: "nothing", ExpiryDue: "message", TimeoutDue: "consumer", LeaseDue: "queue", ScheduleDue: "schedule", WorkDue: "work"}
-	statuses = [...]string{Up: "up", TimedOut: "timed-out", Cancelled: "cancelled", Quiescing: "quiescing", Silent: "silent"}
+	statuses = [...]string{Up: "up", TimedOut: "timed-out", Cancelled: "cancelled", Quiescing: "quiescing", Suspected: "silent"}
 )
 
 // String returns the phase as a word.
@@ -75,7 +75,7 @@ func (m *Machine) String() string {
 		messageText(&b, x)
 	}
 	for _, t := range m.outbox.list(0, math.MaxInt) {
-		fmt.Fprintf(&b, "target %d next=%d settled=%d", t.ID, t.Next, t.Settled)
+		fmt.Fprintf(&b, "target %d next=%d settled=%d", t.ID, t.Next, t.Confirmed)
 		if _, gone := m.outbox.has(t.ID); gone {
 			b.WriteString(" gone")
 		}

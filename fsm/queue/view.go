@@ -96,8 +96,8 @@ type Counters struct {
 	// Scheduled messages have come; Unscheduled ones were cancelled, replaced
 	// or purged before their time.
 	Scheduled, Unscheduled uint64
-	// SettledExpired were acked although their TTL had passed meanwhile.
-	SettledExpired uint64
+	// AckedExpired were acked although their TTL had passed meanwhile.
+	AckedExpired uint64
 	// Unroutable messages of a delayed exchange had nowhere to go when due.
 	Unroutable uint64
 	// DeadConfirmed letters have arrived. DeadDropped ones no target has.
@@ -138,12 +138,12 @@ func (d Dead) with(o Dead, f func(a, b uint64) uint64) Dead {
 	return d
 }
 
-// Fate is what becomes of a message that has died.
-type Fate uint8
+// Disposition is what becomes of a message that has died.
+type Disposition uint8
 
 const (
 	// Dropped: the queue has no dead-letter exchange.
-	Dropped Fate = iota
+	Dropped Disposition = iota
 	// SentOnce: an effect of the leader, and nothing more (at-most-once).
 	SentOnce
 	// Transactional: in the outbox until the targets have it, or there is none.
@@ -152,10 +152,10 @@ const (
 	AtLeastOnce
 )
 
-var fates = [...]string{Dropped: "disabled", SentOnce: "at_most_once", Transactional: "transactional", AtLeastOnce: "at_least_once"}
+var dispositions = [...]string{Dropped: "disabled", SentOnce: "at_most_once", Transactional: "transactional", AtLeastOnce: "at_least_once"}
 
 // String is the dead-letter strategy that has the disposition, as metrics name it.
-func (f Fate) String() string { return fates[f] }
+func (d Disposition) String() string { return dispositions[d] }
 
 // Status of a consumer.
 type Status uint8
@@ -171,8 +171,8 @@ const (
 	// Quiescing consumers get nothing new, since a consumer with a higher
 	// priority is to take over once they hold nothing.
 	Quiescing
-	// Silent consumers get nothing while nothing is heard from their node.
-	Silent
+	// Suspected consumers get nothing while nothing is heard from their node.
+	Suspected
 )
 
 // Consumer describes one consumer, for listings.
@@ -240,11 +240,12 @@ type Outgoing struct {
 	Letter Letter
 }
 
-// Target is a queue that letters were routed to.
-type Target struct {
-	ID      fsm.QueueID
-	Next    uint64 // number of the next transfer
-	Settled uint64 // the target holds all up to here
+// DeadLetterTarget is a queue that letters were routed to. Its transfers
+// Confirmed+1 … Next-1 are under way.
+type DeadLetterTarget struct {
+	ID        fsm.QueueID
+	Next      uint64 // number of the next transfer
+	Confirmed uint64 // the target holds all up to here
 }
 
 // Boot names one life of a node.
