@@ -55,13 +55,13 @@ const (
 	KindShortage        // what a node has too little of, see package cluster
 	kindHears           // call: whether a node hears a process of another one
 	KindApplied         // what a node has applied of the catalog, see cluster/group
-	KindLearner          // of replicas that do not vote, see cluster/group
+	KindLearner         // of replicas that do not vote, see cluster/group
 )
 
 // bounds are those of kinds that are longer than others, or never have a payload.
 var bounds = map[peer.Kind]peer.Bounds{
 	KindElection:   {Head: 4 << 20}, // of a hundred thousand groups
-	KindLearner:     {Head: 4 << 20},
+	KindLearner:    {Head: 4 << 20},
 	KindCatalog:    {Head: group.MaxCatalogEntry + 1<<10},
 	kindSubmit:     {Head: group.MaxCommandBytes + 1<<10, Payload: peer.MaxMessage},
 	kindOutcomes:   {Head: 4 << 20},

@@ -81,7 +81,7 @@ func (o *outside) Undecided(*Group, string)  { o.event(func() { o.undecided++ })
 func (o *outside) Led(_ *Group, term uint64) { o.event(func() { o.terms = append(o.terms, term) }) }
 
 // await waits for a condition that is read under the lock.
-func (o *outside) await(t *testing.T, what string, f func() bool) {
+func (o *outside) await(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	limit := time.NewTimer(patience)
 	defer limit.Stop()
@@ -112,12 +112,12 @@ type lone struct {
 }
 
 // mustHost opens the host of a node that is alone.
-func mustHost(t *testing.T, dir string) *lone {
+func mustHost(t testing.TB, dir string, tune ...any) *lone {
 	t.Helper()
-	return mustHostOf(t, dir, "n1", map[string]net.Listener{"n1": mustListen(t)}, slog.New(slog.DiscardHandler))
+	return mustHostOf(t, dir, "n1", map[string]net.Listener{"n1": mustListen(t)}, slog.New(slog.DiscardHandler), tune...)
 }
 
-func mustListen(t *testing.T) net.Listener {
+func mustListen(t testing.TB) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -131,7 +131,7 @@ var processes atomic.Uint32
 
 // mustHostOf opens the host of one of these nodes. tune may change its settings,
 // a func(*Config), or those of its mesh, a func(*peer.Config).
-func mustHostOf(t *testing.T, dir, node string, nodes map[string]net.Listener, logger *slog.Logger, tune ...any) *lone {
+func mustHostOf(t testing.TB, dir, node string, nodes map[string]net.Listener, logger *slog.Logger, tune ...any) *lone {
 	t.Helper()
 	names, others := slices.Sorted(maps.Keys(nodes)), map[string]string{}
 	for name, l := range nodes {
@@ -185,7 +185,7 @@ func mustHostOf(t *testing.T, dir, node string, nodes map[string]net.Listener, l
 }
 
 // shut closes the host and what it stands on.
-func (n *lone) shut(t *testing.T) {
+func (n *lone) shut(t testing.TB) {
 	if n.closed {
 		return
 	}
@@ -200,7 +200,7 @@ func (n *lone) shut(t *testing.T) {
 }
 
 // mustGroup opens a group and waits until it leads.
-func (n *lone) mustGroup(t *testing.T, id fsm.GroupID, config *QueueConfig) *Group {
+func (n *lone) mustGroup(t testing.TB, id fsm.GroupID, config *QueueConfig) *Group {
 	t.Helper()
 	g, err := n.Open(Spec{Group: id, Queue: fsm.QueueID(id) << 16, VHost: "/", Name: fmt.Sprint("q", id), Members: []string{"n1"}, Config: config})
 	if err != nil {
