@@ -9,8 +9,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/mgmt"
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -26,6 +28,14 @@ const settleWait = 5 * time.Second
 
 var _ mgmt.Node = (*Node)(nil)
 
+// openStats makes what answers operators and other nodes how things are.
+func (n *Node) openStats() {
+	nodes := &stats.Nodes{Self: n.config.Name, Mesh: n.mesh, Try: n.guard.Try, Logger: n.slog}
+	n.replicas = stats.NewReplicas(nodes, stats.ReplicasConfig{
+		Kind: broker.KindReplicas, Catalog: n.catalog, Host: n.host, Alarms: n.alarms, Space: n.shortages.watch.Figures, Draining: n.drains,
+	})
+}
+
 // Version is the product's version.
 func (n *Node) Version() string { return Version }
 
@@ -37,6 +47,28 @@ func (n *Node) Login(ctx context.Context, user, password string, remote netip.Ad
 // HashPassword makes the hash of a new password.
 func (n *Node) HashPassword(ctx context.Context, password string) ([]byte, error) {
 	return n.broker.HashPassword(ctx, password)
+}
+
+// Nodes lists the nodes of the cluster, see stats.Replicas.
+func (n *Node) Nodes(ctx context.Context) []api.Node { return n.replicas.Nodes(ctx) }
+
+// Alarms lists the alarms in effect in the cluster, see stats.Replicas.
+func (n *Node) Alarms(ctx context.Context) []api.Alarm { return n.replicas.Alarms(ctx) }
+
+// QuorumCritical lists the queues that cannot do without this node, see
+// stats.Replicas.
+func (n *Node) QuorumCritical(ctx context.Context) []*catalog.Queue {
+	return n.replicas.QuorumCritical(ctx)
+}
+
+// Leaderless lists the replicated queues that no node leads.
+func (n *Node) Leaderless(ctx context.Context, queues []*catalog.Queue) []*catalog.Queue {
+	return n.replicas.Leaderless(ctx, queues)
+}
+
+// Members says how each replica of a queue is doing, see stats.Replicas.
+func (n *Node) Members(ctx context.Context, q *catalog.Queue) []api.Member {
+	return n.replicas.Members(ctx, q)
 }
 
 // Online reports whether a node is up as far as this one knows.

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -196,7 +197,7 @@ func (n *Node) handOver(ctx context.Context) (moved, left int) {
 		if len(led) == 0 {
 			return moved, 0
 		}
-		plan := n.heirs(led, n.standings(ctx))
+		plan := n.heirs(led, n.replicas.Status(ctx))
 		done := n.transferAll(ctx, plan, transfersAtOnce)
 		if moved += done; done > 0 {
 			continue
@@ -228,7 +229,7 @@ func (n *Node) hopes(led map[fsm.GroupID][]string) bool {
 func (n *Node) ledHere() map[fsm.GroupID][]string {
 	led := map[fsm.GroupID][]string{}
 	if n.catalog.Leader() == n.config.Name && len(n.catalog.Voters()) > 1 {
-		led[catalogGroup] = n.catalog.Voters()
+		led[stats.CatalogGroup] = n.catalog.Voters()
 	}
 	for _, g := range n.host.Groups() {
 		if members := g.Voters(); len(members) > 1 && g.Leading() != 0 {
@@ -240,7 +241,7 @@ func (n *Node) ledHere() map[fsm.GroupID][]string {
 
 // heirs plans who is to lead groups instead of this node, evenly; the catalog
 // comes first.
-func (n *Node) heirs(led map[fsm.GroupID][]string, s standings) []transfer {
+func (n *Node) heirs(led map[fsm.GroupID][]string, s stats.ReplicaStatus) []transfer {
 	load := map[string]int{}
 	var plan []transfer
 	for id, members := range led {
@@ -255,10 +256,10 @@ func (n *Node) heirs(led map[fsm.GroupID][]string, s standings) []transfer {
 
 // heir chooses who is to lead a group: of the other members that are up, are
 // caught up and stay, the one with the least load; empty: there is none.
-func (n *Node) heir(id fsm.GroupID, members []string, leader string, s standings, load map[string]int) string {
+func (n *Node) heir(id fsm.GroupID, members []string, leader string, s stats.ReplicaStatus, load map[string]int) string {
 	best := ""
 	for _, m := range members {
-		if m == leader || n.drains(m) || !n.Online(m) || !s.current(m, id, maxHeirLag) || s[m][id].Role != "follower" || s[m][id].Quarantined {
+		if m == leader || n.drains(m) || !n.Online(m) || !s.Current(m, id, maxHeirLag) || s[m][id].Role != "follower" || s[m][id].Quarantined {
 			continue // a candidate does not take notice of being told to campaign
 		}
 		if best == "" || load[m] < load[best] {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -401,10 +402,6 @@ func (n *Node) promoteNode(voters int, silent []string) {
 func (n *Node) catalogCurrent(name string) bool {
 	ctx, cancel := context.WithTimeout(n.life, placeCall)
 	defer cancel()
-	r, err := n.askReplicas(ctx, name, &peerpb.ReplicasRequest{Groups: []uint32{uint32(catalogGroup)}})
-	if err != nil {
-		return false
-	}
-	x := byGroup(r)[catalogGroup]
-	return x != nil && x.Last+catalogSlack >= n.catalog.Progress().Commit
+	r, err := n.replicas.Of(ctx, name, stats.CatalogGroup)
+	return err == nil && r != nil && r.Last+catalogSlack >= n.catalog.Progress().Commit
 }

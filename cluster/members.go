@@ -12,7 +12,6 @@ import (
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
-	"github.com/quorate/quorate/proto/peerpb"
 )
 
 // Pace of changes of members.
@@ -317,8 +316,8 @@ func (p *placer) promote(g *group.Group, x *plan) bool {
 func (p *placer) current(g *group.Group, name string) bool {
 	ctx, cancel := context.WithTimeout(p.quit, placeCall)
 	defer cancel()
-	r, err := p.node.askReplicas(ctx, name, &peerpb.ReplicasRequest{Groups: []uint32{uint32(g.Spec().Group)}})
-	return err == nil && len(r.Replicas) == 1 && r.Replicas[0].Last+placeSlack >= g.Progress().Commit
+	r, err := p.node.replicas.Of(ctx, name, g.Spec().Group)
+	return err == nil && r != nil && r.Last+placeSlack >= g.Progress().Commit
 }
 
 // grown returns the members that a queue should get as it has too few, nil if

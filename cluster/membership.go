@@ -135,13 +135,13 @@ func (n *Node) membersAgree(ctx context.Context, q *catalog.Queue) bool {
 	if len(view.Leaving(q)) > 0 {
 		return false
 	}
-	s := n.standings(ctx, q.Group)
+	s := n.replicas.Status(ctx, q.Group)
 	for _, name := range membersOf(view, q) {
 		if x := s[name][q.Group]; n.Online(name) && (x == nil || !x.Voter) {
 			return false
 		}
 	}
-	leader, _ := s.leader(q.Group)
+	leader, _ := s.Leader(q.Group)
 	return leader != ""
 }
 

@@ -31,6 +31,7 @@ import (
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -122,6 +123,7 @@ type Node struct {
 	catalog   *group.Catalog
 	broker    *broker.Broker
 	replica   *reconciler
+	replicas  *stats.Replicas
 	members   *placer
 	shortages *shortages
 	watchdog  *watchdog
@@ -223,6 +225,7 @@ func (n *Node) open() error {
 		Node: c.Name, Store: n.stable, Mesh: n.mesh, Kind: broker.KindCatalog, KindApplied: broker.KindApplied, Incarnation: n.incarnation, Newest: c.Versions.Newest,
 		Clock: n.clock.Now, Exit: c.Exit, Logger: c.Logger, Changed: n.catalogChanged, Host: n.host,
 	})
+	n.openStats()
 	if err := n.resume(); err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 )
@@ -36,7 +37,7 @@ func (n *Node) Rebalance(ctx context.Context, vhosts, queues *regexp.Regexp) (ap
 			chosen = append(chosen, q)
 		}
 	}
-	plan, load := n.balance(chosen, n.standings(ctx))
+	plan, load := n.balance(chosen, n.replicas.Status(ctx))
 	r := api.Rebalanced{Moved: n.transferAll(ctx, plan, rebalanceAtOnce)}
 	r.Left = len(plan) - r.Moved
 	for node, leaders := range load {
@@ -49,13 +50,13 @@ func (n *Node) Rebalance(ctx context.Context, vhosts, queues *regexp.Regexp) (ap
 
 // balance plans transfers, and says how many leaderships each node has when
 // they are made.
-func (n *Node) balance(queues []*catalog.Queue, s standings) (plan []transfer, load map[string]int) {
+func (n *Node) balance(queues []*catalog.Queue, s stats.ReplicaStatus) (plan []transfer, load map[string]int) {
 	load = map[string]int{}
 	first, last := map[fsm.GroupID]string{}, map[fsm.GroupID]string{}
 	members := map[fsm.GroupID][]string{}
 	for _, q := range queues {
 		members[q.Group] = n.memberNames(q)
-		if leader, _ := s.leader(q.Group); leader != "" {
+		if leader, _ := s.Leader(q.Group); leader != "" {
 			first[q.Group], last[q.Group] = leader, leader
 			load[leader]++
 		}
@@ -98,8 +99,8 @@ func membersOf(v *catalog.View, q *catalog.Queue) []string {
 // TransferLeadership makes a node the leader of a queue. An error that is a
 // *fsm.Refusal is the caller's fault.
 func (n *Node) TransferLeadership(ctx context.Context, q *catalog.Queue, to string) error {
-	s := n.standings(ctx, q.Group)
-	from, _ := s.leader(q.Group)
+	s := n.replicas.Status(ctx, q.Group)
+	from, _ := s.Leader(q.Group)
 	switch {
 	case !slices.Contains(n.memberNames(q), to):
 		return fsm.Refuse(fsm.Precondition, "node '"+to+"' is not a member of the queue")
@@ -111,7 +112,7 @@ func (n *Node) TransferLeadership(ctx context.Context, q *catalog.Queue, to stri
 		return fsm.Refuse(fsm.Precondition, "the queue is quarantined on node '"+to+"'")
 	case from == "":
 		return errors.New("the queue has no leader")
-	case !n.Online(to) || !s.current(to, q.Group, maxHeirLag):
+	case !n.Online(to) || !s.Current(to, q.Group, maxHeirLag):
 		return errors.New("node '" + to + "' is not up, or is not caught up")
 	}
 	return n.transfer(ctx, q.Group, from, to)

@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"context"
 	"slices"
 	"strings"
 	"sync"
@@ -183,31 +182,4 @@ func (n *Node) SetLimit(name string, to api.Limit) error {
 	}
 	n.shortages.found(set(l))
 	return nil
-}
-
-// nodeFigures are those of this node, for others.
-func (n *Node) nodeFigures() *peerpb.NodeFigures {
-	f := n.shortages.watch.Figures()
-	return &peerpb.NodeFigures{MemoryUsed: f.MemoryUsed, MemoryLimit: f.MemoryLimit, DiskFree: f.DiskFree, DiskLimit: f.DiskLimit}
-}
-
-// Nodes lists the nodes of the cluster by name. Of those that do not answer
-// little is known.
-func (n *Node) Nodes(ctx context.Context) []api.Node {
-	// It is the figures that are asked for; the catalog's replica is the cheapest.
-	figures := n.askAll(ctx, &peerpb.ReplicasRequest{Groups: []uint32{uint32(catalogGroup)}})
-	var list []api.Node
-	for _, state := range n.View().Nodes() {
-		x := api.Node{
-			Name: state.Name, Type: "disc", Running: n.Online(state.Name), BeingDrained: n.drains(state.Name),
-		}
-		if r := figures[state.Name]; r != nil {
-			f := r.Figures
-			x.MemoryUsed, x.MemoryLimit, x.MemoryAlarm = f.GetMemoryUsed(), f.GetMemoryLimit(), slices.Contains(r.Alarms, alarm.Memory)
-			x.DiskFree, x.DiskFreeLimit, x.DiskFreeAlarm = f.GetDiskFree(), f.GetDiskLimit(), slices.Contains(r.Alarms, alarm.Disk)
-		}
-		list = append(list, x)
-	}
-	slices.SortFunc(list, func(a, b api.Node) int { return strings.Compare(a.Name, b.Name) })
-	return list
 }

@@ -1,4 +1,4 @@
-package cluster
+package stats
 
 import (
 	"context"
@@ -16,25 +16,26 @@ const maxQuorumLag = 1000
 // QuorumCritical lists the queues with a replica on this node that would be
 // left without a majority of caught-up replicas if the node stopped. The
 // catalog is among them as a nil.
-func (n *Node) QuorumCritical(ctx context.Context) []*catalog.Queue {
+func (r *Replicas) QuorumCritical(ctx context.Context) []*catalog.Queue {
 	var list []*catalog.Queue
-	s := n.standings(ctx)
-	if n.isCritical(catalogGroup, n.catalog.Voters(), s) {
+	s := r.Status(ctx)
+	if r.isCritical(CatalogGroup, r.c.Catalog.Voters(), s) {
 		list = append(list, nil)
 	}
-	for _, q := range n.View().Queues() {
-		members := n.memberNames(q)
-		if !q.Local && slices.Contains(members, n.config.Name) && n.isCritical(q.Group, members, s) {
+	view := r.c.Catalog.View()
+	for _, q := range view.Queues() {
+		members := memberNames(view, q)
+		if !q.Local && slices.Contains(members, r.nodes.Self) && r.isCritical(q.Group, members, s) {
 			list = append(list, q)
 		}
 	}
 	return list
 }
 
-func (n *Node) isCritical(id fsm.GroupID, members []string, s standings) bool {
+func (r *Replicas) isCritical(id fsm.GroupID, members []string, s ReplicaStatus) bool {
 	online := 0
 	for _, m := range members {
-		if n.Online(m) && s.current(m, id, maxQuorumLag) {
+		if r.nodes.Online(m) && s.Current(m, id, maxQuorumLag) {
 			online++
 		}
 	}
@@ -42,20 +43,20 @@ func (n *Node) isCritical(id fsm.GroupID, members []string, s standings) bool {
 }
 
 // Leaderless lists the replicated queues that no node leads.
-func (n *Node) Leaderless(ctx context.Context, queues []*catalog.Queue) []*catalog.Queue {
-	s := n.standings(ctx)
+func (r *Replicas) Leaderless(ctx context.Context, queues []*catalog.Queue) []*catalog.Queue {
+	s := r.Status(ctx)
 	return slices.DeleteFunc(slices.Clone(queues), func(q *catalog.Queue) bool {
-		leader, _ := s.leader(q.Group)
+		leader, _ := s.Leader(q.Group)
 		return q.Local || leader != ""
 	})
 }
 
-// Members says how each replica of a queue stands. Of nodes that do not answer
+// Members says how each replica of a queue is doing. Of nodes that do not answer
 // only the name is known.
-func (n *Node) Members(ctx context.Context, q *catalog.Queue) []api.Member {
-	s := n.standings(ctx, q.Group)
+func (r *Replicas) Members(ctx context.Context, q *catalog.Queue) []api.Member {
+	s := r.Status(ctx, q.Group)
 	var list []api.Member
-	for _, name := range n.memberNames(q) {
+	for _, name := range memberNames(r.c.Catalog.View(), q) {
 		m := api.Member{Node: name, State: "noproc", Membership: "unknown", SnapshotIndex: -1}
 		if x := s[name][q.Group]; x != nil {
 			m.State, m.Term, m.LastLogIndex, m.LastWritten = x.Role, x.Term, x.Last, x.Last
@@ -68,4 +69,15 @@ func (n *Node) Members(ctx context.Context, q *catalog.Queue) []api.Member {
 		list = append(list, m)
 	}
 	return list
+}
+
+// memberNames are the names of the nodes that hold a queue's replicas.
+func memberNames(v *catalog.View, q *catalog.Queue) []string {
+	var names []string
+	for _, m := range v.Members(q) {
+		if state, ok := v.Node(m); ok {
+			names = append(names, state.Name)
+		}
+	}
+	return names
 }

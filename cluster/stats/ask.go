@@ -1,0 +1,99 @@
+// Package stats answers how the nodes, queues and replicas of a cluster are
+// doing: this node by what it knows itself, the others by asking them. It reads
+// and changes nothing. A node that does not answer in time is missing from an
+// answer, which is never filled in with zeros.
+package stats
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/worker"
+)
+
+// maxParallel bounds how many nodes are asked at a time.
+const maxParallel = 32
+
+// Nodes are this node and its links to the others.
+type Nodes struct {
+	Self string // the name of this node
+	Mesh *peer.Mesh
+	// Try runs f, contains a panic, and reports whether there was none.
+	Try    func(doing string, f func()) (returned bool)
+	Logger *slog.Logger
+}
+
+// Online reports whether a node is up as far as this one knows, which is itself.
+func (n *Nodes) Online(node string) bool { return n.Mesh.Alive(node) }
+
+// Up lists the other nodes that are up as far as this one knows, by name.
+func (n *Nodes) Up() (names []string) {
+	for _, p := range n.Mesh.Peers() {
+		if p.Alive {
+			names = append(names, p.Node)
+		}
+	}
+	return names
+}
+
+// Question is one that several nodes are asked.
+type Question[R any] struct {
+	Doing string        // what it is for, in the log
+	Wait  time.Duration // for the other nodes
+	// Here is this node's own answer; nil: it is not asked.
+	Here func() R
+	// Ask asks another node. Several calls run at a time.
+	Ask func(ctx context.Context, node string) (R, error)
+}
+
+// Answers are what nodes have answered, by name. Each node that was asked is in
+// one of the two maps.
+type Answers[R any] struct {
+	Of     map[string]R
+	Failed map[string]error
+}
+
+// AskAll asks this node and all others that are up.
+func AskAll[R any](ctx context.Context, n *Nodes, q Question[R]) Answers[R] {
+	return Ask(ctx, n, n.Up(), q)
+}
+
+// Ask asks this node and some others, and returns when all have answered or the
+// time is up.
+func Ask[R any](ctx context.Context, n *Nodes, others []string, q Question[R]) Answers[R] {
+	ctx, cancel := context.WithTimeout(ctx, q.Wait)
+	defer cancel()
+	all := Answers[R]{Of: make(map[string]R, len(others)+1), Failed: map[string]error{}}
+	var mu sync.Mutex
+	var asking errgroup.Group
+	asking.SetLimit(maxParallel)
+	ask := func(node string, f func() (R, error)) {
+		asking.Go(func() error {
+			var r R
+			err := worker.ErrPanicked
+			n.Try(q.Doing, func() { r, err = f() })
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				all.Of[node] = r
+				return nil
+			}
+			all.Failed[node] = err
+			n.Logger.Debug("node does not answer", "node", node, "doing", q.Doing, "error", err)
+			return nil
+		})
+	}
+	if q.Here != nil {
+		ask(n.Self, func() (R, error) { return q.Here(), nil })
+	}
+	for _, node := range others {
+		ask(node, func() (R, error) { return q.Ask(ctx, node) })
+	}
+	_ = asking.Wait() // failures are in the answers
+	return all
+}

@@ -1,0 +1,44 @@
+package stats
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/quorate/quorate/cluster/alarm"
+	"github.com/quorate/quorate/cluster/mgmt/api"
+)
+
+// Alarms lists the alarms in effect at the nodes that are up, by node.
+func (r *Replicas) Alarms(ctx context.Context) []api.Alarm {
+	var list []api.Alarm
+	// It is the alarms that are asked for; the catalog's replica is the cheapest.
+	for node, reply := range r.askAll(ctx, CatalogGroup).Of {
+		for _, a := range reply.Alarms {
+			list = append(list, api.Alarm{Node: node, Resource: a})
+		}
+	}
+	slices.SortFunc(list, func(a, b api.Alarm) int { return strings.Compare(a.Node, b.Node) })
+	return list
+}
+
+// Nodes lists the nodes of the cluster by name. Of those that do not
+// answer little is known.
+func (r *Replicas) Nodes(ctx context.Context) []api.Node {
+	// It is memory and disk that are asked for; the catalog's replica is the cheapest.
+	answers := r.askAll(ctx, CatalogGroup).Of
+	var list []api.Node
+	for _, state := range r.c.Catalog.View().Nodes() {
+		x := api.Node{
+			Name: state.Name, Type: "disc", Running: r.nodes.Online(state.Name), BeingDrained: r.c.Draining(state.Name),
+		}
+		if reply := answers[state.Name]; reply != nil {
+			f := reply.Figures
+			x.MemoryUsed, x.MemoryLimit, x.MemoryAlarm = f.GetMemoryUsed(), f.GetMemoryLimit(), slices.Contains(reply.Alarms, alarm.Memory)
+			x.DiskFree, x.DiskFreeLimit, x.DiskFreeAlarm = f.GetDiskFree(), f.GetDiskLimit(), slices.Contains(reply.Alarms, alarm.Disk)
+		}
+		list = append(list, x)
+	}
+	slices.SortFunc(list, func(a, b api.Node) int { return strings.Compare(a.Name, b.Name) })
+	return list
+}

@@ -1,0 +1,182 @@
+package stats
+
+import (
+	"context"
+	"time"
+
+	"github.com/quorate/quorate/cluster/alarm"
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+// CatalogGroup is the number under which the catalog stands among groups.
+const CatalogGroup = fsm.GroupID(0)
+
+// replicasWait bounds how long other nodes may take to answer.
+const replicasWait = 5 * time.Second
+
+// Replicas says how the replicas of queues and of the catalog are doing, at this
+// node and at the others.
+type Replicas struct {
+	nodes *Nodes
+	c     ReplicasConfig
+}
+
+// ReplicasConfig is what Replicas reads of this node.
+type ReplicasConfig struct {
+	Kind    peer.Kind // of the question to other nodes
+	Catalog Catalog
+	Host    *group.Host
+	// Alarms are those in effect at this node, Space is its memory and disk.
+	Alarms func() []string
+	Space  func() alarm.Figures
+	// Draining reports whether a node is about to stop.
+	Draining func(node string) bool
+}
+
+// NewReplicas returns the replicas of a node, and answers for them when other
+// nodes ask.
+func NewReplicas(n *Nodes, c ReplicasConfig) *Replicas {
+	r := &Replicas{n, c}
+	peer.HandleAsk(n.Mesh, c.Kind, r.answer)
+	return r
+}
+
+// Catalog is the catalog of this node.
+type Catalog interface {
+	View() *catalog.View
+	// Progress is how far this node's replica is.
+	Progress() group.Progress
+	// Voters are the names of the nodes that vote on it.
+	Voters() []string
+}
+
+// ReplicaStatus is how replicas are doing, by node and group. A node that did
+// not answer is missing.
+type ReplicaStatus map[string]map[fsm.GroupID]*peerpb.Replica
+
+// Status asks all nodes that are up for their replicas of groups; without
+// groups, for all of them.
+func (r *Replicas) Status(ctx context.Context, groups ...fsm.GroupID) ReplicaStatus {
+	all := ReplicaStatus{}
+	for node, reply := range r.askAll(ctx, groups...).Of {
+		all[node] = byGroup(reply)
+	}
+	return all
+}
+
+// Of asks one other node for its replica of a group; nil: it has none.
+func (r *Replicas) Of(ctx context.Context, node string, id fsm.GroupID) (*peerpb.Replica, error) {
+	reply, err := r.ask(ctx, node, &peerpb.ReplicasRequest{Groups: []uint32{uint32(id)}})
+	if err != nil {
+		return nil, err
+	}
+	return byGroup(reply)[id], nil
+}
+
+func (r *Replicas) ask(ctx context.Context, node string, req *peerpb.ReplicasRequest) (*peerpb.ReplicasReply, error) {
+	return peer.Ask[peerpb.ReplicasReply](ctx, r.nodes.Mesh, node, r.c.Kind, req)
+}
+
+func (r *Replicas) askAll(ctx context.Context, groups ...fsm.GroupID) Answers[*peerpb.ReplicasReply] {
+	req := &peerpb.ReplicasRequest{}
+	for _, id := range groups {
+		req.Groups = append(req.Groups, uint32(id))
+	}
+	return AskAll(ctx, r.nodes, Question[*peerpb.ReplicasReply]{
+		Doing: "read the status of replicas", Wait: replicasWait,
+		Here: func() *peerpb.ReplicasReply { return r.answer(req) },
+		Ask: func(ctx context.Context, node string) (*peerpb.ReplicasReply, error) {
+			return r.ask(ctx, node, req)
+		},
+	})
+}
+
+func byGroup(r *peerpb.ReplicasReply) map[fsm.GroupID]*peerpb.Replica {
+	m := make(map[fsm.GroupID]*peerpb.Replica, len(r.Replicas))
+	for _, x := range r.Replicas {
+		m[fsm.GroupID(x.Group)] = x
+	}
+	return m
+}
+
+// answer is what this node answers when it is asked. Snapshots are looked up only
+// for groups that are asked for by number.
+func (r *Replicas) answer(req *peerpb.ReplicasRequest) *peerpb.ReplicasReply {
+	space := r.c.Space()
+	reply := &peerpb.ReplicasReply{Alarms: r.c.Alarms(), Figures: &peerpb.NodeFigures{
+		MemoryUsed: space.MemoryUsed, MemoryLimit: space.MemoryLimit, DiskFree: space.DiskFree, DiskLimit: space.DiskLimit,
+	}}
+	if len(req.Groups) == 0 {
+		reply.Replicas = append(reply.Replicas, replicaOf(CatalogGroup, r.c.Catalog.Progress()))
+		for _, g := range r.c.Host.Groups() {
+			reply.Replicas = append(reply.Replicas, queueReplica(g))
+		}
+		return reply
+	}
+	for _, id := range req.Groups {
+		if fsm.GroupID(id) == CatalogGroup {
+			reply.Replicas = append(reply.Replicas, replicaOf(CatalogGroup, r.c.Catalog.Progress()))
+		}
+		if g := r.c.Host.Group(fsm.GroupID(id)); g != nil {
+			x := queueReplica(g)
+			x.Snapshot = g.SnapshotIndex()
+			reply.Replicas = append(reply.Replicas, x)
+		}
+	}
+	return reply
+}
+
+func queueReplica(g *group.Group) *peerpb.Replica {
+	r := replicaOf(g.Spec().Group, g.Progress())
+	r.Quarantined = g.Quarantined() != nil
+	return r
+}
+
+func replicaOf(id fsm.GroupID, p group.Progress) *peerpb.Replica {
+	return &peerpb.Replica{
+		Group: uint32(id), Role: p.Role, Term: p.Term, Last: p.Last, Commit: p.Commit, Applied: p.Applied, Snapshot: -1, Voter: p.Voter,
+	}
+}
+
+// Leader finds who leads a group, if somebody serves: of those that say that
+// they lead the one with the highest term, unless it is quarantined.
+func (s ReplicaStatus) Leader(id fsm.GroupID) (node string, r *peerpb.Replica) {
+	if node, r = s.raftLeader(id); r != nil && r.Quarantined {
+		return "", nil
+	}
+	return node, r
+}
+
+// raftLeader finds who leads a group in raft's eyes.
+func (s ReplicaStatus) raftLeader(id fsm.GroupID) (node string, r *peerpb.Replica) {
+	for name, replicas := range s {
+		if x := replicas[id]; x != nil && x.Role == "leader" && (r == nil || x.Term > r.Term) {
+			node, r = name, x
+		}
+	}
+	return node, r
+}
+
+// last is the index at which the longest log of a group ends.
+func (s ReplicaStatus) last(id fsm.GroupID) (last uint64) {
+	for _, replicas := range s {
+		if x := replicas[id]; x != nil {
+			last = max(last, x.Last)
+		}
+	}
+	return last
+}
+
+// Current reports whether a node has a replica that votes in the leader's term
+// and is at most lag entries behind the longest log. Its role does not matter:
+// raft leaves a member that has lost an election which it was told to hold a
+// candidate for some time, and has it follow all the same.
+func (s ReplicaStatus) Current(node string, id fsm.GroupID, lag uint64) bool {
+	x := s[node][id]
+	_, leader := s.raftLeader(id)
+	return x != nil && leader != nil && x.Voter && x.Term == leader.Term && x.Last+lag >= s.last(id)
+}

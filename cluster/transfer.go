@@ -1,0 +1,77 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/quorate/quorate/cluster/broker"
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/stats"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+const (
+	// askWait bounds how long another node may take to say which nodes there are.
+	askWait = 5 * time.Second
+	// transferWait bounds one transfer of a leadership at another node.
+	transferWait = 10 * time.Second
+)
+
+// transfer has the leader of a group hand its leadership to another node.
+func (n *Node) transfer(ctx context.Context, id fsm.GroupID, from, to string) error {
+	if from == n.config.Name {
+		return n.transferHere(id, to)
+	}
+	ctx, cancel := context.WithTimeout(ctx, transferWait)
+	defer cancel()
+	req, err := (&peerpb.TransferRequest{Group: uint32(id), To: to}).MarshalVT()
+	if err != nil {
+		return err
+	}
+	answer, err := n.mesh.Call(ctx, from, broker.KindTransfer, req)
+	if err != nil {
+		return fmt.Errorf("ask %s to hand over: %w", from, err)
+	}
+	var r peerpb.TransferReply
+	if err := r.UnmarshalVT(answer); err != nil {
+		return err
+	}
+	if r.Error != "" {
+		return fmt.Errorf("%s does not hand over: %s", from, r.Error)
+	}
+	return nil
+}
+
+func (n *Node) transferHere(id fsm.GroupID, to string) error {
+	if id == stats.CatalogGroup {
+		return n.catalog.Transfer(to)
+	}
+	g := n.host.Group(id)
+	if g == nil {
+		return group.ErrNotLeading
+	}
+	return g.Transfer(to)
+}
+
+func (n *Node) onTransfer(_ context.Context, _ string, req []byte) ([]byte, error) {
+	var m peerpb.TransferRequest
+	if err := m.UnmarshalVT(req); err != nil {
+		return nil, err
+	}
+	r := &peerpb.TransferReply{}
+	if err := n.transferHere(fsm.GroupID(m.Group), m.To); err != nil {
+		r.Error = err.Error()
+	}
+	return r.MarshalVT()
+}
+
+// listen registers for what other nodes ask.
+func (n *Node) listen() {
+	n.mesh.Handle(broker.KindShortage, n.shortages.hear)
+	n.mesh.HandleCall(broker.KindTransfer, n.onTransfer)
+	n.mesh.HandleCall(broker.KindNodes, n.onNodes)
+	n.mesh.HandleCall(broker.KindAdmit, n.onAdmit)
+	n.handleClients()
+}
