@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/quorate/quorate/cluster/group/grouptest"
+
 	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -15,8 +17,8 @@ import (
 // permit makes a user with tags who may do what the patterns say.
 func (w *world) permit(user string, tags []string, configure, write, read string) {
 	w.t.Helper()
-	w.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutUser{PutUser: &logpb.PutUser{Name: user, Tags: tags}}})
-	w.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutPermission{PutPermission: &logpb.PutPermission{
+	w.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutUser{PutUser: &logpb.PutUser{Name: user, Tags: tags}}})
+	w.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutPermission{PutPermission: &logpb.PutPermission{
 		User: user, Vhost: "/", Configure: configure, Write: write, Read: read,
 	}}})
 }
@@ -35,7 +37,7 @@ func TestLoopbackUsers(t *testing.T) {
 	hash := login.HashPassword("p")
 	w.broker.config.LoopbackUsers = []string{"guest"}
 	for _, user := range []string{"guest", "ann"} {
-		w.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutUser{PutUser: &logpb.PutUser{
+		w.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutUser{PutUser: &logpb.PutUser{
 			Name: user, PasswordHash: hash, HashAlgorithm: login.HashAlgorithm,
 		}}})
 	}
@@ -64,7 +66,7 @@ func TestPublishAccess(t *testing.T) {
 		t.Fatal(err)
 	}
 	rule := func(write string) {
-		w.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutTopicPermission{PutTopicPermission: &logpb.PutTopicPermission{
+		w.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutTopicPermission{PutTopicPermission: &logpb.PutTopicPermission{
 			User: "ann", Vhost: "/", Exchange: "amq.topic", Write: write,
 		}}})
 	}
@@ -74,7 +76,7 @@ func TestPublishAccess(t *testing.T) {
 	try := func(what, want string, p fsm.Publish) {
 		t.Helper()
 		number++
-		p.Number, p.Payload, p.TTL, p.Priority = number, payload("x"), -1, -1
+		p.Number, p.Payload, p.TTL, p.Priority = number, grouptest.Payload("x"), -1, -1
 		_, err := s.Publish(&p)
 		if text := textOf(err); text != want {
 			t.Errorf("%s: %q, want %q", what, text, want)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
@@ -17,7 +18,7 @@ import (
 // listed is no success.
 func TestAnswerTable(t *testing.T) {
 	w := newWorld(t)
-	q := w.mustQueue("q")
+	q := w.MustQueue("q")
 	type table map[fsm.Code]fsm.Kind // 0: success
 	for kind, want := range map[logpb.Command_Kind]table{
 		logpb.Command_CONSUME:   {fsm.OK: 0, fsm.Gone: fsm.NotFoundKind, fsm.InUse: fsm.AccessRefused, fsm.Crowded: fsm.Precondition},
@@ -76,12 +77,12 @@ func TestRequestsTellAnswers(t *testing.T) {
 	} {
 		w, c := newWorld(t), &recorder{}
 		s := w.mustSession(c)
-		q := w.mustQueue("q")
+		q := w.MustQueue("q")
 		target := w.broker.routes.Route(q)
 		w.submits(q.ID, func(_ string, b group.Batch) bool {
-			for _, c := range commands(t, b) {
+			for _, c := range grouptest.Commands(t, b) {
 				id := fsm.SessionFrom(c.Session)
-				w.broker.spawn("answer", func() { w.broker.answer("n1", q.ID, id, []group.Outcome{code(c.Seq, fsm.Invalid)}) })
+				w.broker.spawn("answer", func() { w.broker.answer("n1", q.ID, id, []group.Outcome{grouptest.Code(c.Seq, fsm.Invalid)}) })
 			}
 			return true
 		})
@@ -104,21 +105,21 @@ func TestRequestsTellAnswers(t *testing.T) {
 // when it is sent, nor when it is applied and nobody has answered.
 func TestConfirmFollowsCommit(t *testing.T) {
 	x := newStrays(t)
-	q := x.mustQueue("q")
-	r := newReplicated(q, x.world)
+	q := x.MustQueue("q")
+	r := grouptest.NewQueue(t, x.world.Catalog, q)
 	for range 3 {
 		x.publish("", "q", false)
 	}
 	x.told()
 	batches := take(x.stream(q))
 	x.told()
-	if got := r.bodies(); len(batches) != 1 || len(got) != 0 {
+	if got := r.Bodies(); len(batches) != 1 || len(got) != 0 {
 		t.Fatalf("%d batches, the queue holds %q", len(batches), got)
 	}
-	answers := r.apply(t, batches[0])
+	answers := r.Apply(t, batches[0])
 	x.told()
 	tell(x.stream(q), answers...)
-	if got := r.bodies(); len(got) != 3 || len(x.c.settled) != 3 || x.c.refused != 0 {
+	if got := r.Bodies(); len(got) != 3 || len(x.c.settled) != 3 || x.c.refused != 0 {
 		t.Errorf("the queue holds %q, settled are %v", got, x.c.settled)
 	}
 }
@@ -127,7 +128,7 @@ func TestConfirmFollowsCommit(t *testing.T) {
 // is made to ask; and who hears its leader again sends again what is unanswered.
 func TestLostAnswers(t *testing.T) {
 	w, _, s, l := mustStream(t)
-	w.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{
+	w.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{
 		Name: "n2", PeerAddress: "n2", Incarnation: []byte("fedcba9876543210"),
 	}}})
 	n, _ := w.View().NodeByName("n2")
@@ -182,14 +183,14 @@ func TestGetAsksAgain(t *testing.T) {
 		"for ever":          {[]fsm.Code{fsm.NotYet}, 3, fsm.Precondition},
 	} {
 		w := newWorld(t)
-		s, q := w.mustSession(&recorder{}), w.mustQueue("q")
+		s, q := w.mustSession(&recorder{}), w.MustQueue("q")
 		target, asked := w.broker.routes.Route(q), 0
 		w.submits(q.ID, func(_ string, b group.Batch) bool {
-			for _, x := range commands(t, b) {
-				a := code(x.Seq, c.answers[min(asked, len(c.answers)-1)])
+			for _, x := range grouptest.Commands(t, b) {
+				a := grouptest.Code(x.Seq, c.answers[min(asked, len(c.answers)-1)])
 				asked++
 				if name == "for ever" {
-					w.clock.Add(getWait/3 + 1)
+					w.Clock.Add(getWait/3 + 1)
 				}
 				w.broker.spawn("answer", func() { w.broker.answer("n1", q.ID, s.id, []group.Outcome{a}) })
 			}
@@ -208,15 +209,15 @@ func TestGetAsksAgain(t *testing.T) {
 func TestGetRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		s, q := w.mustSession(&recorder{}), w.mustQueue("q")
-		target, began, zero := w.broker.routes.Route(q), time.Now(), w.clock.Load()
+		s, q := w.mustSession(&recorder{}), w.MustQueue("q")
+		target, began, zero := w.broker.routes.Route(q), time.Now(), w.Clock.Load()
 		var tries []time.Duration
 		w.submits(q.ID, func(_ string, b group.Batch) bool {
-			for _, x := range commands(t, b) {
+			for _, x := range grouptest.Commands(t, b) {
 				passed := time.Since(began)
 				tries = append(tries, passed)
-				w.clock.Store(zero + passed.Milliseconds())
-				w.broker.spawn("answer", func() { w.broker.answer("n1", q.ID, s.id, []group.Outcome{code(x.Seq, fsm.NotYet)}) })
+				w.Clock.Store(zero + passed.Milliseconds())
+				w.broker.spawn("answer", func() { w.broker.answer("n1", q.ID, s.id, []group.Outcome{grouptest.Code(x.Seq, fsm.NotYet)}) })
 			}
 			return true
 		})
@@ -232,7 +233,7 @@ func TestGetRests(t *testing.T) {
 			t.Errorf("%d tries in %v", n, time.Since(began))
 		}
 		tries = nil
-		began, zero = time.Now(), w.clock.Load()
+		began, zero = time.Now(), w.Clock.Load()
 		ctx, cancel := context.WithTimeout(context.Background(), 170*ms)
 		defer cancel()
 		if _, _, err := s.Get(ctx, "q", false); err == nil || time.Since(began) != 170*ms || len(tries) != 6 {

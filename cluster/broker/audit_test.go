@@ -47,7 +47,7 @@ func TestDefinitionsAreAudited(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.mustQueue("q")
+	w.MustQueue("q")
 	bind := fsm.BindSpec{Source: "x", Destination: "q", RoutingKey: "k"}
 	exchange := fsm.ExchangeSpec{Name: "x", Type: "direct"}
 	for _, err := range []error{

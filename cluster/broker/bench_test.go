@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -30,10 +31,10 @@ func mustQuietSession(b *testing.B, w *world) *Session {
 // for the leader, and its answer's way back to the channel.
 func BenchmarkPublishConfirm(b *testing.B) {
 	w := newWorld(b)
-	s, q := mustQuietSession(b, w), w.mustQueue("q")
+	s, q := mustQuietSession(b, w), w.MustQueue("q")
 	to := streamTo(s, q)
 	s.route = []*catalog.Queue{q}
-	p := fsm.Publish{Payload: payload("message"), TTL: -1, Priority: -1}
+	p := fsm.Publish{Payload: grouptest.Payload("message"), TTL: -1, Priority: -1}
 	answer := []group.Outcome{{First: 1, Run: benchRun}}
 	drop := func(group.Batch) bool { return true }
 	b.ReportAllocs()
@@ -54,11 +55,11 @@ func BenchmarkPublishConfirm(b *testing.B) {
 // BenchmarkDeliver is a delivery that has come to a session, up to the channel.
 func BenchmarkDeliver(b *testing.B) {
 	w := newWorld(b)
-	s, q := mustQuietSession(b, w), w.mustQueue("q")
+	s, q := mustQuietSession(b, w), w.MustQueue("q")
 	to := streamTo(s, q)
 	addConsumer(s, to, 5, true)
 	var d stream.DeliveryBatch
-	body := payload("message")
+	body := grouptest.Payload("message")
 	b.ReportAllocs()
 	b.ResetTimer()
 	id := uint64(0)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 	"github.com/quorate/quorate/proto/peerpb"
@@ -44,7 +45,7 @@ func TestAdmit(t *testing.T) {
 	enqueue := func(size int) *logpb.Command {
 		return &logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{Size: uint32(size)}}
 	}
-	one, two := payload("one"), payload("second")
+	one, two := grouptest.Payload("one"), grouptest.Payload("second")
 	both := slices.Concat(one, two)
 	commands := group.BatchOf(enqueue(len(one)), &logpb.Command{Kind: logpb.Command_PURGE}, enqueue(len(two))).Commands
 	stamped, err := (&logpb.Entry{Version: 1}).MarshalVT()
@@ -77,7 +78,7 @@ func TestAdmit(t *testing.T) {
 }
 
 func BenchmarkAdmit(b *testing.B) {
-	p := payload(strings.Repeat("x", 1000))
+	p := grouptest.Payload(strings.Repeat("x", 1000))
 	m, all := &peerpb.Submit{Count: 256}, []byte(nil)
 	for seq := range uint64(256) {
 		m.Commands = group.AppendCommand(m.Commands, &logpb.Command{

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -111,7 +112,7 @@ func TestLateSilenceIsTakenBack(t *testing.T) {
 	for _, sessions := range []bool{true, false} {
 		w := newWorld(t)
 		host := w.mustHost()
-		q := w.mustQueue("q")
+		q := w.MustQueue("q")
 		g := host.OpenLocal(group.Spec{Group: q.Group, Queue: q.ID, VHost: "/", Name: "q", Local: true, Members: []string{"n1"}, Config: &logpb.QueueConfig{DeliveryLimit: -1}})
 		here := queue.Boot{Node: 1, Boot: 1} // which the catalog has, and this node hears: it is it
 		if sessions {
@@ -159,13 +160,13 @@ func TestRenewEndsSessions(t *testing.T) {
 	if !isDone(k) || k.Result.Code != fsm.NoSession || len(l.Route().Streams()) != 0 {
 		t.Error("its stream goes on")
 	}
-	w.broker.answer("n1", l.Queue(), s.id, []group.Outcome{ok(1, 1)})
+	w.broker.answer("n1", l.Queue(), s.id, []group.Outcome{grouptest.OK(1, 1)})
 	if c.settled[1] != 0 {
 		t.Error("a publish of a boot that is over is confirmed")
 	}
-	other := w.mustQueue("other")
+	other := w.MustQueue("other")
 	s.route = []*catalog.Queue{other}
-	s.enqueue(&fsm.Publish{Number: 2, Payload: payload("m"), TTL: -1, Priority: -1}, catalog.Ceilings{})
+	s.enqueue(&fsm.Publish{Number: 2, Payload: grouptest.Payload("m"), TTL: -1, Priority: -1}, catalog.Ceilings{})
 	if len(w.broker.routes.Route(other).Streams()) != 0 || len(c.settled) != 0 {
 		t.Error("it begins new streams")
 	}
@@ -187,17 +188,14 @@ func TestRenewEndsSessions(t *testing.T) {
 // What is sent at most once begins anew with the boot.
 func TestRenewRestartsLetters(t *testing.T) {
 	w := newWorld(t)
-	w.mustQueue("to")
-	from := newReplicated(w.mustQueue("from"), w)
-	from.apply(t, group.BatchOf(&logpb.Command{Kind: logpb.Command_CONFIGURE, Configure: &logpb.Configure{Config: &logpb.QueueConfig{
+	w.MustQueue("to")
+	from := grouptest.NewQueue(t, w.Catalog, w.MustQueue("from"))
+	from.Apply(t, group.BatchOf(&logpb.Command{Kind: logpb.Command_CONFIGURE, Configure: &logpb.Configure{Config: &logpb.QueueConfig{
 		DeadLetter: true, DeadLetterRoutingKey: "to", HasDeadLetterRoutingKey: true, DeadLetterStrategy: logpb.QueueConfig_AT_MOST_ONCE,
 	}}}))
-	p := payload("m")
-	from.apply(t, group.Batch{
-		Commands: group.AppendCommand(nil, &logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{Size: uint32(len(p))}}),
-		Count:    1, Payloads: [][]byte{p}, Bytes: len(p),
-	})
-	w.broker.letters.SendOnce(from, []fsm.DeadLetter{{Reason: logpb.Death_EXPIRED, Ref: fsm.Ref{Index: from.index, Size: uint32(len(p))}}})
+	p := grouptest.Payload("m")
+	from.Apply(t, grouptest.Enqueue(p))
+	w.broker.letters.SendOnce(from, []fsm.DeadLetter{{Reason: logpb.Death_EXPIRED, Ref: fsm.Ref{Index: from.Index(), Size: uint32(len(p))}}})
 	if n := w.broker.LostOnce(); n != 0 {
 		t.Fatalf("%d letters are lost before", n)
 	}

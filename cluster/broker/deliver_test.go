@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
@@ -135,8 +136,8 @@ func TestUnseenGoesBack(t *testing.T) {
 	}
 	request(b.s, b.l, &logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: 5}})
 	take(b.l)
-	tell(b.l, ok(1, 1))
-	told := commands(t, take(b.l)[0])
+	tell(b.l, grouptest.OK(1, 1))
+	told := grouptest.Commands(t, take(b.l)[0])
 	if len(told) != 1 || told[0].Settle.GetOutcome() != fsm.Requeue || told[0].Settle.GetConsumer() != 5 ||
 		!slices.Equal(told[0].Settle.GetRanges(), []uint64{last + 1, ^uint64(0) - last}) {
 		t.Errorf("the queue is told %v", told)

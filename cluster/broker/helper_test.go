@@ -11,63 +11,40 @@ import (
 
 	"github.com/quorate/quorate/cluster/deadletter"
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// fatal is what fails a test: a testing.TB or a rapid.T.
-type fatal interface {
-	Helper()
-	Fatalf(format string, args ...any)
-	Errorf(format string, args ...any)
-}
-
 // world is a broker without links or groups, in a time of its own.
 type world struct {
-	t       fatal
-	broker  *Broker
-	host    *testedHost
-	clock   atomic.Int64                 // ms
-	stale   atomic.Bool                  // the view may be out of date
-	view    atomic.Pointer[catalog.View] // what others may read
-	mu      sync.Mutex                   // guards what follows
-	catalog catalog.Catalog
-	index   uint64
+	*grouptest.Catalog
+	t      grouptest.Fatal
+	broker *Broker
+	host   *testedHost
+	stale  atomic.Bool // the view may be out of date
 }
 
-func newWorld(t fatal) *world {
-	w := &world{t: t}
-	w.view.Store(w.catalog.View())
-	w.clock.Store(1_000_000)
+func newWorld(t grouptest.Fatal) *world {
+	w := &world{Catalog: grouptest.NewCatalog(t), t: t}
 	w.broker = New(Config{
-		Node: "n1", Catalog: w, Properties: noProperties{}, Logger: slog.New(slog.DiscardHandler),
-		Clock:           func() fsm.Time { return fsm.Time(w.clock.Load()) },
-		Stamp:           func() fsm.Time { return fsm.Time(w.clock.Load()) },
+		Node: "n1", Catalog: w, Properties: grouptest.NoProperties{}, Logger: slog.New(slog.DiscardHandler),
+		Clock: w.Stamp, Stamp: w.Stamp,
 		LeaderlessGrace: time.Minute, GroupSize: 3,
 	})
 	w.host = &testedHost{Host: (*host)(w.broker), submit: map[fsm.QueueID]func(string, group.Batch) bool{}}
 	w.broker.routes = stream.NewTable(w.host)
 	w.broker.letters = deadletter.New(deadletter.Config{
-		Node: "n1", Host: (*host)(w.broker), Routes: w.broker.routes, Properties: noProperties{}, Logger: w.broker.slog,
+		Node: "n1", Host: (*host)(w.broker), Routes: w.broker.routes, Properties: grouptest.NoProperties{}, Logger: w.broker.slog,
 	})
 	w.broker.boot.Store(7)
 	w.broker.self.Store(1)
-	w.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{
-		Name: "n1", PeerAddress: "n1", Incarnation: []byte("0123456789abcdef"),
-	}}})
-	w.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_Initialize{Initialize: &logpb.Initialize{
-		Vhost:      &logpb.PutVhost{Name: "/"},
-		User:       &logpb.PutUser{Name: "guest", Tags: []string{"administrator"}},
-		Permission: &logpb.PutPermission{User: "guest", Vhost: "/", Configure: ".*", Write: ".*", Read: ".*"},
-	}}})
 	return w
 }
 
-// View and Propose make the world the broker's catalog.
-func (w *world) View() *catalog.View { return w.view.Load() }
-
+// Refresh and what follows make the world the broker's catalog.
 func (w *world) Refresh(ctx context.Context) error {
 	for w.stale.Load() {
 		select {
@@ -91,42 +68,13 @@ func (w *world) Note(ctx context.Context, cs ...*logpb.CatalogCommand) ([]*logpb
 }
 
 func (w *world) Propose(_ context.Context, cs ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.index++
-	r := w.catalog.Apply(w.index, &logpb.CatalogEntry{Version: 1, Now: w.clock.Load(), Commands: cs})
-	w.view.Store(w.catalog.View())
-	return r, nil
-}
-
-func (w *world) commit(c *logpb.CatalogCommand) *logpb.CatalogResult {
-	w.t.Helper()
-	r, _ := w.Propose(context.Background(), c)
-	if r[0].Refusal != 0 {
-		w.t.Fatalf("catalog refuses: %s", r[0].Text)
-	}
-	return r[0]
-}
-
-// mustQueue makes a queue in the catalog.
-func (w *world) mustQueue(name string) *catalog.Queue {
-	w.t.Helper()
-	r := w.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareQueue{DeclareQueue: &logpb.DeclareQueue{
-		Vhost: "/", Name: name, Durable: true, Members: []uint32{1},
-	}}})
-	q, ok := w.View().QueueByID(fsm.QueueID(r.Queue))
-	if !ok {
-		w.t.Fatalf("queue %s is not there", name)
-	}
-	return q
+	return w.Apply(cs...), nil
 }
 
 // deleteQueue removes a queue from the catalog, and tells the broker.
 func (w *world) deleteQueue(q *catalog.Queue) {
 	w.t.Helper()
-	w.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{
-		Vhost: "/", Name: q.Name, Id: uint64(q.ID),
-	}}})
+	w.Delete(q)
 	w.broker.QueueGone(q.ID)
 }
 
@@ -142,22 +90,6 @@ func (w *world) mustSession(c *recorder) *Session {
 		w.t.Fatalf("open session: %v", err)
 	}
 	return s
-}
-
-type noProperties struct{}
-
-func (noProperties) Expiration([]byte) string                  { return "" }
-func (noProperties) Headers([]byte, []*logpb.Death) *fsm.Table { return nil }
-func (noProperties) Copies([]byte) []string                    { return nil }
-func (noProperties) Property([]byte, string) []byte            { return nil }
-func (noProperties) Describe([]byte, *fsm.Message) *fsm.Table  { return &fsm.Table{} }
-func (noProperties) Delay([]byte) fsm.Millis                   { return 0 }
-func (noProperties) Delayed(properties []byte) []byte          { return properties }
-func (noProperties) Deaths([]byte) []*logpb.Death              { return nil }
-func (noProperties) Redirected(properties []byte) []byte       { return properties }
-
-func payload(body string) fsm.Payload {
-	return append(fsm.AppendPayloadHead(nil, "", "k", nil), body...)
 }
 
 // recorder is a channel that keeps what it is told.
@@ -238,35 +170,6 @@ func (r *recorder) Lost(err error) {
 	r.log = append(r.log, "lost")
 }
 
-// commands decodes a batch.
-func commands(t fatal, b group.Batch) []*logpb.Command {
-	t.Helper()
-	var e logpb.Entry
-	if err := e.UnmarshalVT(b.Commands); err != nil {
-		t.Fatalf("a batch cannot be decoded: %v", err)
-	}
-	if len(e.Commands) != b.Count {
-		t.Fatalf("a batch has %d commands and says %d", len(e.Commands), b.Count)
-	}
-	return e.Commands
-}
-
-func ok(first, run uint64) group.Outcome { return group.Outcome{First: first, Run: run} }
-
-func code(seq uint64, c fsm.Code) group.Outcome {
-	return group.Outcome{First: seq, Run: 1, Result: fsm.Result{Code: c}}
-}
-
-// mustEventually waits for a state that other goroutines bring about.
-func mustEventually(t fatal, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !is(); runtime.Gosched() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time")
-		}
-	}
-}
-
 // take collects what a stream has to send, as its route does.
 func take(s *stream.Stream) []group.Batch {
 	var all []group.Batch
@@ -288,11 +191,11 @@ func tell(s *stream.Stream, answers ...group.Outcome) {
 }
 
 // mustStream opens a session with one stream.
-func mustStream(t fatal) (*world, *recorder, *Session, *stream.Stream) {
+func mustStream(t grouptest.Fatal) (*world, *recorder, *Session, *stream.Stream) {
 	t.Helper()
 	w, c := newWorld(t), &recorder{}
 	s := w.mustSession(c)
-	return w, c, s, streamTo(s, w.mustQueue("q"))
+	return w, c, s, streamTo(s, w.MustQueue("q"))
 }
 
 // streamTo is the session's stream to a queue.
@@ -305,7 +208,7 @@ func streamTo(s *Session, q *catalog.Queue) *stream.Stream {
 func publish(s *Session, to *stream.Stream, number uint64, body string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.queues[to.Queue()].publish(&fsm.Publish{Number: number, Payload: payload(body), TTL: -1, Priority: -1}, nil, 0, false)
+	s.queues[to.Queue()].publish(&fsm.Publish{Number: number, Payload: grouptest.Payload(body), TTL: -1, Priority: -1}, nil, 0, false)
 }
 
 func request(s *Session, to *stream.Stream, c *logpb.Command) *stream.Call {
@@ -324,7 +227,7 @@ func addConsumer(s *Session, to *stream.Stream, number uint64, noAck bool) {
 func messages(consumer uint64, ids ...uint64) stream.DeliveryBatch {
 	var d stream.DeliveryBatch
 	for _, id := range ids {
-		d.Messages = append(d.Messages, fsm.Message{Consumer: consumer, ID: id, Payload: payload(fmt.Sprint(id))})
+		d.Messages = append(d.Messages, fsm.Message{Consumer: consumer, ID: id, Payload: grouptest.Payload(fmt.Sprint(id))})
 	}
 	return d
 }

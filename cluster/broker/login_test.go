@@ -15,7 +15,7 @@ import (
 // putUser gives a user a hash.
 func (w *world) putUser(name string, hash []byte, algorithm string) {
 	w.t.Helper()
-	w.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutUser{PutUser: &logpb.PutUser{
+	w.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutUser{PutUser: &logpb.PutUser{
 		Name: name, PasswordHash: hash, HashAlgorithm: algorithm, Tags: []string{"management"},
 	}}})
 }

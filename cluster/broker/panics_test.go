@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -30,7 +31,7 @@ func (c *brittle) Confirmed(first, last uint64, ok bool) {
 // mustEnd: the channel is told once that its session is over, with 541.
 func (r *recorder) mustEnd(t *testing.T) {
 	t.Helper()
-	mustEventually(t, func() bool {
+	grouptest.Eventually(t, func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return len(r.lost) > 0
@@ -57,7 +58,7 @@ func mustSend(t *testing.T, s *Session, q *catalog.Queue, sent <-chan int) {
 func TestSubmittingPanics(t *testing.T) {
 	w, c, other := newWorld(t), &recorder{}, &recorder{}
 	s, beside := w.mustSession(c), w.mustSession(other)
-	q, q2 := w.mustQueue("q"), w.mustQueue("q2")
+	q, q2 := w.MustQueue("q"), w.MustQueue("q2")
 	target, sent := w.broker.routes.Route(q), make(chan int, 9)
 	submit := func(_ string, b group.Batch) bool {
 		sent <- b.Count
@@ -74,7 +75,7 @@ func TestSubmittingPanics(t *testing.T) {
 		t.Errorf("%d panics counted", n)
 	}
 	mustSend(t, beside, q2, sent)
-	mustEventually(t, func() bool { leader, _, _ := target.Leader(); return leader == "" })
+	grouptest.Eventually(t, func() bool { leader, _, _ := target.Leader(); return leader == "" })
 	w.submits(q.ID, submit)
 	target.Lead("n1", 1)
 	mustSend(t, w.mustSession(&recorder{}), q, sent)
@@ -96,7 +97,7 @@ func TestTellingPanics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	q := w.mustQueue("q")
+	q := w.MustQueue("q")
 	s.mu.Lock()
 	l := s.queue(q).stream
 	call := l.Request(&logpb.Command{Kind: logpb.Command_PURGE})
@@ -108,11 +109,11 @@ func TestTellingPanics(t *testing.T) {
 	s.mu.Lock()
 	s.confirmedEvent(9, true) // before the answer of the call
 	s.mu.Unlock()
-	tell(l, ok(1, 1))
+	tell(l, grouptest.OK(1, 1))
 	<-call.Done()
 	c.mustEnd(t)
 	c.broken.Store(false)
-	tell(l, ok(2, 1))
+	tell(l, grouptest.OK(2, 1))
 	if c.settled[1] != 1 || w.broker.Panics() != 1 {
 		t.Errorf("settled %v, %d panics", c.settled, w.broker.Panics())
 	}
@@ -179,7 +180,7 @@ func TestNotingPanics(t *testing.T) {
 		u.pending = map[exchangeName]fsm.Time{{"/", "x"}: 1}
 		u.running = w.broker.spawn("note uses", w.broker.noteUses)
 		u.mu.Unlock()
-		mustEventually(t, func() bool {
+		grouptest.Eventually(t, func() bool {
 			u.mu.Lock()
 			defer u.mu.Unlock()
 			return !u.running && u.noting == nil
@@ -193,7 +194,7 @@ func TestNotingPanics(t *testing.T) {
 // A panic in one thing that the watch does leaves the others alone.
 func TestLookPanics(t *testing.T) {
 	w := newWorld(t)
-	b, q := w.broker, w.mustQueue("q")
+	b, q := w.broker, w.MustQueue("q")
 	k := &brokenCatalog{world: w}
 	b.config.Catalog = k
 	b.letters = nil
@@ -219,7 +220,7 @@ func TestWatchOfCatalogPanics(t *testing.T) {
 	}
 	for n := range uint64(2) {
 		b.CatalogChanged()
-		mustEventually(t, func() bool { return b.Panics() > n })
+		grouptest.Eventually(t, func() bool { return b.Panics() > n })
 	}
 	close(b.stop)
 	b.done.Wait()
@@ -259,7 +260,7 @@ func TestGivingUpPanics(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w, c := newWorld(t), &recorder{}
-				s, q := w.mustSession(c), w.mustQueue("q")
+				s, q := w.mustSession(c), w.MustQueue("q")
 				target, sent := w.broker.routes.Route(q), make(chan int, 9)
 				w.submits(q.ID, func(_ string, b group.Batch) bool {
 					sent <- b.Count
@@ -267,7 +268,7 @@ func TestGivingUpPanics(t *testing.T) {
 				})
 				target.Lead("n1", 1)
 				routed, err := s.Publish(&fsm.Publish{
-					Number: 1, Exchange: catalog.CommandExchange, RoutingKey: "schedule.cancel", Payload: payload(""),
+					Number: 1, Exchange: catalog.CommandExchange, RoutingKey: "schedule.cancel", Payload: grouptest.Payload(""),
 					Headers: func() *fsm.Table {
 						return &fsm.Table{Fields: []*logpb.Field{
 							{Name: "x-queue", Value: &logpb.Value{Tag: 'S', Str: []byte("q")}},

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -30,7 +31,7 @@ func (w *world) reader(c *recorder) (*Connection, *Session) {
 	for i, name := range []string{"open", "shut"} {
 		q, ok := w.View().Queue("/", name)
 		if !ok {
-			q = w.mustQueue(name)
+			q = w.MustQueue(name)
 		}
 		s.mu.Lock()
 		s.addConsumer(s.queue(q), uint64(i+1), false)
@@ -40,10 +41,10 @@ func (w *world) reader(c *recorder) (*Connection, *Session) {
 }
 
 // kinds lists the commands that a consumer's stream has to send.
-func kinds(t fatal, c *consumer) (all []logpb.Command_Kind) {
+func kinds(t grouptest.Fatal, c *consumer) (all []logpb.Command_Kind) {
 	t.Helper()
 	for _, b := range take(c.at.stream) {
-		for _, c := range commands(t, b) {
+		for _, c := range grouptest.Commands(t, b) {
 			all = append(all, c.Kind)
 		}
 	}
@@ -83,7 +84,7 @@ func TestRenew(t *testing.T) {
 			t.Errorf("consumer %d: sent %v, want %v", number, got, want)
 		}
 	}
-	w.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeletePermission{DeletePermission: &logpb.DeletePermission{User: "ann", Vhost: "/"}}})
+	w.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeletePermission{DeletePermission: &logpb.DeletePermission{User: "ann", Vhost: "/"}}})
 	if got := textOf(conn.Renew()); got != noVHost {
 		t.Errorf("without permission: %q", got)
 	}
@@ -111,10 +112,10 @@ func TestRenewOfTheGone(t *testing.T) {
 		w.permit("bob", nil, ".*", ".*", ".*")
 		w.permit("ann", nil, ".*", ".*", ".*")
 		conn, _ := w.reader(&recorder{})
-		w.commit(c.gone)
+		w.Commit(c.gone)
 		w.broker.Departed(c.users, c.vhosts)
 		if c.comeAgain {
-			w.commit(makeVHost)
+			w.Commit(makeVHost)
 			w.permit("ann", nil, ".*", ".*", ".*")
 			next, _ := w.reader(&recorder{})
 			if err := next.Renew(); err != nil {
@@ -150,7 +151,7 @@ func TestRevokedWhileAsking(t *testing.T) {
 	} {
 		w := newWorld(t)
 		w.permit("ann", nil, "", "", ".*")
-		q := w.mustQueue("shut")
+		q := w.MustQueue("shut")
 		s, err := w.mustConnect("ann").OpenSession(&recorder{})
 		if err != nil {
 			t.Fatal(err)
@@ -158,12 +159,12 @@ func TestRevokedWhileAsking(t *testing.T) {
 		sent := make(chan logpb.Command_Kind, 10)
 		target := w.broker.routes.Route(q)
 		w.submits(q.ID, func(_ string, b group.Batch) bool {
-			for _, m := range commands(t, b) {
+			for _, m := range grouptest.Commands(t, b) {
 				sent <- m.Kind
 				id, seq := fsm.SessionFrom(m.Session), m.Seq
 				w.broker.spawn("answer", func() {
 					w.permit("ann", nil, "", "", "^open$")
-					w.broker.answer("n1", q.ID, id, []group.Outcome{code(seq, c.code)})
+					w.broker.answer("n1", q.ID, id, []group.Outcome{grouptest.Code(seq, c.code)})
 				})
 			}
 			return true

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quorate/quorate/cluster/group/grouptest"
+
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -35,20 +37,20 @@ func TestFanout(t *testing.T) {
 	w, c := newWorld(t), &recorder{}
 	s := w.mustSession(c)
 	s.mu.Lock()
-	queues := []*sessionQueue{s.queue(w.mustQueue("a")), s.queue(w.mustQueue("b"))}
+	queues := []*sessionQueue{s.queue(w.MustQueue("a")), s.queue(w.MustQueue("b"))}
 	a, b := queues[0].stream, queues[1].stream
 	fan := &fanout{left: 2}
 	for _, q := range queues {
-		q.publish(&fsm.Publish{Number: 1, Payload: payload("m"), TTL: -1, Priority: -1}, fan, 0, false)
+		q.publish(&fsm.Publish{Number: 1, Payload: grouptest.Payload("m"), TTL: -1, Priority: -1}, fan, 0, false)
 	}
 	s.mu.Unlock()
 	take(a)
 	take(b)
-	tell(a, code(1, fsm.Rejected))
+	tell(a, grouptest.Code(1, fsm.Rejected))
 	if len(c.settled) != 0 {
 		t.Fatal("settled by one of two queues")
 	}
-	tell(b, ok(1, 1))
+	tell(b, grouptest.OK(1, 1))
 	if c.settled[1] != 1 || c.refused != 1 {
 		t.Errorf("settled %v, %d refused; want once, refused", c.settled, c.refused)
 	}
@@ -58,15 +60,15 @@ func TestFanout(t *testing.T) {
 // to other queues go on, so that closing returns what it holds there.
 func TestLostSession(t *testing.T) {
 	w, c, s, l := mustStream(t)
-	other := streamTo(s, w.mustQueue("other"))
+	other := streamTo(s, w.MustQueue("other"))
 	publish(s, other, 1, "m")
 	publish(s, l, 2, "m")
 	take(l)
-	tell(l, ok(1, 1))
+	tell(l, grouptest.OK(1, 1))
 	publish(s, l, 3, "m")
 	k := request(s, l, &logpb.Command{Kind: logpb.Command_TOUCH})
 	take(l)
-	tell(l, code(2, fsm.NoSession), code(3, fsm.NoSession))
+	tell(l, grouptest.Code(2, fsm.NoSession), grouptest.Code(3, fsm.NoSession))
 	if len(c.lost) != 1 || c.settled[3] != 0 || c.settled[2] != 1 {
 		t.Fatalf("lost %v, settled %v", c.lost, c.settled)
 	}
@@ -84,11 +86,11 @@ func TestLostSession(t *testing.T) {
 	var last *logpb.Command
 	for last == nil || last.Kind != logpb.Command_SESSION_DOWN {
 		for _, b := range take(other) {
-			cs := commands(t, b)
+			cs := grouptest.Commands(t, b)
 			last = cs[len(cs)-1]
 		}
 	}
-	tell(other, ok(1, last.Seq))
+	tell(other, grouptest.OK(1, last.Seq))
 	mustClose(t, closed)
 	if got := take(l); len(got) != 0 {
 		t.Errorf("%d batches for the queue that has ended the session", len(got))
@@ -100,7 +102,7 @@ func TestCloseTwice(t *testing.T) {
 	_, c, s, l := mustStream(t)
 	publish(s, l, 1, "m")
 	take(l)
-	tell(l, ok(1, 1))
+	tell(l, grouptest.OK(1, 1))
 	closed := make(chan struct{})
 	go func() {
 		s.Close(context.Background())
@@ -108,7 +110,7 @@ func TestCloseTwice(t *testing.T) {
 	}()
 	for len(take(l)) == 0 {
 	}
-	tell(l, code(2, fsm.NoSession))
+	tell(l, grouptest.Code(2, fsm.NoSession))
 	mustClose(t, closed)
 	if len(c.lost) != 0 || s.broker().session(s.id.Num) != nil || l.Route().Stream(s.id) != nil {
 		t.Errorf("lost %v; session %v", c.lost, s.broker().session(s.id.Num))
@@ -142,10 +144,10 @@ func TestGoneQueue(t *testing.T) {
 	s.Settle(5, []uint64{1}, fsm.Ack)
 	// A publisher that still has the old view.
 	s.mu.Lock()
-	s.sendCopy(q, &fsm.Publish{Number: 2, Payload: payload("m"), TTL: -1, Priority: -1}, nil, catalog.Ceilings{})
+	s.sendCopy(q, &fsm.Publish{Number: 2, Payload: grouptest.Payload("m"), TTL: -1, Priority: -1}, nil, catalog.Ceilings{})
 	s.unlock()
 	w.broker.routes.Watch(nil)
-	mustEventually(t, func() bool {
+	grouptest.Eventually(t, func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return c.settled[2] == 1 && w.broker.routes.Find(q.ID) == nil

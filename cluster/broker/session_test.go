@@ -11,6 +11,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
@@ -24,7 +25,7 @@ func TestGetToken(t *testing.T) {
 	k := request(s, l, &logpb.Command{Kind: logpb.Command_GET, Get: &logpb.Get{}})
 	take(l)
 	l.Receive(messages(0, 1))
-	tell(l, ok(1, 1))
+	tell(l, grouptest.OK(1, 1))
 	if !isDone(k) || k.Got == nil || k.Got.Consumer&getToken == 0 {
 		t.Fatalf("the get has %+v", k.Got)
 	}
@@ -32,7 +33,7 @@ func TestGetToken(t *testing.T) {
 	l.Receive(messages(0, 2)) // for nobody
 	s.Settle(k.Got.Consumer, []uint64{1}, fsm.Ack)
 	var told []string
-	for _, c := range commands(t, take(l)[0]) {
+	for _, c := range grouptest.Commands(t, take(l)[0]) {
 		told = append(told, fmt.Sprint(c.Settle.Outcome, " ", c.Settle.Consumer, " ", ids(c.Settle.Ranges)))
 	}
 	if want := []string{"REQUEUE 0 [2]", "ACK 0 [1]"}; !slices.Equal(told, want) {
@@ -56,7 +57,7 @@ func TestEventsKeepOrder(t *testing.T) {
 		calling = s.calling
 		s.mu.Unlock()
 	}
-	tell(l, ok(1, 2)) // returns although the channel is busy
+	tell(l, grouptest.OK(1, 2)) // returns although the channel is busy
 	l.Receive(messages(5, 2))
 	if isDone(k) {
 		t.Error("the cancel is answered before the delivery ahead of it is made")
@@ -67,7 +68,7 @@ func TestEventsKeepOrder(t *testing.T) {
 	if want := []string{"deliver", "settled"}; !slices.Equal(c.log, want) {
 		t.Errorf("told %q, want %q", c.log, want)
 	}
-	if got := commands(t, take(l)[0]); got[0].Settle.GetOutcome() != fsm.Requeue {
+	if got := grouptest.Commands(t, take(l)[0]); got[0].Settle.GetOutcome() != fsm.Requeue {
 		t.Errorf("what comes behind the cancel is not returned: %v", got)
 	}
 }
@@ -80,7 +81,7 @@ func TestEventsFromManyGoroutines(t *testing.T) {
 	const queues, each = 4, 200
 	for i := range queues {
 		s.mu.Lock()
-		u := s.queue(w.mustQueue(fmt.Sprint("q", i)))
+		u := s.queue(w.MustQueue(fmt.Sprint("q", i)))
 		s.addConsumer(u, uint64(i)+1, false)
 		l := u.stream
 		s.mu.Unlock()
@@ -90,7 +91,7 @@ func TestEventsFromManyGoroutines(t *testing.T) {
 		wait.Go(func() {
 			take(l)
 			for n := range uint64(each) {
-				tell(l, ok(n+1, 1))
+				tell(l, grouptest.OK(n+1, 1))
 				l.Receive(messages(uint64(i)+1, n+1))
 			}
 		})
@@ -114,14 +115,14 @@ func TestFormerLeaderEndsNothing(t *testing.T) {
 	w.submits(l.Queue(), func(string, group.Batch) bool { return true })
 	publish(s, l, 1, "m")
 	take(l)
-	tell(l, ok(1, 1))
+	tell(l, grouptest.OK(1, 1))
 	publish(s, l, 2, "m")
 	l.Route().Lead("n3", 9)
-	w.broker.answer("n2", l.Queue(), s.id, []group.Outcome{code(2, fsm.NoSession)})
+	w.broker.answer("n2", l.Queue(), s.id, []group.Outcome{grouptest.Code(2, fsm.NoSession)})
 	if len(c.lost) != 0 {
 		t.Error("a former leader has ended the session")
 	}
-	w.broker.answer("n3", l.Queue(), s.id, []group.Outcome{code(2, fsm.NoSession)})
+	w.broker.answer("n3", l.Queue(), s.id, []group.Outcome{grouptest.Code(2, fsm.NoSession)})
 	if len(c.lost) != 1 {
 		t.Error("the leader has not ended the session")
 	}
@@ -130,8 +131,8 @@ func TestFormerLeaderEndsNothing(t *testing.T) {
 // hostClock is the world's time for a host of groups.
 func (w *world) hostClock() *clock.Clock {
 	return clock.New(clock.Config{
-		Node: "n1", Nodes: []string{"n1"}, Wall: func() time.Time { return time.UnixMilli(w.clock.Load()) }, Logger: w.broker.slog,
-		Monotonic: func() time.Duration { return time.Duration(w.clock.Load()) * time.Millisecond },
+		Node: "n1", Nodes: []string{"n1"}, Wall: func() time.Time { return time.UnixMilli(w.Clock.Load()) }, Logger: w.broker.slog,
+		Monotonic: func() time.Duration { return time.Duration(w.Clock.Load()) * time.Millisecond },
 		MaxSkew:   func() fsm.Millis { return 1000 },
 	})
 }
@@ -153,7 +154,7 @@ func TestPerformOrder(t *testing.T) {
 	q := l.Queue()
 	to := fsm.ConsumerID{Session: s.id, Number: 5}
 	d := func(id uint64) fsm.Delivery { return fsm.Delivery{To: to, ID: id, Ref: fsm.Ref{Index: id}} }
-	p := stored{1: payload("a"), 2: payload("b"), 4: payload("c")}
+	p := stored{1: grouptest.Payload("a"), 2: grouptest.Payload("b"), 4: grouptest.Payload("c")}
 	w.broker.performDeliveries(p, q, []fsm.Delivery{d(1)})
 	w.broker.performResync(p, q, &group.Resynced{To: to, UpTo: 3, Held: []fsm.Delivery{d(2), d(3)}})
 	w.broker.performDeliveries(p, q, []fsm.Delivery{d(4), {To: fsm.ConsumerID{Session: fsm.SessionID{Node: 1, Boot: 6, Num: s.id.Num}, Number: 5}, ID: 5}})
@@ -175,7 +176,7 @@ func TestPerformOrder(t *testing.T) {
 // Waiting for a queue without a leader ends with the context, or the queue.
 func TestAwaitLeader(t *testing.T) {
 	w := newWorld(t)
-	q := w.mustQueue("q")
+	q := w.MustQueue("q")
 	ctx, cancel := context.WithCancel(context.Background())
 	answers := make(chan error, 1)
 	go func() { answers <- w.broker.awaitLeader(ctx, q) }()

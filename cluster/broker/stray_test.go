@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -45,7 +46,7 @@ func (x *strays) publish(exchange, key string, mandatory bool) {
 }
 
 func (x *strays) bind(exchange string, q *catalog.Queue) {
-	x.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_Bind{Bind: &logpb.Bind{Vhost: "/", Source: exchange, Destination: q.Name}}})
+	x.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_Bind{Bind: &logpb.Bind{Vhost: "/", Source: exchange, Destination: q.Name}}})
 }
 
 // stream is the session's stream to a queue; nil: there is none.
@@ -66,7 +67,7 @@ func (x *strays) answer(q *catalog.Queue, c fsm.Code) (sent []*logpb.Command) {
 		return nil
 	}
 	for _, b := range take(l) {
-		sent = append(sent, commands(x.t, b)...)
+		sent = append(sent, grouptest.Commands(x.t, b)...)
 	}
 	for _, c := range sent {
 		if c.Kind != logpb.Command_ENQUEUE {
@@ -95,7 +96,7 @@ func TestStrayFollowsRedeclare(t *testing.T) {
 	for _, seen := range []string{"answered", "deleted before the answer", "deleted before it is sent"} {
 		t.Run(seen, func(t *testing.T) {
 			x := newStrays(t)
-			q := x.mustQueue("q")
+			q := x.MustQueue("q")
 			for range 3 {
 				x.publish("", "q", true)
 			}
@@ -107,11 +108,11 @@ func TestStrayFollowsRedeclare(t *testing.T) {
 				x.told()
 			case "deleted before the answer":
 				for _, b := range take(x.stream(q)) {
-					first = append(first, commands(t, b)...)
+					first = append(first, grouptest.Commands(t, b)...)
 				}
 			}
-			x.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{Vhost: "/", Name: "q"}}})
-			next := x.mustQueue("q")
+			x.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{Vhost: "/", Name: "q"}}})
+			next := x.MustQueue("q")
 			x.broker.QueueGone(q.ID)
 			again := x.answer(next, fsm.OK)
 			if len(again) != int(x.n) {
@@ -149,7 +150,7 @@ func TestStrayUnroutable(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			x := newStrays(t)
-			q := x.mustQueue("q")
+			q := x.MustQueue("q")
 			x.publish("", "q", tc.mandatory)
 			if tc.code == fsm.Gone {
 				x.answer(q, fsm.Gone)
@@ -180,20 +181,20 @@ func TestStrayOfSeveral(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			x := newStrays(t)
-			a, b := x.mustQueue("a"), x.mustQueue("b")
+			a, b := x.MustQueue("a"), x.MustQueue("b")
 			x.bind("amq.fanout", a)
 			x.bind("amq.fanout", b)
 			x.publish("amq.fanout", "k", true)
 			x.answer(a, tc.a)
 			x.answer(b, tc.b)
 			x.told()
-			x.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{Vhost: "/", Name: "b"}}})
+			x.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{Vhost: "/", Name: "b"}}})
 			var fresh []*catalog.Queue
 			if tc.next {
-				fresh = append(fresh, x.mustQueue("b"))
+				fresh = append(fresh, x.MustQueue("b"))
 			}
 			if tc.later {
-				fresh = append(fresh, x.mustQueue("c"))
+				fresh = append(fresh, x.MustQueue("c"))
 			}
 			for _, q := range fresh {
 				x.bind("amq.fanout", q)
@@ -221,13 +222,13 @@ func TestStrayOfSeveral(t *testing.T) {
 // publish.
 func TestStraysOfOnePublish(t *testing.T) {
 	x := newStrays(t)
-	a, b := x.mustQueue("a"), x.mustQueue("b")
+	a, b := x.MustQueue("a"), x.MustQueue("b")
 	x.bind("amq.fanout", a)
 	x.bind("amq.fanout", b)
 	x.publish("amq.fanout", "k", true)
 	x.answer(a, fsm.Gone)
 	x.answer(b, fsm.Gone)
-	c := x.mustQueue("c")
+	c := x.MustQueue("c")
 	x.bind("amq.fanout", c)
 	x.deleteQueue(a)
 	x.deleteQueue(b)
@@ -240,12 +241,12 @@ func TestStraysOfOnePublish(t *testing.T) {
 // A stray goes by an alternate exchange as any publish does.
 func TestStrayTakesAlternate(t *testing.T) {
 	x := newStrays(t)
-	x.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareExchange{DeclareExchange: &logpb.DeclareExchange{
+	x.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareExchange{DeclareExchange: &logpb.DeclareExchange{
 		Vhost: "/", Name: "x", Type: "fanout", Arguments: &fsm.Table{Fields: []*logpb.Field{
 			{Name: "alternate-exchange", Value: &logpb.Value{Tag: 'S', Str: []byte("amq.fanout")}},
 		}},
 	}}})
-	q, other := x.mustQueue("q"), x.mustQueue("other")
+	q, other := x.MustQueue("q"), x.MustQueue("other")
 	x.bind("x", q)
 	x.bind("amq.fanout", other)
 	x.publish("x", "k", true)
@@ -261,8 +262,8 @@ func TestStrayTakesAlternate(t *testing.T) {
 // also if the next view leads to a queue that has gone meanwhile, too.
 func TestStrayWhileRouted(t *testing.T) {
 	x := newStrays(t)
-	q := x.mustQueue("q")
-	p := fsm.Publish{Number: 1, RoutingKey: "q", Payload: payload("m"), TTL: -1, Priority: -1, Mandatory: true}
+	q := x.MustQueue("q")
+	p := fsm.Publish{Number: 1, RoutingKey: "q", Payload: grouptest.Payload("m"), TTL: -1, Priority: -1, Mandatory: true}
 	p.Payload = append(fsm.AppendPayloadHead(nil, "", "q", nil), 'm')
 	limits, err := x.s.routePublish(&p)
 	if err != nil {
@@ -274,7 +275,7 @@ func TestStrayWhileRouted(t *testing.T) {
 	u.stream = stream.New(u, u, x.s.id, ended)
 	ended.Attach(u.stream)
 	x.s.queues[q.ID] = u
-	next := x.mustQueue("q")
+	next := x.MustQueue("q")
 	x.s.enqueue(&p, limits)
 	x.told()
 	if got := x.answer(next, fsm.OK); len(got) != 1 {
@@ -291,7 +292,7 @@ func TestOddAnswers(t *testing.T) {
 			continue // see above, and the tests of streams
 		}
 		x := newStrays(t)
-		q := x.mustQueue("q")
+		q := x.MustQueue("q")
 		x.publish("", "q", true)
 		x.answer(q, c)
 		if x.c.settled[1] != 1 || x.c.refused != 1 {
@@ -307,7 +308,7 @@ func TestOddAnswers(t *testing.T) {
 // leaves nothing behind at the queue that gets them.
 func TestStrayOfClosedSession(t *testing.T) {
 	x := newStrays(t)
-	q := x.mustQueue("q")
+	q := x.MustQueue("q")
 	x.publish("", "q", false)
 	x.answer(q, fsm.Gone)
 	closed := make(chan struct{})
@@ -316,21 +317,21 @@ func TestStrayOfClosedSession(t *testing.T) {
 		close(closed)
 	}()
 	old := x.stream(q)
-	mustEventually(t, func() bool { return len(take(old)) > 0 })
-	tell(old, code(2, fsm.Gone))
-	x.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{Vhost: "/", Name: "q"}}})
-	next := x.mustQueue("q")
+	grouptest.Eventually(t, func() bool { return len(take(old)) > 0 })
+	tell(old, grouptest.Code(2, fsm.Gone))
+	x.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{Vhost: "/", Name: "q"}}})
+	next := x.MustQueue("q")
 	x.broker.QueueGone(q.ID)
 	var sent []logpb.Command_Kind
-	mustEventually(t, func() bool {
+	grouptest.Eventually(t, func() bool {
 		l := x.stream(next)
 		if l == nil {
 			return false
 		}
 		for _, b := range take(l) {
-			for _, c := range commands(t, b) {
+			for _, c := range grouptest.Commands(t, b) {
 				sent = append(sent, c.Kind)
-				tell(l, ok(c.Seq, 1))
+				tell(l, grouptest.OK(c.Seq, 1))
 			}
 		}
 		return len(sent) >= 2
@@ -349,7 +350,7 @@ func TestStrayOfClosedSession(t *testing.T) {
 func TestSessionForgets(t *testing.T) {
 	x := newStrays(t)
 	for n := range uint64(300) {
-		q := x.mustQueue("q")
+		q := x.MustQueue("q")
 		x.s.mu.Lock()
 		u := x.s.queue(q)
 		for number := 2 * n; number < 2*n+2; number++ {
@@ -363,13 +364,13 @@ func TestSessionForgets(t *testing.T) {
 			request(x.s, l, &logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: number + 1}})
 		}
 		take(l)
-		tell(l, ok(1, 2))
+		tell(l, grouptest.OK(1, 2))
 		if got := len(x.s.consumers); got != 1 {
 			t.Fatalf("%d consumers are known, want the one that owes settlements", got)
 		}
 		x.s.Settle(2*n+1, []uint64{1}, fsm.Ack)
 		x.s.Settle(2*n+1, []uint64{2}, fsm.Ack)
-		if got := commands(t, take(l)[0]); len(got) != 1 || got[0].Settle.GetConsumer() != 2*n+1 {
+		if got := grouptest.Commands(t, take(l)[0]); len(got) != 1 || got[0].Settle.GetConsumer() != 2*n+1 {
 			t.Fatalf("the queue is told %v", got)
 		}
 		if len(x.s.consumers) != 0 {
@@ -391,14 +392,14 @@ func TestSessionForgets(t *testing.T) {
 func TestSettleAfterNotice(t *testing.T) {
 	x := newStrays(t)
 	x.s.mu.Lock()
-	u := x.s.queue(x.mustQueue("q"))
+	u := x.s.queue(x.MustQueue("q"))
 	x.s.addConsumer(u, 5, false)
 	l := u.stream
 	x.s.mu.Unlock()
 	l.Receive(messages(5, 1))
 	l.Notice(stream.Notice{Kind: peerpb.Notice_CANCELLED, Consumer: 5})
 	x.s.Settle(5, []uint64{1}, fsm.Ack)
-	if got := take(l); len(got) != 1 || len(commands(t, got[0])) != 1 {
+	if got := take(l); len(got) != 1 || len(grouptest.Commands(t, got[0])) != 1 {
 		t.Errorf("the queue is told %v", got)
 	}
 	if len(x.s.consumers) != 0 {
@@ -410,13 +411,13 @@ func TestSettleAfterNotice(t *testing.T) {
 // life is not there, and the publish would go nowhere.
 func TestStrayWaitsForFreshView(t *testing.T) {
 	x := newStrays(t)
-	q := x.mustQueue("q")
+	q := x.MustQueue("q")
 	x.publish("", "q", true)
 	x.stale.Store(true)
-	x.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{Vhost: "/", Name: "q"}}})
+	x.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{Vhost: "/", Name: "q"}}})
 	x.broker.QueueGone(q.ID)
 	x.told()
-	next := x.mustQueue("q")
+	next := x.MustQueue("q")
 	x.stale.Store(false)
 	limit := time.Now().Add(20 * time.Second)
 	for x.stream(next) == nil {

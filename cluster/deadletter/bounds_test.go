@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
@@ -20,15 +20,15 @@ var longKeys = []string{strings.Repeat("é", 150), strings.Repeat("k", 300), str
 func (b *letterbox) mustHold(t *testing.T, key string, bodies ...string) {
 	t.Helper()
 	for _, r := range b.targets {
-		if got := r.bodies(); !slices.Equal(got, bodies) {
-			t.Errorf("%s holds %q, want %q", r.spec.Name, got, bodies)
+		if got := r.Bodies(); !slices.Equal(got, bodies) {
+			t.Errorf("%s holds %q, want %q", r.Spec().Name, got, bodies)
 		}
 		r.View(func(m *queue.Machine) {
 			for x := range m.Messages() {
 				raw, _ := r.Payload(x.Ref)
 				p := fsm.Payload(raw)
 				if !p.Valid() || string(p.RoutingKey()) != fsm.Short(key) || x.Ref.Size != uint32(len(raw)) {
-					t.Errorf("%s: valid %v, key %.20q …", r.spec.Name, p.Valid(), p.RoutingKey())
+					t.Errorf("%s: valid %v, key %.20q …", r.Spec().Name, p.Valid(), p.RoutingKey())
 				}
 			}
 		})
@@ -43,7 +43,7 @@ func TestOutboxLongKey(t *testing.T) {
 		b.settings(t, b.source, func(c *logpb.QueueConfig) { c.DeadLetterRoutingKey, c.HasDeadLetterRoutingKey = key, true })
 		b.die(t, "one")
 		b.run()
-		b.source.commit(t) // it is routed, and its leader has changed
+		b.source.Commit(t) // it is routed, and its leader has changed
 		b.start()
 		b.die(t, "two")
 		b.settle(t)
@@ -60,7 +60,7 @@ func TestOnceLongKey(t *testing.T) {
 			c.DeadLetterStrategy = logpb.QueueConfig_AT_MOST_ONCE
 		})
 		b.die(t, "one")
-		b.w.sender.SendOnce(b.source, b.source.sent)
+		b.w.sender.SendOnce(b.source, b.source.DeadLetters())
 		b.carry(t, func() bool { return false })
 		b.mustHold(t, key, "one")
 	}
@@ -83,11 +83,8 @@ func TestDamagedPayload(t *testing.T) {
 	for _, strategy := range []logpb.QueueConfig_DeadLetterStrategy{logpb.QueueConfig_TRANSACTIONAL, logpb.QueueConfig_AT_MOST_ONCE} {
 		b := newLetterbox(t, "a")
 		b.settings(t, b.source, func(c *logpb.QueueConfig) { c.DeadLetterStrategy = strategy })
-		b.source.apply(t, group.Batch{
-			Commands: group.AppendCommand(nil, &logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{Size: uint32(len(raw))}}),
-			Count:    1, Payloads: [][]byte{raw}, Bytes: len(raw),
-		})
-		b.w.sender.SendOnce(b.source, b.source.sent)
+		b.source.Apply(t, grouptest.Enqueue(raw))
+		b.w.sender.SendOnce(b.source, b.source.DeadLetters())
 		b.carry(t, func() bool { return false })
 		b.settle(t)
 		b.mustHold(t, "", string(raw))
@@ -99,11 +96,11 @@ func TestDamagedPayload(t *testing.T) {
 func TestLongKeyRoutes(t *testing.T) {
 	for _, key := range longKeys {
 		b := newLetterbox(t)
-		q := b.w.mustQueue("bound")
-		b.w.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_Bind{Bind: &logpb.Bind{
+		q := b.w.MustQueue("bound")
+		b.w.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_Bind{Bind: &logpb.Bind{
 			Vhost: "/", Source: "amq.direct", Destination: "bound", RoutingKey: fsm.Short(key),
 		}}})
-		b.targets[q.ID] = newReplicated(q, b.w)
+		b.targets[q.ID] = grouptest.NewQueue(t, b.w.Catalog, q)
 		b.settings(t, b.source, func(c *logpb.QueueConfig) {
 			c.DeadLetterExchange, c.DeadLetterRoutingKey, c.HasDeadLetterRoutingKey = "amq.direct", key, true
 		})

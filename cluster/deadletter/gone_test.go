@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -16,12 +17,12 @@ import (
 )
 
 // strategy sets how the source's letters go.
-func (b *letterbox) strategy(t fatal, how logpb.QueueConfig_DeadLetterStrategy) {
+func (b *letterbox) strategy(t grouptest.Fatal, how logpb.QueueConfig_DeadLetterStrategy) {
 	b.settings(t, b.source, func(c *logpb.QueueConfig) { c.DeadLetterStrategy = how })
 }
 
 // target finds a living target by name.
-func (b *letterbox) target(t fatal, name string) *replicated {
+func (b *letterbox) target(t grouptest.Fatal, name string) *grouptest.Queue {
 	t.Helper()
 	q, ok := b.w.View().Queue("/", name)
 	if !ok {
@@ -31,13 +32,13 @@ func (b *letterbox) target(t fatal, name string) *replicated {
 }
 
 // end ends a target in its own log: the catalog holds it still.
-func (b *letterbox) end(t fatal, r *replicated) {
-	r.apply(t, group.BatchOf(&logpb.Command{Kind: logpb.Command_DELETE, Delete: &logpb.Delete{}}))
+func (b *letterbox) end(t grouptest.Fatal, r *grouptest.Queue) {
+	r.Apply(t, group.BatchOf(&logpb.Command{Kind: logpb.Command_DELETE, Delete: &logpb.Delete{}}))
 }
 
 // lose removes a target from the catalog, and tells the broker.
-func (b *letterbox) lose(r *replicated) {
-	q, _ := b.w.View().QueueByID(r.spec.Queue)
+func (b *letterbox) lose(r *grouptest.Queue) {
+	q, _ := b.w.View().QueueByID(r.Spec().Queue)
 	b.w.deleteQueue(q)
 	delete(b.targets, q.ID)
 }
@@ -48,15 +49,15 @@ func (b *letterbox) counters() (c queue.Counters) {
 }
 
 // commit applies all that the sender has proposed.
-func (b *letterbox) commit(t fatal) {
-	for len(b.source.waiting) > 0 {
-		b.source.commit(t)
+func (b *letterbox) commit(t grouptest.Fatal) {
+	for len(b.source.Waiting()) > 0 {
+		b.source.Commit(t)
 	}
 }
 
 // onTheWay is a letterbox whose only target has taken one letter, of two that
 // are in the stream. The answer about the first has arrived.
-func onTheWay(t fatal, how logpb.QueueConfig_DeadLetterStrategy) (b *letterbox, to *replicated) {
+func onTheWay(t grouptest.Fatal, how logpb.QueueConfig_DeadLetterStrategy) (b *letterbox, to *grouptest.Queue) {
 	b = newLetterbox(t, "a")
 	b.strategy(t, how)
 	b.die(t, "1")
@@ -67,12 +68,12 @@ func onTheWay(t fatal, how logpb.QueueConfig_DeadLetterStrategy) (b *letterbox, 
 	b.die(t, "2")
 	b.run()
 	// What the source is told of the first letter gets lost on its way.
-	for _, p := range b.source.waiting {
-		if c := commands(t, p)[0]; c.Kind == logpb.Command_ROUTE_DEAD {
-			b.source.apply(t, p)
+	for _, p := range b.source.Waiting() {
+		if c := grouptest.Commands(t, p)[0]; c.Kind == logpb.Command_ROUTE_DEAD {
+			b.source.Apply(t, p)
 		}
 	}
-	b.source.waiting = nil
+	b.source.Lose(len(b.source.Waiting()))
 	b.run()
 	return b, b.target(t, "a")
 }
@@ -103,7 +104,7 @@ func TestLetterToGoneTarget(t *testing.T) {
 				if how != logpb.QueueConfig_AT_LEAST_ONCE {
 					want, dropped = nil, 1
 				}
-				if got := next.bodies(); !slices.Equal(got, want) {
+				if got := next.Bodies(); !slices.Equal(got, want) {
 					t.Errorf("the target's next life holds %q, want %q", got, want)
 				}
 				if c := b.counters(); c.DeadConfirmed != 2-dropped || c.DeadDropped != dropped || c.DeadRefused != 0 {
@@ -122,13 +123,13 @@ func TestGoneTargetIsRetried(t *testing.T) {
 	b.carry(t, func() bool { return false })
 	b.lose(a)
 	next := b.targets[b.addTarget("a").ID]
-	b.w.clock.Add(proposeAgain) // what was lost is proposed again
+	b.w.Clock.Add(proposeAgain) // what was lost is proposed again
 	for range 6 {
 		b.run() // no time passes
 		b.commit(t)
 		b.carry(t, func() bool { return false })
 	}
-	if got := next.bodies(); !slices.Equal(got, []string{"2"}) {
+	if got := next.Bodies(); !slices.Equal(got, []string{"2"}) {
 		t.Errorf("the target's next life holds %q", got)
 	}
 }
@@ -136,13 +137,13 @@ func TestGoneTargetIsRetried(t *testing.T) {
 // An answer to a transfer that is neither yes nor no is no arrival.
 func TestOddAnswerToLetter(t *testing.T) {
 	b, a := onTheWay(t, logpb.QueueConfig_AT_LEAST_ONCE)
-	l := b.w.table.Find(a.spec.Queue).Streams()[0]
+	l := b.w.table.Find(a.Spec().Queue).Streams()[0]
 	take(l)
-	tell(l, code(2, fsm.Invalid))
+	tell(l, grouptest.Code(2, fsm.Invalid))
 	b.run()
 	b.commit(t)
-	if c := b.counters(); c.DeadConfirmed != 1 || c.DeadRefused != 1 || b.source.outbox() != 1 || b.w.odd.Load() != 1 {
-		t.Errorf("%+v, %d in the outbox, %d odd answers", c, b.source.outbox(), b.w.odd.Load())
+	if c := b.counters(); c.DeadConfirmed != 1 || c.DeadRefused != 1 || b.source.Outbox() != 1 || b.w.odd.Load() != 1 {
+		t.Errorf("%+v, %d in the outbox, %d odd answers", c, b.source.Outbox(), b.w.odd.Load())
 	}
 }
 
@@ -159,11 +160,11 @@ func TestLettersKeepTheirNumbers(t *testing.T) {
 	b.run()
 	b.carry(t, func() bool { return false }) // the answers are with this sender
 	b.start()                                // and here is another one
-	q, _ := b.w.View().QueueByID(a.spec.Queue)
+	q, _ := b.w.View().QueueByID(a.Spec().Queue)
 	if b.f.stream(q, 0) == nil { // as of a log that knows of no answers yet
 		t.Fatal("no stream")
 	}
-	b.source.apply(t, group.BatchOf(&logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{
+	b.source.Apply(t, group.BatchOf(&logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{
 		Target: uint64(q.ID), Upto: 3,
 	}}))
 	b.die(t, "new")
@@ -174,7 +175,7 @@ func TestLettersKeepTheirNumbers(t *testing.T) {
 		t.Fatalf("%d letters are sent ahead of those that are missing", n)
 	}
 	b.settle(t)
-	if got, want := a.bodies(), []string{"old 0", "old 1", "old 2", "new"}; !slices.Equal(got, want) {
+	if got, want := a.Bodies(), []string{"old 0", "old 1", "old 2", "new"}; !slices.Equal(got, want) {
 		t.Errorf("the target holds %q, want %q", got, want)
 	}
 }
@@ -192,9 +193,9 @@ func TestOutboxDeletionStorm(t *testing.T) {
 		lose := func() bool { return chance.IntN(3) == 0 }
 		letters := 0
 		arrived := map[string]bool{}
-		ended := map[*replicated]bool{}
-		note := func(r *replicated) {
-			for _, body := range r.bodies() {
+		ended := map[*grouptest.Queue]bool{}
+		note := func(r *grouptest.Queue) {
+			for _, body := range r.Bodies() {
 				arrived[body] = true
 			}
 		}
@@ -205,10 +206,10 @@ func TestOutboxDeletionStorm(t *testing.T) {
 				b.die(t, fmt.Sprint("letter ", letters))
 				letters++
 			case 2:
-				b.source.commit(t)
+				b.source.Commit(t)
 			case 3:
-				if n := len(b.source.waiting); n > 0 && lose() {
-					b.source.waiting = b.source.waiting[1:]
+				if n := len(b.source.Waiting()); n > 0 && lose() {
+					b.source.Lose(1)
 				}
 			case 4:
 				b.carry(t, lose)
@@ -229,7 +230,7 @@ func TestOutboxDeletionStorm(t *testing.T) {
 					b.start()
 				}
 			case 7:
-				b.w.clock.Add(chance.Int64N(proposeAgain))
+				b.w.Clock.Add(chance.Int64N(proposeAgain))
 			default:
 				b.run()
 			}
@@ -271,12 +272,12 @@ func TestLettersNeedFreshView(t *testing.T) {
 	b.die(t, "one")
 	b.w.stale.Store(true)
 	b.f.routeLetters()
-	if n := len(b.source.waiting); n != 0 {
+	if n := len(b.source.Waiting()); n != 0 {
 		t.Errorf("%d proposals by a view that may be out of date", n)
 	}
 	b.w.stale.Store(false)
 	b.settle(t)
-	if got := b.target(t, "a").bodies(); !slices.Equal(got, []string{"one"}) {
+	if got := b.target(t, "a").Bodies(); !slices.Equal(got, []string{"one"}) {
 		t.Errorf("the target holds %q", got)
 	}
 }
@@ -296,12 +297,12 @@ func TestWaitingLettersNeedFreshView(t *testing.T) {
 	q := b.addTarget("late")
 	b.w.stale.Store(true)
 	b.f.retryLetters()
-	if n := len(b.source.waiting); n != 0 {
+	if n := len(b.source.Waiting()); n != 0 {
 		t.Errorf("%d proposals by a view that may be out of date", n)
 	}
 	b.w.stale.Store(false)
 	b.settle(t)
-	if got := b.targets[q.ID].bodies(); !slices.Equal(got, []string{"one"}) {
+	if got := b.targets[q.ID].Bodies(); !slices.Equal(got, []string{"one"}) {
 		t.Errorf("the target holds %q", got)
 	}
 }

@@ -4,13 +4,15 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/quorate/quorate/cluster/group/grouptest"
+
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
 // broughtAlong are properties of messages that were published with a history.
 type broughtAlong struct {
-	noProperties
+	grouptest.NoProperties
 	deaths []*logpb.Death
 }
 

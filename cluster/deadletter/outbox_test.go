@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/quorate/quorate/cluster/group"
-	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -28,10 +28,10 @@ func TestOutboxProperty(t *testing.T) {
 				want = append(want, fmt.Sprint("letter ", len(want)))
 				b.die(t, want[len(want)-1])
 			case 2:
-				b.source.commit(t)
+				b.source.Commit(t)
 			case 3:
-				if n := len(b.source.waiting); n > 0 && lose() {
-					b.source.waiting = b.source.waiting[1:]
+				if n := len(b.source.Waiting()); n > 0 && lose() {
+					b.source.Lose(1)
 				}
 			case 4:
 				b.carry(t, lose)
@@ -40,14 +40,14 @@ func TestOutboxProperty(t *testing.T) {
 					b.start()
 				}
 			case 6:
-				b.w.clock.Add(chance.Int64N(proposeAgain))
+				b.w.Clock.Add(chance.Int64N(proposeAgain))
 			default:
 				b.run()
 			}
 		}
 		b.settle(t)
 		for id, r := range b.targets {
-			if got := r.bodies(); !slices.Equal(got, want) {
+			if got := r.Bodies(); !slices.Equal(got, want) {
 				t.Fatalf("target %d holds %q, want %q", id, got, want)
 			}
 		}
@@ -63,24 +63,24 @@ func TestOutboxIsPatient(t *testing.T) {
 	for range 5 {
 		b.run()
 	}
-	if n := len(b.source.waiting); n != 1 {
+	if n := len(b.source.Waiting()); n != 1 {
 		t.Fatalf("%d routes are proposed, want 1", n)
 	}
-	b.source.commit(t)
+	b.source.Commit(t)
 	b.run()
 	b.carry(t, func() bool { return false })
 	for range 5 {
 		b.run()
 	}
-	if n := len(b.source.waiting); n != 1 {
+	if n := len(b.source.Waiting()); n != 1 {
 		t.Fatalf("%d settlements are proposed, want 1", n)
 	}
-	b.source.commit(t)
+	b.source.Commit(t)
 	for range 5 {
 		b.run()
 	}
-	if n := len(b.source.waiting); n != 0 || b.source.outbox() != 0 {
-		t.Errorf("%d proposals at the end, %d letters left", n, b.source.outbox())
+	if n := len(b.source.Waiting()); n != 0 || b.source.Outbox() != 0 {
+		t.Errorf("%d proposals at the end, %d letters left", n, b.source.Outbox())
 	}
 }
 
@@ -90,15 +90,15 @@ func TestOutboxTargetDeleted(t *testing.T) {
 	gone := b.addTarget("gone")
 	b.die(t, "1")
 	b.run()
-	b.source.commit(t)
+	b.source.Commit(t)
 	b.run()
 	b.w.deleteQueue(gone)
 	b.die(t, "2")
 	b.settle(t)
 	var left []queue.DeadLetterTarget
-	b.w.clock.Add(proposeAgain)
+	b.w.Clock.Add(proposeAgain)
 	b.run()
-	b.source.commit(t)
+	b.source.Commit(t)
 	b.run()
 	b.source.View(func(m *queue.Machine) { left = m.DeadLetterTargets(0, 100) })
 	if len(left) != 1 || left[0].ID == gone.ID || len(b.f.streams) != 1 {
@@ -109,7 +109,7 @@ func TestOutboxTargetDeleted(t *testing.T) {
 		if id == gone.ID {
 			want = nil
 		}
-		if got := r.bodies(); !slices.Equal(got, want) {
+		if got := r.Bodies(); !slices.Equal(got, want) {
 			t.Errorf("target %d holds %q, want %q", id, got, want)
 		}
 	}
@@ -119,24 +119,24 @@ func TestOutboxTargetDeleted(t *testing.T) {
 // taken for gone.
 func TestOutboxUnknownTarget(t *testing.T) {
 	b := newLetterbox(t)
-	next := fsm.QueueID((b.w.index + 1) << 16)
+	next := b.w.NextQueue()
 	b.die(t, "1")
-	b.source.apply(t, group.BatchOf(&logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: &logpb.RouteDead{
+	b.source.Apply(t, group.BatchOf(&logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: &logpb.RouteDead{
 		First: 1, Routes: []*logpb.DeadRoute{{Targets: []uint64{uint64(next)}}}, // by a leader that knows more
 	}}))
 	for range 3 {
-		b.w.clock.Add(proposeAgain)
+		b.w.Clock.Add(proposeAgain)
 		b.run()
 	}
-	if len(b.source.waiting) != 0 {
-		t.Fatalf("the source is told %v", commands(t, b.source.waiting[0]))
+	if len(b.source.Waiting()) != 0 {
+		t.Fatalf("the source is told %v", grouptest.Commands(t, b.source.Waiting()[0]))
 	}
 	q := b.addTarget("a")
 	if q.ID != next {
 		t.Fatalf("the queue has the id %d, expected %d", q.ID, next)
 	}
 	b.settle(t)
-	if got := b.targets[next].bodies(); !slices.Equal(got, []string{"1"}) {
+	if got := b.targets[next].Bodies(); !slices.Equal(got, []string{"1"}) {
 		t.Errorf("the target holds %q", got)
 	}
 }
@@ -148,23 +148,23 @@ func TestOutboxBehindItsLog(t *testing.T) {
 	a := b.target(t, "a")
 	b.die(t, "1")
 	b.run()
-	b.source.commit(t)
+	b.source.Commit(t)
 	b.run() // letter 1 is in the stream
-	l := b.w.table.Find(a.spec.Queue).Streams()[0]
+	l := b.w.table.Find(a.Spec().Queue).Streams()[0]
 	b.die(t, "2")
 	b.die(t, "3")
-	to := &logpb.DeadRoute{Targets: []uint64{uint64(a.spec.Queue)}}
-	b.source.apply(t, group.BatchOf(
+	to := &logpb.DeadRoute{Targets: []uint64{uint64(a.Spec().Queue)}}
+	b.source.Apply(t, group.BatchOf(
 		&logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: &logpb.RouteDead{First: 2, Routes: []*logpb.DeadRoute{to, to}}},
-		&logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{Target: uint64(a.spec.Queue), Upto: 2}},
+		&logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{Target: uint64(a.Spec().Queue), Upto: 2}},
 	))
 	for seq, body := range []string{"1", "2"} { // what the former leader has sent
-		p := payload(body)
+		p := grouptest.Payload(body)
 		batch := group.BatchOf(&logpb.Command{
 			Kind: logpb.Command_ENQUEUE, Session: b.f.id.Proto(), Seq: uint64(seq + 1), Enqueue: &logpb.Enqueue{Size: uint32(len(p))},
 		})
 		batch.Payloads, batch.Bytes = [][]byte{p}, len(p)
-		a.apply(t, batch)
+		a.Apply(t, batch)
 	}
 	b.run()
 	b.f.mu.Lock()
@@ -178,7 +178,7 @@ func TestOutboxBehindItsLog(t *testing.T) {
 		b.run()
 	}
 	b.carry(t, func() bool { return false })
-	if got := a.bodies(); !slices.Equal(got, []string{"1", "2", "3"}) {
+	if got := a.Bodies(); !slices.Equal(got, []string{"1", "2", "3"}) {
 		t.Errorf("the target holds %q", got)
 	}
 }
@@ -191,7 +191,7 @@ func TestOutboxBytes(t *testing.T) {
 		b.die(t, string(make([]byte, size)))
 	}
 	b.run()
-	b.source.commit(t)
+	b.source.Commit(t)
 	b.run()
 	for _, tr := range b.f.streams {
 		if tr.bytes < sendBytes || tr.bytes > sendBytes+2*size {
@@ -200,7 +200,7 @@ func TestOutboxBytes(t *testing.T) {
 	}
 	b.settle(t)
 	for _, r := range b.targets {
-		if got := len(r.bodies()); got != 12 {
+		if got := len(r.Bodies()); got != 12 {
 			t.Errorf("%d letters have arrived", got)
 		}
 	}

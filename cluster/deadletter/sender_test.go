@@ -3,6 +3,8 @@ package deadletter
 import (
 	"testing"
 
+	"github.com/quorate/quorate/cluster/group/grouptest"
+
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
@@ -12,20 +14,20 @@ import (
 // log of their queue says.
 func TestOutboxIsReplaced(t *testing.T) {
 	w := newWorld(t)
-	q := w.mustQueue("q")
-	x := newOutboxSender(w.sender, newReplicated(q, w))
+	q := w.MustQueue("q")
+	x := newOutboxSender(w.sender, grouptest.NewQueue(t, w.Catalog, q))
 	w.sender.outboxes[q.ID] = x
-	to := w.table.Route(w.mustQueue("to"))
+	to := w.table.Route(w.MustQueue("to"))
 	tr := &transfers{from: x}
 	tr.stream = stream.New(tr, nil, x.id, to)
 	x.streams[to.Queue()] = tr
 	to.Attach(tr.stream)
 	w.broken.Store(true)
 	tr.Lock()
-	tr.stream.Add(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{}}, stream.Pending{Payload: payload("m")})
+	tr.stream.Add(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{}}, stream.Pending{Payload: grouptest.Payload("m")})
 	tr.Unlock()
 	to.Lead("n2", 1)
-	mustEventually(t, func() bool {
+	grouptest.Eventually(t, func() bool {
 		w.sender.mu.Lock()
 		defer w.sender.mu.Unlock()
 		next := w.sender.outboxes[q.ID]
@@ -41,8 +43,8 @@ func TestOutboxIsReplaced(t *testing.T) {
 // Only who leads sends, and nobody once the node closes.
 func TestOutboxOfLeader(t *testing.T) {
 	w := newWorld(t)
-	q := w.mustQueue("q")
-	g := newReplicated(q, w)
+	q := w.MustQueue("q")
+	g := grouptest.NewQueue(t, w.Catalog, q)
 	has := func() bool {
 		w.sender.mu.Lock()
 		defer w.sender.mu.Unlock()
@@ -65,14 +67,14 @@ func TestOutboxOfLeader(t *testing.T) {
 	}
 }
 
-type follower struct{ *replicated }
+type follower struct{ *grouptest.Queue }
 
 func (*follower) Leading() uint64 { return 0 }
 
 // What is sent once begins anew with the boot.
 func TestOnceRestarts(t *testing.T) {
 	w := newWorld(t)
-	way, c := w.table.Route(w.mustQueue("q")), w.sender.once
+	way, c := w.table.Route(w.MustQueue("q")), w.sender.once
 	open := func() *onceStream {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -80,8 +82,8 @@ func TestOnceRestarts(t *testing.T) {
 	}
 	x := open()
 	x.Lock()
-	x.stream.Add(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{}}, stream.Pending{Payload: payload("m")})
-	c.bytes += len(payload("m"))
+	x.stream.Add(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{}}, stream.Pending{Payload: grouptest.Payload("m")})
+	c.bytes += len(grouptest.Payload("m"))
 	x.Unlock()
 	w.boot.Store(9)
 	w.sender.Restart()

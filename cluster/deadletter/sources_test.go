@@ -49,8 +49,8 @@ func (l *letterBox) bring(from uint64) fsm.Code {
 // not taken a second time.
 func TestEndSources(t *testing.T) {
 	w := newWorld(t)
-	w.mustQueue("source")
-	v := w.catalog.View()
+	w.MustQueue("source")
+	v := w.View()
 	box := &letterBox{m: queue.New("letters", 1)}
 	var alive []uint64
 	for _, q := range v.Queues() {

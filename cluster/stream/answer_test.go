@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -18,17 +19,17 @@ func TestStreamAnswers(t *testing.T) {
 		answered int
 		resends  int // commands that go out again
 	}{
-		{"all at once", []group.Outcome{ok(1, 3)}, 3, 0},
-		{"one by one", []group.Outcome{ok(1, 1), ok(2, 1), ok(3, 1)}, 3, 0},
-		{"twice", []group.Outcome{ok(1, 2), ok(1, 2), ok(1, 3)}, 3, 0},
-		{"the first is missing", []group.Outcome{ok(2, 2)}, 0, 3},
-		{"a gap", []group.Outcome{ok(1, 1), {First: 2, Run: 1, Result: fsm.Result{Code: fsm.Gap, Next: 2}}}, 1, 2},
+		{"all at once", []group.Outcome{grouptest.OK(1, 3)}, 3, 0},
+		{"one by one", []group.Outcome{grouptest.OK(1, 1), grouptest.OK(2, 1), grouptest.OK(3, 1)}, 3, 0},
+		{"twice", []group.Outcome{grouptest.OK(1, 2), grouptest.OK(1, 2), grouptest.OK(1, 3)}, 3, 0},
+		{"the first is missing", []group.Outcome{grouptest.OK(2, 2)}, 0, 3},
+		{"a gap", []group.Outcome{grouptest.OK(1, 1), {First: 2, Run: 1, Result: fsm.Result{Code: fsm.Gap, Next: 2}}}, 1, 2},
 		{"the same gap twice", []group.Outcome{
 			{First: 2, Run: 1, Result: fsm.Result{Code: fsm.Gap, Next: 1}},
 			{First: 3, Run: 1, Result: fsm.Result{Code: fsm.Gap, Next: 1}},
 		}, 0, 3},
-		{"unknown session before the first command", []group.Outcome{code(2, fsm.NoSession), code(3, fsm.NoSession)}, 0, 3},
-		{"the queue is gone, and not from the view", []group.Outcome{code(1, fsm.Gone), code(2, fsm.Gone), code(3, fsm.Gone)}, 3, 0},
+		{"unknown session before the first command", []group.Outcome{grouptest.Code(2, fsm.NoSession), grouptest.Code(3, fsm.NoSession)}, 0, 3},
+		{"the queue is gone, and not from the view", []group.Outcome{grouptest.Code(1, fsm.Gone), grouptest.Code(2, fsm.Gone), grouptest.Code(3, fsm.Gone)}, 3, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := &client{}
@@ -56,7 +57,7 @@ func TestStreamAnswers(t *testing.T) {
 func TestLateStream(t *testing.T) {
 	opened := func(b []group.Batch) (at []int64) {
 		for _, b := range b {
-			for _, c := range commands(t, b) {
+			for _, c := range grouptest.Commands(t, b) {
 				at = append(at, c.OpenedAt)
 			}
 		}
@@ -67,14 +68,14 @@ func TestLateStream(t *testing.T) {
 	s := h.mustStream(c)
 	c.publish(1, "m")
 	c.publish(2, "m")
-	if got, want := opened(take(s)), []int64{h.clock.Load(), 0}; !slices.Equal(got, want) {
+	if got, want := opened(take(s)), []int64{h.Clock.Load(), 0}; !slices.Equal(got, want) {
 		t.Fatalf("the commands were made at %v, not %v", got, want)
 	}
-	tell(s, late, code(2, fsm.NoSession))
+	tell(s, late, grouptest.Code(2, fsm.NoSession))
 	if got, want := opened(take(s)), []int64{12345, 0}; !slices.Equal(got, want) {
 		t.Fatalf("sent again with %v, not %v", got, want)
 	}
-	tell(s, ok(1, 1), late)
+	tell(s, grouptest.OK(1, 1), late)
 	if len(c.answered) != 1 || len(take(s)) != 0 {
 		t.Fatalf("an answer to a former try: answered %v", c.answered)
 	}
@@ -98,7 +99,7 @@ func TestStuckStream(t *testing.T) {
 	take(s)
 	sends := func(d time.Duration) (n int) {
 		for range d / (100 * time.Millisecond) {
-			h.clock.Add(100)
+			h.Clock.Add(100)
 			c.stuck()
 			n += len(take(s))
 		}
@@ -110,7 +111,7 @@ func TestStuckStream(t *testing.T) {
 	if got := sends(10 * time.Minute); got < 12 || got > 13 { // every 48 seconds
 		t.Errorf("sent %d times in ten minutes", got)
 	}
-	tell(s, ok(1, 1))
+	tell(s, grouptest.OK(1, 1))
 	c.publish(2, "m")
 	take(s)
 	if got := sends(4 * time.Second); got != 1 {
@@ -134,7 +135,7 @@ func TestStuckByBytes(t *testing.T) {
 		s := h.mustStream(c)
 		c.publish(1, string(make([]byte, tc.size)))
 		take(s)
-		h.clock.Add(tc.passed)
+		h.Clock.Add(tc.passed)
 		c.stuck()
 		if again := len(take(s)) > 0; again != tc.again {
 			t.Errorf("%d bytes after %d ms: sent again: %v", tc.size, tc.passed, again)
@@ -150,15 +151,15 @@ func TestOldAnswers(t *testing.T) {
 		s := h.mustStream(c)
 		c.publish(1, "m")
 		take(s)
-		tell(s, ok(1, 1))
+		tell(s, grouptest.OK(1, 1))
 		c.publish(2, "m")
 		take(s)
-		h.clock.Add(stuckAfter / 2)
+		h.Clock.Add(stuckAfter / 2)
 		tell(s, group.Outcome{First: 1, Run: 1, Result: old})
 		if n := len(take(s)); n != 0 || c.lost != 0 || len(c.answered) != 1 {
 			t.Errorf("answer %+v: sent again %d, lost %d, answered %v", old, n, c.lost, c.answered)
 		}
-		h.clock.Add(stuckAfter/2 + 1)
+		h.Clock.Add(stuckAfter/2 + 1)
 		c.stuck()
 		if n := len(take(s)); n != 1 {
 			t.Errorf("answer %+v: sent again %d times after a stall", old, n)
@@ -186,7 +187,7 @@ func TestBatchBounds(t *testing.T) {
 		if bytes != b.Bytes || b.Count > MaxBatchCommands || b.Count > 1 && bytes > maxBatchBytes {
 			t.Errorf("a batch of %d commands and %d bytes, said to be %d", b.Count, bytes, b.Bytes)
 		}
-		for _, c := range commands(t, b) {
+		for _, c := range grouptest.Commands(t, b) {
 			if seq++; c.Seq != seq {
 				t.Fatalf("command %d where %d is next", c.Seq, seq)
 			}
@@ -205,11 +206,11 @@ func TestSettlementsJoin(t *testing.T) {
 	c.settle(fsm.Ack, 3, 7)
 	c.settle(fsm.Requeue, 8)
 	c.settle(fsm.Ack, 5)
-	first := commands(t, take(s)[0])
+	first := grouptest.Commands(t, take(s)[0])
 	c.settle(fsm.Ack, 9)
 	s.sendAgain()
 	c.settle(fsm.Ack, 10)
-	again := commands(t, take(s)[0])
+	again := grouptest.Commands(t, take(s)[0])
 	var got []string
 	for _, c := range again {
 		got = append(got, fmt.Sprint(c.Settle.Outcome, ids(c.Settle.Ranges)))
@@ -239,7 +240,7 @@ func TestGetAgain(t *testing.T) {
 			sends := 0
 			for b := take(s); len(b) > 0; b = take(s) {
 				sends++
-				tell(s, ok(1, 1))
+				tell(s, grouptest.OK(1, 1))
 			}
 			if sends != tc.sends || !isDone(k) || k.Got != nil {
 				t.Errorf("sent %d times, done %v, got %v; want %d times", sends, isDone(k), k.Got, tc.sends)
@@ -250,10 +251,10 @@ func TestGetAgain(t *testing.T) {
 	s := newHost(t).mustStream(c)
 	k := c.request(&logpb.Command{Kind: logpb.Command_GET, Get: &logpb.Get{}})
 	take(s)
-	tell(s, ok(1, 1))
+	tell(s, grouptest.OK(1, 1))
 	take(s)
 	s.Receive(messages(0, 1))
-	tell(s, ok(1, 1))
+	tell(s, grouptest.OK(1, 1))
 	if !isDone(k) || k.Got == nil || len(take(s)) != 0 {
 		t.Error("a repeated get does not bring its message")
 	}
@@ -266,15 +267,15 @@ func TestFormerLeaderEndsNothing(t *testing.T) {
 	s := h.mustStream(c)
 	c.publish(1, "m")
 	take(s)
-	tell(s, ok(1, 1))
+	tell(s, grouptest.OK(1, 1))
 	c.publish(2, "m")
 	k := c.request(&logpb.Command{Kind: logpb.Command_TOUCH})
 	s.route.Lead("n3", 9)
-	s.Answer("n2", []group.Outcome{code(2, fsm.NoSession)})
+	s.Answer("n2", []group.Outcome{grouptest.Code(2, fsm.NoSession)})
 	if c.lost != 0 {
 		t.Error("a former leader has ended the session")
 	}
-	s.Answer("n3", []group.Outcome{code(2, fsm.NoSession)})
+	s.Answer("n3", []group.Outcome{grouptest.Code(2, fsm.NoSession)})
 	if c.lost != 1 || !isDone(k) || k.Result.Code != fsm.NoSession || c.answered[2] != 0 {
 		t.Errorf("lost %d, the call %v, publishes %v", c.lost, isDone(k), c.answered)
 	}

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/quorate/quorate/cluster/group/grouptest"
+
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -13,7 +15,7 @@ import (
 func messages(consumer uint64, ids ...uint64) DeliveryBatch {
 	var d DeliveryBatch
 	for _, id := range ids {
-		d.Messages = append(d.Messages, fsm.Message{Consumer: consumer, ID: id, Payload: payload(fmt.Sprint(id))})
+		d.Messages = append(d.Messages, fsm.Message{Consumer: consumer, ID: id, Payload: grouptest.Payload(fmt.Sprint(id))})
 	}
 	return d
 }
@@ -68,7 +70,7 @@ func TestUnknownConsumer(t *testing.T) {
 	c := &client{}
 	s := newHost(t).mustStream(c)
 	s.Receive(messages(5, 1, 2))
-	got := commands(t, take(s)[0])
+	got := grouptest.Commands(t, take(s)[0])
 	if len(got) != 1 || got[0].Settle.GetOutcome() != fsm.Requeue || !slices.Equal(ids(got[0].Settle.Ranges), []uint64{1, 2}) {
 		t.Errorf("the queue is told %v", got)
 	}
@@ -118,13 +120,13 @@ func TestAskAgain(t *testing.T) {
 // A session without a receiver is handed nothing.
 func TestNoReceiver(t *testing.T) {
 	h, c := newHost(t), &client{}
-	r := h.table.Route(h.mustQueue("q"))
+	r := h.table.Route(h.MustQueue("q"))
 	c.stream = New(c, nil, fsm.SessionID{Boot: 9}, r)
 	r.Attach(c.stream)
 	c.stream.Receive(messages(5, 1))
 	k := c.request(&logpb.Command{Kind: logpb.Command_TOUCH})
 	r.Lead("n2", 1)
-	mustEventually(t, func() bool { return !r.isRunning() })
+	grouptest.Eventually(t, func() bool { return !r.isRunning() })
 	if len(c.messages)+len(h.asked) != 0 || isDone(k) || c.stream.Next() != 2 {
 		t.Errorf("messages %v, questions %v, %d commands", c.messages, h.asked, c.stream.Next()-1)
 	}

@@ -1,62 +1,38 @@
 package stream
 
 import (
-	"runtime"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// fatal is what fails a test: a testing.TB or a rapid.T.
-type fatal interface {
-	Helper()
-	Fatalf(format string, args ...any)
-	Errorf(format string, args ...any)
-}
-
 // host is a node alone, in a time of its own.
 type host struct {
-	t       fatal
+	*grouptest.Catalog
+	t       grouptest.Fatal
 	table   *Table
-	clock   atomic.Int64 // ms
 	panics  atomic.Int64
 	spawned atomic.Int64
-	view    atomic.Pointer[catalog.View]
 
-	mu      sync.Mutex // guards what follows
-	catalog catalog.Catalog
-	index   uint64
-	submit  func(leader string, b group.Batch) bool // nil: everything is taken
-	asked   []Resync
-	serves  map[string]uint64 // what a node that is asked says; absent: it does not lead
+	mu     sync.Mutex                              // guards what follows
+	submit func(leader string, b group.Batch) bool // nil: everything is taken
+	asked  []Resync
+	serves map[string]uint64 // what a node that is asked says; absent: it does not lead
 }
 
-func newHost(t fatal) *host {
-	h := &host{t: t}
-	h.view.Store(h.catalog.View())
-	h.clock.Store(1_000_000)
+func newHost(t grouptest.Fatal) *host {
+	h := &host{Catalog: grouptest.NewCatalog(t), t: t}
 	h.table = NewTable(h)
-	h.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{
-		Name: "n1", PeerAddress: "n1", Incarnation: []byte("0123456789abcdef"),
-	}}})
-	h.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_Initialize{Initialize: &logpb.Initialize{
-		Vhost:      &logpb.PutVhost{Name: "/"},
-		User:       &logpb.PutUser{Name: "guest", Tags: []string{"administrator"}},
-		Permission: &logpb.PutPermission{User: "guest", Vhost: "/", Configure: ".*", Write: ".*", Read: ".*"},
-	}}})
 	return h
 }
 
 func (h *host) Name() string               { return "n1" }
 func (h *host) NodeName(fsm.NodeID) string { return "n1" }
-func (h *host) View() *catalog.View        { return h.view.Load() }
-func (h *host) Now() int64                 { return h.clock.Load() }
-func (h *host) Stamp() fsm.Time            { return fsm.Time(h.clock.Load()) }
 
 func (h *host) Guard(_ string, f func()) (ok bool) {
 	defer func() {
@@ -102,45 +78,17 @@ func (h *host) submits(f func(leader string, b group.Batch) bool) {
 	h.submit = f
 }
 
-func (h *host) commit(c *logpb.CatalogCommand) *logpb.CatalogResult {
-	h.t.Helper()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.index++
-	r := h.catalog.Apply(h.index, &logpb.CatalogEntry{Version: 1, Now: h.clock.Load(), Commands: []*logpb.CatalogCommand{c}})
-	h.view.Store(h.catalog.View())
-	if r[0].Refusal != 0 {
-		h.t.Fatalf("catalog refuses: %s", r[0].Text)
-	}
-	return r[0]
-}
-
-// mustQueue makes a queue in the catalog.
-func (h *host) mustQueue(name string) *catalog.Queue {
-	h.t.Helper()
-	r := h.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareQueue{DeclareQueue: &logpb.DeclareQueue{
-		Vhost: "/", Name: name, Durable: true, Members: []uint32{1},
-	}}})
-	q, ok := h.View().QueueByID(fsm.QueueID(r.Queue))
-	if !ok {
-		h.t.Fatalf("queue %s is not there", name)
-	}
-	return q
-}
-
 // deleteQueue removes a queue from the catalog, and tells the table.
 func (h *host) deleteQueue(q *catalog.Queue) {
 	h.t.Helper()
-	h.commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{
-		Vhost: "/", Name: q.Name, Id: uint64(q.ID),
-	}}})
+	h.Delete(q)
 	h.table.QueueGone(q.ID)
 }
 
 // mustStream attaches a stream to a new queue, owned by c.
 func (h *host) mustStream(c *client) *Stream {
 	h.t.Helper()
-	return h.attach(c, h.table.Route(h.mustQueue("q")), 1)
+	return h.attach(c, h.table.Route(h.MustQueue("q")), 1)
 }
 
 // attach makes the stream of session num to a queue.
@@ -206,7 +154,7 @@ func (c *client) Deliver(all []fsm.Message) { c.messages = append(c.messages, al
 func (c *client) publish(number uint64, body string) {
 	c.Lock()
 	defer c.Unlock()
-	p := payload(body)
+	p := grouptest.Payload(body)
 	c.stream.Add(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{Size: uint32(len(p))}}, Pending{Payload: p, Number: number})
 }
 
@@ -238,7 +186,7 @@ func (c *client) stuck() {
 }
 
 // mustBeWhole checks the invariant of a stream.
-func (c *client) mustBeWhole(t fatal) {
+func (c *client) mustBeWhole(t grouptest.Fatal) {
 	t.Helper()
 	c.Lock()
 	defer c.Unlock()
@@ -252,10 +200,6 @@ func (c *client) mustBeWhole(t fatal) {
 	if s.sent >= s.next || s.heavy >= s.next || s.progress.stalls > maxStalls {
 		t.Fatalf("front %d, sent %d, heavy %d, next %d, %d stalls", front, s.sent, s.heavy, s.next, s.progress.stalls)
 	}
-}
-
-func payload(body string) fsm.Payload {
-	return append(fsm.AppendPayloadHead(nil, "", "k", nil), body...)
 }
 
 func isDone(k *Call) bool {
@@ -281,19 +225,6 @@ func take(s *Stream) []group.Batch {
 	return all
 }
 
-// commands decodes a batch.
-func commands(t fatal, b group.Batch) []*logpb.Command {
-	t.Helper()
-	var e logpb.Entry
-	if err := e.UnmarshalVT(b.Commands); err != nil {
-		t.Fatalf("a batch cannot be decoded: %v", err)
-	}
-	if len(e.Commands) != b.Count {
-		t.Fatalf("a batch has %d commands and says %d", len(e.Commands), b.Count)
-	}
-	return e.Commands
-}
-
 func ids(ranges []uint64) (all []uint64) {
 	for ; len(ranges) > 0; ranges = ranges[2:] {
 		for i := range ranges[1] {
@@ -307,20 +238,4 @@ func ids(ranges []uint64) (all []uint64) {
 func tell(s *Stream, answers ...group.Outcome) {
 	leader, _, _ := s.route.Leader()
 	s.Answer(leader, answers)
-}
-
-func ok(first, run uint64) group.Outcome { return group.Outcome{First: first, Run: run} }
-
-func code(seq uint64, c fsm.Code) group.Outcome {
-	return group.Outcome{First: seq, Run: 1, Result: fsm.Result{Code: c}}
-}
-
-// mustEventually waits for a state that other goroutines bring about.
-func mustEventually(t fatal, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !is(); runtime.Gosched() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time")
-		}
-	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 	"github.com/quorate/quorate/proto/peerpb"
@@ -21,13 +22,13 @@ type submissions struct {
 	ok   bool
 }
 
-func (s *submissions) submit(t fatal) func(string, group.Batch) bool {
+func (s *submissions) submit(t grouptest.Fatal) func(string, group.Batch) bool {
 	return func(leader string, b group.Batch) bool {
 		s.came <- struct{}{}
 		<-s.gate
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		for _, c := range commands(t, b) {
+		for _, c := range grouptest.Commands(t, b) {
 			s.made = append(s.made, fmt.Sprint(leader, " ", c.Seq))
 		}
 		return s.ok
@@ -59,7 +60,7 @@ func TestLeaderMovesDuringSubmit(t *testing.T) {
 			sub.ok = true
 			sub.mu.Unlock()
 			close(sub.gate)
-			mustEventually(t, func() bool { return !s.route.isRunning() })
+			grouptest.Eventually(t, func() bool { return !s.route.isRunning() })
 			if want := []string{"n2 1", "n3 1"}; !slices.Equal(sub.made, want) {
 				t.Errorf("submitted %q, want %q", sub.made, want)
 			}
@@ -95,12 +96,12 @@ func TestLeaders(t *testing.T) {
 // remembered; one of a queue that is gone is not.
 func TestEarlyLeader(t *testing.T) {
 	h := newHost(t)
-	old := h.mustQueue("old")
+	old := h.MustQueue("old")
 	h.deleteQueue(old)
 	h.table.Lead(old.ID, "n2", 3)
-	next := fsm.QueueID((h.index + 1) << 16)
+	next := h.NextQueue()
 	h.table.Lead(next, "n3", 4)
-	q := h.mustQueue("new")
+	q := h.MustQueue("new")
 	if q.ID != next {
 		t.Fatalf("the queue has the id %d, expected %d", q.ID, next)
 	}
@@ -117,7 +118,7 @@ func TestEarlyLeader(t *testing.T) {
 // also beside one that panics. Nothing begins anew.
 func TestEndOfQueue(t *testing.T) {
 	h := newHost(t)
-	q := h.mustQueue("q")
+	q := h.MustQueue("q")
 	r := h.table.Route(q)
 	var clients []*client
 	var calls []*Call
@@ -161,8 +162,8 @@ func TestSubmittingPanics(t *testing.T) {
 	h.submits(func(string, group.Batch) bool { panic("injected") })
 	s.route.Lead("n2", 1)
 	c.publish(1, "m")
-	mustEventually(t, func() bool { return !s.route.isRunning() })
-	mustEventually(t, func() bool {
+	grouptest.Eventually(t, func() bool { return !s.route.isRunning() })
+	grouptest.Eventually(t, func() bool {
 		c.Lock()
 		defer c.Unlock()
 		return c.failed == 1

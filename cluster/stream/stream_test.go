@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -32,7 +33,7 @@ func TestStreamProperty(t *testing.T) {
 				publishes++
 				body := fmt.Sprint("message ", publishes)
 				c.publish(publishes, body)
-				want = append(want, fmt.Sprintf("enqueue %d", len(payload(body))))
+				want = append(want, fmt.Sprintf("enqueue %d", len(grouptest.Payload(body))))
 			},
 			"settle": func() {
 				settles++
@@ -75,9 +76,9 @@ func TestStreamProperty(t *testing.T) {
 				}
 			},
 			"new leader":               s.sendAgain,
-			"queue's clock runs ahead": func() { m.clock = h.clock.Load() + 2*oldest },
+			"queue's clock runs ahead": func() { m.clock = h.Clock.Load() + 2*oldest },
 			"time": func() {
-				h.clock.Add(gapPause)
+				h.Clock.Add(gapPause)
 				c.stuck()
 			},
 		}
@@ -97,7 +98,7 @@ func TestStreamProperty(t *testing.T) {
 			if i == 5 {
 				t.Fatalf("%d commands are never answered", s.Waiting())
 			}
-			h.clock.Add(stuckAfter<<maxStalls + 1)
+			h.Clock.Add(stuckAfter<<maxStalls + 1)
 			c.stuck()
 			for _, b := range take(s) {
 				s.Answer("", m.outcomes(t, b))
@@ -173,9 +174,9 @@ func describe(c *logpb.Command) (all []string) {
 }
 
 // outcomes applies a batch and answers as a group does.
-func (m *streamRules) outcomes(t fatal, b group.Batch) []group.Outcome {
+func (m *streamRules) outcomes(t grouptest.Fatal, b group.Batch) []group.Outcome {
 	var all []group.Outcome
-	for _, c := range commands(t, b) {
+	for _, c := range grouptest.Commands(t, b) {
 		r := m.apply(c)
 		if n := len(all); n > 0 && r == (fsm.Result{}) && all[n-1].Result == r {
 			all[n-1].Run++

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/quorate/quorate/cluster/group/grouptest"
+
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -55,21 +57,21 @@ func TestWatchAsks(t *testing.T) {
 	h, c := newHost(t), &client{}
 	s := h.mustStream(c)
 	h.serves = map[string]uint64{"n1": 4}
-	h.clock.Add(askAfter)
+	h.Clock.Add(askAfter)
 	watched := h.table.Watch(nil)
 	if h.spawned.Load() != 0 || s.route.IsLeader("n1") {
 		t.Error("asked too early")
 	}
-	h.clock.Add(1)
+	h.Clock.Add(1)
 	h.table.Watch(watched)
-	mustEventually(t, func() bool { return s.route.IsLeader("n1") })
+	grouptest.Eventually(t, func() bool { return s.route.IsLeader("n1") })
 }
 
 // A panic about one route leaves the others alone. That one is made anew, and
 // watched on.
 func TestWatchPanics(t *testing.T) {
 	h, c, other := newHost(t), &client{}, &client{}
-	broken, whole := h.table.Route(h.mustQueue("broken")), h.table.Route(h.mustQueue("whole"))
+	broken, whole := h.table.Route(h.MustQueue("broken")), h.table.Route(h.MustQueue("whole"))
 	h.attach(c, broken, 1)
 	h.attach(other, whole, 1)
 	broken.mu.Lock()

@@ -1,0 +1,36 @@
+package grouptest
+
+import (
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// NoProperties reads nothing from properties, and leaves them as they are.
+type NoProperties struct{}
+
+// Expiration: none.
+func (NoProperties) Expiration([]byte) string { return "" }
+
+// Headers: none.
+func (NoProperties) Headers([]byte, []*logpb.Death) *fsm.Table { return nil }
+
+// Copies: none.
+func (NoProperties) Copies([]byte) []string { return nil }
+
+// Property: none.
+func (NoProperties) Property([]byte, string) []byte { return nil }
+
+// Describe shows none.
+func (NoProperties) Describe([]byte, *fsm.Message) *fsm.Table { return &fsm.Table{} }
+
+// Delay: none.
+func (NoProperties) Delay([]byte) fsm.Millis { return 0 }
+
+// Delayed changes nothing.
+func (NoProperties) Delayed(properties []byte) []byte { return properties }
+
+// Deaths: none.
+func (NoProperties) Deaths([]byte) []*logpb.Death { return nil }
+
+// Redirected changes nothing.
+func (NoProperties) Redirected(properties []byte) []byte { return properties }
