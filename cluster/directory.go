@@ -16,6 +16,8 @@ import (
 	"sync"
 	"syscall"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -351,7 +353,7 @@ func (n *Node) askDirectory() {
 			}
 			answer, err := n.mesh.Call(ctx, p.Node, broker.KindNodes, nil)
 			var told peerpb.Told
-			if err == nil && told.UnmarshalVT(answer) == nil && told.Index > 0 {
+			if err == nil && proto.Unmarshal(answer, &told) == nil && told.Index > 0 {
 				n.learnNodes(told.Index, n.membersTold(&told))
 			}
 		}
@@ -377,5 +379,5 @@ func (n *Node) tellNodes(t *peerpb.Told) *peerpb.Told {
 }
 
 func (n *Node) onNodes(context.Context, string, []byte) ([]byte, error) {
-	return n.tellNodes(&peerpb.Told{Node: n.config.Name}).MarshalVT()
+	return proto.Marshal(n.tellNodes(&peerpb.Told{Node: n.config.Name}))
 }

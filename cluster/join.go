@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/stats"
@@ -140,7 +142,7 @@ func (n *Node) introduce(ctx context.Context, address string, what errand) (*pee
 			return nil, err
 		}
 	}
-	encoded, err := ask.MarshalVT()
+	encoded, err := proto.Marshal(ask)
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +151,7 @@ func (n *Node) introduce(ctx context.Context, address string, what errand) (*pee
 		return nil, err
 	}
 	told := &peerpb.Told{}
-	if err := told.UnmarshalVT(answer); err != nil {
+	if err := proto.Unmarshal(answer, told); err != nil {
 		return nil, err
 	}
 	return told, is(told.Node)
@@ -158,7 +160,7 @@ func (n *Node) introduce(ctx context.Context, address string, what errand) (*pee
 // onIntroduce answers a node that has no link.
 func (n *Node) onIntroduce(ctx context.Context, who peer.Caller, req []byte) ([]byte, error) {
 	var ask peerpb.Ask
-	if err := ask.UnmarshalVT(req); err != nil {
+	if err := proto.Unmarshal(req, &ask); err != nil {
 		return nil, err
 	}
 	if err := checkCaller(who, &ask); err != nil {
@@ -179,18 +181,18 @@ func (n *Node) onIntroduce(ctx context.Context, who peer.Caller, req []byte) ([]
 			return nil, err
 		}
 	}
-	return told.MarshalVT()
+	return proto.Marshal(told)
 }
 
 // onAdmit answers a node that has asked another one.
 func (n *Node) onAdmit(ctx context.Context, _ string, req []byte) ([]byte, error) {
 	var ask peerpb.Ask
-	if err := ask.UnmarshalVT(req); err != nil {
+	if err := proto.Unmarshal(req, &ask); err != nil {
 		return nil, err
 	}
 	told := &peerpb.Told{Node: n.config.Name, Identity: n.directory.record().Identity}
 	n.answerJoin(ctx, &ask, told)
-	return told.MarshalVT()
+	return proto.Marshal(told)
 }
 
 func (n *Node) answerJoin(ctx context.Context, ask *peerpb.Ask, told *peerpb.Told) {

@@ -273,9 +273,9 @@ func (r *remains) take(rec *Recovery) error {
 			command.Empty = append(command.Empty, uint64(q.id))
 		}
 	}
-	entry, err := (&logpb.CatalogEntry{Version: r.view.FSMVersion(), Now: time.Now().UnixMilli(), Commands: []*logpb.CatalogCommand{
+	entry, err := logpb.Marshal(&logpb.CatalogEntry{Version: r.view.FSMVersion(), Now: time.Now().UnixMilli(), Commands: []*logpb.CatalogCommand{
 		{Body: &logpb.CatalogCommand_RecoverCluster{RecoverCluster: command}},
-	}}).MarshalVT()
+	}})
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/mgmt/api"
@@ -75,7 +77,7 @@ func (s *shortages) tell(node string) {
 	if last, any := s.told[node]; any && now == "" && last == now {
 		return
 	}
-	message, err := (&peerpb.Shortage{Resources: s.own}).MarshalVT()
+	message, err := proto.Marshal(&peerpb.Shortage{Resources: s.own})
 	if err == nil {
 		err = s.node.mesh.Send(node, broker.KindShortage, message)
 	}
@@ -100,7 +102,7 @@ func (s *shortages) peerChanged(ev peer.Event) {
 // hear takes what another node is short of.
 func (s *shortages) hear(from string, message, _ []byte) {
 	var m peerpb.Shortage
-	if err := m.UnmarshalVT(message); err != nil {
+	if err := proto.Unmarshal(message, &m); err != nil {
 		s.node.mesh.Complain(from, "shortage of a node is not understood", err)
 		return
 	}

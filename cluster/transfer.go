@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/stats"
@@ -26,7 +28,7 @@ func (n *Node) transfer(ctx context.Context, id fsm.GroupID, from, to string) er
 	}
 	ctx, cancel := context.WithTimeout(ctx, transferWait)
 	defer cancel()
-	req, err := (&peerpb.TransferRequest{Group: uint32(id), To: to}).MarshalVT()
+	req, err := proto.Marshal(&peerpb.TransferRequest{Group: uint32(id), To: to})
 	if err != nil {
 		return err
 	}
@@ -35,7 +37,7 @@ func (n *Node) transfer(ctx context.Context, id fsm.GroupID, from, to string) er
 		return fmt.Errorf("ask %s to hand over: %w", from, err)
 	}
 	var r peerpb.TransferReply
-	if err := r.UnmarshalVT(answer); err != nil {
+	if err := proto.Unmarshal(answer, &r); err != nil {
 		return err
 	}
 	if r.Error != "" {
@@ -57,14 +59,14 @@ func (n *Node) transferHere(id fsm.GroupID, to string) error {
 
 func (n *Node) onTransfer(_ context.Context, _ string, req []byte) ([]byte, error) {
 	var m peerpb.TransferRequest
-	if err := m.UnmarshalVT(req); err != nil {
+	if err := proto.Unmarshal(req, &m); err != nil {
 		return nil, err
 	}
 	r := &peerpb.TransferReply{}
 	if err := n.transferHere(fsm.GroupID(m.Group), m.To); err != nil {
 		r.Error = err.Error()
 	}
-	return r.MarshalVT()
+	return proto.Marshal(r)
 }
 
 // listen registers for what other nodes ask.

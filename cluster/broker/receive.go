@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/stream"
@@ -169,10 +171,10 @@ func (b *Broker) answerResync(id fsm.GroupID, q stream.Resync) {
 // onStats answers how a queue stands that this node should lead.
 func (b *Broker) onStats(_ context.Context, _ string, req []byte) ([]byte, error) {
 	var m peerpb.StatsRequest
-	if err := m.UnmarshalVT(req); err != nil {
+	if err := proto.Unmarshal(req, &m); err != nil {
 		return nil, err
 	}
-	return b.stats(fsm.GroupID(m.Group), fsm.QueueID(m.Queue)).MarshalVT()
+	return proto.Marshal(b.stats(fsm.GroupID(m.Group), fsm.QueueID(m.Queue)))
 }
 
 // stateGone is what StatsReply.State says of a queue that has ended.

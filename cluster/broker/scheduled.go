@@ -67,7 +67,7 @@ func (b *Broker) scheduled(m *peerpb.ScheduledRequest) *peerpb.ScheduledReply {
 			RoutingKey: string(p.RoutingKey()), MessageId: string(b.config.Properties.Property(p.Properties(), catalog.PropertyMessageID)),
 		}
 		if m.Headers {
-			s.Headers, _ = b.config.Properties.Headers(p.Properties(), nil).MarshalVT() // it always encodes
+			s.Headers, _ = logpb.Marshal(b.config.Properties.Headers(p.Properties(), nil)) // it always encodes
 		}
 		r.Messages = append(r.Messages, s)
 	}

@@ -176,7 +176,7 @@ func decodeCatalog(entry []byte, newest uint32) (*logpb.CatalogEntry, error) {
 		return nil, fmt.Errorf("catalog entry of %d bytes: %w", len(entry), errMany)
 	}
 	e := new(logpb.CatalogEntry)
-	if err := e.UnmarshalVT(entry); err != nil {
+	if err := logpb.Unmarshal(entry, e); err != nil {
 		return nil, fmt.Errorf("catalog entry cannot be decoded: %w", err)
 	}
 	if e.Version > newest {

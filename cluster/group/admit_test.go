@@ -20,7 +20,7 @@ func TestCatalogAdmits(t *testing.T) {
 		}}}
 	}
 	entry := func(version uint32, commands ...*logpb.CatalogCommand) []byte {
-		b, err := (&logpb.CatalogEntry{Version: version, Commands: commands}).MarshalVT()
+		b, err := logpb.Marshal(&logpb.CatalogEntry{Version: version, Commands: commands})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
@@ -246,7 +247,7 @@ func (k *Catalog) Note(ctx context.Context, commands ...*logpb.CatalogCommand) (
 }
 
 func (k *Catalog) propose(ctx context.Context, internal bool, commands []*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
-	entry, err := (&logpb.CatalogEntry{Version: k.View().FSMVersion(), Now: int64(k.config.Clock()), Commands: commands}).MarshalVT()
+	entry, err := logpb.Marshal(&logpb.CatalogEntry{Version: k.View().FSMVersion(), Now: int64(k.config.Clock()), Commands: commands})
 	if err != nil {
 		return nil, fmt.Errorf("encode catalog entry: %w", err)
 	}
@@ -290,7 +291,7 @@ func (k *Catalog) attempt(ctx context.Context, entry []byte, internal bool) ([]*
 	results := make([]*logpb.CatalogResult, len(reply.Results))
 	for i, r := range reply.Results {
 		results[i] = &logpb.CatalogResult{}
-		if err := results[i].UnmarshalVT(r); err != nil {
+		if err := logpb.Unmarshal(r, results[i]); err != nil {
 			return nil, 0, err
 		}
 	}
@@ -378,33 +379,33 @@ func (k *Catalog) awaitChange(ctx context.Context, what string, done func() bool
 // question for a lease.
 func (k *Catalog) onCall(ctx context.Context, from string, req []byte) ([]byte, error) {
 	var m peerpb.CatalogRequest
-	if err := m.UnmarshalVT(req); err != nil {
+	if err := proto.Unmarshal(req, &m); err != nil {
 		return nil, err
 	}
 	switch {
 	case m.Lease != nil:
-		return k.onLease(ctx, from, m.Lease).MarshalVT()
+		return proto.Marshal(k.onLease(ctx, from, m.Lease))
 	case m.Hold != 0:
-		return k.onHold(ctx, m.Hold).MarshalVT()
+		return proto.Marshal(k.onHold(ctx, m.Hold))
 	}
 	ctx, cancel := context.WithTimeout(ctx, catalogApplyWait)
 	defer cancel()
 	results, index, err := k.lead(ctx, m.Entry, m.Internal)
 	if err != nil {
-		return (&peerpb.CatalogReply{Error: err.Error()}).MarshalVT()
+		return proto.Marshal(&peerpb.CatalogReply{Error: err.Error()})
 	}
 	reply := &peerpb.CatalogReply{Ok: true, Index: index}
 	if !m.Internal {
 		reply.Held = index
 	}
 	for _, r := range results {
-		encoded, err := r.MarshalVT()
+		encoded, err := logpb.Marshal(r)
 		if err != nil {
 			return nil, err
 		}
 		reply.Results = append(reply.Results, encoded)
 	}
-	return reply.MarshalVT()
+	return proto.Marshal(reply)
 }
 
 // catalogMachine is the catalog as raft's state machine.
@@ -413,7 +414,7 @@ type catalogMachine struct{ k *Catalog }
 func (m catalogMachine) Apply(l *raft.Log) any {
 	k := m.k
 	var e logpb.CatalogEntry
-	if err := e.UnmarshalVT(l.Data); err != nil {
+	if err := logpb.Unmarshal(l.Data, &e); err != nil {
 		m.fail(codeDamaged, fmt.Sprintf("catalog entry %d cannot be decoded: %v", l.Index, err))
 	}
 	m.mustSupport(e.Version)
@@ -480,7 +481,7 @@ func (k *Catalog) hasApplied(index, term uint64) {
 }
 
 func (m catalogMachine) Snapshot() (raft.FSMSnapshot, error) {
-	state, err := m.k.machine.Snapshot().MarshalVT()
+	state, err := logpb.Marshal(m.k.machine.Snapshot())
 	return catalogSnapshot{state}, err
 }
 
@@ -515,7 +516,7 @@ func readCatalogSnapshot(stream io.Reader) (*logpb.CatalogSnapshot, error) {
 		return nil, fmt.Errorf("read catalog snapshot: %w", err)
 	}
 	state := new(logpb.CatalogSnapshot)
-	if err := state.UnmarshalVT(raw); err != nil {
+	if err := logpb.Unmarshal(raw, state); err != nil {
 		return nil, fmt.Errorf("decode catalog snapshot: %w", err)
 	}
 	return state, nil

@@ -262,7 +262,7 @@ func TestCatalogStands(t *testing.T) {
 	gate.Lock()
 	goOn := sync.OnceFunc(gate.Unlock)
 	defer goOn()
-	entry, err := (&logpb.CatalogEntry{Version: 1, Commands: []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: "v"}}}}}).MarshalVT()
+	entry, err := logpb.Marshal(&logpb.CatalogEntry{Version: 1, Commands: []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: "v"}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

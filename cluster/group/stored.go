@@ -154,7 +154,7 @@ func InspectCatalog(from *raftlog.Catalog) (s Stored, view *catalog.View, err er
 		return err
 	}, func(l *raft.Log) error {
 		var e logpb.CatalogEntry
-		if err := e.UnmarshalVT(l.Data); err != nil {
+		if err := logpb.Unmarshal(l.Data, &e); err != nil {
 			return fmt.Errorf("entry %d cannot be decoded: %w", l.Index, err)
 		}
 		c.Apply(l.Index, &e)

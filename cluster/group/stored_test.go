@@ -158,7 +158,7 @@ func TestStoredCatalog(t *testing.T) {
 	for index := uint64(2); index <= 4; index++ {
 		e := &logpb.CatalogEntry{Version: 1, Commands: []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_PutVhost{
 			PutVhost: &logpb.PutVhost{Name: fmt.Sprint("v", index)}}}}}
-		data, err := e.MarshalVT()
+		data, err := logpb.Marshal(e)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -173,7 +173,7 @@ func TestStoredCatalog(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		state, err := c.Snapshot().MarshalVT()
+		state, err := logpb.Marshal(c.Snapshot())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/hashicorp/raft"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -99,9 +100,9 @@ func TestTooOld(t *testing.T) {
 	}
 }
 
-func mustMarshal(t *testing.T, m interface{ MarshalVT() ([]byte, error) }) []byte {
+func mustMarshal(t *testing.T, m proto.Message) []byte {
 	t.Helper()
-	b, err := m.MarshalVT()
+	b, err := proto.Marshal(m)
 	if err != nil {
 		t.Fatal(fmt.Errorf("marshal: %w", err))
 	}

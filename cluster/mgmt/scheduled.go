@@ -110,7 +110,7 @@ func (s *Server) describeScheduled(x *peerpb.ScheduledMessage) api.Scheduled {
 		RoutingKey: x.RoutingKey, Bytes: x.Bytes, MessageID: x.MessageId, Cursor: fmt.Sprintf("%d-%d", x.DueAt, x.Message),
 	}
 	var t logpb.Table
-	if len(x.Headers) > 0 && t.UnmarshalVT(x.Headers) == nil {
+	if len(x.Headers) > 0 && logpb.Unmarshal(x.Headers, &t) == nil {
 		d.Headers = ObjectOf(&t)
 	}
 	return d

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 )
 
 // maxFields bounds the fields of a message: an empty one of a list takes two
@@ -27,18 +28,15 @@ func Tame(p []byte) error {
 	return nil
 }
 
-// encodes is a protobuf message to be sent.
-type encodes interface{ MarshalVT() ([]byte, error) }
-
-// decodes is a protobuf message to be read.
-type decodes[T any] interface {
+// message is a pointer to a protobuf message T.
+type message[T any] interface {
 	*T
-	UnmarshalVT(b []byte) error
+	proto.Message
 }
 
 // Ask calls another node with a message and reads the message it answers.
-func Ask[R any, P decodes[R]](ctx context.Context, m *Mesh, node string, k Kind, req encodes) (P, error) {
-	encoded, err := req.MarshalVT()
+func Ask[R any, P message[R]](ctx context.Context, m *Mesh, node string, k Kind, req proto.Message) (P, error) {
+	encoded, err := proto.Marshal(req)
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +50,7 @@ func Ask[R any, P decodes[R]](ctx context.Context, m *Mesh, node string, k Kind,
 		return nil, err // there may be as much
 	}
 	if err == nil {
-		err = r.UnmarshalVT(answer)
+		err = proto.Unmarshal(answer, r)
 	}
 	if err != nil {
 		m.distrust(node, err)
@@ -61,16 +59,16 @@ func Ask[R any, P decodes[R]](ctx context.Context, m *Mesh, node string, k Kind,
 }
 
 // HandleAsk sets the function that answers a kind of Ask.
-func HandleAsk[Q any, P decodes[Q], R encodes](m *Mesh, k Kind, answer func(req P) R) {
+func HandleAsk[Q any, P message[Q], R proto.Message](m *Mesh, k Kind, answer func(req P) R) {
 	m.HandleCall(k, func(_ context.Context, _ string, req []byte) ([]byte, error) {
 		q := P(new(Q))
 		err := Tame(req)
 		if err == nil {
-			err = q.UnmarshalVT(req)
+			err = proto.Unmarshal(req, q)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", errProtocol, err)
 		}
-		return answer(q).MarshalVT()
+		return proto.Marshal(answer(q))
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/hashicorp/raft"
 
@@ -28,7 +29,7 @@ func (m *Mesh) hello() (*batch, error) {
 		Cluster: m.cfg.Cluster, Node: m.cfg.Node,
 		Incarnation: m.cfg.Incarnation[:], Version: Version, Identity: m.cfg.Identity,
 	}
-	data, err := h.MarshalVT()
+	data, err := proto.Marshal(h)
 	if err != nil {
 		return nil, fmt.Errorf("encoding hello: %w", err)
 	}
@@ -49,7 +50,7 @@ func (m *Mesh) checkHello(msg []byte) (*peerpb.Hello, error) {
 		return nil, fmt.Errorf("%w: no hello", errProtocol)
 	}
 	h := new(peerpb.Hello)
-	if err := h.UnmarshalVT(f.body); err != nil {
+	if err := proto.Unmarshal(f.body, h); err != nil {
 		return nil, fmt.Errorf("%w: hello: %w", errProtocol, err)
 	}
 	switch {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -206,6 +208,6 @@ func (d *draft) own(name string, vh *vhost) {
 func (d *draft) id() uint64 { return d.index<<16 | uint64(d.position) }
 
 // sameRow reports whether two rows are equal.
-func sameRow(a, b interface{ MarshalVT() ([]byte, error) }) bool {
+func sameRow(a, b proto.Message) bool {
 	return slices.Equal(encoded(a), encoded(b))
 }

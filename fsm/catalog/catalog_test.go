@@ -127,7 +127,7 @@ func TestRestoreRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var s logpb.CatalogSnapshot
-			if err := s.UnmarshalVT(encoded(mustFill(t, 2).Snapshot())); err != nil {
+			if err := logpb.Unmarshal(encoded(mustFill(t, 2).Snapshot()), &s); err != nil {
 				t.Fatal(err)
 			}
 			damage(&s)

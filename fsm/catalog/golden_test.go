@@ -48,7 +48,7 @@ func TestGolden(t *testing.T) {
 func mustRestored(t *testing.T, r *golden.Record) *Catalog {
 	t.Helper()
 	var s logpb.CatalogSnapshot
-	if err := s.UnmarshalVT(r.Snapshot); err != nil {
+	if err := logpb.Unmarshal(r.Snapshot, &s); err != nil {
 		t.Fatal(err)
 	}
 	c, err := Restore(&s)
@@ -82,7 +82,7 @@ func applyRecorded(t *testing.T, c *Catalog, entries []golden.Entry) {
 	t.Helper()
 	for _, x := range entries {
 		var e logpb.CatalogEntry
-		if err := e.UnmarshalVT(x.Data); err != nil {
+		if err := logpb.Unmarshal(x.Data, &e); err != nil {
 			t.Fatal(err)
 		}
 		c.Apply(x.Index, &e)

@@ -164,7 +164,7 @@ func TestReplicas(t *testing.T) {
 
 func applyToAll(t *rapid.T, replicas [3]*Catalog, index uint64, e *logpb.CatalogEntry, m *model) {
 	var copied logpb.CatalogEntry
-	if err := copied.UnmarshalVT(encoded(e)); err != nil {
+	if err := logpb.Unmarshal(encoded(e), &copied); err != nil {
 		t.Fatal(err)
 	}
 	results := replicas[0].Apply(index, e)

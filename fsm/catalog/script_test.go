@@ -196,7 +196,7 @@ func inForce(t testing.TB, v *View, w []string) string {
 // mustReload sends the state through the bytes of its snapshot.
 func mustReload(t interface{ Fatalf(string, ...any) }, c *Catalog) *Catalog {
 	var s logpb.CatalogSnapshot
-	if err := s.UnmarshalVT(encoded(c.Snapshot())); err != nil {
+	if err := logpb.Unmarshal(encoded(c.Snapshot()), &s); err != nil {
 		t.Fatalf("snapshot: %v", err)
 	}
 	again, err := Restore(&s)

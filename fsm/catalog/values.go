@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/route"
 	"github.com/quorate/quorate/proto/logpb"
@@ -104,8 +106,8 @@ func floatBits(v *logpb.Value) int64 {
 }
 
 // encoded returns a message in its one canonical encoding.
-func encoded(m interface{ MarshalVT() ([]byte, error) }) []byte {
-	b, err := m.MarshalVT()
+func encoded(m proto.Message) []byte {
+	b, err := logpb.Marshal(m)
 	if err != nil {
 		panic(fmt.Sprintf("catalog: a message of our own does not encode: %v", err))
 	}

@@ -210,13 +210,13 @@ func newWhole(t *testing.T, data []byte) *whole {
 // define applies an entry to the catalog and follows it in the queues.
 func (w *whole) define(e *logpb.CatalogEntry) {
 	w.index++
-	raw, err := e.MarshalVT()
+	raw, err := logpb.Marshal(e)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	for _, c := range []*catalog.Catalog{w.catalog, w.replica} {
 		own := &logpb.CatalogEntry{} // parts of an entry stay in the catalog
-		if err := own.UnmarshalVT(raw); err != nil {
+		if err := logpb.Unmarshal(raw, own); err != nil {
 			w.t.Fatal(err)
 		}
 		c.Apply(w.index, own)
@@ -225,12 +225,12 @@ func (w *whole) define(e *logpb.CatalogEntry) {
 		w.t.Fatalf("after %v: %v\n%s", e, err, w.catalog)
 	}
 	if w.s.below(4) == 0 {
-		raw, err := w.replica.Snapshot().MarshalVT()
+		raw, err := logpb.Marshal(w.replica.Snapshot())
 		if err != nil {
 			w.t.Fatal(err)
 		}
 		own := &logpb.CatalogSnapshot{}
-		if err := own.UnmarshalVT(raw); err != nil {
+		if err := logpb.Unmarshal(raw, own); err != nil {
 			w.t.Fatal(err)
 		}
 		if w.replica, err = catalog.Restore(own); err != nil {

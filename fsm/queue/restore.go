@@ -41,8 +41,11 @@ func (m *Machine) Restore(r io.Reader) error {
 func (m *Machine) restore(r *bufio.Reader) error {
 	var buf bytes.Buffer
 	var head logpb.QueueSnapshot
-	if err := readRecord(r, &buf, &head); err != nil {
+	if err := readRecord(r, &buf); err != nil {
 		return noEOF(err)
+	}
+	if err := logpb.Unmarshal(buf.Bytes(), &head); err != nil {
+		return fmt.Errorf("%w: %w", ErrSnapshot, err)
 	}
 	if head.FsmVersion > m.newest {
 		return fmt.Errorf("%w: it is of version %d, this one supports up to %d", ErrVersion, head.FsmVersion, m.newest)
@@ -59,8 +62,11 @@ func (m *Machine) restore(r *bufio.Reader) error {
 	var st logpb.MessageState
 	for range head.Messages {
 		st = logpb.MessageState{}
-		if err := readRecord(r, &buf, &st); err != nil {
+		if err := readRecord(r, &buf); err != nil {
 			return noEOF(err)
+		}
+		if err := st.UnmarshalVT(buf.Bytes()); err != nil {
+			return fmt.Errorf("%w: %w", ErrSnapshot, err)
 		}
 		if err := m.restoreMessage(&st); err != nil {
 			return err
@@ -82,8 +88,8 @@ func (m *Machine) restore(r *bufio.Reader) error {
 	return nil
 }
 
-// readRecord reads one record; io.EOF only before its first byte.
-func readRecord(r *bufio.Reader, buf *bytes.Buffer, into interface{ UnmarshalVT([]byte) error }) error {
+// readRecord reads one record into buf; io.EOF only before its first byte.
+func readRecord(r *bufio.Reader, buf *bytes.Buffer) error {
 	size, err := binary.ReadUvarint(r)
 	if err != nil {
 		return err
@@ -94,9 +100,6 @@ func readRecord(r *bufio.Reader, buf *bytes.Buffer, into interface{ UnmarshalVT(
 	buf.Reset()
 	if _, err := io.CopyN(buf, r, int64(size)); err != nil {
 		return noEOF(err)
-	}
-	if err := into.UnmarshalVT(buf.Bytes()); err != nil {
-		return fmt.Errorf("%w: %w", ErrSnapshot, err)
 	}
 	return nil
 }

@@ -97,7 +97,7 @@ func (s *Snapshot) LiveIndexes() iter.Seq[uint64] { return s.live.indexes() }
 func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	s.complete()
 	e := &encoder{w: w}
-	e.record(s.head)
+	e.head(s.head)
 	for no := maxPriority; no >= 0; no-- {
 		s.messages.writeList(e, no)
 	}
@@ -134,12 +134,6 @@ func (s *Snapshot) complete() {
 	}
 }
 
-// record is what a snapshot consists of.
-type record interface {
-	SizeVT() int
-	MarshalToSizedBufferVT([]byte) (int, error)
-}
-
 // encoder writes records and remembers the first error.
 type encoder struct {
 	w       io.Writer
@@ -151,9 +145,20 @@ type encoder struct {
 
 const encoderBuffer = 64 << 10
 
+// head writes the first record of all behind its length.
+func (e *encoder) head(h *logpb.QueueSnapshot) {
+	encoded, err := logpb.Marshal(h)
+	if err != nil && e.err == nil {
+		e.err = err
+	}
+	e.buf = binary.AppendUvarint(e.buf, uint64(len(encoded)))
+	e.buf = append(e.buf, encoded...)
+	e.flush(encoderBuffer)
+}
+
 // record writes one record behind its length. Errors are remembered, and nothing
 // is written after one.
-func (e *encoder) record(r record) {
+func (e *encoder) record(r *logpb.MessageState) {
 	size := r.SizeVT()
 	e.buf = binary.AppendUvarint(e.buf, uint64(size))
 	at := len(e.buf)

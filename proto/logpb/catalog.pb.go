@@ -24,9 +24,9 @@ const (
 // CatalogEntry is one entry of the catalog's log.
 type CatalogEntry struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // of the machines, as the proposer knew it
-	Now           int64                  `protobuf:"zigzag64,2,opt,name=now,proto3" json:"now,omitempty"`
-	Commands      []*CatalogCommand      `protobuf:"bytes,3,rep,name=commands,proto3" json:"commands,omitempty"`
+	Version       uint32                 `protobuf:"varint,1,opt,name=version" json:"version,omitempty"` // of the machines, as the proposer knew it
+	Now           int64                  `protobuf:"zigzag64,2,opt,name=now" json:"now,omitempty"`
+	Commands      []*CatalogCommand      `protobuf:"bytes,3,rep,name=commands" json:"commands,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -463,135 +463,135 @@ type isCatalogCommand_Body interface {
 }
 
 type CatalogCommand_RegisterNode struct {
-	RegisterNode *RegisterNode `protobuf:"bytes,1,opt,name=register_node,json=registerNode,proto3,oneof"`
+	RegisterNode *RegisterNode `protobuf:"bytes,1,opt,name=register_node,json=registerNode,oneof"`
 }
 
 type CatalogCommand_PutVhost struct {
-	PutVhost *PutVhost `protobuf:"bytes,2,opt,name=put_vhost,json=putVhost,proto3,oneof"`
+	PutVhost *PutVhost `protobuf:"bytes,2,opt,name=put_vhost,json=putVhost,oneof"`
 }
 
 type CatalogCommand_DeleteVhost struct {
-	DeleteVhost *DeleteVhost `protobuf:"bytes,3,opt,name=delete_vhost,json=deleteVhost,proto3,oneof"`
+	DeleteVhost *DeleteVhost `protobuf:"bytes,3,opt,name=delete_vhost,json=deleteVhost,oneof"`
 }
 
 type CatalogCommand_PutUser struct {
-	PutUser *PutUser `protobuf:"bytes,4,opt,name=put_user,json=putUser,proto3,oneof"`
+	PutUser *PutUser `protobuf:"bytes,4,opt,name=put_user,json=putUser,oneof"`
 }
 
 type CatalogCommand_DeleteUser struct {
-	DeleteUser *DeleteUser `protobuf:"bytes,5,opt,name=delete_user,json=deleteUser,proto3,oneof"`
+	DeleteUser *DeleteUser `protobuf:"bytes,5,opt,name=delete_user,json=deleteUser,oneof"`
 }
 
 type CatalogCommand_PutPermission struct {
-	PutPermission *PutPermission `protobuf:"bytes,6,opt,name=put_permission,json=putPermission,proto3,oneof"`
+	PutPermission *PutPermission `protobuf:"bytes,6,opt,name=put_permission,json=putPermission,oneof"`
 }
 
 type CatalogCommand_DeletePermission struct {
-	DeletePermission *DeletePermission `protobuf:"bytes,7,opt,name=delete_permission,json=deletePermission,proto3,oneof"`
+	DeletePermission *DeletePermission `protobuf:"bytes,7,opt,name=delete_permission,json=deletePermission,oneof"`
 }
 
 type CatalogCommand_DeclareExchange struct {
-	DeclareExchange *DeclareExchange `protobuf:"bytes,8,opt,name=declare_exchange,json=declareExchange,proto3,oneof"`
+	DeclareExchange *DeclareExchange `protobuf:"bytes,8,opt,name=declare_exchange,json=declareExchange,oneof"`
 }
 
 type CatalogCommand_DeleteExchange struct {
-	DeleteExchange *DeleteExchange `protobuf:"bytes,9,opt,name=delete_exchange,json=deleteExchange,proto3,oneof"`
+	DeleteExchange *DeleteExchange `protobuf:"bytes,9,opt,name=delete_exchange,json=deleteExchange,oneof"`
 }
 
 type CatalogCommand_Bind struct {
-	Bind *Bind `protobuf:"bytes,10,opt,name=bind,proto3,oneof"`
+	Bind *Bind `protobuf:"bytes,10,opt,name=bind,oneof"`
 }
 
 type CatalogCommand_Unbind struct {
-	Unbind *Bind `protobuf:"bytes,11,opt,name=unbind,proto3,oneof"`
+	Unbind *Bind `protobuf:"bytes,11,opt,name=unbind,oneof"`
 }
 
 type CatalogCommand_DeclareQueue struct {
-	DeclareQueue *DeclareQueue `protobuf:"bytes,12,opt,name=declare_queue,json=declareQueue,proto3,oneof"`
+	DeclareQueue *DeclareQueue `protobuf:"bytes,12,opt,name=declare_queue,json=declareQueue,oneof"`
 }
 
 type CatalogCommand_DeleteQueue struct {
-	DeleteQueue *DeleteQueue `protobuf:"bytes,13,opt,name=delete_queue,json=deleteQueue,proto3,oneof"`
+	DeleteQueue *DeleteQueue `protobuf:"bytes,13,opt,name=delete_queue,json=deleteQueue,oneof"`
 }
 
 type CatalogCommand_Initialize struct {
-	Initialize *Initialize `protobuf:"bytes,14,opt,name=initialize,proto3,oneof"`
+	Initialize *Initialize `protobuf:"bytes,14,opt,name=initialize,oneof"`
 }
 
 type CatalogCommand_DeleteOwned struct {
-	DeleteOwned *DeleteOwned `protobuf:"bytes,15,opt,name=delete_owned,json=deleteOwned,proto3,oneof"`
+	DeleteOwned *DeleteOwned `protobuf:"bytes,15,opt,name=delete_owned,json=deleteOwned,oneof"`
 }
 
 type CatalogCommand_PutSetting struct {
-	PutSetting *PutSetting `protobuf:"bytes,16,opt,name=put_setting,json=putSetting,proto3,oneof"`
+	PutSetting *PutSetting `protobuf:"bytes,16,opt,name=put_setting,json=putSetting,oneof"`
 }
 
 type CatalogCommand_PutPolicy struct {
-	PutPolicy *PutPolicy `protobuf:"bytes,17,opt,name=put_policy,json=putPolicy,proto3,oneof"`
+	PutPolicy *PutPolicy `protobuf:"bytes,17,opt,name=put_policy,json=putPolicy,oneof"`
 }
 
 type CatalogCommand_DeletePolicy struct {
-	DeletePolicy *DeletePolicy `protobuf:"bytes,18,opt,name=delete_policy,json=deletePolicy,proto3,oneof"`
+	DeletePolicy *DeletePolicy `protobuf:"bytes,18,opt,name=delete_policy,json=deletePolicy,oneof"`
 }
 
 type CatalogCommand_PutTopicPermission struct {
-	PutTopicPermission *PutTopicPermission `protobuf:"bytes,22,opt,name=put_topic_permission,json=putTopicPermission,proto3,oneof"`
+	PutTopicPermission *PutTopicPermission `protobuf:"bytes,22,opt,name=put_topic_permission,json=putTopicPermission,oneof"`
 }
 
 type CatalogCommand_DeleteTopicPermission struct {
-	DeleteTopicPermission *DeleteTopicPermission `protobuf:"bytes,23,opt,name=delete_topic_permission,json=deleteTopicPermission,proto3,oneof"`
+	DeleteTopicPermission *DeleteTopicPermission `protobuf:"bytes,23,opt,name=delete_topic_permission,json=deleteTopicPermission,oneof"`
 }
 
 type CatalogCommand_SetDraining struct {
-	SetDraining *SetDraining `protobuf:"bytes,24,opt,name=set_draining,json=setDraining,proto3,oneof"`
+	SetDraining *SetDraining `protobuf:"bytes,24,opt,name=set_draining,json=setDraining,oneof"`
 }
 
 type CatalogCommand_AdmitNode struct {
-	AdmitNode *AdmitNode `protobuf:"bytes,30,opt,name=admit_node,json=admitNode,proto3,oneof"`
+	AdmitNode *AdmitNode `protobuf:"bytes,30,opt,name=admit_node,json=admitNode,oneof"`
 }
 
 type CatalogCommand_ForgetNode struct {
-	ForgetNode *ForgetNode `protobuf:"bytes,31,opt,name=forget_node,json=forgetNode,proto3,oneof"`
+	ForgetNode *ForgetNode `protobuf:"bytes,31,opt,name=forget_node,json=forgetNode,oneof"`
 }
 
 type CatalogCommand_SetMembers struct {
-	SetMembers *SetMembers `protobuf:"bytes,32,opt,name=set_members,json=setMembers,proto3,oneof"`
+	SetMembers *SetMembers `protobuf:"bytes,32,opt,name=set_members,json=setMembers,oneof"`
 }
 
 type CatalogCommand_MembersLeft struct {
-	MembersLeft *MembersLeft `protobuf:"bytes,33,opt,name=members_left,json=membersLeft,proto3,oneof"`
+	MembersLeft *MembersLeft `protobuf:"bytes,33,opt,name=members_left,json=membersLeft,oneof"`
 }
 
 type CatalogCommand_TouchExchange struct {
-	TouchExchange *TouchExchange `protobuf:"bytes,50,opt,name=touch_exchange,json=touchExchange,proto3,oneof"`
+	TouchExchange *TouchExchange `protobuf:"bytes,50,opt,name=touch_exchange,json=touchExchange,oneof"`
 }
 
 type CatalogCommand_ExpireExchange struct {
-	ExpireExchange *ExpireExchange `protobuf:"bytes,51,opt,name=expire_exchange,json=expireExchange,proto3,oneof"`
+	ExpireExchange *ExpireExchange `protobuf:"bytes,51,opt,name=expire_exchange,json=expireExchange,oneof"`
 }
 
 type CatalogCommand_PutLimit struct {
-	PutLimit *PutLimit `protobuf:"bytes,52,opt,name=put_limit,json=putLimit,proto3,oneof"`
+	PutLimit *PutLimit `protobuf:"bytes,52,opt,name=put_limit,json=putLimit,oneof"`
 }
 
 type CatalogCommand_DeclareDead struct {
-	DeclareDead *DeclareDead `protobuf:"bytes,60,opt,name=declare_dead,json=declareDead,proto3,oneof"`
+	DeclareDead *DeclareDead `protobuf:"bytes,60,opt,name=declare_dead,json=declareDead,oneof"`
 }
 
 type CatalogCommand_ReplaceHash struct {
-	ReplaceHash *ReplaceHash `protobuf:"bytes,80,opt,name=replace_hash,json=replaceHash,proto3,oneof"`
+	ReplaceHash *ReplaceHash `protobuf:"bytes,80,opt,name=replace_hash,json=replaceHash,oneof"`
 }
 
 type CatalogCommand_RecoverCluster struct {
-	RecoverCluster *RecoverCluster `protobuf:"bytes,90,opt,name=recover_cluster,json=recoverCluster,proto3,oneof"`
+	RecoverCluster *RecoverCluster `protobuf:"bytes,90,opt,name=recover_cluster,json=recoverCluster,oneof"`
 }
 
 type CatalogCommand_PutJoinToken struct {
-	PutJoinToken *PutJoinToken `protobuf:"bytes,110,opt,name=put_join_token,json=putJoinToken,proto3,oneof"`
+	PutJoinToken *PutJoinToken `protobuf:"bytes,110,opt,name=put_join_token,json=putJoinToken,oneof"`
 }
 
 type CatalogCommand_DeleteJoinToken struct {
-	DeleteJoinToken *DeleteJoinToken `protobuf:"bytes,111,opt,name=delete_join_token,json=deleteJoinToken,proto3,oneof"`
+	DeleteJoinToken *DeleteJoinToken `protobuf:"bytes,111,opt,name=delete_join_token,json=deleteJoinToken,oneof"`
 }
 
 func (*CatalogCommand_RegisterNode) isCatalogCommand_Body() {}
@@ -665,14 +665,14 @@ func (*CatalogCommand_DeleteJoinToken) isCatalogCommand_Body() {}
 // connections of its earlier boots owned, and transient queues it hosted, go.
 type RegisterNode struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
-	Name        string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	PeerAddress string                 `protobuf:"bytes,2,opt,name=peer_address,json=peerAddress,proto3" json:"peer_address,omitempty"`
-	Incarnation []byte                 `protobuf:"bytes,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // chosen by the process; a repeat with the same one changes nothing, unless its boot was declared dead
-	Identity    []byte                 `protobuf:"bytes,16,opt,name=identity,proto3" json:"identity,omitempty"`      // of the node's data folder; refused if the node is known with another one
+	Name        string                 `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
+	PeerAddress string                 `protobuf:"bytes,2,opt,name=peer_address,json=peerAddress" json:"peer_address,omitempty"`
+	Incarnation []byte                 `protobuf:"bytes,3,opt,name=incarnation" json:"incarnation,omitempty"` // chosen by the process; a repeat with the same one changes nothing, unless its boot was declared dead
+	Identity    []byte                 `protobuf:"bytes,16,opt,name=identity" json:"identity,omitempty"`      // of the node's data folder; refused if the node is known with another one
 	// The first and the last version of the machines that the process supports;
 	// 0: 1.
-	OldestVersion uint32 `protobuf:"varint,20,opt,name=oldest_version,json=oldestVersion,proto3" json:"oldest_version,omitempty"`
-	NewestVersion uint32 `protobuf:"varint,21,opt,name=newest_version,json=newestVersion,proto3" json:"newest_version,omitempty"`
+	OldestVersion uint32 `protobuf:"varint,20,opt,name=oldest_version,json=oldestVersion" json:"oldest_version,omitempty"`
+	NewestVersion uint32 `protobuf:"varint,21,opt,name=newest_version,json=newestVersion" json:"newest_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -754,8 +754,8 @@ func (x *RegisterNode) GetNewestVersion() uint32 {
 // new boot number. It changes nothing if the node has another boot by now.
 type DeclareDead struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Boot          uint64                 `protobuf:"varint,2,opt,name=boot,proto3" json:"boot,omitempty"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
+	Boot          uint64                 `protobuf:"varint,2,opt,name=boot" json:"boot,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -810,13 +810,13 @@ func (x *DeclareDead) GetBoot() uint64 {
 // only one of its queue.
 type AdmitNode struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
-	Name        string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	PeerAddress string                 `protobuf:"bytes,2,opt,name=peer_address,json=peerAddress,proto3" json:"peer_address,omitempty"`
-	Identity    []byte                 `protobuf:"bytes,3,opt,name=identity,proto3" json:"identity,omitempty"`
+	Name        string                 `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
+	PeerAddress string                 `protobuf:"bytes,2,opt,name=peer_address,json=peerAddress" json:"peer_address,omitempty"`
+	Identity    []byte                 `protobuf:"bytes,3,opt,name=identity" json:"identity,omitempty"`
 	// Hash of the token that lets the node in, which is used up by that; empty: it
 	// needs none. Refused unless it is good for this node: not used yet, or used by
 	// this node with this identity before.
-	Token         []byte `protobuf:"bytes,110,opt,name=token,proto3" json:"token,omitempty"`
+	Token         []byte `protobuf:"bytes,110,opt,name=token" json:"token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -882,9 +882,9 @@ func (x *AdmitNode) GetToken() []byte {
 // PutJoinToken lets one more node in, if it comes in time.
 type PutJoinToken struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Hash          []byte                 `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"` // SHA-256 of the token's secret
-	Ttl           uint64                 `protobuf:"varint,2,opt,name=ttl,proto3" json:"ttl,omitempty"`  // ms, by the catalog's clock
-	Node          string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"` // the only name that it is good for; empty: any that is not known
+	Hash          []byte                 `protobuf:"bytes,1,opt,name=hash" json:"hash,omitempty"` // SHA-256 of the token's secret
+	Ttl           uint64                 `protobuf:"varint,2,opt,name=ttl" json:"ttl,omitempty"`  // ms, by the catalog's clock
+	Node          string                 `protobuf:"bytes,3,opt,name=node" json:"node,omitempty"` // the only name that it is good for; empty: any that is not known
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -943,7 +943,7 @@ func (x *PutJoinToken) GetNode() string {
 // DeleteJoinToken takes a token back, used or not.
 type DeleteJoinToken struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Hash          []byte                 `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"`
+	Hash          []byte                 `protobuf:"bytes,1,opt,name=hash" json:"hash,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -988,12 +988,12 @@ func (x *DeleteJoinToken) GetHash() []byte {
 // JoinToken is one whose time is not over.
 type JoinToken struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
-	Hash    []byte                 `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"`
-	Expires int64                  `protobuf:"zigzag64,2,opt,name=expires,proto3" json:"expires,omitempty"` // ms, the catalog's clock
-	Node    string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`          // as in PutJoinToken
+	Hash    []byte                 `protobuf:"bytes,1,opt,name=hash" json:"hash,omitempty"`
+	Expires int64                  `protobuf:"zigzag64,2,opt,name=expires" json:"expires,omitempty"` // ms, the catalog's clock
+	Node    string                 `protobuf:"bytes,3,opt,name=node" json:"node,omitempty"`          // as in PutJoinToken
 	// Who has used it; empty: nobody has.
-	UsedBy        string `protobuf:"bytes,4,opt,name=used_by,json=usedBy,proto3" json:"used_by,omitempty"`
-	Identity      []byte `protobuf:"bytes,5,opt,name=identity,proto3" json:"identity,omitempty"` // of that node's data folder
+	UsedBy        string `protobuf:"bytes,4,opt,name=used_by,json=usedBy" json:"used_by,omitempty"`
+	Identity      []byte `protobuf:"bytes,5,opt,name=identity" json:"identity,omitempty"` // of that node's data folder
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1067,7 +1067,7 @@ func (x *JoinToken) GetIdentity() []byte {
 // the only replica of a queue.
 type ForgetNode struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1115,8 +1115,8 @@ func (x *ForgetNode) GetName() string {
 // named as empty have no replica there: they begin anew, without messages.
 type RecoverCluster struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`           // of the node
-	Empty         []uint64               `protobuf:"varint,2,rep,packed,name=empty,proto3" json:"empty,omitempty"` // ids
+	Name          string                 `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`           // of the node
+	Empty         []uint64               `protobuf:"varint,2,rep,packed,name=empty" json:"empty,omitempty"` // ids
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1170,12 +1170,12 @@ func (x *RecoverCluster) GetEmpty() []uint64 {
 // be added.
 type SetMembers struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
-	Queue   uint64                 `protobuf:"varint,1,opt,name=queue,proto3" json:"queue,omitempty"`            // id
-	Members []uint32               `protobuf:"varint,2,rep,packed,name=members,proto3" json:"members,omitempty"` // numbers of nodes
+	Queue   uint64                 `protobuf:"varint,1,opt,name=queue" json:"queue,omitempty"`            // id
+	Members []uint32               `protobuf:"varint,2,rep,packed,name=members" json:"members,omitempty"` // numbers of nodes
 	// What the queue's members are thought to be; empty: anything. Refused if
 	// they are not.
-	Was           []uint32 `protobuf:"varint,3,rep,packed,name=was,proto3" json:"was,omitempty"`
-	Size          uint32   `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"` // how many members the queue should have from now on; 0: as before
+	Was           []uint32 `protobuf:"varint,3,rep,packed,name=was" json:"was,omitempty"`
+	Size          uint32   `protobuf:"varint,4,opt,name=size" json:"size,omitempty"` // how many members the queue should have from now on; 0: as before
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1241,8 +1241,8 @@ func (x *SetMembers) GetSize() uint32 {
 // MembersLeft says that nodes are no longer members of a queue's raft group.
 type MembersLeft struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Queue         uint64                 `protobuf:"varint,1,opt,name=queue,proto3" json:"queue,omitempty"` // id
-	Nodes         []uint32               `protobuf:"varint,2,rep,packed,name=nodes,proto3" json:"nodes,omitempty"`
+	Queue         uint64                 `protobuf:"varint,1,opt,name=queue" json:"queue,omitempty"` // id
+	Nodes         []uint32               `protobuf:"varint,2,rep,packed,name=nodes" json:"nodes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1295,8 +1295,8 @@ func (x *MembersLeft) GetNodes() []uint32 {
 // then. A new process of the node is not draining.
 type SetDraining struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Draining      bool                   `protobuf:"varint,2,opt,name=draining,proto3" json:"draining,omitempty"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
+	Draining      bool                   `protobuf:"varint,2,opt,name=draining" json:"draining,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1348,9 +1348,9 @@ func (x *SetDraining) GetDraining() bool {
 // Initialize creates the default vhost and user in an empty catalog.
 type Initialize struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Vhost         *PutVhost              `protobuf:"bytes,1,opt,name=vhost,proto3" json:"vhost,omitempty"`
-	User          *PutUser               `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
-	Permission    *PutPermission         `protobuf:"bytes,3,opt,name=permission,proto3" json:"permission,omitempty"`
+	Vhost         *PutVhost              `protobuf:"bytes,1,opt,name=vhost" json:"vhost,omitempty"`
+	User          *PutUser               `protobuf:"bytes,2,opt,name=user" json:"user,omitempty"`
+	Permission    *PutPermission         `protobuf:"bytes,3,opt,name=permission" json:"permission,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1408,9 +1408,9 @@ func (x *Initialize) GetPermission() *PutPermission {
 
 type PutVhost struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Description   string                 `protobuf:"bytes,2,opt,name=description,proto3" json:"description,omitempty"`
-	Tags          []string               `protobuf:"bytes,3,rep,name=tags,proto3" json:"tags,omitempty"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
+	Description   string                 `protobuf:"bytes,2,opt,name=description" json:"description,omitempty"`
+	Tags          []string               `protobuf:"bytes,3,rep,name=tags" json:"tags,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1468,7 +1468,7 @@ func (x *PutVhost) GetTags() []string {
 
 type DeleteVhost struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1512,10 +1512,10 @@ func (x *DeleteVhost) GetName() string {
 
 type PutUser struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	PasswordHash  []byte                 `protobuf:"bytes,2,opt,name=password_hash,json=passwordHash,proto3" json:"password_hash,omitempty"`
-	HashAlgorithm string                 `protobuf:"bytes,3,opt,name=hash_algorithm,json=hashAlgorithm,proto3" json:"hash_algorithm,omitempty"`
-	Tags          []string               `protobuf:"bytes,4,rep,name=tags,proto3" json:"tags,omitempty"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
+	PasswordHash  []byte                 `protobuf:"bytes,2,opt,name=password_hash,json=passwordHash" json:"password_hash,omitempty"`
+	HashAlgorithm string                 `protobuf:"bytes,3,opt,name=hash_algorithm,json=hashAlgorithm" json:"hash_algorithm,omitempty"`
+	Tags          []string               `protobuf:"bytes,4,rep,name=tags" json:"tags,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1580,7 +1580,7 @@ func (x *PutUser) GetTags() []string {
 
 type DeleteUser struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1626,10 +1626,10 @@ func (x *DeleteUser) GetName() string {
 // if the user is gone or has another hash by now.
 type ReplaceHash struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Was           []byte                 `protobuf:"bytes,2,opt,name=was,proto3" json:"was,omitempty"`
-	PasswordHash  []byte                 `protobuf:"bytes,3,opt,name=password_hash,json=passwordHash,proto3" json:"password_hash,omitempty"`
-	HashAlgorithm string                 `protobuf:"bytes,4,opt,name=hash_algorithm,json=hashAlgorithm,proto3" json:"hash_algorithm,omitempty"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
+	Was           []byte                 `protobuf:"bytes,2,opt,name=was" json:"was,omitempty"`
+	PasswordHash  []byte                 `protobuf:"bytes,3,opt,name=password_hash,json=passwordHash" json:"password_hash,omitempty"`
+	HashAlgorithm string                 `protobuf:"bytes,4,opt,name=hash_algorithm,json=hashAlgorithm" json:"hash_algorithm,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1694,11 +1694,11 @@ func (x *ReplaceHash) GetHashAlgorithm() string {
 
 type PutPermission struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	User          string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
-	Vhost         string                 `protobuf:"bytes,2,opt,name=vhost,proto3" json:"vhost,omitempty"`
-	Configure     string                 `protobuf:"bytes,3,opt,name=configure,proto3" json:"configure,omitempty"`
-	Write         string                 `protobuf:"bytes,4,opt,name=write,proto3" json:"write,omitempty"`
-	Read          string                 `protobuf:"bytes,5,opt,name=read,proto3" json:"read,omitempty"`
+	User          string                 `protobuf:"bytes,1,opt,name=user" json:"user,omitempty"`
+	Vhost         string                 `protobuf:"bytes,2,opt,name=vhost" json:"vhost,omitempty"`
+	Configure     string                 `protobuf:"bytes,3,opt,name=configure" json:"configure,omitempty"`
+	Write         string                 `protobuf:"bytes,4,opt,name=write" json:"write,omitempty"`
+	Read          string                 `protobuf:"bytes,5,opt,name=read" json:"read,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1770,8 +1770,8 @@ func (x *PutPermission) GetRead() string {
 
 type DeletePermission struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	User          string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
-	Vhost         string                 `protobuf:"bytes,2,opt,name=vhost,proto3" json:"vhost,omitempty"`
+	User          string                 `protobuf:"bytes,1,opt,name=user" json:"user,omitempty"`
+	Vhost         string                 `protobuf:"bytes,2,opt,name=vhost" json:"vhost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1824,11 +1824,11 @@ func (x *DeletePermission) GetVhost() string {
 // topic exchange with (write), and binds with (read).
 type PutTopicPermission struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	User          string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
-	Vhost         string                 `protobuf:"bytes,2,opt,name=vhost,proto3" json:"vhost,omitempty"`
-	Exchange      string                 `protobuf:"bytes,3,opt,name=exchange,proto3" json:"exchange,omitempty"`
-	Write         string                 `protobuf:"bytes,4,opt,name=write,proto3" json:"write,omitempty"`
-	Read          string                 `protobuf:"bytes,5,opt,name=read,proto3" json:"read,omitempty"`
+	User          string                 `protobuf:"bytes,1,opt,name=user" json:"user,omitempty"`
+	Vhost         string                 `protobuf:"bytes,2,opt,name=vhost" json:"vhost,omitempty"`
+	Exchange      string                 `protobuf:"bytes,3,opt,name=exchange" json:"exchange,omitempty"`
+	Write         string                 `protobuf:"bytes,4,opt,name=write" json:"write,omitempty"`
+	Read          string                 `protobuf:"bytes,5,opt,name=read" json:"read,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1901,10 +1901,10 @@ func (x *PutTopicPermission) GetRead() string {
 // DeleteTopicPermission removes the restrictions of one exchange, or of all.
 type DeleteTopicPermission struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	User          string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
-	Vhost         string                 `protobuf:"bytes,2,opt,name=vhost,proto3" json:"vhost,omitempty"`
-	Exchange      string                 `protobuf:"bytes,3,opt,name=exchange,proto3" json:"exchange,omitempty"`
-	All           bool                   `protobuf:"varint,4,opt,name=all,proto3" json:"all,omitempty"`
+	User          string                 `protobuf:"bytes,1,opt,name=user" json:"user,omitempty"`
+	Vhost         string                 `protobuf:"bytes,2,opt,name=vhost" json:"vhost,omitempty"`
+	Exchange      string                 `protobuf:"bytes,3,opt,name=exchange" json:"exchange,omitempty"`
+	All           bool                   `protobuf:"varint,4,opt,name=all" json:"all,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1969,16 +1969,16 @@ func (x *DeleteTopicPermission) GetAll() bool {
 
 type DeclareExchange struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
-	Vhost      string                 `protobuf:"bytes,1,opt,name=vhost,proto3" json:"vhost,omitempty"`
-	Name       string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Type       string                 `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
-	Durable    bool                   `protobuf:"varint,4,opt,name=durable,proto3" json:"durable,omitempty"`
-	AutoDelete bool                   `protobuf:"varint,5,opt,name=auto_delete,json=autoDelete,proto3" json:"auto_delete,omitempty"`
-	Internal   bool                   `protobuf:"varint,6,opt,name=internal,proto3" json:"internal,omitempty"`
-	Arguments  *Table                 `protobuf:"bytes,7,opt,name=arguments,proto3" json:"arguments,omitempty"`
+	Vhost      string                 `protobuf:"bytes,1,opt,name=vhost" json:"vhost,omitempty"`
+	Name       string                 `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"`
+	Type       string                 `protobuf:"bytes,3,opt,name=type" json:"type,omitempty"`
+	Durable    bool                   `protobuf:"varint,4,opt,name=durable" json:"durable,omitempty"`
+	AutoDelete bool                   `protobuf:"varint,5,opt,name=auto_delete,json=autoDelete" json:"auto_delete,omitempty"`
+	Internal   bool                   `protobuf:"varint,6,opt,name=internal" json:"internal,omitempty"`
+	Arguments  *Table                 `protobuf:"bytes,7,opt,name=arguments" json:"arguments,omitempty"`
 	// Numbers of the nodes that hold the delayed messages, should the exchange
 	// be a delayed one, the preferred leader first; empty: the catalog chooses.
-	StoreMembers  []uint32 `protobuf:"varint,8,rep,packed,name=store_members,json=storeMembers,proto3" json:"store_members,omitempty"`
+	StoreMembers  []uint32 `protobuf:"varint,8,rep,packed,name=store_members,json=storeMembers" json:"store_members,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2071,9 +2071,9 @@ func (x *DeclareExchange) GetStoreMembers() []uint32 {
 
 type DeleteExchange struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Vhost         string                 `protobuf:"bytes,1,opt,name=vhost,proto3" json:"vhost,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	IfUnused      bool                   `protobuf:"varint,3,opt,name=if_unused,json=ifUnused,proto3" json:"if_unused,omitempty"`
+	Vhost         string                 `protobuf:"bytes,1,opt,name=vhost" json:"vhost,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"`
+	IfUnused      bool                   `protobuf:"varint,3,opt,name=if_unused,json=ifUnused" json:"if_unused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2132,11 +2132,11 @@ func (x *DeleteExchange) GetIfUnused() bool {
 // PutLimit gives a vhost or a user a limit, or takes it away.
 type PutLimit struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	User          bool                   `protobuf:"varint,1,opt,name=user,proto3" json:"user,omitempty"` // false: of a vhost
-	Of            string                 `protobuf:"bytes,2,opt,name=of,proto3" json:"of,omitempty"`      // name of the user or the vhost
-	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	Value         int64                  `protobuf:"zigzag64,4,opt,name=value,proto3" json:"value,omitempty"` // negative: no limit
-	Unset         bool                   `protobuf:"varint,5,opt,name=unset,proto3" json:"unset,omitempty"`   // value is ignored
+	User          bool                   `protobuf:"varint,1,opt,name=user" json:"user,omitempty"` // false: of a vhost
+	Of            string                 `protobuf:"bytes,2,opt,name=of" json:"of,omitempty"`      // name of the user or the vhost
+	Name          string                 `protobuf:"bytes,3,opt,name=name" json:"name,omitempty"`
+	Value         int64                  `protobuf:"zigzag64,4,opt,name=value" json:"value,omitempty"` // negative: no limit
+	Unset         bool                   `protobuf:"varint,5,opt,name=unset" json:"unset,omitempty"`   // value is ignored
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2209,9 +2209,9 @@ func (x *PutLimit) GetUnset() bool {
 // TouchExchange says that an exchange that is deleted when idle was in use.
 type TouchExchange struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Vhost         string                 `protobuf:"bytes,1,opt,name=vhost,proto3" json:"vhost,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	At            int64                  `protobuf:"zigzag64,3,opt,name=at,proto3" json:"at,omitempty"` // when, ms; not after the entry
+	Vhost         string                 `protobuf:"bytes,1,opt,name=vhost" json:"vhost,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"`
+	At            int64                  `protobuf:"zigzag64,3,opt,name=at" json:"at,omitempty"` // when, ms; not after the entry
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2271,9 +2271,9 @@ func (x *TouchExchange) GetAt() int64 {
 // is checked once more.
 type ExpireExchange struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Vhost         string                 `protobuf:"bytes,1,opt,name=vhost,proto3" json:"vhost,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	At            int64                  `protobuf:"zigzag64,3,opt,name=at,proto3" json:"at,omitempty"` // when that was found, ms
+	Vhost         string                 `protobuf:"bytes,1,opt,name=vhost" json:"vhost,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"`
+	At            int64                  `protobuf:"zigzag64,3,opt,name=at" json:"at,omitempty"` // when that was found, ms
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2333,9 +2333,9 @@ func (x *ExpireExchange) GetAt() int64 {
 // in use.
 type ExchangeActivity struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Vhost         string                 `protobuf:"bytes,1,opt,name=vhost,proto3" json:"vhost,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Active        int64                  `protobuf:"zigzag64,3,opt,name=active,proto3" json:"active,omitempty"` // ms
+	Vhost         string                 `protobuf:"bytes,1,opt,name=vhost" json:"vhost,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"`
+	Active        int64                  `protobuf:"zigzag64,3,opt,name=active" json:"active,omitempty"` // ms
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2393,12 +2393,12 @@ func (x *ExchangeActivity) GetActive() int64 {
 
 type Bind struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Vhost         string                 `protobuf:"bytes,1,opt,name=vhost,proto3" json:"vhost,omitempty"`
-	Source        string                 `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`
-	Destination   string                 `protobuf:"bytes,3,opt,name=destination,proto3" json:"destination,omitempty"`
-	ToExchange    bool                   `protobuf:"varint,4,opt,name=to_exchange,json=toExchange,proto3" json:"to_exchange,omitempty"` // the destination is an exchange
-	RoutingKey    string                 `protobuf:"bytes,5,opt,name=routing_key,json=routingKey,proto3" json:"routing_key,omitempty"`
-	Arguments     *Table                 `protobuf:"bytes,6,opt,name=arguments,proto3" json:"arguments,omitempty"`
+	Vhost         string                 `protobuf:"bytes,1,opt,name=vhost" json:"vhost,omitempty"`
+	Source        string                 `protobuf:"bytes,2,opt,name=source" json:"source,omitempty"`
+	Destination   string                 `protobuf:"bytes,3,opt,name=destination" json:"destination,omitempty"`
+	ToExchange    bool                   `protobuf:"varint,4,opt,name=to_exchange,json=toExchange" json:"to_exchange,omitempty"` // the destination is an exchange
+	RoutingKey    string                 `protobuf:"bytes,5,opt,name=routing_key,json=routingKey" json:"routing_key,omitempty"`
+	Arguments     *Table                 `protobuf:"bytes,6,opt,name=arguments" json:"arguments,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2477,20 +2477,20 @@ func (x *Bind) GetArguments() *Table {
 
 type DeclareQueue struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
-	Vhost      string                 `protobuf:"bytes,1,opt,name=vhost,proto3" json:"vhost,omitempty"`
-	Name       string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Durable    bool                   `protobuf:"varint,3,opt,name=durable,proto3" json:"durable,omitempty"`
-	Exclusive  bool                   `protobuf:"varint,4,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
-	AutoDelete bool                   `protobuf:"varint,5,opt,name=auto_delete,json=autoDelete,proto3" json:"auto_delete,omitempty"`
-	Arguments  *Table                 `protobuf:"bytes,6,opt,name=arguments,proto3" json:"arguments,omitempty"`
+	Vhost      string                 `protobuf:"bytes,1,opt,name=vhost" json:"vhost,omitempty"`
+	Name       string                 `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"`
+	Durable    bool                   `protobuf:"varint,3,opt,name=durable" json:"durable,omitempty"`
+	Exclusive  bool                   `protobuf:"varint,4,opt,name=exclusive" json:"exclusive,omitempty"`
+	AutoDelete bool                   `protobuf:"varint,5,opt,name=auto_delete,json=autoDelete" json:"auto_delete,omitempty"`
+	Arguments  *Table                 `protobuf:"bytes,6,opt,name=arguments" json:"arguments,omitempty"`
 	// Owner of an exclusive queue: node number, its boot, connection number.
-	Owner *Owner `protobuf:"bytes,7,opt,name=owner,proto3" json:"owner,omitempty"`
+	Owner *Owner `protobuf:"bytes,7,opt,name=owner" json:"owner,omitempty"`
 	// Numbers of the nodes that hold the replicas, the preferred leader first.
-	Members []uint32 `protobuf:"varint,8,rep,packed,name=members,proto3" json:"members,omitempty"`
-	Local   bool     `protobuf:"varint,9,opt,name=local,proto3" json:"local,omitempty"` // one member, log in memory
+	Members []uint32 `protobuf:"varint,8,rep,packed,name=members" json:"members,omitempty"`
+	Local   bool     `protobuf:"varint,9,opt,name=local" json:"local,omitempty"` // one member, log in memory
 	// Name of the exchange whose delayed messages the queue holds. The catalog
 	// alone makes such queues: no command does.
-	StoreOf       string `protobuf:"bytes,10,opt,name=store_of,json=storeOf,proto3" json:"store_of,omitempty"`
+	StoreOf       string `protobuf:"bytes,10,opt,name=store_of,json=storeOf" json:"store_of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2597,9 +2597,9 @@ func (x *DeclareQueue) GetStoreOf() string {
 
 type Owner struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          uint32                 `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
-	Boot          uint64                 `protobuf:"varint,2,opt,name=boot,proto3" json:"boot,omitempty"`
-	Connection    uint64                 `protobuf:"varint,3,opt,name=connection,proto3" json:"connection,omitempty"`
+	Node          uint32                 `protobuf:"varint,1,opt,name=node" json:"node,omitempty"`
+	Boot          uint64                 `protobuf:"varint,2,opt,name=boot" json:"boot,omitempty"`
+	Connection    uint64                 `protobuf:"varint,3,opt,name=connection" json:"connection,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2658,12 +2658,12 @@ func (x *Owner) GetConnection() uint64 {
 // DeleteQueue removes a queue and its bindings. id 0: whatever has the name.
 type DeleteQueue struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Vhost string                 `protobuf:"bytes,1,opt,name=vhost,proto3" json:"vhost,omitempty"`
-	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Id    uint64                 `protobuf:"varint,3,opt,name=id,proto3" json:"id,omitempty"`
+	Vhost string                 `protobuf:"bytes,1,opt,name=vhost" json:"vhost,omitempty"`
+	Name  string                 `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"`
+	Id    uint64                 `protobuf:"varint,3,opt,name=id" json:"id,omitempty"`
 	// The boot of the node that a local queue lives on: with another one by now
 	// the queue stays. 0: any.
-	LostBoot      uint64 `protobuf:"varint,60,opt,name=lost_boot,json=lostBoot,proto3" json:"lost_boot,omitempty"`
+	LostBoot      uint64 `protobuf:"varint,60,opt,name=lost_boot,json=lostBoot" json:"lost_boot,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2729,7 +2729,7 @@ func (x *DeleteQueue) GetLostBoot() uint64 {
 // DeleteOwned removes all exclusive queues of a connection.
 type DeleteOwned struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Owner         *Owner                 `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
+	Owner         *Owner                 `protobuf:"bytes,1,opt,name=owner" json:"owner,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2774,9 +2774,9 @@ func (x *DeleteOwned) GetOwner() *Owner {
 // PutSetting gives a setting of the whole cluster a value.
 type PutSetting struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Value         int64                  `protobuf:"zigzag64,2,opt,name=value,proto3" json:"value,omitempty"`
-	Unset         bool                   `protobuf:"varint,3,opt,name=unset,proto3" json:"unset,omitempty"` // back to what the program gives it; value is ignored
+	Name          string                 `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
+	Value         int64                  `protobuf:"zigzag64,2,opt,name=value" json:"value,omitempty"`
+	Unset         bool                   `protobuf:"varint,3,opt,name=unset" json:"unset,omitempty"` // back to what the program gives it; value is ignored
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2835,13 +2835,13 @@ func (x *PutSetting) GetUnset() bool {
 // PutPolicy creates or replaces a policy of a vhost.
 type PutPolicy struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Vhost         string                 `protobuf:"bytes,1,opt,name=vhost,proto3" json:"vhost,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Operator      bool                   `protobuf:"varint,3,opt,name=operator,proto3" json:"operator,omitempty"` // an operator policy: they have names of their own
-	Pattern       string                 `protobuf:"bytes,4,opt,name=pattern,proto3" json:"pattern,omitempty"`
-	ApplyTo       string                 `protobuf:"bytes,5,opt,name=apply_to,json=applyTo,proto3" json:"apply_to,omitempty"`
-	Priority      int64                  `protobuf:"zigzag64,6,opt,name=priority,proto3" json:"priority,omitempty"`
-	Definition    *Table                 `protobuf:"bytes,7,opt,name=definition,proto3" json:"definition,omitempty"` // by key, each key once
+	Vhost         string                 `protobuf:"bytes,1,opt,name=vhost" json:"vhost,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"`
+	Operator      bool                   `protobuf:"varint,3,opt,name=operator" json:"operator,omitempty"` // an operator policy: they have names of their own
+	Pattern       string                 `protobuf:"bytes,4,opt,name=pattern" json:"pattern,omitempty"`
+	ApplyTo       string                 `protobuf:"bytes,5,opt,name=apply_to,json=applyTo" json:"apply_to,omitempty"`
+	Priority      int64                  `protobuf:"zigzag64,6,opt,name=priority" json:"priority,omitempty"`
+	Definition    *Table                 `protobuf:"bytes,7,opt,name=definition" json:"definition,omitempty"` // by key, each key once
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2927,9 +2927,9 @@ func (x *PutPolicy) GetDefinition() *Table {
 
 type DeletePolicy struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Vhost         string                 `protobuf:"bytes,1,opt,name=vhost,proto3" json:"vhost,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Operator      bool                   `protobuf:"varint,3,opt,name=operator,proto3" json:"operator,omitempty"`
+	Vhost         string                 `protobuf:"bytes,1,opt,name=vhost" json:"vhost,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"`
+	Operator      bool                   `protobuf:"varint,3,opt,name=operator" json:"operator,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2988,17 +2988,17 @@ func (x *DeletePolicy) GetOperator() bool {
 // CatalogResult answers one command of an entry.
 type CatalogResult struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Refusal       uint32                 `protobuf:"varint,1,opt,name=refusal,proto3" json:"refusal,omitempty"`              // number of the fsm.Kind of a refusal; 0: done
-	Text          string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`                     // of the refusal
-	Changed       bool                   `protobuf:"varint,3,opt,name=changed,proto3" json:"changed,omitempty"`              // false: the catalog already was as asked for
-	Queue         uint64                 `protobuf:"varint,4,opt,name=queue,proto3" json:"queue,omitempty"`                  // id of the queue declared, new or not
-	Group         uint32                 `protobuf:"varint,5,opt,name=group,proto3" json:"group,omitempty"`                  // its group
-	Node          uint32                 `protobuf:"varint,6,opt,name=node,proto3" json:"node,omitempty"`                    // number of the node registered
-	Boot          uint64                 `protobuf:"varint,7,opt,name=boot,proto3" json:"boot,omitempty"`                    // and its boot number
-	Deleted       []uint64               `protobuf:"varint,8,rep,packed,name=deleted,proto3" json:"deleted,omitempty"`       // ids of the queues that went, ascending
-	Configured    []uint64               `protobuf:"varint,9,rep,packed,name=configured,proto3" json:"configured,omitempty"` // ids of the queues whose effective settings changed, ascending
-	Added         []uint64               `protobuf:"varint,10,rep,packed,name=added,proto3" json:"added,omitempty"`          // ids of the queues that were created beside the one declared
-	Moved         []uint64               `protobuf:"varint,16,rep,packed,name=moved,proto3" json:"moved,omitempty"`          // ids of the queues whose members changed, ascending
+	Refusal       uint32                 `protobuf:"varint,1,opt,name=refusal" json:"refusal,omitempty"`              // number of the fsm.Kind of a refusal; 0: done
+	Text          string                 `protobuf:"bytes,2,opt,name=text" json:"text,omitempty"`                     // of the refusal
+	Changed       bool                   `protobuf:"varint,3,opt,name=changed" json:"changed,omitempty"`              // false: the catalog already was as asked for
+	Queue         uint64                 `protobuf:"varint,4,opt,name=queue" json:"queue,omitempty"`                  // id of the queue declared, new or not
+	Group         uint32                 `protobuf:"varint,5,opt,name=group" json:"group,omitempty"`                  // its group
+	Node          uint32                 `protobuf:"varint,6,opt,name=node" json:"node,omitempty"`                    // number of the node registered
+	Boot          uint64                 `protobuf:"varint,7,opt,name=boot" json:"boot,omitempty"`                    // and its boot number
+	Deleted       []uint64               `protobuf:"varint,8,rep,packed,name=deleted" json:"deleted,omitempty"`       // ids of the queues that went, ascending
+	Configured    []uint64               `protobuf:"varint,9,rep,packed,name=configured" json:"configured,omitempty"` // ids of the queues whose effective settings changed, ascending
+	Added         []uint64               `protobuf:"varint,10,rep,packed,name=added" json:"added,omitempty"`          // ids of the queues that were created beside the one declared
+	Moved         []uint64               `protobuf:"varint,16,rep,packed,name=moved" json:"moved,omitempty"`          // ids of the queues whose members changed, ascending
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3113,25 +3113,25 @@ func (x *CatalogResult) GetMoved() []uint64 {
 // CatalogSnapshot is the whole catalog, every list sorted by its key.
 type CatalogSnapshot struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
-	Version          uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // 1
-	Index            uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	Clock            int64                  `protobuf:"zigzag64,3,opt,name=clock,proto3" json:"clock,omitempty"`
-	Nodes            []*NodeState           `protobuf:"bytes,4,rep,name=nodes,proto3" json:"nodes,omitempty"`
-	Vhosts           []*PutVhost            `protobuf:"bytes,5,rep,name=vhosts,proto3" json:"vhosts,omitempty"`
-	Users            []*PutUser             `protobuf:"bytes,6,rep,name=users,proto3" json:"users,omitempty"`
-	Permissions      []*PutPermission       `protobuf:"bytes,7,rep,name=permissions,proto3" json:"permissions,omitempty"`
-	Exchanges        []*DeclareExchange     `protobuf:"bytes,8,rep,name=exchanges,proto3" json:"exchanges,omitempty"`
-	Bindings         []*Bind                `protobuf:"bytes,9,rep,name=bindings,proto3" json:"bindings,omitempty"`
-	Queues           []*QueueState          `protobuf:"bytes,10,rep,name=queues,proto3" json:"queues,omitempty"`
-	NextNode         uint32                 `protobuf:"varint,11,opt,name=next_node,json=nextNode,proto3" json:"next_node,omitempty"`
-	NextGroup        uint32                 `protobuf:"varint,12,opt,name=next_group,json=nextGroup,proto3" json:"next_group,omitempty"`
-	Initialized      bool                   `protobuf:"varint,13,opt,name=initialized,proto3" json:"initialized,omitempty"`
-	Settings         []*PutSetting          `protobuf:"bytes,14,rep,name=settings,proto3" json:"settings,omitempty"`
-	Policies         []*PutPolicy           `protobuf:"bytes,15,rep,name=policies,proto3" json:"policies,omitempty"`
-	TopicPermissions []*PutTopicPermission  `protobuf:"bytes,18,rep,name=topic_permissions,json=topicPermissions,proto3" json:"topic_permissions,omitempty"`
-	Idle             []*ExchangeActivity    `protobuf:"bytes,50,rep,name=idle,proto3" json:"idle,omitempty"`      // by vhost and name
-	Limits           []*PutLimit            `protobuf:"bytes,51,rep,name=limits,proto3" json:"limits,omitempty"`  // of vhosts, then of users; by name
-	Tokens           []*JoinToken           `protobuf:"bytes,110,rep,name=tokens,proto3" json:"tokens,omitempty"` // by hash
+	Version          uint32                 `protobuf:"varint,1,opt,name=version" json:"version,omitempty"` // 1
+	Index            uint64                 `protobuf:"varint,2,opt,name=index" json:"index,omitempty"`
+	Clock            int64                  `protobuf:"zigzag64,3,opt,name=clock" json:"clock,omitempty"`
+	Nodes            []*NodeState           `protobuf:"bytes,4,rep,name=nodes" json:"nodes,omitempty"`
+	Vhosts           []*PutVhost            `protobuf:"bytes,5,rep,name=vhosts" json:"vhosts,omitempty"`
+	Users            []*PutUser             `protobuf:"bytes,6,rep,name=users" json:"users,omitempty"`
+	Permissions      []*PutPermission       `protobuf:"bytes,7,rep,name=permissions" json:"permissions,omitempty"`
+	Exchanges        []*DeclareExchange     `protobuf:"bytes,8,rep,name=exchanges" json:"exchanges,omitempty"`
+	Bindings         []*Bind                `protobuf:"bytes,9,rep,name=bindings" json:"bindings,omitempty"`
+	Queues           []*QueueState          `protobuf:"bytes,10,rep,name=queues" json:"queues,omitempty"`
+	NextNode         uint32                 `protobuf:"varint,11,opt,name=next_node,json=nextNode" json:"next_node,omitempty"`
+	NextGroup        uint32                 `protobuf:"varint,12,opt,name=next_group,json=nextGroup" json:"next_group,omitempty"`
+	Initialized      bool                   `protobuf:"varint,13,opt,name=initialized" json:"initialized,omitempty"`
+	Settings         []*PutSetting          `protobuf:"bytes,14,rep,name=settings" json:"settings,omitempty"`
+	Policies         []*PutPolicy           `protobuf:"bytes,15,rep,name=policies" json:"policies,omitempty"`
+	TopicPermissions []*PutTopicPermission  `protobuf:"bytes,18,rep,name=topic_permissions,json=topicPermissions" json:"topic_permissions,omitempty"`
+	Idle             []*ExchangeActivity    `protobuf:"bytes,50,rep,name=idle" json:"idle,omitempty"`      // by vhost and name
+	Limits           []*PutLimit            `protobuf:"bytes,51,rep,name=limits" json:"limits,omitempty"`  // of vhosts, then of users; by name
+	Tokens           []*JoinToken           `protobuf:"bytes,110,rep,name=tokens" json:"tokens,omitempty"` // by hash
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -3301,16 +3301,16 @@ func (x *CatalogSnapshot) GetTokens() []*JoinToken {
 
 type NodeState struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Number        uint32                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	PeerAddress   string                 `protobuf:"bytes,3,opt,name=peer_address,json=peerAddress,proto3" json:"peer_address,omitempty"`
-	Incarnation   []byte                 `protobuf:"bytes,4,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	Boot          uint64                 `protobuf:"varint,5,opt,name=boot,proto3" json:"boot,omitempty"`
-	Draining      bool                   `protobuf:"varint,15,opt,name=draining,proto3" json:"draining,omitempty"`
-	Identity      []byte                 `protobuf:"bytes,16,opt,name=identity,proto3" json:"identity,omitempty"`                                 // of its data folder; empty: not known yet
-	OldestVersion uint32                 `protobuf:"varint,20,opt,name=oldest_version,json=oldestVersion,proto3" json:"oldest_version,omitempty"` // as in RegisterNode
-	NewestVersion uint32                 `protobuf:"varint,21,opt,name=newest_version,json=newestVersion,proto3" json:"newest_version,omitempty"`
-	Dead          bool                   `protobuf:"varint,60,opt,name=dead,proto3" json:"dead,omitempty"` // this boot was declared dead
+	Number        uint32                 `protobuf:"varint,1,opt,name=number" json:"number,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"`
+	PeerAddress   string                 `protobuf:"bytes,3,opt,name=peer_address,json=peerAddress" json:"peer_address,omitempty"`
+	Incarnation   []byte                 `protobuf:"bytes,4,opt,name=incarnation" json:"incarnation,omitempty"`
+	Boot          uint64                 `protobuf:"varint,5,opt,name=boot" json:"boot,omitempty"`
+	Draining      bool                   `protobuf:"varint,15,opt,name=draining" json:"draining,omitempty"`
+	Identity      []byte                 `protobuf:"bytes,16,opt,name=identity" json:"identity,omitempty"`                                 // of its data folder; empty: not known yet
+	OldestVersion uint32                 `protobuf:"varint,20,opt,name=oldest_version,json=oldestVersion" json:"oldest_version,omitempty"` // as in RegisterNode
+	NewestVersion uint32                 `protobuf:"varint,21,opt,name=newest_version,json=newestVersion" json:"newest_version,omitempty"`
+	Dead          bool                   `protobuf:"varint,60,opt,name=dead" json:"dead,omitempty"` // this boot was declared dead
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3417,19 +3417,19 @@ func (x *NodeState) GetDead() bool {
 
 type QueueState struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
-	Declared *DeclareQueue          `protobuf:"bytes,1,opt,name=declared,proto3" json:"declared,omitempty"`
+	Declared *DeclareQueue          `protobuf:"bytes,1,opt,name=declared" json:"declared,omitempty"`
 	// Index of the entry that created it · 65536 + position of the command in
 	// the entry. Never used again.
-	Id    uint64 `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
-	Group uint32 `protobuf:"varint,3,opt,name=group,proto3" json:"group,omitempty"` // number of its raft group
+	Id    uint64 `protobuf:"varint,2,opt,name=id" json:"id,omitempty"`
+	Group uint32 `protobuf:"varint,3,opt,name=group" json:"group,omitempty"` // number of its raft group
 	// Index of the entry that last changed its effective settings; 0: they are
 	// as they were when it was declared.
-	Revision uint64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision uint64 `protobuf:"varint,4,opt,name=revision" json:"revision,omitempty"`
 	// Where the replicas are; empty: where the declaration says.
-	Members       []uint32 `protobuf:"varint,16,rep,packed,name=members,proto3" json:"members,omitempty"`
-	Leaving       []uint32 `protobuf:"varint,17,rep,packed,name=leaving,proto3" json:"leaving,omitempty"` // may still be members of its raft group
-	Size          uint32   `protobuf:"varint,18,opt,name=size,proto3" json:"size,omitempty"`              // how many members it should have; 0: by arguments and policies
-	Founder       uint32   `protobuf:"varint,90,opt,name=founder,proto3" json:"founder,omitempty"`        // node that has begun its group anew, with nothing in it; 0: the declaration's members did
+	Members       []uint32 `protobuf:"varint,16,rep,packed,name=members" json:"members,omitempty"`
+	Leaving       []uint32 `protobuf:"varint,17,rep,packed,name=leaving" json:"leaving,omitempty"` // may still be members of its raft group
+	Size          uint32   `protobuf:"varint,18,opt,name=size" json:"size,omitempty"`              // how many members it should have; 0: by arguments and policies
+	Founder       uint32   `protobuf:"varint,90,opt,name=founder" json:"founder,omitempty"`        // node that has begun its group anew, with nothing in it; 0: the declaration's members did
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3520,11 +3520,185 @@ func (x *QueueState) GetFounder() uint32 {
 	return 0
 }
 
+// Table is an AMQP field table: order and duplicates are kept.
+type Table struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Fields        []*Field               `protobuf:"bytes,1,rep,name=fields" json:"fields,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Table) Reset() {
+	*x = Table{}
+	mi := &file_catalog_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Table) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Table) ProtoMessage() {}
+
+func (x *Table) ProtoReflect() protoreflect.Message {
+	mi := &file_catalog_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Table.ProtoReflect.Descriptor instead.
+func (*Table) Descriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *Table) GetFields() []*Field {
+	if x != nil {
+		return x.Fields
+	}
+	return nil
+}
+
+type Field struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
+	Value         *Value                 `protobuf:"bytes,2,opt,name=value" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Field) Reset() {
+	*x = Field{}
+	mi := &file_catalog_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Field) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Field) ProtoMessage() {}
+
+func (x *Field) ProtoReflect() protoreflect.Message {
+	mi := &file_catalog_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Field.ProtoReflect.Descriptor instead.
+func (*Field) Descriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *Field) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Field) GetValue() *Value {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
+// Value is one AMQP field value. tag is its wire letter.
+type Value struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tag           uint32                 `protobuf:"varint,1,opt,name=tag" json:"tag,omitempty"`
+	Int           int64                  `protobuf:"zigzag64,2,opt,name=int" json:"int,omitempty"`  // t b B s u I i l L T; f d: the bits
+	Str           []byte                 `protobuf:"bytes,3,opt,name=str" json:"str,omitempty"`     // S x; D: the five octets
+	Table         *Table                 `protobuf:"bytes,4,opt,name=table" json:"table,omitempty"` // F
+	Array         []*Value               `protobuf:"bytes,5,rep,name=array" json:"array,omitempty"` // A
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Value) Reset() {
+	*x = Value{}
+	mi := &file_catalog_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Value) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Value) ProtoMessage() {}
+
+func (x *Value) ProtoReflect() protoreflect.Message {
+	mi := &file_catalog_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Value.ProtoReflect.Descriptor instead.
+func (*Value) Descriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *Value) GetTag() uint32 {
+	if x != nil {
+		return x.Tag
+	}
+	return 0
+}
+
+func (x *Value) GetInt() int64 {
+	if x != nil {
+		return x.Int
+	}
+	return 0
+}
+
+func (x *Value) GetStr() []byte {
+	if x != nil {
+		return x.Str
+	}
+	return nil
+}
+
+func (x *Value) GetTable() *Table {
+	if x != nil {
+		return x.Table
+	}
+	return nil
+}
+
+func (x *Value) GetArray() []*Value {
+	if x != nil {
+		return x.Array
+	}
+	return nil
+}
+
 var File_catalog_proto protoreflect.FileDescriptor
 
 const file_catalog_proto_rawDesc = "" +
 	"\n" +
-	"\rcatalog.proto\x12\x0equorate.log.v1\x1a\tlog.proto\"v\n" +
+	"\rcatalog.proto\x12\x0equorate.log.v1\"v\n" +
 	"\fCatalogEntry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x10\n" +
 	"\x03now\x18\x02 \x01(\x12R\x03now\x12:\n" +
@@ -3807,7 +3981,18 @@ const file_catalog_proto_rawDesc = "" +
 	"\amembers\x18\x10 \x03(\rR\amembers\x12\x18\n" +
 	"\aleaving\x18\x11 \x03(\rR\aleaving\x12\x12\n" +
 	"\x04size\x18\x12 \x01(\rR\x04size\x12\x18\n" +
-	"\afounder\x18Z \x01(\rR\afounderB(Z&github.com/quorate/quorate/proto/logpbb\x06proto3"
+	"\afounder\x18Z \x01(\rR\afounder\"6\n" +
+	"\x05Table\x12-\n" +
+	"\x06fields\x18\x01 \x03(\v2\x15.quorate.log.v1.FieldR\x06fields\"H\n" +
+	"\x05Field\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12+\n" +
+	"\x05value\x18\x02 \x01(\v2\x15.quorate.log.v1.ValueR\x05value\"\x97\x01\n" +
+	"\x05Value\x12\x10\n" +
+	"\x03tag\x18\x01 \x01(\rR\x03tag\x12\x10\n" +
+	"\x03int\x18\x02 \x01(\x12R\x03int\x12\x10\n" +
+	"\x03str\x18\x03 \x01(\fR\x03str\x12+\n" +
+	"\x05table\x18\x04 \x01(\v2\x15.quorate.log.v1.TableR\x05table\x12+\n" +
+	"\x05array\x18\x05 \x03(\v2\x15.quorate.log.v1.ValueR\x05arrayB/Z&github.com/quorate/quorate/proto/logpb\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
 
 var (
 	file_catalog_proto_rawDescOnce sync.Once
@@ -3821,7 +4006,7 @@ func file_catalog_proto_rawDescGZIP() []byte {
 	return file_catalog_proto_rawDescData
 }
 
-var file_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
+var file_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
 var file_catalog_proto_goTypes = []any{
 	(*CatalogEntry)(nil),          // 0: quorate.log.v1.CatalogEntry
 	(*CatalogCommand)(nil),        // 1: quorate.log.v1.CatalogCommand
@@ -3865,6 +4050,8 @@ var file_catalog_proto_goTypes = []any{
 	(*NodeState)(nil),             // 39: quorate.log.v1.NodeState
 	(*QueueState)(nil),            // 40: quorate.log.v1.QueueState
 	(*Table)(nil),                 // 41: quorate.log.v1.Table
+	(*Field)(nil),                 // 42: quorate.log.v1.Field
+	(*Value)(nil),                 // 43: quorate.log.v1.Value
 }
 var file_catalog_proto_depIdxs = []int32{
 	1,  // 0: quorate.log.v1.CatalogEntry.commands:type_name -> quorate.log.v1.CatalogCommand
@@ -3924,11 +4111,15 @@ var file_catalog_proto_depIdxs = []int32{
 	25, // 54: quorate.log.v1.CatalogSnapshot.limits:type_name -> quorate.log.v1.PutLimit
 	7,  // 55: quorate.log.v1.CatalogSnapshot.tokens:type_name -> quorate.log.v1.JoinToken
 	30, // 56: quorate.log.v1.QueueState.declared:type_name -> quorate.log.v1.DeclareQueue
-	57, // [57:57] is the sub-list for method output_type
-	57, // [57:57] is the sub-list for method input_type
-	57, // [57:57] is the sub-list for extension type_name
-	57, // [57:57] is the sub-list for extension extendee
-	0,  // [0:57] is the sub-list for field type_name
+	42, // 57: quorate.log.v1.Table.fields:type_name -> quorate.log.v1.Field
+	43, // 58: quorate.log.v1.Field.value:type_name -> quorate.log.v1.Value
+	41, // 59: quorate.log.v1.Value.table:type_name -> quorate.log.v1.Table
+	43, // 60: quorate.log.v1.Value.array:type_name -> quorate.log.v1.Value
+	61, // [61:61] is the sub-list for method output_type
+	61, // [61:61] is the sub-list for method input_type
+	61, // [61:61] is the sub-list for extension type_name
+	61, // [61:61] is the sub-list for extension extendee
+	0,  // [0:61] is the sub-list for field type_name
 }
 
 func init() { file_catalog_proto_init() }
@@ -3936,7 +4127,6 @@ func file_catalog_proto_init() {
 	if File_catalog_proto != nil {
 		return
 	}
-	file_log_proto_init()
 	file_catalog_proto_msgTypes[1].OneofWrappers = []any{
 		(*CatalogCommand_RegisterNode)(nil),
 		(*CatalogCommand_PutVhost)(nil),
@@ -3978,7 +4168,7 @@ func file_catalog_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_catalog_proto_rawDesc), len(file_catalog_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   41,
+			NumMessages:   44,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -483,9 +483,9 @@ func (QueueConfig_Retry) EnumDescriptor() ([]byte, []int) {
 // the queue's id.
 type Session struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          uint32                 `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
-	Boot          uint64                 `protobuf:"varint,2,opt,name=boot,proto3" json:"boot,omitempty"`
-	Num           uint64                 `protobuf:"varint,3,opt,name=num,proto3" json:"num,omitempty"`
+	Node          uint32                 `protobuf:"varint,1,opt,name=node" json:"node,omitempty"`
+	Boot          uint64                 `protobuf:"varint,2,opt,name=boot" json:"boot,omitempty"`
+	Num           uint64                 `protobuf:"varint,3,opt,name=num" json:"num,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -546,11 +546,11 @@ func (x *Session) GetNum() uint64 {
 // extensions of the raft log record.
 type Entry struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
-	Version uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // of the machines, as the leader that proposed the entry knew it
-	Now     int64                  `protobuf:"zigzag64,2,opt,name=now,proto3" json:"now,omitempty"`       // stamped by the leader that proposed the entry
+	Version uint32                 `protobuf:"varint,1,opt,name=version" json:"version,omitempty"` // of the machines, as the leader that proposed the entry knew it
+	Now     int64                  `protobuf:"zigzag64,2,opt,name=now" json:"now,omitempty"`       // stamped by the leader that proposed the entry
 	// Encoded commands of several senders can be joined by putting their bytes
 	// one behind the other: that is how a leader builds an entry.
-	Commands      []*Command `protobuf:"bytes,4,rep,name=commands,proto3" json:"commands,omitempty"`
+	Commands      []*Command `protobuf:"bytes,4,rep,name=commands" json:"commands,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -610,28 +610,28 @@ func (x *Entry) GetCommands() []*Command {
 // belong to kind is set; kinds without a body have none.
 type Command struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Kind  Command_Kind           `protobuf:"varint,1,opt,name=kind,proto3,enum=quorate.log.v1.Command_Kind" json:"kind,omitempty"`
+	Kind  Command_Kind           `protobuf:"varint,1,opt,name=kind,enum=quorate.log.v1.Command_Kind" json:"kind,omitempty"`
 	// Absent: the command belongs to no session.
-	Session *Session `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
+	Session *Session `protobuf:"bytes,2,opt,name=session" json:"session,omitempty"`
 	// Sequence number of the command in its session's stream to this queue,
 	// from 1 without gaps; 0: not part of a stream.
-	Seq        uint64      `protobuf:"varint,3,opt,name=seq,proto3" json:"seq,omitempty"`
-	Enqueue    *Enqueue    `protobuf:"bytes,4,opt,name=enqueue,proto3" json:"enqueue,omitempty"`
-	Consume    *Consume    `protobuf:"bytes,5,opt,name=consume,proto3" json:"consume,omitempty"`
-	Cancel     *Cancel     `protobuf:"bytes,6,opt,name=cancel,proto3" json:"cancel,omitempty"`
-	Get        *Get        `protobuf:"bytes,7,opt,name=get,proto3" json:"get,omitempty"`
-	Settle     *Settle     `protobuf:"bytes,8,opt,name=settle,proto3" json:"settle,omitempty"`
-	Configure  *Configure  `protobuf:"bytes,9,opt,name=configure,proto3" json:"configure,omitempty"`
-	Delete     *Delete     `protobuf:"bytes,10,opt,name=delete,proto3" json:"delete,omitempty"`
-	RouteDead  *RouteDead  `protobuf:"bytes,11,opt,name=route_dead,json=routeDead,proto3" json:"route_dead,omitempty"`
-	SettleDead *SettleDead `protobuf:"bytes,12,opt,name=settle_dead,json=settleDead,proto3" json:"settle_dead,omitempty"`
-	NodeDown   *NodeDown   `protobuf:"bytes,13,opt,name=node_down,json=nodeDown,proto3" json:"node_down,omitempty"`
-	Touch      *Touch      `protobuf:"bytes,14,opt,name=touch,proto3" json:"touch,omitempty"`
-	Schedule   *Schedule   `protobuf:"bytes,15,opt,name=schedule,proto3" json:"schedule,omitempty"`
-	NodeSilent *NodeSilent `protobuf:"bytes,20,opt,name=node_silent,json=nodeSilent,proto3" json:"node_silent,omitempty"`
+	Seq        uint64      `protobuf:"varint,3,opt,name=seq" json:"seq,omitempty"`
+	Enqueue    *Enqueue    `protobuf:"bytes,4,opt,name=enqueue" json:"enqueue,omitempty"`
+	Consume    *Consume    `protobuf:"bytes,5,opt,name=consume" json:"consume,omitempty"`
+	Cancel     *Cancel     `protobuf:"bytes,6,opt,name=cancel" json:"cancel,omitempty"`
+	Get        *Get        `protobuf:"bytes,7,opt,name=get" json:"get,omitempty"`
+	Settle     *Settle     `protobuf:"bytes,8,opt,name=settle" json:"settle,omitempty"`
+	Configure  *Configure  `protobuf:"bytes,9,opt,name=configure" json:"configure,omitempty"`
+	Delete     *Delete     `protobuf:"bytes,10,opt,name=delete" json:"delete,omitempty"`
+	RouteDead  *RouteDead  `protobuf:"bytes,11,opt,name=route_dead,json=routeDead" json:"route_dead,omitempty"`
+	SettleDead *SettleDead `protobuf:"bytes,12,opt,name=settle_dead,json=settleDead" json:"settle_dead,omitempty"`
+	NodeDown   *NodeDown   `protobuf:"bytes,13,opt,name=node_down,json=nodeDown" json:"node_down,omitempty"`
+	Touch      *Touch      `protobuf:"bytes,14,opt,name=touch" json:"touch,omitempty"`
+	Schedule   *Schedule   `protobuf:"bytes,15,opt,name=schedule" json:"schedule,omitempty"`
+	NodeSilent *NodeSilent `protobuf:"bytes,20,opt,name=node_silent,json=nodeSilent" json:"node_silent,omitempty"`
 	// In the first command of a stream: when it was made. A queue begins no
 	// stream with one that is too old, see Code Late. 0: not said.
-	OpenedAt      int64 `protobuf:"zigzag64,21,opt,name=opened_at,json=openedAt,proto3" json:"opened_at,omitempty"`
+	OpenedAt      int64 `protobuf:"zigzag64,21,opt,name=opened_at,json=openedAt" json:"opened_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -788,34 +788,34 @@ func (x *Command) GetOpenedAt() int64 {
 type Enqueue struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Length of the payload in bytes. Never 0: a payload has a head.
-	Size uint32 `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"`
+	Size uint32 `protobuf:"varint,1,opt,name=size" json:"size,omitempty"`
 	// Time-to-live of the message + 1; 0: none given.
-	TtlPlusOne uint64 `protobuf:"varint,2,opt,name=ttl_plus_one,json=ttlPlusOne,proto3" json:"ttl_plus_one,omitempty"`
+	TtlPlusOne uint64 `protobuf:"varint,2,opt,name=ttl_plus_one,json=ttlPlusOne" json:"ttl_plus_one,omitempty"`
 	// Priority + 1; 0: none given.
-	PriorityPlusOne uint32 `protobuf:"varint,3,opt,name=priority_plus_one,json=priorityPlusOne,proto3" json:"priority_plus_one,omitempty"`
+	PriorityPlusOne uint32 `protobuf:"varint,3,opt,name=priority_plus_one,json=priorityPlusOne" json:"priority_plus_one,omitempty"`
 	// The message carries an expiration property.
-	HasExpiration bool `protobuf:"varint,4,opt,name=has_expiration,json=hasExpiration,proto3" json:"has_expiration,omitempty"`
+	HasExpiration bool `protobuf:"varint,4,opt,name=has_expiration,json=hasExpiration" json:"has_expiration,omitempty"`
 	// Death history of a dead letter, newest first.
-	Deaths []*Death `protobuf:"bytes,5,rep,name=deaths,proto3" json:"deaths,omitempty"`
+	Deaths []*Death `protobuf:"bytes,5,rep,name=deaths" json:"deaths,omitempty"`
 	// How much of size is the payload's head up to the properties: it does not
 	// count against length limits.
-	Head uint32 `protobuf:"varint,6,opt,name=head,proto3" json:"head,omitempty"`
+	Head uint32 `protobuf:"varint,6,opt,name=head" json:"head,omitempty"`
 	// The message came through an exchange other than the default one.
-	Routed bool `protobuf:"varint,7,opt,name=routed,proto3" json:"routed,omitempty"`
+	Routed bool `protobuf:"varint,7,opt,name=routed" json:"routed,omitempty"`
 	// The smallest TTL of the exchanges on its way + 1; 0: none has one.
-	TtlCeilingPlusOne uint64 `protobuf:"varint,8,opt,name=ttl_ceiling_plus_one,json=ttlCeilingPlusOne,proto3" json:"ttl_ceiling_plus_one,omitempty"`
+	TtlCeilingPlusOne uint64 `protobuf:"varint,8,opt,name=ttl_ceiling_plus_one,json=ttlCeilingPlusOne" json:"ttl_ceiling_plus_one,omitempty"`
 	// The message is to wait until this instant; 0: see delay_plus_one.
-	DueAt int64 `protobuf:"zigzag64,9,opt,name=due_at,json=dueAt,proto3" json:"due_at,omitempty"`
+	DueAt int64 `protobuf:"zigzag64,9,opt,name=due_at,json=dueAt" json:"due_at,omitempty"`
 	// The message is to wait for so long, + 1; 0: as the queue says.
-	DelayPlusOne uint64 `protobuf:"varint,10,opt,name=delay_plus_one,json=delayPlusOne,proto3" json:"delay_plus_one,omitempty"`
+	DelayPlusOne uint64 `protobuf:"varint,10,opt,name=delay_plus_one,json=delayPlusOne" json:"delay_plus_one,omitempty"`
 	// Names the message among those that are scheduled; empty: it has no name.
-	ScheduleId string `protobuf:"bytes,11,opt,name=schedule_id,json=scheduleId,proto3" json:"schedule_id,omitempty"`
+	ScheduleId string `protobuf:"bytes,11,opt,name=schedule_id,json=scheduleId" json:"schedule_id,omitempty"`
 	// What happens if a message of that name is scheduled already.
-	Conflict Enqueue_Conflict `protobuf:"varint,12,opt,name=conflict,proto3,enum=quorate.log.v1.Enqueue_Conflict" json:"conflict,omitempty"`
+	Conflict Enqueue_Conflict `protobuf:"varint,12,opt,name=conflict,enum=quorate.log.v1.Enqueue_Conflict" json:"conflict,omitempty"`
 	// A dead letter was scheduled for this instant before it died; 0: it was not.
-	ScheduledFor int64 `protobuf:"zigzag64,13,opt,name=scheduled_for,json=scheduledFor,proto3" json:"scheduled_for,omitempty"`
+	ScheduledFor int64 `protobuf:"zigzag64,13,opt,name=scheduled_for,json=scheduledFor" json:"scheduled_for,omitempty"`
 	// The TTL counts from this instant, which has passed; 0: from now.
-	TtlFrom       int64 `protobuf:"zigzag64,16,opt,name=ttl_from,json=ttlFrom,proto3" json:"ttl_from,omitempty"`
+	TtlFrom       int64 `protobuf:"zigzag64,16,opt,name=ttl_from,json=ttlFrom" json:"ttl_from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -951,15 +951,15 @@ func (x *Enqueue) GetTtlFrom() int64 {
 // Schedule changes when scheduled messages are due.
 type Schedule struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
-	Action Schedule_Action        `protobuf:"varint,1,opt,name=action,proto3,enum=quorate.log.v1.Schedule_Action" json:"action,omitempty"`
+	Action Schedule_Action        `protobuf:"varint,1,opt,name=action,enum=quorate.log.v1.Schedule_Action" json:"action,omitempty"`
 	// The message by its name or, if that is empty, by its number in the queue.
-	Id      string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
-	Message uint64 `protobuf:"varint,3,opt,name=message,proto3" json:"message,omitempty"`
+	Id      string `protobuf:"bytes,2,opt,name=id" json:"id,omitempty"`
+	Message uint64 `protobuf:"varint,3,opt,name=message" json:"message,omitempty"`
 	// MOVE: when it is due, as in Enqueue. Without both it is due now.
-	DueAt        int64  `protobuf:"zigzag64,4,opt,name=due_at,json=dueAt,proto3" json:"due_at,omitempty"`
-	DelayPlusOne uint64 `protobuf:"varint,5,opt,name=delay_plus_one,json=delayPlusOne,proto3" json:"delay_plus_one,omitempty"`
+	DueAt        int64  `protobuf:"zigzag64,4,opt,name=due_at,json=dueAt" json:"due_at,omitempty"`
+	DelayPlusOne uint64 `protobuf:"varint,5,opt,name=delay_plus_one,json=delayPlusOne" json:"delay_plus_one,omitempty"`
 	// FIRE, if id and message are not given: so many of those due next.
-	Count         uint64 `protobuf:"varint,6,opt,name=count,proto3" json:"count,omitempty"`
+	Count         uint64 `protobuf:"varint,6,opt,name=count" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1041,7 +1041,7 @@ type Touch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// It keeps an idle queue alive and does not renew the lease: a peek, a new
 	// binding. Otherwise it is an active redeclaration.
-	IdleOnly      bool `protobuf:"varint,1,opt,name=idle_only,json=idleOnly,proto3" json:"idle_only,omitempty"`
+	IdleOnly      bool `protobuf:"varint,1,opt,name=idle_only,json=idleOnly" json:"idle_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1086,18 +1086,18 @@ func (x *Touch) GetIdleOnly() bool {
 // Death is one (queue, reason) pair of a message's history.
 type Death struct {
 	state              protoimpl.MessageState `protogen:"open.v1"`
-	Reason             Death_Reason           `protobuf:"varint,1,opt,name=reason,proto3,enum=quorate.log.v1.Death_Reason" json:"reason,omitempty"`
-	Queue              string                 `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`
-	Count              uint64                 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
-	Time               int64                  `protobuf:"zigzag64,4,opt,name=time,proto3" json:"time,omitempty"` // of the first death of this pair
-	Exchange           string                 `protobuf:"bytes,5,opt,name=exchange,proto3" json:"exchange,omitempty"`
-	RoutingKeys        []string               `protobuf:"bytes,6,rep,name=routing_keys,json=routingKeys,proto3" json:"routing_keys,omitempty"`
-	OriginalExpiration string                 `protobuf:"bytes,7,opt,name=original_expiration,json=originalExpiration,proto3" json:"original_expiration,omitempty"` // empty: none
+	Reason             Death_Reason           `protobuf:"varint,1,opt,name=reason,enum=quorate.log.v1.Death_Reason" json:"reason,omitempty"`
+	Queue              string                 `protobuf:"bytes,2,opt,name=queue" json:"queue,omitempty"`
+	Count              uint64                 `protobuf:"varint,3,opt,name=count" json:"count,omitempty"`
+	Time               int64                  `protobuf:"zigzag64,4,opt,name=time" json:"time,omitempty"` // of the first death of this pair
+	Exchange           string                 `protobuf:"bytes,5,opt,name=exchange" json:"exchange,omitempty"`
+	RoutingKeys        []string               `protobuf:"bytes,6,rep,name=routing_keys,json=routingKeys" json:"routing_keys,omitempty"`
+	OriginalExpiration string                 `protobuf:"bytes,7,opt,name=original_expiration,json=originalExpiration" json:"original_expiration,omitempty"` // empty: none
 	// The first death of the message was of this pair.
-	First bool `protobuf:"varint,8,opt,name=first,proto3" json:"first,omitempty"`
+	First bool `protobuf:"varint,8,opt,name=first" json:"first,omitempty"`
 	// The exchange that the message had been published to before its newest
 	// death. It counts in the first place of a history only.
-	LastExchange  string `protobuf:"bytes,9,opt,name=last_exchange,json=lastExchange,proto3" json:"last_exchange,omitempty"`
+	LastExchange  string `protobuf:"bytes,9,opt,name=last_exchange,json=lastExchange" json:"last_exchange,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1199,14 +1199,14 @@ func (x *Death) GetLastExchange() string {
 type Consume struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Chosen by the session, from 1; consumer 0 is the session's gets.
-	Consumer  uint64 `protobuf:"varint,1,opt,name=consumer,proto3" json:"consumer,omitempty"`
-	Tag       string `protobuf:"bytes,2,opt,name=tag,proto3" json:"tag,omitempty"`
-	Prefetch  uint32 `protobuf:"varint,3,opt,name=prefetch,proto3" json:"prefetch,omitempty"` // 0: the machine's ceiling
-	NoAck     bool   `protobuf:"varint,4,opt,name=no_ack,json=noAck,proto3" json:"no_ack,omitempty"`
-	Exclusive bool   `protobuf:"varint,5,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
-	Priority  int32  `protobuf:"zigzag32,6,opt,name=priority,proto3" json:"priority,omitempty"`
+	Consumer  uint64 `protobuf:"varint,1,opt,name=consumer" json:"consumer,omitempty"`
+	Tag       string `protobuf:"bytes,2,opt,name=tag" json:"tag,omitempty"`
+	Prefetch  uint32 `protobuf:"varint,3,opt,name=prefetch" json:"prefetch,omitempty"` // 0: the machine's ceiling
+	NoAck     bool   `protobuf:"varint,4,opt,name=no_ack,json=noAck" json:"no_ack,omitempty"`
+	Exclusive bool   `protobuf:"varint,5,opt,name=exclusive" json:"exclusive,omitempty"`
+	Priority  int32  `protobuf:"zigzag32,6,opt,name=priority" json:"priority,omitempty"`
 	// Consumer timeout + 1; 0: inherited from the queue.
-	TimeoutPlusOne uint64 `protobuf:"varint,7,opt,name=timeout_plus_one,json=timeoutPlusOne,proto3" json:"timeout_plus_one,omitempty"`
+	TimeoutPlusOne uint64 `protobuf:"varint,7,opt,name=timeout_plus_one,json=timeoutPlusOne" json:"timeout_plus_one,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1292,7 +1292,7 @@ func (x *Consume) GetTimeoutPlusOne() uint64 {
 
 type Cancel struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Consumer      uint64                 `protobuf:"varint,1,opt,name=consumer,proto3" json:"consumer,omitempty"`
+	Consumer      uint64                 `protobuf:"varint,1,opt,name=consumer" json:"consumer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1336,7 +1336,7 @@ func (x *Cancel) GetConsumer() uint64 {
 
 type Get struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	NoAck         bool                   `protobuf:"varint,1,opt,name=no_ack,json=noAck,proto3" json:"no_ack,omitempty"`
+	NoAck         bool                   `protobuf:"varint,1,opt,name=no_ack,json=noAck" json:"no_ack,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1380,11 +1380,11 @@ func (x *Get) GetNoAck() bool {
 
 type Settle struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
-	Outcome  Settle_Outcome         `protobuf:"varint,1,opt,name=outcome,proto3,enum=quorate.log.v1.Settle_Outcome" json:"outcome,omitempty"`
-	Consumer uint64                 `protobuf:"varint,2,opt,name=consumer,proto3" json:"consumer,omitempty"`
+	Outcome  Settle_Outcome         `protobuf:"varint,1,opt,name=outcome,enum=quorate.log.v1.Settle_Outcome" json:"outcome,omitempty"`
+	Consumer uint64                 `protobuf:"varint,2,opt,name=consumer" json:"consumer,omitempty"`
 	// Delivery ids as alternating (first, length) pairs, ascending: 5,3 is
 	// deliveries 5, 6 and 7.
-	Ranges        []uint64 `protobuf:"varint,3,rep,packed,name=ranges,proto3" json:"ranges,omitempty"`
+	Ranges        []uint64 `protobuf:"varint,3,rep,packed,name=ranges" json:"ranges,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1443,7 +1443,7 @@ func (x *Settle) GetRanges() []uint64 {
 // Configure replaces the queue's effective settings.
 type Configure struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Config        *QueueConfig           `protobuf:"bytes,1,opt,name=config,proto3" json:"config,omitempty"`
+	Config        *QueueConfig           `protobuf:"bytes,1,opt,name=config" json:"config,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1487,58 +1487,58 @@ func (x *Configure) GetConfig() *QueueConfig {
 
 type QueueConfig struct {
 	state                   protoimpl.MessageState `protogen:"open.v1"`
-	TtlPlusOne              uint64                 `protobuf:"varint,1,opt,name=ttl_plus_one,json=ttlPlusOne,proto3" json:"ttl_plus_one,omitempty"`                                       // message TTL + 1; 0: none
-	Expires                 uint64                 `protobuf:"varint,2,opt,name=expires,proto3" json:"expires,omitempty"`                                                                 // queue lease; 0: none
-	ConsumerTimeoutPlusOne  uint64                 `protobuf:"varint,3,opt,name=consumer_timeout_plus_one,json=consumerTimeoutPlusOne,proto3" json:"consumer_timeout_plus_one,omitempty"` // + 1; 0: never
-	DeadLetter              bool                   `protobuf:"varint,4,opt,name=dead_letter,json=deadLetter,proto3" json:"dead_letter,omitempty"`                                         // a dead-letter exchange is set
-	DeadLetterExchange      string                 `protobuf:"bytes,5,opt,name=dead_letter_exchange,json=deadLetterExchange,proto3" json:"dead_letter_exchange,omitempty"`
-	HasDeadLetterRoutingKey bool                   `protobuf:"varint,6,opt,name=has_dead_letter_routing_key,json=hasDeadLetterRoutingKey,proto3" json:"has_dead_letter_routing_key,omitempty"`
-	DeadLetterRoutingKey    string                 `protobuf:"bytes,7,opt,name=dead_letter_routing_key,json=deadLetterRoutingKey,proto3" json:"dead_letter_routing_key,omitempty"`
-	DeliveryLimit           int64                  `protobuf:"zigzag64,8,opt,name=delivery_limit,json=deliveryLimit,proto3" json:"delivery_limit,omitempty"`                              // negative: none
-	AutoDelete              bool                   `protobuf:"varint,9,opt,name=auto_delete,json=autoDelete,proto3" json:"auto_delete,omitempty"`                                         // gone when the last consumer goes
-	MaxLengthPlusOne        uint64                 `protobuf:"varint,10,opt,name=max_length_plus_one,json=maxLengthPlusOne,proto3" json:"max_length_plus_one,omitempty"`                  // + 1; 0: none
-	MaxLengthBytesPlusOne   uint64                 `protobuf:"varint,11,opt,name=max_length_bytes_plus_one,json=maxLengthBytesPlusOne,proto3" json:"max_length_bytes_plus_one,omitempty"` // + 1; 0: none
+	TtlPlusOne              uint64                 `protobuf:"varint,1,opt,name=ttl_plus_one,json=ttlPlusOne" json:"ttl_plus_one,omitempty"`                                       // message TTL + 1; 0: none
+	Expires                 uint64                 `protobuf:"varint,2,opt,name=expires" json:"expires,omitempty"`                                                                 // queue lease; 0: none
+	ConsumerTimeoutPlusOne  uint64                 `protobuf:"varint,3,opt,name=consumer_timeout_plus_one,json=consumerTimeoutPlusOne" json:"consumer_timeout_plus_one,omitempty"` // + 1; 0: never
+	DeadLetter              bool                   `protobuf:"varint,4,opt,name=dead_letter,json=deadLetter" json:"dead_letter,omitempty"`                                         // a dead-letter exchange is set
+	DeadLetterExchange      string                 `protobuf:"bytes,5,opt,name=dead_letter_exchange,json=deadLetterExchange" json:"dead_letter_exchange,omitempty"`
+	HasDeadLetterRoutingKey bool                   `protobuf:"varint,6,opt,name=has_dead_letter_routing_key,json=hasDeadLetterRoutingKey" json:"has_dead_letter_routing_key,omitempty"`
+	DeadLetterRoutingKey    string                 `protobuf:"bytes,7,opt,name=dead_letter_routing_key,json=deadLetterRoutingKey" json:"dead_letter_routing_key,omitempty"`
+	DeliveryLimit           int64                  `protobuf:"zigzag64,8,opt,name=delivery_limit,json=deliveryLimit" json:"delivery_limit,omitempty"`                              // negative: none
+	AutoDelete              bool                   `protobuf:"varint,9,opt,name=auto_delete,json=autoDelete" json:"auto_delete,omitempty"`                                         // gone when the last consumer goes
+	MaxLengthPlusOne        uint64                 `protobuf:"varint,10,opt,name=max_length_plus_one,json=maxLengthPlusOne" json:"max_length_plus_one,omitempty"`                  // + 1; 0: none
+	MaxLengthBytesPlusOne   uint64                 `protobuf:"varint,11,opt,name=max_length_bytes_plus_one,json=maxLengthBytesPlusOne" json:"max_length_bytes_plus_one,omitempty"` // + 1; 0: none
 	// How much of the time before a new term's first entry is not counted
 	// against those who hold messages.
-	LockCredit uint64 `protobuf:"varint,12,opt,name=lock_credit,json=lockCredit,proto3" json:"lock_credit,omitempty"`
+	LockCredit uint64 `protobuf:"varint,12,opt,name=lock_credit,json=lockCredit" json:"lock_credit,omitempty"`
 	// A message's own TTL counts even if it is longer than the queue's
 	// (x-ttl-precedence: message). Otherwise the smaller one counts.
-	MessageTtlFirst    bool                           `protobuf:"varint,13,opt,name=message_ttl_first,json=messageTtlFirst,proto3" json:"message_ttl_first,omitempty"`
-	DeadLetterStrategy QueueConfig_DeadLetterStrategy `protobuf:"varint,14,opt,name=dead_letter_strategy,json=deadLetterStrategy,proto3,enum=quorate.log.v1.QueueConfig_DeadLetterStrategy" json:"dead_letter_strategy,omitempty"`
+	MessageTtlFirst    bool                           `protobuf:"varint,13,opt,name=message_ttl_first,json=messageTtlFirst" json:"message_ttl_first,omitempty"`
+	DeadLetterStrategy QueueConfig_DeadLetterStrategy `protobuf:"varint,14,opt,name=dead_letter_strategy,json=deadLetterStrategy,enum=quorate.log.v1.QueueConfig_DeadLetterStrategy" json:"dead_letter_strategy,omitempty"`
 	// What happens when the queue is longer than max_length or max_length_bytes.
-	Overflow QueueConfig_Overflow `protobuf:"varint,15,opt,name=overflow,proto3,enum=quorate.log.v1.QueueConfig_Overflow" json:"overflow,omitempty"`
+	Overflow QueueConfig_Overflow `protobuf:"varint,15,opt,name=overflow,enum=quorate.log.v1.QueueConfig_Overflow" json:"overflow,omitempty"`
 	// x-auto-delete-on-idle; 0: never.
-	AutoDeleteOnIdle uint64 `protobuf:"varint,16,opt,name=auto_delete_on_idle,json=autoDeleteOnIdle,proto3" json:"auto_delete_on_idle,omitempty"`
+	AutoDeleteOnIdle uint64 `protobuf:"varint,16,opt,name=auto_delete_on_idle,json=autoDeleteOnIdle" json:"auto_delete_on_idle,omitempty"`
 	// Publishes that come through an exchange keep the queue from being idle,
 	// not only those through the default exchange (x-idle-counts-routed).
-	IdleCountsRouted bool `protobuf:"varint,17,opt,name=idle_counts_routed,json=idleCountsRouted,proto3" json:"idle_counts_routed,omitempty"`
+	IdleCountsRouted bool `protobuf:"varint,17,opt,name=idle_counts_routed,json=idleCountsRouted" json:"idle_counts_routed,omitempty"`
 	// The lease is put off, once and by at most its length, while a message is
 	// going to die as a dead letter (x-expires-keep-pending).
-	ExpiresKeepPending bool `protobuf:"varint,18,opt,name=expires_keep_pending,json=expiresKeepPending,proto3" json:"expires_keep_pending,omitempty"`
+	ExpiresKeepPending bool `protobuf:"varint,18,opt,name=expires_keep_pending,json=expiresKeepPending" json:"expires_keep_pending,omitempty"`
 	// How long messages wait that do not say so themselves (x-delivery-delay);
 	// 0: not at all.
-	DeliveryDelay uint64 `protobuf:"varint,19,opt,name=delivery_delay,json=deliveryDelay,proto3" json:"delivery_delay,omitempty"`
+	DeliveryDelay uint64 `protobuf:"varint,19,opt,name=delivery_delay,json=deliveryDelay" json:"delivery_delay,omitempty"`
 	// The most letters that the outbox may hold + 1; 0: any number. Those that
 	// die while it holds as many are sent once.
-	DeadLetterMaxPlusOne uint64 `protobuf:"varint,24,opt,name=dead_letter_max_plus_one,json=deadLetterMaxPlusOne,proto3" json:"dead_letter_max_plus_one,omitempty"`
+	DeadLetterMaxPlusOne uint64 `protobuf:"varint,24,opt,name=dead_letter_max_plus_one,json=deadLetterMaxPlusOne" json:"dead_letter_max_plus_one,omitempty"`
 	// One consumer is served at a time (x-single-active-consumer).
-	SingleActive bool `protobuf:"varint,20,opt,name=single_active,json=singleActive,proto3" json:"single_active,omitempty"`
+	SingleActive bool `protobuf:"varint,20,opt,name=single_active,json=singleActive" json:"single_active,omitempty"`
 	// Which returned messages wait before they are ready again: retry_min times
 	// the number of failures, at least once and at most retry_max.
-	Retry    QueueConfig_Retry `protobuf:"varint,21,opt,name=retry,proto3,enum=quorate.log.v1.QueueConfig_Retry" json:"retry,omitempty"`
-	RetryMin uint64            `protobuf:"varint,22,opt,name=retry_min,json=retryMin,proto3" json:"retry_min,omitempty"`
-	RetryMax uint64            `protobuf:"varint,23,opt,name=retry_max,json=retryMax,proto3" json:"retry_max,omitempty"`
+	Retry    QueueConfig_Retry `protobuf:"varint,21,opt,name=retry,enum=quorate.log.v1.QueueConfig_Retry" json:"retry,omitempty"`
+	RetryMin uint64            `protobuf:"varint,22,opt,name=retry_min,json=retryMin" json:"retry_min,omitempty"`
+	RetryMax uint64            `protobuf:"varint,23,opt,name=retry_max,json=retryMax" json:"retry_max,omitempty"`
 	// The highest priority of a message + 1; 0: 31.
-	MaxPriorityPlusOne uint32 `protobuf:"varint,25,opt,name=max_priority_plus_one,json=maxPriorityPlusOne,proto3" json:"max_priority_plus_one,omitempty"`
+	MaxPriorityPlusOne uint32 `protobuf:"varint,25,opt,name=max_priority_plus_one,json=maxPriorityPlusOne" json:"max_priority_plus_one,omitempty"`
 	// How long messages stay with the sessions of a node that is silent, + 1;
 	// 0: a minute.
-	DisconnectedTimeoutPlusOne uint64 `protobuf:"varint,30,opt,name=disconnected_timeout_plus_one,json=disconnectedTimeoutPlusOne,proto3" json:"disconnected_timeout_plus_one,omitempty"`
+	DisconnectedTimeoutPlusOne uint64 `protobuf:"varint,30,opt,name=disconnected_timeout_plus_one,json=disconnectedTimeoutPlusOne" json:"disconnected_timeout_plus_one,omitempty"`
 	// The queue holds the messages of a delayed exchange: what becomes due goes
 	// to the outbox, to be routed by the exchange, and nothing is ever ready.
-	DelayedStore bool `protobuf:"varint,35,opt,name=delayed_store,json=delayedStore,proto3" json:"delayed_store,omitempty"`
+	DelayedStore bool `protobuf:"varint,35,opt,name=delayed_store,json=delayedStore" json:"delayed_store,omitempty"`
 	// Grows with each change of the catalog that these settings come from. The
 	// machine ignores settings of a lower revision than its own.
-	Revision      uint64 `protobuf:"varint,40,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision      uint64 `protobuf:"varint,40,opt,name=revision" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1771,8 +1771,8 @@ func (x *QueueConfig) GetRevision() uint64 {
 
 type Delete struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	IfUnused      bool                   `protobuf:"varint,1,opt,name=if_unused,json=ifUnused,proto3" json:"if_unused,omitempty"`
-	IfEmpty       bool                   `protobuf:"varint,2,opt,name=if_empty,json=ifEmpty,proto3" json:"if_empty,omitempty"`
+	IfUnused      bool                   `protobuf:"varint,1,opt,name=if_unused,json=ifUnused" json:"if_unused,omitempty"`
+	IfEmpty       bool                   `protobuf:"varint,2,opt,name=if_empty,json=ifEmpty" json:"if_empty,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1827,11 +1827,11 @@ type RouteDead struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Outbox number of the first letter that routes names. If it is not the
 	// oldest unrouted letter the command changes nothing.
-	First  uint64       `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
-	Routes []*DeadRoute `protobuf:"bytes,2,rep,name=routes,proto3" json:"routes,omitempty"`
+	First  uint64       `protobuf:"varint,1,opt,name=first" json:"first,omitempty"`
+	Routes []*DeadRoute `protobuf:"bytes,2,rep,name=routes" json:"routes,omitempty"`
 	// The routes are for letters that wait because they had nowhere to go. Each
 	// says which; first does not count.
-	Retry         bool `protobuf:"varint,3,opt,name=retry,proto3" json:"retry,omitempty"`
+	Retry         bool `protobuf:"varint,3,opt,name=retry" json:"retry,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1890,15 +1890,15 @@ func (x *RouteDead) GetRetry() bool {
 type DeadRoute struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Ids of the target queues; empty: nowhere to go, the letter is dropped.
-	Targets []uint64 `protobuf:"varint,1,rep,packed,name=targets,proto3" json:"targets,omitempty"`
+	Targets []uint64 `protobuf:"varint,1,rep,packed,name=targets" json:"targets,omitempty"`
 	// Its number; only if the letter waits.
-	Letter uint64 `protobuf:"varint,2,opt,name=letter,proto3" json:"letter,omitempty"`
+	Letter uint64 `protobuf:"varint,2,opt,name=letter" json:"letter,omitempty"`
 	// By target, the smallest TTL of the exchanges on the way + 1; 0: none has
 	// one. The list ends with the last that is not 0.
-	TtlCeilingsPlusOne []uint64 `protobuf:"varint,3,rep,packed,name=ttl_ceilings_plus_one,json=ttlCeilingsPlusOne,proto3" json:"ttl_ceilings_plus_one,omitempty"`
+	TtlCeilingsPlusOne []uint64 `protobuf:"varint,3,rep,packed,name=ttl_ceilings_plus_one,json=ttlCeilingsPlusOne" json:"ttl_ceilings_plus_one,omitempty"`
 	// The letter of a delayed exchange had no way: it dies as unroutable, and
 	// the targets are those of the exchange's dead-letter exchange.
-	Unroutable    bool `protobuf:"varint,6,opt,name=unroutable,proto3" json:"unroutable,omitempty"`
+	Unroutable    bool `protobuf:"varint,6,opt,name=unroutable" json:"unroutable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1964,12 +1964,12 @@ func (x *DeadRoute) GetUnroutable() bool {
 // SettleDead says that a target holds all transfers up to and including upto.
 type SettleDead struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
-	Target uint64                 `protobuf:"varint,1,opt,name=target,proto3" json:"target,omitempty"`
-	Upto   uint64                 `protobuf:"varint,2,opt,name=upto,proto3" json:"upto,omitempty"`
+	Target uint64                 `protobuf:"varint,1,opt,name=target" json:"target,omitempty"`
+	Upto   uint64                 `protobuf:"varint,2,opt,name=upto" json:"upto,omitempty"`
 	// The target does not exist any more: nothing more goes there.
-	Gone bool `protobuf:"varint,3,opt,name=gone,proto3" json:"gone,omitempty"`
+	Gone bool `protobuf:"varint,3,opt,name=gone" json:"gone,omitempty"`
 	// Transfers among those up to upto that the target has refused, ascending.
-	Refused       []uint64 `protobuf:"varint,4,rep,packed,name=refused,proto3" json:"refused,omitempty"`
+	Refused       []uint64 `protobuf:"varint,4,rep,packed,name=refused" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2035,8 +2035,8 @@ func (x *SettleDead) GetRefused() []uint64 {
 // NodeDown ends all sessions of a node whose boot number is ≤ boot.
 type NodeDown struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          uint32                 `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
-	Boot          uint64                 `protobuf:"varint,2,opt,name=boot,proto3" json:"boot,omitempty"`
+	Node          uint32                 `protobuf:"varint,1,opt,name=node" json:"node,omitempty"`
+	Boot          uint64                 `protobuf:"varint,2,opt,name=boot" json:"boot,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2089,9 +2089,9 @@ func (x *NodeDown) GetBoot() uint64 {
 // heard again. Its sessions go on.
 type NodeSilent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          uint32                 `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
-	Boot          uint64                 `protobuf:"varint,2,opt,name=boot,proto3" json:"boot,omitempty"`
-	Back          bool                   `protobuf:"varint,3,opt,name=back,proto3" json:"back,omitempty"`
+	Node          uint32                 `protobuf:"varint,1,opt,name=node" json:"node,omitempty"`
+	Boot          uint64                 `protobuf:"varint,2,opt,name=boot" json:"boot,omitempty"`
+	Back          bool                   `protobuf:"varint,3,opt,name=back" json:"back,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2147,993 +2147,46 @@ func (x *NodeSilent) GetBack() bool {
 	return false
 }
 
-// Silence is a life of a node from which nothing is heard.
-type Silence struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Node  uint32                 `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
-	Boot  uint64                 `protobuf:"varint,2,opt,name=boot,proto3" json:"boot,omitempty"`
-	// On the clock of held messages: when what its sessions hold goes back; 0:
-	// it has gone back.
-	Until         int64 `protobuf:"zigzag64,3,opt,name=until,proto3" json:"until,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Silence) Reset() {
-	*x = Silence{}
-	mi := &file_log_proto_msgTypes[19]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Silence) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Silence) ProtoMessage() {}
-
-func (x *Silence) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[19]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Silence.ProtoReflect.Descriptor instead.
-func (*Silence) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{19}
-}
-
-func (x *Silence) GetNode() uint32 {
-	if x != nil {
-		return x.Node
-	}
-	return 0
-}
-
-func (x *Silence) GetBoot() uint64 {
-	if x != nil {
-		return x.Boot
-	}
-	return 0
-}
-
-func (x *Silence) GetUntil() int64 {
-	if x != nil {
-		return x.Until
-	}
-	return 0
-}
-
-// QueueSnapshot is the head of a queue machine's snapshot. Messages and
-// sessions follow in their own records, in a canonical order: equal states
-// have equal snapshots.
-type QueueSnapshot struct {
-	state       protoimpl.MessageState `protogen:"open.v1"`
-	Version     uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // 1
-	Clock       int64                  `protobuf:"zigzag64,2,opt,name=clock,proto3" json:"clock,omitempty"`
-	Term        uint64                 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
-	Index       uint64                 `protobuf:"varint,4,opt,name=index,proto3" json:"index,omitempty"`
-	NextMessage uint64                 `protobuf:"varint,5,opt,name=next_message,json=nextMessage,proto3" json:"next_message,omitempty"`
-	LastUsed    int64                  `protobuf:"zigzag64,6,opt,name=last_used,json=lastUsed,proto3" json:"last_used,omitempty"`
-	Config      *QueueConfig           `protobuf:"bytes,7,opt,name=config,proto3" json:"config,omitempty"`
-	State       uint32                 `protobuf:"varint,8,opt,name=state,proto3" json:"state,omitempty"`
-	NextLetter  uint64                 `protobuf:"varint,9,opt,name=next_letter,json=nextLetter,proto3" json:"next_letter,omitempty"`
-	NextOrder   uint64                 `protobuf:"varint,10,opt,name=next_order,json=nextOrder,proto3" json:"next_order,omitempty"`
-	Counters    *QueueCounters         `protobuf:"bytes,11,opt,name=counters,proto3" json:"counters,omitempty"`
-	Targets     []*DeadTarget          `protobuf:"bytes,12,rep,name=targets,proto3" json:"targets,omitempty"`
-	Name        []byte                 `protobuf:"bytes,13,opt,name=name,proto3" json:"name,omitempty"`
-	QueueId     uint64                 `protobuf:"varint,14,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
-	GoneAt      int64                  `protobuf:"zigzag64,15,opt,name=gone_at,json=goneAt,proto3" json:"gone_at,omitempty"`
-	Sessions    []*SessionState        `protobuf:"bytes,16,rep,name=sessions,proto3" json:"sessions,omitempty"`
-	Consumers   []*ConsumerState       `protobuf:"bytes,17,rep,name=consumers,proto3" json:"consumers,omitempty"`
-	// The service order of consumers with credit, by consumer position.
-	Service []uint32 `protobuf:"varint,18,rep,packed,name=service,proto3" json:"service,omitempty"`
-	// How many message records follow.
-	Messages uint64 `protobuf:"varint,19,opt,name=messages,proto3" json:"messages,omitempty"`
-	// The sessions that ended of late, oldest first: they are not taken up again.
-	Ended   []*Session `protobuf:"bytes,21,rep,name=ended,proto3" json:"ended,omitempty"`
-	EndedAt []int64    `protobuf:"zigzag64,27,rep,packed,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"` // of each of them
-	// The highest boot number declared down of each node, by node.
-	Dead []*NodeDown `protobuf:"bytes,22,rep,name=dead,proto3" json:"dead,omitempty"`
-	// The clock of held messages is clock - lock_credit.
-	LockCredit int64 `protobuf:"zigzag64,23,opt,name=lock_credit,json=lockCredit,proto3" json:"lock_credit,omitempty"`
-	LastActive int64 `protobuf:"zigzag64,24,opt,name=last_active,json=lastActive,proto3" json:"last_active,omitempty"` // for auto_delete_on_idle
-	// Position + 1 of the consumer that alone is served; 0: none.
-	SingleActive uint32     `protobuf:"varint,25,opt,name=single_active,json=singleActive,proto3" json:"single_active,omitempty"`
-	Silent       []*Silence `protobuf:"bytes,30,rep,name=silent,proto3" json:"silent,omitempty"` // by node and boot
-	// What is on its way back to the queue, or is being settled, in the order in
-	// which the next step takes from it.
-	Returning     []*ReturningState `protobuf:"bytes,31,rep,name=returning,proto3" json:"returning,omitempty"`
-	FsmVersion    uint32            `protobuf:"varint,40,opt,name=fsm_version,json=fsmVersion,proto3" json:"fsm_version,omitempty"` // 0: 1
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *QueueSnapshot) Reset() {
-	*x = QueueSnapshot{}
-	mi := &file_log_proto_msgTypes[20]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *QueueSnapshot) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*QueueSnapshot) ProtoMessage() {}
-
-func (x *QueueSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[20]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use QueueSnapshot.ProtoReflect.Descriptor instead.
-func (*QueueSnapshot) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{20}
-}
-
-func (x *QueueSnapshot) GetVersion() uint32 {
-	if x != nil {
-		return x.Version
-	}
-	return 0
-}
-
-func (x *QueueSnapshot) GetClock() int64 {
-	if x != nil {
-		return x.Clock
-	}
-	return 0
-}
-
-func (x *QueueSnapshot) GetTerm() uint64 {
-	if x != nil {
-		return x.Term
-	}
-	return 0
-}
-
-func (x *QueueSnapshot) GetIndex() uint64 {
-	if x != nil {
-		return x.Index
-	}
-	return 0
-}
-
-func (x *QueueSnapshot) GetNextMessage() uint64 {
-	if x != nil {
-		return x.NextMessage
-	}
-	return 0
-}
-
-func (x *QueueSnapshot) GetLastUsed() int64 {
-	if x != nil {
-		return x.LastUsed
-	}
-	return 0
-}
-
-func (x *QueueSnapshot) GetConfig() *QueueConfig {
-	if x != nil {
-		return x.Config
-	}
-	return nil
-}
-
-func (x *QueueSnapshot) GetState() uint32 {
-	if x != nil {
-		return x.State
-	}
-	return 0
-}
-
-func (x *QueueSnapshot) GetNextLetter() uint64 {
-	if x != nil {
-		return x.NextLetter
-	}
-	return 0
-}
-
-func (x *QueueSnapshot) GetNextOrder() uint64 {
-	if x != nil {
-		return x.NextOrder
-	}
-	return 0
-}
-
-func (x *QueueSnapshot) GetCounters() *QueueCounters {
-	if x != nil {
-		return x.Counters
-	}
-	return nil
-}
-
-func (x *QueueSnapshot) GetTargets() []*DeadTarget {
-	if x != nil {
-		return x.Targets
-	}
-	return nil
-}
-
-func (x *QueueSnapshot) GetName() []byte {
-	if x != nil {
-		return x.Name
-	}
-	return nil
-}
-
-func (x *QueueSnapshot) GetQueueId() uint64 {
-	if x != nil {
-		return x.QueueId
-	}
-	return 0
-}
-
-func (x *QueueSnapshot) GetGoneAt() int64 {
-	if x != nil {
-		return x.GoneAt
-	}
-	return 0
-}
-
-func (x *QueueSnapshot) GetSessions() []*SessionState {
-	if x != nil {
-		return x.Sessions
-	}
-	return nil
-}
-
-func (x *QueueSnapshot) GetConsumers() []*ConsumerState {
-	if x != nil {
-		return x.Consumers
-	}
-	return nil
-}
-
-func (x *QueueSnapshot) GetService() []uint32 {
-	if x != nil {
-		return x.Service
-	}
-	return nil
-}
-
-func (x *QueueSnapshot) GetMessages() uint64 {
-	if x != nil {
-		return x.Messages
-	}
-	return 0
-}
-
-func (x *QueueSnapshot) GetEnded() []*Session {
-	if x != nil {
-		return x.Ended
-	}
-	return nil
-}
-
-func (x *QueueSnapshot) GetEndedAt() []int64 {
-	if x != nil {
-		return x.EndedAt
-	}
-	return nil
-}
-
-func (x *QueueSnapshot) GetDead() []*NodeDown {
-	if x != nil {
-		return x.Dead
-	}
-	return nil
-}
-
-func (x *QueueSnapshot) GetLockCredit() int64 {
-	if x != nil {
-		return x.LockCredit
-	}
-	return 0
-}
-
-func (x *QueueSnapshot) GetLastActive() int64 {
-	if x != nil {
-		return x.LastActive
-	}
-	return 0
-}
-
-func (x *QueueSnapshot) GetSingleActive() uint32 {
-	if x != nil {
-		return x.SingleActive
-	}
-	return 0
-}
-
-func (x *QueueSnapshot) GetSilent() []*Silence {
-	if x != nil {
-		return x.Silent
-	}
-	return nil
-}
-
-func (x *QueueSnapshot) GetReturning() []*ReturningState {
-	if x != nil {
-		return x.Returning
-	}
-	return nil
-}
-
-func (x *QueueSnapshot) GetFsmVersion() uint32 {
-	if x != nil {
-		return x.FsmVersion
-	}
-	return 0
-}
-
-type QueueCounters struct {
-	state          protoimpl.MessageState `protogen:"open.v1"`
-	Enqueued       uint64                 `protobuf:"varint,1,opt,name=enqueued,proto3" json:"enqueued,omitempty"`
-	Delivered      uint64                 `protobuf:"varint,2,opt,name=delivered,proto3" json:"delivered,omitempty"`
-	Redelivered    uint64                 `protobuf:"varint,3,opt,name=redelivered,proto3" json:"redelivered,omitempty"`
-	Acked          uint64                 `protobuf:"varint,4,opt,name=acked,proto3" json:"acked,omitempty"`
-	Requeued       uint64                 `protobuf:"varint,5,opt,name=requeued,proto3" json:"requeued,omitempty"`
-	Expired        uint64                 `protobuf:"varint,6,opt,name=expired,proto3" json:"expired,omitempty"`
-	DeadLettered   uint64                 `protobuf:"varint,7,opt,name=dead_lettered,json=deadLettered,proto3" json:"dead_lettered,omitempty"`
-	DeadDropped    uint64                 `protobuf:"varint,8,opt,name=dead_dropped,json=deadDropped,proto3" json:"dead_dropped,omitempty"`
-	TimedOut       uint64                 `protobuf:"varint,9,opt,name=timed_out,json=timedOut,proto3" json:"timed_out,omitempty"`
-	LateAcks       uint64                 `protobuf:"varint,10,opt,name=late_acks,json=lateAcks,proto3" json:"late_acks,omitempty"`
-	Purged         uint64                 `protobuf:"varint,11,opt,name=purged,proto3" json:"purged,omitempty"`
-	Duplicates     uint64                 `protobuf:"varint,12,opt,name=duplicates,proto3" json:"duplicates,omitempty"`
-	Refused        uint64                 `protobuf:"varint,13,opt,name=refused,proto3" json:"refused,omitempty"` // publishes
-	Scheduled      uint64                 `protobuf:"varint,14,opt,name=scheduled,proto3" json:"scheduled,omitempty"`
-	Unscheduled    uint64                 `protobuf:"varint,15,opt,name=unscheduled,proto3" json:"unscheduled,omitempty"`                             // cancelled, replaced or purged
-	SettledExpired uint64                 `protobuf:"varint,16,opt,name=settled_expired,json=settledExpired,proto3" json:"settled_expired,omitempty"` // acked past their expiry
-	DeadConfirmed  uint64                 `protobuf:"varint,17,opt,name=dead_confirmed,json=deadConfirmed,proto3" json:"dead_confirmed,omitempty"`    // letters that every target has
-	DeadRefused    uint64                 `protobuf:"varint,18,opt,name=dead_refused,json=deadRefused,proto3" json:"dead_refused,omitempty"`          // transfers
-	// Deaths by reason and then by what became of the dead: dropped, sent once,
-	// transactional, at least once; 4 numbers for each of 4 reasons.
-	Deaths        []uint64 `protobuf:"varint,19,rep,packed,name=deaths,proto3" json:"deaths,omitempty"`
-	Unroutable    uint64   `protobuf:"varint,20,opt,name=unroutable,proto3" json:"unroutable,omitempty"` // messages of a delayed exchange
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *QueueCounters) Reset() {
-	*x = QueueCounters{}
-	mi := &file_log_proto_msgTypes[21]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *QueueCounters) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*QueueCounters) ProtoMessage() {}
-
-func (x *QueueCounters) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[21]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use QueueCounters.ProtoReflect.Descriptor instead.
-func (*QueueCounters) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{21}
-}
-
-func (x *QueueCounters) GetEnqueued() uint64 {
-	if x != nil {
-		return x.Enqueued
-	}
-	return 0
-}
-
-func (x *QueueCounters) GetDelivered() uint64 {
-	if x != nil {
-		return x.Delivered
-	}
-	return 0
-}
-
-func (x *QueueCounters) GetRedelivered() uint64 {
-	if x != nil {
-		return x.Redelivered
-	}
-	return 0
-}
-
-func (x *QueueCounters) GetAcked() uint64 {
-	if x != nil {
-		return x.Acked
-	}
-	return 0
-}
-
-func (x *QueueCounters) GetRequeued() uint64 {
-	if x != nil {
-		return x.Requeued
-	}
-	return 0
-}
-
-func (x *QueueCounters) GetExpired() uint64 {
-	if x != nil {
-		return x.Expired
-	}
-	return 0
-}
-
-func (x *QueueCounters) GetDeadLettered() uint64 {
-	if x != nil {
-		return x.DeadLettered
-	}
-	return 0
-}
-
-func (x *QueueCounters) GetDeadDropped() uint64 {
-	if x != nil {
-		return x.DeadDropped
-	}
-	return 0
-}
-
-func (x *QueueCounters) GetTimedOut() uint64 {
-	if x != nil {
-		return x.TimedOut
-	}
-	return 0
-}
-
-func (x *QueueCounters) GetLateAcks() uint64 {
-	if x != nil {
-		return x.LateAcks
-	}
-	return 0
-}
-
-func (x *QueueCounters) GetPurged() uint64 {
-	if x != nil {
-		return x.Purged
-	}
-	return 0
-}
-
-func (x *QueueCounters) GetDuplicates() uint64 {
-	if x != nil {
-		return x.Duplicates
-	}
-	return 0
-}
-
-func (x *QueueCounters) GetRefused() uint64 {
-	if x != nil {
-		return x.Refused
-	}
-	return 0
-}
-
-func (x *QueueCounters) GetScheduled() uint64 {
-	if x != nil {
-		return x.Scheduled
-	}
-	return 0
-}
-
-func (x *QueueCounters) GetUnscheduled() uint64 {
-	if x != nil {
-		return x.Unscheduled
-	}
-	return 0
-}
-
-func (x *QueueCounters) GetSettledExpired() uint64 {
-	if x != nil {
-		return x.SettledExpired
-	}
-	return 0
-}
-
-func (x *QueueCounters) GetDeadConfirmed() uint64 {
-	if x != nil {
-		return x.DeadConfirmed
-	}
-	return 0
-}
-
-func (x *QueueCounters) GetDeadRefused() uint64 {
-	if x != nil {
-		return x.DeadRefused
-	}
-	return 0
-}
-
-func (x *QueueCounters) GetDeaths() []uint64 {
-	if x != nil {
-		return x.Deaths
-	}
-	return nil
-}
-
-func (x *QueueCounters) GetUnroutable() uint64 {
-	if x != nil {
-		return x.Unroutable
-	}
-	return 0
-}
-
-type DeadTarget struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Target        uint64                 `protobuf:"varint,1,opt,name=target,proto3" json:"target,omitempty"`
-	Next          uint64                 `protobuf:"varint,2,opt,name=next,proto3" json:"next,omitempty"`       // number of the next transfer
-	Settled       uint64                 `protobuf:"varint,3,opt,name=settled,proto3" json:"settled,omitempty"` // the target holds all up to here
-	Gone          bool                   `protobuf:"varint,4,opt,name=gone,proto3" json:"gone,omitempty"`       // it does not exist any more: its transfers are being ended
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *DeadTarget) Reset() {
-	*x = DeadTarget{}
-	mi := &file_log_proto_msgTypes[22]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DeadTarget) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DeadTarget) ProtoMessage() {}
-
-func (x *DeadTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[22]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use DeadTarget.ProtoReflect.Descriptor instead.
-func (*DeadTarget) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{22}
-}
-
-func (x *DeadTarget) GetTarget() uint64 {
-	if x != nil {
-		return x.Target
-	}
-	return 0
-}
-
-func (x *DeadTarget) GetNext() uint64 {
-	if x != nil {
-		return x.Next
-	}
-	return 0
-}
-
-func (x *DeadTarget) GetSettled() uint64 {
-	if x != nil {
-		return x.Settled
-	}
-	return 0
-}
-
-func (x *DeadTarget) GetGone() bool {
-	if x != nil {
-		return x.Gone
-	}
-	return false
-}
-
-// ReturningState is what one consumer held and does not hold any more.
-type ReturningState struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	Session  *Session               `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
-	Consumer uint64                 `protobuf:"varint,2,opt,name=consumer,proto3" json:"consumer,omitempty"`
-	// Order of the settlements that are not finished, from 1; 0: the messages go
-	// back because of a loss.
-	Order         uint64 `protobuf:"varint,3,opt,name=order,proto3" json:"order,omitempty"`
-	Outcome       uint32 `protobuf:"varint,4,opt,name=outcome,proto3" json:"outcome,omitempty"` // of a settlement, as in Settle
-	Failed        bool   `protobuf:"varint,5,opt,name=failed,proto3" json:"failed,omitempty"`   // of a loss
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReturningState) Reset() {
-	*x = ReturningState{}
-	mi := &file_log_proto_msgTypes[23]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReturningState) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReturningState) ProtoMessage() {}
-
-func (x *ReturningState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[23]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReturningState.ProtoReflect.Descriptor instead.
-func (*ReturningState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{23}
-}
-
-func (x *ReturningState) GetSession() *Session {
-	if x != nil {
-		return x.Session
-	}
-	return nil
-}
-
-func (x *ReturningState) GetConsumer() uint64 {
-	if x != nil {
-		return x.Consumer
-	}
-	return 0
-}
-
-func (x *ReturningState) GetOrder() uint64 {
-	if x != nil {
-		return x.Order
-	}
-	return 0
-}
-
-func (x *ReturningState) GetOutcome() uint32 {
-	if x != nil {
-		return x.Outcome
-	}
-	return 0
-}
-
-func (x *ReturningState) GetFailed() bool {
-	if x != nil {
-		return x.Failed
-	}
-	return false
-}
-
-type SessionState struct {
-	state           protoimpl.MessageState `protogen:"open.v1"`
-	Session         *Session               `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
-	NextSeq         uint64                 `protobuf:"varint,2,opt,name=next_seq,json=nextSeq,proto3" json:"next_seq,omitempty"`
-	LastOpSeq       uint64                 `protobuf:"varint,3,opt,name=last_op_seq,json=lastOpSeq,proto3" json:"last_op_seq,omitempty"`       // the last synchronous command
-	LastOpCount     uint64                 `protobuf:"varint,4,opt,name=last_op_count,json=lastOpCount,proto3" json:"last_op_count,omitempty"` // and what it answered
-	LastOpCode      uint32                 `protobuf:"varint,5,opt,name=last_op_code,json=lastOpCode,proto3" json:"last_op_code,omitempty"`
-	LastOpDelivery  uint64                 `protobuf:"varint,6,opt,name=last_op_delivery,json=lastOpDelivery,proto3" json:"last_op_delivery,omitempty"`
-	LastOpConsumers uint64                 `protobuf:"varint,7,opt,name=last_op_consumers,json=lastOpConsumers,proto3" json:"last_op_consumers,omitempty"`
-	// Refused commands among the newest ones, as alternating (first, length)
-	// pairs, ascending.
-	Refused       []uint64 `protobuf:"varint,8,rep,packed,name=refused,proto3" json:"refused,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *SessionState) Reset() {
-	*x = SessionState{}
-	mi := &file_log_proto_msgTypes[24]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *SessionState) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*SessionState) ProtoMessage() {}
-
-func (x *SessionState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[24]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use SessionState.ProtoReflect.Descriptor instead.
-func (*SessionState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{24}
-}
-
-func (x *SessionState) GetSession() *Session {
-	if x != nil {
-		return x.Session
-	}
-	return nil
-}
-
-func (x *SessionState) GetNextSeq() uint64 {
-	if x != nil {
-		return x.NextSeq
-	}
-	return 0
-}
-
-func (x *SessionState) GetLastOpSeq() uint64 {
-	if x != nil {
-		return x.LastOpSeq
-	}
-	return 0
-}
-
-func (x *SessionState) GetLastOpCount() uint64 {
-	if x != nil {
-		return x.LastOpCount
-	}
-	return 0
-}
-
-func (x *SessionState) GetLastOpCode() uint32 {
-	if x != nil {
-		return x.LastOpCode
-	}
-	return 0
-}
-
-func (x *SessionState) GetLastOpDelivery() uint64 {
-	if x != nil {
-		return x.LastOpDelivery
-	}
-	return 0
-}
-
-func (x *SessionState) GetLastOpConsumers() uint64 {
-	if x != nil {
-		return x.LastOpConsumers
-	}
-	return 0
-}
-
-func (x *SessionState) GetRefused() []uint64 {
-	if x != nil {
-		return x.Refused
-	}
-	return nil
-}
-
-type ConsumerState struct {
-	state          protoimpl.MessageState `protogen:"open.v1"`
-	Session        uint32                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"` // position in QueueSnapshot.sessions
-	Consumer       uint64                 `protobuf:"varint,2,opt,name=consumer,proto3" json:"consumer,omitempty"`
-	Tag            string                 `protobuf:"bytes,3,opt,name=tag,proto3" json:"tag,omitempty"`
-	Prefetch       uint32                 `protobuf:"varint,4,opt,name=prefetch,proto3" json:"prefetch,omitempty"`
-	NoAck          bool                   `protobuf:"varint,5,opt,name=no_ack,json=noAck,proto3" json:"no_ack,omitempty"`
-	Exclusive      bool                   `protobuf:"varint,6,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
-	Priority       int32                  `protobuf:"zigzag32,7,opt,name=priority,proto3" json:"priority,omitempty"`
-	TimeoutPlusOne uint64                 `protobuf:"varint,8,opt,name=timeout_plus_one,json=timeoutPlusOne,proto3" json:"timeout_plus_one,omitempty"`
-	Status         uint32                 `protobuf:"varint,9,opt,name=status,proto3" json:"status,omitempty"`
-	NextDelivery   uint64                 `protobuf:"varint,10,opt,name=next_delivery,json=nextDelivery,proto3" json:"next_delivery,omitempty"`
-	// Deliveries that were taken back and are not settled, ascending; when each
-	// was handed out, and the timeout it had. The latter two may be missing.
-	TimedOut       []uint64 `protobuf:"varint,11,rep,packed,name=timed_out,json=timedOut,proto3" json:"timed_out,omitempty"`
-	Registered     uint64   `protobuf:"varint,12,opt,name=registered,proto3" json:"registered,omitempty"`
-	TimedOutSince  []int64  `protobuf:"zigzag64,20,rep,packed,name=timed_out_since,json=timedOutSince,proto3" json:"timed_out_since,omitempty"`
-	TimedOutLimits []uint64 `protobuf:"varint,21,rep,packed,name=timed_out_limits,json=timedOutLimits,proto3" json:"timed_out_limits,omitempty"`
-	LateAcks       uint64   `protobuf:"varint,22,opt,name=late_acks,json=lateAcks,proto3" json:"late_acks,omitempty"` // settlements of what had been taken back
-	Revoked        bool     `protobuf:"varint,23,opt,name=revoked,proto3" json:"revoked,omitempty"`                   // cancelled in favour of another consumer
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
-}
-
-func (x *ConsumerState) Reset() {
-	*x = ConsumerState{}
-	mi := &file_log_proto_msgTypes[25]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ConsumerState) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ConsumerState) ProtoMessage() {}
-
-func (x *ConsumerState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[25]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ConsumerState.ProtoReflect.Descriptor instead.
-func (*ConsumerState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{25}
-}
-
-func (x *ConsumerState) GetSession() uint32 {
-	if x != nil {
-		return x.Session
-	}
-	return 0
-}
-
-func (x *ConsumerState) GetConsumer() uint64 {
-	if x != nil {
-		return x.Consumer
-	}
-	return 0
-}
-
-func (x *ConsumerState) GetTag() string {
-	if x != nil {
-		return x.Tag
-	}
-	return ""
-}
-
-func (x *ConsumerState) GetPrefetch() uint32 {
-	if x != nil {
-		return x.Prefetch
-	}
-	return 0
-}
-
-func (x *ConsumerState) GetNoAck() bool {
-	if x != nil {
-		return x.NoAck
-	}
-	return false
-}
-
-func (x *ConsumerState) GetExclusive() bool {
-	if x != nil {
-		return x.Exclusive
-	}
-	return false
-}
-
-func (x *ConsumerState) GetPriority() int32 {
-	if x != nil {
-		return x.Priority
-	}
-	return 0
-}
-
-func (x *ConsumerState) GetTimeoutPlusOne() uint64 {
-	if x != nil {
-		return x.TimeoutPlusOne
-	}
-	return 0
-}
-
-func (x *ConsumerState) GetStatus() uint32 {
-	if x != nil {
-		return x.Status
-	}
-	return 0
-}
-
-func (x *ConsumerState) GetNextDelivery() uint64 {
-	if x != nil {
-		return x.NextDelivery
-	}
-	return 0
-}
-
-func (x *ConsumerState) GetTimedOut() []uint64 {
-	if x != nil {
-		return x.TimedOut
-	}
-	return nil
-}
-
-func (x *ConsumerState) GetRegistered() uint64 {
-	if x != nil {
-		return x.Registered
-	}
-	return 0
-}
-
-func (x *ConsumerState) GetTimedOutSince() []int64 {
-	if x != nil {
-		return x.TimedOutSince
-	}
-	return nil
-}
-
-func (x *ConsumerState) GetTimedOutLimits() []uint64 {
-	if x != nil {
-		return x.TimedOutLimits
-	}
-	return nil
-}
-
-func (x *ConsumerState) GetLateAcks() uint64 {
-	if x != nil {
-		return x.LateAcks
-	}
-	return 0
-}
-
-func (x *ConsumerState) GetRevoked() bool {
-	if x != nil {
-		return x.Revoked
-	}
-	return false
-}
-
 // MessageState is one message record of a queue snapshot.
 type MessageState struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
-	Index         uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	Offset        uint32                 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
-	Size          uint32                 `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`
-	ExpireAt      int64                  `protobuf:"zigzag64,5,opt,name=expire_at,json=expireAt,proto3" json:"expire_at,omitempty"` // 0: never
-	Acquired      uint32                 `protobuf:"varint,6,opt,name=acquired,proto3" json:"acquired,omitempty"`
-	Failed        uint32                 `protobuf:"varint,7,opt,name=failed,proto3" json:"failed,omitempty"`
-	Priority      uint32                 `protobuf:"varint,8,opt,name=priority,proto3" json:"priority,omitempty"`
-	Place         uint32                 `protobuf:"varint,9,opt,name=place,proto3" json:"place,omitempty"` // as in queue.Place
-	HasExpiration bool                   `protobuf:"varint,10,opt,name=has_expiration,json=hasExpiration,proto3" json:"has_expiration,omitempty"`
+	Seq           uint64                 `protobuf:"varint,1,opt,name=seq" json:"seq,omitempty"`
+	Index         uint64                 `protobuf:"varint,2,opt,name=index" json:"index,omitempty"`
+	Offset        uint32                 `protobuf:"varint,3,opt,name=offset" json:"offset,omitempty"`
+	Size          uint32                 `protobuf:"varint,4,opt,name=size" json:"size,omitempty"`
+	ExpireAt      int64                  `protobuf:"zigzag64,5,opt,name=expire_at,json=expireAt" json:"expire_at,omitempty"` // 0: never
+	Acquired      uint32                 `protobuf:"varint,6,opt,name=acquired" json:"acquired,omitempty"`
+	Failed        uint32                 `protobuf:"varint,7,opt,name=failed" json:"failed,omitempty"`
+	Priority      uint32                 `protobuf:"varint,8,opt,name=priority" json:"priority,omitempty"`
+	Place         uint32                 `protobuf:"varint,9,opt,name=place" json:"place,omitempty"` // as in queue.Place
+	HasExpiration bool                   `protobuf:"varint,10,opt,name=has_expiration,json=hasExpiration" json:"has_expiration,omitempty"`
 	// Checked out only: position in QueueSnapshot.consumers, and behind them in
 	// QueueSnapshot.returning.
-	Consumer          uint32          `protobuf:"varint,11,opt,name=consumer,proto3" json:"consumer,omitempty"`
-	Delivery          uint64          `protobuf:"varint,12,opt,name=delivery,proto3" json:"delivery,omitempty"`                              // checked out only
-	Deadline          int64           `protobuf:"zigzag64,13,opt,name=deadline,proto3" json:"deadline,omitempty"`                            // checked out only, on the clock of held messages; 0: never
-	Letter            uint64          `protobuf:"varint,14,opt,name=letter,proto3" json:"letter,omitempty"`                                  // outbox only: its number
-	Reason            Death_Reason    `protobuf:"varint,15,opt,name=reason,proto3,enum=quorate.log.v1.Death_Reason" json:"reason,omitempty"` // outbox only
-	Transfers         []*DeadTransfer `protobuf:"bytes,16,rep,name=transfers,proto3" json:"transfers,omitempty"`                             // outbox only, once routed
-	Deaths            []*Death        `protobuf:"bytes,17,rep,name=deaths,proto3" json:"deaths,omitempty"`
-	DiedAt            int64           `protobuf:"zigzag64,18,opt,name=died_at,json=diedAt,proto3" json:"died_at,omitempty"` // outbox only
-	Limit             uint64          `protobuf:"varint,19,opt,name=limit,proto3" json:"limit,omitempty"`                   // checked out only: the timeout behind deadline
-	Head              uint32          `protobuf:"varint,20,opt,name=head,proto3" json:"head,omitempty"`
-	ScheduledFor      int64           `protobuf:"zigzag64,21,opt,name=scheduled_for,json=scheduledFor,proto3" json:"scheduled_for,omitempty"` // 0: it never was scheduled
-	ScheduleId        string          `protobuf:"bytes,22,opt,name=schedule_id,json=scheduleId,proto3" json:"schedule_id,omitempty"`          // scheduled only
-	TtlPlusOne        uint64          `protobuf:"varint,23,opt,name=ttl_plus_one,json=ttlPlusOne,proto3" json:"ttl_plus_one,omitempty"`       // scheduled only: its own, and its ceiling
-	TtlCeilingPlusOne uint64          `protobuf:"varint,24,opt,name=ttl_ceiling_plus_one,json=ttlCeilingPlusOne,proto3" json:"ttl_ceiling_plus_one,omitempty"`
-	DueAt             int64           `protobuf:"zigzag64,25,opt,name=due_at,json=dueAt,proto3" json:"due_at,omitempty"` // scheduled and delayed only
-	Done              []uint64        `protobuf:"varint,26,rep,packed,name=done,proto3" json:"done,omitempty"`           // letters only: targets that have it
-	Refused           bool            `protobuf:"varint,27,opt,name=refused,proto3" json:"refused,omitempty"`            // letters only: a target has refused it
-	Since             int64           `protobuf:"zigzag64,30,opt,name=since,proto3" json:"since,omitempty"`              // checked out only: when; 0: not known
+	Consumer          uint32          `protobuf:"varint,11,opt,name=consumer" json:"consumer,omitempty"`
+	Delivery          uint64          `protobuf:"varint,12,opt,name=delivery" json:"delivery,omitempty"`                              // checked out only
+	Deadline          int64           `protobuf:"zigzag64,13,opt,name=deadline" json:"deadline,omitempty"`                            // checked out only, on the clock of held messages; 0: never
+	Letter            uint64          `protobuf:"varint,14,opt,name=letter" json:"letter,omitempty"`                                  // outbox only: its number
+	Reason            Death_Reason    `protobuf:"varint,15,opt,name=reason,enum=quorate.log.v1.Death_Reason" json:"reason,omitempty"` // outbox only
+	Transfers         []*DeadTransfer `protobuf:"bytes,16,rep,name=transfers" json:"transfers,omitempty"`                             // outbox only, once routed
+	Deaths            []*Death        `protobuf:"bytes,17,rep,name=deaths" json:"deaths,omitempty"`
+	DiedAt            int64           `protobuf:"zigzag64,18,opt,name=died_at,json=diedAt" json:"died_at,omitempty"` // outbox only
+	Limit             uint64          `protobuf:"varint,19,opt,name=limit" json:"limit,omitempty"`                   // checked out only: the timeout behind deadline
+	Head              uint32          `protobuf:"varint,20,opt,name=head" json:"head,omitempty"`
+	ScheduledFor      int64           `protobuf:"zigzag64,21,opt,name=scheduled_for,json=scheduledFor" json:"scheduled_for,omitempty"` // 0: it never was scheduled
+	ScheduleId        string          `protobuf:"bytes,22,opt,name=schedule_id,json=scheduleId" json:"schedule_id,omitempty"`          // scheduled only
+	TtlPlusOne        uint64          `protobuf:"varint,23,opt,name=ttl_plus_one,json=ttlPlusOne" json:"ttl_plus_one,omitempty"`       // scheduled only: its own, and its ceiling
+	TtlCeilingPlusOne uint64          `protobuf:"varint,24,opt,name=ttl_ceiling_plus_one,json=ttlCeilingPlusOne" json:"ttl_ceiling_plus_one,omitempty"`
+	DueAt             int64           `protobuf:"zigzag64,25,opt,name=due_at,json=dueAt" json:"due_at,omitempty"` // scheduled and delayed only
+	Done              []uint64        `protobuf:"varint,26,rep,packed,name=done" json:"done,omitempty"`           // letters only: targets that have it
+	Refused           bool            `protobuf:"varint,27,opt,name=refused" json:"refused,omitempty"`            // letters only: a target has refused it
+	Since             int64           `protobuf:"zigzag64,30,opt,name=since" json:"since,omitempty"`              // checked out only: when; 0: not known
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
 
 func (x *MessageState) Reset() {
 	*x = MessageState{}
-	mi := &file_log_proto_msgTypes[26]
+	mi := &file_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3145,7 +2198,7 @@ func (x *MessageState) String() string {
 func (*MessageState) ProtoMessage() {}
 
 func (x *MessageState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[26]
+	mi := &file_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3158,7 +2211,7 @@ func (x *MessageState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageState.ProtoReflect.Descriptor instead.
 func (*MessageState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{26}
+	return file_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *MessageState) GetSeq() uint64 {
@@ -3359,16 +2412,16 @@ func (x *MessageState) GetSince() int64 {
 
 type DeadTransfer struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
-	Target            uint64                 `protobuf:"varint,1,opt,name=target,proto3" json:"target,omitempty"`
-	Number            uint64                 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
-	TtlCeilingPlusOne uint64                 `protobuf:"varint,3,opt,name=ttl_ceiling_plus_one,json=ttlCeilingPlusOne,proto3" json:"ttl_ceiling_plus_one,omitempty"` // see DeadRoute
+	Target            uint64                 `protobuf:"varint,1,opt,name=target" json:"target,omitempty"`
+	Number            uint64                 `protobuf:"varint,2,opt,name=number" json:"number,omitempty"`
+	TtlCeilingPlusOne uint64                 `protobuf:"varint,3,opt,name=ttl_ceiling_plus_one,json=ttlCeilingPlusOne" json:"ttl_ceiling_plus_one,omitempty"` // see DeadRoute
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
 
 func (x *DeadTransfer) Reset() {
 	*x = DeadTransfer{}
-	mi := &file_log_proto_msgTypes[27]
+	mi := &file_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3380,7 +2433,7 @@ func (x *DeadTransfer) String() string {
 func (*DeadTransfer) ProtoMessage() {}
 
 func (x *DeadTransfer) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[27]
+	mi := &file_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3393,7 +2446,7 @@ func (x *DeadTransfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadTransfer.ProtoReflect.Descriptor instead.
 func (*DeadTransfer) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{27}
+	return file_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DeadTransfer) GetTarget() uint64 {
@@ -3415,180 +2468,6 @@ func (x *DeadTransfer) GetTtlCeilingPlusOne() uint64 {
 		return x.TtlCeilingPlusOne
 	}
 	return 0
-}
-
-// Table is an AMQP field table: order and duplicates are kept.
-type Table struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Fields        []*Field               `protobuf:"bytes,1,rep,name=fields,proto3" json:"fields,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Table) Reset() {
-	*x = Table{}
-	mi := &file_log_proto_msgTypes[28]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Table) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Table) ProtoMessage() {}
-
-func (x *Table) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[28]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Table.ProtoReflect.Descriptor instead.
-func (*Table) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{28}
-}
-
-func (x *Table) GetFields() []*Field {
-	if x != nil {
-		return x.Fields
-	}
-	return nil
-}
-
-type Field struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Value         *Value                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Field) Reset() {
-	*x = Field{}
-	mi := &file_log_proto_msgTypes[29]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Field) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Field) ProtoMessage() {}
-
-func (x *Field) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[29]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Field.ProtoReflect.Descriptor instead.
-func (*Field) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{29}
-}
-
-func (x *Field) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-func (x *Field) GetValue() *Value {
-	if x != nil {
-		return x.Value
-	}
-	return nil
-}
-
-// Value is one AMQP field value. tag is its wire letter.
-type Value struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Tag           uint32                 `protobuf:"varint,1,opt,name=tag,proto3" json:"tag,omitempty"`
-	Int           int64                  `protobuf:"zigzag64,2,opt,name=int,proto3" json:"int,omitempty"`  // t b B s u I i l L T; f d: the bits
-	Str           []byte                 `protobuf:"bytes,3,opt,name=str,proto3" json:"str,omitempty"`     // S x; D: the five octets
-	Table         *Table                 `protobuf:"bytes,4,opt,name=table,proto3" json:"table,omitempty"` // F
-	Array         []*Value               `protobuf:"bytes,5,rep,name=array,proto3" json:"array,omitempty"` // A
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Value) Reset() {
-	*x = Value{}
-	mi := &file_log_proto_msgTypes[30]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Value) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Value) ProtoMessage() {}
-
-func (x *Value) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[30]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Value.ProtoReflect.Descriptor instead.
-func (*Value) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{30}
-}
-
-func (x *Value) GetTag() uint32 {
-	if x != nil {
-		return x.Tag
-	}
-	return 0
-}
-
-func (x *Value) GetInt() int64 {
-	if x != nil {
-		return x.Int
-	}
-	return 0
-}
-
-func (x *Value) GetStr() []byte {
-	if x != nil {
-		return x.Str
-	}
-	return nil
-}
-
-func (x *Value) GetTable() *Table {
-	if x != nil {
-		return x.Table
-	}
-	return nil
-}
-
-func (x *Value) GetArray() []*Value {
-	if x != nil {
-		return x.Array
-	}
-	return nil
 }
 
 var File_log_proto protoreflect.FileDescriptor
@@ -3804,114 +2683,7 @@ const file_log_proto_rawDesc = "" +
 	"NodeSilent\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x12\n" +
-	"\x04back\x18\x03 \x01(\bR\x04back\"G\n" +
-	"\aSilence\x12\x12\n" +
-	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
-	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x14\n" +
-	"\x05until\x18\x03 \x01(\x12R\x05until\"\x8f\b\n" +
-	"\rQueueSnapshot\x12\x18\n" +
-	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
-	"\x05clock\x18\x02 \x01(\x12R\x05clock\x12\x12\n" +
-	"\x04term\x18\x03 \x01(\x04R\x04term\x12\x14\n" +
-	"\x05index\x18\x04 \x01(\x04R\x05index\x12!\n" +
-	"\fnext_message\x18\x05 \x01(\x04R\vnextMessage\x12\x1b\n" +
-	"\tlast_used\x18\x06 \x01(\x12R\blastUsed\x123\n" +
-	"\x06config\x18\a \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\x12\x14\n" +
-	"\x05state\x18\b \x01(\rR\x05state\x12\x1f\n" +
-	"\vnext_letter\x18\t \x01(\x04R\n" +
-	"nextLetter\x12\x1d\n" +
-	"\n" +
-	"next_order\x18\n" +
-	" \x01(\x04R\tnextOrder\x129\n" +
-	"\bcounters\x18\v \x01(\v2\x1d.quorate.log.v1.QueueCountersR\bcounters\x124\n" +
-	"\atargets\x18\f \x03(\v2\x1a.quorate.log.v1.DeadTargetR\atargets\x12\x12\n" +
-	"\x04name\x18\r \x01(\fR\x04name\x12\x19\n" +
-	"\bqueue_id\x18\x0e \x01(\x04R\aqueueId\x12\x17\n" +
-	"\agone_at\x18\x0f \x01(\x12R\x06goneAt\x128\n" +
-	"\bsessions\x18\x10 \x03(\v2\x1c.quorate.log.v1.SessionStateR\bsessions\x12;\n" +
-	"\tconsumers\x18\x11 \x03(\v2\x1d.quorate.log.v1.ConsumerStateR\tconsumers\x12\x18\n" +
-	"\aservice\x18\x12 \x03(\rR\aservice\x12\x1a\n" +
-	"\bmessages\x18\x13 \x01(\x04R\bmessages\x12-\n" +
-	"\x05ended\x18\x15 \x03(\v2\x17.quorate.log.v1.SessionR\x05ended\x12\x19\n" +
-	"\bended_at\x18\x1b \x03(\x12R\aendedAt\x12,\n" +
-	"\x04dead\x18\x16 \x03(\v2\x18.quorate.log.v1.NodeDownR\x04dead\x12\x1f\n" +
-	"\vlock_credit\x18\x17 \x01(\x12R\n" +
-	"lockCredit\x12\x1f\n" +
-	"\vlast_active\x18\x18 \x01(\x12R\n" +
-	"lastActive\x12#\n" +
-	"\rsingle_active\x18\x19 \x01(\rR\fsingleActive\x12/\n" +
-	"\x06silent\x18\x1e \x03(\v2\x17.quorate.log.v1.SilenceR\x06silent\x12<\n" +
-	"\treturning\x18\x1f \x03(\v2\x1e.quorate.log.v1.ReturningStateR\treturning\x12\x1f\n" +
-	"\vfsm_version\x18( \x01(\rR\n" +
-	"fsmVersionJ\x04\b\x14\x10\x15\"\xf6\x04\n" +
-	"\rQueueCounters\x12\x1a\n" +
-	"\benqueued\x18\x01 \x01(\x04R\benqueued\x12\x1c\n" +
-	"\tdelivered\x18\x02 \x01(\x04R\tdelivered\x12 \n" +
-	"\vredelivered\x18\x03 \x01(\x04R\vredelivered\x12\x14\n" +
-	"\x05acked\x18\x04 \x01(\x04R\x05acked\x12\x1a\n" +
-	"\brequeued\x18\x05 \x01(\x04R\brequeued\x12\x18\n" +
-	"\aexpired\x18\x06 \x01(\x04R\aexpired\x12#\n" +
-	"\rdead_lettered\x18\a \x01(\x04R\fdeadLettered\x12!\n" +
-	"\fdead_dropped\x18\b \x01(\x04R\vdeadDropped\x12\x1b\n" +
-	"\ttimed_out\x18\t \x01(\x04R\btimedOut\x12\x1b\n" +
-	"\tlate_acks\x18\n" +
-	" \x01(\x04R\blateAcks\x12\x16\n" +
-	"\x06purged\x18\v \x01(\x04R\x06purged\x12\x1e\n" +
-	"\n" +
-	"duplicates\x18\f \x01(\x04R\n" +
-	"duplicates\x12\x18\n" +
-	"\arefused\x18\r \x01(\x04R\arefused\x12\x1c\n" +
-	"\tscheduled\x18\x0e \x01(\x04R\tscheduled\x12 \n" +
-	"\vunscheduled\x18\x0f \x01(\x04R\vunscheduled\x12'\n" +
-	"\x0fsettled_expired\x18\x10 \x01(\x04R\x0esettledExpired\x12%\n" +
-	"\x0edead_confirmed\x18\x11 \x01(\x04R\rdeadConfirmed\x12!\n" +
-	"\fdead_refused\x18\x12 \x01(\x04R\vdeadRefused\x12\x16\n" +
-	"\x06deaths\x18\x13 \x03(\x04R\x06deaths\x12\x1e\n" +
-	"\n" +
-	"unroutable\x18\x14 \x01(\x04R\n" +
-	"unroutable\"f\n" +
-	"\n" +
-	"DeadTarget\x12\x16\n" +
-	"\x06target\x18\x01 \x01(\x04R\x06target\x12\x12\n" +
-	"\x04next\x18\x02 \x01(\x04R\x04next\x12\x18\n" +
-	"\asettled\x18\x03 \x01(\x04R\asettled\x12\x12\n" +
-	"\x04gone\x18\x04 \x01(\bR\x04gone\"\xa7\x01\n" +
-	"\x0eReturningState\x121\n" +
-	"\asession\x18\x01 \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x1a\n" +
-	"\bconsumer\x18\x02 \x01(\x04R\bconsumer\x12\x14\n" +
-	"\x05order\x18\x03 \x01(\x04R\x05order\x12\x18\n" +
-	"\aoutcome\x18\x04 \x01(\rR\aoutcome\x12\x16\n" +
-	"\x06failed\x18\x05 \x01(\bR\x06failed\"\xb2\x02\n" +
-	"\fSessionState\x121\n" +
-	"\asession\x18\x01 \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x19\n" +
-	"\bnext_seq\x18\x02 \x01(\x04R\anextSeq\x12\x1e\n" +
-	"\vlast_op_seq\x18\x03 \x01(\x04R\tlastOpSeq\x12\"\n" +
-	"\rlast_op_count\x18\x04 \x01(\x04R\vlastOpCount\x12 \n" +
-	"\flast_op_code\x18\x05 \x01(\rR\n" +
-	"lastOpCode\x12(\n" +
-	"\x10last_op_delivery\x18\x06 \x01(\x04R\x0elastOpDelivery\x12*\n" +
-	"\x11last_op_consumers\x18\a \x01(\x04R\x0flastOpConsumers\x12\x18\n" +
-	"\arefused\x18\b \x03(\x04R\arefused\"\xf1\x03\n" +
-	"\rConsumerState\x12\x18\n" +
-	"\asession\x18\x01 \x01(\rR\asession\x12\x1a\n" +
-	"\bconsumer\x18\x02 \x01(\x04R\bconsumer\x12\x10\n" +
-	"\x03tag\x18\x03 \x01(\tR\x03tag\x12\x1a\n" +
-	"\bprefetch\x18\x04 \x01(\rR\bprefetch\x12\x15\n" +
-	"\x06no_ack\x18\x05 \x01(\bR\x05noAck\x12\x1c\n" +
-	"\texclusive\x18\x06 \x01(\bR\texclusive\x12\x1a\n" +
-	"\bpriority\x18\a \x01(\x11R\bpriority\x12(\n" +
-	"\x10timeout_plus_one\x18\b \x01(\x04R\x0etimeoutPlusOne\x12\x16\n" +
-	"\x06status\x18\t \x01(\rR\x06status\x12#\n" +
-	"\rnext_delivery\x18\n" +
-	" \x01(\x04R\fnextDelivery\x12\x1b\n" +
-	"\ttimed_out\x18\v \x03(\x04R\btimedOut\x12\x1e\n" +
-	"\n" +
-	"registered\x18\f \x01(\x04R\n" +
-	"registered\x12&\n" +
-	"\x0ftimed_out_since\x18\x14 \x03(\x12R\rtimedOutSince\x12(\n" +
-	"\x10timed_out_limits\x18\x15 \x03(\x04R\x0etimedOutLimits\x12\x1b\n" +
-	"\tlate_acks\x18\x16 \x01(\x04R\blateAcks\x12\x18\n" +
-	"\arevoked\x18\x17 \x01(\bR\arevoked\"\xd0\x06\n" +
+	"\x04back\x18\x03 \x01(\bR\x04back\"\xd0\x06\n" +
 	"\fMessageState\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x16\n" +
@@ -3947,18 +2719,7 @@ const file_log_proto_rawDesc = "" +
 	"\fDeadTransfer\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\x04R\x06target\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12/\n" +
-	"\x14ttl_ceiling_plus_one\x18\x03 \x01(\x04R\x11ttlCeilingPlusOne\"6\n" +
-	"\x05Table\x12-\n" +
-	"\x06fields\x18\x01 \x03(\v2\x15.quorate.log.v1.FieldR\x06fields\"H\n" +
-	"\x05Field\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12+\n" +
-	"\x05value\x18\x02 \x01(\v2\x15.quorate.log.v1.ValueR\x05value\"\x97\x01\n" +
-	"\x05Value\x12\x10\n" +
-	"\x03tag\x18\x01 \x01(\rR\x03tag\x12\x10\n" +
-	"\x03int\x18\x02 \x01(\x12R\x03int\x12\x10\n" +
-	"\x03str\x18\x03 \x01(\fR\x03str\x12+\n" +
-	"\x05table\x18\x04 \x01(\v2\x15.quorate.log.v1.TableR\x05table\x12+\n" +
-	"\x05array\x18\x05 \x03(\v2\x15.quorate.log.v1.ValueR\x05arrayB(Z&github.com/quorate/quorate/proto/logpbb\x06proto3"
+	"\x14ttl_ceiling_plus_one\x18\x03 \x01(\x04R\x11ttlCeilingPlusOneB/Z&github.com/quorate/quorate/proto/logpb\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
 
 var (
 	file_log_proto_rawDescOnce sync.Once
@@ -3973,7 +2734,7 @@ func file_log_proto_rawDescGZIP() []byte {
 }
 
 var file_log_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_log_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_log_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_log_proto_goTypes = []any{
 	(Command_Kind)(0),                   // 0: quorate.log.v1.Command.Kind
 	(Enqueue_Conflict)(0),               // 1: quorate.log.v1.Enqueue.Conflict
@@ -4002,18 +2763,8 @@ var file_log_proto_goTypes = []any{
 	(*SettleDead)(nil),                  // 24: quorate.log.v1.SettleDead
 	(*NodeDown)(nil),                    // 25: quorate.log.v1.NodeDown
 	(*NodeSilent)(nil),                  // 26: quorate.log.v1.NodeSilent
-	(*Silence)(nil),                     // 27: quorate.log.v1.Silence
-	(*QueueSnapshot)(nil),               // 28: quorate.log.v1.QueueSnapshot
-	(*QueueCounters)(nil),               // 29: quorate.log.v1.QueueCounters
-	(*DeadTarget)(nil),                  // 30: quorate.log.v1.DeadTarget
-	(*ReturningState)(nil),              // 31: quorate.log.v1.ReturningState
-	(*SessionState)(nil),                // 32: quorate.log.v1.SessionState
-	(*ConsumerState)(nil),               // 33: quorate.log.v1.ConsumerState
-	(*MessageState)(nil),                // 34: quorate.log.v1.MessageState
-	(*DeadTransfer)(nil),                // 35: quorate.log.v1.DeadTransfer
-	(*Table)(nil),                       // 36: quorate.log.v1.Table
-	(*Field)(nil),                       // 37: quorate.log.v1.Field
-	(*Value)(nil),                       // 38: quorate.log.v1.Value
+	(*MessageState)(nil),                // 27: quorate.log.v1.MessageState
+	(*DeadTransfer)(nil),                // 28: quorate.log.v1.DeadTransfer
 }
 var file_log_proto_depIdxs = []int32{
 	10, // 0: quorate.log.v1.Entry.commands:type_name -> quorate.log.v1.Command
@@ -4042,29 +2793,14 @@ var file_log_proto_depIdxs = []int32{
 	6,  // 23: quorate.log.v1.QueueConfig.overflow:type_name -> quorate.log.v1.QueueConfig.Overflow
 	7,  // 24: quorate.log.v1.QueueConfig.retry:type_name -> quorate.log.v1.QueueConfig.Retry
 	23, // 25: quorate.log.v1.RouteDead.routes:type_name -> quorate.log.v1.DeadRoute
-	20, // 26: quorate.log.v1.QueueSnapshot.config:type_name -> quorate.log.v1.QueueConfig
-	29, // 27: quorate.log.v1.QueueSnapshot.counters:type_name -> quorate.log.v1.QueueCounters
-	30, // 28: quorate.log.v1.QueueSnapshot.targets:type_name -> quorate.log.v1.DeadTarget
-	32, // 29: quorate.log.v1.QueueSnapshot.sessions:type_name -> quorate.log.v1.SessionState
-	33, // 30: quorate.log.v1.QueueSnapshot.consumers:type_name -> quorate.log.v1.ConsumerState
-	8,  // 31: quorate.log.v1.QueueSnapshot.ended:type_name -> quorate.log.v1.Session
-	25, // 32: quorate.log.v1.QueueSnapshot.dead:type_name -> quorate.log.v1.NodeDown
-	27, // 33: quorate.log.v1.QueueSnapshot.silent:type_name -> quorate.log.v1.Silence
-	31, // 34: quorate.log.v1.QueueSnapshot.returning:type_name -> quorate.log.v1.ReturningState
-	8,  // 35: quorate.log.v1.ReturningState.session:type_name -> quorate.log.v1.Session
-	8,  // 36: quorate.log.v1.SessionState.session:type_name -> quorate.log.v1.Session
-	3,  // 37: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
-	35, // 38: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
-	14, // 39: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
-	37, // 40: quorate.log.v1.Table.fields:type_name -> quorate.log.v1.Field
-	38, // 41: quorate.log.v1.Field.value:type_name -> quorate.log.v1.Value
-	36, // 42: quorate.log.v1.Value.table:type_name -> quorate.log.v1.Table
-	38, // 43: quorate.log.v1.Value.array:type_name -> quorate.log.v1.Value
-	44, // [44:44] is the sub-list for method output_type
-	44, // [44:44] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	3,  // 26: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
+	28, // 27: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
+	14, // 28: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
+	29, // [29:29] is the sub-list for method output_type
+	29, // [29:29] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_log_proto_init() }
@@ -4078,7 +2814,7 @@ func file_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_log_proto_rawDesc), len(file_log_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   31,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

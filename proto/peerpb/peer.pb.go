@@ -25,75 +25,14 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-type Notice_Kind int32
-
-const (
-	Notice_NONE         Notice_Kind = 0
-	Notice_LEADER       Notice_Kind = 1 // the sender leads the queue now: resend what is pending
-	Notice_TIMED_OUT    Notice_Kind = 2 // deliveries of a consumer went back
-	Notice_GONE         Notice_Kind = 3 // the queue was deleted
-	Notice_NOT_LEADER   Notice_Kind = 4 // the sender does not lead: node names who does, if known
-	Notice_CANCELLED    Notice_Kind = 5
-	Notice_SESSION_LOST Notice_Kind = 6 // the queue does not know the session any more
-)
-
-// Enum value maps for Notice_Kind.
-var (
-	Notice_Kind_name = map[int32]string{
-		0: "NONE",
-		1: "LEADER",
-		2: "TIMED_OUT",
-		3: "GONE",
-		4: "NOT_LEADER",
-		5: "CANCELLED",
-		6: "SESSION_LOST",
-	}
-	Notice_Kind_value = map[string]int32{
-		"NONE":         0,
-		"LEADER":       1,
-		"TIMED_OUT":    2,
-		"GONE":         3,
-		"NOT_LEADER":   4,
-		"CANCELLED":    5,
-		"SESSION_LOST": 6,
-	}
-)
-
-func (x Notice_Kind) Enum() *Notice_Kind {
-	p := new(Notice_Kind)
-	*p = x
-	return p
-}
-
-func (x Notice_Kind) String() string {
-	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
-}
-
-func (Notice_Kind) Descriptor() protoreflect.EnumDescriptor {
-	return file_peer_proto_enumTypes[0].Descriptor()
-}
-
-func (Notice_Kind) Type() protoreflect.EnumType {
-	return &file_peer_proto_enumTypes[0]
-}
-
-func (x Notice_Kind) Number() protoreflect.EnumNumber {
-	return protoreflect.EnumNumber(x)
-}
-
-// Deprecated: Use Notice_Kind.Descriptor instead.
-func (Notice_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{10, 0}
-}
-
 // Hello opens a link.
 type Hello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Cluster       string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"` // must be equal on both sides
-	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`       // name of the sender
-	Incarnation   []byte                 `protobuf:"bytes,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	Version       uint32                 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`   // 1
-	Identity      []byte                 `protobuf:"bytes,16,opt,name=identity,proto3" json:"identity,omitempty"` // of the sender's data folder
+	Cluster       string                 `protobuf:"bytes,1,opt,name=cluster" json:"cluster,omitempty"` // must be equal on both sides
+	Node          string                 `protobuf:"bytes,2,opt,name=node" json:"node,omitempty"`       // name of the sender
+	Incarnation   []byte                 `protobuf:"bytes,3,opt,name=incarnation" json:"incarnation,omitempty"`
+	Version       uint32                 `protobuf:"varint,4,opt,name=version" json:"version,omitempty"`   // 1
+	Identity      []byte                 `protobuf:"bytes,16,opt,name=identity" json:"identity,omitempty"` // of the sender's data folder
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -167,25 +106,25 @@ func (x *Hello) GetIdentity() []byte {
 // whether there is a cluster already, and, if it wants to join, its place.
 type Ask struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
-	Cluster  string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	Node     string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
-	Identity []byte                 `protobuf:"bytes,3,opt,name=identity,proto3" json:"identity,omitempty"`
-	Address  string                 `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`  // of its peer listener, for the others
-	Version  uint32                 `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"` // 1
-	Join     bool                   `protobuf:"varint,6,opt,name=join,proto3" json:"join,omitempty"`       // it wants to be a member
+	Cluster  string                 `protobuf:"bytes,1,opt,name=cluster" json:"cluster,omitempty"`
+	Node     string                 `protobuf:"bytes,2,opt,name=node" json:"node,omitempty"`
+	Identity []byte                 `protobuf:"bytes,3,opt,name=identity" json:"identity,omitempty"`
+	Address  string                 `protobuf:"bytes,4,opt,name=address" json:"address,omitempty"`  // of its peer listener, for the others
+	Version  uint32                 `protobuf:"varint,5,opt,name=version" json:"version,omitempty"` // 1
+	Join     bool                   `protobuf:"varint,6,opt,name=join" json:"join,omitempty"`       // it wants to be a member
 	// It was one, hears nothing of the others, and tells them its address. It
 	// wants to know where they are, and whether it is one still.
-	Place bool `protobuf:"varint,7,opt,name=place,proto3" json:"place,omitempty"`
+	Place bool `protobuf:"varint,7,opt,name=place" json:"place,omitempty"`
 	// The first and the last version of the machines that it supports; 0: 1.
-	OldestVersion uint32 `protobuf:"varint,20,opt,name=oldest_version,json=oldestVersion,proto3" json:"oldest_version,omitempty"`
-	NewestVersion uint32 `protobuf:"varint,21,opt,name=newest_version,json=newestVersion,proto3" json:"newest_version,omitempty"`
-	Token         []byte `protobuf:"bytes,110,opt,name=token,proto3" json:"token,omitempty"` // secret of the token that lets it in; empty: it has none
+	OldestVersion uint32 `protobuf:"varint,20,opt,name=oldest_version,json=oldestVersion" json:"oldest_version,omitempty"`
+	NewestVersion uint32 `protobuf:"varint,21,opt,name=newest_version,json=newestVersion" json:"newest_version,omitempty"`
+	Token         []byte `protobuf:"bytes,110,opt,name=token" json:"token,omitempty"` // secret of the token that lets it in; empty: it has none
 	// A PKCS #10 request for the certificate that it has not; empty: it has one.
-	CertificateRequest []byte `protobuf:"bytes,111,opt,name=certificate_request,json=certificateRequest,proto3" json:"certificate_request,omitempty"`
+	CertificateRequest []byte `protobuf:"bytes,111,opt,name=certificate_request,json=certificateRequest" json:"certificate_request,omitempty"`
 	// Said by the node that was asked when it passes the question on: the token's
 	// hash, in place of the secret, and that the asking node has proved no name.
-	TokenHash     []byte `protobuf:"bytes,112,opt,name=token_hash,json=tokenHash,proto3" json:"token_hash,omitempty"`
-	Unproven      bool   `protobuf:"varint,113,opt,name=unproven,proto3" json:"unproven,omitempty"`
+	TokenHash     []byte `protobuf:"bytes,112,opt,name=token_hash,json=tokenHash" json:"token_hash,omitempty"`
+	Unproven      bool   `protobuf:"varint,113,opt,name=unproven" json:"unproven,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -314,23 +253,23 @@ func (x *Ask) GetUnproven() bool {
 // Told answers Ask.
 type Told struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
-	Node     string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // who answers
-	Identity []byte                 `protobuf:"bytes,2,opt,name=identity,proto3" json:"identity,omitempty"`
-	Fresh    bool                   `protobuf:"varint,3,opt,name=fresh,proto3" json:"fresh,omitempty"`       // it has no past either
-	Known    []byte                 `protobuf:"bytes,4,opt,name=known,proto3" json:"known,omitempty"`        // identity under which it knows the asking node; empty: not at all
-	Admitted bool                   `protobuf:"varint,5,opt,name=admitted,proto3" json:"admitted,omitempty"` // the asking node is a member
-	Error    string                 `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`        // why it is not
-	Members  []*Member              `protobuf:"bytes,7,rep,name=members,proto3" json:"members,omitempty"`    // of the cluster
-	Index    uint64                 `protobuf:"varint,8,opt,name=index,proto3" json:"index,omitempty"`       // of the catalog, at which these are the members
+	Node     string                 `protobuf:"bytes,1,opt,name=node" json:"node,omitempty"` // who answers
+	Identity []byte                 `protobuf:"bytes,2,opt,name=identity" json:"identity,omitempty"`
+	Fresh    bool                   `protobuf:"varint,3,opt,name=fresh" json:"fresh,omitempty"`       // it has no past either
+	Known    []byte                 `protobuf:"bytes,4,opt,name=known" json:"known,omitempty"`        // identity under which it knows the asking node; empty: not at all
+	Admitted bool                   `protobuf:"varint,5,opt,name=admitted" json:"admitted,omitempty"` // the asking node is a member
+	Error    string                 `protobuf:"bytes,6,opt,name=error" json:"error,omitempty"`        // why it is not
+	Members  []*Member              `protobuf:"bytes,7,rep,name=members" json:"members,omitempty"`    // of the cluster
+	Index    uint64                 `protobuf:"varint,8,opt,name=index" json:"index,omitempty"`       // of the catalog, at which these are the members
 	// Of an answer to who asks for its place. current: what is said holds all that
 	// the catalog's leaders had committed when it was asked; gone: the asking node
 	// is no member by that, neither under its name and identity nor otherwise.
-	Current bool `protobuf:"varint,9,opt,name=current,proto3" json:"current,omitempty"`
-	Gone    bool `protobuf:"varint,10,opt,name=gone,proto3" json:"gone,omitempty"`
+	Current bool `protobuf:"varint,9,opt,name=current" json:"current,omitempty"`
+	Gone    bool `protobuf:"varint,10,opt,name=gone" json:"gone,omitempty"`
 	// Answer to a certificate_request: the certificate, and the authorities that
 	// count. Both are PEM.
-	Certificate   []byte `protobuf:"bytes,110,opt,name=certificate,proto3" json:"certificate,omitempty"`
-	Authorities   []byte `protobuf:"bytes,111,opt,name=authorities,proto3" json:"authorities,omitempty"`
+	Certificate   []byte `protobuf:"bytes,110,opt,name=certificate" json:"certificate,omitempty"`
+	Authorities   []byte `protobuf:"bytes,111,opt,name=authorities" json:"authorities,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -452,9 +391,9 @@ func (x *Told) GetAuthorities() []byte {
 // Member is a node of the cluster.
 type Member struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
-	Identity      []byte                 `protobuf:"bytes,3,opt,name=identity,proto3" json:"identity,omitempty"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node" json:"node,omitempty"`
+	Address       string                 `protobuf:"bytes,2,opt,name=address" json:"address,omitempty"`
+	Identity      []byte                 `protobuf:"bytes,3,opt,name=identity" json:"identity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -514,7 +453,7 @@ func (x *Member) GetIdentity() []byte {
 // on the wire: the service is spoken with a codec of its own.
 type Frame struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Data          []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	Data          []byte                 `protobuf:"bytes,1,opt,name=data" json:"data,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -556,649 +495,19 @@ func (x *Frame) GetData() []byte {
 	return nil
 }
 
-// Submit carries commands of sessions on the sending node to the leader of
-// a queue. The payloads of its enqueues follow in the frame.
-type Submit struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Group         uint32                 `protobuf:"varint,1,opt,name=group,proto3" json:"group,omitempty"`
-	Queue         uint64                 `protobuf:"varint,2,opt,name=queue,proto3" json:"queue,omitempty"`      // id: the receiver refuses a stale one
-	Commands      []byte                 `protobuf:"bytes,3,opt,name=commands,proto3" json:"commands,omitempty"` // the commands field of a logpb.Entry, encoded
-	Count         uint32                 `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`      // how many commands these are
-	Light         bool                   `protobuf:"varint,5,opt,name=light,proto3" json:"light,omitempty"`      // they may overtake what is not light
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Submit) Reset() {
-	*x = Submit{}
-	mi := &file_peer_proto_msgTypes[5]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Submit) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Submit) ProtoMessage() {}
-
-func (x *Submit) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[5]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Submit.ProtoReflect.Descriptor instead.
-func (*Submit) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{5}
-}
-
-func (x *Submit) GetGroup() uint32 {
-	if x != nil {
-		return x.Group
-	}
-	return 0
-}
-
-func (x *Submit) GetQueue() uint64 {
-	if x != nil {
-		return x.Queue
-	}
-	return 0
-}
-
-func (x *Submit) GetCommands() []byte {
-	if x != nil {
-		return x.Commands
-	}
-	return nil
-}
-
-func (x *Submit) GetCount() uint32 {
-	if x != nil {
-		return x.Count
-	}
-	return 0
-}
-
-func (x *Submit) GetLight() bool {
-	if x != nil {
-		return x.Light
-	}
-	return false
-}
-
-// Outcomes answers commands of one session.
-type Outcomes struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Queue         uint64                 `protobuf:"varint,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	Session       uint64                 `protobuf:"varint,2,opt,name=session,proto3" json:"session,omitempty"` // number on the node that receives this
-	Boot          uint64                 `protobuf:"varint,3,opt,name=boot,proto3" json:"boot,omitempty"`
-	Outcomes      []*Outcome             `protobuf:"bytes,4,rep,name=outcomes,proto3" json:"outcomes,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Outcomes) Reset() {
-	*x = Outcomes{}
-	mi := &file_peer_proto_msgTypes[6]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Outcomes) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Outcomes) ProtoMessage() {}
-
-func (x *Outcomes) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[6]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Outcomes.ProtoReflect.Descriptor instead.
-func (*Outcomes) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{6}
-}
-
-func (x *Outcomes) GetQueue() uint64 {
-	if x != nil {
-		return x.Queue
-	}
-	return 0
-}
-
-func (x *Outcomes) GetSession() uint64 {
-	if x != nil {
-		return x.Session
-	}
-	return 0
-}
-
-func (x *Outcomes) GetBoot() uint64 {
-	if x != nil {
-		return x.Boot
-	}
-	return 0
-}
-
-func (x *Outcomes) GetOutcomes() []*Outcome {
-	if x != nil {
-		return x.Outcomes
-	}
-	return nil
-}
-
-// Outcome answers the commands first … first+run-1 of a stream.
-type Outcome struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	First         uint64                 `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
-	Run           uint64                 `protobuf:"varint,2,opt,name=run,proto3" json:"run,omitempty"`
-	Code          uint32                 `protobuf:"varint,3,opt,name=code,proto3" json:"code,omitempty"`
-	Count         uint64                 `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`
-	Consumers     uint64                 `protobuf:"varint,5,opt,name=consumers,proto3" json:"consumers,omitempty"`
-	Next          uint64                 `protobuf:"varint,6,opt,name=next,proto3" json:"next,omitempty"` // with code GAP
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Outcome) Reset() {
-	*x = Outcome{}
-	mi := &file_peer_proto_msgTypes[7]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Outcome) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Outcome) ProtoMessage() {}
-
-func (x *Outcome) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[7]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Outcome.ProtoReflect.Descriptor instead.
-func (*Outcome) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{7}
-}
-
-func (x *Outcome) GetFirst() uint64 {
-	if x != nil {
-		return x.First
-	}
-	return 0
-}
-
-func (x *Outcome) GetRun() uint64 {
-	if x != nil {
-		return x.Run
-	}
-	return 0
-}
-
-func (x *Outcome) GetCode() uint32 {
-	if x != nil {
-		return x.Code
-	}
-	return 0
-}
-
-func (x *Outcome) GetCount() uint64 {
-	if x != nil {
-		return x.Count
-	}
-	return 0
-}
-
-func (x *Outcome) GetConsumers() uint64 {
-	if x != nil {
-		return x.Consumers
-	}
-	return 0
-}
-
-func (x *Outcome) GetNext() uint64 {
-	if x != nil {
-		return x.Next
-	}
-	return 0
-}
-
-// Deliveries hands messages to a session; the payloads follow in the frame.
-type Deliveries struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	Queue      uint64                 `protobuf:"varint,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	Session    uint64                 `protobuf:"varint,2,opt,name=session,proto3" json:"session,omitempty"`
-	Boot       uint64                 `protobuf:"varint,3,opt,name=boot,proto3" json:"boot,omitempty"`
-	Deliveries []*Delivery            `protobuf:"bytes,4,rep,name=deliveries,proto3" json:"deliveries,omitempty"`
-	// An answer to Resync: all that consumer holds after the id that was asked
-	// for, up to and including upto.
-	Resync        bool   `protobuf:"varint,5,opt,name=resync,proto3" json:"resync,omitempty"`
-	Consumer      uint64 `protobuf:"varint,6,opt,name=consumer,proto3" json:"consumer,omitempty"`
-	Upto          uint64 `protobuf:"varint,7,opt,name=upto,proto3" json:"upto,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Deliveries) Reset() {
-	*x = Deliveries{}
-	mi := &file_peer_proto_msgTypes[8]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Deliveries) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Deliveries) ProtoMessage() {}
-
-func (x *Deliveries) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[8]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Deliveries.ProtoReflect.Descriptor instead.
-func (*Deliveries) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{8}
-}
-
-func (x *Deliveries) GetQueue() uint64 {
-	if x != nil {
-		return x.Queue
-	}
-	return 0
-}
-
-func (x *Deliveries) GetSession() uint64 {
-	if x != nil {
-		return x.Session
-	}
-	return 0
-}
-
-func (x *Deliveries) GetBoot() uint64 {
-	if x != nil {
-		return x.Boot
-	}
-	return 0
-}
-
-func (x *Deliveries) GetDeliveries() []*Delivery {
-	if x != nil {
-		return x.Deliveries
-	}
-	return nil
-}
-
-func (x *Deliveries) GetResync() bool {
-	if x != nil {
-		return x.Resync
-	}
-	return false
-}
-
-func (x *Deliveries) GetConsumer() uint64 {
-	if x != nil {
-		return x.Consumer
-	}
-	return 0
-}
-
-func (x *Deliveries) GetUpto() uint64 {
-	if x != nil {
-		return x.Upto
-	}
-	return 0
-}
-
-type Delivery struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Consumer      uint64                 `protobuf:"varint,1,opt,name=consumer,proto3" json:"consumer,omitempty"`
-	Id            uint64                 `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
-	Size          uint32                 `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`
-	Acquired      uint32                 `protobuf:"varint,4,opt,name=acquired,proto3" json:"acquired,omitempty"`
-	Failed        uint32                 `protobuf:"varint,5,opt,name=failed,proto3" json:"failed,omitempty"`
-	Deaths        []byte                 `protobuf:"bytes,6,opt,name=deaths,proto3" json:"deaths,omitempty"` // a logpb.MessageState with nothing but deaths; empty: none
-	Ready         uint64                 `protobuf:"varint,7,opt,name=ready,proto3" json:"ready,omitempty"`  // gets only: what is left
-	ScheduledFor  int64                  `protobuf:"zigzag64,8,opt,name=scheduled_for,json=scheduledFor,proto3" json:"scheduled_for,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Delivery) Reset() {
-	*x = Delivery{}
-	mi := &file_peer_proto_msgTypes[9]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Delivery) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Delivery) ProtoMessage() {}
-
-func (x *Delivery) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[9]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Delivery.ProtoReflect.Descriptor instead.
-func (*Delivery) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{9}
-}
-
-func (x *Delivery) GetConsumer() uint64 {
-	if x != nil {
-		return x.Consumer
-	}
-	return 0
-}
-
-func (x *Delivery) GetId() uint64 {
-	if x != nil {
-		return x.Id
-	}
-	return 0
-}
-
-func (x *Delivery) GetSize() uint32 {
-	if x != nil {
-		return x.Size
-	}
-	return 0
-}
-
-func (x *Delivery) GetAcquired() uint32 {
-	if x != nil {
-		return x.Acquired
-	}
-	return 0
-}
-
-func (x *Delivery) GetFailed() uint32 {
-	if x != nil {
-		return x.Failed
-	}
-	return 0
-}
-
-func (x *Delivery) GetDeaths() []byte {
-	if x != nil {
-		return x.Deaths
-	}
-	return nil
-}
-
-func (x *Delivery) GetReady() uint64 {
-	if x != nil {
-		return x.Ready
-	}
-	return 0
-}
-
-func (x *Delivery) GetScheduledFor() int64 {
-	if x != nil {
-		return x.ScheduledFor
-	}
-	return 0
-}
-
-// Notice tells sessions of the receiving node what a queue's leader did.
-type Notice struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Kind          Notice_Kind            `protobuf:"varint,1,opt,name=kind,proto3,enum=quorate.peer.v1.Notice_Kind" json:"kind,omitempty"`
-	Queue         uint64                 `protobuf:"varint,2,opt,name=queue,proto3" json:"queue,omitempty"`
-	Session       uint64                 `protobuf:"varint,3,opt,name=session,proto3" json:"session,omitempty"`
-	Boot          uint64                 `protobuf:"varint,4,opt,name=boot,proto3" json:"boot,omitempty"`
-	Consumer      uint64                 `protobuf:"varint,5,opt,name=consumer,proto3" json:"consumer,omitempty"`
-	Deliveries    []uint64               `protobuf:"varint,6,rep,packed,name=deliveries,proto3" json:"deliveries,omitempty"`
-	Timeout       uint64                 `protobuf:"varint,7,opt,name=timeout,proto3" json:"timeout,omitempty"`
-	Node          string                 `protobuf:"bytes,8,opt,name=node,proto3" json:"node,omitempty"`
-	Group         uint32                 `protobuf:"varint,9,opt,name=group,proto3" json:"group,omitempty"`
-	Term          uint64                 `protobuf:"varint,10,opt,name=term,proto3" json:"term,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Notice) Reset() {
-	*x = Notice{}
-	mi := &file_peer_proto_msgTypes[10]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Notice) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Notice) ProtoMessage() {}
-
-func (x *Notice) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[10]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Notice.ProtoReflect.Descriptor instead.
-func (*Notice) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{10}
-}
-
-func (x *Notice) GetKind() Notice_Kind {
-	if x != nil {
-		return x.Kind
-	}
-	return Notice_NONE
-}
-
-func (x *Notice) GetQueue() uint64 {
-	if x != nil {
-		return x.Queue
-	}
-	return 0
-}
-
-func (x *Notice) GetSession() uint64 {
-	if x != nil {
-		return x.Session
-	}
-	return 0
-}
-
-func (x *Notice) GetBoot() uint64 {
-	if x != nil {
-		return x.Boot
-	}
-	return 0
-}
-
-func (x *Notice) GetConsumer() uint64 {
-	if x != nil {
-		return x.Consumer
-	}
-	return 0
-}
-
-func (x *Notice) GetDeliveries() []uint64 {
-	if x != nil {
-		return x.Deliveries
-	}
-	return nil
-}
-
-func (x *Notice) GetTimeout() uint64 {
-	if x != nil {
-		return x.Timeout
-	}
-	return 0
-}
-
-func (x *Notice) GetNode() string {
-	if x != nil {
-		return x.Node
-	}
-	return ""
-}
-
-func (x *Notice) GetGroup() uint32 {
-	if x != nil {
-		return x.Group
-	}
-	return 0
-}
-
-func (x *Notice) GetTerm() uint64 {
-	if x != nil {
-		return x.Term
-	}
-	return 0
-}
-
-// Resync asks a queue's leader for what a consumer was handed after a
-// delivery id and has not settled.
-type Resync struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Group         uint32                 `protobuf:"varint,1,opt,name=group,proto3" json:"group,omitempty"`
-	Queue         uint64                 `protobuf:"varint,2,opt,name=queue,proto3" json:"queue,omitempty"`
-	Session       uint64                 `protobuf:"varint,3,opt,name=session,proto3" json:"session,omitempty"`
-	Boot          uint64                 `protobuf:"varint,4,opt,name=boot,proto3" json:"boot,omitempty"`
-	Consumer      uint64                 `protobuf:"varint,5,opt,name=consumer,proto3" json:"consumer,omitempty"`
-	After         uint64                 `protobuf:"varint,6,opt,name=after,proto3" json:"after,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Resync) Reset() {
-	*x = Resync{}
-	mi := &file_peer_proto_msgTypes[11]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Resync) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Resync) ProtoMessage() {}
-
-func (x *Resync) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[11]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Resync.ProtoReflect.Descriptor instead.
-func (*Resync) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{11}
-}
-
-func (x *Resync) GetGroup() uint32 {
-	if x != nil {
-		return x.Group
-	}
-	return 0
-}
-
-func (x *Resync) GetQueue() uint64 {
-	if x != nil {
-		return x.Queue
-	}
-	return 0
-}
-
-func (x *Resync) GetSession() uint64 {
-	if x != nil {
-		return x.Session
-	}
-	return 0
-}
-
-func (x *Resync) GetBoot() uint64 {
-	if x != nil {
-		return x.Boot
-	}
-	return 0
-}
-
-func (x *Resync) GetConsumer() uint64 {
-	if x != nil {
-		return x.Consumer
-	}
-	return 0
-}
-
-func (x *Resync) GetAfter() uint64 {
-	if x != nil {
-		return x.After
-	}
-	return 0
-}
-
 // Call and Reply are questions between nodes, matched by the link.
 type StatsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Group         uint32                 `protobuf:"varint,1,opt,name=group,proto3" json:"group,omitempty"`
-	Queue         uint64                 `protobuf:"varint,2,opt,name=queue,proto3" json:"queue,omitempty"`
-	Settled       bool                   `protobuf:"varint,3,opt,name=settled,proto3" json:"settled,omitempty"`
+	Group         uint32                 `protobuf:"varint,1,opt,name=group" json:"group,omitempty"`
+	Queue         uint64                 `protobuf:"varint,2,opt,name=queue" json:"queue,omitempty"`
+	Settled       bool                   `protobuf:"varint,3,opt,name=settled" json:"settled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_peer_proto_msgTypes[12]
+	mi := &file_peer_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1210,7 +519,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[12]
+	mi := &file_peer_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1223,7 +532,7 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{12}
+	return file_peer_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *StatsRequest) GetGroup() uint32 {
@@ -1249,21 +558,21 @@ func (x *StatsRequest) GetSettled() bool {
 
 type StatsReply struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
-	Leader         bool                   `protobuf:"varint,1,opt,name=leader,proto3" json:"leader,omitempty"`
-	Ready          uint64                 `protobuf:"varint,2,opt,name=ready,proto3" json:"ready,omitempty"`
-	Unacknowledged uint64                 `protobuf:"varint,3,opt,name=unacknowledged,proto3" json:"unacknowledged,omitempty"`
-	Consumers      uint64                 `protobuf:"varint,4,opt,name=consumers,proto3" json:"consumers,omitempty"`
-	Outbox         uint64                 `protobuf:"varint,5,opt,name=outbox,proto3" json:"outbox,omitempty"`
-	Index          uint64                 `protobuf:"varint,6,opt,name=index,proto3" json:"index,omitempty"`
-	Hash           []byte                 `protobuf:"bytes,7,opt,name=hash,proto3" json:"hash,omitempty"`
-	State          string                 `protobuf:"bytes,8,opt,name=state,proto3" json:"state,omitempty"`
+	Leader         bool                   `protobuf:"varint,1,opt,name=leader" json:"leader,omitempty"`
+	Ready          uint64                 `protobuf:"varint,2,opt,name=ready" json:"ready,omitempty"`
+	Unacknowledged uint64                 `protobuf:"varint,3,opt,name=unacknowledged" json:"unacknowledged,omitempty"`
+	Consumers      uint64                 `protobuf:"varint,4,opt,name=consumers" json:"consumers,omitempty"`
+	Outbox         uint64                 `protobuf:"varint,5,opt,name=outbox" json:"outbox,omitempty"`
+	Index          uint64                 `protobuf:"varint,6,opt,name=index" json:"index,omitempty"`
+	Hash           []byte                 `protobuf:"bytes,7,opt,name=hash" json:"hash,omitempty"`
+	State          string                 `protobuf:"bytes,8,opt,name=state" json:"state,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
 func (x *StatsReply) Reset() {
 	*x = StatsReply{}
-	mi := &file_peer_proto_msgTypes[13]
+	mi := &file_peer_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1275,7 +584,7 @@ func (x *StatsReply) String() string {
 func (*StatsReply) ProtoMessage() {}
 
 func (x *StatsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[13]
+	mi := &file_peer_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1288,7 +597,7 @@ func (x *StatsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsReply.ProtoReflect.Descriptor instead.
 func (*StatsReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{13}
+	return file_peer_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *StatsReply) GetLeader() bool {
@@ -1350,14 +659,14 @@ func (x *StatsReply) GetState() string {
 // FiguresRequest asks a node for the figures of the queues it leads.
 type FiguresRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Queues        []uint64               `protobuf:"varint,1,rep,packed,name=queues,proto3" json:"queues,omitempty"`
+	Queues        []uint64               `protobuf:"varint,1,rep,packed,name=queues" json:"queues,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *FiguresRequest) Reset() {
 	*x = FiguresRequest{}
-	mi := &file_peer_proto_msgTypes[14]
+	mi := &file_peer_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1369,7 +678,7 @@ func (x *FiguresRequest) String() string {
 func (*FiguresRequest) ProtoMessage() {}
 
 func (x *FiguresRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[14]
+	mi := &file_peer_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1382,7 +691,7 @@ func (x *FiguresRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FiguresRequest.ProtoReflect.Descriptor instead.
 func (*FiguresRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{14}
+	return file_peer_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *FiguresRequest) GetQueues() []uint64 {
@@ -1394,14 +703,14 @@ func (x *FiguresRequest) GetQueues() []uint64 {
 
 type FiguresReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Queues        []*QueueFigures        `protobuf:"bytes,1,rep,name=queues,proto3" json:"queues,omitempty"`
+	Queues        []*QueueFigures        `protobuf:"bytes,1,rep,name=queues" json:"queues,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *FiguresReply) Reset() {
 	*x = FiguresReply{}
-	mi := &file_peer_proto_msgTypes[15]
+	mi := &file_peer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1413,7 +722,7 @@ func (x *FiguresReply) String() string {
 func (*FiguresReply) ProtoMessage() {}
 
 func (x *FiguresReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[15]
+	mi := &file_peer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1426,7 +735,7 @@ func (x *FiguresReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FiguresReply.ProtoReflect.Descriptor instead.
 func (*FiguresReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{15}
+	return file_peer_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *FiguresReply) GetQueues() []*QueueFigures {
@@ -1438,46 +747,46 @@ func (x *FiguresReply) GetQueues() []*QueueFigures {
 
 type QueueFigures struct {
 	state               protoimpl.MessageState `protogen:"open.v1"`
-	Queue               uint64                 `protobuf:"varint,1,opt,name=queue,proto3" json:"queue,omitempty"` // id
-	Ready               uint64                 `protobuf:"varint,2,opt,name=ready,proto3" json:"ready,omitempty"`
-	ReadyBytes          uint64                 `protobuf:"varint,3,opt,name=ready_bytes,json=readyBytes,proto3" json:"ready_bytes,omitempty"`
-	Unacknowledged      uint64                 `protobuf:"varint,4,opt,name=unacknowledged,proto3" json:"unacknowledged,omitempty"`
-	UnacknowledgedBytes uint64                 `protobuf:"varint,5,opt,name=unacknowledged_bytes,json=unacknowledgedBytes,proto3" json:"unacknowledged_bytes,omitempty"`
-	Outbox              uint64                 `protobuf:"varint,6,opt,name=outbox,proto3" json:"outbox,omitempty"`
-	OutboxBytes         uint64                 `protobuf:"varint,7,opt,name=outbox_bytes,json=outboxBytes,proto3" json:"outbox_bytes,omitempty"`
-	Consumers           uint64                 `protobuf:"varint,8,opt,name=consumers,proto3" json:"consumers,omitempty"`
-	Expired             uint64                 `protobuf:"varint,9,opt,name=expired,proto3" json:"expired,omitempty"` // since the queue was declared
-	TimedOut            uint64                 `protobuf:"varint,10,opt,name=timed_out,json=timedOut,proto3" json:"timed_out,omitempty"`
-	DeadLettered        uint64                 `protobuf:"varint,11,opt,name=dead_lettered,json=deadLettered,proto3" json:"dead_lettered,omitempty"`
-	DeadDropped         uint64                 `protobuf:"varint,12,opt,name=dead_dropped,json=deadDropped,proto3" json:"dead_dropped,omitempty"`
-	Revision            uint64                 `protobuf:"varint,13,opt,name=revision,proto3" json:"revision,omitempty"` // of the settings in force
-	Gone                bool                   `protobuf:"varint,14,opt,name=gone,proto3" json:"gone,omitempty"`         // the queue has ended
-	Scheduled           uint64                 `protobuf:"varint,15,opt,name=scheduled,proto3" json:"scheduled,omitempty"`
-	ScheduledBytes      uint64                 `protobuf:"varint,16,opt,name=scheduled_bytes,json=scheduledBytes,proto3" json:"scheduled_bytes,omitempty"`
-	Delayed             uint64                 `protobuf:"varint,17,opt,name=delayed,proto3" json:"delayed,omitempty"` // returned, and to be tried again later
-	DelayedBytes        uint64                 `protobuf:"varint,18,opt,name=delayed_bytes,json=delayedBytes,proto3" json:"delayed_bytes,omitempty"`
-	Waiting             uint64                 `protobuf:"varint,20,opt,name=waiting,proto3" json:"waiting,omitempty"` // of the outbox: letters with nowhere to go for now
-	DeadConfirmed       uint64                 `protobuf:"varint,21,opt,name=dead_confirmed,json=deadConfirmed,proto3" json:"dead_confirmed,omitempty"`
-	DeadRefused         uint64                 `protobuf:"varint,22,opt,name=dead_refused,json=deadRefused,proto3" json:"dead_refused,omitempty"`
-	Deaths              []uint64               `protobuf:"varint,23,rep,packed,name=deaths,proto3" json:"deaths,omitempty"` // as in a snapshot's QueueCounters
-	LateAcks            uint64                 `protobuf:"varint,30,opt,name=late_acks,json=lateAcks,proto3" json:"late_acks,omitempty"`
-	ConsumersTimedOut   uint64                 `protobuf:"varint,31,opt,name=consumers_timed_out,json=consumersTimedOut,proto3" json:"consumers_timed_out,omitempty"` // now
-	EverScheduled       uint64                 `protobuf:"varint,40,opt,name=ever_scheduled,json=everScheduled,proto3" json:"ever_scheduled,omitempty"`               // since the queue was declared
-	Unscheduled         uint64                 `protobuf:"varint,41,opt,name=unscheduled,proto3" json:"unscheduled,omitempty"`                                        // of these: cancelled, replaced or purged
-	Unroutable          uint64                 `protobuf:"varint,42,opt,name=unroutable,proto3" json:"unroutable,omitempty"`
+	Queue               uint64                 `protobuf:"varint,1,opt,name=queue" json:"queue,omitempty"` // id
+	Ready               uint64                 `protobuf:"varint,2,opt,name=ready" json:"ready,omitempty"`
+	ReadyBytes          uint64                 `protobuf:"varint,3,opt,name=ready_bytes,json=readyBytes" json:"ready_bytes,omitempty"`
+	Unacknowledged      uint64                 `protobuf:"varint,4,opt,name=unacknowledged" json:"unacknowledged,omitempty"`
+	UnacknowledgedBytes uint64                 `protobuf:"varint,5,opt,name=unacknowledged_bytes,json=unacknowledgedBytes" json:"unacknowledged_bytes,omitempty"`
+	Outbox              uint64                 `protobuf:"varint,6,opt,name=outbox" json:"outbox,omitempty"`
+	OutboxBytes         uint64                 `protobuf:"varint,7,opt,name=outbox_bytes,json=outboxBytes" json:"outbox_bytes,omitempty"`
+	Consumers           uint64                 `protobuf:"varint,8,opt,name=consumers" json:"consumers,omitempty"`
+	Expired             uint64                 `protobuf:"varint,9,opt,name=expired" json:"expired,omitempty"` // since the queue was declared
+	TimedOut            uint64                 `protobuf:"varint,10,opt,name=timed_out,json=timedOut" json:"timed_out,omitempty"`
+	DeadLettered        uint64                 `protobuf:"varint,11,opt,name=dead_lettered,json=deadLettered" json:"dead_lettered,omitempty"`
+	DeadDropped         uint64                 `protobuf:"varint,12,opt,name=dead_dropped,json=deadDropped" json:"dead_dropped,omitempty"`
+	Revision            uint64                 `protobuf:"varint,13,opt,name=revision" json:"revision,omitempty"` // of the settings in force
+	Gone                bool                   `protobuf:"varint,14,opt,name=gone" json:"gone,omitempty"`         // the queue has ended
+	Scheduled           uint64                 `protobuf:"varint,15,opt,name=scheduled" json:"scheduled,omitempty"`
+	ScheduledBytes      uint64                 `protobuf:"varint,16,opt,name=scheduled_bytes,json=scheduledBytes" json:"scheduled_bytes,omitempty"`
+	Delayed             uint64                 `protobuf:"varint,17,opt,name=delayed" json:"delayed,omitempty"` // returned, and to be tried again later
+	DelayedBytes        uint64                 `protobuf:"varint,18,opt,name=delayed_bytes,json=delayedBytes" json:"delayed_bytes,omitempty"`
+	Waiting             uint64                 `protobuf:"varint,20,opt,name=waiting" json:"waiting,omitempty"` // of the outbox: letters with nowhere to go for now
+	DeadConfirmed       uint64                 `protobuf:"varint,21,opt,name=dead_confirmed,json=deadConfirmed" json:"dead_confirmed,omitempty"`
+	DeadRefused         uint64                 `protobuf:"varint,22,opt,name=dead_refused,json=deadRefused" json:"dead_refused,omitempty"`
+	Deaths              []uint64               `protobuf:"varint,23,rep,packed,name=deaths" json:"deaths,omitempty"` // as in a snapshot's QueueCounters
+	LateAcks            uint64                 `protobuf:"varint,30,opt,name=late_acks,json=lateAcks" json:"late_acks,omitempty"`
+	ConsumersTimedOut   uint64                 `protobuf:"varint,31,opt,name=consumers_timed_out,json=consumersTimedOut" json:"consumers_timed_out,omitempty"` // now
+	EverScheduled       uint64                 `protobuf:"varint,40,opt,name=ever_scheduled,json=everScheduled" json:"ever_scheduled,omitempty"`               // since the queue was declared
+	Unscheduled         uint64                 `protobuf:"varint,41,opt,name=unscheduled" json:"unscheduled,omitempty"`                                        // of these: cancelled, replaced or purged
+	Unroutable          uint64                 `protobuf:"varint,42,opt,name=unroutable" json:"unroutable,omitempty"`
 	// Instants of the first and the last scheduled message; 0: there is none, or
 	// all queues were asked for.
-	NextDue       int64 `protobuf:"zigzag64,43,opt,name=next_due,json=nextDue,proto3" json:"next_due,omitempty"`
-	LastDue       int64 `protobuf:"zigzag64,44,opt,name=last_due,json=lastDue,proto3" json:"last_due,omitempty"`
-	LastActive    int64 `protobuf:"zigzag64,50,opt,name=last_active,json=lastActive,proto3" json:"last_active,omitempty"` // when something was last done with it, ms
-	InUse         bool  `protobuf:"varint,51,opt,name=in_use,json=inUse,proto3" json:"in_use,omitempty"`                  // it has a consumer, or a get that is not settled
+	NextDue       int64 `protobuf:"zigzag64,43,opt,name=next_due,json=nextDue" json:"next_due,omitempty"`
+	LastDue       int64 `protobuf:"zigzag64,44,opt,name=last_due,json=lastDue" json:"last_due,omitempty"`
+	LastActive    int64 `protobuf:"zigzag64,50,opt,name=last_active,json=lastActive" json:"last_active,omitempty"` // when something was last done with it, ms
+	InUse         bool  `protobuf:"varint,51,opt,name=in_use,json=inUse" json:"in_use,omitempty"`                  // it has a consumer, or a get that is not settled
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *QueueFigures) Reset() {
 	*x = QueueFigures{}
-	mi := &file_peer_proto_msgTypes[16]
+	mi := &file_peer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1489,7 +798,7 @@ func (x *QueueFigures) String() string {
 func (*QueueFigures) ProtoMessage() {}
 
 func (x *QueueFigures) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[16]
+	mi := &file_peer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1502,7 +811,7 @@ func (x *QueueFigures) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueFigures.ProtoReflect.Descriptor instead.
 func (*QueueFigures) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{16}
+	return file_peer_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *QueueFigures) GetQueue() uint64 {
@@ -1725,15 +1034,15 @@ func (x *QueueFigures) GetInUse() bool {
 // CountsRequest asks how many clients a node has.
 type CountsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Vhost         string                 `protobuf:"bytes,1,opt,name=vhost,proto3" json:"vhost,omitempty"`
-	User          string                 `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
+	Vhost         string                 `protobuf:"bytes,1,opt,name=vhost" json:"vhost,omitempty"`
+	User          string                 `protobuf:"bytes,2,opt,name=user" json:"user,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CountsRequest) Reset() {
 	*x = CountsRequest{}
-	mi := &file_peer_proto_msgTypes[17]
+	mi := &file_peer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1745,7 +1054,7 @@ func (x *CountsRequest) String() string {
 func (*CountsRequest) ProtoMessage() {}
 
 func (x *CountsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[17]
+	mi := &file_peer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1758,7 +1067,7 @@ func (x *CountsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountsRequest.ProtoReflect.Descriptor instead.
 func (*CountsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{17}
+	return file_peer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CountsRequest) GetVhost() string {
@@ -1777,16 +1086,16 @@ func (x *CountsRequest) GetUser() string {
 
 type CountsReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	OfVhost       uint64                 `protobuf:"varint,1,opt,name=of_vhost,json=ofVhost,proto3" json:"of_vhost,omitempty"` // connections
-	OfUser        uint64                 `protobuf:"varint,2,opt,name=of_user,json=ofUser,proto3" json:"of_user,omitempty"`    // connections
-	Channels      uint64                 `protobuf:"varint,3,opt,name=channels,proto3" json:"channels,omitempty"`              // of the user
+	OfVhost       uint64                 `protobuf:"varint,1,opt,name=of_vhost,json=ofVhost" json:"of_vhost,omitempty"` // connections
+	OfUser        uint64                 `protobuf:"varint,2,opt,name=of_user,json=ofUser" json:"of_user,omitempty"`    // connections
+	Channels      uint64                 `protobuf:"varint,3,opt,name=channels" json:"channels,omitempty"`              // of the user
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CountsReply) Reset() {
 	*x = CountsReply{}
-	mi := &file_peer_proto_msgTypes[18]
+	mi := &file_peer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1798,7 +1107,7 @@ func (x *CountsReply) String() string {
 func (*CountsReply) ProtoMessage() {}
 
 func (x *CountsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[18]
+	mi := &file_peer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1811,7 +1120,7 @@ func (x *CountsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountsReply.ProtoReflect.Descriptor instead.
 func (*CountsReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{18}
+	return file_peer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CountsReply) GetOfVhost() uint64 {
@@ -1839,14 +1148,14 @@ func (x *CountsReply) GetChannels() uint64 {
 // for the sessions of its clients that have consumers.
 type ConsumersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Queues        []uint64               `protobuf:"varint,1,rep,packed,name=queues,proto3" json:"queues,omitempty"`
+	Queues        []uint64               `protobuf:"varint,1,rep,packed,name=queues" json:"queues,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ConsumersRequest) Reset() {
 	*x = ConsumersRequest{}
-	mi := &file_peer_proto_msgTypes[19]
+	mi := &file_peer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1858,7 +1167,7 @@ func (x *ConsumersRequest) String() string {
 func (*ConsumersRequest) ProtoMessage() {}
 
 func (x *ConsumersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[19]
+	mi := &file_peer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1871,7 +1180,7 @@ func (x *ConsumersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumersRequest.ProtoReflect.Descriptor instead.
 func (*ConsumersRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{19}
+	return file_peer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ConsumersRequest) GetQueues() []uint64 {
@@ -1883,15 +1192,15 @@ func (x *ConsumersRequest) GetQueues() []uint64 {
 
 type ConsumersReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Consumers     []*QueueConsumer       `protobuf:"bytes,1,rep,name=consumers,proto3" json:"consumers,omitempty"`
-	Sessions      []*ConsumingSession    `protobuf:"bytes,2,rep,name=sessions,proto3" json:"sessions,omitempty"`
+	Consumers     []*QueueConsumer       `protobuf:"bytes,1,rep,name=consumers" json:"consumers,omitempty"`
+	Sessions      []*ConsumingSession    `protobuf:"bytes,2,rep,name=sessions" json:"sessions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ConsumersReply) Reset() {
 	*x = ConsumersReply{}
-	mi := &file_peer_proto_msgTypes[20]
+	mi := &file_peer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1903,7 +1212,7 @@ func (x *ConsumersReply) String() string {
 func (*ConsumersReply) ProtoMessage() {}
 
 func (x *ConsumersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[20]
+	mi := &file_peer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1916,7 +1225,7 @@ func (x *ConsumersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumersReply.ProtoReflect.Descriptor instead.
 func (*ConsumersReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{20}
+	return file_peer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ConsumersReply) GetConsumers() []*QueueConsumer {
@@ -1935,33 +1244,33 @@ func (x *ConsumersReply) GetSessions() []*ConsumingSession {
 
 type QueueConsumer struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
-	Queue          uint64                 `protobuf:"varint,1,opt,name=queue,proto3" json:"queue,omitempty"` // id
-	Node           uint32                 `protobuf:"varint,2,opt,name=node,proto3" json:"node,omitempty"`   // of its session, with boot and session
-	Boot           uint64                 `protobuf:"varint,3,opt,name=boot,proto3" json:"boot,omitempty"`
-	Session        uint64                 `protobuf:"varint,4,opt,name=session,proto3" json:"session,omitempty"`
-	Number         uint64                 `protobuf:"varint,5,opt,name=number,proto3" json:"number,omitempty"`
-	Tag            string                 `protobuf:"bytes,6,opt,name=tag,proto3" json:"tag,omitempty"`
-	Prefetch       uint32                 `protobuf:"varint,7,opt,name=prefetch,proto3" json:"prefetch,omitempty"` // as asked for
-	Priority       int32                  `protobuf:"zigzag32,8,opt,name=priority,proto3" json:"priority,omitempty"`
-	NoAck          bool                   `protobuf:"varint,9,opt,name=no_ack,json=noAck,proto3" json:"no_ack,omitempty"`
-	Exclusive      bool                   `protobuf:"varint,10,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
-	Status         string                 `protobuf:"bytes,11,opt,name=status,proto3" json:"status,omitempty"`
-	Held           uint64                 `protobuf:"varint,12,opt,name=held,proto3" json:"held,omitempty"`
-	TimedOut       uint64                 `protobuf:"varint,13,opt,name=timed_out,json=timedOut,proto3" json:"timed_out,omitempty"` // deliveries taken back and not settled
-	LateAcks       uint64                 `protobuf:"varint,14,opt,name=late_acks,json=lateAcks,proto3" json:"late_acks,omitempty"`
-	TimeoutPlusOne uint64                 `protobuf:"varint,15,opt,name=timeout_plus_one,json=timeoutPlusOne,proto3" json:"timeout_plus_one,omitempty"` // in force, + 1; 0: none
-	OwnTimeout     bool                   `protobuf:"varint,16,opt,name=own_timeout,json=ownTimeout,proto3" json:"own_timeout,omitempty"`               // given by the consumer itself
-	OldestAge      uint64                 `protobuf:"varint,17,opt,name=oldest_age,json=oldestAge,proto3" json:"oldest_age,omitempty"`                  // of what it holds, ms; 0: nothing
-	NextDeadline   int64                  `protobuf:"zigzag64,18,opt,name=next_deadline,json=nextDeadline,proto3" json:"next_deadline,omitempty"`       // of what it holds; 0: never
-	Active         bool                   `protobuf:"varint,19,opt,name=active,proto3" json:"active,omitempty"`                                         // not waiting for a single active consumer
-	SingleActive   bool                   `protobuf:"varint,20,opt,name=single_active,json=singleActive,proto3" json:"single_active,omitempty"`         // its queue has a single active consumer
+	Queue          uint64                 `protobuf:"varint,1,opt,name=queue" json:"queue,omitempty"` // id
+	Node           uint32                 `protobuf:"varint,2,opt,name=node" json:"node,omitempty"`   // of its session, with boot and session
+	Boot           uint64                 `protobuf:"varint,3,opt,name=boot" json:"boot,omitempty"`
+	Session        uint64                 `protobuf:"varint,4,opt,name=session" json:"session,omitempty"`
+	Number         uint64                 `protobuf:"varint,5,opt,name=number" json:"number,omitempty"`
+	Tag            string                 `protobuf:"bytes,6,opt,name=tag" json:"tag,omitempty"`
+	Prefetch       uint32                 `protobuf:"varint,7,opt,name=prefetch" json:"prefetch,omitempty"` // as asked for
+	Priority       int32                  `protobuf:"zigzag32,8,opt,name=priority" json:"priority,omitempty"`
+	NoAck          bool                   `protobuf:"varint,9,opt,name=no_ack,json=noAck" json:"no_ack,omitempty"`
+	Exclusive      bool                   `protobuf:"varint,10,opt,name=exclusive" json:"exclusive,omitempty"`
+	Status         string                 `protobuf:"bytes,11,opt,name=status" json:"status,omitempty"`
+	Held           uint64                 `protobuf:"varint,12,opt,name=held" json:"held,omitempty"`
+	TimedOut       uint64                 `protobuf:"varint,13,opt,name=timed_out,json=timedOut" json:"timed_out,omitempty"` // deliveries taken back and not settled
+	LateAcks       uint64                 `protobuf:"varint,14,opt,name=late_acks,json=lateAcks" json:"late_acks,omitempty"`
+	TimeoutPlusOne uint64                 `protobuf:"varint,15,opt,name=timeout_plus_one,json=timeoutPlusOne" json:"timeout_plus_one,omitempty"` // in force, + 1; 0: none
+	OwnTimeout     bool                   `protobuf:"varint,16,opt,name=own_timeout,json=ownTimeout" json:"own_timeout,omitempty"`               // given by the consumer itself
+	OldestAge      uint64                 `protobuf:"varint,17,opt,name=oldest_age,json=oldestAge" json:"oldest_age,omitempty"`                  // of what it holds, ms; 0: nothing
+	NextDeadline   int64                  `protobuf:"zigzag64,18,opt,name=next_deadline,json=nextDeadline" json:"next_deadline,omitempty"`       // of what it holds; 0: never
+	Active         bool                   `protobuf:"varint,19,opt,name=active" json:"active,omitempty"`                                         // not waiting for a single active consumer
+	SingleActive   bool                   `protobuf:"varint,20,opt,name=single_active,json=singleActive" json:"single_active,omitempty"`         // its queue has a single active consumer
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
 func (x *QueueConsumer) Reset() {
 	*x = QueueConsumer{}
-	mi := &file_peer_proto_msgTypes[21]
+	mi := &file_peer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1973,7 +1282,7 @@ func (x *QueueConsumer) String() string {
 func (*QueueConsumer) ProtoMessage() {}
 
 func (x *QueueConsumer) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[21]
+	mi := &file_peer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1986,7 +1295,7 @@ func (x *QueueConsumer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueConsumer.ProtoReflect.Descriptor instead.
 func (*QueueConsumer) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{21}
+	return file_peer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *QueueConsumer) GetQueue() uint64 {
@@ -2131,20 +1440,20 @@ func (x *QueueConsumer) GetSingleActive() bool {
 
 type ConsumingSession struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Boot          uint64                 `protobuf:"varint,1,opt,name=boot,proto3" json:"boot,omitempty"`
-	Session       uint64                 `protobuf:"varint,2,opt,name=session,proto3" json:"session,omitempty"`
-	User          string                 `protobuf:"bytes,3,opt,name=user,proto3" json:"user,omitempty"`
-	Connection    string                 `protobuf:"bytes,4,opt,name=connection,proto3" json:"connection,omitempty"` // its name
-	Channel       uint32                 `protobuf:"varint,5,opt,name=channel,proto3" json:"channel,omitempty"`
-	PeerHost      string                 `protobuf:"bytes,6,opt,name=peer_host,json=peerHost,proto3" json:"peer_host,omitempty"`
-	PeerPort      uint32                 `protobuf:"varint,7,opt,name=peer_port,json=peerPort,proto3" json:"peer_port,omitempty"`
+	Boot          uint64                 `protobuf:"varint,1,opt,name=boot" json:"boot,omitempty"`
+	Session       uint64                 `protobuf:"varint,2,opt,name=session" json:"session,omitempty"`
+	User          string                 `protobuf:"bytes,3,opt,name=user" json:"user,omitempty"`
+	Connection    string                 `protobuf:"bytes,4,opt,name=connection" json:"connection,omitempty"` // its name
+	Channel       uint32                 `protobuf:"varint,5,opt,name=channel" json:"channel,omitempty"`
+	PeerHost      string                 `protobuf:"bytes,6,opt,name=peer_host,json=peerHost" json:"peer_host,omitempty"`
+	PeerPort      uint32                 `protobuf:"varint,7,opt,name=peer_port,json=peerPort" json:"peer_port,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ConsumingSession) Reset() {
 	*x = ConsumingSession{}
-	mi := &file_peer_proto_msgTypes[22]
+	mi := &file_peer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2156,7 +1465,7 @@ func (x *ConsumingSession) String() string {
 func (*ConsumingSession) ProtoMessage() {}
 
 func (x *ConsumingSession) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[22]
+	mi := &file_peer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2169,7 +1478,7 @@ func (x *ConsumingSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumingSession.ProtoReflect.Descriptor instead.
 func (*ConsumingSession) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{22}
+	return file_peer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ConsumingSession) GetBoot() uint64 {
@@ -2224,19 +1533,19 @@ func (x *ConsumingSession) GetPeerPort() uint32 {
 // ScheduledRequest asks a queue's leader for a page of its scheduled messages.
 type ScheduledRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Queue uint64                 `protobuf:"varint,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	Queue uint64                 `protobuf:"varint,1,opt,name=queue" json:"queue,omitempty"`
 	// The page begins behind this instant and number.
-	AfterAt       int64  `protobuf:"zigzag64,2,opt,name=after_at,json=afterAt,proto3" json:"after_at,omitempty"`
-	AfterMessage  uint64 `protobuf:"varint,3,opt,name=after_message,json=afterMessage,proto3" json:"after_message,omitempty"`
-	Limit         uint32 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
-	Headers       bool   `protobuf:"varint,5,opt,name=headers,proto3" json:"headers,omitempty"`
+	AfterAt       int64  `protobuf:"zigzag64,2,opt,name=after_at,json=afterAt" json:"after_at,omitempty"`
+	AfterMessage  uint64 `protobuf:"varint,3,opt,name=after_message,json=afterMessage" json:"after_message,omitempty"`
+	Limit         uint32 `protobuf:"varint,4,opt,name=limit" json:"limit,omitempty"`
+	Headers       bool   `protobuf:"varint,5,opt,name=headers" json:"headers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ScheduledRequest) Reset() {
 	*x = ScheduledRequest{}
-	mi := &file_peer_proto_msgTypes[23]
+	mi := &file_peer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2248,7 +1557,7 @@ func (x *ScheduledRequest) String() string {
 func (*ScheduledRequest) ProtoMessage() {}
 
 func (x *ScheduledRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[23]
+	mi := &file_peer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2261,7 +1570,7 @@ func (x *ScheduledRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduledRequest.ProtoReflect.Descriptor instead.
 func (*ScheduledRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{23}
+	return file_peer_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ScheduledRequest) GetQueue() uint64 {
@@ -2301,15 +1610,15 @@ func (x *ScheduledRequest) GetHeaders() bool {
 
 type ScheduledReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Leader        bool                   `protobuf:"varint,1,opt,name=leader,proto3" json:"leader,omitempty"` // false: ask somebody else
-	Messages      []*ScheduledMessage    `protobuf:"bytes,2,rep,name=messages,proto3" json:"messages,omitempty"`
+	Leader        bool                   `protobuf:"varint,1,opt,name=leader" json:"leader,omitempty"` // false: ask somebody else
+	Messages      []*ScheduledMessage    `protobuf:"bytes,2,rep,name=messages" json:"messages,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ScheduledReply) Reset() {
 	*x = ScheduledReply{}
-	mi := &file_peer_proto_msgTypes[24]
+	mi := &file_peer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2321,7 +1630,7 @@ func (x *ScheduledReply) String() string {
 func (*ScheduledReply) ProtoMessage() {}
 
 func (x *ScheduledReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[24]
+	mi := &file_peer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2334,7 +1643,7 @@ func (x *ScheduledReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduledReply.ProtoReflect.Descriptor instead.
 func (*ScheduledReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{24}
+	return file_peer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ScheduledReply) GetLeader() bool {
@@ -2353,20 +1662,20 @@ func (x *ScheduledReply) GetMessages() []*ScheduledMessage {
 
 type ScheduledMessage struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Message       uint64                 `protobuf:"varint,1,opt,name=message,proto3" json:"message,omitempty"` // number
-	Id            string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
-	DueAt         int64                  `protobuf:"zigzag64,3,opt,name=due_at,json=dueAt,proto3" json:"due_at,omitempty"`
-	Bytes         uint64                 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	RoutingKey    string                 `protobuf:"bytes,5,opt,name=routing_key,json=routingKey,proto3" json:"routing_key,omitempty"`
-	MessageId     string                 `protobuf:"bytes,6,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
-	Headers       []byte                 `protobuf:"bytes,7,opt,name=headers,proto3" json:"headers,omitempty"` // a logpb.Table
+	Message       uint64                 `protobuf:"varint,1,opt,name=message" json:"message,omitempty"` // number
+	Id            string                 `protobuf:"bytes,2,opt,name=id" json:"id,omitempty"`
+	DueAt         int64                  `protobuf:"zigzag64,3,opt,name=due_at,json=dueAt" json:"due_at,omitempty"`
+	Bytes         uint64                 `protobuf:"varint,4,opt,name=bytes" json:"bytes,omitempty"`
+	RoutingKey    string                 `protobuf:"bytes,5,opt,name=routing_key,json=routingKey" json:"routing_key,omitempty"`
+	MessageId     string                 `protobuf:"bytes,6,opt,name=message_id,json=messageId" json:"message_id,omitempty"`
+	Headers       []byte                 `protobuf:"bytes,7,opt,name=headers" json:"headers,omitempty"` // a logpb.Table
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ScheduledMessage) Reset() {
 	*x = ScheduledMessage{}
-	mi := &file_peer_proto_msgTypes[25]
+	mi := &file_peer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2378,7 +1687,7 @@ func (x *ScheduledMessage) String() string {
 func (*ScheduledMessage) ProtoMessage() {}
 
 func (x *ScheduledMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[25]
+	mi := &file_peer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2391,7 +1700,7 @@ func (x *ScheduledMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduledMessage.ProtoReflect.Descriptor instead.
 func (*ScheduledMessage) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{25}
+	return file_peer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ScheduledMessage) GetMessage() uint64 {
@@ -2446,14 +1755,14 @@ func (x *ScheduledMessage) GetHeaders() []byte {
 // ReplicasRequest asks a node how its replicas of queues stand.
 type ReplicasRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Groups        []uint32               `protobuf:"varint,1,rep,packed,name=groups,proto3" json:"groups,omitempty"`
+	Groups        []uint32               `protobuf:"varint,1,rep,packed,name=groups" json:"groups,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReplicasRequest) Reset() {
 	*x = ReplicasRequest{}
-	mi := &file_peer_proto_msgTypes[26]
+	mi := &file_peer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2465,7 +1774,7 @@ func (x *ReplicasRequest) String() string {
 func (*ReplicasRequest) ProtoMessage() {}
 
 func (x *ReplicasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[26]
+	mi := &file_peer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2478,7 +1787,7 @@ func (x *ReplicasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicasRequest.ProtoReflect.Descriptor instead.
 func (*ReplicasRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{26}
+	return file_peer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ReplicasRequest) GetGroups() []uint32 {
@@ -2490,16 +1799,16 @@ func (x *ReplicasRequest) GetGroups() []uint32 {
 
 type ReplicasReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Replicas      []*Replica             `protobuf:"bytes,1,rep,name=replicas,proto3" json:"replicas,omitempty"`
-	Alarms        []string               `protobuf:"bytes,2,rep,name=alarms,proto3" json:"alarms,omitempty"` // in effect at the node
-	Figures       *NodeFigures           `protobuf:"bytes,3,opt,name=figures,proto3" json:"figures,omitempty"`
+	Replicas      []*Replica             `protobuf:"bytes,1,rep,name=replicas" json:"replicas,omitempty"`
+	Alarms        []string               `protobuf:"bytes,2,rep,name=alarms" json:"alarms,omitempty"` // in effect at the node
+	Figures       *NodeFigures           `protobuf:"bytes,3,opt,name=figures" json:"figures,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReplicasReply) Reset() {
 	*x = ReplicasReply{}
-	mi := &file_peer_proto_msgTypes[27]
+	mi := &file_peer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2511,7 +1820,7 @@ func (x *ReplicasReply) String() string {
 func (*ReplicasReply) ProtoMessage() {}
 
 func (x *ReplicasReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[27]
+	mi := &file_peer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2524,7 +1833,7 @@ func (x *ReplicasReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicasReply.ProtoReflect.Descriptor instead.
 func (*ReplicasReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{27}
+	return file_peer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ReplicasReply) GetReplicas() []*Replica {
@@ -2551,17 +1860,17 @@ func (x *ReplicasReply) GetFigures() *NodeFigures {
 // NodeFigures are how a node stands. Sizes are bytes.
 type NodeFigures struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	MemoryUsed    int64                  `protobuf:"varint,1,opt,name=memory_used,json=memoryUsed,proto3" json:"memory_used,omitempty"`
-	MemoryLimit   int64                  `protobuf:"varint,2,opt,name=memory_limit,json=memoryLimit,proto3" json:"memory_limit,omitempty"`
-	DiskFree      int64                  `protobuf:"varint,3,opt,name=disk_free,json=diskFree,proto3" json:"disk_free,omitempty"`
-	DiskLimit     int64                  `protobuf:"varint,4,opt,name=disk_limit,json=diskLimit,proto3" json:"disk_limit,omitempty"` // that must be free
+	MemoryUsed    int64                  `protobuf:"varint,1,opt,name=memory_used,json=memoryUsed" json:"memory_used,omitempty"`
+	MemoryLimit   int64                  `protobuf:"varint,2,opt,name=memory_limit,json=memoryLimit" json:"memory_limit,omitempty"`
+	DiskFree      int64                  `protobuf:"varint,3,opt,name=disk_free,json=diskFree" json:"disk_free,omitempty"`
+	DiskLimit     int64                  `protobuf:"varint,4,opt,name=disk_limit,json=diskLimit" json:"disk_limit,omitempty"` // that must be free
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeFigures) Reset() {
 	*x = NodeFigures{}
-	mi := &file_peer_proto_msgTypes[28]
+	mi := &file_peer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2573,7 +1882,7 @@ func (x *NodeFigures) String() string {
 func (*NodeFigures) ProtoMessage() {}
 
 func (x *NodeFigures) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[28]
+	mi := &file_peer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2586,7 +1895,7 @@ func (x *NodeFigures) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeFigures.ProtoReflect.Descriptor instead.
 func (*NodeFigures) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{28}
+	return file_peer_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *NodeFigures) GetMemoryUsed() int64 {
@@ -2620,14 +1929,14 @@ func (x *NodeFigures) GetDiskLimit() int64 {
 // Shortage says what a node has too little of: memory, disk.
 type Shortage struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Resources     []string               `protobuf:"bytes,1,rep,name=resources,proto3" json:"resources,omitempty"`
+	Resources     []string               `protobuf:"bytes,1,rep,name=resources" json:"resources,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Shortage) Reset() {
 	*x = Shortage{}
-	mi := &file_peer_proto_msgTypes[29]
+	mi := &file_peer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2639,7 +1948,7 @@ func (x *Shortage) String() string {
 func (*Shortage) ProtoMessage() {}
 
 func (x *Shortage) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[29]
+	mi := &file_peer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2652,7 +1961,7 @@ func (x *Shortage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Shortage.ProtoReflect.Descriptor instead.
 func (*Shortage) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{29}
+	return file_peer_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Shortage) GetResources() []string {
@@ -2664,22 +1973,22 @@ func (x *Shortage) GetResources() []string {
 
 type Replica struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Group         uint32                 `protobuf:"varint,1,opt,name=group,proto3" json:"group,omitempty"`
-	Role          string                 `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"` // leader, follower, candidate or shutdown
-	Term          uint64                 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
-	Last          uint64                 `protobuf:"varint,4,opt,name=last,proto3" json:"last,omitempty"` // index of the last entry in the log
-	Commit        uint64                 `protobuf:"varint,5,opt,name=commit,proto3" json:"commit,omitempty"`
-	Applied       uint64                 `protobuf:"varint,6,opt,name=applied,proto3" json:"applied,omitempty"`
-	Snapshot      int64                  `protobuf:"zigzag64,7,opt,name=snapshot,proto3" json:"snapshot,omitempty"` // index; -1: none
-	Voter         bool                   `protobuf:"varint,8,opt,name=voter,proto3" json:"voter,omitempty"`
-	Quarantined   bool                   `protobuf:"varint,9,opt,name=quarantined,proto3" json:"quarantined,omitempty"` // it must not lead, whatever its role
+	Group         uint32                 `protobuf:"varint,1,opt,name=group" json:"group,omitempty"`
+	Role          string                 `protobuf:"bytes,2,opt,name=role" json:"role,omitempty"` // leader, follower, candidate or shutdown
+	Term          uint64                 `protobuf:"varint,3,opt,name=term" json:"term,omitempty"`
+	Last          uint64                 `protobuf:"varint,4,opt,name=last" json:"last,omitempty"` // index of the last entry in the log
+	Commit        uint64                 `protobuf:"varint,5,opt,name=commit" json:"commit,omitempty"`
+	Applied       uint64                 `protobuf:"varint,6,opt,name=applied" json:"applied,omitempty"`
+	Snapshot      int64                  `protobuf:"zigzag64,7,opt,name=snapshot" json:"snapshot,omitempty"` // index; -1: none
+	Voter         bool                   `protobuf:"varint,8,opt,name=voter" json:"voter,omitempty"`
+	Quarantined   bool                   `protobuf:"varint,9,opt,name=quarantined" json:"quarantined,omitempty"` // it must not lead, whatever its role
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Replica) Reset() {
 	*x = Replica{}
-	mi := &file_peer_proto_msgTypes[30]
+	mi := &file_peer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2691,7 +2000,7 @@ func (x *Replica) String() string {
 func (*Replica) ProtoMessage() {}
 
 func (x *Replica) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[30]
+	mi := &file_peer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2704,7 +2013,7 @@ func (x *Replica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replica.ProtoReflect.Descriptor instead.
 func (*Replica) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{30}
+	return file_peer_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Replica) GetGroup() uint32 {
@@ -2773,15 +2082,15 @@ func (x *Replica) GetQuarantined() bool {
 // TransferRequest asks a node that leads a group to hand that over.
 type TransferRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Group         uint32                 `protobuf:"varint,1,opt,name=group,proto3" json:"group,omitempty"`
-	To            string                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
+	Group         uint32                 `protobuf:"varint,1,opt,name=group" json:"group,omitempty"`
+	To            string                 `protobuf:"bytes,2,opt,name=to" json:"to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TransferRequest) Reset() {
 	*x = TransferRequest{}
-	mi := &file_peer_proto_msgTypes[31]
+	mi := &file_peer_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2793,7 +2102,7 @@ func (x *TransferRequest) String() string {
 func (*TransferRequest) ProtoMessage() {}
 
 func (x *TransferRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[31]
+	mi := &file_peer_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2806,7 +2115,7 @@ func (x *TransferRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferRequest.ProtoReflect.Descriptor instead.
 func (*TransferRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{31}
+	return file_peer_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *TransferRequest) GetGroup() uint32 {
@@ -2825,14 +2134,14 @@ func (x *TransferRequest) GetTo() string {
 
 type TransferReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Error         string                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	Error         string                 `protobuf:"bytes,1,opt,name=error" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TransferReply) Reset() {
 	*x = TransferReply{}
-	mi := &file_peer_proto_msgTypes[32]
+	mi := &file_peer_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2844,7 +2153,7 @@ func (x *TransferReply) String() string {
 func (*TransferReply) ProtoMessage() {}
 
 func (x *TransferReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[32]
+	mi := &file_peer_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2857,7 +2166,7 @@ func (x *TransferReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferReply.ProtoReflect.Descriptor instead.
 func (*TransferReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{32}
+	return file_peer_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *TransferReply) GetError() string {
@@ -2871,17 +2180,17 @@ func (x *TransferReply) GetError() string {
 // lease, or an index that all nodes are to hold before the answer.
 type CatalogRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Entry         []byte                 `protobuf:"bytes,1,opt,name=entry,proto3" json:"entry,omitempty"`
-	Internal      bool                   `protobuf:"varint,2,opt,name=internal,proto3" json:"internal,omitempty"` // nobody is told of the entry: the answer waits for no other node
-	Hold          uint64                 `protobuf:"varint,3,opt,name=hold,proto3" json:"hold,omitempty"`
-	Lease         *Lease                 `protobuf:"bytes,4,opt,name=lease,proto3" json:"lease,omitempty"`
+	Entry         []byte                 `protobuf:"bytes,1,opt,name=entry" json:"entry,omitempty"`
+	Internal      bool                   `protobuf:"varint,2,opt,name=internal" json:"internal,omitempty"` // nobody is told of the entry: the answer waits for no other node
+	Hold          uint64                 `protobuf:"varint,3,opt,name=hold" json:"hold,omitempty"`
+	Lease         *Lease                 `protobuf:"bytes,4,opt,name=lease" json:"lease,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CatalogRequest) Reset() {
 	*x = CatalogRequest{}
-	mi := &file_peer_proto_msgTypes[33]
+	mi := &file_peer_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2893,7 +2202,7 @@ func (x *CatalogRequest) String() string {
 func (*CatalogRequest) ProtoMessage() {}
 
 func (x *CatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[33]
+	mi := &file_peer_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2906,7 +2215,7 @@ func (x *CatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogRequest.ProtoReflect.Descriptor instead.
 func (*CatalogRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{33}
+	return file_peer_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CatalogRequest) GetEntry() []byte {
@@ -2940,18 +2249,18 @@ func (x *CatalogRequest) GetLease() *Lease {
 // Lease asks for the right to route by the catalog for a while.
 type Lease struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`               // for whom
-	Incarnation   []byte                 `protobuf:"bytes,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // of its process
-	Applied       uint64                 `protobuf:"varint,3,opt,name=applied,proto3" json:"applied,omitempty"`        // index of the last entry in its view
-	Relay         bool                   `protobuf:"varint,4,opt,name=relay,proto3" json:"relay,omitempty"`            // it may be out of the leader's reach: ask that one for it
-	Over          bool                   `protobuf:"varint,5,opt,name=over,proto3" json:"over,omitempty"`              // it gives its lease back
+	Node          string                 `protobuf:"bytes,1,opt,name=node" json:"node,omitempty"`               // for whom
+	Incarnation   []byte                 `protobuf:"bytes,2,opt,name=incarnation" json:"incarnation,omitempty"` // of its process
+	Applied       uint64                 `protobuf:"varint,3,opt,name=applied" json:"applied,omitempty"`        // index of the last entry in its view
+	Relay         bool                   `protobuf:"varint,4,opt,name=relay" json:"relay,omitempty"`            // it may be out of the leader's reach: ask that one for it
+	Over          bool                   `protobuf:"varint,5,opt,name=over" json:"over,omitempty"`              // it gives its lease back
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_peer_proto_msgTypes[34]
+	mi := &file_peer_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2963,7 +2272,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[34]
+	mi := &file_peer_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2976,7 +2285,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{34}
+	return file_peer_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Lease) GetNode() string {
@@ -3016,20 +2325,20 @@ func (x *Lease) GetOver() bool {
 
 type CatalogReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Ok            bool                   `protobuf:"varint,1,opt,name=ok,proto3" json:"ok,omitempty"` // for a lease: granted
-	Index         uint64                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
-	Results       [][]byte               `protobuf:"bytes,4,rep,name=results,proto3" json:"results,omitempty"`
-	Error         string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
-	Term          uint64                 `protobuf:"varint,6,opt,name=term,proto3" json:"term,omitempty"`                            // of who answers
-	GrantedIn     uint64                 `protobuf:"varint,7,opt,name=granted_in,json=grantedIn,proto3" json:"granted_in,omitempty"` // term of who granted the lease
-	Held          uint64                 `protobuf:"varint,8,opt,name=held,proto3" json:"held,omitempty"`                            // index that all nodes hold, as far as the leader knows
+	Ok            bool                   `protobuf:"varint,1,opt,name=ok" json:"ok,omitempty"` // for a lease: granted
+	Index         uint64                 `protobuf:"varint,3,opt,name=index" json:"index,omitempty"`
+	Results       [][]byte               `protobuf:"bytes,4,rep,name=results" json:"results,omitempty"`
+	Error         string                 `protobuf:"bytes,5,opt,name=error" json:"error,omitempty"`
+	Term          uint64                 `protobuf:"varint,6,opt,name=term" json:"term,omitempty"`                            // of who answers
+	GrantedIn     uint64                 `protobuf:"varint,7,opt,name=granted_in,json=grantedIn" json:"granted_in,omitempty"` // term of who granted the lease
+	Held          uint64                 `protobuf:"varint,8,opt,name=held" json:"held,omitempty"`                            // index that all nodes hold, as far as the leader knows
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CatalogReply) Reset() {
 	*x = CatalogReply{}
-	mi := &file_peer_proto_msgTypes[35]
+	mi := &file_peer_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3041,7 +2350,7 @@ func (x *CatalogReply) String() string {
 func (*CatalogReply) ProtoMessage() {}
 
 func (x *CatalogReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[35]
+	mi := &file_peer_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3054,7 +2363,7 @@ func (x *CatalogReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogReply.ProtoReflect.Descriptor instead.
 func (*CatalogReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{35}
+	return file_peer_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CatalogReply) GetOk() bool {
@@ -3109,18 +2418,18 @@ func (x *CatalogReply) GetHeld() uint64 {
 // PeekRequest asks the leader of a queue to show messages.
 type PeekRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Group         uint32                 `protobuf:"varint,1,opt,name=group,proto3" json:"group,omitempty"`
-	Queue         uint64                 `protobuf:"varint,2,opt,name=queue,proto3" json:"queue,omitempty"`
-	Place         uint32                 `protobuf:"varint,3,opt,name=place,proto3" json:"place,omitempty"`
-	After         uint64                 `protobuf:"varint,4,opt,name=after,proto3" json:"after,omitempty"` // number of a message
-	Limit         uint32                 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"` // of messages
+	Group         uint32                 `protobuf:"varint,1,opt,name=group" json:"group,omitempty"`
+	Queue         uint64                 `protobuf:"varint,2,opt,name=queue" json:"queue,omitempty"`
+	Place         uint32                 `protobuf:"varint,3,opt,name=place" json:"place,omitempty"`
+	After         uint64                 `protobuf:"varint,4,opt,name=after" json:"after,omitempty"` // number of a message
+	Limit         uint32                 `protobuf:"varint,5,opt,name=limit" json:"limit,omitempty"` // of messages
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PeekRequest) Reset() {
 	*x = PeekRequest{}
-	mi := &file_peer_proto_msgTypes[36]
+	mi := &file_peer_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3132,7 +2441,7 @@ func (x *PeekRequest) String() string {
 func (*PeekRequest) ProtoMessage() {}
 
 func (x *PeekRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[36]
+	mi := &file_peer_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3145,7 +2454,7 @@ func (x *PeekRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeekRequest.ProtoReflect.Descriptor instead.
 func (*PeekRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{36}
+	return file_peer_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *PeekRequest) GetGroup() uint32 {
@@ -3185,17 +2494,17 @@ func (x *PeekRequest) GetLimit() uint32 {
 
 type PeekReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Leader        bool                   `protobuf:"varint,1,opt,name=leader,proto3" json:"leader,omitempty"`
-	Gone          bool                   `protobuf:"varint,2,opt,name=gone,proto3" json:"gone,omitempty"`
-	Messages      []*Peeked              `protobuf:"bytes,3,rep,name=messages,proto3" json:"messages,omitempty"`
-	More          bool                   `protobuf:"varint,4,opt,name=more,proto3" json:"more,omitempty"` // behind the last one
+	Leader        bool                   `protobuf:"varint,1,opt,name=leader" json:"leader,omitempty"`
+	Gone          bool                   `protobuf:"varint,2,opt,name=gone" json:"gone,omitempty"`
+	Messages      []*Peeked              `protobuf:"bytes,3,rep,name=messages" json:"messages,omitempty"`
+	More          bool                   `protobuf:"varint,4,opt,name=more" json:"more,omitempty"` // behind the last one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PeekReply) Reset() {
 	*x = PeekReply{}
-	mi := &file_peer_proto_msgTypes[37]
+	mi := &file_peer_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3207,7 +2516,7 @@ func (x *PeekReply) String() string {
 func (*PeekReply) ProtoMessage() {}
 
 func (x *PeekReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[37]
+	mi := &file_peer_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3220,7 +2529,7 @@ func (x *PeekReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeekReply.ProtoReflect.Descriptor instead.
 func (*PeekReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{37}
+	return file_peer_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *PeekReply) GetLeader() bool {
@@ -3253,24 +2562,24 @@ func (x *PeekReply) GetMore() bool {
 
 type Peeked struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
-	Place         uint32                 `protobuf:"varint,2,opt,name=place,proto3" json:"place,omitempty"`
-	Payload       []byte                 `protobuf:"bytes,3,opt,name=payload,proto3" json:"payload,omitempty"`
-	Acquired      uint32                 `protobuf:"varint,4,opt,name=acquired,proto3" json:"acquired,omitempty"`
-	Failed        uint32                 `protobuf:"varint,5,opt,name=failed,proto3" json:"failed,omitempty"`
-	Deaths        []byte                 `protobuf:"bytes,6,opt,name=deaths,proto3" json:"deaths,omitempty"` // as in Delivery
-	ScheduledFor  int64                  `protobuf:"zigzag64,7,opt,name=scheduled_for,json=scheduledFor,proto3" json:"scheduled_for,omitempty"`
-	ExpireAt      int64                  `protobuf:"zigzag64,8,opt,name=expire_at,json=expireAt,proto3" json:"expire_at,omitempty"` // 0: never
-	DueAt         int64                  `protobuf:"zigzag64,9,opt,name=due_at,json=dueAt,proto3" json:"due_at,omitempty"`          // 0: it is not scheduled
-	Deadline      int64                  `protobuf:"zigzag64,10,opt,name=deadline,proto3" json:"deadline,omitempty"`                // of the delivery; 0: none
-	ScheduleId    string                 `protobuf:"bytes,11,opt,name=schedule_id,json=scheduleId,proto3" json:"schedule_id,omitempty"`
+	Number        uint64                 `protobuf:"varint,1,opt,name=number" json:"number,omitempty"`
+	Place         uint32                 `protobuf:"varint,2,opt,name=place" json:"place,omitempty"`
+	Payload       []byte                 `protobuf:"bytes,3,opt,name=payload" json:"payload,omitempty"`
+	Acquired      uint32                 `protobuf:"varint,4,opt,name=acquired" json:"acquired,omitempty"`
+	Failed        uint32                 `protobuf:"varint,5,opt,name=failed" json:"failed,omitempty"`
+	Deaths        []byte                 `protobuf:"bytes,6,opt,name=deaths" json:"deaths,omitempty"` // as in Delivery
+	ScheduledFor  int64                  `protobuf:"zigzag64,7,opt,name=scheduled_for,json=scheduledFor" json:"scheduled_for,omitempty"`
+	ExpireAt      int64                  `protobuf:"zigzag64,8,opt,name=expire_at,json=expireAt" json:"expire_at,omitempty"` // 0: never
+	DueAt         int64                  `protobuf:"zigzag64,9,opt,name=due_at,json=dueAt" json:"due_at,omitempty"`          // 0: it is not scheduled
+	Deadline      int64                  `protobuf:"zigzag64,10,opt,name=deadline" json:"deadline,omitempty"`                // of the delivery; 0: none
+	ScheduleId    string                 `protobuf:"bytes,11,opt,name=schedule_id,json=scheduleId" json:"schedule_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Peeked) Reset() {
 	*x = Peeked{}
-	mi := &file_peer_proto_msgTypes[38]
+	mi := &file_peer_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3282,7 +2591,7 @@ func (x *Peeked) String() string {
 func (*Peeked) ProtoMessage() {}
 
 func (x *Peeked) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[38]
+	mi := &file_peer_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3295,7 +2604,7 @@ func (x *Peeked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peeked.ProtoReflect.Descriptor instead.
 func (*Peeked) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{38}
+	return file_peer_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Peeked) GetNumber() uint64 {
@@ -3378,15 +2687,15 @@ func (x *Peeked) GetScheduleId() string {
 // HearsRequest asks a node whether it hears a process of another one.
 type HearsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Incarnation   []byte                 `protobuf:"bytes,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node" json:"node,omitempty"`
+	Incarnation   []byte                 `protobuf:"bytes,2,opt,name=incarnation" json:"incarnation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HearsRequest) Reset() {
 	*x = HearsRequest{}
-	mi := &file_peer_proto_msgTypes[39]
+	mi := &file_peer_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3398,7 +2707,7 @@ func (x *HearsRequest) String() string {
 func (*HearsRequest) ProtoMessage() {}
 
 func (x *HearsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[39]
+	mi := &file_peer_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3411,7 +2720,7 @@ func (x *HearsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HearsRequest.ProtoReflect.Descriptor instead.
 func (*HearsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{39}
+	return file_peer_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *HearsRequest) GetNode() string {
@@ -3430,14 +2739,14 @@ func (x *HearsRequest) GetIncarnation() []byte {
 
 type HearsReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Hears         bool                   `protobuf:"varint,1,opt,name=hears,proto3" json:"hears,omitempty"`
+	Hears         bool                   `protobuf:"varint,1,opt,name=hears" json:"hears,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HearsReply) Reset() {
 	*x = HearsReply{}
-	mi := &file_peer_proto_msgTypes[40]
+	mi := &file_peer_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3449,7 +2758,7 @@ func (x *HearsReply) String() string {
 func (*HearsReply) ProtoMessage() {}
 
 func (x *HearsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[40]
+	mi := &file_peer_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3462,7 +2771,7 @@ func (x *HearsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HearsReply.ProtoReflect.Descriptor instead.
 func (*HearsReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{40}
+	return file_peer_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *HearsReply) GetHears() bool {
@@ -3518,76 +2827,7 @@ const file_peer_proto_rawDesc = "" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1a\n" +
 	"\bidentity\x18\x03 \x01(\fR\bidentity\"\x1b\n" +
 	"\x05Frame\x12\x12\n" +
-	"\x04data\x18\x01 \x01(\fR\x04data\"\x82\x01\n" +
-	"\x06Submit\x12\x14\n" +
-	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
-	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x1a\n" +
-	"\bcommands\x18\x03 \x01(\fR\bcommands\x12\x14\n" +
-	"\x05count\x18\x04 \x01(\rR\x05count\x12\x14\n" +
-	"\x05light\x18\x05 \x01(\bR\x05lightJ\x04\b\x06\x10\a\"\x84\x01\n" +
-	"\bOutcomes\x12\x14\n" +
-	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x18\n" +
-	"\asession\x18\x02 \x01(\x04R\asession\x12\x12\n" +
-	"\x04boot\x18\x03 \x01(\x04R\x04boot\x124\n" +
-	"\boutcomes\x18\x04 \x03(\v2\x18.quorate.peer.v1.OutcomeR\boutcomes\"\x8d\x01\n" +
-	"\aOutcome\x12\x14\n" +
-	"\x05first\x18\x01 \x01(\x04R\x05first\x12\x10\n" +
-	"\x03run\x18\x02 \x01(\x04R\x03run\x12\x12\n" +
-	"\x04code\x18\x03 \x01(\rR\x04code\x12\x14\n" +
-	"\x05count\x18\x04 \x01(\x04R\x05count\x12\x1c\n" +
-	"\tconsumers\x18\x05 \x01(\x04R\tconsumers\x12\x12\n" +
-	"\x04next\x18\x06 \x01(\x04R\x04next\"\xd9\x01\n" +
-	"\n" +
-	"Deliveries\x12\x14\n" +
-	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x18\n" +
-	"\asession\x18\x02 \x01(\x04R\asession\x12\x12\n" +
-	"\x04boot\x18\x03 \x01(\x04R\x04boot\x129\n" +
-	"\n" +
-	"deliveries\x18\x04 \x03(\v2\x19.quorate.peer.v1.DeliveryR\n" +
-	"deliveries\x12\x16\n" +
-	"\x06resync\x18\x05 \x01(\bR\x06resync\x12\x1a\n" +
-	"\bconsumer\x18\x06 \x01(\x04R\bconsumer\x12\x12\n" +
-	"\x04upto\x18\a \x01(\x04R\x04uptoJ\x04\b\b\x10\t\"\xd1\x01\n" +
-	"\bDelivery\x12\x1a\n" +
-	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\x12\x0e\n" +
-	"\x02id\x18\x02 \x01(\x04R\x02id\x12\x12\n" +
-	"\x04size\x18\x03 \x01(\rR\x04size\x12\x1a\n" +
-	"\bacquired\x18\x04 \x01(\rR\bacquired\x12\x16\n" +
-	"\x06failed\x18\x05 \x01(\rR\x06failed\x12\x16\n" +
-	"\x06deaths\x18\x06 \x01(\fR\x06deaths\x12\x14\n" +
-	"\x05ready\x18\a \x01(\x04R\x05ready\x12#\n" +
-	"\rscheduled_for\x18\b \x01(\x12R\fscheduledFor\"\xfa\x02\n" +
-	"\x06Notice\x120\n" +
-	"\x04kind\x18\x01 \x01(\x0e2\x1c.quorate.peer.v1.Notice.KindR\x04kind\x12\x14\n" +
-	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x18\n" +
-	"\asession\x18\x03 \x01(\x04R\asession\x12\x12\n" +
-	"\x04boot\x18\x04 \x01(\x04R\x04boot\x12\x1a\n" +
-	"\bconsumer\x18\x05 \x01(\x04R\bconsumer\x12\x1e\n" +
-	"\n" +
-	"deliveries\x18\x06 \x03(\x04R\n" +
-	"deliveries\x12\x18\n" +
-	"\atimeout\x18\a \x01(\x04R\atimeout\x12\x12\n" +
-	"\x04node\x18\b \x01(\tR\x04node\x12\x14\n" +
-	"\x05group\x18\t \x01(\rR\x05group\x12\x12\n" +
-	"\x04term\x18\n" +
-	" \x01(\x04R\x04term\"f\n" +
-	"\x04Kind\x12\b\n" +
-	"\x04NONE\x10\x00\x12\n" +
-	"\n" +
-	"\x06LEADER\x10\x01\x12\r\n" +
-	"\tTIMED_OUT\x10\x02\x12\b\n" +
-	"\x04GONE\x10\x03\x12\x0e\n" +
-	"\n" +
-	"NOT_LEADER\x10\x04\x12\r\n" +
-	"\tCANCELLED\x10\x05\x12\x10\n" +
-	"\fSESSION_LOST\x10\x06\"\x94\x01\n" +
-	"\x06Resync\x12\x14\n" +
-	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
-	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x18\n" +
-	"\asession\x18\x03 \x01(\x04R\asession\x12\x12\n" +
-	"\x04boot\x18\x04 \x01(\x04R\x04boot\x12\x1a\n" +
-	"\bconsumer\x18\x05 \x01(\x04R\bconsumer\x12\x14\n" +
-	"\x05after\x18\x06 \x01(\x04R\x05after\"T\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"T\n" +
 	"\fStatsRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x18\n" +
@@ -3792,7 +3032,7 @@ const file_peer_proto_rawDesc = "" +
 	"\x04Peer\x12:\n" +
 	"\x04Link\x12\x16.quorate.peer.v1.Frame\x1a\x16.quorate.peer.v1.Frame(\x010\x01\x12>\n" +
 	"\bSnapshot\x12\x16.quorate.peer.v1.Frame\x1a\x16.quorate.peer.v1.Frame(\x010\x01\x12?\n" +
-	"\tIntroduce\x12\x16.quorate.peer.v1.Frame\x1a\x16.quorate.peer.v1.Frame(\x010\x01B)Z'github.com/quorate/quorate/proto/peerpbb\x06proto3"
+	"\tIntroduce\x12\x16.quorate.peer.v1.Frame\x1a\x16.quorate.peer.v1.Frame(\x010\x01B0Z'github.com/quorate/quorate/proto/peerpb\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
 
 var (
 	file_peer_proto_rawDescOnce sync.Once
@@ -3806,76 +3046,64 @@ func file_peer_proto_rawDescGZIP() []byte {
 	return file_peer_proto_rawDescData
 }
 
-var file_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
+var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_peer_proto_goTypes = []any{
-	(Notice_Kind)(0),         // 0: quorate.peer.v1.Notice.Kind
-	(*Hello)(nil),            // 1: quorate.peer.v1.Hello
-	(*Ask)(nil),              // 2: quorate.peer.v1.Ask
-	(*Told)(nil),             // 3: quorate.peer.v1.Told
-	(*Member)(nil),           // 4: quorate.peer.v1.Member
-	(*Frame)(nil),            // 5: quorate.peer.v1.Frame
-	(*Submit)(nil),           // 6: quorate.peer.v1.Submit
-	(*Outcomes)(nil),         // 7: quorate.peer.v1.Outcomes
-	(*Outcome)(nil),          // 8: quorate.peer.v1.Outcome
-	(*Deliveries)(nil),       // 9: quorate.peer.v1.Deliveries
-	(*Delivery)(nil),         // 10: quorate.peer.v1.Delivery
-	(*Notice)(nil),           // 11: quorate.peer.v1.Notice
-	(*Resync)(nil),           // 12: quorate.peer.v1.Resync
-	(*StatsRequest)(nil),     // 13: quorate.peer.v1.StatsRequest
-	(*StatsReply)(nil),       // 14: quorate.peer.v1.StatsReply
-	(*FiguresRequest)(nil),   // 15: quorate.peer.v1.FiguresRequest
-	(*FiguresReply)(nil),     // 16: quorate.peer.v1.FiguresReply
-	(*QueueFigures)(nil),     // 17: quorate.peer.v1.QueueFigures
-	(*CountsRequest)(nil),    // 18: quorate.peer.v1.CountsRequest
-	(*CountsReply)(nil),      // 19: quorate.peer.v1.CountsReply
-	(*ConsumersRequest)(nil), // 20: quorate.peer.v1.ConsumersRequest
-	(*ConsumersReply)(nil),   // 21: quorate.peer.v1.ConsumersReply
-	(*QueueConsumer)(nil),    // 22: quorate.peer.v1.QueueConsumer
-	(*ConsumingSession)(nil), // 23: quorate.peer.v1.ConsumingSession
-	(*ScheduledRequest)(nil), // 24: quorate.peer.v1.ScheduledRequest
-	(*ScheduledReply)(nil),   // 25: quorate.peer.v1.ScheduledReply
-	(*ScheduledMessage)(nil), // 26: quorate.peer.v1.ScheduledMessage
-	(*ReplicasRequest)(nil),  // 27: quorate.peer.v1.ReplicasRequest
-	(*ReplicasReply)(nil),    // 28: quorate.peer.v1.ReplicasReply
-	(*NodeFigures)(nil),      // 29: quorate.peer.v1.NodeFigures
-	(*Shortage)(nil),         // 30: quorate.peer.v1.Shortage
-	(*Replica)(nil),          // 31: quorate.peer.v1.Replica
-	(*TransferRequest)(nil),  // 32: quorate.peer.v1.TransferRequest
-	(*TransferReply)(nil),    // 33: quorate.peer.v1.TransferReply
-	(*CatalogRequest)(nil),   // 34: quorate.peer.v1.CatalogRequest
-	(*Lease)(nil),            // 35: quorate.peer.v1.Lease
-	(*CatalogReply)(nil),     // 36: quorate.peer.v1.CatalogReply
-	(*PeekRequest)(nil),      // 37: quorate.peer.v1.PeekRequest
-	(*PeekReply)(nil),        // 38: quorate.peer.v1.PeekReply
-	(*Peeked)(nil),           // 39: quorate.peer.v1.Peeked
-	(*HearsRequest)(nil),     // 40: quorate.peer.v1.HearsRequest
-	(*HearsReply)(nil),       // 41: quorate.peer.v1.HearsReply
+	(*Hello)(nil),            // 0: quorate.peer.v1.Hello
+	(*Ask)(nil),              // 1: quorate.peer.v1.Ask
+	(*Told)(nil),             // 2: quorate.peer.v1.Told
+	(*Member)(nil),           // 3: quorate.peer.v1.Member
+	(*Frame)(nil),            // 4: quorate.peer.v1.Frame
+	(*StatsRequest)(nil),     // 5: quorate.peer.v1.StatsRequest
+	(*StatsReply)(nil),       // 6: quorate.peer.v1.StatsReply
+	(*FiguresRequest)(nil),   // 7: quorate.peer.v1.FiguresRequest
+	(*FiguresReply)(nil),     // 8: quorate.peer.v1.FiguresReply
+	(*QueueFigures)(nil),     // 9: quorate.peer.v1.QueueFigures
+	(*CountsRequest)(nil),    // 10: quorate.peer.v1.CountsRequest
+	(*CountsReply)(nil),      // 11: quorate.peer.v1.CountsReply
+	(*ConsumersRequest)(nil), // 12: quorate.peer.v1.ConsumersRequest
+	(*ConsumersReply)(nil),   // 13: quorate.peer.v1.ConsumersReply
+	(*QueueConsumer)(nil),    // 14: quorate.peer.v1.QueueConsumer
+	(*ConsumingSession)(nil), // 15: quorate.peer.v1.ConsumingSession
+	(*ScheduledRequest)(nil), // 16: quorate.peer.v1.ScheduledRequest
+	(*ScheduledReply)(nil),   // 17: quorate.peer.v1.ScheduledReply
+	(*ScheduledMessage)(nil), // 18: quorate.peer.v1.ScheduledMessage
+	(*ReplicasRequest)(nil),  // 19: quorate.peer.v1.ReplicasRequest
+	(*ReplicasReply)(nil),    // 20: quorate.peer.v1.ReplicasReply
+	(*NodeFigures)(nil),      // 21: quorate.peer.v1.NodeFigures
+	(*Shortage)(nil),         // 22: quorate.peer.v1.Shortage
+	(*Replica)(nil),          // 23: quorate.peer.v1.Replica
+	(*TransferRequest)(nil),  // 24: quorate.peer.v1.TransferRequest
+	(*TransferReply)(nil),    // 25: quorate.peer.v1.TransferReply
+	(*CatalogRequest)(nil),   // 26: quorate.peer.v1.CatalogRequest
+	(*Lease)(nil),            // 27: quorate.peer.v1.Lease
+	(*CatalogReply)(nil),     // 28: quorate.peer.v1.CatalogReply
+	(*PeekRequest)(nil),      // 29: quorate.peer.v1.PeekRequest
+	(*PeekReply)(nil),        // 30: quorate.peer.v1.PeekReply
+	(*Peeked)(nil),           // 31: quorate.peer.v1.Peeked
+	(*HearsRequest)(nil),     // 32: quorate.peer.v1.HearsRequest
+	(*HearsReply)(nil),       // 33: quorate.peer.v1.HearsReply
 }
 var file_peer_proto_depIdxs = []int32{
-	4,  // 0: quorate.peer.v1.Told.members:type_name -> quorate.peer.v1.Member
-	8,  // 1: quorate.peer.v1.Outcomes.outcomes:type_name -> quorate.peer.v1.Outcome
-	10, // 2: quorate.peer.v1.Deliveries.deliveries:type_name -> quorate.peer.v1.Delivery
-	0,  // 3: quorate.peer.v1.Notice.kind:type_name -> quorate.peer.v1.Notice.Kind
-	17, // 4: quorate.peer.v1.FiguresReply.queues:type_name -> quorate.peer.v1.QueueFigures
-	22, // 5: quorate.peer.v1.ConsumersReply.consumers:type_name -> quorate.peer.v1.QueueConsumer
-	23, // 6: quorate.peer.v1.ConsumersReply.sessions:type_name -> quorate.peer.v1.ConsumingSession
-	26, // 7: quorate.peer.v1.ScheduledReply.messages:type_name -> quorate.peer.v1.ScheduledMessage
-	31, // 8: quorate.peer.v1.ReplicasReply.replicas:type_name -> quorate.peer.v1.Replica
-	29, // 9: quorate.peer.v1.ReplicasReply.figures:type_name -> quorate.peer.v1.NodeFigures
-	35, // 10: quorate.peer.v1.CatalogRequest.lease:type_name -> quorate.peer.v1.Lease
-	39, // 11: quorate.peer.v1.PeekReply.messages:type_name -> quorate.peer.v1.Peeked
-	5,  // 12: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
-	5,  // 13: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
-	5,  // 14: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
-	5,  // 15: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
-	5,  // 16: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
-	5,  // 17: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
-	15, // [15:18] is the sub-list for method output_type
-	12, // [12:15] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	3,  // 0: quorate.peer.v1.Told.members:type_name -> quorate.peer.v1.Member
+	9,  // 1: quorate.peer.v1.FiguresReply.queues:type_name -> quorate.peer.v1.QueueFigures
+	14, // 2: quorate.peer.v1.ConsumersReply.consumers:type_name -> quorate.peer.v1.QueueConsumer
+	15, // 3: quorate.peer.v1.ConsumersReply.sessions:type_name -> quorate.peer.v1.ConsumingSession
+	18, // 4: quorate.peer.v1.ScheduledReply.messages:type_name -> quorate.peer.v1.ScheduledMessage
+	23, // 5: quorate.peer.v1.ReplicasReply.replicas:type_name -> quorate.peer.v1.Replica
+	21, // 6: quorate.peer.v1.ReplicasReply.figures:type_name -> quorate.peer.v1.NodeFigures
+	27, // 7: quorate.peer.v1.CatalogRequest.lease:type_name -> quorate.peer.v1.Lease
+	31, // 8: quorate.peer.v1.PeekReply.messages:type_name -> quorate.peer.v1.Peeked
+	4,  // 9: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
+	4,  // 10: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
+	4,  // 11: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
+	4,  // 12: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
+	4,  // 13: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
+	4,  // 14: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
+	12, // [12:15] is the sub-list for method output_type
+	9,  // [9:12] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_peer_proto_init() }
@@ -3888,14 +3116,13 @@ func file_peer_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_proto_rawDesc), len(file_peer_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   41,
+			NumEnums:      0,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_peer_proto_goTypes,
 		DependencyIndexes: file_peer_proto_depIdxs,
-		EnumInfos:         file_peer_proto_enumTypes,
 		MessageInfos:      file_peer_proto_msgTypes,
 	}.Build()
 	File_peer_proto = out.File

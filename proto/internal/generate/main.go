@@ -3,6 +3,8 @@
 // go.mod: protocompile parses, the generators run as `go tool`.
 //
 //	generate protoc-gen-go=paths=source_relative protoc-gen-go-grpc=…
+//
+// A generator can be kept to one file: protoc-gen-go-vtproto:log.proto=….
 package main
 
 import (
@@ -48,12 +50,33 @@ func run(plugins []string) error {
 	}
 	for _, p := range plugins {
 		name, options, _ := strings.Cut(p, "=")
-		request.Parameter = proto.String(options)
-		if err := generate(name, request); err != nil {
+		name, file, single := strings.Cut(name, ":")
+		r := proto.CloneOf(request)
+		r.Parameter = proto.String(options)
+		if single {
+			r.FileToGenerate = []string{file}
+		}
+		if name == "protoc-gen-go-vtproto" {
+			showAsProto3(r)
+		}
+		if err := generate(name, r); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	return nil
+}
+
+// showAsProto3 hides from a generator that knows no editions that the project's
+// files are of one. They have proto3's features but for the check of UTF-8, which
+// vtproto never makes.
+func showAsProto3(request *pluginpb.CodeGeneratorRequest) {
+	for _, f := range request.ProtoFile {
+		if f.GetSyntax() == "editions" {
+			f.Syntax = proto.String("proto3")
+			f.Edition = nil
+			f.Options.Features = nil
+		}
+	}
 }
 
 // addFile appends f behind everything it imports, each file once.
