@@ -211,9 +211,9 @@ type DeadLetter struct {
 	// empty here; whoever sends fills them in. Otherwise they stay.
 	Fresh bool
 	// A message of a delayed exchange is due, not dead: its Reason is NONE, its
-	// history is of before, it was due at ScheduledFor. Its own TTL and its
-	// ceiling, + 1; 0: none.
-	TTLPlusOne, CeilingPlusOne uint64
+	// history is of before, it was due at ScheduledFor. TTL is its own, Ceiling
+	// what the exchanges on its way allowed.
+	TTL, Ceiling Optional[Millis]
 	// Deaths is the history, the present death first. It is shared: copy the
 	// first one before filling it in. Its LastExchange is the payload's.
 	Deaths []*logpb.Death

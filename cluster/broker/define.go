@@ -441,7 +441,7 @@ func (s *Session) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 	s.addConsumer(u, spec.Number, spec.NoAck)
 	k := u.stream.Request(&logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{
 		Consumer: spec.Number, Tag: spec.Tag, Prefetch: spec.Prefetch, NoAck: spec.NoAck,
-		Exclusive: spec.Exclusive, Priority: args.Priority, TimeoutPlusOne: args.TimeoutPlusOne,
+		Exclusive: spec.Exclusive, Priority: args.Priority, TimeoutPlusOne: args.Timeout.Stored(),
 	}})
 	s.mu.Unlock()
 	if err = b.await(ctx, q, u.stream.Route(), k); err == nil {

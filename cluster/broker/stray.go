@@ -248,7 +248,7 @@ func (s *Session) sendCopy(q *catalog.Queue, p *fsm.Publish, fan *fanout, limits
 		again.Copies = slices.Clone(p.Copies)
 		s.strays = append(s.strays, stray{again, fan})
 	case !to.Over() && !to.Ending(): // else the channel is about to end, without a confirm
-		u.publish(p, fan, limits.PlusOne(q), q.StoreOf != "")
+		u.publish(p, fan, limits.Of(q).Stored(), q.StoreOf != "")
 	}
 }
 

@@ -53,12 +53,12 @@ func repack(p fsm.Payload, exchange, key string, properties []byte, blind []stri
 // a target: as if it had come there when it was due. ceiling is what the
 // exchanges on its way since then allow + 1; 0: no limit.
 func depart(l *fsm.DeadLetter, out fsm.Payload, ceiling uint64) *logpb.Enqueue {
-	if had := l.CeilingPlusOne; had != 0 && (ceiling == 0 || had < ceiling) {
+	if had := l.Ceiling.Stored(); had != 0 && (ceiling == 0 || had < ceiling) {
 		ceiling = had
 	}
 	return &logpb.Enqueue{
 		Size: uint32(len(out)), Head: uint32(out.HeadSize()), Routed: true, PriorityPlusOne: uint32(l.Priority) + 1,
-		HasExpiration: l.HasExpiration, TtlPlusOne: l.TTLPlusOne, TtlCeilingPlusOne: ceiling, TtlFrom: int64(l.ScheduledFor),
+		HasExpiration: l.HasExpiration, TtlPlusOne: l.TTL.Stored(), TtlCeilingPlusOne: ceiling, TtlFrom: int64(l.ScheduledFor),
 		Deaths: l.Deaths,
 	}
 }

@@ -53,7 +53,7 @@ func (s *onceSender) send(from Group, letters []fsm.DeadLetter) {
 		}
 		payload := s.all.deadPayload(config, l, p)
 		for _, q := range targets {
-			e := s.all.reenqueue(config, l, p, payload, limits.PlusOne(q))
+			e := s.all.reenqueue(config, l, p, payload, limits.Of(q).Stored())
 			s.all.delayAt(q, e, payload)
 			if !s.add(q, e, payload) {
 				lost++

@@ -177,7 +177,7 @@ func (x *outboxSender) routeLetter(v *catalog.View, c *logpb.QueueConfig, l *que
 	}
 	for i, q := range queues {
 		r.Targets = append(r.Targets, uint64(q.ID))
-		if limit := limits.PlusOne(q); limit != 0 {
+		if limit := limits.Of(q).Stored(); limit != 0 {
 			r.TtlCeilingsPlusOne = append(r.TtlCeilingsPlusOne, make([]uint64, i-len(r.TtlCeilingsPlusOne))...)
 			r.TtlCeilingsPlusOne = append(r.TtlCeilingsPlusOne, limit)
 		}
@@ -370,7 +370,7 @@ func (x *outboxSender) stream(q *catalog.Queue, settled uint64) *transfers {
 // in the stream; a gap between the two cannot be mended and is not sent.
 func (x *outboxSender) sendLetter(tr *transfers, o *queue.Outgoing, p fsm.Payload, c *logpb.QueueConfig, to *catalog.Queue) {
 	out := x.sender.deadPayload(c, &o.Letter.DeadLetter, p)
-	e := x.sender.reenqueue(c, &o.Letter.DeadLetter, p, out, o.CeilingPlusOne)
+	e := x.sender.reenqueue(c, &o.Letter.DeadLetter, p, out, o.Ceiling.Stored())
 	x.sender.delayAt(to, e, out)
 	x.mu.Lock()
 	defer x.mu.Unlock()

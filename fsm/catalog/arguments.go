@@ -261,8 +261,8 @@ func exchangeArgument(argument, where string, args *fsm.Table) (name string, giv
 // ConsumeArguments are the arguments of basic.consume that have a meaning.
 type ConsumeArguments struct {
 	Priority int32
-	// TimeoutPlusOne is the consumer timeout + 1; 0: the queue's.
-	TimeoutPlusOne uint64
+	// Timeout is the consumer timeout; not given: the queue's.
+	Timeout fsm.Optional[fsm.Millis]
 	// Suspend: a consumer timeout stops deliveries until what is late is
 	// settled, instead of cancelling the consumer.
 	Suspend bool
@@ -294,8 +294,8 @@ func ParseConsumeArguments(vhost, queue string, args *fsm.Table) (ConsumeArgumen
 	priority, _ := integer(lookup(args, "x-priority"))
 	action, _ := text(lookup(args, "x-consumer-timeout-action"))
 	return ConsumeArguments{
-		Priority:       int32(min(max(priority, math.MinInt32), math.MaxInt32)),
-		TimeoutPlusOne: plusOne(lookup(args, "x-consumer-timeout")),
-		Suspend:        action == "suspend",
+		Priority: int32(min(max(priority, math.MinInt32), math.MaxInt32)),
+		Timeout:  optional(lookup(args, "x-consumer-timeout")),
+		Suspend:  action == "suspend",
 	}, nil
 }

@@ -1,27 +1,21 @@
 package catalog
 
+import "github.com/quorate/quorate/fsm"
+
 // Ceilings are the longest times-to-live that the exchanges on a message's way
 // allow it in the queues it goes to. A queue that several ways lead to counts
 // the exchanges of all of them. The zero Ceilings allow everything.
 type Ceilings struct {
-	all  uint64            // + 1; 0: no limit, or see each
-	each map[*Queue]uint64 // + 1, of the queues that have a limit
+	all  fsm.Optional[fsm.Millis] // not given: no limit, or see each
+	each map[*Queue]fsm.Optional[fsm.Millis]
 }
 
-// PlusOne returns the limit for one of the queues + 1; 0: none.
-func (c Ceilings) PlusOne(q *Queue) uint64 {
+// Of returns the limit for one of the queues.
+func (c Ceilings) Of(q *Queue) fsm.Optional[fsm.Millis] {
 	if c.each != nil {
 		return c.each[q]
 	}
 	return c.all
-}
-
-// ceiling returns the smaller of two limits + 1, where 0 is none.
-func ceiling(a, b uint64) uint64 {
-	if a == 0 || b != 0 && b < a {
-		return b
-	}
-	return a
 }
 
 // ceilings computes the limits on a walk that is done. Only a walk that has
@@ -32,10 +26,10 @@ func (r *router) ceilings(x *Exchange, m *Message) Ceilings {
 		return Ceilings{}
 	}
 	if len(r.further.list) == 0 {
-		return Ceilings{all: x.ttlPlusOne}
+		return Ceilings{all: x.ttl}
 	}
-	reached := map[string]uint64{x.Name: x.ttlPlusOne} // exchange → limit of all ways to it, itself included
-	each := map[*Queue]uint64{}
+	reached := map[string]fsm.Optional[fsm.Millis]{x.Name: x.ttl} // exchange → limit of all ways to it, itself included
+	each := map[*Queue]fsm.Optional[fsm.Millis]{}
 	for todo := []string{x.Name}; len(todo) > 0; todo = todo[1:] {
 		name := todo[0]
 		step := router{vh: r.vh, first: name, decoded: r.decoded, table: r.table}
@@ -45,13 +39,13 @@ func (r *router) ceilings(x *Exchange, m *Message) Ceilings {
 			step.visit(from, m)
 		}
 		for _, q := range step.queues.list {
-			each[q] = ceiling(each[q], reached[name])
+			each[q] = each[q].Least(reached[name])
 		}
 		for _, next := range step.further.list {
 			had, known := reached[next]
-			limit := ceiling(had, reached[name])
+			limit := had.Least(reached[name])
 			if to := r.vh.exchanges.At(next); to != nil {
-				limit = ceiling(limit, to.ttlPlusOne)
+				limit = limit.Least(to.ttl)
 			}
 			if !known || limit != had {
 				reached[next] = limit

@@ -165,8 +165,8 @@ func (x *Exchange) storeSettings(revision uint64) *logpb.QueueConfig {
 	policies := x.force.definition()
 	c := &logpb.QueueConfig{
 		DelayedStore: true, DeliveryLimit: -1, Overflow: logpb.QueueConfig_REJECT_PUBLISH, Revision: revision,
-		MaxLengthPlusOne:      plusOne(lookup(policies, "delayed-max-length")),
-		MaxLengthBytesPlusOne: plusOne(lookup(policies, "delayed-max-length-bytes")),
+		MaxLengthPlusOne:      stored(lookup(policies, "delayed-max-length")),
+		MaxLengthBytesPlusOne: stored(lookup(policies, "delayed-max-length-bytes")),
 	}
 	c.DeadLetterExchange, c.DeadLetter = text(lookup(x.Arguments, deadLetterExchange))
 	c.DeadLetterRoutingKey, c.HasDeadLetterRoutingKey = text(lookup(x.Arguments, deadLetterRoutingKey))

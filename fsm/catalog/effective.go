@@ -43,11 +43,11 @@ func (e effective) value(key string) *logpb.Value {
 func (q *Queue) settings(f force, defaults Defaults) *logpb.QueueConfig {
 	e := effective{q.Arguments, f.definition()}
 	c := &logpb.QueueConfig{
-		TtlPlusOne:             plusOne(e.value("message-ttl")),
+		TtlPlusOne:             stored(e.value("message-ttl")),
 		Expires:                uint64(e.value("expires").GetInt()),
-		ConsumerTimeoutPlusOne: plusOne(e.value("consumer-timeout")),
-		MaxLengthPlusOne:       plusOne(e.value("max-length")),
-		MaxLengthBytesPlusOne:  plusOne(e.value("max-length-bytes")),
+		ConsumerTimeoutPlusOne: stored(e.value("consumer-timeout")),
+		MaxLengthPlusOne:       stored(e.value("max-length")),
+		MaxLengthBytesPlusOne:  stored(e.value("max-length-bytes")),
 		DeliveryLimit:          DefaultDeliveryLimit,
 		AutoDelete:             q.AutoDelete,
 		Overflow:               logpb.QueueConfig_Overflow(max(e.choice("overflow", overflows), 0)),
@@ -55,24 +55,24 @@ func (q *Queue) settings(f force, defaults Defaults) *logpb.QueueConfig {
 		AutoDeleteOnIdle:       uint64(e.value("auto-delete-on-idle").GetInt()),
 		IdleCountsRouted:       lookup(q.Arguments, "x-idle-counts-routed").GetInt() != 0,
 		ExpiresKeepPending:     e.value("expires-keep-pending").GetInt() != 0,
-		DeadLetterMaxPlusOne:   plusOne(e.value("dead-letter-max-pending")),
+		DeadLetterMaxPlusOne:   stored(e.value("dead-letter-max-pending")),
 		DeliveryDelay:          uint64(e.value("delivery-delay").GetInt()),
 		SingleActive:           lookup(q.Arguments, "x-single-active-consumer").GetInt() != 0,
 		Retry:                  logpb.QueueConfig_Retry(max(e.choice("delayed-retry-type", retries), 0)),
 		RetryMin:               uint64(e.value("delayed-retry-min").GetInt()),
 		RetryMax:               uint64(e.value("delayed-retry-max").GetInt()),
-		MaxPriorityPlusOne:     uint32(plusOne(lookup(q.Arguments, "x-max-priority"))),
+		MaxPriorityPlusOne:     uint32(stored(lookup(q.Arguments, "x-max-priority"))),
 		Revision:               f.revision,
 	}
 	if q.Local {
 		c.DeliveryLimit = -1
 	} else if c.ConsumerTimeoutPlusOne == 0 && defaults.ConsumerTimeout > 0 {
-		c.ConsumerTimeoutPlusOne = uint64(defaults.ConsumerTimeout) + 1
+		c.ConsumerTimeoutPlusOne = fsm.Some(defaults.ConsumerTimeout).Stored()
 	}
 	if v := e.value("consumer-disconnected-timeout"); v != nil || defaults.DisconnectedTimeout == 0 {
-		c.DisconnectedTimeoutPlusOne = plusOne(v)
+		c.DisconnectedTimeoutPlusOne = stored(v)
 	} else {
-		c.DisconnectedTimeoutPlusOne = uint64(defaults.DisconnectedTimeout) + 1
+		c.DisconnectedTimeoutPlusOne = fsm.Some(defaults.DisconnectedTimeout).Stored()
 	}
 	if v := e.value("delivery-limit"); v != nil {
 		c.DeliveryLimit = v.GetInt()
@@ -92,13 +92,16 @@ func (e effective) choice(key string, values []string) int {
 	return slices.Index(values, s)
 }
 
-// plusOne returns an integer + 1, or 0 for no value.
-func plusOne(v *logpb.Value) uint64 {
-	if n, ok := integer(v); ok {
-		return uint64(n) + 1
+// optional returns a duration; none if v is no whole number.
+func optional(v *logpb.Value) fsm.Optional[fsm.Millis] {
+	if n, ok := integer(v); ok && n >= 0 {
+		return fsm.Some(fsm.Millis(n))
 	}
-	return 0
+	return fsm.Optional[fsm.Millis]{}
 }
+
+// stored returns an integer as the log stores what need not be given.
+func stored(v *logpb.Value) uint64 { return optional(v).Stored() }
 
 // Source says where a setting comes from.
 type Source string

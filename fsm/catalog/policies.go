@@ -188,10 +188,10 @@ func (x *Exchange) settle() {
 	}
 	x.Delays = x.declared.GetType() == Delayed || lookup(x.Arguments, delayedExchange).GetInt() != 0 ||
 		lookup(x.force.definition(), "delayed-message").GetInt() != 0
-	x.ttlPlusOne = plusOne(lookup(x.Arguments, exchangeTTL))
+	x.ttl = optional(lookup(x.Arguments, exchangeTTL))
 	for _, p := range []*Policy{x.force.policy, x.force.operator} {
 		if p != nil && p.ApplyTo == applyExchanges {
-			x.ttlPlusOne = ceiling(x.ttlPlusOne, plusOne(lookup(p.Definition, "message-ttl")))
+			x.ttl = x.ttl.Least(optional(lookup(p.Definition, "message-ttl")))
 		}
 	}
 	x.idle = x.idleTime()

@@ -96,7 +96,7 @@ func (r *router) pass(x *Exchange, m *Message) {
 // visit routes from one exchange.
 func (r *router) visit(x *Exchange, m *Message) {
 	found := false
-	r.limited = r.limited || x.ttlPlusOne != 0
+	r.limited = r.limited || x.ttl.Given
 	if m.Delayed && x.Delays {
 		r.queues.add(x.Store)
 		return

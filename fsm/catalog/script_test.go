@@ -172,8 +172,8 @@ func (s *script) route(v *View, d *datadriven.TestData, w []string) string {
 	names := make([]string, len(queues))
 	for i, q := range queues {
 		names[i] = q.Name
-		if ttl := limits.PlusOne(q); ttl != 0 {
-			names[i] += fmt.Sprintf("≤%d", ttl-1)
+		if ttl := limits.Of(q); ttl.Given {
+			names[i] += fmt.Sprintf("≤%d", ttl.Value)
 		}
 	}
 	slices.Sort(names)

@@ -116,11 +116,11 @@ type Exchange struct {
 	Alternate    string
 	HasAlternate bool
 
-	declared   *logpb.DeclareExchange
-	force      force
-	ttlPlusOne uint64                      // what passes the exchange lives no longer; 0: no limit
-	idle       fsm.Millis                  // deleted after so long without use; 0: never
-	bindings   route.Map[string, *Binding] // by Binding.key
+	declared *logpb.DeclareExchange
+	force    force
+	ttl      fsm.Optional[fsm.Millis]    // what passes the exchange lives no longer
+	idle     fsm.Millis                  // deleted after so long without use; 0: never
+	bindings route.Map[string, *Binding] // by Binding.key
 
 	// The table of the exchange's type; headers exchanges walk over bindings.
 	direct route.Direct[target]

@@ -75,7 +75,7 @@ func sameDeadLetter(a, b fsm.DeadLetter) bool {
 	deaths := sameDeaths(a.Deaths, b.Deaths)
 	return deaths && a.Ref == b.Ref && a.Reason == b.Reason && a.DiedAt == b.DiedAt && a.Priority == b.Priority &&
 		a.ScheduledFor == b.ScheduledFor && a.HasExpiration == b.HasExpiration && a.Fresh == b.Fresh &&
-		a.TTLPlusOne == b.TTLPlusOne && a.CeilingPlusOne == b.CeilingPlusOne
+		a.TTL == b.TTL && a.Ceiling == b.Ceiling
 }
 
 func sameTimeout(a, b fsm.Timeout) bool {

@@ -160,7 +160,7 @@ func (q *model) transfersTo(target uint64) []queue.Outgoing {
 func (q *model) letterOf(x *message) queue.Letter {
 	l := queue.Letter{Number: x.letter, DeadLetter: fsm.DeadLetter{
 		Ref: x.ref, Reason: x.reason, DiedAt: x.diedAt, Priority: uint8(x.priority), ScheduledFor: x.scheduledFor,
-		HasExpiration: x.hasExpiry, Fresh: true, TTLPlusOne: x.ttl, CeilingPlusOne: x.ceiling,
+		HasExpiration: x.hasExpiry, Fresh: true, TTL: fsm.OptionalFrom[fsm.Millis](x.ttl), Ceiling: fsm.OptionalFrom[fsm.Millis](x.ceiling),
 	}}
 	for _, id := range x.done {
 		l.Done = append(l.Done, fsm.QueueID(id))
@@ -189,5 +189,5 @@ func (q *model) letterOf(x *message) queue.Letter {
 }
 
 func (f transfer) shown() queue.Transfer {
-	return queue.Transfer{Target: fsm.QueueID(f.target), Number: f.number, CeilingPlusOne: f.ceiling}
+	return queue.Transfer{Target: fsm.QueueID(f.target), Number: f.number, Ceiling: fsm.OptionalFrom[fsm.Millis](f.ceiling)}
 }

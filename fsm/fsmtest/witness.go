@@ -145,11 +145,11 @@ func (w *witness) lifeOf(c *logpb.QueueConfig, e *logpb.Enqueue, refused bool) *
 	if e.TtlFrom > 0 {
 		from = min(from, fsm.Time(e.TtlFrom))
 	}
-	for _, plusOne := range []uint64{e.TtlPlusOne, e.TtlCeilingPlusOne, c.TtlPlusOne} {
-		if plusOne == 0 || plusOne > 1<<60 {
+	for _, stored := range []uint64{e.TtlPlusOne, e.TtlCeilingPlusOne, c.TtlPlusOne} {
+		if stored == 0 || stored > 1<<60 {
 			continue
 		}
-		if at := from.Add(fsm.Millis(plusOne - 1)); l.expires == 0 || at < l.expires {
+		if at := from.Add(fsm.Millis(stored - 1)); l.expires == 0 || at < l.expires {
 			l.expires = at
 		}
 	}

@@ -48,8 +48,8 @@ func (ds *deliveries) checkOut(h uint32, c *consumer) checkout {
 	}
 	held := checkout{id: c.next, grip: grip{handle: h, since: ds.clock.atOnce()}}
 	c.next++
-	if limit := ds.settings.timeout(c); limit.given {
-		held.limit, held.deadline = limit.value, ds.clock.heldDeadline(limit.value)
+	if limit := ds.settings.timeout(c); limit.Given {
+		held.limit, held.deadline = limit.Value, ds.clock.heldDeadline(limit.Value)
 	}
 	c.held.push(held)
 	ds.consumers.holds(c, 1)

@@ -82,7 +82,7 @@ func (cs *consumers) update(c *consumer, cmd *logpb.Consume) {
 		cs.leave(c)
 	}
 	c.tag, c.prefetch, c.priority = cmd.Tag, cmd.Prefetch, cmd.Priority
-	c.noAck, c.exclusive, c.timeoutPlusOne = cmd.NoAck, cmd.Exclusive, cmd.TimeoutPlusOne
+	c.noAck, c.exclusive, c.ownTimeout = cmd.NoAck, cmd.Exclusive, fsm.OptionalFrom[fsm.Millis](cmd.TimeoutPlusOne)
 	if cs.exclusive = nil; c.exclusive {
 		cs.exclusive = c
 	}

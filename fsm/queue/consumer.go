@@ -32,15 +32,15 @@ type consumer struct {
 	late     []lateness
 	lateAcks uint64 // settlements of what was late
 
-	tag            string
-	prefetch       uint32
-	priority       int32
-	noAck          bool
-	exclusive      bool
-	cancelled      bool
-	revoked        bool   // cancelled by the queue, see revokeAllBut: its session may not know
-	finished       bool   // cancelled and holds nothing: it only remembers what is late or to be told
-	timeoutPlusOne uint64 // 0: inherited
+	tag        string
+	prefetch   uint32
+	priority   int32
+	noAck      bool
+	exclusive  bool
+	cancelled  bool
+	revoked    bool                     // cancelled by the queue, see revokeAllBut: its session may not know
+	finished   bool                     // cancelled and holds nothing: it only remembers what is late or to be told
+	ownTimeout fsm.Optional[fsm.Millis] // not given: the queue's counts
 
 	level              *level // nil: cancelled, or gets
 	serviced           bool   // in the ring of its level

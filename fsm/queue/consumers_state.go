@@ -41,7 +41,7 @@ func (cs *consumers) freeze() (all []consumer, held []sorted[grip]) {
 func (c *consumer) save(at int) *logpb.ConsumerState {
 	st := &logpb.ConsumerState{
 		Session: uint32(at), Consumer: c.id.Number, Tag: c.tag, Prefetch: c.prefetch, NoAck: c.noAck,
-		Exclusive: c.exclusive, Priority: c.priority, TimeoutPlusOne: c.timeoutPlusOne, Status: uint32(c.lasting()),
+		Exclusive: c.exclusive, Priority: c.priority, TimeoutPlusOne: c.ownTimeout.Stored(), Status: uint32(c.lasting()),
 		NextDelivery: c.next, Registered: c.registered, LateAcks: c.lateAcks, Revoked: c.revoked,
 	}
 	for _, l := range c.late {
@@ -61,7 +61,7 @@ func (cs *consumers) restore(s *session, st *logpb.ConsumerState) error {
 	c.registered, c.next, c.lateAcks = st.Registered, st.NextDelivery, st.LateAcks
 	c.late = restoreLate(st)
 	c.tag, c.prefetch, c.priority = st.Tag, st.Prefetch, st.Priority
-	c.noAck, c.exclusive, c.timeoutPlusOne = st.NoAck, st.Exclusive, st.TimeoutPlusOne
+	c.noAck, c.exclusive, c.ownTimeout = st.NoAck, st.Exclusive, fsm.OptionalFrom[fsm.Millis](st.TimeoutPlusOne)
 	switch {
 	case c.isGets():
 	case st.Status == uint32(Cancelled):

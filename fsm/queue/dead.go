@@ -35,7 +35,7 @@ func (o *outbox) disposition(reason logpb.Death_Reason) Disposition {
 
 // full reports whether the outbox may take no more letters.
 func (o *outbox) full() bool {
-	return o.settings.maxLetters.given && o.letters() >= o.settings.maxLetters.value
+	return o.settings.maxLetters.Given && o.letters() >= o.settings.maxLetters.Value
 }
 
 // die ends message h, which is in no place: it becomes a letter of the outbox,

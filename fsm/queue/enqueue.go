@@ -20,20 +20,20 @@ func (it *intake) enqueue(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) 
 		return it.enqueueLater(meta, cmd, max(due, it.clock.now(), 1), eff)
 	}
 	ttl := it.settings.messageTTL(cmd.TtlPlusOne, cmd.TtlCeilingPlusOne)
-	if ttl.given && ttl.value > 0 && cmd.TtlFrom > 0 && it.expiry(cmd.TtlFrom, ttl.value) <= it.clock.now() {
+	if ttl.Given && ttl.Value > 0 && cmd.TtlFrom > 0 && it.expiry(cmd.TtlFrom, ttl.Value) <= it.clock.now() {
 		return it.enqueueExpired(meta, cmd, due, eff)
 	}
-	now := ttl.given && ttl.value == 0
+	now := ttl.Given && ttl.Value == 0
 	full := !now && it.full(cmd, 0)
 	if full && !it.consumers.anyServed() {
 		return it.refuse(meta, cmd, eff)
 	}
 	h := it.store(meta, cmd, due, eff)
-	if ttl.given {
-		it.messages.mut(h).expireAt = it.expiry(cmd.TtlFrom, ttl.value)
+	if ttl.Given {
+		it.messages.mut(h).expireAt = it.expiry(cmd.TtlFrom, ttl.Value)
 	}
 	it.messages.put(h, Ready)
-	if now || full || ttl.given && !it.deliveries.unfinished() { // what comes back goes before
+	if now || full || ttl.Given && !it.deliveries.unfinished() { // what comes back goes before
 		it.offer(h, now, eff)
 	}
 	if full && !it.stays(h, cmd, eff) {

@@ -76,8 +76,8 @@ type scheduleInfo struct {
 	expireAt fsm.Time // of a delayed message: when it expires; 0: never
 
 	// Of scheduled messages.
-	id           string // its name; empty: none
-	ttl, ceiling uint64 // + 1, as in the command; 0: none
+	id           string                   // its name; empty: none
+	ttl, ceiling fsm.Optional[fsm.Millis] // as in the command
 
 	// Of letters: targets that have it while others do not, and whether one
 	// has refused it.

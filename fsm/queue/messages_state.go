@@ -70,14 +70,14 @@ func (f *frozen) fill(st *logpb.MessageState, h uint32) *logpb.MessageState {
 func (e *deadLetterInfo) fill(st *logpb.MessageState) {
 	st.Letter, st.Reason, st.DiedAt, st.Deaths = e.letter, e.reason, int64(e.diedAt), e.deaths
 	for _, t := range e.transfers {
-		st.Transfers = append(st.Transfers, &logpb.DeadTransfer{Target: uint64(t.Target), Number: t.Number, TtlCeilingPlusOne: t.CeilingPlusOne})
+		st.Transfers = append(st.Transfers, &logpb.DeadTransfer{Target: uint64(t.Target), Number: t.Number, TtlCeilingPlusOne: t.Ceiling.Stored()})
 	}
 	r := e.schedule
 	if r == nil {
 		return
 	}
 	st.ScheduledFor, st.ScheduleId, st.Refused = int64(r.scheduledFor), r.id, r.refused
-	st.TtlPlusOne, st.TtlCeilingPlusOne = r.ttl, r.ceiling
+	st.TtlPlusOne, st.TtlCeilingPlusOne = r.ttl.Stored(), r.ceiling.Stored()
 	if r.expireAt != 0 {
 		st.ExpireAt = int64(r.expireAt)
 	}
@@ -117,12 +117,12 @@ func (ms *messages) restore(st *logpb.MessageState) (uint32, error) {
 func (ms *messages) restoreScheduleInfo(st *logpb.MessageState, h uint32) {
 	r := scheduleInfo{
 		scheduledFor: fsm.Time(st.ScheduledFor), id: st.ScheduleId, refused: st.Refused,
-		ttl: st.TtlPlusOne, ceiling: st.TtlCeilingPlusOne,
+		ttl: fsm.OptionalFrom[fsm.Millis](st.TtlPlusOne), ceiling: fsm.OptionalFrom[fsm.Millis](st.TtlCeilingPlusOne),
 	}
 	for _, id := range st.Done {
 		r.done = append(r.done, fsm.QueueID(id))
 	}
-	if r.scheduledFor != 0 || r.id != "" || r.refused || r.ttl != 0 || r.ceiling != 0 || r.done != nil {
+	if r.scheduledFor != 0 || r.id != "" || r.refused || r.ttl.Given || r.ceiling.Given || r.done != nil {
 		ms.setScheduleInfo(h, r)
 	}
 }

@@ -88,7 +88,7 @@ func (o *outbox) deadLetter(h uint32) fsm.DeadLetter {
 	return fsm.DeadLetter{
 		Ref: x.ref(), Reason: e.reason, DiedAt: e.diedAt, Priority: x.priority, ScheduledFor: r.scheduledFor,
 		HasExpiration: x.hasExpiration(), Deaths: e.deaths, Fresh: e.reason != logpb.Death_NONE && e.deaths[0].Count == 1,
-		TTLPlusOne: r.ttl, CeilingPlusOne: r.ceiling,
+		TTL: r.ttl, Ceiling: r.ceiling,
 	}
 }
 
@@ -180,7 +180,7 @@ func (o *outbox) restore(st *logpb.MessageState, h uint32) error {
 			return fmt.Errorf("%w: letter %d has a wrong transfer", ErrSnapshot, st.Letter)
 		}
 		o.targets[i].pending.push(h)
-		e.transfers = append(e.transfers, Transfer{o.targets[i].id, t.Number, t.TtlCeilingPlusOne})
+		e.transfers = append(e.transfers, Transfer{o.targets[i].id, t.Number, fsm.OptionalFrom[fsm.Millis](t.TtlCeilingPlusOne)})
 	}
 	switch {
 	case st.Place == uint32(Waiting):

@@ -92,7 +92,7 @@ func (o *outbox) route(h uint32, to *logpb.DeadRoute, eff *fsm.Effects) {
 		t.pending.push(h)
 		transfer := Transfer{Target: t.id, Number: t.next}
 		if n < len(to.TtlCeilingsPlusOne) {
-			transfer.CeilingPlusOne = to.TtlCeilingsPlusOne[n]
+			transfer.Ceiling = fsm.OptionalFrom[fsm.Millis](to.TtlCeilingsPlusOne[n])
 		}
 		transfers = append(transfers, transfer)
 		t.next++

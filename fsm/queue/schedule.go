@@ -27,7 +27,7 @@ func (it *intake) enqueueLater(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time,
 		it.counters.Unscheduled++
 	}
 	h := it.store(meta, cmd, due, eff)
-	it.messages.setScheduleInfo(h, scheduleInfo{scheduledFor: due, id: cmd.ScheduleId, ttl: cmd.TtlPlusOne, ceiling: cmd.TtlCeilingPlusOne})
+	it.messages.setScheduleInfo(h, scheduleInfo{scheduledFor: due, id: cmd.ScheduleId, ttl: fsm.OptionalFrom[fsm.Millis](cmd.TtlPlusOne), ceiling: fsm.OptionalFrom[fsm.Millis](cmd.TtlCeilingPlusOne)})
 	it.messages.schedule(h, due, cmd.ScheduleId)
 	it.counters.Enqueued++
 	it.counters.Scheduled++
@@ -53,14 +53,14 @@ func (it *intake) promote(h uint32, eff *fsm.Effects) {
 		return
 	}
 	it.messages.setScheduleInfo(h, scheduleInfo{scheduledFor: r.scheduledFor})
-	ttl := it.settings.messageTTL(r.ttl, r.ceiling)
+	ttl := it.settings.leastTTL(r.ttl, r.ceiling)
 	it.messages.renew(h)
 	it.messages.mut(h).expireAt = 0
-	if ttl.given {
-		it.messages.mut(h).expireAt = max(due.Add(ttl.value), 1)
+	if ttl.Given {
+		it.messages.mut(h).expireAt = max(due.Add(ttl.Value), 1)
 	}
 	it.messages.put(h, Ready)
-	if ttl.given && ttl.value == 0 {
+	if ttl.Given && ttl.Value == 0 {
 		it.offer(h, true, eff)
 	} else {
 		it.messages.watch(h)

@@ -80,8 +80,8 @@ func (a arguments) number(key string, without uint64) uint64 {
 	return n
 }
 
-// plusOne is the log form of an optional number.
-func (a arguments) plusOne(key string) uint64 {
+// stored is the log form of an optional number.
+func (a arguments) stored(key string) uint64 {
 	if !a.has(key) {
 		return 0
 	}
@@ -187,17 +187,17 @@ func (s *script) command(a arguments) *logpb.Command {
 	case "enqueue":
 		cmd.Kind = logpb.Command_ENQUEUE
 		cmd.Enqueue = &logpb.Enqueue{
-			Size: uint32(a.number("size", 10)), TtlPlusOne: a.plusOne("ttl"),
-			PriorityPlusOne: uint32(a.plusOne("priority")), HasExpiration: a.has("expiration"), Deaths: s.deaths(a),
-			Head: uint32(a.number("head", 0)), Routed: a.has("routed"), TtlCeilingPlusOne: a.plusOne("ceiling"),
-			DueAt: int64(a.number("due", 0)), DelayPlusOne: a.plusOne("delay"), ScheduleId: a.text("id"),
+			Size: uint32(a.number("size", 10)), TtlPlusOne: a.stored("ttl"),
+			PriorityPlusOne: uint32(a.stored("priority")), HasExpiration: a.has("expiration"), Deaths: s.deaths(a),
+			Head: uint32(a.number("head", 0)), Routed: a.has("routed"), TtlCeilingPlusOne: a.stored("ceiling"),
+			DueAt: int64(a.number("due", 0)), DelayPlusOne: a.stored("delay"), ScheduleId: a.text("id"),
 			Conflict: logpb.Enqueue_Conflict(logpb.Enqueue_Conflict_value[strings.ToUpper(a.text("conflict"))]),
 		}
 	case "consume":
 		cmd.Kind = logpb.Command_CONSUME
 		cmd.Consume = &logpb.Consume{
 			Consumer: a.number("consumer", 1), Tag: a.text("tag"), Prefetch: uint32(a.number("prefetch", 0)),
-			NoAck: a.has("no-ack"), Exclusive: a.has("exclusive"), TimeoutPlusOne: a.plusOne("timeout"),
+			NoAck: a.has("no-ack"), Exclusive: a.has("exclusive"), TimeoutPlusOne: a.stored("timeout"),
 		}
 		if p, err := strconv.Atoi(a.text("priority")); err == nil {
 			cmd.Consume.Priority = int32(p)
@@ -237,7 +237,7 @@ func (s *script) command(a arguments) *logpb.Command {
 		cmd.Schedule = &logpb.Schedule{
 			Action: map[string]logpb.Schedule_Action{"move": logpb.Schedule_MOVE, "fire": logpb.Schedule_FIRE}[a.d.Cmd],
 			Id:     a.text("id"), Message: a.number("message", 0), Count: a.number("count", 0),
-			DueAt: int64(a.number("due", 0)), DelayPlusOne: a.plusOne("delay"),
+			DueAt: int64(a.number("due", 0)), DelayPlusOne: a.stored("delay"),
 		}
 	case "delete":
 		cmd.Kind = logpb.Command_DELETE
@@ -262,15 +262,15 @@ func (s *script) command(a arguments) *logpb.Command {
 // config reads the settings of a configure line.
 func (a arguments) config() *logpb.QueueConfig {
 	c := &logpb.QueueConfig{
-		TtlPlusOne: a.plusOne("ttl"), Expires: a.number("expires", 0), ConsumerTimeoutPlusOne: a.plusOne("timeout"),
+		TtlPlusOne: a.stored("ttl"), Expires: a.number("expires", 0), ConsumerTimeoutPlusOne: a.stored("timeout"),
 		DeadLetter: a.has("dead-letter"), DeliveryLimit: -1, AutoDelete: a.has("auto-delete"), LockCredit: a.number("credit", 0),
-		MaxLengthPlusOne: a.plusOne("max-length"), MaxLengthBytesPlusOne: a.plusOne("max-bytes"),
+		MaxLengthPlusOne: a.stored("max-length"), MaxLengthBytesPlusOne: a.stored("max-bytes"),
 		MessageTtlFirst: a.has("message-ttl-first"), AutoDeleteOnIdle: a.number("idle", 0),
 		IdleCountsRouted: a.has("idle-counts-routed"), ExpiresKeepPending: a.has("keep-pending"), DeliveryDelay: a.number("delay", 0),
-		DeadLetterMaxPlusOne: a.plusOne("max-pending"),
+		DeadLetterMaxPlusOne: a.stored("max-pending"),
 		SingleActive:         a.has("single"), RetryMin: a.number("retry-min", 0), RetryMax: a.number("retry-max", 0),
-		MaxPriorityPlusOne:         uint32(a.plusOne("max-priority")),
-		DisconnectedTimeoutPlusOne: a.plusOne("disconnected"), Revision: a.number("revision", 0),
+		MaxPriorityPlusOne:         uint32(a.stored("max-priority")),
+		DisconnectedTimeoutPlusOne: a.stored("disconnected"), Revision: a.number("revision", 0),
 	}
 	enum := func(key string, of map[string]int32) int32 {
 		return of[strings.ToUpper(strings.ReplaceAll(a.text(key), "-", "_"))]
@@ -327,7 +327,7 @@ func (s *script) routes(a arguments) []*logpb.DeadRoute {
 	for _, text := range strings.Split(a.text("to"), "/") {
 		route := &logpb.DeadRoute{}
 		if a.has("ceiling") { // of the first target
-			route.TtlCeilingsPlusOne = []uint64{a.plusOne("ceiling")}
+			route.TtlCeilingsPlusOne = []uint64{a.stored("ceiling")}
 		}
 		if letter, targets, ok := strings.Cut(text, ":"); ok { // 3:5.6 is letter 3
 			n, err := strconv.ParseUint(letter, 10, 64)

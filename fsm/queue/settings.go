@@ -1,8 +1,6 @@
 package queue
 
 import (
-	"cmp"
-
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -10,45 +8,20 @@ import (
 // defaultDisconnectedTimeout holds where settings do not name one.
 const defaultDisconnectedTimeout fsm.Millis = 60_000
 
-// optional is a value that need not be given. The log and the snapshots store
-// it plus one, and 0 for none.
-type optional[T cmp.Ordered] struct {
-	value T
-	given bool
-}
-
 // millis decodes a duration. One that is too long to be added to an instant
 // becomes fsm.MaxTime.
-func millis(plusOne uint64) optional[fsm.Millis] {
-	if plusOne == 0 {
-		return optional[fsm.Millis]{}
-	}
-	return optional[fsm.Millis]{duration(plusOne - 1), true}
+func millis(stored uint64) fsm.Optional[fsm.Millis] {
+	return addable(fsm.OptionalFrom[fsm.Millis](stored))
+}
+
+// addable is a duration that can be added to an instant.
+func addable(d fsm.Optional[fsm.Millis]) fsm.Optional[fsm.Millis] {
+	d.Value = min(d.Value, fsm.Millis(fsm.MaxTime))
+	return d
 }
 
 // number decodes a number.
-func number(plusOne uint64) optional[uint64] {
-	return optional[uint64]{plusOne - min(plusOne, 1), plusOne != 0}
-}
-
-// or is the value, or the other one if there is none.
-func (o optional[T]) or(other T) T {
-	if o.given {
-		return o.value
-	}
-	return other
-}
-
-// least is the smaller one of those that are given.
-func (o optional[T]) least(p optional[T]) optional[T] {
-	if !o.given || p.given && p.value < o.value {
-		return p
-	}
-	return o
-}
-
-// allows reports whether v is within a limit. Without one everything is.
-func (o optional[T]) allows(v T) bool { return !o.given || v <= o.value }
+func number(stored uint64) fsm.Optional[uint64] { return fsm.OptionalFrom[uint64](stored) }
 
 // duration is one that can be added to an instant.
 func duration(d uint64) fsm.Millis { return fsm.Millis(min(d, uint64(fsm.MaxTime))) }
@@ -59,15 +32,15 @@ func duration(d uint64) fsm.Millis { return fsm.Millis(min(d, uint64(fsm.MaxTime
 type settings struct {
 	*logpb.QueueConfig
 
-	ttl             optional[fsm.Millis] // of messages
-	consumerTimeout optional[fsm.Millis]
+	ttl             fsm.Optional[fsm.Millis] // of messages
+	consumerTimeout fsm.Optional[fsm.Millis]
 	disconnected    fsm.Millis // how long a silent node's consumers keep what they hold
 	lease           fsm.Millis // 0: the queue has none
 	idle            fsm.Millis // 0: it does not end for idleness
-	maxMessages     optional[uint64]
-	maxBytes        optional[uint64]
-	maxLetters      optional[uint64] // in the outbox
-	maxPriority     uint8            // ≤ maxPriority, the constant
+	maxMessages     fsm.Optional[uint64]
+	maxBytes        fsm.Optional[uint64]
+	maxLetters      fsm.Optional[uint64] // in the outbox
+	maxPriority     uint8                // ≤ maxPriority, the constant
 }
 
 // newSettings decodes c, and keeps nothing of it.
@@ -86,55 +59,55 @@ func newSettings(c *logpb.QueueConfig) settings {
 			MaxPriorityPlusOne: c.MaxPriorityPlusOne, DisconnectedTimeoutPlusOne: c.DisconnectedTimeoutPlusOne,
 		},
 		ttl: millis(c.TtlPlusOne), consumerTimeout: millis(c.ConsumerTimeoutPlusOne),
-		disconnected: millis(c.DisconnectedTimeoutPlusOne).or(defaultDisconnectedTimeout),
+		disconnected: millis(c.DisconnectedTimeoutPlusOne).Or(defaultDisconnectedTimeout),
 		lease:        duration(c.Expires), idle: duration(c.AutoDeleteOnIdle),
 		maxMessages: number(c.MaxLengthPlusOne), maxBytes: number(c.MaxLengthBytesPlusOne),
 		maxLetters:  number(c.DeadLetterMaxPlusOne),
-		maxPriority: uint8(min(number(uint64(c.MaxPriorityPlusOne)).or(maxPriority), maxPriority)),
+		maxPriority: uint8(min(number(uint64(c.MaxPriorityPlusOne)).Or(maxPriority), maxPriority)),
 	}
 }
 
 // messageTTL is the TTL of a message with its own TTL and a ceiling, both as the
-// log has them: the smallest of these and the queue's, unless the message's own
-// comes before the queue's.
-func (s *settings) messageTTL(own, ceiling uint64) optional[fsm.Millis] {
+// log stores them: the smallest of these and the queue's, unless the message's
+// own comes before the queue's.
+func (s *settings) messageTTL(own, ceiling uint64) fsm.Optional[fsm.Millis] {
 	if own|ceiling == 0 {
 		return s.ttl
 	}
-	return s.leastTTL(own, ceiling)
+	return s.leastTTL(fsm.OptionalFrom[fsm.Millis](own), fsm.OptionalFrom[fsm.Millis](ceiling))
 }
 
-func (s *settings) leastTTL(own, ceiling uint64) optional[fsm.Millis] {
-	mine := millis(own)
-	if mine.given && s.MessageTtlFirst {
-		return mine.least(millis(ceiling))
+// leastTTL is messageTTL of what is decoded.
+func (s *settings) leastTTL(own, ceiling fsm.Optional[fsm.Millis]) fsm.Optional[fsm.Millis] {
+	if own.Given && s.MessageTtlFirst {
+		return addable(own.Least(ceiling))
 	}
-	return s.ttl.least(mine).least(millis(ceiling))
+	return addable(s.ttl.Least(own).Least(ceiling))
 }
 
-// priority is that of a message with this one of its own, as the log has it: no
-// higher than the queue has.
-func (s *settings) priority(plusOne uint32) uint8 {
-	return uint8(min(number(uint64(plusOne)).or(defaultPriority), uint64(s.maxPriority)))
+// priority is that of a message with this one of its own, as the log stores it:
+// no higher than the queue has.
+func (s *settings) priority(stored uint32) uint8 {
+	return uint8(min(number(uint64(stored)).Or(defaultPriority), uint64(s.maxPriority)))
 }
 
 // timeout is the consumer timeout for the next delivery to c.
-func (s *settings) timeout(c *consumer) optional[fsm.Millis] {
+func (s *settings) timeout(c *consumer) fsm.Optional[fsm.Millis] {
 	switch {
 	case c.noAck:
-		return optional[fsm.Millis]{}
-	case c.timeoutPlusOne > 0:
-		return millis(c.timeoutPlusOne)
+		return fsm.Optional[fsm.Millis]{}
+	case c.ownTimeout.Given:
+		return addable(c.ownTimeout)
 	}
 	return s.consumerTimeout
 }
 
 // limited reports whether the queue has a length limit.
-func (s *settings) limited() bool { return s.maxMessages.given || s.maxBytes.given }
+func (s *settings) limited() bool { return s.maxMessages.Given || s.maxBytes.Given }
 
 // fits reports whether c is within the length limits.
 func (s *settings) fits(c Count) bool {
-	return s.maxMessages.allows(c.Messages) && s.maxBytes.allows(c.Bytes)
+	return s.maxMessages.Allows(c.Messages) && s.maxBytes.Allows(c.Bytes)
 }
 
 // dropsHead reports whether the queue has a length limit and keeps within it by

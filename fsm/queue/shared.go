@@ -96,12 +96,12 @@ func (s *scratch) end() {
 // dueAt is when a message becomes ready: at an instant, or so long from now,
 // as the log has it, or as long as the queue lets messages wait. 0: it was asked
 // for none of them.
-func (s *shared) dueAt(at int64, delayPlusOne, delay uint64) fsm.Time {
-	switch d := millis(delayPlusOne); {
+func (s *shared) dueAt(at int64, storedDelay, delay uint64) fsm.Time {
+	switch d := millis(storedDelay); {
 	case at > 0:
 		return min(fsm.Time(at), fsm.MaxTime)
-	case d.given:
-		return s.clock.deadline(d.value)
+	case d.Given:
+		return s.clock.deadline(d.Value)
 	case delay > 0:
 		return s.clock.deadline(duration(delay))
 	}

@@ -99,7 +99,7 @@ func (cs *consumers) describe(c *consumer) Consumer {
 	d := Consumer{
 		ID: c.id, Tag: c.tag, Prefetch: c.prefetch, Priority: c.priority, NoAck: c.noAck, Exclusive: c.exclusive,
 		Status: c.status(), Held: c.held.len(), TimedOut: len(c.late), NextDelivery: c.next,
-		LateAcks: c.lateAcks, Timeout: cs.settings.timeout(c).or(-1), OwnTimeout: c.timeoutPlusOne > 0,
+		LateAcks: c.lateAcks, Timeout: cs.settings.timeout(c).Or(-1), OwnTimeout: c.ownTimeout.Given,
 	}
 	d.Active = c.level != nil && (!cs.settings.SingleActive || c == cs.single)
 	if d.Active && cs.quiescing && d.Status == Up {

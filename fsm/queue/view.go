@@ -229,9 +229,8 @@ type Letter struct {
 type Transfer struct {
 	Target fsm.QueueID
 	Number uint64
-	// CeilingPlusOne is the smallest TTL of the exchanges on the way + 1; 0:
-	// none has one.
-	CeilingPlusOne uint64
+	// Ceiling is the smallest TTL of the exchanges on the way.
+	Ceiling fsm.Optional[fsm.Millis]
 }
 
 // Outgoing is a transfer together with its letter.
