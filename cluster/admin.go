@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/mgmt"
 	"github.com/quorate/quorate/cluster/mgmt/api"
@@ -32,9 +33,22 @@ var _ mgmt.Node = (*Node)(nil)
 func (n *Node) openStats() {
 	nodes := &stats.Nodes{Self: n.config.Name, Mesh: n.mesh, Try: n.guard.Try, Logger: n.slog}
 	n.replicas = stats.NewReplicas(nodes, stats.ReplicasConfig{
-		Kind: broker.KindReplicas, Catalog: n.catalog, Host: n.host, Alarms: n.alarms, Space: n.shortages.watch.Figures, Draining: n.drains,
+		Kind: broker.KindReplicas, Catalog: n.catalog, Host: n.host, Alarms: n.alarms, Resources: n.alarm.Resources, Draining: n.drains,
 	})
 }
+
+// openAlarm makes what watches memory and disk.
+func (n *Node) openAlarm() {
+	c := n.config
+	if c.Probe == nil {
+		c.Probe = alarm.System{DataDir: c.DataDir}
+	}
+	watch := alarm.New(alarm.Config{Memory: c.MemoryLimit, Disk: c.DiskLimit, Probe: c.Probe, Logger: c.Logger, Now: time.Now})
+	n.alarm = alarm.NewCluster(watch, n.mesh, broker.KindShortage, c.Logger)
+}
+
+// SetLimit changes a limit of memory or disk, see alarm.Cluster.
+func (n *Node) SetLimit(name string, to api.Limit) error { return n.alarm.SetLimit(name, to) }
 
 // Version is the product's version.
 func (n *Node) Version() string { return Version }

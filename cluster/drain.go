@@ -65,7 +65,7 @@ type Door interface {
 // SetDoor gives the node the clients' way in. It is called before Join.
 func (n *Node) SetDoor(d Door) {
 	n.door = d
-	n.shortages.serve(d)
+	n.alarm.Block(d)
 }
 
 // commit commits catalog commands.

@@ -29,7 +29,7 @@ func (n *Node) figures() metrics.Figures {
 	}
 	f.Replicas, f.Led = n.led()
 	f.Lease, f.LeasesLost = n.catalog.LeaseLeft()
-	f.Space = n.shortages.watch.Figures()
+	f.Resources = n.alarm.Resources()
 	f.TimedOut, f.LateAcks = n.broker.Lateness()
 	f.ExchangesExpired = n.expired.Load()
 	f.Quarantined, f.GroupPanics, f.Unproven = len(n.host.Quarantined()), n.host.Panics(), len(n.Unproven())
@@ -128,7 +128,7 @@ func (n *Node) alarms() []string {
 	if n.watchdog.hung.Load() {
 		list = append(list, diskHang)
 	}
-	return append(list, n.shortages.watch.Figures().Short()...)
+	return append(list, n.alarm.Resources().Alarms()...)
 }
 
 // Clock describes the node's clock.

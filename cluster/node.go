@@ -125,7 +125,7 @@ type Node struct {
 	replica   *reconciler
 	replicas  *stats.Replicas
 	members   *placer
-	shortages *shortages
+	alarm     *alarm.Cluster
 	watchdog  *watchdog
 	ready     atomic.Bool
 	self      fsm.NodeID
@@ -209,7 +209,7 @@ func (n *Node) open() error {
 		Version: func() uint32 { return n.View().FSMVersion() }, Newest: c.Versions.Newest, LockCredit: n.lockCredit, Settings: n.queueSettings, Drains: n.drains, Late: n.late, Outside: outside{n.broker, n}, Heartbeat: c.Heartbeat, Progress: n.watchdog.bounds.Progress, Awake: n.watchdog.pulse.Awake, Reclaimable: c.MemTableBytes / 2, Retained: c.RetainedBytes, KindElection: broker.KindElection, KindLearner: broker.KindLearner,
 	})
 	n.broker.Listen(n.host)
-	n.shortages = newShortages(n)
+	n.openAlarm()
 	n.listen()
 	n.replica = newReconciler(n)
 	n.members = newPlacer(n)
@@ -218,7 +218,7 @@ func (n *Node) open() error {
 		n.slog.Info("peer changed", "node", ev.Node, "up", ev.Up, "reason", ev.Reason)
 		n.host.PeerChanged(ev)
 		n.broker.PeerChanged(ev)
-		n.shortages.peerChanged(ev)
+		n.alarm.PeerChanged(ev)
 		n.catalog.PeerChanged(ev)
 	})
 	n.catalog = group.NewCatalog(group.CatalogConfig{
@@ -233,7 +233,7 @@ func (n *Node) open() error {
 	n.watchdog.start()
 	for doing, loop := range map[string]func(){
 		"tend the catalog's members": n.tend, "keep leaderships away": n.keepAway, "expire exchanges": n.expireExchanges,
-		"renew clients": n.renewClients, "check memory and disk": n.shortages.run, "seek this node's place": n.seekPlace,
+		"renew clients": n.renewClients, "check memory and disk": func() { n.alarm.Run(n.life.Done()) }, "seek this node's place": n.seekPlace,
 	} {
 		n.work.Go(func() { n.guard.Loop(n.life.Done(), doing, loop) })
 	}

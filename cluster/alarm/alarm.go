@@ -1,7 +1,8 @@
-// Package alarm watches the memory and the disk space of a node and says when
-// there is too little of either. It knows nothing of other nodes, and of what
-// is to be done about a shortage only this: memory that the program has freed
-// and not given back is given back first.
+// Package alarm raises resource alarms: memory and free disk space of a node are
+// measured, each against a limit, and while either alarm is in effect at any node
+// of the cluster publishers are blocked at all of them. Of what may help it does
+// only this: memory that the program has freed and not given back is given back
+// before there is an alarm.
 package alarm
 
 import (
@@ -10,14 +11,14 @@ import (
 	"time"
 )
 
-// Names of what may be short, as the API calls it.
+// Names of the resources, as the API calls them.
 const (
 	Memory = "memory"
 	Disk   = "disk"
 )
 
-// Pace is how often Check is to be called.
-const Pace = time.Second
+// Interval is how often Check is to be called.
+const Interval = time.Second
 
 const (
 	// releaseEvery bounds how often memory is given back, which costs a full
@@ -53,20 +54,23 @@ type Config struct {
 	Now    func() time.Time // monotonic
 }
 
-// Figures are how a node stands. Sizes are bytes.
-type Figures struct {
+// Resources are those of a node, in bytes, and its alarms.
+//
+// Invariants: MemoryAlarm = MemoryUsed ≥ MemoryLimit; DiskAlarm = DiskFree <
+// DiskLimit, but for a disk that cannot be measured: both are as they were.
+type Resources struct {
 	MemoryUsed, MemoryLimit int64
 	DiskFree, DiskLimit     int64
-	MemoryShort, DiskShort  bool
+	MemoryAlarm, DiskAlarm  bool
 }
 
-// Short lists the names of what is short, in order.
-func (f Figures) Short() []string {
+// Alarms lists the names of the resources with an alarm, in order.
+func (r Resources) Alarms() []string {
 	var list []string
-	if f.DiskShort {
+	if r.DiskAlarm {
 		list = append(list, Disk)
 	}
-	if f.MemoryShort {
+	if r.MemoryAlarm {
 		list = append(list, Memory)
 	}
 	return list
@@ -84,26 +88,26 @@ type Watch struct {
 
 	mu           sync.Mutex
 	memory, disk Limit
-	figures      Figures
+	resources    Resources
 }
 
 // New returns a Watch that has not measured yet.
 func New(c Config) *Watch {
 	w := &Watch{probe: c.Probe, log: c.Logger, now: c.Now, memory: c.Memory, disk: c.Disk}
-	w.figures = Figures{MemoryLimit: c.Memory.of(c.Probe.MemoryTotal()), DiskLimit: c.Disk.of(c.Probe.MemoryTotal())}
-	c.Probe.LimitHeap(max(w.figures.MemoryLimit, leastHeap))
+	w.resources = Resources{MemoryLimit: c.Memory.of(c.Probe.MemoryTotal()), DiskLimit: c.Disk.of(c.Probe.MemoryTotal())}
+	c.Probe.LimitHeap(max(w.resources.MemoryLimit, leastHeap))
 	return w
 }
 
-// Figures are those of the last check.
-func (w *Watch) Figures() Figures {
+// Resources are those of the last check.
+func (w *Watch) Resources() Resources {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.figures
+	return w.resources
 }
 
 // SetMemory changes the limit of memory, and checks.
-func (w *Watch) SetMemory(l Limit) Figures {
+func (w *Watch) SetMemory(l Limit) Resources {
 	w.mu.Lock()
 	w.memory = l
 	w.mu.Unlock()
@@ -113,7 +117,7 @@ func (w *Watch) SetMemory(l Limit) Figures {
 }
 
 // SetDisk changes the limit of free disk space, and checks.
-func (w *Watch) SetDisk(l Limit) Figures {
+func (w *Watch) SetDisk(l Limit) Resources {
 	w.mu.Lock()
 	w.disk = l
 	w.mu.Unlock()
@@ -122,56 +126,56 @@ func (w *Watch) SetDisk(l Limit) Figures {
 }
 
 // Check measures.
-func (w *Watch) Check() Figures {
+func (w *Watch) Check() Resources {
 	w.checking.Lock()
 	defer w.checking.Unlock()
 	w.mu.Lock()
-	old, memory, disk := w.figures, w.memory, w.disk
+	old, memory, disk := w.resources, w.memory, w.disk
 	w.mu.Unlock()
 
 	total := w.probe.MemoryTotal()
-	f := Figures{MemoryLimit: memory.of(total), DiskLimit: disk.of(total), MemoryUsed: w.probe.MemoryUsed()}
-	if f.MemoryUsed >= f.MemoryLimit && (w.released.IsZero() || w.now().Sub(w.released) >= releaseEvery) {
+	r := Resources{MemoryLimit: memory.of(total), DiskLimit: disk.of(total), MemoryUsed: w.probe.MemoryUsed()}
+	if r.MemoryUsed >= r.MemoryLimit && (w.released.IsZero() || w.now().Sub(w.released) >= releaseEvery) {
 		w.probe.Release()
 		w.released = w.now()
-		f.MemoryUsed = w.probe.MemoryUsed()
+		r.MemoryUsed = w.probe.MemoryUsed()
 	}
-	f.MemoryShort = f.MemoryUsed >= f.MemoryLimit
-	f.DiskFree, f.DiskShort = w.checkDisk(old, f.DiskLimit)
+	r.MemoryAlarm = r.MemoryUsed >= r.MemoryLimit
+	r.DiskFree, r.DiskAlarm = w.checkDisk(old, r.DiskLimit)
 
 	w.mu.Lock()
-	w.figures = f
+	w.resources = r
 	w.mu.Unlock()
-	w.tell(old, f)
-	return f
+	w.logChanges(old, r)
+	return r
 }
 
 // checkDisk keeps what it knew of a disk that cannot be measured.
-func (w *Watch) checkDisk(old Figures, limit int64) (free int64, short bool) {
+func (w *Watch) checkDisk(old Resources, limit int64) (free int64, alarm bool) {
 	free, err := w.probe.DiskFree()
 	if err != nil {
 		if !w.blind {
 			w.log.Error("free disk space is not known", "error", err)
 		}
 		w.blind = true
-		return old.DiskFree, old.DiskShort
+		return old.DiskFree, old.DiskAlarm
 	}
 	w.blind = false
 	return free, free < limit
 }
 
-// tell logs what has changed.
-func (w *Watch) tell(old, f Figures) {
+// logChanges logs alarms that begin or end.
+func (w *Watch) logChanges(old, r Resources) {
 	switch {
-	case f.MemoryShort && !old.MemoryShort:
-		w.log.Warn("memory alarm: publishers are blocked", "alarm", Memory, "used", f.MemoryUsed, "limit", f.MemoryLimit)
-	case !f.MemoryShort && old.MemoryShort:
-		w.log.Info("memory alarm is over", "alarm", Memory, "used", f.MemoryUsed, "limit", f.MemoryLimit)
+	case r.MemoryAlarm && !old.MemoryAlarm:
+		w.log.Warn("memory alarm: publishers are blocked", "alarm", Memory, "used", r.MemoryUsed, "limit", r.MemoryLimit)
+	case !r.MemoryAlarm && old.MemoryAlarm:
+		w.log.Info("memory alarm is over", "alarm", Memory, "used", r.MemoryUsed, "limit", r.MemoryLimit)
 	}
 	switch {
-	case f.DiskShort && !old.DiskShort:
-		w.log.Warn("disk alarm: publishers are blocked", "alarm", Disk, "free", f.DiskFree, "limit", f.DiskLimit)
-	case !f.DiskShort && old.DiskShort:
-		w.log.Info("disk alarm is over", "alarm", Disk, "free", f.DiskFree, "limit", f.DiskLimit)
+	case r.DiskAlarm && !old.DiskAlarm:
+		w.log.Warn("disk alarm: publishers are blocked", "alarm", Disk, "free", r.DiskFree, "limit", r.DiskLimit)
+	case !r.DiskAlarm && old.DiskAlarm:
+		w.log.Info("disk alarm is over", "alarm", Disk, "free", r.DiskFree, "limit", r.DiskLimit)
 	}
 }

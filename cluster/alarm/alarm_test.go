@@ -58,19 +58,19 @@ func TestWatch(t *testing.T) {
 	})
 	check := func(want ...string) {
 		t.Helper()
-		if got := w.Check(); !slices.Equal(got.Short(), want) || got != w.Figures() {
-			t.Fatalf("short of %q, want %q; %+v", got.Short(), want, got)
+		if got := w.Check(); !slices.Equal(got.Alarms(), want) || got != w.Resources() {
+			t.Fatalf("short of %q, want %q; %+v", got.Alarms(), want, got)
 		}
 	}
 	check()
-	if f := w.Figures(); f != (Figures{MemoryUsed: 100, MemoryLimit: 600, DiskFree: 500, DiskLimit: 50}) || p.heap != leastHeap {
+	if f := w.Resources(); f != (Resources{MemoryUsed: 100, MemoryLimit: 600, DiskFree: 500, DiskLimit: 50}) || p.heap != leastHeap {
 		t.Errorf("%+v, heap %d", f, p.heap)
 	}
 
-	// What is freed and not given back is no shortage.
+	// What is freed and not given back is no alarm.
 	p.used, p.freed = 700, 400
-	if check(); p.releases != 1 || w.Figures().MemoryUsed != 300 {
-		t.Errorf("%d releases, %+v", p.releases, w.Figures())
+	if check(); p.releases != 1 || w.Resources().MemoryUsed != 300 {
+		t.Errorf("%d releases, %+v", p.releases, w.Resources())
 	}
 	// It is not asked for all the time.
 	p.used, p.freed = 600, 400
@@ -96,10 +96,10 @@ func TestWatch(t *testing.T) {
 	}
 
 	// Limits that are changed.
-	if f := w.SetMemory(mustSize(t, "200")); !f.MemoryShort || f.MemoryLimit != 200 {
+	if f := w.SetMemory(mustSize(t, "200")); !f.MemoryAlarm || f.MemoryLimit != 200 {
 		t.Errorf("%+v", f)
 	}
-	if f := w.SetDisk(mustPart(t, 1)); !f.DiskShort || f.DiskLimit != 1000 {
+	if f := w.SetDisk(mustPart(t, 1)); !f.DiskAlarm || f.DiskLimit != 1000 {
 		t.Errorf("%+v", f)
 	}
 	check(Disk, Memory)

@@ -19,10 +19,10 @@ type System struct {
 	DataDir string // on the disk in question
 }
 
-// assumedMemory stands for the memory of a machine that does not tell.
+// assumedMemory stands for the memory of a machine whose memory is not known.
 const assumedMemory = 1 << 30
 
-// root is where Linux tells about itself.
+// root is where Linux describes itself.
 var root = os.DirFS("/")
 
 // MemoryTotal implements Probe.

@@ -36,7 +36,7 @@ import (
 type Figures struct {
 	Node, Cluster, Version string
 	Clock                  clock.Status
-	Space                  alarm.Figures
+	Resources              alarm.Resources
 	Peers                  []peer.PeerStatus
 	Log                    raftlog.Metrics
 	Snapshots              peer.SnapshotCounts

@@ -69,7 +69,7 @@ func TestPage(t *testing.T) {
 			},
 			Certificates: []Certificate{{"clustering", false, time.Unix(77, 0)}, {"clustering", true, time.Unix(88, 0)}},
 			LostOnce:     13, Quarantined: 14, Unproven: 21, GroupPanics: 15, PeerPanics: 16, LoopPanics: 18, BrokerPanics: 19, OddAnswers: 20,
-			Space: alarm.Figures{MemoryUsed: 11, MemoryLimit: 12, DiskFree: 13, DiskLimit: 14, DiskShort: true},
+			Resources: alarm.Resources{MemoryUsed: 11, MemoryLimit: 12, DiskFree: 13, DiskLimit: 14, DiskAlarm: true},
 		}
 	})
 	m.SetTraffic(func() Traffic {

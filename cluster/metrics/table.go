@@ -223,12 +223,12 @@ var table = []metric{
 		}
 	}},
 
-	{"rabbitmq_process_resident_memory_bytes", gauge, nil, "Memory of the node's process", one(func(f *Figures) int64 { return f.Space.MemoryUsed })},
-	{"rabbitmq_resident_memory_limit_bytes", gauge, nil, "From here on there is a memory alarm, see vm_memory_high_watermark", one(func(f *Figures) int64 { return f.Space.MemoryLimit })},
-	{"rabbitmq_disk_space_available_bytes", gauge, nil, "Free space on the disk of data_dir", one(func(f *Figures) int64 { return f.Space.DiskFree })},
-	{"rabbitmq_disk_space_available_limit_bytes", gauge, nil, "Below it there is a disk alarm, see disk_free_limit", one(func(f *Figures) int64 { return f.Space.DiskLimit })},
-	{"rabbitmq_alarms_memory_used_watermark", gauge, nil, "1 while there is a memory alarm at this node", one(func(f *Figures) float64 { return truth(f.Space.MemoryShort) })},
-	{"rabbitmq_alarms_free_disk_space_watermark", gauge, nil, "1 while there is a disk alarm at this node", one(func(f *Figures) float64 { return truth(f.Space.DiskShort) })},
+	{"rabbitmq_process_resident_memory_bytes", gauge, nil, "Memory of the node's process", one(func(f *Figures) int64 { return f.Resources.MemoryUsed })},
+	{"rabbitmq_resident_memory_limit_bytes", gauge, nil, "From here on there is a memory alarm, see vm_memory_high_watermark", one(func(f *Figures) int64 { return f.Resources.MemoryLimit })},
+	{"rabbitmq_disk_space_available_bytes", gauge, nil, "Free space on the disk of data_dir", one(func(f *Figures) int64 { return f.Resources.DiskFree })},
+	{"rabbitmq_disk_space_available_limit_bytes", gauge, nil, "Below it there is a disk alarm, see disk_free_limit", one(func(f *Figures) int64 { return f.Resources.DiskLimit })},
+	{"rabbitmq_alarms_memory_used_watermark", gauge, nil, "1 while there is a memory alarm at this node", one(func(f *Figures) float64 { return truth(f.Resources.MemoryAlarm) })},
+	{"rabbitmq_alarms_free_disk_space_watermark", gauge, nil, "1 while there is a disk alarm at this node", one(func(f *Figures) float64 { return truth(f.Resources.DiskAlarm) })},
 	{"quorate_listener_connections", gauge, []string{"listener", "state"}, "Connections that clients and nodes have to a listener. state: settled (somebody has logged in), pending (nobody yet, or there are no logins)", eachListener(func(l *limit.Status, add emit) {
 		add(float64(l.Open-l.Pending), l.Name, "settled")
 		add(float64(l.Pending), l.Name, "pending")

@@ -30,9 +30,9 @@ type ReplicasConfig struct {
 	Kind    peer.Kind // of the question to other nodes
 	Catalog Catalog
 	Host    *group.Host
-	// Alarms are those in effect at this node, Space is its memory and disk.
-	Alarms func() []string
-	Space  func() alarm.Figures
+	// Alarms are those in effect at this node, Resources its memory and disk.
+	Alarms    func() []string
+	Resources func() alarm.Resources
 	// Draining reports whether a node is about to stop.
 	Draining func(node string) bool
 }
@@ -106,9 +106,9 @@ func byGroup(r *peerpb.ReplicasReply) map[fsm.GroupID]*peerpb.Replica {
 // answer is what this node answers when it is asked. Snapshots are looked up only
 // for groups that are asked for by number.
 func (r *Replicas) answer(req *peerpb.ReplicasRequest) *peerpb.ReplicasReply {
-	space := r.c.Space()
+	here := r.c.Resources()
 	reply := &peerpb.ReplicasReply{Alarms: r.c.Alarms(), Figures: &peerpb.NodeFigures{
-		MemoryUsed: space.MemoryUsed, MemoryLimit: space.MemoryLimit, DiskFree: space.DiskFree, DiskLimit: space.DiskLimit,
+		MemoryUsed: here.MemoryUsed, MemoryLimit: here.MemoryLimit, DiskFree: here.DiskFree, DiskLimit: here.DiskLimit,
 	}}
 	if len(req.Groups) == 0 {
 		reply.Replicas = append(reply.Replicas, replicaOf(CatalogGroup, r.c.Catalog.Progress()))

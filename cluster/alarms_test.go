@@ -1,15 +1,12 @@
 package cluster
 
 import (
-	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 
-	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/mgmt/api"
-	"github.com/quorate/quorate/fsm"
 )
 
 // machine pretends to be a node's machine, with 1000 bytes of memory and a
@@ -47,43 +44,43 @@ func (c *nodes) machine(name string) *machine {
 	return c.machines[name]
 }
 
-// guard is a door that notes the alarm.
-type guard struct {
+// alarmed notes the alarm, as publishers would.
+type alarmed struct {
 	Door
 	mu     sync.Mutex
 	reason string
 }
 
-func (g *guard) SetAlarm(reason string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.reason = reason
+func (a *alarmed) SetAlarm(reason string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.reason = reason
 }
 
-func (g *guard) alarm() string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.reason
+func (a *alarmed) alarm() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.reason
 }
 
-// TestShortages has nodes run short in turn: all block, until none is short
-// any more or the one that is has died.
-func TestShortages(t *testing.T) {
+// TestResourceAlarms has alarms at nodes in turn: all block, until there is none
+// any more or the node that has one has died.
+func TestResourceAlarms(t *testing.T) {
 	t.Parallel()
 	c := mustCluster(t)
-	guards := map[string]*guard{}
-	guardNode := func(name string) {
-		guards[name] = &guard{}
-		c.all[name].shortages.serve(guards[name])
+	clients := map[string]*alarmed{}
+	connect := func(name string) {
+		clients[name] = &alarmed{}
+		c.all[name].alarm.Block(clients[name])
 	}
 	for _, name := range names {
-		guardNode(name)
+		connect(name)
 	}
 	expect := func(want string) {
 		t.Helper()
 		until(t, "all nodes say "+want, func() bool {
 			for name := range c.all {
-				if guards[name].alarm() != want {
+				if clients[name].alarm() != want {
 					return false
 				}
 			}
@@ -116,7 +113,7 @@ func TestShortages(t *testing.T) {
 	c.net.cut("n3")
 	expect("low on disk")
 	c.net.setSilent("n3", true)
-	until(t, "n3 counts no alarm of nodes that it cannot reach", func() bool { return guards["n3"].alarm() == "" })
+	until(t, "n3 counts no alarm of nodes that it cannot reach", func() bool { return clients["n3"].alarm() == "" })
 	c.net.setSilent("n3", false)
 	expect("low on disk")
 
@@ -125,30 +122,8 @@ func TestShortages(t *testing.T) {
 	expect("")
 	c.machine("n2").free.Store(-1)
 	c.mustOpen("n2")
-	guardNode("n2")
+	connect("n2")
 	expect("low on disk")
 	c.machine("n2").free.Store(0)
 	expect("")
-}
-
-func TestSetLimit(t *testing.T) {
-	w := alarm.New(alarm.Config{Probe: newMachine()})
-	n := &Node{shortages: &shortages{watch: w}}
-	half, bad := 0.5, -1.0
-	for _, test := range []struct {
-		name string
-		to   api.Limit
-		kind fsm.Kind
-	}{
-		{"none", api.Limit{Relative: &half}, fsm.NotFoundKind},
-		{"disk_free_limit", api.Limit{}, fsm.Precondition},
-		{"disk_free_limit", api.Limit{Relative: &half, Absolute: "1"}, fsm.Precondition},
-		{"disk_free_limit", api.Limit{Relative: &bad}, fsm.Precondition},
-		{"vm_memory_high_watermark", api.Limit{Absolute: "much"}, fsm.Precondition},
-	} {
-		r := (*fsm.Refusal)(nil)
-		if err := n.SetLimit(test.name, test.to); !errors.As(err, &r) || r.Kind != test.kind {
-			t.Errorf("%s to %+v: %v", test.name, test.to, err)
-		}
-	}
 }
