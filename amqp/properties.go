@@ -1,6 +1,7 @@
 package amqp
 
 import (
+	"math"
 	"strconv"
 
 	"github.com/quorate/quorate/amqp/wire"
@@ -114,4 +115,35 @@ func (Properties) Describe(raw []byte, m *fsm.Message) *fsm.Table {
 	add(wire.FlagAppID, "app_id", text(p.AppID))
 	add(wire.FlagClusterID, "cluster_id", text(p.ClusterID))
 	return t
+}
+
+// Delay returns what the header x-delay asks for; 0: nothing, or nothing that
+// can be read.
+func (Properties) Delay(raw []byte) fsm.Millis {
+	p, err := wire.ParseProperties(raw)
+	if err != nil {
+		return 0
+	}
+	if d := delay(&p, false); d != nil && d.Err == nil {
+		return d.For
+	}
+	return 0
+}
+
+// Delayed returns the properties of a message that has waited: those it was
+// published with, with the delay negated.
+func (Properties) Delayed(raw []byte) []byte {
+	n := Properties{}.Delay(raw)
+	if n == 0 {
+		return raw
+	}
+	v := wire.Int64(int64(-n))
+	if -n >= math.MinInt32 {
+		v = wire.Int32(int32(-n))
+	}
+	out, err := wire.EditProperties(nil, raw, &wire.Edit{SetHeaders: wire.Table{{Name: headerXDelay, Value: v}}})
+	if err != nil {
+		return raw // they were checked when they came in
+	}
+	return out
 }

@@ -1,0 +1,437 @@
+package amqp
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quorate/quorate/amqp/wire"
+	"github.com/quorate/quorate/fsm"
+)
+
+// read processes frames until something ends the connection, and returns what.
+func (c *conn) read() error {
+	for {
+		if err := c.frame(); err != nil {
+			return err
+		}
+		c.source.frameDone()
+		if !c.obey() || !c.flow.wait(c.done) || !c.out.owed.wait(c.done) {
+			return errEnding
+		}
+	}
+}
+
+// frame processes one frame.
+func (c *conn) frame() error {
+	head, err := c.in.ReadFrameHeader()
+	if err != nil {
+		return err
+	}
+	if c.isDone() {
+		return errEnding // the frame is for tellClose
+	}
+	if head.Type == wire.FrameHeartbeat {
+		return c.in.SkipPayload()
+	}
+	if head.Channel == 0 {
+		payload, err := c.in.ReadPayload()
+		if err != nil {
+			return err
+		}
+		return c.method(wire.Frame{Type: head.Type, Payload: payload})
+	}
+	ch := c.channel(head.Channel)
+	if ch != nil && ch.ending != endingNot {
+		free, err := ch.waitFinished()
+		if err != nil {
+			return err
+		}
+		if free && ch.ending == endingAnswered {
+			return c.strayFrame(ch, head)
+		}
+		if free {
+			c.forget(ch)
+			ch = nil
+		}
+	}
+	if ch != nil {
+		return ch.frame(head)
+	}
+	payload, err := c.in.ReadPayload()
+	if err != nil {
+		return err
+	}
+	return c.firstFrame(head, payload)
+}
+
+// channel finds an open channel.
+func (c *conn) channel(number uint16) *channel {
+	if c.last == nil || c.last.number != number {
+		c.last = c.channels[number]
+	}
+	return c.last
+}
+
+// method processes a frame on channel 0.
+func (c *conn) method(f wire.Frame) error {
+	if f.Type != wire.FrameMethod {
+		return wire.UnexpectedFrame(f)
+	}
+	m, err := wire.DecodeMethod(f.Payload)
+	if err != nil {
+		return err
+	}
+	switch m.(type) {
+	case *wire.ConnectionClose:
+		return errClientClosed
+	case *wire.ConnectionCloseOK:
+	case *wire.ConnectionUpdateSecret:
+		if e := c.renew(wire.IDConnectionUpdateSecret); e != nil {
+			return e
+		}
+		c.out.push(0, &wire.ConnectionUpdateSecretOK{})
+	default:
+		return errUnexpectedMethod(wire.ID(m), "running")
+	}
+	return nil
+}
+
+// firstFrame processes a frame on a channel that is not open.
+func (c *conn) firstFrame(head wire.FrameHead, payload []byte) error {
+	if head.Type != wire.FrameMethod {
+		return wire.ExpectedMethod()
+	}
+	m, err := decodeOnChannel(payload)
+	if err != nil {
+		return err
+	}
+	switch id := wire.ID(m); {
+	case id == wire.IDChannelCloseOK, id == wire.IDBasicCancelOK:
+		return nil // of what crossed the client's own channel.close
+	case m.ClassID() == wire.ClassConnection:
+		return errUnimplementedMethod(id)
+	case id != wire.IDChannelOpen:
+		return errExpectedOpen(id)
+	}
+	return c.openChannel(head.Channel)
+}
+
+// strayFrame processes a frame on a channel that has ended with an error, up
+// to the next channel.open. Clients that work on a channel from several threads
+// may send something behind their channel.close-ok; that is no reason to end
+// the connection.
+func (c *conn) strayFrame(ch *channel, head wire.FrameHead) error {
+	if head.Type != wire.FrameMethod {
+		return c.in.SkipPayload()
+	}
+	payload, err := c.in.ReadPayload()
+	if err != nil {
+		return err
+	}
+	switch wire.PeekID(payload) {
+	case wire.IDChannelOpen:
+		c.forget(ch)
+		return c.firstFrame(head, payload)
+	case wire.IDChannelClose:
+		c.out.push(ch.number, &wire.ChannelCloseOK{})
+	}
+	return nil
+}
+
+// forget drops a finished channel.
+func (c *conn) forget(ch *channel) {
+	delete(c.channels, ch.number)
+	c.last = nil
+}
+
+// decodeOnChannel decodes a method of a channel. What is wrong with its
+// encoding is not the fault of a method there.
+func decodeOnChannel(payload []byte) (wire.Method, error) {
+	m, err := wire.DecodeMethod(payload)
+	if err != nil {
+		return nil, unnamed(err)
+	}
+	return m, nil
+}
+
+// unnamed takes the method out of a decoding error.
+func unnamed(err error) error {
+	if e, ok := err.(*wire.Error); ok {
+		e.ClassID, e.MethodID = 0, 0
+	}
+	return err
+}
+
+func (c *conn) openChannel(number uint16) error {
+	if len(c.channels) >= int(c.channelMax) {
+		c.sweep()
+	}
+	if n := len(c.channels); n >= int(c.channelMax) {
+		return errTooManyChannels(n, c.channelMax)
+	}
+	ch := newChannel(c, number)
+	session, err := c.broker.OpenSession(ch)
+	if err != nil {
+		if isInternal(err) {
+			c.log.Error("channel.open failed", slog.Any("error", err))
+		}
+		if errors.As(err, new(*fsm.Refusal)) {
+			return protocolError(err, 0) // as with any limit, it is no method's
+		}
+		return protocolError(err, wire.IDChannelOpen)
+	}
+	ch.session = session
+	c.channels[number], c.last = ch, ch
+	c.channelCount.Add(1)
+	c.out.push(number, &wire.ChannelOpenOK{})
+	return nil
+}
+
+// sweep forgets channels that are finished.
+func (c *conn) sweep() {
+	for number, ch := range c.channels {
+		if ch.isFinished() {
+			delete(c.channels, number)
+		}
+	}
+	c.last = nil
+}
+
+// obey blocks the connection while there is an alarm, if it has published
+// since it was last unblocked. The message under way is let in: a connection
+// is blocked between the messages of a channel. The reader calls it. It
+// returns false if the connection has ended meanwhile.
+func (c *conn) obey() bool {
+	a := c.server.alarm.Load()
+	if a == nil || !c.published || c.last != nil && c.last.content.stage != contentNone || c.isDone() {
+		return true
+	}
+	c.server.blocked.Add(1)
+	c.blocked.Store(true)
+	defer func() {
+		c.server.blocked.Add(-1)
+		c.blocked.Store(false)
+	}()
+	if c.capable.connectionBlocked {
+		c.out.push(0, &wire.ConnectionBlocked{Reason: a.reason})
+	}
+	select {
+	case <-a.over:
+	case <-c.done:
+		return false
+	}
+	c.published = false
+	c.source.resume()
+	if c.capable.connectionBlocked {
+		c.out.push(0, &wire.ConnectionUnblocked{})
+	}
+	return true
+}
+
+// flow bounds what a connection has handed to the broker and not been told
+// the outcome of. The reader adds and waits; anybody releases.
+type flow struct {
+	maxCount, maxBytes int64
+	count, bytes       atomic.Int64
+	waiting            atomic.Bool
+	wake               chan struct{} // capacity 1
+}
+
+func newFlow(maxCount, maxBytes int64) *flow {
+	return &flow{maxCount: maxCount, maxBytes: maxBytes, wake: make(chan struct{}, 1)}
+}
+
+func (f *flow) add(count, bytes int64) {
+	f.count.Add(count)
+	f.bytes.Add(bytes)
+}
+
+func (f *flow) release(count, bytes int64) {
+	if count == 0 && bytes == 0 {
+		return
+	}
+	f.count.Add(-count)
+	f.bytes.Add(-bytes)
+	if f.waiting.Load() && f.low() {
+		select {
+		case f.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// full reports whether the reader has to stop.
+func (f *flow) full() bool {
+	return f.count.Load() >= f.maxCount || f.bytes.Load() >= f.maxBytes
+}
+
+// low reports whether a stopped reader may go on: a quarter below the bound,
+// so that it does not stop again at the next message.
+func (f *flow) low() bool {
+	return f.count.Load() <= f.maxCount/4*3 && f.bytes.Load() <= f.maxBytes/4*3
+}
+
+// wait blocks while f is full. It returns false if done was closed meanwhile.
+func (f *flow) wait(done <-chan struct{}) bool {
+	if !f.full() {
+		return true
+	}
+	f.waiting.Store(true)
+	defer f.waiting.Store(false)
+	for !f.low() {
+		select {
+		case <-f.wake:
+		case <-done:
+			return false
+		}
+	}
+	return true
+}
+
+// source is what frames are read from: the socket, with a deadline for each
+// read. Three things end a silent connection: its heartbeat, a frame that does
+// not get complete, and a close that the client does not answer.
+//
+// Time counts only while somebody reads: a reader that is held back by flow
+// control does not blame the client.
+type source struct {
+	conn net.Conn
+
+	received atomic.Uint64 // octets
+
+	// Reader only.
+	idle  time.Duration // longest silence; 0: any
+	slow  bool          // frames are under frameTime
+	frame time.Time     // when the frame under way began to be waited for
+	// obey is called before each read of an open connection. It may wait, and
+	// returns false to end the reading.
+	obey func() bool
+	// waited has the next read begin with a deadline of its own.
+	waited bool
+
+	mu      sync.Mutex
+	set     time.Time // the socket's deadline
+	closing bool      // set is final
+	open    bool      // the handshake is over
+	nudged  bool      // set is no deadline, but ends a read
+}
+
+// Read reads from the socket.
+func (s *source) Read(p []byte) (int, error) {
+	n, err := s.read(p)
+	s.received.Add(uint64(n))
+	if n > 0 && s.slow && s.frame.IsZero() {
+		s.frame = time.Now()
+	}
+	return n, err
+}
+
+// read is Read for an open connection that may be told to wait. Whoever wants
+// that first makes obey wait and then calls interrupt, so that either obey
+// sees it, or the read ends.
+func (s *source) read(p []byte) (int, error) {
+	for {
+		if err := s.arm(); err != nil {
+			return 0, err
+		}
+		if s.slow && !s.obey() {
+			return 0, errEnding
+		}
+		if s.waited {
+			s.waited = false
+			continue
+		}
+		n, err := s.conn.Read(p)
+		if n > 0 || err == nil || !errors.Is(err, os.ErrDeadlineExceeded) || !s.wasNudged() {
+			return n, err
+		}
+	}
+}
+
+// interrupt ends a read under way, and has it begin again.
+func (s *source) interrupt() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing || !s.open {
+		return
+	}
+	s.nudged, s.set = true, time.Unix(1, 0)
+	_ = s.conn.SetReadDeadline(s.set)
+}
+
+func (s *source) wasNudged() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.nudged && !s.closing
+}
+
+// resume begins the client's times anew, after a wait that was not its fault.
+// The reader calls it.
+func (s *source) resume() {
+	s.waited = true
+	if !s.frame.IsZero() {
+		s.frame = time.Now()
+	}
+}
+
+// frameDone says that a frame is complete.
+func (s *source) frameDone() { s.frame = time.Time{} }
+
+// frameExpired reports whether the frame under way has taken too long.
+func (s *source) frameExpired() bool {
+	return !s.frame.IsZero() && time.Since(s.frame) >= frameTime
+}
+
+// arm sets the deadline of the next read. A deadline that is only a little
+// too early is left as it is.
+func (s *source) arm() error {
+	var want time.Time
+	var slack time.Duration
+	if s.idle > 0 {
+		want, slack = time.Now().Add(s.idle), s.idle/8
+	}
+	if end := s.frame.Add(frameTime); !s.frame.IsZero() && (want.IsZero() || end.Before(want)) {
+		want, slack = end, 0
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	nudged := s.nudged
+	s.nudged = false
+	if s.closing || !nudged && ((!s.set.After(want) && s.set.Add(slack).After(want)) || s.set.Equal(want)) {
+		return nil
+	}
+	s.set = want
+	return s.conn.SetReadDeadline(want)
+}
+
+// endBy makes t the last deadline; a read under way is under it too. A later
+// call can only bring it forward.
+func (s *source) endBy(t time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing && s.set.Before(t) {
+		return
+	}
+	s.closing, s.set = true, t
+	_ = s.conn.SetReadDeadline(t) // fails on a closed socket, and so does Read
+}
+
+// watch starts heartbeats and the frame clock; the handshake has a deadline of
+// its own. interval 0: no heartbeats. A client is given up after 2¼ to 2½
+// silent intervals.
+func (s *source) watch(interval time.Duration) {
+	s.idle = interval * 5 / 2
+	s.slow = true
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open = true
+	if !s.closing {
+		s.set = time.Time{}
+		_ = s.conn.SetReadDeadline(time.Time{})
+	}
+}
