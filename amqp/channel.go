@@ -3,231 +3,293 @@ package amqp
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"sync"
-	"sync/atomic"
 
 	"github.com/quorate/quorate/amqp/wire"
 	"github.com/quorate/quorate/fsm"
 )
 
-// channel is one channel of a connection. What belongs to whom:
+// channel is one channel of a connection. It takes frames to methods, and has
+// methods done one after the other; what they are about its parts know.
 //
-//   - Reader: the content under assembly.
-//   - gate: calls of the session. Whoever holds it may Publish and Settle;
-//     while busy is set, a blocking call runs without it and everybody else
-//     queues.
-//   - mu: consumers and deliveries, which the broker's goroutines touch. It is
-//     never held during a call of the broker.
+// Whoever holds gate calls the session: Publish and Settle do not block. A
+// blocking call runs without gate while busy is set, and requests that come
+// meanwhile are queued.
 //
-// Lock order: gate, mu, outbox.mu, confirms.mu.
+// Invariant: queue is empty unless busy.
+//
+// Lock order: gate, consumers.mu, outbox.mu, confirms.mu.
 type channel struct {
-	conn     *conn
-	number   uint16
-	session  Session
-	confirms confirms
-	// committing is the commit that waits for publishes; nil: none.
-	committing atomic.Pointer[commit]
+	conn    *conn
+	number  uint16
+	session Session
 
-	// Writer only: deliveries written and not reported to the session.
-	writtenCount, writtenBytes int
+	content   content   // reader only
+	publisher publisher // called with gate held, but for what the broker reports
+	consumers consumers
+	written   writeReport // writer only
 
-	// Reader only.
-	content  content
-	exchange string // of the last publish, so that the next need not allocate
-	key      string
-	ending   channelEnding
+	gate    sync.Mutex
+	busy    bool
+	queue   requestQueue
+	end     channelEnd
+	settler settler
+	tx      transaction
+	// stranded: publishes that wait for routes have been given up.
+	stranded bool
+	prefetch uint16
 
-	deaf     atomic.Bool   // channel.close was sent: frames are ignored
-	crossed  atomic.Bool   // and the client's own close was answered meanwhile
-	deafened chan struct{} // closed with deaf
-	finished chan struct{} // closed when the number is free
-
-	gate        sync.Mutex
-	busy        bool
-	state       channelState
-	closing     bool // the session is being closed, or has been
-	sessionGone bool
-	answered    bool // the client has sent channel.close-ok
-	queue       []request
-	queueBytes  int
-	waiting     bool          // the reader waits for room in queue
-	room        chan struct{} // capacity 1
-	adrift      bool          // publishes that wait for routes have been given up
-	settles     []lateSettle  // of deliveries written while busy
-	taken       []held        // scratch
-	ids         []uint64      // scratch
-	tx          *transaction  // nil: the channel is not in transaction mode
-	lastQueue   string
-	prefetch    uint16
-	publishing  *message // whose headers publishHeaders decodes
-	headers     func() *fsm.Table
-	property    func(name string) []byte
-
-	mu           sync.Mutex
-	closed       bool       // events mean nothing any more
-	lost         error      // the broker has given the session up
-	timedOut     bool       // the channel ends for what was held too long
-	txSettles    []txSettle // given in a transaction and not committed, in order
-	consumers    map[uint64]*consumer
-	tags         map[string]*consumer
-	lastConsumer uint64
-	lastTag      uint64 // delivery tag
-	unacked      unacked
-	gets         map[uint64]struct{} // tokens of gets
-	deleting     bool                // queue.delete is under way
-	ended        []uint64            // deleting: consumers whose queue went meanwhile
-}
-
-type channelState uint8
-
-const (
-	channelOpen    channelState = iota
-	channelClosing              // a close is under way: the server's, or the connection's
-	channelClosed
-)
-
-// channelEnding is what the reader has seen of the end of a channel.
-type channelEnding uint8
-
-const (
-	endingNot      channelEnding = iota
-	endingAsked                  // channel.close
-	endingAnswered               // channel.close-ok
-)
-
-// request is one thing a channel has to do, in the order of its arrival. The
-// fields after kind belong to one kind each.
-type request struct {
-	kind    requestKind
-	method  wire.Method
-	message message
-	settle  settlement
-	task    func(context.Context) error
-}
-
-type requestKind uint8
-
-const (
-	requestMethod requestKind = iota
-	requestPublish
-	requestSettle
-	requestTask  // of the front itself
-	requestClose // by the client
-	requestEnd   // by the server: channel.close has been pushed
-)
-
-// lateSettle is a settlement that waits for the session.
-type lateSettle struct {
-	consumer uint64
-	outcome  fsm.Outcome
-	ids      []uint64
+	definitions definitions // for the blocking call
 }
 
 func newChannel(c *conn, number uint16) *channel {
-	ch := &channel{
-		conn: c, number: number,
-		finished:  make(chan struct{}),
-		deafened:  make(chan struct{}),
-		room:      make(chan struct{}, 1),
-		consumers: map[uint64]*consumer{},
-		tags:      map[string]*consumer{},
-		gets:      map[uint64]struct{}{},
+	ch := &channel{conn: c, number: number, queue: newRequestQueue()}
+	ch.end = newChannelEnd(func() { c.channelCount.Add(-1) })
+	ch.publisher.init(number, c.out, c.flow)
+	ch.consumers = consumers{
+		channel: number, out: c.out, notify: c.capable.consumerCancelNotify,
+		limit: c.server.cfg.MaxConsumers, counts: &c.server.timeouts,
+		post: ch.post, giveBack: ch.giveBack,
+		byNumber: map[uint64]*consumer{}, byTag: map[string]*consumer{},
+		deliveries: deliveries{gets: map[uint64]struct{}{}},
 	}
-	ch.headers, ch.property = ch.publishHeaders, ch.publishProperty
 	return ch
 }
 
-// id is the id of the method behind a request; 0: none.
-func (r *request) id() uint32 {
-	switch r.kind {
-	case requestMethod:
-		return wire.ID(r.method)
-	case requestPublish:
-		return wire.IDBasicPublish
-	case requestSettle:
-		return r.settle.method
-	}
-	return 0
+// attach gives the channel its session. It is called before the first frame is
+// read, but events may come before that.
+func (ch *channel) attach(s Session) {
+	ch.session = s
+	ch.publisher.session, ch.consumers.session = s, s
+	ch.settler.session, ch.definitions.session, ch.written.session = s, s, s
+	ch.content.user, ch.content.maxSize = ch.conn.user, uint64(ch.conn.server.cfg.MaxMessageSize)
+	ch.content.replyName = s.ReplyName
 }
 
-// blocks reports whether a request has to wait for the broker.
-func (r *request) blocks() bool {
-	switch r.kind {
-	case requestMethod:
-		return methodBlocks(r.method)
-	case requestPublish:
-		return r.message.isReply()
-	case requestSettle:
-		return false
+// frame processes a frame of the channel. The reader calls it; the frame's
+// payload is still to be read.
+func (ch *channel) frame(head wire.FrameHead) error {
+	switch {
+	case ch.end.ignoring.Load():
+		return ch.ignore(head)
+	case head.Type == wire.FrameBody && ch.content.stage >= contentBody:
+		ready, err := ch.content.body(ch.conn.in, int(head.Size))
+		return ch.submitContent(ready, err)
 	}
-	return true
+	payload, err := ch.conn.in.ReadPayload()
+	if err != nil {
+		return err
+	}
+	switch {
+	case head.Type == wire.FrameMethod && ch.content.stage == contentNone:
+		return ch.method(payload)
+	case head.Type == wire.FrameHeader && ch.content.stage == contentHeader:
+		ready, err := ch.content.header(payload)
+		ch.conn.published = true
+		return ch.submitContent(ready, err)
+	case ch.content.stage == contentNone:
+		return wire.ExpectedMethod()
+	case ch.content.stage == contentHeader:
+		return wire.ExpectedHeader(wire.ClassBasic, basicPublish)
+	}
+	return wire.ExpectedBody(wire.ClassBasic, basicPublish)
 }
 
-// submit has a request done, at once if it needs not wait for the broker and
-// nothing is before it. The reader calls it.
-func (ch *channel) submit(r *request) error {
-	ch.gate.Lock()
-	return ch.submitLocked(r)
-}
-
-// submitLocked is submit with the gate held. It lets go of it.
-func (ch *channel) submitLocked(r *request) error {
-	next, queued := ch.begin(r)
-	if queued {
-		return ch.waitRoom()
+// ignore drops a frame of a channel whose close the client has not answered,
+// unless it is about closing.
+func (ch *channel) ignore(head wire.FrameHead) error {
+	ch.content.reset()
+	if head.Type != wire.FrameMethod {
+		return ch.conn.in.SkipPayload()
 	}
-	if next != nil {
-		ch.conn.tasks.start()
-		go ch.run(next)
+	payload, err := ch.conn.in.ReadPayload()
+	if err != nil {
+		return err
+	}
+	switch wire.PeekID(payload) {
+	case wire.IDChannelClose:
+		return ch.readClose()
+	case wire.IDChannelCloseOK:
+		ch.readCloseOK()
+	case wire.IDChannelOpen:
+		if !ch.end.crossed.Load() {
+			return nil
+		}
+		// The client takes the answer to its own close for the end.
+		ch.readCloseOK()
+		if free, err := ch.end.wait(ch.conn.done); !free {
+			return err
+		}
+		ch.conn.forget(ch)
+		return ch.conn.firstFrame(head, payload)
 	}
 	return nil
 }
 
-// begin does a request that need not wait, or queues it. If something has to
-// wait for the broker it returns that; busy is set. It lets go of the gate.
-func (ch *channel) begin(r *request) (next *request, queued bool) {
-	defer ch.gate.Unlock()
-	switch {
-	case ch.state != channelOpen:
-		return nil, false
-	case ch.busy:
-		ch.queue = append(ch.queue, *r)
-		ch.queueBytes += len(r.message.publish.Payload)
-		return nil, true
+// method processes a method frame.
+func (ch *channel) method(payload []byte) error {
+	c := ch.conn
+	s := &c.request.settle
+	switch id := wire.PeekID(payload); id {
+	case wire.IDBasicPublish:
+		return ch.content.begin(payload)
+	case wire.IDBasicAck:
+		var m wire.BasicAck
+		if err := wire.DecodeAck(payload, &m); err != nil {
+			return unnamed(err)
+		}
+		*s = settlement{id, m.DeliveryTag, m.Multiple, fsm.Ack}
+	case wire.IDBasicNack:
+		var m wire.BasicNack
+		if err := wire.DecodeNack(payload, &m); err != nil {
+			return unnamed(err)
+		}
+		*s = settlement{id, m.DeliveryTag, m.Multiple, outcome(m.Requeue, fsm.Requeue)}
+	case wire.IDBasicReject:
+		var m wire.BasicReject
+		if err := wire.DecodeReject(payload, &m); err != nil {
+			return unnamed(err)
+		}
+		*s = settlement{id, m.DeliveryTag, false, outcome(m.Requeue, fsm.RequeueFailed)}
+	default:
+		return ch.otherMethod(payload)
 	}
-	if r.blocks() {
-		next = new(request)
-		*next = *r
-	} else if err := ch.perform(r); errors.Is(err, fsm.ErrNotFresh) {
-		next = new(request)
-		*next = *r
-	} else if err != nil {
-		ch.raise(err, r.id())
-		next = ch.next()
-	}
-	ch.busy = next != nil
-	return next, false
+	c.request.kind = requestSettle
+	_, err := ch.submit(&c.request)
+	return err
 }
 
-// post has a task done on a goroutine of its own. tasks has been started for
-// it. Events use it: they may not block, nor call the session.
+// submitContent has a message published if it is ready.
+func (ch *channel) submitContent(ready bool, err error) error {
+	if err != nil || !ready {
+		return err
+	}
+	_, err = ch.submit(&ch.content.request)
+	ch.content.release()
+	return err
+}
+
+func outcome(requeue bool, requeued fsm.Outcome) fsm.Outcome {
+	if requeue {
+		return requeued
+	}
+	return fsm.Discard
+}
+
+// otherMethod processes a method that is neither a publish nor a settlement.
+func (ch *channel) otherMethod(payload []byte) error {
+	m, err := decodeOnChannel(payload)
+	if err != nil {
+		return err
+	}
+	switch m.(type) {
+	case *wire.ChannelOpen:
+		return errSecondOpen()
+	case *wire.ChannelClose:
+		return ch.readClose()
+	case *wire.ChannelCloseOK, *wire.BasicCancelOK:
+		return nil
+	}
+	if m.ClassID() == wire.ClassConnection {
+		return errUnimplementedMethod(wire.ID(m))
+	}
+	_, err = ch.submit(&request{kind: requestMethod, method: m})
+	return err
+}
+
+// submit has a request done, at once if it needs not wait for the broker and
+// nothing is before it. accepted false: the channel is not open. The reader
+// calls it; it waits there while too much is queued.
+func (ch *channel) submit(r *request) (accepted bool, err error) {
+	switch next, how := ch.begin(r); how {
+	case requestRefused:
+		return false, nil
+	case requestQueued:
+		return true, ch.waitSpace()
+	case requestBlocks:
+		ch.conn.tasks.start()
+		go ch.run(next)
+	}
+	return true, nil
+}
+
+// beginning is what has become of a request at once.
+type beginning uint8
+
+const (
+	requestRefused beginning = iota // the channel is not open
+	requestDone
+	requestQueued
+	requestBlocks // something has to wait for the broker; busy is set
+)
+
+// begin does a request that need not wait, or queues it. If something has to
+// wait for the broker it returns that.
+func (ch *channel) begin(r *request) (*request, beginning) {
+	ch.gate.Lock()
+	defer ch.gate.Unlock()
+	switch {
+	case !ch.end.isOpen():
+		return nil, requestRefused
+	case ch.busy:
+		ch.queue.push(r)
+		return nil, requestQueued
+	}
+	next := ch.try(r)
+	if next == nil {
+		return nil, requestDone
+	}
+	ch.busy = true
+	return next, requestBlocks
+}
+
+// try does a request, unless it has to wait for the broker. It returns what has
+// to: that, or what an error makes necessary. The gate is held.
+func (ch *channel) try(r *request) (next *request) {
+	if !r.blocks() {
+		err := ch.perform(r)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, fsm.ErrNotFresh) {
+			ch.raise(err, r.id())
+			return ch.next()
+		}
+	}
+	next = new(request)
+	*next = *r
+	return next
+}
+
+// post has a task done on a goroutine of its own. Events use it: they may not
+// block, nor call the session. The channel's consumers are not closed yet, so
+// that the teardown still waits for the task.
 func (ch *channel) post(task func(context.Context) error) {
+	ch.conn.tasks.start()
 	go func() {
 		r := &request{kind: requestTask, task: task}
-		ch.gate.Lock()
-		if ch.state != channelOpen || ch.busy {
-			if ch.state == channelOpen {
-				ch.queue = append(ch.queue, *r)
-			}
-			ch.gate.Unlock()
+		if ch.admit(r) {
+			ch.run(r)
+		} else {
 			ch.conn.tasks.done()
-			return
 		}
-		ch.busy = true
-		ch.gate.Unlock()
-		ch.run(r)
 	}()
+}
+
+// admit sets busy for a request that blocks. It returns false if the request is
+// queued, or the channel is not open.
+func (ch *channel) admit(r *request) bool {
+	ch.gate.Lock()
+	defer ch.gate.Unlock()
+	if !ch.end.isOpen() {
+		return false
+	}
+	if ch.busy {
+		ch.queue.push(r)
+		return false
+	}
+	ch.busy = true
+	return true
 }
 
 // run does a blocking request and all that has queued meanwhile.
@@ -253,24 +315,22 @@ func (ch *channel) follow(r *request, err error) *request {
 // nothing left it returns nil and busy is over. The gate is held.
 func (ch *channel) next() *request {
 	for {
-		if !ch.closing {
-			ch.settleLate()
+		if !ch.end.sessionClosing {
+			ch.settler.flush()
 		}
-		if ch.deaf.Load() && !ch.closing {
-			ch.closing = true
+		if ch.end.ignoring.Load() && ch.end.claimSession() {
 			return &request{kind: requestEnd}
 		}
-		if ch.state != channelOpen || len(ch.queue) == 0 {
-			ch.queue, ch.queueBytes, ch.settles = nil, 0, nil
+		r, ok := request{}, false
+		if ch.end.isOpen() {
+			r, ok = ch.queue.pop()
+		}
+		if !ok {
+			ch.queue.clear()
+			ch.settler.clear()
 			ch.busy = false
-			ch.makeRoom()
 			return nil
 		}
-		r := ch.queue[0]
-		ch.queue[0] = request{}
-		ch.queue = ch.queue[1:]
-		ch.queueBytes -= len(r.message.publish.Payload)
-		ch.makeRoom()
 		if r.blocks() {
 			return &r
 		}
@@ -282,36 +342,19 @@ func (ch *channel) next() *request {
 	}
 }
 
-// queueFull reports whether the reader has to wait. The gate is held.
-func (ch *channel) queueFull() bool {
-	return ch.busy && (len(ch.queue) >= maxQueued || ch.queueBytes >= maxQueuedBytes)
-}
-
-// waitRoom holds the reader while the queue is full.
-func (ch *channel) waitRoom() error {
+// waitSpace holds the reader while the queue is full.
+func (ch *channel) waitSpace() error {
 	for {
 		ch.gate.Lock()
-		ch.waiting = ch.queueFull()
-		full := ch.waiting
+		full := ch.queue.wait()
 		ch.gate.Unlock()
 		if !full {
 			return nil
 		}
 		select {
-		case <-ch.room:
+		case <-ch.queue.space:
 		case <-ch.conn.done:
 			return errEnding
-		}
-	}
-}
-
-// makeRoom wakes the reader if the queue is no longer full.
-func (ch *channel) makeRoom() {
-	if ch.waiting && !ch.queueFull() {
-		ch.waiting = false
-		select {
-		case ch.room <- struct{}{}:
-		default: // it is awake already
 		}
 	}
 }
@@ -347,169 +390,4 @@ func (ch *channel) block(r *request) error {
 		return r.task(ctx)
 	}
 	return ch.call(ctx, r.method)
-}
-
-// raise answers an error of the method with this id: it closes the channel or
-// the connection. The gate is held.
-func (ch *channel) raise(err error, id uint32) {
-	if ch.state != channelOpen {
-		return
-	}
-	ch.state = channelClosing
-	if isInternal(err) && ch.conn.ctx.Err() == nil {
-		ch.conn.log.Error("method failed", slog.Int("channel", int(ch.number)), slog.Any("error", err))
-	}
-	e := protocolError(err, id)
-	if e.Code == wire.CodeAccessRefused {
-		ch.conn.refused(e)
-	}
-	if endsConnection(e.Code) {
-		ch.conn.fail(e)
-		return
-	}
-	ch.conn.log.Info("channel error", slog.Int("channel", int(ch.number)), slog.Any("error", e))
-	ch.silence()
-	ch.deaf.Store(true)
-	close(ch.deafened)
-	ch.conn.flow.release(ch.conn.out.pushLast(ch, &wire.ChannelClose{
-		ReplyCode: e.Code, ReplyText: wire.ReplyText(e.Code, e.Text), FailedClass: e.ClassID, FailedMethod: e.MethodID,
-	}))
-	for i := range ch.queue {
-		if ch.queue[i].kind == requestClose {
-			ch.answerCrossing()
-		}
-	}
-}
-
-// answerCrossing answers the client's close after the server's own has been
-// sent. The channel still ends with the client's close-ok.
-func (ch *channel) answerCrossing() {
-	ch.crossed.Store(true)
-	ch.conn.out.push(ch.number, &wire.ChannelCloseOK{})
-}
-
-// silence makes events mean nothing.
-func (ch *channel) silence() {
-	ch.mu.Lock()
-	ch.closed = true
-	ch.mu.Unlock()
-}
-
-// closeSession gives back what the channel holds.
-func (ch *channel) closeSession() {
-	ctx, cancel := context.WithTimeout(ch.conn.server.ctx, ch.conn.server.cfg.OperationTimeout)
-	defer cancel()
-	ch.session.Close(ctx)
-}
-
-// closeByClient answers channel.close, once its deliveries are back in their
-// queues.
-func (ch *channel) closeByClient() {
-	ch.silence()
-	ch.gate.Lock()
-	ch.settleLate()
-	ch.state, ch.closing = channelClosing, true
-	ch.gate.Unlock()
-	ch.closeSession()
-	ch.conn.flow.release(ch.conn.out.pushLast(ch, &wire.ChannelCloseOK{}))
-	ch.gate.Lock()
-	ch.finish()
-	ch.gate.Unlock()
-}
-
-// closeByServer closes the session of a channel whose client has been told.
-func (ch *channel) closeByServer() {
-	ch.closeSession()
-	ch.gate.Lock()
-	ch.sessionGone = true
-	if ch.answered {
-		ch.finish()
-	}
-	ch.gate.Unlock()
-}
-
-// finish frees the number. The gate is held.
-func (ch *channel) finish() {
-	if ch.state != channelClosed {
-		ch.state = channelClosed
-		ch.conn.channelCount.Add(-1)
-		close(ch.finished)
-	}
-}
-
-func (ch *channel) isFinished() bool {
-	select {
-	case <-ch.finished:
-		return true
-	default:
-		return false
-	}
-}
-
-// waitFinished holds the reader while a close is under way. It returns false
-// if the number is not free after that: the server's own close has come first.
-func (ch *channel) waitFinished() (free bool, err error) {
-	deafened := ch.deafened
-	if ch.ending == endingAnswered {
-		deafened = nil
-	}
-	select {
-	case <-ch.finished:
-	case <-deafened:
-		ch.ending = endingNot
-		return false, nil
-	case <-ch.conn.done:
-		return false, errEnding
-	}
-	return true, nil
-}
-
-// shut ends the channel with its connection.
-func (ch *channel) shut() {
-	ch.silence()
-	ch.conn.flow.release(ch.confirms.close())
-	ch.gate.Lock()
-	if ch.state == channelOpen {
-		ch.state = channelClosing
-	}
-	ch.gate.Unlock()
-}
-
-// askClose takes channel.close of the client. The reader calls it.
-func (ch *channel) askClose() error {
-	ch.gate.Lock()
-	if ch.state == channelOpen {
-		ch.ending = endingAsked
-		return ch.submitLocked(&request{kind: requestClose})
-	}
-	if ch.deaf.Load() {
-		ch.answerCrossing()
-	}
-	ch.gate.Unlock()
-	return nil
-}
-
-// answerClose takes channel.close-ok of the client. The reader calls it.
-func (ch *channel) answerClose() {
-	ch.ending = endingAnswered
-	ch.gate.Lock()
-	defer ch.gate.Unlock()
-	ch.answered = true
-	if ch.sessionGone {
-		ch.finish()
-	}
-}
-
-// beginClose is called before the session is closed by the connection: what
-// was settled late is passed on.
-// It returns false if somebody else closes, or has closed, the session.
-func (ch *channel) beginClose() bool {
-	ch.gate.Lock()
-	defer ch.gate.Unlock()
-	if ch.closing {
-		return false
-	}
-	ch.settleLate()
-	ch.closing = true
-	return true
 }

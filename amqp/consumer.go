@@ -5,39 +5,330 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"errors"
-	"net/netip"
 	"slices"
+	"sync"
 
 	"github.com/quorate/quorate/amqp/wire"
 	"github.com/quorate/quorate/fsm"
 )
 
-// consumer is a consumer of a channel. Everything but early and the flags is
-// fixed.
+// consumer is a consumer of a channel. What is above started is fixed once it
+// has its number.
 type consumer struct {
+	channel *channel
 	number  uint64
 	tag     string
 	noAck   bool
 	suspend bool // a timeout suspends it, and does not cancel it
 
-	// Under channel.mu.
-	started bool          // consume-ok is in the outbox
-	early   []fsm.Message // that came before
-	gone    bool          // its queue went before
-	late    uint64        // suspend: the newest delivery it was suspended for
+	// Under consumers.mu.
+	started   bool          // consume-ok is in the outbox
+	early     []fsm.Message // that came before
+	gone      bool          // its queue went before
+	suspended uint64        // suspend: the newest delivery it was suspended for
+}
+
+// consumers is the consuming side of a channel: its consumers, what they were
+// handed, and what the client is told of them. The broker's goroutines call it.
+//
+// Invariants: byTag and byNumber hold the same consumers; their numbers are
+// ≤ last; early and gone are empty once a consumer has started; once closed,
+// nothing is pushed and nothing posted.
+//
+// mu is taken before the outbox's lock, and never held during a call of the
+// session, but for Drop.
+type consumers struct {
+	channel uint16 // its number
+	session Session
+	out     *outbox
+	notify  bool // the client understands basic.cancel
+	limit   int  // of consumers; 0: none
+	counts  *timeoutCounts
+	// post has the channel do a task. It is called with mu held and not closed.
+	post func(task func(context.Context) error)
+	// giveBack returns messages of consumers that are no more; it is a task.
+	giveBack func([]fsm.Message) error
+
+	mu         sync.Mutex
+	closed     bool // events mean nothing any more
+	timedOut   bool // the channel ends for what was held too long
+	byNumber   map[uint64]*consumer
+	byTag      map[string]*consumer
+	last       uint64 // number given last
+	deliveries deliveries
+	deferring  bool     // basic.cancel waits for the end of queue.delete
+	deferred   []uint64 // consumers whose queue went meanwhile
+}
+
+// add gives a consumer its number.
+func (c *consumers) add(cons *consumer) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.byTag[cons.tag] != nil {
+		return errTagReuse(cons.tag)
+	}
+	if c.limit > 0 && len(c.byTag) >= c.limit {
+		return errTooManyConsumers(c.limit)
+	}
+	c.last++
+	cons.number = c.last
+	c.byNumber[cons.number], c.byTag[cons.tag] = cons, cons
+	return nil
+}
+
+// find returns the consumer with a tag; nil: there is none.
+func (c *consumers) find(tag string) *consumer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.byTag[tag]
+}
+
+// remove frees the tag of a consumer, if that is still there. It returns what
+// came for it before it was started.
+func (c *consumers) remove(cons *consumer) (early []fsm.Message) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.drop(cons)
+	return cons.early
+}
+
+// drop is remove with mu held.
+func (c *consumers) drop(cons *consumer) {
+	if c.byNumber[cons.number] == cons {
+		delete(c.byNumber, cons.number)
+		delete(c.byTag, cons.tag)
+	}
+}
+
+// start sends consume-ok, and then what came before it.
+func (c *consumers) start(cons *consumer, noWait bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	c.out.lock()
+	defer c.out.unlock()
+	if !noWait {
+		c.out.pushLocked(c.channel, &wire.BasicConsumeOK{ConsumerTag: cons.tag})
+	}
+	cons.started = true
+	for i := range cons.early {
+		c.push(cons, &cons.early[i])
+	}
+	cons.early = nil
+	if cons.gone {
+		c.cancel(cons)
+	}
+}
+
+// deliver takes messages for consumers.
+func (c *consumers) deliver(messages []fsm.Message) {
+	var orphans []fsm.Message
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	c.out.lock()
+	for i := range messages {
+		m := &messages[i]
+		switch cons := c.byNumber[m.Consumer]; {
+		case cons == nil:
+			orphans = append(orphans, *m)
+		case !cons.started:
+			cons.early = append(cons.early, *m)
+		default:
+			c.push(cons, m)
+		}
+	}
+	c.out.unlock()
+	if len(orphans) > 0 {
+		c.post(func(context.Context) error { return c.giveBack(orphans) })
+	}
+}
+
+// push pushes a message for a consumer. mu and the outbox are locked.
+func (c *consumers) push(cons *consumer, m *fsm.Message) {
+	tag := c.deliveries.tag(cons.number, m.ID, cons.noAck)
+	c.out.pushMessage(outItem{kind: outDeliver, channel: c.channel, consumer: cons, tag: tag, message: *m})
+}
+
+// got pushes what a get has taken.
+func (c *consumers) got(m *fsm.Message, noAck bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	tag := c.deliveries.tagGet(m.Consumer, m.ID, noAck)
+	c.out.lock()
+	defer c.out.unlock()
+	c.out.pushMessage(outItem{kind: outGet, channel: c.channel, tag: tag, message: *m})
+}
+
+// settle is deliveries.settle.
+func (c *consumers) settle(s *settlement, commit bool, dst []held) ([]held, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.deliveries.settle(s, commit, dst)
+}
+
+// takeAll takes every delivery that is not settled, and appends it to dst.
+func (c *consumers) takeAll(dst []held) []held {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.deliveries.unacked.takeAll(dst)
+}
+
+func (c *consumers) commit() []uncommitted {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.deliveries.commit()
+}
+
+func (c *consumers) rollBack() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.deliveries.rollBack()
+}
+
+// cancelled takes the news that the queue of a consumer is gone.
+func (c *consumers) cancelled(number uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	cons := c.byNumber[number]
+	switch {
+	case c.closed || cons == nil:
+	case !cons.started:
+		cons.gone = true
+	case c.deferring:
+		c.deferred = append(c.deferred, number)
+	default:
+		c.out.lock()
+		defer c.out.unlock()
+		c.cancel(cons)
+	}
+}
+
+// revoked ends a consumer that may not read its queue any more, and with it the
+// channel if the client cannot be told. It returns false if there is none.
+func (c *consumers) revoked(number uint64, why error) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	cons := c.byNumber[number]
+	if c.closed || cons == nil {
+		return false
+	}
+	if cons.started {
+		c.out.lock()
+		c.cancel(cons)
+		c.out.unlock()
+	} else {
+		cons.gone = true
+	}
+	if !c.notify {
+		c.post(func(context.Context) error { return why })
+	}
+	return true
+}
+
+// deferCancels puts off what cancelled tells the client until sendCancels: a
+// client that deletes a queue it consumes from expects the answer first.
+func (c *consumers) deferCancels() {
+	c.mu.Lock()
+	c.deferring = true
+	c.mu.Unlock()
+}
+
+func (c *consumers) sendCancels() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	deferred := c.deferred
+	c.deferring, c.deferred = false, nil
+	if c.closed {
+		return
+	}
+	c.out.lock()
+	defer c.out.unlock()
+	for _, number := range deferred {
+		if cons := c.byNumber[number]; cons != nil {
+			c.cancel(cons)
+		}
+	}
+}
+
+// cancel drops a consumer and tells the client, if it can be told. mu and the
+// outbox are locked.
+func (c *consumers) cancel(cons *consumer) {
+	c.drop(cons)
+	if c.notify {
+		c.out.pushLocked(c.channel, &wire.BasicCancel{ConsumerTag: cons.tag, NoWait: true})
+	}
+}
+
+// timeOut takes the news that deliveries have gone back because they were held
+// too long. A consumer is cancelled for good: its tag is free at once, and what
+// it still holds can be settled as before. Where the client cannot be told that,
+// and for gets, the channel ends with why.
+func (c *consumers) timeOut(number uint64, ids []uint64, why error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	cons, get := c.byNumber[number], c.deliveries.isGet(number)
+	switch {
+	case c.closed || !c.deliveries.holds(number, ids):
+		// Settled by the client at the last moment.
+	case cons == nil && !get:
+		// The client has cancelled it.
+	case cons != nil && cons.suspend:
+		if newest := slices.Max(ids); newest > cons.suspended { // else it is said again
+			cons.suspended = newest
+			c.counts.add(timeoutSuspends)
+		}
+	case cons != nil && c.notify:
+		c.counts.add(timeoutCancels)
+		c.out.lock()
+		c.cancel(cons)
+		c.out.unlock()
+		c.session.Drop(number) // many may time out at once: none waits for another
+	default:
+		if !c.timedOut {
+			c.timedOut = true
+			action := timeoutCloses
+			if get {
+				action = timeoutOfGet
+			}
+			c.counts.add(action)
+		}
+		c.post(func(context.Context) error { return why })
+	}
+}
+
+// lose has the channel end with why. It returns false if that is too late.
+func (c *consumers) lose(why error) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.post(func(context.Context) error { return why })
+	}
+	return !c.closed
+}
+
+// close makes events mean nothing.
+func (c *consumers) close() {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
 }
 
 // consume does basic.consume.
 func (ch *channel) consume(ctx context.Context, m *wire.BasicConsume) error {
-	queue, err := ch.queueName(m.Queue, wire.IDBasicConsume)
+	queue, err := ch.definitions.queueName(m.Queue, wire.IDBasicConsume)
 	if err != nil {
 		return err
 	}
-	cons := &consumer{tag: m.ConsumerTag, noAck: m.NoAck, suspend: suspends(m.Arguments)}
+	cons := &consumer{channel: ch, tag: m.ConsumerTag, noAck: m.NoAck, suspend: suspends(m.Arguments)}
 	if cons.tag == "" {
 		cons.tag = "amq.ctag-" + rand128()
 	}
-	if err := ch.addConsumer(cons); err != nil {
+	if err := ch.consumers.add(cons); err != nil {
 		return err
 	}
 	spec := fsm.ConsumeSpec{
@@ -48,11 +339,10 @@ func (ch *channel) consume(ctx context.Context, m *wire.BasicConsume) error {
 		spec.Prefetch = 0
 	}
 	if err := ch.session.Consume(ctx, spec); err != nil {
-		ch.removeConsumer(cons)
-		ch.unneeded(cons.early)
+		ch.unwritten(ch.consumers.remove(cons))
 		return err
 	}
-	ch.startConsumer(cons, m.NoWait)
+	ch.consumers.start(cons, m.NoWait)
 	return nil
 }
 
@@ -69,73 +359,15 @@ func rand128() string {
 	return base64.RawURLEncoding.EncodeToString(b[:])
 }
 
-// addConsumer gives the consumer its number.
-func (ch *channel) addConsumer(cons *consumer) error {
-	ch.mu.Lock()
-	defer ch.mu.Unlock()
-	if ch.tags[cons.tag] != nil {
-		return errTagReuse(cons.tag)
-	}
-	if most := ch.conn.server.cfg.MaxConsumers; most > 0 && len(ch.tags) >= most {
-		return errTooManyConsumers(most)
-	}
-	ch.lastConsumer++
-	cons.number = ch.lastConsumer
-	ch.consumers[cons.number], ch.tags[cons.tag] = cons, cons
-	return nil
-}
-
-func (ch *channel) removeConsumer(cons *consumer) {
-	ch.mu.Lock()
-	defer ch.mu.Unlock()
-	ch.dropConsumer(cons)
-}
-
-// dropConsumer frees the tag. channel.mu is held.
-func (ch *channel) dropConsumer(cons *consumer) {
-	if ch.consumers[cons.number] == cons {
-		delete(ch.consumers, cons.number)
-		delete(ch.tags, cons.tag)
-	}
-}
-
-// startConsumer sends consume-ok, and then what came before it.
-func (ch *channel) startConsumer(cons *consumer, noWait bool) {
-	out := ch.conn.out
-	ch.mu.Lock()
-	defer ch.mu.Unlock()
-	if ch.closed {
-		return
-	}
-	out.lock()
-	defer out.unlock()
-	if !noWait {
-		out.pushLocked(ch.number, &wire.BasicConsumeOK{ConsumerTag: cons.tag})
-	}
-	cons.started = true
-	for i := range cons.early {
-		ch.deliver(cons, &cons.early[i])
-	}
-	cons.early = nil
-	if cons.gone {
-		ch.cancelByServer(cons)
-	}
-}
-
 // cancel does basic.cancel. What the consumer holds stays with the channel.
 func (ch *channel) cancel(ctx context.Context, m *wire.BasicCancel) error {
-	ch.mu.Lock()
-	cons := ch.tags[m.ConsumerTag]
-	ch.mu.Unlock()
-	if cons != nil {
+	if cons := ch.consumers.find(m.ConsumerTag); cons != nil {
 		if err := ignoreNotFound(ch.session.Cancel(ctx, cons.number)); err != nil {
 			return err
 		}
-		ch.removeConsumer(cons)
+		ch.consumers.remove(cons)
 	}
-	if !m.NoWait {
-		ch.conn.out.push(ch.number, &wire.BasicCancelOK{ConsumerTag: m.ConsumerTag})
-	}
+	ch.reply(m.NoWait, &wire.BasicCancelOK{ConsumerTag: m.ConsumerTag})
 	return nil
 }
 
@@ -150,75 +382,24 @@ func ignoreNotFound(err error) error {
 
 // get does basic.get.
 func (ch *channel) get(ctx context.Context, m *wire.BasicGet) error {
-	queue, err := ch.queueName(m.Queue, wire.IDBasicGet)
+	queue, err := ch.definitions.queueName(m.Queue, wire.IDBasicGet)
 	if err != nil {
 		return err
 	}
 	message, ok, err := ch.session.Get(ctx, queue, m.NoAck)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case ok:
+		ch.consumers.got(&message, m.NoAck)
+	default:
+		ch.reply(false, &wire.BasicGetEmpty{})
 	}
-	out := ch.conn.out
-	if !ok {
-		out.push(ch.number, &wire.BasicGetEmpty{})
-		return nil
-	}
-	ch.mu.Lock()
-	defer ch.mu.Unlock()
-	ch.lastTag++
-	if !m.NoAck {
-		if ch.unacked.live == 0 {
-			clear(ch.gets)
-		}
-		ch.unacked.add(ch.lastTag, message.Consumer, message.ID)
-		ch.gets[message.Consumer] = struct{}{}
-	}
-	out.lock()
-	out.pushMessage(outItem{kind: outGet, channel: ch, tag: ch.lastTag, message: message})
-	out.unlock()
 	return nil
 }
 
-// deliver pushes a message for a consumer. channel.mu and the outbox are
-// locked.
-func (ch *channel) deliver(cons *consumer, m *fsm.Message) {
-	ch.lastTag++
-	if !cons.noAck {
-		ch.unacked.add(ch.lastTag, cons.number, m.ID)
-	}
-	ch.conn.out.pushMessage(outItem{kind: outDeliver, channel: ch, consumer: cons, tag: ch.lastTag, message: *m})
-}
-
-// Deliver takes messages for consumers.
-func (ch *channel) Deliver(messages []fsm.Message) {
-	defer ch.conn.contain("take what the broker tells")
-	out := ch.conn.out
-	var orphans []fsm.Message
-	ch.mu.Lock()
-	defer ch.mu.Unlock()
-	if ch.closed {
-		return
-	}
-	out.lock()
-	for i := range messages {
-		m := &messages[i]
-		switch cons := ch.consumers[m.Consumer]; {
-		case cons == nil:
-			orphans = append(orphans, *m)
-		case !cons.started:
-			cons.early = append(cons.early, *m)
-		default:
-			ch.deliver(cons, m)
-		}
-	}
-	out.unlock()
-	if len(orphans) > 0 {
-		ch.postLocked(func(context.Context) error { return ch.putBack(orphans) })
-	}
-}
-
-// unneeded tells the session that messages will not be written.
-func (ch *channel) unneeded(messages []fsm.Message) {
+// unwritten tells the session that messages will not be written.
+func (ch *channel) unwritten(messages []fsm.Message) {
 	bytes := 0
 	for i := range messages {
 		bytes += len(messages[i].Payload)
@@ -226,168 +407,14 @@ func (ch *channel) unneeded(messages []fsm.Message) {
 	ch.session.Written(len(messages), bytes)
 }
 
-// putBack returns messages of consumers that are no more. They would be held
+// giveBack returns messages of consumers that are no more. They would be held
 // until the channel ends otherwise.
-func (ch *channel) putBack(messages []fsm.Message) error {
-	ch.unneeded(messages)
+func (ch *channel) giveBack(messages []fsm.Message) error {
+	ch.unwritten(messages)
 	ch.gate.Lock()
 	defer ch.gate.Unlock()
 	for _, m := range messages {
-		ch.settles = append(ch.settles, lateSettle{m.Consumer, fsm.Requeue, []uint64{m.ID}})
+		ch.settler.later(m.Consumer, []uint64{m.ID}, fsm.Requeue)
 	}
 	return nil
-}
-
-// postLocked posts a task with channel.mu held and the channel not closed.
-func (ch *channel) postLocked(task func(context.Context) error) {
-	ch.conn.tasks.start()
-	ch.post(task)
-}
-
-// Cancelled takes the news that the queue of a consumer is gone.
-func (ch *channel) Cancelled(number uint64) {
-	defer ch.conn.contain("take what the broker tells")
-	ch.mu.Lock()
-	defer ch.mu.Unlock()
-	cons := ch.consumers[number]
-	switch {
-	case ch.closed || cons == nil:
-	case !cons.started:
-		cons.gone = true
-	case ch.deleting:
-		ch.ended = append(ch.ended, number)
-	default:
-		ch.conn.out.lock()
-		ch.cancelByServer(cons)
-		ch.conn.out.unlock()
-	}
-}
-
-// Revoked takes the news that the user may not read the queue of a consumer any
-// more. The consumer gets nothing from now on. Where the client cannot be told
-// that, the channel ends.
-func (ch *channel) Revoked(number uint64, why error) {
-	defer ch.conn.contain("take what the broker tells")
-	ch.mu.Lock()
-	defer ch.mu.Unlock()
-	cons := ch.consumers[number]
-	if ch.closed || cons == nil {
-		return
-	}
-	ch.conn.refused(protocolError(why, wire.IDBasicConsume))
-	if cons.started {
-		ch.conn.out.lock()
-		ch.cancelByServer(cons)
-		ch.conn.out.unlock()
-	} else {
-		cons.gone = true
-	}
-	if !ch.conn.capable.consumerCancelNotify {
-		ch.postLocked(func(context.Context) error { return why })
-	}
-}
-
-// holdCancels puts off what Cancelled tells the client until tellCancels: a
-// client that deletes a queue it consumes from expects the answer first.
-func (ch *channel) holdCancels() {
-	ch.mu.Lock()
-	ch.deleting = true
-	ch.mu.Unlock()
-}
-
-func (ch *channel) tellCancels() {
-	ch.mu.Lock()
-	defer ch.mu.Unlock()
-	ended := ch.ended
-	ch.deleting, ch.ended = false, nil
-	if ch.closed {
-		return
-	}
-	ch.conn.out.lock()
-	defer ch.conn.out.unlock()
-	for _, number := range ended {
-		if cons := ch.consumers[number]; cons != nil {
-			ch.cancelByServer(cons)
-		}
-	}
-}
-
-// cancelByServer drops a consumer and tells the client, if it can be told.
-// channel.mu and the outbox are locked.
-func (ch *channel) cancelByServer(cons *consumer) {
-	ch.dropConsumer(cons)
-	if ch.conn.capable.consumerCancelNotify {
-		ch.conn.out.pushLocked(ch.number, &wire.BasicCancel{ConsumerTag: cons.tag, NoWait: true})
-	}
-}
-
-// TimedOut takes the news that deliveries have gone back because they were
-// held too long. A consumer is cancelled for good: its tag is free at once,
-// and what it still holds can be settled as before. Where the client cannot be
-// told that, and for gets, the channel ends.
-func (ch *channel) TimedOut(number uint64, deliveries []uint64, limit fsm.Millis) {
-	defer ch.conn.contain("take what the broker tells")
-	ch.mu.Lock()
-	defer ch.mu.Unlock()
-	cons := ch.consumers[number]
-	_, get := ch.gets[number]
-	switch {
-	case ch.closed || !ch.holds(number, deliveries):
-		// Settled by the client at the last moment.
-	case cons == nil && !get:
-		// The client has cancelled it.
-	case cons != nil && cons.suspend:
-		if newest := slices.Max(deliveries); newest > cons.late { // else it is said again
-			cons.late = newest
-			ch.conn.server.timeouts[timeoutSuspends].Add(1)
-		}
-	case cons != nil && ch.conn.capable.consumerCancelNotify:
-		ch.conn.server.timeouts[timeoutCancels].Add(1)
-		ch.conn.out.lock()
-		ch.cancelByServer(cons)
-		ch.conn.out.unlock()
-		ch.session.Drop(number) // many may time out at once: none waits for another
-	default:
-		if !ch.timedOut {
-			ch.timedOut = true
-			action := timeoutCloses
-			if get {
-				action = timeoutOfGet
-			}
-			ch.conn.server.timeouts[action].Add(1)
-		}
-		ch.postLocked(func(context.Context) error { return errConsumerTimeout(ch.number, limit) })
-	}
-}
-
-// holds reports whether one of the deliveries is not settled by the client, or in
-// a transaction only.
-// channel.mu is held.
-func (ch *channel) holds(consumer uint64, ids []uint64) bool {
-	due := func(h held) bool { return h.consumer == consumer && h.id != 0 && slices.Contains(ids, h.id) }
-	return slices.ContainsFunc(ch.unacked.list[ch.unacked.head:], due) ||
-		slices.ContainsFunc(ch.txSettles, func(s txSettle) bool { return due(s.held) })
-}
-
-// Lost takes the news that the broker has given the session up.
-func (ch *channel) Lost(err error) {
-	defer ch.conn.contain("take what the broker tells")
-	ch.mu.Lock()
-	defer ch.mu.Unlock()
-	if ch.closed {
-		return
-	}
-	ch.lost = err
-	ch.postLocked(func(context.Context) error { return err })
-	if c := ch.committing.Load(); c != nil {
-		c.fail(err)
-	}
-}
-
-// Where says where the channel's client is: the name of its connection, the
-// channel's number there, and the client's address.
-func (ch *channel) Where() (connection string, number uint16, client netip.AddrPort) {
-	remote, local := ch.conn.socket.RemoteAddr().String(), ch.conn.socket.LocalAddr().String()
-	client, _ = netip.ParseAddrPort(remote) // not TCP: no address
-	return remote + " -> " + local, ch.number, client
 }

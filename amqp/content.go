@@ -5,13 +5,24 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// content is a basic.publish under assembly: the method, then a header, then
-// body frames.
+// content assembles the publishes of a channel: basic.publish, then a header,
+// then body frames. It belongs to the reader.
+//
+// Invariants: in contentBody, len(payload) + remaining = total; in contentNone,
+// remaining = 0. Before a body arrives no more than eagerBody is allocated for it.
 type content struct {
+	user      string        // of the login, for user-id
+	maxSize   uint64        // of a body
+	replyName func() string // the key of replies to the channel
+
 	stage     contentStage
-	request   request // of kind requestPublish
+	request   request // of kind requestPublish: what is assembled
 	remaining uint64  // octets of the body still to come
 	total     int     // length of the whole payload
+
+	// exchange and key are those of the last publish, so that the next need not
+	// allocate.
+	exchange, key string
 }
 
 type contentStage uint8
@@ -37,203 +48,83 @@ type message struct {
 
 const basicPublish = uint16(wire.IDBasicPublish & 0xFFFF)
 
-// frame processes a frame of the channel. The reader calls it; the frame's
-// payload is still to be read.
-func (ch *channel) frame(head wire.FrameHead) error {
-	switch {
-	case ch.deaf.Load():
-		return ch.ignore(head)
-	case head.Type == wire.FrameBody && ch.content.stage >= contentBody:
-		return ch.body(int(head.Size))
-	}
-	payload, err := ch.conn.in.ReadPayload()
-	if err != nil {
-		return err
-	}
-	switch {
-	case head.Type == wire.FrameMethod && ch.content.stage == contentNone:
-		return ch.method(payload)
-	case head.Type == wire.FrameHeader && ch.content.stage == contentHeader:
-		return ch.header(payload)
-	case ch.content.stage == contentNone:
-		return wire.ExpectedMethod()
-	case ch.content.stage == contentHeader:
-		return wire.ExpectedHeader(wire.ClassBasic, basicPublish)
-	}
-	return wire.ExpectedBody(wire.ClassBasic, basicPublish)
-}
-
-// ignore drops a frame of a channel whose close the client has not answered,
-// unless it is about closing.
-func (ch *channel) ignore(head wire.FrameHead) error {
-	ch.content = content{}
-	if head.Type != wire.FrameMethod {
-		return ch.conn.in.SkipPayload()
-	}
-	payload, err := ch.conn.in.ReadPayload()
-	if err != nil {
-		return err
-	}
-	switch wire.PeekID(payload) {
-	case wire.IDChannelClose:
-		return ch.askClose()
-	case wire.IDChannelCloseOK:
-		ch.answerClose()
-	case wire.IDChannelOpen:
-		if !ch.crossed.Load() {
-			return nil
-		}
-		// The client takes the answer to its own close for the end.
-		ch.answerClose()
-		if free, err := ch.waitFinished(); !free {
-			return err
-		}
-		ch.conn.forget(ch)
-		return ch.conn.firstFrame(head, payload)
-	}
-	return nil
-}
-
-// method processes a method frame.
-func (ch *channel) method(payload []byte) error {
-	c := ch.conn
-	s := &c.request.settle
-	switch id := wire.PeekID(payload); id {
-	case wire.IDBasicPublish:
-		return ch.beginContent(payload)
-	case wire.IDBasicAck:
-		var m wire.BasicAck
-		if err := wire.DecodeAck(payload, &m); err != nil {
-			return unnamed(err)
-		}
-		*s = settlement{id, m.DeliveryTag, m.Multiple, fsm.Ack}
-	case wire.IDBasicNack:
-		var m wire.BasicNack
-		if err := wire.DecodeNack(payload, &m); err != nil {
-			return unnamed(err)
-		}
-		*s = settlement{id, m.DeliveryTag, m.Multiple, outcome(m.Requeue, fsm.Requeue)}
-	case wire.IDBasicReject:
-		var m wire.BasicReject
-		if err := wire.DecodeReject(payload, &m); err != nil {
-			return unnamed(err)
-		}
-		*s = settlement{id, m.DeliveryTag, false, outcome(m.Requeue, fsm.RequeueFailed)}
-	default:
-		return ch.otherMethod(payload)
-	}
-	c.request.kind = requestSettle
-	return ch.submit(&c.request)
-}
-
-func outcome(requeue bool, requeued fsm.Outcome) fsm.Outcome {
-	if requeue {
-		return requeued
-	}
-	return fsm.Discard
-}
-
-// otherMethod processes a method of which there are not many.
-func (ch *channel) otherMethod(payload []byte) error {
-	m, err := decodeOnChannel(payload)
-	if err != nil {
-		return err
-	}
-	switch m.(type) {
-	case *wire.ChannelOpen:
-		return errSecondOpen()
-	case *wire.ChannelClose:
-		return ch.askClose()
-	case *wire.ChannelCloseOK, *wire.BasicCancelOK:
-		return nil
-	}
-	if m.ClassID() == wire.ClassConnection {
-		return errUnimplementedMethod(wire.ID(m))
-	}
-	return ch.submit(&request{kind: requestMethod, method: m})
-}
-
-// beginContent processes basic.publish.
-func (ch *channel) beginContent(payload []byte) error {
+// begin takes basic.publish.
+func (c *content) begin(payload []byte) error {
 	var v wire.BasicPublishView
 	if err := wire.DecodePublish(payload, &v); err != nil {
 		return unnamed(err)
 	}
-	if string(v.Exchange) != ch.exchange {
-		ch.exchange = string(v.Exchange)
+	if string(v.Exchange) != c.exchange {
+		c.exchange = string(v.Exchange)
 	}
-	if string(v.RoutingKey) != ch.key {
-		ch.key = string(v.RoutingKey)
+	if string(v.RoutingKey) != c.key {
+		c.key = string(v.RoutingKey)
 	}
-	r := &ch.content.request
-	r.kind = requestPublish
-	r.message = message{
-		publish:   fsm.Publish{Exchange: ch.exchange, RoutingKey: ch.key, TTL: -1, Priority: -1},
+	c.request.kind = requestPublish
+	c.request.message = message{
+		publish:   fsm.Publish{Exchange: c.exchange, RoutingKey: c.key, TTL: -1, Priority: -1},
 		mandatory: v.Mandatory, immediate: v.Immediate,
 	}
-	ch.content.stage = contentHeader
+	c.stage = contentHeader
 	return nil
 }
 
-// header processes the content header.
-func (ch *channel) header(payload []byte) error {
+// header takes the content header. ready: the request is to be submitted now,
+// and then released.
+func (c *content) header(payload []byte) (ready bool, err error) {
 	h, err := wire.DecodeHeader(payload, wire.ClassBasic, basicPublish)
 	if err != nil {
-		return err
+		return false, err
 	}
 	properties, err := wire.ParseProperties(h.Properties)
 	if err != nil {
-		return err
+		return false, err
 	}
-	ch.conn.published = true
-	m := &ch.content.request.message
+	m := &c.request.message
 	m.size = h.BodySize
-	ch.content.remaining = h.BodySize
-	if m.immediate || m.size > uint64(ch.conn.server.cfg.MaxMessageSize) {
+	c.remaining = h.BodySize
+	if m.immediate || m.size > c.maxSize {
 		// It will be refused; until then nothing of it is kept.
-		ch.content.stage = contentSkip
-		err := ch.submit(&ch.content.request)
-		ch.content.request = request{}
-		ch.endOfBody()
-		return err
+		c.stage = contentSkip
+		c.endSkipped()
+		return true, nil
 	}
-	encoded := ch.readProperties(m, &properties, h.Properties)
-	ch.content.total = fsm.PayloadSize(len(m.publish.Exchange), len(m.publish.RoutingKey), len(encoded), int(m.size)) + fsm.BlindSize(m.blind)
-	room := ch.content.total - int(m.size) + min(int(m.size), eagerBody)
-	m.publish.Payload, err = fsm.AppendHead(make([]byte, 0, room), m.publish.Exchange, m.publish.RoutingKey, encoded, m.blind)
+	encoded := c.readProperties(m, &properties, h.Properties)
+	c.total = fsm.PayloadSize(len(m.publish.Exchange), len(m.publish.RoutingKey), len(encoded), int(m.size)) + fsm.BlindSize(m.blind)
+	size := c.total - int(m.size) + min(int(m.size), eagerBody)
+	m.publish.Payload, err = fsm.AppendHead(make([]byte, 0, size), m.publish.Exchange, m.publish.RoutingKey, encoded, m.blind)
 	if err != nil {
-		return err
+		return false, err
 	}
-	ch.content.stage = contentBody
-	return ch.complete()
+	c.stage = contentBody
+	return c.complete(), nil
 }
 
-// body processes a body frame with size octets, which are still to be read.
-func (ch *channel) body(size int) error {
-	in, c := ch.conn.in, &ch.content
+// body reads the payload of a body frame with size octets. ready is as in header.
+func (c *content) body(in *wire.Reader, size int) (ready bool, err error) {
 	if uint64(size) > c.remaining {
-		return wire.BodyTooLong(wire.ClassBasic, basicPublish)
+		return false, wire.BodyTooLong(wire.ClassBasic, basicPublish)
 	}
 	if c.stage == contentSkip || size == 0 {
 		if err := in.SkipPayload(); err != nil {
-			return err
+			return false, err
 		}
 		c.remaining -= uint64(size)
-		ch.endOfBody()
-		return nil
+		c.endSkipped()
+		return false, nil
 	}
-	p := makeRoom(c.request.message.publish.Payload, size, c.total)
+	p := grow(c.request.message.publish.Payload, size, c.total)
 	if err := in.ReadPayloadInto(p[len(p) : len(p)+size]); err != nil {
-		return err
+		return false, err
 	}
 	c.request.message.publish.Payload = p[:len(p)+size]
 	c.remaining -= uint64(size)
-	return ch.complete()
+	return c.complete(), nil
 }
 
-// makeRoom returns p with room for n more octets, of which it will hold total
+// grow returns p with capacity for n more octets, of which it will hold total
 // in the end. Only a body longer than eagerBody ever moves.
-func makeRoom(p fsm.Payload, n, total int) fsm.Payload {
+func grow(p fsm.Payload, n, total int) fsm.Payload {
 	if cap(p)-len(p) >= n {
 		return p
 	}
@@ -242,20 +133,30 @@ func makeRoom(p fsm.Payload, n, total int) fsm.Payload {
 	return grown
 }
 
-// complete publishes the message if its body is complete.
-func (ch *channel) complete() error {
-	if ch.content.remaining > 0 {
-		return nil
+// complete ends the assembly if the body is complete.
+func (c *content) complete() bool {
+	if c.remaining > 0 {
+		return false
 	}
-	ch.content.stage = contentNone
-	err := ch.submit(&ch.content.request)
-	ch.content.request.message = message{} // it is the broker's now
-	return err
+	c.stage = contentNone
+	return true
 }
 
-// endOfBody ends a body that was skipped.
-func (ch *channel) endOfBody() {
-	if ch.content.remaining == 0 {
-		ch.content.stage = contentNone
+// endSkipped ends a body that was skipped.
+func (c *content) endSkipped() {
+	if c.remaining == 0 {
+		c.stage = contentNone
 	}
+}
+
+// release drops the message that was submitted: it is the broker's now.
+func (c *content) release() { c.request.message = message{} }
+
+// isPartial reports whether a message has begun and is not complete.
+func (c *content) isPartial() bool { return c.stage != contentNone }
+
+// reset drops what was begun.
+func (c *content) reset() {
+	c.release()
+	c.stage, c.remaining, c.total = contentNone, 0, 0
 }

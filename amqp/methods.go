@@ -46,15 +46,15 @@ func (ch *channel) act(m wire.Method) error {
 		}
 		ch.recover(nil)
 	case *wire.ConfirmSelect:
-		if ch.tx != nil {
+		if ch.tx.on {
 			return errTxMode(wire.ID(m), "cannot switch from tx to confirm mode")
 		}
-		ch.confirms.begin()
+		ch.publisher.confirms.begin()
 		ch.reply(m.NoWait, &wire.ConfirmSelectOK{})
 	case *wire.TxSelect:
 		return ch.selectTx()
 	case *wire.TxRollback:
-		return ch.rollback()
+		return ch.rollBack()
 	default:
 		return errUnimplementedMethod(wire.ID(m))
 	}
@@ -64,41 +64,6 @@ func (ch *channel) act(m wire.Method) error {
 // call does a method that waits for the broker. Busy is set.
 func (ch *channel) call(ctx context.Context, m wire.Method) error {
 	switch m := m.(type) {
-	case *wire.ExchangeDeclare:
-		return ch.answer(m.NoWait, &wire.ExchangeDeclareOK{}, ch.session.DeclareExchange(ctx, fsm.ExchangeSpec{
-			Name: cleanName(m.Exchange), Type: m.Type, Passive: m.Passive, Durable: m.Durable,
-			AutoDelete: m.AutoDelete, Internal: m.Internal, Arguments: catalogTable(m.Arguments),
-		}))
-	case *wire.ExchangeDelete:
-		return ch.answer(m.NoWait, &wire.ExchangeDeleteOK{}, ch.session.DeleteExchange(ctx, cleanName(m.Exchange), m.IfUnused))
-	case *wire.ExchangeBind:
-		return ch.answer(m.NoWait, &wire.ExchangeBindOK{}, ch.session.Bind(ctx, fsm.BindSpec{
-			Source: cleanName(m.Source), Destination: cleanName(m.Destination), ToExchange: true,
-			RoutingKey: m.RoutingKey, Arguments: catalogTable(m.Arguments),
-		}))
-	case *wire.ExchangeUnbind:
-		return ch.answer(m.NoWait, &wire.ExchangeUnbindOK{}, ch.session.Unbind(ctx, fsm.BindSpec{
-			Source: cleanName(m.Source), Destination: cleanName(m.Destination), ToExchange: true,
-			RoutingKey: m.RoutingKey, Arguments: catalogTable(m.Arguments),
-		}))
-	case *wire.QueueDeclare:
-		return ch.declareQueue(ctx, m)
-	case *wire.QueueBind:
-		spec, err := ch.queueBinding(m.Queue, m.Exchange, m.RoutingKey, m.Arguments, wire.ID(m))
-		if err != nil {
-			return err
-		}
-		return ch.answer(m.NoWait, &wire.QueueBindOK{}, ch.session.Bind(ctx, spec))
-	case *wire.QueueUnbind:
-		spec, err := ch.queueBinding(m.Queue, m.Exchange, m.RoutingKey, m.Arguments, wire.ID(m))
-		if err != nil {
-			return err
-		}
-		return ch.answer(false, &wire.QueueUnbindOK{}, ch.session.Unbind(ctx, spec))
-	case *wire.QueuePurge:
-		return ch.purgeQueue(ctx, m)
-	case *wire.QueueDelete:
-		return ch.deleteQueue(ctx, m)
 	case *wire.BasicConsume:
 		return ch.consume(ctx, m)
 	case *wire.BasicCancel:
@@ -106,9 +71,16 @@ func (ch *channel) call(ctx context.Context, m wire.Method) error {
 	case *wire.BasicGet:
 		return ch.get(ctx, m)
 	case *wire.TxCommit:
-		return ch.commitTx()
+		return ch.commit()
+	case *wire.QueueDelete:
+		ch.consumers.deferCancels()
+		defer ch.consumers.sendCancels()
 	}
-	return errUnimplementedMethod(wire.ID(m))
+	answer, noWait, err := ch.definitions.call(ctx, m)
+	if err == nil {
+		ch.reply(noWait, answer)
+	}
+	return err
 }
 
 // reply sends the answer of a method, unless the client does not want it.
@@ -118,53 +90,91 @@ func (ch *channel) reply(noWait bool, m wire.Method) {
 	}
 }
 
-// answer is reply, if there is no error.
-func (ch *channel) answer(noWait bool, m wire.Method, err error) error {
-	if err == nil {
-		ch.reply(noWait, m)
-	}
-	return err
+// definitions does the methods that define exchanges, queues and bindings. It
+// belongs to whoever makes the blocking call of the channel.
+type definitions struct {
+	session   Session
+	lastQueue string // declared last on the channel; empty: none
 }
 
-func (ch *channel) declareQueue(ctx context.Context, m *wire.QueueDeclare) error {
-	info, err := ch.session.DeclareQueue(ctx, fsm.QueueSpec{
+// call does a method. answer is not wanted if noWait.
+func (d *definitions) call(ctx context.Context, m wire.Method) (answer wire.Method, noWait bool, err error) {
+	switch m := m.(type) {
+	case *wire.ExchangeDeclare:
+		return &wire.ExchangeDeclareOK{}, m.NoWait, d.session.DeclareExchange(ctx, fsm.ExchangeSpec{
+			Name: cleanName(m.Exchange), Type: m.Type, Passive: m.Passive, Durable: m.Durable,
+			AutoDelete: m.AutoDelete, Internal: m.Internal, Arguments: catalogTable(m.Arguments),
+		})
+	case *wire.ExchangeDelete:
+		return &wire.ExchangeDeleteOK{}, m.NoWait, d.session.DeleteExchange(ctx, cleanName(m.Exchange), m.IfUnused)
+	case *wire.ExchangeBind:
+		return &wire.ExchangeBindOK{}, m.NoWait, d.session.Bind(ctx, fsm.BindSpec{
+			Source: cleanName(m.Source), Destination: cleanName(m.Destination), ToExchange: true,
+			RoutingKey: m.RoutingKey, Arguments: catalogTable(m.Arguments),
+		})
+	case *wire.ExchangeUnbind:
+		return &wire.ExchangeUnbindOK{}, m.NoWait, d.session.Unbind(ctx, fsm.BindSpec{
+			Source: cleanName(m.Source), Destination: cleanName(m.Destination), ToExchange: true,
+			RoutingKey: m.RoutingKey, Arguments: catalogTable(m.Arguments),
+		})
+	case *wire.QueueDeclare:
+		return d.declareQueue(ctx, m)
+	case *wire.QueueBind:
+		spec, err := d.queueBinding(m.Queue, m.Exchange, m.RoutingKey, m.Arguments, wire.ID(m))
+		if err == nil {
+			err = d.session.Bind(ctx, spec)
+		}
+		return &wire.QueueBindOK{}, m.NoWait, err
+	case *wire.QueueUnbind:
+		spec, err := d.queueBinding(m.Queue, m.Exchange, m.RoutingKey, m.Arguments, wire.ID(m))
+		if err == nil {
+			err = d.session.Unbind(ctx, spec)
+		}
+		return &wire.QueueUnbindOK{}, false, err
+	case *wire.QueuePurge:
+		return d.purgeQueue(ctx, m)
+	case *wire.QueueDelete:
+		return d.deleteQueue(ctx, m)
+	}
+	return nil, false, errUnimplementedMethod(wire.ID(m))
+}
+
+func (d *definitions) declareQueue(ctx context.Context, m *wire.QueueDeclare) (wire.Method, bool, error) {
+	info, err := d.session.DeclareQueue(ctx, fsm.QueueSpec{
 		Name: cleanName(m.Queue), Passive: m.Passive, Durable: m.Durable,
 		Exclusive: m.Exclusive, AutoDelete: m.AutoDelete, Arguments: catalogTable(m.Arguments),
 	})
 	if err != nil {
-		return err
+		return nil, false, err
 	}
-	ch.lastQueue = info.Name
-	ch.reply(m.NoWait, &wire.QueueDeclareOK{
+	d.lastQueue = info.Name
+	return &wire.QueueDeclareOK{
 		Queue: info.Name, MessageCount: count32(info.Ready), ConsumerCount: count32(info.Consumers),
-	})
-	return nil
+	}, m.NoWait, nil
 }
 
-func (ch *channel) purgeQueue(ctx context.Context, m *wire.QueuePurge) error {
-	queue, err := ch.queueName(m.Queue, wire.ID(m))
+func (d *definitions) purgeQueue(ctx context.Context, m *wire.QueuePurge) (wire.Method, bool, error) {
+	queue, err := d.queueName(m.Queue, wire.ID(m))
 	if err != nil {
-		return err
+		return nil, false, err
 	}
-	n, err := ch.session.PurgeQueue(ctx, queue)
-	return ch.answer(m.NoWait, &wire.QueuePurgeOK{MessageCount: count32(n)}, err)
+	n, err := d.session.PurgeQueue(ctx, queue)
+	return &wire.QueuePurgeOK{MessageCount: count32(n)}, m.NoWait, err
 }
 
-func (ch *channel) deleteQueue(ctx context.Context, m *wire.QueueDelete) error {
-	queue, err := ch.queueName(m.Queue, wire.ID(m))
+func (d *definitions) deleteQueue(ctx context.Context, m *wire.QueueDelete) (wire.Method, bool, error) {
+	queue, err := d.queueName(m.Queue, wire.ID(m))
 	if err != nil {
-		return err
+		return nil, false, err
 	}
-	ch.holdCancels()
-	defer ch.tellCancels()
-	n, err := ch.session.DeleteQueue(ctx, queue, m.IfUnused, m.IfEmpty)
-	return ch.answer(m.NoWait, &wire.QueueDeleteOK{MessageCount: count32(n)}, err)
+	n, err := d.session.DeleteQueue(ctx, queue, m.IfUnused, m.IfEmpty)
+	return &wire.QueueDeleteOK{MessageCount: count32(n)}, m.NoWait, err
 }
 
 // queueBinding is the binding a queue.bind or unbind means. Without a queue it
 // is that of the last declared one, whose name also stands for an empty key.
-func (ch *channel) queueBinding(queue, exchange, key string, arguments wire.Table, id uint32) (fsm.BindSpec, error) {
-	name, err := ch.queueName(queue, id)
+func (d *definitions) queueBinding(queue, exchange, key string, arguments wire.Table, id uint32) (fsm.BindSpec, error) {
+	name, err := d.queueName(queue, id)
 	if err != nil {
 		return fsm.BindSpec{}, err
 	}
@@ -178,14 +188,14 @@ func (ch *channel) queueBinding(queue, exchange, key string, arguments wire.Tabl
 
 // queueName returns the queue a method means: the one named, or the one
 // declared last on this channel.
-func (ch *channel) queueName(name string, id uint32) (string, error) {
+func (d *definitions) queueName(name string, id uint32) (string, error) {
 	if name != "" {
 		return cleanName(name), nil
 	}
-	if ch.lastQueue == "" {
+	if d.lastQueue == "" {
 		return "", errNoQueue(id)
 	}
-	return ch.lastQueue, nil
+	return d.lastQueue, nil
 }
 
 // cleanName takes CR and LF out of a name.

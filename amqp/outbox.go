@@ -32,9 +32,9 @@ type outbox struct {
 // batch is what the writer takes at once: items first, then confirms.
 type batch struct {
 	items    []outItem
-	raw      []byte     // frames of raw items
-	confirms []*channel // with confirms to be written
-	frames   []byte     // those confirms
+	raw      []byte      // frames of raw items
+	confirms []*confirms // of channels that have some to be written
+	frames   []byte      // those confirms
 }
 
 type outKind uint8
@@ -49,7 +49,7 @@ const (
 // outItem is one thing to write. Its payload stays where it is until then.
 type outItem struct {
 	kind     outKind
-	channel  *channel
+	channel  uint16    // number
 	consumer *consumer // outDeliver
 	tag      uint64    // delivery tag
 	from, to int       // outRaw: place in batch.raw
@@ -139,29 +139,29 @@ func (o *outbox) wrote(weight, owed int64) {
 	o.owed.release(0, owed)
 }
 
-// queueConfirms has the writer ask ch for its confirms.
-func (o *outbox) queueConfirms(ch *channel) {
+// queueConfirms has the writer ask c for the confirms that can be written.
+func (o *outbox) queueConfirms(c *confirms) {
 	o.lock()
 	if !o.ended && !o.ending {
-		o.batch.confirms = append(o.batch.confirms, ch)
+		o.batch.confirms = append(o.batch.confirms, c)
 	}
 	o.unlock()
 }
 
 // pushLast appends the confirms of a channel and its last method. Confirms
-// that come later are lost. It returns the publishes that were not settled.
-func (o *outbox) pushLast(ch *channel, m wire.Method) (count, bytes int64) {
+// that come later are lost. It returns the publishes that had no outcome.
+func (o *outbox) pushLast(c *confirms, m wire.Method) (count, bytes int64) {
 	o.lock()
 	defer o.unlock()
 	if !o.ended && !o.ending {
 		from := len(o.batch.raw)
-		o.batch.raw = ch.confirms.append(o.batch.raw, ch.number)
+		o.batch.raw = c.append(o.batch.raw)
 		if to := len(o.batch.raw); to > from {
 			o.add(outItem{kind: outRaw, from: from, to: to})
 		}
 	}
-	count, bytes = ch.confirms.close()
-	o.pushLocked(ch.number, m)
+	count, bytes = c.close()
+	o.pushLocked(c.channel, m)
 	return count, bytes
 }
 
@@ -194,8 +194,8 @@ func (o *outbox) take(b *batch) (some, ended bool) {
 	*b, o.batch = o.batch, *b
 	// Under the lock, so that a basic.return pushed before its publish was
 	// acknowledged is never in a later batch than the ack.
-	for _, ch := range b.confirms {
-		b.frames = ch.confirms.append(b.frames, ch.number)
+	for _, c := range b.confirms {
+		b.frames = c.append(b.frames)
 	}
 	return true, false
 }

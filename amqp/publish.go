@@ -2,8 +2,9 @@ package amqp
 
 import (
 	"context"
-	"slices"
+	"errors"
 	"sort"
+	"strings"
 	"sync"
 	"time"
 
@@ -11,19 +12,144 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// publish hands a message to the broker. The gate is held.
+// publisher is the publishing side of a channel: it numbers messages, hands
+// them to the session, and passes on to the client what becomes of them.
+// publish and check are called under the channel's gate, the rest by anybody.
+//
+// Invariant: what confirms has waiting, and nothing else of this channel, is
+// counted in flow.
+type publisher struct {
+	session  Session
+	out      *outbox
+	flow     *flow // of the connection
+	confirms confirms
+	commits  commits
+
+	// current is the message whose headers and property the session may ask
+	// for; nil: none.
+	current  *message
+	headers  func() *fsm.Table
+	property func(name string) []byte
+}
+
+// init is called before anything else; p does not move any more.
+func (p *publisher) init(channel uint16, out *outbox, flow *flow) {
+	p.confirms.channel = channel
+	p.out, p.flow = out, flow
+	p.headers, p.property = p.currentHeaders, p.currentProperty
+}
+
+// publish hands a message to the session. fsm.ErrNotFresh: it has to be
+// published again, and keeps its number. Another error is the channel's, whose
+// end releases what the message counts.
+func (p *publisher) publish(m *message) error {
+	to := &m.publish
+	if to.Number == 0 {
+		size := len(to.Payload)
+		p.flow.add(1, int64(size))
+		to.Number = p.confirms.add(uint32(size))
+	}
+	to.Mandatory = m.mandatory
+	p.setCurrent(m)
+	routed, err := p.session.Publish(to)
+	p.setCurrent(nil)
+	if routed || err != nil {
+		return err
+	}
+	if m.mandatory {
+		p.returned(to.Payload, nil)
+	}
+	p.confirmed(to.Number, to.Number, true)
+	return nil
+}
+
+// check returns the error that the broker would refuse a message with.
+func (p *publisher) check(m *message) error {
+	p.setCurrent(m)
+	defer p.setCurrent(nil)
+	return p.session.Check(&m.publish)
+}
+
+func (p *publisher) setCurrent(m *message) {
+	p.current = m
+	if m != nil {
+		m.publish.Headers, m.publish.Property = p.headers, p.property
+	}
+}
+
+// currentHeaders decodes the headers of the message that is being published.
+func (p *publisher) currentHeaders() *fsm.Table {
+	m := p.current
+	if m == nil {
+		return nil
+	}
+	fields := m.fields
+	if fields == nil {
+		properties, err := wire.ParseProperties(m.publish.Payload.Properties())
+		if err != nil {
+			return nil // they were checked when they came in
+		}
+		fields = properties.Headers
+	}
+	t, err := wire.DecodeFields(fields)
+	if err != nil {
+		return nil
+	}
+	return catalogTable(t)
+}
+
+// currentProperty returns a property of the message that is being published.
+func (p *publisher) currentProperty(name string) []byte {
+	if p.current == nil {
+		return nil
+	}
+	return Properties{}.Property(p.current.publish.Payload.Properties(), name)
+}
+
+// returned sends a mandatory message back. why nil: it had no route.
+func (p *publisher) returned(payload fsm.Payload, why *fsm.Refusal) {
+	p.out.lock()
+	p.out.pushMessage(outItem{kind: outReturn, channel: p.confirms.channel, message: fsm.Message{Payload: payload}, refusal: why})
+	p.out.unlock()
+}
+
+// confirmed takes the outcome of publishes.
+func (p *publisher) confirmed(first, last uint64, ok bool) {
+	count, bytes, queue := p.confirms.resolve(first, last, ok)
+	p.flow.release(count, bytes)
+	p.commits.note(first, last, ok)
+	if queue {
+		p.out.queueConfirms(&p.confirms)
+	}
+}
+
+// closeWith sends the confirms there are and then the last method of the
+// channel. Outcomes that come later are lost.
+func (p *publisher) closeWith(m wire.Method) { p.flow.release(p.out.pushLast(&p.confirms, m)) }
+
+// close ends the publisher with its connection.
+func (p *publisher) close() { p.flow.release(p.confirms.close()) }
+
+// publish checks a message and publishes it, or keeps it for the commit. The
+// gate is held.
 func (ch *channel) publish(m *message) error {
-	c := ch.conn
 	if m.immediate {
 		return errNotImplemented(wire.IDBasicPublish, "immediate=true")
 	}
-	if most := c.server.cfg.MaxMessageSize; m.size > uint64(most) {
-		return errMessageSize(m.size, most)
+	if limit := ch.conn.server.cfg.MaxMessageSize; m.size > uint64(limit) {
+		return errMessageSize(m.size, limit)
 	}
-	if ch.tx != nil {
-		return ch.holdPublish(m)
+	if !ch.tx.on {
+		return ch.publisher.publish(m)
 	}
-	return ch.enqueue(m)
+	if err := ch.tx.fits(m); err != nil {
+		return err
+	}
+	if err := ch.publisher.check(m); err != nil {
+		return err
+	}
+	ch.tx.add(m)
+	return nil
 }
 
 // publishLater publishes a message for which the broker must be asked first.
@@ -35,31 +161,31 @@ func (ch *channel) publishLater(m *message) error {
 	if m.isReply() {
 		ctx, cancel := context.WithTimeout(ch.conn.ctx, ch.conn.server.cfg.OperationTimeout)
 		defer cancel()
-		if err := ch.askRequester(ctx, m); err != nil {
+		if err := findRequester(ctx, ch.session, m); err != nil {
 			return err
 		}
 	}
 	ch.gate.Lock()
 	defer ch.gate.Unlock()
-	if ch.closing {
+	if ch.end.sessionClosing {
 		return nil
 	}
 	m.publish.Fresh = true
 	return ch.publish(m)
 }
 
-// routesPace is how often who waits for routes looks whether the channel ends.
-const routesPace = time.Second
+// routesInterval is how often a wait for routes checks whether the channel ends.
+const routesInterval = time.Second
 
 // awaitRoutes returns when the broker knows for certain where messages go: for
 // as long as it does not, publishes wait, and stay unconfirmed. It returns false
-// if the channel has ended meanwhile, or its client has asked for that and has
+// if the channel has ended meanwhile, or its client has requested that and has
 // waited long enough; what is waiting goes nowhere then. Busy is set, the gate
 // is not held.
 func (ch *channel) awaitRoutes() bool {
-	var asked time.Time
-	for !ch.goesAdrift(&asked) {
-		ctx, cancel := context.WithTimeout(ch.conn.ctx, routesPace)
+	var closing time.Time
+	for !ch.isStranded(&closing) {
+		ctx, cancel := context.WithTimeout(ch.conn.ctx, routesInterval)
 		err := ch.session.Refresh(ctx)
 		cancel()
 		if err == nil {
@@ -69,113 +195,38 @@ func (ch *channel) awaitRoutes() bool {
 	return false
 }
 
-// goesAdrift reports whether publishes are not to wait for routes any more.
-// asked is when the client was first seen to have asked for the channel's end.
-func (ch *channel) goesAdrift(asked *time.Time) bool {
+// isStranded reports whether publishes are not to wait for routes any more.
+// closing is when the client was first seen to have requested the channel's end.
+func (ch *channel) isStranded(closing *time.Time) bool {
 	ch.gate.Lock()
 	defer ch.gate.Unlock()
-	if asked.IsZero() && (ch.conn.leaves.Load() || slices.ContainsFunc(ch.queue, isClose)) {
-		*asked = time.Now()
+	if closing.IsZero() && (ch.conn.leaves.Load() || ch.queue.has(requestClose)) {
+		*closing = time.Now()
 	}
-	late := !asked.IsZero() && time.Since(*asked) >= ch.conn.server.cfg.OperationTimeout
-	ch.adrift = ch.adrift || late || ch.closing || ch.state != channelOpen || ch.conn.ctx.Err() != nil
-	return ch.adrift
+	late := !closing.IsZero() && time.Since(*closing) >= ch.conn.server.cfg.OperationTimeout
+	ch.stranded = ch.stranded || late || ch.end.sessionClosing || !ch.end.isOpen() || ch.conn.ctx.Err() != nil
+	return ch.stranded
 }
 
-func isClose(r request) bool { return r.kind == requestClose }
-
-// prepare makes m the message that is being published; nil: none is.
-func (ch *channel) prepare(m *message) {
-	ch.publishing = m
-	if m != nil {
-		m.publish.Headers, m.publish.Property = ch.headers, ch.property
-	}
+// isReply reports whether a message has to be returned if the channel that it
+// replies to is gone.
+func (m *message) isReply() bool {
+	return m.mandatory && m.publish.Exchange == "" && strings.HasPrefix(m.publish.RoutingKey, fsm.ReplyQueue)
 }
 
-// enqueue publishes a message. The gate is held.
-func (ch *channel) enqueue(m *message) error {
-	c, p := ch.conn, &m.publish
-	if p.Number == 0 {
-		size := len(p.Payload)
-		c.flow.add(1, int64(size))
-		p.Number = ch.confirms.add(uint32(size))
-	}
-	p.Mandatory = m.mandatory
-	ch.prepare(m)
-	routed, err := ch.session.Publish(p)
-	ch.prepare(nil)
-	switch {
-	case routed:
-		return nil
-	case err != nil:
-		return err // fsm.ErrNotFresh, or the channel's end releases what was added
-	}
-	if m.mandatory {
-		ch.Returned(p.Payload)
-	}
-	ch.Confirmed(p.Number, p.Number, true)
-	return nil
-}
-
-// publishHeaders decodes the headers of the message that is being published.
-func (ch *channel) publishHeaders() *fsm.Table {
-	m := ch.publishing
-	if m == nil {
+// findRequester finds out whether the channel that a mandatory message replies
+// to is there.
+func findRequester(ctx context.Context, s Session, m *message) error {
+	m.publish.RequesterGone = false
+	if !m.isReply() {
 		return nil
 	}
-	fields := m.fields
-	if fields == nil {
-		p, err := wire.ParseProperties(m.publish.Payload.Properties())
-		if err != nil {
-			return nil // they were checked when they came in
-		}
-		fields = p.Headers
+	_, err := s.DeclareQueue(ctx, fsm.QueueSpec{Name: m.publish.RoutingKey, Passive: true})
+	r := new(fsm.Refusal)
+	if errors.As(err, &r) && r.Kind == fsm.NotFoundKind {
+		m.publish.RequesterGone, err = true, nil
 	}
-	t, err := wire.DecodeFields(fields)
-	if err != nil {
-		return nil
-	}
-	return catalogTable(t)
-}
-
-// publishProperty returns a property of the message that is being published.
-func (ch *channel) publishProperty(name string) []byte {
-	if ch.publishing == nil {
-		return nil
-	}
-	return Properties{}.Property(ch.publishing.publish.Payload.Properties(), name)
-}
-
-// Refused takes the answer to a publish that asked the broker for something.
-func (ch *channel) Refused(payload fsm.Payload, why *fsm.Refusal) {
-	defer ch.conn.contain("take what the broker tells")
-	ch.noteRefused(why)
-	out := ch.conn.out
-	out.lock()
-	out.pushMessage(outItem{kind: outReturn, channel: ch, message: fsm.Message{Payload: payload}, refusal: why})
-	out.unlock()
-}
-
-// Returned takes a mandatory message that leads nowhere after all.
-func (ch *channel) Returned(payload fsm.Payload) {
-	defer ch.conn.contain("take what the broker tells")
-	out := ch.conn.out
-	out.lock()
-	out.pushMessage(outItem{kind: outReturn, channel: ch, message: fsm.Message{Payload: payload}})
-	out.unlock()
-}
-
-// Confirmed takes the outcome of publishes.
-func (ch *channel) Confirmed(first, last uint64, ok bool) {
-	defer ch.conn.contain("take what the broker tells")
-	count, bytes, queue := ch.confirms.settle(first, last, ok)
-	ch.conn.flow.release(count, bytes)
-	if c := ch.committing.Load(); c != nil {
-		c.note(first, last, ok)
-	}
-	if queue {
-		ch.conn.out.queueConfirms(ch)
-	}
+	return err
 }
 
 // Every publish of a channel has a number, from 1. confirms knows those that
@@ -187,15 +238,16 @@ func (ch *channel) Confirmed(first, last uint64, ok bool) {
 // done or not given yet; list[head] is not done. Memory is at most about twice
 // what is not done, however long the oldest publish waits.
 type confirms struct {
-	mu     sync.Mutex
-	list   []publishing
-	head   int
-	live   int    // entries of list that are not done
-	last   uint64 // number given last
-	fresh  []span // settled in confirm mode since append was called
-	on     bool
-	from   uint64 // delivery tag = number - from; numbers ≤ from have no tag
-	queued bool   // in the outbox's list of channels with confirms to write
+	channel uint16 // its number; fixed
+	mu      sync.Mutex
+	list    []publishing
+	head    int
+	live    int    // entries of list that are not done
+	last    uint64 // number given last
+	fresh   []span // resolved in confirm mode since append was called
+	on      bool
+	from    uint64 // delivery tag = number - from; numbers ≤ from have no tag
+	queued  bool   // in the outbox's list of channels with confirms to write
 }
 
 // publishing is one publish that is not done with, or not dropped yet.
@@ -276,10 +328,10 @@ func (c *confirms) upcoming() uint64 {
 	return c.last + 1
 }
 
-// settle takes the outcome of a range of publishes; those that have one
+// resolve takes the outcome of a range of publishes; those that have one
 // already keep it. It returns how many were waiting and their size, and
 // whether the channel has to be queued for writing confirms.
-func (c *confirms) settle(first, last uint64, ok bool) (count, bytes int64, queue bool) {
+func (c *confirms) resolve(first, last uint64, ok bool) (count, bytes int64, queue bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	confirm := false
@@ -332,7 +384,7 @@ func (c *confirms) trim() {
 // frame with multiple set covers a run of equal outcomes at the front, and
 // never a publish that waits or has, or had, another outcome; what lies above
 // a waiting publish is confirmed one by one.
-func (c *confirms) append(dst []byte, channel uint16) []byte {
+func (c *confirms) append(dst []byte) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.queued = false
@@ -348,13 +400,13 @@ func (c *confirms) append(dst []byte, channel uint16) []byte {
 			i++
 			next++
 		}
-		dst = c.frame(dst, channel, state, next-1, next-first > 1)
+		dst = c.frame(dst, state, next-1, next-first > 1)
 	}
 	c.trim()
 	for _, s := range c.fresh {
 		for i := c.at(s.first); i < len(c.list) && c.list[i].number <= s.last; i++ {
 			if p := &c.list[i]; p.state == publishOK || p.state == publishNo {
-				dst = c.frame(dst, channel, p.state, p.number, false)
+				dst = c.frame(dst, p.state, p.number, false)
 				c.done(p)
 			}
 		}
@@ -364,14 +416,14 @@ func (c *confirms) append(dst []byte, channel uint16) []byte {
 	return dst
 }
 
-func (c *confirms) frame(dst []byte, channel uint16, state publishState, number uint64, multiple bool) []byte {
+func (c *confirms) frame(dst []byte, state publishState, number uint64, multiple bool) []byte {
 	if state == publishOK {
-		return wire.AppendAck(dst, channel, number-c.from, multiple)
+		return wire.AppendAck(dst, c.channel, number-c.from, multiple)
 	}
-	return wire.AppendNack(dst, channel, number-c.from, multiple)
+	return wire.AppendNack(dst, c.channel, number-c.from, multiple)
 }
 
-// close ends all of it and returns what was still waiting. settle and append
+// close ends all of it and returns what was still waiting. resolve and append
 // find nothing from now on.
 func (c *confirms) close() (count, bytes int64) {
 	c.mu.Lock()

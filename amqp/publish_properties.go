@@ -14,17 +14,17 @@ import (
 // readProperties takes from the properties what concerns the broker. It
 // returns their encoding as it is to be kept: without BCC, and with an
 // expiration in its usual form.
-func (ch *channel) readProperties(m *message, p *wire.Properties, encoded []byte) []byte {
+func (c *content) readProperties(m *message, p *wire.Properties, encoded []byte) []byte {
 	if p.Has(wire.FlagPriority) {
 		m.publish.Priority = int(p.Priority)
 	}
-	if p.Has(wire.FlagUserID) && string(p.UserID) != ch.conn.user {
-		m.publish.UserError = refuseUserID(p.UserID, ch.conn.user)
+	if p.Has(wire.FlagUserID) && string(p.UserID) != c.user {
+		m.publish.UserError = refuseUserID(p.UserID, c.user)
 	}
 	changed := false
 	if p.Has(wire.FlagReplyTo) && string(p.ReplyTo) == fsm.ReplyQueue {
 		m.publish.WantsReply = true
-		p.ReplyTo = []byte(ch.session.ReplyName())
+		p.ReplyTo = []byte(c.replyName())
 		changed = true
 	}
 	if p.Has(wire.FlagExpiration) {
@@ -39,7 +39,7 @@ func (ch *channel) readProperties(m *message, p *wire.Properties, encoded []byte
 		encoded = wire.AppendProperties(nil, p)
 	}
 	if len(p.Headers) > 0 {
-		return ch.readHeaders(m, p, encoded)
+		return c.readHeaders(m, p, encoded)
 	}
 	return encoded
 }
@@ -47,7 +47,7 @@ func (ch *channel) readProperties(m *message, p *wire.Properties, encoded []byte
 // readHeaders takes from the headers what concerns the broker: more routing
 // keys, and a time to wait for. What nobody is to see, or what would have its
 // effect again in a dead letter, is taken out of them.
-func (ch *channel) readHeaders(m *message, p *wire.Properties, encoded []byte) []byte {
+func (c *content) readHeaders(m *message, p *wire.Properties, encoded []byte) []byte {
 	var err error
 	if m.publish.Copies, err = copies(nil, p, headerCC); err == nil {
 		m.blind, err = copies(nil, p, headerBCC)

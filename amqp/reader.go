@@ -46,12 +46,12 @@ func (c *conn) frame() error {
 		return c.method(wire.Frame{Type: head.Type, Payload: payload})
 	}
 	ch := c.channel(head.Channel)
-	if ch != nil && ch.ending != endingNot {
-		free, err := ch.waitFinished()
+	if ch != nil && ch.end.seen != seenNothing {
+		free, err := ch.end.wait(c.done)
 		if err != nil {
 			return err
 		}
-		if free && ch.ending == endingAnswered {
+		if free && ch.end.seen == seenCloseOK {
 			return c.strayFrame(ch, head)
 		}
 		if free {
@@ -185,7 +185,7 @@ func (c *conn) openChannel(number uint16) error {
 		}
 		return protocolError(err, wire.IDChannelOpen)
 	}
-	ch.session = session
+	ch.attach(session)
 	c.channels[number], c.last = ch, ch
 	c.channelCount.Add(1)
 	c.out.push(number, &wire.ChannelOpenOK{})
@@ -195,7 +195,7 @@ func (c *conn) openChannel(number uint16) error {
 // sweep forgets channels that are finished.
 func (c *conn) sweep() {
 	for number, ch := range c.channels {
-		if ch.isFinished() {
+		if ch.end.isFinished() {
 			delete(c.channels, number)
 		}
 	}
@@ -208,7 +208,7 @@ func (c *conn) sweep() {
 // returns false if the connection has ended meanwhile.
 func (c *conn) obey() bool {
 	a := c.server.alarm.Load()
-	if a == nil || !c.published || c.last != nil && c.last.content.stage != contentNone || c.isDone() {
+	if a == nil || !c.published || c.last != nil && c.last.content.isPartial() || c.isDone() {
 		return true
 	}
 	c.server.blocked.Add(1)

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/amqp/wire"
-	"github.com/quorate/quorate/fsm"
 )
 
 // Refusal is what a client that has logged in was refused, or lost, for want of a
@@ -80,12 +79,5 @@ func (n *noise) log(c *conn, level slog.Level, message string, attrs ...any) {
 	n.mu.Unlock()
 	if say {
 		c.log.Log(c.ctx, level, message, append(attrs, slog.Uint64("unlogged", left))...)
-	}
-}
-
-// noteRefused reports a command that was refused.
-func (ch *channel) noteRefused(why *fsm.Refusal) {
-	if why != nil && why.Kind == fsm.AccessRefused {
-		ch.conn.refused(protocolError(why, wire.IDBasicPublish))
 	}
 }

@@ -34,7 +34,7 @@ type Server struct {
 	delayed   map[net.Conn]*time.Timer // refused logins
 	work      sync.WaitGroup           // conns and delayed
 
-	timeouts [4]atomic.Uint64 // by timeoutAction
+	timeouts timeoutCounts
 	panics   atomic.Uint64
 	noise    noise
 }
@@ -57,7 +57,13 @@ const (
 	timeoutSuspends
 	timeoutCloses
 	timeoutOfGet
+	timeoutActions
 )
+
+// timeoutCounts counts what clients were told of consumer timeouts.
+type timeoutCounts [timeoutActions]atomic.Uint64
+
+func (c *timeoutCounts) add(a timeoutAction) { c[a].Add(1) }
 
 // Timeouts says what has been done since the server began.
 func (s *Server) Timeouts() Timeouts {

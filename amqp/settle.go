@@ -15,67 +15,79 @@ type settlement struct {
 	outcome  fsm.Outcome
 }
 
-// settle ends deliveries as the client asks. The gate is held.
-func (ch *channel) settle(s *settlement) error {
-	ok := true
-	ch.taken = ch.taken[:0]
-	ch.mu.Lock()
-	switch {
-	case s.multiple && s.tag == 0:
-		ch.taken = ch.unacked.takeAll(ch.taken)
-	case s.multiple:
-		ch.taken, ok = ch.unacked.takeUpTo(s.tag, ch.taken)
-	default:
-		var h held
-		if h, ok = ch.unacked.take(s.tag); ok {
-			ch.taken = append(ch.taken, h)
-		}
-	}
-	if ch.tx != nil {
-		for _, h := range ch.taken {
-			ch.txSettles = append(ch.txSettles, txSettle{h, s.outcome})
-		}
-		ch.taken = ch.taken[:0]
-	}
-	ch.mu.Unlock()
-	if !ok {
-		return errUnknownTag(s.method, s.tag)
-	}
-	ch.settleTaken(s.outcome)
-	return nil
+// settler passes settlements on to the session, those of one consumer in one
+// call. The channel's gate guards it, and nothing but later is called while a
+// blocking call is under way.
+type settler struct {
+	session Session
+	waiting []waitingSettle // for the end of the blocking call, in order
+	taken   []held          // scratch
+	ids     []uint64        // scratch
 }
 
-// recover puts every unacknowledged delivery back. reply, if not nil, is
-// called before any of them can come again. The gate is held.
-func (ch *channel) recover(reply func()) {
-	ch.mu.Lock()
-	ch.taken = ch.unacked.takeAll(ch.taken[:0])
-	ch.mu.Unlock()
-	if reply != nil {
-		reply()
-	}
-	ch.settleTaken(fsm.Requeue)
+// waitingSettle is a settlement that waits for the session.
+type waitingSettle struct {
+	consumer uint64
+	outcome  fsm.Outcome
+	ids      []uint64
 }
 
-// settleTaken passes the deliveries in taken on, those of one consumer in one
-// call. The gate is held.
-func (ch *channel) settleTaken(outcome fsm.Outcome) {
-	if slices.ContainsFunc(ch.taken, func(h held) bool { return h.consumer != ch.taken[0].consumer }) {
-		slices.SortStableFunc(ch.taken, func(a, b held) int { return cmp.Compare(a.consumer, b.consumer) })
+// scratch is an empty list for pass.
+func (s *settler) scratch() []held { return s.taken[:0] }
+
+// pass settles deliveries. The list is the settler's again.
+func (s *settler) pass(list []held, outcome fsm.Outcome) {
+	s.taken = list
+	if slices.ContainsFunc(list, func(h held) bool { return h.consumer != list[0].consumer }) {
+		slices.SortStableFunc(list, func(a, b held) int { return cmp.Compare(a.consumer, b.consumer) })
 	}
-	for i := 0; i < len(ch.taken); {
-		consumer := ch.taken[i].consumer
-		ch.ids = ch.ids[:0]
-		for i < len(ch.taken) && ch.taken[i].consumer == consumer {
-			ch.ids = append(ch.ids, ch.taken[i].id)
+	for i := 0; i < len(list); {
+		consumer := list[i].consumer
+		s.ids = s.ids[:0]
+		for i < len(list) && list[i].consumer == consumer {
+			s.ids = append(s.ids, list[i].id)
 			i++
 		}
-		ch.session.Settle(consumer, ascending(ch.ids), outcome)
+		s.session.Settle(consumer, ascending(s.ids), outcome)
 	}
-	if cap(ch.taken) > keepItems {
-		ch.taken, ch.ids = nil, nil
+	if cap(s.taken) > keepItems {
+		s.taken, s.ids = nil, nil
 	}
 }
+
+// passAll settles what a transaction has settled, deliveries with one outcome
+// in a row at once.
+func (s *settler) passAll(list []uncommitted) {
+	for len(list) > 0 {
+		outcome, taken := list[0].outcome, s.scratch()
+		for len(list) > 0 && list[0].outcome == outcome {
+			taken = append(taken, list[0].held)
+			list = list[1:]
+		}
+		s.pass(taken, outcome)
+	}
+}
+
+// passIDs settles deliveries of one consumer. It may sort ids.
+func (s *settler) passIDs(consumer uint64, ids []uint64, outcome fsm.Outcome) {
+	s.session.Settle(consumer, ascending(ids), outcome)
+}
+
+// later keeps a settlement for flush.
+func (s *settler) later(consumer uint64, ids []uint64, outcome fsm.Outcome) {
+	s.waiting = append(s.waiting, waitingSettle{consumer, outcome, ids})
+}
+
+// flush passes on what had to wait.
+func (s *settler) flush() {
+	for _, w := range s.waiting {
+		s.passIDs(w.consumer, w.ids, w.outcome)
+	}
+	s.waiting = s.waiting[:0]
+}
+
+// clear drops what waits, and the memory for it.
+func (s *settler) clear() { s.waiting = nil }
 
 // ascending sorts ids if they are not.
 func ascending(ids []uint64) []uint64 {
@@ -85,25 +97,36 @@ func ascending(ids []uint64) []uint64 {
 	return ids
 }
 
+// settle ends deliveries as the client asks. The gate is held.
+func (ch *channel) settle(s *settlement) error {
+	taken, ok := ch.consumers.settle(s, ch.tx.on, ch.settler.scratch())
+	if !ok {
+		return errUnknownTag(s.method, s.tag)
+	}
+	ch.settler.pass(taken, s.outcome)
+	return nil
+}
+
+// recover puts every unacknowledged delivery back. reply, if not nil, is
+// called before any of them can come again. The gate is held.
+func (ch *channel) recover(reply func()) {
+	taken := ch.consumers.takeAll(ch.settler.scratch())
+	if reply != nil {
+		reply()
+	}
+	ch.settler.pass(taken, fsm.Requeue)
+}
+
 // settleWritten acknowledges deliveries that have been written to a client
 // that does not acknowledge. The writer calls it.
 func (ch *channel) settleWritten(consumer uint64, ids []uint64) {
 	ch.gate.Lock()
 	defer ch.gate.Unlock()
 	switch {
-	case ch.closing:
+	case ch.end.sessionClosing:
 	case ch.busy:
-		ch.settles = append(ch.settles, lateSettle{consumer, fsm.Ack, slices.Clone(ids)})
+		ch.settler.later(consumer, slices.Clone(ids), fsm.Ack)
 	default:
-		ch.session.Settle(consumer, ascending(ids), fsm.Ack)
+		ch.settler.passIDs(consumer, ids, fsm.Ack)
 	}
-}
-
-// settleLate passes on what had to wait for the session. The gate is held and
-// no blocking call is under way.
-func (ch *channel) settleLate() {
-	for _, s := range ch.settles {
-		ch.session.Settle(s.consumer, ascending(s.ids), s.outcome)
-	}
-	ch.settles = ch.settles[:0]
 }

@@ -95,7 +95,7 @@ func TestUnackedOldest(t *testing.T) {
 func TestConfirms(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		var c confirms
+		c := confirms{channel: 1}
 		early := uint64(r.IntN(3))
 		for range early {
 			c.add(1)
@@ -120,7 +120,7 @@ func TestConfirms(t *testing.T) {
 					j-- // a range the broker settles has no holes
 				}
 				ok := r.IntN(5) > 0
-				count, bytes, _ := c.settle(waiting[i], waiting[j-1], ok)
+				count, bytes, _ := c.resolve(waiting[i], waiting[j-1], ok)
 				if count != int64(j-i) {
 					t.Fatalf("seed %d: %d settled, want %d", seed, count, j-i)
 				}
@@ -131,7 +131,7 @@ func TestConfirms(t *testing.T) {
 				waiting = slices.Delete(waiting, i, j)
 			}
 			if r.IntN(3) == 0 {
-				readConfirms(t, c.append(nil, 1), early, outcomes, confirmed)
+				readConfirms(t, c.append(nil), early, outcomes, confirmed)
 				for n := range outcomes {
 					if !confirmed[n] {
 						t.Fatalf("seed %d: %d is settled and not confirmed", seed, n)
@@ -183,20 +183,20 @@ func readConfirms(t *testing.T, b []byte, early uint64, outcomes, confirmed map[
 
 // TestConfirmsOldest has one publish wait while many others come and go.
 func TestConfirmsOldest(t *testing.T) {
-	var c confirms
+	c := confirms{channel: 1}
 	c.begin()
 	c.add(1)
 	var buf []byte
 	for range 1_000_000 {
 		n := c.add(1)
-		c.settle(n, n, true)
-		buf = c.append(buf[:0], 1)
+		c.resolve(n, n, true)
+		buf = c.append(buf[:0])
 	}
 	if cap(c.list) > 1000 {
 		t.Errorf("room for %d", cap(c.list))
 	}
-	c.settle(1, 1, false)
-	if got := c.append(nil, 1); string(got) != string(wire.AppendNack(nil, 1, 1, false)) {
+	c.resolve(1, 1, false)
+	if got := c.append(nil); string(got) != string(wire.AppendNack(nil, 1, 1, false)) {
 		t.Errorf("%x", got)
 	}
 }

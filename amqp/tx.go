@@ -2,13 +2,10 @@ package amqp
 
 import (
 	"context"
-	"errors"
-	"slices"
-	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/quorate/quorate/amqp/wire"
-	"github.com/quorate/quorate/fsm"
 )
 
 // Bounds of what a transaction may hold; one message of any size fits.
@@ -18,77 +15,88 @@ const (
 )
 
 // transaction is what a channel in transaction mode holds back until it is
-// committed, all but settlements: see channel.txSettles. The gate guards it.
+// committed, all but settlements: those are in deliveries. The gate guards it;
+// during a commit, busy does.
+//
+// Invariants: bytes is the sum of the payloads; len(publishes) ≤ maxTxPublishes;
+// bytes ≤ maxTxBytes, or there is one publish; empty unless on.
 type transaction struct {
+	on        bool // the channel is in transaction mode
 	publishes []message
 	bytes     int
 }
 
-// txSettle is one delivery that the client has settled.
-type txSettle struct {
-	held    held
-	outcome fsm.Outcome
-}
-
-// selectTx switches transaction mode on.
-func (ch *channel) selectTx() error {
-	if ch.confirms.isOn() {
-		return errTxMode(wire.IDTxSelect, "cannot switch from confirm to tx mode")
-	}
-	if ch.tx == nil {
-		ch.tx = &transaction{}
-	}
-	ch.reply(false, &wire.TxSelectOK{})
-	return nil
-}
-
-// rollback drops what was published, and takes the deliveries back that were
-// settled: they can be settled again.
-func (ch *channel) rollback() error {
-	t := ch.tx
-	if t == nil {
-		return errTxMode(wire.IDTxRollback, "channel is not transactional")
-	}
-	ch.mu.Lock()
-	for _, s := range ch.txSettles {
-		ch.unacked.putBack(s.held)
-	}
-	ch.unacked.restored()
-	ch.txSettles = nil
-	ch.mu.Unlock()
-	*t = transaction{}
-	ch.reply(false, &wire.TxRollbackOK{})
-	return nil
-}
-
-// holdPublish keeps a message until the commit, if it could be published now.
-func (ch *channel) holdPublish(m *message) error {
-	t := ch.tx
-	size := len(m.publish.Payload)
-	if len(t.publishes) == maxTxPublishes || len(t.publishes) > 0 && t.bytes+size > maxTxBytes {
+// fits returns an error if there is no place for a message.
+func (t *transaction) fits(m *message) error {
+	if len(t.publishes) == maxTxPublishes || len(t.publishes) > 0 && t.bytes+len(m.publish.Payload) > maxTxBytes {
 		return errTxTooLarge()
 	}
-	if err := ch.check(m); err != nil {
-		return err
-	}
-	t.publishes = append(t.publishes, *m)
-	t.bytes += size
 	return nil
 }
 
-// check returns the error that the broker would refuse a message with.
-func (ch *channel) check(m *message) error {
-	ch.prepare(m)
-	defer ch.prepare(nil)
-	return ch.session.Check(&m.publish)
+// add keeps a message that fits.
+func (t *transaction) add(m *message) {
+	t.publishes = append(t.publishes, *m)
+	t.bytes += len(m.publish.Payload)
+}
+
+// take empties the transaction.
+func (t *transaction) take() []message {
+	publishes := t.publishes
+	t.publishes, t.bytes = nil, 0
+	return publishes
+}
+
+// commits is the commit of a channel that waits for the outcome of its
+// publishes, if there is one. note may be called by anybody and takes no lock
+// while there is none.
+type commits struct {
+	current atomic.Pointer[commit]
+
+	mu   sync.Mutex
+	lost error // no outcome comes any more
+}
+
+// begin starts a commit whose first publish will have this number.
+func (c *commits) begin(first uint64) (*commit, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.lost != nil {
+		return nil, c.lost
+	}
+	k := &commit{first: first, done: make(chan struct{})}
+	c.current.Store(k)
+	return k, nil
+}
+
+// end forgets the commit.
+func (c *commits) end() { c.current.Store(nil) }
+
+func (c *commits) note(first, last uint64, ok bool) {
+	if k := c.current.Load(); k != nil {
+		k.note(first, last, ok)
+	}
+}
+
+// lose fails the commit, and those that would follow.
+func (c *commits) lose(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lost = err
+	if k := c.current.Load(); k != nil {
+		k.fail(err)
+	}
 }
 
 // commit is a commit under way: it waits for the outcome of its publishes.
+//
+// Invariants: resolved ≤ expected once that is known; done is closed when they
+// are equal, or with err.
 type commit struct {
 	first uint64 // number of the first one; those of others do not count
 
 	mu       sync.Mutex
-	settled  uint64
+	resolved uint64
 	expected uint64 // 0: not all are published yet
 	refused  bool
 	err      error
@@ -102,7 +110,7 @@ func (c *commit) note(first, last uint64, ok bool) {
 	if last < c.first {
 		return
 	}
-	c.settled += last - max(first, c.first) + 1
+	c.resolved += last - max(first, c.first) + 1
 	c.refused = c.refused || !ok
 	c.finish()
 }
@@ -119,7 +127,7 @@ func (c *commit) published(n int) {
 func (c *commit) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.err == nil && !(c.expected > 0 && c.settled == c.expected) {
+	if c.err == nil && !(c.expected > 0 && c.resolved == c.expected) {
 		c.err = err
 		close(c.done)
 	}
@@ -127,52 +135,54 @@ func (c *commit) fail(err error) {
 
 // finish ends the commit when all outcomes are there. mu is held.
 func (c *commit) finish() {
-	if c.expected > 0 && c.settled == c.expected && c.err == nil {
+	if c.expected > 0 && c.resolved == c.expected && c.err == nil {
 		close(c.done)
 	}
 }
 
-// commitTx does tx.commit. The settlements go out after all publishes were
+// selectTx switches transaction mode on. The gate is held.
+func (ch *channel) selectTx() error {
+	if ch.publisher.confirms.isOn() {
+		return errTxMode(wire.IDTxSelect, "cannot switch from confirm to tx mode")
+	}
+	ch.tx.on = true
+	ch.reply(false, &wire.TxSelectOK{})
+	return nil
+}
+
+// rollBack drops what was published, and takes the deliveries back that were
+// settled: they can be settled again. The gate is held.
+func (ch *channel) rollBack() error {
+	if !ch.tx.on {
+		return errTxMode(wire.IDTxRollback, "channel is not transactional")
+	}
+	ch.consumers.rollBack()
+	ch.tx.take()
+	ch.reply(false, &wire.TxRollbackOK{})
+	return nil
+}
+
+// commit does tx.commit. The settlements go out after all publishes were
 // accepted: if one is refused, or its outcome is not known, nothing is settled.
-func (ch *channel) commitTx() error {
+// Busy is set.
+func (ch *channel) commit() error {
 	ch.gate.Lock()
-	t := ch.tx
+	on, publishes := ch.tx.on, ch.tx.take()
 	ch.gate.Unlock()
-	if t == nil {
+	if !on {
 		return errTxMode(wire.IDTxCommit, "channel is not transactional")
 	}
-	// Nobody else touches the transaction while busy is set.
-	publishes := t.publishes
-	*t = transaction{}
 	if err := ch.commitPublishes(publishes); err != nil {
 		return err
 	}
 	ch.gate.Lock()
 	defer ch.gate.Unlock()
-	if ch.closing {
+	if ch.end.sessionClosing {
 		return nil
 	}
-	ch.settleTx()
+	ch.settler.passAll(ch.consumers.commit())
 	ch.reply(false, &wire.TxCommitOK{})
 	return nil
-}
-
-// settleTx passes settlements on, those of one outcome in a row at once. The
-// gate is held.
-func (ch *channel) settleTx() {
-	ch.mu.Lock()
-	settles := ch.txSettles
-	ch.txSettles = nil
-	ch.mu.Unlock()
-	for len(settles) > 0 {
-		outcome := settles[0].outcome
-		ch.taken = ch.taken[:0]
-		for len(settles) > 0 && settles[0].outcome == outcome {
-			ch.taken = append(ch.taken, settles[0].held)
-			settles = settles[1:]
-		}
-		ch.settleTaken(outcome)
-	}
 }
 
 // commitPublishes publishes messages and returns when all their queues have
@@ -189,24 +199,24 @@ func (ch *channel) commitPublishes(publishes []message) error {
 	for i := range publishes {
 		m := &publishes[i]
 		m.publish.Fresh = true
-		if err := ch.askRequester(ctx, m); err != nil {
+		if err := findRequester(ctx, ch.session, m); err != nil {
 			return err
 		}
 	}
-	c, err := ch.publishAll(publishes)
-	if err != nil || c == nil {
+	k, err := ch.publishAll(publishes)
+	if err != nil || k == nil {
 		return err
 	}
-	defer ch.committing.Store(nil)
+	defer ch.publisher.commits.end()
 	select {
-	case <-c.done:
+	case <-k.done:
 	case <-ch.conn.done:
 		return errEnding
 	}
 	switch {
-	case c.err != nil:
-		return c.err
-	case c.refused:
+	case k.err != nil:
+		return k.err
+	case k.refused:
 		return errTxMode(wire.IDTxCommit, "partial tx completion")
 	}
 	return nil
@@ -216,68 +226,29 @@ func (ch *channel) commitPublishes(publishes []message) error {
 func (ch *channel) publishAll(publishes []message) (*commit, error) {
 	ch.gate.Lock()
 	defer ch.gate.Unlock()
-	if ch.closing {
+	if ch.end.sessionClosing {
 		return nil, nil
 	}
+	return ch.publisher.publishAll(publishes)
+}
+
+// publishAll begins a commit, which is to be ended.
+func (p *publisher) publishAll(publishes []message) (*commit, error) {
 	for i := range publishes {
-		if err := ch.check(&publishes[i]); err != nil {
+		if err := p.check(&publishes[i]); err != nil {
 			return nil, err
 		}
 	}
-	c := &commit{first: ch.confirms.upcoming(), done: make(chan struct{})}
-	ch.committing.Store(c)
-	ch.mu.Lock()
-	lost := ch.lost
-	ch.mu.Unlock()
-	if lost != nil {
-		ch.committing.Store(nil)
-		return nil, lost
+	k, err := p.commits.begin(p.confirms.upcoming())
+	if err != nil {
+		return nil, err
 	}
 	for i := range publishes {
-		if err := ch.enqueue(&publishes[i]); err != nil {
-			ch.committing.Store(nil)
+		if err := p.publish(&publishes[i]); err != nil {
+			p.commits.end()
 			return nil, err
 		}
 	}
-	c.published(len(publishes))
-	return c, nil
-}
-
-// isReply reports whether a message has to be returned if the channel that it
-// replies to is gone.
-func (m *message) isReply() bool {
-	return m.mandatory && m.publish.Exchange == "" && strings.HasPrefix(m.publish.RoutingKey, fsm.ReplyQueue)
-}
-
-// askRequester finds out whether the channel that a mandatory message replies
-// to is there.
-func (ch *channel) askRequester(ctx context.Context, m *message) error {
-	m.publish.RequesterGone = false
-	if !m.isReply() {
-		return nil
-	}
-	_, err := ch.session.DeclareQueue(ctx, fsm.QueueSpec{Name: m.publish.RoutingKey, Passive: true})
-	r := new(fsm.Refusal)
-	if errors.As(err, &r) && r.Kind == fsm.NotFoundKind {
-		m.publish.RequesterGone, err = true, nil
-	}
-	return err
-}
-
-// putBack adds a delivery that was taken. restored must be called before
-// anything else.
-func (u *unacked) putBack(h held) {
-	u.list = append(u.list, h)
-	u.live++
-}
-
-// restored puts the list in order after putBack.
-func (u *unacked) restored() {
-	u.compact()
-	slices.SortFunc(u.list, func(a, b held) int {
-		if a.tag < b.tag {
-			return -1
-		}
-		return 1
-	})
+	k.published(len(publishes))
+	return k, nil
 }

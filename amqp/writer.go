@@ -32,18 +32,24 @@ type writer struct {
 	size           int // bytes in segments and in buf[cut:]
 
 	weight, owed int64 // of the items gathered
-	written      []written
-	delivered    []*channel // with deliveries that are not reported yet
+	unacked      []unackedWrite
+	reports      []*writeReport // of channels with deliveries that are not reported yet
 	ids          []uint64
 	properties   []byte
 	active       bool // something was written since the last tick
 }
 
-// written is a delivery that needs no acknowledgement.
-type written struct {
-	channel  *channel
-	consumer uint64
+// unackedWrite is a delivery to a consumer that does not acknowledge.
+type unackedWrite struct {
+	consumer *consumer
 	id       uint64
+}
+
+// writeReport is what has been written of a channel's deliveries since the
+// session was last told. It belongs to the writer.
+type writeReport struct {
+	session      Session
+	count, bytes int
 }
 
 func newWriter(c *conn) *writer {
@@ -124,27 +130,27 @@ func (w *writer) count(it *outItem) {
 // item gathers one item, and writes when enough is gathered.
 func (w *writer) item(it *outItem) error {
 	p := it.message.Payload
-	switch ch := it.channel; it.kind {
+	switch it.kind {
 	case outRaw:
 		w.raw(w.batch.raw[it.from:it.to])
 	case outDeliver:
-		w.grow(wire.AppendDeliver(w.buf, ch.number, it.consumer.tag, it.tag, it.message.Acquired > 0, p.Exchange(), p.RoutingKey()))
+		w.grow(wire.AppendDeliver(w.buf, it.channel, it.consumer.tag, it.tag, it.message.Acquired > 0, p.Exchange(), p.RoutingKey()))
 		if err := w.content(it); err != nil {
 			return err
 		}
-		w.report(it)
+		w.report(&it.consumer.channel.written, len(p))
 		if it.consumer.noAck {
-			w.written = append(w.written, written{ch, it.message.Consumer, it.message.ID})
+			w.unacked = append(w.unacked, unackedWrite{it.consumer, it.message.ID})
 		}
 	case outGet:
 		ready := uint32(min(it.message.Ready, 1<<32-1))
-		w.grow(wire.AppendGetOK(w.buf, ch.number, it.tag, it.message.Acquired > 0, p.Exchange(), p.RoutingKey(), ready))
+		w.grow(wire.AppendGetOK(w.buf, it.channel, it.tag, it.message.Acquired > 0, p.Exchange(), p.RoutingKey(), ready))
 		if err := w.content(it); err != nil {
 			return err
 		}
 	case outReturn:
 		code, text := returnReason(it.refusal)
-		w.grow(wire.AppendMethod(w.buf, ch.number, &wire.BasicReturn{
+		w.grow(wire.AppendMethod(w.buf, it.channel, &wire.BasicReturn{
 			ReplyCode: code, ReplyText: text,
 			Exchange: string(p.Exchange()), RoutingKey: string(p.RoutingKey()),
 		}))
@@ -175,16 +181,16 @@ func (w *writer) content(it *outItem) error {
 		w.properties = renderProperties(w.properties[:0], properties, &it.message)
 		properties = w.properties
 	}
-	w.grow(wire.AppendHeader(w.buf, it.channel.number, wire.ClassBasic, uint64(len(body)), properties))
+	w.grow(wire.AppendHeader(w.buf, it.channel, wire.ClassBasic, uint64(len(body)), properties))
 	if len(body) < directBody {
-		w.grow(wire.AppendBody(w.buf, it.channel.number, body, w.frameMax))
+		w.grow(wire.AppendBody(w.buf, it.channel, body, w.frameMax))
 		return nil
 	}
-	most := wire.MaxPayload(w.frameMax)
+	limit := wire.MaxPayload(w.frameMax)
 	for len(body) > 0 {
-		piece := body[:min(len(body), most)]
+		piece := body[:min(len(body), limit)]
 		body = body[len(piece):]
-		w.grow(wire.AppendFrameStart(w.buf, wire.FrameBody, it.channel.number, uint32(len(piece))))
+		w.grow(wire.AppendFrameStart(w.buf, wire.FrameBody, it.channel, uint32(len(piece))))
 		w.segment()
 		w.segments = append(w.segments, piece)
 		w.size += len(piece)
@@ -207,14 +213,13 @@ func (w *writer) segment() {
 	}
 }
 
-// report has the next flush report a delivery to its session.
-func (w *writer) report(it *outItem) {
-	ch := it.channel
-	if ch.writtenCount == 0 {
-		w.delivered = append(w.delivered, ch)
+// report has the next flush report a delivery of so many bytes to its session.
+func (w *writer) report(r *writeReport, bytes int) {
+	if r.count == 0 {
+		w.reports = append(w.reports, r)
 	}
-	ch.writtenCount++
-	ch.writtenBytes += len(it.message.Payload)
+	r.count++
+	r.bytes += bytes
 }
 
 // flush writes what is gathered, reports the deliveries in it, and settles
@@ -229,12 +234,12 @@ func (w *writer) flush() error {
 	w.out.wrote(w.weight, w.owed)
 	w.weight, w.owed = 0, 0
 	w.settleWritten()
-	for i, ch := range w.delivered {
-		ch.session.Written(ch.writtenCount, ch.writtenBytes)
-		ch.writtenCount, ch.writtenBytes = 0, 0
-		w.delivered[i] = nil
+	for _, r := range w.reports {
+		r.session.Written(r.count, r.bytes)
+		r.count, r.bytes = 0, 0
 	}
-	w.delivered = w.delivered[:0]
+	clear(w.reports)
+	w.reports = w.reports[:0]
 	return nil
 }
 
@@ -262,15 +267,15 @@ func (w *writer) write() error {
 
 // settleWritten acknowledges deliveries in place of a client that does not.
 func (w *writer) settleWritten() {
-	for i := 0; i < len(w.written); {
-		first := w.written[i]
+	for i := 0; i < len(w.unacked); {
+		consumer := w.unacked[i].consumer
 		w.ids = w.ids[:0]
-		for i < len(w.written) && w.written[i].channel == first.channel && w.written[i].consumer == first.consumer {
-			w.ids = append(w.ids, w.written[i].id)
+		for i < len(w.unacked) && w.unacked[i].consumer == consumer {
+			w.ids = append(w.ids, w.unacked[i].id)
 			i++
 		}
-		first.channel.settleWritten(first.consumer, w.ids)
+		consumer.channel.settleWritten(consumer.number, w.ids)
 	}
-	clear(w.written)
-	w.written = w.written[:0]
+	clear(w.unacked)
+	w.unacked = w.unacked[:0]
 }

@@ -1,0 +1,225 @@
+package amqp
+
+import (
+	"slices"
+	"sort"
+
+	"github.com/quorate/quorate/fsm"
+)
+
+// deliveries are those of a channel that are not settled for good.
+//
+// Invariants: every tag in unacked and in uncommitted is ≤ last, and in one of
+// the two; every get that holds something in unacked is in gets.
+type deliveries struct {
+	last        uint64 // delivery tag given last
+	unacked     unacked
+	uncommitted []uncommitted       // in order
+	gets        map[uint64]struct{} // tokens of gets
+}
+
+// uncommitted is a delivery that the client has settled in a transaction.
+type uncommitted struct {
+	held    held
+	outcome fsm.Outcome
+}
+
+// tag gives the next delivery its tag. noAck: it is never settled by the client.
+func (d *deliveries) tag(consumer, id uint64, noAck bool) uint64 {
+	d.last++
+	if !noAck {
+		d.unacked.add(d.last, consumer, id)
+	}
+	return d.last
+}
+
+// tagGet is tag for what a get has taken.
+func (d *deliveries) tagGet(token, id uint64, noAck bool) uint64 {
+	if !noAck {
+		if d.unacked.live == 0 {
+			clear(d.gets)
+		}
+		d.gets[token] = struct{}{}
+	}
+	return d.tag(token, id, noAck)
+}
+
+// settle takes what a client settles and appends it to dst, or keeps it for
+// the commit. ok false: there is no such delivery.
+func (d *deliveries) settle(s *settlement, commit bool, dst []held) (taken []held, ok bool) {
+	switch {
+	case s.multiple && s.tag == 0:
+		taken, ok = d.unacked.takeAll(dst), true
+	case s.multiple:
+		taken, ok = d.unacked.takeUpTo(s.tag, dst)
+	default:
+		var h held
+		if h, ok = d.unacked.take(s.tag); ok {
+			taken = append(dst, h)
+		}
+	}
+	if !ok || !commit {
+		return taken, ok
+	}
+	for _, h := range taken[len(dst):] {
+		d.uncommitted = append(d.uncommitted, uncommitted{h, s.outcome})
+	}
+	return dst, true
+}
+
+// commit returns what was settled in the transaction.
+func (d *deliveries) commit() []uncommitted {
+	list := d.uncommitted
+	d.uncommitted = nil
+	return list
+}
+
+// rollBack makes what was settled in the transaction unsettled again.
+func (d *deliveries) rollBack() {
+	for _, u := range d.uncommitted {
+		d.unacked.putBack(u.held)
+	}
+	d.unacked.restore()
+	d.uncommitted = nil
+}
+
+// holds reports whether one of the deliveries is not settled by the client, or in
+// a transaction only.
+func (d *deliveries) holds(consumer uint64, ids []uint64) bool {
+	held := func(h held) bool { return h.consumer == consumer && h.id != 0 && slices.Contains(ids, h.id) }
+	return slices.ContainsFunc(d.unacked.list[d.unacked.head:], held) ||
+		slices.ContainsFunc(d.uncommitted, func(u uncommitted) bool { return held(u.held) })
+}
+
+// isGet reports whether a number is the token of a get that may hold something.
+func (d *deliveries) isGet(number uint64) bool {
+	_, ok := d.gets[number]
+	return ok
+}
+
+// held is one unacknowledged delivery.
+type held struct {
+	tag      uint64 // delivery tag on the channel
+	consumer uint64 // number of the consumer, or token of a get
+	id       uint64 // for Session.Settle, from 1; 0: settled
+}
+
+// unacked holds the unacknowledged deliveries of a channel in the order of
+// their tags. Adding and taking cost O(1) amortized while tags are dense;
+// memory is at most about twice what is unacknowledged, however old the oldest
+// delivery is.
+//
+// Invariants: tags in list[head:] ascend; list[head] is not settled; live is
+// the number of entries of list[head:] with id ≠ 0.
+type unacked struct {
+	list []held // list[:head] is settled; tags ascend
+	head int
+	live int // entries with id != 0
+}
+
+// add appends a delivery. tag is above all tags before.
+func (u *unacked) add(tag, consumer, id uint64) {
+	if len(u.list) == cap(u.list) && u.live <= len(u.list)/2 {
+		u.compact()
+	}
+	u.list = append(u.list, held{tag, consumer, id})
+	u.live++
+}
+
+// compact drops settled entries.
+func (u *unacked) compact() {
+	kept := u.list[:0]
+	for _, h := range u.list[u.head:] {
+		if h.id != 0 {
+			kept = append(kept, h)
+		}
+	}
+	u.list, u.head = kept, 0
+}
+
+// find returns the place of an unsettled tag.
+func (u *unacked) find(tag uint64) (int, bool) {
+	if u.live == 0 || tag < u.list[u.head].tag {
+		return 0, false
+	}
+	tail := u.list[u.head:]
+	i := len(tail)
+	if d := tag - tail[0].tag; d < uint64(len(tail)) && tail[d].tag == tag {
+		i = int(d)
+	} else {
+		i = sort.Search(i, func(i int) bool { return tail[i].tag >= tag })
+	}
+	if i == len(tail) || tail[i].tag != tag || tail[i].id == 0 {
+		return 0, false
+	}
+	return u.head + i, true
+}
+
+// take removes one delivery.
+func (u *unacked) take(tag uint64) (held, bool) {
+	i, ok := u.find(tag)
+	if !ok {
+		return held{}, false
+	}
+	h := u.list[i]
+	u.list[i].id = 0
+	u.live--
+	u.trim()
+	return h, true
+}
+
+// takeUpTo removes every delivery with a tag ≤ tag, which must be
+// unacknowledged itself, and appends them to dst in ascending order.
+func (u *unacked) takeUpTo(tag uint64, dst []held) ([]held, bool) {
+	last, ok := u.find(tag)
+	if !ok {
+		return dst, false
+	}
+	return u.takeThrough(last, dst), true
+}
+
+// takeAll removes every delivery.
+func (u *unacked) takeAll(dst []held) []held {
+	return u.takeThrough(len(u.list)-1, dst)
+}
+
+func (u *unacked) takeThrough(last int, dst []held) []held {
+	for i := u.head; i <= last; i++ {
+		if u.list[i].id != 0 {
+			dst = append(dst, u.list[i])
+			u.list[i].id = 0
+			u.live--
+		}
+	}
+	u.trim()
+	return dst
+}
+
+// trim moves head to the first unsettled entry.
+func (u *unacked) trim() {
+	if u.live == 0 {
+		u.list, u.head = u.list[:0], 0
+		return
+	}
+	for u.list[u.head].id == 0 {
+		u.head++
+	}
+}
+
+// putBack adds a delivery that was taken. restore must be called before
+// anything else.
+func (u *unacked) putBack(h held) {
+	u.list = append(u.list, h)
+	u.live++
+}
+
+// restore puts the list in order after putBack.
+func (u *unacked) restore() {
+	u.compact()
+	slices.SortFunc(u.list, func(a, b held) int {
+		if a.tag < b.tag {
+			return -1
+		}
+		return 1
+	})
+}

@@ -1,0 +1,79 @@
+package amqp
+
+import (
+	"net/netip"
+
+	"github.com/quorate/quorate/amqp/wire"
+	"github.com/quorate/quorate/fsm"
+)
+
+// A channel is the fsm.SessionEvents of its session. Its parts store what the
+// events bring. They take their own lock and the outbox's, never the gate.
+
+// reporting is what a channel does for the broker, should that panic.
+const reporting = "take what the broker reports"
+
+// Deliver takes messages for consumers.
+func (ch *channel) Deliver(messages []fsm.Message) {
+	defer ch.conn.contain(reporting)
+	ch.consumers.deliver(messages)
+}
+
+// Confirmed takes the outcome of publishes.
+func (ch *channel) Confirmed(first, last uint64, ok bool) {
+	defer ch.conn.contain(reporting)
+	ch.publisher.confirmed(first, last, ok)
+}
+
+// Returned takes a mandatory message that leads nowhere after all.
+func (ch *channel) Returned(payload fsm.Payload) {
+	defer ch.conn.contain(reporting)
+	ch.publisher.returned(payload, nil)
+}
+
+// Refused takes the answer to a publish that was a command to the broker.
+func (ch *channel) Refused(payload fsm.Payload, why *fsm.Refusal) {
+	defer ch.conn.contain(reporting)
+	if why != nil && why.Kind == fsm.AccessRefused {
+		ch.conn.refused(protocolError(why, wire.IDBasicPublish))
+	}
+	ch.publisher.returned(payload, why)
+}
+
+// Cancelled takes the news that the queue of a consumer is gone.
+func (ch *channel) Cancelled(number uint64) {
+	defer ch.conn.contain(reporting)
+	ch.consumers.cancelled(number)
+}
+
+// Revoked takes the news that the user may not read the queue of a consumer any
+// more. The consumer gets nothing from now on.
+func (ch *channel) Revoked(number uint64, why error) {
+	defer ch.conn.contain(reporting)
+	if ch.consumers.revoked(number, why) {
+		ch.conn.refused(protocolError(why, wire.IDBasicConsume))
+	}
+}
+
+// TimedOut takes the news that deliveries have gone back because they were
+// held too long.
+func (ch *channel) TimedOut(number uint64, deliveries []uint64, limit fsm.Millis) {
+	defer ch.conn.contain(reporting)
+	ch.consumers.timeOut(number, deliveries, errConsumerTimeout(ch.number, limit))
+}
+
+// Lost takes the news that the broker has given the session up.
+func (ch *channel) Lost(err error) {
+	defer ch.conn.contain(reporting)
+	if ch.consumers.lose(err) {
+		ch.publisher.commits.lose(err)
+	}
+}
+
+// Where says where the channel's client is: the name of its connection, the
+// channel's number there, and the client's address.
+func (ch *channel) Where() (connection string, number uint16, client netip.AddrPort) {
+	remote, local := ch.conn.socket.RemoteAddr().String(), ch.conn.socket.LocalAddr().String()
+	client, _ = netip.ParseAddrPort(remote) // not TCP: no address
+	return remote + " -> " + local, ch.number, client
+}

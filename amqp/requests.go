@@ -1,0 +1,125 @@
+package amqp
+
+import (
+	"context"
+
+	"github.com/quorate/quorate/amqp/wire"
+)
+
+// request is one thing a channel has to do, in the order of its arrival. The
+// fields after kind belong to one kind each.
+type request struct {
+	kind    requestKind
+	method  wire.Method
+	message message
+	settle  settlement
+	task    func(context.Context) error
+}
+
+type requestKind uint8
+
+const (
+	requestMethod requestKind = iota
+	requestPublish
+	requestSettle
+	requestTask  // of the server itself
+	requestClose // by the client
+	requestEnd   // by the server: channel.close has been pushed
+)
+
+// id is the id of the method behind a request; 0: none.
+func (r *request) id() uint32 {
+	switch r.kind {
+	case requestMethod:
+		return wire.ID(r.method)
+	case requestPublish:
+		return wire.IDBasicPublish
+	case requestSettle:
+		return r.settle.method
+	}
+	return 0
+}
+
+// blocks reports whether a request has to wait for the broker.
+func (r *request) blocks() bool {
+	switch r.kind {
+	case requestMethod:
+		return methodBlocks(r.method)
+	case requestPublish:
+		return r.message.isReply()
+	case requestSettle:
+		return false
+	}
+	return true
+}
+
+// requestQueue holds what a channel has to do after the blocking call that is
+// under way. It refuses nothing: the reader asks whether it is full, and waits
+// at space. The channel's gate guards it.
+//
+// Invariants: bytes is the sum of the payloads in list; waiting only if the
+// queue was full when the reader last looked, and space has not been signalled
+// since.
+type requestQueue struct {
+	list    []request
+	bytes   int
+	waiting bool          // the reader waits at space
+	space   chan struct{} // capacity 1
+}
+
+func newRequestQueue() requestQueue { return requestQueue{space: make(chan struct{}, 1)} }
+
+func (q *requestQueue) push(r *request) {
+	q.list = append(q.list, *r)
+	q.bytes += len(r.message.publish.Payload)
+}
+
+// pop takes the oldest request.
+func (q *requestQueue) pop() (r request, ok bool) {
+	if len(q.list) == 0 {
+		return request{}, false
+	}
+	r = q.list[0]
+	q.list[0] = request{}
+	q.list = q.list[1:]
+	q.bytes -= len(r.message.publish.Payload)
+	q.wake()
+	return r, true
+}
+
+// clear drops all there is, and the memory for it.
+func (q *requestQueue) clear() {
+	q.list, q.bytes = nil, 0
+	q.wake()
+}
+
+func (q *requestQueue) full() bool {
+	return len(q.list) >= maxQueued || q.bytes >= maxQueuedBytes
+}
+
+// has reports whether there is a request of this kind.
+func (q *requestQueue) has(kind requestKind) bool {
+	for i := range q.list {
+		if q.list[i].kind == kind {
+			return true
+		}
+	}
+	return false
+}
+
+// wait reports whether the reader has to wait at space, and look again.
+func (q *requestQueue) wait() bool {
+	q.waiting = q.full()
+	return q.waiting
+}
+
+// wake wakes the reader if the queue is not full any more.
+func (q *requestQueue) wake() {
+	if q.waiting && !q.full() {
+		q.waiting = false
+		select {
+		case q.space <- struct{}{}:
+		default: // it is awake already
+		}
+	}
+}
