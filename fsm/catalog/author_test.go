@@ -74,15 +74,15 @@ func TestStoresAreHidden(t *testing.T) {
 		mustApply(t, c, "permission ann / "+strings.Repeat(p.rights+" ", 3))
 		for name, try := range tries {
 			there, missing := try(c.View(), "amq.delayed-secret"), try(c.View(), "amq.delayed-others")
-			same := strings.ReplaceAll(told(there), "secret", "others") == told(missing)
+			same := strings.ReplaceAll(errorText(there), "secret", "others") == errorText(missing)
 			if same != p.hidden && !(name == "passive" && !p.hidden) {
-				t.Errorf("%s with %q: %q, of one that is not there %q", name, p.rights, told(there), told(missing))
+				t.Errorf("%s with %q: %q, of one that is not there %q", name, p.rights, errorText(there), errorText(missing))
 			}
 		}
 	}
 }
 
-func told(err error) string {
+func errorText(err error) string {
 	if err == nil {
 		return "nothing"
 	}

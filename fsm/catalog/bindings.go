@@ -175,7 +175,7 @@ func (d *draft) bind(m *logpb.Bind) (*logpb.CatalogResult, error) {
 	}
 	vh := d.open(m.GetVhost())
 	vh.addBinding(m)
-	vh.usedEnds(m, d.clock)
+	vh.touchEnds(m, d.clock)
 	return &logpb.CatalogResult{Changed: true}, nil
 }
 
@@ -190,7 +190,7 @@ func (d *draft) unbind(m *logpb.Bind) (*logpb.CatalogResult, error) {
 	}
 	vh := d.open(m.GetVhost())
 	r := &logpb.CatalogResult{Changed: true}
-	vh.usedEnds(m, d.clock)
+	vh.touchEnds(m, d.clock)
 	if vh.removeBinding(b) {
 		d.removeExchanges(vh, []string{b.Source}, r)
 	}
@@ -209,7 +209,7 @@ func (vh *vhost) addBinding(m *logpb.Bind) {
 		bound: m, key: bindingKey(m),
 	}
 	x := *vh.exchanges.At(b.Source)
-	to := vh.target(b)
+	to := vh.destinationOf(b)
 	switch x.Type {
 	case Direct:
 		x.direct = x.direct.With(b.RoutingKey, to)
@@ -220,24 +220,24 @@ func (vh *vhost) addBinding(m *logpb.Bind) {
 	case Headers:
 		b.headers, _ = headersOf(b.Arguments)
 	case ConsistentHash, ModulusHash, Random, LocalRandom:
-		x.shares = x.shares.With(to.name(), to, weightIn(&x, b))
+		x.choice = x.choice.With(to.key(), to, weightIn(&x, b))
 	}
 	x.bindings = x.bindings.With(b.key, b)
 	vh.exchanges = vh.exchanges.With(x.Name, &x)
 	vh.inbound = vh.inbound.With(b.end(), vh.inbound.At(b.end()).With(b, struct{}{}))
 }
 
-// target returns where a binding leads. Its queue must be there.
-func (vh *vhost) target(b *Binding) target {
+// destination returns where a binding leads. Its queue must be there.
+func (vh *vhost) destinationOf(b *Binding) destination {
 	if b.ToExchange {
-		return target{exchange: b.Destination}
+		return destination{exchange: b.Destination}
 	}
-	return target{queue: vh.queues.At(b.Destination)}
+	return destination{queue: vh.queues.At(b.Destination)}
 }
 
 // unbindAllTo removes all bindings that end at one place. It returns the
 // sources that must go for it: auto-delete exchanges without a binding left.
-func (vh *vhost) unbindAllTo(end endpoint, to target) (doomed []string) {
+func (vh *vhost) unbindAllTo(end endpoint, to destination) (doomed []string) {
 	bindings := vh.inbound.At(end)
 	vh.inbound = vh.inbound.Without(end)
 	for b := range bindings.All() {
@@ -252,7 +252,7 @@ func (vh *vhost) unbindAllTo(end endpoint, to target) (doomed []string) {
 // whether its source, an auto-delete exchange, has no other and must go.
 func (vh *vhost) removeBinding(b *Binding) (last bool) {
 	vh.forgetInbound(b)
-	return vh.forgetOutbound(b, vh.target(b))
+	return vh.forgetOutbound(b, vh.destinationOf(b))
 }
 
 // forgetInbound removes a binding from those of its destination.
@@ -265,7 +265,7 @@ func (vh *vhost) forgetInbound(b *Binding) {
 }
 
 // forgetOutbound removes a binding from its source, as removeBinding does.
-func (vh *vhost) forgetOutbound(b *Binding, to target) (last bool) {
+func (vh *vhost) forgetOutbound(b *Binding, to destination) (last bool) {
 	old := vh.exchanges.At(b.Source)
 	if old == nil {
 		return false // it went before, in the same removal
@@ -279,7 +279,7 @@ func (vh *vhost) forgetOutbound(b *Binding, to target) (last bool) {
 	case Topic:
 		x.topic = x.topic.Without(b.RoutingKey, to, 1)
 	case ConsistentHash, ModulusHash, Random, LocalRandom:
-		x.shares = x.shares.Without(to.name(), weightIn(&x, b))
+		x.choice = x.choice.Without(to.key(), weightIn(&x, b))
 	}
 	x.bindings = x.bindings.Without(b.key)
 	vh.exchanges = vh.exchanges.With(x.Name, &x)

@@ -139,7 +139,7 @@ func (vh *vhost) check() error {
 func (vh *vhost) checkTables(x *Exchange) error {
 	type place struct {
 		key string
-		to  target
+		to  destination
 	}
 	places, keys := map[place]int{}, map[string]int{}
 	for key, b := range x.bindings.All() {
@@ -152,7 +152,7 @@ func (vh *vhost) checkTables(x *Exchange) error {
 		if _, ok := vh.inbound.At(b.end()).Get(b); !ok {
 			return fmt.Errorf("binding of %s to %q is not known there", x, b.Destination)
 		}
-		at := place{b.RoutingKey, vh.target(b)}
+		at := place{b.RoutingKey, vh.destinationOf(b)}
 		if x.Type == Fanout {
 			at.key = ""
 		}
@@ -161,7 +161,7 @@ func (vh *vhost) checkTables(x *Exchange) error {
 		}
 		places[at]++
 	}
-	direct, topic, fanout, shares := 0, 0, 0, map[string]uint64{}
+	direct, topic, fanout, weights := 0, 0, 0, map[string]uint64{}
 	for at, times := range places { // det: any broken place will do
 		set := x.direct.Match(at.key)
 		switch x.Type {
@@ -170,7 +170,7 @@ func (vh *vhost) checkTables(x *Exchange) error {
 		case Fanout:
 			set, fanout = x.fanout, len(places)
 		case ConsistentHash, ModulusHash, Random, LocalRandom:
-			shares[at.to.name()] += uint64(times) * weightIn(x, &Binding{RoutingKey: at.key})
+			weights[at.to.key()] += uint64(times) * weightIn(x, &Binding{RoutingKey: at.key})
 			continue
 		case Headers:
 			continue
@@ -181,13 +181,13 @@ func (vh *vhost) checkTables(x *Exchange) error {
 			return fmt.Errorf("%s has key %q %d times, its table has it %d times", x, at.key, times, set.Times(at.to))
 		}
 	}
-	for name, want := range shares { // det: any broken place will do
-		if _, weight := x.shares.Under(name); weight != want {
+	for name, want := range weights { // det: any broken place will do
+		if _, weight := x.choice.Under(name); weight != want {
 			return fmt.Errorf("%s: %q has weight %d, its bindings have %d", x, name, weight, want)
 		}
 	}
-	if x.shares.Len() != len(shares) {
-		return fmt.Errorf("%s: a table of %d destinations, its bindings have %d", x, x.shares.Len(), len(shares))
+	if x.choice.Len() != len(weights) {
+		return fmt.Errorf("%s: a table of %d destinations, its bindings have %d", x, x.choice.Len(), len(weights))
 	}
 	if x.direct.Len() != direct || x.topic.Len() != topic || x.fanout.Len() != fanout {
 		return fmt.Errorf("%s: tables of %d, %d, %d members, want %d, %d, %d", x, x.direct.Len(), x.topic.Len(), x.fanout.Len(), direct, topic, fanout)

@@ -156,13 +156,13 @@ func (d *draft) placeStore(group fsm.GroupID) (members []uint32) {
 // forgetStore removes a store, which nothing is bound to.
 func (d *draft) forgetStore(vh *vhost, q *Queue) {
 	vh.queues = vh.queues.Without(q.Name)
-	vh.forces = vh.forces.Without(q.ID)
+	vh.matches = vh.matches.Without(q.ID)
 	d.forgetQueue(q)
 }
 
 // storeSettings returns the settings of the exchange's store.
 func (x *Exchange) storeSettings(revision uint64) *logpb.QueueConfig {
-	policies := x.force.definition()
+	policies := x.match.definition()
 	c := &logpb.QueueConfig{
 		DelayedStore: true, DeliveryLimit: -1, Overflow: logpb.QueueConfig_REJECT_PUBLISH, Revision: revision,
 		MaxLengthPlusOne:      stored(lookup(policies, "delayed-max-length")),

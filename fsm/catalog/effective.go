@@ -20,9 +20,9 @@ type Defaults struct {
 // result is the caller's.
 func (v *View) Settings(q *Queue, d Defaults) *logpb.QueueConfig {
 	if x, ok := v.Exchange(q.VHost, q.StoreOf); ok && q.StoreOf != "" {
-		return x.storeSettings(v.force(q).revision)
+		return x.storeSettings(v.match(q).revision)
 	}
-	return q.settings(v.force(q), d)
+	return q.settings(v.match(q), d)
 }
 
 // effective looks up what arguments and policies say together.
@@ -40,7 +40,7 @@ func (e effective) value(key string) *logpb.Value {
 	return findPolicyKey(key).argue.apply(policy, argument)
 }
 
-func (q *Queue) settings(f force, defaults Defaults) *logpb.QueueConfig {
+func (q *Queue) settings(f policyMatch, defaults Defaults) *logpb.QueueConfig {
 	e := effective{q.Arguments, f.definition()}
 	c := &logpb.QueueConfig{
 		TtlPlusOne:             stored(e.value("message-ttl")),
@@ -119,7 +119,7 @@ const (
 // with these defaults, for consumers that bring none of their own.
 func (v *View) TimeoutSource(q *Queue, d Defaults) Source {
 	const key = "consumer-timeout"
-	argument, policy := lookup(q.Arguments, "x-"+key), lookup(v.force(q).definition(), key)
+	argument, policy := lookup(q.Arguments, "x-"+key), lookup(v.match(q).definition(), key)
 	switch {
 	case policy != nil && (argument == nil || policy.GetInt() < argument.GetInt()):
 		return FromPolicy

@@ -15,7 +15,7 @@ const (
 	Topic   = "topic"
 	Headers = "headers"
 
-	// These give each message to one destination; see shares.go.
+	// These give each message to one destination; see choice.go.
 	ConsistentHash = "x-consistent-hash"
 	ModulusHash    = "x-modulus-hash"
 	Random         = "x-random"
@@ -174,8 +174,8 @@ func (vh *vhost) addExchange(m *logpb.DeclareExchange) {
 	}
 	x.Type = routingType(m)
 	x.hash, _ = hashOf(m)
-	x.settle()
-	vh.exchanges = vh.exchanges.With(x.Name, vh.enforceExchange(x))
+	x.setEffective()
+	vh.exchanges = vh.exchanges.With(x.Name, vh.matchExchange(x))
 }
 
 // CheckDeleteExchange answers the delete of an exchange as far as the view
@@ -232,7 +232,7 @@ func (d *draft) removeExchanges(vh *vhost, doomed []string, r *logpb.CatalogResu
 		for b := range x.bindings.Values() {
 			vh.forgetInbound(b)
 		}
-		doomed = append(doomed, vh.unbindAllTo(endpoint{name, true}, target{exchange: name})...)
+		doomed = append(doomed, vh.unbindAllTo(endpoint{name, true}, destination{exchange: name})...)
 	}
 	slices.Sort(r.Deleted)
 }

@@ -84,7 +84,7 @@ func (x *Exchange) idleTime() fsm.Millis {
 	}
 	key := findPolicyKey("auto-delete-on-idle")
 	var by *logpb.Value
-	for _, p := range []*Policy{x.force.policy, x.force.operator} { // the stronger one last
+	for _, p := range []*Policy{x.match.policy, x.match.operator} { // the stronger one last
 		if p == nil || p.ApplyTo != applyExchanges {
 			continue
 		}
@@ -108,9 +108,9 @@ func (x *Exchange) idleTime() fsm.Millis {
 	return fsm.Millis(min(n, MaxTTL))
 }
 
-// used notes that an exchange was in use, if it is deleted when idle. It
+// touch notes that an exchange was in use, if it is deleted when idle. It
 // reports whether that is news.
-func (vh *vhost) used(name string, at fsm.Time) bool {
+func (vh *vhost) touch(name string, at fsm.Time) bool {
 	active, ends := vh.active.Get(name)
 	if !ends || at <= active {
 		return false
@@ -119,23 +119,23 @@ func (vh *vhost) used(name string, at fsm.Time) bool {
 	return true
 }
 
-// usedAll notes the use of the exchanges that a queue is bound to.
-func (vh *vhost) usedAll(queue string, at fsm.Time) {
+// touchSources notes the use of the exchanges that a queue is bound to.
+func (vh *vhost) touchSources(queue string, at fsm.Time) {
 	if vh.active.Len() == 0 {
 		return
 	}
 	for b := range vh.inbound.At(endpoint{queue, false}).All() {
-		vh.used(b.Source, at)
+		vh.touch(b.Source, at)
 	}
 }
 
-// usedEnds notes the use of what a binding that was made or removed joins.
-func (vh *vhost) usedEnds(m *logpb.Bind, at fsm.Time) {
-	vh.used(m.GetSource(), at)
+// touchEnds notes the use of what a binding that was made or removed joins.
+func (vh *vhost) touchEnds(m *logpb.Bind, at fsm.Time) {
+	vh.touch(m.GetSource(), at)
 	if m.GetToExchange() {
-		vh.used(m.GetDestination(), at)
+		vh.touch(m.GetDestination(), at)
 	} else {
-		vh.usedAll(m.GetDestination(), at)
+		vh.touchSources(m.GetDestination(), at)
 	}
 }
 
@@ -158,7 +158,7 @@ func (d *draft) touchExchange(m *logpb.TouchExchange) (*logpb.CatalogResult, err
 	if active, ends := vh.active.Get(m.GetName()); !ends || at <= active {
 		return &logpb.CatalogResult{}, nil
 	}
-	return &logpb.CatalogResult{Changed: d.open(m.GetVhost()).used(m.GetName(), at)}, nil
+	return &logpb.CatalogResult{Changed: d.open(m.GetVhost()).touch(m.GetName(), at)}, nil
 }
 
 // expireExchange removes an exchange, unless it was in use too lately.

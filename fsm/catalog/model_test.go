@@ -299,7 +299,7 @@ func (m *model) matches(b *logpb.Bind, key string, headers map[string]string) bo
 // chosen returns the one binding of an exchange that a message goes along, nil
 // if there is none.
 func (m *model) chosen(x *logpb.DeclareExchange, key string, headers map[string]string, chance uint64) *logpb.Bind {
-	var from route.Shares[*logpb.Bind]
+	var from route.Rendezvous[*logpb.Bind]
 	for _, b := range m.bindings {
 		if local := b.ToExchange || isLocal(&Queue{Name: b.Destination}); b.Source != x.Name || x.Type == LocalRandom && !local {
 			continue

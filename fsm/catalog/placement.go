@@ -86,7 +86,7 @@ func (v *View) GroupSize(q *Queue, base int) int {
 	if q.Local {
 		return 1
 	}
-	target := max(groupSize(lookup(v.force(q).definition(), "target-group-size"), 0),
+	target := max(groupSize(lookup(v.match(q).definition(), "target-group-size"), 0),
 		groupSize(lookup(q.Arguments, "x-quorum-target-group-size"), 0))
 	switch size := v.placed.At(q.ID).size; {
 	case target > 0:
@@ -110,9 +110,9 @@ const (
 // otherwise is the node's setting.
 func (v *View) LeaderLocator(m *logpb.DeclareQueue, otherwise Locator) Locator {
 	q := newQueue(m, 0, 0)
-	var f force
+	var f policyMatch
 	if vh := v.vhosts.At(q.VHost); vh != nil {
-		f = vh.match(q, 0)
+		f = vh.matchQueue(q, 0)
 	}
 	name, given := text(effective{q.Arguments, f.definition()}.value("queue-leader-locator"))
 	switch {

@@ -129,15 +129,15 @@ func comparePolicies(a, b *Policy) int {
 	return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Name, b.Name))
 }
 
-// force is what policies make of a queue.
-type force struct {
+// policyMatch is what policies make of a queue.
+type policyMatch struct {
 	policy, operator *Policy // nil: none
 	// revision is the index of the entry that last changed the queue's
 	// effective settings; 0: none has.
 	revision uint64
 }
 
-func (f force) definition() *fsm.Table {
+func (f policyMatch) definition() *fsm.Table {
 	var a, b *fsm.Table
 	if f.policy != nil {
 		a = f.policy.Definition
@@ -148,48 +148,48 @@ func (f force) definition() *fsm.Table {
 	return mergeDefinitions(a, b)
 }
 
-// match finds the policies of a queue.
-func (vh *vhost) match(q *Queue, revision uint64) force {
-	return force{vh.policies.first(func(p *Policy) bool { return p.matchesQueue(q) }),
+// matchQueue finds the policies of a queue.
+func (vh *vhost) matchQueue(q *Queue, revision uint64) policyMatch {
+	return policyMatch{vh.policies.first(func(p *Policy) bool { return p.matchesQueue(q) }),
 		vh.operators.first(func(p *Policy) bool { return p.matchesQueue(q) }), revision}
 }
 
-// enforce notes what policies make of a queue.
-func (vh *vhost) enforce(q *Queue, f force) {
-	if f == (force{}) {
-		vh.forces = vh.forces.Without(q.ID)
+// setMatch notes what policies make of a queue.
+func (vh *vhost) setMatch(q *Queue, f policyMatch) {
+	if f == (policyMatch{}) {
+		vh.matches = vh.matches.Without(q.ID)
 	} else {
-		vh.forces = vh.forces.With(q.ID, f)
+		vh.matches = vh.matches.With(q.ID, f)
 	}
 }
 
-// enforceExchange returns x, or a copy of it, with what policies make of it.
-func (vh *vhost) enforceExchange(x *Exchange) *Exchange {
-	f := force{policy: vh.policies.first(func(p *Policy) bool { return p.matchesExchange(x) }),
+// matchExchange returns x, or a copy of it, with what policies make of it.
+func (vh *vhost) matchExchange(x *Exchange) *Exchange {
+	f := policyMatch{policy: vh.policies.first(func(p *Policy) bool { return p.matchesExchange(x) }),
 		operator: vh.operators.first(func(p *Policy) bool { return p.matchesExchange(x) })}
-	if x.force == f {
+	if x.match == f {
 		return x
 	}
 	next := *x
-	next.force = f
-	next.settle()
+	next.match = f
+	next.setEffective()
 	return &next
 }
 
-// settle computes the effective settings of an exchange. The argument wins,
+// setEffective computes the effective settings of an exchange. The argument wins,
 // except for the TTL: the smallest counts. A policy limits the TTL on an
 // exchange only if it is for nothing but exchanges: one for queues that is not
 // told what it applies to must not shorten what merely passes an exchange of a
 // similar name.
-func (x *Exchange) settle() {
+func (x *Exchange) setEffective() {
 	x.Alternate, x.HasAlternate = text(lookup(x.Arguments, alternateExchange))
 	if !x.HasAlternate {
-		x.Alternate, x.HasAlternate = text(lookup(x.force.definition(), alternateExchange))
+		x.Alternate, x.HasAlternate = text(lookup(x.match.definition(), alternateExchange))
 	}
 	x.Delays = x.declared.GetType() == Delayed || lookup(x.Arguments, delayedExchange).GetInt() != 0 ||
-		lookup(x.force.definition(), "delayed-message").GetInt() != 0
+		lookup(x.match.definition(), "delayed-message").GetInt() != 0
 	x.ttl = optional(lookup(x.Arguments, exchangeTTL))
-	for _, p := range []*Policy{x.force.policy, x.force.operator} {
+	for _, p := range []*Policy{x.match.policy, x.match.operator} {
 		if p != nil && p.ApplyTo == applyExchanges {
 			x.ttl = x.ttl.Least(optional(lookup(p.Definition, "message-ttl")))
 		}
@@ -277,27 +277,27 @@ func (d *draft) deletePolicy(m *logpb.DeletePolicy) (*logpb.CatalogResult, error
 func (d *draft) policiesChanged(vh *vhost) *logpb.CatalogResult {
 	r := &logpb.CatalogResult{Changed: true}
 	for q := range vh.queues.Values() {
-		old := vh.forces.At(q.ID)
-		next := vh.match(q, old.revision)
+		old := vh.matches.At(q.ID)
+		next := vh.matchQueue(q, old.revision)
 		if next == old {
 			continue
 		}
 		if !sameRow(q.settings(old, Defaults{}), q.settings(next, Defaults{})) {
 			next.revision = d.index
 			r.Configured = append(r.Configured, uint64(q.ID))
-			vh.usedAll(q.Name, d.clock)
+			vh.touchSources(q.Name, d.clock)
 		}
-		vh.enforce(q, next)
+		vh.setMatch(q, next)
 	}
 	for _, x := range d.Exchanges(vh.row.GetName()) {
-		next := vh.enforceExchange(x)
+		next := vh.matchExchange(x)
 		if next == x {
 			continue
 		}
 		vh.exchanges = vh.exchanges.With(x.Name, next)
 		vh.retime(next, d.clock)
 		if x.Store != nil && !sameRow(x.storeSettings(0), next.storeSettings(0)) {
-			vh.enforce(x.Store, force{revision: d.index})
+			vh.setMatch(x.Store, policyMatch{revision: d.index})
 			r.Configured = append(r.Configured, uint64(x.Store.ID))
 		}
 		d.addStore(vh, x.Name, nil, r)
@@ -345,7 +345,7 @@ type EffectivePolicy struct {
 	Definition *fsm.Table
 }
 
-func (f force) inForce() EffectivePolicy {
+func (f policyMatch) effective() EffectivePolicy {
 	r := EffectivePolicy{Definition: f.definition()}
 	if f.policy != nil {
 		r.Policy = f.policy.Name
@@ -357,16 +357,16 @@ func (f force) inForce() EffectivePolicy {
 }
 
 // EffectivePolicy returns what policies make of a queue.
-func (v *View) EffectivePolicy(q *Queue) EffectivePolicy { return v.force(q).inForce() }
+func (v *View) EffectivePolicy(q *Queue) EffectivePolicy { return v.match(q).effective() }
 
 // EffectivePolicy returns what policies make of the exchange.
-func (x *Exchange) EffectivePolicy() EffectivePolicy { return x.force.inForce() }
+func (x *Exchange) EffectivePolicy() EffectivePolicy { return x.match.effective() }
 
-func (v *View) force(q *Queue) force {
+func (v *View) match(q *Queue) policyMatch {
 	if vh := v.vhosts.At(q.VHost); vh != nil {
-		return vh.forces.At(q.ID)
+		return vh.matches.At(q.ID)
 	}
-	return force{}
+	return policyMatch{}
 }
 
 // checkPolicies: the lists are in order, and what is noted of queues and
@@ -379,13 +379,13 @@ func (vh *vhost) checkPolicies() error {
 			}
 		}
 	}
-	noted := vh.forces.Len()
+	noted := vh.matches.Len()
 	for q := range vh.queues.Values() {
-		f := vh.forces.At(q.ID)
-		if vh.match(q, f.revision) != f {
+		f := vh.matches.At(q.ID)
+		if vh.matchQueue(q, f.revision) != f {
 			return fmt.Errorf("policies of %s are not as noted", q)
 		}
-		if f != (force{}) {
+		if f != (policyMatch{}) {
 			noted--
 		}
 	}
@@ -393,7 +393,7 @@ func (vh *vhost) checkPolicies() error {
 		return fmt.Errorf("policies of %d queues that are not there", noted)
 	}
 	for x := range vh.exchanges.Values() {
-		if vh.enforceExchange(x) != x {
+		if vh.matchExchange(x) != x {
 			return fmt.Errorf("policies of %s are not as noted", x)
 		}
 	}

@@ -199,8 +199,8 @@ func checkDefinition(t *fsm.Table, operator bool) error {
 	return nil
 }
 
-// termRoom is about how many bytes of a value are shown.
-const termRoom = 1024
+// maxTerm is about how many bytes of a value are shown.
+const maxTerm = 1024
 
 // Term shows a value of a definition as texts about policies do. Of one that is
 // long, or deep, it shows the beginning: who sent it knows the rest.
@@ -244,7 +244,7 @@ func appendTerm(b *strings.Builder, v *logpb.Value) {
 // appendTermComma separates the parts of a term. It returns false if the term is
 // as long as it may be.
 func appendTermComma(b *strings.Builder, i int) (more bool) {
-	if b.Len() >= termRoom {
+	if b.Len() >= maxTerm {
 		b.WriteString("...")
 		return false
 	}
@@ -256,8 +256,8 @@ func appendTermComma(b *strings.Builder, i int) (more bool) {
 
 func appendTermText(b *strings.Builder, text []byte) {
 	b.WriteString(`<<"`)
-	if len(text) > termRoom {
-		b.Write(text[:termRoom])
+	if len(text) > maxTerm {
+		b.Write(text[:maxTerm])
 		b.WriteString("...")
 	} else {
 		b.Write(text)

@@ -265,7 +265,7 @@ func (d *draft) nextFreeGroup() fsm.GroupID {
 func (d *draft) addQueue(q *Queue, revision uint64) {
 	vh := d.open(q.VHost)
 	vh.queues = vh.queues.With(q.Name, q)
-	vh.enforce(q, vh.match(q, revision))
+	vh.setMatch(q, vh.matchQueue(q, revision))
 	d.byID = d.byID.With(q.ID, q)
 	d.byGroup = d.byGroup.With(q.Group, q)
 	if q.Exclusive {
@@ -331,10 +331,10 @@ func (d *draft) removeQueues(queues []*Queue) *logpb.CatalogResult {
 
 func (d *draft) removeQueue(q *Queue, r *logpb.CatalogResult) {
 	vh := d.open(q.VHost)
-	vh.usedAll(q.Name, d.clock)
-	d.removeExchanges(vh, vh.unbindAllTo(endpoint{name: q.Name}, target{queue: q}), r)
+	vh.touchSources(q.Name, d.clock)
+	d.removeExchanges(vh, vh.unbindAllTo(endpoint{name: q.Name}, destination{queue: q}), r)
 	vh.queues = vh.queues.Without(q.Name)
-	vh.forces = vh.forces.Without(q.ID)
+	vh.matches = vh.matches.Without(q.ID)
 	d.forgetQueue(q)
 }
 

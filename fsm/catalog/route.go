@@ -110,12 +110,12 @@ func (r *router) visit(x *Exchange, m *Message) {
 		found = r.follow(x.fanout)
 	case Topic:
 		for _, key := range m.Keys {
-			x.topic.Match(key, func(s route.Set[target]) { found = r.follow(s) || found })
+			x.topic.Match(key, func(s route.Set[destination]) { found = r.follow(s) || found })
 		}
 	case Headers:
 		found = r.byHeaders(x, m)
 	case ConsistentHash, ModulusHash, Random, LocalRandom:
-		found = r.byShares(x, m)
+		found = r.byChoice(x, m)
 	}
 	if !found && x.HasAlternate {
 		r.exchange(x.Alternate)
@@ -123,7 +123,7 @@ func (r *router) visit(x *Exchange, m *Message) {
 }
 
 // follow takes all members of a set and reports whether there are any.
-func (r *router) follow(s route.Set[target]) bool {
+func (r *router) follow(s route.Set[destination]) bool {
 	// The members of a set differ: as long as there is nothing else, queues
 	// need not be compared.
 	alone := len(r.queues.list) == 0

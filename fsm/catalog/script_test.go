@@ -78,7 +78,7 @@ func (s *script) run(d *datadriven.TestData) string {
 		if d.MaybeScanArgs(s.t, "owner", &owner) {
 			by.Owner = ownerFrom(parseOwner(s.t, owner))
 		}
-		each(func(w []string) string { return ask(v, by, parseCommand(s.t, w)) })
+		each(func(w []string) string { return clientAnswer(v, by, parseCommand(s.t, w)) })
 	case "route":
 		each(func(w []string) string { return s.route(v, d, w) })
 	case "may":
@@ -99,7 +99,7 @@ func (s *script) run(d *datadriven.TestData) string {
 			return "may"
 		})
 	case "in-force":
-		each(func(w []string) string { return inForce(s.t, v, w) })
+		each(func(w []string) string { return effectivePolicyText(s.t, v, w) })
 	case "size":
 		each(func(w []string) string { return sizeOf(s.t, v, w) })
 	case "consume":
@@ -180,7 +180,7 @@ func (s *script) route(v *View, d *datadriven.TestData, w []string) string {
 	return "to " + strings.Join(names, " ") + passed
 }
 
-func inForce(t testing.TB, v *View, w []string) string {
+func effectivePolicyText(t testing.TB, v *View, w []string) string {
 	t.Helper()
 	var f EffectivePolicy
 	if x, ok := v.Exchange(w[0], w[2]); ok && w[1] == kindExchange {
@@ -256,8 +256,8 @@ func answer(r *logpb.CatalogResult) string {
 	return text
 }
 
-// ask answers a client from the view alone.
-func ask(v *View, by Client, c *logpb.CatalogCommand) string {
+// clientAnswer answers a client from the view alone.
+func clientAnswer(v *View, by Client, c *logpb.CatalogCommand) string {
 	found := func(exists bool, err error) string {
 		if err != nil {
 			return refusalText(err)

@@ -34,7 +34,7 @@ func (v *View) Snapshot() *logpb.CatalogSnapshot {
 		}
 	}
 	for _, q := range v.Queues() {
-		row := &logpb.QueueState{Declared: q.declared, Id: uint64(q.ID), Group: uint32(q.Group), Revision: v.force(q).revision}
+		row := &logpb.QueueState{Declared: q.declared, Id: uint64(q.ID), Group: uint32(q.Group), Revision: v.match(q).revision}
 		v.storePlacement(q, row)
 		s.Queues = append(s.Queues, row)
 	}

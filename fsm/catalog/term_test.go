@@ -34,7 +34,7 @@ func TestTermIsBounded(t *testing.T) {
 		"deep lists":   {deep(10_000, func(v *logpb.Value) *logpb.Value { return list(v) }), "[[[["},
 		"deep objects": {deep(10_000, object), `#{<<"a">> => #{`},
 	} {
-		if got := Term(c.value); !strings.HasPrefix(got, c.want) || len(got) > 4*termRoom {
+		if got := Term(c.value); !strings.HasPrefix(got, c.want) || len(got) > 4*maxTerm {
 			t.Errorf("%s: %d bytes, %.100s", name, len(got), got)
 		}
 	}
@@ -42,7 +42,7 @@ func TestTermIsBounded(t *testing.T) {
 	for i := range 10_000 {
 		all.Fields = append(all.Fields, &logpb.Field{Name: fmt.Sprintf("k%05d", i), Value: word("v")})
 	}
-	if err := checkDefinition(all, false); err == nil || len(err.Error()) > 4*termRoom {
+	if err := checkDefinition(all, false); err == nil || len(err.Error()) > 4*maxTerm {
 		t.Errorf("the refusal of many keys has %d bytes", len(err.Error()))
 	}
 }

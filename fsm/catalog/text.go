@@ -43,7 +43,7 @@ func (v *View) String() string {
 			b.WriteString("  " + x.line() + v.activeText(x) + "\n")
 		}
 		for _, q := range v.QueuesOf(row.Name) {
-			b.WriteString("  " + q.line() + v.placed.At(q.ID).line() + v.force(q).line() + "\n")
+			b.WriteString("  " + q.line() + v.placed.At(q.ID).line() + v.match(q).line() + "\n")
 		}
 		for _, bound := range v.Bindings(row.Name) {
 			b.WriteString("  " + bound.line() + "\n")
@@ -104,7 +104,7 @@ func (x *Exchange) line() string {
 	if len(x.Arguments.GetFields()) > 0 {
 		text += " " + renderTable(x.Arguments)
 	}
-	return text + x.force.line()
+	return text + x.match.line()
 }
 
 func (p *Policy) line() string {
@@ -116,7 +116,7 @@ func (p *Policy) line() string {
 }
 
 // line follows that of a queue or an exchange. It is empty without policies.
-func (f force) line() string {
+func (f policyMatch) line() string {
 	text := ""
 	if f.policy != nil {
 		text += " policy=" + f.policy.Name

@@ -48,7 +48,7 @@ type vhost struct {
 	inbound route.Map[endpoint, route.Map[*Binding, struct{}]]
 
 	policies, operators policies
-	forces              route.Map[fsm.QueueID, force] // of queues for which it is not zero
+	matches             route.Map[fsm.QueueID, policyMatch] // of queues for which it is not zero
 }
 
 // endpoint names where a binding ends, within a vhost.
@@ -117,24 +117,24 @@ type Exchange struct {
 	HasAlternate bool
 
 	declared *logpb.DeclareExchange
-	force    force
+	match    policyMatch
 	ttl      fsm.Optional[fsm.Millis]    // what passes the exchange lives no longer
 	idle     fsm.Millis                  // deleted after so long without use; 0: never
 	bindings route.Map[string, *Binding] // by Binding.key
 
 	// The table of the exchange's type; headers exchanges walk over bindings.
-	direct route.Direct[target]
-	topic  route.Topic[target]
-	fanout route.Set[target]
-	shares route.Shares[target]
+	direct route.Direct[destination]
+	topic  route.Topic[destination]
+	fanout route.Set[destination]
+	choice route.Rendezvous[destination]
 	hash   hashInput // of a consistent hash exchange
 }
 
 // String names the exchange as texts for clients do.
 func (x *Exchange) String() string { return resource("exchange", x.VHost, x.Name) }
 
-// target is where a binding leads: a queue, or the exchange of that name.
-type target struct {
+// destination is where a binding leads: a queue, or the exchange of that name.
+type destination struct {
 	queue    *Queue
 	exchange string
 }

@@ -10,9 +10,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// shares makes a table of members 0 … n-1 with these weights.
-func shares(weights ...uint64) Shares[int] {
-	var s Shares[int]
+// weighted makes a table of members 0 … n-1 with these weights.
+func weighted(weights ...uint64) Rendezvous[int] {
+	var s Rendezvous[int]
 	for i, w := range weights {
 		s = s.With(name(i), i, w)
 	}
@@ -21,7 +21,7 @@ func shares(weights ...uint64) Shares[int] {
 
 func name(i int) string { return fmt.Sprintf("queue-%d", i) }
 
-func mustPick(t *testing.T, s Shares[int], key int) int {
+func mustPick(t *testing.T, s Rendezvous[int], key int) int {
 	t.Helper()
 	m, ok := s.Pick(HashString(fmt.Sprintf("key-%d", key)))
 	if !ok {
@@ -34,7 +34,7 @@ func mustPick(t *testing.T, s Shares[int], key int) int {
 func TestPickIsFair(t *testing.T) {
 	const keys = 10_000
 	for _, weights := range [][]uint64{{1, 1, 1}, {7, 7, 7, 7, 7, 7}, {1, 2, 3}, {1, 10}, {1, 1, 1, 1, 96}, {1000, 2000, 1000}, {1, MaxWeight}} {
-		s, total := shares(weights...), uint64(0)
+		s, total := weighted(weights...), uint64(0)
 		for _, w := range weights {
 			total += w
 		}
@@ -55,9 +55,9 @@ func TestPickIsFair(t *testing.T) {
 // TestPickMovesLittle: who comes takes keys for itself only, who goes gives
 // up its own only, and so with weights.
 func TestPickMovesLittle(t *testing.T) {
-	before := shares(1, 3, 1, 2)
+	before := weighted(1, 3, 1, 2)
 	for what, change := range map[string]struct {
-		after Shares[int]
+		after Rendezvous[int]
 		mover int
 		to    bool // keys may move to the mover, otherwise from it
 	}{
@@ -87,7 +87,7 @@ func TestPickMovesLittle(t *testing.T) {
 // TestPickIsForEver pins the choice: clients rely on it over restarts and
 // versions.
 func TestPickIsForEver(t *testing.T) {
-	s := shares(1, 2, 3)
+	s := weighted(1, 2, 3)
 	var got []int
 	for k := range 20 {
 		got = append(got, mustPick(t, s, k))
@@ -100,9 +100,9 @@ func TestPickIsForEver(t *testing.T) {
 	}
 }
 
-// TestSharesIgnoreOrder: what was added in whatever order, and what was
+// TestRendezvousIgnoresOrder: what was added in whatever order, and what was
 // removed again, chooses alike.
-func TestSharesIgnoreOrder(t *testing.T) {
+func TestRendezvousIgnoresOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		type add struct {
 			member int
@@ -111,7 +111,7 @@ func TestSharesIgnoreOrder(t *testing.T) {
 		adds := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) add {
 			return add{rapid.IntRange(0, 6).Draw(t, "member"), rapid.Uint64Range(1, 5).Draw(t, "weight")}
 		}), 0, 20).Draw(t, "adds")
-		var s, other Shares[int]
+		var s, other Rendezvous[int]
 		members := map[int]bool{}
 		for _, a := range adds {
 			s = s.With(name(a.member), a.member, a.weight)
@@ -147,7 +147,7 @@ func indexes(n int) []int {
 }
 
 func TestAtOf(t *testing.T) {
-	s := shares(1, 1, 1, 1)
+	s := weighted(1, 1, 1, 1)
 	odd := func(m int) bool { return m%2 == 1 }
 	var got []int
 	for n := range uint64(4) {
@@ -198,7 +198,7 @@ func TestBeats(t *testing.T) {
 }
 
 func TestPickAllocatesNothing(t *testing.T) {
-	s := shares(1, 5, 2, 9, 3)
+	s := weighted(1, 5, 2, 9, 3)
 	h := uint64(0)
 	if n := testing.AllocsPerRun(100, func() { h++; s.Pick(mix(h)); s.At(h) }); n != 0 {
 		t.Errorf("%v allocations", n)
@@ -212,7 +212,7 @@ func BenchmarkPick(b *testing.B) {
 		weights uint64 // how many different ones
 	}{{"3 equal", 3, 1}, {"3 different", 3, 3}, {"100 equal", 100, 1}, {"100 different", 100, 100}} {
 		b.Run(c.name, func(b *testing.B) {
-			var s Shares[int]
+			var s Rendezvous[int]
 			for i := range c.members {
 				s = s.With(name(i), i, 1+uint64(i)%c.weights)
 			}

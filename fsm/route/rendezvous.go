@@ -7,15 +7,15 @@ import (
 	"slices"
 )
 
-// Shares is the table of an exchange that gives each message to one member
+// Rendezvous is the table of an exchange that gives each message to one member
 // out of many. Members are ordered by their names, so two values that were
 // made of the same members choose alike, in whatever order those were added,
-// on whatever machine. The zero Shares is empty.
-type Shares[T comparable] struct {
-	list []share[T]
+// on whatever machine. The zero Rendezvous is empty.
+type Rendezvous[T comparable] struct {
+	list []rendezvousMember[T]
 }
 
-type share[T comparable] struct {
+type rendezvousMember[T comparable] struct {
 	name   string
 	seed   uint64 // hash of name
 	weight uint64 // of all times together
@@ -28,52 +28,52 @@ type share[T comparable] struct {
 const MaxWeight = 1<<32 - 1
 
 // Len is the number of different members.
-func (s Shares[T]) Len() int { return len(s.list) }
+func (s Rendezvous[T]) Len() int { return len(s.list) }
 
 // With returns s with member added once; its weights add up. The name must be
 // the member's own and weight from 1 to MaxWeight.
-func (s Shares[T]) With(name string, member T, weight uint64) Shares[T] {
+func (s Rendezvous[T]) With(name string, member T, weight uint64) Rendezvous[T] {
 	i, found := s.find(name)
 	if !found {
-		return Shares[T]{inserted(s.list, i, share[T]{name: name, seed: HashString(name), weight: weight, times: 1, member: member})}
+		return Rendezvous[T]{inserted(s.list, i, rendezvousMember[T]{name: name, seed: HashString(name), weight: weight, times: 1, member: member})}
 	}
 	more := s.list[i]
 	more.weight += weight
 	more.times++
-	return Shares[T]{replaced(s.list, i, more)}
+	return Rendezvous[T]{replaced(s.list, i, more)}
 }
 
 // Without undoes one With.
-func (s Shares[T]) Without(name string, weight uint64) Shares[T] {
+func (s Rendezvous[T]) Without(name string, weight uint64) Rendezvous[T] {
 	i, found := s.find(name)
 	switch {
 	case !found:
 		return s
 	case s.list[i].times == 1:
-		return Shares[T]{removed(s.list, i)}
+		return Rendezvous[T]{removed(s.list, i)}
 	}
 	less := s.list[i]
 	less.weight -= weight
 	less.times--
-	return Shares[T]{replaced(s.list, i, less)}
+	return Rendezvous[T]{replaced(s.list, i, less)}
 }
 
 // Under says how often the member of this name was added and not removed, and
 // with what weight.
-func (s Shares[T]) Under(name string) (times int, weight uint64) {
+func (s Rendezvous[T]) Under(name string) (times int, weight uint64) {
 	if i, found := s.find(name); found {
 		return s.list[i].times, s.list[i].weight
 	}
 	return 0, 0
 }
 
-func (s Shares[T]) find(name string) (int, bool) {
-	return slices.BinarySearchFunc(s.list, name, func(e share[T], name string) int { return cmp.Compare(e.name, name) })
+func (s Rendezvous[T]) find(name string) (int, bool) {
+	return slices.BinarySearchFunc(s.list, name, func(e rendezvousMember[T], name string) int { return cmp.Compare(e.name, name) })
 }
 
 // At returns member n modulo Len, of those in the order of their names. ok is
 // false if there is none.
-func (s Shares[T]) At(n uint64) (member T, ok bool) {
+func (s Rendezvous[T]) At(n uint64) (member T, ok bool) {
 	if len(s.list) == 0 {
 		return member, false
 	}
@@ -82,7 +82,7 @@ func (s Shares[T]) At(n uint64) (member T, ok bool) {
 
 // AtOf is At among the members that fits accepts, which it is asked about
 // twice.
-func (s Shares[T]) AtOf(n uint64, fits func(T) bool) (member T, ok bool) {
+func (s Rendezvous[T]) AtOf(n uint64, fits func(T) bool) (member T, ok bool) {
 	count := uint64(0)
 	for i := range s.list {
 		if fits(s.list[i].member) {
@@ -114,7 +114,7 @@ func (s Shares[T]) AtOf(n uint64, fits func(T) bool) (member T, ok bool) {
 // It is rendezvous hashing: every member draws a number for the hash, and the
 // highest wins. A draw u, out of 64 bits, of weight w counts as the w-th root
 // of u: the best of w draws.
-func (s Shares[T]) Pick(hash uint64) (member T, ok bool) {
+func (s Rendezvous[T]) Pick(hash uint64) (member T, ok bool) {
 	best, high := -1, uint64(0)
 	for i := range s.list {
 		u := mix(hash ^ s.list[i].seed)

@@ -72,29 +72,29 @@ func weightIn(x *Exchange, b *Binding) uint64 {
 	return n
 }
 
-// name tells the destinations of one exchange apart.
-func (t target) name() string {
+// key tells the destinations of one exchange apart.
+func (t destination) key() string {
 	if t.queue != nil {
 		return "q" + t.queue.Name
 	}
 	return "x" + t.exchange
 }
 
-// byShares routes from an exchange that gives each message to one destination,
+// byChoice routes from an exchange that gives each message to one destination,
 // or to one for each routing key.
-func (r *router) byShares(x *Exchange, m *Message) bool {
-	if x.shares.Len() == 0 {
+func (r *router) byChoice(x *Exchange, m *Message) bool {
+	if x.choice.Len() == 0 {
 		return false
 	}
 	switch x.Type {
 	case ModulusHash:
 		for _, key := range m.Keys {
-			r.take(x.shares.At(route.HashString(key)))
+			r.take(x.choice.At(route.HashString(key)))
 		}
 	case Random:
-		return r.take(x.shares.At(x.chance(m)))
+		return r.take(x.choice.At(x.chance(m)))
 	case LocalRandom:
-		return r.take(x.shares.AtOf(x.chance(m), func(t target) bool {
+		return r.take(x.choice.AtOf(x.chance(m), func(t destination) bool {
 			return t.queue == nil || m.Local != nil && m.Local(t.queue)
 		}))
 	default:
@@ -108,16 +108,16 @@ func (r *router) byHash(x *Exchange, m *Message) {
 	switch {
 	case x.hash.header != "":
 		v, _ := r.headers(m).Header(x.hash.header)
-		r.take(x.shares.Pick(v.Hash()))
+		r.take(x.choice.Pick(v.Hash()))
 	case x.hash.property != "":
 		var text []byte
 		if m.Property != nil {
 			text = m.Property(x.hash.property)
 		}
-		r.take(x.shares.Pick(route.HashBytes(text)))
+		r.take(x.choice.Pick(route.HashBytes(text)))
 	default:
 		for _, key := range m.Keys {
-			r.take(x.shares.Pick(route.HashString(key)))
+			r.take(x.choice.Pick(route.HashString(key)))
 		}
 	}
 }
@@ -126,7 +126,7 @@ func (r *router) byHash(x *Exchange, m *Message) {
 func (x *Exchange) chance(m *Message) uint64 { return m.Chance ^ route.HashString(x.Name) }
 
 // take takes one destination, if there is one.
-func (r *router) take(t target, ok bool) bool {
+func (r *router) take(t destination, ok bool) bool {
 	switch {
 	case !ok:
 	case t.queue == nil:
