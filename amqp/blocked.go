@@ -27,8 +27,8 @@ func (s *Server) SetAlarm(reason string) {
 	}
 	s.alarm.Store(&alarm{reason, make(chan struct{})})
 	for c := range s.conns {
-		if !c.isDone() {
-			c.source.interrupt()
+		if !c.end.isDone() {
+			c.reader.source.interrupt()
 		}
 	}
 }

@@ -44,7 +44,7 @@ type channel struct {
 
 func newChannel(c *conn, number uint16) *channel {
 	ch := &channel{conn: c, number: number, queue: newRequestQueue()}
-	ch.end = newChannelEnd(func() { c.channelCount.Add(-1) })
+	ch.end = newChannelEnd(func() { c.stats.channels.Add(-1) })
 	ch.publisher.init(number, c.out, c.flow)
 	ch.consumers = consumers{
 		channel: number, out: c.out, notify: c.capable.consumerCancelNotify,
@@ -73,10 +73,10 @@ func (ch *channel) frame(head wire.FrameHead) error {
 	case ch.end.ignoring.Load():
 		return ch.ignore(head)
 	case head.Type == wire.FrameBody && ch.content.stage >= contentBody:
-		ready, err := ch.content.body(ch.conn.in, int(head.Size))
+		ready, err := ch.content.body(ch.conn.reader.in, int(head.Size))
 		return ch.submitContent(ready, err)
 	}
-	payload, err := ch.conn.in.ReadPayload()
+	payload, err := ch.conn.reader.in.ReadPayload()
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func (ch *channel) frame(head wire.FrameHead) error {
 		return ch.method(payload)
 	case head.Type == wire.FrameHeader && ch.content.stage == contentHeader:
 		ready, err := ch.content.header(payload)
-		ch.conn.published = true
+		ch.conn.reader.published = true
 		return ch.submitContent(ready, err)
 	case ch.content.stage == contentNone:
 		return wire.ExpectedMethod()
@@ -100,9 +100,9 @@ func (ch *channel) frame(head wire.FrameHead) error {
 func (ch *channel) ignore(head wire.FrameHead) error {
 	ch.content.reset()
 	if head.Type != wire.FrameMethod {
-		return ch.conn.in.SkipPayload()
+		return ch.conn.reader.in.SkipPayload()
 	}
-	payload, err := ch.conn.in.ReadPayload()
+	payload, err := ch.conn.reader.in.ReadPayload()
 	if err != nil {
 		return err
 	}
@@ -117,19 +117,19 @@ func (ch *channel) ignore(head wire.FrameHead) error {
 		}
 		// The client takes the answer to its own close for the end.
 		ch.readCloseOK()
-		if free, err := ch.end.wait(ch.conn.done); !free {
+		if free, err := ch.end.wait(ch.conn.end.done); !free {
 			return err
 		}
-		ch.conn.forget(ch)
-		return ch.conn.firstFrame(head, payload)
+		ch.conn.reader.forget(ch)
+		return ch.conn.reader.firstFrame(head, payload)
 	}
 	return nil
 }
 
 // method processes a method frame.
 func (ch *channel) method(payload []byte) error {
-	c := ch.conn
-	s := &c.request.settle
+	r := &ch.conn.reader.request
+	s := &r.settle
 	switch id := wire.PeekID(payload); id {
 	case wire.IDBasicPublish:
 		return ch.content.begin(payload)
@@ -154,8 +154,8 @@ func (ch *channel) method(payload []byte) error {
 	default:
 		return ch.otherMethod(payload)
 	}
-	c.request.kind = requestSettle
-	_, err := ch.submit(&c.request)
+	r.kind = requestSettle
+	_, err := ch.submit(r)
 	return err
 }
 
@@ -353,7 +353,7 @@ func (ch *channel) waitSpace() error {
 		}
 		select {
 		case <-ch.queue.space:
-		case <-ch.conn.done:
+		case <-ch.conn.end.done:
 			return errEnding
 		}
 	}

@@ -61,10 +61,10 @@ func addrPort(s string) netip.AddrPort {
 func (s *Server) Connections() []ConnectionInfo {
 	var all []ConnectionInfo
 	for _, c := range s.open() {
-		i := *c.info.Load()
-		i.Channels = int(c.channelCount.Load())
-		i.Received, i.Sent = c.source.received.Load(), c.sent.Load()
-		i.Closing, i.Blocked = c.isDone(), c.blocked.Load()
+		i := *c.stats.info.Load()
+		i.Channels = int(c.stats.channels.Load())
+		i.Received, i.Sent = c.reader.source.received.Load(), c.stats.sent.Load()
+		i.Closing, i.Blocked = c.end.isDone(), c.stats.blocked.Load()
 		all = append(all, i)
 	}
 	slices.SortFunc(all, func(a, b ConnectionInfo) int { return strings.Compare(a.Name, b.Name) })
@@ -75,7 +75,7 @@ func (s *Server) Connections() []ConnectionInfo {
 // with the reason. It returns false if there is none, and does not wait.
 func (s *Server) CloseConnection(name, reason string) bool {
 	for _, c := range s.open() {
-		if c.info.Load().Name == name {
+		if c.stats.info.Load().Name == name {
 			c.fail(errForced(reason))
 			return true
 		}
@@ -96,7 +96,7 @@ func (s *Server) Expel(reason string) {
 // not wait.
 func (s *Server) Renew() {
 	for _, c := range s.open() {
-		if c.isDone() {
+		if c.end.isDone() {
 			continue
 		}
 		if e := c.renew(0); e != nil {
@@ -111,7 +111,7 @@ func (s *Server) open() []*conn {
 	defer s.mu.Unlock()
 	var all []*conn
 	for c := range s.conns {
-		if c.info.Load() != nil {
+		if c.stats.info.Load() != nil {
 			all = append(all, c)
 		}
 	}

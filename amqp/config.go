@@ -49,10 +49,10 @@ type Config struct {
 
 // Limits that are not for the operator.
 const (
-	// maxUnsettled and maxUnsettledBytes bound the publishes of a connection
+	// maxUnconfirmed and maxUnconfirmedBytes bound the publishes of a connection
 	// that the broker has not settled. At the bound the reader stops.
-	maxUnsettled      = fsm.MaxUnanswered
-	maxUnsettledBytes = 8 << 20
+	maxUnconfirmed      = fsm.MaxUnanswered
+	maxUnconfirmedBytes = 8 << 20
 
 	// maxOwed bounds the bytes a client is owed for what it asked: replies,
 	// returns and gets. At the bound the reader stops.

@@ -31,13 +31,24 @@ type conn struct {
 	server *Server
 	socket net.Conn
 	log    *slog.Logger
-	source *source
-	in     *wire.Reader
+	reader *reader
 	out    *outbox
 	flow   *flow // publishes with the broker
 	tasks  *tasks
+	end    connEnd
+	stats  connStats
 
-	// Set by the handshake.
+	terms  // set by the handshake
+	broker Connection
+
+	// ctx ends calls of the broker when nobody is there any more to be told.
+	ctx    context.Context
+	cancel context.CancelFunc
+	leaves atomic.Bool // the reader has stopped
+}
+
+// terms are what client and server have agreed upon.
+type terms struct {
 	user, vhost      string
 	mechanism        string
 	clientProperties wire.Table
@@ -45,44 +56,79 @@ type conn struct {
 	frameMax         uint32
 	channelMax       uint16
 	heartbeat        time.Duration
-	broker           Connection
+}
 
-	// ctx ends calls of the broker when nobody is there any more to be told.
-	ctx    context.Context
-	cancel context.CancelFunc
-	leaves atomic.Bool // the reader has stopped
+// connStats is what others may see of a connection.
+type connStats struct {
+	info     atomic.Pointer[ConnectionInfo] // nil: not open yet
+	channels atomic.Int32
+	blocked  atomic.Bool // by an alarm
+	sent     atomic.Uint64
+}
 
-	// Reader only.
-	channels  map[uint16]*channel
-	last      *channel // the channel of the last frame
-	published bool     // since it was last unblocked
-	request   request
-
-	info         atomic.Pointer[ConnectionInfo] // nil: not open yet
-	channelCount atomic.Int32
-	blocked      atomic.Bool // by an alarm
-	sent         atomic.Uint64
+// connEnd is why and how far a connection has ended.
+//
+// Invariant: done is closed exactly if cause is set.
+type connEnd struct {
+	done chan struct{} // nobody waits any more
+	gone chan struct{} // closed when everything is over
 
 	mu      sync.Mutex
-	running bool
+	running bool // the handshake is over
 	cause   error
-	done    chan struct{} // closed once cause is set: nobody waits any more
-	gone    chan struct{} // closed when everything is over
+}
+
+// begin notes why the connection ends. Only the first reason counts.
+func (e *connEnd) begin(cause error) (first bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.cause != nil {
+		return false
+	}
+	e.cause = cause
+	close(e.done)
+	return true
+}
+
+// run marks the connection as running. It returns false if it is over already.
+func (e *connEnd) run() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.running = true
+	return e.cause == nil
+}
+
+func (e *connEnd) isRunning() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.running
+}
+
+func (e *connEnd) reason() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.cause
+}
+
+func (e *connEnd) isDone() bool {
+	select {
+	case <-e.done:
+		return true
+	default:
+		return false
+	}
 }
 
 func newConn(s *Server, socket net.Conn) *conn {
 	c := &conn{
-		server: s, socket: socket, source: &source{conn: socket},
-		log:      s.log.With(slog.String("remote", socket.RemoteAddr().String())),
-		flow:     newFlow(maxUnsettled, maxUnsettledBytes),
-		tasks:    newTasks(),
-		channels: map[uint16]*channel{},
-		done:     make(chan struct{}),
-		gone:     make(chan struct{}),
+		server: s, socket: socket,
+		log:   s.log.With(slog.String("remote", socket.RemoteAddr().String())),
+		flow:  newFlow(maxUnconfirmed, maxUnconfirmedBytes),
+		tasks: newTasks(),
+		end:   connEnd{done: make(chan struct{}), gone: make(chan struct{})},
 	}
-	c.source.obey = c.obey
-	c.in = wire.NewReader(c.source, s.cfg.InitialFrameMax)
 	c.out = newOutbox(func() { c.abort(errTooMuch) })
+	c.reader = newReader(c)
 	c.ctx, c.cancel = context.WithCancel(s.ctx)
 	return c
 }
@@ -90,12 +136,14 @@ func newConn(s *Server, socket net.Conn) *conn {
 // serve runs the connection from the first byte to the last.
 func (c *conn) serve() {
 	defer c.cancel()
-	if err := c.guard("handshake", c.shake); err != nil {
+	if err := c.guard("handshake", c.negotiate); err != nil {
 		c.refuse(err)
 		return
 	}
-	c.source.watch(c.heartbeat)
-	open := c.run() // before a client can see that it is
+	c.reader.source.watch(c.heartbeat)
+	// Before a client can see that it is open.
+	open := c.end.run()
+	c.stats.info.Store(c.describe())
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
@@ -110,12 +158,12 @@ func (c *conn) serve() {
 		if e := c.renew(wire.IDConnectionOpen); e != nil {
 			err = e
 		} else {
-			err = c.guard("read", c.read)
+			err = c.guard("read", c.reader.run)
 		}
 	}
-	c.end(err, written)
+	c.finish(err, written)
 	c.socket.Close()
-	c.log.Info("connection closed", slog.Any("reason", c.reason()))
+	c.log.Info("connection closed", slog.Any("reason", c.end.reason()))
 }
 
 // errPanic ends a connection whose work has panicked.
@@ -137,15 +185,6 @@ func (c *conn) contain(doing string) {
 		c.log.Error("panic in work for a connection, which ends", slog.String("doing", doing), slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
 		c.abort(errPanic)
 	}
-}
-
-// run marks the connection as running. It returns false if it is over already.
-func (c *conn) run() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.running = true
-	c.info.Store(c.describe())
-	return c.cause == nil
 }
 
 // refuse ends a connection whose handshake has failed.
@@ -180,18 +219,15 @@ func (c *conn) refuse(err error) {
 // fail ends the connection with connection.close, unless it is ending already.
 // It does not block.
 func (c *conn) fail(e *wire.Error) {
-	if c.setCause(e) {
+	if c.end.begin(e) {
 		c.out.pushEnd(closeMethod(e))
-		c.source.endBy(time.Now().Add(c.closeWait()))
+		c.reader.source.endBy(time.Now().Add(c.closeWait()))
 	}
 }
 
 // forceClose is fail, or abort if the handshake is under way.
 func (c *conn) forceClose(e *wire.Error) {
-	c.mu.Lock()
-	running := c.running
-	c.mu.Unlock()
-	if running {
+	if c.end.isRunning() {
 		c.fail(e)
 	} else {
 		c.abort(e)
@@ -200,27 +236,9 @@ func (c *conn) forceClose(e *wire.Error) {
 
 // abort ends the connection without a word. It does not block.
 func (c *conn) abort(err error) {
-	c.setCause(err)
+	c.end.begin(err)
 	c.cancel()
 	transport(c.socket).Close()
-}
-
-// setCause notes why the connection ends. Only the first reason counts.
-func (c *conn) setCause(err error) (first bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.cause != nil {
-		return false
-	}
-	c.cause = err
-	close(c.done)
-	return true
-}
-
-func (c *conn) reason() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.cause
 }
 
 // closeWait is how long a client may take for its part of a close.
@@ -231,19 +249,19 @@ func (c *conn) closeWait() time.Duration {
 	return min(c.heartbeat, maxCloseWait)
 }
 
-// end takes the connection down after the reader has stopped with err.
-func (c *conn) end(err error, written <-chan struct{}) {
+// finish takes the connection down after the reader has stopped with err.
+func (c *conn) finish(err error, written <-chan struct{}) {
 	linger := lingerTime
 	switch protocol := new(wire.Error); {
 	case errors.Is(err, errClientClosed):
-		c.setCause(err)
+		c.end.begin(err)
 		c.teardown(true)
 		c.out.pushEnd(&wire.ConnectionCloseOK{})
 		linger = c.closeWait()
 	case errors.As(err, &protocol):
 		c.fail(protocol)
 		c.tellClose()
-	case errors.Is(err, errEnding), c.isDone():
+	case errors.Is(err, errEnding), c.end.isDone():
 		c.tellClose()
 	default:
 		c.abort(c.explain(err))
@@ -262,7 +280,7 @@ func (c *conn) explain(err error) error {
 	switch {
 	case !errors.Is(err, os.ErrDeadlineExceeded):
 		return err
-	case c.source.frameExpired():
+	case c.reader.source.frameExpired():
 		return fmt.Errorf("frame was not complete after %v", frameTime)
 	}
 	return fmt.Errorf("missed heartbeats from client, timeout: %v", c.heartbeat)
@@ -277,11 +295,11 @@ func (c *conn) tellClose() {
 		c.teardown(false)
 	}()
 	for {
-		f, err := c.in.ReadFrame()
+		f, err := c.reader.in.ReadFrame()
 		if err != nil {
 			break
 		}
-		c.source.frameDone()
+		c.reader.source.frameDone()
 		if f.Channel != 0 || f.Type != wire.FrameMethod {
 			continue
 		}
@@ -320,7 +338,7 @@ func (c *conn) teardown(orderly bool) {
 	} else {
 		c.cancel()
 	}
-	for _, ch := range c.channels {
+	for _, ch := range c.reader.channels {
 		ch.shut()
 	}
 	c.tasks.wait()
@@ -328,7 +346,7 @@ func (c *conn) teardown(orderly bool) {
 	defer cancel()
 	var work errgroup.Group
 	work.SetLimit(closeWorkers)
-	for _, ch := range c.channels {
+	for _, ch := range c.reader.channels {
 		if !ch.beginClose() {
 			continue
 		}
@@ -339,15 +357,6 @@ func (c *conn) teardown(orderly bool) {
 	}
 	_ = work.Wait() // a session ends without errors
 	c.broker.Close(ctx)
-}
-
-func (c *conn) isDone() bool {
-	select {
-	case <-c.done:
-		return true
-	default:
-		return false
-	}
 }
 
 // tasks counts goroutines that wait for the broker.

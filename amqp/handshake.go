@@ -42,9 +42,9 @@ type handshake struct {
 	certificate *x509.Certificate
 }
 
-// shake performs the handshake. Errors are *wire.Error for what the client is
+// negotiate performs the handshake. Errors are *wire.Error for what the client is
 // to be told before its connection is dropped, or end it silently.
-func (c *conn) shake() error {
+func (c *conn) negotiate() error {
 	deadline := time.Now().Add(c.server.cfg.HandshakeTimeout)
 	ctx, cancel := context.WithDeadline(c.server.ctx, deadline)
 	defer cancel()
@@ -82,7 +82,7 @@ func remoteAddr(socket net.Conn) netip.Addr {
 
 // header reads the protocol header. Versions 0-9-1 and 0-9 are spoken.
 func (h *handshake) header() error {
-	got, err := h.in.ReadProtocolHeader()
+	got, err := h.reader.in.ReadProtocolHeader()
 	switch {
 	case errors.Is(err, io.EOF):
 		return err // not a byte: a health check
@@ -114,7 +114,7 @@ func (h *handshake) send(m wire.Method) error {
 // the state of the connection.
 func (h *handshake) expect(id uint32, state string) (wire.Method, error) {
 	for {
-		f, err := h.in.ReadFrame()
+		f, err := h.reader.in.ReadFrame()
 		switch {
 		case err != nil:
 			return nil, err
@@ -266,7 +266,7 @@ func (h *handshake) tune() error {
 	}
 	h.frameMax, h.channelMax = ok.FrameMax, ok.ChannelMax
 	h.heartbeat = time.Duration(ok.Heartbeat) * time.Second
-	h.in.SetMaxFrame(ok.FrameMax)
+	h.reader.in.SetMaxFrame(ok.FrameMax)
 	return nil
 }
 

@@ -13,72 +13,94 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// read processes frames until something ends the connection, and returns what.
-func (c *conn) read() error {
+// reader takes the frames of a connection to its channels. It belongs to the
+// goroutine that serves the connection, from the handshake on.
+//
+// Invariants: last is nil or in channels; a channel is in channels from
+// channel.open until its number is used again, or needed for another one.
+type reader struct {
+	conn      *conn
+	source    *source
+	in        *wire.Reader
+	channels  map[uint16]*channel
+	last      *channel // the channel of the last frame
+	published bool     // since it was last unblocked
+	request   request  // scratch, of kind requestSettle
+}
+
+func newReader(c *conn) *reader {
+	r := &reader{conn: c, source: &source{conn: c.socket}, channels: map[uint16]*channel{}}
+	r.source.admit = r.waitUnblocked
+	r.in = wire.NewReader(r.source, r.conn.server.cfg.InitialFrameMax)
+	return r
+}
+
+// run processes frames until something ends the connection, and returns what.
+func (r *reader) run() error {
 	for {
-		if err := c.frame(); err != nil {
+		if err := r.frame(); err != nil {
 			return err
 		}
-		c.source.frameDone()
-		if !c.obey() || !c.flow.wait(c.done) || !c.out.owed.wait(c.done) {
+		r.source.frameDone()
+		if !r.waitUnblocked() || !r.conn.flow.wait(r.conn.end.done) || !r.conn.out.owed.wait(r.conn.end.done) {
 			return errEnding
 		}
 	}
 }
 
 // frame processes one frame.
-func (c *conn) frame() error {
-	head, err := c.in.ReadFrameHeader()
+func (r *reader) frame() error {
+	head, err := r.in.ReadFrameHeader()
 	if err != nil {
 		return err
 	}
-	if c.isDone() {
+	if r.conn.end.isDone() {
 		return errEnding // the frame is for tellClose
 	}
 	if head.Type == wire.FrameHeartbeat {
-		return c.in.SkipPayload()
+		return r.in.SkipPayload()
 	}
 	if head.Channel == 0 {
-		payload, err := c.in.ReadPayload()
+		payload, err := r.in.ReadPayload()
 		if err != nil {
 			return err
 		}
-		return c.method(wire.Frame{Type: head.Type, Payload: payload})
+		return r.method(wire.Frame{Type: head.Type, Payload: payload})
 	}
-	ch := c.channel(head.Channel)
+	ch := r.channel(head.Channel)
 	if ch != nil && ch.end.seen != seenNothing {
-		free, err := ch.end.wait(c.done)
+		free, err := ch.end.wait(r.conn.end.done)
 		if err != nil {
 			return err
 		}
 		if free && ch.end.seen == seenCloseOK {
-			return c.strayFrame(ch, head)
+			return r.strayFrame(ch, head)
 		}
 		if free {
-			c.forget(ch)
+			r.forget(ch)
 			ch = nil
 		}
 	}
 	if ch != nil {
 		return ch.frame(head)
 	}
-	payload, err := c.in.ReadPayload()
+	payload, err := r.in.ReadPayload()
 	if err != nil {
 		return err
 	}
-	return c.firstFrame(head, payload)
+	return r.firstFrame(head, payload)
 }
 
 // channel finds an open channel.
-func (c *conn) channel(number uint16) *channel {
-	if c.last == nil || c.last.number != number {
-		c.last = c.channels[number]
+func (r *reader) channel(number uint16) *channel {
+	if r.last == nil || r.last.number != number {
+		r.last = r.channels[number]
 	}
-	return c.last
+	return r.last
 }
 
 // method processes a frame on channel 0.
-func (c *conn) method(f wire.Frame) error {
+func (r *reader) method(f wire.Frame) error {
 	if f.Type != wire.FrameMethod {
 		return wire.UnexpectedFrame(f)
 	}
@@ -91,10 +113,10 @@ func (c *conn) method(f wire.Frame) error {
 		return errClientClosed
 	case *wire.ConnectionCloseOK:
 	case *wire.ConnectionUpdateSecret:
-		if e := c.renew(wire.IDConnectionUpdateSecret); e != nil {
+		if e := r.conn.renew(wire.IDConnectionUpdateSecret); e != nil {
 			return e
 		}
-		c.out.push(0, &wire.ConnectionUpdateSecretOK{})
+		r.conn.out.push(0, &wire.ConnectionUpdateSecretOK{})
 	default:
 		return errUnexpectedMethod(wire.ID(m), "running")
 	}
@@ -102,7 +124,7 @@ func (c *conn) method(f wire.Frame) error {
 }
 
 // firstFrame processes a frame on a channel that is not open.
-func (c *conn) firstFrame(head wire.FrameHead, payload []byte) error {
+func (r *reader) firstFrame(head wire.FrameHead, payload []byte) error {
 	if head.Type != wire.FrameMethod {
 		return wire.ExpectedMethod()
 	}
@@ -118,35 +140,35 @@ func (c *conn) firstFrame(head wire.FrameHead, payload []byte) error {
 	case id != wire.IDChannelOpen:
 		return errExpectedOpen(id)
 	}
-	return c.openChannel(head.Channel)
+	return r.openChannel(head.Channel)
 }
 
 // strayFrame processes a frame on a channel that has ended with an error, up
 // to the next channel.open. Clients that work on a channel from several threads
 // may send something behind their channel.close-ok; that is no reason to end
 // the connection.
-func (c *conn) strayFrame(ch *channel, head wire.FrameHead) error {
+func (r *reader) strayFrame(ch *channel, head wire.FrameHead) error {
 	if head.Type != wire.FrameMethod {
-		return c.in.SkipPayload()
+		return r.in.SkipPayload()
 	}
-	payload, err := c.in.ReadPayload()
+	payload, err := r.in.ReadPayload()
 	if err != nil {
 		return err
 	}
 	switch wire.PeekID(payload) {
 	case wire.IDChannelOpen:
-		c.forget(ch)
-		return c.firstFrame(head, payload)
+		r.forget(ch)
+		return r.firstFrame(head, payload)
 	case wire.IDChannelClose:
-		c.out.push(ch.number, &wire.ChannelCloseOK{})
+		r.conn.out.push(ch.number, &wire.ChannelCloseOK{})
 	}
 	return nil
 }
 
 // forget drops a finished channel.
-func (c *conn) forget(ch *channel) {
-	delete(c.channels, ch.number)
-	c.last = nil
+func (r *reader) forget(ch *channel) {
+	delete(r.channels, ch.number)
+	r.last = nil
 }
 
 // decodeOnChannel decodes a method of a channel. What is wrong with its
@@ -167,18 +189,18 @@ func unnamed(err error) error {
 	return err
 }
 
-func (c *conn) openChannel(number uint16) error {
-	if len(c.channels) >= int(c.channelMax) {
-		c.sweep()
+func (r *reader) openChannel(number uint16) error {
+	if len(r.channels) >= int(r.conn.channelMax) {
+		r.sweep()
 	}
-	if n := len(c.channels); n >= int(c.channelMax) {
-		return errTooManyChannels(n, c.channelMax)
+	if n := len(r.channels); n >= int(r.conn.channelMax) {
+		return errTooManyChannels(n, r.conn.channelMax)
 	}
-	ch := newChannel(c, number)
-	session, err := c.broker.OpenSession(ch)
+	ch := newChannel(r.conn, number)
+	session, err := r.conn.broker.OpenSession(ch)
 	if err != nil {
 		if isInternal(err) {
-			c.log.Error("channel.open failed", slog.Any("error", err))
+			r.conn.log.Error("channel.open failed", slog.Any("error", err))
 		}
 		if errors.As(err, new(*fsm.Refusal)) {
 			return protocolError(err, 0) // as with any limit, it is no method's
@@ -186,49 +208,49 @@ func (c *conn) openChannel(number uint16) error {
 		return protocolError(err, wire.IDChannelOpen)
 	}
 	ch.attach(session)
-	c.channels[number], c.last = ch, ch
-	c.channelCount.Add(1)
-	c.out.push(number, &wire.ChannelOpenOK{})
+	r.channels[number], r.last = ch, ch
+	r.conn.stats.channels.Add(1)
+	r.conn.out.push(number, &wire.ChannelOpenOK{})
 	return nil
 }
 
 // sweep forgets channels that are finished.
-func (c *conn) sweep() {
-	for number, ch := range c.channels {
+func (r *reader) sweep() {
+	for number, ch := range r.channels {
 		if ch.end.isFinished() {
-			delete(c.channels, number)
+			delete(r.channels, number)
 		}
 	}
-	c.last = nil
+	r.last = nil
 }
 
-// obey blocks the connection while there is an alarm, if it has published
-// since it was last unblocked. The message under way is let in: a connection
-// is blocked between the messages of a channel. The reader calls it. It
-// returns false if the connection has ended meanwhile.
-func (c *conn) obey() bool {
-	a := c.server.alarm.Load()
-	if a == nil || !c.published || c.last != nil && c.last.content.isPartial() || c.isDone() {
+// waitUnblocked blocks the connection while there is an alarm, if it has
+// published since it was last unblocked. The message under way is let in: a
+// connection is blocked between the messages of a channel. It returns false if
+// the connection has ended meanwhile.
+func (r *reader) waitUnblocked() bool {
+	a := r.conn.server.alarm.Load()
+	if a == nil || !r.published || r.last != nil && r.last.content.isPartial() || r.conn.end.isDone() {
 		return true
 	}
-	c.server.blocked.Add(1)
-	c.blocked.Store(true)
+	r.conn.server.blocked.Add(1)
+	r.conn.stats.blocked.Store(true)
 	defer func() {
-		c.server.blocked.Add(-1)
-		c.blocked.Store(false)
+		r.conn.server.blocked.Add(-1)
+		r.conn.stats.blocked.Store(false)
 	}()
-	if c.capable.connectionBlocked {
-		c.out.push(0, &wire.ConnectionBlocked{Reason: a.reason})
+	if r.conn.capable.connectionBlocked {
+		r.conn.out.push(0, &wire.ConnectionBlocked{Reason: a.reason})
 	}
 	select {
 	case <-a.over:
-	case <-c.done:
+	case <-r.conn.end.done:
 		return false
 	}
-	c.published = false
-	c.source.resume()
-	if c.capable.connectionBlocked {
-		c.out.push(0, &wire.ConnectionUnblocked{})
+	r.published = false
+	r.source.resume()
+	if r.conn.capable.connectionBlocked {
+		r.conn.out.push(0, &wire.ConnectionUnblocked{})
 	}
 	return true
 }
@@ -294,7 +316,7 @@ func (f *flow) wait(done <-chan struct{}) bool {
 }
 
 // source is what frames are read from: the socket, with a deadline for each
-// read. Three things end a silent connection: its heartbeat, a frame that does
+// read. Three things end a connection that sends nothing: its heartbeat, a frame that does
 // not get complete, and a close that the client does not answer.
 //
 // Time counts only while somebody reads: a reader that is held back by flow
@@ -305,20 +327,20 @@ type source struct {
 	received atomic.Uint64 // octets
 
 	// Reader only.
-	idle  time.Duration // longest silence; 0: any
+	idle  time.Duration // longest time without input; 0: any
 	slow  bool          // frames are under frameTime
 	frame time.Time     // when the frame under way began to be waited for
-	// obey is called before each read of an open connection. It may wait, and
+	// admit is called before each read of an open connection. It may wait, and
 	// returns false to end the reading.
-	obey func() bool
+	admit func() bool
 	// waited has the next read begin with a deadline of its own.
 	waited bool
 
-	mu      sync.Mutex
-	set     time.Time // the socket's deadline
-	closing bool      // set is final
-	open    bool      // the handshake is over
-	nudged  bool      // set is no deadline, but ends a read
+	mu          sync.Mutex
+	set         time.Time // the socket's deadline
+	closing     bool      // set is final
+	open        bool      // the handshake is over
+	interrupted bool      // set is no deadline, but ends a read
 }
 
 // Read reads from the socket.
@@ -332,14 +354,14 @@ func (s *source) Read(p []byte) (int, error) {
 }
 
 // read is Read for an open connection that may be told to wait. Whoever wants
-// that first makes obey wait and then calls interrupt, so that either obey
+// that first makes admit wait and then calls interrupt, so that either admit
 // sees it, or the read ends.
 func (s *source) read(p []byte) (int, error) {
 	for {
 		if err := s.arm(); err != nil {
 			return 0, err
 		}
-		if s.slow && !s.obey() {
+		if s.slow && !s.admit() {
 			return 0, errEnding
 		}
 		if s.waited {
@@ -347,7 +369,7 @@ func (s *source) read(p []byte) (int, error) {
 			continue
 		}
 		n, err := s.conn.Read(p)
-		if n > 0 || err == nil || !errors.Is(err, os.ErrDeadlineExceeded) || !s.wasNudged() {
+		if n > 0 || err == nil || !errors.Is(err, os.ErrDeadlineExceeded) || !s.wasInterrupted() {
 			return n, err
 		}
 	}
@@ -360,14 +382,14 @@ func (s *source) interrupt() {
 	if s.closing || !s.open {
 		return
 	}
-	s.nudged, s.set = true, time.Unix(1, 0)
+	s.interrupted, s.set = true, time.Unix(1, 0)
 	_ = s.conn.SetReadDeadline(s.set)
 }
 
-func (s *source) wasNudged() bool {
+func (s *source) wasInterrupted() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.nudged && !s.closing
+	return s.interrupted && !s.closing
 }
 
 // resume begins the client's times anew, after a wait that was not its fault.
@@ -400,9 +422,9 @@ func (s *source) arm() error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	nudged := s.nudged
-	s.nudged = false
-	if s.closing || !nudged && ((!s.set.After(want) && s.set.Add(slack).After(want)) || s.set.Equal(want)) {
+	interrupted := s.interrupted
+	s.interrupted = false
+	if s.closing || !interrupted && ((!s.set.After(want) && s.set.Add(slack).After(want)) || s.set.Equal(want)) {
 		return nil
 	}
 	s.set = want
@@ -423,7 +445,7 @@ func (s *source) endBy(t time.Time) {
 
 // watch starts heartbeats and the frame clock; the handshake has a deadline of
 // its own. interval 0: no heartbeats. A client is given up after 2¼ to 2½
-// silent intervals.
+// intervals without input.
 func (s *source) watch(interval time.Duration) {
 	s.idle = interval * 5 / 2
 	s.slow = true

@@ -169,7 +169,7 @@ func (s *Server) serve(c *conn) {
 	s.mu.Lock()
 	delete(s.conns, c)
 	s.mu.Unlock()
-	close(c.gone)
+	close(c.end.gone)
 }
 
 // dropLater closes the socket of a refused login after a while. Nothing but a
@@ -207,7 +207,7 @@ func (s *Server) Suspend(ctx context.Context, reason string) {
 	s.turnOut(errForced(reason))
 	var gone []<-chan struct{}
 	for c := range s.conns {
-		gone = append(gone, c.gone)
+		gone = append(gone, c.end.gone)
 	}
 	s.mu.Unlock()
 	for _, g := range gone {

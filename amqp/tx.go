@@ -210,7 +210,7 @@ func (ch *channel) commitPublishes(publishes []message) error {
 	defer ch.publisher.commits.end()
 	select {
 	case <-k.done:
-	case <-ch.conn.done:
+	case <-ch.conn.end.done:
 		return errEnding
 	}
 	switch {

@@ -247,7 +247,7 @@ func (w *writer) write() error {
 	if err := w.conn.socket.SetWriteDeadline(time.Now().Add(w.timeout)); err != nil {
 		return err
 	}
-	w.conn.sent.Add(uint64(w.size))
+	w.conn.stats.sent.Add(uint64(w.size))
 	var err error
 	if len(w.segments) == 0 {
 		_, err = w.conn.socket.Write(w.buf)
