@@ -44,7 +44,7 @@ func (n *Node) openAlarm() {
 		c.Probe = alarm.System{DataDir: c.DataDir}
 	}
 	watch := alarm.New(alarm.Config{Memory: c.MemoryLimit, Disk: c.DiskLimit, Probe: c.Probe, Logger: c.Logger, Now: time.Now})
-	n.alarm = alarm.NewCluster(watch, n.mesh, broker.KindShortage, c.Logger)
+	n.alarm = alarm.NewCluster(watch, n.mesh, broker.KindResourceAlarms, c.Logger)
 }
 
 // SetLimit changes a limit of memory or disk, see alarm.Cluster.
@@ -136,7 +136,7 @@ func (n *Node) Figures(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]
 		if f.Gone {
 			continue
 		}
-		all[id] = mgmt.Figures{Leader: f.Leader, Revision: f.Revision, QueueFigures: queueFigures(f.QueueFigures)}
+		all[id] = mgmt.Figures{Leader: f.Leader, Revision: f.Revision, QueueStats: queueFigures(f.QueueStats)}
 	}
 	return all
 }
@@ -156,21 +156,21 @@ func (n *Node) Command(ctx context.Context, q *catalog.Queue, commands ...*logpb
 func (n *Node) Now() fsm.Time { return n.clock.Status().Now }
 
 // queueFigures shows what a queue's leader has answered.
-func queueFigures(f *peerpb.QueueFigures) api.QueueFigures {
-	r := api.QueueFigures{
-		Messages: f.Ready + f.Unacknowledged + f.Scheduled + f.Delayed + f.Outbox, Ready: f.Ready, Unacknowledged: f.Unacknowledged, DeadLetters: f.Outbox,
-		Bytes: f.ReadyBytes + f.UnacknowledgedBytes + f.ScheduledBytes + f.DelayedBytes + f.OutboxBytes, ReadyBytes: f.ReadyBytes,
-		UnacknowledgedBytes: f.UnacknowledgedBytes, DeadLetterBytes: f.OutboxBytes, Scheduled: f.Scheduled, ScheduledBytes: f.ScheduledBytes, Consumers: f.Consumers,
-		Delayed: f.Scheduled + f.Delayed, DelayedBytes: f.ScheduledBytes + f.DelayedBytes, DelayedRetry: f.Delayed,
-		NextDelayedAt: f.NextDue, LastDelayedAt: f.LastDue,
-		FiredTotal: f.EverScheduled - f.Unscheduled - f.Scheduled, CancelledTotal: f.Unscheduled, UnroutableTotal: f.Unroutable,
-		ExpiredTotal: f.Expired, TimedOutTotal: f.TimedOut, LateAcksTotal: f.LateAcks, ConsumersTimedOut: f.ConsumersTimedOut, DeadLetteredTotal: f.DeadLettered, DeadLettersDroppedTotal: f.DeadDropped,
-		DeadLettersWaiting: f.Waiting, DeadLettersRefusedTotal: f.DeadRefused, DeadConfirmedTotal: f.DeadConfirmed,
+func queueFigures(f *peerpb.QueueStats) api.QueueStats {
+	r := api.QueueStats{
+		Messages: f.MessagesReady + f.MessagesUnacknowledged + f.MessagesScheduled + f.MessagesDelayedRetry + f.MessagesDlx, Ready: f.MessagesReady, Unacknowledged: f.MessagesUnacknowledged, DeadLetters: f.MessagesDlx,
+		Bytes: f.MessageBytesReady + f.MessageBytesUnacknowledged + f.MessageBytesScheduled + f.MessageBytesDelayedRetry + f.MessageBytesDlx, ReadyBytes: f.MessageBytesReady,
+		UnacknowledgedBytes: f.MessageBytesUnacknowledged, DeadLetterBytes: f.MessageBytesDlx, Scheduled: f.MessagesScheduled, ScheduledBytes: f.MessageBytesScheduled, Consumers: f.Consumers,
+		Delayed: f.MessagesScheduled + f.MessagesDelayedRetry, DelayedBytes: f.MessageBytesScheduled + f.MessageBytesDelayedRetry, DelayedRetry: f.MessagesDelayedRetry,
+		NextDelayedAt: f.NextDelayedAt, LastDelayedAt: f.LastDelayedAt,
+		FiredTotal: f.ScheduledTotal - f.UnscheduledTotal - f.MessagesScheduled, CancelledTotal: f.UnscheduledTotal, UnroutableTotal: f.UnroutableTotal,
+		ExpiredTotal: f.MessagesExpiredTotal, TimedOutTotal: f.MessagesTimedOutTotal, LateAcksTotal: f.ConsumerTimeoutLateAcksTotal, ConsumersTimedOut: f.ConsumersTimedOut, DeadLetteredTotal: f.MessagesDeadLetteredTotal, DeadLettersDroppedTotal: f.DeadLettersDroppedTotal,
+		DeadLettersWaiting: f.MessagesDlxWaiting, DeadLettersRefusedTotal: f.DeadLettersRefusedTotal, DeadConfirmedTotal: f.MessagesDeadLetteredConfirmedTotal,
 		Deaths: map[string]map[string]uint64{},
 	}
 	totals := [...]*uint64{&r.DiedExpiredTotal, &r.DiedRejectedTotal, &r.DiedMaxlenTotal, &r.DiedDeliveryLimitTotal}
 	fates := int(queue.AtLeastOnce) + 1
-	for i, n := range f.Deaths[:min(len(f.Deaths), len(totals)*fates)] {
+	for i, n := range f.DiedTotal[:min(len(f.DiedTotal), len(totals)*fates)] {
 		reason := strings.ToLower(logpb.Death_Reason(i/fates + 1).String())
 		*totals[i/fates] += n
 		if n == 0 {

@@ -97,7 +97,7 @@ func (i *idler) lastUse(figures map[fsm.QueueID]broker.Figures, now fsm.Time) (l
 		switch {
 		case !ok:
 			return 0, false
-		case f.InUse || i.Store != nil && id == i.Store.ID && f.Scheduled > 0:
+		case f.InUse || i.Store != nil && id == i.Store.ID && f.MessagesScheduled > 0:
 			last = now
 		default:
 			last = max(last, min(fsm.Time(f.LastActive), now))

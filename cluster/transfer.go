@@ -71,7 +71,7 @@ func (n *Node) onTransfer(_ context.Context, _ string, req []byte) ([]byte, erro
 
 // listen registers for what other nodes ask.
 func (n *Node) listen() {
-	n.mesh.Handle(broker.KindShortage, n.alarm.Receive)
+	n.mesh.Handle(broker.KindResourceAlarms, n.alarm.Receive)
 	n.mesh.HandleCall(broker.KindTransfer, n.onTransfer)
 	n.mesh.HandleCall(broker.KindNodes, n.onNodes)
 	n.mesh.HandleCall(broker.KindAdmit, n.onAdmit)

@@ -85,7 +85,7 @@ func (c *Cluster) announce(node string) {
 	if last, any := c.announced[node]; any && now == "" && last == now {
 		return
 	}
-	message, err := proto.Marshal(&peerpb.Shortage{Resources: c.own})
+	message, err := proto.Marshal(&peerpb.ResourceAlarms{Resources: c.own})
 	if err == nil {
 		err = c.links.Send(node, c.kind, message)
 	}
@@ -109,7 +109,7 @@ func (c *Cluster) PeerChanged(ev peer.Event) {
 
 // Receive takes the alarms of another node.
 func (c *Cluster) Receive(from string, message, _ []byte) {
-	var m peerpb.Shortage
+	var m peerpb.ResourceAlarms
 	if err := proto.Unmarshal(message, &m); err != nil {
 		c.links.Complain(from, "resource alarms of a node are not understood", err)
 		return

@@ -37,7 +37,7 @@ func (l *testLinks) Send(_ string, _ peer.Kind, head []byte, _ ...[]byte) error 
 	if l.broken != nil {
 		return l.broken
 	}
-	var m peerpb.Shortage
+	var m peerpb.ResourceAlarms
 	if err := proto.Unmarshal(head, &m); err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func TestOthers(t *testing.T) {
 	c, l, b, _ := testCluster()
 	receive := func(from string, resources ...string) {
 		t.Helper()
-		message, err := proto.Marshal(&peerpb.Shortage{Resources: resources})
+		message, err := proto.Marshal(&peerpb.ResourceAlarms{Resources: resources})
 		if err != nil {
 			t.Fatal(err)
 		}

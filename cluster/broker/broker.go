@@ -39,7 +39,7 @@ const (
 	kindNotice
 	kindResync
 	kindStats    // call
-	kindFigures  // call
+	kindQueueStats  // call
 	KindReplicas // call: how a node's replicas stand, see package cluster
 	KindTransfer // call: to hand a leadership over
 	KindNodes    // call: which nodes the cluster has
@@ -52,7 +52,7 @@ const (
 	KindCloseConnection // call
 	kindScheduled       // call
 	kindCounts          // call
-	KindShortage        // what a node has too little of, see package cluster
+	KindResourceAlarms        // what a node has too little of, see package cluster
 	kindHears           // call: whether a node hears a process of another one
 	KindApplied         // what a node has applied of the catalog, see cluster/group
 	KindLearner         // of replicas that do not vote, see cluster/group
@@ -69,7 +69,7 @@ var bounds = map[peer.Kind]peer.Bounds{
 	kindNotice:     {Head: 1 << 20},
 	kindResync:     {Head: 1 << 10},
 	kindReply:      {Payload: peer.MaxMessage},
-	KindShortage:   {Head: 1 << 10},
+	KindResourceAlarms:   {Head: 1 << 10},
 	KindApplied:    {Head: 1 << 10},
 }
 
@@ -205,7 +205,7 @@ func (b *Broker) Listen(host *group.Host) {
 	b.mesh.Handle(kindNotice, b.onNotice)
 	b.mesh.Handle(kindResync, b.onResync)
 	b.mesh.HandleCall(kindStats, b.onStats)
-	peer.HandleAsk(b.mesh, kindFigures, b.figures)
+	peer.HandleAsk(b.mesh, kindQueueStats, b.figures)
 	peer.HandleAsk(b.mesh, kindPeek, b.peek)
 	peer.HandleAsk(b.mesh, kindCounts, b.counts)
 	b.mesh.Handle(kindReply, b.onReply)

@@ -78,7 +78,7 @@ func (b *Broker) askConsumers(ctx context.Context, node string, req *peerpb.Cons
 // sessions of its own clients that have consumers.
 func (b *Broker) consumers(req *peerpb.ConsumersRequest) *peerpb.ConsumersReply {
 	r := &peerpb.ConsumersReply{}
-	for _, g := range b.figured(&peerpb.FiguresRequest{Queues: req.Queues}) {
+	for _, g := range b.figured(&peerpb.QueueStatsRequest{Queues: req.Queues}) {
 		if g == nil || g.Leading() == 0 {
 			continue
 		}

@@ -23,7 +23,7 @@ const (
 // Figures are how a queue stands, as its leader says.
 type Figures struct {
 	Leader string // node that leads
-	*peerpb.QueueFigures
+	*peerpb.QueueStats
 }
 
 // Figures asks the leaders of queues how these stand; without ids, of all
@@ -33,14 +33,14 @@ func (b *Broker) Figures(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueI
 	defer cancel()
 	all := map[fsm.QueueID]Figures{}
 	var mu sync.Mutex
-	note := func(node string, r *peerpb.FiguresReply) {
+	note := func(node string, r *peerpb.QueueStatsReply) {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, f := range r.Queues {
 			all[fsm.QueueID(f.Queue)] = Figures{node, f}
 		}
 	}
-	req := &peerpb.FiguresRequest{}
+	req := &peerpb.QueueStatsRequest{}
 	for _, id := range ids {
 		req.Queues = append(req.Queues, uint64(id))
 	}
@@ -56,20 +56,20 @@ func (b *Broker) Figures(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueI
 }
 
 // askFigures asks one node. Failure is a node that leads nothing.
-func (b *Broker) askFigures(ctx context.Context, node string, req *peerpb.FiguresRequest) *peerpb.FiguresReply {
-	r, err := peer.Ask[peerpb.FiguresReply](ctx, b.mesh, node, kindFigures, req)
+func (b *Broker) askFigures(ctx context.Context, node string, req *peerpb.QueueStatsRequest) *peerpb.QueueStatsReply {
+	r, err := peer.Ask[peerpb.QueueStatsReply](ctx, b.mesh, node, kindQueueStats, req)
 	if err != nil {
 		b.slog.Debug("no figures from peer", "node", node, "error", err)
-		return &peerpb.FiguresReply{}
+		return &peerpb.QueueStatsReply{}
 	}
 	return r
 }
 
 // figures reads the figures of queues that this node leads. What is due in
 // them is done first, as far as the time allows.
-func (b *Broker) figures(req *peerpb.FiguresRequest) *peerpb.FiguresReply {
+func (b *Broker) figures(req *peerpb.QueueStatsRequest) *peerpb.QueueStatsReply {
 	end := time.Now().Add(expireWait)
-	r := &peerpb.FiguresReply{}
+	r := &peerpb.QueueStatsReply{}
 	for _, g := range b.figured(req) {
 		if g == nil || g.Leading() == 0 {
 			continue
@@ -81,7 +81,7 @@ func (b *Broker) figures(req *peerpb.FiguresRequest) *peerpb.FiguresReply {
 			f := figuresOf(m)
 			if len(req.Queues) > 0 {
 				next, last := m.ScheduledSpan()
-				f.NextDue, f.LastDue = int64(next), int64(last)
+				f.NextDelayedAt, f.LastDelayedAt = int64(next), int64(last)
 			}
 			r.Queues = append(r.Queues, f)
 		})
@@ -90,7 +90,7 @@ func (b *Broker) figures(req *peerpb.FiguresRequest) *peerpb.FiguresReply {
 }
 
 // figured lists the groups that a request asks for.
-func (b *Broker) figured(req *peerpb.FiguresRequest) []*group.Group {
+func (b *Broker) figured(req *peerpb.QueueStatsRequest) []*group.Group {
 	if len(req.Queues) == 0 {
 		return b.host.Groups()
 	}
@@ -103,7 +103,7 @@ func (b *Broker) figured(req *peerpb.FiguresRequest) []*group.Group {
 	return groups
 }
 
-func figuresOf(m *queue.Machine) *peerpb.QueueFigures {
+func figuresOf(m *queue.Machine) *peerpb.QueueStats {
 	s := m.Stats()
 	late, _ := m.Lateness()
 	var deaths []uint64
@@ -111,18 +111,18 @@ func figuresOf(m *queue.Machine) *peerpb.QueueFigures {
 		deaths = append(deaths, by[:]...)
 	}
 	active, inUse := m.Activity()
-	return &peerpb.QueueFigures{
+	return &peerpb.QueueStats{
 		LastActive: int64(active), InUse: inUse,
-		Waiting: s.Waiting.Messages, Deaths: deaths, DeadConfirmed: s.Counters.DeadConfirmed, DeadRefused: s.Counters.DeadRefused,
-		Queue: uint64(m.ID()), Ready: s.Ready.Messages, ReadyBytes: s.Ready.Bytes,
-		Unacknowledged: s.Unacknowledged.Messages, UnacknowledgedBytes: s.Unacknowledged.Bytes,
-		Scheduled: s.Scheduled.Messages, ScheduledBytes: s.Scheduled.Bytes,
-		Delayed: s.Delayed.Messages, DelayedBytes: s.Delayed.Bytes,
-		Outbox: s.Outbox.Messages, OutboxBytes: s.Outbox.Bytes, Consumers: uint64(s.Consumers),
-		Expired: s.Counters.Expired, TimedOut: s.Counters.TimedOut,
-		DeadLettered: s.Counters.DeadLettered, DeadDropped: s.Counters.DeadDropped,
-		LateAcks: s.Counters.LateAcks, ConsumersTimedOut: uint64(late),
-		EverScheduled: s.Counters.Scheduled, Unscheduled: s.Counters.Unscheduled, Unroutable: s.Counters.Unroutable,
+		MessagesDlxWaiting: s.Waiting.Messages, DiedTotal: deaths, MessagesDeadLetteredConfirmedTotal: s.Counters.DeadConfirmed, DeadLettersRefusedTotal: s.Counters.DeadRefused,
+		Queue: uint64(m.ID()), MessagesReady: s.Ready.Messages, MessageBytesReady: s.Ready.Bytes,
+		MessagesUnacknowledged: s.Unacknowledged.Messages, MessageBytesUnacknowledged: s.Unacknowledged.Bytes,
+		MessagesScheduled: s.Scheduled.Messages, MessageBytesScheduled: s.Scheduled.Bytes,
+		MessagesDelayedRetry: s.Delayed.Messages, MessageBytesDelayedRetry: s.Delayed.Bytes,
+		MessagesDlx: s.Outbox.Messages, MessageBytesDlx: s.Outbox.Bytes, Consumers: uint64(s.Consumers),
+		MessagesExpiredTotal: s.Counters.Expired, MessagesTimedOutTotal: s.Counters.TimedOut,
+		MessagesDeadLetteredTotal: s.Counters.DeadLettered, DeadLettersDroppedTotal: s.Counters.DeadDropped,
+		ConsumerTimeoutLateAcksTotal: s.Counters.LateAcks, ConsumersTimedOut: uint64(late),
+		ScheduledTotal: s.Counters.Scheduled, UnscheduledTotal: s.Counters.Unscheduled, UnroutableTotal: s.Counters.Unroutable,
 		Revision: m.Config().GetRevision(), Gone: s.Phase != queue.Active,
 	}
 }

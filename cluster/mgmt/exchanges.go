@@ -39,7 +39,7 @@ func describeExchange(x *catalog.Exchange, figures map[fsm.QueueID]Figures) api.
 	}
 	if x.Store != nil {
 		if f, ok := figures[x.Store.ID]; ok {
-			d.DelayFigures = &api.DelayFigures{
+			d.DelayStats = &api.DelayStats{
 				Delayed: f.Scheduled, DelayedBytes: f.ScheduledBytes, NextDelayedAt: f.NextDelayedAt, LastDelayedAt: f.LastDelayedAt,
 				FiredTotal: f.FiredTotal, CancelledTotal: f.CancelledTotal, UnroutableTotal: f.UnroutableTotal,
 			}

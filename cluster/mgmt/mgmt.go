@@ -132,7 +132,7 @@ type Operator interface {
 type Figures struct {
 	Leader   string // node that leads
 	Revision uint64 // of the settings in force
-	api.QueueFigures
+	api.QueueStats
 }
 
 // Message is a message that is shown. What stands behind Properties is known

@@ -324,7 +324,7 @@ func TestQueues(t *testing.T) {
 	w.queue("/", "a/b c", false, long("x-max-length", 9))
 	w.queue("/", "local", true)
 	w.queue("hidden", "h", false)
-	w.figures["a/b c"] = Figures{Leader: "n3", QueueFigures: api.QueueFigures{Messages: 6, Ready: 3, Unacknowledged: 2, DeadLetters: 1, Consumers: 4}}
+	w.figures["a/b c"] = Figures{Leader: "n3", QueueStats: api.QueueStats{Messages: 6, Ready: 3, Unacknowledged: 2, DeadLetters: 1, Consumers: 4}}
 	w.check(
 		want{"root", "PUT", "/api/policies/%2F/p", `{"pattern":"^a","definition":{"message-ttl":30000,"dead-letter-exchange":"x"}}`, 201, ""},
 		want{"root", "PUT", "/api/operator-policies/%2F/op", `{"pattern":"^a","definition":{"message-ttl":20000}}`, 201, ""},
@@ -389,7 +389,7 @@ func TestLists(t *testing.T) {
 	for i := range 37 {
 		name := fmt.Sprintf("q%02d", i)
 		w.queue("/", name, false)
-		w.figures[name] = Figures{Leader: "n1", QueueFigures: api.QueueFigures{Messages: uint64(100 - i), Ready: uint64(i % 3)}}
+		w.figures[name] = Figures{Leader: "n1", QueueStats: api.QueueStats{Messages: uint64(100 - i), Ready: uint64(i % 3)}}
 	}
 	bad := func(reason string) string { return failure("invalid_pagination_parameters", reason) }
 	const q = "/api/queues?columns=name,messages&"
@@ -413,7 +413,7 @@ func TestLists(t *testing.T) {
 func TestCheapList(t *testing.T) {
 	w := newWorld(t)
 	w.queue("/", "q", false)
-	w.figures["q"] = Figures{Leader: "n1", QueueFigures: api.QueueFigures{Messages: 5}}
+	w.figures["q"] = Figures{Leader: "n1", QueueStats: api.QueueStats{Messages: 5}}
 	w.check(
 		want{"root", "GET", "/api/queues?disable_stats=true&columns=name,messages", "", 200, `[{"name":"q"}]`},
 		want{"root", "GET", "/api/queues?disable_stats=true&enable_queue_totals=true&columns=name,messages", "", 200, `[{"messages":5,"name":"q"}]`},

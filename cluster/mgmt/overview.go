@@ -28,7 +28,7 @@ func (s *Server) overview(w http.ResponseWriter, r *request) {
 		for _, q := range r.view.QueuesOf(vhost) {
 			o.ObjectTotals.Queues++
 			if f, ok := figures[q.ID]; ok {
-				o.QueueTotals.Add(&f.QueueFigures)
+				o.QueueTotals.Add(&f.QueueStats)
 				o.ObjectTotals.Consumers += f.Consumers
 			}
 		}
@@ -41,7 +41,7 @@ func totals(v *catalog.View, vhost string, figures map[fsm.QueueID]Figures) *api
 	t := &api.Totals{}
 	for _, q := range v.QueuesOf(vhost) {
 		if f, ok := figures[q.ID]; ok {
-			t.Add(&f.QueueFigures)
+			t.Add(&f.QueueStats)
 		}
 	}
 	return t

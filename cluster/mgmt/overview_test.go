@@ -16,10 +16,10 @@ func TestOverview(t *testing.T) {
 	w.queue("/", "q", false)
 	w.queue("/", "silent", false)
 	w.queue("hidden", "h", false)
-	w.figures["q"] = Figures{QueueFigures: api.QueueFigures{
+	w.figures["q"] = Figures{QueueStats: api.QueueStats{
 		Messages: 10, Ready: 1, Unacknowledged: 2, Scheduled: 3, DeadLetters: 4, DeadLettersWaiting: 1, Bytes: 100, DeadLetterBytes: 40, Consumers: 5,
 	}}
-	w.figures["h"] = Figures{QueueFigures: api.QueueFigures{Messages: 1, DeadLetters: 1}}
+	w.figures["h"] = Figures{QueueStats: api.QueueStats{Messages: 1, DeadLetters: 1}}
 	q := api.Totals{Messages: 10, Ready: 1, Unacknowledged: 2, Scheduled: 3, DeadLetters: 4, DeadWaiting: 1, Bytes: 100, DeadLetterBytes: 40}
 	both := q
 	both.Messages, both.DeadLetters = 11, 5

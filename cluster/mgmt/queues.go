@@ -66,7 +66,7 @@ func (s *Server) describeQueue(v *catalog.View, q *catalog.Queue, figures map[fs
 	}
 	if f, ok := figures[q.ID]; ok {
 		f.SettingsInForce = f.Revision >= settings.Revision
-		d.Leader, d.Node, d.QueueFigures = &f.Leader, f.Leader, &f.QueueFigures
+		d.Leader, d.Node, d.QueueStats = &f.Leader, f.Leader, &f.QueueStats
 	} else if len(d.Members) > 0 {
 		d.Node = d.Members[0]
 	}

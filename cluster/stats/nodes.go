@@ -33,7 +33,7 @@ func (r *Replicas) Nodes(ctx context.Context) []api.Node {
 			Name: state.Name, Type: "disc", Running: r.nodes.Online(state.Name), BeingDrained: r.c.Draining(state.Name),
 		}
 		if reply := answers[state.Name]; reply != nil {
-			f := reply.Figures
+			f := reply.Resources
 			x.MemoryUsed, x.MemoryLimit, x.MemoryAlarm = f.GetMemoryUsed(), f.GetMemoryLimit(), slices.Contains(reply.Alarms, alarm.Memory)
 			x.DiskFree, x.DiskFreeLimit, x.DiskFreeAlarm = f.GetDiskFree(), f.GetDiskLimit(), slices.Contains(reply.Alarms, alarm.Disk)
 		}

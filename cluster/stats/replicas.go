@@ -107,7 +107,7 @@ func byGroup(r *peerpb.ReplicasReply) map[fsm.GroupID]*peerpb.Replica {
 // for groups that are asked for by number.
 func (r *Replicas) answer(req *peerpb.ReplicasRequest) *peerpb.ReplicasReply {
 	here := r.c.Resources()
-	reply := &peerpb.ReplicasReply{Alarms: r.c.Alarms(), Figures: &peerpb.NodeFigures{
+	reply := &peerpb.ReplicasReply{Alarms: r.c.Alarms(), Resources: &peerpb.NodeResources{
 		MemoryUsed: here.MemoryUsed, MemoryLimit: here.MemoryLimit, DiskFree: here.DiskFree, DiskLimit: here.DiskLimit,
 	}}
 	if len(req.Groups) == 0 {

@@ -70,7 +70,7 @@ func countDelayed(c *call, _ string) error {
 		if err := c.get(path("queues", c.options.vhost, c.options.queue), &q); err != nil {
 			return err
 		}
-		if q.QueueFigures == nil {
+		if q.QueueStats == nil {
 			return &exitError{exitTemporary, fmt.Errorf("the queue has no leader that answers")}
 		}
 		n = q.Scheduled
@@ -79,10 +79,10 @@ func countDelayed(c *call, _ string) error {
 		if err := c.get(path("exchanges", c.options.vhost, c.options.exchange), &x); err != nil {
 			return err
 		}
-		if x.DelayFigures == nil {
+		if x.DelayStats == nil {
 			return &exitError{exitTemporary, fmt.Errorf("the exchange delays nothing, or has no leader that answers")}
 		}
-		n = x.DelayFigures.Delayed
+		n = x.DelayStats.Delayed
 	}
 	_, err := fmt.Fprintln(c.out, n)
 	return err

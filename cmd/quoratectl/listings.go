@@ -27,33 +27,33 @@ func listings() []verb {
 }
 
 // figure shows one of a queue's figures; nil if its leader has not answered.
-func figure(value func(f *api.QueueFigures) uint64) func(api.Queue) any {
+func figure(value func(f *api.QueueStats) uint64) func(api.Queue) any {
 	return func(q api.Queue) any {
-		if q.QueueFigures == nil {
+		if q.QueueStats == nil {
 			return nil
 		}
-		return value(q.QueueFigures)
+		return value(q.QueueStats)
 	}
 }
 
 var queueColumns = []column[api.Queue]{
 	{"name", "of the queue", func(q api.Queue) any { return q.Name }},
-	{"messages", "all it holds", figure(func(f *api.QueueFigures) uint64 { return f.Messages })},
-	{"messages_ready", "ready", figure(func(f *api.QueueFigures) uint64 { return f.Ready })},
-	{"messages_unacknowledged", "delivered and not acknowledged", figure(func(f *api.QueueFigures) uint64 { return f.Unacknowledged })},
-	{"messages_scheduled", "waiting for their time", figure(func(f *api.QueueFigures) uint64 { return f.Scheduled })},
-	{"messages_delayed", "these, and returned ones that are tried again later", figure(func(f *api.QueueFigures) uint64 { return f.Delayed })},
-	{"messages_dlx", "dead letters on their way", figure(func(f *api.QueueFigures) uint64 { return f.DeadLetters })},
-	{"messages_dlx_waiting", "dead letters with nowhere to go for now", figure(func(f *api.QueueFigures) uint64 { return f.DeadLettersWaiting })},
-	{"message_bytes_dlx", "of dead letters on their way", figure(func(f *api.QueueFigures) uint64 { return f.DeadLetterBytes })},
-	{"messages_dead_lettered_expired_total", "deaths by expiry", figure(func(f *api.QueueFigures) uint64 { return f.DiedExpiredTotal })},
-	{"messages_dead_lettered_rejected_total", "deaths by rejection", figure(func(f *api.QueueFigures) uint64 { return f.DiedRejectedTotal })},
-	{"messages_dead_lettered_maxlen_total", "deaths by a length limit", figure(func(f *api.QueueFigures) uint64 { return f.DiedMaxlenTotal })},
-	{"messages_dead_lettered_delivery_limit_total", "deaths by the delivery limit", figure(func(f *api.QueueFigures) uint64 { return f.DiedDeliveryLimitTotal })},
-	{"messages_dead_lettered_confirmed_total", "dead letters that arrived", figure(func(f *api.QueueFigures) uint64 { return f.DeadConfirmedTotal })},
-	{"dead_letters_dropped_total", "dead letters lost", figure(func(f *api.QueueFigures) uint64 { return f.DeadLettersDroppedTotal })},
-	{"message_bytes", "of all it holds", figure(func(f *api.QueueFigures) uint64 { return f.Bytes })},
-	{"consumers", "registered", figure(func(f *api.QueueFigures) uint64 { return f.Consumers })},
+	{"messages", "all it holds", figure(func(f *api.QueueStats) uint64 { return f.Messages })},
+	{"messages_ready", "ready", figure(func(f *api.QueueStats) uint64 { return f.Ready })},
+	{"messages_unacknowledged", "delivered and not acknowledged", figure(func(f *api.QueueStats) uint64 { return f.Unacknowledged })},
+	{"messages_scheduled", "waiting for their time", figure(func(f *api.QueueStats) uint64 { return f.Scheduled })},
+	{"messages_delayed", "these, and returned ones that are tried again later", figure(func(f *api.QueueStats) uint64 { return f.Delayed })},
+	{"messages_dlx", "dead letters on their way", figure(func(f *api.QueueStats) uint64 { return f.DeadLetters })},
+	{"messages_dlx_waiting", "dead letters with nowhere to go for now", figure(func(f *api.QueueStats) uint64 { return f.DeadLettersWaiting })},
+	{"message_bytes_dlx", "of dead letters on their way", figure(func(f *api.QueueStats) uint64 { return f.DeadLetterBytes })},
+	{"messages_dead_lettered_expired_total", "deaths by expiry", figure(func(f *api.QueueStats) uint64 { return f.DiedExpiredTotal })},
+	{"messages_dead_lettered_rejected_total", "deaths by rejection", figure(func(f *api.QueueStats) uint64 { return f.DiedRejectedTotal })},
+	{"messages_dead_lettered_maxlen_total", "deaths by a length limit", figure(func(f *api.QueueStats) uint64 { return f.DiedMaxlenTotal })},
+	{"messages_dead_lettered_delivery_limit_total", "deaths by the delivery limit", figure(func(f *api.QueueStats) uint64 { return f.DiedDeliveryLimitTotal })},
+	{"messages_dead_lettered_confirmed_total", "dead letters that arrived", figure(func(f *api.QueueStats) uint64 { return f.DeadConfirmedTotal })},
+	{"dead_letters_dropped_total", "dead letters lost", figure(func(f *api.QueueStats) uint64 { return f.DeadLettersDroppedTotal })},
+	{"message_bytes", "of all it holds", figure(func(f *api.QueueStats) uint64 { return f.Bytes })},
+	{"consumers", "registered", figure(func(f *api.QueueStats) uint64 { return f.Consumers })},
 	{"state", "running, minority or down", func(q api.Queue) any { return q.State }},
 	{"leader", "node that leads", func(q api.Queue) any { return orNone(q.Leader) }},
 	{"members", "nodes with a replica", func(q api.Queue) any { return q.Members }},
@@ -148,10 +148,10 @@ var exchangeColumns = []column[api.Exchange]{
 	{"internal", "", func(x api.Exchange) any { return x.Internal }},
 	{"arguments", "", func(x api.Exchange) any { return x.Arguments }},
 	{"messages_delayed", "waiting for their time", func(x api.Exchange) any {
-		if x.DelayFigures == nil {
+		if x.DelayStats == nil {
 			return nil
 		}
-		return x.DelayFigures.Delayed
+		return x.DelayStats.Delayed
 	}},
 	{"policy", "", func(x api.Exchange) any { return x.Policy }},
 }

@@ -39,10 +39,10 @@ func pretendNode(t *testing.T) (address string, changed *[]string) {
 		},
 		"/api/queues/%2F": []api.Queue{
 			{Name: "a", State: "running", Leader: &leader, Type: "quorum", Policy: "p", Members: []string{"n1", "n2"}, Arguments: map[string]any{"x-expires": 5, "x-overflow": "drop-head"},
-				QueueFigures: &api.QueueFigures{Messages: 5, Ready: 3, Unacknowledged: 2, Consumers: 1}},
+				QueueStats: &api.QueueStats{Messages: 5, Ready: 3, Unacknowledged: 2, Consumers: 1}},
 			{Name: "lost", State: "minority"},
 		},
-		"/api/queues/other":               []api.Queue{{Name: "b", Leader: &leader, QueueFigures: &api.QueueFigures{}}},
+		"/api/queues/other":               []api.Queue{{Name: "b", Leader: &leader, QueueStats: &api.QueueStats{}}},
 		"/api/queues/none":                []api.Queue{},
 		"/api/exchanges/%2F":              []api.Exchange{{Type: "direct"}, {Name: "x", Type: "topic"}},
 		"/api/bindings/%2F":               []api.Binding{{Source: "x", Destination: "a", DestinationType: "queue", RoutingKey: "k", Arguments: map[string]any{}}},

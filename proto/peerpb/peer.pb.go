@@ -656,28 +656,28 @@ func (x *StatsReply) GetState() string {
 	return ""
 }
 
-// FiguresRequest asks a node for the figures of the queues it leads.
-type FiguresRequest struct {
+// QueueStatsRequest asks a node how the queues that it leads are doing.
+type QueueStatsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Queues        []uint64               `protobuf:"varint,1,rep,packed,name=queues" json:"queues,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *FiguresRequest) Reset() {
-	*x = FiguresRequest{}
+func (x *QueueStatsRequest) Reset() {
+	*x = QueueStatsRequest{}
 	mi := &file_peer_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *FiguresRequest) String() string {
+func (x *QueueStatsRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*FiguresRequest) ProtoMessage() {}
+func (*QueueStatsRequest) ProtoMessage() {}
 
-func (x *FiguresRequest) ProtoReflect() protoreflect.Message {
+func (x *QueueStatsRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_peer_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -689,39 +689,39 @@ func (x *FiguresRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use FiguresRequest.ProtoReflect.Descriptor instead.
-func (*FiguresRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use QueueStatsRequest.ProtoReflect.Descriptor instead.
+func (*QueueStatsRequest) Descriptor() ([]byte, []int) {
 	return file_peer_proto_rawDescGZIP(), []int{7}
 }
 
-func (x *FiguresRequest) GetQueues() []uint64 {
+func (x *QueueStatsRequest) GetQueues() []uint64 {
 	if x != nil {
 		return x.Queues
 	}
 	return nil
 }
 
-type FiguresReply struct {
+type QueueStatsReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Queues        []*QueueFigures        `protobuf:"bytes,1,rep,name=queues" json:"queues,omitempty"`
+	Queues        []*QueueStats          `protobuf:"bytes,1,rep,name=queues" json:"queues,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *FiguresReply) Reset() {
-	*x = FiguresReply{}
+func (x *QueueStatsReply) Reset() {
+	*x = QueueStatsReply{}
 	mi := &file_peer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *FiguresReply) String() string {
+func (x *QueueStatsReply) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*FiguresReply) ProtoMessage() {}
+func (*QueueStatsReply) ProtoMessage() {}
 
-func (x *FiguresReply) ProtoReflect() protoreflect.Message {
+func (x *QueueStatsReply) ProtoReflect() protoreflect.Message {
 	mi := &file_peer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -733,71 +733,74 @@ func (x *FiguresReply) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use FiguresReply.ProtoReflect.Descriptor instead.
-func (*FiguresReply) Descriptor() ([]byte, []int) {
+// Deprecated: Use QueueStatsReply.ProtoReflect.Descriptor instead.
+func (*QueueStatsReply) Descriptor() ([]byte, []int) {
 	return file_peer_proto_rawDescGZIP(), []int{8}
 }
 
-func (x *FiguresReply) GetQueues() []*QueueFigures {
+func (x *QueueStatsReply) GetQueues() []*QueueStats {
 	if x != nil {
 		return x.Queues
 	}
 	return nil
 }
 
-type QueueFigures struct {
-	state               protoimpl.MessageState `protogen:"open.v1"`
-	Queue               uint64                 `protobuf:"varint,1,opt,name=queue" json:"queue,omitempty"` // id
-	Ready               uint64                 `protobuf:"varint,2,opt,name=ready" json:"ready,omitempty"`
-	ReadyBytes          uint64                 `protobuf:"varint,3,opt,name=ready_bytes,json=readyBytes" json:"ready_bytes,omitempty"`
-	Unacknowledged      uint64                 `protobuf:"varint,4,opt,name=unacknowledged" json:"unacknowledged,omitempty"`
-	UnacknowledgedBytes uint64                 `protobuf:"varint,5,opt,name=unacknowledged_bytes,json=unacknowledgedBytes" json:"unacknowledged_bytes,omitempty"`
-	Outbox              uint64                 `protobuf:"varint,6,opt,name=outbox" json:"outbox,omitempty"`
-	OutboxBytes         uint64                 `protobuf:"varint,7,opt,name=outbox_bytes,json=outboxBytes" json:"outbox_bytes,omitempty"`
-	Consumers           uint64                 `protobuf:"varint,8,opt,name=consumers" json:"consumers,omitempty"`
-	Expired             uint64                 `protobuf:"varint,9,opt,name=expired" json:"expired,omitempty"` // since the queue was declared
-	TimedOut            uint64                 `protobuf:"varint,10,opt,name=timed_out,json=timedOut" json:"timed_out,omitempty"`
-	DeadLettered        uint64                 `protobuf:"varint,11,opt,name=dead_lettered,json=deadLettered" json:"dead_lettered,omitempty"`
-	DeadDropped         uint64                 `protobuf:"varint,12,opt,name=dead_dropped,json=deadDropped" json:"dead_dropped,omitempty"`
-	Revision            uint64                 `protobuf:"varint,13,opt,name=revision" json:"revision,omitempty"` // of the settings in force
-	Gone                bool                   `protobuf:"varint,14,opt,name=gone" json:"gone,omitempty"`         // the queue has ended
-	Scheduled           uint64                 `protobuf:"varint,15,opt,name=scheduled" json:"scheduled,omitempty"`
-	ScheduledBytes      uint64                 `protobuf:"varint,16,opt,name=scheduled_bytes,json=scheduledBytes" json:"scheduled_bytes,omitempty"`
-	Delayed             uint64                 `protobuf:"varint,17,opt,name=delayed" json:"delayed,omitempty"` // returned, and to be tried again later
-	DelayedBytes        uint64                 `protobuf:"varint,18,opt,name=delayed_bytes,json=delayedBytes" json:"delayed_bytes,omitempty"`
-	Waiting             uint64                 `protobuf:"varint,20,opt,name=waiting" json:"waiting,omitempty"` // of the outbox: letters with nowhere to go for now
-	DeadConfirmed       uint64                 `protobuf:"varint,21,opt,name=dead_confirmed,json=deadConfirmed" json:"dead_confirmed,omitempty"`
-	DeadRefused         uint64                 `protobuf:"varint,22,opt,name=dead_refused,json=deadRefused" json:"dead_refused,omitempty"`
-	Deaths              []uint64               `protobuf:"varint,23,rep,packed,name=deaths" json:"deaths,omitempty"` // as in a snapshot's QueueCounters
-	LateAcks            uint64                 `protobuf:"varint,30,opt,name=late_acks,json=lateAcks" json:"late_acks,omitempty"`
-	ConsumersTimedOut   uint64                 `protobuf:"varint,31,opt,name=consumers_timed_out,json=consumersTimedOut" json:"consumers_timed_out,omitempty"` // now
-	EverScheduled       uint64                 `protobuf:"varint,40,opt,name=ever_scheduled,json=everScheduled" json:"ever_scheduled,omitempty"`               // since the queue was declared
-	Unscheduled         uint64                 `protobuf:"varint,41,opt,name=unscheduled" json:"unscheduled,omitempty"`                                        // of these: cancelled, replaced or purged
-	Unroutable          uint64                 `protobuf:"varint,42,opt,name=unroutable" json:"unroutable,omitempty"`
+// QueueStats is how a queue is doing. Where the API shows a number as it is, the
+// field has the name that it has there: see api.QueueStats.
+type QueueStats struct {
+	state                      protoimpl.MessageState `protogen:"open.v1"`
+	Queue                      uint64                 `protobuf:"varint,1,opt,name=queue" json:"queue,omitempty"` // id
+	MessagesReady              uint64                 `protobuf:"varint,2,opt,name=messages_ready,json=messagesReady" json:"messages_ready,omitempty"`
+	MessageBytesReady          uint64                 `protobuf:"varint,3,opt,name=message_bytes_ready,json=messageBytesReady" json:"message_bytes_ready,omitempty"`
+	MessagesUnacknowledged     uint64                 `protobuf:"varint,4,opt,name=messages_unacknowledged,json=messagesUnacknowledged" json:"messages_unacknowledged,omitempty"`
+	MessageBytesUnacknowledged uint64                 `protobuf:"varint,5,opt,name=message_bytes_unacknowledged,json=messageBytesUnacknowledged" json:"message_bytes_unacknowledged,omitempty"`
+	MessagesDlx                uint64                 `protobuf:"varint,6,opt,name=messages_dlx,json=messagesDlx" json:"messages_dlx,omitempty"` // in the outbox, those that wait included
+	MessageBytesDlx            uint64                 `protobuf:"varint,7,opt,name=message_bytes_dlx,json=messageBytesDlx" json:"message_bytes_dlx,omitempty"`
+	Consumers                  uint64                 `protobuf:"varint,8,opt,name=consumers" json:"consumers,omitempty"`
+	// Totals count since the queue was declared.
+	MessagesExpiredTotal               uint64   `protobuf:"varint,9,opt,name=messages_expired_total,json=messagesExpiredTotal" json:"messages_expired_total,omitempty"`
+	MessagesTimedOutTotal              uint64   `protobuf:"varint,10,opt,name=messages_timed_out_total,json=messagesTimedOutTotal" json:"messages_timed_out_total,omitempty"`
+	MessagesDeadLetteredTotal          uint64   `protobuf:"varint,11,opt,name=messages_dead_lettered_total,json=messagesDeadLetteredTotal" json:"messages_dead_lettered_total,omitempty"`
+	DeadLettersDroppedTotal            uint64   `protobuf:"varint,12,opt,name=dead_letters_dropped_total,json=deadLettersDroppedTotal" json:"dead_letters_dropped_total,omitempty"`
+	Revision                           uint64   `protobuf:"varint,13,opt,name=revision" json:"revision,omitempty"` // of the effective settings that it has taken up
+	Gone                               bool     `protobuf:"varint,14,opt,name=gone" json:"gone,omitempty"`         // the queue has ended
+	MessagesScheduled                  uint64   `protobuf:"varint,15,opt,name=messages_scheduled,json=messagesScheduled" json:"messages_scheduled,omitempty"`
+	MessageBytesScheduled              uint64   `protobuf:"varint,16,opt,name=message_bytes_scheduled,json=messageBytesScheduled" json:"message_bytes_scheduled,omitempty"`
+	MessagesDelayedRetry               uint64   `protobuf:"varint,17,opt,name=messages_delayed_retry,json=messagesDelayedRetry" json:"messages_delayed_retry,omitempty"` // returned, and to be tried again later
+	MessageBytesDelayedRetry           uint64   `protobuf:"varint,18,opt,name=message_bytes_delayed_retry,json=messageBytesDelayedRetry" json:"message_bytes_delayed_retry,omitempty"`
+	MessagesDlxWaiting                 uint64   `protobuf:"varint,20,opt,name=messages_dlx_waiting,json=messagesDlxWaiting" json:"messages_dlx_waiting,omitempty"` // letters with nowhere to go for now
+	MessagesDeadLetteredConfirmedTotal uint64   `protobuf:"varint,21,opt,name=messages_dead_lettered_confirmed_total,json=messagesDeadLetteredConfirmedTotal" json:"messages_dead_lettered_confirmed_total,omitempty"`
+	DeadLettersRefusedTotal            uint64   `protobuf:"varint,22,opt,name=dead_letters_refused_total,json=deadLettersRefusedTotal" json:"dead_letters_refused_total,omitempty"`
+	DiedTotal                          []uint64 `protobuf:"varint,23,rep,packed,name=died_total,json=diedTotal" json:"died_total,omitempty"` // by reason and disposition, as in a snapshot's QueueCounters
+	ConsumerTimeoutLateAcksTotal       uint64   `protobuf:"varint,30,opt,name=consumer_timeout_late_acks_total,json=consumerTimeoutLateAcksTotal" json:"consumer_timeout_late_acks_total,omitempty"`
+	ConsumersTimedOut                  uint64   `protobuf:"varint,31,opt,name=consumers_timed_out,json=consumersTimedOut" json:"consumers_timed_out,omitempty"` // now
+	ScheduledTotal                     uint64   `protobuf:"varint,40,opt,name=scheduled_total,json=scheduledTotal" json:"scheduled_total,omitempty"`
+	UnscheduledTotal                   uint64   `protobuf:"varint,41,opt,name=unscheduled_total,json=unscheduledTotal" json:"unscheduled_total,omitempty"` // of these: cancelled, replaced or purged
+	UnroutableTotal                    uint64   `protobuf:"varint,42,opt,name=unroutable_total,json=unroutableTotal" json:"unroutable_total,omitempty"`
 	// Instants of the first and the last scheduled message; 0: there is none, or
 	// all queues were asked for.
-	NextDue       int64 `protobuf:"zigzag64,43,opt,name=next_due,json=nextDue" json:"next_due,omitempty"`
-	LastDue       int64 `protobuf:"zigzag64,44,opt,name=last_due,json=lastDue" json:"last_due,omitempty"`
+	NextDelayedAt int64 `protobuf:"zigzag64,43,opt,name=next_delayed_at,json=nextDelayedAt" json:"next_delayed_at,omitempty"`
+	LastDelayedAt int64 `protobuf:"zigzag64,44,opt,name=last_delayed_at,json=lastDelayedAt" json:"last_delayed_at,omitempty"`
 	LastActive    int64 `protobuf:"zigzag64,50,opt,name=last_active,json=lastActive" json:"last_active,omitempty"` // when something was last done with it, ms
 	InUse         bool  `protobuf:"varint,51,opt,name=in_use,json=inUse" json:"in_use,omitempty"`                  // it has a consumer, or a get that is not settled
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *QueueFigures) Reset() {
-	*x = QueueFigures{}
+func (x *QueueStats) Reset() {
+	*x = QueueStats{}
 	mi := &file_peer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *QueueFigures) String() string {
+func (x *QueueStats) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*QueueFigures) ProtoMessage() {}
+func (*QueueStats) ProtoMessage() {}
 
-func (x *QueueFigures) ProtoReflect() protoreflect.Message {
+func (x *QueueStats) ProtoReflect() protoreflect.Message {
 	mi := &file_peer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -809,222 +812,222 @@ func (x *QueueFigures) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use QueueFigures.ProtoReflect.Descriptor instead.
-func (*QueueFigures) Descriptor() ([]byte, []int) {
+// Deprecated: Use QueueStats.ProtoReflect.Descriptor instead.
+func (*QueueStats) Descriptor() ([]byte, []int) {
 	return file_peer_proto_rawDescGZIP(), []int{9}
 }
 
-func (x *QueueFigures) GetQueue() uint64 {
+func (x *QueueStats) GetQueue() uint64 {
 	if x != nil {
 		return x.Queue
 	}
 	return 0
 }
 
-func (x *QueueFigures) GetReady() uint64 {
+func (x *QueueStats) GetMessagesReady() uint64 {
 	if x != nil {
-		return x.Ready
+		return x.MessagesReady
 	}
 	return 0
 }
 
-func (x *QueueFigures) GetReadyBytes() uint64 {
+func (x *QueueStats) GetMessageBytesReady() uint64 {
 	if x != nil {
-		return x.ReadyBytes
+		return x.MessageBytesReady
 	}
 	return 0
 }
 
-func (x *QueueFigures) GetUnacknowledged() uint64 {
+func (x *QueueStats) GetMessagesUnacknowledged() uint64 {
 	if x != nil {
-		return x.Unacknowledged
+		return x.MessagesUnacknowledged
 	}
 	return 0
 }
 
-func (x *QueueFigures) GetUnacknowledgedBytes() uint64 {
+func (x *QueueStats) GetMessageBytesUnacknowledged() uint64 {
 	if x != nil {
-		return x.UnacknowledgedBytes
+		return x.MessageBytesUnacknowledged
 	}
 	return 0
 }
 
-func (x *QueueFigures) GetOutbox() uint64 {
+func (x *QueueStats) GetMessagesDlx() uint64 {
 	if x != nil {
-		return x.Outbox
+		return x.MessagesDlx
 	}
 	return 0
 }
 
-func (x *QueueFigures) GetOutboxBytes() uint64 {
+func (x *QueueStats) GetMessageBytesDlx() uint64 {
 	if x != nil {
-		return x.OutboxBytes
+		return x.MessageBytesDlx
 	}
 	return 0
 }
 
-func (x *QueueFigures) GetConsumers() uint64 {
+func (x *QueueStats) GetConsumers() uint64 {
 	if x != nil {
 		return x.Consumers
 	}
 	return 0
 }
 
-func (x *QueueFigures) GetExpired() uint64 {
+func (x *QueueStats) GetMessagesExpiredTotal() uint64 {
 	if x != nil {
-		return x.Expired
+		return x.MessagesExpiredTotal
 	}
 	return 0
 }
 
-func (x *QueueFigures) GetTimedOut() uint64 {
+func (x *QueueStats) GetMessagesTimedOutTotal() uint64 {
 	if x != nil {
-		return x.TimedOut
+		return x.MessagesTimedOutTotal
 	}
 	return 0
 }
 
-func (x *QueueFigures) GetDeadLettered() uint64 {
+func (x *QueueStats) GetMessagesDeadLetteredTotal() uint64 {
 	if x != nil {
-		return x.DeadLettered
+		return x.MessagesDeadLetteredTotal
 	}
 	return 0
 }
 
-func (x *QueueFigures) GetDeadDropped() uint64 {
+func (x *QueueStats) GetDeadLettersDroppedTotal() uint64 {
 	if x != nil {
-		return x.DeadDropped
+		return x.DeadLettersDroppedTotal
 	}
 	return 0
 }
 
-func (x *QueueFigures) GetRevision() uint64 {
+func (x *QueueStats) GetRevision() uint64 {
 	if x != nil {
 		return x.Revision
 	}
 	return 0
 }
 
-func (x *QueueFigures) GetGone() bool {
+func (x *QueueStats) GetGone() bool {
 	if x != nil {
 		return x.Gone
 	}
 	return false
 }
 
-func (x *QueueFigures) GetScheduled() uint64 {
+func (x *QueueStats) GetMessagesScheduled() uint64 {
 	if x != nil {
-		return x.Scheduled
+		return x.MessagesScheduled
 	}
 	return 0
 }
 
-func (x *QueueFigures) GetScheduledBytes() uint64 {
+func (x *QueueStats) GetMessageBytesScheduled() uint64 {
 	if x != nil {
-		return x.ScheduledBytes
+		return x.MessageBytesScheduled
 	}
 	return 0
 }
 
-func (x *QueueFigures) GetDelayed() uint64 {
+func (x *QueueStats) GetMessagesDelayedRetry() uint64 {
 	if x != nil {
-		return x.Delayed
+		return x.MessagesDelayedRetry
 	}
 	return 0
 }
 
-func (x *QueueFigures) GetDelayedBytes() uint64 {
+func (x *QueueStats) GetMessageBytesDelayedRetry() uint64 {
 	if x != nil {
-		return x.DelayedBytes
+		return x.MessageBytesDelayedRetry
 	}
 	return 0
 }
 
-func (x *QueueFigures) GetWaiting() uint64 {
+func (x *QueueStats) GetMessagesDlxWaiting() uint64 {
 	if x != nil {
-		return x.Waiting
+		return x.MessagesDlxWaiting
 	}
 	return 0
 }
 
-func (x *QueueFigures) GetDeadConfirmed() uint64 {
+func (x *QueueStats) GetMessagesDeadLetteredConfirmedTotal() uint64 {
 	if x != nil {
-		return x.DeadConfirmed
+		return x.MessagesDeadLetteredConfirmedTotal
 	}
 	return 0
 }
 
-func (x *QueueFigures) GetDeadRefused() uint64 {
+func (x *QueueStats) GetDeadLettersRefusedTotal() uint64 {
 	if x != nil {
-		return x.DeadRefused
+		return x.DeadLettersRefusedTotal
 	}
 	return 0
 }
 
-func (x *QueueFigures) GetDeaths() []uint64 {
+func (x *QueueStats) GetDiedTotal() []uint64 {
 	if x != nil {
-		return x.Deaths
+		return x.DiedTotal
 	}
 	return nil
 }
 
-func (x *QueueFigures) GetLateAcks() uint64 {
+func (x *QueueStats) GetConsumerTimeoutLateAcksTotal() uint64 {
 	if x != nil {
-		return x.LateAcks
+		return x.ConsumerTimeoutLateAcksTotal
 	}
 	return 0
 }
 
-func (x *QueueFigures) GetConsumersTimedOut() uint64 {
+func (x *QueueStats) GetConsumersTimedOut() uint64 {
 	if x != nil {
 		return x.ConsumersTimedOut
 	}
 	return 0
 }
 
-func (x *QueueFigures) GetEverScheduled() uint64 {
+func (x *QueueStats) GetScheduledTotal() uint64 {
 	if x != nil {
-		return x.EverScheduled
+		return x.ScheduledTotal
 	}
 	return 0
 }
 
-func (x *QueueFigures) GetUnscheduled() uint64 {
+func (x *QueueStats) GetUnscheduledTotal() uint64 {
 	if x != nil {
-		return x.Unscheduled
+		return x.UnscheduledTotal
 	}
 	return 0
 }
 
-func (x *QueueFigures) GetUnroutable() uint64 {
+func (x *QueueStats) GetUnroutableTotal() uint64 {
 	if x != nil {
-		return x.Unroutable
+		return x.UnroutableTotal
 	}
 	return 0
 }
 
-func (x *QueueFigures) GetNextDue() int64 {
+func (x *QueueStats) GetNextDelayedAt() int64 {
 	if x != nil {
-		return x.NextDue
+		return x.NextDelayedAt
 	}
 	return 0
 }
 
-func (x *QueueFigures) GetLastDue() int64 {
+func (x *QueueStats) GetLastDelayedAt() int64 {
 	if x != nil {
-		return x.LastDue
+		return x.LastDelayedAt
 	}
 	return 0
 }
 
-func (x *QueueFigures) GetLastActive() int64 {
+func (x *QueueStats) GetLastActive() int64 {
 	if x != nil {
 		return x.LastActive
 	}
 	return 0
 }
 
-func (x *QueueFigures) GetInUse() bool {
+func (x *QueueStats) GetInUse() bool {
 	if x != nil {
 		return x.InUse
 	}
@@ -1801,7 +1804,7 @@ type ReplicasReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Replicas      []*Replica             `protobuf:"bytes,1,rep,name=replicas" json:"replicas,omitempty"`
 	Alarms        []string               `protobuf:"bytes,2,rep,name=alarms" json:"alarms,omitempty"` // in effect at the node
-	Figures       *NodeFigures           `protobuf:"bytes,3,opt,name=figures" json:"figures,omitempty"`
+	Resources     *NodeResources         `protobuf:"bytes,3,opt,name=resources" json:"resources,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1850,15 +1853,15 @@ func (x *ReplicasReply) GetAlarms() []string {
 	return nil
 }
 
-func (x *ReplicasReply) GetFigures() *NodeFigures {
+func (x *ReplicasReply) GetResources() *NodeResources {
 	if x != nil {
-		return x.Figures
+		return x.Resources
 	}
 	return nil
 }
 
-// NodeFigures are how a node stands. Sizes are bytes.
-type NodeFigures struct {
+// NodeResources are the memory and the disk of a node, in bytes.
+type NodeResources struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	MemoryUsed    int64                  `protobuf:"varint,1,opt,name=memory_used,json=memoryUsed" json:"memory_used,omitempty"`
 	MemoryLimit   int64                  `protobuf:"varint,2,opt,name=memory_limit,json=memoryLimit" json:"memory_limit,omitempty"`
@@ -1868,20 +1871,20 @@ type NodeFigures struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *NodeFigures) Reset() {
-	*x = NodeFigures{}
+func (x *NodeResources) Reset() {
+	*x = NodeResources{}
 	mi := &file_peer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *NodeFigures) String() string {
+func (x *NodeResources) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*NodeFigures) ProtoMessage() {}
+func (*NodeResources) ProtoMessage() {}
 
-func (x *NodeFigures) ProtoReflect() protoreflect.Message {
+func (x *NodeResources) ProtoReflect() protoreflect.Message {
 	mi := &file_peer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1893,61 +1896,61 @@ func (x *NodeFigures) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use NodeFigures.ProtoReflect.Descriptor instead.
-func (*NodeFigures) Descriptor() ([]byte, []int) {
+// Deprecated: Use NodeResources.ProtoReflect.Descriptor instead.
+func (*NodeResources) Descriptor() ([]byte, []int) {
 	return file_peer_proto_rawDescGZIP(), []int{21}
 }
 
-func (x *NodeFigures) GetMemoryUsed() int64 {
+func (x *NodeResources) GetMemoryUsed() int64 {
 	if x != nil {
 		return x.MemoryUsed
 	}
 	return 0
 }
 
-func (x *NodeFigures) GetMemoryLimit() int64 {
+func (x *NodeResources) GetMemoryLimit() int64 {
 	if x != nil {
 		return x.MemoryLimit
 	}
 	return 0
 }
 
-func (x *NodeFigures) GetDiskFree() int64 {
+func (x *NodeResources) GetDiskFree() int64 {
 	if x != nil {
 		return x.DiskFree
 	}
 	return 0
 }
 
-func (x *NodeFigures) GetDiskLimit() int64 {
+func (x *NodeResources) GetDiskLimit() int64 {
 	if x != nil {
 		return x.DiskLimit
 	}
 	return 0
 }
 
-// Shortage says what a node has too little of: memory, disk.
-type Shortage struct {
+// ResourceAlarms says for which resources a node has an alarm: memory, disk.
+type ResourceAlarms struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Resources     []string               `protobuf:"bytes,1,rep,name=resources" json:"resources,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Shortage) Reset() {
-	*x = Shortage{}
+func (x *ResourceAlarms) Reset() {
+	*x = ResourceAlarms{}
 	mi := &file_peer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Shortage) String() string {
+func (x *ResourceAlarms) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Shortage) ProtoMessage() {}
+func (*ResourceAlarms) ProtoMessage() {}
 
-func (x *Shortage) ProtoReflect() protoreflect.Message {
+func (x *ResourceAlarms) ProtoReflect() protoreflect.Message {
 	mi := &file_peer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1959,12 +1962,12 @@ func (x *Shortage) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Shortage.ProtoReflect.Descriptor instead.
-func (*Shortage) Descriptor() ([]byte, []int) {
+// Deprecated: Use ResourceAlarms.ProtoReflect.Descriptor instead.
+func (*ResourceAlarms) Descriptor() ([]byte, []int) {
 	return file_peer_proto_rawDescGZIP(), []int{22}
 }
 
-func (x *Shortage) GetResources() []string {
+func (x *ResourceAlarms) GetResources() []string {
 	if x != nil {
 		return x.Resources
 	}
@@ -2841,45 +2844,44 @@ const file_peer_proto_rawDesc = "" +
 	"\x06outbox\x18\x05 \x01(\x04R\x06outbox\x12\x14\n" +
 	"\x05index\x18\x06 \x01(\x04R\x05index\x12\x12\n" +
 	"\x04hash\x18\a \x01(\fR\x04hash\x12\x14\n" +
-	"\x05state\x18\b \x01(\tR\x05state\"(\n" +
-	"\x0eFiguresRequest\x12\x16\n" +
-	"\x06queues\x18\x01 \x03(\x04R\x06queues\"E\n" +
-	"\fFiguresReply\x125\n" +
-	"\x06queues\x18\x01 \x03(\v2\x1d.quorate.peer.v1.QueueFiguresR\x06queues\"\xe4\a\n" +
-	"\fQueueFigures\x12\x14\n" +
-	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x14\n" +
-	"\x05ready\x18\x02 \x01(\x04R\x05ready\x12\x1f\n" +
-	"\vready_bytes\x18\x03 \x01(\x04R\n" +
-	"readyBytes\x12&\n" +
-	"\x0eunacknowledged\x18\x04 \x01(\x04R\x0eunacknowledged\x121\n" +
-	"\x14unacknowledged_bytes\x18\x05 \x01(\x04R\x13unacknowledgedBytes\x12\x16\n" +
-	"\x06outbox\x18\x06 \x01(\x04R\x06outbox\x12!\n" +
-	"\foutbox_bytes\x18\a \x01(\x04R\voutboxBytes\x12\x1c\n" +
-	"\tconsumers\x18\b \x01(\x04R\tconsumers\x12\x18\n" +
-	"\aexpired\x18\t \x01(\x04R\aexpired\x12\x1b\n" +
-	"\ttimed_out\x18\n" +
-	" \x01(\x04R\btimedOut\x12#\n" +
-	"\rdead_lettered\x18\v \x01(\x04R\fdeadLettered\x12!\n" +
-	"\fdead_dropped\x18\f \x01(\x04R\vdeadDropped\x12\x1a\n" +
-	"\brevision\x18\r \x01(\x04R\brevision\x12\x12\n" +
-	"\x04gone\x18\x0e \x01(\bR\x04gone\x12\x1c\n" +
-	"\tscheduled\x18\x0f \x01(\x04R\tscheduled\x12'\n" +
-	"\x0fscheduled_bytes\x18\x10 \x01(\x04R\x0escheduledBytes\x12\x18\n" +
-	"\adelayed\x18\x11 \x01(\x04R\adelayed\x12#\n" +
-	"\rdelayed_bytes\x18\x12 \x01(\x04R\fdelayedBytes\x12\x18\n" +
-	"\awaiting\x18\x14 \x01(\x04R\awaiting\x12%\n" +
-	"\x0edead_confirmed\x18\x15 \x01(\x04R\rdeadConfirmed\x12!\n" +
-	"\fdead_refused\x18\x16 \x01(\x04R\vdeadRefused\x12\x16\n" +
-	"\x06deaths\x18\x17 \x03(\x04R\x06deaths\x12\x1b\n" +
-	"\tlate_acks\x18\x1e \x01(\x04R\blateAcks\x12.\n" +
-	"\x13consumers_timed_out\x18\x1f \x01(\x04R\x11consumersTimedOut\x12%\n" +
-	"\x0eever_scheduled\x18( \x01(\x04R\reverScheduled\x12 \n" +
-	"\vunscheduled\x18) \x01(\x04R\vunscheduled\x12\x1e\n" +
+	"\x05state\x18\b \x01(\tR\x05state\"+\n" +
+	"\x11QueueStatsRequest\x12\x16\n" +
+	"\x06queues\x18\x01 \x03(\x04R\x06queues\"F\n" +
+	"\x0fQueueStatsReply\x123\n" +
+	"\x06queues\x18\x01 \x03(\v2\x1b.quorate.peer.v1.QueueStatsR\x06queues\"\xbd\v\n" +
 	"\n" +
-	"unroutable\x18* \x01(\x04R\n" +
-	"unroutable\x12\x19\n" +
-	"\bnext_due\x18+ \x01(\x12R\anextDue\x12\x19\n" +
-	"\blast_due\x18, \x01(\x12R\alastDue\x12\x1f\n" +
+	"QueueStats\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12%\n" +
+	"\x0emessages_ready\x18\x02 \x01(\x04R\rmessagesReady\x12.\n" +
+	"\x13message_bytes_ready\x18\x03 \x01(\x04R\x11messageBytesReady\x127\n" +
+	"\x17messages_unacknowledged\x18\x04 \x01(\x04R\x16messagesUnacknowledged\x12@\n" +
+	"\x1cmessage_bytes_unacknowledged\x18\x05 \x01(\x04R\x1amessageBytesUnacknowledged\x12!\n" +
+	"\fmessages_dlx\x18\x06 \x01(\x04R\vmessagesDlx\x12*\n" +
+	"\x11message_bytes_dlx\x18\a \x01(\x04R\x0fmessageBytesDlx\x12\x1c\n" +
+	"\tconsumers\x18\b \x01(\x04R\tconsumers\x124\n" +
+	"\x16messages_expired_total\x18\t \x01(\x04R\x14messagesExpiredTotal\x127\n" +
+	"\x18messages_timed_out_total\x18\n" +
+	" \x01(\x04R\x15messagesTimedOutTotal\x12?\n" +
+	"\x1cmessages_dead_lettered_total\x18\v \x01(\x04R\x19messagesDeadLetteredTotal\x12;\n" +
+	"\x1adead_letters_dropped_total\x18\f \x01(\x04R\x17deadLettersDroppedTotal\x12\x1a\n" +
+	"\brevision\x18\r \x01(\x04R\brevision\x12\x12\n" +
+	"\x04gone\x18\x0e \x01(\bR\x04gone\x12-\n" +
+	"\x12messages_scheduled\x18\x0f \x01(\x04R\x11messagesScheduled\x126\n" +
+	"\x17message_bytes_scheduled\x18\x10 \x01(\x04R\x15messageBytesScheduled\x124\n" +
+	"\x16messages_delayed_retry\x18\x11 \x01(\x04R\x14messagesDelayedRetry\x12=\n" +
+	"\x1bmessage_bytes_delayed_retry\x18\x12 \x01(\x04R\x18messageBytesDelayedRetry\x120\n" +
+	"\x14messages_dlx_waiting\x18\x14 \x01(\x04R\x12messagesDlxWaiting\x12R\n" +
+	"&messages_dead_lettered_confirmed_total\x18\x15 \x01(\x04R\"messagesDeadLetteredConfirmedTotal\x12;\n" +
+	"\x1adead_letters_refused_total\x18\x16 \x01(\x04R\x17deadLettersRefusedTotal\x12\x1d\n" +
+	"\n" +
+	"died_total\x18\x17 \x03(\x04R\tdiedTotal\x12F\n" +
+	" consumer_timeout_late_acks_total\x18\x1e \x01(\x04R\x1cconsumerTimeoutLateAcksTotal\x12.\n" +
+	"\x13consumers_timed_out\x18\x1f \x01(\x04R\x11consumersTimedOut\x12'\n" +
+	"\x0fscheduled_total\x18( \x01(\x04R\x0escheduledTotal\x12+\n" +
+	"\x11unscheduled_total\x18) \x01(\x04R\x10unscheduledTotal\x12)\n" +
+	"\x10unroutable_total\x18* \x01(\x04R\x0funroutableTotal\x12&\n" +
+	"\x0fnext_delayed_at\x18+ \x01(\x12R\rnextDelayedAt\x12&\n" +
+	"\x0flast_delayed_at\x18, \x01(\x12R\rlastDelayedAt\x12\x1f\n" +
 	"\vlast_active\x182 \x01(\x12R\n" +
 	"lastActive\x12\x15\n" +
 	"\x06in_use\x183 \x01(\bR\x05inUse\"9\n" +
@@ -2949,19 +2951,19 @@ const file_peer_proto_rawDesc = "" +
 	"message_id\x18\x06 \x01(\tR\tmessageId\x12\x18\n" +
 	"\aheaders\x18\a \x01(\fR\aheaders\")\n" +
 	"\x0fReplicasRequest\x12\x16\n" +
-	"\x06groups\x18\x01 \x03(\rR\x06groups\"\x95\x01\n" +
+	"\x06groups\x18\x01 \x03(\rR\x06groups\"\x9b\x01\n" +
 	"\rReplicasReply\x124\n" +
 	"\breplicas\x18\x01 \x03(\v2\x18.quorate.peer.v1.ReplicaR\breplicas\x12\x16\n" +
-	"\x06alarms\x18\x02 \x03(\tR\x06alarms\x126\n" +
-	"\afigures\x18\x03 \x01(\v2\x1c.quorate.peer.v1.NodeFiguresR\afigures\"\x8d\x01\n" +
-	"\vNodeFigures\x12\x1f\n" +
+	"\x06alarms\x18\x02 \x03(\tR\x06alarms\x12<\n" +
+	"\tresources\x18\x03 \x01(\v2\x1e.quorate.peer.v1.NodeResourcesR\tresources\"\x8f\x01\n" +
+	"\rNodeResources\x12\x1f\n" +
 	"\vmemory_used\x18\x01 \x01(\x03R\n" +
 	"memoryUsed\x12!\n" +
 	"\fmemory_limit\x18\x02 \x01(\x03R\vmemoryLimit\x12\x1b\n" +
 	"\tdisk_free\x18\x03 \x01(\x03R\bdiskFree\x12\x1d\n" +
 	"\n" +
-	"disk_limit\x18\x04 \x01(\x03R\tdiskLimit\"(\n" +
-	"\bShortage\x12\x1c\n" +
+	"disk_limit\x18\x04 \x01(\x03R\tdiskLimit\".\n" +
+	"\x0eResourceAlarms\x12\x1c\n" +
 	"\tresources\x18\x01 \x03(\tR\tresources\"\xe1\x01\n" +
 	"\aReplica\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x12\n" +
@@ -3048,49 +3050,49 @@ func file_peer_proto_rawDescGZIP() []byte {
 
 var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_peer_proto_goTypes = []any{
-	(*Hello)(nil),            // 0: quorate.peer.v1.Hello
-	(*Ask)(nil),              // 1: quorate.peer.v1.Ask
-	(*Told)(nil),             // 2: quorate.peer.v1.Told
-	(*Member)(nil),           // 3: quorate.peer.v1.Member
-	(*Frame)(nil),            // 4: quorate.peer.v1.Frame
-	(*StatsRequest)(nil),     // 5: quorate.peer.v1.StatsRequest
-	(*StatsReply)(nil),       // 6: quorate.peer.v1.StatsReply
-	(*FiguresRequest)(nil),   // 7: quorate.peer.v1.FiguresRequest
-	(*FiguresReply)(nil),     // 8: quorate.peer.v1.FiguresReply
-	(*QueueFigures)(nil),     // 9: quorate.peer.v1.QueueFigures
-	(*CountsRequest)(nil),    // 10: quorate.peer.v1.CountsRequest
-	(*CountsReply)(nil),      // 11: quorate.peer.v1.CountsReply
-	(*ConsumersRequest)(nil), // 12: quorate.peer.v1.ConsumersRequest
-	(*ConsumersReply)(nil),   // 13: quorate.peer.v1.ConsumersReply
-	(*QueueConsumer)(nil),    // 14: quorate.peer.v1.QueueConsumer
-	(*ConsumingSession)(nil), // 15: quorate.peer.v1.ConsumingSession
-	(*ScheduledRequest)(nil), // 16: quorate.peer.v1.ScheduledRequest
-	(*ScheduledReply)(nil),   // 17: quorate.peer.v1.ScheduledReply
-	(*ScheduledMessage)(nil), // 18: quorate.peer.v1.ScheduledMessage
-	(*ReplicasRequest)(nil),  // 19: quorate.peer.v1.ReplicasRequest
-	(*ReplicasReply)(nil),    // 20: quorate.peer.v1.ReplicasReply
-	(*NodeFigures)(nil),      // 21: quorate.peer.v1.NodeFigures
-	(*Shortage)(nil),         // 22: quorate.peer.v1.Shortage
-	(*Replica)(nil),          // 23: quorate.peer.v1.Replica
-	(*TransferRequest)(nil),  // 24: quorate.peer.v1.TransferRequest
-	(*TransferReply)(nil),    // 25: quorate.peer.v1.TransferReply
-	(*CatalogRequest)(nil),   // 26: quorate.peer.v1.CatalogRequest
-	(*Lease)(nil),            // 27: quorate.peer.v1.Lease
-	(*CatalogReply)(nil),     // 28: quorate.peer.v1.CatalogReply
-	(*PeekRequest)(nil),      // 29: quorate.peer.v1.PeekRequest
-	(*PeekReply)(nil),        // 30: quorate.peer.v1.PeekReply
-	(*Peeked)(nil),           // 31: quorate.peer.v1.Peeked
-	(*HearsRequest)(nil),     // 32: quorate.peer.v1.HearsRequest
-	(*HearsReply)(nil),       // 33: quorate.peer.v1.HearsReply
+	(*Hello)(nil),             // 0: quorate.peer.v1.Hello
+	(*Ask)(nil),               // 1: quorate.peer.v1.Ask
+	(*Told)(nil),              // 2: quorate.peer.v1.Told
+	(*Member)(nil),            // 3: quorate.peer.v1.Member
+	(*Frame)(nil),             // 4: quorate.peer.v1.Frame
+	(*StatsRequest)(nil),      // 5: quorate.peer.v1.StatsRequest
+	(*StatsReply)(nil),        // 6: quorate.peer.v1.StatsReply
+	(*QueueStatsRequest)(nil), // 7: quorate.peer.v1.QueueStatsRequest
+	(*QueueStatsReply)(nil),   // 8: quorate.peer.v1.QueueStatsReply
+	(*QueueStats)(nil),        // 9: quorate.peer.v1.QueueStats
+	(*CountsRequest)(nil),     // 10: quorate.peer.v1.CountsRequest
+	(*CountsReply)(nil),       // 11: quorate.peer.v1.CountsReply
+	(*ConsumersRequest)(nil),  // 12: quorate.peer.v1.ConsumersRequest
+	(*ConsumersReply)(nil),    // 13: quorate.peer.v1.ConsumersReply
+	(*QueueConsumer)(nil),     // 14: quorate.peer.v1.QueueConsumer
+	(*ConsumingSession)(nil),  // 15: quorate.peer.v1.ConsumingSession
+	(*ScheduledRequest)(nil),  // 16: quorate.peer.v1.ScheduledRequest
+	(*ScheduledReply)(nil),    // 17: quorate.peer.v1.ScheduledReply
+	(*ScheduledMessage)(nil),  // 18: quorate.peer.v1.ScheduledMessage
+	(*ReplicasRequest)(nil),   // 19: quorate.peer.v1.ReplicasRequest
+	(*ReplicasReply)(nil),     // 20: quorate.peer.v1.ReplicasReply
+	(*NodeResources)(nil),     // 21: quorate.peer.v1.NodeResources
+	(*ResourceAlarms)(nil),    // 22: quorate.peer.v1.ResourceAlarms
+	(*Replica)(nil),           // 23: quorate.peer.v1.Replica
+	(*TransferRequest)(nil),   // 24: quorate.peer.v1.TransferRequest
+	(*TransferReply)(nil),     // 25: quorate.peer.v1.TransferReply
+	(*CatalogRequest)(nil),    // 26: quorate.peer.v1.CatalogRequest
+	(*Lease)(nil),             // 27: quorate.peer.v1.Lease
+	(*CatalogReply)(nil),      // 28: quorate.peer.v1.CatalogReply
+	(*PeekRequest)(nil),       // 29: quorate.peer.v1.PeekRequest
+	(*PeekReply)(nil),         // 30: quorate.peer.v1.PeekReply
+	(*Peeked)(nil),            // 31: quorate.peer.v1.Peeked
+	(*HearsRequest)(nil),      // 32: quorate.peer.v1.HearsRequest
+	(*HearsReply)(nil),        // 33: quorate.peer.v1.HearsReply
 }
 var file_peer_proto_depIdxs = []int32{
 	3,  // 0: quorate.peer.v1.Told.members:type_name -> quorate.peer.v1.Member
-	9,  // 1: quorate.peer.v1.FiguresReply.queues:type_name -> quorate.peer.v1.QueueFigures
+	9,  // 1: quorate.peer.v1.QueueStatsReply.queues:type_name -> quorate.peer.v1.QueueStats
 	14, // 2: quorate.peer.v1.ConsumersReply.consumers:type_name -> quorate.peer.v1.QueueConsumer
 	15, // 3: quorate.peer.v1.ConsumersReply.sessions:type_name -> quorate.peer.v1.ConsumingSession
 	18, // 4: quorate.peer.v1.ScheduledReply.messages:type_name -> quorate.peer.v1.ScheduledMessage
 	23, // 5: quorate.peer.v1.ReplicasReply.replicas:type_name -> quorate.peer.v1.Replica
-	21, // 6: quorate.peer.v1.ReplicasReply.figures:type_name -> quorate.peer.v1.NodeFigures
+	21, // 6: quorate.peer.v1.ReplicasReply.resources:type_name -> quorate.peer.v1.NodeResources
 	27, // 7: quorate.peer.v1.CatalogRequest.lease:type_name -> quorate.peer.v1.Lease
 	31, // 8: quorate.peer.v1.PeekReply.messages:type_name -> quorate.peer.v1.Peeked
 	4,  // 9: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame

@@ -38,7 +38,7 @@ type Totals struct {
 }
 
 // Add adds the figures of one queue.
-func (t *Totals) Add(f *QueueFigures) {
+func (t *Totals) Add(f *QueueStats) {
 	t.Messages, t.Ready, t.Unacknowledged = t.Messages+f.Messages, t.Ready+f.Ready, t.Unacknowledged+f.Unacknowledged
 	t.Scheduled, t.DeadLetters, t.DeadWaiting = t.Scheduled+f.Scheduled, t.DeadLetters+f.DeadLetters, t.DeadWaiting+f.DeadLettersWaiting
 	t.Delayed, t.DelayedBytes = t.Delayed+f.Delayed, t.DelayedBytes+f.DelayedBytes
@@ -144,11 +144,11 @@ type Queue struct {
 	Members []string `json:"members"`
 	Online  []string `json:"online"`
 
-	*QueueFigures
+	*QueueStats
 }
 
-// QueueFigures are how a queue stands, as its leader says.
-type QueueFigures struct {
+// QueueStats are how a queue stands, as its leader says.
+type QueueStats struct {
 	Messages                uint64 `json:"messages"`
 	Ready                   uint64 `json:"messages_ready"`
 	Unacknowledged          uint64 `json:"messages_unacknowledged"`
@@ -208,12 +208,12 @@ type Exchange struct {
 	EffectiveDefinition map[string]any `json:"effective_policy_definition"`
 
 	// Of an exchange with a store whose leader answers.
-	*DelayFigures
+	*DelayStats
 }
 
-// DelayFigures are the figures of a delayed exchange. Instants are milliseconds
+// DelayStats are the figures of a delayed exchange. Instants are milliseconds
 // since the epoch; 0: no message waits, or all exchanges were asked for.
-type DelayFigures struct {
+type DelayStats struct {
 	Delayed         uint64 `json:"messages_delayed"`
 	DelayedBytes    uint64 `json:"message_bytes_delayed"`
 	NextDelayedAt   int64  `json:"next_delayed_at"`
