@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -151,6 +152,27 @@ func (n *Node) Scheduled(ctx context.Context, q *catalog.Queue, r *peerpb.Schedu
 func (n *Node) Command(ctx context.Context, q *catalog.Queue, commands ...*logpb.Command) ([]fsm.Result, error) {
 	return n.broker.Command(ctx, q, commands...)
 }
+
+// ForgetNode removes a node that has stopped for good, see membership.Membership.
+func (n *Node) ForgetNode(ctx context.Context, name string) error {
+	return n.membership.ForgetNode(ctx, name)
+}
+
+// CreateToken makes a token that lets one node in, see membership.Membership.
+func (n *Node) CreateToken(ctx context.Context, ttl fsm.Millis, node string) (api.JoinToken, error) {
+	return n.membership.CreateToken(ctx, ttl, node)
+}
+
+// Tokens lists those that are good, see membership.Membership.
+func (n *Node) Tokens() []api.JoinToken { return n.membership.Tokens() }
+
+// RevokeToken takes a token back, see membership.Membership.
+func (n *Node) RevokeToken(ctx context.Context, id string) (bool, error) {
+	return n.membership.RevokeToken(ctx, id)
+}
+
+// CertificateTaken notes a new certificate, see membership.Membership.
+func (n *Node) CertificateTaken(c *x509.Certificate) { n.membership.CertificateTaken(c) }
 
 // Now is the node's time as entries are stamped with.
 func (n *Node) Now() fsm.Time { return n.clock.Status().Now }

@@ -149,7 +149,7 @@ func (n *Node) Leave(ctx context.Context) {
 		return
 	}
 	n.ready.Store(false)
-	if len(n.nodeNames()) == 1 || ctx.Err() != nil || !n.mesh.HasMajority(n.catalog.Voters()) {
+	if len(n.membership.Names()) == 1 || ctx.Err() != nil || !n.mesh.HasMajority(n.catalog.Voters()) {
 		return // there is nobody to tell, or to lead
 	}
 	mark, cancel := context.WithTimeout(ctx, markWait)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/quorate/quorate/cluster/membership"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -102,14 +103,14 @@ func TestLostDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.all["n3"] = ghost
-	until(t, "the ghost is refused", func() bool { return c.all["n1"].refused.Load() > 0 })
+	until(t, "the ghost is refused", func() bool { return c.all["n1"].membership.Refused() > 0 })
 	for _, p := range ghost.mesh.Peers() {
 		if p.Linked || c.all["n1"].mesh.Alive("n3") {
 			t.Errorf("the ghost has a link with %s", p.Node)
 		}
 	}
 	until(t, "the ghost ends", func() bool { return len(c.exits["n3"]) > 0 })
-	if code := <-c.exits["n3"]; code != codeGone {
+	if code := <-c.exits["n3"]; code != membership.CodeRemoved {
 		t.Errorf("the ghost ends with code %d", code)
 	}
 	c.crash("n3")

@@ -117,6 +117,19 @@ func (n *network) setSilent(node string, silent bool) {
 	n.cut(node)
 }
 
+// separate keeps a node from reaching others, and them from reaching it.
+func (n *network) separate(node string, others ...string) {
+	n.mu.Lock()
+	if n.apart == nil {
+		n.apart = map[pair]bool{}
+	}
+	for _, o := range others {
+		n.apart[pair{node, o}], n.apart[pair{o, node}] = true, true
+	}
+	n.mu.Unlock()
+	n.cut(node)
+}
+
 // late is how late bytes come to a node.
 func (n *network) late(node string) time.Duration {
 	n.mu.Lock()

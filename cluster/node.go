@@ -11,9 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,6 +25,7 @@ import (
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/login"
+	"github.com/quorate/quorate/cluster/membership"
 	"github.com/quorate/quorate/cluster/metrics"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/peer"
@@ -56,9 +55,9 @@ type Config struct {
 	PlainTokens bool
 	// Enrolment gets this node a certificate when it joins; nil: it has one, or its
 	// links are plain.
-	Enrolment Enrolment
+	Enrolment membership.Enrolment
 	// Signer makes certificates for nodes that join; nil: they bring their own.
-	Signer Signer
+	Signer membership.Signer
 	// Certificates lists when what the node shows ends; nil: it shows none.
 	Certificates func() []api.Certificate
 	Listener     net.Listener // for peers
@@ -113,32 +112,27 @@ type Node struct {
 	slog   *slog.Logger
 	clock  *clock.Clock
 	// stopClock ends what openClock started; nil: nothing.
-	stopClock func()
-	settings  clusterSettings
-	metrics   *metrics.Metrics
-	store     *raftlog.Store
-	stable    *raftlog.Catalog
-	mesh      *peer.Mesh
-	host      *group.Host
-	catalog   *group.Catalog
-	broker    *broker.Broker
-	replica   *reconciler
-	replicas  *stats.Replicas
-	members   *placer
-	alarm     *alarm.Cluster
-	watchdog  *watchdog
-	ready     atomic.Bool
-	self      fsm.NodeID
-	directory *directory
-	founded   atomic.Bool  // by this process
-	asking    atomic.Bool  // others which nodes there are
-	refused   atomic.Int64 // nodes that came with another data folder
-	admission sync.Mutex   // one change of the catalog's members at a time
+	stopClock  func()
+	settings   clusterSettings
+	metrics    *metrics.Metrics
+	store      *raftlog.Store
+	stable     *raftlog.Catalog
+	mesh       *peer.Mesh
+	host       *group.Host
+	catalog    *group.Catalog
+	broker     *broker.Broker
+	replica    *reconciler
+	replicas   *stats.Replicas
+	members    *placer
+	alarm      *alarm.Cluster
+	watchdog   *watchdog
+	membership *membership.Membership
+	ready      atomic.Bool
+	self       fsm.NodeID
 
-	rights       *worker.Worker // checks clients when what users may do has changed
-	registration *worker.Worker // keeps this node registered
-	expired      atomic.Uint64  // exchanges deleted for being idle
-	guard        *worker.Guard  // of the node's loops
+	rights  *worker.Worker // checks clients when what users may do has changed
+	expired atomic.Uint64  // exchanges deleted for being idle
+	guard   *worker.Guard  // of the node's loops
 
 	incarnation [16]byte // of this process
 	began       time.Time
@@ -158,7 +152,7 @@ func Open(c Config) (*Node, error) {
 	if c.Versions == (fsm.Versions{}) {
 		c.Versions = fsm.Supported
 	}
-	n := &Node{config: c, slog: c.Logger, began: time.Now(), rights: worker.New(worker.Options{}), registration: worker.New(worker.Options{Pause: registerPause}), guard: worker.NewGuard(c.Logger)}
+	n := &Node{config: c, slog: c.Logger, began: time.Now(), rights: worker.New(worker.Options{}), guard: worker.NewGuard(c.Logger)}
 	n.life, n.end = context.WithCancel(context.Background())
 	n.metrics = metrics.New(n.figures)
 	if err := n.open(); err != nil {
@@ -171,24 +165,18 @@ func Open(c Config) (*Node, error) {
 
 func (n *Node) open() error {
 	c := n.config
-	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
-		return fmt.Errorf("data directory: %w", err)
-	}
 	n.watchdog = newWatchdog(n)
 	var err error
-	if n.directory, err = openDirectory(c.DataDir, c.Name); err != nil {
-		return fmt.Errorf("open data directory: %w", err)
-	}
-	if err := n.checkPast(); err != nil {
+	if n.membership, err = membership.Open(n.membershipConfig()); err != nil {
 		return err
 	}
-	n.store, err = raftlog.Open(filepath.Join(c.DataDir, queuesFolder), raftlog.Options{
+	n.store, err = raftlog.Open(filepath.Join(c.DataDir, membership.QueuesFolder), raftlog.Options{
 		Logger: c.Logger, Exit: c.Exit, MemTableBytes: c.MemTableBytes, TrailingLogs: group.TrailingLogs, OpenFiles: c.OpenFiles, FS: n.watchdog.disk.FS(vfs.Default),
 	})
 	if err != nil {
 		return fmt.Errorf("open queue store: %w", err)
 	}
-	n.stable, err = raftlog.OpenCatalog(filepath.Join(c.DataDir, catalogFolder), raftlog.CatalogOptions{
+	n.stable, err = raftlog.OpenCatalog(filepath.Join(c.DataDir, membership.CatalogFolder), raftlog.CatalogOptions{
 		Logger: c.Logger, Exit: c.Exit, FS: n.watchdog.disk.FS(vfs.Default),
 	})
 	if err != nil {
@@ -226,14 +214,19 @@ func (n *Node) open() error {
 		Clock: n.clock.Now, Exit: c.Exit, Logger: c.Logger, Changed: n.catalogChanged, Host: n.host,
 	})
 	n.openStats()
-	if err := n.resume(); err != nil {
+	n.membership.Connect(membership.Parts{
+		Mesh: n.mesh, Incarnation: n.incarnation, Catalog: n.catalog, Guard: n.guard, Now: n.clock.Now, SetNodes: n.clock.SetNodes,
+		Last: n.catalogLast, Isolated: func() bool { return n.Isolated() != "" }, Renewed: n.renewed,
+	})
+	if err := n.membership.Resume(); err != nil {
 		return err
 	}
 	n.mesh.Start()
+	n.membership.Start()
 	n.watchdog.start()
 	for doing, loop := range map[string]func(){
-		"tend the catalog's members": n.tend, "keep leaderships away": n.keepAway, "expire exchanges": n.expireExchanges,
-		"renew clients": n.renewClients, "check memory and disk": func() { n.alarm.Run(n.life.Done()) }, "seek this node's place": n.seekPlace,
+		"keep leaderships away": n.keepAway, "expire exchanges": n.expireExchanges,
+		"renew clients": n.renewClients, "check memory and disk": func() { n.alarm.Run(n.life.Done()) },
 	} {
 		n.work.Go(func() { n.guard.Loop(n.life.Done(), doing, loop) })
 	}
@@ -244,7 +237,7 @@ func (n *Node) openMesh() error {
 	c := n.config
 	pc := peer.Config{
 		Node: c.Name, Cluster: c.ClusterName, Listener: c.Listener, Dial: c.Dial, Security: c.Security, Logger: c.Logger,
-		Identity: n.directory.record().Identity, Admit: n.admit, Introduce: n.onIntroduce,
+		Identity: n.membership.Identity(), Admit: n.membership.Admit, Introduce: n.membership.Introduce,
 		WallClock: func() int64 { return c.Clock().UnixMilli() }, HeardClock: n.heardClock,
 	}
 	if _, err := rand.Read(pc.Incarnation[:]); err != nil {
@@ -259,79 +252,54 @@ func (n *Node) openMesh() error {
 	return nil
 }
 
-// resume starts the catalog of a node that has a past, or is a cluster by
-// itself. All others begin with Join.
-func (n *Node) resume() error {
-	past, err := n.catalog.HasPast()
-	if err != nil {
-		return fmt.Errorf("catalog: look for existing state: %w", err)
-	}
-	alone := len(n.config.Nodes) == 1 && len(n.config.Contacts) == 0
-	kept := n.directory.record()
-	switch {
-	case kept.Rejoins:
-		return nil
-	case !past && kept.Index > 0: // it has joined, and got no further
-		n.meet(nil)
-		return n.catalog.Start(nil)
-	case !past && !alone && len(kept.Founders) == 0:
-		return nil
-	case len(kept.Nodes) == 0 || alone && !past:
-		founders := map[string]member{}
-		for name, address := range n.config.Nodes {
-			founders[name] = member{Address: address}
-		}
-		if !past {
-			founders[n.config.Name] = member{Address: n.config.Nodes[n.config.Name], Identity: kept.Identity}
-		}
-		if err := n.directory.found(founders); err != nil {
-			return err
-		}
-		n.founded.Store(!past)
-	case len(kept.Founders) > 0 && !past:
-		n.founded.Store(true)
-	}
-	n.meet(nil)
-	return n.catalog.Start(n.directory.record().Founders)
-}
-
-// names lists the nodes of the static list in order.
-func (n *Node) names() []string {
-	names := make([]string, 0, len(n.config.Nodes))
-	for name := range n.config.Nodes {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
-
 // Join registers the node in the catalog, starts its replicas and waits until
 // all nodes of the static list have been seen once.
 func (n *Node) Join(ctx context.Context) error {
-	if !n.catalog.Started() {
-		if err := n.enter(ctx); err != nil {
-			return err
-		}
-	}
-	registered, err := n.register(ctx)
+	registered, err := n.membership.Join(ctx)
 	if err != nil {
-		return fmt.Errorf("register in the catalog: %w", err)
+		return err
 	}
-	n.self = fsm.NodeID(registered.Node)
+	n.self = registered.Node
 	n.broker.Serve(n.self, registered.Boot)
-	n.work.Go(func() { n.guard.Loop(n.life.Done(), "stay registered", n.stayRegistered) })
+	n.membership.KeepRegistered()
 	if err := n.initialize(ctx); err != nil {
 		return err
 	}
 	if err := n.replica.start(n.self); err != nil {
 		return err
 	}
-	if err := n.awaitNodes(ctx); err != nil {
+	if err := n.membership.AwaitFounders(ctx); err != nil {
 		return err
 	}
 	n.members.start()
 	n.ready.Store(true)
 	return nil
+}
+
+// renewed takes the boot number that this process has got because it had been
+// declared dead. The clients of its former boot have to connect again: what they
+// held is no longer theirs.
+func (n *Node) renewed(boot uint64) {
+	n.broker.Renew(boot)
+	if n.door != nil {
+		n.door.Expel(broker.LostText)
+	}
+}
+
+// catalogLast asks where a node's replica of the catalog ends.
+func (n *Node) catalogLast(ctx context.Context, node string) (last uint64, ok bool) {
+	r, err := n.replicas.Of(ctx, node, stats.CatalogGroup)
+	return r.GetLast(), err == nil && r != nil
+}
+
+// membershipConfig says how this node becomes a member.
+func (n *Node) membershipConfig() membership.Config {
+	c := n.config
+	return membership.Config{
+		Node: c.Name, Cluster: c.ClusterName, DataDir: c.DataDir, Nodes: c.Nodes, Contacts: c.Contacts,
+		Token: c.Token, PlainTokens: c.PlainTokens, Enrolment: c.Enrolment, Signer: c.Signer, Security: c.Security, Dial: c.Dial,
+		Versions: c.Versions, Exit: c.Exit, Logger: c.Logger, Audit: c.Audit, KindNodes: broker.KindNodes, KindAdmit: broker.KindAdmit,
+	}
 }
 
 // initialize creates the default vhost and user in an empty catalog.
@@ -348,32 +316,6 @@ func (n *Node) initialize(ctx context.Context) error {
 		Permission: &logpb.PutPermission{User: c.DefaultUser, Vhost: c.DefaultVHost, Configure: ".*", Write: ".*", Read: ".*"},
 	}}})
 	return err
-}
-
-// awaitNodes waits, when a cluster has just been founded, until every founder
-// has a number, so that the first queues get all their replicas.
-func (n *Node) awaitNodes(ctx context.Context) error {
-	if !n.founded.Load() {
-		return nil
-	}
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		missing := ""
-		for _, name := range n.names() {
-			if _, known := n.View().NodeByName(name); !known {
-				missing = name
-			}
-		}
-		if missing == "" {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("node %s has never joined: %w", missing, ctx.Err())
-		case <-tick.C:
-		}
-	}
 }
 
 // View is the newest view of the catalog that this node has applied.
@@ -408,6 +350,7 @@ func (n *Node) Close() error {
 	n.Leave(ctx)
 	n.end()
 	n.work.Wait()
+	n.membership.Stop()
 	n.members.stop()
 	n.replica.stop()
 	n.broker.Close()
@@ -432,8 +375,9 @@ func (n *Node) closeStores() error {
 	if n.store != nil {
 		errs = append(errs, n.store.Close())
 	}
-	if n.directory != nil {
-		errs = append(errs, n.directory.close())
+	if n.membership != nil {
+		n.membership.Stop()
+		errs = append(errs, n.membership.Close())
 	}
 	if n.watchdog != nil {
 		n.watchdog.stop()

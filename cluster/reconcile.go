@@ -218,9 +218,8 @@ func (n *Node) queueSettings(id fsm.QueueID) *group.QueueConfig {
 func (n *Node) catalogChanged(c group.CatalogChange) {
 	view := n.View()
 	if c.Nodes || c.Everything {
-		n.learnNodes(view.Index(), n.membersIn(view))
+		n.membership.Changed(view)
 		n.members.check()
-		n.registration.Wake()
 	}
 	for _, id := range c.Added {
 		if q, ok := view.QueueByID(id); ok {

@@ -9,19 +9,20 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/quorate/quorate/cluster/membership"
 	"github.com/quorate/quorate/cluster/raftlog"
 )
 
 // recoverAt runs a recovery of a node that has stopped.
-func (c *nodes) recoverAt(act bool, node string, also ...string) (*Recovery, error) {
-	o := RecoverOptions{DataDir: filepath.Join(c.dir, node), Act: act, Logger: slog.New(slog.DiscardHandler), Exit: func(int) { panic("exit") }}
+func (c *nodes) recoverAt(act bool, node string, also ...string) (*membership.Recovery, error) {
+	o := membership.RecoverOptions{DataDir: filepath.Join(c.dir, node), Act: act, Logger: slog.New(slog.DiscardHandler), Exit: func(int) { panic("exit") }}
 	for _, n := range also {
 		o.Also = append(o.Also, filepath.Join(c.dir, n))
 	}
-	return Recover(o)
+	return membership.Recover(o)
 }
 
-func (c *nodes) mustRecover(act bool, node string, also ...string) *Recovery {
+func (c *nodes) mustRecover(act bool, node string, also ...string) *membership.Recovery {
 	c.t.Helper()
 	rec, err := c.recoverAt(act, node, also...)
 	if err != nil {
@@ -43,13 +44,13 @@ func (c *nodes) lose(names ...string) {
 	}
 }
 
-func (r *Recovery) queue(name string) RecoveredGroup {
+func recovered(r *membership.Recovery, name string) membership.RecoveredGroup {
 	for _, q := range r.Queues {
 		if q.Name == name {
 			return q
 		}
 	}
-	return RecoveredGroup{}
+	return membership.RecoveredGroup{}
 }
 
 // One of three nodes is left for good. It says what may be lost and changes
@@ -81,18 +82,18 @@ func TestRecoverOneOfThree(t *testing.T) {
 	if before.Done || !slices.Equal(before.GivenUp, []string{"n1", "n2"}) || before.Catalog.Complete {
 		t.Errorf("%+v", before)
 	}
-	if q := before.queue("q"); q.Ready != 300 || q.Complete || !strings.Contains(q.Loss, "n1, n2") || q.From != "n3" {
+	if q := recovered(before, "q"); q.Ready != 300 || q.Complete || !strings.Contains(q.Loss, "n1, n2") || q.From != "n3" {
 		t.Errorf("%+v", q)
 	}
-	if q := before.queue("here"); q.Ready != 1 || !q.Complete || q.Loss != "" {
+	if q := recovered(before, "here"); q.Ready != 1 || !q.Complete || q.Loss != "" {
 		t.Errorf("%+v", q)
 	}
-	if q := before.queue("elsewhere"); q.From != "" || q.Complete {
+	if q := recovered(before, "elsewhere"); q.From != "" || q.Complete {
 		t.Errorf("%+v", q)
 	}
 	again := c.mustRecover(true, "n3")
-	if !again.Done || again.queue("q").Last != before.queue("q").Last {
-		t.Errorf("%+v after %+v", again.queue("q"), before.queue("q"))
+	if !again.Done || recovered(again, "q").Last != recovered(before, "q").Last {
+		t.Errorf("%+v after %+v", recovered(again, "q"), recovered(before, "q"))
 	}
 	if _, err := c.recoverAt(true, "n3"); err == nil || !strings.Contains(err.Error(), "nothing to recover") {
 		t.Errorf("once more: %v", err)
@@ -153,10 +154,10 @@ func TestRecoverWithAnotherFolder(t *testing.T) {
 	}
 	alone := c.mustRecover(false, "n3")
 	both := c.mustRecover(false, "n2", "n3")
-	if q := alone.queue("q"); q.Ready != 1 || q.Complete {
+	if q := recovered(alone, "q"); q.Ready != 1 || q.Complete {
 		t.Errorf("n3 alone: %+v", q)
 	}
-	if q := both.queue("q"); q.Ready != 201 || !q.Complete || !both.Catalog.Complete || q.From != "n2" {
+	if q := recovered(both, "q"); q.Ready != 201 || !q.Complete || !both.Catalog.Complete || q.From != "n2" {
 		t.Errorf("both: %+v", q)
 	}
 }
@@ -181,7 +182,7 @@ func TestRecoverCopiesReplica(t *testing.T) {
 	c.stop("n2")
 	c.lose("n3")
 	rec := c.mustRecover(true, "n2", "n1")
-	if q := rec.queue("single"); q.From != "n1" || !q.Complete || q.Ready != 100 {
+	if q := recovered(rec, "single"); q.From != "n1" || !q.Complete || q.Ready != 100 {
 		t.Errorf("%+v", q)
 	}
 	c.lose("n1")
@@ -223,13 +224,13 @@ func TestRecoverInDoubt(t *testing.T) {
 	c.mustAgreeOn("q")
 	c.lose("n1", "n2")
 	c.stop("n3")
-	for _, folder := range []string{queuesFolder, catalogFolder} {
+	for _, folder := range []string{membership.QueuesFolder, membership.CatalogFolder} {
 		if err := os.Remove(raftlog.LedgerPath(filepath.Join(c.dir, "n3", folder))); err != nil {
 			t.Fatal(err)
 		}
 	}
 	rec := c.mustRecover(false, "n3")
-	if q := rec.queue("q"); q.Complete || q.Doubt == "" || !strings.Contains(q.Loss, q.Doubt) || q.Ready != 1 {
+	if q := recovered(rec, "q"); q.Complete || q.Doubt == "" || !strings.Contains(q.Loss, q.Doubt) || q.Ready != 1 {
 		t.Errorf("%+v", q)
 	}
 	if k := rec.Catalog; k.Complete || k.Doubt == "" {

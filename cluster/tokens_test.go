@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/quorate/quorate/cluster/audit"
 	"github.com/quorate/quorate/cluster/certs"
@@ -140,8 +143,39 @@ func (s *secured) mustJoin(config Config) {
 
 // ask is one question of a node that wants to join, and its answer.
 func (s *secured) ask(config Config) (*peerpb.Told, error) {
-	n := &Node{config: config, directory: &directory{kept: record{Identity: bytes.Repeat([]byte{byte(len(config.Name))}, identitySize)}}}
-	return n.introduce(context.Background(), config.Contacts[0], askToJoin)
+	question := &peerpb.Ask{
+		Cluster: config.ClusterName, Node: config.Name, Identity: bytes.Repeat([]byte{byte(len(config.Name))}, 16),
+		Address: config.Nodes[config.Name], Version: peer.Version, Join: true, Token: config.Token.Secret,
+		OldestVersion: config.Versions.Oldest, NewestVersion: config.Versions.Newest,
+	}
+	var by *peer.Invitation
+	if len(question.Token) > 0 {
+		by = &peer.Invitation{Authority: config.Token.Authority, Plain: config.PlainTokens}
+		if config.Enrolment != nil {
+			var err error
+			if question.CertificateRequest, err = config.Enrolment.Request(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return introduce(context.Background(), config.Dial, config.Security, by, config.Contacts[0], question)
+}
+
+// introduce asks a node without being one.
+func introduce(ctx context.Context, dial func(context.Context, string) (net.Conn, error), s *peer.Security, by *peer.Invitation, address string, question *peerpb.Ask) (*peerpb.Told, error) {
+	encoded, err := proto.Marshal(question)
+	if err != nil {
+		return nil, err
+	}
+	answer, is, err := peer.Introduce(ctx, dial, s, by, address, encoded)
+	if err != nil {
+		return nil, err
+	}
+	told := &peerpb.Told{}
+	if err := proto.Unmarshal(answer, told); err != nil {
+		return nil, err
+	}
+	return told, is(told.Node)
 }
 
 // A node without a certificate joins by a token, through a node that does not
@@ -217,7 +251,7 @@ func TestJoinsRefused(t *testing.T) {
 		change     func(*Config)
 		says       string
 	}{
-		{"no token", "n4", certs.Token{}, s.arm, errNoToken.Error()},
+		{"no token", "n4", certs.Token{}, s.arm, "a node that is new joins with a token"},
 		{"of another cluster", "n4", mixed, nil, unknown},
 		{"of another cluster, with a certificate", "n5", mixed, s.arm, unknown},
 		{"revoked", "n4", revoked, nil, unknown},
@@ -229,7 +263,7 @@ func TestJoinsRefused(t *testing.T) {
 		{"a plain cluster's", "n4", plain, nil, "for a cluster whose links are plain"},
 		{"a name that is none", "n/4", good, nil, "letters, digits"},
 		{"a request that is none", "n4", good, func(c *Config) { c.Enrolment = requests{[]byte("nonsense")} }, "request for a certificate"},
-		{"no request", "n4", good, func(c *Config) { c.Enrolment = requests{} }, errGuest.Error()},
+		{"no request", "n4", good, func(c *Config) { c.Enrolment = requests{} }, "without a certificate a node may only ask to join"},
 	} {
 		config := s.newcomer("n9", "n1", tc.token)
 		config.Name = tc.node
@@ -294,8 +328,11 @@ func TestGuestsNeedSigner(t *testing.T) {
 	t.Parallel()
 	s := mustSecured(t, "n1")
 	token, _ := mustToken(t, s.all["n1"], time.Hour, "")
-	s.all["n1"].config.Signer = nil
-	if _, err := s.ask(s.newcomer("n4", "n1", token)); err == nil || !strings.Contains(err.Error(), errUnsign.Error()) {
+	s.stop("n1")
+	arm := s.change
+	s.change = func(c *Config) { arm(c); c.Signer = nil }
+	s.mustOpen("n1")
+	if _, err := s.ask(s.newcomer("n4", "n1", token)); err == nil || !strings.Contains(err.Error(), "this node signs no certificates") {
 		t.Errorf("%v", err)
 	}
 }

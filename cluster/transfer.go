@@ -14,12 +14,8 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-const (
-	// askWait bounds how long another node may take to say which nodes there are.
-	askWait = 5 * time.Second
-	// transferWait bounds one transfer of a leadership at another node.
-	transferWait = 10 * time.Second
-)
+// transferWait bounds one transfer of a leadership at another node.
+const transferWait = 10 * time.Second
 
 // transfer has the leader of a group hand its leadership to another node.
 func (n *Node) transfer(ctx context.Context, id fsm.GroupID, from, to string) error {
@@ -73,7 +69,5 @@ func (n *Node) onTransfer(_ context.Context, _ string, req []byte) ([]byte, erro
 func (n *Node) listen() {
 	n.mesh.Handle(broker.KindResourceAlarms, n.alarm.Receive)
 	n.mesh.HandleCall(broker.KindTransfer, n.onTransfer)
-	n.mesh.HandleCall(broker.KindNodes, n.onNodes)
-	n.mesh.HandleCall(broker.KindAdmit, n.onAdmit)
 	n.handleClients()
 }

@@ -10,7 +10,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/quorate/quorate/cluster"
+	"github.com/quorate/quorate/cluster/membership"
 )
 
 // recoverCommand makes a node that has stopped the whole cluster.
@@ -28,7 +28,7 @@ func recoverCommand(args []string, out io.Writer) error {
 	if *dataDir == "" || flags.NArg() > 0 {
 		return errors.New("recover: --data-dir DIR is needed, and no further words")
 	}
-	rec, err := cluster.Recover(cluster.RecoverOptions{
+	rec, err := membership.Recover(membership.RecoverOptions{
 		DataDir: *dataDir, Also: also, Act: *act, Exit: os.Exit,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
@@ -45,7 +45,7 @@ func recoverCommand(args []string, out io.Writer) error {
 }
 
 // printRecovery shows a recovery as a table.
-func printRecovery(out io.Writer, r *cluster.Recovery) {
+func printRecovery(out io.Writer, r *membership.Recovery) {
 	fmt.Fprintf(out, "Recovery of node %s from %s\n", r.Node, r.DataDir)
 	fmt.Fprintf(out, "Nodes that are given up: %s\n", strings.Join(r.GivenUp, ", "))
 	for _, q := range r.Ended {
@@ -54,7 +54,7 @@ func printRecovery(out io.Writer, r *cluster.Recovery) {
 	fmt.Fprintln(out, strings.Join([]string{
 		"vhost", "name", "from", "last_term", "last_index", "ready", "unacknowledged", "scheduled", "dead_letters", "voters", "may_be_lost",
 	}, "\t"))
-	for _, g := range append([]cluster.RecoveredGroup{r.Catalog}, r.Queues...) {
+	for _, g := range append([]membership.RecoveredGroup{r.Catalog}, r.Queues...) {
 		loss := g.Loss
 		if loss == "" {
 			loss = "nothing that was confirmed"

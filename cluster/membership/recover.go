@@ -1,4 +1,4 @@
-package cluster
+package membership
 
 import (
 	"errors"
@@ -63,12 +63,12 @@ type RecoveredGroup struct {
 	Loss string `json:"loss"`
 
 	id     fsm.QueueID
-	source *remains
+	source *dataFolder
 	stored group.Stored
 }
 
-// remains are the data folder of a node that has stopped.
-type remains struct {
+// dataFolder is that of a node that has stopped.
+type dataFolder struct {
 	node      string
 	directory *directory
 	store     *raftlog.Store
@@ -78,7 +78,7 @@ type remains struct {
 	view      *catalog.View
 }
 
-func openRemains(dir string, o RecoverOptions) (*remains, error) {
+func openFolder(dir string, o RecoverOptions) (*dataFolder, error) {
 	if _, err := os.Stat(filepath.Join(dir, nodeFile)); err != nil {
 		return nil, fmt.Errorf("%s is no data folder of a node: %w", dir, err)
 	}
@@ -86,16 +86,16 @@ func openRemains(dir string, o RecoverOptions) (*remains, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &remains{node: d.record().Name, directory: d}
+	r := &dataFolder{node: d.record().Name, directory: d}
 	if r.node == "" {
 		return nil, errors.Join(fmt.Errorf("%s does not say which node it belongs to", dir), r.close())
 	}
-	r.store, err = raftlog.Open(filepath.Join(dir, queuesFolder), raftlog.Options{Logger: o.Logger, Exit: o.Exit, TrailingLogs: group.TrailingLogs})
+	r.store, err = raftlog.Open(filepath.Join(dir, QueuesFolder), raftlog.Options{Logger: o.Logger, Exit: o.Exit, TrailingLogs: group.TrailingLogs})
 	if err == nil {
 		r.groups, err = r.store.GroupIDs()
 	}
 	if err == nil {
-		r.stable, err = raftlog.OpenCatalog(filepath.Join(dir, catalogFolder), raftlog.CatalogOptions{Logger: o.Logger, Exit: o.Exit})
+		r.stable, err = raftlog.OpenCatalog(filepath.Join(dir, CatalogFolder), raftlog.CatalogOptions{Logger: o.Logger, Exit: o.Exit})
 	}
 	if err == nil {
 		r.catalog, r.view, err = group.InspectCatalog(r.stable)
@@ -109,7 +109,7 @@ func openRemains(dir string, o RecoverOptions) (*remains, error) {
 	return r, nil
 }
 
-func (r *remains) close() error {
+func (r *dataFolder) close() error {
 	var errs []error
 	if r.stable != nil {
 		errs = append(errs, r.stable.Close())
@@ -125,7 +125,7 @@ func (r *remains) close() error {
 // nodes are given up: none of them may be started again with its data. It says
 // what may be lost, and changes something only if it is told to.
 func Recover(o RecoverOptions) (*Recovery, error) {
-	var all []*remains
+	var all []*dataFolder
 	defer func() {
 		for _, r := range all {
 			if err := r.close(); err != nil {
@@ -134,7 +134,7 @@ func Recover(o RecoverOptions) (*Recovery, error) {
 		}
 	}()
 	for _, dir := range append([]string{o.DataDir}, o.Also...) {
-		r, err := openRemains(dir, o)
+		r, err := openFolder(dir, o)
 		if err != nil {
 			return nil, err
 		}
@@ -165,7 +165,7 @@ func Recover(o RecoverOptions) (*Recovery, error) {
 }
 
 // inspect finds out what the folders hold.
-func inspect(main *remains, all []*remains) (*Recovery, error) {
+func inspect(main *dataFolder, all []*dataFolder) (*Recovery, error) {
 	rec := &Recovery{Node: main.node, DataDir: filepath.Dir(main.directory.path), GivenUp: []string{}, Ended: []string{}, Queues: []RecoveredGroup{}}
 	for _, n := range main.view.Nodes() {
 		if n.Name != main.node {
@@ -194,7 +194,7 @@ func inspect(main *remains, all []*remains) (*Recovery, error) {
 
 // inspectQueue chooses the replica of a queue that holds everything which any
 // of the others can prove.
-func inspectQueue(q *catalog.Queue, all []*remains) (RecoveredGroup, error) {
+func inspectQueue(q *catalog.Queue, all []*dataFolder) (RecoveredGroup, error) {
 	g := RecoveredGroup{VHost: q.VHost, Name: q.Name, Group: uint32(q.Group), id: q.ID}
 	for _, r := range all {
 		if !slices.Contains(r.groups, q.Group) {
@@ -227,13 +227,13 @@ func inspectQueue(q *catalog.Queue, all []*remains) (RecoveredGroup, error) {
 // confirmed entry is on a majority of the voters. If those that are gone are
 // none, at least one that is left has it, and so has the one whose log goes
 // furthest.
-func (g *RecoveredGroup) assess(all []*remains) {
+func (g *RecoveredGroup) assess(all []*dataFolder) {
 	s := &g.stored
 	g.Last, g.Term, g.Voters, g.Doubt, g.Failed = s.Last, s.Term, append([]string{}, s.Voters...), s.Doubt, s.Failed
 	slices.Sort(g.Voters)
 	var gone []string
 	for _, v := range g.Voters {
-		if !slices.ContainsFunc(all, func(r *remains) bool { return r.node == v && r.proves(g) }) {
+		if !slices.ContainsFunc(all, func(r *dataFolder) bool { return r.node == v && r.proves(g) }) {
 			gone = append(gone, v)
 		}
 	}
@@ -250,7 +250,7 @@ func (g *RecoveredGroup) assess(all []*remains) {
 
 // proves reports whether a node that is left has a replica of a group which
 // can prove that it holds everything it has acknowledged.
-func (r *remains) proves(g *RecoveredGroup) bool {
+func (r *dataFolder) proves(g *RecoveredGroup) bool {
 	if g.id == 0 { // the catalog
 		return r.catalog.Doubt == ""
 	}
@@ -263,7 +263,7 @@ func (r *remains) proves(g *RecoveredGroup) bool {
 
 // take makes the node the only member of every group, queues first: as long as
 // the catalog has not got its entry, the recovery can be run again.
-func (r *remains) take(rec *Recovery) error {
+func (r *dataFolder) take(rec *Recovery) error {
 	command := &logpb.RecoverCluster{Name: r.node}
 	for _, q := range rec.Queues {
 		if err := r.takeQueue(&q); err != nil {
@@ -289,7 +289,7 @@ func (r *remains) take(rec *Recovery) error {
 	return r.directory.alone(last)
 }
 
-func (r *remains) takeQueue(q *RecoveredGroup) error {
+func (r *dataFolder) takeQueue(q *RecoveredGroup) error {
 	id := fsm.GroupID(q.Group)
 	switch q.source {
 	case nil:
@@ -308,14 +308,4 @@ func (r *remains) takeQueue(q *RecoveredGroup) error {
 		return err
 	}
 	return log.Prove()
-}
-
-// alone notes that this node is all there is, as of an index of the catalog.
-func (d *directory) alone(index uint64) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	me := d.kept.Nodes[d.kept.Name]
-	d.kept.Index, d.kept.Founders = max(index, d.kept.Index), nil
-	d.kept.Nodes = map[string]member{d.kept.Name: {Address: me.Address, Identity: d.kept.Identity}}
-	return d.write(d.kept)
 }

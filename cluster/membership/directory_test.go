@@ -1,9 +1,11 @@
-package cluster
+package membership
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -61,5 +63,55 @@ func TestDirectoryBelongsToOne(t *testing.T) {
 	}
 	if string(d.record().Identity) != identity || d.record().Name != "n1" {
 		t.Errorf("the folder is another one: %+v", d.record())
+	}
+}
+
+// A flipped bit in a node's file changes nothing: the file has a checksum and a
+// copy, and is whole again afterwards.
+func TestNodeFileFlips(t *testing.T) {
+	dir := t.TempDir()
+	d, err := openDirectory(dir, "n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.learn(7, map[string]member{"n1": {Address: "a:1", Identity: d.kept.Identity}, "n2": {Address: "b:2"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.close(); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, nodeFile)
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at := 0; at < len(whole); at += 3 {
+		for _, file := range []string{path, path + copySuffix} {
+			flipped := bytes.Clone(whole)
+			flipped[at] ^= 1 << (at % 8)
+			if err := os.WriteFile(file, flipped, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			d, err := openDirectory(dir, "n1")
+			if err != nil {
+				t.Fatalf("byte %d of %s: %v", at, filepath.Base(file), err)
+			}
+			if err := d.close(); err != nil {
+				t.Fatal(err)
+			}
+			for _, file := range []string{path, path + copySuffix} {
+				if now, err := os.ReadFile(file); err != nil || !bytes.Equal(now, whole) {
+					t.Fatalf("byte %d: then %s is %q, %v", at, filepath.Base(file), now, err)
+				}
+			}
+		}
+	}
+	for _, file := range []string{path, path + copySuffix} {
+		if err := os.WriteFile(file, whole[1:], 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if d, err := openDirectory(dir, "n1"); err == nil || !strings.Contains(err.Error(), "is damaged") {
+		t.Errorf("both are damaged: %v, %v", d, err)
 	}
 }

@@ -1,0 +1,251 @@
+package membership
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+const (
+	joinEvery      = 200 * time.Millisecond // between two rounds of questions
+	introduceWait  = 15 * time.Second       // for one answer; an admission takes some entries
+	awaitNodesPoll = 20 * time.Millisecond  // between two checks whether all founders are there
+)
+
+// joiner makes this node a part of a cluster: it founds one or joins one, and
+// starts the catalog.
+type joiner struct {
+	config  *Config
+	slog    *slog.Logger
+	links   *links
+	catalog *group.Catalog
+	founded atomic.Bool // by this process
+}
+
+// resume starts the catalog of a node that has a past, or is a cluster by
+// itself. All others begin with join.
+func (j *joiner) resume() error {
+	past, err := j.catalog.HasPast()
+	if err != nil {
+		return fmt.Errorf("catalog: look for existing state: %w", err)
+	}
+	alone := len(j.config.Nodes) == 1 && len(j.config.Contacts) == 0
+	directory := j.links.directory
+	kept := directory.record()
+	switch {
+	case kept.Rejoins:
+		return nil
+	case !past && kept.Index > 0: // it has joined, and got no further
+		j.links.update(nil)
+		return j.catalog.Start(nil)
+	case !past && !alone && len(kept.Founders) == 0:
+		return nil
+	case len(kept.Nodes) == 0 || alone && !past:
+		founders := map[string]member{}
+		for name, address := range j.config.Nodes {
+			founders[name] = member{Address: address}
+		}
+		if !past {
+			founders[j.config.Node] = member{Address: j.config.Nodes[j.config.Node], Identity: kept.Identity}
+		}
+		if err := directory.found(founders); err != nil {
+			return err
+		}
+		j.founded.Store(!past)
+	case len(kept.Founders) > 0 && !past:
+		j.founded.Store(true)
+	}
+	j.links.update(nil)
+	return j.catalog.Start(directory.record().Founders)
+}
+
+// join makes a node without a past part of a cluster: it founds one together
+// with the other nodes of the static list, all of which have to be there and
+// new, or it joins the one that there is.
+func (j *joiner) join(ctx context.Context) error {
+	last := ""
+	for !j.catalog.Started() {
+		err := j.tryJoin(ctx)
+		if err == nil || j.catalog.Started() {
+			return err
+		}
+		if text := err.Error(); text != last {
+			last = text
+			j.slog.Info("not yet part of a cluster", "reason", text)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("become part of a cluster: %w (%w)", ctx.Err(), err)
+		case <-time.After(joinEvery):
+		}
+	}
+	return nil
+}
+
+func (j *joiner) tryJoin(ctx context.Context) error {
+	switch {
+	case j.links.directory.record().Rejoins:
+		return j.joinAt(ctx, j.links.others())
+	case len(j.config.Contacts) > 0:
+		return j.joinAt(ctx, j.config.Contacts)
+	}
+	me := j.links.directory.record().Identity
+	founders := map[string]member{j.config.Node: {Address: j.config.Nodes[j.config.Node], Identity: me}}
+	var exists []string
+	var away error
+	for name, address := range j.config.Nodes {
+		if name == j.config.Node {
+			continue
+		}
+		told, err := j.introduce(ctx, address, askIdentity)
+		switch {
+		case err != nil:
+			away = errors.Join(away, fmt.Errorf("node %s at %s: %w", name, address, err))
+			continue
+		case told.Node != name:
+			return fmt.Errorf("node %q answers at the address of %q", told.Node, name)
+		case !told.Fresh && !bytes.Equal(told.Known, me):
+			exists = append(exists, address)
+		}
+		founders[name] = member{Address: address, Identity: told.Identity}
+	}
+	if len(exists) > 0 {
+		return j.joinAt(ctx, exists)
+	}
+	if away != nil {
+		return away
+	}
+	if err := j.links.directory.found(founders); err != nil {
+		return err
+	}
+	j.links.update(nil)
+	j.founded.Store(true)
+	return j.catalog.Start(slices.Sorted(maps.Keys(founders)))
+}
+
+// joinAt asks nodes to admit this one to their cluster until one has.
+func (j *joiner) joinAt(ctx context.Context, addresses []string) error {
+	var errs []error
+	for _, address := range addresses {
+		told, err := j.introduce(ctx, address, askToJoin)
+		if err == nil && !told.Admitted {
+			err = errors.New(told.Error)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", address, err))
+			continue
+		}
+		if err := j.takeCertificate(told); err != nil {
+			return err
+		}
+		j.slog.Info("node has joined a cluster", "through", told.Node, "nodes", len(told.Members))
+		j.links.learn(told.Index, membersOf(told))
+		if err := j.links.directory.joined(); err != nil {
+			return err
+		}
+		return j.catalog.Start(nil)
+	}
+	return errors.Join(errs...)
+}
+
+// purpose is what a node that has no link wants of another one.
+type purpose int
+
+const (
+	askIdentity   purpose = iota // who it is
+	askToJoin                    // to be admitted to its cluster
+	askMembership                // whether it is a member still, see verifier
+)
+
+// introduce asks the node at an address.
+func (j *joiner) introduce(ctx context.Context, address string, what purpose) (*peerpb.Told, error) {
+	ctx, cancel := context.WithTimeout(ctx, introduceWait)
+	defer cancel()
+	ask := &peerpb.Ask{
+		Cluster: j.config.Cluster, Node: j.config.Node, Identity: j.links.directory.record().Identity,
+		Address: j.config.Nodes[j.config.Node], Version: peer.Version, Join: what == askToJoin, Place: what == askMembership,
+		OldestVersion: j.config.Versions.Oldest, NewestVersion: j.config.Versions.Newest,
+	}
+	var by *peer.Invitation
+	if ask.Join {
+		var err error
+		if by, err = j.invitation(ask); err != nil {
+			return nil, err
+		}
+	}
+	encoded, err := proto.Marshal(ask)
+	if err != nil {
+		return nil, err
+	}
+	answer, is, err := peer.Introduce(ctx, j.config.Dial, j.config.Security, by, address, encoded)
+	if err != nil {
+		return nil, err
+	}
+	told := &peerpb.Told{}
+	if err := proto.Unmarshal(answer, told); err != nil {
+		return nil, err
+	}
+	return told, is(told.Node)
+}
+
+// invitation puts this node's token into a question, and what else it needs to be
+// admitted by it. nil: it has none.
+func (j *joiner) invitation(ask *peerpb.Ask) (*peer.Invitation, error) {
+	if len(j.config.Token.Secret) == 0 {
+		return nil, nil
+	}
+	ask.Token = j.config.Token.Secret
+	if j.config.Enrolment != nil {
+		var err error
+		if ask.CertificateRequest, err = j.config.Enrolment.Request(); err != nil {
+			return nil, err
+		}
+	}
+	return &peer.Invitation{Authority: j.config.Token.Authority, Plain: j.config.PlainTokens}, nil
+}
+
+// takeCertificate takes what this node was given when it was admitted.
+func (j *joiner) takeCertificate(told *peerpb.Told) error {
+	if j.config.Enrolment == nil || len(told.Certificate) == 0 {
+		return nil
+	}
+	return j.config.Enrolment.Accept(told.Certificate, told.Authorities)
+}
+
+// awaitFounders waits, when a cluster has just been founded, until every node of
+// the static list has a number, so that the first queues get all their replicas.
+func (j *joiner) awaitFounders(ctx context.Context) error {
+	if !j.founded.Load() {
+		return nil
+	}
+	poll := time.NewTicker(awaitNodesPoll)
+	defer poll.Stop()
+	for {
+		missing := ""
+		for _, name := range slices.Sorted(maps.Keys(j.config.Nodes)) {
+			if _, known := j.catalog.View().NodeByName(name); !known {
+				missing = name
+			}
+		}
+		if missing == "" {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("node %s has never joined: %w", missing, ctx.Err())
+		case <-poll.C:
+		}
+	}
+}

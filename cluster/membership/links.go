@@ -1,0 +1,200 @@
+package membership
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/worker"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+const (
+	// refreshWait bounds how long the other nodes may take to say which nodes
+	// there are.
+	refreshWait = 5 * time.Second
+	// refreshPause is the least time between two such questions.
+	refreshPause = 50 * time.Millisecond
+)
+
+// links lets nodes in, and has links to them, by the directory: to each node of
+// it, and to no others. It keeps the directory up to date.
+type links struct {
+	config    *Config
+	slog      *slog.Logger
+	directory *directory
+	refresh   *worker.Worker
+	refused   atomic.Int64 // nodes that came with another data folder
+
+	mesh     *peer.Mesh
+	setNodes func(names []string)
+	view     func() *catalog.View
+}
+
+func newLinks(c *Config, d *directory) *links {
+	return &links{config: c, slog: c.Logger, directory: d, refresh: worker.New(worker.Options{Pause: refreshPause})}
+}
+
+// admit is the mesh's question whether a node may have a link. Who is refused
+// may be right and this node behind: it asks the others.
+func (l *links) admit(node string, identity []byte) error {
+	known, ok := l.directory.knows(node)
+	switch {
+	case !ok:
+		l.refresh.Wake()
+		return fmt.Errorf("%w: %q is no member of the cluster", peer.ErrUnknownNode, node)
+	case len(known) > 0 && !bytes.Equal(known, identity):
+		l.refresh.Wake()
+		l.refused.Add(1)
+		return fmt.Errorf("peer: node %q is known with another data folder; started with an empty one, it joins anew", node)
+	}
+	return nil
+}
+
+// names are the names of all nodes, in order.
+func (l *links) names() []string { return slices.Sorted(maps.Keys(l.directory.record().Nodes)) }
+
+// addressesOf lists where another node may be: where it says it is, and where
+// this node's configuration says so.
+func (l *links) addressesOf(node string) []string {
+	var all []string
+	for _, a := range append(l.directory.addresses(node), l.config.Nodes[node]) {
+		if a != "" && !slices.Contains(all, a) {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// others lists the addresses of the nodes through which this one can join anew.
+func (l *links) others() (addresses []string) {
+	for _, name := range l.names() {
+		if name != l.config.Node {
+			addresses = append(addresses, l.addressesOf(name)...)
+		}
+	}
+	return addresses
+}
+
+// allAddresses are those at which other nodes may be: of the nodes this one
+// knows, of its list, and of the nodes it was to join at.
+func (l *links) allAddresses() []string {
+	all := map[string]bool{}
+	for _, a := range l.others() {
+		all[a] = true
+	}
+	for name, a := range l.config.Nodes {
+		all[a] = name != l.config.Node
+	}
+	for _, a := range l.config.Contacts {
+		all[a] = true
+	}
+	delete(all, l.config.Nodes[l.config.Node])
+	delete(all, "")
+	return slices.Sorted(maps.Keys(all))
+}
+
+// isKnownAs reports whether an answer is that of a node which this one knows
+// by its identity.
+func (l *links) isKnownAs(node string, identity []byte) bool {
+	known, ok := l.directory.knows(node)
+	return ok && node != l.config.Node && len(known) > 0 && bytes.Equal(known, identity)
+}
+
+// learn takes up which nodes there are, as of an index of the catalog. A node
+// that cannot keep that ends.
+func (l *links) learn(index uint64, nodes map[string]member) {
+	before := l.directory.record().Nodes
+	changed, err := l.directory.learn(index, nodes)
+	if err != nil {
+		l.slog.Error("node must stop", "reason", err)
+		l.config.Exit(codeStorage)
+		select {}
+	}
+	if changed {
+		l.update(before)
+	}
+}
+
+// codeStorage ends a node whose durable state cannot be written.
+const codeStorage = 74
+
+// update gives links to those nodes that are to have one, and takes them from
+// others. before are those that had.
+func (l *links) update(before map[string]member) {
+	now := l.directory.record().Nodes
+	for name, old := range before {
+		next, stays := now[name]
+		if name != l.config.Node && (!stays || len(old.Identity) > 0 && !bytes.Equal(old.Identity, next.Identity)) {
+			l.mesh.RemovePeer(name)
+		}
+	}
+	for name := range now {
+		if name == l.config.Node {
+			continue
+		}
+		if err := l.mesh.AddPeer(name, l.addressesOf(name)...); err != nil {
+			l.slog.Error("no link to node", "node", name, "error", err)
+		}
+	}
+	l.setNodes(l.names())
+}
+
+// askNodes asks the nodes that have links which nodes there are.
+func (l *links) askNodes(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, refreshWait)
+	defer cancel()
+	for _, p := range l.mesh.Peers() {
+		if !p.Linked {
+			continue
+		}
+		answer, err := l.mesh.Call(ctx, p.Node, l.config.KindNodes, nil)
+		var told peerpb.Told
+		if err == nil && proto.Unmarshal(answer, &told) == nil && told.Index > 0 {
+			l.learn(told.Index, membersOf(&told))
+		}
+	}
+}
+
+// onNodes answers askNodes.
+func (l *links) onNodes(context.Context, string, []byte) ([]byte, error) {
+	told := &peerpb.Told{Node: l.config.Node}
+	l.listNodes(told)
+	return proto.Marshal(told)
+}
+
+// listNodes puts the nodes of the catalog into an answer.
+func (l *links) listNodes(t *peerpb.Told) {
+	v := l.view()
+	t.Index = v.Index()
+	for _, s := range v.Nodes() {
+		t.Members = append(t.Members, &peerpb.Member{Node: s.Name, Address: s.PeerAddress, Identity: s.Identity})
+	}
+}
+
+// membersOf are the nodes of an answer.
+func membersOf(t *peerpb.Told) map[string]member {
+	nodes := map[string]member{}
+	for _, m := range t.Members {
+		nodes[m.Node] = member{Address: m.Address, Identity: m.Identity}
+	}
+	return nodes
+}
+
+// membersIn are the nodes of a view.
+func membersIn(v *catalog.View) map[string]member {
+	nodes := map[string]member{}
+	for _, s := range v.Nodes() {
+		nodes[s.Name] = member{Address: s.PeerAddress, Identity: s.Identity}
+	}
+	return nodes
+}

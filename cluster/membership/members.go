@@ -1,0 +1,298 @@
+package membership
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/cluster/audit"
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/worker"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+const (
+	membersEvery = 250 * time.Millisecond // between two checks of the catalog's members
+	proposeWait  = 5 * time.Second        // for a change of the catalog
+	replicaWait  = 5 * time.Second        // for the status of one replica
+	maxVoters    = 7                      // of the catalog
+	maxVoterLag  = 64                     // entries by which a node that gets a vote may lag
+)
+
+// members changes, while this node leads the catalog, who is a member of the
+// cluster and of the catalog's raft group: one at a time.
+//
+// Invariant, outside of mu: the group's members are the catalog's nodes, or are
+// being brought there by converge; at most maxVoters of them vote, an odd number.
+type members struct {
+	config  *Config
+	slog    *slog.Logger
+	links   *links
+	catalog *group.Catalog
+	now     func() fsm.Time
+	last    func(ctx context.Context, node string) (index uint64, ok bool) // of a node's replica of the catalog
+
+	mu sync.Mutex // held during a change
+}
+
+// mayJoin says what is to be written about a node that joins, or why it must not:
+// one that is known or on the list has proved its name, and needs no token.
+func (m *members) mayJoin(ask *peerpb.Ask) (*logpb.AdmitNode, error) {
+	a := &logpb.AdmitNode{Name: ask.Node, PeerAddress: ask.Address, Identity: ask.Identity}
+	_, listed := m.config.Nodes[ask.Node]
+	_, known := m.catalog.View().NodeByName(ask.Node)
+	switch {
+	case !ask.Unproven && (known || listed):
+		return a, nil
+	case len(ask.TokenHash) == 0:
+		return nil, errNoToken
+	}
+	a.Token = ask.TokenHash
+	return a, m.catalog.View().CheckJoinToken(a, m.now())
+}
+
+// admit makes a node a member of the cluster; only the catalog's leader can.
+// A node that has lost its disk first ceases to be a member: as long as its
+// vote counted, it would be asked for it, and would not know how it had voted.
+func (m *members) admit(ctx context.Context, ask *peerpb.Ask) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.catalog.Leads() {
+		return errors.New("the catalog has a new leader")
+	}
+	admit, err := m.mayJoin(ask)
+	if err != nil {
+		return err
+	}
+	view := m.catalog.View()
+	if err := view.CheckVersions(ask.Node, fsm.Announced(ask)); err != nil {
+		return err
+	}
+	state, known := view.NodeByName(ask.Node)
+	same := known && bytes.Equal(state.Identity, ask.Identity)
+	if !same {
+		if err := m.replace(ask, known); err != nil {
+			return err
+		}
+	}
+	results, err := m.catalog.Note(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_AdmitNode{AdmitNode: admit}})
+	if err != nil {
+		return err
+	}
+	if err := catalog.Refused(results[0]); err != nil {
+		return err
+	}
+	if !same {
+		m.audit(admit)
+	}
+	if m.inGroup(ask.Node) {
+		return nil
+	}
+	return m.catalog.Add(ask.Node)
+}
+
+// replace takes the node that has had the name of another one until now out of
+// the catalog's group, unless it runs. known: there is one.
+func (m *members) replace(ask *peerpb.Ask, known bool) error {
+	if ask.Node == m.config.Node || m.links.mesh.Alive(ask.Node) {
+		return fmt.Errorf("a node named %s is running", ask.Node)
+	}
+	if known {
+		if err := m.catalog.View().CheckRemoval(ask.Node); err != nil {
+			return err
+		}
+	}
+	if err := m.remove(ask.Node); err != nil {
+		return err
+	}
+	m.slog.Info("node is admitted", "node", ask.Node, "address", ask.Address, "replaces", known)
+	return nil
+}
+
+func (m *members) audit(a *logpb.AdmitNode) {
+	m.config.Audit.Write(audit.Event{
+		Kind: audit.Cluster, Action: "node.join", Origin: audit.Origin{Protocol: "cluster", Address: a.PeerAddress},
+		Target: map[string]string{"node": a.Name}, Detail: tokenDetail(a.Token), Outcome: audit.OK,
+	})
+}
+
+// inGroup reports whether a node is in the catalog's group.
+func (m *members) inGroup(node string) bool {
+	return slices.ContainsFunc(m.catalog.Configuration(), func(x group.Member) bool { return x.Node == node })
+}
+
+// remove takes a node out of the catalog's group, if those that stay are able
+// to commit that.
+func (m *members) remove(node string) error {
+	var stay []string
+	found := false
+	for _, x := range m.catalog.Configuration() {
+		if x.Node == node {
+			found = true
+		} else if x.Voter {
+			stay = append(stay, x.Node)
+		}
+	}
+	if !found {
+		return nil
+	}
+	if !m.links.mesh.HasMajority(stay) {
+		return fmt.Errorf("without %s the catalog would have no majority", node)
+	}
+	return m.catalog.Remove(node)
+}
+
+// forget removes a node that has stopped for good from the catalog.
+func (m *members) forget(ctx context.Context, name string) error {
+	if name == m.config.Node || m.links.mesh.Alive(name) {
+		return fsm.Refuse(fsm.Precondition, "node '"+name+"' is running: it must be stopped first")
+	}
+	return m.propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_ForgetNode{ForgetNode: &logpb.ForgetNode{Name: name}}})
+}
+
+// propose commits one command.
+func (m *members) propose(ctx context.Context, c *logpb.CatalogCommand) error {
+	ctx, cancel := context.WithTimeout(ctx, proposeWait)
+	defer cancel()
+	results, err := m.catalog.Propose(ctx, c)
+	if err != nil {
+		return err
+	}
+	return catalog.Refused(results[0])
+}
+
+// run keeps the members of the catalog's group in line with its nodes, while
+// this node leads it.
+func (m *members) run(ctx context.Context) {
+	worker.Every(ctx.Done(), membersEvery, func() {
+		if m.catalog.Leader() == m.config.Node && m.differ() {
+			m.converge(ctx)
+		}
+	})
+}
+
+// differ reports whether converge might have something to do.
+func (m *members) differ() bool {
+	config, view := m.catalog.Configuration(), m.catalog.View()
+	if len(config) != len(view.Nodes()) {
+		return true
+	}
+	if common, _ := view.CommonVersion(); common > view.FSMVersion() {
+		return true
+	}
+	voters, learners := 0, 0
+	for _, x := range config {
+		switch _, known := view.NodeByName(x.Node); {
+		case !known:
+			return true
+		case x.Voter:
+			voters++
+		case m.online(x.Node):
+			learners++
+		}
+	}
+	return moreVoters(voters, learners)
+}
+
+func (m *members) online(node string) bool { return node == m.config.Node || m.links.mesh.Alive(node) }
+
+// moreVoters reports whether one of so many learners should get a vote: the
+// number of voters is odd, and at most maxVoters.
+func moreVoters(voters, learners int) bool {
+	if voters%2 == 0 {
+		return learners > 0 && voters < maxVoters
+	}
+	return learners > 1 && voters+2 <= maxVoters
+}
+
+// converge makes one change that brings the catalog's group in line with its
+// nodes, or raises the version of the machines if there is none to be made.
+func (m *members) converge(ctx context.Context) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.catalog.Leads() {
+		return
+	}
+	view, config, founders := m.catalog.View(), m.catalog.Configuration(), m.links.directory.record().Founders
+	var learners []string
+	voters := 0
+	for _, x := range config {
+		switch _, known := view.NodeByName(x.Node); {
+		case !known && !slices.Contains(founders, x.Node) && x.Node != m.config.Node:
+			if err := m.remove(x.Node); err != nil {
+				m.slog.Warn("node that has gone stays a member of the catalog", "node", x.Node, "error", err)
+				continue
+			}
+			return
+		case x.Voter:
+			voters++
+		default:
+			learners = append(learners, x.Node)
+		}
+	}
+	for _, s := range view.Nodes() {
+		if !slices.ContainsFunc(config, func(x group.Member) bool { return x.Node == s.Name }) {
+			if err := m.catalog.Add(s.Name); err != nil {
+				m.slog.Warn("node is not added to the catalog", "node", s.Name, "error", err)
+			}
+			return
+		}
+	}
+	m.promote(ctx, voters, learners)
+	if len(config) == len(m.catalog.View().Nodes()) {
+		m.raiseVersion(ctx)
+	}
+}
+
+// raiseVersion makes the newest version that all nodes support the cluster's.
+// Every member of the catalog's group must have its record: the program of one
+// that has not registered yet may support less.
+func (m *members) raiseVersion(ctx context.Context) {
+	view := m.catalog.View()
+	to, _ := view.CommonVersion()
+	from := view.FSMVersion()
+	if to <= from {
+		return
+	}
+	if err := m.propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutSetting{
+		PutSetting: &logpb.PutSetting{Name: catalog.FSMVersion, Value: int64(to)},
+	}}); err != nil {
+		m.slog.Warn("fsm_version is not raised", "from", from, "to", to, "error", err)
+		return
+	}
+	m.slog.Info("fsm_version is raised", "from", from, "to", to)
+}
+
+// promote gives a node that has caught up a vote on the catalog, unless that
+// would leave an even number of voters.
+func (m *members) promote(ctx context.Context, voters int, learners []string) {
+	var ready []string
+	for _, name := range learners {
+		if m.online(name) && m.caughtUp(ctx, name) {
+			ready = append(ready, name)
+		}
+	}
+	if !moreVoters(voters, len(ready)) {
+		return
+	}
+	if err := m.catalog.Promote(ready[0]); err != nil {
+		m.slog.Warn("node gets no vote on the catalog", "node", ready[0], "error", err)
+		return
+	}
+	m.slog.Info("node votes on the catalog", "node", ready[0])
+}
+
+func (m *members) caughtUp(ctx context.Context, node string) bool {
+	ctx, cancel := context.WithTimeout(ctx, replicaWait)
+	defer cancel()
+	last, ok := m.last(ctx, node)
+	return ok && last+maxVoterLag >= m.catalog.Progress().Commit
+}

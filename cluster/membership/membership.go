@@ -1,0 +1,247 @@
+// Package membership is this node's place among the nodes of its cluster: the
+// data folder with its identity, the directory of nodes and the links to them,
+// founding and joining a cluster, admitting others, forgetting them, and the
+// members of the catalog's raft group.
+//
+// It promises that a node which has lost what it voted for or acknowledged never
+// comes back as the member that it was, that links exist to members only, and
+// that the catalog's group changes by one member at a time with a majority left
+// to commit that. It does not know of queues: their replicas are moved by package
+// placement.
+package membership
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/cluster/audit"
+	"github.com/quorate/quorate/cluster/certs"
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/worker"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+)
+
+// Config says who a node is and how it becomes a member.
+type Config struct {
+	Node, Cluster string
+	DataDir       string
+	// Nodes is the static list: name → address of the peer listener, this
+	// node included. New nodes found a cluster together with all others on it.
+	Nodes map[string]string
+	// Contacts are addresses of nodes of a cluster that this node joins if it
+	// is new. It founds none then.
+	Contacts []string
+	// Token lets this node into their cluster; zero: it is on their list, or known.
+	Token certs.Token
+	// PlainTokens has it go over plain links to other hosts, too.
+	PlainTokens bool
+	// Enrolment gets this node a certificate when it joins; nil: it has one, or its
+	// links are plain.
+	Enrolment Enrolment
+	// Signer makes certificates for nodes that join; nil: they bring their own.
+	Signer   Signer
+	Security *peer.Security // of links; nil: they are plain
+	Dial     func(ctx context.Context, address string) (net.Conn, error)
+	Versions fsm.Versions // of the machines
+	Exit     func(code int)
+	Logger   *slog.Logger
+	Audit    *audit.Log // nil: nothing is audited
+	// KindNodes and KindAdmit are of the calls to other nodes.
+	KindNodes, KindAdmit peer.Kind
+}
+
+// Enrolment gets a node its certificate.
+type Enrolment interface {
+	// Request asks for one; nil: the node has it.
+	Request() ([]byte, error)
+	// Accept takes the certificate and the authorities that count, as PEM.
+	Accept(certificate, authorities []byte) error
+}
+
+// Parts are those of the node that its membership works with.
+type Parts struct {
+	Mesh        *peer.Mesh
+	Incarnation [16]byte // of this process, as the mesh shows it
+	Catalog     *group.Catalog
+	Guard       *worker.Guard
+	Now         func() fsm.Time
+	// SetNodes is called with the names of all nodes when these change.
+	SetNodes func(names []string)
+	// Last is where a node's replica of the catalog ends; false: it does not say.
+	Last func(ctx context.Context, node string) (index uint64, ok bool)
+	// Isolated reports whether this node is cut off from a majority.
+	Isolated func() bool
+	// Renewed is called when the process has got another boot number.
+	Renewed func(boot uint64)
+}
+
+// Membership is the place of one node. Open takes its data folder, Start
+// connects it, Join makes the node a member; Stop and Close end it.
+type Membership struct {
+	config       Config
+	slog         *slog.Logger
+	directory    *directory
+	links        *links
+	joiner       *joiner
+	verifier     *verifier
+	members      *members
+	admission    *admission
+	registration *registration
+	catalog      *group.Catalog
+	guard        *worker.Guard
+
+	life context.Context // ends when Stop begins
+	end  context.CancelFunc
+	work sync.WaitGroup // goroutines that end with life
+}
+
+// Open takes possession of the data folder and reads who this node is.
+func Open(c Config) (*Membership, error) {
+	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
+		return nil, fmt.Errorf("data directory: %w", err)
+	}
+	m := &Membership{config: c, slog: c.Logger}
+	m.life, m.end = context.WithCancel(context.Background())
+	var err error
+	if m.directory, err = openDirectory(c.DataDir, c.Node); err != nil {
+		return nil, fmt.Errorf("open data directory: %w", err)
+	}
+	m.links = newLinks(&m.config, m.directory)
+	if err := m.checkStores(); err != nil {
+		_ = m.directory.close() // the first error is the one that matters
+		return nil, err
+	}
+	return m, nil
+}
+
+// checkStores finds out, before the stores are opened, whether the node has lost
+// what shows how it voted and what it acknowledged. Then it must not go on as
+// the member that it was: it takes another identity, and joins anew, as with an
+// empty data folder. Nobody could bring the only node of a cluster up to date.
+func (m *Membership) checkStores() error {
+	kept := m.directory.record()
+	if kept.Index == 0 || kept.Rejoins {
+		return nil
+	}
+	lost, err := missing(m.config.DataDir)
+	if err != nil || lost == "" {
+		return err
+	}
+	if len(m.links.others()) == 0 {
+		return fmt.Errorf("data folder %s has lost its %s, and the cluster has no other node to get that from: restore it, or empty the folder to begin anew",
+			m.config.DataDir, lost)
+	}
+	m.slog.Error("the data folder has lost what shows how this node voted: it joins anew, and the others bring it up to date", "lost", lost)
+	return m.directory.renew()
+}
+
+// Identity stands for the data folder.
+func (m *Membership) Identity() []byte { return m.directory.record().Identity }
+
+// Admit says whether a node may have a link, see peer.Config.
+func (m *Membership) Admit(node string, identity []byte) error { return m.links.admit(node, identity) }
+
+// Introduce answers a node that has no link, see peer.Config.
+func (m *Membership) Introduce(ctx context.Context, who peer.Caller, request []byte) ([]byte, error) {
+	return m.admission.onIntroduce(ctx, who, request)
+}
+
+// Connect wires the membership to the other parts of the node. It is called once,
+// before the mesh starts.
+func (m *Membership) Connect(p Parts) {
+	c := &m.config
+	m.catalog, m.guard = p.Catalog, p.Guard
+	m.links.mesh, m.links.setNodes, m.links.view = p.Mesh, p.SetNodes, p.Catalog.View
+	m.joiner = &joiner{config: c, slog: m.slog, links: m.links, catalog: p.Catalog}
+	m.verifier = &verifier{config: c, slog: m.slog, links: m.links, joiner: m.joiner, catalog: p.Catalog, guard: p.Guard, isolated: p.Isolated}
+	m.members = &members{config: c, slog: m.slog, links: m.links, catalog: p.Catalog, now: p.Now, last: p.Last}
+	m.admission = &admission{config: c, slog: m.slog, links: m.links, catalog: p.Catalog, members: m.members}
+	m.registration = &registration{
+		config: c, slog: m.slog, directory: m.directory, catalog: p.Catalog, incarnation: p.Incarnation, renewed: p.Renewed,
+		check: worker.New(worker.Options{Pause: registerPause}),
+	}
+	p.Mesh.HandleCall(c.KindNodes, m.links.onNodes)
+	p.Mesh.HandleCall(c.KindAdmit, m.admission.onAdmit)
+}
+
+// Resume starts the catalog of a node that has a past, or is a cluster by itself.
+// All others begin with Join.
+func (m *Membership) Resume() error { return m.joiner.resume() }
+
+// Start begins to keep the membership. The mesh has started.
+func (m *Membership) Start() {
+	m.keep("ask which nodes there are", func(ctx context.Context) {
+		m.links.refresh.Run(ctx.Done(), func(time.Time) (again time.Duration) { m.links.askNodes(ctx); return 0 })
+	})
+	m.keep("keep the catalog's members", m.members.run)
+	m.keep("verify the membership of this node", m.verifier.run)
+}
+
+// KeepRegistered has the process registered again whenever it is declared dead.
+// It is called once the node works under the numbers that Join has returned.
+func (m *Membership) KeepRegistered() { m.keep("stay registered", m.registration.run) }
+
+func (m *Membership) keep(doing string, loop func(ctx context.Context)) {
+	m.work.Go(func() { m.guard.Loop(m.life.Done(), doing, func() { loop(m.life) }) })
+}
+
+// Join makes the node part of a cluster, unless it is, and registers it.
+func (m *Membership) Join(ctx context.Context) (Registration, error) {
+	if err := m.joiner.join(ctx); err != nil {
+		return Registration{}, err
+	}
+	r, err := m.registration.register(ctx)
+	if err != nil {
+		return r, fmt.Errorf("register in the catalog: %w", err)
+	}
+	return r, nil
+}
+
+// AwaitFounders waits, when a cluster has just been founded, until all nodes of
+// the static list have been seen once.
+func (m *Membership) AwaitFounders(ctx context.Context) error { return m.joiner.awaitFounders(ctx) }
+
+// Changed takes up the nodes of a view. It does not wait.
+func (m *Membership) Changed(v *catalog.View) {
+	m.links.learn(v.Index(), membersIn(v))
+	m.registration.check.Wake()
+}
+
+// Names are the names of all nodes, in order.
+func (m *Membership) Names() []string { return m.links.names() }
+
+// Refused counts the nodes that came with another data folder than the one that
+// they are known with.
+func (m *Membership) Refused() int64 { return m.links.refused.Load() }
+
+// ForgetNode removes a node that has stopped for good, and its replicas. The
+// queues get others where nodes are free. A node that is not known is fine.
+func (m *Membership) ForgetNode(ctx context.Context, name string) error {
+	return m.members.forget(ctx, name)
+}
+
+// CertificateTaken notes that this node shows another certificate from now on.
+func (m *Membership) CertificateTaken(c *x509.Certificate) {
+	m.slog.Info("certificate of this node has been replaced", "fingerprint", certs.Fingerprint(c), "expires", c.NotAfter)
+	m.config.Audit.Write(audit.Event{
+		Kind: audit.Cluster, Action: "certificate.replace", Origin: audit.Origin{Protocol: "cluster"},
+		Target: map[string]string{"node": m.config.Node}, Detail: certificateDetail(c), Outcome: audit.OK,
+	})
+}
+
+// Stop ends what Start began.
+func (m *Membership) Stop() {
+	m.end()
+	m.work.Wait()
+}
+
+// Close gives the data folder free. The stores in it have been closed.
+func (m *Membership) Close() error { return m.directory.close() }

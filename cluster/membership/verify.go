@@ -1,0 +1,117 @@
+package membership
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/worker"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+const (
+	verifyEvery = time.Second     // between two rounds of questions of a node that is cut off
+	verifyWait  = 3 * time.Second // for one answer
+)
+
+// CodeRemoved ends a node that is no member of its cluster any more.
+const CodeRemoved = 77
+
+// verifier looks after this node's membership. One that hears nothing of the
+// others may have another address than they know: it tells them, and learns
+// theirs. Or it has been removed: then it ends.
+type verifier struct {
+	config   *Config
+	slog     *slog.Logger
+	links    *links
+	joiner   *joiner
+	catalog  *group.Catalog
+	guard    *worker.Guard
+	isolated func() bool // nobody has been heard for a while
+}
+
+// run verifies the membership until ctx ends, or the node does.
+func (v *verifier) run(ctx context.Context) {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	moved := v.hasMoved()
+	worker.Every(ctx.Done(), verifyEvery, func() {
+		if v.catalog.Started() && (moved || v.isolated()) && v.removed(ctx) {
+			v.config.Exit(CodeRemoved)
+			end()
+		}
+		moved = false
+	})
+}
+
+// hasMoved reports whether the others may know this node under another address.
+func (v *verifier) hasMoved() bool {
+	me, known := v.links.directory.record().Nodes[v.config.Node]
+	return known && me.Address != v.config.Nodes[v.config.Node]
+}
+
+// removed reports whether this node has learned that it is no member any more.
+func (v *verifier) removed(ctx context.Context) bool {
+	by := v.ask(ctx)
+	if len(by) == 0 {
+		return false
+	}
+	v.slog.Error("this node is no member of the cluster any more: it was forgotten, or another data folder has taken its place. "+
+		"To join anew, start it with an empty data folder", "data_dir", v.config.DataDir, "told_by", strings.Join(by, " "), "code", CodeRemoved)
+	return true
+}
+
+// ask asks all nodes about this one, and takes up what they know. It returns
+// who says that this node is no member, if nobody knows better.
+func (v *verifier) ask(ctx context.Context) []string {
+	ctx, cancel := context.WithTimeout(ctx, verifyWait)
+	defer cancel()
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	answers := map[string]*peerpb.Told{} // by node
+	for _, address := range v.links.allAddresses() {
+		asking.Go(func() {
+			v.guard.Try("verify the membership of this node", func() {
+				told, err := v.joiner.introduce(ctx, address, askMembership)
+				if err != nil || !v.links.isKnownAs(told.Node, told.Identity) {
+					return
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				answers[told.Node] = told
+			})
+		})
+	}
+	asking.Wait()
+	me := v.links.directory.record()
+	for _, told := range answers {
+		if bytes.Equal(told.Known, me.Identity) && told.Index > 0 {
+			v.links.learn(told.Index, membersOf(told))
+		}
+	}
+	return removedBy(answers, max(me.Index, v.catalog.View().Index()))
+}
+
+// removedBy concludes from answers, by node, to a node that has seen the
+// catalog up to an index: who says that it is no member any more, unless
+// another one, whose view is as current, knows it. What is older than what it
+// has seen counts for nothing: it may be from before the node was a member.
+func removedBy(answers map[string]*peerpb.Told, seen uint64) []string {
+	var by []string
+	for node, told := range answers {
+		switch {
+		case !told.Current:
+		case !told.Gone:
+			return nil
+		case told.Index > seen:
+			by = append(by, node)
+		}
+	}
+	slices.Sort(by)
+	return by
+}
