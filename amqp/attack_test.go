@@ -62,8 +62,8 @@ func TestAttacks(t *testing.T) {
 			t.Fatalf("%q, want %d", d.Body, i)
 		}
 	}
-	const most = 64 << 10 // for each, this side of the connection included
-	if grown := heap() - before; grown > int64(most*attackers*len(attacks)) {
+	const limit = 64 << 10 // for each, this side of the connection included
+	if grown := heap() - before; grown > int64(limit*attackers*len(attacks)) {
 		t.Errorf("%d connections take %d octets", attackers*len(attacks), grown)
 	}
 	for range attackers * len(attacks) {

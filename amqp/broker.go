@@ -7,8 +7,8 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// Broker is all that the AMQP front knows of the cluster. Errors that a
-// client is told about are *fsm.Refusal; any other error is internal.
+// Broker is all that this package knows of the cluster. Errors that a client
+// gets to see are *fsm.Refusal; any other error is internal.
 type Broker interface {
 	// Login checks a password. Every refused login is the same error, so that a
 	// client learns nothing about which users exist; the reason is logged. A
@@ -27,9 +27,9 @@ type Connection interface {
 	// OpenSession starts the session of a channel. events must be ready to
 	// be called before OpenSession returns.
 	OpenSession(events fsm.SessionEvents) (Session, error)
-	// Renew looks again at what the user may do: rights may have changed, or the
-	// client has sent a new secret. Consumers whose queue may no longer be read are
-	// told SessionEvents.Revoked. It does not block, and may be called at any time.
+	// Renew checks again what the user may do: rights may have changed, or the
+	// client has sent a new secret. For consumers whose queue may no longer be read
+	// SessionEvents.Revoked is called. It does not block, and may be called at any time.
 	// An error is the connection's.
 	Renew() error
 	// Close deletes what the connection owns exclusively. Its sessions have
@@ -52,8 +52,8 @@ type Session interface {
 	// Check returns the error that Publish would return, and publishes nothing.
 	// It is called as Publish is.
 	Check(p *fsm.Publish) error
-	// Refresh returns when the broker knows all that a client of any node has
-	// been told is done, or with ctx. It may be called during another call.
+	// Refresh returns when the broker knows all definitions that any client of any
+	// node has had an answer for, or with ctx. It may be called during another call.
 	Refresh(ctx context.Context) error
 	// ReplyName is the routing key of replies to this channel. It may be called
 	// at any time.

@@ -71,8 +71,7 @@ func (s *Server) Connections() []ConnectionInfo {
 	return all
 }
 
-// CloseConnection ends the connection of this name: its client is told 320
-// with the reason. It returns false if there is none, and does not wait.
+// CloseConnection ends the connection of this name, with 320 and the reason. It returns false if there is none, and does not wait.
 func (s *Server) CloseConnection(name, reason string) bool {
 	for _, c := range s.open() {
 		if c.stats.info.Load().Name == name {
@@ -83,17 +82,17 @@ func (s *Server) CloseConnection(name, reason string) bool {
 	return false
 }
 
-// Expel ends all connections: their clients are told 320 with the reason. It
-// does not wait.
-func (s *Server) Expel(reason string) {
+// CloseConnections ends all connections, with 320 and the reason. It does not
+// wait.
+func (s *Server) CloseConnections(reason string) {
 	for _, c := range s.open() {
 		c.fail(errForced(reason))
 	}
 }
 
-// Renew looks at what the clients of all connections may do now, see
-// Connection.Renew. Those who may not be connected any more are told so. It does
-// not wait.
+// Renew checks what the clients of all connections may do now, see
+// Connection.Renew. It closes the connections that may not be open any more, and
+// does not wait.
 func (s *Server) Renew() {
 	for _, c := range s.open() {
 		if c.end.isDone() {

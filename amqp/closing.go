@@ -189,7 +189,7 @@ func (ch *channel) closeByClient() {
 	ch.gate.Unlock()
 }
 
-// closeByServer closes the session of a channel whose client has been told.
+// closeByServer closes the session of a channel after channel.close has been sent.
 func (ch *channel) closeByServer() {
 	ch.closeSession()
 	ch.gate.Lock()

@@ -38,8 +38,8 @@ type Config struct {
 	// CertificateUser names the user that a verified client certificate stands
 	// for. nil: certificates log nobody in, and EXTERNAL is not offered.
 	CertificateUser func(*x509.Certificate) string
-	// Refused is told what clients are refused for want of a right, and what they
-	// lose; nil: nobody is. It must not block.
+	// Refused is called with what clients are refused for want of a right, and
+	// with what they lose. It must not block; it may be nil.
 	Refused func(Refusal)
 	// Version is announced in the server properties.
 	Version string
@@ -50,13 +50,13 @@ type Config struct {
 // Limits that are not for the operator.
 const (
 	// maxUnconfirmed and maxUnconfirmedBytes bound the publishes of a connection
-	// that the broker has not settled. At the bound the reader stops.
+	// that have no outcome yet. At the bound the reader stops.
 	maxUnconfirmed      = fsm.MaxUnanswered
 	maxUnconfirmedBytes = 8 << 20
 
-	// maxOwed bounds the bytes a client is owed for what it asked: replies,
-	// returns and gets. At the bound the reader stops.
-	maxOwed = 8 << 20
+	// maxRequested bounds the bytes that wait for a client that has caused them
+	// itself: replies, returns and gets. At the bound the reader stops.
+	maxRequested = 8 << 20
 
 	// maxBacklog is how many bytes may wait for a client that does not read;
 	// stallTime is how long it counts as reading after the last write.

@@ -41,7 +41,7 @@ type conn struct {
 	terms  // set by the handshake
 	broker Connection
 
-	// ctx ends calls of the broker when nobody is there any more to be told.
+	// ctx ends calls of the broker when there is nobody left for the answer.
 	ctx    context.Context
 	cancel context.CancelFunc
 	leaves atomic.Bool // the reader has stopped
@@ -154,7 +154,7 @@ func (c *conn) serve() {
 	err := errEnding
 	if open {
 		c.log.Info("connection open")
-		// Whoever was told to expel it before it was running has missed it.
+		// A CloseConnections before it was running has missed it.
 		if e := c.renew(wire.IDConnectionOpen); e != nil {
 			err = e
 		} else {
@@ -213,7 +213,7 @@ func (c *conn) refuse(err error) {
 	if errors.Is(err, io.EOF) {
 		level = slog.LevelDebug
 	}
-	c.server.noise.log(c, level, "handshake failed", slog.Any("error", err))
+	c.server.unknown.log(c, level, "handshake failed", slog.Any("error", err))
 }
 
 // fail ends the connection with connection.close, unless it is ending already.
@@ -234,7 +234,7 @@ func (c *conn) forceClose(e *wire.Error) {
 	}
 }
 
-// abort ends the connection without a word. It does not block.
+// abort ends the connection without connection.close. It does not block.
 func (c *conn) abort(err error) {
 	c.end.begin(err)
 	c.cancel()

@@ -29,7 +29,7 @@ type consumer struct {
 }
 
 // consumers is the consuming side of a channel: its consumers, what they were
-// handed, and what the client is told of them. The broker's goroutines call it.
+// handed, and what is sent to the client about them. The broker's goroutines call it.
 //
 // Invariants: byTag and byNumber hold the same consumers; their numbers are
 // ≤ last; early and gone are empty once a consumer has started; once closed,
@@ -190,7 +190,7 @@ func (c *consumers) rollBack() {
 	c.deliveries.rollBack()
 }
 
-// cancelled takes the news that the queue of a consumer is gone.
+// cancelled ends a consumer whose queue is gone.
 func (c *consumers) cancelled(number uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -209,7 +209,7 @@ func (c *consumers) cancelled(number uint64) {
 }
 
 // revoked ends a consumer that may not read its queue any more, and with it the
-// channel if the client cannot be told. It returns false if there is none.
+// channel if the client does not understand basic.cancel. It returns false if there is none.
 func (c *consumers) revoked(number uint64, why error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -230,7 +230,7 @@ func (c *consumers) revoked(number uint64, why error) bool {
 	return true
 }
 
-// deferCancels puts off what cancelled tells the client until sendCancels: a
+// deferCancels puts off every basic.cancel until sendCancels: a
 // client that deletes a queue it consumes from expects the answer first.
 func (c *consumers) deferCancels() {
 	c.mu.Lock()
@@ -255,8 +255,8 @@ func (c *consumers) sendCancels() {
 	}
 }
 
-// cancel drops a consumer and tells the client, if it can be told. mu and the
-// outbox are locked.
+// cancel drops a consumer, with basic.cancel if the client understands that. mu
+// and the outbox are locked.
 func (c *consumers) cancel(cons *consumer) {
 	c.drop(cons)
 	if c.notify {
@@ -264,10 +264,10 @@ func (c *consumers) cancel(cons *consumer) {
 	}
 }
 
-// timeOut takes the news that deliveries have gone back because they were held
-// too long. A consumer is cancelled for good: its tag is free at once, and what
-// it still holds can be settled as before. Where the client cannot be told that,
-// and for gets, the channel ends with why.
+// timeOut takes back deliveries that were held too long: the queue has them
+// again. A consumer is cancelled for good: its tag is free at once, and what it
+// still holds can be settled as before. If the client does not understand
+// basic.cancel, and for gets, the channel ends with why.
 func (c *consumers) timeOut(number uint64, ids []uint64, why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

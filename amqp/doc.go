@@ -1,9 +1,9 @@
-// Package amqp is the AMQP 0-9-1 front: listener, connections, channels,
-// consumers, confirms. What a method means for queues it leaves to a Broker.
+// Package amqp serves AMQP 0-9-1 clients: connections, channels, consumers,
+// confirms. What a method means for queues it leaves to a Broker.
 //
 // It promises: frames of a channel take effect in the order in which they
 // came; a channel that waits for the broker does not hold up another one; a
-// publish is confirmed only as the broker settles it, and a basic.return comes
+// publish is confirmed only with its outcome at the broker, and a basic.return comes
 // before its confirm; a client that sends too much is held at its socket, one
 // that does not read is dropped; no input makes it panic; every error a client
 // sees has a reply code from errors.go.

@@ -9,8 +9,8 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// Every reply code the front sends is in this file: codes of refusals in
-// refusalCodes, errors the front finds itself below, and those of frames and
+// Every reply code the server sends is in this file: codes of refusals in
+// refusalCodes, errors this package finds itself below, and those of frames and
 // encodings in package wire.
 
 // refusalCodes maps what the broker refuses to reply codes.
@@ -32,7 +32,7 @@ func endsConnection(code uint16) bool {
 	return code >= 500 || code == wire.CodeConnectionForced || code == wire.CodeInvalidPath
 }
 
-// protocolError is what a client is told about err, raised by the method with
+// protocolError is what a client gets to see of err, raised by the method with
 // this id (0: none). An error that is no refusal is the broker's own matter:
 // the client learns that there was one, the log says which.
 func protocolError(err error, id uint32) *wire.Error {
@@ -107,9 +107,9 @@ func errUnimplementedMethod(id uint32) *wire.Error {
 	return fault(id, wire.CodeCommandInvalid, "unimplemented method")
 }
 
-func errTooManyChannels(open int, most uint16) *wire.Error {
+func errTooManyChannels(open int, limit uint16) *wire.Error {
 	return fault(0, wire.CodeNotAllowed,
-		"number of channels opened (%d) has reached the negotiated channel_max (%d)", open, most)
+		"number of channels opened (%d) has reached the negotiated channel_max (%d)", open, limit)
 }
 
 func errExpectedOpen(id uint32) *wire.Error {
@@ -132,15 +132,15 @@ func errTagReuse(tag string) *wire.Error {
 	return fault(wire.IDBasicConsume, wire.CodeNotAllowed, "attempt to reuse consumer tag '%s'", tag)
 }
 
-func errTooManyConsumers(most int) *wire.Error {
-	return fault(wire.IDBasicConsume, wire.CodeNotAllowed, "reached maximum (%d) of consumers per channel", most)
+func errTooManyConsumers(limit int) *wire.Error {
+	return fault(wire.IDBasicConsume, wire.CodeNotAllowed, "reached maximum (%d) of consumers per channel", limit)
 }
 
 // Channel errors.
 
-func errMessageSize(size uint64, most int) *wire.Error {
+func errMessageSize(size uint64, limit int) *wire.Error {
 	return fault(wire.IDBasicPublish, wire.CodePreconditionFailed,
-		"message size %d is larger than configured max size %d", size, most)
+		"message size %d is larger than configured max size %d", size, limit)
 }
 
 func errUnknownTag(id uint32, tag uint64) *wire.Error {

@@ -40,14 +40,13 @@ func (ch *channel) Refused(payload fsm.Payload, why *fsm.Refusal) {
 	ch.publisher.returned(payload, why)
 }
 
-// Cancelled takes the news that the queue of a consumer is gone.
+// Cancelled ends a consumer whose queue is gone.
 func (ch *channel) Cancelled(number uint64) {
 	defer ch.conn.contain(reporting)
 	ch.consumers.cancelled(number)
 }
 
-// Revoked takes the news that the user may not read the queue of a consumer any
-// more. The consumer gets nothing from now on.
+// Revoked ends a consumer whose queue the user may not read any more.
 func (ch *channel) Revoked(number uint64, why error) {
 	defer ch.conn.contain(reporting)
 	if ch.consumers.revoked(number, why) {
@@ -55,14 +54,14 @@ func (ch *channel) Revoked(number uint64, why error) {
 	}
 }
 
-// TimedOut takes the news that deliveries have gone back because they were
-// held too long.
+// TimedOut handles deliveries that have gone back because they were held too
+// long.
 func (ch *channel) TimedOut(number uint64, deliveries []uint64, limit fsm.Millis) {
 	defer ch.conn.contain(reporting)
 	ch.consumers.timeOut(number, deliveries, errConsumerTimeout(ch.number, limit))
 }
 
-// Lost takes the news that the broker has given the session up.
+// Lost ends a channel whose session the broker has given up.
 func (ch *channel) Lost(err error) {
 	defer ch.conn.contain(reporting)
 	if ch.consumers.lose(err) {

@@ -25,8 +25,7 @@ const (
 )
 
 var (
-	// errRefused ends a handshake about which the client has been told all it
-	// may know.
+	// errRefused ends a handshake after the last answer to the client.
 	errRefused = errors.New("handshake refused")
 	// errDropLater is errRefused, with the socket to be closed after a delay.
 	errDropLater = errors.New("login refused")
@@ -42,8 +41,8 @@ type handshake struct {
 	certificate *x509.Certificate
 }
 
-// negotiate performs the handshake. Errors are *wire.Error for what the client is
-// to be told before its connection is dropped, or end it silently.
+// negotiate performs the handshake. A *wire.Error is sent to the client before
+// its connection is dropped; any other error only drops it.
 func (c *conn) negotiate() error {
 	deadline := time.Now().Add(c.server.cfg.HandshakeTimeout)
 	ctx, cancel := context.WithDeadline(c.server.ctx, deadline)
@@ -98,7 +97,7 @@ func (h *handshake) header() error {
 		answer = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n" +
 			"This is an AMQP port. The HTTP API listens on the management port, 15672 by default.\n"
 	}
-	h.server.noise.log(h.conn, slog.LevelInfo, "unknown protocol header", slog.String("header", fmt.Sprintf("%q", got[:])))
+	h.server.unknown.log(h.conn, slog.LevelInfo, "unknown protocol header", slog.String("header", fmt.Sprintf("%q", got[:])))
 	if _, err := io.WriteString(h.socket, answer); err != nil {
 		return err
 	}

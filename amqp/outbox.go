@@ -21,9 +21,9 @@ type outbox struct {
 	ending   bool // connection.close or its ok is in: only methods of channel 0 follow
 	ended    bool // nothing follows
 
-	wake    chan struct{} // capacity 1
-	owed    *flow         // what the client has asked for itself
-	tooMuch func()        // called, outbox.mu held, when the client must be dropped
+	wake      chan struct{} // capacity 1
+	requested *flow         // what the client has caused itself
+	tooMuch   func()        // called, outbox.mu held, when the client must be dropped
 
 	backlog  atomic.Int64 // weight of all that is not written
 	progress atomic.Int64 // when the writer last wrote, or the backlog began; Unix ns
@@ -65,11 +65,11 @@ func (it *outItem) weight() int64 {
 	return int64(len(it.message.Payload) + it.to - it.from + itemWeight)
 }
 
-// isOwed reports whether the client has asked for the item itself.
-func (it *outItem) isOwed() bool { return it.kind != outDeliver }
+// isRequested reports whether the client has caused the item itself.
+func (it *outItem) isRequested() bool { return it.kind != outDeliver }
 
 func newOutbox(tooMuch func()) *outbox {
-	return &outbox{wake: make(chan struct{}, 1), owed: newFlow(1<<62, maxOwed), tooMuch: tooMuch}
+	return &outbox{wake: make(chan struct{}, 1), requested: newFlow(1<<62, maxRequested), tooMuch: tooMuch}
 }
 
 // push appends a method of a channel.
@@ -118,11 +118,11 @@ func (o *outbox) add(it outItem) {
 		o.progress.Store(time.Now().UnixNano())
 	}
 	backlog := o.backlog.Add(w)
-	if it.isOwed() {
-		o.owed.add(0, w)
+	if it.isRequested() {
+		o.requested.add(0, w)
 	}
 	o.batch.items = append(o.batch.items, it)
-	if backlog > maxBacklog && (o.owed.bytes.Load() > maxBacklog || o.stalled()) {
+	if backlog > maxBacklog && (o.requested.bytes.Load() > maxBacklog || o.stalled()) {
 		o.tooMuch()
 	}
 }
@@ -133,10 +133,10 @@ func (o *outbox) stalled() bool {
 }
 
 // wrote says that items of this weight are with the socket.
-func (o *outbox) wrote(weight, owed int64) {
+func (o *outbox) wrote(weight, requested int64) {
 	o.progress.Store(time.Now().UnixNano())
 	o.backlog.Add(-weight)
-	o.owed.release(0, owed)
+	o.requested.release(0, requested)
 }
 
 // queueConfirms has the writer ask c for the confirms that can be written.

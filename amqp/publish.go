@@ -152,7 +152,7 @@ func (ch *channel) publish(m *message) error {
 	return nil
 }
 
-// publishLater publishes a message for which the broker must be asked first.
+// publishLater publishes a message for which the broker needs time.
 // Busy is set, the gate is not held.
 func (ch *channel) publishLater(m *message) error {
 	if !ch.awaitRoutes() {
@@ -231,7 +231,7 @@ func findRequester(ctx context.Context, s Session, m *message) error {
 
 // Every publish of a channel has a number, from 1. confirms knows those that
 // are not done with: what they weigh in the connection's flow control while
-// the broker has them, and what is still to be told to the client in confirm
+// the broker has them, and what the client has still to learn in confirm
 // mode.
 //
 // Invariants: numbers in list[head:] ascend; a number that is not there is

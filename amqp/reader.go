@@ -42,7 +42,7 @@ func (r *reader) run() error {
 			return err
 		}
 		r.source.frameDone()
-		if !r.waitUnblocked() || !r.conn.flow.wait(r.conn.end.done) || !r.conn.out.owed.wait(r.conn.end.done) {
+		if !r.waitUnblocked() || !r.conn.flow.wait(r.conn.end.done) || !r.conn.out.requested.wait(r.conn.end.done) {
 			return errEnding
 		}
 	}
@@ -255,8 +255,8 @@ func (r *reader) waitUnblocked() bool {
 	return true
 }
 
-// flow bounds what a connection has handed to the broker and not been told
-// the outcome of. The reader adds and waits; anybody releases.
+// flow bounds what a connection has handed to the broker and has no outcome
+// of yet. The reader adds and waits; anybody releases.
 type flow struct {
 	maxCount, maxBytes int64
 	count, bytes       atomic.Int64
@@ -353,8 +353,8 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// read is Read for an open connection that may be told to wait. Whoever wants
-// that first makes admit wait and then calls interrupt, so that either admit
+// read is Read for an open connection that may have to wait. Whoever wants that
+// first makes admit wait and then calls interrupt, so that either admit
 // sees it, or the read ends.
 func (s *source) read(p []byte) (int, error) {
 	for {

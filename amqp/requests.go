@@ -58,7 +58,7 @@ func (r *request) blocks() bool {
 // at space. The channel's gate guards it.
 //
 // Invariants: bytes is the sum of the payloads in list; waiting only if the
-// queue was full when the reader last looked, and space has not been signalled
+// queue was full at the last wait, and space has not been signalled
 // since.
 type requestQueue struct {
 	list    []request
@@ -107,7 +107,7 @@ func (q *requestQueue) has(kind requestKind) bool {
 	return false
 }
 
-// wait reports whether the reader has to wait at space, and look again.
+// wait reports whether the reader has to wait at space, and check again.
 func (q *requestQueue) wait() bool {
 	q.waiting = q.full()
 	return q.waiting

@@ -92,10 +92,10 @@ func (s *script) rest(name string) string {
 
 // result is what the clients receive, then what has happened in the broker.
 func (s *script) result(first *amqptest.Client) string {
-	out := first.Settle(s.server.broker)
+	out := first.Sync(s.server.broker)
 	for _, name := range []string{"1", "2"} {
 		if c := s.clients[name]; c != nil && c != first {
-			for _, line := range c.Settle(s.server.broker) {
+			for _, line := range c.Sync(s.server.broker) {
 				out = append(out, "client "+name+": "+line)
 			}
 		}

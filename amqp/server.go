@@ -36,13 +36,13 @@ type Server struct {
 
 	timeouts timeoutCounts
 	panics   atomic.Uint64
-	noise    noise
+	unknown  logLimiter // lines about clients that have not logged in
 }
 
 // Panics counts the connections that a panic has ended, or would have.
 func (s *Server) Panics() uint64 { return s.panics.Load() }
 
-// Timeouts counts what clients were told of consumer timeouts.
+// Timeouts counts what consumer timeouts have led to.
 type Timeouts struct {
 	Cancelled uint64 // consumers
 	Suspended uint64 // consumers, each time
@@ -60,7 +60,7 @@ const (
 	timeoutActions
 )
 
-// timeoutCounts counts what clients were told of consumer timeouts.
+// timeoutCounts counts what consumer timeouts have led to, by action.
 type timeoutCounts [timeoutActions]atomic.Uint64
 
 func (c *timeoutCounts) add(a timeoutAction) { c[a].Add(1) }
@@ -204,7 +204,7 @@ func (s *Server) isClosed() bool {
 func (s *Server) Suspend(ctx context.Context, reason string) {
 	s.mu.Lock()
 	s.suspended = true
-	s.turnOut(errForced(reason))
+	s.closeClients(errForced(reason))
 	var gone []<-chan struct{}
 	for c := range s.conns {
 		gone = append(gone, c.end.gone)
@@ -227,8 +227,9 @@ func (s *Server) Resume() {
 	s.suspended = false
 }
 
-// turnOut closes the listeners and tells every client why. The lock is held.
-func (s *Server) turnOut(why *wire.Error) {
+// closeClients closes the listeners and every connection, with a reason. The lock
+// is held.
+func (s *Server) closeClients(why *wire.Error) {
 	for l := range s.listeners {
 		l.Close()
 	}
@@ -245,13 +246,13 @@ func (s *Server) abortAll(err error) {
 	}
 }
 
-// Shutdown stops listening, tells every client and waits until the last one
+// Shutdown stops listening, closes every connection and waits until the last one
 // has gone. When ctx ends before that, their sockets are closed and what they
-// still ask of the broker is given up; ctx.Err() is returned after that.
+// still wait for from the broker is given up; ctx.Err() is returned after that.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.shutdown = true
-	s.turnOut(errForced("broker forced connection closure with reason 'shutdown'"))
+	s.closeClients(errForced("broker forced connection closure with reason 'shutdown'"))
 	for socket, timer := range s.delayed {
 		if timer.Stop() {
 			socket.Close()

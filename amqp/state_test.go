@@ -270,9 +270,9 @@ func TestOutboxBacklog(t *testing.T) {
 		push(outReturn)
 	}
 	if dropped == 0 {
-		t.Error("kept although it is owed too much")
+		t.Error("kept although it has too much requested")
 	}
-	if !o.owed.full() {
+	if !o.requested.full() {
 		t.Error("the reader goes on")
 	}
 }

@@ -22,14 +22,14 @@ func inTime(t *testing.T, f func(t *testing.T, b *amqptest.Broker, c *amqptest.C
 		b := amqptest.NewBroker()
 		s, err := amqp.New(amqp.Config{Broker: b})
 		must(t, err)
-		front, back := net.Pipe()
+		near, far := net.Pipe()
 		served := make(chan bool)
 		go func() {
-			s.ServeConn(back)
+			s.ServeConn(far)
 			close(served)
 		}()
-		f(t, b, amqptest.NewClient(t, front), front)
-		front.Close()
+		f(t, b, amqptest.NewClient(t, near), near)
+		near.Close()
 		<-served
 		must(t, s.Shutdown(context.Background()))
 	})
@@ -110,12 +110,12 @@ func TestHeartbeats(t *testing.T) {
 			c.Write(wire.AppendHeartbeat(nil))
 		}
 	})
-	// A silent client is dropped, without a word.
+	// A client that sends nothing is dropped, without a word.
 	inTime(t, func(t *testing.T, _ *amqptest.Broker, c *amqptest.Client, _ net.Conn) {
 		c.Login(wire.ConnectionTuneOK{ChannelMax: 1, FrameMax: 4096, Heartbeat: 1})
 		expectEnd(t, c, 2*time.Second, 3500*time.Millisecond)
 	})
-	// Without heartbeats a silent client stays.
+	// Without heartbeats such a client stays.
 	inTime(t, func(t *testing.T, _ *amqptest.Broker, c *amqptest.Client, _ net.Conn) {
 		c.Login(amqptest.Tune())
 		time.Sleep(24 * time.Hour)
@@ -262,9 +262,9 @@ func TestShutdownByForce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, err := amqp.New(amqp.Config{Broker: amqptest.NewBroker()})
 		must(t, err)
-		front, back := net.Pipe()
-		go s.ServeConn(back)
-		c := amqptest.NewClient(t, front)
+		near, far := net.Pipe()
+		go s.ServeConn(far)
+		c := amqptest.NewClient(t, near)
 		c.Login(amqptest.Tune())
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()

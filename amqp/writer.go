@@ -31,12 +31,12 @@ type writer struct {
 	segments, bufs net.Buffers
 	size           int // bytes in segments and in buf[cut:]
 
-	weight, owed int64 // of the items gathered
-	unacked      []unackedWrite
-	reports      []*writeReport // of channels with deliveries that are not reported yet
-	ids          []uint64
-	properties   []byte
-	active       bool // something was written since the last tick
+	weight, requested int64 // of the items gathered
+	unacked           []unackedWrite
+	reports           []*writeReport // of channels with deliveries that are not reported yet
+	ids               []uint64
+	properties        []byte
+	active            bool // something was written since the last tick
 }
 
 // unackedWrite is a delivery to a consumer that does not acknowledge.
@@ -122,8 +122,8 @@ func (w *writer) writeBatch() error {
 func (w *writer) count(it *outItem) {
 	weight := it.weight()
 	w.weight += weight
-	if it.isOwed() {
-		w.owed += weight
+	if it.isRequested() {
+		w.requested += weight
 	}
 }
 
@@ -231,8 +231,8 @@ func (w *writer) flush() error {
 		}
 		w.active = true
 	}
-	w.out.wrote(w.weight, w.owed)
-	w.weight, w.owed = 0, 0
+	w.out.wrote(w.weight, w.requested)
+	w.weight, w.requested = 0, 0
 	w.settleWritten()
 	for _, r := range w.reports {
 		r.session.Written(r.count, r.bytes)

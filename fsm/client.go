@@ -38,7 +38,7 @@ type Publish struct {
 	Fresh bool
 	// Mandatory: the client wants to hear if the message goes nowhere.
 	Mandatory bool
-	// TTLError, HeadersError and UserError are refusals that the front has found
+	// TTLError, HeadersError and UserError are refusals that package amqp has found
 	// in the properties: an expiration that is no TTL, a header of the wrong
 	// type, a user-id that is not the login's. Publish returns the first two
 	// once the exchange has been found and may be written to, and UserError as
@@ -122,7 +122,7 @@ type ConsumeSpec struct {
 	Number    uint64 // chosen by the session, from 1, never used again
 	Tag       string
 	Prefetch  uint32 // 0: no limit asked for
-	NoAck     bool   // the front settles each delivery once it is written
+	NoAck     bool   // package amqp settles each delivery once it is written
 	Exclusive bool
 	Arguments *Table
 }
@@ -183,7 +183,7 @@ type SessionEvents interface {
 	Lost(err error)
 }
 
-// Kind says what sort of refusal an error is. The front maps it to a reply code.
+// Kind says what sort of refusal an error is. Package amqp maps it to a reply code.
 type Kind uint8
 
 const (

@@ -81,7 +81,7 @@ func (b *Broker) ReleaseConfirms(backwards bool) {
 			if backwards {
 				i = len(held) - 1 - i
 			}
-			s.settled(held[i].number, held[i].ok)
+			s.confirm(held[i].number, held[i].ok)
 		}
 	}
 }

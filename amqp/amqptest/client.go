@@ -18,14 +18,14 @@ import (
 const patience = 10 * time.Second
 
 // Client speaks frames. It knows just enough of their meaning to find out when
-// the server has done what it was asked.
+// the server has done what was requested.
 type Client struct {
 	t    testing.TB
 	conn net.Conn
 	in   *wire.Reader
 
 	open    map[uint16]bool // channels
-	closing map[uint16]bool // channels that the client has asked to close
+	closing map[uint16]bool // channels that the client has sent channel.close on
 	ended   bool            // the server has closed the connection
 }
 
@@ -186,10 +186,10 @@ func Tune() wire.ConnectionTuneOK {
 	return wire.ConnectionTuneOK{ChannelMax: 2047, FrameMax: 131072, Heartbeat: 0}
 }
 
-// Settle receives until the server has done all it was asked on every open
+// Sync receives until the server has done all that was requested on every open
 // channel, and all that followed from it in the broker has reached the client,
 // or until the server ends the connection. It returns the frames.
-func (c *Client) Settle(b *Broker) []string {
+func (c *Client) Sync(b *Broker) []string {
 	c.t.Helper()
 	out := c.round()
 	for range 2 { // what comes back may have consequences of its own

@@ -85,12 +85,12 @@ func (q *queue) dispatch() {
 
 // hasCredit reports whether the consumer may have one more message.
 func (c *consumer) hasCredit() bool {
-	most := int(c.spec.Prefetch)
-	if most == 0 {
-		most = 2000
+	limit := int(c.spec.Prefetch)
+	if limit == 0 {
+		limit = 2000
 	}
 	h := c.session.held[c.spec.Number]
-	return !c.suspended && (h == nil || len(h.messages) < most)
+	return !c.suspended && (h == nil || len(h.messages) < limit)
 }
 
 func (b *Broker) deleteQueue(name string) {

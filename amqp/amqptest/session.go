@@ -24,7 +24,7 @@ type session struct {
 	held         map[uint64]*holding
 	heldConfirms []heldConfirm
 	dropped      uint64 // publishes accepted and forgotten, up to this one
-	told         uint64 // and settled, up to this one
+	confirmed    uint64 // and confirmed, up to this one
 }
 
 type heldConfirm struct {
@@ -38,15 +38,15 @@ func (s *session) run() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for {
-		for len(s.events) == 0 && s.told == s.dropped && !s.closed {
+		for len(s.events) == 0 && s.confirmed == s.dropped && !s.closed {
 			b.changed.Wait()
 		}
 		if s.closed {
 			return
 		}
 		events := s.events
-		first, last := s.told+1, s.dropped
-		s.events, s.calling, s.told = nil, true, s.dropped
+		first, last := s.confirmed+1, s.dropped
+		s.events, s.calling, s.confirmed = nil, true, s.dropped
 		b.mu.Unlock()
 		for _, e := range events {
 			e(s.out)
@@ -68,7 +68,7 @@ func (s *session) event(e func(fsm.SessionEvents)) {
 	}
 }
 
-func (s *session) settled(number uint64, ok bool) {
+func (s *session) confirm(number uint64, ok bool) {
 	s.event(func(e fsm.SessionEvents) { e.Confirmed(number, number, ok) })
 }
 
@@ -146,7 +146,7 @@ func (s *session) Publish(p *fsm.Publish) (bool, error) {
 	b.published++
 	if b.drop {
 		s.dropped = p.Number
-		if s.told+1 == s.dropped {
+		if s.confirmed+1 == s.dropped {
 			b.changed.Broadcast()
 		}
 		return true, nil
@@ -176,7 +176,7 @@ func (s *session) Publish(p *fsm.Publish) (bool, error) {
 	case b.holdConfirms:
 		s.heldConfirms = append(s.heldConfirms, heldConfirm{p.Number, ok})
 	default:
-		s.settled(p.Number, ok)
+		s.confirm(p.Number, ok)
 	}
 	return len(queues) > 0, nil
 }

@@ -99,10 +99,10 @@ func frameError(typ byte, payload []byte, what string) *Error {
 
 // describeFrame names a frame by its type and at most 16 octets.
 func describeFrame(typ byte, payload []byte) string {
-	const most = 16
+	const limit = 16
 	which := "all"
-	if len(payload) > most {
-		which, payload = "first 16", payload[:most]
+	if len(payload) > limit {
+		which, payload = "first 16", payload[:limit]
 	}
 	return fmt.Sprintf("type %d, %s octets = %s", typ, which, octets(payload))
 }

@@ -43,9 +43,9 @@ func MaxPayload(frameMax uint32) int {
 // AppendBody appends body in frames of at most frameMax octets each, none for
 // an empty body.
 func AppendBody(dst []byte, channel uint16, body []byte, frameMax uint32) []byte {
-	most := MaxPayload(frameMax)
+	limit := MaxPayload(frameMax)
 	for len(body) > 0 {
-		n := min(len(body), most)
+		n := min(len(body), limit)
 		dst = AppendFrameStart(dst, FrameBody, channel, uint32(n))
 		dst = append(dst, body[:n]...)
 		dst = append(dst, FrameEnd)

@@ -44,8 +44,8 @@ func readAll(t *testing.T, r *Reader, how uint64) ([]Frame, error) {
 		if err != nil {
 			return frames, err
 		}
-		if most := int(r.maxFrame) + 64<<10; len(r.buf) > most {
-			t.Fatalf("a buffer of %d octets, at most %d are allowed", len(r.buf), most)
+		if limit := int(r.maxFrame) + 64<<10; len(r.buf) > limit {
+			t.Fatalf("a buffer of %d octets, at most %d are allowed", len(r.buf), limit)
 		}
 		frames = append(frames, f)
 	}

@@ -212,7 +212,7 @@ func (r *Reader) fill(n int) error {
 	if r.Buffered() >= n {
 		return nil
 	}
-	r.makeRoom(n)
+	r.reserve(n)
 	for r.Buffered() < n {
 		m, err := r.readSource(r.buf[r.end:])
 		r.end += m
@@ -223,9 +223,9 @@ func (r *Reader) fill(n int) error {
 	return nil
 }
 
-// makeRoom moves what is buffered to the front of a buffer of at least n
+// reserve moves what is buffered to the front of a buffer of at least n
 // octets. n is bounded by the largest frame.
-func (r *Reader) makeRoom(n int) {
+func (r *Reader) reserve(n int) {
 	old := r.buf[r.at:r.end]
 	switch {
 	case n > len(r.buf):

@@ -131,7 +131,7 @@ func (d *door) Connections() []api.Connection {
 }
 
 // Expel implements cluster.Door.
-func (d *door) Expel(reason string) { d.front.Expel(reason) }
+func (d *door) Expel(reason string) { d.front.CloseConnections(reason) }
 
 // Renew implements cluster.Door.
 func (d *door) Renew() { d.front.Renew() }

@@ -18,8 +18,8 @@ import (
 
 const lowMemory = "low on memory"
 
-// alarmed is a client on a pipe, in virtual time, whose server may be short of
-// something.
+// alarmed is a client on a pipe, in virtual time, whose server may have an
+// alarm.
 type alarmed struct {
 	*amqptest.Client
 	t      *testing.T
@@ -34,13 +34,13 @@ func inAlarm(t *testing.T, heartbeat uint16, can []string, f func(a *alarmed)) {
 		b := amqptest.NewBroker()
 		s, err := amqp.New(amqp.Config{Broker: b})
 		must(t, err)
-		front, back := net.Pipe()
+		near, far := net.Pipe()
 		served := make(chan bool)
 		go func() {
-			s.ServeConn(back)
+			s.ServeConn(far)
 			close(served)
 		}()
-		a := &alarmed{amqptest.NewClient(t, front), t, s, b, front}
+		a := &alarmed{amqptest.NewClient(t, near), t, s, b, near}
 		a.Login(wire.ConnectionTuneOK{ChannelMax: 10, FrameMax: 131072, Heartbeat: heartbeat}, can...)
 		a.Send(1, &wire.ChannelOpen{})
 		amqptest.Expect[*wire.ChannelOpenOK](a.Client)
@@ -48,7 +48,7 @@ func inAlarm(t *testing.T, heartbeat uint16, can []string, f func(a *alarmed)) {
 		amqptest.Expect[*wire.QueueDeclareOK](a.Client)
 		defer func() { // also if the test has failed
 			s.SetAlarm("")
-			front.Close()
+			near.Close()
 			<-served
 			must(t, s.Shutdown(context.Background()))
 		}()
@@ -262,7 +262,7 @@ func TestBlockedEnds(t *testing.T) {
 func TestBlockedClient(t *testing.T) {
 	s := mustServe(t, nil)
 	conn := s.mustOpen()
-	told := conn.NotifyBlocked(make(chan amqp091.Blocking, 2))
+	blockings := conn.NotifyBlocked(make(chan amqp091.Blocking, 2))
 	ch := mustChannel(t, conn)
 	mustDeclare(t, ch, "q")
 	must(t, ch.Confirm(false))
@@ -278,16 +278,16 @@ func TestBlockedClient(t *testing.T) {
 		for range 10 {
 			confirms = append(confirms, publish())
 		}
-		if b := receive(t, told); !b.Active || b.Reason != lowMemory {
-			t.Errorf("told %+v", b)
+		if b := receive(t, blockings); !b.Active || b.Reason != lowMemory {
+			t.Errorf("notified %+v", b)
 		}
 		get, err := mustChannel(t, s.mustOpen()).QueueDeclarePassive("q", true, false, false, false, nil)
 		if err != nil || get.Name != "q" {
 			t.Errorf("another connection: %v, %v", get, err)
 		}
 		s.SetAlarm("")
-		if b := receive(t, told); b.Active {
-			t.Errorf("told %+v", b)
+		if b := receive(t, blockings); b.Active {
+			t.Errorf("notified %+v", b)
 		}
 		for _, c := range confirms {
 			if !c.Wait() {

@@ -1,15 +1,15 @@
 package amqp
 
-// alarm is a shortage because of which nobody may publish. One that changes
-// its reason is another one with the same over.
+// alarm is a resource alarm, during which nobody may publish. When its reason
+// changes, another one takes its place, with the same over.
 type alarm struct {
 	reason string        // as clients are told
-	over   chan struct{} // closed when nothing is short any more
+	over   chan struct{} // closed when there is no alarm any more
 }
 
-// SetAlarm says what the cluster is short of, in the words of
-// connection.blocked; empty: nothing. While it is short of something,
-// connections that have published are not read any more. It does not block.
+// SetAlarm raises a resource alarm, with the reason that connection.blocked is
+// to give, or clears it; empty: clear. During an alarm connections that have
+// published are not read any more. It does not block.
 func (s *Server) SetAlarm(reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

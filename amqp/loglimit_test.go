@@ -11,15 +11,15 @@ import (
 )
 
 // Whoever has not logged in fills no log, and is counted.
-func TestNoise(t *testing.T) {
+func TestLogLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var text bytes.Buffer
-		n, c := &noise{}, &conn{log: slog.New(slog.NewTextHandler(&text, nil)), ctx: context.Background()}
+		n, c := &logLimiter{}, &conn{log: slog.New(slog.NewTextHandler(&text, nil)), ctx: context.Background()}
 		for range 100 {
 			n.log(c, slog.LevelInfo, "junk")
 		}
 		n.log(c, slog.LevelDebug, "not enabled")
-		if got := strings.Count(text.String(), "junk"); got != noisePerSecond {
+		if got := strings.Count(text.String(), "junk"); got != logLinesPerSecond {
 			t.Errorf("%d lines", got)
 		}
 		time.Sleep(time.Second)
