@@ -28,14 +28,14 @@ func run(ctx context.Context, uri string) error {
 	if _, err := ch.QueueDeclare("expired", true, false, false, false, nil); err != nil {
 		return err
 	}
-	// What expires here goes to "expired" by the default exchange.
+	// What expires here goes to "expired" through the default exchange.
 	if _, err := ch.QueueDeclare("offers", true, false, false, false, amqp.Table{
 		"x-dead-letter-exchange":    "",
 		"x-dead-letter-routing-key": "expired",
 	}); err != nil {
 		return err
 	}
-	// Each message has its own life; the second does not wait for the first.
+	// Each message has its own TTL; the second does not wait for the first.
 	for _, ttl := range []string{"2000", "500"} {
 		if err := ch.PublishWithContext(ctx, "", "offers", false, false,
 			amqp.Publishing{Expiration: ttl, Body: []byte("lives " + ttl + " ms")}); err != nil {

@@ -39,7 +39,7 @@ func run(ctx context.Context, uri string) error {
 		return err
 	}
 	fmt.Printf("forgetful got %q\n", (<-forgetful).Body)
-	// A second later the consumer is cancelled. Its channel lives on.
+	// A second later the consumer is cancelled. Its channel stays open.
 	fmt.Printf("%s is cancelled\n", <-cancelled)
 	careful, err := ch.Consume("jobs", "careful", false, false, false, false, nil)
 	if err != nil {
