@@ -5,9 +5,7 @@ import (
 	"crypto/x509"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/quorate/quorate/cluster/alarm"
@@ -33,6 +31,10 @@ var _ mgmt.Node = (*Node)(nil)
 // openStats makes what answers operators and other nodes how things are.
 func (n *Node) openStats() {
 	nodes := &stats.Nodes{Self: n.config.Name, Mesh: n.mesh, Try: n.guard.Try, Logger: n.slog}
+	n.queues = stats.NewQueues(nodes, stats.QueuesConfig{
+		Kind: broker.KindQueueStats, ConsumersKind: broker.KindConsumers, Host: n.host, Catalog: n.catalog,
+		Clock: n.clock.Steady, Sessions: n.broker.ConsumingSessions,
+	})
 	n.replicas = stats.NewReplicas(nodes, stats.ReplicasConfig{
 		Kind: broker.KindReplicas, Catalog: n.catalog, Host: n.host, Alarms: n.alarms, Resources: n.alarm.Resources, Draining: n.drains,
 	})
@@ -92,54 +94,14 @@ func (n *Node) Online(node string) bool { return node == n.config.Name || n.mesh
 // Defaults are the node's settings for queues that do not say otherwise.
 func (n *Node) Defaults() catalog.Defaults { return n.config.Defaults }
 
-// Consumers lists the consumers of queues, see broker.Consumers.
-func (n *Node) Consumers(ctx context.Context, ids ...fsm.QueueID) []mgmt.Consumer {
-	var all []mgmt.Consumer
-	for _, c := range n.broker.Consumers(ctx, ids...) {
-		q := mgmt.Consumer{Of: fsm.QueueID(c.Queue), OwnTimeout: c.OwnTimeout, Consumer: api.Consumer{
-			Tag: c.Tag, Active: c.Active, AckRequired: !c.NoAck, Exclusive: c.Exclusive, PrefetchCount: c.Prefetch, Priority: c.Priority,
-			Status: c.Status, ActivityStatus: activity(c.QueueConsumer), Unacknowledged: c.Held, TimedOut: c.TimedOut, LateAcksTotal: c.LateAcks,
-			OldestUnackedAgeMS: c.OldestAge, Timeout: int64(c.TimeoutPlusOne) - 1, NextDeadline: c.NextDeadline, Channel: []any{},
-		}}
-		if node, ok := n.View().Node(fsm.NodeID(c.Node)); ok {
-			q.Node = node.Name
-		}
-		if at := c.Channel; at != nil {
-			q.Channel = api.ChannelDetails{
-				Name: fmt.Sprintf("%s (%d)", at.Connection, at.Channel), Number: at.Channel, ConnectionName: at.Connection,
-				Node: q.Node, PeerHost: at.PeerHost, PeerPort: at.PeerPort, User: at.User,
-			}
-		}
-		all = append(all, q)
-	}
-	return all
+// Consumers lists the consumers of queues, see stats.Queues.
+func (n *Node) Consumers(ctx context.Context, ids ...fsm.QueueID) []stats.Consumer {
+	return n.queues.Consumers(ctx, ids...)
 }
 
-// activity is a consumer's status in the words of other brokers' tools.
-func activity(c *peerpb.QueueConsumer) string {
-	switch {
-	case c.Status == queue.Suspected.String():
-		return "suspected_down"
-	case c.Status == queue.TimedOut.String():
-		return "timeout"
-	case !c.Active:
-		return "waiting"
-	case c.SingleActive:
-		return "single_active"
-	}
-	return "up"
-}
-
-// Figures asks the leaders of queues how these stand, see broker.Figures.
-func (n *Node) Figures(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]mgmt.Figures {
-	all := map[fsm.QueueID]mgmt.Figures{}
-	for id, f := range n.broker.Figures(ctx, ids...) {
-		if f.Gone {
-			continue
-		}
-		all[id] = mgmt.Figures{Leader: f.Leader, Revision: f.Revision, QueueStats: queueFigures(f.QueueStats)}
-	}
-	return all
+// QueueStats asks the leaders of queues how these are doing, see stats.Queues.
+func (n *Node) QueueStats(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]stats.Queue {
+	return n.queues.Stats(ctx, ids...)
 }
 
 // Scheduled asks a queue's leader for its scheduled messages, see
@@ -176,35 +138,6 @@ func (n *Node) CertificateTaken(c *x509.Certificate) { n.membership.CertificateT
 
 // Now is the node's time as entries are stamped with.
 func (n *Node) Now() fsm.Time { return n.clock.Status().Now }
-
-// queueFigures shows what a queue's leader has answered.
-func queueFigures(f *peerpb.QueueStats) api.QueueStats {
-	r := api.QueueStats{
-		Messages: f.MessagesReady + f.MessagesUnacknowledged + f.MessagesScheduled + f.MessagesDelayedRetry + f.MessagesDlx, Ready: f.MessagesReady, Unacknowledged: f.MessagesUnacknowledged, DeadLetters: f.MessagesDlx,
-		Bytes: f.MessageBytesReady + f.MessageBytesUnacknowledged + f.MessageBytesScheduled + f.MessageBytesDelayedRetry + f.MessageBytesDlx, ReadyBytes: f.MessageBytesReady,
-		UnacknowledgedBytes: f.MessageBytesUnacknowledged, DeadLetterBytes: f.MessageBytesDlx, Scheduled: f.MessagesScheduled, ScheduledBytes: f.MessageBytesScheduled, Consumers: f.Consumers,
-		Delayed: f.MessagesScheduled + f.MessagesDelayedRetry, DelayedBytes: f.MessageBytesScheduled + f.MessageBytesDelayedRetry, DelayedRetry: f.MessagesDelayedRetry,
-		NextDelayedAt: f.NextDelayedAt, LastDelayedAt: f.LastDelayedAt,
-		FiredTotal: f.ScheduledTotal - f.UnscheduledTotal - f.MessagesScheduled, CancelledTotal: f.UnscheduledTotal, UnroutableTotal: f.UnroutableTotal,
-		ExpiredTotal: f.MessagesExpiredTotal, TimedOutTotal: f.MessagesTimedOutTotal, LateAcksTotal: f.ConsumerTimeoutLateAcksTotal, ConsumersTimedOut: f.ConsumersTimedOut, DeadLetteredTotal: f.MessagesDeadLetteredTotal, DeadLettersDroppedTotal: f.DeadLettersDroppedTotal,
-		DeadLettersWaiting: f.MessagesDlxWaiting, DeadLettersRefusedTotal: f.DeadLettersRefusedTotal, DeadConfirmedTotal: f.MessagesDeadLetteredConfirmedTotal,
-		Deaths: map[string]map[string]uint64{},
-	}
-	totals := [...]*uint64{&r.DiedExpiredTotal, &r.DiedRejectedTotal, &r.DiedMaxlenTotal, &r.DiedDeliveryLimitTotal}
-	fates := int(queue.AtLeastOnce) + 1
-	for i, n := range f.DiedTotal[:min(len(f.DiedTotal), len(totals)*fates)] {
-		reason := strings.ToLower(logpb.Death_Reason(i/fates + 1).String())
-		*totals[i/fates] += n
-		if n == 0 {
-			continue
-		}
-		if r.Deaths[reason] == nil {
-			r.Deaths[reason] = map[string]uint64{}
-		}
-		r.Deaths[reason][queue.Disposition(i%fates).String()] = n
-	}
-	return r
-}
 
 // Replicas describes every queue replica on this node.
 func (n *Node) Replicas() []api.Replica { return n.ReplicasOf("") }

@@ -8,6 +8,7 @@ import (
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
+	"github.com/quorate/quorate/proto/peerpb"
 )
 
 // idlePace is how often the catalog's leader looks for idle exchanges.
@@ -59,12 +60,12 @@ func (n *Node) expireIdle(began fsm.Time) {
 			idlers, ask = append(idlers, i), append(ask, i.queues...)
 		}
 	}
-	var figures map[fsm.QueueID]broker.Figures
+	var activity map[fsm.QueueID]*peerpb.QueueStats
 	if len(ask) > 0 {
-		figures = n.broker.Figures(n.life, ask...)
+		activity = n.queues.Activity(n.life, ask...)
 	}
 	for _, i := range idlers {
-		last, known := i.lastUse(figures, now)
+		last, known := i.lastUse(activity, now)
 		switch {
 		case !known: // not yet
 		case i.IdleEnd(last) <= now:
@@ -90,10 +91,10 @@ func (i *idler) findQueues(v *catalog.View) {
 
 // lastUse is when the exchange was last in use, as the leaders of its queues
 // say. known: all of them do.
-func (i *idler) lastUse(figures map[fsm.QueueID]broker.Figures, now fsm.Time) (last fsm.Time, known bool) {
+func (i *idler) lastUse(activity map[fsm.QueueID]*peerpb.QueueStats, now fsm.Time) (last fsm.Time, known bool) {
 	last = i.active
 	for _, id := range i.queues {
-		f, ok := figures[id]
+		f, ok := activity[id]
 		switch {
 		case !ok:
 			return 0, false

@@ -123,6 +123,7 @@ type Node struct {
 	broker     *broker.Broker
 	replica    *reconciler
 	replicas   *stats.Replicas
+	queues     *stats.Queues
 	members    *placer
 	alarm      *alarm.Cluster
 	watchdog   *watchdog

@@ -38,21 +38,21 @@ const (
 	kindDeliveries
 	kindNotice
 	kindResync
-	kindStats    // call
-	kindQueueStats  // call
-	KindReplicas // call: how a node's replicas stand, see package cluster
-	KindTransfer // call: to hand a leadership over
-	KindNodes    // call: which nodes the cluster has
-	KindAdmit    // call: a node that wants to join, for the catalog's leader
-	kindPeek     // call
+	kindStats      // call
+	KindQueueStats // call, see cluster/stats
+	KindReplicas   // call: how a node's replicas stand, see package cluster
+	KindTransfer   // call: to hand a leadership over
+	KindNodes      // call: which nodes the cluster has
+	KindAdmit      // call: a node that wants to join, for the catalog's leader
+	kindPeek       // call
 	kindReply
 	kindRequester       // call: whether a channel takes replies
-	kindConsumers       // call
+	KindConsumers       // call, see cluster/stats
 	KindConnections     // call: a node's clients, see package cluster
 	KindCloseConnection // call
 	kindScheduled       // call
 	kindCounts          // call
-	KindResourceAlarms        // what a node has too little of, see package cluster
+	KindResourceAlarms  // what a node has too little of, see package cluster
 	kindHears           // call: whether a node hears a process of another one
 	KindApplied         // what a node has applied of the catalog, see cluster/group
 	KindLearner         // of replicas that do not vote, see cluster/group
@@ -60,17 +60,17 @@ const (
 
 // bounds are those of kinds that are longer than others, or never have a payload.
 var bounds = map[peer.Kind]peer.Bounds{
-	KindElection:   {Head: 4 << 20}, // of a hundred thousand groups
-	KindLearner:    {Head: 4 << 20},
-	KindCatalog:    {Head: group.MaxCatalogEntry + 1<<10},
-	kindSubmit:     {Head: group.MaxCommandBytes + 1<<10, Payload: peer.MaxMessage},
-	kindOutcomes:   {Head: 4 << 20},
-	kindDeliveries: {Head: 16 << 20, Payload: peer.MaxMessage}, // with how messages died
-	kindNotice:     {Head: 1 << 20},
-	kindResync:     {Head: 1 << 10},
-	kindReply:      {Payload: peer.MaxMessage},
-	KindResourceAlarms:   {Head: 1 << 10},
-	KindApplied:    {Head: 1 << 10},
+	KindElection:       {Head: 4 << 20}, // of a hundred thousand groups
+	KindLearner:        {Head: 4 << 20},
+	KindCatalog:        {Head: group.MaxCatalogEntry + 1<<10},
+	kindSubmit:         {Head: group.MaxCommandBytes + 1<<10, Payload: peer.MaxMessage},
+	kindOutcomes:       {Head: 4 << 20},
+	kindDeliveries:     {Head: 16 << 20, Payload: peer.MaxMessage}, // with how messages died
+	kindNotice:         {Head: 1 << 20},
+	kindResync:         {Head: 1 << 10},
+	kindReply:          {Payload: peer.MaxMessage},
+	KindResourceAlarms: {Head: 1 << 10},
+	KindApplied:        {Head: 1 << 10},
 }
 
 // Catalog is the replicated catalog as the broker uses it.
@@ -205,12 +205,10 @@ func (b *Broker) Listen(host *group.Host) {
 	b.mesh.Handle(kindNotice, b.onNotice)
 	b.mesh.Handle(kindResync, b.onResync)
 	b.mesh.HandleCall(kindStats, b.onStats)
-	peer.HandleAsk(b.mesh, kindQueueStats, b.figures)
 	peer.HandleAsk(b.mesh, kindPeek, b.peek)
 	peer.HandleAsk(b.mesh, kindCounts, b.counts)
 	b.mesh.Handle(kindReply, b.onReply)
 	b.mesh.HandleCall(kindRequester, b.onRequester)
-	peer.HandleAsk(b.mesh, kindConsumers, b.consumers)
 	peer.HandleAsk(b.mesh, kindScheduled, b.scheduled)
 	peer.HandleAsk(b.mesh, kindHears, b.hears)
 }

@@ -19,7 +19,7 @@ const maxScheduled = 1000
 // due next first.
 func (b *Broker) Scheduled(ctx context.Context, q *catalog.Queue, m *peerpb.ScheduledRequest) ([]*peerpb.ScheduledMessage, error) {
 	m.Queue = uint64(q.ID)
-	ctx, cancel := context.WithTimeout(ctx, figuresWait)
+	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
 	defer cancel()
 	if err := b.awaitLeader(ctx, q); err != nil {
 		return nil, err

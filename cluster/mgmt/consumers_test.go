@@ -7,13 +7,14 @@ import (
 	"testing"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
 // serve adds a consumer of a queue.
-func (w *world) serve(vhost, queue string, c Consumer) {
+func (w *world) serve(vhost, queue string, c stats.Consumer) {
 	w.t.Helper()
 	q, ok := w.View().Queue(vhost, queue)
 	if !ok {
@@ -38,18 +39,18 @@ func TestConsumers(t *testing.T) {
 	w.queue("hidden", "q", false)
 	w.check(want{"root", "PUT", "/api/policies/%2F/p", `{"pattern":"^policy$","definition":{"consumer-timeout":1000}}`, 201, ""})
 	acks := api.Consumer{AckRequired: true, Node: "n2", Channel: []any{}}
-	is := func(change func(*Consumer)) Consumer {
-		c := Consumer{Consumer: acks}
+	is := func(change func(*stats.Consumer)) stats.Consumer {
+		c := stats.Consumer{Consumer: acks}
 		change(&c)
 		return c
 	}
-	w.serve("hidden", "q", is(func(c *Consumer) { c.Tag, c.Timeout = "node", 1_800_000 }))
-	w.serve("/", "own", is(func(c *Consumer) { c.Tag, c.Timeout, c.OwnTimeout, c.Priority = "b", 0, true, -1 }))
-	w.serve("/", "own", is(func(c *Consumer) { c.Tag, c.Timeout, c.AckRequired = "a", -1, false }))
-	w.serve("/", "argument", is(func(c *Consumer) { c.Tag, c.Timeout, c.TimedOut, c.LateAcksTotal = "argument", 5000, 2, 3 }))
-	w.serve("/", "policy", is(func(c *Consumer) { c.Tag, c.Timeout = "policy", 1000 }))
-	w.serve("/", "local", is(func(c *Consumer) { c.Tag, c.Timeout = "local", -1 }))
-	w.consumers = append(w.consumers, Consumer{Of: fsm.QueueID(1 << 40)}) // of a queue that is gone here
+	w.serve("hidden", "q", is(func(c *stats.Consumer) { c.Tag, c.Timeout = "node", 1_800_000 }))
+	w.serve("/", "own", is(func(c *stats.Consumer) { c.Tag, c.Timeout, c.OwnTimeout, c.Priority = "b", 0, true, -1 }))
+	w.serve("/", "own", is(func(c *stats.Consumer) { c.Tag, c.Timeout, c.AckRequired = "a", -1, false }))
+	w.serve("/", "argument", is(func(c *stats.Consumer) { c.Tag, c.Timeout, c.TimedOut, c.LateAcksTotal = "argument", 5000, 2, 3 }))
+	w.serve("/", "policy", is(func(c *stats.Consumer) { c.Tag, c.Timeout = "policy", 1000 }))
+	w.serve("/", "local", is(func(c *stats.Consumer) { c.Tag, c.Timeout = "local", -1 }))
+	w.consumers = append(w.consumers, stats.Consumer{Of: fsm.QueueID(1 << 40)}) // of a queue that is gone here
 
 	slash := "/ argument argument queue 5000 5000 map[] 2 3\n" +
 		"/ local local none -1 0 map[] 0 0\n" +

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 )
@@ -29,8 +30,8 @@ func commandExchange(vhost string) api.Exchange {
 	}
 }
 
-// describeExchange shows an exchange. figures are those of the stores.
-func describeExchange(x *catalog.Exchange, figures map[fsm.QueueID]Figures) api.Exchange {
+// describeExchange shows an exchange. byQueue has the stats of its store.
+func describeExchange(x *catalog.Exchange, byQueue map[fsm.QueueID]stats.Queue) api.Exchange {
 	policies := x.EffectivePolicy()
 	d := api.Exchange{
 		Name: x.Name, VHost: x.VHost, Type: x.DeclaredType(), Durable: x.Durable, AutoDelete: x.AutoDelete, Internal: x.Internal,
@@ -38,11 +39,8 @@ func describeExchange(x *catalog.Exchange, figures map[fsm.QueueID]Figures) api.
 		EffectiveDefinition: ObjectOf(policies.Definition),
 	}
 	if x.Store != nil {
-		if f, ok := figures[x.Store.ID]; ok {
-			d.DelayStats = &api.DelayStats{
-				Delayed: f.Scheduled, DelayedBytes: f.ScheduledBytes, NextDelayedAt: f.NextDelayedAt, LastDelayedAt: f.LastDelayedAt,
-				FiredTotal: f.FiredTotal, CancelledTotal: f.CancelledTotal, UnroutableTotal: f.UnroutableTotal,
-			}
+		if f, ok := byQueue[x.Store.ID]; ok {
+			d.DelayStats = &f.Delay
 		}
 	}
 	return d
@@ -55,15 +53,15 @@ func (s *Server) listExchanges(w http.ResponseWriter, r *request) {
 		return
 	}
 	var items []api.Exchange
-	var figures map[fsm.QueueID]Figures
+	var byQueue map[fsm.QueueID]stats.Queue
 	for _, vhost := range vhosts {
 		first := len(items)
 		items = append(items, defaultExchange(vhost))
 		for _, x := range r.view.Exchanges(vhost) {
-			if x.Store != nil && figures == nil {
-				figures = s.node.Figures(r.Context())
+			if x.Store != nil && byQueue == nil {
+				byQueue = s.node.QueueStats(r.Context())
 			}
-			items = append(items, describeExchange(x, figures))
+			items = append(items, describeExchange(x, byQueue))
 		}
 		items = append(items, commandExchange(vhost))
 		slices.SortFunc(items[first:], func(a, b api.Exchange) int { return cmp.Compare(a.Name, b.Name) })
@@ -96,11 +94,11 @@ func (s *Server) getExchange(w http.ResponseWriter, r *request) {
 		s.answer(w, http.StatusOK, commandExchange(vhost))
 	default:
 		x, _ := r.view.Exchange(vhost, name)
-		var figures map[fsm.QueueID]Figures
+		var byQueue map[fsm.QueueID]stats.Queue
 		if x.Store != nil {
-			figures = s.node.Figures(r.Context(), x.Store.ID)
+			byQueue = s.node.QueueStats(r.Context(), x.Store.ID)
 		}
-		s.answer(w, http.StatusOK, describeExchange(x, figures))
+		s.answer(w, http.StatusOK, describeExchange(x, byQueue))
 	}
 }
 

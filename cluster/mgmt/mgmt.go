@@ -17,6 +17,7 @@ import (
 	"github.com/quorate/quorate/cluster/audit"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/origin"
+	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -38,9 +39,9 @@ type Node interface {
 	// Propose commits commands to the catalog and returns their answers once
 	// this node's view holds them.
 	Propose(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error)
-	// Figures asks the leaders of queues how these stand; without ids, of all
+	// QueueStats asks the leaders of queues how these are doing; without ids, of all
 	// queues. Queues without a leader that answers are missing.
-	Figures(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]Figures
+	QueueStats(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]stats.Queue
 	// Take gets up to count messages for a user and settles them all.
 	Take(ctx context.Context, user, vhost, queue string, count int, outcome fsm.Outcome) ([]Message, error)
 	// Peek shows up to limit messages of a queue, of those in a place whose
@@ -48,7 +49,7 @@ type Node interface {
 	Peek(ctx context.Context, q *catalog.Queue, in queue.Place, after uint64, limit int) (list []Message, more bool, err error)
 	// Consumers asks the leaders of queues for their consumers; without ids,
 	// of all queues.
-	Consumers(ctx context.Context, ids ...fsm.QueueID) []Consumer
+	Consumers(ctx context.Context, ids ...fsm.QueueID) []stats.Consumer
 	// Scheduled asks a queue's leader for a page of its scheduled messages.
 	Scheduled(ctx context.Context, q *catalog.Queue, r *peerpb.ScheduledRequest) ([]*peerpb.ScheduledMessage, error)
 	// Command performs commands at a queue and returns their answers.
@@ -128,13 +129,6 @@ type Operator interface {
 	TransferLeadership(ctx context.Context, q *catalog.Queue, to string) error
 }
 
-// Figures are how a queue stands, as its leader says.
-type Figures struct {
-	Leader   string // node that leads
-	Revision uint64 // of the settings in force
-	api.QueueStats
-}
-
 // Message is a message that is shown. What stands behind Properties is known
 // of those that were looked at only.
 type Message struct {
@@ -146,13 +140,6 @@ type Message struct {
 	DueAt      fsm.Time // scheduled or delayed only
 	Deadline   fsm.Time // checked out only; 0: none
 	ScheduleID string
-}
-
-// Consumer is a consumer, as its queue's leader says.
-type Consumer struct {
-	Of         fsm.QueueID
-	OwnTimeout bool // not inherited
-	api.Consumer
 }
 
 // Limits of a request.

@@ -17,6 +17,7 @@ import (
 	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/origin"
+	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -33,10 +34,10 @@ type world struct {
 	*operator
 	t            *testing.T
 	catalog      catalog.Catalog
-	figures      map[string]Figures // by name of the queue
+	stats        map[string]stats.Queue // by name of the queue
 	offline      map[string]bool
 	clients      []api.Connection
-	consumers    []Consumer
+	consumers    []stats.Consumer
 	defaults     catalog.Defaults
 	closed       []string // connections, and why
 	server       *Server
@@ -46,7 +47,7 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, figures: map[string]Figures{}, offline: map[string]bool{}}
+	w := &world{t: t, stats: map[string]stats.Queue{}, offline: map[string]bool{}}
 	w.operator = &operator{world: w}
 	guard, err := origin.New(nil, nil)
 	if err != nil {
@@ -104,18 +105,18 @@ func (w *world) HashPassword(_ context.Context, password string) ([]byte, error)
 	return login.HashPassword(password), nil
 }
 
-func (w *world) Figures(_ context.Context, ids ...fsm.QueueID) map[fsm.QueueID]Figures {
-	all := map[fsm.QueueID]Figures{}
+func (w *world) QueueStats(_ context.Context, ids ...fsm.QueueID) map[fsm.QueueID]stats.Queue {
+	all := map[fsm.QueueID]stats.Queue{}
 	for _, q := range w.View().Queues() {
-		if f, ok := w.figures[q.Name]; ok && (len(ids) == 0 || slices.Contains(ids, q.ID)) {
+		if f, ok := w.stats[q.Name]; ok && (len(ids) == 0 || slices.Contains(ids, q.ID)) {
 			all[q.ID] = f
 		}
 	}
 	return all
 }
 
-func (w *world) Consumers(context.Context, ...fsm.QueueID) []Consumer { return w.consumers }
-func (w *world) Connections(context.Context) []api.Connection         { return w.clients }
+func (w *world) Consumers(context.Context, ...fsm.QueueID) []stats.Consumer { return w.consumers }
+func (w *world) Connections(context.Context) []api.Connection               { return w.clients }
 
 func (w *world) CloseConnection(_ context.Context, c api.Connection, reason string) (bool, error) {
 	w.clients = slices.DeleteFunc(w.clients, func(x api.Connection) bool { return x.Name == c.Name })
@@ -318,13 +319,13 @@ func long(name string, n int64) *logpb.Field {
 }
 
 // lifetime.md P19: what is in force is shown; management.md 3.4 and 1.9: a
-// queue without a leader has no figures, and no zeros.
+// queue without a leader has no stats, and no zeros.
 func TestQueues(t *testing.T) {
 	w := newWorld(t)
 	w.queue("/", "a/b c", false, long("x-max-length", 9))
 	w.queue("/", "local", true)
 	w.queue("hidden", "h", false)
-	w.figures["a/b c"] = Figures{Leader: "n3", QueueStats: api.QueueStats{Messages: 6, Ready: 3, Unacknowledged: 2, DeadLetters: 1, Consumers: 4}}
+	w.stats["a/b c"] = stats.Queue{Leader: "n3", QueueStats: api.QueueStats{Messages: 6, Ready: 3, Unacknowledged: 2, DeadLetters: 1, Consumers: 4}}
 	w.check(
 		want{"root", "PUT", "/api/policies/%2F/p", `{"pattern":"^a","definition":{"message-ttl":30000,"dead-letter-exchange":"x"}}`, 201, ""},
 		want{"root", "PUT", "/api/operator-policies/%2F/op", `{"pattern":"^a","definition":{"message-ttl":20000}}`, 201, ""},
@@ -359,9 +360,9 @@ func TestQueues(t *testing.T) {
 	} {
 		expect(row, key, value)
 	}
-	w.figures["a/b c"] = Figures{Leader: "n3", Revision: w.View().Index()}
+	w.stats["a/b c"] = stats.Queue{Leader: "n3", Revision: w.View().Index()}
 	expect(get("/api/queues/%2F/a%2Fb%20c"), "settings_in_force", true)
-	delete(w.figures, "a/b c")
+	delete(w.stats, "a/b c")
 	w.offline["n2"], w.offline["n3"] = true, true
 	row = get("/api/queues/%2F/a%2Fb%20c")
 	expect(row, "state", "minority")
@@ -389,7 +390,7 @@ func TestLists(t *testing.T) {
 	for i := range 37 {
 		name := fmt.Sprintf("q%02d", i)
 		w.queue("/", name, false)
-		w.figures[name] = Figures{Leader: "n1", QueueStats: api.QueueStats{Messages: uint64(100 - i), Ready: uint64(i % 3)}}
+		w.stats[name] = stats.Queue{Leader: "n1", QueueStats: api.QueueStats{Messages: uint64(100 - i), Ready: uint64(i % 3)}}
 	}
 	bad := func(reason string) string { return failure("invalid_pagination_parameters", reason) }
 	const q = "/api/queues?columns=name,messages&"
@@ -409,11 +410,11 @@ func TestLists(t *testing.T) {
 	)
 }
 
-// A list without figures asks no leader.
+// A list without stats asks no leader.
 func TestCheapList(t *testing.T) {
 	w := newWorld(t)
 	w.queue("/", "q", false)
-	w.figures["q"] = Figures{Leader: "n1", QueueStats: api.QueueStats{Messages: 5}}
+	w.stats["q"] = stats.Queue{Leader: "n1", QueueStats: api.QueueStats{Messages: 5}}
 	w.check(
 		want{"root", "GET", "/api/queues?disable_stats=true&columns=name,messages", "", 200, `[{"name":"q"}]`},
 		want{"root", "GET", "/api/queues?disable_stats=true&enable_queue_totals=true&columns=name,messages", "", 200, `[{"messages":5,"name":"q"}]`},

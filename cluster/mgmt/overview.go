@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 )
@@ -21,13 +22,13 @@ func (s *Server) overview(w http.ResponseWriter, r *request) {
 	for _, name := range catalog.ExchangeTypes() {
 		o.ExchangeTypes = append(o.ExchangeTypes, api.ExchangeType{Name: name, Enabled: true})
 	}
-	figures := s.node.Figures(r.Context())
+	byQueue := s.node.QueueStats(r.Context())
 	vhosts, _ := r.vhosts()
 	for _, vhost := range vhosts {
 		o.ObjectTotals.Exchanges += 1 + len(r.view.Exchanges(vhost)) // the default one has no record
 		for _, q := range r.view.QueuesOf(vhost) {
 			o.ObjectTotals.Queues++
-			if f, ok := figures[q.ID]; ok {
+			if f, ok := byQueue[q.ID]; ok {
 				o.QueueTotals.Add(&f.QueueStats)
 				o.ObjectTotals.Consumers += f.Consumers
 			}
@@ -37,10 +38,10 @@ func (s *Server) overview(w http.ResponseWriter, r *request) {
 }
 
 // totals sums up the queues of one vhost.
-func totals(v *catalog.View, vhost string, figures map[fsm.QueueID]Figures) *api.Totals {
+func totals(v *catalog.View, vhost string, byQueue map[fsm.QueueID]stats.Queue) *api.Totals {
 	t := &api.Totals{}
 	for _, q := range v.QueuesOf(vhost) {
-		if f, ok := figures[q.ID]; ok {
+		if f, ok := byQueue[q.ID]; ok {
 			t.Add(&f.QueueStats)
 		}
 	}

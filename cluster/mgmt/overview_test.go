@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -16,10 +17,10 @@ func TestOverview(t *testing.T) {
 	w.queue("/", "q", false)
 	w.queue("/", "silent", false)
 	w.queue("hidden", "h", false)
-	w.figures["q"] = Figures{QueueStats: api.QueueStats{
+	w.stats["q"] = stats.Queue{QueueStats: api.QueueStats{
 		Messages: 10, Ready: 1, Unacknowledged: 2, Scheduled: 3, DeadLetters: 4, DeadLettersWaiting: 1, Bytes: 100, DeadLetterBytes: 40, Consumers: 5,
 	}}
-	w.figures["h"] = Figures{QueueStats: api.QueueStats{Messages: 1, DeadLetters: 1}}
+	w.stats["h"] = stats.Queue{QueueStats: api.QueueStats{Messages: 1, DeadLetters: 1}}
 	q := api.Totals{Messages: 10, Ready: 1, Unacknowledged: 2, Scheduled: 3, DeadLetters: 4, DeadWaiting: 1, Bytes: 100, DeadLetterBytes: 40}
 	both := q
 	both.Messages, both.DeadLetters = 11, 5
@@ -54,6 +55,6 @@ func TestOverview(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(list) != 1 || list[0].Totals != nil {
-		t.Errorf("without figures: %+v", list)
+		t.Errorf("without stats: %+v", list)
 	}
 }

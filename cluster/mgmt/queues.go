@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -17,14 +18,14 @@ func (s *Server) listQueues(w http.ResponseWriter, r *request) {
 		return
 	}
 	q := r.URL.Query()
-	var figures map[fsm.QueueID]Figures
+	var byQueue map[fsm.QueueID]stats.Queue
 	if q.Get("disable_stats") != "true" || q.Get("enable_queue_totals") == "true" {
-		figures = s.node.Figures(r.Context())
+		byQueue = s.node.QueueStats(r.Context())
 	}
 	var items []api.Queue
 	for _, vhost := range vhosts {
 		for _, q := range r.view.QueuesOf(vhost) {
-			items = append(items, s.describeQueue(r.view, q, figures))
+			items = append(items, s.describeQueue(r.view, q, byQueue))
 		}
 	}
 	list(s, w, r, items)
@@ -36,10 +37,10 @@ func (s *Server) getQueue(w http.ResponseWriter, r *request) {
 		s.notFound(w)
 		return
 	}
-	s.answer(w, http.StatusOK, s.describeQueue(r.view, q, s.node.Figures(r.Context(), q.ID)))
+	s.answer(w, http.StatusOK, s.describeQueue(r.view, q, s.node.QueueStats(r.Context(), q.ID)))
 }
 
-func (s *Server) describeQueue(v *catalog.View, q *catalog.Queue, figures map[fsm.QueueID]Figures) api.Queue {
+func (s *Server) describeQueue(v *catalog.View, q *catalog.Queue, byQueue map[fsm.QueueID]stats.Queue) api.Queue {
 	policies, settings := v.EffectivePolicy(q), v.Settings(q, s.node.Defaults())
 	d := api.Queue{
 		Name: q.Name, VHost: q.VHost, Type: q.Type(), Durable: q.Durable, AutoDelete: q.AutoDelete, Exclusive: q.Exclusive,
@@ -64,7 +65,7 @@ func (s *Server) describeQueue(v *catalog.View, q *catalog.Queue, figures map[fs
 	case 2*len(d.Online) <= len(d.Members):
 		d.State = "minority"
 	}
-	if f, ok := figures[q.ID]; ok {
+	if f, ok := byQueue[q.ID]; ok {
 		f.SettingsInForce = f.Revision >= settings.Revision
 		d.Leader, d.Node, d.QueueStats = &f.Leader, f.Leader, &f.QueueStats
 	} else if len(d.Members) > 0 {

@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -27,10 +28,10 @@ func (s *Server) describeVHost(r *request, row *logpb.PutVhost) api.VHost {
 }
 
 func (s *Server) listVHosts(w http.ResponseWriter, r *request) {
-	var figures map[fsm.QueueID]Figures
-	stats := r.URL.Query().Get("disable_stats") != "true"
-	if stats {
-		figures = s.node.Figures(r.Context())
+	var byQueue map[fsm.QueueID]stats.Queue
+	wanted := r.URL.Query().Get("disable_stats") != "true"
+	if wanted {
+		byQueue = s.node.QueueStats(r.Context())
 	}
 	var items []api.VHost
 	for _, row := range r.view.VHosts() {
@@ -38,8 +39,8 @@ func (s *Server) listVHosts(w http.ResponseWriter, r *request) {
 			continue
 		}
 		v := s.describeVHost(r, row)
-		if stats {
-			v.Totals = totals(r.view, v.Name, figures)
+		if wanted {
+			v.Totals = totals(r.view, v.Name, byQueue)
 		}
 		items = append(items, v)
 	}
@@ -53,7 +54,7 @@ func (s *Server) getVHost(w http.ResponseWriter, r *request) {
 		return
 	}
 	v := s.describeVHost(r, row)
-	v.Totals = totals(r.view, v.Name, s.node.Figures(r.Context()))
+	v.Totals = totals(r.view, v.Name, s.node.QueueStats(r.Context()))
 	s.answer(w, http.StatusOK, v)
 }
 

@@ -22,7 +22,7 @@ type VHost struct {
 	*Totals // nil if they were not asked for
 }
 
-// Totals sum up the figures of queues. Those whose leader does not answer are
+// Totals sum up the stats of queues. Those whose leader does not answer are
 // missing.
 type Totals struct {
 	Messages        uint64 `json:"messages"`
@@ -37,7 +37,7 @@ type Totals struct {
 	DeadLetterBytes uint64 `json:"message_bytes_dlx"`
 }
 
-// Add adds the figures of one queue.
+// Add adds the stats of one queue.
 func (t *Totals) Add(f *QueueStats) {
 	t.Messages, t.Ready, t.Unacknowledged = t.Messages+f.Messages, t.Ready+f.Ready, t.Unacknowledged+f.Unacknowledged
 	t.Scheduled, t.DeadLetters, t.DeadWaiting = t.Scheduled+f.Scheduled, t.DeadLetters+f.DeadLetters, t.DeadWaiting+f.DeadLettersWaiting
@@ -119,7 +119,7 @@ type Policy struct {
 	Priority   int64          `json:"priority"`
 }
 
-// Queue is a queue. The figures of a queue whose leader does not answer are
+// Queue is a queue. The stats of a queue whose leader does not answer are
 // missing: they are not zero.
 type Queue struct {
 	Name                string         `json:"name"`
@@ -147,7 +147,7 @@ type Queue struct {
 	*QueueStats
 }
 
-// QueueStats are how a queue stands, as its leader says.
+// QueueStats says how a queue is doing, as its leader says.
 type QueueStats struct {
 	Messages                uint64 `json:"messages"`
 	Ready                   uint64 `json:"messages_ready"`
@@ -186,10 +186,6 @@ type QueueStats struct {
 	// queue was asked for and has such messages.
 	NextDelayedAt int64 `json:"next_delayed_at,omitempty"`
 	LastDelayedAt int64 `json:"last_delayed_at,omitempty"`
-	// What the figures of a delayed exchange are made of.
-	FiredTotal      uint64 `json:"-"`
-	CancelledTotal  uint64 `json:"-"`
-	UnroutableTotal uint64 `json:"-"`
 	// SettingsInForce: the queue has taken up the effective settings shown.
 	SettingsInForce bool `json:"settings_in_force"`
 }
@@ -211,7 +207,7 @@ type Exchange struct {
 	*DelayStats
 }
 
-// DelayStats are the figures of a delayed exchange. Instants are milliseconds
+// DelayStats are the stats of a delayed exchange. Instants are milliseconds
 // since the epoch; 0: no message waits, or all exchanges were asked for.
 type DelayStats struct {
 	Delayed         uint64 `json:"messages_delayed"`

@@ -1,0 +1,131 @@
+package stats
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+// Consumer is a consumer, as its queue's leader says, in the words of the API.
+type Consumer struct {
+	Of         fsm.QueueID
+	OwnTimeout bool // not inherited
+	api.Consumer
+}
+
+// Consumers asks the leaders of queues for their consumers; without ids, of all
+// queues. Queues without a leader that answers have none.
+func (q *Queues) Consumers(ctx context.Context, ids ...fsm.QueueID) []Consumer {
+	req := &peerpb.ConsumersRequest{Queues: numbers(ids)}
+	answers := AskAll(ctx, q.nodes, Question[*peerpb.ConsumersReply]{
+		Doing: "list consumers", Wait: queuesWait,
+		Here: func() *peerpb.ConsumersReply { return q.answerConsumers(req) },
+		Ask: func(ctx context.Context, node string) (*peerpb.ConsumersReply, error) {
+			return peer.Ask[peerpb.ConsumersReply](ctx, q.nodes.Mesh, node, q.c.ConsumersKind, req)
+		},
+	}).Of
+	view := q.c.Catalog.View()
+	sessions := map[fsm.SessionID]*peerpb.ConsumingSession{}
+	for node, reply := range answers {
+		if n, ok := view.NodeByName(node); ok {
+			for _, s := range reply.Sessions {
+				sessions[fsm.SessionID{Node: fsm.NodeID(n.Number), Boot: s.Boot, Num: s.Session}] = s
+			}
+		}
+	}
+	var all []Consumer
+	for _, reply := range answers {
+		for _, c := range reply.Consumers {
+			all = append(all, consumerFrom(view, c, sessions[fsm.SessionID{Node: fsm.NodeID(c.Node), Boot: c.Boot, Num: c.Session}]))
+		}
+	}
+	return all
+}
+
+// answerConsumers lists the consumers of the queues that this node leads, and the
+// sessions of its own clients that have consumers.
+func (q *Queues) answerConsumers(req *peerpb.ConsumersRequest) *peerpb.ConsumersReply {
+	r := &peerpb.ConsumersReply{Sessions: q.c.Sessions()}
+	for _, g := range q.led(req.Queues) {
+		r.Consumers = append(r.Consumers, consumersOf(g, q.c.Clock())...)
+	}
+	return r
+}
+
+// consumerFrom shows what a queue's leader and, unless at is nil, the node of the
+// consumer's client have answered.
+func consumerFrom(v *catalog.View, c *peerpb.QueueConsumer, at *peerpb.ConsumingSession) Consumer {
+	q := Consumer{Of: fsm.QueueID(c.Queue), OwnTimeout: c.OwnTimeout, Consumer: api.Consumer{
+		Tag: c.Tag, Active: c.Active, AckRequired: !c.NoAck, Exclusive: c.Exclusive, PrefetchCount: c.Prefetch, Priority: c.Priority,
+		Status: c.Status, ActivityStatus: activityStatus(c), Unacknowledged: c.Held, TimedOut: c.TimedOut, LateAcksTotal: c.LateAcks,
+		OldestUnackedAgeMS: c.OldestAge, Timeout: int64(c.TimeoutPlusOne) - 1, NextDeadline: c.NextDeadline, Channel: []any{},
+	}}
+	if node, ok := v.Node(fsm.NodeID(c.Node)); ok {
+		q.Node = node.Name
+	}
+	if at != nil {
+		q.Channel = api.ChannelDetails{
+			Name: fmt.Sprintf("%s (%d)", at.Connection, at.Channel), Number: at.Channel, ConnectionName: at.Connection,
+			Node: q.Node, PeerHost: at.PeerHost, PeerPort: at.PeerPort, User: at.User,
+		}
+	}
+	return q
+}
+
+// activityStatus is a consumer's status in the words of other brokers' tools.
+func activityStatus(c *peerpb.QueueConsumer) string {
+	switch {
+	case c.Status == queue.Suspected.String():
+		return "suspected_down"
+	case c.Status == queue.TimedOut.String():
+		return "timeout"
+	case !c.Active:
+		return "waiting"
+	case c.SingleActive:
+		return "single_active"
+	}
+	return "up"
+}
+
+// listAtOnce is how many consumers are listed while a queue waits.
+const listAtOnce = 512
+
+// consumersOf lists the consumers of a queue, piece by piece.
+func consumersOf(g *group.Group, now fsm.Time) (all []*peerpb.QueueConsumer) {
+	var list []queue.Consumer
+	for place, more := uint64(0), true; more; {
+		var singleActive bool
+		list, more = list[:0], false
+		g.View(func(m *queue.Machine) {
+			list, place = m.ConsumersAfter(place, listAtOnce, list)
+			more, now, singleActive = place != 0, max(now, m.Clock()), m.Config().SingleActive
+		})
+		for i := range list {
+			if list[i].Status != queue.Cancelled {
+				all = append(all, describeConsumer(g.Spec().Queue, &list[i], now, singleActive))
+			}
+		}
+	}
+	return all
+}
+
+func describeConsumer(of fsm.QueueID, c *queue.Consumer, now fsm.Time, singleActive bool) *peerpb.QueueConsumer {
+	d := &peerpb.QueueConsumer{
+		Queue: uint64(of), Node: uint32(c.ID.Session.Node), Boot: c.ID.Session.Boot, Session: c.ID.Session.Num, Number: c.ID.Number,
+		Tag: c.Tag, Prefetch: c.Prefetch, Priority: c.Priority, NoAck: c.NoAck, Exclusive: c.Exclusive, Status: c.Status.String(),
+		Active: c.Active, SingleActive: singleActive,
+		Held: uint64(c.Held), TimedOut: uint64(c.TimedOut), LateAcks: c.LateAcks,
+		TimeoutPlusOne: uint64(c.Timeout + 1), OwnTimeout: c.OwnTimeout, NextDeadline: int64(c.FirstDeadline),
+	}
+	if c.HeldSince != 0 {
+		d.OldestAge = uint64(now - c.HeldSince)
+	}
+	return d
+}

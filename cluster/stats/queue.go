@@ -1,0 +1,107 @@
+package stats
+
+import (
+	"reflect"
+	"strings"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/logpb"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+// Queue is how a queue is doing, as its leader says, in the words of the API.
+type Queue struct {
+	Leader   string // node that leads
+	Revision uint64 // of the effective settings that the queue has taken up
+	api.QueueStats
+	Delay api.DelayStats // if it is the store of a delayed exchange
+}
+
+// statsOf reads a machine. peerpb.QueueStats is the one type in which its numbers
+// travel: a new one gets a field there, a line here, and a field with the same
+// JSON name in api.QueueStats.
+func statsOf(m *queue.Machine) *peerpb.QueueStats {
+	s := wireOf(m.Stats())
+	late, _ := m.Lateness()
+	active, inUse := m.Activity()
+	s.Queue, s.Revision, s.ConsumersTimedOut = uint64(m.ID()), m.Config().GetRevision(), uint64(late)
+	s.LastActive, s.InUse = int64(active), inUse
+	return s
+}
+
+func wireOf(s queue.Stats) *peerpb.QueueStats {
+	c := &s.Counters
+	var died []uint64
+	for _, by := range c.Deaths {
+		died = append(died, by[:]...)
+	}
+	return &peerpb.QueueStats{
+		Gone:          s.Phase != queue.Active,
+		MessagesReady: s.Ready.Messages, MessageBytesReady: s.Ready.Bytes,
+		MessagesUnacknowledged: s.Unacknowledged.Messages, MessageBytesUnacknowledged: s.Unacknowledged.Bytes,
+		MessagesScheduled: s.Scheduled.Messages, MessageBytesScheduled: s.Scheduled.Bytes,
+		MessagesDelayedRetry: s.Delayed.Messages, MessageBytesDelayedRetry: s.Delayed.Bytes,
+		MessagesDlx: s.Outbox.Messages, MessageBytesDlx: s.Outbox.Bytes, MessagesDlxWaiting: s.Waiting.Messages,
+		Consumers:            uint64(s.Consumers),
+		MessagesExpiredTotal: c.Expired, MessagesTimedOutTotal: c.TimedOut, ConsumerTimeoutLateAcksTotal: c.LateAcks,
+		MessagesDeadLetteredTotal: c.DeadLettered, DeadLettersDroppedTotal: c.DeadDropped,
+		MessagesDeadLetteredConfirmedTotal: c.DeadConfirmed, DeadLettersRefusedTotal: c.DeadRefused, DiedTotal: died,
+		ScheduledTotal: c.Scheduled, UnscheduledTotal: c.Unscheduled, UnroutableTotal: c.Unroutable,
+	}
+}
+
+// queueFrom shows what a queue's leader has answered: numbers that have the same
+// JSON name in both types as they are, and what is made of them.
+func queueFrom(leader string, s *peerpb.QueueStats) Queue {
+	q := Queue{Leader: leader, Revision: s.Revision, Delay: api.DelayStats{
+		Delayed: s.MessagesScheduled, DelayedBytes: s.MessageBytesScheduled, NextDelayedAt: s.NextDelayedAt, LastDelayedAt: s.LastDelayedAt,
+		FiredTotal:     s.ScheduledTotal - s.UnscheduledTotal - s.MessagesScheduled,
+		CancelledTotal: s.UnscheduledTotal, UnroutableTotal: s.UnroutableTotal,
+	}}
+	r := &q.QueueStats
+	from, to := reflect.ValueOf(s).Elem(), reflect.ValueOf(r).Elem()
+	for _, f := range sameName {
+		to.Field(f.to).Set(from.Field(f.from))
+	}
+	r.Messages = s.MessagesReady + s.MessagesUnacknowledged + s.MessagesScheduled + s.MessagesDelayedRetry + s.MessagesDlx
+	r.Bytes = s.MessageBytesReady + s.MessageBytesUnacknowledged + s.MessageBytesScheduled + s.MessageBytesDelayedRetry + s.MessageBytesDlx
+	r.Delayed, r.DelayedBytes = s.MessagesScheduled+s.MessagesDelayedRetry, s.MessageBytesScheduled+s.MessageBytesDelayedRetry
+	r.Deaths = map[string]map[string]uint64{}
+	totals := [...]*uint64{&r.DiedExpiredTotal, &r.DiedRejectedTotal, &r.DiedMaxlenTotal, &r.DiedDeliveryLimitTotal}
+	dispositions := int(queue.AtLeastOnce) + 1
+	for i, n := range s.DiedTotal[:min(len(s.DiedTotal), len(totals)*dispositions)] {
+		reason := strings.ToLower(logpb.Death_Reason(i/dispositions + 1).String())
+		*totals[i/dispositions] += n
+		if n == 0 {
+			continue
+		}
+		if r.Deaths[reason] == nil {
+			r.Deaths[reason] = map[string]uint64{}
+		}
+		r.Deaths[reason][queue.Disposition(i%dispositions).String()] = n
+	}
+	return q
+}
+
+// sameName are the fields of peerpb.QueueStats and of api.QueueStats that have
+// the same JSON name, by index.
+var sameName = func() (pairs []struct{ from, to int }) {
+	byName := map[string]int{}
+	for i, wire := 0, reflect.TypeFor[peerpb.QueueStats](); i < wire.NumField(); i++ {
+		if name := jsonName(wire.Field(i)); name != "" {
+			byName[name] = i
+		}
+	}
+	for i, shown := 0, reflect.TypeFor[api.QueueStats](); i < shown.NumField(); i++ {
+		if from, ok := byName[jsonName(shown.Field(i))]; ok {
+			pairs = append(pairs, struct{ from, to int }{from, i})
+		}
+	}
+	return pairs
+}()
+
+func jsonName(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return name
+}

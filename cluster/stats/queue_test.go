@@ -1,0 +1,177 @@
+package stats
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+// fill gives each number within v, a different one each, and returns them by the
+// names of their fields.
+func fill(v reflect.Value) map[string]uint64 {
+	next, all := uint64(1), map[string]uint64{}
+	var walk func(name string, v reflect.Value)
+	walk = func(name string, v reflect.Value) {
+		switch v.Kind() {
+		case reflect.Struct:
+			for i := range v.NumField() {
+				if f := v.Type().Field(i); f.IsExported() {
+					walk(name+"."+f.Name, v.Field(i))
+				}
+			}
+			return
+		case reflect.Array:
+			for i := range v.Len() {
+				walk(name, v.Index(i))
+			}
+			return
+		case reflect.Int, reflect.Int64:
+			v.SetInt(int64(1) << next)
+		case reflect.Uint64, reflect.Uint32:
+			v.SetUint(uint64(1) << next)
+		default:
+			return
+		}
+		all[name] |= uint64(1) << next
+		next++
+	}
+	walk("", v)
+	return all
+}
+
+// numbersOf are the numbers within a message, by the names of its fields.
+func numbersOf(v reflect.Value) map[string]uint64 {
+	all := map[string]uint64{}
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		if !f.IsExported() {
+			continue
+		}
+		switch x := v.Field(i); x.Kind() {
+		case reflect.Uint64:
+			all[f.Name] = x.Uint()
+		case reflect.Int64:
+			all[f.Name] = uint64(x.Int())
+		case reflect.Slice:
+			for j := range x.Len() {
+				all[f.Name] |= x.Index(j).Uint()
+			}
+		}
+	}
+	return all
+}
+
+// TestMachineToLinks: every number of a machine is on links, or in this list of
+// those that nobody asks for; every number on links has a source.
+func TestMachineToLinks(t *testing.T) {
+	unused := []string{
+		".Phase", ".Clock", ".Sessions", ".Pending.Messages", ".Pending.Bytes",
+		".Counters.Enqueued", ".Counters.Delivered", ".Counters.Redelivered", ".Counters.Acked", ".Counters.Requeued", ".Counters.Purged",
+		".Counters.Duplicates", ".Counters.Refused", ".Counters.AckedExpired", ".Waiting.Bytes",
+	}
+	elsewhere := []string{"Queue", "Revision", "ConsumersTimedOut", "NextDelayedAt", "LastDelayedAt", "LastActive"} // see statsOf and answer
+	var s queue.Stats
+	machine := fill(reflect.ValueOf(&s).Elem())
+	links := numbersOf(reflect.ValueOf(wireOf(s)).Elem())
+	values := slices.Collect(maps.Values(links))
+	for name, n := range machine {
+		if slices.Contains(values, n) == slices.Contains(unused, name) {
+			t.Errorf("%s: is it on links? %v", name, slices.Contains(values, n))
+		}
+	}
+	for name, n := range links {
+		if (n == 0) != slices.Contains(elsewhere, name) {
+			t.Errorf("%s: from the machine comes %d", name, n)
+		}
+	}
+}
+
+// TestLinksToAPI: every number of the API is a number on links or made of some,
+// and every number on links is used.
+func TestLinksToAPI(t *testing.T) {
+	s := &peerpb.QueueStats{DiedTotal: make([]uint64, 16)}
+	links := fill(reflect.ValueOf(s).Elem())
+	for i := range s.DiedTotal {
+		s.DiedTotal[i] = uint64(i + 1)
+	}
+	q := queueFrom("n1", s)
+	for i, v := 0, reflect.ValueOf(q.QueueStats); i < v.NumField(); i++ {
+		name := v.Type().Field(i).Name
+		if v.Field(i).IsZero() != (name == "SettingsInForce") { // it takes the catalog to know that
+			t.Errorf("%s: %v", name, v.Field(i))
+		}
+	}
+	for i, v := 0, reflect.ValueOf(q.Delay); i < v.NumField(); i++ {
+		if v.Field(i).IsZero() {
+			t.Errorf("%s of a delayed exchange: 0", v.Type().Field(i).Name)
+		}
+	}
+	shown := numbersOf(reflect.ValueOf(q.QueueStats))
+	maps.Copy(shown, numbersOf(reflect.ValueOf(q.Delay)))
+	var union uint64 // of the numbers, each of which is a bit of its own; differences have others
+	for name, n := range shown {
+		if name != "FiredTotal" {
+			union |= n
+		}
+	}
+	for name, n := range links {
+		used := union&n != 0 || slices.Contains([]string{
+			".Queue", ".Revision", ".LastActive", // of which the API shows nothing, or not here
+			".ScheduledTotal", // in FiredTotal
+		}, name)
+		if !used {
+			t.Errorf("%s is on links, and not shown", name)
+		}
+	}
+	if q.Revision != s.Revision || q.Delay.FiredTotal != s.ScheduledTotal-s.UnscheduledTotal-s.MessagesScheduled {
+		t.Errorf("revision %d, fired %d", q.Revision, q.Delay.FiredTotal)
+	}
+	if want := (map[string]uint64{"disabled": 5, "at_most_once": 6, "transactional": 7, "at_least_once": 8}); !maps.Equal(q.Deaths["rejected"], want) || q.DiedRejectedTotal != 5+6+7+8 {
+		t.Errorf("rejected %v, together %d", q.Deaths["rejected"], q.DiedRejectedTotal)
+	}
+}
+
+// TestSameNames: what has the same JSON name is copied, and of the same type.
+func TestSameNames(t *testing.T) {
+	var names []string
+	for _, p := range sameName {
+		from, to := reflect.TypeFor[peerpb.QueueStats]().Field(p.from), reflect.TypeFor[api.QueueStats]().Field(p.to)
+		if jsonName(from) != jsonName(to) || from.Type != to.Type {
+			t.Errorf("%v is copied to %v", from, to)
+		}
+		names = append(names, jsonName(to))
+	}
+	derived := []string{
+		"messages", "messages_delayed", "message_bytes", "message_bytes_delayed", "deaths", "settings_in_force",
+		"messages_dead_lettered_expired_total", "messages_dead_lettered_rejected_total",
+		"messages_dead_lettered_maxlen_total", "messages_dead_lettered_delivery_limit_total",
+	}
+	for i, v := 0, reflect.TypeFor[api.QueueStats](); i < v.NumField(); i++ {
+		name := jsonName(v.Field(i))
+		if slices.Contains(names, name) == slices.Contains(derived, name) {
+			t.Errorf("%s: is it copied? %v", name, slices.Contains(names, name))
+		}
+	}
+}
+
+// TestDeathsCutShort: another node's list of deaths may be shorter or longer.
+func TestDeathsCutShort(t *testing.T) {
+	if q := queueFrom("n1", &peerpb.QueueStats{DiedTotal: []uint64{1}}); q.DiedExpiredTotal != 1 || len(q.Deaths) != 1 {
+		t.Errorf("one number: %+v", q.Deaths)
+	}
+	if q := queueFrom("n1", &peerpb.QueueStats{DiedTotal: make([]uint64, 40)}); q.DiedExpiredTotal != 0 || len(q.Deaths) != 0 {
+		t.Errorf("too many: %+v", q.Deaths)
+	}
+}
+
+func BenchmarkQueueFrom(b *testing.B) {
+	s := &peerpb.QueueStats{MessagesReady: 1, DiedTotal: make([]uint64, 16)}
+	for b.Loop() {
+		queueFrom("n1", s)
+	}
+}

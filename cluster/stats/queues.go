@@ -1,0 +1,137 @@
+package stats
+
+import (
+	"context"
+	"time"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+const (
+	// queuesWait bounds how long other nodes may take to answer.
+	queuesWait = 5 * time.Second
+	// expireWait bounds how long a node waits for what is due in the queues that
+	// it is asked for.
+	expireWait = 2 * time.Second
+)
+
+// Queues says how queues are doing, and who consumes from them. Only the leader
+// of a queue answers for it.
+type Queues struct {
+	nodes *Nodes
+	c     QueuesConfig
+}
+
+// QueuesConfig is what Queues reads of this node.
+type QueuesConfig struct {
+	Kind          peer.Kind // of the question for stats
+	ConsumersKind peer.Kind // of the question for consumers
+	Host          *group.Host
+	Catalog       interface{ View() *catalog.View }
+	Clock         func() fsm.Time // as queues are stamped, and runs while they are idle
+	// Sessions are those of this node's clients that have consumers.
+	Sessions func() []*peerpb.ConsumingSession
+}
+
+// NewQueues returns the queues of a cluster, and answers for those that this node
+// leads when other nodes ask.
+func NewQueues(n *Nodes, c QueuesConfig) *Queues {
+	q := &Queues{n, c}
+	peer.HandleAsk(n.Mesh, c.Kind, q.answer)
+	peer.HandleAsk(n.Mesh, c.ConsumersKind, q.answerConsumers)
+	return q
+}
+
+// Stats asks the leaders of queues how these are doing; without ids, of all
+// queues. Queues that have ended, and those without a leader that answers, are
+// missing.
+func (q *Queues) Stats(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]Queue {
+	all := map[fsm.QueueID]Queue{}
+	for node, reply := range q.askAll(ctx, ids) {
+		for _, s := range reply.Queues {
+			if !s.Gone {
+				all[fsm.QueueID(s.Queue)] = queueFrom(node, s)
+			}
+		}
+	}
+	return all
+}
+
+// Activity is the same as leaders have answered it, for who wants to know when
+// queues were last in use. Queues that have ended are among them.
+func (q *Queues) Activity(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]*peerpb.QueueStats {
+	all := map[fsm.QueueID]*peerpb.QueueStats{}
+	for _, reply := range q.askAll(ctx, ids) {
+		for _, s := range reply.Queues {
+			all[fsm.QueueID(s.Queue)] = s
+		}
+	}
+	return all
+}
+
+func (q *Queues) askAll(ctx context.Context, ids []fsm.QueueID) map[string]*peerpb.QueueStatsReply {
+	req := &peerpb.QueueStatsRequest{Queues: numbers(ids)}
+	return AskAll(ctx, q.nodes, Question[*peerpb.QueueStatsReply]{
+		Doing: "read the stats of queues", Wait: queuesWait,
+		Here: func() *peerpb.QueueStatsReply { return q.answer(req) },
+		Ask: func(ctx context.Context, node string) (*peerpb.QueueStatsReply, error) {
+			return peer.Ask[peerpb.QueueStatsReply](ctx, q.nodes.Mesh, node, q.c.Kind, req)
+		},
+	}).Of
+}
+
+func numbers(ids []fsm.QueueID) []uint64 {
+	var all []uint64
+	for _, id := range ids {
+		all = append(all, uint64(id))
+	}
+	return all
+}
+
+// answer reads the stats of queues that this node leads. What is due in them is
+// done first, as far as the time allows.
+func (q *Queues) answer(req *peerpb.QueueStatsRequest) *peerpb.QueueStatsReply {
+	end := time.Now().Add(expireWait)
+	r := &peerpb.QueueStatsReply{}
+	for _, g := range q.led(req.Queues) {
+		if left := time.Until(end); left > 0 {
+			_ = g.Expire(left) // late stats are better than none
+		}
+		g.View(func(m *queue.Machine) {
+			s := statsOf(m)
+			if len(req.Queues) > 0 {
+				first, last := m.ScheduledSpan()
+				s.NextDelayedAt, s.LastDelayedAt = int64(first), int64(last)
+			}
+			r.Queues = append(r.Queues, s)
+		})
+	}
+	return r
+}
+
+// led lists those of some queues that this node leads; without ids, of all.
+func (q *Queues) led(ids []uint64) (groups []*group.Group) {
+	add := func(g *group.Group) {
+		if g != nil && g.Leading() != 0 {
+			groups = append(groups, g)
+		}
+	}
+	if len(ids) == 0 {
+		for _, g := range q.c.Host.Groups() {
+			add(g)
+		}
+		return groups
+	}
+	view := q.c.Catalog.View()
+	for _, id := range ids {
+		if record, ok := view.QueueByID(fsm.QueueID(id)); ok {
+			add(q.c.Host.Group(record.Group))
+		}
+	}
+	return groups
+}
