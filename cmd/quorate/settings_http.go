@@ -41,11 +41,11 @@ func httpsRows(prefix, usually string, of func(*settings) *httpsSettings) []sett
 		return text(func(s *settings) *string { return field(&of(s).tlsFiles) })
 	}
 	return []setting{
-		{prefix + ".port", "none", "the same over TLS: a port, usually " + usually + "; none: not at all", optional(port, func(s *settings) *string { return &of(s).port })},
-		{prefix + ".ip", "", "and its address; empty: all interfaces", ip(func(s *settings) *string { return &of(s).ip })},
-		{prefix + ".certfile", "", "as ssl_options.certfile, which stands in for it with its key", file(func(f *tlsFiles) *string { return &f.cert })},
+		{prefix + ".port", "none", "the same over TLS: a port, usually " + usually + "; none: no listener", optional(port, func(s *settings) *string { return &of(s).port })},
+		{prefix + ".ip", "", "its address; empty: all interfaces", ip(func(s *settings) *string { return &of(s).ip })},
+		{prefix + ".certfile", "", "as ssl_options.certfile, which is used with its key if this is empty", file(func(f *tlsFiles) *string { return &f.cert })},
 		{prefix + ".keyfile", "", "as ssl_options.keyfile", file(func(f *tlsFiles) *string { return &f.key })},
-		{prefix + ".cacertfile", "", "as ssl_options.cacertfile, which stands in for it", file(func(f *tlsFiles) *string { return &f.roots })},
+		{prefix + ".cacertfile", "", "as ssl_options.cacertfile, which is used if this is empty", file(func(f *tlsFiles) *string { return &f.roots })},
 		{prefix + ".verify", "verify_none", "as ssl_options.verify; a certificate is no login", oneOf(func(s *settings) *string { return &of(s).verify }, "verify_none", "verify_peer")},
 		{prefix + ".fail_if_no_peer_cert", "false", "as ssl_options.fail_if_no_peer_cert", oneOf(func(s *settings) *string { return &of(s).insist }, "true", "false")},
 	}

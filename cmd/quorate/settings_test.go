@@ -340,8 +340,8 @@ func document() []byte {
 
 Generated from the table of settings; ` + "`quorate settings`" + ` prints the same.
 
-A setting comes from, the last one wins: the default, the file given by ` + "`--config`" + ` (lines ` + "`KEY = VALUE`, `#`" + ` begins a comment line), the environment
-(the key in capitals, dots as underscores, with ` + "`QUORATE_`" + ` in front: ` + "`QUORATE_LISTENERS_TCP_DEFAULT`" + `), and ` + "`--set KEY=VALUE`" + `. Unknown keys and values out of range are refused.
+Sources of a setting, in increasing order of precedence: the default, the file given by ` + "`--config`" + ` (lines ` + "`KEY = VALUE`; `#`" + ` starts a comment line), the environment
+(the key in capitals, with dots as underscores and the prefix ` + "`QUORATE_`: `QUORATE_LISTENERS_TCP_DEFAULT`" + `), and ` + "`--set KEY=VALUE`" + `. Unknown keys and values out of range are refused.
 
 | setting | default | meaning |
 |---|---|---|
