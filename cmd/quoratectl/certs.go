@@ -16,7 +16,7 @@ import (
 func certsVerbs() []verb {
 	return []verb{{
 		name: "certs", arguments: "init | node NODE ... | rotate NODE ... | rotate ca | retire | show [FILE ...]", least: 1, most: -1,
-		about: "certificates of nodes, in the folder --dir (certs): init makes an authority of the cluster's own; node makes a certificate for each name; rotate replaces certificates, or has a new authority sign from now on beside those that count; retire has none but the newest authority count; show tells names, ends and fingerprints. --days N: how long they are good (365; an authority 3650), --algorithm ecdsa or ed25519: of an authority's key and those it signs",
+		about: "certificates of nodes, in the folder --dir (certs): init creates an authority for the cluster; node creates a certificate for each name; rotate replaces certificates, or adds a new authority that signs from now on while the others stay valid; retire removes all authorities but the newest; show prints names, expiry dates and fingerprints. --days N: their validity (365; an authority 3650), --algorithm ecdsa or ed25519: of an authority's key and those it signs",
 		run:   runCerts, options: []string{"dir", "days", "algorithm"},
 	}}
 }

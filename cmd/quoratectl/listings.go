@@ -12,17 +12,17 @@ import (
 func listings() []verb {
 	return []verb{
 		{name: "list_queues", arguments: "[COLUMN ...]", most: -1, about: "queues of a vhost: " + columnNames(queueColumns), run: listQueues},
-		{name: "peek", arguments: "QUEUE [STATE [AFTER]]", least: 1, most: 3, about: "shows up to 50 messages and changes nothing; STATE is ready, unacked, scheduled or delayed, AFTER the number of the last one shown", run: peek},
+		{name: "peek", arguments: "QUEUE [STATE [AFTER]]", least: 1, most: 3, about: "shows up to 50 messages without changing anything; STATE is ready, unacked, scheduled or delayed, AFTER the number of the last one shown", run: peek},
 		{name: "list_consumers", arguments: "[COLUMN ...]", most: -1, about: "consumers of a vhost: " + columnNames(consumerColumns), run: listConsumers},
 		{name: "list_exchanges", arguments: "[COLUMN ...]", most: -1, about: "exchanges of a vhost: " + columnNames(exchangeColumns), run: listExchanges},
 		{name: "list_bindings", arguments: "[COLUMN ...]", most: -1, about: "bindings of a vhost: " + columnNames(bindingColumns), run: listBindings},
 		{name: "list_connections", arguments: "[COLUMN ...]", most: -1, about: "clients' connections to all nodes: " + columnNames(connectionColumns), run: listConnections},
 		{name: "close_connection", arguments: "NAME REASON", least: 2, most: 2, about: "closes a connection; its client is told the reason", run: closeConnections("connections")},
 		{name: "close_all_user_connections", arguments: "USER REASON", least: 2, most: 2, about: "closes all connections of a user", run: closeConnections("connections", "username")},
-		{name: "delayed", arguments: "VERB", least: 1, most: 2, about: "messages that wait: list, count, cancel, reschedule MILLISECONDS, fire, purge; --exchange NAME or --queue NAME, --id ID or --match HEADER=VALUE", run: delayed, options: delayedOptions},
+		{name: "delayed", arguments: "VERB", least: 1, most: 2, about: "delayed messages: list, count, cancel, reschedule MILLISECONDS, fire, purge; --exchange NAME or --queue NAME, --id ID or --match HEADER=VALUE", run: delayed, options: delayedOptions},
 		{name: "list_vhosts", arguments: "[COLUMN ...]", most: -1, about: "vhosts: " + columnNames(vhostColumns), run: listVHosts},
-		{name: "add_vhost", arguments: "NAME", least: 1, most: 1, about: "makes a vhost; --description TEXT, --tags A,B", run: addVHost, options: []string{"description", "tags"}},
-		{name: "delete_vhost", arguments: "NAME", least: 1, most: 1, about: "deletes a vhost and all that is in it", run: func(c *call) error { return c.delete(path("vhosts", c.words[0])) }},
+		{name: "add_vhost", arguments: "NAME", least: 1, most: 1, about: "creates a vhost; --description TEXT, --tags A,B", run: addVHost, options: []string{"description", "tags"}},
+		{name: "delete_vhost", arguments: "NAME", least: 1, most: 1, about: "deletes a vhost and everything in it", run: func(c *call) error { return c.delete(path("vhosts", c.words[0])) }},
 	}
 }
 

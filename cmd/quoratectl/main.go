@@ -251,22 +251,22 @@ func usage() string {
 	var b strings.Builder
 	b.WriteString(`usage: quoratectl [OPTIONS] VERB [ARGUMENTS]
 
-options, before or behind the verb:
-  -n, --node URL         of the node's HTTP API, or HOST:PORT; QUORATECTL_NODE; 127.0.0.1:15672
+options, before or after the verb:
+  -n, --node URL         URL of the node's HTTP API, or HOST:PORT; QUORATECTL_NODE; 127.0.0.1:15672
   -u, --username NAME    QUORATECTL_USERNAME; guest
   --password PASSWORD    QUORATECTL_PASSWORD; guest
-  --ca-file FILE         roots of the node's certificate, PEM; has HOST:PORT mean https, port 15671; QUORATECTL_CA_FILE; this machine's
+  --ca-file FILE         roots of the node's certificate, PEM; HOST:PORT then means https, port 15671; QUORATECTL_CA_FILE; this machine's
   --cert-file FILE       certificate for nodes that ask for one, PEM, with --key-file FILE; QUORATECTL_CERT_FILE, QUORATECTL_KEY_FILE
   -p, --vhost VHOST      /
   --formatter FORMAT     table or json
   -q, --quiet            no title
-  -s, --silent           neither title nor names of columns
-  -t, --timeout SECONDS  60, or as the verb says
-  --help                 about the verb, or about all
-  --version              of this program
+  -s, --silent           neither title nor column names
+  -t, --timeout SECONDS  60, or the verb's default
+  --help                 help for the verb, or for all
+  --version              version of this program
 
 verbs:
-  recover --data-dir DIR [--also DIR ...] [--yes] [--json] makes a stopped node the whole cluster, when a majority is lost for good; without --yes it only says what may be lost
+  recover --data-dir DIR [--also DIR ...] [--yes] [--json] turns a stopped node into the whole cluster when a majority is lost for good; without --yes it only shows what may be lost
 `)
 	for _, v := range verbs {
 		fmt.Fprintf(&b, "  %-44s %s\n", strings.TrimSpace(v.name+" "+v.arguments), v.about)

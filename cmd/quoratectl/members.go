@@ -25,11 +25,11 @@ func memberVerbs() []verb {
 			options: patterns, timeout: 600, run: func(c *call) error {
 				return c.changeMembers(http.MethodPost, path("queues", "quorum", "replicas", "on", c.words[0], "grow"), api.Selection{Strategy: c.words[1]})
 			}},
-		{name: "shrink", arguments: "NODE", least: 1, most: 1, about: "removes all replicas from a node, except those that are the only ones",
+		{name: "shrink", arguments: "NODE", least: 1, most: 1, about: "removes all replicas from a node, except those that are the only one of their queue",
 			options: patterns, timeout: 600, run: func(c *call) error {
 				return c.changeMembers(http.MethodDelete, path("queues", "quorum", "replicas", "on", c.words[0], "shrink"), api.Selection{})
 			}},
-		{name: "grow_to_count", arguments: "COUNT", least: 1, most: 1, about: "gives queues with fewer replicas so many, as far as nodes are up",
+		{name: "grow_to_count", arguments: "COUNT", least: 1, most: 1, about: "gives queues with fewer replicas this many, as far as nodes are up",
 			options: patterns, timeout: 600, run: func(c *call) error {
 				count, err := strconv.Atoi(c.words[0])
 				if err != nil {

@@ -11,7 +11,7 @@ import (
 func tokenVerbs() []verb {
 	return []verb{{
 		name: "token", arguments: "create | list | revoke ID", least: 1, most: 2,
-		about: "tokens that let a node join, each of them once: create prints one, which is shown this time only; --ttl TIME: how long it is good (10m; 1s to 168h), --for-node NODE: the only name that it is good for; list tells how long those are good that there are, and who has used them; revoke takes one back",
+		about: "tokens that let a node join, each once: create prints one, which cannot be shown again; --ttl TIME: its lifetime (10m; 1s to 168h), --for-node NODE: the only name that may use it; list shows when tokens expire and who has used them; revoke ID revokes one",
 		run:   runToken, options: []string{"ttl", "for-node"},
 	}}
 }

@@ -70,8 +70,8 @@ func init() {
 	}, listings(), operationVerbs(), memberVerbs(), policyVerbs(), accountVerbs(), limitVerbs(), certsVerbs(), tokenVerbs(), []verb{
 		{name: "list_replicas", arguments: "[COLUMN ...]", most: -1, about: "queue replicas on the node: " + columnNames(replicaColumns), run: listReplicas},
 		{name: "list_cluster_settings", about: "settings of the whole cluster", run: listSettings},
-		{name: "set_cluster_setting", arguments: "NAME VALUE", least: 2, most: 2, about: "gives a setting of the whole cluster a value", run: setSetting},
-		{name: "clear_cluster_setting", arguments: "NAME", least: 1, most: 1, about: "gives it the program's value again", run: clearSetting},
+		{name: "set_cluster_setting", arguments: "NAME VALUE", least: 2, most: 2, about: "sets a setting of the whole cluster", run: setSetting},
+		{name: "clear_cluster_setting", arguments: "NAME", least: 1, most: 1, about: "resets it to the program's default", run: clearSetting},
 	})
 }
 
