@@ -35,7 +35,7 @@ func (w *world) mustConnect(user string) *Connection {
 func TestLoopbackUsers(t *testing.T) {
 	w := newWorld(t)
 	hash := login.HashPassword("p")
-	w.broker.config.LoopbackUsers = []string{"guest"}
+	w.broker.loopback = []string{"guest"}
 	for _, user := range []string{"guest", "ann"} {
 		w.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutUser{PutUser: &logpb.PutUser{
 			Name: user, PasswordHash: hash, HashAlgorithm: login.HashAlgorithm,

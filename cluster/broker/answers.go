@@ -2,6 +2,7 @@ package broker
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -12,7 +13,7 @@ import (
 type meaning uint8
 
 const (
-	unexpected meaning = iota // no command of a client is answered so
+	impossible meaning = iota // no command of a client is answered so
 	success
 	queueGone
 	inUse
@@ -36,10 +37,17 @@ var meanings = map[logpb.Command_Kind]map[fsm.Code]meaning{
 	logpb.Command_SCHEDULE: {fsm.OK: success, fsm.NotFound: noneWaits, fsm.Gone: queueGone},
 }
 
-// answerError returns what a client is told of an answer; nil: its command has
+// answers says what the answers of queues mean, and counts those that no command
+// should be given.
+type answers struct {
+	*node
+	odd atomic.Uint64
+}
+
+// refusal returns what a client is told of an answer; nil: its command has
 // done what it was to do. An answer that is not listed is a fault of this
 // program: it is logged, and no success.
-func (b *Broker) answerError(kind logpb.Command_Kind, q *catalog.Queue, code fsm.Code) error {
+func (a *answers) refusal(kind logpb.Command_Kind, q *catalog.Queue, code fsm.Code) error {
 	if code == fsm.NoSession {
 		return errLost
 	}
@@ -62,7 +70,7 @@ func (b *Broker) answerError(kind logpb.Command_Kind, q *catalog.Queue, code fsm
 	case noneWaits:
 		return errNoneWaits
 	}
-	b.oddAnswer(q.ID, kind.String(), code)
+	a.unexpected(q.ID, kind.String(), code)
 	return fsm.Refuse(fsm.Internal, fmt.Sprintf("%s did not do what it was asked for", q))
 }
 
@@ -72,12 +80,8 @@ var errNoneWaits = fsm.Refuse(fsm.NotFoundKind, "no such message waits there")
 
 func noQueue(q *catalog.Queue) error { return fsm.Refuse(fsm.NotFoundKind, "no "+q.String()) }
 
-// oddAnswer logs an answer that no command of this node should be given.
-func (b *Broker) oddAnswer(queue fsm.QueueID, command string, code fsm.Code) {
-	b.odd.Add(1)
-	b.slog.Error("unexpected answer of a queue", "queue", uint64(queue), "command", command, "code", int(code))
+// unexpected logs an answer that no command of this node should be given.
+func (a *answers) unexpected(queue fsm.QueueID, command string, code fsm.Code) {
+	a.odd.Add(1)
+	a.slog.Error("unexpected answer of a queue", "queue", uint64(queue), "command", command, "code", int(code))
 }
-
-// OddAnswers counts the answers of queues that no command should be given. Any
-// is a fault of this program.
-func (b *Broker) OddAnswers() uint64 { return b.odd.Load() }

@@ -40,7 +40,7 @@ func TestAnswerTable(t *testing.T) {
 				want = fsm.Internal
 			}
 			odd := w.broker.OddAnswers()
-			err := w.broker.answerError(kind, q, c)
+			err := w.broker.answers.refusal(kind, q, c)
 			if want == 0 && err != nil || want != 0 && !isKind(err, want) {
 				t.Errorf("%s answered with %d: %v", kind, c, err)
 			}
@@ -82,7 +82,7 @@ func TestRequestsTellAnswers(t *testing.T) {
 		w.submits(q.ID, func(_ string, b group.Batch) bool {
 			for _, c := range grouptest.Commands(t, b) {
 				id := fsm.SessionFrom(c.Session)
-				w.broker.spawn("answer", func() { w.broker.answer("n1", q.ID, id, []group.Outcome{grouptest.Code(c.Seq, fsm.Invalid)}) })
+				w.broker.spawn("answer", func() { w.broker.routes.Answer("n1", q.ID, id, []group.Outcome{grouptest.Code(c.Seq, fsm.Invalid)}) })
 			}
 			return true
 		})
@@ -94,7 +94,7 @@ func TestRequestsTellAnswers(t *testing.T) {
 			t.Errorf("%s: the queue's record is gone", name)
 		}
 		s.mu.Lock()
-		if len(s.consumers) != 0 {
+		if len(s.known) != 0 {
 			t.Errorf("%s: a consumer is left", name)
 		}
 		s.mu.Unlock()
@@ -133,7 +133,7 @@ func TestLostAnswers(t *testing.T) {
 	}}})
 	n, _ := w.View().NodeByName("n2")
 	full := true
-	w.broker.transmit = func(node string, _ kind, _ []byte, _ ...[]byte) error {
+	w.broker.links.transmit = func(node string, _ kind, _ []byte, _ ...[]byte) error {
 		if node != "n2" {
 			t.Errorf("sent to %q", node)
 		}
@@ -144,8 +144,8 @@ func TestLostAnswers(t *testing.T) {
 	}
 	for _, full = range []bool{false, true} {
 		to := fsm.SessionID{Node: fsm.NodeID(n.Number), Boot: n.Boot, Num: 1}
-		w.broker.performOutcomes(l.Queue(), []group.Outcome{{Session: to, First: 1, Run: 1}})
-		if _, noted := w.broker.unsent[unsent{"n2", l.Queue()}]; noted != full {
+		w.broker.dispatcher.outcomes(l.Queue(), []group.Outcome{{Session: to, First: 1, Run: 1}})
+		if _, noted := w.broker.links.unsent[unsent{"n2", l.Queue()}]; noted != full {
 			t.Errorf("link full %v, noted %v", full, noted)
 		}
 	}
@@ -192,7 +192,7 @@ func TestGetAsksAgain(t *testing.T) {
 				if name == "for ever" {
 					w.Clock.Add(getWait/3 + 1)
 				}
-				w.broker.spawn("answer", func() { w.broker.answer("n1", q.ID, s.id, []group.Outcome{a}) })
+				w.broker.spawn("answer", func() { w.broker.routes.Answer("n1", q.ID, s.id, []group.Outcome{a}) })
 			}
 			return true
 		})
@@ -217,7 +217,7 @@ func TestGetRests(t *testing.T) {
 				passed := time.Since(began)
 				tries = append(tries, passed)
 				w.Clock.Store(zero + passed.Milliseconds())
-				w.broker.spawn("answer", func() { w.broker.answer("n1", q.ID, s.id, []group.Outcome{grouptest.Code(x.Seq, fsm.NotYet)}) })
+				w.broker.spawn("answer", func() { w.broker.routes.Answer("n1", q.ID, s.id, []group.Outcome{grouptest.Code(x.Seq, fsm.NotYet)}) })
 			}
 			return true
 		})

@@ -2,67 +2,25 @@ package broker
 
 import (
 	"context"
-	"net/netip"
-	"sync"
-	"time"
 
 	"github.com/quorate/quorate/cluster/audit"
-	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// refusals bounds how often the log speaks of logins that were refused.
-type refusals struct {
-	mu       sync.Mutex
-	throttle *audit.Throttle
-}
-
-// say reports whether the log may speak of a refusal at an address, and of how
-// many it has not.
-func (r *refusals) say(remote netip.Addr) (ok bool, unlogged uint64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.throttle == nil {
-		r.throttle = audit.NewThrottle(time.Now)
-	}
-	for _, l := range r.throttle.Expired() {
-		unlogged += l.Count
-	}
-	_, ok, before := r.throttle.Allow(remote.String())
-	return ok || unlogged > 0, unlogged + before
-}
-
-// refuseLogin says in the log and in the audit log why a login is refused.
-// Anybody can cause that as often as they like, so it is said at a bounded rate
-// for each address.
-func (b *Broker) refuseLogin(ctx context.Context, user string, remote netip.Addr, reason string) error {
-	if ok, unlogged := b.refusal.say(remote); ok {
-		b.slog.Warn("login refused", "user", fsm.Short(user), "remote", remote, "reason", reason, "unlogged", unlogged)
-	}
-	from := audit.From(ctx)
-	if from.Address == "" {
-		from.Address = remote.String()
-	}
-	b.config.Audit.Write(audit.Event{
-		Kind: audit.Login, Action: "login", User: fsm.Short(user), Origin: from, Outcome: audit.Refused, Reason: reason,
-	})
-	return errLogin
-}
-
-// propose is Broker.propose of what the session's client has asked for.
-func (s *Session) propose(ctx context.Context, what string, c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
-	r, err := s.broker().propose(ctx, what, c)
-	s.audit(c, r, err)
+// propose is definitions.propose of what the session's client has asked for.
+func (x *definer) propose(ctx context.Context, what string, c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
+	r, err := x.definitions.propose(ctx, what, c)
+	x.audit(c, r, err)
 	return r, err
 }
 
 // audit notes a definition that the session's client has changed, or may have.
-func (s *Session) audit(c *logpb.CatalogCommand, r *logpb.CatalogResult, err error) {
-	log := s.broker().config.Audit
+func (x *definer) audit(c *logpb.CatalogCommand, r *logpb.CatalogResult, err error) {
+	log := x.definitions.audit
 	if log == nil || r != nil && (r.Refusal != 0 || !r.Changed) {
 		return
 	}
-	e := audit.Event{Kind: audit.Definition, User: s.conn.user, Origin: s.origin(), Outcome: audit.OK}
+	e := audit.Event{Kind: audit.Definition, User: x.conn.user, Origin: x.origin(), Outcome: audit.OK}
 	if err != nil {
 		e.Outcome, e.Reason = audit.Failed, err.Error()
 	}
@@ -71,9 +29,9 @@ func (s *Session) audit(c *logpb.CatalogCommand, r *logpb.CatalogResult, err err
 }
 
 // origin says where the session's client is.
-func (s *Session) origin() audit.Origin {
+func (x *definer) origin() audit.Origin {
 	o := audit.Origin{Protocol: "amqp"}
-	if at, ok := s.client.(located); ok {
+	if at, ok := x.calls.client.(located); ok {
 		connection, _, client := at.Where()
 		o.Connection, o.Address = connection, client.String()
 	}

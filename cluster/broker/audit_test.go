@@ -17,7 +17,8 @@ import (
 // audited has the world write an audit log, and returns its lines.
 func (w *world) audited() (lines func() []audit.Event) {
 	var text bytes.Buffer
-	w.broker.config.Audit = audit.New("n1", &text, time.Now, func(err error) { w.t.Errorf("%v", err) })
+	log := audit.New("n1", &text, time.Now, func(err error) { w.t.Errorf("%v", err) })
+	w.broker.Authenticator.audit, w.broker.definitions.audit = log, log
 	return func() (all []audit.Event) {
 		for d := json.NewDecoder(&text); d.More(); {
 			var e audit.Event

@@ -47,7 +47,7 @@ func BenchmarkPublishConfirm(b *testing.B) {
 		load := stream.NewLoad()
 		to.Take(&load)
 		load.Submit(drop)
-		w.broker.answer("", q.ID, s.id, answer)
+		w.broker.routes.Answer("", q.ID, s.id, answer)
 		answer[0].First += benchRun
 	}
 }
@@ -69,7 +69,7 @@ func BenchmarkDeliver(b *testing.B) {
 			id++
 			d.Messages = append(d.Messages, fsm.Message{Consumer: 5, ID: id, Payload: body})
 		}
-		w.broker.deliver(q.ID, s.id, d)
+		w.broker.routes.Deliver(q.ID, s.id, d)
 		s.Written(benchRun, benchRun*len(body))
 	}
 }

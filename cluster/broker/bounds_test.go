@@ -29,7 +29,7 @@ func TestDamagedDelivery(t *testing.T) {
 	}
 	w := newWorld(t)
 	var d weighedBatch
-	w.broker.add(&d, sections{raw}, &fsm.Delivery{ID: 1, Ref: fsm.Ref{Size: uint32(len(raw))}})
+	w.broker.dispatcher.add(&d, sections{raw}, &fsm.Delivery{ID: 1, Ref: fsm.Ref{Size: uint32(len(raw))}})
 	if len(d.Messages) != 1 || !d.Messages[0].Payload.Valid() || !bytes.Equal(d.Messages[0].Payload.Body(), raw) || d.weight != len(d.Messages[0].Payload)+group.DeliveryWeight {
 		t.Errorf("handed out: %v", d.Messages)
 	}

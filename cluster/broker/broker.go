@@ -12,10 +12,6 @@ package broker
 import (
 	"context"
 	"log/slog"
-	"maps"
-	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/quorate/quorate/cluster/audit"
@@ -23,55 +19,13 @@ import (
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/cluster/stream"
+	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
 )
-
-// Message kinds between brokers.
-const (
-	KindElection peer.Kind = 16 + iota // elections, see cluster/group
-	KindCatalog                        // call: to the catalog's leader, see cluster/group
-	kindSubmit
-	kindOutcomes
-	kindDeliveries
-	kindNotice
-	kindResync
-	kindStats      // call
-	KindQueueStats // call, see cluster/stats
-	KindReplicas   // call: how a node's replicas stand, see package cluster
-	KindTransfer   // call: to hand a leadership over
-	KindNodes      // call: which nodes the cluster has
-	KindAdmit      // call: a node that wants to join, for the catalog's leader
-	kindPeek       // call
-	kindReply
-	kindRequester       // call: whether a channel takes replies
-	KindConsumers       // call, see cluster/stats
-	KindConnections     // call: a node's clients, see package cluster
-	KindCloseConnection // call
-	kindScheduled       // call
-	kindCounts          // call
-	KindResourceAlarms  // what a node has too little of, see package cluster
-	kindHears           // call: whether a node hears a process of another one
-	KindApplied         // what a node has applied of the catalog, see cluster/group
-	KindLearner         // of replicas that do not vote, see cluster/group
-)
-
-// bounds are those of kinds that are longer than others, or never have a payload.
-var bounds = map[peer.Kind]peer.Bounds{
-	KindElection:       {Head: 4 << 20}, // of a hundred thousand groups
-	KindLearner:        {Head: 4 << 20},
-	KindCatalog:        {Head: group.MaxCatalogEntry + 1<<10},
-	kindSubmit:         {Head: group.MaxCommandBytes + 1<<10, Payload: peer.MaxMessage},
-	kindOutcomes:       {Head: 4 << 20},
-	kindDeliveries:     {Head: 16 << 20, Payload: peer.MaxMessage}, // with how messages died
-	kindNotice:         {Head: 1 << 20},
-	kindResync:         {Head: 1 << 10},
-	kindReply:          {Payload: peer.MaxMessage},
-	KindResourceAlarms: {Head: 1 << 10},
-	KindApplied:        {Head: 1 << 10},
-}
 
 // Catalog is the replicated catalog as the broker uses it.
 type Catalog interface {
@@ -128,154 +82,165 @@ type Config struct {
 	LeaderLocator catalog.Locator
 }
 
-// Broker serves the clients of one node.
+// Broker serves the clients of one node. It is made of parts, each with the state
+// that is its own, and keeps the sessions and connections of this node.
 type Broker struct {
 	config Config
-	host   *group.Host
-	mesh   *peer.Mesh
-	slog   *slog.Logger
-	// transmit sends to a node: Mesh.Send.
-	transmit func(node string, k kind, head []byte, payloads ...[]byte) error
+	*node
+	*tasks
+	*Authenticator
+	*Inspector
 
-	self atomic.Uint32 // number of this node; 0: not known yet
-	boot atomic.Uint64
+	clients     *registry
+	limits      *limits
+	definitions *definitions
+	routes      *stream.Table
+	available   *availability
+	answers     *answers
+	replies     *replyRouter
+	letters     *deadletter.Sender
 
-	served    int64 // since when, ms
-	suspects  suspects
-	unsettled atomic.Bool // some queue may believe of a node what is not so, see noteNodes
-	removing  atomic.Bool // the local queues of lost nodes, see removeLost
+	detector *detector
+	reporter *reporter
 
-	sessionNumber atomic.Uint64
-	connNumber    atomic.Uint64
-
-	tallies tallies
-
-	mu       sync.RWMutex
-	closed   bool
-	sessions map[uint64]*Session
-	entered  map[*Connection]struct{} // the connections of clients
-	unsent   map[unsent]struct{}
-
-	// Messages, of queues while this node led them.
-	timedOut, lateAcks atomic.Uint64
-
-	odd    atomic.Uint64 // answers that no command should be given
-	panics atomic.Uint64 // see contain
-
-	logins  *login.Gate
-	refusal refusals
-	uses    uses
-
-	routes  *stream.Table
-	letters *deadletter.Sender
-	look    chan struct{} // the catalog has changed
-	stop    chan struct{}
-	done    sync.WaitGroup
+	links      *links
+	dispatcher *dispatcher
+	late       *lateness
+	watch      *watch
+	changes    *worker.Worker // of the catalog
 }
 
 // New returns a broker; Serve makes it work.
 func New(c Config) *Broker {
-	b := &Broker{
-		config: c, mesh: c.Mesh, slog: c.Logger, transmit: c.Mesh.Send,
-		sessions: map[uint64]*Session{},
-		entered:  map[*Connection]struct{}{},
-		tallies:  tallies{by: map[tallied]*tally{}},
-		suspects: suspects{byName: map[string]suspect{}},
-		unsent:   map[unsent]struct{}{},
-		look:     make(chan struct{}, 1),
-		stop:     make(chan struct{}),
-		logins:   login.New(c.Logins),
+	return newBroker(c, func(h stream.Host) stream.Host { return h })
+}
+
+// newBroker is New, for a test that comes between the broker and its streams.
+func newBroker(c Config, between func(stream.Host) stream.Host) *Broker {
+	t := newTasks(c.Logger)
+	n := &node{
+		name: c.Node, catalog: c.Catalog, mesh: c.Mesh, clock: c.Clock, stamp: c.Stamp, slog: c.Logger,
+		peers: &stats.Nodes{Self: c.Node, Mesh: c.Mesh, Try: t.guard, Logger: c.Logger},
 	}
-	b.routes = stream.NewTable((*host)(b))
+	b := &Broker{
+		config: c, node: n, tasks: t,
+		clients: &registry{sessions: map[uint64]*Session{}, connections: map[*Connection]struct{}{}},
+		limits:  &limits{node: n, connections: c.MaxConnections, tallies: tallies{by: map[counted]*tally{}}},
+		answers: &answers{node: n},
+		links:   &links{node: n, transmit: c.Mesh.Send, unsent: map[unsent]struct{}{}},
+		late:    &lateness{node: n},
+		changes: worker.New(worker.Options{}),
+	}
+	b.Authenticator = &Authenticator{node: n, tasks: t, gate: login.New(c.Logins), loopback: c.LoopbackUsers, audit: c.Audit}
+	b.replies = &replyRouter{node: n, clients: b.clients}
+	b.detector = &detector{node: n, tasks: t, retention: c.Defaults.DisconnectedTimeout, suspects: suspects{byName: map[string]suspect{}}}
+	b.reporter = &reporter{node: n, tasks: t, detector: b.detector, ended: map[uint32]uint64{}}
+	uses := &uses{node: n, tasks: t}
+	h := &host{node: n, tasks: t, uses: uses, answers: b.answers, queueGone: b.QueueGone}
+	b.routes = stream.NewTable(between(h))
 	b.letters = deadletter.New(deadletter.Config{
-		Node: c.Node, Host: (*host)(b), Routes: b.routes, Properties: c.Properties, Logger: c.Logger,
+		Node: c.Node, Host: h, Routes: b.routes, Properties: c.Properties, Logger: c.Logger,
 	})
+	b.definitions = &definitions{
+		node: n, tasks: t, uses: uses, audit: c.Audit, grace: c.LeaderlessGrace, defaults: c.Defaults,
+		placer: &placer{node: n, routes: b.routes, size: c.GroupSize, locator: c.LeaderLocator},
+	}
+	b.available = &availability{node: n, routes: b.routes, answers: b.answers, grace: c.LeaderlessGrace}
+	b.Inspector = &Inspector{
+		node: n, routes: b.routes, available: b.available, uses: uses, properties: c.Properties,
+		peeks: peeks{at: map[fsm.QueueID]int64{}},
+	}
+	h.leads = b.Inspector.leads
+	b.dispatcher = &dispatcher{node: n, routes: b.routes, links: b.links}
+	b.watch = &watch{
+		node: n, tasks: t, routes: b.routes, letters: b.letters, detector: b.detector, reporter: b.reporter, links: b.links,
+	}
 	return b
 }
 
 // Listen registers the broker's handlers. It is called before the mesh starts.
-func (b *Broker) Listen(host *group.Host) {
-	b.host = host
-	for k, most := range bounds {
-		b.mesh.Bound(k, most)
+func (b *Broker) Listen(groups *group.Host) {
+	b.groups = groups
+	for k, limit := range bounds {
+		b.mesh.Bound(k, limit)
 	}
-	b.mesh.Handle(kindSubmit, b.onSubmit)
-	b.mesh.Handle(kindOutcomes, b.onOutcomes)
-	b.mesh.Handle(kindDeliveries, b.onDeliveries)
-	b.mesh.Handle(kindNotice, b.onNotice)
-	b.mesh.Handle(kindResync, b.onResync)
-	b.mesh.HandleCall(kindStats, b.onStats)
-	peer.HandleAsk(b.mesh, kindPeek, b.peek)
-	peer.HandleAsk(b.mesh, kindCounts, b.counts)
-	b.mesh.Handle(kindReply, b.onReply)
-	b.mesh.HandleCall(kindRequester, b.onRequester)
-	peer.HandleAsk(b.mesh, kindScheduled, b.scheduled)
-	peer.HandleAsk(b.mesh, kindHears, b.hears)
+	(&receiver{node: b.node, routes: b.routes, links: b.links}).listen()
+	b.Inspector.listen()
+	b.replies.listen()
+	peer.HandleAsk(b.mesh, kindCounts, b.limits.counts)
+	peer.HandleAsk(b.mesh, kindHears, b.detector.hears)
 }
 
 // Serve starts the broker under the numbers the catalog gave this node.
 func (b *Broker) Serve(self fsm.NodeID, boot uint64) {
 	b.boot.Store(boot)
-	b.self.Store(uint32(self))
-	b.served = b.now()
-	b.spawn("watch", b.watch)
+	b.number.Store(uint32(self))
+	b.detector.served = b.now()
+	b.spawn("watch", func() { worker.Every(b.stop, watchEvery, b.watch.round) })
+	b.spawn("follow the catalog", b.followCatalog)
 }
 
-// isSelf reports whether n is this node.
-func (b *Broker) isSelf(n fsm.NodeID) bool { return uint32(n) == b.self.Load() }
+// followCatalog does what changes of the catalog cause.
+func (b *Broker) followCatalog() {
+	b.changes.Run(b.stop, func(time.Time) time.Duration {
+		b.guard("tell queues of boots that have ended", b.reporter.catalogChanged)
+		return 0
+	})
+}
 
 // Close ends the broker. Sessions have been closed before.
 func (b *Broker) Close() {
-	b.mu.Lock()
-	b.closed = true
-	b.mu.Unlock()
-	close(b.stop)
+	b.refuse()
 	b.letters.Close()
-	b.done.Wait()
+	b.wait()
 }
 
-// spawn runs f on a goroutine that Close waits for, and reports so; not any
-// more once the broker closes. A panic ends f, and nothing else: what others
-// wait for f has to release by defer.
-func (b *Broker) spawn(doing string, f func()) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.closed {
-		b.done.Go(func() { b.guard(doing, f) })
+// Renew gives the broker the boot number under which the node has registered
+// once more, because the one before was declared dead. All sessions of that end:
+// the queues know them no more, or are about to be told. Connections are not
+// closed here.
+func (b *Broker) Renew(boot uint64) {
+	former, changed := b.clients.renew(b.node, boot)
+	if !changed {
+		return
 	}
-	return !b.closed
+	b.letters.Restart()
+	for _, s := range former {
+		s.abandon()
+	}
 }
+
+// Boot is the boot number of this node; 0: it has none yet.
+func (b *Broker) Boot() uint64 { return b.boot.Load() }
 
 // ClusterName is announced to clients.
 func (b *Broker) ClusterName() string { return b.config.ClusterName }
 
-// whileOpen is a context that ends with the broker.
-func (b *Broker) whileOpen() (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() {
-		select {
-		case <-b.stop:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, cancel
+// PeerChanged takes note of a node that has come or gone.
+func (b *Broker) PeerChanged(ev peer.Event) {
+	b.detector.peerChanged(ev)
+	if ev.Up {
+		b.reporter.pending.Store(true)
+		b.links.announceAll(ev.Node)
+		b.routes.NodeUp(ev.Node) // messages in between may have been lost
+	} else {
+		b.routes.NodeDown(ev.Node)
+	}
+	b.spawn("tell queues of nodes", func() { b.reporter.reportAll(false) })
 }
 
-func (b *Broker) view() *catalog.View { return b.config.Catalog.View() }
+// CatalogChanged is called after each entry of the catalog.
+func (b *Broker) CatalogChanged() { b.changes.Wake() }
 
-func (b *Broker) session(num uint64) *Session {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	return b.sessions[num]
-}
+// QueueAdded is called when the catalog holds a new queue.
+func (b *Broker) QueueAdded(q *catalog.Queue) { b.routes.QueueAdded(q) }
 
-// allSessions lists the sessions of this node. The locks of sessions are not
-// taken under the broker's: it is the other way round.
-func (b *Broker) allSessions() []*Session {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	return slices.Collect(maps.Values(b.sessions))
+// QueueGone is called when the catalog has lost a queue: what waits for it is
+// answered, its consumers are cancelled.
+func (b *Broker) QueueGone(id fsm.QueueID) {
+	b.letters.Drop(id)
+	b.routes.QueueGone(id)
+	b.peeks.drop(id)
 }
 
 // DropMissing forgets the queues that the catalog does not hold any more.
@@ -288,36 +253,28 @@ func (b *Broker) DropMissing() {
 	}
 }
 
-// removeGone removes the record of a queue that has ended by itself, and
-// tries again until that is done or somebody else leads the queue.
-func (b *Broker) removeGone(g *group.Group) {
-	spec := g.Spec()
-	b.spawn("remove the record of a queue", func() {
-		ctx, cancel := b.whileOpen()
-		defer cancel()
-		q, ok := b.view().QueueByID(spec.Queue)
-		for ok && g.Leading() != 0 && ctx.Err() == nil {
-			if b.removeRecord(ctx, q) == nil {
-				return
-			}
-			q, ok = b.view().QueueByID(spec.Queue)
-		}
-	})
+// Candidates returns the nodes that may get another replica, best first,
+// without those that are left out.
+func (b *Broker) Candidates(v *catalog.View, out func(fsm.NodeID) bool) []uint32 {
+	return b.definitions.candidates(v, out)
 }
 
-// QueueAdded is told when the catalog holds a new queue.
-func (b *Broker) QueueAdded(q *catalog.Queue) { b.routes.QueueAdded(q) }
+// leadsHere reports whether this node serves a queue.
+func (b *Broker) leadsHere(q *catalog.Queue) bool { return b.routes.Route(q).IsLeader(b.name) }
 
-// QueueGone is told when the catalog has lost a queue: what waits for it is
-// answered, its consumers are cancelled.
-func (b *Broker) QueueGone(id fsm.QueueID) {
-	b.letters.Drop(id)
-	b.routes.QueueGone(id)
+// Panics counts the panics in the broker's own work since the node started.
+func (b *Broker) Panics() uint64 { return b.panics.Panics() }
+
+// Lateness counts the messages that went back while this node led their
+// queues, and those that were settled all the same.
+func (b *Broker) Lateness() (timedOut, lateAcks uint64) {
+	return b.late.timedOut.Load(), b.late.acks.Load()
 }
+
+// OddAnswers counts the answers of queues that no command should be given. Any
+// is a fault of this program.
+func (b *Broker) OddAnswers() uint64 { return b.answers.odd.Load() }
 
 // LostOnce counts the dead letters of no outbox that did not arrive, see
 // deadletter.Sender.
 func (b *Broker) LostOnce() uint64 { return b.letters.LostOnce() }
-
-// leadsHere reports whether this node serves a queue.
-func (b *Broker) leadsHere(q *catalog.Queue) bool { return b.routes.Route(q).IsLeader(b.config.Node) }

@@ -14,8 +14,9 @@ import (
 // commandWait is how long a command waits for a queue without a leader.
 const commandWait = 5 * time.Second
 
-// asked is a publish that asks the broker for something.
-type asked struct {
+// scheduleCommand is a publish that asks for something about messages that wait
+// for their time.
+type scheduleCommand struct {
 	number    uint64
 	mandatory bool
 	payload   fsm.Payload
@@ -25,51 +26,60 @@ type asked struct {
 	done      bool // it has been answered
 }
 
+// commandExchange does what clients publish to the command exchange.
+type commandExchange struct {
+	conn    *Connection
+	calls   *calls
+	streams *streams
+	tasks   *tasks
+	answers *answers
+}
+
 // command does what a publish to the command exchange asks for: the routing key
 // is the verb, the headers are its arguments. The publish is settled when that
 // is done, or as not ok if it cannot be.
-func (s *Session) command(v *catalog.View, p *fsm.Publish) {
-	a := &asked{number: p.Number, mandatory: p.Mandatory, payload: p.Payload}
+func (x *commandExchange) command(v *catalog.View, p *fsm.Publish) {
+	a := &scheduleCommand{number: p.Number, mandatory: p.Mandatory, payload: p.Payload}
 	action, known := scheduleVerbs[p.RoutingKey]
 	if !known {
-		s.refuse(a, nil)
+		x.refuse(a, nil)
 		return
 	}
 	err := p.HeadersError
 	var q *catalog.Queue
 	var c *logpb.Schedule
 	if err == nil {
-		q, c, err = s.schedule(v, action, p.Headers(), a)
+		q, c, err = x.schedule(v, action, p.Headers(), a)
 	}
 	if err != nil {
-		s.refuse(a, err)
+		x.refuse(a, err)
 		return
 	}
 	a.queue = q
-	s.lock()
-	defer s.unlock()
-	switch to := s.queue(q).stream; {
+	x.calls.lock()
+	defer x.calls.unlock()
+	switch to := x.streams.queue(q).stream; {
 	case to.Gone():
-		s.commandDone(a, fsm.Result{Code: fsm.Gone})
+		x.done(a, fsm.Result{Code: fsm.Gone})
 	case to.Over():
-		s.commandDone(a, fsm.Result{Code: fsm.NoSession})
+		x.done(a, fsm.Result{Code: fsm.NoSession})
 	default:
 		route := to.Route()
-		a.late = time.AfterFunc(commandWait, func() { s.commandLate(a, q, route) })
+		a.late = time.AfterFunc(commandWait, func() { x.overdue(a, q, route) })
 		to.Add(&logpb.Command{Kind: logpb.Command_SCHEDULE, Schedule: c}, stream.Pending{Note: a})
 	}
 }
 
 // refuse answers a command that is not passed on.
-func (s *Session) refuse(a *asked, why error) {
-	s.lock()
-	defer s.unlock()
-	s.answerCommand(a, false, why)
+func (x *commandExchange) refuse(a *scheduleCommand, why error) {
+	x.calls.lock()
+	defer x.calls.unlock()
+	x.answer(a, false, why)
 }
 
-// answerCommand tells the client about a command, once. why nil: there is no
+// answer tells the client about a command, once. why nil: there is no
 // such verb. The lock is held.
-func (s *Session) answerCommand(a *asked, ok bool, why error) {
+func (x *commandExchange) answer(a *scheduleCommand, ok bool, why error) {
 	if a.done {
 		return
 	}
@@ -78,39 +88,39 @@ func (s *Session) answerCommand(a *asked, ok bool, why error) {
 		a.late.Stop()
 	}
 	if !ok && a.mandatory {
-		s.events = append(s.events, event{kind: eventRefused, payload: a.payload, err: why})
+		x.calls.add(event{kind: eventRefused, payload: a.payload, err: why})
 	}
-	s.confirmedEvent(a.number, ok)
+	x.calls.confirm(a.number, ok)
 }
 
-// commandLate looks at a command that has waited for long. It is the work of a
+// overdue gives a command up that has waited for long. It is the work of a
 // timer: a panic ends the channel, as nobody else would hear of it.
-func (s *Session) commandLate(a *asked, q *catalog.Queue, to *stream.Route) {
-	if !s.broker().guard("give a command up", func() { s.giveUp(a, q, to) }) {
-		s.fail()
+func (x *commandExchange) overdue(a *scheduleCommand, q *catalog.Queue, to *stream.Route) {
+	if !x.tasks.guard("give a command up", func() { x.giveUp(a, q, to) }) {
+		x.calls.fail()
 	}
 }
 
 // giveUp answers a command whose queue has no leader. If it has one, the command
-// is on its way: that is looked at again later.
-func (s *Session) giveUp(a *asked, q *catalog.Queue, to *stream.Route) {
+// is on its way: that is checked again later.
+func (x *commandExchange) giveUp(a *scheduleCommand, q *catalog.Queue, to *stream.Route) {
 	leader, _, _ := to.Leader()
-	s.lock()
-	defer s.unlock()
+	x.calls.lock()
+	defer x.calls.unlock()
 	if leader == "" {
-		s.answerCommand(a, false, s.broker().leaderless(q))
-	} else if !a.done && !s.closing && !s.isLost {
+		x.answer(a, false, leaderless(q))
+	} else if !a.done && !x.calls.closing && !x.calls.isLost {
 		a.late.Reset(commandWait)
 	}
 }
 
-// commandDone takes a queue's answer to a command. The lock is held.
-func (s *Session) commandDone(a *asked, r fsm.Result) {
-	err := s.broker().answerError(logpb.Command_SCHEDULE, a.queue, r.Code)
+// done takes a queue's answer to a command. The lock is held.
+func (x *commandExchange) done(a *scheduleCommand, r fsm.Result) {
+	err := x.answers.refusal(logpb.Command_SCHEDULE, a.queue, r.Code)
 	if r.Code == fsm.NotFound {
 		err = fsm.Refuse(fsm.NotFoundKind, "no "+a.what)
 	}
-	s.answerCommand(a, err == nil, err)
+	x.answer(a, err == nil, err)
 }
 
 // scheduleVerbs are the verbs about messages that wait for their time.
@@ -121,9 +131,9 @@ var scheduleVerbs = map[string]logpb.Schedule_Action{
 }
 
 // schedule reads the arguments of a verb about messages that wait.
-func (s *Session) schedule(v *catalog.View, action logpb.Schedule_Action, headers *fsm.Table, a *asked) (*catalog.Queue, *logpb.Schedule, error) {
+func (x *commandExchange) schedule(v *catalog.View, action logpb.Schedule_Action, headers *fsm.Table, a *scheduleCommand) (*catalog.Queue, *logpb.Schedule, error) {
 	h := argumentsOf(headers)
-	q, err := s.scheduleQueue(v, h)
+	q, err := x.scheduleQueue(v, h)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -164,7 +174,7 @@ func (s *Session) schedule(v *catalog.View, action logpb.Schedule_Action, header
 
 // scheduleQueue finds the queue, or the store of the exchange, that a command is
 // about.
-func (s *Session) scheduleQueue(v *catalog.View, h arguments) (*catalog.Queue, error) {
+func (x *commandExchange) scheduleQueue(v *catalog.View, h arguments) (*catalog.Queue, error) {
 	queue, isQueue, err := h.text("x-queue")
 	if err != nil {
 		return nil, err
@@ -176,9 +186,9 @@ func (s *Session) scheduleQueue(v *catalog.View, h arguments) (*catalog.Queue, e
 	case isQueue == isExchange:
 		return nil, fsm.Refuse(fsm.Precondition, "a command names either x-queue or x-exchange")
 	case isQueue:
-		return v.UseQueue(s.by(), catalog.Read, s.conn.vhost, queue)
+		return v.UseQueue(x.conn.by(), catalog.Read, x.conn.vhost, queue)
 	}
-	return v.UseStore(s.by(), s.conn.vhost, exchange)
+	return v.UseStore(x.conn.by(), x.conn.vhost, exchange)
 }
 
 // arguments are the headers of a command by name.

@@ -3,11 +3,19 @@ package broker
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"sync/atomic"
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
 )
+
+// located is a channel that says where its client is: the name of its
+// connection, its number there, and the client's address.
+type located interface {
+	Where() (connection string, channel uint16, client netip.AddrPort)
+}
 
 // Connection is one client's connection to one vhost.
 type Connection struct {
@@ -17,11 +25,11 @@ type Connection struct {
 	number uint64
 	owns   atomic.Bool // an exclusive queue was declared
 
-	// Of Broker.tallies.
-	channels int64 // that are open
-	counted  bool
+	// Of the limits' tallies.
+	channels  int64 // that are open
+	isCounted bool
 
-	sessions map[*Session]struct{}              // Broker.mu guards it
+	sessions map[*Session]struct{}              // guarded by the registry
 	expelled atomic.Pointer[string]             // why its client has to leave; nil: it may stay
 	granted  atomic.Pointer[catalog.Permission] // with which consumers were looked at last, see Renew
 }
@@ -47,32 +55,63 @@ func (b *Broker) Connect(ctx context.Context, user, vhost string) (*Connection, 
 }
 
 func (b *Broker) connection(user, vhost string) *Connection {
-	return &Connection{broker: b, user: user, vhost: vhost, number: b.connNumber.Add(1)}
+	return &Connection{broker: b, user: user, vhost: vhost, number: b.clients.lastConnection.Add(1)}
+}
+
+// Enter opens a vhost for a client that has logged in, if node, vhost and user may
+// have one more. The connection counts until it is closed.
+func (b *Broker) Enter(ctx context.Context, user, vhost string) (*Connection, error) {
+	c := b.connection(user, vhost)
+	err := b.limits.addConnection(ctx, c, b.clients.enter(c))
+	if err == nil {
+		err = mayOpen(b.view(), user, vhost)
+	}
+	if err != nil {
+		c.leave()
+		return nil, err
+	}
+	return c, nil
+}
+
+// leave counts the connection no more.
+func (c *Connection) leave() {
+	c.broker.limits.removeConnection(c)
+	c.broker.clients.leave(c)
 }
 
 // OpenSession starts the session of a channel.
 func (c *Connection) OpenSession(client fsm.SessionEvents) (*Session, error) {
 	b := c.broker
-	self := fsm.NodeID(b.self.Load())
-	if self == 0 {
+	if b.number.Load() == 0 {
 		return nil, fsm.Refuse(fsm.Internal, "this node has not joined the cluster yet")
 	}
-	if err := c.addChannel(); err != nil {
+	if err := b.limits.addChannel(c); err != nil {
 		return nil, err
 	}
-	b.mu.Lock() // the boot and the list of its sessions, see Broker.Renew
-	defer b.mu.Unlock()
-	s := &Session{
-		conn: c, client: client,
-		id:        fsm.SessionID{Node: self, Boot: b.boot.Load(), Num: b.sessionNumber.Add(1)},
-		queues:    map[fsm.QueueID]*sessionQueue{},
-		consumers: map[uint64]*consumer{},
-		publisher: publisher{message: catalog.Message{Local: b.leadsHere, Passed: b.used}},
-	}
-	b.sessions[s.id.Num] = s
-	if c.sessions == nil {
-		c.sessions = map[*Session]struct{}{}
-	}
-	c.sessions[s] = struct{}{}
+	s := newSession(c, client)
+	b.clients.add(s, b.node)
 	return s, nil
+}
+
+// by is who the connection's requests come from.
+func (c *Connection) by() catalog.Client {
+	return catalog.Client{User: c.user, Owner: c.owner()}
+}
+
+func (c *Connection) owner() catalog.Owner {
+	return catalog.Owner{Node: fsm.NodeID(c.broker.number.Load()), Boot: c.broker.boot.Load(), Connection: c.number}
+}
+
+// Close removes the queues that the connection owns. It counts no more.
+func (c *Connection) Close(ctx context.Context) {
+	c.leave()
+	if !c.owns.Load() {
+		return
+	}
+	_, err := c.broker.catalog.Propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteOwned{
+		DeleteOwned: &logpb.DeleteOwned{Owner: c.owner().Proto()},
+	}})
+	if err != nil {
+		c.broker.slog.Warn("exclusive queues are not deleted", "connection", c.number, "error", err)
+	}
 }

@@ -40,12 +40,12 @@ func TestStateOf(t *testing.T) {
 		{"not heard of yet", nil, "n2", false, 20, nodeUnknown},
 		{"an earlier boot", nil, "n2", false, 10, nodeOver},
 		{"a boot that is not in the view yet", nil, "n2", true, 30, nodeUnknown},
-		{"refused", []peer.Event{down(first, peer.Refused)}, "n2", false, 20, nodeSilent},
+		{"refused", []peer.Event{down(first, peer.Refused)}, "n2", false, 20, nodeSuspected},
 		{"declared dead", []peer.Event{down(first, peer.Refused)}, "n2", true, 20, nodeOver},
 		{"declared dead and back", []peer.Event{down(first, peer.Refused), up(first)}, "n2", true, 20, nodeOver},
-		{"silent", []peer.Event{down(first, peer.Silent)}, "n2", false, 20, nodeSilent},
+		{"silent", []peer.Event{down(first, peer.Silent)}, "n2", false, 20, nodeSuspected},
 		{"silent and back", []peer.Event{down(first, peer.Silent), up(first)}, "n2", false, 20, nodeUnknown},
-		{"restarted, not registered yet", []peer.Event{down(first, peer.Restarted), up(second)}, "n2", false, 20, nodeSilent},
+		{"restarted, not registered yet", []peer.Event{down(first, peer.Restarted), up(second)}, "n2", false, 20, nodeSuspected},
 		{"an earlier process is refused", []peer.Event{down(second, peer.Refused)}, "n2", false, 20, nodeUnknown},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -56,7 +56,7 @@ func TestStateOf(t *testing.T) {
 				w.broker.PeerChanged(ev)
 			}
 			n := &logpb.NodeState{Number: 2, Name: tc.node, Boot: 20, Dead: tc.dead, Incarnation: bytes.Clone(first[:])}
-			if got := w.broker.stateOf(n, tc.boot); got != tc.want {
+			if got := w.broker.detector.stateOf(n, tc.boot); got != tc.want {
 				t.Errorf("state %d, want %d", got, tc.want)
 			}
 		})
@@ -66,12 +66,12 @@ func TestStateOf(t *testing.T) {
 // mustHost gives the broker a host for groups, and links to nobody.
 func (w *world) mustHost() *group.Host {
 	w.broker.mesh = &peer.Mesh{}
-	w.broker.host = group.NewHost(group.Config{
+	w.broker.groups = group.NewHost(group.Config{
 		Node: "n1", Clock: w.hostClock(), Logger: w.broker.slog, Outside: w.broker, Newest: 1,
 		LockCredit: func() fsm.Millis { return 0 }, Version: func() uint32 { return 1 },
 		Late: func(queue.Due, fsm.Millis) {},
 	})
-	return w.broker.host
+	return w.broker.groups
 }
 
 // Suspects come, go and turn out to have ended.
@@ -122,7 +122,7 @@ func TestLateSilenceIsTakenBack(t *testing.T) {
 		}
 		must(t, g.Barrier(10*time.Second))
 		before := g.AppliedIndex()
-		must(t, g.Submit(group.BatchOf(silence(here, false))))
+		must(t, g.Submit(group.BatchOf(suspicion(here, false))))
 		silent := func() (of []queue.Boot) {
 			g.View(func(m *queue.Machine) { of = m.SuspectedNodes() })
 			return of
@@ -160,7 +160,7 @@ func TestRenewEndsSessions(t *testing.T) {
 	if !isDone(k) || k.Result.Code != fsm.NoSession || len(l.Route().Streams()) != 0 {
 		t.Error("its stream goes on")
 	}
-	w.broker.answer("n1", l.Queue(), s.id, []group.Outcome{grouptest.OK(1, 1)})
+	w.broker.routes.Answer("n1", l.Queue(), s.id, []group.Outcome{grouptest.OK(1, 1)})
 	if c.settled[1] != 0 {
 		t.Error("a publish of a boot that is over is confirmed")
 	}
@@ -177,7 +177,7 @@ func TestRenewEndsSessions(t *testing.T) {
 	}
 
 	next := &recorder{}
-	if s := w.mustSession(next); s.id.Boot != 9 || w.broker.session(s.id.Num) != s {
+	if s := w.mustSession(next); s.id.Boot != 9 || w.broker.clients.session(s.id.Num) != s {
 		t.Errorf("a new session is %+v", s.id)
 	}
 	if len(next.lost) != 0 {

@@ -44,7 +44,7 @@ func (b *backlog) deliveries(after uint64) []fsm.Delivery {
 // answer does what the leader does with a question that is under way, if any.
 func (b *backlog) answer() bool {
 	b.s.mu.Lock()
-	after, asked, _ := b.s.consumers[b.number].Position()
+	after, asked, _ := b.s.known[b.number].Position()
 	b.s.mu.Unlock()
 	if !asked {
 		return false
@@ -54,7 +54,7 @@ func (b *backlog) answer() bool {
 	if most := max(1, maxFrameBytes/(b.size+group.DeliveryWeight)); len(held) > most {
 		r.Held, r.UpTo, r.More = held[:most], held[most-1].ID, held[most].ID
 	}
-	b.s.broker().performResync(b, b.l.Queue(), r)
+	b.s.broker().dispatcher.resync(b, b.l.Queue(), r)
 	return true
 }
 
@@ -65,7 +65,7 @@ func TestDeliveriesAreBounded(t *testing.T) {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			count := uint64(max(8, 20<<20/(size+group.DeliveryWeight)))
 			c, b := mustBacklog(t, count, size)
-			b.s.broker().performDeliveries(b, b.l.Queue(), b.deliveries(0))
+			b.s.broker().dispatcher.deliveries(b, b.l.Queue(), b.deliveries(0))
 			next, most := 0, int64(0)
 			for next < int(count) {
 				for b.answer() {
@@ -86,7 +86,7 @@ func TestDeliveriesAreBounded(t *testing.T) {
 			if bound := int64(maxUnwritten + size + group.DeliveryWeight); most > bound {
 				t.Errorf("%d bytes given and not written, bound %d", most, bound)
 			}
-			if _, _, behind := b.s.consumers[5].Position(); len(c.messages) != int(count) || b.s.unwritten.Load() != 0 || behind {
+			if _, _, behind := b.s.known[5].Position(); len(c.messages) != int(count) || b.s.unwritten.Load() != 0 || behind {
 				t.Errorf("%d of %d delivered, %d unwritten, behind: %v",
 					len(c.messages), count, b.s.unwritten.Load(), behind)
 			}
@@ -103,7 +103,7 @@ func TestHungryConsumersTakeTurns(t *testing.T) {
 	for n := uint64(1); n <= 8; n++ {
 		addConsumer(s, l, n, false)
 		backlogs[n] = &backlog{s: s, l: l, number: n, count: 40, size: 1 << 20}
-		w.broker.performDeliveries(backlogs[n], q, backlogs[n].deliveries(0))
+		w.broker.dispatcher.deliveries(backlogs[n], q, backlogs[n].deliveries(0))
 	}
 	for next := 0; next < 8*40; {
 		for _, b := range backlogs {
@@ -129,8 +129,8 @@ func TestHungryConsumersTakeTurns(t *testing.T) {
 // What a cancelled consumer was handed and never got goes back to the queue.
 func TestUnseenGoesBack(t *testing.T) {
 	_, b := mustBacklog(t, 9, 1<<20)
-	b.s.broker().performDeliveries(b, b.l.Queue(), b.deliveries(0))
-	last, _, _ := b.s.consumers[5].Position()
+	b.s.broker().dispatcher.deliveries(b, b.l.Queue(), b.deliveries(0))
+	last, _, _ := b.s.known[5].Position()
 	if last == 0 || last == 9 {
 		t.Fatalf("%d of 9 have come", last)
 	}

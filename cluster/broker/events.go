@@ -1,6 +1,8 @@
 package broker
 
 import (
+	"sync"
+
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 )
@@ -21,11 +23,23 @@ type event struct {
 	payload     fsm.Payload
 }
 
-// eventQueue holds the events of a session. Session.mu guards it.
-type eventQueue struct {
+// calls is the lock of a session and what its client is to be told. What happens
+// under the lock becomes events; whoever releases the lock makes the calls, without
+// it, unless another goroutine is at it, which makes these, too.
+//
+// Invariant: one goroutine at a time makes calls, in the order of the events.
+type calls struct {
+	client fsm.SessionEvents
+	tasks  *tasks
+	// reroute routes publishes again that have lost their queue.
+	reroute *publisher
+
+	mu      sync.Mutex // guards what follows, and all of the session that says so
 	events  []event
 	spare   []event // for reuse
 	calling bool    // a goroutine makes the calls of events
+	closing bool    // the client has closed the session
+	isLost  bool    // the client is told, or is about to be, that the session is over
 }
 
 type eventKind uint8
@@ -42,58 +56,88 @@ const (
 	eventReturned
 )
 
-// confirmedEvent joins a publish to the last event if it continues its run.
-func (s *Session) confirmedEvent(number uint64, ok bool) {
-	if n := len(s.events); n > 0 {
-		if e := &s.events[n-1]; e.kind == eventConfirmed && e.ok == ok && e.last+1 == number {
+// confirm joins a publish to the last event if it continues its run.
+func (c *calls) confirm(number uint64, ok bool) {
+	if n := len(c.events); n > 0 {
+		if e := &c.events[n-1]; e.kind == eventConfirmed && e.ok == ok && e.last+1 == number {
 			e.last = number
 			return
 		}
 	}
-	s.events = append(s.events, event{kind: eventConfirmed, first: number, last: number, ok: ok})
+	c.add(event{kind: eventConfirmed, first: number, last: number, ok: ok})
 }
 
 // lock takes the session's lock, for what may have something to tell the client.
-func (s *Session) lock() { s.mu.Lock() }
+func (c *calls) lock() { c.mu.Lock() }
 
 // unlock ends what lock began. Publishes that have lost their queue are routed
-// again; then the calls that wait are made, without the lock, unless another
-// goroutine is at it: that one makes these, too. A call that panics ends the
-// session; those behind it are made all the same, for others wait for them.
-func (s *Session) unlock() {
-	if len(s.strays) > 0 && !s.broker().guard("route publishes again", s.routeStrays) {
-		s.strays = nil
-		s.lose(errFault)
+// again; then the calls that wait are made. A call that panics ends the session;
+// those behind it are made all the same, for others wait for them.
+func (c *calls) unlock() {
+	if len(c.reroute.strays) > 0 && !c.tasks.guard("route publishes again", c.reroute.routeStrays) {
+		c.reroute.strays = nil
+		c.lose(errFault)
 	}
-	if s.calling {
-		s.mu.Unlock()
+	if c.calling {
+		c.mu.Unlock()
 		return
 	}
-	s.calling = true
-	for len(s.events) > 0 {
-		batch := s.events
-		s.events = s.spare[:0]
-		s.mu.Unlock()
-		whole := s.callAll(batch)
+	c.calling = true
+	for len(c.events) > 0 {
+		batch := c.events
+		c.events = c.spare[:0]
+		c.mu.Unlock()
+		whole := c.callAll(batch)
 		clear(batch)
-		s.mu.Lock()
-		s.spare = batch
+		c.mu.Lock()
+		c.spare = batch
 		if !whole {
-			s.lose(errFault)
+			c.lose(errFault)
 		}
 	}
-	s.calling = false
-	s.mu.Unlock()
+	c.calling = false
+	c.mu.Unlock()
 }
 
+// add appends an event. The lock is held.
+func (c *calls) add(e event) { c.events = append(c.events, e) }
+
+// lose tells the client, once, that the session is over. The lock is held.
+func (c *calls) lose(why error) {
+	if c.isLost || c.closing {
+		return
+	}
+	c.isLost = true
+	c.add(event{kind: eventLost, err: why})
+}
+
+// fail ends the session: work for it has panicked, and what it knows may be half
+// changed. Its queues are told as for a channel that is closed.
+func (c *calls) fail() {
+	c.lock()
+	defer c.unlock()
+	c.reroute.refreshing, c.reroute.strays = false, nil
+	c.lose(errFault)
+}
+
+// LostText says why sessions end with the boot of their node.
+const LostText = "the cluster took this node for dead and has ended its sessions; connect again"
+
+var (
+	// errLost is what the users of a session are told that a queue has given up.
+	errLost = fsm.Refuse(fsm.Forced, LostText)
+	// errFault is what the users of a session are told whose work has panicked.
+	errFault = fsm.Refuse(fsm.Internal, "the node has failed in work for this channel and has ended it")
+)
+
 // callAll tells the client of events, and reports whether no call has panicked.
-func (s *Session) callAll(batch []event) (whole bool) {
+func (c *calls) callAll(batch []event) (whole bool) {
 	whole = true
-	for told := 0; told < len(batch); {
-		if !s.broker().guard("tell a client", func() {
-			for told < len(batch) {
-				told++
-				s.call(&batch[told-1])
+	for called := 0; called < len(batch); {
+		if !c.tasks.guard("tell a client", func() {
+			for called < len(batch) {
+				called++
+				c.call(&batch[called-1])
 			}
 		}) {
 			whole = false
@@ -102,26 +146,26 @@ func (s *Session) callAll(batch []event) (whole bool) {
 	return whole
 }
 
-func (s *Session) call(e *event) {
+func (c *calls) call(e *event) {
 	switch e.kind {
 	case eventConfirmed:
-		s.client.Confirmed(e.first, e.last, e.ok)
+		c.client.Confirmed(e.first, e.last, e.ok)
 	case eventDeliver:
-		s.client.Deliver(e.messages)
+		c.client.Deliver(e.messages)
 	case eventCancelled:
-		s.client.Cancelled(e.consumer)
+		c.client.Cancelled(e.consumer)
 	case eventRevoked:
-		s.client.Revoked(e.consumer, e.err)
+		c.client.Revoked(e.consumer, e.err)
 	case eventTimedOut:
-		s.client.TimedOut(e.consumer, e.ids, e.limit)
+		c.client.TimedOut(e.consumer, e.ids, e.limit)
 	case eventLost:
-		s.client.Lost(e.err)
+		c.client.Lost(e.err)
 	case eventAnswered:
 		e.call.Finish(e.result)
 	case eventRefused:
 		refusal, _ := e.err.(*fsm.Refusal)
-		s.client.Refused(e.payload, refusal)
+		c.client.Refused(e.payload, refusal)
 	case eventReturned:
-		s.client.Returned(e.payload)
+		c.client.Returned(e.payload)
 	}
 }

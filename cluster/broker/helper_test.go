@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/quorate/quorate/cluster/deadletter"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/cluster/stream"
@@ -29,18 +28,16 @@ type world struct {
 
 func newWorld(t grouptest.Fatal) *world {
 	w := &world{Catalog: grouptest.NewCatalog(t), t: t}
-	w.broker = New(Config{
+	w.broker = newBroker(Config{
 		Node: "n1", Catalog: w, Properties: grouptest.NoProperties{}, Logger: slog.New(slog.DiscardHandler),
 		Clock: w.Stamp, Stamp: w.Stamp,
 		LeaderlessGrace: time.Minute, GroupSize: 3,
-	})
-	w.host = &testedHost{Host: (*host)(w.broker), submit: map[fsm.QueueID]func(string, group.Batch) bool{}}
-	w.broker.routes = stream.NewTable(w.host)
-	w.broker.letters = deadletter.New(deadletter.Config{
-		Node: "n1", Host: (*host)(w.broker), Routes: w.broker.routes, Properties: grouptest.NoProperties{}, Logger: w.broker.slog,
+	}, func(h stream.Host) stream.Host {
+		w.host = &testedHost{Host: h, submit: map[fsm.QueueID]func(string, group.Batch) bool{}}
+		return w.host
 	})
 	w.broker.boot.Store(7)
-	w.broker.self.Store(1)
+	w.broker.number.Store(1)
 	return w
 }
 

@@ -1,72 +1,76 @@
 package broker
 
 import (
-	"context"
-
 	"github.com/quorate/quorate/cluster/deadletter"
 	"github.com/quorate/quorate/cluster/group"
-	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-// host is the broker as command streams and dead letters use it.
-type host Broker
+// host is this node as command streams and dead letters use it.
+type host struct {
+	*node
+	*tasks
+	uses    *uses
+	answers *answers
+	// leads asks a node whether it leads a queue, and returns the term; 0: no.
+	leads func(of *stream.Route, node string) (term uint64)
+	// queueGone ends all that the broker knows of a queue.
+	queueGone func(fsm.QueueID)
+}
 
 var (
 	_ stream.Host     = (*host)(nil)
 	_ deadletter.Host = (*host)(nil)
 )
 
-func (h *host) broker() *Broker { return (*Broker)(h) }
-
 // Name is the name of this node.
-func (h *host) Name() string { return h.config.Node }
+func (h *host) Name() string { return h.name }
 
 // NodeName is the name of a node; empty: it is unknown.
-func (h *host) NodeName(id fsm.NodeID) string { return h.broker().nodeName(id) }
+func (h *host) NodeName(id fsm.NodeID) string { return h.nameOf(id) }
 
 // View is the newest view of the catalog.
-func (h *host) View() *catalog.View { return h.broker().view() }
+func (h *host) View() *catalog.View { return h.view() }
 
 // Fresh reports whether the view holds all that anybody has been told.
-func (h *host) Fresh() bool { return h.config.Catalog.Fresh() }
+func (h *host) Fresh() bool { return h.catalog.Fresh() }
 
 // Self is the number of this node and of its boot; 0: it has none yet.
 func (h *host) Self() (node fsm.NodeID, boot uint64) {
-	return fsm.NodeID(h.self.Load()), h.boot.Load()
+	return fsm.NodeID(h.number.Load()), h.boot.Load()
 }
 
-// Used is told of each exchange that a letter passes.
-func (h *host) Used(x *catalog.Exchange) { h.broker().used(x) }
+// Used notes the use of each exchange that a letter passes.
+func (h *host) Used(x *catalog.Exchange) { h.uses.exchange(x) }
 
 // OddAnswer notes an answer that no command should be given.
 func (h *host) OddAnswer(queue fsm.QueueID, command string, code fsm.Code) {
-	h.broker().oddAnswer(queue, command, code)
+	h.answers.unexpected(queue, command, code)
 }
 
 // Now is for durations, in milliseconds.
-func (h *host) Now() int64 { return h.broker().now() }
+func (h *host) Now() int64 { return h.now() }
 
 // Stamp is the instant, as entries of logs are stamped.
-func (h *host) Stamp() fsm.Time { return h.config.Stamp() }
+func (h *host) Stamp() fsm.Time { return h.stamp() }
 
 // Guard contains a panic.
-func (h *host) Guard(doing string, f func()) bool { return h.broker().guard(doing, f) }
+func (h *host) Guard(doing string, f func()) bool { return h.guard(doing, f) }
 
 // Spawn runs f until the broker closes.
-func (h *host) Spawn(doing string, f func()) bool { return h.broker().spawn(doing, f) }
+func (h *host) Spawn(doing string, f func()) bool { return h.spawn(doing, f) }
 
 // QueueGone ends all that the broker knows of a queue.
-func (h *host) QueueGone(id fsm.QueueID) { h.broker().QueueGone(id) }
+func (h *host) QueueGone(id fsm.QueueID) { h.queueGone(id) }
 
 // Submit hands a batch to a queue's leader, through the group that is here or over
 // the link to its node.
 func (h *host) Submit(to *stream.Route, leader string, b group.Batch) bool {
-	if leader == h.config.Node {
-		g := h.host.Group(to.Group())
+	if leader == h.name {
+		g := h.groups.Group(to.Group())
 		return g != nil && g.Submit(b) == nil
 	}
 	head, err := (&peerpb.Submit{
@@ -78,8 +82,8 @@ func (h *host) Submit(to *stream.Route, leader string, b group.Batch) bool {
 
 // Ask asks a queue's leader for deliveries.
 func (h *host) Ask(to *stream.Route, leader string, q stream.Resync) {
-	if leader == h.config.Node {
-		h.broker().answerResync(to.Group(), q)
+	if leader == h.name {
+		answerResync(h.groups, to.Group(), q)
 		return
 	}
 	head, err := (&peerpb.Resync{
@@ -92,27 +96,4 @@ func (h *host) Ask(to *stream.Route, leader string, q stream.Resync) {
 }
 
 // Leads asks a node whether it leads a queue.
-func (h *host) Leads(of *stream.Route, node string) (term uint64) {
-	if r := h.broker().askStats(of, node); r.Leader {
-		return r.Index
-	}
-	return 0
-}
-
-// askStats asks one node for a queue's figures. Failure is a node that does
-// not lead.
-func (b *Broker) askStats(of *stream.Route, node string) *peerpb.StatsReply {
-	if node == b.config.Node {
-		return b.stats(of.Group(), of.Queue())
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), statsTimeout)
-	defer cancel()
-	if !b.mesh.Alive(node) {
-		return &peerpb.StatsReply{}
-	}
-	r, err := peer.Ask[peerpb.StatsReply](ctx, b.mesh, node, kindStats, &peerpb.StatsRequest{Group: uint32(of.Group()), Queue: uint64(of.Queue())})
-	if err != nil {
-		return &peerpb.StatsReply{}
-	}
-	return r
-}
+func (h *host) Leads(of *stream.Route, node string) (term uint64) { return h.leads(of, node) }

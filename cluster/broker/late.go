@@ -2,6 +2,7 @@ package broker
 
 import (
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/quorate/quorate/cluster/group"
@@ -11,40 +12,44 @@ import (
 // loggedIDs bounds how many delivery ids a log line names.
 const loggedIDs = 20
 
-// noteLateness counts and logs deliveries that went back, and those that were
+// lateness counts the messages that went back because their consumers held them
+// for too long, and those that were settled all the same, of queues while this node
+// led them.
+type lateness struct {
+	*node
+	timedOut, acks atomic.Uint64
+}
+
+// note counts and logs deliveries that went back, and those that were
 // settled all the same: of each consumer once, so that a consumer that always
 // is late does not fill the log.
-func (b *Broker) noteLateness(g *group.Group, w *group.Work) {
+func (x *lateness) note(g *group.Group, w *group.Work) {
 	for _, t := range w.Timeouts {
 		if !t.Again {
-			b.timedOut.Add(uint64(len(t.Deliveries)))
+			x.timedOut.Add(uint64(len(t.Deliveries)))
 		}
 		if t.First {
-			b.logLate(g, "consumer timeout", t.To, t.Tag, t.Deliveries, t.Limit, t.Held)
+			x.log(g, "consumer timeout", t.To, t.Tag, t.Deliveries, t.Limit, t.Held)
 		}
 	}
 	for _, l := range w.LateAcks {
-		b.lateAcks.Add(uint64(len(l.Deliveries)))
+		x.acks.Add(uint64(len(l.Deliveries)))
 		if !l.First {
 			continue
 		}
-		b.logLate(g, "acknowledgement after the consumer timeout", l.Of, l.Tag, l.Deliveries, l.Limit, l.Held)
+		x.log(g, "acknowledgement after the consumer timeout", l.Of, l.Tag, l.Deliveries, l.Limit, l.Held)
 	}
 }
 
-// Lateness counts the messages that went back while this node led their
-// queues, and those that were settled all the same.
-func (b *Broker) Lateness() (timedOut, lateAcks uint64) { return b.timedOut.Load(), b.lateAcks.Load() }
-
-func (b *Broker) logLate(g *group.Group, what string, of fsm.ConsumerID, tag string, ids []uint64, limit, held fsm.Millis) {
-	q, ok := b.view().QueueByID(g.Spec().Queue)
+func (x *lateness) log(g *group.Group, what string, of fsm.ConsumerID, tag string, ids []uint64, limit, held fsm.Millis) {
+	q, ok := x.view().QueueByID(g.Spec().Queue)
 	if !ok {
 		return
 	}
 	if of.Number == 0 {
 		tag = "(basic.get)"
 	}
-	b.slog.Info(what, "queue", q.Name, "vhost", q.VHost, "consumer", tag, "node", b.nodeName(of.Session.Node),
+	x.slog.Info(what, "queue", q.Name, "vhost", q.VHost, "consumer", tag, "node", x.nameOf(of.Session.Node),
 		"deliveries", ids[:min(len(ids), loggedIDs)], "count", len(ids),
 		slog.Duration("held", time.Duration(held)*time.Millisecond), slog.Int64("timeout_ms", int64(limit)))
 }

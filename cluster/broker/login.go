@@ -5,8 +5,10 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
+	"github.com/quorate/quorate/cluster/audit"
 	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
@@ -15,82 +17,131 @@ import (
 // errLogin is the one answer to every failed login.
 var errLogin = errors.New("login was refused")
 
-// errBusyLogin is the answer to a login that was not looked at in time.
+// errBusyLogin is the answer to a login that was not checked in time.
 var errBusyLogin = fsm.Refuse(fsm.Forced, "too many logins wait, try again later")
 
 // replaceWait bounds how long the catalog may take to replace a hash.
 const replaceWait = 30 * time.Second
 
+// Authenticator checks who clients are, and says in the log and in the audit log
+// why it refuses somebody.
+type Authenticator struct {
+	*node
+	*tasks
+	gate     *login.Gate
+	loopback []string   // users who may come from loopback addresses only
+	audit    *audit.Log // nil: nothing is audited
+	refusals refusals
+}
+
 // Login checks a password. Users of the loopback list may come from loopback
 // addresses only. A refusal says that too many logins wait; any other error is
 // the one answer to all that fails.
-func (b *Broker) Login(ctx context.Context, user, password string, remote netip.Addr) error {
-	u, known := b.freshView(ctx).User(user)
-	a := &login.Attempt{
+func (a *Authenticator) Login(ctx context.Context, user, password string, remote netip.Addr) error {
+	u, known := a.freshView(ctx).User(user)
+	try := &login.Attempt{
 		User: user, Password: password, Remote: remote, Hash: u.GetPasswordHash(), Algorithm: u.GetHashAlgorithm(),
-		Barred: b.barred(user, remote),
+		Barred: a.barred(user, remote),
 	}
-	good, renewed, err := b.logins.Check(ctx, a)
+	good, renewed, err := a.gate.Check(ctx, try)
 	switch {
 	case errors.Is(err, login.ErrBusy):
 		return errBusyLogin
 	case err != nil:
-		return b.refuseLogin(ctx, user, remote, err.Error())
+		return a.refuseLogin(ctx, user, remote, err.Error())
 	}
 	if renewed != nil {
-		b.replaceHash(a, renewed)
+		a.replaceHash(try, renewed)
 	}
-	return b.admit(ctx, user, known, good, remote)
+	return a.admit(ctx, user, known, good, remote)
 }
 
 // replaceHash gives a user who has logged in a hash of this program's own for
 // the imported one. Should that fail, the next login tries again.
-func (b *Broker) replaceHash(a *login.Attempt, renewed []byte) {
-	b.spawn("replace an imported hash", func() {
-		open, cancel := b.whileOpen()
+func (a *Authenticator) replaceHash(try *login.Attempt, renewed []byte) {
+	a.spawn("replace an imported hash", func() {
+		open, cancel := a.whileOpen()
 		defer cancel()
 		ctx, cancelWait := context.WithTimeout(open, replaceWait)
 		defer cancelWait()
-		_, err := b.config.Catalog.Note(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_ReplaceHash{ReplaceHash: &logpb.ReplaceHash{
-			Name: a.User, Was: a.Hash, PasswordHash: renewed, HashAlgorithm: login.HashAlgorithm,
+		_, err := a.catalog.Note(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_ReplaceHash{ReplaceHash: &logpb.ReplaceHash{
+			Name: try.User, Was: try.Hash, PasswordHash: renewed, HashAlgorithm: login.HashAlgorithm,
 		}}})
 		if err != nil {
-			b.slog.Warn("imported hash of a password not replaced", "user", a.User, "error", err)
+			a.slog.Warn("imported hash of a password not replaced", "user", try.User, "error", err)
 			return
 		}
-		b.logins.Remember(renewed, a.Password)
+		a.gate.Remember(renewed, try.Password)
 	})
 }
 
 // LoginCertified is Login for a client that has proved by a certificate who it
 // is. A password is not needed, the user is.
-func (b *Broker) LoginCertified(ctx context.Context, user string, remote netip.Addr) error {
-	_, known := b.freshView(ctx).User(user)
-	return b.admit(ctx, user, known, true, remote)
+func (a *Authenticator) LoginCertified(ctx context.Context, user string, remote netip.Addr) error {
+	_, known := a.freshView(ctx).User(user)
+	return a.admit(ctx, user, known, true, remote)
 }
 
 // barred reports whether a user may not log in from an address.
-func (b *Broker) barred(user string, remote netip.Addr) bool {
-	return slices.Contains(b.config.LoopbackUsers, user) && !remote.Unmap().IsLoopback()
+func (a *Authenticator) barred(user string, remote netip.Addr) bool {
+	return slices.Contains(a.loopback, user) && !remote.Unmap().IsLoopback()
 }
 
 // admit decides about a login and says in the log why one is refused.
-func (b *Broker) admit(ctx context.Context, user string, known, proved bool, remote netip.Addr) error {
+func (a *Authenticator) admit(ctx context.Context, user string, known, proved bool, remote netip.Addr) error {
 	switch {
 	case !known:
-		return b.refuseLogin(ctx, user, remote, "no such user")
-	case b.barred(user, remote):
-		return b.refuseLogin(ctx, user, remote, "user may connect from loopback only")
+		return a.refuseLogin(ctx, user, remote, "no such user")
+	case a.barred(user, remote):
+		return a.refuseLogin(ctx, user, remote, "user may connect from loopback only")
 	case !proved:
-		return b.refuseLogin(ctx, user, remote, "wrong password")
+		return a.refuseLogin(ctx, user, remote, "wrong password")
 	}
 	return nil
 }
 
 // Logins says how logins with passwords have ended.
-func (b *Broker) Logins() login.Counts { return b.logins.Counts() }
+func (a *Authenticator) Logins() login.Counts { return a.gate.Counts() }
 
 // HashPassword makes the hash of a new password.
-func (b *Broker) HashPassword(ctx context.Context, password string) ([]byte, error) {
-	return b.logins.Hash(ctx, password)
+func (a *Authenticator) HashPassword(ctx context.Context, password string) ([]byte, error) {
+	return a.gate.Hash(ctx, password)
+}
+
+// refusals bounds how often the log speaks of logins that were refused.
+type refusals struct {
+	mu       sync.Mutex
+	throttle *audit.Throttle
+}
+
+// say reports whether the log may speak of a refusal at an address, and of how
+// many it has not.
+func (r *refusals) say(remote netip.Addr) (ok bool, unlogged uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.throttle == nil {
+		r.throttle = audit.NewThrottle(time.Now)
+	}
+	for _, l := range r.throttle.Expired() {
+		unlogged += l.Count
+	}
+	_, ok, before := r.throttle.Allow(remote.String())
+	return ok || unlogged > 0, unlogged + before
+}
+
+// refuseLogin says in the log and in the audit log why a login is refused.
+// Anybody can cause that as often as they like, so it is said at a bounded rate
+// for each address.
+func (a *Authenticator) refuseLogin(ctx context.Context, user string, remote netip.Addr, reason string) error {
+	if ok, unlogged := a.refusals.say(remote); ok {
+		a.slog.Warn("login refused", "user", fsm.Short(user), "remote", remote, "reason", reason, "unlogged", unlogged)
+	}
+	from := audit.From(ctx)
+	if from.Address == "" {
+		from.Address = remote.String()
+	}
+	a.audit.Write(audit.Event{
+		Kind: audit.Login, Action: "login", User: fsm.Short(user), Origin: from, Outcome: audit.Refused, Reason: reason,
+	})
+	return errLogin
 }

@@ -43,10 +43,10 @@ func TestImportedHashIsReplaced(t *testing.T) {
 	}
 }
 
-// Every failed login has the same answer, whether it was looked at or not.
+// Every failed login has the same answer, whether its password was checked or not.
 func TestLoginErrors(t *testing.T) {
 	w := newWorld(t)
-	w.broker.logins = login.New(login.Config{AtOnce: 1, FreeFailures: 1, MaxDelay: 1 << 40})
+	w.broker.gate = login.New(login.Config{AtOnce: 1, FreeFailures: 1, MaxDelay: 1 << 40})
 	w.putUser("ann", login.HashPassword("right"), login.HashAlgorithm)
 	from := netip.MustParseAddr("192.0.2.1")
 	for _, password := range []string{"wrong", "wrong", "right"} {

@@ -107,7 +107,7 @@ func TestTellingPanics(t *testing.T) {
 	take(l)
 	c.broken.Store(true)
 	s.mu.Lock()
-	s.confirmedEvent(9, true) // before the answer of the call
+	s.confirm(9, true) // before the answer of the call
 	s.mu.Unlock()
 	tell(l, grouptest.OK(1, 1))
 	<-call.Done()
@@ -153,7 +153,7 @@ func (c *brokenCatalog) Note(ctx context.Context, cs ...*logpb.CatalogCommand) (
 func TestRoutingAgainPanics(t *testing.T) {
 	w, c := newWorld(t), &recorder{}
 	k := &brokenCatalog{world: w}
-	w.broker.config.Catalog = k
+	w.broker.catalog = k
 	s := w.mustSession(c)
 	k.broken.Store(true)
 	w.stale.Store(true)
@@ -172,13 +172,13 @@ func TestRoutingAgainPanics(t *testing.T) {
 func TestNotingPanics(t *testing.T) {
 	w := newWorld(t)
 	k := &brokenCatalog{world: w}
-	w.broker.config.Catalog = k
+	w.broker.catalog = k
 	k.broken.Store(true)
-	u := &w.broker.uses
+	u := w.broker.definitions.uses
 	for range 2 {
 		u.mu.Lock()
 		u.pending = map[exchangeName]fsm.Time{{"/", "x"}: 1}
-		u.running = w.broker.spawn("note uses", w.broker.noteUses)
+		u.running = w.broker.spawn("note uses", u.propose)
 		u.mu.Unlock()
 		grouptest.Eventually(t, func() bool {
 			u.mu.Lock()
@@ -192,31 +192,31 @@ func TestNotingPanics(t *testing.T) {
 }
 
 // A panic in one thing that the watch does leaves the others alone.
-func TestLookPanics(t *testing.T) {
+func TestWatchPanics(t *testing.T) {
 	w := newWorld(t)
 	b, q := w.broker, w.MustQueue("q")
 	k := &brokenCatalog{world: w}
-	b.config.Catalog = k
-	b.letters = nil
-	b.unsent[unsent{queue: q.ID}] = struct{}{}
-	b.unsettled.Store(true)
+	b.catalog = k
+	b.watch.letters = nil
+	b.links.unsent[unsent{queue: q.ID}] = struct{}{}
+	b.reporter.pending.Store(true)
 	k.blind.Store(true)
-	look := watcher{broker: b, boots: map[uint32]uint64{}, looks: reapEvery - 1}
-	look.look() // at suspects, nodes, sources, notices and dead letters
+	b.watch.rounds = reportEvery - 1
+	b.watch.round() // suspects, nodes, sources, notices and dead letters
 	if n := b.Panics(); n != 5 {
 		t.Errorf("%d panics", n)
 	}
 }
 
-// The watch goes on after a panic in what a change of the catalog has it do.
-func TestWatchOfCatalogPanics(t *testing.T) {
+// The catalog is followed after a panic in what a change of it causes.
+func TestFollowingCatalogPanics(t *testing.T) {
 	w := newWorld(t)
 	b := w.broker
 	k := &brokenCatalog{world: w}
-	b.config.Catalog = k
+	b.catalog = k
 	k.blind.Store(true)
-	if !b.spawn("watch", b.watch) {
-		t.Fatal("no watch")
+	if !b.spawn("follow the catalog", b.followCatalog) {
+		t.Fatal("nobody follows")
 	}
 	for n := range uint64(2) {
 		b.CatalogChanged()
@@ -232,7 +232,7 @@ func TestRoutingStraysPanics(t *testing.T) {
 	w, c := newWorld(t), &recorder{}
 	s := w.mustSession(c)
 	k := &brokenCatalog{world: w}
-	w.broker.config.Catalog = k
+	w.broker.catalog = k
 	k.blind.Store(true)
 	s.mu.Lock()
 	s.strays = []stray{{}}
@@ -246,11 +246,11 @@ func TestRoutingStraysPanics(t *testing.T) {
 // A panic while a command is given up ends the channel: only a timer would hear
 // of it. No lock is kept, wherever it panics.
 func TestGivingUpPanics(t *testing.T) {
-	for name, spoil := range map[string]func(s *Session, a *asked){
-		"before the lock": func(s *Session, a *asked) {
-			s.commandLate(a, a.queue, nil) // as its timer does, and without a way to the leader
+	for name, spoil := range map[string]func(s *Session, a *scheduleCommand){
+		"before the lock": func(s *Session, a *scheduleCommand) {
+			s.exchange.overdue(a, a.queue, nil) // as its timer does, and without a way to the leader
 		},
-		"under the lock": func(s *Session, a *asked) {
+		"under the lock": func(s *Session, a *scheduleCommand) {
 			s.mu.Lock()
 			a.late = nil
 			s.mu.Unlock()
@@ -281,9 +281,9 @@ func TestGivingUpPanics(t *testing.T) {
 				}
 				synctest.Wait()
 				s.mu.Lock()
-				var late *asked
+				var late *scheduleCommand
 				for p := range s.queues[q.ID].stream.Unanswered() {
-					late = p.Note.(*asked)
+					late = p.Note.(*scheduleCommand)
 				}
 				s.mu.Unlock()
 				spoil(s, late)

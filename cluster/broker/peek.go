@@ -2,11 +2,10 @@ package broker
 
 import (
 	"context"
-	"time"
+	"sync"
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
-	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -20,7 +19,7 @@ const (
 	takeBytes = 16 << 20
 )
 
-// Peeked is a message that was looked at, and where it is in its queue.
+// Peeked is a message as Peek shows it, and where it is in its queue.
 type Peeked struct {
 	fsm.Message
 	Number     uint64 // in the queue: messages are shown in this order
@@ -34,32 +33,21 @@ type Peeked struct {
 // Peek shows messages of a queue, of those in a place whose number is above
 // after, without any effect on them. It never shows one that has expired. more
 // says that there may be others. It is use that keeps an idle queue.
-func (b *Broker) Peek(ctx context.Context, q *catalog.Queue, in queue.Place, after uint64, limit int) (list []Peeked, more bool, err error) {
+func (x *Inspector) Peek(ctx context.Context, q *catalog.Queue, in queue.Place, after uint64, limit int) (list []Peeked, more bool, err error) {
 	req := &peerpb.PeekRequest{Group: uint32(q.Group), Queue: uint64(q.ID), Place: uint32(in), After: after, Limit: uint32(limit)}
-	to := b.routes.Route(q)
-	wait, cancel := context.WithTimeout(ctx, b.config.LeaderlessGrace)
-	defer cancel()
-	for {
-		leader, _, led := to.Leader()
-		if leader != "" {
-			if r := b.askPeek(ctx, leader, req); r.Leader {
-				if r.Gone {
-					return nil, false, noQueue(q)
-				}
-				list, err := peekedFrom(q, r.Messages)
-				return list, r.More, err
-			}
-		}
-		if stream.IsOver(b.view(), q.ID) {
-			return nil, false, noQueue(q)
-		}
-		select {
-		case <-wait.Done():
-			return nil, false, b.leaderless(q)
-		case <-led:
-		case <-time.After(countRetry):
-		}
+	var r *peerpb.PeekReply
+	gone, err := x.available.askLeader(ctx, q, func(leader string) bool {
+		r = x.askPeek(ctx, leader, req)
+		return r.Leader
+	})
+	switch {
+	case err != nil:
+		return nil, false, err
+	case gone || r.Gone:
+		return nil, false, noQueue(q)
 	}
+	list, err = peekedFrom(q, r.Messages)
+	return list, r.More, err
 }
 
 func peekedFrom(q *catalog.Queue, messages []*peerpb.Peeked) ([]Peeked, error) {
@@ -81,16 +69,16 @@ func peekedFrom(q *catalog.Queue, messages []*peerpb.Peeked) ([]Peeked, error) {
 }
 
 // askPeek asks one node. Failure is a node that does not lead.
-func (b *Broker) askPeek(ctx context.Context, node string, req *peerpb.PeekRequest) *peerpb.PeekReply {
-	if node == b.config.Node {
-		return b.peek(req)
+func (x *Inspector) askPeek(ctx context.Context, node string, req *peerpb.PeekRequest) *peerpb.PeekReply {
+	if node == x.name {
+		return x.peek(req)
 	}
-	if !b.mesh.Alive(node) {
+	if !x.mesh.Alive(node) {
 		return &peerpb.PeekReply{}
 	}
 	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
 	defer cancel()
-	r, err := peer.Ask[peerpb.PeekReply](ctx, b.mesh, node, kindPeek, req)
+	r, err := peer.Ask[peerpb.PeekReply](ctx, x.mesh, node, kindPeek, req)
 	if err != nil {
 		return &peerpb.PeekReply{}
 	}
@@ -99,10 +87,10 @@ func (b *Broker) askPeek(ctx context.Context, node string, req *peerpb.PeekReque
 
 // peek reads a led queue. The empty entry that goes before makes sure that this
 // node does lead it, and has done what is due.
-func (b *Broker) peek(req *peerpb.PeekRequest) *peerpb.PeekReply {
+func (x *Inspector) peek(req *peerpb.PeekRequest) *peerpb.PeekReply {
 	r := &peerpb.PeekReply{}
-	g := b.host.Group(fsm.GroupID(req.Group))
-	if g == nil || g.Spec().Queue != fsm.QueueID(req.Queue) || g.Leading() == 0 || g.Barrier(statsTimeout) != nil || g.Expire(statsTimeout) != nil {
+	g := x.ledGroup(fsm.GroupID(req.Group), fsm.QueueID(req.Queue))
+	if g == nil || g.Barrier(statsTimeout) != nil || g.Expire(statsTimeout) != nil {
 		return r
 	}
 	var list []queue.Message
@@ -137,69 +125,48 @@ func (b *Broker) peek(req *peerpb.PeekRequest) *peerpb.PeekReply {
 		}
 		r.Messages = append(r.Messages, p)
 	}
-	b.touchPeeked(g)
+	x.touchPeeked(g)
 	return r
 }
 
-// touchPeeked tells a queue that ends when idle that somebody has looked at it:
+// touchPeeked tells a queue that ends when idle that it was peeked at:
 // at most once in a tenth of its time, or in half a minute.
-func (b *Broker) touchPeeked(g *group.Group) {
-	if q, ok := b.view().QueueByID(g.Spec().Queue); ok {
-		b.usedSources(q)
+func (x *Inspector) touchPeeked(g *group.Group) {
+	if q, ok := x.view().QueueByID(g.Spec().Queue); ok {
+		x.uses.sources(q)
 	}
 	var idle uint64
 	g.View(func(m *queue.Machine) { idle = m.Config().GetAutoDeleteOnIdle() })
-	to := b.routes.Find(g.Spec().Queue)
-	if idle == 0 || to == nil || !to.Peeked(b.now(), int64(catalog.TouchEvery(fsm.Millis(min(idle, catalog.MaxTTL))))) {
+	if idle == 0 || !x.peeks.due(g.Spec().Queue, x.now(), int64(catalog.TouchEvery(fsm.Millis(min(idle, catalog.MaxTTL))))) {
 		return
 	}
 	c := group.BatchOf(&logpb.Command{Kind: logpb.Command_TOUCH, Touch: &logpb.Touch{IdleOnly: true}})
 	c.Light = true
-	_ = g.Submit(c) // another leader hears of the next look
+	_ = g.Submit(c) // another leader hears of the next peek
 }
 
-// Take gets up to count messages for a user, and then settles all of them at
-// once. It is what basic.get is: it fails the same way, and is use.
-func (b *Broker) Take(ctx context.Context, user, vhost, name string, count int, outcome fsm.Outcome) ([]fsm.Message, error) {
-	c, err := b.Connect(ctx, user, vhost)
-	if err != nil {
-		return nil, err
-	}
-	s, err := c.OpenSession(noEvents{})
-	if err != nil {
-		return nil, err
-	}
-	defer s.Close(ctx)
-	var list []fsm.Message
-	for bytes := 0; len(list) < count && bytes < takeBytes; {
-		m, ok, err := s.Get(ctx, name, false)
-		if err != nil {
-			return nil, err
-		}
-		if !ok {
-			break
-		}
-		list = append(list, m)
-		bytes += len(m.Payload)
-	}
-	ids := make([]uint64, len(list))
-	for i := range list {
-		ids[i] = list[i].ID
-	}
-	if len(ids) > 0 {
-		s.Settle(list[0].Consumer, ids, outcome)
-	}
-	return list, nil
+// peeks says when queues that end when idle were last told that they were peeked
+// at, ms. Those that are gone are dropped.
+type peeks struct {
+	mu sync.Mutex
+	at map[fsm.QueueID]int64
 }
 
-// noEvents is the client of a session that only waits for answers.
-type noEvents struct{}
+// due reports whether a queue is to be told once more, at most once in every
+// milliseconds, and takes note of it.
+func (p *peeks) due(id fsm.QueueID, now, every int64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if at, told := p.at[id]; told && now >= at && now-at < every {
+		return false
+	}
+	p.at[id] = now
+	return true
+}
 
-func (noEvents) Confirmed(uint64, uint64, bool)        {}
-func (noEvents) Refused(fsm.Payload, *fsm.Refusal)     {}
-func (noEvents) Returned(fsm.Payload)                  {}
-func (noEvents) Deliver([]fsm.Message)                 {}
-func (noEvents) Cancelled(uint64)                      {}
-func (noEvents) Revoked(uint64, error)                 {}
-func (noEvents) TimedOut(uint64, []uint64, fsm.Millis) {}
-func (noEvents) Lost(error)                            {}
+// drop forgets a queue.
+func (p *peeks) drop(id fsm.QueueID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.at, id)
+}

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -14,28 +15,36 @@ import (
 // with more, chance is as good and costs nothing.
 const countedQueues = 1000
 
+// placer chooses nodes for replicas.
+type placer struct {
+	*node
+	routes  *stream.Table
+	size    int             // of a group unless its queue says otherwise
+	locator catalog.Locator // of leaders unless a queue says otherwise
+}
+
 // place chooses the nodes of a new queue: this one always, nodes that run
 // before others, and of these the ones with the fewest replicas. The first is
 // to be the leader: this one, or with a balanced locator the one that leads
 // the fewest. A local queue lives here only.
-func (b *Broker) place(d *logpb.DeclareQueue) []uint32 {
-	self := b.self.Load()
+func (p *placer) place(d *logpb.DeclareQueue) []uint32 {
+	self := p.number.Load()
 	if d.Local {
 		return []uint32{self}
 	}
-	v := b.view()
-	size := catalog.InitialSize(d.Arguments, b.config.GroupSize)
-	members := append([]uint32{self}, b.Candidates(v, func(n fsm.NodeID) bool { return b.isSelf(n) })...)
+	v := p.view()
+	size := catalog.InitialSize(d.Arguments, p.size)
+	members := append([]uint32{self}, p.candidates(v, func(n fsm.NodeID) bool { return p.is(n) })...)
 	members = members[:min(len(members), max(size, 1))]
-	if v.LeaderLocator(d, b.config.LeaderLocator) != catalog.ClientLocal {
-		b.leadFirst(members)
+	if v.LeaderLocator(d, p.locator) != catalog.ClientLocal {
+		p.leadFirst(members)
 	}
 	return members
 }
 
-// Candidates returns the nodes that may get another replica, best first,
+// candidates returns the nodes that may get another replica, best first,
 // without those that are left out.
-func (b *Broker) Candidates(v *catalog.View, out func(fsm.NodeID) bool) []uint32 {
+func (p *placer) candidates(v *catalog.View, out func(fsm.NodeID) bool) []uint32 {
 	var nodes []*logpb.NodeState
 	for _, n := range v.Nodes() {
 		if n.Boot != 0 && !out(fsm.NodeID(n.Number)) { // it has started once
@@ -54,7 +63,7 @@ func (b *Broker) Candidates(v *catalog.View, out func(fsm.NodeID) bool) []uint32
 			}
 			return -1
 		}
-		if up := b.mesh.Alive(x.Name); up != b.mesh.Alive(y.Name) {
+		if up := p.mesh.Alive(x.Name); up != p.mesh.Alive(y.Name) {
 			if up {
 				return -1
 			}
@@ -70,24 +79,24 @@ func (b *Broker) Candidates(v *catalog.View, out func(fsm.NodeID) bool) []uint32
 }
 
 // mayLead reports whether a node is up and stays so.
-func (b *Broker) mayLead(number uint32, name string) bool {
-	n, ok := b.view().Node(fsm.NodeID(number))
-	return ok && !n.Draining && b.mesh.Alive(name)
+func (p *placer) mayLead(number uint32, name string) bool {
+	n, ok := p.view().Node(fsm.NodeID(number))
+	return ok && !n.Draining && p.mesh.Alive(name)
 }
 
 // leadFirst puts the running member that leads the fewest queues first.
-func (b *Broker) leadFirst(members []uint32) {
+func (p *placer) leadFirst(members []uint32) {
 	leads := map[string]int{}
-	if b.view().QueueCount() <= countedQueues {
-		for _, r := range b.routes.All() {
+	if p.view().QueueCount() <= countedQueues {
+		for _, r := range p.routes.All() {
 			leader, _, _ := r.Leader()
 			leads[leader]++
 		}
 	}
 	rand.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
 	best := slices.MinFunc(members, func(x, y uint32) int {
-		m, n := b.nodeName(fsm.NodeID(x)), b.nodeName(fsm.NodeID(y))
-		if may := b.mayLead(x, m); may != b.mayLead(y, n) {
+		m, n := p.nameOf(fsm.NodeID(x)), p.nameOf(fsm.NodeID(y))
+		if may := p.mayLead(x, m); may != p.mayLead(y, n) {
 			if may {
 				return -1
 			}

@@ -1,25 +1,36 @@
 package broker
 
 import (
-	"context"
 	"errors"
 	"fmt"
-
-	"google.golang.org/protobuf/proto"
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
-	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-type kind = peer.Kind
+// receiver takes what other nodes send about queues: commands for those that this
+// node leads, and what their leaders say to sessions of this node.
+type receiver struct {
+	*node
+	routes *stream.Table
+	links  *links
+}
+
+// listen registers the handlers.
+func (r *receiver) listen() {
+	r.mesh.Handle(kindSubmit, r.onSubmit)
+	r.mesh.Handle(kindOutcomes, r.onOutcomes)
+	r.mesh.Handle(kindDeliveries, r.onDeliveries)
+	r.mesh.Handle(kindNotice, r.onNotice)
+	r.mesh.Handle(kindResync, r.onResync)
+}
 
 // bad logs a message of another node that makes no sense.
-func (b *Broker) bad(from, what string, err error) {
-	b.mesh.Complain(from, "bad message from peer: "+what, err)
+func (r *receiver) bad(from, what string, err error) {
+	r.mesh.Complain(from, "bad message from peer: "+what, err)
 }
 
 // decode reads a message of which there may be many things in a list.
@@ -31,17 +42,17 @@ func decode(head []byte, m interface{ UnmarshalVT(b []byte) error }) error {
 }
 
 // onSubmit takes commands for a queue that this node should lead.
-func (b *Broker) onSubmit(from string, head, payload []byte) {
+func (r *receiver) onSubmit(from string, head, payload []byte) {
 	var m peerpb.Submit
 	if err := m.UnmarshalVT(head); err != nil {
-		b.bad(from, "submit", err)
+		r.bad(from, "submit", err)
 		return
 	}
 	if err := admit(&m, payload); err != nil {
-		b.bad(from, "submit", err)
+		r.bad(from, "submit", err)
 		return
 	}
-	g := b.host.Group(fsm.GroupID(m.Group))
+	g := r.groups.Group(fsm.GroupID(m.Group))
 	if g != nil && g.Spec().Queue == fsm.QueueID(m.Queue) {
 		batch := group.Batch{Commands: m.Commands, Count: int(m.Count), Bytes: len(payload), From: from, Light: m.Light}
 		if len(payload) > 0 {
@@ -51,7 +62,7 @@ func (b *Broker) onSubmit(from string, head, payload []byte) {
 			return
 		}
 	}
-	b.send(from, kindNotice, &peerpb.Notice{Kind: peerpb.Notice_NOT_LEADER, Queue: m.Queue, Group: m.Group})
+	r.links.send(from, kindNotice, &peerpb.Notice{Kind: peerpb.Notice_NOT_LEADER, Queue: m.Queue, Group: m.Group})
 }
 
 // admit says why what another node has submitted must not enter the log: an entry
@@ -72,10 +83,10 @@ func admit(m *peerpb.Submit, payload []byte) error {
 }
 
 // onOutcomes takes answers for a session of this node.
-func (b *Broker) onOutcomes(from string, head, _ []byte) {
+func (r *receiver) onOutcomes(from string, head, _ []byte) {
 	var m peerpb.Outcomes
 	if err := decode(head, &m); err != nil {
-		b.bad(from, "outcomes", err)
+		r.bad(from, "outcomes", err)
 		return
 	}
 	outcomes := make([]group.Outcome, len(m.Outcomes))
@@ -84,34 +95,34 @@ func (b *Broker) onOutcomes(from string, head, _ []byte) {
 			Code: fsm.Code(o.Code), Count: o.Count, Consumers: o.Consumers, Next: o.Next,
 		}}
 	}
-	b.answer(from, fsm.QueueID(m.Queue), b.sessionID(m.Session, m.Boot), outcomes)
+	r.routes.Answer(from, fsm.QueueID(m.Queue), r.sessionID(m.Session, m.Boot), outcomes)
 }
 
 // sessionID restores a session id from what a peer sends: sessions of this
 // node carry its boot; number 0 is a queue that forwards dead letters.
-func (b *Broker) sessionID(num, boot uint64) fsm.SessionID {
+func (r *receiver) sessionID(num, boot uint64) fsm.SessionID {
 	if num == 0 {
 		return fsm.SessionID{Boot: boot}
 	}
-	return fsm.SessionID{Node: fsm.NodeID(b.self.Load()), Boot: boot, Num: num}
+	return fsm.SessionID{Node: fsm.NodeID(r.number.Load()), Boot: boot, Num: num}
 }
 
 // onDeliveries takes messages for a session of this node.
-func (b *Broker) onDeliveries(from string, head, payload []byte) {
+func (r *receiver) onDeliveries(from string, head, payload []byte) {
 	var m peerpb.Deliveries
 	if err := decode(head, &m); err != nil {
-		b.bad(from, "deliveries", err)
+		r.bad(from, "deliveries", err)
 		return
 	}
 	d := stream.DeliveryBatch{Resync: m.Resync, Consumer: m.Consumer, Last: m.Upto}
 	for _, p := range m.Deliveries {
 		if int(p.Size) > len(payload) {
-			b.bad(from, "deliveries", errors.New("payload is cut short"))
+			r.bad(from, "deliveries", errors.New("payload is cut short"))
 			return
 		}
 		deaths, err := decodeDeaths(p.Deaths)
 		if err != nil {
-			b.bad(from, "deliveries", err)
+			r.bad(from, "deliveries", err)
 			return
 		}
 		message := fsm.Message{Consumer: p.Consumer, ID: p.Id, Acquired: p.Acquired, Failed: p.Failed, Deaths: deaths, Ready: p.Ready, ScheduledFor: fsm.Time(p.ScheduledFor)}
@@ -121,82 +132,49 @@ func (b *Broker) onDeliveries(from string, head, payload []byte) {
 		d.Messages = append(d.Messages, message)
 		payload = payload[p.Size:]
 	}
-	b.deliver(fsm.QueueID(m.Queue), b.sessionID(m.Session, m.Boot), d)
+	r.routes.Deliver(fsm.QueueID(m.Queue), r.sessionID(m.Session, m.Boot), d)
 }
 
 // onNotice takes what a queue's leader, or a node that is none, has to say.
-func (b *Broker) onNotice(from string, head, _ []byte) {
+func (r *receiver) onNotice(from string, head, _ []byte) {
 	var m peerpb.Notice
 	if err := m.UnmarshalVT(head); err != nil {
-		b.bad(from, "notice", err)
+		r.bad(from, "notice", err)
 		return
 	}
 	id := fsm.QueueID(m.Queue)
 	switch m.Kind {
 	case peerpb.Notice_LEADER:
-		b.routes.Lead(id, from, m.Term)
+		r.routes.Lead(id, from, m.Term)
 	case peerpb.Notice_NOT_LEADER:
-		b.routes.Lose(id, from)
+		r.routes.Lose(id, from)
 	default:
-		b.notice(id, b.sessionID(m.Session, m.Boot), stream.Notice{
+		r.routes.Notice(id, r.sessionID(m.Session, m.Boot), stream.Notice{
 			Kind: m.Kind, Consumer: m.Consumer, IDs: m.Deliveries, Limit: fsm.Millis(m.Timeout),
 		})
 	}
 }
 
 // onResync answers a session that misses deliveries.
-func (b *Broker) onResync(from string, head, _ []byte) {
+func (r *receiver) onResync(from string, head, _ []byte) {
 	var m peerpb.Resync
 	if err := m.UnmarshalVT(head); err != nil {
-		b.bad(from, "resync", err)
+		r.bad(from, "resync", err)
 		return
 	}
-	n, ok := b.view().NodeByName(from)
+	n, ok := r.view().NodeByName(from)
 	if !ok {
 		return
 	}
-	b.answerResync(fsm.GroupID(m.Group), stream.Resync{
+	answerResync(r.groups, fsm.GroupID(m.Group), stream.Resync{
 		Session:  fsm.SessionID{Node: fsm.NodeID(n.Number), Boot: m.Boot, Num: m.Session},
 		Consumer: m.Consumer, After: m.After,
 	})
 }
 
 // answerResync asks the machine, if this node leads the group.
-func (b *Broker) answerResync(id fsm.GroupID, q stream.Resync) {
-	if g := b.host.Group(id); g != nil {
+func answerResync(groups *group.Host, id fsm.GroupID, q stream.Resync) {
+	if g := groups.Group(id); g != nil {
 		g.Resync(fsm.ConsumerID{Session: q.Session, Number: q.Consumer}, q.After)
 	}
-}
-
-// onStats answers how a queue stands that this node should lead.
-func (b *Broker) onStats(_ context.Context, _ string, req []byte) ([]byte, error) {
-	var m peerpb.StatsRequest
-	if err := proto.Unmarshal(req, &m); err != nil {
-		return nil, err
-	}
-	return proto.Marshal(b.stats(fsm.GroupID(m.Group), fsm.QueueID(m.Queue)))
-}
-
-// stateGone is what StatsReply.State says of a queue that has ended.
-const stateGone = "gone"
-
-// stats reads a led queue's figures once nothing is due in it any more.
-func (b *Broker) stats(id fsm.GroupID, q fsm.QueueID) *peerpb.StatsReply {
-	g := b.host.Group(id)
-	if g == nil || g.Spec().Queue != q || g.Leading() == 0 || g.Expire(statsTimeout) != nil {
-		return &peerpb.StatsReply{}
-	}
-	r := &peerpb.StatsReply{Leader: true, Index: g.Leading()}
-	g.View(func(m *queue.Machine) {
-		s := m.Stats()
-		r.Ready, r.Unacknowledged = s.Ready.Messages, s.Unacknowledged.Messages
-		r.Consumers, r.Outbox = uint64(s.Consumers), s.Outbox.Messages
-		if s.Phase != queue.Active {
-			r.State = stateGone
-		}
-	})
-	if g.Leading() == 0 {
-		return &peerpb.StatsReply{} // it could not be read
-	}
-	return r
 }

@@ -54,86 +54,123 @@ func parseRequester(suffix string) (r requester, ok bool) {
 	return r, true
 }
 
-// replies is what a session knows of the replies to it. Session.mu guards it.
+// replies are those to the requests of a session.
 type replies struct {
+	conn   *Connection
+	id     *fsm.SessionID
+	calls  *calls
+	window *window
+	router *replyRouter
+
+	// Guarded by the session's lock.
 	consumer uint64 // number; 0: it takes none
 	name     string // empty: nobody has asked for it
 	token    [requesterToken]byte
 }
 
 // ReplyName is the routing key of replies to this session.
-func (s *Session) ReplyName() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.replyName()
+func (x *replies) ReplyName() string {
+	x.calls.mu.Lock()
+	defer x.calls.mu.Unlock()
+	return x.replyName()
 }
 
 // replyName is ReplyName with the lock held.
-func (s *Session) replyName() string {
-	if s.replies.name == "" {
-		if _, err := rand.Read(s.replies.token[:]); err != nil {
+func (x *replies) replyName() string {
+	if x.name == "" {
+		if _, err := rand.Read(x.token[:]); err != nil {
 			panic(err) // the random source of the system does not fail
 		}
-		r := requester{s.id, s.replies.token}
-		s.replies.name = fsm.ReplyName(r.suffix())
+		r := requester{*x.id, x.token}
+		x.name = fsm.ReplyName(r.suffix())
 	}
-	return s.replies.name
+	return x.name
 }
 
-// consumeReplies makes a consumer the one that gets replies.
-func (s *Session) consumeReplies(spec *fsm.ConsumeSpec) error {
+// consume makes a consumer the one that gets replies.
+func (x *replies) consume(spec *fsm.ConsumeSpec) error {
 	if !spec.NoAck {
 		return fsm.Refuse(fsm.Precondition, "reply consumer cannot acknowledge")
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.replies.consumer != 0 {
+	x.calls.mu.Lock()
+	defer x.calls.mu.Unlock()
+	if x.consumer != 0 {
 		return fsm.Refuse(fsm.Precondition, "reply consumer already set")
 	}
-	s.replyName() // without one everybody could guess it
-	s.replies.consumer = spec.Number
+	x.replyName() // without one everybody could guess it
+	x.consumer = spec.Number
 	return nil
 }
 
 // errNoReplies refuses a request whose channel does not consume replies.
 var errNoReplies = fsm.Refuse(fsm.Precondition, "fast reply consumer does not exist")
 
-// publishReply sends a reply and reports whether nothing is left to do for it:
-// its other routing keys may lead to queues.
-func (s *Session) publishReply(p *fsm.Publish, suffix string) (done bool) {
-	if p.RequesterGone || !s.broker().reply(suffix, p.Payload) || len(s.route) > 0 {
+// cancel ends a consumer of replies, if it is one.
+func (x *replies) cancel(number uint64) bool {
+	x.calls.mu.Lock()
+	defer x.calls.mu.Unlock()
+	if number == 0 || x.consumer != number {
 		return false
 	}
-	s.lock()
-	defer s.unlock()
-	s.confirmedEvent(p.Number, true)
+	x.consumer = 0
 	return true
 }
 
-// cancelReplies ends a consumer of replies, if it is one.
-func (s *Session) cancelReplies(number uint64) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if number == 0 || s.replies.consumer != number {
-		return false
-	}
-	s.replies.consumer = 0
-	return true
+// takes reports whether a request may ask for replies to this session.
+func (x *replies) takes() bool {
+	x.calls.mu.Lock()
+	defer x.calls.mu.Unlock()
+	return x.consumer != 0
 }
 
-// takesReplies reports whether a request may ask for replies to this session.
-func (s *Session) takesReplies() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.replies.consumer != 0
+// deliver gives the channel a reply, or drops it if the channel has too
+// much to write already.
+func (x *replies) deliver(payload fsm.Payload) {
+	x.calls.lock()
+	defer x.calls.unlock()
+	if x.consumer == 0 {
+		return
+	}
+	if x.window.unwritten.Load() >= maxReplies {
+		x.router.slog.Debug("reply dropped: its channel does not read", "session", x.id.Num)
+		return
+	}
+	x.window.unwritten.Add(int64(len(payload)) + group.DeliveryWeight)
+	x.calls.add(event{kind: eventDeliver, messages: []fsm.Message{{
+		Consumer: x.consumer, Payload: payload,
+	}}})
+}
+
+// declare answers a declare of a name under which channels get replies:
+// whether the channel lives.
+func (x *replies) declare(ctx context.Context, name string) (fsm.QueueInfo, error) {
+	info := fsm.QueueInfo{Name: name, Consumers: 1}
+	suffix, ok := fsm.ReplySuffix(name)
+	x.router.freshView(ctx) // which knows the nodes
+	if !ok || x.router.has(ctx, suffix) {
+		return info, nil
+	}
+	return fsm.QueueInfo{}, fsm.Refuse(fsm.NotFoundKind, fmt.Sprintf("no queue '%s' in vhost '%s'", name, x.conn.vhost))
+}
+
+// replyRouter brings replies to the channels that wait for them, at any node.
+type replyRouter struct {
+	*node
+	clients *registry
+}
+
+// listen registers the handlers.
+func (x *replyRouter) listen() {
+	x.mesh.Handle(kindReply, x.onReply)
+	x.mesh.HandleCall(kindRequester, x.onRequester)
 }
 
 // requester finds a session of this node that takes replies; nil: it is gone.
-func (b *Broker) requester(r *requester) *Session {
-	if !b.isSelf(r.session.Node) || r.session.Boot != b.boot.Load() {
+func (x *replyRouter) requester(r *requester) *Session {
+	if !x.is(r.session.Node) || r.session.Boot != x.boot.Load() {
 		return nil
 	}
-	s := b.session(r.session.Num)
+	s := x.clients.session(r.session.Num)
 	if s == nil {
 		return nil
 	}
@@ -145,99 +182,69 @@ func (b *Broker) requester(r *requester) *Session {
 	return s
 }
 
-// reply sends a message to the channel that its routing key names. It answers
+// send sends a message to the channel that its routing key names. It answers
 // false if that is known to be gone.
-func (b *Broker) reply(suffix string, payload fsm.Payload) bool {
+func (x *replyRouter) send(suffix string, payload fsm.Payload) bool {
 	r, ok := parseRequester(suffix)
 	if !ok {
 		return false
 	}
-	if b.isSelf(r.session.Node) {
-		s := b.requester(&r)
+	if x.is(r.session.Node) {
+		s := x.requester(&r)
 		if s != nil {
-			s.deliverReply(payload)
+			s.replies.deliver(payload)
 		}
 		return s != nil
 	}
-	node := b.requesterNode(&r)
-	return node != "" && b.mesh.Send(node, kindReply, nil, payload) == nil
+	node := x.requesterNode(&r)
+	return node != "" && x.mesh.Send(node, kindReply, nil, payload) == nil
 }
 
 // requesterNode names the node of a session that may take replies; empty: it
 // is gone, or cannot be reached.
-func (b *Broker) requesterNode(r *requester) string {
-	n, ok := b.view().Node(r.session.Node)
-	if !ok || n.Boot != r.session.Boot || !b.mesh.Alive(n.Name) {
+func (x *replyRouter) requesterNode(r *requester) string {
+	n, ok := x.view().Node(r.session.Node)
+	if !ok || n.Boot != r.session.Boot || !x.mesh.Alive(n.Name) {
 		return ""
 	}
 	return n.Name
 }
 
-// deliverReply gives the channel a reply, or drops it if the channel has too
-// much to write already.
-func (s *Session) deliverReply(payload fsm.Payload) {
-	s.lock()
-	defer s.unlock()
-	if s.replies.consumer == 0 {
-		return
-	}
-	if s.unwritten.Load() >= maxReplies {
-		s.broker().slog.Debug("reply dropped: its channel does not read", "session", s.id.Num)
-		return
-	}
-	s.unwritten.Add(int64(len(payload)) + group.DeliveryWeight)
-	s.events = append(s.events, event{kind: eventDeliver, messages: []fsm.Message{{
-		Consumer: s.replies.consumer, Payload: payload,
-	}}})
-}
-
 // onReply takes a reply for a channel of this node.
-func (b *Broker) onReply(_ string, _, payload []byte) {
+func (x *replyRouter) onReply(_ string, _, payload []byte) {
 	p := fsm.Payload(payload)
 	if !p.Valid() {
 		return
 	}
 	suffix, _ := fsm.ReplySuffix(string(p.RoutingKey()))
 	if r, ok := parseRequester(suffix); ok {
-		if s := b.requester(&r); s != nil {
-			s.deliverReply(p)
+		if s := x.requester(&r); s != nil {
+			s.replies.deliver(p)
 		}
 	}
 }
 
-// declareReplies answers a declare of a name under which channels get replies:
-// whether the channel lives.
-func (s *Session) declareReplies(ctx context.Context, name string) (fsm.QueueInfo, error) {
-	info := fsm.QueueInfo{Name: name, Consumers: 1}
-	suffix, ok := fsm.ReplySuffix(name)
-	s.broker().freshView(ctx) // which knows the nodes
-	if !ok || s.broker().hasRequester(ctx, suffix) {
-		return info, nil
-	}
-	return fsm.QueueInfo{}, fsm.Refuse(fsm.NotFoundKind, fmt.Sprintf("no queue '%s' in vhost '%s'", name, s.conn.vhost))
-}
-
-// hasRequester reports whether a channel takes replies, wherever it is.
-func (b *Broker) hasRequester(ctx context.Context, suffix string) bool {
+// has reports whether a channel takes replies, wherever it is.
+func (x *replyRouter) has(ctx context.Context, suffix string) bool {
 	r, ok := parseRequester(suffix)
 	if !ok {
 		return false
 	}
-	if b.isSelf(r.session.Node) {
-		return b.requester(&r) != nil
+	if x.is(r.session.Node) {
+		return x.requester(&r) != nil
 	}
-	node := b.requesterNode(&r)
+	node := x.requesterNode(&r)
 	if node == "" {
 		return false
 	}
-	answer, err := b.mesh.Call(ctx, node, kindRequester, []byte(suffix))
+	answer, err := x.mesh.Call(ctx, node, kindRequester, []byte(suffix))
 	return err == nil && len(answer) == 1
 }
 
 // onRequester answers whether a channel of this node takes replies: with one
 // octet if so.
-func (b *Broker) onRequester(_ context.Context, _ string, req []byte) ([]byte, error) {
-	if r, ok := parseRequester(string(req)); ok && b.requester(&r) != nil {
+func (x *replyRouter) onRequester(_ context.Context, _ string, req []byte) ([]byte, error) {
+	if r, ok := parseRequester(string(req)); ok && x.requester(&r) != nil {
 		return []byte{1}, nil
 	}
 	return nil, nil

@@ -80,7 +80,7 @@ func TestRenew(t *testing.T) {
 		t.Errorf("told %v, the other one %v", c.log, far.log)
 	}
 	for number, want := range map[uint64][]logpb.Command_Kind{1: nil, 2: {logpb.Command_CANCEL}} {
-		if got := kinds(t, s.consumers[number]); !slices.Equal(got, want) {
+		if got := kinds(t, s.known[number]); !slices.Equal(got, want) {
 			t.Errorf("consumer %d: sent %v, want %v", number, got, want)
 		}
 	}
@@ -164,7 +164,7 @@ func TestRevokedWhileAsking(t *testing.T) {
 				id, seq := fsm.SessionFrom(m.Session), m.Seq
 				w.broker.spawn("answer", func() {
 					w.permit("ann", nil, "", "", "^open$")
-					w.broker.answer("n1", q.ID, id, []group.Outcome{grouptest.Code(seq, c.code)})
+					w.broker.routes.Answer("n1", q.ID, id, []group.Outcome{grouptest.Code(seq, c.code)})
 				})
 			}
 			return true
@@ -184,7 +184,7 @@ func TestRevokedWhileAsking(t *testing.T) {
 			}
 		}
 		s.mu.Lock()
-		if len(s.consumers) != 0 {
+		if len(s.known) != 0 {
 			t.Errorf("%s: a consumer is left", name)
 		}
 		s.mu.Unlock()

@@ -1,11 +1,118 @@
 package broker
 
 import (
+	"cmp"
+	"context"
+	"slices"
+
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
 	"github.com/quorate/quorate/proto/peerpb"
 )
+
+// getToken marks the consumer numbers that stand for a session's gets at one
+// of its queues: the rest of the number is that queue's index.
+const getToken = 1 << 63
+
+// streams are the streams of a session, by queue. The session's lock guards them.
+//
+// Invariant: order is ascending by index and holds what byQueue holds; the index
+// of a queue is used once.
+type streams struct {
+	session   *Session
+	routes    *stream.Table
+	available *availability
+
+	queues    map[fsm.QueueID]*sessionQueue
+	order     []*sessionQueue // those that are not known to be gone, by index
+	lastIndex uint64          // of the newest one
+	ended     bool            // the session's boot is over: no queue takes anything from it
+}
+
+// queue finds or makes what the session knows of a queue, and its stream there.
+// The lock is held.
+func (x *streams) queue(q *catalog.Queue) *sessionQueue {
+	if u := x.queues[q.ID]; u != nil {
+		return u
+	}
+	r := x.routes.Route(q)
+	u := &sessionQueue{session: x.session}
+	u.stream = stream.New(u, u, x.session.id, r)
+	if x.ended {
+		u.stream.Abandon()
+		return u
+	}
+	if r.Attach(u.stream); u.stream.Gone() {
+		return u
+	}
+	x.lastIndex++
+	u.index = x.lastIndex
+	x.order = append(x.order, u)
+	x.queues[q.ID] = u
+	return u
+}
+
+// find returns the place of a queue in order. The lock is held.
+func (x *streams) find(index uint64) (int, bool) {
+	return slices.BinarySearchFunc(x.order, index, func(q *sessionQueue, index uint64) int { return cmp.Compare(q.index, index) })
+}
+
+// remove forgets a queue that is gone. The lock is held.
+func (x *streams) remove(q *sessionQueue) {
+	if i, ok := x.find(q.index); ok && x.queues[q.stream.Queue()] == q {
+		delete(x.queues, q.stream.Queue())
+		x.order = slices.Delete(x.order, i, i+1)
+	}
+}
+
+// request sends a command. It takes the lock.
+func (x *streams) request(q *catalog.Queue, c *logpb.Command) (*stream.Route, *stream.Call) {
+	x.session.mu.Lock()
+	defer x.session.mu.Unlock()
+	to := x.queue(q).stream
+	return to.Route(), to.Request(c)
+}
+
+// do sends a command and waits for its answer. It takes the lock.
+func (x *streams) do(ctx context.Context, q *catalog.Queue, c *logpb.Command) (*stream.Call, error) {
+	r, k := x.request(q, c)
+	return k, x.available.await(ctx, q, r, k)
+}
+
+// end tells the queues that have not been told that the session ends. waiting:
+// some publishes wait for the end of their queue. The lock is held.
+func (x *streams) end() (calls []*stream.Call, waiting bool) {
+	for _, q := range x.order {
+		waiting = waiting || len(q.strays) > 0
+		if to := q.stream; to.Over() || to.Ending() || to.Next() == 1 {
+			continue
+		}
+		calls = append(calls, q.stream.Request(&logpb.Command{Kind: logpb.Command_SESSION_DOWN}))
+	}
+	return calls, waiting
+}
+
+// abandon ends all streams at once: the session belongs to a boot that is over.
+// The lock is held.
+func (x *streams) abandon() {
+	x.ended = true
+	for _, q := range x.order {
+		q.strays = nil // nobody waits for them any more
+		if !q.stream.Over() {
+			q.stream.Abandon()
+		}
+		q.stream.Route().Detach(q.stream)
+	}
+}
+
+// detach takes the streams off their routes. The lock is held.
+func (x *streams) detach() {
+	for _, q := range x.order {
+		q.stream.Route().Detach(q.stream)
+	}
+}
 
 // sessionQueue is one queue as a session uses it: its stream there, which it owns
 // under the session's lock, and the publishes that came too late for the queue.
@@ -62,11 +169,11 @@ func (q *sessionQueue) Answered(p *stream.Pending, r fsm.Result) {
 			k.Got.Consumer = getToken | q.index
 		}
 		// Whoever waits goes on after the events that came before the answer.
-		s.events = append(s.events, event{kind: eventAnswered, call: k, result: r})
-	} else if a, is := p.Note.(*asked); is {
-		s.commandDone(a, r)
+		s.add(event{kind: eventAnswered, call: k, result: r})
+	} else if a, is := p.Note.(*scheduleCommand); is {
+		s.exchange.done(a, r)
 	} else if p.Payload != nil {
-		s.publishAnswered(q, p, r)
+		s.answered(q, p, r)
 	}
 }
 
@@ -94,22 +201,24 @@ func (q *sessionQueue) Noticed(n stream.Notice) {
 		if number == 0 {
 			number = getToken | q.index
 		}
-		s.events = append(s.events, event{kind: eventTimedOut, consumer: number, ids: n.IDs, limit: n.Limit})
+		s.add(event{kind: eventTimedOut, consumer: number, ids: n.IDs, limit: n.Limit})
 	case peerpb.Notice_CANCELLED:
 		s.cancelled(q, n.Consumer)
 	case peerpb.Notice_GONE:
 		s.queueGone(q)
+		s.remove(q)
+		s.takeStrays(q)
 	}
 }
 
 // Accept counts a message for a consumer, if the channel has room for it.
-func (q *sessionQueue) Accept(bytes int) bool { return q.session.window.accept(bytes) }
+func (q *sessionQueue) Accept(bytes int) bool { return q.session.consumers.window.accept(bytes) }
 
 // HasRoom reports whether there is room for one answer more than those that are
 // on their way. If not, Written will find somebody hungry.
-func (q *sessionQueue) HasRoom(asked int) bool { return q.session.window.fits(asked + 1) }
+func (q *sessionQueue) HasRoom(asked int) bool { return q.session.consumers.window.fits(asked + 1) }
 
 // Deliver passes messages on to the channel.
 func (q *sessionQueue) Deliver(messages []fsm.Message) {
-	q.session.events = append(q.session.events, event{kind: eventDeliver, messages: messages})
+	q.session.add(event{kind: eventDeliver, messages: messages})
 }

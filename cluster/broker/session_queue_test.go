@@ -112,8 +112,8 @@ func TestCloseTwice(t *testing.T) {
 	}
 	tell(l, grouptest.Code(2, fsm.NoSession))
 	mustClose(t, closed)
-	if len(c.lost) != 0 || s.broker().session(s.id.Num) != nil || l.Route().Stream(s.id) != nil {
-		t.Errorf("lost %v; session %v", c.lost, s.broker().session(s.id.Num))
+	if len(c.lost) != 0 || s.broker().clients.session(s.id.Num) != nil || l.Route().Stream(s.id) != nil {
+		t.Errorf("lost %v; session %v", c.lost, s.broker().clients.session(s.id.Num))
 	}
 }
 

@@ -118,11 +118,11 @@ func TestFormerLeaderEndsNothing(t *testing.T) {
 	tell(l, grouptest.OK(1, 1))
 	publish(s, l, 2, "m")
 	l.Route().Lead("n3", 9)
-	w.broker.answer("n2", l.Queue(), s.id, []group.Outcome{grouptest.Code(2, fsm.NoSession)})
+	w.broker.routes.Answer("n2", l.Queue(), s.id, []group.Outcome{grouptest.Code(2, fsm.NoSession)})
 	if len(c.lost) != 0 {
 		t.Error("a former leader has ended the session")
 	}
-	w.broker.answer("n3", l.Queue(), s.id, []group.Outcome{grouptest.Code(2, fsm.NoSession)})
+	w.broker.routes.Answer("n3", l.Queue(), s.id, []group.Outcome{grouptest.Code(2, fsm.NoSession)})
 	if len(c.lost) != 1 {
 		t.Error("the leader has not ended the session")
 	}
@@ -155,9 +155,9 @@ func TestPerformOrder(t *testing.T) {
 	to := fsm.ConsumerID{Session: s.id, Number: 5}
 	d := func(id uint64) fsm.Delivery { return fsm.Delivery{To: to, ID: id, Ref: fsm.Ref{Index: id}} }
 	p := stored{1: grouptest.Payload("a"), 2: grouptest.Payload("b"), 4: grouptest.Payload("c")}
-	w.broker.performDeliveries(p, q, []fsm.Delivery{d(1)})
-	w.broker.performResync(p, q, &group.Resynced{To: to, UpTo: 3, Held: []fsm.Delivery{d(2), d(3)}})
-	w.broker.performDeliveries(p, q, []fsm.Delivery{d(4), {To: fsm.ConsumerID{Session: fsm.SessionID{Node: 1, Boot: 6, Num: s.id.Num}, Number: 5}, ID: 5}})
+	w.broker.dispatcher.deliveries(p, q, []fsm.Delivery{d(1)})
+	w.broker.dispatcher.resync(p, q, &group.Resynced{To: to, UpTo: 3, Held: []fsm.Delivery{d(2), d(3)}})
+	w.broker.dispatcher.deliveries(p, q, []fsm.Delivery{d(4), {To: fsm.ConsumerID{Session: fsm.SessionID{Node: 1, Boot: 6, Num: s.id.Num}, Number: 5}, ID: 5}})
 	var got []uint64
 	for _, m := range c.messages {
 		got = append(got, m.ID)
@@ -165,9 +165,9 @@ func TestPerformOrder(t *testing.T) {
 	if want := []uint64{1, 2, 4}; !slices.Equal(got, want) {
 		t.Errorf("delivered %v, want %v: 3 has no payload any more, 5 is for an earlier boot", got, want)
 	}
-	w.broker.notice(q, s.id, stream.Notice{Kind: peerpb.Notice_TIMED_OUT, Consumer: 5, IDs: []uint64{4}, Limit: 10})
-	w.broker.notice(q, s.id, stream.Notice{Kind: peerpb.Notice_CANCELLED, Consumer: 5})
-	w.broker.notice(q, s.id, stream.Notice{Kind: peerpb.Notice_CANCELLED, Consumer: 5})
+	w.broker.routes.Notice(q, s.id, stream.Notice{Kind: peerpb.Notice_TIMED_OUT, Consumer: 5, IDs: []uint64{4}, Limit: 10})
+	w.broker.routes.Notice(q, s.id, stream.Notice{Kind: peerpb.Notice_CANCELLED, Consumer: 5})
+	w.broker.routes.Notice(q, s.id, stream.Notice{Kind: peerpb.Notice_CANCELLED, Consumer: 5})
 	if want := []string{"deliver", "deliver", "deliver", "timed out", "cancelled"}; !slices.Equal(c.log, want) {
 		t.Errorf("told %q, want %q", c.log, want)
 	}
@@ -179,18 +179,18 @@ func TestAwaitLeader(t *testing.T) {
 	q := w.MustQueue("q")
 	ctx, cancel := context.WithCancel(context.Background())
 	answers := make(chan error, 1)
-	go func() { answers <- w.broker.awaitLeader(ctx, q) }()
+	go func() { answers <- w.broker.available.awaitLeader(ctx, q) }()
 	cancel()
 	if err := <-answers; !isKind(err, fsm.Unavailable) {
 		t.Errorf("without a leader: %v", err)
 	}
-	go func() { answers <- w.broker.awaitLeader(context.Background(), q) }()
+	go func() { answers <- w.broker.available.awaitLeader(context.Background(), q) }()
 	w.broker.routes.Route(q).Lead("n1", 1)
 	if err := <-answers; err != nil {
 		t.Errorf("with a leader: %v", err)
 	}
 	w.broker.routes.Route(q).Lose("n1")
-	go func() { answers <- w.broker.awaitLeader(context.Background(), q) }()
+	go func() { answers <- w.broker.available.awaitLeader(context.Background(), q) }()
 	w.deleteQueue(q)
 	if err := <-answers; !isKind(err, fsm.NotFoundKind) {
 		t.Errorf("of a deleted queue: %v", err)

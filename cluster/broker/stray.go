@@ -9,13 +9,13 @@ import (
 	"github.com/quorate/quorate/fsm/catalog"
 )
 
-// fate is what has become of a publish, or of one copy of it. Of several copies
+// publishOutcome is what has become of a publish, or of one copy of it. Of several copies
 // the gravest counts: a publish is nacked if one queue has refused it, and goes
 // nowhere only if no queue has it.
-type fate uint8
+type publishOutcome uint8
 
 const (
-	nowhere fate = iota
+	nowhere publishOutcome = iota
 	taken
 	refused
 )
@@ -29,10 +29,10 @@ type stray struct {
 
 // fanout is shared by the copies of a publish that went to several queues.
 type fanout struct {
-	left   int           // copies without an answer
-	fate   fate          // of those that have one, the gravest
-	queues []fsm.QueueID // that were sent a copy; other publishes may share the slice
-	chance uint64        // that routed it
+	left   int            // copies without an answer
+	worst  publishOutcome // of those that have one, the gravest
+	queues []fsm.QueueID  // that were sent a copy; other publishes may share the slice
+	chance uint64         // that routed it
 }
 
 // waits is the note of a publish that asks for something about its time.
@@ -65,60 +65,60 @@ func fanOf(p *stream.Pending) *fanout {
 	return nil
 }
 
-// copyOver counts the fate of one copy of a publish, and settles the publish
+// copyOver counts the outcome of one copy of a publish, and settles the publish
 // with the last one. What is mandatory and goes nowhere is returned first. The
 // lock is held.
-func (s *Session) copyOver(number uint64, payload fsm.Payload, mandatory bool, fan *fanout, how fate) {
+func (x *publisher) copyOver(number uint64, payload fsm.Payload, mandatory bool, fan *fanout, how publishOutcome) {
 	if fan != nil {
-		fan.fate = max(fan.fate, how)
+		fan.worst = max(fan.worst, how)
 		if fan.left--; fan.left > 0 {
 			return
 		}
-		how = fan.fate
+		how = fan.worst
 	}
 	if how == nowhere && mandatory {
-		s.events = append(s.events, event{kind: eventReturned, payload: payload})
+		x.calls.add(event{kind: eventReturned, payload: payload})
 	}
-	s.confirmedEvent(number, how != refused)
+	x.calls.confirm(number, how != refused)
 }
 
-// publishAnswered takes a queue's answer to one copy of a publish. The lock is
+// answered takes a queue's answer to one copy of a publish. The lock is
 // held.
-func (s *Session) publishAnswered(q *sessionQueue, p *stream.Pending, r fsm.Result) {
+func (x *publisher) answered(q *sessionQueue, p *stream.Pending, r fsm.Result) {
 	how := refused
 	switch r.Code {
 	case fsm.OK:
 		how = taken
 	case fsm.Gone:
-		s.strayed(q, p)
+		x.strayed(q, p)
 		return
 	case fsm.Rejected:
 	default:
-		s.broker().oddAnswer(q.stream.Queue(), "publish", r.Code)
+		x.answers.unexpected(q.stream.Queue(), "publish", r.Code)
 	}
-	s.copyOver(p.Number, p.Payload, p.Mandatory, fanOf(p), how)
+	x.copyOver(p.Number, p.Payload, p.Mandatory, fanOf(p), how)
 }
 
 // strayed keeps a publish whose queue is gone. If the view still holds the queue
 // the publish waits for the end of the stream: a route by that view would lead
 // there again. Strays keep the order in which they were published. The lock is
 // held.
-func (s *Session) strayed(q *sessionQueue, p *stream.Pending) {
-	again, err := publishOf(p, s.broker().config.Properties)
+func (x *publisher) strayed(q *sessionQueue, p *stream.Pending) {
+	again, err := publishOf(p, x.properties)
 	if err != nil {
-		s.broker().slog.Error("publish cannot be routed again", "queue", uint64(q.stream.Queue()), "error", err)
-		s.copyOver(p.Number, p.Payload, p.Mandatory, fanOf(p), refused)
+		x.node.slog.Error("publish cannot be routed again", "queue", uint64(q.stream.Queue()), "error", err)
+		x.copyOver(p.Number, p.Payload, p.Mandatory, fanOf(p), refused)
 		return
 	}
 	q.strays = append(q.strays, stray{again, fanOf(p)})
 	if q.stream.Gone() {
-		s.takeStrays(q)
+		x.takeStrays(q)
 	}
 }
 
 // takeStrays lets the strays of a queue that is gone go on. The lock is held.
-func (s *Session) takeStrays(q *sessionQueue) {
-	s.strays = append(s.strays, q.strays...)
+func (x *publisher) takeStrays(q *sessionQueue) {
+	x.strays = append(x.strays, q.strays...)
 	q.strays = nil
 }
 
@@ -143,58 +143,56 @@ func publishOf(of *stream.Pending, properties Properties) (fsm.Publish, error) {
 // routeStrays sends strays on, by a view that other publishes would be routed by
 // as well: without one they wait. A queue on the new way may be gone as well:
 // then there is a view which knows that by now. The lock is held.
-func (s *Session) routeStrays() {
-	for len(s.strays) > 0 {
-		if !s.broker().config.Catalog.Fresh() {
-			s.awaitFresh()
+func (x *publisher) routeStrays() {
+	for len(x.strays) > 0 {
+		if !x.node.catalog.Fresh() {
+			x.awaitFresh()
 			return
 		}
-		strays := s.strays
-		s.strays = nil
-		v := s.broker().view()
+		strays := x.strays
+		x.strays = nil
+		v := x.node.view()
 		for i := range strays {
-			s.routeStray(v, &strays[i])
+			x.routeStray(v, &strays[i])
 		}
 	}
 }
 
 // awaitFresh goes on with strays once the view is up to date. The lock is held.
-func (s *Session) awaitFresh() {
-	if s.refreshing {
+func (x *publisher) awaitFresh() {
+	if x.refreshing {
 		return
 	}
-	b := s.broker()
-	s.refreshing = b.spawn("route publishes again", func() {
-		if !b.guard("route publishes again", s.refreshed) {
-			s.fail()
+	x.refreshing = x.tasks.spawn("route publishes again", func() {
+		if !x.tasks.guard("route publishes again", x.refreshed) {
+			x.calls.fail()
 		}
 	})
 }
 
 // refreshed waits until the view is up to date, and goes on with strays.
-func (s *Session) refreshed() {
-	b := s.broker()
-	ctx, cancel := b.whileOpen()
+func (x *publisher) refreshed() {
+	ctx, cancel := x.tasks.whileOpen()
 	defer cancel()
-	err := b.config.Catalog.Refresh(ctx)
-	s.lock()
-	s.refreshing = false
+	err := x.node.catalog.Refresh(ctx)
+	x.calls.mu.Lock()
+	x.refreshing = false
 	if err != nil {
-		s.mu.Unlock() // the node stops: what waits stays without an answer
+		x.calls.mu.Unlock() // the node stops: what waits stays without an answer
 		return
 	}
-	s.unlock()
+	x.calls.unlock()
 }
 
 // routeStray sends one copy of a publish to those queues that it leads to now
 // and that have not been sent one. What the user may publish to was checked when
 // the publish came. The lock is held.
-func (s *Session) routeStray(v *catalog.View, x *stray) {
-	p, fan := &x.publish, x.fan
-	queues, limits, how := s.routeAgain(v, p, fan)
+func (x *publisher) routeStray(v *catalog.View, one *stray) {
+	p, fan := &one.publish, one.fan
+	queues, limits, how := x.routeAgain(v, p, fan)
 	switch {
 	case how != taken:
-		s.copyOver(p.Number, p.Payload, p.Mandatory, fan, how)
+		x.copyOver(p.Number, p.Payload, p.Mandatory, fan, how)
 		return
 	case fan != nil:
 		fan.left += len(queues) - 1
@@ -203,29 +201,29 @@ func (s *Session) routeStray(v *catalog.View, x *stray) {
 		fan = &fanout{left: len(queues), queues: idsOf(queues), chance: mathrand.Uint64()}
 	}
 	for _, q := range queues {
-		s.sendCopy(q, p, fan, limits)
+		x.sendCopy(q, p, fan, limits)
 	}
 }
 
 // routeAgain returns the queues that a stray leads to and that were not sent a
 // copy of it. how is taken if there are some.
-func (s *Session) routeAgain(v *catalog.View, p *fsm.Publish, fan *fanout) (queues []*catalog.Queue, limits catalog.Ceilings, how fate) {
-	properties := s.broker().config.Properties
+func (x *publisher) routeAgain(v *catalog.View, p *fsm.Publish, fan *fanout) (queues []*catalog.Queue, limits catalog.Ceilings, how publishOutcome) {
+	properties := x.properties
 	m := &catalog.Message{
 		Keys:     append([]string{p.RoutingKey}, p.Copies...),
 		Headers:  func() *fsm.Table { return properties.Headers(p.Payload.Properties(), nil) },
 		Property: func(name string) []byte { return properties.Property(p.Payload.Properties(), name) },
-		Chance:   mathrand.Uint64(), Delayed: p.Delay != nil, Local: s.broker().leadsHere, Passed: s.broker().used,
+		Chance:   mathrand.Uint64(), Delayed: p.Delay != nil, Local: x.message.Local, Passed: x.message.Passed,
 	}
 	if fan != nil {
 		m.Chance = fan.chance
 	}
-	queues, limits, err := v.Route(s.conn.vhost, p.Exchange, m, nil)
+	queues, limits, err := v.Route(x.conn.vhost, p.Exchange, m, nil)
 	if err != nil {
 		return nil, limits, nowhere // the exchange is gone as well
 	}
 	if m.Delayed {
-		if queues, err = s.mayDelay(v, p, m, queues); err != nil {
+		if queues, err = x.mayDelay(v, p, m, queues); err != nil {
 			return nil, limits, refused
 		}
 	}
@@ -239,26 +237,26 @@ func (s *Session) routeAgain(v *catalog.View, p *fsm.Publish, fan *fanout) (queu
 }
 
 // sendCopy sends a publish to one queue. The lock is held.
-func (s *Session) sendCopy(q *catalog.Queue, p *fsm.Publish, fan *fanout, limits catalog.Ceilings) {
-	u := s.queue(q)
+func (x *publisher) sendCopy(q *catalog.Queue, p *fsm.Publish, fan *fanout, limits catalog.Ceilings) {
+	u := x.streams.queue(q)
 	switch to := u.stream; {
 	case to.Gone():
 		again := *p
 		again.Headers, again.Property = nil, nil
 		again.Copies = slices.Clone(p.Copies)
-		s.strays = append(s.strays, stray{again, fan})
+		x.strays = append(x.strays, stray{again, fan})
 	case !to.Over() && !to.Ending(): // else the channel is about to end, without a confirm
 		u.publish(p, fan, limits.Of(q).Stored(), q.StoreOf != "")
 	}
 }
 
 // newFanout returns what the copies of a publish to several queues share.
-func (s *Session) newFanout(route []*catalog.Queue) *fanout {
-	same := slices.EqualFunc(s.fanned, route, func(id fsm.QueueID, q *catalog.Queue) bool { return id == q.ID })
+func (x *publisher) newFanout(route []*catalog.Queue) *fanout {
+	same := slices.EqualFunc(x.fanned, route, func(id fsm.QueueID, q *catalog.Queue) bool { return id == q.ID })
 	if !same {
-		s.fanned = idsOf(route)
+		x.fanned = idsOf(route)
 	}
-	return &fanout{left: len(route), queues: s.fanned, chance: s.message.Chance}
+	return &fanout{left: len(route), queues: x.fanned, chance: x.message.Chance}
 }
 
 func idsOf(queues []*catalog.Queue) []fsm.QueueID {

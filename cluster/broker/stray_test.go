@@ -340,7 +340,7 @@ func TestStrayOfClosedSession(t *testing.T) {
 		t.Errorf("the next life is sent %v, want %v", sent, want)
 	}
 	mustClose(t, closed)
-	if x.broker.session(x.s.id.Num) != nil {
+	if x.broker.clients.session(x.s.id.Num) != nil {
 		t.Error("the session is not forgotten")
 	}
 }
@@ -365,7 +365,7 @@ func TestSessionForgets(t *testing.T) {
 		}
 		take(l)
 		tell(l, grouptest.OK(1, 2))
-		if got := len(x.s.consumers); got != 1 {
+		if got := len(x.s.known); got != 1 {
 			t.Fatalf("%d consumers are known, want the one that owes settlements", got)
 		}
 		x.s.Settle(2*n+1, []uint64{1}, fsm.Ack)
@@ -373,8 +373,8 @@ func TestSessionForgets(t *testing.T) {
 		if got := grouptest.Commands(t, take(l)[0]); len(got) != 1 || got[0].Settle.GetConsumer() != 2*n+1 {
 			t.Fatalf("the queue is told %v", got)
 		}
-		if len(x.s.consumers) != 0 {
-			t.Fatalf("%d consumers are known", len(x.s.consumers))
+		if len(x.s.known) != 0 {
+			t.Fatalf("%d consumers are known", len(x.s.known))
 		}
 		if n%2 == 0 {
 			x.s.mu.Lock()
@@ -383,8 +383,8 @@ func TestSessionForgets(t *testing.T) {
 		}
 		x.deleteQueue(q)
 	}
-	if s := x.s; len(s.consumers)+len(s.queues)+len(s.order) != 0 || len(x.broker.routes.All()) != 0 {
-		t.Errorf("left: %d consumers, %d and %d queues, %d routes", len(s.consumers), len(s.queues), len(s.order), len(x.broker.routes.All()))
+	if s := x.s; len(s.known)+len(s.queues)+len(s.order) != 0 || len(x.broker.routes.All()) != 0 {
+		t.Errorf("left: %d consumers, %d and %d queues, %d routes", len(s.known), len(s.queues), len(s.order), len(x.broker.routes.All()))
 	}
 }
 
@@ -402,8 +402,8 @@ func TestSettleAfterNotice(t *testing.T) {
 	if got := take(l); len(got) != 1 || len(grouptest.Commands(t, got[0])) != 1 {
 		t.Errorf("the queue is told %v", got)
 	}
-	if len(x.s.consumers) != 0 {
-		t.Errorf("%d consumers are known", len(x.s.consumers))
+	if len(x.s.known) != 0 {
+		t.Errorf("%d consumers are known", len(x.s.known))
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 )
@@ -72,6 +73,28 @@ func (t *Table) Stream(id fsm.QueueID, s fsm.SessionID) *Stream {
 		return r.Stream(s)
 	}
 	return nil
+}
+
+// Deliver gives messages of a queue to the stream of a session. If there is none,
+// as with Answer and Notice, nobody waits for them.
+func (t *Table) Deliver(id fsm.QueueID, s fsm.SessionID, d DeliveryBatch) {
+	if to := t.Stream(id, s); to != nil {
+		to.Receive(d)
+	}
+}
+
+// Answer gives outcomes, which came from a node, to the stream that they belong to.
+func (t *Table) Answer(from string, id fsm.QueueID, s fsm.SessionID, outcomes []group.Outcome) {
+	if to := t.Stream(id, s); to != nil {
+		to.Answer(from, outcomes)
+	}
+}
+
+// Notice passes on what a queue's leader has to say to a session.
+func (t *Table) Notice(id fsm.QueueID, s fsm.SessionID, n Notice) {
+	if to := t.Stream(id, s); to != nil {
+		to.Notice(n)
+	}
 }
 
 // All lists the routes.

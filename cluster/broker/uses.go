@@ -16,7 +16,12 @@ const noteWait = 5 * time.Second
 
 // uses are those of exchanges that are deleted when idle, on their way into
 // the catalog.
+//
+// Invariant: noting is empty unless running; pending is empty unless running or
+// the broker closes.
 type uses struct {
+	*node
+	*tasks
 	mu      sync.Mutex
 	pending map[exchangeName]fsm.Time // since when the use is known
 	noting  map[exchangeName]struct{} // in the entry under way
@@ -26,14 +31,14 @@ type uses struct {
 // exchangeName is that of an exchange among all vhosts.
 type exchangeName struct{ vhost, name string }
 
-// used is told of each use of an exchange that is deleted when idle. The
-// catalog hears of one in a while, and not from somebody who waits for it.
-func (b *Broker) used(x *catalog.Exchange) {
-	now := b.config.Stamp()
-	if !b.view().TouchDue(x, now) {
+// exchange notes the use of an exchange, if it is one that is deleted when idle.
+// The catalog hears of one use in a while, and not from somebody who waits for it.
+func (u *uses) exchange(x *catalog.Exchange) {
+	now := u.stamp()
+	if !u.view().TouchDue(x, now) {
 		return
 	}
-	u, name := &b.uses, exchangeName{x.VHost, x.Name}
+	name := exchangeName{x.VHost, x.Name}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if _, noting := u.noting[name]; noting {
@@ -44,42 +49,41 @@ func (b *Broker) used(x *catalog.Exchange) {
 	}
 	u.pending[name] = now
 	if !u.running {
-		u.running = b.spawn("note uses", b.noteUses)
+		u.running = u.spawn("note uses", u.propose)
 	}
 }
 
-// usedSources notes the use of the exchanges that a queue is bound to: what is
+// sources notes the use of the exchanges that a queue is bound to: what is
 // done with the queue is use of them.
-func (b *Broker) usedSources(q *catalog.Queue) {
-	for x := range b.view().IdleSources(q) {
-		b.used(x)
+func (u *uses) sources(q *catalog.Queue) {
+	for x := range u.view().IdleSources(q) {
+		u.exchange(x)
 	}
 }
 
-// usedEnds notes the use of what a binding joins that is made once more. The
+// ends notes the use of what a binding joins that is made once more. The
 // catalog itself notes that of one which is new.
-func (b *Broker) usedEnds(m *logpb.Bind) {
-	v := b.view()
+func (u *uses) ends(m *logpb.Bind) {
+	v := u.view()
 	if x, ok := v.Exchange(m.Vhost, m.Source); ok {
-		b.used(x)
+		u.exchange(x)
 	}
 	if x, ok := v.Exchange(m.Vhost, m.Destination); ok && m.ToExchange {
-		b.used(x)
+		u.exchange(x)
 	}
 	if q, ok := v.Queue(m.Vhost, m.Destination); ok && !m.ToExchange {
-		b.usedSources(q)
+		u.sources(q)
 	}
 }
 
-// noteUses tells the catalog of uses until there are none left.
-func (b *Broker) noteUses() {
-	ctx, cancel := b.whileOpen()
+// propose tells the catalog of uses until there are none left.
+func (u *uses) propose() {
+	ctx, cancel := u.whileOpen()
 	defer cancel()
-	u := &b.uses
 	done := false
 	defer func() {
 		if !done {
-			u.rest() // a panic: the next use begins again
+			u.stopped() // a panic: the next use begins again
 		}
 	}()
 	for {
@@ -98,15 +102,15 @@ func (b *Broker) noteUses() {
 		u.pending = nil
 		u.mu.Unlock()
 		ctx, cancel := context.WithTimeout(ctx, noteWait)
-		if _, err := b.config.Catalog.Note(ctx, touches...); err != nil {
-			b.slog.Debug("use of exchanges not noted", "exchanges", len(touches), "error", err)
+		if _, err := u.catalog.Note(ctx, touches...); err != nil {
+			u.slog.Debug("use of exchanges not noted", "exchanges", len(touches), "error", err)
 		}
 		cancel()
 	}
 }
 
-// rest notes that nobody tells the catalog of uses any more.
-func (u *uses) rest() {
+// stopped notes that nobody tells the catalog of uses any more.
+func (u *uses) stopped() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.running, u.noting = false, nil

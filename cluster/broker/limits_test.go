@@ -3,11 +3,11 @@ package broker
 import "testing"
 
 func TestTallies(t *testing.T) {
-	all := tallies{by: map[tallied]*tally{}}
+	all := tallies{by: map[counted]*tally{}}
 	a, b := &Connection{user: "u", vhost: "v"}, &Connection{user: "u", vhost: "w"}
 	expect := func(when string, user, v, w tally) {
 		t.Helper()
-		for who, want := range map[tallied]tally{{true, "u"}: user, {false, "v"}: v, {false, "w"}: w, {true, "v"}: {}} {
+		for who, want := range map[counted]tally{{true, "u"}: user, {false, "v"}: v, {false, "w"}: w, {true, "v"}: {}} {
 			if got := all.of(who); got != want {
 				t.Errorf("%s: %+v has %+v, want %+v", when, who, got, want)
 			}

@@ -1,0 +1,306 @@
+package broker
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/quorate/quorate/cluster/stream"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// consumers are those of a session, and its gets: what the client may be given of
+// its queues' messages, and what it settles.
+type consumers struct {
+	conn      *Connection
+	calls     *calls
+	streams   *streams
+	replies   *replies
+	node      *node
+	available *availability
+	inspector *Inspector
+
+	// Guarded by the session's lock.
+	known map[uint64]*consumer
+	turn  int // the queue that is asked first for what it is behind with
+
+	window
+}
+
+// consumer is what a session knows of its consumer at a queue.
+type consumer struct {
+	stream.Consumer
+	at      *sessionQueue
+	over    bool // it gets no more; its stream does not know it any longer
+	revoked bool // its queue has been asked to end it, for its user may not read any more
+}
+
+// addConsumer makes a consumer known to the session and to its stream. The lock is
+// held.
+func (x *consumers) addConsumer(q *sessionQueue, number uint64, noAck bool) {
+	c := &consumer{at: q, Consumer: stream.Consumer{NoAck: noAck}}
+	x.known[number] = c
+	q.stream.AddConsumer(number, &c.Consumer)
+}
+
+// consumerOver ends a consumer. The session knows it until what the channel has
+// of it is settled. The lock is held.
+func (x *consumers) consumerOver(number uint64) {
+	c := x.known[number]
+	if c == nil {
+		return
+	}
+	c.at.stream.RemoveConsumer(number)
+	c.over = true
+	x.forgetSettled(number, c)
+}
+
+// forgetSettled forgets a consumer that is over and owes nothing. The lock is
+// held.
+func (x *consumers) forgetSettled(number uint64, c *consumer) {
+	if c.over && c.Unsettled <= 0 {
+		delete(x.known, number)
+	}
+}
+
+// Written says that the channel has written messages of consumers, or given
+// them back, and how many bytes their payloads had.
+func (x *consumers) Written(count, bytes int) {
+	if !x.written(count, bytes) {
+		return
+	}
+	x.calls.mu.Lock()
+	queues := slices.Clone(x.streams.order)
+	x.turn++
+	first := x.turn
+	x.calls.mu.Unlock()
+	for i := range queues {
+		queues[(first+i)%len(queues)].stream.CatchUp()
+	}
+}
+
+// Consume registers a consumer.
+func (x *consumers) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
+	if spec.Queue == fsm.ReplyQueue {
+		return x.replies.consume(&spec)
+	}
+	v := x.node.freshView(ctx)
+	q, err := v.TakeFrom(x.conn.by(), x.conn.vhost, spec.Queue)
+	if err != nil {
+		return err
+	}
+	args, err := catalog.ParseConsumeArguments(q.VHost, q.Name, spec.Arguments)
+	if err == nil {
+		err = v.FitsArguments("arguments of a consumer of", q.Name, spec.Arguments)
+	}
+	if err != nil {
+		return err
+	}
+	x.calls.mu.Lock()
+	u := x.streams.queue(q)
+	x.addConsumer(u, spec.Number, spec.NoAck)
+	k := u.stream.Request(&logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{
+		Consumer: spec.Number, Tag: spec.Tag, Prefetch: spec.Prefetch, NoAck: spec.NoAck,
+		Exclusive: spec.Exclusive, Priority: args.Priority, TimeoutPlusOne: args.Timeout.Stored(),
+	}})
+	x.calls.mu.Unlock()
+	if err = x.available.await(ctx, q, u.stream.Route(), k); err == nil {
+		err = k.Refused
+	}
+	if err == nil {
+		if err = x.stillReads(q); err != nil { // Renew may not have seen it
+			x.Drop(spec.Number)
+		}
+	}
+	if err != nil {
+		x.endConsumer(spec.Number)
+	}
+	return err
+}
+
+func (x *consumers) endConsumer(number uint64) {
+	x.calls.mu.Lock()
+	x.consumerOver(number)
+	x.calls.mu.Unlock()
+}
+
+// Cancel ends a consumer. What it holds can still be settled.
+func (x *consumers) Cancel(ctx context.Context, number uint64) error {
+	if x.replies.cancel(number) {
+		return nil
+	}
+	x.calls.mu.Lock()
+	c := x.known[number]
+	if c == nil || c.over {
+		x.calls.mu.Unlock()
+		return nil // its queue is gone
+	}
+	to := c.at.stream
+	k := to.Request(&logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: number}})
+	x.calls.mu.Unlock()
+	q, known := x.node.view().QueueByID(to.Queue())
+	if !known {
+		q = &catalog.Queue{ID: to.Queue()}
+	}
+	err := x.available.await(ctx, q, to.Route(), k)
+	x.endConsumer(number)
+	switch {
+	case err != nil:
+		return err
+	case known && q.AutoDelete:
+		x.awaitEnd(ctx, q)
+	}
+	return k.Refused
+}
+
+// endWait bounds how long a consumer's cancellation waits for the end of its
+// queue.
+const endWait = time.Second
+
+// awaitEnd returns when an auto-delete queue that has just lost a consumer is
+// gone from the catalog, if it is to go: a client that has cancelled the last
+// one may declare the name anew at once.
+func (x *consumers) awaitEnd(ctx context.Context, q *catalog.Queue) {
+	ctx, cancel := context.WithTimeout(ctx, endWait)
+	defer cancel()
+	if _, gone, err := x.inspector.count(ctx, q); gone && err == nil {
+		_ = x.available.awaitGone(ctx, q) // too late: the name is free a moment later
+	}
+}
+
+// Drop is Cancel without waiting for the answer.
+func (x *consumers) Drop(number uint64) {
+	x.calls.mu.Lock()
+	defer x.calls.mu.Unlock()
+	if c := x.known[number]; c != nil && !c.over {
+		c.at.stream.Request(&logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: number}})
+	}
+}
+
+// Get takes one message.
+func (x *consumers) Get(ctx context.Context, name string, noAck bool) (fsm.Message, bool, error) {
+	q, err := x.node.freshView(ctx).TakeFrom(x.conn.by(), x.conn.vhost, name)
+	if err != nil {
+		return fsm.Message{}, false, err
+	}
+	k, err := x.tryGet(ctx, q, noAck)
+	if err != nil {
+		return fsm.Message{}, false, err
+	}
+	if k.Got == nil {
+		if k.Result.Code == fsm.OK && !noAck {
+			return fsm.Message{}, false, leaderless(q) // held, but out of reach
+		}
+		return fsm.Message{}, false, nil
+	}
+	return *k.Got, true, nil
+}
+
+// getWait is for how long a get is repeated, in milliseconds.
+const getWait = 10_000
+
+// Pauses before a get is repeated: each is an entry in the queue's log. The first
+// is shorter than what a tick takes, and each twice as long as the one before.
+const (
+	getPause     = 5 * time.Millisecond
+	longGetPause = 100 * time.Millisecond
+)
+
+// tryGet asks a queue for a message until that is given, or is known not to be
+// there: a queue that has much to end or to bring back does so first, piece by
+// piece.
+func (x *consumers) tryGet(ctx context.Context, q *catalog.Queue, noAck bool) (*stream.Call, error) {
+	pause := getPause
+	for end := x.node.now() + getWait; ; pause = min(2*pause, longGetPause) {
+		k, err := x.streams.do(ctx, q, &logpb.Command{Kind: logpb.Command_GET, Get: &logpb.Get{NoAck: noAck}})
+		switch {
+		case err != nil:
+			return nil, err
+		case k.Refused != nil:
+			return nil, k.Refused
+		case k.Result.Code != fsm.NotYet:
+			return k, nil
+		case x.node.now() > end || !rest(ctx, pause):
+			return nil, fsm.Refuse(fsm.Precondition, q.String()+" is ending messages that are due; ask again")
+		}
+		if err := x.stillReads(q); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// rest waits for a while; false: ctx has ended.
+func rest(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Settle ends deliveries.
+func (x *consumers) Settle(number uint64, ids []uint64, outcome fsm.Outcome) {
+	x.calls.mu.Lock()
+	defer x.calls.mu.Unlock()
+	if number&getToken != 0 {
+		if i, ok := x.streams.find(number &^ getToken); ok {
+			x.streams.order[i].stream.AddSettle(0, ids, outcome)
+		}
+		return
+	}
+	if c := x.known[number]; c != nil {
+		c.at.stream.AddSettle(number, ids, outcome)
+		c.Unsettled -= len(ids)
+		x.forgetSettled(number, c)
+	}
+}
+
+// revoke ends the consumers of queues that the user may not read any more.
+// What they hold can still be settled.
+func (x *consumers) revoke(v *catalog.View) {
+	x.calls.lock()
+	defer x.calls.unlock()
+	for number, c := range x.known {
+		q, ok := v.QueueByID(c.at.stream.Queue())
+		if !ok || c.over || c.revoked {
+			continue
+		}
+		if err := v.CheckRead(x.conn.user, q); err != nil {
+			c.revoked = true
+			c.at.stream.Request(&logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: number}})
+			x.calls.add(event{kind: eventRevoked, consumer: number, err: err})
+		}
+	}
+}
+
+// stillReads refuses what was begun with an older view and may not be done by
+// the newest one.
+func (x *consumers) stillReads(q *catalog.Queue) error {
+	return x.node.view().CheckRead(x.conn.user, q)
+}
+
+// queueGone ends the consumers of a queue that is gone, and forgets them. The lock
+// is held.
+func (x *consumers) queueGone(q *sessionQueue) {
+	for number, c := range x.known {
+		if c.at == q {
+			x.cancelled(q, number)
+			delete(x.known, number) // nothing can be settled any more
+		}
+	}
+}
+
+// cancelled ends a consumer that its queue has ended, and tells the client once.
+// The lock is held.
+func (x *consumers) cancelled(q *sessionQueue, number uint64) {
+	if c := x.known[number]; c == nil || c.at != q || c.over {
+		return
+	}
+	x.consumerOver(number)
+	x.calls.add(event{kind: eventCancelled, consumer: number})
+}

@@ -1,0 +1,100 @@
+package broker
+
+import (
+	"context"
+	"time"
+
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/stream"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+// statsTimeout bounds how long the leader of a queue may take to answer.
+const statsTimeout = 5 * time.Second
+
+// Inspector shows queues from outside: how many messages they have, and which. It
+// asks their leaders, and answers for the queues that this node leads. It changes
+// nothing, but a peek is use that keeps an idle queue.
+type Inspector struct {
+	*node
+	routes     *stream.Table
+	available  *availability
+	uses       *uses
+	properties Properties
+	peeks      peeks
+}
+
+// listen registers the handlers.
+func (x *Inspector) listen() {
+	peer.HandleAsk(x.mesh, kindStats, x.stats)
+	peer.HandleAsk(x.mesh, kindPeek, x.peek)
+	peer.HandleAsk(x.mesh, kindScheduled, x.scheduled)
+}
+
+// count asks the leader how many messages and consumers a queue has. gone: it has
+// ended.
+func (x *Inspector) count(ctx context.Context, q *catalog.Queue) (info fsm.QueueInfo, gone bool, err error) {
+	ended := false
+	gone, err = x.available.askLeader(ctx, q, func(leader string) bool {
+		r := x.askStats(x.routes.Route(q), leader)
+		if r.Leader {
+			info, ended = fsm.QueueInfo{Name: q.Name, Ready: r.Ready, Consumers: r.Consumers}, r.State == stateGone
+		}
+		return r.Leader
+	})
+	return info, gone || ended, err
+}
+
+// askStats asks one node for a queue's stats. Failure is a node that does
+// not lead.
+func (x *Inspector) askStats(of *stream.Route, node string) *peerpb.StatsReply {
+	req := &peerpb.StatsRequest{Group: uint32(of.Group()), Queue: uint64(of.Queue())}
+	if node == x.name {
+		return x.stats(req)
+	}
+	if !x.mesh.Alive(node) {
+		return &peerpb.StatsReply{}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), statsTimeout)
+	defer cancel()
+	r, err := peer.Ask[peerpb.StatsReply](ctx, x.mesh, node, kindStats, req)
+	if err != nil {
+		return &peerpb.StatsReply{}
+	}
+	return r
+}
+
+// stateGone is what StatsReply.State says of a queue that has ended.
+const stateGone = "gone"
+
+// stats reads the stats of a led queue once nothing is due in it any more.
+func (x *Inspector) stats(m *peerpb.StatsRequest) *peerpb.StatsReply {
+	g := x.ledGroup(fsm.GroupID(m.Group), fsm.QueueID(m.Queue))
+	if g == nil || g.Expire(statsTimeout) != nil {
+		return &peerpb.StatsReply{}
+	}
+	r := &peerpb.StatsReply{Leader: true, Index: g.Leading()}
+	g.View(func(m *queue.Machine) {
+		s := m.Stats()
+		r.Ready, r.Unacknowledged = s.Ready.Messages, s.Unacknowledged.Messages
+		r.Consumers, r.Outbox = uint64(s.Consumers), s.Outbox.Messages
+		if s.Phase != queue.Active {
+			r.State = stateGone
+		}
+	})
+	if g.Leading() == 0 {
+		return &peerpb.StatsReply{} // it could not be read
+	}
+	return r
+}
+
+// leads asks a node whether it leads a queue, and returns the term; 0: no.
+func (x *Inspector) leads(of *stream.Route, node string) (term uint64) {
+	if r := x.askStats(of, node); r.Leader {
+		return r.Index
+	}
+	return 0
+}

@@ -1,0 +1,52 @@
+package broker
+
+import (
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/peer"
+)
+
+type kind = peer.Kind
+
+// Message kinds between brokers.
+const (
+	KindElection peer.Kind = 16 + iota // elections, see cluster/group
+	KindCatalog                        // call: to the catalog's leader, see cluster/group
+	kindSubmit
+	kindOutcomes
+	kindDeliveries
+	kindNotice
+	kindResync
+	kindStats      // call
+	KindQueueStats // call, see cluster/stats
+	KindReplicas   // call: how a node's replicas stand, see package cluster
+	KindTransfer   // call: to hand a leadership over
+	KindNodes      // call: which nodes the cluster has
+	KindAdmit      // call: a node that wants to join, for the catalog's leader
+	kindPeek       // call
+	kindReply
+	kindRequester       // call: whether a channel takes replies
+	KindConsumers       // call, see cluster/stats
+	KindConnections     // call: a node's clients, see package cluster
+	KindCloseConnection // call
+	kindScheduled       // call
+	kindCounts          // call
+	KindResourceAlarms  // what a node has too little of, see package cluster
+	kindHears           // call: whether a node hears a process of another one
+	KindApplied         // what a node has applied of the catalog, see cluster/group
+	KindLearner         // of replicas that do not vote, see cluster/group
+)
+
+// bounds are those of kinds that are longer than others, or never have a payload.
+var bounds = map[peer.Kind]peer.Bounds{
+	KindElection:       {Head: 4 << 20}, // of a hundred thousand groups
+	KindLearner:        {Head: 4 << 20},
+	KindCatalog:        {Head: group.MaxCatalogEntry + 1<<10},
+	kindSubmit:         {Head: group.MaxCommandBytes + 1<<10, Payload: peer.MaxMessage},
+	kindOutcomes:       {Head: 4 << 20},
+	kindDeliveries:     {Head: 16 << 20, Payload: peer.MaxMessage}, // with how messages died
+	kindNotice:         {Head: 1 << 20},
+	kindResync:         {Head: 1 << 10},
+	kindReply:          {Payload: peer.MaxMessage},
+	KindResourceAlarms: {Head: 1 << 10},
+	KindApplied:        {Head: 1 << 10},
+}

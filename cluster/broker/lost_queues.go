@@ -1,0 +1,81 @@
+package broker
+
+import (
+	"bytes"
+	"context"
+
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// removeAtOnce bounds how many queues one entry of the catalog removes.
+const removeAtOnce = 1024
+
+// removeLost removes the local queues of nodes that nobody has heard for so long
+// that what lives there only counts as lost: their messages, and the connections
+// they belonged to. All nodes do so; a queue is removed once. Those of a node
+// that is declared dead go with that.
+func (d *detector) removeLost() {
+	var lost []*logpb.NodeState
+	for _, n := range d.view().Nodes() {
+		if d.givenUp(n) {
+			lost = append(lost, n)
+		}
+	}
+	if len(lost) > 0 && d.removing.CompareAndSwap(false, true) {
+		d.spawn("remove lost queues", func() {
+			defer d.removing.Store(false)
+			for _, n := range lost {
+				d.removeLocal(n)
+			}
+		})
+	}
+}
+
+// givenUp reports whether a node has been silent for longer than what its
+// clients hold stays with them.
+func (d *detector) givenUp(n *logpb.NodeState) bool {
+	s, suspected := d.suspects.get(n.Name)
+	return suspected && bytes.Equal(s.incarnation[:], n.Incarnation) && d.now()-s.since > int64(d.retention)
+}
+
+// removeLocal removes the local queues of a node that is given up, if the other
+// nodes do not hear it either: this one may be who is cut off.
+func (d *detector) removeLocal(n *logpb.NodeState) {
+	var removals []*logpb.CatalogCommand
+	for _, q := range d.view().Queues() {
+		if q.Local && uint32(q.Home()) == n.Number {
+			removals = append(removals, removal(q, n.Boot))
+		}
+	}
+	if len(removals) == 0 {
+		return
+	}
+	ctx, cancel := d.whileOpen()
+	defer cancel()
+	if d.unheard(ctx, n) {
+		d.removeAll(ctx, removals)
+	}
+}
+
+// removal is the command that removes a queue which was lost with a boot of its
+// node.
+func removal(q *catalog.Queue, boot uint64) *logpb.CatalogCommand {
+	return &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{
+		Vhost: q.VHost, Name: q.Name, Id: uint64(q.ID), LostBoot: boot,
+	}}}
+}
+
+// removeAll commits the removal of queues, as far as that is possible now.
+func (d *detector) removeAll(ctx context.Context, commands []*logpb.CatalogCommand) {
+	ctx, stop := context.WithTimeout(ctx, declareWait)
+	defer stop()
+	for len(commands) > 0 {
+		n := min(len(commands), removeAtOnce)
+		if _, err := d.catalog.Note(ctx, commands[:n]...); err != nil {
+			d.slog.Warn("local queues of lost nodes are not removed", "error", err) // the next round does it
+			return
+		}
+		commands = commands[n:]
+	}
+}

@@ -1,0 +1,96 @@
+package broker
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/stats"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+)
+
+// node is this node as the parts of the broker see it: who it is, what it knows
+// of the cluster, and its links. All but number and boot is set before the
+// broker serves.
+type node struct {
+	name    string
+	number  atomic.Uint32 // 0: the catalog has not given it one yet
+	boot    atomic.Uint64
+	catalog Catalog
+	mesh    *peer.Mesh
+	groups  *group.Host
+	peers   *stats.Nodes // to ask several nodes at a time
+	clock   func() fsm.Time
+	stamp   func() fsm.Time
+	slog    *slog.Logger
+}
+
+const (
+	// refreshWait bounds how long a request waits for a view that is up to date.
+	// The present one must do then.
+	refreshWait = time.Second
+	// convergeWait bounds how long an answer that only repeats what the view says
+	// waits for the other nodes. Who has not seen it by then has lost its lease.
+	convergeWait = 2 * time.Second
+)
+
+// is reports whether n is this node.
+func (n *node) is(id fsm.NodeID) bool { return uint32(id) == n.number.Load() }
+
+// now is for durations, in milliseconds.
+func (n *node) now() int64 { return int64(n.clock()) }
+
+func (n *node) view() *catalog.View { return n.catalog.View() }
+
+// freshView is the view after it has been brought up to date, as far as that is
+// possible.
+func (n *node) freshView(ctx context.Context) *catalog.View {
+	if !n.catalog.Fresh() {
+		ctx, cancel := context.WithTimeout(ctx, refreshWait)
+		defer cancel()
+		if err := n.catalog.Refresh(ctx); err != nil {
+			n.slog.Debug("view not refreshed", "error", err)
+		}
+	}
+	return n.view()
+}
+
+// converge returns when the other nodes hold what this one's view says: a client
+// that hears that something is there, or gone, may rely on it at any node.
+func (n *node) converge(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, convergeWait)
+	defer cancel()
+	if err := n.catalog.Converge(ctx); err != nil {
+		n.slog.Debug("other nodes may not hold what this one has answered", "error", err)
+	}
+}
+
+// nameOf returns the name of a node by its number, empty if unknown.
+func (n *node) nameOf(id fsm.NodeID) string {
+	if s, ok := n.view().Node(id); ok {
+		return s.Name
+	}
+	return ""
+}
+
+// others lists the names of the other nodes of the cluster but one.
+func (n *node) others(but string) (names []string) {
+	for _, s := range n.view().Nodes() {
+		if s.Name != n.name && s.Name != but {
+			names = append(names, s.Name)
+		}
+	}
+	return names
+}
+
+// ledGroup returns the group of a queue, if this node leads it; nil: it does not.
+func (n *node) ledGroup(id fsm.GroupID, queue fsm.QueueID) *group.Group {
+	if g := n.groups.Group(id); g != nil && g.Spec().Queue == queue && g.Leading() != 0 {
+		return g
+	}
+	return nil
+}

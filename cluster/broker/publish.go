@@ -1,0 +1,220 @@
+package broker
+
+import (
+	"fmt"
+	mathrand "math/rand/v2"
+	"slices"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+)
+
+// publisher routes what a session publishes, sends it to the queues that want it,
+// and tells the client what has become of it.
+type publisher struct {
+	conn       *Connection
+	calls      *calls
+	streams    *streams
+	replies    *replies
+	exchange   *commandExchange
+	node       *node
+	tasks      *tasks
+	answers    *answers
+	properties Properties
+
+	// Guarded by the session's lock.
+	strays     []stray // to be routed again before the lock is released
+	refreshing bool    // strays wait for a view that is up to date
+
+	publishMemo // used by the publishing goroutine only
+}
+
+// publishMemo is what a publisher keeps from one publish to the next.
+type publishMemo struct {
+	message   catalog.Message // the last one
+	route     []*catalog.Queue
+	fanned    []fsm.QueueID // the last route that led to several queues; never changed
+	allowed   string        // exchange that may be written to …
+	allowedIn *catalog.View
+	topics    *catalog.TopicPermission // … and with which routing keys; nil: with all
+}
+
+// Publish routes a message and sends it to every queue that wants it.
+func (x *publisher) Publish(p *fsm.Publish) (bool, error) {
+	if err := x.mayRoute(p); err != nil {
+		return false, err
+	}
+	if p.Exchange == catalog.CommandExchange {
+		v := x.node.view()
+		if err := x.mayCommand(v, p); err != nil {
+			return false, err
+		}
+		x.exchange.command(v, p)
+		return true, nil
+	}
+	limits, err := x.routePublish(p)
+	if err != nil {
+		return false, err
+	}
+	if p.Exchange == "" {
+		if suffix, ok := fsm.ReplySuffix(p.RoutingKey); ok && x.publishReply(p, suffix) {
+			return true, nil
+		}
+	}
+	if len(x.route) == 0 {
+		return false, nil
+	}
+	x.enqueue(p, limits)
+	return true, nil
+}
+
+// Check returns the error that Publish would return.
+func (x *publisher) Check(p *fsm.Publish) error {
+	if err := x.mayRoute(p); err != nil {
+		return err
+	}
+	_, err := x.routePublish(p)
+	return err
+}
+
+// mayRoute refuses to route by a view that may be out of date. The view is
+// read after that.
+func (x *publisher) mayRoute(p *fsm.Publish) error {
+	if !p.Fresh && !x.node.catalog.Fresh() {
+		return fsm.ErrNotFresh
+	}
+	return nil
+}
+
+// routePublish checks a message and leaves in route where it goes.
+func (x *publisher) routePublish(p *fsm.Publish) (limits catalog.Ceilings, err error) {
+	v := x.node.view()
+	if p.Exchange == catalog.CommandExchange {
+		return limits, fsm.Refuse(fsm.NotImplemented, "commands cannot be part of a transaction")
+	}
+	if x.allowedIn != v || x.allowed != p.Exchange {
+		if err := x.mayPublish(v, p.Exchange); err != nil {
+			return limits, err
+		}
+		x.allowed, x.allowedIn = p.Exchange, v
+		x.topics = v.TopicRule(x.conn.user, x.conn.vhost, p.Exchange)
+	}
+	if p.WantsReply && !x.replies.takes() {
+		return limits, errNoReplies
+	}
+	if p.TTLError != nil {
+		return limits, p.TTLError
+	}
+	if p.HeadersError != nil {
+		return limits, p.HeadersError
+	}
+	m := &x.message
+	m.Keys = append(append(m.Keys[:0], p.RoutingKey), p.Copies...)
+	if err := x.mayPublishWith(v, p); err != nil {
+		return limits, err
+	}
+	m.Headers, m.Property, m.Chance, m.Delayed = p.Headers, p.Property, mathrand.Uint64(), p.Delay != nil
+	x.route, limits, err = v.Route(x.conn.vhost, p.Exchange, m, x.route[:0])
+	if err == nil && m.Delayed {
+		x.route, err = x.mayDelay(v, p, m, x.route)
+	}
+	return limits, err
+}
+
+// enqueue sends a message to the queues in route.
+func (x *publisher) enqueue(p *fsm.Publish, limits catalog.Ceilings) {
+	var fan *fanout
+	if len(x.route) > 1 {
+		fan = x.newFanout(x.route)
+	}
+	x.calls.lock()
+	defer x.calls.unlock()
+	for _, q := range x.route {
+		x.sendCopy(q, p, fan, limits)
+	}
+}
+
+// mayPublish refuses what a user may not publish to.
+func (x *publisher) mayPublish(v *catalog.View, exchange string) error {
+	return v.CheckPublish(x.conn.user, x.conn.vhost, exchange)
+}
+
+// mayCommand refuses a command by a user who may not give any. What a verb does
+// to a queue or an exchange needs rights on that, too.
+func (x *publisher) mayCommand(v *catalog.View, p *fsm.Publish) error {
+	if err := v.CheckCommand(x.conn.user, x.conn.vhost); err != nil {
+		return err
+	}
+	return x.mayClaim(v, p)
+}
+
+// mayPublishWith refuses routing keys that a user may not publish with, and a
+// user-id as mayClaim does.
+func (x *publisher) mayPublishWith(v *catalog.View, p *fsm.Publish) error {
+	if x.topics != nil {
+		for _, key := range x.message.Keys {
+			if err := x.topics.Check(catalog.Write, key); err != nil {
+				return err
+			}
+		}
+	}
+	return x.mayClaim(v, p)
+}
+
+// mayClaim refuses a user-id that is not the user's own unless the user may
+// impersonate.
+func (x *publisher) mayClaim(v *catalog.View, p *fsm.Publish) error {
+	if p.UserError == nil {
+		return nil
+	}
+	if u, ok := v.User(x.conn.user); ok && slices.Contains(u.GetTags(), impersonator) {
+		return nil
+	}
+	return p.UserError
+}
+
+// impersonator is the tag of users who may publish in the name of others.
+const impersonator = "impersonator"
+
+// mayDelay looks at a publish with a delay and where it goes, and returns where
+// it may go: nowhere if it is mandatory and would go nowhere if it were due now.
+func (x *publisher) mayDelay(v *catalog.View, p *fsm.Publish, m *catalog.Message, route []*catalog.Queue) ([]*catalog.Queue, error) {
+	stores, must := 0, p.Mandatory
+	for _, q := range route {
+		if q.StoreOf == "" {
+			continue
+		}
+		stores++
+		if x, ok := v.Exchange(q.VHost, q.StoreOf); ok && x.MayBeUnroutable() {
+			must = false
+		}
+	}
+	switch longest := v.Setting(catalog.ScheduleMaxDelay); {
+	case stores == 0:
+		return route, nil // the header means nothing here
+	case p.Delay.Err != nil:
+		return route, p.Delay.Err
+	case int64(p.Delay.For) > longest:
+		return route, fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid x-delay '%d': it must be at most %d", p.Delay.For, longest))
+	case !must || stores < len(route):
+		return route, nil
+	}
+	m.Delayed = false
+	now, _, err := v.Route(x.conn.vhost, p.Exchange, m, nil)
+	if len(now) == 0 {
+		route = route[:0]
+	}
+	return route, err
+}
+
+// publishReply sends a reply and reports whether nothing is left to do for it:
+// its other routing keys may lead to queues.
+func (x *publisher) publishReply(p *fsm.Publish, suffix string) (done bool) {
+	if p.RequesterGone || !x.replies.router.send(suffix, p.Payload) || len(x.route) > 0 {
+		return false
+	}
+	x.calls.lock()
+	defer x.calls.unlock()
+	x.calls.confirm(p.Number, true)
+	return true
+}

@@ -1,0 +1,133 @@
+package broker
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+// registry knows the sessions of this node and the connections of its clients.
+// The locks of sessions are not taken under its lock: it is the other way round.
+type registry struct {
+	lastSession, lastConnection atomic.Uint64 // numbers are used once
+
+	mu          sync.RWMutex
+	sessions    map[uint64]*Session
+	connections map[*Connection]struct{} // of clients: those that have entered
+}
+
+// session finds a session by its number; nil: there is none.
+func (r *registry) session(num uint64) *Session {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.sessions[num]
+}
+
+// all lists the sessions.
+func (r *registry) all() []*Session {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return slices.Collect(maps.Values(r.sessions))
+}
+
+// of lists the sessions of a connection.
+func (r *registry) of(c *Connection) []*Session {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return slices.Collect(maps.Keys(c.sessions))
+}
+
+// add numbers a session and lists it, under the node's present boot.
+func (r *registry) add(s *Session, n *node) {
+	r.mu.Lock() // the boot and the list of its sessions, see renew
+	defer r.mu.Unlock()
+	s.id = fsm.SessionID{Node: fsm.NodeID(n.number.Load()), Boot: n.boot.Load(), Num: r.lastSession.Add(1)}
+	r.sessions[s.id.Num] = s
+	if s.conn.sessions == nil {
+		s.conn.sessions = map[*Session]struct{}{}
+	}
+	s.conn.sessions[s] = struct{}{}
+}
+
+// remove forgets a session.
+func (r *registry) remove(s *Session) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.sessions, s.id.Num)
+	delete(s.conn.sessions, s)
+}
+
+// renew gives the node another boot, and lists the sessions of those before;
+// changed: it has not had this one.
+func (r *registry) renew(n *node, boot uint64) (former []*Session, changed bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n.boot.Swap(boot) == boot {
+		return nil, false
+	}
+	for _, s := range r.sessions {
+		if s.id.Boot != boot {
+			former = append(former, s)
+		}
+	}
+	return former, true
+}
+
+// enter lists a connection, and counts those that are listed then.
+func (r *registry) enter(c *Connection) (count int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.connections[c] = struct{}{}
+	return len(r.connections)
+}
+
+// leave removes a connection.
+func (r *registry) leave(c *Connection) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.connections, c)
+}
+
+// expel marks the connections of users and vhosts that are gone.
+func (r *registry) expel(users, vhosts []string) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for c := range r.connections {
+		switch {
+		case slices.Contains(vhosts, c.vhost):
+			c.expel(vhostIsDown(c.vhost))
+		case slices.Contains(users, c.user):
+			c.expel(userIsGone(c.user))
+		}
+	}
+}
+
+// ConsumingSessions lists the sessions of this node's clients that have consumers.
+func (b *Broker) ConsumingSessions() (list []*peerpb.ConsumingSession) {
+	for _, s := range b.clients.all() {
+		if d := s.describe(); d != nil {
+			list = append(list, d)
+		}
+	}
+	return list
+}
+
+// describe says where a session's client is; nil: it has no consumers.
+func (s *Session) describe() *peerpb.ConsumingSession {
+	s.mu.Lock()
+	consuming := len(s.known) > 0 // also if some of them are only owed settlements
+	s.mu.Unlock()
+	at, ok := s.client.(located)
+	if !consuming || !ok {
+		return nil
+	}
+	name, channel, client := at.Where()
+	return &peerpb.ConsumingSession{
+		Boot: s.id.Boot, Session: s.id.Num, User: s.conn.user, Connection: name, Channel: uint32(channel),
+		PeerHost: client.Addr().Unmap().String(), PeerPort: uint32(client.Port()),
+	}
+}
