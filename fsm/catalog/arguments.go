@@ -141,7 +141,7 @@ func checkQueueType(v *logpb.Value) string {
 
 // ValidateQueueArguments says why a queue cannot be created with these
 // arguments; nil: it can.
-func (v *View) ValidateQueueArguments(vhost, name string, args *fsm.Table) error {
+func (s *clusterSettings) ValidateQueueArguments(vhost, name string, args *fsm.Table) error {
 	where := resource(kindQueue, vhost, name)
 	if _, _, err := DeadLetterExchange(vhost, name, args); err != nil {
 		return err
@@ -161,7 +161,7 @@ func (v *View) ValidateQueueArguments(vhost, name string, args *fsm.Table) error
 			return invalidArgument(a.name, where, "routing_key_but_no_dlx_defined")
 		}
 	}
-	return v.checkIdle(where, args)
+	return s.checkIdle(where, args)
 }
 
 // holdArgument marks a queue whose messages only wait: nobody may take them.
@@ -170,9 +170,9 @@ const holdArgument = "x-hold"
 // checkRetry refuses arguments for delayed retries that have no effect, or do
 // not go together. The log may hold declares that never were checked so.
 func checkRetry(where string, args *fsm.Table) error {
-	const kind, least, most = "x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max"
-	low, high := lookup(args, least), lookup(args, most)
-	for _, name := range [2]string{least, most} {
+	const kind, shortest, longest = "x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max"
+	low, high := lookup(args, shortest), lookup(args, longest)
+	for _, name := range [2]string{shortest, longest} {
 		if v := lookup(args, name); v != nil && v.GetInt() == 0 {
 			return invalidArgument(name, where, "{value_zero,0}")
 		}
@@ -181,7 +181,7 @@ func checkRetry(where string, args *fsm.Table) error {
 		return invalidArgument(kind, where, "delayed_retry_min_required")
 	}
 	if low != nil && high != nil && high.GetInt() < low.GetInt() {
-		return invalidArgument(most, where, fmt.Sprintf("{value_too_small,%d}", high.GetInt()))
+		return invalidArgument(longest, where, fmt.Sprintf("{value_too_small,%d}", high.GetInt()))
 	}
 	return nil
 }
@@ -189,8 +189,8 @@ func checkRetry(where string, args *fsm.Table) error {
 const idleArgument = "x-auto-delete-on-idle"
 
 // checkIdle refuses an idle time below the cluster's minimum.
-func (v *View) checkIdle(where string, args *fsm.Table) error {
-	if n, _ := integer(lookup(args, idleArgument)); tooShort(n, v.Setting(AutoDeleteOnIdleMin)) {
+func (s *clusterSettings) checkIdle(where string, args *fsm.Table) error {
+	if n, _ := integer(lookup(args, idleArgument)); tooShort(n, s.Setting(AutoDeleteOnIdleMin)) {
 		return invalidArgument(idleArgument, where, fmt.Sprintf("{value_too_small,%d}", n))
 	}
 	return nil
@@ -223,12 +223,6 @@ func foreignArgument(name, where string) error {
 // a queue name. given is false if they name none.
 func DeadLetterExchange(vhost, queue string, args *fsm.Table) (exchange string, given bool, err error) {
 	return exchangeArgument("x-dead-letter-exchange", resource(kindQueue, vhost, queue), args)
-}
-
-// AlternateExchange returns the alternate exchange that the arguments of an
-// exchange name. given is false if they name none.
-func AlternateExchange(vhost, exchange string, args *fsm.Table) (alternate string, given bool, err error) {
-	return exchangeArgument(alternateExchange, resource(kindExchange, vhost, exchange), args)
 }
 
 const (

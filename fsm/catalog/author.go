@@ -4,8 +4,6 @@ import (
 	"regexp/syntax"
 	"slices"
 	"strings"
-
-	"github.com/quorate/quorate/proto/logpb"
 )
 
 // movers are the keys of policies by which messages go elsewhere than their
@@ -13,37 +11,6 @@ import (
 var movers = struct{ queues, exchanges []string }{
 	queues:    []string{"dead-letter-exchange", "dead-letter-routing-key"},
 	exchanges: []string{"alternate-exchange"},
-}
-
-// MayPutPolicy refuses a policy by whose keys messages would go where the author
-// could not have them go by a declare: that takes write on the exchange, and
-// read on what they come from. A policy holds also for what is declared after
-// it, so read must cover every name that its pattern may match.
-func (v *View) MayPutPolicy(author string, m *logpb.PutPolicy) error {
-	ask, to := v.access(author, m.GetVhost()), m.GetApplyTo()
-	for _, of := range []struct {
-		kind    string
-		concern bool
-		keys    []string
-	}{{kindQueue, to != applyExchanges, movers.queues}, {kindExchange, to == applyExchanges || to == applyAll, movers.exchanges}} {
-		moves := false
-		for _, key := range of.keys {
-			target := lookup(m.GetDefinition(), key)
-			if target == nil || !of.concern {
-				continue
-			}
-			moves = true
-			if name, ok := text(target); ok && strings.HasSuffix(key, "-exchange") {
-				if err := ask(Write, kindExchange, name); err != nil {
-					return err
-				}
-			}
-		}
-		if p, ok := v.Permission(author, m.GetVhost()); moves && !(ok && covers(p.Read, m.GetPattern())) {
-			return AccessRefused(author, m.GetVhost(), Read, of.kind, m.GetPattern())
-		}
-	}
-	return nil
 }
 
 // covers reports whether every name that matches inner also matches outer, as
@@ -58,8 +25,8 @@ func covers(outer, inner string) bool {
 	if !ok || rest {
 		return false
 	}
-	most, _, ok := beginning(inner)
-	return ok && strings.HasPrefix(most, prefix)
+	start, _, ok := beginning(inner)
+	return ok && strings.HasPrefix(start, prefix)
 }
 
 // beginning returns with what every name begins that a pattern matches; ok false:

@@ -3,9 +3,6 @@ package catalog
 import (
 	"crypto/sha256"
 	"fmt"
-	"slices"
-
-	"google.golang.org/protobuf/proto"
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
@@ -16,7 +13,7 @@ const (
 	// a later version of the machine adds are fields, see View.FSMVersion.
 	snapshotVersion = 1
 	// maxCommands is the number of commands of one entry that are performed;
-	// see draft.id.
+	// see entry.
 	maxCommands = 1 << 16
 )
 
@@ -41,12 +38,12 @@ func (c *Catalog) View() *View {
 // It panics if the entry has a version that the cluster has not, as going on
 // would make this replica differ, or if index does not grow.
 func (c *Catalog) Apply(index uint64, e *logpb.CatalogEntry) []*logpb.CatalogResult {
-	d := draft{View: *c.View()}
+	d := draft{View: *c.View(), entry: entry{base: index << 16}}
 	if v := e.GetVersion(); v == 0 || v > d.FSMVersion() {
 		panic(fmt.Sprintf("catalog: entry %d has version %d, the cluster has %d", index, v, d.FSMVersion()))
 	}
-	if index <= d.index {
-		panic(fmt.Sprintf("catalog: entry %d after entry %d", index, d.index))
+	if last := d.index; index <= last {
+		panic(fmt.Sprintf("catalog: entry %d after entry %d", index, last))
 	}
 	d.index = index
 	d.clock = max(d.clock, fsm.Time(e.GetNow()))
@@ -62,89 +59,6 @@ func (c *Catalog) Apply(index uint64, e *logpb.CatalogEntry) []*logpb.CatalogRes
 	v := d.View
 	c.view = &v
 	return results
-}
-
-// perform does one command.
-func (d *draft) perform(c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
-	if d.position+d.stores >= maxCommands {
-		return nil, refuse(fsm.Internal, "more than %d commands in one entry", maxCommands)
-	}
-	switch m := c.GetBody().(type) {
-	case *logpb.CatalogCommand_Initialize:
-		return d.initialize(m.Initialize)
-	case *logpb.CatalogCommand_PutVhost:
-		return d.putVhost(m.PutVhost)
-	case *logpb.CatalogCommand_DeleteVhost:
-		return d.deleteVhost(m.DeleteVhost)
-	case *logpb.CatalogCommand_PutUser:
-		return d.putUser(m.PutUser)
-	case *logpb.CatalogCommand_DeleteUser:
-		return d.deleteUser(m.DeleteUser)
-	case *logpb.CatalogCommand_ReplaceHash:
-		return d.replaceHash(m.ReplaceHash)
-	case *logpb.CatalogCommand_PutPermission:
-		return d.putPermission(m.PutPermission)
-	case *logpb.CatalogCommand_DeletePermission:
-		return d.deletePermission(m.DeletePermission)
-	case *logpb.CatalogCommand_PutTopicPermission:
-		return d.putTopicPermission(m.PutTopicPermission)
-	case *logpb.CatalogCommand_DeleteTopicPermission:
-		return d.deleteTopicPermission(m.DeleteTopicPermission)
-	case *logpb.CatalogCommand_DeclareExchange:
-		return d.declareExchange(m.DeclareExchange)
-	case *logpb.CatalogCommand_DeleteExchange:
-		return d.deleteExchange(m.DeleteExchange)
-	case *logpb.CatalogCommand_Bind:
-		return d.bind(m.Bind)
-	case *logpb.CatalogCommand_Unbind:
-		return d.unbind(m.Unbind)
-	case *logpb.CatalogCommand_DeclareQueue:
-		return d.declareQueue(m.DeclareQueue)
-	case *logpb.CatalogCommand_DeleteQueue:
-		return d.deleteQueue(m.DeleteQueue)
-	case *logpb.CatalogCommand_DeleteOwned:
-		return d.deleteOwned(m.DeleteOwned)
-	case *logpb.CatalogCommand_PutSetting:
-		return d.putSetting(m.PutSetting)
-	case *logpb.CatalogCommand_PutPolicy:
-		return d.putPolicy(m.PutPolicy)
-	case *logpb.CatalogCommand_DeletePolicy:
-		return d.deletePolicy(m.DeletePolicy)
-	case *logpb.CatalogCommand_SetMembers:
-		return d.setMembers(m.SetMembers)
-	case *logpb.CatalogCommand_MembersLeft:
-		return d.membersLeft(m.MembersLeft)
-	case *logpb.CatalogCommand_TouchExchange:
-		return d.touchExchange(m.TouchExchange)
-	case *logpb.CatalogCommand_ExpireExchange:
-		return d.expireExchange(m.ExpireExchange)
-	case *logpb.CatalogCommand_PutLimit:
-		return d.putLimit(m.PutLimit)
-	}
-	return d.performOnNodes(c)
-}
-
-// performOnNodes does one command about nodes.
-func (d *draft) performOnNodes(c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
-	switch m := c.GetBody().(type) {
-	case *logpb.CatalogCommand_RegisterNode:
-		return d.registerNode(m.RegisterNode)
-	case *logpb.CatalogCommand_DeclareDead:
-		return d.declareDead(m.DeclareDead)
-	case *logpb.CatalogCommand_SetDraining:
-		return d.setDraining(m.SetDraining)
-	case *logpb.CatalogCommand_AdmitNode:
-		return d.admitNode(m.AdmitNode)
-	case *logpb.CatalogCommand_ForgetNode:
-		return d.forgetNode(m.ForgetNode)
-	case *logpb.CatalogCommand_RecoverCluster:
-		return d.recoverCluster(m.RecoverCluster)
-	case *logpb.CatalogCommand_PutJoinToken:
-		return d.putJoinToken(m.PutJoinToken)
-	case *logpb.CatalogCommand_DeleteJoinToken:
-		return d.deleteJoinToken(m.DeleteJoinToken)
-	}
-	return nil, refuse(fsm.Internal, "unknown catalog command")
 }
 
 // Refuse returns err, which is a refusal, as an answer.
@@ -173,41 +87,3 @@ func (c *Catalog) String() string { return c.View().String() }
 // Check returns the first broken invariant it finds. It walks over the whole
 // state.
 func (c *Catalog) Check() error { return c.View().Check() }
-
-// draft is the next View in the making.
-type draft struct {
-	View
-	position int // of the command in its entry
-	stores   int // created in the entry beside the queues that were declared
-	// opened are the vhosts that are this draft's own, so that it may change
-	// them in place.
-	opened map[string]*vhost
-}
-
-// open returns a vhost, which must be there, for changing.
-func (d *draft) open(name string) *vhost {
-	if vh := d.opened[name]; vh != nil {
-		return vh
-	}
-	vh := *d.vhosts.At(name)
-	d.own(name, &vh)
-	return &vh
-}
-
-// own puts a vhost into the draft.
-func (d *draft) own(name string, vh *vhost) {
-	if d.opened == nil {
-		d.opened = map[string]*vhost{}
-	}
-	d.opened[name] = vh
-	d.vhosts = d.vhosts.With(name, vh)
-}
-
-// id returns the number of what the present command creates: unique, as no
-// index and no position in an entry comes twice, and growing.
-func (d *draft) id() uint64 { return d.index<<16 | uint64(d.position) }
-
-// sameRow reports whether two rows are equal.
-func sameRow(a, b proto.Message) bool {
-	return slices.Equal(encoded(a), encoded(b))
-}

@@ -35,7 +35,7 @@ func (r *router) ceilings(x *Exchange, m *Message) Ceilings {
 		step := router{vh: r.vh, first: name, decoded: r.decoded, table: r.table}
 		if name == "" {
 			step.byName(m.Keys)
-		} else if from := r.vh.exchanges.At(name); from != nil {
+		} else if from := r.vh.exchanges.at(name); from != nil {
 			step.visit(from, m)
 		}
 		for _, q := range step.queues.list {
@@ -44,7 +44,7 @@ func (r *router) ceilings(x *Exchange, m *Message) Ceilings {
 		for _, next := range step.further.list {
 			had, known := reached[next]
 			limit := had.Least(reached[name])
-			if to := r.vh.exchanges.At(next); to != nil {
+			if to := r.vh.exchanges.at(next); to != nil {
 				limit = limit.Least(to.ttl)
 			}
 			if !known || limit != had {

@@ -63,12 +63,13 @@ func weightOf(key string) (uint64, error) {
 	return uint64(n), nil
 }
 
-// weightIn returns the weight of a binding in the table of its source.
-func weightIn(x *Exchange, b *Binding) uint64 {
-	if x.Type != ConsistentHash {
+// weightIn returns the weight of a binding with this key in the table of a source
+// of a type.
+func weightIn(kind, key string) uint64 {
+	if kind != ConsistentHash {
 		return 1
 	}
-	n, _ := weightOf(b.RoutingKey) // checked before it was bound
+	n, _ := weightOf(key) // checked before it was bound
 	return n
 }
 
@@ -83,18 +84,18 @@ func (t destination) key() string {
 // byChoice routes from an exchange that gives each message to one destination,
 // or to one for each routing key.
 func (r *router) byChoice(x *Exchange, m *Message) bool {
-	if x.choice.Len() == 0 {
+	if x.table.choice.Len() == 0 {
 		return false
 	}
 	switch x.Type {
 	case ModulusHash:
 		for _, key := range m.Keys {
-			r.take(x.choice.At(route.HashString(key)))
+			r.take(x.table.choice.At(route.HashString(key)))
 		}
 	case Random:
-		return r.take(x.choice.At(x.chance(m)))
+		return r.take(x.table.choice.At(x.chance(m)))
 	case LocalRandom:
-		return r.take(x.choice.AtOf(x.chance(m), func(t destination) bool {
+		return r.take(x.table.choice.AtOf(x.chance(m), func(t destination) bool {
 			return t.queue == nil || m.Local != nil && m.Local(t.queue)
 		}))
 	default:
@@ -108,16 +109,16 @@ func (r *router) byHash(x *Exchange, m *Message) {
 	switch {
 	case x.hash.header != "":
 		v, _ := r.headers(m).Header(x.hash.header)
-		r.take(x.choice.Pick(v.Hash()))
+		r.take(x.table.choice.Pick(v.Hash()))
 	case x.hash.property != "":
 		var text []byte
 		if m.Property != nil {
 			text = m.Property(x.hash.property)
 		}
-		r.take(x.choice.Pick(route.HashBytes(text)))
+		r.take(x.table.choice.Pick(route.HashBytes(text)))
 	default:
 		for _, key := range m.Keys {
-			r.take(x.choice.Pick(route.HashString(key)))
+			r.take(x.table.choice.Pick(route.HashString(key)))
 		}
 	}
 }

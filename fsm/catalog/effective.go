@@ -18,11 +18,11 @@ type Defaults struct {
 // Settings returns the effective settings of a queue on a node with these
 // defaults: what its arguments, its flags and the policies in force say. The
 // result is the caller's.
-func (v *View) Settings(q *Queue, d Defaults) *logpb.QueueConfig {
-	if x, ok := v.Exchange(q.VHost, q.StoreOf); ok && q.StoreOf != "" {
-		return x.storeSettings(v.match(q).revision)
+func (vs *vhosts) Settings(q *Queue, d Defaults) *logpb.QueueConfig {
+	if x, ok := vs.Exchange(q.VHost, q.StoreOf); ok && q.StoreOf != "" {
+		return x.storeSettings(vs.match(q).revision)
 	}
-	return q.settings(v.match(q), d)
+	return q.settings(vs.match(q), d)
 }
 
 // effective looks up what arguments and policies say together.
@@ -117,9 +117,9 @@ const (
 
 // TimeoutSource says where the consumer timeout of a queue comes from on a node
 // with these defaults, for consumers that bring none of their own.
-func (v *View) TimeoutSource(q *Queue, d Defaults) Source {
+func (vs *vhosts) TimeoutSource(q *Queue, d Defaults) Source {
 	const key = "consumer-timeout"
-	argument, policy := lookup(q.Arguments, "x-"+key), lookup(v.match(q).definition(), key)
+	argument, policy := lookup(q.Arguments, "x-"+key), lookup(vs.match(q).definition(), key)
 	switch {
 	case policy != nil && (argument == nil || policy.GetInt() < argument.GetInt()):
 		return FromPolicy

@@ -1,10 +1,13 @@
 package catalog
 
 import (
+	"cmp"
+	"fmt"
+	"iter"
 	"slices"
-	"strings"
 
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/route"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -49,190 +52,140 @@ func notOnDefault() error {
 	return refuse(fsm.AccessRefused, "operation not permitted on the default exchange")
 }
 
-// CheckPublish refuses a publish to an exchange by a user. The default
-// exchange has no record.
-func (v *View) CheckPublish(user, vhost, exchange string) error {
-	if err := v.access(user, vhost)(Write, kindExchange, exchange); err != nil || exchange == "" {
-		return err
+// Exchange is the record of an exchange and its bindings as a source.
+type Exchange struct {
+	VHost      string
+	Name       string
+	Type       string // by which it routes; see DeclaredType
+	Durable    bool
+	AutoDelete bool
+	Internal   bool
+	Arguments  *fsm.Table
+	// Delays: messages with a delay wait in Store and are routed when due.
+	Delays bool
+	// Store holds messages that wait, also when Delays is set no more; nil: it
+	// was never set.
+	Store *Queue
+	// Alternate is the exchange that gets what has no destination here, by
+	// argument or policy.
+	Alternate    string
+	HasAlternate bool
+
+	declared *logpb.DeclareExchange
+	match    policyMatch
+	ttl      fsm.Optional[fsm.Millis]    // what passes the exchange lives no longer
+	idle     fsm.Millis                  // deleted after so long without use; 0: never
+	bindings route.Map[string, *Binding] // by Binding.key
+
+	table table
+	hash  hashInput // of a consistent hash exchange
+}
+
+// String names the exchange as texts for clients do.
+func (x *Exchange) String() string { return resource("exchange", x.VHost, x.Name) }
+
+// setEffective computes the effective settings of an exchange. The argument wins,
+// except for the TTL: the smallest counts. A policy limits the TTL on an
+// exchange only if it is for nothing but exchanges: one for queues that is not
+// told what it applies to must not shorten what merely passes an exchange of a
+// similar name.
+func (x *Exchange) setEffective() {
+	x.Alternate, x.HasAlternate = text(lookup(x.Arguments, alternateExchange))
+	if !x.HasAlternate {
+		x.Alternate, x.HasAlternate = text(lookup(x.match.definition(), alternateExchange))
 	}
-	x, ok := v.Exchange(vhost, exchange)
-	switch {
-	case !ok:
-		return noExchange(vhost, exchange)
-	case x.Internal:
-		return refuse(fsm.AccessRefused, "cannot publish to internal %s", x)
+	x.Delays = x.declared.GetType() == Delayed || lookup(x.Arguments, delayedExchange).GetInt() != 0 ||
+		lookup(x.match.definition(), "delayed-message").GetInt() != 0
+	x.ttl = optional(lookup(x.Arguments, exchangeTTL))
+	for _, p := range []*Policy{x.match.policy, x.match.operator} {
+		if p != nil && p.ApplyTo == applyExchanges {
+			x.ttl = x.ttl.Least(optional(lookup(p.Definition, "message-ttl")))
+		}
+	}
+	x.idle = x.idleTime()
+}
+
+// exchanges are those of one vhost with their bindings, and when those that are
+// deleted when idle were last in use. What a binding leads to is the caller's.
+//
+// Invariants:
+//
+//	each exchange stands under its name
+//	a binding is in the bindings of its source and in inbound of its end, both of
+//	which are there; no list in inbound is empty
+//	lastUse has exactly the exchanges with idle ≠ 0, and no instant after the clock
+type exchanges struct {
+	exchangeRows route.Map[string, *Exchange]
+	inbound      route.Map[endpoint, route.Map[*Binding, struct{}]]
+	lastUse      route.Map[string, fsm.Time]
+}
+
+// at is an exchange; nil: there is none of this name.
+func (xs *exchanges) at(name string) *Exchange { return xs.exchangeRows.At(name) }
+
+// len is the number of exchanges.
+func (xs *exchanges) len() int { return xs.exchangeRows.Len() }
+
+// values walks over the exchanges in no particular order.
+func (xs *exchanges) values() iter.Seq[*Exchange] { return xs.exchangeRows.Values() }
+
+// list returns the exchanges by name.
+func (xs *exchanges) list() []*Exchange {
+	return sorted(xs.exchangeRows, func(a, b *Exchange) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// put adds an exchange, or replaces its record.
+func (xs *exchanges) put(x *Exchange) { xs.exchangeRows = xs.exchangeRows.With(x.Name, x) }
+
+// remove removes an exchange and all of its bindings. It returns the sources that
+// must go for it.
+func (xs *exchanges) remove(x *Exchange) (doomed []string) {
+	xs.exchangeRows, xs.lastUse = xs.exchangeRows.Without(x.Name), xs.lastUse.Without(x.Name)
+	for b := range x.bindings.Values() {
+		xs.forgetInbound(b)
+	}
+	return xs.unbindAllTo(endpoint{x.Name, true}, destination{exchange: x.Name})
+}
+
+// check gets the name of the vhost, and where a binding leads.
+func (xs *exchanges) check(vhost string, lead func(*Binding) (destination, bool)) error {
+	bindings := 0
+	for name, x := range xs.exchangeRows.All() {
+		if x.Name != name || x.VHost != vhost || !slices.Contains(exchangeTypes, x.Type) {
+			return fmt.Errorf("%s of type %q stands under %q in %q", x, x.Type, name, vhost)
+		}
+		for key, b := range x.bindings.All() {
+			if err := xs.checkBinding(x, b, key, lead); err != nil {
+				return err
+			}
+		}
+		if err := x.checkTable(lead); err != nil {
+			return err
+		}
+		bindings += x.bindings.Len()
+	}
+	for end, list := range xs.inbound.All() {
+		bindings -= list.Len()
+		if list.Len() == 0 {
+			return fmt.Errorf("%q has an empty list of bindings", end.name)
+		}
+	}
+	if bindings != 0 {
+		return fmt.Errorf("%d more bindings by source than by destination", bindings)
 	}
 	return nil
 }
 
-// CheckCommand refuses a publish to the command exchange by a user.
-func (v *View) CheckCommand(user, vhost string) error {
-	return v.access(user, vhost)(Write, kindExchange, CommandExchange)
-}
-
-// PassiveExchange answers a client that asks whether an exchange is there.
-func (v *View) PassiveExchange(by Client, vhost, name string) error {
-	if name == "" {
-		return notOnDefault()
+// checkBinding checks one of the bindings of x.
+func (xs *exchanges) checkBinding(x *Exchange, b *Binding, key string, lead func(*Binding) (destination, bool)) error {
+	if b.key != key || b.Source != x.Name || bindingKey(b.bound) != key {
+		return fmt.Errorf("%s has a binding of %q under %q", x, b.Source, key)
 	}
-	if err := v.mayAny(by.User, vhost, kindExchange, name); err != nil || name == CommandExchange {
-		return err
+	if _, there := lead(b); !there {
+		return fmt.Errorf("%s is bound to %q, which is not there", x, b.Destination)
 	}
-	if _, ok := v.Exchange(vhost, name); !ok {
-		return noExchange(vhost, name)
+	if _, ok := xs.inbound.At(b.end()).Get(b); !ok {
+		return fmt.Errorf("binding of %s to %q is not known there", x, b.Destination)
 	}
 	return nil
-}
-
-// CheckDeclareExchange answers a declare as far as the view can: with the
-// exchange that is there already and is equivalent, with a refusal, or with
-// neither, when the exchange is to be created.
-func (v *View) CheckDeclareExchange(by Client, d *logpb.DeclareExchange) (*Exchange, error) {
-	x, err := v.checkDeclareExchange(v.access(by.User, d.GetVhost()), d)
-	if x == nil && err == nil {
-		where := resource(kindExchange, d.GetVhost(), d.GetName())
-		if err = checkShort(where, d.GetArguments(), shortInExchanges); err == nil {
-			err = v.checkExchangeIdle(where, d.GetArguments())
-		}
-	}
-	return x, err
-}
-
-func (v *View) checkDeclareExchange(ask access, d *logpb.DeclareExchange) (*Exchange, error) {
-	vhost, name := d.GetVhost(), d.GetName()
-	if _, ok := v.VHost(vhost); !ok {
-		return nil, noVhost(vhost)
-	}
-	if d.GetType() != Delayed && !slices.Contains(exchangeTypes, d.GetType()) {
-		return nil, refuse(fsm.Precondition, "unknown exchange type '%s'", d.GetType())
-	}
-	if name == "" {
-		return nil, notOnDefault()
-	}
-	if err := ask(Configure, kindExchange, name); err != nil {
-		return nil, err
-	}
-	if x, ok := v.Exchange(vhost, name); ok {
-		return x, x.equivalent(d)
-	}
-	if strings.HasPrefix(name, reserved) {
-		return nil, refuse(fsm.AccessRefused, "exchange name '%s' contains reserved prefix 'amq.*'", name)
-	}
-	if err := checkName(kindExchange, name); err != nil {
-		return nil, err
-	}
-	if err := checkExchangeTTL(resource(kindExchange, vhost, name), d.GetArguments()); err != nil {
-		return nil, err
-	}
-	if _, err := hashOf(d); err != nil {
-		return nil, err
-	}
-	if err := checkDelayed(vhost, d); err != nil {
-		return nil, err
-	}
-	for _, argument := range []string{alternateExchange, deadLetterExchange} {
-		further, given, err := exchangeArgument(argument, resource(kindExchange, vhost, name), d.GetArguments())
-		if err != nil {
-			return nil, err
-		}
-		if !given {
-			continue
-		}
-		if err := ask(Read, kindExchange, name); err != nil {
-			return nil, err
-		}
-		if err := ask(Write, kindExchange, further); err != nil {
-			return nil, err
-		}
-	}
-	return nil, nil
-}
-
-// declareExchange creates an exchange, or finds the one that is there.
-func (d *draft) declareExchange(m *logpb.DeclareExchange) (*logpb.CatalogResult, error) {
-	x, err := d.checkDeclareExchange(noAccess, m)
-	if err != nil || x != nil {
-		return &logpb.CatalogResult{}, err
-	}
-	vh, r := d.open(m.GetVhost()), &logpb.CatalogResult{Changed: true}
-	vh.addExchange(m)
-	d.addStore(vh, m.GetName(), m.GetStoreMembers(), r)
-	vh.retime(vh.exchanges.At(m.GetName()), d.clock)
-	return r, nil
-}
-
-// addExchange makes an exchange from a declare that has been checked.
-func (vh *vhost) addExchange(m *logpb.DeclareExchange) {
-	m = &logpb.DeclareExchange{
-		Vhost: vh.row.GetName(), Name: m.GetName(), Type: m.GetType(),
-		Durable: m.GetDurable(), AutoDelete: m.GetAutoDelete(), Internal: m.GetInternal(), Arguments: m.GetArguments(),
-	}
-	x := &Exchange{
-		VHost: m.Vhost, Name: m.Name, Type: m.Type,
-		Durable: m.Durable, AutoDelete: m.AutoDelete, Internal: m.Internal, Arguments: m.Arguments,
-		declared: m,
-	}
-	x.Type = routingType(m)
-	x.hash, _ = hashOf(m)
-	x.setEffective()
-	vh.exchanges = vh.exchanges.With(x.Name, vh.matchExchange(x))
-}
-
-// CheckDeleteExchange answers the delete of an exchange as far as the view
-// can. exists false without an error: it was not there, which is fine.
-func (v *View) CheckDeleteExchange(by Client, m *logpb.DeleteExchange) (exists bool, err error) {
-	return v.checkDeleteExchange(v.access(by.User, m.GetVhost()), m)
-}
-
-func (v *View) checkDeleteExchange(ask access, m *logpb.DeleteExchange) (exists bool, err error) {
-	vhost, name := m.GetVhost(), m.GetName()
-	if name == "" {
-		return false, notOnDefault()
-	}
-	if strings.HasPrefix(name, reserved) {
-		return false, refuse(fsm.AccessRefused, "deletion of system %s not allowed", resource(kindExchange, vhost, name))
-	}
-	if err := ask(Configure, kindExchange, name); err != nil {
-		return false, err
-	}
-	x, ok := v.Exchange(vhost, name)
-	if ok && m.GetIfUnused() && x.bindings.Len() > 0 {
-		return true, refuse(fsm.Precondition, "%s in use", x)
-	}
-	return ok, nil
-}
-
-// deleteExchange removes an exchange and its bindings.
-func (d *draft) deleteExchange(m *logpb.DeleteExchange) (*logpb.CatalogResult, error) {
-	exists, err := d.checkDeleteExchange(noAccess, m)
-	if err != nil || !exists {
-		return &logpb.CatalogResult{}, err
-	}
-	r := &logpb.CatalogResult{Changed: true}
-	d.removeExchanges(d.open(m.GetVhost()), []string{m.GetName()}, r)
-	return r, nil
-}
-
-// removeExchanges removes exchanges, their bindings and what waits in them, and
-// the exchanges that end with these. Names that are not there are left out. r
-// names the queues that went.
-func (d *draft) removeExchanges(vh *vhost, doomed []string, r *logpb.CatalogResult) {
-	for len(doomed) > 0 {
-		name := doomed[len(doomed)-1]
-		doomed = doomed[:len(doomed)-1]
-		x := vh.exchanges.At(name)
-		if x == nil {
-			continue
-		}
-		vh.exchanges, vh.active = vh.exchanges.Without(name), vh.active.Without(name)
-		if x.Store != nil {
-			d.forgetStore(vh, x.Store)
-			r.Deleted = append(r.Deleted, uint64(x.Store.ID))
-		}
-		for b := range x.bindings.Values() {
-			vh.forgetInbound(b)
-		}
-		doomed = append(doomed, vh.unbindAllTo(endpoint{name, true}, destination{exchange: name})...)
-	}
-	slices.Sort(r.Deleted)
 }

@@ -25,21 +25,21 @@ func (x *Exchange) Idle() fsm.Millis { return x.idle }
 
 // TouchDue reports whether a use at an instant is to be noted of an exchange
 // that is deleted when idle.
-func (v *View) TouchDue(x *Exchange, at fsm.Time) bool {
-	if vh := v.vhosts.At(x.VHost); vh != nil {
-		active, ends := vh.active.Get(x.Name)
-		return ends && at >= active.Add(TouchEvery(x.idle))
+func (vs *vhosts) TouchDue(x *Exchange, at fsm.Time) bool {
+	if vh := vs.vhost(x.VHost); vh != nil {
+		last, ends := vh.exchanges.lastUsed(x.Name)
+		return ends && at >= last.Add(TouchEvery(x.idle))
 	}
 	return false
 }
 
 // IdleExchanges walks over the exchanges that are deleted when idle, in no
 // particular order, and says when each was last known to be in use.
-func (v *View) IdleExchanges() iter.Seq2[*Exchange, fsm.Time] {
+func (vs *vhosts) IdleExchanges() iter.Seq2[*Exchange, fsm.Time] {
 	return func(yield func(*Exchange, fsm.Time) bool) {
-		for vh := range v.vhosts.Values() {
-			for name, active := range vh.active.All() {
-				if !yield(vh.exchanges.At(name), active) {
+		for vh := range vs.all() {
+			for x, last := range vh.exchanges.idle() {
+				if !yield(x, last) {
 					return
 				}
 			}
@@ -49,14 +49,14 @@ func (v *View) IdleExchanges() iter.Seq2[*Exchange, fsm.Time] {
 
 // IdleSources walks over the exchanges that are deleted when idle and that a
 // queue is bound to, in no particular order.
-func (v *View) IdleSources(q *Queue) iter.Seq[*Exchange] {
+func (vs *vhosts) IdleSources(q *Queue) iter.Seq[*Exchange] {
 	return func(yield func(*Exchange) bool) {
-		vh := v.vhosts.At(q.VHost)
-		if vh == nil || vh.active.Len() == 0 {
+		vh := vs.vhost(q.VHost)
+		if vh == nil || !vh.exchanges.anyIdle() {
 			return
 		}
-		for b := range vh.inbound.At(endpoint{q.Name, false}).All() {
-			if x := vh.exchanges.At(b.Source); x.idle != 0 && !yield(x) {
+		for b := range vh.exchanges.inboundAt(endpoint{q.Name, false}).All() {
+			if x := vh.exchanges.at(b.Source); x.idle != 0 && !yield(x) {
 				return
 			}
 		}
@@ -65,13 +65,13 @@ func (v *View) IdleSources(q *Queue) iter.Seq[*Exchange] {
 
 // checkExchangeIdle refuses an idle time that no exchange can have. Apply does
 // not ask: the log may hold declares that never were checked so.
-func (v *View) checkExchangeIdle(where string, args *fsm.Table) error {
+func (s *clusterSettings) checkExchangeIdle(where string, args *fsm.Table) error {
 	if value := lookup(args, idleArgument); value != nil {
 		if reason := between(0, MaxTTL)(value); reason != "" {
 			return invalidArgument(idleArgument, where, reason)
 		}
 	}
-	return v.checkIdle(where, args)
+	return s.checkIdle(where, args)
 }
 
 // idleTime is how long an exchange has to be idle to be deleted, by argument
@@ -108,122 +108,102 @@ func (x *Exchange) idleTime() fsm.Millis {
 	return fsm.Millis(min(n, MaxTTL))
 }
 
+// lastUsed is when an exchange was last known to be in use. ends false: it is
+// never idle.
+func (xs *exchanges) lastUsed(name string) (last fsm.Time, ends bool) { return xs.lastUse.Get(name) }
+
+// anyIdle reports whether any exchange is deleted when idle.
+func (xs *exchanges) anyIdle() bool { return xs.lastUse.Len() > 0 }
+
+// idle walks over the exchanges that are deleted when idle, in no particular
+// order, with their last use.
+func (xs *exchanges) idle() iter.Seq2[*Exchange, fsm.Time] {
+	return func(yield func(*Exchange, fsm.Time) bool) {
+		for name, last := range xs.lastUse.All() {
+			if !yield(xs.at(name), last) {
+				return
+			}
+		}
+	}
+}
+
 // touch notes that an exchange was in use, if it is deleted when idle. It
 // reports whether that is news.
-func (vh *vhost) touch(name string, at fsm.Time) bool {
-	active, ends := vh.active.Get(name)
-	if !ends || at <= active {
+func (xs *exchanges) touch(name string, at fsm.Time) bool {
+	last, ends := xs.lastUsed(name)
+	if !ends || at <= last {
 		return false
 	}
-	vh.active = vh.active.With(name, at)
+	xs.lastUse = xs.lastUse.With(name, at)
 	return true
 }
 
 // touchSources notes the use of the exchanges that a queue is bound to.
-func (vh *vhost) touchSources(queue string, at fsm.Time) {
-	if vh.active.Len() == 0 {
+func (xs *exchanges) touchSources(queue string, at fsm.Time) {
+	if !xs.anyIdle() {
 		return
 	}
-	for b := range vh.inbound.At(endpoint{queue, false}).All() {
-		vh.touch(b.Source, at)
+	for b := range xs.inboundAt(endpoint{queue, false}).All() {
+		xs.touch(b.Source, at)
 	}
 }
 
 // touchEnds notes the use of what a binding that was made or removed joins.
-func (vh *vhost) touchEnds(m *logpb.Bind, at fsm.Time) {
-	vh.touch(m.GetSource(), at)
+func (xs *exchanges) touchEnds(m *logpb.Bind, at fsm.Time) {
+	xs.touch(m.GetSource(), at)
 	if m.GetToExchange() {
-		vh.touch(m.GetDestination(), at)
+		xs.touch(m.GetDestination(), at)
 	} else {
-		vh.touchSources(m.GetDestination(), at)
+		xs.touchSources(m.GetDestination(), at)
 	}
 }
 
 // retime notes the use of an exchange that is new, or has new settings.
-func (vh *vhost) retime(x *Exchange, at fsm.Time) {
+func (xs *exchanges) retime(x *Exchange, at fsm.Time) {
 	if x.idle != 0 {
-		vh.active = vh.active.With(x.Name, max(at, vh.active.At(x.Name)))
+		xs.lastUse = xs.lastUse.With(x.Name, max(at, xs.lastUse.At(x.Name)))
 	} else {
-		vh.active = vh.active.Without(x.Name)
+		xs.lastUse = xs.lastUse.Without(x.Name)
 	}
 }
 
-// touchExchange notes that an exchange was in use.
-func (d *draft) touchExchange(m *logpb.TouchExchange) (*logpb.CatalogResult, error) {
-	at := min(fsm.Time(m.GetAt()), d.clock)
-	vh := d.vhosts.At(m.GetVhost())
-	if vh == nil {
-		return &logpb.CatalogResult{}, nil
+// saveUse is the section of the idle exchanges in a snapshot.
+func (xs *exchanges) saveUse(to *logpb.CatalogSnapshot) {
+	for _, x := range xs.list() {
+		if last, ends := xs.lastUsed(x.Name); ends {
+			to.Idle = append(to.Idle, &logpb.ExchangeActivity{Vhost: x.VHost, Name: x.Name, Active: int64(last)})
+		}
 	}
-	if active, ends := vh.active.Get(m.GetName()); !ends || at <= active {
-		return &logpb.CatalogResult{}, nil
-	}
-	return &logpb.CatalogResult{Changed: d.open(m.GetVhost()).touch(m.GetName(), at)}, nil
 }
 
-// expireExchange removes an exchange, unless it was in use too lately.
-func (d *draft) expireExchange(m *logpb.ExpireExchange) (*logpb.CatalogResult, error) {
-	x, ok := d.Exchange(m.GetVhost(), m.GetName())
-	if !ok || x.idle == 0 || x.IdleEnd(d.vhosts.At(m.GetVhost()).active.At(x.Name)) > min(fsm.Time(m.GetAt()), d.clock) {
-		return &logpb.CatalogResult{}, nil
+// restoreUse takes up a row of saveUse. Exchanges that are not listed begin anew,
+// see retime.
+func (xs *exchanges) restoreUse(row *logpb.ExchangeActivity) error {
+	if _, ends := xs.lastUsed(row.GetName()); !ends {
+		return fmt.Errorf("exchange %q in %q is never idle", row.GetName(), row.GetVhost())
 	}
-	r := &logpb.CatalogResult{Changed: true}
-	d.removeExchanges(d.open(m.GetVhost()), []string{x.Name}, r)
-	return r, nil
-}
-
-// idleRows lists when the exchanges of vhosts were last in use.
-func (v *View) idleRows(vhosts []*logpb.PutVhost) (rows []*logpb.ExchangeActivity) {
-	for _, row := range vhosts {
-		vh := v.vhosts.At(row.GetName())
-		for _, x := range v.Exchanges(row.GetName()) {
-			if active, ends := vh.active.Get(x.Name); ends {
-				rows = append(rows, &logpb.ExchangeActivity{Vhost: x.VHost, Name: x.Name, Active: int64(active)})
-			}
-		}
-	}
-	return rows
-}
-
-// restoreIdle takes up what idleRows has listed. Exchanges that are not listed
-// begin anew.
-func (d *draft) restoreIdle(rows []*logpb.ExchangeActivity) error {
-	for _, vh := range d.opened { // det: vhosts have nothing to do with each other
-		for x := range vh.exchanges.Values() {
-			vh.retime(x, d.clock)
-		}
-	}
-	for _, row := range rows {
-		vh, err := d.restored(row.GetVhost())
-		if err != nil {
-			return err
-		}
-		if _, ends := vh.active.Get(row.GetName()); !ends {
-			return fmt.Errorf("exchange %q in %q is never idle", row.GetName(), row.GetVhost())
-		}
-		vh.active = vh.active.With(row.GetName(), fsm.Time(row.GetActive()))
-	}
+	xs.lastUse = xs.lastUse.With(row.GetName(), fsm.Time(row.GetActive()))
 	return nil
 }
 
-// checkActive: a last use is known of the exchanges that are deleted when idle
+// checkUse: a last use is known of the exchanges that are deleted when idle
 // and of no others, and it is not in the future.
-func (vh *vhost) checkActive(clock fsm.Time) error {
+func (xs *exchanges) checkUse(clock fsm.Time) error {
 	ends := 0
-	for x := range vh.exchanges.Values() {
+	for x := range xs.values() {
 		if x.idle != x.idleTime() {
 			return fmt.Errorf("%s is idle after %d, not %d", x, x.idle, x.idleTime())
 		}
-		active, known := vh.active.Get(x.Name)
-		if known != (x.idle != 0) || active > clock {
-			return fmt.Errorf("%s was last active at %d (known %v), now is %d", x, active, known, clock)
+		last, known := xs.lastUsed(x.Name)
+		if known != (x.idle != 0) || last > clock {
+			return fmt.Errorf("%s was last active at %d (known %v), now is %d", x, last, known, clock)
 		}
 		if known {
 			ends++
 		}
 	}
-	if ends != vh.active.Len() {
-		return fmt.Errorf("the last use of %d exchanges, %d are there", vh.active.Len(), ends)
+	if ends != xs.lastUse.Len() {
+		return fmt.Errorf("the last use of %d exchanges, %d are there", xs.lastUse.Len(), ends)
 	}
 	return nil
 }

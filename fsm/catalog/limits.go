@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/route"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -27,18 +29,17 @@ type limited struct {
 	of, name string
 }
 
-// VHostLimit is a limit of a vhost. ok is false if it has none.
-func (v *View) VHostLimit(vhost, name string) (value int64, ok bool) {
-	return v.limit(limited{false, vhost, name})
+// limits are those of vhosts and users.
+//
+// Invariant: each row is of a vhost or a user that is there, names one of its
+// limits, and stands under what it says of itself.
+type limits struct {
+	given route.Map[limited, *logpb.PutLimit]
 }
 
-// UserLimit is a limit of a user. ok is false if there is none.
-func (v *View) UserLimit(user, name string) (value int64, ok bool) {
-	return v.limit(limited{true, user, name})
-}
-
-func (v *View) limit(l limited) (int64, bool) {
-	m, ok := v.limits.Get(l)
+// of is a limit. ok is false if there is none.
+func (ls *limits) of(l limited) (value int64, ok bool) {
+	m, ok := ls.given.Get(l)
 	return m.GetValue(), ok && m.GetValue() >= 0
 }
 
@@ -60,80 +61,46 @@ type Quota struct {
 // Exceeded reports whether n is too many.
 func (q Quota) Exceeded(n uint64) bool { return q.Limit >= 0 && n > uint64(q.Limit) }
 
-// VHostQuota is what a vhost may have.
-func (v *View) VHostQuota(vhost, name string) Quota { return v.quota(limited{false, vhost, name}) }
-
-// UserQuota is what a user may have.
-func (v *View) UserQuota(user, name string) Quota { return v.quota(limited{true, user, name}) }
-
-func (v *View) quota(l limited) Quota {
-	if m, ok := v.limits.Get(l); ok {
+// quota is what a limit says, or the setting that holds where there is none.
+func (ls *limits) quota(l limited, s *clusterSettings) Quota {
+	if m, ok := ls.given.Get(l); ok {
 		return Quota{m.GetValue(), true}
 	}
 	l.of = ""
-	return Quota{Limit: v.Setting(defaults[l])}
+	return Quota{Limit: s.Setting(defaults[l])}
 }
 
 // Limits lists what was given to vhosts, or to users, by whom it is of and by
 // name. A negative one is no limit.
-func (v *View) Limits(user bool) []*logpb.PutLimit {
-	all := sorted(v.limits, func(a, b *logpb.PutLimit) int {
+func (ls *limits) Limits(user bool) []*logpb.PutLimit {
+	all := sorted(ls.given, func(a, b *logpb.PutLimit) int {
 		return cmp.Or(cmp.Compare(a.Of, b.Of), cmp.Compare(a.Name, b.Name))
 	})
 	return slices.DeleteFunc(all, func(m *logpb.PutLimit) bool { return m.User != user })
 }
 
-// checkQueueLimit refuses another queue in a vhost that is full. Stores of
-// exchanges do not count.
-func (v *View) checkQueueLimit(vhost, name string) error {
-	most, ok := v.VHostLimit(vhost, MaxQueues)
-	if !ok {
-		return nil
-	}
-	return v.checkQueuesOf(vhost, name, most)
-}
-
-func (v *View) checkQueuesOf(vhost, name string, most int64) error {
-	vh := v.vhosts.At(vhost)
-	if int64(vh.queues.Len()) < most {
-		return nil
-	}
-	count := int64(vh.queues.Len())
-	for x := range vh.exchanges.Values() {
-		if x.Store != nil {
-			count--
-		}
-	}
-	if count < most {
-		return nil
-	}
-	return refuse(fsm.Precondition, "cannot declare queue '%s': queue limit in vhost '%s' (%d) is reached", name, vhost, most)
-}
-
-// putLimit gives a vhost or a user a limit, or takes it away.
-func (d *draft) putLimit(m *logpb.PutLimit) (*logpb.CatalogResult, error) {
-	if err := d.checkLimit(m); err != nil {
+// put gives a vhost or a user, which is there or not, a limit, or takes it away.
+func (ls *limits) put(m *logpb.PutLimit, there bool) (*logpb.CatalogResult, error) {
+	if err := checkLimit(m, there); err != nil {
 		return nil, err
 	}
 	key := limited{m.GetUser(), m.GetOf(), m.GetName()}
-	old, given := d.limits.Get(key)
+	old, given := ls.given.Get(key)
 	switch {
 	case m.GetUnset() && !given, given && !m.GetUnset() && old.Value == m.GetValue():
 		return &logpb.CatalogResult{}, nil
 	case m.GetUnset():
-		d.limits = d.limits.Without(key)
+		ls.given = ls.given.Without(key)
 	default:
-		d.limits = d.limits.With(key, m)
+		ls.given = ls.given.With(key, m)
 	}
 	return &logpb.CatalogResult{Changed: true}, nil
 }
 
-func (v *View) checkLimit(m *logpb.PutLimit) error {
+func checkLimit(m *logpb.PutLimit, there bool) error {
 	what, names := "vhost", vhostLimits
-	_, there := v.VHost(m.GetOf())
 	if m.GetUser() {
 		what, names = "user", userLimits
-		_, there = v.User(m.GetOf())
 	}
 	switch {
 	case !there:
@@ -144,21 +111,38 @@ func (v *View) checkLimit(m *logpb.PutLimit) error {
 	return nil
 }
 
-// forgetLimits takes a vhost or a user all limits.
-func (d *draft) forgetLimits(user bool, of string) {
+// forget removes all limits of a vhost or a user.
+func (ls *limits) forget(user bool, of string) {
 	names := vhostLimits
 	if user {
 		names = userLimits
 	}
 	for _, name := range names {
-		d.limits = d.limits.Without(limited{user, of, name})
+		ls.given = ls.given.Without(limited{user, of, name})
 	}
 }
 
-// checkLimits: each limit is one that may be given, and stands under its name.
-func (v *View) checkLimits() error {
-	for key, m := range v.limits.All() {
-		if err := v.checkLimit(m); err != nil {
+// save is the section of the limits in a snapshot, and restore its inverse.
+func (ls *limits) save(to *logpb.CatalogSnapshot) {
+	to.Limits = append(ls.Limits(false), ls.Limits(true)...)
+}
+
+func (ls *limits) restore(from *logpb.CatalogSnapshot) {
+	for _, m := range from.GetLimits() {
+		ls.given = ls.given.With(limited{m.GetUser(), m.GetOf(), m.GetName()}, m)
+	}
+}
+
+func (ls *limits) describe(b *strings.Builder) {
+	for _, m := range append(ls.Limits(false), ls.Limits(true)...) {
+		fmt.Fprintf(b, "limit %s=%d of %s%s\n", m.Name, m.Value, m.Of, flags([]string{"user"}, m.User))
+	}
+}
+
+// check asks which vhosts and users there are.
+func (ls *limits) check(there func(user bool, of string) bool) error {
+	for key, m := range ls.given.All() {
+		if err := checkLimit(m, there(m.GetUser(), m.GetOf())); err != nil {
 			return err
 		}
 		if m.GetUnset() || key != (limited{m.GetUser(), m.GetOf(), m.GetName()}) {

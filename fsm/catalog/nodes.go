@@ -1,73 +1,67 @@
 package catalog
 
 import (
-	"bytes"
+	"cmp"
+	"fmt"
+	"strings"
 
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/route"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// registerNode gives a node its number, which it keeps, and its boot number,
-// which is new for each process, and for a process whose boot was declared
-// dead. What only an earlier boot could keep alive goes: the exclusive queues of
-// its connections, and after another process the local queues, whose messages
-// were in its memory.
-func (d *draft) registerNode(m *logpb.RegisterNode) (*logpb.CatalogResult, error) {
-	if m.GetName() == "" || len(m.GetIncarnation()) == 0 {
-		return nil, refuse(fsm.Internal, "a node needs a name and an incarnation")
-	}
-	node, known := d.NodeByName(m.GetName())
-	switch {
-	case known && len(node.Identity) > 0 && len(m.GetIdentity()) > 0 && !bytes.Equal(node.Identity, m.GetIdentity()):
-		return nil, refuse(fsm.Internal, "node %s is known with another data folder", m.GetName())
-	case known && bytes.Equal(node.Incarnation, m.GetIncarnation()) && !node.GetDead():
-		return &logpb.CatalogResult{Node: node.Number, Boot: node.Boot}, nil
-	case known && node.Boot == d.index:
-		return nil, refuse(fsm.Internal, "node %s started twice in one entry", m.GetName())
-	}
-	if err := d.CheckVersions(m.GetName(), fsm.Announced(m)); err != nil {
-		return nil, err
-	}
-	next := &logpb.NodeState{
-		Name: m.GetName(), PeerAddress: m.GetPeerAddress(), Incarnation: m.GetIncarnation(), Boot: d.index, Identity: m.GetIdentity(),
-		OldestVersion: m.GetOldestVersion(), NewestVersion: m.GetNewestVersion(),
-	}
-	if known {
-		next.Number = node.Number
-		if len(next.Identity) == 0 {
-			next.Identity = node.Identity
-		}
-	} else {
-		d.lastNode++
-		next.Number = d.lastNode
-	}
-	again := known && bytes.Equal(node.Incarnation, m.GetIncarnation())
-	next.Draining = again && node.GetDraining()
-	d.addNode(next)
-	r := d.removeQueues(d.orphans(next.Number, next.Boot-1, !again))
-	r.Changed, r.Node, r.Boot = true, next.Number, next.Boot
-	return r, nil
+// nodes are the members of the cluster.
+//
+// Invariants:
+//
+//	both maps hold the same records, each under its own number, or name
+//	1 ≤ number ≤ lastNumber: no number is given twice
+//	boot ≤ index of the last entry; 0: the node is admitted and has not registered
+type nodes struct {
+	numbered   route.Map[fsm.NodeID, *logpb.NodeState]
+	named      route.Map[string, *logpb.NodeState]
+	lastNumber uint32 // given last
 }
 
-// declareDead ends the present boot of a node, and with it all that only that
-// boot could keep alive: its connections' exclusive queues and its local queues.
-func (d *draft) declareDead(m *logpb.DeclareDead) (*logpb.CatalogResult, error) {
-	node, known := d.NodeByName(m.GetName())
-	if !known || node.GetBoot() == 0 || node.GetBoot() != m.GetBoot() || node.GetDead() {
-		return &logpb.CatalogResult{}, nil
-	}
-	next := copyNode(node)
-	next.Dead = true
-	d.addNode(next)
-	r := d.removeQueues(d.orphans(node.GetNumber(), node.GetBoot(), true))
-	r.Changed = true
-	return r, nil
+// Node finds a node by number.
+func (ns *nodes) Node(number fsm.NodeID) (*logpb.NodeState, bool) { return ns.numbered.Get(number) }
+
+// NodeByName finds a node by name.
+func (ns *nodes) NodeByName(name string) (*logpb.NodeState, bool) { return ns.named.Get(name) }
+
+// Nodes returns the nodes by number.
+func (ns *nodes) Nodes() []*logpb.NodeState {
+	return sorted(ns.numbered, func(a, b *logpb.NodeState) int { return cmp.Compare(a.Number, b.Number) })
+}
+
+// IsNew reports whether a node's number is not given yet, as far as the view
+// goes. A number that is neither new nor a node's is that of a node that has gone.
+func (ns *nodes) IsNew(n fsm.NodeID) bool { return uint32(n) > ns.lastNumber }
+
+// nextNumber is the number that another node will get, and newNumber gives it.
+func (ns *nodes) nextNumber() uint32 { return ns.lastNumber + 1 }
+
+func (ns *nodes) newNumber() uint32 {
+	ns.lastNumber++
+	return ns.lastNumber
+}
+
+// put adds a node, or replaces its record.
+func (ns *nodes) put(n *logpb.NodeState) {
+	ns.numbered = ns.numbered.With(fsm.NodeID(n.Number), n)
+	ns.named = ns.named.With(n.Name, n)
+}
+
+// remove removes a node. Its number is not given again.
+func (ns *nodes) remove(n *logpb.NodeState) {
+	ns.numbered = ns.numbered.Without(fsm.NodeID(n.GetNumber()))
+	ns.named = ns.named.Without(n.GetName())
 }
 
 // setDraining marks a node that is about to stop, or takes the mark away. A
 // new process of the node begins without it.
-func (d *draft) setDraining(m *logpb.SetDraining) (*logpb.CatalogResult, error) {
-	node, known := d.NodeByName(m.GetName())
+func (ns *nodes) setDraining(m *logpb.SetDraining) (*logpb.CatalogResult, error) {
+	node, known := ns.NodeByName(m.GetName())
 	switch {
 	case !known:
 		return nil, refuse(fsm.NotFoundKind, "no node '%s'", m.GetName())
@@ -76,8 +70,40 @@ func (d *draft) setDraining(m *logpb.SetDraining) (*logpb.CatalogResult, error) 
 	}
 	next := copyNode(node)
 	next.Draining = m.GetDraining()
-	d.addNode(next)
+	ns.put(next)
 	return &logpb.CatalogResult{Changed: true}, nil
+}
+
+// save is the section of the nodes in a snapshot, and restore its inverse.
+func (ns *nodes) save(to *logpb.CatalogSnapshot) {
+	to.Nodes, to.NextNode = ns.Nodes(), ns.nextNumber()
+}
+
+func (ns *nodes) restore(from *logpb.CatalogSnapshot) {
+	ns.lastNumber = max(from.GetNextNode(), 1) - 1
+	for _, n := range from.GetNodes() {
+		ns.put(n)
+	}
+}
+
+func (ns *nodes) describe(b *strings.Builder) {
+	for _, n := range ns.Nodes() {
+		fmt.Fprintf(b, "node %d %s peer=%s boot=%d incarnation=%q%s%s\n", n.Number, n.Name, n.PeerAddress, n.Boot, n.Incarnation,
+			identityText(n)+versionsText(n), flags([]string{"draining", "dead"}, n.Draining, n.Dead))
+	}
+}
+
+// check gets the index of the last entry.
+func (ns *nodes) check(index uint64) error {
+	if ns.numbered.Len() != ns.named.Len() {
+		return fmt.Errorf("%d nodes, %d by name", ns.numbered.Len(), ns.named.Len())
+	}
+	for number, n := range ns.numbered.All() {
+		if fsm.NodeID(n.GetNumber()) != number || number == 0 || n.GetNumber() > ns.lastNumber || n.GetBoot() > index || ns.named.At(n.GetName()) != n {
+			return fmt.Errorf("node %q has number %d under %d, boot %d", n.GetName(), n.GetNumber(), number, n.GetBoot())
+		}
+	}
+	return nil
 }
 
 // copyNode returns a record that may be changed: the one in the catalog is
@@ -87,22 +113,4 @@ func copyNode(n *logpb.NodeState) *logpb.NodeState {
 		Number: n.Number, Name: n.Name, PeerAddress: n.PeerAddress, Incarnation: n.Incarnation, Boot: n.Boot,
 		Draining: n.Draining, Identity: n.Identity, OldestVersion: n.OldestVersion, NewestVersion: n.NewestVersion, Dead: n.Dead,
 	}
-}
-
-func (d *draft) addNode(n *logpb.NodeState) {
-	d.nodes = d.nodes.With(fsm.NodeID(n.Number), n)
-	d.nodeNames = d.nodeNames.With(n.Name, n)
-}
-
-// orphans returns the queues that end with the boots of a node up to boot: the
-// exclusive ones of its connections, and if its memory is gone the local ones.
-func (d *draft) orphans(number uint32, boot uint64, memory bool) []*Queue {
-	var list []*Queue
-	for _, q := range d.Queues() {
-		owned := q.Exclusive && q.Owner.Node == fsm.NodeID(number) && q.Owner.Boot <= boot
-		if owned || memory && q.Local && q.Home() == fsm.NodeID(number) {
-			list = append(list, q)
-		}
-	}
-	return list
 }

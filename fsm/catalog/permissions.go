@@ -88,25 +88,18 @@ func ValidatePattern(text string) error {
 	return nil
 }
 
+// checkPatterns refuses patterns that are too long. See ValidatePattern.
+func checkPatterns(patterns ...string) error {
+	for _, p := range patterns {
+		if len(p) > maxPattern {
+			return refuse(fsm.Precondition, "the pattern is longer than %d bytes", maxPattern)
+		}
+	}
+	return nil
+}
+
 // maxPattern is the length in bytes of the longest permission pattern.
 const maxPattern = 1024
-
-// Permission finds the permission of a user in a vhost. A user without one
-// may not open the vhost.
-func (v *View) Permission(user, vhost string) (*Permission, bool) {
-	vh := v.vhosts.At(vhost)
-	if vh == nil {
-		return nil, false
-	}
-	return vh.permissions.Get(user)
-}
-
-// May reports whether a user may do verb to the resource of this name. The
-// default exchange has the name amq.default here.
-func (v *View) May(user, vhost string, verb Verb, name string) bool {
-	p, ok := v.Permission(user, vhost)
-	return ok && p.May(verb, name)
-}
 
 // May is View.May for one user and vhost.
 func (p *Permission) May(verb Verb, name string) bool { return p.patterns[verb].match(name) }
@@ -125,18 +118,6 @@ const defaultExchange = "amq.default"
 type access func(verb Verb, kind, name string) error
 
 func noAccess(Verb, string, string) error { return nil }
-
-func (v *View) access(user, vhost string) access {
-	return func(verb Verb, kind, name string) error {
-		if kind == kindExchange && name == "" {
-			name = defaultExchange
-		}
-		if v.May(user, vhost, verb, name) {
-			return nil
-		}
-		return AccessRefused(user, vhost, verb, kind, name)
-	}
-}
 
 // AccessRefused is the refusal of a user who lacks a permission. kind is
 // queue or exchange.

@@ -25,7 +25,7 @@ func (v *View) Fits(c *logpb.CatalogCommand) error {
 	case *logpb.CatalogCommand_PutUser:
 		return v.fitsText("tags of user", m.PutUser.GetName(), m.PutUser.GetTags()...)
 	case *logpb.CatalogCommand_PutVhost:
-		if _, exists := v.VHost(m.PutVhost.GetName()); !exists && int64(v.vhosts.Len()) >= v.Setting(VHostMax) {
+		if _, exists := v.VHost(m.PutVhost.GetName()); !exists && int64(v.vhostCount()) >= v.Setting(VHostMax) {
 			return refuse(fsm.Precondition, "cannot create vhost '%s': vhost limit of %d is reached", m.PutVhost.GetName(), v.Setting(VHostMax))
 		}
 		return v.fitsText("description and tags of vhost", m.PutVhost.GetName(), append(m.PutVhost.GetTags(), m.PutVhost.GetDescription())...)
@@ -34,15 +34,15 @@ func (v *View) Fits(c *logpb.CatalogCommand) error {
 }
 
 func (v *View) fitsQueue(m *logpb.DeclareQueue) error {
-	vh, ok := v.vhosts.Get(m.GetVhost())
-	if !ok || vh.queues.At(m.GetName()) != nil {
+	vh := v.vhost(m.GetVhost())
+	if vh == nil || vh.queues.At(m.GetName()) != nil {
 		return nil
 	}
-	if most := v.Setting(ClusterQueueLimit); int64(v.QueueCount()) >= most {
-		return refuse(fsm.Precondition, "cannot declare queue '%s': queue limit in cluster (%d) is reached", m.GetName(), most)
+	if limit := v.Setting(ClusterQueueLimit); int64(v.QueueCount()) >= limit {
+		return refuse(fsm.Precondition, "cannot declare queue '%s': queue limit in cluster (%d) is reached", m.GetName(), limit)
 	}
 	if q := v.VHostQuota(m.GetVhost(), MaxQueues); !q.Whole {
-		if err := v.checkQueuesOf(m.GetVhost(), m.GetName(), q.Limit); err != nil {
+		if err := vh.checkQueueCount(m.GetName(), q.Limit); err != nil {
 			return err
 		}
 	}
@@ -50,57 +50,53 @@ func (v *View) fitsQueue(m *logpb.DeclareQueue) error {
 }
 
 func (v *View) fitsExchange(m *logpb.DeclareExchange) error {
-	vh, ok := v.vhosts.Get(m.GetVhost())
-	if !ok || vh.exchanges.At(m.GetName()) != nil {
+	vh := v.vhost(m.GetVhost())
+	if vh == nil || vh.exchanges.at(m.GetName()) != nil {
 		return nil
 	}
-	count := 0
-	for other := range v.vhosts.Values() {
-		count += other.exchanges.Len()
-	}
-	if most := v.Setting(ClusterExchangeLimit); int64(count) >= most {
-		return refuse(fsm.Precondition, "cannot declare exchange '%s' in vhost '%s': exchange limit of %d is reached", m.GetName(), m.GetVhost(), most)
+	if limit := v.Setting(ClusterExchangeLimit); int64(v.exchangeCount()) >= limit {
+		return refuse(fsm.Precondition, "cannot declare exchange '%s' in vhost '%s': exchange limit of %d is reached", m.GetName(), m.GetVhost(), limit)
 	}
 	return v.FitsArguments("arguments of exchange", m.GetName(), m.GetArguments())
 }
 
 func (v *View) fitsBinding(m *logpb.Bind) error {
-	vh, ok := v.vhosts.Get(m.GetVhost())
-	if !ok {
+	vh := v.vhost(m.GetVhost())
+	if vh == nil {
 		return nil
 	}
-	most := v.Setting(MaxBindings)
-	if x := vh.exchanges.At(m.GetSource()); x != nil && int64(x.bindings.Len()) >= most {
-		return refuse(fsm.Precondition, "cannot bind to exchange '%s' in vhost '%s': binding limit of %d is reached", m.GetSource(), m.GetVhost(), most)
+	limit := v.Setting(MaxBindings)
+	if x := vh.exchanges.at(m.GetSource()); x != nil && int64(x.bindings.Len()) >= limit {
+		return refuse(fsm.Precondition, "cannot bind to exchange '%s' in vhost '%s': binding limit of %d is reached", m.GetSource(), m.GetVhost(), limit)
 	}
-	if to := vh.inbound.At(endpoint{m.GetDestination(), m.GetToExchange()}); int64(to.Len()) >= most {
-		return refuse(fsm.Precondition, "cannot bind '%s' in vhost '%s': binding limit of %d is reached", m.GetDestination(), m.GetVhost(), most)
+	if to := vh.exchanges.inboundAt(endpoint{m.GetDestination(), m.GetToExchange()}); int64(to.Len()) >= limit {
+		return refuse(fsm.Precondition, "cannot bind '%s' in vhost '%s': binding limit of %d is reached", m.GetDestination(), m.GetVhost(), limit)
 	}
 	return v.FitsArguments("arguments of binding to", m.GetDestination(), m.GetArguments())
 }
 
 // FitsArguments refuses a table that is too large. what and name say whose.
-func (v *View) FitsArguments(what, name string, t *fsm.Table) error {
+func (cs *clusterSettings) FitsArguments(what, name string, t *fsm.Table) error {
 	var s size
 	s.table(t)
-	return v.fitsSize(what, name, s)
+	return cs.fitsSize(what, name, s)
 }
 
 // fitsText is FitsArguments for texts.
-func (v *View) fitsText(what, name string, texts ...string) error {
+func (cs *clusterSettings) fitsText(what, name string, texts ...string) error {
 	s := size{values: len(texts)}
 	for _, t := range texts {
 		s.octets += len(t)
 	}
-	return v.fitsSize(what, name, s)
+	return cs.fitsSize(what, name, s)
 }
 
-func (v *View) fitsSize(what, name string, s size) error {
-	if most := v.Setting(MaxArgumentBytes); int64(s.octets) > most {
-		return refuse(fsm.Precondition, "%s '%s' have %d bytes, at most %d are allowed", what, fsm.Short(name), s.octets, most)
+func (cs *clusterSettings) fitsSize(what, name string, s size) error {
+	if limit := cs.Setting(MaxArgumentBytes); int64(s.octets) > limit {
+		return refuse(fsm.Precondition, "%s '%s' have %d bytes, at most %d are allowed", what, fsm.Short(name), s.octets, limit)
 	}
-	if most := v.Setting(MaxArgumentValues); int64(s.values) > most {
-		return refuse(fsm.Precondition, "%s '%s' have %d values, at most %d are allowed", what, fsm.Short(name), s.values, most)
+	if limit := cs.Setting(MaxArgumentValues); int64(s.values) > limit {
+		return refuse(fsm.Precondition, "%s '%s' have %d values, at most %d are allowed", what, fsm.Short(name), s.values, limit)
 	}
 	return nil
 }

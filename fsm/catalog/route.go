@@ -37,8 +37,8 @@ type Message struct {
 //
 // Nothing is allocated if dst has room and no binding leads to another
 // exchange. m is not kept.
-func (v *View) Route(vhost, exchange string, m *Message, dst []*Queue) ([]*Queue, Ceilings, error) {
-	vh := v.vhosts.At(vhost)
+func (vs *vhosts) Route(vhost, exchange string, m *Message, dst []*Queue) ([]*Queue, Ceilings, error) {
+	vh := vs.vhost(vhost)
 	if vh == nil {
 		return dst, Ceilings{}, noVhost(vhost)
 	}
@@ -47,7 +47,7 @@ func (v *View) Route(vhost, exchange string, m *Message, dst []*Queue) ([]*Queue
 		r.byName(m.Keys)
 		return r.queues.list, Ceilings{}, nil
 	}
-	x := vh.exchanges.At(exchange)
+	x := vh.exchanges.at(exchange)
 	if x == nil {
 		return dst, Ceilings{}, noExchange(vhost, exchange)
 	}
@@ -56,7 +56,7 @@ func (v *View) Route(vhost, exchange string, m *Message, dst []*Queue) ([]*Queue
 	for i := 0; i < len(r.further.list); i++ {
 		if name := r.further.list[i]; name == "" {
 			r.byName(m.Keys)
-		} else if x := vh.exchanges.At(name); x != nil {
+		} else if x := vh.exchanges.at(name); x != nil {
 			r.pass(x, m)
 		}
 	}
@@ -104,13 +104,13 @@ func (r *router) visit(x *Exchange, m *Message) {
 	switch x.Type {
 	case Direct:
 		for _, key := range m.Keys {
-			found = r.follow(x.direct.Match(key)) || found
+			found = r.follow(x.table.direct.Match(key)) || found
 		}
 	case Fanout:
-		found = r.follow(x.fanout)
+		found = r.follow(x.table.fanout)
 	case Topic:
 		for _, key := range m.Keys {
-			x.topic.Match(key, func(s route.Set[destination]) { found = r.follow(s) || found })
+			x.table.topic.Match(key, func(s route.Set[destination]) { found = r.follow(s) || found })
 		}
 	case Headers:
 		found = r.byHeaders(x, m)

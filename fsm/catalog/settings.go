@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
@@ -75,11 +76,17 @@ func findSetting[T any](rows []T, name string, nameOf func(T) string) (int, bool
 
 func settingName(s Setting) string { return s.Name }
 
+// clusterSettings are the values given to settings of the whole cluster.
+//
+// Invariant: givenRows ascend by name, each name once, and each value is one that
+// its setting can have. The slice is replaced, never changed.
+type clusterSettings struct{ givenRows []*logpb.PutSetting }
+
 // Setting is the value of a setting of the whole cluster, which must be one
 // of Settings.
-func (v *View) Setting(name string) int64 {
-	if i, ok := findSetting(v.settings, name, (*logpb.PutSetting).GetName); ok {
-		return v.settings[i].Value
+func (s *clusterSettings) Setting(name string) int64 {
+	if i, ok := findSetting(s.givenRows, name, (*logpb.PutSetting).GetName); ok {
+		return s.givenRows[i].Value
 	}
 	i, ok := findSetting(settings, name, settingName)
 	if !ok {
@@ -88,23 +95,24 @@ func (v *View) Setting(name string) int64 {
 	return settings[i].Default
 }
 
-// putSetting gives a setting a value, or takes it away.
-func (d *draft) putSetting(m *logpb.PutSetting) (*logpb.CatalogResult, error) {
+// put gives a setting a value, or takes it away. The version may rise to what
+// all nodes support.
+func (s *clusterSettings) put(m *logpb.PutSetting, all *nodes) (*logpb.CatalogResult, error) {
 	if err := checkSetting(m); err != nil {
 		return nil, err
 	}
 	if m.GetName() == FSMVersion {
-		if err := d.checkRaise(m); err != nil {
+		if err := s.checkRaise(m, all); err != nil {
 			return nil, err
 		}
-		if m.GetValue() == d.Setting(FSMVersion) {
+		if m.GetValue() == s.Setting(FSMVersion) {
 			return &logpb.CatalogResult{}, nil
 		}
 	}
-	i, given := findSetting(d.settings, m.GetName(), (*logpb.PutSetting).GetName)
-	next := slices.Clone(d.settings)
+	i, given := findSetting(s.givenRows, m.GetName(), (*logpb.PutSetting).GetName)
+	next := slices.Clone(s.givenRows)
 	switch {
-	case m.GetUnset() && !given, given && !m.GetUnset() && d.settings[i].Value == m.GetValue():
+	case m.GetUnset() && !given, given && !m.GetUnset() && s.givenRows[i].Value == m.GetValue():
 		return &logpb.CatalogResult{}, nil
 	case m.GetUnset():
 		next = slices.Delete(next, i, i+1)
@@ -113,7 +121,7 @@ func (d *draft) putSetting(m *logpb.PutSetting) (*logpb.CatalogResult, error) {
 	default:
 		next = slices.Insert(next, i, m)
 	}
-	d.settings = next
+	s.givenRows = next
 	return &logpb.CatalogResult{Changed: true}, nil
 }
 
@@ -128,13 +136,22 @@ func checkSetting(m *logpb.PutSetting) error {
 	return nil
 }
 
-// checkSettings: each value given is one that may be given, in order, once.
-func (v *View) checkSettings() error {
-	for i, m := range v.settings {
+// save is the section of the settings in a snapshot, and restore its inverse.
+func (s *clusterSettings) save(to *logpb.CatalogSnapshot)      { to.Settings = s.givenRows }
+func (s *clusterSettings) restore(from *logpb.CatalogSnapshot) { s.givenRows = from.GetSettings() }
+
+func (s *clusterSettings) describe(b *strings.Builder) {
+	for _, m := range s.givenRows {
+		fmt.Fprintf(b, "setting %s=%d\n", m.Name, m.Value)
+	}
+}
+
+func (s *clusterSettings) check() error {
+	for i, m := range s.givenRows {
 		if err := checkSetting(m); err != nil {
 			return err
 		}
-		if m.GetUnset() || i > 0 && v.settings[i-1].Name >= m.Name {
+		if m.GetUnset() || i > 0 && s.givenRows[i-1].Name >= m.Name {
 			return fmt.Errorf("cluster setting %q is out of place", m.Name)
 		}
 	}

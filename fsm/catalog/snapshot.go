@@ -12,45 +12,47 @@ import (
 // the view: nobody may change them.
 func (v *View) Snapshot() *logpb.CatalogSnapshot {
 	s := &logpb.CatalogSnapshot{
-		Version: snapshotVersion, Index: v.index, Clock: int64(v.clock),
-		Nodes: v.Nodes(), Vhosts: v.VHosts(), Users: v.Users(),
-		NextNode: v.lastNode + 1, NextGroup: max(v.nextGroup, 1), Initialized: v.initialized,
-		Settings: v.settings, Tokens: v.tokens,
+		Version: snapshotVersion, Index: v.index, Clock: int64(v.clock), Initialized: v.initialized,
+		Vhosts: v.VHosts(),
 	}
-	s.Limits = append(v.Limits(false), v.Limits(true)...)
-	s.Policies, s.Idle = v.policyRows(s.Vhosts), v.idleRows(s.Vhosts)
+	v.clusterSettings.save(s)
+	v.nodes.save(s)
+	v.joinTokens.save(s)
+	v.users.save(s)
+	v.limits.save(s)
+	v.queueIndex.save(s)
 	for _, p := range v.Permissions() {
 		s.Permissions = append(s.Permissions, p.row())
 	}
 	for _, p := range v.TopicPermissions() {
 		s.TopicPermissions = append(s.TopicPermissions, p.row)
 	}
-	for _, vh := range s.Vhosts {
-		for _, x := range v.Exchanges(vh.GetName()) {
-			s.Exchanges = append(s.Exchanges, x.declared)
-		}
-		for _, b := range v.Bindings(vh.GetName()) {
-			s.Bindings = append(s.Bindings, b.bound)
-		}
+	for _, row := range s.Vhosts {
+		v.vhost(row.GetName()).save(s)
 	}
 	for _, q := range v.Queues() {
 		row := &logpb.QueueState{Declared: q.declared, Id: uint64(q.ID), Group: uint32(q.Group), Revision: v.match(q).revision}
-		v.storePlacement(q, row)
+		v.placements.save(q, row)
 		s.Queues = append(s.Queues, row)
 	}
 	return s
 }
 
-// policyRows lists the policies of vhosts, each list in its order.
-func (v *View) policyRows(vhosts []*logpb.PutVhost) (rows []*logpb.PutPolicy) {
-	for _, vh := range vhosts {
-		for _, operator := range []bool{false, true} {
-			for _, p := range v.Policies(vh.GetName(), operator) {
-				rows = append(rows, p.row)
-			}
+// save is the section of a vhost in a snapshot: its policies, exchanges and
+// bindings. Permissions and queues are in the order of the whole catalog.
+func (vh *vhost) save(to *logpb.CatalogSnapshot) {
+	for _, operator := range []bool{false, true} {
+		for _, p := range vh.policies.list(operator) {
+			to.Policies = append(to.Policies, p.row)
 		}
 	}
-	return rows
+	for _, x := range vh.exchanges.list() {
+		to.Exchanges = append(to.Exchanges, x.declared)
+		for _, b := range sorted(x.bindings, compareBindings) {
+			to.Bindings = append(to.Bindings, b.bound)
+		}
+	}
+	vh.exchanges.saveUse(to)
 }
 
 // Restore returns the catalog that s was taken from. Parts of s stay in it:
@@ -59,11 +61,7 @@ func Restore(s *logpb.CatalogSnapshot) (*Catalog, error) {
 	if s.GetVersion() != snapshotVersion {
 		return nil, fmt.Errorf("catalog snapshot of version %d, known is %d", s.GetVersion(), snapshotVersion)
 	}
-	d := draft{View: View{
-		index: s.GetIndex(), clock: fsm.Time(s.GetClock()), initialized: s.GetInitialized(),
-		lastNode: max(s.GetNextNode(), 1) - 1, nextGroup: s.GetNextGroup(),
-		settings: s.GetSettings(), tokens: s.GetTokens(),
-	}}
+	d := draft{View: View{index: s.GetIndex(), clock: fsm.Time(s.GetClock()), initialized: s.GetInitialized()}}
 	if err := d.restore(s); err != nil {
 		return nil, fmt.Errorf("catalog snapshot at %d: %w", s.GetIndex(), err)
 	}
@@ -74,71 +72,88 @@ func Restore(s *logpb.CatalogSnapshot) (*Catalog, error) {
 	return &Catalog{view: &v}, nil
 }
 
+// restore takes up the sections of a snapshot, each after those that it needs:
+// policies come before what they match, queues before the bindings to them.
 func (d *draft) restore(s *logpb.CatalogSnapshot) error {
-	for _, n := range s.GetNodes() {
-		d.addNode(n)
-	}
+	d.clusterSettings.restore(s)
+	d.nodes.restore(s)
+	d.joinTokens.restore(s)
+	d.users.restore(s)
+	d.limits.restore(s)
+	d.queueIndex.restore(s)
 	for _, row := range s.GetVhosts() {
-		d.own(row.GetName(), &vhost{row: row})
+		d.own(&vhost{row: row})
 	}
-	for _, u := range s.GetUsers() {
-		d.users = d.users.With(u.GetName(), u)
-	}
-	for _, m := range s.GetLimits() {
-		d.limits = d.limits.With(limited{m.GetUser(), m.GetOf(), m.GetName()}, m)
-	}
-	for _, p := range s.GetPermissions() {
-		vh, err := d.restored(p.GetVhost())
-		if err != nil {
+	for _, restore := range []func() error{
+		func() error {
+			return restoreRows(d, s.GetPermissions(), func(vh *vhost, p *logpb.PutPermission) error { vh.rights.put(newPermission(p)); return nil })
+		},
+		func() error {
+			return restoreRows(d, s.GetTopicPermissions(), func(vh *vhost, p *logpb.PutTopicPermission) error {
+				vh.rights.putTopic(newTopicPermission(p))
+				return nil
+			})
+		},
+		func() error {
+			return restoreRows(d, s.GetPolicies(), func(vh *vhost, p *logpb.PutPolicy) error { vh.policies.put(newPolicy(p)); return nil })
+		},
+		func() error {
+			return restoreRows(d, s.GetExchanges(), func(vh *vhost, x *logpb.DeclareExchange) error { vh.addExchange(x); return nil })
+		},
+		func() error { return d.restoreQueues(s.GetQueues()) },
+		func() error { return restoreRows(d, s.GetBindings(), d.restoreBinding) },
+		func() error { return d.restoreUse(s.GetIdle()) },
+	} {
+		if err := restore(); err != nil {
 			return err
 		}
-		vh.permissions = vh.permissions.With(p.GetUser(), newPermission(p))
 	}
-	for _, p := range s.GetTopicPermissions() {
-		vh, err := d.restored(p.GetVhost())
-		if err != nil {
-			return err
-		}
-		vh.topics = vh.topics.With(topicPlace{p.GetUser(), p.GetExchange()}, newTopicPermission(p))
-	}
-	for _, p := range s.GetPolicies() {
-		vh, err := d.restored(p.GetVhost())
-		if err != nil {
-			return err
-		}
-		list := vh.policyList(p.GetOperator())
-		*list = list.with(newPolicy(p))
-	}
-	for _, x := range s.GetExchanges() {
-		vh, err := d.restored(x.GetVhost())
-		if err != nil {
-			return err
-		}
-		vh.addExchange(x)
-	}
-	for _, q := range s.GetQueues() {
-		vh, err := d.restored(q.GetDeclared().GetVhost())
-		if err != nil {
-			return err
-		}
-		if _, twice := vh.queues.Get(q.GetDeclared().GetName()); twice {
-			return fmt.Errorf("queue %q comes twice", q.GetDeclared().GetName())
-		}
-		d.addQueue(newQueue(q.GetDeclared(), fsm.QueueID(q.GetId()), fsm.GroupID(q.GetGroup())), q.GetRevision())
-		d.restorePlacement(q)
-	}
-	for _, b := range s.GetBindings() {
-		if exists, err := d.checkBind(b); err != nil || exists {
-			return fmt.Errorf("binding of %q to %q in %q: %v", b.GetSource(), b.GetDestination(), b.GetVhost(), err)
-		}
-		d.open(b.GetVhost()).addBinding(b)
-	}
-	return d.restoreIdle(s.GetIdle())
+	return nil
 }
 
-func (d *draft) restored(vhost string) (*vhost, error) {
-	if vh := d.opened[vhost]; vh != nil {
-		return vh, nil
+// restoreRows gives each row to its vhost, which must be there.
+func restoreRows[T interface{ GetVhost() string }](d *draft, rows []T, add func(vh *vhost, row T) error) error {
+	for _, row := range rows {
+		vh := d.opened[row.GetVhost()]
+		if vh == nil {
+			return fmt.Errorf("no vhost %q", row.GetVhost())
+		}
+		if err := add(vh, row); err != nil {
+			return err
+		}
 	}
-	return nil, fmt.Errorf("no vhost %q", vhost)
+	return nil
+}
+
+func (d *draft) restoreQueues(rows []*logpb.QueueState) error {
+	for _, row := range rows {
+		declared := row.GetDeclared()
+		if _, ok := d.VHost(declared.GetVhost()); !ok {
+			return fmt.Errorf("no vhost %q", declared.GetVhost())
+		}
+		if _, twice := d.Queue(declared.GetVhost(), declared.GetName()); twice {
+			return fmt.Errorf("queue %q comes twice", declared.GetName())
+		}
+		q := newQueue(declared, fsm.QueueID(row.GetId()), fsm.GroupID(row.GetGroup()))
+		d.addQueue(q, row.GetRevision())
+		d.placements.restore(q, row)
+	}
+	return nil
+}
+
+func (d *draft) restoreBinding(vh *vhost, b *logpb.Bind) error {
+	if exists, err := d.checkBind(b); err != nil || exists {
+		return fmt.Errorf("binding of %q to %q in %q: %v", b.GetSource(), b.GetDestination(), b.GetVhost(), err)
+	}
+	vh.addBinding(b)
+	return nil
+}
+
+func (d *draft) restoreUse(rows []*logpb.ExchangeActivity) error {
+	for _, vh := range d.opened { // det: vhosts have nothing to do with each other
+		for x := range vh.exchanges.values() {
+			vh.exchanges.retime(x, d.clock)
+		}
+	}
+	return restoreRows(d, rows, func(vh *vhost, row *logpb.ExchangeActivity) error { return vh.exchanges.restoreUse(row) })
 }

@@ -1,7 +1,9 @@
 package catalog
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/quorate/quorate/fsm"
@@ -11,45 +13,41 @@ import (
 // String returns the view as stable text, one line per record.
 func (v *View) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "index %d clock %d next-node %d next-group %d initialized %v\n", v.index, v.clock, v.lastNode+1, max(v.nextGroup, 1), v.initialized)
-	for _, n := range v.Nodes() {
-		fmt.Fprintf(&b, "node %d %s peer=%s boot=%d incarnation=%q%s%s\n", n.Number, n.Name, n.PeerAddress, n.Boot, n.Incarnation,
-			identityText(n)+versionsText(n), flags([]string{"draining", "dead"}, n.Draining, n.Dead))
-	}
-	for _, s := range v.settings {
-		fmt.Fprintf(&b, "setting %s=%d\n", s.Name, s.Value)
-	}
-	for _, t := range v.tokens {
-		fmt.Fprintf(&b, "join-token %x expires=%d node=%q used-by=%q\n", t.Hash[:4], t.Expires, t.Node, t.UsedBy)
-	}
-	for _, u := range v.Users() {
-		fmt.Fprintf(&b, "user %s algorithm=%s tags=%v\n", u.Name, u.HashAlgorithm, u.Tags)
-	}
+	fmt.Fprintf(&b, "index %d clock %d next-node %d next-group %d initialized %v\n", v.index, v.clock, v.nextNumber(), v.firstGroup(), v.initialized)
+	v.nodes.describe(&b)
+	v.clusterSettings.describe(&b)
+	v.joinTokens.describe(&b)
+	v.users.describe(&b)
 	for _, p := range v.Permissions() {
 		fmt.Fprintf(&b, "permission %s in %s configure=%q write=%q read=%q\n", p.User, p.VHost, p.Configure, p.Write, p.Read)
 	}
 	for _, p := range v.TopicPermissions() {
 		fmt.Fprintf(&b, "topic-permission %s in %s at %q write=%q read=%q\n", p.User, p.VHost, p.Exchange, p.Write, p.Read)
 	}
-	for _, m := range append(v.Limits(false), v.Limits(true)...) {
-		fmt.Fprintf(&b, "limit %s=%d of %s%s\n", m.Name, m.Value, m.Of, flags([]string{"user"}, m.User))
-	}
+	v.limits.describe(&b)
 	for _, row := range v.VHosts() {
-		fmt.Fprintf(&b, "vhost %s description=%q tags=%v\n", row.Name, row.Description, row.Tags)
-		for _, p := range v.policyRows([]*logpb.PutVhost{row}) {
-			b.WriteString("  " + newPolicy(p).line() + "\n")
-		}
-		for _, x := range v.Exchanges(row.Name) {
-			b.WriteString("  " + x.line() + v.activeText(x) + "\n")
-		}
-		for _, q := range v.QueuesOf(row.Name) {
-			b.WriteString("  " + q.line() + v.placed.At(q.ID).line() + v.match(q).line() + "\n")
-		}
-		for _, bound := range v.Bindings(row.Name) {
+		v.vhost(row.GetName()).describe(&b, &v.placements)
+	}
+	return b.String()
+}
+
+// describe writes a vhost and what is in it.
+func (vh *vhost) describe(b *strings.Builder, all *placements) {
+	fmt.Fprintf(b, "vhost %s description=%q tags=%v\n", vh.row.Name, vh.row.Description, vh.row.Tags)
+	for _, p := range append(slices.Clone(vh.policies.list(false)), vh.policies.list(true)...) {
+		b.WriteString("  " + p.line() + "\n")
+	}
+	for _, x := range vh.exchanges.list() {
+		b.WriteString("  " + x.line() + vh.exchanges.useText(x) + "\n")
+	}
+	for _, q := range sorted(vh.queues, func(a, b *Queue) int { return cmp.Compare(a.Name, b.Name) }) {
+		b.WriteString("  " + q.line() + all.line(q) + vh.policies.of(q).line() + "\n")
+	}
+	for _, x := range vh.exchanges.list() {
+		for _, bound := range sorted(x.bindings, compareBindings) {
 			b.WriteString("  " + bound.line() + "\n")
 		}
 	}
-	return b.String()
 }
 
 // versionsText shows what a node has announced, if that is not version 1.
@@ -67,24 +65,12 @@ func identityText(n *logpb.NodeState) string {
 	return fmt.Sprintf(" identity=%q", n.GetIdentity())
 }
 
-func (v *View) activeText(x *Exchange) string {
+func (xs *exchanges) useText(x *Exchange) string {
 	if x.idle == 0 {
 		return ""
 	}
-	return fmt.Sprintf(" idle=%d active=%d", x.idle, v.vhosts.At(x.VHost).active.At(x.Name))
-}
-
-// line follows that of a queue. It is empty while the members are those of the
-// declaration.
-func (p placement) line() string {
-	if len(p.members) == 0 {
-		return ""
-	}
-	line := fmt.Sprintf(" now=%v leaving=%v size=%d", p.members, p.leaving, p.size)
-	if p.founder != 0 {
-		line += fmt.Sprintf(" founder=%d", p.founder)
-	}
-	return line
+	last, _ := xs.lastUsed(x.Name)
+	return fmt.Sprintf(" idle=%d active=%d", x.idle, last)
 }
 
 // flags joins the names of those flags that are set, each after a blank.

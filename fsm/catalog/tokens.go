@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
@@ -40,13 +41,20 @@ func TokenRefused(err error) bool {
 
 func byHash(t *logpb.JoinToken, hash []byte) int { return bytes.Compare(t.GetHash(), hash) }
 
+// joinTokens are the tokens that let nodes in.
+//
+// Invariants: hashes ascend, each of JoinTokenHashSize bytes; at most
+// MaxJoinTokens; a token has a node that used it and the identity of its folder,
+// or neither. The slice is replaced, never changed.
+type joinTokens struct{ tokens []*logpb.JoinToken }
+
 // JoinTokens lists the tokens by their hashes, those included whose time has run
 // out by now. Nobody may change it.
-func (v *View) JoinTokens() []*logpb.JoinToken { return v.tokens }
+func (ts *joinTokens) JoinTokens() []*logpb.JoinToken { return ts.tokens }
 
-// putJoinToken lets one more node in, for a time. Tokens whose time is over go,
+// put lets one more node in, for a time. Tokens whose time is over go,
 // and if there are too many used ones do, too.
-func (d *draft) putJoinToken(m *logpb.PutJoinToken) (*logpb.CatalogResult, error) {
+func (ts *joinTokens) put(m *logpb.PutJoinToken, clock fsm.Time) (*logpb.CatalogResult, error) {
 	ttl := fsm.Millis(m.GetTtl())
 	switch {
 	case len(m.GetHash()) != JoinTokenHashSize:
@@ -57,7 +65,7 @@ func (d *draft) putJoinToken(m *logpb.PutJoinToken) (*logpb.CatalogResult, error
 		return nil, refuse(fsm.Precondition, "a node's name has at most %d bytes", maxNodeName)
 	}
 	// Not in place: earlier views share the list.
-	all := slices.DeleteFunc(slices.Clone(d.tokens), d.tokenExpired)
+	all := slices.DeleteFunc(slices.Clone(ts.tokens), func(t *logpb.JoinToken) bool { return tokenExpired(t, clock) })
 	if _, found := slices.BinarySearchFunc(all, m.GetHash(), byHash); found {
 		return nil, refuse(fsm.Precondition, "there is such a token")
 	}
@@ -70,67 +78,72 @@ func (d *draft) putJoinToken(m *logpb.PutJoinToken) (*logpb.CatalogResult, error
 		all = slices.DeleteFunc(all, func(t *logpb.JoinToken) bool { return t == first })
 	}
 	at, _ := slices.BinarySearchFunc(all, m.GetHash(), byHash)
-	d.tokens = slices.Insert(all, at, &logpb.JoinToken{Hash: m.GetHash(), Expires: int64(d.clock) + int64(ttl), Node: m.GetNode()})
+	ts.tokens = slices.Insert(all, at, &logpb.JoinToken{Hash: m.GetHash(), Expires: int64(clock) + int64(ttl), Node: m.GetNode()})
 	return &logpb.CatalogResult{Changed: true}, nil
 }
 
-// deleteJoinToken takes a token back; one that is not there is fine.
-func (d *draft) deleteJoinToken(m *logpb.DeleteJoinToken) (*logpb.CatalogResult, error) {
-	at, found := slices.BinarySearchFunc(d.tokens, m.GetHash(), byHash)
+// delete takes a token back; one that is not there is fine.
+func (ts *joinTokens) delete(m *logpb.DeleteJoinToken) (*logpb.CatalogResult, error) {
+	at, found := slices.BinarySearchFunc(ts.tokens, m.GetHash(), byHash)
 	if !found {
 		return &logpb.CatalogResult{}, nil
 	}
-	d.tokens = slices.Delete(slices.Clone(d.tokens), at, at+1)
+	ts.tokens = slices.Delete(slices.Clone(ts.tokens), at, at+1)
 	return &logpb.CatalogResult{Changed: true}, nil
 }
 
-func (v *View) tokenExpired(t *logpb.JoinToken) bool { return t.GetExpires() <= int64(v.clock) }
+func tokenExpired(t *logpb.JoinToken, clock fsm.Time) bool { return t.GetExpires() <= int64(clock) }
 
-// CheckJoinToken says why a node would not be admitted by its token at a time.
-func (v *View) CheckJoinToken(m *logpb.AdmitNode, now fsm.Time) error {
-	at := *v
-	at.clock = max(at.clock, now)
-	_, err := at.tokensAfter(m)
-	return err
-}
-
-// tokensAfter is the list of tokens when a node has been admitted. A token that
+// after are the tokens when a node has been admitted at a time. A token that
 // this node with this data folder has used is good for it until its time is over:
 // the answer may have been lost.
-func (v *View) tokensAfter(m *logpb.AdmitNode) ([]*logpb.JoinToken, error) {
+func (ts *joinTokens) after(m *logpb.AdmitNode, clock fsm.Time, all *nodes) (joinTokens, error) {
 	if len(m.GetToken()) == 0 {
-		return v.tokens, nil
+		return *ts, nil
 	}
-	at, found := slices.BinarySearchFunc(v.tokens, m.GetToken(), byHash)
-	if !found || v.tokenExpired(v.tokens[at]) {
-		return nil, refuse(fsm.AccessRefused, tokenUnknown)
+	at, found := slices.BinarySearchFunc(ts.tokens, m.GetToken(), byHash)
+	if !found || tokenExpired(ts.tokens[at], clock) {
+		return joinTokens{}, refuse(fsm.AccessRefused, tokenUnknown)
 	}
-	t := v.tokens[at]
-	node, known := v.NodeByName(m.GetName())
+	t := ts.tokens[at]
+	node, known := all.NodeByName(m.GetName())
 	again := t.GetUsedBy() == m.GetName() && bytes.Equal(t.GetIdentity(), m.GetIdentity()) &&
 		known && bytes.Equal(node.GetIdentity(), m.GetIdentity())
 	switch {
 	case again:
-		return v.tokens, nil
+		return *ts, nil
 	case t.GetUsedBy() != "": // or by this one, which was forgotten since
-		return nil, refuse(fsm.AccessRefused, tokenUsed)
+		return joinTokens{}, refuse(fsm.AccessRefused, tokenUsed)
 	case t.GetNode() != "" && t.GetNode() != m.GetName():
-		return nil, refuse(fsm.AccessRefused, tokenElsewhere)
+		return joinTokens{}, refuse(fsm.AccessRefused, tokenElsewhere)
 	case t.GetNode() == "" && known:
-		return nil, refuse(fsm.AccessRefused, tokenKnownName)
+		return joinTokens{}, refuse(fsm.AccessRefused, tokenKnownName)
 	}
-	left := slices.Clone(v.tokens)
+	left := slices.Clone(ts.tokens)
 	left[at] = &logpb.JoinToken{Hash: t.GetHash(), Expires: t.GetExpires(), Node: t.GetNode(), UsedBy: m.GetName(), Identity: m.GetIdentity()}
-	return left, nil
+	return joinTokens{left}, nil
 }
 
-func (v *View) checkTokens() error {
-	if len(v.tokens) > MaxJoinTokens {
-		return fmt.Errorf("%d join tokens, at most %d", len(v.tokens), MaxJoinTokens)
+// equal reports whether nothing has changed since o.
+func (ts *joinTokens) equal(o *joinTokens) bool { return slices.Equal(ts.tokens, o.tokens) }
+
+// save is the section of the tokens in a snapshot, and restore its inverse.
+func (ts *joinTokens) save(to *logpb.CatalogSnapshot)      { to.Tokens = ts.tokens }
+func (ts *joinTokens) restore(from *logpb.CatalogSnapshot) { ts.tokens = from.GetTokens() }
+
+func (ts *joinTokens) describe(b *strings.Builder) {
+	for _, t := range ts.tokens {
+		fmt.Fprintf(b, "join-token %x expires=%d node=%q used-by=%q\n", t.Hash[:4], t.Expires, t.Node, t.UsedBy)
 	}
-	for i, t := range v.tokens {
+}
+
+func (ts *joinTokens) check() error {
+	if len(ts.tokens) > MaxJoinTokens {
+		return fmt.Errorf("%d join tokens, at most %d", len(ts.tokens), MaxJoinTokens)
+	}
+	for i, t := range ts.tokens {
 		switch {
-		case len(t.GetHash()) != JoinTokenHashSize || i > 0 && byHash(v.tokens[i-1], t.GetHash()) >= 0:
+		case len(t.GetHash()) != JoinTokenHashSize || i > 0 && byHash(ts.tokens[i-1], t.GetHash()) >= 0:
 			return fmt.Errorf("join token %d, %x, is out of order", i, t.GetHash())
 		case (t.GetUsedBy() == "") != (len(t.GetIdentity()) == 0) || t.GetNode() != "" && t.GetUsedBy() != "" && t.GetNode() != t.GetUsedBy():
 			return fmt.Errorf("join token %x for node %q was used by %q with identity %x", t.GetHash(), t.GetNode(), t.GetUsedBy(), t.GetIdentity())

@@ -9,7 +9,7 @@ import (
 
 // FSMVersion is the version of all machines: this one is of it, and the
 // leaders of queues stamp it on their entries. It is 1 at first and only rises.
-func (v *View) FSMVersion() uint32 { return uint32(v.Setting(FSMVersion)) }
+func (s *clusterSettings) FSMVersion() uint32 { return uint32(s.Setting(FSMVersion)) }
 
 // SnapshotVersion is the version of the catalog that s was taken from.
 func SnapshotVersion(s *logpb.CatalogSnapshot) uint32 {
@@ -22,18 +22,18 @@ func SnapshotVersion(s *logpb.CatalogSnapshot) uint32 {
 }
 
 // CheckVersions refuses a node whose program cannot be of the present version.
-func (v *View) CheckVersions(node string, s fsm.Versions) error {
-	if now := v.FSMVersion(); !s.Include(now) {
-		return refuse(fsm.Precondition, "the cluster's fsm_version is %d, and node %s supports %s", now, node, s)
+func (s *clusterSettings) CheckVersions(node string, supported fsm.Versions) error {
+	if now := s.FSMVersion(); !supported.Include(now) {
+		return refuse(fsm.Precondition, "the cluster's fsm_version is %d, and node %s supports %s", now, node, supported)
 	}
 	return nil
 }
 
 // CommonVersion is the newest version that all nodes have announced, and the
 // name of a node that announces no later one. Without a node it is 1.
-func (v *View) CommonVersion() (version uint32, least string) {
+func (ns *nodes) CommonVersion() (version uint32, least string) {
 	version = 1
-	for i, n := range v.Nodes() {
+	for i, n := range ns.Nodes() {
 		if newest := fsm.Announced(n).Newest; i == 0 || newest < version {
 			version, least = newest, n.GetName()
 		}
@@ -43,9 +43,9 @@ func (v *View) CommonVersion() (version uint32, least string) {
 
 // checkRaise refuses to set a version that is not above the present one, or
 // that not all nodes support.
-func (d *draft) checkRaise(m *logpb.PutSetting) error {
-	now := d.FSMVersion()
-	common, least := d.CommonVersion()
+func (s *clusterSettings) checkRaise(m *logpb.PutSetting, all *nodes) error {
+	now := s.FSMVersion()
+	common, least := all.CommonVersion()
 	switch value := m.GetValue(); {
 	case m.GetUnset() || value < int64(now):
 		return refuse(fsm.Precondition, "cluster setting '%s' is %d and never falls", FSMVersion, now)
@@ -57,12 +57,12 @@ func (d *draft) checkRaise(m *logpb.PutSetting) error {
 
 // checkVersions: the processes that have registered support the present
 // version.
-func (v *View) checkVersions() error {
-	for _, n := range v.Nodes() {
+func (ns *nodes) checkVersions(s *clusterSettings) error {
+	for _, n := range ns.Nodes() {
 		if n.GetBoot() == 0 {
 			continue // it is admitted, and has to register
 		}
-		if err := v.CheckVersions(n.GetName(), fsm.Announced(n)); err != nil {
+		if err := s.CheckVersions(n.GetName(), fsm.Announced(n)); err != nil {
 			return fmt.Errorf("node %d: %w", n.GetNumber(), err)
 		}
 	}

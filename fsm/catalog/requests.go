@@ -1,0 +1,444 @@
+package catalog
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// What a client meets: whether it may, what exists, what is equivalent. The
+// broker asks the exported checks before it proposes anything; Apply asks those
+// beneath them again, with noAccess.
+
+// Client is who asks: a user, and the connection that exclusive queues are
+// compared with.
+type Client struct {
+	User  string
+	Owner Owner
+}
+
+func (v *View) access(user, vhost string) access {
+	return func(verb Verb, kind, name string) error {
+		if kind == kindExchange && name == "" {
+			name = defaultExchange
+		}
+		if v.May(user, vhost, verb, name) {
+			return nil
+		}
+		return AccessRefused(user, vhost, verb, kind, name)
+	}
+}
+
+// openTo finds a queue by name. To a user who has no right at all on an exchange
+// its store is not there: it would tell that the exchange is, and delays.
+func (v *View) openTo(ask access, vhost, name string) (*Queue, bool) {
+	q, ok := v.Queue(vhost, name)
+	if ok && q.StoreOf != "" && anyOf(ask, kindExchange, q.StoreOf) != nil {
+		return nil, false
+	}
+	return q, ok
+}
+
+// UseQueue finds a queue for a client that wants to purge it or to look into
+// it (verb Read).
+func (v *View) UseQueue(by Client, verb Verb, vhost, name string) (*Queue, error) {
+	if err := v.access(by.User, vhost)(verb, kindQueue, name); err != nil {
+		return nil, err
+	}
+	q, err := v.ownQueue(by, vhost, name)
+	if err == nil {
+		err = q.checkOpen()
+	}
+	return q, err
+}
+
+// CheckRead refuses a user who may not read a queue.
+func (v *View) CheckRead(user string, q *Queue) error {
+	return v.access(user, q.VHost)(Read, kindQueue, q.Name)
+}
+
+// TakeFrom is UseQueue for a client that wants to take messages out.
+func (v *View) TakeFrom(by Client, vhost, name string) (*Queue, error) {
+	q, err := v.UseQueue(by, Read, vhost, name)
+	if err == nil && q.Hold {
+		return nil, refuse(fsm.AccessRefused, "%s is a hold queue: nobody may take its messages", q)
+	}
+	return q, err
+}
+
+// PassiveQueue finds a queue for a client that asks whether it is there.
+func (v *View) PassiveQueue(by Client, vhost, name string) (*Queue, error) {
+	if err := v.mayAny(by.User, vhost, kindQueue, name); err != nil {
+		return nil, err
+	}
+	return v.ownQueue(by, vhost, name)
+}
+
+func (v *View) ownQueue(by Client, vhost, name string) (*Queue, error) {
+	q, ok := v.openTo(v.access(by.User, vhost), vhost, name)
+	if !ok {
+		return nil, noQueue(vhost, name)
+	}
+	return q, q.CheckOwner(by.Owner)
+}
+
+// mayAny refuses a user without any permission for a name.
+func (v *View) mayAny(user, vhost, kind, name string) error {
+	return anyOf(v.access(user, vhost), kind, name)
+}
+
+func anyOf(ask access, kind, name string) error {
+	for _, verb := range []Verb{Write, Read} {
+		if ask(verb, kind, name) == nil {
+			return nil
+		}
+	}
+	return ask(Configure, kind, name)
+}
+
+// UseStore finds the store of an exchange for a client that wants to change what
+// waits there, and must be allowed to write to the exchange.
+func (v *View) UseStore(by Client, vhost, exchange string) (*Queue, error) {
+	if err := v.CheckPublish(by.User, vhost, exchange); err != nil {
+		return nil, err
+	}
+	return v.store(vhost, exchange)
+}
+
+// SeeStore is UseStore for a client that wants to look into it. Nobody publishes
+// to an internal exchange, but what waits there can be seen.
+func (v *View) SeeStore(by Client, vhost, exchange string) (*Queue, error) {
+	if err := v.access(by.User, vhost)(Write, kindExchange, exchange); err != nil {
+		return nil, err
+	}
+	return v.store(vhost, exchange)
+}
+
+func (v *View) store(vhost, exchange string) (*Queue, error) {
+	x, ok := v.Exchange(vhost, exchange)
+	if !ok || x.Store == nil {
+		return nil, refuse(fsm.NotFoundKind, "no messages wait in %s", resource(kindExchange, vhost, exchange))
+	}
+	return x.Store, nil
+}
+
+// CheckDeclareQueue answers a declare as far as the view can: with the queue
+// that is there already and is equivalent, with a refusal, or with neither,
+// when the queue is to be created. generated says that the broker made the
+// name. d.Owner must be by.Owner if d is exclusive.
+func (v *View) CheckDeclareQueue(by Client, d *logpb.DeclareQueue, generated bool) (*Queue, error) {
+	q, err := v.checkDeclareQueue(v.access(by.User, d.GetVhost()), d, generated)
+	if q == nil && err == nil {
+		where := resource(kindQueue, d.GetVhost(), d.GetName())
+		if err = checkShort(where, d.GetArguments(), shortInQueues); err == nil {
+			err = checkRetry(where, d.GetArguments())
+		}
+	}
+	return q, err
+}
+
+func (v *View) checkDeclareQueue(ask access, d *logpb.DeclareQueue, generated bool) (*Queue, error) {
+	vhost, name := d.GetVhost(), d.GetName()
+	if _, ok := v.VHost(vhost); !ok {
+		return nil, noVhost(vhost)
+	}
+	q, exists := v.openTo(ask, vhost, name)
+	err := ask(Configure, kindQueue, name)
+	if !generated && strings.HasPrefix(name, reserved) && (!exists || err != nil) {
+		// Whether there is one is told to those only who might declare it.
+		return nil, refuse(fsm.AccessRefused, "queue name '%s' contains reserved prefix 'amq.*'", name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if exists {
+		if err := q.checkOpen(); err != nil {
+			return nil, err
+		}
+		return q, q.equivalent(d)
+	}
+	if err := checkName(kindQueue, name); err != nil {
+		return nil, err
+	}
+	dlx, given, err := DeadLetterExchange(vhost, name, d.GetArguments())
+	if err != nil {
+		return nil, err
+	}
+	if given {
+		if err := ask(Read, kindQueue, name); err != nil {
+			return nil, err
+		}
+		if err := ask(Write, kindExchange, dlx); err != nil {
+			return nil, err
+		}
+	}
+	if err := v.ValidateQueueArguments(vhost, name, d.GetArguments()); err != nil {
+		return nil, err
+	}
+	return nil, v.checkQueueLimit(vhost, name)
+}
+
+// CheckDeleteQueue answers the delete of a queue as far as the view can. A
+// nil queue without an error was not there, which is fine.
+func (v *View) CheckDeleteQueue(by Client, vhost, name string) (*Queue, error) {
+	if err := v.access(by.User, vhost)(Configure, kindQueue, name); err != nil {
+		return nil, err
+	}
+	q, ok := v.openTo(v.access(by.User, vhost), vhost, name)
+	if !ok {
+		return nil, nil
+	}
+	if err := q.checkOpen(); err != nil {
+		return nil, err
+	}
+	return q, q.CheckOwner(by.Owner)
+}
+
+// CheckPublish refuses a publish to an exchange by a user. The default
+// exchange has no record.
+func (v *View) CheckPublish(user, vhost, exchange string) error {
+	if err := v.access(user, vhost)(Write, kindExchange, exchange); err != nil || exchange == "" {
+		return err
+	}
+	x, ok := v.Exchange(vhost, exchange)
+	switch {
+	case !ok:
+		return noExchange(vhost, exchange)
+	case x.Internal:
+		return refuse(fsm.AccessRefused, "cannot publish to internal %s", x)
+	}
+	return nil
+}
+
+// CheckCommand refuses a publish to the command exchange by a user.
+func (v *View) CheckCommand(user, vhost string) error {
+	return v.access(user, vhost)(Write, kindExchange, CommandExchange)
+}
+
+// PassiveExchange answers a client that asks whether an exchange is there.
+func (v *View) PassiveExchange(by Client, vhost, name string) error {
+	if name == "" {
+		return notOnDefault()
+	}
+	if err := v.mayAny(by.User, vhost, kindExchange, name); err != nil || name == CommandExchange {
+		return err
+	}
+	if _, ok := v.Exchange(vhost, name); !ok {
+		return noExchange(vhost, name)
+	}
+	return nil
+}
+
+// CheckDeclareExchange answers a declare as far as the view can: with the
+// exchange that is there already and is equivalent, with a refusal, or with
+// neither, when the exchange is to be created.
+func (v *View) CheckDeclareExchange(by Client, d *logpb.DeclareExchange) (*Exchange, error) {
+	x, err := v.checkDeclareExchange(v.access(by.User, d.GetVhost()), d)
+	if x == nil && err == nil {
+		where := resource(kindExchange, d.GetVhost(), d.GetName())
+		if err = checkShort(where, d.GetArguments(), shortInExchanges); err == nil {
+			err = v.checkExchangeIdle(where, d.GetArguments())
+		}
+	}
+	return x, err
+}
+
+func (v *View) checkDeclareExchange(ask access, d *logpb.DeclareExchange) (*Exchange, error) {
+	vhost, name := d.GetVhost(), d.GetName()
+	if _, ok := v.VHost(vhost); !ok {
+		return nil, noVhost(vhost)
+	}
+	if d.GetType() != Delayed && !slices.Contains(exchangeTypes, d.GetType()) {
+		return nil, refuse(fsm.Precondition, "unknown exchange type '%s'", d.GetType())
+	}
+	if name == "" {
+		return nil, notOnDefault()
+	}
+	if err := ask(Configure, kindExchange, name); err != nil {
+		return nil, err
+	}
+	if x, ok := v.Exchange(vhost, name); ok {
+		return x, x.equivalent(d)
+	}
+	if strings.HasPrefix(name, reserved) {
+		return nil, refuse(fsm.AccessRefused, "exchange name '%s' contains reserved prefix 'amq.*'", name)
+	}
+	if err := checkName(kindExchange, name); err != nil {
+		return nil, err
+	}
+	if err := checkExchangeTTL(resource(kindExchange, vhost, name), d.GetArguments()); err != nil {
+		return nil, err
+	}
+	if _, err := hashOf(d); err != nil {
+		return nil, err
+	}
+	if err := checkDelayed(vhost, d); err != nil {
+		return nil, err
+	}
+	for _, argument := range []string{alternateExchange, deadLetterExchange} {
+		further, given, err := exchangeArgument(argument, resource(kindExchange, vhost, name), d.GetArguments())
+		if err != nil {
+			return nil, err
+		}
+		if !given {
+			continue
+		}
+		if err := ask(Read, kindExchange, name); err != nil {
+			return nil, err
+		}
+		if err := ask(Write, kindExchange, further); err != nil {
+			return nil, err
+		}
+	}
+	return nil, nil
+}
+
+// CheckDeleteExchange answers the delete of an exchange as far as the view
+// can. exists false without an error: it was not there, which is fine.
+func (v *View) CheckDeleteExchange(by Client, m *logpb.DeleteExchange) (exists bool, err error) {
+	return v.checkDeleteExchange(v.access(by.User, m.GetVhost()), m)
+}
+
+func (v *View) checkDeleteExchange(ask access, m *logpb.DeleteExchange) (exists bool, err error) {
+	vhost, name := m.GetVhost(), m.GetName()
+	if name == "" {
+		return false, notOnDefault()
+	}
+	if strings.HasPrefix(name, reserved) {
+		return false, refuse(fsm.AccessRefused, "deletion of system %s not allowed", resource(kindExchange, vhost, name))
+	}
+	if err := ask(Configure, kindExchange, name); err != nil {
+		return false, err
+	}
+	x, ok := v.Exchange(vhost, name)
+	if ok && m.GetIfUnused() && x.bindings.Len() > 0 {
+		return true, refuse(fsm.Precondition, "%s in use", x)
+	}
+	return ok, nil
+}
+
+// CheckBind answers a bind as far as the view can. exists: the binding is
+// there already.
+func (v *View) CheckBind(by Client, m *logpb.Bind) (exists bool, err error) {
+	if err := v.mayChangeBinding(by, m); err != nil {
+		return false, err
+	}
+	if _, ok := v.openTo(v.access(by.User, m.GetVhost()), m.GetVhost(), m.GetDestination()); !ok && !m.GetToExchange() {
+		return false, noQueue(m.GetVhost(), m.GetDestination())
+	}
+	return v.checkBind(m)
+}
+
+// CheckUnbind answers an unbind as far as the view can. exists false without
+// an error: there is no such binding, which is fine.
+func (v *View) CheckUnbind(by Client, m *logpb.Bind) (exists bool, err error) {
+	if err := v.mayChangeBinding(by, m); err != nil {
+		return false, err
+	}
+	_, exists = v.binding(m)
+	return exists, nil
+}
+
+func (v *View) mayChangeBinding(by Client, m *logpb.Bind) error {
+	if err := v.mayBind(v.access(by.User, m.GetVhost()), m); err != nil {
+		return err
+	}
+	if p := v.TopicRule(by.User, m.GetVhost(), m.GetSource()); p != nil {
+		if err := p.Check(Read, m.GetRoutingKey()); err != nil {
+			return err
+		}
+	}
+	if q, ok := v.Queue(m.GetVhost(), m.GetDestination()); ok && !m.GetToExchange() {
+		return q.CheckOwner(by.Owner)
+	}
+	return nil
+}
+
+// mayBind refuses bindings of the default exchange, and users who may not
+// write the destination or read the source.
+func (v *View) mayBind(ask access, m *logpb.Bind) error {
+	kind := kindQueue
+	if m.GetToExchange() {
+		kind = kindExchange
+	}
+	if err := ask(Write, kind, m.GetDestination()); err != nil {
+		return err
+	}
+	if m.GetSource() == "" || m.GetToExchange() && m.GetDestination() == "" {
+		return notOnDefault()
+	}
+	if m.GetSource() == CommandExchange || m.GetToExchange() && m.GetDestination() == CommandExchange {
+		return refuse(fsm.AccessRefused, "operation not permitted on %s", resource(kindExchange, m.GetVhost(), CommandExchange))
+	}
+	if q, ok := v.openTo(ask, m.GetVhost(), m.GetDestination()); ok && !m.GetToExchange() {
+		if err := q.checkOpen(); err != nil {
+			return err
+		}
+	}
+	return ask(Read, kindExchange, m.GetSource())
+}
+
+// checkBind is CheckBind without permissions.
+func (v *View) checkBind(m *logpb.Bind) (exists bool, err error) {
+	vh := v.vhost(m.GetVhost())
+	if vh == nil {
+		return false, noVhost(m.GetVhost())
+	}
+	if m.GetToExchange() {
+		if vh.exchanges.at(m.GetDestination()) == nil {
+			return false, noExchange(m.GetVhost(), m.GetDestination())
+		}
+	} else if vh.queues.At(m.GetDestination()) == nil {
+		return false, noQueue(m.GetVhost(), m.GetDestination())
+	}
+	x := vh.exchanges.at(m.GetSource())
+	if x == nil {
+		return false, noExchange(m.GetVhost(), m.GetSource())
+	}
+	if _, ok := x.bindings.Get(bindingKey(m)); ok {
+		return true, nil
+	}
+	return false, checkBinding(x.Type, m)
+}
+
+// checkQueueLimit refuses another queue in a vhost that has its limit of queues.
+func (v *View) checkQueueLimit(vhost, name string) error {
+	limit, ok := v.limits.of(limited{false, vhost, MaxQueues})
+	if !ok {
+		return nil
+	}
+	return v.vhost(vhost).checkQueueCount(name, limit)
+}
+
+// MayPutPolicy refuses a policy by whose keys messages would go where the author
+// could not have them go by a declare: that takes write on the exchange, and
+// read on what they come from. A policy holds also for what is declared after
+// it, so read must cover every name that its pattern may match.
+func (v *View) MayPutPolicy(author string, m *logpb.PutPolicy) error {
+	ask, to := v.access(author, m.GetVhost()), m.GetApplyTo()
+	for _, of := range []struct {
+		kind    string
+		concern bool
+		keys    []string
+	}{{kindQueue, to != applyExchanges, movers.queues}, {kindExchange, to == applyExchanges || to == applyAll, movers.exchanges}} {
+		moves := false
+		for _, key := range of.keys {
+			target := lookup(m.GetDefinition(), key)
+			if target == nil || !of.concern {
+				continue
+			}
+			moves = true
+			if name, ok := text(target); ok && strings.HasSuffix(key, "-exchange") {
+				if err := ask(Write, kindExchange, name); err != nil {
+					return err
+				}
+			}
+		}
+		if p, ok := v.Permission(author, m.GetVhost()); moves && !(ok && covers(p.Read, m.GetPattern())) {
+			return AccessRefused(author, m.GetVhost(), Read, of.kind, m.GetPattern())
+		}
+	}
+	return nil
+}

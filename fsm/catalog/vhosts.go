@@ -1,0 +1,236 @@
+package catalog
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+
+	"github.com/quorate/quorate/fsm/route"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// vhosts are all vhosts, and find what is in them.
+//
+// Invariant: each vhost stands under its name.
+type vhosts struct {
+	vhostRows route.Map[string, *vhost]
+}
+
+// vhost is a vhost; nil: there is none of this name.
+func (vs *vhosts) vhost(name string) *vhost { return vs.vhostRows.At(name) }
+
+// all walks over the vhosts in no particular order.
+func (vs *vhosts) all() iter.Seq[*vhost] { return vs.vhostRows.Values() }
+
+// byName walks over the vhosts in no particular order, with what they stand under.
+func (vs *vhosts) byName() iter.Seq2[string, *vhost] { return vs.vhostRows.All() }
+
+// vhostCount is the number of vhosts.
+func (vs *vhosts) vhostCount() int { return vs.vhostRows.Len() }
+
+// exchangeCount is the number of exchanges of all vhosts.
+func (vs *vhosts) exchangeCount() (n int) {
+	for vh := range vs.all() {
+		n += vh.exchanges.len()
+	}
+	return n
+}
+
+// put adds a vhost, or replaces its record. remove removes one.
+func (vs *vhosts) put(vh *vhost)      { vs.vhostRows = vs.vhostRows.With(vh.row.GetName(), vh) }
+func (vs *vhosts) remove(name string) { vs.vhostRows = vs.vhostRows.Without(name) }
+
+// VHost finds a vhost by name.
+func (vs *vhosts) VHost(name string) (*logpb.PutVhost, bool) {
+	vh := vs.vhost(name)
+	if vh == nil {
+		return nil, false
+	}
+	return vh.row, true
+}
+
+// VHosts returns the vhosts by name.
+func (vs *vhosts) VHosts() []*logpb.PutVhost {
+	var list []*logpb.PutVhost
+	for vh := range vs.all() {
+		list = append(list, vh.row)
+	}
+	slices.SortFunc(list, func(a, b *logpb.PutVhost) int { return cmp.Compare(a.Name, b.Name) })
+	return list
+}
+
+// Queue finds a queue by name.
+func (vs *vhosts) Queue(vhost, name string) (*Queue, bool) {
+	vh := vs.vhost(vhost)
+	if vh == nil {
+		return nil, false
+	}
+	return vh.queues.Get(name)
+}
+
+// QueuesOf returns the queues of a vhost by name.
+func (vs *vhosts) QueuesOf(vhost string) []*Queue {
+	vh := vs.vhost(vhost)
+	if vh == nil {
+		return nil
+	}
+	return sorted(vh.queues, func(a, b *Queue) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// Exchange finds an exchange by name. The default exchange has no record.
+func (vs *vhosts) Exchange(vhost, name string) (*Exchange, bool) {
+	vh := vs.vhost(vhost)
+	if vh == nil {
+		return nil, false
+	}
+	x := vh.exchanges.at(name)
+	return x, x != nil
+}
+
+// Exchanges returns the exchanges of a vhost by name, without the default one.
+func (vs *vhosts) Exchanges(vhost string) []*Exchange {
+	vh := vs.vhost(vhost)
+	if vh == nil {
+		return nil
+	}
+	return vh.exchanges.list()
+}
+
+// binding finds the binding that m describes.
+func (vs *vhosts) binding(m *logpb.Bind) (*Binding, bool) {
+	x, ok := vs.Exchange(m.GetVhost(), m.GetSource())
+	if !ok {
+		return nil, false
+	}
+	return x.bindings.Get(bindingKey(m))
+}
+
+// BindingsFrom returns the bindings whose source is an exchange, by
+// destination, routing key and arguments.
+func (vs *vhosts) BindingsFrom(vhost, exchange string) []*Binding {
+	x, ok := vs.Exchange(vhost, exchange)
+	if !ok {
+		return nil
+	}
+	return sorted(x.bindings, compareBindings)
+}
+
+// BindingsTo returns the bindings that end at a queue or, if isExchange, at
+// an exchange, by source, routing key and arguments. The implicit binding of
+// a queue to the default exchange is not among them.
+func (vs *vhosts) BindingsTo(vhost, name string, isExchange bool) []*Binding {
+	vh := vs.vhost(vhost)
+	if vh == nil {
+		return nil
+	}
+	var list []*Binding
+	for b := range vh.exchanges.inboundAt(endpoint{name, isExchange}).All() {
+		list = append(list, b)
+	}
+	slices.SortFunc(list, compareBindings)
+	return list
+}
+
+// Bindings returns all bindings of a vhost, by source, destination, routing
+// key and arguments.
+func (vs *vhosts) Bindings(vhost string) []*Binding {
+	var list []*Binding
+	for _, x := range vs.Exchanges(vhost) {
+		list = append(list, sorted(x.bindings, compareBindings)...)
+	}
+	return list
+}
+
+// Policy finds a policy, or an operator policy, by name.
+func (vs *vhosts) Policy(vhost, name string, operator bool) (*Policy, bool) {
+	vh := vs.vhost(vhost)
+	if vh == nil {
+		return nil, false
+	}
+	return vh.policies.find(name, operator)
+}
+
+// Policies returns the policies, or the operator policies, of a vhost. The one
+// that wins comes first.
+func (vs *vhosts) Policies(vhost string, operator bool) []*Policy {
+	if vh := vs.vhost(vhost); vh != nil {
+		return slices.Clone(vh.policies.list(operator))
+	}
+	return nil
+}
+
+// match is which policies match a queue.
+func (vs *vhosts) match(q *Queue) policyMatch {
+	if vh := vs.vhost(q.VHost); vh != nil {
+		return vh.policies.of(q)
+	}
+	return policyMatch{}
+}
+
+// EffectivePolicy returns what policies make of a queue.
+func (vs *vhosts) EffectivePolicy(q *Queue) EffectivePolicy { return vs.match(q).effective() }
+
+// Permission finds the permission of a user in a vhost. A user without one
+// may not open the vhost.
+func (vs *vhosts) Permission(user, vhost string) (*Permission, bool) {
+	vh := vs.vhost(vhost)
+	if vh == nil {
+		return nil, false
+	}
+	return vh.rights.permission(user)
+}
+
+// May reports whether a user may do verb to the resource of this name. The
+// default exchange has the name amq.default here.
+func (vs *vhosts) May(user, vhost string, verb Verb, name string) bool {
+	p, ok := vs.Permission(user, vhost)
+	return ok && p.May(verb, name)
+}
+
+// TopicRule returns the topic permission that counts for a user at an
+// exchange: nil if there is none, or if the exchange is not a topic exchange.
+func (vs *vhosts) TopicRule(user, vhost, exchange string) *TopicPermission {
+	vh := vs.vhost(vhost)
+	if vh == nil || !vh.rights.anyTopics() {
+		return nil
+	}
+	if x := vh.exchanges.at(exchange); x == nil || x.Type != Topic {
+		return nil
+	}
+	return vh.rights.topic(topicPlace{user, exchange})
+}
+
+// Permissions returns all permissions by user and vhost.
+func (vs *vhosts) Permissions() []*Permission {
+	var list []*Permission
+	for vh := range vs.all() {
+		permissions, _ := vh.rights.list()
+		list = append(list, permissions...)
+	}
+	slices.SortFunc(list, func(a, b *Permission) int {
+		return cmp.Or(cmp.Compare(a.User, b.User), cmp.Compare(a.VHost, b.VHost))
+	})
+	return list
+}
+
+// TopicPermissions returns all topic permissions by user, vhost and exchange.
+func (vs *vhosts) TopicPermissions() []*TopicPermission {
+	var list []*TopicPermission
+	for vh := range vs.all() {
+		_, topics := vh.rights.list()
+		list = append(list, topics...)
+	}
+	slices.SortFunc(list, func(a, b *TopicPermission) int {
+		return cmp.Or(cmp.Compare(a.User, b.User), cmp.Compare(a.VHost, b.VHost), cmp.Compare(a.Exchange, b.Exchange))
+	})
+	return list
+}
+
+func sorted[K comparable, V any](m route.Map[K, V], compare func(a, b V) int) []V {
+	list := make([]V, 0, m.Len())
+	for value := range m.Values() {
+		list = append(list, value)
+	}
+	slices.SortFunc(list, compare)
+	return list
+}
