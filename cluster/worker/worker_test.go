@@ -12,10 +12,13 @@ import (
 type run struct {
 	*Worker
 	began time.Time
+	done  chan struct{}
+
+	mu    sync.Mutex
 	at    []time.Duration // since began
 	again time.Duration
 	takes time.Duration
-	done  chan struct{}
+
 	ended sync.WaitGroup
 }
 
@@ -23,14 +26,23 @@ func begin(t *testing.T, o Options, again time.Duration) *run {
 	r := &run{Worker: New(o), began: time.Now(), again: again, done: make(chan struct{})}
 	r.ended.Go(func() {
 		r.Run(r.done, func(now time.Time) time.Duration {
+			r.mu.Lock()
 			r.at = append(r.at, now.Sub(r.began))
-			time.Sleep(r.takes)
-			return r.again
+			takes, again := r.takes, r.again
+			r.mu.Unlock()
+			time.Sleep(takes)
+			return again
 		})
 	})
 	t.Cleanup(r.end)
 	synctest.Wait()
 	return r
+}
+
+func (r *run) set(again, takes time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.again, r.takes = again, takes
 }
 
 func (r *run) end() {
@@ -47,6 +59,8 @@ func (r *run) expect(t *testing.T, wait time.Duration, want ...time.Duration) {
 	t.Helper()
 	time.Sleep(wait)
 	synctest.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if len(r.at) != len(want) {
 		t.Fatalf("it worked at %v, want %v", r.at, want)
 	}
@@ -73,7 +87,7 @@ func TestWake(t *testing.T) {
 func TestWakeWhileWorking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := begin(t, Options{}, 0)
-		r.takes = 3 * time.Second
+		r.set(0, 3*time.Second)
 		r.Wake()
 		r.expect(t, time.Second, 0, 0)
 		r.Wake()
@@ -90,7 +104,7 @@ func TestAgain(t *testing.T) {
 		r.expect(t, 11*time.Second, 0, 10*time.Second)
 		r.Wake()
 		r.expect(t, 9*time.Second, 0, 10*time.Second, 11*time.Second)
-		r.again = 0
+		r.set(0, 0)
 		r.expect(t, time.Hour, 0, 10*time.Second, 11*time.Second, 21*time.Second)
 	})
 }
@@ -99,7 +113,7 @@ func TestAgain(t *testing.T) {
 func TestWakeCancelsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := begin(t, Options{}, 10*time.Second)
-		r.again = 0
+		r.set(0, 0)
 		time.Sleep(time.Second)
 		r.Wake()
 		r.expect(t, time.Hour, 0, time.Second)
