@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"net/netip"
+	"regexp"
 	"time"
 
 	"github.com/quorate/quorate/cluster/alarm"
@@ -36,8 +37,14 @@ func (n *Node) openStats() {
 		Clock: n.clock.Steady, Sessions: n.broker.ConsumingSessions,
 	})
 	n.replicas = stats.NewReplicas(nodes, stats.ReplicasConfig{
-		Kind: broker.KindReplicas, Catalog: n.catalog, Host: n.host, Alarms: n.alarms, Resources: n.alarm.Resources, Draining: n.drains,
+		Kind: broker.KindReplicas, Catalog: n.catalog, Host: n.host, Alarms: n.alarms, Resources: n.alarm.Resources, Draining: n.isDraining,
 	})
+}
+
+// listen registers for what other nodes ask.
+func (n *Node) listen() {
+	n.mesh.Handle(broker.KindResourceAlarms, n.alarm.Receive)
+	n.handleClients()
 }
 
 // openAlarm makes what watches memory and disk.
@@ -113,6 +120,50 @@ func (n *Node) Scheduled(ctx context.Context, q *catalog.Queue, r *peerpb.Schedu
 // Command performs commands at a queue, see broker.Command.
 func (n *Node) Command(ctx context.Context, q *catalog.Queue, commands ...*logpb.Command) ([]fsm.Result, error) {
 	return n.broker.Command(ctx, q, commands...)
+}
+
+// Draining reports whether this node is about to stop.
+func (n *Node) Draining() bool { return n.placement.Draining() }
+
+// Drain prepares the node for its stop, see placement.Maintenance.
+func (n *Node) Drain(ctx context.Context) (api.Drained, error) { return n.placement.Drain(ctx) }
+
+// Revive ends what Drain has begun.
+func (n *Node) Revive(ctx context.Context) error { return n.placement.Revive(ctx) }
+
+// Rebalance spreads leaderships, see placement.Leaderships.
+func (n *Node) Rebalance(ctx context.Context, vhosts, queues *regexp.Regexp) (api.Rebalanced, error) {
+	return n.placement.Rebalance(ctx, vhosts, queues)
+}
+
+// TransferLeadership makes a node the leader of a queue, see placement.Leaderships.
+func (n *Node) TransferLeadership(ctx context.Context, q *catalog.Queue, to string) error {
+	return n.placement.TransferLeadership(ctx, q, to)
+}
+
+// AddMember gives a queue a replica on a node, see placement.Members.
+func (n *Node) AddMember(ctx context.Context, vhost, name, node string) error {
+	return n.placement.AddMember(ctx, vhost, name, node)
+}
+
+// DeleteMember removes a queue's replica from a node, see placement.Members.
+func (n *Node) DeleteMember(ctx context.Context, vhost, name, node string) error {
+	return n.placement.DeleteMember(ctx, vhost, name, node)
+}
+
+// Grow gives queues replicas on a node, see placement.Members.
+func (n *Node) Grow(ctx context.Context, node string, s api.Selection) ([]api.MemberChange, error) {
+	return n.placement.Grow(ctx, node, s)
+}
+
+// Shrink removes replicas from a node, see placement.Members.
+func (n *Node) Shrink(ctx context.Context, node string, s api.Selection) ([]api.MemberChange, error) {
+	return n.placement.Shrink(ctx, node, s)
+}
+
+// GrowTo gives queues more members, see placement.Members.
+func (n *Node) GrowTo(ctx context.Context, count int, s api.Selection) ([]api.MemberChange, error) {
+	return n.placement.GrowTo(ctx, count, s)
 }
 
 // ForgetNode removes a node that has stopped for good, see membership.Membership.

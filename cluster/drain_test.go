@@ -62,7 +62,7 @@ func TestDrain(t *testing.T) {
 		t.Fatalf("drained: %+v, %v", d, err)
 	}
 	until(t, "everybody knows", func() bool {
-		return c.all["n2"].drains("n1") && c.all["n3"].drains("n1") && !n1.Ready()
+		return c.all["n2"].isDraining("n1") && c.all["n3"].isDraining("n1") && !n1.Ready()
 	})
 	for _, q := range queues {
 		if leader := c.mustLeader(q); leader == "n1" {
@@ -81,7 +81,7 @@ func TestDrain(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, "each node leads two", func() bool {
-		if c.all["n2"].drains("n1") {
+		if c.all["n2"].isDraining("n1") {
 			return false
 		}
 		r, err = c.all["n2"].Rebalance(deadline(t), nil, nil)

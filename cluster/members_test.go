@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -115,16 +116,16 @@ func TestMembersChange(t *testing.T) {
 	c.mustAgree()
 
 	for _, node := range names[:2] {
-		if _, err := n.Shrink(ctx, node, Selection{}); err != nil {
+		if _, err := n.Shrink(ctx, node, api.Selection{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	c.mustMembers("q", "n3")
-	changes, err := n.Shrink(ctx, "n3", Selection{})
+	changes, err := n.Shrink(ctx, "n3", api.Selection{})
 	if err != nil || len(changes) != 1 || !strings.Contains(changes[0].Result, "last_node") {
 		t.Errorf("shrink of the last member: %v, %v", changes, err)
 	}
-	if changes, err := n.GrowTo(ctx, 3, Selection{QueuePattern: "^q$"}); err != nil || len(changes) != 1 || changes[0].Result != "ok" {
+	if changes, err := n.GrowTo(ctx, 3, api.Selection{QueuePattern: "^q$"}); err != nil || len(changes) != 1 || changes[0].Result != "ok" {
 		t.Errorf("grow to 3: %v, %v", changes, err)
 	}
 	c.mustMembers("q", names...)
@@ -166,24 +167,28 @@ func TestPlanIsOfOneView(t *testing.T) {
 	cl.mustDeclare("q")
 	n := c.all[c.mustLeader("q")]
 	for _, x := range c.all { // nobody else is to act
-		x.members.stop()
+		x.placement.Reconciler.Stop()
 	}
-	n.members.quit = n.life
 	q, _ := n.View().Queue("/", "q")
 	g := n.host.Group(q.Group)
 	until(t, "the leader serves", func() bool { return g.Leading() != 0 })
-	before, ok := n.members.plan(g)
+	before, ok := n.placement.Reconciler.Plan(g)
 	if !ok {
 		t.Fatal("there is no plan")
 	}
 	gone, _ := n.View().NodeByName(c.other(n.config.Name))
-	next := slices.DeleteFunc(slices.Clone(n.View().Members(q)), func(m fsm.NodeID) bool { return m == fsm.NodeID(gone.Number) })
+	var next []uint32
+	for _, m := range n.View().Members(q) {
+		if m != fsm.NodeID(gone.Number) {
+			next = append(next, uint32(m))
+		}
+	}
 	if _, err := n.Propose(deadline(t), &logpb.CatalogCommand{Body: &logpb.CatalogCommand_SetMembers{SetMembers: &logpb.SetMembers{
-		Queue: uint64(q.ID), Members: numbers(next), Size: 2,
+		Queue: uint64(q.ID), Members: next, Size: 2,
 	}}}); err != nil {
 		t.Fatal(err)
 	}
-	if !n.members.take(g, before) {
+	if !before.Step(deadline(t)) {
 		t.Error("a plan with nothing to do has done something")
 	}
 	if left := n.View().Leaving(q); len(left) != 1 {

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -19,16 +18,14 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/quorate/quorate/cluster/alarm"
-	"github.com/quorate/quorate/cluster/audit"
 	"github.com/quorate/quorate/cluster/broker"
-	"github.com/quorate/quorate/cluster/certs"
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/cluster/membership"
 	"github.com/quorate/quorate/cluster/metrics"
-	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/placement"
 	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/cluster/worker"
@@ -36,75 +33,6 @@ import (
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
 )
-
-// Config says what a node is and what it stands on. The seams to the outside
-// (clock, listener, dialer, exit) are given by whoever opens it.
-type Config struct {
-	Name        string
-	ClusterName string
-	DataDir     string
-	// Nodes is the static list: name → address of the peer listener, this
-	// node included. New nodes found a cluster together with all others on it.
-	Nodes map[string]string
-	// Contacts are addresses of nodes of a cluster that this node joins if it
-	// is new. It founds none then.
-	Contacts []string
-	// Token lets this node into their cluster; zero: it is on their list, or known.
-	Token certs.Token
-	// PlainTokens has it go over plain links to other hosts, too.
-	PlainTokens bool
-	// Enrolment gets this node a certificate when it joins; nil: it has one, or its
-	// links are plain.
-	Enrolment membership.Enrolment
-	// Signer makes certificates for nodes that join; nil: they bring their own.
-	Signer membership.Signer
-	// Certificates lists when what the node shows ends; nil: it shows none.
-	Certificates func() []api.Certificate
-	Listener     net.Listener // for peers
-	// Security is how the links to other nodes are secured; nil: not at all.
-	Security   *peer.Security
-	Dial       func(ctx context.Context, address string) (net.Conn, error)
-	Clock      func() time.Time // this node's wall clock, right or wrong
-	Exit       func(code int)
-	Logger     *slog.Logger
-	Audit      *audit.Log // nil: nothing is audited
-	Properties broker.Properties
-	Defaults   catalog.Defaults
-
-	DefaultVHost    string
-	DefaultUser     string
-	DefaultPassword string
-	LoopbackUsers   []string
-	Logins          login.Config
-
-	// RetainedBytes is how much of the queue logs is kept for members that lag;
-	// 0: group.DefaultRetained.
-	RetainedBytes int64
-	// MemTableBytes is how much the queue store writes before it makes a
-	// table file. Its log takes a few times as much on disk.
-	MemTableBytes int64
-	// OpenFiles is how many files of the queue store are open at a time; 0: the
-	// store's own default.
-	OpenFiles int
-	// MaxConnections is how many clients may be connected to this node; 0: any.
-	MaxConnections int
-
-	Heartbeat       time.Duration // of queue groups
-	LeaderlessGrace time.Duration
-	GroupSize       int
-	LeaderLocator   catalog.Locator // empty: client-local
-	Versions        fsm.Versions    // of the machines; zero: fsm.Supported
-
-	Watchdog Bounds
-	// DiskGate is called ahead of each write to the stores and may block, as a
-	// disk does that hangs; nil: nothing is.
-	DiskGate func()
-
-	Listeners []api.Listener // shown to operators
-
-	MemoryLimit, DiskLimit alarm.Limit // see alarm.Config
-	Probe                  alarm.Probe // nil: this process and its machine
-}
 
 // Node is one member of the cluster.
 type Node struct {
@@ -121,15 +49,13 @@ type Node struct {
 	host       *group.Host
 	catalog    *group.Catalog
 	broker     *broker.Broker
-	replica    *reconciler
 	replicas   *stats.Replicas
 	queues     *stats.Queues
-	members    *placer
+	placement  *placement.Placement
 	alarm      *alarm.Cluster
 	watchdog   *watchdog
 	membership *membership.Membership
 	ready      atomic.Bool
-	self       fsm.NodeID
 
 	rights  *worker.Worker // checks clients when what users may do has changed
 	expired atomic.Uint64  // exchanges deleted for being idle
@@ -138,13 +64,10 @@ type Node struct {
 	incarnation [16]byte // of this process
 	began       time.Time
 
-	door        Door // nil: there are no clients
-	leaving     atomic.Bool
-	draining    sync.Mutex // one drain, revival or handover at a time
-	rebalancing sync.Mutex
-	life        context.Context // ends when Close begins
-	end         context.CancelFunc
-	work        sync.WaitGroup // goroutines that end with life
+	door Door            // nil: there are no clients
+	life context.Context // ends when Close begins
+	end  context.CancelFunc
+	work sync.WaitGroup // goroutines that end with life
 }
 
 // Open starts a node. It returns once the node runs; Join makes it a member
@@ -165,43 +88,23 @@ func Open(c Config) (*Node, error) {
 }
 
 func (n *Node) open() error {
-	c := n.config
 	n.watchdog = newWatchdog(n)
 	var err error
 	if n.membership, err = membership.Open(n.membershipConfig()); err != nil {
 		return err
 	}
-	n.store, err = raftlog.Open(filepath.Join(c.DataDir, membership.QueuesFolder), raftlog.Options{
-		Logger: c.Logger, Exit: c.Exit, MemTableBytes: c.MemTableBytes, TrailingLogs: group.TrailingLogs, OpenFiles: c.OpenFiles, FS: n.watchdog.disk.FS(vfs.Default),
-	})
-	if err != nil {
-		return fmt.Errorf("open queue store: %w", err)
-	}
-	n.stable, err = raftlog.OpenCatalog(filepath.Join(c.DataDir, membership.CatalogFolder), raftlog.CatalogOptions{
-		Logger: c.Logger, Exit: c.Exit, FS: n.watchdog.disk.FS(vfs.Default),
-	})
-	if err != nil {
-		return fmt.Errorf("open catalog store: %w", err)
+	if err := n.openStores(); err != nil {
+		return err
 	}
 	n.openClock()
 	if err := n.openMesh(); err != nil {
 		return err
 	}
-	n.broker = broker.New(broker.Config{
-		Node: c.Name, ClusterName: c.ClusterName, Mesh: n.mesh, Catalog: n, Properties: c.Properties,
-		Clock: n.clock.Steady, Stamp: n.clock.Now, Logger: c.Logger, Audit: c.Audit, Defaults: c.Defaults, LoopbackUsers: c.LoopbackUsers, Logins: c.Logins, MaxConnections: c.MaxConnections,
-		LeaderlessGrace: c.LeaderlessGrace, GroupSize: c.GroupSize,
-		LeaderLocator: cmp.Or(c.LeaderLocator, catalog.ClientLocal),
-	})
-	n.host = group.NewHost(group.Config{
-		Node: c.Name, Store: n.store, Mesh: n.mesh, Clock: n.clock, Exit: c.Exit, Logger: c.Logger,
-		Version: func() uint32 { return n.View().FSMVersion() }, Newest: c.Versions.Newest, LockCredit: n.lockCredit, Settings: n.queueSettings, Drains: n.drains, Late: n.late, Outside: outside{n.broker, n}, Heartbeat: c.Heartbeat, Progress: n.watchdog.bounds.Progress, Awake: n.watchdog.pulse.Awake, Reclaimable: c.MemTableBytes / 2, Retained: c.RetainedBytes, KindElection: broker.KindElection, KindLearner: broker.KindLearner,
-	})
-	n.broker.Listen(n.host)
+	n.openGroups()
 	n.openAlarm()
 	n.listen()
-	n.replica = newReconciler(n)
-	n.members = newPlacer(n)
+	n.openStats()
+	n.openPlacement()
 	n.host.Start()
 	n.mesh.Watch(func(ev peer.Event) {
 		n.slog.Info("peer changed", "node", ev.Node, "up", ev.Up, "reason", ev.Reason)
@@ -210,15 +113,6 @@ func (n *Node) open() error {
 		n.alarm.PeerChanged(ev)
 		n.catalog.PeerChanged(ev)
 	})
-	n.catalog = group.NewCatalog(group.CatalogConfig{
-		Node: c.Name, Store: n.stable, Mesh: n.mesh, Kind: broker.KindCatalog, KindApplied: broker.KindApplied, Incarnation: n.incarnation, Newest: c.Versions.Newest,
-		Clock: n.clock.Now, Exit: c.Exit, Logger: c.Logger, Changed: n.catalogChanged, Host: n.host,
-	})
-	n.openStats()
-	n.membership.Connect(membership.Parts{
-		Mesh: n.mesh, Incarnation: n.incarnation, Catalog: n.catalog, Guard: n.guard, Now: n.clock.Now, SetNodes: n.clock.SetNodes,
-		Last: n.catalogLast, Isolated: func() bool { return n.Isolated() != "" }, Renewed: n.renewed,
-	})
 	if err := n.membership.Resume(); err != nil {
 		return err
 	}
@@ -226,12 +120,69 @@ func (n *Node) open() error {
 	n.membership.Start()
 	n.watchdog.start()
 	for doing, loop := range map[string]func(){
-		"keep leaderships away": n.keepAway, "expire exchanges": n.expireExchanges,
+		"keep leaderships away": func() { n.placement.Maintenance.Run(n.life) }, "expire exchanges": n.expireExchanges,
 		"renew clients": n.renewClients, "check memory and disk": func() { n.alarm.Run(n.life.Done()) },
 	} {
 		n.work.Go(func() { n.guard.Loop(n.life.Done(), doing, loop) })
 	}
 	return nil
+}
+
+// openStores opens what is on disk.
+func (n *Node) openStores() (err error) {
+	c, fs := n.config, n.watchdog.disk.FS(vfs.Default)
+	n.store, err = raftlog.Open(filepath.Join(c.DataDir, membership.QueuesFolder), raftlog.Options{
+		Logger: c.Logger, Exit: c.Exit, MemTableBytes: c.MemTableBytes, TrailingLogs: group.TrailingLogs, OpenFiles: c.OpenFiles, FS: fs,
+	})
+	if err != nil {
+		return fmt.Errorf("open queue store: %w", err)
+	}
+	n.stable, err = raftlog.OpenCatalog(filepath.Join(c.DataDir, membership.CatalogFolder), raftlog.CatalogOptions{
+		Logger: c.Logger, Exit: c.Exit, FS: fs,
+	})
+	if err != nil {
+		return fmt.Errorf("open catalog store: %w", err)
+	}
+	return nil
+}
+
+// openGroups makes the raft groups and the broker that serves by them.
+func (n *Node) openGroups() {
+	c := n.config
+	n.broker = broker.New(broker.Config{
+		Node: c.Name, ClusterName: c.ClusterName, Mesh: n.mesh, Catalog: n, Properties: c.Properties,
+		Clock: n.clock.Steady, Stamp: n.clock.Now, Logger: c.Logger, Audit: c.Audit, Defaults: c.Defaults,
+		LoopbackUsers: c.LoopbackUsers, Logins: c.Logins, MaxConnections: c.MaxConnections,
+		LeaderlessGrace: c.LeaderlessGrace, GroupSize: c.GroupSize, LeaderLocator: cmp.Or(c.LeaderLocator, catalog.ClientLocal),
+	})
+	n.host = group.NewHost(group.Config{
+		Node: c.Name, Store: n.store, Mesh: n.mesh, Clock: n.clock, Exit: c.Exit, Logger: c.Logger,
+		Version: func() uint32 { return n.View().FSMVersion() }, Newest: c.Versions.Newest,
+		LockCredit: n.lockCredit, Settings: n.queueSettings, Drains: n.isDraining, Late: n.late, Outside: outside{n.broker, n},
+		Heartbeat: c.Heartbeat, Progress: n.watchdog.bounds.Progress, Awake: n.watchdog.pulse.Awake,
+		Reclaimable: c.MemTableBytes / 2, Retained: c.RetainedBytes, KindElection: broker.KindElection, KindLearner: broker.KindLearner,
+	})
+	n.broker.Listen(n.host)
+	n.catalog = group.NewCatalog(group.CatalogConfig{
+		Node: c.Name, Store: n.stable, Mesh: n.mesh, Kind: broker.KindCatalog, KindApplied: broker.KindApplied,
+		Incarnation: n.incarnation, Newest: c.Versions.Newest,
+		Clock: n.clock.Now, Exit: c.Exit, Logger: c.Logger, Changed: n.catalogChanged, Host: n.host,
+	})
+}
+
+// openPlacement makes what decides where replicas are, and connects the
+// membership.
+func (n *Node) openPlacement() {
+	c := n.config
+	n.placement = placement.New(placement.Config{
+		Node: c.Name, Host: n.host, Catalog: n.catalog, Mesh: n.mesh, Replicas: n.replicas, Candidates: n.broker.Candidates,
+		Guard: n.guard, Logger: c.Logger, Defaults: c.Defaults, GroupSize: c.GroupSize, Stored: n.store.GroupIDs,
+		Serving: n.ready.Load, KindTransfer: broker.KindTransfer,
+	})
+	n.membership.Connect(membership.Parts{
+		Mesh: n.mesh, Incarnation: n.incarnation, Catalog: n.catalog, Guard: n.guard, Now: n.clock.Now, SetNodes: n.clock.SetNodes,
+		Last: n.catalogLast, Isolated: func() bool { return n.Isolated() != "" }, Renewed: n.renewed,
+	})
 }
 
 func (n *Node) openMesh() error {
@@ -260,19 +211,18 @@ func (n *Node) Join(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n.self = registered.Node
-	n.broker.Serve(n.self, registered.Boot)
+	n.broker.Serve(registered.Node, registered.Boot)
 	n.membership.KeepRegistered()
 	if err := n.initialize(ctx); err != nil {
 		return err
 	}
-	if err := n.replica.start(n.self); err != nil {
+	if err := n.placement.Local.Start(registered.Node); err != nil {
 		return err
 	}
 	if err := n.membership.AwaitFounders(ctx); err != nil {
 		return err
 	}
-	n.members.start()
+	n.placement.Reconciler.Start()
 	n.ready.Store(true)
 	return nil
 }
@@ -344,6 +294,16 @@ func (n *Node) Propose(ctx context.Context, commands ...*logpb.CatalogCommand) (
 // Broker serves the clients of this node.
 func (n *Node) Broker() *broker.Broker { return n.broker }
 
+// Leave hands over what this node leads, until ctx ends. Clients have been
+// disconnected before. Only the first call does anything.
+func (n *Node) Leave(ctx context.Context) {
+	n.ready.Store(false)
+	n.placement.Leave(ctx)
+}
+
+// isDraining reports whether a node is about to stop, see placement.Placement.
+func (n *Node) isDraining(node string) bool { return n.placement.IsDraining(node) }
+
 // Close ends the node in order. Listeners for clients have been closed before.
 func (n *Node) Close() error {
 	ctx, cancel := context.WithTimeout(n.life, closeWait)
@@ -352,8 +312,8 @@ func (n *Node) Close() error {
 	n.end()
 	n.work.Wait()
 	n.membership.Stop()
-	n.members.stop()
-	n.replica.stop()
+	n.placement.Reconciler.Stop()
+	n.placement.Local.Stop()
 	n.broker.Close()
 	n.host.Close()
 	return errors.Join(n.catalog.Close(), n.closeStores())

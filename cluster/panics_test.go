@@ -1,48 +1,6 @@
 package cluster
 
-import (
-	"context"
-	"log/slog"
-	"testing"
-	"testing/synctest"
-	"time"
-
-	"github.com/quorate/quorate/cluster/worker"
-	"github.com/quorate/quorate/fsm"
-)
-
-// Work on one replica that panics leaves the work on others alone, and is done
-// again.
-func TestWorkOnReplicasPanics(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		log := slog.New(slog.DiscardHandler)
-		n := &Node{slog: log, guard: worker.NewGuard(log)} // without a host and a catalog: all work on replicas panics
-		n.life, n.end = context.WithCancel(context.Background())
-		p := newPlacer(n)
-		p.open = true
-		p.check(1, 2)
-		p.launch()
-		p.done.Wait()
-		if got := n.guard.Panics(); got != 2 || len(p.active) > 0 {
-			t.Errorf("placer: %d panics, active %v", got, p.active)
-		}
-		r := newReconciler(n)
-		r.self = fsm.NodeID(1)
-		r.check(1, 2)
-		synctest.Wait()
-		if got := n.guard.Panics(); got != 4 {
-			t.Errorf("reconciler: %d panics", got)
-		}
-		time.Sleep(worker.PanicPause)
-		synctest.Wait()
-		if got := n.guard.Panics(); got != 6 {
-			t.Errorf("reconciler a second later: %d panics", got)
-		}
-		n.end()
-		n.work.Wait()
-		r.stop()
-	})
-}
+import "testing"
 
 // A node whose check of memory panics lives on, and checks again.
 func TestNodeSurvivesPanicInLoop(t *testing.T) {

@@ -1,0 +1,162 @@
+package placement
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/worker"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+)
+
+// localWorkers is how many replicas are opened or dropped at a time.
+const localWorkers = 4
+
+// LocalReplicas brings the replicas on this node in line with the catalog: it
+// opens those that should be here and drops those whose queue is gone.
+type LocalReplicas struct {
+	node  *node
+	queue *worker.Queue[fsm.GroupID]
+
+	mu      sync.Mutex
+	self    fsm.NodeID // 0: not started
+	stopped bool
+	groups  map[fsm.QueueID]fsm.GroupID // of the replicas that are open
+}
+
+func newLocalReplicas(n *node) *LocalReplicas {
+	r := &LocalReplicas{node: n, groups: map[fsm.QueueID]fsm.GroupID{}}
+	r.queue = worker.NewQueue(n.Guard, "open or drop a replica", localWorkers, r.converge)
+	return r
+}
+
+// Start begins to work, on everything the catalog holds and everything the
+// disk holds, and returns when that is done. self is the node's number.
+func (r *LocalReplicas) Start(self fsm.NodeID) error {
+	groups, err := r.node.Stored()
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	r.self = self
+	r.mu.Unlock()
+	for _, q := range r.node.view().Queues() {
+		if q.Local {
+			r.openLocal(q)
+		} else {
+			groups = append(groups, q.Group)
+		}
+	}
+	slices.Sort(groups)
+	groups = slices.Compact(groups)
+	r.node.Host.Expect(len(groups))
+	r.queue.Add(groups...)
+	r.queue.Start()
+	r.queue.Wait()
+	r.node.Host.Expect(0)
+	return nil
+}
+
+// Stop ends the work.
+func (r *LocalReplicas) Stop() {
+	r.mu.Lock()
+	r.stopped = true
+	r.mu.Unlock()
+	r.queue.Stop()
+}
+
+// Added takes up a queue that the catalog has. A local queue serves when it
+// returns.
+func (r *LocalReplicas) Added(q *catalog.Queue) {
+	if q.Local {
+		r.openLocal(q)
+	} else {
+		r.Check(q.Group)
+	}
+}
+
+// openLocal opens a local queue that lives on this node. Before the node has
+// its number there is none: those of its former lives are gone by then.
+func (r *LocalReplicas) openLocal(q *catalog.Queue) {
+	r.mu.Lock()
+	here := r.self != 0 && q.Home() == r.self && !r.stopped
+	if here {
+		r.groups[q.ID] = q.Group
+	}
+	r.mu.Unlock()
+	if here {
+		r.node.Host.OpenLocal(r.spec(q))
+	}
+}
+
+// Check has groups looked up in the catalog again, soon. Before Start all of
+// them are to be.
+func (r *LocalReplicas) Check(ids ...fsm.GroupID) {
+	r.mu.Lock()
+	started := r.self != 0
+	r.mu.Unlock()
+	if started {
+		r.queue.Add(ids...)
+	}
+}
+
+// Removed takes up that a queue is gone.
+func (r *LocalReplicas) Removed(id fsm.QueueID) {
+	r.mu.Lock()
+	group, open := r.groups[id]
+	delete(r.groups, id)
+	r.mu.Unlock()
+	if open && !r.node.Host.DropLocal(group) {
+		r.Check(group)
+	}
+}
+
+// CheckOpen drops every replica that is open and whose queue is gone, soon.
+func (r *LocalReplicas) CheckOpen() {
+	view := r.node.view()
+	for _, g := range r.node.Host.Groups() {
+		id := g.Spec().Group
+		if _, ok := view.QueueByGroup(id); !ok && !r.node.Host.DropLocal(id) {
+			r.Check(id)
+		}
+	}
+}
+
+// converge opens or drops one replica, whichever the catalog wants.
+func (r *LocalReplicas) converge(id fsm.GroupID) {
+	host, view, log := r.node.Host, r.node.view(), r.node.Logger
+	q, wanted := view.QueueByGroup(id)
+	wanted = wanted && !q.Local && view.Holds(q, r.self)
+	switch {
+	case wanted && host.Group(id) == nil:
+		if _, err := host.Open(r.spec(q)); err != nil {
+			log.Error("replica does not start", "queue", q.Name, "vhost", q.VHost, "error", err)
+			return
+		}
+		r.mu.Lock()
+		r.groups[q.ID] = id
+		r.mu.Unlock()
+		if _, still := r.node.view().QueueByGroup(id); !still {
+			r.Check(id) // removed while it was being opened
+		}
+	case !wanted:
+		if q != nil {
+			r.mu.Lock()
+			delete(r.groups, q.ID)
+			r.mu.Unlock()
+		}
+		if err := host.Drop(id); err != nil {
+			log.Error("replica is not dropped", "group", id, "error", err)
+		}
+	}
+}
+
+// spec describes a queue's group.
+func (r *LocalReplicas) spec(q *catalog.Queue) group.Spec {
+	v := r.node.view()
+	return group.Spec{
+		Group: q.Group, Queue: q.ID, VHost: q.VHost, Name: q.Name, Local: q.Local, Config: v.Settings(q, r.node.Defaults),
+		Joins: v.HasMoved(q) && v.Founder(q) != r.self, Members: memberNames(v, q),
+	}
+}

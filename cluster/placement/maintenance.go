@@ -1,0 +1,159 @@
+package placement
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/worker"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+const (
+	// markWait bounds how long a drain waits for its mark, and leaveMarkWait how
+	// long a node that stops tells the others so.
+	markWait      = 5 * time.Second
+	leaveMarkWait = time.Second
+	// disconnectWait bounds how long clients may take to leave a draining node.
+	disconnectWait = 5 * time.Second
+	// drainWait bounds how long a drain moves leaderships.
+	drainWait = 60 * time.Second
+	// leaveWait bounds the same for a node that stops without a drain.
+	leaveWait = 15 * time.Second
+	// keepAwayEvery is how often a draining node checks whether it leads.
+	keepAwayEvery = time.Second
+)
+
+// maintenanceReason is why clients of a draining node are disconnected.
+const maintenanceReason = "Node was put into maintenance mode"
+
+// Listeners are those for clients.
+type Listeners interface {
+	// Shut closes the listeners, disconnects all clients, and returns when they
+	// have gone, or ctx ends.
+	Shut(ctx context.Context, reason string)
+	// Open opens them again. It does nothing if they are open.
+	Open() error
+}
+
+// Maintenance puts this node into maintenance mode and out of it. While the node
+// drains it has no clients and leads nothing, and goes on following.
+type Maintenance struct {
+	node        *node
+	leaderships *Leaderships
+	listeners   Listeners // nil: there are no clients
+
+	mu sync.Mutex // one drain, revival or handover at a time
+}
+
+func newMaintenance(n *node, l *Leaderships) *Maintenance {
+	return &Maintenance{node: n, leaderships: l}
+}
+
+// SetListeners gives the maintenance the listeners for clients. It is called
+// before the node serves.
+func (m *Maintenance) SetListeners(l Listeners) { m.listeners = l }
+
+// commit commits catalog commands.
+type commit func(context.Context, ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error)
+
+// mark marks this node as draining, or takes the mark away. commit is Propose if
+// somebody hears of the result, else Note.
+func (m *Maintenance) mark(ctx context.Context, limit time.Duration, commit commit, draining bool) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	r, err := commit(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_SetDraining{
+		SetDraining: &logpb.SetDraining{Name: m.node.Node, Draining: draining},
+	}})
+	if err != nil {
+		return err
+	}
+	return catalog.Refused(r[0])
+}
+
+// Drain prepares the node for its stop: it is marked in the catalog, clients
+// are disconnected, and what it leads is handed over. It goes on following until
+// its process ends. An error says that it could not be marked, and nothing has
+// been done; whatever comes after that is done as well as possible.
+func (m *Maintenance) Drain(ctx context.Context) (api.Drained, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.mark(ctx, markWait, m.node.Catalog.Propose, true); err != nil {
+		return api.Drained{}, fmt.Errorf("mark the node as draining: %w", err)
+	}
+	m.node.Logger.Info("node drains")
+	if m.listeners != nil {
+		out, cancel := context.WithTimeout(ctx, disconnectWait)
+		defer cancel()
+		m.listeners.Shut(out, maintenanceReason)
+	}
+	ctx, cancel := context.WithTimeout(ctx, drainWait)
+	defer cancel()
+	d := api.Drained{Node: m.node.Node}
+	began := time.Now()
+	d.Moved, d.Left = m.leaderships.HandOver(ctx)
+	m.node.Logger.Info("node is drained", "moved", d.Moved, "left", d.Left, "took", time.Since(began).Round(time.Millisecond))
+	return d, nil
+}
+
+// Revive ends what Drain has begun.
+func (m *Maintenance) Revive(ctx context.Context) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.mark(ctx, markWait, m.node.Catalog.Propose, false); err != nil {
+		return fmt.Errorf("unmark the node: %w", err)
+	}
+	if m.listeners == nil || !m.node.Serving() {
+		return nil
+	}
+	if err := m.listeners.Open(); err != nil {
+		return fmt.Errorf("listen for clients: %w", err)
+	}
+	m.node.Logger.Info("node is revived")
+	return nil
+}
+
+// Leave is a drain for a node that stops: it hands over what it leads until
+// ctx ends. Clients have been disconnected before. Only the first call does
+// anything.
+func (m *Maintenance) Leave(ctx context.Context) {
+	n := m.node
+	if n.leaving.Swap(true) {
+		return
+	}
+	if len(n.view().Nodes()) <= 1 || ctx.Err() != nil || !n.Mesh.HasMajority(n.Catalog.Voters()) {
+		return // there is nobody to tell, or to lead
+	}
+	if err := m.mark(ctx, leaveMarkWait, n.Catalog.Note, true); err != nil {
+		n.Logger.Debug("the other nodes are not told that this one stops", "error", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, leaveWait)
+	defer cancel()
+	if moved, left := m.leaderships.HandOver(ctx); moved+left > 0 {
+		n.Logger.Info("leaderships handed over", "moved", moved, "left", left)
+	}
+}
+
+// Run hands over, time and again, what a draining node has come to lead, until
+// ctx ends.
+func (m *Maintenance) Run(ctx context.Context) {
+	worker.Every(ctx.Done(), keepAwayEvery, func() {
+		if m.node.draining(m.node.Node) {
+			m.handOverBriefly(ctx)
+		}
+	})
+}
+
+// handOverBriefly hands over what can be within a moment, unless a drain does.
+func (m *Maintenance) handOverBriefly(ctx context.Context) {
+	if !m.mu.TryLock() {
+		return
+	}
+	defer m.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, keepAwayEvery)
+	defer cancel()
+	m.leaderships.HandOver(ctx)
+}

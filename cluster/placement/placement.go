@@ -1,0 +1,124 @@
+// Package placement is about where the replicas of queues are and who leads them:
+// it opens and drops this node's replicas as the catalog says, brings the members
+// of the groups that this node leads in line with it, changes members for
+// operators, and moves leaderships: for balance, and away from a node that stops.
+//
+// It promises that a group changes by one member at a time, with a majority left
+// that is up, that its last member stays, and that a member leads only if it has
+// caught up. It chooses no nodes for new queues, and knows of no clients.
+package placement
+
+import (
+	"log/slog"
+	"sync/atomic"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/stats"
+	"github.com/quorate/quorate/cluster/worker"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// Config is what placement works with on one node.
+type Config struct {
+	Node     string
+	Host     *group.Host
+	Catalog  *group.Catalog
+	Mesh     *peer.Mesh
+	Replicas *stats.Replicas
+	// Candidates are the nodes that may get another replica, best first, without
+	// those that are left out.
+	Candidates func(v *catalog.View, out func(fsm.NodeID) bool) []uint32
+	Guard      *worker.Guard
+	Logger     *slog.Logger
+	Defaults   catalog.Defaults // of queues
+	GroupSize  int              // of queues that do not say otherwise
+	// Stored lists the groups that are on disk.
+	Stored func() ([]fsm.GroupID, error)
+	// Serving reports whether clients may come, but for maintenance.
+	Serving func() bool
+	// KindTransfer is of the calls that ask other nodes for a leadership.
+	KindTransfer peer.Kind
+}
+
+// Placement is all of this package for one node.
+type Placement struct {
+	node *node
+
+	*Members
+	*Leaderships
+	*Maintenance
+	Local      *LocalReplicas
+	Reconciler *Reconciler
+}
+
+// New returns the placement of a node, and has it answer other nodes. Nothing is
+// changed before the parts are started.
+func New(c Config) *Placement {
+	n := &node{Config: c}
+	p := &Placement{
+		node: n, Members: &Members{n}, Leaderships: newLeaderships(n),
+		Local: newLocalReplicas(n), Reconciler: newReconciler(n),
+	}
+	p.Maintenance = newMaintenance(n, p.Leaderships)
+	return p
+}
+
+// Draining reports whether this node is about to stop.
+func (p *Placement) Draining() bool { return p.node.draining(p.node.Node) }
+
+// IsDraining reports whether a node is about to stop, as far as this one knows.
+func (p *Placement) IsDraining(node string) bool { return p.node.draining(node) }
+
+// node is what the parts of this package share.
+type node struct {
+	Config
+	leaving atomic.Bool // this node is about to stop
+}
+
+func (n *node) view() *catalog.View { return n.Catalog.View() }
+
+// online reports whether a node is up as far as this one knows.
+func (n *node) online(node string) bool { return node == n.Node || n.Mesh.Alive(node) }
+
+func (n *node) draining(node string) bool {
+	if node == n.Node && n.leaving.Load() {
+		return true
+	}
+	state, known := n.view().NodeByName(node)
+	return known && state.Draining
+}
+
+// free reports whether a node can get a replica of a queue.
+func (n *node) free(v *catalog.View, q *catalog.Queue, s *logpb.NodeState) bool {
+	return s.GetBoot() != 0 && n.online(s.GetName()) && !v.Holds(q, fsm.NodeID(s.GetNumber()))
+}
+
+// candidates are the nodes that can get a replica of a queue, best first.
+func (n *node) candidates(v *catalog.View, q *catalog.Queue) []uint32 {
+	return n.Candidates(v, func(id fsm.NodeID) bool {
+		s, _ := v.Node(id)
+		return !n.free(v, q, s)
+	})
+}
+
+// memberNames are the names of the nodes that hold a queue's replicas.
+func memberNames(v *catalog.View, q *catalog.Queue) []string {
+	var names []string
+	for _, m := range v.Members(q) {
+		if state, ok := v.Node(m); ok {
+			names = append(names, state.Name)
+		}
+	}
+	return names
+}
+
+func numbers(ids []fsm.NodeID) []uint32 {
+	list := make([]uint32, len(ids))
+	for i, n := range ids {
+		list[i] = uint32(n)
+	}
+	return list
+}

@@ -1,0 +1,101 @@
+package placement
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/worker"
+	"github.com/quorate/quorate/fsm"
+)
+
+const (
+	reconcileAtOnce  = 8                     // groups whose members are being changed
+	reconcilePoll    = 50 * time.Millisecond // between two steps for such a group
+	reconcileTimeout = 20 * time.Second      // after which a group that gets no further gives way to others
+	reconcileEvery   = 5 * time.Second       // between two checks of all groups
+)
+
+// Reconciler changes the members of the groups that this node leads. The
+// catalog's record says which nodes they should be; the reconciler brings raft's
+// configuration there step by step, and may stop after each: whoever leads next
+// goes on. It also changes the record, where a queue has fewer members than it
+// should have and nodes are free.
+type Reconciler struct {
+	node  *node
+	queue *worker.Queue[fsm.GroupID]
+
+	life context.Context // ends when Stop begins
+	end  context.CancelFunc
+	work sync.WaitGroup
+}
+
+func newReconciler(n *node) *Reconciler {
+	r := &Reconciler{node: n}
+	r.life, r.end = context.WithCancel(context.Background())
+	r.queue = worker.NewQueue(n.Guard, "change the members of a group", reconcileAtOnce, r.reconcile)
+	return r
+}
+
+// Start begins to work.
+func (r *Reconciler) Start() {
+	r.queue.Start()
+	r.work.Go(func() {
+		r.node.Guard.Loop(r.life.Done(), "change members", func() { worker.Every(r.life.Done(), reconcileEvery, r.CheckAll) })
+	})
+}
+
+// Stop ends the work; what is under way may be half done.
+func (r *Reconciler) Stop() {
+	r.end()
+	r.work.Wait()
+	r.queue.Stop()
+}
+
+// Check has the members of groups compared with the catalog, soon. Before Start
+// they wait.
+func (r *Reconciler) Check(ids ...fsm.GroupID) { r.queue.Add(ids...) }
+
+// CheckAll checks all groups that this node leads and whose members are not
+// what they should be.
+func (r *Reconciler) CheckAll() {
+	for _, g := range r.node.Host.Groups() {
+		if g.Leading() != 0 {
+			r.CheckGroup(g)
+		}
+	}
+}
+
+// CheckGroup checks one group that this node leads, if its members are not what
+// they should be.
+func (r *Reconciler) CheckGroup(g *group.Group) {
+	if p, ok := r.Plan(g); ok && !p.converged() {
+		r.Check(p.queue.Group)
+	}
+}
+
+// reconcile changes the members of one group until they are as they should be, or
+// nothing has changed for too long.
+func (r *Reconciler) reconcile(id fsm.GroupID) {
+	end := time.NewTimer(reconcileTimeout)
+	defer end.Stop()
+	poll := time.NewTicker(reconcilePoll)
+	defer poll.Stop()
+	for {
+		g := r.node.Host.Group(id)
+		if g == nil || g.Leading() == 0 {
+			return
+		}
+		if p, ok := r.Plan(g); !ok || p.Step(r.life) {
+			return
+		}
+		select {
+		case <-r.life.Done():
+			return
+		case <-end.C:
+			return // the next check of all groups comes back to it
+		case <-poll.C:
+		}
+	}
+}
