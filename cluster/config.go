@@ -14,6 +14,7 @@ import (
 	"github.com/quorate/quorate/cluster/membership"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/watchdog"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 )
@@ -76,7 +77,7 @@ type Config struct {
 	LeaderLocator   catalog.Locator // empty: client-local
 	Versions        fsm.Versions    // of the machines; zero: fsm.Supported
 
-	Watchdog Bounds
+	Watchdog watchdog.Bounds
 	// DiskGate is called ahead of each write to the stores and may block, as a
 	// disk does that hangs; nil: nothing is.
 	DiskGate func()

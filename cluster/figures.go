@@ -35,8 +35,9 @@ func (n *Node) figures() metrics.Figures {
 	f.Quarantined, f.GroupPanics, f.Unproven = len(n.host.Quarantined()), n.host.Panics(), len(n.Unproven())
 	f.Resignations, _ = n.host.Resignations()
 	f.Still = len(n.StandingStill())
-	f.DiskHung, f.DiskHangs, f.DiskWaiting = n.watchdog.hung.Load(), n.watchdog.hangs.Load(), n.watchdog.disk.Waiting()
-	f.Stalled, f.LongestStall = n.watchdog.pulse.Stalls()
+	w := n.watchdog.Stats()
+	f.DiskHung, f.DiskHangs, f.DiskWaiting = w.Hung, w.Hangs, w.Waiting
+	f.Stalled, f.LongestStall = w.Stalled, w.LongestStall
 	f.PeerPanics, f.LoopPanics, f.BrokerPanics = n.mesh.Panics(), n.guard.Panics(), n.broker.Panics()
 	f.Logins = n.broker.Logins()
 	f.OddAnswers = n.broker.OddAnswers()
@@ -125,8 +126,8 @@ func (n *Node) alarms() []string {
 	if n.clock.Status().Skewed {
 		list = append(list, "clock_skew")
 	}
-	if n.watchdog.hung.Load() {
-		list = append(list, diskHang)
+	if n.watchdog.Stats().Hung {
+		list = append(list, "disk_hang")
 	}
 	return append(list, n.alarm.Resources().Alarms()...)
 }

@@ -44,8 +44,8 @@ func (n *Node) NotReady() string {
 	switch {
 	case n.Draining():
 		return "the node is in maintenance mode"
-	case n.Unfit() != "":
-		return n.Unfit()
+	case n.watchdog.Unfit() != "":
+		return n.watchdog.Unfit()
 	case !n.ready.Load() && isolated != "":
 		return "the node does not serve clients yet: " + isolated
 	case !n.ready.Load():

@@ -15,6 +15,7 @@ import (
 	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/certs"
+	"github.com/quorate/quorate/cluster/watchdog"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -46,7 +47,7 @@ type nodes struct {
 	versions    map[string]fsm.Versions  // that a node supports; not there: those of the program
 	ahead       map[string]*atomic.Int64 // ns by which a node's wall clock is ahead; not there: right
 	gates       map[string]*gate         // to the disk of a node; not there: it never hangs
-	bounds      Bounds
+	bounds      watchdog.Bounds
 	exit        func(name string, code int) // nil: no node ends
 	change      func(*Config)               // of each node; nil: nothing is
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/quorate/quorate/cluster/placement"
 	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/cluster/stats"
+	"github.com/quorate/quorate/cluster/watchdog"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -53,7 +54,7 @@ type Node struct {
 	queues     *stats.Queues
 	placement  *placement.Placement
 	alarm      *alarm.Cluster
-	watchdog   *watchdog
+	watchdog   *watchdog.Watchdog
 	membership *membership.Membership
 	ready      atomic.Bool
 
@@ -88,7 +89,7 @@ func Open(c Config) (*Node, error) {
 }
 
 func (n *Node) open() error {
-	n.watchdog = newWatchdog(n)
+	n.watchdog = watchdog.New(watchdog.Config{Bounds: n.config.Watchdog, Gate: n.config.DiskGate, Exit: n.config.Exit, Logger: n.config.Logger})
 	var err error
 	if n.membership, err = membership.Open(n.membershipConfig()); err != nil {
 		return err
@@ -118,7 +119,7 @@ func (n *Node) open() error {
 	}
 	n.mesh.Start()
 	n.membership.Start()
-	n.watchdog.start()
+	n.watchdog.Start(watchdog.Actions{Withdraw: n.withdraw, Return: n.comeBack, Refuse: n.mesh.Refuse, Shut: n.shut})
 	for doing, loop := range map[string]func(){
 		"keep leaderships away": func() { n.placement.Maintenance.Run(n.life) }, "expire exchanges": n.expireExchanges,
 		"renew clients": n.renewClients, "check memory and disk": func() { n.alarm.Run(n.life.Done()) },
@@ -130,7 +131,7 @@ func (n *Node) open() error {
 
 // openStores opens what is on disk.
 func (n *Node) openStores() (err error) {
-	c, fs := n.config, n.watchdog.disk.FS(vfs.Default)
+	c, fs := n.config, n.watchdog.FS(vfs.Default)
 	n.store, err = raftlog.Open(filepath.Join(c.DataDir, membership.QueuesFolder), raftlog.Options{
 		Logger: c.Logger, Exit: c.Exit, MemTableBytes: c.MemTableBytes, TrailingLogs: group.TrailingLogs, OpenFiles: c.OpenFiles, FS: fs,
 	})
@@ -159,7 +160,7 @@ func (n *Node) openGroups() {
 		Node: c.Name, Store: n.store, Mesh: n.mesh, Clock: n.clock, Exit: c.Exit, Logger: c.Logger,
 		Version: func() uint32 { return n.View().FSMVersion() }, Newest: c.Versions.Newest,
 		LockCredit: n.lockCredit, Settings: n.queueSettings, Drains: n.isDraining, Late: n.late, Outside: outside{n.broker, n},
-		Heartbeat: c.Heartbeat, Progress: n.watchdog.bounds.Progress, Awake: n.watchdog.pulse.Awake,
+		Heartbeat: c.Heartbeat, Progress: n.watchdog.Bounds().Progress, Awake: n.watchdog.Awake,
 		Reclaimable: c.MemTableBytes / 2, Retained: c.RetainedBytes, KindElection: broker.KindElection, KindLearner: broker.KindLearner,
 	})
 	n.broker.Listen(n.host)
@@ -225,6 +226,25 @@ func (n *Node) Join(ctx context.Context) error {
 	n.placement.Reconciler.Start()
 	n.ready.Store(true)
 	return nil
+}
+
+// withdraw takes the node out of the company of the others, see package watchdog.
+func (n *Node) withdraw() {
+	n.mesh.Withdraw()
+	n.host.Withdraw()
+}
+
+// comeBack ends what withdraw has begun.
+func (n *Node) comeBack() {
+	n.mesh.Return()
+	n.host.Return()
+}
+
+// shut disconnects all clients, and returns when they have gone, or ctx ends.
+func (n *Node) shut(ctx context.Context, reason string) {
+	if n.door != nil {
+		n.door.Shut(ctx, reason)
+	}
 }
 
 // renewed takes the boot number that this process has got because it had been
@@ -341,7 +361,7 @@ func (n *Node) closeStores() error {
 		errs = append(errs, n.membership.Close())
 	}
 	if n.watchdog != nil {
-		n.watchdog.stop()
+		n.watchdog.Stop()
 	}
 	return errors.Join(errs...)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/watchdog"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -62,7 +63,7 @@ func (c *nodes) gate(name string) func() {
 }
 
 // mustHangable starts three nodes whose disks can hang.
-func mustHangable(t *testing.T, bounds Bounds, exit func(string, int)) *nodes {
+func mustHangable(t *testing.T, bounds watchdog.Bounds, exit func(string, int)) *nodes {
 	t.Helper()
 	c := mustCluster(t, func(c *nodes) {
 		c.bounds, c.exit, c.gates = bounds, exit, map[string]*gate{}
@@ -85,7 +86,7 @@ const shortBound = 300 * time.Millisecond
 // and follows when its disk is back.
 func TestHungLeader(t *testing.T) {
 	t.Parallel()
-	c := mustHangable(t, Bounds{Disk: shortBound, DiskExit: -1}, nil)
+	c := mustHangable(t, watchdog.Bounds{Disk: shortBound, DiskExit: -1}, nil)
 	c.mustClient("n1").mustDeclare("q")
 	first := c.mustLeader("q")
 	mine, other := c.mustClient(first), c.mustClient(c.other(first))
@@ -103,7 +104,7 @@ func TestHungLeader(t *testing.T) {
 	}
 	until(t, "the node says what it has", func() bool {
 		s := n.Status()
-		return !s.Ready && !n.Ready() && slices.Contains(s.Alarms, diskHang) && strings.Contains(n.Unfit(), "disk hangs") && s.Leaders == 0
+		return !s.Ready && !n.Ready() && slices.Contains(s.Alarms, "disk_hang") && strings.Contains(n.watchdog.Unfit(), "disk hangs") && s.Leaders == 0
 	})
 	for _, name := range names {
 		if name != first && c.all[name].Online(first) {
@@ -121,12 +122,12 @@ func TestHungLeader(t *testing.T) {
 
 	c.gates[first].hang(false)
 	mine.confirmed()
-	until(t, "the node is well", func() bool { return n.Unfit() == "" && n.Ready() })
+	until(t, "the node is well", func() bool { return n.watchdog.Unfit() == "" && n.Ready() })
 	c.mustAgree()
 	if info, err := other.count("q"); err != nil || info.Ready != 41 {
 		t.Errorf("the queue holds %d messages, want 41; %v", info.Ready, err)
 	}
-	if slices.Contains(n.Status().Alarms, diskHang) {
+	if slices.Contains(n.Status().Alarms, "disk_hang") {
 		t.Error("the alarm is still in effect")
 	}
 }
@@ -134,7 +135,7 @@ func TestHungLeader(t *testing.T) {
 // A follower whose disk hangs does not count, and keeps nobody from anything.
 func TestHungFollower(t *testing.T) {
 	t.Parallel()
-	c := mustHangable(t, Bounds{Disk: shortBound, DiskExit: -1}, nil)
+	c := mustHangable(t, watchdog.Bounds{Disk: shortBound, DiskExit: -1}, nil)
 	c.mustClient("n1").mustDeclare("q")
 	leader := c.mustLeader("q")
 	follower := c.other(leader)
@@ -159,7 +160,7 @@ func TestHungFollower(t *testing.T) {
 // its disk is back, and confirms what was published meanwhile.
 func TestHungEverywhere(t *testing.T) {
 	t.Parallel()
-	c := mustHangable(t, Bounds{Disk: shortBound, DiskExit: -1}, nil)
+	c := mustHangable(t, watchdog.Bounds{Disk: shortBound, DiskExit: -1}, nil)
 	cl := c.mustClient("n1")
 	cl.mustDeclare("q")
 	for _, g := range c.gates {
@@ -167,7 +168,7 @@ func TestHungEverywhere(t *testing.T) {
 	}
 	cl.publish("q", "m")
 	until(t, "a node notices", func() bool {
-		return c.all["n1"].Unfit() != "" || c.all["n2"].Unfit() != "" || c.all["n3"].Unfit() != ""
+		return c.all["n1"].watchdog.Unfit() != "" || c.all["n2"].watchdog.Unfit() != "" || c.all["n3"].watchdog.Unfit() != ""
 	})
 	for _, g := range c.gates {
 		g.hang(false)
@@ -182,7 +183,7 @@ func TestHungEverywhere(t *testing.T) {
 func TestManyGroupsComeBackSlowly(t *testing.T) {
 	t.Parallel()
 	const groups = 120
-	c := mustHangable(t, Bounds{DiskExit: -1}, nil)
+	c := mustHangable(t, watchdog.Bounds{DiskExit: -1}, nil)
 	cl := c.mustClient("n1")
 	queues := make([]string, groups)
 	var declaring sync.WaitGroup
@@ -216,8 +217,8 @@ func TestManyGroupsComeBackSlowly(t *testing.T) {
 	serve()
 	c.mustAgree()
 	for name, n := range c.all {
-		if count, last := n.host.Resignations(); len(last) != 0 || n.watchdog.hangs.Load() != 0 {
-			t.Errorf("on %s leaders resign: %v, %+v; its disk has hung %d times", name, count, last, n.watchdog.hangs.Load())
+		if count, last := n.host.Resignations(); len(last) != 0 || n.watchdog.Stats().Hangs != 0 {
+			t.Errorf("on %s leaders resign: %v, %+v; its disk has hung %d times", name, count, last, n.watchdog.Stats().Hangs)
 		}
 	}
 }
@@ -245,7 +246,7 @@ func (d *shutDoor) CloseConnection(string, string) bool { return false }
 func TestHungForGood(t *testing.T) {
 	t.Parallel()
 	ended := make(chan int, 1)
-	c := mustHangable(t, Bounds{Disk: shortBound, DiskExit: 3 * shortBound}, func(_ string, code int) { ended <- code })
+	c := mustHangable(t, watchdog.Bounds{Disk: shortBound, DiskExit: 3 * shortBound}, func(_ string, code int) { ended <- code })
 	d := &shutDoor{}
 	c.all["n2"].SetDoor(d)
 	address := c.all["n2"].config.Listener.Addr().String()
@@ -272,54 +273,5 @@ func TestHungForGood(t *testing.T) {
 	defer d.mu.Unlock()
 	if !strings.Contains(d.reason, "disk") {
 		t.Errorf("clients are told %q", d.reason)
-	}
-}
-
-// A disk that hangs again soon must be calm for longer before the node returns,
-// and one that was well for long is trusted as at first.
-func TestVerdict(t *testing.T) {
-	v := verdict{bounds: Bounds{Disk: 2 * time.Second, DiskExit: 30 * time.Second}, calm: calm}
-	now := time.Hour
-	for _, step := range []struct {
-		after, waiting time.Duration
-		want           int
-	}{
-		{0, 0, stays},
-		{time.Second, 1900 * time.Millisecond, stays},
-		{time.Second, 2 * time.Second, withdraws},
-		{time.Second, 29 * time.Second, stays},
-		{time.Second, 0, stays},
-		{calm / 2, 1500 * time.Millisecond, stays}, // not calm
-		{calm / 2, time.Second, stays},
-		{calm - 1, 0, stays},
-		{1, 0, returns},
-		{time.Second, 3 * time.Second, withdraws},
-		{time.Second, 0, stays},
-		{calm, 0, stays},
-		{calm, 0, returns},
-		{goodTime + 1, 3 * time.Second, withdraws},
-		{time.Second, 0, stays},
-		{calm, 0, returns},
-		{time.Second, 2 * time.Second, withdraws},
-		{time.Second, 30 * time.Second, ends},
-	} {
-		now += step.after
-		if got := v.judge(step.waiting, now); got != step.want {
-			t.Fatalf("at %v, waiting for %v: %d, want %d", now-time.Hour, step.waiting, got, step.want)
-		}
-	}
-	v = verdict{bounds: Bounds{Disk: 2 * time.Second, DiskExit: -1}, calm: calm}
-	v.judge(3*time.Second, now)
-	if v.judge(time.Hour, now) != stays {
-		t.Error("a node ends that is to wait for ever")
-	}
-	for range 10 {
-		v.judge(0, now)
-		now += time.Minute / 2
-		v.judge(0, now)
-		v.judge(3*time.Second, now)
-	}
-	if v.calm != longestCalm {
-		t.Errorf("it must be calm for %v", v.calm)
 	}
 }

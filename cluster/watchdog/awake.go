@@ -1,11 +1,12 @@
-// Package vitals takes the signs of life of a node: whether its process gets to
-// run, and whether its disk takes what is written.
+// Package watchdog withdraws a node whose disk hangs from its cluster, and ends
+// its process if the disk does not come back. To tell that apart from a machine
+// that is merely busy it measures how long the process has been able to run.
 //
-// It promises: a process that was kept waiting accuses nobody. All that is
+// It promises that a process which was kept waiting blames nobody: all that is
 // measured against a bound is measured in awake time, which does not pass while
-// nobody here can run. It decides nothing; what follows from a disk that hangs
-// is the node's business.
-package vitals
+// nothing here can run; and that none of it waits for the disk. What a node does
+// to withdraw is given to it.
+package watchdog
 
 import (
 	"sync/atomic"
@@ -13,24 +14,24 @@ import (
 )
 
 const (
-	// beat is how often the pulse is taken. Awake time passes in such steps.
-	beat = 100 * time.Millisecond
-	// longestBeat is how much of the time since the last beat counts. What is
-	// beyond it is a stall.
-	longestBeat = 2 * beat
+	// tickEvery is how often the clock ticks. Awake time passes in such steps.
+	tickEvery = 100 * time.Millisecond
+	// maxTick is how much of the time since the last tick counts. What is beyond
+	// it is a stall.
+	maxTick = 2 * tickEvery
 )
 
-// Pulse measures how long the process has been able to run, and how long it has
-// been kept waiting.
-type Pulse struct {
+// AwakeClock measures how long the process has been able to run, and how long it
+// has been kept waiting.
+type AwakeClock struct {
 	awake   atomic.Int64
 	stalled atomic.Int64
 	longest atomic.Int64
 }
 
-// Run takes the pulse until stop is closed.
-func (p *Pulse) Run(stop <-chan struct{}) {
-	tick := time.NewTicker(beat)
+// Run has the clock go until stop is closed.
+func (c *AwakeClock) Run(stop <-chan struct{}) {
+	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
 	last := time.Now()
 	for {
@@ -40,25 +41,25 @@ func (p *Pulse) Run(stop <-chan struct{}) {
 		case <-tick.C:
 		}
 		now := time.Now()
-		p.passed(now.Sub(last))
+		c.passed(now.Sub(last))
 		last = now
 	}
 }
 
-// passed notes the time since the last beat.
-func (p *Pulse) passed(d time.Duration) {
-	p.awake.Add(int64(min(d, longestBeat)))
-	if late := d - beat; late > beat/2 {
-		p.stalled.Add(int64(late))
-		p.longest.Store(max(p.longest.Load(), int64(late)))
+// passed notes the time since the last tick.
+func (c *AwakeClock) passed(d time.Duration) {
+	c.awake.Add(int64(min(d, maxTick)))
+	if late := d - tickEvery; late > tickEvery/2 {
+		c.stalled.Add(int64(late))
+		c.longest.Store(max(c.longest.Load(), int64(late)))
 	}
 }
 
 // Awake is for how long the process has been able to run.
-func (p *Pulse) Awake() time.Duration { return time.Duration(p.awake.Load()) }
+func (c *AwakeClock) Awake() time.Duration { return time.Duration(c.awake.Load()) }
 
 // Stalls are how long the process has been kept waiting altogether, and at most,
 // since it started. What a busy machine lets everybody wait for is not counted.
-func (p *Pulse) Stalls() (total, longest time.Duration) {
-	return time.Duration(p.stalled.Load()), time.Duration(p.longest.Load())
+func (c *AwakeClock) Stalls() (total, longest time.Duration) {
+	return time.Duration(c.stalled.Load()), time.Duration(c.longest.Load())
 }

@@ -1,4 +1,4 @@
-package vitals
+package watchdog
 
 import (
 	"os"
@@ -15,7 +15,7 @@ const writers = 64
 // Disk watches what is being written to the disk: files of the stores that are
 // written, synced, made and removed.
 type Disk struct {
-	pulse *Pulse
+	clock *AwakeClock
 	gate  func()
 	// since is when a write began, in awake time plus 1; 0: none.
 	since [writers]atomic.Int64
@@ -23,11 +23,11 @@ type Disk struct {
 
 // NewDisk returns a watch. gate is called ahead of each write and may block, as
 // a disk does that hangs; nil: nothing is.
-func NewDisk(pulse *Pulse, gate func()) *Disk { return &Disk{pulse: pulse, gate: gate} }
+func NewDisk(clock *AwakeClock, gate func()) *Disk { return &Disk{clock: clock, gate: gate} }
 
 // begin notes that a write begins, and end that it has ended.
 func (d *Disk) begin() (slot int) {
-	now := int64(d.pulse.Awake()) + 1
+	now := int64(d.clock.Awake()) + 1
 	for slot = range d.since {
 		if d.since[slot].CompareAndSwap(0, now) {
 			break
@@ -50,7 +50,7 @@ func (d *Disk) end(slot int) {
 
 // Waiting is for how long the oldest write has been under way; 0: for no time.
 func (d *Disk) Waiting() (longest time.Duration) {
-	now := d.pulse.Awake()
+	now := d.clock.Awake()
 	for i := range d.since {
 		if since := d.since[i].Load(); since != 0 {
 			longest = max(longest, now-time.Duration(since-1))

@@ -1,4 +1,4 @@
-package vitals
+package watchdog
 
 import (
 	"io"
@@ -13,25 +13,25 @@ import (
 
 // Awake time passes as all time does, as long as the process runs. A stall
 // counts as one, and awake time hardly passes in it.
-func TestPulse(t *testing.T) {
+func TestAwakeClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, stop := &Pulse{}, make(chan struct{})
+		p, stop := &AwakeClock{}, make(chan struct{})
 		var done sync.WaitGroup
 		done.Go(func() { p.Run(stop) })
-		time.Sleep(10*time.Second + beat/2)
+		time.Sleep(10*time.Second + tickEvery/2)
 		if total, longest := p.Stalls(); p.Awake() != 10*time.Second || total != 0 || longest != 0 {
 			t.Errorf("awake for %v, stalled for %v, at most %v", p.Awake(), total, longest)
 		}
 		close(stop)
 		done.Wait()
 		before := p.Awake()
-		p.passed(beat + 5*time.Second)
-		p.passed(beat + time.Second)
-		p.passed(beat)
+		p.passed(tickEvery + 5*time.Second)
+		p.passed(tickEvery + time.Second)
+		p.passed(tickEvery)
 		if total, longest := p.Stalls(); total != 6*time.Second || longest != 5*time.Second {
 			t.Errorf("stalled for %v, at most %v", total, longest)
 		}
-		if d := p.Awake() - before; d != 2*longestBeat+beat {
+		if d := p.Awake() - before; d != 2*maxTick+tickEvery {
 			t.Errorf("awake for %v meanwhile", d)
 		}
 	})
@@ -42,7 +42,7 @@ func TestDiskWaits(t *testing.T) {
 	var mu sync.Mutex
 	var hang chan struct{}
 	entered := make(chan struct{}, writers*2)
-	p := &Pulse{}
+	p := &AwakeClock{}
 	d := NewDisk(p, func() {
 		mu.Lock()
 		h := hang
@@ -105,9 +105,9 @@ func TestDiskWaits(t *testing.T) {
 		ended := make(chan error)
 		go func() { ended <- write() }()
 		<-entered
-		p.passed(longestBeat)
-		p.passed(beat)
-		if got := d.Waiting(); got != longestBeat+beat {
+		p.passed(maxTick)
+		p.passed(tickEvery)
+		if got := d.Waiting(); got != maxTick+tickEvery {
 			t.Errorf("%s: waiting for %v", name, got)
 		}
 		mu.Lock()
@@ -133,14 +133,14 @@ func closed(c io.Closer, err error) error {
 
 // More writes than are watched end as well, and leave nothing behind.
 func TestDiskManyWriters(t *testing.T) {
-	p := &Pulse{}
+	p := &AwakeClock{}
 	d := NewDisk(p, nil)
 	var slots []int
 	for range writers + 9 {
 		slots = append(slots, d.begin())
 	}
-	p.passed(beat)
-	if d.Waiting() != beat {
+	p.passed(tickEvery)
+	if d.Waiting() != tickEvery {
 		t.Errorf("waiting for %v", d.Waiting())
 	}
 	for _, slot := range slots {
@@ -152,7 +152,7 @@ func TestDiskManyWriters(t *testing.T) {
 }
 
 func BenchmarkDiskWrite(b *testing.B) {
-	d := NewDisk(&Pulse{}, nil)
+	d := NewDisk(&AwakeClock{}, nil)
 	b.ReportAllocs()
 	for b.Loop() {
 		d.end(d.begin())

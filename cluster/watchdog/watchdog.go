@@ -1,17 +1,17 @@
-package cluster
+package watchdog
 
 import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/quorate/quorate/cluster/group"
-	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/quorate/quorate/cluster/raftlog"
-	"github.com/quorate/quorate/cluster/vitals"
 )
 
 // Bounds are how long what should go on may stand still. 0: the default.
@@ -33,34 +33,53 @@ const (
 )
 
 const (
-	// diskEvery is how often the disk is looked at.
+	// diskEvery is how often the disk is checked.
 	diskEvery = 100 * time.Millisecond
-	// calm is for how long a disk that has hung must take what is written, each
+	// calmTime is for how long a disk that has hung must take what is written, each
 	// time within half of the bound, before the node returns. It is twice as long
-	// after each time, up to longestCalm, and begins anew after a good time.
-	calm        = 500 * time.Millisecond
-	longestCalm = 8 * time.Second
+	// after each time, up to maxCalmTime, and begins anew after goodTime without.
+	calmTime    = 500 * time.Millisecond
+	maxCalmTime = 8 * time.Second
 	goodTime    = time.Minute
-	// partingTime bounds each thing that a node does on a disk that hangs before
+	// exitStepTime bounds each thing that a node does on a disk that hangs before
 	// its process ends.
-	partingTime = time.Second
+	exitStepTime = time.Second
 )
 
-// diskHang is the name of the alarm.
-const diskHang = "disk_hang"
+// Config says what a watchdog watches and how it ends the process.
+type Config struct {
+	Bounds
+	// Gate is called ahead of each write and may block, as a disk does that
+	// hangs; nil: nothing is.
+	Gate   func()
+	Exit   func(code int)
+	Logger *slog.Logger
+}
 
-// watchdog withdraws the node while its disk hangs: it cannot store anything, so
+// Actions are what the watchdog does to its node. Withdraw, Return and Refuse do
+// not wait.
+type Actions struct {
+	// Withdraw gives up everything that the node leads, and takes it out of the
+	// company of the others; Return has it follow again.
+	Withdraw, Return func()
+	// Refuse closes the node to the others for good.
+	Refuse func()
+	// Shut disconnects the clients, and returns when they have gone, or ctx ends.
+	Shut func(ctx context.Context, reason string)
+}
+
+// Watchdog withdraws the node while its disk hangs: it cannot store anything, so
 // it must not lead, or count as one that follows. Raft itself cannot step down
 // then, as it would have to store that. So the node leaves the company of the
 // others, who elect without it, and comes back when the disk does.
 //
 // Nothing here may wait for the disk, not even for a line of the log, which may
 // lie there as well.
-type watchdog struct {
-	node   *Node
-	bounds Bounds
-	pulse  vitals.Pulse
-	disk   *vitals.Disk
+type Watchdog struct {
+	config Config
+	clock  AwakeClock
+	disk   *Disk
+	node   Actions
 
 	hung  atomic.Bool
 	hangs atomic.Uint64
@@ -69,51 +88,88 @@ type watchdog struct {
 	running sync.WaitGroup
 }
 
-func newWatchdog(n *Node) *watchdog {
-	w := &watchdog{node: n, bounds: n.config.Watchdog, ending: make(chan struct{})}
-	w.bounds.Progress = cmp.Or(w.bounds.Progress, DefaultProgressBound)
-	w.bounds.Disk = cmp.Or(w.bounds.Disk, DefaultDiskBound)
-	w.bounds.DiskExit = cmp.Or(w.bounds.DiskExit, DefaultDiskExitBound)
-	w.disk = vitals.NewDisk(&w.pulse, n.config.DiskGate)
+// New returns a watchdog. Its clock stands still and nothing is watched before
+// Start.
+func New(c Config) *Watchdog {
+	c.Progress = cmp.Or(c.Progress, DefaultProgressBound)
+	c.Disk = cmp.Or(c.Disk, DefaultDiskBound)
+	c.DiskExit = cmp.Or(c.DiskExit, DefaultDiskExitBound)
+	w := &Watchdog{config: c, ending: make(chan struct{})}
+	w.disk = NewDisk(&w.clock, c.Gate)
 	return w
 }
 
-// start begins to look; stop ends it, after everything that may hang.
-func (w *watchdog) start() {
-	w.running.Go(func() { w.pulse.Run(w.ending) })
+// FS returns a filesystem whose writes are watched.
+func (w *Watchdog) FS(fs vfs.FS) vfs.FS { return w.disk.FS(fs) }
+
+// Bounds are those that hold.
+func (w *Watchdog) Bounds() Bounds { return w.config.Bounds }
+
+// Awake is for how long the process has been able to run.
+func (w *Watchdog) Awake() time.Duration { return w.clock.Awake() }
+
+// Stats are what a watchdog has found so far.
+type Stats struct {
+	Hung    bool // the disk, now
+	Hangs   uint64
+	Waiting time.Duration // of the oldest write that is under way
+	// The process was kept from running, altogether and at most at a time.
+	Stalled, LongestStall time.Duration
+}
+
+// Stats returns what was found.
+func (w *Watchdog) Stats() Stats {
+	s := Stats{Hung: w.hung.Load(), Hangs: w.hangs.Load(), Waiting: w.disk.Waiting()}
+	s.Stalled, s.LongestStall = w.clock.Stalls()
+	return s
+}
+
+// Unfit says why the node, which runs, cannot serve; empty: it can.
+func (w *Watchdog) Unfit() string {
+	if !w.hung.Load() {
+		return ""
+	}
+	return fmt.Sprintf("the disk hangs: a write has not returned for more than %v", w.config.Disk)
+}
+
+// Start begins to watch. The node is ready for all actions.
+func (w *Watchdog) Start(node Actions) {
+	w.node = node
+	w.running.Go(func() { w.clock.Run(w.ending) })
 	w.running.Go(w.run)
 }
 
-func (w *watchdog) stop() {
+// Stop ends it, after everything that may hang.
+func (w *Watchdog) Stop() {
 	close(w.ending)
 	w.running.Wait()
 }
 
-func (w *watchdog) run() {
+func (w *Watchdog) run() {
 	tick := time.NewTicker(diskEvery)
 	defer tick.Stop()
-	v := verdict{bounds: w.bounds, calm: calm}
+	d := diskState{bounds: w.config.Bounds, calm: calmTime}
 	for {
 		select {
 		case <-w.ending:
 			return
 		case <-tick.C:
 		}
-		waiting, now := w.disk.Waiting(), w.pulse.Awake()
-		switch v.judge(waiting, now) {
-		case withdraws:
+		waiting, now := w.disk.Waiting(), w.clock.Awake()
+		switch d.evaluate(waiting, now) {
+		case withdraw:
 			w.withdraw(waiting)
-		case returns:
-			w.comeBack(now - v.since)
-		case ends:
-			w.end(waiting)
+		case comeBack:
+			w.comeBack(now - d.since)
+		case exit:
+			w.exit(waiting)
 			return
 		}
 	}
 }
 
-// verdict is what is known of the disk, in awake time.
-type verdict struct {
+// diskState is what is known of the disk, in awake time.
+type diskState struct {
 	bounds Bounds
 	hung   bool
 	since  time.Duration // when it was found to hang
@@ -122,80 +178,77 @@ type verdict struct {
 	calm   time.Duration // how long it must be calm next time
 }
 
-// What follows from a verdict.
+// action is what follows from the state of the disk.
+type action int
+
 const (
-	stays = iota
-	withdraws
-	returns
-	ends
+	none action = iota
+	withdraw
+	comeBack
+	exit
 )
 
-// judge takes how long the disk keeps a write waiting.
-func (v *verdict) judge(waiting, now time.Duration) int {
+// evaluate takes how long the disk keeps a write waiting.
+func (d *diskState) evaluate(waiting, now time.Duration) action {
 	switch {
-	case !v.hung && waiting >= v.bounds.Disk:
-		if v.back != 0 && now-v.back > goodTime {
-			v.calm = calm
+	case !d.hung && waiting >= d.bounds.Disk:
+		if d.back != 0 && now-d.back > goodTime {
+			d.calm = calmTime
 		}
-		v.hung, v.since, v.better = true, now, 0
-		return withdraws
-	case !v.hung:
-	case v.bounds.DiskExit > 0 && waiting >= v.bounds.DiskExit:
-		return ends
-	case waiting > v.bounds.Disk/2:
-		v.better = 0
-	case v.better == 0:
-		v.better = now
-	case now-v.better >= v.calm:
-		v.hung, v.back, v.calm = false, now, min(2*v.calm, longestCalm)
-		return returns
+		d.hung, d.since, d.better = true, now, 0
+		return withdraw
+	case !d.hung:
+	case d.bounds.DiskExit > 0 && waiting >= d.bounds.DiskExit:
+		return exit
+	case waiting > d.bounds.Disk/2:
+		d.better = 0
+	case d.better == 0:
+		d.better = now
+	case now-d.better >= d.calm:
+		d.hung, d.back, d.calm = false, now, min(2*d.calm, maxCalmTime)
+		return comeBack
 	}
-	return stays
+	return none
 }
 
 // withdraw gives up everything that the node leads, and takes it out of the
 // company of the others.
-func (w *watchdog) withdraw(waiting time.Duration) {
+func (w *Watchdog) withdraw(waiting time.Duration) {
 	w.hung.Store(true)
 	w.hangs.Add(1)
-	w.node.mesh.Withdraw()
-	w.node.host.Withdraw()
-	w.say(func() {
-		w.node.slog.Error("the disk hangs: the node leads nothing and leaves the others until it is back",
-			"waiting", waiting.Round(time.Millisecond), "bound", w.bounds.Disk, "ends_after", w.bounds.DiskExit)
+	w.node.Withdraw()
+	w.spawn(func() {
+		w.config.Logger.Error("the disk hangs: the node leads nothing and leaves the others until it is back",
+			"waiting", waiting.Round(time.Millisecond), "bound", w.config.Disk, "ends_after", w.config.DiskExit)
 	})
 }
 
 // comeBack has the node follow again.
-func (w *watchdog) comeBack(after time.Duration) {
+func (w *Watchdog) comeBack(after time.Duration) {
 	w.hung.Store(false)
-	w.node.mesh.Return()
-	w.node.host.Return()
-	w.say(func() {
-		w.node.slog.Warn("the disk is back: the node follows again", "after", after.Round(time.Millisecond))
+	w.node.Return()
+	w.spawn(func() {
+		w.config.Logger.Warn("the disk is back: the node follows again", "after", after.Round(time.Millisecond))
 	})
 }
 
-// end ends the process. A thread that waits for the disk may keep it, and its
+// exit ends the process. A thread that waits for the disk may keep it, and its
 // sockets, from going away; so these are closed first.
-func (w *watchdog) end(waiting time.Duration) {
-	said := w.say(func() {
-		w.node.slog.Error("stopping: the disk hangs", "waiting", waiting.Round(time.Millisecond), "bound", w.bounds.DiskExit)
+func (w *Watchdog) exit(waiting time.Duration) {
+	logged := w.spawn(func() {
+		w.config.Logger.Error("stopping: the disk hangs", "waiting", waiting.Round(time.Millisecond), "bound", w.config.DiskExit)
 	})
-	w.node.mesh.Refuse()
-	if d := w.node.door; d != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), partingTime)
-		shut := w.say(func() { d.Shut(ctx, "The disk of the node hangs") })
-		w.await(shut)
-		cancel()
-	}
-	w.await(said)
-	w.node.config.Exit(raftlog.ExitCode)
+	w.node.Refuse()
+	ctx, cancel := context.WithTimeout(context.Background(), exitStepTime)
+	w.await(w.spawn(func() { w.node.Shut(ctx, "The disk of the node hangs") }))
+	cancel()
+	w.await(logged)
+	w.config.Exit(raftlog.ExitCode)
 	<-w.ending
 }
 
-// say does something that may hang on a goroutine of its own.
-func (w *watchdog) say(f func()) (done <-chan struct{}) {
+// spawn does something that may hang on a goroutine of its own.
+func (w *Watchdog) spawn(f func()) (done <-chan struct{}) {
 	c := make(chan struct{})
 	w.running.Go(func() {
 		defer close(c)
@@ -204,56 +257,11 @@ func (w *watchdog) say(f func()) (done <-chan struct{}) {
 	return c
 }
 
-func (w *watchdog) await(done <-chan struct{}) {
-	limit := time.NewTimer(partingTime + partingTime/2)
+func (w *Watchdog) await(done <-chan struct{}) {
+	limit := time.NewTimer(exitStepTime + exitStepTime/2)
 	defer limit.Stop()
 	select {
 	case <-done:
 	case <-limit.C:
-	}
-}
-
-// Unfit says why this node, which runs, cannot serve; empty: it can.
-func (n *Node) Unfit() string {
-	if !n.watchdog.hung.Load() {
-		return ""
-	}
-	return fmt.Sprintf("the disk hangs: a write has not returned for more than %v", n.watchdog.bounds.Disk)
-}
-
-// StandingStill lists the queues that this node leads and whose work makes no
-// progress, the catalog before them.
-func (n *Node) StandingStill() []api.Standstill {
-	list := []api.Standstill{}
-	if s := n.catalog.Stall(); s != nil {
-		list = append(list, standstill(s))
-	}
-	for _, s := range n.host.Stalls() {
-		list = append(list, standstill(&s))
-	}
-	return list
-}
-
-// describeProgress says what the watchdog has found and done.
-func (n *Node) describeProgress(s *api.Status) {
-	s.DiskWaitMS = n.watchdog.disk.Waiting().Milliseconds()
-	s.StandingStill, s.Resignations = n.StandingStill(), []api.Resignation{}
-	count, last := n.host.Resignations()
-	for _, c := range count {
-		s.ResignationsTotal += c
-	}
-	for _, r := range last {
-		s.Resignations = append(s.Resignations, api.Resignation{Standstill: standstill(&r.Stall), AtMS: int64(r.At)})
-	}
-}
-
-func standstill(s *group.Stall) api.Standstill {
-	var of group.Spec
-	if s.Group != nil { // else it is the catalog
-		of = s.Group.Spec()
-	}
-	return api.Standstill{
-		VHost: of.VHost, Name: of.Name, Group: uint32(of.Group), Reason: s.Reason, ForMS: s.For.Milliseconds(), Keeps: s.Keeps,
-		Term: s.Term, Last: s.Last, Commit: s.Commit, Applied: s.Applied,
 	}
 }

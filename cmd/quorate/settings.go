@@ -12,11 +12,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quorate/quorate/cluster"
 	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/certs"
 	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/cluster/origin"
+	"github.com/quorate/quorate/cluster/watchdog"
 )
 
 // settings is what a node runs with.
@@ -66,7 +66,7 @@ type settings struct {
 	silentGrace     time.Duration
 	leaderlessGrace time.Duration
 	raftHeartbeat   time.Duration
-	watchdog        cluster.Bounds
+	watchdog        watchdog.Bounds
 	groupSize       int
 	leaderLocator   string
 	walSize         int
