@@ -24,7 +24,7 @@ func Measure(commands, payload []byte) (count int, err error) {
 }
 
 // measureAll counts commands and gives them their payloads. They are decoded only where
-// to look at their bytes does not tell. strict: each payload is a message.
+// their bytes alone do not tell. strict: each payload is a message.
 func measureAll(commands, payload []byte, strict bool) (count int, rest []byte, err error) {
 	x := measure{payload: payload, strict: strict}
 	if count = scan(commands, x.command); count < 0 {
@@ -97,7 +97,7 @@ const (
 
 // few reports whether a message has at most so many fields: an empty command of
 // a list takes two bytes, and a hundred when it is decoded.
-func few(message []byte, most int) bool {
+func few(message []byte, limit int) bool {
 	for n, at := 0, 0; at < len(message); n++ {
 		tag, from := varint(message, at)
 		value, end := uint64(0), -1
@@ -105,7 +105,7 @@ func few(message []byte, most int) bool {
 			value, end = varint(message, from)
 		}
 		switch {
-		case n >= most:
+		case n >= limit:
 			return false
 		case end < 0 || tag&7 != 0 && tag&7 != 2:
 			return true // the decoder says why not
@@ -120,33 +120,33 @@ func few(message []byte, most int) bool {
 	return true
 }
 
-// judge says what a replica takes from other nodes, see peer.Judge.
-type judge struct {
+// entryCheck says what a replica takes from other nodes, see peer.Judge.
+type entryCheck struct {
 	stored uint64                    // term before raft has been opened
 	raft   atomic.Pointer[raft.Raft] // nil: it is being opened
 	newest uint32                    // version that this program supports
 	admits func(l *raft.Log, newest uint32) error
 }
 
-// newJudge takes up the term that the store holds.
-func newJudge(store raft.StableStore, newest uint32, admits func(*raft.Log, uint32) error) *judge {
+// newEntryCheck takes up the term that the store holds.
+func newEntryCheck(store raft.StableStore, newest uint32, admits func(*raft.Log, uint32) error) *entryCheck {
 	term, err := store.GetUint64([]byte(raftlog.TermKey))
 	if err != nil {
 		term = 0 // there is none yet
 	}
-	return &judge{stored: term, newest: newest, admits: admits}
+	return &entryCheck{stored: term, newest: newest, admits: admits}
 }
 
 // Term implements peer.Judge.
-func (j *judge) Term() uint64 {
-	if r := j.raft.Load(); r != nil {
+func (c *entryCheck) Term() uint64 {
+	if r := c.raft.Load(); r != nil {
 		return r.CurrentTerm()
 	}
-	return j.stored
+	return c.stored
 }
 
 // Entry implements peer.Judge.
-func (j *judge) Entry(l *raft.Log) error { return j.admits(l, j.newest) }
+func (c *entryCheck) Entry(l *raft.Log) error { return c.admits(l, c.newest) }
 
 // admitEntry says why an entry that a leader has sent could not be applied: that
 // is where it would end this replica, after each restart again.

@@ -1,6 +1,7 @@
 package group
 
 import (
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -11,56 +12,64 @@ const (
 	noticeTries = 7                    // each pause is twice as long
 )
 
-// notice tells one follower what is committed. With nothing else to send, raft
-// says it after CommitTimeout.
-type notice struct {
-	index, term uint64 // of the newest entry that is committed
-	leads       uint64 // term in which this node tells it
-	busy        bool
+// commitNotices tell the followers of the catalog at once what is committed. With
+// nothing else to send, raft says it after CommitTimeout.
+type commitNotices struct {
+	replica *replica
+
+	mu        sync.Mutex
+	followers map[string]*commitNotice
 }
 
-// tellFollowers tells all members of the group what has been committed.
-func (k *Catalog) tellFollowers() {
-	members := k.Configuration()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.closed || k.appliedTerm != k.holders.term {
-		return // it leads no more, and what it has is told by others
-	}
+// commitNotice is what one follower is to know.
+type commitNotice struct {
+	index, term uint64 // of the newest entry that is committed
+	leads       uint64 // term in which this node leads
+	busy        bool   // somebody sends it
+}
+
+// send tells all members of the group that are up.
+func (c *commitNotices) send(n commitNotice) {
+	members := c.replica.Configuration()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for _, m := range members {
-		if m.Node == k.config.Node || !k.config.Mesh.Alive(m.Node) {
+		if m.Node == c.replica.node || !c.replica.mesh.Alive(m.Node) {
 			continue
 		}
-		n := k.notices[m.Node]
-		if n == nil {
-			n = &notice{}
-			k.notices[m.Node] = n
+		f := c.followers[m.Node]
+		if f == nil {
+			f = &commitNotice{}
+			c.followers[m.Node] = f
 		}
-		n.index, n.term, n.leads = k.applied, k.appliedTerm, k.holders.term
-		if !n.busy {
-			n.busy = true
-			k.done.Go(func() { k.tell(m.Node, n) })
+		if n.leads < f.leads || n.leads == f.leads && n.index < f.index {
+			continue // a newer one has overtaken this
+		}
+		f.index, f.term, f.leads = n.index, n.term, n.leads
+		if !f.busy {
+			f.busy = true
+			c.replica.spawn(func() { c.deliver(m.Node, f) })
 		}
 	}
 }
 
-// tell sends notices to a follower until it has been told the newest.
-func (k *Catalog) tell(node string, n *notice) {
-	told, pause := uint64(0), noticePause
+// deliver sends notices to a follower until it has the newest.
+func (c *commitNotices) deliver(node string, f *commitNotice) {
+	last, pause := uint64(0), noticePause
 	for tries := 0; ; {
-		k.mu.Lock()
-		now := *n
-		if n.busy = now.index > told && tries < noticeTries; !n.busy {
-			k.mu.Unlock()
+		c.mu.Lock()
+		now := *f
+		if f.busy = now.index > last && tries < noticeTries; !f.busy {
+			c.mu.Unlock()
 			return
 		}
-		k.mu.Unlock()
-		if k.sendNotice(node, &now) {
-			told, tries, pause = now.index, 0, noticePause
+		c.mu.Unlock()
+		if c.sendOne(node, &now) {
+			last, tries, pause = now.index, 0, noticePause
 			continue
 		}
 		select {
-		case <-k.ending:
+		case <-c.replica.ending:
 			tries = noticeTries
 		case <-time.After(pause):
 			tries, pause = tries+1, 2*pause
@@ -68,13 +77,13 @@ func (k *Catalog) tell(node string, n *notice) {
 	}
 }
 
-// sendNotice sends what raft itself would send later: no entries, the place of
+// sendOne sends what raft itself would send later: no entries, the place of
 // one that the follower should have, and that this one is committed. It returns
 // false if the follower does not have it.
-func (k *Catalog) sendNotice(node string, n *notice) bool {
-	me := []byte(k.config.Node)
+func (c *commitNotices) sendOne(node string, n *commitNotice) bool {
+	me := []byte(c.replica.node)
 	var answer raft.AppendEntriesResponse
-	err := k.config.Mesh.Transport(catalogGroup).AppendEntries(raft.ServerID(node), raft.ServerAddress(node), &raft.AppendEntriesRequest{
+	err := c.replica.mesh.Transport(catalogGroup).AppendEntries(raft.ServerID(node), raft.ServerAddress(node), &raft.AppendEntriesRequest{
 		RPCHeader:    raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: me, Addr: me},
 		Term:         n.leads,
 		PrevLogEntry: n.index, PrevLogTerm: n.term, LeaderCommitIndex: n.index,

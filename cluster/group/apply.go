@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync"
 
 	"github.com/hashicorp/raft"
 
@@ -14,111 +15,137 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// applier is the group as raft's state machine.
-type applier struct{ g *Group }
+// applier applies a queue's entries to its machine, and is what raft takes for its
+// state machine. Effects leave only while this node serves as the leader.
+//
+//	stopped ⇒ machine is empty, and nothing is applied or written to a snapshot
+type applier struct {
+	group    fsm.GroupID
+	isLocal  bool
+	node     *applierNode
+	serves   func() bool // effects are to leave
+	outgoing *outgoing
+	timer    *timer
+	guard    *guard
+	release  func(indexes []uint64)
+	log      *raftlog.Group // nil: a local queue's
+	usage    *usage
+	started  chan struct{} // closed once entries of the log may be applied
 
-var _ raft.BatchingFSM = applier{}
+	newMachine func() *queue.Machine
 
-// ApplyBatch performs entries and passes their effects on if this node leads.
-func (a applier) ApplyBatch(logs []*raft.Log) []any {
-	g := a.g
-	<-g.started
-	g.apply(logs)
+	// mu is taken before those of the proposer, the timer and the outgoing work,
+	// and after leadership.changing and that of the settings.
+	mu      sync.Mutex
+	machine *queue.Machine
+	effects fsm.Effects
+	stopped bool   // the machine has failed: an empty one stands in for it
+	origin  uint64 // of the machine, see raftlog.Group.Origin
+}
+
+// applierNode is what the appliers of a node share.
+type applierNode struct {
+	newest uint32 // version of an entry that this program supports
+	// late is told how late a tick was for what was due.
+	late func(what queue.Due, late fsm.Millis)
+	// fail ends the process: the node must not answer for what it cannot read.
+	fail   func(code int, why string)
+	deaths deaths
+}
+
+var _ raft.BatchingFSM = (*applier)(nil)
+
+// ApplyBatch implements raft.BatchingFSM.
+func (a *applier) ApplyBatch(logs []*raft.Log) []any {
+	<-a.started
+	a.apply(logs)
 	size, headers := 0, 0
 	for _, l := range logs {
 		size += len(l.Data) + len(l.Extensions)
 		headers += len(l.Data) + entryOverhead
 	}
-	if !g.hasStopped() { // else no snapshot will cover them
-		g.host.snapshots.applies(g, int64(headers))
+	if !a.hasStopped() { // else no snapshot will cover them
+		a.usage.toReplay(int64(headers))
 	}
-	g.applied.Add(uint64(len(logs)))
-	g.entries.Add(uint64(len(logs)))
-	g.bytes.Add(uint64(size))
-	g.host.snapshots.touch(g)
+	a.usage.applied(len(logs), size)
 	return make([]any, len(logs))
 }
 
-// serves reports whether effects are to leave. The caller holds g.mu.
-func (g *Group) serves() bool {
-	return g.leading.Load() != 0 && !g.barred() && g.order.leads()
-}
-
-// apply performs entries, and passes their effects on if this node leads.
-func (g *Group) apply(logs []*raft.Log) {
-	if deadline, ticked, lead := g.applyAll(logs); lead {
-		defer g.contain("arm the timer")
-		g.timer.applied(g, deadline, ticked)
-	}
-}
-
-// applyAll performs entries. lead: their effects have been passed on. A machine
-// that panics is stopped: entries that come after are stored, not applied.
-func (g *Group) applyAll(logs []*raft.Log) (deadline fsm.Time, ticked, lead bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.stopped {
-		return 0, false, false
-	}
-	if lead = g.serves(); lead {
-		g.outgoing.lock()
-		defer g.outgoing.unlockAndRun(g)
-	}
-	var l *raft.Log
-	defer func() { // first of all: nobody performs the work of a group that is quarantined
-		if p := recover(); p != nil {
-			g.stop(fmt.Sprintf("apply entry %d of term %d", l.Index, l.Term), p)
-			lead = false
-		}
-	}()
-	for _, l = range logs {
-		if l.Type == raft.LogCommand {
-			ticked = g.applyEntry(l, lead) || ticked
-		}
-	}
-	if lead {
-		g.outgoing.add(&g.effects)
-	} else {
-		g.freeOnly(&g.effects)
-	}
-	g.effects.Reset()
-	return g.machine.NextDeadline(), ticked, lead
-}
-
-// freeOnly is what a follower does of effects. What a queue that has ended leaves
-// may be much: that is freed where work is done. The caller holds g.mu.
-func (g *Group) freeOnly(e *fsm.Effects) {
-	if len(e.Released) > 0 {
-		g.order.release(e.Released)
-	}
-	if e.Rest != nil {
-		g.outgoing.lock()
-		defer g.outgoing.unlockAndRun(g)
-		g.outgoing.next.rest = e.Rest
-	}
-}
+// Apply implements raft.FSM.
+func (a *applier) Apply(l *raft.Log) any { return a.ApplyBatch([]*raft.Log{l})[0] }
 
 // entryOverhead is what an entry costs to apply, beside its header, in bytes of
 // headers.
 const entryOverhead = 64
 
-// Apply performs one entry.
-func (a applier) Apply(l *raft.Log) any { return a.ApplyBatch([]*raft.Log{l})[0] }
+// apply performs entries, and passes their effects on if this node leads.
+func (a *applier) apply(logs []*raft.Log) {
+	if deadline, ticked, lead := a.applyAll(logs); lead {
+		defer a.guard.contain("arm the timer")
+		a.timer.applied(deadline, ticked)
+	}
+}
+
+// applyAll performs entries. lead: their effects have been passed on. A machine
+// that panics is stopped: entries that come after are stored, not applied.
+func (a *applier) applyAll(logs []*raft.Log) (deadline fsm.Time, ticked, lead bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.stopped {
+		return 0, false, false
+	}
+	if lead = a.serves(); lead {
+		a.outgoing.lock()
+		defer a.outgoing.unlockAndRun()
+	}
+	var l *raft.Log
+	defer func() { // first of all: nobody performs the work of a group that is quarantined
+		if p := recover(); p != nil {
+			a.stop(fmt.Sprintf("apply entry %d of term %d", l.Index, l.Term), p)
+			lead = false
+		}
+	}()
+	for _, l = range logs {
+		if l.Type == raft.LogCommand {
+			ticked = a.applyEntry(l, lead) || ticked
+		}
+	}
+	if lead {
+		a.outgoing.add(&a.effects)
+	} else {
+		a.freeOnly(&a.effects)
+	}
+	a.effects.Reset()
+	return a.machine.NextDeadline(), ticked, lead
+}
+
+// freeOnly is what a follower does of effects. What a queue that has ended leaves
+// may be much: that is freed where work is done. The caller holds mu.
+func (a *applier) freeOnly(e *fsm.Effects) {
+	if len(e.Released) > 0 {
+		a.release(e.Released)
+	}
+	if e.Rest != nil {
+		a.outgoing.lock()
+		defer a.outgoing.unlockAndRun()
+		a.outgoing.next.rest = e.Rest
+	}
+}
 
 // applyEntry performs the commands of one entry and reports whether one of
-// them was a tick. The caller holds g.mu, and the outgoing work's lock if it leads.
-func (g *Group) applyEntry(l *raft.Log, lead bool) (ticked bool) {
+// them was a tick. The caller holds mu, and the outgoing work's lock if it leads.
+func (a *applier) applyEntry(l *raft.Log, lead bool) (ticked bool) {
 	e := logpb.EntryFromVTPool()
 	defer e.ReturnToVTPool()
 	if err := e.UnmarshalVT(l.Data); err != nil {
-		g.host.fail(codeDamaged, fmt.Sprintf("group %d: entry %d cannot be decoded: %v", g.spec.Group, l.Index, err))
+		a.node.fail(codeDamaged, fmt.Sprintf("group %d: entry %d cannot be decoded: %v", a.group, l.Index, err))
 	}
-	if newest := g.host.config.Newest; e.Version > newest {
-		g.host.fail(codeTooOld, fmt.Sprintf("group %d: entry %d is of version %d, this program supports up to %d", g.spec.Group, l.Index, e.Version, newest))
+	if newest := a.node.newest; e.Version > newest {
+		a.node.fail(codeTooOld, fmt.Sprintf("group %d: entry %d is of version %d, this program supports up to %d", a.group, l.Index, e.Version, newest))
 	}
 	if lead {
-		before := g.machine.Dead()
-		defer func() { g.host.dead.note(g.spec.Local, before, g.machine.Dead()) }()
+		before := a.machine.Dead()
+		defer func() { a.node.deaths.add(a.isLocal, before, a.machine.Dead()) }()
 	}
 	m := fsm.Meta{Index: l.Index, Term: l.Term, Now: fsm.Time(e.Now), Version: e.Version}
 	for _, c := range e.Commands {
@@ -126,74 +153,207 @@ func (g *Group) applyEntry(l *raft.Log, lead bool) (ticked bool) {
 		if c.Kind == logpb.Command_TICK {
 			ticked = true
 			if lead {
-				g.noteLateness(m.Now)
+				a.noteLateness(m.Now)
 			}
 		}
-		r := g.machine.Apply(m, c, &g.effects)
+		r := a.machine.Apply(m, c, &a.effects)
 		if c.Kind == logpb.Command_ENQUEUE {
 			m.Offset += c.Enqueue.GetSize()
 		}
 		if lead && c.Seq > 0 {
-			g.outgoing.outcome(m.Session, c.Seq, r)
+			a.outgoing.outcome(m.Session, c.Seq, r)
 		}
 	}
 	return ticked
 }
 
-// noteLateness tells how late a tick is. The caller holds g.mu.
-func (g *Group) noteLateness(now fsm.Time) {
-	if due, what := g.machine.NextDue(); due != 0 && due <= now {
-		g.host.config.Late(what, fsm.Millis(now-due))
+// noteLateness tells how late a tick is. The caller holds mu.
+func (a *applier) noteLateness(now fsm.Time) {
+	if due, what := a.machine.NextDue(); due != 0 && due <= now {
+		a.node.late(what, fsm.Millis(now-due))
 	}
 }
 
-// Snapshot captures the machine; writing it happens elsewhere.
-func (a applier) Snapshot() (_ raft.FSMSnapshot, err error) {
-	g := a.g
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.stopped {
+// begin starts to serve if this replica still leads: what the machine owes to
+// living sessions goes out before the effects of new entries. serve is called
+// with the machine's clock.
+func (a *applier) begin(leads func() bool, serve func(now fsm.Time)) (deadline fsm.Time, ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !leads() {
+		return 0, false
+	}
+	a.effects.Reset()
+	a.machine.Resume(&a.effects)
+	deadline = a.machine.NextDeadline()
+	serve(a.machine.Clock())
+	a.outgoing.lock()
+	defer a.outgoing.unlockAndRun()
+	a.outgoing.add(&a.effects)
+	a.effects.Reset()
+	a.timer.begin(deadline) // before entries of this term can change it
+	return deadline, true
+}
+
+// rearm gives the timer the machine's deadline anew.
+func (a *applier) rearm() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.timer.begin(a.machine.NextDeadline()) // under the lock, as in begin
+}
+
+// due reports whether a tick would change something.
+func (a *applier) due() bool {
+	defer a.guard.contain("look for what is due")
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.tickIsDue()
+}
+
+// tickIsDue is due for a caller that holds mu.
+func (a *applier) tickIsDue() bool {
+	d := a.machine.NextDeadline()
+	return d != 0 && a.timer.until(d) == 0
+}
+
+// waiting is what the machine waits for, and how far that has got.
+type waiting struct {
+	tick, settings  bool
+	ticks, revision uint64
+}
+
+// waiting says what the machine of a group that serves waits for; ok is false while
+// entries are being applied.
+func (a *applier) waiting(serves bool, s *settings) (w waiting, ok bool) {
+	if !a.mu.TryLock() {
+		return w, false
+	}
+	defer a.mu.Unlock()
+	have := a.machine.Config()
+	w.tick, w.ticks = serves && a.tickIsDue(), a.timer.count()
+	w.settings, w.revision = serves && s.wait(have), have.GetRevision()
+	return w, true
+}
+
+// view runs f on the machine between two entries. What f has set counts for
+// nothing if the group is quarantined afterwards.
+func (a *applier) view(f func(m *queue.Machine)) {
+	defer a.guard.contain("read the machine")
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	f(a.machine)
+}
+
+// moreDue reports whether the machine still has work that is due at its own
+// clock: the last tick stopped at its bound.
+func (a *applier) moreDue() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	d := a.machine.NextDeadline()
+	return d != 0 && d <= a.machine.Clock()
+}
+
+// resync reads what a consumer holds after a delivery, as far as the bound of an
+// answer allows, and passes it on in its place among the deliveries, with the
+// notice of what was taken from it, or that it is cancelled.
+func (a *applier) resync(to fsm.ConsumerID, after uint64, leads func() bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !leads() {
+		return
+	}
+	held := effectsPool.Get().(*fsm.Effects)
+	defer effectsPool.Put(held)
+	a.machine.Held(to, after, maxHeld, held)
+	r := resynced(to, held.Deliveries, a.machine.Newest(to))
+	a.outgoing.lock()
+	a.outgoing.answerResync(r, held)
+	held.Reset()
+	a.outgoing.unlockAndRun()
+}
+
+// stop takes the machine out of use, which has failed: nothing can be said
+// about its state. An empty one stands in for it, so that readers find nothing
+// rather than half of something. The caller holds mu, and recovers.
+func (a *applier) stop(doing string, panicked any) {
+	a.stopped = true
+	a.usage.captured() // there is nothing to write
+	a.machine = a.newMachine()
+	a.effects.Reset()
+	a.guard.quarantine(doing, panicked, true)
+}
+
+func (a *applier) hasStopped() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.stopped
+}
+
+// Snapshot implements raft.FSM: it captures the machine. Writing it happens
+// elsewhere.
+func (a *applier) Snapshot() (_ raft.FSMSnapshot, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.stopped {
 		return nil, ErrStopped
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			g.stop("capture a snapshot", p)
+			a.stop("capture a snapshot", p)
 			err = ErrStopped
 		}
 	}()
-	view := g.machine.Snapshot()
-	return &snapshot{group: g, view: view, origin: g.origin, replay: g.host.snapshots.captured(g)}, nil
+	view := a.machine.Snapshot()
+	return &snapshot{applier: a, view: view, origin: a.origin, replay: a.usage.captured()}, nil
 }
 
-// Restore replaces the machine by a snapshot's.
+// Restore implements raft.FSM: it replaces the machine by a snapshot's.
 //
 // A machine that panics is stopped. The replica opens all the same, or goes on
 // behind the snapshot: its log is whole, so others can count on its votes.
-func (a applier) Restore(rc io.ReadCloser) (err error) {
+func (a *applier) Restore(rc io.ReadCloser) (err error) {
 	defer rc.Close()
 	state, err := raftlog.ReadState(rc)
 	if err != nil {
 		return err
 	}
-	g := a.g
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	defer func() {
 		if p := recover(); p != nil {
-			g.stop("restore a snapshot", p)
+			a.stop("restore a snapshot", p)
 			err = nil
 		}
 	}()
-	m := g.host.newMachine(g.spec)
+	m := a.newMachine()
 	if err := m.Restore(state); errors.Is(err, queue.ErrVersion) {
-		g.host.fail(codeTooOld, fmt.Sprintf("group %d: %v", g.spec.Group, err))
+		a.node.fail(codeTooOld, fmt.Sprintf("group %d: %v", a.group, err))
 	} else if err != nil {
 		return fmt.Errorf("restore the machine: %w", err)
 	}
-	g.machine, g.stopped, g.origin = m, false, g.log.Origin()
-	g.host.snapshots.captured(g)
-	g.log.Started(m.Live, m.Index())
+	a.machine, a.stopped, a.origin = m, false, a.log.Origin()
+	a.usage.captured()
+	a.log.Started(m.Live, m.Index())
 	return nil
+}
+
+// start lets entries be applied that come after what raft has restored.
+func (a *applier) start() {
+	a.mu.Lock()
+	if !a.stopped { // else nothing is known of what lives
+		a.log.Started(a.machine.Live, a.machine.Index())
+	}
+	a.mu.Unlock()
+	close(a.started)
+}
+
+// snapshot is a machine that was captured.
+type snapshot struct {
+	applier *applier
+	view    *queue.Snapshot
+	origin  uint64
+	replay  int64 // what need not be applied again once it is written, in bytes of headers
+	written bool
 }
 
 // liveSink is a snapshot sink that wants to know which entries hold payloads
@@ -201,14 +361,6 @@ func (a applier) Restore(rc io.ReadCloser) (err error) {
 type liveSink interface {
 	SetLive(indexes []uint64)
 	SetOrigin(origin uint64)
-}
-
-type snapshot struct {
-	group   *Group
-	view    *queue.Snapshot
-	origin  uint64
-	replay  int64 // what need not be applied again once it is written, in bytes of headers
-	written bool
 }
 
 // Persist writes the machine's state without bodies.
@@ -226,9 +378,9 @@ func (s *snapshot) Persist(sink raft.SnapshotSink) error {
 func (s *snapshot) persist(sink raft.SnapshotSink) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			s.group.mu.Lock()
-			defer s.group.mu.Unlock()
-			s.group.stop("write a snapshot", p)
+			s.applier.mu.Lock()
+			defer s.applier.mu.Unlock()
+			s.applier.stop("write a snapshot", p)
 			err = ErrStopped
 		}
 	}()
@@ -244,10 +396,40 @@ func (s *snapshot) persist(sink raft.SnapshotSink) (err error) {
 // Release notes what has to be applied again all the same: the snapshot was not
 // written. Of a machine that has failed or was replaced meanwhile nothing is.
 func (s *snapshot) Release() {
-	g := s.group
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !s.written && s.origin == g.origin && !g.stopped {
-		g.host.snapshots.applies(g, s.replay)
+	a := s.applier
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !s.written && s.origin == a.origin && !a.stopped {
+		a.usage.toReplay(s.replay)
 	}
+}
+
+// deaths counts what has died in queues while this node led them. A death is
+// counted by the node that led when it was applied, and by no other.
+type deaths struct {
+	mu    sync.Mutex
+	queue Deaths
+}
+
+// Deaths are the deaths in replicated queues and in those of one node.
+type Deaths struct{ Replicated, Local queue.Dead }
+
+// add counts what one entry has added.
+func (d *deaths) add(local bool, before, after queue.Dead) {
+	if before == after {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	of := &d.queue.Replicated
+	if local {
+		of = &d.queue.Local
+	}
+	*of = of.Plus(after.Minus(before))
+}
+
+func (d *deaths) all() Deaths {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.queue
 }

@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// turnStep asks whether a rank may campaign, perhaps just after somebody did.
-type turnStep struct {
+// slotStep asks whether a rank may campaign, perhaps just after somebody did.
+type slotStep struct {
 	at    time.Duration
 	taken bool // somebody campaigns
 	rank  int
 	mine  bool
 }
 
-// A turn is given to one rank, early in it, and is over for everybody once
-// somebody campaigns; the next one comes a turn later, and each takes longer.
-func TestTurns(t *testing.T) {
+// A slot belongs to one rank, early in it, and is over for everybody once
+// somebody campaigns; the next one comes a slot later, and each takes longer.
+func TestElectionBackoff(t *testing.T) {
 	const s = time.Second
-	for name, steps := range map[string][]turnStep{
+	for name, steps := range map[string][]slotStep{
 		"nobody campaigns": {
 			{0, false, 0, true}, {0, false, 1, false}, {s / 2, false, 0, false}, {s, false, 1, true}, {s, false, 0, false},
 			{2 * s, false, 2, true}, {3 * s, false, 0, true}, {5*s - 1, false, 1, false}, {5 * s, false, 1, true}, {7 * s, false, 2, true},
@@ -39,36 +39,36 @@ func TestTurns(t *testing.T) {
 			{0, true, 0, false}, {s / 10, false, 0, false}, {s, false, 1, true},
 		},
 	} {
-		var turns turns
-		p := pace{candidates: 3, shortest: s, spread: func(time.Duration) time.Duration { return 0 }}
+		var b electionBackoff
+		p := slots{candidates: 3, shortest: s, spread: func(time.Duration) time.Duration { return 0 }}
 		start := time.Unix(1000, 0)
 		for i, step := range steps {
 			now := start.Add(step.at)
 			if step.taken {
-				turns.taken(now, p)
+				b.taken(now, p)
 			}
-			if got := turns.mine(now, step.rank, p); got != step.mine {
+			if got := b.mine(now, step.rank, p); got != step.mine {
 				t.Errorf("%s: step %d, rank %d at %v: %v", name, i, step.rank, step.at, got)
 			}
 		}
 	}
 }
 
-// However often it fails, and however many vacancies there are, the next turn
+// However often it fails, and however many elections there are, the next slot
 // comes in the end.
-func TestTurnsAreBounded(t *testing.T) {
-	for _, shortest := range []time.Duration{turnTime, longestTurn, 3 * longestTurn} {
-		var turns turns
-		p := pace{candidates: 3, shortest: shortest, spread: rand.N[time.Duration]}
+func TestSlotsAreBounded(t *testing.T) {
+	for _, shortest := range []time.Duration{slotTime, longestSlot, 3 * longestSlot} {
+		var b electionBackoff
+		p := slots{candidates: 3, shortest: shortest, spread: rand.N[time.Duration]}
 		now := time.Unix(1000, 0)
 		for range 100 {
-			turns.taken(now, p)
+			b.taken(now, p)
 			came := false
-			for limit := now.Add(2 * max(shortest, longestTurn)); !came && now.Before(limit); now = now.Add(100 * time.Millisecond) {
-				came = turns.mine(now, 0, p) || turns.mine(now, 1, p) || turns.mine(now, 2, p)
+			for limit := now.Add(2 * max(shortest, longestSlot)); !came && now.Before(limit); now = now.Add(100 * time.Millisecond) {
+				came = b.mine(now, 0, p) || b.mine(now, 1, p) || b.mine(now, 2, p)
 			}
 			if !came {
-				t.Fatalf("turn %d of at least %v does not come", turns.number, shortest)
+				t.Fatalf("slot %d of at least %v does not come", b.slot, shortest)
 			}
 		}
 	}

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -16,6 +14,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -57,65 +56,62 @@ type CatalogConfig struct {
 	Changed func(CatalogChange)
 }
 
-// CatalogChange says which queues an entry of the catalog concerns.
-type CatalogChange struct {
-	Added, Removed []fsm.QueueID
-	Configured     []fsm.QueueID // their effective settings have changed
-	Moved          []fsm.QueueID // their members have changed
-	Rights         bool          // what users may do has changed
-	Users, VHosts  []string      // that have gone
-	Nodes          bool          // nodes have come, started anew, or gone
-	// Everything is set when the whole view was replaced by a snapshot.
-	Everything bool
-}
-
-// Catalog runs the catalog's raft group on this node.
+// Catalog runs the catalog's raft group on this node: it connects its parts, and
+// proposes.
 type Catalog struct {
-	config  CatalogConfig
-	raft    atomic.Pointer[raft.Raft] // nil: not started
-	machine *catalog.Catalog          // used by raft's applying goroutine only
-	view    atomic.Pointer[catalog.View]
+	replica
+	applier     catalogApplier
+	convergence convergence
+	lease       routeLease
+	notices     commitNotices
+	watchdog    catalogWatch
 
-	mu          sync.Mutex
-	changed     sync.Cond // something that follows has
-	applied     uint64    // index of the last entry in the view, and its term
-	appliedTerm uint64
-	nodes       []string // of the cluster, by the view
-	notices     map[string]*notice
-	holders     holders
-	held        uint64      // index that all nodes hold that may route
-	timer       *time.Timer // to look at the holders again
-	yielded     time.Time   // the leadership was last given away for a node out of reach
-	closed      bool
+	config CatalogConfig
 
-	trust   trust
-	steward steward
-	lease   lease
-	life    context.Context // ends when Close begins
-	end     context.CancelFunc
-	ending  chan struct{} // closed then
+	mu      sync.Mutex
+	ended   bool      // no goroutine begins any more
+	yielded time.Time // the leadership was last given away for a node out of reach
+	life    context.Context
+	cancel  context.CancelFunc
 	done    sync.WaitGroup
 }
 
 // NewCatalog returns an empty catalog; Start makes it the group's.
 func NewCatalog(c CatalogConfig) *Catalog {
-	k := &Catalog{
-		config: c, machine: &catalog.Catalog{}, ending: make(chan struct{}),
-		notices: map[string]*notice{}, lease: newLease(),
+	k := &Catalog{config: c}
+	k.convergence.init(c.Node)
+	k.life, k.cancel = context.WithCancel(context.Background())
+	k.replica = replica{
+		id: catalogGroup, node: c.Node, mesh: c.Mesh, slog: c.Logger, spawn: k.spawn, log: c.Store,
+		ending: make(chan struct{}),
 	}
-	k.life, k.end = context.WithCancel(context.Background())
-	k.changed.L = &k.mu
-	k.view.Store(k.machine.View())
+	k.applier = catalogApplier{
+		newest: c.Newest, exit: c.Exit, slog: c.Logger, changed: c.Changed, machine: &catalog.Catalog{},
+		applied: k.convergence.applied,
+	}
+	k.applier.view.Store(k.applier.machine.View())
+	k.lease = newRouteLease(c.Node, c.Logger)
+	k.lease.voters, k.lease.ask, k.lease.spawn = k.Voters, k.askLease, k.spawn
+	k.lease.apply = func(ctx context.Context, granted *peerpb.CatalogReply) error {
+		return k.convergence.await(ctx, granted.Index)
+	}
+	k.lease.renewed = func(granted *peerpb.CatalogReply) { k.convergence.learn(granted.Held) }
+	k.watchdog.worker = worker.New(worker.Options{})
+	k.notices = commitNotices{replica: &k.replica, followers: map[string]*commitNotice{}}
 	return k
 }
 
-// HasPast reports whether this node has been part of a catalog before.
-func (k *Catalog) HasPast() (bool, error) {
-	if k.config.Store.Doubt() != "" {
-		return true, nil
+// spawn runs f on a goroutine that Close waits for; not any more once it has begun.
+func (k *Catalog) spawn(f func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.ended {
+		k.done.Go(f)
 	}
-	return raft.HasExistingState(k.config.Store, k.config.Store, k.config.Store.Snapshots())
 }
+
+// HasPast reports whether this node has been part of a catalog before.
+func (k *Catalog) HasPast() (bool, error) { return k.hasPast() }
 
 // Started reports whether Start has been called.
 func (k *Catalog) Started() bool { return k.raft.Load() != nil }
@@ -125,96 +121,82 @@ func (k *Catalog) Started() bool { return k.raft.Load() != nil }
 // leader who the members are.
 func (k *Catalog) Start(founders []string) error {
 	c := k.config
-	rc := raft.DefaultConfig()
-	rc.LocalID = raft.ServerID(c.Node)
-	rc.LeaderLeaseTimeout, rc.CommitTimeout = catalogLease, catalogCommit
-	rc.SnapshotInterval, rc.SnapshotThreshold, rc.TrailingLogs = catalogSnapshots, catalogThreshold, catalogTrailing
-	rc.NoLegacyTelemetry, rc.ShutdownOnRemove, rc.BatchApplyCh = true, false, false
-	rc.Logger = newRaftLogger(c.Logger.With("group", "catalog"))
 	k.trust.open(c.Store, c.Clock())
-	rc.HeartbeatTimeout = catalogHeartbeat
-	if k.trust.unproven() {
-		rc.HeartbeatTimeout = never // it does not stand
-	}
-	rc.ElectionTimeout = rc.HeartbeatTimeout
-	judge := newJudge(c.Store, c.Newest, admitCatalogEntry)
-	transport := modest{c.Mesh.TransportFor(catalogGroup, judge).(transport), k.refuses}
-	c.Mesh.Withhold(catalogGroup, k.trust.unproven)
-	c.Mesh.Prompt(catalogGroup)
-	past, err := k.HasPast()
-	if err != nil {
-		return fmt.Errorf("catalog: look for existing state: %w", err)
-	}
-	if !past && len(founders) > 0 {
-		var members raft.Configuration
-		for _, m := range founders {
-			members.Servers = append(members.Servers, raft.Server{ID: raft.ServerID(m), Address: raft.ServerAddress(m)})
-		}
-		err := raft.BootstrapCluster(rc, c.Store, c.Store, c.Store.Snapshots(), transport, members)
-		if err != nil {
-			return fmt.Errorf("catalog: bootstrap: %w", err)
-		}
-	}
 	c.Mesh.HandleCall(c.Kind, k.onCall)
-	r, err := raft.NewRaft(rc, catalogMachine{k}, c.Store, ballots{c.Store, &k.trust}, c.Store.Snapshots(), transport)
+	err := k.start(opening{
+		config: k.raftConfig(), machine: &k.applier, founders: founders, newest: c.Newest, admits: admitCatalogEntry, prompt: true,
+		transport: func(t transport) raft.Transport { return abstaining{t, k.refuses} },
+	})
 	if err != nil {
-		return fmt.Errorf("catalog: start raft: %w", err)
+		return fmt.Errorf("catalog: %w", err)
 	}
-	judge.raft.Store(r)
-	k.raft.Store(r)
 	c.Mesh.Handle(c.KindApplied, k.onApplied)
-	leaders := raft.NewObserver(nil, false, func(o *raft.Observation) bool {
-		if _, changed := o.Data.(raft.LeaderObservation); changed {
-			k.lease.hasten()
+	k.raft.Load().RegisterObserver(raft.NewObserver(nil, false, func(o *raft.Observation) bool {
+		switch o.Data.(type) {
+		case raft.LeaderObservation:
+			k.lease.worker.Wake()
+		case raft.RaftState:
+			k.watchdog.worker.Wake()
 		}
 		return false
-	})
-	r.RegisterObserver(leaders)
-	k.done.Go(k.keepLease)
-	k.done.Go(k.reportApplied)
+	}))
+	k.spawn(func() { k.lease.keep(k.life) })
+	k.spawn(k.reportApplied)
 	if h := c.Host; h != nil {
-		k.done.Go(k.keepProgress)
+		k.spawn(func() { k.watchdog.worker.Run(k.ending, k.watch) })
 		h.catalog.Store(k)
-		if k.trust.unproven() {
-			h.lessons.begin(catalogGroup, k)
+		if k.isLearner() {
+			h.learners.begin(catalogGroup, k)
 		}
 	}
 	return nil
 }
 
+func (k *Catalog) raftConfig() *raft.Config {
+	c := raft.DefaultConfig()
+	c.LocalID = raft.ServerID(k.node)
+	c.HeartbeatTimeout = catalogHeartbeat
+	if k.isLearner() {
+		c.HeartbeatTimeout = never // it does not stand
+	}
+	c.ElectionTimeout = c.HeartbeatTimeout
+	c.LeaderLeaseTimeout, c.CommitTimeout = catalogLease, catalogCommit
+	c.SnapshotInterval, c.SnapshotThreshold, c.TrailingLogs = catalogSnapshots, catalogThreshold, catalogTrailing
+	c.NoLegacyTelemetry, c.ShutdownOnRemove, c.BatchApplyCh = true, false, false
+	c.Logger = newRaftLogger(k.slog.With("group", "catalog"))
+	return c
+}
+
 // Close ends the group.
 func (k *Catalog) Close() error {
 	k.mu.Lock()
-	k.closed = true
-	if k.timer != nil {
-		k.timer.Stop()
-	}
+	k.ended = true
 	k.mu.Unlock()
+	k.convergence.close()
+	k.cancel()
 	k.end()
-	close(k.ending)
 	r := k.raft.Load()
 	if r == nil {
 		return nil
 	}
-	k.dropLease()
+	k.lease.drop()
 	f := r.Shutdown()
-	k.config.Mesh.DropGroup(catalogGroup) // requests under way to nodes that are gone end now
+	k.mesh.DropGroup(catalogGroup) // requests under way to nodes that are gone end now
 	err := f.Error()
 	k.done.Wait()
 	return err
 }
 
 // View is the newest view this node has applied.
-func (k *Catalog) View() *catalog.View { return k.view.Load() }
+func (k *Catalog) View() *catalog.View { return k.applier.View() }
 
 // Leader names the node that leads the catalog, empty if unknown.
-func (k *Catalog) Leader() string {
-	r := k.raft.Load()
-	if r == nil {
-		return ""
-	}
-	_, id := r.LeaderWithID()
-	return string(id)
+func (k *Catalog) Leader() string { return k.leader() }
+
+// Leads reports whether this node leads the catalog and knows everything that
+// was committed before.
+func (k *Catalog) Leads() bool {
+	return k.isLeader() && k.wait(k.raft.Load().Barrier(changeWait)) == nil
 }
 
 // Transfer makes another node the leader. Without success this one stays it.
@@ -223,14 +205,26 @@ func (k *Catalog) Transfer(to string) error {
 }
 
 // Progress says how far this node's replica is.
-func (k *Catalog) Progress() Progress {
-	r := k.raft.Load()
-	if r == nil {
-		return Progress{}
+func (k *Catalog) Progress() Progress { return k.progress() }
+
+// founders are the members that this node knows.
+func (k *Catalog) founders() []string {
+	names := []string{k.node}
+	for _, p := range k.mesh.Peers() {
+		names = append(names, p.Node)
 	}
-	p := progressOf(r, k.config.Node)
-	p.Voter = p.Voter && !k.trust.unproven()
-	return p
+	return names
+}
+
+// votes is told that the replica is a learner no longer.
+func (k *Catalog) votes() {
+	k.slog.Info("this node's catalog has been brought up to date, and it votes again")
+	err := k.reload(func(c *raft.ReloadableConfig) {
+		c.HeartbeatTimeout, c.ElectionTimeout = catalogHeartbeat, catalogHeartbeat
+	})
+	if err != nil {
+		k.slog.Warn("raft timers of the catalog not set", "error", err)
+	}
 }
 
 // Propose commits commands in one entry and returns their results when all
@@ -253,11 +247,11 @@ func (k *Catalog) propose(ctx context.Context, internal bool, commands []*logpb.
 	}
 	for {
 		results, index, err := k.attempt(ctx, entry, internal)
-		if err == nil && len(results) != len(commands) { // a node that lies: callers look at their results
+		if err == nil && len(results) != len(commands) { // a node that lies: callers read their results
 			err = fmt.Errorf("%d results of %d commands", len(results), len(commands))
 		}
 		if err == nil {
-			return results, k.await(ctx, index)
+			return results, k.convergence.await(ctx, index)
 		}
 		select {
 		case <-ctx.Done():
@@ -275,19 +269,19 @@ func (k *Catalog) attempt(ctx context.Context, entry []byte, internal bool) ([]*
 	switch leader {
 	case "":
 		return nil, 0, errNoCatalogLeader
-	case k.config.Node:
+	case k.node:
 		return k.lead(ctx, entry, internal)
 	}
 	ctx, cancel := context.WithTimeout(ctx, catalogApplyWait)
 	defer cancel()
-	reply, err := peer.Ask[peerpb.CatalogReply](ctx, k.config.Mesh, leader, k.config.Kind, &peerpb.CatalogRequest{Entry: entry, Internal: internal})
+	reply, err := peer.Ask[peerpb.CatalogReply](ctx, k.mesh, leader, k.config.Kind, &peerpb.CatalogRequest{Entry: entry, Internal: internal})
 	if err != nil {
 		return nil, 0, err
 	}
 	if !reply.Ok {
 		return nil, 0, errors.New(reply.Error)
 	}
-	k.learn(reply.Held)
+	k.convergence.learn(reply.Held)
 	results := make([]*logpb.CatalogResult, len(reply.Results))
 	for i, r := range reply.Results {
 		results[i] = &logpb.CatalogResult{}
@@ -300,26 +294,26 @@ func (k *Catalog) attempt(ctx context.Context, entry []byte, internal bool) ([]*
 
 // lead proposes on this node and returns when all nodes hold the entry.
 func (k *Catalog) lead(ctx context.Context, entry []byte, internal bool) ([]*logpb.CatalogResult, uint64, error) {
-	if _, ok := k.enterOffice(ctx); !ok {
+	if _, ok := k.beginTerm(ctx); !ok {
 		return nil, 0, errNoCatalogLeader
 	}
 	if refused, err := k.admit(entry); err != nil || refused != nil {
 		return refused, 0, err
 	}
 	f := k.raft.Load().Apply(entry, catalogApplyWait)
-	if err := k.ask(f); err != nil {
+	if err := k.wait(f); err != nil {
 		return nil, 0, err
 	}
-	k.tellFollowers()
+	k.notifyFollowers()
 	if !internal {
-		if err := k.awaitHeld(ctx, f.Index()); err != nil {
+		if err := k.convergence.awaitHeld(ctx, f.Index()); err != nil {
 			return nil, 0, err
 		}
 	}
 	return f.Response().([]*logpb.CatalogResult), f.Index(), nil
 }
 
-// admit looks at an entry, which may be another node's, before it enters the log.
+// admit checks an entry, which may be another node's, before it enters the log.
 // There every replica has to apply it, for ever. An entry with a command that is
 // not admitted is answered so as a whole, and proposed not at all.
 func (k *Catalog) admit(entry []byte) (refused []*logpb.CatalogResult, err error) {
@@ -344,35 +338,19 @@ func (k *Catalog) admit(entry []byte) (refused []*logpb.CatalogResult, err error
 	return nil, nil
 }
 
-// appliedIndex is that of the last entry in the view.
-func (k *Catalog) appliedIndex() uint64 {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.applied
-}
-
-// await returns when this node has applied index.
-func (k *Catalog) await(ctx context.Context, index uint64) error {
-	return k.awaitChange(ctx, "an entry", func() bool { return k.applied >= index })
-}
-
-// awaitChange returns when done, which is asked under mu, is true.
-func (k *Catalog) awaitChange(ctx context.Context, what string, done func() bool) error {
-	stop := context.AfterFunc(ctx, func() {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		k.changed.Broadcast()
-	})
-	defer stop()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for !done() {
-		if ctx.Err() != nil {
-			return fmt.Errorf("catalog: wait for %s: %w", what, ctx.Err())
-		}
-		k.changed.Wait()
+// notifyFollowers tells all members of the group what has been committed.
+func (k *Catalog) notifyFollowers() {
+	if term, index, appliedTerm := k.convergence.committed(); term == appliedTerm { // else it leads no more, and what it has is told by others
+		k.notices.send(commitNotice{index: index, term: appliedTerm, leads: term})
 	}
-	return nil
+}
+
+// wait waits for what raft does as the leader. What waits here is work that must
+// make progress.
+func (k *Catalog) wait(f raft.Future) error {
+	k.watchdog.waiting.Add(1)
+	defer k.watchdog.waiting.Add(-1)
+	return endingWith(f, k.ending).Error()
 }
 
 // onCall does for another node what only the leader can do, or answers its
@@ -407,146 +385,3 @@ func (k *Catalog) onCall(ctx context.Context, from string, req []byte) ([]byte, 
 	}
 	return proto.Marshal(reply)
 }
-
-// catalogMachine is the catalog as raft's state machine.
-type catalogMachine struct{ k *Catalog }
-
-func (m catalogMachine) Apply(l *raft.Log) any {
-	k := m.k
-	var e logpb.CatalogEntry
-	if err := logpb.Unmarshal(l.Data, &e); err != nil {
-		m.fail(codeDamaged, fmt.Sprintf("catalog entry %d cannot be decoded: %v", l.Index, err))
-	}
-	m.mustSupport(e.Version)
-	results := k.machine.Apply(l.Index, &e)
-	m.mustSupport(k.machine.View().FSMVersion())
-	k.view.Store(k.machine.View())
-	var change CatalogChange
-	for i, r := range results {
-		if e.Commands[i].GetDeclareQueue() != nil && r.Changed && r.Refusal == 0 {
-			change.Added = append(change.Added, fsm.QueueID(r.Queue))
-		}
-		for _, id := range r.Added {
-			change.Added = append(change.Added, fsm.QueueID(id))
-		}
-		for _, id := range r.Deleted {
-			change.Removed = append(change.Removed, fsm.QueueID(id))
-		}
-		for _, id := range r.Configured {
-			change.Configured = append(change.Configured, fsm.QueueID(id))
-		}
-		for _, id := range r.Moved {
-			change.Moved = append(change.Moved, fsm.QueueID(id))
-		}
-		c := e.Commands[i]
-		change.noteRights(c, r)
-		change.Nodes = change.Nodes || r.Changed && (c.GetRegisterNode() != nil || c.GetAdmitNode() != nil || c.GetForgetNode() != nil || c.GetRecoverCluster() != nil || c.GetDeclareDead() != nil)
-	}
-	k.config.Changed(change)
-	k.hasApplied(l.Index, l.Term)
-	return results
-}
-
-// noteRights notes what a command has changed of what users may do.
-func (change *CatalogChange) noteRights(c *logpb.CatalogCommand, r *logpb.CatalogResult) {
-	if !r.Changed {
-		return
-	}
-	switch m := c.Body.(type) {
-	case *logpb.CatalogCommand_DeleteVhost:
-		change.VHosts = append(change.VHosts, m.DeleteVhost.GetName())
-	case *logpb.CatalogCommand_DeleteUser:
-		change.Users = append(change.Users, m.DeleteUser.GetName())
-	case *logpb.CatalogCommand_PutPermission, *logpb.CatalogCommand_DeletePermission:
-	default:
-		return
-	}
-	change.Rights = true
-}
-
-// hasApplied lets those go on who wait for an index.
-func (k *Catalog) hasApplied(index, term uint64) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.applied, k.appliedTerm = index, term
-	k.nodes = k.nodes[:0]
-	for _, n := range k.View().Nodes() {
-		k.nodes = append(k.nodes, n.Name)
-	}
-	if k.holders.open && term == k.holders.term {
-		k.holders.last = index
-		k.recount()
-	}
-	k.changed.Broadcast()
-}
-
-func (m catalogMachine) Snapshot() (raft.FSMSnapshot, error) {
-	state, err := logpb.Marshal(m.k.machine.Snapshot())
-	return catalogSnapshot{state}, err
-}
-
-func (m catalogMachine) Restore(rc io.ReadCloser) error {
-	defer rc.Close()
-	state, err := readCatalogSnapshot(rc)
-	if err != nil {
-		return err
-	}
-	return m.restore(state)
-}
-
-func (m catalogMachine) restore(state *logpb.CatalogSnapshot) (err error) {
-	m.mustSupport(catalog.SnapshotVersion(state))
-	if m.k.machine, err = catalog.Restore(state); err != nil {
-		return fmt.Errorf("restore catalog: %w", err)
-	}
-	m.k.view.Store(m.k.machine.View())
-	m.k.config.Changed(CatalogChange{Everything: true})
-	m.k.hasApplied(m.k.machine.View().Index(), 0)
-	return nil
-}
-
-// readCatalogSnapshot reads a state from the stream of a snapshot.
-func readCatalogSnapshot(stream io.Reader) (*logpb.CatalogSnapshot, error) {
-	r, err := raftlog.ReadState(stream)
-	if err != nil {
-		return nil, fmt.Errorf("read catalog snapshot: %w", err)
-	}
-	raw, err := io.ReadAll(r)
-	if err != nil {
-		return nil, fmt.Errorf("read catalog snapshot: %w", err)
-	}
-	state := new(logpb.CatalogSnapshot)
-	if err := logpb.Unmarshal(raw, state); err != nil {
-		return nil, fmt.Errorf("decode catalog snapshot: %w", err)
-	}
-	return state, nil
-}
-
-// mustSupport ends the process if the cluster has gone on to a version that
-// this program is too old for.
-func (m catalogMachine) mustSupport(version uint32) {
-	if newest := m.k.config.Newest; version > newest {
-		m.fail(codeTooOld, fmt.Sprintf("the cluster's fsm_version is %d, this program supports up to %d", version, newest))
-	}
-}
-
-func (m catalogMachine) fail(code int, why string) {
-	m.k.config.Logger.Error("node must stop", "code", code, "reason", why)
-	m.k.config.Exit(code)
-	select {}
-}
-
-type catalogSnapshot struct{ state []byte }
-
-func (s catalogSnapshot) Persist(sink raft.SnapshotSink) error {
-	if k, ok := sink.(*raftlog.Sink); ok {
-		k.SetLive(nil) // its entries have no payloads
-	}
-	if _, err := sink.Write(s.state); err != nil {
-		sink.Cancel()
-		return fmt.Errorf("write catalog snapshot: %w", err)
-	}
-	return sink.Close()
-}
-
-func (catalogSnapshot) Release() {}

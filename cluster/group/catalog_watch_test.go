@@ -117,7 +117,7 @@ func TestCatalogLeaderHangs(t *testing.T) {
 	if log := c.log.String(); !strings.Contains(log, "the catalog's leader makes no progress and gives way") {
 		t.Errorf("the log does not say why: %s", log)
 	}
-	if err := k.refuses(); !errors.Is(err, errReluctant) {
+	if err := k.refuses(); !errors.Is(err, errResignedLately) {
 		t.Errorf("it would stand again: %v", err)
 	}
 	if now := c.mustLead(); now == at {
@@ -163,8 +163,8 @@ func TestCatalogHeirs(t *testing.T) {
 	c.hosts[gone].mesh.Transport(catalogGroup) // of which nothing is taken
 	mustDefine(t, k, "second")
 	term, _ := k.leadsIn()
-	if got, want := k.heirs(term), []string{trioNames[other], trioNames[gone]}; !slices.Equal(got, want) {
-		t.Fatalf("the heirs are %v, want %v", got, want)
+	if got, want := k.transferees(term), []string{trioNames[other], trioNames[gone]}; !slices.Equal(got, want) {
+		t.Fatalf("the transferees are %v, want %v", got, want)
 	}
 	k.giveWay(term, 1)
 	if log := c.log.String(); !strings.Contains(log, "does not take the catalog over") || !strings.Contains(log, "to="+trioNames[gone]) {
@@ -190,7 +190,7 @@ func TestCatalogHasNoHeir(t *testing.T) {
 	}
 	k.giveWay(term, 0)
 	await(t, "raft goes on to another term", func() bool { return k.raft.Load().CurrentTerm() > term })
-	if said := strings.Count(c.log.String(), "does not take the catalog over"); said != told {
+	if said := strings.Count(c.log.String(), "does not take the catalog over"); said != maxTransferees {
 		t.Errorf("%d were told", said)
 	}
 	for _, other := range c.all {
@@ -206,16 +206,16 @@ func TestCatalogKeeps(t *testing.T) {
 	c := mustCatalogs(t, clock.set)
 	lead := c.mustLead()
 	k := c.all[lead]
-	await(t, "all are up", func() bool { return len(k.heirs(0)) == 2 && k.keeps(clock.now()) == "" })
-	k.steward.resigning.until.Store(int64(clock.now()) + 1)
-	if why := k.keeps(clock.now()); why != keepsPause {
+	await(t, "all are up", func() bool { return len(k.transferees(0)) == 2 && k.whyKeep(&k.watchdog.resigned, clock.now()) == "" })
+	k.watchdog.resigned.until.Store(int64(clock.now()) + 1)
+	if why := k.whyKeep(&k.watchdog.resigned, clock.now()); why != keepsPause {
 		t.Errorf("right after it has resigned: %q", why)
 	}
 	clock.pass(1)
-	if why := k.keeps(clock.now()); why != "" {
+	if why := k.whyKeep(&k.watchdog.resigned, clock.now()); why != "" {
 		t.Errorf("after the pause: %q", why)
 	}
-	k.steward.until.Store(int64(clock.now()) + 1)
+	k.watchdog.noVote.Store(int64(clock.now()) + 1)
 	if k.refuses() == nil {
 		t.Error("it stands for election")
 	}
@@ -228,9 +228,9 @@ func TestCatalogKeeps(t *testing.T) {
 			h.shut(t)
 		}
 	}
-	await(t, "it is seen that nobody is up", func() bool { return k.keeps(clock.now()) == keepsMajority })
-	if heirs := k.heirs(0); len(heirs) != 0 {
-		t.Errorf("its heirs are %v", heirs)
+	await(t, "it is seen that nobody is up", func() bool { return k.whyKeep(&k.watchdog.resigned, clock.now()) == keepsMajority })
+	if transferees := k.transferees(0); len(transferees) != 0 {
+		t.Errorf("its transferees are %v", transferees)
 	}
 }
 
@@ -242,19 +242,19 @@ func TestCatalogStands(t *testing.T) {
 	mustDefine(t, k, "first")
 	stands := func(at time.Duration, want time.Duration) {
 		t.Helper()
-		if s := k.stands(at); s.For != want {
+		if s := k.stall(at); s.For != want {
 			t.Errorf("at %v it stands still for %v, want %v: %+v", at, s.For, want, s)
 		}
 	}
-	await(t, "nothing waits", func() bool { return k.steward.waiting.Load() == 0 && k.stands(1).For == 0 && !k.steward.entries.waits })
+	await(t, "nothing waits", func() bool { return k.watchdog.waiting.Load() == 0 && k.stall(1).For == 0 && !k.watchdog.entries.waits })
 	stands(9, 0)
-	k.steward.waiting.Add(1)
+	k.watchdog.waiting.Add(1)
 	stands(10, 0)
 	stands(12, 2)
-	k.hasApplied(k.appliedIndex()+1, 1)
+	k.convergence.applied(k.View(), k.convergence.appliedIndex()+1, 1)
 	stands(13, 0)
 	stands(15, 2)
-	k.steward.waiting.Add(-1)
+	k.watchdog.waiting.Add(-1)
 	stands(16, 0)
 	stands(18, 0)
 
@@ -270,11 +270,11 @@ func TestCatalogStands(t *testing.T) {
 	await(t, "entries wait for the machine", func() bool {
 		k.raft.Load().Apply(entry, time.Millisecond)
 		at += 10
-		s := k.stands(at)
+		s := k.stall(at)
 		return s.Last > s.Applied && s.For >= 30
 	})
 	goOn()
-	await(t, "all is applied", func() bool { return k.stands(at).For == 0 && !k.steward.entries.waits })
+	await(t, "all is applied", func() bool { return k.stall(at).For == 0 && !k.watchdog.entries.waits })
 }
 
 // A leader that cannot help the catalog by giving it up keeps it, and says that

@@ -30,7 +30,7 @@ func pour(t *testing.T, g *Group, first uint64, entries, size int, life fsm.Mill
 	await(t, "all to be in the log", func() bool {
 		g.proposer.mu.Lock()
 		defer g.proposer.mu.Unlock()
-		return len(g.proposer.heavy)+len(g.proposer.flights) == 0
+		return len(g.proposer.queued.heavy)+len(g.proposer.pending) == 0
 	})
 	return first
 }
@@ -75,7 +75,7 @@ func TestFollowerCatchesUpFromTheLog(t *testing.T) {
 	}
 	g := c.leadAt(1)
 	c.mustStop(2)
-	before := g.last()
+	before := g.lastIndex()
 	next := uint64(1)
 	await(t, "a snapshot that covers much", func() bool {
 		next = pour(t, g, next, 20, 64<<10, 1)
@@ -86,7 +86,7 @@ func TestFollowerCatchesUpFromTheLog(t *testing.T) {
 		t.Errorf("the log begins at %d, the member ends at %d (%v)", first, before, err)
 	}
 	await(t, "a member that does not lead to keep less than the leader", func() bool {
-		return c.hosts[1].Group(1).log.Held(0, 1<<40) <= g.log.Held(0, 1<<40)/2
+		return c.hosts[1].Group(1).store.Held(0, 1<<40) <= g.store.Held(0, 1<<40)/2
 	})
 	back := c.start(2, 1)
 	mustMatch(t, back, g)
@@ -95,7 +95,7 @@ func TestFollowerCatchesUpFromTheLog(t *testing.T) {
 	}
 	pour(t, g, next, 800, 16<<10, 1)
 	expire(t, g)
-	await(t, "what nobody needs to go", func() bool { return g.log.Held(0, 1<<40) < 12<<20 })
+	await(t, "what nobody needs to go", func() bool { return g.store.Held(0, 1<<40) < 12<<20 })
 	mustMatch(t, back, g)
 }
 
@@ -113,7 +113,7 @@ func TestInstallBringsWhatIsMissing(t *testing.T) {
 	await(t, "the backlog", func() bool { return ready(g) == backlog })
 	mustMatch(t, c.hosts[2].Group(1), g)
 	c.mustStop(2)
-	before := g.last()
+	before := g.lastIndex()
 	next = pour(t, g, next, more, size, -1)
 	next = pour(t, g, next, 1500, 16<<10, 1)
 	await(t, "what was to expire", func() bool { return ready(g) == backlog+more })
@@ -166,11 +166,11 @@ func TestRefusedSnapshotIsWrittenAnew(t *testing.T) {
 		t.Fatalf("the leader's snapshot is of entry %d, the member's of %d", old, newer)
 	}
 	install := func() error {
-		list, err := g.log.Snapshots().List()
+		list, err := g.store.Snapshots().List()
 		if err != nil {
 			return err
 		}
-		meta, data, err := g.log.Snapshots().Open(list[0].ID)
+		meta, data, err := g.store.Snapshots().Open(list[0].ID)
 		if err != nil {
 			return err
 		}
@@ -230,19 +230,19 @@ func TestSnapshotsInProportion(t *testing.T) {
 	if err := g.snapshot(); err != nil {
 		t.Fatal(err)
 	}
-	if g.replay.Load() != 0 || n.snapshots.replay.Load() != 0 {
-		t.Errorf("%d bytes to apply again after a snapshot", g.replay.Load())
+	if g.usage.replay.Load() != 0 || n.snapshots.replay.Load() != 0 {
+		t.Errorf("%d bytes to apply again after a snapshot", g.usage.replay.Load())
 	}
 	at := g.SnapshotIndex()
 	for i := range uint64(4200) { // more than fit into a few entries
-		if err := g.raft.Barrier(0).Error(); err != nil {
+		if err := g.raft.Load().Barrier(0).Error(); err != nil {
 			t.Fatal(err)
 		}
 		if i%600 == 0 {
 			mustSubmit(t, g, enqueues(messages+1+i/600, -1, "m"))
 		}
 	}
-	n.snapshots.look()
+	n.snapshots.schedule()
 	if now := g.SnapshotIndex(); now != at {
 		t.Errorf("a snapshot of %d messages for 4200 small entries", messages)
 	}
@@ -312,7 +312,7 @@ func TestGroupsShareWhatIsKept(t *testing.T) {
 	}{{nil, true}, {[]bool{false, false}, true}, {[]bool{true}, false}} {
 		for intact := false; !intact; { // the scheduler lets go of groups that are closed
 			g.transport.Lacks("n2", term, 3)
-			all := g.log.Held(3, 1<<30)
+			all := g.store.Held(3, 1<<30)
 			s.mu.Lock()
 			h.config.Retained = all + all/2
 			clear(s.held)

@@ -11,39 +11,40 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 )
 
-// Pace of elections.
+// Times of elections.
 const (
-	electionLook   = 50 * time.Millisecond  // how often vacancies are looked at
-	electionPause  = 25 * time.Millisecond  // at least, between two looks: a node's failure is thousands of kicks
+	electionEvery  = 50 * time.Millisecond  // how often elections are advanced
+	electionPause  = 25 * time.Millisecond  // at least, between two rounds: a node's failure wakes thousands of times
 	maxCampaigns   = 256                    // under way at a time
 	campaignTime   = 2 * time.Second        // after which one no longer counts as under way
-	standingsWait  = 150 * time.Millisecond // how long to wait for others' standings
-	standingsEvery = time.Second            // how often to ask again
-	turnTime       = time.Second            // of a candidate, at first
-	longestTurn    = 8 * time.Second        // later ones are longer
-	crowd          = 1000                   // so many vacancies more make turns longer by turnTime
-	ledPause       = 2 * time.Second        // how long it counts that a member has a leader
+	positionsWait  = 150 * time.Millisecond // how long to wait for others' log positions
+	positionsEvery = time.Second            // how often to ask again
+	slotTime       = time.Second            // of a candidate, at first
+	longestSlot    = 8 * time.Second        // later ones are longer
+	manyElections  = 1000                   // so many more elections make slots longer by slotTime
+	ledValid       = 2 * time.Second        // how long it counts that a member has a leader
 )
 
-// elections fills vacancies. Raft's own timers are long, because thousands of
-// groups share a node; a node notices failures itself, the members of a
+// elections find leaders for groups without one. Raft's own timers are long, because
+// thousands of groups share a node; a node notices failures itself, the members of a
 // leaderless group compare their logs, and the one with the longest campaigns.
 // Everything here only starts campaigns; who wins is raft's business.
 type elections struct {
 	node  string
 	links links
-	kind  peer.Kind                 // of its messages
-	find  func(fsm.GroupID) replica // nil: there is none
+	kind  peer.Kind                   // of its messages
+	find  func(fsm.GroupID) electable // nil: there is none
 	// drains reports whether a node is about to stop; nil: none is.
 	drains func(node string) bool
 	slog   *slog.Logger
-	kick   kicks
+	worker *worker.Worker
 
-	mu        sync.Mutex
-	vacancies map[fsm.GroupID]*vacancy
+	mu      sync.Mutex
+	running map[fsm.GroupID]*election
 }
 
 // links is what elections need of the mesh.
@@ -57,152 +58,137 @@ type links interface {
 	Resign(group fsm.GroupID, term uint64, other string)
 }
 
-// replica is what elections need of a Group.
-type replica interface {
+// electable is what elections need of a Group.
+type electable interface {
 	Spec() Spec
-	Voters() []string   // the preferred leader first
-	Leader() string     // empty: unknown
-	standing() standing // how far the log reaches
+	Voters() []string    // the preferred leader first
+	Leader() string      // empty: unknown
+	logEnd() logPosition // how far the log reaches
 	role() (role raft.RaftState, term uint64)
 	isClosed() bool
-	barred() bool    // it is quarantined
-	unproven() bool  // it is a learner, see DESIGN.md
-	reluctant() bool // it has resigned lately
-	// asked is told that a member knows no leader, and where its log ends.
-	asked(node string, end uint64)
-	// yieldTo makes another member the leader, if raft leads here; wins: that one
+	barred() bool    // it must not lead
+	isLearner() bool // it neither leads nor votes
+	resignedLately() bool
+	// hasNoLeader is called when another member knows no leader, and says where its
+	// log ends.
+	hasNoLeader(node string, end uint64)
+	// transferTo makes another member the leader, if raft leads here; wins: that one
 	// can be elected as it is. It does not block.
-	yieldTo(node string, wins bool)
+	transferTo(node string, wins bool)
 }
 
-type vacancy struct {
-	group      replica
-	leader     string   // who led when the vacancy was noted; empty: unknown
+// election is the search for a leader of one group, as this member sees it.
+type election struct {
+	group      electable
+	leader     string   // who led when the election began; empty: unknown
 	since      uint64   // the term then
-	term       uint64   // when last looked at
+	term       uint64   // in the last round
 	voters     []string // members, as of counted
 	counted    time.Time
-	asked      time.Time // standings were last exchanged
+	askedAt    time.Time // positions were last exchanged
 	ready      time.Time // since when a majority of members is reachable
-	turns      turns
+	backoff    electionBackoff
 	campaigned time.Time // last
-	standings  map[string]standing
+	positions  map[string]logPosition
 	led        map[string]time.Time // when a member said last that there is a leader
 	barred     map[string]bool      // members that must not lead, see Quarantine
-	unproven   map[string]bool      // members that neither lead nor vote, see trust
+	learners   map[string]bool      // members that neither lead nor vote, see trust
 }
 
-func newVacancy(g replica) *vacancy {
+func newElection(g electable) *election {
 	_, term := g.role()
-	return &vacancy{
+	return &election{
 		group: g, leader: g.Leader(), since: term, term: term,
-		standings: map[string]standing{}, led: map[string]time.Time{}, barred: map[string]bool{}, unproven: map[string]bool{},
+		positions: map[string]logPosition{}, led: map[string]time.Time{}, barred: map[string]bool{}, learners: map[string]bool{},
 	}
 }
 
-// standing is how far a member's log reaches.
-type standing struct{ term, index uint64 }
-
-func (s standing) less(o standing) bool {
-	return s.term < o.term || s.term == o.term && s.index < o.index
-}
-
-func newElections(h *Host) *elections {
+func newElections(c *Config, find func(fsm.GroupID) electable) *elections {
 	return &elections{
-		node: h.config.Node, links: h.config.Mesh, kind: h.config.KindElection, slog: h.slog,
-		find: func(id fsm.GroupID) replica {
-			if g := h.Group(id); g != nil {
-				return g
-			}
-			return nil
-		},
-		drains: h.config.Drains,
-		kick:   newKicks(), vacancies: map[fsm.GroupID]*vacancy{},
+		node: c.Node, links: c.Mesh, kind: c.KindElection, slog: c.Logger, find: find, drains: c.Drains,
+		worker: newElectionWorker(), running: map[fsm.GroupID]*election{},
 	}
 }
+
+func newElectionWorker() *worker.Worker { return worker.New(worker.Options{Pause: electionPause}) }
 
 // listen registers for messages.
 func (e *elections) listen() {
 	e.links.Handle(e.kind, func(from string, head, _ []byte) { e.receive(from, head, time.Now()) })
 }
 
-// PeerChanged is told when a node came or went.
-func (h *Host) PeerChanged(ev peer.Event) {
-	if ev.Up {
-		h.spawn(func() { h.trigger(ev.Node) })
-	} else {
-		for _, g := range h.Groups() {
-			if g.Leader() == ev.Node {
-				h.elections.vacant(g)
-			}
-		}
-	}
-	h.elections.wake()
-}
-
-// trigger has raft send to the members on a node that is back, in every group
-// that this node leads: raft has given up sending to them, and would try again
-// only after the commit timeout.
-func (h *Host) trigger(node string) {
-	for _, g := range h.leaders() {
-		if g.has(node) {
-			g.nudge()
-		}
-	}
-}
-
-// vacant notes that a group has no leader, as far as this node knows.
-func (e *elections) vacant(g replica) {
+// begin notes that a group has no leader, as far as this node knows.
+func (e *elections) begin(g electable) {
 	e.mu.Lock()
-	if id := g.Spec().Group; e.vacancies[id] == nil {
-		e.vacancies[id] = newVacancy(g)
+	if id := g.Spec().Group; e.running[id] == nil {
+		e.running[id] = newElection(g)
 	}
 	e.mu.Unlock()
-	e.wake()
+	e.worker.Wake()
 }
 
-// filled notes that a group has a leader, or is gone.
-func (e *elections) filled(id fsm.GroupID) {
+// end notes that a group has a leader, or is gone.
+func (e *elections) end(id fsm.GroupID) {
 	e.mu.Lock()
-	delete(e.vacancies, id)
+	delete(e.running, id)
 	e.mu.Unlock()
 }
-
-func (e *elections) wake() { e.kick.wake() }
 
 func (e *elections) run(stop <-chan struct{}) {
-	e.kick.serve(stop, electionLook, electionPause, e.look)
+	e.worker.Run(stop, func(now time.Time) time.Duration {
+		if e.advanceAll(now) {
+			return electionEvery
+		}
+		return 0
+	})
 }
 
-// look advances every vacancy and reports whether there are any.
-func (e *elections) look(now time.Time) bool {
+// electionRound is one round over all elections.
+type electionRound struct {
+	now       time.Time
+	ask       map[string][]byte // items for other nodes
+	reached   map[string]bool
+	campaigns int           // that may still begin
+	slot      time.Duration // the shortest
+	transfers []transfer
+}
+
+// transfer is a leadership, in raft's eyes only, that is to be handed over.
+type transfer struct {
+	group electable
+	to    string
+	wins  bool
+}
+
+// advanceAll advances every election and reports whether there are any.
+func (e *elections) advanceAll(now time.Time) bool {
 	e.mu.Lock()
-	l := look{now: now, ask: map[string][]byte{}, reached: reached(e.links, e.node), room: maxCampaigns}
-	l.turn = turnTime + turnTime*time.Duration(len(e.vacancies))/crowd
-	for id, v := range e.vacancies {
+	r := electionRound{now: now, ask: map[string][]byte{}, reached: reached(e.links, e.node), campaigns: maxCampaigns}
+	r.slot = slotTime + slotTime*time.Duration(len(e.running))/manyElections
+	for id, v := range e.running {
 		switch {
-		case v.group.isClosed(), v.filled(l.reached):
-			delete(e.vacancies, id)
+		case v.group.isClosed(), v.hasLeader(r.reached):
+			delete(e.running, id)
 		case now.Sub(v.campaigned) < campaignTime:
-			l.room--
+			r.campaigns--
 		}
 	}
-	var campaign []replica
-	for _, v := range e.vacancies {
-		if e.advance(v, &l) {
+	var campaign []electable
+	for _, v := range e.running {
+		if e.advance(v, &r) {
 			campaign = append(campaign, v.group)
 		}
 	}
-	some := len(e.vacancies) > 0
+	some := len(e.running) > 0
 	e.mu.Unlock()
-	for node, items := range l.ask {
+	for node, items := range r.ask {
 		e.send(node, items)
 	}
 	for _, g := range campaign {
 		e.campaign(g)
 	}
-	for _, y := range l.yield {
-		y.group.yieldTo(y.to, y.wins)
+	for _, t := range r.transfers {
+		t.group.transferTo(t.to, t.wins)
 	}
 	return some
 }
@@ -210,7 +196,7 @@ func (e *elections) look(now time.Time) bool {
 // campaign makes raft stand for election. A candidate that has lost would sit
 // until its timeout: it is made a follower first, by a request for a vote in
 // the next term that no log is short enough to grant.
-func (e *elections) campaign(g replica) {
+func (e *elections) campaign(g electable) {
 	switch role, term := g.role(); role {
 	case raft.Candidate:
 		for _, m := range g.Voters() {
@@ -226,27 +212,10 @@ func (e *elections) campaign(g replica) {
 	e.links.Campaign(g.Spec().Group)
 }
 
-// look is one round over all vacancies.
-type look struct {
-	now     time.Time
-	ask     map[string][]byte // items for other nodes
-	reached map[string]bool
-	room    int           // campaigns that may still begin
-	turn    time.Duration // the shortest
-	yield   []yield
-}
-
-// yield is a leadership, in raft's eyes only, that is to be handed over.
-type yield struct {
-	group replica
-	to    string
-	wins  bool
-}
-
-// filled reports whether the group has got a leader since the vacancy was
-// noted: raft may know it before anybody has told. The leader of the same term
-// who was lost then does not count, also if its node is back.
-func (v *vacancy) filled(reached map[string]bool) bool {
+// hasLeader reports whether the group has got a leader since the election began:
+// raft may know it before anybody has said so. The leader of the same term who was
+// lost then does not count, also if its node is back.
+func (v *election) hasLeader(reached map[string]bool) bool {
 	leader := v.group.Leader()
 	role, term := v.group.role()
 	if leader == "" || !reached[leader] || role == raft.Leader && v.group.barred() {
@@ -266,14 +235,14 @@ func reached(l links, node string) map[string]bool {
 	return r
 }
 
-// advance asks for standings where it is time to, and reports whether this
+// advance asks for log positions where it is time to, and reports whether this
 // node should campaign now.
-func (e *elections) advance(v *vacancy, l *look) bool {
-	now := l.now
-	if now.Sub(v.counted) >= standingsEvery {
+func (e *elections) advance(v *election, r *electionRound) bool {
+	now := r.now
+	if now.Sub(v.counted) >= positionsEvery {
 		v.voters, v.counted = v.group.Voters(), now
 	}
-	alive := l.alive(v)
+	alive := r.alive(v)
 	// A member without a vote, or one that does not know the others yet, waits
 	// for a leader to tell it.
 	if 2*len(alive) <= len(v.voters) || !slices.Contains(v.voters, e.node) {
@@ -283,68 +252,78 @@ func (e *elections) advance(v *vacancy, l *look) bool {
 	if v.ready.IsZero() {
 		v.ready = now
 	}
-	v.barred[e.node], v.unproven[e.node] = v.group.barred(), v.group.unproven()
-	if now.Sub(v.asked) >= standingsEvery {
-		v.asked = now
-		mine := v.group.standing()
-		v.standings[e.node] = mine
-		for _, n := range alive {
-			if n != e.node {
-				_, term := v.group.role()
-				l.ask[n] = appendItem(l.ask[n], item{kind: itemAsk, group: v.group.Spec().Group, term: term, standing: mine, barred: v.barred[e.node], unproven: v.unproven[e.node]})
-			}
-		}
+	v.barred[e.node], v.learners[e.node] = v.group.barred(), v.group.isLearner()
+	if now.Sub(v.askedAt) >= positionsEvery {
+		e.ask(v, alive, r)
 	}
 	if !v.decided(alive, now) {
-		v.turns = turns{failed: v.turns.failed}
+		v.backoff = electionBackoff{failed: v.backoff.failed}
 		return false
 	}
 	switch {
 	case v.barred[e.node]:
-		e.yield(v, alive, l)
+		e.chooseTransferee(v, alive, r)
 		return false
-	case v.unproven[e.node], 2*v.proven(alive) <= len(v.voters): // a campaign would cost terms, and win nothing
+	case v.learners[e.node], 2*v.proven(alive) <= len(v.voters): // a campaign would cost terms, and win nothing
 		return false
 	}
-	p := pace{candidates: v.eligible(alive), shortest: l.turn, spread: rand.N[time.Duration]}
+	return e.mayCampaign(v, alive, r)
+}
+
+// ask asks the others for their log positions, and says where this one is.
+func (e *elections) ask(v *election, alive []string, r *electionRound) {
+	v.askedAt = r.now
+	mine := v.group.logEnd()
+	v.positions[e.node] = mine
+	for _, n := range alive {
+		if n != e.node {
+			_, term := v.group.role()
+			r.ask[n] = appendItem(r.ask[n], item{kind: itemAsk, group: v.group.Spec().Group, term: term, position: mine, barred: v.barred[e.node], learner: v.learners[e.node]})
+		}
+	}
+}
+
+// mayCampaign reports whether it is this node's turn to campaign, and takes it.
+func (e *elections) mayCampaign(v *election, alive []string, r *electionRound) bool {
+	s := slots{candidates: v.eligible(alive), shortest: r.slot, spread: rand.N[time.Duration]}
 	if _, term := v.group.role(); term != v.term {
 		v.term = term
-		v.turns.taken(now, p)
+		v.backoff.taken(r.now, s)
 	}
-	if !v.turns.mine(now, e.rank(v, alive), p) || l.room <= 0 || p.candidates > 1 && v.group.reluctant() {
+	if !v.backoff.mine(r.now, e.rank(v, alive), s) || r.campaigns <= 0 || s.candidates > 1 && v.group.resignedLately() {
 		return false
 	}
-	l.room--
-	v.campaigned = now
-	v.turns.taken(now, p)
+	r.campaigns--
+	v.campaigned = r.now
+	v.backoff.taken(r.now, s)
 	return true
 }
 
-// yield has a member that must not lead, and that raft makes lead all the same,
+// chooseTransferee has a member that must not lead, and that raft makes lead all the same,
 // hand over to the one with the longest log among those that may; the first of
 // equals, the preferred leader first. As long as there is none the group has a
 // leader in raft's eyes, and nobody serves.
-func (e *elections) yield(v *vacancy, alive []string, l *look) {
-	if role, _ := v.group.role(); role != raft.Leader || l.now.Sub(v.campaigned) < campaignTime {
+func (e *elections) chooseTransferee(v *election, alive []string, r *electionRound) {
+	if role, _ := v.group.role(); role != raft.Leader || r.now.Sub(v.campaigned) < campaignTime {
 		return
 	}
 	best := ""
 	for _, n := range alive {
-		s, known := v.standings[n]
-		if n != e.node && known && !v.barred[n] && !v.unproven[n] && (best == "" || v.standings[best].less(s)) {
+		s, known := v.positions[n]
+		if n != e.node && known && !v.barred[n] && !v.learners[n] && (best == "" || v.positions[best].less(s)) {
 			best = n
 		}
 	}
 	if best != "" {
-		v.campaigned = l.now
-		l.yield = append(l.yield, yield{v.group, best, v.canWin(best, alive)})
+		v.campaigned = r.now
+		r.transfers = append(r.transfers, transfer{v.group, best, v.canWin(best, alive)})
 	}
 }
 
 // eligible counts the candidates that can win: those whose log a majority of
-// all members can vote for. They come first by rank. A member whose standing
-// is unknown can win, and can vote.
-func (v *vacancy) eligible(alive []string) int {
+// all members can vote for. They come first by rank. A member whose log
+// position is unknown can win, and can vote.
+func (v *election) eligible(alive []string) int {
 	n := 0
 	for _, c := range alive {
 		if v.canWin(c, alive) {
@@ -355,9 +334,9 @@ func (v *vacancy) eligible(alive []string) int {
 }
 
 // proven counts those who may vote.
-func (v *vacancy) proven(alive []string) (n int) {
+func (v *election) proven(alive []string) (n int) {
 	for _, m := range alive {
-		if !v.unproven[m] {
+		if !v.learners[m] {
 			n++
 		}
 	}
@@ -365,42 +344,42 @@ func (v *vacancy) proven(alive []string) (n int) {
 }
 
 // canWin reports whether a majority of all members can vote for candidate.
-func (v *vacancy) canWin(candidate string, alive []string) bool {
-	if v.barred[candidate] || v.unproven[candidate] {
+func (v *election) canWin(candidate string, alive []string) bool {
+	if v.barred[candidate] || v.learners[candidate] {
 		return false
 	}
-	mine, known := v.standings[candidate]
+	mine, known := v.positions[candidate]
 	votes := 0
 	for _, m := range alive {
-		if s, told := v.standings[m]; !v.unproven[m] && (!known || !told || !mine.less(s)) {
+		if s, said := v.positions[m]; !v.learners[m] && (!known || !said || !mine.less(s)) {
 			votes++
 		}
 	}
 	return 2*votes > len(v.voters)
 }
 
-// decided reports whether enough is known for an election: the standings of
+// decided reports whether enough is known for an election: the positions of
 // those who are alive, or, after a while, of a majority of all members, none of
 // whom has a leader. A node that has just started and has heard nothing yet
 // must not disturb a leader that lives.
-func (v *vacancy) decided(alive []string, now time.Time) bool {
+func (v *election) decided(alive []string, now time.Time) bool {
 	known := 0
 	for _, n := range alive {
-		if at, led := v.led[n]; led && now.Sub(at) < ledPause {
+		if at, led := v.led[n]; led && now.Sub(at) < ledValid {
 			return false
 		}
-		if _, ok := v.standings[n]; ok {
+		if _, ok := v.positions[n]; ok {
 			known++
 		}
 	}
-	return known == len(alive) || 2*known > len(v.voters) && now.Sub(v.ready) >= standingsWait
+	return known == len(alive) || 2*known > len(v.voters) && now.Sub(v.ready) >= positionsWait
 }
 
 // alive lists the voters of a group that this node reaches.
-func (l *look) alive(v *vacancy) []string {
+func (r *electionRound) alive(v *election) []string {
 	alive := make([]string, 0, 8)
 	for _, m := range v.voters {
-		if l.reached[m] {
+		if r.reached[m] {
 			alive = append(alive, m)
 		}
 	}
@@ -411,19 +390,19 @@ func (l *look) alive(v *vacancy) []string {
 // before those that cannot, among them those that stay before those that are
 // about to stop; then the longest log first, then in the order of the members,
 // the preferred leader first.
-func (e *elections) rank(v *vacancy, alive []string) int {
-	mine, rank, passed := v.standings[e.node], 0, false
+func (e *elections) rank(v *election, alive []string) int {
+	mine, rank, passed := v.positions[e.node], 0, false
 	for _, n := range alive {
 		if n == e.node {
 			passed = true
 			continue
 		}
-		s, known := v.standings[n]
+		s, known := v.positions[n]
 		before := known && (mine.less(s) || !passed && !s.less(mine))
 		if d := e.draining(e.node); d != e.draining(n) && v.canWin(n, alive) == v.canWin(e.node, alive) {
 			before = d
 		}
-		if before && !v.barred[n] && !v.unproven[n] {
+		if before && !v.barred[n] && !v.learners[n] {
 			rank++
 		}
 	}
@@ -432,29 +411,7 @@ func (e *elections) rank(v *vacancy, alive []string) int {
 
 func (e *elections) draining(node string) bool { return e.drains != nil && e.drains(node) }
 
-// standing reads how far this replica's log reaches.
-func (g *Group) standing() standing { return standingOf(g.raft, g.log, g.log.Snapshots()) }
-
-func standingOf(r *raft.Raft, log raft.LogStore, snapshots raft.SnapshotStore) standing {
-	s := standing{index: r.LastIndex()}
-	var l raft.Log
-	if log.GetLog(s.index, &l) == nil {
-		s.term = l.Term
-		return s
-	}
-	// Nothing follows the snapshot.
-	if list, err := snapshots.List(); err == nil && len(list) > 0 && list[0].Index == s.index {
-		s.term = list[0].Term
-	}
-	return s
-}
-
-// follows reports whether a campaign would have an effect.
-func (g *Group) role() (raft.RaftState, uint64) { return g.raft.State(), g.raft.CurrentTerm() }
-
-func (g *Group) isClosed() bool { return g.closed.Load() }
-
-// receive takes standings from another member, and answers those that ask.
+// receive takes positions from another member, and answers those that ask.
 func (e *elections) receive(from string, items []byte, now time.Time) {
 	var answer []byte
 	for len(items) >= itemSize {
@@ -470,7 +427,7 @@ func (e *elections) receive(from string, items []byte, now time.Time) {
 			e.links.Resign(it.group, it.term, from)
 		}
 		if it.kind == itemAsk {
-			g.asked(from, it.standing.index)
+			g.hasNoLeader(from, it.position.index)
 			answer = appendItem(answer, e.answer(g, from))
 		}
 		e.note(from, it, now)
@@ -480,10 +437,10 @@ func (e *elections) receive(from string, items []byte, now time.Time) {
 	}
 }
 
-// answer says where this replica stands, or that the group has a leader.
-func (e *elections) answer(g replica, from string) item {
+// answer says where the log of this replica ends, or that the group has a leader.
+func (e *elections) answer(g electable, from string) item {
 	_, term := g.role()
-	it := item{kind: itemStanding, group: g.Spec().Group, term: term, standing: g.standing(), barred: g.barred(), unproven: g.unproven()}
+	it := item{kind: itemPosition, group: g.Spec().Group, term: term, position: g.logEnd(), barred: g.barred(), learner: g.isLearner()}
 	leader := g.Leader()
 	switch {
 	case leader == "", leader == from, leader == e.node && it.barred:
@@ -496,11 +453,11 @@ func (e *elections) answer(g replica, from string) item {
 func (e *elections) note(from string, it item, now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	v := e.vacancies[it.group]
+	v := e.running[it.group]
 	if v == nil {
 		return
 	}
-	v.standings[from], v.barred[from], v.unproven[from] = it.standing, it.barred, it.unproven
+	v.positions[from], v.barred[from], v.learners[from] = it.position, it.barred, it.learner
 	_, term := v.group.role()
 	switch {
 	case it.kind != itemLed: // who asks has no leader either, perhaps only since it last said so
@@ -510,41 +467,41 @@ func (e *elections) note(from string, it item, now time.Time) {
 	default:
 		v.led[from] = now
 		if v.group.Leader() == from {
-			delete(e.vacancies, it.group) // the leader itself says so
+			delete(e.running, it.group) // the leader itself says so
 		}
 	}
-	e.wake()
+	e.worker.Wake()
 }
 
 func (e *elections) send(node string, items []byte) {
 	if err := e.links.Send(node, e.kind, items); err != nil {
-		e.slog.Debug("standings not sent", "node", node, "error", err)
+		e.slog.Debug("log positions not sent", "node", node, "error", err)
 	}
 }
 
-// item is one group's line in an exchange of standings.
+// item is one group's line in an exchange of positions.
 type item struct {
 	kind     byte
 	group    fsm.GroupID
 	term     uint64 // that raft is in
-	standing standing
+	position logPosition
 	barred   bool // who says so must not lead
-	unproven bool // who says so neither leads nor votes
+	learner  bool // who says so neither leads nor votes
 }
 
 const (
-	itemAsk      = 1 // this is where I stand, what about you?
-	itemStanding = 2
+	itemAsk      = 1 // here my log ends, where does yours?
+	itemPosition = 2
 	itemLed      = 3    // the group has a leader that I reach
 	itemBarred   = 0x80 // added to the kind
-	itemUnproven = 0x40 // likewise
+	itemLearner  = 0x40 // likewise
 	itemSize     = 1 + 4 + 8 + 8 + 8
 )
 
 // sound reports whether a log can be as the item says.
 func (it item) sound() bool {
-	const most = 1 << 62
-	return it.term < most && it.standing.term < most && it.standing.index < most
+	const limit = 1 << 62
+	return it.term < limit && it.position.term < limit && it.position.index < limit
 }
 
 func appendItem(dst []byte, it item) []byte {
@@ -552,20 +509,20 @@ func appendItem(dst []byte, it item) []byte {
 	if it.barred {
 		kind |= itemBarred
 	}
-	if it.unproven {
-		kind |= itemUnproven
+	if it.learner {
+		kind |= itemLearner
 	}
 	dst = append(dst, kind)
 	dst = binary.BigEndian.AppendUint32(dst, uint32(it.group))
 	dst = binary.BigEndian.AppendUint64(dst, it.term)
-	dst = binary.BigEndian.AppendUint64(dst, it.standing.term)
-	return binary.BigEndian.AppendUint64(dst, it.standing.index)
+	dst = binary.BigEndian.AppendUint64(dst, it.position.term)
+	return binary.BigEndian.AppendUint64(dst, it.position.index)
 }
 
 func parseItem(b []byte) item {
 	return item{
-		kind: b[0] &^ (itemBarred | itemUnproven), barred: b[0]&itemBarred != 0, unproven: b[0]&itemUnproven != 0, group: fsm.GroupID(binary.BigEndian.Uint32(b[1:])),
+		kind: b[0] &^ (itemBarred | itemLearner), barred: b[0]&itemBarred != 0, learner: b[0]&itemLearner != 0, group: fsm.GroupID(binary.BigEndian.Uint32(b[1:])),
 		term:     binary.BigEndian.Uint64(b[5:]),
-		standing: standing{binary.BigEndian.Uint64(b[13:]), binary.BigEndian.Uint64(b[21:])},
+		position: logPosition{binary.BigEndian.Uint64(b[13:]), binary.BigEndian.Uint64(b[21:])},
 	}
 }

@@ -96,7 +96,7 @@ func TestElectLateMembers(t *testing.T) {
 
 // The longest log campaigns, whatever the order of the members.
 func TestElectLongestLog(t *testing.T) {
-	for _, logs := range [][3]standing{
+	for _, logs := range [][3]logPosition{
 		{{1, 9}, {2, 3}, {2, 4}},
 		{{2, 3}, {2, 3}, {2, 4}},
 		{{2, 3}, {1, 8}, {3, 1}},
@@ -117,7 +117,7 @@ func TestElectAfterDeath(t *testing.T) {
 	p := newPretend(t, "a", "b", "c")
 	for i, name := range p.order {
 		n := p.nodes[name]
-		n.open, n.leader, n.log = true, "a", standing{1, uint64(20 - i)}
+		n.open, n.leader, n.log = true, "a", logPosition{1, uint64(20 - i)}
 	}
 	p.nodes["c"].log.index = 50
 	p.nodes["a"].unreached["b"], p.nodes["a"].unreached["c"] = true, true
@@ -137,7 +137,7 @@ func TestElectRestartedNode(t *testing.T) {
 		for _, name := range []string{"b", "c"} {
 			p.nodes[name].open, p.nodes[name].leader, p.nodes[name].slow = true, "b", slow
 		}
-		p.nodes["a"].log = standing{9, 9} // it would win
+		p.nodes["a"].log = logPosition{9, 9} // it would win
 		p.nodes["a"].start()
 		p.run(20 * time.Second)
 		p.mustCampaign()
@@ -172,7 +172,7 @@ func TestElectRestartedLeader(t *testing.T) {
 			n.open, n.leader = true, "a"
 		}
 		p.nodes["a"].open, p.nodes["a"].leader = false, ""
-		p.nodes["b"].elections.vacant(p.nodes["b"])
+		p.nodes["b"].elections.begin(p.nodes["b"])
 		p.run(300 * time.Millisecond) // c has not noticed
 		p.mustCampaign()
 		leader := "b"
@@ -181,7 +181,7 @@ func TestElectRestartedLeader(t *testing.T) {
 			leader = "a"
 		}
 		p.nodes["c"].leader = ""
-		p.nodes["c"].elections.vacant(p.nodes["c"])
+		p.nodes["c"].elections.begin(p.nodes["c"])
 		p.run(3 * time.Second)
 		p.mustCampaign(leader)
 		p.mustLead(leader)
@@ -253,12 +253,12 @@ func TestElectOutOfStep(t *testing.T) {
 		for i, name := range p.order[:2] {
 			n := p.nodes[name]
 			n.unreached["c"], p.nodes["c"].unreached[name] = true, true
-			n.log = standing{2, uint64(11 + i*(offset/4))}
+			n.log = logPosition{2, uint64(11 + i*(offset/4))}
 			n.start()
 		}
 		p.run(10 * time.Millisecond) // they hear of each other
 		for i, name := range p.order[:2] {
-			p.nodes[name].elections.vacancies[7].turns = turns{began: p.now, number: i * offset, used: true}
+			p.nodes[name].elections.running[7].backoff = electionBackoff{began: p.now, slot: i * offset, used: true}
 		}
 		p.campaign = func(n *pretendNode) {
 			for _, o := range p.nodes {
@@ -285,7 +285,7 @@ func TestElectNoticedLater(t *testing.T) {
 	p := newPretend(t, "a", "b", "c")
 	for i, name := range p.order {
 		n := p.nodes[name]
-		n.open, n.leader, n.log = true, "a", standing{1, uint64(20 - i)}
+		n.open, n.leader, n.log = true, "a", logPosition{1, uint64(20 - i)}
 	}
 	p.nodes["a"].unreached["b"], p.nodes["a"].unreached["c"] = true, true
 	p.nodes["b"].lost("a")
@@ -302,12 +302,12 @@ func TestElectStaleLeader(t *testing.T) {
 	for _, stubborn := range []bool{false, true} {
 		p := newPretend(t, "a", "b", "c")
 		for _, n := range p.nodes {
-			n.open, n.term, n.log = true, 3, standing{2, 9}
+			n.open, n.term, n.log = true, 3, logPosition{2, 9}
 		}
 		a := p.nodes["a"]
 		a.leader, a.term, a.stubborn = "a", 2, stubborn
-		p.nodes["b"].elections.vacant(p.nodes["b"])
-		p.nodes["c"].elections.vacant(p.nodes["c"])
+		p.nodes["b"].elections.begin(p.nodes["b"])
+		p.nodes["c"].elections.begin(p.nodes["c"])
 		p.run(100 * time.Millisecond)
 		if (a.leader == "a" && a.term == 2) != stubborn {
 			t.Fatalf("stubborn %v: the leader of term 2 knows %q in term %d", stubborn, a.leader, a.term)
@@ -328,7 +328,7 @@ func TestElectUntold(t *testing.T) {
 	p := newPretend(t, "a", "b", "c")
 	for i, name := range p.order {
 		n := p.nodes[name]
-		n.open, n.leader, n.log = true, "a", standing{1, uint64(20 - i)}
+		n.open, n.leader, n.log = true, "a", logPosition{1, uint64(20 - i)}
 	}
 	p.campaign = func(n *pretendNode) {
 		for _, o := range []string{"b", "c"} {
@@ -345,7 +345,7 @@ func TestElectUntold(t *testing.T) {
 	p.run(time.Minute)
 	p.mustCampaign("b")
 	for _, name := range []string{"b", "c"} {
-		if len(p.nodes[name].elections.vacancies) != 0 {
+		if len(p.nodes[name].elections.running) != 0 {
 			t.Errorf("%s still looks for a leader", name)
 		}
 	}
@@ -374,7 +374,7 @@ func TestElectClosed(t *testing.T) {
 	p.nodes["a"].start()
 	p.run(time.Second)
 	p.mustCampaign()
-	if len(p.nodes["a"].elections.vacancies) != 0 {
+	if len(p.nodes["a"].elections.running) != 0 {
 		t.Error("a closed group is still looked at")
 	}
 }
@@ -382,8 +382,8 @@ func TestElectClosed(t *testing.T) {
 // Items survive the wire; what is cut short is left alone.
 func TestElectionItems(t *testing.T) {
 	items := []item{
-		{itemAsk, 7, 5, standing{3, 4}, false, true}, {itemStanding, 7, 6, standing{3, 4}, true, false},
-		{itemLed, 1<<32 - 1, 1<<64 - 2, standing{1 << 63, 1<<64 - 1}, false, false},
+		{itemAsk, 7, 5, logPosition{3, 4}, false, true}, {itemPosition, 7, 6, logPosition{3, 4}, true, false},
+		{itemLed, 1<<32 - 1, 1<<64 - 2, logPosition{1 << 63, 1<<64 - 1}, false, false},
 	}
 	var b []byte
 	for _, it := range items {
@@ -407,11 +407,11 @@ func TestElectionItems(t *testing.T) {
 func TestVacancyDecided(t *testing.T) {
 	now := time.Unix(1000, 0)
 	all := []string{"a", "b", "c"}
-	v := &vacancy{voters: all, standings: map[string]standing{"a": {}, "b": {}, "c": {}}, led: map[string]time.Time{}}
+	v := &election{voters: all, positions: map[string]logPosition{"a": {}, "b": {}, "c": {}}, led: map[string]time.Time{}}
 	if !v.decided(all, now) {
 		t.Error("nobody has a leader")
 	}
-	v.led["b"] = now.Add(-ledPause + 1)
+	v.led["b"] = now.Add(-ledValid + 1)
 	if v.decided(all, now) {
 		t.Error("one has a leader")
 	}
@@ -440,8 +440,8 @@ func TestVacancyFilled(t *testing.T) {
 	} {
 		n := newPretend(t, "a", "b", "c").nodes["a"]
 		n.leader, n.term, n.quarantined = tc.leader, tc.term, tc.barred
-		v := &vacancy{group: n, leader: "c", since: 4}
-		if got := v.filled(map[string]bool{tc.leader: tc.reached}); got != tc.want {
+		v := &election{group: n, leader: "c", since: 4}
+		if got := v.hasLeader(map[string]bool{tc.leader: tc.reached}); got != tc.want {
 			t.Errorf("%+v: filled %v", tc, got)
 		}
 	}
@@ -453,7 +453,7 @@ func TestVacancyCanWin(t *testing.T) {
 	all := []string{"a", "b", "c"}
 	for _, tc := range []struct {
 		name             string
-		barred, unproven string
+		barred, learners string
 		longer           string
 		want             bool
 	}{
@@ -464,11 +464,11 @@ func TestVacancyCanWin(t *testing.T) {
 		{"a learner and a longer log", "", "b", "c", false},
 		{"the vote of one that is quarantined", "b", "", "c", true},
 	} {
-		v := &vacancy{voters: all, standings: map[string]standing{}, barred: map[string]bool{tc.barred: true}, unproven: map[string]bool{tc.unproven: true}}
+		v := &election{voters: all, positions: map[string]logPosition{}, barred: map[string]bool{tc.barred: true}, learners: map[string]bool{tc.learners: true}}
 		for _, n := range all {
-			v.standings[n] = standing{1, 1}
+			v.positions[n] = logPosition{1, 1}
 		}
-		v.standings[tc.longer] = standing{1, 2}
+		v.positions[tc.longer] = logPosition{1, 2}
 		if got := v.canWin("a", all); got != tc.want {
 			t.Errorf("%s: it can win: %v", tc.name, got)
 		}
@@ -483,8 +483,8 @@ func TestElectMinorityWaits(t *testing.T) {
 	n.unreached["b"], n.unreached["c"] = true, true
 	n.start()
 	p.run(time.Second)
-	if v := n.elections.vacancies[7]; !v.ready.IsZero() || len(v.standings) != 0 {
-		t.Errorf("a minority is ready since %v, with %v", v.ready, v.standings)
+	if v := n.elections.running[7]; !v.ready.IsZero() || len(v.positions) != 0 {
+		t.Errorf("a minority is ready since %v, with %v", v.ready, v.positions)
 	}
 }
 

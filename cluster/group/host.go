@@ -15,6 +15,7 @@ import (
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
@@ -77,35 +78,28 @@ type Config struct {
 	KindElection, KindLearner peer.Kind
 }
 
-// Host runs all queue groups of a node.
+// Host runs all queue groups of a node: it opens and ends them, and holds what
+// they share.
 type Host struct {
-	config    Config
-	outside   Outside
-	clock     *clock.Clock
-	slog      *slog.Logger
+	config Config
+	groups registry
+	timers groupTimers
+
 	ticker    *ticker
 	elections *elections
-	lessons   *lessons
+	learners  *learners
 	snapshots *snapshots
 	watch     *watch
+	lag       *lagWatch
+	admission *admission
+	catchUp   catchUpBudget
+	applying  applierNode
 	catalog   atomic.Pointer[Catalog] // nil: this host has nothing to do with it
-	laggards  *laggards
-	intake    *intake
-	pursued   allowance
-	seen      chan raft.Observation
-
-	mu       sync.RWMutex
-	closed   bool
-	groups   map[fsm.GroupID]*Group // replicas
-	locals   map[fsm.GroupID]*Group // local queues
-	byRaft   map[*raft.Raft]*Group
-	expected int  // groups
-	many     bool // there are, or will be, see repace
+	observed  chan raft.Observation   // changes of state and leader, of all groups
 
 	localBytes atomic.Int64  // of the payloads of local queues
 	withdrawn  atomic.Bool   // no replica leads here, see Withdraw
 	panics     atomic.Uint64 // in work for groups
-	dead       deaths
 
 	stop chan struct{}
 	done sync.WaitGroup
@@ -117,51 +111,41 @@ func NewHost(c Config) *Host {
 		c.Retained = DefaultRetained
 	}
 	h := &Host{
-		config: c, outside: c.Outside, clock: c.Clock, slog: c.Logger,
-		ticker: newTicker(c.Clock.Monotonic),
-		seen:   make(chan raft.Observation, 4096),
-		groups: map[fsm.GroupID]*Group{},
-		locals: map[fsm.GroupID]*Group{},
-		byRaft: map[*raft.Raft]*Group{},
-		stop:   make(chan struct{}),
+		config: c, groups: newRegistry(), ticker: newTicker(c.Clock.Monotonic), admission: newAdmission(),
+		observed: make(chan raft.Observation, 4096), stop: make(chan struct{}),
 	}
-	c.Clock.WhenAhead(h.ticker.hurry)
-	h.elections = newElections(h)
-	h.lessons = newLessons(h)
+	c.Clock.WhenAhead(h.ticker.wakeAll)
+	h.timers.config = &h.config
+	h.catchUp.free = catchUpBytes
+	h.applying = applierNode{newest: c.Newest, late: c.Late, fail: h.fail}
+	h.elections = newElections(&h.config, func(id fsm.GroupID) electable {
+		if g := h.groups.replica(id); g != nil {
+			return g
+		}
+		return nil
+	})
+	h.learners = newLearners(&h.config, h.spawn, h.learnerGroup)
 	h.snapshots = newSnapshots(h)
-	h.laggards = newLaggards(h)
+	h.lag = newLagWatch(&h.config)
 	h.watch = newWatch(h)
-	h.intake = newIntake()
-	h.pursued.free = pursuitBytes
 	return h
 }
 
 // Start begins to serve timers, elections and snapshots.
 func (h *Host) Start() {
 	h.elections.listen()
-	h.lessons.listen()
-	for _, run := range []func(){
-		func() { h.ticker.run(h.stop) },
-		func() { h.elections.run(h.stop) },
-		func() { h.lessons.run(h.stop) },
-		func() { h.snapshots.run(h.stop) },
-		h.watchLaggards,
-		func() { h.watch.run(h.stop) },
-		h.observe,
+	h.learners.listen()
+	for _, run := range []func(stop <-chan struct{}){
+		h.ticker.run, h.elections.run, h.learners.run, h.snapshots.run, h.watch.run, h.observe,
+		func(stop <-chan struct{}) { worker.Every(stop, lagEvery, h.checkLag) },
 	} {
-		h.done.Go(run)
+		h.done.Go(func() { run(h.stop) })
 	}
 }
 
 // Close ends all groups and waits for everything the host started.
 func (h *Host) Close() {
-	h.mu.Lock()
-	h.closed = true
-	groups := h.groups
-	maps.Copy(groups, h.locals)
-	h.groups, h.locals = map[fsm.GroupID]*Group{}, map[fsm.GroupID]*Group{}
-	h.mu.Unlock()
-	inParallel(groups, (*Group).close)
+	inParallel(h.groups.close(), (*Group).close)
 	close(h.stop)
 	h.done.Wait()
 }
@@ -169,15 +153,11 @@ func (h *Host) Close() {
 // spawn runs f on a goroutine that Close waits for; not any more once the host
 // closes. Goroutines of the host itself use done.
 func (h *Host) spawn(f func()) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !h.closed {
-		h.done.Go(f)
-	}
+	h.groups.whileOpen(func() { h.done.Go(f) })
 }
 
 // inParallel runs f on each group, a few at a time.
-func inParallel(groups map[fsm.GroupID]*Group, f func(*Group)) {
+func inParallel(groups []*Group, f func(*Group)) {
 	var work errgroup.Group
 	work.SetLimit(8)
 	for _, g := range groups {
@@ -190,55 +170,54 @@ func inParallel(groups map[fsm.GroupID]*Group, f func(*Group)) {
 }
 
 // Group returns a group that is open on this node, or nil.
-func (h *Host) Group(id fsm.GroupID) *Group {
-	h.mu.RLock()
-	defer h.mu.RUnlock()
-	if g := h.groups[id]; g != nil {
-		return g
-	}
-	return h.locals[id]
-}
+func (h *Host) Group(id fsm.GroupID) *Group { return h.groups.get(id) }
 
 // Groups returns all open groups in order of their numbers.
-func (h *Host) Groups() []*Group {
-	h.mu.RLock()
-	all := slices.AppendSeq(make([]*Group, 0, len(h.groups)+len(h.locals)), maps.Values(h.groups))
-	all = slices.AppendSeq(all, maps.Values(h.locals))
-	h.mu.RUnlock()
-	slices.SortFunc(all, func(a, b *Group) int { return int(a.spec.Group) - int(b.spec.Group) })
-	return all
-}
+func (h *Host) Groups() []*Group { return h.groups.all() }
 
 // Open starts this node's replica of a group, for the first time or again.
 func (h *Host) Open(spec Spec) (*Group, error) {
-	log, err := h.config.Store.Group(spec.Group)
+	store, err := h.config.Store.Group(spec.Group)
 	if err != nil {
 		return nil, fmt.Errorf("open log of group %d: %w", spec.Group, err)
 	}
-	g := &Group{
-		spec: spec, host: h, log: log, started: make(chan struct{}), ending: make(chan struct{}),
-		machine: h.newMachine(spec),
-		slog:    h.slog.With("queue", spec.Name, "vhost", spec.VHost, "group", spec.Group),
-	}
+	g := newGroup(h, spec, h.config.Logger.With("queue", spec.Name, "vhost", spec.VHost, "group", spec.Group))
+	g.store, g.log, g.applier.log = store, store, store
 	g.order = replicated{g}
-	g.proposer.room.L = &g.proposer.mu
+	g.leadership.withdrawn = &h.withdrawn
 	if err := g.openRaft(); err != nil {
 		h.config.Mesh.DropGroup(spec.Group)
 		return nil, err
 	}
-	h.mu.Lock()
-	h.groups[spec.Group] = g
-	h.byRaft[g.raft] = g
-	h.repace()
-	h.mu.Unlock()
-	g.repace() // they may have changed while it was not yet in the list
-	g.raft.RegisterObserver(raft.NewObserver(h.seen, true, wanted))
-	if g.trust.unproven() {
-		h.lessons.begin(spec.Group, g)
+	h.groups.add(g)
+	h.adjustTimers(-1)
+	g.setTimers() // they may have changed while it was not yet in the list
+	g.raft.Load().RegisterObserver(raft.NewObserver(h.observed, true, wanted))
+	if g.isLearner() {
+		h.learners.begin(spec.Group, g)
 	}
-	h.elections.vacant(g)
+	h.elections.begin(g)
 	g.review()
 	return g, nil
+}
+
+// OpenLocal starts a local queue on this node, or returns the one that runs:
+// the same machine and the same proposer as a replica's, without raft and
+// without anything on disk. It serves when this returns.
+func (h *Host) OpenLocal(spec Spec) *Group {
+	g := newGroup(h, spec, h.config.Logger)
+	g.order = &local{
+		replica: &g.replica, bytes: &h.localBytes, applier: &g.applier, proposer: &g.proposer,
+		lead: &g.leadership, announce: g.announce,
+	}
+	g.proposer.begin(h.config.Clock, 0)
+	g.leadership.term.Store(LocalTerm)
+	if have, added := h.groups.addLocal(g); !added {
+		return have
+	}
+	g.settings.propose(true)
+	g.announce(LocalTerm)
+	return g
 }
 
 // newMachine returns the machine of a new queue.
@@ -250,19 +229,45 @@ func (h *Host) newMachine(spec Spec) *queue.Machine {
 
 // Drop ends a group and deletes its data.
 func (h *Host) Drop(id fsm.GroupID) error {
-	h.mu.Lock()
-	g := h.groups[id]
-	delete(h.groups, id)
-	h.repace()
-	h.mu.Unlock()
+	g := h.groups.remove(id)
+	h.adjustTimers(-1)
 	if g != nil {
 		g.close()
-		h.elections.filled(id)
-		h.mu.Lock()
-		delete(h.byRaft, g.raft)
-		h.mu.Unlock()
+		h.elections.end(id)
+		h.groups.forget(g)
 	}
 	return h.config.Store.DropGroup(id)
+}
+
+// DropLocal ends a local queue; false: there is none with this number.
+func (h *Host) DropLocal(id fsm.GroupID) bool {
+	g := h.groups.removeLocal(id)
+	if g != nil {
+		g.order.end()
+	}
+	return g != nil
+}
+
+// LocalBytes is what the payloads of this node's local queues take.
+func (h *Host) LocalBytes() int64 { return h.localBytes.Load() }
+
+// Expect says how many groups the node will have, while it starts; 0 when it
+// has.
+func (h *Host) Expect(groups int) { h.adjustTimers(groups) }
+
+// adjustTimers gives the groups that are open other timers if their number asks for
+// that. expected is how many there will be; negative: as it was.
+func (h *Host) adjustTimers(expected int) {
+	if !h.timers.update(h.groups.replicas, expected) {
+		return
+	}
+	h.spawn(func() {
+		for _, g := range h.Groups() {
+			if !g.IsLocal() {
+				g.setTimers()
+			}
+		}
+	})
 }
 
 // Reconfigure makes those groups that this node leads take up settings that
@@ -270,8 +275,8 @@ func (h *Host) Drop(id fsm.GroupID) error {
 func (h *Host) Reconfigure(ids []fsm.GroupID) {
 	h.spawn(func() {
 		for _, id := range ids {
-			if g := h.Group(id); g != nil && g.leading.Load() != 0 {
-				g.reconfigure()
+			if g := h.Group(id); g != nil && g.leadership.term.Load() != 0 {
+				g.settings.change()
 			}
 		}
 	})
@@ -281,20 +286,20 @@ func (h *Host) Reconfigure(ids []fsm.GroupID) {
 func (h *Host) ReconfigureAll() {
 	h.spawn(func() {
 		for _, g := range h.Groups() {
-			if g.leading.Load() != 0 {
-				g.reconfigure()
+			if g.leadership.term.Load() != 0 {
+				g.settings.change()
 			}
 		}
 	})
 }
 
-// Withdraw ends the office of every replica that leads here, and lets none begin,
+// Withdraw ends the leadership of every replica that leads here, and lets none begin,
 // until Return: the node cannot store what they would have to. It does not wait
 // for the disk. Local queues go on.
 func (h *Host) Withdraw() { h.setWithdrawn(true) }
 
 // Return ends what Withdraw has begun. Replicas that raft still has lead begin
-// their offices anew.
+// to serve anew.
 func (h *Host) Return() { h.setWithdrawn(false) }
 
 func (h *Host) setWithdrawn(yes bool) {
@@ -303,7 +308,7 @@ func (h *Host) setWithdrawn(yes bool) {
 	}
 	led := uint64(0)
 	for _, g := range h.Groups() {
-		if !g.IsLocal() && g.order.opened() && (g.leading.Load() != 0 || g.order.leads()) {
+		if !g.IsLocal() && g.order.opened() && (g.leadership.term.Load() != 0 || g.order.leads()) {
 			led++
 			h.spawn(g.review)
 		}
@@ -322,17 +327,15 @@ func wanted(o *raft.Observation) bool {
 	return false
 }
 
-// observe acts on changes of state and leader of all groups.
-func (h *Host) observe() {
+// observe acts on changes of state and leader of all groups, until stop is closed.
+func (h *Host) observe(stop <-chan struct{}) {
 	for {
 		select {
-		case <-h.stop:
+		case <-stop:
 			return
-		case o := <-h.seen:
-			h.mu.RLock()
-			g := h.byRaft[o.Raft]
-			h.mu.RUnlock()
-			if g == nil || g.closed.Load() {
+		case o := <-h.observed:
+			g := h.groups.ofRaft(o.Raft)
+			if g == nil || g.isClosed() {
 				continue
 			}
 			switch data := o.Data.(type) {
@@ -346,20 +349,229 @@ func (h *Host) observe() {
 }
 
 func (h *Host) leaderSeen(g *Group, leader string) {
-	if g.trust.unproven() && leader != "" {
-		h.lessons.hasten(g.spec.Group)
+	if g.isLearner() && leader != "" {
+		h.learners.hasten(g.spec.Group)
 	}
 	switch {
 	case leader == "", leader == h.config.Node && g.barred(), !h.config.Mesh.Alive(leader):
-		h.elections.vacant(g) // raft may tell of a leader late, whose node has died since
+		h.elections.begin(g) // raft may tell of a leader late, whose node has died since
 	default:
-		h.elections.filled(g.spec.Group)
+		h.elections.end(g.spec.Group)
 	}
 }
 
+// PeerChanged is told when a node came or went.
+func (h *Host) PeerChanged(ev peer.Event) {
+	if ev.Up {
+		h.spawn(func() { h.nudge(ev.Node) })
+	} else {
+		for _, g := range h.Groups() {
+			if g.Leader() == ev.Node {
+				h.elections.begin(g)
+			}
+		}
+	}
+	h.elections.worker.Wake()
+}
+
+// nudge has raft send to the members on a node that is back, in every group
+// that this node leads: raft has given up sending to them, and would try again
+// only after the commit timeout.
+func (h *Host) nudge(node string) {
+	for _, g := range h.leaders() {
+		if g.has(node) {
+			g.nudge()
+		}
+	}
+}
+
+// leaders lists the groups that raft makes this node lead.
+func (h *Host) leaders() []*Group {
+	return h.groups.those(func(g *Group) bool { return !g.isClosed() && g.isLeader() })
+}
+
+// checkLag checks the members of the groups that this node leads.
+func (h *Host) checkLag() {
+	now := time.Now()
+	for _, g := range h.leaders() {
+		h.lag.check(g, now)
+	}
+	h.lag.forget(now)
+}
+
+// learnerGroup returns a replica on this node, the catalog's among them, or nil.
+func (h *Host) learnerGroup(id fsm.GroupID) learnerGroup {
+	if id == catalogGroup {
+		if k := h.catalog.Load(); k != nil && k.Started() {
+			return k
+		}
+		return nil
+	}
+	if g := h.groups.replica(id); g != nil {
+		return g
+	}
+	return nil
+}
+
+// Learners returns the groups whose replicas on this node do not vote, in order
+// of their numbers.
+func (h *Host) Learners() (list []*Group) {
+	for _, g := range h.Groups() {
+		if g.isLearner() {
+			list = append(list, g)
+		}
+	}
+	return list
+}
+
+// Quarantined returns the groups that do not lead on this node because work
+// for them has panicked, in order of their numbers.
+func (h *Host) Quarantined() (list []*Group) {
+	for _, g := range h.Groups() {
+		if g.Quarantined() != nil {
+			list = append(list, g)
+		}
+	}
+	return list
+}
+
+// Panics counts the panics in work for groups since the node started.
+func (h *Host) Panics() uint64 { return h.panics.Load() }
+
+// Deaths returns what has died in queues that this node led, since it started.
+func (h *Host) Deaths() Deaths { return h.applying.deaths.all() }
+
 // fail ends the process: the node must not answer for what it cannot read.
 func (h *Host) fail(code int, why string) {
-	h.slog.Error("node must stop", "code", code, "reason", why)
+	h.config.Logger.Error("node must stop", "code", code, "reason", why)
 	h.config.Exit(code)
 	select {}
+}
+
+// registry holds the groups that are open on a node.
+//
+//	closed ⇒ replicated and local are empty
+type registry struct {
+	mu         sync.RWMutex
+	closed     bool
+	replicated map[fsm.GroupID]*Group
+	local      map[fsm.GroupID]*Group
+	byRaft     map[*raft.Raft]*Group
+}
+
+func newRegistry() registry {
+	return registry{replicated: map[fsm.GroupID]*Group{}, local: map[fsm.GroupID]*Group{}, byRaft: map[*raft.Raft]*Group{}}
+}
+
+// close empties the registry, and returns what was in it.
+func (r *registry) close() []*Group {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := slices.Collect(maps.Values(r.replicated))
+	all = slices.AppendSeq(all, maps.Values(r.local))
+	r.closed = true
+	r.replicated, r.local = map[fsm.GroupID]*Group{}, map[fsm.GroupID]*Group{}
+	return all
+}
+
+// whileOpen calls f, and keeps the registry open meanwhile; not if it is closed.
+func (r *registry) whileOpen(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.closed {
+		f()
+	}
+}
+
+func (r *registry) get(id fsm.GroupID) *Group {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if g := r.replicated[id]; g != nil {
+		return g
+	}
+	return r.local[id]
+}
+
+func (r *registry) replica(id fsm.GroupID) *Group {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.replicated[id]
+}
+
+func (r *registry) ofRaft(is *raft.Raft) *Group {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.byRaft[is]
+}
+
+// replicas is how many groups have a replica here.
+func (r *registry) replicas() int {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return len(r.replicated)
+}
+
+// all returns the groups in order of their numbers.
+func (r *registry) all() []*Group {
+	r.mu.RLock()
+	all := slices.AppendSeq(make([]*Group, 0, len(r.replicated)+len(r.local)), maps.Values(r.replicated))
+	all = slices.AppendSeq(all, maps.Values(r.local))
+	r.mu.RUnlock()
+	slices.SortFunc(all, func(a, b *Group) int { return int(a.spec.Group) - int(b.spec.Group) })
+	return all
+}
+
+// those returns the replicas of which f is true, in any order.
+func (r *registry) those(f func(g *Group) bool) (list []*Group) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for _, g := range r.replicated {
+		if f(g) {
+			list = append(list, g)
+		}
+	}
+	return list
+}
+
+func (r *registry) add(g *Group) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.replicated[g.spec.Group] = g
+	r.byRaft[g.raft.Load()] = g
+}
+
+// addLocal adds a local queue, or returns the one that is there already; nil: the
+// registry is closed.
+func (r *registry) addLocal(g *Group) (have *Group, added bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if have = r.local[g.spec.Group]; have != nil || r.closed {
+		return have, false
+	}
+	r.local[g.spec.Group] = g
+	return g, true
+}
+
+// remove takes a replica out; what raft says of it still leads to it.
+func (r *registry) remove(id fsm.GroupID) *Group {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g := r.replicated[id]
+	delete(r.replicated, id)
+	return g
+}
+
+// forget drops a replica whose raft has ended.
+func (r *registry) forget(g *Group) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.byRaft, g.raft.Load())
+}
+
+func (r *registry) removeLocal(id fsm.GroupID) *Group {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g := r.local[id]
+	delete(r.local, id)
+	return g
 }

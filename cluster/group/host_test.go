@@ -425,18 +425,18 @@ func TestConfigureOnOpen(t *testing.T) {
 func TestFuturesEnd(t *testing.T) {
 	n := mustHost(t, t.TempDir())
 	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
-	g.mu.Lock() // nothing is applied
+	g.applier.mu.Lock() // nothing is applied
 	futures := []raft.Future{
-		endingWith(g.raft.ApplyLog(raft.Log{Data: []byte{8, 1}}, 0), g.ending),
-		endingWith(g.raft.Barrier(0), g.ending),
+		endingWith(g.raft.Load().ApplyLog(raft.Log{Data: []byte{8, 1}}, 0), g.ending),
+		endingWith(g.raft.Load().Barrier(0), g.ending),
 	}
 	ending := make(chan struct{})
-	other := endingWith(g.raft.Barrier(0), ending)
+	other := endingWith(g.raft.Load().Barrier(0), ending)
 	close(ending)
 	if err := other.Error(); err != raft.ErrRaftShutdown {
 		t.Errorf("a future answers %v", err)
 	}
-	g.mu.Unlock()
+	g.applier.mu.Unlock()
 	n.shut(t)
 	for _, f := range futures {
 		_ = f.Error() // whatever it is
@@ -473,7 +473,7 @@ func TestBoundedRequests(t *testing.T) {
 		{"one that is larger behind others", []*raft.Log{entry(1, 0), entry(1, 0), entry(0, limit), entry(1, 0)}, 2},
 	} {
 		k, args := &taker{}, &raft.AppendEntriesRequest{Entries: tc.entries}
-		if err := (bounded{k, &longGroup{}}).AppendEntries("n2", "n2", args, nil); err != nil {
+		if err := (boundedTransport{k, &longGroup{}, &longGroup{}}).AppendEntries("n2", "n2", args, nil); err != nil {
 			t.Fatal(err)
 		}
 		if len(k.took) != tc.want || len(args.Entries) != tc.want {
@@ -531,20 +531,20 @@ func TestCloseWhileBusy(t *testing.T) {
 func TestTickerOrder(t *testing.T) {
 	now := time.Duration(0)
 	tk := newTicker(func() time.Duration { return now })
-	groups := map[string]*Group{}
-	name := map[*Group]string{}
+	timers := map[string]*timer{}
+	name := map[*timer]string{}
 	for _, s := range []string{"a", "b", "c", "d"} {
-		g := &Group{}
-		groups[s], name[g] = g, s
+		x := &timer{}
+		timers[s], name[x] = x, s
 	}
-	tk.arm(groups["a"], 50, 0)
-	tk.arm(groups["b"], 20, 0)
-	tk.arm(groups["c"], 10, 30) // not before 30
-	tk.arm(groups["d"], 40, 0)
-	tk.arm(groups["a"], 15, 0) // earlier
-	tk.arm(groups["b"], 90, 0) // later changes nothing
-	tk.remove(groups["d"])
-	tk.remove(groups["d"])
+	tk.arm(timers["a"], 50, 0)
+	tk.arm(timers["b"], 20, 0)
+	tk.arm(timers["c"], 10, 30) // not before 30
+	tk.arm(timers["d"], 40, 0)
+	tk.arm(timers["a"], 15, 0) // earlier
+	tk.arm(timers["b"], 90, 0) // later changes nothing
+	tk.remove(timers["d"])
+	tk.remove(timers["d"])
 	pop := func() (all string) {
 		for {
 			g, _ := tk.pop()
@@ -565,9 +565,9 @@ func TestTickerOrder(t *testing.T) {
 			t.Errorf("at %d: %q and then %v, want %q and %v", step.at, got, next, step.want, step.next)
 		}
 	}
-	tk.arm(groups["a"], time.Hour, 0)
-	tk.arm(groups["b"], time.Minute, 0)
-	tk.hurry()
+	tk.arm(timers["a"], time.Hour, 0)
+	tk.arm(timers["b"], time.Minute, 0)
+	tk.wakeAll()
 	if got := pop(); len(got) != 2 {
 		t.Errorf("hurried: %q", got)
 	}

@@ -11,86 +11,57 @@ import (
 
 // Pauses before a member that lacks entries, and is sent none, is sent some.
 const (
-	lagLook  = 500 * time.Millisecond
+	lagEvery = 500 * time.Millisecond // how often it is checked
 	lagFirst = time.Second
 	lagLast  = 30 * time.Second
 )
 
-// laggards looks after members that lack entries and are sent none. Raft sends
+// lagWatch watches members that lack entries and are sent none. Raft sends
 // when it has something new, and goes on while that works; after a failure it
 // waits for the next entry, which an idle group does not have.
-type laggards struct {
+type lagWatch struct {
 	node   string
 	alive  func(node string) bool
-	behind map[laggard]lag
+	behind map[groupMember]lag
 }
 
-// laggard is a member of a group that this node leads.
-type laggard struct {
+// groupMember is a member of a group that this node leads.
+type groupMember struct {
 	group fsm.GroupID
 	node  string
 }
 
-// lag is how far it was when it was last looked at.
+// lag is how far a member was when it was last checked.
 type lag struct {
-	index uint64
-	due   time.Time // when it is sent something, unless it has got further by then
-	pause time.Duration
-	seen  time.Time
+	index   uint64
+	due     time.Time // when it is sent something, unless it has got further by then
+	pause   time.Duration
+	checked time.Time
 }
 
-// led is what laggards need of a group.
-type led interface {
+// ledGroup is what a lagWatch needs of a group.
+type ledGroup interface {
 	Spec() Spec
 	role() (raft.RaftState, uint64)
-	last() uint64
-	members() []Member
+	lastIndex() uint64
+	Configuration() []Member
 	reached(node string, term uint64) peer.Reached
 	nudge()
 }
 
-func newLaggards(h *Host) *laggards {
-	return &laggards{node: h.config.Node, alive: h.config.Mesh.Alive, behind: map[laggard]lag{}}
+func newLagWatch(c *Config) *lagWatch {
+	return &lagWatch{node: c.Node, alive: c.Mesh.Alive, behind: map[groupMember]lag{}}
 }
 
-func (h *Host) watchLaggards() {
-	t := time.NewTicker(lagLook)
-	defer t.Stop()
-	for {
-		select {
-		case <-h.stop:
-			return
-		case now := <-t.C:
-			for _, g := range h.leaders() {
-				h.laggards.look(g, now)
-			}
-			h.laggards.forget(now)
-		}
-	}
-}
-
-// leaders lists the groups that raft makes this node lead.
-func (h *Host) leaders() []*Group {
-	h.mu.RLock()
-	defer h.mu.RUnlock()
-	var list []*Group
-	for _, g := range h.groups {
-		if !g.closed.Load() && g.raft.State() == raft.Leader {
-			list = append(list, g)
-		}
-	}
-	return list
-}
-
-// look sends something to those members of a group that have not got further
+// check sends something to those members of a group that have not got further
 // for a while.
-func (l *laggards) look(g led, now time.Time) {
+func (l *lagWatch) check(g ledGroup, now time.Time) {
 	role, term := g.role()
 	if role != raft.Leader {
 		return
 	}
-	last, nudge := g.last(), false
-	for _, m := range g.members() {
+	last, nudge := g.lastIndex(), false
+	for _, m := range g.Configuration() {
 		if m.Node == l.node || !l.alive(m.Node) {
 			continue
 		}
@@ -98,7 +69,7 @@ func (l *laggards) look(g led, now time.Time) {
 		if r.Busy || r.Index >= last {
 			continue
 		}
-		key := laggard{g.Spec().Group, m.Node}
+		key := groupMember{g.Spec().Group, m.Node}
 		was, known := l.behind[key]
 		switch {
 		case !known || was.index != r.Index:
@@ -108,7 +79,7 @@ func (l *laggards) look(g led, now time.Time) {
 			was.pause = min(2*was.pause, lagLast)
 			was.due = now.Add(was.pause)
 		}
-		was.seen = now
+		was.checked = now
 		l.behind[key] = was
 	}
 	if nudge {
@@ -116,48 +87,11 @@ func (l *laggards) look(g led, now time.Time) {
 	}
 }
 
-// forget drops those that were not behind when last looked at.
-func (l *laggards) forget(now time.Time) {
+// forget drops those that were not behind when last checked.
+func (l *lagWatch) forget(now time.Time) {
 	for key, was := range l.behind {
-		if was.seen != now {
+		if was.checked != now {
 			delete(l.behind, key)
 		}
 	}
-}
-
-func (g *Group) last() uint64 { return g.raft.LastIndex() }
-
-func (g *Group) members() []Member { return g.Configuration() }
-
-func (g *Group) reached(node string, term uint64) peer.Reached {
-	return g.transport.Reached(node, term)
-}
-
-// nudge makes raft send to all members, by an entry without content. It does
-// not wait until that is committed: the one who lacks entries may be needed.
-func (g *Group) nudge() { g.raft.Barrier(nudgeWait) }
-
-// nudgeWait bounds how long raft may take to accept such an entry.
-const nudgeWait = time.Second
-
-// nudgeSoon is nudge for who must not wait. What comes before a nudge has begun
-// needs no second one.
-func (g *Group) nudgeSoon() {
-	if g.nudging.CompareAndSwap(false, true) {
-		g.host.spawn(func() {
-			g.nudging.Store(false)
-			g.nudge()
-		})
-	}
-}
-
-// asked has raft send to a member that knows no leader: it has just opened,
-// for example, and what was sent before is lost.
-func (g *Group) asked(node string, end uint64) {
-	role, term := g.role()
-	if role != raft.Leader || g.reached(node, term).Busy {
-		return
-	}
-	g.transport.Lacks(node, term, end)
-	g.nudgeSoon()
 }

@@ -41,8 +41,8 @@ type slow struct {
 
 func (s *slow) Spec() Spec                     { return Spec{Group: 3} }
 func (s *slow) role() (raft.RaftState, uint64) { return raft.Leader, 5 }
-func (s *slow) last() uint64                   { return s.end }
-func (s *slow) members() []Member              { return []Member{{Node: "n1"}, {Node: "n2"}, {Node: "n3"}} }
+func (s *slow) lastIndex() uint64              { return s.end }
+func (s *slow) Configuration() []Member        { return []Member{{Node: "n1"}, {Node: "n2"}, {Node: "n3"}} }
 func (s *slow) nudge()                         { s.nudged++; s.end++ }
 func (s *slow) reached(n string, _ uint64) peer.Reached {
 	if n == "n3" {
@@ -53,15 +53,15 @@ func (s *slow) reached(n string, _ uint64) peer.Reached {
 
 // A member that lacks entries and is sent none is sent some, at first soon and
 // then ever more rarely; one that gets on, or is about to, is left alone.
-func TestLaggards(t *testing.T) {
-	l := &laggards{node: "n1", alive: func(n string) bool { return n == "n2" }, behind: map[laggard]lag{}}
+func TestLagWatch(t *testing.T) {
+	l := &lagWatch{node: "n1", alive: func(n string) bool { return n == "n2" }, behind: map[groupMember]lag{}}
 	s := &slow{index: 4, end: 4}
 	now := time.Unix(1000, 0)
 	during := func(d time.Duration, each func()) (nudged int) {
 		before := s.nudged
-		for end := now.Add(d); now.Before(end); now = now.Add(lagLook) {
+		for end := now.Add(d); now.Before(end); now = now.Add(lagEvery) {
 			each()
-			l.look(s, now)
+			l.check(s, now)
 			l.forget(now)
 		}
 		return s.nudged - before
@@ -71,7 +71,7 @@ func TestLaggards(t *testing.T) {
 		t.Errorf("one that has everything was nudged %d times", n)
 	}
 	s.end = 10
-	if n := during(lagFirst+2*lagLook, nothing); n != 1 {
+	if n := during(lagFirst+2*lagEvery, nothing); n != 1 {
 		t.Errorf("nudged %d times in the first moment", n)
 	}
 	if n := during(10*time.Minute, nothing); n < 20 || n > 25 {
@@ -85,7 +85,7 @@ func TestLaggards(t *testing.T) {
 		t.Errorf("one to which something is on its way was nudged %d times", n)
 	}
 	s.busy, s.index = false, s.end
-	during(lagLook, nothing)
+	during(lagEvery, nothing)
 	if len(l.behind) != 0 {
 		t.Errorf("%d are remembered for nothing", len(l.behind))
 	}
@@ -94,25 +94,25 @@ func TestLaggards(t *testing.T) {
 // longGroup is a group with a log so long; it counts how often raft is to be
 // triggered, and how often it pauses.
 type longGroup struct {
-	end           uint64
-	nudges, paced int
-	shares        []int // bytes of each request that waits for its turn
-	given         int   // turns that are over, each after its pause
+	end            uint64
+	nudges, paused int
+	reserved       []int // bytes of each request that waits for its turn
+	given          int   // turns that are over, each after its pause
 }
 
-func (g *longGroup) share(_ raft.ServerID, bytes int) func() {
-	g.shares = append(g.shares, bytes)
+func (g *longGroup) reserve(_ raft.ServerID, bytes int) func() {
+	g.reserved = append(g.reserved, bytes)
 	return func() {
-		if g.given++; g.paced != len(g.shares) {
+		if g.given++; g.paused != len(g.reserved) {
 			g.given = -1
 		}
 	}
 }
 
-func (g *longGroup) last() uint64 { return g.end }
-func (g *longGroup) nudgeSoon()   { g.nudges++ }
-func (g *longGroup) pace(raft.ServerID, time.Duration, int) {
-	g.paced++
+func (g *longGroup) lastIndex() uint64 { return g.end }
+func (g *longGroup) nudgeSoon()        { g.nudges++ }
+func (g *longGroup) pause(raft.ServerID, time.Duration, int) {
+	g.paused++
 }
 
 // openPipe takes every request.
@@ -136,8 +136,8 @@ func TestPipelineGoesOn(t *testing.T) {
 	}{
 		{maxAppendEntries, 0, 0, 1},
 		{maxAppendEntries, 1, 1, 1},
-		{maxAppendEntries, lagging, 1, 1},
-		{maxAppendEntries, lagging + 1, 1, 0},
+		{maxAppendEntries, lagsMuch, 1, 1},
+		{maxAppendEntries, lagsMuch + 1, 1, 0},
 		{maxAppendEntries - 1, 0, 0, 1},
 		{maxAppendEntries - 1, 5, 0, 1},
 		{0, 0, 0, 1},
@@ -147,7 +147,7 @@ func TestPipelineGoesOn(t *testing.T) {
 		if tc.entries > 0 {
 			args.Entries[tc.entries-1] = &raft.Log{Index: 1000}
 		}
-		_, err := upToDate{pipe, bounded{g: g}}.AppendEntries(args, &raft.AppendEntriesResponse{})
+		_, err := boundedPipeline{pipe, g}.AppendEntries(args, &raft.AppendEntriesResponse{})
 		if (err == nil) != (tc.take == 1) || g.nudges != tc.nudge || pipe.taken != tc.take {
 			t.Errorf("%d entries, %d left: %v, triggered %d times, %d requests sent", tc.entries, tc.left, err, g.nudges, pipe.taken)
 		}
@@ -156,7 +156,7 @@ func TestPipelineGoesOn(t *testing.T) {
 
 // A member that lags much is sent no more than its share, but gets on faster
 // than the log grows; one that is nearly there is not kept waiting.
-func TestPursuit(t *testing.T) {
+func TestCatchUpPauses(t *testing.T) {
 	const ms = time.Millisecond
 	start := time.Unix(1000, 0)
 	for _, tc := range []struct {
@@ -175,15 +175,15 @@ func TestPursuit(t *testing.T) {
 		{"it grows faster", 20 * ms, 10 * ms, 32, 320, 0},
 		{"the last request was long ago", 2 * time.Second, 10 * ms, 32, 320, 90 * ms},
 		{"not worth a pause", 20 * ms, ms / 8, 32, 0, 0},
-		{"a hung disk", 900 * ms, 800 * ms, 32, 0, mostPause},
+		{"a hung disk", 900 * ms, 800 * ms, 32, 0, maxPause},
 	} {
-		p := &pursuit{}
+		p := &catchUp{}
 		p.sent(start.Add(-tc.over), 0, tc.n, 1000)
 		if got := p.sent(start, tc.took, tc.n, 1000+tc.grown); got != tc.pause {
 			t.Errorf("%s: a pause of %v, want %v", tc.name, got, tc.pause)
 		}
 	}
-	p := &pursuit{}
+	p := &catchUp{}
 	p.sent(start, ms/8, 1, 1)
 	if got := p.sent(start.Add(ms), ms/8, 1, 1); got != 2250*time.Microsecond {
 		t.Errorf("what was owed comes to %v", got)
@@ -191,18 +191,18 @@ func TestPursuit(t *testing.T) {
 }
 
 // Pauses are made between requests to a member that lags much, not at the end.
-func TestWhoIsPaced(t *testing.T) {
+func TestWhoIsHeldBack(t *testing.T) {
 	for _, tc := range []struct {
 		entries int
 		left    uint64
-		paced   int
-	}{{32, lagging + 1, 1}, {32, lagging, 0}, {1, lagging + 1, 1}, {0, lagging + 1, 0}} {
+		paused  int
+	}{{32, lagsMuch + 1, 1}, {32, lagsMuch, 0}, {1, lagsMuch + 1, 1}, {0, lagsMuch + 1, 0}} {
 		g, args := &longGroup{end: 1000 + tc.left}, &raft.AppendEntriesRequest{}
 		for i := range tc.entries {
 			args.Entries = append(args.Entries, &raft.Log{Index: uint64(1001 - tc.entries + i)})
 		}
-		if err := (bounded{&taker{}, g}).AppendEntries("n2", "n2", args, nil); err != nil || g.paced != tc.paced || len(g.shares) != tc.paced || g.given != tc.paced {
-			t.Errorf("%d entries, %d left: paced %d times, shares %v, %d given back after that (%v)", tc.entries, tc.left, g.paced, g.shares, g.given, err)
+		if err := (boundedTransport{&taker{}, g, g}).AppendEntries("n2", "n2", args, nil); err != nil || g.paused != tc.paused || len(g.reserved) != tc.paused || g.given != tc.paused {
+			t.Errorf("%d entries, %d left: paused %d times, reserved %v, %d given back after that (%v)", tc.entries, tc.left, g.paused, g.reserved, g.given, err)
 		}
 	}
 }
@@ -210,12 +210,12 @@ func TestWhoIsPaced(t *testing.T) {
 // Who comes first is served first, however little others want, and no more is
 // under way than there is. A turn that is given up before it comes costs nobody
 // anything.
-func TestAllowance(t *testing.T) {
-	a := &allowance{free: 10}
-	came := func(turns ...*turn) (yes string) {
+func TestCatchUpBudget(t *testing.T) {
+	a := &catchUpBudget{free: 10}
+	came := func(turns ...*reservation) (yes string) {
 		for _, x := range turns {
 			select {
-			case <-x.come:
+			case <-x.granted:
 				yes += "y"
 			default:
 				yes += "n"
@@ -223,17 +223,17 @@ func TestAllowance(t *testing.T) {
 		}
 		return yes
 	}
-	first, second, third, fourth := a.take(6), a.take(6), a.take(6), a.take(1)
+	first, second, third, fourth := a.reserve(6), a.reserve(6), a.reserve(6), a.reserve(1)
 	if got := came(first, second, third, fourth); got != "ynnn" {
 		t.Errorf("at first: %s", got)
 	}
-	a.give(third)
-	a.give(first)
+	a.release(third)
+	a.release(first)
 	if got := came(second, third, fourth); got != "yny" || a.free != 3 {
 		t.Errorf("then: %s, %d are free", got, a.free)
 	}
-	a.give(second)
-	a.give(fourth)
+	a.release(second)
+	a.release(fourth)
 	if a.free != 10 || len(a.waiting) != 0 {
 		t.Errorf("%d are free, %d wait", a.free, len(a.waiting))
 	}
@@ -241,12 +241,12 @@ func TestAllowance(t *testing.T) {
 
 // All groups of a node share what it sends to members that lag, however many there
 // are. A member without which nothing is committed does not wait for its turn.
-func TestPursuitsShare(t *testing.T) {
+func TestCatchUpBudgetOfANode(t *testing.T) {
 	c := mustTrio(t)
 	g := c.leadAt(1)
 	h := c.hosts[0]
 	await(t, "all are up", func() bool { return h.mesh.Alive("n2") && h.mesh.Alive("n3") })
-	a := &h.pursued
+	a := &h.catchUp
 	left := func(bytes, waiting int) {
 		t.Helper()
 		a.mu.Lock()
@@ -255,14 +255,14 @@ func TestPursuitsShare(t *testing.T) {
 			t.Errorf("%d bytes are free, %d wait; want %d, %d", a.free, len(a.waiting), bytes, waiting)
 		}
 	}
-	for sent, counts := range map[int]int{1: leastPursuit, maxRequestBytes: maxRequestBytes, 100 * maxRequestBytes: pursuitBytes} {
-		done := g.share("n2", sent)
-		left(pursuitBytes-counts, 0)
+	for sent, counts := range map[int]int{1: minCatchUpBytes, maxRequestBytes: maxRequestBytes, 100 * maxRequestBytes: catchUpBytes} {
+		done := g.throttle.reserve("n2", sent)
+		left(catchUpBytes-counts, 0)
 		done()
 	}
 	share := func() <-chan func() {
 		taken := make(chan func(), 1)
-		h.done.Go(func() { taken <- g.share("n2", 1) })
+		h.done.Go(func() { taken <- g.throttle.reserve("n2", 1) })
 		await(t, "it waits", func() bool {
 			a.mu.Lock()
 			defer a.mu.Unlock()
@@ -270,24 +270,24 @@ func TestPursuitsShare(t *testing.T) {
 		})
 		return taken
 	}
-	all := a.take(pursuitBytes)
+	all := a.reserve(catchUpBytes)
 	taken := share()
 	left(0, 1)
-	a.give(all)
+	a.release(all)
 	done := <-taken
-	left(pursuitBytes-leastPursuit, 0)
+	left(catchUpBytes-minCatchUpBytes, 0)
 	done()
-	all = a.take(pursuitBytes)
+	all = a.reserve(catchUpBytes)
 	taken = share()
 	c.mustStop(2)
 	(<-taken)()
 	left(0, 0)
-	done = g.share("n2", 1) // has no turn to wait for
+	done = g.throttle.reserve("n2", 1) // has no turn to wait for
 	left(0, 0)
 	done()
 	left(0, 0)
-	a.give(all)
-	left(pursuitBytes, 0)
+	a.release(all)
+	left(catchUpBytes, 0)
 }
 
 // A member that asks who leads says where its log ends: that is what its leader
@@ -298,29 +298,29 @@ func TestAskedBySomebodyWhoLags(t *testing.T) {
 	g := c.leadAt(1)
 	term, last := g.Term(), uint64(0)
 	await(t, "all have everything", func() bool {
-		last = g.last()
+		last = g.lastIndex()
 		for _, n := range []string{"n2", "n3"} {
 			if r := g.reached(n, term); r.Busy || r.Index < last {
 				return false
 			}
 		}
-		return last == g.last()
+		return last == g.lastIndex()
 	})
 	g.nudging.Store(true) // nothing is sent
-	g.asked("n2", last-1)
+	g.hasNoLeader("n2", last-1)
 	if r := g.reached("n2", term); r.Index != last-1 {
 		t.Errorf("it is taken to have entry %d, its log ends at %d", r.Index, last-1)
 	}
 	g.nudging.Store(false)
-	g.asked("n2", last-1)
-	await(t, "it is sent something", func() bool { return g.last() > last && g.reached("n2", term).Index > last })
+	g.hasNoLeader("n2", last-1)
+	await(t, "it is sent something", func() bool { return g.lastIndex() > last && g.reached("n2", term).Index > last })
 
 	c.hosts[1].mesh.DropGroup(1)
 	c.hosts[1].mesh.Transport(1) // of which nothing is taken
 	g.nudge()
 	await(t, "something is on its way", func() bool { return g.reached("n2", term).Busy })
 	was := g.reached("n2", term).Index
-	g.asked("n2", 1)
+	g.hasNoLeader("n2", 1)
 	if r := g.reached("n2", term); r.Index != was {
 		t.Errorf("it is taken to have entry %d, not %d, although something is on its way", r.Index, was)
 	}

@@ -6,34 +6,75 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/fsm"
-	"github.com/quorate/quorate/fsm/queue"
-	"github.com/quorate/quorate/proto/logpb"
 )
 
+// leadership is whether this node leads a group, and whether it serves: raft may
+// make a replica lead that must not serve, and a leader serves only after its
+// barrier.
+//
+//	serving() ≠ 0 ⇔ term ≠ 0 ∧ ¬transferring ∧ ¬barred()
+type leadership struct {
+	changing     sync.Mutex    // one change at a time
+	term         atomic.Uint64 // in which this node serves; 0: in none
+	transferring atomic.Bool   // it takes no commands, see Transfer. Set under the proposer's lock
+	resigned     resignation
+
+	guard     *guard
+	withdrawn *atomic.Bool  // the node leads nothing, see Host.Withdraw; nil: a local queue, which it does not concern
+	raftTerm  func() uint64 // the present one
+}
+
+// serving is the term in which this node leads and takes commands; 0: it does not.
+func (l *leadership) serving() uint64 {
+	if l.transferring.Load() || l.barred() {
+		return 0
+	}
+	return l.term.Load()
+}
+
+// barred reports whether the group must not lead on this node: it is
+// quarantined, or has resigned, or the node has withdrawn.
+func (l *leadership) barred() bool {
+	return l.guard.quarantined.Load() != nil || l.withdrawn != nil && l.withdrawn.Load() || l.hasResigned()
+}
+
+// hasResigned reports whether the group has resigned here in the present term.
+func (l *leadership) hasResigned() bool {
+	term := l.resigned.term.Load()
+	return term != 0 && term == l.raftTerm()
+}
+
+// end ends serving for good: who was about to begin has given up.
+func (l *leadership) end() {
+	l.changing.Lock()
+	defer l.changing.Unlock()
+	l.term.Store(0)
+}
+
 // review brings the group's role in line with raft's state: a new leader
-// takes office, a former one leaves it. A quarantined one does not take it, and
-// looks for somebody else.
+// begins to serve, a former one ceases to. One that is barred does not begin,
+// and looks for another one.
 func (g *Group) review() {
-	defer g.contain("change the leader")
-	g.office.Lock()
-	defer g.office.Unlock()
-	if g.closed.Load() {
+	defer g.guard.contain("change the leader")
+	l := &g.leadership
+	l.changing.Lock()
+	defer l.changing.Unlock()
+	if g.isClosed() {
 		return
 	}
 	lead := g.order.leads()
-	if had := g.leading.Load(); had != 0 && (!lead || g.barred() || had != g.Term()) {
+	if had := l.term.Load(); had != 0 && (!lead || l.barred() || had != g.Term()) {
 		g.leave()
 	}
 	switch {
-	case !lead || g.leading.Load() != 0:
-	case !g.barred():
+	case !lead || l.term.Load() != 0:
+	case !l.barred():
 		g.enter()
 	default:
-		g.order.vacant()
+		g.order.leaderless()
 	}
 }
 
@@ -48,17 +89,17 @@ func (g *Group) enter() {
 	if !ok {
 		return
 	}
-	if g.IsLocal() && g.closed.Load() { // meanwhile; the end of a replica waits for the office
+	if g.IsLocal() && g.isClosed() { // meanwhile; the end of a replica waits for the change
 		g.leave()
 		return
 	}
-	g.order.filled()
-	g.configure(true)
+	g.order.led()
+	g.settings.propose(true)
 	g.announce(term)
 	if deadline != 0 {
 		// The first entry of a new term is a tick, so that time that passed
 		// without a leader is accounted for before anything is handed out.
-		g.proposeTick()
+		g.proposer.proposeTick()
 	}
 }
 
@@ -68,8 +109,8 @@ const barrierRetry = 50 * time.Millisecond
 // catchUp returns when everything that earlier leaders have committed is applied,
 // and the term that this is known for; 0: this replica leads no more.
 func (g *Group) catchUp() (term uint64) {
-	leads := func() bool { return !g.closed.Load() && !g.barred() && g.raft.State() == raft.Leader }
-	return awaitBarrier(g.raft.CurrentTerm, leads, g.barrier, g.ending)
+	leads := func() bool { return !g.isClosed() && !g.barred() && g.isLeader() }
+	return awaitBarrier(g.raft.Load().CurrentTerm, leads, func() error { return g.barrier(0) }, g.ending)
 }
 
 // awaitBarrier returns the term of a leader that a barrier was given in; 0: it
@@ -97,156 +138,71 @@ func awaitBarrier(term func() uint64, leads func() bool, barrier func() error, e
 	}
 }
 
-// begin starts a term of office, unless raft has changed its mind.
+// begin starts to serve in a term, unless raft has changed its mind.
 func (g *Group) begin(term uint64) (deadline fsm.Time, ok bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !g.order.leads() || g.order.term() != term {
-		return 0, false
-	}
-	g.effects.Reset()
-	g.machine.Resume(&g.effects)
-	deadline = g.machine.NextDeadline()
-	g.proposer.begin(g.host.clock, g.machine.Clock())
-	g.leading.Store(term)
-	g.outgoing.lock()
-	defer g.outgoing.unlockAndRun(g)
-	g.outgoing.add(&g.effects)
-	g.effects.Reset()
-	g.timer.begin(g, deadline) // before entries of this term can change it
-	return deadline, true
+	return g.applier.begin(func() bool { return g.order.leads() && g.order.term() == term }, func(now fsm.Time) {
+		g.proposer.begin(g.host.config.Clock, now)
+		g.leadership.term.Store(term)
+	})
 }
 
 // announce tells the outside that this node leads, or no longer does (0).
 func (g *Group) announce(term uint64) {
-	defer g.contain("announce the leader")
-	g.host.outside.Led(g, term)
+	defer g.guard.contain("announce the leader")
+	g.host.config.Outside.Led(g, term)
 }
 
 // awaitClocks waits until a majority of the wall clocks is known, so that the
 // first stamp of the term can take the time without a leader into account. It
 // mostly is: votes and clocks come over the same links.
-func (g *Group) awaitClocks() {
+func awaitClocks(c *clock.Clock, ending <-chan struct{}) {
 	select {
-	case <-g.host.clock.Sampled():
+	case <-c.Sampled():
 		return
 	default:
 	}
 	limit := time.NewTimer(clock.Settle)
 	defer limit.Stop()
 	select {
-	case <-g.host.clock.Sampled():
-	case <-g.ending:
+	case <-c.Sampled():
+	case <-ending:
 	case <-limit.C:
 	}
 }
 
-// settings are what a leader has proposed as the queue's settings.
-type settings struct {
-	changed  atomic.Bool // the catalog's, since the log's were last seen to be the same
-	mu       sync.Mutex
-	proposed *QueueConfig // in this term of office; nil: nothing
-	retry    bool         // what was proposed may be lost, and is looked at soon
+// leave ceases to serve. What was proposed and not yet answered is reported as
+// undecided by the proposer.
+func (g *Group) leave() {
+	g.leadership.term.Store(0)
+	g.timer.stop()
+	g.proposer.leadershipEnded()
+	g.announce(0)
 }
 
-// settingsRetry is the pause before settings that may be lost are looked at. A
-// leader that hands its office over refuses entries for as long as that takes.
-const settingsRetry = 250 * time.Millisecond
+// barred reports whether the group must not lead on this node.
+func (g *Group) barred() bool { return g.leadership.barred() }
 
-// configure brings the settings in the log in line with the catalog's. A new
-// leader does so ahead of everything that clients submit. again: what was
-// proposed before counts for nothing, as it may be lost.
-//
-// It proposes nothing while the machine's settings come from a newer view of
-// the catalog than this node's: it is called once more when that has come.
-func (g *Group) configure(again bool) {
-	defer g.contain("bring in the settings")
-	s := &g.settings
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if again {
-		s.proposed = nil
-	}
-	want := g.wantSettings()
-	last := s.proposed
-	if last == nil {
-		g.View(func(m *queue.Machine) { last = m.Config() })
-	}
-	if last == nil {
-		return // it is quarantined
-	}
-	if want.Revision < last.Revision || proto.Equal(last, want) {
-		return
-	}
-	c := &logpb.Command{Kind: logpb.Command_CONFIGURE, Configure: &logpb.Configure{Config: want}}
-	if err := g.Submit(Batch{Commands: AppendCommand(nil, c), Count: 1, Light: true}); err != nil {
-		g.slog.Debug("settings not proposed", "error", err) // the next leader does it
-		return
-	}
-	s.proposed = want
+// resignedLately reports whether the group has resigned here a short time ago.
+func (g *Group) resignedLately() bool {
+	until := g.leadership.resigned.until.Load()
+	return until != 0 && until > int64(g.host.watch.now())
 }
 
-// reconfigure is configure for settings of the catalog that have changed.
-func (g *Group) reconfigure() {
-	g.settings.changed.Store(true)
-	g.host.watch.add(g)
-	g.configure(false)
-}
-
-// settingsLost is told that an entry may be lost. If it could have been the one
-// with the settings, these are proposed again unless they hold by then.
-func (g *Group) settingsLost() {
-	s := &g.settings
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.proposed == nil || s.retry {
-		return
-	}
-	var hold bool
-	g.View(func(m *queue.Machine) { hold = proto.Equal(m.Config(), s.proposed) })
-	if hold {
-		return
-	}
-	s.retry = true
-	g.host.spawn(func() {
-		pause := time.NewTimer(settingsRetry)
-		defer pause.Stop()
-		select {
-		case <-pause.C:
-		case <-g.ending:
+// transferTo makes another member the leader in raft's eyes. This replica is, and
+// must not serve. wins: that one can be elected as it is. It does not block.
+func (g *Group) transferTo(node string, wins bool) {
+	g.spawn(func() {
+		if g.leadership.hasResigned() && g.Quarantined() == nil {
+			g.giveWay(node, wins) // without the lock: who holds it may hang
+			return
 		}
-		s.mu.Lock()
-		s.retry = false
-		s.mu.Unlock()
-		if g.leading.Load() != 0 {
-			g.configure(true)
+		g.leadership.changing.Lock()
+		defer g.leadership.changing.Unlock()
+		if g.isClosed() || !g.barred() || g.raft.Load().State() != raft.Leader {
+			return
+		}
+		if err := g.handOver(node); err != nil {
+			g.slog.Warn("a quarantined leader does not hand over", "to", node, "error", err)
 		}
 	})
-}
-
-// wantSettings returns the settings that the queue should have. They are the
-// caller's.
-func (g *Group) wantSettings() *QueueConfig {
-	var want *QueueConfig
-	if newest := g.host.config.Settings; newest != nil {
-		want = newest(g.spec.Queue)
-	}
-	if want == nil {
-		want = proto.Clone(g.spec.Config).(*QueueConfig)
-	}
-	want.LockCredit = uint64(g.host.config.LockCredit())
-	return want
-}
-
-// leave ends the term of office. What was proposed and not yet answered is
-// reported as undecided by the proposer.
-func (g *Group) leave() {
-	g.leading.Store(0)
-	g.host.ticker.remove(g)
-	g.proposer.mu.Lock()
-	if len(g.proposer.light)+len(g.proposer.heavy) > 0 {
-		g.proposer.start(g)
-	}
-	g.proposer.mu.Unlock()
-	g.announce(0)
 }

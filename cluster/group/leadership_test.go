@@ -24,11 +24,11 @@ func TestOfficeBeginsAfterRefusedBarrier(t *testing.T) {
 	term := g.Term()
 	// Raft hands over to a member that has everything, and refuses everything
 	// until it finds that this one does not get there.
-	transfer := g.raft.LeadershipTransferToServer(raft.ServerID(lost.config.Node), raft.ServerAddress(lost.config.Node))
-	g.office.Lock()
+	transfer := g.raft.Load().LeadershipTransferToServer(raft.ServerID(lost.config.Node), raft.ServerAddress(lost.config.Node))
+	g.leadership.changing.Lock()
 	g.leave()
-	g.office.Unlock()
-	if err := g.barrier(); err == nil {
+	g.leadership.changing.Unlock()
+	if err := g.barrier(0); err == nil {
 		t.Fatal("raft gives a barrier while it hands over")
 	}
 	g.review()
@@ -106,11 +106,11 @@ func TestLeaderThatDiedBeforeItWasSeen(t *testing.T) {
 	dead.shut(t)
 	await(t, "the node is dead", func() bool { return !h.mesh.Alive(name) })
 	for _, other := range c.hosts { // nobody campaigns
-		other.elections.filled(1)
+		other.elections.end(1)
 	}
 	h.leaderSeen(g, name)
 	h.elections.mu.Lock()
-	noted := h.elections.vacancies[fsm.GroupID(1)] != nil
+	noted := h.elections.running[fsm.GroupID(1)] != nil
 	h.elections.mu.Unlock()
 	if !noted && h.Group(1).Leader() == name {
 		t.Error("nobody looks for a leader")
@@ -122,25 +122,25 @@ func TestLeaderThatDiedBeforeItWasSeen(t *testing.T) {
 func TestResignsOfItsOwnTerm(t *testing.T) {
 	c := mustTrio(t)
 	g := c.mustOpen(1)[0]
-	heir := c.other(g)
+	transferee := c.other(g)
 	term := g.Term()
-	await(t, "the other one has what the leader has", func() bool { return heir.Group(1).raft.LastIndex() >= g.raft.LastIndex() })
-	heir.mesh.Campaign(1)
+	await(t, "the other one has what the leader has", func() bool { return transferee.Group(1).raft.Load().LastIndex() >= g.raft.Load().LastIndex() })
+	transferee.mesh.Campaign(1)
 	latest := term
 	await(t, "the other one leads", func() bool {
 		for _, r := range c.replicas(1) {
 			switch now := r.Leading(); {
-			case r == heir.Group(1) && now > term:
+			case r == transferee.Group(1) && now > term:
 				return true
 			case now > latest: // elected instead
 				latest = now
-				heir.mesh.Campaign(1)
+				transferee.mesh.Campaign(1)
 			}
 		}
 		return false
 	})
-	c.host(g).mesh.Resign(1, term+1, heir.config.Node)
-	if err := heir.Group(1).Barrier(time.Second); err != nil || heir.Group(1).Leading() == 0 {
+	c.host(g).mesh.Resign(1, term+1, transferee.config.Node)
+	if err := transferee.Group(1).Barrier(time.Second); err != nil || transferee.Group(1).Leading() == 0 {
 		t.Errorf("the leader of a later term is disturbed: %v", err)
 	}
 }

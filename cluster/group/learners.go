@@ -9,95 +9,82 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 )
 
-// Pace of lessons.
+// Times of questions.
 const (
-	lessonLook    = 50 * time.Millisecond // how often learners are looked at
-	lessonFirst   = time.Second           // until a question is repeated, at first
-	lessonLongest = 16 * time.Second      // later it takes longer, for there may be thousands
+	learnerEvery = 50 * time.Millisecond // how often learners are checked
+	askFirst     = time.Second           // until a question is repeated, at first
+	askLongest   = 16 * time.Second      // later it takes longer, for there may be thousands
 )
 
-// lessons bring learners up to date. A learner asks the other members where
+// learners are brought up to date. A learner asks the other members where
 // the log of the leader ends; that one says so, and appends an entry, so that
 // it sends something also if the queue is idle. Once the learner's log has come
 // as far, it is a voter.
-type lessons struct {
-	node  string
-	links links
-	kind  peer.Kind                     // of its messages
-	find  func(fsm.GroupID) participant // nil: there is none
-	spawn func(f func())
-	slog  *slog.Logger
-	kick  kicks
+type learners struct {
+	node   string
+	links  links
+	kind   peer.Kind                      // of its messages
+	find   func(fsm.GroupID) learnerGroup // nil: there is none
+	spawn  func(f func())
+	slog   *slog.Logger
+	worker *worker.Worker
 
 	mu   sync.Mutex
-	list map[fsm.GroupID]*lesson
+	list map[fsm.GroupID]*learner
 }
 
-// participant is what lessons need of a replica, learner or not.
-type participant interface {
+// learnerGroup is what learners need of a replica, learner or not.
+type learnerGroup interface {
 	trusted() *trust
 	founders() []string // the members as the catalog has them: a learner may not know raft's
 	role() (role raft.RaftState, term uint64)
 	lastIndex() uint64
-	standing() standing // how far the log reaches
-	barrier() error     // appends an entry, if this replica leads
-	proven()            // it is a learner no longer
+	logEnd() logPosition
+	barrier(timeout time.Duration) error // appends an entry, if this replica leads
+	votes()                              // it is a learner no longer
 	isClosed() bool
 }
 
-// lesson is about one learner on this node.
-type lesson struct {
-	member   participant
-	goal     standing // where a leader's log ended after the learner had opened; zero: none has said so
-	asked    time.Time
-	pause    time.Duration   // until the next question
-	learners map[string]bool // the others that cannot prove anything either, by the last answers
+// learner is one learner on this node.
+type learner struct {
+	group  learnerGroup
+	goal   logPosition // where a leader's log ended after the learner had opened; zero: none has said so
+	asked  time.Time
+	pause  time.Duration   // until the next question
+	others map[string]bool // members that cannot prove anything either, by the last answers
 }
 
 const (
-	lessonAsk     = 1 // I am a learner; where does your log end?
-	lessonGoal    = 2 // I lead, and it ends here
-	lessonLearner = 3 // I am a learner, too
+	learnerAsk    = 1 // I am a learner; where does your log end?
+	learnerGoal   = 2 // I lead, and it ends here
+	learnerAsWell = 3 // I am a learner, too
 )
 
-func newLessons(h *Host) *lessons {
-	return &lessons{
-		node: h.config.Node, links: h.config.Mesh, kind: h.config.KindLearner, slog: h.slog, spawn: h.spawn,
-		find: h.participant, kick: newKicks(), list: map[fsm.GroupID]*lesson{},
+func newLearners(c *Config, spawn func(f func()), find func(fsm.GroupID) learnerGroup) *learners {
+	return &learners{
+		node: c.Node, links: c.Mesh, kind: c.KindLearner, slog: c.Logger, spawn: spawn,
+		find: find, worker: worker.New(worker.Options{}), list: map[fsm.GroupID]*learner{},
 	}
-}
-
-// participant returns a replica on this node, the catalog's among them, or nil.
-func (h *Host) participant(id fsm.GroupID) participant {
-	if id == catalogGroup {
-		if k := h.catalog.Load(); k != nil && k.Started() {
-			return k
-		}
-		return nil
-	}
-	if g := h.Group(id); g != nil && !g.IsLocal() {
-		return g
-	}
-	return nil
 }
 
 // listen registers for messages.
-func (s *lessons) listen() { s.links.Handle(s.kind, s.receive) }
+func (s *learners) listen() { s.links.Handle(s.kind, s.receive) }
 
 // begin notes that a replica has opened as a learner.
-func (s *lessons) begin(id fsm.GroupID, m participant) {
+func (s *learners) begin(id fsm.GroupID, g learnerGroup) {
 	s.mu.Lock()
-	s.list[id] = &lesson{member: m}
+	s.list[id] = &learner{group: g}
 	s.mu.Unlock()
-	s.wake()
+	s.worker.Wake()
 }
 
 // hasten has questions asked again at once: somebody may answer who could not
 // before.
-func (s *lessons) hasten(ids ...fsm.GroupID) {
+func (s *learners) hasten(ids ...fsm.GroupID) {
 	s.mu.Lock()
 	for id, l := range s.list {
 		if len(ids) == 0 || slices.Contains(ids, id) {
@@ -105,22 +92,27 @@ func (s *lessons) hasten(ids ...fsm.GroupID) {
 		}
 	}
 	s.mu.Unlock()
-	s.wake()
+	s.worker.Wake()
 }
 
-func (s *lessons) wake() { s.kick.wake() }
+func (s *learners) run(stop <-chan struct{}) {
+	s.worker.Run(stop, func(now time.Time) time.Duration {
+		if s.check(now) {
+			return learnerEvery
+		}
+		return 0
+	})
+}
 
-func (s *lessons) run(stop <-chan struct{}) { s.kick.serve(stop, lessonLook, 0, s.look) }
-
-// look advances every lesson and reports whether there are any.
-func (s *lessons) look(now time.Time) bool {
+// check advances every learner and reports whether there are any.
+func (s *learners) check(now time.Time) bool {
 	ask := map[string][]byte{}
-	var learnt []*lesson
+	var learnt []*learner
 	s.mu.Lock()
 	reached := reached(s.links, s.node)
 	for id, l := range s.list {
 		switch {
-		case l.member.isClosed():
+		case l.group.isClosed():
 			delete(s.list, id)
 		case l.reached():
 			delete(s.list, id)
@@ -135,35 +127,35 @@ func (s *lessons) look(now time.Time) bool {
 		s.send(node, items)
 	}
 	for _, l := range learnt {
-		if err := l.member.trusted().prove(); err != nil {
+		if err := l.group.trusted().prove(); err != nil {
 			s.slog.Error("a learner cannot become a voter", "error", err)
 			continue
 		}
-		l.member.proven()
+		l.group.votes()
 	}
 	return some
 }
 
 // ask asks those members that this node reaches. What they have said by now
 // shows whether any leader can come. The caller holds mu.
-func (s *lessons) ask(id fsm.GroupID, l *lesson, now time.Time, reached map[string]bool, to map[string][]byte) {
-	if !l.asked.IsZero() || len(l.member.founders()) == 1 {
-		s.judge(id, l)
+func (s *learners) ask(id fsm.GroupID, l *learner, now time.Time, reached map[string]bool, to map[string][]byte) {
+	if !l.asked.IsZero() || len(l.group.founders()) == 1 {
+		s.evaluate(id, l)
 	}
-	l.asked, l.pause, l.learners = now, min(max(lessonFirst, 2*l.pause), lessonLongest), map[string]bool{}
-	_, term := l.member.role()
-	for _, node := range l.member.founders() {
+	l.asked, l.pause, l.others = now, min(max(askFirst, 2*l.pause), askLongest), map[string]bool{}
+	_, term := l.group.role()
+	for _, node := range l.group.founders() {
 		if node != s.node && reached[node] {
-			to[node] = appendItem(to[node], item{kind: lessonAsk, group: id, term: term})
+			to[node] = appendItem(to[node], item{kind: learnerAsk, group: id, term: term})
 		}
 	}
 }
 
-// judge says so when the members that can prove something have no majority.
-func (s *lessons) judge(id fsm.GroupID, l *lesson) {
-	all, unproven := len(l.member.founders()), 1+len(l.learners)
+// evaluate says so when the members that can prove something have no majority.
+func (s *learners) evaluate(id fsm.GroupID, l *learner) {
+	all, unproven := len(l.group.founders()), 1+len(l.others)
 	stuck := 2*(all-unproven) <= all
-	if !l.member.trusted().setStuck(stuck) || !stuck {
+	if !l.group.trusted().setStuck(stuck) || !stuck {
 		return
 	}
 	s.slog.Error("group stands still: most of its replicas cannot prove what they have acknowledged, see operations.md, recover",
@@ -172,30 +164,30 @@ func (s *lessons) judge(id fsm.GroupID, l *lesson) {
 
 // reached reports whether the learner holds everything that it can have
 // acknowledged before: see DESIGN.md.
-func (l *lesson) reached() bool {
-	return l.goal != standing{} && l.member.lastIndex() > 0 && !l.member.standing().less(l.goal)
+func (l *learner) reached() bool {
+	return l.goal != logPosition{} && l.group.lastIndex() > 0 && !l.group.logEnd().less(l.goal)
 }
 
 // receive takes questions and answers.
-func (s *lessons) receive(from string, items []byte, _ []byte) {
+func (s *learners) receive(from string, items []byte, _ []byte) {
 	var answer []byte
-	var led []participant
+	var led []learnerGroup
 	for ; len(items) >= itemSize; items = items[itemSize:] {
 		it := parseItem(items)
 		m := s.find(it.group)
 		if m == nil || !it.sound() {
 			continue
 		}
-		if it.kind != lessonAsk {
+		if it.kind != learnerAsk {
 			s.note(from, it)
 			continue
 		}
 		role, term := m.role()
 		switch {
-		case m.trusted().unproven():
-			answer = appendItem(answer, item{kind: lessonLearner, group: it.group, term: term})
+		case m.trusted().isLearner():
+			answer = appendItem(answer, item{kind: learnerAsWell, group: it.group, term: term})
 		case role == raft.Leader && term >= it.term:
-			answer = appendItem(answer, item{kind: lessonGoal, group: it.group, term: term, standing: m.standing()})
+			answer = appendItem(answer, item{kind: learnerGoal, group: it.group, term: term, position: m.logEnd()})
 			led = append(led, m)
 		}
 	}
@@ -205,7 +197,7 @@ func (s *lessons) receive(from string, items []byte, _ []byte) {
 	if len(led) > 0 {
 		s.spawn(func() {
 			for _, m := range led {
-				_ = m.barrier() // one that no longer leads need not
+				_ = m.barrier(changeWait) // one that no longer leads need not
 			}
 		})
 	}
@@ -214,25 +206,25 @@ func (s *lessons) receive(from string, items []byte, _ []byte) {
 // note takes an answer. A leader counts only if raft takes entries from it
 // here, and says where its log ends once there is an entry of its own in it: a
 // log that ends with an earlier leader's says nothing about what that one had.
-func (s *lessons) note(from string, it item) {
+func (s *learners) note(from string, it item) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.list[it.group]
 	if l == nil {
 		return
 	}
-	_, term := l.member.role()
+	_, term := l.group.role()
 	switch {
-	case it.kind == lessonLearner:
-		l.learners[from] = true
-	case it.kind == lessonGoal && it.term >= term && it.standing.term == it.term && l.goal == (standing{}):
-		l.goal = it.standing
-		l.member.trusted().setStuck(false)
-		s.wake()
+	case it.kind == learnerAsWell:
+		l.others[from] = true
+	case it.kind == learnerGoal && it.term >= term && it.position.term == it.term && l.goal == (logPosition{}):
+		l.goal = it.position
+		l.group.trusted().setStuck(false)
+		s.worker.Wake()
 	}
 }
 
-func (s *lessons) send(node string, items []byte) {
+func (s *learners) send(node string, items []byte) {
 	if err := s.links.Send(node, s.kind, items); err != nil {
 		s.slog.Debug("learners do not ask", "node", node, "error", err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -55,16 +56,16 @@ func (e *evidence) Prove() error {
 	return e.err
 }
 
-// mustLearn returns lessons on n1 about one replica of group 7, a learner if its
+// mustLearn returns the learners of n1 about one replica of group 7, a learner if its
 // store has a doubt, and their log.
-func mustLearn(m *pupil, e *evidence, alive ...string) (*lessons, *wires, *bytes.Buffer) {
+func mustLearn(m *pupil, e *evidence, alive ...string) (*learners, *wires, *bytes.Buffer) {
 	log, w := &bytes.Buffer{}, &wires{alive: alive}
 	m.trust.open(e, 1)
-	s := &lessons{
+	s := &learners{
 		node: "n1", links: w, spawn: func(f func()) { f() }, slog: slog.New(slog.NewTextHandler(log, nil)),
-		find: func(fsm.GroupID) participant { return m }, kick: newKicks(), list: map[fsm.GroupID]*lesson{},
+		find: func(fsm.GroupID) learnerGroup { return m }, worker: worker.New(worker.Options{}), list: map[fsm.GroupID]*learner{},
 	}
-	if m.trust.unproven() {
+	if m.trust.isLearner() {
 		s.begin(7, m)
 	}
 	return s, w, log
@@ -80,22 +81,22 @@ func TestLessonAnswers(t *testing.T) {
 		kind     byte // 0: no answer
 		barriers int
 	}{
-		{"leader", &pupil{leads: true, term: 5, log: standing{5, 9}}, "", lessonGoal, 1},
-		{"leader of a later term", &pupil{leads: true, term: 6, log: standing{6, 9}}, "", lessonGoal, 1},
-		{"leader of an earlier term", &pupil{leads: true, term: 4, log: standing{4, 9}}, "", 0, 0},
-		{"follower", &pupil{term: 5, log: standing{5, 9}}, "", 0, 0},
-		{"learner", &pupil{term: 5, log: standing{5, 9}}, "lost", lessonLearner, 0},
-		{"learner that leads in raft's eyes", &pupil{leads: true, term: 5, log: standing{5, 9}}, "lost", lessonLearner, 0},
+		{"leader", &pupil{leads: true, term: 5, log: logPosition{5, 9}}, "", learnerGoal, 1},
+		{"leader of a later term", &pupil{leads: true, term: 6, log: logPosition{6, 9}}, "", learnerGoal, 1},
+		{"leader of an earlier term", &pupil{leads: true, term: 4, log: logPosition{4, 9}}, "", 0, 0},
+		{"follower", &pupil{term: 5, log: logPosition{5, 9}}, "", 0, 0},
+		{"learner", &pupil{term: 5, log: logPosition{5, 9}}, "lost", learnerAsWell, 0},
+		{"learner that leads in raft's eyes", &pupil{leads: true, term: 5, log: logPosition{5, 9}}, "lost", learnerAsWell, 0},
 	} {
 		m := tc.member
 		s, w, _ := mustLearn(m, &evidence{doubt: tc.doubt})
-		s.receive("n2", appendItem(nil, item{kind: lessonAsk, group: 7, term: 5}), nil)
+		s.receive("n2", appendItem(nil, item{kind: learnerAsk, group: 7, term: 5}), nil)
 		var want []item
 		switch tc.kind {
-		case lessonGoal:
-			want = []item{{kind: lessonGoal, group: 7, term: m.term, standing: m.log}}
-		case lessonLearner:
-			want = []item{{kind: lessonLearner, group: 7, term: m.term}}
+		case learnerGoal:
+			want = []item{{kind: learnerGoal, group: 7, term: m.term, position: m.log}}
+		case learnerAsWell:
+			want = []item{{kind: learnerAsWell, group: 7, term: m.term}}
 		}
 		if got := w.sent["n2"]; !slices.Equal(got, want) || m.barriers != tc.barriers {
 			t.Errorf("%s: answers %+v and appends %d entries, want %+v, %d", tc.name, got, m.barriers, want, tc.barriers)
@@ -111,8 +112,8 @@ func TestLessonsBecomeRarer(t *testing.T) {
 	now := time.Unix(1000, 0)
 	during := func(d time.Duration) (asked []string) {
 		before := len(w.sent["n3"])
-		for end := now.Add(d); now.Before(end); now = now.Add(lessonLook) {
-			s.look(now)
+		for end := now.Add(d); now.Before(end); now = now.Add(learnerEvery) {
+			s.check(now)
 			if n := len(w.sent["n3"]); n > before {
 				asked, before = append(asked, now.Sub(time.Unix(1000, 0)).String()), n
 			}
@@ -147,11 +148,11 @@ func TestLessonsJudge(t *testing.T) {
 		s, _, log := mustLearn(m, &evidence{doubt: "lost"}, names[1:tc.members]...)
 		now := time.Unix(1000, 0)
 		for range 4 {
-			s.look(now)
+			s.check(now)
 			for _, n := range names[1 : 1+tc.others] {
-				s.receive(n, appendItem(nil, item{kind: lessonLearner, group: 7, term: 5}), nil)
+				s.receive(n, appendItem(nil, item{kind: learnerAsWell, group: 7, term: 5}), nil)
 			}
-			now = now.Add(lessonLongest)
+			now = now.Add(askLongest)
 		}
 		name := fmt.Sprintf("%d of %d", 1+tc.others, tc.members)
 		if d := m.trust.doubt.Load(); d.Stuck != tc.stuck {
@@ -160,7 +161,7 @@ func TestLessonsJudge(t *testing.T) {
 		if said := strings.Count(log.String(), "stands still"); said != map[bool]int{true: 1}[tc.stuck] {
 			t.Errorf("%s are learners: that is said %d times", name, said)
 		}
-		s.receive("n2", appendItem(nil, item{kind: lessonGoal, group: 7, term: 5, standing: standing{5, 9}}), nil)
+		s.receive("n2", appendItem(nil, item{kind: learnerGoal, group: 7, term: 5, position: logPosition{5, 9}}), nil)
 		if m.trust.doubt.Load().Stuck {
 			t.Errorf("%s are learners: it stands still although there is a leader", name)
 		}
@@ -171,18 +172,18 @@ func TestLessonsJudge(t *testing.T) {
 // not before.
 func TestLessonEnds(t *testing.T) {
 	for _, err := range []error{nil, errors.New("the group is dropped")} {
-		m, e := &pupil{term: 5, log: standing{4, 20}}, &evidence{doubt: "lost", err: err}
+		m, e := &pupil{term: 5, log: logPosition{4, 20}}, &evidence{doubt: "lost", err: err}
 		s, _, _ := mustLearn(m, e, "n2", "n3")
 		now := time.Unix(1000, 0)
-		s.look(now)
-		s.receive("n2", appendItem(nil, item{kind: lessonGoal, group: 7, term: 5, standing: standing{5, 9}}), nil)
-		if s.look(now); e.proofs != 0 || m.told != 0 || len(s.list) != 1 {
+		s.check(now)
+		s.receive("n2", appendItem(nil, item{kind: learnerGoal, group: 7, term: 5, position: logPosition{5, 9}}), nil)
+		if s.check(now); e.proofs != 0 || m.told != 0 || len(s.list) != 1 {
 			t.Errorf("it is proven before it has anything: %d times", e.proofs)
 		}
-		m.log = standing{5, 9}
-		s.look(now)
-		if proven := err == nil; e.proofs != 1 || m.trust.unproven() == proven || (m.told == 1) != proven || len(s.list) != 0 {
-			t.Errorf("%v: it votes: %v, and is told so %d times", err, !m.trust.unproven(), m.told)
+		m.log = logPosition{5, 9}
+		s.check(now)
+		if proven := err == nil; e.proofs != 1 || m.trust.isLearner() == proven || (m.told == 1) != proven || len(s.list) != 0 {
+			t.Errorf("%v: it votes: %v, and is told so %d times", err, !m.trust.isLearner(), m.told)
 		}
 	}
 }
@@ -221,7 +222,7 @@ func TestLearnerHasNoVote(t *testing.T) {
 	for _, doubt := range []string{"lost", ""} {
 		tr, b := &trust{}, &box{}
 		tr.open(&evidence{doubt: doubt}, 1)
-		asks, stores := modest{b, tr.refuses}, ballots{b, tr}
+		asks, stores := abstaining{b, tr.refuses}, voteStore{b, tr}
 		for what, err := range map[string]error{
 			"asks for a vote":               asks.RequestVote("n2", "n2", nil, nil),
 			"asks whether it would get one": asks.RequestPreVote("n2", "n2", nil, nil),

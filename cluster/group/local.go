@@ -3,6 +3,7 @@ package group
 import (
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -85,45 +86,6 @@ func (l *memoryLog) close() (freed int64) {
 	return freed
 }
 
-// OpenLocal starts a local queue on this node, or returns the one that runs:
-// the same machine and the same proposer as a replica's, without raft and
-// without anything on disk. It serves when this returns.
-func (h *Host) OpenLocal(spec Spec) *Group {
-	g := &Group{
-		spec: spec, host: h, ending: make(chan struct{}),
-		machine: h.newMachine(spec), slog: h.slog,
-	}
-	g.order = &local{g: g}
-	g.proposer.room.L = &g.proposer.mu
-	g.proposer.stamper.Begin(h.clock, 0)
-	g.leading.Store(LocalTerm)
-	h.mu.Lock()
-	if have := h.locals[spec.Group]; have != nil || h.closed {
-		h.mu.Unlock()
-		return have
-	}
-	h.locals[spec.Group] = g
-	h.mu.Unlock()
-	g.configure(true)
-	g.announce(LocalTerm)
-	return g
-}
-
-// DropLocal ends a local queue; false: there is none with this number.
-func (h *Host) DropLocal(id fsm.GroupID) bool {
-	h.mu.Lock()
-	g := h.locals[id]
-	delete(h.locals, id)
-	h.mu.Unlock()
-	if g != nil {
-		g.order.end()
-	}
-	return g != nil
-}
-
-// LocalBytes is what the payloads of this node's local queues take.
-func (h *Host) LocalBytes() int64 { return h.localBytes.Load() }
-
 // IsLocal reports whether the group is a local queue's.
 func (g *Group) IsLocal() bool {
 	_, is := g.order.(*local)
@@ -132,43 +94,42 @@ func (g *Group) IsLocal() bool {
 
 // local is the order of a local queue: there is nobody to agree with.
 type local struct {
-	g   *Group
-	log memoryLog
+	replica  *replica
+	bytes    *atomic.Int64 // of the payloads of all local queues of the node
+	applier  *applier
+	proposer *proposer
+	lead     *leadership
+	announce func(term uint64)
+	log      memoryLog
 }
 
 func (o *local) commit(l *raft.Log) raft.ApplyFuture {
 	var grown int64
 	l.Type, l.Term = raft.LogCommand, LocalTerm
 	l.Index, grown = o.log.append(l.Extensions)
-	o.g.host.localBytes.Add(grown)
-	o.g.apply([]*raft.Log{l})
+	o.bytes.Add(grown)
+	o.applier.apply([]*raft.Log{l})
 	return nil
 }
 
-// barrier returns when a tick that has been asked for is applied. An entry that
-// is being applied may have been made before.
+// barrier returns when a tick that has been asked for is applied.
 func (o *local) barrier(time.Duration) error {
-	p := &o.g.proposer
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for end := p.commits + 2; p.running && p.commits < end; {
-		p.room.Wait()
-	}
+	o.proposer.nextApplied()
 	return nil
 }
 
 func (o *local) payload(ref fsm.Ref) ([]byte, error) { return o.log.payload(ref) }
 
-func (o *local) release(indexes []uint64) { o.g.host.localBytes.Add(-o.log.release(indexes)) }
+func (o *local) release(indexes []uint64) { o.bytes.Add(-o.log.release(indexes)) }
 
 func (o *local) opened() bool { return true }
 
 func (o *local) term() uint64 { return LocalTerm }
 
-func (o *local) leader() string { return o.g.host.config.Node }
+func (o *local) leader() string { return o.replica.node }
 
 func (o *local) applied() (index uint64) {
-	o.g.View(func(m *queue.Machine) { index = m.Index() })
+	o.applier.view(func(m *queue.Machine) { index = m.Index() })
 	return index
 }
 
@@ -183,24 +144,20 @@ func (o *local) snapshot() int64 { return -1 }
 
 func (o *local) leads() bool { return true }
 
-func (o *local) withdrawn() bool { return false }
-
 func (o *local) takeOver() uint64 { return LocalTerm }
 
-func (o *local) filled() {}
+func (o *local) led() {}
 
-func (o *local) vacant() {}
+func (o *local) leaderless() {}
 
 // end makes a local queue take nothing more and forgets its payloads. What
 // goes on in its goroutines comes to nothing.
 func (o *local) end() {
-	g := o.g
-	if g.closed.Swap(true) {
+	if !o.replica.end() {
 		return
 	}
-	close(g.ending)
-	g.leading.Store(0)
-	g.host.ticker.remove(g)
-	g.host.localBytes.Add(-o.log.close())
-	g.announce(0)
+	o.lead.term.Store(0)
+	o.applier.timer.stop()
+	o.bytes.Add(-o.log.close())
+	o.announce(0)
 }

@@ -31,16 +31,14 @@ type order interface {
 	// snapshot is the index of the newest snapshot; -1: there is none.
 	snapshot() int64
 
-	// leads reports whether this node may lead in the term that is; withdrawn,
-	// whether it must not, whoever else could.
+	// leads reports whether this node may lead in the present term.
 	leads() bool
-	withdrawn() bool
 	// takeOver returns when all of earlier terms is applied, and the term that
 	// this is known for; 0: this node leads no more.
 	takeOver() uint64
-	// filled and vacant note that the queue has a leader, or is to get one.
-	filled()
-	vacant()
+	// led and leaderless note that the queue has a leader, or is to get one.
+	led()
+	leaderless()
 
 	// end has the group take nothing more. What goes on in its goroutines may
 	// go on for a moment.
@@ -51,49 +49,38 @@ type order interface {
 type replicated struct{ g *Group }
 
 func (r replicated) commit(l *raft.Log) raft.ApplyFuture {
-	return endingWith(r.g.raft.ApplyLog(*l, 0), r.g.ending)
+	return endingWith(r.g.raft.Load().ApplyLog(*l, 0), r.g.ending)
 }
 
 // barrier makes followers learn what is committed: it commits an entry without
 // content.
-func (r replicated) barrier(timeout time.Duration) error {
-	return endingWith(r.g.raft.Barrier(timeout), r.g.ending).Error()
-}
+func (r replicated) barrier(timeout time.Duration) error { return r.g.replica.barrier(timeout) }
 
-func (r replicated) payload(ref fsm.Ref) ([]byte, error) { return r.g.log.Payload(ref) }
+func (r replicated) payload(ref fsm.Ref) ([]byte, error) { return r.g.store.Payload(ref) }
 
 func (r replicated) release(indexes []uint64) {
-	r.g.log.Release(indexes)
-	r.g.host.snapshots.touch(r.g)
+	r.g.store.Release(indexes)
+	r.g.usage.note()
 }
 
 func (r replicated) opened() bool {
 	select {
-	case <-r.g.started:
+	case <-r.g.applier.started:
 		return true
 	default:
 		return false
 	}
 }
 
-func (r replicated) term() uint64 { return r.g.raft.CurrentTerm() }
+func (r replicated) term() uint64 { return r.g.raft.Load().CurrentTerm() }
 
-func (r replicated) leader() string {
-	_, id := r.g.raft.LeaderWithID()
-	return string(id)
-}
+func (r replicated) leader() string { return r.g.replica.leader() }
 
-func (r replicated) applied() uint64 { return r.g.raft.AppliedIndex() }
+func (r replicated) applied() uint64 { return r.g.raft.Load().AppliedIndex() }
 
-func (r replicated) position() (term, index uint64) {
-	return r.g.raft.CurrentTerm(), r.g.raft.AppliedIndex()
-}
+func (r replicated) position() (term, index uint64) { return r.term(), r.applied() }
 
-func (r replicated) progress() Progress {
-	p := progressOf(r.g.raft, r.g.host.config.Node)
-	p.Voter = p.Voter && !r.g.trust.unproven()
-	return p
-}
+func (r replicated) progress() Progress { return r.g.replica.progress() }
 
 func (r replicated) snapshot() int64 {
 	list, err := r.g.log.Snapshots().List()
@@ -103,34 +90,29 @@ func (r replicated) snapshot() int64 {
 	return int64(list[0].Index)
 }
 
-func (r replicated) leads() bool { return r.g.raft.State() == raft.Leader }
-
-func (r replicated) withdrawn() bool { return r.g.host.withdrawn.Load() || r.g.resigned() }
+func (r replicated) leads() bool { return r.g.isLeader() }
 
 func (r replicated) takeOver() uint64 {
 	r.g.host.watch.add(r.g)
-	r.g.awaitClocks()
+	awaitClocks(r.g.host.config.Clock, r.g.ending)
 	return r.g.catchUp()
 }
 
-func (r replicated) filled() { r.g.host.elections.filled(r.g.spec.Group) }
+func (r replicated) led() { r.g.host.elections.end(r.g.spec.Group) }
 
-func (r replicated) vacant() { r.g.host.elections.vacant(r.g) }
+func (r replicated) leaderless() { r.g.host.elections.begin(r.g) }
 
 func (r replicated) end() {
 	g := r.g
-	if g.closed.Swap(true) {
+	if !g.replica.end() {
 		return
 	}
-	close(g.ending)
-	f := g.raft.Shutdown()
-	g.host.config.Mesh.DropGroup(g.spec.Group) // requests under way to nodes that are gone end now
-	g.office.Lock()                            // whoever is about to enter has given up
-	g.leading.Store(0)
-	g.office.Unlock()
-	g.host.ticker.remove(g)
+	f := g.raft.Load().Shutdown()
+	g.mesh.DropGroup(g.spec.Group) // requests under way to nodes that are gone end now
+	g.leadership.end()
+	g.timer.stop()
 	if err := f.Error(); err != nil {
 		g.slog.Warn("raft shutdown", "error", err)
 	}
-	g.host.snapshots.captured(g) // nothing is applied any more
+	g.usage.captured() // nothing is applied any more
 }

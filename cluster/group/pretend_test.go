@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -39,7 +40,7 @@ type pretendNode struct {
 	closed    bool
 	leader    string
 	term      uint64
-	log       standing
+	log       logPosition
 	candidate bool
 
 	quarantined bool
@@ -52,16 +53,16 @@ func newPretend(t *testing.T, members ...string) *pretend {
 	p := &pretend{t: t, now: time.Unix(1000, 0), nodes: map[string]*pretendNode{}, order: members}
 	p.campaign = p.win
 	for _, name := range members {
-		n := &pretendNode{p: p, name: name, unreached: map[string]bool{}, term: 1, log: standing{1, 1}}
+		n := &pretendNode{p: p, name: name, unreached: map[string]bool{}, term: 1, log: logPosition{1, 1}}
 		n.elections = &elections{
 			node: name, links: n, kind: 16, slog: slog.New(slog.DiscardHandler),
-			find: func(fsm.GroupID) replica {
+			find: func(fsm.GroupID) electable {
 				if n.open {
 					return n
 				}
 				return nil
 			},
-			kick: make(chan struct{}, 1), vacancies: map[fsm.GroupID]*vacancy{},
+			worker: worker.New(worker.Options{}), running: map[fsm.GroupID]*election{},
 		}
 		n.elections.listen()
 		p.nodes[name] = n
@@ -74,12 +75,12 @@ func (n *pretendNode) Alive(node string) bool                                   
 func (n *pretendNode) Spec() Spec                                                    { return Spec{Group: 7, Members: n.p.order} }
 func (n *pretendNode) Voters() []string                                              { return n.p.order }
 func (n *pretendNode) Leader() string                                                { return n.leader }
-func (n *pretendNode) standing() standing                                            { return n.log }
+func (n *pretendNode) logEnd() logPosition                                           { return n.log }
 func (n *pretendNode) isClosed() bool                                                { return n.closed }
-func (n *pretendNode) asked(string, uint64)                                          {}
-func (n *pretendNode) reluctant() bool                                               { return n.tired }
+func (n *pretendNode) hasNoLeader(string, uint64)                                    {}
+func (n *pretendNode) resignedLately() bool                                          { return n.tired }
 func (n *pretendNode) barred() bool                                                  { return n.quarantined }
-func (n *pretendNode) unproven() bool                                                { return n.learner }
+func (n *pretendNode) isLearner() bool                                               { return n.learner }
 
 func (n *pretendNode) role() (raft.RaftState, uint64) {
 	switch {
@@ -97,12 +98,12 @@ func (n *pretendNode) StepDown(fsm.GroupID, uint64, string) { n.candidate = fals
 func (n *pretendNode) Resign(_ fsm.GroupID, term uint64, _ string) {
 	if n.leader == n.name && n.term < term && !n.stubborn {
 		n.leader, n.term = "", term
-		n.elections.vacant(n)
+		n.elections.begin(n)
 	}
 }
 
-// yieldTo lets the other one campaign.
-func (n *pretendNode) yieldTo(node string, _ bool) {
+// transferTo lets the other one campaign.
+func (n *pretendNode) transferTo(node string, _ bool) {
 	n.p.stories = append(n.p.stories, fmt.Sprintf("%s %s yields to %s", n.p.now.Sub(time.Unix(1000, 0)), n.name, node))
 	n.p.nodes[node].Campaign(7)
 }
@@ -174,20 +175,20 @@ func (p *pretend) win(n *pretendNode) {
 // follow is what raft does when it hears of a leader, and tells.
 func (n *pretendNode) follow(leader string) {
 	n.leader, n.candidate = leader, false
-	n.elections.filled(7)
+	n.elections.end(7)
 }
 
 // start opens the replica on a node.
 func (n *pretendNode) start() {
 	n.open = true
-	n.elections.vacant(n)
+	n.elections.begin(n)
 }
 
 // lost is what a node does when a peer is down.
 func (n *pretendNode) lost(node string) {
 	n.unreached[node] = true
 	if n.leader == node {
-		n.elections.vacant(n)
+		n.elections.begin(n)
 	}
 }
 
@@ -196,7 +197,7 @@ func (p *pretend) run(d time.Duration) {
 	const step = 10 * time.Millisecond
 	for end := p.now.Add(d); p.now.Before(end); p.now = p.now.Add(step) {
 		for _, name := range p.order {
-			p.nodes[name].elections.look(p.now)
+			p.nodes[name].elections.advanceAll(p.now)
 		}
 		for range 3 { // questions, answers, and what follows
 			sent := p.sent
@@ -229,7 +230,7 @@ func (p *pretend) mustLead(name string) {
 		if !n.unreached[name] && n.leader != name {
 			p.t.Fatalf("%s follows %q, want %s; campaigns %q", n.name, n.leader, name, p.stories)
 		}
-		if !n.unreached[name] && len(n.elections.vacancies) != 0 {
+		if !n.unreached[name] && len(n.elections.running) != 0 {
 			p.t.Fatalf("%s still looks for a leader", n.name)
 		}
 	}

@@ -1,6 +1,7 @@
 package group
 
 import (
+	"errors"
 	"sync"
 	"time"
 
@@ -18,8 +19,8 @@ const (
 	maxEntryBytes    = 256 << 10
 	maxEntryCommands = 512
 	maxEntryLight    = maxEntryCommands / 2 // of these, commands that overtook others
-	maxFlights       = 4
-	maxFlightBytes   = 1 << 20
+	maxPending       = 4
+	maxPendingBytes  = 1 << 20
 )
 
 // Field numbers of logpb.Entry: version, now, commands.
@@ -71,168 +72,192 @@ func BatchOf(cs ...*logpb.Command) Batch {
 // proposer gathers what arrives while earlier entries are under way. Its two
 // goroutines live only while there is something to do: one builds entries,
 // the other waits for them.
+//
+//	bytes = sum of pending's ≤ maxPendingBytes + one entry
+//	len(pending) ≤ maxPending
 type proposer struct {
+	lead      *leadership
+	admission *admission // of the node
+	version   func() uint32
+	commit    func(l *raft.Log) raft.ApplyFuture // see order
+	active    func()                             // there is something to do
+	undecided func(from string)                  // what a node has submitted may be lost
+	lost      func()                             // so may what the group itself has proposed
+	guard     *guard
+
 	mu      sync.Mutex
-	room    sync.Cond // signalled when a flight ends
-	light   []Batch
-	heavy   []Batch
-	tick    bool
-	running bool
-	flights []flight
-	waiting bool
-	idle    chan struct{} // closed when neither runs any more; nil: nobody asks. See landed
+	changed sync.Cond // an entry has been committed or applied, or building has ended
+	queued  queued
+	running bool // entries are being built
+	pending []pendingEntry
+	waiting bool          // somebody waits for pending
+	idle    chan struct{} // closed when neither runs any more; nil: nobody asks. See drained
 	bytes   int
 	commits uint64 // entries of a local queue that have been applied
 	stamper clock.Stamper
 	done    sync.WaitGroup
 }
 
-type flight struct {
+// queued is what no entry holds yet.
+type queued struct {
+	light, heavy []Batch
+	tick         bool // a tick is asked for
+}
+
+// pendingEntry is an entry that raft has taken.
+type pendingEntry struct {
 	future raft.ApplyFuture
 	bytes  int
 	from   []string
 }
 
-// Submit queues commands for the log.
-func (g *Group) Submit(b Batch) error {
-	p := &g.proposer
+// submit queues commands for the log.
+func (p *proposer) submit(b Batch) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if g.Leading() == 0 {
+	if p.lead.serving() == 0 {
 		return ErrNotLeading
 	}
-	if !g.host.intake.take(&b) {
+	if !p.admission.take(&b) {
 		return ErrFull
 	}
 	if b.Light {
-		p.light = append(p.light, b)
+		p.queued.light = append(p.queued.light, b)
 	} else {
-		p.heavy = append(p.heavy, b)
+		p.queued.heavy = append(p.queued.heavy, b)
 	}
-	p.start(g)
+	p.start()
 	return nil
 }
 
 // proposeTick asks for an entry with a tick unless one is asked for already. It
 // reports whether there will be one: not while the group takes no commands.
-func (g *Group) proposeTick() bool {
-	p := &g.proposer
+func (p *proposer) proposeTick() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if g.Leading() == 0 {
+	if p.lead.serving() == 0 {
 		return false
 	}
-	if !p.tick {
-		p.tick = true
-		p.start(g)
+	if !p.queued.tick {
+		p.queued.tick = true
+		p.start()
 	}
 	return true
 }
 
 // start runs the proposer's goroutine if it does not run. The caller holds mu.
-func (p *proposer) start(g *Group) {
+func (p *proposer) start() {
 	if !p.running {
 		p.running = true
-		g.host.watch.add(g)
+		p.active()
 		p.done.Add(1)
-		go p.run(g)
+		go p.run()
 	}
 }
 
-func (p *proposer) run(g *Group) {
+func (p *proposer) run() {
 	defer p.done.Done()
-	defer g.contain("propose an entry")
+	defer p.guard.contain("propose an entry")
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	defer p.ended()
 	for {
-		for len(p.flights) >= maxFlights || p.bytes >= maxFlightBytes {
-			p.room.Wait()
+		for len(p.pending) >= maxPending || p.bytes >= maxPendingBytes {
+			p.changed.Wait()
 		}
-		if len(p.light) == 0 && len(p.heavy) == 0 && !p.tick {
+		if q := &p.queued; len(q.light) == 0 && len(q.heavy) == 0 && !q.tick {
 			return
 		}
-		if g.leading.Load() == 0 {
-			p.giveUp(g)
+		if p.lead.term.Load() == 0 {
+			p.giveUp()
 			continue
 		}
-		p.propose(g)
+		p.propose()
 	}
 }
 
 // ended notes that the goroutine that builds entries ends. The caller holds mu.
 func (p *proposer) ended() {
 	p.running = false
-	p.room.Broadcast()
-	p.rested()
+	p.changed.Broadcast()
+	p.signalIdle()
 }
 
 // giveUp reports everything that waits as undecided. The caller holds mu.
-func (p *proposer) giveUp(g *Group) {
-	from := origins(origins(nil, p.light), p.heavy)
-	g.host.intake.put(p.light)
-	g.host.intake.put(p.heavy)
-	p.light, p.heavy, p.tick = drop(p.light, len(p.light)), drop(p.heavy, len(p.heavy)), false
+func (p *proposer) giveUp() {
+	from := origins(origins(nil, p.queued.light), p.queued.heavy)
+	p.admission.release(p.queued.light)
+	p.admission.release(p.queued.heavy)
+	p.queued.light, p.queued.heavy, p.queued.tick = drop(p.queued.light, len(p.queued.light)), drop(p.queued.heavy, len(p.queued.heavy)), false
 	p.mu.Unlock()
 	defer p.mu.Lock()
-	g.undecided(from)
+	p.report(from)
 }
 
-// undecided tells nodes that what they have submitted may be lost.
-func (g *Group) undecided(from []string) {
-	defer g.contain("report undecided commands")
+// leadershipEnded has what waits given up.
+func (p *proposer) leadershipEnded() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.queued.light)+len(p.queued.heavy) > 0 {
+		p.start()
+	}
+}
+
+// report tells nodes that what they have submitted may be lost.
+func (p *proposer) report(from []string) {
+	defer p.guard.contain("report undecided commands")
 	for _, f := range from {
-		g.host.outside.Undecided(g, f)
+		p.undecided(f)
 	}
 }
 
 // propose makes one entry of what waits. The caller holds mu, which is
 // released while raft takes the entry.
-func (p *proposer) propose(g *Group) {
-	light, commands := take(p.light, 0, maxEntryLight)
-	heavy, _ := take(p.heavy, commands, maxEntryCommands)
+func (p *proposer) propose() {
+	light, commands := take(p.queued.light, 0, maxEntryLight)
+	heavy, _ := take(p.queued.heavy, commands, maxEntryCommands)
 	bytes := 0
 	for i := range heavy {
 		bytes += heavy[i].Bytes
 	}
-	log := raft.Log{Data: p.header(g.host.config.Version(), p.stamper.Next(), light, heavy)}
+	log := raft.Log{Data: p.header(p.version(), p.stamper.Next(), light, heavy)}
 	if bytes > 0 {
 		log.Extensions = joinPayloads(heavy, bytes)
 	}
-	f := flight{bytes: bytes + len(log.Data), from: origins(origins(nil, light), heavy)}
-	g.host.intake.put(light)
-	g.host.intake.put(heavy)
-	p.light, p.heavy = drop(p.light, len(light)), drop(p.heavy, len(heavy))
-	if f.future = p.enter(g, &log); f.future == nil {
+	e := pendingEntry{bytes: bytes + len(log.Data), from: origins(origins(nil, light), heavy)}
+	p.admission.release(light)
+	p.admission.release(heavy)
+	p.queued.light, p.queued.heavy = drop(p.queued.light, len(light)), drop(p.queued.heavy, len(heavy))
+	if e.future = p.enter(&log); e.future == nil {
 		p.commits++
-		p.room.Broadcast()
+		p.changed.Broadcast()
 		return
 	}
-	p.bytes += f.bytes
-	p.flights = append(p.flights, f)
+	p.bytes += e.bytes
+	p.pending = append(p.pending, e)
 	if !p.waiting {
 		p.waiting = true
 		p.done.Add(1)
-		go p.land(g)
+		go p.await()
 	}
 }
 
 // enter puts an entry into the log; nil: it has been applied. The caller holds
 // mu, which is released meanwhile.
-func (p *proposer) enter(g *Group, log *raft.Log) raft.ApplyFuture {
+func (p *proposer) enter(log *raft.Log) raft.ApplyFuture {
 	p.mu.Unlock()
 	defer p.mu.Lock()
-	return g.order.commit(log)
+	return p.commit(log)
 }
 
 // take returns the first of the batches that fit into an entry which has so
 // many commands already, and how many it has then. One batch of each kind
 // always fits.
-func take(from []Batch, commands, most int) ([]Batch, int) {
+func take(from []Batch, commands, limit int) ([]Batch, int) {
 	n, bytes := 0, 0
 	for n < len(from) {
 		b := &from[n]
-		if n > 0 && (bytes+b.Bytes > maxEntryBytes || commands+b.Count > most) {
+		if n > 0 && (bytes+b.Bytes > maxEntryBytes || commands+b.Count > limit) {
 			break
 		}
 		commands, bytes = commands+b.Count, bytes+b.Bytes
@@ -266,8 +291,8 @@ func (p *proposer) header(version uint32, now fsm.Time, light, heavy []Batch) []
 			h = append(h, batches[i].Commands...)
 		}
 	}
-	if p.tick {
-		p.tick = false
+	if p.queued.tick {
+		p.queued.tick = false
 		h = AppendCommand(h, &tickCommand)
 	}
 	return h
@@ -302,39 +327,91 @@ next:
 	return from
 }
 
-// land waits for entries in their order and reports those that may have failed.
-func (p *proposer) land(g *Group) {
+// await waits for entries in their order and reports those that may have failed.
+func (p *proposer) await() {
 	defer p.done.Done()
 	for {
 		p.mu.Lock()
-		if len(p.flights) == 0 {
+		if len(p.pending) == 0 {
 			p.waiting = false
-			p.rested()
+			p.signalIdle()
 			p.mu.Unlock()
 			return
 		}
-		f := p.flights[0]
+		e := p.pending[0]
 		p.mu.Unlock()
-		err := f.future.Error()
+		err := e.future.Error()
 		p.mu.Lock()
-		p.flights[0] = flight{}
-		p.flights = p.flights[1:]
-		p.bytes -= f.bytes
-		p.room.Signal()
+		p.pending[0] = pendingEntry{}
+		p.pending = p.pending[1:]
+		p.bytes -= e.bytes
+		p.changed.Signal()
 		p.mu.Unlock()
 		if err != nil {
-			g.timer.lost(g)
-			g.settingsLost()
-			g.undecided(f.from)
+			p.lost()
+			p.report(e.from)
 		}
 	}
 }
 
-// begin makes the stamps of a term of office begin, not before last.
+// drained waits until everything that was submitted has been committed and
+// answered, and reports whether it was in time. Nothing is submitted meanwhile.
+func (p *proposer) drained(limit time.Duration) bool {
+	p.mu.Lock()
+	if !p.running && !p.waiting {
+		p.mu.Unlock()
+		return true
+	}
+	idle := make(chan struct{})
+	p.idle = idle
+	p.mu.Unlock()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-idle:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// signalIdle tells who waits for it that nothing is under way. The caller holds mu.
+func (p *proposer) signalIdle() {
+	if p.idle != nil && !p.running && !p.waiting {
+		close(p.idle)
+		p.idle = nil
+	}
+}
+
+// busy reports whether entries are being built or are under way.
+func (p *proposer) busy() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.running || p.waiting
+}
+
+// nextApplied returns when an entry has been applied that was made after this call,
+// or when nothing waits to be made one. It is for local queues.
+func (p *proposer) nextApplied() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for end := p.commits + 2; p.running && p.commits < end; { // one may be in the making
+		p.changed.Wait()
+	}
+}
+
+// begin makes the stamps of a leader's term begin, not before last.
 func (p *proposer) begin(c *clock.Clock, last fsm.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stamper.Begin(c, max(p.stamper.Last(), last))
+}
+
+// now is what an entry would be stamped with.
+func (p *proposer) now() fsm.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stamper.Peek()
 }
 
 // until is how long at least it takes until entries are stamped with t; 0:
@@ -347,3 +424,62 @@ func (p *proposer) until(t fsm.Time) time.Duration {
 
 // wait returns when nothing is being proposed any more.
 func (p *proposer) wait() { p.done.Wait() }
+
+// admissionLimit is about how much other nodes may have submitted to all groups of
+// this one that no entry holds yet, in bytes.
+const admissionLimit = 256 << 20
+
+// ErrFull is returned for a submission of a node that has too much waiting here.
+var ErrFull = errors.New("too much waits to be proposed")
+
+// admission counts what other nodes have submitted. A node may have as much as is
+// free for everybody, and one batch, unless the limit is reached twice.
+//
+//	sum of waiting = all ≤ 2 × limit
+type admission struct {
+	limit int
+
+	mu      sync.Mutex
+	waiting map[string]int
+	all     int
+}
+
+func newAdmission() *admission {
+	return &admission{limit: admissionLimit, waiting: map[string]int{}}
+}
+
+// size is what a batch counts for.
+func (b *Batch) size() int { return len(b.Commands) + b.Bytes }
+
+// take reports whether a batch may wait. Those of this node may.
+func (a *admission) take(b *Batch) bool {
+	if b.From == "" {
+		return true
+	}
+	n := b.size()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	has, free := a.waiting[b.From], a.limit-a.all
+	if has+n > free && (has > 0 || n > free+a.limit) {
+		return false
+	}
+	a.waiting[b.From] = has + n
+	a.all += n
+	return true
+}
+
+// release notes that batches do not wait any more.
+func (a *admission) release(batches []Batch) {
+	for j := range batches {
+		b := &batches[j]
+		if b.From == "" {
+			continue
+		}
+		a.mu.Lock()
+		a.all -= b.size()
+		if a.waiting[b.From] -= b.size(); a.waiting[b.From] <= 0 {
+			delete(a.waiting, b.From)
+		}
+		a.mu.Unlock()
+	}
+}

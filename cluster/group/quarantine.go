@@ -3,9 +3,9 @@ package group
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
-
-	"github.com/hashicorp/raft"
+	"sync/atomic"
 
 	"github.com/quorate/quorate/fsm"
 )
@@ -32,120 +32,81 @@ type Quarantine struct {
 	Stopped bool
 }
 
-// Quarantined says why the group does not lead on this node; nil: it may.
-func (g *Group) Quarantined() *Quarantine { return g.quarantined.Load() }
+// guard keeps a panic in work for one group from the rest of the node: the group
+// is quarantined here.
+type guard struct {
+	spec   *Spec
+	slog   *slog.Logger // of the node
+	now    func() fsm.Time
+	panics *atomic.Uint64 // of all groups of the node
+	// position is the term and the last entry applied, whatever locks of the group
+	// are held; ok: the group is open.
+	position func() (term, index uint64, ok bool)
+	// ended has the leadership end of a group that is open. It is called while the
+	// panic is being recovered, perhaps under locks of the group.
+	ended func()
 
-// Quarantined returns the groups that do not lead on this node because work
-// for them has panicked, in order of their numbers.
-func (h *Host) Quarantined() (list []*Group) {
-	for _, g := range h.Groups() {
-		if g.Quarantined() != nil {
-			list = append(list, g)
-		}
-	}
-	return list
+	quarantined atomic.Pointer[Quarantine] // nil: the group may lead
 }
 
-// Panics counts the panics in work for groups since the node started.
-func (h *Host) Panics() uint64 { return h.panics.Load() }
+// run is Group.Guard.
+func (w *guard) run(doing string, f func()) (ok bool) {
+	defer w.contain(doing)
+	f()
+	return true
+}
+
+// contain is run for a function that defers it.
+func (w *guard) contain(doing string) {
+	if p := recover(); p != nil {
+		w.quarantine(doing, p, false)
+	}
+}
+
+// quarantine notes that work for the group has panicked, and ends its leadership.
+func (w *guard) quarantine(doing string, panicked any, stopped bool) {
+	w.panics.Add(1)
+	q := &Quarantine{Since: w.now(), Doing: doing, Panic: fmt.Sprint(panicked), Stopped: stopped}
+	term, index, opened := w.position()
+	if opened {
+		q.Term, q.Index = term, index
+	}
+	w.slog.Error("panic in work for a queue, which is quarantined on this node", "queue", w.spec.Name, "vhost", w.spec.VHost,
+		"group", w.spec.Group, "doing", doing, "panic", q.Panic, "term", q.Term, "index", q.Index, "stopped", stopped, "stack", string(debug.Stack()))
+	first := w.quarantined.CompareAndSwap(nil, q)
+	if !first && stopped {
+		w.quarantined.Store(q) // it outweighs the first
+	}
+	if first && opened { // else Open does it
+		w.ended()
+	}
+}
 
 // Guard does something for this group alone. A panic goes no further: it
 // quarantines the group on this node. Guard reports whether there was none.
 //
 // The locks that f takes must be released by defer, or hold nothing that can
 // panic: what has the lock after a panic keeps it for ever.
-func (g *Group) Guard(doing string, f func()) (ok bool) {
-	defer g.contain(doing)
-	f()
-	return true
-}
+func (g *Group) Guard(doing string, f func()) (ok bool) { return g.guard.run(doing, f) }
 
-// contain is Guard for a function that defers it.
-func (g *Group) contain(doing string) {
-	if p := recover(); p != nil {
-		g.quarantine(doing, p, false)
-	}
-}
-
-// stop takes the machine out of use, which has failed: nothing can be said
-// about its state. An empty one stands in for it, so that readers find nothing
-// rather than half of something. The caller holds g.mu, and recovers.
-func (g *Group) stop(doing string, panicked any) {
-	g.stopped = true
-	g.host.snapshots.captured(g) // there is nothing to write
-	g.machine = g.host.newMachine(g.spec)
-	g.effects.Reset()
-	g.quarantine(doing, panicked, true)
-}
-
-// quarantine notes that work for the group has panicked, and ends its office.
-// It is called while the panic is being recovered, perhaps under locks of the
-// group.
-func (g *Group) quarantine(doing string, panicked any, stopped bool) {
-	h := g.host
-	h.panics.Add(1)
-	q := &Quarantine{Since: h.clock.Now(), Doing: doing, Panic: fmt.Sprint(panicked), Stopped: stopped}
-	opened := g.order.opened()
-	if opened {
-		q.Term, q.Index = g.order.position()
-	}
-	h.slog.Error("panic in work for a queue, which is quarantined on this node", "queue", g.spec.Name, "vhost", g.spec.VHost,
-		"group", g.spec.Group, "doing", doing, "panic", q.Panic, "term", q.Term, "index", q.Index, "stopped", stopped, "stack", string(debug.Stack()))
-	first := g.quarantined.CompareAndSwap(nil, q)
-	if !first && stopped {
-		g.quarantined.Store(q) // it outweighs the first
-	}
-	if first && opened { // else Open does it
-		h.spawn(g.review)
-	}
-}
+// Quarantined says why the group does not lead on this node; nil: it may.
+func (g *Group) Quarantined() *Quarantine { return g.guard.quarantined.Load() }
 
 // LiftQuarantine lets the group lead on this node again.
 func (g *Group) LiftQuarantine() error {
-	q := g.quarantined.Load()
+	q := g.Quarantined()
 	switch {
 	case q == nil:
 		return ErrNotQuarantined
-	case g.hasStopped():
+	case g.applier.hasStopped():
 		return ErrStopped
-	case !g.quarantined.CompareAndSwap(q, nil):
+	case !g.guard.quarantined.CompareAndSwap(q, nil):
 		return ErrNotQuarantined // somebody else was quicker, or it has happened again
 	}
-	g.host.slog.Info("quarantine lifted", "queue", g.spec.Name, "vhost", g.spec.VHost, "group", g.spec.Group)
+	g.host.config.Logger.Info("quarantine lifted", "queue", g.spec.Name, "vhost", g.spec.VHost, "group", g.spec.Group)
 	g.review()
 	if g.Leader() == "" {
-		g.order.vacant()
+		g.order.leaderless()
 	}
 	return nil
-}
-
-func (g *Group) hasStopped() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.stopped
-}
-
-// barred reports whether the group must not lead on this node: it is
-// quarantined, or has resigned, or the node has withdrawn.
-func (g *Group) barred() bool {
-	return g.quarantined.Load() != nil || g.order.withdrawn()
-}
-
-// yieldTo makes another member the leader in raft's eyes. This replica is, and
-// must not serve.
-func (g *Group) yieldTo(node string, wins bool) {
-	g.host.spawn(func() {
-		if g.resigned() && g.Quarantined() == nil {
-			g.giveWay(node, wins) // without the office: who enters it may hang there
-			return
-		}
-		g.office.Lock()
-		defer g.office.Unlock()
-		if g.closed.Load() || !g.barred() || g.raft.State() != raft.Leader {
-			return
-		}
-		if err := g.handOver(node); err != nil {
-			g.slog.Warn("a quarantined leader does not hand over", "to", node, "error", err)
-		}
-	})
 }

@@ -271,15 +271,15 @@ func TestMachineStops(t *testing.T) {
 			if role == "follower" { // the graver panic of two is shown
 				broken.View(func(*queue.Machine) { panic("poison") })
 			}
-			broken.mu.Lock()
-			broken.machine = nil // whatever is applied now panics
-			broken.mu.Unlock()
+			broken.applier.mu.Lock()
+			broken.applier.machine = nil // whatever is applied now panics
+			broken.applier.mu.Unlock()
 			await(t, "the machine stops", func() bool {
 				leader := c.mustLead(1)
 				if leader.Submit(enqueues(2, -1, "m")) == nil {
 					_ = leader.Barrier(patience)
 				}
-				return broken.hasStopped()
+				return broken.applier.hasStopped()
 			})
 			if q := broken.Quarantined(); q == nil || !q.Stopped || !strings.HasPrefix(q.Doing, "apply entry ") {
 				t.Errorf("noted: %+v", q)
@@ -296,7 +296,7 @@ func TestMachineStops(t *testing.T) {
 			if err := broken.LiftQuarantine(); err != ErrStopped {
 				t.Errorf("lifted: %v", err)
 			}
-			if err := broken.raft.Snapshot().Error(); err == nil {
+			if err := broken.raft.Load().Snapshot().Error(); err == nil {
 				t.Error("a snapshot of nothing is written")
 			}
 			// Its vote counts: with it, and without the other follower, the leader commits.
@@ -342,11 +342,11 @@ func TestQuarantineLocal(t *testing.T) {
 	mustSubmit(t, g, enqueues(2, -1, "m"))
 	await(t, "it serves again", func() bool { return ready(g) == 2 })
 
-	g.mu.Lock()
-	g.machine = nil
-	g.mu.Unlock()
+	g.applier.mu.Lock()
+	g.applier.machine = nil
+	g.applier.mu.Unlock()
 	mustSubmit(t, g, enqueues(3, 1, "m"))
-	await(t, "the machine stops", g.hasStopped)
+	await(t, "the machine stops", g.applier.hasStopped)
 	if err := g.LiftQuarantine(); err != ErrStopped {
 		t.Errorf("lifted: %v", err)
 	}
@@ -374,12 +374,12 @@ func TestPanicsAreContained(t *testing.T) {
 		}},
 		{"settings", func(g *Group) {
 			breakMachine(g)
-			g.configure(true)
+			g.settings.propose(true)
 		}},
 		{"office", func(g *Group) {
-			g.office.Lock()
+			g.leadership.changing.Lock()
 			g.leave()
-			g.office.Unlock()
+			g.leadership.changing.Unlock()
 			breakMachine(g)
 			g.review()
 		}},
@@ -395,8 +395,8 @@ func TestPanicsAreContained(t *testing.T) {
 			g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
 			other := n.mustGroup(t, 2, &QueueConfig{DeliveryLimit: 20})
 			tc.do(g)
-			await(t, "a quarantine", func() bool { return g.Quarantined() != nil && g.leading.Load() == 0 })
-			for _, lock := range []*sync.Mutex{&g.mu, &g.office, &g.outgoing.mu, &g.proposer.mu, &g.timer.mu, &g.settings.mu} {
+			await(t, "a quarantine", func() bool { return g.Quarantined() != nil && g.leadership.term.Load() == 0 })
+			for _, lock := range []*sync.Mutex{&g.applier.mu, &g.leadership.changing, &g.outgoing.mu, &g.proposer.mu, &g.timer.mu, &g.settings.mu} {
 				await(t, "a lock is free", func() bool {
 					free := lock.TryLock()
 					if free {
@@ -414,9 +414,9 @@ func TestPanicsAreContained(t *testing.T) {
 
 // breakMachine makes everything that reads or changes the machine panic.
 func breakMachine(g *Group) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.machine = nil
+	g.applier.mu.Lock()
+	defer g.applier.mu.Unlock()
+	g.applier.machine = nil
 }
 
 // A quarantined member does not stand, and has no turn that others wait for.
@@ -470,7 +470,7 @@ func TestElectInsteadOfQuarantined(t *testing.T) {
 	p.run(10 * time.Second)
 	p.mustCampaign()
 	p.nodes["b"].quarantined = false
-	p.nodes["b"].log = standing{2, 9}
+	p.nodes["b"].log = logPosition{2, 9}
 	p.run(2 * time.Second)
 	if len(p.stories) != 2 || !strings.HasSuffix(p.stories[0], "c yields to b") {
 		t.Fatalf("what happens: %q", p.stories)

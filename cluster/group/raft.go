@@ -10,8 +10,6 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
-
-	"github.com/quorate/quorate/cluster/peer"
 )
 
 // Settings of queue groups that are not a matter of taste; the reasons are in
@@ -22,73 +20,48 @@ const (
 	never            = 24 * time.Hour
 )
 
-// openRaft starts the group's raft, creating its first configuration if the
-// group has no past on this node.
+// openRaft starts the group's raft.
 func (g *Group) openRaft() error {
-	g.trust.open(g.log, g.host.clock.Now())
+	g.trust.open(g.store, g.host.config.Clock.Now())
+	g.preferred = g.spec.Members
 	c := g.raftConfig()
-	judge := newJudge(g.log, g.host.config.Newest, admitEntry)
-	g.transport = g.host.config.Mesh.TransportFor(g.spec.Group, judge).(transport)
-	g.transport.Exchange(exchange{g})
-	transport := bounded{modest{g.transport, g.trust.refuses}, g}
-	g.host.config.Mesh.Withhold(g.spec.Group, g.trust.unproven)
-	ballots := ballots{g.log, &g.trust}
-	if c.HeartbeatTimeout < promptHeartbeat {
-		g.host.config.Mesh.Prompt(g.spec.Group)
+	o := opening{
+		config: c, machine: &g.applier, newest: g.host.config.Newest, admits: admitEntry, prompt: c.HeartbeatTimeout < promptHeartbeat,
+		transport: func(t transport) raft.Transport {
+			t.Exchange(&snapshotOffers{g: g})
+			return boundedTransport{abstaining{t, g.trust.refuses}, &g.replica, &g.throttle}
+		},
 	}
-	snapshots := g.log.Snapshots()
-	past, err := raft.HasExistingState(g.log, g.log, snapshots)
-	if err != nil {
-		return fmt.Errorf("group %d: look for existing state: %w", g.spec.Group, err)
+	if !g.spec.Joins && !g.isLearner() {
+		o.founders = g.spec.Members
 	}
-	if !past && !g.spec.Joins && !g.trust.unproven() {
-		var members raft.Configuration
-		for _, m := range g.spec.Members {
-			members.Servers = append(members.Servers, raft.Server{
-				Suffrage: raft.Voter, ID: raft.ServerID(m), Address: raft.ServerAddress(m),
-			})
-		}
-		if err := raft.BootstrapCluster(c, g.log, g.log, snapshots, transport, members); err != nil {
-			return fmt.Errorf("group %d: bootstrap: %w", g.spec.Group, err)
-		}
+	if err := g.start(o); err != nil {
+		return fmt.Errorf("group %d: %w", g.spec.Group, err)
 	}
-	r, err := raft.NewRaft(c, applier{g}, g.log, ballots, snapshots, transport)
-	if err != nil {
-		return fmt.Errorf("group %d: start raft: %w", g.spec.Group, err)
-	}
-	g.raft = r
-	judge.raft.Store(r)
-	g.mu.Lock()
-	if !g.stopped { // else nothing is known of what lives
-		g.log.Started(g.machine.Live, g.machine.Index())
-	}
-	g.mu.Unlock()
-	close(g.started)
+	g.applier.start()
 	return nil
 }
 
-// transport is what the mesh gives a group.
-type transport interface {
-	raft.Transport
-	raft.WithPreVote
-	raft.WithClose
-	Reached(node string, term uint64) peer.Reached
-	Lacks(node string, term, index uint64)
-	Exchange(peer.Snapshots)
-}
-
-// bounded is a transport whose requests fit into a message of the mesh. Raft
+// boundedTransport is a transport whose requests fit into a message of the mesh. Raft
 // bounds a request by the number of its entries only; it goes on behind the
 // last one that the request has in the end. Only a follower that lags gets
 // more than fits: a pipeline that refuses a request makes raft come here.
-type bounded struct {
+type boundedTransport struct {
 	transport
-	g interface {
-		last() uint64
-		nudgeSoon()
-		share(id raft.ServerID, bytes int) (done func())
-		pace(id raft.ServerID, took time.Duration, entries int)
-	}
+	log      boundedLog
+	throttle requestThrottle
+}
+
+// boundedLog is what a bounded transport needs of a replica.
+type boundedLog interface {
+	lastIndex() uint64
+	nudgeSoon()
+}
+
+// requestThrottle holds requests to members that lag much back, see throttle.
+type requestThrottle interface {
+	reserve(id raft.ServerID, bytes int) (done func())
+	pause(id raft.ServerID, took time.Duration, entries int)
 }
 
 // maxRequestBytes is little beside what fits into a message: entries of other
@@ -96,7 +69,7 @@ type bounded struct {
 const maxRequestBytes = 4 << 20
 
 // AppendEntries implements raft.Transport.
-func (b bounded) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+func (b boundedTransport) AppendEntries(id raft.ServerID, addr raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
 	size := 0
 	for i, l := range args.Entries {
 		size += len(l.Data) + len(l.Extensions)
@@ -107,48 +80,48 @@ func (b bounded) AppendEntries(id raft.ServerID, target raft.ServerAddress, args
 		}
 	}
 	n := len(args.Entries)
-	if n > 0 && b.g.last() > args.Entries[n-1].Index+lagging {
-		defer b.g.share(id, size)()
+	if n > 0 && b.log.lastIndex() > args.Entries[n-1].Index+lagsMuch {
+		defer b.throttle.reserve(id, size)()
 	}
 	began := time.Now()
-	err := b.transport.AppendEntries(id, target, args, resp)
-	if err == nil && n > 0 && b.g.last() > args.Entries[n-1].Index+lagging {
-		b.g.pace(id, time.Since(began), n)
+	err := b.transport.AppendEntries(id, addr, args, resp)
+	if err == nil && n > 0 && b.log.lastIndex() > args.Entries[n-1].Index+lagsMuch {
+		b.throttle.pause(id, time.Since(began), n)
 	}
 	return err
 }
 
 // AppendEntriesPipeline implements raft.Transport.
-func (b bounded) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAddress) (raft.AppendPipeline, error) {
-	p, err := b.transport.AppendEntriesPipeline(id, target)
-	return upToDate{p, b}, err
+func (b boundedTransport) AppendEntriesPipeline(id raft.ServerID, addr raft.ServerAddress) (raft.AppendPipeline, error) {
+	p, err := b.transport.AppendEntriesPipeline(id, addr)
+	return boundedPipeline{p, b.log}, err
 }
 
-// upToDate is a pipeline to a follower that does not lag much. Each time raft is
+// boundedPipeline is a pipeline to a follower that does not lag much. Each time raft is
 // triggered it sends one request through a pipeline, of maxAppendEntries at
 // most: in a queue in which nothing happens any more nothing would trigger the
 // next one. Without a pipeline raft sends one request after the other, up to the
 // last entry, and waits for each answer.
-type upToDate struct {
+type boundedPipeline struct {
 	raft.AppendPipeline
-	b bounded
+	log boundedLog
 }
 
-// lagging is how many entries behind a follower lags much.
-const lagging = 8 * maxAppendEntries
+// lagsMuch is how many entries behind a follower lags much.
+const lagsMuch = 8 * maxAppendEntries
 
 // errLags makes raft give the pipeline up.
 var errLags = errors.New("the follower lags: it gets its entries without a pipeline")
 
 // AppendEntries implements raft.AppendPipeline. If entries are left behind a full
 // request, raft is triggered again.
-func (p upToDate) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
+func (p boundedPipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
 	if n := len(args.Entries); n == maxAppendEntries {
-		sent, last := args.Entries[n-1].Index, p.b.g.last()
+		sent, last := args.Entries[n-1].Index, p.log.lastIndex()
 		if last > sent {
-			p.b.g.nudgeSoon()
+			p.log.nudgeSoon()
 		}
-		if last > sent+lagging {
+		if last > sent+lagsMuch {
 			return nil, errLags
 		}
 	}
@@ -157,9 +130,9 @@ func (p upToDate) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.Appe
 
 func (g *Group) raftConfig() *raft.Config {
 	c := raft.DefaultConfig()
-	c.LocalID = raft.ServerID(g.host.config.Node)
-	g.host.setTimers(c)
-	if g.trust.unproven() {
+	c.LocalID = raft.ServerID(g.node)
+	g.host.timers.set(c)
+	if g.isLearner() {
 		c.HeartbeatTimeout, c.ElectionTimeout = never, never
 	}
 	c.MaxAppendEntries = maxAppendEntries
@@ -173,6 +146,20 @@ func (g *Group) raftConfig() *raft.Config {
 	c.ShutdownOnRemove = false
 	c.Logger = newRaftLogger(g.slog)
 	return c
+}
+
+// setTimers gives a running group the node's present timers.
+func (g *Group) setTimers() {
+	err := g.reload(func(c *raft.ReloadableConfig) {
+		c.HeartbeatTimeout = g.host.timers.heartbeat()
+		if g.isLearner() {
+			c.HeartbeatTimeout = never // it does not stand
+		}
+		c.ElectionTimeout = c.HeartbeatTimeout
+	})
+	if err != nil {
+		g.slog.Warn("raft timers not set", "error", err)
+	}
 }
 
 // newRaftLogger gives raft a logger that passes warnings on to slog, at most a

@@ -20,7 +20,7 @@ func (fullDisk) Close() error              { return errFullDisk }
 // host, which has no other.
 func (n *lone) mustReplay(t *testing.T, when string, g *Group, want int64) {
 	t.Helper()
-	if got, all := g.replay.Load(), n.snapshots.replay.Load(); got != want || all != want {
+	if got, all := g.usage.replay.Load(), n.snapshots.replay.Load(); got != want || all != want {
 		t.Errorf("%s: %d bytes are to be applied again, %d in all groups, want %d", when, got, all, want)
 	}
 }
@@ -32,12 +32,12 @@ func TestReplay(t *testing.T) {
 	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
 	mustSubmit(t, g, enqueues(1, -1, "a", "b", "c"))
 	await(t, "messages", func() bool { return ready(g) == 3 })
-	await(t, "they are counted", func() bool { return g.replay.Load() > 0 && g.raft.AppliedIndex() == g.last() })
-	replay := g.replay.Load()
+	await(t, "they are counted", func() bool { return g.usage.replay.Load() > 0 && g.raft.Load().AppliedIndex() == g.lastIndex() })
+	replay := g.usage.replay.Load()
 
 	capture := func() *snapshot {
 		t.Helper()
-		s, err := applier{g}.Snapshot()
+		s, err := g.applier.Snapshot()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,30 +55,30 @@ func TestReplay(t *testing.T) {
 	n.mustReplay(t, "raft has changed its mind", g, replay)
 
 	s = capture()
-	g.mu.Lock()
-	g.origin++
-	g.mu.Unlock()
+	g.applier.mu.Lock()
+	g.applier.origin++
+	g.applier.mu.Unlock()
 	s.Release()
 	n.mustReplay(t, "of a machine that was replaced", g, 0)
-	g.mu.Lock()
-	g.origin--
-	g.mu.Unlock()
+	g.applier.mu.Lock()
+	g.applier.origin--
+	g.applier.mu.Unlock()
 
 	mustSubmit(t, g, enqueues(4, -1, "d"))
-	await(t, "another one", func() bool { return ready(g) == 4 && g.replay.Load() > 0 })
+	await(t, "another one", func() bool { return ready(g) == 4 && g.usage.replay.Load() > 0 })
 	if err := g.snapshot(); err != nil {
 		t.Error(err)
 	}
 	n.mustReplay(t, "written", g, 0)
 
 	mustSubmit(t, g, enqueues(5, -1, "e"))
-	await(t, "another one", func() bool { return ready(g) == 5 && g.replay.Load() > 0 })
+	await(t, "another one", func() bool { return ready(g) == 5 && g.usage.replay.Load() > 0 })
 	breakMachine(g)
 	if err := g.snapshot(); err == nil {
 		t.Error("a snapshot of a machine that has failed")
 	}
 	n.mustReplay(t, "of a machine that has failed", g, 0)
-	if err := g.raft.ApplyLog(raft.Log{Data: []byte{8, 1}}, 0).Error(); err != nil {
+	if err := g.raft.Load().ApplyLog(raft.Log{Data: []byte{8, 1}}, 0).Error(); err != nil {
 		t.Fatal(err)
 	}
 	n.mustReplay(t, "stored, and not applied", g, 0)
@@ -90,17 +90,19 @@ func TestReplayOfClosedGroup(t *testing.T) {
 	n := mustHost(t, t.TempDir())
 	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
 	mustSubmit(t, g, enqueues(1, -1, "a"))
-	await(t, "a message", func() bool { return ready(g) == 1 && g.replay.Load() > 0 })
-	g.mu.Lock()
+	await(t, "a message", func() bool { return ready(g) == 1 && g.usage.replay.Load() > 0 })
+	g.applier.mu.Lock()
 	mustSubmit(t, g, enqueues(2, -1, "b"))
-	await(t, "an entry that is committed", func() bool { return g.raft.CommitIndex() == g.last() && g.raft.AppliedIndex() == g.last() })
+	await(t, "an entry that is committed", func() bool {
+		return g.raft.Load().CommitIndex() == g.lastIndex() && g.raft.Load().AppliedIndex() == g.lastIndex()
+	})
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
 		g.close()
 	}()
-	await(t, "raft ends", func() bool { return g.raft.State() == raft.Shutdown })
-	g.mu.Unlock()
+	await(t, "raft ends", func() bool { return g.raft.Load().State() == raft.Shutdown })
+	g.applier.mu.Unlock()
 	<-closed
 	n.mustReplay(t, "closed", g, 0)
 }

@@ -1,15 +1,263 @@
 package group
 
 import (
-	"errors"
+	"cmp"
+	"fmt"
+	"log/slog"
+	"reflect"
 	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/fsm"
 )
 
-// changeWait bounds how long a change of a configuration waits for raft.
-const changeWait = 10 * time.Second
+const (
+	// changeWait bounds how long a change of a configuration waits for raft.
+	changeWait = 10 * time.Second
+	// nudgeWait bounds how long raft may take to accept an entry without content.
+	nudgeWait = time.Second
+)
+
+// replica is this node's member of one raft group, a queue's or the catalog's:
+// raft, where its log is kept, its links to the other members, and whether it may
+// vote. It does not know what the entries say. That of a local queue has no raft,
+// only an end.
+type replica struct {
+	id        fsm.GroupID
+	node      string     // this one
+	preferred []string   // voters that are listed before others
+	mesh      *peer.Mesh // links to the other members
+	slog      *slog.Logger
+	spawn     func(f func()) // runs f on a goroutine that somebody waits for
+
+	raft      atomic.Pointer[raft.Raft] // nil: not started, or never
+	log       replicaLog
+	transport transport
+	trust     trust
+	ending    chan struct{} // closed is set, and what waits gives up
+	closed    atomic.Bool
+
+	reloading sync.Mutex  // one change of raft's settings at a time
+	nudging   atomic.Bool // a nudge is about to begin
+}
+
+// replicaLog is where a replica's log, term, vote and snapshots are kept.
+type replicaLog interface {
+	raft.LogStore
+	raft.StableStore
+	Snapshots() raft.SnapshotStore
+	proof
+}
+
+// transport is what the mesh gives a group.
+type transport interface {
+	raft.Transport
+	raft.WithPreVote
+	raft.WithClose
+	Reached(node string, term uint64) peer.Reached
+	Lacks(node string, term, index uint64)
+	Exchange(peer.Snapshots)
+}
+
+// opening says how a replica starts.
+type opening struct {
+	config  *raft.Config
+	machine raft.FSM
+	// founders are the members of a group without a past; none: the replica
+	// learns from the leader who they are.
+	founders []string
+	// transport returns what raft sends over.
+	transport func(transport) raft.Transport
+	newest    uint32 // version that this program supports
+	admits    func(l *raft.Log, newest uint32) error
+	prompt    bool // heartbeats do not wait for those of other groups
+}
+
+// connect has the mesh take what other members send to this replica.
+func (r *replica) connect(o *opening) *entryCheck {
+	check := newEntryCheck(r.log, o.newest, o.admits)
+	r.transport = r.mesh.TransportFor(r.id, check).(transport)
+	r.mesh.Withhold(r.id, r.isLearner)
+	if o.prompt {
+		r.mesh.Prompt(r.id)
+	}
+	return check
+}
+
+// start starts raft, and founds the group if it has no past on this node.
+func (r *replica) start(o opening) error {
+	check := r.connect(&o)
+	over, snapshots := o.transport(r.transport), r.log.Snapshots()
+	past, err := r.hasPast()
+	if err != nil {
+		return fmt.Errorf("look for existing state: %w", err)
+	}
+	if !past && len(o.founders) > 0 {
+		var members raft.Configuration
+		for _, m := range o.founders {
+			members.Servers = append(members.Servers, raft.Server{ID: raft.ServerID(m), Address: raft.ServerAddress(m)})
+		}
+		if err := raft.BootstrapCluster(o.config, r.log, r.log, snapshots, over, members); err != nil {
+			return fmt.Errorf("bootstrap: %w", err)
+		}
+	}
+	started, err := raft.NewRaft(o.config, o.machine, r.log, voteStore{r.log, &r.trust}, snapshots, over)
+	if err != nil {
+		return fmt.Errorf("start raft: %w", err)
+	}
+	check.raft.Store(started)
+	r.raft.Store(started)
+	return nil
+}
+
+// hasPast reports whether this node has been a member before.
+func (r *replica) hasPast() (bool, error) {
+	if r.log.Doubt() != "" {
+		return true, nil
+	}
+	return raft.HasExistingState(r.log, r.log, r.log.Snapshots())
+}
+
+// end makes everything that waits for the replica give up, and reports whether
+// this was the first time.
+func (r *replica) end() bool {
+	if r.closed.Swap(true) {
+		return false
+	}
+	close(r.ending)
+	return true
+}
+
+func (r *replica) isClosed() bool { return r.closed.Load() }
+
+// role is this replica's part in the present term, for raft.
+func (r *replica) role() (raft.RaftState, uint64) {
+	is := r.raft.Load()
+	return is.State(), is.CurrentTerm()
+}
+
+// isLeader reports whether raft makes this replica lead.
+func (r *replica) isLeader() bool {
+	is := r.raft.Load()
+	return is != nil && is.State() == raft.Leader
+}
+
+// leadsIn returns the term in which raft makes this replica lead.
+func (r *replica) leadsIn() (term uint64, ok bool) {
+	is := r.raft.Load()
+	if is == nil {
+		return 0, false
+	}
+	// Raft ceases to lead before it goes on to another term.
+	term = is.CurrentTerm()
+	return term, is.State() == raft.Leader && is.CurrentTerm() == term
+}
+
+// leader names the node that leads as far as raft knows; empty: it does not.
+func (r *replica) leader() string {
+	is := r.raft.Load()
+	if is == nil {
+		return ""
+	}
+	_, id := is.LeaderWithID()
+	return string(id)
+}
+
+// logPosition is a place in a log: by raft's rules the one with the greater term
+// is further on, in the same term the one with the greater index.
+type logPosition struct{ term, index uint64 }
+
+func (p logPosition) compare(o logPosition) int {
+	return cmp.Or(cmp.Compare(p.term, o.term), cmp.Compare(p.index, o.index))
+}
+
+func (p logPosition) less(o logPosition) bool { return p.compare(o) < 0 }
+
+// lastIndex is that of the last entry in the log.
+func (r *replica) lastIndex() uint64 { return r.raft.Load().LastIndex() }
+
+// logEnd is where the log ends.
+func (r *replica) logEnd() logPosition {
+	p := logPosition{index: r.lastIndex()}
+	var l raft.Log
+	if r.log.GetLog(p.index, &l) == nil {
+		p.term = l.Term
+		return p
+	}
+	// Nothing follows the snapshot.
+	if list, err := r.log.Snapshots().List(); err == nil && len(list) > 0 && list[0].Index == p.index {
+		p.term = list[0].Term
+	}
+	return p
+}
+
+// Progress is how far a replica is, as it knows itself.
+type Progress struct {
+	Role    string // leader, follower, candidate or shutdown
+	Term    uint64
+	Last    uint64 // index of the last entry in the log
+	Commit  uint64
+	Applied uint64
+	Voter   bool // and no learner, see Doubt
+}
+
+func (r *replica) progress() Progress {
+	is := r.raft.Load()
+	if is == nil {
+		return Progress{}
+	}
+	p := Progress{
+		Role: strings.ToLower(is.State().String()), Term: is.CurrentTerm(),
+		Last: is.LastIndex(), Commit: is.CommitIndex(), Applied: is.AppliedIndex(),
+	}
+	for _, s := range is.GetConfiguration().Configuration().Servers {
+		if s.ID == raft.ServerID(r.node) {
+			p.Voter = s.Suffrage == raft.Voter && !r.isLearner()
+		}
+	}
+	return p
+}
+
+// reload changes settings of the running raft.
+func (r *replica) reload(change func(c *raft.ReloadableConfig)) error {
+	r.reloading.Lock()
+	defer r.reloading.Unlock()
+	was := r.raft.Load().ReloadableConfig()
+	c := was
+	if change(&c); c == was {
+		return nil
+	}
+	return r.raft.Load().ReloadConfig(c)
+}
+
+// endingWith makes a future of raft end with ErrRaftShutdown when ending is
+// closed. Raft leaves futures without an answer that wait in one of its
+// channels when it shuts down: entries to take, and entries to apply. It has
+// the means to prevent that, a channel in the future, but sets it for some
+// kinds only. Nobody else touches the field, and only Error reads it.
+func endingWith[F raft.Future](f F, ending chan struct{}) F {
+	v := reflect.ValueOf(f)
+	if v.Kind() != reflect.Pointer || v.Elem().Kind() != reflect.Struct {
+		return f // it has its answer
+	}
+	if c := v.Elem().FieldByName("ShutdownCh"); c.IsValid() && c.CanSet() {
+		c.Set(reflect.ValueOf(ending))
+	}
+	return f
+}
+
+// barrier returns when everything that was committed before has been applied
+// here. Only the leader can. timeout bounds how long raft takes to accept it; 0:
+// as long as it takes.
+func (r *replica) barrier(timeout time.Duration) error {
+	return endingWith(r.raft.Load().Barrier(timeout), r.ending).Error()
+}
 
 // Member is a member of a raft group.
 type Member struct {
@@ -17,11 +265,14 @@ type Member struct {
 	Voter bool
 }
 
-func membersOf(r *raft.Raft) []Member {
-	if r == nil {
+// Configuration returns the members of the group as this replica knows them. A
+// replica that has just been added knows none.
+func (r *replica) Configuration() []Member {
+	is := r.raft.Load()
+	if is == nil {
 		return nil
 	}
-	f := r.GetConfiguration()
+	f := is.GetConfiguration()
 	if f.Error() != nil {
 		return nil
 	}
@@ -33,81 +284,96 @@ func membersOf(r *raft.Raft) []Member {
 	return list
 }
 
-// votersOf returns the voters, those in first before the others.
-func votersOf(r *raft.Raft, first []string) []string {
+// Voters returns the names of the members that vote, those of a queue's Spec
+// first: the preferred leader before the others.
+func (r *replica) Voters() []string {
 	var names []string
-	for _, m := range membersOf(r) {
+	for _, m := range r.Configuration() {
 		if m.Voter {
 			names = append(names, m.Node)
 		}
 	}
 	rank := func(n string) int {
-		if i := slices.Index(first, n); i >= 0 {
+		if i := slices.Index(r.preferred, n); i >= 0 {
 			return i
 		}
-		return len(first)
+		return len(r.preferred)
 	}
 	slices.SortStableFunc(names, func(a, b string) int { return rank(a) - rank(b) })
 	return names
 }
 
-// Configuration returns the members of the group as this replica knows them. A
-// replica that has just been added knows none.
-func (g *Group) Configuration() []Member { return membersOf(g.raft) }
-
-// Voters returns the names of the members that vote, the preferred leader
-// first.
-func (g *Group) Voters() []string { return votersOf(g.raft, g.spec.Members) }
-
 // has reports whether a node is a member, voter or not.
-func (g *Group) has(node string) bool {
-	return slices.ContainsFunc(g.Configuration(), func(m Member) bool { return m.Node == node })
+func (r *replica) has(node string) bool {
+	return slices.ContainsFunc(r.Configuration(), func(m Member) bool { return m.Node == node })
+}
+
+// needs reports whether the voters that can be reached are no majority without
+// this one.
+func (r *replica) needs(node string) bool {
+	up, voters := 0, 0
+	for _, m := range r.Configuration() {
+		if !m.Voter {
+			continue
+		}
+		voters++
+		if m.Node == r.node || m.Node != node && r.mesh.Alive(m.Node) {
+			up++
+		}
+	}
+	return up <= voters/2
 }
 
 // Add makes a node a member that does not vote. Only the leader can.
-func (g *Group) Add(node string) error {
-	return endingWith(g.raft.AddNonvoter(raft.ServerID(node), raft.ServerAddress(node), 0, changeWait), g.ending).Error()
+func (r *replica) Add(node string) error {
+	return endingWith(r.raft.Load().AddNonvoter(raft.ServerID(node), raft.ServerAddress(node), 0, changeWait), r.ending).Error()
 }
 
 // Promote gives a member a vote. Only the leader can.
-func (g *Group) Promote(node string) error {
-	return endingWith(g.raft.AddVoter(raft.ServerID(node), raft.ServerAddress(node), 0, changeWait), g.ending).Error()
+func (r *replica) Promote(node string) error {
+	return endingWith(r.raft.Load().AddVoter(raft.ServerID(node), raft.ServerAddress(node), 0, changeWait), r.ending).Error()
 }
 
-// Remove makes a node cease to be a member. Only the leader can, and not
-// itself: it hands its office over first.
-func (g *Group) Remove(node string) error {
-	if node == g.host.config.Node {
-		return errors.New("a leader does not remove itself")
+// Remove makes a node cease to be a member. Only the leader can.
+func (r *replica) Remove(node string) error {
+	return endingWith(r.raft.Load().RemoveServer(raft.ServerID(node), 0, changeWait), r.ending).Error()
+}
+
+// reached is how far a member is, as its leader knows in a term.
+func (r *replica) reached(node string, term uint64) peer.Reached {
+	return r.transport.Reached(node, term)
+}
+
+// nudge makes raft send to all members, by an entry without content. It does
+// not wait until that is committed: the one who lacks entries may be needed.
+func (r *replica) nudge() { r.raft.Load().Barrier(nudgeWait) }
+
+// nudgeSoon is nudge for who must not wait. What comes before a nudge has begun
+// needs no second one.
+func (r *replica) nudgeSoon() {
+	if r.nudging.CompareAndSwap(false, true) {
+		r.spawn(func() {
+			r.nudging.Store(false)
+			r.nudge()
+		})
 	}
-	return endingWith(g.raft.RemoveServer(raft.ServerID(node), 0, changeWait), g.ending).Error()
 }
 
-// Configuration returns the members of the catalog's group.
-func (k *Catalog) Configuration() []Member { return membersOf(k.raft.Load()) }
-
-// Voters returns the names of the catalog's members that vote.
-func (k *Catalog) Voters() []string { return votersOf(k.raft.Load(), nil) }
-
-// Leads reports whether this node leads the catalog and knows everything that
-// was committed before.
-func (k *Catalog) Leads() bool {
-	r := k.raft.Load()
-	return r != nil && r.State() == raft.Leader && k.ask(r.Barrier(changeWait)) == nil
+// hasNoLeader has raft send to a member that knows no leader, and whose log ends
+// at an index: it has just opened, for example, and what was sent before is lost.
+func (r *replica) hasNoLeader(node string, end uint64) {
+	role, term := r.role()
+	if role != raft.Leader || r.reached(node, term).Busy {
+		return
+	}
+	r.transport.Lacks(node, term, end)
+	r.nudgeSoon()
 }
 
-// Add makes a node a member of the catalog's group that does not vote. Only
-// the leader can.
-func (k *Catalog) Add(node string) error {
-	return endingWith(k.raft.Load().AddNonvoter(raft.ServerID(node), raft.ServerAddress(node), 0, changeWait), k.ending).Error()
-}
+// Doubt says why the replica does not vote on this node; nil: it does.
+func (r *replica) Doubt() *Doubt { return r.trust.doubt.Load() }
 
-// Promote gives a member of the catalog's group a vote. Only the leader can.
-func (k *Catalog) Promote(node string) error {
-	return endingWith(k.raft.Load().AddVoter(raft.ServerID(node), raft.ServerAddress(node), 0, changeWait), k.ending).Error()
-}
+// isLearner reports whether the replica cannot prove what it has acknowledged.
+func (r *replica) isLearner() bool { return r.trust.isLearner() }
 
-// Remove removes a member of the catalog's group. Only the leader can.
-func (k *Catalog) Remove(node string) error {
-	return endingWith(k.raft.Load().RemoveServer(raft.ServerID(node), 0, changeWait), k.ending).Error()
-}
+func (r *replica) trusted() *trust { return &r.trust }

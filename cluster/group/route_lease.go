@@ -4,14 +4,14 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
@@ -19,29 +19,45 @@ const (
 	leaseEvery  = LeaseTime / 4          // between two renewals
 	leaseRetry  = 50 * time.Millisecond  // between two attempts without a lease
 	leaseReturn = 200 * time.Millisecond // bounds how long a lease is given back
-	leaseSilent = time.Second            // without a lease, after which that is logged
+	leaseWarn   = time.Second            // without a lease, after which that is logged
 	yieldEvery  = 5 * time.Second        // between two leaderships given away for a node out of reach
 )
 
-// lease is this node's right to route by its view: until it ends, the view
+// routeLease is this node's right to route by its view: until it ends, the view
 // holds everything that anybody has been told is done.
-type lease struct {
+type routeLease struct {
+	voters func() []string
+	// ask asks a voter, which may be this node.
+	ask     func(ctx context.Context, node string, l *peerpb.Lease) (*peerpb.CatalogReply, error)
+	apply   func(ctx context.Context, granted *peerpb.CatalogReply) error // returns when the view holds what was granted
+	renewed func(granted *peerpb.CatalogReply)                            // is called when the lease has been extended
+	spawn   func(f func())
+	node    string // this one
+	slog    *slog.Logger
+	worker  *worker.Worker
+
 	begin time.Time    // of the process; instants are counted from it
 	until atomic.Int64 // ns
 	lost  atomic.Uint64
-	kick  chan struct{}
 	over  atomic.Bool // it is given back
+
+	// Of the goroutine that renews.
+	had, ever, warned bool
+	without           time.Time // since when there is no lease
 }
 
-func newLease() lease { return lease{begin: time.Now(), kick: make(chan struct{}, 1)} }
+func newRouteLease(node string, log *slog.Logger) routeLease {
+	now := time.Now()
+	return routeLease{node: node, slog: log, worker: worker.New(worker.Options{}), begin: now, without: now}
+}
 
 // left is how much of the lease is left; at most 0: nothing.
-func (l *lease) left() time.Duration {
+func (l *routeLease) left() time.Duration {
 	return time.Duration(l.until.Load()) - time.Since(l.begin)
 }
 
 // extend makes the lease last until an instant at least.
-func (l *lease) extend(to time.Time) {
+func (l *routeLease) extend(to time.Time) {
 	for ns := int64(to.Sub(l.begin)); ; {
 		was := l.until.Load()
 		if ns <= was || l.over.Load() || l.until.CompareAndSwap(was, ns) {
@@ -50,75 +66,45 @@ func (l *lease) extend(to time.Time) {
 	}
 }
 
-// hasten has the lease renewed at once.
-func (l *lease) hasten() {
-	select {
-	case l.kick <- struct{}{}:
-	default:
-	}
-}
-
-// Fresh reports whether this node may route by its view. The view is read
-// after that: one that was read before may be older.
-func (k *Catalog) Fresh() bool { return k.lease.left() > 0 }
-
-// LeaseLeft is for how long this node may route without asking again, and how
-// often it has found itself without a lease; at most 0: publishes wait.
-func (k *Catalog) LeaseLeft() (left time.Duration, lost uint64) {
-	return k.lease.left(), k.lease.lost.Load()
-}
-
-// Refresh returns when this node's view holds everything that anybody has been
-// told is done.
-func (k *Catalog) Refresh(ctx context.Context) error {
-	if k.Fresh() {
-		return nil
-	}
-	k.lease.hasten()
-	return k.awaitChange(ctx, "a lease", k.Fresh)
-}
-
-// keepLease renews the lease, until the catalog closes.
-func (k *Catalog) keepLease() {
-	had, ever, without, said := false, false, time.Now(), false
-	for {
-		fresh := k.Fresh()
-		switch now := time.Now(); {
-		case fresh && !had && said:
-			k.config.Logger.Info("routes are up to date again", "after", now.Sub(without).Round(time.Millisecond))
-		case !fresh && had:
-			k.lease.lost.Add(1)
-			without, said = now, false
-		case !fresh && ever && !said && now.Sub(without) > leaseSilent: // one that starts has none yet
-			said = true
-			k.config.Logger.Warn("publishes wait: the catalog's leader does not say that this node is up to date")
-		}
-		had, ever = fresh, ever || fresh
-		relay := k.lease.left() < LeaseTime/2
-		k.done.Go(func() { k.renew(relay) })
-		pause := leaseRetry
+// keep renews the lease, until ctx ends.
+func (l *routeLease) keep(ctx context.Context) {
+	l.worker.Run(ctx.Done(), func(now time.Time) time.Duration {
+		fresh := l.left() > 0
+		l.note(fresh, now)
+		relay := l.left() < LeaseTime/2
+		l.spawn(func() { l.renew(ctx, relay) })
 		if fresh {
-			pause = min(leaseEvery, max(k.lease.left(), leaseRetry))
+			return min(leaseEvery, max(l.left(), leaseRetry))
 		}
-		select {
-		case <-k.ending:
-			return
-		case <-time.After(pause):
-		case <-k.lease.kick:
-		}
-	}
+		return leaseRetry
+	})
 }
 
-// dropLease gives the lease back, so that nobody waits for this node.
-func (k *Catalog) dropLease() {
-	k.lease.over.Store(true)
-	k.lease.until.Store(0)
+// note counts and logs when the lease is lost, and when there is one again.
+func (l *routeLease) note(fresh bool, now time.Time) {
+	switch {
+	case fresh && !l.had && l.warned:
+		l.slog.Info("routes are up to date again", "after", now.Sub(l.without).Round(time.Millisecond))
+	case !fresh && l.had:
+		l.lost.Add(1)
+		l.without, l.warned = now, false
+	case !fresh && l.ever && !l.warned && now.Sub(l.without) > leaseWarn: // one that starts has none yet
+		l.warned = true
+		l.slog.Warn("publishes wait: the catalog's leader does not say that this node is up to date")
+	}
+	l.had, l.ever = fresh, l.ever || fresh
+}
+
+// drop gives the lease back, so that nobody waits for this node.
+func (l *routeLease) drop() {
+	l.over.Store(true)
+	l.until.Store(0)
 	ctx, cancel := context.WithTimeout(context.Background(), leaseReturn)
 	defer cancel()
 	var wait sync.WaitGroup
-	for _, node := range k.Voters() {
-		if node != k.config.Node {
-			wait.Go(func() { _, _ = k.askLease(ctx, node, &peerpb.Lease{Over: true}) }) // else it runs out
+	for _, node := range l.voters() {
+		if node != l.node {
+			wait.Go(func() { _, _ = l.ask(ctx, node, &peerpb.Lease{Over: true}) }) // else it runs out
 		}
 	}
 	wait.Wait()
@@ -134,17 +120,17 @@ type vote struct {
 // lease. If a majority has not gone beyond the leader's term after the question
 // was asked, then there was no later leader that could have told anybody
 // anything before.
-func (k *Catalog) renew(relay bool) {
+func (l *routeLease) renew(ctx context.Context, relay bool) {
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(k.life, LeaseTime)
+	ctx, cancel := context.WithTimeout(ctx, LeaseTime)
 	defer cancel()
-	voters := k.Voters()
+	voters := l.voters()
 	votes := make(chan vote, 2*len(voters))
 	left := 0
 	ask := func(node, as string, relay bool) {
 		left++
-		k.done.Go(func() {
-			r, err := k.askLease(ctx, node, &peerpb.Lease{Relay: relay})
+		l.spawn(func() {
+			r, err := l.ask(ctx, node, &peerpb.Lease{Relay: relay})
 			if err != nil {
 				r = nil
 			}
@@ -153,21 +139,25 @@ func (k *Catalog) renew(relay bool) {
 	}
 	for _, node := range voters {
 		ask(node, node, false)
-		if relay && node != k.config.Node {
+		if relay && node != l.node {
 			ask(node, "", true)
 		}
 	}
 	answers := newTally(len(voters))
 	for ; left > 0; left-- {
-		g := answers.take(<-votes)
-		if g == nil {
-			continue
+		var v vote
+		select {
+		case v = <-votes:
+		case <-ctx.Done():
+			return
 		}
-		if k.await(ctx, g.Index) == nil {
-			k.lease.extend(began.Add(LeaseTime))
-			k.learn(g.Held)
+		if g := answers.take(v); g != nil {
+			if l.apply(ctx, g) == nil {
+				l.extend(began.Add(LeaseTime))
+				l.renewed(g)
+			}
+			return
 		}
-		return
 	}
 }
 
@@ -193,15 +183,15 @@ func (t *tally) take(v vote) *peerpb.CatalogReply {
 		t.grants = append(t.grants, v.reply)
 	}
 	for _, g := range t.grants {
-		if upTo(t.terms, g.GrantedIn) > t.voters/2 {
+		if notBeyond(t.terms, g.GrantedIn) > t.voters/2 {
 			return g
 		}
 	}
 	return nil
 }
 
-// upTo counts the voters that have not gone beyond a term.
-func upTo(terms map[string]uint64, term uint64) (n int) {
+// notBeyond counts the voters that have not gone beyond a term.
+func notBeyond(terms map[string]uint64, term uint64) (n int) {
 	for _, t := range terms {
 		if t <= term {
 			n++
@@ -210,13 +200,33 @@ func upTo(terms map[string]uint64, term uint64) (n int) {
 	return n
 }
 
+// Fresh reports whether this node may route by its view. The view is read
+// after that: one that was read before may be older.
+func (k *Catalog) Fresh() bool { return k.lease.left() > 0 }
+
+// LeaseLeft is for how long this node may route without asking again, and how
+// often it has found itself without a lease; at most 0: publishes wait.
+func (k *Catalog) LeaseLeft() (left time.Duration, lost uint64) {
+	return k.lease.left(), k.lease.lost.Load()
+}
+
+// Refresh returns when this node's view holds everything that anybody has been
+// told is done.
+func (k *Catalog) Refresh(ctx context.Context) error {
+	if k.Fresh() {
+		return nil
+	}
+	k.lease.worker.Wake()
+	return k.convergence.awaitChange(ctx, "a lease", k.Fresh) // which a renewal changes, by what it has learnt
+}
+
 // askLease asks one voter, which may be this node.
 func (k *Catalog) askLease(ctx context.Context, node string, l *peerpb.Lease) (*peerpb.CatalogReply, error) {
-	l.Node, l.Incarnation, l.Applied = k.config.Node, k.config.Incarnation[:], k.appliedIndex()
-	if node == k.config.Node {
+	l.Node, l.Incarnation, l.Applied = k.node, k.config.Incarnation[:], k.convergence.appliedIndex()
+	if node == k.node {
 		return k.onLease(ctx, node, l), nil
 	}
-	return peer.Ask[peerpb.CatalogReply](ctx, k.config.Mesh, node, k.config.Kind, &peerpb.CatalogRequest{Lease: l})
+	return peer.Ask[peerpb.CatalogReply](ctx, k.mesh, node, k.config.Kind, &peerpb.CatalogRequest{Lease: l})
 }
 
 // onLease answers a node that wants a lease.
@@ -226,11 +236,11 @@ func (k *Catalog) onLease(ctx context.Context, from string, l *peerpb.Lease) *pe
 		return &peerpb.CatalogReply{}
 	}
 	reply := &peerpb.CatalogReply{}
-	if term, ok := k.enterOffice(ctx); ok {
+	if term, ok := k.beginTerm(ctx); ok {
 		k.grant(from, l, term, reply)
-	} else if leader := k.Leader(); l.Relay && leader != "" && leader != l.Node && leader != k.config.Node {
+	} else if leader := k.Leader(); l.Relay && leader != "" && leader != l.Node && leader != k.node {
 		l.Relay = false
-		if granted, err := peer.Ask[peerpb.CatalogReply](ctx, k.config.Mesh, leader, k.config.Kind, &peerpb.CatalogRequest{Lease: l}); err == nil {
+		if granted, err := peer.Ask[peerpb.CatalogReply](ctx, k.mesh, leader, k.config.Kind, &peerpb.CatalogRequest{Lease: l}); err == nil {
 			reply = granted
 		}
 	}
@@ -241,8 +251,8 @@ func (k *Catalog) onLease(ctx context.Context, from string, l *peerpb.Lease) *pe
 // mayHold reports whether there is such a node: what is committed waits for all
 // that may hold a lease.
 func (k *Catalog) mayHold(from string, l *peerpb.Lease) bool {
-	known := l.Node == from || l.Node == k.config.Node
-	for _, p := range k.config.Mesh.Peers() {
+	known := l.Node == from || l.Node == k.node
+	for _, p := range k.mesh.Peers() {
 		known = known || p.Node == l.Node
 	}
 	return known && len(l.Incarnation) <= len(k.config.Incarnation)
@@ -250,15 +260,8 @@ func (k *Catalog) mayHold(from string, l *peerpb.Lease) bool {
 
 // grant decides as the leader.
 func (k *Catalog) grant(from string, l *peerpb.Lease, term uint64, reply *peerpb.CatalogReply) {
-	k.mu.Lock()
-	if h := &k.holders; h.term == term {
-		reply.Ok = h.grant(l, k.applied, time.Now())
-	}
-	reply.GrantedIn, reply.Index, reply.Held = term, k.applied, k.held
-	lags := l.Applied < k.applied
-	k.recount()
-	k.mu.Unlock()
-	if lags && from != l.Node && !k.config.Mesh.Alive(l.Node) {
+	k.convergence.grant(l, term, reply)
+	if l.Applied < reply.Index && from != l.Node && !k.mesh.Alive(l.Node) {
 		k.yield(from)
 	}
 }
@@ -268,118 +271,38 @@ func (k *Catalog) grant(from string, l *peerpb.Lease, term uint64, reply *peerpb
 func (k *Catalog) yield(to string) {
 	k.mu.Lock()
 	now := time.Now()
-	if k.closed || now.Sub(k.yielded) < yieldEvery {
-		k.mu.Unlock()
-		return
+	again := now.Sub(k.yielded) >= yieldEvery && !k.ended
+	if again {
+		k.yielded = now
 	}
-	k.yielded = now
-	k.done.Go(func() {
-		err := k.Transfer(to)
-		k.config.Logger.Info("the catalog's leadership goes to a node that reaches more others", "to", to, "error", err)
-	})
 	k.mu.Unlock()
-}
-
-// leadsIn returns the term in which this node leads the catalog's group.
-func (k *Catalog) leadsIn() (term uint64, ok bool) {
-	r := k.raft.Load()
-	if r == nil {
-		return 0, false
+	if again {
+		k.spawn(func() {
+			err := k.Transfer(to)
+			k.slog.Info("the catalog's leadership goes to a node that reaches more others", "to", to, "error", err)
+		})
 	}
-	// Raft ceases to lead before it goes on to another term.
-	term = r.CurrentTerm()
-	return term, r.State() == raft.Leader && r.CurrentTerm() == term
 }
 
-// enterOffice returns the term in which this node leads the catalog and holds
+// beginTerm returns the term in which this node leads the catalog and holds
 // all that earlier leaders have committed.
-func (k *Catalog) enterOffice(ctx context.Context) (term uint64, ok bool) {
-	if term, ok = k.leadsIn(); !ok {
+func (k *Catalog) beginTerm(ctx context.Context) (term uint64, ok bool) {
+	if term, ok = k.leadsIn(); !ok || k.isClosed() {
 		return 0, false
 	}
-	k.mu.Lock()
-	if k.closed {
-		k.mu.Unlock()
-		return 0, false
+	begun, open := k.convergence.begin(term, time.Now())
+	if begun {
+		opens := term // what is returned may be 0
+		k.spawn(func() { k.convergence.open(opens, k.wait(k.raft.Load().Barrier(0))) })
 	}
-	if k.holders.term != term {
-		k.holders = newHolders(term, time.Now())
-		begun := term // what is returned may be 0
-		k.done.Go(func() { k.openOffice(begun) })
-	}
-	open := k.holders.open
-	k.mu.Unlock()
 	if open {
 		return term, true
 	}
-	if k.awaitChange(ctx, "the entries of earlier terms", func() bool { return k.holders.open || k.holders.term != term }) != nil {
+	if k.convergence.awaitOpen(ctx, term) != nil {
 		return 0, false
 	}
 	now, leads := k.leadsIn()
-	return term, leads && now == term && k.holdersOf(term)
-}
-
-func (k *Catalog) holdersOf(term uint64) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.holders.term == term && k.holders.open
-}
-
-// openOffice makes this node hold all that earlier leaders have committed.
-func (k *Catalog) openOffice(term uint64) {
-	err := k.ask(k.raft.Load().Barrier(0))
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.holders.term != term {
-		return
-	}
-	if err != nil || k.appliedTerm > term {
-		k.holders = holders{} // it is tried again, if this node leads still
-	} else {
-		k.holders.open, k.holders.last = true, k.applied
-	}
-	k.recount()
-	k.changed.Broadcast()
-}
-
-// recount finds out what all nodes hold, and wakes those who wait. mu is held.
-func (k *Catalog) recount() {
-	if !k.holders.open {
-		return
-	}
-	now := time.Now()
-	held, again := k.holders.held(k.nodes, k.config.Node, now)
-	if held > k.held {
-		k.held = held
-		k.changed.Broadcast()
-	}
-	switch {
-	case again.IsZero() || k.closed:
-	case k.timer == nil:
-		k.timer = time.AfterFunc(again.Sub(now), k.recountLater)
-	default:
-		k.timer.Reset(again.Sub(now))
-	}
-}
-
-func (k *Catalog) recountLater() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.recount()
-}
-
-// learn notes an index that all nodes hold, and wakes those who wait.
-func (k *Catalog) learn(held uint64) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.held = max(k.held, held)
-	k.changed.Broadcast()
-}
-
-// awaitHeld returns when all nodes that may route hold an entry that this node
-// has committed as the leader.
-func (k *Catalog) awaitHeld(ctx context.Context, index uint64) error {
-	return k.awaitChange(ctx, "all nodes", func() bool { return k.held >= index })
+	return term, leads && now == term && k.convergence.isOpen(term)
 }
 
 // Converge returns when all nodes that may route hold what this node's view
@@ -388,10 +311,7 @@ func (k *Catalog) awaitHeld(ctx context.Context, index uint64) error {
 func (k *Catalog) Converge(ctx context.Context) error {
 	index := k.View().Index()
 	for {
-		k.mu.Lock()
-		held := k.held
-		k.mu.Unlock()
-		if held >= index {
+		if k.convergence.allHold() >= index {
 			return nil
 		}
 		err := k.askHeld(ctx, index)
@@ -411,20 +331,20 @@ func (k *Catalog) askHeld(ctx context.Context, index uint64) error {
 	switch leader {
 	case "":
 		return errNoCatalogLeader
-	case k.config.Node:
-		if _, ok := k.enterOffice(ctx); !ok {
+	case k.node:
+		if _, ok := k.beginTerm(ctx); !ok {
 			return errNoCatalogLeader
 		}
-		return k.awaitHeld(ctx, index)
+		return k.convergence.awaitHeld(ctx, index)
 	}
-	reply, err := peer.Ask[peerpb.CatalogReply](ctx, k.config.Mesh, leader, k.config.Kind, &peerpb.CatalogRequest{Hold: index})
+	reply, err := peer.Ask[peerpb.CatalogReply](ctx, k.mesh, leader, k.config.Kind, &peerpb.CatalogRequest{Hold: index})
 	switch {
 	case err != nil:
 		return err
 	case !reply.Ok:
 		return errNoCatalogLeader
 	}
-	k.learn(reply.Held)
+	k.convergence.learn(reply.Held)
 	return nil
 }
 
@@ -432,11 +352,9 @@ func (k *Catalog) askHeld(ctx context.Context, index uint64) error {
 func (k *Catalog) onHold(ctx context.Context, index uint64) *peerpb.CatalogReply {
 	ctx, cancel := context.WithTimeout(ctx, catalogApplyWait)
 	defer cancel()
-	_, leads := k.enterOffice(ctx)
-	ok := leads && k.awaitHeld(ctx, index) == nil
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return &peerpb.CatalogReply{Ok: ok, Held: k.held}
+	_, leads := k.beginTerm(ctx)
+	ok := leads && k.convergence.awaitHeld(ctx, index) == nil
+	return &peerpb.CatalogReply{Ok: ok, Held: k.convergence.allHold()}
 }
 
 // appliedSize is that of a message that says what a node has applied.
@@ -447,17 +365,17 @@ const appliedSize = 16 + 8
 func (k *Catalog) reportApplied() {
 	last := uint64(0)
 	for {
-		if k.awaitChange(k.life, "an entry", func() bool { return k.applied > last }) != nil {
+		if k.convergence.await(k.life, last+1) != nil {
 			return
 		}
-		last = k.appliedIndex()
+		last = k.convergence.appliedIndex()
 		leader := k.Leader()
-		if leader == "" || leader == k.config.Node {
+		if leader == "" || leader == k.node {
 			continue
 		}
 		m := binary.BigEndian.AppendUint64(slices.Clone(k.config.Incarnation[:]), last)
-		if k.config.Mesh.Send(leader, k.config.KindApplied, m) != nil {
-			k.lease.hasten() // the question for a lease says it, too
+		if k.mesh.Send(leader, k.config.KindApplied, m) != nil {
+			k.lease.worker.Wake() // the question for a lease says it, too
 		}
 	}
 }
@@ -467,34 +385,20 @@ func (k *Catalog) onApplied(from string, head, _ []byte) {
 	if len(head) != appliedSize {
 		return
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.holders.open {
-		k.holders.reached(from, string(head[:16]), binary.BigEndian.Uint64(head[16:]))
-		k.recount()
-	}
+	k.convergence.reached(from, string(head[:16]), binary.BigEndian.Uint64(head[16:]))
 }
 
 // PeerChanged is told when a node came or went.
 func (k *Catalog) PeerChanged(ev peer.Event) {
 	switch {
 	case ev.Up:
-		k.lease.hasten()
+		k.lease.worker.Wake()
 		return
 	case ev.Reason == peer.Restarted:
-		k.mu.Lock()
-		if k.holders.open {
-			k.holders.ended(ev.Node, string(ev.Incarnation[:]))
-			k.recount()
-		}
-		k.mu.Unlock()
+		k.convergence.over(ev.Node, string(ev.Incarnation[:]))
 	}
 	if k.Started() && k.Leader() == ev.Node {
-		k.mu.Lock()
-		if !k.closed {
-			k.done.Go(func() { k.succeed(ev.Node) })
-		}
-		k.mu.Unlock()
+		k.spawn(func() { k.succeed(ev.Node) })
 	}
 }
 
@@ -505,8 +409,8 @@ const campaignStep = 200 * time.Millisecond
 // succeed stands for election in the place of a leader that is dead, unless
 // somebody before this node in the order of the voters has been elected.
 func (k *Catalog) succeed(dead string) {
-	voters := slices.DeleteFunc(k.Voters(), func(n string) bool { return !k.config.Mesh.Alive(n) })
-	place := slices.Index(voters, k.config.Node)
+	voters := slices.DeleteFunc(k.Voters(), func(n string) bool { return !k.mesh.Alive(n) })
+	place := slices.Index(voters, k.node)
 	if place < 0 {
 		return
 	}
@@ -515,7 +419,7 @@ func (k *Catalog) succeed(dead string) {
 		return
 	case <-time.After(time.Duration(place) * campaignStep):
 	}
-	if leader := k.Leader(); (leader == dead || leader == "") && !k.config.Mesh.Alive(dead) {
-		k.config.Mesh.Campaign(catalogGroup)
+	if leader := k.Leader(); (leader == dead || leader == "") && !k.mesh.Alive(dead) {
+		k.mesh.Campaign(catalogGroup)
 	}
 }

@@ -85,7 +85,7 @@ func mustFollow(t *testing.T, k *Catalog, of string) *raft.Raft {
 	if err := raft.BootstrapCluster(config, store, store, snapshots, transport, voters); err != nil {
 		t.Fatal(err)
 	}
-	r, err := raft.NewRaft(config, catalogMachine{k}, store, store, snapshots, transport)
+	r, err := raft.NewRaft(config, &k.applier, store, store, snapshots, transport)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestLeaseIsRelayed(t *testing.T) {
 				}
 				return c.direct
 			}
-			a.renew(c.relay)
+			a.lease.renew(a.life, c.relay)
 			if a.Fresh() != c.fresh {
 				t.Errorf("the node has a lease: %v", !c.fresh)
 			}
@@ -156,8 +156,11 @@ func TestYield(t *testing.T) {
 		"relayed for one in reach":               {"n1", "n3", 6, false},
 		"asked by itself":                        {"n1", "n1", 6, false},
 	} {
+		a.convergence.mu.Lock()
+		a.convergence.holders, a.convergence.index = newHolders(askingTerm, time.Now()), 7
+		a.convergence.mu.Unlock()
 		a.mu.Lock()
-		a.holders, a.applied, a.yielded = newHolders(askingTerm, time.Now()), 7, time.Time{}
+		a.yielded = time.Time{}
 		a.mu.Unlock()
 		reply := &peerpb.CatalogReply{}
 		a.grant(c.from, &peerpb.Lease{Node: c.of, Applied: c.applied}, askingTerm, reply)
@@ -203,9 +206,9 @@ func TestLeaseOfNobody(t *testing.T) {
 			t.Errorf("%v: answered %v", l, reply)
 		}
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if len(a.holders.all) != 0 {
-		t.Errorf("kept: %v", a.holders.all)
+	a.convergence.mu.Lock()
+	defer a.convergence.mu.Unlock()
+	if len(a.convergence.holders.all) != 0 {
+		t.Errorf("kept: %v", a.convergence.holders.all)
 	}
 }

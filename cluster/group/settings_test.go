@@ -80,10 +80,10 @@ func TestSettingsFollowTheCatalog(t *testing.T) {
 	settle()
 	at := g.AppliedIndex()
 	n.Reconfigure(ids)
-	g.configure(true)
+	g.settings.propose(true)
 	c.set(50, 99) // a view of the past
-	g.configure(false)
-	g.configure(true)
+	g.settings.propose(false)
+	g.settings.propose(true)
 	settle()
 	if have := awaitSettings(t, g, 51); have.TtlPlusOne != 8 || g.AppliedIndex() > at+1 {
 		t.Errorf("settings %v at index %d, want no entry but a barrier after %d", have, g.AppliedIndex(), at)
@@ -109,9 +109,9 @@ func TestLostSettings(t *testing.T) {
 	g.settings.mu.Lock()
 	g.settings.proposed = c.get(0) // as if it were in an entry that never came
 	g.settings.mu.Unlock()
-	g.configure(false)
-	g.settingsLost()
-	g.settingsLost()
+	g.settings.propose(false)
+	g.settings.lost()
+	g.settings.lost()
 	if have := awaitSettings(t, g, 2); have.TtlPlusOne != 9 {
 		t.Errorf("the settings are %v", have)
 	}

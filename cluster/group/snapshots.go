@@ -16,7 +16,7 @@ import (
 
 // When a snapshot is worth its cost.
 const (
-	snapshotLook       = 50 * time.Millisecond
+	snapshotEvery      = 50 * time.Millisecond
 	snapshotBytes      = 4 << 20 // shared by busy groups: payloads that die in the memtable cost half
 	nodeGroupMinimum   = 1 << 20
 	snapshotsAtOneTime = 2
@@ -34,18 +34,50 @@ const (
 	trailingBytes = 4 << 20
 	trailingFew   = 16
 	trailingMany  = 256
-	// holdLook is how often it is looked at whether members still need what is
-	// held for them.
-	holdLook = time.Second
+	// holdEvery is how often it is checked whether members still need what is held
+	// for them.
+	holdEvery = time.Second
 )
 
+// usage is what a group has applied since certain moments.
+type usage struct {
+	note  func()        // has the scheduler consider the group
+	total *atomic.Int64 // of replay, of all groups of the node
+
+	unnoted        atomic.Uint64 // entries since the scheduler was last told
+	entries, bytes atomic.Uint64 // since the last snapshot
+	replay         atomic.Int64  // bytes of headers since then: the next start applies them again
+}
+
+// applied notes that so many entries of so many bytes were applied.
+func (u *usage) applied(entries, bytes int) {
+	u.unnoted.Add(uint64(entries))
+	u.entries.Add(uint64(entries))
+	u.bytes.Add(uint64(bytes))
+	u.note()
+}
+
+// toReplay notes that entries with headers of so many bytes were applied.
+func (u *usage) toReplay(bytes int64) {
+	u.replay.Add(bytes)
+	u.total.Add(bytes)
+}
+
+// captured notes that what was applied so far is in a snapshot that is being
+// written, or in a machine that came with one, and returns how much that is.
+func (u *usage) captured() int64 {
+	n := u.replay.Swap(0)
+	u.total.Add(-n)
+	return n
+}
+
 // snapshots decides which groups write a snapshot, so that log space is freed
-// while it is still cheap to free. An idle group is never looked at.
+// while it is still cheap to free. An idle group is never considered.
 type snapshots struct {
 	host   *Host
 	replay atomic.Int64 // bytes that the next start applies again, of all groups
 	mu     sync.Mutex
-	busy   map[*Group]bool // applied something since the last look
+	busy   map[*Group]bool // applied something since they were last considered
 	held   map[*Group]bool // keep entries for members that lag: true if that is much
 	slots  *semaphore.Weighted
 }
@@ -54,19 +86,19 @@ func newSnapshots(h *Host) *snapshots {
 	return &snapshots{host: h, busy: map[*Group]bool{}, held: map[*Group]bool{}, slots: semaphore.NewWeighted(snapshotsAtOneTime)}
 }
 
-// touch notes that a group has applied entries.
-func (s *snapshots) touch(g *Group) {
-	if g.applied.Load() < 64 && g.log.Reclaimable() < nodeGroupMinimum {
+// note has a group considered that has applied enough, or has enough to reclaim.
+func (s *snapshots) note(g *Group) {
+	if g.usage.unnoted.Load() < 64 && g.store.Reclaimable() < nodeGroupMinimum {
 		return
 	}
-	g.applied.Store(0)
+	g.usage.unnoted.Store(0)
 	s.mu.Lock()
 	s.busy[g] = true
 	s.mu.Unlock()
 }
 
 func (s *snapshots) run(stop <-chan struct{}) {
-	t, holds := time.NewTicker(snapshotLook), time.NewTicker(holdLook)
+	t, holds := time.NewTicker(snapshotEvery), time.NewTicker(holdEvery)
 	defer t.Stop()
 	defer holds.Stop()
 	for {
@@ -74,23 +106,23 @@ func (s *snapshots) run(stop <-chan struct{}) {
 		case <-stop:
 			return
 		case <-t.C:
-			s.look()
+			s.schedule()
 		case <-holds.C:
-			s.lookAtHeld()
+			s.renewHolds()
 		}
 	}
 }
 
-// look starts snapshots of groups that have much to reclaim or much to apply
+// schedule starts snapshots of groups that have much to reclaim or much to apply
 // again.
-func (s *snapshots) look() {
+func (s *snapshots) schedule() {
 	s.mu.Lock()
 	busy := slices.Collect(maps.Keys(s.busy))
 	s.mu.Unlock()
 	var dirty, long *Group // those with the most to reclaim, and to apply again
-	var most, longest int64
+	var dirtiest, longest int64
 	for _, g := range busy {
-		if g.closed.Load() || g.hasStopped() {
+		if g.isClosed() || g.applier.hasStopped() {
 			s.forget(g)
 			continue
 		}
@@ -99,8 +131,8 @@ func (s *snapshots) look() {
 			s.take(g, len(busy))
 			continue
 		}
-		if w.reclaimable > max(most, nodeGroupMinimum, w.state/replayPart) {
-			dirty, most = g, w.reclaimable
+		if w.reclaimable > max(dirtiest, nodeGroupMinimum, w.state/replayPart) {
+			dirty, dirtiest = g, w.reclaimable
 		}
 		if w.replay > max(longest, w.state/replayPart) {
 			long, longest = g, w.replay
@@ -132,8 +164,8 @@ func (g *Group) worth() worth {
 		messages = s.Ready.Messages + s.Unacknowledged.Messages + s.Outbox.Messages
 	})
 	return worth{
-		state: bytesPerMessage * int64(messages), live: g.log.LiveBytes(),
-		reclaimable: g.log.Reclaimable(), replay: g.replay.Load(),
+		state: bytesPerMessage * int64(messages), live: g.store.LiveBytes(),
+		reclaimable: g.store.Reclaimable(), replay: g.usage.replay.Load(),
 	}
 }
 
@@ -156,7 +188,7 @@ func (s *snapshots) forget(g *Group) {
 // if a slot is free.
 func (s *snapshots) take(g *Group, busy int) {
 	if !s.slots.TryAcquire(1) {
-		return // the next look comes soon
+		return // it is tried again soon
 	}
 	s.forget(g)
 	s.host.done.Go(func() {
@@ -169,25 +201,11 @@ func (s *snapshots) take(g *Group, busy int) {
 
 // snapshot writes a snapshot and waits for it.
 func (g *Group) snapshot() error {
-	err := g.raft.Snapshot().Error()
+	err := g.raft.Load().Snapshot().Error()
 	if err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) && !errors.Is(err, raft.ErrRaftShutdown) {
 		g.slog.Warn("snapshot failed", "error", err)
 	}
 	return err
-}
-
-// applies notes that entries with headers of so many bytes were applied.
-func (s *snapshots) applies(g *Group, bytes int64) {
-	g.replay.Add(bytes)
-	s.replay.Add(bytes)
-}
-
-// captured notes that what was applied so far is in a snapshot that is being
-// written, or in a machine that came with one, and returns how much that is.
-func (s *snapshots) captured(g *Group) int64 {
-	n := g.replay.Swap(0)
-	s.replay.Add(-n)
-	return n
 }
 
 // holdFor keeps the entries of a group that this node leads for members that
@@ -201,8 +219,8 @@ func (s *snapshots) holdFor(g *Group) {
 	}
 	s.mu.Unlock()
 	from := g.needed(share)
-	g.log.Hold(from)
-	much := from != 0 && g.log.Held(from, trailingBytes) > trailingBytes
+	g.store.Hold(from)
+	much := from != 0 && g.store.Held(from, trailingBytes) > trailingBytes
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if from == 0 {
@@ -230,14 +248,14 @@ func (g *Group) needed(share int64) (from uint64) {
 	if role != raft.Leader {
 		return 0
 	}
-	last, trailing := g.last(), g.raft.ReloadableConfig().TrailingLogs
+	last, trailing := g.lastIndex(), g.raft.Load().ReloadableConfig().TrailingLogs
 	for _, m := range g.Configuration() {
-		if m.Node == g.host.config.Node {
+		if m.Node == g.node {
 			continue
 		}
-		r := g.transport.Reached(m.Node, term)
+		r := g.reached(m.Node, term)
 		has := max(r.Index, r.Installing, 1)
-		if lags(has, last, trailing) && (from == 0 || has < from) && g.log.Held(has, share) <= share {
+		if lags(has, last, trailing) && (from == 0 || has < from) && g.store.Held(has, share) <= share {
 			from = has
 		}
 	}
@@ -248,26 +266,26 @@ func (g *Group) needed(share int64) (from uint64) {
 // under way to a member that keeps up is less; to hold it would free nothing.
 func lags(has, last, trailing uint64) bool { return has+trailing/2 < last }
 
-// lookAtHeld lets go of entries that nobody needs any more.
-func (s *snapshots) lookAtHeld() {
+// renewHolds lets go of entries that nobody needs any more.
+func (s *snapshots) renewHolds() {
 	s.mu.Lock()
 	held := slices.Collect(maps.Keys(s.held))
 	s.mu.Unlock()
 	for _, g := range held {
-		if g.closed.Load() {
+		if g.isClosed() {
 			s.mu.Lock()
 			delete(s.held, g)
 			s.mu.Unlock()
 			continue
 		}
 		s.holdFor(g)
-		s.touch(g) // what was held counts as reclaimable from now on
+		s.note(g) // what was held counts as reclaimable from now on
 	}
 }
 
 // setTrailing fits raft's number of trailing entries to their present size.
 func (g *Group) setTrailing(busy uint64) {
-	entries, bytes := g.entries.Swap(0), g.bytes.Swap(0)
+	entries, bytes := g.usage.entries.Swap(0), g.usage.bytes.Swap(0)
 	if entries == 0 {
 		return
 	}
@@ -276,5 +294,38 @@ func (g *Group) setTrailing(busy uint64) {
 		g.slog.Warn("trailing entries not set", "error", err)
 		return
 	}
-	g.log.SetTrailing(keep)
+	g.store.SetTrailing(keep)
+}
+
+// snapshotOffers is a group as the mesh asks it about snapshots that are sent.
+type snapshotOffers struct {
+	g       *Group
+	renewed atomic.Bool // a newer snapshot is being written
+}
+
+// Offer implements peer.Snapshots.
+func (o *snapshotOffers) Offer(index uint64) (list []byte, done func(), newer uint64) {
+	if at := o.g.store.SnapshotIndex(); at > index {
+		return nil, nil, at
+	}
+	list, done = o.g.store.Offer(index)
+	return list, done, 0
+}
+
+// Refused implements peer.Snapshots. A member whose snapshot is newer than the
+// one that was sent cannot go back to that. It takes one that is as new as its
+// own, which raft would write much later, or never: the group may need that
+// member for everything that it would have to commit before.
+func (o *snapshotOffers) Refused(index uint64) {
+	g := o.g
+	g.spawn(func() {
+		if !o.renewed.CompareAndSwap(false, true) {
+			return
+		}
+		defer o.renewed.Store(false)
+		if g.store.SnapshotIndex() < index && g.raft.Load().AppliedIndex() >= index && g.snapshot() != nil {
+			return // those who lag are sent something later
+		}
+		g.nudge()
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -13,20 +14,27 @@ import (
 // the machine has more due work than one tick may do.
 const tickSpacing = 10 * time.Millisecond
 
-// timer is one group's part of the ticker. While the group leads, does not yield
-// and deadline is not 0, either a tick is in flight or the ticker is armed for it.
+// timer is one group's part of the ticker.
+//
+//	serves ∧ ¬transferring ∧ deadline ≠ 0 ⇒ inFlight, or the ticker is armed for it
 //
 // Whether a deadline is due is decided by the stamp that a tick would get now.
 type timer struct {
-	mu       sync.Mutex    // may be taken under Group.mu, and before proposer.mu
+	ticker   *ticker
+	applier  *applier
+	proposer *proposer
+	lead     *leadership
+	guard    *guard
+
+	mu       sync.Mutex    // may be taken under applier.mu, and before proposer.mu
 	deadline fsm.Time      // the machine's, when last looked at
 	inFlight bool          // a tick has been taken for an entry and is not applied
 	last     time.Duration // when the last tick was proposed, monotonic
 	ticks    uint64        // that were applied
 }
 
-// applied is told after entries were applied on the leader.
-func (t *timer) applied(g *Group, deadline fsm.Time, ticked bool) {
+// applied takes the machine's deadline after entries were applied on the leader.
+func (t *timer) applied(deadline fsm.Time, ticked bool) {
 	t.mu.Lock()
 	if ticked {
 		t.inFlight = false
@@ -40,10 +48,10 @@ func (t *timer) applied(g *Group, deadline fsm.Time, ticked bool) {
 	}
 	last := t.last
 	t.mu.Unlock()
-	if wait := g.proposer.until(deadline); wait == 0 && ticked && g.moreDue() {
-		t.fire(g)
+	if wait := t.proposer.until(deadline); wait == 0 && ticked && t.applier.moreDue() {
+		t.fire()
 	} else {
-		g.host.ticker.arm(g, wait, last+tickSpacing)
+		t.ticker.arm(t, wait, last+tickSpacing)
 	}
 }
 
@@ -54,175 +62,166 @@ func (t *timer) count() uint64 {
 	return t.ticks
 }
 
-// moreDue reports whether the machine still has work that is due at its own
-// clock: the last tick stopped at its bound.
-func (g *Group) moreDue() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	d := g.machine.NextDeadline()
-	return d != 0 && d <= g.machine.Clock()
-}
-
 // fire proposes a tick if one is due and none is under way.
-func (t *timer) fire(g *Group) {
-	defer g.contain("propose a tick")
+func (t *timer) fire() {
+	defer t.guard.contain("propose a tick")
 	t.mu.Lock()
-	if t.deadline == 0 || t.inFlight || g.leading.Load() == 0 {
+	if t.deadline == 0 || t.inFlight || t.lead.term.Load() == 0 {
 		t.mu.Unlock()
 		return
 	}
-	if wait := g.proposer.until(t.deadline); wait > 0 {
+	if wait := t.proposer.until(t.deadline); wait > 0 {
 		t.mu.Unlock()
-		g.host.ticker.arm(g, wait, 0)
+		t.ticker.arm(t, wait, 0)
 		return
 	}
-	t.inFlight, t.last = g.proposeTick(), g.host.clock.Monotonic()
-	t.mu.Unlock() // a group that yields arms again when it goes on, see begin
+	t.inFlight, t.last = t.proposer.proposeTick(), t.ticker.now()
+	t.mu.Unlock() // a group that transfers its leadership arms again when it goes on, see begin
 }
 
-// lost is told that an entry failed: a tick may have been in it.
-func (t *timer) lost(g *Group) {
+// lost notes that an entry failed: a tick may have been in it.
+func (t *timer) lost() {
 	t.mu.Lock()
 	t.inFlight = false
 	deadline, last := t.deadline, t.last
 	t.mu.Unlock()
-	if deadline != 0 && g.leading.Load() != 0 {
-		g.host.ticker.arm(g, g.proposer.until(deadline), last+tickSpacing)
+	if deadline != 0 && t.lead.term.Load() != 0 {
+		t.ticker.arm(t, t.proposer.until(deadline), last+tickSpacing)
 	}
 }
 
-// begin starts a term of office, or goes on with it after a transfer that came
-// to nothing, with the machine's present deadline.
-func (t *timer) begin(g *Group, deadline fsm.Time) {
+// begin starts a leader's term, or goes on with it after a transfer that has
+// failed, with the machine's present deadline.
+func (t *timer) begin(deadline fsm.Time) {
 	t.mu.Lock()
 	t.deadline, t.inFlight = deadline, false
 	t.mu.Unlock()
 	if deadline != 0 {
-		g.host.ticker.arm(g, g.proposer.until(deadline), 0)
+		t.ticker.arm(t, t.proposer.until(deadline), 0)
 	}
 }
 
-// ticker wakes groups when their deadlines may be due. It goes by monotonic
-// time; a group that is woken too early arms again. One goroutine serves all
+// stop disarms the timer.
+func (t *timer) stop() { t.ticker.remove(t) }
+
+// until is how long at least it takes until a deadline is due; 0: it is.
+func (t *timer) until(deadline fsm.Time) time.Duration { return t.proposer.until(deadline) }
+
+// ticker wakes timers when their deadlines may be due. It goes by monotonic
+// time; one that is woken too early arms again. One goroutine serves all
 // groups of the node; a group without a deadline costs nothing.
 type ticker struct {
+	now    func() time.Duration
+	worker *worker.Worker
+
 	mu    sync.Mutex
-	queue wakes
-	at    map[*Group]*wake
-	kick  kicks
-	now   func() time.Duration
+	queue alarms
+	at    map[*timer]*alarm
 }
 
-type wake struct {
+// alarm is when a timer is woken.
+type alarm struct {
 	at    time.Duration
-	group *Group
-	index int
+	timer *timer
+	index int // in the queue
 }
+
+// longSleep is how long the ticker sleeps when nothing is armed.
+const longSleep = time.Hour
 
 func newTicker(now func() time.Duration) *ticker {
-	return &ticker{at: map[*Group]*wake{}, kick: newKicks(), now: now}
+	return &ticker{at: map[*timer]*alarm{}, worker: worker.New(worker.Options{}), now: now}
 }
 
-// arm wakes g in a while, but not before the given instant; or earlier if it
+// arm wakes a timer in a while, but not before the given instant; or earlier if it
 // is armed for earlier.
-func (t *ticker) arm(g *Group, wait, notBefore time.Duration) {
+func (t *ticker) arm(of *timer, wait, notBefore time.Duration) {
 	at := max(t.now()+wait, notBefore)
 	t.mu.Lock()
-	w := t.at[g]
+	a := t.at[of]
 	switch {
-	case w == nil:
-		w = &wake{at: at, group: g}
-		t.at[g] = w
-		heap.Push(&t.queue, w)
-	case at < w.at:
-		w.at = at
-		heap.Fix(&t.queue, w.index)
+	case a == nil:
+		a = &alarm{at: at, timer: of}
+		t.at[of] = a
+		heap.Push(&t.queue, a)
+	case at < a.at:
+		a.at = at
+		heap.Fix(&t.queue, a.index)
 	}
-	first := t.queue[0] == w
+	first := t.queue[0] == a
 	t.mu.Unlock()
 	if first {
-		t.look()
+		t.worker.Wake()
 	}
 }
 
-// hurry wakes all groups that wait: the clock has moved ahead.
-func (t *ticker) hurry() {
+// wakeAll wakes all timers that are armed: the clock has moved ahead.
+func (t *ticker) wakeAll() {
 	t.mu.Lock()
-	for _, w := range t.queue {
-		w.at = 0 // equal ones are in order
+	for _, a := range t.queue {
+		a.at = 0 // equal ones are in order
 	}
 	t.mu.Unlock()
-	t.look()
+	t.worker.Wake()
 }
 
-func (t *ticker) look() { t.kick.wake() }
-
-func (t *ticker) remove(g *Group) {
+func (t *ticker) remove(of *timer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if w := t.at[g]; w != nil {
-		heap.Remove(&t.queue, w.index)
-		delete(t.at, g)
+	if a := t.at[of]; a != nil {
+		heap.Remove(&t.queue, a.index)
+		delete(t.at, of)
 	}
 }
 
-// run wakes groups until stop is closed.
-func (t *ticker) run(stop <-chan struct{}) {
-	alarm := time.NewTimer(time.Hour)
-	defer alarm.Stop()
+// run wakes timers until stop is closed.
+func (t *ticker) run(stop <-chan struct{}) { t.worker.Run(stop, t.fireDue) }
+
+// fireDue wakes the timers that are due, and says how long none is.
+func (t *ticker) fireDue(time.Time) time.Duration {
 	for {
-		wait := time.Hour
-		for {
-			g, next := t.pop()
-			if g == nil {
-				wait = next
-				break
-			}
-			g.timer.fire(g)
+		due, next := t.pop()
+		if due == nil {
+			return next
 		}
-		alarm.Reset(wait)
-		select {
-		case <-stop:
-			return
-		case <-t.kick:
-		case <-alarm.C:
-		}
+		due.fire()
 	}
 }
 
-// pop takes a group that is due, or says how long nobody is.
-func (t *ticker) pop() (*Group, time.Duration) {
+// pop takes a timer that is due, or says how long none is.
+func (t *ticker) pop() (*timer, time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.queue) == 0 {
-		return nil, time.Hour
+		return nil, longSleep
 	}
-	w := t.queue[0]
-	if d := w.at - t.now(); d > 0 {
+	a := t.queue[0]
+	if d := a.at - t.now(); d > 0 {
 		return nil, d
 	}
 	heap.Pop(&t.queue)
-	delete(t.at, w.group)
-	return w.group, 0
+	delete(t.at, a.timer)
+	return a.timer, 0
 }
 
-type wakes []*wake
+// alarms is a heap, the earliest first.
+type alarms []*alarm
 
-func (w wakes) Len() int           { return len(w) }
-func (w wakes) Less(i, j int) bool { return w[i].at < w[j].at }
-func (w wakes) Swap(i, j int) {
-	w[i], w[j] = w[j], w[i]
-	w[i].index, w[j].index = i, j
+func (q alarms) Len() int           { return len(q) }
+func (q alarms) Less(i, j int) bool { return q[i].at < q[j].at }
+func (q alarms) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].index, q[j].index = i, j
 }
-func (w *wakes) Push(x any) {
-	e := x.(*wake)
-	e.index = len(*w)
-	*w = append(*w, e)
+func (q *alarms) Push(x any) {
+	a := x.(*alarm)
+	a.index = len(*q)
+	*q = append(*q, a)
 }
-func (w *wakes) Pop() any {
-	old := *w
-	e := old[len(old)-1]
+func (q *alarms) Pop() any {
+	old := *q
+	a := old[len(old)-1]
 	old[len(old)-1] = nil
-	*w = old[:len(old)-1]
-	return e
+	*q = old[:len(old)-1]
+	return a
 }

@@ -1,6 +1,7 @@
 package group
 
 import (
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -29,83 +30,55 @@ const (
 	promptHeartbeat = 5 * time.Second
 )
 
-// Expect says how many groups the node will have, while it starts; 0 when it
-// has.
-func (h *Host) Expect(groups int) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.expected = groups
-	h.repace()
+// groupTimers chooses raft's timers for the queue groups of a node by their number.
+type groupTimers struct {
+	config *Config
+
+	mu       sync.Mutex
+	expected int  // groups, while the node starts
+	many     bool // there are, or will be, or were and have not become few
 }
 
-// repace sees whether the number of groups asks for other timers, and if so
-// gives them to the groups that are open. h.mu is held.
-func (h *Host) repace() {
-	was, n := h.many, max(h.expected, len(h.groups))
+// update takes the number of groups, and reports whether it asks for other timers
+// than before. expected is that of the time after the start; negative: as it was.
+func (t *groupTimers) update(groups func() int, expected int) (changed bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if expected >= 0 {
+		t.expected = expected
+	}
+	was, n := t.many, max(t.expected, groups())
 	switch {
 	case n > manyGroups:
-		h.many = true
+		t.many = true
 	case n < manyGroups/2: // not back and forth
-		h.many = false
+		t.many = false
 	}
-	if h.many == was || h.closed {
-		return
-	}
-	h.done.Go(func() {
-		for _, g := range h.Groups() {
-			g.repace()
-		}
-	})
+	return t.many != was
 }
 
 // heartbeat is raft's HeartbeatTimeout at present.
-func (h *Host) heartbeat() time.Duration {
-	if h.config.Heartbeat > 0 {
-		return h.config.Heartbeat
+func (t *groupTimers) heartbeat() time.Duration {
+	if t.config.Heartbeat > 0 {
+		return t.config.Heartbeat
 	}
-	h.mu.RLock()
-	defer h.mu.RUnlock()
-	if h.many {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.many {
 		return manyHeartbeat
 	}
 	return fewHeartbeat
 }
 
-// setTimers gives a new raft its timers.
-func (h *Host) setTimers(c *raft.Config) {
-	c.HeartbeatTimeout = h.heartbeat()
+// set gives a new raft its timers.
+func (t *groupTimers) set(c *raft.Config) {
+	c.HeartbeatTimeout = t.heartbeat()
 	c.ElectionTimeout = c.HeartbeatTimeout
-	if h.config.Heartbeat > 0 {
+	if t.config.Heartbeat > 0 {
 		c.LeaderLeaseTimeout = c.HeartbeatTimeout * 45 / 100
 		c.CommitTimeout = min(c.HeartbeatTimeout, time.Second)
 		return
 	}
 	c.LeaderLeaseTimeout = leaderLease
 	c.CommitTimeout = commitTimeout
-}
-
-// repace gives a running group the node's present timers.
-func (g *Group) repace() {
-	err := g.reload(func(c *raft.ReloadableConfig) {
-		c.HeartbeatTimeout = g.host.heartbeat()
-		if g.trust.unproven() {
-			c.HeartbeatTimeout = never // it does not stand
-		}
-		c.ElectionTimeout = c.HeartbeatTimeout
-	})
-	if err != nil {
-		g.slog.Warn("raft timers not set", "error", err)
-	}
-}
-
-// reload changes settings of the running raft.
-func (g *Group) reload(change func(c *raft.ReloadableConfig)) error {
-	g.reloading.Lock()
-	defer g.reloading.Unlock()
-	was := g.raft.ReloadableConfig()
-	c := was
-	if change(&c); c == was {
-		return nil
-	}
-	return g.raft.ReloadConfig(c)
 }

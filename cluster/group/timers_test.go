@@ -44,7 +44,7 @@ func TestTimersFollowTheNumberOfGroups(t *testing.T) {
 		tick := time.NewTicker(time.Millisecond)
 		defer tick.Stop()
 		for _, g := range groups {
-			for c := g.raft.ReloadableConfig(); c.HeartbeatTimeout != want || c.ElectionTimeout != want; c = g.raft.ReloadableConfig() {
+			for c := g.raft.Load().ReloadableConfig(); c.HeartbeatTimeout != want || c.ElectionTimeout != want; c = g.raft.Load().ReloadableConfig() {
 				select {
 				case <-tick.C:
 				case <-limit.C:

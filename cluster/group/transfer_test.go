@@ -21,8 +21,8 @@ func TestGoesOnAfterFailedTransfer(t *testing.T) {
 
 	mustSubmit(t, g, enqueues(3, 500, "longer", "lives"))
 	n.outside.await(t, "answers", func() bool { return answered(n.outside.outcomes) == 4 })
-	g.setYielding(true) // as Transfer does at its beginning
-	awaitAnswer(t, "the ticker has woken the group", func() bool { return !n.ticker.holds(g) })
+	g.setTransferring(true) // as Transfer does at its beginning
+	awaitAnswer(t, "the ticker has woken the group", func() bool { return !n.ticker.holds(&g.timer) })
 	if ready(g) != 2 {
 		t.Fatal("a leader that yields has proposed a tick")
 	}
@@ -39,7 +39,7 @@ func TestGoesOnAfterFailedTransfer(t *testing.T) {
 }
 
 // holds reports whether the ticker will wake g.
-func (t *ticker) holds(g *Group) bool {
+func (t *ticker) holds(g *timer) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.at[g] != nil

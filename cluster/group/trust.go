@@ -47,11 +47,12 @@ func (t *trust) open(p proof, now fsm.Time) {
 	}
 }
 
-func (t *trust) unproven() bool { return t.doubt.Load() != nil }
+// isLearner reports whether there is a doubt.
+func (t *trust) isLearner() bool { return t.doubt.Load() != nil }
 
 // refuses is why the replica should not stand for election.
 func (t *trust) refuses() error {
-	if t.unproven() {
+	if t.isLearner() {
 		return ErrLearner
 	}
 	return nil
@@ -77,121 +78,51 @@ func (t *trust) setStuck(stuck bool) bool {
 	return t.doubt.CompareAndSwap(d, &next)
 }
 
-// ballots is the store of a replica's term and vote. A learner cannot store a
+// voteStore is where a replica keeps its term and vote. A learner cannot store a
 // vote, not even one for itself: so raft grants none, and wins no election,
 // whatever its configuration. A vote of the past that it is asked for again is
 // granted again: it was given by a replica that could prove itself.
-type ballots struct {
+type voteStore struct {
 	raft.StableStore
 	trust *trust
 }
 
 // Set implements raft.StableStore.
-func (b ballots) Set(key, value []byte) error {
-	if string(key) == raftlog.VotedForKey && b.trust.unproven() {
+func (v voteStore) Set(key, value []byte) error {
+	if string(key) == raftlog.VotedForKey && v.trust.isLearner() {
 		return ErrLearner
 	}
-	return b.StableStore.Set(key, value)
+	return v.StableStore.Set(key, value)
 }
 
 // SetUint64 implements raft.StableStore. Raft stores the term of a vote first.
-func (b ballots) SetUint64(key []byte, value uint64) error {
-	if string(key) == raftlog.VoteTermKey && b.trust.unproven() {
+func (v voteStore) SetUint64(key []byte, value uint64) error {
+	if string(key) == raftlog.VoteTermKey && v.trust.isLearner() {
 		return ErrLearner
 	}
-	return b.StableStore.SetUint64(key, value)
+	return v.StableStore.SetUint64(key, value)
 }
 
-// modest is a transport over which a replica asks for no votes that should not
+// abstaining is a transport over which a replica asks for no votes that should not
 // stand. A learner could not take them, and those it asks would go on to another
 // term.
-type modest struct {
+type abstaining struct {
 	transport
 	refuses func() error // why it should not; nil: it may
 }
 
 // RequestVote implements raft.Transport.
-func (m modest) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
-	if err := m.refuses(); err != nil {
+func (a abstaining) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+	if err := a.refuses(); err != nil {
 		return err
 	}
-	return m.transport.RequestVote(id, target, args, resp)
+	return a.transport.RequestVote(id, target, args, resp)
 }
 
 // RequestPreVote implements raft.WithPreVote.
-func (m modest) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
-	if err := m.refuses(); err != nil {
+func (a abstaining) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+	if err := a.refuses(); err != nil {
 		return err
 	}
-	return m.transport.RequestPreVote(id, target, args, resp)
-}
-
-// Doubt says why the replica does not vote on this node; nil: it does.
-func (g *Group) Doubt() *Doubt { return g.trust.doubt.Load() }
-
-// Learners returns the groups whose replicas on this node do not vote, in order
-// of their numbers.
-func (h *Host) Learners() (list []*Group) {
-	for _, g := range h.Groups() {
-		if g.trust.unproven() {
-			list = append(list, g)
-		}
-	}
-	return list
-}
-
-func (g *Group) unproven() bool { return g.trust.unproven() }
-
-func (g *Group) trusted() *trust { return &g.trust }
-
-func (g *Group) founders() []string { return g.spec.Members }
-
-func (g *Group) lastIndex() uint64 { return g.raft.LastIndex() }
-
-// proven is told that the replica votes from now on.
-func (g *Group) proven() {
-	g.slog.Info("replica has been brought up to date, and votes again")
-	g.repace()
-	if g.Leader() == "" {
-		g.host.elections.vacant(g)
-	}
-}
-
-// Doubt says why this node does not vote on the catalog; nil: it does.
-func (k *Catalog) Doubt() *Doubt { return k.trust.doubt.Load() }
-
-func (k *Catalog) trusted() *trust { return &k.trust }
-
-func (k *Catalog) founders() []string {
-	names := []string{k.config.Node}
-	for _, p := range k.config.Mesh.Peers() {
-		names = append(names, p.Node)
-	}
-	return names
-}
-
-func (k *Catalog) lastIndex() uint64 { return k.raft.Load().LastIndex() }
-
-func (k *Catalog) standing() standing {
-	return standingOf(k.raft.Load(), k.config.Store, k.config.Store.Snapshots())
-}
-
-func (k *Catalog) role() (raft.RaftState, uint64) {
-	r := k.raft.Load()
-	return r.State(), r.CurrentTerm()
-}
-
-func (k *Catalog) isClosed() bool { return k.life.Err() != nil }
-
-func (k *Catalog) barrier() error {
-	return endingWith(k.raft.Load().Barrier(changeWait), k.ending).Error()
-}
-
-func (k *Catalog) proven() {
-	k.config.Logger.Info("this node's catalog has been brought up to date, and it votes again")
-	c := k.raft.Load().ReloadableConfig()
-	c.HeartbeatTimeout, c.ElectionTimeout = catalogHeartbeat, catalogHeartbeat
-	if err := k.raft.Load().ReloadConfig(c); err != nil {
-		k.config.Logger.Warn("raft timers of the catalog not set", "error", err)
-	}
+	return a.transport.RequestPreVote(id, target, args, resp)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -109,18 +110,18 @@ func learnerElectsNobody(t *testing.T, lose func(t *testing.T, dir, older string
 	c.hosts[learns].shut(t)
 	c.hosts[lead].shut(t)
 	lose(t, dir, older)
-	learner, lagging := c.start(learns, 1), c.start(lags, 1)
-	if learner.Doubt() == nil || len(c.hosts[learns].Learners()) != 1 || lagging.Doubt() != nil {
-		t.Fatalf("in doubt: %v, and %v", learner.Doubt(), lagging.Doubt())
+	learner, lagsMuch := c.start(learns, 1), c.start(lags, 1)
+	if learner.Doubt() == nil || len(c.hosts[learns].Learners()) != 1 || lagsMuch.Doubt() != nil {
+		t.Fatalf("in doubt: %v, and %v", learner.Doubt(), lagsMuch.Doubt())
 	}
 	for range 3 {
-		mustLose(t, c.hosts[lags], lagging, learner)
+		mustLose(t, c.hosts[lags], lagsMuch, learner)
 	}
 	mustLose(t, c.hosts[learns], learner, nil)
 
 	full := c.start(lead, 1)
 	await(t, "the learner votes", func() bool { return learner.Doubt() == nil })
-	for _, g := range []*Group{full, learner, lagging} {
+	for _, g := range []*Group{full, learner, lagsMuch} {
 		mustHold(t, g, all)
 	}
 	c.hosts[lead].shut(t)
@@ -162,7 +163,7 @@ func mustLose(t *testing.T, n *lone, g, other *Group) {
 		})
 	}
 	for _, r := range []*Group{g, other} {
-		if r != nil && (r.Leading() != 0 || r.raft.State() == raft.Leader) {
+		if r != nil && (r.Leading() != 0 || r.raft.Load().State() == raft.Leader) {
 			t.Fatal("it leads, and lacks what is committed")
 		}
 	}
@@ -247,7 +248,7 @@ func TestLearnerOfIdleQueue(t *testing.T) {
 	learner := c.start(learns, 1)
 	await(t, "the learner votes", func() bool { return learner.Doubt() == nil })
 	mustHold(t, learner, 2)
-	await(t, "it stands by raft's timers", func() bool { return learner.raft.ReloadableConfig().HeartbeatTimeout < never })
+	await(t, "it stands by raft's timers", func() bool { return learner.raft.Load().ReloadableConfig().HeartbeatTimeout < never })
 	await(t, "that is said", func() bool { return strings.Contains(c.log.String(), "replica has been brought up to date") })
 }
 
@@ -274,7 +275,7 @@ func TestLearnersStandStill(t *testing.T) {
 		}
 	}
 	for _, g := range learners {
-		if c := g.raft.ReloadableConfig(); c.HeartbeatTimeout != never || c.ElectionTimeout != never {
+		if c := g.raft.Load().ReloadableConfig(); c.HeartbeatTimeout != never || c.ElectionTimeout != never {
 			t.Errorf("it would stand by raft's timers, after %v and %v", c.HeartbeatTimeout, c.ElectionTimeout)
 		}
 		await(t, "it stands still", func() bool {
@@ -312,24 +313,24 @@ func TestLearnersStandStill(t *testing.T) {
 // A leader's answer counts if raft takes entries from that leader, and if its
 // log ends with an entry of its own; the first such answer stands.
 func TestLessonGoal(t *testing.T) {
-	goal := func(term uint64, end standing) item {
-		return item{kind: lessonGoal, group: 7, term: term, standing: end}
+	goal := func(term uint64, end logPosition) item {
+		return item{kind: learnerGoal, group: 7, term: term, position: end}
 	}
 	for _, tc := range []struct {
 		name string
 		told []item
-		want standing
+		want logPosition
 	}{
-		{"of an earlier term", []item{goal(4, standing{4, 9})}, standing{}},
-		{"its log ends with another's entry", []item{goal(5, standing{4, 9})}, standing{}},
-		{"of this term", []item{goal(5, standing{5, 9})}, standing{5, 9}},
-		{"of a later term", []item{goal(6, standing{6, 9})}, standing{6, 9}},
-		{"the first one stands", []item{goal(5, standing{5, 9}), goal(5, standing{5, 11})}, standing{5, 9}},
-		{"of another group", []item{{kind: lessonGoal, group: 8, term: 5, standing: standing{5, 9}}}, standing{}},
+		{"of an earlier term", []item{goal(4, logPosition{4, 9})}, logPosition{}},
+		{"its log ends with another's entry", []item{goal(5, logPosition{4, 9})}, logPosition{}},
+		{"of this term", []item{goal(5, logPosition{5, 9})}, logPosition{5, 9}},
+		{"of a later term", []item{goal(6, logPosition{6, 9})}, logPosition{6, 9}},
+		{"the first one stands", []item{goal(5, logPosition{5, 9}), goal(5, logPosition{5, 11})}, logPosition{5, 9}},
+		{"of another group", []item{{kind: learnerGoal, group: 8, term: 5, position: logPosition{5, 9}}}, logPosition{}},
 	} {
 		m := &pupil{term: 5}
-		s := &lessons{node: "n1", kick: make(chan struct{}, 1), list: map[fsm.GroupID]*lesson{7: {member: m}}}
-		s.find = func(fsm.GroupID) participant { return m }
+		s := &learners{node: "n1", worker: worker.New(worker.Options{}), list: map[fsm.GroupID]*learner{7: {group: m}}}
+		s.find = func(fsm.GroupID) learnerGroup { return m }
 		for _, it := range tc.told {
 			s.receive("n2", appendItem(nil, it), nil)
 		}
@@ -342,17 +343,17 @@ func TestLessonGoal(t *testing.T) {
 // A learner is up to date when its log is as up to date as its leader's was.
 func TestLessonReached(t *testing.T) {
 	for _, tc := range []struct {
-		goal, log standing
+		goal, log logPosition
 		want      bool
 	}{
-		{standing{}, standing{5, 9}, false}, // nobody has said where
-		{standing{5, 9}, standing{}, false},
-		{standing{5, 9}, standing{5, 8}, false},
-		{standing{5, 9}, standing{4, 20}, false}, // what it had before
-		{standing{5, 9}, standing{5, 9}, true},
-		{standing{5, 9}, standing{6, 8}, true}, // from a later leader
+		{logPosition{}, logPosition{5, 9}, false}, // nobody has said where
+		{logPosition{5, 9}, logPosition{}, false},
+		{logPosition{5, 9}, logPosition{5, 8}, false},
+		{logPosition{5, 9}, logPosition{4, 20}, false}, // what it had before
+		{logPosition{5, 9}, logPosition{5, 9}, true},
+		{logPosition{5, 9}, logPosition{6, 8}, true}, // from a later leader
 	} {
-		l := &lesson{member: &pupil{term: 5, log: tc.log}, goal: tc.goal}
+		l := &learner{group: &pupil{term: 5, log: tc.log}, goal: tc.goal}
 		if got := l.reached(); got != tc.want {
 			t.Errorf("goal %v, log %v: reached %v", tc.goal, tc.log, got)
 		}
@@ -365,16 +366,16 @@ type pupil struct {
 	members  []string // nil: trioNames
 	leads    bool
 	term     uint64
-	log      standing
+	log      logPosition
 	barriers int
 	told     int // how often that it votes
 }
 
-func (p *pupil) trusted() *trust    { return &p.trust }
-func (p *pupil) lastIndex() uint64  { return p.log.index }
-func (p *pupil) standing() standing { return p.log }
-func (p *pupil) proven()            { p.told++ }
-func (p *pupil) isClosed() bool     { return false }
+func (p *pupil) trusted() *trust     { return &p.trust }
+func (p *pupil) lastIndex() uint64   { return p.log.index }
+func (p *pupil) logEnd() logPosition { return p.log }
+func (p *pupil) votes()              { p.told++ }
+func (p *pupil) isClosed() bool      { return false }
 
 func (p *pupil) founders() []string {
 	if p.members == nil {
@@ -390,7 +391,7 @@ func (p *pupil) role() (raft.RaftState, uint64) {
 	return raft.Follower, p.term
 }
 
-func (p *pupil) barrier() error {
+func (p *pupil) barrier(time.Duration) error {
 	p.barriers++
 	return nil
 }

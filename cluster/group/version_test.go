@@ -54,10 +54,10 @@ func TestTooOld(t *testing.T) {
 		runtime.Goexit() // as the process would
 	}
 	logger := slog.New(slog.DiscardHandler)
-	h := &Host{slog: logger, config: Config{Newest: 1, Exit: exit}}
-	g := &Group{host: h, machine: h.newMachine(Spec{Name: "q", Queue: 1})}
-	view := func(newest uint32) catalogMachine {
-		return catalogMachine{NewCatalog(CatalogConfig{Newest: newest, Exit: exit, Logger: logger, Changed: func(CatalogChange) {}})}
+	h := &Host{config: Config{Newest: 1, Exit: exit, Logger: logger}}
+	a := &applier{node: &applierNode{newest: 1, fail: h.fail}, machine: h.newMachine(Spec{Name: "q", Queue: 1})}
+	view := func(newest uint32) *catalogApplier {
+		return &NewCatalog(CatalogConfig{Newest: newest, Exit: exit, Logger: logger, Changed: func(CatalogChange) {}}).applier
 	}
 	raise := func(version uint32) *raft.Log {
 		return &raft.Log{Index: 2, Data: mustMarshal(t, &logpb.CatalogEntry{Version: version, Commands: []*logpb.CatalogCommand{
@@ -67,13 +67,13 @@ func TestTooOld(t *testing.T) {
 	}
 	newer := view(2)
 	newer.Apply(raise(1))
-	snapshot := newer.k.machine.Snapshot()
+	snapshot := newer.machine.Snapshot()
 	for _, test := range []struct {
 		what string
 		do   func()
 	}{
 		{"an entry of a queue", func() {
-			g.applyEntry(&raft.Log{Index: 1, Data: mustMarshal(t, &logpb.Entry{Version: 2, Commands: []*logpb.Command{{Kind: logpb.Command_TICK}}})}, false)
+			a.applyEntry(&raft.Log{Index: 1, Data: mustMarshal(t, &logpb.Entry{Version: 2, Commands: []*logpb.Command{{Kind: logpb.Command_TICK}}})}, false)
 		}},
 		{"an entry of the catalog", func() { view(1).Apply(raise(2)) }},
 		{"an entry that raises the version", func() { view(1).Apply(raise(1)) }},
@@ -92,8 +92,8 @@ func TestTooOld(t *testing.T) {
 			t.Errorf("%s: exit code %d", test.what, code)
 		}
 	}
-	if g.machine.Index() != 0 {
-		t.Errorf("the entry is applied: %v", g.machine)
+	if a.machine.Index() != 0 {
+		t.Errorf("the entry is applied: %v", a.machine)
 	}
 	if err := view(2).restore(snapshot); err != nil {
 		t.Error(err)

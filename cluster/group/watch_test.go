@@ -68,14 +68,14 @@ func TestLeaderHangs(t *testing.T) {
 	c := mustTrio(t, quickWatch)
 	g := c.mustOpen(1)[0]
 	c.mustServe(1, 1)
-	g.mu.Lock()
-	goOn := sync.OnceFunc(g.mu.Unlock)
+	g.applier.mu.Lock()
+	goOn := sync.OnceFunc(g.applier.mu.Unlock)
 	defer goOn() // a machine that hangs for ever cannot be closed
 	mustSubmit(t, g, enqueues(2, -1, "m"))
 	next := c.mustResign(g, StuckEntries)
 	await(t, "what it had proposed is there", func() bool { return ready(next) == 2 })
 	goOn()
-	await(t, "the former leader follows", func() bool { return ready(g) == 2 && g.raft.State() == raft.Follower })
+	await(t, "the former leader follows", func() bool { return ready(g) == 2 && g.raft.Load().State() == raft.Follower })
 	c.mustServe(1, 3)
 }
 
@@ -106,10 +106,10 @@ func TestSettingsHang(t *testing.T) {
 		r.settings.mu.Unlock()
 	}
 	g.settings.mu.Lock()
-	g.settings.proposed = g.wantSettings()
+	g.settings.proposed = g.wantedSettings()
 	g.settings.mu.Unlock()
 	c.host(g).Reconfigure(nil)
-	g.reconfigure()
+	g.settings.change()
 	next := c.mustResign(g, StuckSettings)
 	await(t, "the settings are those of the catalog", func() (yes bool) {
 		next.View(func(m *queue.Machine) { yes = m.Config().DeliveryLimit == 7 })
@@ -123,21 +123,21 @@ func TestStallIsNoHang(t *testing.T) {
 	c := mustTrio(t, quickWatch, clock.set)
 	g := c.mustOpen(1)[0]
 	w := c.host(g).watch
-	g.mu.Lock()
+	g.applier.mu.Lock()
 	mustSubmit(t, g, enqueues(1, -1, "m"))
-	w.look()
+	w.check()
 	for range 10 {
-		if w.look(); len(c.host(g).Stalls()) != 0 {
+		if w.check(); len(c.host(g).Stalls()) != 0 {
 			t.Fatal("a leader stands still in no time")
 		}
 	}
 	clock.pass(w.bound - 1)
-	if w.look(); len(c.host(g).Stalls()) != 0 {
+	if w.check(); len(c.host(g).Stalls()) != 0 {
 		t.Fatal("a leader stands still before its time")
 	}
 	clock.pass(1)
-	w.look()
-	g.mu.Unlock()
+	w.check()
+	g.applier.mu.Unlock()
 	if count, _ := c.host(g).Resignations(); count[StuckEntries] != 1 {
 		t.Errorf("resignations %v", count)
 	}
@@ -161,7 +161,7 @@ func TestNobodyToGiveWayTo(t *testing.T) {
 	}
 	term := g.Term()
 	for range 3 {
-		h.watch.look()
+		h.watch.check()
 	}
 	if count, _ := h.Resignations(); count[StuckEntries] != 0 || g.Leading() != term {
 		t.Errorf("resignations %v, leading in %d", count, g.Leading())
@@ -170,8 +170,8 @@ func TestNobodyToGiveWayTo(t *testing.T) {
 	lone := mustHost(t, t.TempDir())
 	lone.watch.bound = 0
 	g = lone.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	g.applier.mu.Lock()
+	defer g.applier.mu.Unlock()
 	mustSubmit(t, g, enqueues(1, -1, "m"))
 	await(t, "the only member is seen to stand still", func() bool {
 		list := lone.Stalls()
@@ -188,19 +188,19 @@ func TestPauseAfterResignation(t *testing.T) {
 	g := c.mustOpen(1)[0]
 	h := c.host(g)
 	for _, want := range []time.Duration{shortPause, 2 * shortPause, 4 * shortPause, 8 * shortPause, longestPause, longestPause} {
-		if g.reluctant() || g.keeps(clock.now()) != "" {
+		if g.resignedLately() || g.whyKeep(&g.leadership.resigned, clock.now()) != "" {
 			t.Fatal("it waits although nothing has happened")
 		}
 		h.watch.resign(Stall{Group: g, Reason: StuckEntries, Term: g.Term() + 100}, clock.now())
 		clock.pass(want - 1)
-		if !g.reluctant() || g.keeps(clock.now()) != keepsPause {
+		if !g.resignedLately() || g.whyKeep(&g.leadership.resigned, clock.now()) != keepsPause {
 			t.Errorf("it does not wait for %v", want)
 		}
 		clock.pass(1)
 	}
 	clock.pass(2*longestPause + 1)
 	h.watch.resign(Stall{Group: g, Reason: StuckEntries, Term: g.Term() + 100}, clock.now())
-	if clock.pass(shortPause); g.reluctant() {
+	if clock.pass(shortPause); g.resignedLately() {
 		t.Error("it waits for something that is long ago")
 	}
 	if _, last := h.Resignations(); len(last) != 7 {
@@ -224,18 +224,18 @@ func TestResignationInVain(t *testing.T) {
 	h := c.host(g)
 	term := g.Term()
 	h.elections.mu.Lock() // nobody looks for another one
-	g.resigning.term.Store(term)
-	g.resigning.at = clock.now()
+	g.leadership.resigned.term.Store(term)
+	g.leadership.resigned.at = clock.now()
 	g.giveWay("n9", false)
 	h.elections.mu.Unlock()
 	await(t, "it serves again", func() bool { return g.Leading() == term })
 
-	g.resigning.term.Store(term)
+	g.leadership.resigned.term.Store(term)
 	if x := (&watched{}); !g.leadsNobody(clock.now()) {
 		t.Errorf("it is not looked at any more: %+v", x)
 	}
 	clock.pass(3*h.watch.bound + 1)
-	if !g.leadsNobody(clock.now()) || g.resigning.term.Load() != 0 {
+	if !g.leadsNobody(clock.now()) || g.leadership.resigned.term.Load() != 0 {
 		t.Error("it leads nobody for ever")
 	}
 	await(t, "it serves again", func() bool { return g.Leading() == term })
@@ -249,7 +249,7 @@ func TestNobodyTakesOver(t *testing.T) {
 	term := g.Term()
 	gone := c.other(g)
 	gone.shut(t)
-	g.resigning.term.Store(term)
+	g.leadership.resigned.term.Store(term)
 	g.giveWay(gone.config.Node, true)
 	await(t, "raft steps down", func() bool { return g.Term() > term })
 	c.mustServe(1, 1)
@@ -261,11 +261,11 @@ func TestHeirHangs(t *testing.T) {
 	c := mustTrio(t, patientRaft)
 	g := c.mustOpen(1)[0]
 	term := g.Term()
-	heir := c.other(g)
-	heir.mesh.DropGroup(1)
-	heir.mesh.Transport(1) // of which nothing is taken
-	g.resigning.term.Store(term)
-	g.giveWay(heir.config.Node, true)
+	transferee := c.other(g)
+	transferee.mesh.DropGroup(1)
+	transferee.mesh.Transport(1) // of which nothing is taken
+	g.leadership.resigned.term.Store(term)
+	g.giveWay(transferee.config.Node, true)
 	await(t, "raft steps down", func() bool { return g.Term() > term })
 	if log := c.log.String(); !strings.Contains(log, "it has not won in time") {
 		t.Errorf("the log does not say why: %s", log)
@@ -277,11 +277,11 @@ func TestOfficeHangs(t *testing.T) {
 	c := mustTrio(t, quickWatch)
 	g := c.mustOpen(1)[0]
 	term := g.Term()
-	g.office.Lock()
-	leave := sync.OnceFunc(g.office.Unlock)
+	g.leadership.changing.Lock()
+	leave := sync.OnceFunc(g.leadership.changing.Unlock)
 	defer leave()
-	g.mu.Lock()
-	goOn := sync.OnceFunc(g.mu.Unlock)
+	g.applier.mu.Lock()
+	goOn := sync.OnceFunc(g.applier.mu.Unlock)
 	defer goOn()
 	mustSubmit(t, g, enqueues(1, -1, "m"))
 	await(t, "another one leads", func() bool {
@@ -300,22 +300,22 @@ func TestCrowdIsGivenTime(t *testing.T) {
 	c := mustTrio(t, clock.set, quickWatch)
 	g := c.mustOpen(1)[0]
 	w := c.host(g).watch
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	g.applier.mu.Lock()
+	defer g.applier.mu.Unlock()
 	mustSubmit(t, g, enqueues(1, -1, "m"))
-	w.look()
+	w.check()
 	clock.pass(2 * w.bound)
 	w.mu.Lock()
-	w.slow = 2 * slowCrowd
+	w.slow = 2 * manyStalls
 	w.mu.Unlock()
-	if w.look(); len(c.host(g).Stalls()) != 0 {
+	if w.check(); len(c.host(g).Stalls()) != 0 {
 		t.Error("it stands still among many")
 	}
 	clock.pass(w.bound)
 	w.mu.Lock()
-	w.slow = 2 * slowCrowd
+	w.slow = 2 * manyStalls
 	w.mu.Unlock()
-	if w.look(); len(c.host(g).Stalls()) != 1 {
+	if w.check(); len(c.host(g).Stalls()) != 1 {
 		t.Error("it is never found to stand still")
 	}
 }
@@ -352,8 +352,8 @@ func TestBusyGroupStaysWatched(t *testing.T) {
 	c := mustTrio(t, clock.set, patientRaft)
 	g := c.mustOpen(1)[0]
 	w := c.host(g).watch
-	g.mu.Lock()
-	goOn := sync.OnceFunc(g.mu.Unlock)
+	g.applier.mu.Lock()
+	goOn := sync.OnceFunc(g.applier.mu.Unlock)
 	defer goOn()
 	mustSubmit(t, g, enqueues(1, -1, "m"))
 	await(t, "it is busy", g.busy)
@@ -371,22 +371,22 @@ func TestHandoverIsNoHang(t *testing.T) {
 	clock := &handClock{}
 	c := mustTrio(t, clock.set, patientRaft)
 	g := c.mustOpen(1)[0]
-	g.mu.Lock()
-	goOn := sync.OnceFunc(g.mu.Unlock)
+	g.applier.mu.Lock()
+	goOn := sync.OnceFunc(g.applier.mu.Unlock)
 	defer goOn()
 	mustSubmit(t, g, enqueues(1, -1, "m"))
 	await(t, "it is busy", g.busy)
 	x := &watched{}
-	g.stands(x, 0)
-	if s, _ := g.stands(x, 7); s.For != 7 {
+	g.stall(x, 0)
+	if s, _ := g.stall(x, 7); s.For != 7 {
 		t.Fatalf("it stands still for %v, want 7", s.For)
 	}
-	g.setYielding(true)
-	if s, busy := g.stands(x, 9); s.For != 0 || !busy {
+	g.setTransferring(true)
+	if s, busy := g.stall(x, 9); s.For != 0 || !busy {
 		t.Errorf("it stands still for %v, busy %v", s.For, busy)
 	}
-	g.setYielding(false)
-	if s, _ := g.stands(x, 11); s.For != 0 {
+	g.setTransferring(false)
+	if s, _ := g.stall(x, 11); s.For != 0 {
 		t.Errorf("afterwards it stands still for %v", s.For)
 	}
 }
@@ -399,7 +399,7 @@ func TestMark(t *testing.T) {
 		waits    bool
 		progress uint64
 	}{{true, 1}, {true, 1}, {true, 2}, {true, 2}, {true, 2}, {false, 2}, {true, 2}, {true, 2}} {
-		got = append(got, fmt.Sprint(int(m.look(step.waits, step.progress, time.Duration(i)))))
+		got = append(got, fmt.Sprint(int(m.update(step.waits, step.progress, time.Duration(i)))))
 	}
 	if want := strings.Fields("0 1 0 1 2 0 0 1"); !slices.Equal(got, want) {
 		t.Errorf("it stands still for %q, want %q", got, want)

@@ -90,6 +90,11 @@ type outgoing struct {
 	spare   *Work
 	running bool
 	done    sync.WaitGroup
+
+	barred  func() bool // the group has no effects
+	perform func(w *Work)
+	release func(indexes []uint64)
+	guard   *guard
 }
 
 func (o *outgoing) lock() {
@@ -130,7 +135,7 @@ func (o *outgoing) add(e *fsm.Effects) {
 }
 
 // unlockAndRun releases the lock and sees to it that the work gets done.
-func (o *outgoing) unlockAndRun(g *Group) {
+func (o *outgoing) unlockAndRun() {
 	start := !o.running && !o.next.empty()
 	if start {
 		o.running = true
@@ -138,11 +143,11 @@ func (o *outgoing) unlockAndRun(g *Group) {
 	}
 	o.mu.Unlock()
 	if start {
-		go o.run(g)
+		go o.run()
 	}
 }
 
-func (o *outgoing) run(g *Group) {
+func (o *outgoing) run() {
 	defer o.done.Done()
 	for {
 		o.mu.Lock()
@@ -157,7 +162,7 @@ func (o *outgoing) run(g *Group) {
 			o.next = &Work{}
 		}
 		o.mu.Unlock()
-		g.perform(w)
+		o.do(w)
 		w.reset()
 		o.mu.Lock()
 		o.spare = w
@@ -165,30 +170,40 @@ func (o *outgoing) run(g *Group) {
 	}
 }
 
-// perform does work, and frees the entries that it releases. A group that is
+// do does work, and frees the entries that it releases. A group that is
 // quarantined has no effects: who misses them asks again where it is led next.
-func (g *Group) perform(w *Work) {
-	if !g.barred() {
-		g.Guard("perform effects", func() { g.host.outside.Perform(g, w) })
+func (o *outgoing) do(w *Work) {
+	if !o.barred() {
+		o.guard.run("perform effects", func() { o.perform(w) })
 	}
 	if len(w.released) > 0 {
-		g.Guard("free payloads", func() { g.order.release(w.released) })
+		o.guard.run("free payloads", func() { o.release(w.released) })
 	}
 	if w.rest != nil {
-		g.Guard("free payloads", func() { g.releaseAll(w.rest) })
+		o.guard.run("free payloads", func() { o.releaseAll(w.rest) })
 	}
 }
 
 // releaseAll is release for as many as a queue may have had.
-func (g *Group) releaseAll(indexes iter.Seq[uint64]) {
+func (o *outgoing) releaseAll(indexes iter.Seq[uint64]) {
 	var some []uint64
 	for index := range indexes {
 		if some = append(some, index); len(some) == releaseAtOnce {
-			g.order.release(some)
+			o.release(some)
 			some = some[:0]
 		}
 	}
-	g.order.release(some)
+	o.release(some)
+}
+
+// answerResync adds the answer to a resync, and what else is held for the consumer.
+// The caller holds the lock.
+func (o *outgoing) answerResync(r Resynced, held *fsm.Effects) {
+	w := o.next
+	w.Timeouts = append(w.Timeouts, held.Timeouts...)
+	w.Cancelled = append(w.Cancelled, held.Cancelled...)
+	r.At = len(w.Deliveries)
+	w.Resyncs = append(w.Resyncs, r)
 }
 
 // wait returns when no work is being performed.
@@ -196,29 +211,6 @@ func (o *outgoing) wait() { o.done.Wait() }
 
 // effectsPool holds lists for what machines are asked.
 var effectsPool = sync.Pool{New: func() any { return new(fsm.Effects) }}
-
-// Resync reads what a consumer holds after a delivery, as far as the bound of
-// an answer allows, and passes it on in its place among the deliveries, with
-// the notice of what was taken from it, or that it is cancelled. Only the leader answers.
-func (g *Group) Resync(to fsm.ConsumerID, after uint64) {
-	defer g.contain("answer a resync")
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.leading.Load() == 0 {
-		return
-	}
-	held := effectsPool.Get().(*fsm.Effects)
-	defer effectsPool.Put(held)
-	g.machine.Held(to, after, maxHeld, held)
-	r := resynced(to, held.Deliveries, g.machine.Newest(to))
-	g.outgoing.lock()
-	g.outgoing.next.Timeouts = append(g.outgoing.next.Timeouts, held.Timeouts...)
-	g.outgoing.next.Cancelled = append(g.outgoing.next.Cancelled, held.Cancelled...)
-	held.Reset()
-	r.At = len(g.outgoing.next.Deliveries)
-	g.outgoing.next.Resyncs = append(g.outgoing.next.Resyncs, r)
-	g.outgoing.unlockAndRun(g)
-}
 
 // resynced cuts what a consumer holds to the size of an answer.
 func resynced(to fsm.ConsumerID, held []fsm.Delivery, newest uint64) Resynced {

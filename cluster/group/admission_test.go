@@ -4,15 +4,15 @@ import "testing"
 
 // A node that submits more than is proposed is refused, others are not, and what
 // no longer waits makes room.
-func TestIntake(t *testing.T) {
-	i := newIntake()
-	i.limit = 100
+func TestAdmission(t *testing.T) {
+	a := newAdmission()
+	a.limit = 100
 	batch := func(from string, bytes int) Batch { return Batch{From: from, Bytes: bytes, Commands: make([]byte, 10)} }
 	take := func(from string, bytes int, want bool) Batch {
 		t.Helper()
 		b := batch(from, bytes)
-		if got := i.take(&b); got != want {
-			t.Errorf("%d bytes of %q: %v, %v wait", bytes, from, got, i.waiting)
+		if got := a.take(&b); got != want {
+			t.Errorf("%d bytes of %q: %v, %v wait", bytes, from, got, a.waiting)
 		}
 		return b
 	}
@@ -25,12 +25,12 @@ func TestIntake(t *testing.T) {
 	take("n3", 100, true) // it has nothing yet
 	take("n4", 100, false)
 	take("", 1<<20, true)
-	i.put([]Batch{first, batch("", 1<<20)})
-	if i.waiting["n1"] != 15 || i.all != 15+35+110 {
-		t.Errorf("%v wait, %d in all", i.waiting, i.all)
+	a.release([]Batch{first, batch("", 1<<20)})
+	if a.waiting["n1"] != 15 || a.all != 15+35+110 {
+		t.Errorf("%v wait, %d in all", a.waiting, a.all)
 	}
-	i.put([]Batch{batch("n1", 5), batch("n2", 25), batch("n3", 100)})
-	if len(i.waiting) != 0 || i.all != 0 {
-		t.Errorf("%v wait, %d in all", i.waiting, i.all)
+	a.release([]Batch{batch("n1", 5), batch("n2", 25), batch("n3", 100)})
+	if len(a.waiting) != 0 || a.all != 0 {
+		t.Errorf("%v wait, %d in all", a.waiting, a.all)
 	}
 }

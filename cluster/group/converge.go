@@ -1,0 +1,357 @@
+package group
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+const (
+	// LeaseTime is how long a node routes by its view of the catalog after it
+	// has asked whether that is up to date.
+	LeaseTime = time.Second
+	// leaseDrift is by how much a leader waits longer than that: clocks do not
+	// run alike.
+	leaseDrift = LeaseTime / 20
+	// leaseLag bounds for how long a node's lease is renewed while the node
+	// does not apply what the leader has applied.
+	leaseLag = LeaseTime / 2
+	// leaseSlack is by how many entries a node without a lease may lag to get one.
+	leaseSlack = 64
+)
+
+// convergence is how far this node's view of the catalog is and, as far as this node
+// knows, those of the others. What is proposed is answered when all nodes that may
+// route hold it.
+//
+//	holders.last ≤ index if holders.open; held never falls
+type convergence struct {
+	node string // this one
+
+	mu      sync.Mutex
+	changed sync.Cond // something that follows has
+	closed  bool
+	index   uint64 // of the last entry in the view, and its term
+	term    uint64
+	nodes   []string // of the cluster, by the view
+	holders holders
+	held    uint64      // index that all nodes hold that may route
+	timer   *time.Timer // to count the holders again
+}
+
+func (c *convergence) init(node string) {
+	c.node = node
+	c.changed.L = &c.mu
+}
+
+func (c *convergence) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+}
+
+// applied notes that an entry is in this node's view.
+func (c *convergence) applied(view *catalog.View, index, term uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.index, c.term = index, term
+	c.nodes = c.nodes[:0]
+	for _, n := range view.Nodes() {
+		c.nodes = append(c.nodes, n.Name)
+	}
+	if c.holders.open && term == c.holders.term {
+		c.holders.last = index
+		c.recount()
+	}
+	c.changed.Broadcast()
+}
+
+// appliedIndex is that of the last entry in the view.
+func (c *convergence) appliedIndex() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.index
+}
+
+// await returns when this node has applied index.
+func (c *convergence) await(ctx context.Context, index uint64) error {
+	return c.awaitChange(ctx, "an entry", func() bool { return c.index >= index })
+}
+
+// awaitHeld returns when all nodes that may route hold an entry that this node
+// has committed as the leader.
+func (c *convergence) awaitHeld(ctx context.Context, index uint64) error {
+	return c.awaitChange(ctx, "all nodes", func() bool { return c.held >= index })
+}
+
+// awaitChange returns when done, which is called under mu, is true.
+func (c *convergence) awaitChange(ctx context.Context, what string, done func() bool) error {
+	stop := context.AfterFunc(ctx, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.changed.Broadcast()
+	})
+	defer stop()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for !done() {
+		if ctx.Err() != nil {
+			return fmt.Errorf("catalog: wait for %s: %w", what, ctx.Err())
+		}
+		c.changed.Wait()
+	}
+	return nil
+}
+
+// committed is the term in which this node leads, or has led last, and the newest
+// entry in its view.
+func (c *convergence) committed() (leads, index, term uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.holders.term, c.index, c.term
+}
+
+// begin begins a term in which this node leads, if it has not begun yet, and
+// reports whether it is open: the entries of earlier terms are applied.
+func (c *convergence) begin(term uint64, now time.Time) (begun, open bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if begun = c.holders.term != term; begun {
+		c.holders = newHolders(term, now)
+	}
+	return begun, c.holders.open
+}
+
+// open opens a term after a barrier, which err is the result of.
+func (c *convergence) open(term uint64, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.holders.term != term {
+		return
+	}
+	if err != nil || c.term > term {
+		c.holders = holders{} // it is tried again, if this node leads still
+	} else {
+		c.holders.open, c.holders.last = true, c.index
+	}
+	c.recount()
+	c.changed.Broadcast()
+}
+
+// awaitOpen returns when a term has been opened, or has ended.
+func (c *convergence) awaitOpen(ctx context.Context, term uint64) error {
+	return c.awaitChange(ctx, "the entries of earlier terms", func() bool { return c.holders.open || c.holders.term != term })
+}
+
+func (c *convergence) isOpen(term uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.holders.term == term && c.holders.open
+}
+
+// grant answers a node that asks for a lease, as the leader of a term.
+func (c *convergence) grant(l *peerpb.Lease, term uint64, reply *peerpb.CatalogReply) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if h := &c.holders; h.term == term {
+		reply.Ok = h.grant(l, c.index, time.Now())
+	}
+	reply.GrantedIn, reply.Index, reply.Held = term, c.index, c.held
+	c.recount()
+}
+
+// reached notes what another node says it has applied.
+func (c *convergence) reached(node, incarnation string, index uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.holders.open {
+		c.holders.reached(node, incarnation, index)
+		c.recount()
+	}
+}
+
+// over notes that a process is known to have ended.
+func (c *convergence) over(node, incarnation string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.holders.open {
+		c.holders.ended(node, incarnation)
+		c.recount()
+	}
+}
+
+// recount finds out what all nodes hold, and wakes those who wait. mu is held.
+func (c *convergence) recount() {
+	if !c.holders.open {
+		return
+	}
+	now := time.Now()
+	held, again := c.holders.held(c.nodes, c.node, now)
+	if held > c.held {
+		c.held = held
+		c.changed.Broadcast()
+	}
+	switch {
+	case again.IsZero() || c.closed:
+	case c.timer == nil:
+		c.timer = time.AfterFunc(again.Sub(now), c.recountLater)
+	default:
+		c.timer.Reset(again.Sub(now))
+	}
+}
+
+func (c *convergence) recountLater() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.recount()
+}
+
+// learn notes an index that all nodes hold, and wakes those who wait.
+func (c *convergence) learn(held uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.held = max(c.held, held)
+	c.changed.Broadcast()
+}
+
+// allHold is an index that all nodes hold.
+func (c *convergence) allHold() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.held
+}
+
+// holders is what a leader of the catalog knows of the nodes that may route. A
+// node that has applied an entry, or has no lease, need not be waited for.
+//
+//	until(n) ≥ the end of any lease that n may have, whoever granted it
+//	applied  ≤ what the node has applied in this incarnation
+type holders struct {
+	term  uint64    // in which this node leads, or has led last; 0: it never has
+	since time.Time // it leads, or later
+	open  bool      // the entries of earlier terms are applied
+	last  uint64    // newest entry applied of those and of this term
+	all   map[string]*holder
+}
+
+// holder is one node.
+type holder struct {
+	incarnation string
+	granted     time.Time // last; zero: not by this leader
+	over        bool      // it has given its lease back, or its process has ended
+	applied     uint64
+	goal        uint64    // an index above applied; 0: none
+	lagging     time.Time // since when goal has been waited for
+}
+
+// newHolders begins a term: before, anybody may have had a lease.
+func newHolders(term uint64, now time.Time) holders {
+	return holders{term: term, since: now, all: map[string]*holder{}}
+}
+
+// until is when a node's lease has ended at the latest.
+func (h *holders) until(node string) time.Time {
+	from := h.since
+	if x := h.all[node]; x != nil {
+		if x.over {
+			return time.Time{}
+		}
+		if x.granted.After(from) {
+			from = x.granted
+		}
+	}
+	return from.Add(LeaseTime + leaseDrift)
+}
+
+// grant answers a node that asks for a lease; applied is what this node, the
+// leader, has applied.
+func (h *holders) grant(l *peerpb.Lease, applied uint64, now time.Time) bool {
+	x := h.holder(l.Node, string(l.Incarnation))
+	if x == nil {
+		x = &holder{incarnation: string(l.Incarnation)}
+		h.all[l.Node] = x
+	}
+	if l.Over {
+		x.over = true
+		return false
+	}
+	x.reached(l.Applied)
+	held := now.Before(h.until(l.Node)) && !x.over
+	switch {
+	case !held && x.applied+leaseSlack < applied:
+		return false // it has to catch up first
+	case x.goal == 0 && x.applied < applied:
+		x.goal, x.lagging = applied, now
+	case x.goal != 0 && now.Sub(x.lagging) > leaseLag:
+		return false // nobody waits for it much longer
+	}
+	x.granted, x.over = now, false
+	return true
+}
+
+// holder finds a node's record, if it is about this incarnation.
+func (h *holders) holder(node, incarnation string) *holder {
+	if x := h.all[node]; x != nil && x.incarnation == incarnation {
+		return x
+	}
+	return nil
+}
+
+func (x *holder) reached(applied uint64) {
+	x.applied = max(x.applied, applied)
+	if x.applied >= x.goal {
+		x.goal = 0
+	}
+}
+
+// reached takes a node's word on what it has applied.
+func (h *holders) reached(node, incarnation string, applied uint64) {
+	if h.all[node] == nil {
+		h.all[node] = &holder{incarnation: incarnation}
+	}
+	if x := h.holder(node, incarnation); x != nil {
+		x.reached(applied)
+	}
+}
+
+// ended notes that a process is known to have ended.
+func (h *holders) ended(node, incarnation string) {
+	if x := h.holder(node, incarnation); x != nil {
+		x.over = true
+	}
+}
+
+// held returns up to which index every node that may route has applied the
+// entries of this term and of those before, and when that may change by time
+// alone; zero: never. self is this node, which has applied up to last.
+func (h *holders) held(nodes []string, self string, now time.Time) (index uint64, again time.Time) {
+	index = h.last
+	for node := range h.all {
+		if !slices.Contains(nodes, node) {
+			nodes = append(nodes[:len(nodes):len(nodes)], node)
+		}
+	}
+	for _, node := range nodes {
+		x, until := h.all[node], h.until(node)
+		if node == self || !now.Before(until) {
+			continue
+		}
+		applied := uint64(0)
+		if x != nil {
+			applied = x.applied
+		}
+		if applied < h.last && (again.IsZero() || until.Before(again)) {
+			again = until
+		}
+		index = min(index, applied)
+	}
+	return index, again
+}
