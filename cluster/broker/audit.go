@@ -39,7 +39,7 @@ func (x *definer) origin() audit.Origin {
 }
 
 // actionOf names the method behind a command, and what it is done to.
-func actionOf(c *logpb.CatalogCommand) (action string, target map[string]string) {
+func actionOf(c *logpb.CatalogCommand) (action string, object map[string]string) {
 	switch m := c.Body.(type) {
 	case *logpb.CatalogCommand_DeclareExchange:
 		return "exchange.declare", map[string]string{"vhost": m.DeclareExchange.GetVhost(), "exchange": m.DeclareExchange.GetName()}
@@ -58,11 +58,11 @@ func actionOf(c *logpb.CatalogCommand) (action string, target map[string]string)
 }
 
 // ends names the two ends of a binding.
-func ends(verb string, m *logpb.Bind) (action string, target map[string]string) {
+func ends(verb string, m *logpb.Bind) (action string, object map[string]string) {
 	kind := "queue"
 	if m.GetToExchange() {
 		kind = "exchange"
 	}
-	target = map[string]string{"vhost": m.GetVhost(), "source": m.GetSource(), "destination": m.GetDestination(), "routing_key": m.GetRoutingKey()}
-	return kind + "." + verb, target
+	object = map[string]string{"vhost": m.GetVhost(), "source": m.GetSource(), "destination": m.GetDestination(), "routing_key": m.GetRoutingKey()}
+	return kind + "." + verb, object
 }

@@ -157,7 +157,7 @@ type peeks struct {
 func (p *peeks) due(id fsm.QueueID, now, every int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if at, told := p.at[id]; told && now >= at && now-at < every {
+	if at, known := p.at[id]; known && now >= at && now-at < every {
 		return false
 	}
 	p.at[id] = now

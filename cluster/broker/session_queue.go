@@ -204,19 +204,25 @@ func (q *sessionQueue) Noticed(n stream.Notice) {
 		s.add(event{kind: eventTimedOut, consumer: number, ids: n.IDs, limit: n.Limit})
 	case peerpb.Notice_CANCELLED:
 		s.cancelled(q, n.Consumer)
-	case peerpb.Notice_GONE:
-		s.queueGone(q)
-		s.remove(q)
-		s.takeStrays(q)
 	}
+}
+
+// Gone ends what the session has at a queue that is gone.
+func (q *sessionQueue) Gone() {
+	s := q.session
+	s.lock()
+	defer s.unlock()
+	s.queueGone(q)
+	s.remove(q)
+	s.takeStrays(q)
 }
 
 // Accept counts a message for a consumer, if the channel has room for it.
 func (q *sessionQueue) Accept(bytes int) bool { return q.session.consumers.window.accept(bytes) }
 
-// HasRoom reports whether there is room for one answer more than those that are
-// on their way. If not, Written will find somebody hungry.
-func (q *sessionQueue) HasRoom(asked int) bool { return q.session.consumers.window.fits(asked + 1) }
+// CanTake reports whether the channel has room for so many answers. If not, Written
+// will find somebody hungry.
+func (q *sessionQueue) CanTake(answers int) bool { return q.session.consumers.window.fits(answers) }
 
 // Deliver passes messages on to the channel.
 func (q *sessionQueue) Deliver(messages []fsm.Message) {

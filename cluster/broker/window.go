@@ -32,12 +32,12 @@ func (w *window) accept(bytes int) bool {
 // fits reports whether there is room for so many answers of a frame each. If not,
 // written will report that somebody is hungry.
 func (w *window) fits(answers int) bool {
-	most := int64(maxUnwritten - answers*maxFrameBytes)
-	if w.unwritten.Load() <= most {
+	limit := int64(maxUnwritten - answers*maxFrameBytes)
+	if w.unwritten.Load() <= limit {
 		return true
 	}
 	w.hungry.Store(true)
-	return w.unwritten.Load() <= most // it may have fallen before hungry was set
+	return w.unwritten.Load() <= limit // it may have fallen before hungry was set
 }
 
 // written takes messages out, and reports whether somebody hungry has room again.

@@ -46,7 +46,7 @@ func TestOutboxLongKey(t *testing.T) {
 		b.source.Commit(t) // it is routed, and its leader has changed
 		b.start()
 		b.die(t, "two")
-		b.settle(t)
+		b.drain(t)
 		b.mustHold(t, key, "one", "two")
 	}
 }
@@ -86,7 +86,7 @@ func TestDamagedPayload(t *testing.T) {
 		b.source.Apply(t, grouptest.Enqueue(raw))
 		b.w.sender.SendOnce(b.source, b.source.DeadLetters())
 		b.carry(t, func() bool { return false })
-		b.settle(t)
+		b.drain(t)
 		b.mustHold(t, "", string(raw))
 	}
 
@@ -105,7 +105,7 @@ func TestLongKeyRoutes(t *testing.T) {
 			c.DeadLetterExchange, c.DeadLetterRoutingKey, c.HasDeadLetterRoutingKey = "amq.direct", key, true
 		})
 		b.die(t, "one")
-		b.settle(t)
+		b.drain(t)
 		b.mustHold(t, key, "one")
 	}
 }

@@ -99,7 +99,7 @@ func TestLetterToGoneTarget(t *testing.T) {
 				}
 				b.lose(a)
 				next := b.targets[b.addTarget("a").ID]
-				b.settle(t)
+				b.drain(t)
 				want, dropped := []string{"2"}, uint64(0)
 				if how != logpb.QueueConfig_AT_LEAST_ONCE {
 					want, dropped = nil, 1
@@ -174,7 +174,7 @@ func TestLettersKeepTheirNumbers(t *testing.T) {
 	if n := b.f.streams[q.ID].stream.Waiting(); n != 0 {
 		t.Fatalf("%d letters are sent ahead of those that are missing", n)
 	}
-	b.settle(t)
+	b.drain(t)
 	if got, want := a.Bodies(), []string{"old 0", "old 1", "old 2", "new"}; !slices.Equal(got, want) {
 		t.Errorf("the target holds %q, want %q", got, want)
 	}
@@ -243,7 +243,7 @@ func TestOutboxDeletionStorm(t *testing.T) {
 				b.addTarget(name)
 			}
 		}
-		b.settle(t)
+		b.drain(t)
 		for _, r := range b.targets {
 			note(r)
 		}
@@ -276,7 +276,7 @@ func TestLettersNeedFreshView(t *testing.T) {
 		t.Errorf("%d proposals by a view that may be out of date", n)
 	}
 	b.w.stale.Store(false)
-	b.settle(t)
+	b.drain(t)
 	if got := b.target(t, "a").Bodies(); !slices.Equal(got, []string{"one"}) {
 		t.Errorf("the target holds %q", got)
 	}
@@ -301,7 +301,7 @@ func TestWaitingLettersNeedFreshView(t *testing.T) {
 		t.Errorf("%d proposals by a view that may be out of date", n)
 	}
 	b.w.stale.Store(false)
-	b.settle(t)
+	b.drain(t)
 	if got := b.targets[q.ID].Bodies(); !slices.Equal(got, []string{"one"}) {
 		t.Errorf("the target holds %q", got)
 	}

@@ -160,8 +160,8 @@ func (b *letterbox) carry(t grouptest.Fatal, lose func() bool) {
 // milliseconds.
 const longStall = 48_000
 
-// settle lets everything come to an end, without any more losses.
-func (b *letterbox) settle(t grouptest.Fatal) {
+// drain lets everything come to an end, without any more losses.
+func (b *letterbox) drain(t grouptest.Fatal) {
 	t.Helper()
 	for range 40 {
 		if b.source.Outbox() == 0 {

@@ -127,8 +127,8 @@ func (x *onceStream) Answered(p *stream.Pending, r fsm.Result) {
 	}
 }
 
-// Noticed takes the end of the target.
-func (x *onceStream) Noticed(stream.Notice) {
+// Gone: the catalog has lost the target.
+func (x *onceStream) Gone() {
 	x.Lock()
 	defer x.Unlock()
 	x.drop()

@@ -218,15 +218,15 @@ func (x *outboxSender) moveTo(view *catalog.View, t queue.DeadLetterTarget) {
 	q, ok := view.QueueByID(t.ID)
 	switch {
 	case ok:
-		x.settle(t)
+		x.report(t)
 		if t.Confirmed+1 < t.Next {
 			x.sendTo(q, t)
 		}
 	case stream.IsOver(view, t.ID):
 		x.sender.host.QueueGone(t.ID) // if nobody has done so yet
 		// What the target took while it was there does not go with it.
-		if !x.settle(t) {
-			x.settleGone(t.ID)
+		if !x.report(t) {
+			x.reportGone(t.ID)
 		}
 	}
 }
@@ -258,46 +258,47 @@ func (x *outboxSender) forget() {
 	}
 }
 
-// settle tells the source which of its transfers a target has answered, and
+// report tells the source which of its transfers a target has answered, and
 // reports whether there are some that the source's log does not know of.
-func (x *outboxSender) settle(t queue.DeadLetterTarget) bool {
-	c, behind := x.settlement(t)
+func (x *outboxSender) report(t queue.DeadLetterTarget) bool {
+	c, behind := x.unreported(t)
 	if c != nil {
 		x.propose(&logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: c})
 	}
 	return behind
 }
 
-// settlement is what settle tells, nil if that is under way, and what it reports.
-func (x *outboxSender) settlement(t queue.DeadLetterTarget) (c *logpb.SettleDead, behind bool) {
+// unreported is what report tells, nil if that is under way, and whether there is
+// any such transfer.
+func (x *outboxSender) unreported(t queue.DeadLetterTarget) (c *logpb.SettleDead, behind bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	tr := x.streams[t.ID]
 	switch {
 	case tr == nil || tr.answered <= t.Confirmed:
 		return nil, false
-	case tr.answered == tr.told && x.pending(tr.toldAt):
+	case tr.answered == tr.reported && x.pending(tr.reportedAt):
 		return nil, true
 	}
 	tr.refused = slices.DeleteFunc(tr.refused, func(n uint64) bool { return n <= t.Confirmed })
-	tr.told, tr.toldAt = tr.answered, x.sender.host.Now()
+	tr.reported, tr.reportedAt = tr.answered, x.sender.host.Now()
 	return &logpb.SettleDead{Target: uint64(t.ID), Upto: tr.answered, Refused: slices.Clone(tr.refused)}, true
 }
 
-// settleGone tells the source that a target is gone, and with it every transfer
+// reportGone tells the source that a target is gone, and with it every transfer
 // that is not settled. A stream that has not ended may still hold answers.
-func (x *outboxSender) settleGone(id fsm.QueueID) {
+func (x *outboxSender) reportGone(id fsm.QueueID) {
 	x.mu.Lock()
 	tr := x.streams[id]
 	if tr == nil {
 		tr = &transfers{from: x, ended: true}
 		x.streams[id] = tr
 	}
-	if x.stopped || !tr.ended || tr.toldGone && x.pending(tr.toldAt) {
+	if x.stopped || !tr.ended || tr.reportedGone && x.pending(tr.reportedAt) {
 		x.mu.Unlock()
 		return
 	}
-	tr.toldGone, tr.toldAt = true, x.sender.host.Now()
+	tr.reportedGone, tr.reportedAt = true, x.sender.host.Now()
 	x.mu.Unlock()
 	x.propose(&logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{
 		Target: uint64(id), Gone: true,
@@ -311,15 +312,15 @@ func (x *outboxSender) sendTo(q *catalog.Queue, t queue.DeadLetterTarget) {
 		return
 	}
 	x.mu.Lock()
-	from, room, bytes := tr.sent+1, sendAtOnce-tr.stream.Waiting(), tr.bytes
+	from, free, bytes := tr.sent+1, sendAtOnce-tr.stream.Waiting(), tr.bytes
 	x.mu.Unlock()
-	if room <= 0 || bytes >= sendBytes || from >= t.Next {
+	if free <= 0 || bytes >= sendBytes || from >= t.Next {
 		return
 	}
 	var out []queue.Outgoing
 	var config *logpb.QueueConfig
 	x.group.View(func(m *queue.Machine) {
-		out, config = m.PendingTransfers(t.ID, from, room), m.Config()
+		out, config = m.PendingTransfers(t.ID, from, free), m.Config()
 	})
 	for i := 0; i < len(out) && bytes < sendBytes; i++ {
 		o := &out[i]

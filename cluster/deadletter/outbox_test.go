@@ -45,7 +45,7 @@ func TestOutboxProperty(t *testing.T) {
 				b.run()
 			}
 		}
-		b.settle(t)
+		b.drain(t)
 		for id, r := range b.targets {
 			if got := r.Bodies(); !slices.Equal(got, want) {
 				t.Fatalf("target %d holds %q, want %q", id, got, want)
@@ -94,7 +94,7 @@ func TestOutboxTargetDeleted(t *testing.T) {
 	b.run()
 	b.w.deleteQueue(gone)
 	b.die(t, "2")
-	b.settle(t)
+	b.drain(t)
 	var left []queue.DeadLetterTarget
 	b.w.Clock.Add(proposeAgain)
 	b.run()
@@ -135,7 +135,7 @@ func TestOutboxUnknownTarget(t *testing.T) {
 	if q.ID != next {
 		t.Fatalf("the queue has the id %d, expected %d", q.ID, next)
 	}
-	b.settle(t)
+	b.drain(t)
 	if got := b.targets[next].Bodies(); !slices.Equal(got, []string{"1"}) {
 		t.Errorf("the target holds %q", got)
 	}
@@ -198,7 +198,7 @@ func TestOutboxBytes(t *testing.T) {
 			t.Errorf("%d bytes are on their way", tr.bytes)
 		}
 	}
-	b.settle(t)
+	b.drain(t)
 	for _, r := range b.targets {
 		if got := len(r.Bodies()); got != 12 {
 			t.Errorf("%d letters have arrived", got)

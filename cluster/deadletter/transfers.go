@@ -8,18 +8,18 @@ import (
 // transfers are the letters on their way to one target, in a stream that they own
 // under the sender's lock. The number of a transfer is that of its command.
 //
-// Invariant: told ≤ answered ≤ sent.
+// Invariant: reported ≤ answered ≤ sent.
 type transfers struct {
-	from     *outboxSender
-	stream   *stream.Stream // nil: there was none, and the target is gone
-	ended    bool           // the target is gone, and nothing in the stream is unanswered
-	sent     uint64         // number of the newest transfer in the stream
-	bytes    int            // of the payloads in the stream
-	answered uint64         // number of the newest transfer that the target has taken or refused
-	refused  []uint64       // transfers that the target has refused, ascending
-	told     uint64         // of the newest one that the source's log was told of
-	toldAt   int64          // ms; 0: never
-	toldGone bool           // the source's log was told that the target is gone
+	from         *outboxSender
+	stream       *stream.Stream // nil: there was none, and the target is gone
+	ended        bool           // the target is gone, and nothing in the stream is unanswered
+	sent         uint64         // number of the newest transfer in the stream
+	bytes        int            // of the payloads in the stream
+	answered     uint64         // number of the newest transfer that the target has taken or refused
+	refused      []uint64       // transfers that the target has refused, ascending
+	reported     uint64         // number of the newest one that was reported to the source's log
+	reportedAt   int64          // ms; 0: never
+	reportedGone bool           // that the target is gone was reported to the source's log
 }
 
 // Lock takes the sender's lock.
@@ -53,8 +53,8 @@ func (tr *transfers) Answered(p *stream.Pending, r fsm.Result) {
 	tr.answered = max(tr.answered, p.Number)
 }
 
-// Noticed takes the end of the target.
-func (tr *transfers) Noticed(stream.Notice) {
+// Gone: the catalog has lost the target.
+func (tr *transfers) Gone() {
 	x := tr.from
 	x.lock()
 	defer x.unlock()

@@ -3,7 +3,6 @@ package stream
 import (
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/fsm"
-	"github.com/quorate/quorate/proto/peerpb"
 )
 
 // Answer takes outcomes of commands that a node has told. It takes the owner's
@@ -24,11 +23,11 @@ func (s *Stream) answered(first, run uint64, r fsm.Result) {
 	if s.pending.len() == 0 || first+run <= s.pending.at(0).seq {
 		return // an answer to something that was sent twice
 	}
-	switch front := s.pending.at(0).seq; {
+	switch oldest := s.pending.at(0).seq; {
 	case r.Code == fsm.Gap:
 		s.gap(r.Next)
 		return
-	case r.Code == fsm.NoSession && front == 1 && first > 1:
+	case r.Code == fsm.NoSession && oldest == 1 && first > 1:
 		// The command that begins the stream was lost, later ones were not.
 		s.gap(1)
 		return
@@ -38,9 +37,9 @@ func (s *Stream) answered(first, run uint64, r fsm.Result) {
 	case r.Code == fsm.NoSession:
 		s.owner.Lost()
 		return
-	case first > front:
+	case first > oldest:
 		// Answers in between have been lost; ask for them again.
-		s.gap(front)
+		s.gap(oldest)
 		return
 	}
 	for s.pending.len() > 0 && s.pending.at(0).seq < first+run {
@@ -88,7 +87,7 @@ func (s *Stream) reopen(at fsm.Time) {
 // takes the owner's lock.
 func (s *Stream) end() {
 	s.finish()
-	s.owner.Noticed(Notice{Kind: peerpb.Notice_GONE})
+	s.owner.Gone()
 }
 
 func (s *Stream) finish() {
@@ -113,4 +112,8 @@ func (s *Stream) fail() {
 }
 
 // Notice passes on what the leader has to say. It is called without the lock.
-func (s *Stream) Notice(n Notice) { s.owner.Noticed(n) }
+func (s *Stream) Notice(n Notice) {
+	if s.receiver != nil {
+		s.receiver.Noticed(n)
+	}
+}

@@ -8,8 +8,8 @@ type Consumer struct {
 	NoAck     bool
 	Unsettled int // deliveries that the receiver has and has not settled; NoAck: 0
 
-	last  uint64 // newest delivery that has arrived, and all before it
-	asked int64  // when the leader was asked for more, ms; 0: it has answered
+	last        uint64 // newest delivery that has arrived, and all before it
+	requestedAt int64  // when the leader was asked for more, ms; 0: it has answered
 	// behind: the leader has something after last that is not on its way.
 	behind bool
 }
@@ -17,8 +17,8 @@ type Consumer struct {
 // Position says which delivery is the last one that has arrived in order, whether
 // the leader has been asked for more, and whether it has something that is not on
 // its way.
-func (c *Consumer) Position() (last uint64, asked, behind bool) {
-	return c.last, c.asked != 0, c.behind
+func (c *Consumer) Position() (last uint64, waiting, behind bool) {
+	return c.last, c.requestedAt != 0, c.behind
 }
 
 // AddConsumer makes a consumer known. The lock is held.
@@ -41,7 +41,7 @@ func (s *Stream) take(d DeliveryBatch) []Resync {
 	out := d.Messages[:0]
 	c := s.consumers[d.Consumer]
 	if d.Resync && c != nil {
-		c.asked, c.behind = 0, false
+		c.requestedAt, c.behind = 0, false
 	}
 	full := false
 	for _, m := range d.Messages {
@@ -97,13 +97,13 @@ func (s *Stream) CatchUp() {
 func (s *Stream) catchUp() []Resync {
 	var asks []Resync
 	for number, c := range s.consumers {
-		if !c.behind || c.asked != 0 {
+		if !c.behind || c.requestedAt != 0 {
 			continue
 		}
-		if !s.receiver.HasRoom(len(asks)) {
+		if !s.receiver.CanTake(len(asks) + 1) {
 			break
 		}
-		c.asked = s.route.host.Now()
+		c.requestedAt = s.route.host.Now()
 		asks = append(asks, Resync{s.id, number, c.last})
 	}
 	return asks
@@ -112,7 +112,7 @@ func (s *Stream) catchUp() []Resync {
 // ReturnUnseen gives back what a consumer that is cancelled holds and what has
 // not come here: nobody could settle it. It is called by Answered.
 func (s *Stream) ReturnUnseen(number uint64) {
-	if c := s.consumers[number]; c != nil && (c.behind || c.asked != 0) {
+	if c := s.consumers[number]; c != nil && (c.behind || c.requestedAt != 0) {
 		s.unseen = append(s.unseen, settlement{number, fsm.Requeue, []uint64{c.last + 1, ^uint64(0) - c.last}})
 	}
 }
@@ -125,7 +125,7 @@ func (s *Stream) restart() []Resync {
 	var asks []Resync
 	for number, c := range s.consumers {
 		if number != 0 || c.last != 0 {
-			c.asked = s.route.host.Now()
+			c.requestedAt = s.route.host.Now()
 			asks = append(asks, s.askFor(number, c))
 		}
 	}
@@ -154,8 +154,8 @@ func (s *Stream) overdue(now int64) []Resync {
 func (s *Stream) unanswered(now, limit int64) []Resync {
 	var asks []Resync
 	for number, c := range s.consumers {
-		if c.asked != 0 && now-c.asked > limit {
-			c.asked = now
+		if c.requestedAt != 0 && now-c.requestedAt > limit {
+			c.requestedAt = now
 			asks = append(asks, s.askFor(number, c))
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
+	"github.com/quorate/quorate/proto/peerpb"
 )
 
 // messages of one consumer, by their delivery numbers.
@@ -117,17 +118,18 @@ func TestAskAgain(t *testing.T) {
 	}
 }
 
-// A session without a receiver is handed nothing.
+// A session without a receiver is handed nothing, and hears no notices.
 func TestNoReceiver(t *testing.T) {
 	h, c := newHost(t), &client{}
 	r := h.table.Route(h.MustQueue("q"))
 	c.stream = New(c, nil, fsm.SessionID{Boot: 9}, r)
 	r.Attach(c.stream)
 	c.stream.Receive(messages(5, 1))
+	c.stream.Notice(Notice{Kind: peerpb.Notice_CANCELLED, Consumer: 5})
 	k := c.request(&logpb.Command{Kind: logpb.Command_TOUCH})
 	r.Lead("n2", 1)
 	grouptest.Eventually(t, func() bool { return !r.isRunning() })
-	if len(c.messages)+len(h.asked) != 0 || isDone(k) || c.stream.Next() != 2 {
+	if len(c.messages)+len(h.asked)+len(c.notices) != 0 || isDone(k) || c.stream.Next() != 2 {
 		t.Errorf("messages %v, questions %v, %d commands", c.messages, h.asked, c.stream.Next()-1)
 	}
 }

@@ -106,10 +106,11 @@ type client struct {
 	refused  int            // publishes that were not answered with OK
 	lost     int
 	failed   int
+	gone     int
 	notices  []Notice
 	messages []fsm.Message
 	full     bool
-	brittle  bool // notices panic
+	brittle  bool // Gone panics
 }
 
 func (c *client) Answered(p *Pending, r fsm.Result) {
@@ -138,17 +139,23 @@ func (c *client) Failed() {
 	c.failed++
 }
 
-func (c *client) Noticed(n Notice) {
+func (c *client) Gone() {
 	if c.brittle {
 		panic("injected")
 	}
+	c.Lock()
+	defer c.Unlock()
+	c.gone++
+}
+
+func (c *client) Noticed(n Notice) {
 	c.Lock()
 	defer c.Unlock()
 	c.notices = append(c.notices, n)
 }
 
 func (c *client) Accept(int) bool           { return !c.full }
-func (c *client) HasRoom(int) bool          { return !c.full }
+func (c *client) CanTake(int) bool          { return !c.full }
 func (c *client) Deliver(all []fsm.Message) { c.messages = append(c.messages, all...) }
 
 func (c *client) publish(number uint64, body string) {
@@ -191,14 +198,14 @@ func (c *client) mustBeWhole(t grouptest.Fatal) {
 	c.Lock()
 	defer c.Unlock()
 	s := c.stream
-	front := s.next - uint64(s.pending.len())
+	oldest := s.next - uint64(s.pending.len())
 	for i := range s.pending.len() {
-		if seq := s.pending.at(i).seq; seq != front+uint64(i) {
-			t.Fatalf("command %d is in place %d behind %d", seq, i, front)
+		if seq := s.pending.at(i).seq; seq != oldest+uint64(i) {
+			t.Fatalf("command %d is in place %d behind %d", seq, i, oldest)
 		}
 	}
 	if s.sent >= s.next || s.heavy >= s.next || s.progress.stalls > maxStalls {
-		t.Fatalf("front %d, sent %d, heavy %d, next %d, %d stalls", front, s.sent, s.heavy, s.next, s.progress.stalls)
+		t.Fatalf("oldest %d, sent %d, heavy %d, next %d, %d stalls", oldest, s.sent, s.heavy, s.next, s.progress.stalls)
 	}
 }
 

@@ -22,22 +22,26 @@ type Owner interface {
 	// Failed: work for the stream has panicked, and it may be half changed. The
 	// lock is held.
 	Failed()
-	// Noticed takes a notice of the leader, or the end of the queue. The lock is
-	// not held.
-	Noticed(n Notice)
+	// Gone: the catalog has lost the queue, and everything has been answered. The
+	// lock is not held.
+	Gone()
 }
 
-// Receiver takes the deliveries of a stream. It is called with the owner's lock
-// held.
+// Receiver takes the deliveries of a stream, and what the queue's leader has to say
+// about its consumers. It is called with the owner's lock held, unless it says
+// otherwise.
 type Receiver interface {
 	// Accept counts a message that would be delivered, with a payload of so many
-	// bytes, if there is room for it.
+	// bytes, unless the receiver has
+	// too many already.
 	Accept(bytes int) bool
-	// HasRoom reports whether there is room for the answer to one question more
-	// than those that were just asked. If not, CatchUp is called when there is.
-	HasRoom(asked int) bool
+	// CanTake reports whether so many answers to questions of CatchUp would be
+	// accepted. If not, the receiver calls CatchUp when they would be.
+	CanTake(answers int) bool
 	// Deliver takes messages in order. The slice is the receiver's.
 	Deliver(messages []fsm.Message)
+	// Noticed takes a notice about a consumer. The lock is not held.
+	Noticed(n Notice)
 }
 
 // Host is the node that streams begin at.

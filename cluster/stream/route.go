@@ -28,10 +28,9 @@ type Route struct {
 	streams    map[fsm.SessionID]*Stream
 	dirty      []*Stream // have something to send
 	running    bool      // the submitting goroutine is there
-	asking     bool      // somebody asks the members who leads
+	searching  bool      // somebody asks the members who leads
 	watched    bool      // it is on the table's list, or in the hands of Watch
 	ended      bool      // the queue is gone: there are no streams any more
-	peekedAt   int64     // when the queue was last told of a look at it, ms
 }
 
 func newRoute(t *Table, q *catalog.Queue) *Route {
@@ -156,7 +155,7 @@ func (r *Route) submitAll(streams []*Stream, leader string) {
 	}
 }
 
-// keep puts streams back that have not been looked at.
+// keep puts streams back that have not been read.
 func (r *Route) keep(streams []*Stream) {
 	r.mu.Lock()
 	r.dirty = append(r.dirty, streams...)
@@ -184,7 +183,7 @@ func (r *Route) leads(node string, term uint64) bool {
 	return r.leader == node && r.term == term
 }
 
-// Lead is told who serves the queue. The leader gets everything that is
+// Lead records who serves the queue. The leader gets everything that is
 // unanswered, and is asked for deliveries: also one that is known already, for
 // it says so again when it could not send something.
 func (r *Route) Lead(node string, term uint64) {
@@ -250,7 +249,7 @@ func (r *Route) end() {
 func (r *Route) rebuild() {
 	r.mu.Lock()
 	streams := r.streams
-	r.streams, r.dirty, r.running, r.asking = map[fsm.SessionID]*Stream{}, nil, false, false
+	r.streams, r.dirty, r.running, r.searching = map[fsm.SessionID]*Stream{}, nil, false, false
 	if !r.local {
 		r.leader, r.leaderless = "", r.host.Now()
 	}
@@ -273,16 +272,4 @@ func (r *Route) ask(asks []Resync) {
 	for _, a := range asks {
 		r.host.Ask(r, leader, a)
 	}
-}
-
-// Peeked reports whether a look at the queue is to be noted: at most once in
-// every milliseconds.
-func (r *Route) Peeked(now, every int64) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if passed := now - r.peekedAt; passed >= 0 && passed < every {
-		return false
-	}
-	r.peekedAt = now
-	return true
 }

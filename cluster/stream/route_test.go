@@ -10,7 +10,6 @@ import (
 	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
-	"github.com/quorate/quorate/proto/peerpb"
 )
 
 // submissions records what a route hands to leaders.
@@ -141,8 +140,8 @@ func TestEndOfQueue(t *testing.T) {
 		if !isDone(calls[i]) || calls[i].Result.Code != fsm.Gone || c.answered[1] != 1 || c.refused != 1 || !c.stream.Gone() {
 			t.Errorf("stream %d: %+v, answered %v", i, calls[i].Result, c.answered)
 		}
-		if len(c.notices) != 1 || c.notices[0].Kind != peerpb.Notice_GONE {
-			t.Errorf("stream %d is told %v", i, c.notices)
+		if c.gone != 1 || len(c.notices) != 0 {
+			t.Errorf("the owner of stream %d learns %d times that it is gone, and %v", i, c.gone, c.notices)
 		}
 	}
 	if brittle.failed != 1 {

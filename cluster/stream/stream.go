@@ -12,8 +12,8 @@ import (
 // answered; after a change of leader, or a broken link, all of them are sent
 // again: the machine drops what it has had.
 //
-// Invariant: pending holds the numbers front … next-1 without a gap, and
-// sent < next, heavy < next. sent < front says that all is to go out (again).
+// Invariant: pending holds the numbers oldest … next-1 without a gap, and
+// sent < next, heavy < next. sent < oldest says that all is to go out (again).
 type Stream struct {
 	owner    Owner
 	receiver Receiver // nil: its session has no consumers

@@ -125,22 +125,21 @@ func (t *Table) queueOrEarly(id fsm.QueueID, l earlyLeader) *catalog.Queue {
 	return q
 }
 
-// Lose is told that a node does not serve a queue.
+// Lose: a node does not serve a queue.
 func (t *Table) Lose(id fsm.QueueID, node string) {
 	if r := t.Find(id); r != nil {
 		r.Lose(node)
 	}
 }
 
-// NodeDown is told that a node cannot be reached: it serves no queue.
+// NodeDown: a node cannot be reached, so it serves no queue.
 func (t *Table) NodeDown(node string) {
 	for _, r := range t.All() {
 		r.Lose(node)
 	}
 }
 
-// NodeUp is told that a node can be reached again: messages in between may have
-// been lost.
+// NodeUp: a node can be reached again. Messages in between may have been lost.
 func (t *Table) NodeUp(node string) {
 	for _, r := range t.All() {
 		if r.IsLeader(node) {
@@ -149,7 +148,7 @@ func (t *Table) NodeUp(node string) {
 	}
 }
 
-// QueueAdded is told when the catalog holds a new queue.
+// QueueAdded: the catalog holds a new queue.
 func (t *Table) QueueAdded(q *catalog.Queue) {
 	r := t.Route(q)
 	t.mu.Lock()
@@ -161,7 +160,7 @@ func (t *Table) QueueAdded(q *catalog.Queue) {
 	}
 }
 
-// QueueGone is told when the catalog has lost a queue: its streams end.
+// QueueGone: the catalog has lost a queue. Its streams end.
 func (t *Table) QueueGone(id fsm.QueueID) {
 	t.mu.Lock()
 	r := t.routes[id]

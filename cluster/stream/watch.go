@@ -51,26 +51,26 @@ func (r *Route) rest() bool {
 	return !r.watched
 }
 
-// Watch looks at the routes that need it, once: it asks for leaders that nobody
+// Watch checks the routes that need it, once: it asks for leaders that nobody
 // has announced, and sends again what is not answered. A panic about one route
 // leaves the others alone. It takes and returns what is watched: nil at first.
 func (t *Table) Watch(watched []*Route) []*Route {
 	now := t.host.Now()
 	watched = slices.DeleteFunc(t.watchlist.more(watched), (*Route).rest)
 	for _, r := range watched {
-		if !t.host.Guard("watch a queue", func() { r.lookAfter(now) }) {
+		if !t.host.Guard("watch a queue", func() { r.check(now) }) {
 			r.rebuild()
 		}
 	}
 	return watched
 }
 
-// lookAfter does what is to be done for a route now.
-func (r *Route) lookAfter(now int64) {
+// check finds a leader, and has streams send again, if it is time.
+func (r *Route) check(now int64) {
 	r.mu.Lock()
 	streams, leader, since := len(r.streams), r.leader, r.leaderless
-	ask := leader == "" && streams > 0 && now-since > askAfter && !r.asking
-	r.asking = r.asking || ask
+	search := leader == "" && streams > 0 && now-since > askAfter && !r.searching
+	r.searching = r.searching || search
 	r.mu.Unlock()
 	if leader == "" && IsOver(r.host.View(), r.id) {
 		r.host.QueueGone(r.id) // somebody with an older view has made this route
@@ -81,7 +81,7 @@ func (r *Route) lookAfter(now int64) {
 			r.ask(s.overdue(now))
 		}
 	}
-	if ask {
+	if search {
 		r.host.Spawn("ask for a leader", r.findLeader)
 	}
 }
@@ -90,7 +90,7 @@ func (r *Route) lookAfter(now int64) {
 func (r *Route) findLeader() {
 	defer func() {
 		r.mu.Lock()
-		r.asking = false
+		r.searching = false
 		r.mu.Unlock()
 	}()
 	v := r.host.View()
