@@ -1,8 +1,8 @@
-// Package alarm raises resource alarms: memory and free disk space of a node are
-// measured, each against a limit, and while either alarm is in effect at any node
-// of the cluster publishers are blocked at all of them. Of what may help it does
-// only this: memory that the program has freed and not given back is given back
-// before there is an alarm.
+// Package alarm raises resource alarms. It compares the memory and the free disk
+// space of a node with their limits. While either alarm is in effect at any node
+// of the cluster, publishers are blocked at all of them. Before it raises a memory
+// alarm, it returns memory that the program has freed to the system; it does
+// nothing else to end an alarm.
 package alarm
 
 import (
@@ -17,15 +17,15 @@ const (
 	Disk   = "disk"
 )
 
-// Interval is how often Check is to be called.
+// Interval is how often Check must be called.
 const Interval = time.Second
 
 const (
-	// releaseEvery bounds how often memory is given back, which costs a full
-	// garbage collection.
+	// releaseEvery is the shortest time between two releases of memory, each of
+	// which costs a full garbage collection.
 	releaseEvery = 5 * time.Second
-	// leastHeap is the smallest limit that the garbage collector is told of:
-	// below it, it would do little else but collect.
+	// leastHeap is the smallest limit that the garbage collector is given: below
+	// it, the program would do little but collect garbage.
 	leastHeap = 256 << 20
 )
 
@@ -38,10 +38,10 @@ type Probe interface {
 	MemoryUsed() int64
 	// DiskFree is the space left for the node's data.
 	DiskFree() (int64, error)
-	// Release gives memory back to the system.
+	// Release returns freed memory to the system.
 	Release()
-	// LimitHeap has the garbage collector work harder when memory in use comes
-	// near a limit.
+	// LimitHeap makes the garbage collector work harder as the memory in use
+	// approaches a limit.
 	LimitHeap(limit int64)
 }
 
@@ -57,7 +57,7 @@ type Config struct {
 // Resources are those of a node, in bytes, and its alarms.
 //
 // Invariants: MemoryAlarm = MemoryUsed ≥ MemoryLimit; DiskAlarm = DiskFree <
-// DiskLimit, but for a disk that cannot be measured: both are as they were.
+// DiskLimit. While the disk cannot be measured, both keep their last values.
 type Resources struct {
 	MemoryUsed, MemoryLimit int64
 	DiskFree, DiskLimit     int64
@@ -91,7 +91,7 @@ type Watch struct {
 	resources    Resources
 }
 
-// New returns a Watch that has not measured yet.
+// New returns a Watch that has not measured anything yet.
 func New(c Config) *Watch {
 	w := &Watch{probe: c.Probe, log: c.Logger, now: c.Now, memory: c.Memory, disk: c.Disk}
 	w.resources = Resources{MemoryLimit: c.Memory.of(c.Probe.MemoryTotal()), DiskLimit: c.Disk.of(c.Probe.MemoryTotal())}
@@ -106,7 +106,7 @@ func (w *Watch) Resources() Resources {
 	return w.resources
 }
 
-// SetMemory changes the limit of memory, and checks.
+// SetMemory changes the memory limit and checks.
 func (w *Watch) SetMemory(l Limit) Resources {
 	w.mu.Lock()
 	w.memory = l
@@ -116,7 +116,7 @@ func (w *Watch) SetMemory(l Limit) Resources {
 	return w.Check()
 }
 
-// SetDisk changes the limit of free disk space, and checks.
+// SetDisk changes the limit of free disk space and checks.
 func (w *Watch) SetDisk(l Limit) Resources {
 	w.mu.Lock()
 	w.disk = l
@@ -150,7 +150,7 @@ func (w *Watch) Check() Resources {
 	return r
 }
 
-// checkDisk keeps what it knew of a disk that cannot be measured.
+// checkDisk keeps the last values while the disk cannot be measured.
 func (w *Watch) checkDisk(old Resources, limit int64) (free int64, alarm bool) {
 	free, err := w.probe.DiskFree()
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// pretended is a machine of 1000 bytes. What is freed comes off once Release
-// is called.
+// pretended is a machine with 1000 bytes of memory. Freed memory counts as used
+// until Release is called.
 type pretended struct {
 	used, freed, disk int64
 	broken            error
@@ -67,12 +67,12 @@ func TestWatch(t *testing.T) {
 		t.Errorf("%+v, heap %d", f, p.heap)
 	}
 
-	// What is freed and not given back is no alarm.
+	// Freed memory that has not been returned to the system causes no alarm.
 	p.used, p.freed = 700, 400
 	if check(); p.releases != 1 || w.Resources().MemoryUsed != 300 {
 		t.Errorf("%d releases, %+v", p.releases, w.Resources())
 	}
-	// It is not asked for all the time.
+	// Releases are not too frequent.
 	p.used, p.freed = 600, 400
 	now = now.Add(releaseEvery - 1)
 	if check(Memory); p.releases != 1 {
@@ -81,7 +81,7 @@ func TestWatch(t *testing.T) {
 	now = now.Add(1)
 	check()
 
-	// The disk; one that cannot be measured changes nothing.
+	// A disk that cannot be measured changes nothing.
 	p.disk = 50
 	check()
 	p.disk = 49
@@ -95,7 +95,7 @@ func TestWatch(t *testing.T) {
 		t.Errorf("said %d times", n)
 	}
 
-	// Limits that are changed.
+	// Limits can be changed.
 	if f := w.SetMemory(mustSize(t, "200")); !f.MemoryAlarm || f.MemoryLimit != 200 {
 		t.Errorf("%+v", f)
 	}
@@ -166,7 +166,7 @@ func TestMemoryTotal(t *testing.T) {
 	}
 }
 
-// The real machine answers something that can be.
+// The real machine reports plausible values.
 func TestSystem(t *testing.T) {
 	s := System{DataDir: t.TempDir()}
 	free, err := s.DiskFree()

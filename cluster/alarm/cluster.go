@@ -20,26 +20,26 @@ type Links interface {
 	Peers() []peer.PeerStatus
 	Alive(node string) bool
 	Send(node string, k peer.Kind, head []byte, payloads ...[]byte) error
-	// Complain notes that another node has sent what makes no sense.
+	// Complain records that another node has sent an invalid message.
 	Complain(from, what string, err error)
 }
 
 // Publishers are the clients of this node that publish.
 type Publishers interface {
-	// SetAlarm says why nobody may publish for now; empty: everybody may. It
-	// does not block.
+	// SetAlarm sets why publishers are blocked; empty: they are not. It does not
+	// wait.
 	SetAlarm(reason string)
 }
 
-// Cluster is the resource alarms of this node and the others. While there is one
-// at any node, publishers are blocked at all of them.
+// Cluster combines the resource alarms of all nodes. While any node has one,
+// publishers are blocked at all of them.
 //
 // A node announces its alarms to the others when they change, whenever a link
-// comes up, and once in every Interval while there are any. They count while the
-// node is up: its message may come before it counts as up, and stay after it has
-// died.
+// comes up, and once in every Interval while there are any. Alarms of another node
+// count while it is up: its message may arrive before it counts as up, and remains
+// until it is reported down.
 //
-// Invariant: no list in alarms is empty, but this node's own may be.
+// Invariant: no list in others is empty; own may be.
 type Cluster struct {
 	watch *Watch
 	links Links
@@ -54,7 +54,7 @@ type Cluster struct {
 	reason     string              // why publishers are blocked; empty: they are not
 }
 
-// NewCluster returns the alarms of a cluster of which nothing is known yet.
+// NewCluster returns a Cluster that knows of no alarms yet.
 func NewCluster(watch *Watch, links Links, kind peer.Kind, log *slog.Logger) *Cluster {
 	return &Cluster{watch: watch, links: links, kind: kind, log: log, others: map[string][]string{}, announced: map[string]string{}}
 }
@@ -67,7 +67,7 @@ func (c *Cluster) Run(done <-chan struct{}) {
 // Resources are the memory and the disk of this node at the last check.
 func (c *Cluster) Resources() Resources { return c.watch.Resources() }
 
-// checked takes the result of a check of this node.
+// checked handles the result of a check of this node.
 func (c *Cluster) checked(r Resources) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -78,8 +78,8 @@ func (c *Cluster) checked(r Resources) {
 	c.evaluate()
 }
 
-// announce sends a node the alarms of this one, unless there are none and it
-// knows that. mu is held.
+// announce sends a node the alarms of this one, unless there are none and the
+// other node knows that. mu is held.
 func (c *Cluster) announce(node string) {
 	now := strings.Join(c.own, ",")
 	if last, any := c.announced[node]; any && now == "" && last == now {
@@ -94,7 +94,7 @@ func (c *Cluster) announce(node string) {
 	}
 }
 
-// PeerChanged takes what happens to other nodes.
+// PeerChanged handles another node's coming up or going down.
 func (c *Cluster) PeerChanged(ev peer.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,7 +107,7 @@ func (c *Cluster) PeerChanged(ev peer.Event) {
 	c.evaluate()
 }
 
-// Receive takes the alarms of another node.
+// Receive handles the alarms of another node.
 func (c *Cluster) Receive(from string, message, _ []byte) {
 	var m peerpb.ResourceAlarms
 	if err := proto.Unmarshal(message, &m); err != nil {
@@ -125,7 +125,7 @@ func (c *Cluster) Receive(from string, message, _ []byte) {
 	c.evaluate()
 }
 
-// Block has publishers obey from now on.
+// Block sets the publishers that are blocked from now on.
 func (c *Cluster) Block(p Publishers) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -133,7 +133,7 @@ func (c *Cluster) Block(p Publishers) {
 	p.SetAlarm(c.reason)
 }
 
-// evaluate blocks publishers or lets them go on. mu is held.
+// evaluate blocks or unblocks publishers. mu is held.
 func (c *Cluster) evaluate() {
 	inEffect := func(what string) bool {
 		if slices.Contains(c.own, what) {

@@ -58,8 +58,8 @@ func testCluster() (*Cluster, *testLinks, *blocked, *pretended) {
 	return c, l, b, p
 }
 
-// TestAnnounce: a node says that it has no alarm once, and that it has one with
-// every check; what was not sent is said again.
+// TestAnnounce: a node announces once that it has no alarm, and with every check
+// that it has one; an announcement that could not be sent is repeated.
 func TestAnnounce(t *testing.T) {
 	c, l, b, p := testCluster()
 	check := func(why blocked, want ...[]string) {
@@ -88,8 +88,8 @@ func TestAnnounce(t *testing.T) {
 	}
 }
 
-// TestOthers: alarms of others count while their node is up, whichever comes
-// first.
+// TestOthers: alarms of another node count while it is up, whether the node or
+// its alarms come first.
 func TestOthers(t *testing.T) {
 	c, l, b, _ := testCluster()
 	receive := func(from string, resources ...string) {

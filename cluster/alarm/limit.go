@@ -7,18 +7,18 @@ import (
 	"strings"
 )
 
-// Limit is a number of bytes, or a part of all memory.
+// Limit is a number of bytes, or a fraction of all memory.
 type Limit struct {
 	relative float64 // 0 unless isPart
 	absolute int64
 	isPart   bool
 }
 
-// maxPart bounds a part of memory; free disk space may have to be more than
-// once the memory.
+// maxPart is the largest fraction of memory. It exceeds 1 because a limit of free
+// disk space may be several times the memory.
 const maxPart = 100
 
-// Part is a part of all memory.
+// Part returns a limit that is a fraction of all memory.
 func Part(p float64) (Limit, error) {
 	if math.IsNaN(p) || p < 0 || p > maxPart {
 		return Limit{}, fmt.Errorf("%v is not a number from 0 to %d", p, maxPart)
@@ -26,7 +26,7 @@ func Part(p float64) (Limit, error) {
 	return Limit{relative: p, isPart: true}, nil
 }
 
-// ParsePart reads a part of all memory, such as 0.6.
+// ParsePart parses a fraction of all memory, such as 0.6.
 func ParsePart(s string) (Limit, error) {
 	p, err := strconv.ParseFloat(s, 64)
 	if err != nil {
@@ -35,14 +35,13 @@ func ParsePart(s string) (Limit, error) {
 	return Part(p)
 }
 
-// units are the suffixes of sizes: powers of 1000 and of 1024, as
-// rabbitmq.conf has them.
+// units are the suffixes of sizes in rabbitmq.conf: powers of 1000 and of 1024.
 var units = map[string]int64{
 	"": 1, "k": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mib": 1 << 20, "g": 1 << 30, "gib": 1 << 30, "t": 1 << 40, "tib": 1 << 40,
 	"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
 }
 
-// ParseSize reads a number of bytes, such as 50MB, 64MiB or 1000000000.
+// ParseSize parses a number of bytes, such as 50MB, 64MiB or 1000000000.
 func ParseSize(s string) (Limit, error) {
 	digits := len(s) - len(strings.TrimLeft(s, "0123456789"))
 	n, err := strconv.ParseInt(s[:digits], 10, 64)
@@ -53,7 +52,7 @@ func ParseSize(s string) (Limit, error) {
 	return Limit{absolute: n * unit}, nil
 }
 
-// of is the limit in bytes where there is so much memory.
+// of returns the limit in bytes on a machine with the given memory.
 func (l Limit) of(total int64) int64 {
 	if !l.isPart {
 		return l.absolute
@@ -61,7 +60,7 @@ func (l Limit) of(total int64) int64 {
 	return int64(l.relative * float64(total))
 }
 
-// String is how the limit was given.
+// String returns the limit as it was given.
 func (l Limit) String() string {
 	if l.isPart {
 		return strconv.FormatFloat(l.relative, 'g', -1, 64)

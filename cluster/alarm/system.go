@@ -19,7 +19,7 @@ type System struct {
 	DataDir string // on the disk in question
 }
 
-// assumedMemory stands for the memory of a machine whose memory is not known.
+// assumedMemory is used on machines whose memory is not known.
 const assumedMemory = 1 << 30
 
 // root is where Linux describes itself.
@@ -48,12 +48,13 @@ func (s System) DiskFree() (int64, error) {
 func (System) Release() { debug.FreeOSMemory() }
 
 // heapGrowth is how much garbage, in percent of what is in use, the heap may
-// hold. Most of what a busy node has in use are the tables of its log store and
-// payloads: large, few, and without pointers. To look through them costs next
-// to nothing, and as much again of garbage would cost half a gigabyte.
+// hold. Most memory of a busy node is in the tables of its log store and in
+// payloads, which are large, few, and without pointers. Scanning them costs next
+// to nothing, whereas an equal amount of garbage would cost half a gigabyte.
 const heapGrowth = 50
 
-// LimitHeap implements Probe. The environment's GOMEMLIMIT and GOGC go before.
+// LimitHeap implements Probe. GOMEMLIMIT and GOGC in the environment take
+// precedence.
 func (System) LimitHeap(limit int64) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(heapGrowth)
@@ -74,8 +75,8 @@ func resident(root fs.FS) (bytes int64, ok bool) {
 	return pages * int64(os.Getpagesize()), err == nil
 }
 
-// memoryTotal is the machine's memory, or what the control group of this
-// process may use if that is less; 0: not known.
+// memoryTotal returns the machine's memory, or the limit of this process's control
+// group if that is less; 0: not known.
 func memoryTotal(root fs.FS) int64 {
 	total := int64(0)
 	text, _ := fs.ReadFile(root, "proc/meminfo") // not on every system
@@ -97,8 +98,8 @@ func memoryTotal(root fs.FS) int64 {
 	return total
 }
 
-// groupLimits lists the files that may limit the memory of this process: those
-// of its control group and of all groups around it, of either version.
+// groupLimits lists the files that may limit the memory of this process: those of
+// its control group and of all enclosing groups, of cgroup v1 and v2.
 func groupLimits(root fs.FS) []string {
 	var files []string
 	text, _ := fs.ReadFile(root, "proc/self/cgroup")
