@@ -6,10 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// ASCII returns a line of JSON with everything escaped that is not a printable
-// letter of ASCII. JSON would let some of it stand that terminals obey: control
-// characters from U+007F on, and those that turn the direction of text. It may
-// return its argument.
+// ASCII returns a line of JSON in which everything but printable ASCII is escaped.
+// JSON permits characters that terminals act on: control characters from U+007F
+// on, and those that change the direction of text. It may return its argument.
 func ASCII(line []byte) []byte {
 	plain := 0
 	for plain < len(line) && line[plain] < 0x7f {

@@ -1,10 +1,9 @@
-// Package audit writes down who changed what, who was refused, and what became
-// of the cluster's members: one JSON object a line, apart from the ordinary log.
+// Package audit logs changes, refusals and the membership of the cluster, one JSON
+// object a line, separately from the ordinary log.
 //
-// It promises that a line is one line whatever users call things, and that
-// refusals, which anybody can cause, are written at a bounded rate; what is left
-// out is counted, and the count is written. It knows no secret: what callers pass
-// on as it is are names, never what a client proves itself with.
+// It promises that names cannot break a line, and that refusals, which anybody can
+// cause, are written at a bounded rate; omitted ones are counted, and the count is
+// written. It does not filter secrets: callers pass names only, never credentials.
 package audit
 
 import (
@@ -20,26 +19,26 @@ type Kind string
 
 // The kinds of events.
 const (
-	Login      Kind = "login"      // who was refused, not who came in
-	Access     Kind = "access"     // a user who has no right, or has lost it
-	Definition Kind = "definition" // vhosts, users, rights, policies, exchanges, queues, bindings …
-	Cluster    Kind = "cluster"    // nodes that come, stop and go, and with what they prove themselves
-	Operation  Kind = "operation"  // what operators do that defines nothing
+	Login      Kind = "login"      // refused logins; successful ones are not logged
+	Access     Kind = "access"     // missing or revoked permissions
+	Definition Kind = "definition" // vhosts, users, permissions, policies, exchanges, queues, bindings …
+	Cluster    Kind = "cluster"    // nodes that join, stop or leave, their tokens and certificates
+	Operation  Kind = "operation"  // operators' actions that change no definition
 )
 
-// Outcome is what came of what somebody asked for.
+// Outcome is the outcome of a request.
 type Outcome string
 
 // The outcomes.
 const (
 	OK      Outcome = "ok"
 	Refused Outcome = "refused"
-	Failed  Outcome = "failed" // it may have been done
+	Failed  Outcome = "failed" // it may have been carried out
 )
 
 // Origin is where a request comes from.
 type Origin struct {
-	// Protocol is amqp, http, or cluster for what nodes do.
+	// Protocol is amqp, http, or cluster for actions of nodes.
 	Protocol string `json:"protocol,omitempty"`
 	// Address is the client's, or the node's name.
 	Address string `json:"address,omitempty"`
@@ -47,20 +46,20 @@ type Origin struct {
 	Connection string `json:"connection,omitempty"`
 }
 
-// Event is what a line says.
+// Event is the content of a line.
 type Event struct {
 	Kind Kind `json:"kind"`
 	// Action is the AMQP method, the method and path of a request, or a verb.
 	Action string `json:"action"`
 	User   string `json:"user,omitempty"`
 	Origin
-	// Target names what it was done to: vhost, queue, user …
+	// Target names the object of the action: vhost, queue, user …
 	Target map[string]string `json:"target,omitempty"`
-	// Detail is what it was changed to, as far as that is no secret.
+	// Detail is the new value, without secrets.
 	Detail  map[string]any `json:"detail,omitempty"`
 	Outcome Outcome        `json:"outcome"`
 	Reason  string         `json:"reason,omitempty"`
-	// Unlogged is how many events like this one were not written before it.
+	// Unlogged is how many similar events were omitted before this one.
 	Unlogged uint64 `json:"unlogged,omitempty"`
 }
 
@@ -74,7 +73,7 @@ type line struct {
 // timeFormat is RFC 3339 in UTC with milliseconds.
 const timeFormat = "2006-01-02T15:04:05.000Z"
 
-// Log is where events are written. A nil Log writes nothing.
+// Log writes events. A nil Log writes nothing.
 type Log struct {
 	node  string
 	clock func() time.Time
@@ -83,16 +82,17 @@ type Log struct {
 	mu       sync.Mutex
 	to       io.Writer
 	throttle *Throttle
-	last     map[string]Event // of each key: what the unwritten ones were like
+	last     map[string]Event // the last omitted event of each key
 }
 
-// New returns a log of a node. fail is told of what cannot be written.
+// New returns a log of a node. fail is called with the error of each event that
+// cannot be written.
 func New(node string, to io.Writer, clock func() time.Time, fail func(error)) *Log {
 	return &Log{node: node, to: to, clock: clock, fail: fail, throttle: NewThrottle(clock), last: map[string]Event{}}
 }
 
-// Write writes an event. Of refusals those of one kind from one place are written
-// at a bounded rate.
+// Write writes an event. Refusals of one kind from one address are written at a
+// bounded rate.
 func (l *Log) Write(e Event) {
 	if l == nil {
 		return
@@ -117,7 +117,7 @@ func (l *Log) Write(e Event) {
 	l.write(e)
 }
 
-// Close writes what is left to be counted. Nothing may be written after it.
+// Close writes the counts of omitted events. Write must not be called after it.
 func (l *Log) Close() {
 	if l == nil {
 		return
@@ -129,14 +129,15 @@ func (l *Log) Close() {
 	}
 }
 
-// writeLeft writes the last one of those that were left out. The lock is held.
+// writeLeft writes the last omitted event of a key, with the count of the others.
+// The lock is held.
 func (l *Log) writeLeft(left Left) {
 	e, ok := l.last[left.Key]
 	if !ok {
 		e = Event{Kind: Access, Action: "several", Outcome: Refused}
 	}
 	delete(l.last, left.Key)
-	e.Unlogged = left.Count - 1 // it is one of them
+	e.Unlogged = left.Count - 1 // e itself is one of them
 	l.write(e)
 }
 
@@ -153,12 +154,12 @@ func (l *Log) write(e Event) {
 
 type originKey struct{}
 
-// With notes in a context where a request comes from.
+// With returns a context that carries the origin of a request.
 func With(ctx context.Context, o Origin) context.Context {
 	return context.WithValue(ctx, originKey{}, o)
 }
 
-// From returns what With noted.
+// From returns the origin that With put into a context.
 func From(ctx context.Context) Origin {
 	o, _ := ctx.Value(originKey{}).(Origin)
 	return o

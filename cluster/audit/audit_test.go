@@ -11,7 +11,7 @@ import (
 	"unicode"
 )
 
-// page is where lines go, and when it is.
+// page collects lines and provides the time.
 type page struct {
 	strings.Builder
 	now time.Time
@@ -49,7 +49,7 @@ func TestLine(t *testing.T) {
 	}
 }
 
-// Whatever users call things, a line is one line of letters that print.
+// Whatever the names, an event is one line of printable characters.
 func TestNamesDoNotBreakLines(t *testing.T) {
 	p, l := newPage()
 	names := []string{"a\nb", "a\r\nb", "\x1b[31m", "\x00", "<script>", "\u2028", "\xff\xfe", "{\"outcome\":\"ok\"}", strings.Repeat("/", 255), "\u202e", "\x7f", "\u0085"}
@@ -67,7 +67,7 @@ func TestNamesDoNotBreakLines(t *testing.T) {
 	}
 }
 
-// What is escaped is read as what it was.
+// Escaped text decodes to the original.
 func TestASCII(t *testing.T) {
 	for _, text := range []string{"", "plain", "é", "\u0085\u007f", "a\u202eb", "𝄞 x", "日本"} {
 		raw, err := json.Marshal(text)
@@ -87,7 +87,7 @@ func TestASCII(t *testing.T) {
 	}
 }
 
-// Refusals of one place are written at a bounded rate, and none is uncounted.
+// Refusals from one address are written at a bounded rate, and all are counted.
 func TestRefusalsAreBounded(t *testing.T) {
 	p, l := newPage()
 	refuse := func(address string, n int) {
@@ -103,7 +103,7 @@ func TestRefusalsAreBounded(t *testing.T) {
 		t.Fatalf("%d lines", len(got))
 	}
 	p.now = p.now.Add(window)
-	refuse("10.0.0.2:1", 1) // another one's comes first
+	refuse("10.0.0.2:1", 1) // the count of the other address is written first
 	got := p.lines(t)
 	if len(got) != 2 || got[0]["unlogged"] != 89.0 || got[0]["user"] != "u89" || got[1]["unlogged"] != nil {
 		t.Fatalf("%v", got)
@@ -116,8 +116,8 @@ func TestRefusalsAreBounded(t *testing.T) {
 	}
 }
 
-// However many places refusals come from, what is remembered of them is bounded,
-// and so is what is written; all are counted.
+// However many addresses refusals come from, both the memory that they use and the
+// lines that they cause are bounded; all are counted.
 func TestPlacesAreBounded(t *testing.T) {
 	p, l := newPage()
 	const places = 5 * maxKeys
@@ -145,8 +145,8 @@ type broken struct{}
 
 func (broken) Write([]byte) (int, error) { return 0, errors.New("disk full") }
 
-// What cannot be written is told, and nobody waits for it; without a log nothing
-// is.
+// An event that cannot be written is reported and does not block; a nil log
+// writes nothing.
 func TestNotWritten(t *testing.T) {
 	told := 0
 	l := New("n1", broken{}, time.Now, func(error) { told++ })

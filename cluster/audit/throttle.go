@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// Bounds of what a Throttle lets through.
+// Bounds of a Throttle.
 const (
 	window   = 10 * time.Second
 	perKey   = 10   // in a window
-	maxKeys  = 1024 // those beyond are one
+	maxKeys  = 1024 // further keys count as one
 	otherKey = "others"
 )
 
-// Throttle bounds how often something is said of each of many keys, and counts
-// what is not. It is not for use by several goroutines at a time.
+// Throttle bounds how often an event of each key is allowed, and counts the omitted
+// ones. It must not be used by several goroutines at a time.
 type Throttle struct {
 	clock func() time.Time
 	keys  map[string]*tally
@@ -29,19 +29,19 @@ type tally struct {
 	left  uint64
 }
 
-// Left is how often a key was left out.
+// Left is how many events of a key were omitted.
 type Left struct {
 	Key   string
 	Count uint64
 }
 
-// NewThrottle returns a throttle that has seen nothing.
+// NewThrottle returns a throttle without keys.
 func NewThrottle(clock func() time.Time) *Throttle {
 	return &Throttle{clock: clock, keys: map[string]*tally{}}
 }
 
-// Allow reports whether it may be said, and how often it was not before. as is the
-// key under which it counts.
+// Allow reports whether an event of a key is allowed, and how many were omitted
+// before it. as is the key under which it counts.
 func (t *Throttle) Allow(key string) (as string, ok bool, before uint64) {
 	now := t.clock()
 	k := t.keys[key]
@@ -67,8 +67,8 @@ func (t *Throttle) Allow(key string) (as string, ok bool, before uint64) {
 	return key, true, before
 }
 
-// Expired forgets the keys whose window is over, and lists those of them that
-// were left out, by key. It looks at them once a second.
+// Expired removes the keys whose window is over, and lists those with omitted
+// events, sorted by key. It checks at most once a second.
 func (t *Throttle) Expired() []Left {
 	now := t.clock()
 	if now.Sub(t.swept) < time.Second {
@@ -78,7 +78,7 @@ func (t *Throttle) Expired() []Left {
 	return t.forget(func(k *tally) bool { return now.Sub(k.since) >= window })
 }
 
-// All is Expired for all keys.
+// All is like Expired, for all keys.
 func (t *Throttle) All() []Left { return t.forget(func(*tally) bool { return true }) }
 
 func (t *Throttle) forget(over func(*tally) bool) (left []Left) {
@@ -95,7 +95,7 @@ func (t *Throttle) forget(over func(*tally) bool) (left []Left) {
 	return left
 }
 
-// place is an address without its port.
+// place returns an address without its port.
 func place(address string) string {
 	if a, err := netip.ParseAddrPort(address); err == nil {
 		return a.Addr().Unmap().String()
