@@ -20,8 +20,8 @@ const (
 	minFiles = 128
 	// maxFiles is assumed when the system sets no limit, or a huge one.
 	maxFiles = 1 << 20
-	// others is what logs, table files being written, outgoing links and the Go
-	// runtime need.
+	// others is how many descriptors logs, table files being written, outgoing
+	// links and the Go runtime need.
 	others = 48
 )
 
@@ -34,8 +34,8 @@ func Files() (int, error) {
 	return int(min(l.Cur, math.MaxInt32)), nil
 }
 
-// Divide divides descriptors among the parts of a node. What listeners do not get is
-// kept for the stores.
+// Divide divides descriptors among the parts of a node. Listeners leave the stores
+// what these need.
 func Divide(files int) (Descriptors, error) {
 	if files < minFiles {
 		return Descriptors{}, fmt.Errorf("the limit of open files is %d, a node needs at least %d", files, minFiles)
@@ -52,7 +52,7 @@ func Divide(files int) (Descriptors, error) {
 	return s, nil
 }
 
-// Smaller is the smaller of a setting (0: none was made) and a share.
+// Smaller returns the smaller of a setting and a share; a setting of 0 is unset.
 func Smaller(setting, share int) int {
 	if setting == 0 {
 		return share

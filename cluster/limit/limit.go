@@ -1,11 +1,11 @@
-// Package limiter bounds how many connections a listener has, so that clients
-// never take the file descriptors that the stores and the links need.
+// Package limit bounds how many connections a listener has, so that clients never
+// use up the file descriptors that the stores and the links need.
 //
-// It promises: at most the allowed number of connections is open; any beyond is
-// closed at once and never queued. Connections that have not logged in may use
+// It promises that at most the allowed number of connections is open; further ones
+// are closed at once and never queued. Connections that have not logged in may use
 // only part of the limit, and no host can exhaust that part: when it is full, the
-// address with most of these connections loses its newest. The package knows no
-// protocol.
+// address with the most of these connections loses its newest. The package is
+// independent of any protocol.
 package limit
 
 import (
@@ -21,21 +21,21 @@ import (
 type Config struct {
 	Name string // of the listener, in the log and in metrics
 	Max  int    // connections, at least 1
-	// Logins says that clients of this listener log in. Connections on which
-	// nobody has logged in may then use half of Max.
+	// Logins says that clients of this listener log in. Connections that have not
+	// logged in may then use half of Max.
 	Logins bool
 	// Answer is written to a client before its connection is refused; empty: nothing.
 	Answer string
 	Logger *slog.Logger
 }
 
-// Limiter counts the connections of a listener, also when the listener is reopened.
+// Limiter counts the connections of a listener, even if the listener is reopened.
 type Limiter struct {
 	config     Config
 	maxPending int
 
 	mu       sync.Mutex
-	open     int                      // ≤ config.Max; those in pending are among them
+	open     int                      // ≤ config.Max; includes those in pending
 	count    int                      // of those in pending, ≤ maxPending
 	pending  map[netip.Prefix][]*conn // not logged in, by address, oldest first; no list is empty
 	refused  uint64
@@ -56,7 +56,7 @@ const (
 	sampled = 64
 	// logEvery is the shortest time between two log lines about refused connections.
 	logEvery = 10 * time.Second
-	// answerTime bounds the writing of an answer, which fits into any socket.
+	// answerTime bounds the writing of an answer, which fits into any socket buffer.
 	answerTime = 100 * time.Millisecond
 )
 
@@ -77,7 +77,7 @@ func (c *Limiter) Status() Status {
 	return Status{Name: c.config.Name, Open: c.open, Pending: c.count, Max: c.config.Max, Refused: c.refused}
 }
 
-// Listen returns a listener whose connections count.
+// Listen returns a listener whose connections are counted.
 func (c *Limiter) Listen(l net.Listener) net.Listener { return &listener{l, c} }
 
 type listener struct {
@@ -94,7 +94,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		}
 		tcp, ok := socket.(*net.TCPConn)
 		if !ok {
-			return socket, nil // not from outside
+			return socket, nil // not a network client
 		}
 		if k := l.limiter.admit(tcp); k != nil {
 			return k, nil
@@ -102,7 +102,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// conn is a connection that counts until it is closed.
+// conn is a connection that is counted until it is closed.
 type conn struct {
 	*net.TCPConn
 	limiter *Limiter
@@ -128,14 +128,14 @@ func sourceOf(socket net.Conn) netip.Prefix {
 	ip := a.Addr().Unmap().WithZone("")
 	bits := ip.BitLen()
 	if ip.Is6() {
-		bits = 64 // what a host has at least
+		bits = 64 // a host has at least a /64
 	}
 	p, _ := ip.Prefix(bits)
 	return p
 }
 
-// admit counts a connection and returns it, in place of another one if necessary,
-// or closes it and returns nil.
+// admit counts a connection and returns it, or closes it and returns nil. It may
+// close another connection to make space.
 func (c *Limiter) admit(socket *net.TCPConn) *conn {
 	k := &conn{TCPConn: socket, limiter: c, from: sourceOf(socket)}
 	victim, ok := c.enter(k)
@@ -146,14 +146,15 @@ func (c *Limiter) admit(socket *net.TCPConn) *conn {
 		return k
 	}
 	if c.config.Answer != "" {
-		_ = socket.SetWriteDeadline(time.Now().Add(answerTime)) // as far as it goes
+		_ = socket.SetWriteDeadline(time.Now().Add(answerTime)) // best effort
 		_, _ = socket.Write([]byte(c.config.Answer))
 	}
 	socket.Close()
 	return nil
 }
 
-// enter counts a connection, and may take another one out of the count.
+// enter counts a connection unless there are too many. victim, if not nil, is a
+// connection that lost its place and must be closed.
 func (c *Limiter) enter(k *conn) (victim *conn, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -170,9 +171,9 @@ func (c *Limiter) enter(k *conn) (victim *conn, ok bool) {
 	return victim, true
 }
 
-// crowded returns the newest connection of the address with the most that are
-// not logged in, if it has more than least of them. The lock is held, here and in
-// the methods below.
+// crowded returns the newest connection of the address with the most connections
+// that are not logged in, if it has more than least of them. The lock is held,
+// here and in the methods below.
 func (c *Limiter) crowded(least int) *conn {
 	var longest []*conn
 	n := 0
@@ -190,7 +191,7 @@ func (c *Limiter) crowded(least int) *conn {
 	return longest[len(longest)-1]
 }
 
-// refuse counts a refused connection and logs it now and then.
+// refuse counts a refused connection and logs refusals once in logEvery.
 func (c *Limiter) refuse(k *conn) {
 	c.refused++
 	c.unlogged++
@@ -201,7 +202,7 @@ func (c *Limiter) refuse(k *conn) {
 	}
 }
 
-// forget takes a connection out of the count.
+// forget removes a connection from the count.
 func (c *Limiter) forget(k *conn) {
 	if k.gone {
 		return
@@ -211,7 +212,7 @@ func (c *Limiter) forget(k *conn) {
 	c.unpend(k)
 }
 
-// unpend takes a connection from those that have not logged in.
+// unpend removes a connection from those that have not logged in.
 func (c *Limiter) unpend(k *conn) {
 	if k.known {
 		return

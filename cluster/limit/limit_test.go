@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// patience bounds what has to happen.
+// patience bounds how long a test waits for something that must happen.
 const patience = time.Minute
 
-// world is a listener below a limiter, and what has been let in.
+// world is a listener below a limiter, and the connections that it has accepted.
 type world struct {
 	t       *testing.T
 	limiter *Limiter
@@ -95,7 +95,7 @@ func (w *world) mustStand(want Status) {
 
 const one, two = "127.0.0.1", "127.0.0.2"
 
-// Beyond the limit connections are answered and closed; a closed one leaves its
+// Connections above the limit are answered and closed; closing one frees its
 // place, once.
 func TestLimit(t *testing.T) {
 	w := newWorld(t, Config{Name: "l", Max: 3, Answer: "no"})
@@ -112,8 +112,8 @@ func TestLimit(t *testing.T) {
 	w.mustEnd(w.mustDial(one), "no")
 }
 
-// The address that has most loses its newest one to others, until they have as
-// many.
+// The address with the most connections loses its newest to other addresses, until
+// they have as many.
 func TestCrowdedAddress(t *testing.T) {
 	w := newWorld(t, Config{Max: 4})
 	var outside []net.Conn
@@ -130,8 +130,8 @@ func TestCrowdedAddress(t *testing.T) {
 	w.mustStand(Status{Open: 4, Pending: 4, Max: 4, Refused: 4})
 }
 
-// Those who have not logged in have half of the places, and never one of those
-// who have.
+// Connections that have not logged in have half of the places, and never take the
+// place of one that has.
 func TestLoggedIn(t *testing.T) {
 	w := newWorld(t, Config{Max: 4, Logins: true})
 	login := func(inside net.Conn) { inside.(interface{ LoggedIn() }).LoggedIn() }
