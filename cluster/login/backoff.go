@@ -7,38 +7,38 @@ import (
 	"time"
 )
 
-// backoff slows down whoever guesses. Failures are counted for a user at an
-// address, for the address, and for the user; one is forgiven every
-// forgiveEvery. Beyond those that are free:
+// backoff slows down password guessing. It counts failures of a user at an address,
+// of the address, and of the user; one is forgiven every forgiveEvery. Beyond the
+// free failures:
 //
-//   - the user at that address is not looked at for a while, which doubles with
-//     each failure;
-//   - nor is anybody at an address with shareFactor times as many failures, but
-//     those who have logged in there before;
-//   - logins of a user with shareFactor times as many failures wait for a moment,
-//     wherever they come from, but for those who have logged in from there. They
-//     are never turned away: nobody locks a user out from elsewhere.
+//   - logins of the user at that address are refused unchecked for a time that
+//     doubles with each failure;
+//   - at shareFactor times as many failures of the address, so are the logins of all
+//     users there, except those who have logged in from it before;
+//   - at shareFactor times as many failures of the user, the user's logins wait for
+//     a moment, except from addresses where the user has logged in before. They are
+//     never refused, so nobody can lock a user out from another address.
 //
-// Failures of a user at an address that are not free count for these two only.
-// So a client that repeats one mistake for ever shuts nobody else out.
+// Failures of a user at an address beyond the free ones count for this pair only,
+// so a client that repeats one mistake forever does not affect others.
 type backoff struct {
 	free     float64
-	maxDelay time.Duration // 0: nobody is slowed down
+	maxDelay time.Duration // 0: no delays
 	seed     maphash.Seed
 
 	mu      sync.Mutex
 	records map[uint64]record // by key; at most maxRecords
 }
 
-// record is what is known of a user, an address, or a user at an address.
+// record holds the failures of a user, an address, or a user at an address.
 type record struct {
-	failures float64 // as they were at the time of the last
+	failures float64 // at the time of the last one
 	last     time.Time
-	until    time.Time // is not looked at before
-	good     time.Time // last login, of a user at an address
+	until    time.Time // logins before it are refused unchecked
+	good     time.Time // last successful login, of a user at an address
 }
 
-// key says of whom a record is. A user's has no address, an address's no user.
+// key identifies a record. That of a user has no address, that of an address no user.
 type key struct {
 	from netip.Prefix
 	user string
@@ -46,21 +46,22 @@ type key struct {
 
 const (
 	maxRecords   = 16_384
-	sampled      = 16 // records of which the oldest goes when there are too many
+	sampled      = 16 // records of which the oldest is removed when there are too many
 	forgiveEvery = 30 * time.Second
 	maxExcess    = 16 // failures beyond the free ones that are remembered
 	shareFactor  = 5
 	firstDelay   = 500 * time.Millisecond
 	firstWait    = 25 * time.Millisecond // of a user who logs in from elsewhere
 	maxWait      = time.Second
-	goodFor      = 24 * time.Hour // that somebody has logged in is remembered
+	goodFor      = 24 * time.Hour // how long a successful login is remembered
 )
 
 func newBackoff(free int, maxDelay time.Duration) *backoff {
 	return &backoff{free: float64(free), maxDelay: maxDelay, seed: maphash.MakeSeed(), records: map[uint64]record{}}
 }
 
-// sourceOf is what counts as one address: hosts have at least a /64 of IPv6.
+// sourceOf returns the prefix that counts as one address: hosts have at least a /64
+// of IPv6.
 func sourceOf(a netip.Addr) netip.Prefix {
 	a = a.Unmap().WithZone("")
 	bits := a.BitLen()
@@ -71,7 +72,7 @@ func sourceOf(a netip.Addr) netip.Prefix {
 	return p
 }
 
-// find returns a record as it is now. The lock is held.
+// find returns a record with its failures as of now. The lock is held.
 func (b *backoff) find(k key, now time.Time) (id uint64, r record) {
 	id = maphash.Comparable(b.seed, k)
 	r = b.records[id]
@@ -79,7 +80,7 @@ func (b *backoff) find(k key, now time.Time) (id uint64, r record) {
 	return id, r
 }
 
-// put keeps a record. The lock is held.
+// put stores a record. The lock is held.
 func (b *backoff) put(id uint64, r record) {
 	if _, known := b.records[id]; !known && len(b.records) >= maxRecords {
 		var oldest uint64
@@ -97,7 +98,7 @@ func (b *backoff) put(id uint64, r record) {
 	b.records[id] = r
 }
 
-// holds says that somebody is not looked at now, or only after a wait.
+// holds reports whether a login is refused unchecked, or how long it must wait.
 func (b *backoff) holds(from netip.Prefix, user string) (refuse bool, wait time.Duration) {
 	if b.maxDelay == 0 {
 		return false, 0
@@ -118,7 +119,7 @@ func (b *backoff) holds(from netip.Prefix, user string) (refuse bool, wait time.
 	return false, wait
 }
 
-// failed counts a login that was looked at and refused.
+// failed counts a login that was checked and refused.
 func (b *backoff) failed(from netip.Prefix, user string) {
 	if b.maxDelay == 0 {
 		return
@@ -132,7 +133,7 @@ func (b *backoff) failed(from netip.Prefix, user string) {
 	}
 }
 
-// count adds a failure and reports whether it is one too many.
+// count adds a failure and reports whether it exceeds the free ones.
 func (b *backoff) count(k key, free float64, now time.Time) bool {
 	id, r := b.find(k, now)
 	r.failures, r.last = min(r.failures+1, free+maxExcess), now
@@ -144,8 +145,8 @@ func (b *backoff) count(k key, free float64, now time.Time) bool {
 	return excess > 0
 }
 
-// succeeded notes that a user has logged in from an address. Failures stay: who
-// knows one password may guess others.
+// succeeded records that a user has logged in from an address. Failures stay: a
+// client that knows one password may be guessing others.
 func (b *backoff) succeeded(from netip.Prefix, user string) {
 	if b.maxDelay == 0 {
 		return
@@ -158,7 +159,7 @@ func (b *backoff) succeeded(from netip.Prefix, user string) {
 	b.put(id, r)
 }
 
-// doubled is a time that doubles with each failure beyond the free ones.
+// doubled returns a time that doubles with each failure beyond the free ones.
 func doubled(first time.Duration, excess float64, limit time.Duration) time.Duration {
 	for ; excess > 1 && first < limit; excess-- {
 		first *= 2

@@ -7,9 +7,9 @@ import (
 	"sync"
 )
 
-// fairQueue lets a fixed number of callers hash at a time. The others wait in a
-// line for each address, and the lines are served in turn: an address with many
-// callers delays the others by one hash each.
+// fairQueue lets a fixed number of callers hash at a time. The others wait in one
+// line per address, and the lines are served in turn, so an address with many
+// callers delays each of the others by one hash.
 //
 // Invariants: free > 0 only if nobody waits; waiting is the sum of all lines and
 // ≤ maxWaiting; order holds each address with a line once; no line is empty.
@@ -18,10 +18,10 @@ type fairQueue struct {
 	free    int
 	waiting int
 	lines   map[netip.Prefix][]*waiter
-	order   []netip.Prefix // the address to be served next is the first
+	order   []netip.Prefix // the first is served next
 }
 
-// waiter is a waiting caller. answer receives one value: nil, it may hash.
+// waiter is a waiting caller. answer receives one value; nil means that it may hash.
 type waiter struct{ answer chan error }
 
 // maxWaiting bounds the waiting callers. When there are more, the address with the
@@ -32,8 +32,8 @@ func newFairQueue(atOnce int) *fairQueue {
 	return &fairQueue{free: atOnce, lines: map[netip.Prefix][]*waiter{}}
 }
 
-// take waits until the caller may hash; give must follow. It returns ErrBusy if
-// ctx ends before, or too many wait.
+// take waits until the caller may hash; the caller must call give afterwards. take
+// returns ErrBusy if ctx ends first, or too many callers wait.
 func (q *fairQueue) take(ctx context.Context, from netip.Prefix) error {
 	if ctx.Err() != nil {
 		return ErrBusy
@@ -58,7 +58,7 @@ func (q *fairQueue) take(ctx context.Context, from netip.Prefix) error {
 		q.cut(from, at)
 		return ErrBusy
 	}
-	return <-w.answer // decided in the meantime
+	return <-w.answer // answered in the meantime
 }
 
 // join appends a waiter to its address's line. The lock is held, here and in cut.
@@ -94,7 +94,7 @@ func (q *fairQueue) cut(from netip.Prefix, at int) {
 	q.order = slices.DeleteFunc(q.order, func(p netip.Prefix) bool { return p == from })
 }
 
-// give ends what take began: the next address is served.
+// give ends the turn that take began; the next address is served.
 func (q *fairQueue) give() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -13,12 +13,12 @@ import (
 	"time"
 )
 
-// HashAlgorithm names how passwords are kept: PBKDF2 with HMAC-SHA-256. A
-// hash is the number of iterations (4 bytes), the salt (16) and the key (32).
+// HashAlgorithm names the algorithm of stored passwords: PBKDF2 with HMAC-SHA-256.
+// A hash is the number of iterations (4 bytes), the salt (16) and the key (32).
 const HashAlgorithm = "pbkdf2_sha256"
 
-// Names of the hashes that come with users from RabbitMQ: a salt of 4 bytes,
-// and the digest of it and the password.
+// Names of the algorithms of hashes imported from RabbitMQ: a salt of 4 bytes, and
+// the digest of the salt and the password.
 const (
 	ImportedSHA256 = "rabbit_password_hashing_sha256"
 	ImportedSHA512 = "rabbit_password_hashing_sha512"
@@ -26,22 +26,22 @@ const (
 )
 
 const (
-	// hashIterations is what every hash costs that is made or compared with.
+	// hashIterations is the cost of creating or comparing any hash.
 	hashIterations = 100_000
 	saltBytes      = 16
 	keyBytes       = sha256.Size // one block of PBKDF2, see derive
 
-	// pauseEvery is after how many iterations, half a millisecond,
-	// a goroutine that hashes lets others run, and pauseFor how long: a yield
-	// is none to other processes, nor to who is about to wake up.
+	// A goroutine that hashes sleeps for pauseFor after every pauseEvery iterations
+	// (half a millisecond), so that others can run. Yielding would not help other
+	// processes or goroutines that are about to wake up.
 	pauseEvery = 2_000
 	pauseFor   = 100 * time.Microsecond
 )
 
-// iterated counts what the hashes of this process have cost.
+// iterated counts the iterations of all hashes in this process.
 var iterated atomic.Uint64
 
-// HashPassword makes the hash of a new password.
+// HashPassword returns the hash of a new password.
 func HashPassword(password string) []byte {
 	salt := make([]byte, saltBytes)
 	rand.Read(salt) // never fails
@@ -53,9 +53,8 @@ func hashWith(password string, salt []byte) []byte {
 	return append(append(out, salt...), derive(password, salt, hashIterations)...)
 }
 
-// derive is PBKDF2 for a key of one block. The standard library's does not let
-// others run: where there are few processors, clients would wait for a refused
-// login to be computed.
+// derive is PBKDF2 for a key of one block. The standard library's does not pause:
+// on few processors, clients would wait while a refused login is computed.
 func derive(password string, salt []byte, iterations uint32) []byte {
 	prf := hmac.New(sha256.New, []byte(password))
 	prf.Write(salt)
@@ -75,9 +74,9 @@ func derive(password string, salt []byte, iterations uint32) []byte {
 	return key
 }
 
-// ValidHash reports whether a hash could be one made with an algorithm. A hash
-// that costs more than this program's own is none: a login of its user would
-// take longer than that of others.
+// ValidHash reports whether a hash is well-formed for an algorithm. A hash that
+// costs more than this program's own is not valid, because a login of its user
+// would take longer than that of others.
 func ValidHash(hash []byte, algorithm string) bool {
 	switch algorithm {
 	case HashAlgorithm:
@@ -94,14 +93,13 @@ func ValidHash(hash []byte, algorithm string) bool {
 	return false
 }
 
-// ValidPassword reports whether a password can be one. To PBKDF2 zero octets at
-// the end of a short one are as good as none.
+// ValidPassword reports whether a password is permitted. It must not contain zero
+// octets: PBKDF2 ignores them at the end of a short password.
 func ValidPassword(password string) bool { return !strings.Contains(password, "\x00") }
 
-// examine compares a password with a hash in constant time. Whatever the hash
-// is, hashIterations are computed: for nobody's hash (nil), a broken one and one
-// of another kind, those of the password's own hash, which is returned as new
-// if an imported hash matches.
+// examine compares a password with a hash in constant time. It always computes
+// hashIterations. For a missing hash (nil), an invalid one and an imported one, it
+// computes a new hash of the password, and returns that if an imported hash matches.
 func examine(hash []byte, algorithm, password string) (matches bool, renewed []byte) {
 	if algorithm == HashAlgorithm && ValidHash(hash, algorithm) {
 		n := binary.BigEndian.Uint32(hash)

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// imported are hashes of the password test12 as RabbitMQ makes them. The first
-// is the example of its documentation.
+// imported are hashes of the password test12 by RabbitMQ's algorithms. The first
+// is the example in its documentation.
 func imported(t *testing.T) (sha256Hash, sha512Hash []byte) {
 	t.Helper()
 	sha256Hash, err := base64.StdEncoding.DecodeString("kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR")
@@ -22,14 +22,14 @@ func imported(t *testing.T) (sha256Hash, sha512Hash []byte) {
 	return sha256Hash, append([]byte("salt"), sum[:]...)
 }
 
-// cost counts the iterations of what f does.
+// cost counts the iterations that f causes.
 func cost(f func()) uint64 {
 	before := iterated.Load()
 	f()
 	return iterated.Load() - before
 }
 
-// A password is compared with every kind of hash, right or broken, at one cost.
+// Comparing a password costs the same for every kind of hash, valid or not.
 func TestExamine(t *testing.T) {
 	sha256Hash, sha512Hash := imported(t)
 	own := HashPassword("test12")

@@ -1,12 +1,11 @@
-// Package login compares passwords with their hashes, and keeps those who guess
-// from costing others anything.
+// Package login compares passwords with their hashes, and keeps password guessing
+// from slowing down other clients.
 //
-// It promises: a login that is looked at and refused has cost one slow hash,
-// whoever it was for, so that neither the answer nor its time says whether the
-// user exists; no more hashes are computed at a time than the settings allow,
-// and addresses take turns; who fails too often is not looked at for a while,
-// see backoff; what is remembered is bounded. It does not know which users
-// there are.
+// It promises: a login that is checked and refused costs one slow hash, whatever
+// the user, so neither the answer nor its time reveals whether the user exists; no
+// more hashes are computed at a time than the settings allow, and addresses take
+// turns; after too many failures logins are refused unchecked for a while, see
+// backoff; the memory that it uses is bounded. It does not know which users exist.
 package login
 
 import (
@@ -24,19 +23,19 @@ import (
 var (
 	// ErrHeldBack is returned when there were too many failures before.
 	ErrHeldBack = errors.New("too many failed logins")
-	// ErrBusy is returned when too many logins wait for theirs to be looked at.
+	// ErrBusy is returned when too many logins wait to be checked.
 	ErrBusy = errors.New("too many logins wait")
 )
 
-// Config says what logins may cost.
+// Config limits the cost of logins.
 type Config struct {
 	AtOnce       int           // hashes that are computed at a time, at least 1
-	FreeFailures int           // of a user at an address, that slow nobody down
-	MaxDelay     time.Duration // for which one who fails is not looked at; 0: none
+	FreeFailures int           // of a user at an address, without a delay
+	MaxDelay     time.Duration // the longest time of refusing logins unchecked; 0: none
 }
 
-// Attempt is a login. The password is held against the hash; without a valid
-// one, and where the user may not come from, it fails like any other.
+// Attempt is a login. The password is compared with Hash. An attempt without a valid
+// hash, or from where the user may not log in, fails like one with a wrong password.
 type Attempt struct {
 	User, Password string
 	Remote         netip.Addr
@@ -45,10 +44,10 @@ type Attempt struct {
 	Barred         bool // the user may not log in from there
 }
 
-// Counts says how logins have ended.
+// Counts are the numbers of logins by outcome.
 type Counts struct{ Accepted, Refused, HeldBack, Busy uint64 }
 
-// Gate is where passwords are looked at.
+// Gate checks passwords.
 type Gate struct {
 	queue   *fairQueue
 	backoff *backoff
@@ -64,8 +63,8 @@ const (
 	maxGood = 16_384
 	// waitTime bounds how long a login waits for its turn.
 	waitTime = 10 * time.Second
-	// maxName is how much of a user's name tells users apart here. No user has a
-	// longer one.
+	// maxName is how many bytes of a user's name are compared here. No user has a
+	// longer name.
 	maxName = 256
 )
 
@@ -76,14 +75,13 @@ func New(c Config) *Gate {
 	return g
 }
 
-// Counts says how logins have ended since the node started.
+// Counts returns the numbers of logins since the node started.
 func (g *Gate) Counts() Counts {
 	return Counts{Accepted: g.counts[0].Load(), Refused: g.counts[1].Load(), HeldBack: g.counts[2].Load(), Busy: g.counts[3].Load()}
 }
 
-// Check reports whether an attempt is good. renewed, if not nil, is the hash
-// that may replace an imported one. An error says that the password was not
-// looked at.
+// Check reports whether an attempt is good. renewed, if not nil, is the hash that
+// can replace an imported one. An error means that the password was not checked.
 func (g *Gate) Check(ctx context.Context, a *Attempt) (good bool, renewed []byte, err error) {
 	good, renewed, err = g.check(ctx, a)
 	outcome := 1
@@ -99,8 +97,8 @@ func (g *Gate) Check(ctx context.Context, a *Attempt) (good bool, renewed []byte
 	return good, renewed, err
 }
 
-// check holds back first, and only then looks whether the password is known as
-// good: it would tell at once which of many guesses is right.
+// check asks backoff before it looks for a remembered password: otherwise a fast
+// answer would reveal the right one of many guesses.
 func (g *Gate) check(ctx context.Context, a *Attempt) (good bool, renewed []byte, err error) {
 	from, user := sourceOf(a.Remote), a.User[:min(len(a.User), maxName)]
 	refuse, wait := g.backoff.holds(from, user)
@@ -120,10 +118,10 @@ func (g *Gate) check(ctx context.Context, a *Attempt) (good bool, renewed []byte
 		return false, nil, err
 	}
 	defer g.queue.give()
-	if refuse, _ = g.backoff.holds(from, user); refuse { // others have failed meanwhile
+	if refuse, _ = g.backoff.holds(from, user); refuse { // others have failed in the meantime
 		return false, nil, ErrHeldBack
 	}
-	good = g.isGood(a) // another one with this password was looked at meanwhile
+	good = g.isGood(a) // another login may have checked this password in the meantime
 	if !good {
 		good, renewed = examine(a.Hash, a.Algorithm, a.Password)
 	}
@@ -150,7 +148,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Hash makes the hash of a new password, in its turn.
+// Hash waits for its turn and returns the hash of a new password.
 func (g *Gate) Hash(ctx context.Context, password string) ([]byte, error) {
 	if err := g.queue.take(ctx, netip.Prefix{}); err != nil {
 		return nil, err
@@ -159,9 +157,9 @@ func (g *Gate) Hash(ctx context.Context, password string) ([]byte, error) {
 	return HashPassword(password), nil
 }
 
-// Remember takes note that a password matches a hash, so that a client that
-// reconnects costs no slow hash. The password is not kept: what is kept is a
-// keyed digest that only this process can make.
+// Remember records that a password matches a hash, so that a reconnecting client
+// does not cost a slow hash. It does not keep the password but a keyed digest that
+// only this process can compute.
 func (g *Gate) Remember(hash []byte, password string) {
 	digest := g.digest(hash, password)
 	g.mu.Lock()
@@ -175,7 +173,8 @@ func (g *Gate) Remember(hash []byte, password string) {
 	g.good[digest] = struct{}{}
 }
 
-// isGood reports whether that is remembered. Of who is barred nothing is said.
+// isGood reports whether an attempt's password is remembered as good. It is false
+// for a barred attempt.
 func (g *Gate) isGood(a *Attempt) bool {
 	if a.Barred || len(a.Hash) == 0 {
 		return false

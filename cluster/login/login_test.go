@@ -13,10 +13,10 @@ import (
 
 var here = netip.MustParseAddr("192.0.2.1")
 
-// hashing is how long a hash lets others run.
+// hashing is how long a hash pauses in total.
 const hashing = (hashIterations - 1) / pauseEvery * pauseFor
 
-// mustRefuse has a gate look at an attempt and refuse it.
+// mustRefuse fails the test unless a gate checks an attempt and refuses it.
 func mustRefuse(t *testing.T, g *Gate, a *Attempt) {
 	t.Helper()
 	if good, renewed, err := g.Check(t.Context(), a); good || renewed != nil || err != nil {
@@ -42,7 +42,7 @@ func mustHoldBack(t *testing.T, g *Gate, a *Attempt) {
 	}
 }
 
-// Whatever is refused costs the same, the second time as well.
+// All refusals cost the same, also when repeated.
 func TestRefusalsCostTheSame(t *testing.T) {
 	g := New(Config{})
 	sha256Hash, _ := imported(t)
@@ -84,8 +84,8 @@ func (hash bobs) with(password, from string) *Attempt {
 	return &Attempt{User: "bob", Password: password, Remote: netip.MustParseAddr(from), Hash: hash, Algorithm: HashAlgorithm}
 }
 
-// Who fails again and again is looked at ever more rarely; the right password
-// does not help then. The user is let in from elsewhere, and others from there.
+// Repeated failures are checked less and less often, even with the right password.
+// The user can log in from elsewhere, and other users from the same address.
 func TestBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{AtOnce: 1, FreeFailures: 10, MaxDelay: 8 * time.Second})
@@ -112,8 +112,8 @@ func TestBackoff(t *testing.T) {
 	})
 }
 
-// An address that tries many users is slowed down as a whole, but for those
-// who log in there; one that repeats a single user's wrong password is not.
+// An address that tries many users is delayed as a whole, except for users who have
+// logged in there; one that repeats a single user's wrong password is not.
 func TestBackoffOfAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{AtOnce: 1, FreeFailures: 2, MaxDelay: time.Second})
@@ -135,8 +135,8 @@ func TestBackoffOfAddress(t *testing.T) {
 	})
 }
 
-// Logins of a user who is guessed from everywhere wait for a moment, and are
-// not turned away.
+// Logins of a user whose password is guessed from many addresses wait for a moment,
+// and are not refused.
 func TestBackoffOfUser(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{AtOnce: 1, FreeFailures: 10, MaxDelay: time.Minute})
@@ -162,7 +162,7 @@ func TestBackoffOfUser(t *testing.T) {
 	})
 }
 
-// What is remembered of those who fail is bounded.
+// The records of failures are bounded.
 func TestBackoffIsBounded(t *testing.T) {
 	b := newBackoff(1_000_000, time.Second)
 	for i := range maxRecords + 1000 {
@@ -204,8 +204,8 @@ func TestAddressesAreServedInTurn(t *testing.T) {
 	})
 }
 
-// Beyond the bound, the address from which most wait loses one; who waits too
-// long goes.
+// Above the bound, the address with the most waiting callers loses one; callers that
+// wait for too long give up.
 func TestQueueIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		queue := newFairQueue(1)
