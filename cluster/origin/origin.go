@@ -1,14 +1,14 @@
-// Package origin decides which HTTP requests a node answers by where they come
-// from, so that no web page in the browser of somebody who reaches the node can
-// use it, not even one that knows a password.
+// Package origin decides by their origin which HTTP requests a node answers, so
+// that no web page in a browser that can reach the node can use it, not even a page
+// that knows a password.
 //
-// Three ways lead from a page to a node. It may send requests to the node's
-// address: browsers mark these in Sec-Fetch-Site or Origin. It may have its own
-// name lead to the node's address once it is loaded (rebinding): then only Host
-// tells. And it may send forms, which have other types of content than JSON.
-// Programs send neither mark and are judged by their login alone.
+// A page can attack a node in three ways. It can send requests to the node's
+// address: browsers mark these in Sec-Fetch-Site or Origin. It can point its own
+// name at the node's address after it was loaded (DNS rebinding): then only Host
+// reveals it. And it can send forms, whose content types differ from JSON. Other
+// programs send neither mark; they only need a login.
 //
-// It does not tell users apart, and answers nothing itself.
+// The package does not distinguish users and does not answer requests itself.
 package origin
 
 import (
@@ -21,19 +21,19 @@ import (
 	"strings"
 )
 
-// Guard knows the names that a node is reached by.
+// Guard knows the names by which a node can be reached.
 type Guard struct {
 	cross  http.CrossOriginProtection
 	names  map[string]bool
-	under  []string // ".example.org": every name that ends so
-	every  bool     // any name will do
-	strict bool     // programs, too, must use a known name
+	under  []string // ".example.org": every name with this suffix
+	every  bool     // any name is accepted
+	strict bool     // all programs, not only browsers, must use a known name
 }
 
-// New returns a guard of a node. own are the names that the node knows of
-// itself; empty ones are left out. allowed are those that its operator has
-// listed: names, *.NAME for all names below one, or * alone for any. If there is
-// such a list, programs are held to it as browsers are.
+// New returns a guard of a node. own are the node's own names; empty ones are
+// ignored. allowed are those that its operator has listed: names, *.NAME for all
+// names below one, or * alone for any. If there is such a list, it applies to all
+// programs, not only to browsers.
 func New(own, allowed []string) (*Guard, error) {
 	g := &Guard{names: map[string]bool{}, strict: len(allowed) > 0}
 	for _, name := range own {
@@ -57,20 +57,19 @@ func New(own, allowed []string) (*Guard, error) {
 	return g, nil
 }
 
-// Why a request is refused.
+// Reasons for refusing a request.
 var (
 	errOrigin = errors.New("the request comes from another site")
 	errHost   = errors.New("is not a name of this node; see the setting management.allowed_hosts")
 )
 
-// Check says why a request is refused. Whatever its method, one that a page of
-// another site makes is. A Host that is no name of the node is refused over
-// loopback, where a browser on the same machine would come from, and wherever
-// the request is marked as a browser's; everywhere if the operator has listed
-// names.
+// Check returns why a request is refused, or nil. It refuses requests by pages from
+// other sites, whatever the method. It refuses a Host that is not a name of the node
+// in requests over loopback, as from a browser on the same machine, and in requests
+// that are marked as a browser's; in all requests if the operator has listed names.
 func (g *Guard) Check(r *http.Request) error {
 	asked := r.WithContext(r.Context())
-	asked.Method = http.MethodPost // what reads is not safe either: it answers with data
+	asked.Method = http.MethodPost // reading is not safe either: the answer has data
 	if g.cross.Check(asked) != nil {
 		return errOrigin
 	}
@@ -83,9 +82,9 @@ func (g *Guard) Check(r *http.Request) error {
 	return nil
 }
 
-// knows reports whether a Host is an address or a name of the node. No page can
-// have an address for its own name, nor localhost or a name below it. Clients
-// of HTTP/1.0 send none.
+// knows reports whether a Host is an address or a name of the node. A page cannot
+// use an address as its own name, nor localhost or a name below it. HTTP/1.0 clients
+// send no Host.
 func (g *Guard) knows(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -105,7 +104,7 @@ func (g *Guard) knows(host string) bool {
 	return false
 }
 
-// normal is a name as names are compared.
+// normal returns the form of a name in which names are compared.
 func normal(name string) string { return strings.ToLower(strings.TrimSuffix(name, ".")) }
 
 func fromBrowser(r *http.Request) bool {
@@ -118,10 +117,10 @@ func overLoopback(r *http.Request) bool {
 	return ok && at.IP.IsLoopback()
 }
 
-// HasType reports whether a request's body has a type that is read. Pages can
-// send what forms send to any site without asking it first, so a browser's body
-// must be JSON by name. Programs need not say what they send, or say what their
-// library does of its own accord, as curl does; but not what only forms send.
+// HasType reports whether a request's body has an accepted type. Pages can send the
+// types of forms to any site without a preflight request, so a browser's body must
+// be declared as JSON. Other programs may omit the type, or send the default of
+// their library, as curl does, but not a type that only forms have.
 func HasType(r *http.Request) bool {
 	kinds := r.Header.Values("Content-Type")
 	if r.ContentLength == 0 || len(kinds) == 0 && !fromBrowser(r) {
@@ -139,8 +138,8 @@ func HasType(r *http.Request) bool {
 	return false
 }
 
-// SetHeaders has browsers do nothing with an answer but show its text: not run
-// it, not put it into another page, not keep it, not tell others where it was.
+// SetHeaders makes browsers only show an answer's text: they do not run it, embed
+// it into another page, cache it, or send its address to other sites.
 func SetHeaders(h http.Header) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")

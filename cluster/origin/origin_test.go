@@ -18,7 +18,7 @@ func mustNew(t *testing.T, own, allowed []string) *Guard {
 	return g
 }
 
-// request is a request that came to an address, with NAME: VALUE headers.
+// request returns a request to an address, with NAME: VALUE headers.
 func request(method, host, at string, headers ...string) *http.Request {
 	r := httptest.NewRequest(method, "/api/overview", http.NoBody)
 	r.Host = host
@@ -39,7 +39,7 @@ func TestCheck(t *testing.T) {
 		name    string
 		guard   *Guard
 		request *http.Request
-		want    string // empty: let through
+		want    string // empty: accepted
 	}{
 		{"a program", plain, request("POST", "127.0.0.1:15672", loopback), ""},
 		{"a program by a name of its own, from elsewhere", plain, request("POST", "service.example:15672", other), ""},
