@@ -8,24 +8,24 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// writers is how many writes are watched at a time. There are rarely more than
-// a few; of more, those that come last are not watched.
+// writers is how many writes are watched at a time. There are rarely more than a
+// few; further ones are not watched.
 const writers = 64
 
-// Disk watches what is being written to the disk: files of the stores that are
-// written, synced, made and removed.
+// Disk watches writes to the disk: files of the stores that are written, synced,
+// created and removed.
 type Disk struct {
 	clock *AwakeClock
 	gate  func()
-	// since is when a write began, in awake time plus 1; 0: none.
+	// since is when a write began, in awake time plus 1; 0: no write.
 	since [writers]atomic.Int64
 }
 
-// NewDisk returns a watch. gate is called ahead of each write and may block, as
-// a disk does that hangs; nil: nothing is.
+// NewDisk returns a watch. gate, if not nil, is called before each write and may
+// block, as a hanging disk does.
 func NewDisk(clock *AwakeClock, gate func()) *Disk { return &Disk{clock: clock, gate: gate} }
 
-// begin notes that a write begins, and end that it has ended.
+// begin records the start of a write, and end its end.
 func (d *Disk) begin() (slot int) {
 	now := int64(d.clock.Awake()) + 1
 	for slot = range d.since {
@@ -48,7 +48,7 @@ func (d *Disk) end(slot int) {
 	}
 }
 
-// Waiting is for how long the oldest write has been under way; 0: for no time.
+// Waiting returns the age of the oldest outstanding write; 0: there is none.
 func (d *Disk) Waiting() (longest time.Duration) {
 	now := d.clock.Awake()
 	for i := range d.since {

@@ -11,8 +11,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Awake time passes as all time does, as long as the process runs. A stall
-// counts as one, and awake time hardly passes in it.
+// Awake time passes like other time as long as the process runs. A stall is counted,
+// and awake time hardly passes during it.
 func TestAwakeClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, stop := &AwakeClock{}, make(chan struct{})
@@ -37,7 +37,7 @@ func TestAwakeClock(t *testing.T) {
 	})
 }
 
-// What is being written is watched from its beginning to its end, whatever it is.
+// Every kind of write is watched from its start to its end.
 func TestDiskWaits(t *testing.T) {
 	var mu sync.Mutex
 	var hang chan struct{}
@@ -131,7 +131,7 @@ func closed(c io.Closer, err error) error {
 	return c.Close()
 }
 
-// More writes than are watched end as well, and leave nothing behind.
+// Writes beyond those that are watched end as well, and leave nothing behind.
 func TestDiskManyWriters(t *testing.T) {
 	p := &AwakeClock{}
 	d := NewDisk(p, nil)
