@@ -1,5 +1,5 @@
-// Package checker judges histories. Every checker is a pure function: a
-// history in, problems out; no problems means that the promise was kept.
+// Package checker checks histories. Every checker is a pure function from a
+// history to problems; no problems means that the guarantee held.
 package checker
 
 import (
@@ -14,7 +14,7 @@ import (
 // limit bounds how many problems one checker describes; it counts the rest.
 const limit = 10
 
-// problems collects what a checker finds.
+// problems collects the findings of a checker.
 type problems struct {
 	name string
 	list []string
@@ -36,7 +36,7 @@ func (p *problems) found() []string {
 	return p.list
 }
 
-// byKey gathers the deliveries of each attempt, in order of time.
+// byKey groups the deliveries by attempt, each in order of time.
 func byKey(h *history.History) map[uint64][]history.Delivery {
 	all := make(map[uint64][]history.Delivery, len(h.Attempts))
 	for _, d := range h.Deliveries {
@@ -83,8 +83,8 @@ func Unanswered(h *history.History) []string {
 	return p.found()
 }
 
-// Ghosts finds deliveries nobody published: damaged, unknown, refused, or in a
-// queue they were not routed to.
+// Ghosts finds deliveries that should not exist: damaged, unknown, refused, or in
+// a queue to which they were not routed.
 func Ghosts(h *history.History) []string {
 	p := problems{name: "ghost"}
 	for _, d := range h.Deliveries {
@@ -102,8 +102,8 @@ func Ghosts(h *history.History) []string {
 	return p.found()
 }
 
-// Redelivered finds attempts delivered more than once, for whatever reason:
-// for runs in which no consumer was lost and nothing was returned.
+// Redelivered finds attempts that were delivered more than once, for any reason.
+// It is for runs in which no consumer was lost and nothing was returned.
 func Redelivered(h *history.History) []string {
 	p := problems{name: "redelivered"}
 	for key, list := range sorted(byKey(h)) {
@@ -116,8 +116,8 @@ func Redelivered(h *history.History) []string {
 	return p.found()
 }
 
-// Doubled finds attempts delivered twice without a mark, and deliveries after
-// an ack that was known to hold.
+// Doubled finds attempts that were delivered twice without being marked as
+// redelivered, and deliveries after an ack that was known to hold.
 func Doubled(h *history.History) []string {
 	p := problems{name: "doubled"}
 	for key, list := range sorted(byKey(h)) {
@@ -139,10 +139,9 @@ func Doubled(h *history.History) []string {
 	return p.found()
 }
 
-// Returned finds deliveries of what had been acked in good time before a fault,
-// or after the cluster had recovered from the one before. An ack is sent when
-// its delivery is recorded, and holds when the time that anything may be late
-// is over.
+// Returned finds deliveries of messages that had been acked long enough before a
+// fault, and after the cluster had recovered from the previous one. An ack is sent
+// when its delivery is recorded, and holds after stall.Tolerance.
 func Returned(h *history.History, recovery time.Duration) []string {
 	p := problems{name: "returned"}
 	allowed := stall.Tolerance(h.Stall)
@@ -157,8 +156,8 @@ func Returned(h *history.History, recovery time.Duration) []string {
 	return p.found()
 }
 
-// lost reports whether an ack may have been lost in a fault that began before
-// its message came again.
+// lost reports whether an ack may have been lost in a fault that began before its
+// message was delivered again.
 func lost(faults []history.Fault, acked, again, allowed, recovery time.Duration) bool {
 	for _, f := range faults {
 		if f.At < again && f.At <= acked+allowed && (f.Healed == 0 || acked <= f.Healed+recovery) {
@@ -168,7 +167,7 @@ func lost(faults []history.Fault, acked, again, allowed, recovery time.Duration)
 	return false
 }
 
-// settled is when the first ack among deliveries was known to hold; 0: none.
+// settled returns when the first ack of deliveries was known to hold; 0: none was.
 func settled(deliveries []history.Delivery) time.Duration {
 	var first time.Duration
 	for _, d := range deliveries {
@@ -179,8 +178,8 @@ func settled(deliveries []history.Delivery) time.Duration {
 	return first
 }
 
-// Disorder finds first deliveries that came in another order than one
-// connection published them. For queues with one consumer at a time.
+// Disorder finds first deliveries in another order than that in which one
+// connection published the messages. It is for queues with one consumer at a time.
 func Disorder(h *history.History) []string {
 	type stream struct {
 		publisher string
@@ -203,7 +202,7 @@ func Disorder(h *history.History) []string {
 	return p.found()
 }
 
-// sorted walks a map of deliveries in the order of its keys.
+// sorted iterates over a map of deliveries in the order of its keys.
 func sorted(m map[uint64][]history.Delivery) func(func(uint64, []history.Delivery) bool) {
 	keys := make([]uint64, 0, len(m))
 	for k := range m {

@@ -15,7 +15,7 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "record the problems found in the golden histories")
 
-// checkers by the folder of their golden histories.
+// checkers are named by the folders of their golden histories.
 var checkers = map[string]func(*history.History) []string{
 	"lost":        Lost,
 	"unanswered":  Unanswered,
@@ -29,8 +29,8 @@ var checkers = map[string]func(*history.History) []string{
 	"deaths":      func(h *history.History) []string { return Deaths(h, Expired("waiting")) },
 }
 
-// A golden history names the problems to be found in lines that begin with
-// "#= ". In files called good-… there are none, in files called bad-… some.
+// A golden history names the expected problems in lines that begin with "#= ".
+// Files named good-… have none, files named bad-… some.
 func TestGoldenHistories(t *testing.T) {
 	for name, check := range checkers {
 		files, err := filepath.Glob(filepath.Join("testdata", name, "*.jsonl"))
@@ -61,7 +61,7 @@ func TestGoldenHistories(t *testing.T) {
 	}
 }
 
-// check compares what a checker finds with what the file says, or records it.
+// check compares a checker's findings with those in the file, or records them.
 func verify(t *testing.T, path string, check func(*history.History) []string) []string {
 	t.Helper()
 	text, err := os.ReadFile(path)

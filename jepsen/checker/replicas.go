@@ -5,18 +5,18 @@ import (
 	"slices"
 )
 
-// Replica is a replica of a queue at some moment.
+// Replica is the state of a queue's replica at some moment.
 type Replica struct {
 	Queue   string // vhost and name
-	ID      uint64 // tells a queue from an earlier one of the same name
+	ID      uint64 // distinguishes a queue from an earlier one of the same name
 	Node    string
 	Leader  bool
 	Applied uint64
 	Hash    string
 }
 
-// Disagreement finds queues whose replicas are not all there, on distinct
-// nodes, led by exactly one, at the same index with the same state.
+// Disagreement finds queues that lack replicas, or whose replicas are not on
+// distinct nodes, led by exactly one, and at the same index with the same state.
 func Disagreement(replicas []Replica, members int) []string {
 	p := problems{name: "replicas"}
 	slices.SortFunc(replicas, func(a, b Replica) int {

@@ -11,13 +11,13 @@ import (
 	"github.com/quorate/quorate/jepsen/internal/stall"
 )
 
-// Grain is how much earlier than asked for a timer may be seen to fire: the
-// broker counts whole milliseconds, and its stamp is rounded down.
+// Grain is how much too early a timer may appear to fire: the broker counts whole
+// milliseconds, and rounds its stamps down.
 const Grain = time.Millisecond
 
-// Lateness is, for each attempt with a TTL that was delivered, the time from
-// its deadline to its first delivery. The deadline is taken from the publish
-// call, so a late publish counts as lateness too.
+// Lateness returns, for each delivered attempt with a TTL, the time from its
+// deadline to its first delivery. The deadline counts from the publish call, so a
+// late publish counts as lateness too.
 func Lateness(h *history.History) []time.Duration {
 	first := firstDeliveries(h)
 	var late []time.Duration
@@ -42,10 +42,10 @@ func Early(h *history.History) []string {
 	return p.found()
 }
 
-// Late finds messages that left a queue later than is allowed after their
-// deadline: a second, and three times the machine's longest stall. What was due
-// during a fault, or so soon afterwards that the cluster may still recover, is
-// due when it must have recovered.
+// Late finds messages that left a queue too long after their deadline: a second
+// and three times the machine's longest stall are allowed. A deadline during a
+// fault, or within the recovery time after it, is moved to the end of the recovery
+// time.
 func Late(h *history.History, recovery time.Duration) []string {
 	p := problems{name: "late"}
 	first := firstDeliveries(h)
@@ -55,7 +55,7 @@ func Late(h *history.History, recovery time.Duration) []string {
 		if !ok || a.TTL == 0 {
 			continue
 		}
-		began := a.Return // the life begins before
+		began := a.Return // the TTL starts earlier
 		if a.Result != history.OK {
 			began = excused(h.Faults, a.Call, allowed, recovery)
 		}
@@ -67,8 +67,8 @@ func Late(h *history.History, recovery time.Duration) []string {
 	return p.found()
 }
 
-// excused is when something is due that was due at an instant but for faults,
-// which are in order. A fault that began when it was late already is no excuse.
+// excused moves a deadline to the end of the recovery from faults, which are in
+// order. A fault that began when the deadline was already exceeded does not count.
 func excused(faults []history.Fault, due, allowed, recovery time.Duration) time.Duration {
 	for _, f := range faults {
 		if f.At > due+allowed {
@@ -92,8 +92,8 @@ func firstDeliveries(h *history.History) map[uint64]history.Delivery {
 	return first
 }
 
-// Deaths finds dead letters whose newest death is not the one wanted, or that
-// still carry an expiration.
+// Deaths finds dead letters whose newest death is not the expected one, or that
+// still have an expiration.
 func Deaths(h *history.History, want func(history.Attempt) history.Death) []string {
 	p := problems{name: "death"}
 	for _, d := range h.Deliveries {
@@ -113,8 +113,8 @@ func Deaths(h *history.History, want func(history.Attempt) history.Death) []stri
 	return p.found()
 }
 
-// Expired is the only death of a message that was published with a TTL of its
-// own into queue source by the default exchange.
+// Expired returns the only death of a message that was published with its own TTL
+// to queue source through the default exchange.
 func Expired(source string) func(history.Attempt) history.Death {
 	return func(a history.Attempt) history.Death {
 		return history.Death{
@@ -129,7 +129,7 @@ func sameDeath(a, b history.Death) bool {
 		a.Entries == b.Entries && a.Expiration == b.Expiration && slices.Equal(a.RoutingKeys, b.RoutingKeys)
 }
 
-// Percentiles describes ascending durations: count, p50, p90, p99, max.
+// Percentiles formats ascending durations: count, p50, p90, p99, max.
 func Percentiles(ascending []time.Duration) string {
 	if len(ascending) == 0 {
 		return "none"

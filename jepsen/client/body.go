@@ -1,5 +1,5 @@
-// Package client publishes and consumes as an application does, with
-// confirms, acks and reconnects, and records every call and answer.
+// Package client publishes and consumes like an application, with confirms, acks
+// and reconnects, and records every call and answer.
 package client
 
 import (
@@ -10,8 +10,8 @@ import (
 // minBody is the smallest body: key, checksum.
 const minBody = 12
 
-// Body makes the body of an attempt: its key, a checksum over all the rest,
-// and padding that depends on the key.
+// Body returns the body of an attempt: its key, a checksum of all the rest, and
+// padding that depends on the key.
 func Body(key uint64, size int) []byte {
 	b := make([]byte, max(size, minBody))
 	binary.BigEndian.PutUint64(b, key)
@@ -22,7 +22,7 @@ func Body(key uint64, size int) []byte {
 	return b
 }
 
-// Key reads a body made by Body. ok false: the body is damaged.
+// Key returns the key in a body made by Body. ok is false if the body is damaged.
 func Key(body []byte) (key uint64, ok bool) {
 	if len(body) < minBody || binary.BigEndian.Uint32(body[8:]) != checksum(body) {
 		return 0, false

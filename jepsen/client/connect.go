@@ -9,18 +9,18 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// dialTimeout bounds one try to connect: TCP, handshake and all.
+// dialTimeout bounds one attempt to connect, including the handshakes.
 const dialTimeout = 5 * time.Second
 
-// closeTimeout bounds the farewell to a broker that may be gone.
+// closeTimeout bounds the closing of a connection to a broker that may be gone.
 const closeTimeout = 200 * time.Millisecond
 
-// Connect makes one try to connect to one broker.
+// Connect makes one attempt to connect to one broker.
 func Connect(ctx context.Context, uri string) (*amqp.Connection, error) {
 	return connect(ctx, uri, amqp.Config{})
 }
 
-// ConnectAs is Connect for another user, or to another vhost.
+// ConnectAs is like Connect, for another user or vhost.
 func ConnectAs(ctx context.Context, uri, user, password, vhost string) (*amqp.Connection, error) {
 	return connect(ctx, uri, amqp.Config{SASL: []amqp.Authentication{&amqp.PlainAuth{Username: user, Password: password}}, Vhost: vhost})
 }
@@ -33,14 +33,14 @@ func connect(ctx context.Context, uri string, c amqp.Config) (*amqp.Connection, 
 		if err != nil {
 			return nil, err
 		}
-		// The client lifts the deadline once the connection is open.
+		// The client removes the deadline once the connection is open.
 		return conn, conn.SetDeadline(time.Now().Add(dialTimeout))
 	}
 	return amqp.DialConfig(uri, c)
 }
 
-// channel connects to one of the brokers, beginning with number first, and
-// opens a channel. It tries until ctx ends.
+// channel connects to one of the brokers, starting with number first, and opens a
+// channel. It tries until ctx ends.
 func channel(ctx context.Context, uris []string, first int) (*amqp.Connection, *amqp.Channel, error) {
 	pause := time.NewTicker(100 * time.Millisecond)
 	defer pause.Stop()

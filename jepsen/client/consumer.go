@@ -10,17 +10,17 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Consumer consumes a queue and acks each delivery once it is recorded. When
-// its connection or its consumer is lost it subscribes again at the next broker.
+// Consumer consumes a queue and acks each delivery once it is recorded. When its
+// connection or its subscription is lost, it subscribes again at the next broker.
 type Consumer struct {
 	Name     string
 	URIs     []string
-	First    int // position of the broker to begin with
+	First    int // position of the first broker
 	Queue    string
 	Prefetch int // 0: 256
 	// Arguments of the subscription.
 	Arguments amqp.Table
-	// Each, if set, sees every delivery before it is acked.
+	// Each, if set, is called with every delivery before it is acked.
 	Each func(amqp.Delivery)
 
 	h     *history.History
@@ -28,11 +28,11 @@ type Consumer struct {
 	ch    *amqp.Channel
 	from  <-chan amqp.Delivery
 	epoch int
-	acked []int // positions of what this epoch has acked
+	acked []int // positions of the deliveries that this epoch has acked
 }
 
-// Run consumes until ctx ends; then it takes its leave cleanly, so that its
-// acks are known to hold. An error says that it was not subscribed at the end.
+// Run consumes until ctx ends, and then closes its connection in order, so that its
+// acks are known to hold. An error means that it was not subscribed at the end.
 func (c *Consumer) Run(ctx context.Context, h *history.History) error {
 	c.h = h
 	if c.Prefetch == 0 {
@@ -50,7 +50,7 @@ func (c *Consumer) Run(ctx context.Context, h *history.History) error {
 		}
 		select {
 		case <-ctx.Done():
-			if err == nil || errors.Is(err, context.Canceled) { // it was about to connect again
+			if err == nil || errors.Is(err, context.Canceled) { // it was reconnecting
 				return nil
 			}
 			return fmt.Errorf("consumer %s: %w", c.Name, err)
@@ -76,7 +76,7 @@ func (c *Consumer) subscribe(ctx context.Context) error {
 	return nil
 }
 
-// consume reports true when ctx has ended, false when the subscription is lost.
+// consume returns true when ctx has ended, false when the subscription is lost.
 func (c *Consumer) consume(ctx context.Context) bool {
 	for {
 		select {
@@ -102,7 +102,7 @@ func (c *Consumer) take(d amqp.Delivery) bool {
 	return true
 }
 
-// leave ends the subscription, takes what was on its way, and closes.
+// leave ends the subscription, receives the deliveries on their way, and closes.
 func (c *Consumer) leave() error {
 	err := c.ch.Cancel(c.Name, false)
 	if err == nil {
@@ -129,7 +129,7 @@ func (c *Consumer) lost() {
 	_ = c.conn.CloseDeadline(time.Now().Add(closeTimeout))
 }
 
-// Record is a delivery in the form of the history.
+// Record converts a delivery to the form of the history.
 func Record(d amqp.Delivery, queue, consumer string, epoch int) history.Delivery {
 	r := history.Delivery{
 		Queue: queue, Consumer: consumer, Epoch: epoch,
@@ -141,8 +141,8 @@ func Record(d amqp.Delivery, queue, consumer string, epoch int) history.Delivery
 	return r
 }
 
-// death reads the newest entry of x-death. A field of a wrong type reads as
-// its zero value, which no checker takes for right.
+// death returns the newest entry of x-death. A field of a wrong type is returned as
+// its zero value, which no checker accepts.
 func death(headers amqp.Table) *history.Death {
 	entries, _ := headers["x-death"].([]any)
 	if len(entries) == 0 {

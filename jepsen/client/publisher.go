@@ -11,22 +11,22 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Message is what an application wants published.
+// Message is a message that an application publishes.
 type Message struct {
 	Exchange   string
 	RoutingKey string
-	Queue      string        // where it must be consumed in the end
+	Queue      string        // where it must finally be consumed
 	TTL        time.Duration // 0: none
 	Size       int           // of the body, at least 12
 }
 
-// Publisher publishes with confirms and a window of unconfirmed messages. When
-// its connection is lost it connects to the next broker and publishes again
-// what was not confirmed, each as a new attempt.
+// Publisher publishes with confirms and a window of unconfirmed messages. When its
+// connection is lost, it connects to the next broker and publishes the unconfirmed
+// messages again, each as a new attempt.
 type Publisher struct {
 	Name   string
 	URIs   []string
-	First  int // position of the broker to begin with
+	First  int // position of the first broker
 	Window int // 0: 256
 	Rate   int // messages per second; 0: as fast as the window allows
 
@@ -51,8 +51,8 @@ type attempt struct {
 	tag uint64
 }
 
-// Run publishes what next gives until it gives no more and everything is
-// confirmed, or until ctx ends. next is called by Run only.
+// Run publishes the messages that next returns until there are no more and all are
+// confirmed, or until ctx ends. Only Run calls next.
 func (p *Publisher) Run(ctx context.Context, h *history.History, next func() (Message, bool)) error {
 	p.h = h
 	if p.Window == 0 {
@@ -97,7 +97,7 @@ func (p *Publisher) Run(ctx context.Context, h *history.History, next func() (Me
 	}
 }
 
-// take returns what is to be published next: first what must be repeated.
+// take returns the message to publish next; repetitions come first.
 func (p *Publisher) take(more *bool, next func() (Message, bool)) (numbered, bool) {
 	if len(p.again) > 0 {
 		m := p.again[0]
@@ -127,7 +127,7 @@ func (p *Publisher) publish(ctx context.Context, m numbered) {
 	}
 }
 
-// answer takes one confirm. The client library puts them into the order of
+// answer handles one confirm. The client library delivers confirms in the order of
 // the publishes.
 func (p *Publisher) answer(c amqp.Confirmation) {
 	for i, a := range p.open {
@@ -161,8 +161,8 @@ func (p *Publisher) connect(ctx context.Context) error {
 	return nil
 }
 
-// lost takes in the answers that still arrived, and puts what is left aside
-// to be published again.
+// lost handles the answers that have still arrived, and keeps the remaining
+// messages for repetition.
 func (p *Publisher) lost() {
 	_ = p.conn.CloseDeadline(time.Now().Add(closeTimeout))
 	for a := range p.answers { // closed with the channel
@@ -183,7 +183,7 @@ func (p *Publisher) close() error {
 	return nil
 }
 
-// pacer hands out turns at a rate. A pause is not made up for.
+// pacer limits publishing to a rate. It does not catch up after a pause.
 type pacer struct {
 	ticker *time.Ticker
 	always chan time.Time

@@ -12,14 +12,14 @@ import (
 	"time"
 )
 
-// Raw is an AMQP connection for what a well-behaved client cannot send: it
-// writes the frames it is given. It has one channel, number 1, open.
+// Raw is an AMQP connection that writes the frames it is given, so that it can send
+// what a well-behaved client cannot. It has one open channel, number 1.
 type Raw struct {
 	conn net.Conn
 	in   *bufio.Reader
 }
 
-// Frame types, and the octet that ends a frame.
+// Frame types, and the frame-end octet.
 const (
 	FrameMethod = 1
 	FrameHeader = 2
@@ -42,10 +42,10 @@ func (c *Closed) Error() string {
 	return fmt.Sprintf("closed with %d %s (%d,%d)", c.Code, c.Text, c.Class, c.Method)
 }
 
-// Dial connects to addr and says nothing.
+// Dial connects to addr and sends nothing.
 func Dial(ctx context.Context, addr string) (*Raw, error) { return DialFrom(ctx, "", addr) }
 
-// DialFrom is Dial from one of this host's addresses; "": from any.
+// DialFrom is like Dial, from one of this host's addresses; "": from any.
 func DialFrom(ctx context.Context, local, addr string) (*Raw, error) {
 	d := net.Dialer{Timeout: dialTimeout}
 	if local != "" {
@@ -58,7 +58,7 @@ func DialFrom(ctx context.Context, local, addr string) (*Raw, error) {
 	return NewRaw(conn), nil
 }
 
-// NewRaw is a raw connection over what is open already.
+// NewRaw returns a raw connection over an open one.
 func NewRaw(conn net.Conn) *Raw { return &Raw{conn: conn, in: bufio.NewReader(conn)} }
 
 // DialRaw connects to addr, logs in as guest and opens channel 1.
@@ -81,20 +81,20 @@ func (r *Raw) open() error {
 	return r.OpenChannel(1)
 }
 
-// Tune is what a client says in tune-ok.
+// Tune holds the values of a client's tune-ok.
 type Tune struct {
 	Channels  uint16
 	Frame     uint32
 	Heartbeat uint16 // seconds
 }
 
-// DefaultTune takes what brokers offer, without heartbeats.
+// DefaultTune accepts what brokers offer, without heartbeats.
 var DefaultTune = Tune{Channels: 2047, Frame: 131072}
 
-// ProtocolHeader is how a connection begins.
+// ProtocolHeader is the first thing that a client sends.
 const ProtocolHeader = "AMQP\x00\x00\x09\x01"
 
-// Login goes from the first byte to the open connection, as guest.
+// Login opens the connection, from the protocol header to open-ok, as guest.
 func (r *Raw) Login(vhost string, t Tune) error {
 	if _, err := r.Start("PLAIN", "\x00guest\x00guest"); err != nil {
 		return err
@@ -147,8 +147,8 @@ func (r *Raw) OpenChannel(number uint16) error {
 	return err
 }
 
-// Bytes reads what comes until the broker closes the connection or limit has
-// passed, which is an error.
+// Bytes reads until the broker closes the connection. It is an error if that takes
+// longer than limit.
 func (r *Raw) Bytes(limit time.Duration) ([]byte, error) {
 	_ = r.conn.SetDeadline(time.Now().Add(limit)) // as in Write
 	all, err := io.ReadAll(r.in)
@@ -158,12 +158,12 @@ func (r *Raw) Bytes(limit time.Duration) ([]byte, error) {
 	return all, err
 }
 
-// Close drops the connection without a farewell.
+// Close closes the socket without an AMQP close.
 func (r *Raw) Close() error { return r.conn.Close() }
 
 // Write sends bytes as they are.
 func (r *Raw) Write(p []byte) error {
-	_ = r.conn.SetDeadline(time.Now().Add(rawTimeout)) // a closed connection says so when it is used
+	_ = r.conn.SetDeadline(time.Now().Add(rawTimeout)) // using a closed connection fails anyway
 	_, err := r.conn.Write(p)
 	return err
 }
@@ -198,8 +198,8 @@ func (r *Raw) Read() (kind byte, channel uint16, payload []byte, err error) {
 	return head[0], binary.BigEndian.Uint16(head[1:]), payload[:end], nil
 }
 
-// Expect reads frames until the method comes, and returns its arguments. A
-// close in its place is a *Closed.
+// Expect reads frames until the method arrives, and returns its arguments. If a
+// close arrives instead, the error is a *Closed.
 func (r *Raw) Expect(method uint32) ([]byte, error) {
 	for {
 		kind, _, payload, err := r.Read()
@@ -229,14 +229,14 @@ func parseClose(connection bool, p []byte) error {
 	}
 }
 
-// Declare sends queue.declare of a durable queue on channel 1. table is the
-// arguments, encoded, without their length.
+// Declare sends queue.declare of a durable queue on channel 1. table holds the
+// encoded arguments, without their length.
 func (r *Raw) Declare(queue string, table []byte) error {
 	return r.Method(1, 50<<16|10, Join([]byte{0, 0}, ShortString(queue), []byte{2}, LongString(string(table))))
 }
 
-// Publish sends a message on channel 1; properties are the flags and what
-// they announce.
+// Publish sends a message on channel 1; properties are the flags and the properties
+// that they announce.
 func (r *Raw) Publish(exchange, key string, properties, body []byte) error {
 	if err := r.Method(1, 60<<16|40, Join([]byte{0, 0}, ShortString(exchange), ShortString(key), []byte{0})); err != nil {
 		return err
@@ -251,18 +251,18 @@ func (r *Raw) Publish(exchange, key string, properties, body []byte) error {
 // ShortString, LongString and Field encode values.
 func ShortString(s string) []byte { return append([]byte{byte(len(s))}, s...) }
 
-// LongString is s behind its length in four octets.
+// LongString returns s, preceded by its length in four octets.
 func LongString(s string) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(s))), s...)
 }
 
-// Field is an entry of a table: its name, the type's letter and the value's
+// Field returns an entry of a table: its name, the type's letter and the value's
 // octets.
 func Field(name string, kind byte, value ...byte) []byte {
 	return append(append(ShortString(name), kind), value...)
 }
 
-// Join puts parts one behind the other.
+// Join concatenates parts.
 func Join(parts ...[]byte) []byte {
 	var all []byte
 	for _, p := range parts {
@@ -271,7 +271,7 @@ func Join(parts ...[]byte) []byte {
 	return all
 }
 
-// Consume starts a consumer on channel 1 that has to ack what it gets.
+// Consume starts a consumer on channel 1 that must ack its deliveries.
 func (r *Raw) Consume(queue string) error {
 	err := r.Method(1, 60<<16|20, Join([]byte{0, 0}, ShortString(queue), ShortString(""), []byte{0, 0, 0, 0, 0}))
 	if err != nil {

@@ -11,10 +11,10 @@ import (
 	"strings"
 )
 
-// ErrNoModule says that no folder above the working directory holds go.mod.
+// ErrNoModule means that no folder above the working directory has a go.mod.
 var ErrNoModule = errors.New("go.mod not found")
 
-// Root is the folder of the module the working directory belongs to.
+// Root returns the folder of the module to which the working directory belongs.
 func Root() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -32,26 +32,26 @@ func Root() (string, error) {
 	}
 }
 
-// Build builds the server, with what tests may set wrong in it, into dir and
-// returns the path of the binary.
+// Build builds the server, with the options for tests, into dir and returns the path
+// of the binary.
 func Build(ctx context.Context, dir string) (string, error) {
 	return build(ctx, dir, "quorate", testOptions...)
 }
 
-// testOptions are what tests may set wrong; see WrongClocks.
+// testOptions are the build options for tests; see WrongClocks.
 var testOptions = []string{"-tags", "testoptions"}
 
-// BuildRelease is Build of what users run.
+// BuildRelease is like Build, for the server that users run.
 func BuildRelease(ctx context.Context, dir string) (string, error) { return build(ctx, dir, "quorate") }
 
-// Change is a fault put into the source on purpose: a text of a file, which is
-// in it once, and what stands in its place.
+// Change is a deliberate fault in the source: a text that occurs once in a file, and
+// its replacement.
 type Change struct {
 	File     string // from the module's root
 	Old, New string
 }
 
-// Apply returns the file and its text with the change.
+// Apply returns the file and its changed text.
 func (c Change) Apply() (file, text string, err error) {
 	root, err := Root()
 	if err != nil {
@@ -68,7 +68,7 @@ func (c Change) Apply() (file, text string, err error) {
 	return file, strings.Replace(string(source), c.Old, c.New, 1), nil
 }
 
-// BuildChanged is Build with a change that the tree does not see.
+// BuildChanged is like Build, with a change that leaves the source tree untouched.
 func BuildChanged(ctx context.Context, dir string, c Change) (string, error) {
 	file, text, err := c.Apply()
 	if err != nil {

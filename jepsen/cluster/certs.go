@@ -17,18 +17,18 @@ import (
 	"time"
 )
 
-// Authority signs certificates of nodes, and of those that pass for nodes. Its
-// files and the nodes' lie in a folder as quorate dev has them.
+// Authority signs certificates of nodes, and of clients that impersonate nodes. Its
+// files and the nodes' are in a folder with the layout of quorate dev.
 type Authority struct {
 	Dir  string
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// certsFolder is the authority's in the folder of a cluster's data.
+// certsFolder is the authority's folder in a cluster's data folder.
 const certsFolder = "certs"
 
-// NewAuthority makes an authority of its own in a folder.
+// NewAuthority creates an authority in a folder.
 func NewAuthority(dir string) (*Authority, error) {
 	a := &Authority{Dir: dir}
 	now := time.Now()
@@ -60,20 +60,20 @@ func LoadAuthority(dir string) (*Authority, error) {
 	return &Authority{Dir: dir, cert: pair.Leaf, key: key}, nil
 }
 
-// Authority is that of the cluster's nodes.
+// Authority returns the authority of the cluster's nodes.
 func (c *Cluster) Authority() (*Authority, error) {
 	return LoadAuthority(filepath.Join(c.dir, "data", certsFolder))
 }
 
-// Pool holds the authority.
+// Pool returns a pool that contains the authority.
 func (a *Authority) Pool() *x509.CertPool {
 	p := x509.NewCertPool()
 	p.AddCert(a.cert)
 	return p
 }
 
-// Certify makes a certificate that is good for a node with this name. change, if
-// not nil, spoils it before it is signed.
+// Certify creates a valid certificate for a node with this name. change, if not nil,
+// alters it before it is signed.
 func (a *Authority) Certify(name string, change func(*x509.Certificate)) (*tls.Certificate, error) {
 	now := time.Now()
 	template := &x509.Certificate{
@@ -87,8 +87,7 @@ func (a *Authority) Certify(name string, change func(*x509.Certificate)) (*tls.C
 	return a.sign(template)
 }
 
-// CertifyNode makes a node's certificate, or another one, and puts it into the
-// authority's folder.
+// CertifyNode creates or replaces a node's certificate in the authority's folder.
 func (a *Authority) CertifyNode(name string) error {
 	made, err := a.Certify(name, nil)
 	if err != nil {
@@ -97,7 +96,7 @@ func (a *Authority) CertifyNode(name string) error {
 	return writePair(made, filepath.Join(a.Dir, name+".pem"), filepath.Join(a.Dir, name+".key"))
 }
 
-// sign makes a key and its certificate; that of the authority signs itself.
+// sign creates a key and its certificate; the authority's is self-signed.
 func (a *Authority) sign(template *x509.Certificate) (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -118,8 +117,7 @@ func (a *Authority) sign(template *x509.Certificate) (*tls.Certificate, error) {
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, err
 }
 
-// writePair replaces the files of a certificate and its key. Each of them is
-// whole at any time.
+// writePair replaces the files of a certificate and its key, each atomically.
 func writePair(pair *tls.Certificate, certFile, keyFile string) error {
 	der, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
 	if err != nil {
@@ -137,7 +135,7 @@ func replaceFile(path string, text []byte) error {
 	return os.Rename(path+".new", path)
 }
 
-// certificateOf are the settings by which a node finds its certificate.
+// certificateOf returns the settings that name a node's certificate.
 func (c *Cluster) certificateOf(name string) []string {
 	dir := filepath.Join(c.dir, "data", certsFolder)
 	return []string{
@@ -147,8 +145,8 @@ func (c *Cluster) certificateOf(name string) []string {
 	}
 }
 
-// Rotate makes another authority, which signs from now on. The one before goes
-// on to count, until Retire.
+// Rotate creates another authority, which signs from now on. The previous one
+// remains valid until Retire.
 func (a *Authority) Rotate() (*Authority, error) {
 	old, err := os.ReadFile(filepath.Join(a.Dir, "ca.pem"))
 	if err != nil {
@@ -166,22 +164,22 @@ func (a *Authority) Rotate() (*Authority, error) {
 	return next, replaceFile(filepath.Join(a.Dir, "ca.pem"), append(text, old...))
 }
 
-// Retire has no authority count but this one.
+// Retire makes this the only valid authority.
 func (a *Authority) Retire() error {
 	return replaceFile(filepath.Join(a.Dir, "ca.pem"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw}))
 }
 
-// Signed reports whether a certificate is one of the authority's.
+// Signed reports whether the authority has signed a certificate.
 func (a *Authority) Signed(c *x509.Certificate) bool { return c.CheckSignatureFrom(a.cert) == nil }
 
-// LinkAddress is where other nodes reach a node.
+// LinkAddress returns the address at which other nodes reach a node.
 func (c *Cluster) LinkAddress(number int) string { return c.at(3, number) }
 
-// DialLink connects to where other nodes reach a node, as the node that a
+// DialLink connects to a node's listener for other nodes, as the node that a
 // certificate names.
 func (c *Cluster) DialLink(number int, with *tls.Certificate) (*tls.Conn, error) {
 	return tls.DialWithDialer(&net.Dialer{Timeout: StartTimeout}, "tcp", c.LinkAddress(number), &tls.Config{
-		InsecureSkipVerify: true, // the caller looks at the certificate
+		InsecureSkipVerify: true, // the caller checks the certificate
 		NextProtos:         []string{"h2"},
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			return with, nil

@@ -14,7 +14,7 @@ import (
 // WrongClocks are the arguments of "quorate dev" that SetClock needs.
 var WrongClocks = []string{"--unsafe-test-options", "--set", "unsafe.test_clock_file=clock"}
 
-// Clock is what a node says about its clock.
+// Clock is a node's report about its clock.
 type Clock struct {
 	OffsetMS int64 `json:"offset_ms"`
 	Skewed   bool  `json:"skewed"`
@@ -26,8 +26,8 @@ func (n *Node) Clock(ctx context.Context) (c Clock, err error) {
 	return c, n.Call(ctx, http.MethodGet, "/api/quorate/clock", nil, &c)
 }
 
-// SetClock sets a node's wall clock wrong, now or for its next start, and waits
-// until the node, if it runs, has noticed.
+// SetClock sets a node's wall clock wrong, now or for its next start, and waits until
+// the node, if it runs, has detected it.
 func (n *Node) SetClock(ctx context.Context, ahead time.Duration) error {
 	path := filepath.Join(n.dir, "data", fmt.Sprintf("n%d", n.Number), "clock")
 	next := path + ".next"

@@ -1,5 +1,5 @@
-// Package cluster runs real quorate processes on loopback: it starts a
-// cluster, kills and restarts its nodes, and asks them about their queues.
+// Package cluster runs real quorate processes on loopback: it starts a cluster,
+// kills and restarts its nodes, and queries them about their queues.
 package cluster
 
 import (
@@ -25,24 +25,24 @@ import (
 // StartTimeout bounds the start of a cluster or of a node.
 const StartTimeout = 60 * time.Second
 
-// stopTimeout bounds a clean stop; after it the processes are killed.
+// stopTimeout bounds an orderly stop, after which the processes are killed.
 const stopTimeout = 25 * time.Second
 
-// poll is how often a state that only polling can see is looked at.
+// poll is the polling interval for states that cannot be observed otherwise.
 const poll = 20 * time.Millisecond
 
-// Options say what to start.
+// Options describe the cluster to start.
 type Options struct {
 	Binary string
 	Dir    string   // for data and logs
 	Nodes  int      // 0: 3
-	More   int      // nodes that AddNode is to add
+	More   int      // nodes that AddNode will add
 	Args   []string // more arguments of "quorate dev"
-	// Links gives the cluster links that can be broken. Its nodes are then
-	// started one by one; Args must be settings.
+	// Links gives the cluster links that can be broken. Its nodes are then started
+	// one by one, and Args must be settings.
 	Links bool
-	// OpenFiles is how many files each of the nodes that "quorate dev" starts may
-	// have open; 0: as many as this process.
+	// OpenFiles is the limit of open files of each node that "quorate dev" starts; 0:
+	// that of this process.
 	OpenFiles int
 }
 
@@ -52,20 +52,20 @@ type Node struct {
 	AMQP    string
 	HTTP    string
 	PID     int
-	Command string // runs the node again, for a shell
+	Command string // shell command that runs the node again
 
 	dir   string
 	child *exec.Cmd // nil while the process belongs to quorate dev
 	ended chan struct{}
 }
 
-// URI is how a client connects to the node.
+// URI returns the address for clients of the node.
 func (n *Node) URI() string { return "amqp://guest:guest@" + n.AMQP + "/" }
 
-// Cluster is a set of servers. Its methods are for one goroutine.
+// Cluster is a set of servers. Its methods must not be called concurrently.
 type Cluster struct {
 	Nodes []*Node
-	Links *Links // nil: nobody asked for them
+	Links *Links // nil unless Options.Links was set
 
 	dir    string
 	base   int // AMQP port of the first node
@@ -103,7 +103,7 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	return c, nil
 }
 
-// at is the address of a node's listener; see portOffsets.
+// at returns the address of a node's listener; see portOffsets.
 func (c *Cluster) at(listener, number int) string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(c.base+portOffsets[listener]+number-1))
 }
@@ -142,10 +142,10 @@ func (c *Cluster) startLinked(ctx context.Context, o Options) (err error) {
 	return nil
 }
 
-// nodeName is the name of a node.
+// nodeName returns the name of a node.
 func nodeName(number int) string { return "n" + strconv.Itoa(number) }
 
-// newNode describes a node that is started by itself, with more arguments.
+// newNode describes a node that is started individually, with more arguments.
 func (c *Cluster) newNode(number int, more ...string) *Node {
 	name := nodeName(number)
 	home := filepath.Join(c.dir, "data", name)
@@ -190,8 +190,8 @@ func (c *Cluster) start(ctx context.Context, nodes int) error {
 	return nil
 }
 
-// read hands on the first lines of dev's output, and reads the rest so that
-// dev never waits for us.
+// read passes on the first lines of dev's output, and discards the rest so that dev
+// never blocks on its output.
 func (c *Cluster) read(out io.Reader, lines chan<- string) {
 	s := bufio.NewScanner(out)
 	s.Buffer(nil, 1<<20)
@@ -212,7 +212,7 @@ var (
 	readyLine   = regexp.MustCompile(`^node (\d+) ready amqp=(\S+) http=(\S+) pid=(\d+)$`)
 )
 
-// announced reads what dev says until the cluster is ready.
+// announced reads dev's output until the cluster is ready.
 func (c *Cluster) announced(ctx context.Context, lines <-chan string, nodes int) error {
 	commands := map[string]string{}
 	for {
@@ -275,7 +275,7 @@ func (c *Cluster) AddNode(ctx context.Context) (*Node, error) {
 	return n, n.AwaitReady(ctx)
 }
 
-// JoinToken has the first node make a token, and returns a file that holds it.
+// JoinToken makes the first node create a token, and returns a file that contains it.
 func (c *Cluster) JoinToken(ctx context.Context) (path string, err error) {
 	var made struct {
 		Token string `json:"token"`
@@ -291,8 +291,8 @@ func (c *Cluster) JoinToken(ctx context.Context) (path string, err error) {
 	return f.Name(), errors.Join(err, f.Close())
 }
 
-// Join starts a node without a certificate, which joins through the first one by
-// a token. It need not be let in.
+// Join starts a node without a certificate, which joins through the first one with a
+// token. It does not wait until the node is admitted.
 func (c *Cluster) Join(name, token string) (*Node, error) {
 	number, err := strconv.Atoi(strings.TrimPrefix(name, "n"))
 	if err != nil {
@@ -306,7 +306,7 @@ func (c *Cluster) Join(name, token string) (*Node, error) {
 	return n, n.Restart()
 }
 
-// Said reports whether the node's log has a text.
+// Said reports whether the node's log contains a text.
 func (n *Node) Said(text string) bool {
 	log, err := os.ReadFile(filepath.Join(n.dir, "data", nodeName(n.Number), "quorate.log"))
 	return err == nil && strings.Contains(string(log), text)
@@ -334,7 +334,7 @@ func (n *Node) Kill(ctx context.Context) error {
 	return n.end(ctx, syscall.SIGKILL)
 }
 
-// Shutdown ends the node's process cleanly and waits until it is gone.
+// Shutdown ends the node's process in order and waits until it is gone.
 func (n *Node) Shutdown(ctx context.Context) error {
 	return n.end(ctx, syscall.SIGTERM)
 }
@@ -375,8 +375,8 @@ func (n *Node) Restart() error {
 	return nil
 }
 
-// abort ends a process that does not stop, and has it write to its log what
-// its goroutines wait for.
+// abort ends a process that does not stop, and makes it dump its goroutines to its
+// log.
 func (n *Node) abort() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
@@ -386,8 +386,8 @@ func (n *Node) abort() error {
 	return n.Signal(syscall.SIGKILL)
 }
 
-// Stop ends all processes, cleanly if they let themselves be ended so. It
-// reports nodes that had died before, other than by Kill or Shutdown.
+// Stop ends all processes, in order if possible. It reports nodes that had died
+// before, other than by Kill or Shutdown.
 func (c *Cluster) Stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()

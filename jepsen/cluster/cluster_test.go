@@ -58,7 +58,7 @@ func TestAnnounced(t *testing.T) {
 	}
 }
 
-// A node restarted by its command is a process of its own, which a signal ends.
+// A node that is restarted by its command is a separate process, which a signal ends.
 func TestRestartAndKill(t *testing.T) {
 	n := &Node{Number: 1, Command: "sleep 60", dir: t.TempDir()}
 	if err := n.Restart(); err != nil {
@@ -81,7 +81,7 @@ func TestRestartAndKill(t *testing.T) {
 	}
 }
 
-// A zombie counts as gone: whoever started it may take its time to notice.
+// A zombie counts as gone, because its parent may take time to notice.
 func TestZombieIsNotAlive(t *testing.T) {
 	cmd := exec.Command("true")
 	out, err := cmd.StdoutPipe()

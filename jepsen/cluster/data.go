@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// DataFiles lists the files of a node's data that are not empty, in order,
-// other than what it writes for people to read.
+// DataFiles lists the files of a node's data that are not empty, in order, excluding
+// files for people to read, such as logs.
 func (n *Node) DataFiles() (files []string, err error) {
 	err = filepath.WalkDir(n.DataDir(), func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() && strings.Contains(d.Name(), ".damaged-") { // put aside: nobody reads it
+		if err == nil && d.IsDir() && strings.Contains(d.Name(), ".damaged-") { // set aside and never read
 			return fs.SkipDir
 		}
 		if err != nil || !d.Type().IsRegular() || strings.HasPrefix(d.Name(), "quorate") {
@@ -26,7 +26,7 @@ func (n *Node) DataFiles() (files []string, err error) {
 	return files, err
 }
 
-// FlipBit flips one bit of a file in the place that it has.
+// FlipBit flips one bit of a file in place.
 func FlipBit(path string, bit int64) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {

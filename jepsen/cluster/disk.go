@@ -10,15 +10,15 @@ import (
 	"syscall"
 )
 
-// DiskBytes is the disk space that the data of all nodes takes.
+// DiskBytes returns the disk space that the data of all nodes uses.
 func (c *Cluster) DiskBytes() (int64, error) { return DiskBytes(filepath.Join(c.dir, "data")) }
 
-// DiskBytes is the disk space that the files below a folder take.
+// DiskBytes returns the disk space that the files below a folder use.
 func DiskBytes(dir string) (int64, error) {
 	var total int64
 	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // deleted since it was listed
+			return nil // deleted after it was listed
 		}
 		if err != nil {
 			return err
@@ -43,19 +43,19 @@ var (
 	peakLine = regexp.MustCompile(`(?m)^VmHWM:\s+(\d+) kB$`)
 )
 
-// ErrNoRSS says that the system does not tell a process's memory.
+// ErrNoRSS means that the system does not report a process's memory.
 var ErrNoRSS = errors.New("no VmRSS")
 
-// RSSBytes is the memory that the node's process has resident.
+// RSSBytes returns the resident memory of the node's process.
 func (n *Node) RSSBytes() (int64, error) { return RSSBytes(n.PID) }
 
-// PeakRSSBytes is the most memory that the node's process has ever had resident.
+// PeakRSSBytes returns the peak resident memory of the node's process.
 func (n *Node) PeakRSSBytes() (int64, error) { return statusBytes(n.PID, peakLine) }
 
-// RSSBytes is the memory that a process has resident.
+// RSSBytes returns the resident memory of a process.
 func RSSBytes(pid int) (int64, error) { return statusBytes(pid, rssLine) }
 
-// statusBytes reads a figure of a process.
+// statusBytes reads a size from a process's status.
 func statusBytes(pid int, line *regexp.Regexp) (int64, error) {
 	status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	if err != nil {

@@ -9,18 +9,18 @@ import (
 	"strings"
 )
 
-// ErrNoDisks says that this machine does not let us make disks that can hang.
+// ErrNoDisks means that this machine does not permit disks that can be made to hang.
 var ErrNoDisks = errors.New("no disk of its own for a node: that needs the rights of root, mkfs.ext4, a loop device and fsfreeze")
 
-// Disk is a filesystem of its own, which can be made to hang: whoever writes to
-// it waits, and gets no error.
+// Disk is a separate filesystem that can be made to hang: writes to it block, without
+// an error.
 type Disk struct {
 	folder string
 	image  string
 	hangs  bool
 }
 
-// NewDisk mounts an empty disk on a folder, which it makes.
+// NewDisk mounts an empty disk on a folder, which it creates.
 func NewDisk(folder string) (*Disk, error) {
 	d := &Disk{folder: folder, image: filepath.Clean(folder) + ".disk"}
 	if os.Geteuid() != 0 {
@@ -29,7 +29,7 @@ func NewDisk(folder string) (*Disk, error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return nil, err
 	}
-	const size = 2 << 30 // of which little is used: the image is sparse
+	const size = 2 << 30 // little of it is used: the image is sparse
 	image, err := os.Create(d.image)
 	if err == nil {
 		err = errors.Join(image.Truncate(size), image.Close())
@@ -54,7 +54,7 @@ func (d *Disk) Hang() error {
 	return system("fsfreeze", "--freeze", d.folder)
 }
 
-// Go ends what Hang has begun.
+// Go ends a hang.
 func (d *Disk) Go() error {
 	if !d.hangs {
 		return nil
@@ -63,7 +63,7 @@ func (d *Disk) Go() error {
 	return system("fsfreeze", "--unfreeze", d.folder)
 }
 
-// Close unmounts the disk and deletes what is on it. Nobody may use it.
+// Close unmounts the disk and deletes its contents. The disk must not be in use.
 func (d *Disk) Close() error {
 	return errors.Join(d.Go(), system("umount", d.folder), os.Remove(d.image))
 }

@@ -19,7 +19,7 @@ import (
 // httpTimeout bounds one call to a node's HTTP API.
 const httpTimeout = 5 * time.Second
 
-// Replica is what a node says about its replica of a queue.
+// Replica is a node's report about its replica of a queue.
 type Replica struct {
 	Vhost          string `json:"vhost"`
 	Name           string `json:"name"`
@@ -41,8 +41,8 @@ func (n *Node) Replicas(ctx context.Context) ([]Replica, error) {
 	return all, n.Call(ctx, http.MethodGet, "/api/quorate/replicas", nil, &all)
 }
 
-// ReplicasOf asks a node about its replica of a queue, in any vhost. The queue
-// is not asked anything: a request would end what is due in it.
+// ReplicasOf asks a node about its replica of a queue, in any vhost. No command is
+// sent to the queue: a command would expire what is due in it.
 func (n *Node) ReplicasOf(ctx context.Context, queue string) ([]Replica, error) {
 	var all []Replica
 	return all, n.Call(ctx, http.MethodGet, "/api/quorate/replicas?name="+url.QueryEscape(queue), nil, &all)
@@ -53,10 +53,11 @@ func (n *Node) Ready(ctx context.Context) error {
 	return n.Call(ctx, http.MethodGet, "/api/health/checks/ready-to-serve-clients", nil, nil)
 }
 
-// metricsOffset is how far a node's metrics listener is above that of the API.
+// metricsOffset is the difference between the ports of a node's metrics listener and
+// of its API.
 const metricsOffset = 20
 
-// Metric sums up the values of a node's metric whose labels hold all the words.
+// Metric sums up the values of a node's metric whose labels contain all the words.
 func (n *Node) Metric(ctx context.Context, name string, words ...string) (sum float64, err error) {
 	host, port, err := net.SplitHostPort(n.HTTP)
 	if err != nil {
@@ -98,7 +99,7 @@ func (n *Node) Metric(ctx context.Context, name string, words ...string) (sum fl
 	return sum, nil
 }
 
-// Voters asks a node how many replicas of a queue vote.
+// Voters returns how many replicas of a queue vote, according to a node.
 func (n *Node) Voters(ctx context.Context, queue string) (voters int, err error) {
 	var members []struct{ Membership string }
 	err = n.Call(ctx, http.MethodGet, "/api/queues/quorum/%2F/"+url.PathEscape(queue)+"/status", nil, &members)
@@ -110,13 +111,13 @@ func (n *Node) Voters(ctx context.Context, queue string) (voters int, err error)
 	return voters, err
 }
 
-// settle asks a node to tell its followers how far they may apply.
+// settle makes a node announce its commit index to its followers.
 func (n *Node) settle(ctx context.Context) error {
 	return n.Call(ctx, http.MethodPost, "/api/quorate/settle", nil, nil)
 }
 
-// Do makes one call as guest, with in as its JSON body if it is not nil; a
-// []byte goes out as it is.
+// Do makes one call as guest, with in as its JSON body if it is not nil; a []byte is
+// sent unchanged.
 func (n *Node) Do(ctx context.Context, method, path string, in any) (status int, body []byte, err error) {
 	if _, bounded := ctx.Deadline(); !bounded || path != drainPath {
 		var cancel context.CancelFunc
@@ -154,8 +155,8 @@ func (n *Node) Do(ctx context.Context, method, path string, in any) (status int,
 	return resp.StatusCode, body, nil
 }
 
-// Call makes one HTTP call that must succeed, and decodes the answer into out,
-// if any.
+// Call makes one HTTP call that must succeed, and decodes the answer into out if out
+// is not nil.
 func (n *Node) Call(ctx context.Context, method, path string, in, out any) error {
 	status, body, err := n.Do(ctx, method, path, in)
 	if err != nil {
@@ -173,11 +174,11 @@ func (n *Node) Call(ctx context.Context, method, path string, in, out any) error
 	return nil
 }
 
-// ErrNoLeader says that no node that answers leads the queue.
+// ErrNoLeader means that no node that answers leads the queue.
 var ErrNoLeader = errors.New("no leader")
 
-// Leader finds the node that leads a queue of the vhost "/". During a change
-// two nodes may claim it; the one that has applied most is taken.
+// Leader finds the node that leads a queue of the vhost "/". During a change two nodes
+// may claim to; it returns the one with the highest applied index.
 func (c *Cluster) Leader(ctx context.Context, queue string) (*Node, error) {
 	var found *Node
 	var applied uint64
@@ -197,8 +198,8 @@ func (c *Cluster) Leader(ctx context.Context, queue string) (*Node, error) {
 	return found, nil
 }
 
-// Snapshot asks every node about its replicas, after all leaders were asked to
-// bring their followers up to date.
+// Snapshot asks every node about its replicas, after all leaders were made to bring
+// their followers up to date.
 func (c *Cluster) Snapshot(ctx context.Context) ([]Replica, error) {
 	var all []Replica
 	for _, n := range c.Nodes {

@@ -9,24 +9,24 @@ import (
 )
 
 const (
-	// pieceBytes is what a proxy reads at a time, and pieces how many of them it
-	// keeps while they are delayed; then the sender has to wait.
+	// pieceBytes is how much a proxy reads at a time, and pieces how many reads it
+	// buffers while they are delayed; then the sender must wait.
 	pieceBytes, pieces = 64 << 10, 256
 	// proxyDial bounds how long a proxy takes to reach a node.
 	proxyDial = time.Second
 )
 
-// Links are the links between the nodes of a cluster, each of which passes
-// through a proxy of its own, and can be broken. Nodes are named by their
-// numbers. All methods can be called at any time.
+// Links are the links between the nodes of a cluster. Each passes through a proxy of
+// its own and can be broken. Nodes are identified by their numbers. All methods can be
+// called at any time.
 //
-// A link from one node to another is a connection that the first one has
-// dialled; nodes have one in either direction, and on each of them bytes flow
-// both ways. Refuse is about who dials, Cut and Delay about which way bytes flow,
-// on both connections.
+// A link from one node to another is a connection that the first one has dialled;
+// nodes have one in each direction, and on each of them bytes flow both ways. Refuse
+// concerns the node that dials; Cut and Delay concern the direction in which bytes
+// flow, on both connections.
 //
-// One thing differs from a network: a node whose process has ended is reached
-// by its proxy only, so others find their connections closed, not refused.
+// This differs from a network in one respect: when a node's process has ended, its
+// proxies still accept connections, so others find these closed, not refused.
 type Links struct {
 	nodes   int
 	target  func(node int) string
@@ -41,8 +41,8 @@ type Links struct {
 // pair is an ordered pair of nodes.
 type pair struct{ from, to int }
 
-// newLinks opens the proxies for nodes whose peer listeners are at target.
-// Whoever owns port has it on all loopback addresses.
+// newLinks opens the proxies for nodes whose peer listeners are at target. port must
+// be free on all loopback addresses.
 func newLinks(nodes, port int, target func(node int) string) (*Links, error) {
 	l := &Links{nodes: nodes, target: target, port: port, proxies: map[pair]*proxy{}, ways: map[pair]*direction{}}
 	for from := 1; from <= nodes; from++ {
@@ -63,24 +63,24 @@ func newLinks(nodes, port int, target func(node int) string) (*Links, error) {
 	return l, nil
 }
 
-// address is where a node reaches another one. Each proxy has a loopback
-// address to itself, so that nobody can take its port while it is closed. What a
-// node calls its own address, and tells the others, is one at which nobody
-// listens: they have no way around their proxies.
+// address returns the address at which a node reaches another one. Each proxy has a
+// loopback address of its own, so that its port cannot be taken while it is closed.
+// The address that a node announces as its own has no listener, so other nodes cannot
+// bypass their proxies.
 func (l *Links) address(from, to int) string { return fmt.Sprintf("127.1.%d.%d:%d", from, to, l.port) }
 
-// Refuse has the connections that one node dials to another refused, and resets
-// those that are open.
+// Refuse refuses the connections that one node dials to another, and resets those that
+// are open.
 func (l *Links) Refuse(from, to int) { l.proxies[pair{from, to}].shut() }
 
-// Cut holds back what flows from one node to another. Nothing is lost: it
-// flows on when the cut has healed, as TCP sends again.
+// Cut blocks the bytes that flow from one node to another. None are lost: they arrive
+// when the cut has healed, as with TCP retransmission.
 func (l *Links) Cut(from, to int) { l.ways[pair{from, to}].hold() }
 
-// Delay holds back for so long what flows from one node to another.
+// Delay delays the bytes that flow from one node to another.
 func (l *Links) Delay(from, to int, by time.Duration) { l.ways[pair{from, to}].delay(by) }
 
-// RefuseNode has all links of a node refused, in both directions.
+// RefuseNode refuses all links of a node, in both directions.
 func (l *Links) RefuseNode(node int) { l.each(node, l.Refuse) }
 
 // Isolate cuts all links of a node, in both directions.
@@ -95,7 +95,7 @@ func (l *Links) each(node int, do func(from, to int)) {
 	}
 }
 
-// Heal ends all that Refuse, Cut and Delay have done.
+// Heal ends the effects of Refuse, Cut and Delay.
 func (l *Links) Heal() error {
 	for _, w := range l.ways {
 		w.flow()
@@ -130,7 +130,7 @@ type proxy struct {
 	conns    map[net.Conn]struct{}
 }
 
-// open accepts connections; it does nothing if it does already.
+// open starts accepting connections, unless it already does.
 func (p *proxy) open() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -184,7 +184,7 @@ func (p *proxy) accept(listener net.Listener) {
 	}
 }
 
-// pass joins a connection to one to the node that was meant.
+// pass connects a connection with one to its destination node.
 func (p *proxy) pass(from net.Listener, c net.Conn) {
 	to, err := net.DialTimeout("tcp", p.links.target(p.to), proxyDial)
 	if err != nil {
@@ -211,10 +211,10 @@ func (p *proxy) pass(from net.Listener, c net.Conn) {
 	_, _ = c.Close(), to.Close()
 }
 
-// way is how bytes flow from one node to another, on all connections.
+// direction controls how bytes flow from one node to another, on all connections.
 type direction struct {
 	mu     sync.Mutex
-	healed chan struct{} // closed when they flow again; nil: they do
+	healed chan struct{} // closed when bytes flow again; nil: they flow
 	by     time.Duration
 }
 
@@ -242,24 +242,24 @@ func (w *direction) flow() {
 	}
 }
 
-// state is for how long bytes are delayed, and what is to be waited for before
-// they flow; nil: nothing.
+// state returns by how much bytes are delayed, and the channel that is closed when
+// they flow again; nil: they flow.
 func (w *direction) state() (time.Duration, <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.by, w.healed
 }
 
-// piece is what was read at once; without bytes it is the end.
+// piece is the result of one read; without bytes it is the end of the stream.
 type piece struct {
 	bytes []byte
 	due   time.Time
 }
 
-// carry passes on what flows one way on one connection, and its end.
+// carry passes on the bytes of one direction of a connection, and its end.
 func (w *direction) carry(to, from net.Conn) {
 	queue := make(chan piece, pieces)
-	gone := make(chan struct{}) // nobody takes pieces any more
+	gone := make(chan struct{}) // closed when pieces are no longer read
 	var reader sync.WaitGroup
 	reader.Go(func() { w.read(from, queue, gone) })
 	for p := range queue {
@@ -272,7 +272,7 @@ func (w *direction) carry(to, from net.Conn) {
 		}
 	}
 	close(gone)
-	_, _ = to.Close(), from.Close() // one way without the other is no use to a node
+	_, _ = to.Close(), from.Close() // one direction alone is useless to a node
 	reader.Wait()
 }
 
@@ -297,7 +297,7 @@ func (w *direction) read(from net.Conn, queue chan<- piece, gone <-chan struct{}
 	}
 }
 
-// wait returns when what is due may flow.
+// wait returns when a piece that is due may be passed on.
 func (w *direction) wait(due time.Time) {
 	if left := time.Until(due); left > 0 {
 		timer := time.NewTimer(left)

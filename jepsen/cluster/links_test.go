@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// mustLinks opens the links of two nodes that send back what they get.
+// mustLinks opens the links of two nodes that echo what they receive.
 func mustLinks(t *testing.T) *Links {
 	t.Helper()
 	base, guard, err := freePorts(2)
@@ -50,7 +50,7 @@ func mustDial(t *testing.T, l *Links, from, to int) net.Conn {
 	return c
 }
 
-// echoed sends a byte and waits for it to come back.
+// echoed sends a byte and waits for its echo.
 func echoed(c net.Conn, patience time.Duration) error {
 	if _, err := c.Write([]byte{7}); err != nil {
 		return err
@@ -85,7 +85,7 @@ func TestRefusedLink(t *testing.T) {
 	}
 }
 
-// A cut is about the way of the bytes, whoever dialled, and loses none.
+// A cut concerns the direction of bytes, whichever node dialled, and loses none.
 func TestCutLink(t *testing.T) {
 	l := mustLinks(t)
 	for _, dialled := range []pair{{1, 2}, {2, 1}} {

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// logs are the files that hold what the nodes wrote to their output.
+// logs lists the files with the output of the nodes.
 func (c *Cluster) logs() []string {
 	var all []string
 	for _, pattern := range []string{"*.log", "data/*.log", "data/*/*.log"} {
@@ -21,10 +21,10 @@ func (c *Cluster) logs() []string {
 	return all
 }
 
-// complaint matches what no log of a sound server holds.
+// complaint matches lines that the log of a healthy server does not contain.
 var complaint = regexp.MustCompile(`^(panic: |fatal error: |WARNING: DATA RACE)`)
 
-// Complaints returns the log lines that tell of a crash or a data race.
+// Complaints returns the log lines that report a crash or a data race.
 func (c *Cluster) Complaints() []string {
 	var found []string
 	for _, path := range c.logs() {
@@ -41,7 +41,7 @@ func (c *Cluster) Complaints() []string {
 	return found
 }
 
-// Logged counts the log lines that hold all these words.
+// Logged counts the log lines that contain all these words.
 func (c *Cluster) Logged(words ...string) (n int) {
 	for _, path := range c.logs() {
 		text, err := os.ReadFile(path)

@@ -13,20 +13,20 @@ import (
 	"github.com/quorate/quorate/jepsen/internal/await"
 )
 
-// drainPath is what is asked for a drain. It alone may take longer than
+// drainPath is the path of a drain, the only request that may take longer than
 // httpTimeout.
 const drainPath = "/api/quorate/drain"
 
-// drainTimeout bounds a drain, as a caller of the API sees it.
+// drainTimeout bounds a drain for the caller of the API.
 const drainTimeout = 90 * time.Second
 
-// Drained is what a drain has done to the leaderships of a node.
+// Drained is the result of a drain for the leaderships of a node.
 type Drained struct {
 	Moved int `json:"moved"`
 	Left  int `json:"left"`
 }
 
-// Drain turns a node's clients out and moves what it leads to other nodes.
+// Drain disconnects a node's clients and moves its leaderships to other nodes.
 func (n *Node) Drain(ctx context.Context) (d Drained, err error) {
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
@@ -50,8 +50,8 @@ func (n *Node) Critical(ctx context.Context) (bool, error) {
 	return status != http.StatusOK, nil
 }
 
-// AwaitQuorumPlusOne waits until every node may be stopped without a queue
-// losing its majority.
+// AwaitQuorumPlusOne waits until every node can be stopped without a queue losing its
+// majority.
 func (c *Cluster) AwaitQuorumPlusOne(ctx context.Context) error {
 	for _, n := range c.Nodes {
 		err := await.Until(ctx, poll, fmt.Sprintf("queues not to need node %d", n.Number), func() (bool, error) {
@@ -65,8 +65,8 @@ func (c *Cluster) AwaitQuorumPlusOne(ctx context.Context) error {
 	return nil
 }
 
-// Roll restarts every node in turn, each when no queue needs it: after a drain
-// and a clean stop, or killed.
+// Roll restarts every node in turn, each when no queue needs it. A node is drained and
+// stopped in order, or killed.
 func (c *Cluster) Roll(ctx context.Context, kill bool) error {
 	for _, n := range c.Nodes {
 		if err := c.AwaitQuorumPlusOne(ctx); err != nil {
@@ -109,9 +109,9 @@ func (n *Node) DataDir() string {
 // LoseData removes the data folder of a node that has stopped.
 func (n *Node) LoseData() error { return os.RemoveAll(n.DataDir()) }
 
-// Recover makes the node, which has stopped, the whole cluster, or, without the
-// argument --yes, says what would be lost. tool is quoratectl, beside the
-// server's program. It returns what it has printed.
+// Recover turns the node, which has stopped, into the whole cluster, or, without the
+// argument --yes, shows what would be lost. tool is quoratectl, in the same folder as
+// the server's program. Recover returns its output.
 func (n *Node) Recover(ctx context.Context, tool string, args ...string) (string, error) {
 	out, err := exec.CommandContext(ctx, tool, append([]string{"recover", "--data-dir", n.DataDir()}, args...)...).CombinedOutput()
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"net/url"
 )
 
-// Policy is a policy of the vhost "/", as the HTTP API takes it.
+// Policy is a policy of the vhost "/", in the form of the HTTP API.
 type Policy struct {
 	Name       string         `json:"-"`
 	Operator   bool           `json:"-"`
@@ -16,7 +16,7 @@ type Policy struct {
 	Definition map[string]any `json:"definition"`
 }
 
-// Path is where the HTTP API has the policy.
+// Path returns the policy's path in the HTTP API.
 func (p *Policy) Path() string {
 	if p.Operator {
 		return "/api/operator-policies/%2F/" + url.PathEscape(p.Name)
@@ -34,7 +34,7 @@ func (n *Node) ClearPolicy(ctx context.Context, p Policy) error {
 	return n.Call(ctx, http.MethodDelete, p.Path(), nil, nil)
 }
 
-// Queue is what the HTTP API tells of a queue.
+// Queue is the HTTP API's description of a queue.
 type Queue struct {
 	Name           string         `json:"name"`
 	Arguments      map[string]any `json:"arguments"`
@@ -63,14 +63,14 @@ func (n *Node) Queue(ctx context.Context, name string) (q Queue, err error) {
 	return q, err
 }
 
-// Totals are what the HTTP API sums up over queues.
+// Totals are the HTTP API's totals over queues.
 type Totals struct {
 	Messages    int `json:"messages"`
 	DeadLetters int `json:"messages_dlx"`
 	DeadWaiting int `json:"messages_dlx_waiting"`
 }
 
-// Totals sums up all queues.
+// Totals returns the totals over all queues.
 func (n *Node) Totals(ctx context.Context) (Totals, error) {
 	var o struct {
 		Totals Totals `json:"queue_totals"`
@@ -79,7 +79,7 @@ func (n *Node) Totals(ctx context.Context) (Totals, error) {
 	return o.Totals, err
 }
 
-// SetUser makes a user, or changes it.
+// SetUser creates or changes a user.
 func (n *Node) SetUser(ctx context.Context, name, password, tags string) error {
 	in := map[string]string{"password": password, "tags": tags}
 	return n.Call(ctx, http.MethodPut, "/api/users/"+url.PathEscape(name), in, nil)
@@ -91,7 +91,7 @@ func (n *Node) SetPermissions(ctx context.Context, user, configure, write, read 
 	return n.Call(ctx, http.MethodPut, "/api/permissions/%2F/"+url.PathEscape(user), in, nil)
 }
 
-// PutSetting gives a setting of the whole cluster a value.
+// PutSetting sets a cluster setting.
 func (n *Node) PutSetting(ctx context.Context, name string, value int64) error {
 	return n.Call(ctx, http.MethodPut, "/api/quorate/settings/"+name, map[string]int64{"value": value}, nil)
 }

@@ -10,18 +10,19 @@ import (
 // Offsets of a node's listeners from the base port: AMQP, HTTP, metrics, peers.
 var portOffsets = []int{0, 10000, 10020, 20000}
 
-// guardOffset is a port no node uses. Whoever listens on it owns the block.
+// guardOffset is the offset of a port that no node uses. The process that listens on
+// it owns the block.
 const guardOffset = 10040
 
-// Base ports are drawn from [portsFrom, portsTo): with the largest offset they
-// stay below the range from which the system gives ports to outgoing connections.
+// Base ports are drawn from [portsFrom, portsTo). With the largest offset they stay
+// below the system's range of ephemeral ports.
 const portsFrom, portsTo = 5700, 12700
 
-// ErrNoPorts says that no block of free ports was found.
+// ErrNoPorts means that no block of free ports was found.
 var ErrNoPorts = errors.New("no block of free ports on loopback")
 
-// freePorts finds a base port for a cluster of that many nodes. The block is
-// kept from other callers until guard is closed.
+// freePorts finds a base port for a cluster of that many nodes. The block is reserved
+// until guard is closed.
 func freePorts(nodes int) (base int, guard net.Listener, err error) {
 	for range 50 {
 		base = portsFrom + rand.IntN(portsTo-portsFrom)

@@ -11,12 +11,12 @@ import (
 	"syscall"
 )
 
-// starts carries what launch wants started to the one goroutine that may.
+// starts passes functions of launch to the only goroutine that starts processes.
 var starts = sync.OnceValue(func() chan func() {
 	work := make(chan func())
 	go func() {
-		// The system sends a child its death signal when the *thread* that
-		// started it ends. This thread is held for the life of the process.
+		// The system sends a child its death signal when the *thread* that started it
+		// ends. This thread is kept for the life of the process.
 		runtime.LockOSThread()
 		for f := range work {
 			f()
@@ -25,8 +25,8 @@ var starts = sync.OnceValue(func() chan func() {
 	return work
 })
 
-// launch starts cmd so that it gets the signal when this process ends, however
-// it ends: no test leaves servers behind.
+// launch starts cmd so that it gets the signal when this process ends in any way: no
+// test leaves servers behind.
 func launch(cmd *exec.Cmd, death syscall.Signal) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: death, Setpgid: true}
 	done := make(chan error)
@@ -34,9 +34,9 @@ func launch(cmd *exec.Cmd, death syscall.Signal) error {
 	return <-done
 }
 
-// alive reports whether any thread of a process runs. A zombie does not; but
-// while the first thread is a zombie already, others may still be inside the
-// system, and the process still holds its files and ports.
+// alive reports whether any thread of a process runs. A zombie does not. But while the
+// first thread is already a zombie, others may still be in system calls, and the
+// process still holds its files and ports.
 func alive(pid int) bool {
 	proc := "/proc/" + strconv.Itoa(pid)
 	stat, err := os.ReadFile(proc + "/stat")

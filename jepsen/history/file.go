@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// line is one line of a history file: exactly one field is set.
+// line is a line of a history file; exactly one field is set.
 type line struct {
 	Attempt  *Attempt  `json:"attempt,omitempty"`
 	Delivery *Delivery `json:"delivery,omitempty"`

@@ -1,5 +1,5 @@
-// Package history records what clients asked for and what they saw, on one
-// clock, so that checkers can judge it afterwards.
+// Package history records the calls of clients and the answers that they saw, on one
+// clock, for checkers to evaluate afterwards.
 package history
 
 import (
@@ -9,23 +9,23 @@ import (
 	"time"
 )
 
-// Result is how a publish ended for its client.
+// Result is the outcome of a publish for its client.
 type Result string
 
 const (
-	Unknown Result = "unknown" // no answer, for ever
+	Unknown Result = "unknown" // there will be no answer
 	OK      Result = "ok"      // confirmed
 	No      Result = "no"      // refused: basic.nack, or returned as unroutable
 )
 
-// Attempt is one basic.publish. A client that got no answer tries again with
-// another attempt at the same message, so every copy can be told apart.
+// Attempt is one basic.publish. A client that got no answer makes another attempt
+// at the same message, so that all copies can be distinguished.
 type Attempt struct {
 	Key       uint64        `json:"key"`     // from 1, growing, distinct for each attempt of a run
 	Message   uint64        `json:"message"` // what the client wanted published
 	Publisher string        `json:"publisher"`
 	Epoch     int           `json:"epoch"` // connections of the publisher so far
-	Queue     string        `json:"queue"` // where the message must be consumed in the end
+	Queue     string        `json:"queue"` // where the message must finally be consumed
 	TTL       time.Duration `json:"ttl,omitempty"`
 	Call      time.Duration `json:"call"`
 	Return    time.Duration `json:"return,omitempty"`
@@ -57,7 +57,7 @@ type Delivery struct {
 	Death       *Death        `json:"death,omitempty"`
 }
 
-// Fault is something the nemesis did.
+// Fault is a fault that the nemesis injected.
 type Fault struct {
 	Kind   string        `json:"kind"`
 	Node   int           `json:"node"`
@@ -65,13 +65,13 @@ type Fault struct {
 	Healed time.Duration `json:"healed,omitempty"`
 }
 
-// History is the record of one run. Its methods may be called by many
-// goroutines; its fields are read when the run is over.
+// History is the record of one run. Its methods may be called by several
+// goroutines; its fields may be read when the run is over.
 type History struct {
 	Attempts   []Attempt
 	Deliveries []Delivery
 	Faults     []Fault
-	// Stall is the longest time in which this machine kept the test from running.
+	// Stall is the longest time for which this machine kept the test from running.
 	Stall time.Duration
 
 	mu       sync.Mutex
@@ -80,7 +80,7 @@ type History struct {
 	seen     map[string]map[uint64]bool // queue → keys delivered
 }
 
-// New starts a history; its clock begins now.
+// New starts a history; its clock starts now.
 func New() *History {
 	return &History{start: time.Now(), seen: map[string]map[uint64]bool{}}
 }
@@ -92,10 +92,10 @@ func (h *History) Beside() *History {
 	return other
 }
 
-// Now is the time on the history's clock, which never runs back.
+// Now returns the time of the history's clock, which never goes back.
 func (h *History) Now() time.Duration { return time.Since(h.start) }
 
-// NextMessage numbers a message a client is going to publish.
+// NextMessage returns a number for a message that a client is going to publish.
 func (h *History) NextMessage() uint64 { return h.messages.Add(1) }
 
 // Begin records that a publish is about to be called, and returns its key.
@@ -151,7 +151,7 @@ func (h *History) Settled(positions []int) {
 	}
 }
 
-// Fault records a fault and returns what records its end.
+// Fault records a fault and returns a function that records its end.
 func (h *History) Fault(kind string, node int) (healed func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -164,7 +164,7 @@ func (h *History) Fault(kind string, node int) (healed func()) {
 	}
 }
 
-// Missing counts confirmed attempts that no consumer has seen yet.
+// Missing counts confirmed attempts that no consumer has received yet.
 func (h *History) Missing() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -198,8 +198,9 @@ func (h *History) Received(queue string) int {
 	return len(h.seen[queue])
 }
 
-// LongestGap is the longest time between two confirms, the first publish
-// counting as one: how long publishing stood still. 0: nothing was confirmed.
+// LongestGap returns the longest time between two confirms, that is, how long
+// publishing stood still. The first publish counts as a confirm. 0: nothing was
+// confirmed.
 func (h *History) LongestGap() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()

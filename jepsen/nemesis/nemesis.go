@@ -1,4 +1,4 @@
-// Package nemesis breaks a running cluster and mends it again.
+// Package nemesis injects faults into a running cluster and repairs them.
 package nemesis
 
 import (
@@ -16,8 +16,8 @@ import (
 // Fault is one way of breaking a cluster.
 type Fault struct {
 	Name string
-	// Run injects the fault, lets it last, and mends it: when it returns
-	// without an error, every node serves clients again.
+	// Run injects the fault, lets it last for a while, and repairs it: when it
+	// returns without an error, every node serves clients again.
 	Run func(ctx context.Context, c *cluster.Cluster, h *history.History) error
 }
 
@@ -41,7 +41,7 @@ func KillLeader(queue string) Fault {
 	}}
 }
 
-// KillOne kills a node, whatever it leads, and starts it again at once.
+// KillOne kills any node and starts it again at once.
 func KillOne(number func(nodes int) int) Fault {
 	return Fault{Name: "kill one", Run: func(ctx context.Context, c *cluster.Cluster, h *history.History) error {
 		n := c.Nodes[number(len(c.Nodes))]
@@ -53,7 +53,7 @@ func KillOne(number func(nodes int) int) Fault {
 	}}
 }
 
-// StopOne stops a node cleanly and starts it again.
+// StopOne stops a node in order and starts it again.
 func StopOne(number func(nodes int) int) Fault {
 	return Fault{Name: "stop one", Run: func(ctx context.Context, c *cluster.Cluster, h *history.History) error {
 		n := c.Nodes[number(len(c.Nodes))]
@@ -112,7 +112,7 @@ func KillAll() Fault {
 	}}
 }
 
-// Random draws node positions from a seed.
+// Random draws positions of nodes from a seed.
 func Random(seed uint64) func(nodes int) int {
 	return rand.New(rand.NewPCG(seed, 1)).IntN
 }

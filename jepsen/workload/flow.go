@@ -1,4 +1,4 @@
-// Package workload says what clients do during a run.
+// Package workload defines what clients do during a run.
 package workload
 
 import (
@@ -35,8 +35,7 @@ func Declare(ctx context.Context, uri string, queues ...Queue) error {
 	return nil
 }
 
-// Use sends a message through each of the queues, so that they have held
-// something and are empty again.
+// Use sends a message through each of the queues, which are empty again afterwards.
 func Use(ctx context.Context, uri string, queues ...string) error {
 	conn, ch, err := open(ctx, uri)
 	if err != nil {
@@ -65,23 +64,24 @@ func Use(ctx context.Context, uri string, queues ...string) error {
 	return nil
 }
 
-// Flow publishes, and at the same time consumes where the messages end.
+// Flow publishes, and at the same time consumes from the queue where the messages
+// arrive.
 type Flow struct {
 	URIs      []string
 	PublishAt int // position of the publisher's first broker
 	ConsumeAt int
-	// Next gives the next message; false ends publishing.
+	// Next returns the next message; false ends publishing.
 	Next func() (client.Message, bool)
 	// Queue is where the messages are consumed.
 	Queue string
 	Rate  int // per second; 0: as fast as confirms allow
-	// Patience is how long the consumer may wait for what was confirmed, once
-	// all is published. What is missing then is for the checkers.
+	// Patience is how long the consumer may wait for confirmed messages once all are
+	// published. The checkers report what is missing then.
 	Patience time.Duration
 }
 
-// Run runs the flow. Meanwhile it calls during, if given; Run fails if during
-// does. In the end the queue is read empty through every node.
+// Run runs the flow, and calls during, if given, in the meantime; it fails if during
+// does. At the end it drains the queue through every node.
 func (f *Flow) Run(ctx context.Context, h *history.History, during func(context.Context) error) error {
 	var tasks sync.WaitGroup
 	var published, consumed, broken error
@@ -118,7 +118,7 @@ func (f *Flow) drain(ctx context.Context, h *history.History) error {
 	return nil
 }
 
-// Drain reads a queue empty with basic.get.
+// Drain empties a queue with basic.get.
 func Drain(ctx context.Context, uri, queue, name string, h *history.History) error {
 	conn, ch, err := open(ctx, uri)
 	if err != nil {
@@ -147,7 +147,7 @@ func Drain(ctx context.Context, uri, queue, name string, h *history.History) err
 	return nil
 }
 
-// Count gives a message so many times.
+// Count returns a source of n messages.
 func Count(n int, make func() client.Message) func() (client.Message, bool) {
 	return func() (client.Message, bool) {
 		if n == 0 {
@@ -158,7 +158,7 @@ func Count(n int, make func() client.Message) func() (client.Message, bool) {
 	}
 }
 
-// Until gives a message until stop is closed.
+// Until returns a source of messages that ends when stop is closed.
 func Until(stop <-chan struct{}, make func() client.Message) func() (client.Message, bool) {
 	return func() (client.Message, bool) {
 		select {

@@ -12,8 +12,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Hold is delayed delivery by hold queues: one queue per delay, with a TTL, a
-// dead-letter exchange and a lease; nobody consumes it.
+// Hold delays messages by hold queues: one queue per delay, with a TTL, a
+// dead-letter exchange and a lease, and without consumers.
 type Hold struct {
 	URI      string
 	Exchange string // where messages go when their delay is over
@@ -23,18 +23,18 @@ type Hold struct {
 	Each     int // messages per delay
 }
 
-// Name is the hold queue of a delay.
+// Name returns the name of the hold queue of a delay.
 func (w *Hold) Name(delay time.Duration) string {
 	return "hold." + w.Exchange + "." + w.Key + "." + strconv.FormatInt(delay.Milliseconds(), 10)
 }
 
-// Lease is the hold queue's x-expires.
+// Lease returns the hold queue's x-expires.
 func (w *Hold) Lease(delay time.Duration) time.Duration { return 2 * delay }
 
-// ErrReturned says that a hold queue was gone when it was published to.
+// ErrReturned means that a hold queue did not exist when it was published to.
 var ErrReturned = errors.New("returned as unroutable")
 
-// Setup declares the exchange and the queue messages end in.
+// Setup declares the exchange and the queue in which the messages arrive.
 func (w *Hold) Setup(ctx context.Context) error {
 	conn, ch, err := open(ctx, w.URI)
 	if err != nil {
@@ -50,9 +50,9 @@ func (w *Hold) Setup(ctx context.Context) error {
 	return ch.QueueBind(w.Queue, w.Key, w.Exchange, false, nil)
 }
 
-// Publish declares the hold queue of each message's delay anew and publishes
-// into it, taking the delays in turn. It returns when each hold queue was
-// declared for the last time, measured before the call.
+// Publish declares the hold queue of each message's delay again and publishes to
+// it, for the delays in turn. It returns when each hold queue was last declared,
+// measured before the call.
 func (w *Hold) Publish(ctx context.Context, h *history.History) (map[time.Duration]time.Time, error) {
 	conn, ch, err := open(ctx, w.URI)
 	if err != nil {
@@ -86,7 +86,7 @@ func (w *Hold) publish(ctx context.Context, ch *amqp.Channel, h *history.History
 	if err != nil {
 		return err
 	}
-	// One stream per delay: within it the order must hold, among them it cannot.
+	// One stream per delay: the order must hold within a stream, not between them.
 	key := h.Begin(history.Attempt{Message: h.NextMessage(), Publisher: name, Queue: w.Queue, TTL: delay})
 	confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, "", name, true, false, amqp.Publishing{
 		DeliveryMode: amqp.Persistent,
@@ -116,7 +116,7 @@ func (w *Hold) publish(ctx context.Context, ch *amqp.Channel, h *history.History
 	return nil
 }
 
-// Changed describes what differs between a delivery and what Publish sent; "" is nothing.
+// Changed describes how a delivery differs from what Publish sent; "": not at all.
 func (w *Hold) Changed(d amqp.Delivery, a history.Attempt) string {
 	first, _ := d.Headers["x-first-death-queue"].(string)
 	delay, _ := d.Headers["delay"].(int64)

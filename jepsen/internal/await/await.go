@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Until calls done every so often until it reports true. An error from done is
-// not final: it is the reason given when ctx ends first.
+// Until calls done at an interval until it reports true. An error from done is not
+// final: it becomes the reason if ctx ends first.
 func Until(ctx context.Context, every time.Duration, what string, done func() (bool, error)) error {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()

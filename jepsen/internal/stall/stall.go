@@ -1,14 +1,15 @@
-// Package stall measures how long this machine keeps waiting those who are due
-// to run: goroutines sleep for a moment again and again and look how late they
-// wake. All nodes of a test run on the same machine, so what the test's own
-// process had to wait stands for what the nodes had to wait.
+// Package stall measures how long this machine delays goroutines that are ready to
+// run: witnesses sleep for a moment repeatedly and measure how late they wake. All
+// nodes of a test run on the same machine, so the delays of the test's own process
+// represent those of the nodes.
 //
-// Who sleeps is woken soon even where others have to wait for long. So it also
-// looks at how long the threads of the nodes that run here, this test's or
-// another's, were ready to run and did not, if the system tells.
+// A sleeping thread is woken soon even on a machine where others wait for long.
+// Therefore the package also measures how long the threads of all nodes on this
+// machine, of this test or another, were ready to run and did not, if the system
+// reports it.
 //
-// It measures processors only, not disks: who waits for a confirm knows how
-// long that took.
+// It measures processors only, not disks: a client that waits for a confirm knows
+// how long that took.
 package stall
 
 import (
@@ -24,20 +25,20 @@ import (
 const (
 	// every is how long a witness sleeps.
 	every = 10 * time.Millisecond
-	// witnesses sleep side by side, each on a thread of its own: a late wake-up
-	// is then the machine's, and one of them meets a busy processor sooner.
+	// witnesses sleep in parallel, each on a thread of its own, so that the machine
+	// causes any late wake-up, and a busy processor is detected sooner.
 	witnesses = 2
-	// sampled is how often the nodes are looked at; window is for how long what
-	// their threads waited is added up: from before something is due until it is
-	// seen.
+	// sampled is the interval at which the nodes are sampled. window is the time over
+	// which the waits of their threads are added up: from before something is due
+	// until it is seen.
 	sampled = 500 * time.Millisecond
 	window  = 10 * time.Second
 )
 
-// Tolerance is how late something may be seen that was due while the longest
-// stall was this: a second, for all that takes its time on an idle machine, and
-// three times the stall, since a node, its followers and the test may have been
-// kept waiting one after the other.
+// Tolerance returns how late something may be seen, given the longest stall at the
+// time it was due: a second, which suffices on an idle machine, and three times the
+// stall, since a node, its followers and the test may have been delayed one after
+// the other.
 func Tolerance(longest time.Duration) time.Duration { return time.Second + 3*longest }
 
 // Meter remembers the stalls since it was started.
@@ -46,11 +47,11 @@ type Meter struct {
 	done sync.WaitGroup
 
 	mu sync.Mutex
-	// stalls are in the order of their ends; each is longer than all that ended
-	// after it, so the first one that counts is the longest that counts.
+	// stalls are in the order of their ends. Each is longer than all that ended after
+	// it, so the first one that counts is the longest.
 	stalls []stalled
 	due    [witnesses]time.Time // when each wakes; zero: it has ended
-	waited []stalled            // of each sample: the thread that waited longest
+	waited []stalled            // the thread that waited longest, for each sample
 }
 
 type stalled struct {
@@ -58,14 +59,14 @@ type stalled struct {
 	lasted time.Duration
 }
 
-// Start begins to measure. Stop ends it.
+// Start starts measuring; Stop ends it.
 func Start() *Meter {
 	m := start()
 	m.done.Go(func() { m.sample(nodeWaits) })
 	return m
 }
 
-// start begins to measure without looking at nodes.
+// start starts measuring without sampling nodes.
 func start() *Meter {
 	m := &Meter{stop: make(chan struct{})}
 	now := time.Now()
@@ -76,16 +77,16 @@ func start() *Meter {
 	return m
 }
 
-// Stop ends the measuring. What was measured can still be asked for.
+// Stop ends measuring. The results remain available.
 func (m *Meter) Stop() {
 	close(m.stop)
 	m.done.Wait()
 }
 
-// Longest is the longest stall of which a part lies after an instant; one that
-// has not ended yet counts with what it has lasted. What a thread of a node has
-// waited within some seconds counts for a third: it is a sum, to which each step
-// on the way of a message has added already.
+// Longest returns the longest stall that ended after an instant; one that has not
+// ended yet counts with its duration so far. A third of the time that a thread of a
+// node has waited within some seconds counts as a stall: it is a sum to which each
+// step of a message's way has contributed.
 func (m *Meter) Longest(since time.Time) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -105,7 +106,8 @@ func (m *Meter) Longest(since time.Time) time.Duration {
 	return max(longest, m.waits(since)/3)
 }
 
-// waits is the most that was waited within a window after an instant. mu is held.
+// waits returns the longest wait of a thread within a window after an instant. mu is
+// held.
 func (m *Meter) waits(since time.Time) (most time.Duration) {
 	sum, first := time.Duration(0), 0
 	for i, s := range m.waited {
@@ -120,7 +122,7 @@ func (m *Meter) waits(since time.Time) (most time.Duration) {
 	return most
 }
 
-// sample looks at the nodes again and again.
+// sample samples the nodes periodically until the meter is stopped.
 func (m *Meter) sample(look func() map[string]time.Duration) {
 	tick := time.NewTicker(sampled)
 	defer tick.Stop()
@@ -142,11 +144,11 @@ func (m *Meter) sample(look func() map[string]time.Duration) {
 	}
 }
 
-// nodeWaits is how long each thread of each node has waited for a processor
-// since it began; empty where the system does not tell.
+// nodeWaits returns how long each thread of each node has waited for a processor
+// since it started; empty where the system does not report it.
 func nodeWaits() map[string]time.Duration {
 	all := map[string]time.Duration{}
-	names, _ := filepath.Glob("/proc/[0-9]*/comm") // the pattern is a good one
+	names, _ := filepath.Glob("/proc/[0-9]*/comm") // the pattern is valid
 	for _, name := range names {
 		if comm, err := os.ReadFile(name); err != nil || strings.TrimSpace(string(comm)) != "quorate" {
 			continue
@@ -182,7 +184,7 @@ func (m *Meter) watch(n int) {
 	}
 }
 
-// woke records that a witness woke, and whether it sleeps again.
+// woke records that a witness woke up, and whether it sleeps again.
 func (m *Meter) woke(n int, now time.Time, again bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -24,8 +24,8 @@ func TestIdleMachineDoesNotStall(t *testing.T) {
 	})
 }
 
-// A longer stall outlives the shorter ones before it, and each counts only for
-// those who began before it ended.
+// A longer stall replaces the shorter ones before it, and each counts only for
+// instants before its end.
 func TestLongestSince(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := start()
@@ -65,7 +65,7 @@ func TestStallThatLasts(t *testing.T) {
 	})
 }
 
-// What threads have waited adds up within a window, and counts for a third.
+// Waits of threads add up within a window, and a third of the sum counts.
 func TestNodesThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := start()
@@ -87,7 +87,7 @@ func TestNodesThatWait(t *testing.T) {
 		synctest.Wait()
 		for i, want := range []time.Duration{6000, 6000, 0, 0, 0} {
 			have := 3 * m.Longest(at[i])
-			if i == 2 { // the samples of a window, and no others
+			if i == 2 { // only the samples within a window
 				if have < 570*time.Millisecond || have > 900*time.Millisecond {
 					t.Errorf("since %v: %v", at[i].Sub(began), have)
 				}
@@ -101,7 +101,7 @@ func TestNodesThatWait(t *testing.T) {
 	})
 }
 
-// The system tells how long threads wait, where the tests run.
+// The system on which the tests run reports how long threads wait.
 func TestNodeWaits(t *testing.T) {
 	if _, err := os.Stat("/proc/self/schedstat"); err != nil {
 		t.Skip("the system does not tell how long threads wait:", err)
@@ -115,7 +115,7 @@ func TestNodeWaits(t *testing.T) {
 
 var stopped = flag.Bool("stopped", false, "this process is the one that TestStoppedProcess stops")
 
-// A process that gets no processor for a while finds the stall when it goes on.
+// A process that was stopped for a while detects the stall when it resumes.
 func TestStoppedProcess(t *testing.T) {
 	if *stopped {
 		m, began := Start(), time.Now()
