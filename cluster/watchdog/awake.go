@@ -22,14 +22,14 @@ const (
 )
 
 // AwakeClock measures how long the process has been able to run, and how long it
-// has been kept waiting.
+// has been stalled.
 type AwakeClock struct {
 	awake   atomic.Int64
 	stalled atomic.Int64
 	longest atomic.Int64
 }
 
-// Run has the clock go until stop is closed.
+// Run runs the clock until stop is closed.
 func (c *AwakeClock) Run(stop <-chan struct{}) {
 	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
@@ -46,7 +46,7 @@ func (c *AwakeClock) Run(stop <-chan struct{}) {
 	}
 }
 
-// passed notes the time since the last tick.
+// passed accounts for the time since the last tick.
 func (c *AwakeClock) passed(d time.Duration) {
 	c.awake.Add(int64(min(d, maxTick)))
 	if late := d - tickEvery; late > tickEvery/2 {
@@ -55,11 +55,11 @@ func (c *AwakeClock) passed(d time.Duration) {
 	}
 }
 
-// Awake is for how long the process has been able to run.
+// Awake returns how long the process has been able to run.
 func (c *AwakeClock) Awake() time.Duration { return time.Duration(c.awake.Load()) }
 
-// Stalls are how long the process has been kept waiting altogether, and at most,
-// since it started. What a busy machine lets everybody wait for is not counted.
+// Stalls returns the total and the longest stall since the process started. The short
+// delays that are usual on a busy machine do not count.
 func (c *AwakeClock) Stalls() (total, longest time.Duration) {
 	return time.Duration(c.stalled.Load()), time.Duration(c.longest.Load())
 }
