@@ -48,11 +48,15 @@ var suites = []*suite{
 	&deliveryRows, &timeoutRows, &argumentRows, &localRows, &memberRows, &roughRows, &localRoughRows, &clusterRows,
 }
 
-// run runs a suite's rows, side by side unless they are rough.
+// run runs a suite's rows, side by side with those of all suites unless they are
+// rough: then one after the other, beside the rest. Rows mostly wait.
 func (s *suite) run(t *testing.T) {
-	c := shared.mustGet(t)
+	t.Parallel()
+	c := (*cluster.Cluster)(nil)
 	if s.rough {
 		c = mustCluster(t, cluster.WrongClocks...)
+	} else {
+		c = shared.mustGet(t)
 	}
 	for _, r := range s.rows {
 		if r.run == nil {
