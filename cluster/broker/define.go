@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/quorate/quorate/cluster/audit"
+	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -138,24 +140,7 @@ func (x *definer) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.Que
 		return x.replies.declare(ctx, spec.Name)
 	}
 	if spec.Passive {
-		q, err := x.definitions.freshView(ctx).PassiveQueue(x.conn.by(), x.conn.vhost, spec.Name)
-		if err != nil {
-			return fsm.QueueInfo{}, err
-		}
-		x.definitions.converge(ctx)
-		ask := x.inspector.count
-		if q.Local && x.definitions.view().Settings(q, x.definitions.defaults).Expires != 0 {
-			ask = x.touch // the peer renews the leases of queues that are not replicated
-		}
-		info, gone, err := ask(ctx, q)
-		if gone {
-			// Who hears that there is no queue will find none: publishes go by the view.
-			err = x.available.awaitGone(ctx, q)
-		}
-		if gone && err == nil {
-			err = noQueue(q)
-		}
-		return info, err
+		return x.passiveQueue(ctx, spec.Name)
 	}
 	generated := spec.Name == ""
 	if generated {
@@ -183,6 +168,28 @@ func (x *definer) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.Que
 			return fsm.QueueInfo{}, err
 		}
 	}
+}
+
+// passiveQueue reports on a queue that must be there.
+func (x *definer) passiveQueue(ctx context.Context, name string) (fsm.QueueInfo, error) {
+	q, err := x.definitions.freshView(ctx).PassiveQueue(x.conn.by(), x.conn.vhost, name)
+	if err != nil {
+		return fsm.QueueInfo{}, err
+	}
+	x.definitions.converge(ctx)
+	ask := x.inspector.count
+	if q.Local && x.definitions.view().Settings(q, x.definitions.defaults).Expires != 0 {
+		ask = x.touch // the peer renews the leases of queues that are not replicated
+	}
+	info, gone, err := ask(ctx, q)
+	if gone {
+		// Who hears that there is no queue will find none: publishes go by the view.
+		err = x.available.awaitGone(ctx, q)
+	}
+	if gone && err == nil {
+		err = noQueue(q)
+	}
+	return info, err
 }
 
 // randomName returns 22 characters that nobody else has.
@@ -280,4 +287,122 @@ func (x *definer) PurgeQueue(ctx context.Context, name string) (uint64, error) {
 		return 0, err
 	}
 	return k.Result.Count, k.Refused
+}
+
+// definitions change the catalog for clients.
+type definitions struct {
+	*node
+	*tasks
+	*placer
+	uses     *uses
+	audit    *audit.Log    // nil: nothing is audited
+	grace    time.Duration // for a catalog without a leader
+	defaults catalog.Defaults
+}
+
+// propose commits one catalog command and turns its refusal into an error.
+func (d *definitions) propose(ctx context.Context, what string, c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
+	if d.catalog.Isolated() != "" {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, d.grace)
+		defer cancel()
+	}
+	results, err := d.catalog.Propose(ctx, c)
+	if err != nil {
+		d.slog.Warn("catalog does not answer", "operation", what, "error", err)
+		text := fmt.Sprintf("Could not %s on node '%s' because the metadata store operation timed out", what, d.name)
+		if why := d.catalog.Isolated(); why != "" {
+			text += ": " + why
+		}
+		return nil, fsm.Refuse(fsm.Internal, text)
+	}
+	r := results[0]
+	if r.Refusal != 0 {
+		return r, fsm.Refuse(fsm.Kind(r.Refusal), r.Text)
+	}
+	return r, nil
+}
+
+// removeRecord removes a queue from the catalog.
+func (d *definitions) removeRecord(ctx context.Context, q *catalog.Queue) error {
+	_, err := d.propose(ctx, fmt.Sprintf("delete queue '%s' in vhost '%s'", q.Name, q.VHost),
+		removal(q, 0))
+	return err
+}
+
+// removeGone removes the record of a queue that has ended by itself, and
+// tries again until that is done or somebody else leads the queue.
+func (d *definitions) removeGone(g *group.Group) {
+	spec := g.Spec()
+	d.spawn("remove the record of a queue", func() {
+		ctx, cancel := d.whileOpen()
+		defer cancel()
+		q, ok := d.view().QueueByID(spec.Queue)
+		for ok && g.Leading() != 0 && ctx.Err() == nil {
+			if d.removeRecord(ctx, q) == nil {
+				return
+			}
+			q, ok = d.view().QueueByID(spec.Queue)
+		}
+	})
+}
+
+// propose is definitions.propose of what the session's client has asked for.
+func (x *definer) propose(ctx context.Context, what string, c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
+	r, err := x.definitions.propose(ctx, what, c)
+	x.audit(c, r, err)
+	return r, err
+}
+
+// audit notes a definition that the session's client has changed, or may have.
+func (x *definer) audit(c *logpb.CatalogCommand, r *logpb.CatalogResult, err error) {
+	log := x.definitions.audit
+	if log == nil || r != nil && (r.Refusal != 0 || !r.Changed) {
+		return
+	}
+	e := audit.Event{Kind: audit.Definition, User: x.conn.user, Origin: x.origin(), Outcome: audit.OK}
+	if err != nil {
+		e.Outcome, e.Reason = audit.Failed, err.Error()
+	}
+	e.Action, e.Target = actionOf(c)
+	log.Write(e)
+}
+
+// origin says where the session's client is.
+func (x *definer) origin() audit.Origin {
+	o := audit.Origin{Protocol: "amqp"}
+	if at, ok := x.calls.client.(located); ok {
+		connection, _, client := at.Where()
+		o.Connection, o.Address = connection, client.String()
+	}
+	return o
+}
+
+// actionOf names the method behind a command, and what it is done to.
+func actionOf(c *logpb.CatalogCommand) (action string, object map[string]string) {
+	switch m := c.Body.(type) {
+	case *logpb.CatalogCommand_DeclareExchange:
+		return "exchange.declare", map[string]string{"vhost": m.DeclareExchange.GetVhost(), "exchange": m.DeclareExchange.GetName()}
+	case *logpb.CatalogCommand_DeleteExchange:
+		return "exchange.delete", map[string]string{"vhost": m.DeleteExchange.GetVhost(), "exchange": m.DeleteExchange.GetName()}
+	case *logpb.CatalogCommand_DeclareQueue:
+		return "queue.declare", map[string]string{"vhost": m.DeclareQueue.GetVhost(), "queue": m.DeclareQueue.GetName()}
+	case *logpb.CatalogCommand_DeleteQueue:
+		return "queue.delete", map[string]string{"vhost": m.DeleteQueue.GetVhost(), "queue": m.DeleteQueue.GetName()}
+	case *logpb.CatalogCommand_Bind:
+		return ends("bind", m.Bind)
+	case *logpb.CatalogCommand_Unbind:
+		return ends("unbind", m.Unbind)
+	}
+	return "change", nil
+}
+
+// ends names the two ends of a binding.
+func ends(verb string, m *logpb.Bind) (action string, object map[string]string) {
+	kind := "queue"
+	if m.GetToExchange() {
+		kind = "exchange"
+	}
+	object = map[string]string{"vhost": m.GetVhost(), "source": m.GetSource(), "destination": m.GetDestination(), "routing_key": m.GetRoutingKey()}
+	return kind + "." + verb, object
 }

@@ -5,6 +5,7 @@ import (
 	mathrand "math/rand/v2"
 	"slices"
 
+	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 )
@@ -217,4 +218,118 @@ func (x *publisher) publishReply(p *fsm.Publish, suffix string) (done bool) {
 	defer x.calls.unlock()
 	x.calls.confirm(p.Number, true)
 	return true
+}
+
+// sendCopy sends a publish to one queue. The lock is held.
+func (x *publisher) sendCopy(q *catalog.Queue, p *fsm.Publish, fan *fanout, limits catalog.Ceilings) {
+	u := x.streams.queue(q)
+	switch to := u.stream; {
+	case to.Gone():
+		again := *p
+		again.Headers, again.Property = nil, nil
+		again.Copies = slices.Clone(p.Copies)
+		x.strays = append(x.strays, stray{again, fan})
+	case !to.Over() && !to.Ending(): // else the channel is about to end, without a confirm
+		u.publish(p, fan, limits.Of(q).Stored(), q.StoreOf != "")
+	}
+}
+
+// publishOutcome is what has become of a publish, or of one copy of it. Of several copies
+// the gravest counts: a publish is nacked if one queue has refused it, and goes
+// nowhere only if no queue has it.
+type publishOutcome uint8
+
+const (
+	nowhere publishOutcome = iota
+	taken
+	refused
+)
+
+// fanout is shared by the copies of a publish that went to several queues.
+type fanout struct {
+	left   int            // copies without an answer
+	worst  publishOutcome // of those that have one, the gravest
+	queues []fsm.QueueID  // that were sent a copy; other publishes may share the slice
+	chance uint64         // that routed it
+}
+
+// timing is the note of a publish that asks for something about its time.
+type timing struct {
+	schedule *fsm.Schedule
+	delay    *fsm.Delay
+	fan      *fanout
+}
+
+// noteOf returns what has to be known of a publish when it is answered; nil:
+// nothing but what its command says.
+func noteOf(p *fsm.Publish, fan *fanout) any {
+	switch {
+	case p.Schedule != nil || p.Delay != nil:
+		return &timing{p.Schedule, p.Delay, fan}
+	case fan != nil:
+		return fan
+	}
+	return nil
+}
+
+// fanOf returns the fanout that a copy belongs to; nil: it is the only one.
+func fanOf(p *stream.Pending) *fanout {
+	switch n := p.Note.(type) {
+	case *fanout:
+		return n
+	case *timing:
+		return n.fan
+	}
+	return nil
+}
+
+// copyOver counts the outcome of one copy of a publish, and settles the publish
+// with the last one. What is mandatory and goes nowhere is returned first. The
+// lock is held.
+func (x *publisher) copyOver(number uint64, payload fsm.Payload, mandatory bool, fan *fanout, how publishOutcome) {
+	if fan != nil {
+		fan.worst = max(fan.worst, how)
+		if fan.left--; fan.left > 0 {
+			return
+		}
+		how = fan.worst
+	}
+	if how == nowhere && mandatory {
+		x.calls.add(event{kind: eventReturned, payload: payload})
+	}
+	x.calls.confirm(number, how != refused)
+}
+
+// answered takes a queue's answer to one copy of a publish. The lock is
+// held.
+func (x *publisher) answered(q *sessionQueue, p *stream.Pending, r fsm.Result) {
+	how := refused
+	switch r.Code {
+	case fsm.OK:
+		how = taken
+	case fsm.Gone:
+		x.strayed(q, p)
+		return
+	case fsm.Rejected:
+	default:
+		x.answers.unexpected(q.stream.Queue(), "publish", r.Code)
+	}
+	x.copyOver(p.Number, p.Payload, p.Mandatory, fanOf(p), how)
+}
+
+// newFanout returns what the copies of a publish to several queues share.
+func (x *publisher) newFanout(route []*catalog.Queue) *fanout {
+	same := slices.EqualFunc(x.fanned, route, func(id fsm.QueueID, q *catalog.Queue) bool { return id == q.ID })
+	if !same {
+		x.fanned = idsOf(route)
+	}
+	return &fanout{left: len(route), queues: x.fanned, chance: x.message.Chance}
+}
+
+func idsOf(queues []*catalog.Queue) []fsm.QueueID {
+	ids := make([]fsm.QueueID, len(queues))
+	for i, q := range queues {
+		ids[i] = q.ID
+	}
+	return ids
 }

@@ -9,94 +9,11 @@ import (
 	"github.com/quorate/quorate/fsm/catalog"
 )
 
-// publishOutcome is what has become of a publish, or of one copy of it. Of several copies
-// the gravest counts: a publish is nacked if one queue has refused it, and goes
-// nowhere only if no queue has it.
-type publishOutcome uint8
-
-const (
-	nowhere publishOutcome = iota
-	taken
-	refused
-)
-
 // stray is a publish that was routed to a queue which is gone. It is routed
 // again by a view that does not hold the queue any more.
 type stray struct {
 	publish fsm.Publish // Headers and Property are nil
 	fan     *fanout
-}
-
-// fanout is shared by the copies of a publish that went to several queues.
-type fanout struct {
-	left   int            // copies without an answer
-	worst  publishOutcome // of those that have one, the gravest
-	queues []fsm.QueueID  // that were sent a copy; other publishes may share the slice
-	chance uint64         // that routed it
-}
-
-// waits is the note of a publish that asks for something about its time.
-type waits struct {
-	schedule *fsm.Schedule
-	delay    *fsm.Delay
-	fan      *fanout
-}
-
-// noteOf returns what has to be known of a publish when it is answered; nil:
-// nothing but what its command says.
-func noteOf(p *fsm.Publish, fan *fanout) any {
-	switch {
-	case p.Schedule != nil || p.Delay != nil:
-		return &waits{p.Schedule, p.Delay, fan}
-	case fan != nil:
-		return fan
-	}
-	return nil
-}
-
-// fanOf returns the fanout that a copy belongs to; nil: it is the only one.
-func fanOf(p *stream.Pending) *fanout {
-	switch n := p.Note.(type) {
-	case *fanout:
-		return n
-	case *waits:
-		return n.fan
-	}
-	return nil
-}
-
-// copyOver counts the outcome of one copy of a publish, and settles the publish
-// with the last one. What is mandatory and goes nowhere is returned first. The
-// lock is held.
-func (x *publisher) copyOver(number uint64, payload fsm.Payload, mandatory bool, fan *fanout, how publishOutcome) {
-	if fan != nil {
-		fan.worst = max(fan.worst, how)
-		if fan.left--; fan.left > 0 {
-			return
-		}
-		how = fan.worst
-	}
-	if how == nowhere && mandatory {
-		x.calls.add(event{kind: eventReturned, payload: payload})
-	}
-	x.calls.confirm(number, how != refused)
-}
-
-// answered takes a queue's answer to one copy of a publish. The lock is
-// held.
-func (x *publisher) answered(q *sessionQueue, p *stream.Pending, r fsm.Result) {
-	how := refused
-	switch r.Code {
-	case fsm.OK:
-		how = taken
-	case fsm.Gone:
-		x.strayed(q, p)
-		return
-	case fsm.Rejected:
-	default:
-		x.answers.unexpected(q.stream.Queue(), "publish", r.Code)
-	}
-	x.copyOver(p.Number, p.Payload, p.Mandatory, fanOf(p), how)
 }
 
 // strayed keeps a publish whose queue is gone. If the view still holds the queue
@@ -134,7 +51,7 @@ func publishOf(of *stream.Pending, properties Properties) (fsm.Publish, error) {
 		TTL: fsm.Millis(e.GetTtlPlusOne()) - 1, Priority: int(e.GetPriorityPlusOne()) - 1, HasExpiration: e.GetHasExpiration(),
 		Copies: append(properties.Copies(payload.Properties()), payload.BlindKeys()...), Mandatory: of.Mandatory,
 	}
-	if w, is := of.Note.(*waits); is {
+	if w, is := of.Note.(*timing); is {
 		p.Schedule, p.Delay = w.schedule, w.delay
 	}
 	return p, nil
@@ -234,35 +151,4 @@ func (x *publisher) routeAgain(v *catalog.View, p *fsm.Publish, fan *fanout) (qu
 		return nil, limits, nowhere
 	}
 	return queues, limits, taken
-}
-
-// sendCopy sends a publish to one queue. The lock is held.
-func (x *publisher) sendCopy(q *catalog.Queue, p *fsm.Publish, fan *fanout, limits catalog.Ceilings) {
-	u := x.streams.queue(q)
-	switch to := u.stream; {
-	case to.Gone():
-		again := *p
-		again.Headers, again.Property = nil, nil
-		again.Copies = slices.Clone(p.Copies)
-		x.strays = append(x.strays, stray{again, fan})
-	case !to.Over() && !to.Ending(): // else the channel is about to end, without a confirm
-		u.publish(p, fan, limits.Of(q).Stored(), q.StoreOf != "")
-	}
-}
-
-// newFanout returns what the copies of a publish to several queues share.
-func (x *publisher) newFanout(route []*catalog.Queue) *fanout {
-	same := slices.EqualFunc(x.fanned, route, func(id fsm.QueueID, q *catalog.Queue) bool { return id == q.ID })
-	if !same {
-		x.fanned = idsOf(route)
-	}
-	return &fanout{left: len(route), queues: x.fanned, chance: x.message.Chance}
-}
-
-func idsOf(queues []*catalog.Queue) []fsm.QueueID {
-	ids := make([]fsm.QueueID, len(queues))
-	for i, q := range queues {
-		ids[i] = q.ID
-	}
-	return ids
 }

@@ -1,6 +1,9 @@
 package deadletter
 
 import (
+	mathrand "math/rand/v2"
+	"slices"
+
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -71,4 +74,108 @@ func (s *Sender) delayAt(to *catalog.Queue, e *logpb.Enqueue, p fsm.Payload) {
 		longest := fsm.Millis(s.host.View().Setting(catalog.ScheduleMaxDelay))
 		e.DelayPlusOne = uint64(min(s.properties.Delay(p.Properties()), longest)) + 1
 	}
+}
+
+// deadTargets returns the queues that a dead message goes to, and how long the
+// exchanges on its way let it live there.
+func (s *Sender) deadTargets(v *catalog.View, vhost string, c *logpb.QueueConfig, l *fsm.DeadLetter, p fsm.Payload) ([]*catalog.Queue, catalog.Ceilings) {
+	keys := []string{fsm.Short(c.DeadLetterRoutingKey)}
+	if !c.HasDeadLetterRoutingKey {
+		keys = append(s.keys(p), p.BlindKeys()...)
+	}
+	queues, limits, err := v.Route(vhost, c.DeadLetterExchange, &catalog.Message{
+		Keys:     keys,
+		Headers:  func() *fsm.Table { return s.properties.Headers(p.Properties(), s.deaths(l, p)) },
+		Property: func(name string) []byte { return s.properties.Property(p.Properties(), name) },
+		Chance:   mathrand.Uint64(), Local: s.leadsHere, Passed: s.host.Used, Delayed: !c.DelayedStore && s.properties.Delay(p.Properties()) > 0,
+	}, nil)
+	if err != nil {
+		return nil, limits
+	}
+	return slices.DeleteFunc(queues, func(q *catalog.Queue) bool { return cycle(l.Deaths, q.Name) }), limits
+}
+
+// keys returns the routing keys of a message that receivers may see.
+func (s *Sender) keys(p fsm.Payload) []string {
+	return append([]string{string(p.RoutingKey())}, s.properties.Copies(p.Properties())...)
+}
+
+// isDue reports whether a letter is a message of a delayed exchange that has
+// become due, and no dead one.
+func isDue(l *fsm.DeadLetter) bool { return l.Reason == logpb.Death_NONE }
+
+// dueTargets returns the queues that a message goes to that has become due in
+// the store of a delayed exchange.
+func (s *Sender) dueTargets(v *catalog.View, store fsm.QueueID, l *fsm.DeadLetter, p fsm.Payload) ([]*catalog.Queue, catalog.Ceilings) {
+	of, ok := v.QueueByID(store)
+	if !ok {
+		return nil, catalog.Ceilings{}
+	}
+	queues, limits, err := v.Route(of.VHost, of.StoreOf, &catalog.Message{
+		Keys:     append(s.keys(p), p.BlindKeys()...),
+		Headers:  func() *fsm.Table { return s.properties.Headers(p.Properties(), l.Deaths) },
+		Property: func(name string) []byte { return s.properties.Property(p.Properties(), name) },
+		Chance:   mathrand.Uint64(), Local: s.leadsHere,
+	}, nil)
+	if err != nil {
+		return nil, limits
+	}
+	return queues, limits
+}
+
+// cycle reports whether a letter would come back to a queue where it has died
+// before without anybody having rejected it on the way.
+func cycle(deaths []*logpb.Death, target string) bool {
+	for _, d := range deaths {
+		if d.Reason == logpb.Death_REJECTED {
+			return false
+		}
+		if d.Queue == target {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Sender) leadsHere(q *catalog.Queue) bool { return s.routes.Route(q).IsLeader(s.node) }
+
+// deaths completes the history of a dead message from its payload.
+func (s *Sender) deaths(l *fsm.DeadLetter, p fsm.Payload) []*logpb.Death {
+	if len(l.Deaths) == 0 || isDue(l) {
+		return l.Deaths
+	}
+	d := l.Deaths[0]
+	newest := &logpb.Death{
+		Reason: d.Reason, Queue: d.Queue, Count: d.Count, Time: d.Time, First: d.First, LastExchange: string(p.Exchange()),
+		Exchange: d.Exchange, RoutingKeys: d.RoutingKeys, OriginalExpiration: d.OriginalExpiration,
+	}
+	if l.Fresh {
+		newest.Exchange, newest.RoutingKeys = newest.LastExchange, s.keys(p)
+		if l.HasExpiration {
+			newest.OriginalExpiration = s.properties.Expiration(p.Properties())
+		}
+	}
+	if l.Fresh && d.First {
+		return continued(newest, s.properties.Deaths(p.Properties()))
+	}
+	return append([]*logpb.Death{newest}, l.Deaths[1:]...)
+}
+
+// continued puts a message's first death in front of the history with which it
+// was published. If that has the same pair of queue and reason, the two are one.
+func continued(newest *logpb.Death, earlier []*logpb.Death) []*logpb.Death {
+	if len(earlier) > 0 {
+		newest.First = false // the history names another one, or this pair
+	}
+	same := slices.IndexFunc(earlier, func(d *logpb.Death) bool { return d.Queue == newest.Queue && d.Reason == newest.Reason })
+	if same >= 0 {
+		d := earlier[same]
+		newest.Count, newest.First = newest.Count+d.Count, d.First
+		newest.Exchange, newest.RoutingKeys, newest.OriginalExpiration = d.Exchange, d.RoutingKeys, d.OriginalExpiration
+		if d.Time != 0 {
+			newest.Time = d.Time
+		}
+		earlier = slices.Delete(slices.Clone(earlier), same, same+1)
+	}
+	return append([]*logpb.Death{newest}, earlier...)
 }
