@@ -78,22 +78,22 @@ func TestStaleNodeForgetsNobody(t *testing.T) {
 	t.Parallel()
 	c := mustCluster(t)
 	n2 := c.all["n2"]
-	ask := func() *peerpb.Told {
+	ask := func() *peerpb.IntroduceReply {
 		t.Helper()
-		question := &peerpb.Ask{Cluster: "test", Node: "n9", Identity: make([]byte, 16), Version: peer.Version, Place: true}
-		told, err := introduce(deadline(t), c.net.dialer("n9"), nil, nil, "n2", question)
+		question := &peerpb.IntroduceRequest{Cluster: "test", Node: "n9", Identity: make([]byte, 16), Version: peer.Version, Verify: true}
+		reply, err := introduce(deadline(t), c.net.dialer("n9"), nil, nil, "n2", question)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return told
+		return reply
 	}
-	if told := ask(); !told.Current || !told.Gone {
-		t.Errorf("a node in touch with the others: %v", told)
+	if reply := ask(); !reply.Current || !reply.Removed {
+		t.Errorf("a node in touch with the others: %v", reply)
 	}
 	c.net.separate("n2", "n1", "n3")
 	until(t, "n2 has no lease", func() bool { return !n2.Fresh() })
-	if told := ask(); told.Current || told.Gone {
-		t.Errorf("a node that is cut off: %v", told)
+	if reply := ask(); reply.Current || reply.Removed {
+		t.Errorf("a node that is cut off: %v", reply)
 	}
 }
 

@@ -142,8 +142,8 @@ func (s *secured) mustJoin(config Config) {
 }
 
 // ask is one question of a node that wants to join, and its answer.
-func (s *secured) ask(config Config) (*peerpb.Told, error) {
-	question := &peerpb.Ask{
+func (s *secured) ask(config Config) (*peerpb.IntroduceReply, error) {
+	question := &peerpb.IntroduceRequest{
 		Cluster: config.ClusterName, Node: config.Name, Identity: bytes.Repeat([]byte{byte(len(config.Name))}, 16),
 		Address: config.Nodes[config.Name], Version: peer.Version, Join: true, Token: config.Token.Secret,
 		OldestVersion: config.Versions.Oldest, NewestVersion: config.Versions.Newest,
@@ -162,7 +162,7 @@ func (s *secured) ask(config Config) (*peerpb.Told, error) {
 }
 
 // introduce asks a node without being one.
-func introduce(ctx context.Context, dial func(context.Context, string) (net.Conn, error), s *peer.Security, by *peer.Invitation, address string, question *peerpb.Ask) (*peerpb.Told, error) {
+func introduce(ctx context.Context, dial func(context.Context, string) (net.Conn, error), s *peer.Security, by *peer.Invitation, address string, question *peerpb.IntroduceRequest) (*peerpb.IntroduceReply, error) {
 	encoded, err := proto.Marshal(question)
 	if err != nil {
 		return nil, err
@@ -171,11 +171,11 @@ func introduce(ctx context.Context, dial func(context.Context, string) (net.Conn
 	if err != nil {
 		return nil, err
 	}
-	told := &peerpb.Told{}
-	if err := proto.Unmarshal(answer, told); err != nil {
+	reply := &peerpb.IntroduceReply{}
+	if err := proto.Unmarshal(answer, reply); err != nil {
 		return nil, err
 	}
-	return told, is(told.Node)
+	return reply, is(reply.Node)
 }
 
 // A node without a certificate joins by a token, through a node that does not
@@ -204,9 +204,9 @@ func TestJoinByToken(t *testing.T) {
 	again.Security, again.Enrolment = &peer.Security{Keys: keys}, nil
 	s.mustJoin(again)
 	for _, name := range []string{"n3", "n4"} {
-		told, err := s.ask(s.newcomer(name, follower, token))
-		if err != nil || told.Admitted || told.Error != "the token was used" || len(told.Certificate) != 0 {
-			t.Errorf("%s with the token of n3: %+v, %v", name, told, err)
+		reply, err := s.ask(s.newcomer(name, follower, token))
+		if err != nil || reply.Admitted || reply.Error != "the token was used" || len(reply.Certificate) != 0 {
+			t.Errorf("%s with the token of n3: %+v, %v", name, reply, err)
 		}
 	}
 	want := []string{"node.join n3 ok ", "certificate.issue n3 ok ", "node.join n3 refused the token was used", "node.join n4 refused the token was used"}
@@ -218,7 +218,7 @@ func TestJoinByToken(t *testing.T) {
 	}
 }
 
-// Whoever has no token that is good for it is told so and nothing else: nothing
+// Whoever has no token that is good for it hears so and nothing else: nothing
 // is written, and nobody loses its place.
 func TestJoinsRefused(t *testing.T) {
 	t.Parallel()
@@ -273,12 +273,12 @@ func TestJoinsRefused(t *testing.T) {
 				config.Enrolment = nil
 			}
 		}
-		told, err := s.ask(config)
+		reply, err := s.ask(config)
 		if err == nil {
-			err = errors.New(told.Error)
+			err = errors.New(reply.Error)
 		}
-		if told.GetAdmitted() || len(told.GetCertificate()) != 0 || len(told.GetMembers()) != 0 || !strings.Contains(err.Error(), tc.says) {
-			t.Errorf("%s: %+v, %v", tc.what, told, err)
+		if reply.GetAdmitted() || len(reply.GetCertificate()) != 0 || len(reply.GetMembers()) != 0 || !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%s: %+v, %v", tc.what, reply, err)
 		}
 	}
 	if index() != before {
@@ -298,14 +298,14 @@ func TestTokenUsedAtOnce(t *testing.T) {
 	s := mustSecured(t, "n1", "n2")
 	token, _ := mustToken(t, s.all["n1"], time.Hour, "")
 	var wait sync.WaitGroup
-	told := make([]*peerpb.Told, 8)
-	for k := range told {
+	replies := make([]*peerpb.IntroduceReply, 8)
+	for k := range replies {
 		config := s.newcomer("m"+strings.Repeat("x", k), []string{"n1", "n2"}[k%2], token)
 		wait.Go(func() {
 			for {
 				r, err := s.ask(config)
 				if err == nil && (r.Admitted || r.Error == "the token was used") {
-					told[k] = r
+					replies[k] = r
 					return
 				}
 			}
@@ -313,7 +313,7 @@ func TestTokenUsedAtOnce(t *testing.T) {
 	}
 	wait.Wait()
 	admitted := 0
-	for _, r := range told {
+	for _, r := range replies {
 		if r.Admitted {
 			admitted++
 		}

@@ -46,80 +46,80 @@ type admission struct {
 }
 
 // onIntroduce answers a node that has no link.
-func (a *admission) onIntroduce(ctx context.Context, who peer.Caller, req []byte) ([]byte, error) {
-	var ask peerpb.Ask
-	if err := proto.Unmarshal(req, &ask); err != nil {
+func (a *admission) onIntroduce(ctx context.Context, who peer.Caller, raw []byte) ([]byte, error) {
+	var req peerpb.IntroduceRequest
+	if err := proto.Unmarshal(raw, &req); err != nil {
 		return nil, err
 	}
-	if err := checkCaller(who, &ask); err != nil {
+	if err := checkCaller(who, &req); err != nil {
 		return nil, err
 	}
-	if ask.Cluster != a.config.Cluster || ask.Version != peer.Version || ask.Node == "" || len(ask.Identity) != identitySize {
-		return nil, fmt.Errorf("node %q of cluster %q, version %d, is none of ours", ask.Node, ask.Cluster, ask.Version)
+	if req.Cluster != a.config.Cluster || req.Version != peer.Version || req.Node == "" || len(req.Identity) != identitySize {
+		return nil, fmt.Errorf("node %q of cluster %q, version %d, is none of ours", req.Node, req.Cluster, req.Version)
 	}
-	told := a.introduction()
-	told.Fresh = !a.catalog.Started()
-	if known, _ := a.links.directory.knows(ask.Node); bytes.Equal(known, ask.Identity) {
-		told.Known = known // who another folder stands for is nobody's business
+	reply := a.introduction()
+	reply.Fresh = !a.catalog.Started()
+	if known, _ := a.links.directory.knows(req.Node); bytes.Equal(known, req.Identity) {
+		reply.Known = known // who another folder stands for is nobody's business
 	}
 	switch {
-	case ask.Place:
-		a.answerMembership(ctx, &ask, told)
-	case ask.Join:
-		if err := a.admit(ctx, who, &ask, told); err != nil {
+	case req.Verify:
+		a.answerMembership(ctx, &req, reply)
+	case req.Join:
+		if err := a.admit(ctx, who, &req, reply); err != nil {
 			return nil, err
 		}
 	}
-	return proto.Marshal(told)
+	return proto.Marshal(reply)
 }
 
-func (a *admission) introduction() *peerpb.Told {
-	return &peerpb.Told{Node: a.config.Node, Identity: a.links.directory.record().Identity}
+func (a *admission) introduction() *peerpb.IntroduceReply {
+	return &peerpb.IntroduceReply{Node: a.config.Node, Identity: a.links.directory.record().Identity}
 }
 
 // checkCaller refuses who asks in the name of another node, and has who has no
 // certificate ask for nothing but to be admitted.
-func checkCaller(who peer.Caller, ask *peerpb.Ask) error {
+func checkCaller(who peer.Caller, req *peerpb.IntroduceRequest) error {
 	if !who.Guest() {
-		return who.Is(ask.Node)
+		return who.Is(req.Node)
 	}
-	if !ask.Join || ask.Place || len(ask.Token) != certs.SecretSize || len(ask.CertificateRequest) == 0 {
+	if !req.Join || req.Verify || len(req.Token) != certs.SecretSize || len(req.CertificateRequest) == 0 {
 		return errNoCertificate
 	}
-	return certs.CheckNode(ask.Node)
+	return certs.CheckNode(req.Node)
 }
 
 // admit has the catalog's leader decide whether a node joins, and makes its
 // certificate if it has none.
-func (a *admission) admit(ctx context.Context, who peer.Caller, ask *peerpb.Ask, told *peerpb.Told) error {
+func (a *admission) admit(ctx context.Context, who peer.Caller, req *peerpb.IntroduceRequest, reply *peerpb.IntroduceReply) error {
 	// Whatever the caller says of these. The secret stays here.
-	ask.Unproven, ask.TokenHash = who.Guest(), nil
-	if len(ask.Token) > 0 {
-		ask.TokenHash, ask.Token = certs.HashSecret(ask.Token), nil
+	req.Unproven, req.TokenHash = who.Guest(), nil
+	if len(req.Token) > 0 {
+		req.TokenHash, req.Token = certs.HashSecret(req.Token), nil
 	}
 	var give func()
-	if ask.Unproven {
+	if req.Unproven {
 		var err error
-		if give, err = a.certify(who, ask, told); err != nil {
+		if give, err = a.certify(who, req, reply); err != nil {
 			return err // before the token is used
 		}
 	}
 	switch leader := a.catalog.Leader(); leader {
 	case "":
-		told.Error = "the catalog has no leader"
+		reply.Error = "the catalog has no leader"
 		return nil
 	case a.config.Node:
-		a.decide(ctx, ask, told)
+		a.decide(ctx, req, reply)
 	default:
-		answer, err := peer.Ask[peerpb.Told](ctx, a.links.mesh, leader, a.config.KindAdmit, ask)
+		answer, err := peer.Ask[peerpb.IntroduceReply](ctx, a.links.mesh, leader, a.config.KindAdmit, req)
 		if err != nil {
 			return err
 		}
-		told.Admitted, told.Error, told.Members, told.Index = answer.Admitted, answer.Error, answer.Members, answer.Index
+		reply.Admitted, reply.Error, reply.Members, reply.Index = answer.Admitted, answer.Error, answer.Members, answer.Index
 	}
 	switch {
-	case !told.Admitted:
-		a.refused(who, ask, told.Error)
+	case !reply.Admitted:
+		a.refused(who, req, reply.Error)
 	case give != nil:
 		give()
 	}
@@ -127,56 +127,56 @@ func (a *admission) admit(ctx context.Context, who peer.Caller, ask *peerpb.Ask,
 }
 
 // onAdmit decides, as the catalog's leader, on a node that has asked another one.
-func (a *admission) onAdmit(ctx context.Context, _ string, req []byte) ([]byte, error) {
-	var ask peerpb.Ask
-	if err := proto.Unmarshal(req, &ask); err != nil {
+func (a *admission) onAdmit(ctx context.Context, _ string, raw []byte) ([]byte, error) {
+	var req peerpb.IntroduceRequest
+	if err := proto.Unmarshal(raw, &req); err != nil {
 		return nil, err
 	}
-	told := a.introduction()
-	a.decide(ctx, &ask, told)
-	return proto.Marshal(told)
+	reply := a.introduction()
+	a.decide(ctx, &req, reply)
+	return proto.Marshal(reply)
 }
 
-func (a *admission) decide(ctx context.Context, ask *peerpb.Ask, told *peerpb.Told) {
-	if err := a.members.admit(ctx, ask); err != nil {
-		told.Error = err.Error()
+func (a *admission) decide(ctx context.Context, req *peerpb.IntroduceRequest, reply *peerpb.IntroduceReply) {
+	if err := a.members.admit(ctx, req); err != nil {
+		reply.Error = err.Error()
 		return
 	}
-	told.Admitted = true
-	a.links.listNodes(told)
+	reply.Admitted = true
+	a.links.listNodes(reply)
 }
 
 // refused says in the logs who was not admitted. It is called several times a
 // second.
-func (a *admission) refused(who peer.Caller, ask *peerpb.Ask, reason string) {
-	name, what := ask.Node, "node does not join"
-	if ask.Unproven {
+func (a *admission) refused(who peer.Caller, req *peerpb.IntroduceRequest, reason string) {
+	name, what := req.Node, "node does not join"
+	if req.Unproven {
 		name, what = "", "node without a certificate does not join" // names cost it nothing
 	}
-	a.links.mesh.Complain(name, what, fmt.Errorf("%s, node %q at %s", reason, fsm.Short(ask.Node), who.Host))
+	a.links.mesh.Complain(name, what, fmt.Errorf("%s, node %q at %s", reason, fsm.Short(req.Node), who.Host))
 	a.config.Audit.Write(audit.Event{
 		Kind: audit.Cluster, Action: "node.join", Origin: audit.Origin{Protocol: "cluster", Address: who.Host},
-		Target: map[string]string{"node": fsm.Short(ask.Node)}, Detail: tokenDetail(ask.TokenHash), Outcome: audit.Refused, Reason: reason,
+		Target: map[string]string{"node": fsm.Short(req.Node)}, Detail: tokenDetail(req.TokenHash), Outcome: audit.Refused, Reason: reason,
 	})
 }
 
 // certify makes the certificate of a node that asks to be admitted, and returns
 // what gives it to the node once it was.
-func (a *admission) certify(who peer.Caller, ask *peerpb.Ask, told *peerpb.Told) (give func(), err error) {
+func (a *admission) certify(who peer.Caller, req *peerpb.IntroduceRequest, reply *peerpb.IntroduceReply) (give func(), err error) {
 	if a.config.Signer == nil {
 		return nil, errNoSigner
 	}
-	made, certificate, authorities, err := a.config.Signer.Sign(ask.Node, ask.CertificateRequest)
+	made, certificate, authorities, err := a.config.Signer.Sign(req.Node, req.CertificateRequest)
 	if err != nil {
 		return nil, err
 	}
-	ask.CertificateRequest = nil
+	req.CertificateRequest = nil
 	return func() {
-		told.Certificate, told.Authorities = certificate, authorities
-		a.slog.Info("node gets a certificate", "node", ask.Node, "fingerprint", certs.Fingerprint(made), "expires", made.NotAfter)
+		reply.Certificate, reply.Authorities = certificate, authorities
+		a.slog.Info("node gets a certificate", "node", req.Node, "fingerprint", certs.Fingerprint(made), "expires", made.NotAfter)
 		a.config.Audit.Write(audit.Event{
 			Kind: audit.Cluster, Action: "certificate.issue", Origin: audit.Origin{Protocol: "cluster", Address: who.Host},
-			Target: map[string]string{"node": ask.Node}, Detail: certificateDetail(made), Outcome: audit.OK,
+			Target: map[string]string{"node": req.Node}, Detail: certificateDetail(made), Outcome: audit.OK,
 		})
 	}, nil
 }
@@ -187,16 +187,16 @@ func certificateDetail(c *x509.Certificate) map[string]any {
 
 // answerMembership answers a node that asks whether it is a member. That it is
 // none is said only by a view that is up to date: a majority stands behind it.
-func (a *admission) answerMembership(ctx context.Context, ask *peerpb.Ask, told *peerpb.Told) {
-	if a.links.directory.announce(ask.Node, ask.Identity, ask.Address) {
-		a.slog.Info("node has another address", "node", ask.Node, "address", ask.Address)
+func (a *admission) answerMembership(ctx context.Context, req *peerpb.IntroduceRequest, reply *peerpb.IntroduceReply) {
+	if a.links.directory.announce(req.Node, req.Identity, req.Address) {
+		a.slog.Info("node has another address", "node", req.Node, "address", req.Address)
 		a.links.update(nil)
 	}
 	if !a.catalog.Started() {
 		return
 	}
-	if bytes.Equal(told.Known, ask.Identity) {
-		a.links.listNodes(told)
+	if bytes.Equal(reply.Known, req.Identity) {
+		a.links.listNodes(reply)
 	}
 	ctx, cancel := context.WithTimeout(ctx, freshWait)
 	defer cancel()
@@ -204,10 +204,10 @@ func (a *admission) answerMembership(ctx context.Context, ask *peerpb.Ask, told 
 		return
 	}
 	view := a.catalog.View()
-	state, known := view.NodeByName(ask.Node)
-	told.Current, told.Index = true, view.Index()
-	told.Gone = !known || len(state.Identity) > 0 && !bytes.Equal(state.Identity, ask.Identity)
-	if told.Gone {
-		told.Known, told.Members = nil, nil
+	state, known := view.NodeByName(req.Node)
+	reply.Current, reply.Index = true, view.Index()
+	reply.Removed = !known || len(state.Identity) > 0 && !bytes.Equal(state.Identity, req.Identity)
+	if reply.Removed {
+		reply.Known, reply.Members = nil, nil
 	}
 }

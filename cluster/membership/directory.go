@@ -26,7 +26,7 @@ type directory struct {
 
 	mu   sync.Mutex
 	kept record
-	// announced are addresses that members have told this node, and that the
+	// announced are addresses that members have given this node, and that the
 	// catalog may not know.
 	announced map[string]string
 }

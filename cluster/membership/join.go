@@ -109,17 +109,17 @@ func (j *joiner) tryJoin(ctx context.Context) error {
 		if name == j.config.Node {
 			continue
 		}
-		told, err := j.introduce(ctx, address, askIdentity)
+		reply, err := j.introduce(ctx, address, askIdentity)
 		switch {
 		case err != nil:
 			away = errors.Join(away, fmt.Errorf("node %s at %s: %w", name, address, err))
 			continue
-		case told.Node != name:
-			return fmt.Errorf("node %q answers at the address of %q", told.Node, name)
-		case !told.Fresh && !bytes.Equal(told.Known, me):
+		case reply.Node != name:
+			return fmt.Errorf("node %q answers at the address of %q", reply.Node, name)
+		case !reply.Fresh && !bytes.Equal(reply.Known, me):
 			exists = append(exists, address)
 		}
-		founders[name] = member{Address: address, Identity: told.Identity}
+		founders[name] = member{Address: address, Identity: reply.Identity}
 	}
 	if len(exists) > 0 {
 		return j.joinAt(ctx, exists)
@@ -139,19 +139,19 @@ func (j *joiner) tryJoin(ctx context.Context) error {
 func (j *joiner) joinAt(ctx context.Context, addresses []string) error {
 	var errs []error
 	for _, address := range addresses {
-		told, err := j.introduce(ctx, address, askToJoin)
-		if err == nil && !told.Admitted {
-			err = errors.New(told.Error)
+		reply, err := j.introduce(ctx, address, askToJoin)
+		if err == nil && !reply.Admitted {
+			err = errors.New(reply.Error)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", address, err))
 			continue
 		}
-		if err := j.takeCertificate(told); err != nil {
+		if err := j.takeCertificate(reply); err != nil {
 			return err
 		}
-		j.slog.Info("node has joined a cluster", "through", told.Node, "nodes", len(told.Members))
-		j.links.learn(told.Index, membersOf(told))
+		j.slog.Info("node has joined a cluster", "through", reply.Node, "nodes", len(reply.Members))
+		j.links.learn(reply.Index, membersOf(reply))
 		if err := j.links.directory.joined(); err != nil {
 			return err
 		}
@@ -170,22 +170,22 @@ const (
 )
 
 // introduce asks the node at an address.
-func (j *joiner) introduce(ctx context.Context, address string, what purpose) (*peerpb.Told, error) {
+func (j *joiner) introduce(ctx context.Context, address string, what purpose) (*peerpb.IntroduceReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, introduceWait)
 	defer cancel()
-	ask := &peerpb.Ask{
+	req := &peerpb.IntroduceRequest{
 		Cluster: j.config.Cluster, Node: j.config.Node, Identity: j.links.directory.record().Identity,
-		Address: j.config.Nodes[j.config.Node], Version: peer.Version, Join: what == askToJoin, Place: what == askMembership,
+		Address: j.config.Nodes[j.config.Node], Version: peer.Version, Join: what == askToJoin, Verify: what == askMembership,
 		OldestVersion: j.config.Versions.Oldest, NewestVersion: j.config.Versions.Newest,
 	}
 	var by *peer.Invitation
-	if ask.Join {
+	if req.Join {
 		var err error
-		if by, err = j.invitation(ask); err != nil {
+		if by, err = j.invitation(req); err != nil {
 			return nil, err
 		}
 	}
-	encoded, err := proto.Marshal(ask)
+	encoded, err := proto.Marshal(req)
 	if err != nil {
 		return nil, err
 	}
@@ -193,23 +193,23 @@ func (j *joiner) introduce(ctx context.Context, address string, what purpose) (*
 	if err != nil {
 		return nil, err
 	}
-	told := &peerpb.Told{}
-	if err := proto.Unmarshal(answer, told); err != nil {
+	reply := &peerpb.IntroduceReply{}
+	if err := proto.Unmarshal(answer, reply); err != nil {
 		return nil, err
 	}
-	return told, is(told.Node)
+	return reply, is(reply.Node)
 }
 
 // invitation puts this node's token into a question, and what else it needs to be
 // admitted by it. nil: it has none.
-func (j *joiner) invitation(ask *peerpb.Ask) (*peer.Invitation, error) {
+func (j *joiner) invitation(req *peerpb.IntroduceRequest) (*peer.Invitation, error) {
 	if len(j.config.Token.Secret) == 0 {
 		return nil, nil
 	}
-	ask.Token = j.config.Token.Secret
+	req.Token = j.config.Token.Secret
 	if j.config.Enrolment != nil {
 		var err error
-		if ask.CertificateRequest, err = j.config.Enrolment.Request(); err != nil {
+		if req.CertificateRequest, err = j.config.Enrolment.Request(); err != nil {
 			return nil, err
 		}
 	}
@@ -217,11 +217,11 @@ func (j *joiner) invitation(ask *peerpb.Ask) (*peer.Invitation, error) {
 }
 
 // takeCertificate takes what this node was given when it was admitted.
-func (j *joiner) takeCertificate(told *peerpb.Told) error {
-	if j.config.Enrolment == nil || len(told.Certificate) == 0 {
+func (j *joiner) takeCertificate(reply *peerpb.IntroduceReply) error {
+	if j.config.Enrolment == nil || len(reply.Certificate) == 0 {
 		return nil
 	}
-	return j.config.Enrolment.Accept(told.Certificate, told.Authorities)
+	return j.config.Enrolment.Accept(reply.Certificate, reply.Authorities)
 }
 
 // awaitFounders waits, when a cluster has just been founded, until every node of

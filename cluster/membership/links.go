@@ -158,22 +158,22 @@ func (l *links) askNodes(ctx context.Context) {
 			continue
 		}
 		answer, err := l.mesh.Call(ctx, p.Node, l.config.KindNodes, nil)
-		var told peerpb.Told
-		if err == nil && proto.Unmarshal(answer, &told) == nil && told.Index > 0 {
-			l.learn(told.Index, membersOf(&told))
+		var reply peerpb.IntroduceReply
+		if err == nil && proto.Unmarshal(answer, &reply) == nil && reply.Index > 0 {
+			l.learn(reply.Index, membersOf(&reply))
 		}
 	}
 }
 
 // onNodes answers askNodes.
 func (l *links) onNodes(context.Context, string, []byte) ([]byte, error) {
-	told := &peerpb.Told{Node: l.config.Node}
-	l.listNodes(told)
-	return proto.Marshal(told)
+	reply := &peerpb.IntroduceReply{Node: l.config.Node}
+	l.listNodes(reply)
+	return proto.Marshal(reply)
 }
 
 // listNodes puts the nodes of the catalog into an answer.
-func (l *links) listNodes(t *peerpb.Told) {
+func (l *links) listNodes(t *peerpb.IntroduceReply) {
 	v := l.view()
 	t.Index = v.Index()
 	for _, s := range v.Nodes() {
@@ -182,7 +182,7 @@ func (l *links) listNodes(t *peerpb.Told) {
 }
 
 // membersOf are the nodes of an answer.
-func membersOf(t *peerpb.Told) map[string]member {
+func membersOf(t *peerpb.IntroduceReply) map[string]member {
 	nodes := map[string]member{}
 	for _, m := range t.Members {
 		nodes[m.Node] = member{Address: m.Address, Identity: m.Identity}

@@ -45,41 +45,41 @@ type members struct {
 
 // mayJoin says what is to be written about a node that joins, or why it must not:
 // one that is known or on the list has proved its name, and needs no token.
-func (m *members) mayJoin(ask *peerpb.Ask) (*logpb.AdmitNode, error) {
-	a := &logpb.AdmitNode{Name: ask.Node, PeerAddress: ask.Address, Identity: ask.Identity}
-	_, listed := m.config.Nodes[ask.Node]
-	_, known := m.catalog.View().NodeByName(ask.Node)
+func (m *members) mayJoin(req *peerpb.IntroduceRequest) (*logpb.AdmitNode, error) {
+	a := &logpb.AdmitNode{Name: req.Node, PeerAddress: req.Address, Identity: req.Identity}
+	_, listed := m.config.Nodes[req.Node]
+	_, known := m.catalog.View().NodeByName(req.Node)
 	switch {
-	case !ask.Unproven && (known || listed):
+	case !req.Unproven && (known || listed):
 		return a, nil
-	case len(ask.TokenHash) == 0:
+	case len(req.TokenHash) == 0:
 		return nil, errNoToken
 	}
-	a.Token = ask.TokenHash
+	a.Token = req.TokenHash
 	return a, m.catalog.View().CheckJoinToken(a, m.now())
 }
 
 // admit makes a node a member of the cluster; only the catalog's leader can.
 // A node that has lost its disk first ceases to be a member: as long as its
 // vote counted, it would be asked for it, and would not know how it had voted.
-func (m *members) admit(ctx context.Context, ask *peerpb.Ask) error {
+func (m *members) admit(ctx context.Context, req *peerpb.IntroduceRequest) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.catalog.Leads() {
 		return errors.New("the catalog has a new leader")
 	}
-	admit, err := m.mayJoin(ask)
+	admit, err := m.mayJoin(req)
 	if err != nil {
 		return err
 	}
 	view := m.catalog.View()
-	if err := view.CheckVersions(ask.Node, fsm.Announced(ask)); err != nil {
+	if err := view.CheckVersions(req.Node, fsm.Announced(req)); err != nil {
 		return err
 	}
-	state, known := view.NodeByName(ask.Node)
-	same := known && bytes.Equal(state.Identity, ask.Identity)
+	state, known := view.NodeByName(req.Node)
+	same := known && bytes.Equal(state.Identity, req.Identity)
 	if !same {
-		if err := m.replace(ask, known); err != nil {
+		if err := m.replace(req, known); err != nil {
 			return err
 		}
 	}
@@ -93,27 +93,27 @@ func (m *members) admit(ctx context.Context, ask *peerpb.Ask) error {
 	if !same {
 		m.audit(admit)
 	}
-	if m.inGroup(ask.Node) {
+	if m.inGroup(req.Node) {
 		return nil
 	}
-	return m.catalog.Add(ask.Node)
+	return m.catalog.Add(req.Node)
 }
 
 // replace takes the node that has had the name of another one until now out of
 // the catalog's group, unless it runs. known: there is one.
-func (m *members) replace(ask *peerpb.Ask, known bool) error {
-	if ask.Node == m.config.Node || m.links.mesh.Alive(ask.Node) {
-		return fmt.Errorf("a node named %s is running", ask.Node)
+func (m *members) replace(req *peerpb.IntroduceRequest, known bool) error {
+	if req.Node == m.config.Node || m.links.mesh.Alive(req.Node) {
+		return fmt.Errorf("a node named %s is running", req.Node)
 	}
 	if known {
-		if err := m.catalog.View().CheckRemoval(ask.Node); err != nil {
+		if err := m.catalog.View().CheckRemoval(req.Node); err != nil {
 			return err
 		}
 	}
-	if err := m.remove(ask.Node); err != nil {
+	if err := m.remove(req.Node); err != nil {
 		return err
 	}
-	m.slog.Info("node is admitted", "node", ask.Node, "address", ask.Address, "replaces", known)
+	m.slog.Info("node is admitted", "node", req.Node, "address", req.Address, "replaces", known)
 	return nil
 }
 

@@ -123,7 +123,7 @@ func (r *dataFolder) close() error {
 // Recover makes a node that has stopped the whole cluster, from what is left in
 // its data folder, when a majority of the cluster is lost for good. All other
 // nodes are given up: none of them may be started again with its data. It says
-// what may be lost, and changes something only if it is told to.
+// what may be lost, and changes something only if o.Act is set.
 func Recover(o RecoverOptions) (*Recovery, error) {
 	var all []*dataFolder
 	defer func() {

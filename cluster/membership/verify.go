@@ -73,25 +73,25 @@ func (v *verifier) ask(ctx context.Context) []string {
 	defer cancel()
 	var mu sync.Mutex
 	var asking sync.WaitGroup
-	answers := map[string]*peerpb.Told{} // by node
+	answers := map[string]*peerpb.IntroduceReply{} // by node
 	for _, address := range v.links.allAddresses() {
 		asking.Go(func() {
 			v.guard.Try("verify the membership of this node", func() {
-				told, err := v.joiner.introduce(ctx, address, askMembership)
-				if err != nil || !v.links.isKnownAs(told.Node, told.Identity) {
+				reply, err := v.joiner.introduce(ctx, address, askMembership)
+				if err != nil || !v.links.isKnownAs(reply.Node, reply.Identity) {
 					return
 				}
 				mu.Lock()
 				defer mu.Unlock()
-				answers[told.Node] = told
+				answers[reply.Node] = reply
 			})
 		})
 	}
 	asking.Wait()
 	me := v.links.directory.record()
-	for _, told := range answers {
-		if bytes.Equal(told.Known, me.Identity) && told.Index > 0 {
-			v.links.learn(told.Index, membersOf(told))
+	for _, reply := range answers {
+		if bytes.Equal(reply.Known, me.Identity) && reply.Index > 0 {
+			v.links.learn(reply.Index, membersOf(reply))
 		}
 	}
 	return removedBy(answers, max(me.Index, v.catalog.View().Index()))
@@ -101,14 +101,14 @@ func (v *verifier) ask(ctx context.Context) []string {
 // catalog up to an index: who says that it is no member any more, unless
 // another one, whose view is as current, knows it. What is older than what it
 // has seen counts for nothing: it may be from before the node was a member.
-func removedBy(answers map[string]*peerpb.Told, seen uint64) []string {
+func removedBy(answers map[string]*peerpb.IntroduceReply, seen uint64) []string {
 	var by []string
-	for node, told := range answers {
+	for node, reply := range answers {
 		switch {
-		case !told.Current:
-		case !told.Gone:
+		case !reply.Current:
+		case !reply.Removed:
 			return nil
-		case told.Index > seen:
+		case reply.Index > seen:
 			by = append(by, node)
 		}
 	}

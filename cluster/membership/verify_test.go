@@ -11,19 +11,23 @@ import (
 // Who says that a node is no member any more must know what holds now, and
 // nobody who does may say otherwise.
 func TestRemovedBy(t *testing.T) {
-	gone := func(index uint64) *peerpb.Told { return &peerpb.Told{Current: true, Gone: true, Index: index} }
-	member := func(index uint64) *peerpb.Told { return &peerpb.Told{Current: true, Index: index, Known: []byte("it")} }
+	gone := func(index uint64) *peerpb.IntroduceReply {
+		return &peerpb.IntroduceReply{Current: true, Removed: true, Index: index}
+	}
+	member := func(index uint64) *peerpb.IntroduceReply {
+		return &peerpb.IntroduceReply{Current: true, Index: index, Known: []byte("it")}
+	}
 	for _, x := range []struct {
 		name    string
-		answers map[string]*peerpb.Told
+		answers map[string]*peerpb.IntroduceReply
 		want    []string
 	}{
 		{"nobody", nil, nil},
-		{"two", map[string]*peerpb.Told{"a": gone(12), "b": gone(11)}, []string{"a", "b"}},
-		{"one that is stale", map[string]*peerpb.Told{"a": {Gone: true, Index: 12}}, nil},
-		{"one from before", map[string]*peerpb.Told{"a": gone(10)}, nil},
-		{"a liar", map[string]*peerpb.Told{"a": gone(99), "b": member(11)}, nil},
-		{"one that does not know", map[string]*peerpb.Told{"a": gone(12), "b": {Index: 11, Known: []byte("it")}}, []string{"a"}},
+		{"two", map[string]*peerpb.IntroduceReply{"a": gone(12), "b": gone(11)}, []string{"a", "b"}},
+		{"one that is stale", map[string]*peerpb.IntroduceReply{"a": {Removed: true, Index: 12}}, nil},
+		{"one from before", map[string]*peerpb.IntroduceReply{"a": gone(10)}, nil},
+		{"a liar", map[string]*peerpb.IntroduceReply{"a": gone(99), "b": member(11)}, nil},
+		{"one that does not know", map[string]*peerpb.IntroduceReply{"a": gone(12), "b": {Index: 11, Known: []byte("it")}}, []string{"a"}},
 	} {
 		if got := removedBy(x.answers, 10); !slices.Equal(got, x.want) {
 			t.Errorf("%s: %v, not %v", x.name, got, x.want)

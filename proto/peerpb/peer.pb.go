@@ -102,9 +102,9 @@ func (x *Hello) GetIdentity() []byte {
 	return nil
 }
 
-// Ask is what a node without a past wants to know before it can have links:
-// whether there is a cluster already, and, if it wants to join, its place.
-type Ask struct {
+// IntroduceRequest is what a node asks before it can have links: who is there,
+// whether there is a cluster already, and, if it wants to, to join it.
+type IntroduceRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Cluster  string                 `protobuf:"bytes,1,opt,name=cluster" json:"cluster,omitempty"`
 	Node     string                 `protobuf:"bytes,2,opt,name=node" json:"node,omitempty"`
@@ -112,9 +112,9 @@ type Ask struct {
 	Address  string                 `protobuf:"bytes,4,opt,name=address" json:"address,omitempty"`  // of its peer listener, for the others
 	Version  uint32                 `protobuf:"varint,5,opt,name=version" json:"version,omitempty"` // 1
 	Join     bool                   `protobuf:"varint,6,opt,name=join" json:"join,omitempty"`       // it wants to be a member
-	// It was one, hears nothing of the others, and tells them its address. It
-	// wants to know where they are, and whether it is one still.
-	Place bool `protobuf:"varint,7,opt,name=place" json:"place,omitempty"`
+	// It was one, is cut off from the others, and gives them its address. It wants
+	// to know where they are, and whether it is one still.
+	Verify bool `protobuf:"varint,7,opt,name=verify" json:"verify,omitempty"`
 	// The first and the last version of the machines that it supports; 0: 1.
 	OldestVersion uint32 `protobuf:"varint,20,opt,name=oldest_version,json=oldestVersion" json:"oldest_version,omitempty"`
 	NewestVersion uint32 `protobuf:"varint,21,opt,name=newest_version,json=newestVersion" json:"newest_version,omitempty"`
@@ -129,20 +129,20 @@ type Ask struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Ask) Reset() {
-	*x = Ask{}
+func (x *IntroduceRequest) Reset() {
+	*x = IntroduceRequest{}
 	mi := &file_peer_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Ask) String() string {
+func (x *IntroduceRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Ask) ProtoMessage() {}
+func (*IntroduceRequest) ProtoMessage() {}
 
-func (x *Ask) ProtoReflect() protoreflect.Message {
+func (x *IntroduceRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_peer_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -154,104 +154,104 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Ask.ProtoReflect.Descriptor instead.
-func (*Ask) Descriptor() ([]byte, []int) {
+// Deprecated: Use IntroduceRequest.ProtoReflect.Descriptor instead.
+func (*IntroduceRequest) Descriptor() ([]byte, []int) {
 	return file_peer_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *Ask) GetCluster() string {
+func (x *IntroduceRequest) GetCluster() string {
 	if x != nil {
 		return x.Cluster
 	}
 	return ""
 }
 
-func (x *Ask) GetNode() string {
+func (x *IntroduceRequest) GetNode() string {
 	if x != nil {
 		return x.Node
 	}
 	return ""
 }
 
-func (x *Ask) GetIdentity() []byte {
+func (x *IntroduceRequest) GetIdentity() []byte {
 	if x != nil {
 		return x.Identity
 	}
 	return nil
 }
 
-func (x *Ask) GetAddress() string {
+func (x *IntroduceRequest) GetAddress() string {
 	if x != nil {
 		return x.Address
 	}
 	return ""
 }
 
-func (x *Ask) GetVersion() uint32 {
+func (x *IntroduceRequest) GetVersion() uint32 {
 	if x != nil {
 		return x.Version
 	}
 	return 0
 }
 
-func (x *Ask) GetJoin() bool {
+func (x *IntroduceRequest) GetJoin() bool {
 	if x != nil {
 		return x.Join
 	}
 	return false
 }
 
-func (x *Ask) GetPlace() bool {
+func (x *IntroduceRequest) GetVerify() bool {
 	if x != nil {
-		return x.Place
+		return x.Verify
 	}
 	return false
 }
 
-func (x *Ask) GetOldestVersion() uint32 {
+func (x *IntroduceRequest) GetOldestVersion() uint32 {
 	if x != nil {
 		return x.OldestVersion
 	}
 	return 0
 }
 
-func (x *Ask) GetNewestVersion() uint32 {
+func (x *IntroduceRequest) GetNewestVersion() uint32 {
 	if x != nil {
 		return x.NewestVersion
 	}
 	return 0
 }
 
-func (x *Ask) GetToken() []byte {
+func (x *IntroduceRequest) GetToken() []byte {
 	if x != nil {
 		return x.Token
 	}
 	return nil
 }
 
-func (x *Ask) GetCertificateRequest() []byte {
+func (x *IntroduceRequest) GetCertificateRequest() []byte {
 	if x != nil {
 		return x.CertificateRequest
 	}
 	return nil
 }
 
-func (x *Ask) GetTokenHash() []byte {
+func (x *IntroduceRequest) GetTokenHash() []byte {
 	if x != nil {
 		return x.TokenHash
 	}
 	return nil
 }
 
-func (x *Ask) GetUnproven() bool {
+func (x *IntroduceRequest) GetUnproven() bool {
 	if x != nil {
 		return x.Unproven
 	}
 	return false
 }
 
-// Told answers Ask.
-type Told struct {
+// IntroduceReply answers IntroduceRequest.
+type IntroduceReply struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Node     string                 `protobuf:"bytes,1,opt,name=node" json:"node,omitempty"` // who answers
 	Identity []byte                 `protobuf:"bytes,2,opt,name=identity" json:"identity,omitempty"`
@@ -261,11 +261,11 @@ type Told struct {
 	Error    string                 `protobuf:"bytes,6,opt,name=error" json:"error,omitempty"`        // why it is not
 	Members  []*Member              `protobuf:"bytes,7,rep,name=members" json:"members,omitempty"`    // of the cluster
 	Index    uint64                 `protobuf:"varint,8,opt,name=index" json:"index,omitempty"`       // of the catalog, at which these are the members
-	// Of an answer to who asks for its place. current: what is said holds all that
-	// the catalog's leaders had committed when it was asked; gone: the asking node
-	// is no member by that, neither under its name and identity nor otherwise.
+	// Of an answer to verify. current: the answer holds all that the catalog's
+	// leaders had committed when it was asked for; removed: by that the asking node
+	// is no member, neither under its name and identity nor otherwise.
 	Current bool `protobuf:"varint,9,opt,name=current" json:"current,omitempty"`
-	Gone    bool `protobuf:"varint,10,opt,name=gone" json:"gone,omitempty"`
+	Removed bool `protobuf:"varint,10,opt,name=removed" json:"removed,omitempty"`
 	// Answer to a certificate_request: the certificate, and the authorities that
 	// count. Both are PEM.
 	Certificate   []byte `protobuf:"bytes,110,opt,name=certificate" json:"certificate,omitempty"`
@@ -274,20 +274,20 @@ type Told struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Told) Reset() {
-	*x = Told{}
+func (x *IntroduceReply) Reset() {
+	*x = IntroduceReply{}
 	mi := &file_peer_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Told) String() string {
+func (x *IntroduceReply) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Told) ProtoMessage() {}
+func (*IntroduceReply) ProtoMessage() {}
 
-func (x *Told) ProtoReflect() protoreflect.Message {
+func (x *IntroduceReply) ProtoReflect() protoreflect.Message {
 	mi := &file_peer_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -299,89 +299,89 @@ func (x *Told) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Told.ProtoReflect.Descriptor instead.
-func (*Told) Descriptor() ([]byte, []int) {
+// Deprecated: Use IntroduceReply.ProtoReflect.Descriptor instead.
+func (*IntroduceReply) Descriptor() ([]byte, []int) {
 	return file_peer_proto_rawDescGZIP(), []int{2}
 }
 
-func (x *Told) GetNode() string {
+func (x *IntroduceReply) GetNode() string {
 	if x != nil {
 		return x.Node
 	}
 	return ""
 }
 
-func (x *Told) GetIdentity() []byte {
+func (x *IntroduceReply) GetIdentity() []byte {
 	if x != nil {
 		return x.Identity
 	}
 	return nil
 }
 
-func (x *Told) GetFresh() bool {
+func (x *IntroduceReply) GetFresh() bool {
 	if x != nil {
 		return x.Fresh
 	}
 	return false
 }
 
-func (x *Told) GetKnown() []byte {
+func (x *IntroduceReply) GetKnown() []byte {
 	if x != nil {
 		return x.Known
 	}
 	return nil
 }
 
-func (x *Told) GetAdmitted() bool {
+func (x *IntroduceReply) GetAdmitted() bool {
 	if x != nil {
 		return x.Admitted
 	}
 	return false
 }
 
-func (x *Told) GetError() string {
+func (x *IntroduceReply) GetError() string {
 	if x != nil {
 		return x.Error
 	}
 	return ""
 }
 
-func (x *Told) GetMembers() []*Member {
+func (x *IntroduceReply) GetMembers() []*Member {
 	if x != nil {
 		return x.Members
 	}
 	return nil
 }
 
-func (x *Told) GetIndex() uint64 {
+func (x *IntroduceReply) GetIndex() uint64 {
 	if x != nil {
 		return x.Index
 	}
 	return 0
 }
 
-func (x *Told) GetCurrent() bool {
+func (x *IntroduceReply) GetCurrent() bool {
 	if x != nil {
 		return x.Current
 	}
 	return false
 }
 
-func (x *Told) GetGone() bool {
+func (x *IntroduceReply) GetRemoved() bool {
 	if x != nil {
-		return x.Gone
+		return x.Removed
 	}
 	return false
 }
 
-func (x *Told) GetCertificate() []byte {
+func (x *IntroduceReply) GetCertificate() []byte {
 	if x != nil {
 		return x.Certificate
 	}
 	return nil
 }
 
-func (x *Told) GetAuthorities() []byte {
+func (x *IntroduceReply) GetAuthorities() []byte {
 	if x != nil {
 		return x.Authorities
 	}
@@ -2795,23 +2795,23 @@ const file_peer_proto_rawDesc = "" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12 \n" +
 	"\vincarnation\x18\x03 \x01(\fR\vincarnation\x12\x18\n" +
 	"\aversion\x18\x04 \x01(\rR\aversion\x12\x1a\n" +
-	"\bidentity\x18\x10 \x01(\fR\bidentity\"\xfd\x02\n" +
-	"\x03Ask\x12\x18\n" +
+	"\bidentity\x18\x10 \x01(\fR\bidentity\"\x8c\x03\n" +
+	"\x10IntroduceRequest\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1a\n" +
 	"\bidentity\x18\x03 \x01(\fR\bidentity\x12\x18\n" +
 	"\aaddress\x18\x04 \x01(\tR\aaddress\x12\x18\n" +
 	"\aversion\x18\x05 \x01(\rR\aversion\x12\x12\n" +
-	"\x04join\x18\x06 \x01(\bR\x04join\x12\x14\n" +
-	"\x05place\x18\a \x01(\bR\x05place\x12%\n" +
+	"\x04join\x18\x06 \x01(\bR\x04join\x12\x16\n" +
+	"\x06verify\x18\a \x01(\bR\x06verify\x12%\n" +
 	"\x0eoldest_version\x18\x14 \x01(\rR\roldestVersion\x12%\n" +
 	"\x0enewest_version\x18\x15 \x01(\rR\rnewestVersion\x12\x14\n" +
 	"\x05token\x18n \x01(\fR\x05token\x12/\n" +
 	"\x13certificate_request\x18o \x01(\fR\x12certificateRequest\x12\x1d\n" +
 	"\n" +
 	"token_hash\x18p \x01(\fR\ttokenHash\x12\x1a\n" +
-	"\bunproven\x18q \x01(\bR\bunproven\"\xcf\x02\n" +
-	"\x04Told\x12\x12\n" +
+	"\bunproven\x18q \x01(\bR\bunproven\"\xdf\x02\n" +
+	"\x0eIntroduceReply\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1a\n" +
 	"\bidentity\x18\x02 \x01(\fR\bidentity\x12\x14\n" +
 	"\x05fresh\x18\x03 \x01(\bR\x05fresh\x12\x14\n" +
@@ -2820,9 +2820,9 @@ const file_peer_proto_rawDesc = "" +
 	"\x05error\x18\x06 \x01(\tR\x05error\x121\n" +
 	"\amembers\x18\a \x03(\v2\x17.quorate.peer.v1.MemberR\amembers\x12\x14\n" +
 	"\x05index\x18\b \x01(\x04R\x05index\x12\x18\n" +
-	"\acurrent\x18\t \x01(\bR\acurrent\x12\x12\n" +
-	"\x04gone\x18\n" +
-	" \x01(\bR\x04gone\x12 \n" +
+	"\acurrent\x18\t \x01(\bR\acurrent\x12\x18\n" +
+	"\aremoved\x18\n" +
+	" \x01(\bR\aremoved\x12 \n" +
 	"\vcertificate\x18n \x01(\fR\vcertificate\x12 \n" +
 	"\vauthorities\x18o \x01(\fR\vauthorities\"R\n" +
 	"\x06Member\x12\x12\n" +
@@ -3051,8 +3051,8 @@ func file_peer_proto_rawDescGZIP() []byte {
 var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_peer_proto_goTypes = []any{
 	(*Hello)(nil),             // 0: quorate.peer.v1.Hello
-	(*Ask)(nil),               // 1: quorate.peer.v1.Ask
-	(*Told)(nil),              // 2: quorate.peer.v1.Told
+	(*IntroduceRequest)(nil),  // 1: quorate.peer.v1.IntroduceRequest
+	(*IntroduceReply)(nil),    // 2: quorate.peer.v1.IntroduceReply
 	(*Member)(nil),            // 3: quorate.peer.v1.Member
 	(*Frame)(nil),             // 4: quorate.peer.v1.Frame
 	(*StatsRequest)(nil),      // 5: quorate.peer.v1.StatsRequest
@@ -3086,7 +3086,7 @@ var file_peer_proto_goTypes = []any{
 	(*HearsReply)(nil),        // 33: quorate.peer.v1.HearsReply
 }
 var file_peer_proto_depIdxs = []int32{
-	3,  // 0: quorate.peer.v1.Told.members:type_name -> quorate.peer.v1.Member
+	3,  // 0: quorate.peer.v1.IntroduceReply.members:type_name -> quorate.peer.v1.Member
 	9,  // 1: quorate.peer.v1.QueueStatsReply.queues:type_name -> quorate.peer.v1.QueueStats
 	14, // 2: quorate.peer.v1.ConsumersReply.consumers:type_name -> quorate.peer.v1.QueueConsumer
 	15, // 3: quorate.peer.v1.ConsumersReply.sessions:type_name -> quorate.peer.v1.ConsumingSession

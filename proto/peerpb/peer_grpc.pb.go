@@ -38,7 +38,8 @@ const (
 type PeerClient interface {
 	Link(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Frame, Frame], error)
 	Snapshot(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Frame, Frame], error)
-	// Introduce takes an Ask and answers with Told. It needs no link.
+	// Introduce takes an IntroduceRequest and answers with an IntroduceReply. It
+	// needs no link.
 	Introduce(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Frame, Frame], error)
 }
 
@@ -99,7 +100,8 @@ type Peer_IntroduceClient = grpc.BidiStreamingClient[Frame, Frame]
 type PeerServer interface {
 	Link(grpc.BidiStreamingServer[Frame, Frame]) error
 	Snapshot(grpc.BidiStreamingServer[Frame, Frame]) error
-	// Introduce takes an Ask and answers with Told. It needs no link.
+	// Introduce takes an IntroduceRequest and answers with an IntroduceReply. It
+	// needs no link.
 	Introduce(grpc.BidiStreamingServer[Frame, Frame]) error
 	mustEmbedUnimplementedPeerServer()
 }
