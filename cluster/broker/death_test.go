@@ -43,8 +43,8 @@ func TestStateOf(t *testing.T) {
 		{"refused", []peer.Event{down(first, peer.Refused)}, "n2", false, 20, nodeSuspected},
 		{"declared dead", []peer.Event{down(first, peer.Refused)}, "n2", true, 20, nodeOver},
 		{"declared dead and back", []peer.Event{down(first, peer.Refused), up(first)}, "n2", true, 20, nodeOver},
-		{"silent", []peer.Event{down(first, peer.Silent)}, "n2", false, 20, nodeSuspected},
-		{"silent and back", []peer.Event{down(first, peer.Silent), up(first)}, "n2", false, 20, nodeUnknown},
+		{"silent", []peer.Event{down(first, peer.Suspected)}, "n2", false, 20, nodeSuspected},
+		{"silent and back", []peer.Event{down(first, peer.Suspected), up(first)}, "n2", false, 20, nodeUnknown},
 		{"restarted, not registered yet", []peer.Event{down(first, peer.Restarted), up(second)}, "n2", false, 20, nodeSuspected},
 		{"an earlier process is refused", []peer.Event{down(second, peer.Refused)}, "n2", false, 20, nodeUnknown},
 	} {

@@ -120,7 +120,7 @@ func few(message []byte, limit int) bool {
 	return true
 }
 
-// entryCheck says what a replica takes from other nodes, see peer.Judge.
+// entryCheck says what a replica takes from other nodes, see peer.Validator.
 type entryCheck struct {
 	stored uint64                    // term before raft has been opened
 	raft   atomic.Pointer[raft.Raft] // nil: it is being opened
@@ -137,7 +137,7 @@ func newEntryCheck(store raft.StableStore, newest uint32, admits func(*raft.Log,
 	return &entryCheck{stored: term, newest: newest, admits: admits}
 }
 
-// Term implements peer.Judge.
+// Term implements peer.Validator.
 func (c *entryCheck) Term() uint64 {
 	if r := c.raft.Load(); r != nil {
 		return r.CurrentTerm()
@@ -145,7 +145,7 @@ func (c *entryCheck) Term() uint64 {
 	return c.stored
 }
 
-// Entry implements peer.Judge.
+// Entry implements peer.Validator.
 func (c *entryCheck) Entry(l *raft.Log) error { return c.admits(l, c.newest) }
 
 // admitEntry says why an entry that a leader has sent could not be applied: that

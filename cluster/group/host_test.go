@@ -140,7 +140,7 @@ func mustHostOf(t testing.TB, dir, node string, nodes map[string]net.Listener, l
 		}
 	}
 	links := peer.Config{
-		Node: node, Cluster: "test", Listener: nodes[node], Peers: others, SilentAfter: 10 * time.Second,
+		Node: node, Cluster: "test", Listener: nodes[node], Peers: others, Timing: peer.Timing{SuspectAfter: 10 * time.Second},
 		Incarnation: [16]byte{1 + byte(slices.Index(names, node)), byte(processes.Add(1))},
 	}
 	for _, f := range tune {

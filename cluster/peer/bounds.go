@@ -79,8 +79,8 @@ func (h *holdings) drop(bytes int) {
 type tokens struct{ taken atomic.Int32 }
 
 // take reports whether there was room for one more; put gives it back.
-func (t *tokens) take(most int32) bool {
-	if t.taken.Add(1) > most {
+func (t *tokens) take(limit int32) bool {
+	if t.taken.Add(1) > limit {
 		t.taken.Add(-1)
 		return false
 	}
@@ -89,15 +89,15 @@ func (t *tokens) take(most int32) bool {
 
 func (t *tokens) put() { t.taken.Add(-1) }
 
-// callRoom bounds the calls of one node that run at a time.
-type callRoom struct {
+// callLimit bounds the calls of one node that run at a time.
+type callLimit struct {
 	mu    sync.Mutex
 	calls int
 	bytes int
 }
 
 // take reports whether a call with a request of this size may run.
-func (c *callRoom) take(size int) bool {
+func (c *callLimit) take(size int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.calls >= callsPerPeer || c.bytes >= callBytes {
@@ -108,7 +108,7 @@ func (c *callRoom) take(size int) bool {
 	return true
 }
 
-func (c *callRoom) put(size int) {
+func (c *callLimit) put(size int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.calls--
@@ -160,7 +160,7 @@ func (m *Mesh) receiveWithin(stream grpc.ServerStream, wait time.Duration) ([]by
 // limitedListener closes connections above a number at once.
 type limitedListener struct {
 	net.Listener
-	most tokens
+	open tokens
 	log  func(error)
 }
 
@@ -171,7 +171,7 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if l.most.take(maxConnections) {
+		if l.open.take(maxConnections) {
 			return &limitedConn{Conn: conn, l: l}, nil
 		}
 		conn.Close()
@@ -187,23 +187,6 @@ type limitedConn struct {
 
 // Close implements net.Conn.
 func (c *limitedConn) Close() error {
-	c.once.Do(c.l.most.put)
+	c.once.Do(c.l.open.put)
 	return c.Conn.Close()
-}
-
-// Bounds of messages of a kind, in bytes. For calls, Head is that of the request.
-type Bounds struct{ Head, Payload int }
-
-// defaultBounds are those of kinds that nothing else is said of.
-var defaultBounds = Bounds{Head: 1 << 20, Payload: MaxMessage}
-
-func (b Bounds) holds(head, payload []byte) bool {
-	return len(head) <= b.Head && len(payload) <= b.Payload
-}
-
-// Bound sets the bounds of a kind of messages or calls. It is called before
-// Start.
-func (m *Mesh) Bound(k Kind, b Bounds) {
-	mustApplicationKind(k)
-	m.bounds[k] = b
 }

@@ -276,7 +276,7 @@ func TestStreamsOfAConnection(t *testing.T) {
 
 // Calls that run hold so many bytes of one node, and those of another one pass.
 func TestCallsAreBounded(t *testing.T) {
-	var r callRoom
+	var r callLimit
 	for range callBytes >> 20 {
 		if !r.take(1 << 20) {
 			t.Fatal("no room")
@@ -289,7 +289,7 @@ func TestCallsAreBounded(t *testing.T) {
 	if !r.take(MaxMessage) || r.take(0) {
 		t.Error("one request more is what there is room for")
 	}
-	r = callRoom{}
+	r = callLimit{}
 	for range callsPerPeer {
 		r.take(0)
 	}
@@ -319,8 +319,8 @@ func TestCallsAreBounded(t *testing.T) {
 }
 
 // A snapshot whose sender falls silent is given up, and another one may come.
-func TestSilentSnapshot(t *testing.T) {
-	c := newCluster(t, false, 2, func(cfg *Config) { cfg.SnapshotSilent = 50 * time.Millisecond })
+func TestStalledSnapshot(t *testing.T) {
+	c := newCluster(t, false, 2, func(cfg *Config) { cfg.SnapshotStall = 50 * time.Millisecond })
 	c.startAll(nil)
 	gate := make(chan struct{})
 	defer close(gate)
@@ -337,7 +337,7 @@ func TestSilentSnapshot(t *testing.T) {
 		t.Errorf("the reader ends with %v", err)
 	}
 	rpc.Respond(nil, errLate)
-	mustWait(t, func() bool { return len(c.members["n2"].receiving.large) == 0 }, "the slot is not given back")
+	mustWait(t, func() bool { return len(c.members["n2"].snapshots.receiving.large) == 0 }, "the slot is not given back")
 }
 
 // Who opens a stream for a snapshot is a node that has a link, with the
@@ -371,7 +371,7 @@ func TestComplaintsAreFew(t *testing.T) {
 		lines := func() int { defer out.Reset(); return strings.Count(out.String(), "\n") }
 		for range 100 {
 			m.Complain("n2", "refused a link", fmt.Errorf("%w: %d", errProtocol, time.Now().UnixNano()))
-			time.Sleep(refusalEvery / 200)
+			time.Sleep(complainEvery / 200)
 		}
 		if n := lines(); n != 1 {
 			t.Errorf("%d lines in half a minute", n)
@@ -381,16 +381,16 @@ func TestComplaintsAreFew(t *testing.T) {
 		if n := lines(); n != 2 {
 			t.Errorf("%d lines about another cause and another node", n)
 		}
-		time.Sleep(refusalEvery)
+		time.Sleep(complainEvery)
 		m.Complain("n2", "refused a link", errProtocol)
 		if n := lines(); n != 1 {
 			t.Errorf("%d lines a minute later", n)
 		}
-		for i := range 10 * maxRefusals {
+		for i := range 10 * maxComplaints {
 			m.Complain(fmt.Sprint("n", i), "refused a link", errProtocol)
 		}
-		if n := lines(); n > maxRefusals || len(m.refusals.said) > maxRefusals {
-			t.Errorf("%d lines, %d remembered", n, len(m.refusals.said))
+		if n := lines(); n > maxComplaints || len(m.complaints.said) > maxComplaints {
+			t.Errorf("%d lines, %d remembered", n, len(m.complaints.said))
 		}
 	})
 }

@@ -1,5 +1,7 @@
 package peer
 
+import "sync/atomic"
+
 const (
 	// inboundBudget is about how much of requests all groups of a node hold
 	// together, in bytes: enough for every disk to be busy, little beside what
@@ -10,25 +12,28 @@ const (
 	smallRequest = 4 << 10
 )
 
-// affordable reports whether a request may be held. A group may hold as much as
-// is free for everybody: one alone uses half of the budget, and however many
-// hold something, there is room for the next. A group that holds nothing may
-// always go on, unless the budget is used up twice. t.mu is held.
+// budget bounds the memory that the requests of all groups take together.
 //
-// What is refused is sent again (see insist).
-func (t *transport) affordable(r request) bool {
-	if r.size <= smallRequest {
-		return true
-	}
-	free := t.m.inboundLimit - t.m.inbound.Load()
-	if t.held == 0 {
-		return free+t.m.inboundLimit >= int64(r.size)
-	}
-	return int64(t.held+r.size) <= free
+//	0 ≤ used; small requests, and what comes at the same moment, aside: ≤ 2 × limit
+type budget struct {
+	limit int64
+	used  atomic.Int64
 }
 
-// holds notes that the group holds so many bytes more, or less. t.mu is held.
-func (t *transport) holds(bytes int) {
-	t.held += bytes
-	t.m.inbound.Add(int64(bytes))
+// allows reports whether a group that holds so many bytes may hold a request of
+// this size. A group may hold as much as is free for everybody: one alone uses
+// half of the budget, and however many hold something, there is memory for the
+// next. A group that holds nothing may always go on, unless the budget is used up
+// twice.
+//
+// What is refused is sent again (see insist).
+func (b *budget) allows(held, size int) bool {
+	if size <= smallRequest {
+		return true
+	}
+	free := b.limit - b.used.Load()
+	if held == 0 {
+		return free+b.limit >= int64(size)
+	}
+	return int64(held+size) <= free
 }

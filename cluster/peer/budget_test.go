@@ -16,7 +16,7 @@ func TestInboundBudget(t *testing.T) {
 	c := newCluster(t, false, 2, nil)
 	c.startAll(nil)
 	n1, n2 := c.members["n1"], c.members["n2"]
-	n2.inboundLimit = 16 * size
+	n2.groups.memory.limit = 16 * size
 	results := make(chan error, groups*each)
 	send := func(id fsm.GroupID) {
 		a := appendOf(1, 1)
@@ -26,7 +26,7 @@ func TestInboundBudget(t *testing.T) {
 		}()
 	}
 	held := func(id fsm.GroupID) int {
-		tr := n2.Transport(id).(*transport)
+		tr := n2.Transport(id).(*transport).inbox
 		tr.mu.Lock()
 		defer tr.mu.Unlock()
 		return tr.held
@@ -47,11 +47,11 @@ func TestInboundBudget(t *testing.T) {
 	}, "a group gets nothing")
 	for id := range fsm.GroupID(groups) {
 		if n := held(id); n > 9*size {
-			t.Errorf("group %d holds %d bytes of %d", id, n, n2.inboundLimit)
+			t.Errorf("group %d holds %d bytes of %d", id, n, n2.groups.memory.limit)
 		}
 	}
-	if n := n2.inbound.Load(); n > n2.inboundLimit+groups*size {
-		t.Errorf("all hold %d bytes, more than %d", n, n2.inboundLimit)
+	if n := n2.groups.memory.used.Load(); n > n2.groups.memory.limit+groups*size {
+		t.Errorf("all hold %d bytes, more than %d", n, n2.groups.memory.limit)
 	}
 	late := n2.Transport(groups).Consumer()
 	send(groups)
@@ -77,5 +77,5 @@ func TestInboundBudget(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	mustWait(t, func() bool { return n2.inbound.Load() == 0 }, "what is answered still counts")
+	mustWait(t, func() bool { return n2.groups.memory.used.Load() == 0 }, "what is answered still counts")
 }

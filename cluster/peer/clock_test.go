@@ -48,13 +48,13 @@ func TestClockBody(t *testing.T) {
 	for _, wall := range []int64{0, 1, -1, 1 << 62, 1_700_000_000_000} {
 		p := encode(t, clockBody(wall))
 		for _, longer := range [][]byte{p, append(p, 1, 2, 3)} {
-			if got, told, err := decodeClock(longer); got != wall || !told || err != nil {
-				t.Errorf("%d: %d, %v, %v", wall, got, told, err)
+			if got, given, err := decodeClock(longer); got != wall || !given || err != nil {
+				t.Errorf("%d: %d, %v, %v", wall, got, given, err)
 			}
 		}
 	}
-	if _, told, err := decodeClock(nil); told || err != nil {
-		t.Errorf("nothing: %v, %v", told, err)
+	if _, given, err := decodeClock(nil); given || err != nil {
+		t.Errorf("nothing: %v, %v", given, err)
 	}
 	if _, _, err := decodeClock(make([]byte, 7)); !errors.Is(err, errProtocol) {
 		t.Errorf("seven bytes: %v", err)

@@ -89,7 +89,7 @@ func FuzzDispatch(f *testing.F) {
 		if held := m.holdings.assembling.Load(); held != 0 {
 			t.Errorf("%d bytes are counted", held)
 		}
-		if n := m.held.bytes; n > len(msg) {
+		if n := m.groups.early.bytes; n > len(msg) {
 			t.Errorf("%d bytes of %d are held for groups that there are not", n, len(msg))
 		}
 		for {

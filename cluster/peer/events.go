@@ -5,7 +5,7 @@ import "sync"
 // Reasons of a Down event.
 const (
 	Refused   = "refused"   // nothing listens at its address
-	Silent    = "silent"    // no sign of life
+	Suspected = "silent"    // no sign of life
 	Restarted = "restarted" // it is back under a new incarnation
 	Removed   = "removed"   // RemovePeer
 	Withdrawn = "withdrawn" // it says so: see Withdraw. To itself, all others are

@@ -67,24 +67,30 @@ func lastOf(a *raft.AppendEntriesRequest) uint64 {
 	return a.PrevLogEntry
 }
 
-// follower returns what is known of a member.
-func (t *transport) follower(node string) *follower {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	f := t.followers[node]
+// followers is what a group's transport knows of the other members, by their
+// nodes.
+type followers struct {
+	mu     sync.Mutex
+	byNode map[string]*follower
+}
+
+// of returns what is known of a member, always the same.
+func (all *followers) of(node string) *follower {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	f := all.byNode[node]
 	if f == nil {
 		f = new(follower)
-		if t.followers == nil {
-			t.followers = make(map[string]*follower)
+		if all.byNode == nil {
+			all.byNode = make(map[string]*follower)
 		}
-		t.followers[node] = f
+		all.byNode[node] = f
 	}
 	return f
 }
 
-// Reached says how far a member is, if this node leads in term.
-func (t *transport) Reached(node string, term uint64) Reached {
-	f := t.follower(node)
+// reached says how far the member is in a term of this leader.
+func (f *follower) reached(term uint64) Reached {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	r := Reached{Busy: f.busy.Load() > 0, Installing: f.installing.Load()}
@@ -94,9 +100,14 @@ func (t *transport) Reached(node string, term uint64) Reached {
 	return r
 }
 
-// Lacks is told that a member's log ends at index, by the member itself: it may
-// have less than it acknowledged in term.
-func (t *transport) Lacks(node string, term, index uint64) { t.follower(node).lacks(term, index) }
+// Reached says how far a member is, if this node leads in term.
+func (t *transport) Reached(node string, term uint64) Reached {
+	return t.followers.of(node).reached(term)
+}
+
+// Lacks is called when a member says that its log ends at index: it may have less
+// than it acknowledged in term.
+func (t *transport) Lacks(node string, term, index uint64) { t.followers.of(node).lacks(term, index) }
 
 // insist repeats a request that a node refused because it has no room for it,
 // or has not opened the group yet. Raft would pause, longer with each failure,

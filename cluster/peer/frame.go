@@ -105,8 +105,8 @@ type clockBody int64
 func (c clockBody) size() int      { return 8 }
 func (c clockBody) write(b *batch) { putUint64s(b.reserve(8), uint64(c)) }
 
-// decodeClock reads a clockBody. told is false for an empty one.
-func decodeClock(p []byte) (wall int64, told bool, err error) {
+// decodeClock reads a clockBody. given is false for an empty one.
+func decodeClock(p []byte) (wall int64, given bool, err error) {
 	switch {
 	case len(p) == 0:
 		return 0, false, nil

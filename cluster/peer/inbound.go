@@ -97,14 +97,14 @@ func (s *service) Link(stream grpc.BidiStreamingServer[peerpb.Frame, peerpb.Fram
 		s.m.Complain(host(stream.Context()), "refused a link", err)
 		return status.Error(codes.FailedPrecondition, err.Error())
 	}
-	defer in.p.links.put()
+	defer in.p.use.links.put()
 	err = in.serve()
 	if errors.Is(err, errWithdrawn) {
 		return statusWithdrawn // before anything else: a log may lie on the disk that hangs
 	}
 	if misbehaved(err) {
 		s.m.Complain(in.p.name, "ended the stream of a node that sends what makes no sense", err)
-	} else if s.m.ctx.Err() == nil && s.m.refusals.first(in.p.name, "ended") {
+	} else if s.m.ctx.Err() == nil && s.m.complaints.first(in.p.name, "ended") {
 		s.m.log.Info("stream from node ended", slog.String("node", in.p.name), slog.Any("cause", err))
 	}
 	return status.Error(codes.Unavailable, "link closed")
@@ -130,7 +130,7 @@ func (m *Mesh) welcome(stream grpc.ServerStream) (*inbound, error) {
 	if p == nil {
 		return nil, fmt.Errorf("%w: %q", ErrUnknownNode, h.Node)
 	}
-	if m.withdrawn.Load() {
+	if m.withdrawal.active.Load() {
 		return nil, errWithdrawn
 	}
 	in := &inbound{
@@ -140,11 +140,11 @@ func (m *Mesh) welcome(stream grpc.ServerStream) (*inbound, error) {
 	}
 	copy(in.incarnation[:], h.Incarnation)
 	in.ctx, in.cancel = context.WithCancelCause(stream.Context())
-	if !p.links.take(linksPerPeer) {
+	if !p.use.links.take(linksPerPeer) {
 		return nil, fmt.Errorf("%w: links of node %q", errCrowded, p.name)
 	}
 	if err := in.begin(); err != nil {
-		p.links.put()
+		p.use.links.put()
 		return nil, err
 	}
 	return in, nil
@@ -159,7 +159,7 @@ func (in *inbound) begin() error {
 	if err := in.p.accept(in); err != nil {
 		return err
 	}
-	if in.m.withdrawn.Load() { // meanwhile
+	if in.m.withdrawal.active.Load() { // meanwhile
 		err = errWithdrawn
 	} else {
 		err = in.stream.SendMsg(hello)
@@ -229,7 +229,7 @@ func (in *inbound) handle(f frame) error {
 		return err
 	}
 	r := request{in: in, number: f.number, cmd: cmd, size: len(f.body), urgency: urgency(!idle)}
-	in.m.deliver(fsm.GroupID(f.arg), r)
+	in.m.groups.deliver(fsm.GroupID(f.arg), r)
 	return nil
 }
 
@@ -255,10 +255,10 @@ func (in *inbound) handleMessage(f frame) error {
 	if err != nil {
 		return err
 	}
-	if most := in.m.bounds[f.kind]; !most.holds(head, payload) {
+	if limit := in.m.handlers.bounds[f.kind]; !limit.holds(head, payload) {
 		return fmt.Errorf("%w: %d and %d bytes of kind %d", errTooMuch, len(head), len(payload), f.kind)
 	}
-	if h := in.m.messages[f.kind].Load(); h != nil {
+	if h := in.m.handlers.messages[f.kind].Load(); h != nil {
 		in.pass(h, head, payload)
 	} else {
 		in.m.log.Debug("message without handler", slog.Int("kind", int(f.kind)))
@@ -284,23 +284,23 @@ func (in *inbound) answer(h *CallHandler, req []byte) (reply []byte, err error) 
 
 func (in *inbound) handleCall(f frame) {
 	var h *CallHandler
-	if f.arg < uint32(len(in.m.calls)) {
-		h = in.m.calls[f.arg].Load()
+	if f.arg < uint32(len(in.m.handlers.calls)) {
+		h = in.m.handlers.calls[f.arg].Load()
 	}
 	switch {
 	case h == nil:
 		in.respond(f.number, nil, ErrNoHandler, urgent)
 		return
-	case !in.m.bounds[f.arg].holds(f.body, nil):
+	case !in.m.handlers.bounds[f.arg].holds(f.body, nil):
 		in.m.Complain(in.p.name, "refused a call", errTooMuch)
 		in.respond(f.number, nil, errTooMuch, urgent)
 		return
-	case !in.p.calls.take(len(f.body)):
+	case !in.p.use.calls.take(len(f.body)):
 		in.respond(f.number, nil, ErrBusy, urgent)
 		return
 	}
 	in.m.goFunc(func() {
-		defer in.p.calls.put(len(f.body))
+		defer in.p.use.calls.put(len(f.body))
 		reply, err := in.answer(h, f.body)
 		in.respond(f.number, rawBody(reply), err, urgent)
 	})

@@ -140,8 +140,8 @@ func (l *link) close() {
 	l.failAll(ErrBroken)
 }
 
-// errSilent ends a link on which nothing arrives any more.
-var errSilent = errors.New("peer: node is silent")
+// errSuspected ends a link on which nothing arrives any more.
+var errSuspected = errors.New("peer: node is silent")
 
 // serve runs the link until it breaks, and says why it did. Everything pending
 // has failed when it returns.
@@ -164,14 +164,15 @@ func (l *link) serve() error {
 	return cause
 }
 
-// watch pings, fails what is overdue, and ends the link after silence. Silence
-// is counted in pings, so that a stalled process does not accuse its peers.
+// watch pings, fails what is overdue, and ends the link when nothing has arrived
+// for too long. That is counted in pings, so that a stalled process does not
+// accuse its peers.
 func (l *link) watch() {
 	cfg := &l.p.m.cfg
-	limit := max(2, int(cfg.SilentAfter/cfg.PingInterval))
+	limit := max(2, int(cfg.SuspectAfter/cfg.PingInterval))
 	ticker := time.NewTicker(cfg.PingInterval)
 	defer ticker.Stop()
-	silent := 0
+	unheard := 0 // pings since a byte arrived
 	for {
 		l.ping()
 		select {
@@ -179,11 +180,11 @@ func (l *link) watch() {
 			return
 		case <-ticker.C:
 		}
-		if silent++; l.heard.Swap(false) {
-			silent = 0
+		if unheard++; l.heard.Swap(false) {
+			unheard = 0
 		}
-		if silent >= limit {
-			l.cancel(errSilent)
+		if unheard >= limit {
+			l.cancel(errSuspected)
 			return
 		}
 		l.failOverdue()
@@ -240,8 +241,8 @@ func (l *link) pong(f frame) error {
 		return fmt.Errorf("%w: the answer to a ping that was not sent", errProtocol)
 	}
 	l.roundTrip.Store(int64(roundTrip))
-	wall, told, err := decodeClock(f.body)
-	if heard := l.p.m.cfg.HeardClock; told && heard != nil {
+	wall, given, err := decodeClock(f.body)
+	if heard := l.p.m.cfg.HeardClock; given && heard != nil {
 		heard(l.p.name, wall, roundTrip)
 	}
 	return err

@@ -239,7 +239,7 @@ func TestBrokenLinkFailsCallsAndComesBack(t *testing.T) {
 
 func TestRefusedNodeIsDownSoon(t *testing.T) {
 	onBoth(t, func(t *testing.T, tcp bool) {
-		c := newCluster(t, tcp, 3, func(cfg *Config) { cfg.SilentAfter = time.Minute })
+		c := newCluster(t, tcp, 3, func(cfg *Config) { cfg.SuspectAfter = time.Minute })
 		c.startAll(nil)
 		start := time.Now()
 		c.members["n3"].Close()
@@ -266,11 +266,11 @@ func TestRefusedNodeIsDownSoon(t *testing.T) {
 	})
 }
 
-func TestSilentNodeIsDown(t *testing.T) {
+func TestUnheardNodeIsDown(t *testing.T) {
 	onBoth(t, func(t *testing.T, tcp bool) {
 		const silent = 600 * time.Millisecond
 		c := newCluster(t, tcp, 2, func(cfg *Config) {
-			cfg.SilentAfter = silent
+			cfg.SuspectAfter = silent
 			cfg.PingInterval = 50 * time.Millisecond
 		})
 		c.startAll(nil)
@@ -279,7 +279,7 @@ func TestSilentNodeIsDown(t *testing.T) {
 		start := time.Now()
 		c.net.setDeaf(c.addrs["n2"], true)
 		ev := mustEvent(t, m, isDown("n2"), "down")
-		if ev.Reason != Silent || ev.Epoch != first.Epoch {
+		if ev.Reason != Suspected || ev.Epoch != first.Epoch {
 			t.Errorf("%+v", ev)
 		}
 		if d := time.Since(start); d < silent/2 {
@@ -297,7 +297,7 @@ func TestSilentNodeIsDown(t *testing.T) {
 // cannot be written, is not waited for.
 func TestFrozenNodeIsDown(t *testing.T) {
 	c := newCluster(t, false, 2, func(cfg *Config) {
-		cfg.SilentAfter = 400 * time.Millisecond
+		cfg.SuspectAfter = 400 * time.Millisecond
 		cfg.PingInterval = 50 * time.Millisecond
 	})
 	c.net.full = true
@@ -320,7 +320,7 @@ func TestFrozenNodeIsDown(t *testing.T) {
 func TestSlowConnectionIsWaitedFor(t *testing.T) {
 	const silent = 400 * time.Millisecond
 	c := newCluster(t, false, 2, func(cfg *Config) {
-		cfg.SilentAfter = silent
+		cfg.SuspectAfter = silent
 		dial := cfg.Dial
 		cfg.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
 			select {
@@ -337,7 +337,7 @@ func TestSlowConnectionIsWaitedFor(t *testing.T) {
 func TestQuickRestartIsNoticed(t *testing.T) {
 	onBoth(t, func(t *testing.T, tcp bool) {
 		// Refusals prove nothing here, so only the incarnation can tell.
-		c := newCluster(t, tcp, 2, func(cfg *Config) { cfg.RefusedAfter, cfg.SilentAfter = time.Minute, time.Minute })
+		c := newCluster(t, tcp, 2, func(cfg *Config) { cfg.RefusedAfter, cfg.SuspectAfter = time.Minute, time.Minute })
 		c.startAll(nil)
 		m := c.members["n1"]
 		first := mustEvent(t, m, isUp("n2"), "up")
@@ -355,7 +355,7 @@ func TestQuickRestartIsNoticed(t *testing.T) {
 }
 
 func TestBacklogOverflow(t *testing.T) {
-	c := newCluster(t, false, 2, func(cfg *Config) { cfg.SilentAfter = time.Minute })
+	c := newCluster(t, false, 2, func(cfg *Config) { cfg.SuspectAfter = time.Minute })
 	release := make(chan struct{})
 	c.startAll(func(m *member) {
 		m.Handle(testMessage, func(string, []byte, []byte) { <-release })
@@ -400,7 +400,7 @@ func TestHelloRefusals(t *testing.T) {
 				mustWait(t, func() bool {
 					p.mu.Lock()
 					defer p.mu.Unlock()
-					return len(p.complaints) > 0
+					return len(p.logged) > 0
 				}, "%s has no complaint", l.name)
 				if p.link.Load() != nil || p.isAlive() {
 					t.Errorf("%s has a link", l.name)
@@ -411,7 +411,7 @@ func TestHelloRefusals(t *testing.T) {
 }
 
 func TestAddAndRemovePeer(t *testing.T) {
-	c := newCluster(t, false, 3, func(cfg *Config) { cfg.SilentAfter = 500 * time.Millisecond })
+	c := newCluster(t, false, 3, func(cfg *Config) { cfg.SuspectAfter = 500 * time.Millisecond })
 	c.startAll(nil)
 	m := c.members["n1"]
 	m.RemovePeer("n2")
@@ -447,25 +447,26 @@ func TestRefusalElsewhere(t *testing.T) {
 		m := &Mesh{cfg: cfg, log: cfg.Logger, ctx: t.Context()}
 		m.events.init()
 		p := newPeer(m, "n2", []string{"here", "there"})
-		p.alive, p.was = true, "here"
-		ev := evidence{lost: time.Now()}
+		p.live.linked([16]byte{1})
+		p.live.lost(time.Now())
+		p.addresses.reached("here")
 		for range 10 {
-			p.judge(&ev, "there", syscall.ECONNREFUSED)
+			p.notReached("there", syscall.ECONNREFUSED)
 			time.Sleep(100 * time.Millisecond)
 		}
 		if !p.isAlive() || p.refusedFor() != 0 {
 			t.Errorf("alive %v, refused for %v", p.isAlive(), p.refusedFor())
 		}
 		for range 5 {
-			p.judge(&ev, "here", syscall.ECONNREFUSED)
+			p.notReached("here", syscall.ECONNREFUSED)
 			time.Sleep(100 * time.Millisecond)
 		}
 		if p.isAlive() {
 			t.Error("it is alive though its host refuses")
 		}
 		p.setAddresses([]string{"there"})
-		if p.was != "" || p.address() != "there" {
-			t.Errorf("it is looked for at %s, was at %q", p.address(), p.was)
+		if p.addresses.linked != "" || p.address() != "there" {
+			t.Errorf("it is tried at %s, was at %q", p.address(), p.addresses.linked)
 		}
 	})
 }

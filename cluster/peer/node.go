@@ -6,7 +6,6 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -19,44 +18,74 @@ const (
 	redialMax = 250 * time.Millisecond
 )
 
-// peer is another node: the link to it, the stream from it, and the verdict on
-// whether it lives.
-//
-// The verdict rests on the dialled link alone: what it cannot reach it cannot
-// use. alive begins with a link and ends with evidence of death, so that a link
-// that breaks and comes back does not end it.
+// peer is another node: the link to it, the stream from it, and whether it is
+// alive.
 type peer struct {
 	m         *Mesh
 	name      string
 	nameBytes []byte // name, shared by decoded raft requests
 	ctx       context.Context
 	cancel    context.CancelFunc
-	link      atomic.Pointer[link] // nil: none
+	link      atomic.Pointer[link] // changes under mu; nil: none
+	use       usage
 
-	// What the peer makes this node hold.
+	// mu guards what follows. Events are emitted while it is held, which makes
+	// their order that of the changes.
+	//
+	//	up is closed, if link is set
+	//	removed is final; not live.alive then
+	mu        sync.Mutex
+	up        chan struct{}
+	addresses addresses
+	live      liveness
+	in        incoming
+	logged    map[string]string // the last dial error that was logged, by address
+	removed   bool
+}
+
+// usage is what a peer makes this node hold.
+type usage struct {
 	links     tokens
 	snapshots tokens
-	calls     callRoom
+	calls     callLimit
+}
 
-	mu          sync.Mutex
-	addrs       []string      // where it may be
-	at          int           // index of the one that is dialled
-	was         string        // address of the last link; empty: there was none
-	up          chan struct{} // closed when link is set, and replaced when it is unset
-	alive       bool
-	removed     bool
-	incarnation [16]byte // of the last link
-	epoch       uint64
-	in          *inbound          // the stream it dialled; nil: none
-	lastIn      [16]byte          // incarnation that dialled last
-	received    chan struct{}     // closed when the stream before has been received
-	complaints  map[string]string // the last dial error logged, by address
-	refused     time.Duration     // for how long every attempt to dial was refused
+// incoming is the stream that a peer has dialled. A later one replaces it: a node
+// dials again only when it has given up the one before.
+type incoming struct {
+	stream      *inbound // nil: none
+	incarnation [16]byte // that dialled last
+	// received is closed when the last stream, whether or not it is over, has
+	// been received; nil: there was none.
+	received chan struct{}
+}
+
+// replace takes in a stream in place of the present one, which ends. It reports
+// whether the same process of the node has dialled again.
+func (i *incoming) replace(in *inbound) (again bool) {
+	i.end(ErrBroken)
+	again = in.incarnation == i.incarnation
+	in.previous = i.received
+	i.stream, i.incarnation, i.received = in, in.incarnation, in.received
+	return again
+}
+
+// end ends the stream, if there is one.
+func (i *incoming) end(cause error) {
+	if i.stream != nil {
+		i.stream.cancel(cause)
+		i.stream = nil
+	}
+}
+
+// from reports whether there is a stream that this process of the node has dialled.
+func (i *incoming) from(incarnation []byte) bool {
+	return i.stream != nil && bytes.Equal(i.stream.incarnation[:], incarnation)
 }
 
 func newPeer(m *Mesh, name string, addrs []string) *peer {
 	p := &peer{
-		m: m, name: name, nameBytes: []byte(name), addrs: addrs, complaints: map[string]string{},
+		m: m, name: name, nameBytes: []byte(name), addresses: addresses{all: addrs}, logged: map[string]string{},
 		up: make(chan struct{}),
 	}
 	p.ctx, p.cancel = context.WithCancel(m.ctx)
@@ -66,40 +95,20 @@ func newPeer(m *Mesh, name string, addrs []string) *peer {
 func (p *peer) setAddresses(addrs []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !slices.Equal(p.addrs, addrs) {
-		p.addrs, p.at = addrs, 0
-		if !slices.Contains(addrs, p.was) {
-			p.was = ""
-		}
-	}
+	p.addresses.set(addrs)
 }
 
 func (p *peer) address() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.addressNow()
-}
-
-// addressNow is the one that is dialled. p.mu is held.
-func (p *peer) addressNow() string {
-	if len(p.addrs) == 0 {
-		return ""
-	}
-	return p.addrs[p.at%len(p.addrs)]
-}
-
-// evidence is what failed attempts to dial say about a peer that was alive.
-type evidence struct {
-	lost      time.Time // when the link broke
-	refusedAt time.Time // the last attempt, if it was refused; else zero
+	return p.addresses.next()
 }
 
 // run dials, serves the link, and dials again, until the mesh or the peer ends.
 func (p *peer) run() {
-	var ev evidence
 	delay, slow := redialMin, 0
 	for p.ctx.Err() == nil {
-		if p.m.awaitBack(p.ctx.Done()) {
+		if p.m.withdrawal.await(p.ctx.Done()) {
 			delay = redialMin
 		}
 		addr := p.address()
@@ -108,11 +117,10 @@ func (p *peer) run() {
 			p.opened(l, addr)
 			cause := l.serve()
 			p.lost(cause)
-			ev = evidence{lost: time.Now()}
 			delay, slow = redialMin, 0
 			continue
 		}
-		p.judge(&ev, addr, err)
+		p.notReached(addr, err)
 		if slow++; p.isAlive() || errors.Is(err, syscall.ECONNREFUSED) {
 			slow = 0
 		}
@@ -131,7 +139,7 @@ func (p *peer) run() {
 // four times as long: nodes that are short of processor time would never get
 // through, and each attempt costs them more of it.
 func (p *peer) dial(addr string, slow int) (*link, error) {
-	limit := max(p.m.cfg.SilentAfter/2, redialMax) << min(slow, 2)
+	limit := max(p.m.cfg.SuspectAfter/2, redialMax) << min(slow, 2)
 	ctx, cancel := context.WithTimeout(p.ctx, limit)
 	defer cancel()
 	return openLink(ctx, p, addr)
@@ -144,38 +152,37 @@ func (p *peer) opened(l *link, addr string) {
 		l.cancel(ErrClosed)
 		return
 	}
-	if p.m.withdrawn.Load() {
+	if p.m.withdrawal.active.Load() {
 		l.cancel(errWithdrawn)
 		return
 	}
-	if p.alive && l.incarnation != p.incarnation {
+	if p.live.replaced(l.incarnation) {
 		p.down(Restarted)
 	}
-	p.alive = true
-	p.incarnation = l.incarnation
-	p.refused, p.was = 0, addr
-	clear(p.complaints)
+	p.live.linked(l.incarnation)
+	p.addresses.reached(addr)
+	clear(p.logged)
 	p.link.Store(l)
 	close(p.up)
 	p.announce()
-	p.m.log.Info("link to node is up", slog.String("node", p.name), slog.Uint64("epoch", p.epoch))
+	p.m.log.Info("link to node is up", slog.String("node", p.name), slog.Uint64("epoch", p.live.epoch))
 }
 
 // announce emits Up with a new epoch. p.mu is held.
 func (p *peer) announce() {
-	p.epoch++
+	p.live.epoch++
 	p.m.events.emit(p.event(true, ""))
 }
 
-// down emits Down; p.mu is held and p.alive true.
+// down emits Down; p.mu is held and the peer alive.
 func (p *peer) down(reason string) {
-	p.alive = false
+	p.live.alive = false
 	p.m.events.emit(p.event(false, reason))
 	p.m.log.Warn("node is down", slog.String("node", p.name), slog.String("reason", reason))
 }
 
 func (p *peer) event(up bool, reason string) Event {
-	return Event{Node: p.name, Up: up, Incarnation: p.incarnation, Epoch: p.epoch, Reason: reason}
+	return Event{Node: p.name, Up: up, Incarnation: p.live.incarnation, Epoch: p.live.epoch, Reason: reason}
 }
 
 // unlink takes l out of use.
@@ -195,9 +202,10 @@ func (p *peer) lost(cause error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.live.lost(time.Now())
 	switch {
-	case errors.Is(cause, errSilent):
-		p.dead(Silent)
+	case errors.Is(cause, errSuspected):
+		p.dead(Suspected)
 	case hasWithdrawn(cause):
 		p.dead(Withdrawn)
 	}
@@ -205,78 +213,56 @@ func (p *peer) lost(cause error) {
 
 // dead declares the peer dead if it is alive. p.mu is held.
 func (p *peer) dead(reason string) {
-	if !p.alive {
-		return
-	}
-	p.down(reason)
-	if p.in != nil {
-		p.in.cancel(ErrBroken)
-		p.in = nil
+	if p.live.alive {
+		p.down(reason)
+		p.in.end(ErrBroken)
 	}
 }
 
-// judge concludes from a failed attempt to dial an address. Where the node has
-// never been it may be refused by anybody's host: that proves nothing.
-func (p *peer) judge(ev *evidence, addr string, err error) {
+// notReached concludes from a failed attempt to dial an address.
+func (p *peer) notReached(addr string, err error) {
 	if p.ctx.Err() != nil {
 		return
 	}
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if text := err.Error(); text != p.complaints[addr] {
-		p.complaints[addr] = text
+	if text := err.Error(); text != p.logged[addr] {
+		p.logged[addr] = text
 		p.m.log.Info("cannot reach node", slog.String("node", p.name), slog.String("address", addr), slog.Any("error", err))
 	}
-	if addr == p.addressNow() {
-		p.at = (p.at + 1) % max(len(p.addrs), 1)
-	}
 	switch {
-	case p.was != "" && addr != p.was:
-	case !errors.Is(err, syscall.ECONNREFUSED):
-		ev.refusedAt, p.refused = time.Time{}, 0
-	case ev.refusedAt.IsZero():
-		ev.refusedAt = now
+	case p.addresses.isElsewhere(addr):
+	case errors.Is(err, syscall.ECONNREFUSED):
+		p.live.refused(now)
 	default:
-		// Of a pause in which this process was stopped little counts.
-		p.refused += min(now.Sub(ev.refusedAt), 2*redialMax)
-		ev.refusedAt = now
+		p.live.failed()
 	}
-	switch {
-	case hasWithdrawn(err):
+	p.addresses.failed(addr)
+	if hasWithdrawn(err) {
 		p.dead(Withdrawn)
-	case p.refused >= p.m.cfg.RefusedAfter:
-		p.dead(Refused)
-	case now.Sub(ev.lost) >= p.m.cfg.SilentAfter:
-		p.dead(Silent)
+	} else if reason := p.live.evidence(now, &p.m.cfg.Timing); reason != "" {
+		p.dead(reason)
 	}
 }
 
-// accept makes in the stream from the peer. It replaces an earlier one: a node
-// dials again only when it has given that up.
+// accept makes in the stream from the peer.
 func (p *peer) accept(in *inbound) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.removed {
 		return ErrUnknownNode
 	}
-	if p.in != nil {
-		p.in.cancel(ErrBroken)
-	}
-	p.in = in
-	in.previous, p.received = p.received, in.received
-	again := in.incarnation == p.lastIn
-	p.lastIn = in.incarnation
+	again := p.in.replace(in)
 	l := p.link.Load()
 	switch {
-	case !p.alive:
-	case in.incarnation != p.incarnation:
+	case p.live.replaced(in.incarnation):
 		// It restarted and is quicker than our link's end.
 		p.down(Restarted)
 		if l != nil {
 			l.cancel(ErrBroken)
 		}
-	case again && l != nil:
+	case p.live.alive && again && l != nil:
 		p.announce()
 	}
 	return nil
@@ -286,8 +272,8 @@ func (p *peer) accept(in *inbound) error {
 func (p *peer) left(in *inbound) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.in == in {
-		p.in = nil
+	if p.in.stream == in {
+		p.in.stream = nil
 	}
 }
 
@@ -295,16 +281,14 @@ func (p *peer) left(in *inbound) {
 func (p *peer) streamFrom() *inbound {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.in
+	return p.in.stream
 }
 
 func (p *peer) remove() {
 	p.mu.Lock()
 	p.dead(Removed)
 	p.removed = true
-	if p.in != nil {
-		p.in.cancel(ErrClosed)
-	}
+	p.in.end(ErrClosed)
 	p.mu.Unlock()
 	p.cancel()
 }
@@ -313,7 +297,7 @@ func (p *peer) remove() {
 func (p *peer) refusedFor() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.refused
+	return p.live.refusedFor
 }
 
 // hears reports whether the process with this incarnation gives signs of life:
@@ -321,27 +305,27 @@ func (p *peer) refusedFor() time.Duration {
 func (p *peer) hears(incarnation []byte) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.alive && bytes.Equal(p.incarnation[:], incarnation) || p.in != nil && bytes.Equal(p.in.incarnation[:], incarnation)
+	return p.live.alive && bytes.Equal(p.live.incarnation[:], incarnation) || p.in.from(incarnation)
 }
 
 func (p *peer) isAlive() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.alive
+	return p.live.alive
 }
 
 func (p *peer) upEvent() (Event, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.event(true, ""), p.alive
+	return p.event(true, ""), p.live.alive
 }
 
 func (p *peer) status() PeerStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := PeerStatus{
-		Node: p.name, Address: p.addressNow(), Alive: p.alive,
-		Incarnation: p.incarnation, Epoch: p.epoch,
+		Node: p.name, Address: p.addresses.next(), Alive: p.live.alive,
+		Incarnation: p.live.incarnation, Epoch: p.live.epoch,
 	}
 	if l := p.link.Load(); l != nil {
 		s.Linked = true
@@ -351,7 +335,7 @@ func (p *peer) status() PeerStatus {
 	return s
 }
 
-// waitLink returns the link, waiting for it up to Config.ReconnectWait or until
+// waitLink returns the link, waiting for it up to Timing.ReconnectWait or until
 // stop is closed.
 func (p *peer) waitLink(stop <-chan struct{}) (*link, error) {
 	if l := p.link.Load(); l != nil {

@@ -42,9 +42,9 @@ type outbox struct {
 	batches [classes][]*batch // the last one of each is open for more
 	turn    []*batch          // see take
 	queued  [classes]int
-	arrived int // frames since the sender looked last
-	room    chan struct{}
-	timer   *time.Timer // wakes the sender for lazy frames
+	arrived int           // frames since the sender looked last
+	freed   chan struct{} // closed when something is sent; nil: nobody waits
+	timer   *time.Timer   // wakes the sender for lazy frames
 	timing  bool
 	closed  bool
 
@@ -176,30 +176,30 @@ func (o *outbox) pushWait(stop <-chan struct{}, h header, b body, u urgency) err
 		if !errors.Is(err, ErrBacklog) {
 			return err
 		}
-		room := o.waitRoom(classRaft)
-		if room == nil {
+		freed := o.waitFreed(classRaft)
+		if freed == nil {
 			continue
 		}
 		select {
-		case <-room:
+		case <-freed:
 		case <-stop:
 			return errAbandoned
 		}
 	}
 }
 
-// waitRoom returns a channel that is closed when something was sent, or nil if
+// waitFreed returns a channel that is closed when something was sent, or nil if
 // there is room for a frame of the class, or no hope, now.
-func (o *outbox) waitRoom(c class) <-chan struct{} {
+func (o *outbox) waitFreed(c class) <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.closed || o.queued[c] < maxBacklog {
 		return nil
 	}
-	if o.room == nil {
-		o.room = make(chan struct{})
+	if o.freed == nil {
+		o.freed = make(chan struct{})
 	}
-	return o.room
+	return o.freed
 }
 
 // run sends until send fails or stop is closed. It alone takes batches.
@@ -308,9 +308,9 @@ func (o *outbox) sent(charged [classes]int) {
 		o.queued[c] -= n
 		o.backlog.Add(int64(-n))
 	}
-	if o.room != nil {
-		close(o.room)
-		o.room = nil
+	if o.freed != nil {
+		close(o.freed)
+		o.freed = nil
 	}
 }
 
@@ -331,8 +331,8 @@ func (o *outbox) close() {
 		}
 		o.batches[c] = nil
 	}
-	if o.room != nil {
-		close(o.room)
-		o.room = nil
+	if o.freed != nil {
+		close(o.freed)
+		o.freed = nil
 	}
 }

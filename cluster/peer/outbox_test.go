@@ -97,7 +97,7 @@ func TestBacklogClasses(t *testing.T) {
 	o.mustPush(t, 2, 0, classOwn, urgent)
 }
 
-func TestRaftWaitsForRoom(t *testing.T) {
+func TestRaftWaitsForTheBacklog(t *testing.T) {
 	o := newOutbox(time.Hour)
 	o.mustPush(t, 1, maxBacklog-headerSize, classRaft, urgent)
 	stop, result := make(chan struct{}), make(chan error, 1)
@@ -107,7 +107,7 @@ func TestRaftWaitsForRoom(t *testing.T) {
 	waiting := func() bool {
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		return o.room != nil
+		return o.freed != nil
 	}
 	go wait()
 	mustWait(t, waiting, "nobody waits")
@@ -134,7 +134,7 @@ func TestClosedOutbox(t *testing.T) {
 	mustWait(t, func() bool {
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		return o.room != nil
+		return o.freed != nil
 	}, "nobody waits")
 	o.close()
 	o.close()

@@ -110,7 +110,7 @@ func TestSendWait(t *testing.T) {
 	waiting := func() bool {
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		return o.room != nil
+		return o.freed != nil
 	}
 	go wait()
 	mustWait(t, waiting, "nobody waits")

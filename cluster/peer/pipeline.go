@@ -18,12 +18,12 @@ const (
 // the answers. It belongs to no link: if one breaks with requests under way,
 // the pipeline is over; if none was, it goes on over the next link.
 type pipeline struct {
-	t      *transport
-	p      *peer
-	f      *follower
-	done   chan raft.AppendFuture
-	closed chan struct{}
-	room   chan struct{} // buffer 1: signalled when something was answered
+	t        *transport
+	p        *peer
+	f        *follower
+	done     chan raft.AppendFuture
+	closed   chan struct{}
+	answered chan struct{} // buffer 1: signalled when something was answered
 
 	mu       sync.Mutex
 	requests int // unanswered
@@ -36,10 +36,10 @@ type pipeline struct {
 
 func newPipeline(t *transport, p *peer) *pipeline {
 	return &pipeline{
-		t: t, p: p, f: t.follower(p.name),
-		done:   make(chan raft.AppendFuture, window),
-		closed: make(chan struct{}),
-		room:   make(chan struct{}, 1),
+		t: t, p: p, f: t.followers.of(p.name),
+		done:     make(chan raft.AppendFuture, window),
+		closed:   make(chan struct{}),
+		answered: make(chan struct{}, 1),
 	}
 }
 
@@ -118,7 +118,7 @@ func (pl *pipeline) admit(f *appendFuture) error {
 		}
 		pl.mu.Unlock()
 		select {
-		case <-pl.room:
+		case <-pl.answered:
 		case <-pl.t.shutdown:
 			return raft.ErrPipelineShutdown
 		}
@@ -155,7 +155,7 @@ func (f *appendFuture) complete(fr frame, err error) {
 		pl.commit = max(pl.commit, f.args.LeaderCommitIndex)
 	}
 	select {
-	case pl.room <- struct{}{}:
+	case pl.answered <- struct{}{}:
 	default:
 	}
 	pl.hand(f)

@@ -407,9 +407,9 @@ func TestUnknownGroup(t *testing.T) {
 		go func() { result <- c.members["n1"].Transport(9).AppendEntries("n2", "n2", r, resp) }()
 		m := c.members["n2"]
 		mustWait(t, func() bool {
-			m.mu.RLock()
-			defer m.mu.RUnlock()
-			return m.held.count == 1
+			m.groups.mu.RLock()
+			defer m.groups.mu.RUnlock()
+			return m.groups.early.count == 1
 		}, "nothing is held")
 		rpc := mustReceive(t, m.Transport(9).Consumer(), "request")
 		rpc.Respond(&raft.AppendEntriesResponse{Term: 4, LastLog: 3, NoRetryBackoff: true}, nil)
@@ -543,7 +543,7 @@ func TestHeartbeatFastPath(t *testing.T) {
 // the first ping has left, and the next one is an hour away.
 func TestPromptHeartbeats(t *testing.T) {
 	c := newCluster(t, false, 2, func(cfg *Config) {
-		cfg.PingInterval, cfg.SilentAfter, cfg.LazyDelay = time.Hour, 4*time.Hour, time.Hour
+		cfg.PingInterval, cfg.SuspectAfter, cfg.LazyDelay = time.Hour, 4*time.Hour, time.Hour
 	})
 	c.startAll(nil)
 	c.group(1)

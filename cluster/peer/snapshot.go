@@ -64,7 +64,7 @@ var snapshotChunks = mem.NewTieredBufferPool(snapshotChunk)
 // sendSnapshot streams a snapshot to p. It ends with the link, with the
 // transport, or with the answer.
 func (t *transport) sendSnapshot(p *peer, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
-	free, err := t.m.sending.take(args.Size, t.shutdown)
+	free, err := t.m.snapshots.sending.take(args.Size, t.shutdown)
 	if err != nil {
 		return err
 	}
@@ -104,9 +104,9 @@ func (t *transport) writeSnapshot(stream grpc.ClientStream, p *peer, args *raft.
 			return frame{}, fmt.Errorf("leaving out of a snapshot what node %s has: %w", p.name, err)
 		}
 	}
-	t.m.installs.sent.Add(1)
-	t.m.installs.sentBytes.Add(uint64(size))
-	t.m.installs.leftOut.Add(uint64(args.Size - size))
+	t.m.snapshots.sent.Add(1)
+	t.m.snapshots.sentBytes.Add(uint64(size))
+	t.m.snapshots.leftOut.Add(uint64(args.Size - size))
 	err = sendFrame(stream, header{kind: kindSize, number: uint64(size)}, noBody{})
 	if err == nil {
 		err = copySnapshot(stream, size, data)
@@ -142,7 +142,7 @@ func (t *transport) answer(stream grpc.ClientStream, p *peer, k Kind) (frame, er
 
 // copySnapshot sends so many bytes, as fast as the share of an install allows.
 func copySnapshot(stream grpc.ClientStream, size int64, data io.Reader) error {
-	var p pacer
+	var throttle throttle
 	for left := size; left > 0; {
 		began := time.Now()
 		buf := snapshotChunks.Get(int(min(left, snapshotChunk)))
@@ -156,7 +156,7 @@ func copySnapshot(stream grpc.ClientStream, size int64, data io.Reader) error {
 		if err := stream.SendMsg(chunk); err != nil {
 			return err
 		}
-		if err := p.worked(stream.Context(), time.Since(began)); err != nil {
+		if err := throttle.worked(stream.Context(), time.Since(began)); err != nil {
 			return err
 		}
 	}
@@ -186,10 +186,10 @@ func (s *service) Snapshot(stream grpc.BidiStreamingServer[peerpb.Frame, peerpb.
 		s.m.Complain(host(stream.Context()), "refused a snapshot", ErrUnknownNode)
 		return status.Error(codes.FailedPrecondition, "peer: no link from this node")
 	}
-	if !in.p.snapshots.take(snapshotsPerPeer) {
+	if !in.p.use.snapshots.take(snapshotsPerPeer) {
 		return status.Error(codes.ResourceExhausted, errCrowded.Error())
 	}
-	defer in.p.snapshots.put()
+	defer in.p.use.snapshots.put()
 	answer, err := in.receiveSnapshot(stream)
 	h, b := header{kind: kindReply}, body(answer)
 	if err != nil {
@@ -247,16 +247,14 @@ func (in *inbound) receiveSnapshot(stream grpc.ServerStream) (*numbers, error) {
 		in.cancel(err) // that is no node of this program
 		return nil, err
 	}
-	in.m.mu.RLock()
-	t := in.m.groups[fsm.GroupID(f.arg)]
-	in.m.mu.RUnlock()
+	t := in.m.groups.find(fsm.GroupID(f.arg))
 	if t == nil {
 		return nil, ErrUnknownGroup
 	}
-	if err := t.vet(req); err != nil {
+	if err := validate(t.inbox.validator, req); err != nil {
 		return nil, err
 	}
-	free, err := in.m.receiving.take(req.Size, stream.Context().Done())
+	free, err := in.m.snapshots.receiving.take(req.Size, stream.Context().Done())
 	if err != nil {
 		return nil, err
 	}
@@ -274,7 +272,7 @@ func (in *inbound) receiveSnapshot(stream grpc.ServerStream) (*numbers, error) {
 		return nil, fmt.Errorf("%w: a snapshot that has grown from %d to %d bytes", errProtocol, req.Size, f.number)
 	}
 	req.Size = int64(f.number)
-	in.m.installs.received.Add(1)
+	in.m.snapshots.received.Add(1)
 	return t.install(in, req, r)
 }
 
@@ -299,7 +297,7 @@ func (t *transport) install(in *inbound, req *raft.InstallSnapshotRequest, data 
 	answers := make(chan raft.RPCResponse, 1)
 	rpc := raft.RPC{Command: req, Reader: io.LimitReader(data, req.Size), RespChan: answers}
 	select {
-	case t.consumer <- rpc:
+	case t.inbox.consumer <- rpc:
 	case <-t.shutdown:
 		return nil, ErrUnknownGroup
 	case <-in.ctx.Done():
@@ -331,7 +329,7 @@ type snapshotReader struct {
 }
 
 func (m *Mesh) readSnapshot(stream grpc.ServerStream) *snapshotReader {
-	r := &snapshotReader{come: make(chan []byte), wait: m.cfg.SnapshotSilent}
+	r := &snapshotReader{come: make(chan []byte), wait: m.cfg.SnapshotStall}
 	m.goFunc(func() {
 		defer close(r.come)
 		for {

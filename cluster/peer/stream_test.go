@@ -67,7 +67,7 @@ func TestSnapshotStreamsAreBounded(t *testing.T) {
 	first := mustReceive(t, large, "snapshot")
 	send("n1", 1, data)
 	send("n3", 1, data)
-	mustWait(t, func() bool { return len(c.members["n3"].sending.large) == 1 }, "the other node sends nothing")
+	mustWait(t, func() bool { return len(c.members["n3"].snapshots.sending.large) == 1 }, "the other node sends nothing")
 	send("n1", 2, data[:100])
 	finish(mustReceive(t, small, "small snapshot"), data[:100])
 	if len(large) > 0 {
@@ -173,10 +173,10 @@ func TestSupersededSnapshot(t *testing.T) {
 	}
 }
 
-// An install pauses as its share demands, however long its pieces take.
-func TestInstallKeepsToItsShare(t *testing.T) {
+// An install pauses as its duty cycle demands, however long its pieces take.
+func TestInstallKeepsToItsDutyCycle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var p pacer
+		var p throttle
 		began, worked := time.Now(), time.Duration(0)
 		for i := range 1000 {
 			piece := time.Duration(1+i%50) * 100 * time.Microsecond
@@ -186,8 +186,8 @@ func TestInstallKeepsToItsShare(t *testing.T) {
 			}
 			worked += piece
 		}
-		if share := worked.Seconds() / time.Since(began).Seconds(); share < snapshotShare-0.01 || share > snapshotShare+0.01 {
-			t.Errorf("it works %.2f of the time", share)
+		if part := worked.Seconds() / time.Since(began).Seconds(); part < snapshotDutyCycle-0.01 || part > snapshotDutyCycle+0.01 {
+			t.Errorf("it works %.2f of the time", part)
 		}
 	})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"sync"
 	"sync/atomic"
 
 	"github.com/hashicorp/raft"
@@ -12,33 +11,18 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// transport is the raft.Transport of one group. This file has its sending
-// side; group.go has the receiving one.
+// transport is the raft.Transport of one group: it sends what the local member
+// asks of others, and has an inbox for what they ask of it.
 type transport struct {
-	m     *Mesh
-	group fsm.GroupID
-	judge Judge // nil: everything that makes sense is taken
-
-	consumer  chan raft.RPC
-	answers   chan raft.RPCResponse // of the requests in inflight, in order
-	heartbeat atomic.Pointer[func(raft.RPC)]
-	term      atomic.Uint64               // last one raft showed in an answer
-	prompt    atomic.Bool                 // heartbeats do not wait
-	withheld  atomic.Pointer[func() bool] // see Mesh.Withhold
-	ctx       context.Context             // ends with shut
+	m         *Mesh
+	group     fsm.GroupID
+	inbox     *inbox
+	followers followers
+	snapshots atomic.Pointer[Snapshots] // nil: snapshots are sent whole
+	prompt    atomic.Bool               // heartbeats do not wait
+	ctx       context.Context           // ends with shut
 	end       context.CancelFunc
 	shutdown  <-chan struct{} // of ctx
-
-	mu       sync.Mutex
-	shutting bool
-	queue    []request // waiting for room in consumer
-	queued   int       // bytes of queue
-	held     int       // bytes of queue and inflight
-	inflight []request // handed to raft and not answered, oldest first
-	running  bool      // a goroutine waits for answers
-
-	followers map[string]*follower
-	snapshots atomic.Pointer[Snapshots]
 }
 
 var (
@@ -47,19 +31,22 @@ var (
 	_ raft.WithClose   = (*transport)(nil)
 )
 
-func newTransport(m *Mesh, group fsm.GroupID, judge Judge) *transport {
-	t := &transport{
-		m: m, group: group, judge: judge,
-		consumer: make(chan raft.RPC, depth),
-		answers:  make(chan raft.RPCResponse, depth),
-	}
+func newTransport(m *Mesh, group fsm.GroupID, v Validator) *transport {
+	t := &transport{m: m, group: group}
 	t.ctx, t.end = context.WithCancel(context.Background())
 	t.shutdown = t.ctx.Done()
+	t.inbox = newInbox(v, &m.groups, t.shutdown)
 	return t
 }
 
+// shut fails everything pending in both directions.
+func (t *transport) shut() {
+	t.inbox.shut()
+	t.end()
+}
+
 // Consumer implements raft.Transport.
-func (t *transport) Consumer() <-chan raft.RPC { return t.consumer }
+func (t *transport) Consumer() <-chan raft.RPC { return t.inbox.consumer }
 
 // LocalAddr implements raft.Transport.
 func (t *transport) LocalAddr() raft.ServerAddress { return raft.ServerAddress(t.m.cfg.Node) }
@@ -71,15 +58,11 @@ func (t *transport) EncodePeer(_ raft.ServerID, addr raft.ServerAddress) []byte 
 func (t *transport) DecodePeer(p []byte) raft.ServerAddress { return raft.ServerAddress(p) }
 
 // SetHeartbeatHandler implements raft.Transport.
-func (t *transport) SetHeartbeatHandler(h func(raft.RPC)) { t.heartbeat.Store(&h) }
+func (t *transport) SetHeartbeatHandler(h func(raft.RPC)) { t.inbox.heartbeat.Store(&h) }
 
 // Close drops the group; raft calls it at the end of its shutdown.
 func (t *transport) Close() error {
-	t.m.mu.Lock()
-	if t.m.groups[t.group] == t {
-		delete(t.m.groups, t.group)
-	}
-	t.m.mu.Unlock()
+	t.m.groups.remove(t.group, t)
 	t.shut()
 	return nil
 }
@@ -100,7 +83,7 @@ func (t *transport) AppendEntries(id raft.ServerID, _ raft.ServerAddress, args *
 		}
 		return err
 	}
-	f := t.follower(p.name)
+	f := t.followers.of(p.name)
 	f.busy.Add(1)
 	defer f.busy.Add(-1)
 	send := func(a *raft.AppendEntriesRequest) error { return t.append(p, a, resp, classRaft, false) }
@@ -151,7 +134,7 @@ func (t *transport) InstallSnapshot(id raft.ServerID, _ raft.ServerAddress, args
 	if err != nil {
 		return err
 	}
-	f := t.follower(p.name)
+	f := t.followers.of(p.name)
 	f.busy.Add(1)
 	defer f.busy.Add(-1)
 	f.installing.Store(args.LastLogIndex)
@@ -195,4 +178,17 @@ func shutError(err error) error {
 		return ErrClosed
 	}
 	return err
+}
+
+// campaign has raft take a TimeoutNow request for one of its leader.
+func (t *transport) campaign() {
+	h := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(t.m.cfg.Node), Addr: []byte(t.m.cfg.Node)}
+	t.inbox.enqueue(request{cmd: &raft.TimeoutNowRequest{RPCHeader: h}})
+}
+
+// stepDown has raft take a request for a vote for another member, whose log is
+// empty. agreed: as if the leader had asked that one to campaign.
+func (t *transport) stepDown(term uint64, other string, agreed bool) {
+	h := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(other), Addr: []byte(other)}
+	t.inbox.enqueue(request{cmd: &raft.RequestVoteRequest{RPCHeader: h, Term: term, LeadershipTransfer: agreed}})
 }

@@ -32,9 +32,9 @@ var (
 	errEntry = errors.New("peer: an entry that cannot be applied")
 )
 
-// Judge says what a group takes from other nodes. It is asked on the goroutine
+// Validator says what a group takes from other nodes. It is called on the goroutine
 // that receives, and must not block.
-type Judge interface {
+type Validator interface {
 	// Term is the one that the member is in.
 	Term() uint64
 	// Entry says why a command could not be applied; nil: it can.
@@ -48,17 +48,17 @@ func vetCommand(cmd any) error {
 	case *raft.AppendEntriesRequest:
 		return vetAppend(r)
 	case *raft.RequestVoteRequest:
-		return vetStanding(r.Term, r.LastLogIndex, r.LastLogTerm)
+		return vetPosition(r.Term, r.LastLogIndex, r.LastLogTerm)
 	case *raft.RequestPreVoteRequest:
-		return vetStanding(r.Term, r.LastLogIndex, r.LastLogTerm)
+		return vetPosition(r.Term, r.LastLogIndex, r.LastLogTerm)
 	case *raft.InstallSnapshotRequest:
 		return vetSnapshot(r)
 	}
 	return nil
 }
 
-// vetStanding is about a term, and a last entry that cannot be of a later one.
-func vetStanding(term, index, of uint64) error {
+// vetPosition is about a term and a log position, which cannot be of a later term.
+func vetPosition(term, index, of uint64) error {
 	if term >= maxTerm || index >= maxIndex || of > term {
 		return fmt.Errorf("%w: term %d, entry %d of term %d", errProtocol, term, index, of)
 	}
@@ -69,7 +69,7 @@ func vetAppend(r *raft.AppendEntriesRequest) error {
 	if len(r.Entries) > maxEntries {
 		return fmt.Errorf("%w: %d entries at once", errTooMuch, len(r.Entries))
 	}
-	if err := vetStanding(r.Term, r.PrevLogEntry, r.PrevLogTerm); err != nil {
+	if err := vetPosition(r.Term, r.PrevLogEntry, r.PrevLogTerm); err != nil {
 		return err
 	}
 	if r.LeaderCommitIndex >= maxIndex {
@@ -99,7 +99,7 @@ func vetType(l *raft.Log) error {
 }
 
 func vetSnapshot(r *raft.InstallSnapshotRequest) error {
-	if err := vetStanding(r.Term, r.LastLogIndex, r.LastLogTerm); err != nil {
+	if err := vetPosition(r.Term, r.LastLogIndex, r.LastLogTerm); err != nil {
 		return err
 	}
 	if r.LastLogIndex == 0 || r.ConfigurationIndex > r.LastLogIndex || r.SnapshotVersion != raft.SnapshotVersionMax {
@@ -150,13 +150,14 @@ func termOf(cmd any) uint64 {
 	return 0
 }
 
-// vet says why the group does not take a request that makes sense as such.
-func (t *transport) vet(cmd any) error {
-	if t.judge == nil {
+// validate says why a group does not take a request that makes sense as such; a nil
+// validator takes all of them.
+func validate(v Validator, cmd any) error {
+	if v == nil {
 		return nil
 	}
 	if term := termOf(cmd); term > maxTermJump {
-		if now := t.judge.Term(); term > now+maxTermJump {
+		if now := v.Term(); term > now+maxTermJump {
 			return fmt.Errorf("%w: %d, the group is in %d", errFar, term, now)
 		}
 	}
@@ -165,7 +166,7 @@ func (t *transport) vet(cmd any) error {
 			if l.Type != raft.LogCommand {
 				continue
 			}
-			if err := t.judge.Entry(l); err != nil {
+			if err := v.Entry(l); err != nil {
 				return fmt.Errorf("%w: entry %d: %w", errEntry, l.Index, err)
 			}
 		}

@@ -2,6 +2,8 @@ package peer
 
 import (
 	"errors"
+	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -18,46 +20,41 @@ var statusWithdrawn = status.Error(codes.Aborted, errWithdrawn.Error())
 // node has withdrawn.
 func hasWithdrawn(err error) bool { return status.Code(err) == codes.Aborted }
 
-// Withdraw takes the node out of the company of the others, as a partition
-// does, until Return: links are broken and refused, and both sides take each
-// other for down. The others are told, so that they need not wait for silence.
-// It needs nothing but the network.
-func (m *Mesh) Withdraw() {
-	m.mu.Lock()
-	if m.withdrawn.Load() {
-		m.mu.Unlock()
-		return
+// withdrawal is whether the node has withdrawn.
+type withdrawal struct {
+	mu     sync.Mutex // held while it changes
+	active atomic.Bool
+	over   atomic.Pointer[chan struct{}] // closed when the one that began last ends
+}
+
+// begin reports whether it was not active before.
+func (w *withdrawal) begin() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.active.Load() {
+		return false
 	}
-	back := make(chan struct{})
-	m.back.Store(&back)
-	m.withdrawn.Store(true)
-	m.mu.Unlock()
-	for _, p := range m.sortedPeers() {
-		p.withdraw()
+	over := make(chan struct{})
+	w.over.Store(&over)
+	w.active.Store(true)
+	return true
+}
+
+func (w *withdrawal) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.active.Swap(false) {
+		close(*w.over.Load())
 	}
 }
 
-// Return ends what Withdraw has begun. It does nothing if the node is there.
-func (m *Mesh) Return() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.withdrawn.Swap(false) {
-		close(*m.back.Load())
-	}
-}
-
-// Refuse closes the listener, for good: whoever dials is refused from now on,
-// as by a host on which no process listens. For a node that is about to end and
-// may hang while it does.
-func (m *Mesh) Refuse() { m.cfg.Listener.Close() }
-
-// awaitBack returns once the node is not withdrawn, or stop is closed. It
-// reports whether it had to wait.
-func (m *Mesh) awaitBack(stop <-chan struct{}) (waited bool) {
-	for m.withdrawn.Load() {
+// await returns once it is not active, or stop is closed. It reports whether it
+// had to wait.
+func (w *withdrawal) await(stop <-chan struct{}) (waited bool) {
+	for w.active.Load() {
 		waited = true
 		select {
-		case <-*m.back.Load():
+		case <-*w.over.Load():
 		case <-stop:
 			return true
 		}
@@ -65,19 +62,37 @@ func (m *Mesh) awaitBack(stop <-chan struct{}) (waited bool) {
 	return waited
 }
 
+// Withdraw takes the node out of the company of the others, as a partition
+// does, until Return: links are broken and refused, and both sides take each
+// other for down. The others are told, so that they need not wait for silence.
+// It needs nothing but the network.
+func (m *Mesh) Withdraw() {
+	if !m.withdrawal.begin() {
+		return
+	}
+	for _, p := range m.sortedPeers() {
+		p.withdraw()
+	}
+}
+
+// Return ends what Withdraw has begun. It does nothing if the node is there.
+func (m *Mesh) Return() { m.withdrawal.end() }
+
+// Refuse closes the listener, for good: whoever dials is refused from now on,
+// as by a host on which no process listens. For a node that is about to end and
+// may hang while it does.
+func (m *Mesh) Refuse() { m.cfg.Listener.Close() }
+
 // withdraw breaks the links with the peer.
 func (p *peer) withdraw() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.in != nil {
-		p.in.cancel(errWithdrawn)
-		p.in = nil
-	}
+	p.in.end(errWithdrawn)
 	if l := p.link.Load(); l != nil {
 		l.cancel(errWithdrawn)
 	}
-	if p.alive {
-		p.alive = false
+	if p.live.alive {
+		p.live.alive = false
 		p.m.events.emit(p.event(false, Withdrawn))
 	}
 }

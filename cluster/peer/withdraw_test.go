@@ -12,7 +12,7 @@ import (
 // others dial, until it returns.
 func TestWithdraw(t *testing.T) {
 	onBoth(t, func(t *testing.T, tcp bool) {
-		c := newCluster(t, tcp, 3, func(cfg *Config) { cfg.SilentAfter = time.Hour })
+		c := newCluster(t, tcp, 3, func(cfg *Config) { cfg.SuspectAfter = time.Hour })
 		c.startAll(nil)
 		n1, n2, n3 := c.members["n1"], c.members["n2"], c.members["n3"]
 		first := mustEvent(t, n1, isUp("n2"), "up")

@@ -12,10 +12,10 @@ const (
 	// smallSnapshot is what may go beside a large one.
 	smallSnapshot = 1 << 20
 	smallAtATime  = 8
-	// snapshotShare is which part of the time an install works: the rest
+	// snapshotDutyCycle is which part of the time an install works: the rest
 	// belongs to others. It is the sender that pauses, by the time that its own
 	// work took: what is slow because others are busy pauses longer.
-	snapshotShare = 0.4
+	snapshotDutyCycle = 0.4
 	// leastPause is what is worth a pause: a shorter one would be longer.
 	leastPause = 5 * time.Millisecond
 )
@@ -42,12 +42,12 @@ func (s *snapshotSlots) take(size int64, stop <-chan struct{}) (free func(), err
 	}
 }
 
-// pacer keeps an install to its share of the time.
-type pacer struct{ owed time.Duration }
+// throttle keeps an install to its duty cycle.
+type throttle struct{ owed time.Duration }
 
-// worked is told how long the last piece took, and pauses.
-func (p *pacer) worked(ctx context.Context, took time.Duration) error {
-	p.owed += time.Duration(float64(took) * (1 - snapshotShare) / snapshotShare)
+// worked pauses after a piece that took so long.
+func (p *throttle) worked(ctx context.Context, took time.Duration) error {
+	p.owed += time.Duration(float64(took) * (1 - snapshotDutyCycle) / snapshotDutyCycle)
 	if p.owed < leastPause {
 		return nil
 	}
@@ -63,8 +63,16 @@ func (p *pacer) worked(ctx context.Context, took time.Duration) error {
 	return nil
 }
 
-// installs counts snapshots between this node and others.
-type installs struct{ sent, sentBytes, leftOut, received atomic.Uint64 }
+// snapshotTraffic is what goes on about snapshots between this node and others.
+type snapshotTraffic struct {
+	sending, receiving                 snapshotSlots
+	sent, sentBytes, leftOut, received atomic.Uint64 // as in SnapshotCounts
+}
+
+func (s *snapshotTraffic) init() {
+	s.sending.init()
+	s.receiving.init()
+}
 
 // SnapshotCounts counts snapshots since the mesh was made.
 type SnapshotCounts struct {
@@ -76,6 +84,6 @@ type SnapshotCounts struct {
 
 // SnapshotCounts returns the counts of snapshots.
 func (m *Mesh) SnapshotCounts() SnapshotCounts {
-	i := &m.installs
-	return SnapshotCounts{i.sent.Load(), i.sentBytes.Load(), i.leftOut.Load(), i.received.Load()}
+	s := &m.snapshots
+	return SnapshotCounts{s.sent.Load(), s.sentBytes.Load(), s.leftOut.Load(), s.received.Load()}
 }

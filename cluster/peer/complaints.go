@@ -12,46 +12,46 @@ import (
 )
 
 const (
-	// refusalEvery is how often it is logged that a node did the same wrong thing
+	// complainEvery is how often it is logged that a node did the same wrong thing
 	// again.
-	refusalEvery = time.Minute
-	// maxRefusals bounds how many things are remembered.
-	maxRefusals = 1024
+	complainEvery = time.Minute
+	// maxComplaints bounds how many things are remembered.
+	maxComplaints = 1024
 )
 
-// refusals remembers what was logged about other nodes: who is refused dials
+// complaints remembers what was logged about other nodes: who is refused dials
 // again several times a second, and the log needs to say so once a minute.
-type refusals struct {
+type complaints struct {
 	mu    sync.Mutex
-	said  map[refusal]time.Time
+	said  map[complaint]time.Time
 	swept time.Time // what is a minute old was last forgotten
 }
 
-// refusal is what a node, or an address that has not said who it is, did wrong.
-type refusal struct{ who, cause string }
+// complaint is what a node, or an address that has not said who it is, did wrong.
+type complaint struct{ who, cause string }
 
 // first reports whether that is to be logged. With too much to remember nothing
 // new is, until a minute has passed: names cost nothing.
-func (r *refusals) first(who, cause string) bool {
+func (r *complaints) first(who, cause string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now, key := time.Now(), refusal{who, cause}
-	if at, said := r.said[key]; said && now.Sub(at) < refusalEvery {
+	now, key := time.Now(), complaint{who, cause}
+	if at, said := r.said[key]; said && now.Sub(at) < complainEvery {
 		return false
 	}
-	if len(r.said) >= maxRefusals && now.Sub(r.swept) >= refusalEvery/10 {
+	if len(r.said) >= maxComplaints && now.Sub(r.swept) >= complainEvery/10 {
 		r.swept = now
 		for k, at := range r.said {
-			if now.Sub(at) >= refusalEvery {
+			if now.Sub(at) >= complainEvery {
 				delete(r.said, k)
 			}
 		}
 	}
-	if len(r.said) >= maxRefusals {
+	if len(r.said) >= maxComplaints {
 		return false
 	}
 	if r.said == nil {
-		r.said = map[refusal]time.Time{}
+		r.said = map[complaint]time.Time{}
 	}
 	r.said[key] = now
 	return true
@@ -76,7 +76,7 @@ func causeOf(err error) string {
 // Complain logs what another node has done wrong, once a minute for each node
 // and cause: what is a constant text.
 func (m *Mesh) Complain(node, what string, err error) {
-	if m.refusals.first(node, what+": "+causeOf(err)) {
+	if m.complaints.first(node, what+": "+causeOf(err)) {
 		m.log.Warn(what, slog.String("node", node), slog.Any("error", err))
 	}
 }

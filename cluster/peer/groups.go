@@ -1,0 +1,181 @@
+package peer
+
+import (
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/fsm"
+)
+
+// groups are the raft groups that this node has a member of, and what came for
+// groups that it has none of yet.
+type groups struct {
+	spawn    func(func()) // runs a function on a goroutine that the mesh waits for
+	complain func(node, what string, err error)
+	memory   budget // for the requests of all of them
+
+	// mu guards what follows. A group is in byID or has requests in early, never
+	// both; once closed there is nothing in either.
+	mu     sync.RWMutex
+	closed bool
+	byID   map[fsm.GroupID]*transport
+	early  earlyRequests
+}
+
+func (g *groups) init(m *Mesh) {
+	g.spawn, g.complain = m.goFunc, m.Complain
+	g.memory.limit = inboundBudget
+	g.byID = make(map[fsm.GroupID]*transport)
+	g.early.init(m.cfg.HoldUnknown, g.expire)
+}
+
+// find returns a group's transport; nil: there is none.
+func (g *groups) find(id fsm.GroupID) *transport {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	return g.byID[id]
+}
+
+// deliver hands a request to its group. It does not block.
+func (g *groups) deliver(id fsm.GroupID, r request) {
+	t := g.find(id)
+	if t == nil {
+		g.mu.Lock()
+		if t = g.byID[id]; t == nil {
+			kept := !g.closed && g.early.add(id, r)
+			g.mu.Unlock()
+			if !kept {
+				r.respond(nil, ErrUnknownGroup)
+			}
+			return
+		}
+		g.mu.Unlock()
+	}
+	t.inbox.take(r)
+}
+
+// add returns the transport of a group, which is made if there is none.
+func (g *groups) add(id fsm.GroupID, make func() *transport) *transport {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if t := g.byID[id]; t != nil {
+		return t
+	}
+	t := make()
+	if g.closed {
+		t.shut()
+		return t
+	}
+	g.byID[id] = t
+	for _, r := range g.early.take(id) {
+		t.inbox.enqueue(r)
+	}
+	return t
+}
+
+// remove takes a group out, if this is its transport; nil: whichever it is. It
+// returns what was taken out.
+func (g *groups) remove(id fsm.GroupID, t *transport) *transport {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := g.byID[id]
+	if t != nil && now != t {
+		return nil
+	}
+	delete(g.byID, id)
+	return now
+}
+
+// close shuts all transports. Requests are refused from then on.
+func (g *groups) close() {
+	g.mu.Lock()
+	all := g.byID
+	g.closed, g.byID = true, nil
+	g.early.clear()
+	g.mu.Unlock()
+	for _, t := range all {
+		t.shut()
+	}
+}
+
+// expire refuses what came too early for its group to appear in time.
+func (g *groups) expire() {
+	g.mu.Lock()
+	late := g.early.expire(time.Now())
+	g.mu.Unlock()
+	for i := range late {
+		late[i].respond(nil, ErrUnknownGroup)
+	}
+}
+
+// Transport returns the raft transport of a group; the same one until the
+// group is dropped. Its ServerID and ServerAddress are both the node's name.
+//
+// Entries handed to it are kept by reference until sent: nobody may change
+// their Data and Extensions. AppendEntries and InstallSnapshot wait for a broken
+// link (Timing.ReconnectWait), so DropGroup must be called between
+// Raft.Shutdown and waiting for its future, or that wait may take as long.
+func (m *Mesh) Transport(group fsm.GroupID) raft.Transport { return m.TransportFor(group, nil) }
+
+// TransportFor is Transport for a group whose validator says what it takes; that
+// counts where the transport is made.
+func (m *Mesh) TransportFor(group fsm.GroupID, v Validator) raft.Transport {
+	return m.groups.add(group, func() *transport { return newTransport(m, group, v) })
+}
+
+// Prompt makes the heartbeats of a group urgent: its timers are too short to
+// let them wait for company. The group's transport must exist.
+func (m *Mesh) Prompt(group fsm.GroupID) {
+	if t := m.groups.find(group); t != nil {
+		t.prompt.Store(true)
+	}
+}
+
+// Withhold keeps from the local member of a group, while yes says so, what
+// would make it a candidate, whoever asks for that, and answers for it whoever
+// asks whether it would vote. Raft sees what asks for a vote: it learns the
+// term from it, and must find out by its store that it has none to give. The
+// group's transport must exist.
+func (m *Mesh) Withhold(group fsm.GroupID, yes func() bool) {
+	if t := m.groups.find(group); t != nil {
+		t.inbox.withheld.Store(&yes)
+	}
+}
+
+// DropGroup forgets a group's transport: everything it has pending fails, and
+// requests for the group are those for an unknown one.
+func (m *Mesh) DropGroup(group fsm.GroupID) {
+	if t := m.groups.remove(group, nil); t != nil {
+		t.shut()
+	}
+}
+
+// Campaign makes the local member of group stand for election at once, as if
+// its leader had sent TimeoutNow. It does nothing if the group is unknown or
+// does not keep up with its requests.
+func (m *Mesh) Campaign(group fsm.GroupID) {
+	if t := m.groups.find(group); t != nil {
+		t.campaign()
+	}
+}
+
+// StepDown makes the local member of group, if it is a candidate in an earlier
+// term, a follower in this one: it injects a request for a vote for another
+// member whose log is said to be empty, so that no vote is given. It does
+// nothing if the group is unknown or does not keep up with its requests.
+func (m *Mesh) StepDown(group fsm.GroupID, term uint64, other string) {
+	if t := m.groups.find(group); t != nil {
+		t.stepDown(term, other, false)
+	}
+}
+
+// Resign makes the local member of group, if it leads in an earlier term, a
+// follower in this one: as StepDown, but a vote that is asked for as if the
+// leader had agreed, so that it counts with members that know a leader.
+func (m *Mesh) Resign(group fsm.GroupID, term uint64, other string) {
+	if t := m.groups.find(group); t != nil {
+		t.stepDown(term, other, true)
+	}
+}

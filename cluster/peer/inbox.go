@@ -1,0 +1,277 @@
+package peer
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/hashicorp/raft"
+)
+
+const (
+	// depth is how many requests raft is given at a time. Its loop finds the
+	// next one without waiting for a goroutine to bring it.
+	depth = 8
+	// maxQueued and maxQueuedBytes bound what waits for raft per group: a full
+	// pipeline window, and reserve for votes and heartbeats.
+	maxQueued      = window + 32
+	maxQueuedBytes = 2 * windowBytes
+)
+
+// request is one of raft that came from another node.
+type request struct {
+	in      *inbound // who asks; nil: this node itself, no answer
+	number  uint64
+	cmd     any
+	size    int
+	urgency urgency // of the answer
+}
+
+func (r *request) respond(response any, err error) {
+	if r.in != nil {
+		r.in.respond(r.number, response, err, r.urgency)
+	}
+}
+
+// from names the node that asks.
+func (r *request) from() string {
+	if r.in != nil {
+		return r.in.p.name
+	}
+	return ""
+}
+
+// inbox takes what other members ask of the local one, keeps what may not reach
+// raft from it, and hands it the rest in order. Nothing here blocks who brings
+// a request. Raft answers in the order in which it was asked.
+type inbox struct {
+	validator Validator // nil: everything that makes sense is taken
+	memory    *budget   // of all groups of the node
+	spawn     func(func())
+	complain  func(node, what string, err error)
+	shutdown  <-chan struct{} // closed when raft shuts down
+
+	consumer  chan raft.RPC         // raft reads from it
+	answers   chan raft.RPCResponse // of the requests in inflight, in order
+	heartbeat atomic.Pointer[func(raft.RPC)]
+	term      atomic.Uint64               // last one raft showed in an answer
+	withheld  atomic.Pointer[func() bool] // see Mesh.Withhold
+
+	// mu guards what follows.
+	//
+	//	len(inflight) ≤ depth
+	//	len(queue) ≤ maxQueued; queue is empty, or raft had no room
+	//	queued = Σ size of queue; held = queued + Σ size of inflight, of which memory knows
+	//	running, if there is anything in queue or inflight
+	mu       sync.Mutex
+	shutting bool
+	queue    []request // waiting for room in consumer
+	queued   int       // bytes
+	held     int       // bytes
+	inflight []request // handed to raft and not answered, oldest first
+	running  bool      // a goroutine waits for answers
+}
+
+func newInbox(v Validator, g *groups, shutdown <-chan struct{}) *inbox {
+	return &inbox{
+		validator: v, memory: &g.memory, spawn: g.spawn, complain: g.complain, shutdown: shutdown,
+		consumer: make(chan raft.RPC, depth),
+		answers:  make(chan raft.RPCResponse, depth),
+	}
+}
+
+// take handles a request that came over a link.
+func (b *inbox) take(r request) {
+	if a, ok := r.cmd.(*raft.AppendEntriesRequest); ok && isHeartbeat(a) && b.beat(a, &r) {
+		return
+	}
+	b.enqueue(r)
+}
+
+// beat handles a heartbeat on the calling goroutine if that cannot mean a
+// write: a term that raft has not shown yet would be stored.
+func (b *inbox) beat(a *raft.AppendEntriesRequest, r *request) bool {
+	h := b.heartbeat.Load()
+	if h == nil || a.Term != b.term.Load() {
+		return false
+	}
+	(*h)(raft.RPC{Command: a, RespChan: r.in.beat})
+	select {
+	case resp := <-r.in.beat:
+		r.respond(resp.Response, resp.Error)
+	default: // raft has shut down
+		r.respond(nil, ErrUnknownGroup)
+	}
+	return true
+}
+
+// enqueue hands r to raft, now or when it has room. A goroutine exists only
+// while requests are unanswered.
+func (b *inbox) enqueue(r request) {
+	if err := validate(b.validator, r.cmd); err != nil {
+		b.complain(r.from(), "refused a request of raft", err)
+		r.respond(nil, err)
+		return
+	}
+	if b.withholds(&r) {
+		return
+	}
+	b.mu.Lock()
+	var refusal error
+	switch {
+	case b.shutting:
+		refusal = ErrUnknownGroup
+	case !b.memory.allows(b.held, r.size):
+		refusal = ErrBusy
+	case len(b.queue) == 0 && b.offer(r):
+	case len(b.queue) >= maxQueued, len(b.queue) > 0 && b.queued+r.size > maxQueuedBytes:
+		refusal = ErrBusy
+	default:
+		b.queue = append(b.queue, r)
+		b.queued += r.size
+	}
+	if refusal == nil {
+		b.hold(r.size)
+	}
+	if refusal == nil && !b.running {
+		b.running = true
+		b.spawn(b.run)
+	}
+	b.mu.Unlock()
+	if refusal != nil {
+		r.respond(nil, refusal)
+	}
+}
+
+// withholds answers what raft is not to see while the member must neither vote
+// nor lead, and reports whether it has.
+func (b *inbox) withholds(r *request) bool {
+	if yes := b.withheld.Load(); yes == nil || !(*yes)() {
+		return false
+	}
+	switch cmd := r.cmd.(type) {
+	case *raft.RequestPreVoteRequest:
+		r.respond(&raft.RequestPreVoteResponse{RPCHeader: cmd.RPCHeader, Term: cmd.Term}, nil)
+	case *raft.TimeoutNowRequest:
+		r.respond(nil, ErrLearner)
+	default:
+		return false
+	}
+	return true
+}
+
+// offer gives r to raft if there is room. b.mu is held. The number of requests
+// in flight never exceeds the buffer of answers, so raft never waits.
+func (b *inbox) offer(r request) bool {
+	if len(b.inflight) >= depth {
+		return false
+	}
+	select {
+	case b.consumer <- b.rpc(r):
+		b.inflight = append(b.inflight, r)
+		return true
+	default:
+		return false
+	}
+}
+
+func (b *inbox) rpc(r request) raft.RPC {
+	return raft.RPC{Command: r.cmd, RespChan: b.answers}
+}
+
+// run answers requests in the order in which raft gets them, which is the order
+// in which it answers, until none is left.
+func (b *inbox) run() {
+	for {
+		b.mu.Lock()
+		b.refill()
+		switch {
+		case b.shutting:
+			b.refuseAll()
+			return
+		case len(b.inflight) == 0 && len(b.queue) == 0:
+			b.running = false
+			b.mu.Unlock()
+			return
+		case len(b.inflight) == 0:
+			// Others (snapshots) fill the consumer.
+			r := b.queue[0]
+			b.mu.Unlock()
+			b.offerWait(r)
+		default:
+			b.mu.Unlock()
+			select {
+			case a := <-b.answers:
+				b.answered(a)
+			case <-b.shutdown:
+			}
+		}
+	}
+}
+
+// offerWait gives raft r, the oldest queued request, when it has room.
+func (b *inbox) offerWait(r request) {
+	select {
+	case b.consumer <- b.rpc(r):
+		b.mu.Lock()
+		b.dequeue()
+		b.inflight = append(b.inflight, r)
+		b.mu.Unlock()
+	case <-b.shutdown:
+	}
+}
+
+// refill moves requests from the queue to raft. b.mu is held.
+func (b *inbox) refill() {
+	for len(b.queue) > 0 && b.offer(b.queue[0]) {
+		b.dequeue()
+	}
+}
+
+// dequeue removes the oldest queued request. b.mu is held.
+func (b *inbox) dequeue() {
+	b.queued -= b.queue[0].size
+	b.queue[0] = request{}
+	b.queue = b.queue[1:]
+	if len(b.queue) == 0 {
+		b.queue = nil
+	}
+}
+
+func (b *inbox) answered(a raft.RPCResponse) {
+	b.mu.Lock()
+	r := b.inflight[0]
+	n := copy(b.inflight, b.inflight[1:])
+	b.inflight[n] = request{}
+	b.inflight = b.inflight[:n]
+	b.hold(-r.size)
+	b.refill()
+	b.mu.Unlock()
+	if _, term := answerBody(a.Response); term > 0 {
+		b.term.Store(term)
+	}
+	r.respond(a.Response, a.Error)
+}
+
+// refuseAll answers what raft, shut down, will not. It unlocks b.mu.
+func (b *inbox) refuseAll() {
+	all := append(b.inflight, b.queue...)
+	b.inflight, b.queue, b.queued, b.running = nil, nil, 0, false
+	b.hold(-b.held)
+	b.mu.Unlock()
+	for _, r := range all {
+		r.respond(nil, ErrUnknownGroup)
+	}
+}
+
+// hold notes that so many bytes more, or less, are held. b.mu is held.
+func (b *inbox) hold(bytes int) {
+	b.held += bytes
+	b.memory.used.Add(int64(bytes))
+}
+
+// shut has everything that waits refused.
+func (b *inbox) shut() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.shutting = true
+}

@@ -1,0 +1,202 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+)
+
+// Kind says what a message is about. Kinds below FirstKind are the mesh's own.
+type Kind uint8
+
+// FirstKind is the smallest kind that Handle, Send, HandleCall and Call accept.
+const FirstKind Kind = 16
+
+// MessageHandler takes one message. Handlers run on the goroutine that receives
+// from the sender, one at a time and in the order sent; they must not block.
+// head and payload are the handler's, but share memory with what came in the
+// same gRPC message: copy a small part that is to live long.
+type MessageHandler func(from string, head, payload []byte)
+
+// CallHandler answers a call. It runs on a goroutine of its own and may block;
+// ctx ends when the caller's link does.
+type CallHandler func(ctx context.Context, from string, req []byte) ([]byte, error)
+
+// handlers are what this node does about messages and calls, by their kinds.
+type handlers struct {
+	messages [256]atomic.Pointer[MessageHandler] // nil: messages are dropped
+	calls    [256]atomic.Pointer[CallHandler]    // nil: calls are refused
+	bounds   [256]Bounds                         // fixed from Start on
+}
+
+func (h *handlers) init() {
+	for k := range h.bounds {
+		h.bounds[k] = defaultBounds
+	}
+}
+
+// Bounds of messages of a kind, in bytes. For calls, Head is that of the request.
+type Bounds struct{ Head, Payload int }
+
+// defaultBounds are those of kinds that nothing else is said of.
+var defaultBounds = Bounds{Head: 1 << 20, Payload: MaxMessage}
+
+func (b Bounds) holds(head, payload []byte) bool {
+	return len(head) <= b.Head && len(payload) <= b.Payload
+}
+
+// Bound sets the bounds of a kind of messages or calls. It is called before
+// Start.
+func (m *Mesh) Bound(k Kind, b Bounds) {
+	mustApplicationKind(k)
+	m.handlers.bounds[k] = b
+}
+
+// Handle sets the handler of a message kind. Messages without one are dropped.
+func (m *Mesh) Handle(k Kind, h func(from string, head []byte, payload []byte)) {
+	mustApplicationKind(k)
+	mh := MessageHandler(h)
+	m.handlers.messages[k].Store(&mh)
+}
+
+// HandleCall sets the handler of a call kind. Calls without one are refused.
+func (m *Mesh) HandleCall(k Kind, h func(ctx context.Context, from string, req []byte) ([]byte, error)) {
+	mustApplicationKind(k)
+	ch := CallHandler(h)
+	m.handlers.calls[k].Store(&ch)
+}
+
+func mustApplicationKind(k Kind) {
+	if k < FirstKind {
+		panic(fmt.Sprintf("peer: kind %d is reserved", k))
+	}
+}
+
+// Send queues a message for node and returns. Messages to a node keep their
+// order. head is copied; payloads may be kept by reference until they are sent
+// and must never change. An error (ErrDown, ErrBacklog, ErrTooLarge,
+// ErrUnknownNode) means that the message will not be sent; nil promises
+// nothing. The own node is an unknown one.
+func (m *Mesh) Send(node string, k Kind, head []byte, payloads ...[]byte) error {
+	mustApplicationKind(k)
+	l, err := m.link(node)
+	if err != nil {
+		return err
+	}
+	return l.out.pushMessage(k, head, payloads)
+}
+
+// SendWait is Send for who can wait: while too much is waiting for the link
+// (ErrBacklog), it waits with it.
+func (m *Mesh) SendWait(node string, k Kind, head []byte, payloads ...[]byte) error {
+	mustApplicationKind(k)
+	for {
+		l, err := m.link(node)
+		if err != nil {
+			return err
+		}
+		if err = l.out.pushMessage(k, head, payloads); !errors.Is(err, ErrBacklog) {
+			return err
+		}
+		if freed := l.out.waitFreed(classApp); freed != nil {
+			<-freed // closed with the link at the latest
+		}
+	}
+}
+
+func (m *Mesh) link(node string) (*link, error) {
+	p := m.peer(node)
+	if p == nil {
+		return nil, ErrUnknownNode
+	}
+	if l := p.link.Load(); l != nil {
+		return l, nil
+	}
+	return nil, ErrDown
+}
+
+// Call sends a request and waits for the answer of node's call handler, for
+// the end of ctx, or for the link to break. req may be kept by reference, even
+// after Call has returned: it must never change; so must a handler's reply.
+// A *RemoteError is the handler's own error; after any other one except ErrDown, ErrBacklog, ErrTooLarge and
+// ErrUnknownNode the handler may have run.
+func (m *Mesh) Call(ctx context.Context, node string, k Kind, req []byte) ([]byte, error) {
+	mustApplicationKind(k)
+	l, err := m.link(node)
+	if err != nil {
+		return nil, err
+	}
+	f, err := l.exchange(ctx.Done(), header{kind: kindCall, arg: uint32(k)}, rawBody(req), classApp, urgent)
+	if err == errAbandoned {
+		return nil, ctx.Err()
+	}
+	return f.body, err
+}
+
+// maxFields bounds the fields of a message: an empty one of a list takes two
+// bytes, and hundreds when it is decoded.
+const maxFields = 1 << 18
+
+// Tame says why a message from another node is not to be decoded; nil: it may.
+func Tame(p []byte) error {
+	for n := 0; len(p) > 0; n++ {
+		_, _, size := protowire.ConsumeField(p)
+		if size < 0 {
+			return fmt.Errorf("%w: %w", errProtocol, protowire.ParseError(size))
+		}
+		if n >= maxFields {
+			return fmt.Errorf("%w: more than %d fields", errTooMuch, maxFields)
+		}
+		p = p[size:]
+	}
+	return nil
+}
+
+// message is a pointer to a protobuf message T.
+type message[T any] interface {
+	*T
+	proto.Message
+}
+
+// Ask calls another node with a message and reads the message it answers.
+func Ask[R any, P message[R]](ctx context.Context, m *Mesh, node string, k Kind, req proto.Message) (P, error) {
+	encoded, err := proto.Marshal(req)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := m.Call(ctx, node, k, encoded)
+	if err != nil {
+		return nil, err
+	}
+	r := P(new(R))
+	err = Tame(answer)
+	if errors.Is(err, errTooMuch) {
+		return nil, err // there may be as much
+	}
+	if err == nil {
+		err = proto.Unmarshal(answer, r)
+	}
+	if err != nil {
+		m.distrust(node, err)
+	}
+	return r, err
+}
+
+// HandleAsk sets the function that answers a kind of Ask.
+func HandleAsk[Q any, P message[Q], R proto.Message](m *Mesh, k Kind, answer func(req P) R) {
+	m.HandleCall(k, func(_ context.Context, _ string, req []byte) ([]byte, error) {
+		q := P(new(Q))
+		err := Tame(req)
+		if err == nil {
+			err = proto.Unmarshal(req, q)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", errProtocol, err)
+		}
+		return proto.Marshal(answer(q))
+	})
+}
