@@ -35,7 +35,7 @@ func (r *receiver) bad(from, what string, err error) {
 
 // decode reads a message of which there may be many things in a list.
 func decode(head []byte, m interface{ UnmarshalVT(b []byte) error }) error {
-	if err := peer.Tame(head); err != nil {
+	if err := peer.CheckFields(head); err != nil {
 		return err
 	}
 	return m.UnmarshalVT(head)

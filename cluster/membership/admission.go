@@ -80,7 +80,7 @@ func (a *admission) introduction() *peerpb.IntroduceReply {
 // checkCaller refuses who asks in the name of another node, and has who has no
 // certificate ask for nothing but to be admitted.
 func checkCaller(who peer.Caller, req *peerpb.IntroduceRequest) error {
-	if !who.Guest() {
+	if !who.Uncertified() {
 		return who.Is(req.Node)
 	}
 	if !req.Join || req.Verify || len(req.Token) != certs.SecretSize || len(req.CertificateRequest) == 0 {
@@ -93,7 +93,7 @@ func checkCaller(who peer.Caller, req *peerpb.IntroduceRequest) error {
 // certificate if it has none.
 func (a *admission) admit(ctx context.Context, who peer.Caller, req *peerpb.IntroduceRequest, reply *peerpb.IntroduceReply) error {
 	// Whatever the caller says of these. The secret stays here.
-	req.Unproven, req.TokenHash = who.Guest(), nil
+	req.Unproven, req.TokenHash = who.Uncertified(), nil
 	if len(req.Token) > 0 {
 		req.TokenHash, req.Token = certs.HashSecret(req.Token), nil
 	}

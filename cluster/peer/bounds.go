@@ -60,7 +60,7 @@ func (h *holdings) init() {
 	h.limit = assemblyBudget
 }
 
-// keep counts so many bytes more that are being put together, if there is room.
+// keep counts so many bytes more that are being put together, if that may be.
 func (h *holdings) keep(bytes int) error {
 	if h != nil && h.assembling.Add(int64(bytes)) > h.limit {
 		h.assembling.Add(int64(-bytes))
@@ -78,7 +78,7 @@ func (h *holdings) drop(bytes int) {
 // tokens bounds how many of something there are.
 type tokens struct{ taken atomic.Int32 }
 
-// take reports whether there was room for one more; put gives it back.
+// take reports whether there may be one more, and counts it; put takes it back.
 func (t *tokens) take(limit int32) bool {
 	if t.taken.Add(1) > limit {
 		t.taken.Add(-1)
@@ -117,14 +117,14 @@ func (c *callLimit) put(size int) {
 
 // first receives the first message of a stream, which says who it is. It must be
 // short, and come soon; few may be waited for.
-func (m *Mesh) first(stream grpc.ServerStream) ([]byte, error) {
+func (h *holdings) first(stream grpc.ServerStream, spawn func(func())) ([]byte, error) {
 	select {
-	case m.holdings.strangers <- struct{}{}:
-		defer func() { <-m.holdings.strangers }()
+	case h.strangers <- struct{}{}:
+		defer func() { <-h.strangers }()
 	default:
 		return nil, errCrowded
 	}
-	msg, err := m.receiveWithin(stream, m.holdings.patience)
+	msg, err := receiveWithin(stream, h.patience, spawn)
 	if err == nil && len(msg) > maxHello {
 		err = errTooMuch
 	}
@@ -136,13 +136,13 @@ var errTooMuch = errors.New("peer: too much for a message of this kind")
 
 // receiveWithin receives a message that must come soon. If it does not, the
 // stream is of no use any more: it is ended by returning from its handler.
-func (m *Mesh) receiveWithin(stream grpc.ServerStream, wait time.Duration) ([]byte, error) {
+func receiveWithin(stream grpc.ServerStream, wait time.Duration, spawn func(func())) ([]byte, error) {
 	type received struct {
 		data []byte
 		err  error
 	}
 	come := make(chan received, 1)
-	m.goFunc(func() {
+	spawn(func() {
 		var in inMessage
 		err := stream.RecvMsg(&in)
 		come <- received{in.data, err}

@@ -35,7 +35,7 @@ func heap() int64 {
 // rawHello makes a raw link one of node n2.
 func rawHello(t *testing.T, stream grpc.ClientStream, incarnation [16]byte) {
 	t.Helper()
-	hello, err := (&Mesh{cfg: Config{Cluster: "test", Node: "n2", Incarnation: incarnation}}).hello()
+	hello, err := (&Config{Cluster: "test", Node: "n2", Incarnation: incarnation}).hello()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,9 +209,9 @@ func TestBeforeTheHello(t *testing.T) {
 	quick := c.create("n2")
 	quick.holdings.patience = 10 * time.Millisecond
 	quick.Start()
-	silent := rawLink(t, c, "n2")
-	if code := mustEnd(t, silent); code != codes.FailedPrecondition {
-		t.Errorf("silence ends with %v", code)
+	mute := rawLink(t, c, "n2")
+	if code := mustEnd(t, mute); code != codes.FailedPrecondition {
+		t.Errorf("a link on which nothing is said ends with %v", code)
 	}
 }
 
@@ -279,7 +279,7 @@ func TestCallsAreBounded(t *testing.T) {
 	var r callLimit
 	for range callBytes >> 20 {
 		if !r.take(1 << 20) {
-			t.Fatal("no room")
+			t.Fatal("refused")
 		}
 	}
 	if r.take(0) {
@@ -287,7 +287,7 @@ func TestCallsAreBounded(t *testing.T) {
 	}
 	r.put(1 << 20)
 	if !r.take(MaxMessage) || r.take(0) {
-		t.Error("one request more is what there is room for")
+		t.Error("one request more than there are bytes for is allowed")
 	}
 	r = callLimit{}
 	for range callsPerPeer {
@@ -318,7 +318,7 @@ func TestCallsAreBounded(t *testing.T) {
 	mustEvent(t, n1, func(ev Event) bool { return ev.Up && ev.Epoch > epoch }, "a new link after a long head")
 }
 
-// A snapshot whose sender falls silent is given up, and another one may come.
+// A snapshot whose sender stalls is given up, and another one may come.
 func TestStalledSnapshot(t *testing.T) {
 	c := newCluster(t, false, 2, func(cfg *Config) { cfg.SnapshotStall = 50 * time.Millisecond })
 	c.startAll(nil)

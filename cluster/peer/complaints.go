@@ -57,7 +57,7 @@ func (r *complaints) first(who, cause string) bool {
 	return true
 }
 
-// causes are what errors are told apart by where they are counted together. The
+// causes tell errors apart where they are counted together. The
 // text of an error may be the other node's.
 var causes = []error{
 	errCrowd, errHandshake, errUnproven, errProtocol, errShort, errTooMuch, errCrowded, errLate, errFar, errEntry, ErrUnknownNode, ErrUnknownGroup, ErrBacklog, ErrBusy,

@@ -17,7 +17,7 @@ func (n *network) refuse(addr, from string) (restore func()) {
 	}
 }
 
-// That a node's host refuses connections is counted beyond the verdict; a stream
+// That a node's host refuses connections is counted beyond the Down event; a stream
 // from its process is a sign of life all the same.
 func TestRefusalsAreEvidence(t *testing.T) {
 	c := newCluster(t, false, 2, nil)
@@ -36,7 +36,7 @@ func TestRefusalsAreEvidence(t *testing.T) {
 	if ev := mustEvent(t, m, isDown("n2"), "down"); ev.Reason != Refused {
 		t.Errorf("%+v", ev)
 	}
-	mustWait(t, func() bool { return m.RefusedFor("n2") >= 4*m.cfg.RefusedAfter }, "refusals are not counted beyond the verdict")
+	mustWait(t, func() bool { return m.RefusedFor("n2") >= 4*m.cfg.RefusedAfter }, "refusals are not counted beyond the Down event")
 	mustWait(t, func() bool { return m.Hears("n2", incarnation[:]) }, "the stream that n2 has dialled is no sign of life")
 	here := c.net.refuse("n1", "n2")
 	mustWait(t, func() bool { return !m.Hears("n2", incarnation[:]) }, "heard without a stream")

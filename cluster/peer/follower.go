@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Pauses before a request that a node had no room or no group for is repeated.
+// Pauses before a request that a node was too busy for, or had no group for, is repeated.
 const (
 	firstPause = 10 * time.Millisecond
 	lastPause  = 500 * time.Millisecond
@@ -109,7 +109,7 @@ func (t *transport) Reached(node string, term uint64) Reached {
 // than it acknowledged in term.
 func (t *transport) Lacks(node string, term, index uint64) { t.followers.of(node).lacks(term, index) }
 
-// insist repeats a request that a node refused because it has no room for it,
+// insist repeats a request that a node refused because it was too busy,
 // or has not opened the group yet. Raft would pause, longer with each failure,
 // and then wait for its next trigger. An empty request asks first, for it costs
 // nothing where it is refused again, and waits in the group's queue where that

@@ -22,8 +22,8 @@ const (
 	streamWindow = 8 << 20
 	connWindow   = 32 << 20
 	socketBuffer = 128 << 10
-	// maxReceive is what one message of a stream comes to, with room for what gRPC
-	// counts beside the frames; a snapshot's receiver may have more to say.
+	// maxReceive is what one message of a stream comes to, and what gRPC counts
+	// beside the frames; a snapshot's receiver may have more to say.
 	maxReceive = longMessage + headerSize + 1<<10
 	maxOffer   = 32<<20 + 1<<10
 	// maxHeaders bounds the metadata of a stream.
@@ -38,9 +38,9 @@ const (
 func newServer(m *Mesh) *grpc.Server {
 	contain := m.contain
 	return grpc.NewServer(
-		grpc.Creds(newEntrance(m.cfg.Security, m.Complain)),
+		grpc.Creds(newServerCredentials(m.cfg.Security, m.Complain)),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingsEvery}),
-		grpc.InTapHandle(m.tap),
+		grpc.InTapHandle((&service{m: m}).tap),
 		grpc.ForceServerCodecV2(rawCodec{}),
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(connWindow),
@@ -69,8 +69,8 @@ func newServer(m *Mesh) *grpc.Server {
 var errConnUsed = errors.New("peer: the link's connection is gone")
 
 // newClientConn speaks gRPC over conn and only over conn: when it breaks, so
-// does the client. Redialling is the business of the peer, which judges from
-// it. What the other side has to prove it has proved on conn.
+// does the client. Redialling is the business of the peer, which draws
+// conclusions from it. What the other side has to prove it has proved on conn.
 func newClientConn(conn net.Conn) (*grpc.ClientConn, error) {
 	var used atomic.Bool
 	return grpc.NewClient("passthrough:///peer",
@@ -100,22 +100,22 @@ func newClientConn(conn net.Conn) (*grpc.ClientConn, error) {
 
 // tap refuses streams before anything is kept for them: only questions without
 // a link may come from who is no member.
-func (m *Mesh) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
+func (s *service) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
 	p := proofOf(ctx)
 	if p.plain || info.FullMethodName == peerpb.Peer_Introduce_FullMethodName {
 		return ctx, nil
 	}
 	for _, name := range p.names {
-		if m.peer(name) != nil {
+		if s.m.peer(name) != nil {
 			return ctx, nil
 		}
 	}
-	if m.cfg.Admit != nil {
+	if s.m.cfg.Admit != nil {
 		for _, name := range p.names {
-			_ = m.cfg.Admit(name, nil) // whoever answers it may find out that this node is behind
+			_ = s.m.cfg.Admit(name, nil) // whoever answers it may find out that this node is behind
 		}
 	}
 	err := fmt.Errorf("%w: %q", ErrUnknownNode, p.names)
-	m.Complain(host(ctx), "refused a link", err)
+	s.m.Complain(host(ctx), "refused a link", err)
 	return nil, status.Error(codes.PermissionDenied, err.Error())
 }

@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/hashicorp/raft"
 
@@ -21,55 +20,6 @@ import (
 type service struct {
 	peerpb.UnimplementedPeerServer
 	m *Mesh
-}
-
-// hello returns this node's hello as a batch.
-func (m *Mesh) hello() (*batch, error) {
-	h := &peerpb.Hello{
-		Cluster: m.cfg.Cluster, Node: m.cfg.Node,
-		Incarnation: m.cfg.Incarnation[:], Version: Version, Identity: m.cfg.Identity,
-	}
-	data, err := proto.Marshal(h)
-	if err != nil {
-		return nil, fmt.Errorf("encoding hello: %w", err)
-	}
-	b := new(batch)
-	header{kind: kindHello}.put(b.reserve(headerSize), len(data))
-	b.add(data)
-	return b, nil
-}
-
-// checkHello parses the first message of the other side and refuses one that
-// does not fit.
-func (m *Mesh) checkHello(msg []byte) (*peerpb.Hello, error) {
-	f, rest, err := nextFrame(msg)
-	if err != nil {
-		return nil, err
-	}
-	if f.kind != kindHello || len(rest) > 0 {
-		return nil, fmt.Errorf("%w: no hello", errProtocol)
-	}
-	h := new(peerpb.Hello)
-	if err := proto.Unmarshal(f.body, h); err != nil {
-		return nil, fmt.Errorf("%w: hello: %w", errProtocol, err)
-	}
-	switch {
-	case h.Version != Version:
-		return nil, fmt.Errorf("%w: node %q speaks version %d, this one %d", errStranger, h.Node, h.Version, Version)
-	case h.Cluster != m.cfg.Cluster:
-		return nil, fmt.Errorf("%w: node %q belongs to cluster %q, this one to %q", errStranger, h.Node, h.Cluster, m.cfg.Cluster)
-	case len(h.Incarnation) != 16:
-		return nil, fmt.Errorf("%w: incarnation of %d bytes", errProtocol, len(h.Incarnation))
-	}
-	return h, nil
-}
-
-// admits says why the node that says hello may have no link.
-func (m *Mesh) admits(h *peerpb.Hello) error {
-	if m.cfg.Admit == nil {
-		return nil
-	}
-	return m.cfg.Admit(h.Node, h.Identity)
 }
 
 // inbound is the stream that a peer dialled: its requests and messages come
@@ -89,7 +39,7 @@ type inbound struct {
 
 // Link serves the stream of a peer that dialled.
 func (s *service) Link(stream grpc.BidiStreamingServer[peerpb.Frame, peerpb.Frame]) error {
-	in, err := s.m.welcome(stream)
+	in, err := s.acceptLink(stream)
 	if errors.Is(err, errWithdrawn) {
 		return statusWithdrawn
 	}
@@ -110,20 +60,21 @@ func (s *service) Link(stream grpc.BidiStreamingServer[peerpb.Frame, peerpb.Fram
 	return status.Error(codes.Unavailable, "link closed")
 }
 
-// welcome exchanges hellos.
-func (m *Mesh) welcome(stream grpc.ServerStream) (*inbound, error) {
-	first, err := m.first(stream)
+// acceptLink exchanges hellos.
+func (s *service) acceptLink(stream grpc.ServerStream) (*inbound, error) {
+	m := s.m
+	first, err := m.holdings.first(stream, m.goFunc)
 	if err != nil {
 		return nil, err
 	}
-	h, err := m.checkHello(first)
+	h, err := m.cfg.checkHello(first)
 	if err != nil {
 		return nil, err
 	}
 	if err := proofOf(stream.Context()).is(h.Node); err != nil {
 		return nil, err
 	}
-	if err := m.admits(h); err != nil {
+	if err := m.cfg.admits(h); err != nil {
 		return nil, err
 	}
 	p := m.peer(h.Node)
@@ -152,7 +103,7 @@ func (m *Mesh) welcome(stream grpc.ServerStream) (*inbound, error) {
 
 // begin makes the stream the peer's, and says hello.
 func (in *inbound) begin() error {
-	hello, err := in.m.hello()
+	hello, err := in.m.cfg.hello()
 	if err != nil {
 		return err
 	}

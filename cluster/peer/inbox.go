@@ -59,12 +59,12 @@ type inbox struct {
 	// mu guards what follows.
 	//
 	//	len(inflight) ≤ depth
-	//	len(queue) ≤ maxQueued; queue is empty, or raft had no room
+	//	len(queue) ≤ maxQueued; queue is empty, or consumer was full
 	//	queued = Σ size of queue; held = queued + Σ size of inflight, of which memory knows
 	//	running, if there is anything in queue or inflight
 	mu       sync.Mutex
 	shutting bool
-	queue    []request // waiting for room in consumer
+	queue    []request // that did not fit into consumer
 	queued   int       // bytes
 	held     int       // bytes
 	inflight []request // handed to raft and not answered, oldest first
@@ -104,7 +104,7 @@ func (b *inbox) beat(a *raft.AppendEntriesRequest, r *request) bool {
 	return true
 }
 
-// enqueue hands r to raft, now or when it has room. A goroutine exists only
+// enqueue hands r to raft, now or when it takes more. A goroutine exists only
 // while requests are unanswered.
 func (b *inbox) enqueue(r request) {
 	if err := validate(b.validator, r.cmd); err != nil {
@@ -159,7 +159,7 @@ func (b *inbox) withholds(r *request) bool {
 	return true
 }
 
-// offer gives r to raft if there is room. b.mu is held. The number of requests
+// offer gives r to raft if it takes more now. b.mu is held. The number of requests
 // in flight never exceeds the buffer of answers, so raft never waits.
 func (b *inbox) offer(r request) bool {
 	if len(b.inflight) >= depth {
@@ -208,7 +208,7 @@ func (b *inbox) run() {
 	}
 }
 
-// offerWait gives raft r, the oldest queued request, when it has room.
+// offerWait gives raft r, the oldest queued request, when it takes more.
 func (b *inbox) offerWait(r request) {
 	select {
 	case b.consumer <- b.rpc(r):

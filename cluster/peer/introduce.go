@@ -14,7 +14,7 @@ import (
 
 // Introduce serves a node that has no link.
 func (s *service) Introduce(stream grpc.BidiStreamingServer[peerpb.Frame, peerpb.Frame]) error {
-	first, err := s.m.first(stream)
+	first, err := s.m.holdings.first(stream, s.m.goFunc)
 	if err != nil {
 		s.m.Complain(host(stream.Context()), "refused an introduction", err)
 		return status.Error(codes.ResourceExhausted, err.Error())
@@ -44,8 +44,8 @@ type Caller struct {
 // Is says why the caller has not proved to have a name; nil: it has.
 func (c Caller) Is(node string) error { return c.proof.is(node) }
 
-// Guest reports whether the caller has no certificate, and may only ask to join.
-func (c Caller) Guest() bool { return c.proof.guest }
+// Uncertified reports whether the caller has no certificate, and may only ask to join.
+func (c Caller) Uncertified() bool { return c.proof.uncertified }
 
 // single makes a message of one frame.
 func single(k Kind, body []byte) *batch {

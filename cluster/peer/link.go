@@ -47,7 +47,7 @@ type completer interface {
 type pending struct {
 	c     completer
 	tick  uint32
-	timed bool // fails after Config.RequestTimeout
+	timed bool // fails after Timing.RequestTimeout
 }
 
 // heardConn notes every sign of life. Bytes, not frames: while a long message
@@ -104,7 +104,7 @@ func (l *link) handshake() error {
 	if l.stream, err = l.client.Link(l.ctx); err != nil {
 		return err
 	}
-	hello, err := l.p.m.hello()
+	hello, err := l.p.m.cfg.hello()
 	if err != nil {
 		return err
 	}
@@ -114,14 +114,14 @@ func (l *link) handshake() error {
 	if err := l.stream.RecvMsg(&in); err != nil {
 		return err
 	}
-	h, err := l.p.m.checkHello(in.data)
+	h, err := l.p.m.cfg.checkHello(in.data)
 	if err != nil {
 		return err
 	}
 	if h.Node != l.p.name {
 		return fmt.Errorf("peer: node %q answers at the address of %q", h.Node, l.p.name)
 	}
-	if err := l.p.m.admits(h); err != nil {
+	if err := l.p.m.cfg.admits(h); err != nil {
 		return err
 	}
 	copy(l.incarnation[:], h.Incarnation)
@@ -313,10 +313,10 @@ func (w waiter) complete(f frame, err error) { w <- answer{f, err} }
 
 // answered reads raft's answer to a request of a term. One that makes no sense
 // ends the link.
-func (l *link) answered(f frame, resp any, asked uint64) error {
+func (l *link) answered(f frame, resp any, requestTerm uint64) error {
 	err := decodeAnswer(f.body, l.p.nameBytes, resp)
 	if err == nil {
-		err = vetAnswer(resp, asked)
+		err = vetAnswer(resp, requestTerm)
 	}
 	if err != nil {
 		l.p.m.Complain(l.p.name, "a node's answer makes no sense", err)

@@ -62,14 +62,14 @@ func TestLivenessOfAnotherProcess(t *testing.T) {
 	}
 	l.linked([16]byte{1})
 	if l.replaced([16]byte{1}) || !l.replaced([16]byte{2}) {
-		t.Error("processes are not told apart")
+		t.Error("another process counts as the same")
 	}
 	if l.linked([16]byte{2}); l.incarnation != [16]byte{2} {
 		t.Error("the last link counts")
 	}
 }
 
-func TestAddressesTakeTurns(t *testing.T) {
+func TestAddressesRotate(t *testing.T) {
 	var a addresses
 	if a.next() != "" {
 		t.Error("there is none")

@@ -159,8 +159,8 @@ func (m *Mesh) goFunc(f func()) {
 	}()
 }
 
-// AddPeer adds a node, or changes the addresses of a known one. It is looked
-// for at each of them in turn, the first one first.
+// AddPeer adds a node, or changes the addresses of a known one. It is tried
+// at each of them in turn, the first one first.
 func (m *Mesh) AddPeer(name string, addrs ...string) error {
 	if name == "" || name == m.cfg.Node {
 		return fmt.Errorf("peer: %q cannot be a peer of %q", name, m.cfg.Node)

@@ -268,9 +268,9 @@ func TestRefusedNodeIsDownSoon(t *testing.T) {
 
 func TestUnheardNodeIsDown(t *testing.T) {
 	onBoth(t, func(t *testing.T, tcp bool) {
-		const silent = 600 * time.Millisecond
+		const unheard = 600 * time.Millisecond
 		c := newCluster(t, tcp, 2, func(cfg *Config) {
-			cfg.SuspectAfter = silent
+			cfg.SuspectAfter = unheard
 			cfg.PingInterval = 50 * time.Millisecond
 		})
 		c.startAll(nil)
@@ -282,7 +282,7 @@ func TestUnheardNodeIsDown(t *testing.T) {
 		if ev.Reason != Suspected || ev.Epoch != first.Epoch {
 			t.Errorf("%+v", ev)
 		}
-		if d := time.Since(start); d < silent/2 {
+		if d := time.Since(start); d < unheard/2 {
 			t.Errorf("declared dead after %v", d)
 		}
 		c.net.setDeaf(c.addrs["n2"], false)
@@ -292,8 +292,8 @@ func TestUnheardNodeIsDown(t *testing.T) {
 	})
 }
 
-// TestFrozenNodeIsDown lets a node go silent whose connection takes no more
-// bytes. That is noticed as soon as any silence: a connection's farewell, which
+// TestFrozenNodeIsDown lets a node freeze whose connection takes no more
+// bytes. That is noticed as soon as with any other node: a connection's farewell, which
 // cannot be written, is not waited for.
 func TestFrozenNodeIsDown(t *testing.T) {
 	c := newCluster(t, false, 2, func(cfg *Config) {
@@ -318,13 +318,13 @@ func TestFrozenNodeIsDown(t *testing.T) {
 // Nodes whose connections take longer than the first attempt to dial is given
 // find each other all the same.
 func TestSlowConnectionIsWaitedFor(t *testing.T) {
-	const silent = 400 * time.Millisecond
+	const unheard = 400 * time.Millisecond
 	c := newCluster(t, false, 2, func(cfg *Config) {
-		cfg.SuspectAfter = silent
+		cfg.SuspectAfter = unheard
 		dial := cfg.Dial
 		cfg.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
 			select {
-			case <-time.After(silent):
+			case <-time.After(unheard):
 				return dial(ctx, addr)
 			case <-ctx.Done():
 				return nil, ctx.Err()

@@ -141,8 +141,8 @@ func (m *Mesh) Call(ctx context.Context, node string, k Kind, req []byte) ([]byt
 // bytes, and hundreds when it is decoded.
 const maxFields = 1 << 18
 
-// Tame says why a message from another node is not to be decoded; nil: it may.
-func Tame(p []byte) error {
+// CheckFields says why a message from another node is not to be decoded; nil: it may.
+func CheckFields(p []byte) error {
 	for n := 0; len(p) > 0; n++ {
 		_, _, size := protowire.ConsumeField(p)
 		if size < 0 {
@@ -173,7 +173,7 @@ func Ask[R any, P message[R]](ctx context.Context, m *Mesh, node string, k Kind,
 		return nil, err
 	}
 	r := P(new(R))
-	err = Tame(answer)
+	err = CheckFields(answer)
 	if errors.Is(err, errTooMuch) {
 		return nil, err // there may be as much
 	}
@@ -190,7 +190,7 @@ func Ask[R any, P message[R]](ctx context.Context, m *Mesh, node string, k Kind,
 func HandleAsk[Q any, P message[Q], R proto.Message](m *Mesh, k Kind, answer func(req P) R) {
 	m.HandleCall(k, func(_ context.Context, _ string, req []byte) ([]byte, error) {
 		q := P(new(Q))
-		err := Tame(req)
+		err := CheckFields(req)
 		if err == nil {
 			err = proto.Unmarshal(req, q)
 		}

@@ -27,8 +27,8 @@ const (
 type class uint8
 
 const (
-	classRaft class = iota // its senders wait for room
-	classApp               // its senders are told
+	classRaft class = iota // its senders wait for the backlog to shrink
+	classApp               // its senders get an error
 	classOwn               // pings, heartbeats and votes: never refused
 	classes
 )
@@ -42,7 +42,7 @@ type outbox struct {
 	batches [classes][]*batch // the last one of each is open for more
 	turn    []*batch          // see take
 	queued  [classes]int
-	arrived int           // frames since the sender looked last
+	arrived int           // frames since the sender took some last
 	freed   chan struct{} // closed when something is sent; nil: nobody waits
 	timer   *time.Timer   // wakes the sender for lazy frames
 	timing  bool
@@ -60,7 +60,7 @@ type urgency bool
 
 const (
 	urgent urgency = true
-	// idle frames wait for an urgent one, at most Config.LazyDelay.
+	// idle frames wait for an urgent one, at most Timing.LazyDelay.
 	idle urgency = false
 )
 
@@ -168,7 +168,7 @@ func (o *outbox) expired() {
 	}
 }
 
-// pushWait is push for raft requests: it waits for room instead of failing,
+// pushWait is push for raft requests: it waits instead of failing,
 // until one of the channels is closed.
 func (o *outbox) pushWait(stop <-chan struct{}, h header, b body, u urgency) error {
 	for {
@@ -189,7 +189,7 @@ func (o *outbox) pushWait(stop <-chan struct{}, h header, b body, u urgency) err
 }
 
 // waitFreed returns a channel that is closed when something was sent, or nil if
-// there is room for a frame of the class, or no hope, now.
+// a frame of the class is taken now, or none will ever be.
 func (o *outbox) waitFreed(c class) <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -92,7 +92,7 @@ func TestBacklogClasses(t *testing.T) {
 	if err := o.push(header{kind: kindCall}, noBody{}, classApp, urgent); !errors.Is(err, ErrBacklog) {
 		t.Fatalf("full: %v", err)
 	}
-	// The others have room of their own.
+	// The others have limits of their own.
 	o.mustPush(t, 1, 1<<20, classRaft, urgent)
 	o.mustPush(t, 2, 0, classOwn, urgent)
 }
@@ -172,7 +172,7 @@ func TestRate(t *testing.T) {
 		{time.Second, 1, false},           // idle
 		{time.Microsecond, 100, false},    // a burst alone says nothing
 		{2 * time.Millisecond, 10, true},  // 55 per ms
-		{100 * time.Microsecond, 0, true}, // too short to judge
+		{100 * time.Microsecond, 0, true}, // too short to tell
 		{time.Millisecond, 3, false},
 		{10 * time.Millisecond, 40, true},
 		{10 * time.Millisecond, 39, false},

@@ -70,8 +70,8 @@ func (f *appendFuture) Response() *raft.AppendEntriesResponse { return f.resp }
 func (f *appendFuture) size() int      { return f.bytes }
 func (f *appendFuture) write(b *batch) { appendBody{f.args, f.lazy}.write(b) }
 
-// AppendEntries implements raft.AppendPipeline. It waits for room in the
-// window and in the link's backlog, not for a link.
+// AppendEntries implements raft.AppendPipeline. It waits for the
+// window and for the link's backlog, not for a link.
 func (pl *pipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
 	f := &appendFuture{pipe: pl, args: args, resp: resp, start: time.Now(), bytes: appendSize(args)}
 	f.ready.Add(1)

@@ -441,8 +441,8 @@ func TestStuckGroupIsBounded(t *testing.T) {
 	c.startAll(echo)
 	m := c.members["n1"]
 	stuck := c.members["n2"].Transport(1)
-	const extra = 5
-	results := make(chan error, depth+maxQueued+extra)
+	const beyond = 5
+	results := make(chan error, depth+maxQueued+beyond)
 	for range cap(results) {
 		go func() {
 			results <- m.Transport(1).AppendEntries("n2", "n2", &raft.AppendEntriesRequest{
@@ -450,7 +450,7 @@ func TestStuckGroupIsBounded(t *testing.T) {
 			}, new(raft.AppendEntriesResponse))
 		}()
 	}
-	for range extra {
+	for range beyond {
 		if err := mustReceive(t, results, "refusal"); !errors.Is(err, ErrBusy) {
 			t.Fatal(err)
 		}

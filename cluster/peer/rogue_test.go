@@ -37,7 +37,7 @@ func newRogue(t *testing.T, c *cluster, name string, answer func(uint64) *batch)
 // Link says hello, and answers the first request of each link.
 func (r *rogue) Link(stream grpc.BidiStreamingServer[peerpb.Frame, peerpb.Frame]) error {
 	defer func() { r.ended <- struct{}{} }()
-	hello, err := r.m.hello()
+	hello, err := r.m.cfg.hello()
 	if err != nil {
 		return err
 	}

@@ -52,9 +52,9 @@ type Security struct {
 // proof is what a connection has proved about the node at its other end.
 type proof struct {
 	credentials.CommonAuthInfo
-	names []string // one of which is the node's
-	plain bool     // it could prove nothing
-	guest bool     // it has no certificate yet, and wants one
+	names       []string // one of which is the node's
+	plain       bool     // it could prove nothing
+	uncertified bool     // it has no certificate yet, and wants one
 }
 
 // AuthType implements credentials.AuthInfo.
@@ -77,7 +77,7 @@ func proved(c *tls.Conn) *proof {
 	if shown := c.ConnectionState().PeerCertificates; len(shown) > 0 {
 		p.names = shown[0].DNSNames
 	} else {
-		p.guest = true
+		p.uncertified = true
 	}
 	return p
 }
@@ -153,8 +153,8 @@ func (s *Security) connect(ctx context.Context, dial func() (net.Conn, error), t
 	return nil, nil, fmt.Errorf("peer: TLS: %w", err)
 }
 
-// entrance has who dials prove who it is, before gRPC reads a byte.
-type entrance struct {
+// serverCredentials have whoever dials prove who it is, before gRPC reads a byte.
+type serverCredentials struct {
 	credentials.TransportCredentials // only to be one: nothing of it is called
 	security                         *Security
 	complain                         func(node, what string, err error)
@@ -162,28 +162,28 @@ type entrance struct {
 	mu       sync.Mutex
 	unproven map[netip.Addr]int
 	all      int
-	guests   map[netip.Addr]int
+	joiners  map[netip.Addr]int
 }
 
-func newEntrance(s *Security, complain func(node, what string, err error)) *entrance {
-	return &entrance{security: s, complain: complain, unproven: map[netip.Addr]int{}, guests: map[netip.Addr]int{}}
+func newServerCredentials(s *Security, complain func(node, what string, err error)) *serverCredentials {
+	return &serverCredentials{security: s, complain: complain, unproven: map[netip.Addr]int{}, joiners: map[netip.Addr]int{}}
 }
 
 // refusedConnection is what is logged of connections.
 const refusedConnection = "refused a connection of who has not proved to be a node"
 
 // Clone implements credentials.TransportCredentials.
-func (e *entrance) Clone() credentials.TransportCredentials { return e }
+func (e *serverCredentials) Clone() credentials.TransportCredentials { return e }
 
 // Info implements credentials.TransportCredentials.
-func (e *entrance) Info() credentials.ProtocolInfo {
+func (e *serverCredentials) Info() credentials.ProtocolInfo {
 	return credentials.ProtocolInfo{SecurityProtocol: "quorate"}
 }
 
 // ServerHandshake implements credentials.TransportCredentials. gRPC ends the
-// connection after helloWait. Who is refused is told nothing, and is nobody yet:
+// connection after helloWait. Whoever is refused gets no reason, and is nobody yet:
 // one address after the other does not fill the log.
-func (e *entrance) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (e *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	host := hostOf(raw)
 	if !e.enter(host) {
 		e.complain("", refusedConnection, fmt.Errorf("%w: %v", errCrowd, raw.RemoteAddr()))
@@ -196,7 +196,7 @@ func (e *entrance) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo
 		e.complain("", refusedConnection, err)
 		return nil, nil, err
 	}
-	if p.guest {
+	if p.uncertified {
 		if conn, err = e.receive(conn, host); err != nil {
 			e.complain("", refusedConnection, fmt.Errorf("%w: %v", err, raw.RemoteAddr()))
 			return nil, nil, err
@@ -205,7 +205,7 @@ func (e *entrance) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo
 	return conn, p, nil
 }
 
-func (e *entrance) shake(raw net.Conn) (net.Conn, *proof, error) {
+func (e *serverCredentials) shake(raw net.Conn) (net.Conn, *proof, error) {
 	s := e.security
 	if s == nil {
 		return raw, unproved(), nil
@@ -237,7 +237,7 @@ func (e *entrance) shake(raw net.Conn) (net.Conn, *proof, error) {
 // begins with a letter.
 const tlsHandshake = 0x16
 
-// peeked is a connection whose first bytes have been looked at.
+// peeked is a connection whose first bytes have been read ahead.
 type peeked struct {
 	net.Conn
 	first *bufio.Reader // holds them until they are read
@@ -252,7 +252,7 @@ func (c *peeked) Read(p []byte) (int, error) {
 }
 
 // enter counts a connection in, unless there are too many.
-func (e *entrance) enter(host netip.Addr) bool {
+func (e *serverCredentials) enter(host netip.Addr) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.all >= maxUnproven || e.unproven[host] >= maxUnprovenHost {
@@ -263,7 +263,7 @@ func (e *entrance) enter(host netip.Addr) bool {
 	return true
 }
 
-func (e *entrance) leave(host netip.Addr) {
+func (e *serverCredentials) leave(host netip.Addr) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.all--

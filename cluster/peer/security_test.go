@@ -127,7 +127,7 @@ func stranger(t *testing.T, c *cluster, to string, s *Security) peerpb.PeerClien
 // helloFrom is what a node with this name says first.
 func helloFrom(t *testing.T, node string) *batch {
 	t.Helper()
-	hello, err := (&Mesh{cfg: Config{Cluster: "test", Node: node, Incarnation: nextIncarnation()}}).hello()
+	hello, err := (&Config{Cluster: "test", Node: node, Incarnation: nextIncarnation()}).hello()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,18 +138,18 @@ func helloFrom(t *testing.T, node string) *batch {
 func TestNamesAreBoundToCertificates(t *testing.T) {
 	a := mustAuthority(t)
 	var said logged
-	asked := 0
+	questions := 0
 	c := newCluster(t, true, 3, func(cfg *Config) {
 		cfg.Security = &Security{Keys: a.mustKeys(cfg.Node)}
 		cfg.Logger = slog.New(slog.NewTextHandler(&said, nil))
 		cfg.Admit = func(node string, _ []byte) error {
 			if node == "stray" {
-				asked++
+				questions++
 			}
 			return nil
 		}
 		cfg.Introduce = func(_ context.Context, who Caller, ask []byte) ([]byte, error) {
-			return []byte("welcome"), who.Is(string(ask))
+			return []byte("acceptLink"), who.Is(string(ask))
 		}
 	})
 	m := c.create("n1")
@@ -179,8 +179,8 @@ func TestNamesAreBoundToCertificates(t *testing.T) {
 			t.Errorf("%s: %v; logged: %s", tc.name, err, &said.text)
 		}
 	}
-	if asked != 1 {
-		t.Errorf("whether there is a new member was asked %d times", asked)
+	if questions != 1 {
+		t.Errorf("whether there is a new member was asked %d times", questions)
 	}
 	client := stranger(t, c, "n1", &Security{Keys: n2})
 	for node, want := range map[string]codes.Code{"n2": codes.OK, "n3": codes.Unavailable} {
@@ -327,7 +327,7 @@ func TestMixedLinks(t *testing.T) {
 // Connections that have not proved anything are bounded, in all and for one
 // address.
 func TestUnprovenAreBounded(t *testing.T) {
-	e := newEntrance(nil, nil)
+	e := newServerCredentials(nil, nil)
 	host := func(k int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(k >> 8), byte(k)}) }
 	for k := range maxUnprovenHost {
 		if !e.enter(host(0)) {
@@ -351,9 +351,9 @@ func TestUnprovenAreBounded(t *testing.T) {
 	}
 }
 
-// Guests are bounded, for one address and in all; who leaves makes room, once.
-func TestGuestsAreBounded(t *testing.T) {
-	e := newEntrance(nil, nil)
+// Joiners are bounded, for one address and in all; whoever leaves is replaced by one, once.
+func TestJoinersAreBounded(t *testing.T) {
+	e := newServerCredentials(nil, nil)
 	host := func(k int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(k)}) }
 	var in []net.Conn
 	receive := func(k int) error {
@@ -365,11 +365,11 @@ func TestGuestsAreBounded(t *testing.T) {
 		}
 		return err
 	}
-	for k := range maxGuests {
-		if err := receive(k / maxGuestsHost); err != nil {
-			t.Fatalf("guest %d: %v", k+1, err)
+	for k := range maxJoiners {
+		if err := receive(k / maxJoinersHost); err != nil {
+			t.Fatalf("joiner %d: %v", k+1, err)
 		}
-		if k == maxGuestsHost-1 && receive(0) == nil {
+		if k == maxJoinersHost-1 && receive(0) == nil {
 			t.Error("one too many of an address")
 		}
 	}
@@ -380,7 +380,7 @@ func TestGuestsAreBounded(t *testing.T) {
 		_ = in[0].Close()
 	}
 	if receive(200) != nil || receive(201) == nil {
-		t.Error("who has left twice makes room for two, or for none")
+		t.Error("whoever has left twice is replaced by two, or by none")
 	}
 }
 

@@ -43,7 +43,7 @@ type Snapshots interface {
 	// Abridged); done is called when the snapshot is installed, or given up. If
 	// the group has a newer snapshot it returns the index of that and no done.
 	Offer(index uint64) (list []byte, done func(), newer uint64)
-	// Refused is told that a member has a snapshot up to index, newer than the
+	// Refused is called when a member has a snapshot up to index, newer than the
 	// one that was sent to it. It must not block.
 	Refused(index uint64)
 }
@@ -181,7 +181,7 @@ func noEOF(err error) error {
 
 // Snapshot receives a snapshot.
 func (s *service) Snapshot(stream grpc.BidiStreamingServer[peerpb.Frame, peerpb.Frame]) error {
-	in := s.m.snapshotSender(stream.Context())
+	in := s.snapshotSender(stream.Context())
 	if in == nil {
 		s.m.Complain(host(stream.Context()), "refused a snapshot", ErrUnknownNode)
 		return status.Error(codes.FailedPrecondition, "peer: no link from this node")
@@ -214,13 +214,13 @@ func (e *supersededError) Error() string {
 func (e *supersededError) Unwrap() error { return ErrSuperseded }
 
 // snapshotSender returns the stream of the node that opened a snapshot stream.
-func (m *Mesh) snapshotSender(ctx context.Context) *inbound {
+func (s *service) snapshotSender(ctx context.Context) *inbound {
 	md, _ := metadata.FromIncomingContext(ctx)
 	node, incarnation := md.Get(nodeKey), md.Get(incarnationKey)
 	if len(node) != 1 || len(incarnation) != 1 || proofOf(ctx).is(node[0]) != nil {
 		return nil
 	}
-	p := m.peer(node[0])
+	p := s.m.peer(node[0])
 	if p == nil {
 		return nil
 	}
@@ -234,7 +234,7 @@ func (m *Mesh) snapshotSender(ctx context.Context) *inbound {
 // receiveSnapshot gives the snapshot to raft, which reads the stream while it
 // handles the request.
 func (in *inbound) receiveSnapshot(stream grpc.ServerStream) (*numbers, error) {
-	r := in.m.readSnapshot(stream)
+	r := readSnapshot(stream, in.m.cfg.SnapshotStall, in.m.goFunc)
 	f, err := r.frame(kindSnapshot)
 	if err != nil {
 		return nil, err
@@ -328,9 +328,9 @@ type snapshotReader struct {
 	rest []byte
 }
 
-func (m *Mesh) readSnapshot(stream grpc.ServerStream) *snapshotReader {
-	r := &snapshotReader{come: make(chan []byte), wait: m.cfg.SnapshotStall}
-	m.goFunc(func() {
+func readSnapshot(stream grpc.ServerStream, wait time.Duration, spawn func(func())) *snapshotReader {
+	r := &snapshotReader{come: make(chan []byte), wait: wait}
+	spawn(func() {
 		defer close(r.come)
 		for {
 			var in inMessage

@@ -166,7 +166,7 @@ func TestSupersededSnapshot(t *testing.T) {
 		t.Error(err)
 	}
 	if at := mustReceive(t, h.refused, "refusal"); at != 12 {
-		t.Errorf("it is told that entry %d is the last", at)
+		t.Errorf("the refusal names entry %d", at)
 	}
 	if n := c.members["n1"].SnapshotCounts(); n != (SnapshotCounts{}) {
 		t.Errorf("counted %+v", n)
@@ -330,7 +330,7 @@ func TestNonsenseEndsTheStream(t *testing.T) {
 			var in inMessage
 			if tc.hello {
 				other := &Mesh{cfg: Config{Cluster: "test", Node: "n2", Incarnation: nextIncarnation()}}
-				hello, err := other.hello()
+				hello, err := other.cfg.hello()
 				if err != nil {
 					t.Fatal(err)
 				}

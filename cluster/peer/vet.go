@@ -176,13 +176,13 @@ func validate(v Validator, cmd any) error {
 
 // vetAnswer says why an answer to a request of a term makes no sense; nil: it
 // does. Raft stores the terms of those who refuse it their vote.
-func vetAnswer(response any, asked uint64) error {
+func vetAnswer(response any, requestTerm uint64) error {
 	_, term := answerBody(response)
 	if r, ok := response.(*raft.RequestPreVoteResponse); ok {
 		term = r.Term
 	}
-	if term >= maxTerm || term > asked+maxTermJump {
-		return fmt.Errorf("%w: %d in the answer to a request of term %d", errFar, term, asked)
+	if term >= maxTerm || term > requestTerm+maxTermJump {
+		return fmt.Errorf("%w: %d in the answer to a request of term %d", errFar, term, requestTerm)
 	}
 	return nil
 }

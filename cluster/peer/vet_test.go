@@ -12,7 +12,7 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-// strict is a judge of a group in a term, which takes entries that are "good".
+// strict is the validator of a group in a term, which takes entries that are "good".
 type strict uint64
 
 func (s strict) Term() uint64 { return uint64(s) }
@@ -225,7 +225,7 @@ func TestAnswersThatMakeNoSense(t *testing.T) {
 
 // A message of very many things is not decoded: empty ones take two bytes each,
 // and hundreds when they are.
-func TestTame(t *testing.T) {
+func TestCheckFields(t *testing.T) {
 	empty := []byte{4<<3 | 2, 0}
 	for name, c := range map[string]struct {
 		message []byte
@@ -240,7 +240,7 @@ func TestTame(t *testing.T) {
 		"field zero":  {[]byte{0, 0}, errProtocol},
 		"a bad group": {[]byte{4<<3 | 3}, errProtocol},
 	} {
-		if err := Tame(c.message); !errors.Is(err, c.err) || (err == nil) != (c.err == nil) {
+		if err := CheckFields(c.message); !errors.Is(err, c.err) || (err == nil) != (c.err == nil) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -235,17 +235,17 @@ func FuzzAnswers(f *testing.F) {
 
 func FuzzHello(f *testing.F) {
 	m := &Mesh{cfg: Config{Cluster: "c", Node: "n1", Incarnation: nextIncarnation()}}
-	b, err := m.hello()
+	b, err := m.cfg.hello()
 	if err != nil {
 		f.Fatal(err)
 	}
 	good := b.seal().Materialize()
-	if _, err := m.checkHello(good); err != nil {
+	if _, err := m.cfg.checkHello(good); err != nil {
 		f.Fatal(err)
 	}
 	f.Add(good)
 	f.Fuzz(func(t *testing.T, p []byte) {
-		if h, err := m.checkHello(p); err == nil && (h.Cluster != "c" || len(h.Incarnation) != 16 || h.Version != Version) {
+		if h, err := m.cfg.checkHello(p); err == nil && (h.Cluster != "c" || len(h.Incarnation) != 16 || h.Version != Version) {
 			t.Fatalf("accepted %+v", h)
 		}
 	})

@@ -12,7 +12,7 @@ import (
 // errWithdrawn ends the links of a node that has withdrawn.
 var errWithdrawn = errors.New("peer: the node has withdrawn")
 
-// statusWithdrawn is what the other nodes are told then. No other answer has
+// statusWithdrawn is what the other nodes get then. No other answer has
 // this code.
 var statusWithdrawn = status.Error(codes.Aborted, errWithdrawn.Error())
 
@@ -64,7 +64,7 @@ func (w *withdrawal) await(stop <-chan struct{}) (waited bool) {
 
 // Withdraw takes the node out of the company of the others, as a partition
 // does, until Return: links are broken and refused, and both sides take each
-// other for down. The others are told, so that they need not wait for silence.
+// other for down. The others learn why, and need not wait until they suspect it.
 // It needs nothing but the network.
 func (m *Mesh) Withdraw() {
 	if !m.withdrawal.begin() {

@@ -8,7 +8,7 @@ import (
 )
 
 // A node that withdraws is down for the others at once, and they for it,
-// however long silence would take to be noticed. It stays so, although the
+// however long it would take to suspect it. It stays so, although the
 // others dial, until it returns.
 func TestWithdraw(t *testing.T) {
 	onBoth(t, func(t *testing.T, tcp bool) {
