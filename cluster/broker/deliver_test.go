@@ -50,9 +50,9 @@ func (b *backlog) answer() bool {
 		return false
 	}
 	held := b.deliveries(after)
-	r := &group.Resynced{To: fsm.ConsumerID{Session: b.s.id, Number: b.number}, UpTo: b.count, Held: held}
+	r := &group.Resynced{To: fsm.ConsumerID{Session: b.s.id, Number: b.number}, Last: b.count, Held: held}
 	if most := max(1, maxFrameBytes/(b.size+group.DeliveryWeight)); len(held) > most {
-		r.Held, r.UpTo, r.More = held[:most], held[most-1].ID, held[most].ID
+		r.Held, r.Last, r.More = held[:most], held[most-1].ID, held[most].ID
 	}
 	b.s.broker().dispatcher.resync(b, b.l.Queue(), r)
 	return true

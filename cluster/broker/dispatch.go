@@ -41,7 +41,7 @@ func (b *Broker) Perform(g *group.Group, w *group.Work) {
 	if w.Gone {
 		b.definitions.removeGone(g)
 	}
-	if w.Silence {
+	if w.SuspicionChanged {
 		b.reporter.report(g)
 	}
 }
@@ -215,7 +215,7 @@ func decodeDeaths(in []byte) ([]*logpb.Death, error) {
 
 // resync sends a session what a consumer of it holds.
 func (x *dispatcher) resync(from payloads, queue fsm.QueueID, r *group.Resynced) {
-	d := weighedBatch{DeliveryBatch: stream.DeliveryBatch{Resync: true, Consumer: r.To.Number, Last: r.UpTo}}
+	d := weighedBatch{DeliveryBatch: stream.DeliveryBatch{Resync: true, Consumer: r.To.Number, Last: r.Last}}
 	for i := range r.Held {
 		x.add(&d, from, &r.Held[i])
 	}

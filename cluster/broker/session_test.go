@@ -156,7 +156,7 @@ func TestPerformOrder(t *testing.T) {
 	d := func(id uint64) fsm.Delivery { return fsm.Delivery{To: to, ID: id, Ref: fsm.Ref{Index: id}} }
 	p := stored{1: grouptest.Payload("a"), 2: grouptest.Payload("b"), 4: grouptest.Payload("c")}
 	w.broker.dispatcher.deliveries(p, q, []fsm.Delivery{d(1)})
-	w.broker.dispatcher.resync(p, q, &group.Resynced{To: to, UpTo: 3, Held: []fsm.Delivery{d(2), d(3)}})
+	w.broker.dispatcher.resync(p, q, &group.Resynced{To: to, Last: 3, Held: []fsm.Delivery{d(2), d(3)}})
 	w.broker.dispatcher.deliveries(p, q, []fsm.Delivery{d(4), {To: fsm.ConsumerID{Session: fsm.SessionID{Node: 1, Boot: 6, Num: s.id.Num}, Number: 5}, ID: 5}})
 	var got []uint64
 	for _, m := range c.messages {

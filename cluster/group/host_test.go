@@ -282,8 +282,8 @@ func submitAndPerform(t *testing.T, n *lone, g *Group) {
 	g.Resync(fsm.ConsumerID{Session: session, Number: 1}, batches*each-3)
 	n.outside.await(t, "the answer to a resync", func() bool { return len(n.outside.resyncs) == 1 })
 	r := n.outside.resyncs[0]
-	if r.UpTo != batches*each || len(r.Held) != 3 || r.More != 0 {
-		t.Fatalf("resync answers %d held up to %d, then %d", len(r.Held), r.UpTo, r.More)
+	if r.Last != batches*each || len(r.Held) != 3 || r.More != 0 {
+		t.Fatalf("resync answers %d held up to %d, then %d", len(r.Held), r.Last, r.More)
 	}
 	if p, err := g.Payload(r.Held[2].Ref); err != nil || string(p) != want[len(want)-1] {
 		t.Errorf("the last one held is %.20q, %v", p, err)
@@ -295,8 +295,8 @@ func submitAndPerform(t *testing.T, n *lone, g *Group) {
 	for _, d := range r.Held {
 		weight += int(d.Ref.Size) + DeliveryWeight
 	}
-	if last := uint64(len(r.Held)); last == 0 || last == batches*each || r.UpTo != last || r.More != last+1 || weight > maxResync {
-		t.Errorf("resync answers %d held of %d bytes up to %d, then %d", last, weight, r.UpTo, r.More)
+	if last := uint64(len(r.Held)); last == 0 || last == batches*each || r.Last != last || r.More != last+1 || weight > maxResync {
+		t.Errorf("resync answers %d held of %d bytes up to %d, then %d", last, weight, r.Last, r.More)
 	}
 }
 

@@ -46,26 +46,27 @@ type Work struct {
 	rest        iter.Seq[uint64] // and these, of a queue that has ended; nil: none
 	Outbox      bool             // dead letters wait
 	Gone        bool             // the queue has ended
-	Silence     bool             // what the queue takes for silent has changed
+	// SuspicionChanged: the queue suspects other nodes than before.
+	SuspicionChanged bool
 }
 
 // Resynced is what a consumer held after some delivery when the machine was
-// asked: all of it up to and including UpTo.
+// asked: all of it up to and including Last.
 type Resynced struct {
 	To fsm.ConsumerID
 	// At says before which of the work's deliveries the machine was asked.
 	At int
-	// UpTo is the consumer's newest delivery at that moment, or the last of
+	// Last is the consumer's newest delivery at that moment, or the last of
 	// Held if that is not all.
-	UpTo uint64
+	Last uint64
 	Held []fsm.Delivery
-	// More is the next delivery that it holds after UpTo; 0: there is none.
+	// More is the next delivery that it holds after Last; 0: there is none.
 	More uint64
 }
 
 func (w *Work) empty() bool {
 	return len(w.Outcomes) == 0 && len(w.Deliveries) == 0 && len(w.Timeouts) == 0 && len(w.LateAcks) == 0 && len(w.DeadLetters) == 0 &&
-		len(w.Cancelled) == 0 && len(w.Resyncs) == 0 && len(w.released) == 0 && w.rest == nil && !w.Outbox && !w.Gone && !w.Silence
+		len(w.Cancelled) == 0 && len(w.Resyncs) == 0 && len(w.released) == 0 && w.rest == nil && !w.Outbox && !w.Gone && !w.SuspicionChanged
 }
 
 func (w *Work) reset() {
@@ -131,7 +132,7 @@ func (o *outgoing) add(e *fsm.Effects) {
 	}
 	w.Outbox = w.Outbox || e.Outbox
 	w.Gone = w.Gone || e.Gone
-	w.Silence = w.Silence || e.SuspicionChanged
+	w.SuspicionChanged = w.SuspicionChanged || e.SuspicionChanged
 }
 
 // unlockAndRun releases the lock and sees to it that the work gets done.
@@ -214,12 +215,12 @@ var effectsPool = sync.Pool{New: func() any { return new(fsm.Effects) }}
 
 // resynced cuts what a consumer holds to the size of an answer.
 func resynced(to fsm.ConsumerID, held []fsm.Delivery, newest uint64) Resynced {
-	r := Resynced{To: to, UpTo: newest}
+	r := Resynced{To: to, Last: newest}
 	weight, n := 0, 0
 	for n < len(held) {
 		weight += int(held[n].Ref.Size) + DeliveryWeight
 		if n > 0 && weight > maxResync {
-			r.UpTo, r.More = held[n-1].ID, held[n].ID
+			r.Last, r.More = held[n-1].ID, held[n].ID
 			break
 		}
 		n++
