@@ -46,7 +46,7 @@ func (c *nodes) machine(name string) *machine {
 
 // alarmed notes the alarm, as publishers would.
 type alarmed struct {
-	Door
+	Clients
 	mu     sync.Mutex
 	reason string
 }

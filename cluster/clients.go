@@ -28,7 +28,7 @@ func (n *Node) handleClients() {
 		if err := json.Unmarshal(req, &c); err != nil {
 			return nil, err
 		}
-		return json.Marshal(n.door != nil && n.door.CloseConnection(c.Name, c.Reason))
+		return json.Marshal(n.clients != nil && n.clients.CloseConnection(c.Name, c.Reason))
 	})
 }
 
@@ -61,10 +61,10 @@ func decodeConnections(answer []byte) (list []api.Connection, err error) {
 type closing struct{ Name, Reason string }
 
 func (n *Node) myConnections() []api.Connection {
-	if n.door == nil {
+	if n.clients == nil {
 		return nil
 	}
-	all := n.door.Connections()
+	all := n.clients.Connections()
 	for i := range all {
 		all[i].Node = n.config.Name
 	}
@@ -104,8 +104,8 @@ func (n *Node) Connections(ctx context.Context) []api.Connection {
 // renewClients has clients looked at again whenever their rights have changed.
 func (n *Node) renewClients() {
 	n.rights.Run(n.life.Done(), func(time.Time) (again time.Duration) {
-		if n.door != nil && n.ready.Load() { // else nobody is in
-			n.door.Renew()
+		if n.clients != nil && n.ready.Load() { // else nobody is in
+			n.clients.Renew()
 		}
 		return 0
 	})
@@ -115,7 +115,7 @@ func (n *Node) renewClients() {
 // for this reason. It returns false if the connection is gone.
 func (n *Node) CloseConnection(ctx context.Context, c api.Connection, reason string) (bool, error) {
 	if c.Node == n.config.Name {
-		return n.door.CloseConnection(c.Name, reason), nil
+		return n.clients.CloseConnection(c.Name, reason), nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, clientsWait)
 	defer cancel()

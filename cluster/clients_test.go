@@ -19,14 +19,14 @@ func TestConnectionsOfAnotherNode(t *testing.T) {
 		want   int
 		ok     bool
 	}{
-		"two":       {string(two), 2, true},
-		"none":      {"[]", 0, true},
-		"no door":   {"null", 0, true},
-		"nothing":   {"", 0, false},
-		"garbage":   {"garbage", 0, false},
-		"an object": {"{}", 0, false},
-		"cut short": {string(two[:len(two)-2]), 0, false},
-		"too many":  {"[" + strings.Repeat("{},", maxListed) + "{}]", 0, false},
+		"two":        {string(two), 2, true},
+		"none":       {"[]", 0, true},
+		"no clients": {"null", 0, true},
+		"nothing":    {"", 0, false},
+		"garbage":    {"garbage", 0, false},
+		"an object":  {"{}", 0, false},
+		"cut short":  {string(two[:len(two)-2]), 0, false},
+		"too many":   {"[" + strings.Repeat("{},", maxListed) + "{}]", 0, false},
 	} {
 		if list, err := decodeConnections([]byte(c.answer)); (err == nil) != c.ok || len(list) != c.want {
 			t.Errorf("%s: %d connections, %v", name, len(list), err)

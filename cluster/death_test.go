@@ -9,9 +9,9 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// exit is a door that notes what clients are told to leave for.
+// exit notes why clients are disconnected.
 type exit struct {
-	Door
+	Clients
 	reason atomic.Value
 }
 
@@ -48,7 +48,7 @@ func TestDeclaredDeadNodeRegistersAgain(t *testing.T) {
 	c := mustCluster(t)
 	const apart, here = "n3", "n1"
 	x := &exit{}
-	c.all[apart].door = x
+	c.all[apart].clients = x
 	cl := c.mustClient(here)
 	cl.mustDeclare("q")
 	cl.mustDeclare("idle")
@@ -88,7 +88,7 @@ func TestDeclaredDeadNodeRegistersAgain(t *testing.T) {
 	if !isRefusal(idle.lost, fsm.Forced) {
 		t.Errorf("told %v", idle.lost)
 	}
-	until(t, "the door is told", func() bool { return x.reason.Load() != nil })
+	until(t, "clients are disconnected", func() bool { return x.reason.Load() != nil })
 	if x.reason.Load() != broker.LostText || c.all[apart].broker.Boot() == boot || c.declared(apart, apart) {
 		t.Errorf("told %v; boot %d, then %d", x.reason.Load(), boot, c.all[apart].broker.Boot())
 	}

@@ -6,31 +6,32 @@ import (
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
-// Door is how clients come in.
-type Door interface {
-	// Shut keeps new clients out, tells those that are in to leave, and
-	// returns when they have, or ctx ends.
+// Clients are the listeners for clients, and the connections of those that have
+// come.
+type Clients interface {
+	// Shut closes the listeners, disconnects all clients, and returns when they
+	// have gone, or ctx ends.
 	Shut(ctx context.Context, reason string)
-	// Open lets clients in again. It does nothing if they are let in.
+	// Open opens the listeners again. It does nothing if they are open.
 	Open() error
-	// Expel tells all clients to leave. It does not wait.
+	// Expel disconnects all clients. It does not wait.
 	Expel(reason string)
-	// Renew looks at what each client that is in may do now: who may not be there
-	// any more is told to leave. It does not wait.
+	// Renew checks what each client may do now, and disconnects those that may not
+	// be there any more. It does not wait.
 	Renew()
-	// Connections describes who is in.
+	// Connections describes who is connected.
 	Connections() []api.Connection
 	// SetAlarm says why nobody may publish for now; empty: everybody may. It
 	// does not block.
 	SetAlarm(reason string)
-	// CloseConnection sends away whose connection has this name, and returns
-	// false if there is none.
+	// CloseConnection closes the connection of this name, and returns false if
+	// there is none.
 	CloseConnection(name, reason string) bool
 }
 
-// SetDoor gives the node the clients' way in. It is called before Join.
-func (n *Node) SetDoor(d Door) {
-	n.door = d
-	n.placement.SetListeners(d)
-	n.alarm.Block(d)
+// SetClients gives the node its clients. It is called before Join.
+func (n *Node) SetClients(c Clients) {
+	n.clients = c
+	n.placement.SetListeners(c)
+	n.alarm.Block(c)
 }

@@ -65,10 +65,10 @@ type Node struct {
 	incarnation [16]byte // of this process
 	began       time.Time
 
-	door Door            // nil: there are no clients
-	life context.Context // ends when Close begins
-	end  context.CancelFunc
-	work sync.WaitGroup // goroutines that end with life
+	clients Clients         // nil: there are no clients
+	life    context.Context // ends when Close begins
+	end     context.CancelFunc
+	work    sync.WaitGroup // goroutines that end with life
 }
 
 // Open starts a node. It returns once the node runs; Join makes it a member
@@ -242,8 +242,8 @@ func (n *Node) comeBack() {
 
 // shut disconnects all clients, and returns when they have gone, or ctx ends.
 func (n *Node) shut(ctx context.Context, reason string) {
-	if n.door != nil {
-		n.door.Shut(ctx, reason)
+	if n.clients != nil {
+		n.clients.Shut(ctx, reason)
 	}
 }
 
@@ -252,8 +252,8 @@ func (n *Node) shut(ctx context.Context, reason string) {
 // held is no longer theirs.
 func (n *Node) renewed(boot uint64) {
 	n.broker.Renew(boot)
-	if n.door != nil {
-		n.door.Expel(broker.LostText)
+	if n.clients != nil {
+		n.clients.Expel(broker.LostText)
 	}
 }
 

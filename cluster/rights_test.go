@@ -9,17 +9,17 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// renewal is a door that notes that clients are looked at.
+// renewal notes that clients are checked.
 type renewal struct {
-	Door
-	asked chan struct{}
+	Clients
+	renewed chan struct{}
 }
 
 func (r renewal) SetAlarm(string) {}
 
 func (r renewal) Renew() {
 	select {
-	case r.asked <- struct{}{}:
+	case r.renewed <- struct{}{}:
 	default:
 	}
 }
@@ -44,10 +44,10 @@ func (c *nodes) mustChange(node string, commands ...*logpb.CatalogCommand) {
 func TestRightsReachAllNodes(t *testing.T) {
 	t.Parallel()
 	c := mustCluster(t)
-	doors := map[string]renewal{}
+	checks := map[string]renewal{}
 	for name, n := range c.all {
-		doors[name] = renewal{asked: make(chan struct{}, 1)}
-		n.SetDoor(doors[name])
+		checks[name] = renewal{renewed: make(chan struct{}, 1)}
+		n.SetClients(checks[name])
 	}
 	user := &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutUser{PutUser: &logpb.PutUser{Name: "ann"}}}
 	grant := func(vhost string) *logpb.CatalogCommand {
@@ -70,11 +70,11 @@ func TestRightsReachAllNodes(t *testing.T) {
 	looked := func() {
 		t.Helper()
 		limit := deadline(t)
-		for node, d := range doors {
+		for node, r := range checks {
 			select {
-			case <-d.asked:
+			case <-r.renewed:
 			case <-limit.Done():
-				t.Fatal("nobody looks at the clients of ", node)
+				t.Fatal("nobody checks the clients of ", node)
 			}
 		}
 	}

@@ -223,32 +223,32 @@ func TestManyGroupsComeBackSlowly(t *testing.T) {
 	}
 }
 
-// shutDoor notes that clients are turned out.
-type shutDoor struct {
+// shutListeners note why clients are disconnected.
+type shutListeners struct {
 	mu     sync.Mutex
 	reason string
 }
 
-func (d *shutDoor) Shut(_ context.Context, reason string) {
+func (d *shutListeners) Shut(_ context.Context, reason string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.reason = reason
 }
-func (d *shutDoor) Open() error                         { return nil }
-func (d *shutDoor) Expel(string)                        {}
-func (d *shutDoor) Renew()                              {}
-func (d *shutDoor) Connections() []api.Connection       { return nil }
-func (d *shutDoor) SetAlarm(string)                     {}
-func (d *shutDoor) CloseConnection(string, string) bool { return false }
+func (d *shutListeners) Open() error                         { return nil }
+func (d *shutListeners) Expel(string)                        {}
+func (d *shutListeners) Renew()                              {}
+func (d *shutListeners) Connections() []api.Connection       { return nil }
+func (d *shutListeners) SetAlarm(string)                     {}
+func (d *shutListeners) CloseConnection(string, string) bool { return false }
 
-// A node whose disk does not come back ends itself, after it has turned out its
-// clients and closed its door to the others.
+// A node whose disk does not come back ends itself, after it has disconnected
+// its clients and refuses the other nodes.
 func TestHungForGood(t *testing.T) {
 	t.Parallel()
 	ended := make(chan int, 1)
 	c := mustHangable(t, watchdog.Bounds{Disk: shortBound, DiskExit: 3 * shortBound}, func(_ string, code int) { ended <- code })
-	d := &shutDoor{}
-	c.all["n2"].SetDoor(d)
+	d := &shutListeners{}
+	c.all["n2"].SetClients(d)
 	address := c.all["n2"].config.Listener.Addr().String()
 	c.mustClient("n1").mustDeclare("q")
 	c.gates["n2"].hang(true)

@@ -14,7 +14,7 @@ import (
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
-// door is the clients' way in, see cluster.Door.
+// door is the clients' way in, see cluster.Clients.
 type door struct {
 	front  *amqp.Server
 	ways   []way
@@ -77,7 +77,7 @@ func (d *door) serve() {
 	}
 }
 
-// Shut implements cluster.Door.
+// Shut implements cluster.Clients.
 func (d *door) Shut(ctx context.Context, reason string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -93,7 +93,7 @@ func (d *door) shut() {
 	d.open = false
 }
 
-// Open implements cluster.Door.
+// Open implements cluster.Clients.
 func (d *door) Open() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -121,7 +121,7 @@ func (d *door) serveFirst() {
 	}
 }
 
-// Connections implements cluster.Door.
+// Connections implements cluster.Clients.
 func (d *door) Connections() []api.Connection {
 	var all []api.Connection
 	for _, c := range d.front.Connections() {
@@ -130,16 +130,16 @@ func (d *door) Connections() []api.Connection {
 	return all
 }
 
-// Expel implements cluster.Door.
+// Expel implements cluster.Clients.
 func (d *door) Expel(reason string) { d.front.CloseConnections(reason) }
 
-// Renew implements cluster.Door.
+// Renew implements cluster.Clients.
 func (d *door) Renew() { d.front.Renew() }
 
-// SetAlarm implements cluster.Door.
+// SetAlarm implements cluster.Clients.
 func (d *door) SetAlarm(reason string) { d.front.SetAlarm(reason) }
 
-// CloseConnection implements cluster.Door.
+// CloseConnection implements cluster.Clients.
 func (d *door) CloseConnection(name, reason string) bool {
 	return d.front.CloseConnection(name, reason)
 }

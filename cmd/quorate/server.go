@@ -136,7 +136,7 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, stop <-chan os.
 		return t
 	})
 	clients := newDoor(front, ways.clients, failed)
-	node.SetDoor(clients)
+	node.SetClients(clients)
 	joining, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	joined := make(chan error, 1)
