@@ -89,14 +89,14 @@ func TestResourceAlarms(t *testing.T) {
 	}
 	c.machine("n1").used.Store(500)
 	expect("low on memory")
-	if a := c.all["n2"].Alarms(t.Context()); !slices.Equal(a, []api.Alarm{{Node: "n1", Resource: "memory"}}) {
+	if a := c.all["n2"].replicas.Alarms(t.Context()); !slices.Equal(a, []api.Alarm{{Node: "n1", Resource: "memory"}}) {
 		t.Errorf("alarms %v", a)
 	}
-	if err := c.all["n2"].SetLimit("disk_free_limit", api.Limit{Absolute: "1001"}); err != nil {
+	if err := c.all["n2"].alarm.SetLimit("disk_free_limit", api.Limit{Absolute: "1001"}); err != nil {
 		t.Fatal(err)
 	}
 	expect("low on memory & disk")
-	nodes := c.all["n3"].Nodes(t.Context())
+	nodes := c.all["n3"].replicas.Nodes(t.Context())
 	want := []api.Node{
 		{Name: "n1", Type: "disc", Running: true, MemoryUsed: 500, MemoryLimit: 500, MemoryAlarm: true, DiskFree: 1000},
 		{Name: "n2", Type: "disc", Running: true, MemoryLimit: 500, DiskFree: 1000, DiskFreeLimit: 1001, DiskFreeAlarm: true},

@@ -42,7 +42,7 @@ func (c *nodes) mustTransfer(queue, to string) {
 		}
 		n := c.all[leader]
 		q, ok := n.View().Queue("/", queue)
-		return ok && n.TransferLeadership(deadline(c.t), q, to) == nil && c.leader(queue) == to
+		return ok && n.placement.TransferLeadership(deadline(c.t), q, to) == nil && c.leader(queue) == to
 	})
 }
 
@@ -57,7 +57,7 @@ func TestDrain(t *testing.T) {
 		cl.mustDeclare(q)
 	}
 	n1 := c.all["n1"]
-	d, err := n1.Drain(deadline(t))
+	d, err := n1.placement.Drain(deadline(t))
 	if err != nil || d.Left != 0 || d.Moved < len(queues) {
 		t.Fatalf("drained: %+v, %v", d, err)
 	}
@@ -70,24 +70,24 @@ func TestDrain(t *testing.T) {
 		}
 	}
 	q, _ := n1.View().Queue("/", "a")
-	if err := n1.TransferLeadership(deadline(t), q, "n1"); err == nil {
+	if err := n1.placement.TransferLeadership(deadline(t), q, "n1"); err == nil {
 		t.Error("a drained node is made a leader")
 	}
-	r, err := c.all["n2"].Rebalance(deadline(t), nil, nil)
+	r, err := c.all["n2"].placement.Rebalance(deadline(t), nil, nil)
 	if err != nil || slices.ContainsFunc(r.Nodes, func(n api.NodeLeaders) bool { return n.Node == "n1" && n.Leaders > 0 }) {
 		t.Errorf("rebalanced: %+v, %v", r, err)
 	}
-	if err := n1.Revive(deadline(t)); err != nil {
+	if err := n1.placement.Revive(deadline(t)); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "each node leads two", func() bool {
 		if c.all["n2"].isDraining("n1") {
 			return false
 		}
-		r, err = c.all["n2"].Rebalance(deadline(t), nil, nil)
+		r, err = c.all["n2"].placement.Rebalance(deadline(t), nil, nil)
 		return err == nil && len(r.Nodes) == 3 && !slices.ContainsFunc(r.Nodes, func(n api.NodeLeaders) bool { return n.Leaders != 2 })
 	})
-	if n1.Draining() || !n1.Ready() {
+	if n1.placement.Draining() || !n1.Ready() {
 		t.Error("the node is not back")
 	}
 }

@@ -106,10 +106,10 @@ func TestOperatorsAreToldWhatIsSo(t *testing.T) {
 	here, there := c.all[c.other(leader, slow)], c.all[slow]
 	c.net.setLate(slow, 250*time.Millisecond)
 	for range 3 {
-		if _, err := here.Drain(deadline(t)); err != nil || !there.isDraining(here.config.Name) {
+		if _, err := here.placement.Drain(deadline(t)); err != nil || !there.isDraining(here.config.Name) {
 			t.Errorf("drained (%v), and another node does not know", err)
 		}
-		if err := here.Revive(deadline(t)); err != nil || there.isDraining(here.config.Name) {
+		if err := here.placement.Revive(deadline(t)); err != nil || there.isDraining(here.config.Name) {
 			t.Errorf("revived (%v), and another node does not know", err)
 		}
 	}

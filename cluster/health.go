@@ -42,7 +42,7 @@ func (n *Node) Isolated() string {
 func (n *Node) NotReady() string {
 	isolated := n.Isolated()
 	switch {
-	case n.Draining():
+	case n.placement.Draining():
 		return "the node is in maintenance mode"
 	case n.watchdog.Unfit() != "":
 		return n.watchdog.Unfit()

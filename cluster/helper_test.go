@@ -161,7 +161,7 @@ func (c *nodes) tokenFor(name string) (t certs.Token) {
 	if _, err := os.Stat(filepath.Join(c.dir, name)); host == nil || name == c.through || err == nil {
 		return t
 	}
-	made, err := host.CreateToken(deadline(c.t), fsm.Millis(time.Hour.Milliseconds()), "")
+	made, err := host.membership.CreateToken(deadline(c.t), fsm.Millis(time.Hour.Milliseconds()), "")
 	if err == nil {
 		t, err = certs.ParseToken(made.Token)
 	}
@@ -259,7 +259,7 @@ func (c *nodes) mustAgree() {
 	}()
 	until(c.t, "replicas agree", func() bool {
 		for _, n := range c.all {
-			_ = n.Settle(context.Background()) // a change of leader meanwhile: the next look
+			_ = n.Barrier(context.Background()) // a change of leader meanwhile: the next look
 		}
 		last = c.disagreement()
 		return last == ""

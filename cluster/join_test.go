@@ -129,19 +129,19 @@ func TestForget(t *testing.T) {
 	cl.confirmed()
 	n := c.all["n1"]
 	ctx := deadline(t)
-	if err := n.ForgetNode(ctx, "n3"); !isRefusal(err, fsm.Precondition) {
+	if err := n.membership.ForgetNode(ctx, "n3"); !isRefusal(err, fsm.Precondition) {
 		t.Errorf("a running node: %v", err)
 	}
 	c.crash("n3")
 	until(t, "n3 is known to be dead", func() bool { return !n.mesh.Alive("n3") })
-	if err := n.ForgetNode(ctx, "n3"); !isRefusal(err, fsm.Precondition) {
+	if err := n.membership.ForgetNode(ctx, "n3"); !isRefusal(err, fsm.Precondition) {
 		t.Errorf("a node with the only replica of a queue: %v", err)
 	}
 	if _, err := cl.session.DeleteQueue(ctx, "single", false, false); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := n.ForgetNode(ctx, "n3"); err != nil {
+		if err := n.membership.ForgetNode(ctx, "n3"); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -57,7 +57,7 @@ func (c *nodes) mustMembers(queue string, want ...string) {
 			if !ok {
 				return false
 			}
-			for _, s := range n.Members(context.Background(), q) {
+			for _, s := range n.replicas.Members(context.Background(), q) {
 				if s.Membership == "voter" {
 					voters = append(voters, s.Node)
 				}
@@ -86,7 +86,7 @@ func TestMembersChange(t *testing.T) {
 	ctx := deadline(t)
 	c.mustMembers("q", "n1")
 	for _, node := range []string{"n2", "n3", "n2"} {
-		if err := n.AddMember(ctx, "/", "q", node); err != nil {
+		if err := n.placement.AddMember(ctx, "/", "q", node); err != nil {
 			t.Fatalf("add %s: %v", node, err)
 		}
 		cl.publish("q", body)
@@ -99,7 +99,7 @@ func TestMembersChange(t *testing.T) {
 	leader := c.mustLeader("q")
 	for range 2 {
 		cl.publish("q", body)
-		if err := n.DeleteMember(ctx, "/", "q", leader); err != nil {
+		if err := n.placement.DeleteMember(ctx, "/", "q", leader); err != nil {
 			t.Fatalf("delete %s: %v", leader, err)
 		}
 	}
@@ -108,7 +108,7 @@ func TestMembersChange(t *testing.T) {
 	for _, g := range c.all[leader].Replicas() {
 		t.Errorf("%s still holds %v", leader, g)
 	}
-	if err := n.AddMember(ctx, "/", "q", leader); err != nil {
+	if err := n.placement.AddMember(ctx, "/", "q", leader); err != nil {
 		t.Fatal(err)
 	}
 	c.mustMembers("q", names...)
@@ -116,16 +116,16 @@ func TestMembersChange(t *testing.T) {
 	c.mustAgree()
 
 	for _, node := range names[:2] {
-		if _, err := n.Shrink(ctx, node, api.Selection{}); err != nil {
+		if _, err := n.placement.Shrink(ctx, node, api.Selection{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	c.mustMembers("q", "n3")
-	changes, err := n.Shrink(ctx, "n3", api.Selection{})
+	changes, err := n.placement.Shrink(ctx, "n3", api.Selection{})
 	if err != nil || len(changes) != 1 || !strings.Contains(changes[0].Result, "last_node") {
 		t.Errorf("shrink of the last member: %v, %v", changes, err)
 	}
-	if changes, err := n.GrowTo(ctx, 3, api.Selection{QueuePattern: "^q$"}); err != nil || len(changes) != 1 || changes[0].Result != "ok" {
+	if changes, err := n.placement.GrowTo(ctx, 3, api.Selection{QueuePattern: "^q$"}); err != nil || len(changes) != 1 || changes[0].Result != "ok" {
 		t.Errorf("grow to 3: %v, %v", changes, err)
 	}
 	c.mustMembers("q", names...)
@@ -135,10 +135,10 @@ func TestMembersChange(t *testing.T) {
 	if info, err := cl.count("q"); err != nil || info.Ready != 506 {
 		t.Errorf("%d messages, %v", info.Ready, err)
 	}
-	if err := n.AddMember(ctx, "/", "nosuch", "n1"); !isRefusal(err, fsm.NotFoundKind) {
+	if err := n.placement.AddMember(ctx, "/", "nosuch", "n1"); !isRefusal(err, fsm.NotFoundKind) {
 		t.Errorf("a queue that is not there: %v", err)
 	}
-	if err := n.AddMember(ctx, "/", "q", "n9"); !isRefusal(err, fsm.NotFoundKind) {
+	if err := n.placement.AddMember(ctx, "/", "q", "n9"); !isRefusal(err, fsm.NotFoundKind) {
 		t.Errorf("a node that is not there: %v", err)
 	}
 }

@@ -26,7 +26,7 @@ func mustServe(t *testing.T, n *Node) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := mgmt.New(n, slog.New(slog.DiscardHandler), guard)
+	s := mgmt.New(n.Management(), slog.New(slog.DiscardHandler), guard)
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(l) }()
 	t.Cleanup(func() {

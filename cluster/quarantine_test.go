@@ -140,7 +140,7 @@ func TestForwarderPanics(t *testing.T) {
 	}
 	until(t, "the node leads the queue again", func() bool {
 		q, _ := c.all[first].View().Queue("/", "source")
-		err := c.all[first].TransferLeadership(context.Background(), q, first)
+		err := c.all[first].placement.TransferLeadership(context.Background(), q, first)
 		return c.leader("source") == first || err == nil
 	})
 	s.publish("source", "again")
@@ -161,15 +161,15 @@ func (c *nodes) mustShowQuarantine(node, queue string) {
 	}
 	for name, of := range c.all {
 		q, _ := of.View().Queue("/", queue)
-		for _, m := range of.Members(context.Background(), q) {
+		for _, m := range of.replicas.Members(context.Background(), q) {
 			if m.Quarantined != (m.Node == node) {
 				c.t.Errorf("%s says of its member %s: quarantined %v", name, m.Node, m.Quarantined)
 			}
 		}
-		if err := of.TransferLeadership(context.Background(), q, node); !isRefusal(err, fsm.Precondition) {
+		if err := of.placement.TransferLeadership(context.Background(), q, node); !isRefusal(err, fsm.Precondition) {
 			c.t.Errorf("it may be made the leader again: %v", err)
 		}
-		if list := of.Leaderless(context.Background(), []*catalog.Queue{q}); len(list) != 0 {
+		if list := of.replicas.Leaderless(context.Background(), []*catalog.Queue{q}); len(list) != 0 {
 			c.t.Errorf("%s thinks it has no leader", name)
 		}
 		if name != node && len(of.Quarantined()) != 0 {
@@ -201,7 +201,7 @@ func TestPoisonEverywhere(t *testing.T) {
 	}
 	for name, n := range c.all {
 		q, _ := n.View().Queue("/", "source")
-		if list := n.Leaderless(context.Background(), []*catalog.Queue{q}); len(list) != 1 {
+		if list := n.replicas.Leaderless(context.Background(), []*catalog.Queue{q}); len(list) != 1 {
 			t.Errorf("%s thinks the queue has a leader", name)
 		}
 		other := c.mustClient(name)

@@ -203,7 +203,7 @@ func (c *nodes) mustAgreeOn(queue string) {
 		states := map[string]bool{}
 		found := 0
 		for _, n := range c.all {
-			_ = n.Settle(deadline(c.t)) // a change of leader meanwhile: the next look
+			_ = n.Barrier(deadline(c.t)) // a change of leader meanwhile: the next look
 			for _, r := range n.ReplicasOf(queue) {
 				states[fmt.Sprint(r.StateHash, r.AppliedIndex)] = true
 				found++

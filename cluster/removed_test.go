@@ -43,7 +43,7 @@ func TestForgottenNodeEnds(t *testing.T) {
 	n := c.all["n1"]
 	c.crash("n3")
 	until(t, "n3 is known to be dead", func() bool { return !n.mesh.Alive("n3") })
-	if err := n.ForgetNode(deadline(t), "n3"); err != nil {
+	if err := n.membership.ForgetNode(deadline(t), "n3"); err != nil {
 		t.Fatal(err)
 	}
 	c.mustEnd("n3")
@@ -57,7 +57,7 @@ func TestForgottenNodeEndsWhileItRuns(t *testing.T) {
 	n := c.all["n1"]
 	c.net.setSilent("n3", true)
 	until(t, "n3 is known to be dead", func() bool { return !n.mesh.Alive("n3") })
-	if err := n.ForgetNode(deadline(t), "n3"); err != nil {
+	if err := n.membership.ForgetNode(deadline(t), "n3"); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "n3 finds itself cut off", func() bool { return c.all["n3"].Isolated() != "" })

@@ -138,7 +138,7 @@ func TestClusterSettings(t *testing.T) {
 		t.Helper()
 		until(t, "the queue's credit", func() bool {
 			for _, n := range c.all {
-				_ = n.Settle(deadline(t))
+				_ = n.Barrier(deadline(t))
 				for _, g := range n.host.Groups() {
 					var have uint64
 					if g.View(func(m *queue.Machine) { have = m.Config().LockCredit }); have != want {

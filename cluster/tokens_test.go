@@ -103,7 +103,7 @@ func (s *secured) arm(config *Config) {
 
 func mustToken(t *testing.T, n *Node, ttl time.Duration, node string) (certs.Token, api.JoinToken) {
 	t.Helper()
-	made, err := n.CreateToken(deadline(t), fsm.Millis(ttl.Milliseconds()), node)
+	made, err := n.membership.CreateToken(deadline(t), fsm.Millis(ttl.Milliseconds()), node)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +189,7 @@ func TestJoinByToken(t *testing.T) {
 	follower = s.other(follower)
 	token, made := mustToken(t, s.all[follower], time.Hour, "n3")
 	s.mustJoin(s.newcomer("n3", follower, token))
-	if got := s.all["n1"].Tokens(); len(got) != 1 || got[0].UsedBy != "n3" || got[0].ID != made.ID || got[0].Token != "" || got[0].TTL <= 0 {
+	if got := s.all["n1"].membership.Tokens(); len(got) != 1 || got[0].UsedBy != "n3" || got[0].ID != made.ID || got[0].Token != "" || got[0].TTL <= 0 {
 		t.Errorf("tokens %+v", got)
 	}
 	s.mustClient("n3").mustDeclare("q")
@@ -232,15 +232,15 @@ func TestJoinsRefused(t *testing.T) {
 	wrong := good
 	wrong.Authority = other.Authority
 	revoked, made := mustToken(t, n, time.Hour, "")
-	if known, err := n.RevokeToken(deadline(t), made.ID); !known || err != nil {
+	if known, err := n.membership.RevokeToken(deadline(t), made.ID); !known || err != nil {
 		t.Fatal(known, err)
 	}
-	if known, err := n.RevokeToken(deadline(t), made.ID); known || err != nil {
+	if known, err := n.membership.RevokeToken(deadline(t), made.ID); known || err != nil {
 		t.Errorf("revoked twice: %v, %v", known, err)
 	}
 	bound, _ := mustToken(t, n, time.Hour, "n7")
 	short, _ := mustToken(t, n, time.Second, "")
-	until(t, "a token is over", func() bool { return len(n.Tokens()) == 2 })
+	until(t, "a token is over", func() bool { return len(n.membership.Tokens()) == 2 })
 	plain := good
 	plain.Authority = nil
 	index := func() uint64 { return n.View().Index() }

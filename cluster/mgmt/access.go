@@ -72,35 +72,35 @@ func (r *request) vhosts() (names []string, ok bool) {
 }
 
 // login lets a request through, or answers it.
-func (s *Server) login(w http.ResponseWriter, r *http.Request, need level) *request {
+func (s *Server) login(w *responder, r *http.Request, need level) *request {
 	if need == anybody {
-		return &request{Request: r, view: s.node.View()}
+		return &request{Request: r, view: s.catalog.View()}
 	}
 	name, password, ok := r.BasicAuth()
 	remote, err := netip.ParseAddrPort(r.RemoteAddr)
-	if ok && !s.node.View().Initialized() {
+	if ok && !s.catalog.View().Initialized() {
 		// Of a node that has just started, and reaches no majority, nobody is known.
-		s.answer(w, http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: "users are not known yet: " + s.node.NotReady()})
+		w.answer(http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: "users are not known yet: " + s.node.NotReady()})
 		return nil
 	}
 	if ok && err == nil {
-		err = s.node.Login(audit.With(r.Context(), audit.Origin{Protocol: "http", Address: r.RemoteAddr}), name, password, remote.Addr())
+		err = s.logins.Login(audit.With(r.Context(), audit.Origin{Protocol: "http", Address: r.RemoteAddr}), name, password, remote.Addr())
 	}
 	switch busy := (*fsm.Refusal)(nil); {
 	case errors.As(err, &busy):
-		s.answer(w, http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: busy.Text})
+		w.answer(http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: busy.Text})
 		return nil
 	case !ok || err != nil:
-		s.unauthorized(w, "not_authorized", "Not_Authorized")
+		w.unauthorized("not_authorized", "Not_Authorized")
 		return nil
 	}
 	settle(r.Context())
-	in := &request{Request: r, view: s.node.View()}
+	in := &request{Request: r, view: s.catalog.View()}
 	in.user, _ = in.view.User(name)
 	for _, l := range []level{management, need} {
 		if !in.has(l) {
 			s.note(in, audit.Refused, levels[l].reason)
-			s.unauthorized(w, "not_authorised", levels[l].reason)
+			w.unauthorized("not_authorised", levels[l].reason)
 			return nil
 		}
 	}
@@ -110,16 +110,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request, need level) *requ
 // LetsMonitor reports whether a request that is not for the API may see what is
 // for monitoring; else it is answered.
 func (s *Server) LetsMonitor(w http.ResponseWriter, r *http.Request) bool {
-	return s.login(w, r, monitoring) != nil
-}
-
-func (s *Server) unauthorized(w http.ResponseWriter, what, reason string) {
-	w.Header().Set("WWW-Authenticate", `Basic realm="quorate"`)
-	s.answer(w, http.StatusUnauthorized, api.Failure{Error: what, Reason: reason})
-}
-
-func (s *Server) whoami(w http.ResponseWriter, r *request) {
-	s.answer(w, http.StatusOK, api.Whoami{Name: r.user.GetName(), Tags: orEmpty(r.user.GetTags()), IsInternalUser: true})
+	return s.login(&responder{w, s.slog}, r, monitoring) != nil
 }
 
 // orEmpty returns a list that JSON shows as one.

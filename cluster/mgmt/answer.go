@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"strings"
@@ -20,58 +21,70 @@ import (
 // proposeWait bounds how long a change of the catalog may take.
 const proposeWait = 5 * time.Second
 
-func (s *Server) answer(w http.ResponseWriter, status int, body any) {
+// responder answers one request.
+type responder struct {
+	http.ResponseWriter
+	log *slog.Logger
+}
+
+// answer writes a JSON value.
+func (w *responder) answer(status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	if err := json.NewEncoder(w).Encode(body); err != nil {
-		s.slog.Debug("answer not written", "error", err)
+		w.log.Debug("answer not written", "error", err)
 	}
 }
 
-func (s *Server) badRequest(w http.ResponseWriter, reason string) {
-	s.answer(w, http.StatusBadRequest, api.Failure{Error: "bad_request", Reason: reason})
+func (w *responder) badRequest(reason string) {
+	w.answer(http.StatusBadRequest, api.Failure{Error: "bad_request", Reason: reason})
 }
 
-func (s *Server) notFound(w http.ResponseWriter) {
-	s.answer(w, http.StatusNotFound, api.Failure{Error: "Object Not Found", Reason: "Not Found"})
+func (w *responder) notFound() {
+	w.answer(http.StatusNotFound, api.Failure{Error: "Object Not Found", Reason: "Not Found"})
 }
 
-func (s *Server) noVHost(w http.ResponseWriter) {
-	s.answer(w, http.StatusNotFound, api.Failure{Error: "not_found", Reason: "vhost_not_found"})
+func (w *responder) noVHost() {
+	w.answer(http.StatusNotFound, api.Failure{Error: "not_found", Reason: "vhost_not_found"})
 }
 
 // failed answers a request that ended with an error: the caller's fault if it
 // is a refusal, else the cluster's.
-func (s *Server) failed(w http.ResponseWriter, err error) {
+func (w *responder) failed(err error) {
 	var refusal *fsm.Refusal
 	switch {
 	case !errors.As(err, &refusal):
-		s.answer(w, http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: err.Error()})
+		w.answer(http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: err.Error()})
 	case refusal.Kind == fsm.NotFoundKind:
-		s.answer(w, http.StatusNotFound, api.Failure{Error: "not_found", Reason: refusal.Text})
+		w.answer(http.StatusNotFound, api.Failure{Error: "not_found", Reason: refusal.Text})
 	case refusal.Kind == fsm.AccessRefused:
-		s.unauthorized(w, "not_authorised", "Access refused.")
+		w.unauthorized("not_authorised", "Access refused.")
 	default:
-		s.badRequest(w, refusal.Text)
+		w.badRequest(refusal.Text)
 	}
 }
 
+func (w *responder) unauthorized(what, reason string) {
+	w.Header().Set("WWW-Authenticate", `Basic realm="quorate"`)
+	w.answer(http.StatusUnauthorized, api.Failure{Error: what, Reason: reason})
+}
+
 // invalid answers a parameter that was refused in the form clients show.
-func (s *Server) invalid(w http.ResponseWriter, err error) {
+func (w *responder) invalid(err error) {
 	var refusal *fsm.Refusal
 	if errors.As(err, &refusal) && refusal.Kind == fsm.Precondition {
-		s.badRequest(w, "Validation failed\n\n"+refusal.Text+"\n")
+		w.badRequest("Validation failed\n\n" + refusal.Text + "\n")
 		return
 	}
-	s.failed(w, err)
+	w.failed(err)
 }
 
 // propose commits catalog commands and returns the first refusal among the
 // answers.
-func (s *Server) propose(ctx context.Context, commands ...*logpb.CatalogCommand) error {
+func propose(ctx context.Context, to Catalog, commands ...*logpb.CatalogCommand) error {
 	ctx, cancel := context.WithTimeout(ctx, proposeWait)
 	defer cancel()
-	results, err := s.node.Propose(ctx, commands...)
+	results, err := to.Propose(ctx, commands...)
 	if err != nil {
 		return err
 	}
@@ -84,10 +97,10 @@ func (s *Server) propose(ctx context.Context, commands ...*logpb.CatalogCommand)
 }
 
 // changed answers a PUT or DELETE: created says whether it made something new.
-func (s *Server) changed(w http.ResponseWriter, err error, created bool) {
+func (w *responder) changed(err error, created bool) {
 	switch {
 	case err != nil:
-		s.failed(w, err)
+		w.failed(err)
 	case created:
 		w.WriteHeader(http.StatusCreated)
 	default:
@@ -101,10 +114,10 @@ type body map[string]any
 
 // body reads the request's object, or answers the request. An empty body is an
 // empty object.
-func (s *Server) body(w http.ResponseWriter, r *request) (body, bool) {
+func (w *responder) body(r *request) (body, bool) {
 	raw, err := io.ReadAll(r.Body)
 	if err != nil {
-		s.unread(w, err)
+		w.unread(err)
 		return nil, false
 	}
 	if len(strings.TrimSpace(string(raw))) == 0 {
@@ -112,7 +125,7 @@ func (s *Server) body(w http.ResponseWriter, r *request) (body, bool) {
 	}
 	value, err := decode(raw)
 	if err != nil {
-		s.badRequest(w, "not_json")
+		w.badRequest("not_json")
 		return nil, false
 	}
 	switch v := value.(type) {
@@ -125,25 +138,25 @@ func (s *Server) body(w http.ResponseWriter, r *request) (body, bool) {
 		r.noteBody(v)
 		return v, true
 	case string:
-		s.badRequest(w, "invalid payload: the request body JSON-decoded to a string. Is the input doubly-JSON-encoded?")
+		w.badRequest("invalid payload: the request body JSON-decoded to a string. Is the input doubly-JSON-encoded?")
 	default:
-		s.badRequest(w, "invalid payload: the request body is not a JSON object")
+		w.badRequest("invalid payload: the request body is not a JSON object")
 	}
 	return nil, false
 }
 
 // unread answers a request whose body could not be read.
-func (s *Server) unread(w http.ResponseWriter, err error) {
+func (w *responder) unread(err error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		s.answer(w, http.StatusRequestTimeout, api.Failure{Error: "request_timeout", Reason: "the body has not come"})
+		w.answer(http.StatusRequestTimeout, api.Failure{Error: "request_timeout", Reason: "the body has not come"})
 		return
 	}
 	var long *http.MaxBytesError
 	if errors.As(err, &long) {
-		s.answer(w, http.StatusRequestEntityTooLarge, api.Failure{Error: "payload_too_large", Reason: fmt.Sprintf("the body is longer than %d bytes", long.Limit)})
+		w.answer(http.StatusRequestEntityTooLarge, api.Failure{Error: "payload_too_large", Reason: fmt.Sprintf("the body is longer than %d bytes", long.Limit)})
 		return
 	}
-	s.badRequest(w, "the body breaks off")
+	w.badRequest("the body breaks off")
 }
 
 // decode reads one JSON value and keeps numbers as they are written.
@@ -161,7 +174,7 @@ func decode(raw []byte) (any, error) {
 }
 
 // missing answers a body that lacks keys.
-func (s *Server) missing(w http.ResponseWriter, b body, keys ...string) bool {
+func (w *responder) missing(b body, keys ...string) bool {
 	var list []string
 	for _, key := range keys {
 		if _, ok := b[key]; !ok {
@@ -169,7 +182,7 @@ func (s *Server) missing(w http.ResponseWriter, b body, keys ...string) bool {
 		}
 	}
 	if len(list) > 0 {
-		s.badRequest(w, "["+strings.Join(list, ",")+"]")
+		w.badRequest("[" + strings.Join(list, ",") + "]")
 	}
 	return len(list) > 0
 }
@@ -212,4 +225,15 @@ func (b body) words(key string) ([]string, error) {
 		return nil, fsm.Refuse(fsm.Precondition, fmt.Sprintf("%s should be a string or a list, actually was %v", key, v))
 	}
 	return list, nil
+}
+
+// read decodes the request's body, which may be empty, or answers the request.
+func (w *responder) read(r *request, to any) bool {
+	d := json.NewDecoder(r.Body)
+	d.DisallowUnknownFields()
+	if err := d.Decode(to); err != nil && err != io.EOF {
+		w.badRequest("not_json")
+		return false
+	}
+	return true
 }

@@ -48,13 +48,13 @@ func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // perform answers a request, and notes it if it may have changed something or was
 // refused.
-func (s *Server) perform(w http.ResponseWriter, r *request, e *endpoint) {
+func (s *Server) perform(w *responder, r *request, e *endpoint) {
 	if s.audit == nil {
 		e.answer(w, r)
 		return
 	}
-	out := &recorder{ResponseWriter: w}
-	e.answer(out, r)
+	out := &recorder{ResponseWriter: w.ResponseWriter}
+	e.answer(&responder{out, w.log}, r)
 	refused := out.status == http.StatusUnauthorized || out.status == http.StatusForbidden
 	switch {
 	case refused:

@@ -9,33 +9,39 @@ import (
 )
 
 // passed answers a health check: without a reason, it holds.
-func (s *Server) passed(w http.ResponseWriter, c api.Check) {
+func passed(w *responder, c api.Check) {
 	status := http.StatusOK
 	if c.Status = "ok"; c.Reason != "" {
 		c.Status, status = "failed", http.StatusServiceUnavailable
 	}
-	s.answer(w, status, c)
+	w.answer(status, c)
 }
 
-func (s *Server) readyCheck(w http.ResponseWriter, _ *request) {
-	s.passed(w, api.Check{Reason: s.node.NotReady()})
+// healthChecks answer monitoring.
+type healthChecks struct {
+	node    Node
+	cluster Cluster
 }
 
-func (s *Server) alarmCheck(w http.ResponseWriter, r *request) {
-	c := api.Check{Alarms: s.node.Alarms(r.Context())}
+func (h healthChecks) readyCheck(w *responder, _ *request) {
+	passed(w, api.Check{Reason: h.node.NotReady()})
+}
+
+func (h healthChecks) alarmCheck(w *responder, r *request) {
+	c := api.Check{Alarms: h.cluster.Alarms(r.Context())}
 	if len(c.Alarms) > 0 {
 		c.Reason = "There are alarms in effect in the cluster"
 	}
-	s.passed(w, c)
+	passed(w, c)
 }
 
-func (s *Server) localAlarmCheck(w http.ResponseWriter, _ *request) {
-	c, status := api.Check{}, s.node.Status()
+func (h healthChecks) localAlarmCheck(w *responder, _ *request) {
+	c, status := api.Check{}, h.node.Status()
 	for _, a := range status.Alarms {
 		c.Alarms = append(c.Alarms, api.Alarm{Node: status.Node, Resource: a})
 		c.Reason = "There are alarms in effect on the node"
 	}
-	s.passed(w, c)
+	passed(w, c)
 }
 
 // appendNamed adds a queue to a list, unless it has gone.
@@ -48,20 +54,20 @@ func (r *request) appendNamed(list []api.Named, vhost, name string) []api.Named 
 
 // quarantineCheck fails if there are queues that do not lead on this node
 // because work for them has panicked here.
-func (s *Server) quarantineCheck(w http.ResponseWriter, r *request) {
+func (h healthChecks) quarantineCheck(w *responder, r *request) {
 	c := api.Check{}
-	for _, x := range s.node.Quarantined() {
+	for _, x := range h.node.Quarantined() {
 		c.Reason = "There are queues that are quarantined on the node"
 		c.Queues = r.appendNamed(c.Queues, x.VHost, x.Name)
 	}
-	s.passed(w, c)
+	passed(w, c)
 }
 
 // unprovenCheck fails if replicas on this node cannot prove what they
 // acknowledged.
-func (s *Server) unprovenCheck(w http.ResponseWriter, r *request) {
+func (h healthChecks) unprovenCheck(w *responder, r *request) {
 	c := api.Check{}
-	for _, x := range s.node.Unproven() {
+	for _, x := range h.node.Unproven() {
 		c.Reason = "There are replicas on the node that do not vote until they have been brought up to date"
 		if x.Group == 0 {
 			c.Queues = append(c.Queues, catalogNamed)
@@ -69,16 +75,16 @@ func (s *Server) unprovenCheck(w http.ResponseWriter, r *request) {
 			c.Queues = r.appendNamed(c.Queues, x.VHost, x.Name)
 		}
 	}
-	s.passed(w, c)
+	passed(w, c)
 }
 
 // catalogNamed stands for the catalog among queues.
 var catalogNamed = api.Named{Name: "catalog", ReadableName: "the catalog", Type: "metadata_store"}
 
 // progressCheck fails if queues that this node leads make no progress.
-func (s *Server) progressCheck(w http.ResponseWriter, r *request) {
+func (h healthChecks) progressCheck(w *responder, r *request) {
 	c := api.Check{}
-	for _, x := range s.node.StandingStill() {
+	for _, x := range h.node.StandingStill() {
 		c.Reason = "There are queues led by the node whose work makes no progress"
 		if x.Group == 0 {
 			c.Queues = append(c.Queues, catalogNamed)
@@ -86,18 +92,18 @@ func (s *Server) progressCheck(w http.ResponseWriter, r *request) {
 			c.Queues = r.appendNamed(c.Queues, x.VHost, x.Name)
 		}
 	}
-	s.passed(w, c)
+	passed(w, c)
 }
 
 // criticalCheck fails if queues, or the catalog, would lose their majority
 // with this node.
-func (s *Server) criticalCheck(w http.ResponseWriter, r *request) {
+func (h healthChecks) criticalCheck(w *responder, r *request) {
 	if len(r.view.Nodes()) == 1 {
-		s.answer(w, http.StatusOK, api.Check{Status: "ok", Reason: "single node cluster"})
+		w.answer(http.StatusOK, api.Check{Status: "ok", Reason: "single node cluster"})
 		return
 	}
 	c := api.Check{}
-	for _, q := range s.node.QuorumCritical(r.Context()) {
+	for _, q := range h.cluster.QuorumCritical(r.Context()) {
 		c.Reason = "There are quorum queues that would lose their quorum if the target node is shut down"
 		if q == nil {
 			c.Queues = append(c.Queues, catalogNamed)
@@ -105,20 +111,20 @@ func (s *Server) criticalCheck(w http.ResponseWriter, r *request) {
 		}
 		c.Queues = append(c.Queues, named(q))
 	}
-	s.passed(w, c)
+	passed(w, c)
 }
 
 // leaderlessCheck fails if queues have no leader: of all vhosts, or of one,
 // whose names match a regular expression, if one is given.
-func (s *Server) leaderlessCheck(w http.ResponseWriter, r *request) {
+func (h healthChecks) leaderlessCheck(w *responder, r *request) {
 	vhosts, ok := r.vhosts()
 	if !ok {
-		s.notFound(w)
+		w.notFound()
 		return
 	}
 	pattern, err := regexp.Compile(r.PathValue("pattern"))
 	if err != nil {
-		s.badRequest(w, "pattern should be regular expression but is invalid: "+err.Error())
+		w.badRequest("pattern should be regular expression but is invalid: " + err.Error())
 		return
 	}
 	var queues []*catalog.Queue
@@ -130,11 +136,11 @@ func (s *Server) leaderlessCheck(w http.ResponseWriter, r *request) {
 		}
 	}
 	c := api.Check{}
-	for _, q := range s.node.Leaderless(r.Context(), queues) {
+	for _, q := range h.cluster.Leaderless(r.Context(), queues) {
 		c.Reason = "There are quorum queues without an elected leader"
 		c.Queues = append(c.Queues, named(q))
 	}
-	s.passed(w, c)
+	passed(w, c)
 }
 
 func named(q *catalog.Queue) api.Named {

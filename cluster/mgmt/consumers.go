@@ -2,22 +2,27 @@ package mgmt
 
 import (
 	"cmp"
-	"net/http"
 	"slices"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/fsm/catalog"
 )
 
-// listConsumers answers with the consumers of the queues that the user sees.
-func (s *Server) listConsumers(w http.ResponseWriter, r *request) {
+// consumers are those of queues.
+type consumers struct {
+	queues Queues
+	node   Node
+}
+
+// list answers with the consumers of the queues that the user sees.
+func (cs consumers) list(w *responder, r *request) {
 	vhosts, ok := r.vhosts()
 	if !ok {
-		s.notFound(w)
+		w.notFound()
 		return
 	}
 	var items []api.Consumer
-	for _, c := range s.node.Consumers(r.Context()) {
+	for _, c := range cs.queues.Consumers(r.Context()) {
 		q, ok := r.view.QueueByID(c.Of)
 		if !ok || !slices.Contains(vhosts, q.VHost) {
 			continue
@@ -31,7 +36,7 @@ func (s *Server) listConsumers(w http.ResponseWriter, r *request) {
 			c.TimeoutSource = string(catalog.FromConsumer)
 			c.Arguments["x-consumer-timeout"] = c.Timeout
 		default:
-			c.TimeoutSource = string(r.view.TimeoutSource(q, s.node.Defaults()))
+			c.TimeoutSource = string(r.view.TimeoutSource(q, cs.node.Defaults()))
 		}
 		if c.Priority != 0 {
 			c.Arguments["x-priority"] = c.Priority
@@ -42,5 +47,5 @@ func (s *Server) listConsumers(w http.ResponseWriter, r *request) {
 	slices.SortFunc(items, func(a, b api.Consumer) int {
 		return cmp.Or(cmp.Compare(a.Queue.VHost, b.Queue.VHost), cmp.Compare(a.Queue.Name, b.Queue.Name), cmp.Compare(a.Tag, b.Tag))
 	})
-	list(s, w, r, items)
+	list(w, r, items)
 }

@@ -2,11 +2,7 @@ package mgmt
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/base64"
-	"encoding/json"
 	"net/http"
-	"net/url"
 	"slices"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
@@ -46,10 +42,13 @@ func describeExchange(x *catalog.Exchange, byQueue map[fsm.QueueID]stats.Queue) 
 	return d
 }
 
-func (s *Server) listExchanges(w http.ResponseWriter, r *request) {
+// exchanges are shown with what waits at delayed ones.
+type exchanges struct{ queues Queues }
+
+func (es exchanges) list(w *responder, r *request) {
 	vhosts, ok := r.vhosts()
 	if !ok {
-		s.notFound(w)
+		w.notFound()
 		return
 	}
 	var items []api.Exchange
@@ -59,14 +58,14 @@ func (s *Server) listExchanges(w http.ResponseWriter, r *request) {
 		items = append(items, defaultExchange(vhost))
 		for _, x := range r.view.Exchanges(vhost) {
 			if x.Store != nil && byQueue == nil {
-				byQueue = s.node.QueueStats(r.Context())
+				byQueue = es.queues.Stats(r.Context())
 			}
 			items = append(items, describeExchange(x, byQueue))
 		}
 		items = append(items, commandExchange(vhost))
 		slices.SortFunc(items[first:], func(a, b api.Exchange) int { return cmp.Compare(a.Name, b.Name) })
 	}
-	list(s, w, r, items)
+	list(w, r, items)
 }
 
 // exchange returns the exchange that a path names; "" is the default one.
@@ -82,113 +81,22 @@ func (r *request) exchange() (name string, ok bool) {
 	return name, ok && r.sees(vhost)
 }
 
-func (s *Server) getExchange(w http.ResponseWriter, r *request) {
+func (es exchanges) get(w *responder, r *request) {
 	vhost := r.PathValue("vhost")
 	name, ok := r.exchange()
 	switch {
 	case !ok:
-		s.notFound(w)
+		w.notFound()
 	case name == "":
-		s.answer(w, http.StatusOK, defaultExchange(vhost))
+		w.answer(http.StatusOK, defaultExchange(vhost))
 	case name == catalog.CommandExchange:
-		s.answer(w, http.StatusOK, commandExchange(vhost))
+		w.answer(http.StatusOK, commandExchange(vhost))
 	default:
 		x, _ := r.view.Exchange(vhost, name)
 		var byQueue map[fsm.QueueID]stats.Queue
 		if x.Store != nil {
-			byQueue = s.node.QueueStats(r.Context(), x.Store.ID)
+			byQueue = es.queues.Stats(r.Context(), x.Store.ID)
 		}
-		s.answer(w, http.StatusOK, describeExchange(x, byQueue))
+		w.answer(http.StatusOK, describeExchange(x, byQueue))
 	}
-}
-
-// implicit is the binding that every queue has to the default exchange.
-func implicit(q *catalog.Queue) api.Binding {
-	return api.Binding{
-		VHost: q.VHost, Destination: q.Name, DestinationType: "queue", RoutingKey: q.Name,
-		Arguments: map[string]any{}, PropertiesKey: url.QueryEscape(q.Name),
-	}
-}
-
-func describeBinding(b *catalog.Binding) api.Binding {
-	d := api.Binding{
-		Source: b.Source, VHost: b.VHost, Destination: b.Destination, DestinationType: "queue",
-		RoutingKey: b.RoutingKey, Arguments: ObjectOf(b.Arguments),
-	}
-	if b.ToExchange {
-		d.DestinationType = "exchange"
-	}
-	d.PropertiesKey = propertiesKey(d)
-	return d
-}
-
-// propertiesKey names a binding among those of one source and destination.
-func propertiesKey(b api.Binding) string {
-	switch {
-	case len(b.Arguments) > 0:
-		raw, _ := json.Marshal(b.Arguments) // ordered by key; it came from values that encode
-		digest := sha256.Sum256(raw)
-		return url.QueryEscape(b.RoutingKey) + "~" + base64.RawURLEncoding.EncodeToString(digest[:])[:6]
-	case b.RoutingKey == "":
-		return "~"
-	}
-	return url.QueryEscape(b.RoutingKey)
-}
-
-func (s *Server) answerBindings(w http.ResponseWriter, r *request, implied []api.Binding, bindings []*catalog.Binding) {
-	for _, b := range bindings {
-		implied = append(implied, describeBinding(b))
-	}
-	list(s, w, r, implied)
-}
-
-func (s *Server) listBindings(w http.ResponseWriter, r *request) {
-	vhosts, ok := r.vhosts()
-	if !ok {
-		s.notFound(w)
-		return
-	}
-	var implied []api.Binding
-	var bindings []*catalog.Binding
-	for _, vhost := range vhosts {
-		for _, q := range r.view.QueuesOf(vhost) {
-			implied = append(implied, implicit(q))
-		}
-		bindings = append(bindings, r.view.Bindings(vhost)...)
-	}
-	s.answerBindings(w, r, implied, bindings)
-}
-
-func (s *Server) bindingsOfQueue(w http.ResponseWriter, r *request) {
-	q, ok := r.view.Queue(r.PathValue("vhost"), r.PathValue("name"))
-	if !ok || !r.sees(q.VHost) {
-		s.notFound(w)
-		return
-	}
-	s.answerBindings(w, r, []api.Binding{implicit(q)}, r.view.BindingsTo(q.VHost, q.Name, false))
-}
-
-func (s *Server) bindingsFromExchange(w http.ResponseWriter, r *request) {
-	vhost := r.PathValue("vhost")
-	name, ok := r.exchange()
-	if !ok {
-		s.notFound(w)
-		return
-	}
-	var implied []api.Binding
-	if name == "" {
-		for _, q := range r.view.QueuesOf(vhost) {
-			implied = append(implied, implicit(q))
-		}
-	}
-	s.answerBindings(w, r, implied, r.view.BindingsFrom(vhost, name))
-}
-
-func (s *Server) bindingsToExchange(w http.ResponseWriter, r *request) {
-	name, ok := r.exchange()
-	if !ok {
-		s.notFound(w)
-		return
-	}
-	s.answerBindings(w, r, nil, r.view.BindingsTo(r.PathValue("vhost"), name, true))
 }

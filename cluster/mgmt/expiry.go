@@ -1,7 +1,6 @@
 package mgmt
 
 import (
-	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -21,26 +20,26 @@ const maxWithin = 200 * 365 * day
 
 // expiryCheck fails if a certificate that the node shows, or one that it checks
 // others by, ends within the time in the path.
-func (s *Server) expiryCheck(w http.ResponseWriter, r *request) {
+func (h healthChecks) expiryCheck(w *responder, r *request) {
 	within, err := strconv.Atoi(r.PathValue("within"))
 	if err != nil || within < 0 {
-		s.badRequest(w, "Invalid expiration value.")
+		w.badRequest("Invalid expiration value.")
 		return
 	}
 	unit, known := expiryUnits[strings.ToLower(r.PathValue("unit"))]
 	if !known {
-		s.badRequest(w, "Time unit not recognised. Use: days, weeks, months, years.")
+		w.badRequest("Time unit not recognised. Use: days, weeks, months, years.")
 		return
 	}
 	end := time.Now().Add(time.Duration(min(within, int(maxWithin/unit))) * unit)
 	c := api.Check{}
-	for _, x := range s.node.Certificates() {
+	for _, x := range h.node.Certificates() {
 		own, theirs := x.Ends.Before(end), !x.AuthoritiesEnd.IsZero() && x.AuthoritiesEnd.Before(end)
 		if !own && !theirs {
 			continue
 		}
 		c.Reason = "Certificates expiring"
-		e := api.Expiring{Node: s.node.Status().Node, Protocol: x.Protocol, File: x.File, AuthoritiesFile: x.AuthoritiesFile, Ends: []string{}, AuthoritiesEnd: []string{}}
+		e := api.Expiring{Node: h.node.Status().Node, Protocol: x.Protocol, File: x.File, AuthoritiesFile: x.AuthoritiesFile, Ends: []string{}, AuthoritiesEnd: []string{}}
 		if own {
 			e.Ends = append(e.Ends, x.Ends.UTC().Format(time.RFC3339))
 		}
@@ -49,5 +48,5 @@ func (s *Server) expiryCheck(w http.ResponseWriter, r *request) {
 		}
 		c.Expired = append(c.Expired, e)
 	}
-	s.passed(w, c)
+	passed(w, c)
 }

@@ -23,10 +23,13 @@ func limitsOf(v *catalog.View, user bool) (names []string, values map[string]map
 	return names, values
 }
 
-func (s *Server) listVHostLimits(w http.ResponseWriter, r *request) {
+// quotas are the limits of vhosts and users.
+type quotas struct{ catalog Catalog }
+
+func (q quotas) ofVHosts(w *responder, r *request) {
 	only := r.PathValue("vhost")
 	if _, ok := r.view.VHost(only); only != "" && (!ok || !r.sees(only)) {
-		s.notFound(w)
+		w.notFound()
 		return
 	}
 	var items []api.VHostLimits
@@ -36,13 +39,13 @@ func (s *Server) listVHostLimits(w http.ResponseWriter, r *request) {
 			items = append(items, api.VHostLimits{VHost: name, Value: values[name]})
 		}
 	}
-	list(s, w, r, items)
+	list(w, r, items)
 }
 
-func (s *Server) listUserLimits(w http.ResponseWriter, r *request) {
+func (q quotas) ofUsers(w *responder, r *request) {
 	only := r.PathValue("user")
 	if _, ok := r.view.User(only); only != "" && !ok {
-		s.notFound(w)
+		w.notFound()
 		return
 	}
 	var items []api.UserLimits
@@ -52,7 +55,7 @@ func (s *Server) listUserLimits(w http.ResponseWriter, r *request) {
 			items = append(items, api.UserLimits{User: name, Value: values[name]})
 		}
 	}
-	list(s, w, r, items)
+	list(w, r, items)
 }
 
 // limit is the one that the path names.
@@ -65,32 +68,32 @@ func (r *request) limit() *logpb.PutLimit {
 	return m
 }
 
-// putLimit takes a JSON number only: a text is not what a limit is.
-func (s *Server) putLimit(w http.ResponseWriter, r *request) {
-	b, ok := s.body(w, r)
-	if !ok || s.missing(w, b, "value") {
+// put takes a JSON number only: a text is not what a limit is.
+func (q quotas) put(w *responder, r *request) {
+	b, ok := w.body(r)
+	if !ok || w.missing(b, "value") {
 		return
 	}
 	m := r.limit()
 	n, isNumber := b["value"].(json.Number)
 	var err error
 	if m.Value, err = strconv.ParseInt(n.String(), 10, 64); !isNumber || err != nil {
-		s.invalid(w, fsm.Refuse(fsm.Precondition, m.Name+" should be an integer"))
+		w.invalid(fsm.Refuse(fsm.Precondition, m.Name+" should be an integer"))
 		return
 	}
-	s.limitChanged(w, r, m)
+	q.change(w, r, m)
 }
 
-func (s *Server) removeLimit(w http.ResponseWriter, r *request) {
+func (q quotas) remove(w *responder, r *request) {
 	m := r.limit()
 	m.Unset = true
-	s.limitChanged(w, r, m)
+	q.change(w, r, m)
 }
 
-func (s *Server) limitChanged(w http.ResponseWriter, r *request, m *logpb.PutLimit) {
-	err := s.propose(r.Context(), &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutLimit{PutLimit: m}})
+func (q quotas) change(w *responder, r *request, m *logpb.PutLimit) {
+	err := propose(r.Context(), q.catalog, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutLimit{PutLimit: m}})
 	if err != nil {
-		s.invalid(w, err)
+		w.invalid(err)
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)

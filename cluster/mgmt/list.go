@@ -23,20 +23,20 @@ const (
 
 // list answers with a list in the shape that the query asks for: filtered by
 // name, sorted, with some columns only, and a page of it.
-func list[T any](s *Server, w http.ResponseWriter, r *request, items []T) {
+func list[T any](w *responder, r *request, items []T) {
 	q := r.URL.Query()
 	if !slices.ContainsFunc([]string{"name", "sort", "columns", "page", "page_size"}, q.Has) {
-		s.answer(w, http.StatusOK, orEmpty(items))
+		w.answer(http.StatusOK, orEmpty(items))
 		return
 	}
 	rows, err := objects(items)
 	if err != nil {
-		s.failed(w, err)
+		w.failed(err)
 		return
 	}
 	total := len(rows)
 	if rows, err = filterByName(rows, q); err != nil {
-		s.badRequest(w, err.Error())
+		w.badRequest(err.Error())
 		return
 	}
 	if key := q.Get("sort"); key != "" {
@@ -45,7 +45,7 @@ func list[T any](s *Server, w http.ResponseWriter, r *request, items []T) {
 	page := api.Page{Items: rows, FilteredCount: len(rows), TotalCount: total}
 	if q.Has("page") || q.Has("page_size") {
 		if failure := cut(&page, q); failure != nil {
-			s.answer(w, http.StatusBadRequest, failure)
+			w.answer(http.StatusBadRequest, failure)
 			return
 		}
 	}
@@ -55,10 +55,10 @@ func list[T any](s *Server, w http.ResponseWriter, r *request, items []T) {
 		}
 	}
 	if q.Has("page") || q.Has("page_size") {
-		s.answer(w, http.StatusOK, page)
+		w.answer(http.StatusOK, page)
 		return
 	}
-	s.answer(w, http.StatusOK, orEmpty(page.Items))
+	w.answer(http.StatusOK, orEmpty(page.Items))
 }
 
 // objects turns items into what JSON makes of them.

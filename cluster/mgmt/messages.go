@@ -98,60 +98,63 @@ func (b body) word(key string) string {
 	return ""
 }
 
-// takeMessages gets messages out of a queue, or shows them and gives them back.
-func (s *Server) takeMessages(w http.ResponseWriter, r *request) {
-	b, ok := s.body(w, r)
-	if !ok || s.missing(w, b, "count", "ackmode", "encoding") {
+// messages are those in queues.
+type messages struct{ messages Messages }
+
+// take gets messages out of a queue, or shows them and gives them back.
+func (ms messages) take(w *responder, r *request) {
+	b, ok := w.body(r)
+	if !ok || w.missing(b, "count", "ackmode", "encoding") {
 		return
 	}
 	count, err := strconv.Atoi(b.word("count"))
 	if err != nil || count < 0 {
-		s.badRequest(w, "count is a whole number from 0")
+		w.badRequest("count is a whole number from 0")
 		return
 	}
 	outcome, ok := ackModes[b.word("ackmode")]
 	if !ok {
-		s.badRequest(w, "ackmode is one of ack_requeue_true, ack_requeue_false, reject_requeue_true, reject_requeue_false")
+		w.badRequest("ackmode is one of ack_requeue_true, ack_requeue_false, reject_requeue_true, reject_requeue_false")
 		return
 	}
 	e, err := encodingFrom(b.word("encoding"), b.word("truncate"))
 	if err != nil {
-		s.badRequest(w, err.Error())
+		w.badRequest(err.Error())
 		return
 	}
 	vhost, name := r.PathValue("vhost"), r.PathValue("name")
-	if !s.hasQueue(w, r, vhost, name) {
+	if !w.hasQueue(r, vhost, name) {
 		return
 	}
-	taken, err := s.node.Take(r.Context(), r.user.GetName(), vhost, name, min(count, maxTake), outcome)
+	taken, err := ms.messages.Take(r.Context(), r.user.GetName(), vhost, name, min(count, maxTake), outcome)
 	if err != nil {
-		s.failed(w, err)
+		w.failed(err)
 		return
 	}
 	list := []api.Message{}
 	for i := range taken {
 		list = append(list, e.message(&taken[i]))
 	}
-	s.answer(w, http.StatusOK, list)
+	w.answer(http.StatusOK, list)
 }
 
 // hasQueue answers the request if its queue is not there for the user.
-func (s *Server) hasQueue(w http.ResponseWriter, r *request, vhost, name string) bool {
+func (w *responder) hasQueue(r *request, vhost, name string) bool {
 	if !r.sees(vhost) {
-		s.notFound(w)
+		w.notFound()
 		return false
 	}
 	if _, ok := r.view.Queue(vhost, name); !ok {
-		s.answer(w, http.StatusNotFound, api.Failure{Error: "not_found", Reason: "queue_not_found"})
+		w.answer(http.StatusNotFound, api.Failure{Error: "not_found", Reason: "queue_not_found"})
 		return false
 	}
 	return true
 }
 
-// peekMessages shows messages and changes nothing.
-func (s *Server) peekMessages(w http.ResponseWriter, r *request) {
+// peek shows messages and changes nothing.
+func (ms messages) peek(w *responder, r *request) {
 	vhost, name, q := r.PathValue("vhost"), r.PathValue("name"), r.URL.Query()
-	if !s.hasQueue(w, r, vhost, name) {
+	if !w.hasQueue(r, vhost, name) {
 		return
 	}
 	or := func(key, otherwise string) string {
@@ -166,27 +169,27 @@ func (s *Server) peekMessages(w http.ResponseWriter, r *request) {
 	e, err3 := encodingFrom(or("encoding", "auto"), or("truncate", ""))
 	switch {
 	case !known:
-		s.badRequest(w, "state is one of ready, unacked, scheduled, delayed")
+		w.badRequest("state is one of ready, unacked, scheduled, delayed")
 	case err != nil:
-		s.badRequest(w, "after is the number of a message")
+		w.badRequest("after is the number of a message")
 	case err2 != nil || limit < 1 || limit > maxPeek:
-		s.badRequest(w, fmt.Sprintf("limit is a whole number from 1 to %d", maxPeek))
+		w.badRequest(fmt.Sprintf("limit is a whole number from 1 to %d", maxPeek))
 	case err3 != nil:
-		s.badRequest(w, err3.Error())
+		w.badRequest(err3.Error())
 	default:
-		s.peek(w, r, in, after, limit, e)
+		ms.page(w, r, in, after, limit, e)
 	}
 }
 
-func (s *Server) peek(w http.ResponseWriter, r *request, in queue.Place, after uint64, limit int, e encoding) {
+func (ms messages) page(w *responder, r *request, in queue.Place, after uint64, limit int, e encoding) {
 	record, err := r.view.UseQueue(catalog.Client{User: r.user.GetName()}, catalog.Read, r.PathValue("vhost"), r.PathValue("name"))
 	if err != nil {
-		s.failed(w, err)
+		w.failed(err)
 		return
 	}
-	list, more, err := s.node.Peek(r.Context(), record, in, after, limit)
+	list, more, err := ms.messages.Peek(r.Context(), record, in, after, limit)
 	if err != nil {
-		s.failed(w, err)
+		w.failed(err)
 		return
 	}
 	page := api.PeekPage{Items: []api.PeekedMessage{}}
@@ -200,5 +203,5 @@ func (s *Server) peek(w http.ResponseWriter, r *request, in queue.Place, after u
 	if n := len(list); more && n > 0 {
 		page.Next = list[n-1].Number
 	}
-	s.answer(w, http.StatusOK, page)
+	w.answer(http.StatusOK, page)
 }

@@ -24,7 +24,29 @@ import (
 )
 
 // rest is what a test does not need. It is missing.
-type rest struct{ Node }
+type rest struct{ everything }
+
+type everything interface {
+	Catalog
+	Logins
+	Queues
+	Messages
+	Node
+	Groups
+	Cluster
+	Settings
+	Connections
+	Maintenance
+	Leaders
+	Resources
+	Members
+	Membership
+}
+
+// backendOf has one value be all there is.
+func backendOf(x everything) Backend {
+	return Backend{x, x, x, x, x, x, x, x, x, x, x, x, x, x}
+}
 
 // world is a node whose catalog is real and whose queues are not. Everybody's
 // password is the name.
@@ -53,7 +75,7 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.server = New(w, slog.New(slog.DiscardHandler), guard)
+	w.server = New(backendOf(w), slog.New(slog.DiscardHandler), guard)
 	w.handler = w.server.Handler()
 	for _, n := range []string{"n1", "n2", "n3"} {
 		w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{Name: n, Incarnation: []byte(n)}}})
@@ -105,7 +127,7 @@ func (w *world) HashPassword(_ context.Context, password string) ([]byte, error)
 	return login.HashPassword(password), nil
 }
 
-func (w *world) QueueStats(_ context.Context, ids ...fsm.QueueID) map[fsm.QueueID]stats.Queue {
+func (w *world) Stats(_ context.Context, ids ...fsm.QueueID) map[fsm.QueueID]stats.Queue {
 	all := map[fsm.QueueID]stats.Queue{}
 	for _, q := range w.View().Queues() {
 		if f, ok := w.stats[q.Name]; ok && (len(ids) == 0 || slices.Contains(ids, q.ID)) {

@@ -125,7 +125,6 @@ func TestProgress(t *testing.T) {
 }
 
 func (o *operator) Alarms(context.Context) []api.Alarm { return o.alarms }
-func (o *operator) Draining() bool                     { return o.draining }
 
 func (o *operator) Drain(context.Context) (api.Drained, error) {
 	o.draining = o.markFails == nil

@@ -13,7 +13,7 @@ import (
 // eachEndpoint walks the table of all there is. Names in paths are filled in.
 func (w *world) eachEndpoint(t *testing.T, visit func(t *testing.T, e endpoint, path string)) {
 	names := regexp.MustCompile(`\{\w+\}`)
-	for _, x := range w.server.resources() {
+	for _, x := range w.server.resources {
 		for _, e := range x.endpoints {
 			t.Run(e.method+x.path, func(t *testing.T) { visit(t, e, names.ReplaceAllString(x.path, "x")) })
 		}

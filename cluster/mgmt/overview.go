@@ -12,17 +12,23 @@ import (
 // compatibility is the version of RabbitMQ whose API this one follows.
 const compatibility = "4.3.0"
 
-// overview sums up the vhosts that the user may see.
-func (s *Server) overview(w http.ResponseWriter, r *request) {
-	status := s.node.Status()
+// overview is the cluster as a user may see it.
+type overview struct {
+	node   Node
+	queues Queues
+}
+
+// get sums up the vhosts that the user may see.
+func (ov overview) get(w *responder, r *request) {
+	status := ov.node.Status()
 	o := api.Overview{
-		ManagementVersion: compatibility, RabbitMQVersion: compatibility, ProductName: "quorate", ProductVersion: s.node.Version(),
+		ManagementVersion: compatibility, RabbitMQVersion: compatibility, ProductName: "quorate", ProductVersion: ov.node.Version(),
 		ClusterName: status.Cluster, Node: status.Node, DefaultQueueType: queueType,
 	}
 	for _, name := range catalog.ExchangeTypes() {
 		o.ExchangeTypes = append(o.ExchangeTypes, api.ExchangeType{Name: name, Enabled: true})
 	}
-	byQueue := s.node.QueueStats(r.Context())
+	byQueue := ov.queues.Stats(r.Context())
 	vhosts, _ := r.vhosts()
 	for _, vhost := range vhosts {
 		o.ObjectTotals.Exchanges += 1 + len(r.view.Exchanges(vhost)) // the default one has no record
@@ -34,7 +40,7 @@ func (s *Server) overview(w http.ResponseWriter, r *request) {
 			}
 		}
 	}
-	s.answer(w, http.StatusOK, o)
+	w.answer(http.StatusOK, o)
 }
 
 // totals sums up the queues of one vhost.

@@ -12,11 +12,10 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// policyKind is either of the two kinds of policies.
-type policyKind struct {
-	path        string
-	operator    bool
-	read, write level
+// policies are those of one of the two kinds.
+type policies struct {
+	catalog  Catalog
+	operator bool
 }
 
 func describePolicy(p *catalog.Policy) api.Policy {
@@ -26,60 +25,54 @@ func describePolicy(p *catalog.Policy) api.Policy {
 	}
 }
 
-func (s *Server) listPolicies(k policyKind) func(http.ResponseWriter, *request) {
-	return func(w http.ResponseWriter, r *request) {
-		vhosts, ok := r.vhosts()
-		if !ok {
-			s.notFound(w)
-			return
-		}
-		var items []api.Policy
-		for _, vhost := range vhosts {
-			for _, p := range r.view.Policies(vhost, k.operator) {
-				items = append(items, describePolicy(p))
-			}
-		}
-		list(s, w, r, items)
+func (ps policies) list(w *responder, r *request) {
+	vhosts, ok := r.vhosts()
+	if !ok {
+		w.notFound()
+		return
 	}
+	var items []api.Policy
+	for _, vhost := range vhosts {
+		for _, p := range r.view.Policies(vhost, ps.operator) {
+			items = append(items, describePolicy(p))
+		}
+	}
+	list(w, r, items)
 }
 
-func (s *Server) getPolicy(k policyKind) func(http.ResponseWriter, *request) {
-	return func(w http.ResponseWriter, r *request) {
-		p, ok := r.view.Policy(r.PathValue("vhost"), r.PathValue("name"), k.operator)
-		if !ok || !r.sees(p.VHost) {
-			s.notFound(w)
-			return
-		}
-		s.answer(w, http.StatusOK, describePolicy(p))
+func (ps policies) get(w *responder, r *request) {
+	p, ok := r.view.Policy(r.PathValue("vhost"), r.PathValue("name"), ps.operator)
+	if !ok || !r.sees(p.VHost) {
+		w.notFound()
+		return
 	}
+	w.answer(http.StatusOK, describePolicy(p))
 }
 
-func (s *Server) putPolicy(k policyKind) func(http.ResponseWriter, *request) {
-	return func(w http.ResponseWriter, r *request) {
-		if !r.sees(r.PathValue("vhost")) {
-			s.noVHost(w)
-			return
-		}
-		b, ok := s.body(w, r)
-		if !ok || s.missing(w, b, "pattern", "definition") {
-			return
-		}
-		m, err := policyFrom(b)
-		if err == nil {
-			m.Vhost, m.Name, m.Operator = r.PathValue("vhost"), r.PathValue("name"), k.operator
-			err = r.view.ValidatePolicy(m)
-		}
-		if err == nil && !r.has(administrator) {
-			err = r.view.MayPutPolicy(r.user.GetName(), m)
-		}
-		if err != nil {
-			s.invalid(w, err)
-			return
-		}
-		_, known := r.view.Policy(m.Vhost, m.Name, k.operator)
-		err = s.propose(r.Context(), &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutPolicy{PutPolicy: m}})
-		s.changed(w, err, !known)
+func (ps policies) put(w *responder, r *request) {
+	if !r.sees(r.PathValue("vhost")) {
+		w.noVHost()
+		return
 	}
+	b, ok := w.body(r)
+	if !ok || w.missing(b, "pattern", "definition") {
+		return
+	}
+	m, err := policyFrom(b)
+	if err == nil {
+		m.Vhost, m.Name, m.Operator = r.PathValue("vhost"), r.PathValue("name"), ps.operator
+		err = r.view.ValidatePolicy(m)
+	}
+	if err == nil && !r.has(administrator) {
+		err = r.view.MayPutPolicy(r.user.GetName(), m)
+	}
+	if err != nil {
+		w.invalid(err)
+		return
+	}
+	_, known := r.view.Policy(m.Vhost, m.Name, ps.operator)
+	err = propose(r.Context(), ps.catalog, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutPolicy{PutPolicy: m}})
+	w.changed(err, !known)
 }
 
 // policyFrom reads what a policy is from a request's body.
@@ -123,14 +116,12 @@ func invalidTerm(format string, value any) error {
 	return fsm.Refuse(fsm.Precondition, fmt.Sprintf(format, catalog.Term(valueOf(value))))
 }
 
-func (s *Server) deletePolicy(k policyKind) func(http.ResponseWriter, *request) {
-	return func(w http.ResponseWriter, r *request) {
-		p, ok := r.view.Policy(r.PathValue("vhost"), r.PathValue("name"), k.operator)
-		if !ok || !r.sees(p.VHost) {
-			s.notFound(w)
-			return
-		}
-		m := &logpb.DeletePolicy{Vhost: p.VHost, Name: p.Name, Operator: k.operator}
-		s.changed(w, s.propose(r.Context(), &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeletePolicy{DeletePolicy: m}}), false)
+func (ps policies) remove(w *responder, r *request) {
+	p, ok := r.view.Policy(r.PathValue("vhost"), r.PathValue("name"), ps.operator)
+	if !ok || !r.sees(p.VHost) {
+		w.notFound()
+		return
 	}
+	m := &logpb.DeletePolicy{Vhost: p.VHost, Name: p.Name, Operator: ps.operator}
+	w.changed(propose(r.Context(), ps.catalog, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeletePolicy{DeletePolicy: m}}), false)
 }

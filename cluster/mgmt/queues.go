@@ -11,37 +11,44 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-func (s *Server) listQueues(w http.ResponseWriter, r *request) {
+// queues are shown with what their leaders say of them.
+type queues struct {
+	queues  Queues
+	node    Node
+	cluster Cluster
+}
+
+func (qs queues) list(w *responder, r *request) {
 	vhosts, ok := r.vhosts()
 	if !ok {
-		s.notFound(w)
+		w.notFound()
 		return
 	}
 	q := r.URL.Query()
 	var byQueue map[fsm.QueueID]stats.Queue
 	if q.Get("disable_stats") != "true" || q.Get("enable_queue_totals") == "true" {
-		byQueue = s.node.QueueStats(r.Context())
+		byQueue = qs.queues.Stats(r.Context())
 	}
 	var items []api.Queue
 	for _, vhost := range vhosts {
 		for _, q := range r.view.QueuesOf(vhost) {
-			items = append(items, s.describeQueue(r.view, q, byQueue))
+			items = append(items, qs.describe(r.view, q, byQueue))
 		}
 	}
-	list(s, w, r, items)
+	list(w, r, items)
 }
 
-func (s *Server) getQueue(w http.ResponseWriter, r *request) {
+func (qs queues) get(w *responder, r *request) {
 	q, ok := r.view.Queue(r.PathValue("vhost"), r.PathValue("name"))
 	if !ok || !r.sees(q.VHost) {
-		s.notFound(w)
+		w.notFound()
 		return
 	}
-	s.answer(w, http.StatusOK, s.describeQueue(r.view, q, s.node.QueueStats(r.Context(), q.ID)))
+	w.answer(http.StatusOK, qs.describe(r.view, q, qs.queues.Stats(r.Context(), q.ID)))
 }
 
-func (s *Server) describeQueue(v *catalog.View, q *catalog.Queue, byQueue map[fsm.QueueID]stats.Queue) api.Queue {
-	policies, settings := v.EffectivePolicy(q), v.Settings(q, s.node.Defaults())
+func (qs queues) describe(v *catalog.View, q *catalog.Queue, byQueue map[fsm.QueueID]stats.Queue) api.Queue {
+	policies, settings := v.EffectivePolicy(q), v.Settings(q, qs.node.Defaults())
 	d := api.Queue{
 		Name: q.Name, VHost: q.VHost, Type: q.Type(), Durable: q.Durable, AutoDelete: q.AutoDelete, Exclusive: q.Exclusive,
 		Arguments: ObjectOf(q.Arguments), Policy: policies.Policy, OperatorPolicy: policies.Operator,
@@ -55,7 +62,7 @@ func (s *Server) describeQueue(v *catalog.View, q *catalog.Queue, byQueue map[fs
 			continue
 		}
 		d.Members = append(d.Members, n.GetName())
-		if s.node.Online(n.GetName()) {
+		if qs.cluster.Online(n.GetName()) {
 			d.Online = append(d.Online, n.GetName())
 		}
 	}

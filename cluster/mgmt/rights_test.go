@@ -209,7 +209,7 @@ func TestRightsAtEveryEndpoint(t *testing.T) {
 	}
 	still := newWorld(t) // what only asks leaves it as it is
 	still.things(callers)
-	for _, x := range still.server.resources() {
+	for _, x := range still.server.resources {
 		for _, e := range x.endpoints {
 			what := e.method + " " + x.path
 			n, known := needs[what]

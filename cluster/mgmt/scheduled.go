@@ -35,27 +35,22 @@ func namedQueue(r *request, by catalog.Client, _ bool) (*catalog.Queue, error) {
 	return r.view.UseQueue(by, catalog.Read, r.PathValue("vhost"), r.PathValue("name"))
 }
 
-// scheduled are the resources of the messages that wait at one kind of place.
-func (s *Server) scheduled(path string, at place) []resource {
-	return []resource{
-		{path, []endpoint{get(management, s.listScheduled(at)), remove(management, s.cancelAll(at))}},
-		{path + "/{id}", []endpoint{
-			remove(management, s.reschedule(at, logpb.Schedule_CANCEL)),
-			{http.MethodPatch, management, s.reschedule(at, logpb.Schedule_MOVE)},
-		}},
-		{path + "/{id}/fire", []endpoint{post(management, s.reschedule(at, logpb.Schedule_FIRE))}},
-	}
+// scheduled are the messages that wait for their time at one kind of place.
+type scheduled struct {
+	messages Messages
+	node     Node
+	at       place
 }
 
-// find finds the queue of a request, or answers the request.
-func (s *Server) find(w http.ResponseWriter, r *request, at place, change bool) *catalog.Queue {
+// queue finds the queue of a request, or answers the request.
+func (s scheduled) queue(w *responder, r *request, change bool) *catalog.Queue {
 	if !r.sees(r.PathValue("vhost")) {
-		s.notFound(w)
+		w.notFound()
 		return nil
 	}
-	q, err := at(r, catalog.Client{User: r.user.GetName()}, change)
+	q, err := s.at(r, catalog.Client{User: r.user.GetName()}, change)
 	if err != nil {
-		s.failed(w, err)
+		w.failed(err)
 		return nil
 	}
 	return q
@@ -80,31 +75,29 @@ func pageOf(r *request) (*peerpb.ScheduledRequest, error) {
 	return m, nil
 }
 
-func (s *Server) listScheduled(at place) func(http.ResponseWriter, *request) {
-	return func(w http.ResponseWriter, r *request) {
-		q := s.find(w, r, at, false)
-		if q == nil {
-			return
-		}
-		m, err := pageOf(r)
-		if err != nil {
-			s.failed(w, err)
-			return
-		}
-		page, err := s.node.Scheduled(r.Context(), q, m)
-		if err != nil {
-			s.failed(w, err)
-			return
-		}
-		items := []api.Scheduled{}
-		for _, x := range page {
-			items = append(items, s.describeScheduled(x))
-		}
-		s.answer(w, http.StatusOK, items)
+func (s scheduled) list(w *responder, r *request) {
+	q := s.queue(w, r, false)
+	if q == nil {
+		return
 	}
+	m, err := pageOf(r)
+	if err != nil {
+		w.failed(err)
+		return
+	}
+	page, err := s.messages.Scheduled(r.Context(), q, m)
+	if err != nil {
+		w.failed(err)
+		return
+	}
+	items := []api.Scheduled{}
+	for _, x := range page {
+		items = append(items, s.describe(x))
+	}
+	w.answer(http.StatusOK, items)
 }
 
-func (s *Server) describeScheduled(x *peerpb.ScheduledMessage) api.Scheduled {
+func (s scheduled) describe(x *peerpb.ScheduledMessage) api.Scheduled {
 	d := api.Scheduled{
 		ID: x.Message, ScheduleID: x.Id, DueAt: x.DueAt, RemainingMS: max(x.DueAt-int64(s.node.Now()), 0),
 		RoutingKey: x.RoutingKey, Bytes: x.Bytes, MessageID: x.MessageId, Cursor: fmt.Sprintf("%d-%d", x.DueAt, x.Message),
@@ -118,9 +111,9 @@ func (s *Server) describeScheduled(x *peerpb.ScheduledMessage) api.Scheduled {
 
 // reschedule changes one scheduled message: by its number or, with
 // ?by=schedule_id or if it is no number, by its schedule id.
-func (s *Server) reschedule(at place, action logpb.Schedule_Action) func(http.ResponseWriter, *request) {
-	return func(w http.ResponseWriter, r *request) {
-		q := s.find(w, r, at, true)
+func (s scheduled) reschedule(action logpb.Schedule_Action) func(*responder, *request) {
+	return func(w *responder, r *request) {
+		q := s.queue(w, r, true)
 		if q == nil {
 			return
 		}
@@ -128,15 +121,15 @@ func (s *Server) reschedule(at place, action logpb.Schedule_Action) func(http.Re
 		if n, err := strconv.ParseUint(c.Id, 10, 64); err == nil && n > 0 && r.URL.Query().Get("by") != "schedule_id" {
 			c.Id, c.Message = "", n
 		}
-		if action == logpb.Schedule_MOVE && !s.newTime(w, r, c) {
+		if action == logpb.Schedule_MOVE && !newTime(w, r, c) {
 			return
 		}
-		done, err := s.node.Command(r.Context(), q, &logpb.Command{Kind: logpb.Command_SCHEDULE, Schedule: c})
+		done, err := s.messages.Command(r.Context(), q, &logpb.Command{Kind: logpb.Command_SCHEDULE, Schedule: c})
 		switch {
 		case err != nil:
-			s.failed(w, err)
+			w.failed(err)
 		case done[0].Code != fsm.OK:
-			s.failed(w, fsm.Refuse(fsm.NotFoundKind, "no such message waits there"))
+			w.failed(fsm.Refuse(fsm.NotFoundKind, "no such message waits there"))
 		default:
 			w.WriteHeader(http.StatusNoContent)
 		}
@@ -145,8 +138,8 @@ func (s *Server) reschedule(at place, action logpb.Schedule_Action) func(http.Re
 
 // newTime reads due_at or delay, in milliseconds, from the body, or answers the
 // request.
-func (s *Server) newTime(w http.ResponseWriter, r *request, c *logpb.Schedule) bool {
-	b, ok := s.body(w, r)
+func newTime(w *responder, r *request, c *logpb.Schedule) bool {
+	b, ok := w.body(r)
 	if !ok {
 		return false
 	}
@@ -159,7 +152,7 @@ func (s *Server) newTime(w http.ResponseWriter, r *request, c *logpb.Schedule) b
 	at, timed := number("due_at")
 	delay, delayed := number("delay")
 	if timed == delayed || len(b) != 1 || delay > longest {
-		s.badRequest(w, fmt.Sprintf("the body has either due_at (ms since the epoch) or delay (ms, at most %d)", longest))
+		w.badRequest(fmt.Sprintf("the body has either due_at (ms since the epoch) or delay (ms, at most %d)", longest))
 		return false
 	}
 	if timed {
@@ -172,46 +165,44 @@ func (s *Server) newTime(w http.ResponseWriter, r *request, c *logpb.Schedule) b
 
 // cancelAll cancels scheduled messages: all of them, or with ?match=header=value
 // those with a header that prints so.
-func (s *Server) cancelAll(at place) func(http.ResponseWriter, *request) {
-	return func(w http.ResponseWriter, r *request) {
-		q := s.find(w, r, at, true)
-		if q == nil {
+func (s scheduled) cancelAll(w *responder, r *request) {
+	q := s.queue(w, r, true)
+	if q == nil {
+		return
+	}
+	header, value, match := strings.Cut(r.URL.Query().Get("match"), "=")
+	if r.URL.Query().Has("match") && (!match || header == "") {
+		w.badRequest("match is header=value")
+		return
+	}
+	answer := api.Rescheduled{}
+	page := &peerpb.ScheduledRequest{Limit: largestScheduled, Headers: match}
+	for {
+		list, err := s.messages.Scheduled(r.Context(), q, page)
+		var commands []*logpb.Command
+		for _, x := range list {
+			page.AfterAt, page.AfterMessage = x.DueAt, x.Message
+			if v, ok := s.describe(x).Headers[header]; match && (!ok || fmt.Sprint(v) != value) {
+				continue
+			}
+			commands = append(commands, &logpb.Command{Kind: logpb.Command_SCHEDULE, Schedule: &logpb.Schedule{
+				Action: logpb.Schedule_CANCEL, Message: x.Message,
+			}})
+		}
+		var done []fsm.Result
+		if err == nil && len(commands) > 0 {
+			done, err = s.messages.Command(r.Context(), q, commands...)
+		}
+		if err != nil {
+			w.failed(err)
 			return
 		}
-		header, value, match := strings.Cut(r.URL.Query().Get("match"), "=")
-		if r.URL.Query().Has("match") && (!match || header == "") {
-			s.badRequest(w, "match is header=value")
-			return
+		for _, d := range done {
+			answer.Messages += d.Count
 		}
-		answer := api.Rescheduled{}
-		page := &peerpb.ScheduledRequest{Limit: largestScheduled, Headers: match}
-		for {
-			list, err := s.node.Scheduled(r.Context(), q, page)
-			var commands []*logpb.Command
-			for _, x := range list {
-				page.AfterAt, page.AfterMessage = x.DueAt, x.Message
-				if v, ok := s.describeScheduled(x).Headers[header]; match && (!ok || fmt.Sprint(v) != value) {
-					continue
-				}
-				commands = append(commands, &logpb.Command{Kind: logpb.Command_SCHEDULE, Schedule: &logpb.Schedule{
-					Action: logpb.Schedule_CANCEL, Message: x.Message,
-				}})
-			}
-			var done []fsm.Result
-			if err == nil && len(commands) > 0 {
-				done, err = s.node.Command(r.Context(), q, commands...)
-			}
-			if err != nil {
-				s.failed(w, err)
-				return
-			}
-			for _, d := range done {
-				answer.Messages += d.Count
-			}
-			if len(list) < largestScheduled {
-				s.answer(w, http.StatusOK, answer)
-				return
-			}
+		if len(list) < largestScheduled {
+			w.answer(http.StatusOK, answer)
+			return
 		}
 	}
 }

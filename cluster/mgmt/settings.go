@@ -7,23 +7,26 @@ import (
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
-func (s *Server) settings(w http.ResponseWriter, _ *request) {
-	s.answer(w, http.StatusOK, s.node.Settings())
+// settings are those of the whole cluster.
+type settings struct{ settings Settings }
+
+func (st settings) list(w *responder, _ *request) {
+	w.answer(http.StatusOK, st.settings.Settings())
 }
 
-func (s *Server) putSetting(w http.ResponseWriter, r *request) {
+func (st settings) put(w *responder, r *request) {
 	var body api.SettingValue
 	d := json.NewDecoder(r.Body)
 	d.DisallowUnknownFields()
 	if err := d.Decode(&body); err != nil || body.Value == nil {
-		s.answer(w, http.StatusBadRequest, api.Failure{Error: "bad_request", Reason: `the body is {"value": NUMBER}`})
+		w.answer(http.StatusBadRequest, api.Failure{Error: "bad_request", Reason: `the body is {"value": NUMBER}`})
 		return
 	}
-	s.changeSetting(w, r, body.Value)
+	st.change(w, r, body.Value)
 }
 
-func (s *Server) deleteSetting(w http.ResponseWriter, r *request) { s.changeSetting(w, r, nil) }
+func (st settings) remove(w *responder, r *request) { st.change(w, r, nil) }
 
-func (s *Server) changeSetting(w http.ResponseWriter, r *request, value *int64) {
-	s.changed(w, s.node.PutSetting(r.Context(), r.PathValue("name"), value), false)
+func (st settings) change(w *responder, r *request, value *int64) {
+	w.changed(st.settings.PutSetting(r.Context(), r.PathValue("name"), value), false)
 }

@@ -1,11 +1,55 @@
 package mgmt
 
-import "net/http"
+import (
+	"net/http"
+	"net/http/pprof"
 
-func (s *Server) status(w http.ResponseWriter, _ *request) {
-	s.answer(w, http.StatusOK, s.node.Status())
+	"github.com/quorate/quorate/cluster/mgmt/api"
+)
+
+// inspection is what the node says of itself.
+type inspection struct {
+	node   Node
+	groups Groups
 }
 
-func (s *Server) clock(w http.ResponseWriter, _ *request) {
-	s.answer(w, http.StatusOK, s.node.Clock())
+func (i inspection) status(w *responder, _ *request) {
+	w.answer(http.StatusOK, i.node.Status())
+}
+
+func (i inspection) clock(w *responder, _ *request) {
+	w.answer(http.StatusOK, i.node.Clock())
+}
+
+func (i inspection) version(w *responder, _ *request) {
+	w.answer(http.StatusOK, api.Version{ProductVersion: i.node.Version()})
+}
+
+func (i inspection) replicas(w *responder, r *request) {
+	w.answer(http.StatusOK, orEmpty(i.groups.ReplicasOf(r.URL.Query().Get("name"))))
+}
+
+// profile answers Go's profiles: cpu (for ?seconds=30), trace, and the named
+// ones, such as heap and goroutine.
+func (inspection) profile(w *responder, r *request) {
+	switch name := r.PathValue("profile"); name {
+	case "cpu":
+		pprof.Profile(w, r.Request)
+	case "trace":
+		pprof.Trace(w, r.Request)
+	default:
+		pprof.Handler(name).ServeHTTP(w, r.Request)
+	}
+}
+
+func (i inspection) barrier(w *responder, r *request) {
+	if err := i.groups.Barrier(r.Context()); err != nil {
+		w.answer(http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: err.Error()})
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func whoami(w *responder, r *request) {
+	w.answer(http.StatusOK, api.Whoami{Name: r.user.GetName(), Tags: orEmpty(r.user.GetTags()), IsInternalUser: true})
 }

@@ -19,35 +19,38 @@ func (r *request) topicPermissions() (items []api.TopicPermission) {
 	return items
 }
 
-// listTopicPermissions lists all topic permissions, or those of the user or
+// topicPermissions are those of users at topic exchanges.
+type topicPermissions struct{ catalog Catalog }
+
+// list lists all topic permissions, or those of the user or
 // the vhost in the path.
-func (s *Server) listTopicPermissions(w http.ResponseWriter, r *request) {
+func (t topicPermissions) list(w *responder, r *request) {
 	user, vhost := r.PathValue("user"), r.PathValue("vhost")
 	_, isUser := r.view.User(user)
 	_, isVHost := r.view.VHost(vhost)
 	if user != "" && !isUser || vhost != "" && !isVHost {
-		s.notFound(w)
+		w.notFound()
 		return
 	}
-	list(s, w, r, r.topicPermissions())
+	list(w, r, r.topicPermissions())
 }
 
-// getTopicPermissions answers those of one user in one vhost, which must be.
-func (s *Server) getTopicPermissions(w http.ResponseWriter, r *request) {
+// get answers those of one user in one vhost, which must be.
+func (t topicPermissions) get(w *responder, r *request) {
 	items := r.topicPermissions()
 	switch {
 	case len(items) == 0:
-		s.notFound(w)
+		w.notFound()
 	case r.PathValue("exchange") != "":
-		s.answer(w, http.StatusOK, items[0])
+		w.answer(http.StatusOK, items[0])
 	default:
-		list(s, w, r, items)
+		list(w, r, items)
 	}
 }
 
-func (s *Server) putTopicPermission(w http.ResponseWriter, r *request) {
-	b, ok := s.body(w, r)
-	if !ok || s.missing(w, b, "exchange", "write", "read") {
+func (t topicPermissions) put(w *responder, r *request) {
+	b, ok := w.body(r)
+	if !ok || w.missing(b, "exchange", "write", "read") {
 		return
 	}
 	m := &logpb.PutTopicPermission{User: r.PathValue("user"), Vhost: r.PathValue("vhost")}
@@ -56,26 +59,26 @@ func (s *Server) putTopicPermission(w http.ResponseWriter, r *request) {
 		m.Exchange, err = b.text("exchange")
 	}
 	if err != nil {
-		s.failed(w, err)
+		w.failed(err)
 		return
 	}
 	if _, ok := r.view.VHost(m.Vhost); !ok {
-		s.noVHost(w)
+		w.noVHost()
 		return
 	}
 	r.SetPathValue("exchange", m.Exchange)
 	known := len(r.topicPermissions()) > 0
-	s.changed(w, s.propose(r.Context(), &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutTopicPermission{PutTopicPermission: m}}), !known)
+	w.changed(propose(r.Context(), t.catalog, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutTopicPermission{PutTopicPermission: m}}), !known)
 }
 
-// removeTopicPermission removes the one of the exchange in the path, or all of
+// remove removes the one of the exchange in the path, or all of
 // a user in a vhost.
-func (s *Server) removeTopicPermission(w http.ResponseWriter, r *request) {
+func (t topicPermissions) remove(w *responder, r *request) {
 	if len(r.topicPermissions()) == 0 {
-		s.notFound(w)
+		w.notFound()
 		return
 	}
 	exchange := r.PathValue("exchange")
 	m := &logpb.DeleteTopicPermission{User: r.PathValue("user"), Vhost: r.PathValue("vhost"), Exchange: exchange, All: exchange == ""}
-	s.changed(w, s.propose(r.Context(), &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteTopicPermission{DeleteTopicPermission: m}}), false)
+	w.changed(propose(r.Context(), t.catalog, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteTopicPermission{DeleteTopicPermission: m}}), false)
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/fsm"
-	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -28,45 +27,51 @@ func orNone(limits map[string]int64) map[string]int64 {
 	return limits
 }
 
-func (s *Server) listUsers(w http.ResponseWriter, r *request) {
+// users are those who may log in.
+type users struct {
+	catalog Catalog
+	logins  Logins
+}
+
+func (us users) list(w *responder, r *request) {
 	var items []api.User
 	for _, u := range r.view.Users() {
 		items = append(items, r.describeUser(u))
 	}
-	list(s, w, r, items)
+	list(w, r, items)
 }
 
-func (s *Server) getUser(w http.ResponseWriter, r *request) {
+func (us users) get(w *responder, r *request) {
 	u, ok := r.view.User(r.PathValue("user"))
 	if !ok {
-		s.notFound(w)
+		w.notFound()
 		return
 	}
-	s.answer(w, http.StatusOK, r.describeUser(u))
+	w.answer(http.StatusOK, r.describeUser(u))
 }
 
-// putUser makes or replaces a user. Without a password and without a hash the
+// put makes or replaces a user. Without a password and without a hash the
 // user cannot log in.
-func (s *Server) putUser(w http.ResponseWriter, r *request) {
-	b, ok := s.body(w, r)
+func (us users) put(w *responder, r *request) {
+	b, ok := w.body(r)
 	if !ok {
 		return
 	}
 	if _, given := b["tags"]; !given {
-		s.badRequest(w, "tags_not_present")
+		w.badRequest("tags_not_present")
 		return
 	}
-	m, err := s.userFrom(r.Context(), b)
+	m, err := us.userFrom(r.Context(), b)
 	if err != nil {
-		s.failed(w, err)
+		w.failed(err)
 		return
 	}
 	m.Name = r.PathValue("user")
 	_, known := r.view.User(m.Name)
-	s.changed(w, s.propose(r.Context(), &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutUser{PutUser: m}}), !known)
+	w.changed(propose(r.Context(), us.catalog, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutUser{PutUser: m}}), !known)
 }
 
-func (s *Server) userFrom(ctx context.Context, b body) (*logpb.PutUser, error) {
+func (us users) userFrom(ctx context.Context, b body) (*logpb.PutUser, error) {
 	tags, err := b.words("tags")
 	if err != nil {
 		return nil, err
@@ -90,7 +95,7 @@ func (s *Server) userFrom(ctx context.Context, b body) (*logpb.PutUser, error) {
 	case !login.ValidPassword(password):
 		return nil, fsm.Refuse(fsm.Precondition, "password holds a zero octet")
 	case password != "":
-		m.PasswordHash, err = s.node.HashPassword(ctx, password)
+		m.PasswordHash, err = us.logins.HashPassword(ctx, password)
 	case hash != "":
 		if algorithm == "" {
 			algorithm = login.ImportedSHA256
@@ -103,86 +108,12 @@ func (s *Server) userFrom(ctx context.Context, b body) (*logpb.PutUser, error) {
 	return m, err
 }
 
-func (s *Server) deleteUser(w http.ResponseWriter, r *request) {
+func (us users) remove(w *responder, r *request) {
 	name := r.PathValue("user")
 	if _, ok := r.view.User(name); !ok {
-		s.notFound(w)
+		w.notFound()
 		return
 	}
 	m := &logpb.DeleteUser{Name: name}
-	s.changed(w, s.propose(r.Context(), &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteUser{DeleteUser: m}}), false)
-}
-
-func describePermission(p *catalog.Permission) api.Permission {
-	return api.Permission{User: p.User, VHost: p.VHost, Configure: p.Configure, Write: p.Write, Read: p.Read}
-}
-
-// listPermissions lists all permissions, or those of the user or the vhost in
-// the path.
-func (s *Server) listPermissions(w http.ResponseWriter, r *request) {
-	user, vhost := r.PathValue("user"), r.PathValue("vhost")
-	_, isUser := r.view.User(user)
-	_, isVHost := r.view.VHost(vhost)
-	if user != "" && !isUser || vhost != "" && !isVHost {
-		s.notFound(w)
-		return
-	}
-	var items []api.Permission
-	for _, p := range r.view.Permissions() {
-		if (user == "" || p.User == user) && (vhost == "" || p.VHost == vhost) {
-			items = append(items, describePermission(p))
-		}
-	}
-	list(s, w, r, items)
-}
-
-func (s *Server) getPermission(w http.ResponseWriter, r *request) {
-	p, ok := r.view.Permission(r.PathValue("user"), r.PathValue("vhost"))
-	if !ok {
-		s.notFound(w)
-		return
-	}
-	s.answer(w, http.StatusOK, describePermission(p))
-}
-
-func (s *Server) putPermission(w http.ResponseWriter, r *request) {
-	b, ok := s.body(w, r)
-	if !ok || s.missing(w, b, "configure", "write", "read") {
-		return
-	}
-	m := &logpb.PutPermission{User: r.PathValue("user"), Vhost: r.PathValue("vhost")}
-	if err := b.patterns(map[string]*string{"configure": &m.Configure, "write": &m.Write, "read": &m.Read}); err != nil {
-		s.failed(w, err)
-		return
-	}
-	if _, ok := r.view.VHost(m.Vhost); !ok {
-		s.noVHost(w)
-		return
-	}
-	_, known := r.view.Permission(m.User, m.Vhost)
-	s.changed(w, s.propose(r.Context(), &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutPermission{PutPermission: m}}), !known)
-}
-
-// patterns reads permission patterns.
-func (b body) patterns(into map[string]*string) error {
-	for key, pattern := range into {
-		text, err := b.text(key)
-		if err == nil {
-			err = catalog.ValidatePattern(text)
-		}
-		if err != nil {
-			return err
-		}
-		*pattern = text
-	}
-	return nil
-}
-
-func (s *Server) removePermission(w http.ResponseWriter, r *request) {
-	m := &logpb.DeletePermission{User: r.PathValue("user"), Vhost: r.PathValue("vhost")}
-	if _, ok := r.view.Permission(m.User, m.Vhost); !ok {
-		s.notFound(w)
-		return
-	}
-	s.changed(w, s.propose(r.Context(), &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeletePermission{DeletePermission: m}}), false)
+	w.changed(propose(r.Context(), us.catalog, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteUser{DeleteUser: m}}), false)
 }

@@ -12,7 +12,14 @@ import (
 // queueType is what a durable queue is when its declaration does not say.
 const queueType = "quorum"
 
-func (s *Server) describeVHost(r *request, row *logpb.PutVhost) api.VHost {
+// vhosts are shown with the sum of their queues.
+type vhosts struct {
+	catalog Catalog
+	queues  Queues
+	cluster Cluster
+}
+
+func (vs vhosts) describe(r *request, row *logpb.PutVhost) api.VHost {
 	v := api.VHost{
 		Name: row.GetName(), Description: row.GetDescription(), Tags: orEmpty(row.GetTags()), DefaultQueueType: queueType,
 		Metadata:     api.VHostMetadata{Description: row.GetDescription(), Tags: orEmpty(row.GetTags()), DefaultQueueType: queueType},
@@ -20,53 +27,53 @@ func (s *Server) describeVHost(r *request, row *logpb.PutVhost) api.VHost {
 	}
 	for _, n := range r.view.Nodes() {
 		v.ClusterState[n.GetName()] = "down"
-		if s.node.Online(n.GetName()) {
+		if vs.cluster.Online(n.GetName()) {
 			v.ClusterState[n.GetName()] = "running"
 		}
 	}
 	return v
 }
 
-func (s *Server) listVHosts(w http.ResponseWriter, r *request) {
+func (vs vhosts) list(w *responder, r *request) {
 	var byQueue map[fsm.QueueID]stats.Queue
 	wanted := r.URL.Query().Get("disable_stats") != "true"
 	if wanted {
-		byQueue = s.node.QueueStats(r.Context())
+		byQueue = vs.queues.Stats(r.Context())
 	}
 	var items []api.VHost
 	for _, row := range r.view.VHosts() {
 		if !r.sees(row.GetName()) {
 			continue
 		}
-		v := s.describeVHost(r, row)
+		v := vs.describe(r, row)
 		if wanted {
 			v.Totals = totals(r.view, v.Name, byQueue)
 		}
 		items = append(items, v)
 	}
-	list(s, w, r, items)
+	list(w, r, items)
 }
 
-func (s *Server) getVHost(w http.ResponseWriter, r *request) {
+func (vs vhosts) get(w *responder, r *request) {
 	row, ok := r.view.VHost(r.PathValue("vhost"))
 	if !ok || !r.sees(row.GetName()) {
-		s.notFound(w)
+		w.notFound()
 		return
 	}
-	v := s.describeVHost(r, row)
-	v.Totals = totals(r.view, v.Name, s.node.QueueStats(r.Context()))
-	s.answer(w, http.StatusOK, v)
+	v := vs.describe(r, row)
+	v.Totals = totals(r.view, v.Name, vs.queues.Stats(r.Context()))
+	w.answer(http.StatusOK, v)
 }
 
-// putVHost makes or changes a vhost. Whoever makes one may do everything in it.
-func (s *Server) putVHost(w http.ResponseWriter, r *request) {
-	b, ok := s.body(w, r)
+// put makes or changes a vhost. Whoever makes one may do everything in it.
+func (vs vhosts) put(w *responder, r *request) {
+	b, ok := w.body(r)
 	if !ok {
 		return
 	}
 	m, err := vhostFrom(b)
 	if err != nil {
-		s.invalid(w, err)
+		w.invalid(err)
 		return
 	}
 	m.Name = r.PathValue("vhost")
@@ -85,7 +92,7 @@ func (s *Server) putVHost(w http.ResponseWriter, r *request) {
 			User: r.user.GetName(), Vhost: m.Name, Configure: ".*", Write: ".*", Read: ".*",
 		}}})
 	}
-	s.changed(w, s.propose(r.Context(), commands...), !known)
+	w.changed(propose(r.Context(), vs.catalog, commands...), !known)
 }
 
 func vhostFrom(b body) (m *logpb.PutVhost, err error) {
@@ -103,12 +110,12 @@ func vhostFrom(b body) (m *logpb.PutVhost, err error) {
 	return m, err
 }
 
-func (s *Server) deleteVHost(w http.ResponseWriter, r *request) {
+func (vs vhosts) remove(w *responder, r *request) {
 	name := r.PathValue("vhost")
 	if _, ok := r.view.VHost(name); !ok {
-		s.notFound(w)
+		w.notFound()
 		return
 	}
 	m := &logpb.DeleteVhost{Name: name}
-	s.changed(w, s.propose(r.Context(), &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteVhost{DeleteVhost: m}}), false)
+	w.changed(propose(r.Context(), vs.catalog, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteVhost{DeleteVhost: m}}), false)
 }

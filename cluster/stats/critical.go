@@ -13,6 +13,9 @@ import (
 // replica to count when another one is about to stop.
 const maxQuorumLag = 1000
 
+// Online reports whether a node is up as far as this one knows.
+func (r *Replicas) Online(node string) bool { return r.nodes.Online(node) }
+
 // QuorumCritical lists the queues with a replica on this node that would be
 // left without a majority of caught-up replicas if the node stopped. The
 // catalog is among them as a nil.

@@ -203,7 +203,7 @@ func serveHTTP(s *settings, node *cluster.Node, ways listeners, logger *slog.Log
 	if err != nil {
 		return nil, nil, err
 	}
-	api := mgmt.New(node, logger, guard)
+	api := mgmt.New(node.Management(), logger, guard)
 	api.SetAudit(records)
 	page := node.Metrics().Server(logger, metrics.Access{Guard: guard, Login: metricsLogin(s.metricsLogin, api)})
 	serveAt(ways.management, api.Serve, failed)

@@ -1,0 +1,54 @@
+package cluster
+
+import (
+	"context"
+
+	"github.com/quorate/quorate/cluster/broker"
+	"github.com/quorate/quorate/cluster/mgmt"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/fsm/queue"
+)
+
+// Management is what the HTTP API is about.
+func (n *Node) Management() mgmt.Backend {
+	return mgmt.Backend{
+		Catalog: n.catalog, Logins: n.broker, Queues: n.queues, Messages: messages{n.broker, n.config.Properties},
+		Node: n, Groups: n, Cluster: n.replicas, Settings: n, Connections: n, Maintenance: n.placement, Leaders: n.placement,
+		Resources: n.alarm, Members: n.placement, Membership: n.membership,
+	}
+}
+
+// messages shows the broker's messages with their properties.
+type messages struct {
+	*broker.Broker
+	properties broker.Properties
+}
+
+// Take gets messages for a user and settles them, see broker.Take.
+func (m messages) Take(ctx context.Context, user, vhost, name string, count int, outcome fsm.Outcome) ([]mgmt.Message, error) {
+	taken, err := m.Broker.Take(ctx, user, vhost, name, count, outcome)
+	list := make([]mgmt.Message, len(taken))
+	for i := range taken {
+		list[i] = mgmt.Message{Message: taken[i], Properties: m.describe(&taken[i])}
+	}
+	return list, err
+}
+
+// Peek shows messages of a queue, see broker.Peek.
+func (m messages) Peek(ctx context.Context, q *catalog.Queue, in queue.Place, after uint64, limit int) ([]mgmt.Message, bool, error) {
+	peeked, more, err := m.Broker.Peek(ctx, q, in, after, limit)
+	list := make([]mgmt.Message, len(peeked))
+	for i := range peeked {
+		p := &peeked[i]
+		list[i] = mgmt.Message{
+			Message: p.Message, Properties: m.describe(&p.Message), Number: p.Number, Place: p.Place,
+			ExpireAt: p.ExpireAt, DueAt: p.DueAt, Deadline: p.Deadline, ScheduleID: p.ScheduleID,
+		}
+	}
+	return list, more, err
+}
+
+func (m messages) describe(x *fsm.Message) *fsm.Table {
+	return m.properties.Describe(x.Payload.Properties(), x)
+}

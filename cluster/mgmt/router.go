@@ -1,0 +1,121 @@
+package mgmt
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/origin"
+)
+
+// router finds the resource of a path. It works on the escaped path, since
+// names may hold slashes, or be one: that is what http.ServeMux, which takes
+// such a segment for the end of the path, cannot do.
+func (s *Server) router() http.Handler {
+	type row struct {
+		path      string
+		segments  []string
+		endpoints []endpoint
+	}
+	var rows []row
+	for _, x := range s.resources {
+		rows = append(rows, row{x.path, strings.Split(x.path, "/"), x.endpoints})
+	}
+	return http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+		w := &responder{out, s.slog}
+		origin.SetHeaders(w.Header())
+		w.Header().Set("Vary", "accept, accept-encoding, origin")
+		segments := strings.Split(strings.TrimSuffix(r.URL.EscapedPath(), "/"), "/")
+		for _, x := range rows {
+			if names, ok := match(x.segments, segments); ok {
+				r.Pattern = x.path
+				for name, value := range names {
+					r.SetPathValue(name, value)
+				}
+				s.serve(w, r, x.endpoints)
+				return
+			}
+		}
+		w.notFound()
+	})
+}
+
+// match reports whether a path is one of a resource's, and which names are in
+// it. A name is never empty.
+func match(pattern, segments []string) (names map[string]string, ok bool) {
+	if len(pattern) != len(segments) {
+		return nil, false
+	}
+	names = map[string]string{}
+	for i, want := range pattern {
+		got, err := url.PathUnescape(segments[i])
+		name, isName := strings.CutPrefix(want, "{")
+		if err != nil || isName && got == "" || !isName && got != want {
+			return nil, false
+		}
+		if isName {
+			names[strings.TrimSuffix(name, "}")] = got
+		}
+	}
+	return names, true
+}
+
+// serve finds the method and lets those use it who may. What everybody may use
+// is answered to every page, too: it tells no more than that the node runs.
+func (s *Server) serve(w *responder, r *http.Request, endpoints []endpoint) {
+	method := r.Method
+	if method == http.MethodHead {
+		method = http.MethodGet
+	}
+	need := management // even to be told what there is
+	var found *endpoint
+	var allowed []string
+	for i, e := range endpoints {
+		if e.method == method {
+			found = &endpoints[i]
+		}
+		if e.method == method || e.need == anybody {
+			need = e.need
+		}
+		allowed = append(allowed, e.method)
+		if e.method == http.MethodGet {
+			allowed = append(allowed, http.MethodHead)
+		}
+	}
+	if need != anybody && !s.lets(w, r) {
+		return
+	}
+	in := s.login(w, r, need)
+	switch {
+	case in == nil:
+	case found != nil:
+		s.perform(w, in, found)
+	default:
+		w.noMethod(method, allowed)
+	}
+}
+
+// lets reports whether a request may come from where it does, with the body it
+// has; else it is answered.
+func (s *Server) lets(w *responder, r *http.Request) bool {
+	if err := s.guard.Check(r); err != nil {
+		w.answer(http.StatusForbidden, api.Failure{Error: "forbidden", Reason: err.Error()})
+		return false
+	}
+	if !origin.HasType(r) {
+		w.answer(http.StatusUnsupportedMediaType, api.Failure{Error: "unsupported_media_type", Reason: "a body must have the header Content-Type: application/json"})
+		return false
+	}
+	return true
+}
+
+// noMethod answers a method that a path does not have.
+func (w *responder) noMethod(method string, allowed []string) {
+	w.Header().Set("Allow", strings.Join(append(allowed, http.MethodOptions), ", "))
+	if method == http.MethodOptions {
+		w.WriteHeader(http.StatusOK)
+		return
+	}
+	w.answer(http.StatusMethodNotAllowed, api.Failure{Error: "method_not_allowed", Reason: "Method Not Allowed"})
+}
