@@ -14,8 +14,8 @@ const (
 	// from disk. Larger ones enter with the second, so that one small pinned
 	// message does not push a megabyte of hot entries out.
 	admitAtOnce = 64 << 10
-	// doorSlots is how many recent misses of large entries a shard remembers.
-	doorSlots = 32
+	// recentSlots is how many recent misses of large entries a shard remembers.
+	recentSlots = 32
 )
 
 // cacheKey names an entry. The epoch is unique in the store and changes when
@@ -34,15 +34,15 @@ type cache struct {
 }
 
 type cacheShard struct {
-	mu     sync.Mutex
-	byKey  map[cacheKey]*cacheNode
-	head   cacheNode // ring: next is the most recently used
-	bytes  int64
-	limit  int64
-	hits   uint64
-	misses uint64
-	door   [doorSlots]cacheKey
-	doorAt int
+	mu       sync.Mutex
+	byKey    map[cacheKey]*cacheNode
+	head     cacheNode // ring: next is the most recently used
+	bytes    int64
+	limit    int64
+	hits     uint64
+	misses   uint64
+	recent   [recentSlots]cacheKey
+	recentAt int
 }
 
 type cacheNode struct {
@@ -110,22 +110,22 @@ func (c *cache) put(k cacheKey, e *entry) {
 	}
 }
 
-// knock reports whether an entry of this size, just read from disk, should
+// admits reports whether an entry of this size, just read from disk, should
 // enter the cache.
-func (c *cache) knock(k cacheKey, bytes int) bool {
+func (c *cache) admits(k cacheKey, bytes int) bool {
 	if bytes <= admitAtOnce {
 		return true
 	}
 	s := c.shard(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, seen := range s.door {
+	for _, seen := range s.recent {
 		if seen == k {
 			return true
 		}
 	}
-	s.door[s.doorAt] = k
-	s.doorAt = (s.doorAt + 1) % doorSlots
+	s.recent[s.recentAt] = k
+	s.recentAt = (s.recentAt + 1) % recentSlots
 	return false
 }
 

@@ -158,7 +158,7 @@ func TestCache(t *testing.T) {
 	if !c.get(key(6000)).whole() {
 		t.Error("the fuller entry is refused")
 	}
-	if !c.knock(key(1), admitAtOnce) || c.knock(key(1), admitAtOnce+1) || !c.knock(key(1), admitAtOnce+1) {
+	if !c.admits(key(1), admitAtOnce) || c.admits(key(1), admitAtOnce+1) || !c.admits(key(1), admitAtOnce+1) {
 		t.Error("large entries are not admitted with the second read")
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 type seedDice struct{ r *rand.Rand }
 
-func (d seedDice) upto(n uint64) uint64 { return d.r.Uint64N(n + 1) }
+func (d seedDice) to(n uint64) uint64 { return d.r.Uint64N(n + 1) }
 
 // crash is a disk as a power failure might leave it, and the states that are
 // right to find there: the last durable one, and all that came after it.

@@ -157,19 +157,19 @@ func TestDamage(t *testing.T) {
 		key  func(g *Group) []byte
 		read func(g *Group) // nil: found when the group is loaded
 	}{
-		{"term", func(g *Group) []byte { return g.stableKey([]byte("CurrentTerm")) }, nil},
+		{"term", func(g *Group) []byte { return g.stable.key([]byte("CurrentTerm")) }, nil},
 		{"header", func(g *Group) []byte { return indexKey(kindHeader, 1, 33) }, nil},
 		{"pin", func(g *Group) []byte { return indexKey(kindPin, 1, 31) }, nil},
-		{"foreign pin", func(g *Group) []byte { return numberKey(kindForeignPin, 1, g.installed.number, 13) }, nil},
+		{"foreign pin", func(g *Group) []byte { return numberKey(kindForeignPin, 1, g.snapshot.installed.number, 13) }, nil},
 		{"installed", func(*Group) []byte { return prefixOf(kindInstalled, 1) }, nil},
 		{"snapshot", func(*Group) []byte { return prefixOf(kindMeta, 1) }, nil},
 		{"running header", func(*Group) []byte { return indexKey(kindHeader, 1, 33) }, readLog},
 		{"payload in log", func(*Group) []byte { return indexKey(kindPayload, 1, 33) }, readLog},
 		{"payload", func(*Group) []byte { return indexKey(kindPayload, 1, 33) }, payload(33)},
 		{"pinned payload", func(*Group) []byte { return indexKey(kindPayload, 1, 31) }, payload(31)},
-		{"foreign payload", func(g *Group) []byte { return numberKey(kindForeign, 1, g.installed.number, 13) }, payload(13)},
-		{"payload in stream", func(g *Group) []byte { return numberKey(kindForeign, 1, g.installed.number, 13) }, stream},
-		{"state", func(g *Group) []byte { return numberKey(kindChunk, 1, g.meta.number, 0) }, stream},
+		{"foreign payload", func(g *Group) []byte { return numberKey(kindForeign, 1, g.snapshot.installed.number, 13) }, payload(13)},
+		{"payload in stream", func(g *Group) []byte { return numberKey(kindForeign, 1, g.snapshot.installed.number, 13) }, stream},
+		{"state", func(g *Group) []byte { return numberKey(kindChunk, 1, g.snapshot.meta.number, 0) }, stream},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			fs := vfs.NewMem()

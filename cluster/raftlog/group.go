@@ -15,10 +15,10 @@ import (
 // ErrDropped is returned by a Group whose data was deleted by DropGroup.
 var ErrDropped = errors.New("raftlog: the group was dropped")
 
-// shareFrom is the size from which the cache keeps the slices that raft
+// noCopyFrom is the size from which the cache keeps the slices that raft
 // brought. Smaller entries are copied: on a follower they are part of one
 // large received message, which a long-lived slice would keep in memory.
-const shareFrom = 8 << 10
+const noCopyFrom = 8 << 10
 
 // Group is the log, the term and vote, and the snapshots of one raft group.
 // It implements raft.LogStore and raft.StableStore.
@@ -30,8 +30,8 @@ type Group struct {
 	id    fsm.GroupID
 	place *place // in the ledger
 
-	// full: GetLog returns payload sections. See Starting.
-	full atomic.Bool
+	stable
+
 	// epoch of the cache. It changes, under mu, when entries are deleted
 	// whose indexes may be used again, before they are.
 	epoch atomic.Uint64
@@ -41,31 +41,15 @@ type Group struct {
 
 	// mu guards what follows. It is held during unsynced commits, so that
 	// what is known here and what is in the store change together.
-	mu        sync.Mutex
-	dropped   bool
-	tail      tail
-	lastTerm  uint64 // of the tail's last entry; 0: not known
-	pins      pins
-	meta      *snapshotMeta // nil: no snapshot
-	installed installed
-	// What the last SetLive said, and up to which index. The next one acts on it.
-	lastLive []uint64
-	// offers is how many lists of payload sections were handed out that must
-	// stay valid; what is released meanwhile is in postponed. See Offer.
-	offers    int
-	postponed []uint64
-	lastIndex uint64
-	numbers   uint64 // the last snapshot number given out
-	tailLive  int64  // bytes of payload sections in the tail that are not dead
-	// counted is the index up to which reclaim counts entries: raft keeps
-	// trailing entries in any case.
-	counted  uint64
-	reclaim  int64
-	trailing uint64 // entries that raft keeps behind a snapshot
-	hold     hold
-
-	stableMu sync.Mutex
-	stable   map[string][]byte // everything that is on disk
+	//
+	//	the index of a pin is not that of an entry
+	//	snapshot.index() ≥ entries.first-1
+	mu       sync.Mutex
+	dropped  bool
+	entries  entries
+	pins     pins
+	snapshot snapshotState
+	offers   offers
 }
 
 var (
@@ -103,14 +87,14 @@ func (g *Group) IsMonotonic() bool { return false }
 func (g *Group) FirstIndex() (uint64, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.tail.begin(), nil
+	return g.entries.begin(), nil
 }
 
 // LastIndex returns the index of the last entry, 0 if there is none.
 func (g *Group) LastIndex() (uint64, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.tail.last(), nil
+	return g.entries.last(), nil
 }
 
 // GetLog reads an entry. raft.ErrLogNotFound: raft has none at this index.
@@ -119,7 +103,7 @@ func (g *Group) GetLog(index uint64, out *raft.Log) error {
 		epoch := g.epoch.Load()
 		full := g.full.Load()
 		g.mu.Lock()
-		i := g.tail.at(index)
+		i := g.entries.at(index)
 		if i == nil {
 			found := g.installedEntry(index, out)
 			g.mu.Unlock()
@@ -164,10 +148,10 @@ func (g *Group) GetLog(index uint64, out *raft.Log) error {
 // replicated, because raft would need the entry before it first. The caller
 // holds mu.
 func (g *Group) installedEntry(index uint64, out *raft.Log) bool {
-	if index <= 1 || index != g.installed.index || g.tail.begin() != index+1 {
+	if index <= 1 || index != g.snapshot.installed.index || g.entries.begin() != index+1 {
 		return false
 	}
-	*out = raft.Log{Index: index, Term: g.installed.term, Type: raft.LogNoop}
+	*out = raft.Log{Index: index, Term: g.snapshot.installed.term, Type: raft.LogNoop}
 	return true
 }
 
@@ -176,7 +160,7 @@ func (g *Group) installedEntry(index uint64, out *raft.Log) bool {
 func (g *Group) visible(index, epoch uint64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.tail.at(index) != nil && g.epoch.Load() == epoch
+	return g.entries.at(index) != nil && g.epoch.Load() == epoch
 }
 
 // readEntry reads an entry's header and, if asked for, its payload section.
@@ -224,7 +208,7 @@ func (g *Group) StoreLogs(logs []*raft.Log) error {
 		}
 		size += headerSize(l) + len(l.Extensions) + 2*indexKeySize + 32
 	}
-	if err := g.makeRoom(logs[0].Index); err != nil {
+	if err := g.truncateFor(logs[0].Index); err != nil {
 		return err
 	}
 	g.place.claim()
@@ -247,32 +231,24 @@ func (g *Group) StoreLogs(logs []*raft.Log) error {
 func (g *Group) appended(logs []*raft.Log, infos []info) (index, term uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.tail.empty() {
-		g.counted = logs[0].Index - 1
-	}
-	for at, i := range infos {
-		g.tail.push(logs[at].Index, i)
-		g.tailLive += int64(i.payload)
-	}
-	g.count(g.countable())
-	g.lastTerm = logs[len(logs)-1].Term
+	g.entries.append(logs[0].Index, infos, logs[len(logs)-1].Term)
 	return g.end()
 }
 
-// makeRoom prepares the log for an entry at index.
-func (g *Group) makeRoom(index uint64) error {
+// truncateFor deletes what is in the way of an entry at index.
+func (g *Group) truncateFor(index uint64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	switch last := g.tail.last(); {
+	switch last := g.entries.last(); {
 	case g.dropped:
 		return ErrDropped
-	case index <= g.installed.index:
+	case index <= g.snapshot.installed.index:
 		return fmt.Errorf("raftlog: group %d: entry %d is part of the installed snapshot", g.id, index)
-	case g.tail.empty() || index == last+1:
+	case g.entries.empty() || index == last+1:
 	case index > last:
-		g.truncateFront(last)
+		g.truncatePrefix(last)
 	default:
-		g.truncateBack(index)
+		g.truncateSuffix(index)
 	}
 	return nil
 }
@@ -297,7 +273,7 @@ func (g *Group) putEntry(b *pebble.Batch, l *raft.Log) info {
 // cachedCopy is the entry as the cache keeps it.
 func cachedCopy(l *raft.Log) *entry {
 	e := entryOf(l)
-	if n := len(e.data); n+len(e.ext) < shareFrom {
+	if n := len(e.data); n+len(e.ext) < noCopyFrom {
 		own := make([]byte, 0, n+len(e.ext))
 		own = append(append(own, e.data...), e.ext...)
 		e.data, e.ext = own[:n:n], own[n:]
@@ -310,25 +286,25 @@ func cachedCopy(l *raft.Log) *entry {
 func (g *Group) Reclaimable() int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.reclaim
+	return g.entries.reclaimable
 }
 
 // LiveBytes is the size of all payload sections with live messages.
 func (g *Group) LiveBytes() int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.tailLive + g.pins.bytes
+	return g.entries.live + g.pins.bytes
 }
 
 // EntriesSinceSnapshot is how many entries follow the newest snapshot.
 func (g *Group) EntriesSinceSnapshot() uint64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	last := g.tail.last()
-	if last <= g.snapshotIndex() {
+	last, covered := g.entries.last(), g.snapshot.index()
+	if last <= covered {
 		return 0
 	}
-	return last - max(g.snapshotIndex(), g.tail.first-1)
+	return last - max(covered, g.entries.first-1)
 }
 
 // SnapshotIndex is the last index that the group's snapshot covers, 0 if it
@@ -336,23 +312,7 @@ func (g *Group) EntriesSinceSnapshot() uint64 {
 func (g *Group) SnapshotIndex() uint64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.snapshotIndex()
-}
-
-func (g *Group) snapshotIndex() uint64 {
-	if g.meta == nil {
-		return 0
-	}
-	return g.meta.index
-}
-
-// countable is the last index whose bytes a snapshot could free. The caller
-// holds mu.
-func (g *Group) countable() uint64 {
-	if g.tail.empty() {
-		return g.counted
-	}
-	return max(g.tail.first-1, g.hold.limit(g.tail.last()-min(g.tail.last(), g.trailing)))
+	return g.snapshot.index()
 }
 
 // SetTrailing says how many entries raft will keep behind this group's next
@@ -360,50 +320,16 @@ func (g *Group) countable() uint64 {
 func (g *Group) SetTrailing(entries uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.trailing = entries
-	g.count(g.countable())
-}
-
-// count moves counted to upto and corrects what is reclaimable. All entries
-// between must still be in the tail. The caller holds mu.
-func (g *Group) count(upto uint64) {
-	delta := int64(0)
-	for ; g.counted < upto; g.counted++ {
-		if i := g.tail.at(g.counted + 1); i != nil {
-			delta += i.reclaimable()
-		}
-	}
-	for ; g.counted > upto; g.counted-- {
-		if i := g.tail.at(g.counted); i != nil {
-			delta -= i.reclaimable()
-		}
-	}
-	g.addReclaimable(delta)
-}
-
-func (g *Group) addReclaimable(n int64) {
-	g.reclaim += n
-	g.s.reclaimable.Add(n)
-}
-
-// reclaimable is what the entry's truncation frees.
-func (i *info) reclaimable() int64 {
-	if i.dead {
-		return int64(i.header) + int64(i.payload)
-	}
-	return int64(i.header)
+	g.entries.trailing = entries
+	g.entries.recount()
 }
 
 // forget empties what is in memory of a dropped group. The caller holds
 // closing and mu.
 func (g *Group) forget() {
-	g.addReclaimable(-g.reclaim)
 	g.dropped = true
 	g.epoch.Store(g.s.epochs.Add(1))
-	g.tail, g.pins, g.meta, g.installed = tail{}, pins{}, nil, installed{}
-	g.tailLive = 0
-	g.lastLive, g.lastIndex = nil, 0
-	g.stableMu.Lock()
-	clear(g.stable)
-	g.stableMu.Unlock()
+	g.entries.forget()
+	g.pins, g.snapshot = pins{}, snapshotState{}
+	g.stable.forget()
 }

@@ -212,8 +212,9 @@ func (l *ledger) forget(id fsm.GroupID) {
 	l.mu.Unlock()
 }
 
-// vacant returns the number of a slot that nobody has, and of its last record.
-func (l *ledger) vacant() (number, seq uint64) {
+// allocate takes a slot that nobody has, and returns its number and that of its last
+// record.
+func (l *ledger) allocate() (number, seq uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if n := len(l.free); n > 0 {
@@ -283,7 +284,7 @@ func (l *ledger) sync() {
 	}
 }
 
-// wrote is told that something was written that nobody waits for.
+// wrote is called when something was written that nobody waits for.
 func (l *ledger) wrote() {
 	if !l.dirty.Load() && !l.dirty.Swap(true) {
 		select {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -43,7 +44,9 @@ func (s *Store) readGroup(id fsm.GroupID, p *place) (*Group, error) {
 		return nil, fmt.Errorf("open group %d: %w", id, err)
 	}
 	defer it.Close()
-	g := &Group{s: s, id: id, place: p, trailing: s.trailing, stable: make(map[string][]byte)}
+	g := &Group{s: s, id: id, place: p}
+	g.stable.s, g.stable.id, g.stable.place, g.stable.values = s, id, p, make(map[string][]byte)
+	g.entries.trailing, g.entries.total = s.trailing, new(atomic.Int64)
 	g.epoch.Store(s.epochs.Add(1))
 	l := loader{g, it}
 	for _, step := range []func() error{l.stable, l.snapshot, l.pins, l.headers} {
@@ -54,16 +57,14 @@ func (s *Store) readGroup(id fsm.GroupID, p *place) (*Group, error) {
 	if err := l.orphans(); err != nil {
 		return nil, fmt.Errorf("open group %d: %w", id, err)
 	}
-	if g.meta != nil && g.tail.begin() > g.meta.index+1 {
-		return nil, fmt.Errorf("open group %d: entry %d is missing: %w", id, g.meta.index+1, errShort)
+	if g.snapshot.meta != nil && g.entries.begin() > g.snapshot.meta.index+1 {
+		return nil, fmt.Errorf("open group %d: entry %d is missing: %w", id, g.snapshot.meta.index+1, errShort)
 	}
-	if err := g.judge(l.termAt); err != nil {
+	if err := g.checkAcknowledged(l.termAt); err != nil {
 		return nil, fmt.Errorf("open group %d: %w", id, err)
 	}
-	if !g.tail.empty() {
-		g.counted = g.tail.first - 1
-		g.count(g.countable())
-	}
+	s.reclaimable.Add(g.entries.reclaimable)
+	g.entries.total = &s.reclaimable
 	return g, nil
 }
 
@@ -94,7 +95,7 @@ func hasPrefix(key, prefix []byte) bool {
 func (l loader) stable() error {
 	prefix := prefixOf(kindStable, l.g.id)
 	return l.each(prefix, func(key, v []byte) error {
-		l.g.stable[string(key[len(prefix):])] = append([]byte(nil), v...)
+		l.g.stable.values[string(key[len(prefix):])] = append([]byte(nil), v...)
 		return nil
 	})
 }
@@ -103,14 +104,14 @@ func (l loader) stable() error {
 // that was installed.
 func (l loader) snapshot() error {
 	err := l.each(prefixOf(kindMeta, l.g.id), func(_, v []byte) (err error) {
-		l.g.meta, err = parseMeta(v)
+		l.g.snapshot.meta, err = parseMeta(v)
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	return l.each(prefixOf(kindInstalled, l.g.id), func(_, v []byte) (err error) {
-		l.g.installed, err = parseInstalled(v)
+		l.g.snapshot.installed, err = parseInstalled(v)
 		return err
 	})
 }
@@ -126,7 +127,7 @@ func (l loader) pins() error {
 				return errShort
 			}
 			p := pin{lastNumber(key), binary.BigEndian.Uint32(v), binary.BigEndian.Uint32(v[4:]), number(key)}
-			if p.number <= l.g.installed.number {
+			if p.number <= l.g.snapshot.installed.number {
 				all = append(all, p)
 			}
 			return nil
@@ -157,13 +158,11 @@ func (l loader) headers() error {
 			return errShort
 		}
 		index := lastNumber(key)
-		if !g.tail.empty() && index != g.tail.last()+1 {
-			return fmt.Errorf("entry %d is missing: %w", g.tail.last()+1, errShort)
+		if !g.entries.empty() && index != g.entries.last()+1 {
+			return fmt.Errorf("entry %d is missing: %w", g.entries.last()+1, errShort)
 		}
 		i := info{payload: binary.BigEndian.Uint32(v[16:]), check: binary.BigEndian.Uint32(v[20:]), header: uint32(len(v) + sealSize)}
-		g.tail.push(index, i)
-		g.lastTerm = binary.BigEndian.Uint64(v)
-		g.tailLive += int64(i.payload)
+		g.entries.append(index, []info{i}, binary.BigEndian.Uint64(v))
 		return nil
 	})
 }
@@ -183,18 +182,18 @@ func (l loader) orphans() error {
 	g := l.g
 	b := g.s.db.NewBatch()
 	chunks := uint64(0)
-	if g.meta != nil {
-		chunks = g.meta.number
+	if g.snapshot.meta != nil {
+		chunks = g.snapshot.meta.number
 	}
-	g.numbers = max(g.installed.number, chunks)
+	g.snapshot.numbers = max(g.snapshot.installed.number, chunks)
 	for _, k := range []kind{kindChunk, kindForeign, kindForeignPin} {
 		prefix := prefixOf(k, g.id)
 		for ok := l.it.SeekGE(prefix); ok && hasPrefix(l.it.Key(), prefix); {
 			number := binary.BigEndian.Uint64(l.it.Key()[len(prefix):])
 			end := prefixEnd(l.it.Key()[:len(prefix)+8])
-			if k == kindChunk && number != chunks || k != kindChunk && number > g.installed.number {
+			if k == kindChunk && number != chunks || k != kindChunk && number > g.snapshot.installed.number {
 				g.s.deleteRange(b, l.it.Key()[:len(prefix)+8], end)
-				g.numbers = max(g.numbers, number)
+				g.snapshot.numbers = max(g.snapshot.numbers, number)
 			}
 			ok = l.it.SeekGE(end)
 		}

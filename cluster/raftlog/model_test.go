@@ -65,9 +65,9 @@ func (m *model) store(from, to, term uint64) {
 	}
 }
 
-func (m *model) truncateFront(upto uint64) {
+func (m *model) truncatePrefix(to uint64) {
 	for i, term := range m.terms {
-		if i > upto {
+		if i > to {
 			continue
 		}
 		if len(body(i, term)) > 0 && !m.dead[i] {
@@ -96,16 +96,16 @@ func (m *model) release(indexes []uint64) {
 	}
 }
 
-// live lists the entries up to upto with live messages, ascending.
-func (m *model) live(upto uint64) []uint64 {
+// live lists the entries up to to with live messages, ascending.
+func (m *model) live(to uint64) []uint64 {
 	var live []uint64
 	for i, term := range m.terms {
-		if i <= upto && !m.dead[i] && len(body(i, term)) > 0 {
+		if i <= to && !m.dead[i] && len(body(i, term)) > 0 {
 			live = append(live, i)
 		}
 	}
 	for i := range m.pins {
-		if i <= upto {
+		if i <= to {
 			live = append(live, i)
 		}
 	}
@@ -119,9 +119,9 @@ func (m *model) save(index, term uint64, state string) {
 }
 
 // sweep releases what was not live in the snapshot before.
-func (m *model) sweep(next []uint64, upto uint64) {
+func (m *model) sweep(next []uint64, to uint64) {
 	live, until := m.lastLive, m.lastIndex
-	m.lastLive, m.lastIndex = next, upto
+	m.lastLive, m.lastIndex = next, to
 	var gone []uint64
 	for _, i := range m.live(until) {
 		if !slices.Contains(live, i) {
@@ -189,6 +189,9 @@ func pinOf(group fsm.GroupID, index, term uint64) pin {
 // compare returns the first difference between a group and its model.
 func compare(g *Group, m *model) error {
 	g.full.Store(true)
+	if err := g.entries.check(); err != nil {
+		return err
+	}
 	first, last := m.bounds()
 	if f, _ := g.FirstIndex(); f != first {
 		return fmt.Errorf("first index %d, want %d", f, first)

@@ -21,23 +21,49 @@ import (
 // maxOffer bounds a list. What does not fit into it is sent again.
 const maxOffer = 32 << 20
 
-// Offer lists the payload sections that this member has of entries up to upto.
+// offers are lists of payload sections that were handed out. While one is open,
+// what is on it stays.
+//
+//	postponed is empty, if open = 0
+type offers struct {
+	open      int
+	postponed []uint64 // entries that were released meanwhile
+}
+
+// postpone reports whether entries are not to be released now, and keeps them.
+func (o *offers) postpone(indexes []uint64) bool {
+	if o.open == 0 {
+		return false
+	}
+	o.postponed = append(o.postponed, indexes...)
+	return true
+}
+
+// end ends one of them, and returns what is to be released.
+func (o *offers) end() (late []uint64) {
+	if o.open--; o.open == 0 {
+		late, o.postponed = o.postponed, nil
+	}
+	return late
+}
+
+// Offer lists the payload sections that this member has of entries up to last.
 // They stay until done is called, which must be: what is released meanwhile
 // is released then.
-func (g *Group) Offer(upto uint64) (list []byte, done func()) {
+func (g *Group) Offer(last uint64) (list []byte, done func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	last := uint64(0)
-	for _, p := range g.sections(upto) {
+	before := uint64(0)
+	for _, p := range g.sections(last) {
 		if p.size == 0 || len(list) > maxOffer {
 			continue
 		}
-		list = binary.AppendUvarint(list, p.index-last)
+		list = binary.AppendUvarint(list, p.index-before)
 		list = binary.AppendUvarint(list, uint64(p.size))
 		list = binary.BigEndian.AppendUint32(list, p.check)
-		last = p.index
+		before = p.index
 	}
-	g.offers++
+	g.offers.open++
 	return list, g.offered
 }
 
@@ -45,27 +71,19 @@ func (g *Group) Offer(upto uint64) (list []byte, done func()) {
 func (g *Group) offered() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.offers--; g.offers == 0 && !g.dropped {
-		late := g.postponed
-		g.postponed = nil
+	if late := g.offers.end(); !g.dropped {
 		g.release(late)
 	}
 }
 
-// sections lists the payload sections of entries up to upto, by index; those
-// that are released or dead have no size. The caller holds mu.
-func (g *Group) sections(upto uint64) []pin {
+// sections lists the payload sections of entries up to last, by index; those
+// that are released have no size. The caller holds mu.
+func (g *Group) sections(last uint64) []pin {
 	list := slices.Clone(g.pins.items)
-	for len(list) > 0 && list[len(list)-1].index > upto {
+	for len(list) > 0 && list[len(list)-1].index > last {
 		list = list[:len(list)-1]
 	}
-	for index := g.tail.begin(); index > 0 && index <= min(upto, g.tail.last()); index++ {
-		i := g.tail.at(index)
-		if i.payload > 0 && !i.dead {
-			list = append(list, pin{index: index, size: i.payload, check: i.check})
-		}
-	}
-	return list
+	return append(list, g.entries.sections(last, false)...)
 }
 
 // Without leaves out the payload sections on a list that the receiver has
@@ -106,10 +124,10 @@ func nextOffered(p pin, list []byte) (pin, []byte, error) {
 // has reports whether the receiver has the payload section at a position.
 func (r *streamReader) has(at int) bool { return r.kept != nil && r.kept[at] }
 
-// replace has a batch delete the payload sections of entries up to upto, those
+// replace has a batch delete the payload sections of entries up to last, those
 // excepted that an installed snapshot leaves out because they are here. It
 // returns these as pins. The caller holds mu.
-func (g *Group) replace(b *pebble.Batch, upto uint64, leftOut []pin) (kept []pin, err error) {
+func (g *Group) replace(b *pebble.Batch, last uint64, leftOut []pin) (kept []pin, err error) {
 	var run []pin // neighbours of one origin that go
 	flush := func() {
 		if len(run) > 0 {
@@ -117,7 +135,7 @@ func (g *Group) replace(b *pebble.Batch, upto uint64, leftOut []pin) (kept []pin
 		}
 		run = run[:0]
 	}
-	for _, p := range g.everySection(upto) {
+	for _, p := range g.everySection(last) {
 		if len(leftOut) > 0 && leftOut[0].index == p.index {
 			if leftOut[0].size != p.size || leftOut[0].check != p.check {
 				break
@@ -141,12 +159,7 @@ func (g *Group) replace(b *pebble.Batch, upto uint64, leftOut []pin) (kept []pin
 
 // everySection is like sections, with the dead ones that are still on disk and
 // without those that are not. The caller holds mu.
-func (g *Group) everySection(upto uint64) []pin {
-	list := slices.DeleteFunc(g.pins.live(), func(p pin) bool { return p.index > upto })
-	for index := g.tail.begin(); index > 0 && index <= min(upto, g.tail.last()); index++ {
-		if i := g.tail.at(index); i.payload > 0 {
-			list = append(list, pin{index: index, size: i.payload, check: i.check})
-		}
-	}
-	return list
+func (g *Group) everySection(last uint64) []pin {
+	list := slices.DeleteFunc(g.pins.live(), func(p pin) bool { return p.index > last })
+	return append(list, g.entries.sections(last, true)...)
 }

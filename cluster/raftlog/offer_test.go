@@ -111,7 +111,7 @@ func TestOfferIsKept(t *testing.T) {
 	done()
 	mustNoPayload(t, g, 2)
 	mustRecords(t, g, kindPin, 9)
-	if i := g.tail.at(22); !i.dead {
+	if i := g.entries.at(22); !i.dead {
 		t.Error("what was released meanwhile is not")
 	}
 	for what, p := range map[string]pin{

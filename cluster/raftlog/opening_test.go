@@ -149,7 +149,7 @@ func TestPowerLossWhileOpening(t *testing.T) {
 			mustGroup(t, s, 1)
 			must(t, s.DropGroup(1))
 		}, func(t *testing.T, s *Store) {
-			if g := mustGroup(t, s, 1); g.tail.last() == 0 {
+			if g := mustGroup(t, s, 1); g.entries.last() == 0 {
 				mustRecords(t, g, kindPayload, 0) // who cleans up drops it once more
 				return
 			}

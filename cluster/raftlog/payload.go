@@ -71,7 +71,7 @@ func (g *Group) readPayload(key []byte, cached cacheKey, ref fsm.Ref) (part, who
 	if uint64(ref.Offset)+uint64(ref.Size) > uint64(len(v)) {
 		return nil, nil, errShort
 	}
-	if g.s.cache.knock(cached, len(v)) {
+	if g.s.cache.admits(cached, len(v)) {
 		whole = slices.Clone(v)
 		part, err = g.cut(whole, ref)
 		return part, whole, err
@@ -99,7 +99,7 @@ func (g *Group) badRef(ref fsm.Ref, size int) error {
 func (g *Group) locate(index uint64) (key []byte, size uint32) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if i := g.tail.at(index); i != nil {
+	if i := g.entries.at(index); i != nil {
 		return indexKey(kindPayload, g.id, index), i.payload
 	}
 	at := g.pins.find(index)

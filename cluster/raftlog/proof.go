@@ -95,7 +95,7 @@ func (s *Store) prove(found bool, lost string, st stamp, unread error) error {
 	if lost != "" {
 		why = fmt.Sprintf(doubtUnusable, lost)
 	} else if !fresh && !(head.founding && st.identity == head.identity) {
-		why = s.verdict(found, head, st, unread)
+		why = s.mismatch(found, head, st, unread)
 	}
 	if fresh {
 		s.trust()
@@ -116,12 +116,12 @@ func (s *Store) prove(found bool, lost string, st stamp, unread error) error {
 	return nil
 }
 
-// verdict compares the head of a ledger with the stamp of a store, and says
+// mismatch compares the head of a ledger with the stamp of a store, and says
 // why groups of either are in doubt, if they are. A store that was opened less
 // often than its ledger says is an older copy of itself, or lost its last
 // records: the groups that miss something have other records in the ledger
 // than in the store, and the others are whole.
-func (s *Store) verdict(found bool, head ledgerHead, st stamp, unread error) string {
+func (s *Store) mismatch(found bool, head ledgerHead, st stamp, unread error) string {
 	switch {
 	case !found:
 		return doubtLostLedger
@@ -170,23 +170,23 @@ func (s *Store) doubtAll(why string) {
 	}
 }
 
-// judge compares a group, as it was read from the store, with its record in
+// checkAcknowledged compares a group, as it was read from the store, with its record in
 // the ledger. What the store lacks of term and vote it gets back. What it has
 // in addition is noted.
-func (g *Group) judge(termAt func(index uint64) (uint64, error)) error {
+func (g *Group) checkAcknowledged(termAt func(index uint64) (uint64, error)) error {
 	last, lastTerm := g.end()
 	r := g.place.get()
 	why := ""
 	switch {
 	case !g.place.known():
-		if last == 0 && len(g.stable) == 0 {
+		if last == 0 && len(g.stable.values) == 0 {
 			return nil // a new group
 		}
 		why = doubtNoSlot
 	case r.doubt != "":
 	case r.index > last:
 		why = fmt.Sprintf(doubtShort, last, r.index)
-	case r.index > g.snapshotIndex() && r.indexTerm != 0:
+	case r.index > g.snapshot.index() && r.indexTerm != 0:
 		term, err := termAt(r.index)
 		if err != nil {
 			return err
@@ -201,50 +201,9 @@ func (g *Group) judge(termAt func(index uint64) (uint64, error)) error {
 		g.place.change(func(r *record) { r.doubt = why })
 		g.s.ledger.sync()
 	}
-	g.restoreStable(r)
+	g.stable.reconcile(r)
 	g.place.acknowledge(last, lastTerm)
 	return nil
-}
-
-// restoreStable makes store and ledger agree about term and vote: each gets
-// what the other has of later terms.
-func (g *Group) restoreStable(r record) {
-	b := g.s.db.NewBatch()
-	put := func(key string, value []byte) {
-		g.s.setSealed(b, g.stableKey([]byte(key)), value)
-		g.stable[key] = value
-	}
-	term, voteTerm, candidate := g.number(TermKey), g.number(VoteTermKey), string(g.stable[VotedForKey])
-	if r.term > term {
-		put(TermKey, binary.BigEndian.AppendUint64(nil, r.term))
-	}
-	if r.candidate != "" && (r.voteTerm > voteTerm || r.voteTerm == voteTerm && candidate == "") {
-		put(VoteTermKey, binary.BigEndian.AppendUint64(nil, r.voteTerm))
-		put(VotedForKey, []byte(r.candidate))
-	}
-	if b.Empty() {
-		b.Close()
-	} else {
-		g.s.log.Warn("term and vote are restored from the ledger", slog.Any("group", g.id))
-		g.s.commit(b, pebble.Sync)
-	}
-	if term > r.term || voteTerm > r.voteTerm || voteTerm == r.voteTerm && candidate != "" && r.candidate == "" {
-		g.place.change(func(r *record) {
-			r.term = max(r.term, term)
-			if candidate != "" && voteTerm >= r.voteTerm {
-				r.voteTerm, r.candidate = voteTerm, candidate
-			}
-		})
-		g.s.ledger.sync()
-	}
-}
-
-// number returns a number that was read from the store, 0 if there is none.
-func (g *Group) number(key string) uint64 {
-	if v := g.stable[key]; len(v) == 8 {
-		return binary.BigEndian.Uint64(v)
-	}
-	return 0
 }
 
 // Doubt says why the group may hold less than it has acknowledged, in words
@@ -256,7 +215,10 @@ func (g *Group) Doubt() string { return g.place.get().doubt }
 // Prove ends the doubt, durably. A leader has brought the log up to date: what
 // it holds now counts as everything that was acknowledged.
 func (g *Group) Prove() error {
-	if g.isDropped() {
+	g.mu.Lock()
+	dropped := g.dropped
+	g.mu.Unlock()
+	if dropped {
 		return ErrDropped
 	}
 	p := g.place
@@ -268,11 +230,11 @@ func (g *Group) Prove() error {
 // end is the index and term of what the group ends with: its last entry, or
 // the snapshot behind which there is none. The caller holds mu.
 func (g *Group) end() (index, term uint64) {
-	if last := g.tail.last(); last > g.snapshotIndex() {
-		return last, g.lastTerm
+	if last := g.entries.last(); last > g.snapshot.index() {
+		return last, g.entries.lastTerm
 	}
-	if g.meta == nil {
+	if g.snapshot.meta == nil {
 		return 0, 0
 	}
-	return g.meta.index, g.meta.term
+	return g.snapshot.meta.index, g.snapshot.meta.term
 }

@@ -252,7 +252,7 @@ func TestLaterVoteCounts(t *testing.T) {
 		"store is ahead": {func(t *testing.T, g *Group) {
 			b := g.s.db.NewBatch()
 			for key, value := range map[string][]byte{TermKey: {7: 9}, VoteTermKey: {7: 9}, VotedForKey: []byte("z")} {
-				g.s.setSealed(b, g.stableKey([]byte(key)), value)
+				g.s.setSealed(b, g.stable.key([]byte(key)), value)
 			}
 			g.s.commit(b, pebble.Sync)
 		}, 9, "z"},
@@ -261,7 +261,7 @@ func TestLaterVoteCounts(t *testing.T) {
 		}, 9, "z"},
 		"store has lost the candidate": {func(t *testing.T, g *Group) {
 			b := g.s.db.NewBatch()
-			g.s.remove(b, g.stableKey([]byte(VotedForKey)))
+			g.s.remove(b, g.stable.key([]byte(VotedForKey)))
 			g.s.commit(b, pebble.Sync)
 		}, 4, "a"},
 		"ledger has lost the candidate": {func(t *testing.T, g *Group) {

@@ -12,12 +12,12 @@ import (
 
 // dice chooses numbers, from a seed or from rapid.
 type dice interface {
-	upto(n uint64) uint64 // 0 … n
+	to(n uint64) uint64 // 0 … n
 }
 
 type rapidDice struct{ t *rapid.T }
 
-func (d rapidDice) upto(n uint64) uint64 { return rapid.Uint64Range(0, n).Draw(d.t, "n") }
+func (d rapidDice) to(n uint64) uint64 { return rapid.Uint64Range(0, n).Draw(d.t, "n") }
 
 // actor does to a group and to its model what raft and a machine might do.
 type actor struct {
@@ -35,8 +35,8 @@ type actor struct {
 
 // state returns a state, which fills several chunks at times.
 func (a *actor) state() string {
-	size := int(a.d.upto(300))
-	if large := a.d.upto(1) == 1; large && !a.small {
+	size := int(a.d.to(300))
+	if large := a.d.to(1) == 1; large && !a.small {
 		size *= 1801
 	}
 	return string(someState(size))
@@ -46,7 +46,7 @@ func (a *actor) then(durable bool) { a.acted(a.m.clone(), durable) }
 
 // step does one thing and returns its name.
 func (a *actor) step() (string, error) {
-	switch a.d.upto(13) {
+	switch a.d.to(13) {
 	case 0, 1, 2, 3:
 		return a.append()
 	case 4:
@@ -70,8 +70,8 @@ func (a *actor) step() (string, error) {
 
 func (a *actor) append() (string, error) {
 	from := a.m.next()
-	to := from + a.d.upto(6)
-	if a.d.upto(9) == 0 {
+	to := from + a.d.to(6)
+	if a.d.to(9) == 0 {
 		to += 90 // enough for range deletions
 	}
 	a.m.store(from, to, a.term)
@@ -86,11 +86,11 @@ func (a *actor) conflict() (string, error) {
 	if from > last || last == 0 {
 		return "no conflict", nil
 	}
-	from += a.d.upto(last - from)
+	from += a.d.to(last - from)
 	a.term++
 	a.m.truncateBack(from)
 	a.then(false)
-	if a.d.upto(2) > 0 {
+	if a.d.to(2) > 0 {
 		if err := a.g.DeleteRange(from, last); err != nil {
 			return "delete", err
 		}
@@ -113,7 +113,7 @@ func (a *actor) vote() (string, error) {
 func (a *actor) commit() (string, error) {
 	_, last := a.m.bounds()
 	if last > a.m.committed {
-		a.m.committed += 1 + a.d.upto(last-a.m.committed-1)
+		a.m.committed += 1 + a.d.to(last-a.m.committed-1)
 	}
 	return fmt.Sprintf("commit %d", a.m.committed), nil
 }
@@ -124,11 +124,11 @@ func (a *actor) release() (string, error) {
 		return "nothing to release", nil
 	}
 	var gone []uint64
-	if a.d.upto(3) == 0 { // a purge
+	if a.d.to(3) == 0 { // a purge
 		gone = live
 	} else {
-		for range a.d.upto(8) + 1 {
-			gone = append(gone, live[a.d.upto(uint64(len(live)-1))])
+		for range a.d.to(8) + 1 {
+			gone = append(gone, live[a.d.to(uint64(len(live)-1))])
 		}
 	}
 	a.m.release(gone)
@@ -142,7 +142,7 @@ func (a *actor) save() (string, error) {
 		return "nothing to save", nil
 	}
 	_, last := a.m.bounds()
-	index := a.m.snapIndex + 1 + a.d.upto(a.m.committed-a.m.snapIndex-1)
+	index := a.m.snapIndex + 1 + a.d.to(a.m.committed-a.m.snapIndex-1)
 	term := a.m.terms[index]
 	if index > last || term == 0 {
 		return "nothing to save", nil
@@ -150,7 +150,7 @@ func (a *actor) save() (string, error) {
 	state := a.state()
 	var live []uint64
 	for _, i := range a.m.live(index) {
-		if a.d.upto(4) > 0 {
+		if a.d.to(4) > 0 {
 			live = append(live, i)
 		}
 	}
@@ -166,14 +166,14 @@ func (a *actor) compact() (string, error) {
 	if first == 0 || first > a.m.snapIndex {
 		return "nothing to compact", nil
 	}
-	upto := first + a.d.upto(a.m.snapIndex-first)
-	a.m.truncateFront(upto)
+	to := first + a.d.to(a.m.snapIndex-first)
+	a.m.truncatePrefix(to)
 	a.then(false)
-	return fmt.Sprintf("compact %d … %d", first, upto), a.g.DeleteRange(first, upto)
+	return fmt.Sprintf("compact %d … %d", first, to), a.g.DeleteRange(first, to)
 }
 
 func (a *actor) install() (string, error) {
-	index := max(a.m.snapIndex, a.m.committed) + a.d.upto(20)
+	index := max(a.m.snapIndex, a.m.committed) + a.d.to(20)
 	if index == 0 {
 		return "nothing to install", nil
 	}
@@ -188,10 +188,10 @@ func (a *actor) install() (string, error) {
 	terms, kept := map[uint64]uint64{}, map[uint64]bool{}
 	for i := uint64(1); i <= index; i++ {
 		term, has := offered[i]
-		if i%5 == 0 || a.d.upto(5) > 0 && (!has || a.d.upto(2) == 0) {
+		if i%5 == 0 || a.d.to(5) > 0 && (!has || a.d.to(2) == 0) {
 			continue
 		}
-		if !has || a.d.upto(3) == 0 {
+		if !has || a.d.to(3) == 0 {
 			term = a.term // another entry than this member's
 		}
 		live, terms[i] = append(live, i), term
@@ -203,7 +203,7 @@ func (a *actor) install() (string, error) {
 	a.m.install(index, a.term, state, live, termOf, kept)
 	a.then(true)
 	stream := streamWith(a.g.id, state, live, termOf, kept)
-	return fmt.Sprintf("install at %d, %d of %d kept", index, len(kept), len(live)), install(a.g, index, a.term, stream, 1+int(a.d.upto(100000)))
+	return fmt.Sprintf("install at %d, %d of %d kept", index, len(kept), len(live)), install(a.g, index, a.term, stream, 1+int(a.d.to(100000)))
 }
 
 // offered reads a list of what the group has up to index, and compares it with
@@ -241,7 +241,7 @@ func (a *actor) abandon() (string, error) {
 		state = state[:300]
 	}
 	stream := streamOf(a.term, string(state), live)
-	stream = stream[:a.d.upto(uint64(len(stream)-1))]
+	stream = stream[:a.d.to(uint64(len(stream)-1))]
 	if install(a.g, index, a.term, stream, 70000) == nil {
 		return "abandon", fmt.Errorf("half a stream was installed")
 	}
@@ -257,7 +257,7 @@ func TestModel(t *testing.T) {
 		}
 		for range rapid.IntRange(1, 25).Draw(rt, "steps") {
 			what, err := a.step()
-			if err == nil && a.d.upto(3) == 0 {
+			if err == nil && a.d.to(3) == 0 {
 				forgetCache(a.g)
 			}
 			if err == nil {
@@ -266,7 +266,7 @@ func TestModel(t *testing.T) {
 			if err != nil {
 				rt.Fatalf("%s: %v", what, err)
 			}
-			if a.d.upto(9) == 0 {
+			if a.d.to(9) == 0 {
 				a.g = reopen(t, fs, a.g)
 				a.m.reopen()
 				if err := compare(a.g, a.m); err != nil {

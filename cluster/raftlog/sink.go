@@ -235,11 +235,11 @@ func (k *Sink) save() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	b := g.s.db.NewBatch()
-	g.dropSnapshot(b, g.meta)
+	g.dropSnapshot(b, g.snapshot.meta)
 	g.s.commit(b, pebble.NoSync)
-	g.meta = &k.meta
-	g.sweep(among(g.lastLive), g.lastIndex)
-	g.lastLive, g.lastIndex = k.live, k.meta.index
+	g.snapshot.meta = &k.meta
+	g.sweep(among(g.snapshot.live), g.snapshot.liveIndex)
+	g.snapshot.live, g.snapshot.liveIndex = k.live, k.meta.index
 	return nil
 }
 
@@ -258,7 +258,7 @@ func (k *Sink) install() error {
 	if err != nil {
 		return err
 	}
-	g.dropSnapshot(b, g.meta)
+	g.dropSnapshot(b, g.snapshot.meta)
 	g.s.deleteRange(b, indexKey(kindHeader, g.id, 0), indexKey(kindHeader, g.id, now.index+1))
 	g.s.setSealed(b, prefixOf(kindMeta, g.id), k.meta.append(nil))
 	g.s.setSealed(b, prefixOf(kindInstalled, g.id), now.append(nil))
@@ -266,22 +266,15 @@ func (k *Sink) install() error {
 	k.b = nil
 
 	g.epoch.Store(g.s.epochs.Add(1))
-	for index := g.tail.begin(); index <= min(now.index, g.tail.last()) && index > 0; index++ {
-		if i := g.tail.at(index); !i.dead {
-			g.tailLive -= int64(i.payload)
-		}
-	}
-	if !g.tail.empty() {
-		g.dropFront(now.index)
-	}
-	g.meta, g.installed, g.pins = &k.meta, now, pins{}
-	g.lastLive, g.lastIndex = nil, 0
+	g.entries.truncatePrefix(now.index)
+	g.snapshot.meta, g.snapshot.installed, g.pins = &k.meta, now, pins{}
+	g.snapshot.live, g.snapshot.liveIndex = nil, 0
 	all := append(kept, k.pins...)
 	slices.SortFunc(all, byIndex)
 	for _, p := range all {
 		g.pins.add(p)
 	}
-	g.postponed = nil // the machine that released them is replaced
+	g.offers.postponed = nil // the machine that released them is replaced
 	g.place.acknowledge(g.end())
 	return nil
 }
@@ -294,7 +287,7 @@ func (k *Sink) admissible() error {
 	switch {
 	case k.g.dropped:
 		return ErrDropped
-	case k.meta.index < k.g.snapshotIndex(), k.mode == modeState && k.origin != k.g.installed.number:
+	case k.meta.index < k.g.snapshot.index(), k.mode == modeState && k.origin != k.g.snapshot.installed.number:
 		return errSuperseded
 	}
 	return nil

@@ -296,7 +296,7 @@ func (p *place) write(state slotState) {
 		return
 	}
 	if !p.numbered {
-		p.number, p.seq = p.l.vacant()
+		p.number, p.seq = p.l.allocate()
 		p.numbered = true
 	}
 	p.seq++

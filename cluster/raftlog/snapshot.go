@@ -32,6 +32,28 @@ type snapshotMeta struct {
 // entries up to its index came with it.
 type installed struct{ number, index, term uint64 }
 
+// snapshotState is what a group knows of its snapshot.
+//
+//	meta.number, installed.number ≤ numbers
+//	installed.index ≤ meta.index, if anything was installed
+type snapshotState struct {
+	meta      *snapshotMeta // nil: no snapshot
+	installed installed
+	// live is what the last SetLive said, of entries up to liveIndex. The next one
+	// acts on it.
+	live      []uint64
+	liveIndex uint64
+	numbers   uint64 // the last number given out
+}
+
+// index is the last index that the snapshot covers, 0 if there is none.
+func (s *snapshotState) index() uint64 {
+	if s.meta == nil {
+		return 0
+	}
+	return s.meta.index
+}
+
 const metaFixed = 5*8 + 4
 
 func (m *snapshotMeta) append(b []byte) []byte {
@@ -86,7 +108,7 @@ func (m *snapshotMeta) raft(size int64) *raft.SnapshotMeta {
 func (g *Group) Origin() uint64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.installed.number
+	return g.snapshot.installed.number
 }
 
 // snapshots is the group as raft.SnapshotStore. It holds one snapshot, the
@@ -103,10 +125,10 @@ func (s snapshots) List() ([]*raft.SnapshotMeta, error) {
 	g := s.g
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.meta == nil {
+	if g.snapshot.meta == nil {
 		return nil, nil
 	}
-	return []*raft.SnapshotMeta{g.meta.raft(int64(g.meta.stateSize) + int64(streamHead))}, nil
+	return []*raft.SnapshotMeta{g.snapshot.meta.raft(int64(g.snapshot.meta.stateSize) + int64(streamHead))}, nil
 }
 
 // Open returns the snapshot as a stream: the state (see ReadState), then the
@@ -117,17 +139,14 @@ func (s snapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	g := s.g
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.meta == nil || g.meta.id() != id {
+	if g.snapshot.meta == nil || g.snapshot.meta.id() != id {
 		return nil, nil, ErrNoSnapshot
 	}
-	payloads := slices.DeleteFunc(g.pins.live(), func(p pin) bool { return p.index > g.meta.index })
-	for index := g.tail.begin(); index <= min(g.meta.index, g.tail.last()) && index > 0; index++ {
-		if i := g.tail.at(index); i.payload > 0 && !i.dead {
-			payloads = append(payloads, pin{index: index, size: i.payload, check: i.check})
-		}
-	}
-	r := &streamReader{g: g, view: g.s.db.NewSnapshot(), meta: g.meta, payloads: payloads}
-	return g.meta.raft(r.size()), r, nil
+	meta := g.snapshot.meta
+	payloads := slices.DeleteFunc(g.pins.live(), func(p pin) bool { return p.index > meta.index })
+	payloads = append(payloads, g.entries.sections(meta.index, false)...)
+	r := &streamReader{g: g, view: g.s.db.NewSnapshot(), meta: meta, payloads: payloads}
+	return meta.raft(r.size()), r, nil
 }
 
 // Create begins a snapshot. What the sink is given decides what it is; see Sink.
@@ -143,9 +162,9 @@ func (s snapshots) Create(version raft.SnapshotVersion, index, term uint64, conf
 	if g.dropped {
 		return nil, ErrDropped
 	}
-	g.numbers++
-	return &Sink{g: g, origin: g.installed.number, meta: snapshotMeta{
-		number: g.numbers, index: index, term: term,
+	g.snapshot.numbers++
+	return &Sink{g: g, origin: g.snapshot.installed.number, meta: snapshotMeta{
+		number: g.snapshot.numbers, index: index, term: term,
 		config: raft.EncodeConfiguration(config), configIndex: configIndex,
 	}}, nil
 }

@@ -294,8 +294,8 @@ func TestLeftoversOfInstall(t *testing.T) {
 	g.s.commit(b, pebble.Sync)
 	g = reopen(t, fs, g)
 	mustNoPayload(t, g, 9)
-	if n := g.LiveBytes(); n != g.tailLive {
-		t.Errorf("%d live bytes, %d of them in the log", n, g.tailLive)
+	if n := g.LiveBytes(); n != g.entries.live {
+		t.Errorf("%d live bytes, %d of them in the log", n, g.entries.live)
 	}
 	for _, k := range []kind{kindForeign, kindForeignPin, kindChunk} {
 		mustRecords(t, g, k, 0)

@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/quorate/quorate/fsm"
 )
 
 // Names under which raft stores its current term, and its vote: the term of it
@@ -18,61 +22,78 @@ const (
 	VotedForKey = "LastVoteCand"
 )
 
+// stable is a group's raft.StableStore: term and vote, and whatever else raft
+// stores by name.
+//
+//	values is what is on disk; the ledger has the same term and vote, or is about
+//	to have them before Set returns
+//	full, once a term was stored that differs from the one on disk
+type stable struct {
+	s     *Store
+	id    fsm.GroupID
+	place *place
+	full  atomic.Bool // GetLog returns payload sections, see Group.Starting
+
+	mu      sync.Mutex // held while a value is stored
+	dropped bool
+	values  map[string][]byte
+}
+
 // Set stores a value, durably. A value that is stored already costs nothing.
 //
 // The term of a new vote takes the candidate of the last one away with it:
 // stored without its own candidate it is no vote yet. With the old one it would
 // be a vote for that, which raft repeats without comparing logs.
-func (g *Group) Set(key, value []byte) error {
-	g.stableMu.Lock()
-	defer g.stableMu.Unlock()
-	old, known := g.stable[string(key)]
+func (t *stable) Set(key, value []byte) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	old, known := t.values[string(key)]
 	if known && bytes.Equal(old, value) {
 		return nil
 	}
-	if g.isDropped() {
+	if t.dropped {
 		return ErrDropped
 	}
 	if string(key) == TermKey {
-		g.full.Store(true)
+		t.full.Store(true)
 	}
 	var ledger sync.WaitGroup
-	if err := g.note(string(key), value, &ledger); err != nil {
+	if err := t.note(string(key), value, &ledger); err != nil {
 		return err
 	}
-	b := g.s.db.NewBatch()
-	g.s.setSealed(b, g.stableKey(key), value)
+	b := t.s.db.NewBatch()
+	t.s.setSealed(b, t.key(key), value)
 	if string(key) == VoteTermKey {
-		g.s.remove(b, g.stableKey([]byte(VotedForKey)))
-		delete(g.stable, VotedForKey)
+		t.s.remove(b, t.key([]byte(VotedForKey)))
+		delete(t.values, VotedForKey)
 	}
-	g.s.commit(b, pebble.Sync)
+	t.s.commit(b, pebble.Sync)
 	ledger.Wait()
-	g.stable[string(key)] = slices.Clone(value)
+	t.values[string(key)] = slices.Clone(value)
 	return nil
 }
 
 // note writes a term or vote to the ledger, and begins to sync it beside the
 // store. The term of a vote without its candidate is none yet: nothing waits
 // for it.
-func (g *Group) note(key string, value []byte, w *sync.WaitGroup) error {
+func (t *stable) note(key string, value []byte, w *sync.WaitGroup) error {
 	number := uint64(0)
 	switch key {
 	case TermKey, VoteTermKey:
 		if len(value) != 8 {
-			return fmt.Errorf("raftlog: group %d: %s is not a number", g.id, key)
+			return fmt.Errorf("raftlog: group %d: %s is not a number", t.id, key)
 		}
 		number = binary.BigEndian.Uint64(value)
 	case VotedForKey:
 		if len(value) > maxCandidate {
-			return fmt.Errorf("raftlog: group %d: the candidate's name is too long", g.id)
+			return fmt.Errorf("raftlog: group %d: the candidate's name is too long", t.id)
 		}
 	default:
-		g.place.claim()
+		t.place.claim()
 		return nil
 	}
-	g.place.claim()
-	g.place.change(func(r *record) {
+	t.place.claim()
+	t.place.change(func(r *record) {
 		switch key {
 		case TermKey:
 			r.term = number
@@ -83,41 +104,84 @@ func (g *Group) note(key string, value []byte, w *sync.WaitGroup) error {
 		}
 	})
 	if key != VoteTermKey {
-		w.Go(g.s.ledger.sync)
+		w.Go(t.s.ledger.sync)
 	}
 	return nil
 }
 
 // Get returns a value, empty if there is none.
-func (g *Group) Get(key []byte) ([]byte, error) {
-	g.stableMu.Lock()
-	defer g.stableMu.Unlock()
-	return slices.Clone(g.stable[string(key)]), nil
+func (t *stable) Get(key []byte) ([]byte, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.values[string(key)]), nil
 }
 
 // SetUint64 stores a number, durably.
-func (g *Group) SetUint64(key []byte, value uint64) error {
-	return g.Set(key, binary.BigEndian.AppendUint64(nil, value))
+func (t *stable) SetUint64(key []byte, value uint64) error {
+	return t.Set(key, binary.BigEndian.AppendUint64(nil, value))
 }
 
 // GetUint64 returns a number, 0 if there is none.
-func (g *Group) GetUint64(key []byte) (uint64, error) {
-	v, err := g.Get(key)
+func (t *stable) GetUint64(key []byte) (uint64, error) {
+	v, err := t.Get(key)
 	if err != nil || len(v) == 0 {
 		return 0, err
 	}
 	if len(v) != 8 {
-		return 0, fmt.Errorf("raftlog: group %d: %s is not a number", g.id, key)
+		return 0, fmt.Errorf("raftlog: group %d: %s is not a number", t.id, key)
 	}
 	return binary.BigEndian.Uint64(v), nil
 }
 
-func (g *Group) stableKey(key []byte) []byte {
-	return append(prefixOf(kindStable, g.id), key...)
+func (t *stable) key(key []byte) []byte {
+	return append(prefixOf(kindStable, t.id), key...)
 }
 
-func (g *Group) isDropped() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.dropped
+// forget empties what is in memory of a dropped group. Nothing is stored any more.
+func (t *stable) forget() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.dropped = true
+	clear(t.values)
+}
+
+// reconcile makes store and ledger agree about term and vote: each gets
+// what the other has of later terms.
+func (t *stable) reconcile(r record) {
+	b := t.s.db.NewBatch()
+	put := func(key string, value []byte) {
+		t.s.setSealed(b, t.key([]byte(key)), value)
+		t.values[key] = value
+	}
+	term, voteTerm, candidate := t.number(TermKey), t.number(VoteTermKey), string(t.values[VotedForKey])
+	if r.term > term {
+		put(TermKey, binary.BigEndian.AppendUint64(nil, r.term))
+	}
+	if r.candidate != "" && (r.voteTerm > voteTerm || r.voteTerm == voteTerm && candidate == "") {
+		put(VoteTermKey, binary.BigEndian.AppendUint64(nil, r.voteTerm))
+		put(VotedForKey, []byte(r.candidate))
+	}
+	if b.Empty() {
+		b.Close()
+	} else {
+		t.s.log.Warn("term and vote are restored from the ledger", slog.Any("group", t.id))
+		t.s.commit(b, pebble.Sync)
+	}
+	if term > r.term || voteTerm > r.voteTerm || voteTerm == r.voteTerm && candidate != "" && r.candidate == "" {
+		t.place.change(func(r *record) {
+			r.term = max(r.term, term)
+			if candidate != "" && voteTerm >= r.voteTerm {
+				r.voteTerm, r.candidate = voteTerm, candidate
+			}
+		})
+		t.s.ledger.sync()
+	}
+}
+
+// number returns a number that was read from the store, 0 if there is none.
+func (t *stable) number(key string) uint64 {
+	if v := t.values[key]; len(v) == 8 {
+		return binary.BigEndian.Uint64(v)
+	}
+	return 0
 }

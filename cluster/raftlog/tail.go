@@ -54,21 +54,21 @@ func (t *tail) push(index uint64, i info) {
 	t.infos = append(t.infos, i)
 }
 
-// dropFront forgets all entries up to and including upto.
-func (t *tail) dropFront(upto uint64) {
+// dropPrefix forgets all entries up to and including last.
+func (t *tail) dropPrefix(last uint64) {
 	switch {
-	case t.empty() || upto < t.first:
-	case upto >= t.last():
+	case t.empty() || last < t.first:
+	case last >= t.last():
 		t.infos = nil
 	default:
-		n := upto - t.first + 1
+		n := last - t.first + 1
 		t.first += n
 		t.infos = t.infos[n:]
 	}
 }
 
-// dropBack forgets all entries from from on.
-func (t *tail) dropBack(from uint64) {
+// dropSuffix forgets all entries from from on.
+func (t *tail) dropSuffix(from uint64) {
 	switch {
 	case t.empty() || from > t.last():
 	case from <= t.first:

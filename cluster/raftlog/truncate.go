@@ -30,37 +30,23 @@ func (g *Group) DeleteRange(minIndex, maxIndex uint64) error {
 	if g.dropped {
 		return ErrDropped
 	}
-	first, last := g.tail.begin(), g.tail.last()
+	first, last := g.entries.begin(), g.entries.last()
 	lo, hi := max(minIndex, first), min(maxIndex, last)
-	if g.tail.empty() || lo > hi {
+	if g.entries.empty() || lo > hi {
 		return nil
 	}
 	switch {
-	case lo == first && (hi < last || hi <= g.snapshotIndex()):
-		g.hold.asked = hi
-		if hi = g.hold.limit(hi); hi >= first {
-			g.truncateFront(hi)
+	case lo == first && (hi < last || hi <= g.snapshot.index()):
+		g.entries.hold.requested = hi
+		if hi = g.entries.hold.limit(hi); hi >= first {
+			g.truncatePrefix(hi)
 		}
 	case hi == last:
-		g.truncateBack(lo)
+		g.truncateSuffix(lo)
 	default:
 		return fmt.Errorf("raftlog: group %d: cannot delete entries %d to %d within %d to %d", g.id, minIndex, maxIndex, first, last)
 	}
 	return nil
-}
-
-// hold keeps entries visible that raft has asked to delete.
-type hold struct {
-	from  uint64 // the first of them; 0: none
-	asked uint64 // up to where raft wants them gone
-}
-
-// limit is the last entry up to index that may be deleted.
-func (h hold) limit(index uint64) uint64 {
-	if h.from == 0 {
-		return index
-	}
-	return min(index, h.from-1)
 }
 
 // Hold keeps the entries from from on where they are although a snapshot covers
@@ -69,14 +55,15 @@ func (h hold) limit(index uint64) uint64 {
 func (g *Group) Hold(from uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.dropped || g.hold.from == from {
+	e := &g.entries
+	if g.dropped || e.hold.from == from {
 		return
 	}
-	g.hold.from = from
-	if upto := min(g.hold.limit(g.hold.asked), g.tail.last()); !g.tail.empty() && upto >= g.tail.first {
-		g.truncateFront(upto)
+	e.hold.from = from
+	if last := min(e.hold.limit(e.hold.requested), e.last()); !e.empty() && last >= e.first {
+		g.truncatePrefix(last)
 	}
-	g.count(g.countable())
+	e.recount()
 }
 
 // Held is how many bytes the deletion of the entries from from on, up to the
@@ -84,23 +71,17 @@ func (g *Group) Hold(from uint64) {
 func (g *Group) Held(from uint64, limit int64) (bytes int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.tail.empty() {
-		return 0
-	}
-	for index := max(from, g.tail.first); index <= g.tail.last() && bytes <= limit; index++ {
-		bytes += g.tail.at(index).reclaimable()
-	}
-	return bytes
+	return g.entries.freed(from, limit)
 }
 
-// truncateFront makes the entries up to upto invisible. The caller holds mu.
-func (g *Group) truncateFront(upto uint64) {
-	first := g.tail.first
+// truncatePrefix makes the entries up to last invisible. The caller holds mu.
+func (g *Group) truncatePrefix(last uint64) {
+	first := g.entries.first
 	b := g.s.db.NewBatch()
-	g.deleteRun(b, kindHeader, first, upto, int(upto-first+1))
+	g.deleteRun(b, kindHeader, first, last, int(last-first+1))
 	run, inRun := first, 0 // run: where the current run of dead sections starts
-	for index := first; index <= upto; index++ {
-		i := g.tail.at(index)
+	for index := first; index <= last; index++ {
+		i := g.entries.at(index)
 		switch {
 		case i.payload == 0:
 		case i.dead:
@@ -111,25 +92,11 @@ func (g *Group) truncateFront(upto uint64) {
 			p := pin{index: index, size: i.payload, check: i.check}
 			g.setPin(b, p)
 			g.pins.add(p)
-			g.tailLive -= int64(i.payload)
 		}
 	}
-	g.deleteRun(b, kindPayload, run, upto, inRun)
+	g.deleteRun(b, kindPayload, run, last, inRun)
 	g.s.commit(b, pebble.NoSync)
-	g.dropFront(upto)
-}
-
-// dropFront forgets entries of the tail and keeps the sums right.
-func (g *Group) dropFront(upto uint64) {
-	delta := int64(0)
-	for index := g.tail.first; index <= min(upto, g.counted); index++ {
-		if i := g.tail.at(index); i != nil {
-			delta -= i.reclaimable()
-		}
-	}
-	g.addReclaimable(delta)
-	g.tail.dropFront(upto)
-	g.counted = max(g.counted, upto)
+	g.entries.truncatePrefix(last)
 }
 
 // deleteRun deletes the records of kind k, which is kindHeader or kindPayload,
@@ -140,7 +107,7 @@ func (g *Group) deleteRun(b *pebble.Batch, k kind, first, last uint64, n int) {
 		return
 	}
 	for index := first; n > 0 && index <= last; index++ {
-		i := g.tail.at(index)
+		i := g.entries.at(index)
 		size := i.header
 		if k == kindPayload {
 			size = i.payload + sealSize
@@ -151,30 +118,22 @@ func (g *Group) deleteRun(b *pebble.Batch, k kind, first, last uint64, n int) {
 	}
 }
 
-// truncateBack deletes the entries from from on. The caller holds mu.
-func (g *Group) truncateBack(from uint64) {
-	g.count(min(g.counted, from-1))
-	last := g.tail.last()
-	for index := max(from, g.tail.first); index <= last; index++ {
-		if i := g.tail.at(index); !i.dead {
-			g.tailLive -= int64(i.payload)
-		}
-	}
+// truncateSuffix deletes the entries from first on. The caller holds mu.
+func (g *Group) truncateSuffix(first uint64) {
+	last := g.entries.last()
 	b := g.s.db.NewBatch()
 	for _, k := range []kind{kindHeader, kindPayload} {
-		g.s.deleteRange(b, indexKey(k, g.id, from), indexKey(k, g.id, last+1))
+		g.s.deleteRange(b, indexKey(k, g.id, first), indexKey(k, g.id, last+1))
 	}
-	g.tail.dropBack(from)
-	g.lastTerm = g.termOf(from - 1)
+	g.entries.truncateSuffix(first, g.termOf(first-1))
 	g.place.lower(g.end())
 	g.s.commit(b, pebble.NoSync)
-	g.count(g.countable())
 	g.epoch.Store(g.s.epochs.Add(1))
 }
 
 // termOf reads the term of an entry that raft can see, 0 if it cannot be read.
 func (g *Group) termOf(index uint64) uint64 {
-	if g.tail.at(index) == nil {
+	if g.entries.at(index) == nil {
 		return 0
 	}
 	e, err := g.readEntry(index, false)
@@ -198,14 +157,13 @@ func (g *Group) Release(indexes []uint64) {
 
 // release is Release for a caller that holds mu.
 func (g *Group) release(indexes []uint64) {
-	if g.offers > 0 {
-		g.postponed = append(g.postponed, indexes...)
+	if g.offers.postpone(indexes) {
 		return
 	}
 	var at []int // positions among the pins
 	for _, index := range indexes {
-		if i := g.tail.at(index); i != nil {
-			g.die(index, i)
+		if g.entries.at(index) != nil {
+			g.entries.die(index)
 		} else if p := g.pins.find(index); p >= 0 {
 			at = append(at, p)
 		}
@@ -230,18 +188,6 @@ func (g *Group) release(indexes []uint64) {
 	g.s.commit(b, pebble.NoSync)
 	g.s.freedPins(before - g.pins.bytes)
 	g.pins.tidy()
-}
-
-// die marks an entry that raft can still see.
-func (g *Group) die(index uint64, i *info) {
-	if i.dead || i.payload == 0 {
-		return
-	}
-	i.dead = true
-	g.tailLive -= int64(i.payload)
-	if index <= g.counted {
-		g.addReclaimable(int64(i.payload))
-	}
 }
 
 // deletePins deletes neighbouring pins of one origin and their payload sections.
@@ -272,16 +218,16 @@ func (g *Group) Started(live func(index uint64) bool, applied uint64) {
 	g.sweep(live, applied)
 }
 
-// sweep releases everything up to upto that is not live. The caller holds mu.
-func (g *Group) sweep(live func(index uint64) bool, upto uint64) {
+// sweep releases everything up to last that is not live. The caller holds mu.
+func (g *Group) sweep(live func(index uint64) bool, last uint64) {
 	var gone []uint64
 	for _, p := range g.pins.items {
-		if p.size > 0 && p.index <= upto && !live(p.index) {
+		if p.size > 0 && p.index <= last && !live(p.index) {
 			gone = append(gone, p.index)
 		}
 	}
-	for index := g.tail.begin(); index <= min(upto, g.tail.last()) && index > 0; index++ {
-		if i := g.tail.at(index); i.payload > 0 && !i.dead && !live(index) {
+	for index := g.entries.begin(); index <= min(last, g.entries.last()) && index > 0; index++ {
+		if i := g.entries.at(index); i.payload > 0 && !i.dead && !live(index) {
 			gone = append(gone, index)
 		}
 	}
