@@ -17,7 +17,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/quorate/quorate/cluster/audit"
@@ -96,11 +95,7 @@ type Membership struct {
 	admission    *admission
 	registration *registration
 	catalog      *group.Catalog
-	guard        *worker.Guard
-
-	life context.Context // ends when Stop begins
-	end  context.CancelFunc
-	work sync.WaitGroup // goroutines that end with life
+	loops        *worker.Loops // nil before Connect
 }
 
 // Open takes possession of the data folder and reads who this node is.
@@ -109,7 +104,6 @@ func Open(c Config) (*Membership, error) {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
 	m := &Membership{config: c, slog: c.Logger}
-	m.life, m.end = context.WithCancel(context.Background())
 	var err error
 	if m.directory, err = openDirectory(c.DataDir, c.Node); err != nil {
 		return nil, fmt.Errorf("open data directory: %w", err)
@@ -158,7 +152,7 @@ func (m *Membership) Introduce(ctx context.Context, who peer.Caller, request []b
 // before the mesh starts.
 func (m *Membership) Connect(p Parts) {
 	c := &m.config
-	m.catalog, m.guard = p.Catalog, p.Guard
+	m.catalog, m.loops = p.Catalog, worker.NewLoops(p.Guard)
 	m.links.mesh, m.links.setNodes, m.links.view = p.Mesh, p.SetNodes, p.Catalog.View
 	m.joiner = &joiner{config: c, slog: m.slog, links: m.links, catalog: p.Catalog}
 	m.verifier = &verifier{config: c, slog: m.slog, links: m.links, joiner: m.joiner, catalog: p.Catalog, guard: p.Guard, isolated: p.Isolated}
@@ -178,20 +172,16 @@ func (m *Membership) Resume() error { return m.joiner.resume() }
 
 // Start begins to keep the membership. The mesh has started.
 func (m *Membership) Start() {
-	m.keep("ask which nodes there are", func(ctx context.Context) {
+	m.loops.Go("ask which nodes there are", func(ctx context.Context) {
 		m.links.refresh.Run(ctx.Done(), func(time.Time) (again time.Duration) { m.links.askNodes(ctx); return 0 })
 	})
-	m.keep("keep the catalog's members", m.members.run)
-	m.keep("verify the membership of this node", m.verifier.run)
+	m.loops.Go("keep the catalog's members", m.members.run)
+	m.loops.Go("verify the membership of this node", m.verifier.run)
 }
 
 // KeepRegistered has the process registered again whenever it is declared dead.
 // It is called once the node works under the numbers that Join has returned.
-func (m *Membership) KeepRegistered() { m.keep("stay registered", m.registration.run) }
-
-func (m *Membership) keep(doing string, loop func(ctx context.Context)) {
-	m.work.Go(func() { m.guard.Loop(m.life.Done(), doing, func() { loop(m.life) }) })
-}
+func (m *Membership) KeepRegistered() { m.loops.Go("stay registered", m.registration.run) }
 
 // Join makes the node part of a cluster, unless it is, and registers it.
 func (m *Membership) Join(ctx context.Context) (Registration, error) {
@@ -237,10 +227,11 @@ func (m *Membership) CertificateTaken(c *x509.Certificate) {
 	})
 }
 
-// Stop ends what Start began.
+// Stop ends what Start began. It may be called before, and again.
 func (m *Membership) Stop() {
-	m.end()
-	m.work.Wait()
+	if m.loops != nil {
+		m.loops.Stop()
+	}
 }
 
 // Close gives the data folder free. The stores in it have been closed.

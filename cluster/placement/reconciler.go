@@ -2,7 +2,6 @@ package placement
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/quorate/quorate/cluster/group"
@@ -25,15 +24,11 @@ const (
 type Reconciler struct {
 	node  *node
 	queue *worker.Queue[fsm.GroupID]
-
-	life context.Context // ends when Stop begins
-	end  context.CancelFunc
-	work sync.WaitGroup
+	loops *worker.Loops
 }
 
 func newReconciler(n *node) *Reconciler {
-	r := &Reconciler{node: n}
-	r.life, r.end = context.WithCancel(context.Background())
+	r := &Reconciler{node: n, loops: worker.NewLoops(n.Guard)}
 	r.queue = worker.NewQueue(n.Guard, "change the members of a group", reconcileAtOnce, r.reconcile)
 	return r
 }
@@ -41,15 +36,12 @@ func newReconciler(n *node) *Reconciler {
 // Start begins to work.
 func (r *Reconciler) Start() {
 	r.queue.Start()
-	r.work.Go(func() {
-		r.node.Guard.Loop(r.life.Done(), "change members", func() { worker.Every(r.life.Done(), reconcileEvery, r.CheckAll) })
-	})
+	r.loops.Go("check the members of groups", func(ctx context.Context) { worker.Every(ctx.Done(), reconcileEvery, r.CheckAll) })
 }
 
 // Stop ends the work; what is under way may be half done.
 func (r *Reconciler) Stop() {
-	r.end()
-	r.work.Wait()
+	r.loops.Stop()
 	r.queue.Stop()
 }
 
@@ -87,11 +79,11 @@ func (r *Reconciler) reconcile(id fsm.GroupID) {
 		if g == nil || g.Leading() == 0 {
 			return
 		}
-		if p, ok := r.Plan(g); !ok || p.Step(r.life) {
+		if p, ok := r.Plan(g); !ok || p.Step(r.loops.Life()) {
 			return
 		}
 		select {
-		case <-r.life.Done():
+		case <-r.loops.Life().Done():
 			return
 		case <-end.C:
 			return // the next check of all groups comes back to it

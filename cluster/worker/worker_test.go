@@ -1,7 +1,9 @@
 package worker
 
 import (
+	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -194,5 +196,30 @@ func TestLoopGoesOnAfterPanic(t *testing.T) {
 		if time.Since(began) != 2*PanicPause {
 			t.Error("a loop that has to end goes on")
 		}
+	})
+}
+
+// Loops end together, and who stops them waits for all.
+func TestLoops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLoops(NewGuard(slog.New(slog.DiscardHandler)))
+		ended := make([]bool, 3)
+		for i := range ended {
+			l.Go("test", func(ctx context.Context) {
+				<-ctx.Done()
+				time.Sleep(time.Duration(i) * time.Second)
+				ended[i] = true
+			})
+		}
+		time.Sleep(time.Hour)
+		if l.Life().Err() != nil {
+			t.Error("their life is over")
+		}
+		began := time.Now()
+		l.Stop()
+		if slices.Contains(ended, false) || time.Since(began) != 2*time.Second || l.Life().Err() == nil {
+			t.Errorf("ended: %v, after %v", ended, time.Since(began))
+		}
+		l.Stop()
 	})
 }
