@@ -26,12 +26,13 @@ func (l *liveIndexes) add(index uint64) {
 
 // drop counts one message less and reports whether it was the last of its entry.
 func (l *liveIndexes) drop(index uint64) bool {
-	count := l.edit(key{seq: index})
-	invariants.Assert(count != nil, "a message's entry is live")
-	if *count--; *count > 0 {
+	i, at, ok := l.find(key{seq: index})
+	invariants.Assert(ok, "a message's entry is live")
+	if count := &l.own(i).vals[at]; *count > 1 {
+		*count--
 		return false
 	}
-	l.remove(key{seq: index})
+	l.removeAt(i, at)
 	return true
 }
 

@@ -149,10 +149,15 @@ func (ms *messages) readyCount() uint64 {
 // free forgets message h, which is in no place. Its handle may be given to
 // another message at once, and its entry be released.
 func (ms *messages) free(h uint32, eff *fsm.Effects) {
+	ms.counts[0].sub(ms.get(h).count())
+	ms.releaseRecord(h, eff)
+}
+
+// releaseRecord is free for a message that counts nowhere any more.
+func (ms *messages) releaseRecord(h uint32, eff *fsm.Effects) {
 	ms.scratch.steps++
 	x := ms.get(h)
 	index := x.index
-	ms.counts[0].sub(x.count())
 	if x.info != 0 {
 		ms.infos.release(x.info)
 	}
@@ -297,8 +302,7 @@ func (ms *messages) sweep(n int, eff *fsm.Effects) {
 			l.tail = 0
 		}
 		ms.counts[Purged].sub(x.count())
-		ms.counts[0].add(x.count())
-		ms.free(h, eff)
+		ms.releaseRecord(h, eff)
 	}
 }
 

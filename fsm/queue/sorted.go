@@ -219,12 +219,16 @@ func (s *sorted[V]) remove(k key) (v V, ok bool) {
 	if !ok {
 		return v, false
 	}
-	b := s.own(i)
-	v = b.vals[at]
-	b.delete(at, at+1)
+	v = s.blocks[i].vals[at]
+	s.removeAt(i, at)
+	return v, true
+}
+
+// removeAt takes an entry out that find has found.
+func (s *sorted[V]) removeAt(i, at int) {
+	s.own(i).delete(at, at+1)
 	s.n--
 	s.shrunk(i)
-	return v, true
 }
 
 // delete removes the entries from … to-1 of a block.
