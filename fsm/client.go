@@ -7,7 +7,7 @@ import (
 )
 
 // ErrNotFresh is what a message is not published for: the broker does not know
-// for certain where it has to go, for now. No client is told of it.
+// for certain where it has to go, for now. No client sees it.
 var ErrNotFresh = errors.New("the routes may be out of date")
 
 // Table is an AMQP field table as the catalog keeps it; nil is empty.
@@ -144,7 +144,7 @@ type Message struct {
 	Payload  Payload
 	Acquired uint32 // earlier hand-outs: redelivered if > 0
 	Failed   uint32 // earlier failures
-	Local    bool   // the queue is not replicated: receivers are not told these counts
+	Local    bool   // the queue is not replicated: receivers do not see these counts
 	Deaths   []*logpb.Death
 	Ready    uint64 // gets only: ready messages left
 	// ScheduledFor is when the message was to become ready; 0: it never was
@@ -198,7 +198,7 @@ const (
 	Forced                         // 320: the connection ends with its node's boot
 )
 
-// Refusal is an error a client is told about: its text goes onto the wire
+// Refusal is an error that a client sees: its text goes onto the wire
 // behind the name of the reply code.
 type Refusal struct {
 	Kind Kind

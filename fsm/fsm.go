@@ -230,7 +230,7 @@ type Timeout struct {
 	// First: none of this consumer's deliveries was late before. What a new
 	// leader repeats, and what gets late later, is not.
 	First bool
-	// Again: it was told before, perhaps in vain.
+	// Again: the consumer was notified before, perhaps in vain.
 	Again bool
 }
 

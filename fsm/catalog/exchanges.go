@@ -86,8 +86,8 @@ func (x *Exchange) String() string { return resource("exchange", x.VHost, x.Name
 
 // setEffective computes the effective settings of an exchange. The argument wins,
 // except for the TTL: the smallest counts. A policy limits the TTL on an
-// exchange only if it is for nothing but exchanges: one for queues that is not
-// told what it applies to must not shorten what merely passes an exchange of a
+// exchange only if it is for nothing but exchanges: one for queues that
+// does not say what it applies to must not shorten what merely passes an exchange of a
 // similar name.
 func (x *Exchange) setEffective() {
 	x.Alternate, x.HasAlternate = text(lookup(x.Arguments, alternateExchange))

@@ -76,8 +76,8 @@ func (s *clusterSettings) checkExchangeIdle(where string, args *fsm.Table) error
 
 // idleTime is how long an exchange has to be idle to be deleted, by argument
 // and policies. Exchanges that cannot be deleted are never idle. As with the
-// TTL, only policies for nothing but exchanges count: one for queues that is
-// not told what it applies to must not delete an exchange of a similar name.
+// TTL, only policies for nothing but exchanges count: one for queues that does
+// not say what it applies to must not delete an exchange of a similar name.
 func (x *Exchange) idleTime() fsm.Millis {
 	if strings.HasPrefix(x.Name, reserved) {
 		return 0

@@ -147,7 +147,7 @@ func (v *View) checkDeclareQueue(ask access, d *logpb.DeclareQueue, generated bo
 	q, exists := v.openTo(ask, vhost, name)
 	err := ask(Configure, kindQueue, name)
 	if !generated && strings.HasPrefix(name, reserved) && (!exists || err != nil) {
-		// Whether there is one is told to those only who might declare it.
+		// Only who might declare it learns whether there is one.
 		return nil, refuse(fsm.AccessRefused, "queue name '%s' contains reserved prefix 'amq.*'", name)
 	}
 	if err != nil {

@@ -23,8 +23,8 @@ type Message struct {
 	// Delayed: the message waits in the first delayed exchange on each of its
 	// ways, whose store is then among the queues.
 	Delayed bool
-	// Passed is told of the exchanges on the way that are deleted when idle;
-	// nil: nobody is.
+	// Passed gets the exchanges on the way that are deleted when idle. It may be
+	// nil.
 	Passed func(*Exchange)
 	// Local says which queues are on the publisher's node; nil: none is.
 	Local func(*Queue) bool

@@ -64,7 +64,7 @@ func TestCrowded(t *testing.T) {
 
 // Who gets is not told that a queue is empty while something is on its way back
 // that the bounds have left for later.
-func TestGetIsToldNotYet(t *testing.T) {
+func TestGetAnswersNotYet(t *testing.T) {
 	for name, c := range map[string]struct {
 		enqueue *logpb.Enqueue
 		then    func(t *testing.T, d *driver)
@@ -109,7 +109,7 @@ func TestGetIsToldNotYet(t *testing.T) {
 
 // What a target says that is known to be gone changes nothing: the letters that
 // have not ended yet have not arrived.
-func TestLateWordOfGoneTarget(t *testing.T) {
+func TestLateConfirmOfGoneTarget(t *testing.T) {
 	const letters = 3
 	d := newDriver(&logpb.QueueConfig{DeadLetter: true, DeadLetterStrategy: logpb.QueueConfig_TRANSACTIONAL})
 	for range letters {

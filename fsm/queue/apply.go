@@ -34,11 +34,11 @@ func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm
 	case logpb.Command_ROUTE_DEAD:
 		return m.outbox.routeDead(cmd.RouteDead, eff)
 	case logpb.Command_SETTLE_DEAD:
-		return m.outbox.settleDead(cmd.SettleDead, eff)
+		return m.outbox.confirmTransfers(cmd.SettleDead, eff)
 	case logpb.Command_NODE_DOWN:
 		return m.consumers.nodeDown(cmd.NodeDown)
 	case logpb.Command_NODE_SILENT:
-		return m.consumers.nodeSilent(cmd.NodeSilent, eff)
+		return m.consumers.nodeSuspected(cmd.NodeSilent, eff)
 	case logpb.Command_SCHEDULE:
 		return m.intake.reschedule(cmd.Schedule, eff)
 	}

@@ -56,7 +56,7 @@ func (k *checker) note(x *message, h uint32, place Place) {
 	}
 }
 
-// deadline is told of an instant at which a tick has something to do; 0: of none.
+// deadline notes an instant at which a tick has something to do; 0: none.
 func (k *checker) deadline(t fsm.Time) {
 	if t != 0 && (k.next == 0 || t < k.next) {
 		k.next = t
@@ -86,7 +86,7 @@ func (k *checker) books() {
 	m.timers.check(k)
 	m.messages.check(k)
 	m.entries.check(k)
-	if h := m.messages.front(); m.consumers.anyServed() && h != 0 {
+	if h := m.messages.nextReady(); m.consumers.anyServed() && h != 0 {
 		next, _ := m.NextDue()
 		k.that(m.messages.get(h).due(m.clock.now()) || next <= m.clock.atOnce(), "a message waits although somebody has credit")
 	}
@@ -102,7 +102,7 @@ func (k *checker) time() {
 	case Active:
 		k.deadline(m.lease.leaseEnd())
 		k.deadline(m.lease.idleEnd())
-		if m.messages.head(purgedList) != 0 || m.intake.tooLong() || m.deliveries.unfinished() || m.consumers.anyServed() && m.messages.front() != 0 || m.outbox.hasWork() {
+		if m.messages.head(purgedList) != 0 || m.intake.tooLong() || m.deliveries.unfinished() || m.consumers.anyServed() && m.messages.nextReady() != 0 || m.outbox.hasWork() {
 			k.deadline(m.clock.atOnce())
 		}
 	case Draining:

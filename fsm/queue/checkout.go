@@ -26,7 +26,7 @@ func (ds *deliveries) assign(eff *fsm.Effects) {
 // way, and gives up when that is more than this command may expire.
 func (ds *deliveries) first(eff *fsm.Effects) uint32 {
 	for {
-		h := ds.messages.front()
+		h := ds.messages.nextReady()
 		if h == 0 || h == ds.scratch.fresh || !ds.messages.get(h).due(ds.clock.now()) {
 			return h
 		}
@@ -94,7 +94,7 @@ func (ds *deliveries) mayHave() bool {
 	if next, _, ok := ds.timers.nextTimed(); ok && next.at <= ds.clock.now() {
 		return true
 	}
-	return ds.messages.front() != 0 || ds.unfinished()
+	return ds.messages.nextReady() != 0 || ds.unfinished()
 }
 
 // get takes one message for a session. With no-ack it is settled at once. A
@@ -123,7 +123,7 @@ func (ds *deliveries) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Resu
 	case c == nil:
 		c = ds.consumers.register(s, 0)
 	}
-	ds.sessions.renewSilence(s)
+	ds.sessions.renewSuspicion(s)
 	held := ds.checkOut(h, c)
 	d := ds.delivery(c, held)
 	d.Ready = ds.messages.readyCount()

@@ -9,11 +9,11 @@ import (
 // by a second time, which is behind it by the lock credit: nobody can settle
 // while nobody leads, and that while is given to whoever holds something.
 //
-// Invariant: 0 ≤ credit ≤ time ≤ fsm.MaxTime. Neither ever falls.
+// Invariant: 0 ≤ behind ≤ time ≤ fsm.MaxTime. Neither ever falls.
 type clock struct {
 	time   fsm.Time
-	credit fsm.Time
-	term   uint64 // of the last entry; 0: there was none
+	behind fsm.Time // lock credit given so far
+	term   uint64   // of the last entry; 0: there was none
 }
 
 // advance moves the clock to the stamp of an entry. limit is the lock credit
@@ -25,7 +25,7 @@ func (c *clock) advance(meta *fsm.Meta, limit fsm.Millis) (newTerm bool) {
 		return false
 	}
 	if c.term != 0 {
-		c.credit += min(c.time-before, fsm.Time(limit))
+		c.behind += min(c.time-before, fsm.Time(limit))
 	}
 	c.term = meta.Term
 	return true
@@ -36,7 +36,7 @@ func (c *clock) advance(meta *fsm.Meta, limit fsm.Millis) (newTerm bool) {
 func (c *clock) now() fsm.Time { return c.time }
 
 // lockCredit is how far the time of held messages is behind.
-func (c *clock) lockCredit() fsm.Millis { return fsm.Millis(c.credit) }
+func (c *clock) lockCredit() fsm.Millis { return fsm.Millis(c.behind) }
 
 // deadline is the instant d from now. It is never 0, which means never.
 func (c *clock) deadline(d fsm.Millis) fsm.Time { return max(c.time.Add(d), 1) }
@@ -46,7 +46,7 @@ func (c *clock) atOnce() fsm.Time { return max(c.time, 1) }
 
 // heldDeadline is the instant d from now on the time of held messages. It is
 // never 0.
-func (c *clock) heldDeadline(d fsm.Millis) fsm.Time { return max((c.time - c.credit).Add(d), 1) }
+func (c *clock) heldDeadline(d fsm.Millis) fsm.Time { return max((c.time - c.behind).Add(d), 1) }
 
 // heldUntil is when the clock reaches t, an instant on the time of held
 // messages, unless more credit is given. 0 stays 0.
@@ -54,12 +54,12 @@ func (c *clock) heldUntil(t fsm.Time) fsm.Time {
 	if t == 0 {
 		return 0
 	}
-	return t.Add(fsm.Millis(c.credit))
+	return t.Add(fsm.Millis(c.behind))
 }
 
 // save is the section of the clock in the head of a snapshot.
 func (c *clock) save(h *logpb.QueueSnapshot) {
-	h.Clock, h.LockCredit, h.Term = int64(c.time), int64(c.credit), c.term
+	h.Clock, h.LockCredit, h.Term = int64(c.time), int64(c.behind), c.term
 }
 
 // restore is the inverse of save.
@@ -69,5 +69,5 @@ func (c *clock) restore(h *logpb.QueueSnapshot) {
 
 // check asks for the invariant.
 func (c *clock) check(k *checker) {
-	k.that(0 <= c.credit && c.credit <= c.time && c.time <= fsm.MaxTime, "clock %d, credit %d", c.time, c.credit)
+	k.that(0 <= c.behind && c.behind <= c.time && c.time <= fsm.MaxTime, "clock %d, credit %d", c.time, c.behind)
 }

@@ -48,7 +48,7 @@ func (cs *consumers) cancel(s *session, cmd *logpb.Cancel) fsm.Result {
 }
 
 // replaceable reports whether all consumers but c have lost their right to be
-// served beside an exclusive one: their nodes have been silent for too long.
+// served beside an exclusive one: their nodes have been suspected for too long.
 func (cs *consumers) replaceable(c *consumer) bool {
 	for _, o := range cs.all {
 		cs.scratch.steps++
@@ -60,7 +60,7 @@ func (cs *consumers) replaceable(c *consumer) bool {
 }
 
 // revokeAllBut cancels all consumers but c, which are replaceable. They are
-// told when their node is heard.
+// notified when their node is heard.
 func (cs *consumers) revokeAllBut(c *consumer, eff *fsm.Effects) {
 	var revoked []*consumer
 	for _, o := range cs.all {

@@ -6,8 +6,8 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// creditCeiling is the credit of a consumer that asks for no limit.
-const creditCeiling = 65535
+// maxCredit is the credit of a consumer that asks for no limit.
+const maxCredit = 65535
 
 // consumer is one registered consumer, or the gets of a session (number 0).
 // Its tables and its service are kept by consumers, what it holds and what is
@@ -39,7 +39,7 @@ type consumer struct {
 	exclusive  bool
 	cancelled  bool
 	revoked    bool                     // cancelled by the queue, see revokeAllBut: its session may not know
-	finished   bool                     // cancelled and holds nothing: it only remembers what is late or to be told
+	finished   bool                     // cancelled and holds nothing: it only remembers what is late or to be notified of
 	ownTimeout fsm.Optional[fsm.Millis] // not given: the queue's counts
 
 	level              *level // nil: cancelled, or gets
@@ -54,13 +54,13 @@ func (c *consumer) isGets() bool { return c.id.Number == 0 }
 // status is what listings show, but for Quiescing, which is the single active
 // consumer's. Only one that is Up is handed anything.
 func (c *consumer) status() Status {
-	if !c.cancelled && (c.session.life.silent || c.session.life.over) {
+	if !c.cancelled && (c.session.life.suspected || c.session.life.over) {
 		return Suspected
 	}
 	return c.lasting()
 }
 
-// lasting is the status but for silence, which is its session's.
+// lasting is the status but for a suspicion, which is of the node.
 func (c *consumer) lasting() Status {
 	switch {
 	case c.cancelled:
@@ -74,9 +74,9 @@ func (c *consumer) lasting() Status {
 // credit is how many more messages c may hold. It is not positive when c has
 // lowered its prefetch below what it holds.
 func (c *consumer) credit() int {
-	limit := int(min(c.prefetch, creditCeiling))
+	limit := int(min(c.prefetch, maxCredit))
 	if limit == 0 {
-		limit = creditCeiling
+		limit = maxCredit
 	}
 	return limit - c.held.len()
 }

@@ -231,7 +231,7 @@ func (cs *consumers) dropEnded() {
 	cs.all = slices.DeleteFunc(cs.all, func(c *consumer) bool { return c.session == nil })
 }
 
-// reconsider is told that the settings about a single active consumer have
+// reconsider follows when the settings about a single active consumer have
 // changed: nobody is it until somebody is chosen.
 func (cs *consumers) reconsider() {
 	cs.single, cs.quiescing, cs.contested = nil, false, true
@@ -240,7 +240,7 @@ func (cs *consumers) reconsider() {
 	}
 }
 
-// livesEnded is told that lives of nodes are over.
+// livesEnded follows when lives of nodes are over.
 func (cs *consumers) livesEnded() {
 	cs.contested = true
 	if cs.exclusive != nil && cs.exclusive.session.life.over {
@@ -248,7 +248,7 @@ func (cs *consumers) livesEnded() {
 	}
 }
 
-// refreshLife is told that a life has begun or ended to be silent; nil: one
+// refreshLife follows a life that has become suspected, or is no more; nil: one
 // without sessions.
 func (cs *consumers) refreshLife(l *life) {
 	cs.contested = true
@@ -269,19 +269,19 @@ func (cs *consumers) anyServed() bool { return cs.service.any() }
 // nextServed is the one to serve next; nil: nobody has credit.
 func (cs *consumers) nextServed() *consumer { return cs.service.next() }
 
-// handedOut is told that c has got a delivery: it goes to the end of its ring.
+// handedOut follows a delivery to c, which goes to the end of its ring.
 func (cs *consumers) handedOut(c *consumer) {
 	cs.service.suspend(c)
 	cs.refresh(c)
 }
 
-// nodeSilent begins or ends the silence of a node.
-func (cs *consumers) nodeSilent(cmd *logpb.NodeSilent, eff *fsm.Effects) fsm.Result {
+// nodeSuspected begins or ends the suspicion of a node.
+func (cs *consumers) nodeSuspected(cmd *logpb.NodeSilent, eff *fsm.Effects) fsm.Result {
 	of := Boot{fsm.NodeID(cmd.GetNode()), cmd.GetBoot()}
 	if of.Node == 0 || of.Boot == 0 {
 		return fsm.Result{Code: fsm.Invalid}
 	}
-	l, ok := cs.sessions.setSilent(of, !cmd.GetBack())
+	l, ok := cs.sessions.setSuspected(of, !cmd.GetBack())
 	if !ok {
 		return fsm.Result{} // known
 	}

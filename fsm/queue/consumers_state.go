@@ -158,7 +158,7 @@ func (c *consumer) check(k *checker) {
 		k.that(c.level == nil && !c.cancelled && !c.finished, "gets of %v are served", c.id)
 	} else {
 		k.that(c.finished == (c.cancelled && c.held.len() == 0) && (!c.finished || len(c.late) > 0 || c.revoked) && (c.cancelled || !c.revoked), "consumer %v owes nothing", c.id)
-		k.that(c.held.len() <= creditCeiling, "consumer %v holds %d", c.id, c.held.len())
+		k.that(c.held.len() <= maxCredit, "consumer %v holds %d", c.id, c.held.len())
 	}
 	k.that(slices.IsSortedFunc(c.late, func(a, b lateness) int { return compare(a.id, b.id) }) &&
 		(len(c.late) == 0 || c.late[len(c.late)-1].id < c.next), "consumer %v: late ids", c.id)

@@ -68,7 +68,7 @@ func (m *Machine) applyEnded(cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
 	case logpb.Command_ROUTE_DEAD:
 		r = m.outbox.routeDead(cmd.RouteDead, eff)
 	case logpb.Command_SETTLE_DEAD:
-		r = m.outbox.settleDead(cmd.SettleDead, eff)
+		r = m.outbox.confirmTransfers(cmd.SettleDead, eff)
 	}
 	m.outbox.goOn(cmd.Kind, eff)
 	if m.outbox.letters() == 0 || cmd.Kind == logpb.Command_TICK && m.lease.drained() {

@@ -22,7 +22,7 @@ type entries struct {
 	released bool
 }
 
-// begin is told the index of the entry to be applied next. One entry may hold
+// begin starts the entry at index, which is applied next. One entry may hold
 // several commands.
 func (e *entries) begin(index uint64) {
 	invariants.Assert(index >= e.index, "log indexes grow")

@@ -135,12 +135,12 @@ func (s *stream) body() *logpb.Command {
 	case kind < 220:
 		cmd.Kind = logpb.Command_TICK
 	default:
-		s.rare(cmd, kind)
+		s.uncommon(cmd, kind)
 	}
 	return cmd
 }
 
-func (s *stream) rare(cmd *logpb.Command, kind byte) {
+func (s *stream) uncommon(cmd *logpb.Command, kind byte) {
 	switch {
 	case kind < 226:
 		cmd.Kind = logpb.Command_CONFIGURE

@@ -40,7 +40,7 @@ func newLease(s *shared, t *timers, ms *messages, cs *consumers) *lease {
 // phase goes from Active to Draining to Gone, or to Gone at once, and never back.
 func (l *lease) phase() Phase { return l.life }
 
-// begin is told of a new term: leases begin again, since nobody could use the
+// begin follows a new term, if it is one: leases begin again, since nobody could use the
 // queue while nobody led.
 func (l *lease) begin(newTerm bool) {
 	if newTerm || l.used == 0 {
@@ -48,10 +48,10 @@ func (l *lease) begin(newTerm bool) {
 	}
 }
 
-// use is told of a use of the queue.
+// use notes a use of the queue.
 func (l *lease) use() { l.used, l.active = l.clock.now(), l.clock.now() }
 
-// touch is told of an activity that is no use.
+// touch notes an activity that is no use.
 func (l *lease) touch() { l.active = l.clock.now() }
 
 // renew begins the lease anew, which is no activity.

@@ -191,10 +191,10 @@ func TestTimeoutsAreBounded(t *testing.T) {
 	}
 }
 
-// TestCreditCeiling: no limit asked for is not no limit.
-func TestCreditCeiling(t *testing.T) {
+// TestMaxCredit: no limit asked for is not no limit.
+func TestMaxCredit(t *testing.T) {
 	d := newDriver(&logpb.QueueConfig{DeliveryLimit: 20})
-	for range creditCeiling + 10 {
+	for range maxCredit + 10 {
 		d.enqueue(t, 0)
 	}
 	for _, prefetch := range []uint32{0, 1 << 31} {

@@ -16,8 +16,8 @@ const (
 //
 // It owns nothing but its name, its version and the order in which its parts do
 // their work, see Apply. The parts and what each keeps true are in DESIGN.md. A
-// part knows those above it in the order below, and is told of facts that only
-// one beneath it can see.
+// part knows those above it in the order below; facts that only one beneath it can
+// see are given to its methods.
 //
 // Invariant: once a command is over nobody waits with credit while a message is
 // ready that is not due, unless NextDue says WorkDue.
@@ -162,13 +162,13 @@ func (m *Machine) NextDue() (fsm.Time, Due) {
 	if k, _, ok := m.timers.timeout(); ok {
 		earlier(m.clock.heldUntil(k.at), TimeoutDue)
 	}
-	earlier(m.sessions.silenceEnds(), TimeoutDue)
+	earlier(m.sessions.suspicionEnds(), TimeoutDue)
 	if k, _, ok := m.timers.nextTimed(); ok {
 		earlier(k.at, ScheduleDue)
 	}
 	earlier(m.lease.leaseEnd(), LeaseDue)
 	earlier(m.lease.idleEnd(), LeaseDue)
-	if m.messages.head(purgedList) != 0 || m.intake.tooLong() || m.deliveries.unfinished() || m.outbox.hasWork() || m.consumers.anyServed() && m.messages.front() != 0 {
+	if m.messages.head(purgedList) != 0 || m.intake.tooLong() || m.deliveries.unfinished() || m.outbox.hasWork() || m.consumers.anyServed() && m.messages.nextReady() != 0 {
 		earlier(m.clock.atOnce(), WorkDue)
 	}
 	return next, what

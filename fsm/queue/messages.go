@@ -130,8 +130,8 @@ func (ms *messages) remove(h uint32) {
 	}
 }
 
-// front is the message to hand out next, due or not; 0: none.
-func (ms *messages) front() uint32 {
+// nextReady is the message to hand out next, due or not; 0: none.
+func (ms *messages) nextReady() uint32 {
 	if h := ms.lists[returnedList].head; h != 0 {
 		return h
 	}

@@ -30,22 +30,22 @@ type outbox struct {
 	*shared
 	messages *messages
 
-	next     uint64         // number of the next letter
-	unrouted uint32         // first letter without a route; 0: none
-	waiting  sorted[uint32] // letters that have nowhere to go for now, by number
-	targets  []*target      // by id
-	gone     int            // targets that are
+	next              uint64              // number of the next letter
+	unrouted          uint32              // first letter without a route; 0: none
+	waiting           sorted[uint32]      // letters that have nowhere to go for now, by number
+	deadLetterTargets []*deadLetterTarget // by id
+	gone              int                 // targets that are
 }
 
-// target is a queue that letters go to. The transfers to it that are not
+// deadLetterTarget is a queue that letters go to. The transfers to it that are not
 // settled are numbered settled+1 … next-1. Numbers are those of the stream there,
 // so none is ever given twice, and none is left out.
-type target struct {
-	id      fsm.QueueID
-	next    uint64
-	settled uint64
-	pending deque[uint32] // letters, by transfer number
-	gone    bool          // it does not exist any more, and some are still pending
+type deadLetterTarget struct {
+	id        fsm.QueueID
+	next      uint64
+	confirmed uint64
+	pending   deque[uint32] // letters, by transfer number
+	gone      bool          // it does not exist any more, and some are still pending
 }
 
 // newOutbox returns an empty one. Letters are numbered from 1.
@@ -73,13 +73,13 @@ func (o *outbox) hasWork() bool { return o.gone > 0 }
 
 // find returns where a target is, or would be.
 func (o *outbox) find(id fsm.QueueID) (int, bool) {
-	return slices.BinarySearchFunc(o.targets, id, func(t *target, id fsm.QueueID) int { return cmp.Compare(t.id, id) })
+	return slices.BinarySearchFunc(o.deadLetterTargets, id, func(t *deadLetterTarget, id fsm.QueueID) int { return cmp.Compare(t.id, id) })
 }
 
 // has reports whether a queue is one of the targets, and whether it is gone.
 func (o *outbox) has(id fsm.QueueID) (known, gone bool) {
 	i, ok := o.find(id)
-	return ok, ok && o.targets[i].gone
+	return ok, ok && o.deadLetterTargets[i].gone
 }
 
 // deadLetter describes message h, which has died.
@@ -128,9 +128,9 @@ func (o *outbox) pendingTransfers(to fsm.QueueID, from uint64, limit int) []Outg
 		return nil
 	}
 	var out []Outgoing
-	t := o.targets[i]
-	for n := max(t.settled+1, from); n < t.next && len(out) < limit; n++ {
-		l := o.letter(*t.pending.item(int(n - t.settled - 1)))
+	t := o.deadLetterTargets[i]
+	for n := max(t.confirmed+1, from); n < t.next && len(out) < limit; n++ {
+		l := o.letter(*t.pending.item(int(n - t.confirmed - 1)))
 		at := slices.IndexFunc(l.Transfers, func(x Transfer) bool { return x.Target == to })
 		out = append(out, Outgoing{l.Transfers[at], l})
 	}
@@ -143,10 +143,10 @@ func (o *outbox) list(after fsm.QueueID, limit int) []DeadLetterTarget {
 	if found {
 		i++
 	}
-	targets := make([]DeadLetterTarget, 0, min(limit, len(o.targets)-i))
-	for ; i < len(o.targets) && len(targets) < limit; i++ {
-		t := o.targets[i]
-		targets = append(targets, DeadLetterTarget{t.id, t.next, t.settled})
+	targets := make([]DeadLetterTarget, 0, min(limit, len(o.deadLetterTargets)-i))
+	for ; i < len(o.deadLetterTargets) && len(targets) < limit; i++ {
+		t := o.deadLetterTargets[i]
+		targets = append(targets, DeadLetterTarget{t.id, t.next, t.confirmed})
 	}
 	return targets
 }
@@ -154,8 +154,8 @@ func (o *outbox) list(after fsm.QueueID, limit int) []DeadLetterTarget {
 // save is the section of the outbox in the head of a snapshot.
 func (o *outbox) save(h *logpb.QueueSnapshot) {
 	h.NextLetter = o.next
-	for _, t := range o.targets {
-		h.Targets = append(h.Targets, &logpb.DeadTarget{Target: uint64(t.id), Next: t.next, Settled: t.settled, Gone: t.gone})
+	for _, t := range o.deadLetterTargets {
+		h.Targets = append(h.Targets, &logpb.DeadTarget{Target: uint64(t.id), Next: t.next, Settled: t.confirmed, Gone: t.gone})
 	}
 }
 
@@ -163,7 +163,7 @@ func (o *outbox) save(h *logpb.QueueSnapshot) {
 func (o *outbox) restoreHead(h *logpb.QueueSnapshot) {
 	o.next = h.NextLetter
 	for _, t := range h.Targets {
-		o.targets = append(o.targets, &target{id: fsm.QueueID(t.Target), next: t.Next, settled: t.Settled, gone: t.Gone})
+		o.deadLetterTargets = append(o.deadLetterTargets, &deadLetterTarget{id: fsm.QueueID(t.Target), next: t.Next, confirmed: t.Settled, gone: t.Gone})
 		if t.Gone {
 			o.gone++
 		}
@@ -176,11 +176,11 @@ func (o *outbox) restore(st *logpb.MessageState, h uint32) error {
 	e.letter, e.reason, e.diedAt = st.Letter, st.Reason, fsm.Time(st.DiedAt)
 	for _, t := range st.Transfers {
 		i, ok := o.find(fsm.QueueID(t.Target))
-		if !ok || t.Number != o.targets[i].settled+1+uint64(o.targets[i].pending.len()) {
+		if !ok || t.Number != o.deadLetterTargets[i].confirmed+1+uint64(o.deadLetterTargets[i].pending.len()) {
 			return fmt.Errorf("%w: letter %d has a wrong transfer", ErrSnapshot, st.Letter)
 		}
-		o.targets[i].pending.push(h)
-		e.transfers = append(e.transfers, Transfer{o.targets[i].id, t.Number, fsm.OptionalFrom[fsm.Millis](t.TtlCeilingPlusOne)})
+		o.deadLetterTargets[i].pending.push(h)
+		e.transfers = append(e.transfers, Transfer{o.deadLetterTargets[i].id, t.Number, fsm.OptionalFrom[fsm.Millis](t.TtlCeilingPlusOne)})
 	}
 	switch {
 	case st.Place == uint32(Waiting):
@@ -214,9 +214,9 @@ func (o *outbox) check(k *checker) {
 	k.that(unrouted == 0 || last == o.next-1, "letter %d is missing", o.next-1)
 	o.checkWaiting(k)
 	gone := 0
-	for i, t := range o.targets {
-		k.that(t.id != 0 && (i == 0 || o.targets[i-1].id < t.id), "target %d is out of order", t.id)
-		k.that(t.settled < t.next && t.next-t.settled-1 == uint64(pending[t.id]), "target %d: settled %d, next %d", t.id, t.settled, t.next)
+	for i, t := range o.deadLetterTargets {
+		k.that(t.id != 0 && (i == 0 || o.deadLetterTargets[i-1].id < t.id), "target %d is out of order", t.id)
+		k.that(t.confirmed < t.next && t.next-t.confirmed-1 == uint64(pending[t.id]), "target %d: settled %d, next %d", t.id, t.confirmed, t.next)
 		k.that(t.pending.len() == pending[t.id], "target %d: %d pending", t.id, t.pending.len())
 		if t.gone {
 			gone++
@@ -234,8 +234,8 @@ func (o *outbox) checkTransfers(k *checker, h uint32, pending map[fsm.QueueID]in
 		if k.that(ok, "letter %d goes to nobody", e.letter); !ok {
 			continue
 		}
-		n, to := pending[t.Target], o.targets[i]
-		k.that(n < to.pending.len() && *to.pending.item(n) == h && t.Number == to.settled+1+uint64(n),
+		n, to := pending[t.Target], o.deadLetterTargets[i]
+		k.that(n < to.pending.len() && *to.pending.item(n) == h && t.Number == to.confirmed+1+uint64(n),
 			"letter %d: transfer %d is not pending", e.letter, t.Number)
 		pending[t.Target]++
 	}

@@ -6,7 +6,7 @@ import (
 )
 
 // returning is what one consumer held and does not hold any more: its session
-// has ended, its node was silent for too long, or it has settled more at once
+// has ended, its node was suspected for too long, or it has settled more at once
 // than one command may end. The messages stay checked out, and come out of it
 // piece by piece. held is never empty.
 //
@@ -172,8 +172,8 @@ func (ds *deliveries) sessionDown(meta *fsm.Meta, s *session) fsm.Result {
 	return fsm.Result{}
 }
 
-// endSilences takes what sessions hold whose nodes have been silent for too long.
-func (ds *deliveries) endSilences() {
+// endSuspicions takes what sessions hold whose nodes have been suspected for too long.
+func (ds *deliveries) endSuspicions() {
 	if !ds.sessions.overdue() {
 		return
 	}

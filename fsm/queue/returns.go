@@ -224,7 +224,7 @@ func (ms *messages) returnLast(h uint32) {
 	ms.returnAll([]checkout{{grip: grip{handle: h}, seq: ms.get(h).seq}})
 }
 
-// addReturned is returns.add for a message that is told its slot.
+// addReturned is returns.add for a message whose slot is given.
 func (ms *messages) addReturned(no, h uint32, seq uint64) uint32 {
 	ms.scratch.steps++
 	no = ms.returns.add(no, h, seq)

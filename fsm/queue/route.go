@@ -83,9 +83,9 @@ func (o *outbox) route(h uint32, to *logpb.DeadRoute, eff *fsm.Effects) {
 		}
 		i, ok := o.find(fsm.QueueID(id))
 		if !ok {
-			o.targets = slices.Insert(o.targets, i, &target{id: fsm.QueueID(id), next: 1})
+			o.deadLetterTargets = slices.Insert(o.deadLetterTargets, i, &deadLetterTarget{id: fsm.QueueID(id), next: 1})
 		}
-		t := o.targets[i]
+		t := o.deadLetterTargets[i]
 		if n := t.pending.len(); t.gone || n > 0 && *t.pending.item(n - 1) == h {
 			continue // gone, or named twice
 		}
@@ -137,14 +137,14 @@ func (o *outbox) arrived(h uint32, eff *fsm.Effects) {
 	o.messages.free(h, eff)
 }
 
-// settleDead notes that a target holds its transfers up to a number, but for
+// confirmTransfers notes that a target holds its transfers up to a number, but for
 // those it has refused, or that it does not exist any more.
-func (o *outbox) settleDead(cmd *logpb.SettleDead, eff *fsm.Effects) fsm.Result {
+func (o *outbox) confirmTransfers(cmd *logpb.SettleDead, eff *fsm.Effects) fsm.Result {
 	i, ok := o.find(fsm.QueueID(cmd.GetTarget()))
 	if !ok {
 		return fsm.Result{}
 	}
-	t := o.targets[i]
+	t := o.deadLetterTargets[i]
 	if cmd.Gone || t.gone { // who is gone has taken nothing since
 		if !t.gone {
 			t.gone = true
@@ -153,36 +153,36 @@ func (o *outbox) settleDead(cmd *logpb.SettleDead, eff *fsm.Effects) fsm.Result 
 		o.endGone(o.bounds.Back(), eff)
 		return fsm.Result{}
 	}
-	last := min(cmd.Upto, t.next-1, t.settled+uint64(o.bounds.Tick))
+	last := min(cmd.Upto, t.next-1, t.confirmed+uint64(o.bounds.Tick))
 	refused := cmd.Refused
-	for t.settled < last {
-		for len(refused) > 0 && refused[0] <= t.settled {
+	for t.confirmed < last {
+		for len(refused) > 0 && refused[0] <= t.confirmed {
 			refused = refused[1:]
 		}
-		no := len(refused) > 0 && refused[0] == t.settled+1
+		no := len(refused) > 0 && refused[0] == t.confirmed+1
 		if no {
 			o.counters.DeadRefused++
 		}
-		o.settleNext(t, !no, no, eff)
+		o.endTransfer(t, !no, no, eff)
 	}
 	o.dropGone(t)
 	return fsm.Result{}
 }
 
-// settleNext ends the first transfer to t that is not settled.
-func (o *outbox) settleNext(t *target, has, refused bool, eff *fsm.Effects) {
-	t.settled++
+// endTransfer ends the first transfer to t that is not settled.
+func (o *outbox) endTransfer(t *deadLetterTarget, has, refused bool, eff *fsm.Effects) {
+	t.confirmed++
 	h := *t.pending.item(0)
 	t.pending.pop()
-	o.settleTransfer(h, t.id, has, refused, eff)
+	o.resolveTransfer(h, t.id, has, refused, eff)
 }
 
 // endGone ends up to n transfers to targets that are gone.
 func (o *outbox) endGone(n int, eff *fsm.Effects) {
-	for i := 0; i < len(o.targets) && o.gone > 0 && n > 0; i++ {
-		t := o.targets[i]
+	for i := 0; i < len(o.deadLetterTargets) && o.gone > 0 && n > 0; i++ {
+		t := o.deadLetterTargets[i]
 		for ; t.gone && n > 0 && t.pending.len() > 0; n-- {
-			o.settleNext(t, false, false, eff)
+			o.endTransfer(t, false, false, eff)
 		}
 		if o.dropGone(t) {
 			i--
@@ -191,20 +191,20 @@ func (o *outbox) endGone(n int, eff *fsm.Effects) {
 }
 
 // dropGone forgets target t if it is gone and nothing is on its way there.
-func (o *outbox) dropGone(t *target) bool {
+func (o *outbox) dropGone(t *deadLetterTarget) bool {
 	if !t.gone || t.pending.len() > 0 {
 		return false
 	}
 	i, _ := o.find(t.id)
-	o.targets = slices.Delete(o.targets, i, i+1)
+	o.deadLetterTargets = slices.Delete(o.deadLetterTargets, i, i+1)
 	o.gone--
 	return true
 }
 
-// settleTransfer ends one transfer of letter h: the target has it, or has
+// resolveTransfer ends one transfer of letter h: the target has it, or has
 // refused it, or is gone. With the last transfer the letter ends, unless it has
 // to arrive everywhere and does not.
-func (o *outbox) settleTransfer(h uint32, id fsm.QueueID, has, refused bool, eff *fsm.Effects) {
+func (o *outbox) resolveTransfer(h uint32, id fsm.QueueID, has, refused bool, eff *fsm.Effects) {
 	left, r := o.messages.deadLetterInfo(h).transfers, *o.messages.scheduleInfo(h)
 	if has && (len(left) > 1 || r.refused) || refused {
 		if has {

@@ -6,7 +6,7 @@ import (
 )
 
 // enqueueLater takes a message in that becomes ready at due. One of the same
-// name makes way, or stays and is told of.
+// name gives up its place, or stays and the new one is refused.
 func (it *intake) enqueueLater(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time, eff *fsm.Effects) fsm.Result {
 	var old uint32
 	if cmd.ScheduleId != "" {

@@ -52,12 +52,12 @@ type session struct {
 // with its sessions, of which there is one at least. What is true of the node is
 // true of all of them, and costs one record.
 //
-// Invariants: consumers = Σ len(consumers of sessions); over ⇒ not silent.
+// Invariants: consumers = Σ len(consumers of sessions); over ⇒ not suspected.
 type life struct {
 	of        Boot
 	sessions  sorted[*session] // by number
 	consumers int              // of all of them, gets included
-	silent    bool             // nothing is heard from the node
+	suspected bool             // nothing is heard from the node
 	over      bool             // it is down: the sessions end piece by piece, and are not found any more
 }
 
@@ -94,7 +94,7 @@ func (s *session) wasRefused(seq uint64) bool {
 	return found || i > 0 && seq-s.refused[i-1].first < s.refused[i-1].length
 }
 
-// answer is what the last synchronous command of a stream was told. A channel
+// answer is that to the last synchronous command of a stream. A channel
 // has one such call under way, so one is enough.
 type answer struct {
 	seq, count, consumers uint64
@@ -114,7 +114,7 @@ func (s *session) prune(gone func(*consumer) bool) {
 	s.consumers = slices.DeleteFunc(s.consumers, gone)
 }
 
-// detached is told that a consumer of one of the sessions was unregistered.
+// detached counts one consumer less, which was unregistered.
 func (l *life) detached() { l.consumers-- }
 
 // search returns where the consumer with this number is, or would be.

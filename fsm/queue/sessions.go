@@ -10,7 +10,7 @@ import (
 
 // sessions are all sessions with a stream here, the lives of nodes that they
 // live on, and what is remembered of those that have ended: the sessions for a
-// while, the nodes that were declared down for ever. silent.go has the lives
+// while, the nodes that were declared down for ever. suspected.go has the lives
 // from which nothing is heard.
 //
 // A session whose life is over is not found any more: it ends piece by piece,
@@ -21,21 +21,21 @@ import (
 //	every session is in byID and in the sessions of its life, which is in lives
 //	exactly while it has some
 //	ending = Σ sessions of lives that are over, 0 ≤ ending ≤ len(byID)
-//	life.over = the life was declared down; life.silent = it is in silent
+//	life.over = the life was declared down; life.suspected = it is in suspected
 //	isEnded has exactly the sessions in ended, none of which is in byID
 //	ended ascends by time, which is at most the clock's; down ascends by node,
-//	silent by node and boot
+//	suspected by node and boot
 type sessions struct {
 	*shared
 
-	byID    map[fsm.SessionID]*session
-	lives   sorted[*life] // by node and boot
-	ending  int           // sessions of lives that are over
-	recent  *session      // the last one looked up; nil: none
-	ended   deque[ended]  // by time
-	isEnded map[fsm.SessionID]bool
-	down    []Boot // highest boot declared down, by node
-	silent  []silence
+	byID      map[fsm.SessionID]*session
+	lives     sorted[*life] // by node and boot
+	ending    int           // sessions of lives that are over
+	recent    *session      // the last one looked up; nil: none
+	ended     deque[ended]  // by time
+	isEnded   map[fsm.SessionID]bool
+	down      []Boot // highest boot declared down, by node
+	suspected []suspicion
 }
 
 // newSessions returns a queue that has heard of nobody.
@@ -53,7 +53,7 @@ func (ss *sessions) clear() {
 // endAll forgets all sessions, but not those that have ended before.
 func (ss *sessions) endAll() {
 	ss.byID, ss.lives, ss.ending = map[fsm.SessionID]*session{}, sorted[*life]{}, 0
-	ss.recent, ss.silent = nil, nil
+	ss.recent, ss.suspected = nil, nil
 }
 
 // len is the number of sessions that can be found.
@@ -78,7 +78,7 @@ func (ss *sessions) add(s *session) {
 	of := Boot{s.id.Node, s.id.Boot}
 	l := ss.lives.get(of.key())
 	if l == nil {
-		ss.lives.put(of.key(), &life{of: of, silent: ss.isSilent(s.id), over: ss.isDown(of)})
+		ss.lives.put(of.key(), &life{of: of, suspected: ss.isSuspected(s.id), over: ss.isDown(of)})
 		l = ss.lives.get(of.key())
 	}
 	s.life = *l
@@ -124,13 +124,13 @@ func (ss *sessions) declareDown(node fsm.NodeID, boot uint64) (some bool) {
 		ss.down = slices.Insert(ss.down, i, Boot{Node: node})
 	}
 	ss.down[i].Boot = max(ss.down[i].Boot, boot)
-	ss.silent = slices.DeleteFunc(ss.silent, func(x silence) bool { return x.of.Node == node && x.of.Boot <= boot })
+	ss.suspected = slices.DeleteFunc(ss.suspected, func(x suspicion) bool { return x.of.Node == node && x.of.Boot <= boot })
 	for k, l := range ss.lives.from(Boot{Node: node}.key()) {
 		if k.at != fsm.Time(node) || k.seq > ss.down[i].Boot {
 			break
 		}
 		if !(*l).over {
-			(*l).over, (*l).silent, some = true, false, true
+			(*l).over, (*l).suspected, some = true, false, true
 			ss.ending += (*l).sessions.len()
 		}
 	}

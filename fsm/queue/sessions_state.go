@@ -19,7 +19,7 @@ func (ss *sessions) save(h *logpb.QueueSnapshot) {
 	for _, b := range ss.down {
 		h.Dead = append(h.Dead, &logpb.NodeDown{Node: uint32(b.Node), Boot: b.Boot})
 	}
-	for _, x := range ss.silent {
+	for _, x := range ss.suspected {
 		h.Silent = append(h.Silent, &logpb.Silence{Node: uint32(x.of.Node), Boot: x.of.Boot, Until: int64(x.until)})
 	}
 }
@@ -75,7 +75,7 @@ func (ss *sessions) restoreHead(h *logpb.QueueSnapshot) {
 		ss.down = append(ss.down, Boot{fsm.NodeID(d.Node), d.Boot})
 	}
 	for _, x := range h.Silent {
-		ss.silent = append(ss.silent, silence{Boot{fsm.NodeID(x.Node), x.Boot}, fsm.Time(x.Until)})
+		ss.suspected = append(ss.suspected, suspicion{Boot{fsm.NodeID(x.Node), x.Boot}, fsm.Time(x.Until)})
 	}
 }
 
@@ -108,7 +108,7 @@ func (ss *sessions) describe(b *strings.Builder) {
 	for _, d := range ss.down {
 		fmt.Fprintf(b, "dead %d/%d\n", d.Node, d.Boot)
 	}
-	for _, x := range ss.silent {
+	for _, x := range ss.suspected {
 		fmt.Fprintf(b, "silent %d/%d", x.of.Node, x.of.Boot)
 		if x.until != 0 {
 			fmt.Fprintf(b, " until=%d", ss.clock.heldUntil(x.until))
@@ -136,8 +136,8 @@ func (ss *sessions) check(k *checker) {
 		k.that(ss.isEnded[e.id], "session %v has not ended", e.id)
 		k.that(e.at <= ss.clock.now() && (i == 0 || ss.ended.item(i-1).at <= e.at), "session %v ended at %d", e.id, e.at)
 	}
-	for i, x := range ss.silent {
-		at, ok := ss.findSilent(x.of)
+	for i, x := range ss.suspected {
+		at, ok := ss.findSuspected(x.of)
 		k.that(ok && at == i && !ss.isDown(x.of), "silence of %v", x.of)
 		k.deadline(ss.clock.heldUntil(x.until))
 	}
@@ -166,6 +166,6 @@ func (ss *sessions) checkLives(k *checker) {
 			consumers += len(s.consumers)
 		}
 		k.that(l.of.key() == at && l.sessions.len() > 0 && l.consumers == consumers, "%v: %d sessions, %d consumers", l.of, l.sessions.len(), l.consumers)
-		k.that(l.silent == (ss.isSilent(fsm.SessionID{Node: l.of.Node, Boot: l.of.Boot})), "%v: silence", l.of)
+		k.that(l.suspected == (ss.isSuspected(fsm.SessionID{Node: l.of.Node, Boot: l.of.Boot})), "%v: silence", l.of)
 	}
 }

@@ -34,7 +34,7 @@ type settings struct {
 
 	ttl             fsm.Optional[fsm.Millis] // of messages
 	consumerTimeout fsm.Optional[fsm.Millis]
-	disconnected    fsm.Millis // how long a silent node's consumers keep what they hold
+	disconnected    fsm.Millis // how long a suspected node's consumers keep what they hold
 	lease           fsm.Millis // 0: the queue has none
 	idle            fsm.Millis // 0: it does not end for idleness
 	maxMessages     fsm.Optional[uint64]

@@ -41,7 +41,7 @@ func (ds *deliveries) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) fs
 			ds.consumers.contest()
 		}
 	}
-	if s.life.silent {
+	if s.life.suspected {
 		ds.consumers.contest()
 	}
 	if len(late) > 0 {

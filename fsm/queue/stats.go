@@ -179,7 +179,7 @@ func (m *Machine) Sessions() []fsm.SessionID { return m.sessions.ids() }
 func (m *Machine) SessionNodes() []Boot { return m.sessions.nodes() }
 
 // SuspectedNodes lists the lives of nodes that are suspected, ascending.
-func (m *Machine) SuspectedNodes() []Boot { return m.sessions.silentNodes() }
+func (m *Machine) SuspectedNodes() []Boot { return m.sessions.suspectedNodes() }
 
 // ConsumerNodes lists the lives of nodes that consumers, or gets, live on,
 // ascending.

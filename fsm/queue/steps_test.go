@@ -120,13 +120,13 @@ var longRuns = []longRun{
 		f.publish(t, 0)
 		f.hold(t, 1)
 		f.run(t, holder(0), &logpb.Command{Kind: logpb.Command_SETTLE, Settle: &logpb.Settle{
-			Consumer: 1, Outcome: logpb.Settle_DISCARD, Ranges: []uint64{1, creditCeiling},
+			Consumer: 1, Outcome: logpb.Settle_DISCARD, Ranges: []uint64{1, maxCredit},
 		}})
 	}},
 	{"settle all: ack", &logpb.QueueConfig{}, func(t testing.TB, f *full) {
 		f.publish(t, 0)
 		f.hold(t, 1)
-		f.run(t, holder(0), &logpb.Command{Kind: logpb.Command_SETTLE, Settle: &logpb.Settle{Consumer: 1, Ranges: []uint64{1, creditCeiling}}})
+		f.run(t, holder(0), &logpb.Command{Kind: logpb.Command_SETTLE, Settle: &logpb.Settle{Consumer: 1, Ranges: []uint64{1, maxCredit}}})
 	}},
 	{"cancel of an unknown schedule", &logpb.QueueConfig{}, func(t testing.TB, f *full) {
 		for i := range f.n {

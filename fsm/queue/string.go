@@ -31,7 +31,6 @@ func (s Status) String() string { return statuses[s] }
 // String describes the state in lines that do not depend on anything else.
 func (m *Machine) String() string {
 	var b strings.Builder
-	st := m.Stats()
 	fmt.Fprintf(&b, "queue %q %d %s clock=%d used=%d next-deadline=%d", m.name, m.id, m.lease.phase(), m.clock.now(), m.lease.lastUsed(), m.NextDeadline())
 	if m.version > 1 {
 		fmt.Fprintf(&b, " version=%d", m.version)
@@ -40,48 +39,63 @@ func (m *Machine) String() string {
 		fmt.Fprintf(&b, " credit=%d", m.clock.lockCredit())
 	}
 	b.WriteString("\n")
-	fmt.Fprintf(&b, "ready=%d held=%d outbox=%d consumers=%d", st.Ready.Messages, st.Unacknowledged.Messages, st.Outbox.Messages, st.Consumers)
-	if n := st.Scheduled.Messages; n > 0 {
-		fmt.Fprintf(&b, " scheduled=%d", n)
-	}
-	if n := st.Delayed.Messages; n > 0 {
-		fmt.Fprintf(&b, " delayed=%d", n)
-	}
-	if n := st.Waiting.Messages; n > 0 {
-		fmt.Fprintf(&b, " waiting=%d", n)
-	}
-	if n := m.messages.count(Purged).Messages; n > 0 {
-		fmt.Fprintf(&b, " purged=%d", n)
-	}
-	b.WriteString("\n")
+	describeCounts(&b, m.Stats(), m.messages.count(Purged))
 	m.sessions.describe(&b)
 	for c := range m.Consumers() {
 		consumerText(&b, c)
 	}
-	for r := range m.deliveries.lost() {
-		fmt.Fprintf(&b, "returning %d of %s:%d", r.held.len(), sessionText(r.of.Session), r.of.Number)
-		switch {
-		case r.order != 0:
-			fmt.Fprintf(&b, " order=%d outcome=%s", r.order, strings.ToLower(r.outcome.String()))
-		case r.failed:
-			b.WriteString(" failed")
-		}
-		b.WriteString("\n")
-	}
+	m.deliveries.describeLost(&b)
 	if n := m.sessions.toEnd(); n > 0 {
 		fmt.Fprintf(&b, "ending %d\n", n)
 	}
 	for x := range m.Messages() {
 		messageText(&b, x)
 	}
-	for _, t := range m.outbox.list(0, math.MaxInt) {
-		fmt.Fprintf(&b, "target %d next=%d settled=%d", t.ID, t.Next, t.Confirmed)
-		if _, gone := m.outbox.has(t.ID); gone {
+	m.outbox.describeTargets(&b)
+	return b.String()
+}
+
+// describeCounts writes how many messages are in each place.
+func describeCounts(b *strings.Builder, st Stats, purged Count) {
+	fmt.Fprintf(b, "ready=%d held=%d outbox=%d consumers=%d", st.Ready.Messages, st.Unacknowledged.Messages, st.Outbox.Messages, st.Consumers)
+	if n := st.Scheduled.Messages; n > 0 {
+		fmt.Fprintf(b, " scheduled=%d", n)
+	}
+	if n := st.Delayed.Messages; n > 0 {
+		fmt.Fprintf(b, " delayed=%d", n)
+	}
+	if n := st.Waiting.Messages; n > 0 {
+		fmt.Fprintf(b, " waiting=%d", n)
+	}
+	if n := purged.Messages; n > 0 {
+		fmt.Fprintf(b, " purged=%d", n)
+	}
+	b.WriteString("\n")
+}
+
+// describeLost writes what is on its way back, one line a holder.
+func (ds *deliveries) describeLost(b *strings.Builder) {
+	for r := range ds.lost() {
+		fmt.Fprintf(b, "returning %d of %s:%d", r.held.len(), sessionText(r.of.Session), r.of.Number)
+		switch {
+		case r.order != 0:
+			fmt.Fprintf(b, " order=%d outcome=%s", r.order, strings.ToLower(r.outcome.String()))
+		case r.failed:
+			b.WriteString(" failed")
+		}
+		b.WriteString("\n")
+	}
+}
+
+// describeTargets writes the dead-letter targets.
+func (o *outbox) describeTargets(b *strings.Builder) {
+	for _, t := range o.list(0, math.MaxInt) {
+		fmt.Fprintf(b, "target %d next=%d settled=%d", t.ID, t.Next, t.Confirmed)
+		if _, gone := o.has(t.ID); gone {
 			b.WriteString(" gone")
 		}
 		b.WriteString("\n")
 	}
-	return b.String()
 }
 
 func sessionText(id fsm.SessionID) string {

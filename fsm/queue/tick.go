@@ -27,7 +27,7 @@ func (ds *deliveries) tick(eff *fsm.Effects) fsm.Result {
 		due = due[n:]
 	}
 	ds.consumers.removeFinished(late...)
-	ds.endSilences()
+	ds.endSuspicions()
 	return fsm.Result{}
 }
 
