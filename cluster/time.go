@@ -24,7 +24,7 @@ func (n *Node) openClock() {
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
-		n.guard.Loop(stop, "keep time", func() { worker.Every(stop, clock.Pace, n.clock.Update) })
+		n.guard.Loop(stop, "keep time", func() { worker.Every(stop, clock.UpdateInterval, n.clock.Update) })
 	}()
 	n.stopClock = func() {
 		close(stop)

@@ -19,8 +19,8 @@ const (
 	// grain is the least change that the clock follows. Readings of equal
 	// clocks differ by as much.
 	grain = 5 * time.Millisecond
-	// Pace is how often Update should be called.
-	Pace = 250 * time.Millisecond
+	// UpdateInterval is how often Update should be called.
+	UpdateInterval = 250 * time.Millisecond
 )
 
 // Config says what a Clock stands on.
@@ -164,7 +164,7 @@ func (p *readings) best(now time.Duration) (r reading, ok bool) {
 	return r, ok
 }
 
-// Update looks at the clocks again. It is to be called every Pace.
+// Update compares the clocks again. It is to be called every UpdateInterval.
 func (c *Clock) Update() {
 	for _, f := range c.update() {
 		f()
@@ -191,7 +191,7 @@ func (c *Clock) update() (ahead []func()) {
 		if (next.offset - before.offset).Abs() < grain {
 			next.offset = before.offset // at first none: a right clock is not corrected
 		}
-		c.judge(next.maxSkew)
+		c.updateAlarm(next.maxSkew)
 		if !c.isSampled() {
 			close(c.sampled)
 		}
@@ -232,8 +232,8 @@ func agree(votes []time.Duration, majority int, skew time.Duration) bool {
 	return false
 }
 
-// judge raises or ends the alarm about this node's own clock. mu is held.
-func (c *Clock) judge(skew fsm.Millis) {
+// updateAlarm raises or ends the alarm about this node's own clock. mu is held.
+func (c *Clock) updateAlarm(skew fsm.Millis) {
 	off := c.own - c.median
 	if skewed := off.Abs() > time.Duration(skew)*time.Millisecond; skewed != c.skewed {
 		c.skewed = skewed

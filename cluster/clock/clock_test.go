@@ -144,7 +144,7 @@ func TestNothingMoves(t *testing.T) {
 }
 
 // A node that is not heard any more does not vote.
-func TestSilentNode(t *testing.T) {
+func TestUnheardNode(t *testing.T) {
 	w := newWorld(3, 200*ms, 100*ms, 0)
 	w.pass(time.Second)
 	mustBe(t, "now", w.c.Now(), w.truth()+100)

@@ -6,8 +6,8 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// Settle is how long a new leader waits for the clocks of a majority.
-const Settle = 2 * time.Second
+// SampleWait is how long a new leader waits for the clocks of a majority.
+const SampleWait = 2 * time.Second
 
 // Stamper stamps the entries of one group. One goroutine at a time uses it.
 //
@@ -26,7 +26,7 @@ type Stamper struct {
 	refused bool // the last stamp did not follow a step ahead
 }
 
-// Begin starts a term of office. last is the largest stamp in the log; 0:
+// Begin starts a term. last is the largest stamp in the log; 0:
 // there is none.
 func (s *Stamper) Begin(c *Clock, last fsm.Time) {
 	now := c.Monotonic()
@@ -89,7 +89,7 @@ func (s *Stamper) next() stamped {
 	default:
 		n.last, n.at = s.last+half, s.at+time.Duration(2*half)*time.Millisecond
 	}
-	if st.agreed || s.clock.isSampled() && now-s.began > Settle {
+	if st.agreed || s.clock.isSampled() && now-s.began > SampleWait {
 		n.young = false
 	}
 	return n

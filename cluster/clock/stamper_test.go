@@ -113,7 +113,7 @@ func TestNoAgreement(t *testing.T) {
 	for _, test := range []struct {
 		after time.Duration
 		jumps bool
-	}{{Settle / 2, true}, {2 * Settle, false}} {
+	}{{SampleWait / 2, true}, {2 * SampleWait, false}} {
 		w := newWorld(3, 2*hour, 0, 0)
 		w.down["c"] = true
 		w.pass(time.Second)

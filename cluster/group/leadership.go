@@ -161,7 +161,7 @@ func awaitClocks(c *clock.Clock, ending <-chan struct{}) {
 		return
 	default:
 	}
-	limit := time.NewTimer(clock.Settle)
+	limit := time.NewTimer(clock.SampleWait)
 	defer limit.Stop()
 	select {
 	case <-c.Sampled():

@@ -61,8 +61,8 @@ func (w *witness) noted(term uint64) {
 	}
 }
 
-// settle is told that all commits have happened.
-func (w *witness) settle() []crash {
+// synced takes note that all commits are durable.
+func (w *witness) synced() []crash {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.states = append([]*model(nil), w.states[w.durable:]...)
@@ -186,7 +186,7 @@ func crashRun(t *testing.T, seed int) (points int) {
 		must(t, err)
 		history = append(history, what)
 		arm(false)
-		for _, c := range w.settle() {
+		for _, c := range w.synced() {
 			points++
 			if err := c.recovered(t, points%5 == 0, r); err != nil {
 				t.Errorf("seed %d, crash at %s after %q:\n%v", seed, c.at, history, err)

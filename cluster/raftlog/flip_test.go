@@ -139,7 +139,7 @@ func (d *flipDisk) lives(t *testing.T, fs *vfs.MemFS) (doubts map[fsm.GroupID]st
 				err = fmt.Errorf("panic: %v", p)
 			}
 		}()
-		doubts, err = d.look(t, fs, func(code int) {
+		doubts, err = d.inspect(t, fs, func(code int) {
 			select {
 			case exit <- code:
 			default:
@@ -160,7 +160,7 @@ func (d *flipDisk) lives(t *testing.T, fs *vfs.MemFS) (doubts map[fsm.GroupID]st
 	}
 }
 
-func (d *flipDisk) look(t *testing.T, fs *vfs.MemFS, exit func(int)) (map[fsm.GroupID]string, error) {
+func (d *flipDisk) inspect(t *testing.T, fs *vfs.MemFS, exit func(int)) (map[fsm.GroupID]string, error) {
 	s, err := Open("db", flipOptions(t, fs, exit))
 	if err != nil {
 		return nil, fmt.Errorf("open: %w", err)

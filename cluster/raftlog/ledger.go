@@ -12,6 +12,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -37,8 +38,8 @@ type ledger struct {
 	count  uint64 // slots in the file
 
 	syncing syncing
-	dirty   atomic.Bool   // something was written since the last sync began
-	wake    chan struct{} // holds a value after dirty was set
+	dirty   atomic.Bool    // something was written since the last sync began
+	syncer  *worker.Worker // woken when dirty is set
 	end     chan struct{}
 	done    sync.WaitGroup
 }
@@ -107,7 +108,7 @@ func newLedger(f vfs.File, log *slog.Logger, fatal func(string, ...any)) *ledger
 	l := &ledger{
 		file: f, log: log, fatal: fatal,
 		places: make(map[fsm.GroupID]*place),
-		wake:   make(chan struct{}, 1), end: make(chan struct{}),
+		syncer: worker.New(worker.Options{Delay: ledgerLag}), end: make(chan struct{}),
 	}
 	l.syncing.changed.L = &l.syncing.mu
 	return l
@@ -287,32 +288,18 @@ func (l *ledger) sync() {
 // wrote is called when something was written that nobody waits for.
 func (l *ledger) wrote() {
 	if !l.dirty.Load() && !l.dirty.Swap(true) {
-		select {
-		case l.wake <- struct{}{}:
-		default:
-		}
+		l.syncer.Wake()
 	}
 }
 
 // follow syncs what was written, ledgerLag later at most.
 func (l *ledger) follow() {
-	t := time.NewTimer(0)
-	defer t.Stop()
-	for {
-		select {
-		case <-l.end:
-			return
-		case <-l.wake:
+	l.syncer.Run(l.end, func(time.Time) time.Duration {
+		if l.dirty.Swap(false) {
+			l.sync()
 		}
-		t.Reset(ledgerLag)
-		select {
-		case <-l.end:
-			return
-		case <-t.C:
-		}
-		l.dirty.Store(false)
-		l.sync()
-	}
+		return 0
+	})
 }
 
 // close syncs and closes the file.
