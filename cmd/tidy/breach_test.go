@@ -12,8 +12,7 @@ import (
 	"testing/fstest"
 )
 
-// Every rule is shown to see what it forbids, and to let pass what is next to
-// it.
+// Every rule finds what it forbids, and accepts similar permitted code.
 
 func mustParse(t *testing.T, name, text string) *source {
 	t.Helper()

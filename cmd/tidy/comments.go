@@ -10,7 +10,7 @@ import (
 // documented are the trees whose every exported identifier has a comment.
 var documented = []string{"fsm/...", "amqp/...", "cluster/..."}
 
-// wellKnown are methods that say the same everywhere.
+// wellKnown are methods with the same meaning everywhere, which need no comment.
 var wellKnown = map[string]bool{"Error": true, "String": true, "Unwrap": true, "Is": true, "GoString": true}
 
 // checkPackageComments finds packages without a doc comment.
@@ -42,7 +42,7 @@ func checkDocs(files []*source) []breach {
 		if s.test || s.generated || !matchesAny(documented, s.dir) {
 			continue
 		}
-		var above *ast.GenDecl // the declaration before, if it is of documented types
+		var above *ast.GenDecl // the previous declaration, if it is of documented types
 		for _, decl := range s.ast.Decls {
 			switch decl := decl.(type) {
 			case *ast.FuncDecl:
@@ -104,13 +104,13 @@ func undocumented(decl *ast.GenDecl, belowType bool) []*ast.Ident {
 }
 
 var (
-	// promise matches the words that put work off.
+	// promise matches words that postpone work.
 	promise = regexp.MustCompile(`\b(TODO|FIXME|XXX)\b`)
-	// promiseWithIssue is the only form of them that may stay.
+	// promiseWithIssue is their only permitted form.
 	promiseWithIssue = regexp.MustCompile(`\bTODO\(#[0-9]+\)`)
 )
 
-// checkPromises finds comments that put work off without naming an issue.
+// checkPromises finds comments that postpone work without naming an issue.
 func checkPromises(files []*source) []breach {
 	var found []breach
 	for _, s := range files {
@@ -128,8 +128,8 @@ func checkPromises(files []*source) []breach {
 	return found
 }
 
-// checkSleeps finds time.Sleep in tests. In a file that runs in the virtual
-// time of testing/synctest it is a step of the clock, and allowed.
+// checkSleeps finds time.Sleep in tests. In a file that runs in the virtual time of
+// testing/synctest it is a step of the clock, and permitted.
 func checkSleeps(files []*source) []breach {
 	var found []breach
 	for _, s := range files {
@@ -157,7 +157,7 @@ func checkSleeps(files []*source) []breach {
 	return found
 }
 
-// imports returns the name under which s imports a package; empty: it does not.
+// imports returns the name under which s imports a package; empty if it does not.
 func imports(s *source, pkg string) string {
 	for _, spec := range s.ast.Imports {
 		if importPath(spec) != pkg {

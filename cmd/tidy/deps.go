@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// moduleList returns the lines of text, sorted, each once, without the
+// moduleList returns the lines of text, sorted and without duplicates, except the
 // project itself.
 func moduleList(text string) []string {
 	var modules []string

@@ -7,23 +7,23 @@ import (
 	"strings"
 )
 
-// deterministic are the folders whose code must do the same on every replica.
-// Their test files may do as they like.
+// deterministic are the folders whose code must have the same results on every
+// replica. Their test files are exempt.
 var deterministic = []string{"fsm", "fsm/..."}
 
-// notDeterministic are excepted from deterministic.
+// notDeterministic are exceptions from deterministic.
 var notDeterministic = []string{"fsm/fsmtest/..."}
 
 func mustBeDeterministic(dir string) bool {
 	return matchesAny(deterministic, dir) && !matchesAny(notDeterministic, dir)
 }
 
-// checkDeterminism looks at one type-checked file for what makes two replicas
-// differ: goroutines, select, channels, floats in state, and the order in
-// which a map is walked. A walk over a map whose order cannot be seen carries
-// a comment "det: reason" on its line or on the line above.
+// checkDeterminism finds in one type-checked file what can make replicas differ:
+// goroutines, select, channels, floats in state, and the iteration order of maps. An
+// iteration whose order has no effect needs a comment "det: reason" on its line or on
+// the line above.
 //
-// Forbidden imports are importRules' business.
+// Forbidden imports are covered by importRules.
 func checkDeterminism(s *source, info *types.Info) []breach {
 	d := &determinism{s: s, info: info, excused: map[int]bool{}, sorted: map[ast.Node]bool{}}
 	for _, group := range s.ast.Comments {
@@ -41,7 +41,7 @@ func checkDeterminism(s *source, info *types.Info) []breach {
 type determinism struct {
 	s       *source
 	info    *types.Info
-	excused map[int]bool      // lines that carry a reason, and those below them
+	excused map[int]bool      // lines with a reason, and those below them
 	sorted  map[ast.Node]bool // calls whose result is sorted at once
 	found   []breach
 }
@@ -80,8 +80,8 @@ func (d *determinism) visit(n ast.Node) bool {
 	return true
 }
 
-// variables looks for floats among the package's variables; those inside
-// functions are not state.
+// variables finds floats among the package's variables; those inside functions are not
+// state.
 func (d *determinism) variables(n *ast.GenDecl) {
 	if n.Tok != token.VAR {
 		return
@@ -110,8 +110,8 @@ func (d *determinism) rangeStmt(n *ast.RangeStmt) {
 	}
 }
 
-// call looks for the iterators of package maps and reflect. They pass when the call is an
-// argument of slices.Sorted and its like.
+// call finds the iterators of packages maps and reflect. They are permitted as an
+// argument of slices.Sorted and the like.
 func (d *determinism) call(n *ast.CallExpr) {
 	pkg, name := d.callee(n)
 	if pkg == "slices" && strings.HasPrefix(name, "Sorted") {
@@ -126,7 +126,7 @@ func (d *determinism) call(n *ast.CallExpr) {
 	}
 }
 
-// callee names the package and the function or method that n calls.
+// callee returns the package and the function or method that n calls.
 func (d *determinism) callee(n *ast.CallExpr) (pkg, name string) {
 	sel, ok := ast.Unparen(n.Fun).(*ast.SelectorExpr)
 	if !ok {
@@ -139,8 +139,8 @@ func (d *determinism) callee(n *ast.CallExpr) (pkg, name string) {
 	return fn.Pkg().Path(), fn.Name()
 }
 
-// isMap reports whether ranging over t walks a map. A type parameter counts
-// if one of the types it stands for is a map.
+// isMap reports whether ranging over t iterates over a map. A type parameter counts if
+// one of its types is a map.
 func isMap(t types.Type) bool {
 	if p, ok := t.(*types.TypeParam); ok {
 		i := p.Constraint().Underlying().(*types.Interface)
@@ -164,8 +164,8 @@ func isMap(t types.Type) bool {
 	return ok
 }
 
-// holdsFloat reports whether a value of type t carries a float by itself.
-// Structs with a name are looked at where they are declared.
+// holdsFloat reports whether a value of type t contains a float directly. Named structs
+// are checked where they are declared.
 func holdsFloat(t types.Type) bool {
 	switch t := types.Unalias(t).(type) {
 	case *types.Basic:

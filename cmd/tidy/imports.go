@@ -6,33 +6,33 @@ import (
 	"strings"
 )
 
-// importRule says what the packages of a tree may import. The first rule
-// that means a package is the one that counts.
+// importRule says what the packages of a tree may import. The first rule that matches
+// a package applies.
 type importRule struct {
 	tree string // pattern of folders
 	// project holds patterns of the project's folders that may be imported;
 	// a package may always import its own tree's internal folder.
 	project []string
-	// others, if not nil, holds patterns of the modules and packages from
-	// outside of the project and the standard library that may be imported.
+	// others, if not nil, holds patterns of the modules and packages outside of the
+	// project and the standard library that may be imported.
 	others []string
 	// std, if not empty, holds patterns of the standard library that may not
 	// be imported.
 	notStd []string
 }
 
-// impure is what a deterministic package has no use for.
+// impure lists packages that a deterministic package must not use.
 var impure = []string{
 	"time", "os/...", "net/...", "sync/...", "context", "log/...", "math/rand/...",
 	"crypto/rand", "runtime/...", "unsafe", "syscall", "plugin", "testing/...",
 }
 
-// protobuf is what generated code is written against.
+// protobuf lists the packages that generated code imports.
 var protobuf = []string{"google.golang.org/protobuf/...", "github.com/planetscale/vtprotobuf/..."}
 
 var none = []string{}
 
-// importRules is the map of the house, from the innermost room outwards.
+// importRules are the layers of the project, from the innermost outwards.
 var importRules = []importRule{
 	{tree: "proto/...", project: []string{"proto/..."}},
 
@@ -49,7 +49,7 @@ var importRules = []importRule{
 	{tree: "cmd/quorate", project: []string{"..."}},
 	{tree: "cmd/quorate/...", project: []string{"..."}},
 	{tree: "cmd/quoratectl/...", project: []string{"cmd/quoratectl/...", "cluster/mgmt/api", "cluster/certs"}},
-	// The benchmark stands outside as jepsen does, and starts nodes with it.
+	// The benchmark is outside of the server, like jepsen, and starts nodes with it.
 	{tree: "cmd/quorate-bench/...", project: []string{"cmd/quorate-bench/...", "jepsen/cluster", "cluster/mgmt/api"}, others: []string{"github.com/rabbitmq/amqp091-go", "github.com/nats-io/nats.go/..."}},
 	{tree: "cmd/tidy/...", project: none},
 
@@ -57,15 +57,14 @@ var importRules = []importRule{
 	{tree: "docs/examples/...", project: none, others: []string{"github.com/rabbitmq/amqp091-go"}},
 }
 
-// raftUsers are the only folders that know the raft library.
+// raftUsers are the only folders that may import the raft library.
 var raftUsers = []string{"cluster/group/...", "cluster/raftlog/...", "cluster/peer/..."}
 
-// outsiders know the binary and the protocol, and nothing of the code.
+// outsiders use the binary and the protocol, and import nothing of the server.
 var outsiders = []string{"jepsen/...", "cmd/quorate-bench/...", "docs/examples/..."}
 
-// checkImports holds every file against importRules. Test files are exempt:
-// they may use what they test against, but a tree whose point is to stand
-// outside (see outsiders) stands outside with its tests too.
+// checkImports checks every file against importRules. Test files are exempt, except in
+// a tree that must stay outside of the server (see outsiders).
 func checkImports(files []*source) []breach {
 	var found []breach
 	unruled := map[string]bool{}
@@ -99,7 +98,7 @@ func ruleFor(dir string) *importRule {
 	return nil
 }
 
-// refuses says why a package in dir may not import name; empty: it may.
+// refuses returns why a package in dir may not import name; empty if it may.
 func (r *importRule) refuses(dir, name string) string {
 	if folder, ok := projectFolder(name); ok {
 		if matchesAny(r.project, folder) || ownInternal(dir, folder) {
@@ -147,7 +146,7 @@ func isStd(name string) bool {
 func importPath(spec *ast.ImportSpec) string {
 	name, err := strconv.Unquote(spec.Path.Value)
 	if err != nil {
-		return spec.Path.Value // the parser has accepted it, so it never is
+		return spec.Path.Value // never: the parser has accepted it
 	}
 	return name
 }

@@ -7,18 +7,18 @@ import (
 	"strings"
 )
 
-// topLevel is what may lie at the root of the repository.
+// topLevel lists what may be at the root of the repository.
 var topLevel = []string{
 	"cmd", "fsm", "amqp", "cluster", "proto", "jepsen", "docs", "deploy",
 	"go.mod", "go.sum", "Makefile", "README*", "CHANGELOG*", "LICENSE", "SECURITY*",
 	".ci", ".git", ".gitignore",
 }
 
-// vagueNames say nothing about what a folder holds.
+// vagueNames are folder names that say nothing about the content.
 var vagueNames = []string{"util", "utils", "common", "helper", "helpers", "misc", "pkg", "base", "shared"}
 
-// checkTopLevel finds entries at the root that have no place there. ignored
-// holds the patterns of .gitignore.
+// checkTopLevel finds entries that do not belong at the root. ignored holds the
+// patterns of .gitignore.
 func checkTopLevel(tree fs.FS, ignored []string) ([]breach, error) {
 	entries, err := fs.ReadDir(tree, ".")
 	if err != nil {
@@ -33,7 +33,7 @@ func checkTopLevel(tree fs.FS, ignored []string) ([]breach, error) {
 	return found, nil
 }
 
-// checkFolders finds packages whose folder has a name that says nothing.
+// checkFolders finds packages in folders with vague names.
 func checkFolders(files []*source) []breach {
 	var found []breach
 	seen := map[string]bool{}
@@ -51,8 +51,8 @@ func checkFolders(files []*source) []breach {
 	return found
 }
 
-// gitignored returns the patterns of a .gitignore that can mean an entry of
-// the root, as globs.
+// gitignored returns the patterns of a .gitignore that can match an entry of the root,
+// as globs.
 func gitignored(text string) []string {
 	var globs []string
 	for line := range strings.Lines(text) {

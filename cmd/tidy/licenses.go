@@ -2,8 +2,8 @@ package tidy
 
 import "strings"
 
-// knownLicenses are the licences that what the server is linked from may have,
-// with words that only their texts hold. The first one that fits counts.
+// knownLicenses are the licences that modules linked into the server may have, with
+// words that only their texts contain. The first match counts.
 var knownLicenses = []struct {
 	name  string
 	words []string
@@ -15,13 +15,13 @@ var knownLicenses = []struct {
 	{"MIT", []string{"Permission is hereby granted, free of charge", "The above copyright notice and this permission notice"}},
 }
 
-// isLicense reports whether a file of a module's root holds its licence.
+// isLicense reports whether a file in a module's root is its licence.
 func isLicense(name string) bool {
 	name, _, _ = strings.Cut(strings.ToLower(name), ".")
 	return name == "license" || name == "licence" || name == "copying"
 }
 
-// licenseOf names the licence of a text; empty: it is none of the known ones.
+// licenseOf returns the name of the licence with a text; empty if it is not known.
 func licenseOf(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
 	for _, l := range knownLicenses {

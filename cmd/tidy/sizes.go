@@ -5,14 +5,14 @@ import (
 	"go/ast"
 )
 
-// How long a file and a function may be, in lines.
+// Limits of files and functions, in lines.
 const (
 	maxFile     = 600
 	maxFunction = 70
 )
 
-// oversize lists what may be longer than the limits, with the length it may
-// have and the reason. Lengths only go down.
+// oversize lists exceptions from the limits, with their greatest permitted length and
+// the reason. Lengths may only decrease.
 //
 //	"path.go"       the file
 //	"path.go#name"  a function or Type.method in it
@@ -50,7 +50,7 @@ func checkSizes(files []*source, allowed map[string]int) []breach {
 	return found
 }
 
-// functionName is the name of a function, or Type.name of a method.
+// functionName returns the name of a function, or Type.name of a method.
 func functionName(f *ast.FuncDecl) string {
 	if r := receiver(f); r != "" {
 		return r + "." + f.Name.Name
@@ -58,7 +58,8 @@ func functionName(f *ast.FuncDecl) string {
 	return f.Name.Name
 }
 
-// receiver names the type that f is a method of; empty: f is a function.
+// receiver returns the name of the type of which f is a method; empty if f is a
+// function.
 func receiver(f *ast.FuncDecl) string {
 	if f.Recv == nil || len(f.Recv.List) == 0 {
 		return ""

@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// module is the path of the project's module.
+// module is the project's module path.
 const module = "github.com/quorate/quorate"
 
 // source is one parsed Go file of the project.
@@ -21,13 +21,13 @@ type source struct {
 	path      string // from the root of the repository, with slashes
 	dir       string // of path
 	test      bool   // a _test.go file
-	generated bool   // carries the generated-code mark
+	generated bool   // has the generated-code mark
 	lines     int
 	fset      *token.FileSet
 	ast       *ast.File
 }
 
-// breach is one place that breaks a rule.
+// breach is a place that breaks a rule.
 type breach struct {
 	at   string // file:line, file or folder
 	text string
@@ -35,12 +35,12 @@ type breach struct {
 
 func (b breach) String() string { return b.at + ": " + b.text }
 
-// at names the line of pos.
+// at returns the file and line of pos.
 func (s *source) at(pos token.Pos) string {
 	return fmt.Sprintf("%s:%d", s.path, s.fset.Position(pos).Line)
 }
 
-// parse makes a source of text. name is its path from the root.
+// parse parses text into a source. name is its path from the root.
 func parse(fset *token.FileSet, name string, text []byte) (*source, error) {
 	f, err := parser.ParseFile(fset, name, text, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {
@@ -54,9 +54,8 @@ func parse(fset *token.FileSet, name string, text []byte) (*source, error) {
 	}, nil
 }
 
-// goFiles parses all Go files below tree, sorted by path. Like the go command
-// it passes over testdata, vendor and folders that begin with a dot or an
-// underscore.
+// goFiles parses all Go files below tree, sorted by path. Like the go command it skips
+// testdata, vendor and folders that begin with a dot or an underscore.
 func goFiles(tree fs.FS) ([]*source, error) {
 	var files []*source
 	fset := token.NewFileSet()
@@ -89,13 +88,13 @@ func goFiles(tree fs.FS) ([]*source, error) {
 	return files, err
 }
 
-// within reports whether the slash path name is tree or lies below it.
+// within reports whether the slash path name is tree or below it.
 func within(name, tree string) bool {
 	return name == tree || strings.HasPrefix(name, tree+"/")
 }
 
-// matches reports whether name is meant by pattern: a path, a path and "/..."
-// for it and all below it, or "..." for everything.
+// matches reports whether name matches pattern: a path, a path and "/..." for it and
+// everything below it, or "..." for everything.
 func matches(pattern, name string) bool {
 	if pattern == "..." {
 		return true
@@ -106,7 +105,7 @@ func matches(pattern, name string) bool {
 	return name == pattern
 }
 
-// matchesAny reports whether one of the patterns means name.
+// matchesAny reports whether name matches one of the patterns.
 func matchesAny(patterns []string, name string) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool { return matches(p, name) })
 }

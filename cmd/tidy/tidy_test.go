@@ -20,7 +20,7 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write testdata/deps.txt anew")
 
-// root is the repository, seen from this package's folder.
+// root is the path from this package's folder to the repository.
 const root = "../.."
 
 var tree = sync.OnceValues(func() ([]*source, error) { return goFiles(os.DirFS(root)) })
@@ -31,7 +31,7 @@ func mustTree(t *testing.T) []*source {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A rule that looks at nothing finds nothing.
+	// A rule that checks no files finds nothing.
 	if !slices.ContainsFunc(files, func(s *source) bool { return s.path == "fsm/fsm.go" }) {
 		t.Fatalf("fsm/fsm.go is not among the %d files found", len(files))
 	}
@@ -63,7 +63,7 @@ func TestSizes(t *testing.T) {
 	}
 	report(t, checkSizes(files, allowed))
 
-	// The ratchet: what has become short enough leaves the list.
+	// The ratchet: an exception that is no longer needed must be removed.
 	for name := range oversize {
 		without := map[string]int{}
 		for n, o := range oversize {
@@ -127,8 +127,8 @@ func TestDeterminism(t *testing.T) {
 	}
 }
 
-// TestDependencies holds the list of modules that the server is linked from
-// against a golden file: a new dependency is a decision, seen in review.
+// TestDependencies compares the list of modules that are linked into the server with a
+// golden file, so that a new dependency is seen in review.
 func TestDependencies(t *testing.T) {
 	cmd := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", "./cmd/quorate")
 	modules := moduleList(mustRun(t, cmd))
@@ -146,8 +146,8 @@ func TestDependencies(t *testing.T) {
 	report(t, differences(moduleList(string(want)), modules))
 }
 
-// mustRun runs the go command in the project as a release is built, and returns
-// what it prints.
+// mustRun runs the go command in the project with the settings of a release build, and
+// returns its output.
 func mustRun(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()
 	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
@@ -160,8 +160,8 @@ func mustRun(t *testing.T, cmd *exec.Cmd) string {
 	return string(out)
 }
 
-// TestLicenses holds the documentation's list of licences against what stands in
-// the modules that the server is linked from.
+// TestLicenses compares the documentation's list of licences with those of the modules
+// that are linked into the server.
 func TestLicenses(t *testing.T) {
 	modules, err := os.ReadFile(filepath.Join("testdata", "deps.txt"))
 	if err != nil {

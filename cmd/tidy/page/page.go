@@ -1,5 +1,5 @@
-// Package page holds parts of the documentation to what the program says. It
-// is for tests, whose flag -rewrite puts the program's words into the page.
+// Package page checks that generated sections of the documentation are up to date. It
+// is for tests, whose flag -rewrite regenerates the sections.
 package page
 
 import (
