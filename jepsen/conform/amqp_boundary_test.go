@@ -13,13 +13,13 @@ import (
 )
 
 var boundaryRows = []row{
-	{id: "A104", what: "random bytes on 300 connections: the server goes on", run: randomBytes},
+	{id: "A104", what: "random bytes on 300 connections: the server keeps working", run: randomBytes},
 	{id: "A105", what: "one octet every 2 s inside a frame: dropped within 30 s", test: "amqp, TestSlowFrame"},
 	{id: "A106", what: "a client that does not read is dropped", test: "amqp, TestClientThatDoesNotRead; jepsen, TestFairness"},
 	{id: "A107", what: "other clients, see docs/clients.md", test: "jepsen/clients, TestLibraries, TestSuite"},
 	{id: "A108", what: "a celery worker", test: "jepsen/clients, TestPrograms/celery"},
 	{id: "A109", what: "the tools of librabbitmq", test: "jepsen/clients, TestPrograms/amqp-tools"},
-	{id: "A110", what: "a reply text is cut to 255 octets of UTF-8", run: func(t *T) {
+	{id: "A110", what: "a reply text is truncated to 255 octets of UTF-8", run: func(t *T) {
 		r := t.raw()
 		name := strings.Repeat("é", 127)
 		t.must(r.Method(1, methodGet, client.Join([]byte{0, 0}, client.ShortString(name), []byte{1})))
@@ -36,7 +36,7 @@ var boundaryRows = []row{
 
 // stopRows stop a node.
 var stopRows = []row{
-	{id: "A046", what: "a node that stops tells its clients; after it a key has the queue it had", run: func(t *T) {
+	{id: "A046", what: "a stopping node closes its clients' connections; afterwards keys are routed to the same queues", run: func(t *T) {
 		x := t.exchange("x", "x-consistent-hash")
 		queues := []string{t.queue("a"), t.queue("b"), t.queue("c")}
 		for _, q := range queues {
@@ -79,7 +79,7 @@ var stopRows = []row{
 			return nil
 		})
 	}},
-	{id: "A065", what: "a queue neither durable nor exclusive goes with its node", in: "A046"},
+	{id: "A065", what: "a queue that is neither durable nor exclusive is deleted with its node", in: "A046"},
 }
 
 // randomBytes sends what is drawn from a fixed seed at each stage of a

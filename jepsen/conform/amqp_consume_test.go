@@ -67,7 +67,7 @@ var consumeRows = []row{
 			return ch.Ack(2, true)
 		})
 	}},
-	{id: "A077", what: "nack and reject with requeue: what the message tells", run: func(t *T) {
+	{id: "A077", what: "nack and reject with requeue: the headers of the message", run: func(t *T) {
 		q := t.queue("q")
 		t.publish(q)
 		counts := func(d *amqp.Delivery) []any {
@@ -121,7 +121,7 @@ var consumeRows = []row{
 		t.must(alone(false)(t.open()))
 		t.refused(amqp.AccessRefused, "queue '"+q+exclusive, alone(true))
 	}},
-	{id: "A082", what: "x-priority: the higher first, as long as it has credit", run: func(t *T) {
+	{id: "A082", what: "x-priority: the higher one first, as long as its prefetch allows", run: func(t *T) {
 		q := t.queue("q")
 		_, low := t.consume(q, 1, "x-priority", int32(0))
 		_, high := t.consume(q, 1, "x-priority", int32(10))
@@ -134,7 +134,7 @@ var consumeRows = []row{
 			return err
 		})
 	}},
-	{id: "A083", what: "consumer arguments of streams: 406; unknown ones are taken", run: func(t *T) {
+	{id: "A083", what: "consumer arguments of streams: 406; unknown ones are accepted", run: func(t *T) {
 		q := t.queue("q")
 		t.refused(amqp.PreconditionFailed, "invalid arg 'x-stream-offset' for queue '"+q+"' in vhost '/' of queue type rabbit_quorum_queue", func(ch *amqp.Channel) error {
 			_, err := ch.Consume(q, "", false, false, false, false, args("x-stream-offset", "first"))
@@ -150,7 +150,7 @@ var consumeRows = []row{
 			return err
 		})
 	}},
-	{id: "A086", what: "recover: all come back; without requeue 540", run: func(t *T) {
+	{id: "A086", what: "recover: all are redelivered; without requeue 540", run: func(t *T) {
 		q := t.queue("q")
 		t.publishN(q, 2)
 		ch, from := t.consume(q, 2)
@@ -214,7 +214,7 @@ var consumeRows = []row{
 		t.equal("acks and messages", []int{acks, t.ready(q)}, []int{1, 1})
 	}},
 	{id: "A093", what: "confirms while the leader dies", test: "jepsen, TestKilledLeader, TestChaos"},
-	{id: "A095", what: "a consumer timeout: basic.cancel, the message goes to another", run: func(t *T) {
+	{id: "A095", what: "a consumer timeout: basic.cancel, the message goes to another consumer", run: func(t *T) {
 		q := t.queue("q", "x-consumer-timeout", int32(1000))
 		ch, from := t.consume(q, 1)
 		gone := ch.NotifyCancel(make(chan string, 1))
@@ -248,7 +248,7 @@ var consumeRows = []row{
 			}
 		})
 	}},
-	{id: "A096", what: "after that: the late ack, and the tag again", in: "A095"},
+	{id: "A096", what: "after that: a late ack, and the tag reused", in: "A095"},
 	{id: "A097", what: "x-consumer-timeout-action: suspend", run: func(t *T) {
 		q := t.queue("q", "x-consumer-timeout", int32(1000))
 		ch, from := t.consume(q, 1, "x-consumer-timeout-action", "suspend")
@@ -284,7 +284,7 @@ var consumeRows = []row{
 		t.mustBe(ended, amqp.PreconditionFailed, "timed out. Timeout value used: 1000 ms.")
 		t.closesChannel(r, amqp.PreconditionFailed, timeoutText, "0,0")
 	}},
-	{id: "A099", what: "one of three acked before the timeout: two come back", run: func(t *T) {
+	{id: "A099", what: "one of three acked before the timeout: two go back", run: func(t *T) {
 		q := t.queue("q", "x-consumer-timeout", int32(1000))
 		t.publishN(q, 3)
 		_, from := t.consume(q, 3)
@@ -293,7 +293,7 @@ var consumeRows = []row{
 		t.soonReady(q, 2, time.Now().Add(ms(1000)))
 		t.equal("left", bodies(t.take(q, 2)), "1 3")
 	}},
-	{id: "A100", what: "what a user without permissions is refused", run: permissionMatrix},
+	{id: "A100", what: "the refusals of a user without permissions", run: permissionMatrix},
 	{id: "A101", what: "topic permissions", run: func(t *T) {
 		conn := t.as("u", "", ".*", ".*", ".*")
 		x, q := t.exchange("x", "topic"), t.local("q")
@@ -322,7 +322,7 @@ var consumeRows = []row{
 		t.mustBe(ch.QueueBind(mine, "bad", x, false, nil), amqp.AccessRefused, "read "+where)
 	}},
 	{id: "A102", what: "limits of vhosts and users, counted at all nodes", run: limitsHold},
-	{id: "A103", what: "a vhost is deleted under its connections, at all nodes", run: vhostGoes},
+	{id: "A103", what: "a vhost is deleted while it has connections, at all nodes", run: vhostGoes},
 }
 
 // comesBack gets a message that has been given back.

@@ -75,7 +75,7 @@ var exchangeRows = []row{
 			return ch.ExchangeDeclarePassive(t.name("none"), "nosuch", true, false, false, false, nil)
 		})
 	}},
-	{id: "A048", what: "declared again otherwise: inequivalent", run: func(t *T) {
+	{id: "A048", what: "declared again with other arguments: inequivalent", run: func(t *T) {
 		t.refuseExchange(amqp.PreconditionFailed, "inequivalent arg 'durable' for exchange 'amq.direct' in vhost '/': received 'false' but current is 'true'", "amq.direct", "direct", false)
 		t.refuseExchange(amqp.PreconditionFailed, "inequivalent arg 'type' for exchange 'amq.direct' in vhost '/': received 'fanout' but current is 'direct'", "amq.direct", "fanout", true)
 		x := t.exchange("x", "direct")
@@ -83,10 +83,10 @@ var exchangeRows = []row{
 		t.must(t.ch().ExchangeDeclare(x, "direct", true, false, false, false, args("x-unknown", "y")))
 		t.must(t.ch().ExchangeDeclarePassive(x, "fanout", false, true, true, false, nil))
 	}},
-	{id: "A049", what: "an alternate exchange that is no text", run: func(t *T) {
+	{id: "A049", what: "an alternate exchange that is not a text", run: func(t *T) {
 		t.refuseExchange(amqp.PreconditionFailed, "invalid type 'signedint' for arg 'alternate-exchange' in exchange 'A049.x' in vhost '/'", t.name("x"), "direct", true, "alternate-exchange", int32(5))
 	}},
-	{id: "A050", what: "deleting a missing one, a system one, one in use, a mere destination", run: func(t *T) {
+	{id: "A050", what: "deleting a missing, a predefined, a used exchange, and one that is only a destination", run: func(t *T) {
 		t.must(t.ch().ExchangeDelete(t.name("none"), false, false))
 		t.refused(amqp.AccessRefused, "deletion of system exchange 'amq.direct' in vhost '/' not allowed", func(ch *amqp.Channel) error {
 			return ch.ExchangeDelete("amq.direct", false, false)
@@ -157,7 +157,7 @@ var exchangeRows = []row{
 			t.oneQueueEach(x, queues, c.set)
 		}
 	}},
-	{id: "A112", what: "x-random: all have some; x-local-random: only queues of the publisher's node", run: func(t *T) {
+	{id: "A112", what: "x-random: all queues get some; x-local-random: only queues of the publisher's node", run: func(t *T) {
 		near, far := t.local("near"), t.name("far")
 		there := t.openAt(1)
 		t.must(there.Confirm(false))
@@ -195,7 +195,7 @@ var exchangeRows = []row{
 		})
 		t.equal("published there", []int{n, m}, []int{0, 40})
 	}},
-	{id: "A113", what: "exchanges bound in a circle; an auto-delete one goes with its last binding", run: func(t *T) {
+	{id: "A113", what: "exchanges bound in a cycle; an auto-delete one is deleted with its last binding", run: func(t *T) {
 		q := t.local("q")
 		x, y, end := t.exchange("x", "fanout"), t.exchange("y", "topic"), t.name("end")
 		t.must(t.ch().ExchangeDeclare(end, "direct", true, true, true, false, nil))
@@ -434,7 +434,7 @@ var publishRows = []row{
 		t.must(r.Frame(client.FrameHeader, 1, header(0, 0, 0)))
 		t.closes(r, amqp.NotImplemented, "immediate=true", "60,40")
 	}},
-	{id: "A061", what: "expirations that are taken, and that are not", lives: true, run: func(t *T) {
+	{id: "A061", what: "valid and invalid expirations", lives: true, run: func(t *T) {
 		for _, text := range []string{"+5", "00010", "0", "315360000000"} {
 			t.send("", t.name("none"), expiration(text))
 		}
@@ -444,7 +444,7 @@ var publishRows = []row{
 			t.refusePublish(amqp.PreconditionFailed, fmt.Sprintf("invalid expiration '%s': %s", text, reason), "", t.name("none"), expiration(text))
 		}
 	}},
-	{id: "A062", what: "user-id of somebody else: 406, but for impersonators", run: func(t *T) {
+	{id: "A062", what: "another user's user-id: 406, except for impersonators", run: func(t *T) {
 		bob := func(p *amqp.Publishing) { p.UserId = "bob" }
 		t.refusePublish(amqp.PreconditionFailed, "user_id property set to 'bob' but authenticated user was 'guest'", "", t.name("none"), bob)
 		q := t.local("q")
@@ -461,7 +461,7 @@ var publishRows = []row{
 		t.must(err)
 		t.equal("user-id", t.mustGet(q).UserId, "bob")
 	}},
-	{id: "A063", what: "CC and BCC add queues; the key stays, BCC goes", run: func(t *T) {
+	{id: "A063", what: "CC and BCC add queues; the key stays, BCC is removed", run: func(t *T) {
 		queues := []string{t.local("a"), t.local("b"), t.local("c")}
 		t.send("", queues[0], headers("CC", []any{queues[1], int32(5)}, "BCC", []any{queues[2]}, "other", "x"))
 		for _, q := range queues {

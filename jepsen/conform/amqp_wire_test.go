@@ -146,20 +146,20 @@ var handshakeRows = []row{
 			}
 		}
 	}},
-	{id: "A002", what: "the header of AMQP 0-9 is taken", run: func(t *T) {
+	{id: "A002", what: "the header of AMQP 0-9 is accepted", run: func(t *T) {
 		r := t.dial()
 		t.must(r.Write([]byte("AMQP\x01\x01\x00\x09")))
 		_, err := r.Expect(10<<16 | 10)
 		t.must(err)
 	}},
-	{id: "A003", what: "a later version is told ours, then the end", run: func(t *T) { t.answersWith("AMQP\x00\x00\x0a\x00", client.ProtocolHeader) }},
-	{id: "A004", what: "other protocols are told ours; HTTP is told where to go", run: func(t *T) {
+	{id: "A003", what: "a later version is answered with the supported one, then closed", run: func(t *T) { t.answersWith("AMQP\x00\x00\x0a\x00", client.ProtocolHeader) }},
+	{id: "A004", what: "other protocols are answered with the supported version; HTTP is told the HTTP port", run: func(t *T) {
 		for _, sent := range []string{"AMQP\x01\x01\x08\x00", "AMQP\x00\x01\x00\x00", "AMQP\x03\x01\x00\x00", "HELLOxyz", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc"} {
 			t.answersWith(sent, client.ProtocolHeader)
 		}
 		t.answersWith("GET / HTTP/1.1\r\n\r\n", "HTTP/1.1 400 ")
 	}},
-	{id: "A005", what: "who says nothing is dropped after 10 s", run: func(t *T) {
+	{id: "A005", what: "a client that sends nothing is dropped after 10 s", run: func(t *T) {
 		at := time.Now()
 		mute, r := t.dial(), t.dial()
 		t.must(r.Write([]byte(client.ProtocolHeader)))
@@ -168,14 +168,14 @@ var handshakeRows = []row{
 		t.quietUntil(mute, at.Add(ms(10000)))
 		t.quietUntil(r, at.Add(ms(10000)))
 	}},
-	{id: "A006", what: "and so who says nothing after start", in: "A005"},
-	{id: "A007", what: "a wrong password: 403 at once, if the client can be told", run: func(t *T) {
+	{id: "A006", what: "so is a client that sends nothing after start", in: "A005"},
+	{id: "A007", what: "a wrong password: 403 at once, if the client has announced authentication_failure_close", run: func(t *T) {
 		r := t.started("PLAIN", "\x00guest\x00wrong", "authentication_failure_close")
 		t.closes(r, amqp.AccessRefused, loginRefused, "0,0")
 		r = t.started("PLAIN", "\x00nobody\x00guest", "authentication_failure_close")
 		t.closes(r, amqp.AccessRefused, loginRefused, "0,0")
 	}},
-	{id: "A008", what: "otherwise silence, and the end after 3 s", run: func(t *T) {
+	{id: "A008", what: "otherwise the connection is closed after 3 s without an answer", run: func(t *T) {
 		at := time.Now()
 		t.quietUntil(t.started("PLAIN", "\x00guest\x00wrong"), at.Add(ms(3000)))
 	}},
@@ -322,7 +322,7 @@ var frameRows = []row{
 		t.must(r.Method(1, methodChannelOpen, client.ShortString("")))
 		t.closes(r, amqp.ChannelError, "second 'channel.open' seen", "20,10")
 	}},
-	{id: "A024", what: "one channel more than agreed: 530; their numbers are free", run: func(t *T) {
+	{id: "A024", what: "one channel more than agreed: 530; any channel numbers may be used", run: func(t *T) {
 		r := t.rawWith(client.Tune{Channels: 2, Frame: 131072})
 		t.must(r.OpenChannel(9))
 		t.must(r.Method(3, methodChannelOpen, client.ShortString("")))
@@ -405,21 +405,21 @@ var frameRows = []row{
 		t.must(r.Publish("", t.name("q"), withHeaders(client.Field("a", 'Z', 0)), nil))
 		t.closes(r, amqp.SyntaxError, "malformed field table", "0,0")
 	}},
-	{id: "A035", what: "200 tables in each other: 502; 64 are fine", run: func(t *T) {
+	{id: "A035", what: "200 nested tables: 502; 64 are accepted", run: func(t *T) {
 		r := t.raw()
 		t.must(r.Publish("", t.name("q"), withHeaders(nested(64)), nil))
 		t.must(r.Publish("", t.name("q"), withHeaders(nested(200)), nil))
 		t.closes(r, amqp.SyntaxError, "malformed field table", "0,0")
 	}},
-	{id: "A036", what: "values of all 18 types come back byte for byte", run: allTypes},
-	{id: "A037", what: "contents that do not fit together: 505 and 501", run: badContents},
+	{id: "A036", what: "values of all 18 types are delivered byte for byte", run: allTypes},
+	{id: "A037", what: "contents that do not match their announcement: 505 and 501", run: badContents},
 	{id: "A038", what: "a body of 600 MiB: 501 with the header", run: func(t *T) {
 		r := t.raw()
 		t.beginPublish(r, "", t.name("q"))
 		t.must(r.Frame(client.FrameHeader, 1, header(600<<20, 0, 0)))
 		t.closes(r, amqp.FrameError, "content body size 629145600 exceeds maximum allowed size 536870912", "60,40")
 	}},
-	{id: "A039", what: "16 MiB are taken, one octet more is 406", run: func(t *T) {
+	{id: "A039", what: "16 MiB are accepted, one octet more is 406", run: func(t *T) {
 		q := t.queue("q", "x-max-length-bytes", int32(1))
 		t.must(t.ch().PublishWithContext(t.ctx, "", q, false, false, amqp.Publishing{Body: make([]byte, 16<<20)}))
 		if !t.send("", q) {
@@ -441,7 +441,7 @@ var frameRows = []row{
 			t.Error("it is there")
 		}
 	}},
-	{id: "A041", what: "a channel number again: a fresh channel", run: func(t *T) {
+	{id: "A041", what: "a channel number that is reused: a new channel", run: func(t *T) {
 		r := t.raw()
 		for range 2 {
 			t.must(r.Method(1, 85<<16|10, []byte{0}))

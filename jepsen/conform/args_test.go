@@ -33,7 +33,7 @@ var argumentRows = suite{test: "TestArguments", title: "Declare, arguments, dele
 	{id: "A5", what: "unknown queue type: 406", run: func(t *T) {
 		t.refuseDeclare("q", "unsupported queue type 'fake'", "x-queue-type", "fake")
 	}},
-	{id: "A6", what: "values that do not exist, and a group of none: 406", run: func(t *T) {
+	{id: "A6", what: "values that do not exist, and a group size of 0: 406", run: func(t *T) {
 		t.refuseDeclare("q", "invalid_overflow", "x-overflow", "drop")
 		t.refuseDeclare("q", "invalid_dlx_strategy", "x-dead-letter-strategy", "sometimes")
 		t.refuseDeclare("q", "invalid_queue_locator_arg", "x-queue-leader-locator", "moon")
@@ -64,7 +64,7 @@ var argumentRows = suite{test: "TestArguments", title: "Declare, arguments, dele
 		})
 		t.equal("exists", t.exists(q), true)
 	}},
-	{id: "A10", what: "delete with consumers: they get basic.cancel, publishes under way are confirmed", run: func(t *T) {
+	{id: "A10", what: "delete with consumers: they get basic.cancel, outstanding publishes are confirmed", run: func(t *T) {
 		q := t.queue("q")
 		ch, from := t.consume(q, 10)
 		cancelled := ch.NotifyCancel(make(chan string, 1))
@@ -99,8 +99,8 @@ var argumentRows = suite{test: "TestArguments", title: "Declare, arguments, dele
 		t.publish(q, body("from elsewhere"))
 		t.equal("delivered", string(t.mustGet(q).Body), "from elsewhere")
 	}},
-	{id: "A13", what: "a closed connection's exclusive queue is gone at once; 1,000 redeclares, never 405", run: t13},
-	{id: "A14", what: "auto-delete: gone with its last consumer, not before the first, not by a get", run: func(t *T) {
+	{id: "A13", what: "a closed connection's exclusive queue is deleted at once; 1,000 redeclares, never 405", run: t13},
+	{id: "A14", what: "auto-delete: deleted with its last consumer, not before the first, not by a get", run: func(t *T) {
 		q := t.name("q")
 		t.declare(t.ch(), q, flags{autoDelete: true}, nil)
 		t.publish(q)
@@ -115,7 +115,7 @@ var argumentRows = suite{test: "TestArguments", title: "Declare, arguments, dele
 		t.must(two.Cancel("two", false))
 		t.equal("exists", t.exists(q), false)
 	}},
-	{id: "A15", what: "a queue without a name: the made one is used where none is given", run: func(t *T) {
+	{id: "A15", what: "a queue without a name: the generated one is used where none is given", run: func(t *T) {
 		t.exchange("x", "fanout")
 		ch := t.open()
 		made := t.declare(ch, "", flags{exclusive: true}, nil)
@@ -126,7 +126,7 @@ var argumentRows = suite{test: "TestArguments", title: "Declare, arguments, dele
 		t.send(t.name("x"), "", body("hello"))
 		t.equal("delivered", string(t.next(from).Body), "hello")
 	}},
-	{id: "A16", what: "x-expires 1000: gone unused; kept by a consumer, by gets, by redeclares", run: func(t *T) {
+	{id: "A16", what: "x-expires 1000: deleted when unused; kept by a consumer, by gets, by redeclares", run: func(t *T) {
 		lease := args("x-expires", int32(1000))
 		at := time.Now()
 		for _, name := range []string{"unused", "consumed", "got", "redeclared"} {

@@ -12,7 +12,7 @@ import (
 func TestDeadLetters(t *testing.T) { deadRows.run(t) }
 
 var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row{
-	{id: "D01", what: "reject: what x-death says", run: func(t *T) {
+	{id: "D01", what: "reject: the content of x-death", run: func(t *T) {
 		_, d, q := t.deadly()
 		t.publish(q)
 		t.must(t.mustGet(q).Reject(false))
@@ -63,7 +63,7 @@ var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row
 		t.equal("original-expiration", t.death(m, 0)["original-expiration"], "60000")
 		t.equal("expiration", m.Expiration, "")
 	}},
-	{id: "D06", what: "max-length: the oldest dies of maxlen", run: func(t *T) {
+	{id: "D06", what: "max-length: the oldest is dead-lettered with the reason maxlen", run: func(t *T) {
 		_, d, q := t.deadly("x-max-length", int32(1))
 		t.publishN(q, 2)
 		m := t.take(d, 1)[0]
@@ -71,13 +71,13 @@ var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row
 		t.equal("reason", t.death(m, 0)["reason"], "maxlen")
 		t.equal("left", bodies(t.take(q, 1)), "2")
 	}},
-	{id: "D07", what: "max-length-bytes: maxlen, too", run: func(t *T) {
+	{id: "D07", what: "max-length-bytes: also maxlen", run: func(t *T) {
 		_, d, q := t.deadly("x-max-length-bytes", int32(150))
 		t.publish(q, body(fmt.Sprintf("%0100d", 1)))
 		t.publish(q, body(fmt.Sprintf("%0100d", 2)))
 		t.equal("reason", t.death(t.take(d, 1)[0], 0)["reason"], "maxlen")
 	}},
-	{id: "D08", what: "delivery limit 1: the second reject with requeue kills", run: func(t *T) {
+	{id: "D08", what: "delivery limit 1: the second reject with requeue dead-letters", run: func(t *T) {
 		_, d, q := t.deadly("x-delivery-limit", int32(1))
 		t.publish(q)
 		for range 2 {
@@ -94,7 +94,7 @@ var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row
 		t.take(q, 1)
 		t.equal("dead", t.ready(d), 0)
 	}},
-	{id: "D10", what: "delivery limit 0: a closed channel kills", run: func(t *T) {
+	{id: "D10", what: "delivery limit 0: a closed channel dead-letters", run: func(t *T) {
 		_, d, q := t.deadly("x-delivery-limit", int32(0))
 		t.publish(q)
 		t.mustGet(q)
@@ -122,7 +122,7 @@ var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row
 		t.equal("routing key", m.RoutingKey, "r")
 		t.equal("routing-keys", t.death(m, 0)["routing-keys"], []any{q})
 	}},
-	{id: "D13", what: "CC without a dead-letter key: the letter goes there, too", run: func(t *T) {
+	{id: "D13", what: "CC without a dead-letter key: the letter also goes there", run: func(t *T) {
 		x, d := t.exchange("X", "direct"), t.queue("D")
 		t.bind(d, "copy", x)
 		q := t.queue("q", "x-dead-letter-exchange", x)
@@ -152,7 +152,7 @@ var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row
 		t.absent(m.Headers, "BCC")
 		t.equal("routing-keys", t.death(m, 0)["routing-keys"], []any{q})
 	}},
-	{id: "D16", what: "two deaths in two queues: newest first, first and last named", run: func(t *T) {
+	{id: "D16", what: "two deaths in two queues: newest first, with the headers of the first and last", run: func(t *T) {
 		x1, x2 := t.exchange("X1", "fanout"), t.exchange("X2", "fanout")
 		q, d1, d2 := t.queue("q", "x-dead-letter-exchange", x1), t.queue("D1", "x-dead-letter-exchange", x2), t.queue("D2")
 		t.bind(d1, "", x1)
@@ -167,7 +167,7 @@ var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row
 		t.equal("x-last-death-queue", m.Headers["x-last-death-queue"], d1)
 		t.equal("x-last-death-exchange", m.Headers["x-last-death-exchange"], x1)
 	}},
-	{id: "D17", what: "the same death twice: counted, with the first one's time", run: func(t *T) {
+	{id: "D17", what: "the same death twice: counted, with the time of the first", run: func(t *T) {
 		q := t.queue("q", "x-dead-letter-exchange", "")
 		t.publish(q)
 		t.must(t.take1(q).Reject(false))
@@ -180,7 +180,7 @@ var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row
 		t.equal("count", t.death(m, 0)["count"], int64(2))
 		t.equal("time", t.death(m, 0)["time"], first)
 	}},
-	{id: "D18", what: "dead once of each reason in one queue: an entry for each, the later first", run: func(t *T) {
+	{id: "D18", what: "a death of each reason in one queue: an entry for each, the latest first", run: func(t *T) {
 		d := t.queue("D", "x-dead-letter-exchange", "", "x-dead-letter-routing-key", t.name("q"))
 		q := t.queue("q", "x-message-ttl", int32(2000), "x-dead-letter-exchange", "", "x-dead-letter-routing-key", d)
 		at := t.publish(q)
@@ -193,7 +193,7 @@ var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row
 			t.equal("death", fmt.Sprint(e["queue"], " ", e["reason"]), want)
 		}
 	}},
-	{id: "D19", what: "a forged x-death passes unchanged", run: func(t *T) {
+	{id: "D19", what: "a forged x-death is passed on unchanged", run: func(t *T) {
 		_, _, q := t.deadly()
 		t.publish(q, forged(q))
 		e := t.death(t.mustGet(q), 0)
@@ -208,7 +208,7 @@ var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row
 		t.equal("count", t.death(m, 0)["count"], int64(1))
 		t.equal("x-first-death-queue", m.Headers["x-first-death-queue"], q)
 	}},
-	{id: "D21", what: "a republished dead letter begins a new history", run: func(t *T) {
+	{id: "D21", what: "a republished dead letter starts a new x-death", run: func(t *T) {
 		_, d, q := t.deadly()
 		t.publish(q)
 		t.must(t.take1(q).Reject(false))
@@ -233,7 +233,7 @@ var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row
 		t.readyUntil(q, 1, time.Now().Add(ms(500)))
 		t.equal("left", bodies(t.take(q, 1)), "2")
 	}},
-	{id: "D24", what: "a cycle with a reject goes on", run: func(t *T) {
+	{id: "D24", what: "a cycle with a reject continues", run: func(t *T) {
 		q := t.queue("q", "x-dead-letter-exchange", "")
 		t.publish(q)
 		for range 5 {
@@ -241,7 +241,7 @@ var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row
 		}
 		t.take(q, 1)
 	}},
-	{id: "D25", what: "a cycle over three queues with one reject goes on", run: func(t *T) {
+	{id: "D25", what: "a cycle over three queues with one reject continues", run: func(t *T) {
 		b := t.queue("b", "x-dead-letter-exchange", "", "x-dead-letter-routing-key", t.name("a2"))
 		t.queue("a2", "x-message-ttl", int32(50), "x-dead-letter-exchange", "", "x-dead-letter-routing-key", t.name("a3"))
 		t.queue("a3", "x-message-ttl", int32(50), "x-dead-letter-exchange", "", "x-dead-letter-routing-key", b)
@@ -293,7 +293,7 @@ var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row
 		t.take(d, 1)
 		t.settled(q)
 	}},
-	{id: "D31", what: "at-least-once with drop-head: a letter that waits is never dropped", run: func(t *T) {
+	{id: "D31", what: "at-least-once with drop-head: a waiting letter is never dropped", run: func(t *T) {
 		q := t.queue("q", "x-dead-letter-exchange", t.name("X"), "x-dead-letter-strategy", "at-least-once", "x-max-length", int32(2))
 		t.publish(q, body("letter"))
 		t.must(t.take1(q).Reject(false))
@@ -302,7 +302,7 @@ var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row
 		_, d := t.dead()
 		t.equal("first letter", string(t.take(d, 1)[0].Body), "letter")
 	}},
-	{id: "D32", what: "at-least-once: letters that wait count against max-length", run: func(t *T) {
+	{id: "D32", what: "at-least-once: waiting letters count against max-length", run: func(t *T) {
 		x := t.exchange("X", "fanout")
 		q := t.queue("q", "x-dead-letter-exchange", x, "x-dead-letter-strategy", "at-least-once",
 			"x-overflow", "reject-publish", "x-max-length", int32(1))
@@ -315,7 +315,7 @@ var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row
 		t.equal("purged", n, 1)
 		t.equal("acked", t.send("", q), true)
 	}},
-	{id: "D33", what: "at-least-once: a full target gets the letter when there is room", run: func(t *T) {
+	{id: "D33", what: "at-least-once: a full target gets the letter when it has space", run: func(t *T) {
 		x := t.exchange("X", "fanout")
 		d := t.queue("D", "x-max-length", int32(1), "x-overflow", "reject-publish")
 		t.bind(d, "", x)
@@ -327,7 +327,7 @@ var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row
 		t.equal("in order", bodies(t.take(d, 2)), "filler letter")
 		t.settled(q)
 	}},
-	{id: "D34", what: "at-least-once to at-most-once: letters that wait are dropped", run: func(t *T) {
+	{id: "D34", what: "at-least-once to at-most-once: waiting letters are dropped", run: func(t *T) {
 		x := t.exchange("X", "fanout")
 		q := t.queue("q", "x-overflow", "reject-publish")
 		t.policy("p", q, 0, map[string]any{"dead-letter-exchange": x, "dead-letter-strategy": "at-least-once"})
@@ -353,30 +353,30 @@ var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row
 	{id: "D36", what: "a dead-letter key without an exchange: 406", run: func(t *T) {
 		t.refuseDeclare("q", "invalid arg 'x-dead-letter-routing-key' for queue 'D36.q' in vhost '/': routing_key_but_no_dlx_defined", "x-dead-letter-routing-key", "k")
 	}},
-	{id: "D37", what: "a dead-letter exchange that is no text: 406", run: func(t *T) {
+	{id: "D37", what: "a dead-letter exchange that is not a text: 406", run: func(t *T) {
 		t.refuseDeclare("q", "invalid type 'signedint' for arg 'x-dead-letter-exchange' in queue 'D37.q' in vhost '/'", "x-dead-letter-exchange", int32(1))
 	}},
 	{id: "D38", what: "an unknown strategy: 406", run: func(t *T) {
 		t.refuseDeclare("q", "invalid_dlx_strategy", "x-dead-letter-exchange", "", "x-dead-letter-strategy", "x")
 	}},
-	{id: "D39", what: "a declare by one who may not write to the exchange: 403", run: func(t *T) {
+	{id: "D39", what: "a declare by a user without write permission on the exchange: 403", run: func(t *T) {
 		ch := t.user("w", ".*", "^"+t.name("q")+"$", ".*")
 		_, err := ch.QueueDeclare(t.name("q"), true, false, false, false, with("x-dead-letter-exchange", t.name("X")))
 		t.mustBe(err, amqp.AccessRefused, "write access to exchange '"+t.name("X")+"' in vhost '/' refused for user '"+t.name("w")+"'")
 	}},
-	{id: "D40", what: "a declare by one who may not read the queue: 403", run: func(t *T) {
+	{id: "D40", what: "a declare by a user without read permission on the queue: 403", run: func(t *T) {
 		ch := t.user("r", ".*", ".*", "^nothing$")
 		_, err := ch.QueueDeclare(t.name("q"), true, false, false, false, with("x-dead-letter-exchange", t.name("X")))
 		t.mustBe(err, amqp.AccessRefused, "read access to queue '"+t.name("q")+"' in vhost '/' refused for user '"+t.name("r")+"'")
 	}},
-	{id: "D41", what: "argument and policy name exchanges: the argument's", run: func(t *T) {
+	{id: "D41", what: "argument and policy name exchanges: the argument's applies", run: func(t *T) {
 		_, d, q := t.deadly()
 		t.policy("p", q, 0, map[string]any{"dead-letter-exchange": t.name("other")})
 		t.publish(q)
 		t.must(t.take1(q).Reject(false))
 		t.take(d, 1)
 	}},
-	{id: "D42", what: "exchange by argument, key by policy: both", run: func(t *T) {
+	{id: "D42", what: "exchange by argument, key by policy: both apply", run: func(t *T) {
 		x, d := t.exchange("X", "direct"), t.queue("D")
 		t.bind(d, "r", x)
 		q := t.queue("q", "x-dead-letter-exchange", x)
@@ -385,7 +385,7 @@ var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row
 		t.must(t.take1(q).Reject(false))
 		t.take(d, 1)
 	}},
-	{id: "D43", what: "what a message is stays", run: func(t *T) {
+	{id: "D43", what: "body and properties stay the same", run: func(t *T) {
 		_, d, q := t.deadly()
 		t.publish(q, priority(7), body("the body"), expiration("60000"), headers("h", "v"), func(p *amqp.Publishing) {
 			p.ContentType, p.CorrelationId, p.ReplyTo, p.MessageId, p.Type = "a/b", "c", "r", "m", "t"
@@ -397,7 +397,7 @@ var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row
 		t.equal("header", m.Headers["h"], "v")
 		t.equal("expiration", m.Expiration, "")
 	}},
-	{id: "D44", what: "the target's TTL counts from the arrival there", run: func(t *T) {
+	{id: "D44", what: "the target queue's TTL counts from the arrival there", run: func(t *T) {
 		x1, x2 := t.exchange("X1", "fanout"), t.exchange("X2", "fanout")
 		q := t.queue("q", "x-message-ttl", int32(400), "x-dead-letter-exchange", x1)
 		d1, d2 := t.queue("D1", "x-message-ttl", int32(400), "x-dead-letter-exchange", x2), t.queue("D2")
@@ -407,7 +407,7 @@ var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row
 		t.readyUntil(d2, 0, at.Add(ms(800)))
 		t.deaths(t.by(at.Add(ms(800))).take(d2, 1)[0], 2)
 	}},
-	{id: "D45", what: "counts begin anew in the target", run: func(t *T) {
+	{id: "D45", what: "delivery counts restart in the target queue", run: func(t *T) {
 		_, d, q := t.deadly()
 		t.publish(q)
 		for range 2 {
@@ -423,7 +423,7 @@ var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row
 		t.absent(m.Headers, "x-delivery-count")
 		t.absent(m.Headers, "x-acquired-count")
 	}},
-	{id: "D46", what: "the exchange's alternate exchange works", run: func(t *T) {
+	{id: "D46", what: "the alternate exchange of the dead-letter exchange works", run: func(t *T) {
 		ae, d := t.exchange("AE", "fanout"), t.queue("D")
 		t.bind(d, "", ae)
 		x := t.exchange("X", "direct", "alternate-exchange", ae)

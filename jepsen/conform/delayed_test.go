@@ -30,7 +30,7 @@ var delayRows = suite{test: "TestDelayed", title: "Delayed exchanges", rows: []r
 			return ch.ExchangeDeclare(t.name("topic"), "x-delayed-message", true, false, false, false, args("x-delayed-type", "direct"))
 		})
 	}},
-	{id: "T-61", what: "different delays: in the order of their instants, equal ones as published", run: func(t *T) {
+	{id: "T-61", what: "different delays: in the order of their due times, equal ones as published", run: func(t *T) {
 		x, q := t.delayed("fanout")
 		at := time.Now()
 		answered := t.begins()
@@ -47,7 +47,7 @@ var delayRows = suite{test: "TestDelayed", title: "Delayed exchanges", rows: []r
 		}
 		t.equal("order", bodies(all), "1 4 3 2 5 0")
 	}},
-	{id: "T-62", what: "once delivered, x-delay is negative and of the smallest type clients read right", run: func(t *T) {
+	{id: "T-62", what: "once delivered, x-delay is negative and of the smallest type that clients decode correctly", run: func(t *T) {
 		x, q := t.delayed("fanout")
 		at := time.Now()
 		t.send(x, "", headers("x-delay", int64(100)))
@@ -73,7 +73,7 @@ var delayRows = suite{test: "TestDelayed", title: "Delayed exchanges", rows: []r
 		}
 		t.equal("kept", t.take(q, 2)[1].Headers["x-delay"], int32(-5))
 	}},
-	{id: "T-66", what: "x-delay too long, or no number: 406, and nothing waits; elsewhere it means nothing", run: func(t *T) {
+	{id: "T-66", what: "x-delay too long, or not a number: 406, and the message is not kept; other exchanges ignore it", run: func(t *T) {
 		x, q := t.delayed("fanout")
 		plain := t.exchange("plain", "fanout")
 		t.bind(q, "", plain)
@@ -93,7 +93,7 @@ var delayRows = suite{test: "TestDelayed", title: "Delayed exchanges", rows: []r
 		t.equal("yet", t.ready(q), 0)
 		t.by(at.Add(ms(200))).take(q, 1)
 	}},
-	{id: "T-68", what: "mandatory and not bound: returned and acked, and never delivered; x-delayed-mandatory none takes it in", run: func(t *T) {
+	{id: "T-68", what: "mandatory and not bound: returned and acked, and never delivered; accepted with x-delayed-mandatory none", run: func(t *T) {
 		x, q := t.delayed("direct")
 		t.equal("returned", t.mandatory(x, "k", headers("x-delay", int32(300))), uint16(amqp.NoRoute))
 		lax := t.exchange("lax", "x-delayed-message", "x-delayed-type", "direct", "x-delayed-mandatory", "none")
@@ -103,7 +103,7 @@ var delayRows = suite{test: "TestDelayed", title: "Delayed exchanges", rows: []r
 		t.equal("came", bodies(t.by(time.Now().Add(ms(300))).take(q, 1)), "lax")
 		t.readyUntil(q, 0, time.Now().Add(ms(500)))
 	}},
-	{id: "T-69", what: "the alternate exchange gets what has nowhere to go when due, and nothing before", run: func(t *T) {
+	{id: "T-69", what: "the alternate exchange gets messages that are unroutable when due, and none before", run: func(t *T) {
 		ae, rest := t.exchange("ae", "fanout"), t.queue("rest")
 		t.bind(rest, "", ae)
 		x, q := t.exchange("x", "x-delayed-message", "x-delayed-type", "direct", "alternate-exchange", ae), t.queue("q")
@@ -116,7 +116,7 @@ var delayRows = suite{test: "TestDelayed", title: "Delayed exchanges", rows: []r
 		t.readyUntil(rest, 0, at.Add(ms(300)))
 		t.by(at.Add(ms(300))).take(rest, 1)
 	}},
-	{id: "DX-5", what: "unroutable when due and x-dead-letter-exchange: dead for that reason", run: func(t *T) {
+	{id: "DX-5", what: "unroutable when due, with x-dead-letter-exchange: dead-lettered for that reason", run: func(t *T) {
 		dlx, d := t.dead()
 		x := t.exchange("x", "x-delayed-message", "x-delayed-type", "direct", "x-dead-letter-exchange", dlx)
 		at := time.Now()
@@ -130,7 +130,7 @@ var delayRows = suite{test: "TestDelayed", title: "Delayed exchanges", rows: []r
 		t.equal("x-delay", m.Headers["x-delay"], int32(-200))
 		t.equal("expiration", m.Expiration, "")
 	}},
-	{id: "T-70", what: "the expiration counts from the instant the message is due", run: func(t *T) {
+	{id: "T-70", what: "the expiration counts from the due time", run: func(t *T) {
 		dlx, d := t.dead()
 		x, q := t.exchange("x", "x-delayed-message", "x-delayed-type", "fanout"), t.queue("q", "x-dead-letter-exchange", dlx)
 		t.bind(q, "", x)
@@ -143,7 +143,7 @@ var delayRows = suite{test: "TestDelayed", title: "Delayed exchanges", rows: []r
 		t.send(x, "", headers("x-delay", int32(300)), expiration("200000"))
 		t.equal("expiration", t.by(at.Add(ms(300))).take(q, 1)[0].Expiration, "200000")
 	}},
-	{id: "T-71", what: "the bindings of the due instant count", run: func(t *T) {
+	{id: "T-71", what: "the bindings at the due time apply", run: func(t *T) {
 		x, first := t.delayed("direct")
 		second := t.queue("second")
 		t.bind(first, "k", x)
@@ -154,7 +154,7 @@ var delayRows = suite{test: "TestDelayed", title: "Delayed exchanges", rows: []r
 		t.by(at.Add(ms(1000))).take(second, 1)
 		t.equal("old", t.ready(first), 0)
 	}},
-	{id: "T-75", what: "the exchange deleted with what waits in it, and declared again: nothing comes", lives: true, run: func(t *T) {
+	{id: "T-75", what: "the exchange deleted with its waiting messages, and declared again: nothing is delivered", lives: true, run: func(t *T) {
 		x, q := t.delayed("fanout")
 		for range 10 {
 			t.send(x, "", headers("x-delay", int32(1000)))
@@ -244,7 +244,7 @@ var delayRows = suite{test: "TestDelayed", title: "Delayed exchanges", rows: []r
 			t.absent(m.Headers, "BCC")
 		}
 	}},
-	{id: "T-81", what: "a transaction: the delay begins with the commit; rolled back: never; a command is no part of it", run: func(t *T) {
+	{id: "T-81", what: "a transaction: the delay starts with the commit; rolled back: never delivered; commands are not part of it", run: func(t *T) {
 		x, q := t.delayed("fanout")
 		ch := t.open()
 		t.must(ch.Tx())
@@ -273,8 +273,8 @@ var delayRows = suite{test: "TestDelayed", title: "Delayed exchanges", rows: []r
 			}
 		})
 	}},
-	{id: "T-54", what: "the same message by a hold queue and by a delayed exchange: equal but for x-death and x-delay", run: sameBothWays},
-	{id: "DX-8", what: "a message that a delayed exchange has delivered, dead-lettered to it again: it does not wait twice; one that never waited does", run: func(t *T) {
+	{id: "T-54", what: "the same message through a hold queue and a delayed exchange: equal except for x-death and x-delay", run: sameBothWays},
+	{id: "DX-8", what: "a message that a delayed exchange has delivered, dead-lettered to it again: it is not delayed twice; one that was never delayed is", run: func(t *T) {
 		x, q := t.exchange("x", "x-delayed-message", "x-delayed-type", "fanout"), t.name("q")
 		t.queue("q", "x-dead-letter-exchange", x)
 		t.bind(q, "", x)
@@ -291,7 +291,7 @@ var delayRows = suite{test: "TestDelayed", title: "Delayed exchanges", rows: []r
 		t.must(second.Ack(false))
 	}},
 	{id: "T-51", what: "7 messages in hold queues and 5 in a delayed exchange: HTTP, CLI and metrics count 7 and 5", run: func(t *T) { countsApart(newT(t.T, mustNodes(t.T, 3), t.row)) }},
-	{id: "T-65", what: "x-delay of 2^32 ms and of a year: not delivered at once, listed with their instants", run: func(t *T) {
+	{id: "T-65", what: "x-delay of 2^32 ms and of a year: not delivered at once, listed with their due times", run: func(t *T) {
 		x, q := t.delayed("fanout")
 		at := time.Now().UnixMilli()
 		for _, d := range []int64{31_536_000_000, 1 << 32} {
@@ -308,7 +308,7 @@ var delayRows = suite{test: "TestDelayed", title: "Delayed exchanges", rows: []r
 		}
 		t.equal("delivered", t.ready(q), 0)
 	}},
-	{id: "T-99", what: "2500 that wait, in pages of 1000: in the order of their instants, without a gap; cancelled, moved and fired by HTTP", run: func(t *T) {
+	{id: "T-99", what: "2500 waiting messages, in pages of 1000: in the order of their due times, without a gap; cancelled, rescheduled and fired over HTTP", run: func(t *T) {
 		x, q := t.delayed("fanout")
 		var acks []func() bool
 		for i := range 2500 {

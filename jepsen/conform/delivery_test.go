@@ -26,7 +26,7 @@ var deliveryRows = suite{test: "TestDelivery", title: "Delivery, settling, order
 		}
 		t.awaitQueue(q, func(c counts) bool { return c.Messages == 0 })
 	}},
-	{id: "Q-D2", what: "nack of 100 at once: all come again in their order, marked", run: func(t *T) {
+	{id: "Q-D2", what: "nack of 100 at once: all are redelivered in order, marked", run: func(t *T) {
 		q := t.queue("q")
 		t.publishMany(q, 100)
 		_, in := t.consume(q, 100)
@@ -37,7 +37,7 @@ var deliveryRows = suite{test: "TestDelivery", title: "Delivery, settling, order
 			t.equal("redelivered", d.Redelivered, true)
 		}
 	}},
-	{id: "Q-D3", what: "nacks of m3, m2, m1 one by one: they come in this order, and before m4", run: func(t *T) {
+	{id: "Q-D3", what: "nacks of m3, m2, m1 one by one: redelivered in this order, before m4", run: func(t *T) {
 		q := t.queue("q")
 		t.publishN(q, 4)
 		_, in := t.consume(q, 3)
@@ -66,7 +66,7 @@ var deliveryRows = suite{test: "TestDelivery", title: "Delivery, settling, order
 		}
 		t.equal("order", strings.Join(seen, " "), "1 2 3 4 5 1 2")
 	}},
-	{id: "Q-D5", what: "21 rejects with the default limit: x-delivery-count 1 … 20, then a dead letter", run: func(t *T) {
+	{id: "Q-D5", what: "21 rejects with the default limit: x-delivery-count 1 … 20, then dead-lettered", run: func(t *T) {
 		x, d := t.dead()
 		q := t.queue("q", "x-dead-letter-exchange", x)
 		t.publish(q)
@@ -90,7 +90,7 @@ var deliveryRows = suite{test: "TestDelivery", title: "Delivery, settling, order
 		t.counted(m, "x-acquired-count", 50)
 		t.counted(m, "x-delivery-count", 0)
 	}},
-	{id: "Q-D7", what: "x-delivery-limit 0: the first reject makes a dead letter", run: func(t *T) {
+	{id: "Q-D7", what: "x-delivery-limit 0: the first reject dead-letters", run: func(t *T) {
 		x, d := t.dead()
 		q := t.queue("q", "x-dead-letter-exchange", x, "x-delivery-limit", int32(0))
 		t.publish(q)
@@ -106,7 +106,7 @@ var deliveryRows = suite{test: "TestDelivery", title: "Delivery, settling, order
 		}
 		t.counted(t.mustGet(q), "x-delivery-count", 100)
 	}},
-	{id: "Q-D9", what: "a channel closes with 5 unacknowledged: they come back in order, x-delivery-count 1", run: func(t *T) {
+	{id: "Q-D9", what: "a channel closes with 5 unacknowledged: redelivered in order, x-delivery-count 1", run: func(t *T) {
 		q := t.queue("q")
 		t.publishN(q, 5)
 		ch, in := t.consume(q, 5)
@@ -122,7 +122,7 @@ var deliveryRows = suite{test: "TestDelivery", title: "Delivery, settling, order
 		c.cut()
 		t.comeBack(q, 5)
 	}},
-	{id: "Q-D11", what: "basic.recover(true) gives all again without a failure; recover(false): 540", run: func(t *T) {
+	{id: "Q-D11", what: "basic.recover(true) redelivers all without counting a failure; recover(false): 540", run: func(t *T) {
 		q := t.queue("q")
 		t.publishN(q, 2)
 		ch, in := t.consume(q, 2)
@@ -152,7 +152,7 @@ var deliveryRows = suite{test: "TestDelivery", title: "Delivery, settling, order
 			t.must(d.Ack(false))
 		})
 	}},
-	{id: "Q-D13", what: "one ack of multiple settles what came from two queues", run: func(t *T) {
+	{id: "Q-D13", what: "one ack with multiple settles deliveries from two queues", run: func(t *T) {
 		q1, q2 := t.queue("q1"), t.queue("q2")
 		t.publishN(q1, 3)
 		t.publishN(q2, 2)
@@ -194,7 +194,7 @@ var deliveryRows = suite{test: "TestDelivery", title: "Delivery, settling, order
 		q := t.queue("q")
 		t.refuseConsume(q, amqp.PreconditionFailed, "invalid arg 'x-priority' for queue", false, "x-priority", "important")
 	}},
-	{id: "Q-D17", what: "priorities mixed: higher ones first, in order within one", run: func(t *T) {
+	{id: "Q-D17", what: "mixed priorities: higher ones first, in order within one", run: func(t *T) {
 		q := t.queue("q")
 		for round := range 2 {
 			for _, p := range []uint8{5, 1, 9, 3, 7, 2, 8, 4, 6} {
@@ -221,7 +221,7 @@ var deliveryRows = suite{test: "TestDelivery", title: "Delivery, settling, order
 		}
 		t.equal("order", bodies(t.take(q, 4)), "40 200 31 30")
 	}},
-	{id: "Q-D20", what: "a returned message comes before ready ones of any priority", run: func(t *T) {
+	{id: "Q-D20", what: "a returned message is delivered before ready ones of any priority", run: func(t *T) {
 		q := t.queue("q")
 		t.publish(q, priority(1), body("low"))
 		d := t.mustGet(q)
@@ -229,7 +229,7 @@ var deliveryRows = suite{test: "TestDelivery", title: "Delivery, settling, order
 		t.must(d.Nack(false, true))
 		t.equal("order", bodies(t.take(q, 2)), "low high")
 	}},
-	{id: "Q-D21", what: "beside an exclusive consumer, or exclusive beside another one: 403", run: func(t *T) {
+	{id: "Q-D21", what: "a consumer beside an exclusive one, or an exclusive one beside another: 403", run: func(t *T) {
 		q := t.queue("q")
 		ch := t.open()
 		_, err := ch.Consume(q, "", false, true, false, false, nil)
@@ -284,7 +284,7 @@ var deliveryRows = suite{test: "TestDelivery", title: "Delivery, settling, order
 		t.refuseConsume(q, amqp.AccessRefused, "in exclusive use", true)
 		t.equal("ready", t.ready(q), 1)
 	}},
-	{id: "Q-D25", what: "basic.cancel with 3 unacknowledged: they can be acked, and nobody else gets them", run: func(t *T) {
+	{id: "Q-D25", what: "basic.cancel with 3 unacknowledged: they can be acked, and no other consumer gets them", run: func(t *T) {
 		q := t.queue("q")
 		t.publishN(q, 3)
 		ch := t.open()
@@ -299,7 +299,7 @@ var deliveryRows = suite{test: "TestDelivery", title: "Delivery, settling, order
 		t.awaitQueue(q, func(c counts) bool { return c.Messages == 1 })
 		t.nothingNext(other, time.Now())
 	}},
-	{id: "Q-D26", what: "a purge counts and takes ready messages; held ones can still be settled", run: func(t *T) {
+	{id: "Q-D26", what: "a purge counts and removes ready messages; unacknowledged ones can still be settled", run: func(t *T) {
 		q := t.queue("q")
 		t.publishN(q, 7)
 		one, two := t.mustGet(q), t.mustGet(q)
@@ -311,7 +311,7 @@ var deliveryRows = suite{test: "TestDelivery", title: "Delivery, settling, order
 		t.equal("left", bodies(t.take(q, 1)), "2")
 		t.mustNotGet(q)
 	}},
-	{id: "Q-D27", what: "prefetch 0: 5,000 messages come without an ack", run: func(t *T) {
+	{id: "Q-D27", what: "prefetch 0: 5,000 messages are delivered without an ack", run: func(t *T) {
 		q := t.queue("q")
 		_, in := t.consume(q, 0)
 		t.publishMany(q, 5000)
@@ -336,7 +336,7 @@ var deliveryRows = suite{test: "TestDelivery", title: "Delivery, settling, order
 			t.counted(&d, "x-delivery-count", i+1)
 		}
 	}},
-	{id: "Q-D29", what: "delayed retry of failures: a nack comes again at once, a reject waits", run: func(t *T) {
+	{id: "Q-D29", what: "delayed retry of failures: a nacked message is redelivered at once, a rejected one waits", run: func(t *T) {
 		q := t.queue("q", "x-delayed-retry-type", "failed", "x-delayed-retry-min", int32(600_000))
 		t.publish(q)
 		_, in := t.consume(q, 1)
@@ -347,7 +347,7 @@ var deliveryRows = suite{test: "TestDelivery", title: "Delivery, settling, order
 		t.must(err)
 		t.equal("purged", n, 1)
 	}},
-	{id: "Q-D30", what: "a length limit counts delayed messages: what is ready is dropped before them", run: func(t *T) {
+	{id: "Q-D30", what: "a length limit counts delayed messages: ready ones are dropped before them", run: func(t *T) {
 		q, d := t.retried(600_000, "x-max-length", int32(1))
 		t.publish(q, body("1"))
 		t.must(t.mustGet(q).Nack(false, true))
@@ -358,7 +358,7 @@ var deliveryRows = suite{test: "TestDelivery", title: "Delivery, settling, order
 		t.equal("reason", t.death(dropped[0], 0)["reason"], "maxlen")
 		t.awaitQueue(q, func(c counts) bool { return c.Delayed == 1 && c.Messages == 1 })
 	}},
-	{id: "Q-D31", what: "two nacked messages, room for one, nothing ready: one is dropped, the other comes again", run: func(t *T) {
+	{id: "Q-D31", what: "two nacked messages, space for one, nothing ready: one is dropped, the other redelivered", run: func(t *T) {
 		q, d := t.retried(1000, "x-max-length", int32(1))
 		_, in := t.consume(q, 2)
 		t.publishN(q, 2)
@@ -375,7 +375,7 @@ var deliveryRows = suite{test: "TestDelivery", title: "Delivery, settling, order
 		t.equal("again", string(again.Body), "2")
 		t.equal("ready", t.ready(q), 0)
 	}},
-	{id: "Q-R1", what: "delayed retries of returns only: a reject comes again at once, a nack waits", run: func(t *T) {
+	{id: "Q-R1", what: "delayed retries of returns only: a rejected message is redelivered at once, a nacked one waits", run: func(t *T) {
 		q := t.queue("q", "x-delayed-retry-type", "returned", "x-delayed-retry-min", int32(600_000))
 		t.publish(q)
 		_, in := t.consume(q, 1)
@@ -395,7 +395,7 @@ var deliveryRows = suite{test: "TestDelivery", title: "Delivery, settling, order
 			return t.hasCounts(q, func(c counts) bool { return c.Delayed == 1 })
 		})
 	}},
-	{id: "Q-R3", what: "arguments of delayed retries that make no sense: 406", run: func(t *T) {
+	{id: "Q-R3", what: "invalid arguments of delayed retries: 406", run: func(t *T) {
 		const kind, low, high = "x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max"
 		t.refuseDeclare("q", "invalid arg 'x-delayed-retry-type' for queue 'Q-R3.q' in vhost '/': delayed_retry_min_required", kind, "all")
 		t.refuseDeclare("q", "invalid_delayed_retry_type", kind, "some", low, int32(5))
@@ -403,7 +403,7 @@ var deliveryRows = suite{test: "TestDelivery", title: "Delivery, settling, order
 		t.refuseDeclare("q", "{value_too_small,4}", kind, "all", low, int32(5), high, int32(4))
 		t.refuseDeclare("q", "expected integer", kind, "all", low, "5")
 	}},
-	{id: "Q-S1", what: "single active consumer: one that waits keeps the queue's lease", run: func(t *T) {
+	{id: "Q-S1", what: "single active consumer: a waiting one keeps the queue's lease", run: func(t *T) {
 		q := t.single("q", "x-expires", int32(1000))
 		active, _ := t.consume(q, 1)
 		waits, _ := t.consume(q, 1)
@@ -413,7 +413,7 @@ var deliveryRows = suite{test: "TestDelivery", title: "Delivery, settling, order
 		t.must(waits.Close())
 		t.soonGone(q, at.Add(ms(1000)))
 	}},
-	{id: "Q-S2", what: "single active consumer: cancelled with something in hand, the next one is served at once", run: func(t *T) {
+	{id: "Q-S2", what: "single active consumer: cancelled with unacknowledged messages, the next one is served at once", run: func(t *T) {
 		q := t.single("q")
 		ch := t.open()
 		first, err := ch.Consume(q, "tag", false, false, false, false, nil)
@@ -427,7 +427,7 @@ var deliveryRows = suite{test: "TestDelivery", title: "Delivery, settling, order
 		t.must(held.Nack(false, true))
 		t.equal("second", string(t.next(second).Body), "1")
 	}},
-	{id: "Q-S3", what: "x-single-active-consumer that is no boolean, or another one on a redeclare: 406", run: func(t *T) {
+	{id: "Q-S3", what: "x-single-active-consumer that is not a boolean, or differs on a redeclare: 406", run: func(t *T) {
 		t.refuseDeclare("q", "{unacceptable_type,longstr}", "x-single-active-consumer", "true")
 		t.single("q")
 		t.refuseDeclare("q", "inequivalent arg 'x-single-active-consumer'")

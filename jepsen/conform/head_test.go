@@ -16,7 +16,7 @@ import (
 func TestExpiryAnywhere(t *testing.T) { headRows.run(t) }
 
 var headRows = suite{test: "TestExpiryAnywhere", title: "Expiry anywhere in a queue", rows: []row{
-	{id: "H01", what: "a short life behind one without end", run: func(t *T) {
+	{id: "H01", what: "a short TTL behind a message without TTL", run: func(t *T) {
 		_, d, q := t.deadly()
 		t.publish(q, body("m1"))
 		at := t.publish(q, body("m2"), expiration("400"))
@@ -24,7 +24,7 @@ var headRows = suite{test: "TestExpiryAnywhere", title: "Expiry anywhere in a qu
 		t.soonReady(q, 1, at.Add(ms(400)))
 		t.equal("dead", bodies(t.now().take(d, 1)), "m2")
 	}},
-	{id: "H02", what: "three lives end by their deadlines", run: func(t *T) {
+	{id: "H02", what: "three messages expire at their deadlines", run: func(t *T) {
 		_, d, q := t.deadly()
 		at := t.publish(q, body("m1"), expiration("5000"))
 		two := t.publish(q, body("m2"), expiration("400"))
@@ -33,15 +33,15 @@ var headRows = suite{test: "TestExpiryAnywhere", title: "Expiry anywhere in a qu
 		t.readyUntil(d, 0, at.Add(ms(5000)))
 		t.equal("order", bodies(append(all, t.by(at.Add(ms(5000))).take(d, 1)...)), "m2 m3 m1")
 	}},
-	{id: "H03", what: "100 random lives: dead in the order of their deadlines, none early", run: randomLives},
-	{id: "H04", what: "a short life of low priority behind a high one", run: func(t *T) {
+	{id: "H03", what: "100 random TTLs: expired in the order of their deadlines, none early", run: randomLives},
+	{id: "H04", what: "a short TTL of low priority behind a high priority", run: func(t *T) {
 		q := t.queue("q")
 		t.publish(q, priority(9))
 		at := t.publish(q, priority(1), expiration("400"))
 		t.readyUntil(q, 2, at.Add(ms(400)))
 		t.soonReady(q, 1, at.Add(ms(400)))
 	}},
-	{id: "H05", what: "a short life among returned messages", run: func(t *T) {
+	{id: "H05", what: "a short TTL among returned messages", run: func(t *T) {
 		_, d, q := t.deadly()
 		t.publish(q, body("m1"))
 		at := t.publish(q, body("m2"), expiration("1500"))
@@ -52,7 +52,7 @@ var headRows = suite{test: "TestExpiryAnywhere", title: "Expiry anywhere in a qu
 		t.soonReady(q, 1, at.Add(ms(1500)))
 		t.equal("dead", bodies(t.now().take(d, 1)), "m2")
 	}},
-	{id: "H06", what: "an expiry in the middle makes room in a full queue", run: func(t *T) {
+	{id: "H06", what: "an expiry in the middle frees space in a full queue", run: func(t *T) {
 		q := t.queue("q", "x-max-length", int32(2), "x-overflow", "reject-publish")
 		t.publish(q, body("m1"))
 		at := t.publish(q, body("m2"), expiration("400"))
@@ -60,7 +60,7 @@ var headRows = suite{test: "TestExpiryAnywhere", title: "Expiry anywhere in a qu
 		t.equal("acked", t.send("", q, body("m3")), true)
 		t.equal("kept", bodies(t.take(q, 2)), "m1 m3")
 	}},
-	{id: "H07", what: "what has expired is neither delivered nor counted", run: func(t *T) {
+	{id: "H07", what: "expired messages are neither delivered nor counted", run: func(t *T) {
 		q := t.queue("q")
 		t.publish(q, body("m1"))
 		at := t.publish(q, body("m2"), expiration("400"))
@@ -70,7 +70,7 @@ var headRows = suite{test: "TestExpiryAnywhere", title: "Expiry anywhere in a qu
 		t.equal("message-count", d.MessageCount, uint32(0))
 		t.mustNotGet(q)
 	}},
-	{id: "H08", what: "50,000 deaths at one instant: none delivered, all dead-lettered, the queue works meanwhile", run: deathsAtOnce},
+	{id: "H08", what: "50,000 messages expire at one instant: none delivered, all dead-lettered, the queue keeps working", run: deathsAtOnce},
 }}
 
 // randomLives checks each letter's time by the publisher's clock.

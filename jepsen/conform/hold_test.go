@@ -34,20 +34,20 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 		t.must(err)
 		t.equal("bytes", info.Bytes, 0)
 	}},
-	{id: "T-3", what: "got, and acked after its TTL: done", lives: true, run: func(t *T) {
+	{id: "T-3", what: "got, and acked after its TTL: removed", lives: true, run: func(t *T) {
 		_, d, q := t.mortal(500)
 		t.must(t.holdBeyond(q, ms(1500)).Ack(false))
 		t.settled(q)
 		t.equal("dead", t.ready(d), 0)
 	}},
-	{id: "T-5", what: "got, and the channel closed after its TTL: dead", run: func(t *T) {
+	{id: "T-5", what: "got, and the channel closed after its TTL: expired", run: func(t *T) {
 		_, d, q := t.mortal(500)
 		t.holdBeyond(q, ms(1500))
 		t.must(t.main.Close())
 		t.now().take(d, 1)
 		t.settled(q)
 	}},
-	{id: "T-6", what: "got, and the connection cut after its TTL: dead", run: func(t *T) {
+	{id: "T-6", what: "got, and the connection lost after its TTL: expired", run: func(t *T) {
 		_, d, q := t.mortal(500)
 		at := t.publish(q)
 		r, err := client.DialRaw(t.ctx, t.Nodes[0].AMQP)
@@ -59,7 +59,7 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 		t.must(r.Close())
 		t.now().take(d, 1)
 	}},
-	{id: "T-8", what: "a consumer timeout after the TTL: basic.cancel, dead, not redelivered", run: func(t *T) {
+	{id: "T-8", what: "a consumer timeout after the TTL: basic.cancel, expired, not redelivered", run: func(t *T) {
 		_, d, q := t.deadly("x-message-ttl", int32(500), "x-consumer-timeout", int32(1500))
 		ch := t.open()
 		cancelled := ch.NotifyCancel(make(chan string, 1))
@@ -73,7 +73,7 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 		t.now().take(d, 1)
 		t.settled(q)
 	}},
-	{id: "T-9", what: "a message dies between two that live", run: func(t *T) {
+	{id: "T-9", what: "a message expires between two that do not", run: func(t *T) {
 		q := t.queue("q")
 		_, from := t.consume(q, 1)
 		t.publish(q, body("A"))
@@ -100,7 +100,7 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 	}},
 	{id: "T-11", what: "queue TTL below the expiration", run: func(t *T) { t.dies(1000, "10000", ms(1000)) }},
 	{id: "T-12", what: "expiration below the queue TTL", run: func(t *T) { t.dies(10000, "500", ms(500)) }},
-	{id: "T-13", what: "exchange TTL and queue TTL: the shorter", run: func(t *T) {
+	{id: "T-13", what: "exchange TTL and queue TTL: the shorter applies", run: func(t *T) {
 		for i, ttl := range [][2]int32{{500, 5000}, {5000, 500}} {
 			x := t.exchange(fmt.Sprint("x", i), "fanout", "x-message-ttl", ttl[0])
 			q := t.queue(fmt.Sprint("q", i), "x-message-ttl", ttl[1])
@@ -111,7 +111,7 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 			t.soonReady(q, 0, at.Add(ms(500)))
 		}
 	}},
-	{id: "T-14", what: "a fanout copy dies, the other lives", run: func(t *T) {
+	{id: "T-14", what: "one fanout copy expires, the other does not", run: func(t *T) {
 		x, q1, q2 := t.exchange("x", "fanout"), t.queue("q1", "x-message-ttl", int32(500)), t.queue("q2")
 		t.bind(q1, "", x)
 		t.bind(q2, "", x)
@@ -120,7 +120,7 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 		t.soonReady(q1, 0, at.Add(ms(500)))
 		t.equal("other", t.ready(q2), 1)
 	}},
-	{id: "T-15", what: "an expired message tells so, and does not expire again", run: func(t *T) {
+	{id: "T-15", what: "an expired message has its death record, and does not expire again", run: func(t *T) {
 		_, d, q := t.deadly()
 		at := t.publish(q, expiration("500"))
 		t.soonReady(d, 1, at.Add(ms(500)))
@@ -129,7 +129,7 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 		t.expired(m, "500")
 		t.equal("x-first-death-reason", m.Headers["x-first-death-reason"], "expired")
 	}},
-	{id: "T-16", what: "rejected and expired letters can be told apart", run: func(t *T) {
+	{id: "T-16", what: "rejected and expired letters can be distinguished", run: func(t *T) {
 		_, d, q := t.deadly()
 		t.publish(q)
 		t.must(t.take1(q).Reject(false))
@@ -137,7 +137,7 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 		at := t.publish(q, expiration("100"))
 		t.equal("second", t.by(at.Add(ms(100))).take(d, 1)[0].Headers["x-first-death-reason"], "expired")
 	}},
-	{id: "T-17", what: "a return within the life: redelivered, and dead at the first deadline", run: func(t *T) {
+	{id: "T-17", what: "a return within the TTL: redelivered, and expired at the original deadline", run: func(t *T) {
 		_, d, q := t.mortal(1500)
 		at := t.publish(q)
 		held := t.mustGet(q)
@@ -147,19 +147,19 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 		t.readyUntil(d, 0, at.Add(ms(1500)))
 		t.by(at.Add(ms(1500))).take(d, 1)
 	}},
-	{id: "T-20", what: "TTL 0 and a consumer that waits: delivered", run: func(t *T) {
+	{id: "T-20", what: "TTL 0 and a waiting consumer: delivered", run: func(t *T) {
 		q := t.queue("q", "x-message-ttl", int32(0))
 		_, from := t.consume(q, 1)
 		t.publish(q, body("now"))
 		t.equal("body", string(t.next(from).Body), "now")
 	}},
-	{id: "T-21", what: "TTL 0 and no consumer: dead at once", run: func(t *T) {
+	{id: "T-21", what: "TTL 0 and no consumer: expired at once", run: func(t *T) {
 		_, d, q := t.mortal(0)
 		t.publish(q)
 		t.equal("ready", t.ready(q), 0)
 		t.now().take(d, 1)
 	}},
-	{id: "T-22", what: "a job with a deadline: served, or handed on with what it takes to answer", run: func(t *T) {
+	{id: "T-22", what: "a job with a deadline: processed, or dead-lettered with the properties needed to answer", run: func(t *T) {
 		_, d, q := t.deadly()
 		job := func(p *amqp.Publishing) { p.ReplyTo, p.CorrelationId = "answers", "job 7" }
 		ch, from := t.consume(q, 1)
@@ -171,7 +171,7 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 		late := t.by(at.Add(ms(1000))).take(d, 1)[0]
 		t.equal("letter", strings.Join([]string{string(late.Body), late.ReplyTo, late.CorrelationId}, ", "), "too late, answers, job 7")
 	}},
-	{id: "T-25", what: "deadlines order dead letters, the enqueue equal ones", run: func(t *T) {
+	{id: "T-25", what: "dead letters are in the order of their deadlines, equal ones in that of their enqueue", run: func(t *T) {
 		_, d, q := t.deadly()
 		_, from := t.consume(d, 4)
 		lives := []int{900, 300, 600, 300}
@@ -186,7 +186,7 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 			t.notBefore(sent[n-1], life)
 		}
 	}},
-	{id: "T-41", what: "a hold queue lives as long as it is declared again, and delays in order", run: func(t *T) {
+	{id: "T-41", what: "a hold queue exists as long as it is declared again, and delays in order", run: func(t *T) {
 		work := t.orders()
 		hold := func() string { return t.hold("hold", 2000, 5000) }
 		_, from := t.consume(work, 20)
@@ -203,7 +203,7 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 			t.must(m.Ack(false))
 		}
 	}},
-	{id: "T-42", what: "a hold queue whose lease is shorter than its TTL takes its messages along", run: func(t *T) {
+	{id: "T-42", what: "a hold queue whose lease is shorter than its TTL is deleted with its messages", run: func(t *T) {
 		work := t.orders()
 		at := time.Now()
 		hold := t.hold("hold", 60000, 1000)
@@ -212,7 +212,7 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 		t.soonGone(hold, at.Add(ms(1000)))
 		t.equal("work", t.ready(work), 0)
 	}},
-	{id: "T-43", what: "a mandatory publish to a hold queue that has ended: 312, then ack", run: func(t *T) {
+	{id: "T-43", what: "a mandatory publish to an expired hold queue: 312, then ack", run: func(t *T) {
 		t.orders()
 		at := time.Now()
 		hold := t.hold("hold", 200, 500)
@@ -229,7 +229,7 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 		}
 		t.equal("reply code", (<-returned).ReplyCode, uint16(amqp.NoRoute))
 	}},
-	{id: "T-44", what: "many hold queues at once: each message at its time, each queue gone in the end", run: manyHolds,
+	{id: "T-44", what: "many hold queues at once: each message at its time, each queue deleted in the end", run: manyHolds,
 		but: "300 queues, not 5,000, for the time it takes; `-holds N` for more"},
 	{id: "T-45", what: "a hold queue declared with another TTL: 406, and nothing is lost", run: func(t *T) {
 		work := t.orders()
@@ -285,8 +285,8 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 	}},
 	{id: "T-49", what: "Symfony Messenger's delay and retry queues, declared literally", run: symfony},
 	{id: "T-50", what: "kombu's 28 levels of delay, declared literally: 5 s and 1 s", run: kombu},
-	{id: "T-7", what: "a lock that ends after the TTL", but: "there is no x-lock-duration; the same end of a consumer timeout is row T-8"},
-	{id: "T-23", what: "looking at messages by HTTP never shows an expired one", run: func(t *T) {
+	{id: "T-7", what: "a lock that ends after the TTL", but: "there is no x-lock-duration; row T-8 tests the same for a consumer timeout"},
+	{id: "T-23", what: "viewing messages over HTTP never shows an expired one", run: func(t *T) {
 		q := t.queue("q")
 		const n = 200
 		at := t.publishN(q, n, expiration("1500"))
@@ -305,7 +305,7 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 		}
 		t.by(at.Add(ms(1500))).inTime("none is shown", at)
 	}},
-	{id: "T-90", what: "x-opt-delivery-delay to a plain queue: normal messages go first, counts are apart", run: func(t *T) {
+	{id: "T-90", what: "x-opt-delivery-delay to a plain queue: normal messages go first, counts are separate", run: func(t *T) {
 		q := t.queue("q")
 		at := t.publish(q, body("late"), headers("x-opt-delivery-delay", int32(1500)))
 		t.publish(q, body("one"))
@@ -322,7 +322,7 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 			t.Errorf("x-scheduled-for is %v", all[2].Headers["x-scheduled-for"])
 		}
 	}},
-	{id: "T-91", what: "x-opt-delivery-time, ahead and past", run: func(t *T) {
+	{id: "T-91", what: "x-opt-delivery-time, in the future and in the past", run: func(t *T) {
 		q := t.queue("q")
 		due := time.Now().Add(ms(1500))
 		t.publish(q, body("later"), headers("x-opt-delivery-time", due.UnixMilli()))
@@ -343,8 +343,8 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 		t.readyUntil(d, 0, at.Add(ms(2500)))
 		t.by(at.Add(ms(2500))).take(d, 1)
 	}},
-	{id: "T-130", what: "message.settle with a reason", but: "message.settle belongs to locks that are settled by token, which are not there"},
-	{id: "T-53", what: "the dead-letter exchange is away at the expiry and comes back: the letter arrives", run: func(t *T) {
+	{id: "T-130", what: "message.settle with a reason", but: "message.settle belongs to locks that are settled by token, which do not exist"},
+	{id: "T-53", what: "the dead-letter exchange is missing at the expiry and declared later: the letter arrives", run: func(t *T) {
 		x := t.exchange("x", "fanout")
 		q := t.queue("q", "x-message-ttl", int32(300), "x-dead-letter-exchange", x, "x-dead-letter-strategy", "at-least-once")
 		t.must(t.ch().ExchangeDelete(x, false, false))

@@ -19,10 +19,10 @@ const proven = 2 * time.Second
 // something.
 var hungNodeRows = []row{
 	{id: "CT29", what: "the leader dies 300 ms before the deadline: one return, one cancel, not early", run: leaderDiesBeforeTimeout},
-	{id: "CT30", what: "clocks of nodes differ, the leader moves: never early, nothing twice, replicas equal", test: "jepsen: TestConsumerTimeoutWithWrongClock"},
-	{id: "C10", what: "a consumer's node is silent for less than the disconnected timeout: nothing is redelivered; after it acks work", in: "C11"},
+	{id: "CT30", what: "clocks of nodes differ, the leader changes: never early, nothing twice, replicas equal", test: "jepsen: TestConsumerTimeoutWithWrongClock"},
+	{id: "C10", what: "a consumer's node is suspected for less than the disconnected timeout: nothing is redelivered; acks work afterwards", in: "C11"},
 	{id: "C11", what: "the same for longer: redelivered elsewhere, not as failed; late acks are harmless", run: nodeHangs},
-	{id: "C11a", what: "an exclusive consumer whose node stays silent for longer makes way; it is told when its node is back", in: "C11"},
+	{id: "C11a", what: "an exclusive consumer whose node stays suspected for longer is replaced; it is cancelled when its node is back", in: "C11"},
 	{id: "C12", what: "a consumer's node is killed: redelivered as soon as it is certain, as failed", run: func(t *T) {
 		q := t.queue("q")
 		n, others := t.followers(q)

@@ -36,7 +36,7 @@ var idleRows = suite{test: "TestIdle", title: "Deletion of idle queues", rows: [
 		t.soonGone(idle, last.Add(ms(1500)))
 		t.soonGone(leased, at.Add(ms(1500)))
 	}},
-	{id: "T-163", what: "a consumer without traffic keeps a queue; its end begins the time", run: func(t *T) {
+	{id: "T-163", what: "a consumer without traffic keeps a queue; the time starts when it ends", run: func(t *T) {
 		q := t.idle("q")
 		ch, _ := t.consume(q, 1)
 		t.existsUntil(q, time.Now().Add(ms(5000)))
@@ -67,16 +67,16 @@ var idleRows = suite{test: "TestIdle", title: "Deletion of idle queues", rows: [
 			t.soonGone(q, ended.Add(ms(1500)))
 		}
 	}},
-	{id: "T-165", what: "asking for counts does not keep a queue", run: func(t *T) {
+	{id: "T-165", what: "reading counts does not keep a queue", run: func(t *T) {
 		at := time.Now()
 		q := t.idle("q")
 		t.existsUntil(q, at.Add(ms(1500))) // asks passively, and often
 		t.soonGone(q, at.Add(ms(1500)))
 	}},
-	{id: "T-166", what: "a time below the least that is allowed: 406", run: func(t *T) {
+	{id: "T-166", what: "a time below the permitted minimum: 406", run: func(t *T) {
 		t.refuseDeclare("q", "invalid arg 'x-auto-delete-on-idle' for queue 'T-166.q' in vhost '/'", "x-auto-delete-on-idle", int32(idleMin-1))
 	}},
-	{id: "T-161", what: "looking at messages by HTTP keeps an idle queue, but no lease", run: func(t *T) {
+	{id: "T-161", what: "viewing messages over HTTP keeps an idle queue, but not a leased one", run: func(t *T) {
 		at := time.Now()
 		q, leased := t.idle("q"), t.queue("leased", "x-expires", int32(1500))
 		last := t.every(ms(500), ms(4000), func() {
@@ -93,7 +93,7 @@ var idleRows = suite{test: "TestIdle", title: "Deletion of idle queues", rows: [
 		t.existsUntil(q, at.Add(ms(3500+1500)))
 		t.soonGone(q, at.Add(ms(3500+1500)))
 	}},
-	{id: "T-167", what: "an exchange lives while it, or a queue bound to it, is in use; then it is deleted", run: func(t *T) {
+	{id: "T-167", what: "an exchange is kept while it, or a queue bound to it, is in use; then it is deleted", run: func(t *T) {
 		at := time.Now()
 		idle := func(name string) string { return t.exchange(name, "fanout", "x-auto-delete-on-idle", int32(1500)) }
 		quiet, fed, passed, bound, served := idle("quiet"), idle("fed"), idle("passed"), idle("bound"), idle("served")
@@ -130,7 +130,7 @@ var idleRows = suite{test: "TestIdle", title: "Deletion of idle queues", rows: [
 		t.refuseExchange(amqp.PreconditionFailed, "invalid arg 'x-auto-delete-on-idle' for exchange 'low' in vhost '/': {value_too_small,499}",
 			"low", "fanout", true, "x-auto-delete-on-idle", int32(idleMin-1))
 	}},
-	{id: "T-169", what: "a lease ends while a dead letter waits: the queue goes when the letter has arrived", run: func(t *T) {
+	{id: "T-169", what: "a lease ends while a dead letter waits: the queue is deleted when the letter has arrived", run: func(t *T) {
 		q := t.queue("q", "x-expires", int32(1000), "x-dead-letter-exchange", t.name("X"), "x-dead-letter-strategy", "at-least-once")
 		t.publish(q)
 		t.must(t.take1(q).Reject(false))
@@ -140,7 +140,7 @@ var idleRows = suite{test: "TestIdle", title: "Deletion of idle queues", rows: [
 		t.take(d, 1)
 		t.soonGone(q, time.Now())
 	}},
-	{id: "T-168", what: "publishes through another exchange keep a queue only if it says so", run: func(t *T) {
+	{id: "T-168", what: "publishes through an exchange keep a queue only if it is set to count them", run: func(t *T) {
 		at := time.Now()
 		x := t.exchange("x", "fanout")
 		plain := t.idle("plain")

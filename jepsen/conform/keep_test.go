@@ -15,8 +15,8 @@ import (
 
 func TestKeep(t *testing.T) { keepRows.run(t) }
 
-var keepRows = suite{test: "TestKeep", title: "What is kept for later", rows: []row{
-	{id: "DL-13", what: "nobody takes messages from a hold queue: 403; what dies in it goes on", run: func(t *T) {
+var keepRows = suite{test: "TestKeep", title: "Messages kept for later", rows: []row{
+	{id: "DL-13", what: "messages cannot be taken from a hold queue: 403; those that expire in it are dead-lettered", run: func(t *T) {
 		_, d, q := t.deadly("x-hold", true, "x-message-ttl", int32(1000))
 		words := "queue '" + q + "' in vhost '/' is a hold queue"
 		at := t.publishN(q, 2)
@@ -34,7 +34,7 @@ var keepRows = suite{test: "TestKeep", title: "What is kept for later", rows: []
 		t.must(err)
 		t.equal("purged", n, 1)
 	}},
-	{id: "DL-6", what: "a bound of pending dead letters: beyond it they are sent once, without being kept", run: func(t *T) {
+	{id: "DL-6", what: "a limit of pending dead letters: beyond it they are sent once and not kept", run: func(t *T) {
 		x := t.name("X")
 		q := t.queue("q", "x-dead-letter-exchange", x, "x-dead-letter-strategy", "at-least-once", "x-dead-letter-max-pending", int32(2))
 		t.publishN(q, 2, expiration("0"))
@@ -46,7 +46,7 @@ var keepRows = suite{test: "TestKeep", title: "What is kept for later", rows: []
 		t.publish(q, expiration("0"), body("3"))
 		t.equal("kept again", bodies(t.take(d, 1)), "3")
 	}},
-	{id: "DL-12", what: "deaths are counted by reason and strategy, letters that wait, arrive or get lost", run: func(t *T) {
+	{id: "DL-12", what: "counts of deaths by reason and strategy, and of letters that wait, arrived or were lost", run: func(t *T) {
 		for strategy, pairs := range map[string][]any{
 			"disabled":      nil,
 			"at_most_once":  {"x-dead-letter-exchange", t.name("X"), "x-dead-letter-strategy", "at-most-once"},
@@ -75,7 +75,7 @@ var keepRows = suite{test: "TestKeep", title: "What is kept for later", rows: []
 		t.metric(1, "quorate_dead_letter_outbox_waiting")
 		t.metric(1, "quorate_dead_letter_outbox_depth")
 	}},
-	{id: "SB-40", what: "a peek shows what is ready, held and scheduled, page by page, and changes nothing; a get does what it says", run: func(t *T) {
+	{id: "SB-40", what: "a peek shows ready, unacknowledged and scheduled messages, page by page, and changes nothing; a get settles as requested", run: func(t *T) {
 		_, d, q := t.deadly()
 		t.publishN(q, 5, headers("h", "v"))
 		t.publish(q, body("later"), headers("x-opt-delivery-delay", int32(60_000)))
@@ -103,7 +103,7 @@ var keepRows = suite{test: "TestKeep", title: "What is kept for later", rows: []
 		t.publish(hold, body("held"))
 		t.equal("peek at a hold queue", t.peek(hold, "").bodies(), "held")
 	}},
-	{id: "SB-24", what: "an exchange's TTL limits dead letters that it brings", run: func(t *T) {
+	{id: "SB-24", what: "an exchange's TTL limits dead letters that pass it", run: func(t *T) {
 		last, d := t.dead()
 		for i, strategy := range []string{"at-most-once", "at-least-once"} {
 			x := t.exchange(fmt.Sprint("x", i), "fanout", "x-message-ttl", int32(700))

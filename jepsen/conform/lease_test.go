@@ -19,13 +19,13 @@ var leaseRows = suite{test: "TestLease", title: "Queue leases", rows: []row{
 		t.refuseDeclare("q", "{value_too_large,315360000001}", "x-expires", int64(maxTTL+1))
 		t.refuseDeclare("q", "expected integer, got longstr", "x-expires", "x")
 	}},
-	{id: "E03", what: "an unused queue ends", run: func(t *T) {
+	{id: "E03", what: "an unused queue is deleted", run: func(t *T) {
 		at := time.Now()
 		q := t.queue("q", "x-expires", int32(1500))
 		t.existsUntil(q, at.Add(ms(1500)))
 		t.soonGone(q, at.Add(ms(1500)))
 	}},
-	{id: "E04", what: "a consumer keeps a queue; its end begins the lease", run: func(t *T) {
+	{id: "E04", what: "a consumer keeps a queue; the lease starts when it ends", run: func(t *T) {
 		q := t.queue("q", "x-expires", int32(1500))
 		ch, _ := t.consume(q, 1)
 		t.existsUntil(q, time.Now().Add(ms(4000)))
@@ -34,7 +34,7 @@ var leaseRows = suite{test: "TestLease", title: "Queue leases", rows: []row{
 		t.existsUntil(q, at.Add(ms(1500)))
 		t.soonGone(q, at.Add(ms(1500)))
 	}},
-	{id: "E05", what: "basic.get keeps a queue, an empty one too", run: func(t *T) {
+	{id: "E05", what: "basic.get keeps a queue, even an empty one", run: func(t *T) {
 		q := t.queue("q", "x-expires", int32(1500))
 		last := t.every(ms(700), ms(4000), func() { t.mustNotGet(q) })
 		t.existsUntil(q, last.Add(ms(1500)))
@@ -56,14 +56,14 @@ var leaseRows = suite{test: "TestLease", title: "Queue leases", rows: []row{
 		t.every(poll, ms(1000), func() { t.publish(q) })
 		t.soonGone(q, at.Add(ms(1500)))
 	}},
-	{id: "E09", what: "the messages of a queue that ends are not dead-lettered", run: func(t *T) {
+	{id: "E09", what: "the messages of an expired queue are not dead-lettered", run: func(t *T) {
 		x, d := t.dead()
 		q := t.queue("q", "x-expires", int32(1000), "x-dead-letter-exchange", x)
 		at := t.publishN(q, 3)
 		t.soonGone(q, at.Add(ms(1000)))
 		t.readyUntil(d, 0, time.Now().Add(ms(500)))
 	}},
-	{id: "E10", what: "the shorter of argument and policy counts", run: func(t *T) {
+	{id: "E10", what: "the shorter of argument and policy applies", run: func(t *T) {
 		at := time.Now()
 		q := t.queue("q", "x-expires", int32(2500))
 		t.policy("p", q, 0, map[string]any{"expires": 100000})
@@ -75,7 +75,7 @@ var leaseRows = suite{test: "TestLease", title: "Queue leases", rows: []row{
 		t.existsUntil(q, at.Add(ms(1500)))
 		t.soonGone(q, at.Add(ms(1500)))
 	}},
-	{id: "E11", what: "a message that was got and not settled keeps a queue", run: func(t *T) {
+	{id: "E11", what: "an unsettled message of a get keeps a queue", run: func(t *T) {
 		q := t.queue("q", "x-expires", int32(1000))
 		t.publish(q)
 		d := t.mustGet(q)
@@ -84,7 +84,7 @@ var leaseRows = suite{test: "TestLease", title: "Queue leases", rows: []row{
 		t.must(d.Ack(false))
 		t.soonGone(q, at.Add(ms(1000)))
 	}},
-	{id: "E12", what: "a cancelled consumer with a message unsettled keeps a queue", run: func(t *T) {
+	{id: "E12", what: "a cancelled consumer with an unsettled message keeps a queue", run: func(t *T) {
 		q := t.queue("q", "x-expires", int32(1000))
 		ch := t.open()
 		from, err := ch.Consume(q, "c", false, false, false, false, nil)
@@ -97,7 +97,7 @@ var leaseRows = suite{test: "TestLease", title: "Queue leases", rows: []row{
 		t.must(d.Ack(false))
 		t.soonGone(q, at.Add(ms(1000)))
 	}},
-	{id: "E13", what: "a lease that a policy brings begins then", run: func(t *T) {
+	{id: "E13", what: "a lease set by a policy starts at that time", run: func(t *T) {
 		q := t.queue("q")
 		t.waitUntil(time.Now().Add(ms(3000)))
 		at := time.Now()
@@ -122,7 +122,7 @@ var leaseRows = suite{test: "TestLease", title: "Queue leases", rows: []row{
 		}
 		t.soonGone(t.name("hold"), last.Add(ms(3000)))
 	}},
-	{id: "E16", what: "after its end a queue has no route", run: func(t *T) {
+	{id: "E16", what: "an expired queue has no route", run: func(t *T) {
 		at := time.Now()
 		q := t.queue("q", "x-expires", int32(500))
 		t.soonGone(q, at.Add(ms(500)))

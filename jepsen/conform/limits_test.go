@@ -36,7 +36,7 @@ var limitRows = suite{test: "TestLimits", title: "Length limits", rows: []row{
 		q := t.full(2)
 		t.equal("ready", t.ready(q), 2)
 	}},
-	{id: "M06", what: "reject-publish accepts as soon as there is room", run: func(t *T) {
+	{id: "M06", what: "reject-publish accepts as soon as there is space", run: func(t *T) {
 		q := t.full(2)
 		t.take(q, 1)
 		t.settledTo(q, 1)
@@ -60,12 +60,12 @@ var limitRows = suite{test: "TestLimits", title: "Length limits", rows: []row{
 		t.equal("acked", acked, false)
 		t.equal("returns", len(returned), 0)
 	}},
-	{id: "M09", what: "what reject-publish refuses is not dead-lettered", run: func(t *T) {
+	{id: "M09", what: "messages refused by reject-publish are not dead-lettered", run: func(t *T) {
 		x, d := t.dead()
 		t.full(1, "x-dead-letter-exchange", x)
 		t.readyUntil(d, 0, time.Now().Add(ms(500)))
 	}},
-	{id: "M10", what: "what reject-publish-dlx refuses is", run: func(t *T) {
+	{id: "M10", what: "messages refused by reject-publish-dlx are dead-lettered", run: func(t *T) {
 		x, d := t.dead()
 		q := t.queue("q", "x-max-length", int32(1), "x-overflow", "reject-publish-dlx", "x-dead-letter-exchange", x)
 		t.equal("acked", t.send("", q, body("1")), true)
@@ -75,7 +75,7 @@ var limitRows = suite{test: "TestLimits", title: "Length limits", rows: []row{
 		t.equal("reason", t.death(m, 0)["reason"], "maxlen")
 		t.equal("left", bodies(t.take(q, 1)), "1")
 	}},
-	{id: "M11", what: "max-length-bytes counts properties, too", run: func(t *T) {
+	{id: "M11", what: "max-length-bytes includes properties", run: func(t *T) {
 		big := headers("h", strings.Repeat("x", 2000))
 		drop := t.queue("drop", "x-max-length-bytes", int32(1000))
 		t.publish(drop, body("b"), big)
@@ -89,7 +89,7 @@ var limitRows = suite{test: "TestLimits", title: "Length limits", rows: []row{
 		t.refuseDeclare("q", "invalid_overflow", "x-overflow", "x")
 		t.refuseDeclare("q", "{unacceptable_type,", "x-overflow", int32(1))
 	}},
-	{id: "M13", what: "drop-head drops what would be delivered next", run: func(t *T) {
+	{id: "M13", what: "drop-head drops the message that would be delivered next", run: func(t *T) {
 		q := t.queue("q", "x-max-length", int32(2))
 		t.publish(q, priority(9), body("nine"))
 		t.publish(q, priority(1), body("one"))

@@ -21,7 +21,7 @@ func TestLocal(t *testing.T) { localRows.run(t) }
 const replyTo = "amq.rabbitmq.reply-to"
 
 var localRows = suite{test: "TestLocal", title: "Local queues, direct reply-to, transactions", rows: []row{
-	{id: "W66", what: "features of queues that live on one node, used from another", run: func(t *T) {
+	{id: "W66", what: "features of local queues, used from another node", run: func(t *T) {
 		x, q, d := t.exchange("X", "fanout"), t.name("q"), t.name("D")
 		t.declareAt(1, d, nil)
 		t.bind(d, "", x)
@@ -48,7 +48,7 @@ var localRows = suite{test: "TestLocal", title: "Local queues, direct reply-to, 
 		t.equal("letters", bodies(t.take(d, 300)), numbers(300))
 		t.equal("left", []int{t.ready(q), t.ready(middle), t.ready(d)}, []int{0, 0, 0})
 	}},
-	{id: "W66c", what: "a local queue has no delivery limit unless it is given one", run: func(t *T) {
+	{id: "W66c", what: "a local queue has no delivery limit unless one is set", run: func(t *T) {
 		q := t.name("q")
 		t.declare(t.ch(), q, flags{}, nil)
 		t.publish(q)
@@ -58,7 +58,7 @@ var localRows = suite{test: "TestLocal", title: "Local queues, direct reply-to, 
 		}
 		t.must(t.next(from).Ack(false))
 	}},
-	{id: "A088", what: "tx: nothing before the commit, nothing of what was rolled back", run: func(t *T) {
+	{id: "A088", what: "tx: nothing arrives before the commit, and nothing that was rolled back", run: func(t *T) {
 		q, tx := t.queue("q"), t.open()
 		t.must(tx.Tx())
 		t.publishOn(tx, q, "dropped")
@@ -69,7 +69,7 @@ var localRows = suite{test: "TestLocal", title: "Local queues, direct reply-to, 
 		t.equal("ready", t.ready(q), 1)
 		t.equal("kept", string(t.mustGet(q).Body), "kept")
 	}},
-	{id: "A089", what: "tx: an ack that was rolled back can be given again", run: func(t *T) {
+	{id: "A089", what: "tx: an ack that was rolled back can be repeated", run: func(t *T) {
 		q, tx := t.queue("q"), t.open()
 		t.publishN(q, 2)
 		t.must(tx.Tx())
@@ -94,7 +94,7 @@ var localRows = suite{test: "TestLocal", title: "Local queues, direct reply-to, 
 		})
 		t.refused(amqp.PreconditionFailed, "channel is not transactional", (*amqp.Channel).TxCommit)
 	}},
-	{id: "W66d", what: "a message that comes back from a local queue says that it is redelivered, and counts nothing", run: func(t *T) {
+	{id: "W66d", what: "a message redelivered by a local queue is marked as redelivered, and has no counts", run: func(t *T) {
 		q := t.name("q")
 		t.declareAt(1, q, nil)
 		t.publish(q)
@@ -113,7 +113,7 @@ var localRows = suite{test: "TestLocal", title: "Local queues, direct reply-to, 
 		t.waitUntil(last.Add(ms(3500)))
 		t.equal("exists", t.existsAt(2, q), false)
 	}},
-	{id: "W66f", what: "an auto-delete queue has ended when its last consumer's cancellation is answered", run: func(t *T) {
+	{id: "W66f", what: "an auto-delete queue is deleted when its last consumer's cancellation is answered", run: func(t *T) {
 		for i := range 20 {
 			q := t.name(fmt.Sprint("q", i))
 			ch := t.openAt(i % 3)
@@ -136,7 +136,7 @@ var localRows = suite{test: "TestLocal", title: "Local queues, direct reply-to, 
 		t.readyUntil(q, 1, at.Add(ms(1000)))
 		t.soonReady(q, 0, at.Add(ms(1000)))
 	}},
-	{id: "QL4", what: "tx: six publishes to a queue with room for five: 406, and nothing is acked", run: func(t *T) {
+	{id: "QL4", what: "tx: six publishes to a queue with space for five: 406, and nothing is acked", run: func(t *T) {
 		q, other := t.queue("q", "x-max-length", int32(5), "x-overflow", "reject-publish"), t.queue("other")
 		t.publish(other)
 		t.refused(amqp.PreconditionFailed, "partial tx completion", func(ch *amqp.Channel) error {
@@ -161,7 +161,7 @@ var localRows = suite{test: "TestLocal", title: "Local queues, direct reply-to, 
 			t.equal("reply", string(t.next(r.replies).Body), fmt.Sprintf("from %d answered", n))
 		}
 	}},
-	{id: "W94b", what: "a requester's name: declared while it lives, 404 afterwards, and a mandatory reply is returned", run: func(t *T) {
+	{id: "W94b", what: "a requester's name: a declare succeeds while it exists, 404 afterwards, and a mandatory reply is returned", run: func(t *T) {
 		service, r := t.name("service"), t.requester(0)
 		t.declare(t.ch(), service, flags{}, nil)
 		r.request(service, "x")
@@ -230,7 +230,7 @@ var localRows = suite{test: "TestLocal", title: "Local queues, direct reply-to, 
 func TestLocalRough(t *testing.T) { localRoughRows.run(t) }
 
 var localRoughRows = suite{test: "TestLocalRough", title: "Local queues whose node ends", rough: true, rows: []row{
-	{id: "W65", what: "queues that are not durable are gone after a restart of their node", run: func(t *T) {
+	{id: "W65", what: "queues that are not durable are deleted by a restart of their node", run: func(t *T) {
 		q := t.name("q")
 		t.declare(t.openAt(1), q, flags{}, nil)
 		t.publish(q)
@@ -257,7 +257,7 @@ var localRoughRows = suite{test: "TestLocalRough", title: "Local queues whose no
 		t.must(t.Nodes[0].AwaitReady(t.ctx))
 		t.lostConnections()
 	}},
-	{id: "A17", what: "2,000 queues declared and deleted: the node returns to where it was", run: func(t *T) {
+	{id: "A17", what: "2,000 queues declared and deleted: the node uses no more than before", run: func(t *T) {
 		cycle := func(from, n int) {
 			for i := range n {
 				q := t.name(fmt.Sprint(from + i))

@@ -12,12 +12,12 @@ import (
 	"github.com/quorate/quorate/jepsen/cluster"
 )
 
-const needsMinutes = "it takes minutes or millions of messages, which is for "
+const needsMinutes = "it takes minutes or millions of messages, and is left to "
 
 // outageRows: nodes die, freeze, or are cut off.
 var outageRows = []row{
-	{id: "C3", what: "the leader is killed while a client at another node publishes with confirms: nothing confirmed is lost, confirms go on", test: "jepsen: TestKilledLeader"},
-	{id: "C4", what: "the node that the publisher is connected to, and that leads, is killed: what was confirmed is there, once, in order", run: func(t *T) {
+	{id: "C3", what: "the leader is killed while a client at another node publishes with confirms: nothing confirmed is lost, confirms continue", test: "jepsen: TestKilledLeader"},
+	{id: "C4", what: "the node that the publisher is connected to, and that leads, is killed: confirmed messages arrive once, in order", run: func(t *T) {
 		q := t.queue("q")
 		leader := t.leaderOf(q)
 		l := t.load(leader.Number-1, q)
@@ -31,11 +31,11 @@ var outageRows = []row{
 	}},
 	{id: "C5", what: "without a majority a publish on an old channel stays unconfirmed, without a nack; with it the confirm arrives", run: withoutMajority},
 	{id: "C6", what: "the first publish on a new channel: the same", in: "C5",
-		but: "there is no nack: whether a later leader finds the message is not known, so that it stays open is the only true answer"},
+		but: "there is no nack: it is not known whether a later leader will find the message, so the publish stays unconfirmed"},
 	{id: "C7", what: "consume and get without a majority: an error within 10 s", in: "C5"},
-	{id: "C9", what: "the leader is cut off with its client: what that one publishes is confirmed when the link is back, what others publish before; each is there once", test: "cluster: TestSilentLeader"},
+	{id: "C9", what: "the leader is cut off with its client: that client's publishes are confirmed when the link is back, those of others before; each arrives once", test: "cluster: TestSilentLeader"},
 	{id: "C13", what: "a follower is down while a million messages pass", but: needsMinutes + "`make bench-queues` (a node that was lost comes back) and `make chaos`"},
-	{id: "C22", what: "all three nodes are killed at once under load: what was confirmed is there, once, in order", run: func(t *T) {
+	{id: "C22", what: "all three nodes are killed at once under load: confirmed messages arrive once, in order", run: func(t *T) {
 		q := t.queue("q")
 		l := t.load(0, q)
 		l.await(t, 1000)
@@ -52,17 +52,17 @@ var outageRows = []row{
 		}
 		l.mustBeIn(t, q)
 	}},
-	{id: "C23", what: "power fails on one node, on a majority: what was not synced is lost, nothing else", test: "cluster/raftlog: TestCrashes",
-		but: "the test is of one node's store; what it has answered for is there after a power cut"},
-	{id: "C24", what: "a flipped bit in a log or a snapshot is found, the node does not vote with it and heals from the others", test: "cluster/raftlog: TestFlips, cluster/group: TestLearnerElectsNobody, jepsen: TestBitFlips, TestLostQueueStore",
-		but: "a node that meets the bit while it runs ends, and heals when it is started again"},
-	{id: "C25", what: "a node with an older version of the machines: the cluster keeps it until all support the next one; nobody skips a command", test: "cluster: TestMixedVersions"},
-	{id: "C26", what: "kills, stops, pauses, partitions and clock jumps at random: nothing lost, nothing unexpected, doubles only with a mark", test: "jepsen: TestChaos (for as long as wanted: make chaos)",
-		but: "without partitions and clock jumps, which have tests of their own: cluster: TestSilentLeader, jepsen: TestExpiryWithWrongClock"},
-	{id: "C27", what: "the leader is frozen and goes on: another one leads; what its clients published meanwhile is there once", run: frozenLeader},
+	{id: "C23", what: "power fails on one node, on a majority: only unsynced data is lost", test: "cluster/raftlog: TestCrashes",
+		but: "the test covers one node's store; all that it has acknowledged is there after a power failure"},
+	{id: "C24", what: "a flipped bit in a log or a snapshot is detected, the node does not vote with it and recovers from the others", test: "cluster/raftlog: TestFlips, cluster/group: TestLearnerElectsNobody, jepsen: TestBitFlips, TestLostQueueStore",
+		but: "a node that finds the bit while it runs exits, and recovers when it is started again"},
+	{id: "C25", what: "a node with an older version of the machines: the cluster keeps it until all support the next one; no node skips a command", test: "cluster: TestMixedVersions"},
+	{id: "C26", what: "kills, stops, pauses, partitions and clock jumps at random: nothing lost, nothing unexpected, duplicates only if marked", test: "jepsen: TestChaos (for as long as wanted: make chaos)",
+		but: "without partitions and clock jumps, which have separate tests: cluster: TestSilentLeader, jepsen: TestExpiryWithWrongClock"},
+	{id: "C27", what: "the leader is frozen and resumes: another one leads; what its clients published in the meantime arrives once", run: frozenLeader},
 	{id: "C32", what: "after faults all replicas have the same digest", test: "jepsen: TestChaos, and all others of the package (mustConverge)"},
 	{id: "C33", what: "5000 idle queues: CPU, network, memory", but: "measured by `make bench-queues`, see docs/benchmarks.md; that idle queues write nothing holds: jepsen: TestIdleQueuesWriteNothing"},
-	{id: "C34", what: "one unacknowledged message while others pass: the disk is bounded", test: "jepsen: TestPinnedMessage"},
+	{id: "C34", what: "one unacknowledged message while others pass: disk use is bounded", test: "jepsen: TestPinnedMessage"},
 	{id: "C35", what: "a node that holds 10 million messages restarts", but: needsMinutes + "`make bench-growth`; with fewer it holds: jepsen: TestBacklogSurvivesRestarts"},
 }
 

@@ -16,13 +16,13 @@ func TestPolicies(t *testing.T) { policyRows.run(t) }
 type definition = map[string]any
 
 var policyRows = suite{test: "TestPolicies", title: "Policies", rows: []row{
-	{id: "P01", what: "of two that match, the one of higher priority, alone", run: func(t *T) {
+	{id: "P01", what: "of two that match, only the one with the higher priority applies", run: func(t *T) {
 		q := t.queue("q")
 		t.setPolicy(cluster.Policy{Name: "low", Pattern: t.row, Priority: 1, Definition: definition{"max-length": 5, "message-ttl": 60000}})
 		t.setPolicy(cluster.Policy{Name: "high", Pattern: t.row, Priority: 5, Definition: definition{"max-length": 7}})
 		t.mustApply(q, "high", definition{"max-length": 7})
 	}},
-	{id: "P02", what: "of equal priority, the one whose name comes first", run: func(t *T) {
+	{id: "P02", what: "of two with equal priority, the one whose name comes first applies", run: func(t *T) {
 		q := t.queue("q")
 		t.setPolicy(cluster.Policy{Name: "b", Pattern: t.row, Definition: definition{"max-length": 5}})
 		t.setPolicy(cluster.Policy{Name: "a", Pattern: t.row, Definition: definition{"max-length": 7}})
@@ -33,7 +33,7 @@ var policyRows = suite{test: "TestPolicies", title: "Policies", rows: []row{
 		t.setPolicy(cluster.Policy{Name: "p", Pattern: "P03.xabc", Definition: definition{"max-length": 5}})
 		t.mustApply(q, "p", definition{"max-length": 5})
 	}},
-	{id: "P04", what: "apply-to: what concerns a quorum queue", run: func(t *T) {
+	{id: "P04", what: "apply-to: the values that include a quorum queue", run: func(t *T) {
 		q := t.queue("q")
 		for applyTo, matches := range map[string]bool{"exchanges": false, "classic_queues": false, "quorum_queues": true, "queues": true, "all": true} {
 			name := "p-" + applyTo
@@ -72,7 +72,7 @@ var policyRows = suite{test: "TestPolicies", title: "Policies", rows: []row{
 			t.badPolicy(definition{"pattern": ".*", "definition": d}, text)
 		}
 	}},
-	{id: "P07", what: "a body without pattern or definition, or none: 400", run: func(t *T) {
+	{id: "P07", what: "no body, or one without pattern or definition: 400", run: func(t *T) {
 		t.badPolicy(definition{"definition": definition{"max-length": 5}}, "")
 		t.badPolicy(definition{"pattern": ".*"}, "")
 		t.badPolicy([]byte("no JSON"), "")
@@ -101,7 +101,7 @@ var policyRows = suite{test: "TestPolicies", title: "Policies", rows: []row{
 	}},
 	{id: "P10", what: "operator 5, policy 10, argument 20: 5", run: func(t *T) { t.effectiveLength(5, 10, 20, 5) }},
 	{id: "P11", what: "operator 50, policy 20: 20", run: func(t *T) { t.effectiveLength(50, 20, 100, 20) }},
-	{id: "P12", what: "an operator policy with a key that is not for operators: 400", run: func(t *T) {
+	{id: "P12", what: "an operator policy with a key that operators may not set: 400", run: func(t *T) {
 		for key, value := range map[string]any{"dead-letter-exchange": "x", "consumer-timeout": 60000} {
 			status, body, err := t.Nodes[0].Do(t.ctx, http.MethodPut, (&cluster.Policy{Name: t.name("p"), Operator: true}).Path(),
 				definition{"pattern": t.row, "definition": definition{key: value}})
@@ -135,7 +135,7 @@ var policyRows = suite{test: "TestPolicies", title: "Policies", rows: []row{
 		}
 		t.equal("reason", t.death(t.take(d, 1)[0], 0)["reason"], "delivery_limit")
 	}},
-	{id: "P16", what: "a policy that was there first acts from the first message", run: func(t *T) {
+	{id: "P16", what: "a policy that exists before the queue applies from the first message", run: func(t *T) {
 		t.setPolicy(cluster.Policy{Name: "p", Pattern: t.row, Definition: definition{"max-length": 1, "overflow": "reject-publish"}})
 		q := t.queue("q")
 		t.publish(q)
@@ -150,7 +150,7 @@ var policyRows = suite{test: "TestPolicies", title: "Policies", rows: []row{
 		t.equal("reason", t.death(all[0], 0)["reason"], "maxlen")
 		t.equal("kept", bodies(t.take(q, 4)), "7 8 9 10")
 	}},
-	{id: "P18", what: "a cleared policy takes its limits along", run: func(t *T) {
+	{id: "P18", what: "clearing a policy removes its limits", run: func(t *T) {
 		q := t.queue("q")
 		t.policy("p", q, 0, definition{"max-length": 1, "overflow": "reject-publish"})
 		t.publish(q)
@@ -158,7 +158,7 @@ var policyRows = suite{test: "TestPolicies", title: "Policies", rows: []row{
 		t.clearPolicy("p", q)
 		t.equal("acked", t.send("", q), true)
 	}},
-	{id: "P19", what: "a queue tells its policies and what they come to", run: func(t *T) {
+	{id: "P19", what: "a queue shows its policies and the effective definition", run: func(t *T) {
 		q := t.queue("q", "x-message-ttl", int32(100000))
 		t.policy("p", q, 0, definition{"max-length": 10, "message-ttl": 50000})
 		t.setPolicy(cluster.Policy{Name: "o", Operator: true, Pattern: t.row, Definition: definition{"max-length": 5}})

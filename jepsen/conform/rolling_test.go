@@ -18,7 +18,7 @@ import (
 func TestCluster(t *testing.T) { clusterRows.run(t) }
 
 var clusterRows = suite{test: "TestCluster", title: "Nodes restart, die or freeze", rough: true, rows: slices.Concat([]row{
-	{id: "C16", what: "rebalance with all leaders on one node: spread within one, no channel closed, confirms go on", run: func(t *T) {
+	{id: "C16", what: "rebalance with all leaders on one node: spread evenly within one, no channel closed, confirms continue", run: func(t *T) {
 		for i := range 9 {
 			t.queue(fmt.Sprint(i))
 		}
@@ -90,7 +90,7 @@ var clusterRows = suite{test: "TestCluster", title: "Nodes restart, die or freez
 	}},
 	{id: "C20", what: "rolling restart with drains under load: no confirmed message lost, none twice without a mark", test: "jepsen: TestRollingRestart/drain"},
 	{id: "C21", what: "the same with SIGKILL, each node when no queue needs it", test: "jepsen: TestRollingRestart/kill"},
-	{id: "C31", what: "an alarm of one node blocks the publishers of all, loses nothing, and ends with its reason or its node", run: func(t *T) {
+	{id: "C31", what: "an alarm of one node blocks the publishers of all, loses nothing, and ends with its cause or its node", run: func(t *T) {
 		memoryAlarm(t)
 		diskAlarm(t)
 	}},

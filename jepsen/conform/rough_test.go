@@ -22,7 +22,7 @@ var roughRows = suite{test: "TestRough", title: "Nodes stop or die", rough: true
 		t.soonReady(q, 0, at.Add(ms(15000)))
 		t.equal("reason", t.death(t.now().take(d, 1)[0], 0)["reason"], "expired")
 	}},
-	{id: "L42", what: "1000 messages expire once although the leader dies meanwhile", run: func(t *T) {
+	{id: "L42", what: "1000 messages expire once although the leader dies", run: func(t *T) {
 		x, d := t.dead()
 		q := t.queue("q", "x-message-ttl", int32(3000), "x-dead-letter-exchange", x)
 		at := t.publishMany(q, 1000)
@@ -30,7 +30,7 @@ var roughRows = suite{test: "TestRough", title: "Nodes stop or die", rough: true
 		t.soonReady(q, 0, at.Add(ms(3000)))
 		t.by(at.Add(ms(3000))).mustComeOnce(d, 1000)
 	}},
-	{id: "E14", what: "leases begin anew after an outage of all nodes", run: func(t *T) {
+	{id: "E14", what: "leases restart after an outage of all nodes", run: func(t *T) {
 		// Longer than nodes take to start on a busy machine, shorter than the outage.
 		q := t.queue("q", "x-expires", int32(6000))
 		t.restartAll(ms(7000))
@@ -40,15 +40,15 @@ var roughRows = suite{test: "TestRough", title: "Nodes stop or die", rough: true
 		}
 		t.soonGone(q, at.Add(ms(6000)))
 	}},
-	{id: "D49", what: "dead letters arrive once although their queue's leader dies meanwhile", run: func(t *T) {
+	{id: "D49", what: "dead letters arrive once although their queue's leader dies", run: func(t *T) {
 		x, d := t.dead()
 		q := t.queue("q", "x-dead-letter-exchange", x, "x-dead-letter-strategy", "at-least-once", "x-overflow", "reject-publish")
 		at := t.publishMany(q, 1000, expiration("1000"))
 		t.killLeader(q)
 		t.by(at.Add(ms(1000))).mustComeOnce(d, 1000)
 	}},
-	{id: "H09", what: "short lives behind long ones end on time although the leader dies", run: shortLivesOutliveLeader},
-	{id: "H10", what: "a leader whose clock is 5 s ahead hands over: nothing dies early, twice or comes back", run: func(t *T) {
+	{id: "H09", what: "short TTLs behind long ones expire on time although the leader dies", run: shortLivesOutliveLeader},
+	{id: "H10", what: "a leader whose clock is 5 s ahead transfers its leadership: nothing expires early or twice, or is redelivered", run: func(t *T) {
 		x, d := t.dead()
 		q := t.queue("q", "x-dead-letter-exchange", x)
 		leader, err := t.Leader(t.ctx, q)
@@ -69,7 +69,7 @@ var roughRows = suite{test: "TestRough", title: "Nodes stop or die", rough: true
 		t.equal("order", bodies(t.by(at.Add(ms(3000))).take(d, 100)), numbers(100))
 		t.settled(q)
 	}},
-	{id: "T-4", what: "returned after its TTL under a new leader: dead, not redelivered", run: func(t *T) {
+	{id: "T-4", what: "returned after its TTL under a new leader: expired, not redelivered", run: func(t *T) {
 		_, d, q := t.mortal(500)
 		at := t.publish(q)
 		leader, err := t.Leader(t.ctx, q)
@@ -88,7 +88,7 @@ var roughRows = suite{test: "TestRough", title: "Nodes stop or die", rough: true
 		t.now().take(d, 1)
 		t.settled(q)
 	}},
-	{id: "Q-R4", what: "a message that waits for its next try comes on time although the leader dies", run: func(t *T) {
+	{id: "Q-R4", what: "a message that waits for its next retry is delivered on time although the leader dies", run: func(t *T) {
 		q := t.queue("q", "x-delayed-retry-type", "all", "x-delayed-retry-min", int32(4000))
 		t.publish(q)
 		d := t.mustGet(q)
@@ -100,7 +100,7 @@ var roughRows = suite{test: "TestRough", title: "Nodes stop or die", rough: true
 		t.soonReady(q, 1, at.Add(ms(4000)))
 		t.counted(t.take(q, 1)[0], "x-delivery-count", 1)
 	}},
-	{id: "T-18", what: "a deadline outlives a restart of each node in turn", run: func(t *T) {
+	{id: "T-18", what: "a deadline survives a restart of each node in turn", run: func(t *T) {
 		_, d, q := t.mortal(20000)
 		at := t.publish(q)
 		for _, n := range t.Nodes {
@@ -112,7 +112,7 @@ var roughRows = suite{test: "TestRough", title: "Nodes stop or die", rough: true
 		t.readyUntil(d, 0, at.Add(ms(20000)))
 		t.by(at.Add(ms(20000))).take(d, 1)
 	}},
-	{id: "T-19", what: "a deadline within an outage: nothing is delivered, the letter is there", run: func(t *T) {
+	{id: "T-19", what: "a deadline within an outage: nothing is delivered, the dead letter arrives", run: func(t *T) {
 		_, d, q := t.mortal(3000)
 		t.publish(q)
 		t.restartAll(ms(5000))
@@ -120,7 +120,7 @@ var roughRows = suite{test: "TestRough", title: "Nodes stop or die", rough: true
 		t.now().take(d, 1)
 		t.nothingNext(from, time.Now().Add(ms(300)))
 	}},
-	{id: "T-26", what: "without a majority nothing dies and nothing is delivered; then dead before any delivery", run: func(t *T) {
+	{id: "T-26", what: "without a majority nothing expires and nothing is delivered; afterwards expired before any delivery", run: func(t *T) {
 		_, d, q := t.mortal(1000)
 		t.publish(q)
 		for _, n := range t.Nodes[1:] {
@@ -136,7 +136,7 @@ var roughRows = suite{test: "TestRough", title: "Nodes stop or die", rough: true
 		t.must(t.Nodes[2].Restart())
 		t.must(t.Nodes[2].AwaitReady(t.ctx))
 	}},
-	{id: "T-40", what: "the hold recipe, with the leader killed meanwhile: once, not early, as it was", run: func(t *T) {
+	{id: "T-40", what: "the hold recipe while the leader is killed: delivered once, not early, unchanged", run: func(t *T) {
 		work := t.orders()
 		hold := t.hold("hold", 3000, 8000)
 		at := t.publish(hold, body("parcel"))
@@ -150,7 +150,7 @@ var roughRows = suite{test: "TestRough", title: "Nodes stop or die", rough: true
 		t.soonGone(hold, at.Add(ms(8000)))
 		t.equal("more", t.ready(work), 0)
 	}},
-	{id: "T-46", what: "five rounds of reject and hold, with the leader killed meanwhile", run: func(t *T) {
+	{id: "T-46", what: "five rounds of reject and hold while the leader is killed", run: func(t *T) {
 		work := t.name("work")
 		hold := t.queue("hold", "x-message-ttl", int32(300), "x-dead-letter-exchange", "", "x-dead-letter-routing-key", work)
 		t.queue("work", "x-dead-letter-exchange", "", "x-dead-letter-routing-key", hold)

@@ -18,7 +18,7 @@ import (
 func TestTimeout(t *testing.T) { timeoutRows.run(t) }
 
 var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: []row{
-	{id: "CT1", what: "basic.cancel after the timeout; another consumer has the message, redelivered", run: func(t *T) {
+	{id: "CT1", what: "basic.cancel after the timeout; another consumer gets the message, redelivered", run: func(t *T) {
 		q, s, at := t.late(1000)
 		d := t.by(s.due).other(q)
 		t.notBefore(at, 1000)
@@ -27,8 +27,8 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 		t.must(d.Ack(false))
 		t.settledTo(q, 0)
 	}},
-	{id: "CT2", what: "without consumer_cancel_notify: 406, the connection lives, the message is back", run: incapable},
-	{id: "CT3", what: "basic.get: 406, and the message is back", run: func(t *T) {
+	{id: "CT2", what: "without consumer_cancel_notify: 406, the connection stays open, the message goes back", run: incapable},
+	{id: "CT3", what: "basic.get: 406, and the message goes back", run: func(t *T) {
 		q := t.queue("q", "x-consumer-timeout", int32(1000))
 		t.publish(q)
 		ch := t.open()
@@ -39,10 +39,10 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 		t.mustBe(t.by(time.Now().Add(ms(1000))).endedWith(&slow{closed: closed}), amqp.PreconditionFailed, "delivery acknowledgement on channel")
 		t.now().take(q, 1)
 	}},
-	{id: "CT4", what: "the consumer's argument counts, not the queue's", run: func(t *T) {
+	{id: "CT4", what: "the consumer's argument applies, not the queue's", run: func(t *T) {
 		t.fires(1000, []any{"x-consumer-timeout", int32(60000)}, []any{"x-consumer-timeout", int32(1000)}, nil)
 	}},
-	{id: "CT5", what: "also if it is longer", run: func(t *T) {
+	{id: "CT5", what: "even if it is longer", run: func(t *T) {
 		t.fires(2500, []any{"x-consumer-timeout", int32(500)}, []any{"x-consumer-timeout", int32(2500)}, nil)
 	}},
 	{id: "CT6", what: "of queue and policy the smaller: the policy's", run: func(t *T) {
@@ -51,7 +51,7 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 	{id: "CT7", what: "of queue and policy the smaller: the queue's", run: func(t *T) {
 		t.fires(1000, []any{"x-consumer-timeout", int32(1000)}, nil, definition{"consumer-timeout": 5000})
 	}},
-	{id: "CT8", what: "the node's value counts where nothing else is set; unless set it is 1800000", run: func(t *T) {
+	{id: "CT8", what: "the node's value applies if no other is set; its default is 1800000", run: func(t *T) {
 		inherited := func(t *T) string {
 			q := t.queue("shown")
 			t.consume(q, 1)
@@ -87,9 +87,9 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 			}
 		}
 	}},
-	{id: "CT12", what: "only what is due goes back", run: func(t *T) { t.partial(false) }},
-	{id: "CT13", what: "what is not due can be acked", run: func(t *T) { t.partial(true) }},
-	{id: "CT14", what: "a late ack is no error and removes nothing", run: func(t *T) {
+	{id: "CT12", what: "only deliveries that are due go back", run: func(t *T) { t.partial(false) }},
+	{id: "CT13", what: "deliveries that are not due can be acked", run: func(t *T) { t.partial(true) }},
+	{id: "CT14", what: "a late ack is not an error and removes nothing", run: func(t *T) {
 		q, s, _ := t.late(1000)
 		d := t.by(s.due).other(q)
 		t.must(s.delivery.Ack(false))
@@ -98,7 +98,7 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 		t.must(d.Ack(false))
 		t.settledTo(q, 0)
 	}},
-	{id: "CT15", what: "a late reject lets nothing die", run: func(t *T) {
+	{id: "CT15", what: "a late reject dead-letters nothing", run: func(t *T) {
 		x, dead := t.dead()
 		q, s, _ := t.late(1000, "x-dead-letter-exchange", x)
 		d := t.by(s.due).other(q)
@@ -109,7 +109,7 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 	}},
 	{id: "CT16", what: "three timeouts: x-acquired-count, no x-delivery-count", run: func(t *T) { t.timesOut(3) }},
 	{id: "CT17", what: "a delivery limit of 1 does not count timeouts", run: func(t *T) { t.timesOut(5, "x-delivery-limit", int32(1)) }},
-	{id: "CT18", what: "what goes back keeps its order, before what is new", run: func(t *T) {
+	{id: "CT18", what: "messages that go back keep their order, before new ones", run: func(t *T) {
 		q := t.queue("q")
 		t.publishN(q, 3)
 		s := t.slow(q, "x-consumer-timeout", int32(1000))
@@ -120,7 +120,7 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 		s.mustBeCancelled(t)
 		t.equal("order", bodies(t.now().take(q, 4)), "1 2 3 4")
 	}},
-	{id: "CT19", what: "another consumer of the channel goes on", run: func(t *T) {
+	{id: "CT19", what: "another consumer of the channel continues", run: func(t *T) {
 		q, s, _ := t.late(1000)
 		second := t.queue("second")
 		from, err := s.ch.Consume(second, "second", false, false, false, false, nil)
@@ -132,7 +132,7 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 		t.settledTo(second, 0)
 		t.now().take(q, 1)
 	}},
-	{id: "CT20", what: "its tag is free at once", run: func(t *T) {
+	{id: "CT20", what: "the cancelled consumer's tag is free at once", run: func(t *T) {
 		q, s, _ := t.late(1000)
 		s.mustBeCancelled(t)
 		from, err := s.ch.Consume(q, "slow", false, false, false, false, nil)
@@ -168,11 +168,11 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 		t.must(d.Ack(false))
 		t.settledTo(q, 0)
 	}},
-	{id: "CT23", what: "single active consumer: nobody else gets anything while it holds what is not due", run: func(t *T) { t.keepsPlace() },
-		but: "holds with `x-consumer-timeout-action: suspend`; a consumer that is cancelled makes way at once"},
-	{id: "CT24", what: "suspend: nothing until what is late is acked", run: func(t *T) { t.suspended(1) }},
+	{id: "CT23", what: "single active consumer: no other gets anything while it holds deliveries that are not due", run: func(t *T) { t.keepsPlace() },
+		but: "holds with `x-consumer-timeout-action: suspend`; a consumer that is cancelled is replaced at once"},
+	{id: "CT24", what: "suspend: no deliveries until the late ones are acked", run: func(t *T) { t.suspended(1) }},
 	{id: "CT25", what: "suspend: both of two must be acked", run: func(t *T) { t.suspended(2) }},
-	{id: "CT26", what: "without acknowledgements nothing is late", run: func(t *T) {
+	{id: "CT26", what: "without acknowledgements there is no timeout", run: func(t *T) {
 		q, ch := t.queue("q"), t.open()
 		cancelled := ch.NotifyCancel(make(chan string, 1))
 		from, err := ch.Consume(q, "", true, false, false, false, args("x-consumer-timeout", int32(300)))
@@ -185,7 +185,7 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 		case <-time.After(ms(900)):
 		}
 	}},
-	{id: "CT27", what: "a new policy acts on the next delivery, not on what is in hand", run: func(t *T) {
+	{id: "CT27", what: "a new policy applies to the next delivery, not to outstanding ones", run: func(t *T) {
 		q := t.queue("q")
 		t.policy("p", q, 1, definition{"consumer-timeout": 60000})
 		t.inherits(q, 60000)
@@ -200,13 +200,13 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 		t.equal("back", bodies(t.now().take(q, 1)), "new")
 		t.settledTo(q, 1)
 	}},
-	{id: "CT28", what: "a consumer that the client has cancelled: the message goes back, the channel lives", run: func(t *T) {
+	{id: "CT28", what: "a consumer that the client has cancelled: the message goes back, the channel stays open", run: func(t *T) {
 		q, s, _ := t.late(1000)
 		t.must(s.ch.Cancel("slow", false))
 		t.by(s.due).take(q, 1)
 		s.mustLive(t)
 	}},
-	{id: "CT31", what: "timeouts and late acks are counted, shown and logged", run: func(t *T) {
+	{id: "CT31", what: "timeouts and late acks are counted, listed and logged", run: func(t *T) {
 		q, s, _ := t.late(500, "x-consumer-timeout-action", "suspend")
 		d := t.by(s.due).other(q)
 		t.metric(1, "quorate_consumer_timeout_actions_total", `action="suspend"`)

@@ -20,7 +20,7 @@ func TestTTL(t *testing.T) { ttlRows.run(t) }
 const maxTTL = 315_360_000_000
 
 var ttlRows = suite{test: "TestTTL", title: "Message TTL", rows: []row{
-	{id: "L01", what: "x-message-ttl: gone after it, without a consumer", run: func(t *T) {
+	{id: "L01", what: "x-message-ttl: messages expire without a consumer", run: func(t *T) {
 		q := t.queue("q", "x-message-ttl", int32(400))
 		at := t.publish(q)
 		t.readyUntil(q, 1, at.Add(ms(400)))
@@ -90,7 +90,7 @@ var ttlRows = suite{test: "TestTTL", title: "Message TTL", rows: []row{
 	{id: "L15", what: "a bad expiration is refused without any binding", run: func(t *T) {
 		t.refusePublish(amqp.PreconditionFailed, "invalid expiration", t.exchange("x", "fanout"), "", expiration("abc"))
 	}},
-	{id: "L16", what: "a missing exchange comes before a bad expiration: 404", run: func(t *T) {
+	{id: "L16", what: "a missing exchange is reported before a bad expiration: 404", run: func(t *T) {
 		t.refusePublish(amqp.NotFound, "no exchange", t.name("missing"), "", expiration("abc"))
 	}},
 	{id: "L17", what: "confirms: what was published before a bad expiration is kept", run: badAfterGood},
@@ -109,12 +109,12 @@ var ttlRows = suite{test: "TestTTL", title: "Message TTL", rows: []row{
 		t.soonReady(b, 0, at.Add(ms(900)))
 		t.equal("ready without TTL", t.ready(c), 1)
 	}},
-	{id: "L21", what: "a consumer sees the expiration as it was published", run: func(t *T) {
+	{id: "L21", what: "a consumer sees the expiration as published", run: func(t *T) {
 		q := t.queue("q", "x-message-ttl", int32(120000))
 		t.publish(q, expiration("60000"))
 		t.equal("expiration", t.mustGet(q).Expiration, "60000")
 	}},
-	{id: "L22", what: "TTL 0 without a consumer: confirmed, never ready, dead at once", run: func(t *T) {
+	{id: "L22", what: "TTL 0 without a consumer: confirmed, never ready, expired at once", run: func(t *T) {
 		x, d := t.dead()
 		q := t.queue("q", "x-message-ttl", int32(0), "x-dead-letter-exchange", x)
 		t.publish(q)
@@ -153,21 +153,21 @@ var ttlRows = suite{test: "TestTTL", title: "Message TTL", rows: []row{
 		default: // a return comes before its ack
 		}
 	}},
-	{id: "L26", what: "an ack after the TTL is an ack", lives: true, run: func(t *T) {
+	{id: "L26", what: "an ack after the TTL is valid", lives: true, run: func(t *T) {
 		_, d, q := t.mortal(500)
 		held := t.holdBeyond(q, ms(1000))
 		t.must(held.Ack(false))
 		t.settled(q)
 		t.equal("dead", t.ready(d), 0)
 	}},
-	{id: "L27", what: "returned after its TTL: dead, not redelivered", run: func(t *T) {
+	{id: "L27", what: "returned after its TTL: expired, not redelivered", run: func(t *T) {
 		_, d, q := t.mortal(500)
 		held := t.holdBeyond(q, ms(1000))
 		t.must(held.Nack(false, true))
 		t.equal("reason", t.death(t.now().take(d, 1)[0], 0)["reason"], "expired")
 		t.mustNotGet(q)
 	}},
-	{id: "L28", what: "a return does not lengthen a life", run: func(t *T) {
+	{id: "L28", what: "a return does not extend the TTL", run: func(t *T) {
 		q := t.queue("q", "x-message-ttl", int32(1500))
 		at := t.publish(q)
 		held := t.mustGet(q)
@@ -177,13 +177,13 @@ var ttlRows = suite{test: "TestTTL", title: "Message TTL", rows: []row{
 		t.readyUntil(q, 1, at.Add(ms(1500)))
 		t.soonReady(q, 0, at.Add(ms(1500)))
 	}},
-	{id: "L29", what: "the channel closes after the TTL: dead", run: func(t *T) {
+	{id: "L29", what: "the channel closes after the TTL: expired", run: func(t *T) {
 		_, d, q := t.mortal(500)
 		t.holdBeyond(q, ms(1000))
 		t.must(t.main.Close())
 		t.equal("reason", t.death(t.now().take(d, 1)[0], 0)["reason"], "expired")
 	}},
-	{id: "L30", what: "the connection is cut after the TTL: dead, in order", run: func(t *T) {
+	{id: "L30", what: "the connection is lost after the TTL: expired, in order", run: func(t *T) {
 		_, d, q := t.mortal(500)
 		at := t.publishN(q, 3)
 		r, err := client.DialRaw(t.ctx, t.Nodes[0].AMQP)
@@ -201,7 +201,7 @@ var ttlRows = suite{test: "TestTTL", title: "Message TTL", rows: []row{
 			t.equal("reason", t.death(m, 0)["reason"], "expired")
 		}
 	}},
-	{id: "L31", what: "a policy's TTL acts on later messages only", run: func(t *T) {
+	{id: "L31", what: "a policy's TTL applies to later messages only", run: func(t *T) {
 		q := t.queue("q")
 		t.publishN(q, 5)
 		t.policy("p", q, 0, map[string]any{"message-ttl": 300})
@@ -209,14 +209,14 @@ var ttlRows = suite{test: "TestTTL", title: "Message TTL", rows: []row{
 		t.soonReady(q, 5, at.Add(ms(300)))
 		t.equal("kept", bodies(t.take(q, 5)), "1 2 3 4 5")
 	}},
-	{id: "L32", what: "a shorter policy TTL does not shorten a life", lives: true, run: func(t *T) {
+	{id: "L32", what: "a shorter policy TTL does not shorten the TTL of earlier messages", lives: true, run: func(t *T) {
 		q := t.queue("q")
 		t.policy("p", q, 0, map[string]any{"message-ttl": 60000})
 		at := t.publish(q)
 		t.policyAgain("p", q, 0, map[string]any{"message-ttl": 300})
 		t.readyUntil(q, 1, at.Add(ms(1000)))
 	}},
-	{id: "L33", what: "a cleared policy TTL does not lengthen a life", run: func(t *T) {
+	{id: "L33", what: "a cleared policy TTL does not extend the TTL of earlier messages", run: func(t *T) {
 		q := t.queue("q")
 		t.policy("p", q, 0, map[string]any{"message-ttl": 800})
 		at := t.publish(q)
@@ -252,7 +252,7 @@ var ttlRows = suite{test: "TestTTL", title: "Message TTL", rows: []row{
 		t.refuseDeclare("q", "invalid arg 'x-queue-mode' for queue 'L40.q' in vhost '/' of queue type", "x-queue-mode", "lazy")
 		t.refuseDeclare("q", "invalid arg 'x-max-priority' for queue 'L40.q' in vhost '/' of queue type", "x-max-priority", int32(5))
 	}},
-	{id: "L44", what: "20,000 that expire at one instant hide no message from basic.get", lives: true, run: ttlHidesNothing},
+	{id: "L44", what: "20,000 messages that expire at one instant hide no message from basic.get", lives: true, run: ttlHidesNothing},
 }}
 
 // ttlHidesNothing publishes many messages that expire together, and one behind
