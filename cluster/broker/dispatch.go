@@ -175,7 +175,7 @@ func (x *dispatcher) hand(queue fsm.QueueID, s fsm.SessionID, d stream.DeliveryB
 		return
 	}
 	m := &peerpb.Deliveries{
-		Queue: uint64(queue), Session: s.Num, Boot: s.Boot, Resync: d.Resync, Consumer: d.Consumer, Upto: d.Last,
+		Queue: uint64(queue), Session: s.Num, Boot: s.Boot, Resync: d.Resync, Consumer: d.Consumer, Last: d.Last,
 	}
 	all := make([]peerpb.Delivery, len(d.Messages))
 	m.Deliveries = make([]*peerpb.Delivery, len(all))

@@ -114,7 +114,7 @@ func (r *receiver) onDeliveries(from string, head, payload []byte) {
 		r.bad(from, "deliveries", err)
 		return
 	}
-	d := stream.DeliveryBatch{Resync: m.Resync, Consumer: m.Consumer, Last: m.Upto}
+	d := stream.DeliveryBatch{Resync: m.Resync, Consumer: m.Consumer, Last: m.Last}
 	for _, p := range m.Deliveries {
 		if int(p.Size) > len(payload) {
 			r.bad(from, "deliveries", errors.New("payload is cut short"))

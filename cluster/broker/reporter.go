@@ -109,7 +109,7 @@ func (r *reporter) commands(boots, consuming, suspected []queue.Boot) []*logpb.C
 
 // suspicion tells a queue that a boot is suspected, or heard again.
 func suspicion(of queue.Boot, back bool) *logpb.Command {
-	return &logpb.Command{Kind: logpb.Command_NODE_SILENT, NodeSilent: &logpb.NodeSilent{
+	return &logpb.Command{Kind: logpb.Command_NODE_SUSPECTED, NodeSuspected: &logpb.NodeSuspected{
 		Node: uint32(of.Node), Boot: of.Boot, Back: back,
 	}}
 }

@@ -165,7 +165,7 @@ func TestLettersKeepTheirNumbers(t *testing.T) {
 		t.Fatal("no stream")
 	}
 	b.source.Apply(t, group.BatchOf(&logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{
-		Target: uint64(q.ID), Upto: 3,
+		Target: uint64(q.ID), Last: 3,
 	}}))
 	b.die(t, "new")
 	b.f.routeLetters()

@@ -282,7 +282,7 @@ func (x *outboxSender) unreported(t queue.DeadLetterTarget) (c *logpb.SettleDead
 	}
 	tr.refused = slices.DeleteFunc(tr.refused, func(n uint64) bool { return n <= t.Confirmed })
 	tr.reported, tr.reportedAt = tr.answered, x.sender.host.Now()
-	return &logpb.SettleDead{Target: uint64(t.ID), Upto: tr.answered, Refused: slices.Clone(tr.refused)}, true
+	return &logpb.SettleDead{Target: uint64(t.ID), Last: tr.answered, Refused: slices.Clone(tr.refused)}, true
 }
 
 // reportGone tells the source that a target is gone, and with it every transfer

@@ -156,7 +156,7 @@ func TestOutboxBehindItsLog(t *testing.T) {
 	to := &logpb.DeadRoute{Targets: []uint64{uint64(a.Spec().Queue)}}
 	b.source.Apply(t, group.BatchOf(
 		&logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: &logpb.RouteDead{First: 2, Routes: []*logpb.DeadRoute{to, to}}},
-		&logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{Target: uint64(a.Spec().Queue), Upto: 2}},
+		&logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{Target: uint64(a.Spec().Queue), Last: 2}},
 	))
 	for seq, body := range []string{"1", "2"} { // what the former leader has sent
 		p := grouptest.Payload(body)

@@ -241,7 +241,7 @@ func (s *deadSim) deliver(i int, keep bool) {
 			s.refused[way] = append(s.refused[way], p.cmd.Seq)
 		}
 		s.send(packet{to: p.from, cmd: &logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{
-			Target: uint64(p.to), Upto: p.cmd.Seq, Refused: slices.Clone(s.refused[way]),
+			Target: uint64(p.to), Last: p.cmd.Seq, Refused: slices.Clone(s.refused[way]),
 		}}})
 	case fsm.Gap:
 		s.forward(source, p.to, r.Next, 3)

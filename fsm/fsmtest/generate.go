@@ -411,12 +411,12 @@ func (g *generator) sessionDown() *logpb.Command {
 // nodeSilent begins or ends a silence.
 func (g *generator) nodeSilent() *logpb.Command {
 	id := g.client().id
-	n := &logpb.NodeSilent{Node: max(uint32(id.Node), 1), Boot: id.Boot, Back: g.oneIn("back", 6)}
+	n := &logpb.NodeSuspected{Node: max(uint32(id.Node), 1), Boot: id.Boot, Back: g.oneIn("back", 6)}
 	if len(g.q.silent) > 0 && g.n("known", 3) != 2 {
 		of := g.q.silent[g.n("which silence", len(g.q.silent))].of
-		n = &logpb.NodeSilent{Node: uint32(of.Node), Boot: of.Boot, Back: true}
+		n = &logpb.NodeSuspected{Node: uint32(of.Node), Boot: of.Boot, Back: true}
 	}
-	return &logpb.Command{Kind: logpb.Command_NODE_SILENT, NodeSilent: n}
+	return &logpb.Command{Kind: logpb.Command_NODE_SUSPECTED, NodeSuspected: n}
 }
 
 func (g *generator) nodeDown() *logpb.Command {
@@ -486,8 +486,8 @@ func (g *generator) settleDead() *logpb.Command {
 		return g.routeDead()
 	}
 	t := g.q.targets[g.n("target", len(g.q.targets))]
-	s := &logpb.SettleDead{Target: t.id, Upto: t.settled + uint64(g.n("upto", int(t.next-t.settled))), Gone: g.oneIn("gone", 12)}
-	for n := t.settled + 1; n <= s.Upto; n++ {
+	s := &logpb.SettleDead{Target: t.id, Last: t.settled + uint64(g.n("upto", int(t.next-t.settled))), Gone: g.oneIn("gone", 12)}
+	for n := t.settled + 1; n <= s.Last; n++ {
 		if g.oneIn("refused", 4) {
 			s.Refused = append(s.Refused, n)
 		}
@@ -534,7 +534,7 @@ func (g *generator) malformed() *logpb.Command {
 	case 8: // letters that are not the oldest ones
 		return &logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: &logpb.RouteDead{First: g.q.nextLetter - uint64(g.n("before", 3)), Routes: []*logpb.DeadRoute{{Targets: []uint64{500}}, {}}}}
 	case 9:
-		return &logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{Target: 500 + uint64(g.n("target", 4)), Upto: 1 << 40}}
+		return &logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{Target: 500 + uint64(g.n("target", 4)), Last: 1 << 40}}
 	case 10: // nobody lives there
 		return &logpb.Command{Kind: logpb.Command_NODE_DOWN, NodeDown: &logpb.NodeDown{Node: 9, Boot: 1 << 40}}
 	case 11: // a number used before

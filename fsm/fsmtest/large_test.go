@@ -118,7 +118,7 @@ func (c *crowd) route(n int) {
 	c.entry(&logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: r})
 	for _, t := range c.m.DeadLetterTargets(0, 1<<20) {
 		upto := t.Confirmed + c.random.Uint64N(t.Next-t.Confirmed)
-		c.entry(&logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{Target: uint64(t.ID), Upto: upto}})
+		c.entry(&logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{Target: uint64(t.ID), Last: upto}})
 	}
 }
 

@@ -135,8 +135,8 @@ func (q *model) do(m fsm.Meta, c *logpb.Command, s *session) fsm.Result {
 		return q.settleDead(c.SettleDead)
 	case logpb.Command_NODE_DOWN:
 		return q.nodeDown(c.NodeDown)
-	case logpb.Command_NODE_SILENT:
-		return q.nodeSilent(c.NodeSilent)
+	case logpb.Command_NODE_SUSPECTED:
+		return q.nodeSilent(c.NodeSuspected)
 	case logpb.Command_SCHEDULE:
 		return q.schedule(c.Schedule)
 	}

@@ -304,7 +304,7 @@ func (q *model) settleDead(s *logpb.SettleDead) fsm.Result {
 		q.endGone(q.bounds.Back())
 		return fsm.Result{}
 	}
-	for n := q.bounds.Tick; n > 0 && t.settled < min(s.Upto, t.next-1); n-- {
+	for n := q.bounds.Tick; n > 0 && t.settled < min(s.Last, t.next-1); n-- {
 		t.settled++
 		refused := slices.Contains(s.Refused, t.settled)
 		q.settleTransfer(t, t.settled, !refused, refused)

@@ -10,7 +10,7 @@ import (
 )
 
 // nodeSilent begins or ends the silence of a life of a node.
-func (q *model) nodeSilent(n *logpb.NodeSilent) fsm.Result {
+func (q *model) nodeSilent(n *logpb.NodeSuspected) fsm.Result {
 	of := fsm.SessionID{Node: fsm.NodeID(n.GetNode()), Boot: n.GetBoot()}
 	if of.Node == 0 || of.Boot == 0 {
 		return fsm.Result{Code: fsm.Invalid}

@@ -317,7 +317,7 @@ type copyOf struct {
 
 // answered takes what a target has answered, as far as the queue has taken it.
 func (w *witness) answered(s *logpb.SettleDead) {
-	upto := s.Upto
+	upto := s.Last
 	for _, t := range w.m.DeadLetterTargets(0, 1<<20) {
 		if uint64(t.ID) == s.Target {
 			upto = min(upto, t.Confirmed)

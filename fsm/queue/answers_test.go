@@ -126,7 +126,7 @@ func TestLateConfirmOfGoneTarget(t *testing.T) {
 	if n := d.stats().Outbox.Messages; n != letters-1 {
 		t.Fatalf("%d letters are left", n)
 	}
-	d.mustAnswer(t, fsm.OK, internal, &logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{Target: 5, Upto: letters}})
+	d.mustAnswer(t, fsm.OK, internal, &logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{Target: 5, Last: letters}})
 	d.finish(t)
 	if c := d.stats().Counters; c.DeadConfirmed != 0 || c.DeadDropped != letters || d.stats().Outbox.Messages != 0 {
 		t.Errorf("%d have arrived, %d dropped, %d left", c.DeadConfirmed, c.DeadDropped, d.stats().Outbox.Messages)

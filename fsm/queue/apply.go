@@ -37,8 +37,8 @@ func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm
 		return m.outbox.confirmTransfers(cmd.SettleDead, eff)
 	case logpb.Command_NODE_DOWN:
 		return m.consumers.nodeDown(cmd.NodeDown)
-	case logpb.Command_NODE_SILENT:
-		return m.consumers.nodeSuspected(cmd.NodeSilent, eff)
+	case logpb.Command_NODE_SUSPECTED:
+		return m.consumers.nodeSuspected(cmd.NodeSuspected, eff)
 	case logpb.Command_SCHEDULE:
 		return m.intake.reschedule(cmd.Schedule, eff)
 	}

@@ -276,7 +276,7 @@ func (cs *consumers) handedOut(c *consumer) {
 }
 
 // nodeSuspected begins or ends the suspicion of a node.
-func (cs *consumers) nodeSuspected(cmd *logpb.NodeSilent, eff *fsm.Effects) fsm.Result {
+func (cs *consumers) nodeSuspected(cmd *logpb.NodeSuspected, eff *fsm.Effects) fsm.Result {
 	of := Boot{fsm.NodeID(cmd.GetNode()), cmd.GetBoot()}
 	if of.Node == 0 || of.Boot == 0 {
 		return fsm.Result{Code: fsm.Invalid}

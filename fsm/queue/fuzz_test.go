@@ -160,7 +160,7 @@ func (s *stream) uncommon(cmd *logpb.Command, kind byte) {
 		}
 	case kind < 242:
 		cmd.Kind = logpb.Command_SETTLE_DEAD
-		cmd.SettleDead = &logpb.SettleDead{Target: s.below(4), Upto: s.wild(), Gone: s.below(5) == 1}
+		cmd.SettleDead = &logpb.SettleDead{Target: s.below(4), Last: s.wild(), Gone: s.below(5) == 1}
 	case kind < 245:
 		cmd.Kind = logpb.Command_SESSION_DOWN
 	case kind < 247:

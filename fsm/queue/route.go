@@ -153,7 +153,7 @@ func (o *outbox) confirmTransfers(cmd *logpb.SettleDead, eff *fsm.Effects) fsm.R
 		o.endGone(o.bounds.Back(), eff)
 		return fsm.Result{}
 	}
-	last := min(cmd.Upto, t.next-1, t.confirmed+uint64(o.bounds.Tick))
+	last := min(cmd.Last, t.next-1, t.confirmed+uint64(o.bounds.Tick))
 	refused := cmd.Refused
 	for t.confirmed < last {
 		for len(refused) > 0 && refused[0] <= t.confirmed {

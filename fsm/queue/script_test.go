@@ -223,8 +223,8 @@ func (s *script) command(a arguments) *logpb.Command {
 		cmd.Kind = logpb.Command_NODE_DOWN
 		cmd.NodeDown = &logpb.NodeDown{Node: uint32(a.number("node", 1)), Boot: a.number("boot", 1)}
 	case "silent", "heard":
-		cmd.Kind = logpb.Command_NODE_SILENT
-		cmd.NodeSilent = &logpb.NodeSilent{Node: uint32(a.number("node", 1)), Boot: a.number("boot", 1), Back: a.d.Cmd == "heard"}
+		cmd.Kind = logpb.Command_NODE_SUSPECTED
+		cmd.NodeSuspected = &logpb.NodeSuspected{Node: uint32(a.number("node", 1)), Boot: a.number("boot", 1), Back: a.d.Cmd == "heard"}
 	case "purge":
 		cmd.Kind = logpb.Command_PURGE
 	case "tick":
@@ -247,7 +247,7 @@ func (s *script) command(a arguments) *logpb.Command {
 		cmd.RouteDead = &logpb.RouteDead{First: a.number("first", 0), Routes: s.routes(a), Retry: a.has("retry")}
 	case "settle-dead":
 		cmd.Kind = logpb.Command_SETTLE_DEAD
-		cmd.SettleDead = &logpb.SettleDead{Target: a.number("target", 0), Upto: a.number("upto", 0), Gone: a.has("gone")}
+		cmd.SettleDead = &logpb.SettleDead{Target: a.number("target", 0), Last: a.number("upto", 0), Gone: a.has("gone")}
 		if a.has("refused") {
 			cmd.SettleDead.Refused = []uint64{a.number("refused", 0)}
 		}

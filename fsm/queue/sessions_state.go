@@ -20,7 +20,7 @@ func (ss *sessions) save(h *logpb.QueueSnapshot) {
 		h.Dead = append(h.Dead, &logpb.NodeDown{Node: uint32(b.Node), Boot: b.Boot})
 	}
 	for _, x := range ss.suspected {
-		h.Silent = append(h.Silent, &logpb.Silence{Node: uint32(x.of.Node), Boot: x.of.Boot, Until: int64(x.until)})
+		h.Suspected = append(h.Suspected, &logpb.Suspicion{Node: uint32(x.of.Node), Boot: x.of.Boot, Until: int64(x.until)})
 	}
 }
 
@@ -74,7 +74,7 @@ func (ss *sessions) restoreHead(h *logpb.QueueSnapshot) {
 	for _, d := range h.Dead {
 		ss.down = append(ss.down, Boot{fsm.NodeID(d.Node), d.Boot})
 	}
-	for _, x := range h.Silent {
+	for _, x := range h.Suspected {
 		ss.suspected = append(ss.suspected, suspicion{Boot{fsm.NodeID(x.Node), x.Boot}, fsm.Time(x.Until)})
 	}
 }

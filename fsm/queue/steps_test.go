@@ -93,7 +93,7 @@ var longRuns = []longRun{
 	{"node silent", &logpb.QueueConfig{DeliveryLimit: 20, DisconnectedTimeoutPlusOne: 11}, func(t testing.TB, f *full) {
 		f.publish(t, 0)
 		f.hold(t, 16)
-		f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_NODE_SILENT, NodeSilent: &logpb.NodeSilent{Node: 3, Boot: 1}})
+		f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_NODE_SUSPECTED, NodeSuspected: &logpb.NodeSuspected{Node: 3, Boot: 1}})
 		f.meta.Now += 10
 		f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_TICK})
 	}},
@@ -172,7 +172,7 @@ func (f *full) crowd(t testing.TB, sessions bool, c *logpb.Consume) int {
 // more, or that it is back, and notes the longest step with the steps before.
 func (f *full) hear(t testing.TB, back bool) {
 	longest, steps := f.longest, f.steps
-	f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_NODE_SILENT, NodeSilent: &logpb.NodeSilent{Node: 3, Boot: 1, Back: back}})
+	f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_NODE_SUSPECTED, NodeSuspected: &logpb.NodeSuspected{Node: 3, Boot: 1, Back: back}})
 	f.longest, f.steps = max(f.longest, longest), max(f.steps, steps)
 }
 

@@ -28,23 +28,23 @@ const (
 type Command_Kind int32
 
 const (
-	Command_NONE         Command_Kind = 0
-	Command_ENQUEUE      Command_Kind = 1
-	Command_CONSUME      Command_Kind = 2
-	Command_CANCEL       Command_Kind = 3
-	Command_GET          Command_Kind = 4
-	Command_SETTLE       Command_Kind = 5
-	Command_SESSION_DOWN Command_Kind = 6
-	Command_PURGE        Command_Kind = 7
-	Command_CONFIGURE    Command_Kind = 8
-	Command_TICK         Command_Kind = 9
-	Command_DELETE       Command_Kind = 10
-	Command_TOUCH        Command_Kind = 11
-	Command_ROUTE_DEAD   Command_Kind = 12
-	Command_SETTLE_DEAD  Command_Kind = 13
-	Command_NODE_DOWN    Command_Kind = 14
-	Command_SCHEDULE     Command_Kind = 15
-	Command_NODE_SILENT  Command_Kind = 20
+	Command_NONE           Command_Kind = 0
+	Command_ENQUEUE        Command_Kind = 1
+	Command_CONSUME        Command_Kind = 2
+	Command_CANCEL         Command_Kind = 3
+	Command_GET            Command_Kind = 4
+	Command_SETTLE         Command_Kind = 5
+	Command_SESSION_DOWN   Command_Kind = 6
+	Command_PURGE          Command_Kind = 7
+	Command_CONFIGURE      Command_Kind = 8
+	Command_TICK           Command_Kind = 9
+	Command_DELETE         Command_Kind = 10
+	Command_TOUCH          Command_Kind = 11
+	Command_ROUTE_DEAD     Command_Kind = 12
+	Command_SETTLE_DEAD    Command_Kind = 13
+	Command_NODE_DOWN      Command_Kind = 14
+	Command_SCHEDULE       Command_Kind = 15
+	Command_NODE_SUSPECTED Command_Kind = 20
 )
 
 // Enum value maps for Command_Kind.
@@ -66,26 +66,26 @@ var (
 		13: "SETTLE_DEAD",
 		14: "NODE_DOWN",
 		15: "SCHEDULE",
-		20: "NODE_SILENT",
+		20: "NODE_SUSPECTED",
 	}
 	Command_Kind_value = map[string]int32{
-		"NONE":         0,
-		"ENQUEUE":      1,
-		"CONSUME":      2,
-		"CANCEL":       3,
-		"GET":          4,
-		"SETTLE":       5,
-		"SESSION_DOWN": 6,
-		"PURGE":        7,
-		"CONFIGURE":    8,
-		"TICK":         9,
-		"DELETE":       10,
-		"TOUCH":        11,
-		"ROUTE_DEAD":   12,
-		"SETTLE_DEAD":  13,
-		"NODE_DOWN":    14,
-		"SCHEDULE":     15,
-		"NODE_SILENT":  20,
+		"NONE":           0,
+		"ENQUEUE":        1,
+		"CONSUME":        2,
+		"CANCEL":         3,
+		"GET":            4,
+		"SETTLE":         5,
+		"SESSION_DOWN":   6,
+		"PURGE":          7,
+		"CONFIGURE":      8,
+		"TICK":           9,
+		"DELETE":         10,
+		"TOUCH":          11,
+		"ROUTE_DEAD":     12,
+		"SETTLE_DEAD":    13,
+		"NODE_DOWN":      14,
+		"SCHEDULE":       15,
+		"NODE_SUSPECTED": 20,
 	}
 )
 
@@ -615,20 +615,20 @@ type Command struct {
 	Session *Session `protobuf:"bytes,2,opt,name=session" json:"session,omitempty"`
 	// Sequence number of the command in its session's stream to this queue,
 	// from 1 without gaps; 0: not part of a stream.
-	Seq        uint64      `protobuf:"varint,3,opt,name=seq" json:"seq,omitempty"`
-	Enqueue    *Enqueue    `protobuf:"bytes,4,opt,name=enqueue" json:"enqueue,omitempty"`
-	Consume    *Consume    `protobuf:"bytes,5,opt,name=consume" json:"consume,omitempty"`
-	Cancel     *Cancel     `protobuf:"bytes,6,opt,name=cancel" json:"cancel,omitempty"`
-	Get        *Get        `protobuf:"bytes,7,opt,name=get" json:"get,omitempty"`
-	Settle     *Settle     `protobuf:"bytes,8,opt,name=settle" json:"settle,omitempty"`
-	Configure  *Configure  `protobuf:"bytes,9,opt,name=configure" json:"configure,omitempty"`
-	Delete     *Delete     `protobuf:"bytes,10,opt,name=delete" json:"delete,omitempty"`
-	RouteDead  *RouteDead  `protobuf:"bytes,11,opt,name=route_dead,json=routeDead" json:"route_dead,omitempty"`
-	SettleDead *SettleDead `protobuf:"bytes,12,opt,name=settle_dead,json=settleDead" json:"settle_dead,omitempty"`
-	NodeDown   *NodeDown   `protobuf:"bytes,13,opt,name=node_down,json=nodeDown" json:"node_down,omitempty"`
-	Touch      *Touch      `protobuf:"bytes,14,opt,name=touch" json:"touch,omitempty"`
-	Schedule   *Schedule   `protobuf:"bytes,15,opt,name=schedule" json:"schedule,omitempty"`
-	NodeSilent *NodeSilent `protobuf:"bytes,20,opt,name=node_silent,json=nodeSilent" json:"node_silent,omitempty"`
+	Seq           uint64         `protobuf:"varint,3,opt,name=seq" json:"seq,omitempty"`
+	Enqueue       *Enqueue       `protobuf:"bytes,4,opt,name=enqueue" json:"enqueue,omitempty"`
+	Consume       *Consume       `protobuf:"bytes,5,opt,name=consume" json:"consume,omitempty"`
+	Cancel        *Cancel        `protobuf:"bytes,6,opt,name=cancel" json:"cancel,omitempty"`
+	Get           *Get           `protobuf:"bytes,7,opt,name=get" json:"get,omitempty"`
+	Settle        *Settle        `protobuf:"bytes,8,opt,name=settle" json:"settle,omitempty"`
+	Configure     *Configure     `protobuf:"bytes,9,opt,name=configure" json:"configure,omitempty"`
+	Delete        *Delete        `protobuf:"bytes,10,opt,name=delete" json:"delete,omitempty"`
+	RouteDead     *RouteDead     `protobuf:"bytes,11,opt,name=route_dead,json=routeDead" json:"route_dead,omitempty"`
+	SettleDead    *SettleDead    `protobuf:"bytes,12,opt,name=settle_dead,json=settleDead" json:"settle_dead,omitempty"`
+	NodeDown      *NodeDown      `protobuf:"bytes,13,opt,name=node_down,json=nodeDown" json:"node_down,omitempty"`
+	Touch         *Touch         `protobuf:"bytes,14,opt,name=touch" json:"touch,omitempty"`
+	Schedule      *Schedule      `protobuf:"bytes,15,opt,name=schedule" json:"schedule,omitempty"`
+	NodeSuspected *NodeSuspected `protobuf:"bytes,20,opt,name=node_suspected,json=nodeSuspected" json:"node_suspected,omitempty"`
 	// In the first command of a stream: when it was made. A queue begins no
 	// stream with one that is too old, see Code Late. 0: not said.
 	OpenedAt      int64 `protobuf:"zigzag64,21,opt,name=opened_at,json=openedAt" json:"opened_at,omitempty"`
@@ -771,9 +771,9 @@ func (x *Command) GetSchedule() *Schedule {
 	return nil
 }
 
-func (x *Command) GetNodeSilent() *NodeSilent {
+func (x *Command) GetNodeSuspected() *NodeSuspected {
 	if x != nil {
-		return x.NodeSilent
+		return x.NodeSuspected
 	}
 	return nil
 }
@@ -1961,14 +1961,14 @@ func (x *DeadRoute) GetUnroutable() bool {
 	return false
 }
 
-// SettleDead says that a target holds all transfers up to and including upto.
+// SettleDead says that a target holds all transfers up to and including last.
 type SettleDead struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Target uint64                 `protobuf:"varint,1,opt,name=target" json:"target,omitempty"`
-	Upto   uint64                 `protobuf:"varint,2,opt,name=upto" json:"upto,omitempty"`
+	Last   uint64                 `protobuf:"varint,2,opt,name=last" json:"last,omitempty"`
 	// The target does not exist any more: nothing more goes there.
 	Gone bool `protobuf:"varint,3,opt,name=gone" json:"gone,omitempty"`
-	// Transfers among those up to upto that the target has refused, ascending.
+	// Transfers among those up to last that the target has refused, ascending.
 	Refused       []uint64 `protobuf:"varint,4,rep,packed,name=refused" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2011,9 +2011,9 @@ func (x *SettleDead) GetTarget() uint64 {
 	return 0
 }
 
-func (x *SettleDead) GetUpto() uint64 {
+func (x *SettleDead) GetLast() uint64 {
 	if x != nil {
-		return x.Upto
+		return x.Last
 	}
 	return 0
 }
@@ -2085,9 +2085,9 @@ func (x *NodeDown) GetBoot() uint64 {
 	return 0
 }
 
-// NodeSilent says that nothing is heard from one life of a node, or that it is
+// NodeSuspected says that nothing is heard from one life of a node, or that it is
 // heard again. Its sessions go on.
-type NodeSilent struct {
+type NodeSuspected struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          uint32                 `protobuf:"varint,1,opt,name=node" json:"node,omitempty"`
 	Boot          uint64                 `protobuf:"varint,2,opt,name=boot" json:"boot,omitempty"`
@@ -2096,20 +2096,20 @@ type NodeSilent struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *NodeSilent) Reset() {
-	*x = NodeSilent{}
+func (x *NodeSuspected) Reset() {
+	*x = NodeSuspected{}
 	mi := &file_log_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *NodeSilent) String() string {
+func (x *NodeSuspected) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*NodeSilent) ProtoMessage() {}
+func (*NodeSuspected) ProtoMessage() {}
 
-func (x *NodeSilent) ProtoReflect() protoreflect.Message {
+func (x *NodeSuspected) ProtoReflect() protoreflect.Message {
 	mi := &file_log_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2121,26 +2121,26 @@ func (x *NodeSilent) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use NodeSilent.ProtoReflect.Descriptor instead.
-func (*NodeSilent) Descriptor() ([]byte, []int) {
+// Deprecated: Use NodeSuspected.ProtoReflect.Descriptor instead.
+func (*NodeSuspected) Descriptor() ([]byte, []int) {
 	return file_log_proto_rawDescGZIP(), []int{18}
 }
 
-func (x *NodeSilent) GetNode() uint32 {
+func (x *NodeSuspected) GetNode() uint32 {
 	if x != nil {
 		return x.Node
 	}
 	return 0
 }
 
-func (x *NodeSilent) GetBoot() uint64 {
+func (x *NodeSuspected) GetBoot() uint64 {
 	if x != nil {
 		return x.Boot
 	}
 	return 0
 }
 
-func (x *NodeSilent) GetBack() bool {
+func (x *NodeSuspected) GetBack() bool {
 	if x != nil {
 		return x.Back
 	}
@@ -2482,7 +2482,7 @@ const file_log_proto_rawDesc = "" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x10\n" +
 	"\x03now\x18\x02 \x01(\x12R\x03now\x123\n" +
-	"\bcommands\x18\x04 \x03(\v2\x17.quorate.log.v1.CommandR\bcommands\"\xab\b\n" +
+	"\bcommands\x18\x04 \x03(\v2\x17.quorate.log.v1.CommandR\bcommands\"\xb7\b\n" +
 	"\aCommand\x120\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1c.quorate.log.v1.Command.KindR\x04kind\x121\n" +
 	"\asession\x18\x02 \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x10\n" +
@@ -2501,10 +2501,9 @@ const file_log_proto_rawDesc = "" +
 	"settleDead\x125\n" +
 	"\tnode_down\x18\r \x01(\v2\x18.quorate.log.v1.NodeDownR\bnodeDown\x12+\n" +
 	"\x05touch\x18\x0e \x01(\v2\x15.quorate.log.v1.TouchR\x05touch\x124\n" +
-	"\bschedule\x18\x0f \x01(\v2\x18.quorate.log.v1.ScheduleR\bschedule\x12;\n" +
-	"\vnode_silent\x18\x14 \x01(\v2\x1a.quorate.log.v1.NodeSilentR\n" +
-	"nodeSilent\x12\x1b\n" +
-	"\topened_at\x18\x15 \x01(\x12R\bopenedAt\"\xe7\x01\n" +
+	"\bschedule\x18\x0f \x01(\v2\x18.quorate.log.v1.ScheduleR\bschedule\x12D\n" +
+	"\x0enode_suspected\x18\x14 \x01(\v2\x1d.quorate.log.v1.NodeSuspectedR\rnodeSuspected\x12\x1b\n" +
+	"\topened_at\x18\x15 \x01(\x12R\bopenedAt\"\xea\x01\n" +
 	"\x04Kind\x12\b\n" +
 	"\x04NONE\x10\x00\x12\v\n" +
 	"\aENQUEUE\x10\x01\x12\v\n" +
@@ -2526,8 +2525,8 @@ const file_log_proto_rawDesc = "" +
 	"ROUTE_DEAD\x10\f\x12\x0f\n" +
 	"\vSETTLE_DEAD\x10\r\x12\r\n" +
 	"\tNODE_DOWN\x10\x0e\x12\f\n" +
-	"\bSCHEDULE\x10\x0f\x12\x0f\n" +
-	"\vNODE_SILENT\x10\x14\"\xab\x04\n" +
+	"\bSCHEDULE\x10\x0f\x12\x12\n" +
+	"\x0eNODE_SUSPECTED\x10\x14\"\xab\x04\n" +
 	"\aEnqueue\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\rR\x04size\x12 \n" +
 	"\fttl_plus_one\x18\x02 \x01(\x04R\n" +
@@ -2673,14 +2672,13 @@ const file_log_proto_rawDesc = "" +
 	"\n" +
 	"SettleDead\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\x04R\x06target\x12\x12\n" +
-	"\x04upto\x18\x02 \x01(\x04R\x04upto\x12\x12\n" +
+	"\x04last\x18\x02 \x01(\x04R\x04last\x12\x12\n" +
 	"\x04gone\x18\x03 \x01(\bR\x04gone\x12\x18\n" +
 	"\arefused\x18\x04 \x03(\x04R\arefused\"2\n" +
 	"\bNodeDown\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
-	"\x04boot\x18\x02 \x01(\x04R\x04boot\"H\n" +
-	"\n" +
-	"NodeSilent\x12\x12\n" +
+	"\x04boot\x18\x02 \x01(\x04R\x04boot\"K\n" +
+	"\rNodeSuspected\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x12\n" +
 	"\x04back\x18\x03 \x01(\bR\x04back\"\xd0\x06\n" +
@@ -2762,7 +2760,7 @@ var file_log_proto_goTypes = []any{
 	(*DeadRoute)(nil),                   // 23: quorate.log.v1.DeadRoute
 	(*SettleDead)(nil),                  // 24: quorate.log.v1.SettleDead
 	(*NodeDown)(nil),                    // 25: quorate.log.v1.NodeDown
-	(*NodeSilent)(nil),                  // 26: quorate.log.v1.NodeSilent
+	(*NodeSuspected)(nil),               // 26: quorate.log.v1.NodeSuspected
 	(*MessageState)(nil),                // 27: quorate.log.v1.MessageState
 	(*DeadTransfer)(nil),                // 28: quorate.log.v1.DeadTransfer
 }
@@ -2782,7 +2780,7 @@ var file_log_proto_depIdxs = []int32{
 	25, // 12: quorate.log.v1.Command.node_down:type_name -> quorate.log.v1.NodeDown
 	13, // 13: quorate.log.v1.Command.touch:type_name -> quorate.log.v1.Touch
 	12, // 14: quorate.log.v1.Command.schedule:type_name -> quorate.log.v1.Schedule
-	26, // 15: quorate.log.v1.Command.node_silent:type_name -> quorate.log.v1.NodeSilent
+	26, // 15: quorate.log.v1.Command.node_suspected:type_name -> quorate.log.v1.NodeSuspected
 	14, // 16: quorate.log.v1.Enqueue.deaths:type_name -> quorate.log.v1.Death
 	1,  // 17: quorate.log.v1.Enqueue.conflict:type_name -> quorate.log.v1.Enqueue.Conflict
 	2,  // 18: quorate.log.v1.Schedule.action:type_name -> quorate.log.v1.Schedule.Action

@@ -159,8 +159,8 @@ func (m *Command) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i--
 		dAtA[i] = 0xa8
 	}
-	if m.NodeSilent != nil {
-		size, err := m.NodeSilent.MarshalToSizedBufferVT(dAtA[:i])
+	if m.NodeSuspected != nil {
+		size, err := m.NodeSuspected.MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -1412,8 +1412,8 @@ func (m *SettleDead) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i--
 		dAtA[i] = 0x18
 	}
-	if m.Upto != 0 {
-		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Upto))
+	if m.Last != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Last))
 		i--
 		dAtA[i] = 0x10
 	}
@@ -1468,7 +1468,7 @@ func (m *NodeDown) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	return len(dAtA) - i, nil
 }
 
-func (m *NodeSilent) MarshalVT() (dAtA []byte, err error) {
+func (m *NodeSuspected) MarshalVT() (dAtA []byte, err error) {
 	if m == nil {
 		return nil, nil
 	}
@@ -1481,12 +1481,12 @@ func (m *NodeSilent) MarshalVT() (dAtA []byte, err error) {
 	return dAtA[:n], nil
 }
 
-func (m *NodeSilent) MarshalToVT(dAtA []byte) (int, error) {
+func (m *NodeSuspected) MarshalToVT(dAtA []byte) (int, error) {
 	size := m.SizeVT()
 	return m.MarshalToSizedBufferVT(dAtA[:size])
 }
 
-func (m *NodeSilent) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
+func (m *NodeSuspected) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m == nil {
 		return 0, nil
 	}
@@ -2033,8 +2033,8 @@ func (m *Command) SizeVT() (n int) {
 		l = m.Schedule.SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
-	if m.NodeSilent != nil {
-		l = m.NodeSilent.SizeVT()
+	if m.NodeSuspected != nil {
+		l = m.NodeSuspected.SizeVT()
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.OpenedAt != 0 {
@@ -2454,8 +2454,8 @@ func (m *SettleDead) SizeVT() (n int) {
 	if m.Target != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.Target))
 	}
-	if m.Upto != 0 {
-		n += 1 + protohelpers.SizeOfVarint(uint64(m.Upto))
+	if m.Last != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.Last))
 	}
 	if m.Gone {
 		n += 2
@@ -2487,7 +2487,7 @@ func (m *NodeDown) SizeVT() (n int) {
 	return n
 }
 
-func (m *NodeSilent) SizeVT() (n int) {
+func (m *NodeSuspected) SizeVT() (n int) {
 	if m == nil {
 		return 0
 	}
@@ -3407,7 +3407,7 @@ func (m *Command) UnmarshalVT(dAtA []byte) error {
 			iNdEx = postIndex
 		case 20:
 			if wireType != 2 {
-				return fmt.Errorf("proto: wrong wireType = %d for field NodeSilent", wireType)
+				return fmt.Errorf("proto: wrong wireType = %d for field NodeSuspected", wireType)
 			}
 			var msglen int
 			for shift := uint(0); ; shift += 7 {
@@ -3434,10 +3434,10 @@ func (m *Command) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			if m.NodeSilent == nil {
-				m.NodeSilent = &NodeSilent{}
+			if m.NodeSuspected == nil {
+				m.NodeSuspected = &NodeSuspected{}
 			}
-			if err := m.NodeSilent.UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := m.NodeSuspected.UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -6105,9 +6105,9 @@ func (m *SettleDead) UnmarshalVT(dAtA []byte) error {
 			}
 		case 2:
 			if wireType != 0 {
-				return fmt.Errorf("proto: wrong wireType = %d for field Upto", wireType)
+				return fmt.Errorf("proto: wrong wireType = %d for field Last", wireType)
 			}
-			m.Upto = 0
+			m.Last = 0
 			for shift := uint(0); ; shift += 7 {
 				if shift >= 64 {
 					return protohelpers.ErrIntOverflow
@@ -6117,7 +6117,7 @@ func (m *SettleDead) UnmarshalVT(dAtA []byte) error {
 				}
 				b := dAtA[iNdEx]
 				iNdEx++
-				m.Upto |= uint64(b&0x7F) << shift
+				m.Last |= uint64(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}
@@ -6329,7 +6329,7 @@ func (m *NodeDown) UnmarshalVT(dAtA []byte) error {
 	}
 	return nil
 }
-func (m *NodeSilent) UnmarshalVT(dAtA []byte) error {
+func (m *NodeSuspected) UnmarshalVT(dAtA []byte) error {
 	l := len(dAtA)
 	iNdEx := 0
 	for iNdEx < l {
@@ -6352,10 +6352,10 @@ func (m *NodeSilent) UnmarshalVT(dAtA []byte) error {
 		fieldNum := int32(wire >> 3)
 		wireType := int(wire & 0x7)
 		if wireType == 4 {
-			return fmt.Errorf("proto: NodeSilent: wiretype end group for non-group")
+			return fmt.Errorf("proto: NodeSuspected: wiretype end group for non-group")
 		}
 		if fieldNum <= 0 {
-			return fmt.Errorf("proto: NodeSilent: illegal tag %d (wire type %d)", fieldNum, wire)
+			return fmt.Errorf("proto: NodeSuspected: illegal tag %d (wire type %d)", fieldNum, wire)
 		}
 		switch fieldNum {
 		case 1:

@@ -23,8 +23,8 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Silence is a life of a node from which nothing is heard.
-type Silence struct {
+// Suspicion is a life of a node from which nothing is heard.
+type Suspicion struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Node  uint32                 `protobuf:"varint,1,opt,name=node" json:"node,omitempty"`
 	Boot  uint64                 `protobuf:"varint,2,opt,name=boot" json:"boot,omitempty"`
@@ -35,20 +35,20 @@ type Silence struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Silence) Reset() {
-	*x = Silence{}
+func (x *Suspicion) Reset() {
+	*x = Suspicion{}
 	mi := &file_snapshot_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Silence) String() string {
+func (x *Suspicion) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Silence) ProtoMessage() {}
+func (*Suspicion) ProtoMessage() {}
 
-func (x *Silence) ProtoReflect() protoreflect.Message {
+func (x *Suspicion) ProtoReflect() protoreflect.Message {
 	mi := &file_snapshot_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -60,26 +60,26 @@ func (x *Silence) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Silence.ProtoReflect.Descriptor instead.
-func (*Silence) Descriptor() ([]byte, []int) {
+// Deprecated: Use Suspicion.ProtoReflect.Descriptor instead.
+func (*Suspicion) Descriptor() ([]byte, []int) {
 	return file_snapshot_proto_rawDescGZIP(), []int{0}
 }
 
-func (x *Silence) GetNode() uint32 {
+func (x *Suspicion) GetNode() uint32 {
 	if x != nil {
 		return x.Node
 	}
 	return 0
 }
 
-func (x *Silence) GetBoot() uint64 {
+func (x *Suspicion) GetBoot() uint64 {
 	if x != nil {
 		return x.Boot
 	}
 	return 0
 }
 
-func (x *Silence) GetUntil() int64 {
+func (x *Suspicion) GetUntil() int64 {
 	if x != nil {
 		return x.Until
 	}
@@ -121,8 +121,8 @@ type QueueSnapshot struct {
 	LockCredit int64 `protobuf:"zigzag64,23,opt,name=lock_credit,json=lockCredit" json:"lock_credit,omitempty"`
 	LastActive int64 `protobuf:"zigzag64,24,opt,name=last_active,json=lastActive" json:"last_active,omitempty"` // for auto_delete_on_idle
 	// Position + 1 of the consumer that alone is served; 0: none.
-	SingleActive uint32     `protobuf:"varint,25,opt,name=single_active,json=singleActive" json:"single_active,omitempty"`
-	Silent       []*Silence `protobuf:"bytes,30,rep,name=silent" json:"silent,omitempty"` // by node and boot
+	SingleActive uint32       `protobuf:"varint,25,opt,name=single_active,json=singleActive" json:"single_active,omitempty"`
+	Suspected    []*Suspicion `protobuf:"bytes,30,rep,name=suspected" json:"suspected,omitempty"` // by node and boot
 	// What is on its way back to the queue, or is being settled, in the order in
 	// which the next step takes from it.
 	Returning     []*ReturningState `protobuf:"bytes,31,rep,name=returning" json:"returning,omitempty"`
@@ -336,9 +336,9 @@ func (x *QueueSnapshot) GetSingleActive() uint32 {
 	return 0
 }
 
-func (x *QueueSnapshot) GetSilent() []*Silence {
+func (x *QueueSnapshot) GetSuspected() []*Suspicion {
 	if x != nil {
-		return x.Silent
+		return x.Suspected
 	}
 	return nil
 }
@@ -974,11 +974,11 @@ var File_snapshot_proto protoreflect.FileDescriptor
 
 const file_snapshot_proto_rawDesc = "" +
 	"\n" +
-	"\x0esnapshot.proto\x12\x0equorate.log.v1\x1a\tlog.proto\"G\n" +
-	"\aSilence\x12\x12\n" +
+	"\x0esnapshot.proto\x12\x0equorate.log.v1\x1a\tlog.proto\"I\n" +
+	"\tSuspicion\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x14\n" +
-	"\x05until\x18\x03 \x01(\x12R\x05until\"\x8f\b\n" +
+	"\x05until\x18\x03 \x01(\x12R\x05until\"\x97\b\n" +
 	"\rQueueSnapshot\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
 	"\x05clock\x18\x02 \x01(\x12R\x05clock\x12\x12\n" +
@@ -1009,8 +1009,8 @@ const file_snapshot_proto_rawDesc = "" +
 	"lockCredit\x12\x1f\n" +
 	"\vlast_active\x18\x18 \x01(\x12R\n" +
 	"lastActive\x12#\n" +
-	"\rsingle_active\x18\x19 \x01(\rR\fsingleActive\x12/\n" +
-	"\x06silent\x18\x1e \x03(\v2\x17.quorate.log.v1.SilenceR\x06silent\x12<\n" +
+	"\rsingle_active\x18\x19 \x01(\rR\fsingleActive\x127\n" +
+	"\tsuspected\x18\x1e \x03(\v2\x19.quorate.log.v1.SuspicionR\tsuspected\x12<\n" +
 	"\treturning\x18\x1f \x03(\v2\x1e.quorate.log.v1.ReturningStateR\treturning\x12\x1f\n" +
 	"\vfsm_version\x18( \x01(\rR\n" +
 	"fsmVersionJ\x04\b\x14\x10\x15\"\xf6\x04\n" +
@@ -1097,7 +1097,7 @@ func file_snapshot_proto_rawDescGZIP() []byte {
 
 var file_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_snapshot_proto_goTypes = []any{
-	(*Silence)(nil),        // 0: quorate.log.v1.Silence
+	(*Suspicion)(nil),      // 0: quorate.log.v1.Suspicion
 	(*QueueSnapshot)(nil),  // 1: quorate.log.v1.QueueSnapshot
 	(*QueueCounters)(nil),  // 2: quorate.log.v1.QueueCounters
 	(*DeadTarget)(nil),     // 3: quorate.log.v1.DeadTarget
@@ -1116,7 +1116,7 @@ var file_snapshot_proto_depIdxs = []int32{
 	6,  // 4: quorate.log.v1.QueueSnapshot.consumers:type_name -> quorate.log.v1.ConsumerState
 	8,  // 5: quorate.log.v1.QueueSnapshot.ended:type_name -> quorate.log.v1.Session
 	9,  // 6: quorate.log.v1.QueueSnapshot.dead:type_name -> quorate.log.v1.NodeDown
-	0,  // 7: quorate.log.v1.QueueSnapshot.silent:type_name -> quorate.log.v1.Silence
+	0,  // 7: quorate.log.v1.QueueSnapshot.suspected:type_name -> quorate.log.v1.Suspicion
 	4,  // 8: quorate.log.v1.QueueSnapshot.returning:type_name -> quorate.log.v1.ReturningState
 	8,  // 9: quorate.log.v1.ReturningState.session:type_name -> quorate.log.v1.Session
 	8,  // 10: quorate.log.v1.SessionState.session:type_name -> quorate.log.v1.Session

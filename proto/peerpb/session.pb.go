@@ -325,10 +325,10 @@ type Deliveries struct {
 	Boot       uint64                 `protobuf:"varint,3,opt,name=boot" json:"boot,omitempty"`
 	Deliveries []*Delivery            `protobuf:"bytes,4,rep,name=deliveries" json:"deliveries,omitempty"`
 	// An answer to Resync: all that consumer holds after the id that was asked
-	// for, up to and including upto.
+	// for, up to and including last.
 	Resync        bool   `protobuf:"varint,5,opt,name=resync" json:"resync,omitempty"`
 	Consumer      uint64 `protobuf:"varint,6,opt,name=consumer" json:"consumer,omitempty"`
-	Upto          uint64 `protobuf:"varint,7,opt,name=upto" json:"upto,omitempty"`
+	Last          uint64 `protobuf:"varint,7,opt,name=last" json:"last,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -405,9 +405,9 @@ func (x *Deliveries) GetConsumer() uint64 {
 	return 0
 }
 
-func (x *Deliveries) GetUpto() uint64 {
+func (x *Deliveries) GetLast() uint64 {
 	if x != nil {
-		return x.Upto
+		return x.Last
 	}
 	return 0
 }
@@ -748,7 +748,7 @@ const file_session_proto_rawDesc = "" +
 	"deliveries\x12\x16\n" +
 	"\x06resync\x18\x05 \x01(\bR\x06resync\x12\x1a\n" +
 	"\bconsumer\x18\x06 \x01(\x04R\bconsumer\x12\x12\n" +
-	"\x04upto\x18\a \x01(\x04R\x04uptoJ\x04\b\b\x10\t\"\xd1\x01\n" +
+	"\x04last\x18\a \x01(\x04R\x04lastJ\x04\b\b\x10\t\"\xd1\x01\n" +
 	"\bDelivery\x12\x1a\n" +
 	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x12\x12\n" +

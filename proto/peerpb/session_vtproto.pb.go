@@ -236,8 +236,8 @@ func (m *Deliveries) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
-	if m.Upto != 0 {
-		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Upto))
+	if m.Last != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Last))
 		i--
 		dAtA[i] = 0x38
 	}
@@ -630,8 +630,8 @@ func (m *Deliveries) SizeVT() (n int) {
 	if m.Consumer != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.Consumer))
 	}
-	if m.Upto != 0 {
-		n += 1 + protohelpers.SizeOfVarint(uint64(m.Upto))
+	if m.Last != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.Last))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -1375,9 +1375,9 @@ func (m *Deliveries) UnmarshalVT(dAtA []byte) error {
 			}
 		case 7:
 			if wireType != 0 {
-				return fmt.Errorf("proto: wrong wireType = %d for field Upto", wireType)
+				return fmt.Errorf("proto: wrong wireType = %d for field Last", wireType)
 			}
-			m.Upto = 0
+			m.Last = 0
 			for shift := uint(0); ; shift += 7 {
 				if shift >= 64 {
 					return protohelpers.ErrIntOverflow
@@ -1387,7 +1387,7 @@ func (m *Deliveries) UnmarshalVT(dAtA []byte) error {
 				}
 				b := dAtA[iNdEx]
 				iNdEx++
-				m.Upto |= uint64(b&0x7F) << shift
+				m.Last |= uint64(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}
