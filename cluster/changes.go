@@ -9,7 +9,7 @@ import (
 // queueSettings returns the effective settings of a queue as this node knows
 // them now; nil: it knows no such queue.
 func (n *Node) queueSettings(id fsm.QueueID) *group.QueueConfig {
-	v := n.View()
+	v := n.catalog.View()
 	if q, ok := v.QueueByID(id); ok {
 		return v.Settings(q, n.config.Defaults)
 	}
@@ -18,7 +18,7 @@ func (n *Node) queueSettings(id fsm.QueueID) *group.QueueConfig {
 
 // catalogChanged acts on what an entry of the catalog has changed.
 func (n *Node) catalogChanged(c group.CatalogChange) {
-	view := n.View()
+	view := n.catalog.View()
 	if c.Nodes || c.Everything {
 		n.membership.Changed(view)
 	}
@@ -61,7 +61,9 @@ func (n *Node) catalogChanged(c group.CatalogChange) {
 		n.broker.Departed(c.Users, c.VHosts)
 		n.rights.Wake()
 	}
-	n.settingsChanged(view)
+	if n.clock.learn(view) {
+		n.host.ReconfigureAll()
+	}
 	n.broker.CatalogChanged()
 }
 
@@ -78,3 +80,12 @@ func (o outside) Led(g *group.Group, term uint64) {
 		o.node.placement.Reconciler.CheckGroup(g)
 	}
 }
+
+// served is the catalog, as the broker sees it.
+type served struct {
+	*group.Catalog
+	node *Node
+}
+
+// Isolated implements broker.Catalog.
+func (s served) Isolated() string { return s.node.Isolated() }

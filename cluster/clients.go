@@ -103,7 +103,7 @@ func (n *Node) Connections(ctx context.Context) []api.Connection {
 
 // renewClients has clients looked at again whenever their rights have changed.
 func (n *Node) renewClients() {
-	n.rights.Run(n.life.Done(), func(time.Time) (again time.Duration) {
+	n.rights.Run(n.loops.Life().Done(), func(time.Time) (again time.Duration) {
 		if n.clients != nil && n.ready.Load() { // else nobody is in
 			n.clients.Renew()
 		}

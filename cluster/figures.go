@@ -25,7 +25,7 @@ func (n *Node) late(what queue.Due, late fsm.Millis) {
 func (n *Node) figures() metrics.Figures {
 	f := metrics.Figures{
 		Node: n.config.Name, Cluster: n.config.ClusterName, Version: Version,
-		Clock: n.clock.Status(), Peers: n.mesh.Peers(), Log: n.store.Metrics(), Snapshots: n.mesh.SnapshotCounts(), Queues: n.View().QueueCount(),
+		Clock: n.clock.Status(), Peers: n.mesh.Peers(), Log: n.stores.queues.Metrics(), Snapshots: n.mesh.SnapshotCounts(), Queues: n.View().QueueCount(),
 	}
 	f.Replicas, f.Led = n.led()
 	f.Lease, f.LeasesLost = n.catalog.LeaseLeft()

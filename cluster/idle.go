@@ -22,7 +22,7 @@ func (n *Node) expireExchanges() {
 	var began fsm.Time // to lead; 0: this node does not
 	for {
 		select {
-		case <-n.life.Done():
+		case <-n.loops.Life().Done():
 			return
 		case <-tick.C:
 		}
@@ -62,7 +62,7 @@ func (n *Node) expireIdle(began fsm.Time) {
 	}
 	var activity map[fsm.QueueID]*peerpb.QueueStats
 	if len(ask) > 0 {
-		activity = n.queues.Activity(n.life, ask...)
+		activity = n.queues.Activity(n.loops.Life(), ask...)
 	}
 	for _, i := range idlers {
 		last, known := i.lastUse(activity, now)
@@ -121,7 +121,7 @@ func (n *Node) expire(i idler, now fsm.Time) {
 // proposeIdle proposes a command about an exchange, and reports whether it has
 // changed anything. What fails is tried again at the next look.
 func (n *Node) proposeIdle(c *logpb.CatalogCommand) bool {
-	ctx, cancel := context.WithTimeout(n.life, settleWait)
+	ctx, cancel := context.WithTimeout(n.loops.Life(), settleWait)
 	defer cancel()
 	r, err := n.Note(ctx, c)
 	if err != nil {

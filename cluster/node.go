@@ -10,8 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,14 +17,12 @@ import (
 
 	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/broker"
-	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/cluster/membership"
 	"github.com/quorate/quorate/cluster/metrics"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/placement"
-	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/cluster/watchdog"
 	"github.com/quorate/quorate/cluster/worker"
@@ -39,13 +35,15 @@ import (
 type Node struct {
 	config Config
 	slog   *slog.Logger
-	clock  *clock.Clock
-	// stopClock ends what openClock started; nil: nothing.
-	stopClock  func()
-	settings   clusterSettings
+	guard  *worker.Guard // of the node's goroutines
+	loops  *worker.Loops // end when Close begins
+
+	// In the order in which they are opened; nil: not yet.
+	watchdog   *watchdog.Watchdog
+	membership *membership.Membership
+	stores     stores
+	clock      *nodeClock
 	metrics    *metrics.Metrics
-	store      *raftlog.Store
-	stable     *raftlog.Catalog
 	mesh       *peer.Mesh
 	host       *group.Host
 	catalog    *group.Catalog
@@ -54,21 +52,13 @@ type Node struct {
 	queues     *stats.Queues
 	placement  *placement.Placement
 	alarm      *alarm.Cluster
-	watchdog   *watchdog.Watchdog
-	membership *membership.Membership
-	ready      atomic.Bool
+
+	ready   atomic.Bool // clients may come
+	clients Clients     // nil: there are none
+	began   time.Time
 
 	rights  *worker.Worker // checks clients when what users may do has changed
 	expired atomic.Uint64  // exchanges deleted for being idle
-	guard   *worker.Guard  // of the node's loops
-
-	incarnation [16]byte // of this process
-	began       time.Time
-
-	clients Clients         // nil: there are no clients
-	life    context.Context // ends when Close begins
-	end     context.CancelFunc
-	work    sync.WaitGroup // goroutines that end with life
 }
 
 // Open starts a node. It returns once the node runs; Join makes it a member
@@ -78,11 +68,11 @@ func Open(c Config) (*Node, error) {
 		c.Versions = fsm.Supported
 	}
 	n := &Node{config: c, slog: c.Logger, began: time.Now(), rights: worker.New(worker.Options{}), guard: worker.NewGuard(c.Logger)}
-	n.life, n.end = context.WithCancel(context.Background())
+	n.loops = worker.NewLoops(n.guard)
 	n.metrics = metrics.New(n.figures)
 	if err := n.open(); err != nil {
-		n.end()
-		n.closeStores()
+		n.loops.Stop()
+		_ = n.closeStores() // the first error is the one that matters
 		return nil, err
 	}
 	return n, nil
@@ -94,18 +84,19 @@ func (n *Node) open() error {
 	if n.membership, err = membership.Open(n.membershipConfig()); err != nil {
 		return err
 	}
-	if err := n.openStores(); err != nil {
+	if err := n.stores.open(&n.config, n.watchdog.FS(vfs.Default)); err != nil {
 		return err
 	}
-	n.openClock()
-	if err := n.openMesh(); err != nil {
+	n.clock = newClock(&n.config, n.guard)
+	incarnation, err := n.openMesh()
+	if err != nil {
 		return err
 	}
-	n.openGroups()
+	n.openGroups(incarnation)
 	n.openAlarm()
 	n.listen()
 	n.openStats()
-	n.openPlacement()
+	n.openPlacement(incarnation)
 	n.host.Start()
 	n.mesh.Watch(func(ev peer.Event) {
 		n.slog.Info("peer changed", "node", ev.Node, "up", ev.Up, "reason", ev.Reason)
@@ -120,89 +111,67 @@ func (n *Node) open() error {
 	n.mesh.Start()
 	n.membership.Start()
 	n.watchdog.Start(watchdog.Actions{Withdraw: n.withdraw, Return: n.comeBack, Refuse: n.mesh.Refuse, Shut: n.shut})
-	for doing, loop := range map[string]func(){
-		"keep leaderships away": func() { n.placement.Maintenance.Run(n.life) }, "expire exchanges": n.expireExchanges,
-		"renew clients": n.renewClients, "check memory and disk": func() { n.alarm.Run(n.life.Done()) },
-	} {
-		n.work.Go(func() { n.guard.Loop(n.life.Done(), doing, loop) })
-	}
-	return nil
-}
-
-// openStores opens what is on disk.
-func (n *Node) openStores() (err error) {
-	c, fs := n.config, n.watchdog.FS(vfs.Default)
-	n.store, err = raftlog.Open(filepath.Join(c.DataDir, membership.QueuesFolder), raftlog.Options{
-		Logger: c.Logger, Exit: c.Exit, MemTableBytes: c.MemTableBytes, TrailingLogs: group.TrailingLogs, OpenFiles: c.OpenFiles, FS: fs,
-	})
-	if err != nil {
-		return fmt.Errorf("open queue store: %w", err)
-	}
-	n.stable, err = raftlog.OpenCatalog(filepath.Join(c.DataDir, membership.CatalogFolder), raftlog.CatalogOptions{
-		Logger: c.Logger, Exit: c.Exit, FS: fs,
-	})
-	if err != nil {
-		return fmt.Errorf("open catalog store: %w", err)
-	}
+	n.loops.Go("keep leaderships away", n.placement.Maintenance.Run)
+	n.loops.Go("expire exchanges", func(context.Context) { n.expireExchanges() })
+	n.loops.Go("renew clients", func(context.Context) { n.renewClients() })
+	n.loops.Go("check memory and disk", func(ctx context.Context) { n.alarm.Run(ctx.Done()) })
 	return nil
 }
 
 // openGroups makes the raft groups and the broker that serves by them.
-func (n *Node) openGroups() {
+func (n *Node) openGroups(incarnation [16]byte) {
 	c := n.config
+	n.catalog = group.NewCatalog(group.CatalogConfig{
+		Node: c.Name, Store: n.stores.catalog, Mesh: n.mesh, Kind: broker.KindCatalog, KindApplied: broker.KindApplied,
+		Incarnation: incarnation, Newest: c.Versions.Newest,
+		Clock: n.clock.Now, Exit: c.Exit, Logger: c.Logger, Changed: n.catalogChanged,
+	})
 	n.broker = broker.New(broker.Config{
-		Node: c.Name, ClusterName: c.ClusterName, Mesh: n.mesh, Catalog: n, Properties: c.Properties,
+		Node: c.Name, ClusterName: c.ClusterName, Mesh: n.mesh, Catalog: served{n.catalog, n}, Properties: c.Properties,
 		Clock: n.clock.Steady, Stamp: n.clock.Now, Logger: c.Logger, Audit: c.Audit, Defaults: c.Defaults,
 		LoopbackUsers: c.LoopbackUsers, Logins: c.Logins, MaxConnections: c.MaxConnections,
 		LeaderlessGrace: c.LeaderlessGrace, GroupSize: c.GroupSize, LeaderLocator: cmp.Or(c.LeaderLocator, catalog.ClientLocal),
 	})
 	n.host = group.NewHost(group.Config{
-		Node: c.Name, Store: n.store, Mesh: n.mesh, Clock: n.clock, Exit: c.Exit, Logger: c.Logger,
-		Version: func() uint32 { return n.View().FSMVersion() }, Newest: c.Versions.Newest,
-		LockCredit: n.lockCredit, Settings: n.queueSettings, Drains: n.isDraining, Late: n.late, Outside: outside{n.broker, n},
+		Node: c.Name, Store: n.stores.queues, Mesh: n.mesh, Clock: n.clock.Clock, Exit: c.Exit, Logger: c.Logger,
+		Version: func() uint32 { return n.catalog.View().FSMVersion() }, Newest: c.Versions.Newest,
+		LockCredit: n.clock.credit, Settings: n.queueSettings, Drains: n.isDraining, Late: n.late, Outside: outside{n.broker, n},
 		Heartbeat: c.Heartbeat, Progress: n.watchdog.Bounds().Progress, Awake: n.watchdog.Awake,
 		Reclaimable: c.MemTableBytes / 2, Retained: c.RetainedBytes, KindElection: broker.KindElection, KindLearner: broker.KindLearner,
 	})
 	n.broker.Listen(n.host)
-	n.catalog = group.NewCatalog(group.CatalogConfig{
-		Node: c.Name, Store: n.stable, Mesh: n.mesh, Kind: broker.KindCatalog, KindApplied: broker.KindApplied,
-		Incarnation: n.incarnation, Newest: c.Versions.Newest,
-		Clock: n.clock.Now, Exit: c.Exit, Logger: c.Logger, Changed: n.catalogChanged, Host: n.host,
-	})
+	n.catalog.SetHost(n.host)
 }
 
 // openPlacement makes what decides where replicas are, and connects the
 // membership.
-func (n *Node) openPlacement() {
+func (n *Node) openPlacement(incarnation [16]byte) {
 	c := n.config
 	n.placement = placement.New(placement.Config{
 		Node: c.Name, Host: n.host, Catalog: n.catalog, Mesh: n.mesh, Replicas: n.replicas, Candidates: n.broker.Candidates,
-		Guard: n.guard, Logger: c.Logger, Defaults: c.Defaults, GroupSize: c.GroupSize, Stored: n.store.GroupIDs,
+		Guard: n.guard, Logger: c.Logger, Defaults: c.Defaults, GroupSize: c.GroupSize, Stored: n.stores.queues.GroupIDs,
 		Serving: n.ready.Load, KindTransfer: broker.KindTransfer,
 	})
 	n.membership.Connect(membership.Parts{
-		Mesh: n.mesh, Incarnation: n.incarnation, Catalog: n.catalog, Guard: n.guard, Now: n.clock.Now, SetNodes: n.clock.SetNodes,
+		Mesh: n.mesh, Incarnation: incarnation, Catalog: n.catalog, Guard: n.guard, Now: n.clock.Now, SetNodes: n.clock.SetNodes,
 		Last: n.catalogLast, Isolated: func() bool { return n.Isolated() != "" }, Renewed: n.renewed,
 	})
 }
 
-func (n *Node) openMesh() error {
+func (n *Node) openMesh() (incarnation [16]byte, err error) {
 	c := n.config
 	pc := peer.Config{
 		Node: c.Name, Cluster: c.ClusterName, Listener: c.Listener, Dial: c.Dial, Security: c.Security, Logger: c.Logger,
 		Identity: n.membership.Identity(), Admit: n.membership.Admit, Introduce: n.membership.Introduce,
-		WallClock: func() int64 { return c.Clock().UnixMilli() }, HeardClock: n.heardClock,
+		WallClock: func() int64 { return c.Clock().UnixMilli() }, HeardClock: n.clock.heard,
 	}
 	if _, err := rand.Read(pc.Incarnation[:]); err != nil {
-		return fmt.Errorf("incarnation: %w", err)
+		return incarnation, fmt.Errorf("incarnation: %w", err)
 	}
-	mesh, err := peer.New(pc)
-	if err != nil {
-		return fmt.Errorf("links to other nodes: %w", err)
+	if n.mesh, err = peer.New(pc); err != nil {
+		return incarnation, fmt.Errorf("links to other nodes: %w", err)
 	}
-	n.mesh = mesh
-	n.incarnation = pc.Incarnation
-	return nil
+	return pc.Incarnation, nil
 }
 
 // Join registers the node in the catalog, starts its replicas and waits until
@@ -275,7 +244,7 @@ func (n *Node) membershipConfig() membership.Config {
 
 // initialize creates the default vhost and user in an empty catalog.
 func (n *Node) initialize(ctx context.Context) error {
-	if n.View().Initialized() {
+	if n.catalog.View().Initialized() {
 		return nil
 	}
 	c := n.config
@@ -292,21 +261,15 @@ func (n *Node) initialize(ctx context.Context) error {
 // View is the newest view of the catalog that this node has applied.
 func (n *Node) View() *catalog.View { return n.catalog.View() }
 
-// Refresh brings the view up to date, see broker.Catalog.
-func (n *Node) Refresh(ctx context.Context) error { return n.catalog.Refresh(ctx) }
-
-// Fresh reports whether this node may route by its view, see broker.Catalog.
+// Fresh reports whether this node may route by its view.
 func (n *Node) Fresh() bool { return n.catalog.Fresh() }
 
-// Converge waits for the other nodes, see broker.Catalog.
-func (n *Node) Converge(ctx context.Context) error { return n.catalog.Converge(ctx) }
-
-// Note commits what nobody is told of, see broker.Catalog.
+// Note commits what nobody hears the result of, see group.Catalog.
 func (n *Node) Note(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
 	return n.catalog.Note(ctx, commands...)
 }
 
-// Propose commits catalog commands, see broker.Catalog.
+// Propose commits catalog commands, see group.Catalog.
 func (n *Node) Propose(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
 	return n.catalog.Propose(ctx, commands...)
 }
@@ -326,11 +289,10 @@ func (n *Node) isDraining(node string) bool { return n.placement.IsDraining(node
 
 // Close ends the node in order. Listeners for clients have been closed before.
 func (n *Node) Close() error {
-	ctx, cancel := context.WithTimeout(n.life, closeWait)
+	ctx, cancel := context.WithTimeout(n.loops.Life(), closeWait)
 	defer cancel()
 	n.Leave(ctx)
-	n.end()
-	n.work.Wait()
+	n.loops.Stop()
 	n.membership.Stop()
 	n.placement.Reconciler.Stop()
 	n.placement.Local.Stop()
@@ -347,15 +309,10 @@ func (n *Node) closeStores() error {
 	if n.mesh != nil {
 		errs = append(errs, n.mesh.Close())
 	}
-	if n.stopClock != nil {
-		n.stopClock()
+	if n.clock != nil {
+		n.clock.loops.Stop()
 	}
-	if n.stable != nil {
-		errs = append(errs, n.stable.Close())
-	}
-	if n.store != nil {
-		errs = append(errs, n.store.Close())
-	}
+	errs = append(errs, n.stores.close())
 	if n.membership != nil {
 		n.membership.Stop()
 		errs = append(errs, n.membership.Close())

@@ -388,7 +388,7 @@ func TestDeclareDeleteRaces(t *testing.T) {
 		if got := len(n.Replicas()); got != 3 {
 			t.Errorf("%s has %d replicas, want 3", name, got)
 		}
-		onDisk, err := n.store.GroupIDs()
+		onDisk, err := n.stores.queues.GroupIDs()
 		if err != nil || len(onDisk) != 3 {
 			t.Errorf("%s has the groups %v on disk, want 3; %v", name, onDisk, err)
 		}

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"sync/atomic"
 	"time"
 
@@ -10,48 +11,40 @@ import (
 	"github.com/quorate/quorate/fsm/catalog"
 )
 
-// openClock makes the node's clock, which runs until stopClock.
-func (n *Node) openClock() {
-	var none catalog.View
-	n.settings.maxSkew.Store(none.Setting(catalog.MaxClockSkew))
-	n.settings.lockCredit.Store(none.Setting(catalog.LockCredit))
+// nodeClock is the clock of a node, kept going, with the settings of the whole
+// cluster that are about time, as far as the node knows them.
+type nodeClock struct {
+	*clock.Clock
+	loops *worker.Loops
+
+	maxSkew, lockCredit atomic.Int64 // ms
+}
+
+// newClock returns a clock that goes until it is stopped.
+func newClock(c *Config, guard *worker.Guard) *nodeClock {
+	k := &nodeClock{loops: worker.NewLoops(guard)}
+	k.learn(&catalog.View{})
 	began := time.Now()
-	n.clock = clock.New(clock.Config{
-		Node: n.config.Name, Nodes: []string{n.config.Name}, Logger: n.slog, Wall: n.config.Clock,
+	k.Clock = clock.New(clock.Config{
+		Node: c.Name, Nodes: []string{c.Name}, Logger: c.Logger, Wall: c.Clock,
 		Monotonic: func() time.Duration { return time.Since(began) },
-		MaxSkew:   n.maxSkew,
+		MaxSkew:   func() fsm.Millis { return fsm.Millis(k.maxSkew.Load()) },
 	})
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		n.guard.Loop(stop, "keep time", func() { worker.Every(stop, clock.UpdateInterval, n.clock.Update) })
-	}()
-	n.stopClock = func() {
-		close(stop)
-		<-stopped
-	}
+	k.loops.Go("keep time", func(ctx context.Context) { worker.Every(ctx.Done(), clock.UpdateInterval, k.Update) })
+	return k
 }
 
-// heardClock takes what another node's wall clock shows.
-func (n *Node) heardClock(node string, wall int64, roundTrip time.Duration) {
-	n.clock.Read(node, fsm.Time(wall), roundTrip)
+// heard takes what another node's wall clock shows.
+func (k *nodeClock) heard(node string, wall int64, roundTrip time.Duration) {
+	k.Read(node, fsm.Time(wall), roundTrip)
 }
 
-// clusterSettings are the settings of the whole cluster that this node acts
-// on, as far as it knows them.
-type clusterSettings struct {
-	maxSkew, lockCredit atomic.Int64
-}
-
-// settingsChanged takes up the settings of the catalog. It is called after
-// each of its entries.
-func (n *Node) settingsChanged(v *catalog.View) {
-	n.settings.maxSkew.Store(v.Setting(catalog.MaxClockSkew))
+// learn takes up the settings of a view, and reports whether queues have to.
+func (k *nodeClock) learn(v *catalog.View) (changed bool) {
+	k.maxSkew.Store(v.Setting(catalog.MaxClockSkew))
 	credit := v.Setting(catalog.LockCredit)
-	if n.settings.lockCredit.Swap(credit) != credit {
-		n.host.ReconfigureAll()
-	}
+	return k.lockCredit.Swap(credit) != credit
 }
 
-func (n *Node) maxSkew() fsm.Millis    { return fsm.Millis(n.settings.maxSkew.Load()) }
-func (n *Node) lockCredit() fsm.Millis { return fsm.Millis(n.settings.lockCredit.Load()) }
+// credit is the lock credit.
+func (k *nodeClock) credit() fsm.Millis { return fsm.Millis(k.lockCredit.Load()) }

@@ -110,6 +110,10 @@ func (k *Catalog) spawn(f func()) {
 	}
 }
 
+// SetHost gives the catalog the host that it is to work with, see
+// CatalogConfig.Host. It is called before Start.
+func (k *Catalog) SetHost(h *Host) { k.config.Host = h }
+
 // HasPast reports whether this node has been part of a catalog before.
 func (k *Catalog) HasPast() (bool, error) { return k.hasPast() }
 
