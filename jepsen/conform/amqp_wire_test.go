@@ -358,7 +358,7 @@ var frameRows = []row{
 		t.must(r.Write([]byte{1, 0, 0, 255, 255, 255, 255}))
 		t.closes(r, amqp.FrameError, "{frame_too_large,4294967295,8184}", "0,0")
 	}},
-	{id: "A030", what: "heartbeat 1, the client silent: dropped after 2 s", run: func(t *T) {
+	{id: "A030", what: "heartbeat 1, a client that sends nothing: dropped after 2 s", run: func(t *T) {
 		r := t.rawWith(client.Tune{Channels: 1, Frame: 131072, Heartbeat: 1})
 		at := time.Now()
 		for {
