@@ -44,6 +44,11 @@ var importRules = []importRule{
 	{tree: "amqp/wire/...", project: []string{"amqp/wire/..."}, others: none},
 	{tree: "amqp/...", project: []string{"amqp/...", "fsm", "proto/logpb"}},
 
+	{tree: "cluster/worker/...", project: none},
+	{tree: "cluster/watchdog/...", project: []string{"cluster/raftlog"}},
+	// They stand beside the broker, and know nothing of it.
+	{tree: "cluster/membership/...", project: []string{"cluster/audit", "cluster/certs", "cluster/group", "cluster/mgmt/api", "cluster/peer", "cluster/raftlog", "cluster/worker", "fsm/...", "proto/..."}},
+	{tree: "cluster/placement/...", project: []string{"cluster/group", "cluster/mgmt/api", "cluster/peer", "cluster/stats", "cluster/worker", "fsm/...", "proto/..."}},
 	{tree: "cluster/...", project: []string{"cluster/...", "fsm/...", "proto/..."}},
 
 	{tree: "cmd/quorate", project: []string{"..."}},
