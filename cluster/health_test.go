@@ -27,11 +27,11 @@ func TestNodeWithoutMajorityIsNotReady(t *testing.T) {
 	c.crash("n1")
 	c.crash("n2")
 	until(t, "n3 is not ready", func() bool { return !n.Ready() })
-	until(t, "it knows who is away", func() bool { return strings.Contains(n.NotReady(), "n1, n2 cannot be reached") })
-	if status, reason := ready(); status != 503 || reason != n.NotReady() {
+	until(t, "it knows who is away", func() bool { return strings.Contains(n.local.NotReady(), "n1, n2 cannot be reached") })
+	if status, reason := ready(); status != 503 || reason != n.local.NotReady() {
 		t.Errorf("%d %s", status, reason)
 	}
-	if s := n.Status(); s.Ready || s.NotReady != n.NotReady() {
+	if s := n.local.Status(); s.Ready || s.NotReady != n.local.NotReady() {
 		t.Errorf("status says %v, %q", s.Ready, s.NotReady)
 	}
 	began := time.Now()

@@ -259,7 +259,7 @@ func (c *nodes) mustAgree() {
 	}()
 	until(c.t, "replicas agree", func() bool {
 		for _, n := range c.all {
-			_ = n.Barrier(context.Background()) // a change of leader meanwhile: the next look
+			_ = n.local.Barrier(context.Background()) // a change of leader meanwhile: the next look
 		}
 		last = c.disagreement()
 		return last == ""

@@ -2,19 +2,23 @@ package cluster
 
 import (
 	"context"
+	"time"
 
 	"github.com/quorate/quorate/cluster/broker"
+	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/mgmt"
+	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/logpb"
 )
 
 // Management is what the HTTP API is about.
 func (n *Node) Management() mgmt.Backend {
 	return mgmt.Backend{
 		Catalog: n.catalog, Logins: n.broker, Queues: n.queues, Messages: messages{n.broker, n.config.Properties},
-		Node: n, Groups: n, Cluster: n.replicas, Settings: n, Connections: n, Maintenance: n.placement, Leaders: n.placement,
+		Node: n.local, Groups: n.local, Cluster: n.replicas, Settings: settings{n.catalog}, Connections: n, Maintenance: n.placement, Leaders: n.placement,
 		Resources: n.alarm, Members: n.placement, Membership: n.membership,
 	}
 }
@@ -51,4 +55,36 @@ func (m messages) Peek(ctx context.Context, q *catalog.Queue, in queue.Place, af
 
 func (m messages) describe(x *fsm.Message) *fsm.Table {
 	return m.properties.Describe(x.Payload.Properties(), x)
+}
+
+// settingWait bounds how long the catalog may take to commit a setting.
+const settingWait = 5 * time.Second
+
+// settings are those of the whole cluster.
+type settings struct{ catalog *group.Catalog }
+
+// Settings lists the settings of the whole cluster.
+func (s settings) Settings() []api.Setting {
+	var list []api.Setting
+	for _, x := range catalog.Settings() {
+		list = append(list, api.Setting{
+			Name: x.Name, Value: s.catalog.View().Setting(x.Name), Default: x.Default, Low: x.Low, High: x.High, About: x.About,
+		})
+	}
+	return list
+}
+
+// PutSetting gives a setting of the whole cluster a value; nil: the program's.
+func (s settings) PutSetting(ctx context.Context, name string, value *int64) error {
+	m := &logpb.PutSetting{Name: name, Unset: value == nil}
+	if value != nil {
+		m.Value = *value
+	}
+	ctx, cancel := context.WithTimeout(ctx, settingWait)
+	defer cancel()
+	r, err := s.catalog.Propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutSetting{PutSetting: m}})
+	if err != nil {
+		return err
+	}
+	return catalog.Refused(r[0])
 }

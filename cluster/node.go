@@ -17,6 +17,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/broker"
+	"github.com/quorate/quorate/cluster/expiry"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/cluster/membership"
@@ -48,17 +49,18 @@ type Node struct {
 	host       *group.Host
 	catalog    *group.Catalog
 	broker     *broker.Broker
+	local      *stats.Local
 	replicas   *stats.Replicas
 	queues     *stats.Queues
 	placement  *placement.Placement
 	alarm      *alarm.Cluster
+	expiry     *expiry.Exchanges
 
 	ready   atomic.Bool // clients may come
 	clients Clients     // nil: there are none
 	began   time.Time
 
-	rights  *worker.Worker // checks clients when what users may do has changed
-	expired atomic.Uint64  // exchanges deleted for being idle
+	rights *worker.Worker // checks clients when what users may do has changed
 }
 
 // Open starts a node. It returns once the node runs; Join makes it a member
@@ -69,7 +71,7 @@ func Open(c Config) (*Node, error) {
 	}
 	n := &Node{config: c, slog: c.Logger, began: time.Now(), rights: worker.New(worker.Options{}), guard: worker.NewGuard(c.Logger)}
 	n.loops = worker.NewLoops(n.guard)
-	n.metrics = metrics.New(n.figures)
+	n.metrics = metrics.New(n.metricStats)
 	if err := n.open(); err != nil {
 		n.loops.Stop()
 		_ = n.closeStores() // the first error is the one that matters
@@ -96,6 +98,7 @@ func (n *Node) open() error {
 	n.openAlarm()
 	n.listen()
 	n.openStats()
+	n.openExpiry()
 	n.openPlacement(incarnation)
 	n.host.Start()
 	n.mesh.Watch(func(ev peer.Event) {
@@ -112,7 +115,7 @@ func (n *Node) open() error {
 	n.membership.Start()
 	n.watchdog.Start(watchdog.Actions{Withdraw: n.withdraw, Return: n.comeBack, Refuse: n.mesh.Refuse, Shut: n.shut})
 	n.loops.Go("keep leaderships away", n.placement.Maintenance.Run)
-	n.loops.Go("expire exchanges", func(context.Context) { n.expireExchanges() })
+	n.loops.Go("expire exchanges", n.expiry.Run)
 	n.loops.Go("renew clients", func(context.Context) { n.renewClients() })
 	n.loops.Go("check memory and disk", func(ctx context.Context) { n.alarm.Run(ctx.Done()) })
 	return nil
@@ -154,7 +157,7 @@ func (n *Node) openPlacement(incarnation [16]byte) {
 	})
 	n.membership.Connect(membership.Parts{
 		Mesh: n.mesh, Incarnation: incarnation, Catalog: n.catalog, Guard: n.guard, Now: n.clock.Now, SetNodes: n.clock.SetNodes,
-		Last: n.catalogLast, Isolated: func() bool { return n.Isolated() != "" }, Renewed: n.renewed,
+		Last: n.catalogLast, Isolated: func() bool { return n.local.Isolated() != "" }, Renewed: n.renewed,
 	})
 }
 

@@ -153,11 +153,11 @@ func TestForwarderPanics(t *testing.T) {
 func (c *nodes) mustShowQuarantine(node, queue string) {
 	c.t.Helper()
 	n := c.all[node]
-	if s := n.Status(); len(s.Quarantined) != 1 || s.Quarantined[0].Name != queue || s.Quarantined[0].Panic != "poison" {
+	if s := n.local.Status(); len(s.Quarantined) != 1 || s.Quarantined[0].Name != queue || s.Quarantined[0].Panic != "poison" {
 		c.t.Errorf("status of %s: %+v", node, s.Quarantined)
 	}
-	if f := n.figures(); f.Quarantined != 1 || f.GroupPanics == 0 {
-		c.t.Errorf("in the metrics: %d quarantined, %d panics", f.Quarantined, f.GroupPanics)
+	if f := n.metricStats(); f.Replicas.Quarantined != 1 || f.Panics.Groups == 0 {
+		c.t.Errorf("in the metrics: %d quarantined, %d panics", f.Replicas.Quarantined, f.Panics.Groups)
 	}
 	for name, of := range c.all {
 		q, _ := of.View().Queue("/", queue)
@@ -172,7 +172,7 @@ func (c *nodes) mustShowQuarantine(node, queue string) {
 		if list := of.replicas.Leaderless(context.Background(), []*catalog.Queue{q}); len(list) != 0 {
 			c.t.Errorf("%s thinks it has no leader", name)
 		}
-		if name != node && len(of.Quarantined()) != 0 {
+		if name != node && len(of.local.Quarantined()) != 0 {
 			c.t.Errorf("%s has it quarantined as well", name)
 		}
 	}

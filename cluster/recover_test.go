@@ -203,8 +203,8 @@ func (c *nodes) mustAgreeOn(queue string) {
 		states := map[string]bool{}
 		found := 0
 		for _, n := range c.all {
-			_ = n.Barrier(deadline(c.t)) // a change of leader meanwhile: the next look
-			for _, r := range n.ReplicasOf(queue) {
+			_ = n.local.Barrier(deadline(c.t)) // a change of leader meanwhile: the next look
+			for _, r := range n.local.ReplicasOf(queue) {
 				states[fmt.Sprint(r.StateHash, r.AppliedIndex)] = true
 				found++
 			}

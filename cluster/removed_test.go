@@ -60,7 +60,7 @@ func TestForgottenNodeEndsWhileItRuns(t *testing.T) {
 	if err := n.membership.ForgetNode(deadline(t), "n3"); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "n3 finds itself cut off", func() bool { return c.all["n3"].Isolated() != "" })
+	until(t, "n3 finds itself cut off", func() bool { return c.all["n3"].local.Isolated() != "" })
 	if len(c.exits["n3"]) > 0 {
 		t.Fatal("it ends without having heard of anybody")
 	}

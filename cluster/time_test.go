@@ -54,7 +54,7 @@ func TestWrongClockOfLeader(t *testing.T) {
 		}
 		until(t, "the alarm is right", func() bool { return c.all[leader].clock.Status().Skewed == (ahead != 0) })
 	}
-	if status := c.all[leader].Status(); len(status.Alarms) != 1 || status.Alarms[0] != "clock_skew" {
+	if status := c.all[leader].local.Status(); len(status.Alarms) != 1 || status.Alarms[0] != "clock_skew" {
 		t.Errorf("alarms %v", status.Alarms)
 	}
 	for name, n := range c.all {
@@ -138,7 +138,7 @@ func TestClusterSettings(t *testing.T) {
 		t.Helper()
 		until(t, "the queue's credit", func() bool {
 			for _, n := range c.all {
-				_ = n.Barrier(deadline(t))
+				_ = n.local.Barrier(deadline(t))
 				for _, g := range n.host.Groups() {
 					var have uint64
 					if g.View(func(m *queue.Machine) { have = m.Config().LockCredit }); have != want {
@@ -207,7 +207,7 @@ func TestStatusAndClock(t *testing.T) {
 	c.mustClient("n1").mustDeclare("q")
 	c.mustLeader("q")
 	c.ahead["n3"].Store(int64(-2 * time.Minute))
-	until(t, "n3's clock is known to be wrong", func() bool { return c.all["n3"].Clock().Skewed })
+	until(t, "n3's clock is known to be wrong", func() bool { return c.all["n3"].local.Clock().Skewed })
 	url := mustServe(t, c.all["n1"])
 	clockOf := func() map[string]any {
 		_, body, _ := request(t, "GET", url+"/api/quorate/clock", "guest", "guest")
@@ -227,10 +227,10 @@ func TestStatusAndClock(t *testing.T) {
 	}
 	led := 0
 	for _, n := range c.all {
-		f := n.figures()
-		led += f.Led.Queues
-		if f.Replicas != 1 || f.Queues != 1 || len(f.Peers) != 2 {
-			t.Errorf("figures %+v", f)
+		f := n.metricStats()
+		led += f.Queues.Led.Queues
+		if f.Replicas.Count != 1 || f.Queues.Declared != 1 || len(f.Links.Peers) != 2 {
+			t.Errorf("stats %+v", f)
 		}
 	}
 	if led != 1 {

@@ -19,7 +19,7 @@ func (c *nodes) mustBeAt(version uint32, queue string) {
 	c.t.Helper()
 	until(c.t, fmt.Sprint("all nodes are at version ", version), func() bool {
 		for _, n := range c.all {
-			if n.View().FSMVersion() != version || n.Status().FSMVersion != version {
+			if n.View().FSMVersion() != version || n.local.Status().FSMVersion != version {
 				return false
 			}
 		}
@@ -76,14 +76,14 @@ func TestMixedVersions(t *testing.T) {
 			break
 		}
 		c.mustBeAt(1, "q")
-		err := c.all[name].PutSetting(deadline(t), catalog.FSMVersion, new(int64(2)))
+		err := c.all[name].Management().Settings.PutSetting(deadline(t), catalog.FSMVersion, new(int64(2)))
 		if !isRefusal(err, fsm.Precondition) {
 			t.Errorf("the version is raised by hand: %v", err)
 		}
 	}
 	c.mustBeAt(2, "q")
-	if i := slices.IndexFunc(c.all["n2"].Settings(), func(s api.Setting) bool { return s.Name == catalog.FSMVersion && s.Value == 2 }); i < 0 {
-		t.Errorf("settings: %v", c.all["n2"].Settings())
+	if i := slices.IndexFunc(c.all["n2"].Management().Settings.Settings(), func(s api.Setting) bool { return s.Name == catalog.FSMVersion && s.Value == 2 }); i < 0 {
+		t.Errorf("settings: %v", c.all["n2"].Management().Settings.Settings())
 	}
 	c.crash("n2")
 	c.versions["n2"] = fsm.Versions{Oldest: 3, Newest: 4}

@@ -103,7 +103,7 @@ func TestHungLeader(t *testing.T) {
 		t.Error("a node whose disk hangs leads")
 	}
 	until(t, "the node says what it has", func() bool {
-		s := n.Status()
+		s := n.local.Status()
 		return !s.Ready && !n.Ready() && slices.Contains(s.Alarms, "disk_hang") && strings.Contains(n.watchdog.Unfit(), "disk hangs") && s.Leaders == 0
 	})
 	for _, name := range names {
@@ -111,8 +111,8 @@ func TestHungLeader(t *testing.T) {
 			t.Errorf("%s takes it for one that is up", name)
 		}
 	}
-	if f := n.figures(); !f.DiskHung || f.DiskHangs != 1 || f.DiskWaiting < shortBound {
-		t.Errorf("its metrics show %v, %d, %v", f.DiskHung, f.DiskHangs, f.DiskWaiting)
+	if f := n.metricStats(); !f.Watchdog.Hung || f.Watchdog.Hangs != 1 || f.Watchdog.Waiting < shortBound {
+		t.Errorf("its metrics show %v, %d, %v", f.Watchdog.Hung, f.Watchdog.Hangs, f.Watchdog.Waiting)
 	}
 	mine.mu.Lock()
 	if mine.pending != 20 {
@@ -127,7 +127,7 @@ func TestHungLeader(t *testing.T) {
 	if info, err := other.count("q"); err != nil || info.Ready != 41 {
 		t.Errorf("the queue holds %d messages, want 41; %v", info.Ready, err)
 	}
-	if slices.Contains(n.Status().Alarms, "disk_hang") {
+	if slices.Contains(n.local.Status().Alarms, "disk_hang") {
 		t.Error("the alarm is still in effect")
 	}
 }

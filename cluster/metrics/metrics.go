@@ -1,10 +1,10 @@
 // Package metrics is the one table of what a node measures, and its page for
 // Prometheus.
 //
-// Figures are read when the page is asked for, from what the node knows of
+// Stats are read when the page is asked for, from what the node knows of
 // itself; only the lateness of timers is collected as it happens. Names that
 // begin with rabbitmq_ mean what they mean there, so that its dashboards work;
-// the others are quorate's own. Where figures come from is the node's business.
+// the others are quorate's own. Where they come from is the node's business.
 package metrics
 
 import (
@@ -29,42 +29,71 @@ import (
 	"github.com/quorate/quorate/cluster/origin"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/watchdog"
 	"github.com/quorate/quorate/fsm"
 )
 
-// Figures are what a node knows of itself at one moment.
-type Figures struct {
+// Stats is what a node knows of itself at one moment.
+type Stats struct {
 	Node, Cluster, Version string
 	Clock                  clock.Status
 	Resources              alarm.Resources
-	Peers                  []peer.PeerStatus
+	Watchdog               watchdog.Stats
+	Lease                  Lease
+	Links                  Links
 	Log                    raftlog.Metrics
-	Snapshots              peer.SnapshotCounts
+	Replicas               Replicas
+	Queues                 Queues
+	DeadLetters            DeadLetters
 	Traffic                Traffic
 	Logins                 login.Counts
 	Certificates           []Certificate
-	Queues                 int // in the catalog
-	Replicas               int // on this node
-	Led                    Led
-	TimedOut, LateAcks     uint64            // messages, while this node led their queues
-	ExchangesExpired       uint64            // deleted by this node for being idle
-	Deaths                 group.Deaths      // in the queues that this node led, since it started
-	LostOnce               uint64            // dead letters, see broker.LostOnce
-	Resignations           map[string]uint64 // of leaders on this node, by reason
-	Still                  int               // leaders that make no progress
-	DiskHung               bool              // the node has withdrawn
-	DiskHangs              uint64            // how often it has
-	DiskWaiting            time.Duration     // of the oldest write under way
-	Stalled, LongestStall  time.Duration     // of the process
-	Quarantined            int               // queues, on this node
-	Unproven               int               // replicas on this node that do not vote, see group.Doubt
-	GroupPanics            uint64            // in work for queues
-	PeerPanics             uint64            // in what other nodes asked for
-	LoopPanics             uint64            // in what the node does of its own accord
-	BrokerPanics           uint64            // in work for clients and for queues that others lead
-	OddAnswers             uint64            // of queues, to commands that are not answered so
-	Lease                  time.Duration     // see group.Catalog.LeaseLeft
-	LeasesLost             uint64
+	Panics                 Panics
+}
+
+// Lease is the right to route by the catalog, see group.Catalog.LeaseLeft.
+type Lease struct {
+	Left time.Duration
+	Lost uint64
+}
+
+// Links are those to other nodes.
+type Links struct {
+	Peers     []peer.PeerStatus
+	Snapshots peer.SnapshotCounts
+}
+
+// Replicas are those on this node.
+type Replicas struct {
+	Count        int
+	Quarantined  int               // queues
+	Unproven     int               // do not vote, see group.Doubt
+	Stalled      int               // leaders that make no progress
+	Resignations map[string]uint64 // of leaders, by reason
+}
+
+// Queues are those of the cluster. Messages count while this node led their
+// queues.
+type Queues struct {
+	Declared           int // in the catalog
+	Led                Led
+	TimedOut, LateAcks uint64 // messages
+	ExchangesExpired   uint64 // deleted by this node for being idle
+	UnexpectedAnswers  uint64 // to commands that are not answered so
+}
+
+// DeadLetters are those of the queues that this node led, since it started.
+type DeadLetters struct {
+	Deaths   group.Deaths
+	LostOnce uint64 // see broker.LostOnce
+}
+
+// Panics count those that ended what they happened in, and nothing else.
+type Panics struct {
+	Groups uint64 // in work for queues
+	Peers  uint64 // in what other nodes asked for
+	Loops  uint64 // in what the node does of its own accord
+	Broker uint64 // in work for clients and for queues that others lead
 }
 
 // Certificate is one that the node shows, or that it checks others by.
@@ -86,7 +115,7 @@ type Led struct {
 	Delayed                               []Delayed // led stores of delayed exchanges
 }
 
-// Delayed is how the store of a delayed exchange stands.
+// Delayed is what waits in the store of a delayed exchange.
 type Delayed struct {
 	VHost, Exchange string
 	Messages        uint64
@@ -108,15 +137,15 @@ type Timeouts struct{ Cancelled, Suspended, Closed, Gets uint64 }
 
 // Metrics is a node's page.
 type Metrics struct {
-	gather   func() Figures
+	gather   func() Stats
 	traffic  atomic.Pointer[func() Traffic]
 	registry *prometheus.Registry
 	descs    []*prometheus.Desc // of the table's rows
 	lateness *prometheus.HistogramVec
 }
 
-// New returns the page of a node whose figures gather answers.
-func New(gather func() Figures) *Metrics {
+// New returns the page of a node whose stats gather answers.
+func New(gather func() Stats) *Metrics {
 	m := &Metrics{gather: gather, registry: prometheus.NewRegistry()}
 	for i := range table {
 		m.descs = append(m.descs, prometheus.NewDesc(table[i].name, table[i].help, table[i].labels, nil))

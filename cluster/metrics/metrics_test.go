@@ -52,24 +52,25 @@ func TestTable(t *testing.T) {
 // TestPage reads the page as Prometheus does.
 func TestPage(t *testing.T) {
 	calls := 0
-	m := New(func() Figures {
+	m := New(func() Stats {
 		calls++
-		return Figures{
-			Node: "n1", Cluster: "c", Version: "1.2.3", Queues: 9, Replicas: 8,
+		return Stats{
+			Node: "n1", Cluster: "c", Version: "1.2.3",
 			Clock: clock.Status{Sampled: true, Offset: -1500 * time.Microsecond, Skewed: true, JumpsRefused: 4, LogAhead: 12, Peers: []clock.PeerStatus{
 				{Node: "n2", Known: true, Offset: 2 * time.Second}, {Node: "n3"},
 			}},
-			Peers: []peer.PeerStatus{{Node: "n2", Alive: true, Linked: true, Backlog: 10, RoundTrip: time.Millisecond}, {Node: "n3"}},
+			Links: Links{Peers: []peer.PeerStatus{{Node: "n2", Alive: true, Linked: true, Backlog: 10, RoundTrip: time.Millisecond}, {Node: "n3"}}},
 			Log:   raftlog.Metrics{DiskBytes: 100, CacheHits: 5},
-			Led: Led{Queues: 3, Consumers: 2, Ready: 10, Unacked: 4, ReadyBytes: 1000, UnackedBytes: 400, Outbox: 1, Waiting: 1,
-				Scheduled: 6, Delayed: []Delayed{{"/", "x", 5, 1500}, {"/", "y", 0, 0}}},
-			Deaths: group.Deaths{
+			Queues: Queues{Declared: 9, UnexpectedAnswers: 20, Led: Led{Queues: 3, Consumers: 2, Ready: 10, Unacked: 4, ReadyBytes: 1000, UnackedBytes: 400, Outbox: 1, Waiting: 1,
+				Scheduled: 6, Delayed: []Delayed{{"/", "x", 5, 1500}, {"/", "y", 0, 0}}}},
+			DeadLetters: DeadLetters{LostOnce: 13, Deaths: group.Deaths{
 				Replicated: queue.Dead{By: [4][4]uint64{{1, 2, 3, 4}, {5}, {6}, {7}}, Confirmed: 8, Dropped: 9, Refused: 10},
 				Local:      queue.Dead{By: [4][4]uint64{{0, 0, 0, 11}}, Dropped: 12},
-			},
+			}},
 			Certificates: []Certificate{{"clustering", false, time.Unix(77, 0)}, {"clustering", true, time.Unix(88, 0)}},
-			LostOnce:     13, Quarantined: 14, Unproven: 21, GroupPanics: 15, PeerPanics: 16, LoopPanics: 18, BrokerPanics: 19, OddAnswers: 20,
-			Resources: alarm.Resources{MemoryUsed: 11, MemoryLimit: 12, DiskFree: 13, DiskLimit: 14, DiskAlarm: true},
+			Replicas:     Replicas{Count: 8, Quarantined: 14, Unproven: 21},
+			Panics:       Panics{Groups: 15, Peers: 16, Loops: 18, Broker: 19},
+			Resources:    alarm.Resources{MemoryUsed: 11, MemoryLimit: 12, DiskFree: 13, DiskLimit: 14, DiskAlarm: true},
 		}
 	})
 	m.SetTraffic(func() Traffic {
@@ -126,16 +127,16 @@ func TestPage(t *testing.T) {
 		}
 	}
 	if !strings.Contains(page, "go_goroutines") || !strings.Contains(page, "process_open_fds") {
-		t.Error("the process's own figures are missing")
+		t.Error("the process's own stats are missing")
 	}
 	if calls != 1 {
-		t.Errorf("figures were gathered %d times for a page", calls)
+		t.Errorf("stats were gathered %d times for a page", calls)
 	}
 }
 
-// TestBeforeAnythingIsKnown: a page without figures is a page.
+// TestBeforeAnythingIsKnown: a page without stats is a page.
 func TestBeforeAnythingIsKnown(t *testing.T) {
-	page := mustScrape(t, New(func() Figures { return Figures{} }))
+	page := mustScrape(t, New(func() Stats { return Stats{} }))
 	if strings.Contains(page, "quorate_clock_offset_ms ") || !strings.Contains(page, "quorate_clock_skew_alarm 0") {
 		t.Errorf("%s", page)
 	}
@@ -147,7 +148,7 @@ func TestAccess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(func() Figures { return Figures{} }).Server(slog.New(slog.DiscardHandler), Access{Guard: guard, Login: func(w http.ResponseWriter, r *http.Request) bool {
+	s := New(func() Stats { return Stats{} }).Server(slog.New(slog.DiscardHandler), Access{Guard: guard, Login: func(w http.ResponseWriter, r *http.Request) bool {
 		if _, _, in := r.BasicAuth(); !in {
 			w.WriteHeader(http.StatusUnauthorized)
 			return false

@@ -40,30 +40,30 @@ type metric struct {
 	kind   kind
 	labels []string
 	help   string
-	read   func(f *Figures, add emit)
+	read   func(s *Stats, add emit)
 }
 
 // one is a metric without labels.
-func one[T int | int64 | uint64 | float64](value func(f *Figures) T) func(*Figures, emit) {
-	return func(f *Figures, add emit) { add(float64(value(f))) }
+func one[T int | int64 | uint64 | float64](value func(s *Stats) T) func(*Stats, emit) {
+	return func(s *Stats, add emit) { add(float64(value(s))) }
 }
 
 // each is a metric with a value per other node.
-func eachPeer(value func(f *Figures, i int) (float64, bool)) func(*Figures, emit) {
-	return func(f *Figures, add emit) {
-		for i := range f.Peers {
-			if v, ok := value(f, i); ok {
-				add(v, f.Peers[i].Node)
+func eachPeer(value func(s *Stats, i int) (float64, bool)) func(*Stats, emit) {
+	return func(s *Stats, add emit) {
+		for i := range s.Links.Peers {
+			if v, ok := value(s, i); ok {
+				add(v, s.Links.Peers[i].Node)
 			}
 		}
 	}
 }
 
 // eachListener is a metric with values per listener.
-func eachListener(values func(l *limit.Status, add emit)) func(*Figures, emit) {
-	return func(f *Figures, add emit) {
-		for i := range f.Traffic.Listeners {
-			values(&f.Traffic.Listeners[i], add)
+func eachListener(values func(l *limit.Status, add emit)) func(*Stats, emit) {
+	return func(s *Stats, add emit) {
+		for i := range s.Traffic.Listeners {
+			values(&s.Traffic.Listeners[i], add)
 		}
 	}
 }
@@ -95,22 +95,22 @@ const deadLettered = "rabbitmq_global_messages_dead_lettered_"
 var queueType = []string{"queue_type"}
 
 // eachType adds a value per type of queue.
-func eachType(f *Figures, add func(kind string, d *queue.Dead)) {
-	add("rabbit_quorum_queue", &f.Deaths.Replicated)
-	add("rabbit_classic_queue", &f.Deaths.Local)
+func eachType(s *Stats, add func(kind string, d *queue.Dead)) {
+	add("rabbit_quorum_queue", &s.DeadLetters.Deaths.Replicated)
+	add("rabbit_classic_queue", &s.DeadLetters.Deaths.Local)
 }
 
-func byType(value func(d *queue.Dead) uint64) func(*Figures, emit) {
-	return func(f *Figures, add emit) {
-		eachType(f, func(kind string, d *queue.Dead) { add(float64(value(d)), kind) })
+func byType(value func(d *queue.Dead) uint64) func(*Stats, emit) {
+	return func(s *Stats, add emit) {
+		eachType(s, func(kind string, d *queue.Dead) { add(float64(value(d)), kind) })
 	}
 }
 
 // died counts the deaths for a reason by what became of the dead.
 func died(reason logpb.Death_Reason, name, help string) metric {
 	help += ", in queues that this node led. disabled: they were dropped"
-	return metric{deadLettered + name + "_total", counter, []string{"queue_type", "dead_letter_strategy"}, help, func(f *Figures, add emit) {
-		eachType(f, func(kind string, d *queue.Dead) {
+	return metric{deadLettered + name + "_total", counter, []string{"queue_type", "dead_letter_strategy"}, help, func(s *Stats, add emit) {
+		eachType(s, func(kind string, d *queue.Dead) {
 			for fate, n := range d.By[reason-1] {
 				add(float64(n), kind, queue.Disposition(fate).String())
 			}
@@ -122,127 +122,127 @@ var delayedLabels = []string{"vhost", "exchange"}
 
 // table lists every other metric.
 var table = []metric{
-	{"rabbitmq_identity_info", gauge, []string{"rabbitmq_node", "rabbitmq_cluster", "rabbitmq_endpoint"}, "Always 1: names of the node and its cluster", func(f *Figures, add emit) {
-		add(1, f.Node, f.Cluster, "aggregated")
+	{"rabbitmq_identity_info", gauge, []string{"rabbitmq_node", "rabbitmq_cluster", "rabbitmq_endpoint"}, "Always 1: names of the node and its cluster", func(s *Stats, add emit) {
+		add(1, s.Node, s.Cluster, "aggregated")
 	}},
-	{"rabbitmq_build_info", gauge, []string{"rabbitmq_version", "product", "product_version"}, "Always 1: the version, and the one of RabbitMQ that it is compatible with", func(f *Figures, add emit) {
-		add(1, compatibility, "quorate", f.Version)
+	{"rabbitmq_build_info", gauge, []string{"rabbitmq_version", "product", "product_version"}, "Always 1: the version, and the one of RabbitMQ that it is compatible with", func(s *Stats, add emit) {
+		add(1, compatibility, "quorate", s.Version)
 	}},
 
-	{"rabbitmq_connections", gauge, nil, "Client connections open on this node", one(func(f *Figures) uint64 { return f.Traffic.ConnectionsOpened - f.Traffic.ConnectionsClosed })},
-	{"rabbitmq_channels", gauge, nil, "Channels open on this node", one(func(f *Figures) uint64 { return f.Traffic.ChannelsOpened - f.Traffic.ChannelsClosed })},
-	{"rabbitmq_connections_opened_total", counter, nil, "Client connections opened on this node", one(func(f *Figures) uint64 { return f.Traffic.ConnectionsOpened })},
-	{"rabbitmq_connections_closed_total", counter, nil, "Client connections closed on this node", one(func(f *Figures) uint64 { return f.Traffic.ConnectionsClosed })},
-	{"rabbitmq_channels_opened_total", counter, nil, "Channels opened on this node", one(func(f *Figures) uint64 { return f.Traffic.ChannelsOpened })},
-	{"rabbitmq_channels_closed_total", counter, nil, "Channels closed on this node", one(func(f *Figures) uint64 { return f.Traffic.ChannelsClosed })},
+	{"rabbitmq_connections", gauge, nil, "Client connections open on this node", one(func(s *Stats) uint64 { return s.Traffic.ConnectionsOpened - s.Traffic.ConnectionsClosed })},
+	{"rabbitmq_channels", gauge, nil, "Channels open on this node", one(func(s *Stats) uint64 { return s.Traffic.ChannelsOpened - s.Traffic.ChannelsClosed })},
+	{"rabbitmq_connections_opened_total", counter, nil, "Client connections opened on this node", one(func(s *Stats) uint64 { return s.Traffic.ConnectionsOpened })},
+	{"rabbitmq_connections_closed_total", counter, nil, "Client connections closed on this node", one(func(s *Stats) uint64 { return s.Traffic.ConnectionsClosed })},
+	{"rabbitmq_channels_opened_total", counter, nil, "Channels opened on this node", one(func(s *Stats) uint64 { return s.Traffic.ChannelsOpened })},
+	{"rabbitmq_channels_closed_total", counter, nil, "Channels closed on this node", one(func(s *Stats) uint64 { return s.Traffic.ChannelsClosed })},
 
-	{"rabbitmq_queues", gauge, nil, "Queues that this node leads", one(func(f *Figures) int { return f.Led.Queues })},
-	{"rabbitmq_consumers", gauge, nil, "Consumers of the queues that this node leads", one(func(f *Figures) int { return f.Led.Consumers })},
-	{"rabbitmq_queue_messages_ready", gauge, nil, "Messages ready in the queues that this node leads", one(func(f *Figures) uint64 { return f.Led.Ready })},
-	{"rabbitmq_queue_messages_unacked", gauge, nil, "Messages delivered and unacknowledged in the queues that this node leads", one(func(f *Figures) uint64 { return f.Led.Unacked })},
-	{"quorate_queue_messages_scheduled", gauge, nil, "Scheduled messages in the queues that this node leads, excluding those of delayed exchanges", one(func(f *Figures) uint64 { return f.Led.Scheduled })},
-	{"quorate_delayed_messages", gauge, delayedLabels, "Messages that wait at a delayed exchange, where this node leads", func(f *Figures, add emit) {
-		for _, d := range f.Led.Delayed {
+	{"rabbitmq_queues", gauge, nil, "Queues that this node leads", one(func(s *Stats) int { return s.Queues.Led.Queues })},
+	{"rabbitmq_consumers", gauge, nil, "Consumers of the queues that this node leads", one(func(s *Stats) int { return s.Queues.Led.Consumers })},
+	{"rabbitmq_queue_messages_ready", gauge, nil, "Messages ready in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Ready })},
+	{"rabbitmq_queue_messages_unacked", gauge, nil, "Messages delivered and unacknowledged in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Unacked })},
+	{"quorate_queue_messages_scheduled", gauge, nil, "Scheduled messages in the queues that this node leads, excluding those of delayed exchanges", one(func(s *Stats) uint64 { return s.Queues.Led.Scheduled })},
+	{"quorate_delayed_messages", gauge, delayedLabels, "Messages that wait at a delayed exchange, where this node leads", func(s *Stats, add emit) {
+		for _, d := range s.Queues.Led.Delayed {
 			add(float64(d.Messages), d.VHost, d.Exchange)
 		}
 	}},
-	{"quorate_delayed_next_due_seconds", gauge, delayedLabels, "When the next of them is due, since the epoch; absent if none waits", func(f *Figures, add emit) {
-		for _, d := range f.Led.Delayed {
+	{"quorate_delayed_next_due_seconds", gauge, delayedLabels, "When the next of them is due, since the epoch; absent if none waits", func(s *Stats, add emit) {
+		for _, d := range s.Queues.Led.Delayed {
 			if d.NextDue != 0 {
 				add(float64(d.NextDue)/1000, d.VHost, d.Exchange)
 			}
 		}
 	}},
-	{"rabbitmq_queue_messages", gauge, nil, "Messages ready or unacknowledged in the queues that this node leads", one(func(f *Figures) uint64 { return f.Led.Ready + f.Led.Unacked })},
-	{"rabbitmq_queue_messages_ready_bytes", gauge, nil, "Payload bytes of the messages ready", one(func(f *Figures) uint64 { return f.Led.ReadyBytes })},
-	{"rabbitmq_queue_messages_unacked_bytes", gauge, nil, "Payload bytes of the messages unacknowledged", one(func(f *Figures) uint64 { return f.Led.UnackedBytes })},
-	{"rabbitmq_queue_messages_bytes", gauge, nil, "Payload bytes of the messages ready or unacknowledged", one(func(f *Figures) uint64 { return f.Led.ReadyBytes + f.Led.UnackedBytes })},
-	{"quorate_consumer_timeouts_total", counter, nil, "Messages that went back to their queue because a consumer held them for too long, in queues while this node led them", one(func(f *Figures) uint64 { return f.TimedOut })},
-	{"quorate_consumer_timeout_actions_total", counter, []string{"action"}, "Actions on clients of this node after consumer timeouts. action: cancel (a consumer was cancelled), suspend (one was suspended, each time), channel_close (the channel was closed, as the client does not support cancellation), get (the channel was closed, for a delivery of basic.get)", func(f *Figures, add emit) {
-		t := &f.Traffic.Timeouts
+	{"rabbitmq_queue_messages", gauge, nil, "Messages ready or unacknowledged in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Ready + s.Queues.Led.Unacked })},
+	{"rabbitmq_queue_messages_ready_bytes", gauge, nil, "Payload bytes of the messages ready", one(func(s *Stats) uint64 { return s.Queues.Led.ReadyBytes })},
+	{"rabbitmq_queue_messages_unacked_bytes", gauge, nil, "Payload bytes of the messages unacknowledged", one(func(s *Stats) uint64 { return s.Queues.Led.UnackedBytes })},
+	{"rabbitmq_queue_messages_bytes", gauge, nil, "Payload bytes of the messages ready or unacknowledged", one(func(s *Stats) uint64 { return s.Queues.Led.ReadyBytes + s.Queues.Led.UnackedBytes })},
+	{"quorate_consumer_timeouts_total", counter, nil, "Messages that went back to their queue because a consumer held them for too long, in queues while this node led them", one(func(s *Stats) uint64 { return s.Queues.TimedOut })},
+	{"quorate_consumer_timeout_actions_total", counter, []string{"action"}, "Actions on clients of this node after consumer timeouts. action: cancel (a consumer was cancelled), suspend (one was suspended, each time), channel_close (the channel was closed, as the client does not support cancellation), get (the channel was closed, for a delivery of basic.get)", func(s *Stats, add emit) {
+		t := &s.Traffic.Timeouts
 		add(float64(t.Cancelled), "cancel")
 		add(float64(t.Suspended), "suspend")
 		add(float64(t.Closed), "channel_close")
 		add(float64(t.Gets), "get")
 	}},
-	{"quorate_consumer_timeout_late_acks_total", counter, nil, "Messages that were settled after they had gone back, in queues while this node led them: if it grows, a timeout is too short", one(func(f *Figures) uint64 { return f.LateAcks })},
-	{"quorate_consumers_timed_out", gauge, nil, "Consumers of the queues that this node leads that have not settled deliveries that timed out", one(func(f *Figures) int { return f.Led.ConsumersTimedOut })},
-	{"quorate_consumer_oldest_unacked_seconds", gauge, nil, "Age of the oldest unsettled delivery, in the queues that this node leads; 0: there is none", one(func(f *Figures) float64 { return f.Led.OldestUnacked.Seconds() })},
-	{"quorate_dead_letter_outbox_depth", gauge, nil, "Dead letters in the outboxes of the queues that this node leads", one(func(f *Figures) uint64 { return f.Led.Outbox })},
-	{"quorate_dead_letter_outbox_bytes", gauge, nil, "Payload bytes of these dead letters", one(func(f *Figures) uint64 { return f.Led.OutboxBytes })},
-	{"quorate_dead_letter_outbox_waiting", gauge, nil, "Those of them that are unroutable at present, or were refused", one(func(f *Figures) uint64 { return f.Led.Waiting })},
+	{"quorate_consumer_timeout_late_acks_total", counter, nil, "Messages that were settled after they had gone back, in queues while this node led them: if it grows, a timeout is too short", one(func(s *Stats) uint64 { return s.Queues.LateAcks })},
+	{"quorate_consumers_timed_out", gauge, nil, "Consumers of the queues that this node leads that have not settled deliveries that timed out", one(func(s *Stats) int { return s.Queues.Led.ConsumersTimedOut })},
+	{"quorate_consumer_oldest_unacked_seconds", gauge, nil, "Age of the oldest unsettled delivery, in the queues that this node leads; 0: there is none", one(func(s *Stats) float64 { return s.Queues.Led.OldestUnacked.Seconds() })},
+	{"quorate_dead_letter_outbox_depth", gauge, nil, "Dead letters in the outboxes of the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Outbox })},
+	{"quorate_dead_letter_outbox_bytes", gauge, nil, "Payload bytes of these dead letters", one(func(s *Stats) uint64 { return s.Queues.Led.OutboxBytes })},
+	{"quorate_dead_letter_outbox_waiting", gauge, nil, "Those of them that are unroutable at present, or were refused", one(func(s *Stats) uint64 { return s.Queues.Led.Waiting })},
 	died(logpb.Death_EXPIRED, "expired", "Messages that expired"),
 	died(logpb.Death_REJECTED, "rejected", "Messages that consumers rejected without requeue"),
 	died(logpb.Death_MAXLEN, "maxlen", "Messages dropped, or refused as dead letters, because of a length limit"),
 	died(logpb.Death_DELIVERY_LIMIT, "delivery_limit", "Messages returned more often than the delivery limit allows"),
 	{deadLettered + "confirmed_total", counter, queueType, "Dead letters of outboxes that arrived in their target queues", byType(func(d *queue.Dead) uint64 { return d.Confirmed })},
 	{"quorate_dead_letters_refused_total", counter, queueType, "Copies of dead letters of outboxes that target queues refused", byType(func(d *queue.Dead) uint64 { return d.Refused })},
-	{"quorate_dead_letters_lost_total", counter, []string{"way"}, "Dead letters that did not arrive: no exchange, no route, refused, or the target queue or the source queue was deleted. way: outbox, or once (at_most_once, maxlen, beyond dead-letter-max-pending), which counts each target queue", func(f *Figures, add emit) {
-		add(float64(f.Deaths.Replicated.Dropped+f.Deaths.Local.Dropped), "outbox")
-		add(float64(f.LostOnce), "once")
+	{"quorate_dead_letters_lost_total", counter, []string{"way"}, "Dead letters that did not arrive: no exchange, no route, refused, or the target queue or the source queue was deleted. way: outbox, or once (at_most_once, maxlen, beyond dead-letter-max-pending), which counts each target queue", func(s *Stats, add emit) {
+		add(float64(s.DeadLetters.Deaths.Replicated.Dropped+s.DeadLetters.Deaths.Local.Dropped), "outbox")
+		add(float64(s.DeadLetters.LostOnce), "once")
 	}},
-	{"quorate_queues_declared", gauge, nil, "Queues in the catalog of the cluster", one(func(f *Figures) int { return f.Queues })},
-	{"quorate_exchanges_expired_total", counter, nil, "Exchanges deleted for being idle, by this node as the leader of the catalog", one(func(f *Figures) uint64 { return f.ExchangesExpired })},
-	{"quorate_queue_replicas", gauge, nil, "Queue replicas on this node", one(func(f *Figures) int { return f.Replicas })},
-	{"quorate_leader_resignations_total", counter, []string{"reason"}, "Leaderships that this node has resigned because work for the queue made no progress. reason: entries (not committed or not applied), tick (something is due), settings (a new revision is not applied), disk (the node's disk hangs), catalog (its entries are not committed or not applied)", func(f *Figures, add emit) {
+	{"quorate_queues_declared", gauge, nil, "Queues in the catalog of the cluster", one(func(s *Stats) int { return s.Queues.Declared })},
+	{"quorate_exchanges_expired_total", counter, nil, "Exchanges deleted for being idle, by this node as the leader of the catalog", one(func(s *Stats) uint64 { return s.Queues.ExchangesExpired })},
+	{"quorate_queue_replicas", gauge, nil, "Queue replicas on this node", one(func(s *Stats) int { return s.Replicas.Count })},
+	{"quorate_leader_resignations_total", counter, []string{"reason"}, "Leaderships that this node has resigned because work for the queue made no progress. reason: entries (not committed or not applied), tick (something is due), settings (a new revision is not applied), disk (the node's disk hangs), catalog (its entries are not committed or not applied)", func(s *Stats, add emit) {
 		for _, reason := range group.Reasons {
-			add(float64(f.Resignations[reason]), reason)
+			add(float64(s.Replicas.Resignations[reason]), reason)
 		}
 	}},
-	{"quorate_leaders_standing_still", gauge, nil, "Queues led by this node, or the catalog, whose work makes no progress, see operations.md", one(func(f *Figures) int { return f.Still })},
-	{"quorate_disk_hung", gauge, nil, "1 while a write to the node's stores does not return: the node leads nothing and has withdrawn from the cluster, see operations.md", one(func(f *Figures) float64 { return truth(f.DiskHung) })},
-	{"quorate_disk_hangs_total", counter, nil, "How often the disk has hung since the node started", one(func(f *Figures) uint64 { return f.DiskHangs })},
-	{"quorate_disk_write_wait_seconds", gauge, nil, "Age of the oldest outstanding write to the node's stores; 0: there is none", one(func(f *Figures) float64 { return f.DiskWaiting.Seconds() })},
-	{"quorate_stall_seconds_total", counter, nil, "Seconds during which the process was kept from running, counting only stalls of more than 50 ms", one(func(f *Figures) float64 { return f.Stalled.Seconds() })},
-	{"quorate_stall_seconds_max", gauge, nil, "The longest such stall since the node started", one(func(f *Figures) float64 { return f.LongestStall.Seconds() })},
-	{"quorate_quarantined_groups", gauge, nil, "Queues that this node does not lead because work for them has panicked here, see operations.md", one(func(f *Figures) int { return f.Quarantined })},
-	{"quorate_replicas_unproven", gauge, nil, "Replicas on this node, including the catalog's, that cannot prove what they acknowledged and do not vote until a leader has brought them up to date, see operations.md", one(func(f *Figures) int { return f.Unproven })},
-	{"quorate_group_panics_total", counter, nil, "Panics in work for queues on this node, each of which quarantines its queue here", one(func(f *Figures) uint64 { return f.GroupPanics })},
-	{"quorate_panics_total", counter, []string{"where"}, "Panics that were contained. where: connection (a client's connection was closed), peer (a message or call of another node failed), loop (background work of the node, which continues after a second), broker (work for channels and dead letters: the affected channels were closed)", func(f *Figures, add emit) {
-		add(float64(f.Traffic.Panics), "connection")
-		add(float64(f.PeerPanics), "peer")
-		add(float64(f.LoopPanics), "loop")
-		add(float64(f.BrokerPanics), "broker")
+	{"quorate_leaders_standing_still", gauge, nil, "Queues led by this node, or the catalog, whose work makes no progress, see operations.md", one(func(s *Stats) int { return s.Replicas.Stalled })},
+	{"quorate_disk_hung", gauge, nil, "1 while a write to the node's stores does not return: the node leads nothing and has withdrawn from the cluster, see operations.md", one(func(s *Stats) float64 { return truth(s.Watchdog.Hung) })},
+	{"quorate_disk_hangs_total", counter, nil, "How often the disk has hung since the node started", one(func(s *Stats) uint64 { return s.Watchdog.Hangs })},
+	{"quorate_disk_write_wait_seconds", gauge, nil, "Age of the oldest outstanding write to the node's stores; 0: there is none", one(func(s *Stats) float64 { return s.Watchdog.Waiting.Seconds() })},
+	{"quorate_stall_seconds_total", counter, nil, "Seconds during which the process was kept from running, counting only stalls of more than 50 ms", one(func(s *Stats) float64 { return s.Watchdog.Stalled.Seconds() })},
+	{"quorate_stall_seconds_max", gauge, nil, "The longest such stall since the node started", one(func(s *Stats) float64 { return s.Watchdog.LongestStall.Seconds() })},
+	{"quorate_quarantined_groups", gauge, nil, "Queues that this node does not lead because work for them has panicked here, see operations.md", one(func(s *Stats) int { return s.Replicas.Quarantined })},
+	{"quorate_replicas_unproven", gauge, nil, "Replicas on this node, including the catalog's, that cannot prove what they acknowledged and do not vote until a leader has brought them up to date, see operations.md", one(func(s *Stats) int { return s.Replicas.Unproven })},
+	{"quorate_group_panics_total", counter, nil, "Panics in work for queues on this node, each of which quarantines its queue here", one(func(s *Stats) uint64 { return s.Panics.Groups })},
+	{"quorate_panics_total", counter, []string{"where"}, "Panics that were contained. where: connection (a client's connection was closed), peer (a message or call of another node failed), loop (background work of the node, which continues after a second), broker (work for channels and dead letters: the affected channels were closed)", func(s *Stats, add emit) {
+		add(float64(s.Traffic.Panics), "connection")
+		add(float64(s.Panics.Peers), "peer")
+		add(float64(s.Panics.Loops), "loop")
+		add(float64(s.Panics.Broker), "broker")
 	}},
-	{"quorate_unexpected_answers_total", counter, nil, "Answers of queues that do not fit their command: each is a bug, and counts as a failure", one(func(f *Figures) uint64 { return f.OddAnswers })},
+	{"quorate_unexpected_answers_total", counter, nil, "Answers of queues that do not fit their command: each is a bug, and counts as a failure", one(func(s *Stats) uint64 { return s.Queues.UnexpectedAnswers })},
 
-	{"quorate_clock_offset_ms", gauge, nil, "Milliseconds by which this node's wall clock is ahead of the median of all nodes' clocks", func(f *Figures, add emit) {
-		if f.Clock.Sampled {
-			add(milliseconds(f.Clock.Offset))
+	{"quorate_clock_offset_ms", gauge, nil, "Milliseconds by which this node's wall clock is ahead of the median of all nodes' clocks", func(s *Stats, add emit) {
+		if s.Clock.Sampled {
+			add(milliseconds(s.Clock.Offset))
 		}
 	}},
-	{"quorate_clock_skew_alarm", gauge, nil, "1 while this node's wall clock is off by more than max_clock_skew", one(func(f *Figures) float64 { return truth(f.Clock.Skewed) })},
-	{"quorate_clock_agreed", gauge, nil, "1 once a majority of wall clocks has agreed; before that, time during which there was no leader does not count", one(func(f *Figures) float64 { return truth(f.Clock.Agreed) })},
-	{"quorate_clock_jump_refused_total", counter, nil, "Forward jumps of the clock that queues led by this node did not follow", one(func(f *Figures) uint64 { return f.Clock.JumpsRefused })},
-	{"quorate_leader_clock_skew_ms", gauge, nil, "Milliseconds by which a queue's log was ahead of the clock when this node last became the leader of one", one(func(f *Figures) int64 { return int64(f.Clock.LogAhead) })},
-	{"quorate_clock_peer_offset_ms", gauge, peerLabel, "Milliseconds by which the peer's wall clock is ahead of this node's", func(f *Figures, add emit) {
-		for _, p := range f.Clock.Peers {
+	{"quorate_clock_skew_alarm", gauge, nil, "1 while this node's wall clock is off by more than max_clock_skew", one(func(s *Stats) float64 { return truth(s.Clock.Skewed) })},
+	{"quorate_clock_agreed", gauge, nil, "1 once a majority of wall clocks has agreed; before that, time during which there was no leader does not count", one(func(s *Stats) float64 { return truth(s.Clock.Agreed) })},
+	{"quorate_clock_jump_refused_total", counter, nil, "Forward jumps of the clock that queues led by this node did not follow", one(func(s *Stats) uint64 { return s.Clock.JumpsRefused })},
+	{"quorate_leader_clock_skew_ms", gauge, nil, "Milliseconds by which a queue's log was ahead of the clock when this node last became the leader of one", one(func(s *Stats) int64 { return int64(s.Clock.LogAhead) })},
+	{"quorate_clock_peer_offset_ms", gauge, peerLabel, "Milliseconds by which the peer's wall clock is ahead of this node's", func(s *Stats, add emit) {
+		for _, p := range s.Clock.Peers {
 			if p.Known {
 				add(milliseconds(p.Offset), p.Node)
 			}
 		}
 	}},
 
-	{"rabbitmq_process_resident_memory_bytes", gauge, nil, "Memory of the node's process", one(func(f *Figures) int64 { return f.Resources.MemoryUsed })},
-	{"rabbitmq_resident_memory_limit_bytes", gauge, nil, "Limit above which there is a memory alarm, see vm_memory_high_watermark", one(func(f *Figures) int64 { return f.Resources.MemoryLimit })},
-	{"rabbitmq_disk_space_available_bytes", gauge, nil, "Free space on the disk of data_dir", one(func(f *Figures) int64 { return f.Resources.DiskFree })},
-	{"rabbitmq_disk_space_available_limit_bytes", gauge, nil, "Limit below which there is a disk alarm, see disk_free_limit", one(func(f *Figures) int64 { return f.Resources.DiskLimit })},
-	{"rabbitmq_alarms_memory_used_watermark", gauge, nil, "1 while there is a memory alarm at this node", one(func(f *Figures) float64 { return truth(f.Resources.MemoryAlarm) })},
-	{"rabbitmq_alarms_free_disk_space_watermark", gauge, nil, "1 while there is a disk alarm at this node", one(func(f *Figures) float64 { return truth(f.Resources.DiskAlarm) })},
+	{"rabbitmq_process_resident_memory_bytes", gauge, nil, "Memory of the node's process", one(func(s *Stats) int64 { return s.Resources.MemoryUsed })},
+	{"rabbitmq_resident_memory_limit_bytes", gauge, nil, "Limit above which there is a memory alarm, see vm_memory_high_watermark", one(func(s *Stats) int64 { return s.Resources.MemoryLimit })},
+	{"rabbitmq_disk_space_available_bytes", gauge, nil, "Free space on the disk of data_dir", one(func(s *Stats) int64 { return s.Resources.DiskFree })},
+	{"rabbitmq_disk_space_available_limit_bytes", gauge, nil, "Limit below which there is a disk alarm, see disk_free_limit", one(func(s *Stats) int64 { return s.Resources.DiskLimit })},
+	{"rabbitmq_alarms_memory_used_watermark", gauge, nil, "1 while there is a memory alarm at this node", one(func(s *Stats) float64 { return truth(s.Resources.MemoryAlarm) })},
+	{"rabbitmq_alarms_free_disk_space_watermark", gauge, nil, "1 while there is a disk alarm at this node", one(func(s *Stats) float64 { return truth(s.Resources.DiskAlarm) })},
 	{"quorate_listener_connections", gauge, []string{"listener", "state"}, "Connections of clients and nodes to a listener. state: settled (logged in), pending (not logged in yet, or the listener has no logins)", eachListener(func(l *limit.Status, add emit) {
 		add(float64(l.Open-l.Pending), l.Name, "settled")
 		add(float64(l.Pending), l.Name, "pending")
 	})},
 	{"quorate_listener_connections_max", gauge, []string{"listener"}, "The largest number of connections of a listener, see max_connections and the like", eachListener(func(l *limit.Status, add emit) { add(float64(l.Max), l.Name) })},
 	{"quorate_listener_connections_refused_total", counter, []string{"listener"}, "Connections closed because there were too many", eachListener(func(l *limit.Status, add emit) { add(float64(l.Refused), l.Name) })},
-	{"quorate_logins_total", counter, []string{"outcome"}, "Logins with a password. outcome: accepted, refused, held_back (not checked, after too many failures), busy (not checked, too many wait)", func(f *Figures, add emit) {
-		add(float64(f.Logins.Accepted), "accepted")
-		add(float64(f.Logins.Refused), "refused")
-		add(float64(f.Logins.HeldBack), "held_back")
-		add(float64(f.Logins.Busy), "busy")
+	{"quorate_logins_total", counter, []string{"outcome"}, "Logins with a password. outcome: accepted, refused, held_back (not checked, after too many failures), busy (not checked, too many wait)", func(s *Stats, add emit) {
+		add(float64(s.Logins.Accepted), "accepted")
+		add(float64(s.Logins.Refused), "refused")
+		add(float64(s.Logins.HeldBack), "held_back")
+		add(float64(s.Logins.Busy), "busy")
 	}},
-	{"quorate_certificate_expires_timestamp_seconds", gauge, []string{"protocol", "of"}, "When a certificate expires, since the epoch. protocol: clustering (links to other nodes), amqp/ssl, https, https/prometheus. of: node (the earliest of those that this node presents), authorities (the earliest of those by which it verifies others)", func(f *Figures, add emit) {
-		for _, c := range f.Certificates {
+	{"quorate_certificate_expires_timestamp_seconds", gauge, []string{"protocol", "of"}, "When a certificate expires, since the epoch. protocol: clustering (links to other nodes), amqp/ssl, https, https/prometheus. of: node (the earliest of those that this node presents), authorities (the earliest of those by which it verifies others)", func(s *Stats, add emit) {
+		for _, c := range s.Certificates {
 			of := "node"
 			if c.Authority {
 				of = "authorities"
@@ -250,37 +250,37 @@ var table = []metric{
 			add(float64(c.Ends.Unix()), c.Protocol, of)
 		}
 	}},
-	{"quorate_blocked_connections", gauge, nil, "Connections of this node that are not read because of an alarm at any node", one(func(f *Figures) int64 { return f.Traffic.Blocked })},
+	{"quorate_blocked_connections", gauge, nil, "Connections of this node that are not read because of an alarm at any node", one(func(s *Stats) int64 { return s.Traffic.Blocked })},
 
-	{"quorate_route_lease_seconds", gauge, nil, "For how long this node may route by its view of the catalog without renewing its lease; 0: publishes wait", one(func(f *Figures) float64 { return max(f.Lease, 0).Seconds() })},
-	{"quorate_route_leases_lost_total", counter, nil, "How often this node had no lease, so that publishes waited", one(func(f *Figures) uint64 { return f.LeasesLost })},
+	{"quorate_route_lease_seconds", gauge, nil, "For how long this node may route by its view of the catalog without renewing its lease; 0: publishes wait", one(func(s *Stats) float64 { return max(s.Lease.Left, 0).Seconds() })},
+	{"quorate_route_leases_lost_total", counter, nil, "How often this node had no lease, so that publishes waited", one(func(s *Stats) uint64 { return s.Lease.Lost })},
 
-	{"rabbitmq_unreachable_cluster_peers_count", gauge, nil, "Other nodes that are down", one(func(f *Figures) int {
+	{"rabbitmq_unreachable_cluster_peers_count", gauge, nil, "Other nodes that are down", one(func(s *Stats) int {
 		n := 0
-		for _, p := range f.Peers {
+		for _, p := range s.Links.Peers {
 			if !p.Alive {
 				n++
 			}
 		}
 		return n
 	})},
-	{"quorate_peer_alive", gauge, peerLabel, "1 while the other node is up", eachPeer(func(f *Figures, i int) (float64, bool) { return truth(f.Peers[i].Alive), true })},
-	{"quorate_peer_linked", gauge, peerLabel, "1 while there is a link to the other node", eachPeer(func(f *Figures, i int) (float64, bool) { return truth(f.Peers[i].Linked), true })},
-	{"quorate_peer_backlog_bytes", gauge, peerLabel, "Bytes that wait to be sent to the other node", eachPeer(func(f *Figures, i int) (float64, bool) { return float64(f.Peers[i].Backlog), true })},
-	{"quorate_peer_round_trip_seconds", gauge, peerLabel, "Round trip of the last ping to the other node", eachPeer(func(f *Figures, i int) (float64, bool) {
-		return f.Peers[i].RoundTrip.Seconds(), f.Peers[i].RoundTrip > 0
+	{"quorate_peer_alive", gauge, peerLabel, "1 while the other node is up", eachPeer(func(s *Stats, i int) (float64, bool) { return truth(s.Links.Peers[i].Alive), true })},
+	{"quorate_peer_linked", gauge, peerLabel, "1 while there is a link to the other node", eachPeer(func(s *Stats, i int) (float64, bool) { return truth(s.Links.Peers[i].Linked), true })},
+	{"quorate_peer_backlog_bytes", gauge, peerLabel, "Bytes that wait to be sent to the other node", eachPeer(func(s *Stats, i int) (float64, bool) { return float64(s.Links.Peers[i].Backlog), true })},
+	{"quorate_peer_round_trip_seconds", gauge, peerLabel, "Round trip of the last ping to the other node", eachPeer(func(s *Stats, i int) (float64, bool) {
+		return s.Links.Peers[i].RoundTrip.Seconds(), s.Links.Peers[i].RoundTrip > 0
 	})},
 
-	{"quorate_raft_snapshots_sent_total", counter, nil, "Snapshots sent to members that lacked entries the log no longer has", one(func(f *Figures) uint64 { return f.Snapshots.Sent })},
-	{"quorate_raft_snapshots_sent_bytes_total", counter, nil, "Bytes of these snapshots", one(func(f *Figures) uint64 { return f.Snapshots.SentBytes })},
-	{"quorate_raft_snapshots_left_out_bytes_total", counter, nil, "Bytes of these snapshots that were not sent because the members already had them", one(func(f *Figures) uint64 { return f.Snapshots.LeftOut })},
-	{"quorate_raft_snapshots_received_total", counter, nil, "Snapshots received from leaders", one(func(f *Figures) uint64 { return f.Snapshots.Received })},
-	{"quorate_raft_log_disk_bytes", gauge, nil, "Disk space of the queues' logs", one(func(f *Figures) uint64 { return f.Log.DiskBytes })},
-	{"quorate_raft_log_written_bytes_total", counter, nil, "Bytes written to disk for the queues' logs", one(func(f *Figures) uint64 { return f.Log.WrittenBytes })},
-	{"quorate_raft_log_reclaimable_bytes", gauge, nil, "Bytes that the next snapshots can free", one(func(f *Figures) int64 { return f.Log.Reclaimable })},
-	{"quorate_raft_log_cache_bytes", gauge, nil, "Bytes of recent entries in memory", one(func(f *Figures) int64 { return f.Log.CacheBytes })},
-	{"quorate_raft_log_cache_hits_total", counter, nil, "Payloads read from memory", one(func(f *Figures) uint64 { return f.Log.CacheHits })},
-	{"quorate_raft_log_cache_misses_total", counter, nil, "Payloads read from disk", one(func(f *Figures) uint64 { return f.Log.CacheMisses })},
+	{"quorate_raft_snapshots_sent_total", counter, nil, "Snapshots sent to members that lacked entries the log no longer has", one(func(s *Stats) uint64 { return s.Links.Snapshots.Sent })},
+	{"quorate_raft_snapshots_sent_bytes_total", counter, nil, "Bytes of these snapshots", one(func(s *Stats) uint64 { return s.Links.Snapshots.SentBytes })},
+	{"quorate_raft_snapshots_left_out_bytes_total", counter, nil, "Bytes of these snapshots that were not sent because the members already had them", one(func(s *Stats) uint64 { return s.Links.Snapshots.LeftOut })},
+	{"quorate_raft_snapshots_received_total", counter, nil, "Snapshots received from leaders", one(func(s *Stats) uint64 { return s.Links.Snapshots.Received })},
+	{"quorate_raft_log_disk_bytes", gauge, nil, "Disk space of the queues' logs", one(func(s *Stats) uint64 { return s.Log.DiskBytes })},
+	{"quorate_raft_log_written_bytes_total", counter, nil, "Bytes written to disk for the queues' logs", one(func(s *Stats) uint64 { return s.Log.WrittenBytes })},
+	{"quorate_raft_log_reclaimable_bytes", gauge, nil, "Bytes that the next snapshots can free", one(func(s *Stats) int64 { return s.Log.Reclaimable })},
+	{"quorate_raft_log_cache_bytes", gauge, nil, "Bytes of recent entries in memory", one(func(s *Stats) int64 { return s.Log.CacheBytes })},
+	{"quorate_raft_log_cache_hits_total", counter, nil, "Payloads read from memory", one(func(s *Stats) uint64 { return s.Log.CacheHits })},
+	{"quorate_raft_log_cache_misses_total", counter, nil, "Payloads read from disk", one(func(s *Stats) uint64 { return s.Log.CacheMisses })},
 }
 
 // Document is the table as a page of the documentation.

@@ -1,4 +1,4 @@
-package cluster
+package stats
 
 import (
 	"fmt"
@@ -12,21 +12,21 @@ const isolatedAfter = 2 * time.Second
 
 // Isolated says why this node can neither route nor have anything defined, and
 // has not been able to for a while; empty: it can.
-func (n *Node) Isolated() string {
-	if left, _ := n.catalog.LeaseLeft(); left > -isolatedAfter {
+func (l *Local) Isolated() string {
+	if left, _ := l.c.Catalog.LeaseLeft(); left > -isolatedAfter {
 		return ""
 	}
-	if !n.catalog.Started() {
+	if !l.c.Catalog.Started() {
 		return "the node is not part of a cluster yet"
 	}
-	voters := n.catalog.Voters()
+	voters := l.c.Catalog.Voters()
 	var away []string
 	for _, v := range voters {
-		if !n.Online(v) {
+		if !l.c.Mesh.Alive(v) {
 			away = append(away, v)
 		}
 	}
-	switch leader := n.catalog.Leader(); {
+	switch leader := l.c.Catalog.Leader(); {
 	case len(voters) == 0:
 		return "the node has no place in a cluster yet"
 	case 2*len(away) >= len(voters):
@@ -39,20 +39,20 @@ func (n *Node) Isolated() string {
 }
 
 // NotReady says why the node does not serve clients; empty: it does.
-func (n *Node) NotReady() string {
-	isolated := n.Isolated()
+func (l *Local) NotReady() string {
+	isolated := l.Isolated()
 	switch {
-	case n.placement.Draining():
+	case l.c.Draining():
 		return "the node is in maintenance mode"
-	case n.watchdog.Unfit() != "":
-		return n.watchdog.Unfit()
-	case !n.ready.Load() && isolated != "":
+	case l.c.Watchdog.Unfit() != "":
+		return l.c.Watchdog.Unfit()
+	case !l.c.Serving() && isolated != "":
 		return "the node does not serve clients yet: " + isolated
-	case !n.ready.Load():
+	case !l.c.Serving():
 		return "the node does not serve clients yet"
 	}
 	return isolated
 }
 
 // Ready reports whether the node serves clients.
-func (n *Node) Ready() bool { return n.NotReady() == "" }
+func (l *Local) Ready() bool { return l.NotReady() == "" }

@@ -1,0 +1,158 @@
+package stats
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/metrics"
+	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/fsm/queue"
+)
+
+// barrierWait bounds how long one group may take to commit an empty entry.
+const barrierWait = 5 * time.Second
+
+// Quarantined lists the queues that do not lead on this node because work for
+// them has panicked here.
+func (l *Local) Quarantined() []api.Quarantine {
+	list := []api.Quarantine{}
+	for _, g := range l.c.Host.Quarantined() {
+		if q := g.Quarantined(); q != nil {
+			list = append(list, api.Quarantine{
+				VHost: g.Spec().VHost, Name: g.Spec().Name, Group: uint32(g.Spec().Group), SinceMS: int64(q.Since),
+				Doing: q.Doing, Panic: q.Panic, Term: q.Term, Index: q.Index, Stopped: q.Stopped,
+			})
+		}
+	}
+	return list
+}
+
+// Unproven lists the replicas on this node that do not vote, because they cannot
+// prove what they acknowledged. The catalog's has no name.
+func (l *Local) Unproven() []api.Unproven {
+	list := []api.Unproven{}
+	add := func(x api.Unproven, d *group.Doubt) {
+		if d != nil {
+			x.SinceMS, x.Reason, x.Stuck = int64(d.Since), d.Why, d.Stuck
+			list = append(list, x)
+		}
+	}
+	add(api.Unproven{}, l.c.Catalog.Doubt())
+	for _, g := range l.c.Host.Learners() {
+		s := g.Spec()
+		add(api.Unproven{VHost: s.VHost, Name: s.Name, Group: uint32(s.Group)}, g.Doubt())
+	}
+	return list
+}
+
+// LiftQuarantine lets a queue be led by this node again. An error that is a
+// *fsm.Refusal is the caller's fault.
+func (l *Local) LiftQuarantine(q *catalog.Queue) error {
+	g := l.c.Host.Group(q.Group)
+	if g == nil {
+		return fsm.Refuse(fsm.Precondition, fmt.Sprintf("%s has no replica on node '%s'", q, l.c.Name))
+	}
+	err := g.LiftQuarantine()
+	if errors.Is(err, group.ErrNotQuarantined) || errors.Is(err, group.ErrStopped) {
+		return fsm.Refuse(fsm.Precondition, err.Error())
+	}
+	return err
+}
+
+// StandingStill lists the queues that this node leads and whose work makes no
+// progress, the catalog before them.
+func (l *Local) StandingStill() []api.Standstill {
+	list := []api.Standstill{}
+	if s := l.c.Catalog.Stall(); s != nil {
+		list = append(list, standstill(s))
+	}
+	for _, s := range l.c.Host.Stalls() {
+		list = append(list, standstill(&s))
+	}
+	return list
+}
+
+func standstill(s *group.Stall) api.Standstill {
+	var of group.Spec
+	if s.Group != nil { // else it is the catalog
+		of = s.Group.Spec()
+	}
+	return api.Standstill{
+		VHost: of.VHost, Name: of.Name, Group: uint32(of.Group), Reason: s.Reason, ForMS: s.For.Milliseconds(), Keeps: s.Keeps,
+		Term: s.Term, Last: s.Last, Commit: s.Commit, Applied: s.Applied,
+	}
+}
+
+// ReplicasOf describes this node's replicas of the queues with a name; "": of
+// all. Nothing is asked of the queues: what is due in them stays due.
+func (l *Local) ReplicasOf(name string) []api.Replica {
+	var list []api.Replica
+	for _, g := range l.c.Host.Groups() {
+		spec := g.Spec()
+		if name != "" && spec.Name != name {
+			continue
+		}
+		r := api.Replica{
+			VHost: spec.VHost, Name: spec.Name, QueueID: uint64(spec.Queue), Group: uint32(spec.Group),
+			Node: l.c.Name, Leader: g.Leading() != 0, LeaderNode: g.Leader(), Term: g.Term(), Quarantined: g.Quarantined() != nil,
+		}
+		g.View(func(m *queue.Machine) {
+			s, h := m.Stats(), m.Hash()
+			r.AppliedIndex, r.StateHash = m.Index(), hex.EncodeToString(h[:])
+			r.Ready, r.Unacknowledged = s.Ready.Messages, s.Unacknowledged.Messages
+			r.Outbox, r.Consumers = s.Outbox.Messages, s.Consumers
+		})
+		list = append(list, r)
+	}
+	return list
+}
+
+// Barrier makes the followers of all queues that this node leads learn what is
+// committed.
+func (l *Local) Barrier(context.Context) error {
+	var errs []error
+	for _, g := range l.c.Host.Groups() {
+		if g.Leading() != 0 {
+			errs = append(errs, g.Barrier(barrierWait))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Led counts the replicas on this node, and sums up those that lead.
+func (l *Local) Led() (replicas int, sum metrics.Led) {
+	groups, now, view := l.c.Host.Groups(), l.c.Clock.Steady(), l.c.Catalog.View()
+	for _, g := range groups {
+		if g.Leading() == 0 {
+			continue
+		}
+		var s queue.Stats
+		var next fsm.Time
+		g.View(func(m *queue.Machine) {
+			s, next = m.Stats(), m.NextScheduled()
+			late, oldest := m.Lateness()
+			sum.ConsumersTimedOut += late
+			if oldest != 0 {
+				sum.OldestUnacked = max(sum.OldestUnacked, time.Duration(max(now, s.Clock)-oldest)*time.Millisecond)
+			}
+		})
+		sum.Queues++
+		if q, ok := view.QueueByID(g.Spec().Queue); ok && q.StoreOf != "" {
+			sum.Delayed = append(sum.Delayed, metrics.Delayed{VHost: q.VHost, Exchange: q.StoreOf, Messages: s.Scheduled.Messages, NextDue: next})
+		} else {
+			sum.Scheduled += s.Scheduled.Messages
+		}
+		sum.Consumers += s.Consumers
+		sum.Ready, sum.ReadyBytes = sum.Ready+s.Ready.Messages, sum.ReadyBytes+s.Ready.Bytes
+		sum.Unacked, sum.UnackedBytes = sum.Unacked+s.Unacknowledged.Messages, sum.UnackedBytes+s.Unacknowledged.Bytes
+		sum.Waiting += s.Waiting.Messages
+		sum.Outbox, sum.OutboxBytes = sum.Outbox+s.Outbox.Messages, sum.OutboxBytes+s.Outbox.Bytes
+	}
+	return len(groups), sum
+}

@@ -1,0 +1,118 @@
+package stats
+
+import (
+	"time"
+
+	"github.com/quorate/quorate/cluster/alarm"
+	"github.com/quorate/quorate/cluster/clock"
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/watchdog"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+)
+
+// Local is what a node knows of itself, and answers without asking anybody.
+type Local struct {
+	c     LocalConfig
+	began time.Time
+}
+
+// LocalConfig is what Local reads.
+type LocalConfig struct {
+	Name, Cluster, DataDir string
+	Listeners              []api.Listener
+	Certificates           func() []api.Certificate // nil: there are none
+	Defaults               catalog.Defaults
+	Clock                  *clock.Clock
+	Mesh                   *peer.Mesh
+	Host                   *group.Host
+	Catalog                *group.Catalog
+	Resources              *alarm.Cluster
+	Watchdog               *watchdog.Watchdog
+	// Draining reports whether the node is about to stop, Serving whether it has
+	// joined its cluster and takes clients.
+	Draining, Serving func() bool
+}
+
+// NewLocal returns what is known of a node whose process has just started.
+func NewLocal(c LocalConfig) *Local { return &Local{c, time.Now()} }
+
+// Version is the product's version.
+func (l *Local) Version() string { return api.ProductVersion }
+
+// Defaults are the node's settings for queues that do not say otherwise.
+func (l *Local) Defaults() catalog.Defaults { return l.c.Defaults }
+
+// Now is the node's time as entries are stamped with.
+func (l *Local) Now() fsm.Time { return l.c.Clock.Status().Now }
+
+// Status describes the node and the others as it sees them.
+func (l *Local) Status() api.Status {
+	replicas, led := l.Led()
+	s := api.Status{
+		Node: l.c.Name, Cluster: l.c.Cluster, ProductVersion: l.Version(), FSMVersion: l.c.Catalog.View().FSMVersion(), NotReady: l.NotReady(),
+		CatalogLeader: l.c.Catalog.Leader(), RoutesFresh: l.c.Catalog.Fresh(), Queues: l.c.Catalog.View().QueueCount(), Replicas: replicas, Leaders: led.Queues,
+		Alarms: l.Alarms(), Peers: []api.Peer{}, Quarantined: l.Quarantined(), Unproven: l.Unproven(),
+	}
+	s.Ready = s.NotReady == ""
+	s.UptimeMS, s.DataDir, s.Listeners = time.Since(l.began).Milliseconds(), l.c.DataDir, l.c.Listeners
+	l.describeProgress(&s)
+	for _, p := range l.c.Mesh.Peers() {
+		s.Peers = append(s.Peers, api.Peer{
+			Node: p.Node, Address: p.Address, Alive: p.Alive, Linked: p.Linked,
+			BacklogBytes: p.Backlog, RoundTripMicro: p.RoundTrip.Microseconds(),
+		})
+	}
+	return s
+}
+
+// describeProgress says what the watchdog has found and done.
+func (l *Local) describeProgress(s *api.Status) {
+	s.DiskWaitMS = l.c.Watchdog.Stats().Waiting.Milliseconds()
+	s.StandingStill, s.Resignations = l.StandingStill(), []api.Resignation{}
+	count, last := l.c.Host.Resignations()
+	for _, c := range count {
+		s.ResignationsTotal += c
+	}
+	for _, r := range last {
+		s.Resignations = append(s.Resignations, api.Resignation{Standstill: standstill(&r.Stall), AtMS: int64(r.At)})
+	}
+}
+
+// Alarms lists those in effect at this node.
+func (l *Local) Alarms() []string {
+	list := []string{}
+	if l.c.Clock.Status().Skewed {
+		list = append(list, "clock_skew")
+	}
+	if l.c.Watchdog.Stats().Hung {
+		list = append(list, "disk_hang")
+	}
+	return append(list, l.c.Resources.Resources().Alarms()...)
+}
+
+// Clock describes the node's clock.
+func (l *Local) Clock() api.Clock {
+	s := l.c.Clock.Status()
+	c := api.Clock{
+		Node: l.c.Name, NowMS: int64(s.Now), OffsetMS: s.Offset.Milliseconds(), MaxSkewMS: int64(s.MaxSkew),
+		Skewed: s.Skewed, Sampled: s.Sampled, Agreed: s.Agreed, JumpsRefused: s.JumpsRefused, Peers: []api.PeerClock{},
+	}
+	for _, p := range s.Peers {
+		c.Peers = append(c.Peers, api.PeerClock{
+			Node: p.Node, Known: p.Known, OffsetMS: p.Offset.Milliseconds(),
+			RoundTripMicro: p.RoundTrip.Microseconds(), AgeMS: p.Age.Milliseconds(),
+		})
+	}
+	return c
+}
+
+// Certificates lists when what the node shows, and checks others by, ends.
+func (l *Local) Certificates() []api.Certificate {
+	if l.c.Certificates == nil {
+		return nil
+	}
+	return l.c.Certificates()
+}
