@@ -15,7 +15,7 @@
 // accounted for, nothing is early, nothing is handed out past its end.
 //
 // The package also simulates what surrounds dead letters: several queues, and
-// a forwarder between them that loses, repeats and reorders.
+// a sender between them that loses, repeats and reorders.
 //
 // `go test ./fsm/fsmtest` tries 2,000 histories of 200 commands on average, from
 // a fixed seed; QUORATE_FSM_LONG=1 tries 100,000 longer ones from new seeds, and
