@@ -100,13 +100,13 @@ func compareState(d *diffs, q *model, m *queue.Machine) {
 	if q.phase != gone {
 		equalValue(d, "clock", q.clock, m.Clock())
 		equalValue(d, "version", q.version, m.Version())
-		equalValue(d, "lock credit", q.credit, m.LockCredit())
+		equalValue(d, "lock credit", q.lockCredit, m.LockCredit())
 	}
 	equal(d, "message", q.table(), slices.Collect(m.Messages()), sameMessage)
 	equal(d, "consumer", q.listing(), slices.Collect(m.Consumers()), identical[queue.Consumer])
 	equal(d, "session", q.sessionIDs(), m.Sessions(), identical[fsm.SessionID])
 	equal(d, "session's boot", q.boots(), m.SessionNodes(), identical[queue.Boot])
-	equal(d, "silent node", q.silentBoots(), m.SuspectedNodes(), identical[queue.Boot])
+	equal(d, "silent node", q.suspectedBoots(), m.SuspectedNodes(), identical[queue.Boot])
 	equal(d, "consumer's boot", q.consumerBoots(), m.ConsumerNodes(), identical[queue.Boot])
 	equal(d, "live index", q.liveIndexes(), slices.Collect(m.LiveIndexes()), identical[uint64])
 	compareHeld(d, q, m)

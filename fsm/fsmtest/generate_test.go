@@ -145,16 +145,16 @@ var commands = []func(g *generator) *logpb.Command{
 	(*generator).enqueue, (*generator).settle, (*generator).tick, (*generator).enqueue,
 	(*generator).consume, (*generator).giveBack, (*generator).get, (*generator).routeDead,
 	(*generator).enqueue, (*generator).settle, (*generator).enqueue, (*generator).enqueue,
-	(*generator).settleDead, (*generator).sessionDown, (*generator).malformed, (*generator).giveBack,
+	(*generator).confirmTransfers, (*generator).sessionDown, (*generator).malformed, (*generator).giveBack,
 	(*generator).resend, (*generator).consume, (*generator).configure, (*generator).discard,
 	(*generator).resend, (*generator).settle, (*generator).tick, (*generator).enqueue,
 	(*generator).cancel, (*generator).enqueue, (*generator).get, (*generator).nodeDown,
 	(*generator).enqueue, (*generator).enqueue, (*generator).touch, (*generator).settle,
 	(*generator).enqueue, (*generator).settle, (*generator).tick, (*generator).enqueue,
-	(*generator).consume, (*generator).giveBack, (*generator).routeDead, (*generator).settleDead,
+	(*generator).consume, (*generator).giveBack, (*generator).routeDead, (*generator).confirmTransfers,
 	(*generator).enqueue, (*generator).settle, (*generator).enqueue, (*generator).tick,
 	(*generator).malformed, (*generator).giveBack, (*generator).enqueue, (*generator).settle,
-	(*generator).sessionDown, (*generator).enqueue, (*generator).discard, (*generator).nodeSilent,
+	(*generator).sessionDown, (*generator).enqueue, (*generator).discard, (*generator).nodeSuspected,
 	(*generator).purge, (*generator).enqueue, (*generator).giveBack, (*generator).settle,
 	(*generator).configure, (*generator).enqueue, (*generator).consume, (*generator).settle,
 	(*generator).delete, (*generator).tick, (*generator).many, (*generator).resend,
@@ -408,12 +408,12 @@ func (g *generator) sessionDown() *logpb.Command {
 	return c
 }
 
-// nodeSilent begins or ends a silence.
-func (g *generator) nodeSilent() *logpb.Command {
+// nodeSuspected begins or ends a suspicion.
+func (g *generator) nodeSuspected() *logpb.Command {
 	id := g.client().id
 	n := &logpb.NodeSuspected{Node: max(uint32(id.Node), 1), Boot: id.Boot, Back: g.oneIn("back", 6)}
-	if len(g.q.silent) > 0 && g.n("known", 3) != 2 {
-		of := g.q.silent[g.n("which silence", len(g.q.silent))].of
+	if len(g.q.suspected) > 0 && g.n("known", 3) != 2 {
+		of := g.q.suspected[g.n("which silence", len(g.q.suspected))].of
 		n = &logpb.NodeSuspected{Node: uint32(of.Node), Boot: of.Boot, Back: true}
 	}
 	return &logpb.Command{Kind: logpb.Command_NODE_SUSPECTED, NodeSuspected: n}
@@ -481,7 +481,7 @@ func (g *generator) retryDead() *logpb.Command {
 	return &logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: r}
 }
 
-func (g *generator) settleDead() *logpb.Command {
+func (g *generator) confirmTransfers() *logpb.Command {
 	if len(g.q.targets) == 0 {
 		return g.routeDead()
 	}

@@ -47,7 +47,7 @@ func TestRedundantTicks(t *testing.T) {
 		plain, ticked := newMachine(), newMachine()
 		for i, e := range h {
 			if i > 0 && e.term == h[i-1].term {
-				extraTicks(t, g, ticked, e)
+				earlyTicks(t, g, ticked, e)
 			}
 			for _, s := range e.steps() {
 				if a, b := spoken(plain, s), spoken(ticked, s); a != b {
@@ -61,8 +61,8 @@ func TestRedundantTicks(t *testing.T) {
 	})
 }
 
-// extraTicks applies a few ticks that are not due, before entry e.
-func extraTicks(t *rapid.T, g *generator, m *queue.Machine, e entry) {
+// earlyTicks applies a few ticks that are not due, before entry e.
+func earlyTicks(t *rapid.T, g *generator, m *queue.Machine, e entry) {
 	for i := range g.n("ticks", 3) {
 		now := m.Clock()
 		if later := fsm.Time(e.header.Now); later > now {

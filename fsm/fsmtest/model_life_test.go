@@ -18,9 +18,9 @@ func (q *model) tick() fsm.Result {
 	for _, x := range q.takeBack() {
 		c := x.holder
 		x.back, x.failing = q.overdue, false
-		q.dismiss(c)
+		q.forgetConsumer(c)
 	}
-	q.endSilences()
+	q.endSuspicions()
 	return fsm.Result{}
 }
 
@@ -67,15 +67,15 @@ func (q *model) takeBack() (back []*message) {
 // extend gives all who hold a message more time: nobody led, so that nobody
 // could settle.
 func (q *model) extend(by fsm.Millis) {
-	q.credit += by
+	q.lockCredit += by
 	for _, x := range q.messages {
 		if x.deadline != 0 {
 			x.deadline = x.deadline.Add(by)
 		}
 	}
-	for i := range q.silent {
-		if q.silent[i].until != 0 {
-			q.silent[i].until = q.silent[i].until.Add(by)
+	for i := range q.suspected {
+		if q.suspected[i].until != 0 {
+			q.suspected[i].until = q.suspected[i].until.Add(by)
 		}
 	}
 }
@@ -140,7 +140,7 @@ func (q *model) endLease() {
 	q.dropWaiting()
 	q.sweep(logpb.Command_TICK)
 	q.phase, q.goneAt = draining, q.clock.Add(drainTime)
-	q.sessions, q.consumers, q.service, q.returns, q.silent = nil, nil, nil, nil, nil
+	q.sessions, q.consumers, q.service, q.returns, q.suspected = nil, nil, nil, nil, nil
 	q.touched = true
 }
 
@@ -152,8 +152,8 @@ func (q *model) cancelAll() {
 	}
 }
 
-// afterlife is what a queue does that has ended: its dead letters go on.
-func (q *model) afterlife(c *logpb.Command) fsm.Result {
+// applyEnded is what a queue does that has ended: its dead letters go on.
+func (q *model) applyEnded(c *logpb.Command) fsm.Result {
 	r := fsm.Result{Code: fsm.Gone}
 	if q.phase == gone {
 		return r
@@ -162,7 +162,7 @@ func (q *model) afterlife(c *logpb.Command) fsm.Result {
 	case logpb.Command_ROUTE_DEAD:
 		r = q.routeDead(c.RouteDead)
 	case logpb.Command_SETTLE_DEAD:
-		r = q.settleDead(c.SettleDead)
+		r = q.confirmTransfers(c.SettleDead)
 	}
 	q.goOn(c.Kind)
 	if q.total(outbox, waiting).Messages == 0 || c.Kind == logpb.Command_TICK && q.clock >= q.goneAt {
@@ -176,8 +176,10 @@ func (q *model) end() {
 	q.cancelAll()
 	q.counters.DeadDropped += q.total(outbox, waiting).Messages
 	*q = model{
-		phase: gone, clock: q.clock, term: q.term, credit: q.credit, counters: q.counters, nextMessage: q.nextMessage, nextLetter: q.nextLetter,
-		out: q.out, config: q.config, unneeded: q.unneeded, bounds: q.bounds, overdue: q.overdue,
+		modelTime:     modelTime{clock: q.clock, term: q.term, lockCredit: q.lockCredit},
+		modelMessages: modelMessages{nextMessage: q.nextMessage, nextLetter: q.nextLetter, unneeded: q.unneeded},
+		modelCommand:  modelCommand{out: q.out, overdue: q.overdue},
+		phase:         gone, counters: q.counters, config: q.config, bounds: q.bounds,
 	}
 	q.out.Gone = true
 }
@@ -258,13 +260,13 @@ func (q *model) nextDeadline() fsm.Time {
 			at(x.dueAt)
 		}
 	}
-	for _, x := range q.silent {
+	for _, x := range q.suspected {
 		at(x.until)
 	}
 	if q.phase == live {
 		at(q.leaseEnd())
 		at(q.idleEnd())
-		if len(q.purgedOnes) > 0 || q.tooLong() || q.unfinished() || len(q.service) > 0 && q.front() != nil ||
+		if len(q.purgedOnes) > 0 || q.tooLong() || q.unfinished() || len(q.service) > 0 && q.nextReady() != nil ||
 			slices.ContainsFunc(q.targets, func(t *target) bool { return t.gone }) {
 			at(q.clock)
 		}

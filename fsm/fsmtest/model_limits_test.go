@@ -9,7 +9,7 @@ import (
 )
 
 // total counts the messages in the given places.
-func (q *model) total(places ...place) (c queue.Count) {
+func (q *modelMessages) total(places ...place) (c queue.Count) {
 	for _, x := range q.messages {
 		if slices.Contains(places, x.place) {
 			c.Messages++
@@ -107,7 +107,7 @@ func (q *model) sweep(k logpb.Command_Kind) {
 }
 
 // discardAll makes messages purged ones.
-func (q *model) discardAll(all []*message) {
+func (q *modelMessages) discardAll(all []*message) {
 	for _, x := range all {
 		q.leave(x)
 		x.place = purged
@@ -116,7 +116,7 @@ func (q *model) discardAll(all []*message) {
 }
 
 // in lists the messages in a place, in the order of the place.
-func (q *model) in(p place) []*message {
+func (q *modelMessages) in(p place) []*message {
 	switch p {
 	case returned:
 		return slices.Clone(q.returns)

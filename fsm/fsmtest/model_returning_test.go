@@ -17,7 +17,7 @@ type back struct {
 }
 
 // detach takes all that c holds from it.
-func (q *model) detach(c *consumer, failed bool) {
+func (q *modelMessages) detach(c *consumer, failed bool) {
 	b := &back{failed: failed}
 	for _, x := range q.held(c) {
 		x.back = b
@@ -43,14 +43,14 @@ func (q *model) coming() []*back {
 }
 
 // of are the messages of b, by delivery.
-func (q *model) of(b *back) []*message {
+func (q *modelMessages) of(b *back) []*message {
 	all := slices.DeleteFunc(q.in(checkedOut), func(x *message) bool { return x.back != b })
 	slices.SortFunc(all, func(a, b *message) int { return cmp.Compare(a.delivery, b.delivery) })
 	return all
 }
 
 // ending is the next session of a node that is down; nil: there is none.
-func (q *model) ending() *session {
+func (q *modelSessions) ending() *session {
 	var next *session
 	for _, s := range q.sessions {
 		if q.isDown(s.id) && (next == nil || s.id.Compare(next.id) < 0) {
@@ -108,7 +108,7 @@ func (q *model) bringBack(k logpb.Command_Kind) {
 }
 
 // newestConsumer is that of a session, gets included, with the highest number.
-func (q *model) newestConsumer(id fsm.SessionID) *consumer {
+func (q *modelSessions) newestConsumer(id fsm.SessionID) *consumer {
 	var newest *consumer
 	for _, c := range q.consumers {
 		if c.id.Session == id && (newest == nil || c.id.Number > newest.id.Number) {
@@ -128,7 +128,7 @@ func (q *model) endGone(n int) {
 	for _, t := range all {
 		for ; t.gone && n > 0 && t.settled < t.next-1; n-- {
 			t.settled++
-			q.settleTransfer(t, t.settled, false, false)
+			q.resolveTransfer(t, t.settled, false, false)
 		}
 		if t.gone && t.settled == t.next-1 {
 			q.targets = slices.DeleteFunc(q.targets, func(o *target) bool { return o == t })
@@ -147,8 +147,8 @@ func (q *model) goOn(k logpb.Command_Kind) {
 	}
 }
 
-// settleTransfer ends a transfer: the target has it, has refused it, or is gone.
-func (q *model) settleTransfer(t *target, number uint64, has, refused bool) {
+// resolveTransfer ends a transfer: the target has it, has refused it, or is gone.
+func (q *model) resolveTransfer(t *target, number uint64, has, refused bool) {
 	for _, x := range q.letters {
 		i := slices.Index(x.numbers(), transfer{target: t.id, number: number})
 		if i < 0 {

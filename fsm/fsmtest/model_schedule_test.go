@@ -9,7 +9,7 @@ import (
 )
 
 // dueAt is when a message becomes ready; 0: it does not say.
-func (q *model) dueAt(at int64, delayPlusOne, delay uint64) fsm.Time {
+func (q *modelTime) dueAt(at int64, delayPlusOne, delay uint64) fsm.Time {
 	if at > 0 {
 		return min(fsm.Time(at), fsm.MaxTime)
 	}
@@ -58,7 +58,7 @@ func (q *model) enqueueLater(m fsm.Meta, e *logpb.Enqueue, due fsm.Time) fsm.Res
 }
 
 // findScheduled returns the scheduled message with this name or number.
-func (q *model) findScheduled(id string, seq uint64) *message {
+func (q *modelMessages) findScheduled(id string, seq uint64) *message {
 	for _, x := range q.messages {
 		if x.place == scheduled && (id != "" && x.id == id || id == "" && x.seq == seq) {
 			return x
@@ -68,7 +68,7 @@ func (q *model) findScheduled(id string, seq uint64) *message {
 }
 
 // nextScheduled is the scheduled or delayed message that is due first.
-func (q *model) nextScheduled() *message {
+func (q *modelMessages) nextScheduled() *message {
 	all := append(q.in(scheduled), q.in(delayed)...)
 	if len(all) == 0 {
 		return nil
@@ -103,7 +103,7 @@ func (q *model) promote(x *message) {
 }
 
 // tryAgain makes a delayed message the last one of the returned.
-func (q *model) tryAgain(x *message) {
+func (q *modelMessages) tryAgain(x *message) {
 	q.leave(x)
 	x.place, x.dueAt = returned, 0
 	q.returns = append(q.returns, x)

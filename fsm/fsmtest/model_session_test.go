@@ -86,7 +86,7 @@ func (q *model) repeat(c *logpb.Command, s *session) fsm.Result {
 	return s.opAnswer
 }
 
-func (q *model) session(id fsm.SessionID) *session {
+func (q *modelSessions) session(id fsm.SessionID) *session {
 	for _, s := range q.sessions {
 		if s.id == id {
 			return s
@@ -95,7 +95,7 @@ func (q *model) session(id fsm.SessionID) *session {
 	return nil
 }
 
-func (q *model) isDown(id fsm.SessionID) bool {
+func (q *modelSessions) isDown(id fsm.SessionID) bool {
 	return slices.ContainsFunc(q.down, func(d nodeDown) bool { return d.node == id.Node && id.Boot <= d.boot })
 }
 
@@ -132,11 +132,11 @@ func (q *model) do(m fsm.Meta, c *logpb.Command, s *session) fsm.Result {
 	case logpb.Command_ROUTE_DEAD:
 		return q.routeDead(c.RouteDead)
 	case logpb.Command_SETTLE_DEAD:
-		return q.settleDead(c.SettleDead)
+		return q.confirmTransfers(c.SettleDead)
 	case logpb.Command_NODE_DOWN:
 		return q.nodeDown(c.NodeDown)
 	case logpb.Command_NODE_SUSPECTED:
-		return q.nodeSilent(c.NodeSuspected)
+		return q.nodeSuspected(c.NodeSuspected)
 	case logpb.Command_SCHEDULE:
 		return q.schedule(c.Schedule)
 	}
@@ -257,20 +257,20 @@ func (q *model) consume(s *session, c *logpb.Consume) fsm.Result {
 	if have == nil && len(q.consumers) >= q.bounds.Consumers {
 		return fsm.Result{Code: fsm.Crowded}
 	}
-	var inTheWay []*consumer
+	var blocking []*consumer
 	for _, other := range q.consumers {
 		if other != have && other.id.Number != 0 && !other.cancelled && !q.isDown(other.id.Session) && (c.Exclusive || other.exclusive) {
-			if silent := q.silenceOf(other.id.Session); silent == nil || silent.until != 0 {
+			if silent := q.suspicionOf(other.id.Session); silent == nil || silent.until != 0 {
 				return fsm.Result{Code: fsm.InUse}
 			}
-			inTheWay = append(inTheWay, other)
+			blocking = append(blocking, other)
 		}
 	}
-	for _, other := range inTheWay {
+	for _, other := range blocking {
 		other.cancelled, other.revoked = true, true
 		q.out.Cancelled = append(q.out.Cancelled, other.id)
 		q.unserve(other)
-		q.dismiss(other)
+		q.forgetConsumer(other)
 	}
 	prefetch := c.Prefetch
 	if prefetch == 0 || prefetch > prefetchCeiling {
@@ -292,7 +292,7 @@ func (q *model) consume(s *session, c *logpb.Consume) fsm.Result {
 	return fsm.Result{}
 }
 
-func (q *model) consumer(id fsm.ConsumerID) *consumer {
+func (q *modelSessions) consumer(id fsm.ConsumerID) *consumer {
 	for _, c := range q.consumers {
 		if c.id == id {
 			return c
@@ -301,7 +301,7 @@ func (q *model) consumer(id fsm.ConsumerID) *consumer {
 	return nil
 }
 
-func (q *model) unserve(c *consumer) {
+func (q *modelSessions) unserve(c *consumer) {
 	q.service = slices.DeleteFunc(q.service, func(o *consumer) bool { return o == c })
 }
 
@@ -315,13 +315,13 @@ func (q *model) cancel(s *session, c *logpb.Cancel) fsm.Result {
 	}
 	have.cancelled = true
 	q.unserve(have)
-	q.dismiss(have)
+	q.forgetConsumer(have)
 	return fsm.Result{}
 }
 
-// dismiss forgets a cancelled consumer that holds nothing, unless something of
+// forgetConsumer forgets a cancelled consumer that holds nothing, unless something of
 // it is late, or it is revoked; of those a session keeps the newest ones.
-func (q *model) dismiss(c *consumer) {
+func (q *model) forgetConsumer(c *consumer) {
 	if !c.cancelled || len(q.held(c)) > 0 {
 		return
 	}
@@ -341,13 +341,13 @@ func (q *model) dismiss(c *consumer) {
 }
 
 // forget removes a consumer that holds nothing.
-func (q *model) forget(c *consumer) {
+func (q *modelSessions) forget(c *consumer) {
 	q.unserve(c)
 	q.consumers = slices.DeleteFunc(q.consumers, func(o *consumer) bool { return o == c })
 }
 
 // liveConsumers counts the consumers that were not cancelled.
-func (q *model) liveConsumers() uint64 {
+func (q *modelSessions) liveConsumers() uint64 {
 	n := uint64(0)
 	for _, c := range q.consumers {
 		if c.id.Number != 0 && !c.cancelled {
@@ -384,7 +384,7 @@ func (q *model) get(s *session, g *logpb.Get) fsm.Result {
 		c = &consumer{id: id, next: 1}
 		q.consumers = append(q.consumers, c)
 	}
-	if w := q.silenceOf(id.Session); w != nil && w.until == 0 {
+	if w := q.suspicionOf(id.Session); w != nil && w.until == 0 {
 		w.until = q.heldUntil(q.disconnectedTimeout())
 	}
 	q.checkOut(x, c)
@@ -396,7 +396,7 @@ func (q *model) get(s *session, g *logpb.Get) fsm.Result {
 	return fsm.Result{Count: left}
 }
 
-func (q *model) count(p place) uint64 {
+func (q *modelMessages) count(p place) uint64 {
 	n := uint64(0)
 	for _, x := range q.messages {
 		if x.place == p {
@@ -436,11 +436,11 @@ type ended struct {
 }
 
 // hasEnded reports whether it is remembered that a session has ended.
-func (q *model) hasEnded(id fsm.SessionID) bool {
+func (q *modelSessions) hasEnded(id fsm.SessionID) bool {
 	return slices.ContainsFunc(q.ended, func(e ended) bool { return e.id == id })
 }
 
-func (q *model) nodeDown(n *logpb.NodeDown) fsm.Result {
+func (q *modelSessions) nodeDown(n *logpb.NodeDown) fsm.Result {
 	id := fsm.NodeID(n.GetNode())
 	if id == 0 || n.Boot == 0 {
 		return fsm.Result{Code: fsm.Invalid}
@@ -451,6 +451,6 @@ func (q *model) nodeDown(n *logpb.NodeDown) fsm.Result {
 	} else {
 		q.down[i].boot = max(q.down[i].boot, n.Boot)
 	}
-	q.silent = slices.DeleteFunc(q.silent, func(x silence) bool { return q.isDown(fsm.SessionID{Node: x.of.Node, Boot: x.of.Boot}) })
+	q.suspected = slices.DeleteFunc(q.suspected, func(x suspicion) bool { return q.isDown(fsm.SessionID{Node: x.of.Node, Boot: x.of.Boot}) })
 	return fsm.Result{}
 }

@@ -40,7 +40,7 @@ func (q *model) settle(s *session, d *logpb.Settle) fsm.Result {
 	q.conclude(d.Outcome, settled[:n])
 	q.settleLate(c, d.Ranges)
 	q.serve(c)
-	q.dismiss(c)
+	q.forgetConsumer(c)
 	return fsm.Result{}
 }
 
@@ -284,7 +284,7 @@ func (q *model) endLetter(x *message) {
 	}
 }
 
-func (q *model) target(id uint64) *target {
+func (q *modelMessages) target(id uint64) *target {
 	for _, t := range q.targets {
 		if t.id == id {
 			return t
@@ -293,8 +293,8 @@ func (q *model) target(id uint64) *target {
 	return nil
 }
 
-// settleDead says that a target has everything up to a number, or is no more.
-func (q *model) settleDead(s *logpb.SettleDead) fsm.Result {
+// confirmTransfers says that a target has everything up to a number, or is no more.
+func (q *model) confirmTransfers(s *logpb.SettleDead) fsm.Result {
 	t := q.target(s.GetTarget())
 	if t == nil {
 		return fsm.Result{}
@@ -307,7 +307,7 @@ func (q *model) settleDead(s *logpb.SettleDead) fsm.Result {
 	for n := q.bounds.Tick; n > 0 && t.settled < min(s.Last, t.next-1); n-- {
 		t.settled++
 		refused := slices.Contains(s.Refused, t.settled)
-		q.settleTransfer(t, t.settled, !refused, refused)
+		q.resolveTransfer(t, t.settled, !refused, refused)
 	}
 	q.endGone(0)
 	return fsm.Result{}

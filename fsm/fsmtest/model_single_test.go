@@ -27,7 +27,7 @@ func (q *model) elect() {
 
 // firstUp is the first of those that may be served: the highest priority, and
 // among equals the one that has been there for longest.
-func (q *model) firstUp() *consumer {
+func (q *modelSessions) firstUp() *consumer {
 	up := slices.DeleteFunc(slices.Clone(q.consumers), func(c *consumer) bool { return !q.isUp(c) })
 	if len(up) == 0 {
 		return nil
@@ -36,8 +36,8 @@ func (q *model) firstUp() *consumer {
 	return up[0]
 }
 
-func (q *model) isUp(c *consumer) bool {
-	return c.id.Number != 0 && !c.cancelled && len(c.timedOut) == 0 && q.silenceOf(c.id.Session) == nil && !q.isDown(c.id.Session)
+func (q *modelSessions) isUp(c *consumer) bool {
+	return c.id.Number != 0 && !c.cancelled && len(c.timedOut) == 0 && q.suspicionOf(c.id.Session) == nil && !q.isDown(c.id.Session)
 }
 
 // quiescing: the active consumer makes way for one with a higher priority.

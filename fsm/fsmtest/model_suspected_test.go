@@ -9,21 +9,21 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// nodeSilent begins or ends the silence of a life of a node.
-func (q *model) nodeSilent(n *logpb.NodeSuspected) fsm.Result {
+// nodeSuspected begins or ends the suspicion of a life of a node.
+func (q *model) nodeSuspected(n *logpb.NodeSuspected) fsm.Result {
 	of := fsm.SessionID{Node: fsm.NodeID(n.GetNode()), Boot: n.GetBoot()}
 	if of.Node == 0 || of.Boot == 0 {
 		return fsm.Result{Code: fsm.Invalid}
 	}
-	if (q.silenceOf(of) != nil) != n.Back || q.isDown(of) {
+	if (q.suspicionOf(of) != nil) != n.Back || q.isDown(of) {
 		return fsm.Result{}
 	}
 	b := queue.Boot{Node: of.Node, Boot: of.Boot}
 	if n.Back {
-		q.silent = slices.DeleteFunc(q.silent, func(x silence) bool { return x.of == b })
+		q.suspected = slices.DeleteFunc(q.suspected, func(x suspicion) bool { return x.of == b })
 	} else {
-		q.silent = append(q.silent, silence{b, q.heldUntil(q.disconnectedTimeout())})
-		slices.SortFunc(q.silent, func(a, b silence) int {
+		q.suspected = append(q.suspected, suspicion{b, q.heldUntil(q.disconnectedTimeout())})
+		slices.SortFunc(q.suspected, func(a, b suspicion) int {
 			return cmp.Or(cmp.Compare(a.of.Node, b.of.Node), cmp.Compare(a.of.Boot, b.of.Boot))
 		})
 	}
@@ -37,11 +37,11 @@ func (q *model) nodeSilent(n *logpb.NodeSuspected) fsm.Result {
 	return fsm.Result{}
 }
 
-// silenceOf is the silence of a session's node; nil: it is heard.
-func (q *model) silenceOf(id fsm.SessionID) *silence {
-	for i := range q.silent {
-		if q.silent[i].of == (queue.Boot{Node: id.Node, Boot: id.Boot}) {
-			return &q.silent[i]
+// suspicionOf is the silence of a session's node; nil: it is heard.
+func (q *modelSessions) suspicionOf(id fsm.SessionID) *suspicion {
+	for i := range q.suspected {
+		if q.suspected[i].of == (queue.Boot{Node: id.Node, Boot: id.Boot}) {
+			return &q.suspected[i]
 		}
 	}
 	return nil
@@ -55,36 +55,36 @@ func (q *model) disconnectedTimeout() fsm.Millis {
 }
 
 // heldUntil is the deadline of what is held from now on for d.
-func (q *model) heldUntil(d fsm.Millis) fsm.Time { return max(q.clock.Add(d), 1) }
+func (q *modelTime) heldUntil(d fsm.Millis) fsm.Time { return max(q.clock.Add(d), 1) }
 
-// endSilences takes from consumers what they hold if nothing was heard from
+// endSuspicions takes from consumers what they hold if nothing was heard from
 // their node for too long.
-func (q *model) endSilences() {
-	for i := range q.silent {
-		x := &q.silent[i]
+func (q *model) endSuspicions() {
+	for i := range q.suspected {
+		x := &q.suspected[i]
 		if x.until == 0 || x.until > q.clock {
 			continue
 		}
 		x.until = 0
 		for _, c := range slices.Clone(q.consumers) {
-			if q.silenceOf(c.id.Session) == x && len(q.held(c)) > 0 {
+			if q.suspicionOf(c.id.Session) == x && len(q.held(c)) > 0 {
 				q.detach(c, false)
-				q.dismiss(c)
+				q.forgetConsumer(c)
 			}
 		}
 	}
 }
 
-func (q *model) silentBoots() []queue.Boot {
+func (q *modelSessions) suspectedBoots() []queue.Boot {
 	var list []queue.Boot
-	for _, x := range q.silent {
+	for _, x := range q.suspected {
 		list = append(list, x.of)
 	}
 	return list
 }
 
 // consumerBoots lists the lives of nodes that have consumers or gets here.
-func (q *model) consumerBoots() []queue.Boot {
+func (q *modelSessions) consumerBoots() []queue.Boot {
 	var list []queue.Boot
 	for _, id := range q.sessionIDs() {
 		has := slices.ContainsFunc(q.consumers, func(c *consumer) bool { return c.id.Session == id })

@@ -43,18 +43,32 @@ const (
 	gone
 )
 
-// model is the naive queue.
+// model is the naive queue: records of what the rules speak of, and the rules.
 type model struct {
-	clock    fsm.Time
-	credit   fsm.Millis // time that holders of messages were given back
-	term     uint64
+	modelTime
+	modelMessages
+	modelSessions
+	modelCommand
+
 	version  uint32 // the highest stamped on an entry
-	lastUsed fsm.Time
-	active   fsm.Time // for auto-delete on idle
 	config   *logpb.QueueConfig
 	phase    phase
 	goneAt   fsm.Time // while draining: when it ends at the latest
+	counters queue.Counters
+	bounds   queue.Bounds
+}
 
+// modelTime is what instants are counted from.
+type modelTime struct {
+	clock      fsm.Time
+	lockCredit fsm.Millis // time that holders of messages were given back
+	term       uint64
+	lastUsed   fsm.Time
+	active     fsm.Time // for auto-delete on idle
+}
+
+// modelMessages are the messages and the letters.
+type modelMessages struct {
 	messages    []*message // all there are, by seq
 	nextMessage uint64
 	returns     []*message // the returned ones, the next to hand out first
@@ -63,31 +77,35 @@ type model struct {
 	waitingOnes []*message // letters, in the order in which they began to wait
 	purgedOnes  []*message // oldest first
 	delayedOnes []*message // in the order in which they were returned
+	targets     []*target
+	// unneeded is the last entry with a message that was not taken in.
+	unneeded uint64
+}
 
+// modelSessions are the sessions and the consumers.
+type modelSessions struct {
 	sessions  []*session
 	consumers []*consumer // in order of registration; gets are among them
 	single    *consumer   // alone is served, if the settings say so
 	service   []*consumer // who gets the next message, highest priority first
 	down      []nodeDown
-	silent    []silence
+	suspected []suspicion
 	ended     []ended // all, oldest first
-	targets   []*target
-	counters  queue.Counters
+	orders    int     // of settlements that were not finished at once
+}
 
-	out fsm.Effects // of the command under way
-	// touched: the outbox got a letter or a letter got a way to go.
+// modelCommand is what the command under way has done and may still do.
+type modelCommand struct {
+	out fsm.Effects
+	// touched: the outbox got a letter or a letter got a route.
 	touched bool
-	// budget: due actions that the command under way may still do.
+	// budget: due actions that it may still do.
 	budget int
-	// handOuts: messages that the command under way may still hand out.
+	// handOuts: messages that it may still hand out.
 	handOuts int
-	bounds   queue.Bounds
 	overdue  *back // what comes back in this command
-	orders   int   // of settlements that were not finished at once
 	// fresh is a message with TTL 0 while it is offered.
 	fresh *message
-	// unneeded is the last entry with a message that was not taken in.
-	unneeded uint64
 }
 
 type message struct {
@@ -100,23 +118,37 @@ type message struct {
 	hasExpiry bool
 	deaths    []*logpb.Death
 	head      uint32
+	place     place
+
+	schedule
+	delivered
+	letterState
+}
+
+// schedule is what a message has that becomes ready later.
+type schedule struct {
 	// scheduledFor is when it was to become ready; 0: it never was scheduled.
 	scheduledFor fsm.Time
-
-	// While it is scheduled or delayed: when it is due, its name, its TTLs + 1.
+	// While it is scheduled or delayed: when it is due, its name, its TTLs as the
+	// log stores them.
 	dueAt        fsm.Time
 	id           string
 	ttl, ceiling uint64
+}
 
-	place    place
-	holder   *consumer // while checked out
+// delivered is what a message has while it is checked out.
+type delivered struct {
+	holder   *consumer
 	delivery uint64
 	deadline fsm.Time // of the delivery; 0: never
 	limit    fsm.Millis
 	since    fsm.Time // when it was handed out
 	back     *back    // it is on its way back, or being settled
 	failing  bool     // it goes back as failed
+}
 
+// letterState is what a message has that has died.
+type letterState struct {
 	letter    uint64 // number in the outbox
 	reason    logpb.Death_Reason
 	diedAt    fsm.Time
@@ -170,8 +202,8 @@ type late struct {
 	limit fsm.Millis
 }
 
-// silence is a life of a node from which nothing is heard.
-type silence struct {
+// suspicion is a life of a node from which nothing is heard.
+type suspicion struct {
 	of    queue.Boot
 	until fsm.Time // when what it holds goes back; 0: it has gone back
 }
@@ -182,7 +214,10 @@ type nodeDown struct {
 }
 
 func newModel() *model {
-	return &model{config: &logpb.QueueConfig{}, nextMessage: 1, nextLetter: 1, bounds: rules, overdue: &back{}}
+	return &model{
+		modelMessages: modelMessages{nextMessage: 1, nextLetter: 1}, modelCommand: modelCommand{overdue: &back{}},
+		config: &logpb.QueueConfig{}, bounds: rules,
+	}
 }
 
 // apply performs one command. The effects are the model's until the next call.
@@ -210,7 +245,7 @@ func (q *model) perform(m fsm.Meta, c *logpb.Command) fsm.Result {
 		q.term, q.lastUsed, q.active = m.Term, q.clock, q.clock
 	}
 	if q.phase != live {
-		return q.afterlife(c)
+		return q.applyEnded(c)
 	}
 	q.budget, q.handOuts = q.bounds.Before, q.bounds.HandOuts
 	if c.Kind == logpb.Command_TICK {
@@ -316,7 +351,7 @@ func (q *model) handOut() {
 // many for one command, nobody gets anything now.
 func (q *model) nextWaiting() *message {
 	for {
-		x := q.front()
+		x := q.nextReady()
 		if x == nil || x == q.fresh || !x.due(q.clock) {
 			return x
 		}
@@ -326,8 +361,8 @@ func (q *model) nextWaiting() *message {
 	}
 }
 
-// front is the first of those that wait.
-func (q *model) front() *message {
+// nextReady is the first of those that wait.
+func (q *modelMessages) nextReady() *message {
 	if len(q.returns) > 0 {
 		return q.returns[0]
 	}
@@ -358,7 +393,7 @@ func (q *model) checkOut(x *message, c *consumer) {
 }
 
 // deliveryOf describes the delivery of x, which is checked out.
-func (q *model) deliveryOf(x *message) fsm.Delivery {
+func (q *modelMessages) deliveryOf(x *message) fsm.Delivery {
 	d := fsm.Delivery{
 		To: x.holder.id, ID: x.delivery, Ref: x.ref, Acquired: x.acquired, Failed: x.failed, Deaths: x.deaths,
 		ExpireAt: x.expireAt, ScheduledFor: x.scheduledFor,
@@ -397,7 +432,7 @@ func (q *model) hasCredit(c *consumer) bool {
 }
 
 // held are the messages c holds, by delivery.
-func (q *model) held(c *consumer) []*message {
+func (q *modelMessages) held(c *consumer) []*message {
 	var held []*message
 	for _, x := range q.messages {
 		if x.place == checkedOut && x.holder == c && x.back == nil {
@@ -409,7 +444,7 @@ func (q *model) held(c *consumer) []*message {
 }
 
 // leave takes x out of the list it waits in.
-func (q *model) leave(x *message) {
+func (q *modelMessages) leave(x *message) {
 	isX := func(y *message) bool { return x == y }
 	q.returns = slices.DeleteFunc(q.returns, isX)
 	q.letters = slices.DeleteFunc(q.letters, isX)
@@ -419,13 +454,13 @@ func (q *model) leave(x *message) {
 }
 
 // remove forgets x.
-func (q *model) remove(x *message) {
+func (q *modelMessages) remove(x *message) {
 	q.leave(x)
 	q.messages = slices.DeleteFunc(q.messages, func(y *message) bool { return x == y })
 }
 
 // liveIndexes are the log indexes whose payloads are still wanted, ascending.
-func (q *model) liveIndexes() []uint64 {
+func (q *modelMessages) liveIndexes() []uint64 {
 	var live []uint64
 	for _, x := range q.messages {
 		live = append(live, x.ref.Index)

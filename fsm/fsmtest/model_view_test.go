@@ -73,7 +73,7 @@ func (q *model) listing() []queue.Consumer {
 		switch {
 		case c.cancelled:
 			y.Status = queue.Cancelled
-		case q.silenceOf(c.id.Session) != nil || q.isDown(c.id.Session):
+		case q.suspicionOf(c.id.Session) != nil || q.isDown(c.id.Session):
 			y.Status = queue.Suspected
 		case len(c.timedOut) > 0:
 			y.Status = queue.TimedOut
@@ -92,7 +92,7 @@ func (q *model) listing() []queue.Consumer {
 	return list
 }
 
-func (q *model) sessionIDs() []fsm.SessionID {
+func (q *modelSessions) sessionIDs() []fsm.SessionID {
 	var ids []fsm.SessionID
 	for _, s := range q.sessions {
 		if !q.isDown(s.id) {
@@ -104,7 +104,7 @@ func (q *model) sessionIDs() []fsm.SessionID {
 }
 
 // boots lists the lives of nodes that have sessions here.
-func (q *model) boots() []queue.Boot {
+func (q *modelSessions) boots() []queue.Boot {
 	var list []queue.Boot
 	for _, id := range q.sessionIDs() {
 		if b := (queue.Boot{Node: id.Node, Boot: id.Boot}); id.Node != 0 && !slices.Contains(list, b) {
@@ -114,7 +114,7 @@ func (q *model) boots() []queue.Boot {
 	return list
 }
 
-func (q *model) targetList() []queue.DeadLetterTarget {
+func (q *modelMessages) targetList() []queue.DeadLetterTarget {
 	var list []queue.DeadLetterTarget
 	for _, t := range q.targets {
 		list = append(list, queue.DeadLetterTarget{ID: fsm.QueueID(t.id), Next: t.next, Confirmed: t.settled})

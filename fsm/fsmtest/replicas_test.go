@@ -77,7 +77,7 @@ func (r *trial) step(s step) diffs {
 		DeadLetters: r.eff.DeadLetters[len(own.DeadLetters):],
 		Cancelled:   r.eff.Cancelled[len(own.Cancelled):], Outbox: r.eff.Outbox, Gone: r.eff.Gone, SuspicionChanged: r.eff.SuspicionChanged,
 	}
-	d := r.witness.judge(s, got, &caused)
+	d := r.witness.verify(s, got, &caused)
 	compareAnswer(&d, r.model, want, got, &caused)
 	compareState(&d, r.model, r.straight)
 	return d

@@ -30,9 +30,9 @@ type witness struct {
 	clock   fsm.Time
 	born    map[fsm.Ref]*life
 	answers map[publish]publishAnswer
-	last    map[fsm.ConsumerID]uint64 // the newest delivery
-	ways    map[uint64]map[copyOf]way // of letters that have not left
-	held    holding                   // what the machine held after the last command
+	last    map[fsm.ConsumerID]uint64       // the newest delivery
+	copies  map[uint64]map[copyOf]copyState // of letters that have not left
+	held    holding                         // what the machine held after the last command
 	d       diffs
 }
 
@@ -59,9 +59,9 @@ type publishAnswer struct {
 func newWitness(m *queue.Machine) *witness {
 	w := &witness{
 		m: m, born: map[fsm.Ref]*life{}, answers: map[publish]publishAnswer{}, last: map[fsm.ConsumerID]uint64{},
-		ways: map[uint64]map[copyOf]way{},
+		copies: map[uint64]map[copyOf]copyState{},
 	}
-	w.held = w.look()
+	w.held = w.observe()
 	return w
 }
 
@@ -77,7 +77,7 @@ type holding struct {
 	config   *logpb.QueueConfig
 }
 
-func (w *witness) look() holding {
+func (w *witness) observe() holding {
 	b := holding{
 		counters: w.m.Stats().Counters, phase: w.m.Stats().Phase, live: map[fsm.Ref]queue.Message{}, config: w.m.Config(),
 	}
@@ -87,13 +87,13 @@ func (w *witness) look() holding {
 	return b
 }
 
-// judge is called after each command, with what this command alone has caused,
+// verify is called after each command, with what this command alone has caused,
 // and says which promises are broken.
-func (w *witness) judge(s step, r fsm.Result, eff *fsm.Effects) diffs {
+func (w *witness) verify(s step, r fsm.Result, eff *fsm.Effects) diffs {
 	w.d = nil
 	b := w.held
 	w.clock = max(w.clock, min(s.meta.Now, fsm.MaxTime))
-	now := w.look()
+	now := w.observe()
 	own := w.published(b, now, s, r)
 	w.letters(b, now, s.cmd)
 	w.deliveries(eff, own)
@@ -259,13 +259,13 @@ func (w *witness) accounts(b, now holding, c *logpb.Command, eff *fsm.Effects) {
 	}
 }
 
-// way is what is known of one transfer of a letter.
-type way uint8
+// copyState is what is known of one transfer of a letter.
+type copyState uint8
 
 const (
-	underWay way = iota
-	arrived      // the target has it
-	missed       // it has refused, or is gone
+	pendingCopy copyState = iota
+	arrived               // the target has it
+	missed                // it has refused, or is gone
 )
 
 // letters notes where letters go and what their targets have answered, and
@@ -279,15 +279,15 @@ func (w *witness) letters(b, now holding, c *logpb.Command) {
 		in[x.Letter] = true
 	}
 	confirmed := uint64(0)
-	for letter, of := range w.ways { // det: what is found is a set
+	for letter, of := range w.copies { // det: what is found is a set
 		if in[letter] {
 			continue
 		}
-		delete(w.ways, letter)
+		delete(w.copies, letter)
 		has := false
 		for t, how := range of { // det: as above
 			has = has || how == arrived
-			if how == underWay && now.phase != queue.Gone {
+			if how == pendingCopy && now.phase != queue.Gone {
 				w.saw("letter %d has left, and target %d has not answered transfer %d", letter, t.target, t.number)
 			}
 		}
@@ -300,12 +300,12 @@ func (w *witness) letters(b, now holding, c *logpb.Command) {
 	}
 	for _, t := range w.m.DeadLetterTargets(0, 1<<20) {
 		for _, o := range w.m.PendingTransfers(t.ID, t.Confirmed+1, int(t.Next-t.Confirmed)) {
-			if w.ways[o.Letter.Number] == nil {
-				w.ways[o.Letter.Number] = map[copyOf]way{}
+			if w.copies[o.Letter.Number] == nil {
+				w.copies[o.Letter.Number] = map[copyOf]copyState{}
 			}
 			to := copyOf{t.ID, o.Number}
-			if _, known := w.ways[o.Letter.Number][to]; !known { // what is answered may end later
-				w.ways[o.Letter.Number][to] = underWay
+			if _, known := w.copies[o.Letter.Number][to]; !known { // what is answered may end later
+				w.copies[o.Letter.Number][to] = pendingCopy
 			}
 		}
 	}
@@ -325,10 +325,10 @@ func (w *witness) answered(s *logpb.SettleDead) {
 			upto = min(upto, t.Confirmed)
 		}
 	}
-	for _, of := range w.ways { // det: each on its own
+	for _, of := range w.copies { // det: each on its own
 		for t, how := range of { // det: as above
 			switch {
-			case how != underWay || uint64(t.target) != s.Target || !s.Gone && t.number > upto:
+			case how != pendingCopy || uint64(t.target) != s.Target || !s.Gone && t.number > upto:
 			case s.Gone || slices.Contains(s.Refused, t.number):
 				of[t] = missed
 			default:
@@ -395,7 +395,7 @@ func TestWitness(t *testing.T) {
 				if last {
 					tc.falsify(&r, &eff)
 				}
-				found = append(found, w.judge(step{meta, c, false}, r, &eff)...)
+				found = append(found, w.verify(step{meta, c, false}, r, &eff)...)
 			}
 			text := strings.Join(found, "\n")
 			if (tc.want == "") != (text == "") || !strings.Contains(text, tc.want) {
@@ -413,11 +413,11 @@ func TestWitnessCounts(t *testing.T) {
 	ref := fsm.Ref{Index: 9, Size: 8}
 	w.held.live[ref] = queue.Message{Ref: ref} // it is not there any more
 	w.born[ref] = &life{}
-	w.ways[4] = map[copyOf]way{{target: 500, number: 1}: underWay}
+	w.copies[4] = map[copyOf]copyState{{target: 500, number: 1}: pendingCopy}
 	var eff fsm.Effects
 	meta := fsm.Meta{Index: 10, Term: 1, Now: start, Version: 1}
 	c := &logpb.Command{Kind: logpb.Command_TICK}
-	text := strings.Join(w.judge(step{meta, c, false}, m.Apply(meta, c, &eff), &eff), "\n")
+	text := strings.Join(w.verify(step{meta, c, false}, m.Apply(meta, c, &eff), &eff), "\n")
 	for _, want := range []string{"1 messages and 0 more are 0, and 0 have ended", "target 500 has not answered transfer 1"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q does not say %q", text, want)
