@@ -46,7 +46,7 @@ type applier struct {
 // applierNode is what the appliers of a node share.
 type applierNode struct {
 	newest uint32 // version of an entry that this program supports
-	// late is told how late a tick was for what was due.
+	// late is called with how late a tick was for what was due.
 	late func(what queue.Due, late fsm.Millis)
 	// fail ends the process: the node must not answer for what it cannot read.
 	fail   func(code int, why string)

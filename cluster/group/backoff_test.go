@@ -32,7 +32,7 @@ func TestElectionBackoff(t *testing.T) {
 		"a late campaign holds up the next candidate": {
 			{0, false, 1, false}, {s * 9 / 10, true, 1, false}, {s, false, 1, false}, {s * 18 / 10, false, 1, false}, {s * 19 / 10, false, 1, true},
 		},
-		"a campaign at the end of a turn that was used": {
+		"a campaign at the end of a slot that was used": {
 			{0, true, 0, false}, {s * 9 / 10, true, 1, false}, {s, false, 1, false}, {s * 28 / 10, false, 2, false}, {s * 29 / 10, false, 2, true},
 		},
 		"a campaign before enough is known": {

@@ -51,7 +51,7 @@ type CatalogConfig struct {
 	// of others if this one leads, and says when a leader makes no progress;
 	// nil: nobody does.
 	Host *Host
-	// Changed is told after each entry. It is called on the applying goroutine
+	// Changed is called after each entry, with what it has changed, on the applying goroutine
 	// and must not block.
 	Changed func(CatalogChange)
 }
@@ -68,12 +68,12 @@ type Catalog struct {
 
 	config CatalogConfig
 
-	mu      sync.Mutex
-	ended   bool      // no goroutine begins any more
-	yielded time.Time // the leadership was last given away for a node out of reach
-	life    context.Context
-	cancel  context.CancelFunc
-	done    sync.WaitGroup
+	mu          sync.Mutex
+	ended       bool      // no goroutine begins any more
+	transferred time.Time // the leadership was last given away for a node out of reach
+	life        context.Context
+	cancel      context.CancelFunc
+	done        sync.WaitGroup
 }
 
 // NewCatalog returns an empty catalog; Start makes it the group's.
@@ -220,7 +220,7 @@ func (k *Catalog) founders() []string {
 	return names
 }
 
-// votes is told that the replica is a learner no longer.
+// votes is called when the replica is a learner no longer.
 func (k *Catalog) votes() {
 	k.slog.Info("this node's catalog has been brought up to date, and it votes again")
 	err := k.reload(func(c *raft.ReloadableConfig) {
@@ -238,7 +238,7 @@ func (k *Catalog) Propose(ctx context.Context, commands ...*logpb.CatalogCommand
 	return k.propose(ctx, false, commands)
 }
 
-// Note is Propose of what nobody is told of: it waits for this node's view
+// Note is Propose for what no client learns of: it waits for this node's view
 // only.
 func (k *Catalog) Note(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
 	return k.propose(ctx, true, commands)
@@ -344,7 +344,7 @@ func (k *Catalog) admit(entry []byte) (refused []*logpb.CatalogResult, err error
 
 // notifyFollowers tells all members of the group what has been committed.
 func (k *Catalog) notifyFollowers() {
-	if term, index, appliedTerm := k.convergence.committed(); term == appliedTerm { // else it leads no more, and what it has is told by others
+	if term, index, appliedTerm := k.convergence.committed(); term == appliedTerm { // else it leads no more, and others announce what it has
 		k.notices.send(commitNotice{index: index, term: appliedTerm, leads: term})
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/quorate/quorate/cluster/worker"
 )
 
-// maxTransferees is to how many members in turn a leader of the catalog that makes
+// maxTransferees is to how many members, one after the other, a leader of the catalog that makes
 // no progress gives way before it merely steps down. That takes less than
 // shortPause.
 const maxTransferees = 2

@@ -153,7 +153,7 @@ func TestCatalogHangsBeforeItLeads(t *testing.T) {
 
 // Who is told first is the one that has acknowledged most. If one does not answer
 // the next is told, and after a resignation in vain another one first.
-func TestCatalogHeirs(t *testing.T) {
+func TestCatalogTransferees(t *testing.T) {
 	c := mustCatalogs(t)
 	mustDefine(t, c.all[0], "first")
 	lead := c.mustLead()
@@ -177,7 +177,7 @@ func TestCatalogHeirs(t *testing.T) {
 }
 
 // A leader to whom nobody stands steps down all the same.
-func TestCatalogHasNoHeir(t *testing.T) {
+func TestCatalogHasNoTransferee(t *testing.T) {
 	c := mustCatalogs(t)
 	mustDefine(t, c.all[0], "first")
 	lead := c.mustLead()
@@ -236,7 +236,7 @@ func TestCatalogKeeps(t *testing.T) {
 
 // The work of a leader makes progress when raft hands something to the machine,
 // and when the machine has applied that.
-func TestCatalogStands(t *testing.T) {
+func TestCatalogStall(t *testing.T) {
 	h, gate := mustHost(t, t.TempDir()), &sync.Mutex{}
 	k, _ := mustStart(t, h, []string{"n1"}, gate, func(c *CatalogConfig) { c.Host = nil }) // nobody else looks
 	mustDefine(t, k, "first")
@@ -279,7 +279,7 @@ func TestCatalogStands(t *testing.T) {
 
 // A leader that cannot help the catalog by giving it up keeps it, and says that
 // it stands still.
-func TestCatalogHasNobodyToGiveWayTo(t *testing.T) {
+func TestCatalogHasNobodyToTakeOver(t *testing.T) {
 	h, gate := mustHost(t, t.TempDir()), &sync.Mutex{}
 	h.watch.bound = 300 * time.Millisecond
 	k, _ := mustStart(t, h, []string{"n1"}, gate)

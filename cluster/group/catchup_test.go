@@ -206,12 +206,12 @@ func TestSnapshotsInProportion(t *testing.T) {
 		due  bool
 	}{
 		{"nothing", worth{}, 1, false},
-		{"an empty queue with a long log", worth{replay: replayLeast}, 1, true},
+		{"an empty queue with a long log", worth{replay: replayMin}, 1, true},
 		{"an empty queue with much that is dead", worth{reclaimable: snapshotBytes}, 1, true},
 		{"many busy queues", worth{reclaimable: nodeGroupMinimum}, 50, true},
 		{"little traffic beside a large backlog", worth{state: 96 * mb, live: 200 * mb, replay: 10 * mb, reclaimable: 90 * mb}, 1, false},
 		{"as much was applied as the state is large", worth{state: 5 * mb, live: 50 * mb, replay: 5 * mb}, 1, true},
-		{"a start may not take longer", worth{state: 480 * mb, live: 1000 * mb, replay: replayMost}, 1, true},
+		{"a start may not take longer", worth{state: 480 * mb, live: 1000 * mb, replay: replayMax}, 1, true},
 		{"a state that is larger than what it frees", worth{state: 96 * mb, live: 10 * mb, reclaimable: 50 * mb}, 1, false},
 		{"payloads as large as the state", worth{state: 96 * mb, live: 10 * mb, reclaimable: 96 * mb}, 1, true},
 		{"large payloads", worth{state: mb, live: 1000 * mb, reclaimable: 4 * mb}, 1, true},

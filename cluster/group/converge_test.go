@@ -9,28 +9,28 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-// office is a leader's table of holders with three nodes, in a time of its own.
-type office struct {
+// ledTable is a leader's table of holders with three nodes, in a time of its own.
+type ledTable struct {
 	t *testing.T
 	holders
 	now   time.Time
 	nodes []string
 }
 
-func newOffice(t *testing.T) *office {
-	o := &office{t: t, now: time.Unix(1000, 0), nodes: []string{"n1", "n2", "n3"}}
+func newLedTable(t *testing.T) *ledTable {
+	o := &ledTable{t: t, now: time.Unix(1000, 0), nodes: []string{"n1", "n2", "n3"}}
 	o.holders = newHolders(5, o.now)
 	o.open = true
 	return o
 }
 
-func (o *office) pass(d time.Duration) { o.now = o.now.Add(d) }
+func (o *ledTable) pass(d time.Duration) { o.now = o.now.Add(d) }
 
-func (o *office) ask(node string, applied uint64) bool {
+func (o *ledTable) ask(node string, applied uint64) bool {
 	return o.grant(&peerpb.Lease{Node: node, Incarnation: []byte("1"), Applied: applied}, o.last, o.now)
 }
 
-func (o *office) expect(want uint64, again time.Duration) {
+func (o *ledTable) expect(want uint64, again time.Duration) {
 	o.t.Helper()
 	index, at := o.held(o.nodes, "n1", o.now)
 	left := time.Duration(0)
@@ -46,8 +46,8 @@ const whole = LeaseTime + leaseDrift
 
 // TestHolders follows what a leader waits for.
 func TestHolders(t *testing.T) {
-	for name, run := range map[string]func(o *office){
-		"a new leader waits for whoever an earlier one may have granted a lease": func(o *office) {
+	for name, run := range map[string]func(o *ledTable){
+		"a new leader waits for whoever an earlier one may have granted a lease": func(o *ledTable) {
 			o.last = 10
 			o.expect(0, whole)
 			o.pass(whole - 1)
@@ -55,7 +55,7 @@ func TestHolders(t *testing.T) {
 			o.pass(1)
 			o.expect(10, 0)
 		},
-		"a node that has applied an entry is not waited for": func(o *office) {
+		"a node that has applied an entry is not waited for": func(o *ledTable) {
 			o.last = 10
 			o.reached("n2", "1", 10)
 			o.expect(0, whole)
@@ -64,7 +64,7 @@ func TestHolders(t *testing.T) {
 			o.reached("n3", "1", 12)
 			o.expect(10, 0)
 		},
-		"a lease is waited for from its grant on": func(o *office) {
+		"a lease is waited for from its grant on": func(o *ledTable) {
 			o.ask("n2", 0)
 			o.ask("n3", 0)
 			o.pass(time.Second / 2)
@@ -75,7 +75,7 @@ func TestHolders(t *testing.T) {
 			o.pass(whole - time.Second)
 			o.expect(1, 0)
 		},
-		"a lease that is given back is not waited for": func(o *office) {
+		"a lease that is given back is not waited for": func(o *ledTable) {
 			for _, n := range o.nodes {
 				o.ask(n, 0)
 			}
@@ -88,7 +88,7 @@ func TestHolders(t *testing.T) {
 			}
 			o.expect(0, whole)
 		},
-		"the lease of a process that has ended is not waited for, that of its successor is": func(o *office) {
+		"the lease of a process that has ended is not waited for, that of its successor is": func(o *ledTable) {
 			o.ask("n3", 0)
 			o.last = 1
 			o.reached("n2", "1", 1)
@@ -101,7 +101,7 @@ func TestHolders(t *testing.T) {
 			o.reached("n3", "1", 1) // said by the one that has ended
 			o.expect(0, whole)
 		},
-		"a node that does not answer is not waited for again before it has caught up": func(o *office) {
+		"a node that does not answer is not waited for again before it has caught up": func(o *ledTable) {
 			o.pass(whole)
 			o.last = 1000
 			o.expect(1000, 0)
@@ -114,7 +114,7 @@ func TestHolders(t *testing.T) {
 			}
 			o.expect(1000-leaseSlack, whole)
 		},
-		"a node that asks and does not apply loses its lease": func(o *office) {
+		"a node that asks and does not apply loses its lease": func(o *ledTable) {
 			o.ask("n2", 0)
 			o.ask("n3", 0)
 			o.last = 1
@@ -135,7 +135,7 @@ func TestHolders(t *testing.T) {
 				o.t.Error("no lease for a node that has caught up")
 			}
 		},
-		"a node that applies and is never quite there keeps its lease": func(o *office) {
+		"a node that applies and is never quite there keeps its lease": func(o *ledTable) {
 			for range 100 {
 				o.last += 10
 				if !o.ask("n3", o.last-5) {
@@ -144,14 +144,14 @@ func TestHolders(t *testing.T) {
 				o.pass(leaseEvery)
 			}
 		},
-		"a node that has a lease and is not in the view is waited for": func(o *office) {
+		"a node that has a lease and is not in the view is waited for": func(o *ledTable) {
 			o.pass(whole)
 			o.ask("n4", 0)
 			o.last = 1
 			o.expect(0, whole)
 		},
 	} {
-		t.Run(name, func(t *testing.T) { run(newOffice(t)) })
+		t.Run(name, func(t *testing.T) { run(newLedTable(t)) })
 	}
 }
 
@@ -197,7 +197,7 @@ type member struct {
 	term    uint64
 	applied uint64
 	until   time.Time // of its lease
-	office  holders   // as the leader that it is, or takes itself for
+	table   holders   // as the leader that it is, or takes itself for
 	leads   bool
 }
 
@@ -281,8 +281,8 @@ func (s *simulation) elect(m *member) {
 	}
 	m.term, voter.term, voter.leads = s.term, s.term, false
 	m.leads, m.applied = true, s.committed
-	m.office = newHolders(s.term, s.now)
-	m.office.open, m.office.last = true, m.applied
+	m.table = newHolders(s.term, s.now)
+	m.table.open, m.table.last = true, m.applied
 }
 
 // commit adds an entry to the log of the newest leader.
@@ -290,7 +290,7 @@ func (s *simulation) commit() {
 	for _, m := range s.nodes {
 		if m.leads && m.term == s.term {
 			s.committed++
-			m.applied, m.office.last = s.committed, s.committed
+			m.applied, m.table.last = s.committed, s.committed
 		}
 	}
 }
@@ -303,7 +303,7 @@ func (s *simulation) apply(m *member) {
 	applied, to := m.applied, s.any()
 	s.send(func() {
 		if to.leads {
-			to.office.reached(m.name, "", applied)
+			to.table.reached(m.name, "", applied)
 		}
 	})
 }
@@ -317,8 +317,8 @@ func (s *simulation) ask(m *member) {
 		s.send(func() {
 			reply := &peerpb.CatalogReply{}
 			if to.leads {
-				reply.Ok = to.office.grant(q.lease, to.applied, s.now)
-				reply.GrantedIn, reply.Index = to.office.term, to.applied
+				reply.Ok = to.table.grant(q.lease, to.applied, s.now)
+				reply.GrantedIn, reply.Index = to.table.term, to.applied
 			}
 			reply.Term = to.term
 			s.send(func() { s.answered(q, to, reply) })
@@ -339,7 +339,7 @@ func (s *simulation) check() {
 		if !l.leads {
 			continue
 		}
-		held, _ := l.office.held(s.names, l.name, s.now)
+		held, _ := l.table.held(s.names, l.name, s.now)
 		for _, m := range s.nodes {
 			if m.until.After(s.now) && m.applied < held {
 				s.t.Errorf("%s says that all hold %d; %s routes by %d", l.name, held, m.name, m.applied)

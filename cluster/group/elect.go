@@ -85,7 +85,7 @@ type election struct {
 	term       uint64   // in the last round
 	voters     []string // members, as of counted
 	counted    time.Time
-	askedAt    time.Time // positions were last exchanged
+	queried    time.Time // positions were last exchanged
 	ready      time.Time // since when a majority of members is reachable
 	backoff    electionBackoff
 	campaigned time.Time // last
@@ -253,7 +253,7 @@ func (e *elections) advance(v *election, r *electionRound) bool {
 		v.ready = now
 	}
 	v.barred[e.node], v.learners[e.node] = v.group.barred(), v.group.isLearner()
-	if now.Sub(v.askedAt) >= positionsEvery {
+	if now.Sub(v.queried) >= positionsEvery {
 		e.ask(v, alive, r)
 	}
 	if !v.decided(alive, now) {
@@ -272,7 +272,7 @@ func (e *elections) advance(v *election, r *electionRound) bool {
 
 // ask asks the others for their log positions, and says where this one is.
 func (e *elections) ask(v *election, alive []string, r *electionRound) {
-	v.askedAt = r.now
+	v.queried = r.now
 	mine := v.group.logEnd()
 	v.positions[e.node] = mine
 	for _, n := range alive {
@@ -283,7 +283,7 @@ func (e *elections) ask(v *election, alive []string, r *electionRound) {
 	}
 }
 
-// mayCampaign reports whether it is this node's turn to campaign, and takes it.
+// mayCampaign reports whether it is this node should campaign now, and counts the campaign.
 func (e *elections) mayCampaign(v *election, alive []string, r *electionRound) bool {
 	s := slots{candidates: v.eligible(alive), shortest: r.slot, spread: rand.N[time.Duration]}
 	if _, term := v.group.role(); term != v.term {

@@ -81,7 +81,7 @@ func TestElectWithoutMember(t *testing.T) {
 	p.mustLead("b")
 }
 
-// Members that open a group late do not miss their turn.
+// Members that open a group late do not miss their slot.
 func TestElectLateMembers(t *testing.T) {
 	p := newPretend(t, "a", "b", "c")
 	p.nodes["a"].start()
@@ -189,7 +189,7 @@ func TestElectRestartedLeader(t *testing.T) {
 }
 
 // A candidate that does not get through is followed by the next one, and has
-// another turn later; all together they keep the peace.
+// another slot later; all together they keep the peace.
 func TestElectStuckCandidates(t *testing.T) {
 	p := newPretend(t, "a", "b", "c")
 	p.campaign = func(n *pretendNode) { n.candidate = true }
@@ -204,7 +204,7 @@ func TestElectStuckCandidates(t *testing.T) {
 	}
 	for i, name := range p.campaigners() {
 		if name != p.order[i%3] {
-			t.Fatalf("they do not take turns: %q", p.stories)
+			t.Fatalf("they do not keep to slots: %q", p.stories)
 		}
 	}
 	p.campaign = p.win
@@ -244,7 +244,7 @@ func TestElectSlowMachine(t *testing.T) {
 	}
 }
 
-// Members that count turns differently, because they have seen different
+// Members that count slots differently, because they have seen different
 // things, do not stand at once for ever. If one of two that reach each other
 // has the longer log, the other one does not stand in its way.
 func TestElectOutOfStep(t *testing.T) {
@@ -404,7 +404,7 @@ func TestElectionItems(t *testing.T) {
 
 // What others say of their leader counts for a while: they may not have noticed
 // yet that it is gone.
-func TestVacancyDecided(t *testing.T) {
+func TestElectionDecided(t *testing.T) {
 	now := time.Unix(1000, 0)
 	all := []string{"a", "b", "c"}
 	v := &election{voters: all, positions: map[string]logPosition{"a": {}, "b": {}, "c": {}}, led: map[string]time.Time{}}
@@ -420,9 +420,9 @@ func TestVacancyDecided(t *testing.T) {
 	}
 }
 
-// A vacancy is filled by a leader that can be reached, and may lead, unless it is
+// An election ends with a leader that can be reached, and may lead, unless it is
 // the one that was lost.
-func TestVacancyFilled(t *testing.T) {
+func TestElectionHasLeader(t *testing.T) {
 	for _, tc := range []struct {
 		leader  string
 		reached bool
@@ -449,7 +449,7 @@ func TestVacancyFilled(t *testing.T) {
 
 // Who cannot lead cannot win, and nobody has a learner's vote, or that of one
 // whose log is longer.
-func TestVacancyCanWin(t *testing.T) {
+func TestElectionCanWin(t *testing.T) {
 	all := []string{"a", "b", "c"}
 	for _, tc := range []struct {
 		name             string

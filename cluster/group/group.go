@@ -28,7 +28,7 @@ import (
 // or has not yet caught up with what its predecessor committed.
 var ErrNotLeading = errors.New("this node does not lead the group")
 
-// Outside is told what leading groups do. The methods are called without any
+// Outside acts on what leading groups do. The methods are called without any
 // lock of the group and must not block for long.
 type Outside interface {
 	// Perform acts on effects, in log order, one call at a time per group.
@@ -230,7 +230,7 @@ func (g *Group) Remove(node string) error {
 // founders are the members by the catalog.
 func (g *Group) founders() []string { return g.spec.Members }
 
-// votes is told that the replica is a learner no longer.
+// votes is called when the replica is a learner no longer.
 func (g *Group) votes() {
 	g.slog.Info("replica has been brought up to date, and votes again")
 	g.setTimers()

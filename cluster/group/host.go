@@ -31,7 +31,7 @@ const (
 )
 
 // DefaultRetained is how much a node keeps for members that lag unless it is
-// told otherwise: some seconds of the highest rate, little beside a disk.
+// configured otherwise: some seconds of the highest rate, little beside a disk.
 const DefaultRetained = 256 << 20
 
 // Config is what a Host needs.
@@ -56,13 +56,13 @@ type Config struct {
 	// Drains reports whether a node is about to stop and should lead nothing;
 	// nil: none is.
 	Drains func(node string) bool
-	// Late is told how late a tick was for what was due. It must not block.
+	// Late is called with how late a tick was for what was due. It must not block.
 	Late func(what queue.Due, late fsm.Millis)
 	// Heartbeat is raft's heartbeat and election timeout for queue groups, and
 	// up to 1 s its commit timeout. It is a safety net: failures are noticed per
 	// node, see elections. 0: by the number of groups, see fewHeartbeat.
 	Heartbeat time.Duration
-	// Progress is how long a leader with work waiting may stand still before it
+	// Progress is how long a leader with work waiting may make no progress before it
 	// gives way, and Awake a time that does not pass while the process is kept
 	// from running. 0, nil: 2 s of any time.
 	Progress time.Duration
@@ -360,7 +360,7 @@ func (h *Host) leaderSeen(g *Group, leader string) {
 	}
 }
 
-// PeerChanged is told when a node came or went.
+// PeerChanged is called when a node came or went.
 func (h *Host) PeerChanged(ev peer.Event) {
 	if ev.Up {
 		h.spawn(func() { h.nudge(ev.Node) })

@@ -234,14 +234,14 @@ func mustSubmit(t *testing.T, g *Group, b Batch) {
 	}
 }
 
-func answered(outcomes []Outcome) (upto uint64) {
+func answered(outcomes []Outcome) (last uint64) {
 	for _, o := range outcomes {
-		if o.First != upto+1 {
+		if o.First != last+1 {
 			return 0
 		}
-		upto += o.Run
+		last += o.Run
 	}
-	return upto
+	return last
 }
 
 func ready(g *Group) (n uint64) {

@@ -96,8 +96,8 @@ func TestLagWatch(t *testing.T) {
 type longGroup struct {
 	end            uint64
 	nudges, paused int
-	reserved       []int // bytes of each request that waits for its turn
-	given          int   // turns that are over, each after its pause
+	reserved       []int // bytes of each request that waits for the budget
+	given          int   // reservations that are over, each after its pause
 }
 
 func (g *longGroup) reserve(_ raft.ServerID, bytes int) func() {
@@ -208,12 +208,12 @@ func TestWhoIsHeldBack(t *testing.T) {
 }
 
 // Who comes first is served first, however little others want, and no more is
-// under way than there is. A turn that is given up before it comes costs nobody
+// under way than there is. A reservation that is given up before it is granted costs nobody
 // anything.
 func TestCatchUpBudget(t *testing.T) {
 	a := &catchUpBudget{free: 10}
-	came := func(turns ...*reservation) (yes string) {
-		for _, x := range turns {
+	came := func(of ...*reservation) (yes string) {
+		for _, x := range of {
 			select {
 			case <-x.granted:
 				yes += "y"
@@ -240,7 +240,7 @@ func TestCatchUpBudget(t *testing.T) {
 }
 
 // All groups of a node share what it sends to members that lag, however many there
-// are. A member without which nothing is committed does not wait for its turn.
+// are. A member without which nothing is committed does not wait for the budget.
 func TestCatchUpBudgetOfANode(t *testing.T) {
 	c := mustTrio(t)
 	g := c.leadAt(1)
@@ -282,7 +282,7 @@ func TestCatchUpBudgetOfANode(t *testing.T) {
 	c.mustStop(2)
 	(<-taken)()
 	left(0, 0)
-	done = g.throttle.reserve("n2", 1) // has no turn to wait for
+	done = g.throttle.reserve("n2", 1) // has nothing to wait for
 	left(0, 0)
 	done()
 	left(0, 0)
@@ -293,7 +293,7 @@ func TestCatchUpBudgetOfANode(t *testing.T) {
 // A member that asks who leads says where its log ends: that is what its leader
 // takes it to have from then on, and it is sent something. One to which something
 // is on its way waits for that.
-func TestAskedBySomebodyWhoLags(t *testing.T) {
+func TestMemberWithoutLeaderLags(t *testing.T) {
 	c := mustTrio(t)
 	g := c.leadAt(1)
 	term, last := g.Term(), uint64(0)

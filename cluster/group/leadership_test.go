@@ -12,8 +12,8 @@ import (
 )
 
 // A leader that raft does not give a barrier, because it is handing over and
-// will not succeed, begins its office when raft goes on.
-func TestOfficeBeginsAfterRefusedBarrier(t *testing.T) {
+// will not succeed, begins to lead when raft goes on.
+func TestLeadershipBeginsAfterRefusedBarrier(t *testing.T) {
 	t.Parallel()
 	c := mustTrio(t)
 	g := c.mustOpen(1)[0]
@@ -49,8 +49,8 @@ func (c *trio) other(g *Group) *lone {
 	return nil
 }
 
-// An office begins in the term that its barrier was asked for in, or not at all.
-func TestOfficeOfOneTerm(t *testing.T) {
+// A leadership begins in the term that its barrier was asked for in, or not at all.
+func TestLeadershipOfOneTerm(t *testing.T) {
 	refused := errors.New("refused")
 	for _, tc := range []struct {
 		name   string
@@ -85,12 +85,12 @@ func TestOfficeOfOneTerm(t *testing.T) {
 	ending := make(chan struct{})
 	close(ending)
 	if awaitBarrier(func() uint64 { return 1 }, func() bool { return true }, func() error { return refused }, ending) != 0 {
-		t.Error("a group that ends begins an office")
+		t.Error("a group that ends begins to lead")
 	}
 	g := mustTrio(t).mustOpen(1)[0]
 	for _, term := range []uint64{g.Term() - 1, g.Term() + 1} {
 		if _, ok := g.begin(term); ok {
-			t.Errorf("in term %d an office begins in term %d", g.Term(), term)
+			t.Errorf("in term %d a leadership begins in term %d", g.Term(), term)
 		}
 	}
 }

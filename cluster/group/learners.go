@@ -51,11 +51,11 @@ type learnerGroup interface {
 
 // learner is one learner on this node.
 type learner struct {
-	group  learnerGroup
-	goal   logPosition // where a leader's log ended after the learner had opened; zero: none has said so
-	asked  time.Time
-	pause  time.Duration   // until the next question
-	others map[string]bool // members that cannot prove anything either, by the last answers
+	group   learnerGroup
+	goal    logPosition // where a leader's log ended after the learner had opened; zero: none has said so
+	queried time.Time
+	pause   time.Duration   // until the next question
+	others  map[string]bool // members that cannot prove anything either, by the last answers
 }
 
 const (
@@ -82,13 +82,13 @@ func (s *learners) begin(id fsm.GroupID, g learnerGroup) {
 	s.worker.Wake()
 }
 
-// hasten has questions asked again at once: somebody may answer who could not
+// hasten repeats the questions at once: somebody may answer who could not
 // before.
 func (s *learners) hasten(ids ...fsm.GroupID) {
 	s.mu.Lock()
 	for id, l := range s.list {
 		if len(ids) == 0 || slices.Contains(ids, id) {
-			l.asked, l.pause = time.Time{}, 0
+			l.queried, l.pause = time.Time{}, 0
 		}
 	}
 	s.mu.Unlock()
@@ -117,7 +117,7 @@ func (s *learners) check(now time.Time) bool {
 		case l.reached():
 			delete(s.list, id)
 			learnt = append(learnt, l)
-		case now.Sub(l.asked) >= l.pause:
+		case now.Sub(l.queried) >= l.pause:
 			s.ask(id, l, now, reached, ask)
 		}
 	}
@@ -139,10 +139,10 @@ func (s *learners) check(now time.Time) bool {
 // ask asks those members that this node reaches. What they have said by now
 // shows whether any leader can come. The caller holds mu.
 func (s *learners) ask(id fsm.GroupID, l *learner, now time.Time, reached map[string]bool, to map[string][]byte) {
-	if !l.asked.IsZero() || len(l.group.founders()) == 1 {
+	if !l.queried.IsZero() || len(l.group.founders()) == 1 {
 		s.evaluate(id, l)
 	}
-	l.asked, l.pause, l.others = now, min(max(askFirst, 2*l.pause), askLongest), map[string]bool{}
+	l.queried, l.pause, l.others = now, min(max(askFirst, 2*l.pause), askLongest), map[string]bool{}
 	_, term := l.group.role()
 	for _, node := range l.group.founders() {
 		if node != s.node && reached[node] {

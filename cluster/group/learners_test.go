@@ -73,7 +73,7 @@ func mustLearn(m *pupil, e *evidence, alive ...string) (*learners, *wires, *byte
 
 // Where its log ends says who leads in the learner's term or a later one, and
 // sends an entry. Other voters say nothing, and learners that they are some.
-func TestLessonAnswers(t *testing.T) {
+func TestLearnerAnswers(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
 		member   *pupil
@@ -105,40 +105,40 @@ func TestLessonAnswers(t *testing.T) {
 }
 
 // Questions go to those members that can be reached, and become rarer: thousands
-// may ask. Each is asked again at once when somebody may answer.
-func TestLessonsBecomeRarer(t *testing.T) {
+// may ask. Each is questions again at once when somebody may answer.
+func TestQuestionsBecomeRarer(t *testing.T) {
 	m := &pupil{term: 5}
 	s, w, _ := mustLearn(m, &evidence{doubt: "lost"}, "n3")
 	now := time.Unix(1000, 0)
-	during := func(d time.Duration) (asked []string) {
+	during := func(d time.Duration) (questions []string) {
 		before := len(w.sent["n3"])
 		for end := now.Add(d); now.Before(end); now = now.Add(learnerEvery) {
 			s.check(now)
 			if n := len(w.sent["n3"]); n > before {
-				asked, before = append(asked, now.Sub(time.Unix(1000, 0)).String()), n
+				questions, before = append(questions, now.Sub(time.Unix(1000, 0)).String()), n
 			}
 		}
-		return asked
+		return questions
 	}
 	if got, want := during(time.Minute), strings.Fields("0s 1s 3s 7s 15s 31s 47s"); !slices.Equal(got, want) {
-		t.Errorf("asked at %v, want %v", got, want)
+		t.Errorf("questions at %v, want %v", got, want)
 	}
 	s.hasten(8)
 	if got := during(time.Second); len(got) != 0 {
-		t.Errorf("asked at %v for another group's sake", got)
+		t.Errorf("questions at %v for another group's sake", got)
 	}
 	s.hasten(7)
 	if got, want := during(4*time.Second), strings.Fields("1m1s 1m2s 1m4s"); !slices.Equal(got, want) {
-		t.Errorf("asked at %v, want %v", got, want)
+		t.Errorf("questions at %v, want %v", got, want)
 	}
 	if len(w.sent["n2"]) != 0 {
-		t.Error("a node that is down is asked")
+		t.Error("a node that is down is questions")
 	}
 }
 
 // A group stands still when those that can prove something are no majority, and
 // that is said once; a leader that answers ends it.
-func TestLessonsJudge(t *testing.T) {
+func TestLearnersWithoutMajority(t *testing.T) {
 	names := []string{"n1", "n2", "n3", "n4", "n5"}
 	for _, tc := range []struct {
 		members, others int // that are learners, too
@@ -170,20 +170,20 @@ func TestLessonsJudge(t *testing.T) {
 
 // A learner that has come as far as its leader votes once that is durable, and
 // not before.
-func TestLessonEnds(t *testing.T) {
+func TestLearnerCloses(t *testing.T) {
 	for _, err := range []error{nil, errors.New("the group is dropped")} {
 		m, e := &pupil{term: 5, log: logPosition{4, 20}}, &evidence{doubt: "lost", err: err}
 		s, _, _ := mustLearn(m, e, "n2", "n3")
 		now := time.Unix(1000, 0)
 		s.check(now)
 		s.receive("n2", appendItem(nil, item{kind: learnerGoal, group: 7, term: 5, position: logPosition{5, 9}}), nil)
-		if s.check(now); e.proofs != 0 || m.told != 0 || len(s.list) != 1 {
+		if s.check(now); e.proofs != 0 || m.voted != 0 || len(s.list) != 1 {
 			t.Errorf("it is proven before it has anything: %d times", e.proofs)
 		}
 		m.log = logPosition{5, 9}
 		s.check(now)
-		if proven := err == nil; e.proofs != 1 || m.trust.isLearner() == proven || (m.told == 1) != proven || len(s.list) != 0 {
-			t.Errorf("%v: it votes: %v, and is told so %d times", err, !m.trust.isLearner(), m.told)
+		if proven := err == nil; e.proofs != 1 || m.trust.isLearner() == proven || (m.voted == 1) != proven || len(s.list) != 0 {
+			t.Errorf("%v: it votes: %v, and is told so %d times", err, !m.trust.isLearner(), m.voted)
 		}
 	}
 }
@@ -192,17 +192,17 @@ func TestLessonEnds(t *testing.T) {
 type box struct {
 	transport
 	raft.StableStore
-	asked  int
-	stored []string
+	questions int
+	stored    []string
 }
 
 func (b *box) RequestVote(raft.ServerID, raft.ServerAddress, *raft.RequestVoteRequest, *raft.RequestVoteResponse) error {
-	b.asked++
+	b.questions++
 	return nil
 }
 
 func (b *box) RequestPreVote(raft.ServerID, raft.ServerAddress, *raft.RequestPreVoteRequest, *raft.RequestPreVoteResponse) error {
-	b.asked++
+	b.questions++
 	return nil
 }
 
@@ -236,14 +236,14 @@ func TestLearnerHasNoVote(t *testing.T) {
 		if err := stores.SetUint64([]byte(raftlog.TermKey), 5); err != nil {
 			t.Error(err)
 		}
-		asked, stored := 0, []string{raftlog.TermKey}
+		questions, stored := 0, []string{raftlog.TermKey}
 		if doubt == "" {
-			asked, stored = 2, []string{raftlog.VoteTermKey, raftlog.VotedForKey, raftlog.TermKey}
+			questions, stored = 2, []string{raftlog.VoteTermKey, raftlog.VotedForKey, raftlog.TermKey}
 		}
 		slices.Sort(b.stored)
 		slices.Sort(stored)
-		if b.asked != asked || !slices.Equal(b.stored, stored) {
-			t.Errorf("in doubt %q: %d requests, stored %q", doubt, b.asked, b.stored)
+		if b.questions != questions || !slices.Equal(b.stored, stored) {
+			t.Errorf("in doubt %q: %d requests, stored %q", doubt, b.questions, b.stored)
 		}
 	}
 }

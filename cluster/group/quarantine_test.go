@@ -376,7 +376,7 @@ func TestPanicsAreContained(t *testing.T) {
 			breakMachine(g)
 			g.settings.propose(true)
 		}},
-		{"office", func(g *Group) {
+		{"leadership", func(g *Group) {
 			g.leadership.changing.Lock()
 			g.leave()
 			g.leadership.changing.Unlock()
@@ -419,7 +419,7 @@ func breakMachine(g *Group) {
 	g.applier.machine = nil
 }
 
-// A quarantined member does not stand, and has no turn that others wait for.
+// A quarantined member does not stand, and has no slot that others wait for.
 func TestElectQuarantined(t *testing.T) {
 	for _, tc := range []struct {
 		name   string

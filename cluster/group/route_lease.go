@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	leaseEvery  = LeaseTime / 4          // between two renewals
-	leaseRetry  = 50 * time.Millisecond  // between two attempts without a lease
-	leaseReturn = 200 * time.Millisecond // bounds how long a lease is given back
-	leaseWarn   = time.Second            // without a lease, after which that is logged
-	yieldEvery  = 5 * time.Second        // between two leaderships given away for a node out of reach
+	leaseEvery        = LeaseTime / 4          // between two renewals
+	leaseRetry        = 50 * time.Millisecond  // between two attempts without a lease
+	leaseReturn       = 200 * time.Millisecond // bounds how long a lease is given back
+	leaseWarn         = time.Second            // without a lease, after which that is logged
+	leadTransferEvery = 5 * time.Second        // between two leaderships given away for a node out of reach
 )
 
 // routeLease is this node's right to route by its view: until it ends, the view
@@ -262,18 +262,18 @@ func (k *Catalog) mayHold(from string, l *peerpb.Lease) bool {
 func (k *Catalog) grant(from string, l *peerpb.Lease, term uint64, reply *peerpb.CatalogReply) {
 	k.convergence.grant(l, term, reply)
 	if l.Applied < reply.Index && from != l.Node && !k.mesh.Alive(l.Node) {
-		k.yield(from)
+		k.transferLead(from)
 	}
 }
 
-// yield hands the leadership to a node that reaches one that this node does not
+// transferLead hands the leadership to a node that reaches one that this node does not
 // reach, and that cannot learn what the catalog holds therefore.
-func (k *Catalog) yield(to string) {
+func (k *Catalog) transferLead(to string) {
 	k.mu.Lock()
 	now := time.Now()
-	again := now.Sub(k.yielded) >= yieldEvery && !k.ended
+	again := now.Sub(k.transferred) >= leadTransferEvery && !k.ended
 	if again {
-		k.yielded = now
+		k.transferred = now
 	}
 	k.mu.Unlock()
 	if again {
@@ -388,7 +388,7 @@ func (k *Catalog) onApplied(from string, head, _ []byte) {
 	k.convergence.reached(from, string(head[:16]), binary.BigEndian.Uint64(head[16:]))
 }
 
-// PeerChanged is told when a node came or went.
+// PeerChanged is called when a node came or went.
 func (k *Catalog) PeerChanged(ev peer.Event) {
 	switch {
 	case ev.Up:

@@ -19,8 +19,8 @@ const kindLease peer.Kind = 16
 // and not n1. It follows one of them.
 type asking struct {
 	*Catalog
-	asked  sync.Mutex
-	answer func(*peerpb.Lease) *peerpb.CatalogReply
+	answering sync.Mutex
+	answer    func(*peerpb.Lease) *peerpb.CatalogReply
 	// questions have come to n3; relays of them it was to pass on.
 	questions, relays int
 	answered          time.Time // n3 has, last
@@ -45,8 +45,8 @@ func mustAsk(t *testing.T, leader string) *asking {
 
 // reply is what n3 does with a question.
 func (a *asking) reply(q *peerpb.CatalogRequest) *peerpb.CatalogReply {
-	a.asked.Lock()
-	defer a.asked.Unlock()
+	a.answering.Lock()
+	defer a.answering.Unlock()
 	a.questions++
 	if q.Lease.Relay {
 		a.relays++
@@ -144,12 +144,12 @@ func TestLeaseIsRelayed(t *testing.T) {
 
 // The leader gives way to a voter that passes on the question of a node which
 // lags and is out of the leader's reach, and to nobody else.
-func TestYield(t *testing.T) {
+func TestLeadGoesToWhoReachesMore(t *testing.T) {
 	a := mustAsk(t, "n1")
 	for name, c := range map[string]struct {
-		from, of string
-		applied  uint64
-		yields   bool
+		from, of  string
+		applied   uint64
+		transfers bool
 	}{
 		"relayed for one out of reach":           {"n3", "n1", 6, true},
 		"relayed for one out of reach and ahead": {"n3", "n1", 7, false},
@@ -160,12 +160,12 @@ func TestYield(t *testing.T) {
 		a.convergence.holders, a.convergence.index = newHolders(askingTerm, time.Now()), 7
 		a.convergence.mu.Unlock()
 		a.mu.Lock()
-		a.yielded = time.Time{}
+		a.transferred = time.Time{}
 		a.mu.Unlock()
 		reply := &peerpb.CatalogReply{}
 		a.grant(c.from, &peerpb.Lease{Node: c.of, Applied: c.applied}, askingTerm, reply)
-		if yields := !a.yielded.IsZero(); yields != c.yields {
-			t.Errorf("%s: yields: %v", name, yields)
+		if transfers := !a.transferred.IsZero(); transfers != c.transfers {
+			t.Errorf("%s: transfers: %v", name, transfers)
 		}
 		if !reply.Ok || reply.GrantedIn != askingTerm || reply.Index != 7 {
 			t.Errorf("%s: answered %v", name, reply)

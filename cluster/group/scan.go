@@ -20,7 +20,7 @@ type fieldShape struct {
 	of     *shape // of a message; nil: no message
 }
 
-// The shapes of what nodes submit, and the fields of it that are looked at.
+// The shapes of what nodes submit, and the fields of it that are read.
 var (
 	commandShape, enqueueShape = shapesOfCommands()
 
@@ -36,7 +36,7 @@ func number(m protoreflect.ProtoMessage, field protoreflect.Name) protowire.Numb
 }
 
 // shapesOfCommands returns the shape of a command, but for what is in a publish,
-// and that of a publish: it is looked at once.
+// and that of a publish: it is read once.
 func shapesOfCommands() (command, enqueue *shape) {
 	made := map[protoreflect.FullName]*shape{}
 	command = shapeOf((*logpb.Command)(nil).ProtoReflect().Descriptor(), made)

@@ -61,7 +61,7 @@ func TestSettingsFollowTheCatalog(t *testing.T) {
 	c.set(1, 7)
 	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
 	ids := []fsm.GroupID{1}
-	settle := func() {
+	barrier := func() {
 		t.Helper()
 		if err := g.Barrier(patience); err != nil {
 			t.Fatal(err)
@@ -77,21 +77,21 @@ func TestSettingsFollowTheCatalog(t *testing.T) {
 	if have := awaitSettings(t, g, 51); have.TtlPlusOne != 8 {
 		t.Errorf("in the end the settings are %v", have)
 	}
-	settle()
+	barrier()
 	at := g.AppliedIndex()
 	n.Reconfigure(ids)
 	g.settings.propose(true)
 	c.set(50, 99) // a view of the past
 	g.settings.propose(false)
 	g.settings.propose(true)
-	settle()
+	barrier()
 	if have := awaitSettings(t, g, 51); have.TtlPlusOne != 8 || g.AppliedIndex() > at+1 {
 		t.Errorf("settings %v at index %d, want no entry but a barrier after %d", have, g.AppliedIndex(), at)
 	}
 	// An entry that was under way when a newer one overtook it.
 	old := &logpb.Command{Kind: logpb.Command_CONFIGURE, Configure: &logpb.Configure{Config: &QueueConfig{Revision: 50, TtlPlusOne: 99}}}
 	mustSubmit(t, g, Batch{Commands: AppendCommand(nil, old), Count: 1})
-	settle()
+	barrier()
 	if have := awaitSettings(t, g, 51); have.TtlPlusOne != 8 {
 		t.Errorf("older settings have replaced newer ones: %v", have)
 	}

@@ -25,10 +25,10 @@ const (
 	// limits. What was applied since is applied again at the next start;
 	// replayNode bounds it for all groups together, but for what is less than a
 	// replayPart of a group's state.
-	replayLeast = 4 << 20
-	replayMost  = 32 << 20
-	replayNode  = 128 << 20
-	replayPart  = 4
+	replayMin  = 4 << 20
+	replayMax  = 32 << 20
+	replayNode = 128 << 20
+	replayPart = 4
 	// How much raft keeps behind a snapshot for followers that lag: about so
 	// many bytes, shared by busy groups, within these numbers of entries.
 	trailingBytes = 4 << 20
@@ -44,7 +44,7 @@ type usage struct {
 	note  func()        // has the scheduler consider the group
 	total *atomic.Int64 // of replay, of all groups of the node
 
-	unnoted        atomic.Uint64 // entries since the scheduler was last told
+	unnoted        atomic.Uint64 // entries since the scheduler last heard of the group
 	entries, bytes atomic.Uint64 // since the last snapshot
 	replay         atomic.Int64  // bytes of headers since then: the next start applies them again
 }
@@ -174,7 +174,7 @@ func (g *Group) worth() worth {
 // it saves applying as much again. busy is how many groups share the memtable.
 func (w worth) due(busy int) bool {
 	reclaim := max(snapshotBytes/int64(busy), nodeGroupMinimum, w.state, min(4*w.state, w.live))
-	replay := min(max(replayLeast, w.state), replayMost)
+	replay := min(max(replayMin, w.state), replayMax)
 	return w.reclaimable >= reclaim || w.replay >= replay
 }
 

@@ -197,27 +197,27 @@ const copyBatch = 64
 // CopyQueue makes a group of one store what it is in another one, payloads
 // included. What it was before is deleted.
 func CopyQueue(to, from *raftlog.Store, id fsm.GroupID) error {
-	source, err := from.Group(id)
+	src, err := from.Group(id)
 	if err != nil {
 		return err
 	}
 	if err := to.DropGroup(id); err != nil {
 		return err
 	}
-	target, err := to.Group(id)
+	dst, err := to.Group(id)
 	if err != nil {
 		return err
 	}
-	source.Whole()
-	next, err := copySnapshot(target, source)
+	src.Whole()
+	next, err := copySnapshot(dst, src)
 	if err != nil {
 		return fmt.Errorf("snapshot: %w", err)
 	}
-	first, err := source.FirstIndex()
+	first, err := src.FirstIndex()
 	if err != nil {
 		return err
 	}
-	last, err := source.LastIndex()
+	last, err := src.LastIndex()
 	if err != nil {
 		return err
 	}
@@ -225,35 +225,35 @@ func CopyQueue(to, from *raftlog.Store, id fsm.GroupID) error {
 		var logs []*raft.Log
 		for ; next <= last && len(logs) < copyBatch; next++ {
 			l := &raft.Log{}
-			if err := source.GetLog(next, l); err != nil {
+			if err := src.GetLog(next, l); err != nil {
 				return fmt.Errorf("entry %d: %w", next, err)
 			}
 			logs = append(logs, l)
 		}
-		if err := target.StoreLogs(logs); err != nil {
+		if err := dst.StoreLogs(logs); err != nil {
 			return err
 		}
 	}
-	term, err := source.GetUint64([]byte(raftlog.TermKey))
+	term, err := src.GetUint64([]byte(raftlog.TermKey))
 	if err != nil {
 		return err
 	}
-	return target.SetUint64([]byte(raftlog.TermKey), term)
+	return dst.SetUint64([]byte(raftlog.TermKey), term)
 }
 
 // copySnapshot copies the newest snapshot, if there is one, and returns the
 // index of the first entry behind it.
-func copySnapshot(target, source *raftlog.Group) (next uint64, err error) {
-	list, err := source.Snapshots().List()
+func copySnapshot(dst, src *raftlog.Group) (next uint64, err error) {
+	list, err := src.Snapshots().List()
 	if err != nil || len(list) == 0 {
 		return 1, err
 	}
-	meta, r, err := source.Snapshots().Open(list[0].ID)
+	meta, r, err := src.Snapshots().Open(list[0].ID)
 	if err != nil {
 		return 0, err
 	}
 	defer r.Close()
-	sink, err := target.Snapshots().Create(meta.Version, meta.Index, meta.Term, meta.Configuration, meta.ConfigurationIndex, nil)
+	sink, err := dst.Snapshots().Create(meta.Version, meta.Index, meta.Term, meta.Configuration, meta.ConfigurationIndex, nil)
 	if err != nil {
 		return 0, err
 	}

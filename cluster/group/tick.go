@@ -27,7 +27,7 @@ type timer struct {
 	guard    *guard
 
 	mu       sync.Mutex    // may be taken under applier.mu, and before proposer.mu
-	deadline fsm.Time      // the machine's, when last looked at
+	deadline fsm.Time      // the machine's, when last read
 	inFlight bool          // a tick has been taken for an entry and is not applied
 	last     time.Duration // when the last tick was proposed, monotonic
 	ticks    uint64        // that were applied

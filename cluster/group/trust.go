@@ -112,17 +112,17 @@ type abstaining struct {
 }
 
 // RequestVote implements raft.Transport.
-func (a abstaining) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+func (a abstaining) RequestVote(id raft.ServerID, addr raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
 	if err := a.refuses(); err != nil {
 		return err
 	}
-	return a.transport.RequestVote(id, target, args, resp)
+	return a.transport.RequestVote(id, addr, args, resp)
 }
 
 // RequestPreVote implements raft.WithPreVote.
-func (a abstaining) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+func (a abstaining) RequestPreVote(id raft.ServerID, addr raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
 	if err := a.refuses(); err != nil {
 		return err
 	}
-	return a.transport.RequestPreVote(id, target, args, resp)
+	return a.transport.RequestPreVote(id, addr, args, resp)
 }

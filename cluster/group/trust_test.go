@@ -153,10 +153,10 @@ func mustLose(t *testing.T, n *lone, g, other *Group) {
 			t.Error("a node asks itself")
 		}
 	} else {
-		asked := time.Now()
+		since := time.Now()
 		await(t, "the candidate's term is known", func() bool {
-			if time.Since(asked) > time.Second { // the link has broken meanwhile, and raft asks once
-				asked = time.Now()
+			if time.Since(since) > time.Second { // the link has broken meanwhile, and raft asks once
+				since = time.Now()
 				n.elections.campaign(g)
 			}
 			return g.Term() > before && other.Term() >= g.Term()
@@ -170,7 +170,7 @@ func mustLose(t *testing.T, n *lone, g, other *Group) {
 }
 
 // A learner gives no vote, in no term, whoever asks: neither one that it may have
-// given already, nor a new one. What it is told of a term it takes up.
+// given already, nor a new one. What it is voted of a term it takes up.
 func TestLearnerGivesNoVote(t *testing.T) {
 	t.Parallel()
 	c := mustTrio(t)
@@ -206,7 +206,7 @@ func TestLearnerGivesNoVote(t *testing.T) {
 		}
 	}
 	if learner.Term() < term+5 {
-		t.Errorf("term %d, it was told of %d", learner.Term(), term+5)
+		t.Errorf("term %d, it was voted of %d", learner.Term(), term+5)
 	}
 	if now := mustVote(t, learner); now != voted {
 		t.Errorf("a vote of term %d is stored, want %d", now, voted)
@@ -255,7 +255,7 @@ func TestLearnerOfIdleQueue(t *testing.T) {
 // Replicas that can prove nothing, and are most of their group's, found no group
 // anew, and elect nobody. They say that it stands still, once. So does the only
 // one of its group.
-func TestLearnersStandStill(t *testing.T) {
+func TestLearnersAreStuck(t *testing.T) {
 	t.Parallel()
 	c := mustTrio(t)
 	c.mustOpen(1)
@@ -312,14 +312,14 @@ func TestLearnersStandStill(t *testing.T) {
 
 // A leader's answer counts if raft takes entries from that leader, and if its
 // log ends with an entry of its own; the first such answer stands.
-func TestLessonGoal(t *testing.T) {
+func TestLearnerGoal(t *testing.T) {
 	goal := func(term uint64, end logPosition) item {
 		return item{kind: learnerGoal, group: 7, term: term, position: end}
 	}
 	for _, tc := range []struct {
-		name string
-		told []item
-		want logPosition
+		name  string
+		voted []item
+		want  logPosition
 	}{
 		{"of an earlier term", []item{goal(4, logPosition{4, 9})}, logPosition{}},
 		{"its log ends with another's entry", []item{goal(5, logPosition{4, 9})}, logPosition{}},
@@ -331,7 +331,7 @@ func TestLessonGoal(t *testing.T) {
 		m := &pupil{term: 5}
 		s := &learners{node: "n1", worker: worker.New(worker.Options{}), list: map[fsm.GroupID]*learner{7: {group: m}}}
 		s.find = func(fsm.GroupID) learnerGroup { return m }
-		for _, it := range tc.told {
+		for _, it := range tc.voted {
 			s.receive("n2", appendItem(nil, it), nil)
 		}
 		if l := s.list[7]; l.goal != tc.want {
@@ -341,7 +341,7 @@ func TestLessonGoal(t *testing.T) {
 }
 
 // A learner is up to date when its log is as up to date as its leader's was.
-func TestLessonReached(t *testing.T) {
+func TestLearnerReached(t *testing.T) {
 	for _, tc := range []struct {
 		goal, log logPosition
 		want      bool
@@ -368,13 +368,13 @@ type pupil struct {
 	term     uint64
 	log      logPosition
 	barriers int
-	told     int // how often that it votes
+	voted    int // how often that it votes
 }
 
 func (p *pupil) trusted() *trust     { return &p.trust }
 func (p *pupil) lastIndex() uint64   { return p.log.index }
 func (p *pupil) logEnd() logPosition { return p.log }
-func (p *pupil) votes()              { p.told++ }
+func (p *pupil) votes()              { p.voted++ }
 func (p *pupil) isClosed() bool      { return false }
 
 func (p *pupil) founders() []string {
@@ -396,7 +396,7 @@ func (p *pupil) barrier(time.Duration) error {
 	return nil
 }
 
-// A learner never stands, has no turn, and its vote counts for nobody: who would
+// A learner never stands, has no slot, and its vote counts for nobody: who would
 // need it does not stand either.
 func TestElectWithLearners(t *testing.T) {
 	for _, tc := range []struct {

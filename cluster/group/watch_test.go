@@ -143,9 +143,9 @@ func TestStallIsNoHang(t *testing.T) {
 	}
 }
 
-// A leader that cannot help its group by resigning keeps its office, and says
+// A leader that cannot help its group by resigning keeps its leadership, and says
 // why it stands still: without a majority there is nobody to give way to.
-func TestNobodyToGiveWayTo(t *testing.T) {
+func TestNobodyToTakeOver(t *testing.T) {
 	c := mustTrio(t, quickWatch, patientRaft)
 	g := c.mustOpen(1)[0]
 	h := c.host(g)
@@ -179,7 +179,7 @@ func TestNobodyToGiveWayTo(t *testing.T) {
 	})
 }
 
-// Who has resigned neither resigns again soon nor takes the office lightly, and
+// Who has resigned neither resigns again soon nor stands where others can win, and
 // each time waits longer.
 func TestPauseAfterResignation(t *testing.T) {
 	clock := &handClock{}
@@ -257,7 +257,7 @@ func TestNobodyTakesOver(t *testing.T) {
 
 // One who is told to take over and does not answer, since its raft hangs as well,
 // keeps nobody: the leader steps down.
-func TestHeirHangs(t *testing.T) {
+func TestTransfereeHangs(t *testing.T) {
 	c := mustTrio(t, patientRaft)
 	g := c.mustOpen(1)[0]
 	term := g.Term()
@@ -272,8 +272,8 @@ func TestHeirHangs(t *testing.T) {
 	}
 }
 
-// A leader gives way although its change of office hangs, too.
-func TestOfficeHangs(t *testing.T) {
+// A leader gives way although its change of leadership hangs, too.
+func TestLeadershipHangs(t *testing.T) {
 	c := mustTrio(t, quickWatch)
 	g := c.mustOpen(1)[0]
 	term := g.Term()
@@ -366,7 +366,7 @@ func TestBusyGroupStaysWatched(t *testing.T) {
 	}
 }
 
-// A leader that hands its office over stands still meanwhile, and is not to blame.
+// A leader that hands over makes no progress meanwhile, and is not to blame.
 func TestHandoverIsNoHang(t *testing.T) {
 	clock := &handClock{}
 	c := mustTrio(t, clock.set, patientRaft)
@@ -407,7 +407,7 @@ func TestMark(t *testing.T) {
 }
 
 // A member that has resigned lately does not stand, unless nobody else can win.
-func TestElectReluctant(t *testing.T) {
+func TestElectResigned(t *testing.T) {
 	for _, tc := range []struct {
 		longer []string
 		leader string
