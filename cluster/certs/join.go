@@ -240,7 +240,7 @@ func (w *Waiting) Accept(certificate, authorities []byte) error {
 	return nil
 }
 
-// SetChanged has a function be told of each certificate that is taken. It is
+// SetChanged has a function called with each certificate that is taken. It is
 // called before Accept.
 func (w *Waiting) SetChanged(f func(*x509.Certificate)) { w.changed = f }
 

@@ -29,7 +29,7 @@ type Keys struct {
 	mu    sync.Mutex
 	seen  [4]stamp // of the files, when they were read last
 	about *about   // what they held when they fitted together
-	// changed is told of another certificate; nil: nobody is.
+	// changed is called with another certificate; nil: nothing is.
 	changed func(*x509.Certificate)
 }
 
@@ -49,7 +49,7 @@ type about struct {
 	signer *Authority
 }
 
-// Open reads the files of a node. complain is told why files that have changed
+// Open reads the files of a node. complain is called with why files that have changed
 // are not taken, once for each change; what they held before goes on to count.
 func Open(node string, f Files, complain func(error)) (*Keys, error) {
 	k := &Keys{node: node, files: f, complain: complain}
@@ -64,7 +64,7 @@ func Open(node string, f Files, complain func(error)) (*Keys, error) {
 // Expires is when the node's certificate ceases to be good.
 func (k *Keys) Expires() time.Time { return k.current().chain[0].NotAfter }
 
-// SetChanged has a function be told of each other certificate that is taken. It
+// SetChanged has a function called with each other certificate that is taken. It
 // must not use the keys.
 func (k *Keys) SetChanged(f func(*x509.Certificate)) {
 	k.mu.Lock()
@@ -166,7 +166,7 @@ func (k *Keys) current() *about {
 	return k.about
 }
 
-// stamps looks at the files. Of one that cannot be found it has none.
+// stamps reads when the files were changed. Of one that cannot be found it has none.
 func (k *Keys) stamps() (all [4]stamp, err error) {
 	for i, path := range []string{k.files.Authorities, k.files.Certificate, k.files.Key, k.files.AuthorityKey} {
 		if path == "" {

@@ -52,6 +52,23 @@ func (e *entries) append(index uint64, infos []info, lastTerm uint64) {
 	e.lastTerm = lastTerm
 }
 
+// load adds an entry that was found behind the last one. What is reclaimable is not
+// known before loaded is called.
+func (e *entries) load(index uint64, i info, term uint64) {
+	e.push(index, i)
+	e.live += int64(i.payload)
+	e.lastTerm = term
+}
+
+// loaded ends the loading. total is that of all groups.
+func (e *entries) loaded(total *atomic.Int64) {
+	e.total = total
+	if !e.empty() {
+		e.counted = e.first - 1
+	}
+	e.recount()
+}
+
 // recount corrects what is reclaimable, after entries have come or gone, or trailing
 // or hold have changed.
 func (e *entries) recount() {

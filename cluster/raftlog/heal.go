@@ -107,7 +107,7 @@ func (s *Store) lockDir(fs vfs.FS, dir string) (err error) {
 	return err
 }
 
-// suspected is told that a file of the store is damaged. The next start looks
+// suspected notes that a file of the store is damaged. The next start checks
 // into it.
 func (s *Store) suspected(path string) {
 	name, isTable := strings.CutSuffix(filepath.Base(path), ".sst")
@@ -119,8 +119,8 @@ func (s *Store) suspected(path string) {
 	})
 }
 
-// suspects reports whether a file is known to be damaged that was not looked
-// into yet.
+// suspects reports whether a file is known to be damaged that was not checked
+// yet.
 func (s *Store) suspects() bool {
 	h := s.ledger.getHead()
 	return h.hopeless || slices.ContainsFunc(h.suspects[:], func(x suspect) bool { return x.pending })

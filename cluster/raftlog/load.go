@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
-	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -46,7 +45,7 @@ func (s *Store) readGroup(id fsm.GroupID, p *place) (*Group, error) {
 	defer it.Close()
 	g := &Group{s: s, id: id, place: p}
 	g.stable.s, g.stable.id, g.stable.place, g.stable.values = s, id, p, make(map[string][]byte)
-	g.entries.trailing, g.entries.total = s.trailing, new(atomic.Int64)
+	g.entries.trailing = s.trailing
 	g.epoch.Store(s.epochs.Add(1))
 	l := loader{g, it}
 	for _, step := range []func() error{l.stable, l.snapshot, l.pins, l.headers} {
@@ -63,8 +62,7 @@ func (s *Store) readGroup(id fsm.GroupID, p *place) (*Group, error) {
 	if err := g.checkAcknowledged(l.termAt); err != nil {
 		return nil, fmt.Errorf("open group %d: %w", id, err)
 	}
-	s.reclaimable.Add(g.entries.reclaimable)
-	g.entries.total = &s.reclaimable
+	g.entries.loaded(&s.reclaimable)
 	return g, nil
 }
 
@@ -162,7 +160,7 @@ func (l loader) headers() error {
 			return fmt.Errorf("entry %d is missing: %w", g.entries.last()+1, errShort)
 		}
 		i := info{payload: binary.BigEndian.Uint32(v[16:]), check: binary.BigEndian.Uint32(v[20:]), header: uint32(len(v) + sealSize)}
-		g.entries.append(index, []info{i}, binary.BigEndian.Uint64(v))
+		g.entries.load(index, i, binary.BigEndian.Uint64(v))
 		return nil
 	})
 }

@@ -25,7 +25,7 @@ func manifestNumber(name string) uint64 {
 	return 0
 }
 
-// manifestSynced is told how long a manifest is on disk. Pebble takes damage in
+// manifestSynced notes how long a manifest is on disk. Pebble takes damage in
 // it for its end at times: tables and logs that are gone by then would leave a
 // hole in what the store says, in the middle.
 func (s *Store) manifestSynced(number, size uint64) {

@@ -55,7 +55,7 @@ type ledgerHead struct {
 	manifest, manifestSize uint64
 }
 
-// maxSuspects is how many damaged tables are told apart. A store with more of
+// maxSuspects is how many damaged tables are remembered. A store with more of
 // them is hopeless.
 const maxSuspects = 16
 
@@ -63,7 +63,7 @@ const maxSuspects = 16
 type suspect struct {
 	number  uint64 // 0: none
 	times   uint8  // how often damage was found in it, after what was known had been cut out
-	pending bool   // nobody has looked into it since
+	pending bool   // it has not been checked since
 }
 
 // suspect notes that a table is damaged. False: the store is not worth it.

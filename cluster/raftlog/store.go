@@ -251,7 +251,7 @@ func (s *Store) DropGroup(id fsm.GroupID) error {
 // free: what Group.Reclaimable counts, summed up.
 func (s *Store) Reclaimable() int64 { return s.reclaimable.Load() }
 
-// Metrics are figures of the moment, or since Open where they count.
+// Metrics are numbers of the moment, or since Open where they count.
 type Metrics struct {
 	DiskBytes    uint64 // in use, files waiting for their removal included
 	WrittenBytes uint64 // to disk: write-ahead log, flushes and compactions
@@ -262,7 +262,7 @@ type Metrics struct {
 	Groups       int   // loaded
 }
 
-// Metrics returns the store's figures.
+// Metrics returns the store's numbers.
 func (s *Store) Metrics() Metrics {
 	pm := s.db.Metrics()
 	m := Metrics{DiskBytes: pm.DiskSpaceUsage(), WrittenBytes: pm.WAL.BytesWritten, Reclaimable: s.Reclaimable()}
@@ -287,7 +287,7 @@ func (s *Store) commit(b *pebble.Batch, how *pebble.WriteOptions) {
 	}
 }
 
-// freedPins is told how many bytes of pinned sections were deleted. The
+// freedPins notes how many bytes of pinned sections were deleted. The
 // deletions are small: on a quiet node they would wait in the memtable for
 // long, and the disk space with them.
 func (s *Store) freedPins(n int64) {

@@ -500,7 +500,6 @@ type StatsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Group         uint32                 `protobuf:"varint,1,opt,name=group" json:"group,omitempty"`
 	Queue         uint64                 `protobuf:"varint,2,opt,name=queue" json:"queue,omitempty"`
-	Settled       bool                   `protobuf:"varint,3,opt,name=settled" json:"settled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -549,13 +548,6 @@ func (x *StatsRequest) GetQueue() uint64 {
 	return 0
 }
 
-func (x *StatsRequest) GetSettled() bool {
-	if x != nil {
-		return x.Settled
-	}
-	return false
-}
-
 type StatsReply struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Leader         bool                   `protobuf:"varint,1,opt,name=leader" json:"leader,omitempty"`
@@ -564,7 +556,6 @@ type StatsReply struct {
 	Consumers      uint64                 `protobuf:"varint,4,opt,name=consumers" json:"consumers,omitempty"`
 	Outbox         uint64                 `protobuf:"varint,5,opt,name=outbox" json:"outbox,omitempty"`
 	Index          uint64                 `protobuf:"varint,6,opt,name=index" json:"index,omitempty"`
-	Hash           []byte                 `protobuf:"bytes,7,opt,name=hash" json:"hash,omitempty"`
 	State          string                 `protobuf:"bytes,8,opt,name=state" json:"state,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -640,13 +631,6 @@ func (x *StatsReply) GetIndex() uint64 {
 		return x.Index
 	}
 	return 0
-}
-
-func (x *StatsReply) GetHash() []byte {
-	if x != nil {
-		return x.Hash
-	}
-	return nil
 }
 
 func (x *StatsReply) GetState() string {
@@ -2830,11 +2814,10 @@ const file_peer_proto_rawDesc = "" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1a\n" +
 	"\bidentity\x18\x03 \x01(\fR\bidentity\"\x1b\n" +
 	"\x05Frame\x12\x12\n" +
-	"\x04data\x18\x01 \x01(\fR\x04data\"T\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"@\n" +
 	"\fStatsRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
-	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x18\n" +
-	"\asettled\x18\x03 \x01(\bR\asettled\"\xd8\x01\n" +
+	"\x05queue\x18\x02 \x01(\x04R\x05queueJ\x04\b\x03\x10\x04\"\xca\x01\n" +
 	"\n" +
 	"StatsReply\x12\x16\n" +
 	"\x06leader\x18\x01 \x01(\bR\x06leader\x12\x14\n" +
@@ -2842,9 +2825,8 @@ const file_peer_proto_rawDesc = "" +
 	"\x0eunacknowledged\x18\x03 \x01(\x04R\x0eunacknowledged\x12\x1c\n" +
 	"\tconsumers\x18\x04 \x01(\x04R\tconsumers\x12\x16\n" +
 	"\x06outbox\x18\x05 \x01(\x04R\x06outbox\x12\x14\n" +
-	"\x05index\x18\x06 \x01(\x04R\x05index\x12\x12\n" +
-	"\x04hash\x18\a \x01(\fR\x04hash\x12\x14\n" +
-	"\x05state\x18\b \x01(\tR\x05state\"+\n" +
+	"\x05index\x18\x06 \x01(\x04R\x05index\x12\x14\n" +
+	"\x05state\x18\b \x01(\tR\x05stateJ\x04\b\a\x10\b\"+\n" +
 	"\x11QueueStatsRequest\x12\x16\n" +
 	"\x06queues\x18\x01 \x03(\x04R\x06queues\"F\n" +
 	"\x0fQueueStatsReply\x123\n" +

@@ -31,7 +31,7 @@ const (
 	Notice_LEADER       Notice_Kind = 1 // the sender leads the queue now: resend what is pending
 	Notice_TIMED_OUT    Notice_Kind = 2 // deliveries of a consumer went back
 	Notice_GONE         Notice_Kind = 3 // the queue was deleted
-	Notice_NOT_LEADER   Notice_Kind = 4 // the sender does not lead: node names who does, if known
+	Notice_NOT_LEADER   Notice_Kind = 4 // the sender does not lead
 	Notice_CANCELLED    Notice_Kind = 5
 	Notice_SESSION_LOST Notice_Kind = 6 // the queue does not know the session any more
 )
@@ -522,7 +522,6 @@ type Notice struct {
 	Consumer      uint64                 `protobuf:"varint,5,opt,name=consumer" json:"consumer,omitempty"`
 	Deliveries    []uint64               `protobuf:"varint,6,rep,packed,name=deliveries" json:"deliveries,omitempty"`
 	Timeout       uint64                 `protobuf:"varint,7,opt,name=timeout" json:"timeout,omitempty"`
-	Node          string                 `protobuf:"bytes,8,opt,name=node" json:"node,omitempty"`
 	Group         uint32                 `protobuf:"varint,9,opt,name=group" json:"group,omitempty"`
 	Term          uint64                 `protobuf:"varint,10,opt,name=term" json:"term,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -606,13 +605,6 @@ func (x *Notice) GetTimeout() uint64 {
 		return x.Timeout
 	}
 	return 0
-}
-
-func (x *Notice) GetNode() string {
-	if x != nil {
-		return x.Node
-	}
-	return ""
 }
 
 func (x *Notice) GetGroup() uint32 {
@@ -757,7 +749,7 @@ const file_session_proto_rawDesc = "" +
 	"\x06failed\x18\x05 \x01(\rR\x06failed\x12\x16\n" +
 	"\x06deaths\x18\x06 \x01(\fR\x06deaths\x12\x14\n" +
 	"\x05ready\x18\a \x01(\x04R\x05ready\x12#\n" +
-	"\rscheduled_for\x18\b \x01(\x12R\fscheduledFor\"\xfa\x02\n" +
+	"\rscheduled_for\x18\b \x01(\x12R\fscheduledFor\"\xec\x02\n" +
 	"\x06Notice\x120\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1c.quorate.peer.v1.Notice.KindR\x04kind\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x18\n" +
@@ -767,8 +759,7 @@ const file_session_proto_rawDesc = "" +
 	"\n" +
 	"deliveries\x18\x06 \x03(\x04R\n" +
 	"deliveries\x12\x18\n" +
-	"\atimeout\x18\a \x01(\x04R\atimeout\x12\x12\n" +
-	"\x04node\x18\b \x01(\tR\x04node\x12\x14\n" +
+	"\atimeout\x18\a \x01(\x04R\atimeout\x12\x14\n" +
 	"\x05group\x18\t \x01(\rR\x05group\x12\x12\n" +
 	"\x04term\x18\n" +
 	" \x01(\x04R\x04term\"f\n" +
@@ -781,7 +772,7 @@ const file_session_proto_rawDesc = "" +
 	"\n" +
 	"NOT_LEADER\x10\x04\x12\r\n" +
 	"\tCANCELLED\x10\x05\x12\x10\n" +
-	"\fSESSION_LOST\x10\x06\"\x94\x01\n" +
+	"\fSESSION_LOST\x10\x06J\x04\b\b\x10\t\"\x94\x01\n" +
 	"\x06Resync\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x18\n" +

@@ -401,13 +401,6 @@ func (m *Notice) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i--
 		dAtA[i] = 0x48
 	}
-	if len(m.Node) > 0 {
-		i -= len(m.Node)
-		copy(dAtA[i:], m.Node)
-		i = protohelpers.EncodeVarint(dAtA, i, uint64(len(m.Node)))
-		i--
-		dAtA[i] = 0x42
-	}
 	if m.Timeout != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Timeout))
 		i--
@@ -702,10 +695,6 @@ func (m *Notice) SizeVT() (n int) {
 	}
 	if m.Timeout != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.Timeout))
-	}
-	l = len(m.Node)
-	if l > 0 {
-		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.Group != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.Group))
@@ -1853,38 +1842,6 @@ func (m *Notice) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
-		case 8:
-			if wireType != 2 {
-				return fmt.Errorf("proto: wrong wireType = %d for field Node", wireType)
-			}
-			var stringLen uint64
-			for shift := uint(0); ; shift += 7 {
-				if shift >= 64 {
-					return protohelpers.ErrIntOverflow
-				}
-				if iNdEx >= l {
-					return io.ErrUnexpectedEOF
-				}
-				b := dAtA[iNdEx]
-				iNdEx++
-				stringLen |= uint64(b&0x7F) << shift
-				if b < 0x80 {
-					break
-				}
-			}
-			intStringLen := int(stringLen)
-			if intStringLen < 0 {
-				return protohelpers.ErrInvalidLength
-			}
-			postIndex := iNdEx + intStringLen
-			if postIndex < 0 {
-				return protohelpers.ErrInvalidLength
-			}
-			if postIndex > l {
-				return io.ErrUnexpectedEOF
-			}
-			m.Node = string(dAtA[iNdEx:postIndex])
-			iNdEx = postIndex
 		case 9:
 			if wireType != 0 {
 				return fmt.Errorf("proto: wrong wireType = %d for field Group", wireType)
