@@ -154,6 +154,17 @@ func (c *nodes) config(name string) Config {
 	return config
 }
 
+// View is the newest view of the catalog that a node has applied.
+func (n *Node) View() *catalog.View { return n.catalog.View() }
+
+// Propose commits catalog commands at a node.
+func (n *Node) Propose(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
+	return n.catalog.Propose(ctx, commands...)
+}
+
+// Fresh reports whether a node may route by its view.
+func (n *Node) Fresh() bool { return n.catalog.Fresh() }
+
 // tokenFor is what lets a new node in through another one.
 func (c *nodes) tokenFor(name string) (t certs.Token) {
 	c.t.Helper()

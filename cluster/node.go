@@ -49,18 +49,23 @@ type Node struct {
 	host       *group.Host
 	catalog    *group.Catalog
 	broker     *broker.Broker
-	local      *stats.Local
-	replicas   *stats.Replicas
-	queues     *stats.Queues
-	placement  *placement.Placement
-	alarm      *alarm.Cluster
-	expiry     *expiry.Exchanges
+	inspection
+	placement *placement.Placement
+	alarm     *alarm.Cluster
+	expiry    *expiry.Exchanges
 
 	ready   atomic.Bool // clients may come
 	clients Clients     // nil: there are none
-	began   time.Time
 
 	rights *worker.Worker // checks clients when what users may do has changed
+}
+
+// inspection says how things are: at this node, with replicas at all nodes, and
+// with queues at their leaders.
+type inspection struct {
+	local    *stats.Local
+	replicas *stats.Replicas
+	queues   *stats.Queues
 }
 
 // Open starts a node. It returns once the node runs; Join makes it a member
@@ -69,7 +74,7 @@ func Open(c Config) (*Node, error) {
 	if c.Versions == (fsm.Versions{}) {
 		c.Versions = fsm.Supported
 	}
-	n := &Node{config: c, slog: c.Logger, began: time.Now(), rights: worker.New(worker.Options{}), guard: worker.NewGuard(c.Logger)}
+	n := &Node{config: c, slog: c.Logger, rights: worker.New(worker.Options{}), guard: worker.NewGuard(c.Logger)}
 	n.loops = worker.NewLoops(n.guard)
 	n.metrics = metrics.New(n.metricStats)
 	if err := n.open(); err != nil {
@@ -259,22 +264,6 @@ func (n *Node) initialize(ctx context.Context) error {
 		Permission: &logpb.PutPermission{User: c.DefaultUser, Vhost: c.DefaultVHost, Configure: ".*", Write: ".*", Read: ".*"},
 	}}})
 	return err
-}
-
-// View is the newest view of the catalog that this node has applied.
-func (n *Node) View() *catalog.View { return n.catalog.View() }
-
-// Fresh reports whether this node may route by its view.
-func (n *Node) Fresh() bool { return n.catalog.Fresh() }
-
-// Note commits what nobody hears the result of, see group.Catalog.
-func (n *Node) Note(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
-	return n.catalog.Note(ctx, commands...)
-}
-
-// Propose commits catalog commands, see group.Catalog.
-func (n *Node) Propose(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
-	return n.catalog.Propose(ctx, commands...)
 }
 
 // Broker serves the clients of this node.
