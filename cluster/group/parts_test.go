@@ -1,0 +1,387 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/cluster/clock"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// The parts of a group do their work without one.
+
+// freeGuard is a guard of a group that is open in term 3 and has applied entry 9.
+func freeGuard() (g *guard, ended *int) {
+	ended = new(int)
+	return &guard{
+		spec: &Spec{}, slog: slog.New(slog.DiscardHandler), now: func() fsm.Time { return 5 }, panics: &atomic.Uint64{},
+		position: func() (term, index uint64, ok bool) { return 3, 9, true },
+		ended:    func() { *ended++ },
+	}, ended
+}
+
+// The first panic ends the leadership and is the one that is shown; that of the
+// machine outweighs it. All are counted.
+func TestGuard(t *testing.T) {
+	g, ended := freeGuard()
+	if !g.run("nothing", func() {}) || g.quarantined.Load() != nil {
+		t.Error("quarantined for nothing")
+	}
+	if g.run("the first", func() { panic("a") }) || g.run("the second", func() { panic("b") }) {
+		t.Error("a panic is not reported")
+	}
+	if q := g.quarantined.Load(); q == nil || q.Doing != "the first" || q.Panic != "a" || q.Term != 3 || q.Index != 9 || q.Since != 5 || q.Stopped {
+		t.Errorf("shown: %+v", q)
+	}
+	g.quarantine("the machine", "c", true)
+	if q := g.quarantined.Load(); q.Doing != "the machine" || !q.Stopped {
+		t.Errorf("shown: %+v", q)
+	}
+	if *ended != 1 || g.panics.Load() != 3 {
+		t.Errorf("the leadership has ended %d times, %d panics", *ended, g.panics.Load())
+	}
+}
+
+// A group serves in its term unless it hands over, or must not lead: it is
+// quarantined, its node has withdrawn, or it has resigned in the present term.
+func TestLeadershipServes(t *testing.T) {
+	g, _ := freeGuard()
+	raftTerm := uint64(7)
+	withdrawn := &atomic.Bool{}
+	l := &leadership{guard: g, withdrawn: withdrawn, raftTerm: func() uint64 { return raftTerm }}
+	expect := func(what string, want uint64) {
+		t.Helper()
+		if got := l.serving(); got != want {
+			t.Errorf("%s: it serves in term %d, want %d", what, got, want)
+		}
+	}
+	expect("at first", 0)
+	l.term.Store(7)
+	expect("in term 7", 7)
+	l.transferring.Store(true)
+	expect("while it hands over", 0)
+	l.transferring.Store(false)
+	withdrawn.Store(true)
+	expect("while the node has withdrawn", 0)
+	withdrawn.Store(false)
+	l.resigned.begin(7, time.Hour)
+	expect("having resigned", 0)
+	raftTerm = 8
+	expect("in a later term", 7)
+	g.quarantine("a test", "p", false)
+	expect("quarantined", 0)
+	g.quarantined.Store(nil)
+	l.end()
+	expect("at the end", 0)
+}
+
+// future is one of raft that ends when the test says so.
+type future struct {
+	raft.ApplyFuture
+	err chan error
+}
+
+func (f future) Error() error { return <-f.err }
+
+// free is a proposer whose entries go where the test says.
+type free struct {
+	proposer
+	mu        sync.Mutex
+	entries   []*logpb.Entry
+	futures   []future
+	undecided []string
+	lost      int
+}
+
+func newFree(t *testing.T) *free {
+	t.Helper()
+	g, _ := freeGuard()
+	x := &free{}
+	x.proposer = proposer{
+		lead: &leadership{guard: g, raftTerm: func() uint64 { return 1 }}, admission: newAdmission(), guard: g,
+		version: func() uint32 { return 4 }, active: func() {},
+		commit: func(l *raft.Log) raft.ApplyFuture {
+			e := &logpb.Entry{}
+			if err := e.UnmarshalVT(l.Data); err != nil {
+				t.Error(err)
+			}
+			f := future{err: make(chan error, 1)}
+			x.mu.Lock()
+			defer x.mu.Unlock()
+			x.entries, x.futures = append(x.entries, e), append(x.futures, f)
+			return f
+		},
+		undecided: func(from string) {
+			x.mu.Lock()
+			defer x.mu.Unlock()
+			x.undecided = append(x.undecided, from)
+		},
+		lost: func() {
+			x.mu.Lock()
+			defer x.mu.Unlock()
+			x.lost++
+		},
+	}
+	x.changed.L = &x.proposer.mu
+	x.begin(clock.New(clock.Config{
+		Node: "n1", Nodes: []string{"n1"}, Logger: slog.New(slog.DiscardHandler),
+		Wall: time.Now, Monotonic: func() time.Duration { return time.Hour }, MaxSkew: func() fsm.Millis { return 1000 },
+	}), 0)
+	x.lead.term.Store(1)
+	return x
+}
+
+// entered waits until so many entries have been made.
+func (x *free) entered(t *testing.T, n int) {
+	t.Helper()
+	await(t, "entries", func() bool {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		return len(x.entries) >= n
+	})
+}
+
+// At most maxPending entries are under way: what comes meanwhile makes the next one
+// larger, and what may overtake is first. An entry that fails is reported to those
+// who have something in it, once each, and to the group.
+func TestProposerAlone(t *testing.T) {
+	x := newFree(t)
+	batch := func(from string, seq uint64, light bool) Batch {
+		return Batch{Commands: AppendCommand(nil, &logpb.Command{Kind: logpb.Command_SETTLE, Seq: seq}), Count: 1, From: from, Light: light}
+	}
+	for i := range maxPending {
+		if err := x.submit(batch("n2", uint64(i+1), false)); err != nil {
+			t.Fatal(err)
+		}
+		x.entered(t, i+1)
+	}
+	for _, b := range []Batch{batch("n2", 5, false), batch("n3", 6, false), batch("n3", 7, false), batch("", 8, true)} {
+		if err := x.submit(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if x.mu.Lock(); len(x.entries) != maxPending {
+		t.Errorf("%d entries are under way", len(x.entries))
+	}
+	x.mu.Unlock()
+	x.futures[0].err <- nil
+	x.entered(t, maxPending+1)
+	var seqs []uint64
+	for _, c := range x.entries[maxPending].Commands {
+		seqs = append(seqs, c.Seq)
+	}
+	if !slices.Equal(seqs, []uint64{8, 5, 6, 7}) || x.entries[maxPending].Version != 4 {
+		t.Errorf("an entry of version %d with %v", x.entries[maxPending].Version, seqs)
+	}
+	for i, f := range x.futures[1:] {
+		if err := error(nil); i == maxPending-1 {
+			f.err <- errors.New("lost")
+		} else {
+			f.err <- err
+		}
+	}
+	if !x.drained(patience) {
+		t.Fatal("it does not come to rest")
+	}
+	x.wait()
+	if slices.Sort(x.undecided); !slices.Equal(x.undecided, []string{"", "n2", "n3"}) || x.lost != 1 {
+		t.Errorf("undecided: %q, lost %d times", x.undecided, x.lost)
+	}
+	if x.admission.all != 0 || x.bytes != 0 || x.busy() {
+		t.Errorf("left over: %d bytes admitted, %d under way, busy %v", x.admission.all, x.bytes, x.busy())
+	}
+}
+
+// What waits when a leadership ends is given up, and nothing is taken after that.
+func TestProposerGivesUp(t *testing.T) {
+	x := newFree(t)
+	for i := range maxPending {
+		if err := x.submit(Batch{From: "n2"}); err != nil {
+			t.Fatal(err)
+		}
+		x.entered(t, i+1)
+	}
+	if err := x.submit(Batch{From: "n3"}); err != nil {
+		t.Fatal(err)
+	}
+	x.lead.term.Store(0)
+	x.leadershipEnded()
+	if err := x.submit(Batch{}); err != ErrNotLeading {
+		t.Errorf("taken: %v", err)
+	}
+	for _, f := range x.futures {
+		f.err <- nil
+	}
+	x.wait()
+	if !slices.Equal(x.undecided, []string{"n3"}) || len(x.entries) != maxPending {
+		t.Errorf("%d entries, undecided: %q", len(x.entries), x.undecided)
+	}
+}
+
+// Settings are proposed when the catalog's differ from the log's and are no older,
+// and again when what was proposed may be lost.
+func TestSettingsAlone(t *testing.T) {
+	g, _ := freeGuard()
+	machine := queue.New("q", 1)
+	want := &QueueConfig{Revision: 2, DeliveryLimit: 7}
+	var submitted []Batch
+	var later []func()
+	s := &settings{
+		wanted: func() *QueueConfig { return want }, view: func(f func(*queue.Machine)) { f(machine) },
+		submit: func(b Batch) error { submitted = append(submitted, b); return nil }, active: func() {},
+		leads: func() bool { return true }, spawn: func(f func()) { later = append(later, f) }, ending: closedChannel(), guard: g, slog: g.slog,
+	}
+	expect := func(what string, proposals int) {
+		t.Helper()
+		if len(submitted) != proposals {
+			t.Errorf("%s: %d proposals, want %d", what, len(submitted), proposals)
+		}
+	}
+	s.propose(true)
+	expect("a new leader", 1)
+	s.propose(false)
+	expect("the same again", 1)
+	want = &QueueConfig{Revision: 1}
+	s.propose(false)
+	expect("from an older view", 1)
+	want = &QueueConfig{Revision: 2, DeliveryLimit: 7}
+	s.lost()
+	s.lost()
+	if len(later) != 1 {
+		t.Fatalf("an entry that may be lost is proposed again %d times", len(later))
+	}
+	later[0]()
+	expect("the entry may be lost", 2)
+	s.change()
+	if !s.wait(machine.Config()) {
+		t.Error("what the log does not have is not waited for")
+	}
+	if s.wait(want) || s.changed.Load() {
+		t.Error("what the log has is waited for")
+	}
+}
+
+func closedChannel() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
+// Other timers are asked for when there are many groups, or will be, and once more
+// when they have become few; not in between.
+func TestGroupTimers(t *testing.T) {
+	x := &groupTimers{config: &Config{}}
+	for i, step := range []struct {
+		groups, expected int
+		changed          bool
+		heartbeat        time.Duration
+	}{
+		{1, -1, false, fewHeartbeat},
+		{1, manyGroups + 1, true, manyHeartbeat},
+		{2, -1, false, manyHeartbeat},
+		{manyGroups, 0, false, manyHeartbeat},
+		{manyGroups / 2, -1, false, manyHeartbeat},
+		{manyGroups/2 - 1, -1, true, fewHeartbeat},
+		{manyGroups, -1, false, fewHeartbeat},
+		{manyGroups + 1, -1, true, manyHeartbeat},
+	} {
+		changed := x.update(func() int { return step.groups }, step.expected)
+		if got := x.heartbeat(); changed != step.changed || got != step.heartbeat {
+			t.Errorf("step %d: changed %v, heartbeat %v", i, changed, got)
+		}
+	}
+	x.config.Heartbeat = time.Second
+	if got := x.heartbeat(); got != time.Second {
+		t.Errorf("heartbeat %v, although another one is configured", got)
+	}
+}
+
+// What a group has to apply again counts for the node until it is captured.
+func TestUsage(t *testing.T) {
+	total, noted := &atomic.Int64{}, 0
+	a, b := usage{note: func() { noted++ }, total: total}, usage{total: total}
+	a.toReplay(10)
+	b.toReplay(5)
+	a.applied(2, 300)
+	if got := a.captured(); got != 10 || total.Load() != 5 || a.captured() != 0 {
+		t.Errorf("%d were captured, %d are left", got, total.Load())
+	}
+	if a.entries.Load() != 2 || a.bytes.Load() != 300 || a.unnoted.Load() != 2 || noted != 1 {
+		t.Errorf("%d entries of %d bytes, noted %d times", a.entries.Load(), a.bytes.Load(), noted)
+	}
+}
+
+// A term of the catalog's leader opens with all that was applied before; who waits
+// for an entry goes on when this node has applied it, and who waits for all nodes
+// when the others have, too, or have no lease.
+func TestConvergenceAlone(t *testing.T) {
+	c := &convergence{}
+	c.init("n1")
+	view := (&catalog.Catalog{}).View()
+	c.applied(view, 3, 1)
+	if begun, open := c.begin(2, time.Now()); !begun || open {
+		t.Errorf("begun %v, open %v", begun, open)
+	}
+	c.open(2, io.ErrUnexpectedEOF)
+	if c.isOpen(2) {
+		t.Error("a term opens without a barrier")
+	}
+	c.begin(2, time.Now().Add(-2*LeaseTime)) // leases of former leaders are over
+	c.applied(view, 4, 2)
+	c.open(2, nil)
+	if leads, index, term := c.committed(); !c.isOpen(2) || leads != 2 || index != 4 || term != 2 {
+		t.Errorf("it leads in term %d, its view is that of entry %d of term %d", leads, index, term)
+	}
+	if err := c.awaitHeld(t.Context(), 4); err != nil {
+		t.Error(err)
+	}
+	c.mu.Lock()
+	c.holders.all["n2"] = &holder{incarnation: "i", granted: time.Now().Add(time.Hour), applied: 4}
+	c.mu.Unlock()
+	c.applied(view, 5, 2)
+	if err := c.await(t.Context(), 5); err != nil {
+		t.Error(err)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if err := c.awaitHeld(ended, 5); !errors.Is(err, context.Canceled) {
+		t.Errorf("n2 is not waited for: %v", err)
+	}
+	c.reached("n2", "another process", 5)
+	if c.allHold() != 4 {
+		t.Error("another process speaks for n2")
+	}
+	c.reached("n2", "i", 5)
+	if err := c.awaitHeld(t.Context(), 5); err != nil {
+		t.Error(err)
+	}
+	c.close()
+}
+
+// The catalog is watched where this node leads it, and nowhere else, from when it
+// takes over.
+func TestCatalogIsWatchedWhereItIsLed(t *testing.T) {
+	c := mustCatalogs(t)
+	lead := c.mustLead()
+	for i, k := range c.all {
+		want := time.Duration(0)
+		if i == lead {
+			want = watchEvery
+		}
+		if got := k.watch(time.Now()); got != want {
+			t.Errorf("node %d is watched again after %v, want %v", i, got, want)
+		}
+	}
+}
