@@ -107,8 +107,7 @@ func (s *Store) lockDir(fs vfs.FS, dir string) (err error) {
 	return err
 }
 
-// suspected notes that a file of the store is damaged. The next start checks
-// into it.
+// suspected notes that a file of the store is damaged. The next start checks it.
 func (s *Store) suspected(path string) {
 	name, isTable := strings.CutSuffix(filepath.Base(path), ".sst")
 	number, err := strconv.ParseUint(name, 10, 64)
