@@ -13,15 +13,6 @@ import (
 func TestRough(t *testing.T) { roughRows.run(t) }
 
 var roughRows = suite{test: "TestRough", title: "Nodes stop or die", rough: true, rows: append([]row{
-	{id: "L41", what: "a TTL message survives a restart of all nodes and keeps its deadline", run: func(t *T) {
-		x, d := t.dead()
-		q := t.queue("q", "x-dead-letter-exchange", x)
-		at := t.publish(q, expiration("15000"))
-		t.restartAll(0)
-		t.readyUntil(q, 1, at.Add(ms(15000)))
-		t.soonReady(q, 0, at.Add(ms(15000)))
-		t.equal("reason", t.death(t.now().take(d, 1)[0], 0)["reason"], "expired")
-	}},
 	{id: "L42", what: "1000 messages expire once although the leader dies", run: func(t *T) {
 		x, d := t.dead()
 		q := t.queue("q", "x-message-ttl", int32(3000), "x-dead-letter-exchange", x)
@@ -29,16 +20,6 @@ var roughRows = suite{test: "TestRough", title: "Nodes stop or die", rough: true
 		t.killLeader(q)
 		t.soonReady(q, 0, at.Add(ms(3000)))
 		t.by(at.Add(ms(3000))).mustComeOnce(d, 1000)
-	}},
-	{id: "E14", what: "leases restart after an outage of all nodes", run: func(t *T) {
-		// Longer than nodes take to start on a busy machine, shorter than the outage.
-		q := t.queue("q", "x-expires", int32(6000))
-		t.restartAll(ms(7000))
-		at := time.Now()
-		if !t.exists(q) {
-			t.Fatal("gone at the start")
-		}
-		t.soonGone(q, at.Add(ms(6000)))
 	}},
 	{id: "D49", what: "dead letters arrive once although their queue's leader dies", run: func(t *T) {
 		x, d := t.dead()
@@ -100,42 +81,6 @@ var roughRows = suite{test: "TestRough", title: "Nodes stop or die", rough: true
 		t.soonReady(q, 1, at.Add(ms(4000)))
 		t.counted(t.take(q, 1)[0], "x-delivery-count", 1)
 	}},
-	{id: "T-18", what: "a deadline survives a restart of each node in turn", run: func(t *T) {
-		_, d, q := t.mortal(20000)
-		at := t.publish(q)
-		for _, n := range t.Nodes {
-			t.must(n.Shutdown(t.ctx))
-			t.must(n.Restart())
-			t.must(n.AwaitReady(t.ctx))
-		}
-		t.lostConnections()
-		t.readyUntil(d, 0, at.Add(ms(20000)))
-		t.by(at.Add(ms(20000))).take(d, 1)
-	}},
-	{id: "T-19", what: "a deadline within an outage: nothing is delivered, the dead letter arrives", run: func(t *T) {
-		_, d, q := t.mortal(3000)
-		t.publish(q)
-		t.restartAll(ms(5000))
-		_, from := t.consume(q, 1)
-		t.now().take(d, 1)
-		t.nothingNext(from, time.Now().Add(ms(300)))
-	}},
-	{id: "T-26", what: "without a majority nothing expires and nothing is delivered; afterwards expired before any delivery", run: func(t *T) {
-		_, d, q := t.mortal(1000)
-		t.publish(q)
-		for _, n := range t.Nodes[1:] {
-			t.must(n.Kill(t.ctx))
-		}
-		t.waitUntil(time.Now().Add(ms(3000)))
-		t.must(t.Nodes[1].Restart())
-		t.must(t.Nodes[1].AwaitReady(t.ctx))
-		t.lostConnections()
-		_, from := t.consume(q, 1)
-		t.now().take(d, 1)
-		t.nothingNext(from, time.Now().Add(ms(300)))
-		t.must(t.Nodes[2].Restart())
-		t.must(t.Nodes[2].AwaitReady(t.ctx))
-	}},
 	{id: "T-40", what: "the hold recipe while the leader is killed: delivered once, not early, unchanged", run: func(t *T) {
 		work := t.orders()
 		hold := t.hold("hold", 3000, 8000)
@@ -180,6 +125,68 @@ var roughRows = suite{test: "TestRough", title: "Nodes stop or die", rough: true
 		t.by(at.Add(ms(2000))).mustComeOnce(work, 200)
 	}},
 }, slices.Concat(stopRows, hungNodeRows)...)}
+
+func TestOutages(t *testing.T) { allStopRows.run(t) }
+
+// allStopRows wait for a deadline while all nodes, each in turn, or a majority do
+// not run.
+var allStopRows = suite{test: "TestOutages", title: "All nodes stop, or a majority", rough: true, rows: []row{
+	{id: "L41", what: "a TTL message survives a restart of all nodes and keeps its deadline", run: func(t *T) {
+		x, d := t.dead()
+		q := t.queue("q", "x-dead-letter-exchange", x)
+		at := t.publish(q, expiration("15000"))
+		t.restartAll(0)
+		t.readyUntil(q, 1, at.Add(ms(15000)))
+		t.soonReady(q, 0, at.Add(ms(15000)))
+		t.equal("reason", t.death(t.now().take(d, 1)[0], 0)["reason"], "expired")
+	}},
+	{id: "E14", what: "leases restart after an outage of all nodes", run: func(t *T) {
+		// Longer than nodes take to start on a busy machine, shorter than the outage.
+		q := t.queue("q", "x-expires", int32(6000))
+		t.restartAll(ms(7000))
+		at := time.Now()
+		if !t.exists(q) {
+			t.Fatal("gone at the start")
+		}
+		t.soonGone(q, at.Add(ms(6000)))
+	}},
+	{id: "T-18", what: "a deadline survives a restart of each node in turn", run: func(t *T) {
+		_, d, q := t.mortal(20000)
+		at := t.publish(q)
+		for _, n := range t.Nodes {
+			t.must(n.Shutdown(t.ctx))
+			t.must(n.Restart())
+			t.must(n.AwaitReady(t.ctx))
+		}
+		t.lostConnections()
+		t.readyUntil(d, 0, at.Add(ms(20000)))
+		t.by(at.Add(ms(20000))).take(d, 1)
+	}},
+	{id: "T-19", what: "a deadline within an outage: nothing is delivered, the dead letter arrives", run: func(t *T) {
+		_, d, q := t.mortal(3000)
+		t.publish(q)
+		t.restartAll(ms(5000))
+		_, from := t.consume(q, 1)
+		t.now().take(d, 1)
+		t.nothingNext(from, time.Now().Add(ms(300)))
+	}},
+	{id: "T-26", what: "without a majority nothing expires and nothing is delivered; afterwards expired before any delivery", run: func(t *T) {
+		_, d, q := t.mortal(1000)
+		t.publish(q)
+		for _, n := range t.Nodes[1:] {
+			t.must(n.Kill(t.ctx))
+		}
+		t.waitUntil(time.Now().Add(ms(3000)))
+		t.must(t.Nodes[1].Restart())
+		t.must(t.Nodes[1].AwaitReady(t.ctx))
+		t.lostConnections()
+		_, from := t.consume(q, 1)
+		t.now().take(d, 1)
+		t.nothingNext(from, time.Now().Add(ms(300)))
+		t.must(t.Nodes[2].Restart())
+		t.must(t.Nodes[2].AwaitReady(t.ctx))
+	}},
+}}
 
 // shortLivesOutliveLeader kills the leader between the first death and the next.
 func shortLivesOutliveLeader(t *T) {

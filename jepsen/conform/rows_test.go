@@ -45,7 +45,7 @@ type suite struct {
 // suites are all tables, in the order of the document.
 var suites = []*suite{
 	&amqpRows, &ttlRows, &leaseRows, &deadRows, &policyRows, &limitRows, &headRows, &holdRows, &delayRows, &keepRows, &idleRows,
-	&deliveryRows, &timeoutRows, &argumentRows, &localRows, &memberRows, &roughRows, &localRoughRows, &clusterRows,
+	&deliveryRows, &timeoutRows, &argumentRows, &localRows, &memberRows, &roughRows, &allStopRows, &localRoughRows, &clusterRows,
 }
 
 // run runs a suite's rows, side by side with those of all suites unless they are
