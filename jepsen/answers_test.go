@@ -55,6 +55,10 @@ type reborn struct {
 	*run
 	name  string
 	conns []*amqp.Connection // by node
+	// refusals counts how often in a row the queue was not empty when it was to be
+	// deleted. Publishers leave out as many of their turns: on a machine on which a
+	// delete takes longer than the time between two messages it would never end.
+	refusals atomic.Int64
 
 	mu       sync.Mutex
 	lives    []life
@@ -164,8 +168,10 @@ func (q *reborn) end(ctx context.Context, n int, x *life) (bool, error) {
 	defer ch.Close()
 	_, err = ch.QueueDelete(q.name, false, true, false)
 	if e, ok := err.(*amqp.Error); ok && e.Code == amqp.PreconditionFailed {
+		q.refusals.Add(1)
 		return false, nil // it is not empty any more
 	}
+	q.refusals.Store(0)
 	return err == nil, err
 }
 
@@ -189,16 +195,19 @@ func (q *reborn) publish(ctx context.Context, node int, exchange, key string, st
 		return err
 	}
 	returns := ch.NotifyReturn(make(chan amqp.Return, 16))
-	pace := time.NewTicker(answersInterval)
-	defer pace.Stop()
-	for i := 0; ; i++ {
-		select {
-		case <-stop:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-pace.C:
+	tick := time.NewTicker(answersInterval)
+	defer tick.Stop()
+	for i, left := 0, int64(0); ; i++ {
+		for ; left >= 0; left-- {
+			select {
+			case <-stop:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-tick.C:
+			}
 		}
+		left = q.refusals.Load()
 		a := attempt{id: fmt.Sprint(exchange, " ", key, " ", node, " ", i), node: node, sent: time.Now()}
 		c, err := ch.PublishWithDeferredConfirmWithContext(ctx, exchange, key, true, false, amqp.Publishing{Body: []byte(a.id)})
 		if err != nil {
