@@ -307,7 +307,7 @@ func TestBytesBetweenNodes(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	one := c.Nodes[0]
-	mustDeclare(t, ctx, one)
+	mustDeclare(t, one)
 	if err := c.Nodes[2].Shutdown(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -438,17 +438,10 @@ func floods(t *testing.T, x *thief, n *cluster.Node) {
 }
 
 // mustDeclare declares the queue under attack.
-func mustDeclare(t *testing.T, ctx context.Context, n *cluster.Node) {
+func mustDeclare(t *testing.T, n *cluster.Node) {
 	t.Helper()
-	conn, err := client.Connect(ctx, n.URI())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ch, end := mustChannel(t, n, "")
+	defer end()
 	if _, err := ch.QueueDeclare(victim, true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
 		t.Fatal(err)
 	}

@@ -96,15 +96,8 @@ func TestQuotas(t *testing.T) {
 // is when the honest one has had enough.
 func mustConfirm(t *testing.T, n *cluster.Node, count int, others ...func(ctx context.Context) error) {
 	t.Helper()
-	conn, err := client.Connect(t.Context(), n.URI())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ch, end := mustChannel(t, n, "")
+	defer end()
 	if _, err := ch.QueueDeclare("honest", true, false, false, false, amqp.Table{"x-max-length": int32(10)}); err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,6 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/quorate/quorate/jepsen/client"
 	"github.com/quorate/quorate/jepsen/cluster"
 )
 
@@ -172,15 +171,8 @@ func TestDataOfANode(t *testing.T) {
 	})
 	attack(t, "files", "names that are paths", func(t *testing.T) {
 		names := []string{"../../escaped", "/tmp/escaped", "escaped\x00", "escaped/../../escaped", strings.Repeat("/", 200) + "escaped"}
-		conn, err := client.Connect(ctx, n.URI())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		ch, err := conn.Channel()
-		if err != nil {
-			t.Fatal(err)
-		}
+		ch, end := mustChannel(t, n, "")
+		defer end()
 		for _, name := range names {
 			if err := n.Call(ctx, "PUT", "/api/vhosts/"+url.PathEscape(name), nil, nil); err != nil {
 				t.Error(err)
@@ -189,7 +181,7 @@ func TestDataOfANode(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		err = filepath.WalkDir(filepath.Dir(filepath.Dir(n.DataDir())), func(path string, _ fs.DirEntry, err error) error {
+		err := filepath.WalkDir(filepath.Dir(filepath.Dir(n.DataDir())), func(path string, _ fs.DirEntry, err error) error {
 			if strings.Contains(path, "escaped") {
 				t.Errorf("there is a file %q", path)
 			}

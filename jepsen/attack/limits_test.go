@@ -58,18 +58,8 @@ func mustOpen(t *testing.T, count int, from, to, sent string) []net.Conn {
 func mustWork(t *testing.T, n *cluster.Node, queue string) {
 	t.Helper()
 	host := newHost()
-	conn, err := amqp.DialConfig(n.URI(), amqp.Config{Dial: func(network, addr string) (net.Conn, error) {
-		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(host)}, Timeout: patience}
-		return d.DialContext(t.Context(), network, addr)
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ch, end := mustChannel(t, n, host)
+	defer end()
 	if _, err := ch.QueueDeclare(queue, true, false, false, false, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -80,6 +70,7 @@ func mustWork(t *testing.T, n *cluster.Node, queue string) {
 	const count, size = 200, 64 << 10
 	var last *amqp.DeferredConfirmation
 	for range count {
+		var err error
 		last, err = ch.PublishWithDeferredConfirm("", queue, false, false, amqp.Publishing{Body: make([]byte, size)})
 		if err != nil {
 			t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,6 +14,9 @@ import (
 	"sync"
 	"testing"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/quorate/quorate/jepsen/client"
 	"github.com/quorate/quorate/jepsen/cluster"
 	"github.com/quorate/quorate/jepsen/internal/stall"
 )
@@ -162,6 +166,31 @@ func mustStartIn(t *testing.T, dir string, o cluster.Options) *cluster.Cluster {
 		}
 	})
 	return c
+}
+
+// mustChannel connects to a node as somebody honest, from one of this machine's
+// addresses or, if that is empty, from any. end closes the connection.
+func mustChannel(t *testing.T, n *cluster.Node, from string) (ch *amqp.Channel, end func()) {
+	t.Helper()
+	conn, err := connectFrom(t.Context(), n, from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ch, err = conn.Channel(); err != nil {
+		_ = conn.Close()
+		t.Fatal(err)
+	}
+	return ch, func() { _ = conn.Close() }
+}
+
+func connectFrom(ctx context.Context, n *cluster.Node, host string) (*amqp.Connection, error) {
+	if host == "" {
+		return client.Connect(ctx, n.URI())
+	}
+	return amqp.DialConfig(n.URI(), amqp.Config{Dial: func(network, addr string) (net.Conn, error) {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(host)}, Timeout: patience}
+		return d.DialContext(ctx, network, addr)
+	}})
 }
 
 // whole stops a cluster. No node may have ended by itself or panicked.
