@@ -76,6 +76,7 @@ func awaitRecord(t *testing.T, path, what string, is func(r record) bool) record
 // TestAudit runs one cluster for all its attacks: what is noted of them, and what
 // is not.
 func TestAudit(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit.log")
 	c := mustStart(t, cluster.Options{Args: []string{"--set", "log.audit.file=" + path, "--set", "log.console.level=debug"}})
 	trace := func(name string, try func(t *testing.T, p *party)) {

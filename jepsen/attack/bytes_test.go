@@ -303,6 +303,7 @@ func snapshotCases(group uint32, term uint64) []bytesCase {
 // a group to a term from which it cannot come back, or takes memory without a
 // bound; queues serve on.
 func TestBytesBetweenNodes(t *testing.T) {
+	t.Parallel()
 	c := mustStart(t, cluster.Options{})
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()

@@ -309,6 +309,7 @@ func TestWrongPasswords(t *testing.T) {
 // TestHalfOpen: who does not log in is waited for as long as the handshake may
 // take, however slowly they speak, and costs little memory.
 func TestHalfOpen(t *testing.T) {
+	t.Parallel()
 	const handshake = 10 * time.Second
 	n := shared.mustGet(t).Nodes[1]
 	count := min(10_000, gauge(t, n, "quorate_listener_connections_max", `listener="amqp"`)/2-10)

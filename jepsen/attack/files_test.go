@@ -154,6 +154,7 @@ func openToOthers(t *testing.T, dir string) (all []string) {
 
 // Data is its owner's alone, also if it was not.
 func TestDataOfANode(t *testing.T) {
+	t.Parallel()
 	c := mustStart(t, cluster.Options{Nodes: 1})
 	n, ctx := c.Nodes[0], t.Context()
 	attack(t, "files", "another user looks at data", func(t *testing.T) {

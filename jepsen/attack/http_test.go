@@ -384,6 +384,7 @@ func TestInjection(t *testing.T) {
 
 // Headers that never end do not keep a connection.
 func TestSlowHeader(t *testing.T) {
+	t.Parallel()
 	attack(t, "http", "a header that does not end", func(t *testing.T) {
 		const bound = 10 * time.Second // ReadHeaderTimeout
 		began := time.Now()

@@ -33,9 +33,17 @@ var attacks struct {
 	names []string
 }
 
+// atOnce is how many of the tests run side by side that mostly wait, or have a
+// cluster of their own. All others come before them, one at a time.
+const atOnce = "4"
+
 func TestMain(m *testing.M) { os.Exit(buildAndRun(m)) }
 
 func buildAndRun(m *testing.M) int {
+	if err := flag.Set("test.parallel", atOnce); err != nil { // -parallel is parsed after it, and wins
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	flag.Parse()
 	dir, err := os.MkdirTemp("", "attack")
 	if err != nil {

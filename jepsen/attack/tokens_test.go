@@ -231,6 +231,7 @@ func TestJoinsNeedTokens(t *testing.T) {
 // A real node joins without a certificate; then its token is worth nothing. A
 // node whose token pins another authority says nothing to the cluster.
 func TestTokensAreSpent(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	if _, err := cluster.NewAuthority(filepath.Join(dir, "data", "certs")); err != nil {
 		t.Fatal(err)
