@@ -33,7 +33,16 @@ var machine *stall.Meter
 // electing is how much later something may be whose leader dies.
 const electing = 2 * time.Second
 
+// clustersAtOnce is how many tests that can run beside others do. They wait for
+// elections, deadlines and restarts for more than half of their time, so that it
+// may be more than there are processors.
+const clustersAtOnce = "3"
+
 func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", clustersAtOnce); err != nil { // -parallel is parsed after it, and wins
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	flag.Parse()
 	os.Exit(buildAndRun(m))
 }

@@ -46,16 +46,16 @@ func buildAndRun(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
+	if err := flag.Set("test.parallel", rowsAtOnce); err != nil { // -parallel is parsed after it, and wins
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	flag.Parse()
 	if server, err = build(dir); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	shared.dir = dir
-	if err := flag.Set("test.parallel", rowsAtOnce); err != nil { // -parallel comes later, and wins
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
 	machine = stall.Start()
 	defer machine.Stop()
 	code := m.Run()
