@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/quorate/quorate/jepsen/cluster"
 )
 
@@ -60,22 +62,16 @@ type guesses struct {
 func (g *guesses) try(ctx context.Context, n *cluster.Node) {
 	interval := time.NewTicker(time.Second / wrongRate)
 	defer interval.Stop()
-	var all sync.WaitGroup
-	defer all.Wait()
-	places := make(chan struct{}, wrongPending)
+	var all errgroup.Group
+	all.SetLimit(wrongPending)
+	defer func() { _ = all.Wait() }() // each counts what becomes of it
 	for i := 0; ; i++ {
 		select {
 		case <-ctx.Done():
 			return
 		case <-interval.C:
 		}
-		select {
-		case places <- struct{}{}:
-		default:
-			continue // too many wait
-		}
-		all.Go(func() {
-			defer func() { <-places }()
+		all.TryGo(func() error { // unless too many wait
 			status, err := guess(ctx, n, i)
 			g.mu.Lock()
 			defer g.mu.Unlock()
@@ -86,6 +82,7 @@ func (g *guesses) try(ctx context.Context, n *cluster.Node) {
 				g.failed++
 				g.last = err
 			}
+			return nil
 		})
 	}
 }
