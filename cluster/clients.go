@@ -5,13 +5,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/stats"
 )
 
 // clientsWait bounds how long other nodes may take to answer.
@@ -73,30 +74,18 @@ func (n *Node) myConnections() []api.Connection {
 
 // Connections lists clients' connections to all nodes that answer, by name.
 func (n *Node) Connections(ctx context.Context) []api.Connection {
-	ctx, cancel := context.WithTimeout(ctx, clientsWait)
-	defer cancel()
-	all := n.myConnections()
-	var mu sync.Mutex
-	var asked sync.WaitGroup
-	for _, p := range n.mesh.Peers() {
-		if !p.Alive {
-			continue
-		}
-		asked.Go(func() {
-			var theirs []api.Connection
-			answer, err := n.mesh.Call(ctx, p.Node, broker.KindConnections, nil)
-			if err == nil {
-				theirs, err = decodeConnections(answer)
-			}
+	nodes := &stats.Nodes{Self: n.config.Name, Mesh: n.mesh, Try: n.guard.Try, Logger: n.slog}
+	answers := stats.AskAll(ctx, nodes, stats.Question[[]api.Connection]{
+		Doing: "list connections", Wait: clientsWait, Here: n.myConnections,
+		Ask: func(ctx context.Context, node string) ([]api.Connection, error) {
+			answer, err := n.mesh.Call(ctx, node, broker.KindConnections, nil)
 			if err != nil {
-				n.slog.Debug("no connections from peer", "node", p.Node, "error", err)
+				return nil, err
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			all = append(all, theirs...)
-		})
-	}
-	asked.Wait()
+			return decodeConnections(answer)
+		},
+	})
+	all := slices.Concat(slices.Collect(maps.Values(answers.Of))...)
 	slices.SortFunc(all, func(a, b api.Connection) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }
