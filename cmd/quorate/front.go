@@ -32,6 +32,14 @@ func (t *traffic) read() metrics.Traffic {
 	return m
 }
 
+// with is the same, with what the server and its listeners count themselves.
+func (t *traffic) with(server *amqp.Server, l *limits) metrics.Traffic {
+	m := t.read()
+	m.Timeouts, m.Blocked = metrics.Timeouts(server.Timeouts()), server.Blocked()
+	m.Panics, m.Listeners = server.Panics(), l.status()
+	return m
+}
+
 func (f frontBroker) Login(ctx context.Context, user, password string, remote netip.Addr) error {
 	return f.b.Login(byAMQP(ctx), user, password, remote)
 }

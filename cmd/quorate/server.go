@@ -129,26 +129,31 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, stop <-chan os.
 	if err != nil {
 		return errors.Join(err, page.Close(context.Background()), api.Close(context.Background()), node.Close())
 	}
-	node.Metrics().SetTraffic(func() metrics.Traffic {
-		t := counts.read()
-		t.Timeouts, t.Blocked = metrics.Timeouts(front.Timeouts()), front.Blocked()
-		t.Panics, t.Listeners = front.Panics(), ways.limits.status()
-		return t
-	})
+	node.Metrics().SetTraffic(func() metrics.Traffic { return counts.with(front, ways.limits) })
 	clients := newDoor(front, ways.clients, failed)
 	node.SetClients(clients)
+	logger.Info("node started", "version", cluster.Version, "peers", ways.peers.Addr().String(), "http", addresses(ways.management))
+	err = joinAndWait(node, logger, stop, failed, func() {
+		clients.serveFirst()
+		logger.Info("node serves clients", "amqp", addresses(ways.clients))
+	})
+	return errors.Join(err, shutdown(logger, stop, front.Shutdown, page.Close, api.Close,
+		func(ctx context.Context) error { node.Leave(ctx); return nil }, func(context.Context) error { return node.Close() }))
+}
+
+// joinAndWait has a node join its cluster, serves clients once it has, and returns
+// when the node is told to stop, or why it cannot go on.
+func joinAndWait(node *cluster.Node, logger *slog.Logger, stop <-chan os.Signal, failed <-chan error, serveClients func()) (err error) {
 	joining, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	joined := make(chan error, 1)
 	go func() { joined <- node.Join(joining) }()
-	logger.Info("node started", "version", cluster.Version, "peers", ways.peers.Addr().String(), "http", addresses(ways.management))
 	for {
 		select {
 		case err = <-joined:
 			joined = nil
 			if err == nil {
-				clients.serveFirst()
-				logger.Info("node serves clients", "amqp", addresses(ways.clients))
+				serveClients()
 				continue
 			}
 		case err = <-failed:
@@ -160,8 +165,7 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, stop <-chan os.
 	if cancel(); joined != nil {
 		<-joined // the node must not join while it is closed
 	}
-	return errors.Join(err, shutdown(logger, stop, front.Shutdown, page.Close, api.Close,
-		func(ctx context.Context) error { node.Leave(ctx); return nil }, func(context.Context) error { return node.Close() }))
+	return err
 }
 
 // frontConfig is what the AMQP front runs with.
