@@ -35,6 +35,11 @@ type catalogWatch struct {
 // watch checks the progress of the catalog while this node leads it.
 func (k *Catalog) watch(time.Time) time.Duration {
 	k.check(k.config.Host.watch.now())
+	return k.watchAgain()
+}
+
+// watchAgain is when the progress is checked again; 0: when raft's state changes.
+func (k *Catalog) watchAgain() time.Duration {
 	if k.isLeader() {
 		return watchEvery
 	}

@@ -380,7 +380,7 @@ func TestCatalogIsWatchedWhereItIsLed(t *testing.T) {
 		if i == lead {
 			want = watchEvery
 		}
-		if got := k.watch(time.Now()); got != want {
+		if got := k.watchAgain(); got != want {
 			t.Errorf("node %d is watched again after %v, want %v", i, got, want)
 		}
 	}
