@@ -226,6 +226,77 @@ func TestSizeBreaches(t *testing.T) {
 	)
 }
 
+func TestTypeSizeBreaches(t *testing.T) {
+	methods := func(name string, from, to int) string {
+		var b strings.Builder
+		for i := from; i < to; i++ {
+			fmt.Fprintf(&b, "func (x *%s) m%d() {}\n", name, i)
+		}
+		return b.String()
+	}
+	fields := func(n int) string {
+		return "struct {\n" + strings.Repeat("\tx, y int\n", n/2) + strings.Repeat("\tT\n", n%2) + "}\n"
+	}
+	texts := map[string]string{
+		"a/fits.go":    "package a\ntype Fits " + fields(maxFields) + methods("Fits", 0, maxMethods),
+		"a/methods.go": "package a\ntype Methods int\n" + methods("Methods", 0, maxMethods),
+		"a/more.go":    "package a\n" + methods("Methods", maxMethods, maxMethods+1),
+		"a/fields.go":  "package a\n\ntype Fields " + fields(maxFields+1) + methods("Fields", 0, 5),
+		"a/record.go":  "package a\ntype Record " + fields(3*maxFields) + methods("Record", 0, 4),
+		"a/a_test.go":  "package a\n" + methods("Fits", maxMethods, maxMethods+9),
+		"b/b.go":       "package b\ntype Methods int\n" + methods("Methods", 0, 1),
+	}
+	for i := range maxFiles + 1 {
+		texts[fmt.Sprintf("c/c%d.go", i)] = "package c\n" + methods("Spread", i, i+1)
+	}
+	texts["c/spread.go"] = "package c\ntype Spread int\n"
+	expect(t, checkTypeSizes(mustParseAll(t, texts)),
+		"a/fields.go:3: a.Fields has 5 methods in 1 files, 21 fields",
+		"a/methods.go:2: a.Methods has 61 methods in 2 files, 0 fields",
+		"c/spread.go:2: c.Spread has 9 methods in 9 files",
+	)
+}
+
+func TestWordBreaches(t *testing.T) {
+	banned := bans(`
+| target | nothing above the heading counts | |
+
+## Not in names
+
+| not | but | except in |
+|---|---|---|
+| lane, courier | command stream | |
+| target | leader route | dead letter target, target audience, b/... |
+| plus one | an optional value | |
+`)
+	files := mustParseAll(t, map[string]string{
+		"a/lane.go": "package a\n",
+		"a/names.go": `package a
+
+type planets struct{ lanes, inLane int }
+
+type I interface{ DeadLetterTarget(target int) (lane int); LaneTarget() }
+
+var ttlPlusOne, plusMinusOne, HTTPCourier = 1, 2, func() { type lane int }
+
+func (planets) targetAudience(lane int) { target := lane; _ = target }
+
+func targetDead() {}
+`,
+		"b/c/target.go": "package c\nvar target, lane int\n",
+	})
+	expect(t, checkWords(files, banned),
+		`a/lane.go: lane: not "lane" but command stream`,
+		`a/names.go:3: inLane: not "lane"`,
+		`a/names.go:5: LaneTarget: not "lane"`,
+		`a/names.go:5: LaneTarget: not "target" but leader route`,
+		`a/names.go:7: ttlPlusOne: not "plus one"`,
+		`a/names.go:7: HTTPCourier: not "courier"`,
+		`a/names.go:11: targetDead: not "target"`,
+		`b/c/target.go:2: lane: not "lane"`,
+	)
+}
+
 func TestDocBreaches(t *testing.T) {
 	files := mustParseAll(t, map[string]string{
 		"fsm/x/doc.go": "// Package x is described.\npackage x\n",

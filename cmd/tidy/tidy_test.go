@@ -18,7 +18,10 @@ import (
 	"github.com/quorate/quorate/cmd/tidy/page"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write testdata/deps.txt anew")
+var (
+	rewrite  = flag.Bool("rewrite", false, "write testdata/deps.txt anew")
+	measured = flag.String("tree", root, "the `folder` of which TestMeasure prints the sizes")
+)
 
 // root is the path from this package's folder to the repository.
 const root = "../.."
@@ -51,6 +54,20 @@ func TestDocs(t *testing.T)            { report(t, checkDocs(mustTree(t))) }
 func TestPromises(t *testing.T)        { report(t, checkPromises(mustTree(t))) }
 func TestSleeps(t *testing.T)          { report(t, checkSleeps(mustTree(t))) }
 func TestFolders(t *testing.T)         { report(t, checkFolders(mustTree(t))) }
+func TestTypeSizes(t *testing.T)       { report(t, checkTypeSizes(mustTree(t))) }
+
+// TestWords holds names against the glossary.
+func TestWords(t *testing.T) {
+	glossary, err := os.ReadFile(filepath.Join(root, "docs", "glossary.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	banned := bans(string(glossary))
+	if len(banned) < 30 {
+		t.Fatalf("the glossary bans only %d words", len(banned))
+	}
+	report(t, checkWords(mustTree(t), banned))
+}
 
 func TestSizes(t *testing.T) {
 	files := mustTree(t)
@@ -125,6 +142,19 @@ func TestDeterminism(t *testing.T) {
 	if looked == 0 {
 		t.Fatal("no file of a deterministic package was looked at")
 	}
+}
+
+// TestMeasure prints how large the packages of a tree are, with -v.
+func TestMeasure(t *testing.T) {
+	files, err := goFiles(os.DirFS(*measured))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sizes := measure(files)
+	if len(sizes) < 20 {
+		t.Fatalf("only %d packages are found", len(sizes))
+	}
+	t.Log("\n" + table(sizes))
 }
 
 // TestDependencies compares the list of modules that are linked into the server with a
