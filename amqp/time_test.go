@@ -148,8 +148,8 @@ func TestSlowFrame(t *testing.T) {
 	})
 }
 
-// TestSilentAfterClose lets the server wait for a close-ok that never comes.
-func TestSilentAfterClose(t *testing.T) {
+// TestNoEventsAfterClose lets the server wait for a close-ok that never comes.
+func TestNoEventsAfterClose(t *testing.T) {
 	inTime(t, func(t *testing.T, _ *amqptest.Broker, c *amqptest.Client, _ net.Conn) {
 		c.Login(amqptest.Tune())
 		c.Send(0, &wire.QueueDeclare{})

@@ -112,9 +112,9 @@ func TestResourceAlarms(t *testing.T) {
 	// they missed, they learn.
 	c.net.cut("n3")
 	expect("low on disk")
-	c.net.setSilent("n3", true)
+	c.net.setMuted("n3", true)
 	until(t, "n3 counts no alarm of nodes that it cannot reach", func() bool { return clients["n3"].alarm() == "" })
-	c.net.setSilent("n3", false)
+	c.net.setMuted("n3", false)
 	expect("low on disk")
 
 	// The alarm of a node that dies is over, and begins again with it.

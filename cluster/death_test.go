@@ -136,11 +136,11 @@ func TestAbsentNodeIsDeclaredDead(t *testing.T) {
 	holder.await("the message", func() bool { return len(holder.inbox) == 1 })
 	for _, name := range names {
 		c.net.crash(name)
-		c.net.setSilent(name, true)
+		c.net.setMuted(name, true)
 	}
 	for _, name := range names {
 		c.stop(name)
-		c.net.setSilent(name, false)
+		c.net.setMuted(name, false)
 	}
 	c.mustOpen("n1", "n2")
 	next := c.mustClient("n2")

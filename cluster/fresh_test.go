@@ -61,9 +61,9 @@ func (c *nodes) catalogLeader() string {
 	return leader
 }
 
-// TestToldIsTrueEverywhere changes routes at one node, and uses them at another
+// TestAnswersAreTrueEverywhere changes routes at one node, and uses them at another
 // one that learns of everything late.
-func TestToldIsTrueEverywhere(t *testing.T) {
+func TestAnswersAreTrueEverywhere(t *testing.T) {
 	t.Parallel()
 	c := mustCluster(t, slowLinks)
 	leader := c.catalogLeader()
@@ -98,7 +98,7 @@ func TestToldIsTrueEverywhere(t *testing.T) {
 }
 
 // What an operator was told at one node is so at every other one.
-func TestOperatorsAreToldWhatIsSo(t *testing.T) {
+func TestOperatorsGetTrueAnswers(t *testing.T) {
 	t.Parallel()
 	c := mustCluster(t, slowLinks)
 	leader := c.catalogLeader()
@@ -155,7 +155,7 @@ func TestNotFresh(t *testing.T) {
 	if !there.routes("", "before") {
 		t.Error("not routed")
 	}
-	c.net.setSilent(cut, true)
+	c.net.setMuted(cut, true)
 	here.mustDeclare("after") // by then the other one has no lease
 	if routed, err := there.try("", "before", false); routed || !errors.Is(err, fsm.ErrNotFresh) {
 		t.Errorf("a node that may not be up to date routes: %v, %v", routed, err)
@@ -180,7 +180,7 @@ func TestNotFresh(t *testing.T) {
 	if quickest >= group.LeaseTime/2 {
 		t.Errorf("a bind takes %v at least while a node is silent", quickest)
 	}
-	c.net.setSilent(cut, false)
+	c.net.setMuted(cut, false)
 	if !there.routes("amq.direct", "4") {
 		t.Error("what was bound meanwhile is not known")
 	}

@@ -37,19 +37,19 @@ type nodes struct {
 
 	machines map[string]*machine
 
-	properties  map[string]broker.Properties // of a node; not there: none are read
-	first       []string                     // nodes to start with; nil: all
-	through     string                       // node through which others join; empty: they are on the list
-	silentGrace time.Duration
-	moved       map[string]string        // address of a node that the others know under its name
-	listed      bool                     // the lists of all have the addresses that nodes have moved to
-	exits       map[string]chan int      // takes the code with which a node ends; not there: it must not
-	versions    map[string]fsm.Versions  // that a node supports; not there: those of the program
-	ahead       map[string]*atomic.Int64 // ns by which a node's wall clock is ahead; not there: right
-	gates       map[string]*gate         // to the disk of a node; not there: it never hangs
-	bounds      watchdog.Bounds
-	exit        func(name string, code int) // nil: no node ends
-	change      func(*Config)               // of each node; nil: nothing is
+	properties        map[string]broker.Properties // of a node; not there: none are read
+	first             []string                     // nodes to start with; nil: all
+	through           string                       // node through which others join; empty: they are on the list
+	disconnectedGrace time.Duration
+	moved             map[string]string        // address of a node that the others know under its name
+	listed            bool                     // the lists of all have the addresses that nodes have moved to
+	exits             map[string]chan int      // takes the code with which a node ends; not there: it must not
+	versions          map[string]fsm.Versions  // that a node supports; not there: those of the program
+	ahead             map[string]*atomic.Int64 // ns by which a node's wall clock is ahead; not there: right
+	gates             map[string]*gate         // to the disk of a node; not there: it never hangs
+	bounds            watchdog.Bounds
+	exit              func(name string, code int) // nil: no node ends
+	change            func(*Config)               // of each node; nil: nothing is
 }
 
 var names = []string{"n1", "n2", "n3"}
@@ -58,7 +58,7 @@ var names = []string{"n1", "n2", "n3"}
 // if a goroutine of theirs is left.
 func mustCluster(t testing.TB, options ...func(*nodes)) *nodes {
 	t.Helper()
-	c := &nodes{t: t, net: newNetwork(), dir: t.TempDir(), all: map[string]*Node{}, silentGrace: time.Minute}
+	c := &nodes{t: t, net: newNetwork(), dir: t.TempDir(), all: map[string]*Node{}, disconnectedGrace: time.Minute}
 	for _, o := range options {
 		o(c)
 	}
@@ -146,7 +146,7 @@ func (c *nodes) config(name string) Config {
 		Logger: logger, Properties: c.propertiesOf(name),
 		DefaultVHost: "/", DefaultUser: "guest", DefaultPassword: "guest",
 		Token:           c.tokenFor(name),
-		LeaderlessGrace: 5 * time.Second, Defaults: catalog.Defaults{DisconnectedTimeout: fsm.Millis(c.silentGrace.Milliseconds())}, GroupSize: 3, Versions: c.versions[name],
+		LeaderlessGrace: 5 * time.Second, Defaults: catalog.Defaults{DisconnectedTimeout: fsm.Millis(c.disconnectedGrace.Milliseconds())}, GroupSize: 3, Versions: c.versions[name],
 	}
 	if c.change != nil {
 		c.change(&config)
@@ -205,9 +205,9 @@ func (c *nodes) stop(name string) {
 func (c *nodes) crash(name string) {
 	c.t.Helper()
 	c.net.crash(name)
-	c.net.setSilent(name, true)
+	c.net.setMuted(name, true)
 	c.stop(name)
-	c.net.setSilent(name, false)
+	c.net.setMuted(name, false)
 }
 
 func (c *nodes) closeAll() {

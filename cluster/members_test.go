@@ -145,7 +145,7 @@ func TestMembersChange(t *testing.T) {
 
 // A queue gets the members that a new target asks for, and a member that is
 // merely down is not replaced.
-func TestTargetSize(t *testing.T) {
+func TestGroupSizeIsReached(t *testing.T) {
 	t.Parallel()
 	c := mustCluster(t)
 	cl := c.mustClient("n1")

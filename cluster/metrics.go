@@ -31,7 +31,7 @@ func (n *Node) metricStats() metrics.Stats {
 	}
 	s.Replicas.Count, s.Queues.Led = n.local.Led()
 	s.Replicas.Quarantined, s.Replicas.Unproven = len(n.host.Quarantined()), len(n.local.Unproven())
-	s.Replicas.Stalled = len(n.local.StandingStill())
+	s.Replicas.Stalled = len(n.local.StalledQueues())
 	s.Replicas.Resignations, _ = n.host.Resignations()
 	s.Lease.Left, s.Lease.Lost = n.catalog.LeaseLeft()
 	s.Queues.TimedOut, s.Queues.LateAcks = n.broker.Lateness()

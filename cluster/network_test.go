@@ -15,7 +15,7 @@ import (
 type network struct {
 	mu        sync.Mutex
 	addresses map[string]string  // of nodes that listen
-	silent    map[string]bool    // nodes whose bytes get lost
+	muted     map[string]bool    // nodes whose bytes get lost
 	refused   map[[2]string]bool // pairs, from and to, whose connections are refused
 	conns     map[*conn]struct{}
 	apart     map[pair]bool            // nodes that do not reach each other
@@ -32,7 +32,7 @@ type conn struct {
 }
 
 func newNetwork() *network {
-	return &network{addresses: map[string]string{}, silent: map[string]bool{}, refused: map[[2]string]bool{}, conns: map[*conn]struct{}{}}
+	return &network{addresses: map[string]string{}, muted: map[string]bool{}, refused: map[[2]string]bool{}, conns: map[*conn]struct{}{}}
 }
 
 // listen opens a node's listener.
@@ -52,7 +52,7 @@ func (n *network) listen(t testing.TB, node string) net.Listener {
 func (n *network) dialer(from string) func(context.Context, string) (net.Conn, error) {
 	return func(ctx context.Context, to string) (net.Conn, error) {
 		n.mu.Lock()
-		address, silent, refused := n.addresses[to], n.silent[from] || n.silent[to] || n.apart[pair{from, to}], n.refused[[2]string{from, to}]
+		address, silent, refused := n.addresses[to], n.muted[from] || n.muted[to] || n.apart[pair{from, to}], n.refused[[2]string{from, to}]
 		n.mu.Unlock()
 		switch {
 		case address == "" || refused:
@@ -70,7 +70,7 @@ func (n *network) dialer(from string) func(context.Context, string) (net.Conn, e
 		}
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		if n.silent[from] || n.silent[to] || n.addresses[to] != address || n.refused[[2]string{from, to}] {
+		if n.muted[from] || n.muted[to] || n.addresses[to] != address || n.refused[[2]string{from, to}] {
 			c.Close()
 			return nil, os.ErrDeadlineExceeded
 		}
@@ -109,10 +109,10 @@ func (n *network) crash(node string) {
 	n.cut(node)
 }
 
-// setSilent takes a node off the network, or puts it back.
-func (n *network) setSilent(node string, silent bool) {
+// setMuted takes a node off the network, or puts it back.
+func (n *network) setMuted(node string, muted bool) {
 	n.mu.Lock()
-	n.silent[node] = silent
+	n.muted[node] = muted
 	n.mu.Unlock()
 	n.cut(node)
 }

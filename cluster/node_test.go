@@ -154,13 +154,13 @@ func TestLeaderLossWhilePublishing(t *testing.T) {
 }
 
 // A leader that is cut off and comes back loses nothing of what it was given.
-func TestSilentLeader(t *testing.T) {
+func TestUnreachableLeader(t *testing.T) {
 	t.Parallel()
 	c := mustCluster(t)
 	c.mustClient("n1").mustDeclare("q")
 	leader := c.mustLeader("q")
 	outs := []*client{c.mustClient(leader), c.mustClient(c.other(leader))}
-	c.net.setSilent(leader, true)
+	c.net.setMuted(leader, true)
 	for _, out := range outs {
 		for _, body := range numbered(0, 50) {
 			out.publish("q", body)
@@ -170,7 +170,7 @@ func TestSilentLeader(t *testing.T) {
 	if at := c.mustLeader("q"); at == leader && c.all[leader].host.Groups()[0].Leading() == 0 {
 		t.Errorf("%s still leads", at)
 	}
-	c.net.setSilent(leader, false)
+	c.net.setMuted(leader, false)
 	outs[0].confirmed()
 	info, err := outs[0].count("q")
 	if err != nil || info.Ready != 100 {
@@ -285,23 +285,23 @@ func TestCrashedConsumer(t *testing.T) {
 
 // What the clients of a silent node hold goes back after a while, and their
 // sessions are served again when it is back.
-func TestSilentConsumer(t *testing.T) {
+func TestUnreachableConsumer(t *testing.T) {
 	t.Parallel()
-	c := mustCluster(t, func(c *nodes) { c.silentGrace = 200 * time.Millisecond })
+	c := mustCluster(t, func(c *nodes) { c.disconnectedGrace = 200 * time.Millisecond })
 	c.mustClient("n1").mustDeclare("q")
 	leader := c.mustLeader("q")
-	silent := c.other(leader)
-	holder := c.mustClient(silent)
+	muted := c.other(leader)
+	holder := c.mustClient(muted)
 	holder.mustConsume("q", 1, 10)
 	cl := c.mustClient(leader)
 	for _, body := range numbered(0, 10) {
 		cl.publish("q", body)
 	}
 	holder.await("everything is held", func() bool { return len(holder.inbox) == 10 })
-	c.net.setSilent(silent, true)
+	c.net.setMuted(muted, true)
 	cl.mustConsume("q", 1, 0)
 	cl.await("everything comes back", func() bool { return len(cl.inbox) == 10 })
-	c.net.setSilent(silent, false)
+	c.net.setMuted(muted, false)
 	for _, m := range cl.inbox {
 		if m.Acquired != 1 || m.Failed != 0 {
 			t.Errorf("%q was handed out %d times, %d failed", m.Payload.Body(), m.Acquired, m.Failed)
@@ -321,23 +321,23 @@ func TestSilentConsumer(t *testing.T) {
 }
 
 // A node that is back in time has lost nothing.
-func TestSilentForAWhile(t *testing.T) {
+func TestUnreachableForAWhile(t *testing.T) {
 	t.Parallel()
 	c := mustCluster(t)
 	c.mustClient("n1").mustDeclare("q")
 	leader := c.mustLeader("q")
-	silent := c.other(leader)
-	holder, cl := c.mustClient(silent), c.mustClient(leader)
+	muted := c.other(leader)
+	holder, cl := c.mustClient(muted), c.mustClient(leader)
 	holder.mustConsume("q", 1, 10)
 	for _, body := range numbered(0, 10) {
 		cl.publish("q", body)
 	}
 	holder.await("everything is held", func() bool { return len(holder.inbox) == 10 })
-	c.net.setSilent(silent, true)
+	c.net.setMuted(muted, true)
 	cl.mustConsume("q", 1, 0)
 	cl.publish("q", "meanwhile")
 	cl.await("the other consumer has it", func() bool { return len(cl.inbox) == 1 })
-	c.net.setSilent(silent, false)
+	c.net.setMuted(muted, false)
 	for _, m := range holder.inbox {
 		holder.session.Settle(1, []uint64{m.ID}, fsm.Ack)
 	}

@@ -93,7 +93,7 @@ func (c *client) mustDelay(source, target string) {
 // A panic while dead letters are forwarded moves the lead to another node,
 // which forwards all of them, each once. The node lives and says what happened,
 // and leads the queue again when it is let.
-func TestForwarderPanics(t *testing.T) {
+func TestDeadLetteringPanics(t *testing.T) {
 	t.Parallel()
 	c, poisons := poisonable(t)
 	cl := c.mustClient("n1")

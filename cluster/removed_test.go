@@ -55,7 +55,7 @@ func TestForgottenNodeEndsWhileItRuns(t *testing.T) {
 	t.Parallel()
 	c := mustCluster(t, func(c *nodes) { c.exits = map[string]chan int{"n3": make(chan int, 8)} })
 	n := c.all["n1"]
-	c.net.setSilent("n3", true)
+	c.net.setMuted("n3", true)
 	until(t, "n3 is known to be dead", func() bool { return !n.mesh.Alive("n3") })
 	if err := n.membership.ForgetNode(deadline(t), "n3"); err != nil {
 		t.Fatal(err)
@@ -64,7 +64,7 @@ func TestForgottenNodeEndsWhileItRuns(t *testing.T) {
 	if len(c.exits["n3"]) > 0 {
 		t.Fatal("it ends without having heard of anybody")
 	}
-	c.net.setSilent("n3", false)
+	c.net.setMuted("n3", false)
 	until(t, "n3 ends", func() bool { return len(c.exits["n3"]) > 0 })
 	if code := <-c.exits["n3"]; code != membership.CodeRemoved {
 		t.Errorf("n3 ends with code %d", code)

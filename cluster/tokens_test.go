@@ -324,7 +324,7 @@ func TestTokenUsedAtOnce(t *testing.T) {
 }
 
 // A node that signs nothing refuses guests before they are heard.
-func TestGuestsNeedSigner(t *testing.T) {
+func TestJoinersNeedSigner(t *testing.T) {
 	t.Parallel()
 	s := mustSecured(t, "n1")
 	token, _ := mustToken(t, s.all["n1"], time.Hour, "")

@@ -110,14 +110,14 @@ func TestConfirmFollowsCommit(t *testing.T) {
 	for range 3 {
 		x.publish("", "q", false)
 	}
-	x.told()
+	x.expect()
 	batches := take(x.stream(q))
-	x.told()
+	x.expect()
 	if got := r.Bodies(); len(batches) != 1 || len(got) != 0 {
 		t.Fatalf("%d batches, the queue holds %q", len(batches), got)
 	}
 	answers := r.Apply(t, batches[0])
-	x.told()
+	x.expect()
 	tell(x.stream(q), answers...)
 	if got := r.Bodies(); len(got) != 3 || len(x.c.settled) != 3 || x.c.refused != 0 {
 		t.Errorf("the queue holds %q, settled are %v", got, x.c.settled)

@@ -108,7 +108,7 @@ func TestSuspects(t *testing.T) {
 
 // A silence that commits after its reason has gone is taken back, by whoever
 // leads then, with and without sessions on that node.
-func TestLateSilenceIsTakenBack(t *testing.T) {
+func TestLateSuspicionIsTakenBack(t *testing.T) {
 	for _, sessions := range []bool{true, false} {
 		w := newWorld(t)
 		host := w.mustHost()

@@ -96,7 +96,7 @@ func TestDeliveriesAreBounded(t *testing.T) {
 
 // One consumer that is behind does not keep another one of its session, which
 // has room: it is asked for in its turn.
-func TestHungryConsumersTakeTurns(t *testing.T) {
+func TestHungryConsumersAreServedInTurn(t *testing.T) {
 	w, c, s, l := mustStream(t)
 	q := l.Queue()
 	backlogs := map[uint64]*backlog{}

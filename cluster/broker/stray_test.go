@@ -80,7 +80,7 @@ func (x *strays) answer(q *catalog.Queue, c fsm.Code) (sent []*logpb.Command) {
 	return sent
 }
 
-func (x *strays) told(want ...string) {
+func (x *strays) expect(want ...string) {
 	x.t.Helper()
 	x.c.mu.Lock()
 	defer x.c.mu.Unlock()
@@ -105,7 +105,7 @@ func TestStrayFollowsRedeclare(t *testing.T) {
 			case "answered":
 				first = x.answer(q, fsm.Gone)
 				x.publish("", "q", true) // by the same view
-				x.told()
+				x.expect()
 			case "deleted before the answer":
 				for _, b := range take(x.stream(q)) {
 					first = append(first, grouptest.Commands(t, b)...)
@@ -155,9 +155,9 @@ func TestStrayUnroutable(t *testing.T) {
 			if tc.code == fsm.Gone {
 				x.answer(q, fsm.Gone)
 			}
-			x.told()
+			x.expect()
 			x.deleteQueue(q)
-			x.told(tc.want...)
+			x.expect(tc.want...)
 		})
 	}
 }
@@ -187,7 +187,7 @@ func TestStrayOfSeveral(t *testing.T) {
 			x.publish("amq.fanout", "k", true)
 			x.answer(a, tc.a)
 			x.answer(b, tc.b)
-			x.told()
+			x.expect()
 			x.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{Vhost: "/", Name: "b"}}})
 			var fresh []*catalog.Queue
 			if tc.next {
@@ -235,7 +235,7 @@ func TestStraysOfOnePublish(t *testing.T) {
 	if got := x.answer(c, fsm.OK); len(got) != 1 {
 		t.Errorf("the new queue is sent %v", got)
 	}
-	x.told("settled")
+	x.expect("settled")
 }
 
 // A stray goes by an alternate exchange as any publish does.
@@ -255,7 +255,7 @@ func TestStrayTakesAlternate(t *testing.T) {
 	if got := x.answer(other, fsm.OK); len(got) != 1 {
 		t.Errorf("the alternate's queue is sent %v", got)
 	}
-	x.told("settled")
+	x.expect("settled")
 }
 
 // A publish whose queue goes while it is being routed is routed again at once,
@@ -277,11 +277,11 @@ func TestStrayWhileRouted(t *testing.T) {
 	x.s.queues[q.ID] = u
 	next := x.MustQueue("q")
 	x.s.enqueue(&p, limits)
-	x.told()
+	x.expect()
 	if got := x.answer(next, fsm.OK); len(got) != 1 {
 		t.Errorf("the next life is sent %v", got)
 	}
-	x.told("settled")
+	x.expect("settled")
 }
 
 // No answer but OK confirms a publish.
@@ -416,7 +416,7 @@ func TestStrayWaitsForFreshView(t *testing.T) {
 	x.stale.Store(true)
 	x.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{Vhost: "/", Name: "q"}}})
 	x.broker.QueueGone(q.ID)
-	x.told()
+	x.expect()
 	next := x.MustQueue("q")
 	x.stale.Store(false)
 	limit := time.Now().Add(20 * time.Second)
@@ -429,5 +429,5 @@ func TestStrayWaitsForFreshView(t *testing.T) {
 	if again := x.answer(next, fsm.OK); len(again) != 1 {
 		t.Fatalf("%d messages reach the next life of the queue", len(again))
 	}
-	x.told("settled")
+	x.expect("settled")
 }

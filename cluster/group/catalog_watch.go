@@ -66,7 +66,7 @@ func (k *Catalog) check(now time.Duration) {
 	w.note(s)
 	next := d.next
 	d.next += maxTransferees
-	k.spawn(func() { k.giveWay(s.Term, next) })
+	k.spawn(func() { k.yield(s.Term, next) })
 }
 
 // stall returns for how long the leader's work makes no progress: what its log
@@ -103,10 +103,10 @@ func (k *Catalog) transferees(term uint64) []string {
 	return list
 }
 
-// giveWay tells some voters, one after the other, to stand for election, and
+// yield tells some voters, one after the other, to stand for election, and
 // then steps down if this node leads in the same term still. The ones of last
 // time, who have not taken over, are not told again at once: first says who is.
-func (k *Catalog) giveWay(term uint64, first int) {
+func (k *Catalog) yield(term uint64, first int) {
 	list := k.transferees(term)
 	leads := func() bool {
 		now, leads := k.leadsIn()

@@ -166,7 +166,7 @@ func TestCatalogTransferees(t *testing.T) {
 	if got, want := k.transferees(term), []string{trioNames[other], trioNames[gone]}; !slices.Equal(got, want) {
 		t.Fatalf("the transferees are %v, want %v", got, want)
 	}
-	k.giveWay(term, 1)
+	k.yield(term, 1)
 	if log := c.log.String(); !strings.Contains(log, "does not take the catalog over") || !strings.Contains(log, "to="+trioNames[gone]) {
 		t.Errorf("%s was not told: %s", trioNames[gone], log)
 	}
@@ -188,7 +188,7 @@ func TestCatalogHasNoTransferee(t *testing.T) {
 			other.trust.doubt.Store(&Doubt{})
 		}
 	}
-	k.giveWay(term, 0)
+	k.yield(term, 0)
 	await(t, "raft goes on to another term", func() bool { return k.raft.Load().CurrentTerm() > term })
 	if said := strings.Count(c.log.String(), "does not take the catalog over"); said != maxTransferees {
 		t.Errorf("%d were told", said)

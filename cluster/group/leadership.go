@@ -193,7 +193,7 @@ func (g *Group) resignedLately() bool {
 func (g *Group) transferTo(node string, wins bool) {
 	g.spawn(func() {
 		if g.leadership.hasResigned() && g.Quarantined() == nil {
-			g.giveWay(node, wins) // without the lock: who holds it may hang
+			g.yield(node, wins) // without the lock: who holds it may hang
 			return
 		}
 		g.leadership.changing.Lock()

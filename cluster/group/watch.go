@@ -326,10 +326,10 @@ func (g *Group) resign(s Stall, now time.Duration) {
 	g.host.elections.begin(g)
 }
 
-// giveWay has another member stand for election at once. If that is not told, or
+// yield has another member stand for election at once. If that is not told, or
 // does not win, this replica steps down, so that whoever can is elected. If
 // nobody can be, the leadership goes on.
-func (g *Group) giveWay(node string, wins bool) {
+func (g *Group) yield(node string, wins bool) {
 	resigned := &g.leadership.resigned
 	term := resigned.term.Load()
 	if !wins {

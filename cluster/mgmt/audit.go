@@ -71,7 +71,7 @@ func (s *Server) perform(w *responder, r *request, e *endpoint) {
 func (s *Server) note(r *request, outcome audit.Outcome, reason string) {
 	e := audit.Event{
 		Kind: kindOf(r.Pattern), Action: r.Method + " " + r.Pattern, User: r.user.GetName(),
-		Origin: audit.Origin{Protocol: "http", Address: r.RemoteAddr}, Target: targets(r.Request), Detail: r.detail, Outcome: outcome, Reason: reason,
+		Origin: audit.Origin{Protocol: "http", Address: r.RemoteAddr}, Target: pathNames(r.Request), Detail: r.detail, Outcome: outcome, Reason: reason,
 	}
 	if outcome == audit.Refused {
 		e.Kind = audit.Access
@@ -94,8 +94,8 @@ func kindOf(path string) audit.Kind {
 	return audit.Definition
 }
 
-// targets are the names in a request's path.
-func targets(r *http.Request) map[string]string {
+// pathNames are the names in a request's path.
+func pathNames(r *http.Request) map[string]string {
 	names := map[string]string{}
 	for segment := range strings.SplitSeq(r.Pattern, "/") {
 		if name, ok := strings.CutPrefix(segment, "{"); ok {

@@ -92,9 +92,9 @@ type Node interface {
 	// Quarantined lists the queues that do not lead on the node because work for
 	// them has panicked here.
 	Quarantined() []api.Quarantine
-	// StandingStill lists the queues that the node leads and whose work makes no
+	// StalledQueues lists the queues that the node leads and whose work makes no
 	// progress.
-	StandingStill() []api.Standstill
+	StalledQueues() []api.Standstill
 	// Unproven lists the replicas on the node that do not vote, because they
 	// cannot prove what they acknowledged. The catalog's has no name.
 	Unproven() []api.Unproven

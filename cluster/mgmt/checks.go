@@ -84,7 +84,7 @@ var catalogNamed = api.Named{Name: "catalog", ReadableName: "the catalog", Type:
 // progressCheck fails if queues that this node leads make no progress.
 func (h healthChecks) progressCheck(w *responder, r *request) {
 	c := api.Check{}
-	for _, x := range h.node.StandingStill() {
+	for _, x := range h.node.StalledQueues() {
 		c.Reason = "There are queues led by the node whose work makes no progress"
 		if x.Group == 0 {
 			c.Queues = append(c.Queues, catalogNamed)

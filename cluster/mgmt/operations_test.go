@@ -60,7 +60,7 @@ func (o *operator) Quarantined() []api.Quarantine {
 	return []api.Quarantine{{VHost: "/", Name: o.quarantined}}
 }
 
-func (o *operator) StandingStill() []api.Standstill {
+func (o *operator) StalledQueues() []api.Standstill {
 	if o.still == "" {
 		return nil
 	}

@@ -73,7 +73,7 @@ func (qs queues) describe(v *catalog.View, q *catalog.Queue, byQueue map[fsm.Que
 		d.State = "minority"
 	}
 	if f, ok := byQueue[q.ID]; ok {
-		f.SettingsInForce = f.Revision >= settings.Revision
+		f.SettingsApplied = f.Revision >= settings.Revision
 		d.Leader, d.Node, d.QueueStats = &f.Leader, f.Leader, &f.QueueStats
 	} else if len(d.Members) > 0 {
 		d.Node = d.Members[0]

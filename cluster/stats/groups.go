@@ -65,9 +65,9 @@ func (l *Local) LiftQuarantine(q *catalog.Queue) error {
 	return err
 }
 
-// StandingStill lists the queues that this node leads and whose work makes no
+// StalledQueues lists the queues that this node leads and whose work makes no
 // progress, the catalog before them.
-func (l *Local) StandingStill() []api.Standstill {
+func (l *Local) StalledQueues() []api.Standstill {
 	list := []api.Standstill{}
 	if s := l.c.Catalog.Stall(); s != nil {
 		list = append(list, standstill(s))

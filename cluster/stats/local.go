@@ -71,7 +71,7 @@ func (l *Local) Status() api.Status {
 // describeProgress says what the watchdog has found and done.
 func (l *Local) describeProgress(s *api.Status) {
 	s.DiskWaitMS = l.c.Watchdog.Stats().Waiting.Milliseconds()
-	s.StandingStill, s.Resignations = l.StandingStill(), []api.Resignation{}
+	s.StalledQueues, s.Resignations = l.StalledQueues(), []api.Resignation{}
 	count, last := l.c.Host.Resignations()
 	for _, c := range count {
 		s.ResignationsTotal += c

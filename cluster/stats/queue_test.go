@@ -102,7 +102,7 @@ func TestLinksToAPI(t *testing.T) {
 	q := queueFrom("n1", s)
 	for i, v := 0, reflect.ValueOf(q.QueueStats); i < v.NumField(); i++ {
 		name := v.Type().Field(i).Name
-		if v.Field(i).IsZero() != (name == "SettingsInForce") { // it takes the catalog to know that
+		if v.Field(i).IsZero() != (name == "SettingsApplied") { // it takes the catalog to know that
 			t.Errorf("%s: %v", name, v.Field(i))
 		}
 	}

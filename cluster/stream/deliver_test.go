@@ -82,21 +82,21 @@ func TestUnknownConsumer(t *testing.T) {
 
 // What the receiver has no room for stays with the leader, and is asked for when
 // there is room.
-func TestNoRoom(t *testing.T) {
+func TestReceiverIsFull(t *testing.T) {
 	h, c := newHost(t), &client{full: true}
 	s := h.mustStream(c)
 	x := c.consumer(5)
 	s.route.Lead("n2", 1)
-	h.asked = nil
+	h.requested = nil
 	s.Receive(answerOf(5, 0))
 	s.Receive(messages(5, 1, 2))
-	if last, asked, behind := x.Position(); last != 0 || asked || !behind || len(h.asked) != 0 || len(c.messages) != 0 {
-		t.Errorf("last %d, asked %v, behind %v, questions %v, messages %v", last, asked, behind, h.asked, c.messages)
+	if last, asked, behind := x.Position(); last != 0 || asked || !behind || len(h.requested) != 0 || len(c.messages) != 0 {
+		t.Errorf("last %d, asked %v, behind %v, questions %v, messages %v", last, asked, behind, h.requested, c.messages)
 	}
 	c.full = false
 	s.CatchUp()
-	if want := []Resync{{s.id, 5, 0}}; !slices.Equal(h.asked, want) {
-		t.Errorf("asks %v, want %v", h.asked, want)
+	if want := []Resync{{s.id, 5, 0}}; !slices.Equal(h.requested, want) {
+		t.Errorf("asks %v, want %v", h.requested, want)
 	}
 }
 
@@ -129,7 +129,7 @@ func TestNoReceiver(t *testing.T) {
 	k := c.request(&logpb.Command{Kind: logpb.Command_TOUCH})
 	r.Lead("n2", 1)
 	grouptest.Eventually(t, func() bool { return !r.isRunning() })
-	if len(c.messages)+len(h.asked)+len(c.notices) != 0 || isDone(k) || c.stream.Next() != 2 {
-		t.Errorf("messages %v, questions %v, %d commands", c.messages, h.asked, c.stream.Next()-1)
+	if len(c.messages)+len(h.requested)+len(c.notices) != 0 || isDone(k) || c.stream.Next() != 2 {
+		t.Errorf("messages %v, questions %v, %d commands", c.messages, h.requested, c.stream.Next()-1)
 	}
 }

@@ -19,10 +19,10 @@ type host struct {
 	panics  atomic.Int64
 	spawned atomic.Int64
 
-	mu     sync.Mutex                              // guards what follows
-	submit func(leader string, b group.Batch) bool // nil: everything is taken
-	asked  []Resync
-	serves map[string]uint64 // what a node that is asked says; absent: it does not lead
+	mu        sync.Mutex                              // guards what follows
+	submit    func(leader string, b group.Batch) bool // nil: everything is taken
+	requested []Resync
+	serves    map[string]uint64 // what a node that is asked says; absent: it does not lead
 }
 
 func newHost(t grouptest.Fatal) *host {
@@ -60,7 +60,7 @@ func (h *host) Submit(_ *Route, leader string, b group.Batch) bool {
 func (h *host) Ask(_ *Route, _ string, q Resync) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.asked = append(h.asked, q)
+	h.requested = append(h.requested, q)
 }
 
 func (h *host) Leads(_ *Route, node string) uint64 {

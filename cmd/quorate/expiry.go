@@ -11,7 +11,7 @@ import (
 
 // certificateEnds lists when the certificates end that the node shows now: to
 // other nodes, and on each way in by TLS.
-func (s *settings) certificateEnds(ways listeners, security *peer.Security) []api.Certificate {
+func (s *settings) certificateEnds(sockets listeners, security *peer.Security) []api.Certificate {
 	var all []api.Certificate
 	if k := keysOf(security); k != nil {
 		files, _, err := s.certificates()
@@ -22,12 +22,12 @@ func (s *settings) certificateEnds(ways listeners, security *peer.Security) []ap
 	}
 	for _, x := range []struct {
 		protocol string
-		ways     []way
+		sockets  []socket
 		files    tlsFiles
 	}{
-		{"amqp/ssl", ways.clients, s.tls}, {"https", ways.management, s.managementTLS.or(s.tls)}, {"https/prometheus", ways.metrics, s.metricsTLS.or(s.tls)},
+		{"amqp/ssl", sockets.clients, s.tls}, {"https", sockets.management, s.managementTLS.or(s.tls)}, {"https/prometheus", sockets.metrics, s.metricsTLS.or(s.tls)},
 	} {
-		for _, w := range x.ways {
+		for _, w := range x.sockets {
 			if w.tls == nil {
 				continue
 			}

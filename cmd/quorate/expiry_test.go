@@ -23,17 +23,17 @@ func TestCertificateEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var ways listeners
-	for to, files := range map[*[]way]tlsFiles{&ways.clients: s.tls, &ways.management: s.managementTLS.or(s.tls), &ways.metrics: s.metricsTLS.or(s.tls)} {
+	var sockets listeners
+	for to, files := range map[*[]socket]tlsFiles{&sockets.clients: s.tls, &sockets.management: s.managementTLS.or(s.tls), &sockets.metrics: s.metricsTLS.or(s.tls)} {
 		config, err := files.config(s.tlsVersions)
 		if err != nil {
 			t.Fatal(err)
 		}
-		*to = []way{{address: "plain"}, {address: "secure", tls: config}}
+		*to = []socket{{address: "plain"}, {address: "secure", tls: config}}
 	}
 	check := func(life time.Duration) {
 		t.Helper()
-		all := s.certificateEnds(ways, security)
+		all := s.certificateEnds(sockets, security)
 		if len(all) != 4 {
 			t.Fatalf("%+v", all)
 		}

@@ -163,9 +163,9 @@ func (s *settings) joinToken() (certs.Token, error) {
 
 // admission has a node join by its token, let others join, and know when
 // certificates end.
-func (s *settings) admission(c *cluster.Config, ways listeners, security *peer.Security) (err error) {
+func (s *settings) admission(c *cluster.Config, sockets listeners, security *peer.Security) (err error) {
 	c.Security, c.PlainTokens = security, s.links.allowPlain == "true"
-	c.Certificates = func() []api.Certificate { return s.certificateEnds(ways, security) }
+	c.Certificates = func() []api.Certificate { return s.certificateEnds(sockets, security) }
 	if c.Token, err = s.joinToken(); err != nil || security == nil {
 		return err
 	}
@@ -193,16 +193,16 @@ func watchKeys(security *peer.Security, node *cluster.Node) {
 	}
 }
 
-// prepare sees to the node's data, then opens its ways in, and what those of other nodes are secured with.
-func prepare(s *settings, logger *slog.Logger) (ways listeners, security *peer.Security, err error) {
+// prepare sees to the node's data, then opens its sockets in, and what those of other nodes are secured with.
+func prepare(s *settings, logger *slog.Logger) (sockets listeners, security *peer.Security, err error) {
 	warnOfRoot(logger)
 	if err = closeData(s.dataDir, logger); err != nil {
-		return ways, nil, err
+		return sockets, nil, err
 	}
 	if security, err = s.security(logger); err == nil {
-		ways, err = listen(s, logger)
+		sockets, err = listen(s, logger)
 	}
-	return ways, security, err
+	return sockets, security, err
 }
 
 // noKeys are those of a node without a certificate, which is a cluster by itself.

@@ -11,15 +11,15 @@ import (
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
-// listeners are the node's ways in.
+// listeners are the node's sockets in.
 type listeners struct {
 	peers               net.Listener
-	management, metrics []way
-	clients             []way
+	management, metrics []socket
+	clients             []socket
 	limits              *limits
 }
 
-// listen opens all ways in, or none.
+// listen opens all sockets in, or none.
 func listen(s *settings, logger *slog.Logger) (l listeners, err error) {
 	c, err := newLimits(logger)
 	if err != nil {
@@ -30,7 +30,7 @@ func listen(s *settings, logger *slog.Logger) (l listeners, err error) {
 		return l, err
 	}
 	for _, x := range []struct {
-		to            *[]way
+		to            *[]socket
 		plain, secure string
 		files         tlsFiles
 		prefix        string // of the settings of TLS
@@ -56,7 +56,7 @@ func listen(s *settings, logger *slog.Logger) (l listeners, err error) {
 }
 
 // listenBoth opens a plain way and one by TLS; an empty address is none.
-func (c *limits) listenBoth(plain, secure string, config *tls.Config, b allotment) (ways []way, err error) {
+func (c *limits) listenBoth(plain, secure string, config *tls.Config, b allotment) (sockets []socket, err error) {
 	if plain != "" && secure != "" {
 		b.setting, b.share = (b.setting+1)/2, b.share/2
 	}
@@ -69,37 +69,37 @@ func (c *limits) listenBoth(plain, secure string, config *tls.Config, b allotmen
 		}
 		w, err := listenAt(x.address, x.config, c.limiter(b, x.config != nil))
 		if err != nil {
-			for i := range ways {
-				ways[i].shut()
+			for i := range sockets {
+				sockets[i].shut()
 			}
 			return nil, err
 		}
-		ways = append(ways, w)
+		sockets = append(sockets, w)
 	}
-	return ways, nil
+	return sockets, nil
 }
 
 func (l listeners) close() {
 	if l.peers != nil {
 		l.peers.Close()
 	}
-	for _, ways := range [][]way{l.management, l.metrics, l.clients} {
-		for i := range ways {
-			ways[i].shut()
+	for _, sockets := range [][]socket{l.management, l.metrics, l.clients} {
+		for i := range sockets {
+			sockets[i].shut()
 		}
 	}
 }
 
-// describe lists the ways in, as operators see them.
+// describe lists the sockets in, as operators see them.
 func (l listeners) describe() []api.Listener {
 	all := []api.Listener{{Protocol: "clustering", Address: l.peers.Addr().String()}}
 	for _, x := range []struct {
-		ways          []way
+		sockets       []socket
 		plain, secure string
 	}{
 		{l.management, "http", "https"}, {l.metrics, "http/prometheus", "https/prometheus"}, {l.clients, "amqp", "amqp/ssl"},
 	} {
-		for _, w := range x.ways {
+		for _, w := range x.sockets {
 			protocol := x.plain
 			if w.tls != nil {
 				protocol = x.secure
@@ -110,10 +110,10 @@ func (l listeners) describe() []api.Listener {
 	return all
 }
 
-// addresses lists where ways lead from.
-func addresses(ways []way) string {
+// addresses lists where sockets lead from.
+func addresses(sockets []socket) string {
 	var all []string
-	for _, w := range ways {
+	for _, w := range sockets {
 		all = append(all, w.address)
 	}
 	return strings.Join(all, " ")

@@ -16,7 +16,7 @@ import (
 // process goes on.
 func TestLogFileIsOpenedAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log", "quorate.log")
-	logger, file, err := openLog(&settings{logFile: path, nodeName: "n1"})
+	logger, file, err := openLog(&settings{logSettings: logSettings{logFile: path}, nodeSettings: nodeSettings{nodeName: "n1"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,14 +84,14 @@ func TestAuditFile(t *testing.T) {
 		}
 	}
 	for value, want := range map[string]*os.File{"stdout": os.Stdout, "stderr": os.Stderr} {
-		if log, file, err := openAudit(&settings{auditFile: value}, logger); err != nil || log == nil || file.to != want {
+		if log, file, err := openAudit(&settings{logSettings: logSettings{auditFile: value}}, logger); err != nil || log == nil || file.to != want {
 			t.Errorf("%s: %v", value, err)
 		}
 	}
 	if log, _, err := openAudit(defaults(), logger); log != nil || err != nil {
 		t.Errorf("by default: %v, %v", log, err)
 	}
-	if _, _, err := openAudit(&settings{auditFile: filepath.Join(path, "x")}, logger); err == nil {
+	if _, _, err := openAudit(&settings{logSettings: logSettings{auditFile: filepath.Join(path, "x")}}, logger); err == nil {
 		t.Error("a file in a file")
 	}
 }
@@ -100,7 +100,7 @@ func TestAuditFile(t *testing.T) {
 func TestLogOfHostileNames(t *testing.T) {
 	for _, format := range []string{"plaintext", "json"} {
 		path := filepath.Join(t.TempDir(), "log")
-		logger, file, err := openLog(&settings{logFile: path, logFormat: format})
+		logger, file, err := openLog(&settings{logSettings: logSettings{logFile: path, logFormat: format}})
 		if err != nil {
 			t.Fatal(err)
 		}

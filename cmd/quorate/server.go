@@ -99,20 +99,20 @@ func openLog(s *settings) (*slog.Logger, *logFile, error) {
 
 // serve runs a node until it is told to stop.
 func serve(s *settings, logger *slog.Logger, records *audit.Log, stop <-chan os.Signal) error {
-	ways, security, err := prepare(s, logger)
+	sockets, security, err := prepare(s, logger)
 	if err != nil {
 		return err
 	}
-	defer ways.close()
+	defer sockets.close()
 	wall, stopClock, err := wallClock(s, logger)
 	if err != nil {
 		return err
 	}
 	defer stopClock()
-	config := nodeConfig(s, ways.peers, wall, logger)
-	config.Listeners, config.Audit = ways.describe(), records
-	config.OpenFiles, config.MaxConnections = ways.limits.descriptors.Tables, ways.limits.maxClients(s.maxConnections)
-	if err := s.admission(&config, ways, security); err != nil {
+	config := nodeConfig(s, sockets.peers, wall, logger)
+	config.Listeners, config.Audit = sockets.describe(), records
+	config.OpenFiles, config.MaxConnections = sockets.limits.descriptors.Tables, sockets.limits.maxClients(s.maxConnections)
+	if err := s.admission(&config, sockets, security); err != nil {
 		return err
 	}
 	node, err := cluster.Open(config)
@@ -121,23 +121,23 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, stop <-chan os.
 	}
 	watchKeys(security, node)
 	counts, failed := &traffic{}, make(chan error, 8)
-	api, page, err := serveHTTP(s, node, ways, logger, records, failed)
+	api, page, err := serveHTTP(s, node, sockets, logger, records, failed)
 	if err != nil {
 		return errors.Join(err, node.Close())
 	}
-	front, err := amqp.New(frontConfig(s, node.Broker(), counts, logger, records))
+	server, err := amqp.New(amqpConfig(s, node.Broker(), counts, logger, records))
 	if err != nil {
 		return errors.Join(err, page.Close(context.Background()), api.Close(context.Background()), node.Close())
 	}
-	node.Metrics().SetTraffic(func() metrics.Traffic { return counts.with(front, ways.limits) })
-	clients := newDoor(front, ways.clients, failed)
+	node.Metrics().SetTraffic(func() metrics.Traffic { return counts.with(server, sockets.limits) })
+	clients := newClientListeners(server, sockets.clients, failed)
 	node.SetClients(clients)
-	logger.Info("node started", "version", cluster.Version, "peers", ways.peers.Addr().String(), "http", addresses(ways.management))
+	logger.Info("node started", "version", cluster.Version, "peers", sockets.peers.Addr().String(), "http", addresses(sockets.management))
 	err = joinAndWait(node, logger, stop, failed, func() {
 		clients.serveFirst()
-		logger.Info("node serves clients", "amqp", addresses(ways.clients))
+		logger.Info("node serves clients", "amqp", addresses(sockets.clients))
 	})
-	return errors.Join(err, shutdown(logger, stop, front.Shutdown, page.Close, api.Close,
+	return errors.Join(err, shutdown(logger, stop, server.Shutdown, page.Close, api.Close,
 		func(ctx context.Context) error { node.Leave(ctx); return nil }, func(context.Context) error { return node.Close() }))
 }
 
@@ -168,12 +168,12 @@ func joinAndWait(node *cluster.Node, logger *slog.Logger, stop <-chan os.Signal,
 	return err
 }
 
-// frontConfig is what the AMQP front runs with.
-func frontConfig(s *settings, b *broker.Broker, counts *traffic, logger *slog.Logger, records *audit.Log) amqp.Config {
+// amqpConfig is what the AMQP server runs with.
+func amqpConfig(s *settings, b *broker.Broker, counts *traffic, logger *slog.Logger, records *audit.Log) amqp.Config {
 	return amqp.Config{
-		Broker: frontBroker{b, counts}, Logger: logger,
+		Broker: brokerAdapter{b, counts}, Logger: logger,
 		FrameMax: uint32(s.frameMax), InitialFrameMax: uint32(s.initialFrameMax), ChannelMax: uint16(s.channelMax),
-		Heartbeat: frontHeartbeat(s.heartbeat), HandshakeTimeout: s.handshakeTimeout,
+		Heartbeat: amqpHeartbeat(s.heartbeat), HandshakeTimeout: s.handshakeTimeout,
 		MaxMessageSize: s.maxMessageSize, MaxConsumers: s.maxConsumers, Version: cluster.Version,
 		CertificateUser: certificateUser(s.loginFrom), ServerProperties: map[string]string{"product": s.product},
 		Refused: auditRefusals(records),
@@ -202,7 +202,7 @@ func shutdown(logger *slog.Logger, stop <-chan os.Signal, parts ...func(context.
 }
 
 // serveHTTP serves the API and the metrics of a node.
-func serveHTTP(s *settings, node *cluster.Node, ways listeners, logger *slog.Logger, records *audit.Log, failed chan<- error) (*mgmt.Server, *metrics.Server, error) {
+func serveHTTP(s *settings, node *cluster.Node, sockets listeners, logger *slog.Logger, records *audit.Log, failed chan<- error) (*mgmt.Server, *metrics.Server, error) {
 	guard, err := s.guard()
 	if err != nil {
 		return nil, nil, err
@@ -210,14 +210,14 @@ func serveHTTP(s *settings, node *cluster.Node, ways listeners, logger *slog.Log
 	api := mgmt.New(node.Management(), logger, guard)
 	api.SetAudit(records)
 	page := node.Metrics().Server(logger, metrics.Access{Guard: guard, Login: metricsLogin(s.metricsLogin, api)})
-	serveAt(ways.management, api.Serve, failed)
-	serveAt(ways.metrics, page.Serve, failed)
+	serveAt(sockets.management, api.Serve, failed)
+	serveAt(sockets.metrics, page.Serve, failed)
 	return api, page, nil
 }
 
-// serveAt serves at ways in until the server is closed.
-func serveAt(ways []way, serve func(net.Listener) error, failed chan<- error) {
-	for _, w := range ways {
+// serveAt serves at sockets in until the server is closed.
+func serveAt(sockets []socket, serve func(net.Listener) error, failed chan<- error) {
+	for _, w := range sockets {
 		go func() { failed <- serve(w.listener) }()
 	}
 }
@@ -249,8 +249,8 @@ func (s *settings) guard() (*origin.Guard, error) {
 	return origin.New(own, s.hosts)
 }
 
-// frontHeartbeat turns the setting into the front's value, where negative is none.
-func frontHeartbeat(d time.Duration) time.Duration {
+// amqpHeartbeat turns the setting into the server's value, where negative is none.
+func amqpHeartbeat(d time.Duration) time.Duration {
 	if d == 0 {
 		return -1
 	}
@@ -267,7 +267,7 @@ func nodeConfig(s *settings, peers net.Listener, wall func() time.Time, logger *
 		},
 		Clock: wall,
 		Exit:  os.Exit, Logger: logger, Properties: amqp.Properties{ContinueHistory: s.deadLetters == "3"},
-		Defaults:     catalog.Defaults{ConsumerTimeout: fsm.Millis(s.consumerTimeout.Milliseconds()), DisconnectedTimeout: fsm.Millis(s.silentGrace.Milliseconds())},
+		Defaults:     catalog.Defaults{ConsumerTimeout: fsm.Millis(s.consumerTimeout.Milliseconds()), DisconnectedTimeout: fsm.Millis(s.disconnectedTimeout.Milliseconds())},
 		DefaultVHost: s.vhost, DefaultUser: s.user, DefaultPassword: s.password, LoopbackUsers: s.loopbackUsers, Logins: s.logins,
 		MemTableBytes: int64(s.walSize), RetainedBytes: int64(s.retained), Heartbeat: s.raftHeartbeat, LeaderlessGrace: s.leaderlessGrace, GroupSize: s.groupSize,
 		LeaderLocator: catalog.Locator(s.leaderLocator), Watchdog: s.watchdog,

@@ -21,33 +21,61 @@ import (
 
 // settings is what a node runs with.
 type settings struct {
-	nodeName string
-	dataDir  string
+	nodeSettings
+	listenSettings
+	loginSettings
+	amqpSettings
+	queueSettings
+	logSettings
 
+	secret string // the first setting in the file that nobody else may read; empty: none
+
+	test testSettings
+}
+
+// nodeSettings say which node this is, and of which cluster.
+type nodeSettings struct {
+	nodeName  string
+	dataDir   string
+	peers     string
+	links     linkSettings
+	nodes     map[string]string // name → peer address
+	nodeOf    map[string]string // setting → name
+	contacts  []string          // of a cluster to join
+	token     string            // that lets the node in; empty: none, or in tokenFile
+	tokenFile string
+	cluster   string
+
+	memoryLimit, diskLimit alarm.Limit
+}
+
+// listenSettings say where clients are served.
+type listenSettings struct {
 	amqp          string // empty: none, as of the other listeners
 	amqps         string
 	tls           tlsFiles
 	tlsVersions   tlsVersions
-	loginFrom     string // what in a client's certificate names its user
 	management    string
 	managementTLS httpsSettings
 	metrics       string
 	metricsTLS    httpsSettings
-	metricsLogin  string   // remote, true or false
 	hosts         []string // names that the node is reached by over HTTP
-	peers         string
-	links         linkSettings
-	nodes         map[string]string // name → peer address
-	nodeOf        map[string]string // setting → name
-	contacts      []string          // of a cluster to join
-	token         string            // that lets the node in; empty: none, or in tokenFile
-	tokenFile     string
-	cluster       string
 
+	// How many connections they have; 0: what the system allows.
+	maxConnections, maxHTTP, maxScrapers, maxLinks int
+}
+
+// loginSettings say who may log in, and how.
+type loginSettings struct {
+	loginFrom             string // what in a client's certificate names its user
+	metricsLogin          string // remote, true or false
 	user, password, vhost string
 	loopbackUsers         []string
 	logins                login.Config
+}
 
+// amqpSettings are bounds of connections, see amqp.Config.
+type amqpSettings struct {
 	heartbeat        time.Duration
 	frameMax         int
 	initialFrameMax  int
@@ -55,31 +83,27 @@ type settings struct {
 	maxMessageSize   int
 	product          string
 	maxConsumers     int
-	maxConnections   int
-	maxHTTP          int
-	maxScrapers      int
-	maxLinks         int
 	handshakeTimeout time.Duration
+}
 
-	deadLetters     string
-	consumerTimeout time.Duration
-	silentGrace     time.Duration
-	leaderlessGrace time.Duration
-	raftHeartbeat   time.Duration
-	watchdog        watchdog.Bounds
-	groupSize       int
-	leaderLocator   string
-	walSize         int
-	retained        int
+// queueSettings concern queues and their logs.
+type queueSettings struct {
+	deadLetters         string
+	consumerTimeout     time.Duration
+	disconnectedTimeout time.Duration
+	leaderlessGrace     time.Duration
+	raftHeartbeat       time.Duration
+	watchdog            watchdog.Bounds
+	groupSize           int
+	leaderLocator       string
+	walSize             int
+	retained            int
+}
 
-	memoryLimit, diskLimit alarm.Limit
-
+// logSettings say what is logged, and where.
+type logSettings struct {
 	logFile, logLevel, logFormat string
 	auditFile                    string // empty: none
-
-	secret string // the first setting in the file that nobody else may read; empty: none
-
-	test testSettings
 }
 
 // setting is one row of the table of settings.
@@ -140,7 +164,7 @@ var table = slices.Concat([]setting{
 	{"cluster.max_connections", "0", "0 … 1000000: connections from other nodes; default (0) and maximum: a tenth of the limit of open files, 8 to 256", number(0, 1_000_000, func(s *settings) *int { return &s.maxLinks })},
 	{"handshake_timeout", "10000", "ms, 100 … 600000: from accept to the open connection", duration(time.Millisecond, 100, 600_000, func(s *settings) *time.Duration { return &s.handshakeTimeout })},
 	{"consumer_timeout", "1800000", "ms, 0 … 315360000000: how long a consumer may hold a message; 0: no limit", duration(time.Millisecond, 0, 315_360_000_000, func(s *settings) *time.Duration { return &s.consumerTimeout })},
-	{"consumer_disconnected_timeout", "60000", "ms, 1000 … 86400000: how long the clients of a suspected node keep their deliveries", duration(time.Millisecond, 1000, 86_400_000, func(s *settings) *time.Duration { return &s.silentGrace })},
+	{"consumer_disconnected_timeout", "60000", "ms, 1000 … 86400000: how long the clients of a suspected node keep their deliveries", duration(time.Millisecond, 1000, 86_400_000, func(s *settings) *time.Duration { return &s.disconnectedTimeout })},
 	{"dead_letter_compatibility", "4", "3 or 4; 3: dead letters are as in RabbitMQ before version 4: the first death of a message continues the header x-death with which it was published, and a dead-letter routing key removes the header CC", oneOf(func(s *settings) *string { return &s.deadLetters }, "3", "4")},
 	{"leaderless_grace", "5000", "ms, 100 … 600000: how long a request waits for a queue without a leader, or without a majority of its members", duration(time.Millisecond, 100, 600_000, func(s *settings) *time.Duration { return &s.leaderlessGrace })},
 	{"quorum_queue.initial_cluster_size", "3", "1 … 7: replicas of a queue; queues with fewer get more on nodes that have none", number(1, 7, func(s *settings) *int { return &s.groupSize })},
@@ -315,7 +339,7 @@ func setLoopback(s *settings, v string) error {
 
 // defaults returns the settings of the table.
 func defaults() *settings {
-	s := &settings{nodes: map[string]string{}, nodeOf: map[string]string{}}
+	s := &settings{nodeSettings: nodeSettings{nodes: map[string]string{}, nodeOf: map[string]string{}}}
 	for _, row := range table {
 		if strings.HasSuffix(row.key, ".N") {
 			continue

@@ -60,8 +60,8 @@ func wallClock(s *settings, logger *slog.Logger) (wall func() time.Time, stop fu
 	}, nil
 }
 
-// testClockPace is how often the file of a test clock is read.
-const testClockPace = 50 * time.Millisecond
+// testClockInterval is how often the file of a test clock is read.
+const testClockInterval = 50 * time.Millisecond
 
 // testClock is a wall clock that a test sets wrong by a file. The file holds
 // how many milliseconds it is ahead, negative for behind, and if wanted how
@@ -89,7 +89,7 @@ func newTestClock(path string, now func() time.Time) (*testClock, error) {
 // run reads the file again and again until stop is closed. Content that cannot
 // be understood changes nothing.
 func (c *testClock) run(stop <-chan struct{}, logger *slog.Logger) {
-	pace := time.NewTicker(testClockPace)
+	pace := time.NewTicker(testClockInterval)
 	defer pace.Stop()
 	for {
 		select {

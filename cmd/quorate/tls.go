@@ -129,7 +129,7 @@ type fileState struct {
 func (w *watched[T]) get() (T, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	state, err := w.look()
+	state, err := w.read()
 	if err == nil && w.have && slices.Equal(state, w.state) {
 		return w.loaded, nil
 	}
@@ -145,7 +145,7 @@ func (w *watched[T]) get() (T, error) {
 	return w.loaded, err
 }
 
-func (w *watched[T]) look() (state []fileState, err error) {
+func (w *watched[T]) read() (state []fileState, err error) {
 	for _, name := range w.files {
 		info, err := os.Stat(name)
 		if err != nil {

@@ -19,18 +19,18 @@ var (
 func accountVerbs() []verb {
 	return []verb{
 		{name: "list_users", about: "users and their tags", run: listUsers},
-		{name: "add_user", arguments: "NAME [PASSWORD]", least: 1, most: 2, about: "creates a user without tags; the password can be given on standard input", run: addUser},
-		{name: "delete_user", arguments: "NAME", least: 1, most: 1, about: "deletes a user and its permissions", run: func(c *call) error { return c.delete(path("users", c.words[0])) }},
-		{name: "change_password", arguments: "NAME [PASSWORD]", least: 1, most: 2, about: "gives a user another password", run: changePassword},
-		{name: "set_user_tags", arguments: "NAME [TAG ...]", least: 1, most: -1, about: "replaces a user's tags: administrator, monitoring, policymaker, management, impersonator", run: setUserTags},
+		{name: "add_user", arguments: "NAME [PASSWORD]", least: 1, maxArguments: 2, about: "creates a user without tags; the password can be given on standard input", run: addUser},
+		{name: "delete_user", arguments: "NAME", least: 1, maxArguments: 1, about: "deletes a user and its permissions", run: func(c *call) error { return c.delete(path("users", c.words[0])) }},
+		{name: "change_password", arguments: "NAME [PASSWORD]", least: 1, maxArguments: 2, about: "gives a user another password", run: changePassword},
+		{name: "set_user_tags", arguments: "NAME [TAG ...]", least: 1, maxArguments: -1, about: "replaces a user's tags: administrator, monitoring, policymaker, management, impersonator", run: setUserTags},
 		{name: "list_permissions", about: "what users may do in a vhost", run: listPermissions},
-		{name: "list_user_permissions", arguments: "NAME", least: 1, most: 1, about: "what a user may do, by vhost", run: listUserPermissions},
-		{name: "set_permissions", arguments: "NAME CONFIGURE WRITE READ", least: 4, most: 4, about: "sets what a user may do in a vhost, by three patterns", run: setPermissions},
+		{name: "list_user_permissions", arguments: "NAME", least: 1, maxArguments: 1, about: "what a user may do, by vhost", run: listUserPermissions},
+		{name: "set_permissions", arguments: "NAME CONFIGURE WRITE READ", least: 4, maxArguments: 4, about: "sets what a user may do in a vhost, by three patterns", run: setPermissions},
 		{name: "list_topic_permissions", about: "routing keys to which users are restricted at topic exchanges of a vhost", run: listTopicPermissions},
-		{name: "list_user_topic_permissions", arguments: "NAME", least: 1, most: 1, about: "those of a user, by vhost", run: listUserTopicPermissions},
-		{name: "set_topic_permissions", arguments: "NAME EXCHANGE WRITE READ", least: 4, most: 4, about: "restricts a user's routing keys at a topic exchange, by two patterns", run: setTopicPermissions},
-		{name: "clear_topic_permissions", arguments: "NAME [EXCHANGE]", least: 1, most: 2, about: "lifts the restrictions of one topic exchange, or of all in a vhost", run: clearTopicPermissions},
-		{name: "clear_permissions", arguments: "NAME", least: 1, most: 1, about: "removes all permissions of a user in a vhost", run: func(c *call) error { return c.delete(path("permissions", c.options.vhost, c.words[0])) }},
+		{name: "list_user_topic_permissions", arguments: "NAME", least: 1, maxArguments: 1, about: "those of a user, by vhost", run: listUserTopicPermissions},
+		{name: "set_topic_permissions", arguments: "NAME EXCHANGE WRITE READ", least: 4, maxArguments: 4, about: "restricts a user's routing keys at a topic exchange, by two patterns", run: setTopicPermissions},
+		{name: "clear_topic_permissions", arguments: "NAME [EXCHANGE]", least: 1, maxArguments: 2, about: "lifts the restrictions of one topic exchange, or of all in a vhost", run: clearTopicPermissions},
+		{name: "clear_permissions", arguments: "NAME", least: 1, maxArguments: 1, about: "removes all permissions of a user in a vhost", run: func(c *call) error { return c.delete(path("permissions", c.options.vhost, c.words[0])) }},
 	}
 }
 

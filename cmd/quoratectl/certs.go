@@ -15,7 +15,7 @@ import (
 // certsVerbs make what nodes know each other by. They need no node.
 func certsVerbs() []verb {
 	return []verb{{
-		name: "certs", arguments: "init | node NODE ... | rotate NODE ... | rotate ca | retire | show [FILE ...]", least: 1, most: -1,
+		name: "certs", arguments: "init | node NODE ... | rotate NODE ... | rotate ca | retire | show [FILE ...]", least: 1, maxArguments: -1,
 		about: "certificates of nodes, in the folder --dir (certs): init creates an authority for the cluster; node creates a certificate for each name; rotate replaces certificates, or adds a new authority that signs from now on while the others stay valid; retire removes all authorities but the newest; show prints names, expiry dates and fingerprints. --days N: their validity (365; an authority 3650), --algorithm ecdsa or ed25519: of an authority's key and those it signs",
 		run:   runCerts, options: []string{"dir", "days", "algorithm"},
 	}}
@@ -49,7 +49,7 @@ func runCerts(c *call) error {
 		made, err = c.certify(what == "rotate", names)
 	}
 	for _, x := range made {
-		if !c.options.quiet && !c.options.silent {
+		if !c.options.quiet && !c.options.bare {
 			fmt.Fprintf(c.out, "%s, good until %s, sha256 %s\n", nameIn(x), x.NotAfter.UTC().Format(time.DateOnly), certs.Fingerprint(x))
 		}
 	}

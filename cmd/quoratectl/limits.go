@@ -11,20 +11,20 @@ import (
 // limitVerbs are about the limits of vhosts and users.
 func limitVerbs() []verb {
 	return []verb{
-		{name: "set_vhost_limits", arguments: "DEFINITION", least: 1, most: 1, about: `limits a vhost, by a JSON object with max-connections or max-queues; negative: no limit`, run: func(c *call) error {
+		{name: "set_vhost_limits", arguments: "DEFINITION", least: 1, maxArguments: 1, about: `limits a vhost, by a JSON object with max-connections or max-queues; negative: no limit`, run: func(c *call) error {
 			return c.setLimits(c.words[0], "vhost-limits", c.options.vhost)
 		}},
 		{name: "clear_vhost_limits", about: "removes all limits of a vhost", run: func(c *call) error {
 			return c.clearLimits("all", "vhost-limits", c.options.vhost)
 		}},
-		{name: "list_vhost_limits", arguments: "[NAME]", most: 1, about: "limits of all vhosts, or of one", run: listVHostLimits},
-		{name: "set_user_limits", arguments: "NAME DEFINITION", least: 2, most: 2, about: `limits a user, by a JSON object with max-connections or max-channels; negative: no limit`, run: func(c *call) error {
+		{name: "list_vhost_limits", arguments: "[NAME]", maxArguments: 1, about: "limits of all vhosts, or of one", run: listVHostLimits},
+		{name: "set_user_limits", arguments: "NAME DEFINITION", least: 2, maxArguments: 2, about: `limits a user, by a JSON object with max-connections or max-channels; negative: no limit`, run: func(c *call) error {
 			return c.setLimits(c.words[1], "user-limits", c.words[0])
 		}},
-		{name: "clear_user_limits", arguments: "NAME LIMIT", least: 2, most: 2, about: "removes a limit of a user, or all of them (LIMIT is all)", run: func(c *call) error {
+		{name: "clear_user_limits", arguments: "NAME LIMIT", least: 2, maxArguments: 2, about: "removes a limit of a user, or all of them (LIMIT is all)", run: func(c *call) error {
 			return c.clearLimits(c.words[1], "user-limits", c.words[0])
 		}},
-		{name: "list_user_limits", arguments: "[NAME]", most: 1, about: "limits of all users, or of one", run: listUserLimits},
+		{name: "list_user_limits", arguments: "[NAME]", maxArguments: 1, about: "limits of all users, or of one", run: listUserLimits},
 	}
 }
 

@@ -11,23 +11,23 @@ import (
 // listings are the verbs that show what vhosts hold.
 func listings() []verb {
 	return []verb{
-		{name: "list_queues", arguments: "[COLUMN ...]", most: -1, about: "queues of a vhost: " + columnNames(queueColumns), run: listQueues},
-		{name: "peek", arguments: "QUEUE [STATE [AFTER]]", least: 1, most: 3, about: "shows up to 50 messages without changing anything; STATE is ready, unacked, scheduled or delayed, AFTER the number of the last one shown", run: peek},
-		{name: "list_consumers", arguments: "[COLUMN ...]", most: -1, about: "consumers of a vhost: " + columnNames(consumerColumns), run: listConsumers},
-		{name: "list_exchanges", arguments: "[COLUMN ...]", most: -1, about: "exchanges of a vhost: " + columnNames(exchangeColumns), run: listExchanges},
-		{name: "list_bindings", arguments: "[COLUMN ...]", most: -1, about: "bindings of a vhost: " + columnNames(bindingColumns), run: listBindings},
-		{name: "list_connections", arguments: "[COLUMN ...]", most: -1, about: "clients' connections to all nodes: " + columnNames(connectionColumns), run: listConnections},
-		{name: "close_connection", arguments: "NAME REASON", least: 2, most: 2, about: "closes a connection; its client is told the reason", run: closeConnections("connections")},
-		{name: "close_all_user_connections", arguments: "USER REASON", least: 2, most: 2, about: "closes all connections of a user", run: closeConnections("connections", "username")},
-		{name: "delayed", arguments: "VERB", least: 1, most: 2, about: "delayed messages: list, count, cancel, reschedule MILLISECONDS, fire, purge; --exchange NAME or --queue NAME, --id ID or --match HEADER=VALUE", run: delayed, options: delayedOptions},
-		{name: "list_vhosts", arguments: "[COLUMN ...]", most: -1, about: "vhosts: " + columnNames(vhostColumns), run: listVHosts},
-		{name: "add_vhost", arguments: "NAME", least: 1, most: 1, about: "creates a vhost; --description TEXT, --tags A,B", run: addVHost, options: []string{"description", "tags"}},
-		{name: "delete_vhost", arguments: "NAME", least: 1, most: 1, about: "deletes a vhost and everything in it", run: func(c *call) error { return c.delete(path("vhosts", c.words[0])) }},
+		{name: "list_queues", arguments: "[COLUMN ...]", maxArguments: -1, about: "queues of a vhost: " + columnNames(queueColumns), run: listQueues},
+		{name: "peek", arguments: "QUEUE [STATE [AFTER]]", least: 1, maxArguments: 3, about: "shows up to 50 messages without changing anything; STATE is ready, unacked, scheduled or delayed, AFTER the number of the last one shown", run: peek},
+		{name: "list_consumers", arguments: "[COLUMN ...]", maxArguments: -1, about: "consumers of a vhost: " + columnNames(consumerColumns), run: listConsumers},
+		{name: "list_exchanges", arguments: "[COLUMN ...]", maxArguments: -1, about: "exchanges of a vhost: " + columnNames(exchangeColumns), run: listExchanges},
+		{name: "list_bindings", arguments: "[COLUMN ...]", maxArguments: -1, about: "bindings of a vhost: " + columnNames(bindingColumns), run: listBindings},
+		{name: "list_connections", arguments: "[COLUMN ...]", maxArguments: -1, about: "clients' connections to all nodes: " + columnNames(connectionColumns), run: listConnections},
+		{name: "close_connection", arguments: "NAME REASON", least: 2, maxArguments: 2, about: "closes a connection; its client is told the reason", run: closeConnections("connections")},
+		{name: "close_all_user_connections", arguments: "USER REASON", least: 2, maxArguments: 2, about: "closes all connections of a user", run: closeConnections("connections", "username")},
+		{name: "delayed", arguments: "VERB", least: 1, maxArguments: 2, about: "delayed messages: list, count, cancel, reschedule MILLISECONDS, fire, purge; --exchange NAME or --queue NAME, --id ID or --match HEADER=VALUE", run: delayed, options: delayedOptions},
+		{name: "list_vhosts", arguments: "[COLUMN ...]", maxArguments: -1, about: "vhosts: " + columnNames(vhostColumns), run: listVHosts},
+		{name: "add_vhost", arguments: "NAME", least: 1, maxArguments: 1, about: "creates a vhost; --description TEXT, --tags A,B", run: addVHost, options: []string{"description", "tags"}},
+		{name: "delete_vhost", arguments: "NAME", least: 1, maxArguments: 1, about: "deletes a vhost and everything in it", run: func(c *call) error { return c.delete(path("vhosts", c.words[0])) }},
 	}
 }
 
-// figure shows one of a queue's figures; nil if its leader has not answered.
-func figure(value func(f *api.QueueStats) uint64) func(api.Queue) any {
+// stat shows one of a queue's stats; nil if its leader has not answered.
+func stat(value func(f *api.QueueStats) uint64) func(api.Queue) any {
 	return func(q api.Queue) any {
 		if q.QueueStats == nil {
 			return nil
@@ -38,22 +38,22 @@ func figure(value func(f *api.QueueStats) uint64) func(api.Queue) any {
 
 var queueColumns = []column[api.Queue]{
 	{"name", "of the queue", func(q api.Queue) any { return q.Name }},
-	{"messages", "all it holds", figure(func(f *api.QueueStats) uint64 { return f.Messages })},
-	{"messages_ready", "ready", figure(func(f *api.QueueStats) uint64 { return f.Ready })},
-	{"messages_unacknowledged", "delivered and not acknowledged", figure(func(f *api.QueueStats) uint64 { return f.Unacknowledged })},
-	{"messages_scheduled", "waiting for their time", figure(func(f *api.QueueStats) uint64 { return f.Scheduled })},
-	{"messages_delayed", "these, and returned ones that are tried again later", figure(func(f *api.QueueStats) uint64 { return f.Delayed })},
-	{"messages_dlx", "dead letters on their way", figure(func(f *api.QueueStats) uint64 { return f.DeadLetters })},
-	{"messages_dlx_waiting", "dead letters with nowhere to go for now", figure(func(f *api.QueueStats) uint64 { return f.DeadLettersWaiting })},
-	{"message_bytes_dlx", "of dead letters on their way", figure(func(f *api.QueueStats) uint64 { return f.DeadLetterBytes })},
-	{"messages_dead_lettered_expired_total", "deaths by expiry", figure(func(f *api.QueueStats) uint64 { return f.DiedExpiredTotal })},
-	{"messages_dead_lettered_rejected_total", "deaths by rejection", figure(func(f *api.QueueStats) uint64 { return f.DiedRejectedTotal })},
-	{"messages_dead_lettered_maxlen_total", "deaths by a length limit", figure(func(f *api.QueueStats) uint64 { return f.DiedMaxlenTotal })},
-	{"messages_dead_lettered_delivery_limit_total", "deaths by the delivery limit", figure(func(f *api.QueueStats) uint64 { return f.DiedDeliveryLimitTotal })},
-	{"messages_dead_lettered_confirmed_total", "dead letters that arrived", figure(func(f *api.QueueStats) uint64 { return f.DeadConfirmedTotal })},
-	{"dead_letters_dropped_total", "dead letters lost", figure(func(f *api.QueueStats) uint64 { return f.DeadLettersDroppedTotal })},
-	{"message_bytes", "of all it holds", figure(func(f *api.QueueStats) uint64 { return f.Bytes })},
-	{"consumers", "registered", figure(func(f *api.QueueStats) uint64 { return f.Consumers })},
+	{"messages", "all it holds", stat(func(f *api.QueueStats) uint64 { return f.Messages })},
+	{"messages_ready", "ready", stat(func(f *api.QueueStats) uint64 { return f.Ready })},
+	{"messages_unacknowledged", "delivered and not acknowledged", stat(func(f *api.QueueStats) uint64 { return f.Unacknowledged })},
+	{"messages_scheduled", "waiting for their time", stat(func(f *api.QueueStats) uint64 { return f.Scheduled })},
+	{"messages_delayed", "these, and returned ones that are tried again later", stat(func(f *api.QueueStats) uint64 { return f.Delayed })},
+	{"messages_dlx", "dead letters on their way", stat(func(f *api.QueueStats) uint64 { return f.DeadLetters })},
+	{"messages_dlx_waiting", "dead letters with nowhere to go for now", stat(func(f *api.QueueStats) uint64 { return f.DeadLettersWaiting })},
+	{"message_bytes_dlx", "of dead letters on their way", stat(func(f *api.QueueStats) uint64 { return f.DeadLetterBytes })},
+	{"messages_dead_lettered_expired_total", "deaths by expiry", stat(func(f *api.QueueStats) uint64 { return f.DiedExpiredTotal })},
+	{"messages_dead_lettered_rejected_total", "deaths by rejection", stat(func(f *api.QueueStats) uint64 { return f.DiedRejectedTotal })},
+	{"messages_dead_lettered_maxlen_total", "deaths by a length limit", stat(func(f *api.QueueStats) uint64 { return f.DiedMaxlenTotal })},
+	{"messages_dead_lettered_delivery_limit_total", "deaths by the delivery limit", stat(func(f *api.QueueStats) uint64 { return f.DiedDeliveryLimitTotal })},
+	{"messages_dead_lettered_confirmed_total", "dead letters that arrived", stat(func(f *api.QueueStats) uint64 { return f.DeadConfirmedTotal })},
+	{"dead_letters_dropped_total", "dead letters lost", stat(func(f *api.QueueStats) uint64 { return f.DeadLettersDroppedTotal })},
+	{"message_bytes", "of all it holds", stat(func(f *api.QueueStats) uint64 { return f.Bytes })},
+	{"consumers", "registered", stat(func(f *api.QueueStats) uint64 { return f.Consumers })},
 	{"state", "running, minority or down", func(q api.Queue) any { return q.State }},
 	{"leader", "node that leads", func(q api.Queue) any { return orNone(q.Leader) }},
 	{"members", "nodes with a replica", func(q api.Queue) any { return q.Members }},

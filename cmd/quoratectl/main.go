@@ -50,7 +50,7 @@ type options struct {
 	certFile, keyFile    string // PEM files of a client's certificate; empty: none
 	vhost                string
 	formatter            string
-	quiet, silent        bool
+	quiet, bare          bool
 	version              bool // of this program
 	timeout              int
 
@@ -109,7 +109,7 @@ func perform(o *options, words []string, in io.Reader, out io.Writer) error {
 		return usageError("unknown verb %q; see quoratectl help", words[0])
 	}
 	v, words := verbs[i], words[1:]
-	if len(words) < v.least || v.most >= 0 && len(words) > v.most {
+	if len(words) < v.least || v.maxArguments >= 0 && len(words) > v.maxArguments {
 		return usageError("%s takes %s", v.name, orNothing(v.arguments))
 	}
 	for _, name := range o.given {
@@ -146,47 +146,46 @@ func flags(o *options, getenv func(string) string) *flag.FlagSet {
 	}
 	f := flag.NewFlagSet("quoratectl", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
-	for _, name := range []string{"n", "node"} {
-		f.StringVar(&o.node, name, or("QUORATECTL_NODE", "127.0.0.1:15672"), "")
+	text := func(to *string, fallback string, names ...string) {
+		for _, name := range names {
+			f.StringVar(to, name, fallback, "")
+		}
 	}
-	for _, name := range []string{"u", "username"} {
-		f.StringVar(&o.user, name, or("QUORATECTL_USERNAME", "guest"), "")
-	}
-	f.StringVar(&o.password, "password", or("QUORATECTL_PASSWORD", "guest"), "")
-	f.StringVar(&o.caFile, "ca-file", getenv("QUORATECTL_CA_FILE"), "")
-	f.StringVar(&o.certFile, "cert-file", getenv("QUORATECTL_CERT_FILE"), "")
-	f.StringVar(&o.keyFile, "key-file", getenv("QUORATECTL_KEY_FILE"), "")
-	for _, name := range []string{"p", "vhost"} {
-		f.StringVar(&o.vhost, name, "/", "")
-	}
+	text(&o.node, or("QUORATECTL_NODE", "127.0.0.1:15672"), "n", "node")
+	text(&o.user, or("QUORATECTL_USERNAME", "guest"), "u", "username")
+	text(&o.password, or("QUORATECTL_PASSWORD", "guest"), "password")
+	text(&o.caFile, getenv("QUORATECTL_CA_FILE"), "ca-file")
+	text(&o.certFile, getenv("QUORATECTL_CERT_FILE"), "cert-file")
+	text(&o.keyFile, getenv("QUORATECTL_KEY_FILE"), "key-file")
+	text(&o.vhost, "/", "p", "vhost")
 	for _, name := range []string{"q", "quiet"} {
 		f.BoolVar(&o.quiet, name, false, "")
 	}
 	for _, name := range []string{"s", "silent"} {
-		f.BoolVar(&o.silent, name, false, "")
+		f.BoolVar(&o.bare, name, false, "")
 	}
 	for _, name := range []string{"t", "timeout"} {
 		f.IntVar(&o.timeout, name, 0, "")
 	}
 	f.BoolVar(&o.version, "version", false, "")
-	f.StringVar(&o.formatter, "formatter", "table", "")
-	f.StringVar(&o.priority, "priority", "0", "")
-	f.StringVar(&o.applyTo, "apply-to", "all", "")
-	f.StringVar(&o.description, "description", "", "")
-	f.StringVar(&o.tags, "tags", "", "")
-	f.StringVar(&o.exchange, "exchange", "", "")
-	f.StringVar(&o.queue, "queue", "", "")
-	f.StringVar(&o.id, "id", "", "")
-	f.StringVar(&o.match, "match", "", "")
-	f.StringVar(&o.dir, "dir", "certs", "")
-	f.StringVar(&o.days, "days", "", "")
-	f.StringVar(&o.algorithm, "algorithm", "", "")
-	f.StringVar(&o.ttl, "ttl", "10m", "")
-	f.StringVar(&o.within, "within", "", "")
-	f.StringVar(&o.unit, "unit", "", "")
-	f.StringVar(&o.forNode, "for-node", "", "")
-	f.StringVar(&o.vhostPattern, "vhost-pattern", "", "")
-	f.StringVar(&o.queuePattern, "queue-pattern", "", "")
+	text(&o.formatter, "table", "formatter")
+	text(&o.priority, "0", "priority")
+	text(&o.applyTo, "all", "apply-to")
+	text(&o.description, "", "description")
+	text(&o.tags, "", "tags")
+	text(&o.exchange, "", "exchange")
+	text(&o.queue, "", "queue")
+	text(&o.id, "", "id")
+	text(&o.match, "", "match")
+	text(&o.dir, "certs", "dir")
+	text(&o.days, "", "days")
+	text(&o.algorithm, "", "algorithm")
+	text(&o.ttl, "10m", "ttl")
+	text(&o.within, "", "within")
+	text(&o.unit, "", "unit")
+	text(&o.forNode, "", "for-node")
+	text(&o.vhostPattern, "", "vhost-pattern")
+	text(&o.queuePattern, "", "queue-pattern")
 	return f
 }
 

@@ -28,7 +28,7 @@ func pretendNode(t *testing.T) (address string, changed *[]string) {
 			Quarantined:       []api.Quarantine{{VHost: "/", Name: "q", Group: 7, Doing: "perform effects", Panic: "oh", Term: 3, Index: 9}},
 			Unproven:          []api.Unproven{{VHost: "/", Name: "r", Group: 8, Reason: "the log store was missing or empty"}},
 			ResignationsTotal: 3,
-			StandingStill:     []api.Standstill{{VHost: "/", Name: "q", Reason: "tick", ForMS: 2500, Keeps: "alone", Last: 9, Commit: 8, Applied: 7}},
+			StalledQueues:     []api.Standstill{{VHost: "/", Name: "q", Reason: "tick", ForMS: 2500, Keeps: "alone", Last: 9, Commit: 8, Applied: 7}},
 			Resignations:      []api.Resignation{{Standstill: api.Standstill{VHost: "/", Name: "q", Reason: "entries", ForMS: 2000}, AtMS: 77}},
 			Alarms:            []string{"clock_skew"}, Peers: []api.Peer{{Node: "n2", Address: "h:1", Alive: true, Linked: true, RoundTripMicro: 300}}},
 		"/api/quorate/clock": api.Clock{Node: "n1", NowMS: 1000, OffsetMS: -12, MaxSkewMS: 1000, Sampled: true, Agreed: true,

@@ -36,13 +36,13 @@ func operationVerbs() []verb {
 		{name: "check_quarantined_queues", about: "fails if a queue is quarantined on the node, which does not lead it because work for it has panicked", run: checkQuarantined},
 		{name: "check_unproven_replicas", about: "fails if replicas on the node are being rebuilt: they do not vote until a leader has brought them up to date", run: checkUnproven},
 		{name: "check_leaders_make_progress", about: "fails if work for a queue that the node leads makes no progress", run: checkProgress},
-		{name: "release_quarantine", arguments: "QUEUE", least: 1, most: 1, about: "lets a queue that is quarantined on the node lead there again", run: releaseQuarantine},
-		{name: "set_vm_memory_high_watermark", arguments: "FRACTION | absolute SIZE", least: 1, most: 2, about: "sets how much memory the node may use, until its next start: a fraction of the machine's, or a SIZE such as 2GiB", run: setMemoryLimit},
-		{name: "set_disk_free_limit", arguments: "SIZE | mem_relative FRACTION", least: 1, most: 2, about: "sets how much of the node's disk must be free, until its next start: a SIZE such as 5GB, or a fraction of the machine's memory", run: setDiskLimit},
-		{name: "quorum_status", arguments: "QUEUE", least: 1, most: 1, about: "status of each replica of a queue", run: quorumStatus},
-		{name: "transfer_leadership", arguments: "QUEUE NODE", least: 2, most: 2, about: "makes a node the leader of a queue", run: transferLeadership},
+		{name: "release_quarantine", arguments: "QUEUE", least: 1, maxArguments: 1, about: "lets a queue that is quarantined on the node lead there again", run: releaseQuarantine},
+		{name: "set_vm_memory_high_watermark", arguments: "FRACTION | absolute SIZE", least: 1, maxArguments: 2, about: "sets how much memory the node may use, until its next start: a fraction of the machine's, or a SIZE such as 2GiB", run: setMemoryLimit},
+		{name: "set_disk_free_limit", arguments: "SIZE | mem_relative FRACTION", least: 1, maxArguments: 2, about: "sets how much of the node's disk must be free, until its next start: a SIZE such as 5GB, or a fraction of the machine's memory", run: setDiskLimit},
+		{name: "quorum_status", arguments: "QUEUE", least: 1, maxArguments: 1, about: "status of each replica of a queue", run: quorumStatus},
+		{name: "transfer_leadership", arguments: "QUEUE NODE", least: 2, maxArguments: 2, about: "makes a node the leader of a queue", run: transferLeadership},
 		{
-			name: "rebalance", arguments: "quorum|all", least: 1, most: 1, about: "spreads the leaders of queues over the nodes",
+			name: "rebalance", arguments: "quorum|all", least: 1, maxArguments: 1, about: "spreads the leaders of queues over the nodes",
 			run: rebalance, options: []string{"vhost-pattern", "queue-pattern"}, timeout: 600,
 		},
 	}
@@ -88,7 +88,7 @@ func revive(c *call) error {
 
 // say prints a line about what is being done.
 func (c *call) say(line string) {
-	if !c.options.quiet && !c.options.silent && c.options.formatter == "table" {
+	if !c.options.quiet && !c.options.bare && c.options.formatter == "table" {
 		fmt.Fprintln(c.out, line)
 	}
 }

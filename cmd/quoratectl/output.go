@@ -38,10 +38,10 @@ func list[T any](c *call, title string, columns []column[T], names []string, fir
 		}
 		return c.json(objects)
 	}
-	if !c.options.quiet && !c.options.silent {
+	if !c.options.quiet && !c.options.bare {
 		fmt.Fprintln(c.out, title)
 	}
-	if !c.options.silent {
+	if !c.options.bare {
 		words := make([]string, len(chosen))
 		for i, x := range chosen {
 			words[i] = x.name
@@ -81,7 +81,7 @@ type field struct {
 }
 
 func (c *call) fields(title string, fields ...field) {
-	if title != "" && !c.options.quiet && !c.options.silent {
+	if title != "" && !c.options.quiet && !c.options.bare {
 		fmt.Fprintln(c.out, title)
 	}
 	for _, f := range fields {

@@ -18,9 +18,9 @@ func policyVerbs() []verb {
 		clear := func(c *call) error { return c.delete(path(k.where, c.options.vhost, c.words[0])) }
 		list := func(c *call) error { return listPolicies(c, k.where, k.what) }
 		all = append(all,
-			verb{name: "set_" + k.name, arguments: "NAME PATTERN DEFINITION", least: 3, most: 3, run: set, options: []string{"priority", "apply-to"},
+			verb{name: "set_" + k.name, arguments: "NAME PATTERN DEFINITION", least: 3, maxArguments: 3, run: set, options: []string{"priority", "apply-to"},
 				about: "sets a vhost's " + k.what + "; --priority N, --apply-to WHAT; DEFINITION is a JSON object"},
-			verb{name: "clear_" + k.name, arguments: "NAME", least: 1, most: 1, run: clear, about: "removes it"},
+			verb{name: "clear_" + k.name, arguments: "NAME", least: 1, maxArguments: 1, run: clear, about: "removes it"},
 			verb{name: "list_" + k.names, run: list, about: "those of a vhost"})
 	}
 	return all

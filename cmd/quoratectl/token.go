@@ -10,7 +10,7 @@ import (
 // tokenVerbs let nodes join.
 func tokenVerbs() []verb {
 	return []verb{{
-		name: "token", arguments: "create | list | revoke ID", least: 1, most: 2,
+		name: "token", arguments: "create | list | revoke ID", least: 1, maxArguments: 2,
 		about: "tokens that let a node join, each once: create prints one, which cannot be shown again; --ttl TIME: its lifetime (10m; 1s to 168h), --for-node NODE: the only name that may use it; list shows when tokens expire and who has used them; revoke ID revokes one",
 		run:   runToken, options: []string{"ttl", "for-node"},
 	}}

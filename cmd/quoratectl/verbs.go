@@ -47,14 +47,14 @@ func path(segments ...string) string {
 
 // verb is a row of the table of verbs.
 type verb struct {
-	name      string
-	arguments string // as the usage shows them
-	least     int    // number of arguments
-	most      int    // -1: any
-	about     string
-	run       func(c *call) error
-	options   []string // of verbOptions
-	timeout   int      // seconds; 0: 60
+	name         string
+	arguments    string // as the usage shows them
+	least        int    // number of arguments
+	maxArguments int    // -1: any
+	about        string
+	run          func(c *call) error
+	options      []string // of verbOptions
+	timeout      int      // seconds; 0: 60
 }
 
 // verbs lists all there are. It is set when the program starts, because verbs
@@ -68,10 +68,10 @@ func init() {
 		{name: "status", about: "the node, its alarms, and the other nodes as it sees them", run: status},
 		{name: "clock_status", about: "the node's clock against the other nodes' clocks", run: clockStatus},
 	}, listings(), operationVerbs(), memberVerbs(), policyVerbs(), accountVerbs(), limitVerbs(), certsVerbs(), tokenVerbs(), []verb{
-		{name: "list_replicas", arguments: "[COLUMN ...]", most: -1, about: "queue replicas on the node: " + columnNames(replicaColumns), run: listReplicas},
+		{name: "list_replicas", arguments: "[COLUMN ...]", maxArguments: -1, about: "queue replicas on the node: " + columnNames(replicaColumns), run: listReplicas},
 		{name: "list_cluster_settings", about: "settings of the whole cluster", run: listSettings},
-		{name: "set_cluster_setting", arguments: "NAME VALUE", least: 2, most: 2, about: "sets a setting of the whole cluster", run: setSetting},
-		{name: "clear_cluster_setting", arguments: "NAME", least: 1, most: 1, about: "resets it to the program's default", run: clearSetting},
+		{name: "set_cluster_setting", arguments: "NAME VALUE", least: 2, maxArguments: 2, about: "sets a setting of the whole cluster", run: setSetting},
+		{name: "clear_cluster_setting", arguments: "NAME", least: 1, maxArguments: 1, about: "resets it to the program's default", run: clearSetting},
 	})
 }
 
@@ -87,7 +87,7 @@ func ping(c *call) error {
 	if err := c.get("/api/health/checks/ready-to-serve-clients", nil); err != nil {
 		return err
 	}
-	if !c.options.quiet && !c.options.silent {
+	if !c.options.quiet && !c.options.bare {
 		fmt.Fprintln(c.out, "Ping succeeded")
 	}
 	return nil
@@ -142,8 +142,8 @@ func status(c *call) error {
 			return err
 		}
 	}
-	if len(s.StandingStill) > 0 {
-		if err := list(c, "Queues led by the node whose work makes no progress:", standstillColumns, nil, len(standstillColumns), s.StandingStill); err != nil {
+	if len(s.StalledQueues) > 0 {
+		if err := list(c, "Queues led by the node whose work makes no progress:", standstillColumns, nil, len(standstillColumns), s.StalledQueues); err != nil {
 			return err
 		}
 	}

@@ -24,8 +24,8 @@ type model struct {
 	index, started uint64 // of the entry, and of the one that registered m
 	clock          int64
 	active         map[string]int64 // last use of every exchange
-	most           int64            // queues; negative: no limit
-	limited        bool             // most was given
+	maxQueues      int64            // queues; negative: no limit
+	limited        bool             // it was given
 }
 
 func newModel() *model {
@@ -234,7 +234,7 @@ func (m *model) perform(c *logpb.CatalogCommand) bool {
 	case *logpb.CatalogCommand_DeleteExchange:
 		return m.deleteExchange(b.DeleteExchange)
 	case *logpb.CatalogCommand_DeclareQueue:
-		if m.queues[b.DeclareQueue.Name] != nil || m.limited && m.most >= 0 && int64(len(m.queues)) >= m.most {
+		if m.queues[b.DeclareQueue.Name] != nil || m.limited && m.maxQueues >= 0 && int64(len(m.queues)) >= m.maxQueues {
 			return false
 		}
 		m.queues[b.DeclareQueue.Name] = b.DeclareQueue
@@ -250,9 +250,9 @@ func (m *model) perform(c *logpb.CatalogCommand) bool {
 	case *logpb.CatalogCommand_Unbind:
 		return m.unbind(b.Unbind)
 	case *logpb.CatalogCommand_PutLimit:
-		old, given := m.most, m.limited
-		m.most, m.limited = b.PutLimit.Value, !b.PutLimit.Unset
-		return given != m.limited || given && old != m.most
+		old, given := m.maxQueues, m.limited
+		m.maxQueues, m.limited = b.PutLimit.Value, !b.PutLimit.Unset
+		return given != m.limited || given && old != m.maxQueues
 	case *logpb.CatalogCommand_PutSetting:
 		if b.PutSetting.Name == FSMVersion {
 			return m.raise(b.PutSetting)

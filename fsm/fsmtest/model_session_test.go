@@ -283,7 +283,7 @@ func (q *model) consume(s *session, c *logpb.Consume) fsm.Result {
 	if have.priority != c.Priority {
 		q.unserve(have)
 	}
-	have.tag, have.asked, have.prefetch, have.priority = c.Tag, c.Prefetch, prefetch, c.Priority
+	have.tag, have.requested, have.prefetch, have.priority = c.Tag, c.Prefetch, prefetch, c.Priority
 	have.noAck, have.exclusive, have.timeout = c.NoAck, c.Exclusive, c.TimeoutPlusOne
 	if !q.hasCredit(have) {
 		q.unserve(have)

@@ -182,7 +182,7 @@ type session struct {
 type consumer struct {
 	id        fsm.ConsumerID
 	tag       string
-	asked     uint32 // prefetch as asked for
+	requested uint32 // prefetch as asked for
 	prefetch  uint32
 	priority  int32
 	noAck     bool

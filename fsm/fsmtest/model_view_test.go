@@ -67,7 +67,7 @@ func (q *model) listing() []queue.Consumer {
 			continue
 		}
 		y := queue.Consumer{
-			ID: c.id, Tag: c.tag, Prefetch: c.asked, Priority: c.priority, NoAck: c.noAck, Exclusive: c.exclusive,
+			ID: c.id, Tag: c.tag, Prefetch: c.requested, Priority: c.priority, NoAck: c.noAck, Exclusive: c.exclusive,
 			Held: len(q.held(c)), TimedOut: len(c.timedOut), LateAcks: c.lateAcks, NextDelivery: c.next, Timeout: -1, OwnTimeout: c.timeout != 0,
 		}
 		switch {
@@ -189,5 +189,5 @@ func (q *model) letterOf(x *message) queue.Letter {
 }
 
 func (f transfer) shown() queue.Transfer {
-	return queue.Transfer{Target: fsm.QueueID(f.target), Number: f.number, Ceiling: fsm.OptionalFrom[fsm.Millis](f.ceiling)}
+	return queue.Transfer{To: fsm.QueueID(f.target), Number: f.number, Ceiling: fsm.OptionalFrom[fsm.Millis](f.ceiling)}
 }

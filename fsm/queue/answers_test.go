@@ -109,7 +109,7 @@ func TestGetAnswersNotYet(t *testing.T) {
 
 // What a target says that is known to be gone changes nothing: the letters that
 // have not ended yet have not arrived.
-func TestLateConfirmOfGoneTarget(t *testing.T) {
+func TestLateConfirmOfGoneDeadLetterTarget(t *testing.T) {
 	const letters = 3
 	d := newDriver(&logpb.QueueConfig{DeadLetter: true, DeadLetterStrategy: logpb.QueueConfig_TRANSACTIONAL})
 	for range letters {

@@ -70,7 +70,7 @@ func (f *frozen) fill(st *logpb.MessageState, h uint32) *logpb.MessageState {
 func (e *deadLetterInfo) fill(st *logpb.MessageState) {
 	st.Letter, st.Reason, st.DiedAt, st.Deaths = e.letter, e.reason, int64(e.diedAt), e.deaths
 	for _, t := range e.transfers {
-		st.Transfers = append(st.Transfers, &logpb.DeadTransfer{Target: uint64(t.Target), Number: t.Number, TtlCeilingPlusOne: t.Ceiling.Stored()})
+		st.Transfers = append(st.Transfers, &logpb.DeadTransfer{Target: uint64(t.To), Number: t.Number, TtlCeilingPlusOne: t.Ceiling.Stored()})
 	}
 	r := e.schedule
 	if r == nil {

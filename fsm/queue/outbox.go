@@ -131,7 +131,7 @@ func (o *outbox) pendingTransfers(to fsm.QueueID, from uint64, limit int) []Outg
 	t := o.deadLetterTargets[i]
 	for n := max(t.confirmed+1, from); n < t.next && len(out) < limit; n++ {
 		l := o.letter(*t.pending.item(int(n - t.confirmed - 1)))
-		at := slices.IndexFunc(l.Transfers, func(x Transfer) bool { return x.Target == to })
+		at := slices.IndexFunc(l.Transfers, func(x Transfer) bool { return x.To == to })
 		out = append(out, Outgoing{l.Transfers[at], l})
 	}
 	return out
@@ -230,14 +230,14 @@ func (o *outbox) check(k *checker) {
 func (o *outbox) checkTransfers(k *checker, h uint32, pending map[fsm.QueueID]int) {
 	e := o.messages.deadLetterInfo(h)
 	for _, t := range e.transfers {
-		i, ok := o.find(t.Target)
+		i, ok := o.find(t.To)
 		if k.that(ok, "letter %d goes to nobody", e.letter); !ok {
 			continue
 		}
-		n, to := pending[t.Target], o.deadLetterTargets[i]
+		n, to := pending[t.To], o.deadLetterTargets[i]
 		k.that(n < to.pending.len() && *to.pending.item(n) == h && t.Number == to.confirmed+1+uint64(n),
 			"letter %d: transfer %d is not pending", e.letter, t.Number)
-		pending[t.Target]++
+		pending[t.To]++
 	}
 }
 

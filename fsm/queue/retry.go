@@ -1,7 +1,5 @@
 package queue
 
-import ()
-
 // retry makes message h, which was delayed, the last one of the returned.
 func (it *intake) retry(h uint32) {
 	it.messages.undelay(h)

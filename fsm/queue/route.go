@@ -90,7 +90,7 @@ func (o *outbox) route(h uint32, to *logpb.DeadRoute, eff *fsm.Effects) {
 			continue // gone, or named twice
 		}
 		t.pending.push(h)
-		transfer := Transfer{Target: t.id, Number: t.next}
+		transfer := Transfer{To: t.id, Number: t.next}
 		if n < len(to.TtlCeilingsPlusOne) {
 			transfer.Ceiling = fsm.OptionalFrom[fsm.Millis](to.TtlCeilingsPlusOne[n])
 		}
@@ -214,7 +214,7 @@ func (o *outbox) resolveTransfer(h uint32, id fsm.QueueID, has, refused bool, ef
 		o.messages.setScheduleInfo(h, r)
 	}
 	if len(left) > 1 {
-		i := slices.IndexFunc(left, func(t Transfer) bool { return t.Target == id })
+		i := slices.IndexFunc(left, func(t Transfer) bool { return t.To == id })
 		o.messages.editDeadLetterInfo(h).transfers = slices.Concat(left[:i], left[i+1:])
 		return
 	}

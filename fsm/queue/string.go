@@ -51,7 +51,7 @@ func (m *Machine) String() string {
 	for x := range m.Messages() {
 		messageText(&b, x)
 	}
-	m.outbox.describeTargets(&b)
+	m.outbox.describeDeadLetterTargets(&b)
 	return b.String()
 }
 
@@ -87,8 +87,8 @@ func (ds *deliveries) describeLost(b *strings.Builder) {
 	}
 }
 
-// describeTargets writes the dead-letter targets.
-func (o *outbox) describeTargets(b *strings.Builder) {
+// describeDeadLetterTargets writes the dead-letter targets.
+func (o *outbox) describeDeadLetterTargets(b *strings.Builder) {
 	for _, t := range o.list(0, math.MaxInt) {
 		fmt.Fprintf(b, "target %d next=%d settled=%d", t.ID, t.Next, t.Confirmed)
 		if _, gone := o.has(t.ID); gone {

@@ -227,7 +227,7 @@ type Letter struct {
 // Transfer is one copy of a letter on its way to one queue. Numbers count from
 // 1 per target and are the sequence numbers of the stream at the target.
 type Transfer struct {
-	Target fsm.QueueID
+	To     fsm.QueueID
 	Number uint64
 	// Ceiling is the smallest TTL of the exchanges on the way.
 	Ceiling fsm.Optional[fsm.Millis]

@@ -33,7 +33,7 @@ var outageRows = []row{
 	{id: "C6", what: "the first publish on a new channel: the same", in: "C5",
 		but: "there is no nack: it is not known whether a later leader will find the message, so the publish stays unconfirmed"},
 	{id: "C7", what: "consume and get without a majority: an error within 10 s", in: "C5"},
-	{id: "C9", what: "the leader is cut off with its client: that client's publishes are confirmed when the link is back, those of others before; each arrives once", test: "cluster: TestSilentLeader"},
+	{id: "C9", what: "the leader is cut off with its client: that client's publishes are confirmed when the link is back, those of others before; each arrives once", test: "cluster: TestUnreachableLeader"},
 	{id: "C13", what: "a follower is down while a million messages pass", but: needsMinutes + "`make bench-queues` (a node that was lost comes back) and `make chaos`"},
 	{id: "C22", what: "all three nodes are killed at once under load: confirmed messages arrive once, in order", run: func(t *T) {
 		q := t.queue("q")
@@ -58,7 +58,7 @@ var outageRows = []row{
 		but: "a node that finds the bit while it runs exits, and recovers when it is started again"},
 	{id: "C25", what: "a node with an older version of the machines: the cluster keeps it until all support the next one; no node skips a command", test: "cluster: TestMixedVersions"},
 	{id: "C26", what: "kills, stops, pauses, partitions and clock jumps at random: nothing lost, nothing unexpected, duplicates only if marked", test: "jepsen: TestChaos (for as long as wanted: make chaos)",
-		but: "without partitions and clock jumps, which have separate tests: cluster: TestSilentLeader, jepsen: TestExpiryWithWrongClock"},
+		but: "without partitions and clock jumps, which have separate tests: cluster: TestUnreachableLeader, jepsen: TestExpiryWithWrongClock"},
 	{id: "C27", what: "the leader is frozen and resumes: another one leads; what its clients published in the meantime arrives once", run: frozenLeader},
 	{id: "C32", what: "after faults all replicas have the same digest", test: "jepsen: TestChaos, and all others of the package (mustConverge)"},
 	{id: "C33", what: "5000 idle queues: CPU, network, memory", but: "measured by `make bench-queues`, see docs/benchmarks.md; that idle queues write nothing holds: jepsen: TestIdleQueuesWriteNothing"},

@@ -60,7 +60,7 @@ type Status struct {
 	Unproven    []Unproven   `json:"unproven"`    // replicas on this node that are being rebuilt
 
 	DiskWaitMS        int64         `json:"disk_wait_ms"` // for how long the oldest write has been under way
-	StandingStill     []Standstill  `json:"standing_still"`
+	StalledQueues     []Standstill  `json:"standing_still"`
 	ResignationsTotal uint64        `json:"resignations_total"` // leaderships that the node has given up for lack of progress
 	Resignations      []Resignation `json:"resignations"`       // the last ones, except those for the disk
 }

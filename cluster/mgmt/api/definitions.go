@@ -186,8 +186,8 @@ type QueueStats struct {
 	// queue was asked for and has such messages.
 	NextDelayedAt int64 `json:"next_delayed_at,omitempty"`
 	LastDelayedAt int64 `json:"last_delayed_at,omitempty"`
-	// SettingsInForce: the queue has taken up the effective settings shown.
-	SettingsInForce bool `json:"settings_in_force"`
+	// SettingsApplied: the queue has taken up the effective settings shown.
+	SettingsApplied bool `json:"settings_in_force"`
 }
 
 // Exchange is an exchange; the default one has no name.

@@ -12,9 +12,9 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// frontBroker gives the AMQP front its view of the broker. It turns concrete
-// types into the front's interfaces, and counts what is opened and closed.
-type frontBroker struct {
+// brokerAdapter gives the AMQP server its view of the broker. It turns concrete
+// types into the interfaces of package amqp, and counts what is opened and closed.
+type brokerAdapter struct {
 	b      *broker.Broker
 	counts *traffic
 }
@@ -40,11 +40,11 @@ func (t *traffic) with(server *amqp.Server, l *limits) metrics.Traffic {
 	return m
 }
 
-func (f frontBroker) Login(ctx context.Context, user, password string, remote netip.Addr) error {
+func (f brokerAdapter) Login(ctx context.Context, user, password string, remote netip.Addr) error {
 	return f.b.Login(byAMQP(ctx), user, password, remote)
 }
 
-func (f frontBroker) LoginCertified(ctx context.Context, user string, remote netip.Addr) error {
+func (f brokerAdapter) LoginCertified(ctx context.Context, user string, remote netip.Addr) error {
 	return f.b.LoginCertified(byAMQP(ctx), user, remote)
 }
 
@@ -68,42 +68,42 @@ func auditRefusals(l *audit.Log) func(amqp.Refusal) {
 	}
 }
 
-func (f frontBroker) ClusterName() string { return f.b.ClusterName() }
+func (f brokerAdapter) ClusterName() string { return f.b.ClusterName() }
 
-func (f frontBroker) Connect(ctx context.Context, user, vhost string) (amqp.Connection, error) {
+func (f brokerAdapter) Connect(ctx context.Context, user, vhost string) (amqp.Connection, error) {
 	c, err := f.b.Enter(ctx, user, vhost)
 	if err != nil {
 		return nil, err
 	}
 	f.counts.connectionsOpened.Add(1)
-	return frontConnection{c, f.counts}, nil
+	return connectionAdapter{c, f.counts}, nil
 }
 
-type frontConnection struct {
+type connectionAdapter struct {
 	*broker.Connection
 	counts *traffic
 }
 
-func (c frontConnection) Close(ctx context.Context) {
+func (c connectionAdapter) Close(ctx context.Context) {
 	c.Connection.Close(ctx)
 	c.counts.connectionsClosed.Add(1)
 }
 
-func (c frontConnection) OpenSession(events fsm.SessionEvents) (amqp.Session, error) {
+func (c connectionAdapter) OpenSession(events fsm.SessionEvents) (amqp.Session, error) {
 	s, err := c.Connection.OpenSession(events)
 	if err != nil {
 		return nil, err
 	}
 	c.counts.channelsOpened.Add(1)
-	return frontSession{s, c.counts}, nil
+	return sessionAdapter{s, c.counts}, nil
 }
 
-type frontSession struct {
+type sessionAdapter struct {
 	*broker.Session
 	counts *traffic
 }
 
-func (s frontSession) Close(ctx context.Context) {
+func (s sessionAdapter) Close(ctx context.Context) {
 	s.Session.Close(ctx)
 	s.counts.channelsClosed.Add(1)
 }

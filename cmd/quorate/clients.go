@@ -15,17 +15,17 @@ import (
 )
 
 // door is the clients' way in, see cluster.Clients.
-type door struct {
-	front  *amqp.Server
-	ways   []way
-	failed chan<- error // gets why listening has failed
+type clientListeners struct {
+	server  *amqp.Server
+	sockets []socket
+	failed  chan<- error // gets why listening has failed
 
 	mu   sync.Mutex
 	open bool
 }
 
 // way is one address that clients come to.
-type way struct {
+type socket struct {
 	address  string
 	tls      *tls.Config // nil: not encrypted
 	limiter  *limit.Limiter
@@ -33,16 +33,16 @@ type way struct {
 }
 
 // listenAt opens a way for the first time.
-func listenAt(address string, secure *tls.Config, limiter *limit.Limiter) (way, error) {
-	w := way{address: address, tls: secure, limiter: limiter}
+func listenAt(address string, secure *tls.Config, limiter *limit.Limiter) (socket, error) {
+	w := socket{address: address, tls: secure, limiter: limiter}
 	if err := w.listen(); err != nil {
-		return way{}, err
+		return socket{}, err
 	}
 	w.address = w.listener.Addr().String() // also if the port was 0
 	return w, nil
 }
 
-func (w *way) listen() error {
+func (w *socket) listen() error {
 	l, err := listenWithin(w.limiter, w.address)
 	if err != nil {
 		return err
@@ -54,23 +54,23 @@ func (w *way) listen() error {
 	return nil
 }
 
-func (w *way) shut() {
+func (w *socket) shut() {
 	if w.listener != nil {
 		w.listener.Close()
 		w.listener = nil
 	}
 }
 
-// newDoor returns a door with listeners at which nobody serves yet.
-func newDoor(front *amqp.Server, ways []way, failed chan<- error) *door {
-	return &door{front: front, ways: ways, failed: failed, open: true}
+// newClientListeners returns a door with listeners at which nobody serves yet.
+func newClientListeners(server *amqp.Server, sockets []socket, failed chan<- error) *clientListeners {
+	return &clientListeners{server: server, sockets: sockets, failed: failed, open: true}
 }
 
 // serve lets in who comes to the listeners.
-func (d *door) serve() {
-	for _, w := range d.ways {
+func (d *clientListeners) serve() {
+	for _, w := range d.sockets {
 		go func() {
-			if err := d.front.Serve(w.listener); !errors.Is(err, amqp.ErrServerClosed) {
+			if err := d.server.Serve(w.listener); !errors.Is(err, amqp.ErrServerClosed) {
 				d.failed <- err
 			}
 		}()
@@ -78,42 +78,42 @@ func (d *door) serve() {
 }
 
 // Shut implements cluster.Clients.
-func (d *door) Shut(ctx context.Context, reason string) {
+func (d *clientListeners) Shut(ctx context.Context, reason string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.front.Suspend(ctx, reason)
+	d.server.Suspend(ctx, reason)
 	d.shut()
 }
 
 // shut closes all listeners; nobody may have served there yet. d.mu is held.
-func (d *door) shut() {
-	for i := range d.ways {
-		d.ways[i].shut()
+func (d *clientListeners) shut() {
+	for i := range d.sockets {
+		d.sockets[i].shut()
 	}
 	d.open = false
 }
 
 // Open implements cluster.Clients.
-func (d *door) Open() error {
+func (d *clientListeners) Open() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.open {
 		return nil
 	}
-	for i := range d.ways {
-		if err := d.ways[i].listen(); err != nil {
+	for i := range d.sockets {
+		if err := d.sockets[i].listen(); err != nil {
 			d.shut()
 			return err
 		}
 	}
 	d.open = true
-	d.front.Resume()
+	d.server.Resume()
 	d.serve()
 	return nil
 }
 
 // serveFirst lets clients in for the first time, unless the door is shut.
-func (d *door) serveFirst() {
+func (d *clientListeners) serveFirst() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.open {
@@ -122,26 +122,26 @@ func (d *door) serveFirst() {
 }
 
 // Connections implements cluster.Clients.
-func (d *door) Connections() []api.Connection {
+func (d *clientListeners) Connections() []api.Connection {
 	var all []api.Connection
-	for _, c := range d.front.Connections() {
+	for _, c := range d.server.Connections() {
 		all = append(all, describe(&c))
 	}
 	return all
 }
 
 // Expel implements cluster.Clients.
-func (d *door) Expel(reason string) { d.front.CloseConnections(reason) }
+func (d *clientListeners) Expel(reason string) { d.server.CloseConnections(reason) }
 
 // Renew implements cluster.Clients.
-func (d *door) Renew() { d.front.Renew() }
+func (d *clientListeners) Renew() { d.server.Renew() }
 
 // SetAlarm implements cluster.Clients.
-func (d *door) SetAlarm(reason string) { d.front.SetAlarm(reason) }
+func (d *clientListeners) SetAlarm(reason string) { d.server.SetAlarm(reason) }
 
 // CloseConnection implements cluster.Clients.
-func (d *door) CloseConnection(name, reason string) bool {
-	return d.front.CloseConnection(name, reason)
+func (d *clientListeners) CloseConnection(name, reason string) bool {
+	return d.server.CloseConnection(name, reason)
 }
 
 func describe(c *amqp.ConnectionInfo) api.Connection {
