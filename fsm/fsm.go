@@ -1,6 +1,6 @@
-// Package fsm holds the words that the machines, the AMQP front and the
-// cluster share: time, ids, what a machine is, what it answers and what it
-// wants done, and the values a client's request is made of.
+// Package fsm holds the vocabulary that the state machines, the AMQP server and
+// the cluster share: time, ids, the interface of a machine, its results and
+// effects, and the value types of client requests.
 //
 // Nothing here reads a clock, does I/O or starts a goroutine.
 package fsm
@@ -12,14 +12,14 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// Time is an instant: milliseconds since the Unix epoch. Zero means never
-// where a deadline is optional.
+// Time is an instant in milliseconds since the Unix epoch. In an optional
+// deadline, zero means never.
 type Time int64
 
 // Millis is a duration in milliseconds.
 type Millis int64
 
-// MaxTime is where arithmetic on instants saturates.
+// MaxTime is the value at which arithmetic on instants saturates.
 const MaxTime Time = 1 << 62
 
 // Add returns t + d, saturating at MaxTime. d must not be negative.
@@ -30,8 +30,9 @@ func (t Time) Add(d Millis) Time {
 	return t + Time(d)
 }
 
-// QueueID names a queue for ever: the index of the catalog entry that created
-// it. A queue deleted and declared again has another id.
+// QueueID identifies a queue forever: it is the index of the catalog entry that
+// created the queue. A queue that is deleted and declared again gets another
+// id.
 type QueueID uint64
 
 // GroupID numbers a raft group on the links between nodes. 0 is the catalog.
@@ -40,7 +41,7 @@ type GroupID uint32
 // NodeID numbers a node in the catalog, from 1.
 type NodeID uint32
 
-// SessionID names a channel as the cluster knows it: the node that serves it,
+// SessionID identifies a channel within the cluster: the node that serves it,
 // that node's boot number, and a number of its own. Node 0 is a queue that
 // forwards dead letters; Boot is then its QueueID.
 type SessionID struct {
@@ -64,8 +65,8 @@ func SessionFrom(p *logpb.Session) SessionID {
 	return SessionID{Node: NodeID(p.GetNode()), Boot: p.GetBoot(), Num: p.GetNum()}
 }
 
-// Ref says where a message's payload lies: in the payload section of the log
-// entry at Index, Size bytes from Offset.
+// Ref locates a message's payload in the payload section of the log entry at
+// Index: Size bytes, starting at Offset.
 type Ref struct {
 	Index  uint64
 	Offset uint32
@@ -76,24 +77,24 @@ type Ref struct {
 type Meta struct {
 	Index, Term uint64
 	Now         Time      // stamped by the leader that proposed the entry
-	Session     SessionID // of the command; zero: none
+	Session     SessionID // of the command; zero if it has none
 	Offset      uint32    // where the command's payload starts in its entry
-	Version     uint32    // of the entry; a machine is of the highest it has seen
+	Version     uint32    // of the entry; a machine has the highest version it has seen
 }
 
-// Machine is a deterministic queue. Equal logs give equal states, answers and
-// effects on every replica. A machine is used by one goroutine at a time.
+// Machine is a deterministic queue. Equal logs produce equal states, results
+// and effects on every replica. Only one goroutine at a time may use a machine.
 type Machine interface {
-	// Apply performs one command of an entry. It never panics on a command
-	// that a client can cause; it keeps nothing of cmd. The commands of one
+	// Apply performs one command of an entry. It never panics on a command that
+	// a client can cause, and it retains nothing of cmd. The commands of one
 	// entry are applied one after the other with equal Index, Term and Now.
 	Apply(m Meta, cmd *logpb.Command, eff *Effects) Result
 	// NextDeadline is the earliest instant at which a Tick would change the
-	// state. 0: never. An instant that has passed: at once.
+	// state. 0 means never; an instant in the past means at once.
 	NextDeadline() Time
-	// Resume adds what a new leader owes: notices that queue deletion, or an
-	// outbox with letters, is waiting. Deliveries are not repeated here;
-	// sessions ask for them with Resync.
+	// Resume adds what a new leader still owes: the notice that the queue is to
+	// be deleted, or that its outbox has letters. Deliveries are not repeated
+	// here; sessions ask for them with Resync.
 	Resume(eff *Effects)
 }
 
@@ -110,54 +111,55 @@ const (
 	NoSession      // the session is over
 	Rejected       // enqueue refused by a length limit
 	NotFound       // no such consumer
-	Invalid        // a command no client can cause; it changed nothing
+	Invalid        // a command that no client can cause; it changed nothing
 	Reserved       // get: the queue serves one consumer at a time
 	Late           // the first command of a stream is too old: stamp it with Result.Next
-	NotYet         // get: what is due comes before what there may be; ticks do it, ask again
-	Crowded        // consume, get: the queue has as many consumers as it may
+	NotYet         // get: work that is due blocks the answer; ticks do it, ask again
+	Crowded        // consume, get: the queue has reached its limit of consumers
 )
 
 // Result answers one command.
 type Result struct {
 	Code Code
-	// Count: messages removed (purge, delete), ready messages left (get),
-	// ready messages (touch).
+	// Count is the number of messages removed (purge, delete) or of ready
+	// messages (get: those left; touch).
 	Count uint64
-	// Consumers at the queue after a touch.
+	// Consumers is the number of consumers of the queue after a touch.
 	Consumers uint64
-	// Next sequence number wanted, with Gap; the queue's clock, with Late.
+	// Next is the expected sequence number (Gap) or the queue's clock (Late).
 	Next uint64
 }
 
-// Effects are facts for the outside, collected while applying. Only the
-// leader acts on them, except for Released. They may be lost or repeated: deliveries are
-// numbered per consumer, so sessions notice. Reset and reuse.
+// Effects are facts for the outside, collected during Apply. Only the leader
+// acts on them, except for Released. They may be lost or repeated; sessions
+// notice, because deliveries are numbered per consumer. Reset and reuse them.
 type Effects struct {
 	Deliveries []Delivery
-	// DeadLetters are sent once, by the leader, and are in no outbox. Their
-	// payloads are read before Released is acted on, as those of Deliveries.
+	// DeadLetters are sent once, by the leader, and are in no outbox. Like
+	// those of Deliveries, their payloads are read before Released is acted on.
 	DeadLetters []DeadLetter
 	Timeouts    []Timeout
 	LateAcks    []LateAck
-	// Cancelled consumers: their queue is gone.
+	// Cancelled are consumers whose queue is gone.
 	Cancelled []ConsumerID
-	// Released are log indexes whose last live message has gone. Every
-	// replica frees their payloads.
+	// Released are the indexes of log entries whose last live message is gone.
+	// Every replica frees their payloads.
 	Released []uint64
-	// Rest is more of the same, of a queue that has ended: as many as it had
-	// live. It reads what the machine has let go, and nobody else has. nil: none.
+	// Rest continues Released for a queue that has ended: it yields every entry
+	// that still had live messages. It reads a table that the machine has given
+	// up and that nobody else uses. nil if there is none.
 	Rest iter.Seq[uint64]
-	// Outbox: there are dead letters to route or to forward.
+	// Outbox is set if there are dead letters to route or to forward.
 	Outbox bool
-	// Gone: the queue has ended by itself (lease, auto-delete, delete); its
+	// Gone is set once the queue has ended (lease, auto-delete, delete); its
 	// catalog record must be removed.
 	Gone bool
-	// SuspicionChanged: the machine suspects a node, or no longer does. The
-	// reason may have gone since that was proposed.
+	// SuspicionChanged is set if the machine has begun or ceased to suspect a
+	// node. The reason may no longer hold by now.
 	SuspicionChanged bool
 }
 
-// Reset empties e and keeps its memory.
+// Reset empties e and keeps its memory for reuse.
 func (e *Effects) Reset() {
 	clear(e.Deliveries)
 	clear(e.DeadLetters)
@@ -170,8 +172,8 @@ func (e *Effects) Reset() {
 	}
 }
 
-// ConsumerID names a consumer of a queue: a session, and the number the
-// session gave it. Number 0 stands for the session's gets.
+// ConsumerID identifies a consumer of a queue by its session and the number
+// that the session gave it. Number 0 stands for the session's gets.
 type ConsumerID struct {
 	Session SessionID
 	Number  uint64
@@ -183,19 +185,19 @@ type Delivery struct {
 	// ID counts the deliveries of this consumer, from 1.
 	ID       uint64
 	Ref      Ref
-	Acquired uint32         // how often it was handed out before: redelivered if > 0
-	Failed   uint32         // how often that ended in a failure
+	Acquired uint32         // number of earlier deliveries: redelivered if > 0
+	Failed   uint32         // how many of those ended in a failure
 	Deaths   []*logpb.Death // shared, never changed
 	Ready    uint64         // gets only: ready messages left
-	// ExpireAt is the message's deadline, which the delivery keeps from
-	// having effect; 0: none.
+	// ExpireAt is the message's deadline, which has no effect while the message
+	// is delivered; 0: none.
 	ExpireAt Time
-	// ScheduledFor is when the message was to become ready; 0: it never was
+	// ScheduledFor is when the message was to become ready; 0: it was never
 	// scheduled.
 	ScheduledFor Time
 }
 
-// DeadLetter is a message that has died and is to be sent to the queue's
+// DeadLetter is a message that has died and must be sent to the queue's
 // dead-letter exchange.
 type DeadLetter struct {
 	Ref          Ref
@@ -203,44 +205,46 @@ type DeadLetter struct {
 	DiedAt       Time
 	Priority     uint8
 	ScheduledFor Time // see Delivery
-	// HasExpiration: the payload carries an expiration property, which the
-	// copy that is sent must not have.
+	// HasExpiration is set if the payload has an expiration property, which the
+	// outgoing copy must not have.
 	HasExpiration bool
-	// Fresh: Deaths[0] is a new pair of queue and reason, whose exchange,
-	// routing keys and original expiration are those of the payload. They are
-	// empty here; whoever sends fills them in. Otherwise they stay.
+	// Fresh is set if Deaths[0] is a new pair of queue and reason. Its
+	// exchange, routing keys and original expiration are then empty here; the
+	// sender fills them in from the payload. Otherwise they stay as they are.
 	Fresh bool
-	// A message of a delayed exchange is due, not dead: its Reason is NONE, its
-	// history is of before, it was due at ScheduledFor. TTL is its own, Ceiling
-	// what the exchanges on its way allowed.
+	// TTL and Ceiling are for messages of a delayed exchange, which are due,
+	// not dead: Reason is NONE, Deaths is the history so far, and the message
+	// was due at ScheduledFor. TTL is the message's own, Ceiling the limit set
+	// by the exchanges on its way.
 	TTL, Ceiling Optional[Millis]
-	// Deaths is the history, the present death first. It is shared: copy the
-	// first one before filling it in. Its LastExchange is the payload's.
+	// Deaths is the history, with the present death first. It is shared: copy
+	// the first record before filling it in. Its LastExchange is the payload's.
 	Deaths []*logpb.Death
 }
 
-// Timeout says that deliveries of a consumer went back because they were held
-// for longer than Limit.
+// Timeout reports that deliveries of a consumer were taken back because they
+// were held for longer than Limit.
 type Timeout struct {
 	To         ConsumerID
 	Tag        string
 	Deliveries []uint64 // ascending
-	Limit      Millis   // the smallest one
-	Held       Millis   // the longest time until now
-	// First: none of this consumer's deliveries was late before. What a new
-	// leader repeats, and what gets late later, is not.
+	Limit      Millis   // the smallest among them
+	Held       Millis   // the longest time so far
+	// First is set if none of this consumer's deliveries was late before. It is
+	// not set when a new leader repeats the notice or when more deliveries
+	// become late.
 	First bool
-	// Again: the consumer was notified before, perhaps in vain.
+	// Again is set if the consumer was notified before, perhaps in vain.
 	Again bool
 }
 
-// LateAck says that a consumer has settled deliveries after they had gone back
-// because they were held for too long.
+// LateAck reports that a consumer has settled deliveries after they had been
+// taken back because they were held for too long.
 type LateAck struct {
 	Of         ConsumerID
 	Tag        string
 	Deliveries []uint64 // ascending
-	Limit      Millis   // the smallest one
-	Held       Millis   // the longest time until now
-	First      bool     // the consumer has settled nothing late before
+	Limit      Millis   // the smallest among them
+	Held       Millis   // the longest time so far
+	First      bool     // this consumer has not settled late before
 }

@@ -17,13 +17,13 @@ import (
 //	             (2 bytes, big endian), keys, each as length (1 byte), bytes
 //	body         the rest
 //
-// Blind keys are routing keys of the publish that no receiver may see. They
-// are kept for the message's dead letter, which goes by all of its keys.
+// Blind keys are routing keys of the publish that no receiver may see. They are
+// kept for the dead letter of the message, which is routed by all of its keys.
 //
 // The accessors need a valid payload (see Valid) and return slices of it.
 type Payload []byte
 
-// blindBit in the properties' length says that there are blind keys.
+// blindBit is set in the properties' length if there are blind keys.
 const blindBit = 1 << 31
 
 // PayloadSize is the length of a payload with these parts and no blind keys.
@@ -31,7 +31,7 @@ func PayloadSize(exchange, routingKey, properties, body int) int {
 	return 1 + exchange + 1 + routingKey + 4 + properties + body
 }
 
-// BlindSize is what blind keys add to it.
+// BlindSize is how much blind keys add to the payload.
 func BlindSize(keys []string) int {
 	if len(keys) == 0 {
 		return 0
@@ -43,8 +43,8 @@ func BlindSize(keys []string) int {
 	return n
 }
 
-// ErrHead is returned for parts of a payload that are longer than their lengths
-// can say.
+// ErrHead is returned if a part of a payload is longer than its length field
+// can express.
 var ErrHead = errors.New("part of a message is longer than a payload can hold")
 
 // AppendHead appends everything but the body, which the caller appends. It
@@ -93,10 +93,10 @@ func AppendPayloadHead(dst []byte, exchange, routingKey string, properties []byt
 	return dst
 }
 
-// Readable returns p if it is valid. Of bytes that are no payload it makes one
-// without exchange, routing key and properties, whose body they are: a log or a
-// link may hold what an older program wrote wrongly, and its message must reach
-// somebody who can look at it.
+// Readable returns p if it is valid. Otherwise it returns a payload with p as
+// its body and without exchange, routing key and properties: an older program
+// may have written invalid bytes to a log or a link, and a consumer must still
+// get the message.
 func Readable(p []byte) Payload {
 	if Payload(p).Valid() {
 		return p

@@ -2,14 +2,14 @@ package fsm
 
 import "unicode/utf8"
 
-// MaxShort is the length in bytes of the longest short string of AMQP. Names of
-// all kinds, routing keys and consumer tags are short strings, wherever they
-// come from: as a value of an argument, a policy or a header they have room for
-// more, and are no names then.
+// MaxShort is the maximum length in bytes of an AMQP short string. Names of all
+// kinds, routing keys and consumer tags are short strings, wherever they come
+// from. The values of arguments, policies and headers may be longer, but are
+// not names then.
 const MaxShort = 255
 
-// Short returns s, or as much of its beginning as is a short string and ends
-// between two characters.
+// Short returns s, or its longest prefix that is a short string and does not
+// split a character.
 func Short(s string) string {
 	if len(s) <= MaxShort {
 		return s

@@ -2,21 +2,21 @@ package fsm
 
 import "fmt"
 
-// OldestVersion and NewestVersion bound the versions of the machines that this
-// program can be: see the section on versions in DESIGN.md of fsm/catalog.
+// OldestVersion and NewestVersion bound the machine versions that this program
+// supports: see the section on versions in DESIGN.md of fsm/catalog.
 const (
 	OldestVersion = 1
 	NewestVersion = 1
 )
 
-// Versions are the first and the last version that a program supports. The
-// zero Versions are those of programs that announce none: 1 alone.
+// Versions are the first and the last version that a program supports. The zero
+// Versions stand for programs that announce none: version 1 only.
 type Versions struct{ Oldest, Newest uint32 }
 
 // Supported are the versions of this program.
 var Supported = Versions{OldestVersion, NewestVersion}
 
-// Announced reads what a program has announced.
+// Announced returns the versions that a program has announced.
 func Announced(p interface {
 	GetOldestVersion() uint32
 	GetNewestVersion() uint32
@@ -24,7 +24,7 @@ func Announced(p interface {
 	return Versions{max(p.GetOldestVersion(), 1), max(p.GetNewestVersion(), 1)}
 }
 
-// Include reports whether a program of these versions can be of version v.
+// Include reports whether a program of these versions supports version v.
 func (s Versions) Include(v uint32) bool { return s.Oldest <= v && v <= s.Newest }
 
 // String returns "1" or "1 to 2".

@@ -7,20 +7,20 @@ import (
 )
 
 const (
-	// defaultDeliveryLimit holds until the first Configure.
+	// defaultDeliveryLimit applies until the first Configure.
 	defaultDeliveryLimit = 20
 )
 
-// Machine is one queue. It implements fsm.Machine; the other methods read.
-// A Machine is used by one goroutine at a time.
+// Machine is one queue. It implements fsm.Machine; the other methods only read.
+// Only one goroutine at a time may use it.
 //
-// It owns nothing but its name, its version and the order in which its parts do
-// their work, see Apply. The parts and what each keeps true are in DESIGN.md. A
-// part knows those above it in the order below; facts that only one beneath it can
-// see are given to its methods.
+// It owns only its name, its version and the order in which its parts do their
+// work, see Apply. DESIGN.md lists the parts and what each maintains. A part
+// knows the parts above it in the order below; facts that only a part below it
+// can see are passed to its methods as arguments.
 //
-// Invariant: once a command is over nobody waits with credit while a message is
-// ready that is not due, unless NextDue says WorkDue.
+// Invariant: after each command, no consumer has unused credit while a message
+// is ready that is not due, unless NextDue returns WorkDue.
 type Machine struct {
 	*shared
 	id fsm.QueueID
@@ -41,10 +41,11 @@ type Machine struct {
 	newest uint32 // see Supports
 }
 
-// SetBounds is for tests, before the first command.
+// SetBounds is for tests. It must precede the first command.
 func (m *Machine) SetBounds(b Bounds) { m.bounds = b }
 
-// New returns an empty queue. name is what its dead letters say they died in.
+// New returns an empty queue. Its dead letters record name as the queue they
+// died in.
 func New(name string, id fsm.QueueID) *Machine {
 	m := &Machine{
 		shared: &shared{name: name, bounds: defaultBounds, settings: newSettings(&logpb.QueueConfig{DeliveryLimit: defaultDeliveryLimit})},
@@ -68,14 +69,14 @@ func New(name string, id fsm.QueueID) *Machine {
 	return m
 }
 
-// Supports says up to which version this program supports machines, if that
-// is not fsm.NewestVersion. Restore refuses states of later ones.
+// Supports sets the highest machine version that this program supports, if it
+// is not fsm.NewestVersion. Restore refuses states of later versions.
 func (m *Machine) Supports(newest uint32) { m.newest = newest }
 
-// Version is the one the machine is of: the highest of the entries applied.
+// Version is the version of the machine: the highest of the applied entries.
 func (m *Machine) Version() uint32 { return m.version }
 
-// clear forgets everything that a queue holds.
+// clear removes everything that the queue holds.
 func (m *Machine) clear() {
 	m.timers.clear()
 	m.messages.clear()
@@ -85,14 +86,15 @@ func (m *Machine) clear() {
 	m.deliveries.clear()
 }
 
-// Apply implements fsm.Machine. eff collects over the commands of one entry:
-// what Released names may be freed after the last of them, and after what
-// Deliveries names has been read.
+// Apply implements fsm.Machine. eff accumulates over the commands of one entry:
+// what Released names may be freed after the last of them, once the payloads of
+// Deliveries have been read.
 //
-// The order matters. What is due goes before the command, which must not see it;
-// what was lost comes back before anything is handed out, so that nothing newer
-// overtakes it; who is served is decided before that, and what is too long is
-// dropped after it, so that what somebody takes at once needs no room.
+// The order matters. Due messages go before the command, which must not see
+// them. Lost messages come back before anything is handed out, so that nothing
+// newer overtakes them. Before that, the single active consumer is elected.
+// Length limits are enforced last, so that a message that is taken at once
+// needs no space.
 func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
 	m.version = max(m.version, meta.Version)
 	m.entries.begin(meta.Index)
@@ -139,7 +141,7 @@ func (m *Machine) NextDeadline() fsm.Time {
 	return next
 }
 
-// NextDue is NextDeadline and what will be due then.
+// NextDue returns NextDeadline and what will be due then.
 func (m *Machine) NextDue() (fsm.Time, Due) {
 	switch m.lease.phase() {
 	case Draining:
@@ -180,9 +182,10 @@ func (m *Machine) Resume(eff *fsm.Effects) {
 	eff.Outbox = eff.Outbox || m.outbox.letters() > 0
 }
 
-// Held appends the first deliveries that a consumer holds with an ID above
-// after, up to limit, ascending, and the notice of what was taken from it and is
-// not settled: it may have got lost. Number 0 stands for the gets of a session.
+// Held appends the first deliveries, up to limit, that a consumer holds with an
+// ID above after, ascending. It also appends the notice of deliveries that were
+// taken back and are not settled, since that may have been lost. Number 0
+// stands for the gets of a session.
 func (m *Machine) Held(to fsm.ConsumerID, after uint64, limit int, eff *fsm.Effects) {
 	m.deliveries.resend(to, after, limit, eff)
 }

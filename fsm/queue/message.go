@@ -14,7 +14,7 @@ const (
 	// Lists of a machine: one per priority, and two more.
 	returnedList = maxPriority + 1
 	outboxList   = returnedList + 1
-	// Those below hold what is ready.
+	// The lists below hold messages that are ready.
 	scheduledList = outboxList + 1
 	waitingList   = scheduledList + 1
 	purgedList    = waitingList + 1
@@ -34,10 +34,10 @@ const (
 //	expireAt ≠ 0 in the places Scheduled and Delayed, where it is the due time
 //	acquired = failed = 0 in the place Ready; failed ≤ acquired, until one of them
 //	saturates
-//	place = 0 only while a command has the message in hand
+//	place = 0 only while a command is moving the message
 //
-// Whoever keeps a handle keeps the seq too if the message may go meanwhile:
-// handles are used again at once.
+// Who keeps a handle must also keep the seq if the message may be freed
+// meanwhile: handles are reused at once.
 type message struct {
 	seq      uint64
 	index    uint64   // of the log entry with the payload
@@ -54,8 +54,8 @@ type message struct {
 	place    Place
 }
 
-// deadLetterInfo is what few messages have. A message has none unless something
-// is in it: a death, or a schedule.
+// deadLetterInfo is what only some messages have. A message has one only if it
+// is not empty: it has a death, or a schedule.
 type deadLetterInfo struct {
 	deaths []*logpb.Death // newest first; shared, never changed
 
@@ -71,7 +71,7 @@ type deadLetterInfo struct {
 // scheduleInfo is what even fewer messages have: those that were scheduled or
 // delayed, and letters that not all targets have.
 type scheduleInfo struct {
-	scheduledFor fsm.Time // when it was to become ready; 0: it never was scheduled
+	scheduledFor fsm.Time // when it was to become ready; 0: it was never scheduled
 
 	expireAt fsm.Time // of a delayed message: when it expires; 0: never
 
@@ -79,20 +79,20 @@ type scheduleInfo struct {
 	id           string                   // its name; empty: none
 	ttl, ceiling fsm.Optional[fsm.Millis] // as in the command
 
-	// Of letters: targets that have it while others do not, and whether one
-	// has refused it.
+	// For letters: the targets that have it while others do not, and whether a
+	// target has refused it.
 	done    []fsm.QueueID
 	refused bool
 }
 
 var noScheduleInfo scheduleInfo
 
-// list is a doubly linked list of messages: taking one out of the middle
-// leaves nothing behind. head = 0 ⇔ tail = 0 ⇔ it is empty. The list of the
-// returned has no links back: its order is in returns.
+// list is a doubly linked list of messages, so that removal from the middle
+// leaves nothing behind. head = 0 ⇔ tail = 0 ⇔ it is empty. The returned list
+// has no links back: its order is in returns.
 type list struct{ head, tail uint32 }
 
-// ref says where the payload is; the machine never reads it.
+// ref locates the payload; the machine never reads it.
 func (x *message) ref() fsm.Ref { return fsm.Ref{Index: x.index, Offset: x.offset, Size: x.size} }
 
 // list is the number of the list a message with this place is in.
@@ -133,7 +133,7 @@ func placeOf(list int) Place {
 	return Ready
 }
 
-// bytes is what limits and counts see of the payload: properties and body.
+// bytes is the size that limits and counts use: properties and body.
 func (x *message) bytes() uint64 { return uint64(x.size) - uint64(x.head&^expirationBit) }
 
 // hasExpiration reports whether the payload has an expiration property.
@@ -145,11 +145,12 @@ func (x *message) count() Count { return Count{1, x.bytes()} }
 // ready reports whether the message may be handed out, and may expire.
 func (x *message) ready() bool { return x.place == Ready || x.place == Returned }
 
-// due reports whether the instant of the message has come: of a ready one, that
-// it is to be handed to nobody.
+// due reports whether the instant of the message has come. A ready message that
+// is due must not be handed out.
 func (x *message) due(c fsm.Time) bool { return x.expireAt != 0 && x.expireAt <= c }
 
-// deadLetterInfo is that of message h for reading; never nil.
+// deadLetterInfo returns the deadLetterInfo of message h for reading; never
+// nil.
 func (ms *messages) deadLetterInfo(h uint32) *deadLetterInfo {
 	if e := ms.get(h).info; e != 0 {
 		return ms.infos.get(e)
@@ -159,7 +160,7 @@ func (ms *messages) deadLetterInfo(h uint32) *deadLetterInfo {
 
 var noDeadLetterInfo deadLetterInfo
 
-// scheduleInfo is that of message h for reading; never nil.
+// scheduleInfo returns the scheduleInfo of message h for reading; never nil.
 func (ms *messages) scheduleInfo(h uint32) *scheduleInfo {
 	if r := ms.deadLetterInfo(h).schedule; r != nil {
 		return r
@@ -167,10 +168,11 @@ func (ms *messages) scheduleInfo(h uint32) *scheduleInfo {
 	return &noScheduleInfo
 }
 
-// setScheduleInfo replaces that of message h.
+// setScheduleInfo replaces the scheduleInfo of message h.
 func (ms *messages) setScheduleInfo(h uint32, r scheduleInfo) { ms.editDeadLetterInfo(h).schedule = &r }
 
-// editDeadLetterInfo is that of message h for writing, a new one if needed.
+// editDeadLetterInfo returns the deadLetterInfo of message h for writing, a new
+// one if needed.
 func (ms *messages) editDeadLetterInfo(h uint32) *deadLetterInfo {
 	x := ms.mut(h)
 	if x.info == 0 {
@@ -179,7 +181,7 @@ func (ms *messages) editDeadLetterInfo(h uint32) *deadLetterInfo {
 	return ms.infos.mut(x.info)
 }
 
-// bump adds one and saturates.
+// bump increments n and saturates.
 func bump(n *uint32) {
 	if *n < math.MaxUint32 {
 		*n++

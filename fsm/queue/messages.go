@@ -6,13 +6,13 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// messages are all messages of the queue, each in exactly one place, and what
-// finds them: a list for each priority and place, a table by number and one by
-// name for the scheduled ones. What finds them by time is in timers, which
-// follows every change of place made here.
+// messages are all messages of the queue, each in exactly one place, and their
+// indexes: a list for each priority and place, and for scheduled messages a
+// table by number and one by name. The indexes by time are in timers, which is
+// updated with every change of place made here.
 //
-// A method that takes a message out leaves it in no place (0); the caller puts
-// it somewhere, or frees it, before it does anything else.
+// A method that removes a message leaves it in no place (0); the caller puts it
+// into a place, or frees it, before it does anything else.
 //
 // Invariants, for every place p:
 //
@@ -22,8 +22,8 @@ import (
 //	1 ≤ seq < next for every message, and seqs ascend in each list of ready and
 //	of scheduled messages
 //	bit i of waiting = list i has messages, 0 ≤ i ≤ maxPriority
-//	returns has exactly the messages of the list of the returned, in its order
-//	numbers has exactly the scheduled ones, named those of them with a name
+//	returns has exactly the messages of the returned list, in its order
+//	numbers has exactly the scheduled messages, named those that have a name
 type messages struct {
 	*shared
 	timers  *timers
@@ -33,24 +33,24 @@ type messages struct {
 	infos   arena[deadLetterInfo]
 	next    uint64 // number of the next message
 	lists   [listCount]list
-	waiting uint32            // the priorities that have messages
+	waiting uint32            // priorities that have messages
 	counts  [placeCount]Count // by place
-	returns returns           // order of the list of returned messages
+	returns returns           // order of the returned list
 	numbers sorted[uint32]    // scheduled messages, by number
 	named   map[string]uint32 // scheduled messages that have a name
 }
 
-// newMessages returns a queue without messages. Their numbers begin with 1.
+// newMessages returns an empty set of messages. Numbers begin with 1.
 func newMessages(s *shared, t *timers, e *entries) *messages {
 	return &messages{shared: s, timers: t, entries: e, next: 1, named: map[string]uint32{}}
 }
 
-// clear forgets all messages.
+// clear removes all messages.
 func (ms *messages) clear() {
 	*ms = messages{shared: ms.shared, timers: ms.timers, entries: ms.entries, next: ms.next, named: map[string]uint32{}}
 }
 
-// add makes a record of a new message like x, in no place, and gives it its number.
+// add makes a record for new message x, in no place, and assigns its number.
 func (ms *messages) add(x *message, eff *fsm.Effects) uint32 {
 	h := ms.alloc()
 	x.seq = ms.next
@@ -61,8 +61,9 @@ func (ms *messages) add(x *message, eff *fsm.Effects) uint32 {
 	return h
 }
 
-// setPlace moves x to another place in the books. Lists are the caller's work:
-// others than this part use it for the places without one, CheckedOut and 0.
+// setPlace changes the place of x and the counts. The caller maintains the
+// lists. Other parts use it only for the places without a list, CheckedOut and
+// 0.
 func (ms *messages) setPlace(x *message, p Place) {
 	c := x.count()
 	ms.counts[x.place].sub(c)
@@ -71,8 +72,8 @@ func (ms *messages) setPlace(x *message, p Place) {
 	ms.scratch.steps++
 }
 
-// insertAfter puts message h, whose place is set, behind at in its list; at 0
-// is before the first. Returned messages go through insertReturned.
+// insertAfter inserts message h, whose place is set, after message at of its
+// list; 0 inserts it first. Returned messages go through insertReturned.
 func (ms *messages) insertAfter(at, h uint32) {
 	x := ms.mut(h)
 	no := x.list()
@@ -97,7 +98,7 @@ func (ms *messages) insertAfter(at, h uint32) {
 	}
 }
 
-// remove takes message h out of its list and leaves it in no place.
+// remove removes message h from its list and leaves it in no place.
 func (ms *messages) remove(h uint32) {
 	x := ms.mut(h)
 	no := x.list()
@@ -130,7 +131,8 @@ func (ms *messages) remove(h uint32) {
 	}
 }
 
-// nextReady is the message to hand out next, due or not; 0: none.
+// nextReady returns the message to hand out next, due or not; 0 if there is
+// none.
 func (ms *messages) nextReady() uint32 {
 	if h := ms.lists[returnedList].head; h != 0 {
 		return h
@@ -146,14 +148,14 @@ func (ms *messages) readyCount() uint64 {
 	return ms.counts[Ready].Messages + ms.counts[Returned].Messages
 }
 
-// free forgets message h, which is in no place. Its handle may be given to
-// another message at once, and its entry be released.
+// free releases message h, which is in no place. Its handle may be reused at
+// once, and its entry may be released.
 func (ms *messages) free(h uint32, eff *fsm.Effects) {
 	ms.counts[0].sub(ms.get(h).count())
 	ms.releaseRecord(h, eff)
 }
 
-// releaseRecord is free for a message that counts nowhere any more.
+// releaseRecord is free for a message that no longer counts anywhere.
 func (ms *messages) releaseRecord(h uint32, eff *fsm.Effects) {
 	ms.scratch.steps++
 	x := ms.get(h)
@@ -177,24 +179,24 @@ func (ms *messages) findScheduled(id string, seq uint64) uint32 {
 	return 0
 }
 
-// put puts message h, which is in no place, at the end of the list of a place.
-// What finds it by time is for the caller to tell, see timers.watch.
+// put appends message h, which is in no place, to the list of a place. The
+// caller updates the index by time, see timers.watch.
 func (ms *messages) put(h uint32, p Place) {
 	x := ms.mut(h)
 	ms.setPlace(x, p)
 	ms.insertAfter(ms.lists[x.list()].tail, h)
 }
 
-// putAfter is put for a spot behind message at of the same place; 0: before all.
+// putAfter is put for a position after message at of the same place; 0: first.
 func (ms *messages) putAfter(at, h uint32, p Place) {
 	ms.setPlace(ms.mut(h), p)
 	ms.insertAfter(at, h)
 }
 
-// watch has message h expire, which is ready.
+// watch starts the expiry of message h, which is ready.
 func (ms *messages) watch(h uint32) { ms.timers.watch(ms.get(h), h) }
 
-// schedule makes message h, which is in no place, one that becomes ready at due.
+// schedule makes message h, which is in no place, become ready at due.
 func (ms *messages) schedule(h uint32, due fsm.Time, id string) {
 	ms.mut(h).expireAt = due
 	ms.put(h, Scheduled)
@@ -205,7 +207,7 @@ func (ms *messages) schedule(h uint32, due fsm.Time, id string) {
 	}
 }
 
-// move makes scheduled message h due at another instant.
+// move changes the due time of scheduled message h.
 func (ms *messages) move(h uint32, due fsm.Time) {
 	x := ms.mut(h)
 	ms.timers.forget(x)
@@ -216,7 +218,7 @@ func (ms *messages) move(h uint32, due fsm.Time) {
 	ms.setScheduleInfo(h, r)
 }
 
-// unname takes scheduled message h out of the tables of numbers and names.
+// unname removes scheduled message h from the tables of numbers and names.
 func (ms *messages) unname(h uint32) {
 	ms.numbers.remove(key{seq: ms.get(h).seq})
 	if id := ms.scheduleInfo(h).id; id != "" {
@@ -224,14 +226,13 @@ func (ms *messages) unname(h uint32) {
 	}
 }
 
-// renew gives message h, which is in no place, a new number: it comes behind
-// all there are.
+// renew gives message h, which is in no place, a new number, above all others.
 func (ms *messages) renew(h uint32) {
 	ms.mut(h).seq = ms.next
 	ms.next++
 }
 
-// delay lets message h, which is in no place, wait until an instant. It does
+// delay makes message h, which is in no place, wait until an instant. It does
 // not expire meanwhile.
 func (ms *messages) delay(h uint32, until fsm.Time) {
 	x := ms.mut(h)
@@ -245,8 +246,7 @@ func (ms *messages) delay(h uint32, until fsm.Time) {
 	ms.watch(h)
 }
 
-// undelay takes message h out of those that wait for their next try. It is in
-// no place then.
+// undelay removes message h from the delayed ones and leaves it in no place.
 func (ms *messages) undelay(h uint32) {
 	ms.remove(h)
 	x := ms.mut(h)
@@ -257,7 +257,7 @@ func (ms *messages) undelay(h uint32) {
 	}
 }
 
-// dropReady makes all messages purged ones that are ready, scheduled or delayed.
+// dropReady purges all messages that are ready, scheduled or delayed.
 func (ms *messages) dropReady() {
 	for no := range returnedList {
 		ms.discardList(no, Ready)
@@ -274,9 +274,8 @@ func (ms *messages) dropReady() {
 	ms.timers.forgetWaiting()
 }
 
-// discardList makes all messages of a place purged ones, of which it moves one
-// list. That takes no longer for many of them: their records are not touched,
-// and keep saying where they were.
+// discardList purges all messages of a place by moving one list, in constant
+// time. Their records are not touched, and still name their former place.
 func (ms *messages) discardList(no int, p Place) {
 	ms.counts[Purged].add(ms.counts[p])
 	ms.counts[p] = Count{}
@@ -292,7 +291,7 @@ func (ms *messages) discardList(no int, p Place) {
 	*from = list{}
 }
 
-// sweep forgets up to n purged messages for good.
+// sweep releases up to n purged messages.
 func (ms *messages) sweep(n int, eff *fsm.Effects) {
 	l := &ms.lists[purgedList]
 	for ; n > 0 && l.head != 0; n-- {
@@ -306,10 +305,10 @@ func (ms *messages) sweep(n int, eff *fsm.Effects) {
 	}
 }
 
-// count is what is in a place.
+// count is the number and size of the messages in a place.
 func (ms *messages) count(p Place) Count { return ms.counts[p] }
 
-// head is the first message of a list, and tail the last one; 0: none.
+// head is the first message of a list, and tail the last one; 0 if it is empty.
 func (ms *messages) head(list int) uint32 { return ms.lists[list].head }
 func (ms *messages) tail(list int) uint32 { return ms.lists[list].tail }
 
@@ -323,7 +322,7 @@ func (ms *messages) walk(no int, yield func(Message) bool) bool {
 	return true
 }
 
-// describe is message h for listings. Who holds it is for the caller to add.
+// describe describes message h for listings. The caller adds the holder.
 func (ms *messages) describe(h uint32) Message {
 	x, e, r := ms.get(h), ms.deadLetterInfo(h), ms.scheduleInfo(h)
 	d := Message{

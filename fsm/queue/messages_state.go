@@ -8,21 +8,21 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// frozen is what messages were at one moment.
+// frozen is a state of messages at one moment.
 type frozen struct {
 	records pages[message]
 	infos   pages[deadLetterInfo]
 	lists   [listCount]list
 }
 
-// view is good until the next change.
+// view returns the current state, valid until the next change.
 func (ms *messages) view() frozen { return frozen{ms.pages, ms.infos.pages, ms.lists} }
 
-// freeze never changes. What is large is shared, and copied in pieces when the
-// messages change.
+// freeze returns the current state, which then never changes. Large structures
+// are shared, and copied in pieces when the messages change.
 func (ms *messages) freeze() frozen { return frozen{ms.arena.freeze(), ms.infos.freeze(), ms.lists} }
 
-// save is the section of the messages in the head of a snapshot.
+// save writes the messages' section of a snapshot's head.
 func (ms *messages) save(h *logpb.QueueSnapshot) {
 	h.NextMessage, h.Messages = ms.next, uint64(ms.live())
 }
@@ -37,7 +37,7 @@ func (f *frozen) writeList(e *encoder, no int) {
 	}
 }
 
-// writePurged writes of purged messages what forgetting them takes.
+// writePurged writes what is needed to sweep the purged messages.
 func (f *frozen) writePurged(e *encoder) {
 	for h := f.lists[purgedList].head; h != 0; {
 		x := f.records.at(int(h))
@@ -66,7 +66,8 @@ func (f *frozen) fill(st *logpb.MessageState, h uint32) *logpb.MessageState {
 	return st
 }
 
-// fill adds what few messages have to st. Slices are shared: nobody changes them.
+// fill adds to st what few messages have. Slices are shared and must not
+// change.
 func (e *deadLetterInfo) fill(st *logpb.MessageState) {
 	st.Letter, st.Reason, st.DiedAt, st.Deaths = e.letter, e.reason, int64(e.diedAt), e.deaths
 	for _, t := range e.transfers {
@@ -86,8 +87,8 @@ func (e *deadLetterInfo) fill(st *logpb.MessageState) {
 	}
 }
 
-// restore adds the next message, in the order of the encoding, to its place. Who
-// holds it, and where it goes as a letter, is for others to restore.
+// restore adds the next message, in the order of the encoding, to its place.
+// Other parts restore its holder, and its route if it is a letter.
 func (ms *messages) restore(st *logpb.MessageState) (uint32, error) {
 	if st.Priority > maxPriority || st.Place < uint32(Ready) || st.Place >= placeCount {
 		return 0, fmt.Errorf("%w: message %d is nowhere", ErrSnapshot, st.Seq)
@@ -112,8 +113,8 @@ func (ms *messages) restore(st *logpb.MessageState) (uint32, error) {
 	return h, ms.restorePlace(st, h)
 }
 
-// restoreScheduleInfo gives message h one only if it says something, so that equal
-// states have equal records.
+// restoreScheduleInfo gives message h a scheduleInfo only if that is not empty,
+// so that equal states have equal records.
 func (ms *messages) restoreScheduleInfo(st *logpb.MessageState, h uint32) {
 	r := scheduleInfo{
 		scheduledFor: fsm.Time(st.ScheduledFor), id: st.ScheduleId, refused: st.Refused,
@@ -127,8 +128,8 @@ func (ms *messages) restoreScheduleInfo(st *logpb.MessageState, h uint32) {
 	}
 }
 
-// restorePlace puts message h where it was, and into the tables of that place. A
-// number that is there already is the mark of a damaged snapshot.
+// restorePlace puts message h into its place and into the tables of that place.
+// A duplicate number means that the snapshot is damaged.
 func (ms *messages) restorePlace(st *logpb.MessageState, h uint32) error {
 	x := ms.mut(h)
 	place := Place(st.Place)
@@ -156,7 +157,7 @@ func (ms *messages) restorePlace(st *logpb.MessageState, h uint32) error {
 	return nil
 }
 
-// restoreEntries counts the restored messages by the entries they are of.
+// restoreEntries counts the restored messages per log entry.
 func (ms *messages) restoreEntries() {
 	indexes := make([]uint64, 0, ms.live())
 	for h := uint32(1); h < ms.end(); h++ {
@@ -165,8 +166,9 @@ func (ms *messages) restoreEntries() {
 	ms.entries.restore(indexes)
 }
 
-// check walks over the lists, and compares the counts with all that was found:
-// also by those who look at what is held, which is in no list. It comes last.
+// check walks the lists and compares the counts with all messages found,
+// including those found by parts that check held messages, which are in no
+// list. It runs last.
 func (ms *messages) check(k *checker) {
 	k.that(k.count == ms.counts, "counted %v, found %v", ms.counts, k.count)
 	k.that(len(k.live) == ms.live(), "%d messages, %d in places", ms.live(), len(k.live))
@@ -182,7 +184,7 @@ func (ms *messages) check(k *checker) {
 	k.that(n == k.returned, "%d returned messages of %d", n, k.returned)
 }
 
-// checkLists walks over the lists.
+// checkLists walks the lists.
 func (ms *messages) checkLists(k *checker) {
 	for no := range ms.lists {
 		if no == purgedList {
@@ -214,7 +216,7 @@ func (ms *messages) checkLists(k *checker) {
 	}
 }
 
-// checkOne checks what holds for a message wherever it is.
+// checkOne checks what holds for a message in any place.
 func (ms *messages) checkOne(k *checker, h uint32, place Place) {
 	x := ms.get(h)
 	switch e := ms.deadLetterInfo(h); {
@@ -256,7 +258,8 @@ func (ms *messages) checkScheduled(k *checker, h uint32) {
 	}
 }
 
-// checkPurged counts what was purged; the records keep saying where they were.
+// checkPurged counts the purged messages; their records name their former
+// place.
 func (ms *messages) checkPurged(k *checker) {
 	last := uint32(0)
 	for h := ms.lists[purgedList].head; h != 0 && k.err == nil; h = ms.get(h).next {
@@ -268,7 +271,7 @@ func (ms *messages) checkPurged(k *checker) {
 	k.that(ms.lists[purgedList].tail == last, "the tail of what was purged is wrong")
 }
 
-// checkReturned checks what holds for a message that was returned, and is behind prev.
+// checkReturned checks what holds for a returned message that follows prev.
 func (ms *messages) checkReturned(k *checker, h, prev uint32) {
 	r, x := &ms.returns, ms.get(h)
 	no := x.prev
