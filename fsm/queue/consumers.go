@@ -9,85 +9,87 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// consumers are all consumers of the queue, the gets of sessions among them, by
-// age. Who of them may be served is decided here, single.go has the rules for a
-// queue with a single active one; in which order is that of service.
+// consumers are all consumers of the queue, including the gets of sessions, by
+// age. This part decides who may be served (single.go has the rules for single
+// active consumers); service decides in which order.
 //
 // Invariants:
 //
 //	all ascends by registered, which is < next; each is in its session's table
-//	serving ≤ attached ≤ len(all): attached counts all but gets and those that were
-//	finished, serving of these the ones that are not cancelled
+//	serving ≤ attached ≤ len(all): attached counts all but gets and finished
+//	consumers, serving those of them that are not cancelled
 //	getsHeld = Σ held.len() of gets
 //	exclusive is nil, or the only one that is not cancelled and whose session's
 //	life is not over
 //	c is in service ⇔ served(c) and c.credit() > 0, unless its session is ending
-//	single, quiescing = choose(), once elect has run; nobody is single unless the
-//	settings say so
+//	single, quiescing = choose(), once elect has run; single is nil unless the
+//	settings ask for a single active consumer
 type consumers struct {
 	*shared
 	sessions *sessions
 	service  service
 
 	all       []*consumer
-	next      uint64 // orders consumers by age, and settlements that wait
+	next      uint64 // orders consumers by age, and pending settlements
 	attached  int
 	serving   int
 	getsHeld  int
 	exclusive *consumer
-	single    *consumer // that alone is served; nil: nobody can be
+	single    *consumer // the only one that is served; nil: nobody can be
 	quiescing bool      // single gets nothing new
-	contested bool      // elect has to choose
+	contested bool      // elect must choose
 }
 
-// newConsumers returns a queue without consumers. The order of age begins with 1,
-// since 0 is no settlement, see returning.
+// newConsumers returns an empty set of consumers. The order of age begins with
+// 1, since 0 means no settlement, see returning.
 func newConsumers(s *shared, ss *sessions) *consumers {
 	return &consumers{shared: s, sessions: ss, service: service{shared: s}, next: 1}
 }
 
-// clear forgets all consumers. Their age goes on.
+// clear removes all consumers. The order of age continues.
 func (cs *consumers) clear() {
 	cs.service.clear()
 	*cs = consumers{shared: cs.shared, sessions: cs.sessions, service: cs.service, next: cs.next}
 }
 
-// inUse reports whether somebody keeps the queue from ending by its lease: a
-// consumer, also a cancelled one that still owes, or a get that is not settled.
+// inUse reports whether the lease is suspended: there is a consumer, possibly a
+// cancelled one that still holds messages, or a get that is not settled.
 func (cs *consumers) inUse() bool { return cs.attached > 0 || cs.getsHeld > 0 }
 
-// len is the number of consumers, gets and those that only owe included.
+// len is the number of consumers, including gets and cancelled ones.
 func (cs *consumers) len() int { return len(cs.all) }
 
-// active is the number of those that are not cancelled, and no gets.
+// active is the number of consumers that are neither cancelled nor gets.
 func (cs *consumers) active() int { return cs.serving }
 
-// contest has elect choose: something has changed for somebody who may be served.
+// contest makes elect choose, because a consumer that may be served has
+// changed.
 func (cs *consumers) contest() { cs.contested = true }
 
-// holds counts what gets hold, n more or less.
+// holds adds n, which may be negative, to the deliveries that c holds.
 func (cs *consumers) holds(c *consumer, n int) {
 	if c.isGets() {
 		cs.getsHeld += n
 	}
 }
 
-// order is the next place in the order of age, for settlements that wait.
+// order returns the next position in the order of age, for a pending
+// settlement.
 func (cs *consumers) order() uint64 {
 	cs.next++
 	return cs.next - 1
 }
 
-// passed reports whether a place in the order of age has been given, or is 0.
+// passed reports whether a position in the order of age has been used, or is 0.
 func (cs *consumers) passed(order uint64) bool { return order < cs.next }
 
-// join makes c one that may be served.
+// join adds c to those that may be served.
 func (cs *consumers) join(c *consumer) {
 	cs.service.join(c)
 	cs.contested = true
 }
 
-// leave takes c out of service for good, or until it joins again.
+// leave takes c out of service until it joins again.
 func (cs *consumers) leave(c *consumer) {
 	if c.level != nil {
 		cs.service.leave(c)
@@ -95,13 +97,15 @@ func (cs *consumers) leave(c *consumer) {
 	}
 }
 
-// from iterates over those with a place in the order of age of at least n.
+// from iterates over the consumers with a position of at least n in the order
+// of age.
 func (cs *consumers) from(n uint64) iter.Seq[*consumer] {
 	i, _ := slices.BinarySearchFunc(cs.all, n, func(c *consumer, r uint64) int { return cmp.Compare(c.registered, r) })
 	return slices.Values(cs.all[i:])
 }
 
-// refresh puts c at the end of its ring or takes it out, as its credit wants.
+// refresh moves c to the end of its ring or removes it, depending on its
+// credit.
 func (cs *consumers) refresh(c *consumer) {
 	wants := cs.served(c) && c.credit() > 0
 	switch {
@@ -128,7 +132,7 @@ func (cs *consumers) register(s *session, number uint64) *consumer {
 	return c
 }
 
-// retire ends the service of c, which stays for what it holds.
+// retire ends the service of c, which remains for the messages that it holds.
 func (cs *consumers) retire(c *consumer) {
 	if c.cancelled || c.isGets() {
 		return
@@ -144,17 +148,17 @@ func (cs *consumers) retire(c *consumer) {
 	}
 }
 
-// at is the i-th consumer in the order of age.
+// at returns the i-th consumer in the order of age.
 func (cs *consumers) at(i int) *consumer { return cs.all[i] }
 
-// position of c among the consumers, which are ordered by age.
+// position returns the position of c in the order of age.
 func (cs *consumers) position(c *consumer) int {
 	i, _ := slices.BinarySearchFunc(cs.all, c.registered, func(o *consumer, r uint64) int { return cmp.Compare(o.registered, r) })
 	return i
 }
 
-// unregister ends c, which holds nothing. It is left to the caller to take it
-// out of the tables: its session is nil then.
+// unregister ends c, which holds nothing, and sets its session to nil. The
+// caller removes it from the tables.
 func (cs *consumers) unregister(c *consumer) {
 	cs.retire(c)
 	if !c.isGets() && !c.finished {
@@ -164,18 +168,19 @@ func (cs *consumers) unregister(c *consumer) {
 	c.session = nil
 }
 
-// crowded reports whether the queue has as many consumers as it may.
+// crowded reports whether the queue has reached its limit of consumers.
 func (cs *consumers) crowded() bool { return len(cs.all) >= cs.bounds.Consumers }
 
-// removeIfDone lets a cancelled consumer go that owes nothing more: it holds
-// nothing. It is remembered while something of it is late, and if it is revoked.
+// removeIfDone removes a cancelled consumer that holds nothing. It is
+// remembered while it has late deliveries, or if it was revoked.
 func (cs *consumers) removeIfDone(c *consumer) {
 	if c.cancelled && c.held.len() == 0 {
 		cs.removeFinished(c)
 	}
 }
 
-// removeFinished is removeIfDone for many consumers: of all sessions one pass.
+// removeFinished is removeIfDone for many consumers, in one pass over each
+// session.
 func (cs *consumers) removeFinished(done ...*consumer) {
 	var sessions []*session
 	for _, c := range done {
@@ -201,8 +206,8 @@ func (cs *consumers) removeFinished(done ...*consumer) {
 	}
 }
 
-// thin unregisters the finished consumers of a session but for the newest ones
-// that are to be remembered, and returns how many.
+// thin unregisters the finished consumers of a session, except the newest ones
+// that must be remembered, and returns how many.
 func (cs *consumers) thin(s *session) (removed int) {
 	surplus := -lateConsumers
 	for _, c := range s.consumers {
@@ -225,14 +230,14 @@ func (cs *consumers) thin(s *session) (removed int) {
 	return removed
 }
 
-// dropEnded takes consumers out of the table whose sessions have ended.
+// dropEnded removes consumers from the table whose sessions have ended.
 func (cs *consumers) dropEnded() {
 	cs.scratch.steps += len(cs.all)
 	cs.all = slices.DeleteFunc(cs.all, func(c *consumer) bool { return c.session == nil })
 }
 
-// reconsider follows when the settings about a single active consumer have
-// changed: nobody is it until somebody is chosen.
+// reconsider is called when the settings about a single active consumer have
+// changed: there is none until one is elected.
 func (cs *consumers) reconsider() {
 	cs.single, cs.quiescing, cs.contested = nil, false, true
 	for _, c := range cs.all {
@@ -240,7 +245,7 @@ func (cs *consumers) reconsider() {
 	}
 }
 
-// livesEnded follows when lives of nodes are over.
+// livesEnded is called when lives of nodes have ended.
 func (cs *consumers) livesEnded() {
 	cs.contested = true
 	if cs.exclusive != nil && cs.exclusive.session.life.over {
@@ -248,8 +253,8 @@ func (cs *consumers) livesEnded() {
 	}
 }
 
-// refreshLife follows a life that has become suspected, or is no more; nil: one
-// without sessions.
+// refreshLife is called when a life becomes suspected or ceases to be. l is nil
+// if it has no sessions.
 func (cs *consumers) refreshLife(l *life) {
 	cs.contested = true
 	if l == nil {
@@ -263,13 +268,13 @@ func (cs *consumers) refreshLife(l *life) {
 	}
 }
 
-// anyServed reports whether somebody has credit.
+// anyServed reports whether any consumer has credit.
 func (cs *consumers) anyServed() bool { return cs.service.any() }
 
-// nextServed is the one to serve next; nil: nobody has credit.
+// nextServed returns the consumer to serve next; nil: none has credit.
 func (cs *consumers) nextServed() *consumer { return cs.service.next() }
 
-// handedOut follows a delivery to c, which goes to the end of its ring.
+// handedOut moves c to the end of its ring after a delivery.
 func (cs *consumers) handedOut(c *consumer) {
 	cs.service.suspend(c)
 	cs.refresh(c)
@@ -283,7 +288,7 @@ func (cs *consumers) nodeSuspected(cmd *logpb.NodeSuspected, eff *fsm.Effects) f
 	}
 	l, ok := cs.sessions.setSuspected(of, !cmd.GetBack())
 	if !ok {
-		return fsm.Result{} // known
+		return fsm.Result{} // already known
 	}
 	cs.refreshLife(l)
 	eff.SuspicionChanged = true

@@ -8,14 +8,14 @@ import (
 // drainTimeout bounds how long a queue that has ended keeps its outbox.
 const drainTimeout fsm.Millis = 60_000
 
-// lease is the life of the queue: what it has been used for last, when it ends
-// for want of use, and what becomes of it then. Use is what the lease counts;
-// activity is use and all else that keeps a queue from being idle.
+// lease is the life of the queue: when it was last used, when it ends because
+// it is unused, and its phase after that. Use renews the lease; activity is use
+// and everything else that keeps a queue from being idle.
 //
 // Invariants:
 //
-//	0 ≤ used ≤ clock, 0 ≤ active ≤ clock; both are the clock at the beginning of a
-//	term at least
+//	0 ≤ used ≤ clock, 0 ≤ active ≤ clock; both are at least the clock at the
+//	beginning of the term
 //	goneAt ≠ 0 ⇔ the queue is draining
 //	a queue that is not Active has no consumers and no sessions, and nothing ready;
 //	one that is Draining has messages, and one that is Gone has none
@@ -31,43 +31,44 @@ type lease struct {
 	goneAt fsm.Time // end of draining
 }
 
-// newLease returns the lease of a queue that nobody has used. It begins with the
-// first entry.
+// newLease returns the lease of an unused queue. It begins with the first
+// entry.
 func newLease(s *shared, t *timers, ms *messages, cs *consumers) *lease {
 	return &lease{shared: s, timers: t, messages: ms, consumers: cs}
 }
 
-// phase goes from Active to Draining to Gone, or to Gone at once, and never back.
+// phase goes from Active to Draining to Gone, or directly to Gone, and never
+// back.
 func (l *lease) phase() Phase { return l.life }
 
-// begin follows a new term, if it is one: leases begin again, since nobody could use the
-// queue while nobody led.
+// begin restarts the lease if the term is new, since nobody could use the queue
+// without a leader.
 func (l *lease) begin(newTerm bool) {
 	if newTerm || l.used == 0 {
 		l.use()
 	}
 }
 
-// use notes a use of the queue.
+// use records a use of the queue.
 func (l *lease) use() { l.used, l.active = l.clock.now(), l.clock.now() }
 
-// touch notes an activity that is no use.
+// touch records an activity that is not a use.
 func (l *lease) touch() { l.active = l.clock.now() }
 
-// renew begins the lease anew, which is no activity.
+// renew restarts the lease without counting as activity.
 func (l *lease) renew() { l.used = l.clock.now() }
 
-// drain is the end of the queue but for its outbox.
+// drain ends the queue except for its outbox.
 func (l *lease) drain() { l.life, l.goneAt = Draining, l.clock.deadline(drainTimeout) }
 
-// end is the end of the queue.
+// end ends the queue.
 func (l *lease) end() { l.life, l.goneAt = Gone, 0 }
 
-// drainedAt is when the time is up that a queue has for its outbox; 0: it is not
+// drainedAt is when the queue's time to drain its outbox is over; 0: it is not
 // draining.
 func (l *lease) drainedAt() fsm.Time { return l.goneAt }
 
-// drained reports whether the time is up that a queue has for its outbox.
+// drained reports whether the queue's time to drain its outbox is over.
 func (l *lease) drained() bool { return l.goneAt <= l.clock.now() }
 
 // leaseEnd is the first instant at which an unused queue ends; 0: never.
@@ -78,8 +79,9 @@ func (l *lease) leaseEnd() fsm.Time {
 	return max(l.used.Add(l.settings.lease).Add(1), l.awaited())
 }
 
-// awaited is when the message dies for which the lease is put off; 0: it is
-// not. Two lengths of the lease after the last use it is put off no more.
+// awaited is when the message dies for which the lease is extended; 0: it is
+// not extended. The lease is extended at most to twice its length after the
+// last use.
 func (l *lease) awaited() fsm.Time {
 	if !l.settings.ExpiresKeepPending || !l.settings.DeadLetter {
 		return 0
@@ -99,11 +101,12 @@ func (l *lease) idleEnd() fsm.Time {
 	return l.active.Add(l.settings.idle).Add(1)
 }
 
-// lastUsed and lastActive are when there was the last use, and activity.
+// lastUsed and lastActive are the instants of the last use and the last
+// activity.
 func (l *lease) lastUsed() fsm.Time   { return l.used }
 func (l *lease) lastActive() fsm.Time { return l.active }
 
-// isOver reports whether nobody has used the queue for too long.
+// isOver reports whether the queue has been unused or idle for too long.
 func (l *lease) isOver() bool {
 	if end := l.idleEnd(); end != 0 && end <= l.clock.now() {
 		return true
@@ -112,7 +115,7 @@ func (l *lease) isOver() bool {
 	return end != 0 && end <= l.clock.now() && l.awaited() == 0
 }
 
-// save is the section of the lease in the head of a snapshot.
+// save writes the lease's section of a snapshot's head.
 func (l *lease) save(h *logpb.QueueSnapshot) {
 	h.LastUsed, h.LastActive = int64(l.used), int64(l.active)
 	h.State, h.GoneAt = uint32(l.life), int64(l.goneAt)
@@ -124,7 +127,7 @@ func (l *lease) restore(h *logpb.QueueSnapshot) {
 	l.life, l.goneAt = Phase(h.State), fsm.Time(h.GoneAt)
 }
 
-// check asks for the invariants, once all messages have been found.
+// check checks the invariants, once all messages have been found.
 func (l *lease) check(k *checker) {
 	k.that(0 <= l.used && l.used <= l.clock.now(), "clock %d, last used %d", l.clock.now(), l.used)
 	k.that(0 <= l.active && l.active <= l.clock.now(), "clock %d, last active %d", l.clock.now(), l.active)

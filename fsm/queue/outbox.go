@@ -9,12 +9,12 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// outbox is what becomes of messages that die, or depart: the letters, which are
-// messages in the places Outbox and Waiting, and the queues they go to. dead.go
-// says who becomes one, route.go what happens to it then.
+// outbox holds the letters: messages in the places Outbox and Waiting that have
+// died or left a delayed exchange, and the queues they go to. dead.go decides
+// which messages become letters, route.go what happens to them then.
 //
-// Letters are numbered in the order in which they die. Those with a route come
-// first in the list of the outbox, the unrouted ones follow without a gap:
+// Letters are numbered in the order in which they die. In the list of the
+// outbox those with a route come first; the unrouted ones follow without a gap.
 //
 // Invariants:
 //
@@ -32,35 +32,36 @@ type outbox struct {
 
 	next              uint64              // number of the next letter
 	unrouted          uint32              // first letter without a route; 0: none
-	waiting           sorted[uint32]      // letters that have nowhere to go for now, by number
+	waiting           sorted[uint32]      // letters that have no destination for now, by number
 	deadLetterTargets []*deadLetterTarget // by id
-	gone              int                 // targets that are
+	gone              int                 // number of targets that are gone
 }
 
-// deadLetterTarget is a queue that letters go to. The transfers to it that are not
-// settled are numbered settled+1 … next-1. Numbers are those of the stream there,
-// so none is ever given twice, and none is left out.
+// deadLetterTarget is a queue that letters go to. The unsettled transfers to it
+// are numbered settled+1 … next-1. The numbers are those of the command stream
+// at the target, so none is used twice and none is skipped.
 type deadLetterTarget struct {
 	id        fsm.QueueID
 	next      uint64
 	confirmed uint64
 	pending   deque[uint32] // letters, by transfer number
-	gone      bool          // it does not exist any more, and some are still pending
+	gone      bool          // the queue no longer exists, and some transfers are still pending
 }
 
-// newOutbox returns an empty one. Letters are numbered from 1.
+// newOutbox returns an empty outbox. Letters are numbered from 1.
 func newOutbox(s *shared, ms *messages) *outbox { return &outbox{shared: s, messages: ms, next: 1} }
 
-// clear is the end of the queue: it forgets all letters and targets. Their numbers are not used again.
+// clear removes all letters and targets when the queue ends. Numbers are not
+// reused.
 func (o *outbox) clear() { *o = outbox{shared: o.shared, messages: o.messages, next: o.next} }
 
-// letters is the number of letters that have not come to an end.
+// letters is the number of letters that are not finished.
 func (o *outbox) letters() uint64 {
 	return o.messages.count(Outbox).Messages + o.messages.count(Waiting).Messages
 }
 
-// counted are the letters that count as messages of the queue: all of them, if
-// it delivers at least once.
+// counted is the number and size of the letters that count as messages of the
+// queue: all of them, if it delivers at least once.
 func (o *outbox) counted() Count {
 	if o.strategy() != AtLeastOnce {
 		return Count{}
@@ -68,7 +69,8 @@ func (o *outbox) counted() Count {
 	return o.messages.count(Outbox).plus(o.messages.count(Waiting))
 }
 
-// hasWork reports whether transfers to targets that are gone have to be ended.
+// hasWork reports whether transfers to targets that are gone are still to be
+// ended.
 func (o *outbox) hasWork() bool { return o.gone > 0 }
 
 // find returns where a target is, or would be.
@@ -107,7 +109,7 @@ func (o *outbox) unroutedLetters(limit int) []Letter {
 	return letters
 }
 
-// waitingLetters returns up to limit letters that have nowhere to go for now,
+// waitingLetters returns up to limit letters that have no destination for now,
 // with a number above after, ascending.
 func (o *outbox) waitingLetters(after uint64, limit int) []Letter {
 	var letters []Letter
@@ -151,7 +153,7 @@ func (o *outbox) list(after fsm.QueueID, limit int) []DeadLetterTarget {
 	return targets
 }
 
-// save is the section of the outbox in the head of a snapshot.
+// save writes the outbox's section of a snapshot's head.
 func (o *outbox) save(h *logpb.QueueSnapshot) {
 	h.NextLetter = o.next
 	for _, t := range o.deadLetterTargets {
@@ -159,7 +161,7 @@ func (o *outbox) save(h *logpb.QueueSnapshot) {
 	}
 }
 
-// restoreHead is the inverse of save. Letters follow, see restore.
+// restoreHead is the inverse of save. The letters follow, see restore.
 func (o *outbox) restoreHead(h *logpb.QueueSnapshot) {
 	o.next = h.NextLetter
 	for _, t := range h.Targets {
@@ -170,7 +172,7 @@ func (o *outbox) restoreHead(h *logpb.QueueSnapshot) {
 	}
 }
 
-// restore adds message h, which has its place, as a letter.
+// restore adds message h, whose place is set, as a letter.
 func (o *outbox) restore(st *logpb.MessageState, h uint32) error {
 	e := o.messages.editDeadLetterInfo(h)
 	e.letter, e.reason, e.diedAt = st.Letter, st.Reason, fsm.Time(st.DiedAt)
@@ -194,7 +196,7 @@ func (o *outbox) restore(st *logpb.MessageState, h uint32) error {
 	return nil
 }
 
-// check walks over the letters and compares them with the targets.
+// check walks the letters and compares them with the targets.
 func (o *outbox) check(k *checker) {
 	unrouted, last := uint32(0), uint64(0)
 	pending := map[fsm.QueueID]int{}
@@ -226,7 +228,8 @@ func (o *outbox) check(k *checker) {
 	k.that(gone == o.gone, "%d targets are gone, counted %d", gone, o.gone)
 }
 
-// checkTransfers checks those of letter h. pending counts them by target.
+// checkTransfers checks the transfers of letter h. pending counts them by
+// target.
 func (o *outbox) checkTransfers(k *checker, h uint32, pending map[fsm.QueueID]int) {
 	e := o.messages.deadLetterInfo(h)
 	for _, t := range e.transfers {
