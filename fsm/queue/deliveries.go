@@ -9,17 +9,17 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// deliveries are what leads from a ready message to its end, or back: handing
-// out (checkout.go), settling (settle.go), timeouts (tick.go), and what is on
-// its way back although one command could not bring it all (returning.go). It
-// joins messages and consumers, which know nothing of each other.
+// deliveries covers what leads from a ready message to its end, or back:
+// handing out (checkout.go), settling (settle.go), timeouts (tick.go), and
+// messages on their way back that one command could not process (returning.go).
+// It connects messages and consumers, which are independent of each other.
 //
 // Invariants:
 //
 //	a message is CheckedOut ⇔ one consumer, or one entry of returning, holds it
-//	every entry of returning holds something, and is where key says
-//	nobody is handed a message that is due, or anything while sessions are ending
-//	|scratch.taken| = 0 between two commands, and those in it are in no place
+//	every entry of returning holds something, and is at its key
+//	no due message is handed out, and nothing is while sessions are ending
+//	|scratch.taken| = 0 between two commands, and its messages are in no place
 type deliveries struct {
 	*shared
 	timers    *timers
@@ -30,13 +30,13 @@ type deliveries struct {
 	lease     *lease
 
 	returning sorted[*returning]
-	coming    []*returning // while a snapshot is restored: in its order
+	coming    []*returning // in order, while a snapshot is restored
 }
 
-// clear forgets what is on its way back.
+// clear removes what is on its way back.
 func (ds *deliveries) clear() { ds.returning = sorted[*returning]{} }
 
-// lost iterates over what is on its way back, in the order in which it comes.
+// lost iterates over what is on its way back, in the order in which it returns.
 func (ds *deliveries) lost() iter.Seq[*returning] {
 	return func(yield func(*returning) bool) {
 		for _, p := range ds.returning.all() {
@@ -47,8 +47,8 @@ func (ds *deliveries) lost() iter.Seq[*returning] {
 	}
 }
 
-// save is the section of what is on its way back in the head of a snapshot. What
-// is held follows what consumers hold, see view.
+// save writes the section about what is on its way back in a snapshot's head.
+// The messages follow those that consumers hold, see view.
 func (ds *deliveries) save(h *logpb.QueueSnapshot) {
 	for _, p := range ds.returning.all() {
 		r := *p
@@ -58,7 +58,7 @@ func (ds *deliveries) save(h *logpb.QueueSnapshot) {
 	}
 }
 
-// view appends what is on its way back, good until the next change.
+// view appends what is on its way back, valid until the next change.
 func (ds *deliveries) view(all []sorted[grip]) []sorted[grip] {
 	for _, r := range ds.returning.all() {
 		all = append(all, (*r).held.sorted)
@@ -66,7 +66,7 @@ func (ds *deliveries) view(all []sorted[grip]) []sorted[grip] {
 	return all
 }
 
-// freeze is view, and what it appends never changes.
+// freeze is like view, but what it appends never changes.
 func (ds *deliveries) freeze(all []sorted[grip]) []sorted[grip] {
 	for _, r := range ds.returning.all() {
 		all = append(all, (*r).held.freeze())
@@ -74,7 +74,7 @@ func (ds *deliveries) freeze(all []sorted[grip]) []sorted[grip] {
 	return all
 }
 
-// restoreHead is the inverse of save. What it announces comes with the messages.
+// restoreHead is the inverse of save. The messages themselves follow.
 func (ds *deliveries) restoreHead(h *logpb.QueueSnapshot) {
 	for _, st := range h.Returning {
 		ds.coming = append(ds.coming, &returning{
@@ -84,8 +84,8 @@ func (ds *deliveries) restoreHead(h *logpb.QueueSnapshot) {
 	}
 }
 
-// restore gives message h, which is checked out, to its holder: one of the
-// consumers, or behind them of what is on its way back.
+// restore gives message h, which is checked out, to its holder: a consumer, or
+// an entry of what is on its way back, which are numbered after the consumers.
 func (ds *deliveries) restore(st *logpb.MessageState, h uint32) error {
 	var into *held
 	var c *consumer
@@ -117,7 +117,7 @@ func (ds *deliveries) restore(st *logpb.MessageState, h uint32) error {
 	return nil
 }
 
-// restoreReturning puts what is on its way back in its order.
+// restoreReturning orders what is on its way back.
 func (ds *deliveries) restoreReturning() error {
 	for _, r := range ds.coming {
 		if r.held.len() == 0 || ds.returning.get(ds.returningKey(r)) != nil {
@@ -145,7 +145,8 @@ func (ds *deliveries) check(k *checker) {
 	}
 }
 
-// checkHeld checks what a consumer holds, or held, whose next delivery is next.
+// checkHeld checks what a consumer holds or held. Its next delivery has number
+// next.
 func (ds *deliveries) checkHeld(k *checker, of fsm.ConsumerID, next uint64, all *held, lates []lateness) {
 	n, last := 0, uint64(0)
 	for held := range all.from(0) {

@@ -11,10 +11,10 @@ const (
 	maxPriority     = 31
 	defaultPriority = 4
 
-	// Lists of a machine: one per priority, and two more.
+	// Lists of a machine: one per priority (0 … maxPriority), and these.
 	returnedList = maxPriority + 1
 	outboxList   = returnedList + 1
-	// The lists below hold messages that are ready.
+	// Ready messages are only in the lists 0 … returnedList.
 	scheduledList = outboxList + 1
 	waitingList   = scheduledList + 1
 	purgedList    = waitingList + 1

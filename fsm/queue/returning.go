@@ -5,24 +5,24 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// returning is what one consumer held and does not hold any more: its session
-// has ended, its node was suspected for too long, or it has settled more at once
-// than one command may end. The messages stay checked out, and come out of it
-// piece by piece. held is never empty.
+// returning is what one consumer held and no longer holds: its session has
+// ended, its node was suspected for too long, or it has settled more at once
+// than one command may end. The messages stay checked out and are processed
+// step by step. held is never empty.
 //
-// Settlements come first, in their order: what was settled before a session
-// ended is not lost with it. order ≠ 0 ⇔ it is a settlement, and failed says
-// something of losses only.
+// Settlements come first, in their order, so that what was settled before a
+// session ended is not lost with it. order ≠ 0 ⇔ it is a settlement; failed is
+// meaningful only for losses.
 type returning struct {
 	of      fsm.ConsumerID
 	held    held
-	order   uint64               // of settlements, which are finished in their order; 0: the messages are lost to of
+	order   uint64               // settlements finish in this order; 0: of has lost the messages
 	outcome logpb.Settle_Outcome // of a settlement
 	failed  bool                 // of a loss
 }
 
-// key is the place of r among those that are on their way back: settlements
-// first, then the oldest message that comes next.
+// returningKey is the position of r among what is on its way back: settlements
+// first, then by the oldest message that comes next.
 func (ds *deliveries) returningKey(r *returning) key {
 	if r.order != 0 {
 		return key{0, r.order}
@@ -34,7 +34,7 @@ func (ds *deliveries) returningKey(r *returning) key {
 // addReturning adds r, which holds something, to what is on its way back.
 func (ds *deliveries) addReturning(r *returning) { ds.returning.put(ds.returningKey(r), r) }
 
-// detach takes all that c holds from it. The messages go back.
+// detach takes everything that c holds. The messages go back.
 func (ds *deliveries) detach(c *consumer, failed bool) {
 	if c.held.len() == 0 {
 		return
@@ -47,10 +47,10 @@ func (ds *deliveries) detach(c *consumer, failed bool) {
 // unfinished reports whether something is on its way back.
 func (ds *deliveries) unfinished() bool { return ds.sessions.isEnding() || ds.returning.len() > 0 }
 
-// bringBack ends sessions of nodes that are down, and brings back what is on
-// its way and what scratch.taken holds besides. It stops when the command may do no
-// more; the next one goes on. While sessions are left that have to end nobody
-// is served: so all that comes back comes in its order.
+// bringBack ends sessions of nodes that are down, and returns what is on its
+// way back and what is in scratch.taken. It stops at the bound of the command;
+// the next command continues. While sessions are still ending nobody is served,
+// so that everything comes back in order.
 func (ds *deliveries) bringBack(kind logpb.Command_Kind, eff *fsm.Effects) {
 	left := ds.bounds.Before
 	switch kind {
@@ -72,8 +72,8 @@ func (ds *deliveries) bringBack(kind logpb.Command_Kind, eff *fsm.Effects) {
 	}
 }
 
-// finishSettling ends up to n deliveries of settlements, in their order, and
-// returns how many.
+// finishSettling ends up to n settled deliveries, in the order of the
+// settlements, and returns how many.
 func (ds *deliveries) finishSettling(n int, eff *fsm.Effects) (done int) {
 	for done < n && ds.returning.len() > 0 {
 		k, p := ds.returning.first()
@@ -94,8 +94,9 @@ func (ds *deliveries) finishSettling(n int, eff *fsm.Effects) (done int) {
 	return done
 }
 
-// takeLost moves up to n messages that are lost to their holders to scratch.taken,
-// oldest first as far as each holder got them in this order, and returns how many.
+// takeLost moves up to n messages that their holders have lost to scratch.taken
+// and returns how many: oldest first, as far as each holder got them in that
+// order.
 func (ds *deliveries) takeLost(n int) (done int) {
 	for done < n && ds.returning.len() > 0 {
 		k, p := ds.returning.first()
@@ -117,8 +118,8 @@ func (ds *deliveries) takeLost(n int) (done int) {
 	return done
 }
 
-// endDown ends sessions of nodes that are down, in at most n steps: one for
-// each session and for each consumer. It returns how many it took.
+// endDown ends sessions of nodes that are down in at most n steps, one for each
+// session and for each consumer. It returns how many steps it took.
 func (ds *deliveries) endDown(n int) (done int) {
 	for done < n && ds.sessions.isEnding() {
 		l := ds.sessions.firstDown()
@@ -133,9 +134,9 @@ func (ds *deliveries) endDown(n int) (done int) {
 	return done
 }
 
-// endSession removes a session with its consumers, what they hold goes back
-// as failed; in at most n steps, which must do for the consumers of a session
-// before it goes itself. It returns how many it took. The consumers are left in
+// endSession removes a session with its consumers, and what they hold goes back
+// as failed. It takes at most n steps and removes the session only after all
+// its consumers. It returns how many steps it took. The consumers stay in
 // consumers.all, see dropEnded.
 func (ds *deliveries) endSession(s *session, n int) (done int) {
 	for i := len(s.consumers) - 1; i >= 0; i-- {
@@ -172,7 +173,8 @@ func (ds *deliveries) sessionDown(meta *fsm.Meta, s *session) fsm.Result {
 	return fsm.Result{}
 }
 
-// endSuspicions takes what sessions hold whose nodes have been suspected for too long.
+// endSuspicions takes back what sessions hold whose nodes have been suspected
+// for too long.
 func (ds *deliveries) endSuspicions() {
 	if !ds.sessions.overdue() {
 		return

@@ -3,11 +3,11 @@ package queue
 // returnsLen is how many messages one block of returns may have.
 const returnsLen = 128
 
-// stepsPerScan is how many blocks are looked at in the time of one step.
+// stepsPerScan is how many blocks are scanned in the time of one step.
 const stepsPerScan = 16
 
-// returnsBlock is a run of the returned messages, in their order:
-// handles[head:tail], and their numbers, which are in no order.
+// returnsBlock is a run of the returned messages, in order: handles[head:tail],
+// and their numbers, which are in no particular order.
 type returnsBlock struct {
 	head, tail int
 	seqs       [returnsLen]uint64
@@ -16,22 +16,22 @@ type returnsBlock struct {
 
 func (b *returnsBlock) len() int { return b.tail - b.head }
 
-// returnsSlot is a block's place in the ring of blocks. Slot 0 has no block:
-// it is before the first and behind the last.
+// returnsSlot is the position of a block in the ring of blocks. Slot 0 has no
+// block: it precedes the first and follows the last.
 type returnsSlot struct {
 	least      uint64 // least number in the block
 	prev, next uint32
 	block      *returnsBlock
 }
 
-// returns is an index of the list of returned messages: it finds the last one
-// there that is older than a message without a walk over the list, and what is
-// before a message. message.prev is the slot of a returned message.
+// returns is an index of the list of returned messages. Without walking the
+// list it finds the last message that is older than a given one, and the
+// predecessor of a message. message.prev is the slot of a returned message.
 //
 // Invariants:
 //
 //	slots form a ring by prev and next, through slot 0, in the order of the list
-//	1 ≤ block.len() ≤ returnsLen, and no block at slot 0 and at those in free
+//	1 ≤ block.len() ≤ returnsLen; slot 0 and those in free have no block
 //	least = the least of seqs[head:tail]
 //	a message of the list is in the block of the slot that its prev names
 type returns struct {
@@ -40,7 +40,7 @@ type returns struct {
 	spare *returnsBlock
 }
 
-// newSlot puts an empty block behind slot at.
+// newSlot inserts an empty block after slot at.
 func (r *returns) newSlot(at uint32) uint32 {
 	if len(r.slots) == 0 {
 		r.slots = append(r.slots, returnsSlot{})
@@ -62,7 +62,7 @@ func (r *returns) newSlot(at uint32) uint32 {
 	return no
 }
 
-// drop takes slot no, whose block is empty, out of the ring.
+// drop removes slot no, whose block is empty, from the ring.
 func (r *returns) drop(no uint32) {
 	s := &r.slots[no]
 	r.slots[s.prev].next, r.slots[s.next].prev = s.next, s.prev
@@ -73,7 +73,7 @@ func (r *returns) drop(no uint32) {
 	}
 }
 
-// measure finds the least number of slot no.
+// measure computes the least number of slot no.
 func (r *returns) measure(no uint32) {
 	s := &r.slots[no]
 	s.least = ^uint64(0)
@@ -82,14 +82,14 @@ func (r *returns) measure(no uint32) {
 	}
 }
 
-// spot is a position in the order of the returned messages: behind at-1 and
-// before at in the block of a slot. Slot 0 is that of an empty list.
+// spot is a position in the order of the returned messages: between at-1 and at
+// in the block of a slot. Slot 0 stands for an empty list.
 type spot struct {
 	slot uint32
 	at   int
 }
 
-// end is behind the last message.
+// end is the position after the last message.
 func (r *returns) end() spot {
 	if len(r.slots) == 0 {
 		return spot{}
@@ -101,8 +101,8 @@ func (r *returns) end() spot {
 	return spot{no, r.slots[no].block.tail}
 }
 
-// behindOlder returns the spot behind the last message before p that is older
-// than seq, and how many steps it took.
+// behindOlder returns the position after the last message before p that is
+// older than seq, and the number of steps taken.
 func (r *returns) behindOlder(p spot, seq uint64) (spot, int) {
 	steps := 0
 	for p.slot != 0 {
@@ -125,15 +125,16 @@ func (r *returns) behindOlder(p spot, seq uint64) (spot, int) {
 	return spot{first, r.slots[first].block.head}, steps
 }
 
-// seqBefore is the number of the message before a spot; 0: none.
+// seqBefore returns the number of the message before a position; 0: there is
+// none.
 func (r *returns) seqBefore(p spot) uint64 {
 	if p.slot == 0 || p.at == r.slots[p.slot].block.head {
-		return 0 // behindOlder finds a spot at the head only before all
+		return 0 // behindOlder returns a position at a block's head only before all messages
 	}
 	return r.slots[p.slot].block.seqs[p.at-1]
 }
 
-// before returns the message before a spot; 0: none.
+// before returns the message before a position; 0: there is none.
 func (r *returns) before(p spot) uint32 {
 	if p.slot == 0 {
 		return 0
@@ -149,8 +150,8 @@ func (r *returns) before(p spot) uint32 {
 	return b.handles[b.tail-1]
 }
 
-// add puts a message into slot no, behind all others there, and returns its
-// slot: another one if that was full.
+// add appends a message to slot no and returns its slot, which is a new one if
+// that was full.
 func (r *returns) add(no, h uint32, seq uint64) uint32 {
 	if no == 0 || r.slots[no].block.len() == returnsLen {
 		no = r.newSlot(no)
@@ -168,8 +169,8 @@ func (r *returns) add(no, h uint32, seq uint64) uint32 {
 	return no
 }
 
-// insertReturned puts messages, which are in no place, in this order at a spot
-// of the returned ones.
+// insertReturned inserts messages, which are in no place, in this order at a
+// position of the returned ones.
 func (ms *messages) insertReturned(p spot, run []checkout) {
 	r, l := &ms.returns, &ms.lists[returnedList]
 	prev := r.before(p)
@@ -199,8 +200,7 @@ func (ms *messages) insertReturned(p spot, run []checkout) {
 	ms.joinReturned(r.slots[no].prev)
 }
 
-// joinReturned makes one block of that of a slot and the next, if both are
-// small.
+// joinReturned merges the block of a slot with the next one, if both are small.
 func (ms *messages) joinReturned(no uint32) {
 	r := &ms.returns
 	next := r.slots[no].next
@@ -215,16 +215,16 @@ func (ms *messages) joinReturned(no uint32) {
 	r.drop(next)
 }
 
-// returnAll makes messages, which are in no place, the last of the returned, in
-// this order. There are some.
+// returnAll appends messages, which are in no place, to the returned ones in
+// this order. There must be some.
 func (ms *messages) returnAll(run []checkout) { ms.insertReturned(ms.returns.end(), run) }
 
-// returnLast makes message h, which is in no place, the last of the returned.
+// returnLast appends message h, which is in no place, to the returned ones.
 func (ms *messages) returnLast(h uint32) {
 	ms.returnAll([]checkout{{grip: grip{handle: h}, seq: ms.get(h).seq}})
 }
 
-// addReturned is returns.add for a message whose slot is given.
+// addReturned is returns.add and sets the message's slot.
 func (ms *messages) addReturned(no, h uint32, seq uint64) uint32 {
 	ms.scratch.steps++
 	no = ms.returns.add(no, h, seq)
@@ -232,7 +232,7 @@ func (ms *messages) addReturned(no, h uint32, seq uint64) uint32 {
 	return no
 }
 
-// link makes h the returned message behind prev; 0 is the end, either way.
+// link links h after prev in the returned list; 0 stands for either end.
 func (ms *messages) link(prev, h uint32) {
 	l := &ms.lists[returnedList]
 	if prev == 0 {
@@ -245,7 +245,7 @@ func (ms *messages) link(prev, h uint32) {
 	}
 }
 
-// splitOff takes what is behind a spot in its block out of it.
+// splitOff removes what follows a position in its block.
 func (r *returns) splitOff(p spot) []uint32 {
 	b := r.slots[p.slot].block
 	if p.at == b.tail {
@@ -257,7 +257,7 @@ func (r *returns) splitOff(p spot) []uint32 {
 	return rest
 }
 
-// spotOf is the spot before message h, which is one of the returned.
+// spotOf returns the position before message h, which is one of the returned.
 func (ms *messages) spotOf(h uint32) spot {
 	no := ms.get(h).prev
 	b := ms.returns.slots[no].block
@@ -268,8 +268,8 @@ func (ms *messages) spotOf(h uint32) spot {
 	return spot{no, at}
 }
 
-// removeReturned takes message h out of the order of the returned ones, and
-// returns the message before it; 0: none.
+// removeReturned removes message h from the order of the returned ones, and
+// returns the message before it; 0: there is none.
 func (ms *messages) removeReturned(h uint32) (prev uint32) {
 	r, p := &ms.returns, ms.spotOf(h)
 	no, at := p.slot, p.at
@@ -295,8 +295,9 @@ func (ms *messages) removeReturned(h uint32) (prev uint32) {
 	return prev
 }
 
-// putBack returns messages, ascending by number, each behind the last one
-// there that is older: in one walk from the end, by runs that come to one spot.
+// putBack returns messages, ascending by number, each after the last one there
+// that is older. It walks once from the end, and inserts runs that share a
+// position.
 func (ms *messages) putBack(kept []checkout) {
 	at := ms.returns.end()
 	for len(kept) > 0 {

@@ -2,17 +2,17 @@ package queue
 
 import "github.com/quorate/quorate/fsm"
 
-// service is the order in which consumers with credit are served: those of the
-// highest priority first, and of one priority in a ring. A consumer comes to the
+// service is the order in which consumers with credit are served: higher
+// priorities first, and a ring within each priority. A consumer moves to the
 // end of its ring when it gets credit, and again with each delivery.
 //
 // Invariants:
 //
-//	levels has a level for each priority that a consumer in service, or one that
-//	waits for credit, has: 1 ≤ members
-//	c.level = nil ⇔ c is not to be served at all: cancelled, or gets
-//	c.serviced ⇔ c is in the ring of c.level, and in it once
-//	n = Σ lengths of the rings; no level before top has anybody in its ring
+//	levels has a level for each priority of a consumer that is in service or waits
+//	for credit: 1 ≤ members
+//	c.level = nil ⇔ c is never served: it is cancelled, or gets
+//	c.serviced ⇔ c is in the ring of c.level, exactly once
+//	n = Σ lengths of the rings; all rings before top are empty
 type service struct {
 	*shared
 	levels sorted[*level] // by priority, highest first
@@ -28,16 +28,16 @@ type level struct {
 	first, last *consumer
 }
 
-// levelKey is the place of a priority among the levels: the highest is first.
+// levelKey is the key of a priority among the levels: the highest comes first.
 func levelKey(priority int32) key { return key{at: -fsm.Time(priority)} }
 
-// clear lets go of all consumers, and touches none.
+// clear removes all consumers without touching them.
 func (v *service) clear() { *v = service{shared: v.shared} }
 
-// any reports whether anybody has credit.
+// any reports whether any consumer has credit.
 func (v *service) any() bool { return v.n > 0 }
 
-// join puts c, which is in no level, into that of its priority.
+// join adds c, which is in no level, to the level of its priority.
 func (v *service) join(c *consumer) {
 	at := levelKey(c.priority)
 	if l := v.levels.get(at); l != nil {
@@ -49,7 +49,7 @@ func (v *service) join(c *consumer) {
 	c.level.members++
 }
 
-// leave takes c, which is in a level, out of it and of its ring.
+// leave removes c, which is in a level, from its level and its ring.
 func (v *service) leave(c *consumer) {
 	v.suspend(c)
 	l := c.level
@@ -59,7 +59,7 @@ func (v *service) leave(c *consumer) {
 	}
 }
 
-// serve puts c, which is in no ring, at the end of its ring.
+// serve appends c, which is in no ring, to its ring.
 func (v *service) serve(c *consumer) {
 	l := c.level
 	c.serviced, c.prevRing, c.nextRing = true, l.last, nil
@@ -75,7 +75,7 @@ func (v *service) serve(c *consumer) {
 	}
 }
 
-// suspend takes c out of its ring.
+// suspend removes c from its ring.
 func (v *service) suspend(c *consumer) {
 	if !c.serviced {
 		return
@@ -95,7 +95,7 @@ func (v *service) suspend(c *consumer) {
 	v.n--
 }
 
-// nextConsumer is the one to serve next; nil: nobody has credit.
+// next returns the consumer to serve next; nil: none has credit.
 func (v *service) next() *consumer {
 	if v.n == 0 {
 		return nil
@@ -110,7 +110,7 @@ func (v *service) next() *consumer {
 	panic("nobody is in the ring of any level")
 }
 
-// order calls f with the consumers in rings, in the order of service.
+// order calls f for the consumers in rings, in the order of service.
 func (v *service) order(f func(*consumer)) {
 	for _, p := range v.levels.all() {
 		for c := (*p).first; c != nil; c = c.nextRing {
@@ -119,7 +119,7 @@ func (v *service) order(f func(*consumer)) {
 	}
 }
 
-// check checks the rings. members counts those that have a level.
+// check checks the rings. members counts the consumers that have a level.
 func (v *service) check(k *checker, members map[*level]int) {
 	serviced := 0
 	for at, p := range v.levels.all() {

@@ -10,8 +10,8 @@ import (
 
 // A stream begins only with a command that was made at most beginWithin before
 // or after the queue's clock, and a session that has ended is remembered for
-// endedFor. So a command that was held up for however long does not begin its
-// session anew: it is too old, or the end of the session is known.
+// endedFor. So a delayed command, however late, cannot begin its session again:
+// either it is too old, or the end of the session is still known.
 //
 // Invariant: 2 × beginWithin ≤ endedFor.
 const (
@@ -19,25 +19,26 @@ const (
 	endedFor    = 2 * beginWithin
 )
 
-// forgetAtOnce bounds how many ended sessions one that ends makes forgotten.
+// forgetAtOnce bounds how many ended sessions are forgotten when another one
+// ends.
 const forgetAtOnce = 64
 
-// ended is a session that has ended, and when.
+// ended is an ended session and when it ended.
 type ended struct {
 	id fsm.SessionID
 	at fsm.Time
 }
 
 // session is the stream of one channel's commands to this queue. Commands are
-// numbered from 1, and the next one is performed; those before it are answered
-// as they were, as far as that is remembered, and those behind it are a Gap.
+// numbered from 1. The next one is performed; earlier ones get the same answer
+// again, as far as it is remembered; later ones are a Gap.
 //
 // Invariants:
 //
 //	1 ≤ next, last.seq < next
 //	refused: runs ascend, do not touch, and end at next at most; there are no more
 //	than refusedRuns
-//	consumers ascends by number, and each of them says that this is its session
+//	consumers ascends by number, and each of them refers to this session
 type session struct {
 	id        fsm.SessionID
 	next      uint64 // number of the next command
@@ -45,12 +46,12 @@ type session struct {
 	consumers []*consumer // by number
 	refused   []run       // commands that were refused, ascending; see refuse
 	life      *life
-	thinning  bool // while some of its consumers are finished
+	thinning  bool // set while some of its consumers are finished
 }
 
-// life is one life of a node, or a queue that forwards dead letters, on node 0:
-// with its sessions, of which there is one at least. What is true of the node is
-// true of all of them, and costs one record.
+// life is one life of a node, or a queue that forwards dead letters (node 0),
+// with its sessions, at least one. What holds for the node holds for all of
+// them, and is recorded once.
 //
 // Invariants: consumers = Σ len(consumers of sessions); over ⇒ not suspected.
 type life struct {
@@ -58,23 +59,22 @@ type life struct {
 	sessions  sorted[*session] // by number
 	consumers int              // of all of them, gets included
 	suspected bool             // nothing is heard from the node
-	over      bool             // it is down: the sessions end piece by piece, and are not found any more
+	over      bool             // it is down: the sessions end step by step and can no longer be found
 }
 
-// key is the place of a life among lives.
+// key returns the position of a life among lives.
 func (b Boot) key() key { return key{fsm.Time(b.Node), b.Boot} }
 
 // run is a run of command numbers.
 type run struct{ first, length uint64 }
 
-// refusedRuns bounds what a session remembers of refused commands: as many runs
-// as there can be among the commands that may be repeated, which are those
-// without an answer.
+// refusedRuns bounds what a session remembers of refused commands: the maximum
+// number of runs among the commands that may be repeated, the unanswered ones.
 const refusedRuns = fsm.MaxUnanswered/2 + 1
 
-// refuse remembers that command seq was refused, so that its repetition is
-// answered the same. When there are too many runs the two oldest become one,
-// together with what lies between: all of that has been answered.
+// refuse remembers that command seq was refused, so that a repetition gets the
+// same answer. If there are too many runs, the two oldest are merged, including
+// the gap between them: all of these commands have been answered.
 func (s *session) refuse(seq uint64) {
 	if n := len(s.refused); n > 0 && s.refused[n-1].first+s.refused[n-1].length == seq {
 		s.refused[n-1].length++
@@ -94,30 +94,31 @@ func (s *session) wasRefused(seq uint64) bool {
 	return found || i > 0 && seq-s.refused[i-1].first < s.refused[i-1].length
 }
 
-// answer is that to the last synchronous command of a stream. A channel
-// has one such call under way, so one is enough.
+// answer is the answer to the last synchronous command of a stream. A channel
+// has one such call at a time, so one is enough.
 type answer struct {
 	seq, count, consumers uint64
 	delivery              uint64 // of a get
 	code                  fsm.Code
 }
 
-// attach adds c, whose number nobody has here.
+// attach adds c, whose number is not in use here.
 func (s *session) attach(c *consumer) {
 	i, _ := s.search(c.id.Number)
 	s.consumers = slices.Insert(s.consumers, i, c)
 	s.life.consumers++
 }
 
-// prune takes consumers out of the table. They have been unregistered.
+// prune removes unregistered consumers from the table.
 func (s *session) prune(gone func(*consumer) bool) {
 	s.consumers = slices.DeleteFunc(s.consumers, gone)
 }
 
-// detached counts one consumer less, which was unregistered.
+// detached counts a consumer that was unregistered.
 func (l *life) detached() { l.consumers-- }
 
-// search returns where the consumer with this number is, or would be.
+// search returns the position of the consumer with this number, or where to
+// insert it.
 func (s *session) search(number uint64) (int, bool) {
 	return slices.BinarySearchFunc(s.consumers, number, func(c *consumer, n uint64) int { return cmp.Compare(c.id.Number, n) })
 }
@@ -130,8 +131,8 @@ func (s *session) consumer(number uint64) *consumer {
 	return nil
 }
 
-// record remembers the answer to a synchronous command of a stream, and that
-// a message was refused.
+// record remembers the answer to a synchronous command of a stream, and that a
+// message was refused.
 func (s *session) record(cmd *logpb.Command, r fsm.Result, delivery uint64) {
 	switch cmd.Kind {
 	case logpb.Command_CONSUME, logpb.Command_CANCEL, logpb.Command_GET,
@@ -140,7 +141,7 @@ func (s *session) record(cmd *logpb.Command, r fsm.Result, delivery uint64) {
 			s.last = answer{cmd.Seq, r.Count, r.Consumers, delivery, r.Code}
 		}
 		if cmd.Kind == logpb.Command_SCHEDULE && cmd.Seq != 0 && r.Code != fsm.OK {
-			s.refuse(cmd.Seq) // many of them are under way at a time
+			s.refuse(cmd.Seq) // many of them may be under way at a time
 		}
 	case logpb.Command_ENQUEUE:
 		if cmd.Seq != 0 && r.Code == fsm.Rejected {

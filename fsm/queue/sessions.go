@@ -8,18 +8,17 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// sessions are all sessions with a stream here, the lives of nodes that they
-// live on, and what is remembered of those that have ended: the sessions for a
-// while, the nodes that were declared down for ever. suspected.go has the lives
-// from which nothing is heard.
+// sessions are all sessions that have a stream here, the lives of the nodes
+// they live on, and the memory of ended ones: sessions for a while, nodes that
+// were declared down forever. suspected.go has the suspected lives.
 //
-// A session whose life is over is not found any more: it ends piece by piece,
-// and until it has it is one of the ending.
+// A session whose life is over can no longer be found. It ends step by step,
+// and is one of the ending sessions until it has ended.
 //
 // Invariants:
 //
-//	every session is in byID and in the sessions of its life, which is in lives
-//	exactly while it has some
+//	every session is in byID and in the sessions of its life; a life is in lives
+//	exactly while it has sessions
 //	ending = Σ sessions of lives that are over, 0 ≤ ending ≤ len(byID)
 //	life.over = the life was declared down; life.suspected = it is in suspected
 //	isEnded has exactly the sessions in ended, none of which is in byID
@@ -38,19 +37,19 @@ type sessions struct {
 	suspected []suspicion
 }
 
-// newSessions returns a queue that has heard of nobody.
+// newSessions returns an empty set of sessions.
 func newSessions(s *shared) *sessions {
 	ss := &sessions{shared: s}
 	ss.clear()
 	return ss
 }
 
-// clear forgets all sessions, and that there ever were others.
+// clear removes all sessions and the memory of ended ones.
 func (ss *sessions) clear() {
 	*ss = sessions{shared: ss.shared, byID: map[fsm.SessionID]*session{}, isEnded: map[fsm.SessionID]bool{}}
 }
 
-// endAll forgets all sessions, but not those that have ended before.
+// endAll removes all sessions, but keeps the memory of those that ended before.
 func (ss *sessions) endAll() {
 	ss.byID, ss.lives, ss.ending = map[fsm.SessionID]*session{}, sorted[*life]{}, 0
 	ss.recent, ss.suspected = nil, nil
@@ -59,7 +58,7 @@ func (ss *sessions) endAll() {
 // len is the number of sessions that can be found.
 func (ss *sessions) len() int { return len(ss.byID) - ss.ending }
 
-// size is the number of all there are, ended ones that are remembered included.
+// size is the number of all sessions, including remembered ended ones.
 func (ss *sessions) size() int { return len(ss.byID) + ss.ended.len() }
 
 // has reports whether s is a session of the queue.
@@ -73,7 +72,7 @@ func (ss *sessions) get(id fsm.SessionID) *session {
 	return nil
 }
 
-// add makes a session known.
+// add registers a session.
 func (ss *sessions) add(s *session) {
 	of := Boot{s.id.Node, s.id.Boot}
 	l := ss.lives.get(of.key())
@@ -89,8 +88,8 @@ func (ss *sessions) add(s *session) {
 	ss.byID[s.id] = s
 }
 
-// remove is the end of a session that has no consumers any more. It reports
-// whether the last one of the ending went.
+// remove removes a session that has no consumers left. It reports whether it
+// was the last of the ending sessions.
 func (ss *sessions) remove(s *session) (allEnded bool) {
 	l := s.life
 	l.sessions.remove(key{seq: s.id.Num})
@@ -108,7 +107,7 @@ func (ss *sessions) remove(s *session) (allEnded bool) {
 	return ss.ending == 0
 }
 
-// begin is the beginning of a stream.
+// begin begins a stream.
 func (ss *sessions) begin(id fsm.SessionID) *session {
 	s := &session{id: id, next: 1}
 	ss.add(s)
@@ -116,8 +115,8 @@ func (ss *sessions) begin(id fsm.SessionID) *session {
 	return s
 }
 
-// declareDown notes that a node is down up to a boot number, for ever. From then
-// on its sessions are among the ending. It reports whether there are new ones.
+// declareDown records forever that a node is down up to a boot number. From
+// then on its sessions are ending. It reports whether there are new ones.
 func (ss *sessions) declareDown(node fsm.NodeID, boot uint64) (some bool) {
 	i, ok := ss.findDown(node)
 	if !ok {
@@ -138,13 +137,14 @@ func (ss *sessions) declareDown(node fsm.NodeID, boot uint64) (some bool) {
 	return some
 }
 
-// toEnd is the number of sessions that have to end.
+// toEnd is the number of ending sessions.
 func (ss *sessions) toEnd() int { return ss.ending }
 
-// isEnding reports whether sessions are left that have to end.
+// isEnding reports whether there are ending sessions.
 func (ss *sessions) isEnding() bool { return ss.ending > 0 }
 
-// find looks a session up; nil: there is none, or it is ending. Runs of commands of one session are the rule.
+// find returns a session; nil: there is none, or it is ending. It is optimized
+// for runs of commands of one session.
 func (ss *sessions) find(id fsm.SessionID) *session {
 	if ss.recent != nil && ss.recent.id == id {
 		return ss.recent
@@ -161,8 +161,8 @@ func (ss *sessions) hasEnded(id fsm.SessionID) bool {
 	return ss.isDown(Boot{id.Node, id.Boot}) || ss.isEnded[id]
 }
 
-// isLate reports whether no stream may begin with a command made at that time;
-// 0: it does not say when.
+// isLate reports whether a command made at that time is too old or too new to
+// begin a stream. 0: the command does not say when it was made.
 func (ss *sessions) isLate(at fsm.Time) bool {
 	return at < 0 || at != 0 && (at.Add(beginWithin) < ss.clock.now() || ss.clock.now().Add(beginWithin) < at)
 }
@@ -173,12 +173,12 @@ func (ss *sessions) isDown(b Boot) bool {
 	return ok && b.Boot <= ss.down[i].Boot
 }
 
-// findDown returns where a node is among those that were declared down, or would be.
+// findDown returns the position of a node in down, or where to insert it.
 func (ss *sessions) findDown(n fsm.NodeID) (int, bool) {
 	return slices.BinarySearchFunc(ss.down, n, func(b Boot, n fsm.NodeID) int { return cmp.Compare(b.Node, n) })
 }
 
-// remember notes that a session has ended.
+// remember records that a session has ended.
 func (ss *sessions) remember(id fsm.SessionID) {
 	if ss.hasEnded(id) {
 		return
@@ -194,7 +194,7 @@ func (ss *sessions) remember(id fsm.SessionID) {
 	ss.isEnded[id] = true
 }
 
-// all iterates over the sessions, ascending, with those that are ending.
+// all iterates over the sessions, ascending, including ending ones.
 func (ss *sessions) all() iter.Seq[*session] {
 	return func(yield func(*session) bool) {
 		for _, l := range ss.lives.all() {
@@ -218,8 +218,8 @@ func (ss *sessions) ids() []fsm.SessionID {
 	return ids
 }
 
-// nodes lists the boots of nodes that sessions live on, ascending.
-// Queues that forward dead letters live on no node.
+// nodes lists the lives of nodes that have sessions, ascending. Queues that
+// forward dead letters are on no node.
 func (ss *sessions) nodes() []Boot {
 	var boots []Boot
 	for _, l := range ss.lives.from(key{at: 1}) {
@@ -230,8 +230,8 @@ func (ss *sessions) nodes() []Boot {
 	return boots
 }
 
-// sources lists up to limit of the queues that have a session to bring their
-// dead letters here, with an id above after, ascending.
+// sources lists up to limit queues with a session that forwards their letters
+// here, with an id above after, ascending.
 func (ss *sessions) sources(after fsm.QueueID, limit int) []fsm.QueueID {
 	var ids []fsm.QueueID
 	for k := range ss.lives.from(key{seq: uint64(after) + 1}) {
@@ -244,7 +244,7 @@ func (ss *sessions) sources(after fsm.QueueID, limit int) []fsm.QueueID {
 }
 
 // firstDown returns the first life of a node that is down and has sessions;
-// there is one.
+// there must be one.
 func (ss *sessions) firstDown() *life {
 	for _, b := range ss.down {
 		for k, l := range ss.lives.from(key{at: fsm.Time(b.Node)}) {
@@ -257,7 +257,7 @@ func (ss *sessions) firstDown() *life {
 	panic("no node is down")
 }
 
-// consumerNodes lists the lives of nodes that consumers, or gets, live on,
+// consumerNodes lists the lives of nodes that have consumers or gets,
 // ascending.
 func (ss *sessions) consumerNodes() []Boot {
 	var boots []Boot

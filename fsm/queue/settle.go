@@ -9,7 +9,8 @@ import (
 )
 
 // settle ends deliveries of a consumer. Ids that it does not hold are ignored;
-// those that were taken back from it for lateness are forgiven.
+// ids that were taken back because they were late are removed from its late
+// list.
 func (ds *deliveries) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) fsm.Result {
 	if s == nil {
 		return fsm.Result{Code: fsm.NoSession}
@@ -24,7 +25,7 @@ func (ds *deliveries) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) fs
 	}
 	ds.lease.touch()
 	ds.scratch.taken = ds.scratch.taken[:0]
-	var rest held // of what is settled: more than one command may end
+	var rest held // what is settled beyond what one command may end
 	var late []lateness
 	for ; len(ranges) > 0; ranges = ranges[2:] {
 		first, length := ranges[0], ranges[1]
@@ -53,8 +54,8 @@ func (ds *deliveries) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) fs
 	return fsm.Result{}
 }
 
-// takeSettled is take for what c has settled: of much it leaves to rest what is
-// more than one command may end.
+// takeSettled takes what c has settled. Beyond what one command may end it
+// moves deliveries to rest.
 func (ds *deliveries) takeSettled(c *consumer, first, last uint64, rest *held) {
 	if c.held.len() <= ds.bounds.Tick {
 		ds.take(c, first, last)
@@ -68,9 +69,9 @@ func (ds *deliveries) takeSettled(c *consumer, first, last uint64, rest *held) {
 	rest.join(part.sorted)
 }
 
-// endDeliveries ends those in scratch.taken, which c has settled: as many as one
-// command may. The others follow with rest, and so do all while others before
-// them have not come to an end.
+// endDeliveries ends the deliveries in scratch.taken, which c has settled, up
+// to the bound of one command. The others follow with rest; all of them do
+// while earlier settlements are unfinished.
 func (ds *deliveries) endDeliveries(c *consumer, outcome logpb.Settle_Outcome, rest held, eff *fsm.Effects) {
 	n := min(len(ds.scratch.taken), ds.bounds.Tick)
 	if ds.returning.len() > 0 {
@@ -88,8 +89,8 @@ func (ds *deliveries) endDeliveries(c *consumer, outcome logpb.Settle_Outcome, r
 	ds.scratch.taken = ds.scratch.taken[:0]
 }
 
-// conclude ends deliveries that nobody holds any more: as many as the caller has
-// counted against the bounds of the command. taken is used up.
+// conclude ends deliveries that nobody holds any more. The caller has counted
+// them against the bounds of the command. taken is consumed.
 func (ds *deliveries) conclude(outcome logpb.Settle_Outcome, taken []checkout, eff *fsm.Effects) {
 	switch outcome {
 	case logpb.Settle_ACK:
@@ -104,8 +105,7 @@ func (ds *deliveries) conclude(outcome logpb.Settle_Outcome, taken []checkout, e
 	}
 }
 
-// settledLate counts and tells what c has settled although it had been taken
-// back.
+// settledLate counts and reports what c has settled although it was taken back.
 func (ds *deliveries) settledLate(c *consumer, late []lateness, eff *fsm.Effects) {
 	notice := fsm.LateAck{Of: c.id, Tag: c.tag, First: c.lateAcks == 0}
 	notice.Deliveries, notice.Limit, notice.Held = describeLate(late, ds.clock.now())
@@ -126,7 +126,8 @@ func (ds *deliveries) ack(taken []checkout, eff *fsm.Effects) {
 	}
 }
 
-// discard lets messages die that were taken from their holder, in this order.
+// discard ends messages that were taken from their holder as dead, in this
+// order.
 func (ds *deliveries) discard(taken []checkout, eff *fsm.Effects) {
 	ds.lift(taken)
 	for _, held := range taken {
@@ -138,10 +139,10 @@ func (ds *deliveries) discard(taken []checkout, eff *fsm.Effects) {
 }
 
 // giveBack returns messages that were taken from their holders: to the end of
-// the returns in the order given, or with bySeq each behind the last one there
-// that is older. Those that have failed too often die first, in order; then
-// those that are past their expiry, earliest first. The settings may have the
-// others wait before they are ready.
+// the returned list in the given order or, with bySeq, each after the last one
+// there that is older. Those that have failed too often die first, in order;
+// then those that have expired, earliest first. The settings may delay the
+// others before they become ready.
 func (ds *deliveries) giveBack(taken []checkout, bySeq bool, eff *fsm.Effects) {
 	if len(taken) == 0 {
 		return
@@ -188,7 +189,8 @@ func (ds *deliveries) giveBack(taken []checkout, bySeq bool, eff *fsm.Effects) {
 	}
 }
 
-// expireReturned ends the messages of m.overdue, which are in no place.
+// expireReturned expires the messages of scratch.overdue, which are in no
+// place.
 func (ds *deliveries) expireReturned(eff *fsm.Effects) {
 	slices.SortFunc(ds.scratch.overdue, func(a, b uint32) int {
 		x, y := ds.messages.get(a), ds.messages.get(b)

@@ -11,23 +11,23 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// snapshotVersion is the version of the encoding as such. What a later version
-// of the machine adds are fields, see Machine.Version.
+// snapshotVersion is the version of the encoding as such. Later versions of the
+// machine add fields instead, see Machine.Version.
 const snapshotVersion = 2
 
-// Snapshot is a machine as it was at one moment. It does not change, and its
+// Snapshot is the state of a machine at one moment. It does not change, and its
 // methods may be called from any goroutine, one at a time.
 type Snapshot struct {
-	head      *logpb.QueueSnapshot // sessions and consumers are still missing
+	head      *logpb.QueueSnapshot // without sessions and consumers
 	sessions  []session            // ascending
 	consumers []consumer           // by age
-	held      []sorted[grip]       // by consumer, and what is on its way back
+	held      []sorted[grip]       // by consumer, then what is on its way back
 	messages  frozen
 	live      liveIndexes
 }
 
-// Snapshot returns the state as it is now. It costs little: what is large is
-// shared, and copied in pieces when the machine changes it.
+// Snapshot returns the current state. It is cheap: large structures are shared,
+// and copied in pieces when the machine changes them.
 func (m *Machine) Snapshot() *Snapshot {
 	s := m.view()
 	s.messages = m.messages.freeze()
@@ -38,7 +38,7 @@ func (m *Machine) Snapshot() *Snapshot {
 	return s
 }
 
-// view returns a snapshot that is good until the machine changes.
+// view returns a snapshot that is valid until the machine changes.
 func (m *Machine) view() *Snapshot {
 	s := &Snapshot{
 		head:     m.head(),
@@ -50,7 +50,7 @@ func (m *Machine) view() *Snapshot {
 	return s
 }
 
-// head is the snapshot's head but for sessions and consumers.
+// head returns the snapshot's head without sessions and consumers.
 func (m *Machine) head() *logpb.QueueSnapshot {
 	h := &logpb.QueueSnapshot{
 		Version: snapshotVersion, Name: []byte(m.name), QueueId: uint64(m.id),
@@ -70,7 +70,7 @@ func (m *Machine) head() *logpb.QueueSnapshot {
 	return h
 }
 
-// proto is the form of the snapshot.
+// proto returns the counters in the form of the snapshot.
 func (c *Counters) proto() *logpb.QueueCounters {
 	deaths := make([]uint64, 0, 16)
 	for _, d := range c.Deaths {
@@ -89,11 +89,10 @@ func (c *Counters) proto() *logpb.QueueCounters {
 func (s *Snapshot) LiveIndexes() iter.Seq[uint64] { return s.live.indexes() }
 
 // WriteTo writes the canonical encoding: a QueueSnapshot and one MessageState
-// per message, each behind its length as a varint. The messages come ready
-// ones first, highest priority first, then the returned, the scheduled and the
-// delayed ones, then those held by consumer and delivery, those on their way
-// back, then the outbox, the letters that
-// wait, and what was purged. Equal states have equal encodings.
+// per message, each preceded by its length as a varint. The order of the
+// messages is: ready, highest priority first; returned; scheduled; delayed;
+// held, by consumer and delivery; on their way back; outbox; waiting letters;
+// purged. Equal states have equal encodings.
 func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	s.complete()
 	e := &encoder{w: w}
@@ -145,7 +144,7 @@ type encoder struct {
 
 const encoderBuffer = 64 << 10
 
-// head writes the first record of all behind its length.
+// head writes the first record, preceded by its length.
 func (e *encoder) head(h *logpb.QueueSnapshot) {
 	encoded, err := logpb.Marshal(h)
 	if err != nil && e.err == nil {
@@ -156,8 +155,8 @@ func (e *encoder) head(h *logpb.QueueSnapshot) {
 	e.flush(encoderBuffer)
 }
 
-// record writes one record behind its length. Errors are remembered, and nothing
-// is written after one.
+// record writes one record, preceded by its length. It remembers an error, and
+// writes nothing after one.
 func (e *encoder) record(r *logpb.MessageState) {
 	size := r.SizeVT()
 	e.buf = binary.AppendUvarint(e.buf, uint64(size))
@@ -185,7 +184,7 @@ func (e *encoder) flush(limit int) {
 func (m *Machine) Hash() [32]byte {
 	h := sha256.New()
 	if _, err := m.view().WriteTo(h); err != nil {
-		panic(err) // a hash takes everything
+		panic(err) // a hash accepts every write
 	}
 	return [32]byte(h.Sum(nil))
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// key orders what a sorted holds: by at, then by seq. No two are equal.
+// key orders the entries of a sorted: by at, then by seq. Keys are unique.
 type key struct {
 	at  fsm.Time
 	seq uint64
@@ -17,15 +17,15 @@ type key struct {
 // before reports whether k comes before o.
 func (k key) before(o key) bool { return k.at < o.at || k.at == o.at && k.seq < o.seq }
 
-// blockLen is how many entries one block of a sorted may have; firstBlock is
-// the length of a block that begins.
+// blockLen is the maximum number of entries in a block; firstBlock is the
+// initial length of a block.
 const (
 	blockLen   = 128
 	firstBlock = 4
 )
 
-// block is a run of entries: keys[head:tail], ascending. keys and vals are of
-// one length.
+// block is a run of entries: keys[head:tail], ascending. keys and vals have
+// equal length.
 type block[V any] struct {
 	keys       []key
 	vals       []V
@@ -49,28 +49,28 @@ func (b *block[V]) search(k key) int {
 	return low
 }
 
-// sorted is a map in the order of its keys, in blocks: nothing stale is ever
-// in it, and no operation takes more steps than a block has entries, plus a
-// move of the table of blocks when one of them comes or goes. Entries that
-// come at the end or go from the front, as those of one uniform TTL do, cost
-// O(1). A frozen copy shares the blocks; they are copied before the next write.
+// sorted is a map ordered by key, stored in blocks. It never has stale entries,
+// and no operation takes more steps than a block has entries, plus a move of
+// the table of blocks when a block is added or removed. Appending at the end
+// and removing from the front, as with one uniform TTL, cost O(1). A frozen
+// copy shares the blocks; they are copied before the next write.
 //
 // Invariants:
 //
 //	1 ≤ blocks[i].len() ≤ blockLen, firsts[i] is the first key of blocks[i]
-//	n = Σ blocks[i].len(); keys ascend over all blocks, and none is there twice
+//	n = Σ blocks[i].len(); keys ascend strictly over all blocks
 //	a block whose epoch is not the table's is shared, and never written to
 type sorted[V any] struct {
 	blocks []*block[V]
 	firsts []key
 	n      int
 	epoch  uint64
-	spare  *block[V] // one that has become empty, for the next
+	spare  *block[V] // an empty block for reuse
 }
 
 func (s *sorted[V]) len() int { return s.n }
 
-// own makes block i one that may be written to.
+// own makes block i writable.
 func (s *sorted[V]) own(i int) *block[V] {
 	b := s.blocks[i]
 	if b.epoch != s.epoch {
@@ -99,7 +99,8 @@ func (s *sorted[V]) find(k key) (i, at int, ok bool) {
 	return i, at, at < b.tail && b.keys[at] == k
 }
 
-// get returns what is at k, for reading until the next change; nil: nothing.
+// get returns the value at k, for reading until the next change; nil: there is
+// none.
 func (s *sorted[V]) get(k key) *V {
 	if i, at, ok := s.find(k); ok {
 		return &s.blocks[i].vals[at]
@@ -107,7 +108,7 @@ func (s *sorted[V]) get(k key) *V {
 	return nil
 }
 
-// edit is get for writing.
+// edit is like get, for writing.
 func (s *sorted[V]) edit(k key) *V {
 	if i, at, ok := s.find(k); ok {
 		return &s.own(i).vals[at]
@@ -115,19 +116,19 @@ func (s *sorted[V]) edit(k key) *V {
 	return nil
 }
 
-// first returns the first entry; there is one.
+// first returns the first entry. The table must not be empty.
 func (s *sorted[V]) first() (key, *V) {
 	b := s.blocks[0]
 	return b.keys[b.head], &b.vals[b.head]
 }
 
-// last returns the last entry; there is one.
+// last returns the last entry. The table must not be empty.
 func (s *sorted[V]) last() (key, *V) {
 	b := s.blocks[len(s.blocks)-1]
 	return b.keys[b.tail-1], &b.vals[b.tail-1]
 }
 
-// put adds v at k, where nothing is.
+// put adds v at k, which must not be in the table.
 func (s *sorted[V]) put(k key, v V) {
 	s.n++
 	if len(s.blocks) == 0 {
@@ -156,7 +157,7 @@ func (s *sorted[V]) put(k key, v V) {
 	s.firsts[i] = b.keys[b.head]
 }
 
-// insert puts an entry at a position of a block that is not full.
+// insert inserts an entry at a position of a block that is not full.
 func (b *block[V]) insert(at int, k key, v V) {
 	if b.tail == len(b.keys) {
 		at -= b.head
@@ -184,7 +185,7 @@ func (b *block[V]) slide() {
 	b.head, b.tail = 0, n
 }
 
-// insertBlock makes a block with one entry the i-th.
+// insertBlock inserts a block with one entry at index i.
 func (s *sorted[V]) insertBlock(i int, k key, v V) {
 	b := s.spare
 	if s.spare = nil; b == nil {
@@ -200,8 +201,8 @@ func (s *sorted[V]) insertBlock(i int, k key, v V) {
 	s.firsts = slices.Insert(s.firsts, i, k)
 }
 
-// split moves the entries of block i from position mid on into a block of their
-// own. On either side there are some.
+// split moves the entries of block i from position mid on to a new block.
+// Neither side may be empty.
 func (s *sorted[V]) split(i, mid int) {
 	b := s.own(i)
 	second := &block[V]{keys: make([]key, blockLen), vals: make([]V, blockLen), epoch: s.epoch}
@@ -213,7 +214,7 @@ func (s *sorted[V]) split(i, mid int) {
 	s.firsts = slices.Insert(s.firsts, i+1, second.keys[0])
 }
 
-// remove takes k out and returns what was there.
+// remove removes k and returns its value.
 func (s *sorted[V]) remove(k key) (v V, ok bool) {
 	i, at, ok := s.find(k)
 	if !ok {
@@ -224,7 +225,7 @@ func (s *sorted[V]) remove(k key) (v V, ok bool) {
 	return v, true
 }
 
-// removeAt takes an entry out that find has found.
+// removeAt removes an entry that find has found.
 func (s *sorted[V]) removeAt(i, at int) {
 	s.own(i).delete(at, at+1)
 	s.n--
@@ -248,8 +249,8 @@ func (b *block[V]) delete(from, to int) {
 	b.tail -= n
 }
 
-// shrunk sets right what is known of block i, which has become shorter and is
-// owned: it goes if it is empty, and joins the next one if both are small.
+// shrunk updates the table after block i, which is owned, has become shorter:
+// it is dropped if it is empty, and merged with the next one if both are small.
 func (s *sorted[V]) shrunk(i int) {
 	b := s.blocks[i]
 	if b.len() == 0 {
@@ -267,7 +268,7 @@ func (s *sorted[V]) shrunk(i int) {
 	}
 }
 
-// dropBlock takes block i out of the table.
+// dropBlock removes block i from the table.
 func (s *sorted[V]) dropBlock(i int) {
 	if i == 0 {
 		s.blocks[0] = nil
@@ -277,7 +278,7 @@ func (s *sorted[V]) dropBlock(i int) {
 	s.blocks, s.firsts = slices.Delete(s.blocks, i, i+1), slices.Delete(s.firsts, i, i+1)
 }
 
-// cut removes the entries from … to, both included, and gives them to f,
+// cut removes the entries from … to, both included, and passes them to f,
 // ascending.
 func (s *sorted[V]) cut(from, to key, f func(key, V)) {
 	if s.n == 0 {
@@ -297,7 +298,7 @@ func (s *sorted[V]) cut(from, to key, f func(key, V)) {
 			}
 			b.delete(low, high)
 			s.n -= high - low
-			s.shrunk(i) // it may have got what follows: once more, then
+			s.shrunk(i) // it may have absorbed the next block: again
 		} else {
 			i++
 		}
@@ -307,8 +308,8 @@ func (s *sorted[V]) cut(from, to key, f func(key, V)) {
 	}
 }
 
-// sever removes the entries from … to, both included, and returns them in a
-// table of their own. It touches no entries but those of the blocks at both ends.
+// sever removes the entries from … to, both included, and returns them as a
+// table. It touches only the entries of the blocks at both ends.
 func (s *sorted[V]) sever(from, to key) (part sorted[V]) {
 	part.epoch = s.epoch
 	if s.n == 0 || to.before(from) {
@@ -331,8 +332,8 @@ func (s *sorted[V]) sever(from, to key) (part sorted[V]) {
 	return part
 }
 
-// close joins block i and its neighbours where they are small: they were broken
-// apart, or others were taken out between them.
+// close merges block i and its neighbours where they are small after a split or
+// a removal between them.
 func (s *sorted[V]) close(i int) {
 	for _, i := range []int{i, i - 1, i - 2} {
 		if i >= 0 && i < len(s.blocks) {
@@ -342,9 +343,9 @@ func (s *sorted[V]) close(i int) {
 	}
 }
 
-// breakAt makes a block begin with the first entry that is not before k, and
-// returns its number; one more than there are if all entries are before k.
-// There are some.
+// breakAt makes the first entry that is not before k the first of its block,
+// and returns the index of that block, or the number of blocks if all entries
+// are before k. The table must not be empty.
 func (s *sorted[V]) breakAt(k key) int {
 	i := s.seek(k)
 	b := s.blocks[i]
@@ -360,7 +361,7 @@ func (s *sorted[V]) breakAt(k key) int {
 }
 
 // join adds all of part, which was severed from a table of the same epoch. If
-// it lies behind what is there, its entries are not touched.
+// part follows the existing entries, its entries are not touched.
 func (s *sorted[V]) join(part sorted[V]) {
 	if s.n > 0 && part.n > 0 {
 		if last, _ := s.last(); !last.before(part.firsts[0]) {
@@ -396,12 +397,12 @@ func (s *sorted[V]) from(k key) iter.Seq2[key, *V] {
 // all iterates over all entries.
 func (s *sorted[V]) all() iter.Seq2[key, *V] { return s.from(key{at: -1 << 63}) }
 
-// clear removes all entries. Blocks that were shared stay as they are.
+// clear removes all entries. Shared blocks stay as they are.
 func (s *sorted[V]) clear() {
 	*s = sorted[V]{epoch: s.epoch}
 }
 
-// freeze returns the table as it is now. It never changes.
+// freeze returns the current table, which then never changes.
 func (s *sorted[V]) freeze() sorted[V] {
 	s.epoch++
 	s.spare = nil

@@ -7,10 +7,10 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// Name of the queue.
+// Name returns the name of the queue.
 func (m *Machine) Name() string { return m.name }
 
-// ID of the queue.
+// ID returns the id of the queue.
 func (m *Machine) ID() fsm.QueueID { return m.id }
 
 // Clock is the machine's time: the latest stamp it has seen.
@@ -19,10 +19,10 @@ func (m *Machine) Clock() fsm.Time { return m.clock.now() }
 // LockCredit is how far the clock of held messages is behind Clock.
 func (m *Machine) LockCredit() fsm.Millis { return m.clock.lockCredit() }
 
-// Config returns the settings in force. Nobody changes the value.
+// Config returns the effective settings. They must not be changed.
 func (m *Machine) Config() *logpb.QueueConfig { return m.settings.QueueConfig }
 
-// Stats returns the figures of the moment.
+// Stats returns the current statistics.
 func (m *Machine) Stats() Stats {
 	return Stats{
 		Phase: m.lease.phase(), Clock: m.clock.now(),
@@ -48,8 +48,8 @@ func (m *Machine) Live(index uint64) bool { return m.entries.has(index) }
 // LiveIndexes iterates over the entries with live messages, ascending.
 func (m *Machine) LiveIndexes() iter.Seq[uint64] { return m.entries.indexes() }
 
-// Consumers iterates over the consumers in order of registration, cancelled
-// ones that still owe included.
+// Consumers iterates over the consumers in order of registration, including
+// cancelled ones that still have deliveries to settle.
 func (m *Machine) Consumers() iter.Seq[Consumer] {
 	return func(yield func(Consumer) bool) {
 		for c := range m.consumers.from(0) {
@@ -60,10 +60,10 @@ func (m *Machine) Consumers() iter.Seq[Consumer] {
 	}
 }
 
-// ConsumersAfter appends to list up to limit consumers that follow behind a
-// place in the order of registration, which is 0 at first, and returns the place
-// of the last one; 0: there are no more. So others may have the machine between
-// two pieces of a long list.
+// ConsumersAfter appends up to limit consumers to list that follow a position
+// in the order of registration, initially 0. It returns the position of the
+// last one; 0: there are no more. Between two pieces of a long list others may
+// use the machine.
 func (m *Machine) ConsumersAfter(place uint64, limit int, list []Consumer) (_ []Consumer, last uint64) {
 	for c := range m.consumers.from(place + 1) {
 		if limit--; limit < 0 {
@@ -76,9 +76,9 @@ func (m *Machine) ConsumersAfter(place uint64, limit int, list []Consumer) (_ []
 	return list, 0
 }
 
-// Lateness says how many consumers have not settled what was taken back from
-// them, and when the oldest message in anybody's hands was handed out; 0:
-// nobody holds any, or that is not known.
+// Lateness returns how many consumers have not settled what was taken back from
+// them, and when the oldest held message was handed out; 0: none is held, or
+// that is not known.
 func (m *Machine) Lateness() (timedOut int, oldest fsm.Time) {
 	for c := range m.consumers.from(0) {
 		if len(c.late) > 0 && !c.cancelled && !c.isGets() {
@@ -94,7 +94,7 @@ func (m *Machine) Lateness() (timedOut int, oldest fsm.Time) {
 	return timedOut, oldest
 }
 
-// describe is c for listings.
+// describe describes c for listings.
 func (cs *consumers) describe(c *consumer) Consumer {
 	d := Consumer{
 		ID: c.id, Tag: c.tag, Prefetch: c.prefetch, Priority: c.priority, NoAck: c.noAck, Exclusive: c.exclusive,
@@ -113,9 +113,9 @@ func (cs *consumers) describe(c *consumer) Consumer {
 }
 
 // Messages iterates over all messages: the ready ones by priority, highest
-// first, the returned ones, the scheduled ones by number, the delayed ones, the held ones by
-// consumer and delivery, those on their way back, the outbox, the letters that
-// wait.
+// first, the returned ones, the scheduled ones by number, the delayed ones, the
+// held ones by consumer and delivery, those on their way back, the outbox, the
+// waiting letters.
 func (m *Machine) Messages() iter.Seq[Message] {
 	return func(yield func(Message) bool) {
 		for no := maxPriority; no >= 0; no-- {
@@ -153,7 +153,7 @@ func (m *Machine) Messages() iter.Seq[Message] {
 // UnroutedLetters returns up to limit letters without a route, oldest first.
 func (m *Machine) UnroutedLetters(limit int) []Letter { return m.outbox.unroutedLetters(limit) }
 
-// WaitingLetters returns up to limit letters that have nowhere to go for now,
+// WaitingLetters returns up to limit letters that have no destination for now,
 // with a number above after, ascending.
 func (m *Machine) WaitingLetters(after uint64, limit int) []Letter {
 	return m.outbox.waitingLetters(after, limit)
@@ -174,19 +174,19 @@ func (m *Machine) DeadLetterTargets(after fsm.QueueID, limit int) []DeadLetterTa
 // Sessions lists the sessions with a stream, ascending.
 func (m *Machine) Sessions() []fsm.SessionID { return m.sessions.ids() }
 
-// SessionNodes lists the boots of nodes that sessions live on, ascending.
-// Queues that forward dead letters live on no node.
+// SessionNodes lists the lives of nodes that have sessions, ascending. Queues
+// that forward dead letters are on no node.
 func (m *Machine) SessionNodes() []Boot { return m.sessions.nodes() }
 
 // SuspectedNodes lists the lives of nodes that are suspected, ascending.
 func (m *Machine) SuspectedNodes() []Boot { return m.sessions.suspectedNodes() }
 
-// ConsumerNodes lists the lives of nodes that consumers, or gets, live on,
+// ConsumerNodes lists the lives of nodes that have consumers or gets,
 // ascending.
 func (m *Machine) ConsumerNodes() []Boot { return m.sessions.consumerNodes() }
 
-// Sources lists up to limit of the queues that have a session to bring their
-// dead letters here, with an id above after, ascending.
+// Sources lists up to limit queues with a session that forwards dead letters
+// here, with an id above after, ascending.
 func (m *Machine) Sources(after fsm.QueueID, limit int) []fsm.QueueID {
 	return m.sessions.sources(after, limit)
 }
@@ -204,8 +204,8 @@ func (m *Machine) ScheduledSpan() (first, last fsm.Time) {
 	return m.timers.scheduledSpan()
 }
 
-// ScheduledAfter returns up to limit scheduled messages that are due next behind
-// the one with this instant and number, in their order.
+// ScheduledAfter returns up to limit scheduled messages that follow the one
+// with this instant and number, in the order in which they are due.
 func (m *Machine) ScheduledAfter(at fsm.Time, number uint64, limit int) []Message {
 	var messages []Message
 	after := key{at, number}
@@ -223,8 +223,8 @@ func (m *Machine) ScheduledAfter(at fsm.Time, number uint64, limit int) []Messag
 // Index is the index of the last entry that was applied.
 func (m *Machine) Index() uint64 { return m.entries.last() }
 
-// Newest is the number of the newest delivery of a consumer; 0: none yet, or
-// there is no such consumer.
+// Newest returns the number of the newest delivery of a consumer; 0: there is
+// none, or no such consumer.
 func (m *Machine) Newest(of fsm.ConsumerID) uint64 {
 	s := m.sessions.get(of.Session)
 	if s == nil {
@@ -237,13 +237,14 @@ func (m *Machine) Newest(of fsm.ConsumerID) uint64 {
 	return c.next - 1
 }
 
-// Activity says when something was last done with the queue, and whether
-// somebody keeps it in use all the time.
+// Activity returns when the queue was last active, and whether it is in use all
+// the time.
 func (m *Machine) Activity() (last fsm.Time, inUse bool) {
 	return m.lease.lastActive(), m.consumers.inUse()
 }
 
-// HasDeadLetterTarget reports whether a queue is one of the targets.
+// HasDeadLetterTarget reports whether a queue is one of the dead-letter
+// targets.
 func (m *Machine) HasDeadLetterTarget(id fsm.QueueID) bool {
 	known, _ := m.outbox.has(id)
 	return known

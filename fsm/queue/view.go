@@ -5,15 +5,15 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// Phase is where a queue is in its life.
+// Phase is the phase of a queue's life.
 type Phase uint8
 
 const (
-	// Active queues serve.
+	// Active queues are in service.
 	Active Phase = iota
 	// Draining queues have ended; only their outbox is still forwarded.
 	Draining
-	// Gone queues hold nothing any more.
+	// Gone queues hold nothing.
 	Gone
 )
 
@@ -23,7 +23,7 @@ type Place uint8
 const (
 	// Ready messages wait in the list of their priority.
 	Ready Place = iota + 1
-	// Returned messages are ready too, and are served before all others.
+	// Returned messages are ready too, and are served before the others.
 	Returned
 	// CheckedOut messages are held by a consumer or a get.
 	CheckedOut
@@ -31,11 +31,11 @@ const (
 	Outbox
 	// Scheduled messages become ready at their time.
 	Scheduled
-	// Waiting messages are dead letters that have nowhere to go for now.
+	// Waiting messages are dead letters that have no destination for now.
 	Waiting
-	// Purged messages count no more and are forgotten piece by piece.
+	// Purged messages no longer count and are released step by step.
 	Purged
-	// Delayed messages were returned, and wait before they are tried again.
+	// Delayed messages were returned, and wait before they become ready again.
 	Delayed
 
 	placeCount = iota + 1
@@ -45,7 +45,7 @@ const (
 type Due uint8
 
 const (
-	// NothingDue is the kind of no deadline.
+	// NothingDue means that there is no deadline.
 	NothingDue Due = iota
 	// ExpiryDue: a message expires.
 	ExpiryDue
@@ -55,7 +55,7 @@ const (
 	LeaseDue
 	// ScheduleDue: a message becomes ready.
 	ScheduleDue
-	// WorkDue: a command has left work for later, which is due at once.
+	// WorkDue: a command has left work, which is due at once.
 	WorkDue
 )
 
@@ -67,20 +67,20 @@ func (c *Count) sub(o Count) { c.Messages, c.Bytes = c.Messages-o.Messages, c.By
 
 func (c Count) plus(o Count) Count { return Count{c.Messages + o.Messages, c.Bytes + o.Bytes} }
 
-// Stats are the figures of a queue at one moment.
+// Stats are the statistics of a queue at one moment.
 type Stats struct {
 	Phase          Phase
 	Clock          fsm.Time
-	Ready          Count // returned ones included
+	Ready          Count // including returned messages
 	Unacknowledged Count
 	Scheduled      Count
 	Delayed        Count
-	Outbox         Count // letters that wait included
-	Waiting        Count // letters that have nowhere to go for now
+	Outbox         Count // including waiting letters
+	Waiting        Count // letters that have no destination for now
 	// Pending are the letters that count as messages of the queue and in its
-	// length limits: all of the outbox, if it delivers at least once.
+	// length limits: the whole outbox, if it delivers at least once.
 	Pending   Count
-	Consumers int // cancelled ones that still owe are not counted
+	Consumers int // without cancelled ones that still hold messages
 	Sessions  int
 	Counters  Counters
 }
@@ -91,23 +91,27 @@ type Counters struct {
 	Acked, Requeued                        uint64
 	Expired, DeadLettered, DeadDropped     uint64
 	TimedOut, LateAcks, Purged, Duplicates uint64
-	// Refused publishes: a length limit, or the name of a scheduled message.
+	// Refused counts publishes refused by a length limit, or by a schedule
+	// name.
 	Refused uint64
-	// Scheduled messages have come; Unscheduled ones were cancelled, replaced
-	// or purged before their time.
+	// Scheduled counts messages that were scheduled, Unscheduled those
+	// cancelled, replaced or purged before they became due.
 	Scheduled, Unscheduled uint64
-	// AckedExpired were acked although their TTL had passed meanwhile.
+	// AckedExpired counts messages that were acked although they had expired
+	// meanwhile.
 	AckedExpired uint64
-	// Unroutable messages of a delayed exchange had nowhere to go when due.
+	// Unroutable counts messages of a delayed exchange that had no route when
+	// due.
 	Unroutable uint64
-	// DeadConfirmed letters have arrived. DeadDropped ones no target has.
-	// DeadRefused counts transfers that a target has refused, not letters.
+	// DeadConfirmed counts letters that have arrived, DeadDropped those that no
+	// target has, DeadRefused transfers (not letters) that a target has
+	// refused.
 	DeadConfirmed, DeadRefused uint64
-	// Deaths by reason (EXPIRED is 0) and by what became of the dead.
+	// Deaths counts by reason (EXPIRED is 0) and disposition.
 	Deaths [4][4]uint64
 }
 
-// Died is the number of deaths for a reason, whatever became of the dead.
+// Died is the number of deaths for a reason, with any disposition.
 func (c *Counters) Died(reason logpb.Death_Reason) (n uint64) {
 	for _, d := range c.Deaths[reason-1] {
 		n += d
@@ -115,16 +119,16 @@ func (c *Counters) Died(reason logpb.Death_Reason) (n uint64) {
 	return n
 }
 
-// Dead are the counters that tell of deaths and what became of the dead.
+// Dead are the counters of deaths and dead letters.
 type Dead struct {
 	By                          [4][4]uint64 // Counters.Deaths
 	Confirmed, Dropped, Refused uint64       // letters, letters, transfers
 }
 
-// Plus is the sum of two.
+// Plus returns the sum d + o.
 func (d Dead) Plus(o Dead) Dead { return d.with(o, func(a, b uint64) uint64 { return a + b }) }
 
-// Minus is what has been added to an earlier o.
+// Minus returns the increase d - o since an earlier o.
 func (d Dead) Minus(o Dead) Dead { return d.with(o, func(a, b uint64) uint64 { return a - b }) }
 
 // with applies f to each pair of counters.
@@ -138,15 +142,16 @@ func (d Dead) with(o Dead, f func(a, b uint64) uint64) Dead {
 	return d
 }
 
-// Disposition is what becomes of a message that has died.
+// Disposition is what happens to a message that has died.
 type Disposition uint8
 
 const (
 	// Dropped: the queue has no dead-letter exchange.
 	Dropped Disposition = iota
-	// SentOnce: an effect of the leader, and nothing more (at-most-once).
+	// SentOnce: sent once by the leader, as an effect (at-most-once).
 	SentOnce
-	// Transactional: in the outbox until the targets have it, or there is none.
+	// Transactional: in the outbox until the targets have it, or there are
+	// none.
 	Transactional
 	// AtLeastOnce: in the outbox until a target has it.
 	AtLeastOnce
@@ -154,24 +159,25 @@ const (
 
 var dispositions = [...]string{Dropped: "disabled", SentOnce: "at_most_once", Transactional: "transactional", AtLeastOnce: "at_least_once"}
 
-// String is the dead-letter strategy that has the disposition, as metrics name it.
+// String returns the dead-letter strategy of the disposition, as metrics name
+// it.
 func (d Disposition) String() string { return dispositions[d] }
 
-// Status of a consumer.
+// Status is the status of a consumer.
 type Status uint8
 
 const (
 	// Up consumers are served while they have credit.
 	Up Status = iota
 	// TimedOut consumers get nothing until they have settled what was taken
-	// from them.
+	// back from them.
 	TimedOut
-	// Cancelled consumers only owe the settling of what they hold, or held.
+	// Cancelled consumers only settle what they hold, or held.
 	Cancelled
-	// Quiescing consumers get nothing new, since a consumer with a higher
-	// priority is to take over once they hold nothing.
+	// Quiescing consumers get nothing new, because a consumer with a higher
+	// priority takes over once they hold nothing.
 	Quiescing
-	// Suspected consumers get nothing while nothing is heard from their node.
+	// Suspected consumers get nothing because their node is suspected.
 	Suspected
 )
 
@@ -179,20 +185,20 @@ const (
 type Consumer struct {
 	ID            fsm.ConsumerID
 	Tag           string
-	Prefetch      uint32 // as asked for; 0: the ceiling
+	Prefetch      uint32 // as requested; 0: the ceiling
 	Priority      int32
 	NoAck         bool
 	Exclusive     bool
 	Active        bool // not cancelled, and not waiting for a single active consumer
 	Status        Status
 	Held          int
-	TimedOut      int        // deliveries taken back and not settled
-	LateAcks      uint64     // settlements of what had been taken back
+	TimedOut      int        // deliveries taken back and not yet settled
+	LateAcks      uint64     // settlements of deliveries that had been taken back
 	NextDelivery  uint64     // number of the next delivery
-	Timeout       fsm.Millis // in force for the next delivery; -1: none
-	OwnTimeout    bool       // given by the consumer, not inherited
+	Timeout       fsm.Millis // effective for the next delivery; -1: none
+	OwnTimeout    bool       // set by the consumer, not inherited
 	FirstDeadline fsm.Time   // of the oldest delivery; 0: none
-	HeldSince     fsm.Time   // when the oldest delivery was handed out; 0: it holds nothing, or not known
+	HeldSince     fsm.Time   // when the oldest delivery was handed out; 0: it holds nothing, or unknown
 }
 
 // Message describes one message, for listings.
@@ -211,16 +217,16 @@ type Message struct {
 	Letter           uint64         // outbox and waiting only
 	DueAt            fsm.Time       // scheduled and delayed only
 	ScheduleID       string         // scheduled only
-	ScheduledFor     fsm.Time       // 0: it never was scheduled
+	ScheduledFor     fsm.Time       // 0: it was never scheduled
 }
 
 // Letter is a dead letter in the outbox.
 type Letter struct {
 	Number uint64
 	fsm.DeadLetter
-	// Done are targets that have the letter: it must not go there again.
+	// Done are the targets that have the letter: it must not go there again.
 	Done []fsm.QueueID
-	// Transfers that are not settled, in the order of the route.
+	// Transfers are the unsettled ones, in the order of the route.
 	Transfers []Transfer
 }
 
@@ -233,7 +239,7 @@ type Transfer struct {
 	Ceiling fsm.Optional[fsm.Millis]
 }
 
-// Outgoing is a transfer together with its letter.
+// Outgoing is a transfer with its letter.
 type Outgoing struct {
 	Transfer
 	Letter Letter
@@ -244,10 +250,10 @@ type Outgoing struct {
 type DeadLetterTarget struct {
 	ID        fsm.QueueID
 	Next      uint64 // number of the next transfer
-	Confirmed uint64 // the target holds all up to here
+	Confirmed uint64 // the target holds all transfers up to here
 }
 
-// Boot names one life of a node.
+// Boot identifies one life of a node.
 type Boot struct {
 	Node fsm.NodeID
 	Boot uint64
