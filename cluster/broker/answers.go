@@ -9,11 +9,11 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// meaning is what a client is told when a queue has answered its command.
+// meaning is what a queue's answer to a command means for the client.
 type meaning uint8
 
 const (
-	impossible meaning = iota // no command of a client is answered so
+	impossible meaning = iota // no command of a client can get this answer
 	success
 	queueGone
 	inUse
@@ -21,14 +21,14 @@ const (
 	notEmpty
 	reserved
 	crowded
-	noneWaits // the message that a command is about is not there
+	noneWaits // the message that the command is about is not there
 )
 
-// meanings lists every answer that the commands of clients may be given.
-// NoSession is not in it: it ends the stream, and the client's channel.
+// meanings lists every answer that a client's command can get. NoSession is not in it: it ends the
+// stream and the client's channel.
 var meanings = map[logpb.Command_Kind]map[fsm.Code]meaning{
 	logpb.Command_CONSUME: {fsm.OK: success, fsm.Gone: queueGone, fsm.InUse: inExclusiveUse, fsm.Crowded: crowded},
-	// What is to be over is over.
+	// Ending what has already ended is a success.
 	logpb.Command_CANCEL:   {fsm.OK: success, fsm.Gone: success, fsm.NotFound: success},
 	logpb.Command_GET:      {fsm.OK: success, fsm.Empty: success, fsm.NotYet: success, fsm.Gone: queueGone, fsm.Reserved: reserved, fsm.Crowded: crowded},
 	logpb.Command_PURGE:    {fsm.OK: success, fsm.Gone: queueGone},
@@ -37,16 +37,14 @@ var meanings = map[logpb.Command_Kind]map[fsm.Code]meaning{
 	logpb.Command_SCHEDULE: {fsm.OK: success, fsm.NotFound: noneWaits, fsm.Gone: queueGone},
 }
 
-// answers says what the answers of queues mean, and counts those that no command
-// should be given.
+// answers interprets the answers of queues, and counts those that no command can get.
 type answers struct {
 	*node
 	odd atomic.Uint64
 }
 
-// refusal returns what a client is told of an answer; nil: its command has
-// done what it was to do. An answer that is not listed is a fault of this
-// program: it is logged, and no success.
+// refusal returns the client's error for an answer; nil: the command succeeded. An answer that is
+// not listed is a bug in this program: it is logged, and is not a success.
 func (a *answers) refusal(kind logpb.Command_Kind, q *catalog.Queue, code fsm.Code) error {
 	if code == fsm.NoSession {
 		return errLost
@@ -74,13 +72,12 @@ func (a *answers) refusal(kind logpb.Command_Kind, q *catalog.Queue, code fsm.Co
 	return fsm.Refuse(fsm.Internal, fmt.Sprintf("%s did not do what it was asked for", q))
 }
 
-// errNoneWaits is the answer to a command about a message that does not wait, or
-// not any more.
+// errNoneWaits is the answer to a command about a message that is not, or no longer, waiting.
 var errNoneWaits = fsm.Refuse(fsm.NotFoundKind, "no such message waits there")
 
 func noQueue(q *catalog.Queue) error { return fsm.Refuse(fsm.NotFoundKind, "no "+q.String()) }
 
-// unexpected logs an answer that no command of this node should be given.
+// unexpected logs an answer that no command of this node can get.
 func (a *answers) unexpected(queue fsm.QueueID, command string, code fsm.Code) {
 	a.odd.Add(1)
 	a.slog.Error("unexpected answer of a queue", "queue", uint64(queue), "command", command, "code", int(code))

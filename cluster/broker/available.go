@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/fsm/catalog"
 )
 
-// availability says whether queues can answer: they have a leader that can commit.
-// It waits for that, and gives up as early as is known that nobody will answer.
+// availability says whether queues can answer, that is, whether they have a leader that can commit.
+// It waits for that, and gives up as soon as it is known that no answer will come.
 type availability struct {
 	*node
 	routes  *stream.Table
@@ -19,9 +19,9 @@ type availability struct {
 	grace   time.Duration // how long a request waits for a queue without a leader
 }
 
-// await waits for the answer to a call, which may be a refusal. It gives up early
-// if for longer than the grace the queue has no leader, or one that may still
-// believe in itself but has lost the majority: the command stays in its stream.
+// await waits for the answer to a call, which may be a refusal. It gives up early if for longer
+// than the grace the queue has had no leader, or only one that may still believe that it leads but
+// has lost its majority. The command stays in its stream.
 func (x *availability) await(ctx context.Context, q *catalog.Queue, to *stream.Route, k *stream.Call) error {
 	grace := time.NewTicker(x.grace / 5)
 	defer grace.Stop()
@@ -66,7 +66,7 @@ func (x *availability) hasMajority(q *catalog.Queue) bool {
 	return x.mesh.HasMajority(members)
 }
 
-// leaderless is what a client is told who waits for a queue without a leader.
+// leaderless is the error for a client that waited for a queue without a leader.
 func leaderless(q *catalog.Queue) error {
 	return fsm.Refuse(fsm.Unavailable, fmt.Sprintf("queue '%s' in vhost '%s' has no leader", q.Name, q.VHost))
 }
@@ -74,8 +74,8 @@ func leaderless(q *catalog.Queue) error {
 // leaderRetry is the pause before a leader that did not answer is asked again.
 const leaderRetry = 50 * time.Millisecond
 
-// askLeader asks the leader of a queue until one answers as its leader, for no
-// longer than the grace. gone: the queue has ended.
+// askLeader asks the leader of a queue until one answers as its leader, but no longer than the
+// grace. gone: the queue has ended.
 func (x *availability) askLeader(ctx context.Context, q *catalog.Queue, ask func(leader string) (leads bool)) (gone bool, err error) {
 	to := x.routes.Route(q)
 	wait, cancel := context.WithTimeout(ctx, x.grace)
@@ -116,7 +116,7 @@ func (x *availability) awaitLeader(ctx context.Context, q *catalog.Queue) error 
 	}
 }
 
-// awaitGone returns when the catalog has lost a queue that has ended.
+// awaitGone returns when a queue that has ended is gone from the catalog.
 func (x *availability) awaitGone(ctx context.Context, q *catalog.Queue) error {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()

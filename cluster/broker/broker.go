@@ -1,12 +1,10 @@
-// Package broker does what clients ask for: it keeps definitions, routes on the
-// catalog's view, and keeps the sessions of the clients that are connected to this
-// node.
+// Package broker carries out the requests of clients: it changes definitions, routes by the
+// catalog's view, and keeps the sessions of the clients connected to this node.
 //
-// It promises: a confirm is given only after the commands it stands for were
-// applied; what a session is told comes one call at a time, in order; a publish
-// whose queue is gone is routed again. That commands and deliveries arrive once
-// and in order is cluster/stream's, that dead letters do is cluster/deadletter's.
-// It knows neither AMQP frames nor raft.
+// It promises: a confirm is given only after the commands it stands for were applied; a session is
+// notified by one call at a time, in order; a publish whose queue is gone is routed again. That
+// commands and deliveries arrive once and in order is ensured by cluster/stream; that dead letters
+// do, by cluster/deadletter. It knows neither AMQP frames nor raft.
 package broker
 
 import (
@@ -31,28 +29,27 @@ import (
 type Catalog interface {
 	// View is the newest view this node has applied.
 	View() *catalog.View
-	// Fresh reports whether a view that is read after that holds everything
-	// that anybody has been told is done.
+	// Fresh reports whether a view that is read after the call holds every change that has been
+	// reported as done to anybody.
 	Fresh() bool
-	// Isolated says why nothing can be proposed here, and could not for a while;
-	// empty: it can.
+	// Isolated says why nothing can be proposed here, and has not been possible for a while; empty:
+	// it is possible.
 	Isolated() string
-	// Refresh returns when that is so.
+	// Refresh returns when Fresh holds.
 	Refresh(ctx context.Context) error
 	// Converge returns when all nodes that may route hold what the view holds.
 	Converge(ctx context.Context) error
-	// Propose commits commands in one entry and returns their results once
-	// this node's view holds them, and all nodes' that may route.
+	// Propose commits commands in one entry. It returns their results once the views of this node
+	// and of all nodes that may route hold them.
 	Propose(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error)
-	// Note is Propose of what nobody is told of: it waits for this node only.
+	// Note is Propose for changes that are reported to nobody: it waits for this node only.
 	Note(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error)
 }
 
-// Properties reads what the broker must know of an encoded AMQP property list.
+// Properties reads the parts of an encoded AMQP property list that the broker needs.
 type Properties interface {
 	deadletter.Properties
-	// Describe returns all properties of a message, by name, as a delivery of
-	// it shows them.
+	// Describe returns all properties of a message, by name, as a delivery of it shows them.
 	Describe(properties []byte, m *fsm.Message) *fsm.Table
 }
 
@@ -64,26 +61,26 @@ type Config struct {
 	Catalog     Catalog
 	Properties  Properties
 	Clock       func() fsm.Time // for durations
-	Stamp       func() fsm.Time // the instant, as entries of logs are stamped
+	Stamp       func() fsm.Time // current time, as used to stamp log entries
 	Logger      *slog.Logger
 	Audit       *audit.Log // nil: nothing is audited
 	Defaults    catalog.Defaults
 	// LoopbackUsers may log in from loopback addresses only.
 	LoopbackUsers []string
-	// Logins says what logins with passwords may cost.
+	// Logins configures what logins with passwords may cost.
 	Logins login.Config
-	// MaxConnections is how many clients may be connected to the node; 0: any.
+	// MaxConnections is the maximum number of clients connected to the node; 0: unlimited.
 	MaxConnections int
-	// LeaderlessGrace is how long a request waits for a queue without leader.
+	// LeaderlessGrace is how long a request waits for a queue without a leader.
 	LeaderlessGrace time.Duration
-	// GroupSize is the number of replicas of a queue unless it says otherwise.
+	// GroupSize is the default number of replicas of a queue.
 	GroupSize int
-	// LeaderLocator chooses the leaders of new queues unless they say otherwise.
+	// LeaderLocator is the default way to choose the leader of a new queue.
 	LeaderLocator catalog.Locator
 }
 
-// Broker serves the clients of one node. It is made of parts, each with the state
-// that is its own, and keeps the sessions and connections of this node.
+// Broker serves the clients of one node. It consists of parts, each with its own state, and keeps
+// the sessions and connections of this node.
 type Broker struct {
 	config Config
 	*node
@@ -115,7 +112,7 @@ func New(c Config) *Broker {
 	return newBroker(c, func(h stream.Host) stream.Host { return h })
 }
 
-// newBroker is New, for a test that comes between the broker and its streams.
+// newBroker is New for a test that puts something between the broker and its streams.
 func newBroker(c Config, between func(stream.Host) stream.Host) *Broker {
 	t := newTasks(c.Logger)
 	n := &node{
@@ -171,7 +168,7 @@ func (b *Broker) Listen(groups *group.Host) {
 	peer.HandleAsk(b.mesh, kindHears, b.detector.hears)
 }
 
-// Serve starts the broker under the numbers the catalog gave this node.
+// Serve starts the broker under the node and boot numbers assigned by the catalog.
 func (b *Broker) Serve(self fsm.NodeID, boot uint64) {
 	b.boot.Store(boot)
 	b.number.Store(uint32(self))
@@ -180,7 +177,7 @@ func (b *Broker) Serve(self fsm.NodeID, boot uint64) {
 	b.spawn("follow the catalog", b.followCatalog)
 }
 
-// followCatalog does what changes of the catalog cause.
+// followCatalog acts on changes of the catalog.
 func (b *Broker) followCatalog() {
 	b.changes.Run(b.stop, func(time.Time) time.Duration {
 		b.guard("tell queues of boots that have ended", b.reporter.catalogChanged)
@@ -188,17 +185,16 @@ func (b *Broker) followCatalog() {
 	})
 }
 
-// Close ends the broker. Sessions have been closed before.
+// Close shuts the broker down. Sessions must have been closed.
 func (b *Broker) Close() {
 	b.refuse()
 	b.letters.Close()
 	b.wait()
 }
 
-// Renew gives the broker the boot number under which the node has registered
-// once more, because the one before was declared dead. All sessions of that end:
-// the queues know them no more, or are about to be told. Connections are not
-// closed here.
+// Renew gives the broker the boot number of the node's new registration, which it made because the
+// former boot was declared dead. All sessions of the former boot end: the queues no longer know
+// them, or are about to learn. Connections are not closed here.
 func (b *Broker) Renew(boot uint64) {
 	former, changed := b.clients.renew(b.node, boot)
 	if !changed {
@@ -216,13 +212,13 @@ func (b *Broker) Boot() uint64 { return b.boot.Load() }
 // ClusterName is announced to clients.
 func (b *Broker) ClusterName() string { return b.config.ClusterName }
 
-// PeerChanged takes note of a node that has come or gone.
+// PeerChanged handles a node that has come or gone.
 func (b *Broker) PeerChanged(ev peer.Event) {
 	b.detector.peerChanged(ev)
 	if ev.Up {
 		b.reporter.pending.Store(true)
 		b.links.announceAll(ev.Node)
-		b.routes.NodeUp(ev.Node) // messages in between may have been lost
+		b.routes.NodeUp(ev.Node) // messages in the meantime may have been lost
 	} else {
 		b.routes.NodeDown(ev.Node)
 	}
@@ -235,15 +231,15 @@ func (b *Broker) CatalogChanged() { b.changes.Wake() }
 // QueueAdded is called when the catalog holds a new queue.
 func (b *Broker) QueueAdded(q *catalog.Queue) { b.routes.QueueAdded(q) }
 
-// QueueGone is called when the catalog has lost a queue: what waits for it is
-// answered, its consumers are cancelled.
+// QueueGone is called when a queue is gone from the catalog: whatever waits for it is answered, and
+// its consumers are cancelled.
 func (b *Broker) QueueGone(id fsm.QueueID) {
 	b.letters.Drop(id)
 	b.routes.QueueGone(id)
 	b.peeks.drop(id)
 }
 
-// DropMissing forgets the queues that the catalog does not hold any more.
+// DropMissing forgets the queues that the catalog no longer holds.
 func (b *Broker) DropMissing() {
 	view := b.view()
 	for _, r := range b.routes.All() {
@@ -253,8 +249,8 @@ func (b *Broker) DropMissing() {
 	}
 }
 
-// Candidates returns the nodes that may get another replica, best first,
-// without those that are left out.
+// Candidates returns the nodes that may get another replica, best first, except those for which out
+// returns true.
 func (b *Broker) Candidates(v *catalog.View, out func(fsm.NodeID) bool) []uint32 {
 	return b.definitions.candidates(v, out)
 }
@@ -265,16 +261,15 @@ func (b *Broker) leadsHere(q *catalog.Queue) bool { return b.routes.Route(q).IsL
 // Panics counts the panics in the broker's own work since the node started.
 func (b *Broker) Panics() uint64 { return b.panics.Panics() }
 
-// Lateness counts the messages that went back while this node led their
-// queues, and those that were settled all the same.
+// Lateness returns how many messages timed out and went back while this node led their queues, and
+// how many of those were settled late.
 func (b *Broker) Lateness() (timedOut, lateAcks uint64) {
 	return b.late.timedOut.Load(), b.late.acks.Load()
 }
 
-// OddAnswers counts the answers of queues that no command should be given. Any
-// is a fault of this program.
+// OddAnswers counts queue answers that no command can get. Any such answer is a bug in this
+// program.
 func (b *Broker) OddAnswers() uint64 { return b.answers.odd.Load() }
 
-// LostOnce counts the dead letters of no outbox that did not arrive, see
-// deadletter.Sender.
+// LostOnce counts at-most-once dead letters that did not arrive; see deadletter.Sender.
 func (b *Broker) LostOnce() uint64 { return b.letters.LostOnce() }

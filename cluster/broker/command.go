@@ -14,19 +14,18 @@ import (
 // commandWait is how long a command waits for a queue without a leader.
 const commandWait = 5 * time.Second
 
-// scheduleCommand is a publish that asks for something about messages that wait
-// for their time.
+// scheduleCommand is a publish with a command about messages that wait for their time.
 type scheduleCommand struct {
 	number    uint64
 	mandatory bool
 	payload   fsm.Payload
 	queue     *catalog.Queue
-	what      string // the thing in question, for refusals
+	what      string // the object named in refusals
 	late      *time.Timer
 	done      bool // it has been answered
 }
 
-// commandExchange does what clients publish to the command exchange.
+// commandExchange executes what clients publish to the command exchange.
 type commandExchange struct {
 	conn    *Connection
 	calls   *calls
@@ -35,9 +34,9 @@ type commandExchange struct {
 	answers *answers
 }
 
-// command does what a publish to the command exchange asks for: the routing key
-// is the verb, the headers are its arguments. The publish is settled when that
-// is done, or as not ok if it cannot be.
+// command executes a publish to the command exchange: the routing key is the verb, the headers are
+// its arguments. The publish is confirmed when the command is done, and negatively if it cannot be
+// done.
 func (x *commandExchange) command(v *catalog.View, p *fsm.Publish) {
 	a := &scheduleCommand{number: p.Number, mandatory: p.Mandatory, payload: p.Payload}
 	action, known := scheduleVerbs[p.RoutingKey]
@@ -77,8 +76,8 @@ func (x *commandExchange) refuse(a *scheduleCommand, why error) {
 	x.answer(a, false, why)
 }
 
-// answer tells the client about a command, once. why nil: there is no
-// such verb. The lock is held.
+// answer reports the outcome of a command to the client, once. why nil: there is no such verb. The
+// lock is held.
 func (x *commandExchange) answer(a *scheduleCommand, ok bool, why error) {
 	if a.done {
 		return
@@ -93,16 +92,16 @@ func (x *commandExchange) answer(a *scheduleCommand, ok bool, why error) {
 	x.calls.confirm(a.number, ok)
 }
 
-// overdue gives a command up that has waited for long. It is the work of a
-// timer: a panic ends the channel, as nobody else would hear of it.
+// overdue gives up a command that has waited for too long. It is run by a timer, so a panic ends
+// the channel: otherwise nobody would notice.
 func (x *commandExchange) overdue(a *scheduleCommand, q *catalog.Queue, to *stream.Route) {
 	if !x.tasks.guard("give a command up", func() { x.giveUp(a, q, to) }) {
 		x.calls.fail()
 	}
 }
 
-// giveUp answers a command whose queue has no leader. If it has one, the command
-// is on its way: that is checked again later.
+// giveUp answers a command whose queue has no leader. If it has one, the command is on its way, and
+// is checked again later.
 func (x *commandExchange) giveUp(a *scheduleCommand, q *catalog.Queue, to *stream.Route) {
 	leader, _, _ := to.Leader()
 	x.calls.lock()
@@ -114,7 +113,7 @@ func (x *commandExchange) giveUp(a *scheduleCommand, q *catalog.Queue, to *strea
 	}
 }
 
-// done takes a queue's answer to a command. The lock is held.
+// done handles a queue's answer to a command. The lock is held.
 func (x *commandExchange) done(a *scheduleCommand, r fsm.Result) {
 	err := x.answers.refusal(logpb.Command_SCHEDULE, a.queue, r.Code)
 	if r.Code == fsm.NotFound {
@@ -172,8 +171,7 @@ func (x *commandExchange) schedule(v *catalog.View, action logpb.Schedule_Action
 	return q, c, err
 }
 
-// scheduleQueue finds the queue, or the store of the exchange, that a command is
-// about.
+// scheduleQueue finds the queue, or the store of the exchange, that a command refers to.
 func (x *commandExchange) scheduleQueue(v *catalog.View, h arguments) (*catalog.Queue, error) {
 	queue, isQueue, err := h.text("x-queue")
 	if err != nil {
@@ -222,8 +220,8 @@ func (h arguments) number(name string) (n int64, given bool, err error) {
 	return v.GetInt(), given, nil
 }
 
-// due reads when a message is to be due: at an instant, or after a delay. What
-// lies in the past is now.
+// due reads when a message is to become due: at an instant, or after a delay. A time in the past
+// means now.
 func (h arguments) due(c *logpb.Schedule, longest int64) error {
 	at, timed, err := h.number("x-opt-delivery-time")
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// located is a channel that says where its client is: the name of its
-// connection, its number there, and the client's address.
+// located is a channel that knows its origin: the name of its connection, its number there, and the
+// client's address.
 type located interface {
 	Where() (connection string, channel uint16, client netip.AddrPort)
 }
@@ -25,16 +25,16 @@ type Connection struct {
 	number uint64
 	owns   atomic.Bool // an exclusive queue was declared
 
-	// Of the limits' tallies.
-	channels  int64 // that are open
+	// Used by the tallies of the limits.
+	channels  int64 // open channels
 	isCounted bool
 
 	sessions map[*Session]struct{}              // guarded by the registry
-	expelled atomic.Pointer[string]             // why its client has to leave; nil: it may stay
-	granted  atomic.Pointer[catalog.Permission] // with which consumers were looked at last, see Renew
+	expelled atomic.Pointer[string]             // why the client has to leave; nil: it may stay
+	granted  atomic.Pointer[catalog.Permission] // permission at the last check of the consumers, see Renew
 }
 
-// mayOpen refuses a vhost that is not there, or not for this user.
+// mayOpen returns an error if the vhost does not exist or the user has no access to it.
 func mayOpen(v *catalog.View, user, vhost string) error {
 	if _, ok := v.VHost(vhost); !ok {
 		return fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("vhost %s not found", vhost))
@@ -45,8 +45,8 @@ func mayOpen(v *catalog.View, user, vhost string) error {
 	return nil
 }
 
-// Connect opens a vhost for a user that has logged in, on behalf of something
-// that is no client's connection: limits do not concern it. See Enter.
+// Connect opens a vhost for a logged-in user on behalf of something other than a client connection,
+// to which limits do not apply. See Enter.
 func (b *Broker) Connect(ctx context.Context, user, vhost string) (*Connection, error) {
 	if err := mayOpen(b.freshView(ctx), user, vhost); err != nil {
 		return nil, err
@@ -58,8 +58,8 @@ func (b *Broker) connection(user, vhost string) *Connection {
 	return &Connection{broker: b, user: user, vhost: vhost, number: b.clients.lastConnection.Add(1)}
 }
 
-// Enter opens a vhost for a client that has logged in, if node, vhost and user may
-// have one more. The connection counts until it is closed.
+// Enter opens a vhost for a logged-in client, if the limits of node, vhost and user allow one more.
+// The connection counts until it is closed.
 func (b *Broker) Enter(ctx context.Context, user, vhost string) (*Connection, error) {
 	c := b.connection(user, vhost)
 	err := b.limits.addConnection(ctx, c, b.clients.enter(c))
@@ -73,7 +73,7 @@ func (b *Broker) Enter(ctx context.Context, user, vhost string) (*Connection, er
 	return c, nil
 }
 
-// leave counts the connection no more.
+// leave stops counting the connection.
 func (c *Connection) leave() {
 	c.broker.limits.removeConnection(c)
 	c.broker.clients.leave(c)
@@ -93,7 +93,7 @@ func (c *Connection) OpenSession(client fsm.SessionEvents) (*Session, error) {
 	return s, nil
 }
 
-// by is who the connection's requests come from.
+// by returns who makes the connection's requests.
 func (c *Connection) by() catalog.Client {
 	return catalog.Client{User: c.user, Owner: c.owner()}
 }
@@ -102,7 +102,7 @@ func (c *Connection) owner() catalog.Owner {
 	return catalog.Owner{Node: fsm.NodeID(c.broker.number.Load()), Boot: c.broker.boot.Load(), Connection: c.number}
 }
 
-// Close removes the queues that the connection owns. It counts no more.
+// Close removes the queues that the connection owns, and stops counting the connection.
 func (c *Connection) Close(ctx context.Context) {
 	c.leave()
 	if !c.owns.Load() {

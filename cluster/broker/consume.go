@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// consumers are those of a session, and its gets: what the client may be given of
-// its queues' messages, and what it settles.
+// consumers holds a session's consumers and gets: which messages the client may be given, and which
+// it settles.
 type consumers struct {
 	conn      *Connection
 	calls     *calls
@@ -24,29 +24,28 @@ type consumers struct {
 
 	// Guarded by the session's lock.
 	known map[uint64]*consumer
-	turn  int // the queue that is asked first for what it is behind with
+	turn  int // the queue asked first for messages the session is behind with
 
 	window
 }
 
-// consumer is what a session knows of its consumer at a queue.
+// consumer is what a session knows about one of its consumers.
 type consumer struct {
 	stream.Consumer
 	at      *sessionQueue
-	over    bool // it gets no more; its stream does not know it any longer
-	revoked bool // its queue has been asked to end it, for its user may not read any more
+	over    bool // it gets no more messages; its stream no longer knows it
+	revoked bool // its queue was asked to end it because its user may not read any more
 }
 
-// addConsumer makes a consumer known to the session and to its stream. The lock is
-// held.
+// addConsumer registers a consumer with the session and its stream. The lock is held.
 func (x *consumers) addConsumer(q *sessionQueue, number uint64, noAck bool) {
 	c := &consumer{at: q, Consumer: stream.Consumer{NoAck: noAck}}
 	x.known[number] = c
 	q.stream.AddConsumer(number, &c.Consumer)
 }
 
-// consumerOver ends a consumer. The session knows it until what the channel has
-// of it is settled. The lock is held.
+// consumerOver ends a consumer. The session keeps it until everything that the channel has of it is
+// settled. The lock is held.
 func (x *consumers) consumerOver(number uint64) {
 	c := x.known[number]
 	if c == nil {
@@ -57,16 +56,15 @@ func (x *consumers) consumerOver(number uint64) {
 	x.forgetSettled(number, c)
 }
 
-// forgetSettled forgets a consumer that is over and owes nothing. The lock is
-// held.
+// forgetSettled forgets a consumer that is over and has nothing unsettled. The lock is held.
 func (x *consumers) forgetSettled(number uint64, c *consumer) {
 	if c.over && c.Unsettled <= 0 {
 		delete(x.known, number)
 	}
 }
 
-// Written says that the channel has written messages of consumers, or given
-// them back, and how many bytes their payloads had.
+// Written reports that the channel has written consumers' messages, or given them back, and the
+// total size of their payloads in bytes.
 func (x *consumers) Written(count, bytes int) {
 	if !x.written(count, bytes) {
 		return
@@ -110,7 +108,7 @@ func (x *consumers) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 		err = k.Refused
 	}
 	if err == nil {
-		if err = x.stillReads(q); err != nil { // Renew may not have seen it
+		if err = x.stillReads(q); err != nil { // Renew may have missed it
 			x.Drop(spec.Number)
 		}
 	}
@@ -155,13 +153,11 @@ func (x *consumers) Cancel(ctx context.Context, number uint64) error {
 	return k.Refused
 }
 
-// endWait bounds how long a consumer's cancellation waits for the end of its
-// queue.
+// endWait bounds how long the cancellation of a consumer waits for the end of its queue.
 const endWait = time.Second
 
-// awaitEnd returns when an auto-delete queue that has just lost a consumer is
-// gone from the catalog, if it is to go: a client that has cancelled the last
-// one may declare the name anew at once.
+// awaitEnd waits until an auto-delete queue that has just lost its last consumer is gone from the
+// catalog: a client that has cancelled that consumer may redeclare the name at once.
 func (x *consumers) awaitEnd(ctx context.Context, q *catalog.Queue) {
 	ctx, cancel := context.WithTimeout(ctx, endWait)
 	defer cancel()
@@ -198,19 +194,18 @@ func (x *consumers) Get(ctx context.Context, name string, noAck bool) (fsm.Messa
 	return *k.Got, true, nil
 }
 
-// getWait is for how long a get is repeated, in milliseconds.
+// getWait is how long a get is repeated, in milliseconds.
 const getWait = 10_000
 
-// Pauses before a get is repeated: each is an entry in the queue's log. The first
-// is shorter than what a tick takes, and each twice as long as the one before.
+// Pauses before a get is repeated: each get is an entry in the queue's log. The first pause is
+// shorter than a tick takes, and each is twice as long as the one before.
 const (
 	getPause     = 5 * time.Millisecond
 	longGetPause = 100 * time.Millisecond
 )
 
-// tryGet asks a queue for a message until that is given, or is known not to be
-// there: a queue that has much to end or to bring back does so first, piece by
-// piece.
+// tryGet asks a queue for a message until it gets one or there is known to be none: a queue with
+// much to expire or to return does that first, step by step.
 func (x *consumers) tryGet(ctx context.Context, q *catalog.Queue, noAck bool) (*stream.Call, error) {
 	pause := getPause
 	for end := x.node.now() + getWait; ; pause = min(2*pause, longGetPause) {
@@ -231,7 +226,7 @@ func (x *consumers) tryGet(ctx context.Context, q *catalog.Queue, noAck bool) (*
 	}
 }
 
-// rest waits for a while; false: ctx has ended.
+// rest waits for d; false: ctx has ended.
 func rest(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -243,7 +238,7 @@ func rest(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Settle ends deliveries.
+// Settle settles deliveries.
 func (x *consumers) Settle(number uint64, ids []uint64, outcome fsm.Outcome) {
 	x.calls.mu.Lock()
 	defer x.calls.mu.Unlock()
@@ -260,8 +255,8 @@ func (x *consumers) Settle(number uint64, ids []uint64, outcome fsm.Outcome) {
 	}
 }
 
-// revoke ends the consumers of queues that the user may not read any more.
-// What they hold can still be settled.
+// revoke ends the consumers of queues that the user may not read any more. What they hold can still
+// be settled.
 func (x *consumers) revoke(v *catalog.View) {
 	x.calls.lock()
 	defer x.calls.unlock()
@@ -278,14 +273,13 @@ func (x *consumers) revoke(v *catalog.View) {
 	}
 }
 
-// stillReads refuses what was begun with an older view and may not be done by
-// the newest one.
+// stillReads returns an error if the newest view no longer allows what was begun under an older
+// one.
 func (x *consumers) stillReads(q *catalog.Queue) error {
 	return x.node.view().CheckRead(x.conn.user, q)
 }
 
-// queueGone ends the consumers of a queue that is gone, and forgets them. The lock
-// is held.
+// queueGone ends and forgets the consumers of a queue that is gone. The lock is held.
 func (x *consumers) queueGone(q *sessionQueue) {
 	for number, c := range x.known {
 		if c.at == q {
@@ -295,8 +289,8 @@ func (x *consumers) queueGone(q *sessionQueue) {
 	}
 }
 
-// cancelled ends a consumer that its queue has ended, and tells the client once.
-// The lock is held.
+// cancelled ends a consumer that its queue has ended, and notifies the client once. The lock is
+// held.
 func (x *consumers) cancelled(q *sessionQueue, number uint64) {
 	if c := x.known[number]; c == nil || c.at != q || c.over {
 		return

@@ -17,8 +17,8 @@ import (
 // leaderWait bounds how long a declare waits for the new queue's leader.
 const leaderWait = 15 * time.Second
 
-// definer does what a session's client asks for about exchanges, queues and
-// bindings. It answers when all nodes that may route know of it.
+// definer serves the requests of a session's client about exchanges, queues and bindings. It
+// answers once all nodes that may route know of the change.
 type definer struct {
 	conn        *Connection
 	calls       *calls
@@ -29,7 +29,7 @@ type definer struct {
 	inspector   *Inspector
 }
 
-// DeclareExchange makes an exchange, or checks the one that is there.
+// DeclareExchange creates an exchange, or checks the existing one.
 func (x *definer) DeclareExchange(ctx context.Context, spec fsm.ExchangeSpec) error {
 	v := x.definitions.freshView(ctx)
 	if spec.Passive {
@@ -59,7 +59,7 @@ func (x *definer) DeclareExchange(ctx context.Context, spec fsm.ExchangeSpec) er
 	return err
 }
 
-// DeleteExchange removes an exchange; one that is not there is fine.
+// DeleteExchange removes an exchange. It is no error if there is none.
 func (x *definer) DeleteExchange(ctx context.Context, name string, ifUnused bool) error {
 	m := &logpb.DeleteExchange{Vhost: x.conn.vhost, Name: name, IfUnused: ifUnused}
 	exists, err := x.definitions.freshView(ctx).CheckDeleteExchange(x.conn.by(), m)
@@ -81,7 +81,7 @@ func (x *definer) bind(spec fsm.BindSpec) *logpb.Bind {
 	}
 }
 
-// Bind makes a binding; one that is there already is fine.
+// Bind creates a binding. It is no error if it exists.
 func (x *definer) Bind(ctx context.Context, spec fsm.BindSpec) error {
 	m := x.bind(spec)
 	exists, err := x.definitions.freshView(ctx).CheckBind(x.conn.by(), m)
@@ -100,8 +100,8 @@ func (x *definer) Bind(ctx context.Context, spec fsm.BindSpec) error {
 	return err
 }
 
-// used tells a queue that is deleted when idle that its bindings have changed,
-// which is use. A queue that does not hear of it is no worse off than before.
+// used tells a queue that expires when idle that its bindings have changed, which counts as use. If
+// the notice is lost, the queue is no worse off than before.
 func (x *definer) used(ctx context.Context, m *logpb.Bind) {
 	q, ok := x.definitions.view().Queue(m.Vhost, m.Destination)
 	if m.ToExchange || !ok || x.definitions.view().Settings(q, x.definitions.defaults).AutoDeleteOnIdle == 0 {
@@ -112,7 +112,7 @@ func (x *definer) used(ctx context.Context, m *logpb.Bind) {
 	}
 }
 
-// Unbind removes a binding; one that is not there is fine.
+// Unbind removes a binding. It is no error if there is none.
 func (x *definer) Unbind(ctx context.Context, spec fsm.BindSpec) error {
 	m := x.bind(spec)
 	exists, err := x.definitions.freshView(ctx).CheckUnbind(x.conn.by(), m)
@@ -130,9 +130,8 @@ func (x *definer) Unbind(ctx context.Context, spec fsm.BindSpec) error {
 	return err
 }
 
-// DeclareQueue makes a queue and waits until it has a leader, or reports on
-// the one that is there. A declare renews the queue's lease, a passive one that
-// of a local queue only.
+// DeclareQueue creates a queue and waits until it has a leader, or reports on the existing one. A
+// declare renews the queue's lease, a passive declare only that of a local queue.
 func (x *definer) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.QueueInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, leaderWait)
 	defer cancel()
@@ -163,14 +162,14 @@ func (x *definer) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.Que
 		if err != nil || !gone {
 			return info, err
 		}
-		// The queue has ended; when its record is gone it is made anew.
+		// The queue has ended; it is created again once its record is gone.
 		if err := x.available.awaitGone(ctx, q); err != nil {
 			return fsm.QueueInfo{}, err
 		}
 	}
 }
 
-// passiveQueue reports on a queue that must be there.
+// passiveQueue reports on a queue that must exist.
 func (x *definer) passiveQueue(ctx context.Context, name string) (fsm.QueueInfo, error) {
 	q, err := x.definitions.freshView(ctx).PassiveQueue(x.conn.by(), x.conn.vhost, name)
 	if err != nil {
@@ -183,7 +182,8 @@ func (x *definer) passiveQueue(ctx context.Context, name string) (fsm.QueueInfo,
 	}
 	info, gone, err := ask(ctx, q)
 	if gone {
-		// Who hears that there is no queue will find none: publishes go by the view.
+		// A client that is told that there is no queue must find none: publishes are routed by the
+		// view.
 		err = x.available.awaitGone(ctx, q)
 	}
 	if gone && err == nil {
@@ -192,7 +192,7 @@ func (x *definer) passiveQueue(ctx context.Context, name string) (fsm.QueueInfo,
 	return info, err
 }
 
-// randomName returns 22 characters that nobody else has.
+// randomName returns a unique name of 22 characters.
 func randomName() string {
 	raw := make([]byte, 16)
 	if _, err := rand.Read(raw); err != nil {
@@ -201,7 +201,7 @@ func randomName() string {
 	return base64.RawURLEncoding.EncodeToString(raw)
 }
 
-// declare finds or makes the record of a queue.
+// declare finds or creates the record of a queue.
 func (x *definer) declare(ctx context.Context, spec fsm.QueueSpec, generated bool) (q *catalog.Queue, created bool, err error) {
 	d := &logpb.DeclareQueue{
 		Vhost: x.conn.vhost, Name: spec.Name, Durable: spec.Durable, Exclusive: spec.Exclusive,
@@ -226,12 +226,12 @@ func (x *definer) declare(ctx context.Context, spec fsm.QueueSpec, generated boo
 	}
 	q, ok := x.definitions.view().QueueByID(fsm.QueueID(r.Queue))
 	if !ok {
-		return x.declare(ctx, spec, generated) // deleted in the same moment
+		return x.declare(ctx, spec, generated) // deleted at the same moment
 	}
 	return q, r.Changed, nil
 }
 
-// touch renews the lease of a queue and counts it. gone: it has ended.
+// touch renews the lease of a queue and counts its messages and consumers. gone: it has ended.
 func (x *definer) touch(ctx context.Context, q *catalog.Queue) (info fsm.QueueInfo, gone bool, err error) {
 	if c := x.definitions.view().Settings(q, x.definitions.defaults); c.Expires == 0 && c.AutoDeleteOnIdle == 0 {
 		return x.inspector.count(ctx, q)
@@ -247,8 +247,8 @@ func (x *definer) touch(ctx context.Context, q *catalog.Queue) (info fsm.QueueIn
 	return fsm.QueueInfo{Name: q.Name, Ready: r.Count, Consumers: r.Consumers}, false, k.Refused
 }
 
-// DeleteQueue ends a queue, if it is unused and empty where that is asked
-// for, and removes its record.
+// DeleteQueue deletes a queue, on condition that it is unused or empty if so requested, and removes
+// its record.
 func (x *definer) DeleteQueue(ctx context.Context, name string, ifUnused, ifEmpty bool) (uint64, error) {
 	q, err := x.definitions.freshView(ctx).CheckDeleteQueue(x.conn.by(), x.conn.vhost, name)
 	if q == nil && err == nil {
@@ -265,7 +265,7 @@ func (x *definer) DeleteQueue(ctx context.Context, name string, ifUnused, ifEmpt
 	case err != nil && (ifUnused || ifEmpty):
 		return 0, err
 	case err != nil:
-		// Without a leader the record goes all the same; the replicas follow.
+		// Without a leader the record is removed all the same; the replicas follow.
 	case k.Refused != nil:
 		return 0, k.Refused
 	default:
@@ -289,7 +289,7 @@ func (x *definer) PurgeQueue(ctx context.Context, name string) (uint64, error) {
 	return k.Result.Count, k.Refused
 }
 
-// definitions change the catalog for clients.
+// definitions changes the catalog on behalf of clients.
 type definitions struct {
 	*node
 	*tasks
@@ -330,8 +330,8 @@ func (d *definitions) removeRecord(ctx context.Context, q *catalog.Queue) error 
 	return err
 }
 
-// removeGone removes the record of a queue that has ended by itself, and
-// tries again until that is done or somebody else leads the queue.
+// removeGone removes the record of a queue that has ended by itself. It retries until that is done
+// or another node leads the queue.
 func (d *definitions) removeGone(g *group.Group) {
 	spec := g.Spec()
 	d.spawn("remove the record of a queue", func() {
@@ -347,14 +347,14 @@ func (d *definitions) removeGone(g *group.Group) {
 	})
 }
 
-// propose is definitions.propose of what the session's client has asked for.
+// propose is definitions.propose for a request of the session's client.
 func (x *definer) propose(ctx context.Context, what string, c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
 	r, err := x.definitions.propose(ctx, what, c)
 	x.audit(c, r, err)
 	return r, err
 }
 
-// audit notes a definition that the session's client has changed, or may have.
+// audit records a definition that the session's client has changed, or may have changed.
 func (x *definer) audit(c *logpb.CatalogCommand, r *logpb.CatalogResult, err error) {
 	log := x.definitions.audit
 	if log == nil || r != nil && (r.Refusal != 0 || !r.Changed) {
@@ -368,7 +368,7 @@ func (x *definer) audit(c *logpb.CatalogCommand, r *logpb.CatalogResult, err err
 	log.Write(e)
 }
 
-// origin says where the session's client is.
+// origin returns where the session's client is.
 func (x *definer) origin() audit.Origin {
 	o := audit.Origin{Protocol: "amqp"}
 	if at, ok := x.calls.client.(located); ok {
@@ -378,7 +378,7 @@ func (x *definer) origin() audit.Origin {
 	return o
 }
 
-// actionOf names the method behind a command, and what it is done to.
+// actionOf returns the method behind a command and the object it is applied to.
 func actionOf(c *logpb.CatalogCommand) (action string, object map[string]string) {
 	switch m := c.Body.(type) {
 	case *logpb.CatalogCommand_DeclareExchange:
@@ -397,7 +397,7 @@ func actionOf(c *logpb.CatalogCommand) (action string, object map[string]string)
 	return "change", nil
 }
 
-// ends names the two ends of a binding.
+// ends returns the two ends of a binding.
 func ends(verb string, m *logpb.Bind) (action string, object map[string]string) {
 	kind := "queue"
 	if m.GetToExchange() {

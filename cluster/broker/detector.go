@@ -13,30 +13,30 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-// What it takes to declare a node dead.
+// Requirements for declaring a node dead.
 const (
-	deadAfter    = 2 * time.Second // of refusals by its own host, without a break
+	deadAfter    = 2 * time.Second // of refusals by its own host, without interruption
 	absentAfter  = 2000            // ms without a first sign of a node
-	hearWait     = time.Second     // for the other nodes to say whether they hear it
+	hearWait     = time.Second     // to ask the other nodes whether they hear it
 	declareWait  = 2 * time.Second // for the catalog
 	declareEvery = 1000            // ms between two attempts
 )
 
-// detector finds out which nodes have failed. What the links say makes a process
-// suspected, which ends when it is heard again; only the catalog says that a boot
-// is over, and the detector has it say so once that is proven. It also removes
-// the local queues of nodes that were suspected for too long.
+// detector finds out which nodes have failed. The state of the links makes a process suspected,
+// which ends when it is heard again. Only the catalog decides that a boot is over; the detector
+// proposes so once that is proven. It also removes the local queues of nodes that were suspected
+// for too long.
 type detector struct {
 	*node
 	*tasks
-	// retention is how long what clients of a suspected node hold stays theirs.
+	// retention is how long clients of a suspected node keep what they hold.
 	retention fsm.Millis
-	served    int64 // since when this node serves, ms
+	served    int64 // when this node began to serve, ms
 	suspects  suspects
 	removing  atomic.Bool // local queues are being removed
 }
 
-// peerChanged takes note of a link that has come or gone.
+// peerChanged handles a link that has come or gone.
 func (d *detector) peerChanged(ev peer.Event) {
 	if ev.Up {
 		d.suspects.up(ev.Node, ev.Incarnation)
@@ -45,8 +45,7 @@ func (d *detector) peerChanged(ev peer.Event) {
 	d.suspects.down(ev.Node, suspect{incarnation: ev.Incarnation, since: d.now(), restarted: ev.Reason == peer.Restarted})
 }
 
-// check declares those nodes dead whose process has been proven to have
-// ended.
+// check declares dead the nodes whose process is proven to have ended.
 func (d *detector) check(now int64) {
 	d.noteAbsent(now)
 	for _, node := range d.suspects.names() {
@@ -57,7 +56,7 @@ func (d *detector) check(now int64) {
 		n, known := d.view().NodeByName(node)
 		switch {
 		case !known || !bytes.Equal(n.Incarnation, s.incarnation[:]):
-			d.suspects.forget(node, s) // it has registered anew
+			d.suspects.forget(node, s) // it has registered again
 		case n.Dead || !s.restarted && d.mesh.RefusedFor(node) < deadAfter:
 		case d.suspects.try(node, now):
 			d.spawn("declare a node dead", func() { d.declareDead(n, s.restarted) })
@@ -65,8 +64,8 @@ func (d *detector) check(now int64) {
 	}
 }
 
-// noteAbsent suspects nodes that have given no sign since this one started:
-// their process may have ended before.
+// noteAbsent suspects nodes that have given no sign since this one started: their process may have
+// ended before.
 func (d *detector) noteAbsent(now int64) {
 	if now-d.served < absentAfter {
 		return
@@ -80,9 +79,9 @@ func (d *detector) noteAbsent(now int64) {
 	}
 }
 
-// declareDead has the catalog end the present boot of a node, if that is proven
-// or if nobody hears it. All queues are told by their leaders when these see it
-// in the catalog; so does the node itself, if it lives after all.
+// declareDead proposes to the catalog that the current boot of a node is over, if that is proven or
+// if nobody hears the node. The leaders of all queues tell these when they see it in the catalog;
+// the node itself sees it there as well, if it is alive after all.
 func (d *detector) declareDead(n *logpb.NodeState, proven bool) {
 	ctx, cancel := d.whileOpen()
 	defer cancel()
@@ -99,9 +98,8 @@ func (d *detector) declareDead(n *logpb.NodeState, proven bool) {
 	}
 }
 
-// unheard reports whether a majority of all nodes says that it does not hear a
-// process, and nobody says that it does. A node that does not answer counts for
-// neither.
+// unheard reports whether a majority of all nodes says that it does not hear a process, and no node
+// says that it does. A node that does not answer counts for neither.
 func (d *detector) unheard(ctx context.Context, n *logpb.NodeState) bool {
 	if d.mesh.Hears(n.Name, n.Incarnation) {
 		return false
@@ -122,12 +120,12 @@ func (d *detector) unheard(ctx context.Context, n *logpb.NodeState) bool {
 	return unheard > len(d.view().Nodes())/2
 }
 
-// hears answers another node whether this one hears a process.
+// hears answers another node's question whether this one hears a process.
 func (d *detector) hears(m *peerpb.HearsRequest) *peerpb.HearsReply {
 	return &peerpb.HearsReply{Hears: m.Node == d.name || d.mesh.Hears(m.Node, m.Incarnation)}
 }
 
-// nodeState is what is known of one life of a node.
+// nodeState is what is known about one boot of a node.
 type nodeState uint8
 
 const (
@@ -137,9 +135,9 @@ const (
 	nodeOver // it has ended for good
 )
 
-// stateOf says what this node knows of one boot of another. That one is over is
-// a fact of the catalog, never of this node's links: it holds for all queues, and
-// whenever the proposal commits that tells one of them.
+// stateOf returns what this node knows about one boot of another. That a boot is over is a fact of
+// the catalog, never of this node's links: it holds for all queues, and no matter when the proposal
+// commits that tells a queue of it.
 func (d *detector) stateOf(n *logpb.NodeState, boot uint64) nodeState {
 	if boot < n.Boot || n.Dead && boot == n.Boot {
 		return nodeOver
@@ -150,7 +148,7 @@ func (d *detector) stateOf(n *logpb.NodeState, boot uint64) nodeState {
 	s, suspected := d.suspects.get(n.Name)
 	switch {
 	case suspected && bytes.Equal(s.incarnation[:], n.Incarnation):
-		return nodeSuspected // what is known of another process proves nothing
+		return nodeSuspected // evidence about another process proves nothing
 	case d.mesh.Alive(n.Name):
 		return nodeHeard
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-// Perform acts on what a group that this node leads has committed. Messages
-// go out before the answers, so that a get finds its message when it is answered.
+// Perform acts on what a group led by this node has committed. Messages are sent before answers, so
+// that a get has its message when it is answered.
 func (b *Broker) Perform(g *group.Group, w *group.Work) {
 	queue := g.Spec().Queue
 	from := 0
@@ -46,8 +46,8 @@ func (b *Broker) Perform(g *group.Group, w *group.Work) {
 	}
 }
 
-// Led is called when this node leads a group, or has ceased to. All nodes learn
-// it; sessions that wait for the queue begin to send.
+// Led is called when this node becomes the leader of a group or ceases to be. All other nodes are
+// notified; sessions that wait for the queue start to send.
 func (b *Broker) Led(g *group.Group, term uint64) {
 	spec := g.Spec()
 	if term == 0 {
@@ -57,43 +57,42 @@ func (b *Broker) Led(g *group.Group, term uint64) {
 	}
 	b.routes.Lead(spec.Queue, b.name, term)
 	if g.IsLocal() {
-		return // everybody knows, and it has no past
+		return // all nodes know, and the queue has no past
 	}
 	for _, p := range b.mesh.Peers() {
 		b.links.announce(g, p.Node, term)
 	}
 	b.reporter.report(g)
-	// Dead letters that wait are an effect of the machine's Resume.
+	// Machine.Resume emits the waiting dead letters as effects.
 }
 
-// dispatcher brings what the queues that this node leads have committed to the
-// sessions that it is for: here at once, at another node over the link to it. It
-// is called in the order of a queue's log.
+// dispatcher delivers what the queues led by this node have committed to the sessions concerned:
+// here directly, to another node over the link to it. It is called in the order of a queue's log.
 type dispatcher struct {
 	*node
 	routes *stream.Table
 	links  *links
 }
 
-// weighedBatch is a delivery batch that is being filled, and what its messages cost.
+// weighedBatch is a delivery batch being filled, and the cost of its messages.
 type weighedBatch struct {
 	stream.DeliveryBatch
 	weight int
 }
 
-// Bounds of what goes to a session in one frame, and at once: it asks for the
-// rest as it has room.
+// Bounds of what is sent to a session in one frame, and at once: it asks for the rest as it has
+// space.
 const (
 	maxFrameBytes = 1 << 20
 	maxPush       = 2 << 20
 )
 
-// payloads reads what deliveries carry, as a group does.
+// payloads reads the payloads of deliveries, as a group does.
 type payloads interface {
 	Payload(fsm.Ref) ([]byte, error)
 }
 
-// deliveries sends runs of messages to the sessions they are for.
+// deliveries sends runs of messages to their sessions.
 func (x *dispatcher) deliveries(from payloads, queue fsm.QueueID, ds []fsm.Delivery) {
 	if len(ds) == 0 {
 		return
@@ -112,9 +111,8 @@ func (x *dispatcher) deliveries(from payloads, queue fsm.QueueID, ds []fsm.Deliv
 	}
 }
 
-// push sends a session those of ds that are for it, up to the bound; of the
-// rest it is told the last one of each consumer. Gets have no bound: each is
-// waited for.
+// push sends a session its deliveries among ds, up to the bound; for the rest it announces the last
+// delivery of each consumer. Gets are not bounded: the client waits for each.
 func (x *dispatcher) push(from payloads, queue fsm.QueueID, s fsm.SessionID, ds []fsm.Delivery, which []int) {
 	var d weighedBatch
 	var cut map[uint64]int
@@ -144,8 +142,8 @@ func (x *dispatcher) push(from payloads, queue fsm.QueueID, s fsm.SessionID, ds 
 	}
 }
 
-// add reads a delivery's payload and adds it to d. One whose payload is gone is
-// left out: the session notices the gap, if the delivery still means anything.
+// add reads a delivery's payload and adds it to d. A delivery whose payload is gone is left out:
+// the session notices the gap, if the delivery still matters.
 func (x *dispatcher) add(d *weighedBatch, from payloads, of *fsm.Delivery) {
 	raw, err := from.Payload(of.Ref)
 	if err != nil {
@@ -164,7 +162,7 @@ func (d *weighedBatch) announce(consumer, id uint64) {
 	d.Messages = append(d.Messages, fsm.Message{Consumer: consumer, ID: id})
 }
 
-// hand gives a session what it has to be given, here or at its node.
+// hand passes a batch to a session, here or at its node.
 func (x *dispatcher) hand(queue fsm.QueueID, s fsm.SessionID, d stream.DeliveryBatch) {
 	if x.is(s.Node) {
 		x.routes.Deliver(queue, s, d)
@@ -213,7 +211,7 @@ func decodeDeaths(in []byte) ([]*logpb.Death, error) {
 	return m.Deaths, err
 }
 
-// resync sends a session what a consumer of it holds.
+// resync sends a session the messages that one of its consumers holds.
 func (x *dispatcher) resync(from payloads, queue fsm.QueueID, r *group.Resynced) {
 	d := weighedBatch{DeliveryBatch: stream.DeliveryBatch{Resync: true, Consumer: r.To.Number, Last: r.Last}}
 	for i := range r.Held {
@@ -260,13 +258,13 @@ func (x *dispatcher) outcomes(queue fsm.QueueID, outcomes []group.Outcome) {
 	}
 }
 
-// here reports whether the session's answers are for this node.
+// here reports whether the session's answers go to this node.
 func (x *dispatcher) here(s fsm.SessionID) bool {
 	return x.is(s.Node) || s.Node == 0 && x.answerTo(s) == x.name
 }
 
-// answerTo names the node that waits for a session's answers: its own, or the
-// leader of the queue that forwards dead letters.
+// answerTo names the node that waits for a session's answers: the session's own, or the leader of
+// the queue that sends dead letters.
 func (x *dispatcher) answerTo(s fsm.SessionID) string {
 	if s.Node != 0 {
 		return x.nameOf(s.Node)
@@ -297,8 +295,8 @@ func (x *dispatcher) tell(g *group.Group, to fsm.ConsumerID, n stream.Notice) {
 // Undecided tells the node that submitted commands to submit them again.
 func (b *Broker) Undecided(g *group.Group, from string) {
 	if from == "" {
-		// If this node leads all the same, as after a transfer that failed,
-		// the watch finds it in a moment. Sending again at once would spin.
+		// If this node still leads, as after a failed transfer, the watch notices soon. Sending
+		// again at once would spin.
 		b.routes.Lose(g.Spec().Queue, b.name)
 		return
 	}
@@ -307,11 +305,10 @@ func (b *Broker) Undecided(g *group.Group, from string) {
 	})
 }
 
-// links carry what this node says of the queues that it leads to other nodes.
-// What is sent may get lost with a link: the other node asks again when the link
-// is back. What did not fit into a link that holds is not asked for by itself:
-// the node announces itself once more as the queue's leader, which makes the
-// other one ask.
+// links carries messages about the queues that this node leads to other nodes. Messages may be lost
+// with a link: the other node asks again when the link is back. A message that did not fit into a
+// working link is not asked for by itself, so this node announces itself once more as the queue's
+// leader, which makes the other node ask.
 type links struct {
 	*node
 	transmit func(node string, k kind, head []byte, payloads ...[]byte) error // Mesh.Send
@@ -320,8 +317,7 @@ type links struct {
 	unsent map[unsent]struct{}
 }
 
-// unsent names a node that has missed something of a queue because its link
-// was too busy.
+// unsent names a node that missed something of a queue because its link was too busy.
 type unsent struct {
 	node  string
 	queue fsm.QueueID
@@ -343,7 +339,7 @@ func (l *links) send(node string, k kind, m vtMessage, payloads ...[]byte) error
 	return err
 }
 
-// sendOrRepeat is send for what belongs to a queue that this node leads.
+// sendOrRepeat is send for messages of a queue that this node leads.
 func (l *links) sendOrRepeat(node string, queue fsm.QueueID, k kind, m vtMessage, payloads ...[]byte) {
 	if errors.Is(l.send(node, k, m, payloads...), peer.ErrBacklog) {
 		l.mu.Lock()
@@ -376,7 +372,7 @@ func (l *links) announce(g *group.Group, node string, term uint64) {
 	}
 }
 
-// announceAll tells a node what this one leads.
+// announceAll tells a node which groups this one leads.
 func (l *links) announceAll(node string) {
 	for _, g := range l.groups.Groups() {
 		if term := g.Leading(); term != 0 {

@@ -7,8 +7,8 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// event is one call of SessionEvents that waits to be made. Calls are made
-// without the session's lock, one at a time, in the order of the events.
+// event is one pending call of SessionEvents. Calls are made without the session's lock, one at a
+// time, in the order of the events.
 type event struct {
 	kind        eventKind
 	first, last uint64
@@ -23,9 +23,9 @@ type event struct {
 	payload     fsm.Payload
 }
 
-// calls is the lock of a session and what its client is to be told. What happens
-// under the lock becomes events; whoever releases the lock makes the calls, without
-// it, unless another goroutine is at it, which makes these, too.
+// calls is the lock of a session and the queue of calls to its client. What happens under the lock
+// becomes events; the goroutine that releases the lock makes the calls without it, unless another
+// one is already making calls, which then makes these, too.
 //
 // Invariant: one goroutine at a time makes calls, in the order of the events.
 type calls struct {
@@ -34,12 +34,12 @@ type calls struct {
 	// reroute routes publishes again that have lost their queue.
 	reroute *publisher
 
-	mu      sync.Mutex // guards what follows, and all of the session that says so
+	mu      sync.Mutex // guards the fields below, and all of the session that says so
 	events  []event
 	spare   []event // for reuse
 	calling bool    // a goroutine makes the calls of events
 	closing bool    // the client has closed the session
-	isLost  bool    // the client is told, or is about to be, that the session is over
+	isLost  bool    // the client has been told, or is about to be, that the session is over
 }
 
 type eventKind uint8
@@ -67,12 +67,12 @@ func (c *calls) confirm(number uint64, ok bool) {
 	c.add(event{kind: eventConfirmed, first: number, last: number, ok: ok})
 }
 
-// lock takes the session's lock, for what may have something to tell the client.
+// lock takes the session's lock, for work that may produce events for the client.
 func (c *calls) lock() { c.mu.Lock() }
 
-// unlock ends what lock began. Publishes that have lost their queue are routed
-// again; then the calls that wait are made. A call that panics ends the session;
-// those behind it are made all the same, for others wait for them.
+// unlock releases the lock. First, publishes that have lost their queue are routed again; then the
+// pending calls are made. A call that panics ends the session; those behind it are made all the
+// same, because others wait for them.
 func (c *calls) unlock() {
 	if len(c.reroute.strays) > 0 && !c.tasks.guard("route publishes again", c.reroute.routeStrays) {
 		c.reroute.strays = nil
@@ -102,7 +102,7 @@ func (c *calls) unlock() {
 // add appends an event. The lock is held.
 func (c *calls) add(e event) { c.events = append(c.events, e) }
 
-// lose tells the client, once, that the session is over. The lock is held.
+// lose notifies the client, once, that the session is over. The lock is held.
 func (c *calls) lose(why error) {
 	if c.isLost || c.closing {
 		return
@@ -111,8 +111,8 @@ func (c *calls) lose(why error) {
 	c.add(event{kind: eventLost, err: why})
 }
 
-// fail ends the session: work for it has panicked, and what it knows may be half
-// changed. Its queues are told as for a channel that is closed.
+// fail ends the session because work for it has panicked and its state may be half changed. Its
+// queues are told as for a closed channel.
 func (c *calls) fail() {
 	c.lock()
 	defer c.unlock()
@@ -120,17 +120,17 @@ func (c *calls) fail() {
 	c.lose(errFault)
 }
 
-// LostText says why sessions end with the boot of their node.
+// LostText is the reason given when sessions end with the boot of their node.
 const LostText = "the cluster took this node for dead and has ended its sessions; connect again"
 
 var (
-	// errLost is what the users of a session are told that a queue has given up.
+	// errLost is returned to users of a session that a queue has given up.
 	errLost = fsm.Refuse(fsm.Forced, LostText)
-	// errFault is what the users of a session are told whose work has panicked.
+	// errFault is returned to users of a session whose work has panicked.
 	errFault = fsm.Refuse(fsm.Internal, "the node has failed in work for this channel and has ended it")
 )
 
-// callAll tells the client of events, and reports whether no call has panicked.
+// callAll delivers a batch of events to the client, and reports whether no call has panicked.
 func (c *calls) callAll(batch []event) (whole bool) {
 	whole = true
 	for called := 0; called < len(batch); {

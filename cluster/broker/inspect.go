@@ -15,9 +15,9 @@ import (
 // statsTimeout bounds how long the leader of a queue may take to answer.
 const statsTimeout = 5 * time.Second
 
-// Inspector shows queues from outside: how many messages they have, and which. It
-// asks their leaders, and answers for the queues that this node leads. It changes
-// nothing, but a peek is use that keeps an idle queue.
+// Inspector reports on queues: how many messages they have, and which. It asks their leaders, and
+// answers for the queues that this node leads. It changes nothing, except that a peek counts as use
+// of a queue that expires when idle.
 type Inspector struct {
 	*node
 	routes     *stream.Table
@@ -34,7 +34,7 @@ func (x *Inspector) listen() {
 	peer.HandleAsk(x.mesh, kindScheduled, x.scheduled)
 }
 
-// count asks the leader how many messages and consumers a queue has. gone: it has
+// count asks the leader for the number of messages and consumers of a queue. gone: the queue has
 // ended.
 func (x *Inspector) count(ctx context.Context, q *catalog.Queue) (info fsm.QueueInfo, gone bool, err error) {
 	ended := false
@@ -48,8 +48,7 @@ func (x *Inspector) count(ctx context.Context, q *catalog.Queue) (info fsm.Queue
 	return info, gone || ended, err
 }
 
-// askStats asks one node for a queue's stats. Failure is a node that does
-// not lead.
+// askStats asks one node for a queue's stats. It fails if the node does not lead the queue.
 func (x *Inspector) askStats(of *stream.Route, node string) *peerpb.StatsReply {
 	req := &peerpb.StatsRequest{Group: uint32(of.Group()), Queue: uint64(of.Queue())}
 	if node == x.name {
@@ -67,10 +66,10 @@ func (x *Inspector) askStats(of *stream.Route, node string) *peerpb.StatsReply {
 	return r
 }
 
-// stateGone is what StatsReply.State says of a queue that has ended.
+// stateGone is the value of StatsReply.State for a queue that has ended.
 const stateGone = "gone"
 
-// stats reads the stats of a led queue once nothing is due in it any more.
+// stats reads the stats of a led queue once nothing in it is due.
 func (x *Inspector) stats(m *peerpb.StatsRequest) *peerpb.StatsReply {
 	g := x.ledGroup(fsm.GroupID(m.Group), fsm.QueueID(m.Queue))
 	if g == nil || g.Expire(statsTimeout) != nil {
@@ -91,7 +90,7 @@ func (x *Inspector) stats(m *peerpb.StatsRequest) *peerpb.StatsReply {
 	return r
 }
 
-// leads asks a node whether it leads a queue, and returns the term; 0: no.
+// leads asks a node whether it leads a queue, and returns the term; 0: it does not.
 func (x *Inspector) leads(of *stream.Route, node string) (term uint64) {
 	if r := x.askStats(of, node); r.Leader {
 		return r.Index

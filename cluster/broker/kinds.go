@@ -18,10 +18,10 @@ const (
 	kindResync
 	kindStats      // call
 	KindQueueStats // call, see cluster/stats
-	KindReplicas   // call: how a node's replicas stand, see package cluster
-	KindTransfer   // call: to hand a leadership over
+	KindReplicas   // call: status of a node's replicas, see package cluster
+	KindTransfer   // call: to take over a leadership
 	KindNodes      // call: which nodes the cluster has
-	KindAdmit      // call: a node that wants to join, for the catalog's leader
+	KindAdmit      // call: a node asks to join, for the catalog's leader
 	kindPeek       // call
 	kindReply
 	kindRequester       // call: whether a channel takes replies
@@ -30,20 +30,20 @@ const (
 	KindCloseConnection // call
 	kindScheduled       // call
 	kindCounts          // call
-	KindResourceAlarms  // what a node has too little of, see package cluster
+	KindResourceAlarms  // which resources a node is short of, see package cluster
 	kindHears           // call: whether a node hears a process of another one
 	KindApplied         // what a node has applied of the catalog, see cluster/group
 	KindLearner         // of replicas that do not vote, see cluster/group
 )
 
-// bounds are those of kinds that are longer than others, or never have a payload.
+// bounds lists the kinds whose messages are longer than others, or never have a payload.
 var bounds = map[peer.Kind]peer.Bounds{
 	KindElection:       {Head: 4 << 20}, // of a hundred thousand groups
 	KindLearner:        {Head: 4 << 20},
 	KindCatalog:        {Head: group.MaxCatalogEntry + 1<<10},
 	kindSubmit:         {Head: group.MaxCommandBytes + 1<<10, Payload: peer.MaxMessage},
 	kindOutcomes:       {Head: 4 << 20},
-	kindDeliveries:     {Head: 16 << 20, Payload: peer.MaxMessage}, // with how messages died
+	kindDeliveries:     {Head: 16 << 20, Payload: peer.MaxMessage}, // with death records
 	kindNotice:         {Head: 1 << 20},
 	kindResync:         {Head: 1 << 10},
 	kindReply:          {Payload: peer.MaxMessage},

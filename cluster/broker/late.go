@@ -12,17 +12,15 @@ import (
 // loggedIDs bounds how many delivery ids a log line names.
 const loggedIDs = 20
 
-// lateness counts the messages that went back because their consumers held them
-// for too long, and those that were settled all the same, of queues while this node
-// led them.
+// lateness counts the messages that went back because consumers held them for too long, and those
+// that were settled late all the same, while this node led their queues.
 type lateness struct {
 	*node
 	timedOut, acks atomic.Uint64
 }
 
-// note counts and logs deliveries that went back, and those that were
-// settled all the same: of each consumer once, so that a consumer that always
-// is late does not fill the log.
+// note counts and logs deliveries that went back and those that were settled late, once per
+// consumer, so that a consumer that is always late does not fill the log.
 func (x *lateness) note(g *group.Group, w *group.Work) {
 	for _, t := range w.Timeouts {
 		if !t.Again {

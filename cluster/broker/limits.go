@@ -14,24 +14,24 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-// countsWait bounds how long other nodes may take to say how many clients they
-// have. Those of a node that does not answer do not count.
+// countsWait bounds how long other nodes may take to report their number of clients. Clients of a
+// node that does not answer are not counted.
 const countsWait = 2 * time.Second
 
-// limits hold clients to the limits of connections and channels that vhosts and
-// users have in the cluster, and connections to that of the node.
+// limits enforces the cluster-wide limits of vhosts and users on connections and channels, and the
+// node's limit on connections.
 //
-// A connection or a channel counts before it is known whether there may be one
-// more. So there are never more than the limit among nodes that hear each other;
-// of two that come at once for the last place, both may be refused.
+// A connection or channel is counted before it is checked against the limit. So among nodes that
+// hear each other there are never more than the limit; of two that compete for the last place, both
+// may be refused.
 type limits struct {
 	*node
-	connections int // of clients at this node; 0: any number
+	connections int // maximum number of clients at this node; 0: unlimited
 	tallies     tallies
 }
 
-// addConnection counts a connection, unless there are too many. here is the
-// number of connections at this node, this one included.
+// addConnection counts a connection and returns an error if there are too many. here is the number
+// of connections at this node, this one included.
 func (l *limits) addConnection(ctx context.Context, c *Connection, here int) error {
 	l.tallies.enter(c)
 	v := l.view()
@@ -44,10 +44,10 @@ func (l *limits) addConnection(ctx context.Context, c *Connection, here int) err
 	return l.check(ctx, v, c)
 }
 
-// removeConnection counts a connection, and the channels that it has left, no more.
+// removeConnection stops counting a connection and its remaining channels.
 func (l *limits) removeConnection(c *Connection) { l.tallies.leave(c) }
 
-// addChannel counts one more channel, unless the user has too many.
+// addChannel counts one more channel. It returns an error if the user has too many.
 func (l *limits) addChannel(c *Connection) error {
 	l.tallies.channel(c, 1)
 	quota := l.view().UserQuota(c.user, catalog.MaxChannels)
@@ -61,7 +61,7 @@ func (l *limits) addChannel(c *Connection) error {
 // removeChannel counts one channel less.
 func (l *limits) removeChannel(c *Connection) { l.tallies.channel(c, -1) }
 
-// check refuses a connection, which is counted, if there are too many.
+// check returns an error if there are too many connections. This one is already counted.
 func (l *limits) check(ctx context.Context, v *catalog.View, c *Connection) error {
 	ofVHost, ofUser := v.VHostQuota(c.vhost, catalog.MaxConnections), v.UserQuota(c.user, catalog.MaxConnections)
 	n := l.countsFor(ctx, c, ofVHost, ofUser)
@@ -74,9 +74,8 @@ func (l *limits) check(ctx context.Context, v *catalog.View, c *Connection) erro
 	return nil
 }
 
-// countsFor counts the clients of a connection's vhost and user for each of some
-// quotas: at this node, or at all that answer. The others are asked only if one of
-// the quotas needs it.
+// countsFor counts the clients of a connection's vhost and user for some quotas: at this node, or
+// at all nodes that answer. The other nodes are asked only if a quota needs it.
 func (l *limits) countsFor(ctx context.Context, c *Connection, quotas ...catalog.Quota) func(catalog.Quota) *peerpb.CountsReply {
 	here := l.counts(&peerpb.CountsRequest{Vhost: c.vhost, User: c.user})
 	whole := here
@@ -91,8 +90,7 @@ func (l *limits) countsFor(ctx context.Context, c *Connection, quotas ...catalog
 	}
 }
 
-// countAll counts the clients of a connection's vhost and user at all nodes
-// that answer.
+// countAll counts the clients of a connection's vhost and user at all nodes that answer.
 func (l *limits) countAll(ctx context.Context, c *Connection) *peerpb.CountsReply {
 	req := &peerpb.CountsRequest{Vhost: c.vhost, User: c.user}
 	answers := stats.AskAll(ctx, l.peers, stats.Question[*peerpb.CountsReply]{
@@ -123,20 +121,20 @@ func (l *limits) counts(m *peerpb.CountsRequest) *peerpb.CountsReply {
 
 // tallies counts what each user and each vhost has open at this node.
 //
-// Invariant: connections > 0 for whoever is listed; a user's channels are the sum
-// of those of its connections that have entered and not left.
+// Invariant: connections > 0 for each listed user or vhost; a user's channels are the sum over the
+// user's connections that have entered and not left.
 type tallies struct {
 	mu sync.Mutex
 	by map[counted]*tally
 }
 
-// counted is whose connections are counted: those of a user, or to a vhost.
+// counted identifies a counter: the connections of a user, or to a vhost.
 type counted struct {
 	user bool
 	name string
 }
 
-// tally is what a user has, or how many connections a vhost.
+// tally is the number of a user's connections and channels, or of a vhost's connections.
 type tally struct{ connections, channels int64 }
 
 // enter counts a connection.
@@ -152,7 +150,7 @@ func (t *tallies) enter(c *Connection) {
 	}
 }
 
-// leave counts it, and the channels that it has left, no more.
+// leave stops counting a connection and its remaining channels.
 func (t *tallies) leave(c *Connection) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -171,7 +169,7 @@ func (t *tallies) leave(c *Connection) {
 	}
 }
 
-// channel counts channels of a connection.
+// channel adds to the channels of a connection.
 func (t *tallies) channel(c *Connection, more int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -181,7 +179,7 @@ func (t *tallies) channel(c *Connection, more int64) {
 	}
 }
 
-// of is what a user or a vhost has.
+// of returns the tally of a user or a vhost.
 func (t *tallies) of(who counted) tally {
 	t.mu.Lock()
 	defer t.mu.Unlock()

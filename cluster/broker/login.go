@@ -17,26 +17,25 @@ import (
 // errLogin is the one answer to every failed login.
 var errLogin = errors.New("login was refused")
 
-// errBusyLogin is the answer to a login that was not checked in time.
+// errBusyLogin is the answer to a login that could not be checked in time.
 var errBusyLogin = fsm.Refuse(fsm.Forced, "too many logins wait, try again later")
 
 // replaceWait bounds how long the catalog may take to replace a hash.
 const replaceWait = 30 * time.Second
 
-// Authenticator checks who clients are, and says in the log and in the audit log
-// why it refuses somebody.
+// Authenticator authenticates clients. It records the reason for each refusal in the log and in the
+// audit log.
 type Authenticator struct {
 	*node
 	*tasks
 	gate     *login.Gate
-	loopback []string   // users who may come from loopback addresses only
+	loopback []string   // users who may log in from loopback addresses only
 	audit    *audit.Log // nil: nothing is audited
 	refusals refusals
 }
 
-// Login checks a password. Users of the loopback list may come from loopback
-// addresses only. A refusal says that too many logins wait; any other error is
-// the one answer to all that fails.
+// Login checks a password. Users of the loopback list may log in from loopback addresses only. A
+// refusal says that too many logins wait; any other failure gives the same error.
 func (a *Authenticator) Login(ctx context.Context, user, password string, remote netip.Addr) error {
 	u, known := a.freshView(ctx).User(user)
 	try := &login.Attempt{
@@ -56,8 +55,8 @@ func (a *Authenticator) Login(ctx context.Context, user, password string, remote
 	return a.admit(ctx, user, known, good, remote)
 }
 
-// replaceHash gives a user who has logged in a hash of this program's own for
-// the imported one. Should that fail, the next login tries again.
+// replaceHash replaces the imported hash of a user who has logged in by one of this program. If
+// that fails, the next login tries again.
 func (a *Authenticator) replaceHash(try *login.Attempt, renewed []byte) {
 	a.spawn("replace an imported hash", func() {
 		open, cancel := a.whileOpen()
@@ -75,8 +74,8 @@ func (a *Authenticator) replaceHash(try *login.Attempt, renewed []byte) {
 	})
 }
 
-// LoginCertified is Login for a client that has proved by a certificate who it
-// is. A password is not needed, the user is.
+// LoginCertified is Login for a client that has proved its identity by a certificate. No password
+// is needed, but the user must exist.
 func (a *Authenticator) LoginCertified(ctx context.Context, user string, remote netip.Addr) error {
 	_, known := a.freshView(ctx).User(user)
 	return a.admit(ctx, user, known, true, remote)
@@ -87,7 +86,7 @@ func (a *Authenticator) barred(user string, remote netip.Addr) bool {
 	return slices.Contains(a.loopback, user) && !remote.Unmap().IsLoopback()
 }
 
-// admit decides about a login and says in the log why one is refused.
+// admit decides on a login, and logs the reason if it is refused.
 func (a *Authenticator) admit(ctx context.Context, user string, known, proved bool, remote netip.Addr) error {
 	switch {
 	case !known:
@@ -100,7 +99,7 @@ func (a *Authenticator) admit(ctx context.Context, user string, known, proved bo
 	return nil
 }
 
-// Logins says how logins with passwords have ended.
+// Logins counts the outcomes of logins with passwords.
 func (a *Authenticator) Logins() login.Counts { return a.gate.Counts() }
 
 // HashPassword makes the hash of a new password.
@@ -108,14 +107,13 @@ func (a *Authenticator) HashPassword(ctx context.Context, password string) ([]by
 	return a.gate.Hash(ctx, password)
 }
 
-// refusals bounds how often the log speaks of logins that were refused.
+// refusals limits how often refused logins are logged.
 type refusals struct {
 	mu       sync.Mutex
 	throttle *audit.Throttle
 }
 
-// say reports whether the log may speak of a refusal at an address, and of how
-// many it has not.
+// say reports whether a refusal at an address may be logged, and how many have not been.
 func (r *refusals) say(remote netip.Addr) (ok bool, unlogged uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,9 +127,8 @@ func (r *refusals) say(remote netip.Addr) (ok bool, unlogged uint64) {
 	return ok || unlogged > 0, unlogged + before
 }
 
-// refuseLogin says in the log and in the audit log why a login is refused.
-// Anybody can cause that as often as they like, so it is said at a bounded rate
-// for each address.
+// refuseLogin logs and audits why a login is refused. Anybody can cause refusals as often as they
+// like, so the rate is bounded for each address.
 func (a *Authenticator) refuseLogin(ctx context.Context, user string, remote netip.Addr, reason string) error {
 	if ok, unlogged := a.refusals.say(remote); ok {
 		a.slog.Warn("login refused", "user", fsm.Short(user), "remote", remote, "reason", reason, "unlogged", unlogged)

@@ -11,10 +11,9 @@ import (
 // removeAtOnce bounds how many queues one entry of the catalog removes.
 const removeAtOnce = 1024
 
-// removeLost removes the local queues of nodes that nobody has heard for so long
-// that what lives there only counts as lost: their messages, and the connections
-// they belonged to. All nodes do so; a queue is removed once. Those of a node
-// that is declared dead go with that.
+// removeLost removes the local queues of nodes that nobody has heard for so long that their
+// messages and the connections that own them count as lost. All nodes do so; a queue is removed
+// once. The queues of a node that is declared dead are removed by that declaration.
 func (d *detector) removeLost() {
 	var lost []*logpb.NodeState
 	for _, n := range d.view().Nodes() {
@@ -32,15 +31,15 @@ func (d *detector) removeLost() {
 	}
 }
 
-// givenUp reports whether a node has been silent for longer than what its
-// clients hold stays with them.
+// givenUp reports whether a node has been suspected for longer than its clients keep what they
+// hold.
 func (d *detector) givenUp(n *logpb.NodeState) bool {
 	s, suspected := d.suspects.get(n.Name)
 	return suspected && bytes.Equal(s.incarnation[:], n.Incarnation) && d.now()-s.since > int64(d.retention)
 }
 
-// removeLocal removes the local queues of a node that is given up, if the other
-// nodes do not hear it either: this one may be who is cut off.
+// removeLocal removes the local queues of a node that is given up, if the other nodes do not hear
+// it either: the node that is cut off may be this one.
 func (d *detector) removeLocal(n *logpb.NodeState) {
 	var removals []*logpb.CatalogCommand
 	for _, q := range d.view().Queues() {
@@ -58,15 +57,14 @@ func (d *detector) removeLocal(n *logpb.NodeState) {
 	}
 }
 
-// removal is the command that removes a queue which was lost with a boot of its
-// node.
+// removal is the command that removes a queue lost with a boot of its node.
 func removal(q *catalog.Queue, boot uint64) *logpb.CatalogCommand {
 	return &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{
 		Vhost: q.VHost, Name: q.Name, Id: uint64(q.ID), LostBoot: boot,
 	}}}
 }
 
-// removeAll commits the removal of queues, as far as that is possible now.
+// removeAll commits the removal of queues, as far as that is currently possible.
 func (d *detector) removeAll(ctx context.Context, commands []*logpb.CatalogCommand) {
 	ctx, stop := context.WithTimeout(ctx, declareWait)
 	defer stop()

@@ -13,12 +13,11 @@ import (
 	"github.com/quorate/quorate/fsm/catalog"
 )
 
-// node is this node as the parts of the broker see it: who it is, what it knows
-// of the cluster, and its links. All but number and boot is set before the
-// broker serves.
+// node is this node as seen by the parts of the broker: its identity, its knowledge of the cluster,
+// and its links. All fields except number and boot are set before the broker serves.
 type node struct {
 	name    string
-	number  atomic.Uint32 // 0: the catalog has not given it one yet
+	number  atomic.Uint32 // 0: not yet assigned by the catalog
 	boot    atomic.Uint64
 	catalog Catalog
 	mesh    *peer.Mesh
@@ -30,11 +29,11 @@ type node struct {
 }
 
 const (
-	// refreshWait bounds how long a request waits for a view that is up to date.
-	// The present one must do then.
+	// refreshWait bounds how long a request waits for an up-to-date view. After that it uses the
+	// current one.
 	refreshWait = time.Second
-	// convergeWait bounds how long an answer that only repeats what the view says
-	// waits for the other nodes. Who has not seen it by then has lost its lease.
+	// convergeWait bounds how long an answer that only repeats what the view says waits for the
+	// other nodes. A node that has not seen the view by then has lost its lease.
 	convergeWait = 2 * time.Second
 )
 
@@ -46,8 +45,7 @@ func (n *node) now() int64 { return int64(n.clock()) }
 
 func (n *node) view() *catalog.View { return n.catalog.View() }
 
-// freshView is the view after it has been brought up to date, as far as that is
-// possible.
+// freshView returns the view after an attempt to bring it up to date.
 func (n *node) freshView(ctx context.Context) *catalog.View {
 	if !n.catalog.Fresh() {
 		ctx, cancel := context.WithTimeout(ctx, refreshWait)
@@ -59,8 +57,8 @@ func (n *node) freshView(ctx context.Context) *catalog.View {
 	return n.view()
 }
 
-// converge returns when the other nodes hold what this one's view says: a client
-// that hears that something is there, or gone, may rely on it at any node.
+// converge returns when the other nodes hold what this node's view says: a client that is told that
+// something exists, or is gone, may rely on it at any node.
 func (n *node) converge(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, convergeWait)
 	defer cancel()
@@ -69,7 +67,7 @@ func (n *node) converge(ctx context.Context) {
 	}
 }
 
-// nameOf returns the name of a node by its number, empty if unknown.
+// nameOf returns the name of a node by its number; empty if unknown.
 func (n *node) nameOf(id fsm.NodeID) string {
 	if s, ok := n.view().Node(id); ok {
 		return s.Name
@@ -77,7 +75,7 @@ func (n *node) nameOf(id fsm.NodeID) string {
 	return ""
 }
 
-// others lists the names of the other nodes of the cluster but one.
+// others lists the names of all other nodes of the cluster except one.
 func (n *node) others(but string) (names []string) {
 	for _, s := range n.view().Nodes() {
 		if s.Name != n.name && s.Name != but {
@@ -87,7 +85,7 @@ func (n *node) others(but string) (names []string) {
 	return names
 }
 
-// ledGroup returns the group of a queue, if this node leads it; nil: it does not.
+// ledGroup returns the group of a queue if this node leads it, otherwise nil.
 func (n *node) ledGroup(id fsm.GroupID, queue fsm.QueueID) *group.Group {
 	if g := n.groups.Group(id); g != nil && g.Spec().Queue == queue && g.Leading() != 0 {
 		return g

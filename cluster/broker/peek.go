@@ -13,13 +13,13 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-// Bounds of what is shown, or taken for the HTTP API, at once.
+// Bounds of what is shown at once, or taken at once for the HTTP API.
 const (
 	peekBytes = 1 << 20
 	takeBytes = 16 << 20
 )
 
-// Peeked is a message as Peek shows it, and where it is in its queue.
+// Peeked is a message as shown by Peek, with its position in the queue.
 type Peeked struct {
 	fsm.Message
 	Number     uint64 // in the queue: messages are shown in this order
@@ -30,9 +30,9 @@ type Peeked struct {
 	ScheduleID string
 }
 
-// Peek shows messages of a queue, of those in a place whose number is above
-// after, without any effect on them. It never shows one that has expired. more
-// says that there may be others. It is use that keeps an idle queue.
+// Peek shows messages of a queue that are in a given place and have a number above after, without
+// changing them. It never shows an expired message. more says that there may be others. A peek
+// counts as use of a queue that expires when idle.
 func (x *Inspector) Peek(ctx context.Context, q *catalog.Queue, in queue.Place, after uint64, limit int) (list []Peeked, more bool, err error) {
 	req := &peerpb.PeekRequest{Group: uint32(q.Group), Queue: uint64(q.ID), Place: uint32(in), After: after, Limit: uint32(limit)}
 	var r *peerpb.PeekReply
@@ -68,7 +68,7 @@ func peekedFrom(q *catalog.Queue, messages []*peerpb.Peeked) ([]Peeked, error) {
 	return list, nil
 }
 
-// askPeek asks one node. Failure is a node that does not lead.
+// askPeek asks one node. It fails if the node does not lead the queue.
 func (x *Inspector) askPeek(ctx context.Context, node string, req *peerpb.PeekRequest) *peerpb.PeekReply {
 	if node == x.name {
 		return x.peek(req)
@@ -85,8 +85,8 @@ func (x *Inspector) askPeek(ctx context.Context, node string, req *peerpb.PeekRe
 	return r
 }
 
-// peek reads a led queue. The empty entry that goes before makes sure that this
-// node does lead it, and has done what is due.
+// peek reads a led queue. The empty entry committed first ensures that this node does lead the
+// queue and has applied what is due.
 func (x *Inspector) peek(req *peerpb.PeekRequest) *peerpb.PeekReply {
 	r := &peerpb.PeekReply{}
 	g := x.ledGroup(fsm.GroupID(req.Group), fsm.QueueID(req.Queue))
@@ -129,8 +129,8 @@ func (x *Inspector) peek(req *peerpb.PeekRequest) *peerpb.PeekReply {
 	return r
 }
 
-// touchPeeked tells a queue that ends when idle that it was peeked at:
-// at most once in a tenth of its time, or in half a minute.
+// touchPeeked records a peek in a queue that expires when idle, at most once in a tenth of its
+// expiry time or in half a minute.
 func (x *Inspector) touchPeeked(g *group.Group) {
 	if q, ok := x.view().QueueByID(g.Spec().Queue); ok {
 		x.uses.sources(q)
@@ -142,18 +142,18 @@ func (x *Inspector) touchPeeked(g *group.Group) {
 	}
 	c := group.BatchOf(&logpb.Command{Kind: logpb.Command_TOUCH, Touch: &logpb.Touch{IdleOnly: true}})
 	c.Light = true
-	_ = g.Submit(c) // another leader hears of the next peek
+	_ = g.Submit(c) // another leader records the next peek
 }
 
-// peeks says when queues that end when idle were last told that they were peeked
-// at, ms. Those that are gone are dropped.
+// peeks holds when a peek was last recorded in each queue that expires when idle, ms. Queues that
+// are gone are dropped.
 type peeks struct {
 	mu sync.Mutex
 	at map[fsm.QueueID]int64
 }
 
-// due reports whether a queue is to be told once more, at most once in every
-// milliseconds, and takes note of it.
+// due reports whether a peek is to be recorded, at most once in every milliseconds, and notes it if
+// so.
 func (p *peeks) due(id fsm.QueueID, now, every int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// countedQueues is up to how many queues nodes are compared by what they hold:
-// with more, chance is as good and costs nothing.
+// countedQueues is the number of queues up to which nodes are compared by what they hold: with more
+// queues, random choice is as good and costs nothing.
 const countedQueues = 1000
 
 // placer chooses nodes for replicas.
@@ -23,10 +23,9 @@ type placer struct {
 	locator catalog.Locator // of leaders unless a queue says otherwise
 }
 
-// place chooses the nodes of a new queue: this one always, nodes that run
-// before others, and of these the ones with the fewest replicas. The first is
-// to be the leader: this one, or with a balanced locator the one that leads
-// the fewest. A local queue lives here only.
+// place chooses the nodes of a new queue: always this one, then running nodes before others, and
+// among these the ones with the fewest replicas. The first is to be the leader: this node, or with
+// a balanced locator the one that leads the fewest queues. A local queue lives on this node only.
 func (p *placer) place(d *logpb.DeclareQueue) []uint32 {
 	self := p.number.Load()
 	if d.Local {
@@ -42,12 +41,12 @@ func (p *placer) place(d *logpb.DeclareQueue) []uint32 {
 	return members
 }
 
-// candidates returns the nodes that may get another replica, best first,
-// without those that are left out.
+// candidates returns the nodes that may get another replica, best first, except those for which out
+// returns true.
 func (p *placer) candidates(v *catalog.View, out func(fsm.NodeID) bool) []uint32 {
 	var nodes []*logpb.NodeState
 	for _, n := range v.Nodes() {
-		if n.Boot != 0 && !out(fsm.NodeID(n.Number)) { // it has started once
+		if n.Boot != 0 && !out(fsm.NodeID(n.Number)) { // it has started at least once
 			nodes = append(nodes, n)
 		}
 	}
@@ -78,7 +77,7 @@ func (p *placer) candidates(v *catalog.View, out func(fsm.NodeID) bool) []uint32
 	return numbers
 }
 
-// mayLead reports whether a node is up and stays so.
+// mayLead reports whether a node is up and not about to stop.
 func (p *placer) mayLead(number uint32, name string) bool {
 	n, ok := p.view().Node(fsm.NodeID(number))
 	return ok && !n.Draining && p.mesh.Alive(name)

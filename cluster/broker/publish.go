@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/fsm/catalog"
 )
 
-// publisher routes what a session publishes, sends it to the queues that want it,
-// and tells the client what has become of it.
+// publisher routes the messages that a session publishes, sends them to the matching queues, and
+// reports the outcomes to the client.
 type publisher struct {
 	conn       *Connection
 	calls      *calls
@@ -25,22 +25,22 @@ type publisher struct {
 
 	// Guarded by the session's lock.
 	strays     []stray // to be routed again before the lock is released
-	refreshing bool    // strays wait for a view that is up to date
+	refreshing bool    // strays wait for an up-to-date view
 
 	publishMemo // used by the publishing goroutine only
 }
 
-// publishMemo is what a publisher keeps from one publish to the next.
+// publishMemo is what a publisher caches between publishes.
 type publishMemo struct {
 	message   catalog.Message // the last one
 	route     []*catalog.Queue
 	fanned    []fsm.QueueID // the last route that led to several queues; never changed
-	allowed   string        // exchange that may be written to …
+	allowed   string        // exchange that the user may write to …
 	allowedIn *catalog.View
-	topics    *catalog.TopicPermission // … and with which routing keys; nil: with all
+	topics    *catalog.TopicPermission // … and with which routing keys; nil: all
 }
 
-// Publish routes a message and sends it to every queue that wants it.
+// Publish routes a message and sends it to every matching queue.
 func (x *publisher) Publish(p *fsm.Publish) (bool, error) {
 	if err := x.mayRoute(p); err != nil {
 		return false, err
@@ -78,8 +78,7 @@ func (x *publisher) Check(p *fsm.Publish) error {
 	return err
 }
 
-// mayRoute refuses to route by a view that may be out of date. The view is
-// read after that.
+// mayRoute refuses to route if the view may be out of date. The view must be read after this check.
 func (x *publisher) mayRoute(p *fsm.Publish) error {
 	if !p.Fresh && !x.node.catalog.Fresh() {
 		return fsm.ErrNotFresh
@@ -87,7 +86,7 @@ func (x *publisher) mayRoute(p *fsm.Publish) error {
 	return nil
 }
 
-// routePublish checks a message and leaves in route where it goes.
+// routePublish checks a message and stores its destination queues in route.
 func (x *publisher) routePublish(p *fsm.Publish) (limits catalog.Ceilings, err error) {
 	v := x.node.view()
 	if p.Exchange == catalog.CommandExchange {
@@ -135,13 +134,13 @@ func (x *publisher) enqueue(p *fsm.Publish, limits catalog.Ceilings) {
 	}
 }
 
-// mayPublish refuses what a user may not publish to.
+// mayPublish returns an error if the user may not publish to the exchange.
 func (x *publisher) mayPublish(v *catalog.View, exchange string) error {
 	return v.CheckPublish(x.conn.user, x.conn.vhost, exchange)
 }
 
-// mayCommand refuses a command by a user who may not give any. What a verb does
-// to a queue or an exchange needs rights on that, too.
+// mayCommand returns an error if the user may not issue commands. What a verb does to a queue or an
+// exchange needs rights on that, too.
 func (x *publisher) mayCommand(v *catalog.View, p *fsm.Publish) error {
 	if err := v.CheckCommand(x.conn.user, x.conn.vhost); err != nil {
 		return err
@@ -149,8 +148,8 @@ func (x *publisher) mayCommand(v *catalog.View, p *fsm.Publish) error {
 	return x.mayClaim(v, p)
 }
 
-// mayPublishWith refuses routing keys that a user may not publish with, and a
-// user-id as mayClaim does.
+// mayPublishWith returns an error if the user may not publish with the routing key, or for a
+// user-id that mayClaim refuses.
 func (x *publisher) mayPublishWith(v *catalog.View, p *fsm.Publish) error {
 	if x.topics != nil {
 		for _, key := range x.message.Keys {
@@ -162,7 +161,7 @@ func (x *publisher) mayPublishWith(v *catalog.View, p *fsm.Publish) error {
 	return x.mayClaim(v, p)
 }
 
-// mayClaim refuses a user-id that is not the user's own unless the user may
+// mayClaim returns an error for a user-id other than the user's own, unless the user may
 // impersonate.
 func (x *publisher) mayClaim(v *catalog.View, p *fsm.Publish) error {
 	if p.UserError == nil {
@@ -174,11 +173,11 @@ func (x *publisher) mayClaim(v *catalog.View, p *fsm.Publish) error {
 	return p.UserError
 }
 
-// impersonator is the tag of users who may publish in the name of others.
+// impersonator is the tag of users who may publish under other names.
 const impersonator = "impersonator"
 
-// mayDelay looks at a publish with a delay and where it goes, and returns where
-// it may go: nowhere if it is mandatory and would go nowhere if it were due now.
+// mayDelay checks a publish with a delay and its route, and returns the route to use: none if it is
+// mandatory and would be unroutable if it were due now.
 func (x *publisher) mayDelay(v *catalog.View, p *fsm.Publish, m *catalog.Message, route []*catalog.Queue) ([]*catalog.Queue, error) {
 	stores, must := 0, p.Mandatory
 	for _, q := range route {
@@ -192,7 +191,7 @@ func (x *publisher) mayDelay(v *catalog.View, p *fsm.Publish, m *catalog.Message
 	}
 	switch longest := v.Setting(catalog.ScheduleMaxDelay); {
 	case stores == 0:
-		return route, nil // the header means nothing here
+		return route, nil // the header has no meaning here
 	case p.Delay.Err != nil:
 		return route, p.Delay.Err
 	case int64(p.Delay.For) > longest:
@@ -208,8 +207,8 @@ func (x *publisher) mayDelay(v *catalog.View, p *fsm.Publish, m *catalog.Message
 	return route, err
 }
 
-// publishReply sends a reply and reports whether nothing is left to do for it:
-// its other routing keys may lead to queues.
+// publishReply sends a reply and reports whether nothing is left to do for it: its other routing
+// keys may match queues.
 func (x *publisher) publishReply(p *fsm.Publish, suffix string) (done bool) {
 	if p.RequesterGone || !x.replies.router.send(suffix, p.Payload) || len(x.route) > 0 {
 		return false
@@ -229,14 +228,14 @@ func (x *publisher) sendCopy(q *catalog.Queue, p *fsm.Publish, fan *fanout, limi
 		again.Headers, again.Property = nil, nil
 		again.Copies = slices.Clone(p.Copies)
 		x.strays = append(x.strays, stray{again, fan})
-	case !to.Over() && !to.Ending(): // else the channel is about to end, without a confirm
+	case !to.Over() && !to.Ending(): // otherwise the channel is about to end, without a confirm
 		u.publish(p, fan, limits.Of(q).Stored(), q.StoreOf != "")
 	}
 }
 
-// publishOutcome is what has become of a publish, or of one copy of it. Of several copies
-// the gravest counts: a publish is nacked if one queue has refused it, and goes
-// nowhere only if no queue has it.
+// publishOutcome is the outcome of a publish, or of one copy of it. Of several copies the gravest
+// counts: a publish is nacked if one queue has refused it, and is unroutable only if no queue has
+// it.
 type publishOutcome uint8
 
 const (
@@ -247,21 +246,21 @@ const (
 
 // fanout is shared by the copies of a publish that went to several queues.
 type fanout struct {
-	left   int            // copies without an answer
-	worst  publishOutcome // of those that have one, the gravest
+	left   int            // copies not answered yet
+	worst  publishOutcome // gravest outcome of those answered
 	queues []fsm.QueueID  // that were sent a copy; other publishes may share the slice
 	chance uint64         // that routed it
 }
 
-// timing is the note of a publish that asks for something about its time.
+// timing is the note of a publish that makes a request about its time.
 type timing struct {
 	schedule *fsm.Schedule
 	delay    *fsm.Delay
 	fan      *fanout
 }
 
-// noteOf returns what has to be known of a publish when it is answered; nil:
-// nothing but what its command says.
+// noteOf returns what must be remembered about a publish until it is answered; nil: nothing except
+// its command.
 func noteOf(p *fsm.Publish, fan *fanout) any {
 	switch {
 	case p.Schedule != nil || p.Delay != nil:
@@ -272,7 +271,7 @@ func noteOf(p *fsm.Publish, fan *fanout) any {
 	return nil
 }
 
-// fanOf returns the fanout that a copy belongs to; nil: it is the only one.
+// fanOf returns the fanout that a copy belongs to; nil: it is the only copy.
 func fanOf(p *stream.Pending) *fanout {
 	switch n := p.Note.(type) {
 	case *fanout:
@@ -283,9 +282,8 @@ func fanOf(p *stream.Pending) *fanout {
 	return nil
 }
 
-// copyOver counts the outcome of one copy of a publish, and settles the publish
-// with the last one. What is mandatory and goes nowhere is returned first. The
-// lock is held.
+// copyOver records the outcome of one copy of a publish, and settles the publish with the last one.
+// A mandatory publish that is unroutable is returned first. The lock is held.
 func (x *publisher) copyOver(number uint64, payload fsm.Payload, mandatory bool, fan *fanout, how publishOutcome) {
 	if fan != nil {
 		fan.worst = max(fan.worst, how)
@@ -300,8 +298,7 @@ func (x *publisher) copyOver(number uint64, payload fsm.Payload, mandatory bool,
 	x.calls.confirm(number, how != refused)
 }
 
-// answered takes a queue's answer to one copy of a publish. The lock is
-// held.
+// answered handles a queue's answer to one copy of a publish. The lock is held.
 func (x *publisher) answered(q *sessionQueue, p *stream.Pending, r fsm.Result) {
 	how := refused
 	switch r.Code {
@@ -317,7 +314,7 @@ func (x *publisher) answered(q *sessionQueue, p *stream.Pending, r fsm.Result) {
 	x.copyOver(p.Number, p.Payload, p.Mandatory, fanOf(p), how)
 }
 
-// newFanout returns what the copies of a publish to several queues share.
+// newFanout returns the record shared by the copies of a publish to several queues.
 func (x *publisher) newFanout(route []*catalog.Queue) *fanout {
 	same := slices.EqualFunc(x.fanned, route, func(id fsm.QueueID, q *catalog.Queue) bool { return id == q.ID })
 	if !same {

@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-// receiver takes what other nodes send about queues: commands for those that this
-// node leads, and what their leaders say to sessions of this node.
+// receiver handles what other nodes send about queues: commands for the queues led by this node,
+// and what leaders of queues send to sessions of this node.
 type receiver struct {
 	*node
 	routes *stream.Table
@@ -28,12 +28,12 @@ func (r *receiver) listen() {
 	r.mesh.Handle(kindResync, r.onResync)
 }
 
-// bad logs a message of another node that makes no sense.
+// bad logs an invalid message of another node.
 func (r *receiver) bad(from, what string, err error) {
 	r.mesh.Complain(from, "bad message from peer: "+what, err)
 }
 
-// decode reads a message of which there may be many things in a list.
+// decode reads a message that may contain long lists.
 func decode(head []byte, m interface{ UnmarshalVT(b []byte) error }) error {
 	if err := peer.CheckFields(head); err != nil {
 		return err
@@ -41,7 +41,7 @@ func decode(head []byte, m interface{ UnmarshalVT(b []byte) error }) error {
 	return m.UnmarshalVT(head)
 }
 
-// onSubmit takes commands for a queue that this node should lead.
+// onSubmit handles commands for a queue that this node should lead.
 func (r *receiver) onSubmit(from string, head, payload []byte) {
 	var m peerpb.Submit
 	if err := m.UnmarshalVT(head); err != nil {
@@ -65,10 +65,9 @@ func (r *receiver) onSubmit(from string, head, payload []byte) {
 	r.links.send(from, kindNotice, &peerpb.Notice{Kind: peerpb.Notice_NOT_LEADER, Queue: m.Queue, Group: m.Group})
 }
 
-// admit says why what another node has submitted must not enter the log: an entry
-// that cannot be decoded ends every replica that applies it, after each restart
-// again, and a payload that is none, or lies elsewhere, all who read it. Nobody
-// submits more than makes a batch.
+// admit returns an error if a submission of another node must not enter the log: an entry that
+// cannot be decoded would end every replica that applies it, again after each restart, and an
+// invalid or misplaced payload would end everyone who reads it. No node submits more than a batch.
 func admit(m *peerpb.Submit, payload []byte) error {
 	count, err := group.Measure(m.Commands, payload)
 	switch {
@@ -82,7 +81,7 @@ func admit(m *peerpb.Submit, payload []byte) error {
 	return nil
 }
 
-// onOutcomes takes answers for a session of this node.
+// onOutcomes handles answers for a session of this node.
 func (r *receiver) onOutcomes(from string, head, _ []byte) {
 	var m peerpb.Outcomes
 	if err := decode(head, &m); err != nil {
@@ -98,8 +97,8 @@ func (r *receiver) onOutcomes(from string, head, _ []byte) {
 	r.routes.Answer(from, fsm.QueueID(m.Queue), r.sessionID(m.Session, m.Boot), outcomes)
 }
 
-// sessionID restores a session id from what a peer sends: sessions of this
-// node carry its boot; number 0 is a queue that forwards dead letters.
+// sessionID restores a session id from what a peer sends: sessions of this node carry its boot;
+// number 0 is a queue that sends dead letters.
 func (r *receiver) sessionID(num, boot uint64) fsm.SessionID {
 	if num == 0 {
 		return fsm.SessionID{Boot: boot}
@@ -107,7 +106,7 @@ func (r *receiver) sessionID(num, boot uint64) fsm.SessionID {
 	return fsm.SessionID{Node: fsm.NodeID(r.number.Load()), Boot: boot, Num: num}
 }
 
-// onDeliveries takes messages for a session of this node.
+// onDeliveries handles messages for a session of this node.
 func (r *receiver) onDeliveries(from string, head, payload []byte) {
 	var m peerpb.Deliveries
 	if err := decode(head, &m); err != nil {
@@ -135,7 +134,7 @@ func (r *receiver) onDeliveries(from string, head, payload []byte) {
 	r.routes.Deliver(fsm.QueueID(m.Queue), r.sessionID(m.Session, m.Boot), d)
 }
 
-// onNotice takes what a queue's leader, or a node that is none, has to say.
+// onNotice handles a notice of a queue's leader, or of a node that is no leader.
 func (r *receiver) onNotice(from string, head, _ []byte) {
 	var m peerpb.Notice
 	if err := m.UnmarshalVT(head); err != nil {
@@ -172,7 +171,7 @@ func (r *receiver) onResync(from string, head, _ []byte) {
 	})
 }
 
-// answerResync asks the machine, if this node leads the group.
+// answerResync passes the request to the machine if this node leads the group.
 func answerResync(groups *group.Host, id fsm.GroupID, q stream.Resync) {
 	if g := groups.Group(id); g != nil {
 		g.Resync(fsm.ConsumerID{Session: q.Session, Number: q.Consumer}, q.After)

@@ -10,14 +10,14 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-// registry knows the sessions of this node and the connections of its clients.
-// The locks of sessions are not taken under its lock: it is the other way round.
+// registry holds the sessions of this node and the connections of its clients. Locks of sessions
+// are taken before its lock, never under it.
 type registry struct {
 	lastSession, lastConnection atomic.Uint64 // numbers are used once
 
 	mu          sync.RWMutex
 	sessions    map[uint64]*Session
-	connections map[*Connection]struct{} // of clients: those that have entered
+	connections map[*Connection]struct{} // connections of clients that have entered
 }
 
 // session finds a session by its number; nil: there is none.
@@ -41,7 +41,7 @@ func (r *registry) of(c *Connection) []*Session {
 	return slices.Collect(maps.Keys(c.sessions))
 }
 
-// add numbers a session and lists it, under the node's present boot.
+// add numbers a session and lists it under the node's current boot.
 func (r *registry) add(s *Session, n *node) {
 	r.mu.Lock() // the boot and the list of its sessions, see renew
 	defer r.mu.Unlock()
@@ -61,8 +61,7 @@ func (r *registry) remove(s *Session) {
 	delete(s.conn.sessions, s)
 }
 
-// renew gives the node another boot, and lists the sessions of those before;
-// changed: it has not had this one.
+// renew sets the node's boot and lists the sessions of former ones; changed: the boot is new.
 func (r *registry) renew(n *node, boot uint64) (former []*Session, changed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,7 +76,7 @@ func (r *registry) renew(n *node, boot uint64) (former []*Session, changed bool)
 	return former, true
 }
 
-// enter lists a connection, and counts those that are listed then.
+// enter lists a connection and returns the number of listed connections.
 func (r *registry) enter(c *Connection) (count int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -116,10 +115,10 @@ func (b *Broker) ConsumingSessions() (list []*peerpb.ConsumingSession) {
 	return list
 }
 
-// describe says where a session's client is; nil: it has no consumers.
+// describe returns the origin of a session's client; nil: the session has no consumers.
 func (s *Session) describe() *peerpb.ConsumingSession {
 	s.mu.Lock()
-	consuming := len(s.known) > 0 // also if some of them are only owed settlements
+	consuming := len(s.known) > 0 // including those that only wait for settlements
 	s.mu.Unlock()
 	at, ok := s.client.(located)
 	if !consuming || !ok {

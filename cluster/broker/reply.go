@@ -11,17 +11,16 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// Direct reply-to: a channel that consumes from fsm.ReplyQueue gets what is
-// published to the default exchange under the channel's own name, from
-// session to session, without a queue in between. A reply is delivered at most
-// once, and not at all if the channel is gone or does not read.
+// Direct reply-to: a channel that consumes from fsm.ReplyQueue receives what is published to the
+// default exchange under the channel's own name. Replies go from session to session, without a
+// queue. A reply is delivered at most once, and not at all if the channel is gone or does not read.
 
-// maxReplies bounds the weight of what a channel has been given and has not
-// written, replies included. A reply above it is dropped.
+// maxReplies bounds the weight of what a channel has been given and has not written, replies
+// included. A reply above it is dropped.
 const maxReplies = 4 * maxUnwritten
 
-// requester names a channel that waits for replies. The token is known to those
-// only who got it in a request.
+// requester names a channel that waits for replies. Only those who got the token in a request know
+// it.
 type requester struct {
 	session fsm.SessionID
 	token   [requesterToken]byte
@@ -32,7 +31,7 @@ const (
 	requesterSize  = 4 + 8 + 8 + requesterToken
 )
 
-// suffix encodes r for a name.
+// suffix encodes r as part of a name.
 func (r *requester) suffix() string {
 	raw := make([]byte, 0, requesterSize)
 	raw = binary.BigEndian.AppendUint32(raw, uint32(r.session.Node))
@@ -54,7 +53,7 @@ func parseRequester(suffix string) (r requester, ok bool) {
 	return r, true
 }
 
-// replies are those to the requests of a session.
+// replies handles the replies to the requests of a session.
 type replies struct {
 	conn   *Connection
 	id     *fsm.SessionID
@@ -63,8 +62,8 @@ type replies struct {
 	router *replyRouter
 
 	// Guarded by the session's lock.
-	consumer uint64 // number; 0: it takes none
-	name     string // empty: nobody has asked for it
+	consumer uint64 // number; 0: it takes no replies
+	name     string // empty: not requested yet
 	token    [requesterToken]byte
 }
 
@@ -87,7 +86,7 @@ func (x *replies) replyName() string {
 	return x.name
 }
 
-// consume makes a consumer the one that gets replies.
+// consume makes a consumer the one that receives replies.
 func (x *replies) consume(spec *fsm.ConsumeSpec) error {
 	if !spec.NoAck {
 		return fsm.Refuse(fsm.Precondition, "reply consumer cannot acknowledge")
@@ -97,12 +96,12 @@ func (x *replies) consume(spec *fsm.ConsumeSpec) error {
 	if x.consumer != 0 {
 		return fsm.Refuse(fsm.Precondition, "reply consumer already set")
 	}
-	x.replyName() // without one everybody could guess it
+	x.replyName() // without a name everybody could guess it
 	x.consumer = spec.Number
 	return nil
 }
 
-// errNoReplies refuses a request whose channel does not consume replies.
+// errNoReplies is the error for a request whose channel does not consume replies.
 var errNoReplies = fsm.Refuse(fsm.Precondition, "fast reply consumer does not exist")
 
 // cancel ends a consumer of replies, if it is one.
@@ -123,8 +122,7 @@ func (x *replies) takes() bool {
 	return x.consumer != 0
 }
 
-// deliver gives the channel a reply, or drops it if the channel has too
-// much to write already.
+// deliver passes a reply to the channel, or drops it if the channel already has too much to write.
 func (x *replies) deliver(payload fsm.Payload) {
 	x.calls.lock()
 	defer x.calls.unlock()
@@ -141,19 +139,18 @@ func (x *replies) deliver(payload fsm.Payload) {
 	}}})
 }
 
-// declare answers a declare of a name under which channels get replies:
-// whether the channel lives.
+// declare answers a declare of a reply name: it succeeds if the channel is alive.
 func (x *replies) declare(ctx context.Context, name string) (fsm.QueueInfo, error) {
 	info := fsm.QueueInfo{Name: name, Consumers: 1}
 	suffix, ok := fsm.ReplySuffix(name)
-	x.router.freshView(ctx) // which knows the nodes
+	x.router.freshView(ctx) // so that the nodes are known
 	if !ok || x.router.has(ctx, suffix) {
 		return info, nil
 	}
 	return fsm.QueueInfo{}, fsm.Refuse(fsm.NotFoundKind, fmt.Sprintf("no queue '%s' in vhost '%s'", name, x.conn.vhost))
 }
 
-// replyRouter brings replies to the channels that wait for them, at any node.
+// replyRouter routes replies to the channels that wait for them, at any node.
 type replyRouter struct {
 	*node
 	clients *registry
@@ -182,8 +179,8 @@ func (x *replyRouter) requester(r *requester) *Session {
 	return s
 }
 
-// send sends a message to the channel that its routing key names. It answers
-// false if that is known to be gone.
+// send sends a message to the channel named by its routing key. It returns false if the channel is
+// known to be gone.
 func (x *replyRouter) send(suffix string, payload fsm.Payload) bool {
 	r, ok := parseRequester(suffix)
 	if !ok {
@@ -200,8 +197,8 @@ func (x *replyRouter) send(suffix string, payload fsm.Payload) bool {
 	return node != "" && x.mesh.Send(node, kindReply, nil, payload) == nil
 }
 
-// requesterNode names the node of a session that may take replies; empty: it
-// is gone, or cannot be reached.
+// requesterNode returns the node of a session that may take replies; empty: it is gone or cannot be
+// reached.
 func (x *replyRouter) requesterNode(r *requester) string {
 	n, ok := x.view().Node(r.session.Node)
 	if !ok || n.Boot != r.session.Boot || !x.mesh.Alive(n.Name) {
@@ -210,7 +207,7 @@ func (x *replyRouter) requesterNode(r *requester) string {
 	return n.Name
 }
 
-// onReply takes a reply for a channel of this node.
+// onReply handles a reply for a channel of this node.
 func (x *replyRouter) onReply(_ string, _, payload []byte) {
 	p := fsm.Payload(payload)
 	if !p.Valid() {
@@ -224,7 +221,7 @@ func (x *replyRouter) onReply(_ string, _, payload []byte) {
 	}
 }
 
-// has reports whether a channel takes replies, wherever it is.
+// has reports whether a channel takes replies, at any node.
 func (x *replyRouter) has(ctx context.Context, suffix string) bool {
 	r, ok := parseRequester(suffix)
 	if !ok {
@@ -241,8 +238,7 @@ func (x *replyRouter) has(ctx context.Context, suffix string) bool {
 	return err == nil && len(answer) == 1
 }
 
-// onRequester answers whether a channel of this node takes replies: with one
-// octet if so.
+// onRequester answers whether a channel of this node takes replies: with one octet if so.
 func (x *replyRouter) onRequester(_ context.Context, _ string, req []byte) ([]byte, error) {
 	if r, ok := parseRequester(string(req)); ok && x.requester(&r) != nil {
 		return []byte{1}, nil

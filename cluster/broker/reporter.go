@@ -9,27 +9,27 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// reporter tells the queues that this node leads which boots of nodes have ended,
-// are suspected, or are heard again. What a queue believes stands in its log, so
-// it is compared with what the detector knows, and only the difference proposed.
+// reporter tells the queues led by this node which boots of nodes have ended, are suspected, or are
+// heard again. A queue's knowledge is in its log, so it is compared with that of the detector, and
+// only the difference is proposed.
 type reporter struct {
 	*node
 	*tasks
 	detector *detector
-	pending  atomic.Bool       // some queue may believe of a node what is not so
-	ended    map[uint32]uint64 // the last boots that have ended, by node; catalogChanged only
+	pending  atomic.Bool       // some queue may have outdated knowledge of a node
+	ended    map[uint32]uint64 // the last boots that have ended, by node; used by catalogChanged only
 }
 
-// catalogChanged tells queues of boots that have ended with the catalog's last
-// entries: a node may have started anew, or was declared dead.
+// catalogChanged tells queues of boots that ended with the latest catalog entries: a node may have
+// restarted, or was declared dead.
 func (r *reporter) catalogChanged() {
 	if r.newBoots(r.ended) {
 		r.reportAll(true)
 	}
 }
 
-// newBoots reports whether a boot of a node has ended since ended was filled:
-// it was declared dead, or the node has registered anew.
+// newBoots reports whether a boot of a node has ended since ended was filled: it was declared dead,
+// or the node has registered again.
 func (r *reporter) newBoots(ended map[uint32]uint64) (changed bool) {
 	for _, n := range r.view().Nodes() {
 		over := n.Boot
@@ -42,8 +42,8 @@ func (r *reporter) newBoots(ended map[uint32]uint64) (changed bool) {
 	return changed
 }
 
-// reportAll compares all queues that this node leads, if there may be anything to
-// tell them. ended: a boot of some node has ended.
+// reportAll runs report for all queues that this node leads, if there may be a difference. ended: a
+// boot of some node has ended.
 func (r *reporter) reportAll(ended bool) {
 	pending := r.pending.Swap(false)
 	if !ended && !pending && r.detector.suspects.count() == 0 {
@@ -57,13 +57,13 @@ func (r *reporter) reportAll(ended bool) {
 	r.detector.removeLost()
 }
 
-// report compares what a queue believes of the nodes that its sessions live
-// on with what is known of them, and proposes the difference: the end of
-// sessions whose boot is over, and the suspicion of those that are not heard of.
+// report compares what a queue knows about the nodes of its sessions with what the detector knows,
+// and proposes the difference: the end of sessions whose boot is over, and the suspicion of those
+// that are not heard.
 //
-// It is called whenever one of the two sides may have changed, also when the
-// queue has just begun to suspect a node: that may have been proposed
-// long ago. As long as there was a difference the watch compares again.
+// It is called whenever one of the two sides may have changed, also when the queue has just begun
+// to suspect a node: that may have been proposed long ago. As long as there was a difference the
+// watch compares again.
 func (r *reporter) report(g *group.Group) {
 	var boots, consuming, suspected []queue.Boot
 	g.View(func(m *queue.Machine) {
@@ -80,14 +80,14 @@ func (r *reporter) report(g *group.Group) {
 	}
 }
 
-// commands are the commands by which a queue learns what it does not know about boots.
+// commands returns the commands that tell a queue what it does not know about boots.
 func (r *reporter) commands(boots, consuming, suspected []queue.Boot) []*logpb.Command {
 	var commands []*logpb.Command
 	for _, at := range boots {
 		if at.Node == 0 {
-			continue // a queue's, not a node's
+			continue // belongs to a queue, not a node
 		}
-		state := nodeOver // if it is no longer a member
+		state := nodeOver // if the node is no longer a member
 		if n, ok := r.view().Node(at.Node); ok {
 			state = r.detector.stateOf(n, at.Boot)
 		} else if r.view().IsNew(at.Node) {

@@ -7,15 +7,14 @@ import (
 	"github.com/quorate/quorate/fsm/catalog"
 )
 
-// What a user may do is asked when it is done, by the newest view. Two things go
-// on without being asked for: connections and consumers. So these are looked at
-// again whenever the catalog has changed what users may do, by Renew. What is
-// registered at the same time looks again itself, once Renew would find it: a
-// connection when it is open, a consumer in Consume.
+// A user's rights are checked by the newest view whenever they are used. Two things continue
+// without further requests: connections and consumers. So Renew checks these again whenever the
+// catalog has changed rights. What is being registered at the same time checks once more itself,
+// once Renew would find it: a connection when it is open, a consumer in Consume.
 
-// Departed takes the users and vhosts that the catalog has lost. Their clients
-// have to leave, also if another one of that name is there before anybody looks.
-// It does not wait; Renew says so to each of them.
+// Departed takes the users and vhosts removed from the catalog. Their clients have to leave, even
+// if the name has been created again before anybody checks. It does not wait; Renew returns an
+// error to each of them.
 func (b *Broker) Departed(users, vhosts []string) {
 	if len(users)+len(vhosts) > 0 {
 		b.clients.expel(users, vhosts)
@@ -25,10 +24,10 @@ func (b *Broker) Departed(users, vhosts []string) {
 func vhostIsDown(name string) string { return fmt.Sprintf("vhost '%s' is down", name) }
 func userIsGone(name string) string  { return fmt.Sprintf("user '%s' was deleted", name) }
 
-// expel makes Renew refuse. Only the first reason counts.
+// expel makes Renew return an error. Only the first reason counts.
 func (c *Connection) expel(reason string) { c.expelled.CompareAndSwap(nil, &reason) }
 
-// mayStay refuses a connection that could not be opened now.
+// mayStay returns an error if the connection could not be opened now.
 func (c *Connection) mayStay(v *catalog.View) error {
 	if why := c.expelled.Load(); why != nil {
 		return fsm.Refuse(fsm.Forced, *why)
@@ -42,9 +41,8 @@ func (c *Connection) mayStay(v *catalog.View) error {
 	return mayOpen(v, c.user, c.vhost)
 }
 
-// Renew looks again at what the user may do: be connected to the vhost, and read
-// the queues it consumes from. A permission that is the same record as last time
-// needs no look at consumers.
+// Renew checks again that the user may be connected to the vhost and may read the queues it
+// consumes from. If the permission is the same record as last time, consumers need no check.
 func (c *Connection) Renew() error {
 	b := c.broker
 	v := b.view()

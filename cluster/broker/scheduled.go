@@ -14,8 +14,7 @@ import (
 // maxScheduled bounds a page of scheduled messages.
 const maxScheduled = 1000
 
-// Scheduled asks a queue's leader for a page of its scheduled messages, those
-// due next first.
+// Scheduled asks a queue's leader for a page of its scheduled messages, those due next first.
 func (x *Inspector) Scheduled(ctx context.Context, q *catalog.Queue, m *peerpb.ScheduledRequest) ([]*peerpb.ScheduledMessage, error) {
 	m.Queue = uint64(q.ID)
 	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
@@ -38,8 +37,7 @@ func (x *Inspector) Scheduled(ctx context.Context, q *catalog.Queue, m *peerpb.S
 	return r.Messages, nil
 }
 
-// scheduled reads a page if this node leads the queue, once nothing is due in
-// it any more.
+// scheduled reads a page if this node leads the queue, once nothing in it is due.
 func (x *Inspector) scheduled(m *peerpb.ScheduledRequest) *peerpb.ScheduledReply {
 	q, ok := x.view().QueueByID(fsm.QueueID(m.Queue))
 	if !ok {

@@ -12,8 +12,8 @@ import (
 // closeWait bounds how long closing a session waits for its queues.
 const closeWait = 3 * time.Second
 
-// Session is one channel of one client of this node. Its parts have one lock,
-// that of calls, as an answer may concern several of them.
+// Session is one channel of one client of this node. Its parts share one lock, that of calls,
+// because an answer may concern several of them.
 type Session struct {
 	conn *Connection
 	id   fsm.SessionID // set before the session is used
@@ -51,11 +51,11 @@ func newSession(c *Connection, client fsm.SessionEvents) *Session {
 
 func (s *Session) broker() *Broker { return s.conn.broker }
 
-// Refresh brings this node's view up to date: what a client of any node has
-// been told is done shows in it.
+// Refresh brings this node's view up to date: afterwards it holds every change that has been
+// reported as done to a client of any node.
 func (s *Session) Refresh(ctx context.Context) error { return s.broker().catalog.Refresh(ctx) }
 
-// abandon ends the session in all queues: it belongs to a boot that is over.
+// abandon ends the session in all queues because its boot is over.
 func (s *Session) abandon() {
 	s.lock()
 	defer s.unlock()
@@ -64,9 +64,9 @@ func (s *Session) abandon() {
 	s.lose(errLost)
 }
 
-// Close returns what the session holds and ends its consumers. Publishes whose
-// queue is gone are routed again first. It does not wait for queues without a
-// leader: they are told when they have one again.
+// Close returns what the session holds and ends its consumers. Publishes whose queue is gone are
+// routed again first. It does not wait for queues without a leader: they are told once they have
+// one.
 func (s *Session) Close(ctx context.Context) {
 	s.mu.Lock()
 	if !s.closing {
@@ -93,8 +93,8 @@ func (s *Session) Close(ctx context.Context) {
 	}
 }
 
-// strayRetry is the pause before a session that ends checks again whether
-// publishes wait for the end of their queue.
+// strayRetry is the pause before a closing session checks again whether publishes wait for the end
+// of their queue.
 const strayRetry = 50 * time.Millisecond
 
 // finish waits until the queues know that the session has ended.

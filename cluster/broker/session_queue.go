@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-// getToken marks the consumer numbers that stand for a session's gets at one
-// of its queues: the rest of the number is that queue's index.
+// getToken marks the consumer numbers that stand for a session's gets at one of its queues: the
+// remaining bits are that queue's index.
 const getToken = 1 << 63
 
 // streams are the streams of a session, by queue. The session's lock guards them.
@@ -26,13 +26,12 @@ type streams struct {
 	available *availability
 
 	queues    map[fsm.QueueID]*sessionQueue
-	order     []*sessionQueue // those that are not known to be gone, by index
+	order     []*sessionQueue // those not known to be gone, by index
 	lastIndex uint64          // of the newest one
-	ended     bool            // the session's boot is over: no queue takes anything from it
+	ended     bool            // the session's boot is over: no queue accepts anything from it
 }
 
-// queue finds or makes what the session knows of a queue, and its stream there.
-// The lock is held.
+// queue finds or creates the session's record of a queue with its stream. The lock is held.
 func (x *streams) queue(q *catalog.Queue) *sessionQueue {
 	if u := x.queues[q.ID]; u != nil {
 		return u
@@ -54,7 +53,7 @@ func (x *streams) queue(q *catalog.Queue) *sessionQueue {
 	return u
 }
 
-// find returns the place of a queue in order. The lock is held.
+// find returns the position of a queue in order. The lock is held.
 func (x *streams) find(index uint64) (int, bool) {
 	return slices.BinarySearchFunc(x.order, index, func(q *sessionQueue, index uint64) int { return cmp.Compare(q.index, index) })
 }
@@ -81,8 +80,8 @@ func (x *streams) do(ctx context.Context, q *catalog.Queue, c *logpb.Command) (*
 	return k, x.available.await(ctx, q, r, k)
 }
 
-// end tells the queues that have not been told that the session ends. waiting:
-// some publishes wait for the end of their queue. The lock is held.
+// end tells the queues that do not know it yet that the session ends. waiting: some publishes wait
+// for the end of their queue. The lock is held.
 func (x *streams) end() (calls []*stream.Call, waiting bool) {
 	for _, q := range x.order {
 		waiting = waiting || len(q.strays) > 0
@@ -94,8 +93,7 @@ func (x *streams) end() (calls []*stream.Call, waiting bool) {
 	return calls, waiting
 }
 
-// abandon ends all streams at once: the session belongs to a boot that is over.
-// The lock is held.
+// abandon ends all streams at once because the session's boot is over. The lock is held.
 func (x *streams) abandon() {
 	x.ended = true
 	for _, q := range x.order {
@@ -107,15 +105,15 @@ func (x *streams) abandon() {
 	}
 }
 
-// detach takes the streams off their routes. The lock is held.
+// detach removes the streams from their routes. The lock is held.
 func (x *streams) detach() {
 	for _, q := range x.order {
 		q.stream.Route().Detach(q.stream)
 	}
 }
 
-// sessionQueue is one queue as a session uses it: its stream there, which it owns
-// under the session's lock, and the publishes that came too late for the queue.
+// sessionQueue is one queue as used by a session: its stream, owned under the session's lock, and
+// the publishes that came too late for the queue.
 type sessionQueue struct {
 	session *Session
 	stream  *stream.Stream
@@ -134,12 +132,11 @@ var (
 // Lock takes the session's lock.
 func (q *sessionQueue) Lock() { q.session.lock() }
 
-// Unlock gives it back, and tells the client what has happened meanwhile.
+// Unlock releases it, and passes on to the client what has happened meanwhile.
 func (q *sessionQueue) Unlock() { q.session.unlock() }
 
-// publish queues an enqueue. ceiling is the longest TTL that the exchanges on the
-// way allow + 1; 0: any. store: the queue is that of a delayed exchange. The lock
-// is held.
+// publish queues an enqueue. ceiling is the longest TTL allowed by the exchanges on the path + 1;
+// 0: unlimited. store: the queue is that of a delayed exchange. The lock is held.
 func (q *sessionQueue) publish(p *fsm.Publish, fan *fanout, ceiling uint64, store bool) {
 	q.enqueue = logpb.Enqueue{
 		Size: uint32(len(p.Payload)), Head: uint32(fsm.Payload(p.Payload).HeadSize()), TtlPlusOne: uint64(p.TTL + 1),
@@ -157,7 +154,7 @@ func (q *sessionQueue) publish(p *fsm.Publish, fan *fanout, ceiling uint64, stor
 	q.stream.Add(&q.command, stream.Pending{Payload: p.Payload, Number: p.Number, Mandatory: p.Mandatory, Note: noteOf(p, fan)})
 }
 
-// Answered takes the answer to one command.
+// Answered handles the answer to one command.
 func (q *sessionQueue) Answered(p *stream.Pending, r fsm.Result) {
 	s := q.session
 	if k := p.Call; k != nil {
@@ -168,7 +165,7 @@ func (q *sessionQueue) Answered(p *stream.Pending, r fsm.Result) {
 		if k.Got != nil {
 			k.Got.Consumer = getToken | q.index
 		}
-		// Whoever waits goes on after the events that came before the answer.
+		// The waiting caller goes on after the events that came before the answer.
 		s.add(event{kind: eventAnswered, call: k, result: r})
 	} else if a, is := p.Note.(*scheduleCommand); is {
 		s.exchange.done(a, r)
@@ -177,20 +174,20 @@ func (q *sessionQueue) Answered(p *stream.Pending, r fsm.Result) {
 	}
 }
 
-// Lost ends the session: a queue has given it up, and with it what it held.
-// After SESSION_DOWN that is how the repeated command is answered.
+// Lost ends the session: a queue has given it up, with everything it held. After SESSION_DOWN a
+// repeated command gets this answer.
 func (q *sessionQueue) Lost() {
 	q.stream.Abandon()
 	q.session.lose(errLost)
 }
 
-// Failed ends the session: what its stream holds may be half changed.
+// Failed ends the session: the state of its stream may be half changed.
 func (q *sessionQueue) Failed() {
 	q.stream.Abandon()
 	q.session.lose(errFault)
 }
 
-// Noticed takes a notice about a consumer.
+// Noticed handles a notice about a consumer.
 func (q *sessionQueue) Noticed(n stream.Notice) {
 	s := q.session
 	s.lock()
@@ -207,7 +204,7 @@ func (q *sessionQueue) Noticed(n stream.Notice) {
 	}
 }
 
-// Gone ends what the session has at a queue that is gone.
+// Gone ends everything the session has at a queue that is gone.
 func (q *sessionQueue) Gone() {
 	s := q.session
 	s.lock()
@@ -217,11 +214,11 @@ func (q *sessionQueue) Gone() {
 	s.takeStrays(q)
 }
 
-// Accept counts a message for a consumer, if the channel has room for it.
+// Accept counts a message for a consumer, if the channel has space for it.
 func (q *sessionQueue) Accept(bytes int) bool { return q.session.consumers.window.accept(bytes) }
 
-// CanTake reports whether the channel has room for so many answers. If not, Written
-// will find somebody hungry.
+// CanTake reports whether the channel has space for a number of answers. If not, Written will find
+// that a consumer is waiting.
 func (q *sessionQueue) CanTake(answers int) bool { return q.session.consumers.window.fits(answers) }
 
 // Deliver passes messages on to the channel.

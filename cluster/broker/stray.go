@@ -9,17 +9,16 @@ import (
 	"github.com/quorate/quorate/fsm/catalog"
 )
 
-// stray is a publish that was routed to a queue which is gone. It is routed
-// again by a view that does not hold the queue any more.
+// stray is a publish that was routed to a queue which is gone. It is routed again by a view that no
+// longer holds the queue.
 type stray struct {
 	publish fsm.Publish // Headers and Property are nil
 	fan     *fanout
 }
 
-// strayed keeps a publish whose queue is gone. If the view still holds the queue
-// the publish waits for the end of the stream: a route by that view would lead
-// there again. Strays keep the order in which they were published. The lock is
-// held.
+// strayed keeps a publish whose queue is gone. If the view still holds the queue, the publish waits
+// for the end of the stream: that view would route it there again. Strays keep the order in which
+// they were published. The lock is held.
 func (x *publisher) strayed(q *sessionQueue, p *stream.Pending) {
 	again, err := publishOf(p, x.properties)
 	if err != nil {
@@ -33,13 +32,13 @@ func (x *publisher) strayed(q *sessionQueue, p *stream.Pending) {
 	}
 }
 
-// takeStrays lets the strays of a queue that is gone go on. The lock is held.
+// takeStrays releases the strays of a queue that is gone. The lock is held.
 func (x *publisher) takeStrays(q *sessionQueue) {
 	x.strays = append(x.strays, q.strays...)
 	q.strays = nil
 }
 
-// publishOf returns the publish that a command was made of.
+// publishOf returns the publish that a command was made from.
 func publishOf(of *stream.Pending, properties Properties) (fsm.Publish, error) {
 	c, err := of.Command()
 	if err != nil {
@@ -57,9 +56,9 @@ func publishOf(of *stream.Pending, properties Properties) (fsm.Publish, error) {
 	return p, nil
 }
 
-// routeStrays sends strays on, by a view that other publishes would be routed by
-// as well: without one they wait. A queue on the new way may be gone as well:
-// then there is a view which knows that by now. The lock is held.
+// routeStrays routes strays again, by a view that other publishes could be routed by as well;
+// without one they wait. A queue of the new route may be gone as well: then there is a view by now
+// that knows it. The lock is held.
 func (x *publisher) routeStrays() {
 	for len(x.strays) > 0 {
 		if !x.node.catalog.Fresh() {
@@ -75,7 +74,7 @@ func (x *publisher) routeStrays() {
 	}
 }
 
-// awaitFresh goes on with strays once the view is up to date. The lock is held.
+// awaitFresh continues with strays once the view is up to date. The lock is held.
 func (x *publisher) awaitFresh() {
 	if x.refreshing {
 		return
@@ -87,7 +86,7 @@ func (x *publisher) awaitFresh() {
 	})
 }
 
-// refreshed waits until the view is up to date, and goes on with strays.
+// refreshed waits until the view is up to date, and continues with strays.
 func (x *publisher) refreshed() {
 	ctx, cancel := x.tasks.whileOpen()
 	defer cancel()
@@ -95,15 +94,14 @@ func (x *publisher) refreshed() {
 	x.calls.mu.Lock()
 	x.refreshing = false
 	if err != nil {
-		x.calls.mu.Unlock() // the node stops: what waits stays without an answer
+		x.calls.mu.Unlock() // the node stops: waiting publishes stay unanswered
 		return
 	}
 	x.calls.unlock()
 }
 
-// routeStray sends one copy of a publish to those queues that it leads to now
-// and that have not been sent one. What the user may publish to was checked when
-// the publish came. The lock is held.
+// routeStray sends one copy of a publish to the queues that it now matches and that were not sent
+// one. The user's rights were checked when the publish came. The lock is held.
 func (x *publisher) routeStray(v *catalog.View, one *stray) {
 	p, fan := &one.publish, one.fan
 	queues, limits, how := x.routeAgain(v, p, fan)
@@ -122,8 +120,8 @@ func (x *publisher) routeStray(v *catalog.View, one *stray) {
 	}
 }
 
-// routeAgain returns the queues that a stray leads to and that were not sent a
-// copy of it. how is taken if there are some.
+// routeAgain returns the queues that a stray matches and that were not sent a copy of it. how
+// applies if there are none.
 func (x *publisher) routeAgain(v *catalog.View, p *fsm.Publish, fan *fanout) (queues []*catalog.Queue, limits catalog.Ceilings, how publishOutcome) {
 	properties := x.properties
 	m := &catalog.Message{

@@ -2,14 +2,14 @@ package broker
 
 import "sync"
 
-// suspect is the last process of a node from which nothing is heard.
+// suspect is the last process of a node that is not heard any more.
 type suspect struct {
 	incarnation [16]byte
 	since       int64 // ms
-	// restarted: the node is back under another incarnation, so this one has
-	// ended. That proves it without asking anybody.
+	// restarted: the node is back under another incarnation, which proves without asking anybody
+	// that this one has ended.
 	restarted bool
-	tried     int64 // when it was last tried to have it declared dead, ms; 0: never
+	tried     int64 // last attempt to have it declared dead, ms; 0: never
 }
 
 // suspects are the nodes that this one does not hear.
@@ -41,15 +41,14 @@ func (x *suspects) names() []string {
 	return names
 }
 
-// down is told that a process is not heard any more.
+// down records that a process is not heard any more.
 func (x *suspects) down(node string, s suspect) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.byName[node] = s
 }
 
-// up is told that a process is heard. If it is another one than the suspect,
-// that one has ended.
+// up records that a process is heard. If it is not the suspected one, that one has ended.
 func (x *suspects) up(node string, incarnation [16]byte) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -64,8 +63,7 @@ func (x *suspects) up(node string, incarnation [16]byte) {
 	}
 }
 
-// absent is told of a node that has never been heard; unless alive says that it
-// is by now.
+// absent records a node that has never been heard, unless alive says that it is heard by now.
 func (x *suspects) absent(node string, s suspect, alive func() bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -74,7 +72,7 @@ func (x *suspects) absent(node string, s suspect, alive func() bool) {
 	}
 }
 
-// forget drops what is known of a process that the catalog knows no more.
+// forget drops the suspect if it is still this process, which the catalog no longer knows.
 func (x *suspects) forget(node string, s suspect) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -83,7 +81,7 @@ func (x *suspects) forget(node string, s suspect) {
 	}
 }
 
-// try reports whether it is time to have a suspect declared dead.
+// try reports whether it is time for an attempt to have a suspect declared dead.
 func (x *suspects) try(node string, now int64) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// Take gets up to count messages for a user, and then settles all of them at
-// once. It is what basic.get is: it fails the same way, and is use.
+// Take gets up to count messages for a user, and then settles all of them at once. Like basic.get,
+// it fails in the same cases and counts as use.
 func (b *Broker) Take(ctx context.Context, user, vhost, name string, count int, outcome fsm.Outcome) ([]fsm.Message, error) {
 	c, err := b.Connect(ctx, user, vhost)
 	if err != nil {
@@ -55,9 +55,9 @@ func (noEvents) Revoked(uint64, error)                 {}
 func (noEvents) TimedOut(uint64, []uint64, fsm.Millis) {}
 func (noEvents) Lost(error)                            {}
 
-// Command performs commands at a queue as a session of its own would, one after
-// the other, and returns their answers: OK, or NotFound if what the command is
-// about is not there. Any other is an error.
+// Command executes commands at a queue in a session of its own, one after the other, and returns
+// their answers: OK, or NotFound if the object of the command is not there. Any other answer is an
+// error.
 func (b *Broker) Command(ctx context.Context, q *catalog.Queue, commands ...*logpb.Command) ([]fsm.Result, error) {
 	conn := &Connection{broker: b, vhost: q.VHost, number: b.clients.lastConnection.Add(1)}
 	s, err := conn.OpenSession(noEvents{})

@@ -8,11 +8,10 @@ import (
 	"github.com/quorate/quorate/cluster/worker"
 )
 
-// tasks are the goroutines of the broker. A panic costs the work in which it
-// happens, and not the process with all its clients and queues.
+// tasks runs the goroutines of the broker. A panic costs the work in which it happens, not the
+// process with all its clients and queues.
 //
-// Invariant: once closed no goroutine begins, and close returns when the last
-// one has ended.
+// Invariant: no goroutine starts once closed, and close returns when the last one has ended.
 type tasks struct {
 	panics *worker.Guard
 	mu     sync.Mutex
@@ -25,12 +24,11 @@ func newTasks(log *slog.Logger) *tasks {
 	return &tasks{panics: worker.NewGuard(log.With("part", "broker")), stop: make(chan struct{})}
 }
 
-// guard does something and reports whether there was no panic.
+// guard calls f and reports whether it did not panic.
 func (t *tasks) guard(doing string, f func()) (ok bool) { return t.panics.Try(doing, f) }
 
-// spawn runs f on a goroutine that close waits for, and reports so; not any
-// more once the broker closes. A panic ends f, and nothing else: what others
-// wait for f has to release by defer.
+// spawn runs f on a goroutine that close waits for, and returns true; false once the broker closes.
+// A panic ends f and nothing else: what others wait for, f has to release by defer.
 func (t *tasks) spawn(doing string, f func()) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -53,7 +51,7 @@ func (t *tasks) whileOpen() (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-// refuse lets no goroutine begin any more, and tells those that run to end.
+// refuse prevents new goroutines, and tells the running ones to end.
 func (t *tasks) refuse() {
 	t.mu.Lock()
 	t.closed = true

@@ -10,15 +10,13 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// noteWait bounds how long it is tried to note that exchanges were in use. The
-// next use is noted anew.
+// noteWait bounds how long the broker tries to record the use of exchanges. The next use is
+// recorded anew.
 const noteWait = 5 * time.Second
 
-// uses are those of exchanges that are deleted when idle, on their way into
-// the catalog.
+// uses holds the uses of exchanges that are deleted when idle until the catalog has them.
 //
-// Invariant: noting is empty unless running; pending is empty unless running or
-// the broker closes.
+// Invariant: noting is empty unless running; pending is empty unless running or the broker closes.
 type uses struct {
 	*node
 	*tasks
@@ -28,11 +26,11 @@ type uses struct {
 	running bool
 }
 
-// exchangeName is that of an exchange among all vhosts.
+// exchangeName identifies an exchange among all vhosts.
 type exchangeName struct{ vhost, name string }
 
-// exchange notes the use of an exchange, if it is one that is deleted when idle.
-// The catalog hears of one use in a while, and not from somebody who waits for it.
+// exchange records the use of an exchange that is deleted when idle. The catalog gets only one use
+// per period, and the caller does not wait for it.
 func (u *uses) exchange(x *catalog.Exchange) {
 	now := u.stamp()
 	if !u.view().TouchDue(x, now) {
@@ -53,16 +51,16 @@ func (u *uses) exchange(x *catalog.Exchange) {
 	}
 }
 
-// sources notes the use of the exchanges that a queue is bound to: what is
-// done with the queue is use of them.
+// sources records the use of the exchanges that a queue is bound to: use of the queue is use of
+// them.
 func (u *uses) sources(q *catalog.Queue) {
 	for x := range u.view().IdleSources(q) {
 		u.exchange(x)
 	}
 }
 
-// ends notes the use of what a binding joins that is made once more. The
-// catalog itself notes that of one which is new.
+// ends records the use of both ends of an existing binding that is made again. For a new binding
+// the catalog does so itself.
 func (u *uses) ends(m *logpb.Bind) {
 	v := u.view()
 	if x, ok := v.Exchange(m.Vhost, m.Source); ok {
@@ -76,14 +74,14 @@ func (u *uses) ends(m *logpb.Bind) {
 	}
 }
 
-// propose tells the catalog of uses until there are none left.
+// propose proposes uses to the catalog until there are none left.
 func (u *uses) propose() {
 	ctx, cancel := u.whileOpen()
 	defer cancel()
 	done := false
 	defer func() {
 		if !done {
-			u.stopped() // a panic: the next use begins again
+			u.stopped() // after a panic: the next use starts again
 		}
 	}()
 	for {
@@ -109,14 +107,14 @@ func (u *uses) propose() {
 	}
 }
 
-// stopped notes that nobody tells the catalog of uses any more.
+// stopped records that uses are no longer being proposed.
 func (u *uses) stopped() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.running, u.noting = false, nil
 }
 
-// TouchExchange is the command that notes the use of an exchange.
+// TouchExchange is the command that records the use of an exchange.
 func TouchExchange(vhost, name string, at fsm.Time) *logpb.CatalogCommand {
 	return &logpb.CatalogCommand{Body: &logpb.CatalogCommand_TouchExchange{
 		TouchExchange: &logpb.TouchExchange{Vhost: vhost, Name: name, At: int64(at)},

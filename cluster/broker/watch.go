@@ -8,16 +8,16 @@ import (
 	"github.com/quorate/quorate/fsm/catalog"
 )
 
-// How often the watch does what no event causes, in rounds but the first.
+// How often the watch repeats work that no event causes, in rounds; the first is a duration.
 const (
 	watchEvery   = 250 * time.Millisecond
-	suspectEvery = 4  // suspects, and queues that disagree about nodes
+	suspectEvery = 4  // suspects, and queues with outdated knowledge of nodes
 	reportEvery  = 20 // all queues, while there are suspects
 )
 
-// watch repeats what may have got lost: it asks for leaders that nobody has
-// announced, sends again what is not answered, has suspects declared dead, and
-// tells queues again of nodes that are dead, suspected or back.
+// watch repeats what may have been lost: it searches for leaders that nobody has announced, sends
+// unanswered commands again, has suspects declared dead, and tells queues again which nodes are
+// dead, suspected or back.
 type watch struct {
 	*node
 	*tasks
@@ -28,11 +28,11 @@ type watch struct {
 	links    *links
 
 	watched []*stream.Route
-	sources *catalog.View // the last one with which no queue had a session of a queue that is gone
+	sources *catalog.View // the last view at which no queue had a session of a queue that is gone
 	rounds  int
 }
 
-// round does everything once. A panic in one thing leaves the others alone.
+// round does all of it once. A panic in one step does not affect the others.
 func (w *watch) round() {
 	now := w.now()
 	w.watched = w.routes.Watch(w.watched)
@@ -49,8 +49,8 @@ func (w *watch) round() {
 	w.guard("wake dead letters", w.letters.Wake)
 }
 
-// endSources ends the sessions of queues that are gone at all queues that this
-// node leads, if the catalog has changed since all were seen to have none.
+// endSources ends the sessions of queues that are gone, at all queues that this node leads, if the
+// catalog has changed since the last check that found none.
 func (w *watch) endSources() {
 	v := w.view()
 	if v == w.sources {
