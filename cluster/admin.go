@@ -17,7 +17,8 @@ const Version = api.ProductVersion
 // settleWait bounds how long one group may take to commit an empty entry.
 const settleWait = 5 * time.Second
 
-// openStats makes what answers operators and other nodes how things are.
+// openStats creates the parts that report the state of this node and of the cluster to operators
+// and other nodes.
 func (n *Node) openStats() {
 	nodes := &stats.Nodes{Self: n.config.Name, Mesh: n.mesh, Try: n.guard.Try, Logger: n.slog}
 	n.local = stats.NewLocal(stats.LocalConfig{
@@ -34,26 +35,26 @@ func (n *Node) openStats() {
 	})
 }
 
-// openExpiry makes what deletes unused exchanges.
+// openExpiry creates the worker that deletes unused exchanges.
 func (n *Node) openExpiry() {
 	n.expiry = expiry.New(expiry.Config{
 		Self: n.config.Name, Catalog: n.catalog, Now: n.clock.Now, Activity: n.queues.Activity, Logger: n.slog,
 	})
 }
 
-// Isolated says why this node is cut off, see stats.Local.
+// Isolated says why this node is cut off; see stats.Local.
 func (n *Node) Isolated() string { return n.local.Isolated() }
 
 // Ready reports whether the node serves clients.
 func (n *Node) Ready() bool { return n.local.Ready() }
 
-// listen registers for what other nodes ask.
+// listen registers the handlers for requests of other nodes.
 func (n *Node) listen() {
 	n.mesh.Handle(broker.KindResourceAlarms, n.alarm.Receive)
 	n.handleClients()
 }
 
-// openAlarm makes what watches memory and disk.
+// openAlarm creates the monitor of memory and disk.
 func (n *Node) openAlarm() {
 	c := n.config
 	if c.Probe == nil {
@@ -63,10 +64,10 @@ func (n *Node) openAlarm() {
 	n.alarm = alarm.NewCluster(watch, n.mesh, broker.KindResourceAlarms, c.Logger)
 }
 
-// Online reports whether a node is up as far as this one knows.
+// Online reports whether a node is up, as far as this one knows.
 func (n *Node) Online(node string) bool { return node == n.config.Name || n.mesh.Alive(node) }
 
-// CertificateTaken notes a new certificate, see membership.Membership.
+// CertificateTaken records a new certificate; see membership.Membership.
 func (n *Node) CertificateTaken(c *x509.Certificate) { n.membership.CertificateTaken(c) }
 
 // Replicas describes every queue replica on this node.

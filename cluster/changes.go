@@ -6,8 +6,8 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// queueSettings returns the effective settings of a queue as this node knows
-// them now; nil: it knows no such queue.
+// queueSettings returns the effective settings of a queue as this node currently knows them; nil if
+// it knows no such queue.
 func (n *Node) queueSettings(id fsm.QueueID) *group.QueueConfig {
 	v := n.catalog.View()
 	if q, ok := v.QueueByID(id); ok {
@@ -16,7 +16,7 @@ func (n *Node) queueSettings(id fsm.QueueID) *group.QueueConfig {
 	return nil
 }
 
-// catalogChanged acts on what an entry of the catalog has changed.
+// catalogChanged acts on the changes made by an entry of the catalog.
 func (n *Node) catalogChanged(c group.CatalogChange) {
 	view := n.catalog.View()
 	if c.Nodes || c.Everything {
@@ -67,7 +67,7 @@ func (n *Node) catalogChanged(c group.CatalogChange) {
 	n.broker.CatalogChanged()
 }
 
-// outside is the broker, as groups see it; the reconciler checks what the node leads.
+// outside is the broker as seen by groups; the reconciler checks the groups that the node leads.
 type outside struct {
 	*broker.Broker
 	node *Node
@@ -81,7 +81,7 @@ func (o outside) Led(g *group.Group, term uint64) {
 	}
 }
 
-// served is the catalog, as the broker sees it.
+// served is the catalog as seen by the broker.
 type served struct {
 	*group.Catalog
 	node *Node

@@ -18,8 +18,8 @@ import (
 // clientsWait bounds how long other nodes may take to answer.
 const clientsWait = 5 * time.Second
 
-// handleClients registers for what other nodes ask about this node's clients.
-// It happens between tools and people: what goes over is the JSON they see.
+// handleClients registers the handlers for requests about this node's clients. The answers end up
+// with people and tools, so they are sent as the JSON that these see.
 func (n *Node) handleClients() {
 	n.mesh.HandleCall(broker.KindConnections, func(context.Context, string, []byte) ([]byte, error) {
 		return json.Marshal(n.myConnections())
@@ -33,15 +33,15 @@ func (n *Node) handleClients() {
 	})
 }
 
-// maxListed bounds how many connections a node is believed to have: an empty one
-// in a list takes three bytes, and hundreds when it is decoded.
+// maxListed bounds the number of connections accepted from another node: an empty one takes three
+// bytes in a list, and hundreds once decoded.
 const maxListed = 1 << 17
 
 // decodeConnections reads another node's list.
 func decodeConnections(answer []byte) (list []api.Connection, err error) {
 	d := json.NewDecoder(bytes.NewReader(answer))
 	switch first, err := d.Token(); {
-	case err != nil || first == nil: // it takes no clients
+	case err != nil || first == nil: // the node takes no clients
 		return nil, err
 	case first != json.Delim('['):
 		return nil, fmt.Errorf("a list of connections begins with %v", first)
@@ -58,7 +58,7 @@ func decodeConnections(answer []byte) (list []api.Connection, err error) {
 	return list, nil
 }
 
-// closing asks a node to close a connection.
+// closing is a request to another node to close a connection.
 type closing struct{ Name, Reason string }
 
 func (n *Node) myConnections() []api.Connection {
@@ -72,7 +72,7 @@ func (n *Node) myConnections() []api.Connection {
 	return all
 }
 
-// Connections lists clients' connections to all nodes that answer, by name.
+// Connections lists the client connections of all nodes that answer, sorted by name.
 func (n *Node) Connections(ctx context.Context) []api.Connection {
 	nodes := &stats.Nodes{Self: n.config.Name, Mesh: n.mesh, Try: n.guard.Try, Logger: n.slog}
 	answers := stats.AskAll(ctx, nodes, stats.Question[[]api.Connection]{
@@ -90,18 +90,18 @@ func (n *Node) Connections(ctx context.Context) []api.Connection {
 	return all
 }
 
-// renewClients has clients looked at again whenever their rights have changed.
+// renewClients checks all clients again whenever their rights may have changed.
 func (n *Node) renewClients() {
 	n.rights.Run(n.loops.Life().Done(), func(time.Time) (again time.Duration) {
-		if n.clients != nil && n.ready.Load() { // else nobody is in
+		if n.clients != nil && n.ready.Load() { // otherwise no client is connected
 			n.clients.Renew()
 		}
 		return 0
 	})
 }
 
-// CloseConnection has the node that a client is connected to send it away,
-// for this reason. It returns false if the connection is gone.
+// CloseConnection makes the node that a client is connected to close the connection with this
+// reason. It returns false if the connection is gone.
 func (n *Node) CloseConnection(ctx context.Context, c api.Connection, reason string) (bool, error) {
 	if c.Node == n.config.Name {
 		return n.clients.CloseConnection(c.Name, reason), nil

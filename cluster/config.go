@@ -19,31 +19,32 @@ import (
 	"github.com/quorate/quorate/fsm/catalog"
 )
 
-// Config says what a node is and what it stands on. The seams to the outside
-// (clock, listener, dialer, exit) are given by whoever opens it.
+// Config describes a node and what it depends on. The interfaces to the outside (clock, listener,
+// dialer, exit) are supplied by the caller of Open.
 type Config struct {
 	Name        string
 	ClusterName string
 	DataDir     string
-	// Nodes is the static list: name → address of the peer listener, this
-	// node included. New nodes found a cluster together with all others on it.
+	// Nodes is the static list, including this node: name → address of the peer listener. New nodes
+	// found a cluster together with all others on the list.
 	Nodes map[string]string
-	// Contacts are addresses of nodes of a cluster that this node joins if it
-	// is new. It founds none then.
+	// Contacts are addresses of nodes of an existing cluster, which this node joins if it is new.
+	// It then does not found one.
 	Contacts []string
-	// Token lets this node into their cluster; zero: it is on their list, or known.
+	// Token authorizes this node to join their cluster; zero: it is on their list, or known.
 	Token certs.Token
-	// PlainTokens has it go over plain links to other hosts, too.
+	// PlainTokens allows the token to be sent over plain links to other hosts, too.
 	PlainTokens bool
-	// Enrolment gets this node a certificate when it joins; nil: it has one, or its
-	// links are plain.
+	// Enrolment obtains a certificate for this node when it joins; nil: it has one, or its links
+	// are plain.
 	Enrolment membership.Enrolment
-	// Signer makes certificates for nodes that join; nil: they bring their own.
+	// Signer signs certificates for joining nodes; nil: they bring their own.
 	Signer membership.Signer
-	// Certificates lists when what the node shows ends; nil: it shows none.
+	// Certificates lists the certificates this node presents and when they expire; nil: it presents
+	// none.
 	Certificates func() []api.Certificate
 	Listener     net.Listener // for peers
-	// Security is how the links to other nodes are secured; nil: not at all.
+	// Security configures how links to other nodes are secured; nil: they are plain.
 	Security   *peer.Security
 	Dial       func(ctx context.Context, address string) (net.Conn, error)
 	Clock      func() time.Time // this node's wall clock, right or wrong
@@ -59,16 +60,15 @@ type Config struct {
 	LoopbackUsers   []string
 	Logins          login.Config
 
-	// RetainedBytes is how much of the queue logs is kept for members that lag;
-	// 0: group.DefaultRetained.
+	// RetainedBytes is how much of the queue logs is kept for lagging members; 0:
+	// group.DefaultRetained.
 	RetainedBytes int64
-	// MemTableBytes is how much the queue store writes before it makes a
-	// table file. Its log takes a few times as much on disk.
+	// MemTableBytes is how much the queue store writes before it creates a table file. Its log
+	// takes a few times as much on disk.
 	MemTableBytes int64
-	// OpenFiles is how many files of the queue store are open at a time; 0: the
-	// store's own default.
+	// OpenFiles is the maximum number of open files of the queue store; 0: the store's own default.
 	OpenFiles int
-	// MaxConnections is how many clients may be connected to this node; 0: any.
+	// MaxConnections is the maximum number of clients connected to this node; 0: unlimited.
 	MaxConnections int
 
 	Heartbeat       time.Duration // of queue groups
@@ -78,8 +78,8 @@ type Config struct {
 	Versions        fsm.Versions    // of the machines; zero: fsm.Supported
 
 	Watchdog watchdog.Bounds
-	// DiskGate is called ahead of each write to the stores and may block, as a
-	// disk does that hangs; nil: nothing is.
+	// DiskGate is called before each write to the stores and may block, like a disk that hangs;
+	// nil: it is not called.
 	DiskGate func()
 
 	Listeners []api.Listener // shown to operators

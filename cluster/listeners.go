@@ -6,30 +6,27 @@ import (
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
-// Clients are the listeners for clients, and the connections of those that have
-// come.
+// Clients are the client listeners and the connections accepted by them.
 type Clients interface {
-	// Shut closes the listeners, disconnects all clients, and returns when they
-	// have gone, or ctx ends.
+	// Shut closes the listeners, disconnects all clients, and returns when they are gone or ctx
+	// ends.
 	Shut(ctx context.Context, reason string)
-	// Open opens the listeners again. It does nothing if they are open.
+	// Open reopens the listeners. It does nothing if they are open.
 	Open() error
-	// Expel disconnects all clients. It does not wait.
+	// Expel disconnects all clients without waiting.
 	Expel(reason string)
-	// Renew checks what each client may do now, and disconnects those that may not
-	// be there any more. It does not wait.
+	// Renew checks the rights of each client again and disconnects those that have lost theirs. It
+	// does not wait.
 	Renew()
-	// Connections describes who is connected.
+	// Connections lists the connected clients.
 	Connections() []api.Connection
-	// SetAlarm says why nobody may publish for now; empty: everybody may. It
-	// does not block.
+	// SetAlarm sets the reason why publishing is blocked; empty: it is not. It does not block.
 	SetAlarm(reason string)
-	// CloseConnection closes the connection of this name, and returns false if
-	// there is none.
+	// CloseConnection closes the connection of this name. It returns false if there is none.
 	CloseConnection(name, reason string) bool
 }
 
-// SetClients gives the node its clients. It is called before Join.
+// SetClients sets the node's clients. It is called before Join.
 func (n *Node) SetClients(c Clients) {
 	n.clients = c
 	n.placement.SetListeners(c)

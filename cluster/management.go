@@ -14,7 +14,7 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// Management is what the HTTP API is about.
+// Management returns the node as the HTTP API needs it.
 func (n *Node) Management() mgmt.Backend {
 	return mgmt.Backend{
 		Catalog: n.catalog, Logins: n.broker, Queues: n.queues, Messages: messages{n.broker, n.config.Properties},
@@ -29,7 +29,7 @@ type messages struct {
 	properties broker.Properties
 }
 
-// Take gets messages for a user and settles them, see broker.Take.
+// Take gets messages for a user and settles them; see broker.Take.
 func (m messages) Take(ctx context.Context, user, vhost, name string, count int, outcome fsm.Outcome) ([]mgmt.Message, error) {
 	taken, err := m.Broker.Take(ctx, user, vhost, name, count, outcome)
 	list := make([]mgmt.Message, len(taken))
@@ -39,7 +39,7 @@ func (m messages) Take(ctx context.Context, user, vhost, name string, count int,
 	return list, err
 }
 
-// Peek shows messages of a queue, see broker.Peek.
+// Peek shows messages of a queue; see broker.Peek.
 func (m messages) Peek(ctx context.Context, q *catalog.Queue, in queue.Place, after uint64, limit int) ([]mgmt.Message, bool, error) {
 	peeked, more, err := m.Broker.Peek(ctx, q, in, after, limit)
 	list := make([]mgmt.Message, len(peeked))
@@ -60,10 +60,10 @@ func (m messages) describe(x *fsm.Message) *fsm.Table {
 // settingWait bounds how long the catalog may take to commit a setting.
 const settingWait = 5 * time.Second
 
-// settings are those of the whole cluster.
+// settings are the cluster-wide settings.
 type settings struct{ catalog *group.Catalog }
 
-// Settings lists the settings of the whole cluster.
+// Settings lists the cluster-wide settings.
 func (s settings) Settings() []api.Setting {
 	var list []api.Setting
 	for _, x := range catalog.Settings() {
@@ -74,7 +74,7 @@ func (s settings) Settings() []api.Setting {
 	return list
 }
 
-// PutSetting gives a setting of the whole cluster a value; nil: the program's.
+// PutSetting sets a cluster-wide setting; nil: the program's default.
 func (s settings) PutSetting(ctx context.Context, name string, value *int64) error {
 	m := &logpb.PutSetting{Name: name, Unset: value == nil}
 	if value != nil {

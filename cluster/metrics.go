@@ -9,15 +9,15 @@ import (
 	"github.com/quorate/quorate/fsm/queue"
 )
 
-// Metrics is the node's page for Prometheus.
+// Metrics returns the node's metrics page for Prometheus.
 func (n *Node) Metrics() *metrics.Metrics { return n.metrics }
 
-// late takes how late a tick was.
+// late records how late a tick was.
 func (n *Node) late(what queue.Due, late fsm.Millis) {
 	n.metrics.Late(what.String(), time.Duration(late)*time.Millisecond)
 }
 
-// metricStats is what the metrics page shows.
+// metricStats collects the numbers for the metrics page.
 func (n *Node) metricStats() metrics.Stats {
 	s := metrics.Stats{
 		Node: n.config.Name, Cluster: n.config.ClusterName, Version: Version,
@@ -39,7 +39,7 @@ func (n *Node) metricStats() metrics.Stats {
 	return s
 }
 
-// certificateEnds is the same for metrics: each protocol comes once.
+// certificateEnds lists when the certificates expire, each protocol once.
 func (n *Node) certificateEnds() (all []metrics.Certificate) {
 	for _, c := range n.local.Certificates() {
 		if c.Ends.IsZero() || slices.ContainsFunc(all, func(m metrics.Certificate) bool { return m.Protocol == c.Protocol }) {

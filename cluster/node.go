@@ -1,6 +1,5 @@
-// Package cluster is a node: it opens the stores, the links to the other
-// nodes, the catalog, the queue groups and the broker in this order, and
-// closes them in reverse.
+// Package cluster is a node: it opens the stores, the links to other nodes, the catalog, the queue
+// groups and the broker in this order, and closes them in reverse.
 package cluster
 
 import (
@@ -37,9 +36,9 @@ type Node struct {
 	config Config
 	slog   *slog.Logger
 	guard  *worker.Guard // of the node's goroutines
-	loops  *worker.Loops // end when Close begins
+	loops  *worker.Loops // stopped first when Close begins
 
-	// In the order in which they are opened; nil: not yet.
+	// In opening order; nil: not open yet.
 	watchdog   *watchdog.Watchdog
 	membership *membership.Membership
 	stores     stores
@@ -54,22 +53,20 @@ type Node struct {
 	alarm     *alarm.Cluster
 	expiry    *expiry.Exchanges
 
-	ready   atomic.Bool // clients may come
-	clients Clients     // nil: there are none
+	ready   atomic.Bool // clients may connect
+	clients Clients     // nil: the node takes no clients
 
-	rights *worker.Worker // checks clients when what users may do has changed
+	rights *worker.Worker // checks clients again when rights have changed
 }
 
-// inspection says how things are: at this node, with replicas at all nodes, and
-// with queues at their leaders.
+// inspection reports state: of this node, of replicas at all nodes, and of queues at their leaders.
 type inspection struct {
 	local    *stats.Local
 	replicas *stats.Replicas
 	queues   *stats.Queues
 }
 
-// Open starts a node. It returns once the node runs; Join makes it a member
-// that serves.
+// Open starts a node. It returns once the node runs; Join makes it a serving member.
 func Open(c Config) (*Node, error) {
 	if c.Versions == (fsm.Versions{}) {
 		c.Versions = fsm.Supported
@@ -126,7 +123,7 @@ func (n *Node) open() error {
 	return nil
 }
 
-// openGroups makes the raft groups and the broker that serves by them.
+// openGroups creates the raft groups and the broker that uses them.
 func (n *Node) openGroups(incarnation [16]byte) {
 	c := n.config
 	n.catalog = group.NewCatalog(group.CatalogConfig{
@@ -151,8 +148,7 @@ func (n *Node) openGroups(incarnation [16]byte) {
 	n.catalog.SetHost(n.host)
 }
 
-// openPlacement makes what decides where replicas are, and connects the
-// membership.
+// openPlacement creates the parts that decide where replicas are, and connects the membership.
 func (n *Node) openPlacement(incarnation [16]byte) {
 	c := n.config
 	n.placement = placement.New(placement.Config{
@@ -182,8 +178,8 @@ func (n *Node) openMesh() (incarnation [16]byte, err error) {
 	return pc.Incarnation, nil
 }
 
-// Join registers the node in the catalog, starts its replicas and waits until
-// all nodes of the static list have been seen once.
+// Join registers the node in the catalog, starts its replicas and waits until every node of the
+// static list has been seen once.
 func (n *Node) Join(ctx context.Context) error {
 	registered, err := n.membership.Join(ctx)
 	if err != nil {
@@ -205,28 +201,27 @@ func (n *Node) Join(ctx context.Context) error {
 	return nil
 }
 
-// withdraw takes the node out of the company of the others, see package watchdog.
+// withdraw makes the node stop taking part in the cluster; see package watchdog.
 func (n *Node) withdraw() {
 	n.mesh.Withdraw()
 	n.host.Withdraw()
 }
 
-// comeBack ends what withdraw has begun.
+// comeBack undoes withdraw.
 func (n *Node) comeBack() {
 	n.mesh.Return()
 	n.host.Return()
 }
 
-// shut disconnects all clients, and returns when they have gone, or ctx ends.
+// shut disconnects all clients, and returns when they are gone or ctx ends.
 func (n *Node) shut(ctx context.Context, reason string) {
 	if n.clients != nil {
 		n.clients.Shut(ctx, reason)
 	}
 }
 
-// renewed takes the boot number that this process has got because it had been
-// declared dead. The clients of its former boot have to connect again: what they
-// held is no longer theirs.
+// renewed takes over the new boot number that this process got after it had been declared dead.
+// Clients of the former boot have to reconnect: they no longer own what they held.
 func (n *Node) renewed(boot uint64) {
 	n.broker.Renew(boot)
 	if n.clients != nil {
@@ -234,13 +229,13 @@ func (n *Node) renewed(boot uint64) {
 	}
 }
 
-// catalogLast asks where a node's replica of the catalog ends.
+// catalogLast asks a node for the last index of its catalog replica.
 func (n *Node) catalogLast(ctx context.Context, node string) (last uint64, ok bool) {
 	r, err := n.replicas.Of(ctx, node, stats.CatalogGroup)
 	return r.GetLast(), err == nil && r != nil
 }
 
-// membershipConfig says how this node becomes a member.
+// membershipConfig returns the configuration of the membership.
 func (n *Node) membershipConfig() membership.Config {
 	c := n.config
 	return membership.Config{
@@ -269,17 +264,17 @@ func (n *Node) initialize(ctx context.Context) error {
 // Broker serves the clients of this node.
 func (n *Node) Broker() *broker.Broker { return n.broker }
 
-// Leave hands over what this node leads, until ctx ends. Clients have been
-// disconnected before. Only the first call does anything.
+// Leave hands over this node's leaderships until ctx ends. Clients must have been disconnected.
+// Only the first call has an effect.
 func (n *Node) Leave(ctx context.Context) {
 	n.ready.Store(false)
 	n.placement.Leave(ctx)
 }
 
-// isDraining reports whether a node is about to stop, see placement.Placement.
+// isDraining reports whether a node is about to stop; see placement.Placement.
 func (n *Node) isDraining(node string) bool { return n.placement.IsDraining(node) }
 
-// Close ends the node in order. Listeners for clients have been closed before.
+// Close shuts the node down in order. The client listeners must have been closed.
 func (n *Node) Close() error {
 	ctx, cancel := context.WithTimeout(n.loops.Life(), closeWait)
 	defer cancel()
@@ -293,7 +288,7 @@ func (n *Node) Close() error {
 	return errors.Join(n.catalog.Close(), n.closeStores())
 }
 
-// closeWait bounds how long a node that is closed gives leaderships away.
+// closeWait bounds how long a closing node tries to hand over its leaderships.
 const closeWait = 5 * time.Second
 
 func (n *Node) closeStores() error {

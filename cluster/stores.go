@@ -12,13 +12,13 @@ import (
 	"github.com/quorate/quorate/cluster/raftlog"
 )
 
-// stores are what the raft groups of a node keep on disk.
+// stores are the on-disk stores of the node's raft groups.
 type stores struct {
 	queues  *raftlog.Store
 	catalog *raftlog.Catalog
 }
 
-// open opens both in the data folder.
+// open opens both stores in the data folder.
 func (s *stores) open(c *Config, fs vfs.FS) (err error) {
 	s.queues, err = raftlog.Open(filepath.Join(c.DataDir, membership.QueuesFolder), raftlog.Options{
 		Logger: c.Logger, Exit: c.Exit, MemTableBytes: c.MemTableBytes, TrailingLogs: group.TrailingLogs, OpenFiles: c.OpenFiles, FS: fs,
@@ -35,7 +35,7 @@ func (s *stores) open(c *Config, fs vfs.FS) (err error) {
 	return nil
 }
 
-// close closes what is open.
+// close closes the stores that are open.
 func (s *stores) close() error {
 	var errs []error
 	if s.catalog != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/fsm/catalog"
 )
 
-// nodeClock is the clock of a node, kept going, with the settings of the whole
-// cluster that are about time, as far as the node knows them.
+// nodeClock is the running clock of a node, with the cluster-wide settings about time as far as the
+// node knows them.
 type nodeClock struct {
 	*clock.Clock
 	loops *worker.Loops
@@ -20,7 +20,7 @@ type nodeClock struct {
 	maxSkew, lockCredit atomic.Int64 // ms
 }
 
-// newClock returns a clock that goes until it is stopped.
+// newClock returns a clock that runs until it is stopped.
 func newClock(c *Config, guard *worker.Guard) *nodeClock {
 	k := &nodeClock{loops: worker.NewLoops(guard)}
 	k.learn(&catalog.View{})
@@ -34,12 +34,12 @@ func newClock(c *Config, guard *worker.Guard) *nodeClock {
 	return k
 }
 
-// heard takes what another node's wall clock shows.
+// heard takes a reading of another node's wall clock.
 func (k *nodeClock) heard(node string, wall int64, roundTrip time.Duration) {
 	k.Read(node, fsm.Time(wall), roundTrip)
 }
 
-// learn takes up the settings of a view, and reports whether queues have to.
+// learn applies the settings of a view, and reports whether queues have to apply them, too.
 func (k *nodeClock) learn(v *catalog.View) (changed bool) {
 	k.maxSkew.Store(v.Setting(catalog.MaxClockSkew))
 	credit := v.Setting(catalog.LockCredit)
