@@ -21,7 +21,7 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-// The catalog is one group, so it may keep raft's quick timers.
+// The catalog is a single group, so it can keep raft's short timers.
 const (
 	catalogHeartbeat = time.Second
 	catalogLease     = 500 * time.Millisecond
@@ -34,30 +34,29 @@ const (
 	catalogGroup     = fsm.GroupID(0)
 )
 
-// CatalogConfig is what the catalog's group needs.
+// CatalogConfig holds what the catalog's group needs.
 type CatalogConfig struct {
 	Node  string
 	Store *raftlog.Catalog
 	Mesh  *peer.Mesh
-	Kind  peer.Kind // of the calls to the leader, and of questions for leases
-	// KindApplied is that of messages that say what a node has applied.
+	Kind  peer.Kind // of calls to the leader and of lease requests
+	// KindApplied is the kind of messages that report what a node has applied.
 	KindApplied peer.Kind
 	Incarnation [16]byte // of this process
 	Clock       func() fsm.Time
-	Newest      uint32 // version of the machines that this program supports
+	Newest      uint32 // latest machine version that this program supports
 	Exit        func(code int)
 	Logger      *slog.Logger
-	// Host brings this node's replica up to date if it is a learner, and those
-	// of others if this one leads, and says when a leader makes no progress;
-	// nil: nobody does.
+	// Host brings this node's replica up to date if it is a learner, brings learners of others up
+	// to date if this node leads, and reports when a leader makes no progress. nil: none of this
+	// is done.
 	Host *Host
-	// Changed is called after each entry, with what it has changed, on the applying goroutine
-	// and must not block.
+	// Changed is called after each entry with what the entry has changed. It runs on the applying
+	// goroutine and must not block.
 	Changed func(CatalogChange)
 }
 
-// Catalog runs the catalog's raft group on this node: it connects its parts, and
-// proposes.
+// Catalog runs the catalog's raft group on this node: it connects the parts and proposes entries.
 type Catalog struct {
 	replica
 	applier     catalogApplier
@@ -69,14 +68,14 @@ type Catalog struct {
 	config CatalogConfig
 
 	mu          sync.Mutex
-	ended       bool      // no goroutine begins any more
-	transferred time.Time // the leadership was last given away for a node out of reach
+	ended       bool      // no new goroutine may start
+	transferred time.Time // when leadership was last transferred because a node was unreachable
 	life        context.Context
 	cancel      context.CancelFunc
 	done        sync.WaitGroup
 }
 
-// NewCatalog returns an empty catalog; Start makes it the group's.
+// NewCatalog returns an empty catalog. Start makes it a member of the group.
 func NewCatalog(c CatalogConfig) *Catalog {
 	k := &Catalog{config: c}
 	k.convergence.init(c.Node)
@@ -101,7 +100,7 @@ func NewCatalog(c CatalogConfig) *Catalog {
 	return k
 }
 
-// spawn runs f on a goroutine that Close waits for; not any more once it has begun.
+// spawn runs f on a goroutine that Close waits for. It does nothing once Close has begun.
 func (k *Catalog) spawn(f func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -110,19 +109,18 @@ func (k *Catalog) spawn(f func()) {
 	}
 }
 
-// SetHost gives the catalog the host that it is to work with, see
-// CatalogConfig.Host. It is called before Start.
+// SetHost sets the host that the catalog works with, see CatalogConfig.Host. It must be called
+// before Start.
 func (k *Catalog) SetHost(h *Host) { k.config.Host = h }
 
-// HasPast reports whether this node has been part of a catalog before.
+// HasPast reports whether this node has been a member of a catalog before.
 func (k *Catalog) HasPast() (bool, error) { return k.hasPast() }
 
 // Started reports whether Start has been called.
 func (k *Catalog) Started() bool { return k.raft.Load() != nil }
 
-// Start starts this node's member of the catalog's group. Without a past, the
-// founders' configuration is its beginning; without founders it learns from the
-// leader who the members are.
+// Start starts this node's member of the catalog's group. Without earlier state, it starts from
+// the founders' configuration; without founders, it learns the members from the leader.
 func (k *Catalog) Start(founders []string) error {
 	c := k.config
 	k.trust.open(c.Store, c.Clock())
@@ -161,7 +159,7 @@ func (k *Catalog) raftConfig() *raft.Config {
 	c.LocalID = raft.ServerID(k.node)
 	c.HeartbeatTimeout = catalogHeartbeat
 	if k.isLearner() {
-		c.HeartbeatTimeout = never // it does not stand
+		c.HeartbeatTimeout = never // it does not campaign
 	}
 	c.ElectionTimeout = c.HeartbeatTimeout
 	c.LeaderLeaseTimeout, c.CommitTimeout = catalogLease, catalogCommit
@@ -171,7 +169,7 @@ func (k *Catalog) raftConfig() *raft.Config {
 	return c
 }
 
-// Close ends the group.
+// Close stops the group.
 func (k *Catalog) Close() error {
 	k.mu.Lock()
 	k.ended = true
@@ -185,33 +183,33 @@ func (k *Catalog) Close() error {
 	}
 	k.lease.drop()
 	f := r.Shutdown()
-	k.mesh.DropGroup(catalogGroup) // requests under way to nodes that are gone end now
+	k.mesh.DropGroup(catalogGroup) // ends requests under way to nodes that are gone
 	err := f.Error()
 	k.done.Wait()
 	return err
 }
 
-// View is the newest view this node has applied.
+// View returns the newest view that this node has applied.
 func (k *Catalog) View() *catalog.View { return k.applier.View() }
 
-// Leader names the node that leads the catalog, empty if unknown.
+// Leader returns the name of the node that leads the catalog, or "" if unknown.
 func (k *Catalog) Leader() string { return k.leader() }
 
-// Leads reports whether this node leads the catalog and knows everything that
-// was committed before.
+// Leads reports whether this node leads the catalog and has applied everything committed before
+// its term.
 func (k *Catalog) Leads() bool {
 	return k.isLeader() && k.wait(k.raft.Load().Barrier(changeWait)) == nil
 }
 
-// Transfer makes another node the leader. Without success this one stays it.
+// Transfer makes another node the leader. If it fails, this node remains the leader.
 func (k *Catalog) Transfer(to string) error {
 	return endingWith(k.raft.Load().LeadershipTransferToServer(raft.ServerID(to), raft.ServerAddress(to)), k.ending).Error()
 }
 
-// Progress says how far this node's replica is.
+// Progress reports the log position of this node's replica.
 func (k *Catalog) Progress() Progress { return k.progress() }
 
-// founders are the members that this node knows.
+// founders returns the members that this node knows.
 func (k *Catalog) founders() []string {
 	names := []string{k.node}
 	for _, p := range k.mesh.Peers() {
@@ -220,7 +218,7 @@ func (k *Catalog) founders() []string {
 	return names
 }
 
-// votes is called when the replica is a learner no longer.
+// votes is called when the replica is no longer a learner.
 func (k *Catalog) votes() {
 	k.slog.Info("this node's catalog has been brought up to date, and it votes again")
 	err := k.reload(func(c *raft.ReloadableConfig) {
@@ -231,15 +229,14 @@ func (k *Catalog) votes() {
 	}
 }
 
-// Propose commits commands in one entry and returns their results when all
-// nodes that may route hold it, and this one. Whether an attempt was lost may be
-// unknown, so the commands must be ones that may be repeated.
+// Propose commits commands in one entry and returns their results once this node and all nodes
+// that may route hold the entry. It may be unknown whether an attempt was lost, so the commands
+// must be safe to repeat.
 func (k *Catalog) Propose(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
 	return k.propose(ctx, false, commands)
 }
 
-// Note is Propose for what no client learns of: it waits for this node's view
-// only.
+// Note is Propose for changes that no client is told of: it waits only for this node's view.
 func (k *Catalog) Note(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
 	return k.propose(ctx, true, commands)
 }
@@ -267,7 +264,7 @@ func (k *Catalog) propose(ctx context.Context, internal bool, commands []*logpb.
 
 var errNoCatalogLeader = errors.New("the catalog has no leader")
 
-// attempt proposes once, here or at the leader.
+// attempt proposes once, on this node or at the leader.
 func (k *Catalog) attempt(ctx context.Context, entry []byte, internal bool) ([]*logpb.CatalogResult, uint64, error) {
 	leader := k.Leader()
 	switch leader {
@@ -296,7 +293,7 @@ func (k *Catalog) attempt(ctx context.Context, entry []byte, internal bool) ([]*
 	return results, reply.Index, nil
 }
 
-// lead proposes on this node and returns when all nodes hold the entry.
+// lead proposes on this node and returns once all nodes hold the entry.
 func (k *Catalog) lead(ctx context.Context, entry []byte, internal bool) ([]*logpb.CatalogResult, uint64, error) {
 	if _, ok := k.beginTerm(ctx); !ok {
 		return nil, 0, errNoCatalogLeader
@@ -317,9 +314,9 @@ func (k *Catalog) lead(ctx context.Context, entry []byte, internal bool) ([]*log
 	return f.Response().([]*logpb.CatalogResult), f.Index(), nil
 }
 
-// admit checks an entry, which may be another node's, before it enters the log.
-// There every replica has to apply it, for ever. An entry with a command that is
-// not admitted is answered so as a whole, and proposed not at all.
+// admit validates an entry, which may come from another node, before it enters the log, since
+// every replica has to apply it from then on. If one command is not admitted, the whole entry is
+// refused and not proposed.
 func (k *Catalog) admit(entry []byte) (refused []*logpb.CatalogResult, err error) {
 	view := k.View()
 	known := view.FSMVersion()
@@ -344,21 +341,20 @@ func (k *Catalog) admit(entry []byte) (refused []*logpb.CatalogResult, err error
 
 // notifyFollowers tells all members of the group what has been committed.
 func (k *Catalog) notifyFollowers() {
-	if term, index, appliedTerm := k.convergence.committed(); term == appliedTerm { // else it leads no more, and others announce what it has
+	if term, index, appliedTerm := k.convergence.committed(); term == appliedTerm { // otherwise it no longer leads, and others announce its commits
 		k.notices.send(commitNotice{index: index, term: appliedTerm, leads: term})
 	}
 }
 
-// wait waits for what raft does as the leader. What waits here is work that must
-// make progress.
+// wait waits for a raft operation as the leader. The work that waits here must make progress.
 func (k *Catalog) wait(f raft.Future) error {
 	k.watchdog.waiting.Add(1)
 	defer k.watchdog.waiting.Add(-1)
 	return endingWith(f, k.ending).Error()
 }
 
-// onCall does for another node what only the leader can do, or answers its
-// question for a lease.
+// onCall performs an operation for another node that only the leader can perform, or answers its
+// lease request.
 func (k *Catalog) onCall(ctx context.Context, from string, req []byte) ([]byte, error) {
 	var m peerpb.CatalogRequest
 	if err := proto.Unmarshal(req, &m); err != nil {

@@ -18,27 +18,27 @@ import (
 // Times of elections.
 const (
 	electionEvery  = 50 * time.Millisecond  // how often elections are advanced
-	electionPause  = 25 * time.Millisecond  // at least, between two rounds: a node's failure wakes thousands of times
+	electionPause  = 25 * time.Millisecond  // minimum between two rounds: a node's failure causes thousands of wakeups
 	maxCampaigns   = 256                    // under way at a time
-	campaignTime   = 2 * time.Second        // after which one no longer counts as under way
+	campaignTime   = 2 * time.Second        // after which a campaign no longer counts as under way
 	positionsWait  = 150 * time.Millisecond // how long to wait for others' log positions
 	positionsEvery = time.Second            // how often to ask again
-	slotTime       = time.Second            // of a candidate, at first
-	longestSlot    = 8 * time.Second        // later ones are longer
-	manyElections  = 1000                   // so many more elections make slots longer by slotTime
-	ledValid       = 2 * time.Second        // how long it counts that a member has a leader
+	slotTime       = time.Second            // a candidate's initial slot
+	longestSlot    = 8 * time.Second        // upper limit as slots grow
+	manyElections  = 1000                   // elections that lengthen each slot by slotTime
+	ledValid       = 2 * time.Second        // how long a report that a member has a leader stays valid
 )
 
-// elections find leaders for groups without one. Raft's own timers are long, because
-// thousands of groups share a node; a node notices failures itself, the members of a
-// leaderless group compare their logs, and the one with the longest campaigns.
-// Everything here only starts campaigns; who wins is raft's business.
+// elections finds leaders for leaderless groups. Raft's own timers are long because thousands of
+// groups share a node. Instead, a node detects failures itself, the members of a leaderless group
+// compare their logs, and the member with the longest log campaigns. Code here only starts
+// campaigns; raft decides who wins.
 type elections struct {
 	node  string
 	links links
 	kind  peer.Kind                   // of its messages
-	find  func(fsm.GroupID) electable // nil: there is none
-	// drains reports whether a node is about to stop; nil: none is.
+	find  func(fsm.GroupID) electable // nil if there is none
+	// drains reports whether a node is about to stop; nil means that no node is.
 	drains func(node string) bool
 	slog   *slog.Logger
 	worker *worker.Worker
@@ -47,7 +47,7 @@ type elections struct {
 	running map[fsm.GroupID]*election
 }
 
-// links is what elections need of the mesh.
+// links is what elections needs from the mesh.
 type links interface {
 	Handle(k peer.Kind, h func(from string, head, payload []byte))
 	Send(node string, k peer.Kind, head []byte, payloads ...[]byte) error
@@ -58,7 +58,7 @@ type links interface {
 	Resign(group fsm.GroupID, term uint64, other string)
 }
 
-// electable is what elections need of a Group.
+// electable is what elections needs from a Group.
 type electable interface {
 	Spec() Spec
 	Voters() []string    // the preferred leader first
@@ -66,14 +66,14 @@ type electable interface {
 	logEnd() logPosition // how far the log reaches
 	role() (role raft.RaftState, term uint64)
 	isClosed() bool
-	barred() bool    // it must not lead
-	isLearner() bool // it neither leads nor votes
+	barred() bool    // whether it must not lead
+	isLearner() bool // whether it neither leads nor votes
 	resignedLately() bool
-	// hasNoLeader is called when another member knows no leader, and says where its
-	// log ends.
+	// hasNoLeader is called when another member reports that it knows no leader and where its log
+	// ends.
 	hasNoLeader(node string, end uint64)
-	// transferTo makes another member the leader, if raft leads here; wins: that one
-	// can be elected as it is. It does not block.
+	// transferTo makes another member the leader if raft leads here. wins says that the member can
+	// be elected as it is. It does not block.
 	transferTo(node string, wins bool)
 }
 
@@ -81,16 +81,16 @@ type electable interface {
 type election struct {
 	group      electable
 	leader     string   // who led when the election began; empty: unknown
-	since      uint64   // the term then
+	since      uint64   // the term at that time
 	term       uint64   // in the last round
 	voters     []string // members, as of counted
 	counted    time.Time
 	queried    time.Time // positions were last exchanged
-	ready      time.Time // since when a majority of members is reachable
+	ready      time.Time // when a majority of members became reachable
 	backoff    electionBackoff
 	campaigned time.Time // last
 	positions  map[string]logPosition
-	led        map[string]time.Time // when a member said last that there is a leader
+	led        map[string]time.Time // when a member last reported a leader
 	barred     map[string]bool      // members that must not lead, see Quarantine
 	learners   map[string]bool      // members that neither lead nor vote, see trust
 }
@@ -112,12 +112,12 @@ func newElections(c *Config, find func(fsm.GroupID) electable) *elections {
 
 func newElectionWorker() *worker.Worker { return worker.New(worker.Options{Pause: electionPause}) }
 
-// listen registers for messages.
+// listen registers the handler for messages.
 func (e *elections) listen() {
 	e.links.Handle(e.kind, func(from string, head, _ []byte) { e.receive(from, head, time.Now()) })
 }
 
-// begin notes that a group has no leader, as far as this node knows.
+// begin records that a group has no leader, as far as this node knows.
 func (e *elections) begin(g electable) {
 	e.mu.Lock()
 	if id := g.Spec().Group; e.running[id] == nil {
@@ -127,7 +127,7 @@ func (e *elections) begin(g electable) {
 	e.worker.Wake()
 }
 
-// end notes that a group has a leader, or is gone.
+// end records that a group has a leader or is gone.
 func (e *elections) end(id fsm.GroupID) {
 	e.mu.Lock()
 	delete(e.running, id)
@@ -148,12 +148,12 @@ type electionRound struct {
 	now       time.Time
 	ask       map[string][]byte // items for other nodes
 	reached   map[string]bool
-	campaigns int           // that may still begin
-	slot      time.Duration // the shortest
+	campaigns int           // that may still be started
+	slot      time.Duration // the shortest slot
 	transfers []transfer
 }
 
-// transfer is a leadership, in raft's eyes only, that is to be handed over.
+// transfer is a pending handover of a leadership that exists in raft's eyes only.
 type transfer struct {
 	group electable
 	to    string
@@ -193,9 +193,9 @@ func (e *elections) advanceAll(now time.Time) bool {
 	return some
 }
 
-// campaign makes raft stand for election. A candidate that has lost would sit
-// until its timeout: it is made a follower first, by a request for a vote in
-// the next term that no log is short enough to grant.
+// campaign makes raft stand for election. A candidate that has lost would remain a candidate until
+// its timeout. It is therefore first made a follower, by a vote request in the next term that
+// claims a log too short for any vote.
 func (e *elections) campaign(g electable) {
 	switch role, term := g.role(); role {
 	case raft.Candidate:
@@ -212,9 +212,9 @@ func (e *elections) campaign(g electable) {
 	e.links.Campaign(g.Spec().Group)
 }
 
-// hasLeader reports whether the group has got a leader since the election began:
-// raft may know it before anybody has said so. The leader of the same term who was
-// lost then does not count, also if its node is back.
+// hasLeader reports whether the group has gained a leader since the election began: raft may know
+// of it before any member reports it. The lost leader does not count for the same term, even if
+// its node is back.
 func (v *election) hasLeader(reached map[string]bool) bool {
 	leader := v.group.Leader()
 	role, term := v.group.role()
@@ -224,7 +224,7 @@ func (v *election) hasLeader(reached map[string]bool) bool {
 	return leader != v.leader || term > v.since
 }
 
-// reached lists the nodes that can be reached, this one included.
+// reached returns the nodes that can be reached, including this one.
 func reached(l links, node string) map[string]bool {
 	r := map[string]bool{node: true}
 	for _, p := range l.Peers() {
@@ -235,16 +235,16 @@ func reached(l links, node string) map[string]bool {
 	return r
 }
 
-// advance asks for log positions where it is time to, and reports whether this
-// node should campaign now.
+// advance asks for log positions when that is due and reports whether this node should campaign
+// now.
 func (e *elections) advance(v *election, r *electionRound) bool {
 	now := r.now
 	if now.Sub(v.counted) >= positionsEvery {
 		v.voters, v.counted = v.group.Voters(), now
 	}
 	alive := r.alive(v)
-	// A member without a vote, or one that does not know the others yet, waits
-	// for a leader to tell it.
+	// A member that has no vote, or does not know the other members yet, waits to hear from a
+	// leader.
 	if 2*len(alive) <= len(v.voters) || !slices.Contains(v.voters, e.node) {
 		v.ready = time.Time{}
 		return false
@@ -270,7 +270,7 @@ func (e *elections) advance(v *election, r *electionRound) bool {
 	return e.mayCampaign(v, alive, r)
 }
 
-// ask asks the others for their log positions, and says where this one is.
+// ask asks the other members for their log positions and reports this node's own.
 func (e *elections) ask(v *election, alive []string, r *electionRound) {
 	v.queried = r.now
 	mine := v.group.logEnd()
@@ -283,7 +283,7 @@ func (e *elections) ask(v *election, alive []string, r *electionRound) {
 	}
 }
 
-// mayCampaign reports whether it is this node should campaign now, and counts the campaign.
+// mayCampaign reports whether this node should campaign now, and counts the campaign.
 func (e *elections) mayCampaign(v *election, alive []string, r *electionRound) bool {
 	s := slots{candidates: v.eligible(alive), shortest: r.slot, spread: rand.N[time.Duration]}
 	if _, term := v.group.role(); term != v.term {
@@ -299,10 +299,10 @@ func (e *elections) mayCampaign(v *election, alive []string, r *electionRound) b
 	return true
 }
 
-// chooseTransferee has a member that must not lead, and that raft makes lead all the same,
-// hand over to the one with the longest log among those that may; the first of
-// equals, the preferred leader first. As long as there is none the group has a
-// leader in raft's eyes, and nobody serves.
+// chooseTransferee handles a member that must not lead but that raft has made leader. The member
+// transfers leadership to the one with the longest log among those that may lead; ties go to the
+// first in member order, the preferred leader first. While there is no such member, the group has
+// a leader in raft's eyes and nobody serves.
 func (e *elections) chooseTransferee(v *election, alive []string, r *electionRound) {
 	if role, _ := v.group.role(); role != raft.Leader || r.now.Sub(v.campaigned) < campaignTime {
 		return
@@ -320,9 +320,8 @@ func (e *elections) chooseTransferee(v *election, alive []string, r *electionRou
 	}
 }
 
-// eligible counts the candidates that can win: those whose log a majority of
-// all members can vote for. They come first by rank. A member whose log
-// position is unknown can win, and can vote.
+// eligible counts the candidates that can win, that is, whose log allows a majority of all members
+// to vote for them. They rank first. A member whose log position is unknown can win and can vote.
 func (v *election) eligible(alive []string) int {
 	n := 0
 	for _, c := range alive {
@@ -333,7 +332,7 @@ func (v *election) eligible(alive []string) int {
 	return max(n, 1)
 }
 
-// proven counts those who may vote.
+// proven counts the members that may vote.
 func (v *election) proven(alive []string) (n int) {
 	for _, m := range alive {
 		if !v.learners[m] {
@@ -358,10 +357,9 @@ func (v *election) canWin(candidate string, alive []string) bool {
 	return 2*votes > len(v.voters)
 }
 
-// decided reports whether enough is known for an election: the positions of
-// those who are alive, or, after a while, of a majority of all members, none of
-// whom has a leader. A node that has just started and has heard nothing yet
-// must not disturb a leader that lives.
+// decided reports whether enough is known for an election: the log positions of all live members
+// or, after a while, of a majority of all members, none of which has a leader. A node that has
+// just started and has heard nothing yet must not disturb a live leader.
 func (v *election) decided(alive []string, now time.Time) bool {
 	known := 0
 	for _, n := range alive {
@@ -375,7 +373,7 @@ func (v *election) decided(alive []string, now time.Time) bool {
 	return known == len(alive) || 2*known > len(v.voters) && now.Sub(v.ready) >= positionsWait
 }
 
-// alive lists the voters of a group that this node reaches.
+// alive returns the voters of a group that this node can reach.
 func (r *electionRound) alive(v *election) []string {
 	alive := make([]string, 0, 8)
 	for _, m := range v.voters {
@@ -386,10 +384,9 @@ func (r *electionRound) alive(v *election) []string {
 	return alive
 }
 
-// rank is this node's place among the candidates: those that can win come
-// before those that cannot, among them those that stay before those that are
-// about to stop; then the longest log first, then in the order of the members,
-// the preferred leader first.
+// rank is this node's place among the candidates. Candidates that can win precede those that
+// cannot; among them, nodes that stay precede those about to stop; then the longest log comes
+// first, then the order of the members, the preferred leader first.
 func (e *elections) rank(v *election, alive []string) int {
 	mine, rank, passed := v.positions[e.node], 0, false
 	for _, n := range alive {
@@ -411,7 +408,7 @@ func (e *elections) rank(v *election, alive []string) int {
 
 func (e *elections) draining(node string) bool { return e.drains != nil && e.drains(node) }
 
-// receive takes positions from another member, and answers those that ask.
+// receive processes positions from another member and answers those that ask.
 func (e *elections) receive(from string, items []byte, now time.Time) {
 	var answer []byte
 	for len(items) >= itemSize {
@@ -421,8 +418,8 @@ func (e *elections) receive(from string, items []byte, now time.Time) {
 		if g == nil || !it.sound() {
 			continue
 		}
-		// A leader that raft has not told yet that others have gone on to a later
-		// term gives way: they take nothing from it.
+		// A leader whose raft does not know yet that others have moved on to a later term steps
+		// down: they accept nothing from it.
 		if role, term := g.role(); role == raft.Leader && term < it.term {
 			e.links.Resign(it.group, it.term, from)
 		}
@@ -437,7 +434,7 @@ func (e *elections) receive(from string, items []byte, now time.Time) {
 	}
 }
 
-// answer says where the log of this replica ends, or that the group has a leader.
+// answer reports where the log of this replica ends, or that the group has a leader.
 func (e *elections) answer(g electable, from string) item {
 	_, term := g.role()
 	it := item{kind: itemPosition, group: g.Spec().Group, term: term, position: g.logEnd(), barred: g.barred(), learner: g.isLearner()}
@@ -467,7 +464,7 @@ func (e *elections) note(from string, it item, now time.Time) {
 	default:
 		v.led[from] = now
 		if v.group.Leader() == from {
-			delete(e.running, it.group) // the leader itself says so
+			delete(e.running, it.group) // reported by the leader itself
 		}
 	}
 	e.worker.Wake()
@@ -479,26 +476,26 @@ func (e *elections) send(node string, items []byte) {
 	}
 }
 
-// item is one group's line in an exchange of positions.
+// item is the entry of one group in an exchange of positions.
 type item struct {
 	kind     byte
 	group    fsm.GroupID
-	term     uint64 // that raft is in
+	term     uint64 // raft's current term
 	position logPosition
-	barred   bool // who says so must not lead
-	learner  bool // who says so neither leads nor votes
+	barred   bool // the sender must not lead
+	learner  bool // the sender neither leads nor votes
 }
 
 const (
-	itemAsk      = 1 // here my log ends, where does yours?
+	itemAsk      = 1 // my log ends here; where does yours?
 	itemPosition = 2
-	itemLed      = 3    // the group has a leader that I reach
+	itemLed      = 3    // the group has a leader that I can reach
 	itemBarred   = 0x80 // added to the kind
 	itemLearner  = 0x40 // likewise
 	itemSize     = 1 + 4 + 8 + 8 + 8
 )
 
-// sound reports whether a log can be as the item says.
+// sound reports whether a log as described by the item is possible.
 func (it item) sound() bool {
 	const limit = 1 << 62
 	return it.term < limit && it.position.term < limit && it.position.index < limit

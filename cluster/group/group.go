@@ -1,12 +1,11 @@
-// Package group runs queue groups: for each queue with a replica on this node
-// one raft group, its machine, its proposer and its timer.
+// Package group runs queue groups: one raft group, with its machine, proposer and timer, for each
+// queue that has a replica on this node.
 //
-// It promises: commands reach the machine in the order in which they were
-// submitted while this node leads; every entry is stamped with a time that
-// never runs back; effects leave in log order and only while this node leads;
-// a command whose outcome is unknown is reported as undecided, never as done.
-// It does not know clients, routes or sessions: who submits a command, and who
-// wants its effects, is the business of the Outside.
+// It promises: commands reach the machine in the order in which they were submitted while this
+// node leads; every entry carries a stamp that never runs backwards; effects leave in log order
+// and only while this node leads; a command whose outcome is unknown is reported as undecided,
+// never as done. The package knows nothing of clients, routes or sessions: who submits commands
+// and who consumes their effects is up to the Outside.
 package group
 
 import (
@@ -24,20 +23,20 @@ import (
 	"github.com/quorate/quorate/fsm/queue"
 )
 
-// ErrNotLeading is returned for a submission to a replica that does not lead,
-// or has not yet caught up with what its predecessor committed.
+// ErrNotLeading is returned for a submission to a replica that does not lead or has not yet
+// applied everything its predecessor committed.
 var ErrNotLeading = errors.New("this node does not lead the group")
 
-// Outside acts on what leading groups do. The methods are called without any
-// lock of the group and must not block for long.
+// Outside acts on the effects of leading groups. Its methods are called without holding any lock
+// of the group and must not block for long.
 type Outside interface {
-	// Perform acts on effects, in log order, one call at a time per group.
-	// w is the group's again on return; payloads stay valid.
+	// Perform carries out effects, in log order, one call at a time per group. Ownership of w
+	// returns to the group when Perform returns; payloads remain valid.
 	Perform(g *Group, w *Work)
-	// Undecided: commands that node from (empty: this one) submitted may or
-	// may not be applied. It must submit them again.
+	// Undecided reports that commands submitted by node from (empty: this node) may or may not
+	// have been applied. That node must submit them again.
 	Undecided(g *Group, from string)
-	// Led: this node leads g from now on (term > 0), or has ceased to (0).
+	// Led reports that this node has begun to lead g (term > 0) or has stopped leading it (0).
 	Led(g *Group, term uint64)
 }
 
@@ -48,22 +47,22 @@ type Spec struct {
 	VHost   string
 	Name    string
 	Local   bool     // a queue of one node
-	Members []string // node names at first, the preferred leader first; see Group.Voters
-	// Joins: the group has been founded without this replica, or was founded
-	// anew since: it starts empty, without members, and learns from the leader.
+	Members []string // initial node names, the preferred leader first; see Group.Voters
+	// Joins: the group was founded without this replica, or has been founded anew since. The
+	// replica starts empty, without members, and learns them from the leader.
 	Joins  bool
 	Config *QueueConfig
 }
 
-// Group is this node's replica of one queue. It connects its parts, each of which
-// owns what it guards, and changes what this node is in the group.
+// Group is this node's replica of one queue. It connects its parts, each of which owns the state
+// it guards, and changes this node's role in the group.
 type Group struct {
-	replica // raft; of a local queue, only its end
+	replica // raft; for a local queue, only its end
 
 	spec  Spec
 	host  *Host
 	order order
-	store *raftlog.Group // nil: a local queue's
+	store *raftlog.Group // nil for a local queue
 
 	applier    applier
 	outgoing   outgoing
@@ -77,8 +76,8 @@ type Group struct {
 	watched    atomic.Bool // see watch
 }
 
-// newGroup returns a group whose parts are connected. It does nothing before it
-// has an order and, but for a local queue, raft.
+// newGroup returns a group whose parts are connected. It does nothing until it has an order and,
+// unless the queue is local, raft.
 func newGroup(h *Host, spec Spec, log *slog.Logger) *Group {
 	g := &Group{
 		replica: replica{
@@ -116,7 +115,7 @@ func newGroup(h *Host, spec Spec, log *slog.Logger) *Group {
 	return g
 }
 
-// connectProposer connects what proposes entries.
+// connectProposer connects the parts that propose entries.
 func (g *Group) connectProposer() {
 	h := g.host
 	g.proposer = proposer{
@@ -138,8 +137,7 @@ func (g *Group) connectProposer() {
 	}
 }
 
-// wantedSettings returns the settings that the queue should have. They are the
-// caller's.
+// wantedSettings returns the settings that the queue should have. The caller owns the result.
 func (g *Group) wantedSettings() *QueueConfig {
 	var want *QueueConfig
 	if newest := g.host.config.Settings; newest != nil {
@@ -158,49 +156,48 @@ func (g *Group) Spec() Spec { return g.spec }
 // Leading returns the term in which this replica leads and serves, or 0.
 func (g *Group) Leading() uint64 { return g.leadership.serving() }
 
-// Term returns the raft term this replica is in.
+// Term returns the raft term of this replica.
 func (g *Group) Term() uint64 { return g.order.term() }
 
-// Leader returns the name of the node that leads as far as this replica knows.
+// Leader returns the name of the leading node, as far as this replica knows.
 func (g *Group) Leader() string { return g.order.leader() }
 
-// Progress says how far the replica is.
+// Progress reports the log position of the replica.
 func (g *Group) Progress() Progress { return g.order.progress() }
 
-// SnapshotIndex is the index of the newest snapshot; -1: there is none.
+// SnapshotIndex returns the index of the newest snapshot, or -1 if there is none.
 func (g *Group) SnapshotIndex() int64 { return g.order.snapshot() }
 
 // Submit queues commands for the log.
 func (g *Group) Submit(b Batch) error { return g.proposer.submit(b) }
 
-// View runs f on the machine between two entries. f must be quick, must not
-// change the machine and must not keep it. What f has set counts for nothing if
-// the group is quarantined afterwards.
+// View runs f on the machine between two entries. f must be quick, and must neither change nor
+// retain the machine. If the group turns out to be quarantined afterwards, discard what f has set.
 func (g *Group) View(f func(m *queue.Machine)) { g.applier.view(f) }
 
-// Resync reads what a consumer holds after a delivery, as far as the bound of
-// an answer allows, and passes it on in its place among the deliveries, with
-// the notice of what was taken from it, or that it is cancelled. Only the leader answers.
+// Resync reads the messages a consumer holds after a delivery, up to the size limit of an answer,
+// and sends them in order among the deliveries, together with the notice of messages taken from
+// the consumer or of its cancellation. Only the leader answers.
 func (g *Group) Resync(to fsm.ConsumerID, after uint64) {
 	defer g.guard.contain("answer a resync")
 	g.applier.resync(to, after, func() bool { return g.leadership.term.Load() != 0 })
 }
 
-// Payload reads one message's payload. It may be gone if the message is.
+// Payload reads the payload of one message. It may be gone if the message is.
 func (g *Group) Payload(ref fsm.Ref) ([]byte, error) { return g.order.payload(ref) }
 
-// AppliedIndex is the index of the last entry the machine has seen.
+// AppliedIndex returns the index of the last entry applied to the machine.
 func (g *Group) AppliedIndex() uint64 { return g.order.applied() }
 
-// Now is what an entry would be stamped with. Only the leader knows.
+// Now returns the stamp an entry would get. Only the leader knows it.
 func (g *Group) Now() fsm.Time { return g.proposer.now() }
 
-// Barrier makes followers learn what is committed: it commits an entry without
-// content. Only the leader can.
+// Barrier lets followers learn what is committed, by committing an entry without content. Only the
+// leader can do this.
 func (g *Group) Barrier(timeout time.Duration) error { return g.order.barrier(timeout) }
 
-// Expire proposes ticks until nothing is due, so that counts read afterwards
-// hold no message whose time has passed. It gives up after timeout.
+// Expire proposes ticks until nothing is due, so that counts read afterwards include no expired
+// message. It gives up after timeout.
 func (g *Group) Expire(timeout time.Duration) error {
 	end := time.Now().Add(timeout)
 	for g.applier.due() {
@@ -218,8 +215,8 @@ func (g *Group) Expire(timeout time.Duration) error {
 	return nil
 }
 
-// Remove makes a node cease to be a member. Only the leader can, and not
-// itself: it hands the leadership over first.
+// Remove removes a node from the members. Only the leader can do this, and it cannot remove
+// itself: it has to transfer its leadership first.
 func (g *Group) Remove(node string) error {
 	if node == g.node {
 		return errors.New("a leader does not remove itself")
@@ -227,10 +224,10 @@ func (g *Group) Remove(node string) error {
 	return g.replica.Remove(node)
 }
 
-// founders are the members by the catalog.
+// founders returns the members according to the catalog.
 func (g *Group) founders() []string { return g.spec.Members }
 
-// votes is called when the replica is a learner no longer.
+// votes is called when the replica is no longer a learner.
 func (g *Group) votes() {
 	g.slog.Info("replica has been brought up to date, and votes again")
 	g.setTimers()
@@ -239,7 +236,7 @@ func (g *Group) votes() {
 	}
 }
 
-// close ends the replica and leaves its data.
+// close stops the replica and keeps its data.
 func (g *Group) close() {
 	g.order.end()
 	g.proposer.wait()

@@ -18,44 +18,44 @@ import (
 const (
 	// watchEvery is how often leaders with work waiting are checked.
 	watchEvery = 250 * time.Millisecond
-	// takeoverEvery is how often it is checked whether somebody has taken over.
+	// takeoverEvery is how often it is checked whether another member has taken over.
 	takeoverEvery = 50 * time.Millisecond
-	// manyStalls: with so many more leaders that stall, all are given one
-	// more bound. Many at a time are a busy machine more often than a fault of
-	// each, and elections make it busier.
+	// manyStalls: for each further manyStalls stalled leaders, every leader is given one more
+	// bound. When many stall at once, a busy machine is a more likely cause than a fault of each,
+	// and elections would make it busier.
 	manyStalls = 256
-	// A leader that has resigned does so again, and stands for election where
-	// others can win, after a pause: at first shortPause, each time twice as
-	// long, up to longestPause; it begins anew after another longestPause.
+	// A leader that has resigned pauses before it resigns again and before it stands for election
+	// where others can win. The pause starts at shortPause and doubles each time, up to
+	// longestPause; it starts over after another longestPause.
 	shortPause   = 5 * time.Second
 	longestPause = 80 * time.Second
-	// keptResignations is how many are remembered.
+	// keptResignations is how many resignations are remembered.
 	keptResignations = 16
 )
 
-// Why a leader resigns: what waits does not go on.
+// Reasons for a leader to resign: the kind of work that makes no progress.
 const (
-	StuckEntries  = "entries"  // in the log, or to be put there, and not applied
-	StuckTick     = "tick"     // something is due, and no tick is applied
+	StuckEntries  = "entries"  // entries in the log, or waiting for it, are not applied
+	StuckTick     = "tick"     // something is due and no tick is applied
 	StuckSettings = "settings" // of the queue, in a new revision
-	StuckDisk     = "disk"     // of the node, see Host.Withdraw
-	StuckCatalog  = "catalog"  // its entries
+	StuckDisk     = "disk"     // the node's disk, see Host.Withdraw
+	StuckCatalog  = "catalog"  // entries of the catalog
 )
 
-// Reasons are all those, in the order in which they are shown.
+// Reasons lists all of these in display order.
 var Reasons = []string{StuckEntries, StuckTick, StuckSettings, StuckDisk, StuckCatalog}
 
 // Stall is a leader whose work makes no progress.
 type Stall struct {
-	Group  *Group // nil: it is the catalog's
+	Group  *Group // nil for the catalog
 	Reason string
 	For    time.Duration
-	// Keeps says why it does not resign; empty: it does.
+	// Keeps says why the leader does not resign; empty if it does.
 	Keeps                       string
 	Term, Last, Commit, Applied uint64
 }
 
-// Why a leader that stalls does not resign.
+// Reasons for a stalled leader not to resign.
 const (
 	keepsAlone    = "it has no other voter"
 	keepsMajority = "no majority of its members is up"
@@ -63,8 +63,8 @@ const (
 	keepsPause    = "it has resigned a short time ago"
 )
 
-// whyKeep says why a leader that stalls keeps its leadership: to resign would not
-// help. Empty: it may.
+// whyKeep says why a stalled leader keeps its leadership: resigning would not help. It returns ""
+// if the leader may resign.
 func (r *replica) whyKeep(last *resignation, now time.Duration) string {
 	voters := r.Voters()
 	switch {
@@ -78,15 +78,15 @@ func (r *replica) whyKeep(last *resignation, now time.Duration) string {
 	return ""
 }
 
-// resignation is what a replica remembers of when it has resigned here.
+// resignation is what a replica remembers about its last resignation on this node.
 type resignation struct {
-	term  atomic.Uint64 // in which it has resigned; 0: in none
-	until atomic.Int64  // it neither resigns nor stands for election where others can win, by the watch's time
-	pause time.Duration // the last one; of the watch's goroutine
-	at    time.Duration // when it began; likewise
+	term  atomic.Uint64 // in which it resigned; 0: none
+	until atomic.Int64  // in the watch's time; before then it neither resigns nor campaigns where others can win
+	pause time.Duration // the last pause; owned by the watch's goroutine
+	at    time.Duration // when the pause began; likewise
 }
 
-// begin notes that the replica resigns in a term.
+// begin records that the replica resigns in a term.
 func (r *resignation) begin(term uint64, now time.Duration) {
 	if now-r.at > longestPause+r.pause {
 		r.pause = 0
@@ -96,20 +96,20 @@ func (r *resignation) begin(term uint64, now time.Duration) {
 	r.term.Store(term)
 }
 
-// Resignation is a leadership that was given up.
+// Resignation describes a leadership that was given up.
 type Resignation struct {
 	Stall
 	At fsm.Time
 }
 
-// mark is one kind of work: since when it waits without progress.
+// mark records since when one kind of work has waited without progress.
 type mark struct {
 	waits    bool
 	progress uint64
 	since    time.Duration
 }
 
-// update takes the state of the work, and returns for how long it has stalled.
+// update records the state of the work and returns for how long it has stalled.
 func (m *mark) update(waits bool, progress uint64, now time.Duration) time.Duration {
 	if !waits || !m.waits || m.progress != progress {
 		*m = mark{waits, progress, now}
@@ -118,26 +118,26 @@ func (m *mark) update(waits bool, progress uint64, now time.Duration) time.Durat
 	return now - m.since
 }
 
-// watch watches the leaders of a host that have work waiting: one that makes no
-// progress for too long resigns. A group is watched while it has something to do
-// and no longer; with none the watch sleeps.
+// watch watches those leaders of a host that have work waiting. A leader that makes no progress
+// for too long resigns. A group is watched only while it has work; when no group has any, the
+// watch sleeps.
 type watch struct {
 	host  *Host
 	bound time.Duration
-	// now does not pass while the process is kept from running: a stalled leader
-	// is not to blame.
+	// now does not advance while the process is kept from running: a stalled leader is not to
+	// blame for that.
 	now    func() time.Duration
 	worker *worker.Worker
 
 	mu       sync.Mutex
 	groups   map[*Group]*watched
-	slow     int               // of them, leaders that stalled when last checked
-	stalls   map[*Group]Stall  // beyond the bound
-	resigned map[string]uint64 // resignations by reason
-	last     []Resignation     // the newest last
+	slow     int               // number of leaders that were stalled at the last check
+	stalls   map[*Group]Stall  // stalls longer than the bound
+	resigned map[string]uint64 // number of resignations by reason
+	last     []Resignation     // the newest comes last
 }
 
-// watched is what is known of a group that is watched.
+// watched holds the progress of a group under watch.
 type watched struct{ entries, tick, settings mark }
 
 func newWatch(h *Host) *watch {
@@ -151,7 +151,7 @@ func newWatch(h *Host) *watch {
 	return w
 }
 
-// add has a group watched, which has something to do.
+// add puts a group that has work under watch.
 func (w *watch) add(g *Group) {
 	if g.watched.Load() || g.IsLocal() || g.watched.Swap(true) {
 		return
@@ -175,8 +175,7 @@ func (w *watch) run(stop <-chan struct{}) {
 	})
 }
 
-// check checks all groups with something to do, and reports whether there are
-// any.
+// check checks all groups that have work and reports whether there are any.
 func (w *watch) check() bool {
 	w.mu.Lock()
 	all := maps.Clone(w.groups)
@@ -206,7 +205,7 @@ func (w *watch) check() bool {
 	return len(w.groups) > 0
 }
 
-// drop ends watching a group that has nothing to do, unless it has meanwhile.
+// drop stops watching a group that has no work, unless it has got some meanwhile.
 func (w *watch) drop(g *Group) {
 	w.mu.Lock()
 	delete(w.groups, g)
@@ -216,13 +215,13 @@ func (w *watch) drop(g *Group) {
 	}
 }
 
-// resign gives up the leadership of a group that stalls.
+// resign gives up the leadership of a stalled group.
 func (w *watch) resign(s Stall, now time.Duration) {
 	s.Group.resign(s, now)
 	w.note(s)
 }
 
-// note remembers a resignation.
+// note records a resignation.
 func (w *watch) note(s Stall) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -231,15 +230,14 @@ func (w *watch) note(s Stall) {
 	w.last = w.last[max(0, len(w.last)-keptResignations):]
 }
 
-// count counts resignations for a reason that is not the group's own.
+// count counts resignations for a reason that does not lie in the group itself.
 func (w *watch) count(reason string, n uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.resigned[reason] += n
 }
 
-// Stalls lists the leaders on this node whose work makes no progress, in order of
-// their numbers.
+// Stalls returns the leaders on this node whose work makes no progress, ordered by group number.
 func (h *Host) Stalls() (list []Stall) {
 	h.watch.mu.Lock()
 	defer h.watch.mu.Unlock()
@@ -250,8 +248,8 @@ func (h *Host) Stalls() (list []Stall) {
 	return list
 }
 
-// Resignations returns how many leaderships have been given up on this node since it
-// started, by reason, and the last ones that were for reasons of the group.
+// Resignations returns the number of leaderships given up on this node since it started, by
+// reason, and the most recent ones whose reason lay in the group.
 func (h *Host) Resignations() (count map[string]uint64, last []Resignation) {
 	h.watch.mu.Lock()
 	defer h.watch.mu.Unlock()
@@ -262,8 +260,8 @@ func (h *Host) Resignations() (count map[string]uint64, last []Resignation) {
 	return count, slices.Clone(h.watch.last)
 }
 
-// stall returns for how long what work of the group makes no progress, and whether
-// it has any.
+// stall returns for how long work of the group has made no progress, and whether the group has any
+// work.
 func (g *Group) stall(x *watched, now time.Duration) (s Stall, busy bool) {
 	if g.isClosed() || !g.isLeader() || g.barred() {
 		*x = watched{}
@@ -273,7 +271,7 @@ func (g *Group) stall(x *watched, now time.Duration) (s Stall, busy bool) {
 	s = Stall{Group: g, Term: r.CurrentTerm(), Last: r.LastIndex(), Commit: r.CommitIndex(), Applied: r.AppliedIndex()}
 	serves := l.term.Load() != 0
 	entries := s.Last > s.Applied || g.proposer.busy()
-	if l.transferring.Load() { // which has bounds of its own
+	if l.transferring.Load() { // which has time limits of its own
 		*x = watched{}
 		return s, true
 	}
@@ -291,8 +289,8 @@ func (g *Group) stall(x *watched, now time.Duration) (s Stall, busy bool) {
 	return s, entries || tick || settings || !serves
 }
 
-// leadsNobody reports whether raft leads here in a term in which the group has
-// resigned. If nobody has taken over for long, the leadership goes on.
+// leadsNobody reports whether raft leads here in a term in which the group has resigned. If nobody
+// takes over for a long time, the group resumes its leadership.
 func (g *Group) leadsNobody(now time.Duration) bool {
 	l := &g.leadership
 	if g.isClosed() || !g.isLeader() || !l.hasResigned() {
@@ -306,7 +304,7 @@ func (g *Group) leadsNobody(now time.Duration) bool {
 	return true
 }
 
-// busy reports whether the group has something to do that is not checked.
+// busy reports whether the group has work that is not under watch.
 func (g *Group) busy() bool {
 	if g.isClosed() || !g.isLeader() || g.barred() {
 		return false
@@ -315,9 +313,9 @@ func (g *Group) busy() bool {
 	return g.proposer.busy() || r.LastIndex() > r.AppliedIndex()
 }
 
-// resign gives up the leadership of a group that stalls. Its raft may hang, so
-// nothing is asked of it: the group is served here no more in this term, the
-// members are asked who can be elected, and that one is told to stand.
+// resign gives up the leadership of a stalled group. Its raft may hang, so resign does not depend
+// on it: this node stops serving the group in this term, asks the members which of them can be
+// elected, and tells that member to stand.
 func (g *Group) resign(s Stall, now time.Duration) {
 	g.leadership.resigned.begin(s.Term, now)
 	g.slog.Warn("a leader makes no progress and gives way", "reason", s.Reason, "for", s.For.Round(time.Millisecond),
@@ -326,9 +324,9 @@ func (g *Group) resign(s Stall, now time.Duration) {
 	g.host.elections.begin(g)
 }
 
-// yield has another member stand for election at once. If that is not told, or
-// does not win, this replica steps down, so that whoever can is elected. If
-// nobody can be, the leadership goes on.
+// yield has another member stand for election at once. If it cannot be told or does not win,
+// this replica steps down so that any eligible member can be elected. If none can be, the
+// leadership resumes.
 func (g *Group) yield(node string, wins bool) {
 	resigned := &g.leadership.resigned
 	term := resigned.term.Load()
@@ -349,9 +347,9 @@ func (g *Group) yield(node string, wins bool) {
 	}
 }
 
-// tellToStand tells a member to stand for election at once, and returns when this
-// node leads no more, or after a time in which that one should have won. It may
-// not even answer: its raft may hang, too.
+// tellToStand tells a member to stand for election at once. It returns when this node no longer
+// leads, or after the time within which that member should have won. The call may not even return
+// an answer, because its raft may hang, too.
 func (r *replica) tellToStand(to string, leads func() bool) error {
 	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(r.node), Addr: []byte(r.node)}
 	answer, t := make(chan error, 1), r.mesh.Transport(r.id)
