@@ -1,18 +1,18 @@
-// Package catalog is the replicated table of definitions: nodes, vhosts,
-// users, permissions, exchanges, bindings, and queues with their placement.
+// Package catalog is the replicated table of definitions: nodes, vhosts, users,
+// permissions, exchanges, bindings, and queues with their placement.
 //
-// A Catalog is a deterministic machine: equal logs give equal states and
-// equal answers on every node. Its state is a View, an immutable value, and
-// applying an entry makes the next View, which shares with the last one what
-// the entry did not touch. Whoever routes, checks a permission or lists queues
-// holds a View and needs no lock.
+// A Catalog is a deterministic machine: equal logs produce equal states and
+// equal answers on every node. Its state is a View, an immutable value.
+// Applying an entry creates the next View, which shares everything that the
+// entry did not touch. Routing, permission checks and listings use a View and
+// need no lock.
 //
-// The rules of a client's request (who may, what exists, what is equivalent)
-// are functions of a View. The broker asks them before it proposes anything,
-// so that a refusal or a repeated declare costs no log entry; Apply asks them
-// again, as another client may have been faster.
+// The rules of a client's request (permission, existence, equivalence) are
+// functions of a View. The broker calls them before it proposes anything, so
+// that a refusal or a repeated declare costs no log entry. Apply calls them
+// again, because another client may have been faster.
 //
-// The package does not choose nodes for replicas, hash passwords, or know
-// what a queue holds: conditions on messages and consumers are the queue
-// machine's.
+// The package does not choose nodes for replicas, hash passwords, or know what
+// a queue holds: conditions on messages and consumers belong to the queue
+// machine.
 package catalog
