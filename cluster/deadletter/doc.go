@@ -1,12 +1,11 @@
-// Package deadletter sends the dead letters of the queues that a node leads to the
-// queues that they go to.
+// Package deadletter sends the dead letters of the queues that a node leads to their targets.
 //
-// What a queue holds in its outbox arrives at each target once and in the order in
-// which it died, also across changes of leader; a letter leaves the outbox when the
-// log says that all its targets have it, or that there is none. What is in no outbox
-// is sent at most once, and counted if it does not arrive.
+// Letters in a queue's outbox arrive at each target exactly once and in the order in which they
+// died, also across changes of leader. A letter leaves the outbox when the log records that all
+// its targets have it, or that it has none. Letters that are in no outbox are sent at most once,
+// and counted if they do not arrive.
 //
-// It decides where letters go, by the catalog's view, and what they carry. What a
-// queue does with messages that die is its machine's (fsm/queue); that commands
-// reach a queue once is cluster/stream's.
+// The package decides where letters go, by the catalog's view, and what they carry. What a queue
+// does with dying messages is decided by its machine (fsm/queue); cluster/stream ensures that
+// commands reach a queue once.
 package deadletter

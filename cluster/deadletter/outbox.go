@@ -12,26 +12,25 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// Bounds of what is routed, and is on its way to one target, at a time.
+// Bounds of what is routed, and of what is on its way to one target, at a time.
 const (
 	routeAtOnce   = 512
 	sendAtOnce    = 512
-	retryAtOnce   = 4096 // letters that wait, in one run
-	targetsAtOnce = 512  // looked at under the queue's lock
+	retryAtOnce   = 4096 // waiting letters handled in one run
+	targetsAtOnce = 512  // examined under the queue's lock
 	sendBytes     = 4 << 20
 )
 
-// proposeAgain is when a proposal of the sender that has had no effect is
-// taken for lost.
+// proposeAgain is the time after which a proposal of the sender without effect is considered lost.
 const proposeAgain = 1000 // milliseconds
 
-// retryEvery is how often ways are looked for again if nothing has changed.
+// retryEvery is how often waiting letters are routed again if nothing has changed.
 const retryEvery = 10_000 // milliseconds
 
-// outboxSender brings the dead letters of a queue that this node leads to their
-// targets. It is a session of its own kind: its stream to each target is
-// numbered by the source's log, so a successor on another node sends the same
-// letters under the same numbers, and each target takes each letter once.
+// outboxSender sends the dead letters of a queue that this node leads to their targets. It is a
+// special kind of session: its stream to each target takes its numbers from the source's log, so a
+// successor on another node sends the same letters under the same numbers, and each target takes
+// each letter once.
 type outboxSender struct {
 	sender *Sender
 	group  Group
@@ -39,7 +38,7 @@ type outboxSender struct {
 
 	mu      sync.Mutex
 	streams map[fsm.QueueID]*transfers
-	again   bool // something has changed since run looked
+	again   bool // something has changed since run last checked
 	running bool
 	stopped bool
 
@@ -47,9 +46,9 @@ type outboxSender struct {
 	routing   uint64 // first letter of the route that was proposed last
 	routedAt  int64  // ms
 	retriedAs *logpb.QueueConfig
-	retriedIn *catalog.View // where letters that wait were last looked at for a way
+	retriedIn *catalog.View // the view with which waiting letters were last routed
 	retriedAt int64         // ms
-	retrying  bool          // those behind letter retried are still to be looked at
+	retrying  bool          // letters after number retried have yet to be routed again
 	retried   uint64
 }
 
@@ -60,13 +59,13 @@ func newOutboxSender(s *Sender, from Group) *outboxSender {
 	}
 }
 
-// waiting reports whether the outbox holds anything, or a target that may be gone.
+// waiting reports whether the outbox holds letters, or has a target that may be gone.
 func (x *outboxSender) waiting() (yes bool) {
 	x.group.View(func(m *queue.Machine) { yes = m.Stats().Outbox.Messages > 0 || len(m.DeadLetterTargets(0, 1)) > 0 })
 	return yes
 }
 
-// wake runs the sender, once more if it is running.
+// wake starts the sender, or makes it run once more if it is running.
 func (x *outboxSender) wake() {
 	x.lock()
 	defer x.unlock()
@@ -86,16 +85,16 @@ func (x *outboxSender) stop() {
 	}
 }
 
-// run works for the source. A panic quarantines that: its successor, on another
-// node, begins where the log says.
+// run does the sender's work for the source. A panic quarantines the source: the sender's
+// successor on another node continues from what the log says.
 func (x *outboxSender) run() {
 	if !x.group.Guard("send dead letters", x.work) {
 		x.stop()
 	}
 }
 
-// work routes, sends and settles until nothing changes any more. Proposals
-// are not waited for: what they change wakes it again.
+// work routes, sends and settles until nothing changes any more. It does not wait for proposals:
+// their effects wake it again.
 func (x *outboxSender) work() {
 	for {
 		x.mu.Lock()
@@ -112,19 +111,19 @@ func (x *outboxSender) work() {
 	}
 }
 
-// propose submits a command of the source queue. If this node has lost the
-// lead, its successor does the same again.
+// propose submits a command of the source queue. If this node has lost the leadership, its
+// successor proposes the same again.
 func (x *outboxSender) propose(c *logpb.Command) {
 	b := group.BatchOf(c)
 	b.Light = true // it need not wait for what clients publish
 	_ = x.group.Submit(b)
 }
 
-// routeLetters decides where the oldest letters without a route go. The
-// decision is in the source's log before anything is sent.
+// routeLetters decides where the oldest unrouted letters go. The decision is in the source's log
+// before anything is sent.
 func (x *outboxSender) routeLetters() {
 	if !x.sender.host.Fresh() {
-		return // the watch comes back to it
+		return // the watch retries it
 	}
 	var letters []queue.Letter
 	var config *logpb.QueueConfig
@@ -144,13 +143,13 @@ func (x *outboxSender) routeLetters() {
 	x.propose(&logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: r})
 }
 
-// pending reports whether a proposal of that time may still have an effect.
+// pending reports whether a proposal made at that time may still take effect.
 func (x *outboxSender) pending(at int64) bool {
 	passed := x.sender.host.Now() - at
 	return passed >= 0 && passed < proposeAgain
 }
 
-// mayRoute reports whether no proposal that routes this letter is under way.
+// mayRoute reports whether no proposal to route this letter is under way.
 func (x *outboxSender) mayRoute(first uint64) bool {
 	if first == x.routing && x.pending(x.routedAt) {
 		return false
@@ -159,7 +158,7 @@ func (x *outboxSender) mayRoute(first uint64) bool {
 	return true
 }
 
-// routeLetter says where a letter goes.
+// routeLetter returns where a letter goes.
 func (x *outboxSender) routeLetter(v *catalog.View, c *logpb.QueueConfig, l *queue.Letter) *logpb.DeadRoute {
 	r := &logpb.DeadRoute{}
 	p, err := x.payload(l)
@@ -195,8 +194,8 @@ func (x *outboxSender) payload(l *queue.Letter) (fsm.Payload, error) {
 	return fsm.Readable(raw), nil
 }
 
-// moveTransfers tells the source what its targets hold, and queues what is
-// routed and not yet on its way.
+// moveTransfers reports to the source what its targets hold, and queues what is routed and not yet
+// on its way.
 func (x *outboxSender) moveTransfers() {
 	view := x.sender.host.View()
 	for after := fsm.QueueID(0); ; {
@@ -213,7 +212,7 @@ func (x *outboxSender) moveTransfers() {
 	x.forget()
 }
 
-// moveTo tells the source what one target holds, and queues what goes there.
+// moveTo reports to the source what one target holds, and queues what goes there.
 func (x *outboxSender) moveTo(view *catalog.View, t queue.DeadLetterTarget) {
 	q, ok := view.QueueByID(t.ID)
 	switch {
@@ -223,16 +222,16 @@ func (x *outboxSender) moveTo(view *catalog.View, t queue.DeadLetterTarget) {
 			x.sendTo(q, t)
 		}
 	case stream.IsOver(view, t.ID):
-		x.sender.host.QueueGone(t.ID) // if nobody has done so yet
-		// What the target took while it was there does not go with it.
+		x.sender.host.QueueGone(t.ID) // in case it has not been reported yet
+		// What the target took while it existed does not go with it.
 		if !x.report(t) {
 			x.reportGone(t.ID)
 		}
 	}
 }
 
-// forget drops what is known of targets that the source has settled as gone.
-// The letters that did not arrive there wait for a way by then.
+// forget drops the state of targets that the source has settled as gone. By then the letters that
+// did not arrive there wait to be routed.
 func (x *outboxSender) forget() {
 	x.mu.Lock()
 	var gone []fsm.QueueID
@@ -258,8 +257,8 @@ func (x *outboxSender) forget() {
 	}
 }
 
-// report tells the source which of its transfers a target has answered, and
-// reports whether there are some that the source's log does not know of.
+// report tells the source which of its transfers a target has answered, and returns whether there
+// are any that the source's log does not know of.
 func (x *outboxSender) report(t queue.DeadLetterTarget) bool {
 	c, behind := x.unreported(t)
 	if c != nil {
@@ -268,8 +267,8 @@ func (x *outboxSender) report(t queue.DeadLetterTarget) bool {
 	return behind
 }
 
-// unreported is what report tells, nil if that is under way, and whether there is
-// any such transfer.
+// unreported returns the command that report submits, nil if one is under way, and whether there
+// are unreported transfers.
 func (x *outboxSender) unreported(t queue.DeadLetterTarget) (c *logpb.SettleDead, behind bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -285,8 +284,8 @@ func (x *outboxSender) unreported(t queue.DeadLetterTarget) (c *logpb.SettleDead
 	return &logpb.SettleDead{Target: uint64(t.ID), Last: tr.answered, Refused: slices.Clone(tr.refused)}, true
 }
 
-// reportGone tells the source that a target is gone, and with it every transfer
-// that is not settled. A stream that has not ended may still hold answers.
+// reportGone tells the source that a target is gone, and with it every unsettled transfer. A
+// stream that has not ended may still hold answers.
 func (x *outboxSender) reportGone(id fsm.QueueID) {
 	x.mu.Lock()
 	tr := x.streams[id]
@@ -333,8 +332,8 @@ func (x *outboxSender) sendTo(q *catalog.Queue, t queue.DeadLetterTarget) {
 	}
 }
 
-// stream finds or makes the stream to a target; settled is the number of the
-// last transfer that is known to be there. nil: there can be none.
+// stream returns the stream to a target, creating it if needed. settled is the number of the last
+// transfer known to have arrived. It returns nil if there can be no stream.
 func (x *outboxSender) stream(q *catalog.Queue, settled uint64) *transfers {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -348,7 +347,7 @@ func (x *outboxSender) stream(q *catalog.Queue, settled uint64) *transfers {
 		tr.stream = stream.New(tr, nil, x.id, r)
 		tr.stream.Skip(settled)
 		if r.Attach(tr.stream); tr.stream.Gone() {
-			return nil // the next look finds it gone from the view, too
+			return nil // the next run finds it gone from the view, too
 		}
 		x.streams[q.ID] = tr
 	}
@@ -356,8 +355,8 @@ func (x *outboxSender) stream(q *catalog.Queue, settled uint64) *transfers {
 		return nil
 	}
 	if tr.sent < settled {
-		// The log knows of answers to somebody else; what this stream has sent
-		// of the same transfers is answered before it goes on behind them.
+		// The log knows of answers given to another sender. What this stream has sent of the same
+		// transfers must be answered before it continues after them.
 		if tr.stream.Waiting() > 0 {
 			return nil
 		}
@@ -367,8 +366,8 @@ func (x *outboxSender) stream(q *catalog.Queue, settled uint64) *transfers {
 	return tr
 }
 
-// sendLetter queues one transfer. Its number in the source's log is its number
-// in the stream; a gap between the two cannot be mended and is not sent.
+// sendLetter queues one transfer. Its number in the source's log is its number in the stream; if
+// the two differ, there is a gap that cannot be repaired, and nothing is sent.
 func (x *outboxSender) sendLetter(tr *transfers, o *queue.Outgoing, p fsm.Payload, c *logpb.QueueConfig, to *catalog.Queue) {
 	out := x.sender.deadPayload(c, &o.Letter.DeadLetter, p)
 	e := x.sender.reenqueue(c, &o.Letter.DeadLetter, p, out, o.Ceiling.Stored())
@@ -386,7 +385,7 @@ func (x *outboxSender) sendLetter(tr *transfers, o *queue.Outgoing, p fsm.Payloa
 // lock takes the sender's lock.
 func (x *outboxSender) lock() { x.mu.Lock() }
 
-// unlock gives it back, and goes on with what has been answered meanwhile.
+// unlock releases it and handles what has been answered meanwhile.
 func (x *outboxSender) unlock() {
 	start := x.again && !x.running && !x.stopped
 	x.running = x.running || start
@@ -419,12 +418,12 @@ func (tr *transfers) Lock() { tr.from.lock() }
 // Unlock gives it back.
 func (tr *transfers) Unlock() { tr.from.unlock() }
 
-// known reports whether the sender has this stream still. The lock is held.
+// known reports whether the sender still has this stream. The lock is held.
 func (tr *transfers) known() bool { return tr.from.streams[tr.stream.Queue()] == tr }
 
-// Answered takes a target's answer to one transfer: it has it, or refuses it. A
-// transfer to a target that is gone has not arrived: it stays unsettled until the
-// view has lost the target.
+// Answered processes a target's answer to one transfer: the target has it, or refuses it. A
+// transfer to a target that is gone has not arrived: it stays unsettled until the view has lost
+// the target.
 func (tr *transfers) Answered(p *stream.Pending, r fsm.Result) {
 	if !tr.known() {
 		return
@@ -444,7 +443,7 @@ func (tr *transfers) Answered(p *stream.Pending, r fsm.Result) {
 	tr.answered = max(tr.answered, p.Number)
 }
 
-// Gone: the catalog has lost the target.
+// Gone is called when the catalog has lost the target.
 func (tr *transfers) Gone() {
 	x := tr.from
 	x.lock()
@@ -455,8 +454,8 @@ func (tr *transfers) Gone() {
 	x.again = true
 }
 
-// Lost: a target that knows other transfers of this source than its log says.
-// Nothing is sent there any more.
+// Lost is called when a target knows other transfers of this source than its log says. Nothing
+// more is sent there.
 func (tr *transfers) Lost() {
 	x := tr.from
 	x.sender.slog.Error("target refuses the dead letters of a queue",
@@ -465,7 +464,7 @@ func (tr *transfers) Lost() {
 	x.again = true
 }
 
-// Failed ends the sender: another one begins where the log says.
+// Failed ends the sender: another one continues from what the log says.
 func (tr *transfers) Failed() {
 	x := tr.from
 	tr.stream.Abandon()
@@ -475,10 +474,9 @@ func (tr *transfers) Failed() {
 	})
 }
 
-// retryLetters looks for ways for letters that had none, when the catalog has
-// changed and every so often: a target that refused may have a place again.
-// It looks at some of them, by number, and goes on with the next ones in the
-// next run, so that neither the queue nor a payload store has to wait for it.
+// retryLetters routes waiting letters again when the catalog has changed, and at intervals: a
+// target that refused may have space again. Each run handles some of them, in order of number, and
+// the next run continues after them, so that neither the queue nor a payload store has to wait.
 func (x *outboxSender) retryLetters() {
 	if !x.sender.host.Fresh() {
 		return
