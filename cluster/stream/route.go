@@ -10,9 +10,8 @@ import (
 	"github.com/quorate/quorate/fsm/catalog"
 )
 
-// Route is this node's way to the leader of one queue. It carries the streams of
-// all sessions that use the queue; the goroutine that submits their commands
-// lives only while there are some.
+// Route is this node's way to the leader of one queue. It carries the streams of all sessions that
+// use the queue. The goroutine that submits their commands lives only while there are some.
 type Route struct {
 	table *Table
 	host  Host
@@ -26,11 +25,11 @@ type Route struct {
 	leaderless int64      // since when there is no leader, ms
 	led        chan struct{}
 	streams    map[fsm.SessionID]*Stream
-	dirty      []*Stream // have something to send
-	running    bool      // the submitting goroutine is there
-	searching  bool      // somebody asks the members who leads
-	watched    bool      // it is on the table's list, or in the hands of Watch
-	ended      bool      // the queue is gone: there are no streams any more
+	dirty      []*Stream // those with something to send
+	running    bool      // the submitting goroutine is running
+	searching  bool      // a goroutine is asking the members who leads
+	watched    bool      // it is on the table's list, or being handled by Watch
+	ended      bool      // the queue is gone: there are no more streams
 }
 
 func newRoute(t *Table, q *catalog.Queue) *Route {
@@ -39,21 +38,21 @@ func newRoute(t *Table, q *catalog.Queue) *Route {
 		leaderless: t.host.Now(), led: make(chan struct{}),
 	}
 	if q.Local {
-		r.leader, r.term = r.host.NodeName(q.Home()), group.LocalTerm // and nobody else, ever
+		r.leader, r.term = r.host.NodeName(q.Home()), group.LocalTerm // and never any other node
 		return r
 	}
-	r.watch() // nobody else has it yet
+	r.watch() // no other goroutine has it yet
 	return r
 }
 
-// Queue is the queue's id.
+// Queue returns the id of the queue.
 func (r *Route) Queue() fsm.QueueID { return r.id }
 
-// Group is the id of the queue's group.
+// Group returns the id of the queue's group.
 func (r *Route) Group() fsm.GroupID { return r.group }
 
-// Attach adds a stream, whose owner's lock is held. A stream to a queue that is
-// gone is over from the start.
+// Attach adds a stream, whose owner's lock is held. A stream to a queue that is gone is over from
+// the start.
 func (r *Route) Attach(s *Stream) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -74,21 +73,21 @@ func (r *Route) Detach(s *Stream) {
 	}
 }
 
-// Stream finds the stream of a session; nil: there is none.
+// Stream returns the stream of a session, or nil if there is none.
 func (r *Route) Stream(id fsm.SessionID) *Stream {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.streams[id]
 }
 
-// Streams lists all streams.
+// Streams returns all streams.
 func (r *Route) Streams() []*Stream {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Collect(maps.Values(r.streams))
 }
 
-// wake submits what s has, now or as soon as there is a leader.
+// wake submits the commands of s, now or as soon as there is a leader.
 func (r *Route) wake(s *Stream) {
 	r.mu.Lock()
 	r.dirty = append(r.dirty, s)
@@ -104,8 +103,7 @@ func (r *Route) start() {
 	}
 }
 
-// run submits as long as there is something. A panic ends the sessions that use
-// the queue here.
+// run submits as long as there are commands. A panic ends the sessions that use the queue here.
 func (r *Route) run() {
 	if !r.host.Guard("submit to a queue", r.submitDirty) {
 		r.rebuild()
@@ -126,8 +124,8 @@ func (r *Route) submitDirty() {
 		r.mu.Unlock()
 		r.submitAll(streams, leader)
 		if !r.leads(leader, term) {
-			// Whoever changed that has made the streams send again, perhaps
-			// before the commands were taken for the former leader.
+			// Whoever changed the leader has made the streams send again, perhaps before the
+			// commands were taken for the former leader.
 			for _, s := range streams {
 				s.sendAgain()
 			}
@@ -155,15 +153,15 @@ func (r *Route) submitAll(streams []*Stream, leader string) {
 	}
 }
 
-// keep puts streams back that have not been read.
+// keep puts back streams that have not been read.
 func (r *Route) keep(streams []*Stream) {
 	r.mu.Lock()
 	r.dirty = append(r.dirty, streams...)
 	r.mu.Unlock()
 }
 
-// Leader returns the serving node, or since when there is none and a channel that
-// is closed when there is one.
+// Leader returns the serving node; or, if there is none, since when, and a channel that is closed
+// when there is one.
 func (r *Route) Leader() (node string, since int64, led <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -183,9 +181,9 @@ func (r *Route) leads(node string, term uint64) bool {
 	return r.leader == node && r.term == term
 }
 
-// Lead records who serves the queue. The leader gets everything that is
-// unanswered, and is asked for deliveries: also one that is known already, for
-// it says so again when it could not send something.
+// Lead records which node serves the queue. The leader is sent everything unanswered and asked for
+// missing deliveries. This applies to a known leader, too: it announces itself again when it could
+// not send something.
 func (r *Route) Lead(node string, term uint64) {
 	r.mu.Lock()
 	if r.ended || term < r.term {
@@ -201,7 +199,7 @@ func (r *Route) Lead(node string, term uint64) {
 	r.Refresh()
 }
 
-// Refresh sends everything unanswered again and asks for lost deliveries.
+// Refresh sends everything unanswered again and requests lost deliveries.
 func (r *Route) Refresh() {
 	for _, s := range r.Streams() {
 		r.ask(s.restart())
@@ -211,7 +209,7 @@ func (r *Route) Refresh() {
 	r.mu.Unlock()
 }
 
-// Lose forgets a leader that does not serve, or cannot be reached.
+// Lose forgets a leader that does not serve or cannot be reached.
 func (r *Route) Lose(node string) {
 	r.mu.Lock()
 	if r.leader != node {
@@ -243,9 +241,9 @@ func (r *Route) end() {
 	}
 }
 
-// rebuild begins anew after a panic: what the route and its streams hold may be
-// half changed. Their sessions end, dead letters are sent again from where their
-// queue's log says, and the leader is asked for once more.
+// rebuild starts over after a panic, when the state of the route and its streams may be half
+// changed. Their sessions end, dead letters are sent again from where their queue's log says, and
+// the leader is searched for again.
 func (r *Route) rebuild() {
 	r.mu.Lock()
 	streams := r.streams
@@ -260,7 +258,7 @@ func (r *Route) rebuild() {
 	}
 }
 
-// ask sends questions to the leader.
+// ask sends resync requests to the leader.
 func (r *Route) ask(asks []Resync) {
 	if len(asks) == 0 {
 		return
@@ -298,14 +296,14 @@ func NewTable(h Host) *Table {
 	return &Table{host: h, routes: map[fsm.QueueID]*Route{}, early: map[fsm.QueueID]earlyLeader{}}
 }
 
-// IsOver reports whether a queue that v does not hold is gone, and not only
-// unknown here so far: its id tells which entry of the catalog created it.
+// IsOver reports whether a queue that v does not hold is gone rather than not yet known here: its
+// id tells which entry of the catalog created it.
 func IsOver(v *catalog.View, id fsm.QueueID) bool {
 	_, ok := v.QueueByID(id)
 	return !ok && uint64(id)>>16 <= v.Index()
 }
 
-// Route finds or makes the way to a queue's leader. Locks of owners may be held.
+// Route returns the way to a queue's leader, creating it if needed. Locks of owners may be held.
 func (t *Table) Route(q *catalog.Queue) *Route {
 	if r := t.Find(q.ID); r != nil {
 		return r
@@ -318,20 +316,20 @@ func (t *Table) Route(q *catalog.Queue) *Route {
 	}
 	t.mu.Unlock()
 	if IsOver(t.host.View(), q.ID) {
-		// It was told before r was made: who asks has an older view.
+		// The end was reported before r was created: the caller has an older view.
 		t.host.Spawn("end a queue", func() { t.host.QueueGone(q.ID) })
 	}
 	return r
 }
 
-// Find returns the way to a queue's leader if there is one already.
+// Find returns the way to a queue's leader if it exists.
 func (t *Table) Find(id fsm.QueueID) *Route {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return t.routes[id]
 }
 
-// Stream finds the stream of a session to a queue; nil: there is none.
+// Stream returns the stream of a session to a queue, or nil if there is none.
 func (t *Table) Stream(id fsm.QueueID, s fsm.SessionID) *Stream {
 	if r := t.Find(id); r != nil {
 		return r.Stream(s)
@@ -339,45 +337,45 @@ func (t *Table) Stream(id fsm.QueueID, s fsm.SessionID) *Stream {
 	return nil
 }
 
-// Deliver gives messages of a queue to the stream of a session. If there is none,
-// as with Answer and Notice, nobody waits for them.
+// Deliver passes messages of a queue to the stream of a session. If there is none, nobody waits
+// for them, as with Answer and Notice.
 func (t *Table) Deliver(id fsm.QueueID, s fsm.SessionID, d DeliveryBatch) {
 	if to := t.Stream(id, s); to != nil {
 		to.Receive(d)
 	}
 }
 
-// Answer gives outcomes, which came from a node, to the stream that they belong to.
+// Answer passes outcomes received from a node to their stream.
 func (t *Table) Answer(from string, id fsm.QueueID, s fsm.SessionID, outcomes []group.Outcome) {
 	if to := t.Stream(id, s); to != nil {
 		to.Answer(from, outcomes)
 	}
 }
 
-// Notice passes on what a queue's leader has to say to a session.
+// Notice passes a notice from a queue's leader to a session.
 func (t *Table) Notice(id fsm.QueueID, s fsm.SessionID, n Notice) {
 	if to := t.Stream(id, s); to != nil {
 		to.Notice(n)
 	}
 }
 
-// All lists the routes.
+// All returns the routes.
 func (t *Table) All() []*Route {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return slices.Collect(maps.Values(t.routes))
 }
 
-// Lead records who serves a queue; one that the catalog does not hold yet is
-// remembered.
+// Lead records which node serves a queue; for a queue that the catalog does not hold yet, the
+// leader is remembered.
 func (t *Table) Lead(id fsm.QueueID, node string, term uint64) {
 	if q := t.queueOrEarly(id, earlyLeader{node, term}); q != nil {
 		t.Route(q).Lead(node, term)
 	}
 }
 
-// queueOrEarly returns the queue, or keeps l until the catalog holds it here.
-// QueueAdded comes after the view has changed, and takes the lock.
+// queueOrEarly returns the queue, or keeps l until the catalog here holds it. QueueAdded is called
+// after the view has changed, and takes the lock.
 func (t *Table) queueOrEarly(id fsm.QueueID, l earlyLeader) *catalog.Queue {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -389,21 +387,21 @@ func (t *Table) queueOrEarly(id fsm.QueueID, l earlyLeader) *catalog.Queue {
 	return q
 }
 
-// Lose: a node does not serve a queue.
+// Lose records that a node does not serve a queue.
 func (t *Table) Lose(id fsm.QueueID, node string) {
 	if r := t.Find(id); r != nil {
 		r.Lose(node)
 	}
 }
 
-// NodeDown: a node cannot be reached, so it serves no queue.
+// NodeDown records that a node cannot be reached, so it serves no queue.
 func (t *Table) NodeDown(node string) {
 	for _, r := range t.All() {
 		r.Lose(node)
 	}
 }
 
-// NodeUp: a node can be reached again. Messages in between may have been lost.
+// NodeUp records that a node can be reached again. Messages may have been lost in between.
 func (t *Table) NodeUp(node string) {
 	for _, r := range t.All() {
 		if r.IsLeader(node) {
@@ -412,7 +410,7 @@ func (t *Table) NodeUp(node string) {
 	}
 }
 
-// QueueAdded: the catalog holds a new queue.
+// QueueAdded is called when the catalog holds a new queue.
 func (t *Table) QueueAdded(q *catalog.Queue) {
 	r := t.Route(q)
 	t.mu.Lock()
@@ -424,7 +422,7 @@ func (t *Table) QueueAdded(q *catalog.Queue) {
 	}
 }
 
-// QueueGone: the catalog has lost a queue. Its streams end.
+// QueueGone is called when the catalog has lost a queue. Its streams end.
 func (t *Table) QueueGone(id fsm.QueueID) {
 	t.mu.Lock()
 	r := t.routes[id]

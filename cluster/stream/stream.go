@@ -8,12 +8,11 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// Stream is the commands of one session to one queue. They stay until they are
-// answered; after a change of leader, or a broken link, all of them are sent
-// again: the machine drops what it has had.
+// Stream holds the commands of one session to one queue. They stay until they are answered. After
+// a change of leader or a broken link, all of them are sent again: the machine drops duplicates.
 //
-// Invariant: pending holds the numbers oldest … next-1 without a gap, and
-// sent < next, heavy < next. sent < oldest says that all is to go out (again).
+// Invariant: pending holds the numbers oldest … next-1 without a gap, and sent < next, heavy <
+// next. sent < oldest means that all commands are to be sent (again).
 type Stream struct {
 	owner    Owner
 	receiver Receiver // nil: its session has no consumers
@@ -31,12 +30,12 @@ type Stream struct {
 	lost      bool   // the queue has ended the session
 	ending    bool   // SESSION_DOWN is among its commands
 	consumers map[uint64]*Consumer
-	unseen    []settlement // to be queued once the answers at hand are taken
+	unseen    []settlement // to be queued once the current answers have been processed
 	progress  progress
 }
 
-// New makes a stream that begins with command 1. It is not attached to the route
-// yet. receiver may be nil.
+// New returns a stream that begins with command 1. It is not attached to the route yet. receiver
+// may be nil.
 func New(o Owner, receiver Receiver, id fsm.SessionID, r *Route) *Stream {
 	s := &Stream{
 		owner: o, receiver: receiver, id: id, route: r, next: 1,
@@ -48,24 +47,24 @@ func New(o Owner, receiver Receiver, id fsm.SessionID, r *Route) *Stream {
 	return s
 }
 
-// ID is the session's.
+// ID returns the id of the session.
 func (s *Stream) ID() fsm.SessionID { return s.id }
 
-// Route is the way to the queue.
+// Route returns the way to the queue.
 func (s *Stream) Route() *Route { return s.route }
 
-// Queue is the queue's id.
+// Queue returns the id of the queue.
 func (s *Stream) Queue() fsm.QueueID { return s.route.id }
 
-// All that follows needs the owner's lock unless it says otherwise.
+// The methods below need the owner's lock unless they say otherwise.
 
-// Next is the number that the next command will have.
+// Next returns the number of the next command.
 func (s *Stream) Next() uint64 { return s.next }
 
-// Waiting counts the commands without an answer.
+// Waiting returns the number of commands without an answer.
 func (s *Stream) Waiting() int { return s.pending.len() }
 
-// Unanswered lists the commands without an answer.
+// Unanswered iterates over the commands without an answer.
 func (s *Stream) Unanswered() iter.Seq[*Pending] {
 	return func(yield func(*Pending) bool) {
 		for i := range s.pending.len() {
@@ -82,10 +81,10 @@ func (s *Stream) Gone() bool { return s.gone }
 // Over reports whether the stream has ended: nothing is added to it any more.
 func (s *Stream) Over() bool { return s.gone || s.lost }
 
-// Ending reports whether the session's end is among the commands.
+// Ending reports whether the commands include the session's end.
 func (s *Stream) Ending() bool { return s.ending }
 
-// Skip goes on behind command n, which the queue has already. Nothing waits.
+// Skip continues after command n, which the queue already has. No command may be waiting.
 func (s *Stream) Skip(n uint64) { s.sent, s.next = n, n+1 }
 
 // Add queues a command. Its number is Next, unless the caller has given it
@@ -110,8 +109,8 @@ func (s *Stream) push(p Pending) {
 	s.wake()
 }
 
-// AddSettle queues a settlement, or joins it to the last one that has not been
-// sent. ids are ascending.
+// AddSettle queues a settlement, or merges it into the last one that has not been sent. ids are
+// ascending.
 func (s *Stream) AddSettle(consumer uint64, ids []uint64, outcome fsm.Outcome) {
 	if len(ids) == 0 || s.Over() {
 		return
@@ -125,7 +124,7 @@ func (s *Stream) AddSettle(consumer uint64, ids []uint64, outcome fsm.Outcome) {
 	s.push(Pending{settle: settlement{consumer, outcome, appendRanges(nil, ids)}})
 }
 
-// Request queues a command somebody waits for.
+// Request queues a command whose answer a caller waits for.
 func (s *Stream) Request(c *logpb.Command) *Call {
 	k := newCall(c)
 	switch {
@@ -147,8 +146,8 @@ func (s *Stream) wake() {
 	}
 }
 
-// Abandon drops what waits, because the queue has ended the session: whether it
-// was applied is not known. Only who waits for a call is told.
+// Abandon drops the waiting commands because the queue has ended the session: it is unknown
+// whether they were applied. Only callers that wait for a call are told.
 func (s *Stream) Abandon() {
 	s.lost = true
 	for ; s.pending.len() > 0; s.pending.pop() {
@@ -159,10 +158,10 @@ func (s *Stream) Abandon() {
 	s.pending = pendingList{}
 }
 
-// chunkBytes is how much is allocated for encoded commands at a time.
+// chunkBytes is how much is allocated at a time for encoded commands.
 const chunkBytes = 4 << 10
 
-// encoder encodes commands of a session.
+// encoder encodes the commands of a session.
 type encoder struct {
 	session *logpb.Session
 	chunk   []byte
@@ -182,7 +181,7 @@ func (e *encoder) encode(c *logpb.Command) []byte {
 	return out[at:len(out):len(out)]
 }
 
-// settle encodes a settlement as the command that it has become.
+// settle encodes a settlement, which is fixed from then on, as a command.
 func (e *encoder) settle(p *Pending) []byte {
 	return e.encode(&logpb.Command{
 		Kind: logpb.Command_SETTLE, Seq: p.seq,
@@ -196,14 +195,14 @@ const MaxBatchCommands = 256
 // maxBatchBytes bounds the payloads of one submission of several commands.
 const maxBatchBytes = 256 << 10
 
-// Load is what a route submits at a time. What is light may overtake what is
-// heavy, also what was submitted earlier.
+// Load is what a route submits at a time. Light batches may overtake heavy ones, also those that
+// were submitted earlier.
 type Load struct{ light, heavy group.Batch }
 
 // NewLoad returns an empty load.
 func NewLoad() Load { return Load{light: group.Batch{Light: true}} }
 
-// Submit hands over what there is until it is refused.
+// Submit hands over its batches until one is refused.
 func (b *Load) Submit(to func(group.Batch) bool) bool {
 	return (b.light.Count == 0 || to(b.light)) && (b.heavy.Count == 0 || to(b.heavy))
 }
@@ -216,9 +215,8 @@ func (s *Stream) Take(to *Load) (full bool) {
 	return s.collect(to)
 }
 
-// collect is Take with the lock held. Commands are light up to the stream's first
-// payload: as long as one that is not is unanswered, what follows must stay
-// behind it.
+// collect is Take with the lock held. Commands are light up to the stream's first payload: while a
+// command that is not light is unanswered, later ones must stay behind it.
 func (s *Stream) collect(to *Load) (full bool) {
 	for i := s.firstUnsent(); i < s.pending.len(); i++ {
 		p := s.pending.at(i)
@@ -247,7 +245,7 @@ func (s *Stream) collect(to *Load) (full bool) {
 	return false
 }
 
-// firstUnsent is the place in pending of the first command that has not been sent.
+// firstUnsent returns the index in pending of the first command that has not been sent.
 func (s *Stream) firstUnsent() int {
 	n := s.pending.len()
 	if n == 0 || s.sent < s.pending.at(0).seq {
@@ -256,7 +254,7 @@ func (s *Stream) firstUnsent() int {
 	return min(n, int(s.sent-s.pending.at(0).seq)+1)
 }
 
-// resend makes everything unanswered go out again. The lock is held.
+// resend makes all unanswered commands go out again. The lock is held.
 func (s *Stream) resend() {
 	if s.pending.len() > 0 {
 		s.sent = s.pending.at(0).seq - 1
@@ -264,31 +262,31 @@ func (s *Stream) resend() {
 	}
 }
 
-// sendAgain is resend, and takes the lock: who is broken must not keep it.
+// sendAgain is resend, and takes the lock, releasing it even after a panic.
 func (s *Stream) sendAgain() {
 	s.owner.Lock()
 	defer s.owner.Unlock()
 	s.resend()
 }
 
-// gapPause is how long repeated complaints about the same gap are ignored.
+// gapPause is how long repeated reports of the same gap are ignored.
 const gapPause = 50 // milliseconds
 
-// maxStalls bounds how long a stream waits before it sends all again.
+// maxStalls bounds how long a stream waits before it sends everything again.
 const maxStalls = 4
 
-// stallRate is how many bytes a millisecond the slowest queue is thought to
-// take: so much longer a stream waits for an answer that holds so much.
+// stallRate is the assumed rate of the slowest queue, in bytes per millisecond: a stream waits
+// that much longer for an answer the more bytes it holds.
 const stallRate = 2 << 10
 
-// progress says when a stream sends again by itself.
+// progress determines when a stream sends again by itself.
 type progress struct {
 	at     int64  // when something was last answered, or sent again, ms
-	stalls int    // how often all was sent again without an answer; ≤ maxStalls
-	gapAt  uint64 // last gap that was answered by sending again
+	stalls int    // how often everything was sent again without an answer; ≤ maxStalls
+	gapAt  uint64 // last gap that made the stream send again
 }
 
-// gap sends again from next on, which is where the machine's stream ends.
+// gap sends again from next on, where the machine's stream ends.
 func (s *Stream) gap(next uint64) {
 	now := s.route.host.Now()
 	if s.progress.gapAt == next && now-s.progress.at < gapPause {
@@ -298,9 +296,9 @@ func (s *Stream) gap(next uint64) {
 	s.resend()
 }
 
-// stuck sends again if nothing was answered for a while: for limit and what
-// the payloads take at first, then for twice as long each time. A queue that is
-// merely slow must not get its work over and over. The lock is held.
+// stuck sends again if nothing was answered for a while: at first for limit plus the time for the
+// payloads, then for twice as long each time. A queue that is merely slow must not get the same
+// work over and over. The lock is held.
 func (s *Stream) stuck(now, limit int64) {
 	p := &s.progress
 	if s.pending.len() == 0 || now-p.at <= limit<<p.stalls {
@@ -317,23 +315,22 @@ func (s *Stream) stuck(now, limit int64) {
 	}
 }
 
-// Answer takes outcomes of commands that a node has told. It takes the owner's
-// lock.
+// Answer processes outcomes of commands reported by a node. It takes the owner's lock.
 func (s *Stream) Answer(from string, outcomes []group.Outcome) {
 	s.owner.Lock()
 	defer s.owner.Unlock()
 	for i := range outcomes {
 		if outcomes[i].Result.Code == fsm.NoSession && !s.route.IsLeader(from) {
-			continue // of a former leader, about commands that have been sent again since
+			continue // from a former leader, for commands that have been sent again since
 		}
 		s.answered(outcomes[i].First, outcomes[i].Run, outcomes[i].Result)
 	}
 }
 
-// answered takes the outcome of commands. The lock is held.
+// answered processes the outcome of commands. The lock is held.
 func (s *Stream) answered(first, run uint64, r fsm.Result) {
 	if s.pending.len() == 0 || first+run <= s.pending.at(0).seq {
-		return // an answer to something that was sent twice
+		return // an answer to a duplicate
 	}
 	switch oldest := s.pending.at(0).seq; {
 	case r.Code == fsm.Gap:
@@ -350,7 +347,7 @@ func (s *Stream) answered(first, run uint64, r fsm.Result) {
 		s.owner.Lost()
 		return
 	case first > oldest:
-		// Answers in between have been lost; ask for them again.
+		// Answers in between have been lost; request them again.
 		s.gap(oldest)
 		return
 	}
@@ -373,13 +370,13 @@ func (s *Stream) answered(first, run uint64, r fsm.Result) {
 	s.pending.compact()
 }
 
-// reopen begins a stream whose first command has waited for too long, with the
-// queue's own time. The queue has never begun it, unless the stream has come to
-// its end and the queue has forgotten that.
+// reopen begins a stream whose first command has waited for too long, with the queue's own time.
+// The queue has never begun it, unless the stream has reached its end and the queue has forgotten
+// that.
 func (s *Stream) reopen(at fsm.Time) {
 	first := s.pending.at(0)
 	if first.seq != 1 {
-		return // an answer to a former try
+		return // an answer to an earlier attempt
 	}
 	if s.ending {
 		s.owner.Lost()
@@ -395,8 +392,8 @@ func (s *Stream) reopen(at fsm.Time) {
 	s.resend()
 }
 
-// end answers everything that waits, and tells the owner: the queue is gone. It
-// takes the owner's lock.
+// end answers all waiting commands and tells the owner that the queue is gone. It takes the
+// owner's lock.
 func (s *Stream) end() {
 	s.finish()
 	s.owner.Gone()
@@ -415,15 +412,14 @@ func (s *Stream) finish() {
 	s.pending = pendingList{}
 }
 
-// fail ends a stream whose route has panicked, and what it belongs to. It takes
-// the owner's lock.
+// fail ends a stream whose route has panicked, and its owner. It takes the owner's lock.
 func (s *Stream) fail() {
 	s.owner.Lock()
 	defer s.owner.Unlock()
 	s.owner.Failed()
 }
 
-// Notice passes on what the leader has to say. It is called without the lock.
+// Notice passes on a notice from the leader. It is called without the lock.
 func (s *Stream) Notice(n Notice) {
 	if s.receiver != nil {
 		s.receiver.Noticed(n)
