@@ -12,31 +12,32 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// consumer is a consumer of a channel. What is above started is fixed once it
-// has its number.
+// consumer is a consumer of a channel. The fields above started are fixed once
+// it has its number.
 type consumer struct {
 	channel *channel
 	number  uint64
 	tag     string
 	noAck   bool
-	suspend bool // a timeout suspends it, and does not cancel it
+	suspend bool // a timeout suspends it instead of cancelling it
 
 	// Under consumers.mu.
 	started   bool          // consume-ok is in the outbox
-	early     []fsm.Message // that came before
-	gone      bool          // its queue went before
+	early     []fsm.Message // arrived before started
+	gone      bool          // its queue was gone before started
 	suspended uint64        // suspend: the newest delivery it was suspended for
 }
 
-// consumers is the consuming side of a channel: its consumers, what they were
-// handed, and what is sent to the client about them. The broker's goroutines call it.
+// consumers is the consuming side of a channel: its consumers, their
+// deliveries, and what is sent to the client about them. The broker's
+// goroutines call it.
 //
-// Invariants: byTag and byNumber hold the same consumers; their numbers are
-// ≤ last; early and gone are empty once a consumer has started; once closed,
+// Invariants: byTag and byNumber hold the same consumers; their numbers are ≤
+// last; early and gone are empty once a consumer has started; once closed,
 // nothing is pushed and nothing posted.
 //
 // mu is taken before the outbox's lock, and never held during a call of the
-// session, but for Drop.
+// session, except for Drop.
 type consumers struct {
 	channel uint16 // its number
 	session Session
@@ -44,23 +45,25 @@ type consumers struct {
 	notify  bool // the client understands basic.cancel
 	limit   int  // of consumers; 0: none
 	counts  *timeoutCounts
-	// post has the channel do a task. It is called with mu held and not closed.
+	// post makes the channel run a task. It is called with mu held and not
+	// closed.
 	post func(task func(context.Context) error)
-	// giveBack returns messages of consumers that are no more; it is a task.
+	// giveBack returns messages of consumers that no longer exist; it is a
+	// task.
 	giveBack func([]fsm.Message) error
 
 	mu         sync.Mutex
-	closed     bool // events mean nothing any more
-	timedOut   bool // the channel ends for what was held too long
+	closed     bool // events are ignored
+	timedOut   bool // the channel ends because deliveries were held too long
 	byNumber   map[uint64]*consumer
 	byTag      map[string]*consumer
-	last       uint64 // number given last
+	last       uint64 // last number used
 	deliveries deliveries
 	deferring  bool     // basic.cancel waits for the end of queue.delete
-	deferred   []uint64 // consumers whose queue went meanwhile
+	deferred   []uint64 // consumers whose queue is gone meanwhile
 }
 
-// add gives a consumer its number.
+// add assigns a consumer its number.
 func (c *consumers) add(cons *consumer) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,8 +86,8 @@ func (c *consumers) find(tag string) *consumer {
 	return c.byTag[tag]
 }
 
-// remove frees the tag of a consumer, if that is still there. It returns what
-// came for it before it was started.
+// remove frees the tag of a consumer, if it still has one. It returns the
+// messages that arrived before it was started.
 func (c *consumers) remove(cons *consumer) (early []fsm.Message) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -100,7 +103,7 @@ func (c *consumers) drop(cons *consumer) {
 	}
 }
 
-// start sends consume-ok, and then what came before it.
+// start sends consume-ok, and then the messages that arrived before it.
 func (c *consumers) start(cons *consumer, noWait bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -122,7 +125,7 @@ func (c *consumers) start(cons *consumer, noWait bool) {
 	}
 }
 
-// deliver takes messages for consumers.
+// deliver receives messages for consumers.
 func (c *consumers) deliver(messages []fsm.Message) {
 	var orphans []fsm.Message
 	c.mu.Lock()
@@ -154,7 +157,7 @@ func (c *consumers) push(cons *consumer, m *fsm.Message) {
 	c.out.pushMessage(outItem{kind: outDeliver, channel: c.channel, consumer: cons, tag: tag, message: *m})
 }
 
-// got pushes what a get has taken.
+// got pushes the message that a get has taken.
 func (c *consumers) got(m *fsm.Message, noAck bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -171,7 +174,7 @@ func (c *consumers) settle(s *settlement, commit bool, dst []held) ([]held, bool
 	return c.deliveries.settle(s, commit, dst)
 }
 
-// takeAll takes every delivery that is not settled, and appends it to dst.
+// takeAll takes all unsettled deliveries and appends them to dst.
 func (c *consumers) takeAll(dst []held) []held {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -208,8 +211,9 @@ func (c *consumers) cancelled(number uint64) {
 	}
 }
 
-// revoked ends a consumer that may not read its queue any more, and with it the
-// channel if the client does not understand basic.cancel. It returns false if there is none.
+// revoked ends a consumer that may no longer read its queue, and also the
+// channel if the client does not understand basic.cancel. It returns false if
+// there is no such consumer.
 func (c *consumers) revoked(number uint64, why error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -230,8 +234,8 @@ func (c *consumers) revoked(number uint64, why error) bool {
 	return true
 }
 
-// deferCancels puts off every basic.cancel until sendCancels: a
-// client that deletes a queue it consumes from expects the answer first.
+// deferCancels postpones every basic.cancel until sendCancels: a client that
+// deletes a queue it consumes from expects the answer first.
 func (c *consumers) deferCancels() {
 	c.mu.Lock()
 	c.deferring = true
@@ -255,8 +259,8 @@ func (c *consumers) sendCancels() {
 	}
 }
 
-// cancel drops a consumer, with basic.cancel if the client understands that. mu
-// and the outbox are locked.
+// cancel removes a consumer, with basic.cancel if the client understands that.
+// mu and the outbox are locked.
 func (c *consumers) cancel(cons *consumer) {
 	c.drop(cons)
 	if c.notify {
@@ -264,8 +268,8 @@ func (c *consumers) cancel(cons *consumer) {
 	}
 }
 
-// timeOut takes back deliveries that were held too long: the queue has them
-// again. A consumer is cancelled for good: its tag is free at once, and what it
+// timeOut handles deliveries that were held too long and that the queue has
+// taken back. The consumer is cancelled: its tag is free at once, and what it
 // still holds can be settled as before. If the client does not understand
 // basic.cancel, and for gets, the channel ends with why.
 func (c *consumers) timeOut(number uint64, ids []uint64, why error) {
@@ -274,11 +278,11 @@ func (c *consumers) timeOut(number uint64, ids []uint64, why error) {
 	cons, get := c.byNumber[number], c.deliveries.isGet(number)
 	switch {
 	case c.closed || !c.deliveries.holds(number, ids):
-		// Settled by the client at the last moment.
+		// The client has settled them at the last moment.
 	case cons == nil && !get:
 		// The client has cancelled it.
 	case cons != nil && cons.suspend:
-		if newest := slices.Max(ids); newest > cons.suspended { // else it is said again
+		if newest := slices.Max(ids); newest > cons.suspended { // otherwise it is a repetition
 			cons.suspended = newest
 			c.counts.add(timeoutSuspends)
 		}
@@ -301,7 +305,7 @@ func (c *consumers) timeOut(number uint64, ids []uint64, why error) {
 	}
 }
 
-// lose has the channel end with why. It returns false if that is too late.
+// lose ends the channel with why. It returns false if it is too late.
 func (c *consumers) lose(why error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -311,14 +315,14 @@ func (c *consumers) lose(why error) bool {
 	return !c.closed
 }
 
-// close makes events mean nothing.
+// close makes all later events ignored.
 func (c *consumers) close() {
 	c.mu.Lock()
 	c.closed = true
 	c.mu.Unlock()
 }
 
-// consume does basic.consume.
+// consume performs basic.consume.
 func (ch *channel) consume(ctx context.Context, m *wire.BasicConsume) error {
 	queue, err := ch.definitions.queueName(m.Queue, wire.IDBasicConsume)
 	if err != nil {
@@ -346,7 +350,7 @@ func (ch *channel) consume(ctx context.Context, m *wire.BasicConsume) error {
 	return nil
 }
 
-// suspends reads the consumer argument that says what a timeout does.
+// suspends reads the consumer argument that selects what a timeout does.
 func suspends(arguments wire.Table) bool {
 	v, _ := arguments.Get("x-consumer-timeout-action")
 	return v.Str == "suspend"
@@ -359,7 +363,7 @@ func rand128() string {
 	return base64.RawURLEncoding.EncodeToString(b[:])
 }
 
-// cancel does basic.cancel. What the consumer holds stays with the channel.
+// cancel performs basic.cancel. What the consumer holds stays with the channel.
 func (ch *channel) cancel(ctx context.Context, m *wire.BasicCancel) error {
 	if cons := ch.consumers.find(m.ConsumerTag); cons != nil {
 		if err := ignoreNotFound(ch.session.Cancel(ctx, cons.number)); err != nil {
@@ -371,8 +375,8 @@ func (ch *channel) cancel(ctx context.Context, m *wire.BasicCancel) error {
 	return nil
 }
 
-// ignoreNotFound drops the error that says that the thing to be ended is gone
-// already.
+// ignoreNotFound drops the error that says that the object to be removed is
+// already gone.
 func ignoreNotFound(err error) error {
 	if r := new(fsm.Refusal); errors.As(err, &r) && r.Kind == fsm.NotFoundKind {
 		return nil
@@ -380,7 +384,7 @@ func ignoreNotFound(err error) error {
 	return err
 }
 
-// get does basic.get.
+// get performs basic.get.
 func (ch *channel) get(ctx context.Context, m *wire.BasicGet) error {
 	queue, err := ch.definitions.queueName(m.Queue, wire.IDBasicGet)
 	if err != nil {
@@ -398,7 +402,7 @@ func (ch *channel) get(ctx context.Context, m *wire.BasicGet) error {
 	return nil
 }
 
-// unwritten tells the session that messages will not be written.
+// unwritten reports to the session that messages will not be written.
 func (ch *channel) unwritten(messages []fsm.Message) {
 	bytes := 0
 	for i := range messages {
@@ -407,8 +411,8 @@ func (ch *channel) unwritten(messages []fsm.Message) {
 	ch.session.Written(len(messages), bytes)
 }
 
-// giveBack returns messages of consumers that are no more. They would be held
-// until the channel ends otherwise.
+// giveBack returns messages of consumers that no longer exist. Otherwise they
+// would be held until the channel ends.
 func (ch *channel) giveBack(messages []fsm.Message) error {
 	ch.unwritten(messages)
 	ch.gate.Lock()

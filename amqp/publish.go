@@ -12,12 +12,12 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// publisher is the publishing side of a channel: it numbers messages, hands
-// them to the session, and passes on to the client what becomes of them.
-// publish and check are called under the channel's gate, the rest by anybody.
+// publisher is the publishing side of a channel: it numbers messages, passes
+// them to the session, and reports their outcomes to the client. publish and
+// check are called with the channel's gate held, the rest by any goroutine.
 //
-// Invariant: what confirms has waiting, and nothing else of this channel, is
-// counted in flow.
+// Invariant: flow counts what is waiting in confirms, and nothing else of this
+// channel.
 type publisher struct {
 	session  Session
 	out      *outbox
@@ -25,23 +25,23 @@ type publisher struct {
 	confirms confirms
 	commits  commits
 
-	// current is the message whose headers and property the session may ask
-	// for; nil: none.
+	// current is the message whose headers and properties the session may
+	// request; nil: none.
 	current  *message
 	headers  func() *fsm.Table
 	property func(name string) []byte
 }
 
-// init is called before anything else; p does not move any more.
+// init must be called first; p must not be moved afterwards.
 func (p *publisher) init(channel uint16, out *outbox, flow *flow) {
 	p.confirms.channel = channel
 	p.out, p.flow = out, flow
 	p.headers, p.property = p.currentHeaders, p.currentProperty
 }
 
-// publish hands a message to the session. fsm.ErrNotFresh: it has to be
-// published again, and keeps its number. Another error is the channel's, whose
-// end releases what the message counts.
+// publish passes a message to the session. fsm.ErrNotFresh: it must be
+// published again, and keeps its number. Any other error is the channel's;
+// closing the channel releases what the message counts.
 func (p *publisher) publish(m *message) error {
 	to := &m.publish
 	if to.Number == 0 {
@@ -63,7 +63,7 @@ func (p *publisher) publish(m *message) error {
 	return nil
 }
 
-// check returns the error that the broker would refuse a message with.
+// check returns the error with which the broker would refuse a message.
 func (p *publisher) check(m *message) error {
 	p.setCurrent(m)
 	defer p.setCurrent(nil)
@@ -77,7 +77,7 @@ func (p *publisher) setCurrent(m *message) {
 	}
 }
 
-// currentHeaders decodes the headers of the message that is being published.
+// currentHeaders decodes the headers of the message being published.
 func (p *publisher) currentHeaders() *fsm.Table {
 	m := p.current
 	if m == nil {
@@ -87,7 +87,7 @@ func (p *publisher) currentHeaders() *fsm.Table {
 	if fields == nil {
 		properties, err := wire.ParseProperties(m.publish.Payload.Properties())
 		if err != nil {
-			return nil // they were checked when they came in
+			return nil // they were checked when they arrived
 		}
 		fields = properties.Headers
 	}
@@ -98,7 +98,7 @@ func (p *publisher) currentHeaders() *fsm.Table {
 	return catalogTable(t)
 }
 
-// currentProperty returns a property of the message that is being published.
+// currentProperty returns a property of the message being published.
 func (p *publisher) currentProperty(name string) []byte {
 	if p.current == nil {
 		return nil
@@ -106,14 +106,14 @@ func (p *publisher) currentProperty(name string) []byte {
 	return Properties{}.Property(p.current.publish.Payload.Properties(), name)
 }
 
-// returned sends a mandatory message back. why nil: it had no route.
+// returned returns a mandatory message to the client. why nil: it had no route.
 func (p *publisher) returned(payload fsm.Payload, why *fsm.Refusal) {
 	p.out.lock()
 	p.out.pushMessage(outItem{kind: outReturn, channel: p.confirms.channel, message: fsm.Message{Payload: payload}, refusal: why})
 	p.out.unlock()
 }
 
-// confirmed takes the outcome of publishes.
+// confirmed receives the outcome of publishes.
 func (p *publisher) confirmed(first, last uint64, ok bool) {
 	count, bytes, queue := p.confirms.resolve(first, last, ok)
 	p.flow.release(count, bytes)
@@ -123,8 +123,8 @@ func (p *publisher) confirmed(first, last uint64, ok bool) {
 	}
 }
 
-// closeWith sends the confirms there are and then the last method of the
-// channel. Outcomes that come later are lost.
+// closeWith sends the available confirms and then the last method of the
+// channel. Later outcomes are lost.
 func (p *publisher) closeWith(m wire.Method) { p.flow.release(p.out.pushLast(&p.confirms, m)) }
 
 // close ends the publisher with its connection.
@@ -152,7 +152,7 @@ func (ch *channel) publish(m *message) error {
 	return nil
 }
 
-// publishLater publishes a message for which the broker needs time.
+// publishLater publishes a message for which the broker must be waited for.
 // Busy is set, the gate is not held.
 func (ch *channel) publishLater(m *message) error {
 	if !ch.awaitRoutes() {
@@ -174,14 +174,14 @@ func (ch *channel) publishLater(m *message) error {
 	return ch.publish(m)
 }
 
-// routesInterval is how often a wait for routes checks whether the channel ends.
+// routesInterval is how often a wait for routes checks whether the channel is
+// ending.
 const routesInterval = time.Second
 
-// awaitRoutes returns when the broker knows for certain where messages go: for
-// as long as it does not, publishes wait, and stay unconfirmed. It returns false
-// if the channel has ended meanwhile, or its client has requested that and has
-// waited long enough; what is waiting goes nowhere then. Busy is set, the gate
-// is not held.
+// awaitRoutes waits until the broker is certain of its routes. Until then
+// publishes wait, unconfirmed. It returns false if the channel has ended
+// meanwhile, or if its client has requested that and has waited long enough;
+// the waiting messages are then dropped. Busy is set, the gate is not held.
 func (ch *channel) awaitRoutes() bool {
 	var closing time.Time
 	for !ch.isStranded(&closing) {
@@ -195,8 +195,8 @@ func (ch *channel) awaitRoutes() bool {
 	return false
 }
 
-// isStranded reports whether publishes are not to wait for routes any more.
-// closing is when the client was first seen to have requested the channel's end.
+// isStranded reports whether publishes must stop waiting for routes. closing is
+// when the client was first seen to have requested the end of the channel.
 func (ch *channel) isStranded(closing *time.Time) bool {
 	ch.gate.Lock()
 	defer ch.gate.Unlock()
@@ -208,14 +208,14 @@ func (ch *channel) isStranded(closing *time.Time) bool {
 	return ch.stranded
 }
 
-// isReply reports whether a message has to be returned if the channel that it
+// isReply reports whether a message must be returned if the channel that it
 // replies to is gone.
 func (m *message) isReply() bool {
 	return m.mandatory && m.publish.Exchange == "" && strings.HasPrefix(m.publish.RoutingKey, fsm.ReplyQueue)
 }
 
-// findRequester finds out whether the channel that a mandatory message replies
-// to is there.
+// findRequester determines whether the channel that a mandatory message replies
+// to exists.
 func findRequester(ctx context.Context, s Session, m *message) error {
 	m.publish.RequesterGone = false
 	if !m.isReply() {
@@ -229,28 +229,27 @@ func findRequester(ctx context.Context, s Session, m *message) error {
 	return err
 }
 
-// Every publish of a channel has a number, from 1. confirms knows those that
-// are not done with: what they weigh in the connection's flow control while
-// the broker has them, and what the client has still to learn in confirm
-// mode.
+// confirms knows the unfinished publishes of a channel, which are numbered from
+// 1: what they count in the connection's flow control while the broker has
+// them, and in confirm mode what the client has not been told yet.
 //
 // Invariants: numbers in list[head:] ascend; a number that is not there is
-// done or not given yet; list[head] is not done. Memory is at most about twice
-// what is not done, however long the oldest publish waits.
+// finished or not used yet; list[head] is not finished. Memory is at most about
+// twice that of the unfinished publishes, however long the oldest one waits.
 type confirms struct {
 	channel uint16 // its number; fixed
 	mu      sync.Mutex
 	list    []publishing
 	head    int
-	live    int    // entries of list that are not done
-	last    uint64 // number given last
+	live    int    // entries of list that are not finished
+	last    uint64 // last number used
 	fresh   []span // resolved in confirm mode since append was called
 	on      bool
 	from    uint64 // delivery tag = number - from; numbers ≤ from have no tag
 	queued  bool   // in the outbox's list of channels with confirms to write
 }
 
-// publishing is one publish that is not done with, or not dropped yet.
+// publishing is one publish that is not finished, or not dropped yet.
 type publishing struct {
 	number uint64
 	size   uint32
@@ -269,7 +268,7 @@ const (
 	publishDone
 )
 
-// add begins a publish and returns its number.
+// add adds a publish and returns its number.
 func (c *confirms) add(size uint32) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -282,7 +281,7 @@ func (c *confirms) add(size uint32) uint64 {
 	return c.last
 }
 
-// compact drops what is done.
+// compact drops finished publishes.
 func (c *confirms) compact() {
 	kept := c.list[:0]
 	for _, p := range c.list[c.head:] {
@@ -293,7 +292,7 @@ func (c *confirms) compact() {
 	c.list, c.head = kept, 0
 }
 
-// at returns the place of the first publish with a number ≥ number.
+// at returns the position of the first publish with a number ≥ number.
 func (c *confirms) at(number uint64) int {
 	tail := c.list[c.head:]
 	if len(tail) == 0 || number <= tail[0].number {
@@ -305,7 +304,7 @@ func (c *confirms) at(number uint64) int {
 	return c.head + sort.Search(len(tail), func(i int) bool { return tail[i].number >= number })
 }
 
-// begin switches confirm mode on: the next publish has tag 1.
+// begin enters confirm mode: the next publish has tag 1.
 func (c *confirms) begin() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -328,9 +327,9 @@ func (c *confirms) upcoming() uint64 {
 	return c.last + 1
 }
 
-// resolve takes the outcome of a range of publishes; those that have one
-// already keep it. It returns how many were waiting and their size, and
-// whether the channel has to be queued for writing confirms.
+// resolve records the outcome of a range of publishes; those that already have
+// one keep it. It returns how many were waiting and their size, and whether the
+// channel must be queued to write confirms.
 func (c *confirms) resolve(first, last uint64, ok bool) (count, bytes int64, queue bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -369,7 +368,7 @@ func (c *confirms) done(p *publishing) {
 	c.live--
 }
 
-// trim moves head to the first publish that is not done.
+// trim moves head to the first publish that is not finished.
 func (c *confirms) trim() {
 	if c.live == 0 {
 		c.list, c.head = c.list[:0], 0
@@ -380,10 +379,10 @@ func (c *confirms) trim() {
 	}
 }
 
-// append appends the frames for all confirms that can be written now. One
-// frame with multiple set covers a run of equal outcomes at the front, and
-// never a publish that waits or has, or had, another outcome; what lies above
-// a waiting publish is confirmed one by one.
+// append appends the frames for all confirms that can be written now. One frame
+// with multiple set covers a run of equal outcomes at the front, and never a
+// publish that waits or has, or had, another outcome; publishes after a waiting
+// one are confirmed one by one.
 func (c *confirms) append(dst []byte) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -423,8 +422,8 @@ func (c *confirms) frame(dst []byte, state publishState, number uint64, multiple
 	return wire.AppendNack(dst, c.channel, number-c.from, multiple)
 }
 
-// close ends all of it and returns what was still waiting. resolve and append
-// find nothing from now on.
+// close ends everything and returns what was still waiting. resolve and append
+// have no effect afterwards.
 func (c *confirms) close() (count, bytes int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

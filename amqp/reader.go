@@ -13,11 +13,12 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// reader takes the frames of a connection to its channels. It belongs to the
+// reader passes the frames of a connection to its channels. It belongs to the
 // goroutine that serves the connection, from the handshake on.
 //
 // Invariants: last is nil or in channels; a channel is in channels from
-// channel.open until its number is used again, or needed for another one.
+// channel.open until its number is reused, or its slot is needed for another
+// one.
 type reader struct {
 	conn      *conn
 	source    *source
@@ -35,7 +36,7 @@ func newReader(c *conn) *reader {
 	return r
 }
 
-// run processes frames until something ends the connection, and returns what.
+// run processes frames until the connection ends, and returns the reason.
 func (r *reader) run() error {
 	for {
 		if err := r.frame(); err != nil {
@@ -91,7 +92,7 @@ func (r *reader) frame() error {
 	return r.firstFrame(head, payload)
 }
 
-// channel finds an open channel.
+// channel returns an open channel.
 func (r *reader) channel(number uint16) *channel {
 	if r.last == nil || r.last.number != number {
 		r.last = r.channels[number]
@@ -134,7 +135,7 @@ func (r *reader) firstFrame(head wire.FrameHead, payload []byte) error {
 	}
 	switch id := wire.ID(m); {
 	case id == wire.IDChannelCloseOK, id == wire.IDBasicCancelOK:
-		return nil // of what crossed the client's own channel.close
+		return nil // it crossed the client's own channel.close
 	case m.ClassID() == wire.ClassConnection:
 		return errUnimplementedMethod(id)
 	case id != wire.IDChannelOpen:
@@ -143,10 +144,10 @@ func (r *reader) firstFrame(head wire.FrameHead, payload []byte) error {
 	return r.openChannel(head.Channel)
 }
 
-// strayFrame processes a frame on a channel that has ended with an error, up
-// to the next channel.open. Clients that work on a channel from several threads
-// may send something behind their channel.close-ok; that is no reason to end
-// the connection.
+// strayFrame processes a frame on a channel that has ended with an error, until
+// the next channel.open. Clients that use a channel from several threads may
+// send something after their channel.close-ok; that is no reason to end the
+// connection.
 func (r *reader) strayFrame(ch *channel, head wire.FrameHead) error {
 	if head.Type != wire.FrameMethod {
 		return r.in.SkipPayload()
@@ -171,8 +172,8 @@ func (r *reader) forget(ch *channel) {
 	r.last = nil
 }
 
-// decodeOnChannel decodes a method of a channel. What is wrong with its
-// encoding is not the fault of a method there.
+// decodeOnChannel decodes a method of a channel. Encoding errors are not
+// attributed to the method.
 func decodeOnChannel(payload []byte) (wire.Method, error) {
 	m, err := wire.DecodeMethod(payload)
 	if err != nil {
@@ -181,7 +182,7 @@ func decodeOnChannel(payload []byte) (wire.Method, error) {
 	return m, nil
 }
 
-// unnamed takes the method out of a decoding error.
+// unnamed removes the method from a decoding error.
 func unnamed(err error) error {
 	if e, ok := err.(*wire.Error); ok {
 		e.ClassID, e.MethodID = 0, 0
@@ -203,7 +204,7 @@ func (r *reader) openChannel(number uint16) error {
 			r.conn.log.Error("channel.open failed", slog.Any("error", err))
 		}
 		if errors.As(err, new(*fsm.Refusal)) {
-			return protocolError(err, 0) // as with any limit, it is no method's
+			return protocolError(err, 0) // like any limit, it is not attributed to a method
 		}
 		return protocolError(err, wire.IDChannelOpen)
 	}
@@ -214,7 +215,7 @@ func (r *reader) openChannel(number uint16) error {
 	return nil
 }
 
-// sweep forgets channels that are finished.
+// sweep drops finished channels.
 func (r *reader) sweep() {
 	for number, ch := range r.channels {
 		if ch.end.isFinished() {
@@ -224,8 +225,8 @@ func (r *reader) sweep() {
 	r.last = nil
 }
 
-// waitUnblocked blocks the connection while there is an alarm, if it has
-// published since it was last unblocked. The message under way is let in: a
+// waitUnblocked blocks the connection during an alarm, if it has published
+// since it was last unblocked. A message in progress is read to its end: a
 // connection is blocked between the messages of a channel. It returns false if
 // the connection has ended meanwhile.
 func (r *reader) waitUnblocked() bool {
@@ -255,8 +256,8 @@ func (r *reader) waitUnblocked() bool {
 	return true
 }
 
-// flow bounds what a connection has handed to the broker and has no outcome
-// of yet. The reader adds and waits; anybody releases.
+// flow bounds the publishes that a connection has passed to the broker and that
+// have no outcome yet. The reader adds and waits; any goroutine releases.
 type flow struct {
 	maxCount, maxBytes int64
 	count, bytes       atomic.Int64
@@ -287,12 +288,12 @@ func (f *flow) release(count, bytes int64) {
 	}
 }
 
-// full reports whether the reader has to stop.
+// full reports whether the reader must stop.
 func (f *flow) full() bool {
 	return f.count.Load() >= f.maxCount || f.bytes.Load() >= f.maxBytes
 }
 
-// low reports whether a stopped reader may go on: a quarter below the bound,
+// low reports whether a stopped reader may continue: a quarter below the bound,
 // so that it does not stop again at the next message.
 func (f *flow) low() bool {
 	return f.count.Load() <= f.maxCount/4*3 && f.bytes.Load() <= f.maxBytes/4*3
@@ -316,31 +317,31 @@ func (f *flow) wait(done <-chan struct{}) bool {
 }
 
 // source is what frames are read from: the socket, with a deadline for each
-// read. Three things end a connection that sends nothing: its heartbeat, a frame that does
-// not get complete, and a close that the client does not answer.
+// read. Three things end a connection that sends nothing: its heartbeat, an
+// incomplete frame, and a close that the client does not answer.
 //
-// Time counts only while somebody reads: a reader that is held back by flow
-// control does not blame the client.
+// Time counts only while the reader reads: a wait for flow control is not the
+// client's fault.
 type source struct {
 	conn net.Conn
 
 	received atomic.Uint64 // octets
 
-	// Reader only.
+	// For the reader only.
 	idle  time.Duration // longest time without input; 0: any
-	slow  bool          // frames are under frameTime
-	frame time.Time     // when the frame under way began to be waited for
+	slow  bool          // frameTime applies to frames
+	frame time.Time     // when the reader began to wait for the current frame
 	// admit is called before each read of an open connection. It may wait, and
-	// returns false to end the reading.
+	// returns false to stop reading.
 	admit func() bool
-	// waited has the next read begin with a deadline of its own.
+	// waited makes the next read start with a new deadline.
 	waited bool
 
 	mu          sync.Mutex
 	set         time.Time // the socket's deadline
 	closing     bool      // set is final
 	open        bool      // the handshake is over
-	interrupted bool      // set is no deadline, but ends a read
+	interrupted bool      // set is not a deadline, but ends a read
 }
 
 // Read reads from the socket.
@@ -353,9 +354,9 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// read is Read for an open connection that may have to wait. Whoever wants that
-// first makes admit wait and then calls interrupt, so that either admit
-// sees it, or the read ends.
+// read is Read for an open connection that may have to wait. To make it wait,
+// first change what admit checks and then call interrupt, so that either admit
+// sees the change, or the read ends.
 func (s *source) read(p []byte) (int, error) {
 	for {
 		if err := s.arm(); err != nil {
@@ -375,7 +376,7 @@ func (s *source) read(p []byte) (int, error) {
 	}
 }
 
-// interrupt ends a read under way, and has it begin again.
+// interrupt ends a read in progress and makes it start again.
 func (s *source) interrupt() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -392,7 +393,7 @@ func (s *source) wasInterrupted() bool {
 	return s.interrupted && !s.closing
 }
 
-// resume begins the client's times anew, after a wait that was not its fault.
+// resume restarts the client's timeouts after a wait that was not its fault.
 // The reader calls it.
 func (s *source) resume() {
 	s.waited = true
@@ -401,16 +402,16 @@ func (s *source) resume() {
 	}
 }
 
-// frameDone says that a frame is complete.
+// frameDone marks the current frame as complete.
 func (s *source) frameDone() { s.frame = time.Time{} }
 
-// frameExpired reports whether the frame under way has taken too long.
+// frameExpired reports whether the current frame has taken too long.
 func (s *source) frameExpired() bool {
 	return !s.frame.IsZero() && time.Since(s.frame) >= frameTime
 }
 
-// arm sets the deadline of the next read. A deadline that is only a little
-// too early is left as it is.
+// arm sets the deadline of the next read. It leaves a deadline that is only
+// slightly too early.
 func (s *source) arm() error {
 	var want time.Time
 	var slack time.Duration
@@ -431,8 +432,8 @@ func (s *source) arm() error {
 	return s.conn.SetReadDeadline(want)
 }
 
-// endBy makes t the last deadline; a read under way is under it too. A later
-// call can only bring it forward.
+// endBy makes t the final deadline, for a read in progress too. Later calls can
+// only move it forward.
 func (s *source) endBy(t time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -443,8 +444,8 @@ func (s *source) endBy(t time.Time) {
 	_ = s.conn.SetReadDeadline(t) // fails on a closed socket, and so does Read
 }
 
-// watch starts heartbeats and the frame clock; the handshake has a deadline of
-// its own. interval 0: no heartbeats. A client is given up after 2¼ to 2½
+// watch starts heartbeats and the frame timeout; the handshake has a deadline
+// of its own. interval 0: no heartbeats. A client is given up after 2¼ to 2½
 // intervals without input.
 func (s *source) watch(interval time.Duration) {
 	s.idle = interval * 5 / 2
