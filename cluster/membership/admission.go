@@ -19,13 +19,12 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-// freshWait bounds how long who is asked about a membership waits for a view that
-// is up to date.
+// freshWait bounds how long a node that is asked about a membership waits for an up-to-date view.
 const freshWait = time.Second
 
-// Signer makes certificates.
+// Signer signs certificates.
 type Signer interface {
-	// Sign returns a node's certificate, and that and the authorities as PEM.
+	// Sign returns a node's certificate, and both the certificate and the authorities as PEM.
 	Sign(node string, request []byte) (made *x509.Certificate, certificate, authorities []byte, err error)
 }
 
@@ -35,7 +34,7 @@ var (
 	errNoSigner      = errors.New("this node signs no certificates: ask one that has cluster.ssl_options.cakeyfile")
 )
 
-// admission answers nodes that have no link. It checks who asks for what and has
+// admission answers nodes that have no link. It checks the caller's identity and request, and has
 // the catalog's leader decide whether a node joins.
 type admission struct {
 	config  *Config
@@ -60,7 +59,7 @@ func (a *admission) onIntroduce(ctx context.Context, who peer.Caller, raw []byte
 	reply := a.introduction()
 	reply.Fresh = !a.catalog.Started()
 	if known, _ := a.links.directory.knows(req.Node); bytes.Equal(known, req.Identity) {
-		reply.Known = known // who another folder stands for is nobody's business
+		reply.Known = known // another folder's identity is not disclosed
 	}
 	switch {
 	case req.Verify:
@@ -77,8 +76,8 @@ func (a *admission) introduction() *peerpb.IntroduceReply {
 	return &peerpb.IntroduceReply{Node: a.config.Node, Identity: a.links.directory.record().Identity}
 }
 
-// checkCaller refuses who asks in the name of another node, and has who has no
-// certificate ask for nothing but to be admitted.
+// checkCaller returns an error if the caller asks in the name of another node, or has no
+// certificate and asks for anything except to be admitted.
 func checkCaller(who peer.Caller, req *peerpb.IntroduceRequest) error {
 	if !who.Uncertified() {
 		return who.Is(req.Node)
@@ -89,10 +88,10 @@ func checkCaller(who peer.Caller, req *peerpb.IntroduceRequest) error {
 	return certs.CheckNode(req.Node)
 }
 
-// admit has the catalog's leader decide whether a node joins, and makes its
-// certificate if it has none.
+// admit has the catalog's leader decide whether a node joins, and makes its certificate if it has
+// none.
 func (a *admission) admit(ctx context.Context, who peer.Caller, req *peerpb.IntroduceRequest, reply *peerpb.IntroduceReply) error {
-	// Whatever the caller says of these. The secret stays here.
+	// Overwrite what the caller says about these. The secret stays here.
 	req.Unproven, req.TokenHash = who.Uncertified(), nil
 	if len(req.Token) > 0 {
 		req.TokenHash, req.Token = certs.HashSecret(req.Token), nil
@@ -146,8 +145,7 @@ func (a *admission) decide(ctx context.Context, req *peerpb.IntroduceRequest, re
 	a.links.listNodes(reply)
 }
 
-// refused says in the logs who was not admitted. It is called several times a
-// second.
+// refused logs a node that was not admitted. It is called several times a second.
 func (a *admission) refused(who peer.Caller, req *peerpb.IntroduceRequest, reason string) {
 	name, what := req.Node, "node does not join"
 	if req.Unproven {
@@ -160,8 +158,8 @@ func (a *admission) refused(who peer.Caller, req *peerpb.IntroduceRequest, reaso
 	})
 }
 
-// certify makes the certificate of a node that asks to be admitted, and returns
-// what gives it to the node once it was.
+// certify makes the certificate of a node that asks to be admitted, and returns a function that
+// gives it to the node once it is admitted.
 func (a *admission) certify(who peer.Caller, req *peerpb.IntroduceRequest, reply *peerpb.IntroduceReply) (give func(), err error) {
 	if a.config.Signer == nil {
 		return nil, errNoSigner
@@ -185,8 +183,8 @@ func certificateDetail(c *x509.Certificate) map[string]any {
 	return map[string]any{"fingerprint": certs.Fingerprint(c), "expires": c.NotAfter.UTC().Format("2006-01-02T15:04:05Z")}
 }
 
-// answerMembership answers a node that asks whether it is a member. That it is
-// none is said only by a view that is up to date: a majority stands behind it.
+// answerMembership answers a node that asks whether it is a member. A negative answer is given only
+// by an up-to-date view, which a majority stands behind.
 func (a *admission) answerMembership(ctx context.Context, req *peerpb.IntroduceRequest, reply *peerpb.IntroduceReply) {
 	if a.links.directory.announce(req.Node, req.Identity, req.Address) {
 		a.slog.Info("node has another address", "node", req.Node, "address", req.Address)

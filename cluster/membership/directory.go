@@ -15,25 +15,24 @@ import (
 	"syscall"
 )
 
-// directory is what this node knows of the cluster's nodes before and beside
-// its catalog: who may have links with it. It goes with the data folder. An
-// identity stands for a folder: whoever comes under a known name with another
-// folder has lost what it voted for and acknowledged, and gets no link before
-// the cluster has given it a new place.
+// directory is what this node knows about the cluster's nodes independently of its catalog: which
+// nodes may have links with it. It is stored in the data folder. An identity stands for a folder: a
+// node that comes under a known name with another folder has lost what it voted for and
+// acknowledged, and gets no link until the cluster has admitted it anew.
 type directory struct {
 	path string
 	lock *os.File // held as long as the node runs
 
 	mu   sync.Mutex
 	kept record
-	// announced are addresses that members have given this node, and that the
-	// catalog may not know.
+	// announced holds addresses that members have given this node and that the catalog may not
+	// know.
 	announced map[string]string
 }
 
-// openDirectory takes possession of a data folder for a node, and reads its
-// file, or makes one. It refuses the folder of another node, and one that
-// another process has. Without a name it is that of whoever owns the folder.
+// openDirectory locks a data folder for a node, and reads its file or creates one. It refuses the
+// folder of another node, and one that another process has locked. If name is empty it is that of
+// the folder's owner.
 func openDirectory(dir, name string) (*directory, error) {
 	d := &directory{path: filepath.Join(dir, nodeFile)}
 	if err := d.possess(filepath.Join(dir, lockFile)); err != nil {
@@ -45,8 +44,8 @@ func openDirectory(dir, name string) (*directory, error) {
 	return d, nil
 }
 
-// possess locks the folder and leaves the number of this process in the lock's
-// file, for whoever finds it locked. The lock ends with the process.
+// possess locks the folder and writes the number of this process into the lock file, for whoever
+// finds it locked. The lock ends with the process.
 func (d *directory) possess(path string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -70,10 +69,10 @@ func (d *directory) possess(path string) error {
 	return nil
 }
 
-// close gives the folder free.
+// close releases the folder.
 func (d *directory) close() error { return d.lock.Close() }
 
-// read reads the file, or makes one.
+// read reads the file, or creates one.
 func (d *directory) read(name string) error {
 	found, err := d.load()
 	switch {
@@ -103,9 +102,8 @@ func (d *directory) record() record {
 	return d.kept
 }
 
-// learn takes up which nodes there are, if that is newer than what is known.
-// changed: it is different. A cluster has nodes: who lists none does not know
-// them yet.
+// learn records the list of nodes if it is newer than the known one. changed: it is different. A
+// cluster has nodes: whoever lists none does not know them yet.
 func (d *directory) learn(index uint64, nodes map[string]member) (changed bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -130,7 +128,7 @@ func (d *directory) learn(index uint64, nodes map[string]member) (changed bool, 
 	return !same, d.write(next)
 }
 
-// found notes with whom this node founds a cluster.
+// found records the nodes with which this one founds a cluster.
 func (d *directory) found(nodes map[string]member) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -138,8 +136,8 @@ func (d *directory) found(nodes map[string]member) error {
 	return d.write(d.kept)
 }
 
-// announce takes a member's word, which its identity proves, for the address at
-// which it is. It reports whether that is news.
+// announce records the address that a member, proven by its identity, says it has. It reports
+// whether the address is new.
 func (d *directory) announce(node string, identity []byte, address string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -154,7 +152,7 @@ func (d *directory) announce(node string, identity []byte, address string) bool 
 	return true
 }
 
-// addresses are where a node may be, beginning with what is known best.
+// addresses returns where a node may be, the most reliable first.
 func (d *directory) addresses(node string) []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -167,8 +165,7 @@ func (d *directory) knows(node string) (identity []byte, ok bool) {
 	return m.Identity, ok
 }
 
-// renew gives the folder another identity: it stands for another disk from now
-// on, until it has joined.
+// renew gives the folder a new identity: until it has joined, it stands for a different disk.
 func (d *directory) renew() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -182,7 +179,7 @@ func (d *directory) renew() error {
 	return d.write(next)
 }
 
-// joined notes that it has.
+// joined records that the node has joined.
 func (d *directory) joined() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -193,7 +190,7 @@ func (d *directory) joined() error {
 	return d.write(d.kept)
 }
 
-// alone notes that this node is all there is, as of an index of the catalog.
+// alone records that this node is the whole cluster, as of an index of the catalog.
 func (d *directory) alone(index uint64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

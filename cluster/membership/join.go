@@ -24,8 +24,7 @@ const (
 	awaitNodesPoll = 20 * time.Millisecond  // between two checks whether all founders are there
 )
 
-// joiner makes this node a part of a cluster: it founds one or joins one, and
-// starts the catalog.
+// joiner makes this node part of a cluster: it founds or joins one, and starts the catalog.
 type joiner struct {
 	config  *Config
 	slog    *slog.Logger
@@ -34,8 +33,8 @@ type joiner struct {
 	founded atomic.Bool // by this process
 }
 
-// resume starts the catalog of a node that has a past, or is a cluster by
-// itself. All others begin with join.
+// resume starts the catalog of a node that has a past or is a cluster by itself. All others start
+// with join.
 func (j *joiner) resume() error {
 	past, err := j.catalog.HasPast()
 	if err != nil {
@@ -71,9 +70,8 @@ func (j *joiner) resume() error {
 	return j.catalog.Start(directory.record().Founders)
 }
 
-// join makes a node without a past part of a cluster: it founds one together
-// with the other nodes of the static list, all of which have to be there and
-// new, or it joins the one that there is.
+// join makes a node without a past part of a cluster: it founds one together with the other nodes
+// of the static list, all of which must be up and new, or joins the existing one.
 func (j *joiner) join(ctx context.Context) error {
 	last := ""
 	for !j.catalog.Started() {
@@ -135,7 +133,7 @@ func (j *joiner) tryJoin(ctx context.Context) error {
 	return j.catalog.Start(slices.Sorted(maps.Keys(founders)))
 }
 
-// joinAt asks nodes to admit this one to their cluster until one has.
+// joinAt asks nodes to admit this one to their cluster until one does.
 func (j *joiner) joinAt(ctx context.Context, addresses []string) error {
 	var errs []error
 	for _, address := range addresses {
@@ -160,13 +158,13 @@ func (j *joiner) joinAt(ctx context.Context, addresses []string) error {
 	return errors.Join(errs...)
 }
 
-// purpose is what a node that has no link wants of another one.
+// purpose is what a node without a link asks of another one.
 type purpose int
 
 const (
-	askIdentity   purpose = iota // who it is
+	askIdentity   purpose = iota // its identity
 	askToJoin                    // to be admitted to its cluster
-	askMembership                // whether it is a member still, see verifier
+	askMembership                // whether the caller is still a member, see verifier
 )
 
 // introduce asks the node at an address.
@@ -200,8 +198,8 @@ func (j *joiner) introduce(ctx context.Context, address string, what purpose) (*
 	return reply, is(reply.Node)
 }
 
-// invitation puts this node's token into a question, and what else it needs to be
-// admitted by it. nil: it has none.
+// invitation adds to a request this node's token and what else it needs to be admitted by it. nil:
+// the node has no token.
 func (j *joiner) invitation(req *peerpb.IntroduceRequest) (*peer.Invitation, error) {
 	if len(j.config.Token.Secret) == 0 {
 		return nil, nil
@@ -216,7 +214,7 @@ func (j *joiner) invitation(req *peerpb.IntroduceRequest) (*peer.Invitation, err
 	return &peer.Invitation{Authority: j.config.Token.Authority, Plain: j.config.PlainTokens}, nil
 }
 
-// takeCertificate takes what this node was given when it was admitted.
+// takeCertificate accepts the certificate that this node was given when it was admitted.
 func (j *joiner) takeCertificate(reply *peerpb.IntroduceReply) error {
 	if j.config.Enrolment == nil || len(reply.Certificate) == 0 {
 		return nil
@@ -224,8 +222,8 @@ func (j *joiner) takeCertificate(reply *peerpb.IntroduceReply) error {
 	return j.config.Enrolment.Accept(reply.Certificate, reply.Authorities)
 }
 
-// awaitFounders waits, when a cluster has just been founded, until every node of
-// the static list has a number, so that the first queues get all their replicas.
+// awaitFounders waits, after a cluster has been founded, until every node of the static list has a
+// number, so that the first queues get all their replicas.
 func (j *joiner) awaitFounders(ctx context.Context) error {
 	if !j.founded.Load() {
 		return nil

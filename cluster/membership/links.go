@@ -19,15 +19,14 @@ import (
 )
 
 const (
-	// refreshWait bounds how long the other nodes may take to say which nodes
-	// there are.
+	// refreshWait bounds how long the other nodes may take to answer askNodes.
 	refreshWait = 5 * time.Second
-	// refreshPause is the least time between two such questions.
+	// refreshPause is the minimum time between two such requests.
 	refreshPause = 50 * time.Millisecond
 )
 
-// links lets nodes in, and has links to them, by the directory: to each node of
-// it, and to no others. It keeps the directory up to date.
+// links accepts and opens links by the directory: to each node listed there, and to no others. It
+// keeps the directory up to date.
 type links struct {
 	config    *Config
 	slog      *slog.Logger
@@ -44,8 +43,8 @@ func newLinks(c *Config, d *directory) *links {
 	return &links{config: c, slog: c.Logger, directory: d, refresh: worker.New(worker.Options{Pause: refreshPause})}
 }
 
-// admit is the mesh's question whether a node may have a link. Who is refused
-// may be right and this node behind: it asks the others.
+// admit decides for the mesh whether a node may have a link. A refused node may be right and this
+// one outdated, so this one then asks the others.
 func (l *links) admit(node string, identity []byte) error {
 	known, ok := l.directory.knows(node)
 	switch {
@@ -60,11 +59,11 @@ func (l *links) admit(node string, identity []byte) error {
 	return nil
 }
 
-// names are the names of all nodes, in order.
+// names lists all nodes by name.
 func (l *links) names() []string { return slices.Sorted(maps.Keys(l.directory.record().Nodes)) }
 
-// addressesOf lists where another node may be: where it says it is, and where
-// this node's configuration says so.
+// addressesOf lists where another node may be: at the addresses it announces, and those in this
+// node's configuration.
 func (l *links) addressesOf(node string) []string {
 	var all []string
 	for _, a := range append(l.directory.addresses(node), l.config.Nodes[node]) {
@@ -75,7 +74,7 @@ func (l *links) addressesOf(node string) []string {
 	return all
 }
 
-// others lists the addresses of the nodes through which this one can join anew.
+// others lists the addresses of the nodes through which this one can join again.
 func (l *links) others() (addresses []string) {
 	for _, name := range l.names() {
 		if name != l.config.Node {
@@ -85,8 +84,8 @@ func (l *links) others() (addresses []string) {
 	return addresses
 }
 
-// allAddresses are those at which other nodes may be: of the nodes this one
-// knows, of its list, and of the nodes it was to join at.
+// allAddresses lists where other nodes may be: those this one knows, those of its static list, and
+// the contacts it was to join.
 func (l *links) allAddresses() []string {
 	all := map[string]bool{}
 	for _, a := range l.others() {
@@ -103,15 +102,14 @@ func (l *links) allAddresses() []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// isKnownAs reports whether an answer is that of a node which this one knows
-// by its identity.
+// isKnownAs reports whether an answer comes from a node that this one knows by that identity.
 func (l *links) isKnownAs(node string, identity []byte) bool {
 	known, ok := l.directory.knows(node)
 	return ok && node != l.config.Node && len(known) > 0 && bytes.Equal(known, identity)
 }
 
-// learn takes up which nodes there are, as of an index of the catalog. A node
-// that cannot keep that ends.
+// learn records the list of nodes as of an index of the catalog. If it cannot be stored, the node
+// ends.
 func (l *links) learn(index uint64, nodes map[string]member) {
 	before := l.directory.record().Nodes
 	changed, err := l.directory.learn(index, nodes)
@@ -125,11 +123,11 @@ func (l *links) learn(index uint64, nodes map[string]member) {
 	}
 }
 
-// codeStorage ends a node whose durable state cannot be written.
+// codeStorage is the exit code of a node whose durable state cannot be written.
 const codeStorage = 74
 
-// update gives links to those nodes that are to have one, and takes them from
-// others. before are those that had.
+// update opens links to the nodes that are new in the directory, and closes those to nodes that are
+// no longer in it. before are the nodes that had links.
 func (l *links) update(before map[string]member) {
 	now := l.directory.record().Nodes
 	for name, old := range before {
@@ -149,7 +147,7 @@ func (l *links) update(before map[string]member) {
 	l.setNodes(l.names())
 }
 
-// askNodes asks the nodes that have links which nodes there are.
+// askNodes asks the nodes that have links for their list of nodes.
 func (l *links) askNodes(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, refreshWait)
 	defer cancel()
@@ -172,7 +170,7 @@ func (l *links) onNodes(context.Context, string, []byte) ([]byte, error) {
 	return proto.Marshal(reply)
 }
 
-// listNodes puts the nodes of the catalog into an answer.
+// listNodes adds the nodes of the catalog to an answer.
 func (l *links) listNodes(t *peerpb.IntroduceReply) {
 	v := l.view()
 	t.Index = v.Index()
@@ -181,7 +179,7 @@ func (l *links) listNodes(t *peerpb.IntroduceReply) {
 	}
 }
 
-// membersOf are the nodes of an answer.
+// membersOf returns the nodes of an answer.
 func membersOf(t *peerpb.IntroduceReply) map[string]member {
 	nodes := map[string]member{}
 	for _, m := range t.Members {
@@ -190,7 +188,7 @@ func membersOf(t *peerpb.IntroduceReply) map[string]member {
 	return nodes
 }
 
-// membersIn are the nodes of a view.
+// membersIn returns the nodes of a view.
 func membersIn(v *catalog.View) map[string]member {
 	nodes := map[string]member{}
 	for _, s := range v.Nodes() {

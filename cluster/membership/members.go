@@ -24,14 +24,14 @@ const (
 	proposeWait  = 5 * time.Second        // for a change of the catalog
 	replicaWait  = 5 * time.Second        // for the status of one replica
 	maxVoters    = 7                      // of the catalog
-	maxVoterLag  = 64                     // entries by which a node that gets a vote may lag
+	maxVoterLag  = 64                     // entries by which a node may lag to get a vote
 )
 
-// members changes, while this node leads the catalog, who is a member of the
-// cluster and of the catalog's raft group: one at a time.
+// members changes, while this node leads the catalog, the membership of the cluster and of the
+// catalog's raft group, one node at a time.
 //
-// Invariant, outside of mu: the group's members are the catalog's nodes, or are
-// being brought there by converge; at most maxVoters of them vote, an odd number.
+// Invariant, outside of mu: the group's members are the catalog's nodes, or converge is making them
+// so; at most maxVoters of them vote, an odd number.
 type members struct {
 	config  *Config
 	slog    *slog.Logger
@@ -43,8 +43,8 @@ type members struct {
 	mu sync.Mutex // held during a change
 }
 
-// mayJoin says what is to be written about a node that joins, or why it must not:
-// one that is known or on the list has proved its name, and needs no token.
+// mayJoin returns the record to be written for a joining node, or why it must not join: a node that
+// is known or on the list has proved its name, and needs no token.
 func (m *members) mayJoin(req *peerpb.IntroduceRequest) (*logpb.AdmitNode, error) {
 	a := &logpb.AdmitNode{Name: req.Node, PeerAddress: req.Address, Identity: req.Identity}
 	_, listed := m.config.Nodes[req.Node]
@@ -59,9 +59,9 @@ func (m *members) mayJoin(req *peerpb.IntroduceRequest) (*logpb.AdmitNode, error
 	return a, m.catalog.View().CheckJoinToken(a, m.now())
 }
 
-// admit makes a node a member of the cluster; only the catalog's leader can.
-// A node that has lost its disk first ceases to be a member: as long as its
-// vote counted, it would be asked for it, and would not know how it had voted.
+// admit makes a node a member of the cluster; only the catalog's leader can. A node that has lost
+// its disk first ceases to be a member: while its vote counted, it would be asked to vote without
+// knowing how it had voted.
 func (m *members) admit(ctx context.Context, req *peerpb.IntroduceRequest) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -99,8 +99,8 @@ func (m *members) admit(ctx context.Context, req *peerpb.IntroduceRequest) error
 	return m.catalog.Add(req.Node)
 }
 
-// replace takes the node that has had the name of another one until now out of
-// the catalog's group, unless it runs. known: there is one.
+// replace removes from the catalog's group the node that has had the name of another one until now,
+// unless it is running. known: there is one.
 func (m *members) replace(req *peerpb.IntroduceRequest, known bool) error {
 	if req.Node == m.config.Node || m.links.mesh.Alive(req.Node) {
 		return fmt.Errorf("a node named %s is running", req.Node)
@@ -129,8 +129,7 @@ func (m *members) inGroup(node string) bool {
 	return slices.ContainsFunc(m.catalog.Configuration(), func(x group.Member) bool { return x.Node == node })
 }
 
-// remove takes a node out of the catalog's group, if those that stay are able
-// to commit that.
+// remove removes a node from the catalog's group, if the remaining members can commit that.
 func (m *members) remove(node string) error {
 	var stay []string
 	found := false
@@ -169,8 +168,7 @@ func (m *members) propose(ctx context.Context, c *logpb.CatalogCommand) error {
 	return catalog.Refused(results[0])
 }
 
-// run keeps the members of the catalog's group in line with its nodes, while
-// this node leads it.
+// run keeps the members of the catalog's group in line with its nodes, while this node leads it.
 func (m *members) run(ctx context.Context) {
 	worker.Every(ctx.Done(), membersEvery, func() {
 		if m.catalog.Leader() == m.config.Node && m.differ() {
@@ -179,7 +177,7 @@ func (m *members) run(ctx context.Context) {
 	})
 }
 
-// differ reports whether converge might have something to do.
+// differ reports whether converge may have something to do.
 func (m *members) differ() bool {
 	config, view := m.catalog.Configuration(), m.catalog.View()
 	if len(config) != len(view.Nodes()) {
@@ -204,8 +202,8 @@ func (m *members) differ() bool {
 
 func (m *members) online(node string) bool { return node == m.config.Node || m.links.mesh.Alive(node) }
 
-// moreVoters reports whether one of so many learners should get a vote: the
-// number of voters is odd, and at most maxVoters.
+// moreVoters reports whether one of the learners should get a vote: the number of voters is to be
+// odd, and at most maxVoters.
 func moreVoters(voters, learners int) bool {
 	if voters%2 == 0 {
 		return learners > 0 && voters < maxVoters
@@ -213,8 +211,8 @@ func moreVoters(voters, learners int) bool {
 	return learners > 1 && voters+2 <= maxVoters
 }
 
-// converge makes one change that brings the catalog's group in line with its
-// nodes, or raises the version of the machines if there is none to be made.
+// converge makes one change that brings the catalog's group in line with its nodes, or raises the
+// version of the machines if no change is needed.
 func (m *members) converge(ctx context.Context) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -252,9 +250,9 @@ func (m *members) converge(ctx context.Context) {
 	}
 }
 
-// raiseVersion makes the newest version that all nodes support the cluster's.
-// Every member of the catalog's group must have its record: the program of one
-// that has not registered yet may support less.
+// raiseVersion sets the cluster's version to the newest one that all nodes support. Every member of
+// the catalog's group must have its record: the program of one that has not registered yet may
+// support less.
 func (m *members) raiseVersion(ctx context.Context) {
 	view := m.catalog.View()
 	to, _ := view.CommonVersion()
@@ -271,8 +269,8 @@ func (m *members) raiseVersion(ctx context.Context) {
 	m.slog.Info("fsm_version is raised", "from", from, "to", to)
 }
 
-// promote gives a node that has caught up a vote on the catalog, unless that
-// would leave an even number of voters.
+// promote gives a caught-up node a vote on the catalog, unless that would make the number of voters
+// even.
 func (m *members) promote(ctx context.Context, voters int, learners []string) {
 	var ready []string
 	for _, name := range learners {

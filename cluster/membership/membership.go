@@ -1,13 +1,11 @@
-// Package membership is this node's place among the nodes of its cluster: the
-// data folder with its identity, the directory of nodes and the links to them,
-// founding and joining a cluster, admitting others, forgetting them, and the
-// members of the catalog's raft group.
+// Package membership manages this node's place among the nodes of its cluster: the data folder with
+// its identity, the directory of nodes and the links to them, founding and joining a cluster,
+// admitting and forgetting other nodes, and the members of the catalog's raft group.
 //
-// It promises that a node which has lost what it voted for or acknowledged never
-// comes back as the member that it was, that links exist to members only, and
-// that the catalog's group changes by one member at a time with a majority left
-// to commit that. It does not know of queues: their replicas are moved by package
-// placement.
+// It promises that a node which has lost what it voted for or acknowledged never comes back as the
+// member that it was, that links exist to members only, and that the catalog's group changes by one
+// member at a time, with a majority left to commit the change. It does not know of queues: package
+// placement moves their replicas.
 package membership
 
 import (
@@ -28,24 +26,24 @@ import (
 	"github.com/quorate/quorate/fsm/catalog"
 )
 
-// Config says who a node is and how it becomes a member.
+// Config describes a node and how it becomes a member.
 type Config struct {
 	Node, Cluster string
 	DataDir       string
-	// Nodes is the static list: name → address of the peer listener, this
-	// node included. New nodes found a cluster together with all others on it.
+	// Nodes is the static list, including this node: name → address of the peer listener. New nodes
+	// found a cluster together with all others on the list.
 	Nodes map[string]string
-	// Contacts are addresses of nodes of a cluster that this node joins if it
-	// is new. It founds none then.
+	// Contacts are addresses of nodes of an existing cluster, which this node joins if it is new.
+	// It then does not found one.
 	Contacts []string
-	// Token lets this node into their cluster; zero: it is on their list, or known.
+	// Token authorizes this node to join their cluster; zero: it is on their list, or known.
 	Token certs.Token
-	// PlainTokens has it go over plain links to other hosts, too.
+	// PlainTokens allows the token to be sent over plain links to other hosts, too.
 	PlainTokens bool
-	// Enrolment gets this node a certificate when it joins; nil: it has one, or its
-	// links are plain.
+	// Enrolment obtains a certificate for this node when it joins; nil: it has one, or its links
+	// are plain.
 	Enrolment Enrolment
-	// Signer makes certificates for nodes that join; nil: they bring their own.
+	// Signer signs certificates for joining nodes; nil: they bring their own.
 	Signer   Signer
 	Security *peer.Security // of links; nil: they are plain
 	Dial     func(ctx context.Context, address string) (net.Conn, error)
@@ -53,37 +51,37 @@ type Config struct {
 	Exit     func(code int)
 	Logger   *slog.Logger
 	Audit    *audit.Log // nil: nothing is audited
-	// KindNodes and KindAdmit are of the calls to other nodes.
+	// KindNodes and KindAdmit are the kinds of the calls to other nodes.
 	KindNodes, KindAdmit peer.Kind
 }
 
-// Enrolment gets a node its certificate.
+// Enrolment obtains a certificate for a node.
 type Enrolment interface {
-	// Request asks for one; nil: the node has it.
+	// Request returns a certificate request; nil: the node has a certificate.
 	Request() ([]byte, error)
-	// Accept takes the certificate and the authorities that count, as PEM.
+	// Accept takes the certificate and the valid authorities, as PEM.
 	Accept(certificate, authorities []byte) error
 }
 
-// Parts are those of the node that its membership works with.
+// Parts are the parts of the node that its membership uses.
 type Parts struct {
 	Mesh        *peer.Mesh
-	Incarnation [16]byte // of this process, as the mesh shows it
+	Incarnation [16]byte // of this process, as presented by the mesh
 	Catalog     *group.Catalog
 	Guard       *worker.Guard
 	Now         func() fsm.Time
 	// SetNodes is called with the names of all nodes when these change.
 	SetNodes func(names []string)
-	// Last is where a node's replica of the catalog ends; false: it does not say.
+	// Last is the last index of a node's catalog replica; false: it does not say.
 	Last func(ctx context.Context, node string) (index uint64, ok bool)
 	// Isolated reports whether this node is cut off from a majority.
 	Isolated func() bool
-	// Renewed is called when the process has got another boot number.
+	// Renewed is called when the process has got a new boot number.
 	Renewed func(boot uint64)
 }
 
-// Membership is the place of one node. Open takes its data folder, Start
-// connects it, Join makes the node a member; Stop and Close end it.
+// Membership is the membership of one node. Open takes its data folder, Start connects it, Join
+// makes the node a member; Stop and Close end it.
 type Membership struct {
 	config       Config
 	slog         *slog.Logger
@@ -98,7 +96,7 @@ type Membership struct {
 	loops        *worker.Loops // nil before Connect
 }
 
-// Open takes possession of the data folder and reads who this node is.
+// Open locks the data folder and reads this node's identity.
 func Open(c Config) (*Membership, error) {
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
@@ -116,10 +114,10 @@ func Open(c Config) (*Membership, error) {
 	return m, nil
 }
 
-// checkStores finds out, before the stores are opened, whether the node has lost
-// what shows how it voted and what it acknowledged. Then it must not go on as
-// the member that it was: it takes another identity, and joins anew, as with an
-// empty data folder. Nobody could bring the only node of a cluster up to date.
+// checkStores finds out, before the stores are opened, whether the node has lost the record of its
+// votes and acknowledgements. In that case it must not continue as the member that it was: it takes
+// a new identity and joins again, as with an empty data folder. It is an error for the only node of
+// a cluster, which nobody could bring up to date.
 func (m *Membership) checkStores() error {
 	kept := m.directory.record()
 	if kept.Index == 0 || kept.Rejoins {
@@ -137,19 +135,19 @@ func (m *Membership) checkStores() error {
 	return m.directory.renew()
 }
 
-// Identity stands for the data folder.
+// Identity is the identity of the data folder.
 func (m *Membership) Identity() []byte { return m.directory.record().Identity }
 
-// Admit says whether a node may have a link, see peer.Config.
+// Admit says whether a node may have a link; see peer.Config.
 func (m *Membership) Admit(node string, identity []byte) error { return m.links.admit(node, identity) }
 
-// Introduce answers a node that has no link, see peer.Config.
+// Introduce answers a node that has no link; see peer.Config.
 func (m *Membership) Introduce(ctx context.Context, who peer.Caller, request []byte) ([]byte, error) {
 	return m.admission.onIntroduce(ctx, who, request)
 }
 
-// Connect wires the membership to the other parts of the node. It is called once,
-// before the mesh starts.
+// Connect wires the membership to the other parts of the node. It is called once, before the mesh
+// starts.
 func (m *Membership) Connect(p Parts) {
 	c := &m.config
 	m.catalog, m.loops = p.Catalog, worker.NewLoops(p.Guard)
@@ -166,11 +164,11 @@ func (m *Membership) Connect(p Parts) {
 	p.Mesh.HandleCall(c.KindAdmit, m.admission.onAdmit)
 }
 
-// Resume starts the catalog of a node that has a past, or is a cluster by itself.
-// All others begin with Join.
+// Resume starts the catalog of a node that has a past or is a cluster by itself. All others start
+// with Join.
 func (m *Membership) Resume() error { return m.joiner.resume() }
 
-// Start begins to keep the membership. The mesh has started.
+// Start starts the loops that maintain the membership. The mesh must have started.
 func (m *Membership) Start() {
 	m.loops.Go("ask which nodes there are", func(ctx context.Context) {
 		m.links.refresh.Run(ctx.Done(), func(time.Time) (again time.Duration) { m.links.askNodes(ctx); return 0 })
@@ -179,11 +177,11 @@ func (m *Membership) Start() {
 	m.loops.Go("verify the membership of this node", m.verifier.run)
 }
 
-// KeepRegistered has the process registered again whenever it is declared dead.
-// It is called once the node works under the numbers that Join has returned.
+// KeepRegistered registers the process again whenever it is declared dead. It is called once the
+// node uses the numbers that Join has returned.
 func (m *Membership) KeepRegistered() { m.loops.Go("stay registered", m.registration.run) }
 
-// Join makes the node part of a cluster, unless it is, and registers it.
+// Join makes the node part of a cluster, unless it is already, and registers it.
 func (m *Membership) Join(ctx context.Context) (Registration, error) {
 	if err := m.joiner.join(ctx); err != nil {
 		return Registration{}, err
@@ -195,30 +193,29 @@ func (m *Membership) Join(ctx context.Context) (Registration, error) {
 	return r, nil
 }
 
-// AwaitFounders waits, when a cluster has just been founded, until all nodes of
-// the static list have been seen once.
+// AwaitFounders waits, after a cluster has been founded, until all nodes of the static list have
+// been seen once.
 func (m *Membership) AwaitFounders(ctx context.Context) error { return m.joiner.awaitFounders(ctx) }
 
-// Changed takes up the nodes of a view. It does not wait.
+// Changed applies the list of nodes of a view. It does not wait.
 func (m *Membership) Changed(v *catalog.View) {
 	m.links.learn(v.Index(), membersIn(v))
 	m.registration.check.Wake()
 }
 
-// Names are the names of all nodes, in order.
+// Names lists all nodes by name.
 func (m *Membership) Names() []string { return m.links.names() }
 
-// Refused counts the nodes that came with another data folder than the one that
-// they are known with.
+// Refused counts the nodes that came with a data folder other than the known one.
 func (m *Membership) Refused() int64 { return m.links.refused.Load() }
 
-// ForgetNode removes a node that has stopped for good, and its replicas. The
-// queues get others where nodes are free. A node that is not known is fine.
+// ForgetNode removes a node that has stopped for good, and its replicas. Its queues get other
+// replicas where nodes are free. It is no error if the node is unknown.
 func (m *Membership) ForgetNode(ctx context.Context, name string) error {
 	return m.members.forget(ctx, name)
 }
 
-// CertificateTaken notes that this node shows another certificate from now on.
+// CertificateTaken records the new certificate that this node presents from now on.
 func (m *Membership) CertificateTaken(c *x509.Certificate) {
 	m.slog.Info("certificate of this node has been replaced", "fingerprint", certs.Fingerprint(c), "expires", c.NotAfter)
 	m.config.Audit.Write(audit.Event{
@@ -227,12 +224,12 @@ func (m *Membership) CertificateTaken(c *x509.Certificate) {
 	})
 }
 
-// Stop ends what Start began. It may be called before, and again.
+// Stop ends the loops. It may be called before Start, and again.
 func (m *Membership) Stop() {
 	if m.loops != nil {
 		m.loops.Stop()
 	}
 }
 
-// Close gives the data folder free. The stores in it have been closed.
+// Close releases the data folder. The stores in it must have been closed.
 func (m *Membership) Close() error { return m.directory.close() }

@@ -14,19 +14,19 @@ import (
 	"github.com/quorate/quorate/cluster/raftlog"
 )
 
-// Folders of the data folder. Each has a ledger beside it.
+// Subfolders of the data folder. Each has a ledger beside it.
 const (
 	QueuesFolder  = "queues"
 	CatalogFolder = "catalog"
 )
 
-// nodeFile is the file of the data folder that says whose it is. It has a copy.
+// nodeFile is the file of the data folder that identifies its owner. It has a copy.
 const (
 	nodeFile   = "node.json"
 	copySuffix = ".copy"
 )
 
-// lockFile is the file that the process locks which has the folder.
+// lockFile is the file locked by the process that uses the folder.
 const lockFile = "node.lock"
 
 // identitySize is the number of bytes of an identity.
@@ -46,16 +46,16 @@ type record struct {
 	Identity []byte            `json:"identity"`
 	Index    uint64            `json:"index"` // of the catalog, at which Nodes are the members
 	Nodes    map[string]member `json:"nodes,omitempty"`
-	// Founders are nodes that have founded the cluster together with this one
-	// and were not seen in the catalog since.
+	// Founders are nodes that founded the cluster together with this one and have not been seen in
+	// the catalog since.
 	Founders []string `json:"founders,omitempty"`
-	// Rejoins: the folder has lost what its former identity stood for, and has not
-	// joined with this one yet.
+	// Rejoins: the folder has lost what its former identity stood for, and has not yet joined under
+	// this one.
 	Rejoins bool   `json:"rejoins,omitempty"`
 	Sum     uint32 `json:"sum,omitempty"` // checksum of the others
 }
 
-// owner names the node whose folder it is, empty if the record does not tell.
+// owner returns the node that owns the folder; empty if the record does not say.
 func (r *record) owner() string {
 	if r.Name != "" {
 		return r.Name
@@ -79,7 +79,7 @@ func (r record) encode() ([]byte, error) {
 	return json.MarshalIndent(r, "", "  ")
 }
 
-// decodeRecord reads a record. One that was written by hand has no checksum.
+// decodeRecord reads a record. One written by hand has no checksum.
 func decodeRecord(raw []byte) (r record, err error) {
 	if err := json.Unmarshal(raw, &r); err != nil {
 		return record{}, err
@@ -107,8 +107,8 @@ func newIdentity() ([]byte, error) {
 	return b, nil
 }
 
-// load reads the file, or its copy if that is damaged or missing, and makes both
-// alike. found: there is one of them.
+// load reads the file, or its copy if the file is damaged or missing, and makes both equal. found:
+// one of them exists.
 func (d *directory) load() (found bool, err error) {
 	var errs []error
 	for i, path := range []string{d.path, d.path + copySuffix} {
@@ -165,9 +165,8 @@ func alike(path string, raw []byte) bool {
 	return err == nil && string(other) == string(raw)
 }
 
-// missing names what a data folder that has been in use lacks altogether, store
-// and ledger; empty: nothing. Of what is there in part the ledger, or the store,
-// says what is in doubt.
+// missing names the part that a used data folder lacks completely, store and ledger; empty: none.
+// If only one of the two is missing, the other one shows what is in doubt.
 func missing(dir string) (string, error) {
 	for _, folder := range []string{CatalogFolder, QueuesFolder} {
 		path := filepath.Join(dir, folder)

@@ -17,25 +17,24 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// RecoverOptions say how a cluster is recovered whose majority is lost for good.
+// RecoverOptions configure the recovery of a cluster that has lost its majority for good.
 type RecoverOptions struct {
 	DataDir string   // of the node that is to be the cluster; it has stopped
-	Also    []string // copies of the data folders of other nodes that are left
+	Also    []string // copies of the remaining data folders of other nodes
 	Act     bool     // false: nothing is changed
 	Logger  *slog.Logger
 	Exit    func(code int) // of a node whose stores cannot be written or read
 }
 
-// Recovery says what a node holds, what may be lost if it becomes the whole
-// cluster, and whether it has.
+// Recovery describes what a node holds, what may be lost if it becomes the whole cluster, and
+// whether it has become that.
 type Recovery struct {
 	Node    string           `json:"node"`
 	DataDir string           `json:"data_dir"`
 	GivenUp []string         `json:"given_up"` // nodes
 	Catalog RecoveredGroup   `json:"catalog"`
 	Queues  []RecoveredGroup `json:"queues"`
-	// Ended are queues that lived on a node that is given up, or with a
-	// connection to it.
+	// Ended are queues that lived on a node that is given up, or belonged to a connection to it.
 	Ended []string `json:"ended"`
 	Done  bool     `json:"done"`
 }
@@ -57,9 +56,9 @@ type RecoveredGroup struct {
 	Scheduled      int `json:"messages_scheduled"` // delayed ones included
 	DeadLetters    int `json:"dead_letters"`       // that wait
 
-	// Complete: nothing that was ever confirmed, or answered, is missing.
+	// Complete: nothing that was ever confirmed or answered is missing.
 	Complete bool `json:"complete"`
-	// Loss is what may be lost, in words; empty: nothing.
+	// Loss describes what may be lost; empty: nothing.
 	Loss string `json:"loss"`
 
 	id     fsm.QueueID
@@ -67,7 +66,7 @@ type RecoveredGroup struct {
 	stored group.Stored
 }
 
-// dataFolder is that of a node that has stopped.
+// dataFolder is the data folder of a stopped node.
 type dataFolder struct {
 	node      string
 	directory *directory
@@ -120,10 +119,10 @@ func (r *dataFolder) close() error {
 	return errors.Join(append(errs, r.directory.close())...)
 }
 
-// Recover makes a node that has stopped the whole cluster, from what is left in
-// its data folder, when a majority of the cluster is lost for good. All other
-// nodes are given up: none of them may be started again with its data. It says
-// what may be lost, and changes something only if o.Act is set.
+// Recover makes a stopped node the whole cluster, from the contents of its data folder, when a
+// majority of the cluster is lost for good. All other nodes are given up: none of them may be
+// started again with its data. It reports what may be lost, and changes something only if o.Act is
+// set.
 func Recover(o RecoverOptions) (*Recovery, error) {
 	var all []*dataFolder
 	defer func() {
@@ -164,7 +163,7 @@ func Recover(o RecoverOptions) (*Recovery, error) {
 	return rec, nil
 }
 
-// inspect finds out what the folders hold.
+// inspect reads what the folders hold.
 func inspect(main *dataFolder, all []*dataFolder) (*Recovery, error) {
 	rec := &Recovery{Node: main.node, DataDir: filepath.Dir(main.directory.path), GivenUp: []string{}, Ended: []string{}, Queues: []RecoveredGroup{}}
 	for _, n := range main.view.Nodes() {
@@ -192,8 +191,8 @@ func inspect(main *dataFolder, all []*dataFolder) (*Recovery, error) {
 	return rec, nil
 }
 
-// inspectQueue chooses the replica of a queue that holds everything which any
-// of the others can prove.
+// inspectQueue chooses the replica of a queue that holds everything which any of the others can
+// prove.
 func inspectQueue(q *catalog.Queue, all []*dataFolder) (RecoveredGroup, error) {
 	g := RecoveredGroup{VHost: q.VHost, Name: q.Name, Group: uint32(q.Group), id: q.ID}
 	for _, r := range all {
@@ -223,10 +222,9 @@ func inspectQueue(q *catalog.Queue, all []*dataFolder) (RecoveredGroup, error) {
 	return g, nil
 }
 
-// assess says what may be lost if one replica is taken for the whole group. A
-// confirmed entry is on a majority of the voters. If those that are gone are
-// none, at least one that is left has it, and so has the one whose log goes
-// furthest.
+// assess determines what may be lost if one replica is taken for the whole group. A confirmed entry
+// is on a majority of the voters. If the missing voters are not a majority, at least one remaining
+// voter has the entry, and so has the one with the longest log.
 func (g *RecoveredGroup) assess(all []*dataFolder) {
 	s := &g.stored
 	g.Last, g.Term, g.Voters, g.Doubt, g.Failed = s.Last, s.Term, append([]string{}, s.Voters...), s.Doubt, s.Failed
@@ -261,8 +259,8 @@ func (r *dataFolder) proves(g *RecoveredGroup) bool {
 	return err == nil && log.Doubt() == ""
 }
 
-// take makes the node the only member of every group, queues first: as long as
-// the catalog has not got its entry, the recovery can be run again.
+// take makes the node the only member of every group, queues first: as long as the catalog has not
+// got its entry, the recovery can be run again.
 func (r *dataFolder) take(rec *Recovery) error {
 	command := &logpb.RecoverCluster{Name: r.node}
 	for _, q := range rec.Queues {

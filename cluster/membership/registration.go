@@ -16,18 +16,17 @@ import (
 
 const (
 	registerWait  = 5 * time.Second        // bounds one attempt to register
-	registerPause = 100 * time.Millisecond // between two
+	registerPause = 100 * time.Millisecond // between two attempts
 )
 
-// Registration is what the catalog has given this process.
+// Registration holds the numbers that the catalog has assigned to this process.
 type Registration struct {
 	Node fsm.NodeID
 	Boot uint64
 }
 
-// registration has this process registered in the catalog under its incarnation.
-// Whenever it was declared dead, and lives all the same, it registers once more
-// under another boot number.
+// registration registers this process in the catalog under its incarnation. Whenever the process
+// was declared dead but is alive, it registers again and gets a new boot number.
 type registration struct {
 	config      *Config
 	slog        *slog.Logger
@@ -39,8 +38,8 @@ type registration struct {
 	check       *worker.Worker
 }
 
-// register has the catalog give this process its boot number, or says which one
-// it has. It may be repeated.
+// register obtains a boot number for this process from the catalog, or returns the one it has. It
+// may be repeated.
 func (r *registration) register(ctx context.Context) (Registration, error) {
 	results, err := r.catalog.Propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_RegisterNode{
 		RegisterNode: &logpb.RegisterNode{
@@ -58,18 +57,17 @@ func (r *registration) register(ctx context.Context) (Registration, error) {
 	return Registration{fsm.NodeID(results[0].Node), results[0].Boot}, nil
 }
 
-// valid reports whether the catalog has this process under the boot number that
-// it works under.
+// valid reports whether the catalog lists this process under its current boot number.
 func (r *registration) valid() bool {
 	boot := r.boot.Load()
 	state, known := r.catalog.View().NodeByName(r.config.Node)
 	if boot == 0 || !known || !bytes.Equal(state.Incarnation, r.incarnation[:]) {
-		return true // it is forgotten, or has a successor: nothing to be mended
+		return true // it is forgotten, or has a successor: nothing to be done
 	}
 	return !state.Dead && state.Boot == boot
 }
 
-// run registers again, whenever that is needed, until ctx ends.
+// run registers again whenever needed, until ctx ends.
 func (r *registration) run(ctx context.Context) {
 	r.check.Run(ctx.Done(), func(time.Time) (again time.Duration) {
 		if r.valid() {

@@ -17,11 +17,11 @@ func tokenDetail(hash []byte) map[string]any {
 	return map[string]any{"token": tokenID(hash)}
 }
 
-// tokenID tells tokens apart, and lets nobody in.
+// tokenID identifies a token without being a secret.
 func tokenID(hash []byte) string { return hex.EncodeToString(hash[:min(len(hash), 8)]) }
 
-// CreateToken makes a token that lets one node in, which must have a name unless
-// that is empty. An error that is a *fsm.Refusal is the caller's fault.
+// CreateToken creates a token that admits one node, which must have this name unless node is empty.
+// An error that is a *fsm.Refusal is the caller's fault.
 func (m *Membership) CreateToken(ctx context.Context, ttl fsm.Millis, node string) (api.JoinToken, error) {
 	if node != "" {
 		if err := certs.CheckNode(node); err != nil {
@@ -45,7 +45,7 @@ func (m *Membership) CreateToken(ctx context.Context, ttl fsm.Millis, node strin
 	return api.JoinToken{ID: tokenID(t.Hash()), Token: t.Text(), Node: node, TTL: int64(ttl)}, err
 }
 
-// Tokens lists those whose time is not over.
+// Tokens lists the tokens that have not expired.
 func (m *Membership) Tokens() []api.JoinToken {
 	list, now := []api.JoinToken{}, m.members.now()
 	for _, t := range m.catalog.View().JoinTokens() {
@@ -56,7 +56,7 @@ func (m *Membership) Tokens() []api.JoinToken {
 	return list
 }
 
-// RevokeToken takes a token back; false: there is none with this id.
+// RevokeToken revokes a token; false: there is none with this id.
 func (m *Membership) RevokeToken(ctx context.Context, id string) (bool, error) {
 	for _, t := range m.catalog.View().JoinTokens() {
 		if tokenID(t.Hash) == id {

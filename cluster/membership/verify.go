@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	verifyEvery = time.Second     // between two rounds of questions of a node that is cut off
+	verifyEvery = time.Second     // between two rounds of requests by an isolated node
 	verifyWait  = 3 * time.Second // for one answer
 )
 
-// CodeRemoved ends a node that is no member of its cluster any more.
+// CodeRemoved is the exit code of a node that is no longer a member of its cluster.
 const CodeRemoved = 77
 
-// verifier looks after this node's membership. One that hears nothing of the
-// others may have another address than they know: it tells them, and learns
-// theirs. Or it has been removed: then it ends.
+// verifier checks this node's membership. A node that hears nothing of the others may have another
+// address than they know: it announces its own, and learns theirs. Or it may have been removed:
+// then it ends.
 type verifier struct {
 	config   *Config
 	slog     *slog.Logger
@@ -55,7 +55,7 @@ func (v *verifier) hasMoved() bool {
 	return known && me.Address != v.config.Nodes[v.config.Node]
 }
 
-// removed reports whether this node has learned that it is no member any more.
+// removed reports whether this node has learned that it is no longer a member.
 func (v *verifier) removed(ctx context.Context) bool {
 	by := v.ask(ctx)
 	if len(by) == 0 {
@@ -66,8 +66,8 @@ func (v *verifier) removed(ctx context.Context) bool {
 	return true
 }
 
-// ask asks all nodes about this one, and takes up what they know. It returns
-// who says that this node is no member, if nobody knows better.
+// ask asks all nodes about this one, and records what they know. It returns the nodes that say that
+// this one is no member, if none knows better.
 func (v *verifier) ask(ctx context.Context) []string {
 	ctx, cancel := context.WithTimeout(ctx, verifyWait)
 	defer cancel()
@@ -97,10 +97,10 @@ func (v *verifier) ask(ctx context.Context) []string {
 	return removedBy(answers, max(me.Index, v.catalog.View().Index()))
 }
 
-// removedBy concludes from answers, by node, to a node that has seen the
-// catalog up to an index: who says that it is no member any more, unless
-// another one, whose view is as current, knows it. What is older than what it
-// has seen counts for nothing: it may be from before the node was a member.
+// removedBy evaluates answers, by node, for a node that has seen the catalog up to an index: it
+// returns the nodes that say that it is no longer a member, unless another one with an equally
+// current view knows it. An answer older than what the node has seen does not count: it may be from
+// before the node was a member.
 func removedBy(answers map[string]*peerpb.IntroduceReply, seen uint64) []string {
 	var by []string
 	for node, reply := range answers {
