@@ -23,18 +23,16 @@ import (
 const (
 	// transferWait bounds one transfer of a leadership at another node.
 	transferWait = 10 * time.Second
-	// transfereePause is how long it is waited for members that are not caught up.
+	// transfereePause is the pause while waiting for members that are not caught up.
 	transfereePause = 100 * time.Millisecond
-	// transfersAtOnce is how many leaderships a node hands over at a time. More
-	// at a time take as long altogether, and each of them longer.
+	// transfersAtOnce is how many leaderships a node hands over at a time. With more, each transfer
+	// takes longer and all together take the same time.
 	transfersAtOnce = 32
-	// maxTransfereeLag is how many entries behind its leader's log the one of a
-	// member may end that is to lead.
+	// maxTransfereeLag is how many entries a transferee's log may lag behind the leader's.
 	maxTransfereeLag = 64
 )
 
-// Leaderships moves the leaderships of queues, and of the catalog, from node to
-// node.
+// Leaderships moves the leaderships of queues, and of the catalog, between nodes.
 type Leaderships struct {
 	node        *node
 	rebalancing sync.Mutex
@@ -46,7 +44,7 @@ func newLeaderships(n *node) *Leaderships {
 	return l
 }
 
-// transfer has the leader of a group hand its leadership to another node.
+// transfer makes the leader of a group hand its leadership to another node.
 func (l *Leaderships) transfer(ctx context.Context, id fsm.GroupID, from, to string) error {
 	if from == l.node.Node {
 		return l.transferHere(id, to)
@@ -116,15 +114,14 @@ func (l *Leaderships) TransferLeadership(ctx context.Context, q *catalog.Queue, 
 	return l.transfer(ctx, q.Group, from, to)
 }
 
-// move is a transfer that is to be made.
+// move is a planned transfer.
 type move struct {
 	group    fsm.GroupID
 	from, to string
 }
 
-// HandOver gives what this node leads to others, and returns how many
-// leaderships it has given away, and how many it has left: because nobody else
-// can take them, or ctx has ended.
+// HandOver hands this node's leaderships to others, and returns how many it has moved, and how many
+// are left because no other node can take them or ctx has ended.
 func (l *Leaderships) HandOver(ctx context.Context) (moved, left int) {
 	for {
 		led := l.here()
@@ -147,8 +144,8 @@ func (l *Leaderships) HandOver(ctx context.Context) (moved, left int) {
 	}
 }
 
-// mayFind reports whether somebody may take over one of the groups in a while:
-// a member that is up and stays, with a majority to elect it.
+// mayFind reports whether a transferee for one of the groups may be found later: a member that is
+// up and stays, with a majority to elect it.
 func (l *Leaderships) mayFind(led map[fsm.GroupID][]string) bool {
 	for _, members := range led {
 		if l.node.Mesh.HasMajority(members) && slices.ContainsFunc(members, func(m string) bool { return l.node.online(m) && !l.node.draining(m) }) {
@@ -158,8 +155,7 @@ func (l *Leaderships) mayFind(led map[fsm.GroupID][]string) bool {
 	return false
 }
 
-// here lists the groups that this node leads and that have other members,
-// with these.
+// here lists the groups led by this node that have other members, with those members.
 func (l *Leaderships) here() map[fsm.GroupID][]string {
 	led := map[fsm.GroupID][]string{}
 	if l.node.Catalog.Leader() == l.node.Node && len(l.node.Catalog.Voters()) > 1 {
@@ -173,7 +169,7 @@ func (l *Leaderships) here() map[fsm.GroupID][]string {
 	return led
 }
 
-// transferees plans who is to lead groups instead of this node, evenly; the catalog
+// transferees plans the new leaders of groups led by this node, evenly distributed; the catalog
 // comes first.
 func (l *Leaderships) transferees(led map[fsm.GroupID][]string, s stats.ReplicaStatus) []move {
 	load := map[string]int{}
@@ -188,13 +184,13 @@ func (l *Leaderships) transferees(led map[fsm.GroupID][]string, s stats.ReplicaS
 	return plan
 }
 
-// transferee chooses who is to lead a group: of the other members that are up, are
-// caught up and stay, the one with the least load; empty: there is none.
+// transferee chooses a new leader for a group: among the other members that are up, caught up and
+// not about to stop, the one with the least load; empty: there is none.
 func (l *Leaderships) transferee(id fsm.GroupID, members []string, leader string, s stats.ReplicaStatus, load map[string]int) string {
 	best := ""
 	for _, m := range members {
 		if m == leader || l.node.draining(m) || !l.node.online(m) || !s.Current(m, id, maxTransfereeLag) || s[m][id].Role != "follower" || s[m][id].Quarantined {
-			continue // a candidate does not take notice of being told to campaign
+			continue // a candidate ignores the request to campaign
 		}
 		if best == "" || load[m] < load[best] {
 			best = m
@@ -203,8 +199,8 @@ func (l *Leaderships) transferee(id fsm.GroupID, members []string, leader string
 	return best
 }
 
-// transferAll makes transfers, some at a time, until ctx ends, and returns how
-// many have been made.
+// transferAll makes transfers, several at a time, until ctx ends, and returns how many have been
+// made.
 func (l *Leaderships) transferAll(ctx context.Context, plan []move, atOnce int) (done int) {
 	var made atomic.Int64
 	var work errgroup.Group
@@ -224,6 +220,6 @@ func (l *Leaderships) transferAll(ctx context.Context, plan []move, atOnce int) 
 			return nil
 		})
 	}
-	_ = work.Wait() // each says itself what went wrong
+	_ = work.Wait() // each transfer logs its own errors
 	return int(made.Load())
 }

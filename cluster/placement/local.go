@@ -31,8 +31,8 @@ func newLocalReplicas(n *node) *LocalReplicas {
 	return r
 }
 
-// Start begins to work, on everything the catalog holds and everything the
-// disk holds, and returns when that is done. self is the node's number.
+// Start starts the work on everything in the catalog and on disk, and returns when that is done.
+// self is the node's number.
 func (r *LocalReplicas) Start(self fsm.NodeID) error {
 	groups, err := r.node.Stored()
 	if err != nil {
@@ -66,8 +66,7 @@ func (r *LocalReplicas) Stop() {
 	r.queue.Stop()
 }
 
-// Added takes up a queue that the catalog has. A local queue serves when it
-// returns.
+// Added handles a queue that is in the catalog. A local queue serves when Added returns.
 func (r *LocalReplicas) Added(q *catalog.Queue) {
 	if q.Local {
 		r.openLocal(q)
@@ -76,8 +75,8 @@ func (r *LocalReplicas) Added(q *catalog.Queue) {
 	}
 }
 
-// openLocal opens a local queue that lives on this node. Before the node has
-// its number there is none: those of its former lives are gone by then.
+// openLocal opens a local queue that lives on this node. It does nothing before the node has its
+// number: queues of its former boots are gone by then.
 func (r *LocalReplicas) openLocal(q *catalog.Queue) {
 	r.mu.Lock()
 	here := r.self != 0 && q.Home() == r.self && !r.stopped
@@ -90,8 +89,8 @@ func (r *LocalReplicas) openLocal(q *catalog.Queue) {
 	}
 }
 
-// Check has groups looked up in the catalog again, soon. Before Start all of
-// them are to be.
+// Check schedules a comparison of groups with the catalog. Before Start all groups are due for it
+// anyway.
 func (r *LocalReplicas) Check(ids ...fsm.GroupID) {
 	r.mu.Lock()
 	started := r.self != 0
@@ -101,7 +100,7 @@ func (r *LocalReplicas) Check(ids ...fsm.GroupID) {
 	}
 }
 
-// Removed takes up that a queue is gone.
+// Removed handles the removal of a queue.
 func (r *LocalReplicas) Removed(id fsm.QueueID) {
 	r.mu.Lock()
 	group, open := r.groups[id]
@@ -112,7 +111,7 @@ func (r *LocalReplicas) Removed(id fsm.QueueID) {
 	}
 }
 
-// CheckOpen drops every replica that is open and whose queue is gone, soon.
+// CheckOpen schedules dropping every open replica whose queue is gone.
 func (r *LocalReplicas) CheckOpen() {
 	view := r.node.view()
 	for _, g := range r.node.Host.Groups() {
@@ -123,7 +122,7 @@ func (r *LocalReplicas) CheckOpen() {
 	}
 }
 
-// converge opens or drops one replica, whichever the catalog wants.
+// converge opens or drops one replica, as the catalog says.
 func (r *LocalReplicas) converge(id fsm.GroupID) {
 	host, view, log := r.node.Host, r.node.view(), r.node.Logger
 	q, wanted := view.QueueByGroup(id)

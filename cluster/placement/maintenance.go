@@ -13,34 +13,34 @@ import (
 )
 
 const (
-	// markWait bounds how long a drain waits for its mark, and leaveMarkWait how
-	// long a node that stops tells the others so.
+	// markWait bounds how long a drain waits for its mark, and leaveMarkWait how long a stopping
+	// node tries to set it.
 	markWait      = 5 * time.Second
 	leaveMarkWait = time.Second
 	// disconnectWait bounds how long clients may take to leave a draining node.
 	disconnectWait = 5 * time.Second
 	// drainWait bounds how long a drain moves leaderships.
 	drainWait = 60 * time.Second
-	// leaveWait bounds the same for a node that stops without a drain.
+	// leaveWait is the same bound for a node that stops without a drain.
 	leaveWait = 15 * time.Second
-	// keepAwayEvery is how often a draining node checks whether it leads.
+	// keepAwayEvery is how often a draining node checks whether it leads anything.
 	keepAwayEvery = time.Second
 )
 
-// maintenanceReason is why clients of a draining node are disconnected.
+// maintenanceReason is the reason given to clients when a draining node disconnects them.
 const maintenanceReason = "Node was put into maintenance mode"
 
-// Listeners are those for clients.
+// Listeners are the listeners for clients.
 type Listeners interface {
-	// Shut closes the listeners, disconnects all clients, and returns when they
-	// have gone, or ctx ends.
+	// Shut closes the listeners, disconnects all clients, and returns when they are gone or ctx
+	// ends.
 	Shut(ctx context.Context, reason string)
 	// Open opens them again. It does nothing if they are open.
 	Open() error
 }
 
-// Maintenance puts this node into maintenance mode and out of it. While the node
-// drains it has no clients and leads nothing, and goes on following.
+// Maintenance puts this node into and out of maintenance mode. A draining node has no clients and
+// leads nothing, but keeps following.
 type Maintenance struct {
 	node        *node
 	leaderships *Leaderships
@@ -53,15 +53,14 @@ func newMaintenance(n *node, l *Leaderships) *Maintenance {
 	return &Maintenance{node: n, leaderships: l}
 }
 
-// SetListeners gives the maintenance the listeners for clients. It is called
-// before the node serves.
+// SetListeners sets the listeners for clients. It is called before the node serves.
 func (m *Maintenance) SetListeners(l Listeners) { m.listeners = l }
 
 // commit commits catalog commands.
 type commit func(context.Context, ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error)
 
-// mark marks this node as draining, or takes the mark away. commit is Propose if
-// somebody hears of the result, else Note.
+// mark sets or removes this node's mark as draining. commit is Propose if the result is reported to
+// anybody, otherwise Note.
 func (m *Maintenance) mark(ctx context.Context, limit time.Duration, commit commit, draining bool) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -74,10 +73,9 @@ func (m *Maintenance) mark(ctx context.Context, limit time.Duration, commit comm
 	return catalog.Refused(r[0])
 }
 
-// Drain prepares the node for its stop: it is marked in the catalog, clients
-// are disconnected, and what it leads is handed over. It goes on following until
-// its process ends. An error says that it could not be marked, and nothing has
-// been done; whatever comes after that is done as well as possible.
+// Drain prepares the node for its stop: it is marked in the catalog, clients are disconnected, and
+// its leaderships are handed over. It keeps following until its process ends. An error means that
+// the node could not be marked and nothing has been done; the later steps are best effort.
 func (m *Maintenance) Drain(ctx context.Context) (api.Drained, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -99,7 +97,7 @@ func (m *Maintenance) Drain(ctx context.Context) (api.Drained, error) {
 	return d, nil
 }
 
-// Revive ends what Drain has begun.
+// Revive undoes Drain.
 func (m *Maintenance) Revive(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -116,9 +114,8 @@ func (m *Maintenance) Revive(ctx context.Context) error {
 	return nil
 }
 
-// Leave is a drain for a node that stops: it hands over what it leads until
-// ctx ends. Clients have been disconnected before. Only the first call does
-// anything.
+// Leave is a drain for a stopping node: it hands over its leaderships until ctx ends. Clients must
+// have been disconnected. Only the first call has an effect.
 func (m *Maintenance) Leave(ctx context.Context) {
 	n := m.node
 	if n.leaving.Swap(true) {
@@ -137,8 +134,7 @@ func (m *Maintenance) Leave(ctx context.Context) {
 	}
 }
 
-// Run hands over, time and again, what a draining node has come to lead, until
-// ctx ends.
+// Run repeatedly hands over leaderships that a draining node has acquired, until ctx ends.
 func (m *Maintenance) Run(ctx context.Context) {
 	worker.Every(ctx.Done(), keepAwayEvery, func() {
 		if m.node.draining(m.node.Node) {
@@ -147,7 +143,7 @@ func (m *Maintenance) Run(ctx context.Context) {
 	})
 }
 
-// handOverBriefly hands over what can be within a moment, unless a drain does.
+// handOverBriefly hands over what it can within a moment, unless a drain is doing so.
 func (m *Maintenance) handOverBriefly(ctx context.Context) {
 	if !m.mu.TryLock() {
 		return

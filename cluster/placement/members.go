@@ -22,8 +22,8 @@ const (
 	changePoll   = 50 * time.Millisecond
 )
 
-// Members changes the members of queues for operators. It changes the record and
-// waits until the leaders' reconcilers have brought the groups there.
+// Members changes the members of queues on behalf of operators. It changes the record and waits
+// until the leaders' reconcilers have changed the groups accordingly.
 type Members struct{ node *node }
 
 // replicated finds a replicated queue.
@@ -45,8 +45,8 @@ func (m *Members) number(name string) (fsm.NodeID, error) {
 	return 0, fsm.Refuse(fsm.NotFoundKind, "not_found: no node '"+name+"'")
 }
 
-// AddMember gives a queue a replica on a node and returns when it votes. On a
-// node that has one already it changes nothing.
+// AddMember gives a queue a replica on a node and returns when it votes. It changes nothing if the
+// node already has one.
 func (m *Members) AddMember(ctx context.Context, vhost, name, node string) error {
 	q, err := m.replicated(vhost, name)
 	if err != nil {
@@ -62,7 +62,7 @@ func (m *Members) AddMember(ctx context.Context, vhost, name, node string) error
 	return m.add(ctx, q, id, 0)
 }
 
-// add adds a member and makes that the queue's size.
+// add adds a member and sets the queue's size.
 func (m *Members) add(ctx context.Context, q *catalog.Queue, id fsm.NodeID, size int) error {
 	members := m.node.view().Members(q)
 	if slices.Contains(members, id) {
@@ -72,8 +72,8 @@ func (m *Members) add(ctx context.Context, q *catalog.Queue, id fsm.NodeID, size
 	return m.change(ctx, q, next, max(size, len(next)))
 }
 
-// DeleteMember removes a queue's replica from a node, with its data. On a node
-// that has none it changes nothing. The last member stays.
+// DeleteMember removes a queue's replica from a node, with its data. It changes nothing if the node
+// has none. The last member stays.
 func (m *Members) DeleteMember(ctx context.Context, vhost, name, node string) error {
 	q, err := m.replicated(vhost, name)
 	if err != nil {
@@ -111,7 +111,7 @@ func (m *Members) change(ctx context.Context, q *catalog.Queue, next []fsm.NodeI
 	return m.await(ctx, q)
 }
 
-// await returns when the members of a queue are those of its record.
+// await returns when the members of a queue's group are those of its record.
 func (m *Members) await(ctx context.Context, q *catalog.Queue) error {
 	ctx, cancel := context.WithTimeout(ctx, changeWait)
 	defer cancel()
@@ -132,8 +132,7 @@ func (m *Members) await(ctx context.Context, q *catalog.Queue) error {
 	}
 }
 
-// agree reports whether a queue has a leader and the votes of all of its
-// members that are up.
+// agree reports whether a queue has a leader and all of its members that are up vote.
 func (m *Members) agree(ctx context.Context, q *catalog.Queue) bool {
 	view := m.node.view()
 	if len(view.Leaving(q)) > 0 {
@@ -149,7 +148,7 @@ func (m *Members) agree(ctx context.Context, q *catalog.Queue) bool {
 	return leader != ""
 }
 
-// selected lists replicated queues by the patterns of their names.
+// selected lists replicated queues by patterns of names.
 func (m *Members) selected(s api.Selection) ([]*catalog.Queue, error) {
 	vhost, err := regexp.Compile(s.VHostPattern)
 	if err != nil {
@@ -171,8 +170,8 @@ func (m *Members) selected(s api.Selection) ([]*catalog.Queue, error) {
 	return list, nil
 }
 
-// Grow gives queues without a replica on a node one there; with strategy even
-// only those with an even number of members.
+// Grow gives queues that have no replica on a node one there; with strategy even only those with an
+// even number of members.
 func (m *Members) Grow(ctx context.Context, node string, s api.Selection) ([]api.MemberChange, error) {
 	id, err := m.number(node)
 	if err != nil {
@@ -228,8 +227,7 @@ func (m *Members) GrowTo(ctx context.Context, count int, s api.Selection) ([]api
 	}), nil
 }
 
-// eachQueue does one thing with many queues, some at a time, and says how each
-// went.
+// eachQueue applies a function to many queues, several at a time, and reports the result of each.
 func (m *Members) eachQueue(ctx context.Context, queues []*catalog.Queue, do func(context.Context, *catalog.Queue) error) []api.MemberChange {
 	changes := make([]api.MemberChange, len(queues))
 	var work errgroup.Group
@@ -245,6 +243,6 @@ func (m *Members) eachQueue(ctx context.Context, queues []*catalog.Queue, do fun
 			return nil
 		})
 	}
-	_ = work.Wait() // the changes say what went wrong
+	_ = work.Wait() // the results hold the errors
 	return changes
 }

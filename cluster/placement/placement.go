@@ -1,11 +1,11 @@
-// Package placement is about where the replicas of queues are and who leads them:
-// it opens and drops this node's replicas as the catalog says, brings the members
-// of the groups that this node leads in line with it, changes members for
-// operators, and moves leaderships: for balance, and away from a node that stops.
+// Package placement decides where the replicas of queues are and who leads them: it opens and drops
+// this node's replicas as the catalog says, brings the members of the groups led by this node in
+// line with it, changes members on behalf of operators, and moves leaderships: for balance, and
+// away from a stopping node.
 //
-// It promises that a group changes by one member at a time, with a majority left
-// that is up, that its last member stays, and that a member leads only if it has
-// caught up. It chooses no nodes for new queues, and knows of no clients.
+// It promises that a group changes by one member at a time, with a majority left that is up, that
+// its last member stays, and that a member becomes leader only if it has caught up. It does not
+// choose nodes for new queues, and does not know of clients.
 package placement
 
 import (
@@ -28,8 +28,8 @@ type Config struct {
 	Catalog  *group.Catalog
 	Mesh     *peer.Mesh
 	Replicas *stats.Replicas
-	// Candidates are the nodes that may get another replica, best first, without
-	// those that are left out.
+	// Candidates lists the nodes that may get another replica, best first, except those for which
+	// out returns true.
 	Candidates func(v *catalog.View, out func(fsm.NodeID) bool) []uint32
 	Guard      *worker.Guard
 	Logger     *slog.Logger
@@ -37,13 +37,13 @@ type Config struct {
 	GroupSize  int              // of queues that do not say otherwise
 	// Stored lists the groups that are on disk.
 	Stored func() ([]fsm.GroupID, error)
-	// Serving reports whether clients may come, but for maintenance.
+	// Serving reports whether clients are accepted, apart from maintenance.
 	Serving func() bool
-	// KindTransfer is of the calls that ask other nodes for a leadership.
+	// KindTransfer is the kind of calls that ask other nodes to take over a leadership.
 	KindTransfer peer.Kind
 }
 
-// Placement is all of this package for one node.
+// Placement holds the parts of this package for one node.
 type Placement struct {
 	node *node
 
@@ -54,8 +54,8 @@ type Placement struct {
 	Reconciler *Reconciler
 }
 
-// New returns the placement of a node, and has it answer other nodes. Nothing is
-// changed before the parts are started.
+// New returns the placement of a node, and registers its handlers for other nodes. It changes
+// nothing before the parts are started.
 func New(c Config) *Placement {
 	n := &node{Config: c}
 	p := &Placement{
@@ -72,7 +72,7 @@ func (p *Placement) Draining() bool { return p.node.draining(p.node.Node) }
 // IsDraining reports whether a node is about to stop, as far as this one knows.
 func (p *Placement) IsDraining(node string) bool { return p.node.draining(node) }
 
-// node is what the parts of this package share.
+// node is shared by the parts of this package.
 type node struct {
 	Config
 	leaving atomic.Bool // this node is about to stop
@@ -80,7 +80,7 @@ type node struct {
 
 func (n *node) view() *catalog.View { return n.Catalog.View() }
 
-// online reports whether a node is up as far as this one knows.
+// online reports whether a node is up, as far as this one knows.
 func (n *node) online(node string) bool { return node == n.Node || n.Mesh.Alive(node) }
 
 func (n *node) draining(node string) bool {
@@ -96,7 +96,7 @@ func (n *node) free(v *catalog.View, q *catalog.Queue, s *logpb.NodeState) bool 
 	return s.GetBoot() != 0 && n.online(s.GetName()) && !v.Holds(q, fsm.NodeID(s.GetNumber()))
 }
 
-// candidates are the nodes that can get a replica of a queue, best first.
+// candidates lists the nodes that can get a replica of a queue, best first.
 func (n *node) candidates(v *catalog.View, q *catalog.Queue) []uint32 {
 	return n.Candidates(v, func(id fsm.NodeID) bool {
 		s, _ := v.Node(id)
@@ -104,7 +104,7 @@ func (n *node) candidates(v *catalog.View, q *catalog.Queue) []uint32 {
 	})
 }
 
-// memberNames are the names of the nodes that hold a queue's replicas.
+// memberNames returns the names of the nodes that hold a queue's replicas.
 func memberNames(v *catalog.View, q *catalog.Queue) []string {
 	var names []string
 	for _, m := range v.Members(q) {

@@ -12,13 +12,12 @@ import (
 )
 
 const (
-	maxVoterLag = 128             // entries by which a member that gets a vote may lag
-	stepTimeout = 5 * time.Second // of a question to a member, and of a change of the catalog
+	maxVoterLag = 128             // entries by which a member may lag to get a vote
+	stepTimeout = 5 * time.Second // for a request to a member, and for a change of the catalog
 )
 
-// Plan compares the members that a queue should have with those of its group.
-// All of it is of one view: by a later one a member may be leaving that the plan
-// still counts among those that stay.
+// Plan compares the members that a queue should have with those of its group. All of it is taken
+// from one view: by a later one a member may be leaving that the plan still counts as staying.
 type Plan struct {
 	node     *node
 	group    *group.Group
@@ -26,14 +25,13 @@ type Plan struct {
 	queue    *catalog.Queue
 	wanted   []string
 	leaving  []fsm.NodeID // of the catalog's record
-	surplus  []string     // in the group, and not wanted
-	missing  []string     // wanted, and not in the group
+	surplus  []string     // in the group, but not wanted
+	missing  []string     // wanted, but not in the group
 	learners []string     // in the group, and wanted as voters
 	voters   []string
 }
 
-// Plan makes a plan for a group that this node leads; false: it has no queue any
-// more.
+// Plan makes a plan for a group that this node leads; false: its queue is gone.
 func (r *Reconciler) Plan(g *group.Group) (*Plan, bool) {
 	view := r.node.view()
 	q, ok := view.QueueByGroup(g.Spec().Group)
@@ -66,8 +64,8 @@ func (p *Plan) converged() bool {
 	return len(p.surplus)+len(p.missing)+len(p.learners)+len(p.leaving) == 0 && p.grown() == nil
 }
 
-// Step takes the next step of the plan, and reports whether there is none that
-// can be taken. After a step the plan is used up.
+// Step takes the next step of the plan, and reports whether there is none that can be taken. After
+// a step the plan must not be used again.
 func (p *Plan) Step(ctx context.Context) (done bool) {
 	if dead := p.first(p.surplus, false); dead != "" && p.remove(ctx, dead) {
 		return false
@@ -87,7 +85,7 @@ func (p *Plan) Step(ctx context.Context) (done bool) {
 	}
 	if len(p.leaving) > 0 {
 		if p.group.Barrier(stepTimeout) != nil {
-			return false // what the configuration says may yet be undone
+			return false // the configuration may yet be undone
 		}
 		p.propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_MembersLeft{MembersLeft: &logpb.MembersLeft{
 			Queue: uint64(p.queue.ID), Nodes: numbers(p.leaving),
@@ -104,7 +102,7 @@ func (p *Plan) Step(ctx context.Context) (done bool) {
 	return true
 }
 
-// first returns the first node that is up, or down; empty: there is none.
+// first returns the first node that is up, or the first that is down; empty: there is none.
 func (p *Plan) first(names []string, up bool) string {
 	for _, n := range names {
 		if p.node.online(n) == up {
@@ -114,9 +112,8 @@ func (p *Plan) first(names []string, up bool) string {
 	return ""
 }
 
-// remove takes a member out of the group, if those that stay are able to
-// commit that. A leader that has to go hands its leadership over; the next one
-// removes it.
+// remove removes a member from the group, if the remaining members can commit that. A leader that
+// has to go hands its leadership over; the next leader removes it.
 func (p *Plan) remove(ctx context.Context, name string) bool {
 	var stay []string
 	for _, v := range p.voters {
@@ -140,8 +137,8 @@ func (p *Plan) remove(ctx context.Context, name string) bool {
 	return false
 }
 
-// promote gives a vote to a member that has caught up. A group does not stop
-// at an even number of voters if the next one is about to be ready, too.
+// promote gives a vote to a member that has caught up. It does not stop at an even number of voters
+// if the next learner is about to be ready, too.
 func (p *Plan) promote(ctx context.Context) bool {
 	var ready []string
 	for _, name := range p.learners {
@@ -165,9 +162,8 @@ func (p *Plan) caughtUp(ctx context.Context, name string) bool {
 	return err == nil && r != nil && r.Last+maxVoterLag >= p.group.Progress().Commit
 }
 
-// grown returns the members that the queue should get as it has too few, nil if
-// there are no more nodes that are up. It does not stop at an even number
-// unless that is wanted.
+// grown returns the members that the queue should get because it has too few; nil if no more nodes
+// are up. It does not stop at an even number unless that is configured.
 func (p *Plan) grown() []uint32 {
 	members := p.view.Members(p.queue)
 	size, want := len(members), p.view.GroupSize(p.queue, p.node.GroupSize)
@@ -191,8 +187,7 @@ func (p *Plan) grown() []uint32 {
 	return append(numbers(members), more[:min(len(more), next-size)]...)
 }
 
-// propose changes the record. If that fails it is tried again, by whoever
-// leads then.
+// propose changes the record. If that fails, the leader at that time tries again.
 func (p *Plan) propose(ctx context.Context, c *logpb.CatalogCommand) {
 	limited, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()

@@ -14,18 +14,17 @@ import (
 )
 
 const (
-	// rebalanceAtOnce is how many leaderships a rebalance moves at a time: it
-	// is in no hurry.
+	// rebalanceAtOnce is how many leaderships a rebalance moves at a time; it is not urgent.
 	rebalanceAtOnce = 8
 	// maxRounds bounds how often a plan goes through all queues.
 	maxRounds = 20
 )
 
-// errRebalancing is returned while another rebalance is under way.
+// errRebalancing is returned while another rebalance is in progress.
 var errRebalancing = errors.New("a rebalance is under way")
 
-// Rebalance moves leaderships of those queues whose name and vhost match until
-// the nodes lead as many of them each, or one more. nil matches everything.
+// Rebalance moves leaderships of the queues whose vhost and name match until the number of these
+// that each node leads differs by at most one. nil matches everything.
 func (l *Leaderships) Rebalance(ctx context.Context, vhosts, queues *regexp.Regexp) (api.Rebalanced, error) {
 	if !l.rebalancing.TryLock() {
 		return api.Rebalanced{}, errRebalancing
@@ -48,8 +47,8 @@ func (l *Leaderships) Rebalance(ctx context.Context, vhosts, queues *regexp.Rege
 	return r, ctx.Err()
 }
 
-// balance plans transfers, and says how many leaderships each node has when
-// they are made.
+// balance plans transfers, and returns the number of leaderships that each node will have after
+// them.
 func (l *Leaderships) balance(queues []*catalog.Queue, s stats.ReplicaStatus) (plan []move, load map[string]int) {
 	load = map[string]int{}
 	first, last := map[fsm.GroupID]string{}, map[fsm.GroupID]string{}

@@ -12,15 +12,14 @@ import (
 const (
 	reconcileAtOnce  = 8                     // groups whose members are being changed
 	reconcilePoll    = 50 * time.Millisecond // between two steps for such a group
-	reconcileTimeout = 20 * time.Second      // after which a group that gets no further gives way to others
+	reconcileTimeout = 20 * time.Second      // after which a group without progress gives way to others
 	reconcileEvery   = 5 * time.Second       // between two checks of all groups
 )
 
-// Reconciler changes the members of the groups that this node leads. The
-// catalog's record says which nodes they should be; the reconciler brings raft's
-// configuration there step by step, and may stop after each: whoever leads next
-// goes on. It also changes the record, where a queue has fewer members than it
-// should have and nodes are free.
+// Reconciler changes the members of the groups that this node leads. The catalog's record says
+// which nodes they should be; the reconciler changes raft's configuration step by step, and may
+// stop after each step: the next leader continues. It also changes the record if a queue has fewer
+// members than it should have and nodes are free.
 type Reconciler struct {
 	node  *node
 	queue *worker.Queue[fsm.GroupID]
@@ -33,24 +32,22 @@ func newReconciler(n *node) *Reconciler {
 	return r
 }
 
-// Start begins to work.
+// Start starts the work.
 func (r *Reconciler) Start() {
 	r.queue.Start()
 	r.loops.Go("check the members of groups", func(ctx context.Context) { worker.Every(ctx.Done(), reconcileEvery, r.CheckAll) })
 }
 
-// Stop ends the work; what is under way may be half done.
+// Stop ends the work; a change in progress may be half done.
 func (r *Reconciler) Stop() {
 	r.loops.Stop()
 	r.queue.Stop()
 }
 
-// Check has the members of groups compared with the catalog, soon. Before Start
-// they wait.
+// Check schedules a comparison of groups' members with the catalog. Before Start they wait.
 func (r *Reconciler) Check(ids ...fsm.GroupID) { r.queue.Add(ids...) }
 
-// CheckAll checks all groups that this node leads and whose members are not
-// what they should be.
+// CheckAll checks all groups led by this node whose members differ from what they should be.
 func (r *Reconciler) CheckAll() {
 	for _, g := range r.node.Host.Groups() {
 		if g.Leading() != 0 {
@@ -59,16 +56,15 @@ func (r *Reconciler) CheckAll() {
 	}
 }
 
-// CheckGroup checks one group that this node leads, if its members are not what
-// they should be.
+// CheckGroup checks one group led by this node, if its members differ from what they should be.
 func (r *Reconciler) CheckGroup(g *group.Group) {
 	if p, ok := r.Plan(g); ok && !p.converged() {
 		r.Check(p.queue.Group)
 	}
 }
 
-// reconcile changes the members of one group until they are as they should be, or
-// nothing has changed for too long.
+// reconcile changes the members of one group until they are as they should be, or nothing has
+// changed for too long.
 func (r *Reconciler) reconcile(id fsm.GroupID) {
 	end := time.NewTimer(reconcileTimeout)
 	defer end.Stop()
