@@ -1,11 +1,10 @@
-// Package watchdog withdraws a node whose disk hangs from its cluster, and ends
-// its process if the disk does not come back. To tell that apart from a machine
-// that is merely busy it measures how long the process has been able to run.
+// Package watchdog withdraws a node whose disk hangs from its cluster, and ends its process if the
+// disk does not recover. To tell a hanging disk from a machine that is merely busy it measures how
+// long the process has been able to run.
 //
-// It promises that a process which was kept waiting blames nobody: all that is
-// measured against a bound is measured in awake time, which does not pass while
-// nothing here can run; and that none of it waits for the disk. What a node does
-// to withdraw is given to it.
+// It promises that a process which was not able to run blames nobody: everything with a bound is
+// measured in awake time, which does not pass while nothing here can run; and that nothing in it
+// waits for the disk. What a node does to withdraw is supplied to it.
 package watchdog
 
 import (
@@ -16,8 +15,7 @@ import (
 const (
 	// tickEvery is how often the clock ticks. Awake time passes in such steps.
 	tickEvery = 100 * time.Millisecond
-	// maxTick is how much of the time since the last tick counts. What is beyond
-	// it is a stall.
+	// maxTick is how much of the time since the last tick counts. The rest is a stall.
 	maxTick = 2 * tickEvery
 )
 

@@ -8,8 +8,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// writers is how many writes are watched at a time. There are rarely more than a
-// few; further ones are not watched.
+// writers is how many writes are watched at a time. There are rarely more than a few; further ones
+// are not watched.
 const writers = 64
 
 // Disk watches writes to the disk: files of the stores that are written, synced,

@@ -14,14 +14,15 @@ import (
 	"github.com/quorate/quorate/cluster/raftlog"
 )
 
-// Bounds are how long what should go on may stand still. 0: the default.
+// Bounds limit how long the node may make no progress. 0: the default.
 type Bounds struct {
-	// Progress is how long a leader with work waiting may stand still before it
-	// gives way to another member.
+	// Progress is how long a leader with waiting work may make no progress before it gives way to
+	// another member.
 	Progress time.Duration
 	// Disk is how long a write to the stores may take before the node withdraws.
 	Disk time.Duration
-	// DiskExit is how long before its process ends; negative: it never does.
+	// DiskExit is how long a write may take before the node's process ends; negative: it never
+	// ends.
 	DiskExit time.Duration
 }
 
@@ -35,46 +36,43 @@ const (
 const (
 	// diskEvery is how often the disk is checked.
 	diskEvery = 100 * time.Millisecond
-	// calmTime is for how long a disk that has hung must take what is written, each
-	// time within half of the bound, before the node returns. It is twice as long
-	// after each time, up to maxCalmTime, and begins anew after goodTime without.
+	// calmTime is how long a disk that has hung must complete writes, each within half of the
+	// bound, before the node returns. It doubles each time, up to maxCalmTime, and starts anew
+	// after goodTime without a hang.
 	calmTime    = 500 * time.Millisecond
 	maxCalmTime = 8 * time.Second
 	goodTime    = time.Minute
-	// exitStepTime bounds each thing that a node does on a disk that hangs before
-	// its process ends.
+	// exitStepTime bounds each step that a node with a hanging disk takes before its process ends.
 	exitStepTime = time.Second
 )
 
 // Config says what a watchdog watches and how it ends the process.
 type Config struct {
 	Bounds
-	// Gate is called ahead of each write and may block, as a disk does that
-	// hangs; nil: nothing is.
+	// Gate is called before each write and may block, like a disk that hangs; nil: it is not
+	// called.
 	Gate   func()
 	Exit   func(code int)
 	Logger *slog.Logger
 }
 
-// Actions are what the watchdog does to its node. Withdraw, Return and Refuse do
-// not wait.
+// Actions are what the watchdog does to its node. Withdraw, Return and Refuse do not wait.
 type Actions struct {
-	// Withdraw gives up everything that the node leads, and takes it out of the
-	// company of the others; Return has it follow again.
+	// Withdraw gives up the node's leaderships and stops its taking part in the cluster; Return
+	// makes it follow again.
 	Withdraw, Return func()
 	// Refuse closes the node to the others for good.
 	Refuse func()
-	// Shut disconnects the clients, and returns when they have gone, or ctx ends.
+	// Shut disconnects the clients, and returns when they are gone or ctx ends.
 	Shut func(ctx context.Context, reason string)
 }
 
-// Watchdog withdraws the node while its disk hangs: it cannot store anything, so
-// it must not lead, or count as one that follows. Raft itself cannot step down
-// then, as it would have to store that. So the node leaves the company of the
-// others, who elect without it, and comes back when the disk does.
+// Watchdog withdraws the node while its disk hangs: the node cannot store anything, so it must
+// neither lead nor count as a follower. Raft itself cannot step down then, since it would have to
+// store that. So the node stops taking part in the cluster, the others elect without it, and it
+// comes back when the disk does.
 //
-// Nothing here may wait for the disk, not even for a line of the log, which may
-// lie there as well.
+// Nothing here may wait for the disk, not even for a log line, since the log may be on it as well.
 type Watchdog struct {
 	config Config
 	clock  AwakeClock
@@ -88,8 +86,7 @@ type Watchdog struct {
 	running sync.WaitGroup
 }
 
-// New returns a watchdog. Its clock stands still and nothing is watched before
-// Start.
+// New returns a watchdog. Before Start its clock does not run and nothing is watched.
 func New(c Config) *Watchdog {
 	c.Progress = cmp.Or(c.Progress, DefaultProgressBound)
 	c.Disk = cmp.Or(c.Disk, DefaultDiskBound)
@@ -102,29 +99,29 @@ func New(c Config) *Watchdog {
 // FS returns a filesystem whose writes are watched.
 func (w *Watchdog) FS(fs vfs.FS) vfs.FS { return w.disk.FS(fs) }
 
-// Bounds are those that hold.
+// Bounds returns the bounds in effect.
 func (w *Watchdog) Bounds() Bounds { return w.config.Bounds }
 
-// Awake is for how long the process has been able to run.
+// Awake returns how long the process has been able to run.
 func (w *Watchdog) Awake() time.Duration { return w.clock.Awake() }
 
-// Stats are what a watchdog has found so far.
+// Stats are the findings of a watchdog so far.
 type Stats struct {
-	Hung    bool // the disk, now
+	Hung    bool // the disk, at present
 	Hangs   uint64
-	Waiting time.Duration // of the oldest write that is under way
-	// The process was kept from running, altogether and at most at a time.
+	Waiting time.Duration // age of the oldest write in progress
+	// How long the process was not able to run, in total and at most at a time.
 	Stalled, LongestStall time.Duration
 }
 
-// Stats returns what was found.
+// Stats returns the findings so far.
 func (w *Watchdog) Stats() Stats {
 	s := Stats{Hung: w.hung.Load(), Hangs: w.hangs.Load(), Waiting: w.disk.Waiting()}
 	s.Stalled, s.LongestStall = w.clock.Stalls()
 	return s
 }
 
-// Unfit says why the node, which runs, cannot serve; empty: it can.
+// Unfit says why the node, although running, cannot serve; empty: it can.
 func (w *Watchdog) Unfit() string {
 	if !w.hung.Load() {
 		return ""
@@ -132,14 +129,14 @@ func (w *Watchdog) Unfit() string {
 	return fmt.Sprintf("the disk hangs: a write has not returned for more than %v", w.config.Disk)
 }
 
-// Start begins to watch. The node is ready for all actions.
+// Start starts watching. The node must be ready for all actions.
 func (w *Watchdog) Start(node Actions) {
 	w.node = node
 	w.running.Go(func() { w.clock.Run(w.ending) })
 	w.running.Go(w.run)
 }
 
-// Stop ends it, after everything that may hang.
+// Stop ends the watchdog, after everything that may hang.
 func (w *Watchdog) Stop() {
 	close(w.ending)
 	w.running.Wait()
@@ -168,17 +165,17 @@ func (w *Watchdog) run() {
 	}
 }
 
-// diskState is what is known of the disk, in awake time.
+// diskState is the state of the disk, in awake time.
 type diskState struct {
 	bounds Bounds
 	hung   bool
 	since  time.Duration // when it was found to hang
 	better time.Duration // since when it has been calm; 0: it is not
-	back   time.Duration // when it was found well again last; 0: never
+	back   time.Duration // when it was last found well again; 0: never
 	calm   time.Duration // how long it must be calm next time
 }
 
-// action is what follows from the state of the disk.
+// action is what the state of the disk requires.
 type action int
 
 const (
@@ -188,7 +185,7 @@ const (
 	exit
 )
 
-// evaluate takes how long the disk keeps a write waiting.
+// evaluate processes how long the disk has kept a write waiting.
 func (d *diskState) evaluate(waiting, now time.Duration) action {
 	switch {
 	case !d.hung && waiting >= d.bounds.Disk:
@@ -211,8 +208,7 @@ func (d *diskState) evaluate(waiting, now time.Duration) action {
 	return none
 }
 
-// withdraw gives up everything that the node leads, and takes it out of the
-// company of the others.
+// withdraw gives up the node's leaderships and stops its taking part in the cluster.
 func (w *Watchdog) withdraw(waiting time.Duration) {
 	w.hung.Store(true)
 	w.hangs.Add(1)
@@ -223,7 +219,7 @@ func (w *Watchdog) withdraw(waiting time.Duration) {
 	})
 }
 
-// comeBack has the node follow again.
+// comeBack makes the node follow again.
 func (w *Watchdog) comeBack(after time.Duration) {
 	w.hung.Store(false)
 	w.node.Return()
@@ -232,8 +228,8 @@ func (w *Watchdog) comeBack(after time.Duration) {
 	})
 }
 
-// exit ends the process. A thread that waits for the disk may keep it, and its
-// sockets, from going away; so these are closed first.
+// exit ends the process. A thread that waits for the disk may keep the process and its sockets from
+// going away, so the sockets are closed first.
 func (w *Watchdog) exit(waiting time.Duration) {
 	logged := w.spawn(func() {
 		w.config.Logger.Error("stopping: the disk hangs", "waiting", waiting.Round(time.Millisecond), "bound", w.config.DiskExit)
@@ -247,7 +243,7 @@ func (w *Watchdog) exit(waiting time.Duration) {
 	<-w.ending
 }
 
-// spawn does something that may hang on a goroutine of its own.
+// spawn runs f, which may hang, on a goroutine of its own.
 func (w *Watchdog) spawn(f func()) (done <-chan struct{}) {
 	c := make(chan struct{})
 	w.running.Go(func() {
