@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// PanicPause is how long work that has panicked waits before it goes on.
+// PanicPause is how long work that has panicked waits before it continues.
 const PanicPause = time.Second
 
-// ErrPanicked stands for the result of work that has panicked.
+// ErrPanicked is the result of work that has panicked.
 var ErrPanicked = errors.New("the node's program has failed, its log says how")
 
-// Guard runs what the node does of its own accord. A panic costs that attempt and
-// not the process: its queues and clients do not depend on it.
+// Guard runs the node's background work. A panic costs that attempt and not the process: its queues
+// and clients do not depend on it.
 type Guard struct {
 	slog   *slog.Logger
 	panics atomic.Uint64

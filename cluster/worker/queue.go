@@ -5,14 +5,12 @@ import (
 	"time"
 )
 
-// Queue works on keys: several at a time, and never on one key twice at a time.
-// A key that is added while it waits is worked on once; one that is added while
-// it is worked on is worked on once more. A key whose work panics is added again
-// after PanicPause.
+// Queue processes keys: several at a time, and never the same key twice at a time. A key that is
+// added while it waits is processed once; one that is added while it is being processed is
+// processed once more. A key whose processing panics is added again after PanicPause.
 //
-// Invariant: 0 ≤ running ≤ limit; running < limit only if no key waits, or the
-// queue has not started or is stopped; every key of waiting is in keys as
-// keyWaiting, and is in waiting once.
+// Invariant: 0 ≤ running ≤ limit; running < limit only if no key waits, or the queue has not
+// started or is stopped; every key of waiting is in keys as keyWaiting, and is in waiting once.
 type Queue[K comparable] struct {
 	guard *Guard
 	doing string
@@ -20,12 +18,12 @@ type Queue[K comparable] struct {
 	do    func(K)
 
 	mu      sync.Mutex
-	waiting []K // in the order in which they came
+	waiting []K // in the order of arrival
 	keys    map[K]keyState
 	running int
 	started bool
 	stopped bool
-	idle    sync.Cond // no key waits or is worked on
+	idle    sync.Cond // no key waits or is being processed
 	workers sync.WaitGroup
 }
 
@@ -34,18 +32,18 @@ type keyState int
 const (
 	keyWaiting keyState = iota + 1
 	keyRunning
-	keyRunningAgain // is worked on, and was added since
+	keyRunningAgain // is being processed, and was added since
 )
 
-// NewQueue returns a queue that works on limit keys at a time, once it has
-// started. doing is what for, in the log.
+// NewQueue returns a queue that processes up to limit keys at a time, once started. doing describes
+// the work in the log.
 func NewQueue[K comparable](guard *Guard, doing string, limit int, do func(K)) *Queue[K] {
 	q := &Queue[K]{guard: guard, doing: doing, limit: limit, do: do, keys: map[K]keyState{}}
 	q.idle.L = &q.mu
 	return q
 }
 
-// Add has keys worked on. It does not wait.
+// Add schedules keys. It does not wait.
 func (q *Queue[K]) Add(keys ...K) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -69,7 +67,7 @@ func (q *Queue[K]) push(k K) {
 	q.waiting = append(q.waiting, k)
 }
 
-// Start begins to work.
+// Start starts processing.
 func (q *Queue[K]) Start() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -77,7 +75,7 @@ func (q *Queue[K]) Start() {
 	q.launch()
 }
 
-// Wait returns when no key waits or is worked on.
+// Wait returns when no key waits or is being processed.
 func (q *Queue[K]) Wait() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -86,8 +84,7 @@ func (q *Queue[K]) Wait() {
 	}
 }
 
-// Stop drops the keys that wait, and returns when those that are worked on are
-// done.
+// Stop drops the waiting keys, and returns when those in progress are done.
 func (q *Queue[K]) Stop() {
 	q.mu.Lock()
 	q.stopped, q.waiting = true, nil
@@ -96,7 +93,7 @@ func (q *Queue[K]) Stop() {
 	q.workers.Wait()
 }
 
-// launch starts goroutines for what waits. The lock is held.
+// launch starts goroutines for waiting keys. The lock is held.
 func (q *Queue[K]) launch() {
 	for n := min(q.limit-q.running, len(q.waiting)); q.started && !q.stopped && n > 0; n-- {
 		q.running++
@@ -104,7 +101,7 @@ func (q *Queue[K]) launch() {
 	}
 }
 
-// work works on keys until none waits.
+// work processes keys until none waits.
 func (q *Queue[K]) work() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -1,23 +1,22 @@
-// Package worker runs background work: a Worker does one thing again whenever it
-// is woken, at most so often, and a Guard keeps a panic in such work from ending
-// the process. It starts no goroutine of its own and knows nothing of what it
-// runs: whoever starts a goroutine waits for it.
+// Package worker runs background work: a Worker repeats one thing whenever it is woken, at a
+// limited rate, and a Guard keeps a panic in such work from ending the process. Workers start no
+// goroutines and know nothing about what they run: whoever starts a goroutine waits for it.
 package worker
 
 import "time"
 
-// Options limit how often a Worker works. The zero value does not.
+// Options limit how often a Worker runs. The zero value does not limit it.
 type Options struct {
-	// Delay is the time from the first Wake to the run that it causes, for more
-	// to come meanwhile.
+	// Delay is the time from the first Wake to the run that it causes, so that further Wakes can
+	// join.
 	Delay time.Duration
-	// Pause is the least time from the end of a run to the next one.
+	// Pause is the minimum time from the end of a run to the next one.
 	Pause time.Duration
 }
 
-// Worker does one thing again when it is woken. Runs do not overlap. All Wakes
-// that come before a run begins are answered by that run; one that comes after
-// it has begun is answered by another one. So none is lost.
+// Worker runs one thing whenever it is woken. Runs do not overlap. All Wakes before a run starts
+// are answered by that run; a Wake after it has started is answered by another run. So none is
+// lost.
 type Worker struct {
 	options Options
 	wake    chan struct{}
@@ -26,8 +25,7 @@ type Worker struct {
 // New returns a worker that has not been woken.
 func New(o Options) *Worker { return &Worker{options: o, wake: make(chan struct{}, 1)} }
 
-// Wake causes a run. It does not wait, and may be called before Run and after it
-// has returned.
+// Wake causes a run. It does not wait, and may be called before Run and after it has returned.
 func (w *Worker) Wake() {
 	select {
 	case w.wake <- struct{}{}:
@@ -35,8 +33,8 @@ func (w *Worker) Wake() {
 	}
 }
 
-// Run calls do once, and after each Wake, until done is closed. What do returns
-// is the longest time to its next run; 0: none but after a Wake.
+// Run calls do once, and after each Wake, until done is closed. do returns the maximum time until
+// its next run; 0: only after a Wake.
 func (w *Worker) Run(done <-chan struct{}, do func(now time.Time) (again time.Duration)) {
 	next := time.NewTimer(0)
 	defer next.Stop()
@@ -51,7 +49,7 @@ func (w *Worker) Run(done <-chan struct{}, do func(now time.Time) (again time.Du
 		case <-next.C:
 		}
 		select {
-		case <-w.wake: // this run is its answer, too
+		case <-w.wake: // this run answers it, too
 		default:
 		}
 		if again := do(time.Now()); again > 0 {
@@ -65,7 +63,7 @@ func (w *Worker) Run(done <-chan struct{}, do func(now time.Time) (again time.Du
 	}
 }
 
-// Every calls do at once and then in this interval, until done is closed.
+// Every calls do at once and then at this interval, until done is closed.
 func Every(done <-chan struct{}, interval time.Duration, do func()) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
