@@ -1,7 +1,6 @@
-// Package stats answers how the nodes, queues and replicas of a cluster are
-// doing: this node by what it knows itself, the others by asking them. It reads
-// and changes nothing. A node that does not answer in time is missing from an
-// answer, which is never filled in with zeros.
+// Package stats reports the state of the nodes, queues and replicas of a cluster: of this node from
+// its own knowledge, of the others by asking them. It reads and changes nothing else. A node that
+// does not answer in time is missing from an answer, and is never filled in with zeros.
 package stats
 
 import (
@@ -28,10 +27,10 @@ type Nodes struct {
 	Logger *slog.Logger
 }
 
-// Online reports whether a node is up as far as this one knows, which is itself.
+// Online reports whether a node is up, as far as this one knows; it counts itself as up.
 func (n *Nodes) Online(node string) bool { return n.Mesh.Alive(node) }
 
-// Up lists the other nodes that are up as far as this one knows, by name.
+// Up lists by name the other nodes that are up, as far as this one knows.
 func (n *Nodes) Up() (names []string) {
 	for _, p := range n.Mesh.Peers() {
 		if p.Alive {
@@ -41,18 +40,17 @@ func (n *Nodes) Up() (names []string) {
 	return names
 }
 
-// Question is one that several nodes are asked.
+// Question is a question to several nodes.
 type Question[R any] struct {
-	Doing string        // what it is for, in the log
-	Wait  time.Duration // for the other nodes
+	Doing string        // its purpose, in the log
+	Wait  time.Duration // for the other nodes' answers
 	// Here is this node's own answer; nil: it is not asked.
 	Here func() R
-	// Ask asks another node. Several calls run at a time.
+	// Ask asks another node. Several calls run concurrently.
 	Ask func(ctx context.Context, node string) (R, error)
 }
 
-// Answers are what nodes have answered, by name. Each node that was asked is in
-// one of the two maps.
+// Answers holds the answers of nodes, by name. Each node asked is in one of the two maps.
 type Answers[R any] struct {
 	Of     map[string]R
 	Failed map[string]error
@@ -63,8 +61,7 @@ func AskAll[R any](ctx context.Context, n *Nodes, q Question[R]) Answers[R] {
 	return Ask(ctx, n, n.Up(), q)
 }
 
-// Ask asks this node and some others, and returns when all have answered or the
-// time is up.
+// Ask asks this node and some others, and returns when all have answered or the time is up.
 func Ask[R any](ctx context.Context, n *Nodes, others []string, q Question[R]) Answers[R] {
 	ctx, cancel := context.WithTimeout(ctx, q.Wait)
 	defer cancel()

@@ -13,15 +13,15 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-// Consumer is a consumer, as its queue's leader says, in the words of the API.
+// Consumer describes a consumer, as reported by its queue's leader, in the terms of the API.
 type Consumer struct {
 	Of         fsm.QueueID
 	OwnTimeout bool // not inherited
 	api.Consumer
 }
 
-// Consumers asks the leaders of queues for their consumers; without ids, of all
-// queues. Queues without a leader that answers have none.
+// Consumers asks the leaders of queues for their consumers; without ids, of all queues. Queues
+// without a leader that answers contribute none.
 func (q *Queues) Consumers(ctx context.Context, ids ...fsm.QueueID) []Consumer {
 	req := &peerpb.ConsumersRequest{Queues: numbers(ids)}
 	answers := AskAll(ctx, q.nodes, Question[*peerpb.ConsumersReply]{
@@ -49,8 +49,8 @@ func (q *Queues) Consumers(ctx context.Context, ids ...fsm.QueueID) []Consumer {
 	return all
 }
 
-// answerConsumers lists the consumers of the queues that this node leads, and the
-// sessions of its own clients that have consumers.
+// answerConsumers lists the consumers of the queues that this node leads, and the sessions of its
+// own clients that have consumers.
 func (q *Queues) answerConsumers(req *peerpb.ConsumersRequest) *peerpb.ConsumersReply {
 	r := &peerpb.ConsumersReply{Sessions: q.c.Sessions()}
 	for _, g := range q.led(req.Queues) {
@@ -59,8 +59,8 @@ func (q *Queues) answerConsumers(req *peerpb.ConsumersRequest) *peerpb.Consumers
 	return r
 }
 
-// consumerFrom shows what a queue's leader and, unless at is nil, the node of the
-// consumer's client have answered.
+// consumerFrom combines the answers of a queue's leader and, unless at is nil, of the node of the
+// consumer's client.
 func consumerFrom(v *catalog.View, c *peerpb.QueueConsumer, at *peerpb.ConsumingSession) Consumer {
 	q := Consumer{Of: fsm.QueueID(c.Queue), OwnTimeout: c.OwnTimeout, Consumer: api.Consumer{
 		Tag: c.Tag, Active: c.Active, AckRequired: !c.NoAck, Exclusive: c.Exclusive, PrefetchCount: c.Prefetch, Priority: c.Priority,
@@ -79,7 +79,7 @@ func consumerFrom(v *catalog.View, c *peerpb.QueueConsumer, at *peerpb.Consuming
 	return q
 }
 
-// activityStatus is a consumer's status in the words of other brokers' tools.
+// activityStatus is a consumer's status in the terms used by other brokers' tools.
 func activityStatus(c *peerpb.QueueConsumer) string {
 	switch {
 	case c.Status == queue.Suspected.String():
@@ -94,10 +94,10 @@ func activityStatus(c *peerpb.QueueConsumer) string {
 	return "up"
 }
 
-// listAtOnce is how many consumers are listed while a queue waits.
+// listAtOnce is how many consumers are listed at a time while the queue is held up.
 const listAtOnce = 512
 
-// consumersOf lists the consumers of a queue, piece by piece.
+// consumersOf lists the consumers of a queue, in pieces.
 func consumersOf(g *group.Group, now fsm.Time) (all []*peerpb.QueueConsumer) {
 	var list []queue.Consumer
 	for place, more := uint64(0), true; more; {

@@ -9,11 +9,11 @@ import (
 	"github.com/quorate/quorate/fsm/catalog"
 )
 
-// maxQuorumLag is how many entries behind the others' a log may end for its
-// replica to count when another one is about to stop.
+// maxQuorumLag is how many entries a replica's log may end behind the longest for the replica to
+// count when another one is about to stop.
 const maxQuorumLag = 1000
 
-// Online reports whether a node is up as far as this one knows.
+// Online reports whether a node is up, as far as this one knows.
 func (r *Replicas) Online(node string) bool { return r.nodes.Online(node) }
 
 // QuorumCritical lists the queues with a replica on this node that would be
@@ -54,8 +54,8 @@ func (r *Replicas) Leaderless(ctx context.Context, queues []*catalog.Queue) []*c
 	})
 }
 
-// Members says how each replica of a queue is doing. Of nodes that do not answer
-// only the name is known.
+// Members returns the status of each replica of a queue. For nodes that do not answer only the name
+// is known.
 func (r *Replicas) Members(ctx context.Context, q *catalog.Queue) []api.Member {
 	s := r.Status(ctx, q.Group)
 	var list []api.Member
@@ -74,7 +74,7 @@ func (r *Replicas) Members(ctx context.Context, q *catalog.Queue) []api.Member {
 	return list
 }
 
-// memberNames are the names of the nodes that hold a queue's replicas.
+// memberNames returns the names of the nodes that hold a queue's replicas.
 func memberNames(v *catalog.View, q *catalog.Queue) []string {
 	var names []string
 	for _, m := range v.Members(q) {

@@ -33,8 +33,8 @@ func (l *Local) Quarantined() []api.Quarantine {
 	return list
 }
 
-// Unproven lists the replicas on this node that do not vote, because they cannot
-// prove what they acknowledged. The catalog's has no name.
+// Unproven lists the replicas on this node that do not vote because they cannot prove what they
+// acknowledged. The catalog's has no name.
 func (l *Local) Unproven() []api.Unproven {
 	list := []api.Unproven{}
 	add := func(x api.Unproven, d *group.Doubt) {
@@ -51,8 +51,8 @@ func (l *Local) Unproven() []api.Unproven {
 	return list
 }
 
-// LiftQuarantine lets a queue be led by this node again. An error that is a
-// *fsm.Refusal is the caller's fault.
+// LiftQuarantine allows this node to lead a queue again. An error that is a *fsm.Refusal is the
+// caller's fault.
 func (l *Local) LiftQuarantine(q *catalog.Queue) error {
 	g := l.c.Host.Group(q.Group)
 	if g == nil {
@@ -65,8 +65,8 @@ func (l *Local) LiftQuarantine(q *catalog.Queue) error {
 	return err
 }
 
-// StalledQueues lists the queues that this node leads and whose work makes no
-// progress, the catalog before them.
+// StandingStill lists the queues that this node leads and whose work makes no progress, preceded by
+// the catalog.
 func (l *Local) StalledQueues() []api.Standstill {
 	list := []api.Standstill{}
 	if s := l.c.Catalog.Stall(); s != nil {
@@ -80,7 +80,7 @@ func (l *Local) StalledQueues() []api.Standstill {
 
 func standstill(s *group.Stall) api.Standstill {
 	var of group.Spec
-	if s.Group != nil { // else it is the catalog
+	if s.Group != nil { // otherwise it is the catalog
 		of = s.Group.Spec()
 	}
 	return api.Standstill{
@@ -89,8 +89,8 @@ func standstill(s *group.Stall) api.Standstill {
 	}
 }
 
-// ReplicasOf describes this node's replicas of the queues with a name; "": of
-// all. Nothing is asked of the queues: what is due in them stays due.
+// ReplicasOf describes this node's replicas of the queues with a name; "": of all. It makes no
+// request to the queues: what is due in them stays due.
 func (l *Local) ReplicasOf(name string) []api.Replica {
 	var list []api.Replica
 	for _, g := range l.c.Host.Groups() {
@@ -113,8 +113,7 @@ func (l *Local) ReplicasOf(name string) []api.Replica {
 	return list
 }
 
-// Barrier makes the followers of all queues that this node leads learn what is
-// committed.
+// Barrier makes the followers of all queues that this node leads learn what is committed.
 func (l *Local) Barrier(context.Context) error {
 	var errs []error
 	for _, g := range l.c.Host.Groups() {

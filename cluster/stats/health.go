@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// isolatedAfter is for how long a node has to be without a lease before it says
-// that it is cut off. An election of the catalog's leader is over sooner.
+// isolatedAfter is how long a node has to be without a lease before it reports that it is cut off.
+// An election of the catalog's leader is over sooner.
 const isolatedAfter = 2 * time.Second
 
-// Isolated says why this node can neither route nor have anything defined, and
-// has not been able to for a while; empty: it can.
+// Isolated says why this node can neither route nor have anything defined, and has not been able to
+// for a while; empty: it can.
 func (l *Local) Isolated() string {
 	if left, _ := l.c.Catalog.LeaseLeft(); left > -isolatedAfter {
 		return ""

@@ -13,7 +13,7 @@ import (
 	"github.com/quorate/quorate/fsm/catalog"
 )
 
-// Local is what a node knows of itself, and answers without asking anybody.
+// Local reports what a node knows about itself, without asking others.
 type Local struct {
 	c     LocalConfig
 	began time.Time
@@ -31,12 +31,12 @@ type LocalConfig struct {
 	Catalog                *group.Catalog
 	Resources              *alarm.Cluster
 	Watchdog               *watchdog.Watchdog
-	// Draining reports whether the node is about to stop, Serving whether it has
-	// joined its cluster and takes clients.
+	// Draining reports whether the node is about to stop, Serving whether it has joined its cluster
+	// and accepts clients.
 	Draining, Serving func() bool
 }
 
-// NewLocal returns what is known of a node whose process has just started.
+// NewLocal returns the Local of a process that has just started.
 func NewLocal(c LocalConfig) *Local { return &Local{c, time.Now()} }
 
 // Version is the product's version.
@@ -45,10 +45,10 @@ func (l *Local) Version() string { return api.ProductVersion }
 // Defaults are the node's settings for queues that do not say otherwise.
 func (l *Local) Defaults() catalog.Defaults { return l.c.Defaults }
 
-// Now is the node's time as entries are stamped with.
+// Now is the node's current time, as used to stamp entries.
 func (l *Local) Now() fsm.Time { return l.c.Clock.Status().Now }
 
-// Status describes the node and the others as it sees them.
+// Status describes the node, and the others as seen by it.
 func (l *Local) Status() api.Status {
 	replicas, led := l.Led()
 	s := api.Status{
@@ -68,7 +68,7 @@ func (l *Local) Status() api.Status {
 	return s
 }
 
-// describeProgress says what the watchdog has found and done.
+// describeProgress adds the findings and actions of the watchdog.
 func (l *Local) describeProgress(s *api.Status) {
 	s.DiskWaitMS = l.c.Watchdog.Stats().Waiting.Milliseconds()
 	s.StalledQueues, s.Resignations = l.StalledQueues(), []api.Resignation{}
@@ -81,7 +81,7 @@ func (l *Local) describeProgress(s *api.Status) {
 	}
 }
 
-// Alarms lists those in effect at this node.
+// Alarms lists the alarms in effect at this node.
 func (l *Local) Alarms() []string {
 	list := []string{}
 	if l.c.Clock.Status().Skewed {
@@ -109,7 +109,8 @@ func (l *Local) Clock() api.Clock {
 	return c
 }
 
-// Certificates lists when what the node shows, and checks others by, ends.
+// Certificates lists when the certificates expire that the node presents, and those that it checks
+// others by.
 func (l *Local) Certificates() []api.Certificate {
 	if l.c.Certificates == nil {
 		return nil

@@ -12,7 +12,7 @@ import (
 // Alarms lists the alarms in effect at the nodes that are up, by node.
 func (r *Replicas) Alarms(ctx context.Context) []api.Alarm {
 	var list []api.Alarm
-	// It is the alarms that are asked for; the catalog's replica is the cheapest.
+	// Only the alarms are needed; the catalog's replica is the cheapest to ask for.
 	for node, reply := range r.askAll(ctx, CatalogGroup).Of {
 		for _, a := range reply.Alarms {
 			list = append(list, api.Alarm{Node: node, Resource: a})
@@ -22,10 +22,9 @@ func (r *Replicas) Alarms(ctx context.Context) []api.Alarm {
 	return list
 }
 
-// Nodes lists the nodes of the cluster by name. Of those that do not
-// answer little is known.
+// Nodes lists the nodes of the cluster by name. For those that do not answer little is known.
 func (r *Replicas) Nodes(ctx context.Context) []api.Node {
-	// It is memory and disk that are asked for; the catalog's replica is the cheapest.
+	// Only memory and disk are needed; the catalog's replica is the cheapest to ask for.
 	answers := r.askAll(ctx, CatalogGroup).Of
 	var list []api.Node
 	for _, state := range r.c.Catalog.View().Nodes() {

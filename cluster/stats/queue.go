@@ -10,17 +10,16 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-// Queue is how a queue is doing, as its leader says, in the words of the API.
+// Queue describes a queue's state, as reported by its leader, in the terms of the API.
 type Queue struct {
 	Leader   string // node that leads
-	Revision uint64 // of the effective settings that the queue has taken up
+	Revision uint64 // of the effective settings that the queue has applied
 	api.QueueStats
 	Delay api.DelayStats // if it is the store of a delayed exchange
 }
 
-// statsOf reads a machine. peerpb.QueueStats is the one type in which its numbers
-// travel: a new one gets a field there, a line here, and a field with the same
-// JSON name in api.QueueStats.
+// statsOf reads a machine. peerpb.QueueStats is the only type that carries its numbers: a new one
+// gets a field there, a line here, and a field with the same JSON name in api.QueueStats.
 func statsOf(m *queue.Machine) *peerpb.QueueStats {
 	s := wireOf(m.Stats())
 	late, _ := m.Lateness()
@@ -51,8 +50,8 @@ func wireOf(s queue.Stats) *peerpb.QueueStats {
 	}
 }
 
-// queueFrom shows what a queue's leader has answered: numbers that have the same
-// JSON name in both types as they are, and what is made of them.
+// queueFrom converts the answer of a queue's leader: numbers with the same JSON name in both types
+// are copied, others derived.
 func queueFrom(leader string, s *peerpb.QueueStats) Queue {
 	q := Queue{Leader: leader, Revision: s.Revision, Delay: api.DelayStats{
 		Delayed: s.MessagesScheduled, DelayedBytes: s.MessageBytesScheduled, NextDelayedAt: s.NextDelayedAt, LastDelayedAt: s.LastDelayedAt,
@@ -84,8 +83,8 @@ func queueFrom(leader string, s *peerpb.QueueStats) Queue {
 	return q
 }
 
-// sameName are the fields of peerpb.QueueStats and of api.QueueStats that have
-// the same JSON name, by index.
+// sameName holds the indexes of the fields of peerpb.QueueStats and of api.QueueStats that have the
+// same JSON name.
 var sameName = func() (pairs []struct{ from, to int }) {
 	byName := map[string]int{}
 	for i, wire := 0, reflect.TypeFor[peerpb.QueueStats](); i < wire.NumField(); i++ {

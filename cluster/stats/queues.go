@@ -15,31 +15,30 @@ import (
 const (
 	// queuesWait bounds how long other nodes may take to answer.
 	queuesWait = 5 * time.Second
-	// expireWait bounds how long a node waits for what is due in the queues that
-	// it is asked for.
+	// expireWait bounds how long a node waits for what is due in the queues that are asked about.
 	expireWait = 2 * time.Second
 )
 
-// Queues says how queues are doing, and who consumes from them. Only the leader
-// of a queue answers for it.
+// Queues reports the state of queues and their consumers. Only the leader of a queue answers for
+// it.
 type Queues struct {
 	nodes *Nodes
 	c     QueuesConfig
 }
 
-// QueuesConfig is what Queues reads of this node.
+// QueuesConfig is what Queues needs of this node.
 type QueuesConfig struct {
-	Kind          peer.Kind // of the question for stats
-	ConsumersKind peer.Kind // of the question for consumers
+	Kind          peer.Kind // of requests for stats
+	ConsumersKind peer.Kind // of requests for consumers
 	Host          *group.Host
 	Catalog       interface{ View() *catalog.View }
 	Clock         func() fsm.Time // as queues are stamped, and runs while they are idle
-	// Sessions are those of this node's clients that have consumers.
+	// Sessions lists the sessions of this node's clients that have consumers.
 	Sessions func() []*peerpb.ConsumingSession
 }
 
-// NewQueues returns the queues of a cluster, and answers for those that this node
-// leads when other nodes ask.
+// NewQueues returns the queues of a cluster, and answers other nodes for the queues that this node
+// leads.
 func NewQueues(n *Nodes, c QueuesConfig) *Queues {
 	q := &Queues{n, c}
 	peer.HandleAsk(n.Mesh, c.Kind, q.answer)
@@ -47,9 +46,8 @@ func NewQueues(n *Nodes, c QueuesConfig) *Queues {
 	return q
 }
 
-// Stats asks the leaders of queues how these are doing; without ids, of all
-// queues. Queues that have ended, and those without a leader that answers, are
-// missing.
+// Stats asks the leaders of queues for their stats; without ids, of all queues. Queues that have
+// ended, and those without a leader that answers, are missing.
 func (q *Queues) Stats(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]Queue {
 	all := map[fsm.QueueID]Queue{}
 	for node, reply := range q.askAll(ctx, ids) {
@@ -62,8 +60,8 @@ func (q *Queues) Stats(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]
 	return all
 }
 
-// Activity is the same as leaders have answered it, for who wants to know when
-// queues were last in use. Queues that have ended are among them.
+// Activity returns the same as the leaders' raw answers, for callers that need to know when queues
+// were last in use. It includes queues that have ended.
 func (q *Queues) Activity(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]*peerpb.QueueStats {
 	all := map[fsm.QueueID]*peerpb.QueueStats{}
 	for _, reply := range q.askAll(ctx, ids) {
@@ -93,8 +91,8 @@ func numbers(ids []fsm.QueueID) []uint64 {
 	return all
 }
 
-// answer reads the stats of queues that this node leads. What is due in them is
-// done first, as far as the time allows.
+// answer reads the stats of queues that this node leads. What is due in them is done first, as far
+// as time allows.
 func (q *Queues) answer(req *peerpb.QueueStatsRequest) *peerpb.QueueStatsReply {
 	end := time.Now().Add(expireWait)
 	r := &peerpb.QueueStatsReply{}
@@ -114,7 +112,7 @@ func (q *Queues) answer(req *peerpb.QueueStatsRequest) *peerpb.QueueStatsReply {
 	return r
 }
 
-// led lists those of some queues that this node leads; without ids, of all.
+// led returns those of the queues with these ids that this node leads; without ids, of all queues.
 func (q *Queues) led(ids []uint64) (groups []*group.Group) {
 	add := func(g *group.Group) {
 		if g != nil && g.Leading() != 0 {

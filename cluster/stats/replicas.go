@@ -12,22 +12,22 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-// CatalogGroup is the number under which the catalog stands among groups.
+// CatalogGroup is the number of the catalog among groups.
 const CatalogGroup = fsm.GroupID(0)
 
 // replicasWait bounds how long other nodes may take to answer.
 const replicasWait = 5 * time.Second
 
-// Replicas says how the replicas of queues and of the catalog are doing, at this
-// node and at the others.
+// Replicas reports the state of the replicas of queues and of the catalog, at this node and at the
+// others.
 type Replicas struct {
 	nodes *Nodes
 	c     ReplicasConfig
 }
 
-// ReplicasConfig is what Replicas reads of this node.
+// ReplicasConfig is what Replicas needs of this node.
 type ReplicasConfig struct {
-	Kind    peer.Kind // of the question to other nodes
+	Kind    peer.Kind // of requests to other nodes
 	Catalog Catalog
 	Host    *group.Host
 	// Alarms are those in effect at this node, Resources its memory and disk.
@@ -37,8 +37,7 @@ type ReplicasConfig struct {
 	Draining func(node string) bool
 }
 
-// NewReplicas returns the replicas of a node, and answers for them when other
-// nodes ask.
+// NewReplicas returns the replicas of a node, and answers other nodes for them.
 func NewReplicas(n *Nodes, c ReplicasConfig) *Replicas {
 	r := &Replicas{n, c}
 	peer.HandleAsk(n.Mesh, c.Kind, r.answer)
@@ -48,18 +47,17 @@ func NewReplicas(n *Nodes, c ReplicasConfig) *Replicas {
 // Catalog is the catalog of this node.
 type Catalog interface {
 	View() *catalog.View
-	// Progress is how far this node's replica is.
+	// Progress is the progress of this node's replica.
 	Progress() group.Progress
 	// Voters are the names of the nodes that vote on it.
 	Voters() []string
 }
 
-// ReplicaStatus is how replicas are doing, by node and group. A node that did
-// not answer is missing.
+// ReplicaStatus is the status of replicas, by node and group. A node that did not answer is
+// missing.
 type ReplicaStatus map[string]map[fsm.GroupID]*peerpb.Replica
 
-// Status asks all nodes that are up for their replicas of groups; without
-// groups, for all of them.
+// Status asks all nodes that are up for their replicas of groups; without groups, of all.
 func (r *Replicas) Status(ctx context.Context, groups ...fsm.GroupID) ReplicaStatus {
 	all := ReplicaStatus{}
 	for node, reply := range r.askAll(ctx, groups...).Of {
@@ -103,8 +101,8 @@ func byGroup(r *peerpb.ReplicasReply) map[fsm.GroupID]*peerpb.Replica {
 	return m
 }
 
-// answer is what this node answers when it is asked. Snapshots are looked up only
-// for groups that are asked for by number.
+// answer is this node's answer about its replicas. Snapshots are read only for groups requested by
+// number.
 func (r *Replicas) answer(req *peerpb.ReplicasRequest) *peerpb.ReplicasReply {
 	here := r.c.Resources()
 	reply := &peerpb.ReplicasReply{Alarms: r.c.Alarms(), Resources: &peerpb.NodeResources{
@@ -142,8 +140,8 @@ func replicaOf(id fsm.GroupID, p group.Progress) *peerpb.Replica {
 	}
 }
 
-// Leader finds who leads a group, if somebody serves: of those that say that
-// they lead the one with the highest term, unless it is quarantined.
+// Leader finds the serving leader of a group: among the nodes that say that they lead it, the one
+// with the highest term, unless it is quarantined.
 func (s ReplicaStatus) Leader(id fsm.GroupID) (node string, r *peerpb.Replica) {
 	if node, r = s.raftLeader(id); r != nil && r.Quarantined {
 		return "", nil
@@ -151,7 +149,7 @@ func (s ReplicaStatus) Leader(id fsm.GroupID) (node string, r *peerpb.Replica) {
 	return node, r
 }
 
-// raftLeader finds who leads a group in raft's eyes.
+// raftLeader finds the leader of a group from raft's point of view.
 func (s ReplicaStatus) raftLeader(id fsm.GroupID) (node string, r *peerpb.Replica) {
 	for name, replicas := range s {
 		if x := replicas[id]; x != nil && x.Role == "leader" && (r == nil || x.Term > r.Term) {
@@ -171,10 +169,9 @@ func (s ReplicaStatus) last(id fsm.GroupID) (last uint64) {
 	return last
 }
 
-// Current reports whether a node has a replica that votes in the leader's term
-// and is at most lag entries behind the longest log. Its role does not matter:
-// raft leaves a member that has lost an election which it was told to hold a
-// candidate for some time, and has it follow all the same.
+// Current reports whether a node has a replica that votes in the leader's term and is at most lag
+// entries behind the longest log. Its role does not matter: raft leaves a member that has lost an
+// election it was asked to hold a candidate for some time, although it follows.
 func (s ReplicaStatus) Current(node string, id fsm.GroupID, lag uint64) bool {
 	x := s[node][id]
 	_, leader := s.raftLeader(id)
