@@ -1,6 +1,6 @@
 // Package stats reports the state of the nodes, queues and replicas of a cluster: of this node from
-// its own knowledge, of the others by asking them. It reads and changes nothing else. A node that
-// does not answer in time is missing from an answer, and is never filled in with zeros.
+// its own knowledge, of the others by asking them. It changes nothing. A node that does not answer
+// in time is missing from an answer, which is never filled in with zeros.
 package stats
 
 import (
