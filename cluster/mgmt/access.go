@@ -13,7 +13,7 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// level is what a user needs for a request.
+// level is the access level required by a request.
 type level int
 
 const (
@@ -24,7 +24,7 @@ const (
 	administrator
 )
 
-// levels says which tags give a level, and how those who lack them are told.
+// levels gives the tags that grant a level, and the answer for users who lack them.
 var levels = map[level]struct {
 	tags   []string
 	reason string
@@ -35,12 +35,12 @@ var levels = map[level]struct {
 	administrator: {[]string{"administrator"}, "Not administrator user"},
 }
 
-// request is a request of a user that has been let through.
+// request is a request that has been authorized.
 type request struct {
 	*http.Request
-	view *catalog.View // as it is when the request begins
+	view *catalog.View // as of the start of the request
 	user *logpb.PutUser
-	// detail is what the request asks for, as far as it is no secret.
+	// detail is what the request asks for, except secrets.
 	detail map[string]any
 }
 
@@ -48,7 +48,7 @@ func (r *request) has(l level) bool {
 	return slices.ContainsFunc(levels[l].tags, func(tag string) bool { return slices.Contains(r.user.GetTags(), tag) })
 }
 
-// sees reports whether the user may see a vhost that is there.
+// sees reports whether a vhost exists and the user may see it.
 func (r *request) sees(vhost string) bool {
 	if _, ok := r.view.VHost(vhost); !ok {
 		return false
@@ -57,8 +57,8 @@ func (r *request) sees(vhost string) bool {
 	return allowed || r.has(monitoring)
 }
 
-// vhosts lists the vhosts that a request is about: the one in its path, or
-// all that the user may see. ok is false if the one is not there for the user.
+// vhosts lists the vhosts that a request is about: the one in its path, or all that the user may
+// see. ok is false if the user sees no such vhost.
 func (r *request) vhosts() (names []string, ok bool) {
 	if name := r.PathValue("vhost"); name != "" {
 		return []string{name}, r.sees(name)
@@ -71,7 +71,7 @@ func (r *request) vhosts() (names []string, ok bool) {
 	return names, true
 }
 
-// login lets a request through, or answers it.
+// login authorizes a request, or answers it.
 func (s *Server) login(w *responder, r *http.Request, need level) *request {
 	if need == anybody {
 		return &request{Request: r, view: s.catalog.View()}
@@ -79,7 +79,7 @@ func (s *Server) login(w *responder, r *http.Request, need level) *request {
 	name, password, ok := r.BasicAuth()
 	remote, err := netip.ParseAddrPort(r.RemoteAddr)
 	if ok && !s.catalog.View().Initialized() {
-		// Of a node that has just started, and reaches no majority, nobody is known.
+		// A node that has just started and reaches no majority knows no users.
 		w.answer(http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: "users are not known yet: " + s.node.NotReady()})
 		return nil
 	}
@@ -107,13 +107,13 @@ func (s *Server) login(w *responder, r *http.Request, need level) *request {
 	return in
 }
 
-// LetsMonitor reports whether a request that is not for the API may see what is
-// for monitoring; else it is answered.
+// LetsMonitor reports whether a request that is not for the API may see monitoring data; otherwise
+// it is answered.
 func (s *Server) LetsMonitor(w http.ResponseWriter, r *http.Request) bool {
 	return s.login(&responder{w, s.slog}, r, monitoring) != nil
 }
 
-// orEmpty returns a list that JSON shows as one.
+// orEmpty returns a list that JSON shows as an array, even if it is nil.
 func orEmpty[T any](list []T) []T {
 	if list == nil {
 		return []T{}

@@ -48,8 +48,8 @@ func (w *responder) noVHost() {
 	w.answer(http.StatusNotFound, api.Failure{Error: "not_found", Reason: "vhost_not_found"})
 }
 
-// failed answers a request that ended with an error: the caller's fault if it
-// is a refusal, else the cluster's.
+// failed answers a request that ended with an error: the caller's fault if it is a refusal,
+// otherwise the cluster's.
 func (w *responder) failed(err error) {
 	var refusal *fsm.Refusal
 	switch {
@@ -69,7 +69,7 @@ func (w *responder) unauthorized(what, reason string) {
 	w.answer(http.StatusUnauthorized, api.Failure{Error: what, Reason: reason})
 }
 
-// invalid answers a parameter that was refused in the form clients show.
+// invalid answers a parameter that was refused, in the form that clients show.
 func (w *responder) invalid(err error) {
 	var refusal *fsm.Refusal
 	if errors.As(err, &refusal) && refusal.Kind == fsm.Precondition {
@@ -79,8 +79,7 @@ func (w *responder) invalid(err error) {
 	w.failed(err)
 }
 
-// propose commits catalog commands and returns the first refusal among the
-// answers.
+// propose commits catalog commands and returns the first refusal among the results.
 func propose(ctx context.Context, to Catalog, commands ...*logpb.CatalogCommand) error {
 	ctx, cancel := context.WithTimeout(ctx, proposeWait)
 	defer cancel()
@@ -96,7 +95,7 @@ func propose(ctx context.Context, to Catalog, commands ...*logpb.CatalogCommand)
 	return nil
 }
 
-// changed answers a PUT or DELETE: created says whether it made something new.
+// changed answers a PUT or DELETE; created: it has created something.
 func (w *responder) changed(err error, created bool) {
 	switch {
 	case err != nil:
@@ -108,12 +107,10 @@ func (w *responder) changed(err error, created bool) {
 	}
 }
 
-// body is the object that a request carries. Keys with the value null count
-// as missing.
+// body is the JSON object in a request. Keys with the value null count as missing.
 type body map[string]any
 
-// body reads the request's object, or answers the request. An empty body is an
-// empty object.
+// body reads the request's object, or answers the request. An empty body is an empty object.
 func (w *responder) body(r *request) (body, bool) {
 	raw, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -159,7 +156,7 @@ func (w *responder) unread(err error) {
 	w.badRequest("the body breaks off")
 }
 
-// decode reads one JSON value and keeps numbers as they are written.
+// decode reads one JSON value and keeps numbers as written.
 func decode(raw []byte) (any, error) {
 	d := json.NewDecoder(strings.NewReader(string(raw)))
 	d.UseNumber()

@@ -7,18 +7,18 @@ import (
 	"github.com/quorate/quorate/cluster/audit"
 )
 
-// SetAudit says where requests that change something, and those that are
-// refused, are noted. It is called before Serve.
+// SetAudit sets the log for requests that change something and for refused ones. It is called
+// before Serve.
 func (s *Server) SetAudit(l *audit.Log) { s.audit = l }
 
-// shown are the keys of bodies whose values the audit log shows. Whatever else a
-// body holds may be a secret.
+// shown are the keys of bodies whose values the audit log shows. Everything else in a body may be a
+// secret.
 var shown = []string{
 	"tags", "configure", "write", "read", "exchange", "pattern", "definition", "apply-to", "priority", "value",
 	"description", "default_queue_type", "count", "ackmode", "due_at", "delay",
 }
 
-// noteBody keeps what a request asks for, for the audit log.
+// noteBody keeps the content of a request for the audit log.
 func (r *request) noteBody(b body) {
 	for _, key := range shown {
 		if v, ok := b[key]; ok {
@@ -30,7 +30,7 @@ func (r *request) noteBody(b body) {
 	}
 }
 
-// recorder notes the status of an answer.
+// recorder records the status of an answer.
 type recorder struct {
 	http.ResponseWriter
 	status int
@@ -43,11 +43,10 @@ func (w *recorder) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// Unwrap implements what http.ResponseController asks for.
+// Unwrap supports http.ResponseController.
 func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// perform answers a request, and notes it if it may have changed something or was
-// refused.
+// perform answers a request, and audits it if it may have changed something or was refused.
 func (s *Server) perform(w *responder, r *request, e *endpoint) {
 	if s.audit == nil {
 		e.answer(w, r)
@@ -67,7 +66,7 @@ func (s *Server) perform(w *responder, r *request, e *endpoint) {
 	}
 }
 
-// note writes a line about a request of a user who has logged in.
+// note writes a line about a request of a logged-in user.
 func (s *Server) note(r *request, outcome audit.Outcome, reason string) {
 	e := audit.Event{
 		Kind: kindOf(r.Pattern), Action: r.Method + " " + r.Pattern, User: r.user.GetName(),
@@ -79,7 +78,7 @@ func (s *Server) note(r *request, outcome audit.Outcome, reason string) {
 	s.audit.Write(e)
 }
 
-// operative begin the paths of what defines nothing.
+// operative lists prefixes of the paths that change no definitions.
 var operative = []string{"/api/quorate/", "/api/rebalance/", "/api/connections/", "/api/queues/"}
 
 func kindOf(path string) audit.Kind {
@@ -94,7 +93,7 @@ func kindOf(path string) audit.Kind {
 	return audit.Definition
 }
 
-// pathNames are the names in a request's path.
+// targets are the names in a request's path.
 func pathNames(r *http.Request) map[string]string {
 	names := map[string]string{}
 	for segment := range strings.SplitSeq(r.Pattern, "/") {

@@ -14,8 +14,8 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-// Backend is what the API is about. Errors of all its parts that are *fsm.Refusal
-// are the caller's fault.
+// Backend is what the API works on. Errors of its parts that are *fsm.Refusal are the caller's
+// fault.
 type Backend struct {
 	Catalog     Catalog
 	Logins      Logins
@@ -37,40 +37,40 @@ type Backend struct {
 type Catalog interface {
 	// View is the newest view of the catalog that this node has applied.
 	View() *catalog.View
-	// Propose commits commands to the catalog and returns their answers once
-	// this node's view holds them.
+	// Propose commits commands to the catalog and returns their results once this node's view holds
+	// them.
 	Propose(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error)
 }
 
-// Logins checks who users are.
+// Logins authenticates users.
 type Logins interface {
-	// Login checks the credentials of a request. A *fsm.Refusal says that it
-	// could not, at the moment.
+	// Login checks the credentials of a request. A *fsm.Refusal says that they cannot be checked at
+	// the moment.
 	Login(ctx context.Context, user, password string, remote netip.Addr) error
 	// HashPassword makes the hash of a new password.
 	HashPassword(ctx context.Context, password string) ([]byte, error)
 }
 
-// Queues says how queues are doing.
+// Queues reports the state of queues.
 type Queues interface {
-	// Stats asks the leaders of queues how these are doing; without ids, of all
-	// queues. Queues without a leader that answers are missing.
+	// Stats asks the leaders of queues for their stats; without ids, of all queues. Queues without
+	// a leader that answers are missing.
 	Stats(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]stats.Queue
 	// Consumers asks the leaders of queues for their consumers; without ids,
 	// of all queues.
 	Consumers(ctx context.Context, ids ...fsm.QueueID) []stats.Consumer
 }
 
-// Messages are those in queues.
+// Messages gives access to the messages in queues.
 type Messages interface {
 	// Take gets up to count messages for a user and settles them all.
 	Take(ctx context.Context, user, vhost, queue string, count int, outcome fsm.Outcome) ([]Message, error)
-	// Peek shows up to limit messages of a queue, of those in a place whose
-	// number is above after. more: there may be others.
+	// Peek shows up to limit messages of a queue that are in a given place and have a number above
+	// after. more: there may be others.
 	Peek(ctx context.Context, q *catalog.Queue, in queue.Place, after uint64, limit int) (list []Message, more bool, err error)
 	// Scheduled asks a queue's leader for a page of its scheduled messages.
 	Scheduled(ctx context.Context, q *catalog.Queue, r *peerpb.ScheduledRequest) ([]*peerpb.ScheduledMessage, error)
-	// Command performs commands at a queue and returns their answers.
+	// Command executes commands at a queue and returns their answers.
 	Command(ctx context.Context, q *catalog.Queue, commands ...*logpb.Command) ([]fsm.Result, error)
 }
 
@@ -80,14 +80,15 @@ type Node interface {
 	Version() string
 	// NotReady says why clients are not served; empty: they are.
 	NotReady() string
-	// Status describes the node and the others as it sees them.
+	// Status describes the node, and the others as seen by it.
 	Status() api.Status
-	// Clock describes the node's clock. Now is what entries are stamped with.
+	// Clock describes the node's clock. Now is the current time, as used to stamp entries.
 	Clock() api.Clock
 	Now() fsm.Time
 	// Defaults are the node's settings for queues that do not say otherwise.
 	Defaults() catalog.Defaults
-	// Certificates lists when what the node shows, and checks others by, ends.
+	// Certificates lists when the certificates expire that the node presents, and those that it
+	// checks others by.
 	Certificates() []api.Certificate
 	// Quarantined lists the queues that do not lead on the node because work for
 	// them has panicked here.
@@ -95,52 +96,52 @@ type Node interface {
 	// StalledQueues lists the queues that the node leads and whose work makes no
 	// progress.
 	StalledQueues() []api.Standstill
-	// Unproven lists the replicas on the node that do not vote, because they
-	// cannot prove what they acknowledged. The catalog's has no name.
+	// Unproven lists the replicas on the node that do not vote because they cannot prove what they
+	// acknowledged. The catalog's has no name.
 	Unproven() []api.Unproven
 }
 
-// Groups are the replicas of queues on the node that answers.
+// Groups are the queue replicas on the node that answers.
 type Groups interface {
-	// ReplicasOf describes those of the queues with a name; empty: of all.
+	// ReplicasOf describes the replicas of the queues with a name; empty: of all.
 	ReplicasOf(queue string) []api.Replica
-	// LiftQuarantine lets the node lead a queue again.
+	// LiftQuarantine allows the node to lead a queue again.
 	LiftQuarantine(q *catalog.Queue) error
 	// Barrier makes the followers of all queues that the node leads learn what is
 	// committed.
 	Barrier(ctx context.Context) error
 }
 
-// Cluster is all nodes, as far as they answer.
+// Cluster covers all nodes that answer.
 type Cluster interface {
 	// Nodes lists the nodes of the cluster.
 	Nodes(ctx context.Context) []api.Node
-	// Online reports whether a node is up as far as this one knows.
+	// Online reports whether a node is up, as far as this one knows.
 	Online(node string) bool
 	// Alarms lists the alarms in effect in the cluster.
 	Alarms(ctx context.Context) []api.Alarm
-	// QuorumCritical lists the queues that would lose their majority if this
-	// node stopped; a nil stands for the catalog.
+	// QuorumCritical lists the queues that would lose their majority if this node stopped; nil
+	// stands for the catalog.
 	QuorumCritical(ctx context.Context) []*catalog.Queue
 	// Leaderless lists those of the queues that have no leader.
 	Leaderless(ctx context.Context, queues []*catalog.Queue) []*catalog.Queue
-	// Members says how each replica of a queue is doing.
+	// Members returns the status of each replica of a queue.
 	Members(ctx context.Context, q *catalog.Queue) []api.Member
 }
 
-// Settings are those of the whole cluster.
+// Settings are the cluster-wide settings.
 type Settings interface {
 	Settings() []api.Setting
-	// PutSetting gives a setting a value; nil: the program's.
+	// PutSetting sets a setting; nil: the program's default.
 	PutSetting(ctx context.Context, name string, value *int64) error
 }
 
-// Connections are those of clients to all nodes.
+// Connections are the client connections of all nodes.
 type Connections interface {
-	// Connections lists those of all nodes that answer, by name.
+	// Connections lists those of all nodes that answer, sorted by name.
 	Connections(ctx context.Context) []api.Connection
-	// CloseConnection has the node that a client is connected to send it away,
-	// for this reason. It returns false if the connection is gone.
+	// CloseConnection makes the node that a client is connected to close the connection with this
+	// reason. It returns false if the connection is gone.
 	CloseConnection(ctx context.Context, c api.Connection, reason string) (bool, error)
 }
 
@@ -151,7 +152,7 @@ type Maintenance interface {
 	Revive(ctx context.Context) error
 }
 
-// Leaders says which nodes lead queues.
+// Leaders controls which nodes lead queues.
 type Leaders interface {
 	// Rebalance spreads the leaderships of queues whose vhost and name match;
 	// nil matches everything.
@@ -160,14 +161,13 @@ type Leaders interface {
 	TransferLeadership(ctx context.Context, q *catalog.Queue, to string) error
 }
 
-// Resources are memory and disk of this node.
+// Resources are the memory and disk of this node.
 type Resources interface {
-	// SetLimit changes vm_memory_high_watermark or disk_free_limit until the node
-	// is restarted.
+	// SetLimit changes vm_memory_high_watermark or disk_free_limit until the node restarts.
 	SetLimit(name string, to api.Limit) error
 }
 
-// Members says which nodes have replicas of queues.
+// Members controls which nodes have replicas of queues.
 type Members interface {
 	// AddMember gives a queue a replica on a node, DeleteMember removes it.
 	AddMember(ctx context.Context, vhost, queue, node string) error
@@ -178,21 +178,20 @@ type Members interface {
 	GrowTo(ctx context.Context, count int, s api.Selection) ([]api.MemberChange, error)
 }
 
-// Membership says which nodes there are.
+// Membership controls which nodes belong to the cluster.
 type Membership interface {
 	// ForgetNode removes a node that has stopped for good.
 	ForgetNode(ctx context.Context, node string) error
-	// CreateToken makes a token that lets one node in, which must have a name
-	// unless that is empty.
+	// CreateToken creates a token that admits one node, which must have this name unless it is
+	// empty.
 	CreateToken(ctx context.Context, ttl fsm.Millis, node string) (api.JoinToken, error)
-	// Tokens lists those whose time is not over.
+	// Tokens lists the tokens that have not expired.
 	Tokens() []api.JoinToken
-	// RevokeToken takes a token back; false: there is none with this id.
+	// RevokeToken revokes a token; false: there is none with this id.
 	RevokeToken(ctx context.Context, id string) (bool, error)
 }
 
-// Message is a message that is shown. What stands behind Properties is known
-// of those that were looked at only.
+// Message is a message as shown. The fields after Properties are known only for peeked messages.
 type Message struct {
 	fsm.Message
 	Properties *fsm.Table

@@ -10,7 +10,7 @@ import (
 	"github.com/quorate/quorate/fsm/catalog"
 )
 
-// implicit is the binding that every queue has to the default exchange.
+// implicit is the binding of every queue to the default exchange.
 func implicit(q *catalog.Queue) api.Binding {
 	return api.Binding{
 		VHost: q.VHost, Destination: q.Name, DestinationType: "queue", RoutingKey: q.Name,
@@ -30,7 +30,7 @@ func describeBinding(b *catalog.Binding) api.Binding {
 	return d
 }
 
-// propertiesKey names a binding among those of one source and destination.
+// propertiesKey identifies a binding among those of one source and destination.
 func propertiesKey(b api.Binding) string {
 	switch {
 	case len(b.Arguments) > 0:

@@ -10,9 +10,8 @@ import (
 	"time"
 )
 
-// bounded gives a request's body a time to come, and its answer a time to go. A
-// connection whose request is answered before the body has come is closed:
-// nobody waits for the rest.
+// bounded limits the time to receive a request's body and to send its answer. A connection whose
+// request is answered before the body has arrived is closed: nobody waits for the rest.
 func bounded(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := http.NewResponseController(w)
@@ -32,7 +31,7 @@ func bounded(h http.Handler) http.Handler {
 	})
 }
 
-// timedBody is a request's body that has a time to come.
+// timedBody is a request's body with a time limit.
 type timedBody struct {
 	io.ReadCloser
 	answer     http.Header
@@ -40,8 +39,8 @@ type timedBody struct {
 	whole      bool
 }
 
-// Read implements io.Reader. The connection stays once the body is read, and its
-// deadline goes, as the server watches from now on whether the client hangs up.
+// Read implements io.Reader. Once the body is read the connection stays and its deadline is
+// removed, since the server watches from then on whether the client hangs up.
 func (b *timedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if errors.Is(err, io.EOF) {
@@ -52,7 +51,7 @@ func (b *timedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// timedWriter writes an answer to a client that must read it.
+// timedWriter writes an answer to a client that must read it in time.
 type timedWriter struct {
 	http.ResponseWriter
 	controller *http.ResponseController
@@ -64,7 +63,7 @@ func (w *timedWriter) Write(p []byte) (int, error) {
 	return w.ResponseWriter.Write(p)
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap supports http.ResponseController.
 func (w *timedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 type socketKey struct{}
@@ -74,8 +73,7 @@ func withSocket(ctx context.Context, socket net.Conn) context.Context {
 	return context.WithValue(ctx, socketKey{}, socket)
 }
 
-// settle tells whoever bounds connections that the client of this one has
-// logged in.
+// settle tells the limiter of connections that the client of this one has logged in.
 func settle(ctx context.Context) {
 	socket, _ := ctx.Value(socketKey{}).(net.Conn)
 	if secure, ok := socket.(*tls.Conn); ok {

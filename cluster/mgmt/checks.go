@@ -8,7 +8,7 @@ import (
 	"github.com/quorate/quorate/fsm/catalog"
 )
 
-// passed answers a health check: without a reason, it holds.
+// passed answers a health check: without a reason, it has passed.
 func passed(w *responder, c api.Check) {
 	status := http.StatusOK
 	if c.Status = "ok"; c.Reason != "" {
@@ -17,7 +17,7 @@ func passed(w *responder, c api.Check) {
 	w.answer(status, c)
 }
 
-// healthChecks answer monitoring.
+// healthChecks serve monitoring.
 type healthChecks struct {
 	node    Node
 	cluster Cluster
@@ -44,7 +44,7 @@ func (h healthChecks) localAlarmCheck(w *responder, _ *request) {
 	passed(w, c)
 }
 
-// appendNamed adds a queue to a list, unless it has gone.
+// appendNamed adds a queue to a list, unless the queue is gone.
 func (r *request) appendNamed(list []api.Named, vhost, name string) []api.Named {
 	if q, ok := r.view.Queue(vhost, name); ok {
 		list = append(list, named(q))
@@ -52,8 +52,7 @@ func (r *request) appendNamed(list []api.Named, vhost, name string) []api.Named 
 	return list
 }
 
-// quarantineCheck fails if there are queues that do not lead on this node
-// because work for them has panicked here.
+// quarantineCheck fails if queues do not lead on this node because work for them has panicked here.
 func (h healthChecks) quarantineCheck(w *responder, r *request) {
 	c := api.Check{}
 	for _, x := range h.node.Quarantined() {
@@ -63,8 +62,7 @@ func (h healthChecks) quarantineCheck(w *responder, r *request) {
 	passed(w, c)
 }
 
-// unprovenCheck fails if replicas on this node cannot prove what they
-// acknowledged.
+// unprovenCheck fails if replicas on this node cannot prove what they acknowledged.
 func (h healthChecks) unprovenCheck(w *responder, r *request) {
 	c := api.Check{}
 	for _, x := range h.node.Unproven() {
@@ -78,7 +76,7 @@ func (h healthChecks) unprovenCheck(w *responder, r *request) {
 	passed(w, c)
 }
 
-// catalogNamed stands for the catalog among queues.
+// catalogNamed is the catalog in lists of queues.
 var catalogNamed = api.Named{Name: "catalog", ReadableName: "the catalog", Type: "metadata_store"}
 
 // progressCheck fails if queues that this node leads make no progress.
@@ -95,8 +93,7 @@ func (h healthChecks) progressCheck(w *responder, r *request) {
 	passed(w, c)
 }
 
-// criticalCheck fails if queues, or the catalog, would lose their majority
-// with this node.
+// criticalCheck fails if queues, or the catalog, would lose their majority without this node.
 func (h healthChecks) criticalCheck(w *responder, r *request) {
 	if len(r.view.Nodes()) == 1 {
 		w.answer(http.StatusOK, api.Check{Status: "ok", Reason: "single node cluster"})
@@ -114,8 +111,8 @@ func (h healthChecks) criticalCheck(w *responder, r *request) {
 	passed(w, c)
 }
 
-// leaderlessCheck fails if queues have no leader: of all vhosts, or of one,
-// whose names match a regular expression, if one is given.
+// leaderlessCheck fails if queues have no leader: in all vhosts or one, optionally only those whose
+// names match a regular expression.
 func (h healthChecks) leaderlessCheck(w *responder, r *request) {
 	vhosts, ok := r.vhosts()
 	if !ok {

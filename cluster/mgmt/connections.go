@@ -8,15 +8,14 @@ import (
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
-// closedBy is what a client is told if no reason is given.
+// closedBy is the default reason for closing a connection.
 const closedBy = "Closed via management plugin"
 
-// connections are those of clients.
+// connections serves the client connections.
 type connections struct{ all Connections }
 
-// matching lists those that a request is about and its user may see: of
-// all vhosts, one vhost or one user; all of them, or with less than
-// monitoring the user's own.
+// matching lists the requested connections that the user may see: of all vhosts, one vhost or one
+// user; all of them, or only the user's own without the monitoring tag.
 func (cs connections) matching(r *request) (all []api.Connection) {
 	name, vhost, user := r.PathValue("name"), r.PathValue("vhost"), r.PathValue("user")
 	for _, c := range cs.all.Connections(r.Context()) {
@@ -44,8 +43,8 @@ func (cs connections) get(w *responder, r *request) {
 	w.notFound()
 }
 
-// closeAll closes one connection, or all of a user: the caller's own,
-// others' take an administrator.
+// closeAll closes one connection, or all of a user: the caller's own, or anyone's for an
+// administrator.
 func (cs connections) closeAll(w *responder, r *request) {
 	me, of := r.user.GetName(), r.PathValue("user")
 	found := cs.matching(r)

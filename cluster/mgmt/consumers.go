@@ -8,13 +8,13 @@ import (
 	"github.com/quorate/quorate/fsm/catalog"
 )
 
-// consumers are those of queues.
+// consumers serves the consumers of queues.
 type consumers struct {
 	queues Queues
 	node   Node
 }
 
-// list answers with the consumers of the queues that the user sees.
+// list answers with the consumers of the queues that the user may see.
 func (cs consumers) list(w *responder, r *request) {
 	vhosts, ok := r.vhosts()
 	if !ok {

@@ -11,14 +11,14 @@ import (
 	"github.com/quorate/quorate/fsm/catalog"
 )
 
-// defaultName is how paths call the default exchange, which has no name.
+// defaultName stands for the default exchange in paths, since that has no name.
 const defaultName = "amq.default"
 
 func defaultExchange(vhost string) api.Exchange {
 	return api.Exchange{VHost: vhost, Type: catalog.Direct, Durable: true, Arguments: map[string]any{}, EffectiveDefinition: map[string]any{}}
 }
 
-// commandExchange is there without a record, as the default one is.
+// commandExchange exists without a record, like the default exchange.
 func commandExchange(vhost string) api.Exchange {
 	return api.Exchange{
 		Name: catalog.CommandExchange, VHost: vhost, Type: "x-command", Durable: true,
@@ -26,7 +26,7 @@ func commandExchange(vhost string) api.Exchange {
 	}
 }
 
-// describeExchange shows an exchange. byQueue has the stats of its store.
+// describeExchange describes an exchange. byQueue holds the stats of its store.
 func describeExchange(x *catalog.Exchange, byQueue map[fsm.QueueID]stats.Queue) api.Exchange {
 	policies := x.EffectivePolicy()
 	d := api.Exchange{
@@ -42,7 +42,7 @@ func describeExchange(x *catalog.Exchange, byQueue map[fsm.QueueID]stats.Queue) 
 	return d
 }
 
-// exchanges are shown with what waits at delayed ones.
+// exchanges serves exchanges, including what waits at delayed ones.
 type exchanges struct{ queues Queues }
 
 func (es exchanges) list(w *responder, r *request) {
@@ -68,7 +68,7 @@ func (es exchanges) list(w *responder, r *request) {
 	list(w, r, items)
 }
 
-// exchange returns the exchange that a path names; "" is the default one.
+// exchange returns the exchange named by a path; "" is the default one.
 func (r *request) exchange() (name string, ok bool) {
 	vhost, name := r.PathValue("vhost"), r.PathValue("name")
 	if name == defaultName {

@@ -15,11 +15,11 @@ var expiryUnits = map[string]time.Duration{
 	"day": day, "days": day, "week": 7 * day, "weeks": 7 * day, "month": 365 * day / 12, "months": 365 * day / 12, "year": 365 * day, "years": 365 * day,
 }
 
-// maxWithin is as far ahead as is looked.
+// maxWithin is the longest time ahead that can be checked.
 const maxWithin = 200 * 365 * day
 
-// expiryCheck fails if a certificate that the node shows, or one that it checks
-// others by, ends within the time in the path.
+// expiryCheck fails if a certificate that the node presents, or one that it checks others by,
+// expires within the time in the path.
 func (h healthChecks) expiryCheck(w *responder, r *request) {
 	within, err := strconv.Atoi(r.PathValue("within"))
 	if err != nil || within < 0 {

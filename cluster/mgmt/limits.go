@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// limitsOf returns the limits of vhosts, or of users, by whom they are of.
+// limitsOf returns the limits of vhosts, or of users, by their names.
 func limitsOf(v *catalog.View, user bool) (names []string, values map[string]map[string]int64) {
 	values = map[string]map[string]int64{}
 	for _, m := range v.Limits(user) {
@@ -23,7 +23,7 @@ func limitsOf(v *catalog.View, user bool) (names []string, values map[string]map
 	return names, values
 }
 
-// quotas are the limits of vhosts and users.
+// quotas serves the limits of vhosts and users.
 type quotas struct{ catalog Catalog }
 
 func (q quotas) ofVHosts(w *responder, r *request) {
@@ -58,7 +58,7 @@ func (q quotas) ofUsers(w *responder, r *request) {
 	list(w, r, items)
 }
 
-// limit is the one that the path names.
+// limit is the limit named by the path.
 func (r *request) limit() *logpb.PutLimit {
 	user := r.PathValue("user")
 	m := &logpb.PutLimit{User: user != "", Of: user, Name: r.PathValue("name")}
@@ -68,7 +68,7 @@ func (r *request) limit() *logpb.PutLimit {
 	return m
 }
 
-// put takes a JSON number only: a text is not what a limit is.
+// put accepts only a JSON number, not a string.
 func (q quotas) put(w *responder, r *request) {
 	b, ok := w.body(r)
 	if !ok || w.missing(b, "value") {

@@ -15,14 +15,14 @@ import (
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
-// Sizes of pages.
+// Page sizes.
 const (
 	defaultPage = 100
 	largestPage = 500
 )
 
-// list answers with a list in the shape that the query asks for: filtered by
-// name, sorted, with some columns only, and a page of it.
+// list answers with a list in the form that the query asks for: filtered by name, sorted, reduced
+// to some columns, and cut to a page.
 func list[T any](w *responder, r *request, items []T) {
 	q := r.URL.Query()
 	if !slices.ContainsFunc([]string{"name", "sort", "columns", "page", "page_size"}, q.Has) {
@@ -61,7 +61,7 @@ func list[T any](w *responder, r *request, items []T) {
 	w.answer(http.StatusOK, orEmpty(page.Items))
 }
 
-// objects turns items into what JSON makes of them.
+// objects converts items into their JSON objects.
 func objects[T any](items []T) ([]map[string]any, error) {
 	raw, err := json.Marshal(items)
 	if err != nil {

@@ -7,10 +7,10 @@ import (
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
-// members are the nodes that have replicas of queues.
+// members serves the nodes that have replicas of queues.
 type members struct{ members Members }
 
-// growTo gives many queues up to a number of members.
+// growTo adds members to many queues, up to a number of members.
 func (ms members) growTo(ctx context.Context, _ string, which api.Selection) ([]api.MemberChange, error) {
 	return ms.members.GrowTo(ctx, which.Count, which)
 }
@@ -25,7 +25,7 @@ func changeOne(do func(ctx context.Context, vhost, queue, node string) error) fu
 	}
 }
 
-// changeMany changes members of many queues, and answers how each went.
+// changeMany changes members of many queues, and answers with the result for each.
 func changeMany(do func(context.Context, string, api.Selection) ([]api.MemberChange, error)) func(*responder, *request) {
 	return func(w *responder, r *request) {
 		var which api.Selection

@@ -22,18 +22,18 @@ const (
 	defaultPeek = 50
 )
 
-// ackModes are what becomes of messages that were taken.
+// ackModes are the ways to settle messages that were taken.
 var ackModes = map[string]fsm.Outcome{
 	"ack_requeue_true": fsm.Requeue, "ack_requeue_false": fsm.Ack,
 	"reject_requeue_true": fsm.RequeueFailed, "reject_requeue_false": fsm.Discard,
 }
 
-// places are the states of messages that can be looked at.
+// places are the states of messages that can be peeked at.
 var places = map[string]queue.Place{
 	"ready": queue.Ready, "unacked": queue.CheckedOut, "scheduled": queue.Scheduled, "delayed": queue.Delayed,
 }
 
-// stateOf names where a message is.
+// stateOf names the state of a message.
 func stateOf(p queue.Place) string {
 	for name, place := range places {
 		if place == p {
@@ -46,7 +46,7 @@ func stateOf(p queue.Place) string {
 // encoding says how payloads are shown.
 type encoding struct {
 	base64   bool
-	truncate int // -1: not
+	truncate int // -1: unlimited
 }
 
 func encodingFrom(name, truncate string) (e encoding, err error) {
@@ -98,10 +98,10 @@ func (b body) word(key string) string {
 	return ""
 }
 
-// messages are those in queues.
+// messages serves the messages in queues.
 type messages struct{ messages Messages }
 
-// take gets messages out of a queue, or shows them and gives them back.
+// take gets messages from a queue, and settles them or gives them back.
 func (ms messages) take(w *responder, r *request) {
 	b, ok := w.body(r)
 	if !ok || w.missing(b, "count", "ackmode", "encoding") {
@@ -138,7 +138,7 @@ func (ms messages) take(w *responder, r *request) {
 	w.answer(http.StatusOK, list)
 }
 
-// hasQueue answers the request if its queue is not there for the user.
+// hasQueue answers the request if the user sees no such queue.
 func (w *responder) hasQueue(r *request, vhost, name string) bool {
 	if !r.sees(vhost) {
 		w.notFound()
@@ -151,7 +151,7 @@ func (w *responder) hasQueue(r *request, vhost, name string) bool {
 	return true
 }
 
-// peek shows messages and changes nothing.
+// peek shows messages without changing anything.
 func (ms messages) peek(w *responder, r *request) {
 	vhost, name, q := r.PathValue("vhost"), r.PathValue("name"), r.URL.Query()
 	if !w.hasQueue(r, vhost, name) {

@@ -1,6 +1,6 @@
-// Package mgmt is the HTTP API of a node. It answers health checks to
-// everybody and everything else to users with a tag: routes.go says which
-// request needs which. Pages of other sites get nothing, see cluster/origin.
+// Package mgmt is the HTTP API of a node. It answers health checks to everybody and everything else
+// to users with a tag: routes.go says which request needs which. Pages of other sites are refused,
+// see cluster/origin.
 package mgmt
 
 import (
@@ -19,15 +19,15 @@ import (
 const (
 	headerTimeout = 10 * time.Second
 	bodyTimeout   = 30 * time.Second // from the header to the end of the body
-	restTimeout   = time.Second      // for the rest of one that nobody wants
+	restTimeout   = time.Second      // for the rest of a body that is not needed
 	writeTimeout  = 30 * time.Second // for each part of an answer
 	idleTimeout   = 2 * time.Minute
 	maxHeader     = 64 << 10
 	maxBody       = 1 << 20
 )
 
-// Server serves the API: it finds the endpoint of a request and lets those use it
-// who may. What endpoints answer is the business of the types of resources.
+// Server serves the API: it finds the endpoint of a request and checks that the user may use it.
+// The answers are the business of the types of resources.
 type Server struct {
 	catalog   Catalog
 	logins    Logins
@@ -39,7 +39,7 @@ type Server struct {
 	http      *http.Server
 }
 
-// New returns a server for a backend that answers what guard lets through.
+// New returns a server for a backend. It serves the requests that guard admits.
 func New(b Backend, logger *slog.Logger, guard *origin.Guard) *Server {
 	s := &Server{catalog: b.Catalog, logins: b.Logins, node: b.Node, resources: b.resources(), slog: logger, guard: guard}
 	s.http = &http.Server{
@@ -50,7 +50,7 @@ func New(b Backend, logger *slog.Logger, guard *origin.Guard) *Server {
 	return s
 }
 
-// Serve answers on a listener until Close.
+// Serve serves a listener until Close.
 func (s *Server) Serve(l net.Listener) error {
 	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return err
@@ -58,7 +58,7 @@ func (s *Server) Serve(l net.Listener) error {
 	return nil
 }
 
-// Close ends the server. Requests under way have until ctx ends.
+// Close ends the server. Requests in progress have until ctx ends.
 func (s *Server) Close(ctx context.Context) error { return s.http.Shutdown(ctx) }
 
 // Handler answers requests as Serve does.

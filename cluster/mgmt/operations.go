@@ -8,7 +8,7 @@ import (
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
-// operations are what operators do with nodes and leaders.
+// operations serves what operators do with nodes and leaders.
 type operations struct {
 	cluster     Cluster
 	groups      Groups
@@ -53,7 +53,7 @@ func (o operations) transfer(w *responder, r *request) {
 	w.changed(o.leaders.TransferLeadership(r.Context(), q, to.Node), false)
 }
 
-// liftQuarantine lets a queue lead on this node again.
+// liftQuarantine allows a queue to lead on this node again.
 func (o operations) liftQuarantine(w *responder, r *request) {
 	q, ok := r.view.Queue(r.PathValue("vhost"), r.PathValue("name"))
 	if !ok {
@@ -69,7 +69,7 @@ func (o operations) rebalanceAll(w *responder, r *request) {
 	w.changed(err, false)
 }
 
-// rebalance spreads the leaderships of the queues that patterns choose.
+// rebalance spreads the leaderships of the queues that match patterns.
 func (o operations) rebalance(w *responder, r *request) {
 	var which api.Rebalance
 	if !w.read(r, &which) {

@@ -12,7 +12,7 @@ import (
 // compatibility is the version of RabbitMQ whose API this one follows.
 const compatibility = "4.3.0"
 
-// overview is the cluster as a user may see it.
+// overview is the cluster as visible to a user.
 type overview struct {
 	node   Node
 	queues Queues

@@ -12,7 +12,7 @@ func describePermission(p *catalog.Permission) api.Permission {
 	return api.Permission{User: p.User, VHost: p.VHost, Configure: p.Configure, Write: p.Write, Read: p.Read}
 }
 
-// permissions are those of users in vhosts.
+// permissions serves the permissions of users in vhosts.
 type permissions struct{ catalog Catalog }
 
 // list lists all permissions, or those of the user or the vhost in

@@ -12,7 +12,7 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// policies are those of one of the two kinds.
+// policies serves one of the two kinds of policies.
 type policies struct {
 	catalog  Catalog
 	operator bool
@@ -75,7 +75,7 @@ func (ps policies) put(w *responder, r *request) {
 	w.changed(err, !known)
 }
 
-// policyFrom reads what a policy is from a request's body.
+// policyFrom reads a policy from a request's body.
 func policyFrom(b body) (*logpb.PutPolicy, error) {
 	m := &logpb.PutPolicy{ApplyTo: "all"}
 	var ok bool

@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// queues are shown with what their leaders say of them.
+// queues serves queues, with the stats reported by their leaders.
 type queues struct {
 	queues  Queues
 	node    Node
@@ -81,7 +81,7 @@ func (qs queues) describe(v *catalog.View, q *catalog.Queue, byQueue map[fsm.Que
 	return d
 }
 
-// strategy is how the dead letters of a queue travel.
+// strategy is how a queue's dead letters are sent.
 func strategy(c *logpb.QueueConfig) string {
 	if !c.GetDeadLetter() {
 		return "disabled"

@@ -9,9 +9,8 @@ import (
 	"github.com/quorate/quorate/cluster/origin"
 )
 
-// router finds the resource of a path. It works on the escaped path, since
-// names may hold slashes, or be one: that is what http.ServeMux, which takes
-// such a segment for the end of the path, cannot do.
+// router finds the resource of a path. It works on the escaped path, since names may contain or be
+// a slash: http.ServeMux takes a segment that is a slash for the end of the path.
 func (s *Server) router() http.Handler {
 	type row struct {
 		path      string
@@ -41,8 +40,8 @@ func (s *Server) router() http.Handler {
 	})
 }
 
-// match reports whether a path is one of a resource's, and which names are in
-// it. A name is never empty.
+// match reports whether a path belongs to a resource, and returns the names in it. A name is never
+// empty.
 func match(pattern, segments []string) (names map[string]string, ok bool) {
 	if len(pattern) != len(segments) {
 		return nil, false
@@ -61,14 +60,14 @@ func match(pattern, segments []string) (names map[string]string, ok bool) {
 	return names, true
 }
 
-// serve finds the method and lets those use it who may. What everybody may use
-// is answered to every page, too: it tells no more than that the node runs.
+// serve finds the method and checks that the user may use it. What everybody may use is answered to
+// every page, too: it discloses only that the node is running.
 func (s *Server) serve(w *responder, r *http.Request, endpoints []endpoint) {
 	method := r.Method
 	if method == http.MethodHead {
 		method = http.MethodGet
 	}
-	need := management // even to be told what there is
+	need := management // even to learn what exists
 	var found *endpoint
 	var allowed []string
 	for i, e := range endpoints {
@@ -96,8 +95,8 @@ func (s *Server) serve(w *responder, r *http.Request, endpoints []endpoint) {
 	}
 }
 
-// lets reports whether a request may come from where it does, with the body it
-// has; else it is answered.
+// lets reports whether a request may come from its origin with the body it has; otherwise it is
+// answered.
 func (s *Server) lets(w *responder, r *http.Request) bool {
 	if err := s.guard.Check(r); err != nil {
 		w.answer(http.StatusForbidden, api.Failure{Error: "forbidden", Reason: err.Error()})
@@ -110,7 +109,7 @@ func (s *Server) lets(w *responder, r *http.Request) bool {
 	return true
 }
 
-// noMethod answers a method that a path does not have.
+// noMethod answers a method that the path does not support.
 func (w *responder) noMethod(method string, allowed []string) {
 	w.Header().Set("Allow", strings.Join(append(allowed, http.MethodOptions), ", "))
 	if method == http.MethodOptions {

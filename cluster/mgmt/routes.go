@@ -14,13 +14,13 @@ type endpoint struct {
 	answer func(w *responder, r *request)
 }
 
-// resource is a path and what may be done there.
+// resource is a path and its methods.
 type resource struct {
 	path      string
 	endpoints []endpoint
 }
 
-// get and its like make rows of the table of resources.
+// get and the like make rows of the table of resources.
 func get(need level, h func(*responder, *request)) endpoint {
 	return endpoint{http.MethodGet, need, h}
 }
@@ -37,7 +37,7 @@ func post(need level, h func(*responder, *request)) endpoint {
 	return endpoint{http.MethodPost, need, h}
 }
 
-// resources is the table of all there is.
+// resources is the table of all resources.
 func (b *Backend) resources() []resource {
 	return slices.Concat(b.inspection(), b.checks(), b.operations(), b.membership(), b.vhosts(), b.queues(), b.exchanges(), b.policies(), b.users())
 }
@@ -98,7 +98,7 @@ func (b *Backend) operations() []resource {
 	}
 }
 
-// membership is about which nodes there are, and which have replicas of queues.
+// membership is about the nodes of the cluster, and those that have replicas of queues.
 func (b *Backend) membership() []resource {
 	m, t := members{b.Members}, membership{b.Membership}
 	return []resource{
@@ -155,7 +155,7 @@ func (b *Backend) exchanges() []resource {
 	}, b.scheduled("/api/exchanges/{vhost}/{name}/delayed", exchangeStore))
 }
 
-// scheduled are the resources of the messages that wait at one kind of place.
+// scheduled are the resources of messages waiting at one kind of place.
 func (b *Backend) scheduled(path string, at place) []resource {
 	s := scheduled{b.Messages, b.Node, at}
 	return []resource{
@@ -184,7 +184,7 @@ func (b *Backend) policies() (rows []resource) {
 	return rows
 }
 
-// users are the resources of users, what they may do, and how much.
+// users are the resources of users, their permissions and limits.
 func (b *Backend) users() []resource {
 	u, p, t, q := users{b.Catalog, b.Logins}, permissions{b.Catalog}, topicPermissions{b.Catalog}, quotas{b.Catalog}
 	return []resource{

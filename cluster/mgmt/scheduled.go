@@ -13,15 +13,14 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-// largestScheduled is the most scheduled messages of a page.
+// largestScheduled is the maximum number of scheduled messages on a page.
 const largestScheduled = 1000
 
-// place finds the queue whose scheduled messages a path is about, for a user who
-// may see them, or change them.
+// place finds the queue whose scheduled messages a path is about, for a user who may see or change
+// them.
 type place func(r *request, by catalog.Client, change bool) (*catalog.Queue, error)
 
-// exchangeStore finds the store of an exchange: whoever may write there may see
-// what waits.
+// exchangeStore finds the store of an exchange. Users with the write permission may see what waits.
 func exchangeStore(r *request, by catalog.Client, change bool) (*catalog.Queue, error) {
 	vhost, name := r.PathValue("vhost"), r.PathValue("name")
 	if change {
@@ -30,12 +29,12 @@ func exchangeStore(r *request, by catalog.Client, change bool) (*catalog.Queue, 
 	return r.view.SeeStore(by, vhost, name)
 }
 
-// namedQueue finds a queue: whoever may read it may see what waits, and change it.
+// namedQueue finds a queue. Users with the read permission may see and change what waits.
 func namedQueue(r *request, by catalog.Client, _ bool) (*catalog.Queue, error) {
 	return r.view.UseQueue(by, catalog.Read, r.PathValue("vhost"), r.PathValue("name"))
 }
 
-// scheduled are the messages that wait for their time at one kind of place.
+// scheduled serves the messages waiting for their time at one kind of place.
 type scheduled struct {
 	messages Messages
 	node     Node
@@ -136,8 +135,7 @@ func (s scheduled) reschedule(action logpb.Schedule_Action) func(*responder, *re
 	}
 }
 
-// newTime reads due_at or delay, in milliseconds, from the body, or answers the
-// request.
+// newTime reads due_at or delay, in milliseconds, from the body, or answers the request.
 func newTime(w *responder, r *request, c *logpb.Schedule) bool {
 	b, ok := w.body(r)
 	if !ok {
@@ -163,8 +161,8 @@ func newTime(w *responder, r *request, c *logpb.Schedule) bool {
 	return true
 }
 
-// cancelAll cancels scheduled messages: all of them, or with ?match=header=value
-// those with a header that prints so.
+// cancelAll cancels scheduled messages: all of them, or with ?match=header=value those with a
+// header that prints so.
 func (s scheduled) cancelAll(w *responder, r *request) {
 	q := s.queue(w, r, true)
 	if q == nil {

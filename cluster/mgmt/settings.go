@@ -7,7 +7,7 @@ import (
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
-// settings are those of the whole cluster.
+// settings serves the cluster-wide settings.
 type settings struct{ settings Settings }
 
 func (st settings) list(w *responder, _ *request) {

@@ -7,7 +7,7 @@ import (
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
-// inspection is what the node says of itself.
+// inspection serves what the node reports about itself.
 type inspection struct {
 	node   Node
 	groups Groups
@@ -29,8 +29,8 @@ func (i inspection) replicas(w *responder, r *request) {
 	w.answer(http.StatusOK, orEmpty(i.groups.ReplicasOf(r.URL.Query().Get("name"))))
 }
 
-// profile answers Go's profiles: cpu (for ?seconds=30), trace, and the named
-// ones, such as heap and goroutine.
+// profile serves Go's profiles: cpu (for ?seconds=30), trace, and the named ones, such as heap and
+// goroutine.
 func (inspection) profile(w *responder, r *request) {
 	switch name := r.PathValue("profile"); name {
 	case "cpu":

@@ -7,7 +7,7 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// membership is about which nodes there are, and the tokens that let some in.
+// membership serves the nodes of the cluster and the tokens that admit new ones.
 type membership struct{ membership Membership }
 
 const tokensPath = "/api/quorate/tokens"

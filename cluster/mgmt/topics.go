@@ -7,8 +7,8 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// topicPermissions lists those of the user, the vhost and the exchange in the
-// path; what is not in it is not asked for.
+// topicPermissions lists the topic permissions of the user, the vhost and the exchange in the path;
+// what the path leaves out is not filtered by.
 func (r *request) topicPermissions() (items []api.TopicPermission) {
 	user, vhost, exchange := r.PathValue("user"), r.PathValue("vhost"), r.PathValue("exchange")
 	for _, p := range r.view.TopicPermissions() {
@@ -19,7 +19,7 @@ func (r *request) topicPermissions() (items []api.TopicPermission) {
 	return items
 }
 
-// topicPermissions are those of users at topic exchanges.
+// topicPermissions serves the permissions of users at topic exchanges.
 type topicPermissions struct{ catalog Catalog }
 
 // list lists all topic permissions, or those of the user or
@@ -35,7 +35,7 @@ func (t topicPermissions) list(w *responder, r *request) {
 	list(w, r, r.topicPermissions())
 }
 
-// get answers those of one user in one vhost, which must be.
+// get answers with the permissions of one user in one vhost, which must exist.
 func (t topicPermissions) get(w *responder, r *request) {
 	items := r.topicPermissions()
 	switch {
@@ -71,8 +71,7 @@ func (t topicPermissions) put(w *responder, r *request) {
 	w.changed(propose(r.Context(), t.catalog, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutTopicPermission{PutTopicPermission: m}}), !known)
 }
 
-// remove removes the one of the exchange in the path, or all of
-// a user in a vhost.
+// remove removes the permission for the exchange in the path, or all of a user in a vhost.
 func (t topicPermissions) remove(w *responder, r *request) {
 	if len(r.topicPermissions()) == 0 {
 		w.notFound()

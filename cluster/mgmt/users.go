@@ -27,7 +27,7 @@ func orNone(limits map[string]int64) map[string]int64 {
 	return limits
 }
 
-// users are those who may log in.
+// users serves the users who may log in.
 type users struct {
 	catalog Catalog
 	logins  Logins
@@ -50,8 +50,7 @@ func (us users) get(w *responder, r *request) {
 	w.answer(http.StatusOK, r.describeUser(u))
 }
 
-// put makes or replaces a user. Without a password and without a hash the
-// user cannot log in.
+// put creates or replaces a user. Without a password and a hash the user cannot log in.
 func (us users) put(w *responder, r *request) {
 	b, ok := w.body(r)
 	if !ok {

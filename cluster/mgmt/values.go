@@ -21,7 +21,7 @@ func ObjectOf(t *fsm.Table) map[string]any {
 	return object
 }
 
-// jsonOf returns an AMQP value as JSON shows it.
+// jsonOf converts an AMQP value to the value shown in JSON.
 func jsonOf(v *logpb.Value) any {
 	switch v.GetTag() {
 	case 't':
@@ -48,7 +48,7 @@ func jsonOf(v *logpb.Value) any {
 	return v.GetInt()
 }
 
-// finite returns what JSON has no number for as null.
+// finite returns null for numbers that JSON cannot represent.
 func finite(f float64) any {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return nil

@@ -9,10 +9,10 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// queueType is what a durable queue is when its declaration does not say.
+// queueType is the type of a durable queue whose declaration names none.
 const queueType = "quorum"
 
-// vhosts are shown with the sum of their queues.
+// vhosts serves vhosts, with the sum of their queues.
 type vhosts struct {
 	catalog Catalog
 	queues  Queues
@@ -65,7 +65,7 @@ func (vs vhosts) get(w *responder, r *request) {
 	w.answer(http.StatusOK, v)
 }
 
-// put makes or changes a vhost. Whoever makes one may do everything in it.
+// put creates or changes a vhost. Its creator gets all permissions in it.
 func (vs vhosts) put(w *responder, r *request) {
 	b, ok := w.body(r)
 	if !ok {
@@ -77,7 +77,7 @@ func (vs vhosts) put(w *responder, r *request) {
 		return
 	}
 	m.Name = r.PathValue("vhost")
-	if was, known := r.view.VHost(m.Name); known { // what is not said stays
+	if was, known := r.view.VHost(m.Name); known { // what the request omits stays
 		if _, said := b["description"]; !said {
 			m.Description = was.GetDescription()
 		}
