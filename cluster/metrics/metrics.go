@@ -1,10 +1,9 @@
-// Package metrics is the one table of what a node measures, and its page for
-// Prometheus.
+// Package metrics is the one table of a node's metrics, and its page for Prometheus.
 //
-// Stats are read when the page is asked for, from what the node knows of
-// itself; only the lateness of timers is collected as it happens. Names that
-// begin with rabbitmq_ mean what they mean there, so that its dashboards work;
-// the others are quorate's own. Where they come from is the node's business.
+// Stats are read when the page is requested, from the node's own knowledge; only the lateness of
+// timers is collected as it happens. Metrics whose names begin with rabbitmq_ mean the same as in
+// RabbitMQ, so that its dashboards work; the others are quorate's own. How the values are obtained
+// is the node's business.
 package metrics
 
 import (
@@ -33,7 +32,7 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// Stats is what a node knows of itself at one moment.
+// Stats is what a node knows about itself at one moment.
 type Stats struct {
 	Node, Cluster, Version string
 	Clock                  clock.Status
@@ -57,13 +56,13 @@ type Lease struct {
 	Lost uint64
 }
 
-// Links are those to other nodes.
+// Links are the links to other nodes.
 type Links struct {
 	Peers     []peer.PeerStatus
 	Snapshots peer.SnapshotCounts
 }
 
-// Replicas are those on this node.
+// Replicas are the replicas on this node.
 type Replicas struct {
 	Count        int
 	Quarantined  int               // queues
@@ -72,31 +71,30 @@ type Replicas struct {
 	Resignations map[string]uint64 // of leaders, by reason
 }
 
-// Queues are those of the cluster. Messages count while this node led their
-// queues.
+// Queues are the queues of the cluster. Messages are counted while this node leads their queues.
 type Queues struct {
 	Declared           int // in the catalog
 	Led                Led
 	TimedOut, LateAcks uint64 // messages
 	ExchangesExpired   uint64 // deleted by this node for being idle
-	UnexpectedAnswers  uint64 // to commands that are not answered so
+	UnexpectedAnswers  uint64 // to commands that cannot get them
 }
 
-// DeadLetters are those of the queues that this node led, since it started.
+// DeadLetters are those of the queues led by this node, since it started.
 type DeadLetters struct {
 	Deaths   group.Deaths
 	LostOnce uint64 // see broker.LostOnce
 }
 
-// Panics count those that ended what they happened in, and nothing else.
+// Panics counts the panics that ended the work in which they happened, and nothing else.
 type Panics struct {
 	Groups uint64 // in work for queues
-	Peers  uint64 // in what other nodes asked for
-	Loops  uint64 // in what the node does of its own accord
-	Broker uint64 // in work for clients and for queues that others lead
+	Peers  uint64 // in requests of other nodes
+	Loops  uint64 // in the node's background work
+	Broker uint64 // in work for clients and for queues led by others
 }
 
-// Certificate is one that the node shows, or that it checks others by.
+// Certificate is one that the node presents, or that it checks others by.
 type Certificate struct {
 	Protocol  string
 	Authority bool
@@ -115,11 +113,11 @@ type Led struct {
 	Delayed                               []Delayed // led stores of delayed exchanges
 }
 
-// Delayed is what waits in the store of a delayed exchange.
+// Delayed describes what waits in the store of a delayed exchange.
 type Delayed struct {
 	VHost, Exchange string
 	Messages        uint64
-	NextDue         fsm.Time // 0: none waits
+	NextDue         fsm.Time // 0: nothing waits
 }
 
 // Traffic counts what clients of this node open and close.
@@ -127,12 +125,12 @@ type Traffic struct {
 	ConnectionsOpened, ConnectionsClosed uint64
 	ChannelsOpened, ChannelsClosed       uint64
 	Timeouts                             Timeouts
-	Blocked                              int64 // connections, now
+	Blocked                              int64 // connections, at present
 	Panics                               uint64
 	Listeners                            []limit.Status
 }
 
-// Timeouts counts what clients of this node were told of consumer timeouts.
+// Timeouts counts the consumer timeouts reported to clients of this node.
 type Timeouts struct{ Cancelled, Suspended, Closed, Gets uint64 }
 
 // Metrics is a node's page.
@@ -144,7 +142,7 @@ type Metrics struct {
 	lateness *prometheus.HistogramVec
 }
 
-// New returns the page of a node whose stats gather answers.
+// New returns the page of a node; gather returns the node's stats.
 func New(gather func() Stats) *Metrics {
 	m := &Metrics{gather: gather, registry: prometheus.NewRegistry()}
 	for i := range table {
@@ -157,10 +155,10 @@ func New(gather func() Stats) *Metrics {
 	return m
 }
 
-// SetTraffic says who counts what clients open and close.
+// SetTraffic sets the source of the counts of what clients open and close.
 func (m *Metrics) SetTraffic(f func() Traffic) { m.traffic.Store(&f) }
 
-// Late takes how late a timer was.
+// Late records how late a timer was.
 func (m *Metrics) Late(kind string, late time.Duration) {
 	m.lateness.WithLabelValues(kind).Observe(late.Seconds())
 }
@@ -198,10 +196,10 @@ const (
 // Server serves the page at /metrics.
 type Server struct{ http *http.Server }
 
-// Access says whose requests for the page are answered.
+// Access decides whose requests for the page are answered.
 type Access struct {
 	Guard *origin.Guard
-	// Login reports whether a request may see the page, else answers it.
+	// Login reports whether a request may see the page; otherwise it answers the request.
 	Login func(w http.ResponseWriter, r *http.Request) bool
 }
 
@@ -218,7 +216,7 @@ func (m *Metrics) Server(logger *slog.Logger, access Access) *Server {
 	}}
 }
 
-// before has only those reach a handler who may.
+// before passes on to a handler only the requests that are allowed.
 func (a Access) before(page http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		origin.SetHeaders(w.Header())
@@ -234,7 +232,7 @@ func (a Access) before(page http.Handler) http.Handler {
 	})
 }
 
-// Serve answers on a listener until Close.
+// Serve serves a listener until Close.
 func (s *Server) Serve(l net.Listener) error {
 	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return err
@@ -242,5 +240,5 @@ func (s *Server) Serve(l net.Listener) error {
 	return nil
 }
 
-// Close ends the server. Requests under way have until ctx ends.
+// Close ends the server. Requests in progress have until ctx ends.
 func (s *Server) Close(ctx context.Context) error { return s.http.Shutdown(ctx) }

@@ -33,8 +33,8 @@ func (k kind) prometheus() prometheus.ValueType {
 // emit adds a value with the values of its row's labels.
 type emit func(value float64, labels ...string)
 
-// metric is a row of the table. Helps say the unit where the name does not,
-// and what zero means where it is not obvious.
+// metric is a row of the table. The help text gives the unit where the name does not, and the
+// meaning of zero where it is not obvious.
 type metric struct {
 	name   string
 	kind   kind
@@ -48,7 +48,7 @@ func one[T int | int64 | uint64 | float64](value func(s *Stats) T) func(*Stats, 
 	return func(s *Stats, add emit) { add(float64(value(s))) }
 }
 
-// each is a metric with a value per other node.
+// each is a metric with one value per other node.
 func eachPeer(value func(s *Stats, i int) (float64, bool)) func(*Stats, emit) {
 	return func(s *Stats, add emit) {
 		for i := range s.Links.Peers {
@@ -77,12 +77,12 @@ func truth(b bool) float64 {
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// compatibility is the version of RabbitMQ whose names and types are kept.
+// compatibility is the version of RabbitMQ whose metric names and types are kept.
 const compatibility = "4.3.0"
 
 var peerLabel = []string{"peer"}
 
-// lateness is the row of what is collected as it happens.
+// lateness is the row that is collected as it happens.
 var lateness = metric{
 	name: "quorate_timer_lateness_seconds", kind: histogram, labels: []string{"kind"},
 	help: "From the earliest deadline of a queue to the tick that acts on it. kind: message (expiry), consumer (timeout), queue (lease)",
@@ -94,7 +94,7 @@ const deadLettered = "rabbitmq_global_messages_dead_lettered_"
 
 var queueType = []string{"queue_type"}
 
-// eachType adds a value per type of queue.
+// eachType adds one value per type of queue.
 func eachType(s *Stats, add func(kind string, d *queue.Dead)) {
 	add("rabbit_quorum_queue", &s.DeadLetters.Deaths.Replicated)
 	add("rabbit_classic_queue", &s.DeadLetters.Deaths.Local)
@@ -106,7 +106,7 @@ func byType(value func(d *queue.Dead) uint64) func(*Stats, emit) {
 	}
 }
 
-// died counts the deaths for a reason by what became of the dead.
+// died counts the deaths for a reason, by disposition.
 func died(reason logpb.Death_Reason, name, help string) metric {
 	help += ", in queues that this node led. disabled: they were dropped"
 	return metric{deadLettered + name + "_total", counter, []string{"queue_type", "dead_letter_strategy"}, help, func(s *Stats, add emit) {
